@@ -12,7 +12,7 @@ import (
 
 // One port takes TLS and plain HTTP, whichever a client begins with; one that says nothing keeps
 // nobody from being heard, and closing the port lets go of it.
-func TestAnAdminPortTakesTLSAndPlainHTTP(t *testing.T) {
+func TestAdminPortAcceptsTLSAndPlainHTTP(t *testing.T) {
 	other := httptest.NewTLSServer(nil) // for its certificate
 	defer other.Close()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

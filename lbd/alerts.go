@@ -22,23 +22,23 @@ const (
 
 // leaseWatch tracks the last change of the lease of the service's controller.
 type leaseWatch struct {
-	heard atomic.Pointer[time.Time] // nil = never changed, as without a controller
+	lastChange atomic.Pointer[time.Time] // nil = never changed, as without a controller
 }
 
-// follow records every change of the lease until the channel is closed.
-func (w *leaseWatch) follow(key string, changes <-chan store.Change) {
+// watch records every change of the lease until the channel is closed.
+func (w *leaseWatch) watch(key string, changes <-chan store.Change) {
 	for c := range changes {
 		if c.Key == key {
 			now := time.Now()
-			w.heard.Store(&now)
+			w.lastChange.Store(&now)
 		}
 	}
 }
 
-// silence returns the time of the last renewal if it is longer ago than leaseGrace, otherwise nil.
-func (w *leaseWatch) silence(now time.Time) *time.Time {
-	if heard := w.heard.Load(); heard != nil && now.Sub(*heard) > leaseGrace {
-		return heard
+// silentSince returns the time of the last renewal if it is longer ago than leaseGrace, otherwise nil.
+func (w *leaseWatch) silentSince(now time.Time) *time.Time {
+	if lastChange := w.lastChange.Load(); lastChange != nil && now.Sub(*lastChange) > leaseGrace {
+		return lastChange
 	}
 	return nil
 }
@@ -51,7 +51,7 @@ func (b *balancer) alerts(now time.Time) []telemetry.Alert {
 		alert.Kind, alert.Object, alert.Since = telemetry.AlertStore, "store", &p.Since
 		alert.Message = fmt.Sprintf("unavailable to balancers, which keep history and usage in memory: %v", p.Err)
 		alerts = append(alerts, alert)
-	} else if since := b.lease.silence(now); since != nil {
+	} else if since := b.lease.silentSince(now); since != nil {
 		alert.Kind, alert.Object, alert.Since = telemetry.AlertController, "controller", since
 		alert.Message = "no controller is running: nothing is planned, scaled, replaced or adopted"
 		alerts = append(alerts, alert)
@@ -86,8 +86,8 @@ func (b *balancer) storeProblem() *store.Problem {
 
 // serviceAlerts returns the alerts reported by the controller, none without a report.
 func (b *balancer) serviceAlerts() []telemetry.Alert {
-	if told := b.told.newest(); told != nil {
-		return told.Alerts
+	if reported := b.controllerAlerts.newest(); reported != nil {
+		return reported.Alerts
 	}
 	return nil
 }

@@ -19,7 +19,7 @@ func awaits(t *testing.T, b *balancer) (renew func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		b.lease.follow("lease.controller.chat", changes)
+		b.lease.watch("lease.controller.chat", changes)
 	}()
 	t.Cleanup(func() { close(changes); <-done })
 	return func() {
@@ -31,7 +31,7 @@ func awaits(t *testing.T, b *balancer) (renew func()) {
 
 // Balancers tell when no controller renews its lease, whatever the reason, and take it back
 // when one does.
-func TestAControllerThatIsAwayIsAlertedOf(t *testing.T) {
+func TestMissingControllerRaisesAlert(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &balancer{}
 		renew := awaits(t, b)
@@ -58,7 +58,7 @@ func TestAControllerThatIsAwayIsAlertedOf(t *testing.T) {
 
 // A store that does not answer is alerted of, once it cannot be a restart, and both are told
 // by the metrics.
-func TestAStoreThatIsAwayIsAlertedOf(t *testing.T) {
+func TestUnavailableStoreRaisesAlert(t *testing.T) {
 	srv, err := store.Serve(t.Context(), store.Options{Dir: t.TempDir(), Listen: "127.0.0.1:0"})
 	if err != nil {
 		t.Fatal(err)
@@ -88,7 +88,7 @@ func TestAStoreThatIsAwayIsAlertedOf(t *testing.T) {
 
 // A balancer tells from half of its certificate's life on that nobody has renewed it, and
 // serves all the same.
-func TestACertificateThatNobodyRenewsIsAlertedOf(t *testing.T) {
+func TestUnrenewedCertificateRaisesAlert(t *testing.T) {
 	f := newFamily(t)
 	m, err := newMember(f.files(identity.Balancer, "lb-us-0", identity.Life))
 	if err != nil {

@@ -38,7 +38,7 @@ func chunks(pieces ...string) string {
 
 // Whatever comes over a connection is answered with the right status, an error in
 // OpenAI's shape where it was HTTP at all, and leaves nothing behind.
-func TestBadInput(t *testing.T) {
+func TestInvalidInput(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
 	e := newEngine(t, "llama", "")

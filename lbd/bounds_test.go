@@ -71,7 +71,7 @@ func answered(t *testing.T, r *bufio.Reader) int {
 	return res.StatusCode
 }
 
-func TestHeaderThatIsTooLarge(t *testing.T) {
+func TestTooLargeHeader(t *testing.T) {
 	overPipe(t, fine, func(t *testing.T, conn net.Conn) {
 		go func() { // ends when the server stops reading and closes
 			_, _ = fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: b\r\nX-Long: %s\r\n\r\n", strings.Repeat("x", 2*maxHeaderBytes))
@@ -84,9 +84,9 @@ func TestHeaderThatIsTooLarge(t *testing.T) {
 
 // A peer's connection serves requests of clients too, which leave their deadline
 // behind.
-func TestDeadlineOfAnEarlierRequest(t *testing.T) {
+func TestDeadlineOfEarlierRequest(t *testing.T) {
 	overPipe(t, func(w http.ResponseWriter, r *http.Request) {
-		limitWriting(w)
+		setWriteDeadline(w)
 		fine(w, r)
 	}, func(t *testing.T, conn net.Conn) {
 		r := bufio.NewReader(conn)

@@ -14,9 +14,9 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// lookEvery is how often the certificate files are checked for changes. They are renewed days before
+// certificateInterval is how often the certificate files are checked for changes. They are renewed days before
 // they expire.
-const lookEvery = time.Minute
+const certificateInterval = time.Minute
 
 // certificate is the certificate of the public listener, or the balancer's identity certificate. It
 // may be replaced while in use.
@@ -27,7 +27,7 @@ type certificate struct {
 
 	mu    sync.Mutex
 	files service.TLS
-	seen  fileState // state of the files in use
+	state fileState // state of the files in use
 }
 
 // fileState identifies one version of the two files.
@@ -48,15 +48,15 @@ func stateOfFiles(files service.TLS) (s fileState, err error) {
 	return fileState{cert.ModTime(), key.ModTime(), cert.Size(), key.Size()}, nil
 }
 
-// loaded is a certificate pair and the state of its files before it was read.
-type loaded struct {
+// loadedPair is a certificate pair and the state of its files before it was read.
+type loadedPair struct {
 	files service.TLS
-	seen  fileState
+	state fileState
 	pair  tls.Certificate
 }
 
 // loadPair reads a certificate and its key. If a file changes meanwhile, the next check detects it.
-func loadPair(files service.TLS) (*loaded, error) {
+func loadPair(files service.TLS) (*loadedPair, error) {
 	seen, err := stateOfFiles(files)
 	if err != nil {
 		return nil, err
@@ -65,16 +65,16 @@ func loadPair(files service.TLS) (*loaded, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &loaded{files, seen, pair}, nil
+	return &loadedPair{files, seen, pair}, nil
 }
 
-// use makes a pair the one for new connections. It reports whether the pair differs from the one
+// replace makes a pair the one for new connections. It reports whether the pair differs from the one
 // before. Open connections keep theirs.
-func (c *certificate) use(l *loaded) (changed bool) {
+func (c *certificate) replace(l *loadedPair) (changed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	old := c.pair.Swap(&l.pair)
-	c.files, c.seen = l.files, l.seen
+	c.files, c.state = l.files, l.state
 	c.problem.Store(nil)
 	return old == nil || !old.Leaf.Equal(l.pair.Leaf)
 }
@@ -83,8 +83,8 @@ func (c *certificate) use(l *loaded) (changed bool) {
 // unreachable.
 var errNoCertificate = errors.New("waiting for certificate")
 
-// get returns the certificate for tls.Config.
-func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+// getCertificate returns the certificate for tls.Config.
+func (c *certificate) getCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if pair := c.pair.Load(); pair != nil {
 		return pair, nil
 	}
@@ -94,30 +94,30 @@ func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 // waiting reports whether there is no certificate yet.
 func (c *certificate) waiting() bool { return c.pair.Load() == nil }
 
-// look reloads the files if they have changed. Invalid files, such as a partly written one, change
+// reloadIfChanged reloads the files if they have changed. Invalid files, such as a partly written one, change
 // nothing and are checked again.
-func (c *certificate) look() (changed bool, err error) {
+func (c *certificate) reloadIfChanged() (changed bool, err error) {
 	c.mu.Lock()
-	files, seen := c.files, c.seen
+	files, seen := c.files, c.state
 	c.mu.Unlock()
 	now, err := stateOfFiles(files)
 	if err == nil && now == seen {
 		c.problem.Store(nil)
 		return false, nil
 	}
-	var l *loaded
+	var l *loadedPair
 	if err == nil {
 		l, err = loadPair(files)
 	}
 	if err != nil {
-		c.broke(err)
+		c.setProblem(err)
 		return false, err
 	}
-	return c.use(l), nil
+	return c.replace(l), nil
 }
 
-// broke records why the current files cannot be used.
-func (c *certificate) broke(err error) { c.problem.Store(&err) }
+// setProblem records why the current files cannot be used.
+func (c *certificate) setProblem(err error) { c.problem.Store(&err) }
 
 // status returns the certificate's status; nil without a certificate.
 func (c *certificate) status() *telemetry.Certificate {
@@ -128,11 +128,11 @@ func (c *certificate) status() *telemetry.Certificate {
 		return &telemetry.Certificate{Waiting: c.manager.Waiting()}
 	}
 	ends := c.expires().UTC()
-	return &telemetry.Certificate{ExpiresAt: &ends, Problem: c.wrong()}
+	return &telemetry.Certificate{ExpiresAt: &ends, Problem: c.problemText()}
 }
 
-// wrong returns why a newer certificate is not in use; empty if nothing failed.
-func (c *certificate) wrong() string {
+// problemText returns why a newer certificate is not in use; empty if nothing failed.
+func (c *certificate) problemText() string {
 	if p := c.problem.Load(); p != nil {
 		return (*p).Error()
 	}
@@ -145,8 +145,8 @@ func (c *certificate) wrong() string {
 // expires returns when the certificate expires. There must be one.
 func (c *certificate) expires() time.Time { return c.pair.Load().Leaf.NotAfter }
 
-// every calls do at a fixed interval until ctx ends.
-func every(ctx context.Context, interval time.Duration, do func()) {
+// runEvery calls do at a fixed interval until ctx ends.
+func runEvery(ctx context.Context, interval time.Duration, do func()) {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for {
@@ -159,15 +159,15 @@ func every(ctx context.Context, interval time.Duration, do func()) {
 	}
 }
 
-// renew reloads certificates that were renewed on disk.
-func (b *balancer) renew() {
+// reloadCertificates reloads certificates that were renewed on disk.
+func (b *balancer) reloadCertificates() {
 	b.reloading.Lock()
 	defer b.reloading.Unlock()
 	for _, c := range []*certificate{b.cert, b.member.certificate()} {
 		if c == nil || c.manager != nil { // the manager reports a new certificate itself
 			continue
 		}
-		switch changed, err := c.look(); {
+		switch changed, err := c.reloadIfChanged(); {
 		case err != nil:
 			b.log.Error("certificate files cannot be used; keeping the current certificate", "file", c.files.Cert, "err", err, "expires", c.expires())
 		case changed:

@@ -125,7 +125,7 @@ func TestCertificateIsReplaced(t *testing.T) {
 	}
 }
 
-func TestFilesOfTheCertificateAreWatched(t *testing.T) {
+func TestCertificateFilesAreWatched(t *testing.T) {
 	files := pairIn(t.TempDir())
 	writePair(t, files, 1)
 	var c certificate
@@ -134,38 +134,38 @@ func TestFilesOfTheCertificateAreWatched(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.use(pair)
+		c.replace(pair)
 	}
 	load()
 	year := func() int { return c.expires().Year() }
-	if changed, err := c.look(); changed || err != nil {
+	if changed, err := c.reloadIfChanged(); changed || err != nil {
 		t.Errorf("nothing was renewed: %v, %v", changed, err)
 	}
 	writePair(t, files, 2)
 	halve(t, files.Key)
 	for range 2 { // it is looked at again
-		if changed, err := c.look(); changed || err == nil || c.status().Problem != err.Error() || year() != 2101 {
+		if changed, err := c.reloadIfChanged(); changed || err == nil || c.status().Problem != err.Error() || year() != 2101 {
 			t.Errorf("half a key: %v, %v, in use is that of %d", changed, err, year())
 		}
 	}
 	writePair(t, files, 3)
-	if changed, err := c.look(); !changed || err != nil || c.status().Problem != "" || year() != 2103 {
+	if changed, err := c.reloadIfChanged(); !changed || err != nil || c.status().Problem != "" || year() != 2103 {
 		t.Errorf("renewed: %v, %v, in use is that of %d", changed, err, year())
 	}
 	if err := os.Remove(files.Key); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.look(); err == nil || year() != 2103 {
+	if _, err := c.reloadIfChanged(); err == nil || year() != 2103 {
 		t.Errorf("the key is gone: %v, in use is that of %d", err, year())
 	}
 }
 
-func TestEveryLooksAtItsInterval(t *testing.T) {
+func TestRunEveryUsesItsInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(t.Context(), 10*lookEvery+time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*certificateInterval+time.Second)
 		defer cancel()
 		looked := 0
-		every(ctx, lookEvery, func() { looked++ })
+		runEvery(ctx, certificateInterval, func() { looked++ })
 		if looked != 10 {
 			t.Errorf("looked %d times in ten intervals", looked)
 		}
@@ -174,7 +174,7 @@ func TestEveryLooksAtItsInterval(t *testing.T) {
 
 // Balancers of one machine that speak TLS to clients speak it to each other, although their
 // certificate is for the service's name.
-func TestPeersOfOneMachineSpeakTLS(t *testing.T) {
+func TestPeersOnOneMachineUseTLS(t *testing.T) {
 	files := pairIn(t.TempDir())
 	writePair(t, files, 1)
 	balancer := func(id string, region service.Region) *filed {

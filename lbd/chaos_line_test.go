@@ -14,26 +14,26 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// line is the way to a server over TCP, on which connections come to harm. Its own
+// link is the way to a server over TCP, on which connections come to harm. Its own
 // address stays the same, wherever it leads and whatever becomes of it.
-type line struct {
+type link struct {
 	t    *testing.T
 	addr string
 
 	running sync.WaitGroup
 
-	mu      sync.Mutex
-	to      string
-	ln      net.Listener // nil while the line is cut
-	strands map[*strand]struct{}
-	harm    harm
-	calm    chan struct{} // closed when a line that hangs lets bytes pass again; nil while they pass
-	breaks  int           // how often connections were cut or nobody listened
-	called  int           // how often what harm.counts names was asked for
+	mu     sync.Mutex
+	to     string
+	ln     net.Listener // nil while the line is cut
+	conns  map[*linkConn]struct{}
+	fault  linkFault
+	calm   chan struct{} // closed when a line that hangs lets bytes pass again; nil while they pass
+	breaks int           // how often connections were cut or nobody listened
+	called int           // how often what harm.counts names was asked for
 }
 
-// harm is what happens to the bytes that pass; the zero value is nothing.
-type harm struct {
+// linkFault is what happens to the bytes that pass; the zero value is nothing.
+type linkFault struct {
 	away     bool          // connections are reset as they come
 	counts   string        // those that ask for this are counted first
 	pace     time.Duration // each piece takes so long
@@ -48,8 +48,8 @@ const firstPort, ports = 11_000, 5_000
 
 var portsTaken = os.Getpid() * 50
 
-func newLine(t *testing.T, to string) *line {
-	l := &line{t: t, to: to, strands: map[*strand]struct{}{}}
+func newLink(t *testing.T, to string) *link {
+	l := &link{t: t, to: to, conns: map[*linkConn]struct{}{}}
 	for tries := 0; l.ln == nil; tries++ {
 		if tries == ports {
 			t.Fatal("no port is free")
@@ -64,10 +64,10 @@ func newLine(t *testing.T, to string) *line {
 	return l
 }
 
-func (l *line) url() string { return "http://" + l.addr }
+func (l *link) url() string { return "http://" + l.addr }
 
 // listen makes the line's address answer again.
-func (l *line) listen() {
+func (l *link) listen() {
 	var ln net.Listener
 	testkit.Eventually(l.t, "the port is free", func() (ok bool) {
 		var err error
@@ -78,7 +78,7 @@ func (l *line) listen() {
 }
 
 // accept carries what connects.
-func (l *line) accept(ln net.Listener) {
+func (l *link) accept(ln net.Listener) {
 	l.mu.Lock()
 	l.ln = ln
 	l.mu.Unlock()
@@ -94,7 +94,7 @@ func (l *line) accept(ln net.Listener) {
 }
 
 // cut ends all connections and accepts no more.
-func (l *line) cut() {
+func (l *link) cut() {
 	l.mu.Lock()
 	ln := l.ln
 	l.ln = nil
@@ -106,17 +106,17 @@ func (l *line) cut() {
 }
 
 // reset ends all connections at once.
-func (l *line) reset() {
+func (l *link) reset() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.breaks++
-	for s := range l.strands {
+	for s := range l.conns {
 		s.snap()
 	}
 }
 
 // hang lets no more bytes pass; connections are still accepted.
-func (l *line) hang() {
+func (l *link) hang() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.breaks++ // whoever waits may go
@@ -125,28 +125,28 @@ func (l *line) hang() {
 	}
 }
 
-// hurt has h happen to what passes from now on.
-func (l *line) hurt(h harm) {
+// setFault has h happen to what passes from now on.
+func (l *link) setFault(h linkFault) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.harm, l.called = h, 0
+	l.fault, l.called = h, 0
 }
 
-// halve tells the servers of all connections that nothing more will be asked.
-func (l *line) halve() {
+// closeHalf tells the servers of all connections that nothing more will be asked.
+func (l *link) closeHalf() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for s := range l.strands {
+	for s := range l.conns {
 		if c, ok := s.server.(*net.TCPConn); ok {
 			_ = c.CloseWrite()
 		}
 	}
 }
 
-// mend makes the line as it was.
-func (l *line) mend() {
+// clearFault makes the line as it was.
+func (l *link) clearFault() {
 	l.mu.Lock()
-	l.harm = harm{}
+	l.fault = linkFault{}
 	if l.calm != nil {
 		close(l.calm)
 		l.calm = nil
@@ -159,37 +159,37 @@ func (l *line) mend() {
 }
 
 // lead makes new connections go to another address.
-func (l *line) lead(to string) {
+func (l *link) lead(to string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.to = to
 }
 
-func (l *line) broken() int {
+func (l *link) broken() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.breaks
 }
 
 // callers is how many asked for what is counted, since that began.
-func (l *line) callers() int {
+func (l *link) callers() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.called
 }
 
-func (l *line) close() {
-	l.mend()
+func (l *link) close() {
+	l.clearFault()
 	l.cut()
 	l.running.Wait()
 }
 
 // carry joins a connection to one of the server's until both have ended.
-func (l *line) carry(client net.Conn) {
+func (l *link) carry(client net.Conn) {
 	l.mu.Lock()
-	h, to, calm := l.harm, l.to, l.calm
-	s := &strand{line: l, client: client, gone: make(chan struct{})}
-	l.strands[s] = struct{}{}
+	h, to, calm := l.fault, l.to, l.calm
+	s := &linkConn{line: l, client: client, gone: make(chan struct{})}
+	l.conns[s] = struct{}{}
 	l.mu.Unlock()
 	defer l.drop(s)
 	switch {
@@ -216,7 +216,7 @@ func (l *line) carry(client net.Conn) {
 }
 
 // count counts a connection that is to be turned away if it asks for what.
-func (l *line) count(client net.Conn, what string) {
+func (l *link) count(client net.Conn, what string) {
 	if what == "" {
 		return
 	}
@@ -229,9 +229,9 @@ func (l *line) count(client net.Conn, what string) {
 	}
 }
 
-func (l *line) drop(s *strand) {
+func (l *link) drop(s *linkConn) {
 	l.mu.Lock()
-	delete(l.strands, s)
+	delete(l.conns, s)
 	l.mu.Unlock()
 	s.client.Close()
 	if s.server != nil {
@@ -239,9 +239,9 @@ func (l *line) drop(s *strand) {
 	}
 }
 
-// strand is one connection.
-type strand struct {
-	line   *line
+// linkConn is one connection.
+type linkConn struct {
+	line   *link
 	client net.Conn
 	server net.Conn // nil before it is there; line.mu guards the change
 	once   sync.Once
@@ -249,7 +249,7 @@ type strand struct {
 }
 
 // meet notes the server's end; false when the strand is reset already.
-func (s *strand) meet(server net.Conn) bool {
+func (s *linkConn) meet(server net.Conn) bool {
 	s.line.mu.Lock()
 	defer s.line.mu.Unlock()
 	s.server = server
@@ -262,7 +262,7 @@ func (s *strand) meet(server net.Conn) bool {
 }
 
 // snap resets both ends.
-func (s *strand) snap() {
+func (s *linkConn) snap() {
 	s.once.Do(func() { close(s.gone) })
 	for _, c := range []net.Conn{s.client, s.server} {
 		if tcp, ok := c.(*net.TCPConn); ok {
@@ -274,7 +274,7 @@ func (s *strand) snap() {
 
 // wait lets bytes pass when the line does not hang, and after a delay; false when
 // the strand was reset meanwhile.
-func (s *strand) wait(calm <-chan struct{}, pace time.Duration) bool {
+func (s *linkConn) wait(calm <-chan struct{}, pace time.Duration) bool {
 	if calm != nil {
 		select {
 		case <-calm:
@@ -295,13 +295,13 @@ func (s *strand) wait(calm <-chan struct{}, pace time.Duration) bool {
 }
 
 // pump carries bytes from one end to the other.
-func (s *strand) pump(to, from net.Conn, down bool) {
+func (s *linkConn) pump(to, from net.Conn, down bool) {
 	buf, passed, bitten := make([]byte, 16<<10), 0, false
 	for {
 		n, err := from.Read(buf)
 		if n > 0 && !bitten {
 			s.line.mu.Lock()
-			h, calm := s.line.harm, s.line.calm
+			h, calm := s.line.fault, s.line.calm
 			s.line.mu.Unlock()
 			if h.deaf != "" && !down && bytes.HasPrefix(buf[:n], []byte(h.deaf)) || !s.wait(calm, h.pace) {
 				s.line.mu.Lock()
@@ -335,7 +335,7 @@ func (s *strand) pump(to, from net.Conn, down bool) {
 }
 
 // hangUp ends one direction in good order.
-func (s *strand) hangUp(to net.Conn) {
+func (s *linkConn) hangUp(to net.Conn) {
 	if tcp, ok := to.(*net.TCPConn); ok {
 		_ = tcp.CloseWrite()
 	}

@@ -29,10 +29,10 @@ type world struct {
 	*testing.T
 	seed    uint64
 	policy  string
-	engines []*mortal
-	seats   []*seat
+	engines []*chaosEngine
+	slots   []*balancerSlot
 	control *watcher
-	wishes  []wish
+	wishes  []chaosRequest
 	calls   atomic.Int64
 	done    context.Context // ends when no new requests are to be made
 
@@ -43,26 +43,26 @@ type world struct {
 	history  []string
 }
 
-// mortal is an engine at the end of a line.
-type mortal struct {
+// chaosEngine is an engine at the end of a line.
+type chaosEngine struct {
 	id     string
 	direct string // past the line
-	line   *line
+	line   *link
 	region service.Region
 }
 
-// seat is a balancer's place in the service; one that is killed is followed by
+// balancerSlot is a balancer's place in the service; one that is killed is followed by
 // another.
-type seat struct {
+type balancerSlot struct {
 	cfg                service.BalancerConfig
-	front, back, admin *line // for clients, peers and the controller
+	front, back, admin *link // for clients, peers and the controller
 
 	mu   sync.Mutex
 	node *node  // nil while it is dead
 	died *death // while it is dead
 }
 
-func (s *seat) now() (*node, *death) {
+func (s *balancerSlot) now() (*node, *death) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.node, s.died
@@ -70,7 +70,7 @@ func (s *seat) now() (*node, *death) {
 
 // death is a balancer that was killed, and what became of its clients.
 type death struct {
-	seat     *seat
+	slot     *balancerSlot
 	at       time.Time
 	alone    bool          // it was the only one of its region
 	orphans  int           // requests that it had
@@ -84,7 +84,7 @@ type death struct {
 // tally counts how clients saw the requests of one balancer end. Of an unclear one
 // the balancer may have heard or not, and may have ended it in any way.
 type tally struct {
-	ends    map[fate]int
+	ends    map[outcome]int
 	unclear int
 }
 
@@ -96,7 +96,7 @@ var hasty = proxy.Limits{FirstByte: 1500 * time.Millisecond, Idle: 2 * time.Seco
 func newWorld(t *testing.T, seed uint64) *world {
 	random := rand.New(rand.NewPCG(seed, 0))
 	w := &world{T: t, seed: seed, policy: policyOf(seed), tallies: map[*node]*tally{}}
-	w.wishes = wishes(t, random)
+	w.wishes = chaosRequests(t, random)
 	w.control = &watcher{Handler: slog.DiscardHandler, world: w}
 	control := service.ControllerConfig{
 		Service: "chat", Listen: "127.0.0.1:0", StoreListen: "127.0.0.1:0", StoreDir: t.TempDir(),
@@ -104,21 +104,21 @@ func newWorld(t *testing.T, seed uint64) *world {
 	}
 	for _, place := range []string{"us-0", "us-1", "eu-0"} {
 		region := service.Region("local/" + place[:2])
-		s := &seat{cfg: service.BalancerConfig{Service: "chat", ID: "lb-" + place, Region: region, PeerToken: "peers only"}}
+		s := &balancerSlot{cfg: service.BalancerConfig{Service: "chat", ID: "lb-" + place, Region: region, PeerToken: "peers only"}}
 		s.cfg.Balancer = service.BalancerSpec{Policy: w.policy, MaxWait: 3 * time.Second}
-		s.front, s.back, s.admin = newLine(t, ""), newLine(t, ""), newLine(t, "")
+		s.front, s.back, s.admin = newLink(t, ""), newLink(t, ""), newLink(t, "")
 		for i := range 2 {
-			e := newMortal(t, fmt.Sprintf("%s%c", place, 'a'+i), region)
+			e := newChaosEngine(t, fmt.Sprintf("%s%c", place, 'a'+i), region)
 			w.engines = append(w.engines, e)
 			r := service.ReplicaConfig{ID: e.id, URL: e.line.url(), Model: "llama", Kind: service.EngineSim, Region: region}
 			s.cfg.Replicas = append(s.cfg.Replicas, r)
 			control.Replicas = append(control.Replicas, service.ControlledReplica{ReplicaConfig: r, Home: s.cfg.ID})
 		}
 		control.Balancers = append(control.Balancers, service.ControlledBalancer{ID: s.cfg.ID, Region: region, Admin: s.admin.url()})
-		w.seats = append(w.seats, s)
+		w.slots = append(w.slots, s)
 	}
-	for _, s := range w.seats {
-		for _, o := range w.seats {
+	for _, s := range w.slots {
+		for _, o := range w.slots {
 			if o != s {
 				p := service.PeerConfig{ID: o.cfg.ID, Region: o.cfg.Region, URL: o.back.url()}
 				if o.cfg.Region != s.cfg.Region {
@@ -139,7 +139,7 @@ func policyOf(seed uint64) string {
 	return names[seed%uint64(len(names))]
 }
 
-func newMortal(t *testing.T, id string, region service.Region) *mortal {
+func newChaosEngine(t *testing.T, id string, region service.Region) *chaosEngine {
 	t.Helper()
 	// How many tokens an event holds differs from engine to engine.
 	interval := 1 + 3*(int(id[len(id)-1]+id[len(id)-2])%3)
@@ -147,24 +147,24 @@ func newMortal(t *testing.T, id string, region service.Region) *mortal {
 	if err != nil {
 		t.Fatal(err)
 	}
-	web := httptest.NewServer(&talker{t: t, sim: sim.Handler(), pace: 20 * time.Millisecond})
+	web := httptest.NewServer(&scriptedEngine{t: t, sim: sim.Handler(), pace: 20 * time.Millisecond})
 	t.Cleanup(func() {
 		web.CloseClientConnections()
 		web.Close()
 		sim.Close()
 	})
-	return &mortal{id: id, direct: web.URL, line: newLine(t, web.Listener.Addr().String()), region: region}
+	return &chaosEngine{id: id, direct: web.URL, line: newLink(t, web.Listener.Addr().String()), region: region}
 }
 
 // sit starts a balancer on a seat.
-func (w *world) sit(s *seat) {
+func (w *world) sit(s *balancerSlot) {
 	n := start(w.T, s.cfg, Options{DrainTimeout: time.Millisecond, limits: hasty})
-	for l, base := range map[*line]string{s.front: n.public, s.back: n.public, s.admin: n.adminURL} {
+	for l, base := range map[*link]string{s.front: n.public, s.back: n.public, s.admin: n.adminURL} {
 		l.lead(strings.TrimPrefix(base, "http://"))
-		l.mend()
+		l.clearFault()
 	}
 	w.mu.Lock()
-	w.tallies[n] = &tally{ends: map[fate]int{}}
+	w.tallies[n] = &tally{ends: map[outcome]int{}}
 	w.mu.Unlock()
 	s.mu.Lock()
 	s.node, s.died = n, nil
@@ -172,8 +172,8 @@ func (w *world) sit(s *seat) {
 }
 
 // kill ends the balancer of a seat without a word to anybody.
-func (w *world) kill(s *seat) *death {
-	d := &death{seat: s, at: time.Now(), alone: w.nearest(s)[1].cfg.Region != s.cfg.Region, adoption: make(chan struct{})}
+func (w *world) kill(s *balancerSlot) *death {
+	d := &death{slot: s, at: time.Now(), alone: w.nearest(s)[1].cfg.Region != s.cfg.Region, adoption: make(chan struct{})}
 	s.mu.Lock()
 	n := s.node
 	s.node, s.died = nil, d
@@ -181,7 +181,7 @@ func (w *world) kill(s *seat) *death {
 	w.mu.Lock()
 	w.deaths = append(w.deaths, d)
 	w.mu.Unlock()
-	s.admin.hurt(harm{away: true, counts: "GET /healthz "}) // the controller's probes
+	s.admin.setFault(linkFault{away: true, counts: "GET /healthz "}) // the controller's probes
 	s.admin.reset()
 	s.front.cut()
 	s.back.cut()
@@ -238,7 +238,7 @@ func attribute(r slog.Record, key string) (value string) {
 
 // decided notes that a balancer was taken for dead.
 func (w *world) decided(id string) {
-	for _, s := range w.seats {
+	for _, s := range w.slots {
 		if _, d := s.now(); d != nil && s.cfg.ID == id {
 			w.mu.Lock()
 			d.decided = s.admin.callers()
@@ -249,7 +249,7 @@ func (w *world) decided(id string) {
 
 // attached notes that a replica was given to a balancer.
 func (w *world) attached(replica string) {
-	for _, s := range w.seats {
+	for _, s := range w.slots {
 		_, d := s.now()
 		home := slices.ContainsFunc(s.cfg.Replicas, func(r service.ReplicaConfig) bool { return r.ID == replica })
 		if d == nil || !home {
@@ -277,11 +277,11 @@ func (w *world) client(i int) {
 	random := rand.New(rand.NewPCG(w.seed, uint64(1000+i)))
 	hc := &http.Client{Transport: &http.Transport{DialContext: w.dial}}
 	defer hc.CloseIdleConnections()
-	home := w.seats[i%len(w.seats)]
+	home := w.slots[i%len(w.slots)]
 	for w.done.Err() == nil {
-		wish := w.wishes[random.IntN(len(w.wishes))]
+		request := w.wishes[random.IntN(len(w.wishes))]
 		for _, s := range w.nearest(home) {
-			if a := w.try(hc, home, s, wish, random); a.fate != unreached && a.fate != orphaned {
+			if a := w.try(hc, home, s, request, random); a.fate != unreached && a.fate != orphaned {
 				break
 			}
 		}
@@ -297,7 +297,7 @@ type dated struct {
 // dial connects a client to a seat.
 func (w *world) dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	breaks := 0
-	for _, s := range w.seats {
+	for _, s := range w.slots {
 		if s.front.addr == addr {
 			breaks = s.front.broken()
 		}
@@ -310,10 +310,10 @@ func (w *world) dial(ctx context.Context, network, addr string) (net.Conn, error
 }
 
 // nearest lists the seats in the order in which the clients of one try them.
-func (w *world) nearest(home *seat) []*seat {
-	list := []*seat{home}
+func (w *world) nearest(home *balancerSlot) []*balancerSlot {
+	list := []*balancerSlot{home}
 	for _, near := range []bool{true, false} {
-		for _, s := range w.seats {
+		for _, s := range w.slots {
 			if s != home && (s.cfg.Region == home.cfg.Region) == near {
 				list = append(list, s)
 			}
@@ -323,8 +323,8 @@ func (w *world) nearest(home *seat) []*seat {
 }
 
 // try sends one request to one seat.
-func (w *world) try(hc *http.Client, home, s *seat, wish wish, random *rand.Rand) *attempt {
-	a := &attempt{wish: wish, id: fmt.Sprintf("c%d", w.calls.Add(1))}
+func (w *world) try(hc *http.Client, home, s *balancerSlot, request chaosRequest, random *rand.Rand) *attempt {
+	a := &attempt{chaosRequest: request, id: fmt.Sprintf("c%d", w.calls.Add(1))}
 	ctx, leave := context.WithCancel(context.Background())
 	defer leave()
 	if random.IntN(8) == 0 {

@@ -58,13 +58,13 @@ func checkAll(cfg service.BalancerConfig, opts Options) problems {
 	checkListeners(&p, cfg, opts)
 	checkTargets(&p, cfg)
 	checkIdentity(&p, cfg)
-	_ = coreOf(&p, cfg)
+	_ = buildCoreConfig(&p, cfg)
 	checkTLS(&p, cfg.Balancer.TLS)
 	checkACME(&p, cfg, opts)
 	checkTraces(&p, cfg.Balancer.Traces)
 	checkAuth(&p, cfg.Balancer.Auth)
-	for _, misfit := range cfg.Balancer.WithDefaults().Memory.Misfits() {
-		p.add("balancer.memory."+misfit.Key, misfit.Problem, "")
+	for _, problem := range cfg.Balancer.WithDefaults().Memory.Misfits() {
+		p.add("balancer.memory."+problem.Key, problem.Problem, "")
 	}
 	return p
 }
@@ -83,8 +83,8 @@ func checkNames(p *problems, cfg service.BalancerConfig) {
 	}
 }
 
-// asksForKeys reports whether clients must present an API key.
-func asksForKeys(cfg service.BalancerConfig) bool {
+// requiresKeys reports whether clients must present an API key.
+func requiresKeys(cfg service.BalancerConfig) bool {
 	return cfg.Balancer.Auth != nil && cfg.Balancer.Auth.KeysFrom != ""
 }
 
@@ -99,7 +99,7 @@ func checkListeners(p *problems, cfg service.BalancerConfig, opts Options) {
 	if bad {
 		return
 	}
-	if !asksForKeys(cfg) && !opts.InsecureNoAuth && admin.BeyondLoopback(cfg.Listen) {
+	if !requiresKeys(cfg) && !opts.InsecureNoAuth && admin.BeyondLoopback(cfg.Listen) {
 		p.add("listen", fmt.Sprintf("%s is reachable from other machines, and no API keys are set", cfg.Listen),
 			"set balancer.auth.keys_from (--keys-from env:NAME or file:PATH), listen on 127.0.0.1, or disable authentication with --insecure-no-auth")
 	}
@@ -111,7 +111,7 @@ func checkListeners(p *problems, cfg service.BalancerConfig, opts Options) {
 
 // checkTargets checks that every replica and peer has a URL and a unique id.
 func checkTargets(p *problems, cfg service.BalancerConfig) {
-	if len(cfg.Peers) > 0 && cfg.PeerToken == "" && cfg.Identity == nil && asksForKeys(cfg) {
+	if len(cfg.Peers) > 0 && cfg.PeerToken == "" && cfg.Identity == nil && requiresKeys(cfg) {
 		p.add("peer_token", "missing: it distinguishes peers from clients, which must present keys",
 			"set peer_token (the environment variable SKYSERVE_PEER_TOKEN), the same for all balancers of the service")
 	}
@@ -122,7 +122,7 @@ func checkTargets(p *problems, cfg service.BalancerConfig) {
 		if r.DataParallel < 0 || r.DataParallel > service.MaxDataParallel {
 			p.add(key+".data_parallel", fmt.Sprintf("must be from 0 to %d, got %d", service.MaxDataParallel, r.DataParallel), "")
 		}
-		claim(p, seen, key, replicaID(r))
+		claimID(p, seen, key, replicaID(r))
 	}
 	for i, peer := range cfg.Peers {
 		key := fmt.Sprintf("peers[%d]", i)
@@ -134,7 +134,7 @@ func checkTargets(p *problems, cfg service.BalancerConfig) {
 			p.add(key+".id", "missing", "")
 			continue
 		}
-		claim(p, seen, key, peer.ID)
+		claimID(p, seen, key, peer.ID)
 	}
 }
 
@@ -144,7 +144,7 @@ func checkURL(p *problems, key, raw string) {
 	}
 }
 
-func claim(p *problems, seen map[string]string, key, id string) {
+func claimID(p *problems, seen map[string]string, key, id string) {
 	if other, taken := seen[id]; taken {
 		p.add(key, fmt.Sprintf("has the id %q of %s", id, other), "use unique ids")
 		return
@@ -172,12 +172,12 @@ const deferredStep = 10
 // targets, with defaults.
 func coreConfig(cfg service.BalancerConfig) (core.Config, error) {
 	var p problems
-	c := coreOf(&p, cfg)
+	c := buildCoreConfig(&p, cfg)
 	return c, p.first()
 }
 
-// coreOf is coreConfig with all problems. If it adds one, the result is not usable.
-func coreOf(p *problems, cfg service.BalancerConfig) core.Config {
+// buildCoreConfig is coreConfig with all problems. If it adds one, the result is not usable.
+func buildCoreConfig(p *problems, cfg service.BalancerConfig) core.Config {
 	b := cfg.Balancer.WithDefaults()
 	fail := func(key string, err error) {
 		if err != nil {

@@ -190,7 +190,7 @@ func TestAPIKeys(t *testing.T) {
 	}
 }
 
-func TestUnusableFiles(t *testing.T) {
+func TestInvalidFiles(t *testing.T) {
 	for name, change := range map[string]func(*service.BalancerConfig){
 		"balancer.tls": func(c *service.BalancerConfig) {
 			c.Balancer.TLS = &service.TLS{Cert: "/nonexistent/cert", Key: "/nonexistent/key"}
@@ -208,7 +208,7 @@ func TestUnusableFiles(t *testing.T) {
 }
 
 // A file of keys that has no size of its own is bounded too.
-func TestKeysFromAnEndlessFile(t *testing.T) {
+func TestKeysFromEndlessFile(t *testing.T) {
 	if _, err := apiKeys(&service.Auth{KeysFrom: "file:/dev/zero"}); err == nil || !strings.Contains(err.Error(), "/dev/zero is larger than 8388608 bytes") {
 		t.Errorf("got %v", err)
 	}

@@ -71,7 +71,7 @@ func words(n int) string {
 
 // A replica that holds the prefixes of many conversations dies: nobody gets an
 // error, and what it served does not all go to one other replica.
-func TestComplaint4DeadReplicaThatHoldsThePrefixes(t *testing.T) {
+func TestComplaint4ReplicaWithPrefixesDies(t *testing.T) {
 	engines := map[string]*engine{}
 	cfg := config("lb-us-0", "local/us")
 	for _, id := range []string{"us-0", "us-1", "us-2"} {
@@ -181,7 +181,7 @@ func simulatedUntilItDies(t *testing.T, o server.Options) string {
 
 // A client hangs up, at whatever moment, however far away the engine is: it knows
 // at once.
-func TestComplaint6HangingUpReachesTheEngine(t *testing.T) {
+func TestComplaint6HangupReachesEngine(t *testing.T) {
 	for _, where := range []string{"here", "at a peer"} {
 		for _, stream := range []bool{true, false} {
 			for _, talked := range []bool{true, false} {
@@ -189,7 +189,7 @@ func TestComplaint6HangingUpReachesTheEngine(t *testing.T) {
 					continue // nothing comes before the end
 				}
 				t.Run(fmt.Sprintf("%s, stream %v, in the middle %v", where, stream, talked), func(t *testing.T) {
-					asked, gone := make(chan struct{}, 1), make(chan struct{}, 1)
+					requested, gone := make(chan struct{}, 1), make(chan struct{}, 1)
 					url := serving(t, func(w http.ResponseWriter, r *http.Request) {
 						_, _ = io.Copy(io.Discard, r.Body)
 						if talked {
@@ -197,7 +197,7 @@ func TestComplaint6HangingUpReachesTheEngine(t *testing.T) {
 							_, _ = io.WriteString(w, `data: {"id":"c","choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}`+"\n\n")
 							_ = http.NewResponseController(w).Flush()
 						}
-						asked <- struct{}{}
+						requested <- struct{}{}
 						<-r.Context().Done()
 						gone <- struct{}{}
 					})
@@ -218,7 +218,7 @@ func TestComplaint6HangingUpReachesTheEngine(t *testing.T) {
 							t.Error("it was answered")
 						}
 					})
-					<-asked
+					<-requested
 					leave()
 					<-gone
 					left.Wait()
@@ -315,7 +315,7 @@ func (g *gate) arrive(engine string) {
 
 // Many conversations begin with the same system prompt, and go on where they began:
 // all of what was said is the key, not its first message.
-func TestComplaint10TheWholeConversationIsTheKey(t *testing.T) {
+func TestComplaint10WholeConversationIsTheKey(t *testing.T) {
 	cfg := config("lb-us-0", "local/us")
 	cfg.Balancer.Policy = "skylb" // goes by the prefix alone, however slow this machine makes a replica look
 	held := &gate{open: make(chan struct{})}

@@ -61,15 +61,15 @@ func parseConfig(file string, data []byte) (cfg service.BalancerConfig, err erro
 }
 
 // readDuration parses a duration such as 110ms or, as encoded in JSON, a number of nanoseconds.
-func readDuration(d *time.Duration, text []byte) error {
-	word := strings.Trim(strings.TrimSpace(string(text)), `"'`)
-	if ns, err := strconv.ParseInt(word, 10, 64); err == nil {
+func readDuration(d *time.Duration, raw []byte) error {
+	text := strings.Trim(strings.TrimSpace(string(raw)), `"'`)
+	if ns, err := strconv.ParseInt(text, 10, 64); err == nil {
 		*d = time.Duration(ns)
 		return nil
 	}
-	parsed, err := time.ParseDuration(word)
+	parsed, err := time.ParseDuration(text)
 	if err != nil {
-		return fmt.Errorf("must be a duration such as 110ms or 5s, got %q", word)
+		return fmt.Errorf("must be a duration such as 110ms or 5s, got %q", text)
 	}
 	*d = parsed
 	return nil

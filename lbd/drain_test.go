@@ -12,7 +12,7 @@ import (
 // A balancer that is told to end finishes all that it has, tells clients to
 // connect anew elsewhere, and gives what peers still forward back to them: under
 // load nothing is lost that was taken.
-func TestEndingUnderLoadLosesNothing(t *testing.T) {
+func TestShutdownUnderLoadLosesNothing(t *testing.T) {
 	testkit.Slow(t)
 	step := make(chan struct{})
 	held, busy := wordByWord(t, "llama", step), newEngine(t, "llama", "")
@@ -73,7 +73,7 @@ func TestEndingUnderLoadLosesNothing(t *testing.T) {
 
 // As soon as a balancer has said that it drains, its peers send it nothing more,
 // even what they have no room for.
-func TestNothingIsForwardedToADrainingBalancer(t *testing.T) {
+func TestNoForwardsToDrainingBalancer(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
 	step := make(chan struct{})

@@ -67,12 +67,12 @@ func (p *paced) serve(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	for {
 		select {
-		case word := <-p.word:
-			if word == "" {
+		case text := <-p.word:
+			if text == "" {
 				_, _ = io.WriteString(w, "data: [DONE]\n\n")
 				return
 			}
-			fmt.Fprintf(w, "data: {\"id\":\"c\",\"choices\":[{\"index\":0,\"delta\":{\"content\":%q},\"finish_reason\":null}]}\n\n", word)
+			fmt.Fprintf(w, "data: {\"id\":\"c\",\"choices\":[{\"index\":0,\"delta\":{\"content\":%q},\"finish_reason\":null}]}\n\n", text)
 			_ = http.NewResponseController(w).Flush()
 		case <-r.Context().Done():
 			p.gone <- struct{}{}
@@ -125,7 +125,7 @@ func TestHTTP2(t *testing.T) {
 			cfg.Replicas = []service.ReplicaConfig{{ID: "us-0", URL: serving(t, p.serve), Model: "llama"}}
 			var secure *tls.Config
 			if way == "TLS" {
-				cfg.Balancer.TLS, secure = lentCertificate(t)
+				cfg.Balancer.TLS, secure = copiedCertificate(t)
 			}
 			n := start(t, cfg, Options{})
 			hc := overHTTP2(t, secure)
@@ -140,14 +140,14 @@ func TestHTTP2(t *testing.T) {
 			<-p.gone
 			ctx, leave := context.WithCancel(t.Context())
 			var lines *bufio.Reader
-			for _, word := range []string{"one", "two", "three"} {
-				go func() { p.word <- word }()
+			for _, text := range []string{"one", "two", "three"} {
+				go func() { p.word <- text }()
 				if lines == nil {
 					lines = bufio.NewReader(streamOf(ctx, t, hc, n.public).Body)
 				}
 				line, err := lines.ReadString('\n')
-				if err != nil || !strings.Contains(line, word) {
-					t.Fatalf("got %q, %v; want %s", line, err, word)
+				if err != nil || !strings.Contains(line, text) {
+					t.Fatalf("got %q, %v; want %s", line, err, text)
 				}
 				_, _ = lines.ReadString('\n') // the empty line
 			}
@@ -196,7 +196,7 @@ func TestManyStreamsOverOneConnection(t *testing.T) {
 }
 
 // The bound on streams stands in the first frame that the server sends.
-func TestTheStreamsOfAConnectionAreBounded(t *testing.T) {
+func TestStreamsPerConnectionAreLimited(t *testing.T) {
 	n := start(t, config("lb-us-0", "local/us"), Options{})
 	conn, err := net.Dial("tcp", strings.TrimPrefix(n.public, "http://"))
 	if err != nil {

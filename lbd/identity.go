@@ -38,13 +38,13 @@ func newMember(files *service.Identity) (*member, error) {
 		return nil, &ConfigError{Key: "identity.revoked", Problem: err.Error()}
 	}
 	m := &member{cert: &certificate{}, revoked: &revoked{RevokedFile: list}}
-	m.cert.use(pair)
+	m.cert.replace(pair)
 	m.party = identity.Party{Root: root, Revoked: list.Has, Certificate: func() (*tls.Certificate, error) { return m.cert.pair.Load(), nil }}
 	return m, nil
 }
 
-// toward returns the TLS configuration for connections to a role; nil without an identity.
-func (m *member) toward(role identity.Role) *tls.Config {
+// clientTLS returns the TLS configuration for connections to a role; nil without an identity.
+func (m *member) clientTLS(role identity.Role) *tls.Config {
 	if m == nil {
 		return nil
 	}
@@ -91,7 +91,7 @@ func (b *balancer) adminHandler(traffic http.Handler) http.Handler {
 			return
 		}
 		switch who, err := identity.Of(r.TLS); {
-		case b.member.revoked.present(r.TLS):
+		case b.member.revoked.isRevoked(r.TLS):
 			b.api.Forbid(w, identity.ErrRevoked.Error())
 		case err != nil: // without a certificate: the listener rejects invalid ones
 			b.api.ServeGuest(w, r)

@@ -96,7 +96,7 @@ func (f family) administer(n *node, p identity.Party) *telemetry.Client {
 // A service whose parties know each other by certificates alone: replicas admit
 // balancers, balancers forward to each other, and the admin API is for operators and
 // the controller.
-func TestAServiceOverMTLS(t *testing.T) {
+func TestServiceOverMTLS(t *testing.T) {
 	f := newFamily(t)
 	e := newEngine(t, "m", "")
 	us := start(t, service.BalancerConfig{
@@ -147,7 +147,7 @@ func TestAServiceOverMTLS(t *testing.T) {
 }
 
 // What answers at a replica's address must be a replica of the service.
-func TestAnImpostorGetsNoPrompt(t *testing.T) {
+func TestImpostorGetsNoPrompt(t *testing.T) {
 	t.Parallel()
 	f := newFamily(t)
 	e := newEngine(t, "m", "")
@@ -170,7 +170,7 @@ func TestAnImpostorGetsNoPrompt(t *testing.T) {
 }
 
 // A certificate that was renewed on disk is shown to whoever connects next.
-func TestARenewedIdentityIsTakenUp(t *testing.T) {
+func TestRenewedIdentityIsReloaded(t *testing.T) {
 	f := newFamily(t)
 	files := f.files(identity.Balancer, "lb-us-0", time.Hour)
 	m, err := newMember(files)
@@ -185,7 +185,7 @@ func TestARenewedIdentityIsTakenUp(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if changed, err := m.cert.look(); err != nil || !changed || !m.cert.expires().After(first) {
+	if changed, err := m.cert.reloadIfChanged(); err != nil || !changed || !m.cert.expires().After(first) {
 		t.Errorf("changed %v (%v): ends %s, ended %s", changed, err, m.cert.expires(), first)
 	}
 }

@@ -14,7 +14,7 @@ import (
 
 // What a configuration gives requests of memory is what they get: a tenant that has its
 // share is told so, and so is everybody once there is no more, before a body is read.
-func TestMemoryOfTheConfiguration(t *testing.T) {
+func TestConfiguredMemoryLimits(t *testing.T) {
 	testkit.Slow(t)
 	e := newEngine(t, "llama", "")
 	e.hold = make(chan struct{})

@@ -32,11 +32,11 @@ func newMetrics(reg *prometheus.Registry, cert *certificate, self *member) metri
 	if cert == nil {
 		return m
 	}
-	reg.MustRegister(certificateEnd{cert, prometheus.NewDesc("skyserve_tls_certificate_expires_seconds",
+	reg.MustRegister(certificateExpiry{cert, prometheus.NewDesc("skyserve_tls_certificate_expires_seconds",
 		"When the public listener's certificate expires, in seconds since the Unix epoch. Missing while there is none.", nil, nil)})
 	gauge("skyserve_tls_certificate_broken", "1 while the public listener waits for its first certificate, or while a newer one cannot be obtained or used.",
 		func() float64 {
-			if cert.waiting() || cert.wrong() != "" {
+			if cert.waiting() || cert.problemText() != "" {
 				return 1
 			}
 			return 0
@@ -44,17 +44,17 @@ func newMetrics(reg *prometheus.Registry, cert *certificate, self *member) metri
 	return m
 }
 
-// certificateEnd exports when a certificate expires, and nothing while there is none.
-type certificateEnd struct {
+// certificateExpiry exports when a certificate expires, and nothing while there is none.
+type certificateExpiry struct {
 	cert *certificate
 	desc *prometheus.Desc
 }
 
 // Describe implements prometheus.Collector.
-func (c certificateEnd) Describe(descs chan<- *prometheus.Desc) { descs <- c.desc }
+func (c certificateExpiry) Describe(descs chan<- *prometheus.Desc) { descs <- c.desc }
 
 // Collect implements prometheus.Collector.
-func (c certificateEnd) Collect(metrics chan<- prometheus.Metric) {
+func (c certificateExpiry) Collect(metrics chan<- prometheus.Metric) {
 	if !c.cert.waiting() {
 		metrics <- prometheus.MustNewConstMetric(c.desc, prometheus.GaugeValue, float64(c.cert.expires().Unix()))
 	}

@@ -13,12 +13,12 @@ import (
 	"skyserve/lbd/trace"
 )
 
-// lastSpans limits the time to send buffered traces at shutdown: an unreachable collector must not
+// flushSpansTimeout limits the time to send buffered traces at shutdown: an unreachable collector must not
 // delay it.
-const lastSpans = 2 * time.Second
+const flushSpansTimeout = 2 * time.Second
 
-// follow enables tracing if the configuration or the environment sets an endpoint.
-func (b *balancer) follow(ctx context.Context, o *proxy.Options) error {
+// setUpTracing enables tracing if the configuration or the environment sets an endpoint.
+func (b *balancer) setUpTracing(ctx context.Context, o *proxy.Options) error {
 	t, err := trace.New(ctx, trace.Options{
 		Endpoint: b.cfg.Balancer.Traces, Service: b.cfg.Service, Balancer: b.cfg.ID, Region: string(b.cfg.Region),
 		Version: b.opts.Version, Logger: b.log,
@@ -37,15 +37,15 @@ func (b *balancer) sendLastSpans() {
 	if b.tracer == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), lastSpans)
+	ctx, cancel := context.WithTimeout(context.Background(), flushSpansTimeout)
 	defer cancel()
 	if err := b.tracer.Close(ctx); err != nil {
 		b.log.Warn("flushing traces failed", "err", err)
 	}
 }
 
-// register returns the registry of /metrics; docs/metrics.md lists its metrics.
-func (b *balancer) register() *prometheus.Registry {
+// newRegistry returns the registry of /metrics; docs/metrics.md lists its metrics.
+func (b *balancer) newRegistry() *prometheus.Registry {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	info := prometheus.NewGaugeVec(prometheus.GaugeOpts{

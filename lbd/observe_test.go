@@ -69,7 +69,7 @@ func assembled(t *testing.T) *balancer {
 var descParts = regexp.MustCompile(`fqName: "([^"]*)", help: "(.*)", constLabels: \{[^}]*\}, variableLabels: \{([^}]*)\}`)
 
 // Every metric is in the guide as the code has it, and no other.
-func TestGuideOfMetrics(t *testing.T) {
+func TestMetricsAreDocumented(t *testing.T) {
 	ch := make(chan *prometheus.Desc)
 	reg := assembled(t).registry
 	go func() {
@@ -88,11 +88,11 @@ func TestGuideOfMetrics(t *testing.T) {
 		}
 		labels := strings.Split(m[3], ",")
 		want := [2]string{strings.Join(labels, ", "), m[2]}
-		row, told := rows[m[1]]
+		row, reported := rows[m[1]]
 		if got := [2]string{row[1], row[2]}; got != want {
 			t.Errorf("docs/metrics.md tells of %s: labels %q, %q; want %q, %q", m[1], got[0], got[1], want[0], want[1])
 		}
-		if total := strings.HasSuffix(m[1], "_total"); told && total != (row[0] == "counter") {
+		if total := strings.HasSuffix(m[1], "_total"); reported && total != (row[0] == "counter") {
 			t.Errorf("docs/metrics.md calls %s a %s", m[1], row[0])
 		}
 		for _, label := range labels {
@@ -157,7 +157,7 @@ func TestMetricsOfTraffic(t *testing.T) {
 var dashboardMetric = regexp.MustCompile(`skyserve_[a-z0-9_]+`)
 
 // What the dashboard draws, there is.
-func TestDashboardNamesMetricsThatAre(t *testing.T) {
+func TestDashboardMetricsExist(t *testing.T) {
 	text, err := os.ReadFile("../examples/observe/dashboard.json")
 	if err != nil {
 		t.Fatal(err)

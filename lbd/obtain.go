@@ -27,7 +27,7 @@ func (b *balancer) openACME(ctx context.Context) error {
 		ListenTLS: b.cfg.Listen, Dir: c.Dir, Store: b.store, ID: b.cfg.ID, Secret: b.cfg.PeerToken, Logger: b.log,
 		Changed: b.certificateChanged,
 	}
-	if err := b.fillACME(ctx, &o, *t.ACME); err != nil {
+	if err := b.loadACMEOptions(ctx, &o, *t.ACME); err != nil {
 		return err
 	}
 	m, err := acme.New(o)
@@ -36,7 +36,7 @@ func (b *balancer) openACME(ctx context.Context) error {
 	}
 	b.cert = &certificate{manager: m, files: service.TLS{Cert: m.File(), Key: m.File()}}
 	if pair, err := loadPair(b.cert.files); err == nil {
-		b.cert.use(pair)
+		b.cert.replace(pair)
 	} else if !os.IsNotExist(err) {
 		b.log.Error("certificate of an earlier run cannot be used", "file", m.File(), "err", err)
 	}
@@ -46,8 +46,8 @@ func (b *balancer) openACME(ctx context.Context) error {
 // challengeOf returns how the CA validates the name. The default needs only the public listener.
 func challengeOf(a *service.ACME) string { return cmp.Or(a.Challenge, service.ChallengeTLSALPN) }
 
-// fillACME reads what the configuration refers to.
-func (b *balancer) fillACME(ctx context.Context, o *acme.Options, a service.ACME) error {
+// loadACMEOptions reads what the configuration refers to.
+func (b *balancer) loadACMEOptions(ctx context.Context, o *acme.Options, a service.ACME) error {
 	if a.Root != "" {
 		text, err := os.ReadFile(a.Root)
 		if err != nil {
@@ -79,7 +79,7 @@ func (b *balancer) fillACME(ctx context.Context, o *acme.Options, a service.ACME
 	if err != nil {
 		return &ConfigError{Key: "certificate.listen", Problem: err.Error(), Hint: "the port may be in use by another process, or require root"}
 	}
-	b.challenges, o.ListenHTTP = l, l.Addr().String()
+	b.challengeListener, o.ListenHTTP = l, l.Addr().String()
 	return nil
 }
 
@@ -87,7 +87,7 @@ func (b *balancer) fillACME(ctx context.Context, o *acme.Options, a service.ACME
 func (b *balancer) certificateChanged() {
 	b.reloading.Lock()
 	defer b.reloading.Unlock()
-	switch changed, err := b.cert.look(); {
+	switch changed, err := b.cert.reloadIfChanged(); {
 	case err != nil:
 		b.log.Error("obtained certificate cannot be used", "file", b.cert.files.Cert, "err", err)
 	case changed:
@@ -105,7 +105,7 @@ func (b *balancer) manager() *acme.Manager {
 
 // challengeServer returns the server for HTTP challenges on their own port; nil if there is none.
 func (b *balancer) challengeServer() *http.Server {
-	if b.challenges == nil {
+	if b.challengeListener == nil {
 		return nil
 	}
 	s := b.server(b.manager().Handler())
@@ -118,7 +118,7 @@ const maxChallengeHead = 8 << 10
 
 // publicTLS returns the TLS configuration of the public listener.
 func (b *balancer) publicTLS() *tls.Config {
-	c := &tls.Config{GetCertificate: b.cert.get, MinVersion: tls.VersionTLS12, NextProtos: nextProtos}
+	c := &tls.Config{GetCertificate: b.cert.getCertificate, MinVersion: tls.VersionTLS12, NextProtos: nextProtos}
 	if m := b.manager(); m != nil {
 		c.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) { return m.TLSConfig(hello), nil }
 	}

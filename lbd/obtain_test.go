@@ -107,7 +107,7 @@ func handshake(public string) (*x509.Certificate, error) {
 
 // Until its first certificate a balancer refuses clients and says why; then it serves, and a
 // later run serves at once, also while the authority is away.
-func TestABalancerObtainsItsCertificate(t *testing.T) {
+func TestBalancerObtainsCertificate(t *testing.T) {
 	o := newObtaining(t, service.ChallengeTLSALPN)
 	o.ca.Refuse(true)
 	n := start(t, o.cfg, Options{})
@@ -176,7 +176,7 @@ func metricsOf(t *testing.T, n *node) string {
 }
 
 // With http-01 there is a port for the authority, and nothing of the API on it.
-func TestAPortForTheAuthority(t *testing.T) {
+func TestHTTPChallengePort(t *testing.T) {
 	o := newObtaining(t, service.ChallengeHTTP)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -200,7 +200,7 @@ func TestAPortForTheAuthority(t *testing.T) {
 
 // What obtains a certificate is not changed while a balancer runs, and a reload does not
 // touch the one in use.
-func TestReloadLeavesAnObtainedCertificate(t *testing.T) {
+func TestReloadKeepsObtainedCertificate(t *testing.T) {
 	o := newObtaining(t, service.ChallengeTLSALPN)
 	o.ca.Refuse(true)
 	f := startFiled(t, o.cfg, Options{})
@@ -219,7 +219,7 @@ func TestReloadLeavesAnObtainedCertificate(t *testing.T) {
 }
 
 // What the configuration names and is not there is told before anything listens for long.
-func TestWhatObtainingNeeds(t *testing.T) {
+func TestACMEConfigurationErrors(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -182,11 +182,11 @@ func TestOfficialClientsOtherCalls(t *testing.T) {
 
 // toolEngine is an engine that calls a function when it is offered one, fills the
 // form that it is given, and keeps what it was asked.
-func toolEngine(asked chan<- map[string]json.RawMessage) http.HandlerFunc {
+func toolEngine(requested chan<- map[string]json.RawMessage) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var body map[string]json.RawMessage
 		_ = json.NewDecoder(r.Body).Decode(&body)
-		asked <- body
+		requested <- body
 		if string(body["stream"]) != "true" {
 			w.Header().Set("Content-Type", "application/json")
 			_, _ = io.WriteString(w, `{"id":"c","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"{\"city\":\"Paris\"}"},"finish_reason":"stop"}],"usage":{"prompt_tokens":7,"completion_tokens":3,"total_tokens":10}}`)
@@ -205,8 +205,8 @@ func toolEngine(asked chan<- map[string]json.RawMessage) http.HandlerFunc {
 }
 
 func TestOfficialClientsToolsAndForms(t *testing.T) {
-	asked := make(chan map[string]json.RawMessage, 1)
-	n := start(t, config("lb-us", "local/us", service.ReplicaConfig{ID: "us-0", URL: serving(t, toolEngine(asked)), Model: "llama"}), Options{})
+	requested := make(chan map[string]json.RawMessage, 1)
+	n := start(t, config("lb-us", "local/us", service.ReplicaConfig{ID: "us-0", URL: serving(t, toolEngine(requested)), Model: "llama"}), Options{})
 	ready(t, n)
 	api, ctx := official(t, n), context.Background()
 	ask := openai.ChatCompletionNewParams{
@@ -226,7 +226,7 @@ func TestOfficialClientsToolsAndForms(t *testing.T) {
 	if call := whole.Choices[0].Message.ToolCalls[0]; call.ID != "call_1" || call.Function.Name != "weather" || call.Function.Arguments != `{"city":"Paris"}` {
 		t.Errorf("call %+v", call)
 	}
-	if got := <-asked; !bytes.Contains(got["tools"], []byte(`"weather"`)) {
+	if got := <-requested; !bytes.Contains(got["tools"], []byte(`"weather"`)) {
 		t.Errorf("the engine was offered %s", got["tools"])
 	}
 
@@ -240,7 +240,7 @@ func TestOfficialClientsToolsAndForms(t *testing.T) {
 	if err != nil || json.Unmarshal([]byte(formed.Choices[0].Message.Content), &place) != nil || place.City != "Paris" {
 		t.Errorf("%+v, %v", formed, err)
 	}
-	if got := <-asked; !bytes.Contains(got["response_format"], []byte(`"strict":true`)) || !bytes.Contains(got["messages"], []byte(`"tool_call_id":"call_1"`)) {
+	if got := <-requested; !bytes.Contains(got["response_format"], []byte(`"strict":true`)) || !bytes.Contains(got["messages"], []byte(`"tool_call_id":"call_1"`)) {
 		t.Errorf("the engine was asked for %s after %s", got["response_format"], got["messages"])
 	}
 	n.quiet(t)

@@ -17,7 +17,7 @@ func viewOf(cfg service.ReplicaConfig, views map[string]core.ReplicaView) *core.
 			v.ID = cfg.ID
 			whole = &v
 		default:
-			join(whole, &v)
+			joinRank(whole, &v)
 		}
 	}
 	if n := cfg.Ranks(); n > 1 && whole != nil {
@@ -26,9 +26,9 @@ func viewOf(cfg service.ReplicaConfig, views map[string]core.ReplicaView) *core.
 	return whole
 }
 
-// join combines the view of a rank with those before it. The engine is as ready as its least ready
+// joinRank combines the view of a rank with those before it. The engine is as ready as its least ready
 // rank. A figure that one rank does not report is unknown for the whole.
-func join(whole, v *core.ReplicaView) {
+func joinRank(whole, v *core.ReplicaView) {
 	if whole.Ready && !v.Ready {
 		whole.Ready, whole.Reason = false, v.Reason
 	}

@@ -12,7 +12,7 @@ import (
 	"skyserve/lbd/policy"
 )
 
-func TestRanksAreSeenAsOneReplica(t *testing.T) {
+func TestRanksAppearAsOneReplica(t *testing.T) {
 	cfg := service.ReplicaConfig{ID: "us-0", DataParallel: 2}
 	rank := func(id string) core.ReplicaView {
 		return core.ReplicaView{
@@ -47,7 +47,7 @@ func TestRanksAreSeenAsOneReplica(t *testing.T) {
 
 // An engine with ranks is one replica to people and as many targets to the
 // policy, whatever the policy is: each request goes to a rank by its header.
-func TestRequestsGoToTheRanksOfAnEngine(t *testing.T) {
+func TestRequestsUseAllRanks(t *testing.T) {
 	for _, name := range []string{"bf-io", "round-robin"} {
 		t.Run(name, func(t *testing.T) {
 			n := start(t, service.BalancerConfig{

@@ -219,20 +219,20 @@ func TestPolicyChangesUnderLoad(t *testing.T) {
 	}
 }
 
-func TestReloadNamesWhatNeedsARestart(t *testing.T) {
-	told := make(chan string, 4)
-	f := startFiled(t, config("lb-us-0", "local/us"), Options{Reloaded: func(revision string) { told <- revision }})
+func TestReloadListsRestartFields(t *testing.T) {
+	reported := make(chan string, 4)
+	f := startFiled(t, config("lb-us-0", "local/us"), Options{Reloaded: func(revision string) { reported <- revision }})
 	if done := f.reload(); len(done.Changed)+len(done.Restart)+len(done.Left) != 0 {
 		t.Errorf("the same file again did %+v", done)
 	}
-	<-told
+	<-reported
 	f.change(func(c *service.BalancerConfig) {
 		c.Listen, c.Admin, c.StoreURL, c.PeerToken, c.Record = "127.0.0.1:1", "127.0.0.1:2", "nats://127.0.0.1:3", "other", "r"
 		c.Balancer.TLS, c.Balancer.Tau, c.Revision = &service.TLS{Cert: "c", Key: "k"}, 3, "rev-1"
 	})
 	done := f.reload()
 	want := []string{"listen", "admin", "balancer.tls", "store_url", "peer_token", "record"}
-	if !slices.Equal(done.Restart, want) || !slices.Equal(done.Changed, []string{"balancer.tau: 3, was 10"}) || done.Revision != "" || len(told) != 0 {
+	if !slices.Equal(done.Restart, want) || !slices.Equal(done.Changed, []string{"balancer.tau: 3, was 10"}) || done.Revision != "" || len(reported) != 0 {
 		t.Errorf("reload did %+v, want the restart for %v", done, want)
 	}
 	if got := status(t, client(t), f.public+"/healthz"); got != http.StatusOK {
@@ -242,12 +242,12 @@ func TestReloadNamesWhatNeedsARestart(t *testing.T) {
 		*c = config("lb-us-0", "local/us")
 		c.Service, c.Listen, c.Admin, c.Balancer.Tau, c.Revision = "chat", "127.0.0.1:0", "127.0.0.1:0", 4, "rev-2"
 	})
-	if done := f.reload(); done.Revision != "rev-2" || <-told != "rev-2" {
+	if done := f.reload(); done.Revision != "rev-2" || <-reported != "rev-2" {
 		t.Errorf("reload did %+v", done)
 	}
 }
 
-func TestBadConfigurationsChangeNothing(t *testing.T) {
+func TestInvalidConfigurationsChangeNothing(t *testing.T) {
 	dir := t.TempDir()
 	keys := filepath.Join(dir, "keys")
 	write(t, keys, "key-one\n")
@@ -310,7 +310,7 @@ func TestBadConfigurationsChangeNothing(t *testing.T) {
 }
 
 // A balancer that was started by flags has no file: a hangup reads its keys again.
-func TestHangupReadsFilesAgain(t *testing.T) {
+func TestHangupReloadsFiles(t *testing.T) {
 	keys := filepath.Join(t.TempDir(), "keys")
 	write(t, keys, "key-one\n")
 	cfg := config("lb-us-0", "local/us")
@@ -330,7 +330,7 @@ func TestHangupReadsFilesAgain(t *testing.T) {
 
 // Replicas and peers come and go by difference: one that goes finishes its
 // stream, what the controller assigned is left to it.
-func TestReplicasAndPeersByDifference(t *testing.T) {
+func TestReloadChangesReplicasAndPeers(t *testing.T) {
 	step := make(chan struct{})
 	old, other := wordByWord(t, "llama", step), wordByWord(t, "llama", nil)
 	f := startFiled(t, config("lb-us-0", "local/us",
@@ -388,7 +388,7 @@ func TestReplicasAndPeersByDifference(t *testing.T) {
 
 // What tenants are told of the cache is as the file says, at the start and when it is
 // read again.
-func TestWhatTenantsAreToldIsReadAgain(t *testing.T) {
+func TestTenantSettingsAreReloaded(t *testing.T) {
 	t.Setenv("TEST_KEYS", "sk-a tenant=anna\nsk-b tenant=ben")
 	e := newEngine(t, "m", "")
 	f := startFiled(t, service.BalancerConfig{

@@ -11,21 +11,21 @@ import (
 // latest is the last value that the controller stored under a key. It stays when the controller or the
 // store is unavailable.
 type latest[T any] struct {
-	held atomic.Pointer[T]
+	value atomic.Pointer[T]
 }
 
 // newest returns nil before the first value.
-func (l *latest[T]) newest() *T { return l.held.Load() }
+func (l *latest[T]) newest() *T { return l.value.Load() }
 
-// follow applies every change of a key until the channel is closed. A value that cannot be parsed is
+// watch applies every change of a key until the channel is closed. A value that cannot be parsed is
 // from another version: the previous one stays.
-func (l *latest[T]) follow(key string, changes <-chan store.Change, log *slog.Logger) {
+func (l *latest[T]) watch(key string, changes <-chan store.Change, log *slog.Logger) {
 	for c := range changes {
 		switch {
 		case c.Key != key:
 			continue
 		case c.Deleted:
-			l.held.Store(nil)
+			l.value.Store(nil)
 			continue
 		}
 		next := new(T)
@@ -33,6 +33,6 @@ func (l *latest[T]) follow(key string, changes <-chan store.Change, log *slog.Lo
 			log.Warn("reading the controller's state", "key", key, "revision", c.Revision, "err", err)
 			continue
 		}
-		l.held.Store(next)
+		l.value.Store(next)
 	}
 }

@@ -44,7 +44,7 @@ func (f family) revoke(path string, before identity.Revoked, parties ...identity
 }
 
 // The admin API refuses who is on the list of revoked certificates, and lets others in.
-func TestARevokedOperatorIsRefused(t *testing.T) {
+func TestRevokedOperatorIsRejected(t *testing.T) {
 	f := newFamily(t)
 	list := filepath.Join(f.dir, "revoked.crl")
 	files := f.files(identity.Balancer, "lb-us-0", time.Hour)
@@ -59,13 +59,13 @@ func TestARevokedOperatorIsRefused(t *testing.T) {
 		_, err := f.administer(n, p).Snapshot(t.Context())
 		return err
 	}
-	before, told := open() // while there is no file
+	before, reported := open() // while there is no file
 	kept := f.administer(before, bob)
 	if _, err := kept.Snapshot(t.Context()); err != nil || asks(before, ann) != nil {
 		t.Fatalf("before anybody is revoked: %v", err)
 	}
 	first := f.revoke(list, identity.Revoked{}, bob)
-	told()
+	reported()
 	n, again := open()
 	if err := asks(n, bob); err == nil || !strings.Contains(err.Error(), "tls") {
 		t.Errorf("revoked: %v", err)
@@ -87,7 +87,7 @@ func TestARevokedOperatorIsRefused(t *testing.T) {
 }
 
 // A list that is older, damaged, missing or another's changes nothing.
-func TestListsThatAreNotTakenUp(t *testing.T) {
+func TestInvalidRevocationLists(t *testing.T) {
 	f := newFamily(t)
 	path := filepath.Join(f.dir, "revoked.crl")
 	bob := f.party(identity.Operator, "bob", time.Hour)

@@ -109,7 +109,7 @@ func Run(ctx context.Context, cfg service.BalancerConfig, opts Options) error {
 	if err := Check(cfg, opts); err != nil {
 		return err
 	}
-	b := &balancer{cfg: cfg, asked: cfg, opts: opts, log: opts.Logger}
+	b := &balancer{cfg: cfg, configured: cfg, opts: opts, log: opts.Logger}
 	defer b.release()
 	if err := b.acquire(); err != nil {
 		return err
@@ -122,36 +122,36 @@ func Run(ctx context.Context, cfg service.BalancerConfig, opts Options) error {
 
 // balancer is one balancer process.
 type balancer struct {
-	cfg  service.BalancerConfig // as started; live includes later changes
-	live atomic.Pointer[service.BalancerConfig]
-	opts Options
-	log  *slog.Logger
+	cfg     service.BalancerConfig // as started; live includes later changes
+	current atomic.Pointer[service.BalancerConfig]
+	opts    Options
+	log     *slog.Logger
 
 	public, adminPort net.Listener
-	challenges        net.Listener // for HTTP challenges; nil = none
+	challengeListener net.Listener // for HTTP challenges; nil = none
 	cert              *certificate // nil without TLS
 	member            *member      // nil without an identity
 	record            *os.File
 
-	reloading sync.Mutex             // guards the following fields, and serializes reloads
-	asked     service.BalancerConfig // cfg with the listen addresses as configured
-	keys      []service.APIKey
-	metrics   metrics
+	reloading  sync.Mutex             // guards the following fields, and serializes reloads
+	configured service.BalancerConfig // cfg with the listen addresses as configured
+	keys       []service.APIKey
+	metrics    metrics
 
-	runtime  *proxy.Runtime
-	fleet    *fleet
-	peers    *peer.Client
-	history  *history
-	tracer   *trace.Tracer // nil = no traces
-	registry *prometheus.Registry
-	usage    *usage
-	review   latest[telemetry.Review]
-	scaling  latest[telemetry.Scaling]
-	told     latest[telemetry.Alerts]
-	lease    leaseWatch
-	api      *admin.API
-	store    *store.Store // the one at StoreURL; nil = another or none
-	draining atomic.Bool
+	runtime          *proxy.Runtime
+	fleet            *fleet
+	peers            *peer.Client
+	history          *history
+	tracer           *trace.Tracer // nil = no traces
+	registry         *prometheus.Registry
+	usage            *usage
+	review           latest[telemetry.Review]
+	scaling          latest[telemetry.Scaling]
+	controllerAlerts latest[telemetry.Alerts]
+	lease            leaseWatch
+	api              *admin.API
+	store            *store.Store // the one at StoreURL; nil = another or none
+	draining         atomic.Bool
 }
 
 // acquire opens everything outside of the process that may be missing or in use.
@@ -165,7 +165,7 @@ func (b *balancer) acquire() (err error) {
 			return &ConfigError{Key: "balancer.tls", Problem: err.Error()}
 		}
 		b.cert = &certificate{}
-		b.cert.use(pair)
+		b.cert.replace(pair)
 	}
 	if b.member, err = newMember(b.cfg.Identity); err != nil {
 		return err
@@ -176,10 +176,10 @@ func (b *balancer) acquire() (err error) {
 	if b.adminPort, err = net.Listen("tcp", b.cfg.Admin); err != nil {
 		return &ListenError{Flag: "admin", Addr: b.cfg.Admin, Err: err}
 	}
-	b.cfg.Listen = actual(b.cfg.Listen, b.public)
-	b.cfg.Admin = actual(b.cfg.Admin, b.adminPort)
+	b.cfg.Listen = actualAddr(b.cfg.Listen, b.public)
+	b.cfg.Admin = actualAddr(b.cfg.Admin, b.adminPort)
 	live := b.cfg
-	b.live.Store(&live)
+	b.current.Store(&live)
 	if b.cfg.Record != "" {
 		// It contains prompts only as hashes, but also who requested which model when.
 		b.record, err = os.OpenFile(b.cfg.Record, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
@@ -190,9 +190,9 @@ func (b *balancer) acquire() (err error) {
 	return nil
 }
 
-// actual returns a listen address with the actual port.
-func actual(asked string, l net.Listener) string {
-	host, _, err := net.SplitHostPort(asked)
+// actualAddr returns a listen address with the actual port.
+func actualAddr(requested string, l net.Listener) string {
+	host, _, err := net.SplitHostPort(requested)
 	_, port, err2 := net.SplitHostPort(l.Addr().String())
 	if err != nil || err2 != nil {
 		return l.Addr().String()
@@ -202,7 +202,7 @@ func actual(asked string, l net.Listener) string {
 
 // release closes what acquire and assemble opened.
 func (b *balancer) release() {
-	for _, l := range []net.Listener{b.public, b.adminPort, b.challenges} {
+	for _, l := range []net.Listener{b.public, b.adminPort, b.challengeListener} {
 		if l != nil {
 			l.Close()
 		}
@@ -229,13 +229,13 @@ func (b *balancer) assemble(ctx context.Context) error {
 	}
 	allow := admin.RefuseSecrets(b.opts.AllowCIDRs)
 	o := proxy.Options{Self: b.cfg, Core: coreCfg, Keys: b.keys, Logger: b.log, AccessLog: b.cfg.Balancer.AccessLog, Limits: b.limits(), Transport: proxy.NewTransport(allow)}
-	o.NoContinue, o.AllowParameters = !continues(b.cfg), b.cfg.Balancer.AllowParameters
+	o.NoContinue, o.AllowParameters = !continuesStreams(b.cfg), b.cfg.Balancer.AllowParameters
 	o.SharePrefixes, o.ExposeCache = b.cfg.Balancer.SharePrefixes, b.cfg.Balancer.ExposeCache
-	secure := b.member.toward(identity.Replica)
+	secure := b.member.clientTLS(identity.Replica)
 	if secure != nil {
 		o.Secure = wire.New(wire.Options{Allow: allow, Direct: true, TLS: secure})
 	}
-	if err := b.follow(ctx, &o); err != nil {
+	if err := b.setUpTracing(ctx, &o); err != nil {
 		return err
 	}
 	if b.record != nil {
@@ -260,12 +260,12 @@ func (b *balancer) assemble(ctx context.Context) error {
 	})
 	b.history = newHistory(b.cfg.ID, b.runtime.History, points, b.log)
 	b.usage = newUsage(b.cfg, b.runtime, b.usageStore(), b.log)
-	b.registry = b.register()
+	b.registry = b.newRegistry()
 	b.metrics = newMetrics(b.registry, b.cert, b.member)
 	b.registry.MustRegister(alertCollector{b})
 	b.api = admin.New(admin.Options{
 		Self: b.cfg, Workers: b.fleet, Traffic: b.runtime, Decisions: b.runtime, Requests: b.runtime.Requests, History: b.history, Usage: b.usage, Keys: b.namedKeys,
-		Peers: b.peers.Status, Service: b.specText(), Reload: b.reload, Certificate: b.cert.status, Review: b.review.newest, Scaling: b.scaling.newest, Alerts: func() []telemetry.Alert { return b.alerts(time.Now()) }, ServiceAlerts: b.serviceAlerts, Draining: b.draining.Load, Registry: b.registry, Token: b.opts.AdminToken,
+		Peers: b.peers.Status, Service: b.specReader(), Reload: b.reload, Certificate: b.cert.status, Review: b.review.newest, Scaling: b.scaling.newest, Alerts: func() []telemetry.Alert { return b.alerts(time.Now()) }, ServiceAlerts: b.serviceAlerts, Draining: b.draining.Load, Registry: b.registry, Token: b.opts.AdminToken,
 		AllowCIDRs: b.opts.AllowCIDRs, Logger: b.log,
 	})
 	return nil
@@ -287,7 +287,7 @@ func (b *balancer) pointStore(ctx context.Context) (PointStore, error) {
 	}
 	options := []store.Option{store.ForService(b.cfg.Service), store.Lazy(), store.ClientName(b.cfg.ID), store.Logger(b.log)}
 	if b.cfg.StoreMTLS {
-		options = append(options, store.Secure(b.member.toward(identity.Controller)))
+		options = append(options, store.Secure(b.member.clientTLS(identity.Controller)))
 	}
 	s, err := store.Connect(ctx, b.cfg.StoreURL, b.cfg.StoreToken, options...)
 	if err != nil {
@@ -305,30 +305,30 @@ func (b *balancer) usageStore() UsageStore {
 	return b.store
 }
 
-// specText returns a function that reads the service.yaml of the balancer; nil without one.
-func (b *balancer) specText() func() ([]byte, error) {
+// specReader returns a function that reads the service.yaml of the balancer; nil without one.
+func (b *balancer) specReader() func() ([]byte, error) {
 	if b.cfg.SpecFile == "" {
 		return nil
 	}
-	return func() ([]byte, error) { return os.ReadFile(b.live.Load().SpecFile) }
+	return func() ([]byte, error) { return os.ReadFile(b.current.Load().SpecFile) }
 }
 
-// listenForChanges reloads the configuration on request, and certificates that were renewed.
-func (b *balancer) listenForChanges(ctx context.Context) {
+// watchForReloads reloads the configuration on request, and certificates that were renewed.
+func (b *balancer) watchForReloads(ctx context.Context) {
 	var watching sync.WaitGroup
 	defer watching.Wait()
 	if b.cert != nil || b.member != nil {
-		watching.Go(func() { every(ctx, lookEvery, b.renew) })
+		watching.Go(func() { runEvery(ctx, certificateInterval, b.reloadCertificates) })
 	}
 	if b.member != nil {
-		watching.Go(func() { every(ctx, revokedEvery, b.lookForRevoked) })
+		watching.Go(func() { runEvery(ctx, revokedInterval, b.reloadRevoked) })
 	}
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-b.opts.Hangups:
-			b.lookForRevoked()
+			b.reloadRevoked()
 			_, _ = b.reload() // reload logs its result
 		}
 	}
@@ -340,11 +340,11 @@ func (b *balancer) run(ctx context.Context) error {
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	b.runtime.Start(life)
-	b.attach()
+	b.attachTargets()
 
 	handler := b.reportPanics(b.handler())
 	public, adminSrv := b.server(handler), b.server(b.reportPanics(b.adminHandler(handler)))
-	speakHTTP2(public, b.limits().StreamWindow)
+	enableHTTP2(public, b.limits().StreamWindow)
 	front, err := wire.NewFastPath(b.publicListener(), handler, wire.FastPathOptions{
 		HeadTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, MaxHeadBytes: maxHeaderBytes, Log: public.ErrorLog,
 	})
@@ -355,7 +355,7 @@ func (b *balancer) run(ctx context.Context) error {
 	var serving sync.WaitGroup
 	serving.Go(func() { failed <- public.Serve(front) })
 	serving.Go(func() { failed <- adminSrv.Serve(b.adminListener()) })
-	serving.Go(func() { b.listenForChanges(life) })
+	serving.Go(func() { b.watchForReloads(life) })
 	storing, endStoring := context.WithCancel(life)
 	defer endStoring()
 	var stored sync.WaitGroup
@@ -367,18 +367,20 @@ func (b *balancer) run(ctx context.Context) error {
 	challenges := b.challengeServer()
 	if challenges != nil {
 		serving.Go(func() {
-			if err := challenges.Serve(b.challenges); !errors.Is(err, http.ErrServerClosed) {
+			if err := challenges.Serve(b.challengeListener); !errors.Is(err, http.ErrServerClosed) {
 				b.log.Error("answering challenges", "err", err)
 			}
 		})
 	}
 	if b.store != nil {
 		follow := func(prefix string) <-chan store.Change { return b.store.Follow(storing, prefix) }
-		stored.Go(func() { b.review.follow(telemetry.ReviewKey(b.cfg.Service), follow(telemetry.ReviewPrefix), b.log) })
-		stored.Go(func() { b.scaling.follow(telemetry.ScalingKey(b.cfg.Service), follow(telemetry.ScalingPrefix), b.log) })
-		stored.Go(func() { b.told.follow(telemetry.AlertsKey(b.cfg.Service), follow(telemetry.AlertsPrefix), b.log) })
+		stored.Go(func() { b.review.watch(telemetry.ReviewKey(b.cfg.Service), follow(telemetry.ReviewPrefix), b.log) })
+		stored.Go(func() { b.scaling.watch(telemetry.ScalingKey(b.cfg.Service), follow(telemetry.ScalingPrefix), b.log) })
 		stored.Go(func() {
-			b.lease.follow(store.LeaseKey(telemetry.ControllerLease(b.cfg.Service)), follow(store.LeasePrefix))
+			b.controllerAlerts.watch(telemetry.AlertsKey(b.cfg.Service), follow(telemetry.AlertsPrefix), b.log)
+		})
+		stored.Go(func() {
+			b.lease.watch(store.LeaseKey(telemetry.ControllerLease(b.cfg.Service)), follow(store.LeasePrefix))
 		})
 	}
 	if b.opts.Listening != nil {
@@ -416,8 +418,8 @@ func flush(ctx context.Context, s *http.Server, f *wire.FastPath) {
 	_ = f.Shutdown(ctx)
 }
 
-// attach adds the configured replicas and peers. Those that do not respond yet are used once they do.
-func (b *balancer) attach() {
+// attachTargets adds the configured replicas and peers. Those that do not respond yet are used once they do.
+func (b *balancer) attachTargets() {
 	for _, p := range b.cfg.Peers {
 		b.addPeer(p)
 	}
@@ -481,20 +483,20 @@ func (b *balancer) handler() http.Handler {
 		switch {
 		case !strings.HasPrefix(r.URL.Path, "/skyserve/"):
 			clients.ServeHTTP(w, r)
-		case b.cfg.PeerToken == "" && asksForKeys(*b.live.Load()):
+		case b.cfg.PeerToken == "" && requiresKeys(*b.current.Load()):
 			// Without a token, peers are identified by connecting from this machine, which is not
 			// enough if clients must present keys: see Check.
 			http.NotFound(w, r)
 		default:
-			limitWriting(w)
+			setWriteDeadline(w)
 			peers.ServeHTTP(w, r)
 		}
 	})
 }
 
-// limitWriting sets the write deadline of a response to a peer. The connection may still have the
+// setWriteDeadline sets the write deadline of a response to a peer. The connection may still have the
 // expired deadline of an earlier request.
-func limitWriting(w http.ResponseWriter) {
+func setWriteDeadline(w http.ResponseWriter) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout)) // a writer without deadlines may block
 }
 

@@ -25,7 +25,7 @@ func config(id string, region service.Region, replicas ...service.ReplicaConfig)
 	return service.BalancerConfig{ID: id, Region: region, Replicas: replicas, PeerToken: "peers only"}
 }
 
-func TestForwardWhenLocalIsFull(t *testing.T) {
+func TestForwardsWhenLocalIsFull(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
 	us, eu := newEngine(t, "llama", ""), newEngine(t, "llama", "")
@@ -130,7 +130,7 @@ func TestReplicaAppearsLater(t *testing.T) {
 	}
 }
 
-func TestWorkersComeAndGo(t *testing.T) {
+func TestWorkersAreAddedAndRemoved(t *testing.T) {
 	ctx := context.Background()
 	e := newEngine(t, "llama", "")
 	n := start(t, config("lb-us-0", "local/us"), Options{})
@@ -195,7 +195,7 @@ func TestReplicaMoves(t *testing.T) {
 
 // What a person drains stays drained when a program drains it too, or the controller says
 // anew whose it is; what a program drained is used again then.
-func TestWhoDrainsAReplica(t *testing.T) {
+func TestDrainerOfReplica(t *testing.T) {
 	ctx := context.Background()
 	e := newEngine(t, "llama", "")
 	us := service.ReplicaConfig{ID: "us-0", URL: e.URL, Model: "llama"}
@@ -239,9 +239,9 @@ func TestWhoDrainsAReplica(t *testing.T) {
 	is(service.StateReady, "")
 }
 
-// lentCertificate writes a certificate for 127.0.0.1 and gives the configuration of a
+// copiedCertificate writes a certificate for 127.0.0.1 and gives the configuration of a
 // client that trusts it.
-func lentCertificate(t *testing.T) (*service.TLS, *tls.Config) {
+func copiedCertificate(t *testing.T) (*service.TLS, *tls.Config) {
 	t.Helper()
 	lender := httptest.NewUnstartedServer(nil)
 	lender.StartTLS()
@@ -262,7 +262,7 @@ func lentCertificate(t *testing.T) (*service.TLS, *tls.Config) {
 
 func TestTLS(t *testing.T) {
 	cfg := config("lb-us-0", "local/us")
-	files, trusting := lentCertificate(t)
+	files, trusting := copiedCertificate(t)
 	cfg.Balancer.TLS = files
 	n := start(t, cfg, Options{})
 	hc := client(t)
@@ -359,7 +359,7 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-func TestPeersNeedTheToken(t *testing.T) {
+func TestPeersRequireToken(t *testing.T) {
 	n := start(t, config("lb-us-0", "local/us"), Options{})
 	hc := client(t)
 	for _, path := range []string{"/skyserve/v1/heartbeat", "/skyserve/v1/region"} {
@@ -369,7 +369,7 @@ func TestPeersNeedTheToken(t *testing.T) {
 	}
 }
 
-func TestTakenPorts(t *testing.T) {
+func TestPortsInUse(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

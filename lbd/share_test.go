@@ -95,7 +95,7 @@ func (n *node) decision(t *testing.T, id string) core.Decision {
 
 // Two balancers of one region, each with a replica; the one dies and the other
 // adopts its replica: the conversations go on where their prefixes are.
-func TestAdoptedReplicasKeepTheirConversations(t *testing.T) {
+func TestAdoptedReplicasKeepPrefixes(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
 	const conversations = 4

@@ -49,7 +49,7 @@ func publicServer(t *testing.T) (*http.Server, *proxy.Runtime) {
 		t.Fatal(err)
 	}
 	s := (&balancer{log: slog.New(slog.DiscardHandler)}).server(rt.Handler())
-	speakHTTP2(s, proxy.DefaultLimits().StreamWindow)
+	enableHTTP2(s, proxy.DefaultLimits().StreamWindow)
 	return s, rt
 }
 

@@ -68,13 +68,13 @@ func TestForwardedRequestIsOneTrace(t *testing.T) {
 	const trace, client0 = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 	store := newSpans(t)
 	var mu sync.Mutex
-	var heard string
+	var lastChange string
 	e := newEngine(t, "m", "")
 	inner := e.Config.Handler
 	e.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost {
 			mu.Lock()
-			heard = r.Header.Get("traceparent")
+			lastChange = r.Header.Get("traceparent")
 			mu.Unlock()
 		}
 		inner.ServeHTTP(w, r)
@@ -130,33 +130,33 @@ func TestForwardedRequestIsOneTrace(t *testing.T) {
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	if want := "00-" + trace + "-" + parent + "-01"; heard != want {
-		t.Errorf("the engine is told %q, want %q", heard, want)
+	if want := "00-" + trace + "-" + parent + "-01"; lastChange != want {
+		t.Errorf("the engine is told %q, want %q", lastChange, want)
 	}
 }
 
 // Without a collector a client's trace passes through as it came.
-func TestTraceparentPassesWithoutTraces(t *testing.T) {
+func TestTraceparentIsForwardedWithoutTraces(t *testing.T) {
 	const given = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-	heard := make(chan string, 1)
+	lastChange := make(chan string, 1)
 	e := newEngine(t, "m", "")
 	inner := e.Config.Handler
 	e.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost {
-			heard <- r.Header.Get("traceparent")
+			lastChange <- r.Header.Get("traceparent")
 		}
 		inner.ServeHTTP(w, r)
 	})
 	n := start(t, service.BalancerConfig{ID: "lb-us", Region: "local/us", Replicas: []service.ReplicaConfig{{ID: "us-0", URL: e.URL}}}, Options{})
 	n.serves(t)
-	if a := ask(t, client(t), n.public, "m", "Traceparent", given); a.status != http.StatusOK || <-heard != given {
+	if a := ask(t, client(t), n.public, "m", "Traceparent", given); a.status != http.StatusOK || <-lastChange != given {
 		t.Errorf("status %d, or another trace than the client's", a.status)
 	}
 }
 
 // Whatever happens, what is secret and what clients write stays out of the log,
 // of metrics and of traces.
-func TestSecretsStayInside(t *testing.T) {
+func TestSecretsAreNotExposed(t *testing.T) {
 	secrets := map[string]string{"key": "sk-clients-key", "foreign": "sk-unknown-key", "peer": "peers-token", "admin": "admins-token", "text": "whispered words"}
 	t.Setenv("TEST_KEYS", secrets["key"])
 	store := newSpans(t)

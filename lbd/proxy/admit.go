@@ -27,7 +27,7 @@ type origin struct {
 	session string
 	// sessionAge is the age of the session, as reported by the peer; 0 = not known.
 	sessionAge time.Duration
-	wait       time.Duration // maximum time in this queue, set by a peer; 0 = the default
+	maxWait    time.Duration // maximum time in this queue, set by a peer; 0 = the default
 	tier       service.Tier
 	maxTier    service.Tier // the most urgent tier that the key allows; empty = any
 	// fingerprint and kills are those of core.Request, sent by a peer; 0 = none.
@@ -36,36 +36,36 @@ type origin struct {
 	// continueOff: the response must not be continued by another replica. continued: the peer has
 	// continued it, so only an engine that can continue a response may serve it.
 	continueOff, continued bool
-	wantsCounts            string // what the peer requests about the usage so far in each event; empty = nothing
+	requestedCounts        string // what the peer requests about the usage so far in each event; empty = nothing
 	// keyed: clients had to present keys when the request arrived, so its Authorization header is
 	// ours.
-	keyed   bool
-	account *quota.Account // of the key that a client presented; nil where no key is required
+	keysRequired bool
+	account      *quota.Account // of the key that a client presented; nil where no key is required
 }
 
-// maxSpan limits the session age and the wait that a peer may send. No queue looks further back.
-const maxSpan = 24 * time.Hour
+// maxPeerDuration limits the session age and the wait that a peer may send. No queue looks further back.
+const maxPeerDuration = 24 * time.Hour
 
-// parseSpan parses headerSessionAge and headerWait. It returns 0 if the header is missing or
+// parseMillis parses headerSessionAge and headerWait. It returns 0 if the header is missing or
 // malformed.
-func parseSpan(ms string) time.Duration {
+func parseMillis(ms string) time.Duration {
 	n, err := strconv.ParseUint(ms, 10, 63)
 	if err != nil {
 		return 0
 	}
-	return time.Duration(min(n, uint64(maxSpan/time.Millisecond))) * time.Millisecond
+	return time.Duration(min(n, uint64(maxPeerDuration/time.Millisecond))) * time.Millisecond
 }
 
 // requestID returns the client's id if it is valid, otherwise a new one.
 func requestID(given string) string {
-	if given != "" && len(given) <= maxRequestID && strings.IndexFunc(given, unfit) < 0 {
+	if given != "" && len(given) <= maxRequestID && strings.IndexFunc(given, invalidIDRune) < 0 {
 		return given
 	}
 	return fmt.Sprintf("req-%016x%08x", rand.Uint64(), rand.Uint32())
 }
 
-// unfit reports whether a character is not allowed in a request id.
-func unfit(c rune) bool { return c <= ' ' || c > '~' }
+// invalidIDRune reports whether a character is not allowed in a request id.
+func invalidIDRune(c rune) bool { return c <= ' ' || c > '~' }
 
 func errUnauthorized() *openai.Error {
 	return &openai.Error{
@@ -76,10 +76,10 @@ func errUnauthorized() *openai.Error {
 
 // errTier rejects a request for a tier above what its key allows. The tier is not lowered silently: a
 // client that relies on a first token within a second must know.
-func errTier(asked, most service.Tier) *openai.Error {
+func errTier(requested, limit service.Tier) *openai.Error {
 	return &openai.Error{
 		Status: http.StatusForbidden, Kind: openai.TypePermission, Code: "tier_not_allowed", Param: headerTier,
-		Message: fmt.Sprintf("header %s: this API key allows tier %s at most, got %s: omit the header or use a less urgent tier", headerTier, most, asked),
+		Message: fmt.Sprintf("header %s: this API key allows tier %s at most, got %s: omit the header or use a less urgent tier", headerTier, limit, requested),
 	}
 }
 
@@ -90,23 +90,23 @@ func (r *Runtime) identify(req *http.Request) (o origin, refused *openai.Error) 
 	h := req.Header
 	hop, from := core.Hop(h.Get(headerHop)), h.Get(headerFrom)
 	keys := r.keyring()
-	o.keyed = len(keys) > 0
+	o.keysRequired = len(keys) > 0
 	trusted := from != "" && validHop(hop) && peerAllowed(r.self.PeerToken, keys, req)
 	if trusted {
 		o.from, o.hop, o.tenant = from, hop, h.Get(headerTenant)
-		o.sessionAge, o.wait = parseSpan(h.Get(headerSessionAge)), parseSpan(h.Get(headerWait))
-		o.continued, o.wantsCounts = h.Get(headerContinued) != "", h.Get(headerCounts)
+		o.sessionAge, o.maxWait = parseMillis(h.Get(headerSessionAge)), parseMillis(h.Get(headerWait))
+		o.continued, o.requestedCounts = h.Get(headerContinued) != "", h.Get(headerCounts)
 		o.fingerprint, _ = strconv.ParseUint(h.Get(headerFingerprint), 16, 64) // 0 if missing
 		o.kills = parseKills(h.Get(headerKills))
 	} else {
-		account, ok := admit(keys, h)
+		account, ok := authenticate(keys, h)
 		if !ok {
 			return o, errUnauthorized()
 		}
-		o.enterAs(account)
+		o.applyKey(account)
 	}
-	if word := h.Get(headerTier); word != "" || o.tier == "" {
-		o.tier, err = service.ParseTier(word)
+	if value := h.Get(headerTier); value != "" || o.tier == "" {
+		o.tier, err = service.ParseTier(value)
 	}
 	if err != nil {
 		return o, openai.Invalid(headerTier, "invalid_tier", "header "+headerTier+": "+err.Error())
@@ -114,18 +114,18 @@ func (r *Runtime) identify(req *http.Request) (o origin, refused *openai.Error) 
 	if o.tier.Above(o.maxTier) {
 		return o, errTier(o.tier, o.maxTier)
 	}
-	switch word := h.Get(headerContinue); strings.ToLower(word) {
+	switch value := h.Get(headerContinue); strings.ToLower(value) {
 	case "", continueOn:
 	case continueOff:
 		o.continueOff = true
 	default:
-		return o, openai.Invalid(headerContinue, "invalid_continue", fmt.Sprintf("header %s: must be on or off, got %q", headerContinue, word))
+		return o, openai.Invalid(headerContinue, "invalid_continue", fmt.Sprintf("header %s: must be on or off, got %q", headerContinue, value))
 	}
 	return o, nil
 }
 
-// enterAs applies the tenant and the tiers of a key.
-func (o *origin) enterAs(a *quota.Account) {
+// applyKey applies the tenant and the tiers of a key.
+func (o *origin) applyKey(a *quota.Account) {
 	if a == nil {
 		return
 	}
@@ -192,32 +192,32 @@ func errBody(err error, limit int64) *openai.Error {
 	return openai.Invalid("", "incomplete_body", "reading the request body: "+err.Error())
 }
 
-// understand parses a body and resolves its model.
-func (r *Runtime) understand(body []byte) (c openai.Call, stands openai.ResolvedModel, refused *openai.Error) {
+// resolveCall parses a body and resolves its model.
+func (r *Runtime) resolveCall(body []byte) (c openai.Call, resolved openai.ResolvedModel, refused *openai.Error) {
 	c, err := openai.ReadCall(body, r.seed)
-	var twofold *openai.AmbiguousKeyError
-	if errors.As(err, &twofold) {
-		return c, stands, openai.Invalid(twofold.Key, "ambiguous_key", "reading the request body: "+err.Error())
+	var ambiguous *openai.AmbiguousKeyError
+	if errors.As(err, &ambiguous) {
+		return c, resolved, openai.Invalid(ambiguous.Key, "ambiguous_key", "reading the request body: "+err.Error())
 	}
 	if err != nil {
-		return c, stands, openai.Invalid("", "invalid_json", "reading the request body as JSON: "+err.Error())
+		return c, resolved, openai.Invalid("", "invalid_json", "reading the request body as JSON: "+err.Error())
 	}
 	name, err := c.ModelName()
 	if err != nil {
-		return c, stands, r.errModel(err.Error())
+		return c, resolved, r.errModel(err.Error())
 	}
-	stands, known := r.models.Load().resolve(name)
+	resolved, known := r.models.Load().resolve(name)
 	if !known {
-		return c, stands, r.errModel("model: " + openai.Clip(name) + " does not exist")
+		return c, resolved, r.errModel("model: " + openai.Clip(name) + " does not exist")
 	}
-	return c, stands, nil
+	return c, resolved, nil
 }
 
 // maxListed is the maximum number of models that an error message lists.
 const maxListed = 20
 
 func (r *Runtime) errModel(message string) *openai.Error {
-	names := r.models.Load().list
+	names := r.models.Load().names
 	more := ""
 	if len(names) > maxListed {
 		more = fmt.Sprintf(" and %d more", len(names)-maxListed)

@@ -134,7 +134,7 @@ func TestPreviousResponse(t *testing.T) {
 }
 
 // Who is refused and sends nothing of the body that was promised holds no connection.
-func TestBodyOfARefusedRequest(t *testing.T) {
+func TestBodyOfRejectedRequest(t *testing.T) {
 	o := testOptions(t)
 	o.Keys, o.Limits.Body = apiKeys("sk"), 20*time.Millisecond
 	b := start(t, o)
@@ -153,7 +153,7 @@ func TestBodyOfARefusedRequest(t *testing.T) {
 	}
 }
 
-func TestTooLarge(t *testing.T) {
+func TestTooLargeBody(t *testing.T) {
 	testkit.Slow(t)
 	b := start(t, testOptions(t))
 	b.attach("us-0", engine(t, whole(plainReply)))

@@ -122,7 +122,7 @@ func (b *balancer) free() {
 	}
 }
 
-func TestBadEnginesAreReplaced(t *testing.T) {
+func TestFaultyEnginesAreRetried(t *testing.T) {
 	for name, answer := range brokenEngines() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -138,7 +138,7 @@ func TestBadEnginesAreReplaced(t *testing.T) {
 	}
 }
 
-func TestBadEnginesAlone(t *testing.T) {
+func TestOnlyFaultyEngines(t *testing.T) {
 	for name, answer := range brokenEngines() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -160,7 +160,7 @@ func TestBadEnginesAlone(t *testing.T) {
 }
 
 // What an engine says, odd as it may be, is its client's to judge.
-func TestOddAnswersPassUnchanged(t *testing.T) {
+func TestUnusualResponsesAreUnchanged(t *testing.T) {
 	big := chunk(strings.Repeat("x", 1<<20)) + doneEvent
 	for name, c := range map[string]struct {
 		answer, body string
@@ -198,7 +198,7 @@ func TestOddAnswersPassUnchanged(t *testing.T) {
 
 // A stream that goes wrong once it has begun ends in an error event, never in
 // silence and never in an end that it did not have.
-func TestStreamsThatGoWrong(t *testing.T) {
+func TestFaultyStreams(t *testing.T) {
 	for name, events := range map[string]string{
 		"no JSON and no end": "data: hello\n\n",
 		"lines without data": "hello\n\nevent: x\n\n",
@@ -221,7 +221,7 @@ func TestStreamsThatGoWrong(t *testing.T) {
 }
 
 // An engine that sends its header and no more holds nobody longer than it may.
-func TestHeadersOnly(t *testing.T) {
+func TestMemoryOfHeadersOnly(t *testing.T) {
 	testkit.Slow(t)
 	for contentType, body := range map[string]string{"text/event-stream": streamBody, "application/json": plainBody} {
 		t.Run(contentType, func(t *testing.T) {

@@ -17,13 +17,13 @@ import (
 	"skyserve/lbd/record"
 )
 
-// canned is a transport that answers from memory: what is left is the proxy.
-type canned struct {
+// cannedEngine is a transport that answers from memory: what is left is the proxy.
+type cannedEngine struct {
 	contentType string
 	answer      string
 }
 
-func (c canned) RoundTrip(req *http.Request) (*http.Response, error) {
+func (c cannedEngine) RoundTrip(req *http.Request) (*http.Response, error) {
 	_, _ = io.Copy(io.Discard, req.Body)
 	_ = req.Body.Close()
 	return &http.Response{
@@ -94,7 +94,7 @@ func serveCanned(b *testing.B, rt *Runtime, body string) {
 func BenchmarkRequest(b *testing.B) {
 	for _, size := range []int{256, 4 << 10, 32 << 10} {
 		b.Run(fmt.Sprintf("prompt=%d", size), func(b *testing.B) {
-			serveCanned(b, ready(b, canned{"application/json", plainReply}, "http://engine"), promptBody(size, false))
+			serveCanned(b, ready(b, cannedEngine{"application/json", plainReply}, "http://engine"), promptBody(size, false))
 		})
 	}
 }
@@ -103,7 +103,7 @@ func BenchmarkRequest(b *testing.B) {
 func BenchmarkEvent(b *testing.B) {
 	const events = 1000
 	answer := strings.Repeat(chunk(" word"), events) + doneEvent
-	serveCanned(b, ready(b, canned{"text/event-stream", answer}, "http://engine"), promptBody(256, true))
+	serveCanned(b, ready(b, cannedEngine{"text/event-stream", answer}, "http://engine"), promptBody(256, true))
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/events, "ns/event")
 }
 
@@ -115,7 +115,7 @@ func BenchmarkCountedEvent(b *testing.B) {
 	for i := range events {
 		answer.WriteString(strings.Replace(chunk(" word"), "}]}\n", fmt.Sprintf(`}],"usage":{"prompt_tokens":100,"total_tokens":%d,"completion_tokens":%d}}`+"\n", 101+i, 1+i), 1))
 	}
-	serveCanned(b, ready(b, canned{"text/event-stream", answer.String() + doneEvent}, "http://engine"), promptBody(256, true))
+	serveCanned(b, ready(b, cannedEngine{"text/event-stream", answer.String() + doneEvent}, "http://engine"), promptBody(256, true))
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/events, "ns/event")
 }
 
@@ -143,12 +143,12 @@ func BenchmarkThroughSockets(b *testing.B) {
 
 // askAll sends one request after the other over one connection.
 func askAll(b *testing.B, url string, stream bool) {
-	ask := &http.Client{Transport: NewTransport(nil)}
-	defer ask.CloseIdleConnections()
+	lookup := &http.Client{Transport: NewTransport(nil)}
+	defer lookup.CloseIdleConnections()
 	body := promptBody(256, stream)
 	b.ReportAllocs()
 	for b.Loop() {
-		resp, err := ask.Post(url+chatPath, "application/json", strings.NewReader(body))
+		resp, err := lookup.Post(url+chatPath, "application/json", strings.NewReader(body))
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -160,7 +160,7 @@ func askAll(b *testing.B, url string, stream bool) {
 // BenchmarkRequests is what it costs to look at the newest requests of a full
 // memory: all of it, and as one decision waits for it at most (hold).
 func BenchmarkRequests(b *testing.B) {
-	rt := ready(b, canned{"application/json", plainReply}, "http://engine")
+	rt := ready(b, cannedEngine{"application/json", plainReply}, "http://engine")
 	body := promptBody(256, false)
 	req := httptest.NewRequestWithContext(context.Background(), http.MethodPost, chatPath, nil)
 	for range rt.limits.Decisions {

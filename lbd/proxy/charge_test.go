@@ -22,9 +22,9 @@ const generateEvery = 20 * time.Millisecond
 
 var maxTokensMember = regexp.MustCompile(`"max_tokens":(\d+)`)
 
-// paced is an engine that generates a token every 20 ms, as many as max_tokens allows,
+// pacedEngine is an engine that generates a token every 20 ms, as many as max_tokens allows,
 // else 5,000, of a prompt of 10.
-func paced(ctx context.Context, body string) (*http.Response, error) {
+func pacedEngine(ctx context.Context, body string) (*http.Response, error) {
 	n := 5000
 	if m := maxTokensMember.FindStringSubmatch(body); m != nil {
 		n, _ = strconv.Atoi(m[1])
@@ -48,7 +48,7 @@ func paced(ctx context.Context, body string) (*http.Response, error) {
 // pacedRuntime is a runtime with one replica, at the pace of that engine.
 func pacedRuntime(t *testing.T, o Options, engine func(context.Context, string) (*http.Response, error)) *balancer {
 	t.Helper()
-	o.Transport = hosts{"us-0": engine}
+	o.Transport = hostTransport{"us-0": engine}
 	o.Limits.Silent, o.Limits.Answer = 24*time.Hour, 24*time.Hour // nobody probes it
 	rt, err := New(o)
 	if err != nil {
@@ -94,7 +94,7 @@ func bodyOf(stream bool, more string) string {
 
 // A client that hangs up uses what was generated until then, streamed or not, with a
 // bound or without: as much as one that reads to the end, and never more than it asked for.
-func TestHangingUpUsesWhatWasGenerated(t *testing.T) {
+func TestCancelledRequestIsChargedForGenerated(t *testing.T) {
 	for name, c := range map[string]struct {
 		body     string
 		after    time.Duration
@@ -112,18 +112,18 @@ func TestHangingUpUsesWhatWasGenerated(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			o := testOptions(t)
 			o.Keys = limited(t, "tokens_per_day=1000000")
-			stands := false
+			resolved := false
 			b := pacedRuntime(t, o, func(ctx context.Context, body string) (*http.Response, error) {
-				if stands {
-					return vanished(ctx, body)
+				if resolved {
+					return vanishedReplica(ctx, body)
 				}
-				return paced(ctx, body)
+				return pacedEngine(ctx, body)
 			})
 			for range 3 { // from which the pace is known
 				b.hangUp(bodyOf(false, `,"max_tokens":200`), 0)
 			}
 			before := b.usedBy("acme")
-			stands = strings.HasSuffix(name, "stands")
+			resolved = strings.HasSuffix(name, "stands")
 			b.hangUp(c.body, c.after)
 			used := b.usedBy("acme").Minus(before)
 			if used.Requests != 1 || used.PromptTokens <= 0 || used.OutputTokens < c.from || used.OutputTokens > c.to {
@@ -135,7 +135,7 @@ func TestHangingUpUsesWhatWasGenerated(t *testing.T) {
 
 // An answer in one piece that is not held back, as it is too long or its tenant has no
 // memory left, costs as much as any other.
-func TestAnswersThatAreNotReadAreCharged(t *testing.T) {
+func TestUnparsedResponsesAreCharged(t *testing.T) {
 	for name, prepare := range map[string]func(b *balancer){
 		"too long": func(b *balancer) { b.limits.MaxHeldAnswer = 16 },
 		"no memory left": func(b *balancer) {
@@ -150,7 +150,7 @@ func TestAnswersThatAreNotReadAreCharged(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			o := testOptions(t)
 			o.Keys = limited(t, "tokens_per_day=1000000")
-			b := pacedRuntime(t, o, paced)
+			b := pacedRuntime(t, o, pacedEngine)
 			for range 3 { // from which the pace is known
 				b.hangUp(bodyOf(false, `,"max_tokens":200`), 0)
 			}
@@ -167,12 +167,12 @@ func TestAnswersThatAreNotReadAreCharged(t *testing.T) {
 
 // Answers that are held open count against a quota while they run, and when their
 // client leaves before the end: five of 1,900 tokens do not fit into 2,000.
-func TestHeldOpenAnswersCountAgainstTheQuota(t *testing.T) {
+func TestOpenResponsesCountAgainstQuota(t *testing.T) {
 	for _, more := range []string{``, `,"max_tokens":1900`} {
 		synctest.Test(t, func(t *testing.T) {
 			o := testOptions(t)
 			o.Keys = limited(t, "tokens_per_day=2600")
-			b := pacedRuntime(t, o, paced)
+			b := pacedRuntime(t, o, pacedEngine)
 			for range 3 {
 				b.hangUp(bodyOf(false, `,"max_tokens":100`), 0)
 			}
@@ -193,12 +193,12 @@ func TestHeldOpenAnswersCountAgainstTheQuota(t *testing.T) {
 
 // What an answer has outgrown of its reservation is reserved while it runs, so that
 // what else the key asks for meanwhile is held against it.
-func TestAReservationGrowsWithItsAnswer(t *testing.T) {
+func TestReservationGrowsWithResponse(t *testing.T) {
 	for _, stream := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			o := testOptions(t)
 			o.Keys = limited(t, "tokens_per_day=2600")
-			b := pacedRuntime(t, o, paced)
+			b := pacedRuntime(t, o, pacedEngine)
 			for range 3 {
 				b.hangUp(bodyOf(false, `,"max_tokens":100`), 0)
 			}
@@ -225,7 +225,7 @@ func TestAReservationGrowsWithItsAnswer(t *testing.T) {
 }
 
 // Of an engine that puts several tokens into an event, events are not taken for tokens.
-func TestTokensOfEventsThatHoldSeveral(t *testing.T) {
+func TestEventsWithSeveralTokens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := testOptions(t)
 		o.Keys = limited(t, "")
@@ -248,7 +248,7 @@ func TestTokensOfEventsThatHoldSeveral(t *testing.T) {
 
 // The core hears how much of an answer there was when its client leaves or its replica
 // fails, and a record of it repeats.
-func TestEndsTellWhatWasGenerated(t *testing.T) {
+func TestOutcomeReportsGeneratedTokens(t *testing.T) {
 	var record bytes.Buffer
 	synctest.Test(t, func(t *testing.T) {
 		o := testOptions(t)
@@ -260,7 +260,7 @@ func TestEndsTellWhatWasGenerated(t *testing.T) {
 				time.Sleep(4 * time.Second)
 				return nil, io.ErrUnexpectedEOF
 			}
-			return paced(ctx, body)
+			return pacedEngine(ctx, body)
 		})
 		b.hangUp(bodyOf(false, `,"max_tokens":200`), 0)
 		b.hangUp(bodyOf(true, ``), 2*time.Second+generateEvery/2)

@@ -109,7 +109,7 @@ func TestCompareProxyRequestsShareWhatTurnsShare(t *testing.T) {
 	}
 }
 
-func TestCompareProxyLeavesNoProcess(t *testing.T) {
+func TestCompareProxyStopsProcesses(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	for _, how := range []string{"ended", "interrupted"} {

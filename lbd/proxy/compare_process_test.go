@@ -46,15 +46,15 @@ const timeout = 20 * time.Second
 
 // group is a process with all that it starts, in a process group of its own.
 type group struct {
-	name   string
-	id     int // of the process group
-	log    string
-	stdin  io.WriteCloser
-	stdout *bufio.Reader
-	exited chan struct{}
-	stop   syscall.Signal // makes it end itself at once
-	forget func() bool    // stops the wait for an interrupt
-	gone   bool
+	name       string
+	id         int // of the process group
+	log        string
+	stdin      io.WriteCloser
+	stdout     *bufio.Reader
+	exited     chan struct{}
+	stop       syscall.Signal // makes it end itself at once
+	forget     func() bool    // stops the wait for an interrupt
+	exitedChan bool
 }
 
 // startGroup starts a command that is ended with the test, whatever comes of
@@ -91,10 +91,10 @@ func startGroup(ctx context.Context, t *testing.T, stop syscall.Signal, environ 
 
 // end stops the group, by force if it must, and makes sure that nothing is left.
 func (g *group) end(t *testing.T) {
-	if g.gone {
+	if g.exitedChan {
 		return
 	}
-	g.gone = true
+	g.exitedChan = true
 	g.forget() // the number of the group may soon be another's
 	_ = g.stdin.Close()
 	for _, signal := range []syscall.Signal{g.stop, syscall.SIGKILL} {
@@ -132,8 +132,8 @@ func within(limit time.Duration, holds func() bool) bool {
 	}
 }
 
-// tell writes a value, or an empty line for nil, to a helper's stdin.
-func (g *group) tell(t *testing.T, v any) {
+// writeLine writes a value, or an empty line for nil, to a helper's stdin.
+func (g *group) writeLine(t *testing.T, v any) {
 	t.Helper()
 	line, err := json.Marshal(v)
 	if err != nil {
@@ -144,8 +144,8 @@ func (g *group) tell(t *testing.T, v any) {
 	}
 }
 
-// hear reads a line of a helper's stdout into v.
-func (g *group) hear(t *testing.T, v any) {
+// readLine reads a line of a helper's stdout into v.
+func (g *group) readLine(t *testing.T, v any) {
 	t.Helper()
 	if err := readJSONLine(g.stdout, v); err != nil {
 		t.Fatalf("hearing the %s: %v: %s", g.name, err, g.lastWords())
@@ -160,7 +160,7 @@ func startHelper(ctx context.Context, t *testing.T, role string, job any) *group
 		t.Fatal(err)
 	}
 	g := startGroup(ctx, t, syscall.SIGKILL, append(os.Environ(), roleVariable+"="+role), role, self)
-	g.tell(t, job)
+	g.writeLine(t, job)
 	return g
 }
 
@@ -238,8 +238,8 @@ func raiseFileLimit(t *testing.T, wanted int) int {
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
 		t.Fatal(err)
 	}
-	most := max(limit.Max, uint64(wanted))
-	for _, try := range []syscall.Rlimit{{Cur: most, Max: most}, {Cur: limit.Max, Max: limit.Max}} {
+	limit := max(limit.Max, uint64(wanted))
+	for _, try := range []syscall.Rlimit{{Cur: limit, Max: limit}, {Cur: limit.Max, Max: limit.Max}} {
 		if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &try); err == nil {
 			return int(min(try.Cur, 1<<30))
 		}

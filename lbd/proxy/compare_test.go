@@ -77,7 +77,7 @@ func TestCompareProxy(t *testing.T) {
 	fmt.Fprintf(&c.out, "each with as many workers or threads as there are cores, before %d replicas that compute nothing; bodies of %d bytes\n", compareReplicas, bodySize)
 	c.fitStreams()
 	c.engine = startHelper(ctx, t, "engine", engineJob{Replicas: compareReplicas, Events: *eventsFlag, Gap: *gapFlag, HeldGap: heldGap})
-	c.engine.hear(t, &c.engines)
+	c.engine.readLine(t, &c.engines)
 
 	c.compareLoads()
 	c.compareHeld()
@@ -87,13 +87,13 @@ func TestCompareProxy(t *testing.T) {
 func (c *comparison) fitStreams() {
 	c.Helper()
 	files := raiseFileLimit(c.T, 2*c.streams+spareFiles)
-	most := (files - spareFiles) / 2
+	limit := (files - spareFiles) / 2
 	switch {
-	case most < fewStreams:
+	case limit < fewStreams:
 		c.Fatalf("comparing held streams: only %d files may be open\nhint: ulimit -n %d", files, 2*c.streams+spareFiles)
-	case most < c.streams:
-		fmt.Fprintf(&c.out, "%d held streams instead of %d: only %d files may be open (ulimit -n)\n", most, c.streams, files)
-		c.streams = most
+	case limit < c.streams:
+		fmt.Fprintf(&c.out, "%d held streams instead of %d: only %d files may be open (ulimit -n)\n", limit, c.streams, files)
+		c.streams = limit
 	}
 }
 
@@ -145,18 +145,18 @@ func (c *comparison) run(p contender, l load, length time.Duration, seed uint16)
 		Address: p.address, Connections: l.connections, Length: length, Stream: l.stream, Events: *eventsFlag, Seed: seed,
 	})
 	defer client.end(c.T)
-	c.hearWord(client, "ready")
+	c.waitForLine(client, "ready")
 	before := p.cpu(c.T)
-	client.tell(c.T, nil)
+	client.writeLine(c.T, nil)
 	var r round
-	client.hear(c.T, &r.clientResult)
+	client.readLine(c.T, &r.clientResult)
 	r.CPU, r.RSS = p.cpu(c.T)-before, p.rss(c.T)
 	c.check(p, r.clientResult)
 	return r
 }
 
-// hearWord waits for a word of the client.
-func (c *comparison) hearWord(client *group, want string) {
+// waitForLine waits for a word of the client.
+func (c *comparison) waitForLine(client *group, want string) {
 	c.Helper()
 	got, err := client.stdout.ReadString('\n')
 	if strings.TrimSpace(got) != want {
@@ -243,7 +243,7 @@ func (c *comparison) hold(p contender, file string) (rss int64, perEvent float64
 	c.Helper()
 	client := startHelper(c.ctx, c.T, "client", clientJob{Address: p.address, Connections: c.streams, Stream: true, Hold: true})
 	defer client.end(c.T)
-	c.hearWord(client, "held")
+	c.waitForLine(client, "held")
 	cpu, began := p.cpu(c.T), time.Now()
 	c.pause(heldLength)
 	events := float64(c.streams) * time.Since(began).Seconds() / heldGap.Seconds()
@@ -253,10 +253,10 @@ func (c *comparison) hold(p contender, file string) (rss int64, perEvent float64
 			c.Errorf("profiling %s: %v", p.name, err)
 		}
 	}
-	client.tell(c.T, nil)
-	c.engine.tell(c.T, nil)
+	client.writeLine(c.T, nil)
+	c.engine.writeLine(c.T, nil)
 	var result clientResult
-	client.hear(c.T, &result)
+	client.readLine(c.T, &result)
 	c.check(p, result)
 	if result.Held != c.streams {
 		c.Fatalf("holding streams through %s: want %d, got %d", p.name, c.streams, result.Held)

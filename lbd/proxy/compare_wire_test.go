@@ -79,9 +79,9 @@ func appendAnswer(dst, mark []byte) []byte { return answerStencil.fill(dst, mark
 
 // appendEvent is event number i of the stream that answers it.
 func appendEvent(dst, mark []byte, i int) []byte {
-	var word [wordDigits]byte
-	digits(word[:], uint64(i))
-	return eventStencil.fill(dst, mark, word[:])
+	var value [wordDigits]byte
+	digits(value[:], uint64(i))
+	return eventStencil.fill(dst, mark, value[:])
 }
 
 // chunkHead is what matters of the head of a request or an answer.

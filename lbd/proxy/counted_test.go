@@ -14,7 +14,7 @@ import (
 
 // An answer whose tokens come several in an event goes on as one whose do not: with
 // its bound, its text and its usage, wherever its replica dies.
-func TestADyingReplicaThatBundlesTokens(t *testing.T) {
+func TestFailureWithSeveralTokensPerEvent(t *testing.T) {
 	asks := map[string]string{
 		chatPath: `{"model":"` + testModel + `","stream":true,"stream_options":{"include_usage":true},"max_tokens":35,"messages":[{"role":"user","content":"Where is the old bridge?"}]}`,
 		textPath: `{"model":"` + testModel + `","stream":true,"stream_options":{"include_usage":true},"max_tokens":35,"prompt":"The river in the valley"}`,
@@ -22,7 +22,7 @@ func TestADyingReplicaThatBundlesTokens(t *testing.T) {
 	b := start(t, roundRobin(t))
 	for path, body := range asks {
 		b.attachAs("whole", simulate(t).url, service.EngineSim)
-		want := tell(t, expect(t, b.post(path, body), http.StatusOK, ""))
+		want := parseStream(t, expect(t, b.post(path, body), http.StatusOK, ""))
 		_, _ = b.RemoveReplica("whole", 0)
 		dying, healthy := simulateWith(t, simulated.Options{StreamInterval: 12}), simulateWith(t, simulated.Options{StreamInterval: 5})
 		for _, after := range []int{1, 2, 13, 20, 34} {
@@ -34,7 +34,7 @@ func TestADyingReplicaThatBundlesTokens(t *testing.T) {
 			resp := b.post(path, body, "X-Request-ID: "+id)
 			b.until(func() bool { return b.View().Counts.Queued == 1 })
 			b.report("healthy")
-			got := tell(t, expect(t, resp, http.StatusOK, ""))
+			got := parseStream(t, expect(t, resp, http.StatusOK, ""))
 			if got.text != want.text || got.finish != want.finish || got.ends != 1 || got.broken != "" {
 				t.Errorf("%s, dead after %d tokens: %+v\nwant %+v", path, after, got, want)
 			}
@@ -54,23 +54,23 @@ func TestADyingReplicaThatBundlesTokens(t *testing.T) {
 	}
 }
 
-// counting is an engine that bundles tokens and tells the usage so far with each event
+// continuousEngine is an engine that bundles tokens and tells the usage so far with each event
 // when it is asked to; then it ends in end, or breaks the connection.
-func counting(bodies chan<- string, words []string, perWord, prompt int, end string) http.HandlerFunc {
+func continuousEngine(bodies chan<- string, words []string, perWord, prompt int, end string) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
 		body, _ := io.ReadAll(req.Body)
 		bodies <- string(body)
-		var ask struct {
+		var lookup struct {
 			Options struct {
 				Usage      bool `json:"include_usage"`
 				Continuous bool `json:"continuous_usage_stats"`
 			} `json:"stream_options"`
 		}
-		_ = json.Unmarshal(body, &ask)
+		_ = json.Unmarshal(body, &lookup)
 		w.Header().Set("Content-Type", "text/event-stream")
-		for i, word := range words {
-			event := chunk(word)
-			if n := (i + 1) * perWord; ask.Options.Usage && ask.Options.Continuous {
+		for i, value := range words {
+			event := chunk(value)
+			if n := (i + 1) * perWord; lookup.Options.Usage && lookup.Options.Continuous {
 				event = strings.Replace(event, "}]}\n", fmt.Sprintf(`}],"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d}}`+"\n", prompt, prompt+n, n), 1)
 			}
 			_, _ = io.WriteString(w, event)
@@ -79,7 +79,7 @@ func counting(bodies chan<- string, words []string, perWord, prompt int, end str
 		if end == "" {
 			panic(http.ErrAbortHandler)
 		}
-		if ask.Options.Usage {
+		if lookup.Options.Usage {
 			_, _ = io.WriteString(w, usageEvent(prompt, 0, len(words)*perWord))
 		}
 		_, _ = io.WriteString(w, end)
@@ -102,7 +102,7 @@ func TestContinuousUsageIsHidden(t *testing.T) {
 		for _, kind := range []service.EngineKind{service.EngineVLLM, service.EngineSGLang, service.EngineSim} {
 			b := start(t, testOptions(t))
 			bodies := make(chan string, 1)
-			b.attachAs("us-0", engine(t, counting(bodies, words, 3, 9, finished+doneEvent)), kind)
+			b.attachAs("us-0", engine(t, continuousEngine(bodies, words, 3, 9, finished+doneEvent)), kind)
 			got := read(t, b.post(chatPath, strings.Replace(streamBody, "{", "{"+options, 1)))
 			want := plain
 			if c.usage {
@@ -130,17 +130,17 @@ func TestContinuousUsageIsHidden(t *testing.T) {
 
 // Engines of other kinds may refuse an option that they do not know: they are not
 // given it, and neither are those that told so.
-func TestWhoIsAskedForContinuousUsage(t *testing.T) {
+func TestContinuousUsagePerEngine(t *testing.T) {
 	b := start(t, testOptions(t))
 	bodies := make(chan string, 4)
 	for _, kind := range []service.EngineKind{service.EngineOpenAI, ""} {
-		b.attachAs("us-0", engine(t, counting(bodies, []string{"a"}, 1, 9, doneEvent)), kind)
+		b.attachAs("us-0", engine(t, continuousEngine(bodies, []string{"a"}, 1, 9, doneEvent)), kind)
 		read(t, b.post(chatPath, streamBody))
 		if body := <-bodies; strings.Contains(body, "continuous_usage_stats") {
 			t.Errorf("an engine of kind %q was asked: %s", kind, body)
 		}
 	}
-	answers := counting(bodies, []string{"a"}, 1, 9, doneEvent)
+	answers := continuousEngine(bodies, []string{"a"}, 1, 9, doneEvent)
 	b.attachAs("us-0", engine(t, func(w http.ResponseWriter, req *http.Request) {
 		body, _ := io.ReadAll(req.Body)
 		if strings.Contains(string(body), "continuous_usage_stats") {
@@ -176,15 +176,15 @@ func TestWhoIsAskedForContinuousUsage(t *testing.T) {
 
 // Where nobody tells how many tokens an event holds, an answer whose count matters goes
 // on only if its replica was seen to send each token by itself.
-func TestChunksAreTokensOnlyWhereThatWasSeen(t *testing.T) {
+func TestEventsCountAsTokensOnlyIfLearned(t *testing.T) {
 	const bounded = `"max_tokens":40,`
 	words := func(n int) []string { return strings.Split(strings.Repeat("w", n), "") }
 	one := func(n, tokens int, finish string) http.HandlerFunc { // an answer of n events and so many tokens
 		return func(w http.ResponseWriter, req *http.Request) {
 			_, _ = io.Copy(io.Discard, req.Body)
 			w.Header().Set("Content-Type", "text/event-stream")
-			for _, word := range words(n) {
-				_, _ = io.WriteString(w, chunk(word))
+			for _, value := range words(n) {
+				_, _ = io.WriteString(w, chunk(value))
 			}
 			_, _ = io.WriteString(w, strings.Replace(finished, "stop", finish, 1)+usageEvent(9, 0, tokens)+doneEvent)
 		}
@@ -250,14 +250,14 @@ func textOf(more string) string {
 	return `{"model":"` + testModel + `",` + more + `"stream":true,"prompt":"p"}`
 }
 
-func textChunk(word string) string {
-	c, _ := json.Marshal(word)
+func textChunk(value string) string {
+	c, _ := json.Marshal(value)
 	return fmt.Sprintf(`data: {"id":"c","object":"text_completion","choices":[{"index":0,"text":%s,"finish_reason":null}]}`+"\n\n", c)
 }
 
 // A completion that sets no bound has the API's own, 16 tokens, on engines that keep to
 // it: so has the rest of it.
-func TestTheBoundThatACompletionHasByItself(t *testing.T) {
+func TestImpliedTokenLimitOfCompletions(t *testing.T) {
 	for _, c := range []struct {
 		kind       service.EngineKind
 		more, want string
@@ -292,14 +292,14 @@ func TestTheBoundThatACompletionHasByItself(t *testing.T) {
 func TestContinuousUsageThroughAPeer(t *testing.T) {
 	us, eu := pair(t, "")
 	bodies := make(chan string, 2)
-	first := counting(bodies, []string{"a", " b"}, 3, 9, "")
+	first := continuousEngine(bodies, []string{"a", " b"}, 3, 9, "")
 	eu.attachAs("eu-0", engine(t, func(w http.ResponseWriter, req *http.Request) {
 		_, _ = eu.RemoveReplica("eu-0", 0)
 		first(w, req)
 	}), service.EngineVLLM)
-	us.hear("lb-eu-0")
+	us.receiveReport("lb-eu-0")
 	resp := us.post(chatPath, strings.Replace(streamBody, "{", `{"max_tokens":10,`, 1))
-	us.attachAs("us-0", engine(t, counting(bodies, []string{" c"}, 4, 15, finished+doneEvent)), service.EngineVLLM)
+	us.attachAs("us-0", engine(t, continuousEngine(bodies, []string{" c"}, 4, 15, finished+doneEvent)), service.EngineVLLM)
 	got := read(t, resp)
 	if want := chunk("a") + chunk(" b") + chunk(" c") + strings.Replace(finished, "c2", "c", 1) + doneEvent; got != want {
 		t.Errorf("the client got %q, want %q", got, want)

@@ -71,7 +71,7 @@ type subscribers struct {
 	dropped atomic.Int64
 }
 
-func (s *subscribers) any() bool { return s.count.Load() > 0 }
+func (s *subscribers) hasAny() bool { return s.count.Load() > 0 }
 
 // Subscribe returns a channel that receives every decision when it is made, each as a Request in JSON.
 // A reader that falls behind misses some (counted in skyserve_events_dropped_total). cancel ends the
@@ -96,9 +96,9 @@ func (r *Runtime) Subscribe() (events <-chan json.RawMessage, cancel func()) {
 }
 
 // publish sends decisions to every subscriber whose buffer is not full.
-func (s *subscribers) publish(made []record.Request) {
-	for i := range made {
-		line, err := json.Marshal(&made[i])
+func (s *subscribers) publish(decisions []record.Request) {
+	for i := range decisions {
+		line, err := json.Marshal(&decisions[i])
 		if err != nil {
 			s.dropped.Add(1)
 			continue

@@ -40,7 +40,7 @@ func TestRememberedDecisions(t *testing.T) {
 }
 
 // A decision tells of the request what explains it, and nothing that was said.
-func TestDecisionTellsOfTheRequest(t *testing.T) {
+func TestDecisionContainsRequest(t *testing.T) {
 	o := roundRobin(t)
 	o.Keys = apiKeys("the-key")
 	b := start(t, o)
@@ -64,9 +64,9 @@ func TestDecisionTellsOfTheRequest(t *testing.T) {
 	}
 }
 
-func TestBounceIsNotedInTheTry(t *testing.T) {
+func TestBounceIsRecorded(t *testing.T) {
 	us, _ := pair(t, "")
-	us.hear("lb-eu-0") // which has no replica
+	us.receiveReport("lb-eu-0") // which has no replica
 	answered := make(chan *http.Response)
 	go func() { answered <- us.post(chatPath, plainBody, "X-Request-ID: r1") }()
 	us.until(func() bool { c := us.View().Counts; return c.ForwardedOut == 1 && c.Queued == 1 })
@@ -80,16 +80,16 @@ func TestBounceIsNotedInTheTry(t *testing.T) {
 
 // Whoever asks sees for which replica a request waits, and afterwards for which
 // it had waited.
-func TestDecisionTellsWhatItWaitsFor(t *testing.T) {
+func TestDecisionContainsReservedReplica(t *testing.T) {
 	b := start(t, testOptions(t))
 	b.attach("us-0", engine(t, whole(plainReply)))
 	e := &record.Request{Request: "r1"}
 	f := &inFlight{id: "r1", entry: e, actions: make(chan action, 1)}
 	b.mu.Lock()
 	b.inFlight["r1"] = f
-	b.carryOut(1, &core.Action{Kind: core.ActionHold, ID: "r1", Target: "us-0"})
+	b.deliverAction(1, &core.Action{Kind: core.ActionHold, ID: "r1", Target: "us-0"})
 	kept := e.KeptFor
-	b.carryOut(2, &core.Action{Kind: core.ActionDispatch, ID: "r1", Target: "us-0", Decision: &core.Decision{}})
+	b.deliverAction(2, &core.Action{Kind: core.ActionDispatch, ID: "r1", Target: "us-0", Decision: &core.Decision{}})
 	delete(b.inFlight, "r1")
 	b.mu.Unlock()
 	if kept != "us-0" || e.KeptFor != "" || len(e.Tries) != 1 || e.Tries[0].KeptFor != "us-0" {

@@ -43,18 +43,18 @@ func (b *balancer) continuations() map[string]int {
 	return counts
 }
 
-// told is a stream as its client puts it together.
-type told struct {
+// reported is a stream as its client puts it together.
+type clientView struct {
 	text, id, created, finish string
 	roles, ends, finishes     int
 	usage                     map[string]any
 	broken                    string // the message of an error event
 }
 
-// tell puts a stream together; it fails where the chunks are not of one answer.
-func tell(t *testing.T, stream string) told {
+// parseStream puts a stream together; it fails where the chunks are not of one answer.
+func parseStream(t *testing.T, stream string) clientView {
 	t.Helper()
-	var all told
+	var all clientView
 	// The last event may lack its empty line, as the engine's did.
 	for event := range strings.SplitSeq(strings.TrimRight(stream, "\n"), "\n\n") {
 		data, ok := strings.CutPrefix(event, "data: ")
@@ -148,7 +148,7 @@ func (s *simulator) fault(t *testing.T, faults string) {
 
 // However far an answer has come when its replica dies, the client reads the one
 // that it would have got.
-func TestADyingReplicaCostsAPause(t *testing.T) {
+func TestStreamSurvivesReplicaFailure(t *testing.T) {
 	asks := map[string]string{
 		"short chat":          `{"model":"` + testModel + `","stream":true,"stream_options":{"include_usage":true},"max_tokens":12,"messages":[{"role":"user","content":"Where is the old bridge?"}]}`,
 		"chat without bound":  `{"model":"` + testModel + `","stream":true,"stream_options":{"include_usage":true},"messages":[{"role":"user","content":"Tell me of the harbor."}]}`,
@@ -166,7 +166,7 @@ func TestADyingReplicaCostsAPause(t *testing.T) {
 			path = textPath
 		}
 		b.attachAs("healthy", healthy.url, service.EngineSim)
-		want := tell(t, expect(t, b.post(path, body), http.StatusOK, ""))
+		want := parseStream(t, expect(t, b.post(path, body), http.StatusOK, ""))
 		tokens := int(want.usage["completion_tokens"].(float64))
 		if _, err := b.RemoveReplica("healthy", 0); err != nil {
 			t.Fatal(err)
@@ -183,7 +183,7 @@ func TestADyingReplicaCostsAPause(t *testing.T) {
 				b.until(func() bool { return b.View().Counts.Queued == 1 })
 				b.report("healthy")
 			}
-			got := tell(t, expect(t, resp, http.StatusOK, ""))
+			got := parseStream(t, expect(t, resp, http.StatusOK, ""))
 			chat := 1
 			if path == textPath {
 				chat = 0

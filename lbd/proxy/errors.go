@@ -79,7 +79,7 @@ func rejection(reason string, last *failure) *openai.Error {
 	}
 	if last != nil {
 		e.Message += "; last failure: " + last.cause
-		if last.silent && e.Status == http.StatusBadGateway {
+		if last.timedOut && e.Status == http.StatusBadGateway {
 			e.Status, e.Code = http.StatusGatewayTimeout, "deadline"
 		}
 	}

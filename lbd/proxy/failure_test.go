@@ -58,7 +58,7 @@ func refusing(t *testing.T) string {
 	return "http://" + l.Addr().String()
 }
 
-func TestFailureBeforeTheFirstByteIsTriedElsewhere(t *testing.T) {
+func TestFailureBeforeFirstByteIsRetried(t *testing.T) {
 	bad := map[string]func(*testing.T) string{
 		"refused": refusing,
 		"500":     func(t *testing.T) string { return engine(t, status(500)) },
@@ -108,7 +108,7 @@ func speakRaw(stream string) http.HandlerFunc {
 	}
 }
 
-func TestBreakInTheMiddleEndsInAnErrorEvent(t *testing.T) {
+func TestInterruptedStreamEndsInErrorEvent(t *testing.T) {
 	broken := map[string]http.HandlerFunc{
 		"cut":                cut("text/event-stream", chunk("a")),
 		"cut in event":       cut("text/event-stream", chunk("a")+"data: {\"cho"),
@@ -142,7 +142,7 @@ func TestBreakInTheMiddleEndsInAnErrorEvent(t *testing.T) {
 	}
 }
 
-func TestLargeAnswerThatBreaksIsNotTakenForWhole(t *testing.T) {
+func TestTruncatedLargeResponseIsDetected(t *testing.T) {
 	o := roundRobin(t)
 	o.Limits.MaxHeldAnswer = 100
 	b := start(t, o)
@@ -155,7 +155,7 @@ func TestLargeAnswerThatBreaksIsNotTakenForWhole(t *testing.T) {
 	lawful(t, b.settled())
 }
 
-func TestLargeAnswerPasses(t *testing.T) {
+func TestLargeResponseIsForwarded(t *testing.T) {
 	o := roundRobin(t)
 	o.Limits.MaxHeldAnswer = 100
 	b := start(t, o)
@@ -169,7 +169,7 @@ func TestLargeAnswerPasses(t *testing.T) {
 	}
 }
 
-func TestEveryTryFails(t *testing.T) {
+func TestEveryAttemptFails(t *testing.T) {
 	b := start(t, roundRobin(t))
 	b.attach("us-0", engine(t, status(500)))
 	b.attach("us-1", engine(t, status(503)))
@@ -229,14 +229,14 @@ func TestSilentEngine(t *testing.T) {
 	})
 }
 
-func TestClientThatLeavesStopsTheEngine(t *testing.T) {
+func TestClientDisconnectStopsEngine(t *testing.T) {
 	for name, sent := range map[string]string{"before the first byte": "", "in the middle": chunk("a")} {
 		t.Run(name, func(t *testing.T) {
 			left := make(chan struct{}, 1)
-			asked := make(chan struct{})
+			requested := make(chan struct{})
 			b := start(t, testOptions(t))
 			h := hang(sent, left)
-			b.attach("us-0", engine(t, func(w http.ResponseWriter, req *http.Request) { close(asked); h(w, req) }))
+			b.attach("us-0", engine(t, func(w http.ResponseWriter, req *http.Request) { close(requested); h(w, req) }))
 			ctx, leave := context.WithCancel(t.Context())
 			req, _ := http.NewRequestWithContext(ctx, http.MethodPost, b.url+chatPath, strings.NewReader(streamBody))
 			req.Header.Set("X-Request-ID", "r1")
@@ -249,7 +249,7 @@ func TestClientThatLeavesStopsTheEngine(t *testing.T) {
 					_ = resp.Body.Close()
 				}
 			}()
-			<-asked
+			<-requested
 			b.until(func() bool { return sent == "" || b.Stats().TTFT != nil })
 			leave()
 			<-answered
@@ -264,7 +264,7 @@ func TestClientThatLeavesStopsTheEngine(t *testing.T) {
 	}
 }
 
-func TestQueuedRequestOfAClientThatLeft(t *testing.T) {
+func TestQueuedRequestOfDisconnectedClient(t *testing.T) {
 	b := start(t, testOptions(t))
 	if _, err := b.AddReplica(replicaAt("us-0", "http://127.0.0.1:1")); err != nil {
 		t.Fatal(err)

@@ -16,7 +16,7 @@ func with(body, members string) string { return strings.Replace(body, `{`, `{`+m
 
 // What a client may ask for at most is a number that it made up: none may let it
 // past its limits, or give it more than it had.
-func TestBoundsThatAreAbsurd(t *testing.T) {
+func TestAbsurdTokenLimits(t *testing.T) {
 	const limit = 1000
 	o := testOptions(t)
 	o.Keys = limited(t, fmt.Sprintf("tokens_per_minute=%d tokens_per_day=%d", limit, limit))
@@ -52,7 +52,7 @@ func TestBoundsThatAreAbsurd(t *testing.T) {
 		case !c.denied && resp.StatusCode != http.StatusOK:
 			t.Errorf("%s: status %d: %s", c.members, resp.StatusCode, body)
 		}
-		b.atRest("acme")
+		b.isIdle("acme")
 		if left := b.tokensLeft(); left > limit {
 			t.Errorf("%s: %d of %d tokens are left", c.members, left, limit)
 		}
@@ -60,18 +60,18 @@ func TestBoundsThatAreAbsurd(t *testing.T) {
 }
 
 // A key whose limit leaves no room for an answer can still have its prompts embedded.
-func TestNoAnswerIsReservedWhereNoneIsMade(t *testing.T) {
+func TestNoOutputReservedWithoutGeneration(t *testing.T) {
 	o := testOptions(t)
 	o.Keys = limited(t, "tokens_per_minute=100")
 	b := start(t, o)
 	b.attach("us-0", engine(t, whole(`{"object":"list","data":[],"usage":{"prompt_tokens":3,"total_tokens":3}}`)))
 	expect(t, b.post("/v1/embeddings", `{"model":"chat-small","input":"hello"}`, asAcme), http.StatusOK, "")
-	b.atRest("acme")
+	b.isIdle("acme")
 }
 
 // An engine that reports what cannot be is not believed: neither sums nor limits
 // turn over, and no more is cached than there was.
-func TestUsageThatIsAbsurd(t *testing.T) {
+func TestAbsurdUsage(t *testing.T) {
 	for _, c := range []struct {
 		usage string
 		want  telemetry.Usage
@@ -90,7 +90,7 @@ func TestUsageThatIsAbsurd(t *testing.T) {
 		b.attach("us-0", engine(t, whole(`{"id":"x","object":"chat.completion","choices":[],"usage":`+c.usage+`}`)))
 		for n := range int64(3) {
 			expect(t, b.post(chatPath, plainBody, asAcme), http.StatusOK, "")
-			b.atRest("acme")
+			b.isIdle("acme")
 			got, want := b.usedBy("acme"), c.want
 			if want.PromptTokens < 0 { // the estimate
 				want.PromptTokens = got.PromptTokens / (n + 1)

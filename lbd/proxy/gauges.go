@@ -9,35 +9,35 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// why is the kind of a failed attempt, a label with few values.
-type why int
+// failureKind is the kind of a failed attempt, a label with few values.
+type failureKind int
 
 const (
-	whyUnreachable why = iota // the connection could not be opened, or the target was removed
-	whySilent                 // timeout
-	whyBroken                 // the connection failed
-	whyStatus                 // a status that indicates a fault of the target
-	whyAnswer                 // an error within the stream
-	whyUnable                 // the target cannot continue the response of another one
-	whyBounced                // a peer bounced the request
-	whys
+	failureUnreachable failureKind = iota // the connection could not be opened, or the target was removed
+	failureTimeout                        // timeout
+	failureBroken                         // the connection failed
+	failureStatus                         // a status that indicates a fault of the target
+	failureAnswer                         // an error within the stream
+	failureUnable                         // the target cannot continue the response of another one
+	failureBounced                        // a peer bounced the request
+	failureKinds
 )
 
 // String returns the label value.
-func (w why) String() string {
-	return [whys]string{"unreachable", "silent", "broken", "status", "answer", "unable", "bounced"}[w]
+func (w failureKind) String() string {
+	return [failureKinds]string{"unreachable", "silent", "broken", "status", "answer", "unable", "bounced"}[w]
 }
 
 // targetCount counts the attempts at a replica or a peer since it was added, and its failures. It is
 // kept when the target's address changes.
 type targetCount struct {
 	sent   atomic.Int64
-	failed [whys]atomic.Int64
+	failed [failureKinds]atomic.Int64
 	tokenEvents
 }
 
-// counted returns the counts of the action's target, nil when the target was removed.
-func (v *action) counted() *targetCount {
+// targetCounts returns the counts of the action's target, nil when the target was removed.
+func (v *action) targetCounts() *targetCount {
 	switch {
 	case v.rank.replica != nil:
 		return &v.rank.count.targetCount
@@ -47,9 +47,9 @@ func (v *action) counted() *targetCount {
 	return nil
 }
 
-// failed counts a failed attempt.
-func (v *action) failed(w why) {
-	if c := v.counted(); c != nil {
+// countFailure counts a failed attempt.
+func (v *action) countFailure(w failureKind) {
+	if c := v.targetCounts(); c != nil {
 		c.failed[w].Add(1)
 	}
 }
@@ -79,22 +79,22 @@ var (
 	descModelAvailable   = desc("skyserve_model_replicas_available", "Replicas of a model that the push rule allows another request.", "model")
 	descModelWait        = desc("skyserve_model_wait_seconds", "Expected queue time of a request for a model that arrives now.", "model")
 
-	descInfo        = desc("skyserve_replica_info", "1; the labels describe the replica.", "replica", "model", "region", "gpu", "kind")
-	descReady       = desc("skyserve_replica_ready", "1 when the replica responds and is not ejected.", "replica")
-	descAvailable   = desc("skyserve_replica_available", "1 when the push rule allows the replica another request.", "replica")
-	descLeaving     = desc("skyserve_replica_draining", "1 when the replica is draining: it finishes its requests and gets no new ones.", "replica")
-	descOutstanding = desc("skyserve_replica_outstanding", "Requests sent to a replica that have not ended.", "replica")
-	descHeld        = desc("skyserve_replica_held", "Queued requests that are reserved for a replica.", "replica")
-	descPending     = desc("skyserve_replica_pending", "Requests pending in the engine, as it reports; missing if it does not report them.", "replica")
-	descRunning     = desc("skyserve_replica_running", "Requests running in the engine, as it reports; missing if it does not report them.", "replica")
-	descKV          = desc("skyserve_replica_kv_usage_ratio", "KV utilisation, 0 to 1, as the engine reports; missing if it does not report it.", "replica")
-	descAge         = desc("skyserve_replica_report_age_seconds", "Age of a replica's last probe result.", "replica")
-	descPace        = desc("skyserve_replica_pace_ratio", "Learned time between two tokens relative to the nominal replica; missing until it is learned.", "replica")
-	descTokens      = desc("skyserve_replica_tokens_total", "Tokens that a replica generated.", "replica")
-	descSent        = desc("skyserve_replica_sent_total", "Attempts sent to a replica.", "replica")
-	descFailures    = desc("skyserve_replica_failures_total", "Attempts that failed at a replica: unreachable, silent (timeout), broken (connection failed), status (5xx, 429, 401, 403 or 404 of the model), answer (an error in the response), unable (cannot continue a response).", "replica", "cause")
-	descRepPrompt   = desc("skyserve_replica_prompt_tokens_total", "Prompt tokens of a replica's responses that report cached tokens too.", "replica")
-	descRepCached   = desc("skyserve_replica_cached_tokens_total", "Prompt tokens that a replica read from its cache.", "replica")
+	descInfo            = desc("skyserve_replica_info", "1; the labels describe the replica.", "replica", "model", "region", "gpu", "kind")
+	descReady           = desc("skyserve_replica_ready", "1 when the replica responds and is not ejected.", "replica")
+	descAvailable       = desc("skyserve_replica_available", "1 when the push rule allows the replica another request.", "replica")
+	descReplicaDraining = desc("skyserve_replica_draining", "1 when the replica is draining: it finishes its requests and gets no new ones.", "replica")
+	descOutstanding     = desc("skyserve_replica_outstanding", "Requests sent to a replica that have not ended.", "replica")
+	descHeld            = desc("skyserve_replica_held", "Queued requests that are reserved for a replica.", "replica")
+	descPending         = desc("skyserve_replica_pending", "Requests pending in the engine, as it reports; missing if it does not report them.", "replica")
+	descRunning         = desc("skyserve_replica_running", "Requests running in the engine, as it reports; missing if it does not report them.", "replica")
+	descKV              = desc("skyserve_replica_kv_usage_ratio", "KV utilisation, 0 to 1, as the engine reports; missing if it does not report it.", "replica")
+	descAge             = desc("skyserve_replica_report_age_seconds", "Age of a replica's last probe result.", "replica")
+	descPace            = desc("skyserve_replica_pace_ratio", "Learned time between two tokens relative to the nominal replica; missing until it is learned.", "replica")
+	descTokens          = desc("skyserve_replica_tokens_total", "Tokens that a replica generated.", "replica")
+	descSent            = desc("skyserve_replica_sent_total", "Attempts sent to a replica.", "replica")
+	descFailures        = desc("skyserve_replica_failures_total", "Attempts that failed at a replica: unreachable, silent (timeout), broken (connection failed), status (5xx, 429, 401, 403 or 404 of the model), answer (an error in the response), unable (cannot continue a response).", "replica", "cause")
+	descRepPrompt       = desc("skyserve_replica_prompt_tokens_total", "Prompt tokens of a replica's responses that report cached tokens too.", "replica")
+	descRepCached       = desc("skyserve_replica_cached_tokens_total", "Prompt tokens that a replica read from its cache.", "replica")
 
 	descPeer         = desc("skyserve_peer_outstanding", "Requests forwarded to a peer that have not ended.", "peer")
 	descPeerLive     = desc("skyserve_peer_live", "1 when the peer responds.", "peer")
@@ -107,7 +107,7 @@ var (
 var allDescs = []*prometheus.Desc{
 	descQueue, descOldest, descInFlight, descDraining, descEnded, descRefused, descEjected, descStopped, descTree, descNodes, descMemory, descNoMemory, descRecord, descEvents,
 	descModelQueued, descModelOutstanding, descModelReplicas, descModelAvailable, descModelWait,
-	descInfo, descReady, descAvailable, descLeaving, descOutstanding, descHeld, descPending, descRunning, descKV, descAge, descPace,
+	descInfo, descReady, descAvailable, descReplicaDraining, descOutstanding, descHeld, descPending, descRunning, descKV, descAge, descPace,
 	descTokens, descSent, descFailures, descRepPrompt, descRepCached,
 	descPeer, descPeerLive, descPeerRTT, descPeerAge, descPeerSent, descPeerFailures,
 }
@@ -138,12 +138,12 @@ func (g gauges) Collect(ch chan<- prometheus.Metric) {
 	r.mu.Unlock()
 
 	s.gauge(descInFlight, float64(inFlight))
-	s.gauge(descDraining, oneIf(r.draining.Load()))
+	s.gauge(descDraining, boolGauge(r.draining.Load()))
 	full, over := r.memory.Refusals()
 	s.gauge(descMemory, float64(r.memory.Used()))
 	s.count(descNoMemory, full, "requests")
 	s.count(descNoMemory, over, "tenant")
-	s.count(descRecord, r.record.lost())
+	s.count(descRecord, r.record.droppedSteps())
 	s.count(descEvents, r.subs.dropped.Load())
 	s.balancer(&v)
 	for i := range load {
@@ -153,7 +153,7 @@ func (g gauges) Collect(ch chan<- prometheus.Metric) {
 		s.replica(&v.Replicas[i])
 	}
 	for _, rep := range replicas {
-		s.counted(rep)
+		s.proxyCounts(rep)
 	}
 	for i := range v.Peers {
 		s.peer(&v.Peers[i], peers[v.Peers[i].ID])
@@ -198,15 +198,15 @@ func (s scrape) model(l *core.ModelLoad) {
 
 // replica sends core's state of one target: a replica, or one of its ranks.
 func (s scrape) replica(rep *core.ReplicaView) {
-	s.gauge(descReady, oneIf(rep.Ready), rep.ID)
-	s.gauge(descAvailable, oneIf(rep.Available), rep.ID)
-	s.gauge(descLeaving, oneIf(rep.Draining), rep.ID)
+	s.gauge(descReady, boolGauge(rep.Ready), rep.ID)
+	s.gauge(descAvailable, boolGauge(rep.Available), rep.ID)
+	s.gauge(descReplicaDraining, boolGauge(rep.Draining), rep.ID)
 	s.gauge(descOutstanding, float64(rep.Outstanding), rep.ID)
 	s.gauge(descHeld, float64(rep.Held), rep.ID)
 	s.count(descTokens, rep.Tokens, rep.ID)
-	known(s, descPending, rep.Pending, rep.ID)
-	known(s, descRunning, rep.Running, rep.ID)
-	known(s, descKV, rep.KV, rep.ID)
+	reportKnown(s, descPending, rep.Pending, rep.ID)
+	reportKnown(s, descRunning, rep.Running, rep.ID)
+	reportKnown(s, descKV, rep.KV, rep.ID)
 	if rep.Reported {
 		s.gauge(descAge, rep.Age.Seconds(), rep.ID)
 	}
@@ -215,28 +215,28 @@ func (s scrape) replica(rep *core.ReplicaView) {
 	}
 }
 
-// known sends a figure that the engine reported. A missing figure is not zero.
-func known[T int | float64](s scrape, d *prometheus.Desc, v policy.Maybe[T], labels ...string) {
+// reportKnown sends a figure that the engine reported. A missing figure is not zero.
+func reportKnown[T int | float64](s scrape, d *prometheus.Desc, v policy.Maybe[T], labels ...string) {
 	if v.Known {
 		s.gauge(d, float64(v.Value), labels...)
 	}
 }
 
-// counted sends the proxy's own counts of a replica.
-func (s scrape) counted(rep *replica) {
+// proxyCounts sends the proxy's own counts of a replica.
+func (s scrape) proxyCounts(rep *replica) {
 	c, cfg := rep.count, &rep.cfg
 	s.gauge(descInfo, 1, cfg.ID, cfg.Model, string(cfg.Region), cfg.GPU, string(cfg.Kind))
 	s.count(descSent, c.sent.Load(), cfg.ID)
 	s.count(descRepPrompt, c.prompt.Load(), cfg.ID)
 	s.count(descRepCached, c.cached.Load(), cfg.ID)
-	for w := range whyBounced { // only peers bounce
+	for w := range failureBounced { // only peers bounce
 		s.count(descFailures, c.failed[w].Load(), cfg.ID, w.String())
 	}
 }
 
 func (s scrape) peer(p *core.PeerView, c *targetCount) {
 	s.gauge(descPeer, float64(p.Outstanding), p.ID)
-	s.gauge(descPeerLive, oneIf(p.Live), p.ID)
+	s.gauge(descPeerLive, boolGauge(p.Live), p.ID)
 	if p.Reported {
 		s.gauge(descPeerRTT, p.RTT.Seconds(), p.ID)
 		s.gauge(descPeerAge, p.Age.Seconds(), p.ID)
@@ -245,12 +245,12 @@ func (s scrape) peer(p *core.PeerView, c *targetCount) {
 		return
 	}
 	s.count(descPeerSent, c.sent.Load(), p.ID)
-	for w := range whys {
+	for w := range failureKinds {
 		s.count(descPeerFailures, c.failed[w].Load(), p.ID, w.String())
 	}
 }
 
-func oneIf(yes bool) float64 {
+func boolGauge(yes bool) float64 {
 	if yes {
 		return 1
 	}

@@ -12,7 +12,7 @@ import (
 // A client that closes its half of the connection is taken for gone. It must not
 // take what it is left with for an answer: nothing for an empty one, the beginning
 // of one for the whole.
-func TestAClientThatClosesItsHalfGetsNoFalseAnswer(t *testing.T) {
+func TestHalfClosedClientGetsNoPartialResponse(t *testing.T) {
 	for name, c := range map[string]struct {
 		body  string
 		begun http.HandlerFunc
@@ -33,12 +33,12 @@ func TestAClientThatClosesItsHalfGetsNoFalseAnswer(t *testing.T) {
 			o := testOptions(t)
 			o.Limits.MaxHeldAnswer = 4 << 10
 			b := start(t, o)
-			asked := make(chan struct{})
+			requested := make(chan struct{})
 			b.attach("us-0", engine(t, func(w http.ResponseWriter, req *http.Request) {
 				_, _ = io.Copy(io.Discard, req.Body)
 				c.begun(w, req)
 				_ = http.NewResponseController(w).Flush()
-				close(asked)
+				close(requested)
 				<-req.Context().Done()
 			}))
 			conn, err := net.Dial("tcp", b.srv.Listener.Addr().String())
@@ -47,7 +47,7 @@ func TestAClientThatClosesItsHalfGetsNoFalseAnswer(t *testing.T) {
 			}
 			defer conn.Close()
 			fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", chatPath, len(c.body), c.body)
-			<-asked
+			<-requested
 			var heard []byte
 			for piece := make([]byte, 4<<10); !strings.Contains(string(heard), c.want); {
 				n, err := conn.Read(piece)

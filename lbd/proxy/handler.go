@@ -19,27 +19,27 @@ func (r *Runtime) serve(w http.ResponseWriter, req *http.Request) {
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(r.limits.Stall)) // a writer without deadlines may block
 	}
 	if e != nil {
-		if r.allow(w, req, http.MethodPost) {
-			r.infer(w, req, e)
+		if r.allowMethod(w, req, http.MethodPost) {
+			r.serveInference(w, req, e)
 		}
 		return
 	}
 	switch {
 	case path == "/healthz":
-		if r.allow(w, req, http.MethodGet) {
+		if r.allowMethod(w, req, http.MethodGet) {
 			writeText(w, http.StatusOK, "ok\n")
 		}
 	case path == "/readyz":
-		if r.allow(w, req, http.MethodGet) {
+		if r.allowMethod(w, req, http.MethodGet) {
 			r.serveReady(w)
 		}
-	case under(path, "/v1/models"):
-		if r.allow(w, req, http.MethodGet) {
+	case isUnder(path, "/v1/models"):
+		if r.allowMethod(w, req, http.MethodGet) {
 			r.serveModels(w, req)
 		}
 	case strings.HasPrefix(path, pathResponses):
 		r.serveStored(w, req)
-	case under(path, "/v1/files") || under(path, "/v1/batches"):
+	case isUnder(path, "/v1/files") || isUnder(path, "/v1/batches"):
 		r.refuse(w, req, &openai.Error{
 			Status: http.StatusNotImplemented, Kind: openai.TypeServer, Code: "not_implemented",
 			Message: path + " is not implemented",
@@ -56,14 +56,14 @@ func errNoPath(req *http.Request) *openai.Error {
 	}
 }
 
-func under(path, dir string) bool {
+func isUnder(path, dir string) bool {
 	rest, ok := strings.CutPrefix(path, dir)
 	return ok && (rest == "" || rest[0] == '/')
 }
 
-// allow reports whether a request uses one of the methods of its path (HEAD counts as GET). If not, it
+// allowMethod reports whether a request uses one of the methods of its path (HEAD counts as GET). If not, it
 // responds with an error.
-func (r *Runtime) allow(w http.ResponseWriter, req *http.Request, methods ...string) bool {
+func (r *Runtime) allowMethod(w http.ResponseWriter, req *http.Request, methods ...string) bool {
 	for _, m := range methods {
 		if req.Method == m || (m == http.MethodGet && req.Method == http.MethodHead) {
 			return true
@@ -152,7 +152,7 @@ type modelObject struct {
 
 // serveModels lists every model name that a request may use, or returns the one in the path.
 func (r *Runtime) serveModels(w http.ResponseWriter, req *http.Request) {
-	if _, ok := admit(r.keyring(), req.Header); !ok {
+	if _, ok := authenticate(r.keyring(), req.Header); !ok {
 		r.refuse(w, req, errUnauthorized())
 		return
 	}
@@ -165,8 +165,8 @@ func (r *Runtime) serveModels(w http.ResponseWriter, req *http.Request) {
 		writeJSON(w, r.modelObject(t, name))
 		return
 	}
-	list := make([]modelObject, 0, len(t.list))
-	for _, name := range t.list {
+	list := make([]modelObject, 0, len(t.names))
+	for _, name := range t.names {
 		list = append(list, r.modelObject(t, name))
 	}
 	writeJSON(w, map[string]any{"object": "list", "data": list})
@@ -174,10 +174,10 @@ func (r *Runtime) serveModels(w http.ResponseWriter, req *http.Request) {
 
 // modelObject returns the model object of a name in the table.
 func (r *Runtime) modelObject(t *modelTable, name string) modelObject {
-	stands := t.real[name]
-	o := modelObject{ID: name, Object: "model", Created: r.began.Unix(), OwnedBy: "skyserve", Root: stands.Model}
-	if stands.Adapter != "" {
-		o.Root, o.Parent = name, &stands.Model
+	resolved := t.byName[name]
+	o := modelObject{ID: name, Object: "model", Created: r.startedAt.Unix(), OwnedBy: "skyserve", Root: resolved.Model}
+	if resolved.Adapter != "" {
+		o.Root, o.Parent = name, &resolved.Model
 	}
 	return o
 }

@@ -269,8 +269,8 @@ func speak(words ...string) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
 		body, _ := io.ReadAll(req.Body)
 		w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
-		for _, word := range words {
-			_, _ = io.WriteString(w, chunk(word))
+		for _, value := range words {
+			_, _ = io.WriteString(w, chunk(value))
 			_ = http.NewResponseController(w).Flush()
 		}
 		if bytes.Contains(body, []byte(`"include_usage":true`)) {

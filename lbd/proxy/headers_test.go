@@ -17,7 +17,7 @@ import (
 
 // What concerns one connection, what the client names in Connection and what only
 // balancers may say stays behind, in both directions.
-func TestHeadersThatDoNotPass(t *testing.T) {
+func TestHeadersNotForwarded(t *testing.T) {
 	var mu sync.Mutex
 	var got http.Header
 	b := start(t, testOptions(t))
@@ -66,7 +66,7 @@ func TestHeadersThatDoNotPass(t *testing.T) {
 
 // Three regions each of which thinks that the others have room: a request crosses
 // once and comes back at most, however they are wired.
-func TestForwardsDoNotLoop(t *testing.T) {
+func TestNoForwardingLoops(t *testing.T) {
 	for name, pending := range map[string]policy.Maybe[int]{"replicas that are full": policy.Known(9), "no replica that answers": {}} {
 		t.Run(name, func(t *testing.T) {
 			regions := []string{"us", "eu", "asia"}
@@ -87,7 +87,7 @@ func TestForwardsDoNotLoop(t *testing.T) {
 				for j, other := range all {
 					if i != j {
 						b.AddPeer(service.PeerConfig{ID: "lb-" + regions[j], Region: service.Region("local/" + regions[j]), URL: other.url}, nil)
-						b.hear("lb-" + regions[j])
+						b.receiveReport("lb-" + regions[j])
 					}
 				}
 			}

@@ -40,7 +40,7 @@ func answersThatTell() map[string]struct{ path, body, kind, answer string } {
 // shape its answer comes, and everything else of it as the engine wrote it; an operator
 // can say otherwise. Clients of a service without keys read it all. What the client
 // used of the cache is counted all the same.
-func TestNoFigureOfTheCacheReachesAClientWithAKey(t *testing.T) {
+func TestCachedTokensAreHiddenFromKeys(t *testing.T) {
 	for name, c := range answersThatTell() {
 		for _, mode := range []struct {
 			name          string
@@ -90,25 +90,25 @@ func ends(s string) string {
 }
 
 // A peer is told, and what it tells its clients is its own affair: it counts.
-func TestFiguresOfTheCacheReachThePeer(t *testing.T) {
+func TestCachedTokensReachPeer(t *testing.T) {
 	us, eu := pair(t, "token")
 	us.SetKeys(limited(t, ""))
 	eu.SetKeys(limited(t, ""))
 	eu.attach("eu-0", engine(t, speak("a", "b")))
-	us.hear("lb-eu-0")
+	us.receiveReport("lb-eu-0")
 	resp := us.post(chatPath, strings.Replace(streamBody, `{`, `{"stream_options":{"include_usage":true},`, 1), asAcme)
 	body := expect(t, resp, 200, "")
 	if strings.Contains(body, `"cached_tokens":64`) || !strings.Contains(body, `"cached_tokens":0 `) || resp.Header.Get(headerPrefixMatch) != "" {
 		t.Errorf("the client got %s and %q", body, resp.Header.Get(headerPrefixMatch))
 	}
-	us.atRest("acme")
+	us.isIdle("acme")
 	if u := us.KeyUsage(); len(u) != 1 || u[0].CachedTokens != 64 {
 		t.Errorf("usage %+v, want 64 cached tokens", u)
 	}
 }
 
 // A stored response that is asked for later tells no more than when it was made.
-func TestAStoredResponseTellsNoFigureOfTheCache(t *testing.T) {
+func TestStoredResponseHidesCachedTokens(t *testing.T) {
 	const stored = `{"id":"resp_1","output":[],` + responseUsage + `}`
 	o := testOptions(t)
 	o.Keys = limited(t, "")
@@ -130,22 +130,22 @@ func cachedChunk(content string, output int) string {
 }
 
 // The usage so far tells nothing in any event, whether the client asked for it or not.
-func TestTheUsageSoFarTellsNoFigureOfTheCache(t *testing.T) {
-	for asked, want := range map[string]int{`{"include_usage":true}`: 1, `{"include_usage":true,"continuous_usage_stats":true}`: 5} {
+func TestContinuousUsageHidesCachedTokens(t *testing.T) {
+	for requested, want := range map[string]int{`{"include_usage":true}`: 1, `{"include_usage":true,"continuous_usage_stats":true}`: 5} {
 		o := testOptions(t)
 		o.Keys = limited(t, "")
 		b := start(t, o)
 		answer := cachedChunk("a", 1) + cachedChunk("b", 2) + cachedChunk("c", 3) + cachedChunk("d", 4) + finished + usageEvent(9, 8, 4) + doneEvent
 		b.attachAs("us-0", engine(t, speakRaw(answer)), service.EngineVLLM)
-		got := expect(t, b.post(chatPath, strings.Replace(streamBody, `{`, `{"stream_options":`+asked+`,`, 1), asAcme), 200, "")
+		got := expect(t, b.post(chatPath, strings.Replace(streamBody, `{`, `{"stream_options":`+requested+`,`, 1), asAcme), 200, "")
 		if n := strings.Count(got, `"cached_tokens":0`); n != want || strings.Contains(got, `"cached_tokens":8`) {
-			t.Errorf("asked for %s: %d figures that read 0, want %d and no other, in %s", asked, n, want, got)
+			t.Errorf("asked for %s: %d figures that read 0, want %d and no other, in %s", requested, n, want, got)
 		}
 	}
 }
 
 // An answer that another replica goes on with tells nothing either.
-func TestAContinuedAnswerTellsNoFigureOfTheCache(t *testing.T) {
+func TestContinuedResponseHidesCachedTokens(t *testing.T) {
 	o := roundRobin(t)
 	o.Keys = limited(t, "")
 	b := start(t, o)
@@ -158,7 +158,7 @@ func TestAContinuedAnswerTellsNoFigureOfTheCache(t *testing.T) {
 }
 
 // Where tenants share prefixes, the reason of a decision would tell a match too.
-func TestADecisionsReasonIsNotToldWherePrefixesAreShared(t *testing.T) {
+func TestDecisionReasonIsHiddenWithSharedPrefixes(t *testing.T) {
 	for _, c := range []struct {
 		shares, exposes bool
 		want            string

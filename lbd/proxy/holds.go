@@ -21,7 +21,7 @@ func (r *Runtime) ServeHolds(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	q := req.URL.Query()
-	at, known := r.stored.find(responseID{q.Get("tenant"), q.Get("id")})
+	at, known := r.storedResponses.find(responseID{q.Get("tenant"), q.Get("id")})
 	if !known || !r.servesItself(at) {
 		w.WriteHeader(http.StatusNotFound)
 		return
@@ -51,11 +51,11 @@ func (r *Runtime) askPeers(ctx context.Context, response responseID) (found stor
 	slices.SortFunc(peers, func(a, b *peer) int { return strings.Compare(a.cfg.ID, b.cfg.ID) })
 	ctx, cancel := context.WithTimeout(ctx, r.limits.LookupWait)
 	defer cancel()
-	var asking sync.WaitGroup
+	var pending sync.WaitGroup
 	var once sync.Once
 	for _, p := range peers {
-		asking.Go(func() {
-			if model, holds := r.holdsThere(ctx, p, response); holds {
+		pending.Go(func() {
+			if model, holds := r.peerHolds(ctx, p, response); holds {
 				once.Do(func() {
 					found = storedAt{response: response, target: p.cfg.ID, url: p.cfg.URL, model: model}
 					cancel() // the other results are not needed
@@ -63,13 +63,13 @@ func (r *Runtime) askPeers(ctx context.Context, response responseID) (found stor
 			}
 		})
 	}
-	asking.Wait()
+	pending.Wait()
 	return found
 }
 
-// holdsThere asks one peer. model is the model that generated the response, if the peer returns it.
-func (r *Runtime) holdsThere(ctx context.Context, p *peer, response responseID) (model string, holds bool) {
-	ask := &http.Request{
+// peerHolds asks one peer. model is the model that generated the response, if the peer returns it.
+func (r *Runtime) peerHolds(ctx context.Context, p *peer, response responseID) (model string, holds bool) {
+	lookupReq := &http.Request{
 		Method: http.MethodGet, Header: http.Header{}, Host: p.base.Host,
 		URL: &url.URL{
 			Scheme: p.base.Scheme, Host: p.base.Host, Path: strings.TrimSuffix(p.base.Path, "/") + PathHolds,
@@ -77,9 +77,9 @@ func (r *Runtime) holdsThere(ctx context.Context, p *peer, response responseID) 
 		},
 	}
 	if r.self.PeerToken != "" {
-		ask.Header[headerPeerToken] = []string{r.self.PeerToken}
+		lookupReq.Header[headerPeerToken] = []string{r.self.PeerToken}
 	}
-	resp, err := p.transport.RoundTrip(ask.WithContext(ctx))
+	resp, err := p.transport.RoundTrip(lookupReq.WithContext(ctx))
 	if err != nil {
 		return "", false // a peer that does not respond cannot serve it either
 	}

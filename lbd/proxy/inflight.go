@@ -42,24 +42,24 @@ type inFlight struct {
 	entry   *record.Request
 	// actions never fills up: core makes a new decision about a request only after the goroutine that
 	// reads it has reported the outcome of the last one.
-	actions     chan action
-	stop        context.CancelCauseFunc // cancels the exchange with a target
-	currentTry  stoppableTry
-	reservation *quota.Reservation // nil if its client has no key
+	actions        chan action
+	cancel         context.CancelCauseFunc // cancels the exchange with a target
+	currentAttempt stoppableAttempt
+	reservation    *quota.Reservation // nil if its client has no key
 }
 
 func (f *inFlight) deliver(v action) {
 	select {
 	case f.actions <- v:
 	default:
-		f.stop(errAborted)
+		f.cancel(errAborted)
 	}
 }
 
-func (f *inFlight) abort() { f.stop(errAborted) }
+func (f *inFlight) abort() { f.cancel(errAborted) }
 
-// note writes an action to the request's record.
-func (f *inFlight) note(now time.Duration, a *core.Action) {
+// recordAction writes an action to the request's record.
+func (f *inFlight) recordAction(now time.Duration, a *core.Action) {
 	e := f.entry
 	e.Kind, e.Target, e.Reason, e.Decision = a.Kind, a.Target, a.Reason, a.Decision
 	switch a.Kind {
@@ -86,11 +86,11 @@ func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisec
 // place it. It returns false when the balancer is draining.
 func (r *Runtime) arrive(f *inFlight, req *core.Request, entry *record.Request) bool {
 	taken := false
-	r.subs.publish(r.locked(func() {
+	r.subs.publish(r.underLock(func() {
 		if taken = !r.draining.Load(); !taken {
 			return
 		}
-		f.id = r.freeID(f.id)
+		f.id = r.uniqueID(f.id)
 		f.arrived, f.entry = r.Elapsed(), entry
 		req.ID, entry.Request = f.id, f.id
 		r.inFlight[f.id] = f
@@ -100,8 +100,8 @@ func (r *Runtime) arrive(f *inFlight, req *core.Request, entry *record.Request) 
 	return taken
 }
 
-// freeID returns want, or want with a suffix if a request with that id is in flight.
-func (r *Runtime) freeID(want string) string {
+// uniqueID returns want, or want with a suffix if a request with that id is in flight.
+func (r *Runtime) uniqueID(want string) string {
 	id := want
 	for r.inFlight[id] != nil {
 		suffix := "-" + strconv.FormatUint(rand.Uint64(), 36)
@@ -114,7 +114,7 @@ func (r *Runtime) freeID(want string) string {
 // before the step.
 func (r *Runtime) stepFor(f *inFlight, ev core.Event, change func(*record.Request)) {
 	ev.ID = f.id
-	r.subs.publish(r.locked(func() {
+	r.subs.publish(r.underLock(func() {
 		if change != nil {
 			change(f.entry)
 		}

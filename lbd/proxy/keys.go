@@ -18,15 +18,15 @@ func (r *Runtime) SetKeys(keys []service.APIKey) {
 	r.keys.Store(&k)
 }
 
-// AsksForKeys reports whether clients must present an API key.
-func (r *Runtime) AsksForKeys() bool { return len(r.keyring()) > 0 }
+// RequiresKeys reports whether clients must present an API key.
+func (r *Runtime) RequiresKeys() bool { return len(r.keyring()) > 0 }
 
 // keyring returns the current API keys.
 func (r *Runtime) keyring() quota.Keyring { return *r.keys.Load() }
 
-// admit reports whether a request presents a valid key, and returns its account; nil if no key is
+// authenticate reports whether a request presents a valid key, and returns its account; nil if no key is
 // required.
-func admit(k quota.Keyring, h http.Header) (a *quota.Account, ok bool) {
+func authenticate(k quota.Keyring, h http.Header) (a *quota.Account, ok bool) {
 	if len(k) == 0 {
 		return nil, true
 	}

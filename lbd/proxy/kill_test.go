@@ -22,17 +22,17 @@ import (
 	"skyserve/lbd/record"
 )
 
-// frail is an engine that a request with the word deadly kills: it sends its prelude,
+// fragileEngine is an engine that a request with the word deadly kills: it sends its prelude,
 // closes its port and breaks its connections.
-type frail struct {
+type fragileEngine struct {
 	url  string
 	dead atomic.Bool
 	srv  *httptest.Server
 	die  sync.Once
 }
 
-func newFrail(t *testing.T, prelude string, h http.HandlerFunc) *frail {
-	f := &frail{}
+func newFragileEngine(t *testing.T, prelude string, h http.HandlerFunc) *fragileEngine {
+	f := &fragileEngine{}
 	f.srv = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		body, _ := io.ReadAll(req.Body)
 		if f.dead.Load() {
@@ -55,7 +55,7 @@ func newFrail(t *testing.T, prelude string, h http.HandlerFunc) *frail {
 	return f
 }
 
-func (f *frail) kill() {
+func (f *fragileEngine) kill() {
 	f.die.Do(func() {
 		f.dead.Store(true)
 		_ = f.srv.Listener.Close()
@@ -66,7 +66,7 @@ func (f *frail) kill() {
 // fleet is a balancer with frail engines that are probed until the test ends.
 type fleet struct {
 	*balancer
-	engines []*frail
+	engines []*fragileEngine
 }
 
 // probed are options with the defaults of a service for probes, since newFleet probes.
@@ -80,7 +80,7 @@ func probed(t *testing.T) Options {
 func newFleet(t *testing.T, o Options, n int, prelude string, h http.HandlerFunc) *fleet {
 	f := &fleet{balancer: start(t, o)}
 	for i := range n {
-		e := newFrail(t, prelude, h)
+		e := newFragileEngine(t, prelude, h)
 		f.engines = append(f.engines, e)
 		f.attachAs(fmt.Sprint(o.Self.ID, "-", i), e.url, service.EngineVLLM)
 	}
@@ -121,17 +121,17 @@ func (f *fleet) deaths() (n int) {
 	return n
 }
 
-func deadly(stream bool, rest string) string {
+func lethalPrompt(stream bool, rest string) string {
 	return fmt.Sprintf(`{"model":"%s","stream":%v,"messages":[{"role":"user","content":"deadly"}]%s}`, testModel, stream, rest)
 }
 
-func TestARequestThatKillsEnginesIsStopped(t *testing.T) {
+func TestRequestThatCrashesEnginesIsStopped(t *testing.T) {
 	for _, stream := range []bool{false, true} {
 		t.Run(fmt.Sprint("stream ", stream), func(t *testing.T) {
 			o := probed(t)
 			o.Keys = apiKeys("sk-one", "sk-two")
 			f := newFleet(t, o, 8, "", speak("fine"))
-			resp := f.post(chatPath, deadly(stream, ""), "X-Request-ID: r1", "Authorization: Bearer sk-one")
+			resp := f.post(chatPath, lethalPrompt(stream, ""), "X-Request-ID: r1", "Authorization: Bearer sk-one")
 			body := expect(t, resp, http.StatusBadRequest, "request_kills_engines")
 			if message, kind, _ := apiErrorOf(t, body); kind != openai.TypeInvalid || !strings.Contains(message, "engine") {
 				t.Errorf("%s: %q", kind, message)
@@ -145,7 +145,7 @@ func TestARequestThatKillsEnginesIsStopped(t *testing.T) {
 			if d.State != record.StateRejected || d.Reason != core.RejectKills || len(d.Tries) != 3 || !slices.Equal(last.Engines, []string{d.Tries[0].Target, d.Tries[1].Target}) {
 				t.Errorf("its record is %+v", d)
 			}
-			for i, again := range []string{deadly(!stream, ""), deadly(stream, `,"user":"somebody else"`), strings.Replace(deadly(stream, ""), testModel, "chat-small", 1)} {
+			for i, again := range []string{lethalPrompt(!stream, ""), lethalPrompt(stream, `,"user":"somebody else"`), strings.Replace(lethalPrompt(stream, ""), testModel, "chat-small", 1)} {
 				expect(t, f.post(chatPath, again, "Authorization: Bearer sk-two"), http.StatusBadRequest, "request_kills_engines")
 				if n := f.deaths(); n != 2 {
 					t.Fatalf("repeat %d: %d engines died", i, n)
@@ -158,9 +158,9 @@ func TestARequestThatKillsEnginesIsStopped(t *testing.T) {
 }
 
 // A stream that broke off counts like a request that got no answer.
-func TestAStreamThatKillsEnginesIsStopped(t *testing.T) {
+func TestStreamThatCrashesEnginesIsStopped(t *testing.T) {
 	f := newFleet(t, probed(t), 8, chunk("so")+chunk(" far"), speak("fine"))
-	body := expect(t, f.post(chatPath, deadly(true, "")), http.StatusOK, "")
+	body := expect(t, f.post(chatPath, lethalPrompt(true, "")), http.StatusOK, "")
 	if n := f.deaths(); n != 2 {
 		t.Errorf("%d engines died of it", n)
 	}
@@ -168,12 +168,12 @@ func TestAStreamThatKillsEnginesIsStopped(t *testing.T) {
 	if _, _, code := apiErrorOf(t, body[i+len("data: "):]); code != "request_kills_engines" || strings.Contains(body, "[DONE]") {
 		t.Errorf("the stream ends in %q", body[i:])
 	}
-	expect(t, f.post(chatPath, deadly(true, "")), http.StatusBadRequest, "request_kills_engines")
+	expect(t, f.post(chatPath, lethalPrompt(true, "")), http.StatusBadRequest, "request_kills_engines")
 	lawful(t, f.settled())
 }
 
 // Requests that are at the engines which such a request kills are served.
-func TestBystandersAreServed(t *testing.T) {
+func TestOtherRequestsAreServed(t *testing.T) {
 	gate := make(chan struct{}) // holds the requests at their engines
 	f := newFleet(t, probed(t), 8, "", func(w http.ResponseWriter, req *http.Request) {
 		select {
@@ -184,10 +184,10 @@ func TestBystandersAreServed(t *testing.T) {
 		}
 	})
 	const n = 16
-	var asking sync.WaitGroup
+	var pending sync.WaitGroup
 	var served atomic.Int64
 	for i := range n {
-		asking.Go(func() {
+		pending.Go(func() {
 			body := strings.Replace(streamBody, "hello", fmt.Sprint("hello ", i), 1)
 			resp, err := client.Post(f.url+chatPath, "application/json", strings.NewReader(body))
 			if err != nil {
@@ -201,9 +201,9 @@ func TestBystandersAreServed(t *testing.T) {
 		})
 	}
 	f.until(func() bool { return f.View().Counts.Outstanding == n })
-	expect(t, f.post(chatPath, deadly(true, "")), http.StatusBadRequest, "request_kills_engines")
+	expect(t, f.post(chatPath, lethalPrompt(true, "")), http.StatusBadRequest, "request_kills_engines")
 	close(gate)
-	asking.Wait()
+	pending.Wait()
 	if dead := f.deaths(); dead != 2 || served.Load() != n {
 		t.Errorf("%d engines died, %d of %d other requests were served", dead, served.Load(), n)
 	}
@@ -211,7 +211,7 @@ func TestBystandersAreServed(t *testing.T) {
 }
 
 // A request whose connection breaks is retried if the engine is alive.
-func TestBrokenConnectionsOfLivingEngines(t *testing.T) {
+func TestConnectionFailuresOfHealthyEngines(t *testing.T) {
 	testkit.Slow(t)
 	var resets atomic.Int64
 	f := newFleet(t, probed(t), 5, "", func(w http.ResponseWriter, req *http.Request) {
@@ -228,7 +228,7 @@ func TestBrokenConnectionsOfLivingEngines(t *testing.T) {
 
 // Balancers pass the count on with a request and with its answer, and share what they
 // stopped.
-func TestKillsAreCountedOverTheHop(t *testing.T) {
+func TestCrashesAreCountedAcrossPeers(t *testing.T) {
 	for name, prelude := range map[string]string{"before the first byte": "", "in the middle": chunk("so")} {
 		t.Run(name, func(t *testing.T) {
 			oUS, oEU := probed(t), probed(t)
@@ -256,7 +256,7 @@ func TestKillsAreCountedOverTheHop(t *testing.T) {
 			})
 			t.Cleanup(func() { close(done); beating.Wait() })
 			us.until(func() bool { v := us.View(); return len(v.Peers) == 1 && len(v.Peers[0].Models) == 1 })
-			resp := us.post(chatPath, deadly(true, ""), "X-Request-ID: r1")
+			resp := us.post(chatPath, lethalPrompt(true, ""), "X-Request-ID: r1")
 			body := read(t, resp)
 			if !strings.Contains(body, `"request_kills_engines"`) || strings.Contains(body, "skyserve-kills") {
 				t.Errorf("the client got %q", body)
@@ -265,7 +265,7 @@ func TestKillsAreCountedOverTheHop(t *testing.T) {
 				t.Errorf("%d engines died here and %d there", here, there)
 			}
 			beat(eu.balancer, "lb-us-0", us.balancer)
-			expect(t, eu.post(chatPath, deadly(false, "")), http.StatusBadRequest, "request_kills_engines")
+			expect(t, eu.post(chatPath, lethalPrompt(false, "")), http.StatusBadRequest, "request_kills_engines")
 			if there := eu.deaths(); there != 1 {
 				t.Errorf("%d engines of the peer died after its heartbeat", there)
 			}
@@ -276,7 +276,7 @@ func TestKillsAreCountedOverTheHop(t *testing.T) {
 }
 
 // Headers of a client and comments of an engine do not change the count.
-func TestOnlyPeersTellOfKills(t *testing.T) {
+func TestOnlyPeersReportCrashes(t *testing.T) {
 	b := start(t, testOptions(t))
 	b.attach("us-0", engine(t, speakRaw(": skyserve-kills 2\n\n"+chunk("x")+doneEvent)))
 	resp := b.post(chatPath, streamBody, headerKills+": 2", headerFingerprint+": 1")

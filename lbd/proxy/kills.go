@@ -27,10 +27,10 @@ func killsOf(h http.Header, p *peer) int {
 	return parseKills(h.Get(headerKills))
 }
 
-// markKills sets headerKills in the response to a peer: the number of engines that crashed here.
-func (x *exchange) markKills(h http.Header) {
-	if x.from != "" && x.decided.kills > 0 {
-		h.Set(headerKills, strconv.Itoa(x.decided.kills))
+// setKillsHeader sets headerKills in the response to a peer: the number of engines that crashed here.
+func (x *exchange) setKillsHeader(h http.Header) {
+	if x.from != "" && x.latestAction.kills > 0 {
+		h.Set(headerKills, strconv.Itoa(x.latestAction.kills))
 	}
 }
 
@@ -47,7 +47,7 @@ func killsComment(kills int) []byte {
 // if it is a peer's. The comment of an engine is ignored.
 func (x *exchange) readKills(event []byte) bool {
 	rest, ok := bytes.CutPrefix(event, []byte(killsCommentPrefix))
-	if ok && x.sent.peer != nil {
+	if ok && x.current.peer != nil {
 		x.peerKills = parseKills(string(bytes.TrimSpace(rest)))
 	}
 	return ok

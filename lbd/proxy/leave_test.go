@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-func TestRemovedReplicaFinishesWhatItHas(t *testing.T) {
+func TestRemovedReplicaFinishesRequests(t *testing.T) {
 	b := start(t, testOptions(t))
 	begun, finish := make(chan struct{}), make(chan struct{})
 	b.attach("us-0", engine(t, func(w http.ResponseWriter, req *http.Request) {
@@ -79,7 +79,7 @@ func TestDrain(t *testing.T) {
 }
 
 // A client that stops reading must not hold an engine for ever.
-func TestClientThatStopsReading(t *testing.T) {
+func TestClientStopsReading(t *testing.T) {
 	o := testOptions(t)
 	o.Limits.Stall = 500 * time.Millisecond // enough for a first write on a busy machine
 	b := start(t, o)
@@ -113,7 +113,7 @@ func TestClientThatStopsReading(t *testing.T) {
 }
 
 // An engine closes connections that are idle; that is no failure of a try.
-func TestIdleConnectionThatTheEngineClosed(t *testing.T) {
+func TestIdleConnectionClosedByEngine(t *testing.T) {
 	srv := httptest.NewServer(whole(plainReply))
 	t.Cleanup(srv.Close)
 	b := start(t, testOptions(t))

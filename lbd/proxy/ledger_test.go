@@ -66,8 +66,8 @@ func (b *balancer) tokensLeft() int {
 	return left
 }
 
-// atRest checks that nothing of an account is in use.
-func (b *balancer) atRest(name string) {
+// isIdle checks that nothing of an account is in use.
+func (b *balancer) isIdle(name string) {
 	b.t.Helper()
 	b.settled()
 	b.until(func() bool {
@@ -76,7 +76,7 @@ func (b *balancer) atRest(name string) {
 	})
 }
 
-func TestRequestsOfAMinute(t *testing.T) {
+func TestRequestsPerMinute(t *testing.T) {
 	o := testOptions(t)
 	o.Keys = limited(t, "requests_per_minute=2")
 	b := start(t, o)
@@ -106,7 +106,7 @@ func TestRequestsOfAMinute(t *testing.T) {
 	if resp.Header.Get("x-ratelimit-remaining-requests") != "0" {
 		t.Errorf("a denial says that %q are left", resp.Header.Get("x-ratelimit-remaining-requests"))
 	}
-	b.atRest("acme")
+	b.isIdle("acme")
 	if c := b.settled(); c.Arrived != 2 {
 		t.Errorf("%d requests reached the queue, want 2", c.Arrived)
 	}
@@ -138,7 +138,7 @@ func TestTokensAreReservedAndSettled(t *testing.T) {
 	}
 	close(release)
 	expect(t, <-done, 200, "")
-	b.atRest("acme")
+	b.isIdle("acme")
 	if left := b.tokensLeft(); left < 1000-14 || left > 1000 {
 		t.Errorf("%d tokens left, want 1000 less the 14 that the engine counted", left)
 	}
@@ -147,7 +147,7 @@ func TestTokensAreReservedAndSettled(t *testing.T) {
 	}
 }
 
-func TestConcurrentRequestsOfAKey(t *testing.T) {
+func TestConcurrencyLimitOfKey(t *testing.T) {
 	o := testOptions(t)
 	o.Keys = limited(t, "concurrent=1")
 	b := start(t, o)
@@ -168,7 +168,7 @@ func TestConcurrentRequestsOfAKey(t *testing.T) {
 	}
 	close(release)
 	expect(t, <-done, 200, "")
-	b.atRest("acme")
+	b.isIdle("acme")
 	go func() { <-inside }()
 	expect(t, b.post(chatPath, plainBody, asAcme), 200, "")
 	for _, bad := range []string{`{`, `{"model":"none"}`} {
@@ -176,15 +176,15 @@ func TestConcurrentRequestsOfAKey(t *testing.T) {
 			t.Errorf("%s: status %d", bad, resp.StatusCode)
 		}
 	}
-	b.atRest("acme")
+	b.isIdle("acme")
 }
 
-func TestForwardedRequestsAreChargedOnceWhereTheyCame(t *testing.T) {
+func TestForwardedRequestsAreChargedAtOrigin(t *testing.T) {
 	us, eu := pair(t, "token")
 	us.SetKeys(limited(t, "requests_per_minute=3 tokens_per_minute=10000 tier=IW-N tenant=corp"))
 	eu.SetKeys(limited(t, "requests_per_minute=1"))
 	eu.attach("eu-0", engine(t, speak("a", "b")))
-	us.hear("lb-eu-0")
+	us.receiveReport("lb-eu-0")
 	for range 3 {
 		resp := us.post(chatPath, streamBody, asAcme)
 		expect(t, resp, 200, "")
@@ -192,8 +192,8 @@ func TestForwardedRequestsAreChargedOnceWhereTheyCame(t *testing.T) {
 			t.Errorf("headers %v", resp.Header)
 		}
 	}
-	us.atRest("acme")
-	eu.atRest("acme")
+	us.isIdle("acme")
+	eu.isIdle("acme")
 	want := []telemetry.KeyUsage{{Key: "acme", Model: testModel, Usage: telemetry.Usage{Requests: 3, PromptTokens: 300, CachedTokens: 192, OutputTokens: 6}}}
 	if got := us.KeyUsage(); !slices.Equal(got, want) {
 		t.Errorf("usage where the client asked: %+v, want %+v", got, want)
@@ -226,7 +226,7 @@ func TestChargesByOutcome(t *testing.T) {
 		}
 	}))
 	used := func() telemetry.Usage {
-		b.atRest("acme")
+		b.isIdle("acme")
 		return b.usedBy("acme")
 	}
 	expect(t, b.post(chatPath, strings.Replace(plainBody, "hello", "refuse", 1), asAcme), 400, "")
@@ -263,7 +263,7 @@ func TestChargesByOutcome(t *testing.T) {
 	}
 }
 
-func TestSetKeysKeepsAccounts(t *testing.T) {
+func TestSetKeysKeepsUsage(t *testing.T) {
 	o := testOptions(t)
 	o.Keys = limited(t, "requests_per_minute=2")
 	b := start(t, o)
@@ -275,13 +275,13 @@ func TestSetKeysKeepsAccounts(t *testing.T) {
 	expect(t, b.post(chatPath, plainBody, "Authorization: Bearer sk-new"), 200, "")
 	b.SetKeys(apiKeys("sk-new"))
 	expect(t, b.post(chatPath, plainBody, asAcme), 401, "invalid_api_key")
-	b.atRest("acme")
+	b.isIdle("acme")
 	if got := b.KeyUsage(); len(got) != 2 {
 		t.Errorf("usage %+v, want that of the key that is gone too", got)
 	}
 }
 
-func TestKeyMetricsAreBounded(t *testing.T) {
+func TestKeyMetricsAreLimited(t *testing.T) {
 	l := quota.NewLedger()
 	const keys = quota.MaxLabelled + 5
 	for i := range keys {

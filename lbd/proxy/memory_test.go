@@ -105,7 +105,7 @@ func (u *upload) send(n int) {
 func fullReplica(t *testing.T, limits Limits, tenants ...string) *Runtime {
 	t.Helper()
 	o := testOptions(t)
-	o.Limits, o.Transport = limits, canned{"application/json", plainReply}
+	o.Limits, o.Transport = limits, cannedEngine{"application/json", plainReply}
 	for _, tenant := range tenants {
 		o.Keys = append(o.Keys, service.APIKey{Secret: "sk-" + tenant, Name: tenant, Tenant: tenant})
 	}
@@ -125,8 +125,8 @@ func fullReplica(t *testing.T, limits Limits, tenants ...string) *Runtime {
 func TestMemoryOfUploads(t *testing.T) {
 	for seed := range uint64(60) {
 		synctest.Test(t, func(t *testing.T) {
-			const total, share, most = 1 << 20, 400 << 10, 300 << 10
-			rt := fullReplica(t, Limits{Memory: total, TenantMemory: share, MaxBody: most}, "a", "b", "c")
+			const total, share, limit = 1 << 20, 400 << 10, 300 << 10
+			rt := fullReplica(t, Limits{Memory: total, TenantMemory: share, MaxBody: limit}, "a", "b", "c")
 			random := rand.New(rand.NewPCG(seed, 0))
 			var all []*upload
 			sum := func(tenant string) (n int64) {
@@ -161,7 +161,7 @@ func TestMemoryOfUploads(t *testing.T) {
 			for range 120 {
 				switch step := random.IntN(10); {
 				case len(all) == 0 || step < 3:
-					tenant, size, chunked := []string{"a", "b", "c"}[random.IntN(3)], random.IntN(most-1000)>>random.IntN(8), random.IntN(4) == 0
+					tenant, size, chunked := []string{"a", "b", "c"}[random.IntN(3)], random.IntN(limit-1000)>>random.IntN(8), random.IntN(4) == 0
 					declared := len(begin0) + size
 					first := twinSize(0, -1)
 					if !chunked {
@@ -224,7 +224,7 @@ func TestMemoryOfUploads(t *testing.T) {
 const begin0 = `{"model":"` + testModel + `","messages":[],"pad":""}`
 
 // The heap holds what is accounted for, and not much more, however much is sent.
-func TestHeapStaysWithinItsBounds(t *testing.T) {
+func TestHeapStaysWithinLimits(t *testing.T) {
 	const total, body, clients = 16 << 20, 1 << 19, 80
 	rt := fullReplica(t, Limits{Memory: total})
 	heap := func() int64 {
@@ -268,7 +268,7 @@ func TestHeapStaysWithinItsBounds(t *testing.T) {
 	}
 }
 
-// unread is a body that nobody may read.
+// unparsed is a body that nobody may read.
 type unread struct{ t *testing.T }
 
 func (u unread) Read([]byte) (int, error) {
@@ -279,7 +279,7 @@ func (u unread) Read([]byte) (int, error) {
 func (unread) Close() error { return nil }
 
 // Who is not let in gets no memory: the body is not looked at.
-func TestUploadsOfStrangersAreNotRead(t *testing.T) {
+func TestUnauthenticatedUploadsAreNotRead(t *testing.T) {
 	rt := fullReplica(t, Limits{}, "a")
 	for _, proto := range []int{1, 2} {
 		for _, length := range []int64{100, 16 << 20, -1} {
@@ -335,7 +335,7 @@ func TestMemoryOfUploadsOverHTTP2(t *testing.T) {
 }
 
 // A peer that has no memory for a request gives it back, and gets nothing for a while.
-func TestAPeerGetsBackWhatThereIsNoMemoryFor(t *testing.T) {
+func TestPeerRequestWithoutMemoryIsBounced(t *testing.T) {
 	o := roundRobin(t)
 	o.Limits.Memory = 64 << 10
 	o.Self.PeerToken = "secret"
@@ -355,7 +355,7 @@ func padded(n int) string {
 
 // A tenant that has its share of a peer's memory keeps nobody else from that peer: its
 // own request is tried elsewhere, and refused where nobody takes it.
-func TestATenantWithoutMemoryDoesNotCloseAPeer(t *testing.T) {
+func TestTenantMemoryLimitDoesNotBlockPeer(t *testing.T) {
 	oUS, oEU := testOptions(t), testOptions(t)
 	oUS.Keys = limited(t, "")
 	oUS.Keys = append(oUS.Keys, apiKeys("sk-other")...)
@@ -374,7 +374,7 @@ func TestATenantWithoutMemoryDoesNotCloseAPeer(t *testing.T) {
 	lawful(t, us.settled())
 }
 
-// held until: what a stream that goes on keeps for another replica is accounted for, and
+// TestMemoryOfStreams until: what a stream that goes on keeps for another replica is accounted for, and
 // a stream that finds no memory for it goes on without.
 func TestMemoryOfStreams(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -424,7 +424,7 @@ func TestMemoryOfStreams(t *testing.T) {
 }
 
 // An answer in one piece that there is no memory to hold back goes out as it comes.
-func TestAnswersPassWhereThereIsNoMemory(t *testing.T) {
+func TestResponsesPassWithoutBufferMemory(t *testing.T) {
 	o := roundRobin(t)
 	o.Limits.Memory = 16 << 10
 	b := start(t, o)

@@ -51,9 +51,9 @@ type metrics struct {
 func newMetrics() *metrics {
 	return &metrics{
 		requests:    counters("skyserve_requests_total", "Requests of this balancer's clients by outcome: finished, rejected, cancelled, failed (within a stream), or refused before a decision (status 499: the client disconnected).", "model", "tier", "outcome", "status"),
-		ttft:        times("skyserve_ttft_seconds", "Time from arrival to the first token of a stream.", ttftBuckets, "model", "tier"),
-		e2e:         times("skyserve_e2e_seconds", "Time from arrival to the end of requests that were served.", e2eBuckets, "model", "tier"),
-		queued:      times("skyserve_queue_seconds", "Time that requests were queued before they were first sent; forwarded ones count at each balancer.", queueBuckets, "model", "tier"),
+		ttft:        histograms("skyserve_ttft_seconds", "Time from arrival to the first token of a stream.", ttftBuckets, "model", "tier"),
+		e2e:         histograms("skyserve_e2e_seconds", "Time from arrival to the end of requests that were served.", e2eBuckets, "model", "tier"),
+		queued:      histograms("skyserve_queue_seconds", "Time that requests were queued before they were first sent; forwarded ones count at each balancer.", queueBuckets, "model", "tier"),
 		itl:         prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "skyserve_itl_seconds", Help: "Time between two tokens of a stream.", Buckets: itlBuckets}, []string{"model"}),
 		step:        prometheus.NewHistogram(prometheus.HistogramOpts{Name: "skyserve_step_seconds", Help: "Time to decide on one event.", Buckets: stepBuckets}),
 		decisions:   counters("skyserve_decisions_total", "Decisions by kind, policy and reason.", "kind", "policy", "reason"),
@@ -76,9 +76,9 @@ func counters(name, help string, labels ...string) *prometheus.CounterVec {
 	return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 }
 
-// times returns a histogram of an event that happens at most a few times per request: a native
+// histograms returns a histogram of an event that happens at most a few times per request: a native
 // histogram allocates memory for every value outside its first buckets.
-func times(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+func histograms(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
 	return prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: name, Help: help, Buckets: buckets,
 		NativeHistogramBucketFactor: nativeFactor, NativeHistogramMaxBucketNumber: nativeBuckets, NativeHistogramMinResetDuration: nativeReset,
@@ -114,14 +114,14 @@ func (r *Runtime) Collect(reg *prometheus.Registry) {
 	reg.MustRegister(gauges{r}, keyMetrics{r.ledger})
 }
 
-// ended counts a client's request that has ended.
-func (x *exchange) ended(status int, outcome string) {
+// countEnded counts a client's request that has ended.
+func (x *exchange) countEnded(status int, outcome string) {
 	if x.from != "" {
 		return // it counts at the balancer that its client sent it to
 	}
 	m := x.rt.metrics
 	m.requests.WithLabelValues(x.model, string(x.tier), outcome, statusLabel(status)).Inc()
 	if outcome == record.StateFinished {
-		m.e2e.WithLabelValues(x.model, string(x.tier)).Observe(time.Since(x.began).Seconds())
+		m.e2e.WithLabelValues(x.model, string(x.tier)).Observe(time.Since(x.startedAt).Seconds())
 	}
 }

@@ -102,7 +102,7 @@ func TestFailuresByCause(t *testing.T) {
 		read(t, b.post(chatPath, streamBody))
 		b.settled()
 		got := b.gathered()
-		for w := range whyBounced {
+		for w := range failureBounced {
 			want := 0.0
 			if w.String() == cause {
 				want = 1
@@ -118,7 +118,7 @@ func TestFailuresByCause(t *testing.T) {
 }
 
 // Counts of a target last as long as it does, and outlive its updates.
-func TestMetricsOfTargetsThatGo(t *testing.T) {
+func TestMetricsOfRemovedTargets(t *testing.T) {
 	b := start(t, testOptions(t))
 	url := engine(t, speak("a"))
 	b.attach("us-0", url)
@@ -149,7 +149,7 @@ func TestMetricsOfTargetsThatGo(t *testing.T) {
 }
 
 // A figure that an engine does not tell is missing, not zero.
-func TestUnknownFiguresAreMissing(t *testing.T) {
+func TestUnknownFiguresAreNotExported(t *testing.T) {
 	b := start(t, testOptions(t))
 	if _, err := b.AddReplica(service.ReplicaConfig{ID: "us-0", URL: "http://127.0.0.1:1", Model: testModel}); err != nil {
 		t.Fatal(err)
@@ -168,7 +168,7 @@ func TestUnknownFiguresAreMissing(t *testing.T) {
 
 // What no engine computed is in no count of tokens, although its client asked for
 // it, which is what the history tells.
-func TestTokensOfARequestThatNobodyServed(t *testing.T) {
+func TestTokensOfUnservedRequest(t *testing.T) {
 	b := start(t, testOptions(t))
 	b.attach("us-0", engine(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }))
 	if resp := b.post(chatPath, plainBody); resp.StatusCode < 500 {

@@ -78,10 +78,10 @@ var harmless = []struct{ path, body string }{
 	{textPath, `{"model":"M","prompt":"see file:///etc/passwd and http://10.0.0.1"}`},
 }
 
-func TestDangerousParametersAreRefused(t *testing.T) {
-	var asked atomic.Int64
+func TestGuardedParametersAreRejected(t *testing.T) {
+	var requested atomic.Int64
 	b := start(t, roundRobin(t))
-	b.attach("us-0", engine(t, func(w http.ResponseWriter, req *http.Request) { asked.Add(1); whole(plainReply)(w, req) }))
+	b.attach("us-0", engine(t, func(w http.ResponseWriter, req *http.Request) { requested.Add(1); whole(plainReply)(w, req) }))
 	seen := map[string]bool{}
 	for _, g := range guardedRequests {
 		body := strings.Replace(g.body, `"M"`, `"`+testModel+`"`, 1)
@@ -94,9 +94,9 @@ func TestDangerousParametersAreRefused(t *testing.T) {
 			continue
 		}
 		b.SetAllowedParameters([]string{g.name})
-		before := asked.Load()
+		before := requested.Load()
 		expect(t, b.post(g.path, body), http.StatusOK, "")
-		if asked.Load() != before+1 {
+		if requested.Load() != before+1 {
 			t.Errorf("%s was allowed and did not reach the engine", g.body)
 		}
 		seen[g.name] = true
@@ -113,11 +113,11 @@ func TestDangerousParametersAreRefused(t *testing.T) {
 }
 
 // A peer does not check what the origin allowed.
-func TestForwardedParametersAreNotLookedAtAgain(t *testing.T) {
+func TestForwardedParametersAreNotRechecked(t *testing.T) {
 	us, eu := pair(t, "secret")
 	us.SetAllowedParameters([]string{"chat_template"})
 	eu.attach("eu-0", engine(t, whole(plainReply)))
-	us.hear("lb-eu-0")
+	us.receiveReport("lb-eu-0")
 	expect(t, us.post(chatPath, strings.Replace(plainBody, `"messages"`, `"chat_template":"x","messages"`, 1)), http.StatusOK, "")
 }
 

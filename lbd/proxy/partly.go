@@ -12,8 +12,8 @@ import (
 // The part that was generated of an incomplete response costs its client as much as a complete one. In
 // a stream it is counted; for a response in one piece core estimates it by the time at the target.
 
-// answersForCore converts a number of parallel responses to core.Request.Answers.
-func answersForCore(n int) int {
+// coreAnswers converts a number of parallel responses to core.Request.Answers.
+func coreAnswers(n int) int {
 	switch n {
 	case 0:
 		return -1
@@ -23,44 +23,44 @@ func answersForCore(n int) int {
 	return n
 }
 
-// partly returns the outcome of an incomplete response for core.
-func (x *exchange) partly() *core.Outcome {
-	out := &core.Outcome{PromptTokens: x.answer.Usage.Prompt, OutputTokens: policy.Known(x.soFar())}
-	x.generated = max(x.generated, out.OutputTokens.Value)
+// partialOutcome returns the outcome of an incomplete response for core.
+func (x *exchange) partialOutcome() *core.Outcome {
+	out := &core.Outcome{PromptTokens: x.answer.Usage.Prompt, OutputTokens: policy.Known(x.tokensSoFar())}
+	x.maxGenerated = max(x.maxGenerated, out.OutputTokens.Value)
 	if x.splice != nil {
 		out.Elsewhere = x.splice.TokensBefore
 	}
 	return out
 }
 
-// soFar returns how many tokens of the response have been generated.
-func (x *exchange) soFar() int {
+// tokensSoFar returns how many tokens of the response have been generated.
+func (x *exchange) tokensSoFar() int {
 	switch u := &x.answer.Usage; {
 	case x.answer.Tokens > 0 && !x.answer.Exact && !u.Output.Known:
 		return int(math.Ceil(float64(x.answer.Tokens) * x.tokensPerEvent()))
-	case x.passed() > 0 || x.streamWanted:
-		return x.passed()
+	case x.tokensDelivered() > 0 || x.streamWanted:
+		return x.tokensDelivered()
 	}
-	return x.rt.generated(&x.inFlight)
+	return x.rt.estimateGenerated(&x.inFlight)
 }
 
 // estimate counts the tokens of a complete response that was not parsed.
 func (x *exchange) estimate() {
-	n := x.rt.generated(&x.inFlight)
+	n := x.rt.estimateGenerated(&x.inFlight)
 	x.answer.Tokens = n
-	x.streamed(n)
+	x.countStreamed(n)
 }
 
-// generated returns core's estimate for a request in flight at the current time.
-func (r *Runtime) generated(f *inFlight) int {
+// estimateGenerated returns core's estimate for a request in flight at the current time.
+func (r *Runtime) estimateGenerated(f *inFlight) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.core.Generated(r.Elapsed(), f.id)
 }
 
-// growEvery is the number of ticks between two checks whether responses in flight have outgrown their
+// growTicks is the number of ticks between two checks whether responses in flight have outgrown their
 // reservations: a second, in which none grows much.
-const growEvery = int(time.Second / tickEvery)
+const growTicks = int(time.Second / tickInterval)
 
 // growReservations increases the reservations of responses that have more tokens than expected; the
 // lock must be held.

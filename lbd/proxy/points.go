@@ -12,9 +12,9 @@ import (
 
 // points counts the requests of this balancer's own clients per minute.
 type points struct {
-	balancer string
-	region   service.Region
-	keep     int64 // minutes
+	balancer   string
+	region     service.Region
+	maxMinutes int64 // minutes
 
 	mu      sync.Mutex
 	models  []string          // declared models: a minute without their requests is a known zero, not a gap
@@ -24,7 +24,7 @@ type points struct {
 }
 
 func newPoints(self service.BalancerConfig, keep int) *points {
-	return &points{balancer: self.ID, region: self.Region, keep: int64(keep), minute: minuteOf(time.Now())}
+	return &points{balancer: self.ID, region: self.Region, maxMinutes: int64(keep), minute: minuteOf(time.Now())}
 }
 
 // minuteOf returns the number of minutes since the Unix epoch.
@@ -38,56 +38,56 @@ type tally struct{ requests, prompt, cached, output int64 }
 func (p *points) add(model string, tier service.Tier, t tally) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.roll(minuteOf(time.Now()))
-	pt := p.point(model, tier)
+	p.advance(minuteOf(time.Now()))
+	pt := p.pointFor(model, tier)
 	pt.Requests += t.requests
 	pt.PromptTokens += t.prompt
 	pt.CachedTokens += t.cached
 	pt.OutputTokens += t.output
 }
 
-// serve sets the models that this balancer serves from now on.
-func (p *points) serve(models []service.BalancerModel) {
+// setModels sets the models that this balancer serves from now on.
+func (p *points) setModels(models []service.BalancerModel) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.roll(minuteOf(time.Now()))
+	p.advance(minuteOf(time.Now()))
 	p.models = p.models[:0]
 	for _, m := range models {
 		p.models = append(p.models, m.Name)
 	}
 }
 
-// roll ends the current minute when another one has begun. After a clock was set back, counting
+// advance ends the current minute when another one has begun. After a clock was set back, counting
 // continues in the old minute.
-func (p *points) roll(minute int64) {
+func (p *points) advance(minute int64) {
 	if minute <= p.minute {
 		return
 	}
-	p.end()
-	for p.minute = max(p.minute+1, minute-p.keep); p.minute < minute; p.minute++ {
-		p.end()
+	p.endMinute()
+	for p.minute = max(p.minute+1, minute-p.maxMinutes); p.minute < minute; p.minute++ {
+		p.endMinute()
 	}
 	old := 0
-	for old < len(p.done) && p.done[old].Minute <= minute-p.keep {
+	for old < len(p.done) && p.done[old].Minute <= minute-p.maxMinutes {
 		old++
 	}
 	p.done = p.done[old:]
 }
 
-// end completes the current minute. A declared model without requests gets a zero point: an observed
+// endMinute completes the current minute. A declared model without requests gets a zero point: an observed
 // silence is a figure, the time when no balancer ran is not.
-func (p *points) end() {
+func (p *points) endMinute() {
 	for _, model := range p.models {
-		asked := slices.ContainsFunc(p.current, func(pt telemetry.Point) bool { return pt.Model == model })
-		if !asked {
-			p.point(model, service.TierFast)
+		requested := slices.ContainsFunc(p.current, func(pt telemetry.Point) bool { return pt.Model == model })
+		if !requested {
+			p.pointFor(model, service.TierFast)
 		}
 	}
 	p.done = append(p.done, p.current...)
 	p.current = nil
 }
 
-func (p *points) point(model string, tier service.Tier) *telemetry.Point {
+func (p *points) pointFor(model string, tier service.Tier) *telemetry.Point {
 	i, found := slices.BinarySearchFunc(p.current, telemetry.Point{Model: model, Tier: tier}, comparePoints)
 	if !found {
 		p.current = slices.Insert(p.current, i, telemetry.Point{
@@ -108,7 +108,7 @@ func (r *Runtime) History(sinceMinute int64) []telemetry.Point {
 	p := r.points
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.roll(minuteOf(time.Now()))
+	p.advance(minuteOf(time.Now()))
 	from, _ := slices.BinarySearchFunc(p.done, sinceMinute, func(pt telemetry.Point, m int64) int { return cmp.Compare(pt.Minute, m) })
 	list := append([]telemetry.Point{}, p.done[from:]...)
 	if p.minute >= sinceMinute {

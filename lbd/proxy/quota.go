@@ -26,17 +26,17 @@ func (x *exchange) releaseQuota() {
 	}
 }
 
-// used returns the usage of a request at engines. If the engine did not report it, the estimate and
+// computeUsage returns the usage of a request at engines. If the engine did not report it, the estimate and
 // the tokens seen count; for a response that was cancelled or interrupted, the tokens generated until
 // then. A request that no engine served used nothing.
-func (x *exchange) used(status int, state string) telemetry.Usage {
+func (x *exchange) computeUsage(status int, state string) telemetry.Usage {
 	u := &x.answer.Usage
 	output := x.outputTokens()
 	counted := u.Prompt.Known || u.Output.Known
 	served := state == record.StateFinished && status == http.StatusOK
-	left := state == record.StateCancelled && x.sent.target != ""
+	left := state == record.StateCancelled && x.current.target != ""
 	if left || state == record.StateFailed {
-		output = max(output, x.generated)
+		output = max(output, x.maxGenerated)
 	}
 	switch {
 	case counted || output > 0 || ((served || left) && x.endpoint.Generates()):
@@ -48,8 +48,8 @@ func (x *exchange) used(status int, state string) telemetry.Usage {
 	return telemetry.Usage{}
 }
 
-// announce writes the remaining limits of a client to the response's header.
-func (x *exchange) announce(h http.Header) {
+// setLimitHeaders writes the remaining limits of a client to the response's header.
+func (x *exchange) setLimitHeaders(h http.Header) {
 	if x.account != nil {
 		x.account.WriteHeaders(h, x.rt.Elapsed())
 	}

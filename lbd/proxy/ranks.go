@@ -33,16 +33,16 @@ func (k rank) id() string { return k.cfg.RankID(k.number) }
 // tokens counts the tokens that the rank streamed since the last tick.
 func (k rank) tokens() *atomic.Int64 { return &k.count.tokens[k.number] }
 
-// mark sets the rank header of a request if the engine has several ranks.
-func (k rank) mark(h http.Header) {
+// setRankHeader sets the rank header of a request if the engine has several ranks.
+func (k rank) setRankHeader(h http.Header) {
 	if k.cfg.Ranks() > 1 {
 		h.Set(headerRank, strconv.Itoa(k.number))
 	}
 }
 
-// info describes the rank to core. Each rank of an engine has its own queue, and none is sent more
+// coreInfo describes the rank to core. Each rank of an engine has its own queue, and none is sent more
 // requests than it runs concurrently.
-func (k rank) info() *core.ReplicaInfo {
+func (k rank) coreInfo() *core.ReplicaInfo {
 	i := &core.ReplicaInfo{ID: k.id(), Model: k.cfg.Model, Process: processName(k.base, k.cfg.Model)}
 	if k.cfg.Ranks() > 1 {
 		i.Engine, i.MaxOutstanding = k.cfg.ID, k.cfg.MaxNumSeqs
@@ -55,7 +55,7 @@ func (r *Runtime) addRanks(rep *replica) {
 	r.replicas[rep.cfg.ID] = rep
 	for _, k := range rep.ranks() {
 		r.ranks[k.id()] = k
-		r.step(core.Event{Kind: core.EventReplicaAdded, Replica: k.info()})
+		r.step(core.Event{Kind: core.EventReplicaAdded, Replica: k.coreInfo()})
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 // records it: see core.Balancer.Reconfigure. It reports whether that changes anything; if not, it does
 // nothing.
 func (r *Runtime) Reconfigure(cfg core.Config) (changed bool) {
-	r.subs.publish(r.locked(func() {
+	r.subs.publish(r.underLock(func() {
 		if changed = !sameConfig(&r.coreCfg, &cfg); !changed {
 			return
 		}
@@ -20,7 +20,7 @@ func (r *Runtime) Reconfigure(cfg core.Config) (changed bool) {
 		actions := r.core.Reconfigure(now, cfg)
 		r.coreCfg = cfg
 		for i := range actions {
-			r.carryOut(now, &actions[i])
+			r.deliverAction(now, &actions[i])
 		}
 		r.record.reconfigured(now, &cfg, actions)
 	}))
@@ -45,7 +45,7 @@ func (r *Runtime) forwards() bool {
 
 // SetAllowedParameters sets the guarded parameters that requests may use from now on.
 func (r *Runtime) SetAllowedParameters(names []string) {
-	r.allowed.Store(uint32(openai.ParseParameters(names)))
+	r.allowedParameters.Store(uint32(openai.ParseParameters(names)))
 }
 
 // refuseGuarded rejects a call with a guarded parameter that is not allowed. A peer has checked the
@@ -54,5 +54,5 @@ func (x *exchange) refuseGuarded(c *openai.Call) *openai.Error {
 	if x.from != "" {
 		return nil
 	}
-	return c.RefuseGuarded(x.answer.Rendering, openai.Parameters(x.rt.allowed.Load()))
+	return c.RefuseGuarded(x.answer.Rendering, openai.Parameters(x.rt.allowedParameters.Load()))
 }

@@ -28,7 +28,7 @@ func withPolicy(t *testing.T, cfg core.Config, name, push string) core.Config {
 
 // A stream goes on while the configuration changes, a request that waits is
 // sent where the new one allows it, and the record repeats all of it.
-func TestReconfigureInTheMiddle(t *testing.T) {
+func TestReconfigureDuringRequests(t *testing.T) {
 	var log bytes.Buffer
 	o := testOptions(t)
 	o.Record = &log
@@ -97,7 +97,7 @@ func TestReconfigureInTheMiddle(t *testing.T) {
 // Keys are replaced at once: who streams with a key that is gone streams on, and
 // is not let in again. A client's key never reaches an engine, also not when
 // there are no keys any more by the time it is sent.
-func TestKeysAreReplacedUnderAStream(t *testing.T) {
+func TestKeysReplacedDuringStream(t *testing.T) {
 	o := testOptions(t)
 	o.Keys = apiKeys("old")
 	b := start(t, o)

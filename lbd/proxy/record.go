@@ -22,7 +22,7 @@ type queuedLine struct {
 // header returns the header of the record for this runtime.
 func (r *Runtime) header() record.Header {
 	return record.Header{
-		Record: record.Version, Started: r.began.UTC(),
+		Record: record.Version, Started: r.startedAt.UTC(),
 		Self:   record.Self{Service: r.self.Service, ID: r.self.ID, Region: r.self.Region},
 		Config: record.NewConfig(&r.coreCfg),
 	}
@@ -51,7 +51,7 @@ func newRecorder(w io.Writer, h record.Header, buffer int, log *slog.Logger) *re
 // add queues a step.
 func (c *recorder) add(now time.Duration, ev core.Event, actions []core.Action) {
 	if c != nil {
-		c.queue(now, func() record.Line { return record.Line{T: now, Event: keepEvent(ev), Actions: slices.Clone(actions)} })
+		c.queue(now, func() record.Line { return record.Line{T: now, Event: cloneEvent(ev), Actions: slices.Clone(actions)} })
 	}
 }
 
@@ -69,7 +69,7 @@ func (c *recorder) crashed(now time.Duration, ev core.Event, why string) {
 	if c == nil {
 		return
 	}
-	line := queuedLine{Line: record.Line{T: now, Event: keepEvent(ev), Panic: why}, written: make(chan struct{})}
+	line := queuedLine{Line: record.Line{T: now, Event: cloneEvent(ev), Panic: why}, written: make(chan struct{})}
 	c.lines <- line
 	<-line.written
 }
@@ -92,18 +92,18 @@ func (c *recorder) queue(now time.Duration, line func() record.Line) {
 	c.dropped.Add(1)
 }
 
-// keepEvent copies the parts of an event that the caller of a step may change later.
-func keepEvent(ev core.Event) *core.Event {
-	ev.Request, ev.Outcome = kept(ev.Request), kept(ev.Outcome)
-	ev.Replica, ev.Report, ev.Peer = kept(ev.Replica), kept(ev.Report), kept(ev.Peer)
-	if ev.PeerReport = kept(ev.PeerReport); ev.PeerReport != nil {
+// cloneEvent copies the parts of an event that the caller of a step may change later.
+func cloneEvent(ev core.Event) *core.Event {
+	ev.Request, ev.Outcome = clonePointer(ev.Request), clonePointer(ev.Outcome)
+	ev.Replica, ev.Report, ev.Peer = clonePointer(ev.Replica), clonePointer(ev.Report), clonePointer(ev.Peer)
+	if ev.PeerReport = clonePointer(ev.PeerReport); ev.PeerReport != nil {
 		ev.PeerReport.Models, ev.PeerReport.Killers = slices.Clone(ev.PeerReport.Models), slices.Clone(ev.PeerReport.Killers)
 	}
 	ev.Learned = slices.Clone(ev.Learned)
 	return &ev
 }
 
-func kept[T any](p *T) *T {
+func clonePointer[T any](p *T) *T {
 	if p == nil {
 		return nil
 	}
@@ -176,14 +176,14 @@ func (c *recorder) finish(now time.Duration) {
 
 // failure returns why the end of the record is missing; nil if it is complete except for gaps.
 func (c *recorder) failure() error {
-	if c == nil || c.out.failed == nil {
+	if c == nil || c.out.lastErr == nil {
 		return nil
 	}
-	return fmt.Errorf("writing the record: %w", c.out.failed)
+	return fmt.Errorf("writing the record: %w", c.out.lastErr)
 }
 
-// lost returns how many steps could not be written.
-func (c *recorder) lost() int64 {
+// droppedSteps returns how many steps could not be written.
+func (c *recorder) droppedSteps() int64 {
 	if c == nil {
 		return 0
 	}

@@ -9,65 +9,65 @@ import (
 
 // Limits of a recordWriter.
 const (
-	recordChunk = 64 << 10    // written at once while more lines arrive
-	recordHeld  = 1 << 20     // kept in memory while writes to the file fail
-	recordRetry = time.Second // between attempts to write to the file
+	recordWriteSize     = 64 << 10    // written at once while more lines arrive
+	maxRecordBuffer     = 1 << 20     // kept in memory while writes to the file fail
+	recordRetryInterval = time.Second // between attempts to write to the file
 )
 
 // recordWriter writes lines of JSON to a file that may be full for a while. What it could not write it
 // writes later, starting at the exact byte, so that no line is ever split by another. It rejects lines
 // that exceed its memory.
 type recordWriter struct {
-	to     io.Writer
-	log    *slog.Logger
-	held   int // maximum size of buf
-	buf    []byte
-	failed error // error of the last attempt; nil if it succeeded
-	tried  time.Time
+	out         io.Writer
+	log         *slog.Logger
+	maxBuffer   int // maximum size of buf
+	buf         []byte
+	lastErr     error // error of the last attempt; nil if it succeeded
+	lastAttempt time.Time
 }
 
 func newRecordWriter(to io.Writer, log *slog.Logger) *recordWriter {
-	return &recordWriter{to: to, log: log, held: recordHeld}
+	return &recordWriter{out: to, log: log, maxBuffer: maxRecordBuffer}
 }
 
 // add adds a line. It returns false if there is no space.
 func (w *recordWriter) add(line any) bool {
 	data, err := json.Marshal(line)
 	if err != nil { // events and actions can always be encoded
-		w.note(err)
+		w.recordResult(err)
 		return false
 	}
-	if len(w.buf)+len(data)+1 > w.held {
+	if len(w.buf)+len(data)+1 > w.maxBuffer {
 		w.flush(false)
 	}
-	if len(w.buf)+len(data)+1 > w.held {
+	if len(w.buf)+len(data)+1 > w.maxBuffer {
 		return false
 	}
 	w.buf = append(append(w.buf, data...), '\n')
-	if len(w.buf) >= recordChunk {
+	if len(w.buf) >= recordWriteSize {
 		w.flush(false)
 	}
 	return true
 }
 
-// flush writes the buffer. After a failure it retries when recordRetry has passed, or at once if now
+// flush writes the buffer. After a failure it retries when recordRetryInterval has passed, or at once if now
 // is set.
 func (w *recordWriter) flush(now bool) {
-	if len(w.buf) == 0 || w.failed != nil && !now && time.Since(w.tried) < recordRetry {
+	if len(w.buf) == 0 || w.lastErr != nil && !now && time.Since(w.lastAttempt) < recordRetryInterval {
 		return
 	}
-	n, err := w.to.Write(w.buf)
+	n, err := w.out.Write(w.buf)
 	w.buf = append(w.buf[:0], w.buf[n:]...)
-	w.note(err)
+	w.recordResult(err)
 }
 
-// note stores the result of an attempt, and logs when it changes.
-func (w *recordWriter) note(err error) {
+// recordResult stores the result of an attempt, and logs when it changes.
+func (w *recordWriter) recordResult(err error) {
 	switch {
-	case err != nil && w.failed == nil:
+	case err != nil && w.lastErr == nil:
 		w.log.Error("writing the record failed, retrying", "err", err)
-	case err == nil && w.failed != nil:
+	case err == nil && w.lastErr != nil:
 		w.log.Info("writing the record succeeded again")
 	}
-	w.failed, w.tried = err, time.Now()
+	w.lastErr, w.lastAttempt = err, time.Now()
 }

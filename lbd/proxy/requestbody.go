@@ -11,22 +11,22 @@ import (
 	"skyserve/lbd/quota"
 )
 
-// smallBody is how much memory a client gets for a declared body length. More memory requires received
+// minBodyMemory is how much memory a client gets for a declared body length. More memory requires received
 // bytes.
-const smallBody = 64 << 10
+const minBodyMemory = 64 << 10
 
 // sharedBody is a request body that several attempts may be reading: a transport may continue to read
 // it after its round trip failed. Its memory is reused when all have released it.
 type sharedBody struct {
 	buf    *buffer.Buffer
 	refs   atomic.Int32
-	held   quota.MemoryUse
+	memory quota.MemoryUse
 	counts openai.Edit // requests the usage so far in each event; its text is empty if nothing does
 }
 
-// share takes ownership of a buffer and its accounted memory.
-func share(buf *buffer.Buffer, held quota.MemoryUse) *sharedBody {
-	s := &sharedBody{buf: buf, held: held}
+// newSharedBody takes ownership of a buffer and its accounted memory.
+func newSharedBody(buf *buffer.Buffer, held quota.MemoryUse) *sharedBody {
+	s := &sharedBody{buf: buf, memory: held}
 	s.refs.Store(1)
 	return s
 }
@@ -34,7 +34,7 @@ func share(buf *buffer.Buffer, held quota.MemoryUse) *sharedBody {
 func (s *sharedBody) release() {
 	if s.refs.Add(-1) == 0 {
 		s.buf.Release()
-		s.held.Release()
+		s.memory.Release()
 	}
 }
 
@@ -100,23 +100,23 @@ func (r *bodyReader) Close() error {
 	return nil
 }
 
-// spareBody is the extra space in a body's buffer: for the read that finds its end, and for the usual
+// bodySlack is the extra space in a body's buffer: for the read that finds its end, and for the usual
 // edits.
-const spareBody = 256
+const bodySlack = 256
 
 // bodyBuffer returns a buffer for a body of a declared length, -1 when it is not known. A declared
 // length alone gets no more memory than a small body.
 func bodyBuffer(declared int64) *buffer.Buffer {
-	return buffer.Take(max(buffer.UsualSize, int(min(max(declared, 0), smallBody))+spareBody))
+	return buffer.Take(max(buffer.UsualSize, int(min(max(declared, 0), minBodyMemory))+bodySlack))
 }
 
-// nextBody returns the next buffer size for a body that has filled one of size bytes: twice as large,
+// nextBodySize returns the next buffer size for a body that has filled one of size bytes: twice as large,
 // but not larger than the body.
-func nextBody(size int, declared int64) int {
+func nextBodySize(size int, declared int64) int {
 	if declared < 0 {
 		return size + size/4
 	}
-	return int(min(2*int64(size), declared+spareBody))
+	return int(min(2*int64(size), declared+bodySlack))
 }
 
 // readBody reads a request's body, at most limit bytes, into memory that mem accounts for. A longer
@@ -140,7 +140,7 @@ func readBody(w http.ResponseWriter, req *http.Request, limit int64, mem *quota.
 		if buf.B = buf.B[:len(buf.B)+n]; len(buf.B) < cap(buf.B) || err != nil {
 			continue
 		}
-		size := buffer.SizeFor(nextBody(cap(buf.B), declared))
+		size := buffer.SizeFor(nextBodySize(cap(buf.B), declared))
 		if err = mem.Set(taken + int64(size)); err == nil {
 			buf.GrowTo(size)
 		}
@@ -153,8 +153,8 @@ func readBody(w http.ResponseWriter, req *http.Request, limit int64, mem *quota.
 	return nil, err
 }
 
-// hold starts accounting for memory of the request.
-func (x *exchange) hold() quota.MemoryUse { return x.rt.memory.Use(x.tenant) }
+// useMemory starts accounting for memory of the request.
+func (x *exchange) useMemory() quota.MemoryUse { return x.rt.memory.Use(x.tenant) }
 
 // errNoMemory rejects a request without memory for it. Memory is freed as responses end.
 func errNoMemory(err error) *openai.Error {

@@ -72,7 +72,7 @@ func TestSummary(t *testing.T) {
 }
 
 // The ring gives the newest first, as a list of all that ever came would.
-func TestTheNewestAreThoseThatCameLast(t *testing.T) {
+func TestNewestRequestsComeFirst(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		size := rapid.IntRange(1, 6).Draw(t, "size")
 		g := newRing(size)
@@ -96,7 +96,7 @@ func TestTheNewestAreThoseThatCameLast(t *testing.T) {
 func TestRequestsOfTwoBalancers(t *testing.T) {
 	us, eu := pair(t, "secret")
 	eu.attach("eu-0", engine(t, speak("a", " b")))
-	us.hear("lb-eu-0")
+	us.receiveReport("lb-eu-0")
 	for i := range 3 {
 		expect(t, us.post(chatPath, streamBody, fmt.Sprintf("X-Request-ID: r%d", i)), http.StatusOK, "")
 	}
@@ -129,7 +129,7 @@ func TestRequestsOfTwoBalancers(t *testing.T) {
 }
 
 // The first token is known when it has come, not only when the last one has.
-func TestARequestThatRunsHasItsFirstToken(t *testing.T) {
+func TestRunningRequestHasFirstToken(t *testing.T) {
 	b := start(t, testOptions(t))
 	goOn := make(chan struct{})
 	b.attach("us-0", engine(t, func(w http.ResponseWriter, req *http.Request) {

@@ -19,65 +19,65 @@ const (
 	continuedRefused   = "refused"   // it could not be continued
 )
 
-// keepTranscript starts recording the text of the response in case its target fails.
-func (x *exchange) keepTranscript() {
+// startTranscript starts recording the text of the response in case its target fails.
+func (x *exchange) startTranscript() {
 	if x.rt.noContinue.Load() || x.continueOff || len(x.body.buf.B) > x.rt.limits.MaxContinuedBody {
 		return
 	}
-	x.transcriptMemory = x.hold()
+	x.transcriptMemory = x.useMemory()
 	x.transcript.BytesLeft, x.transcript.Memory = x.rt.limits.MaxContinuedText, &x.transcriptMemory
 	x.answer.Transcript = &x.transcript
 }
 
-// keepsTranscript reports whether the whole response so far is recorded and can be sent to another
+// hasTranscript reports whether the whole response so far is recorded and can be sent to another
 // target.
-func (x *exchange) keepsTranscript() bool { return x.answer.Transcript != nil && !x.transcript.Lost() }
+func (x *exchange) hasTranscript() bool { return x.answer.Transcript != nil && !x.transcript.Lost() }
 
 // mayContinue reports whether another target can continue the response of the current one. Only a peer
 // knows and checks which engines it has.
 func (x *exchange) mayContinue() bool {
-	if !x.keepsTranscript() || x.body == nil {
+	if !x.hasTranscript() || x.body == nil {
 		return false
 	}
-	r := x.sent.rank.replica
+	r := x.current.rank.replica
 	return x.endpoint.AnyEngine || r == nil || len(x.transcript.Text()) == 0 || openai.ContinuesChats(r.cfg.Kind)
 }
 
-// extended reports whether the request, as currently sent, contains the start of its response.
-func (x *exchange) extended() bool {
+// isContinuation reports whether the request, as currently sent, contains the start of its response.
+func (x *exchange) isContinuation() bool {
 	return x.continued || (x.splice != nil && x.splice.TokensInPrompt > 0)
 }
 
-// mayExtend reports whether the current replica can continue such a response.
-func (x *exchange) mayExtend() bool {
-	return !x.extended() || x.endpoint.AnyEngine || openai.ContinuesChats(x.sent.rank.cfg.Kind)
+// canContinueHere reports whether the current replica can continue such a response.
+func (x *exchange) canContinueHere() bool {
+	return !x.isContinuation() || x.endpoint.AnyEngine || openai.ContinuesChats(x.current.rank.cfg.Kind)
 }
 
-// passed returns how many tokens of the response the client has received: the engine's own count if it
+// tokensDelivered returns how many tokens of the response the client has received: the engine's own count if it
 // reports it continuously.
-func (x *exchange) passed() int { return max(x.answer.Tokens, x.answer.Usage.Output.Or(0)) }
+func (x *exchange) tokensDelivered() int { return max(x.answer.Tokens, x.answer.Usage.Output.Or(0)) }
 
-// severed handles a stream whose target failed midway. It reports whether the request has ended; if
+// handleStreamFailure handles a stream whose target failed midway. It reports whether the request has ended; if
 // not, another target will continue it.
-func (x *exchange) severed(f *failure) (ended bool) {
-	if n := x.passed(); n > 0 {
+func (x *exchange) handleStreamFailure(f *failure) (ended bool) {
+	if n := x.tokensDelivered(); n > 0 {
 		f.cause += fmt.Sprintf(" after %d %s", n, plural(n, "token"))
 	}
 	switch {
-	case !x.wrote:
-		x.fail(f)
+	case !x.headerSent:
+		x.reportFailure(f)
 		return false
-	case x.keepsTranscript() && (x.transcript.Ended() || (x.bound > 0 && x.passed() >= x.bound)):
-		x.conclude(f)
+	case x.hasTranscript() && (x.transcript.Ended() || (x.maxOutput > 0 && x.tokensDelivered() >= x.maxOutput)):
+		x.endComplete(f)
 		return true
 	case x.mayContinue() && x.prepareContinuation():
-		x.fail(f)
+		x.reportFailure(f)
 		return false
 	}
 	if x.splice == nil {
-		x.continuation(continuedRefused)
+		x.countContinuation(continuedRefused)
 	}
-	x.breakOff(f.cause, codeBroken, func() { x.broke(http.StatusOK, f) })
+	x.endInterrupted(f.cause, codeBroken, func() { x.endBroken(http.StatusOK, f) })
 	return true
 }
 
@@ -91,7 +91,7 @@ func plural(n int, noun string) string {
 // prepareContinuation prepares the request for the rest of the response. It returns false if that is
 // not possible.
 func (x *exchange) prepareContinuation() bool {
-	soFar, tokens := x.transcript.Text(), x.passed()
+	soFar, tokens := x.transcript.Text(), x.tokensDelivered()
 	if !x.countKnown() {
 		return false
 	}
@@ -104,7 +104,7 @@ func (x *exchange) prepareContinuation() bool {
 	if len(soFar) == 0 {
 		tokens = 0 // the whole response is requested again
 	}
-	mem := x.hold()
+	mem := x.useMemory()
 	if mem.Set(int64(len(x.body.buf.B)+len(soFar)+openai.ContinuationOverhead)) != nil {
 		return false
 	}
@@ -120,38 +120,38 @@ func (x *exchange) prepareContinuation() bool {
 	if x.splice != nil && !next.Prompt.Known {
 		next.Prompt = x.splice.Prompt
 	}
-	if x.restBody != nil {
-		x.restBody.release()
+	if x.continuationBody != nil {
+		x.continuationBody.release()
 	}
-	x.splice, x.restBody = next, share(&buffer.Buffer{B: body}, mem)
-	x.restBody.counts = counts
+	x.splice, x.continuationBody = next, newSharedBody(&buffer.Buffer{B: body}, mem)
+	x.continuationBody.counts = counts
 	return true
 }
 
-// begin resets the end of the previous attempt, and its content if the client has received nothing of
+// resetAttempt resets the end of the previous attempt, and its content if the client has received nothing of
 // it.
-func (x *exchange) begin() {
+func (x *exchange) resetAttempt() {
 	x.answer.BeginTry()
-	x.talks, x.peerKills = false, 0
-	if !x.wrote {
+	x.sentToken, x.peerKills = false, 0
+	if !x.headerSent {
 		x.transcript.Release()
 		x.transcript = openai.Transcript{BytesLeft: x.rt.limits.MaxContinuedText, Memory: &x.transcriptMemory}
 	}
 }
 
-// conclude ends a stream whose response is complete except for the end marker.
-func (x *exchange) conclude(f *failure) {
-	x.path.failed(f.cause)
-	x.sent.failed(f.why)
-	x.rt.log.Warn("response was complete when its target failed", "request", x.inFlight.id, "target", x.sent.target, "cause", f.cause, "error", f.err)
-	if !x.put(nil, x.transcript.Ending(x.endpoint), time.Now()) {
-		x.cancelled()
+// endComplete ends a stream whose response is complete except for the end marker.
+func (x *exchange) endComplete(f *failure) {
+	x.spans.setFailure(f.cause)
+	x.current.countFailure(f.kind)
+	x.rt.log.Warn("response was complete when its target failed", "request", x.inFlight.id, "target", x.current.target, "cause", f.cause, "error", f.err)
+	if !x.writeToClient(nil, x.transcript.Ending(x.endpoint), time.Now()) {
+		x.endCancelled()
 		return
 	}
 	if x.splice == nil {
-		x.continuation(continuedWhole)
+		x.countContinuation(continuedWhole)
 	}
-	x.finished(http.StatusOK, true)
+	x.endServed(http.StatusOK, true)
 }
 
 // refusesContinuation reports whether a status means that the request for the rest of a response is
@@ -161,43 +161,43 @@ func refusesContinuation(status int) bool {
 	return status == http.StatusBadRequest || status == http.StatusRequestEntityTooLarge || status == http.StatusUnprocessableEntity
 }
 
-// declined ends a stream whose continuation was rejected.
-func (x *exchange) declined(f *failure) {
-	x.breakOff(f.cause, codeBroken, func() { x.broke(http.StatusOK, f) })
+// endDeclined ends a stream whose continuation was rejected.
+func (x *exchange) endDeclined(f *failure) {
+	x.endInterrupted(f.cause, codeBroken, func() { x.endBroken(http.StatusOK, f) })
 }
 
-// abandoned ends a stream that was to be continued when core finds no target for it.
-func (x *exchange) abandoned(v action) {
+// endAbandonedStream ends a stream that was to be continued when core finds no target for it.
+func (x *exchange) endAbandonedStream(v action) {
 	reason := v.reason
 	if v.kind == core.ActionBounce {
 		reason = core.RejectNoReplica
 	}
-	cause := x.last.cause + "; continuation failed: " + rejection(reason, nil).Message
-	x.continuation(continuedBroken)
+	cause := x.lastFailure.cause + "; continuation failed: " + rejection(reason, nil).Message
+	x.countContinuation(continuedBroken)
 	if x.from != "" && v.kills > 0 {
-		x.put(nil, killsComment(v.kills), time.Now()) // nothing to do if the peer has disconnected
+		x.writeToClient(nil, killsComment(v.kills), time.Now()) // nothing to do if the peer has disconnected
 	}
 	code := codeBroken
 	if reason == core.RejectKills {
 		code = reason
 	}
-	x.breakOff(cause, code, func() { x.end(http.StatusOK, record.StateFailed) })
+	x.endInterrupted(cause, code, func() { x.finalize(http.StatusOK, record.StateFailed) })
 }
 
-// breakOff ends a stream that no target will continue; end does the accounting. A client gets an error
+// endInterrupted ends a stream that no target will continue; end does the accounting. A client gets an error
 // event. A peer is disconnected instead, so that it can continue the response itself.
-func (x *exchange) breakOff(cause, code string, end func()) {
+func (x *exchange) endInterrupted(cause, code string, end func()) {
 	if x.from != "" {
 		end()
 		panic(http.ErrAbortHandler) // closes the connection, as in relayWhole
 	}
-	x.put(nil, x.errorEvent(cause, code), time.Now()) // if the client has disconnected too, the request ends the same way
+	x.writeToClient(nil, x.errorEvent(cause, code), time.Now()) // if the client has disconnected too, the request ends the same way
 	end()
 }
 
-// continuation counts the outcome of a stream whose target failed. If a balancer could not continue it
+// countContinuation counts the outcome of a stream whose target failed. If a balancer could not continue it
 // for a peer, the peer may.
-func (x *exchange) continuation(outcome string) {
+func (x *exchange) countContinuation(outcome string) {
 	if x.from != "" && (outcome == continuedBroken || outcome == continuedRefused) {
 		return
 	}

@@ -29,7 +29,7 @@ func asked(bodies chan<- string, stream string) http.HandlerFunc {
 const finished = `data: {"id":"c2","object":"chat.completion.chunk","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}` + "\n\n"
 
 // What breaks, at which byte, and what the client then reads.
-func TestWhereAStreamBreaks(t *testing.T) {
+func TestStreamInterruptionPoints(t *testing.T) {
 	role := `data: {"id":"c","choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}` + "\n\n"
 	engineDied := `data: {"error":{"message":"EngineDeadError","type":"InternalServerError","code":500}}` + "\n\n" + doneEvent
 	cases := []struct {
@@ -92,7 +92,7 @@ func TestWhereAStreamBreaks(t *testing.T) {
 }
 
 // What is not continued ends in an error event, as if nobody could.
-func TestWhatCannotBeContinuedEndsInAnErrorEvent(t *testing.T) {
+func TestNoContinuationEndsInErrorEvent(t *testing.T) {
 	tool := `data: {"id":"c","choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"t","function":{"name":"f","arguments":""}}]}}]}` + "\n\n"
 	cases := []struct {
 		name, path, body, sent string
@@ -159,7 +159,7 @@ func TestWhatCannotBeContinuedEndsInAnErrorEvent(t *testing.T) {
 }
 
 // What an event says that is too long to be held is not known.
-func TestAnEventThatIsTooLongIsNotContinued(t *testing.T) {
+func TestOversizedEventIsNotContinued(t *testing.T) {
 	o := roundRobin(t)
 	o.Limits.MaxEvent = 200
 	b := start(t, o)
@@ -189,7 +189,7 @@ func TestAnEventThatIsTooLongIsNotContinued(t *testing.T) {
 
 // Nothing of an answer that is not streamed has reached the client: it is asked
 // for from its start, whatever it holds.
-func TestAnAnswerInOnePieceIsAskedForAnew(t *testing.T) {
+func TestNonStreamedResponseIsRetried(t *testing.T) {
 	for name, more := range map[string]string{"plain": "", "a form": `"response_format":{"type":"json_object"},`, "off": `"n":2,`} {
 		t.Run(name, func(t *testing.T) {
 			b := start(t, roundRobin(t))
@@ -214,7 +214,7 @@ func TestAnAnswerInOnePieceIsAskedForAnew(t *testing.T) {
 	}
 }
 
-func TestEveryOneThatGoesOnFails(t *testing.T) {
+func TestEveryContinuationFails(t *testing.T) {
 	testkit.Slow(t)
 	for name, h := range map[string]http.HandlerFunc{
 		"500": status(500), "no stream": whole(plainReply), "cut at once": cut("text/event-stream", ""),
@@ -224,7 +224,7 @@ func TestEveryOneThatGoesOnFails(t *testing.T) {
 			b := start(t, roundRobin(t))
 			b.attachAs("us-0", engine(t, cut("text/event-stream", chunk("a"))), service.EngineVLLM)
 			b.attachAs("us-1", engine(t, h), service.EngineVLLM)
-			got := tell(t, read(t, b.post(chatPath, streamBody, "X-Request-ID: r1")))
+			got := parseStream(t, read(t, b.post(chatPath, streamBody, "X-Request-ID: r1")))
 			if !strings.HasPrefix(got.text, "a") || got.broken == "" || got.ends != 0 || !strings.Contains(got.broken, "every try failed") {
 				t.Errorf("the client read %+v, want an error at the end", got)
 			}
@@ -240,7 +240,7 @@ func TestEveryOneThatGoesOnFails(t *testing.T) {
 
 // What the target that is to go on has no way of doing ends the answer at once: the
 // others, of the same model, are not asked.
-func TestWhatNobodyCanGoOnWithIsNotAskedAgain(t *testing.T) {
+func TestRejectedContinuationIsNotRetried(t *testing.T) {
 	thinks := strings.Replace(chunk("hm"), "content", "reasoning_content", 1)
 	for name, c := range map[string]struct {
 		h    http.HandlerFunc
@@ -256,7 +256,7 @@ func TestWhatNobodyCanGoOnWithIsNotAskedAgain(t *testing.T) {
 			b.attachAs("us-0", engine(t, cut("text/event-stream", chunk("a"))), service.EngineVLLM)
 			b.attachAs("us-1", engine(t, c.h), service.EngineVLLM)
 			b.attachAs("us-2", engine(t, func(http.ResponseWriter, *http.Request) { t.Error("it was asked too") }), service.EngineVLLM)
-			got := tell(t, read(t, b.post(chatPath, streamBody, "X-Request-ID: r1")))
+			got := parseStream(t, read(t, b.post(chatPath, streamBody, "X-Request-ID: r1")))
 			if got.text != "a" || got.ends != 0 || !strings.Contains(got.broken, c.want) {
 				t.Errorf("the client read %+v, want an error at the end", got)
 			}
@@ -270,14 +270,14 @@ func TestWhatNobodyCanGoOnWithIsNotAskedAgain(t *testing.T) {
 }
 
 // An answer goes on as often as tries are left; bounds and usage count all of it.
-func TestAnAnswerThatBreaksTwice(t *testing.T) {
+func TestResponseInterruptedTwice(t *testing.T) {
 	b := start(t, roundRobin(t))
 	bodies := make(chan string, 3)
-	b.attachAs("us-0", engine(t, counting(bodies, []string{"a", " b"}, 1, 100, "")), service.EngineVLLM)
-	b.attachAs("us-1", engine(t, counting(bodies, []string{" c"}, 1, 102, "")), service.EngineVLLM)
-	b.attachAs("us-2", engine(t, counting(bodies, []string{" d", " e"}, 1, 103, finished+doneEvent)), service.EngineVLLM)
+	b.attachAs("us-0", engine(t, continuousEngine(bodies, []string{"a", " b"}, 1, 100, "")), service.EngineVLLM)
+	b.attachAs("us-1", engine(t, continuousEngine(bodies, []string{" c"}, 1, 102, "")), service.EngineVLLM)
+	b.attachAs("us-2", engine(t, continuousEngine(bodies, []string{" d", " e"}, 1, 103, finished+doneEvent)), service.EngineVLLM)
 	body := strings.Replace(streamBody, "{", `{"max_tokens":10,"stream_options":{"include_usage":true},`, 1)
-	got := tell(t, strings.ReplaceAll(read(t, b.post(chatPath, body)), `"c2"`, `"c"`))
+	got := parseStream(t, strings.ReplaceAll(read(t, b.post(chatPath, body)), `"c2"`, `"c"`))
 	if got.text != "a b c d e" || got.ends != 1 || got.finishes != 1 || got.usage["completion_tokens"] != 5.0 || got.usage["prompt_tokens"] != 100.0 || got.usage["total_tokens"] != 105.0 {
 		t.Errorf("the client read %+v", got)
 	}
@@ -297,10 +297,10 @@ func TestAnAnswerThatBreaksTwice(t *testing.T) {
 }
 
 // An answer that has come to its bound lacks nothing but its end.
-func TestAnAnswerAtItsBoundIsEndedHere(t *testing.T) {
+func TestResponseAtTokenLimitEndsHere(t *testing.T) {
 	b := start(t, roundRobin(t))
 	b.attachAs("us-0", engine(t, cut("text/event-stream", chunk("a")+chunk("b"))), service.EngineVLLM)
-	got := tell(t, read(t, b.post(chatPath, strings.Replace(streamBody, "{", `{"max_completion_tokens":2,`, 1))))
+	got := parseStream(t, read(t, b.post(chatPath, strings.Replace(streamBody, "{", `{"max_completion_tokens":2,`, 1))))
 	if got.text != "ab" || got.finish != "length" || got.finishes != 1 || got.ends != 1 {
 		t.Errorf("the client read %+v", got)
 	}
@@ -317,7 +317,7 @@ func TestAnAnswerAtItsBoundIsEndedHere(t *testing.T) {
 }
 
 // A client that leaves while its answer waits for another replica is forgotten.
-func TestAClientThatLeavesBetweenTwoReplicas(t *testing.T) {
+func TestClientDisconnectsDuringFailover(t *testing.T) {
 	b := start(t, roundRobin(t))
 	b.attachAs("us-0", engine(t, func(w http.ResponseWriter, req *http.Request) {
 		_, _ = b.RemoveReplica("us-0", 0)
@@ -340,7 +340,7 @@ func TestAClientThatLeavesBetweenTwoReplicas(t *testing.T) {
 }
 
 // A replica that hangs in the middle of an answer is left for another.
-func TestAReplicaThatHangsIsLeft(t *testing.T) {
+func TestHungReplicaIsAbandoned(t *testing.T) {
 	o := roundRobin(t)
 	o.Limits.Idle = 30 * time.Millisecond
 	b := start(t, o)
@@ -355,7 +355,7 @@ func TestAReplicaThatHangsIsLeft(t *testing.T) {
 }
 
 // An engine that would begin anew is not asked to go on; one that can be is.
-func TestOnlyEnginesThatGoOnAreAsked(t *testing.T) {
+func TestOnlyContinuingEnginesAreUsed(t *testing.T) {
 	b := start(t, roundRobin(t))
 	b.attachAs("us-0", engine(t, cut("text/event-stream", chunk("a"))), service.EngineVLLM)
 	b.attachAs("us-1", engine(t, func(http.ResponseWriter, *http.Request) { t.Error("it was asked") }), service.EngineOpenAI)
@@ -370,12 +370,12 @@ func TestOnlyEnginesThatGoOnAreAsked(t *testing.T) {
 }
 
 // The balancer that has the replicas goes on; its peer sees a stream.
-func TestAPeerGoesOnByItself(t *testing.T) {
+func TestPeerContinuesStream(t *testing.T) {
 	us, eu := pair(t, "")
 	eu.attachAs("eu-0", engine(t, cut("text/event-stream", chunk("a"))), service.EngineVLLM)
 	eu.attachAs("eu-1", engine(t, speakRaw(chunk("b")+usageEvent(5, 0, 1)+finished+doneEvent)), service.EngineVLLM)
-	us.hear("lb-eu-0")
-	got := tell(t, read(t, us.post(chatPath, streamBody)))
+	us.receiveReport("lb-eu-0")
+	got := parseStream(t, read(t, us.post(chatPath, streamBody)))
 	if got.text != "ab" || got.ends != 1 {
 		t.Errorf("the client read %+v", got)
 	}
@@ -390,7 +390,7 @@ func TestAPeerGoesOnByItself(t *testing.T) {
 
 // A peer that cannot go on is left, and the origin goes on: at a replica of its
 // own, or at another peer, which looks for an engine that can.
-func TestTheOriginGoesOnWhereItsPeerCannot(t *testing.T) {
+func TestOriginContinuesAfterPeer(t *testing.T) {
 	for _, where := range []string{"own replica", "another peer"} {
 		t.Run(where, func(t *testing.T) {
 			us, eu := pair(t, "")
@@ -400,7 +400,7 @@ func TestTheOriginGoesOnWhereItsPeerCannot(t *testing.T) {
 			}), service.EngineVLLM)
 			bodies := make(chan string, 1)
 			rest := engine(t, asked(bodies, chunk("b")+finished+doneEvent))
-			us.hear("lb-eu-0")
+			us.receiveReport("lb-eu-0")
 			resp := us.post(chatPath, streamBody, headerContinue+": on")
 			if where == "own replica" {
 				us.attachAs("us-0", rest, service.EngineVLLM)
@@ -411,9 +411,9 @@ func TestTheOriginGoesOnWhereItsPeerCannot(t *testing.T) {
 				asia.attachAs("asia-0", engine(t, func(http.ResponseWriter, *http.Request) { t.Error("it was asked") }), service.EngineOpenAI)
 				asia.attachAs("asia-1", rest, service.EngineVLLM)
 				us.AddPeer(service.PeerConfig{ID: "lb-asia-0", Region: "local/asia", URL: asia.url}, nil)
-				us.hear("lb-asia-0")
+				us.receiveReport("lb-asia-0")
 			}
-			got := tell(t, strings.ReplaceAll(read(t, resp), `"c2"`, `"c"`))
+			got := parseStream(t, strings.ReplaceAll(read(t, resp), `"c2"`, `"c"`))
 			if got.text != "ab" || got.ends != 1 || got.broken != "" {
 				t.Errorf("the client read %+v", got)
 			}
@@ -430,12 +430,12 @@ func TestTheOriginGoesOnWhereItsPeerCannot(t *testing.T) {
 	}
 }
 
-func TestAPeerIsToldThatContinuingIsOff(t *testing.T) {
+func TestContinueOffReachesPeer(t *testing.T) {
 	us, eu := pair(t, "")
 	eu.attachAs("eu-0", engine(t, cut("text/event-stream", chunk("a"))), service.EngineVLLM)
 	eu.attachAs("eu-1", engine(t, func(http.ResponseWriter, *http.Request) { t.Error("it was asked") }), service.EngineVLLM)
-	us.hear("lb-eu-0")
-	got := tell(t, read(t, us.post(chatPath, streamBody, headerContinue+": off")))
+	us.receiveReport("lb-eu-0")
+	got := parseStream(t, read(t, us.post(chatPath, streamBody, headerContinue+": off")))
 	if got.text != "a" || got.broken == "" || us.continuations()["refused"] != 1 || len(eu.continuations()) != 0 {
 		t.Errorf("the client read %+v; continuations %v and %v", got, us.continuations(), eu.continuations())
 	}
@@ -444,7 +444,7 @@ func TestAPeerIsToldThatContinuingIsOff(t *testing.T) {
 }
 
 // Every cut of a stream into two halves gives the same answer.
-func TestEveryByteAStreamCanBreakAt(t *testing.T) {
+func TestStreamInterruptedAtEveryByte(t *testing.T) {
 	stream := chunk("a") + ": ping\n\n" + chunk("b")
 	var at int
 	b := start(t, roundRobin(t))
@@ -453,14 +453,14 @@ func TestEveryByteAStreamCanBreakAt(t *testing.T) {
 	b.attachAs("us-1", engine(t, func(w http.ResponseWriter, req *http.Request) {
 		body, _ := io.ReadAll(req.Body)
 		said := 0
-		for _, word := range []string{`"content":"a"`, `"content":"ab"`} {
-			if bytes.Contains(body, []byte(word)) {
-				said = len(word) - len(`"content":""`)
+		for _, value := range []string{`"content":"a"`, `"content":"ab"`} {
+			if bytes.Contains(body, []byte(value)) {
+				said = len(value) - len(`"content":""`)
 			}
 		}
 		w.Header().Set("Content-Type", "text/event-stream")
-		for _, word := range "abc"[said:] {
-			_, _ = io.WriteString(w, chunk(string(word)))
+		for _, value := range "abc"[said:] {
+			_, _ = io.WriteString(w, chunk(string(value)))
 		}
 		_, _ = io.WriteString(w, finished+doneEvent)
 		bodies <- ""
@@ -468,7 +468,7 @@ func TestEveryByteAStreamCanBreakAt(t *testing.T) {
 	for at = range len(stream) + 1 {
 		got := strings.ReplaceAll(read(t, b.post(chatPath, streamBody)), ": ping\n\n", "")
 		<-bodies
-		if all := tell(t, strings.ReplaceAll(got, `"c2"`, `"c"`)); all.text != "abc" || all.ends != 1 {
+		if all := parseStream(t, strings.ReplaceAll(got, `"c2"`, `"c"`)); all.text != "abc" || all.ends != 1 {
 			t.Fatalf("broken at byte %d: %q", at, got)
 		}
 		b.settled()
@@ -496,10 +496,10 @@ func (b *balancer) reset(ids ...string) {
 func TestContinuationHeader(t *testing.T) {
 	b := start(t, testOptions(t))
 	b.attach("us-0", engine(t, whole(plainReply)))
-	for word, status := range map[string]int{"off": 200, "OFF": 200, "on": 200, "": 200, "maybe": 400} {
-		resp := b.post(chatPath, plainBody, headerContinue+": "+word)
+	for value, status := range map[string]int{"off": 200, "OFF": 200, "on": 200, "": 200, "maybe": 400} {
+		resp := b.post(chatPath, plainBody, headerContinue+": "+value)
 		if resp.StatusCode != status {
-			t.Errorf("%s %q is answered %d, want %d", headerContinue, word, resp.StatusCode, status)
+			t.Errorf("%s %q is answered %d, want %d", headerContinue, value, resp.StatusCode, status)
 		}
 		if body := read(t, resp); status == 400 {
 			if message, _, code := apiErrorOf(t, body); code != "invalid_continue" || !strings.Contains(message, `"maybe"`) {

@@ -16,9 +16,9 @@ import (
 	"skyserve/lbd/record"
 )
 
-// tickEvery is the interval of ticks: core's resolution of waiting times, and how long progress is
+// tickInterval is the interval of ticks: core's resolution of waiting times, and how long progress is
 // accumulated.
-const tickEvery = 100 * time.Millisecond
+const tickInterval = 100 * time.Millisecond
 
 // Options are the options of New.
 type Options struct {
@@ -69,18 +69,18 @@ type Runtime struct {
 	keys      atomic.Pointer[quota.Keyring]
 	ledger    *quota.Ledger
 	seed      uint64 // for prefix keys: see keySeed and seedOf
-	began     time.Time
+	startedAt time.Time
 	// noContinue is Options.NoContinue until SetContinue is called.
 	noContinue atomic.Bool
 	// sharePrefixes is Options.SharePrefixes until SetSharePrefixes is called.
 	sharePrefixes atomic.Bool
 	// exposeCache is Options.ExposeCache until SetExposeCache is called.
 	exposeCache atomic.Bool
-	// allowed is Options.AllowParameters until SetAllowedParameters is called.
-	allowed   atomic.Uint32
-	accessLog bool                 // Options.AccessLog
-	tracer    Tracer               // nil = none
-	suspect   func(replica string) // Options.Suspect
+	// allowedParameters is Options.AllowParameters until SetAllowedParameters is called.
+	allowedParameters atomic.Uint32
+	accessLog         bool                 // Options.AccessLog
+	tracer            Tracer               // nil = none
+	suspect           func(replica string) // Options.Suspect
 
 	// mu guards everything down to the next blank line.
 	mu            sync.Mutex
@@ -92,23 +92,23 @@ type Runtime struct {
 	peers         map[string]*peer
 	removedEpochs map[string]uint64 // epochs of replicas that were removed
 	declared      []service.BalancerModel
-	offered       map[string][]string // models by peer, as last reported
+	peerModels    map[string][]string // models by peer, as last reported
 	ring          ring
-	made          []record.Request // decisions of the current step, for subscribers
+	newDecisions  []record.Request // decisions of the current step, for subscribers
 	idle          chan struct{}    // closed when the last request ends; nil unless draining
 	ticks         int
 
-	draining atomic.Bool
-	models   atomic.Pointer[modelTable]
-	stored   *responses
-	lookups  *lookups
-	memory   *quota.Memory
-	record   *recorder
-	stats    *stats
-	points   *points
-	metrics  *metrics
-	subs     subscribers
-	running  sync.WaitGroup // goroutines that Start started
+	draining        atomic.Bool
+	models          atomic.Pointer[modelTable]
+	storedResponses *responses
+	lookups         *lookups
+	memory          *quota.Memory
+	record          *recorder
+	stats           *stats
+	points          *points
+	metrics         *metrics
+	subs            subscribers
+	goroutines      sync.WaitGroup // goroutines that Start started
 }
 
 // New returns a runtime without replicas, peers or requests. It serves as soon as replicas are added
@@ -119,9 +119,9 @@ func New(o Options) (*Runtime, error) {
 	}
 	r := &Runtime{
 		self: o.Self, coreCfg: o.Core, limits: o.Limits.orDefault(), log: o.Logger, transport: o.Transport, secure: o.Secure,
-		ledger: quota.NewLedger(), seed: keySeed(o.Self.PeerToken), began: time.Now(), accessLog: o.AccessLog, tracer: o.Tracer, suspect: o.Suspect, core: core.New(o.Core),
+		ledger: quota.NewLedger(), seed: keySeed(o.Self.PeerToken), startedAt: time.Now(), accessLog: o.AccessLog, tracer: o.Tracer, suspect: o.Suspect, core: core.New(o.Core),
 		inFlight: map[string]*inFlight{}, replicas: map[string]*replica{}, ranks: map[string]rank{}, peers: map[string]*peer{},
-		removedEpochs: map[string]uint64{}, offered: map[string][]string{},
+		removedEpochs: map[string]uint64{}, peerModels: map[string][]string{},
 	}
 	if r.log == nil {
 		r.log = slog.New(slog.DiscardHandler)
@@ -136,12 +136,12 @@ func New(o Options) (*Runtime, error) {
 	r.SetAllowedParameters(o.AllowParameters)
 	r.declared = append(r.declared, o.Self.Models...)
 	r.ring = newRing(r.limits.Decisions)
-	r.stored = newResponses(r.limits.Responses)
+	r.storedResponses = newResponses(r.limits.Responses)
 	r.lookups = newLookups(r.limits)
 	r.memory = quota.NewMemory(r.limits.Memory, r.limits.TenantMemory)
 	r.stats = &stats{}
 	r.points = newPoints(o.Self, r.limits.HistoryMinutes)
-	r.points.serve(r.declared)
+	r.points.setModels(r.declared)
 	r.metrics = newMetrics()
 	r.record = newRecorder(o.Record, r.header(), r.limits.RecordBuffer, r.log)
 	r.rebuildModels()
@@ -151,16 +151,16 @@ func New(o Options) (*Runtime, error) {
 // Start runs the ticks and writes the record until ctx ends. It must be called at most once; Close
 // waits for the end.
 func (r *Runtime) Start(ctx context.Context) {
-	r.running.Go(func() { r.tickUntil(ctx) })
+	r.goroutines.Go(func() { r.tickUntil(ctx) })
 	if r.record != nil {
-		r.running.Go(func() { r.record.run(ctx) })
+		r.goroutines.Go(func() { r.record.run(ctx) })
 	}
 }
 
 // Close waits until the goroutines of Start have ended, which they do when its context ends, and
 // closes idle connections. It returns the error of writing the record.
 func (r *Runtime) Close() error {
-	r.running.Wait()
+	r.goroutines.Wait()
 	r.closeIdleConnections()
 	r.mu.Lock()
 	r.record.finish(r.Elapsed())
@@ -184,16 +184,16 @@ func (r *Runtime) closeIdleConnections() {
 }
 
 // Elapsed returns the monotonic time since the runtime was created. It is core's clock.
-func (r *Runtime) Elapsed() time.Duration { return time.Since(r.began) }
+func (r *Runtime) Elapsed() time.Duration { return time.Since(r.startedAt) }
 
 // Step passes an event to core at the current time, records it and delivers the actions without
 // blocking. The caller may reuse what the event points to, except Request.Prompt and Outcome.Key.
 func (r *Runtime) Step(ev core.Event) {
-	r.subs.publish(r.locked(func() {
-		r.noteSignOfLife(&ev)
+	r.subs.publish(r.underLock(func() {
+		r.recordSignOfLife(&ev)
 		r.step(ev)
 		if ev.Kind == core.EventPeerReport || ev.Kind == core.EventPeerRemoved {
-			r.noteOffer(ev)
+			r.updatePeerModels(ev)
 		}
 	}))
 }
@@ -210,14 +210,14 @@ func (r *Runtime) step(ev core.Event) {
 	actions := r.core.Step(now, ev)
 	r.metrics.step.Observe((r.Elapsed() - now).Seconds())
 	for i := range actions {
-		r.carryOut(now, &actions[i])
+		r.deliverAction(now, &actions[i])
 	}
 	r.record.add(now, ev, actions)
 }
 
-// carryOut delivers an action to the goroutine that waits for it. The decision is cloned: core reuses
+// deliverAction delivers an action to the goroutine that waits for it. The decision is cloned: core reuses
 // its memory in the next step.
-func (r *Runtime) carryOut(now time.Duration, a *core.Action) {
+func (r *Runtime) deliverAction(now time.Duration, a *core.Action) {
 	f := r.inFlight[a.ID]
 	if a.Kind == core.ActionHold {
 		if f != nil {
@@ -239,26 +239,26 @@ func (r *Runtime) carryOut(now time.Duration, a *core.Action) {
 	case core.ActionForward:
 		v.peer = r.peers[a.Target]
 	}
-	f.note(now, a)
+	f.recordAction(now, a)
 	r.metrics.decided(a, r.coreCfg.Policy.Name(), f.entry)
-	if r.subs.any() {
-		r.made = append(r.made, f.entry.Snapshot())
+	if r.subs.hasAny() {
+		r.newDecisions = append(r.newDecisions, f.entry.Snapshot())
 	}
 	if a.Kind != core.ActionAbort {
 		f.deliver(v)
 	}
 }
 
-// takeMade returns the decisions of the last step.
-func (r *Runtime) takeMade() []record.Request {
-	made := r.made
-	r.made = nil
-	return made
+// takeDecisions returns the decisions of the last step.
+func (r *Runtime) takeDecisions() []record.Request {
+	decisions := r.newDecisions
+	r.newDecisions = nil
+	return decisions
 }
 
 // tickUntil runs ticks until ctx ends.
 func (r *Runtime) tickUntil(ctx context.Context) {
-	ticker := time.NewTicker(tickEvery)
+	ticker := time.NewTicker(tickInterval)
 	defer ticker.Stop()
 	for {
 		select {
@@ -273,9 +273,9 @@ func (r *Runtime) tickUntil(ctx context.Context) {
 // tick reports the progress since the last tick to core, then advances its time.
 func (r *Runtime) tick() {
 	at := r.Elapsed()
-	made := r.locked(func() { r.stepTick(at) })
-	r.stats.gather(at)
-	r.subs.publish(made)
+	decisions := r.underLock(func() { r.stepTick(at) })
+	r.stats.collectTokens(at)
+	r.subs.publish(decisions)
 }
 
 // stepTick is tick with the lock held.
@@ -283,15 +283,15 @@ func (r *Runtime) stepTick(at time.Duration) {
 	for _, rep := range r.sortedReplicas() {
 		for _, k := range rep.ranks() {
 			if n := k.tokens().Swap(0); n > 0 {
-				rep.count.quiet = 0
+				rep.count.silentTicks = 0
 				rep.count.rate.add(at, n)
 				r.step(core.Event{Kind: core.EventProgress, Target: k.id(), Tokens: int(n)})
 			}
 		}
 	}
 	r.step(core.Event{Kind: core.EventTick})
-	r.giveUpSilent()
-	if r.ticks++; r.ticks%growEvery == 0 {
+	r.stopSilent()
+	if r.ticks++; r.ticks%growTicks == 0 {
 		r.growReservations(r.Elapsed())
 	}
 }

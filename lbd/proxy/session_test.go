@@ -58,7 +58,7 @@ func forwardAge(t *testing.T, lines []record.Line) time.Duration {
 	return 0
 }
 
-func TestSessionAgeReachesThePeer(t *testing.T) {
+func TestSessionAgeReachesPeer(t *testing.T) {
 	o := roundRobin(t)
 	o.Self.PeerToken = "secret"
 	us, usEnds := recorded(t, o)
@@ -76,21 +76,21 @@ func TestSessionAgeReachesThePeer(t *testing.T) {
 	const age = 5 * time.Millisecond
 	queued := us.Elapsed()
 	us.until(func() bool { return us.Elapsed() > queued+age })
-	us.hear("lb-eu-0")
+	us.receiveReport("lb-eu-0")
 	expect(t, <-answered, http.StatusOK, "")
 	us.settled()
 	eu.settled()
-	told := forwardAge(t, usEnds())
+	reported := forwardAge(t, usEnds())
 	got := arrivals(euEnds())
-	if told < age || len(got) != 1 || got[0].SessionAge != told.Truncate(time.Millisecond) {
-		t.Errorf("the peer heard %+v, want one request of a session of age %s in whole milliseconds", got, told)
+	if reported < age || len(got) != 1 || got[0].SessionAge != reported.Truncate(time.Millisecond) {
+		t.Errorf("the peer heard %+v, want one request of a session of age %s in whole milliseconds", got, reported)
 	}
-	if most := core.DefaultConfig(nil).MaxWait; len(got) == 1 && (got[0].Wait <= 0 || got[0].Wait > most-age) {
-		t.Errorf("the peer may hold it for %s, want what is left of %s after %s", got[0].Wait, most, age)
+	if limit := core.DefaultConfig(nil).MaxWait; len(got) == 1 && (got[0].Wait <= 0 || got[0].Wait > limit-age) {
+		t.Errorf("the peer may hold it for %s, want what is left of %s after %s", got[0].Wait, limit, age)
 	}
 }
 
-func TestSessionAgeIsBelievedOfPeersOnly(t *testing.T) {
+func TestSessionAgeIsTrustedFromPeersOnly(t *testing.T) {
 	peer := []string{"X-Skyserve-Hop: remote", "X-Skyserve-From: lb-eu-0", "X-Skyserve-Peer-Token: secret"}
 	tests := []struct {
 		name    string
@@ -99,7 +99,7 @@ func TestSessionAgeIsBelievedOfPeersOnly(t *testing.T) {
 	}{
 		{"a peer", append(peer[:3:3], "X-Skyserve-Session-Age-Ms: 1500"), 1500 * time.Millisecond},
 		{"a peer that says nothing", peer, 0},
-		{"more than a day", append(peer[:3:3], "X-Skyserve-Session-Age-Ms: 9223372036854775807"), maxSpan},
+		{"more than a day", append(peer[:3:3], "X-Skyserve-Session-Age-Ms: 9223372036854775807"), maxPeerDuration},
 		{"negative", append(peer[:3:3], "X-Skyserve-Session-Age-Ms: -1500"), 0},
 		{"no number", append(peer[:3:3], "X-Skyserve-Session-Age-Ms: 15e2"), 0},
 		{"too many digits", append(peer[:3:3], "X-Skyserve-Session-Age-Ms: 99999999999999999999999"), 0},
@@ -126,7 +126,7 @@ func TestSessionAgeIsBelievedOfPeersOnly(t *testing.T) {
 }
 
 // A client's word on its session's age does not travel on either.
-func TestSessionAgeOfAClientIsNotForwarded(t *testing.T) {
+func TestClientSessionAgeIsNotForwarded(t *testing.T) {
 	heard := make(chan string, 1)
 	o := roundRobin(t)
 	o.Self.PeerToken = "secret"
@@ -135,7 +135,7 @@ func TestSessionAgeOfAClientIsNotForwarded(t *testing.T) {
 		heard <- req.Header.Get(headerSessionAge)
 		whole(plainReply)(w, req)
 	})}, nil)
-	us.hear("lb-eu-0")
+	us.receiveReport("lb-eu-0")
 	const spoofed = "86399999"
 	expect(t, us.post(chatPath, plainBody, headerSessionAge+": "+spoofed), http.StatusOK, "")
 	if got := <-heard; got == spoofed {

@@ -15,35 +15,35 @@ import (
 // at other replicas, as if their connections had failed. A busy engine does one or the other. Silence
 // is counted in ticks: while this process itself was paused, no probes were sent.
 
-// stoppableTry lets another goroutine stop the current attempt of a request.
-type stoppableTry struct {
+// stoppableAttempt lets another goroutine stop the current attempt of a request.
+type stoppableAttempt struct {
 	atomic.Pointer[context.CancelCauseFunc]
 }
 
 // stop stops the current attempt, which counts as failed.
-func (l *stoppableTry) stop() {
+func (l *stoppableAttempt) stop() {
 	if stop := l.Load(); stop != nil {
 		(*stop)(errSilent)
 	}
 }
 
-// noteSignOfLife records that the replica of an event responded; the lock must be held. A rejected
+// recordSignOfLife records that the replica of an event responded; the lock must be held. A rejected
 // probe counts too: engines that finish their requests reject them.
-func (r *Runtime) noteSignOfLife(ev *core.Event) {
+func (r *Runtime) recordSignOfLife(ev *core.Event) {
 	if k := r.ranks[ev.Target]; k.replica != nil && ev.Kind == core.EventReplicaReport {
-		k.count.quiet = 0
+		k.count.silentTicks = 0
 	}
 }
 
-// giveUpSilent counts a tick, and stops the requests in flight at replicas that have been silent for
+// stopSilent counts a tick, and stops the requests in flight at replicas that have been silent for
 // too long; the lock must be held.
-func (r *Runtime) giveUpSilent() {
+func (r *Runtime) stopSilent() {
 	silent := func(k rank) bool {
-		return k.replica != nil && time.Duration(k.count.quiet)*tickEvery >= r.limits.Silent
+		return k.replica != nil && time.Duration(k.count.silentTicks)*tickInterval >= r.limits.Silent
 	}
 	found := false
 	for _, rep := range r.replicas {
-		rep.count.quiet++
+		rep.count.silentTicks++
 		found = found || silent(rank{replica: rep})
 	}
 	if !found {
@@ -51,7 +51,7 @@ func (r *Runtime) giveUpSilent() {
 	}
 	for _, f := range r.inFlight {
 		if f.entry.State == record.StateSent && silent(r.ranks[f.entry.Target]) {
-			f.currentTry.stop()
+			f.currentAttempt.stop()
 		}
 	}
 }

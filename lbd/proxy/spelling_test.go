@@ -9,7 +9,7 @@ import (
 
 // A key that two readers of a body could take for two different things is refused
 // by its name: the engine must not act upon what the balancer did not see.
-func TestAmbiguousKeysReachNoEngine(t *testing.T) {
+func TestAmbiguousKeysAreRejected(t *testing.T) {
 	b := start(t, testOptions(t))
 	b.attach("us-0", engine(t, func(w http.ResponseWriter, _ *http.Request) {
 		t.Error("an engine was asked")
@@ -32,7 +32,7 @@ func TestAmbiguousKeysReachNoEngine(t *testing.T) {
 }
 
 // What no reader takes for a parameter passes as it is.
-func TestKeysThatPassAsTheyAre(t *testing.T) {
+func TestEngineKeysAreForwarded(t *testing.T) {
 	b := start(t, testOptions(t))
 	bodies := make(chan string, 1)
 	b.attach("us-0", engine(t, asked(bodies, chunk("a")+doneEvent)))
@@ -51,7 +51,7 @@ func TestKeysThatPassAsTheyAre(t *testing.T) {
 
 // Below the top level escapes are no offence, as schemas and templates have keys of
 // their users; what is read there is what a decoder reads.
-func TestNestedKeysAreReadAsDecodersDo(t *testing.T) {
+func TestNestedKeysMatchDecoders(t *testing.T) {
 	b := start(t, testOptions(t))
 	bodies := make(chan string, 1)
 	b.attach("us-0", engine(t, asked(bodies, chunk("a")+usageEvent(3, 0, 1)+doneEvent)))

@@ -49,7 +49,7 @@ func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "unix"
 
 // overPipes runs a test of a runtime behind pipes, on a clock of its own. Its one
 // replica is the engine.
-func overPipes(t *testing.T, o Options, e *endless, test func(t *testing.T, b *balancer, p *pipes)) {
+func overPipes(t *testing.T, o Options, e *endlessEngine, test func(t *testing.T, b *balancer, p *pipes)) {
 	synctest.Test(t, func(t *testing.T) {
 		e.gone = make(chan struct{}, 1)
 		o.Transport = e
@@ -72,16 +72,16 @@ func overPipes(t *testing.T, o Options, e *endless, test func(t *testing.T, b *b
 	})
 }
 
-// endless is an engine that streams until its request is given up, which it
+// endlessEngine is an engine that streams until its request is given up, which it
 // tells; as a whole it answers with a body of the given size.
-type endless struct {
+type endlessEngine struct {
 	size int
 	gone chan struct{}
 	word string        // streamed again and again
 	gap  time.Duration // between two of them; 0 = a second
 }
 
-func (e *endless) RoundTrip(req *http.Request) (*http.Response, error) {
+func (e *endlessEngine) RoundTrip(req *http.Request) (*http.Response, error) {
 	_, _ = io.Copy(io.Discard, req.Body)
 	_ = req.Body.Close()
 	resp := &http.Response{StatusCode: http.StatusOK, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Request: req, Header: http.Header{}}
@@ -97,7 +97,7 @@ func (e *endless) RoundTrip(req *http.Request) (*http.Response, error) {
 
 type endlessBody struct {
 	ctx    context.Context
-	engine *endless
+	engine *endlessEngine
 }
 
 func (b *endlessBody) Read(p []byte) (int, error) {
@@ -122,10 +122,10 @@ func request(body string, headers ...string) string {
 // A client that stops reading is cut off once it has taken nothing for as long
 // as Stall says, and its request is taken back from the engine; nothing stays
 // in use.
-func TestClientThatStopsReadingIsCutOff(t *testing.T) {
+func TestStalledClientIsDisconnected(t *testing.T) {
 	o := testOptions(t)
 	o.Keys = limited(t, "concurrent=1 tokens_per_minute=100000")
-	e := &endless{}
+	e := &endlessEngine{}
 	overPipes(t, o, e, func(t *testing.T, b *balancer, p *pipes) {
 		conn := p.dial()
 		defer conn.Close()
@@ -141,7 +141,7 @@ func TestClientThatStopsReadingIsCutOff(t *testing.T) {
 		if took := time.Since(stopped); took > b.limits.Stall+time.Second || took < b.limits.Stall*3/4 {
 			t.Errorf("the engine was let go of after %v, want about %v", took, b.limits.Stall)
 		}
-		b.atRest("acme")
+		b.isIdle("acme")
 		if c := b.View().Counts; c.Cancelled != 1 || c.Outstanding != 0 || c.Queued != 0 {
 			t.Errorf("counts %+v, want one cancelled and none left", c)
 		}
@@ -149,8 +149,8 @@ func TestClientThatStopsReadingIsCutOff(t *testing.T) {
 }
 
 // A client that reads slowly but steadily is served for as long as it takes.
-func TestClientThatReadsSlowly(t *testing.T) {
-	e := &endless{}
+func TestSlowClient(t *testing.T) {
+	e := &endlessEngine{}
 	overPipes(t, testOptions(t), e, func(t *testing.T, b *balancer, p *pipes) {
 		conn := p.dial()
 		if _, err := io.WriteString(conn, request(streamBody)); err != nil {
@@ -171,9 +171,9 @@ func TestClientThatReadsSlowly(t *testing.T) {
 
 // Of an answer that came in one piece nothing stays behind either when its client
 // does not take it, not even its last bytes, which the server writes itself.
-func TestClientThatDoesNotTakeAWholeAnswer(t *testing.T) {
+func TestClientDoesNotReadWholeResponse(t *testing.T) {
 	for _, size := range []int{10, 3000, 100_000} {
-		overPipes(t, testOptions(t), &endless{size: size}, func(t *testing.T, b *balancer, p *pipes) {
+		overPipes(t, testOptions(t), &endlessEngine{size: size}, func(t *testing.T, b *balancer, p *pipes) {
 			conn := p.dial()
 			defer conn.Close()
 			if _, err := io.WriteString(conn, request(plainBody)); err != nil {
@@ -192,8 +192,8 @@ func TestClientThatDoesNotTakeAWholeAnswer(t *testing.T) {
 
 // The write deadline of one request does not outlive it: the connection may be
 // idle for longer and serve again.
-func TestConnectionServesAfterItsDeadline(t *testing.T) {
-	overPipes(t, testOptions(t), &endless{size: 10}, func(t *testing.T, b *balancer, p *pipes) {
+func TestConnectionReusedAfterDeadline(t *testing.T) {
+	overPipes(t, testOptions(t), &endlessEngine{size: 10}, func(t *testing.T, b *balancer, p *pipes) {
 		conn := p.dial()
 		defer conn.Close()
 		r := bufio.NewReader(conn)
@@ -236,8 +236,8 @@ func overHTTP2(t *testing.T, p *pipes, read func(*http.Response)) {
 	read(resp)
 }
 
-func TestClientThatStopsReadingOverHTTP2(t *testing.T) {
-	e := &endless{word: strings.Repeat("word ", 300)}
+func TestClientStopsReadingOverHTTP2(t *testing.T) {
+	e := &endlessEngine{word: strings.Repeat("word ", 300)}
 	overPipes(t, testOptions(t), e, func(t *testing.T, b *balancer, p *pipes) {
 		overHTTP2(t, p, func(resp *http.Response) {
 			if resp.ProtoMajor != 2 {
@@ -255,7 +255,7 @@ func TestClientThatStopsReadingOverHTTP2(t *testing.T) {
 // An engine that is silent for longer than a client may be is no stalled client.
 func TestSilentEngineOverHTTP2(t *testing.T) {
 	o := testOptions(t)
-	e := &endless{gap: 50 * time.Second}
+	e := &endlessEngine{gap: 50 * time.Second}
 	overPipes(t, o, e, func(t *testing.T, b *balancer, p *pipes) {
 		overHTTP2(t, p, func(resp *http.Response) {
 			if _, err := io.ReadFull(resp.Body, make([]byte, 1000)); err != nil {

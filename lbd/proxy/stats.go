@@ -38,8 +38,8 @@ type stats struct {
 	ttft     latencyWindow
 }
 
-// gather adds the tokens since the last tick to the window.
-func (s *stats) gather(at time.Duration) {
+// collectTokens adds the tokens since the last tick to the window.
+func (s *stats) collectTokens(at time.Duration) {
 	if n := s.tokens.Swap(0); n > 0 {
 		s.output.add(at, n)
 	}

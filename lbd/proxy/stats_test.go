@@ -86,7 +86,7 @@ func TestLatencyWindow(t *testing.T) {
 	})
 }
 
-func TestPointsRollAndAreBounded(t *testing.T) {
+func TestPointsAdvanceAndAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt, err := New(Options{Self: service.BalancerConfig{ID: "lb", Region: "local/us"}, Core: testOptions(t).Core, Limits: Limits{HistoryMinutes: 3}})
 		if err != nil {
@@ -194,7 +194,7 @@ func TestStatsByOrigin(t *testing.T) {
 
 // A minute that was watched and had no requests is zero; a forecast that took it
 // for a gap would go on expecting the load that has ended.
-func TestWatchedSilenceIsZero(t *testing.T) {
+func TestSilentMinutesAreZero(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		self := service.BalancerConfig{ID: "lb", Region: "local/us", Models: []service.BalancerModel{{Name: "m", Aliases: []string{"small"}}}}
 		rt, err := New(Options{Self: self, Core: testOptions(t).Core})
@@ -208,9 +208,9 @@ func TestWatchedSilenceIsZero(t *testing.T) {
 		zero := func(minute int64) telemetry.Point {
 			return telemetry.Point{Minute: begin + minute, Balancer: "lb", Region: "local/us", Model: "m", Tier: service.TierFast}
 		}
-		asked := zero(2)
-		asked.Tier, asked.Requests = service.TierNormal, 1
-		if got, want := rt.History(0), []telemetry.Point{zero(0), zero(1), asked, zero(3)}; !samePoints(got, want) {
+		requested := zero(2)
+		requested.Tier, requested.Requests = service.TierNormal, 1
+		if got, want := rt.History(0), []telemetry.Point{zero(0), zero(1), requested, zero(3)}; !samePoints(got, want) {
 			t.Errorf("history %+v, want %+v", got, want)
 		}
 	})

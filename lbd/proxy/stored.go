@@ -40,8 +40,8 @@ type storedAt struct {
 	model       string // that generated it; empty if not known
 }
 
-func newResponses(most int) *responses {
-	return &responses{max: most, byID: map[responseID]*list.Element{}}
+func newResponses(limit int) *responses {
+	return &responses{max: limit, byID: map[responseID]*list.Element{}}
 }
 
 // put remembers a response.
@@ -91,11 +91,11 @@ func (r *Runtime) holderOf(ctx context.Context, c *openai.Call, o *origin) (targ
 		return "", refused
 	}
 	response := responseID{o.tenant, id}
-	if at, known := r.stored.find(response); known && r.urlOf(at.target) == at.url {
+	if at, known := r.storedResponses.find(response); known && r.urlOf(at.target) == at.url {
 		return at.target, nil
 	}
 	if o.from == "" && len(response.id) <= maxResponseID && r.forwards() {
-		at, refused := r.locate(ctx, response)
+		at, refused := r.locateResponse(ctx, response)
 		if refused != nil || at.target != "" {
 			return at.target, refused
 		}
@@ -117,9 +117,9 @@ func (r *Runtime) urlOf(target string) string {
 	return ""
 }
 
-// remember stores who holds the current response. It is called before the client has the end of the
+// rememberHolder stores who holds the current response. It is called before the client has the end of the
 // response: the next request may follow at once.
-func (x *exchange) remember() {
+func (x *exchange) rememberHolder() {
 	if !x.endpoint.Stored {
 		return
 	}
@@ -127,13 +127,13 @@ func (x *exchange) remember() {
 	if !ok {
 		return
 	}
-	at := storedAt{response: responseID{x.tenant, id}, target: x.sent.target, model: x.model}
+	at := storedAt{response: responseID{x.tenant, id}, target: x.current.target, model: x.model}
 	switch {
-	case x.sent.rank.replica != nil:
-		at.url = x.sent.rank.cfg.URL
-	case x.sent.peer != nil:
-		at.url = x.sent.peer.cfg.URL
+	case x.current.rank.replica != nil:
+		at.url = x.current.rank.cfg.URL
+	case x.current.peer != nil:
+		at.url = x.current.peer.cfg.URL
 	}
-	x.rt.stored.put(at)
-	x.rt.lookups.exists(at.response)
+	x.rt.storedResponses.put(at)
+	x.rt.lookups.dropMiss(at.response)
 }

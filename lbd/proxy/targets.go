@@ -33,11 +33,11 @@ type replica struct {
 // replicaCount contains the counts of a replica's responses.
 type replicaCount struct {
 	targetCount
-	tokens []atomic.Int64 // streamed since the last tick, by rank
-	quiet  int            // ticks since it last responded; guarded by the runtime's lock
-	rate   rateWindow
-	hits   hitWindow
-	served sync.Map // *endpoint that returned 200
+	tokens      []atomic.Int64 // streamed since the last tick, by rank
+	silentTicks int            // ticks since it last responded; guarded by the runtime's lock
+	rate        rateWindow
+	hits        hitWindow
+	served      sync.Map // *endpoint that returned 200
 	// prompt and cached are the tokens of responses that report both.
 	prompt, cached atomic.Int64
 }
@@ -89,21 +89,21 @@ func (r *Runtime) AddReplica(cfg service.ReplicaConfig) (added bool, err error) 
 	default:
 		rep.transport = r.secure
 	}
-	return r.stepWith(func() (bool, error) { return r.putReplica(rep) })
+	return r.changeTargets(func() (bool, error) { return r.storeReplica(rep) })
 }
 
-// stepWith runs a change of the targets under the lock, then publishes the decisions.
-func (r *Runtime) stepWith(change func() (bool, error)) (bool, error) {
+// changeTargets runs a change of the targets under the lock, then publishes the decisions.
+func (r *Runtime) changeTargets(change func() (bool, error)) (bool, error) {
 	var changed bool
 	var err error
-	r.subs.publish(r.locked(func() {
+	r.subs.publish(r.underLock(func() {
 		changed, err = change()
 		r.rebuildModels()
 	}))
 	return changed, err
 }
 
-func (r *Runtime) putReplica(rep *replica) (bool, error) {
+func (r *Runtime) storeReplica(rep *replica) (bool, error) {
 	cfg := rep.cfg
 	old := r.replicas[cfg.ID]
 	held := r.removedEpochs[cfg.ID]
@@ -130,7 +130,7 @@ func (r *Runtime) putReplica(rep *replica) (bool, error) {
 // Otherwise it fails with ErrOlderEpoch when the replica was assigned with a newer epoch. It reports
 // whether the id was known.
 func (r *Runtime) RemoveReplica(id string, epoch uint64) (removed bool, err error) {
-	return r.stepWith(func() (bool, error) {
+	return r.changeTargets(func() (bool, error) {
 		old := r.replicas[id]
 		if old == nil {
 			return false, nil
@@ -138,15 +138,15 @@ func (r *Runtime) RemoveReplica(id string, epoch uint64) (removed bool, err erro
 		if epoch != 0 && epoch < old.cfg.Epoch {
 			return false, fmt.Errorf("removing replica %q: epoch %d, current %d: %w", id, epoch, old.cfg.Epoch, ErrOlderEpoch)
 		}
-		r.bury(id, max(epoch, old.cfg.Epoch))
+		r.rememberEpoch(id, max(epoch, old.cfg.Epoch))
 		r.removeRanks(old)
 		return true, nil
 	})
 }
 
-// bury remembers the epoch of a removed replica, so that a delayed assignment cannot add it again. The
+// rememberEpoch remembers the epoch of a removed replica, so that a delayed assignment cannot add it again. The
 // oldest is forgotten first.
-func (r *Runtime) bury(id string, epoch uint64) {
+func (r *Runtime) rememberEpoch(id string, epoch uint64) {
 	if epoch == 0 {
 		return
 	}
@@ -165,7 +165,7 @@ func (r *Runtime) bury(id string, epoch uint64) {
 // DrainReplica lets a replica finish its requests and sends it no new ones. It reports whether the id
 // is known.
 func (r *Runtime) DrainReplica(id string) bool {
-	known, _ := r.stepWith(func() (bool, error) {
+	known, _ := r.changeTargets(func() (bool, error) {
 		rep := r.replicas[id]
 		if rep == nil {
 			return false, nil
@@ -209,7 +209,7 @@ func (r *Runtime) AddPeer(cfg service.PeerConfig, transport http.RoundTripper) {
 	if transport == nil {
 		transport = r.transport
 	}
-	_, _ = r.stepWith(func() (bool, error) {
+	_, _ = r.changeTargets(func() (bool, error) {
 		count := &targetCount{}
 		if old := r.peers[cfg.ID]; old != nil && old.cfg.URL == cfg.URL {
 			count = old.count
@@ -222,9 +222,9 @@ func (r *Runtime) AddPeer(cfg service.PeerConfig, transport http.RoundTripper) {
 
 // RemovePeer removes a peer; requests forwarded to it continue.
 func (r *Runtime) RemovePeer(id string) {
-	_, _ = r.stepWith(func() (bool, error) {
+	_, _ = r.changeTargets(func() (bool, error) {
 		delete(r.peers, id)
-		delete(r.offered, id)
+		delete(r.peerModels, id)
 		r.step(core.Event{Kind: core.EventPeerRemoved, Target: id})
 		return true, nil
 	})

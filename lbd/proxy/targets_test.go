@@ -83,13 +83,13 @@ func TestAddReplicaRefuses(t *testing.T) {
 	}
 }
 
-func TestTombstonesAreBounded(t *testing.T) {
+func TestRemovedEpochsAreLimited(t *testing.T) {
 	rt, err := New(testOptions(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i := range uint64(maxRemoved + 10) {
-		rt.bury(string(rune('a'+i%26))+string(rune(i)), i+1)
+		rt.rememberEpoch(string(rune('a'+i%26))+string(rune(i)), i+1)
 	}
 	if len(rt.removedEpochs) > maxRemoved {
 		t.Errorf("%d epochs of removed replicas are kept, want at most %d", len(rt.removedEpochs), maxRemoved)
@@ -98,7 +98,7 @@ func TestTombstonesAreBounded(t *testing.T) {
 
 func TestModels(t *testing.T) {
 	b := start(t, testOptions(t))
-	names := func() []string { return b.models.Load().list }
+	names := func() []string { return b.models.Load().names }
 	want := func(list ...string) {
 		t.Helper()
 		if got := names(); !equal(got, list) {
@@ -112,14 +112,14 @@ func TestModels(t *testing.T) {
 	want("chat-small", testModel, "other")
 	b.SetModels([]service.BalancerModel{{Name: "m", Aliases: []string{"other", "alias"}}})
 	want("alias", "m", "other")
-	if stands, _ := b.models.Load().resolve([]byte("other")); stands.Model != "other" {
-		t.Errorf("an alias hides the real model: %+v", stands)
+	if resolved, _ := b.models.Load().resolve([]byte("other")); resolved.Model != "other" {
+		t.Errorf("an alias hides the real model: %+v", resolved)
 	}
 	if _, err := b.RemoveReplica("x", 0); err != nil {
 		t.Fatal(err)
 	}
-	if stands, _ := b.models.Load().resolve([]byte("other")); stands.Model != "m" {
-		t.Errorf("other is %+v, want m", stands)
+	if resolved, _ := b.models.Load().resolve([]byte("other")); resolved.Model != "m" {
+		t.Errorf("other is %+v, want m", resolved)
 	}
 	if code, body := b.get("/v1/models"); code != 200 || !contains(body, `"id":"alias"`, `"root":"m"`, `"object":"list"`) {
 		t.Errorf("/v1/models answers %d %s", code, body)

@@ -39,7 +39,7 @@ func (b *balancer) matched(id string) int {
 
 // What one tenant asked is not found for another one, unless the operator says that
 // they share; a service without keys has one tenant.
-func TestTenantsPrefixesAreApart(t *testing.T) {
+func TestPrefixesAreSeparatePerTenant(t *testing.T) {
 	for _, c := range []struct {
 		name         string
 		keys, shares bool
@@ -53,8 +53,8 @@ func TestTenantsPrefixesAreApart(t *testing.T) {
 			}
 			b := start(t, o)
 			b.attach("us-0", engine(t, whole(plainReply)))
-			for _, ask := range []struct{ id, as string }{{"first", asAnna}, {"again", asAnna}, {"other", asBen}} {
-				expect(t, b.post(chatPath, longBody, ask.as, "X-Request-Id: "+ask.id), 200, "")
+			for _, lookup := range []struct{ id, as string }{{"first", asAnna}, {"again", asAnna}, {"other", asBen}} {
+				expect(t, b.post(chatPath, longBody, lookup.as, "X-Request-Id: "+lookup.id), 200, "")
 			}
 			if b.matched("first") != 0 || b.matched("again") < 600 {
 				t.Errorf("of what its own tenant asked %d bytes are found first, %d later", b.matched("first"), b.matched("again"))
@@ -67,7 +67,7 @@ func TestTenantsPrefixesAreApart(t *testing.T) {
 }
 
 // Whether tenants share prefixes is read anew without a restart.
-func TestSharingPrefixesIsReconfigured(t *testing.T) {
+func TestSharePrefixesIsReloaded(t *testing.T) {
 	o := testOptions(t)
 	o.Keys = twoTenants(t)
 	b := start(t, o)
@@ -95,7 +95,7 @@ func askedOf(t *testing.T, token string, headers ...string) (here, there *core.R
 	}
 	both[0].AddPeer(service.PeerConfig{ID: "lb-eu-0", Region: "local/eu", URL: both[1].url}, nil)
 	both[1].attach("eu-0", engine(t, whole(plainReply)))
-	both[0].hear("lb-eu-0")
+	both[0].receiveReport("lb-eu-0")
 	expect(t, both[0].post(chatPath, longBody, headers...), 200, "")
 	for i := range both {
 		both[i].settled()
@@ -105,7 +105,7 @@ func askedOf(t *testing.T, token string, headers ...string) (here, there *core.R
 
 // The balancers of a service hash a tenant's prompt alike, and tenants' differently; so
 // they do with sessions.
-func TestBalancersAgreeOnATenantsKeys(t *testing.T) {
+func TestBalancersDeriveSameTenantSeeds(t *testing.T) {
 	anna, annaThere := askedOf(t, "token", asAnna, "X-Session-Id: s1")
 	ben, benThere := askedOf(t, "token", asBen, "X-Session-Id: s1")
 	for _, c := range []struct {
@@ -124,7 +124,7 @@ func TestBalancersAgreeOnATenantsKeys(t *testing.T) {
 
 // A request for a tier above its key's ceiling is refused and says why; what names none
 // gets the key's. A forwarded request was let in where its client sent it.
-func TestATierAboveTheKeysCeilingIsRefused(t *testing.T) {
+func TestTierAboveKeyMaximumIsRejected(t *testing.T) {
 	us, eu := pair(t, "token")
 	keys, err := service.ParseKeys("sk max_tier=IW-N", service.KeyLimits{})
 	if err != nil {
@@ -133,7 +133,7 @@ func TestATierAboveTheKeysCeilingIsRefused(t *testing.T) {
 	us.SetKeys(keys)
 	eu.SetKeys(keys)
 	eu.attach("eu-0", engine(t, whole(plainReply)))
-	us.hear("lb-eu-0")
+	us.receiveReport("lb-eu-0")
 	for _, c := range []struct {
 		tier   string
 		status int
@@ -158,7 +158,7 @@ func TestATierAboveTheKeysCeilingIsRefused(t *testing.T) {
 
 // A session's name is its tenant's own, however it is told: by key, header, user or
 // address. Without a tenant it is the same at every balancer, as before.
-func TestSessionsOfTenantsAreApart(t *testing.T) {
+func TestSessionsAreSeparatePerTenant(t *testing.T) {
 	for _, c := range []struct{ key, header, user, client string }{
 		{key: "s"}, {header: "s"}, {user: "s"}, {client: "10.0.0.1:99"},
 	} {

@@ -17,16 +17,16 @@ import (
 // hidden from clients that did not request it. Otherwise events count as tokens only if the target was
 // observed to send each token in its own event.
 
-// oneByOne is how many tokens of a target must have arrived in events of one token, without exception,
+// minSingleTokens is how many tokens of a target must have arrived in events of one token, without exception,
 // before its events count as tokens. A target that sends two tokens in a tenth of its events passes
 // this once in a thousand times.
-const oneByOne = 64
+const minSingleTokens = 64
 
 // tokenEvents is what was learned about how a target puts tokens into events.
 type tokenEvents struct {
-	single  atomic.Int64  // tokens of responses with one in each event; far below zero after one without
-	refuses atomic.Bool   // it returns an error to requests for the usage so far
-	mean    atomic.Uint64 // mean tokens per event, a float64's bits; 0 = nothing learned
+	singleTokens  atomic.Int64  // tokens of responses with one in each event; far below zero after one without
+	rejectsCounts atomic.Bool   // it returns an error to requests for the usage so far
+	meanPerEvent  atomic.Uint64 // mean tokens per event, a float64's bits; 0 = nothing learned
 }
 
 // meanWeight is the weight of each stream in the mean, and maxPerEvent limits its value.
@@ -39,43 +39,43 @@ const (
 // that end at the same instant one may be lost.
 func (t *tokenEvents) learnMean(events, tokens int) {
 	ratio := min(max(float64(tokens)/float64(events), 1.0/maxPerEvent), maxPerEvent)
-	if bits := t.mean.Load(); bits != 0 {
+	if bits := t.meanPerEvent.Load(); bits != 0 {
 		mean := math.Float64frombits(bits)
 		ratio = mean + meanWeight*(ratio-mean)
 	}
-	t.mean.Store(math.Float64bits(ratio))
+	t.meanPerEvent.Store(math.Float64bits(ratio))
 }
 
-// observe learns from a complete response. A response that ends by itself may have a last token
+// learnSingle learns from a complete response. A response that ends by itself may have a last token
 // without text.
-func (t *tokenEvents) observe(events, tokens int, bounded bool) {
+func (t *tokenEvents) learnSingle(events, tokens int, bounded bool) {
 	if tokens == events || tokens == events+1 && !bounded {
-		t.single.Add(int64(tokens))
+		t.singleTokens.Add(int64(tokens))
 		return
 	}
-	t.single.Store(math.MinInt64 / 2)
+	t.singleTokens.Store(math.MinInt64 / 2)
 }
 
 // areTokens reports whether each event of the target counts as a token.
-func (t *tokenEvents) areTokens() bool { return t.single.Load() >= oneByOne }
+func (t *tokenEvents) areTokens() bool { return t.singleTokens.Load() >= minSingleTokens }
 
 // observeEvents learns from a stream that a single target served how it puts tokens into events.
 // complete: all of the stream has arrived.
 func (x *exchange) observeEvents(complete bool) {
-	a, c := &x.answer, x.sent.counted()
+	a, c := &x.answer, x.current.targetCounts()
 	if c == nil || x.splice != nil || !a.Usage.Output.Known || a.Events == 0 {
 		return
 	}
 	c.learnMean(a.Events, a.Usage.Output.Value)
-	if complete && x.keepsTranscript() {
-		c.observe(a.Events, a.Usage.Output.Value, a.Bounded)
+	if complete && x.hasTranscript() {
+		c.learnSingle(a.Events, a.Usage.Output.Value, a.Bounded)
 	}
 }
 
 // tokensPerEvent returns the mean tokens per event of the current target; 1 if nothing was learned.
 func (x *exchange) tokensPerEvent() float64 {
-	if c := x.sent.counted(); c != nil {
-		if bits := c.mean.Load(); bits != 0 {
+	if c := x.current.targetCounts(); c != nil {
+		if bits := c.meanPerEvent.Load(); bits != 0 {
 			return math.Float64frombits(bits)
 		}
 	}
@@ -85,8 +85,8 @@ func (x *exchange) tokensPerEvent() float64 {
 // impliedBound returns the token limit that the current target applies although the client set none; 0
 // if there is none or it is not known.
 func (x *exchange) impliedBound() int {
-	r := x.sent.rank.replica
-	if r == nil || x.bounded {
+	r := x.current.rank.replica
+	if r == nil || x.namesMaxTokens {
 		return 0
 	}
 	return x.endpoint.ImpliedBound(r.cfg.Kind)
@@ -98,42 +98,42 @@ func (x *exchange) countKnown() bool {
 	if !x.countMatters && x.impliedBound() == 0 || x.answer.Tokens == 0 || x.answer.Exact {
 		return true
 	}
-	c := x.sent.counted()
+	c := x.current.targetCounts()
 	return c != nil && c.areTokens()
 }
 
-// asks reports whether to request the usage so far from the current target. A peer requests it from
+// shouldRequestCounts reports whether to request the usage so far from the current target. A peer requests it from
 // its engines itself, and is asked not to hide it.
-func (x *exchange) asks(body *sharedBody) bool {
-	r := x.sent.rank.replica
+func (x *exchange) shouldRequestCounts(body *sharedBody) bool {
+	r := x.current.rank.replica
 	switch {
-	case !x.keepsTranscript() && x.wantsCounts == "":
+	case !x.hasTranscript() && x.requestedCounts == "":
 		return false
 	case r == nil:
-		return x.sent.peer != nil
+		return x.current.peer != nil
 	}
-	return len(body.counts.With) > 0 && openai.CountsUsage(r.cfg.Kind) && !r.count.refuses.Load()
+	return len(body.counts.With) > 0 && openai.CountsUsage(r.cfg.Kind) && !r.count.rejectsCounts.Load()
 }
 
 // refusesCounts reports whether a response is an engine's error about the request for the usage so
 // far. That engine is not asked for it again.
 func (x *exchange) refusesCounts(resp *http.Response) bool {
-	if !x.counting || x.sent.rank.replica == nil || resp.StatusCode != http.StatusBadRequest && resp.StatusCode != http.StatusUnprocessableEntity {
+	if !x.countsRequested || x.current.rank.replica == nil || resp.StatusCode != http.StatusBadRequest && resp.StatusCode != http.StatusUnprocessableEntity {
 		return false
 	}
-	const most = 64 << 10 // of an error's text
-	text, err := io.ReadAll(io.LimitReader(resp.Body, most))
+	const limit = 64 << 10 // of an error's text
+	text, err := io.ReadAll(io.LimitReader(resp.Body, limit))
 	if err == nil && bytes.Contains(text, []byte("continuous_usage_stats")) {
-		x.sent.rank.count.refuses.Store(true)
+		x.current.rank.count.rejectsCounts.Store(true)
 		resp.Body.Close()
 		return true
 	}
-	resp.Body = &putBack{io.MultiReader(bytes.NewReader(text), resp.Body), resp.Body} // its reads return err again
+	resp.Body = &rereadBody{io.MultiReader(bytes.NewReader(text), resp.Body), resp.Body} // its reads return err again
 	return false
 }
 
-// putBack is the body of a response with the part that was already read.
-type putBack struct {
+// rereadBody is the body of a response with the part that was already read.
+type rereadBody struct {
 	io.Reader
 	io.Closer
 }

@@ -48,39 +48,39 @@ const (
 	keyPeer      = "skyserve.peer"
 	keyPolicy    = "skyserve.policy"
 	keyReason    = "skyserve.reason"
-	keyTry       = "skyserve.try"
+	keyAttempt   = "skyserve.try"
 	keyMatch     = "skyserve.prefix_match_bytes"
 	keyPrompt    = "skyserve.prompt_bytes"
 	keyContinued = "skyserve.continued"
 )
 
-// path contains a request's spans; without a tracer its methods do nothing.
-type path struct {
-	request Span      // nil = not traced
-	try     Span      // of the current attempt; nil between attempts
-	waits   time.Time // since when the request is queued or being decided
+// requestSpans contains a request's spans; without a tracer its methods do nothing.
+type requestSpans struct {
+	request      Span      // nil = not traced
+	attempt      Span      // of the current attempt; nil between attempts
+	waitingSince time.Time // since when the request is queued or being decided
 }
 
-// begin starts the request's span.
-func (p *path) begin(t Tracer, header http.Header, at time.Time) {
+// start starts the request's span.
+func (p *requestSpans) start(t Tracer, header http.Header, at time.Time) {
 	if t != nil {
-		p.request, p.waits = t.Begin(header, at), at
+		p.request, p.waitingSince = t.Begin(header, at), at
 	}
 }
 
-// decided ends the queue span.
-func (p *path) decided(v *action) {
+// endQueue ends the queue span.
+func (p *requestSpans) endQueue(v *action) {
 	if p.request == nil {
 		return
 	}
 	now := time.Now()
-	held := p.request.Child("queue", false, p.waits)
+	held := p.request.Child("queue", false, p.waitingSince)
 	held.Set(keyReason, v.reason)
 	held.End(now)
 }
 
-// leave starts the span of an attempt.
-func (p *path) leave(v *action, extended bool) {
+// startAttempt starts the span of an attempt.
+func (p *requestSpans) startAttempt(v *action, extended bool) {
 	if p.request == nil {
 		return
 	}
@@ -93,59 +93,59 @@ func (p *path) leave(v *action, extended bool) {
 	s.Set(keyReason, v.reason)
 	if d := v.decision; d != nil {
 		s.Set(keyPolicy, d.Policy)
-		s.Set(keyTry, d.Try)
+		s.Set(keyAttempt, d.Try)
 		s.Set(keyMatch, d.MatchBytes)
 		s.Set(keyPrompt, d.PromptBytes)
 	}
 	if extended {
 		s.Set(keyContinued, true)
 	}
-	p.try = s
+	p.attempt = s
 }
 
-// mark adds the request to a target to the trace.
-func (p *path) mark(h http.Header) {
-	if p.try != nil {
-		p.try.Mark(h)
+// injectHeaders adds the request to a target to the trace.
+func (p *requestSpans) injectHeaders(h http.Header) {
+	if p.attempt != nil {
+		p.attempt.Mark(h)
 	}
 }
 
-// answered records the status of the current attempt.
-func (p *path) answered(status int) {
-	if p.try != nil {
-		p.try.Set(keyStatus, status)
+// setStatus records the status of the current attempt.
+func (p *requestSpans) setStatus(status int) {
+	if p.attempt != nil {
+		p.attempt.Set(keyStatus, status)
 	}
 }
 
-// failed records why the current attempt failed.
-func (p *path) failed(cause string) {
-	if p.try != nil {
-		p.try.Fail(cause)
+// setFailure records why the current attempt failed.
+func (p *requestSpans) setFailure(cause string) {
+	if p.attempt != nil {
+		p.attempt.Fail(cause)
 	}
 }
 
-// back ends the current attempt's span: the request is decided again.
-func (p *path) back() {
-	if p.try == nil {
+// endAttempt ends the current attempt's span: the request is decided again.
+func (p *requestSpans) endAttempt() {
+	if p.attempt == nil {
 		return
 	}
-	p.waits = time.Now()
-	p.try.End(p.waits)
-	p.try = nil
+	p.waitingSince = time.Now()
+	p.attempt.End(p.waitingSince)
+	p.attempt = nil
 }
 
-// trace returns the id of the request's trace; empty when it is not sampled.
-func (p *path) trace() string {
+// traceID returns the id of the request's trace; empty when it is not sampled.
+func (p *requestSpans) traceID() string {
 	if p.request == nil {
 		return ""
 	}
 	return p.request.Trace()
 }
 
-// traced ends the request's spans with its outcome.
-func (x *exchange) traced(status int, outcome string) {
-	x.path.back()
-	s := x.path.request
+// endTrace ends the request's spans with its outcome.
+func (x *exchange) endTrace(status int, outcome string) {
+	x.spans.endAttempt()
+	s := x.spans.request
 	if s == nil {
 		return
 	}
@@ -157,8 +157,8 @@ func (x *exchange) traced(status int, outcome string) {
 	if x.from != "" {
 		s.Set(keyFrom, x.from)
 	}
-	if !x.first.IsZero() {
-		s.Set(keyTTFT, millis(x.first.Sub(x.began)))
+	if !x.firstTokenAt.IsZero() {
+		s.Set(keyTTFT, millis(x.firstTokenAt.Sub(x.startedAt)))
 	}
 	u := &x.answer.Usage
 	for _, n := range []struct {
@@ -173,5 +173,5 @@ func (x *exchange) traced(status int, outcome string) {
 		s.Fail(outcome)
 	}
 	s.End(time.Now())
-	x.path.request = nil
+	x.spans.request = nil
 }

@@ -16,39 +16,39 @@ import (
 	"skyserve/internal/service"
 )
 
-// tracks is a Tracer that writes spans down as they end: the path of names, what
+// fakeTracer is a Tracer that writes spans down as they end: the path of names, what
 // they tell and how they failed.
-type tracks struct {
+type fakeTracer struct {
 	mu   sync.Mutex
-	ends []track
+	ends []fakeSpan
 	open int
 }
 
-type track struct {
-	tracks  *tracks
-	path    string
-	told    map[string]any
-	failure string
-	begun   time.Time
+type fakeSpan struct {
+	tracks     *fakeTracer
+	path       string
+	attributes map[string]any
+	failure    string
+	begun      time.Time
 }
 
-func (k *tracks) Begin(http.Header, time.Time) Span { return k.begin("request", time.Now()) }
+func (k *fakeTracer) Begin(http.Header, time.Time) Span { return k.begin("request", time.Now()) }
 
-func (k *tracks) begin(path string, at time.Time) *track {
+func (k *fakeTracer) begin(path string, at time.Time) *fakeSpan {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.open++
-	return &track{tracks: k, path: path, told: map[string]any{}, begun: at}
+	return &fakeSpan{tracks: k, path: path, attributes: map[string]any{}, begun: at}
 }
 
-func (s *track) Child(name string, _ bool, at time.Time) Span {
+func (s *fakeSpan) Child(name string, _ bool, at time.Time) Span {
 	return s.tracks.begin(s.path+"/"+name, at)
 }
-func (s *track) Mark(h http.Header)        { h.Set("traceparent", s.path) }
-func (s *track) Set(key string, value any) { s.told[key] = value }
-func (s *track) Fail(why string)           { s.failure = why }
-func (s *track) Trace() string             { return "t1" }
-func (s *track) End(at time.Time) {
+func (s *fakeSpan) Mark(h http.Header)        { h.Set("traceparent", s.path) }
+func (s *fakeSpan) Set(key string, value any) { s.attributes[key] = value }
+func (s *fakeSpan) Fail(why string)           { s.failure = why }
+func (s *fakeSpan) Trace() string             { return "t1" }
+func (s *fakeSpan) End(at time.Time) {
 	k := s.tracks
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -60,18 +60,18 @@ func (s *track) End(at time.Time) {
 }
 
 // closed says whether every span that began has ended, and one did.
-func (k *tracks) closed() bool {
+func (k *fakeTracer) closed() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.open == 0 && len(k.ends) > 0
 }
 
 // paths are the spans that ended, each with what of it is worth comparing.
-func (k *tracks) paths() (all []string) {
+func (k *fakeTracer) paths() (all []string) {
 	for _, s := range k.ends {
 		line := s.path
 		for _, key := range []string{keyReplica, keyStatus, keyOutcome} {
-			if v, ok := s.told[key]; ok {
+			if v, ok := s.attributes[key]; ok {
 				line += fmt.Sprintf(" %v", v)
 			}
 		}
@@ -83,7 +83,7 @@ func (k *tracks) paths() (all []string) {
 	return all
 }
 
-func TestSpansOfARequest(t *testing.T) {
+func TestSpansOfRequest(t *testing.T) {
 	failing := func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusInternalServerError) }
 	for name, c := range map[string]struct {
 		engine http.HandlerFunc
@@ -97,7 +97,7 @@ func TestSpansOfARequest(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			k := &tracks{}
+			k := &fakeTracer{}
 			o := testOptions(t)
 			o.Tracer, o.Core.MaxTries = k, 1
 			b := start(t, o)
@@ -122,8 +122,8 @@ func TestSpansOfARequest(t *testing.T) {
 }
 
 // A stream that another replica goes on with is one request with two tries.
-func TestSpansOfAContinuedStream(t *testing.T) {
-	k := &tracks{}
+func TestSpansOfContinuedStream(t *testing.T) {
+	k := &fakeTracer{}
 	o := testOptions(t)
 	o.Tracer = k
 	b := start(t, o)
@@ -151,31 +151,31 @@ func TestSpansOfAContinuedStream(t *testing.T) {
 	}
 	read(t, b.post(chatPath, streamBody))
 	b.until(k.closed)
-	var tries []track
+	var tries []fakeSpan
 	for _, s := range k.ends {
 		if s.path == "request/dispatch" {
 			tries = append(tries, s)
 		}
 	}
-	if len(tries) != 2 || !strings.Contains(tries[0].failure, "broke the connection") || tries[1].told[keyContinued] != true || tries[1].failure != "" {
+	if len(tries) != 2 || !strings.Contains(tries[0].failure, "broke the connection") || tries[1].attributes[keyContinued] != true || tries[1].failure != "" {
 		t.Errorf("tries %+v", tries)
 	}
 }
 
-// logBook is a log that is read while it is written.
-type logBook struct {
+// logCapture is a log that is read while it is written.
+type logCapture struct {
 	mu   sync.Mutex
 	text bytes.Buffer
 }
 
-func (l *logBook) Write(p []byte) (int, error) {
+func (l *logCapture) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.Write(p)
 }
 
 // requests are the lines of requests.
-func (l *logBook) requests(t *testing.T) (all []map[string]any) {
+func (l *logCapture) requests(t *testing.T) (all []map[string]any) {
 	t.Helper()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -191,7 +191,7 @@ func (l *logBook) requests(t *testing.T) (all []map[string]any) {
 	return all
 }
 
-func TestOneLineOfTheLogForEachRequest(t *testing.T) {
+func TestOneAccessLogLinePerRequest(t *testing.T) {
 	for _, c := range []struct {
 		access bool
 		level  slog.Level
@@ -203,9 +203,9 @@ func TestOneLineOfTheLogForEachRequest(t *testing.T) {
 		{false, slog.LevelDebug, 2, "DEBUG"},
 		{true, slog.LevelWarn, 0, ""},
 	} {
-		var log logBook
+		var log logCapture
 		o := testOptions(t)
-		o.AccessLog, o.Tracer = c.access, &tracks{}
+		o.AccessLog, o.Tracer = c.access, &fakeTracer{}
 		o.Logger = slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: c.level}))
 		b := start(t, o)
 		b.attach("us-0", engine(t, speak("a", " b")))

@@ -35,7 +35,7 @@ func (s spying) Close() error {
 // stuck waits for the other side to hang up.
 func stuck(host net.Conn, in *bufio.Reader) { _, _ = io.Copy(io.Discard, in) }
 
-func TestContextEndsWhatIsUnderWay(t *testing.T) {
+func TestContextEndsRequestsInFlight(t *testing.T) {
 	said := func(text string) script {
 		return func(host net.Conn, in *bufio.Reader) {
 			if _, _, err := take(in); err == nil {
@@ -94,7 +94,7 @@ func TestContextEndsWhatIsUnderWay(t *testing.T) {
 	}
 }
 
-func TestContextThatHasEnded(t *testing.T) {
+func TestEndedContext(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errEnough)
 	body := noted{strings.NewReader("x"), make(chan struct{})}
@@ -105,7 +105,7 @@ func TestContextThatHasEnded(t *testing.T) {
 	<-body.closed
 }
 
-func TestContextThatEndsAfterTheAnswerHurtsNobody(t *testing.T) {
+func TestContextEndAfterResponseHasNoEffect(t *testing.T) {
 	h := serve(t, always(hi))
 	tr := transport(t, Options{})
 	for range 50 {
@@ -188,7 +188,7 @@ func TestIdleConnectionsAreBounded(t *testing.T) {
 	})
 }
 
-func TestSweepFindsWhatItsHostClosed(t *testing.T) {
+func TestSweepFindsClosedConnections(t *testing.T) {
 	closed := make(chan struct{})
 	h := serve(t, func(host net.Conn, in *bufio.Reader) {
 		if _, _, err := take(in); err == nil {
@@ -205,7 +205,7 @@ func TestSweepFindsWhatItsHostClosed(t *testing.T) {
 	}
 }
 
-func TestCloseEndsAReadThatWaits(t *testing.T) {
+func TestCloseEndsBlockedRead(t *testing.T) {
 	for _, dial := range []DialFunc{nil, piped(func(host net.Conn, in *bufio.Reader) {
 		if _, _, err := take(in); err == nil {
 			_, _ = io.WriteString(host, eventStream)
@@ -245,7 +245,7 @@ func TestCloseEndsAReadThatWaits(t *testing.T) {
 
 const eventStream = chunkedHead + "Content-Type: text/event-stream\r\n\r\n"
 
-func TestEventsComeOneByOne(t *testing.T) {
+func TestEventsArriveOneByOne(t *testing.T) {
 	turn := make(chan struct{})
 	play := func(host net.Conn, in *bufio.Reader) {
 		if _, _, err := take(in); err != nil {
@@ -275,7 +275,7 @@ func TestEventsComeOneByOne(t *testing.T) {
 	}
 }
 
-func TestReadsOfAnySizeGiveTheSame(t *testing.T) {
+func TestReadSizeDoesNotMatter(t *testing.T) {
 	for name, raw := range answers {
 		want, _ := both(t, http.MethodGet, raw, 1<<20)
 		if want.headErr != nil || len(raw) > 20000 {

@@ -34,7 +34,7 @@ func decodeAll(text string, sizes []byte, inPlace bool) (content []byte, rest st
 	return content, text, io.ErrUnexpectedEOF
 }
 
-func TestChunksDecodeAnyWayTheyArrive(t *testing.T) {
+func TestChunksDecodeInAnyPieces(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 300 {
 		var encoded, want bytes.Buffer

@@ -29,7 +29,7 @@ func secureHost(t testing.TB, h http.HandlerFunc) (*httptest.Server, Options) {
 	return s, Options{Direct: true, TLS: &tls.Config{RootCAs: roots}}
 }
 
-func TestDirectCarriesHTTPSItself(t *testing.T) {
+func TestDirectUsesHTTPS(t *testing.T) {
 	release := make(chan struct{})
 	s, o := secureHost(t, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -83,7 +83,7 @@ func TestDirectCarriesHTTPSItself(t *testing.T) {
 
 // An idle connection that its host has closed is replaced, though nobody can see
 // through TLS that it was.
-func TestDirectReplacesAClosedConnection(t *testing.T) {
+func TestDirectReplacesClosedConnection(t *testing.T) {
 	s, o := secureHost(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") })
 	transport := New(o)
 	defer transport.CloseIdleConnections()
@@ -98,7 +98,7 @@ func TestDirectReplacesAClosedConnection(t *testing.T) {
 	}
 }
 
-func TestDirectTakesNobodyElse(t *testing.T) {
+func TestDirectRejectsOtherHosts(t *testing.T) {
 	s, o := secureHost(t, func(http.ResponseWriter, *http.Request) { t.Error("a request came through") })
 	plain := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer plain.Close()

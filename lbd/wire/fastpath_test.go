@@ -106,7 +106,7 @@ func sortedFields(h http.Header) []string {
 	return out
 }
 
-func behave(w http.ResponseWriter, r *http.Request) {
+func serveBehaviour(w http.ResponseWriter, r *http.Request) {
 	if h := behaviours[r.URL.Path]; h != nil {
 		h(w, r)
 		return
@@ -146,9 +146,9 @@ func startFastPath(t testing.TB, h http.Handler, o FastPathOptions) (*FastPath, 
 	return f, l.Addr().String()
 }
 
-// say sends bytes to a server and gives all that it answers until it ends the
+// writeReply sends bytes to a server and gives all that it answers until it ends the
 // connection.
-func say(t testing.TB, addr, raw string) []byte {
+func writeReply(t testing.TB, addr, raw string) []byte {
 	t.Helper()
 	nc, err := net.Dial("tcp", addr)
 	if err != nil {
@@ -163,9 +163,9 @@ func say(t testing.TB, addr, raw string) []byte {
 	return answer
 }
 
-// inWords are the answers to the requests of raw in words, without their dates; what
+// describe are the answers to the requests of raw in words, without their dates; what
 // is no answer stays as it is.
-func inWords(raw string, said []byte) string {
+func describe(raw string, said []byte) string {
 	var out strings.Builder
 	asked, in := bufio.NewReader(strings.NewReader(raw)), bufio.NewReader(bytes.NewReader(said))
 	for {
@@ -197,8 +197,8 @@ func inWords(raw string, said []byte) string {
 // twins are a FastPath and a net/http server with the same handler.
 func twins(t testing.TB) (fast, plain string) {
 	t.Helper()
-	_, fast = startFastPath(t, http.HandlerFunc(behave), FastPathOptions{HeadTimeout: 5 * time.Second})
-	s := httptest.NewUnstartedServer(http.HandlerFunc(behave))
+	_, fast = startFastPath(t, http.HandlerFunc(serveBehaviour), FastPathOptions{HeadTimeout: 5 * time.Second})
+	s := httptest.NewUnstartedServer(http.HandlerFunc(serveBehaviour))
 	s.Config.ErrorLog = log.New(io.Discard, "", 0)
 	s.Config.MaxHeaderBytes = defaultRequestHead
 	s.Config.Protocols = new(http.Protocols)
@@ -236,7 +236,7 @@ func rawRequests() []string {
 }
 
 // What clients see of a FastPath is what they would see of net/http's server alone.
-func TestFrontAnswersAsNetHTTP(t *testing.T) {
+func TestFastPathMatchesNetHTTP(t *testing.T) {
 	fast, plain := twins(t)
 	all := rawRequests()
 	sessions := slices.Clone(all)
@@ -244,7 +244,7 @@ func TestFrontAnswersAsNetHTTP(t *testing.T) {
 		sessions = append(sessions, all[(i*7+3)%len(all)]+raw+all[(i*5+1)%len(all)], "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi"+raw)
 	}
 	for _, raw := range sessions {
-		got, want := inWords(raw, say(t, fast, raw)), inWords(raw, say(t, plain, raw))
+		got, want := describe(raw, writeReply(t, fast, raw)), describe(raw, writeReply(t, plain, raw))
 		if got != want {
 			t.Errorf("%.300q:\ngot  %.600s\nwant %.600s", raw, got, want)
 		}
@@ -260,7 +260,7 @@ func FuzzFastPath(f *testing.F) {
 		if bytes.Contains(raw, []byte("PRI *")) {
 			return // HTTP/2 frames are not compared
 		}
-		got, want := inWords(string(raw), say(t, fast, string(raw))), inWords(string(raw), say(t, plain, string(raw)))
+		got, want := describe(string(raw), writeReply(t, fast, string(raw))), describe(string(raw), writeReply(t, plain, string(raw)))
 		if got != want {
 			t.Errorf("%q:\ngot  %s\nwant %s", raw, got, want)
 		}
@@ -269,7 +269,7 @@ func FuzzFastPath(f *testing.F) {
 
 // A client that hangs up ends its request, whether it had begun to read or not, and
 // one that is cut off does not get half an answer for whole.
-func TestFrontTellsOfHangUps(t *testing.T) {
+func TestFastPathReportsHangups(t *testing.T) {
 	began, ended := make(chan struct{}), make(chan struct{})
 	_, addr := startFastPath(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		began <- struct{}{}
@@ -295,7 +295,7 @@ func TestFrontTellsOfHangUps(t *testing.T) {
 }
 
 // HTTP/2 without TLS is spoken on the same port.
-func TestFrontLeavesHTTP2ToOthers(t *testing.T) {
+func TestFastPathHandsOffHTTP2(t *testing.T) {
 	_, addr := startFastPath(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.Proto) }), FastPathOptions{})
 	tr := &http.Transport{Protocols: new(http.Protocols)}
 	defer tr.CloseIdleConnections()
@@ -315,8 +315,8 @@ func TestFrontLeavesHTTP2ToOthers(t *testing.T) {
 }
 
 // Clients that are slow to ask are let go of.
-func TestFrontEndsIdleConnections(t *testing.T) {
-	_, addr := startFastPath(t, http.HandlerFunc(behave), FastPathOptions{HeadTimeout: 20 * time.Millisecond, IdleTimeout: 30 * time.Millisecond})
+func TestFastPathClosesIdleConnections(t *testing.T) {
+	_, addr := startFastPath(t, http.HandlerFunc(serveBehaviour), FastPathOptions{HeadTimeout: 20 * time.Millisecond, IdleTimeout: 30 * time.Millisecond})
 	for _, begun := range []string{"", "GET /echo HT", "GET /sized HTTP/1.1\r\nHost: x\r\n\r\n", "GET /sized HTTP/1.1\r\nHost: x\r\n\r\nGET /"} {
 		nc, err := net.Dial("tcp", addr)
 		if err != nil {
@@ -333,7 +333,7 @@ func TestFrontEndsIdleConnections(t *testing.T) {
 }
 
 // A client that takes nothing is cut off at the deadline, and its request ends.
-func TestFrontBoundsWrites(t *testing.T) {
+func TestFastPathLimitsWrites(t *testing.T) {
 	done := make(chan error, 1)
 	_, addr := startFastPath(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		piece, ctl := make([]byte, 64<<10), http.NewResponseController(w)
@@ -360,7 +360,7 @@ func TestFrontBoundsWrites(t *testing.T) {
 }
 
 // A body that comes too slowly is given up at the handler's deadline.
-func TestFrontBoundsReads(t *testing.T) {
+func TestFastPathLimitsReads(t *testing.T) {
 	_, addr := startFastPath(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(20 * time.Millisecond))
 		_, err := io.ReadAll(r.Body)
@@ -380,17 +380,17 @@ func TestFrontBoundsReads(t *testing.T) {
 }
 
 // A request that is refused unread is answered, however large it is.
-func TestFrontAnswersBeforeTheBody(t *testing.T) {
+func TestFastPathRespondsBeforeBody(t *testing.T) {
 	_, addr := startFastPath(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }), FastPathOptions{})
 	raw := "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 300000\r\n\r\n" + strings.Repeat("y", 300000)
-	if said := string(say(t, addr, raw)); !strings.HasPrefix(said, "HTTP/1.1 401 ") || !strings.Contains(said, "Connection: close\r\n") {
+	if said := string(writeReply(t, addr, raw)); !strings.HasPrefix(said, "HTTP/1.1 401 ") || !strings.Contains(said, "Connection: close\r\n") {
 		t.Errorf("got %q", said)
 	}
 }
 
 // At the end idle connections close at once, answers at hand go out whole and end
 // theirs, and nobody new gets in.
-func TestFrontShutdown(t *testing.T) {
+func TestFastPathShutdown(t *testing.T) {
 	began, finish := make(chan struct{}), make(chan struct{})
 	f, addr := startFastPath(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		began <- struct{}{}
@@ -431,7 +431,7 @@ func TestFrontShutdown(t *testing.T) {
 
 // Requests of one connection keep apart what is theirs, whether their heads are the
 // same or not.
-func TestFrontKeepsRequestsApart(t *testing.T) {
+func TestFastPathIsolatesRequests(t *testing.T) {
 	var seen []string
 	_, addr := startFastPath(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -442,7 +442,7 @@ func TestFrontKeepsRequestsApart(t *testing.T) {
 	for i := range 6 {
 		fmt.Fprintf(&raw, "POST / HTTP/1.1\r\nHost: x\r\nX-N: %d\r\nContent-Length: 1\r\n\r\n%c", i/2, 'a'+i)
 	}
-	said := string(say(t, addr, raw.String()))
+	said := string(writeReply(t, addr, raw.String()))
 	if got := strings.Join(seen, " "); got != "0a 0b 1c 1d 2e 2f" {
 		t.Errorf("requests: got %s", got)
 	}

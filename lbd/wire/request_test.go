@@ -59,7 +59,7 @@ type plainReader struct{ r io.Reader }
 
 func (p plainReader) Read(b []byte) (int, error) { return p.r.Read(b) }
 
-func TestRequestsArriveAsThoseOfNetHTTP(t *testing.T) {
+func TestRequestsMatchNetHTTP(t *testing.T) {
 	long := strings.Repeat("0123456789abcdef", 10000)
 	bodies := map[string]func() io.Reader{
 		"none":            func() io.Reader { return nil },
@@ -120,7 +120,7 @@ func (n noted) Close() error {
 	return nil
 }
 
-func TestRequestsThatCannotBeSent(t *testing.T) {
+func TestInvalidRequests(t *testing.T) {
 	wrong := map[string]struct {
 		change func(*http.Request)
 		words  string
@@ -166,7 +166,7 @@ type broken struct{ err error }
 
 func (b broken) Read([]byte) (int, error) { return 0, b.err }
 
-func TestBodyOfTheWrongLength(t *testing.T) {
+func TestBodyWithWrongLength(t *testing.T) {
 	disk := errors.New("disk on fire")
 	bodies := map[string]struct {
 		body   io.Reader

@@ -22,7 +22,7 @@ type seen struct {
 	headErr, bodyErr error
 }
 
-func look(rt http.RoundTripper, req *http.Request) (s seen) {
+func observe(rt http.RoundTripper, req *http.Request) (s seen) {
 	resp, err := rt.RoundTrip(req)
 	if err != nil {
 		return seen{headErr: err}
@@ -62,7 +62,7 @@ func both(t testing.TB, method, raw string, piece int) (ours, theirs seen) {
 	them := &http.Transport{DialContext: dial, DisableCompression: true, MaxResponseHeaderBytes: 8 << 10}
 	defer us.CloseIdleConnections()
 	defer them.CloseIdleConnections()
-	return look(us, request(t, method, "http://engine/", "")), look(them, request(t, method, "http://engine/", ""))
+	return observe(us, request(t, method, "http://engine/", "")), observe(them, request(t, method, "http://engine/", ""))
 }
 
 const chunkedHead = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n"
@@ -187,7 +187,7 @@ var refused = map[string]string{
 	"too many fields":         "HTTP/1.1 200 OK\r\n" + strings.Repeat("A:\r\n", 1001) + "Content-Length: 2\r\n\r\nhi",
 }
 
-func TestAnswersAreReadAsNetHTTPReadsThem(t *testing.T) {
+func TestResponsesMatchNetHTTP(t *testing.T) {
 	for name, raw := range answers {
 		for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodPost} {
 			for _, piece := range []int{1 << 20, 1, 7} {
@@ -203,7 +203,7 @@ func TestAnswersAreReadAsNetHTTPReadsThem(t *testing.T) {
 	}
 }
 
-func TestAmbiguousAnswersAreRefused(t *testing.T) {
+func TestAmbiguousResponsesAreRejected(t *testing.T) {
 	for name, raw := range refused {
 		ours, theirs := both(t, http.MethodGet, raw, 1<<20)
 		if !errors.Is(ours.headErr, ErrMalformed) {
@@ -221,7 +221,7 @@ var strict = []string{
 	"longer than", "control character",
 }
 
-func FuzzAnswer(f *testing.F) {
+func FuzzResponse(f *testing.F) {
 	for _, table := range []map[string]string{answers, refused} {
 		for _, raw := range table {
 			f.Add(raw, uint8(0), false)
