@@ -133,7 +133,8 @@ func TestPreviousResponse(t *testing.T) {
 	}
 }
 
-// Who is refused and sends nothing of the body that was promised holds no connection.
+// A client whose request is rejected and that sends nothing of the declared body keeps no connection
+// open.
 func TestBodyOfRejectedRequest(t *testing.T) {
 	o := testOptions(t)
 	o.Keys, o.Limits.Body = apiKeys("sk"), 20*time.Millisecond
@@ -143,7 +144,7 @@ func TestBodyOfRejectedRequest(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_ = conn.SetDeadline(time.Now().Add(5 * time.Second)) // only to end a test that fails
+		_ = conn.SetDeadline(time.Now().Add(5 * time.Second)) // only to end a failing test
 		_, _ = io.WriteString(conn, "POST "+path+" HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
 		answer, err := io.ReadAll(conn)
 		if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 "+status) {
@@ -163,7 +164,7 @@ func TestTooLargeBody(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		_, _ = io.WriteString(conn, "POST "+chatPath+" HTTP/1.1\r\nHost: x\r\nContent-Length: 20971520\r\n\r\n") // and not a byte of it
+		_, _ = io.WriteString(conn, "POST "+chatPath+" HTTP/1.1\r\nHost: x\r\nContent-Length: 20971520\r\n\r\n") // and no byte of it
 		answer, err := io.ReadAll(conn)
 		if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 413 ") || !contains(string(answer), "request_too_large", "Connection: close") {
 			t.Errorf("got %q, %v", answer, err)
@@ -181,7 +182,7 @@ func TestTooLargeBody(t *testing.T) {
 			if !errors.As(err, &op) {
 				t.Fatal(err)
 			}
-			return // cut off before it had read the answer
+			return // disconnected before it had read the response
 		}
 		expect(t, resp, http.StatusRequestEntityTooLarge, "request_too_large")
 	})

@@ -17,8 +17,8 @@ import (
 	"skyserve/lbd/openai"
 )
 
-// rawEngine is a replica that answers every request with the same bytes and then
-// closes the connection.
+// rawEngine is a replica that responds to every request with the same bytes and then closes the
+// connection.
 func rawEngine(t *testing.T, answer string) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -58,7 +58,7 @@ func zipped(text string) string {
 	return b.String()
 }
 
-// answered is an answer as it goes over the wire.
+// answered returns a raw response.
 func answered(status, contentType, body string, headers ...string) string {
 	head := "HTTP/1.1 " + status + "\r\nContent-Type: " + contentType + "\r\n"
 	for _, h := range headers {
@@ -67,7 +67,7 @@ func answered(status, contentType, body string, headers ...string) string {
 	return head + fmt.Sprintf("Content-Length: %d\r\n\r\n", len(body)) + body
 }
 
-// streamed is a stream in one chunk, with the end that chunks have or without.
+// streamed returns a stream in one chunk, with or without the last chunk.
 func streamed(events string, ends bool) string {
 	end := ""
 	if ends {
@@ -76,8 +76,8 @@ func streamed(events string, ends bool) string {
 	return fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n%s", len(events), events, end)
 }
 
-// brokenEngines are answers that are none, before anything of them reached the
-// client: another replica serves the request, and where there is none it fails.
+// brokenEngines are invalid responses, before anything of them reached the client: another replica
+// serves the request; without one it fails.
 func brokenEngines() map[string]string {
 	const events, json = "text/event-stream", "application/json"
 	return map[string]string{
@@ -144,7 +144,7 @@ func TestOnlyFaultyEngines(t *testing.T) {
 			t.Parallel()
 			for _, body := range []string{streamBody, plainBody} {
 				o := roundRobin(t)
-				o.Core.RetryWait = 0 // it is asked again at once: when is core's to test
+				o.Core.RetryWait = 0 // it is retried at once: core's tests check the wait
 				b := start(t, o)
 				b.attach("us-0", rawEngine(t, answer))
 				resp := b.post(chatPath, body)
@@ -159,7 +159,7 @@ func TestOnlyFaultyEngines(t *testing.T) {
 	}
 }
 
-// What an engine says, odd as it may be, is its client's to judge.
+// Unusual responses of an engine are forwarded as they are.
 func TestUnusualResponsesAreUnchanged(t *testing.T) {
 	big := chunk(strings.Repeat("x", 1<<20)) + doneEvent
 	for name, c := range map[string]struct {
@@ -196,8 +196,8 @@ func TestUnusualResponsesAreUnchanged(t *testing.T) {
 	}
 }
 
-// A stream that goes wrong once it has begun ends in an error event, never in
-// silence and never in an end that it did not have.
+// A stream that fails after it has started ends in an error event, never silently and never as if it
+// were complete.
 func TestFaultyStreams(t *testing.T) {
 	for name, events := range map[string]string{
 		"no JSON and no end": "data: hello\n\n",
@@ -220,7 +220,7 @@ func TestFaultyStreams(t *testing.T) {
 	}
 }
 
-// An engine that sends its header and no more holds nobody longer than it may.
+// An engine that sends only its header blocks nobody beyond the limit.
 func TestMemoryOfHeadersOnly(t *testing.T) {
 	testkit.Slow(t)
 	for contentType, body := range map[string]string{"text/event-stream": streamBody, "application/json": plainBody} {

@@ -15,7 +15,7 @@ import (
 	"skyserve/lbd/core"
 )
 
-// faultyEngine is an engine that does something else each time, by a seed.
+// faultyEngine is an engine that fails in different ways, by a seed.
 func faultyEngine(seed uint64) http.HandlerFunc {
 	var mu sync.Mutex
 	random := rand.New(rand.NewPCG(seed, 1))
@@ -36,7 +36,7 @@ func faultyEngine(seed uint64) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) { moods[draw(len(moods))](w, req) }
 }
 
-// disturbClients sends requests, one after the other, and leaves some of them early.
+// disturbClients sends requests, one after the other, and disconnects early from some of them.
 func disturbClients(b *balancer, seed uint64, requests int) {
 	random := rand.New(rand.NewPCG(seed, 2))
 	for range requests {
@@ -84,8 +84,8 @@ func churn(ctx context.Context, b *balancer, urls map[string]string, seed uint64
 	}
 }
 
-// Whatever goes wrong, every request ends in exactly one way, no count is left
-// over, and the record repeats every decision.
+// Under random faults every request ends in exactly one way, all counts return to zero, and the record
+// replays every decision.
 func TestChaos(t *testing.T) {
 	for _, seed := range []uint64{1, 2} {
 		var record bytes.Buffer

@@ -17,13 +17,13 @@ import (
 	"skyserve/lbd/core"
 )
 
-// generateEvery is the pace of the engine "paced": 50 tokens a second.
+// generateEvery is the pace of pacedEngine: 50 tokens per second.
 const generateEvery = 20 * time.Millisecond
 
 var maxTokensMember = regexp.MustCompile(`"max_tokens":(\d+)`)
 
-// pacedEngine is an engine that generates a token every 20 ms, as many as max_tokens allows,
-// else 5,000, of a prompt of 10.
+// pacedEngine is an engine that generates a token every 20 ms, as many as max_tokens allows, otherwise
+// 5,000, for a prompt of 10.
 func pacedEngine(ctx context.Context, body string) (*http.Response, error) {
 	n := 5000
 	if m := maxTokensMember.FindStringSubmatch(body); m != nil {
@@ -45,11 +45,11 @@ func pacedEngine(ctx context.Context, body string) (*http.Response, error) {
 	return &http.Response{Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(answer))}, nil
 }
 
-// pacedRuntime is a runtime with one replica, at the pace of that engine.
+// pacedRuntime returns a runtime with one replica, at the pace of that engine.
 func pacedRuntime(t *testing.T, o Options, engine func(context.Context, string) (*http.Response, error)) *balancer {
 	t.Helper()
 	o.Transport = hostTransport{"us-0": engine}
-	o.Limits.Silent, o.Limits.Answer = 24*time.Hour, 24*time.Hour // nobody probes it
+	o.Limits.Silent, o.Limits.Answer = 24*time.Hour, 24*time.Hour // it is not probed
 	rt, err := New(o)
 	if err != nil {
 		t.Fatal(err)
@@ -67,7 +67,7 @@ func pacedRuntime(t *testing.T, o Options, engine func(context.Context, string) 
 	return b
 }
 
-// hangUp asks as the key's client and leaves after a while; 0 = when it has the answer.
+// hangUp sends a request with the client's key and disconnects after a while; 0 = after the response.
 func (b *balancer) hangUp(body string, after time.Duration) *httptest.ResponseRecorder {
 	ctx, leave := context.WithCancel(b.t.Context())
 	defer leave()
@@ -92,13 +92,13 @@ func bodyOf(stream bool, more string) string {
 	return fmt.Sprintf(`{"model":%q,"stream":%v%s,"messages":[{"role":"user","content":"hello"}]}`, testModel, stream, more)
 }
 
-// A client that hangs up uses what was generated until then, streamed or not, with a
-// bound or without: as much as one that reads to the end, and never more than it asked for.
+// A client that disconnects is charged for what was generated until then, streamed or not, with or
+// without a token limit: as much as one that reads to the end, and never more than it requested.
 func TestCancelledRequestIsChargedForGenerated(t *testing.T) {
 	for name, c := range map[string]struct {
 		body     string
 		after    time.Duration
-		from, to int64 // tokens of answers
+		from, to int64 // tokens of responses
 	}{
 		"a stream":                            {bodyOf(true, `,"max_tokens":1000`), 10*time.Second + generateEvery/2, 500, 500},
 		"in one piece":                        {bodyOf(false, `,"max_tokens":1900`), 38*time.Second - generateEvery, 1700, 1900},
@@ -119,7 +119,7 @@ func TestCancelledRequestIsChargedForGenerated(t *testing.T) {
 				}
 				return pacedEngine(ctx, body)
 			})
-			for range 3 { // from which the pace is known
+			for range 3 { // to learn the pace
 				b.hangUp(bodyOf(false, `,"max_tokens":200`), 0)
 			}
 			before := b.usedBy("acme")
@@ -133,8 +133,8 @@ func TestCancelledRequestIsChargedForGenerated(t *testing.T) {
 	}
 }
 
-// An answer in one piece that is not held back, as it is too long or its tenant has no
-// memory left, costs as much as any other.
+// A non-streamed response that is not buffered, because it is too long or its tenant has no memory
+// left, costs as much as any other.
 func TestUnparsedResponsesAreCharged(t *testing.T) {
 	for name, prepare := range map[string]func(b *balancer){
 		"too long": func(b *balancer) { b.limits.MaxHeldAnswer = 16 },
@@ -151,7 +151,7 @@ func TestUnparsedResponsesAreCharged(t *testing.T) {
 			o := testOptions(t)
 			o.Keys = limited(t, "tokens_per_day=1000000")
 			b := pacedRuntime(t, o, pacedEngine)
-			for range 3 { // from which the pace is known
+			for range 3 { // to learn the pace
 				b.hangUp(bodyOf(false, `,"max_tokens":200`), 0)
 			}
 			before := b.usedBy("acme")
@@ -165,8 +165,8 @@ func TestUnparsedResponsesAreCharged(t *testing.T) {
 	}
 }
 
-// Answers that are held open count against a quota while they run, and when their
-// client leaves before the end: five of 1,900 tokens do not fit into 2,000.
+// Open responses count against a quota while they run, and when their client disconnects early: five
+// of 1,900 tokens do not fit into 2,000.
 func TestOpenResponsesCountAgainstQuota(t *testing.T) {
 	for _, more := range []string{``, `,"max_tokens":1900`} {
 		synctest.Test(t, func(t *testing.T) {
@@ -191,8 +191,8 @@ func TestOpenResponsesCountAgainstQuota(t *testing.T) {
 	}
 }
 
-// What an answer has outgrown of its reservation is reserved while it runs, so that
-// what else the key asks for meanwhile is held against it.
+// What a response exceeds its reservation by is reserved while it runs, so that concurrent requests of
+// the key are limited by it.
 func TestReservationGrowsWithResponse(t *testing.T) {
 	for _, stream := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -224,7 +224,7 @@ func TestReservationGrowsWithResponse(t *testing.T) {
 	}
 }
 
-// Of an engine that puts several tokens into an event, events are not taken for tokens.
+// If an engine puts several tokens into an event, events do not count as tokens.
 func TestEventsWithSeveralTokens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := testOptions(t)
@@ -246,8 +246,8 @@ func TestEventsWithSeveralTokens(t *testing.T) {
 	})
 }
 
-// The core hears how much of an answer there was when its client leaves or its replica
-// fails, and a record of it repeats.
+// core receives how much of a response was generated when its client disconnects or its replica fails,
+// and the record replays it.
 func TestOutcomeReportsGeneratedTokens(t *testing.T) {
 	var record bytes.Buffer
 	synctest.Test(t, func(t *testing.T) {

@@ -73,7 +73,7 @@ func TestCompareProxyClientSeesDamage(t *testing.T) {
 	}
 }
 
-// askDamaged asks a server that gives this answer to whatever it is asked.
+// askDamaged sends a request to a server that always returns this response.
 func askDamaged(job *clientJob, answer string) error {
 	u := newUser(job, 0)
 	conn, server := net.Pipe()

@@ -12,8 +12,8 @@ import (
 	simulated "skyserve/internal/sim/engine/server"
 )
 
-// An answer whose tokens come several in an event goes on as one whose do not: with
-// its bound, its text and its usage, wherever its replica dies.
+// A response with several tokens per event is continued like any other: with its token limit, its text
+// and its usage, wherever its replica fails.
 func TestFailureWithSeveralTokensPerEvent(t *testing.T) {
 	asks := map[string]string{
 		chatPath: `{"model":"` + testModel + `","stream":true,"stream_options":{"include_usage":true},"max_tokens":35,"messages":[{"role":"user","content":"Where is the old bridge?"}]}`,
@@ -54,8 +54,8 @@ func TestFailureWithSeveralTokensPerEvent(t *testing.T) {
 	}
 }
 
-// continuousEngine is an engine that bundles tokens and tells the usage so far with each event
-// when it is asked to; then it ends in end, or breaks the connection.
+// continuousEngine is an engine that puts several tokens into an event and reports the usage so far in
+// each event on request. Then it ends with end, or closes the connection.
 func continuousEngine(bodies chan<- string, words []string, perWord, prompt int, end string) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
 		body, _ := io.ReadAll(req.Body)
@@ -86,8 +86,7 @@ func continuousEngine(bodies chan<- string, words []string, perWord, prompt int,
 	}
 }
 
-// Usage that the client did not ask for is hidden from it, in every event; what it
-// asked for itself it gets.
+// Usage that the client did not request is hidden in every event. Usage that it requested is not.
 func TestContinuousUsageIsHidden(t *testing.T) {
 	words := []string{"a", "", " b\u00e9", " c\n"}
 	plain := chunk("a") + chunk("") + chunk(" b\u00e9") + chunk(" c\n")
@@ -112,7 +111,7 @@ func TestContinuousUsageIsHidden(t *testing.T) {
 				t.Errorf("%s %s: the client got %q, want %q", kind, options, got, want)
 			}
 			if n := strings.Count(got, `"completion_tokens":`); c.shown && n != 5 {
-				t.Errorf("%s: the client was told its usage %d times: %q", options, n, got)
+				t.Errorf("%s: the client received its usage %d times: %q", options, n, got)
 			}
 			var sent struct {
 				Options map[string]any `json:"stream_options"`
@@ -128,8 +127,8 @@ func TestContinuousUsageIsHidden(t *testing.T) {
 	}
 }
 
-// Engines of other kinds may refuse an option that they do not know: they are not
-// given it, and neither are those that told so.
+// Engines of other kinds may reject an option that they do not know: it is not sent to them, nor to
+// those that have rejected it.
 func TestContinuousUsagePerEngine(t *testing.T) {
 	b := start(t, testOptions(t))
 	bodies := make(chan string, 4)
@@ -158,7 +157,7 @@ func TestContinuousUsagePerEngine(t *testing.T) {
 		}
 	}
 	if len(bodies) != 3 {
-		t.Errorf("the engine was asked %d times, want it to be told once that it knows no such option", len(bodies))
+		t.Errorf("the engine got %d requests, want one with the option and one without", len(bodies))
 	}
 	if c := b.settled(); c.Finished != 4 || b.View().Replicas[0].Outstanding != 0 {
 		t.Errorf("counts %+v", c)
@@ -174,12 +173,12 @@ func TestContinuousUsagePerEngine(t *testing.T) {
 	}
 }
 
-// Where nobody tells how many tokens an event holds, an answer whose count matters goes
-// on only if its replica was seen to send each token by itself.
+// If no usage shows how many tokens an event contains, a response whose token count matters is
+// continued only if its replica was observed to send each token in its own event.
 func TestEventsCountAsTokensOnlyIfLearned(t *testing.T) {
 	const bounded = `"max_tokens":40,`
 	words := func(n int) []string { return strings.Split(strings.Repeat("w", n), "") }
-	one := func(n, tokens int, finish string) http.HandlerFunc { // an answer of n events and so many tokens
+	one := func(n, tokens int, finish string) http.HandlerFunc { // a response of n events and a number of tokens
 		return func(w http.ResponseWriter, req *http.Request) {
 			_, _ = io.Copy(io.Discard, req.Body)
 			w.Header().Set("Content-Type", "text/event-stream")
@@ -219,7 +218,7 @@ func TestEventsCountAsTokensOnlyIfLearned(t *testing.T) {
 				b.settled()
 			}
 			said := textChunk("a") + textChunk("b")
-			if strings.HasPrefix(name, "a usage") { // of the event alone, it may be
+			if strings.HasPrefix(name, "a usage") { // a single event may be
 				said = strings.ReplaceAll(said, "}]}", `}],"usage":{"prompt_tokens":9,"completion_tokens":1}}`)
 			}
 			serve = cut("text/event-stream", said)
@@ -245,7 +244,7 @@ func TestEventsCountAsTokensOnlyIfLearned(t *testing.T) {
 	}
 }
 
-// textOf is the body of a streamed completion.
+// textOf returns the body of a streamed completion.
 func textOf(more string) string {
 	return `{"model":"` + testModel + `",` + more + `"stream":true,"prompt":"p"}`
 }
@@ -255,8 +254,8 @@ func textChunk(value string) string {
 	return fmt.Sprintf(`data: {"id":"c","object":"text_completion","choices":[{"index":0,"text":%s,"finish_reason":null}]}`+"\n\n", c)
 }
 
-// A completion that sets no bound has the API's own, 16 tokens, on engines that keep to
-// it: so has the rest of it.
+// A completion without a token limit has the API's default, 16 tokens, on engines that apply it. So
+// does its continuation.
 func TestImpliedTokenLimitOfCompletions(t *testing.T) {
 	for _, c := range []struct {
 		kind       service.EngineKind
@@ -287,8 +286,8 @@ func TestImpliedTokenLimitOfCompletions(t *testing.T) {
 	}
 }
 
-// The balancer that forwarded a request counts as the one that serves it does, and
-// hides what its client did not ask for.
+// The balancer that forwarded a request counts like the one that serves it, and hides what its client
+// did not request.
 func TestContinuousUsageThroughAPeer(t *testing.T) {
 	us, eu := pair(t, "")
 	bodies := make(chan string, 2)

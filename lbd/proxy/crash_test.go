@@ -21,7 +21,7 @@ import (
 	"skyserve/lbd/record"
 )
 
-// The environment of TestPanickingPolicyProcess as a process of its own.
+// Environment variables of TestPanickingPolicyProcess in a separate process.
 const (
 	envCrash  = "SKYSERVE_TEST_CRASH"  // where the policy panics
 	envRecord = "SKYSERVE_TEST_RECORD" // the file of the record
@@ -37,9 +37,9 @@ func (p *panicking) Choose(f *policy.Facts) policy.Choice {
 	return p.RoundRobin.Choose(f)
 }
 
-// TestPanickingPolicyProcess is the process of TestPanicInDecisionEndsProcess: a
-// balancer whose policy panics, with goroutines that wait for its lock. There it never
-// returns; without its environment it does nothing.
+// TestPanickingPolicyProcess is the process of TestPanicInDecisionEndsProcess: a balancer whose policy
+// panics, while goroutines wait for its lock. It never returns; without its environment variables it
+// does nothing.
 func TestPanickingPolicyProcess(t *testing.T) {
 	where := os.Getenv(envCrash)
 	if where == "" {

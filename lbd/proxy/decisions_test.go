@@ -10,7 +10,7 @@ import (
 	"skyserve/lbd/record"
 )
 
-// What is remembered says how far back it goes, and that is what it finds.
+// The memory of decisions reports how far back it reaches, and finds exactly these.
 func TestRememberedDecisions(t *testing.T) {
 	o := testOptions(t)
 	o.Limits.Decisions = 3
@@ -29,7 +29,7 @@ func TestRememberedDecisions(t *testing.T) {
 		t.Errorf("%+v, want three since %s", m, oldest.At)
 	}
 	if _, found := b.Decision("r1"); found {
-		t.Error("more is remembered than the bound allows")
+		t.Error("more is remembered than the limit allows")
 	}
 	// A repeated id is remembered once.
 	expect(t, b.post(chatPath, plainBody, "X-Request-ID: r4"), http.StatusOK, "")
@@ -39,7 +39,7 @@ func TestRememberedDecisions(t *testing.T) {
 	}
 }
 
-// A decision tells of the request what explains it, and nothing that was said.
+// A decision contains what explains it, and no text of the request.
 func TestDecisionContainsRequest(t *testing.T) {
 	o := roundRobin(t)
 	o.Keys = apiKeys("the-key")
@@ -66,7 +66,7 @@ func TestDecisionContainsRequest(t *testing.T) {
 
 func TestBounceIsRecorded(t *testing.T) {
 	us, _ := pair(t, "")
-	us.receiveReport("lb-eu-0") // which has no replica
+	us.receiveReport("lb-eu-0") // without a replica
 	answered := make(chan *http.Response)
 	go func() { answered <- us.post(chatPath, plainBody, "X-Request-ID: r1") }()
 	us.until(func() bool { c := us.View().Counts; return c.ForwardedOut == 1 && c.Queued == 1 })
@@ -78,8 +78,7 @@ func TestBounceIsRecorded(t *testing.T) {
 	}
 }
 
-// Whoever asks sees for which replica a request waits, and afterwards for which
-// it had waited.
+// A decision shows for which replica a request is queued, and later for which one it was.
 func TestDecisionContainsReservedReplica(t *testing.T) {
 	b := start(t, testOptions(t))
 	b.attach("us-0", engine(t, whole(plainReply)))

@@ -15,7 +15,7 @@ import (
 	"skyserve/lbd/record"
 )
 
-// attachAs attaches a replica whose engine is of a kind.
+// attachAs attaches a replica with an engine of a kind.
 func (b *balancer) attachAs(id, url string, kind service.EngineKind) {
 	b.t.Helper()
 	if _, err := b.AddReplica(service.ReplicaConfig{ID: id, URL: url, Model: testModel, Kind: kind}); err != nil {
@@ -24,14 +24,14 @@ func (b *balancer) attachAs(id, url string, kind service.EngineKind) {
 	b.report(id)
 }
 
-// full reports that a replica has no room.
+// full reports that a replica has no capacity.
 func (b *balancer) full(id string) {
 	b.Step(core.Event{Kind: core.EventReplicaReport, Target: id, Report: &core.Report{
 		Ready: true, Pending: policy.Known(1), Running: policy.Known(8), KV: policy.Known(0.9),
 	}})
 }
 
-// continuations is the counts of skyserve_continuations_total by outcome.
+// continuations returns skyserve_continuations_total by outcome.
 func (b *balancer) continuations() map[string]int {
 	b.t.Helper()
 	counts := map[string]int{}
@@ -43,7 +43,7 @@ func (b *balancer) continuations() map[string]int {
 	return counts
 }
 
-// reported is a stream as its client puts it together.
+// clientView is a stream as its client assembles it.
 type clientView struct {
 	text, id, created, finish string
 	roles, ends, finishes     int
@@ -51,7 +51,7 @@ type clientView struct {
 	broken                    string // the message of an error event
 }
 
-// parseStream puts a stream together; it fails where the chunks are not of one answer.
+// parseStream assembles a stream; it fails if the chunks do not belong to one response.
 func parseStream(t *testing.T, stream string) clientView {
 	t.Helper()
 	var all clientView
@@ -110,7 +110,7 @@ func parseStream(t *testing.T, stream string) clientView {
 	return all
 }
 
-// simulator is a simulated engine that can be given faults.
+// simulator is a simulated engine with configurable faults.
 type simulator struct {
 	*simulated.Server
 	url string
@@ -118,7 +118,7 @@ type simulator struct {
 
 func simulate(t *testing.T) *simulator { return simulateWith(t, simulated.Options{}) }
 
-// simulateWith is simulate of an engine with options of its own.
+// simulateWith is simulate with options of the engine.
 func simulateWith(t *testing.T, o simulated.Options) *simulator {
 	t.Helper()
 	o.Model, o.Speed, o.Seed = testModel, 1e5, 11
@@ -146,8 +146,7 @@ func (s *simulator) fault(t *testing.T, faults string) {
 	}
 }
 
-// However far an answer has come when its replica dies, the client reads the one
-// that it would have got.
+// Wherever a replica fails within a response, the client reads the same response as without a failure.
 func TestStreamSurvivesReplicaFailure(t *testing.T) {
 	asks := map[string]string{
 		"short chat":          `{"model":"` + testModel + `","stream":true,"stream_options":{"include_usage":true},"max_tokens":12,"messages":[{"role":"user","content":"Where is the old bridge?"}]}`,
@@ -207,13 +206,13 @@ func TestStreamSurvivesReplicaFailure(t *testing.T) {
 	}
 }
 
-// checkUsage compares what a client is told of the tokens. A replica that dies
-// after the last word did not tell.
+// checkUsage compares the usage that a client receives. A replica that fails after the last token did
+// not report it.
 func checkUsage(t *testing.T, when string, got, want map[string]any, toldAll bool) {
 	t.Helper()
 	if !toldAll {
 		if got != nil {
-			t.Errorf("%s: usage %v, though nobody told it", when, got)
+			t.Errorf("%s: usage %v, though no engine reported it", when, got)
 		}
 		return
 	}
@@ -224,7 +223,7 @@ func checkUsage(t *testing.T, when string, got, want map[string]any, toldAll boo
 	}
 }
 
-// checkRecord holds what is remembered of a request to what happened.
+// checkRecord compares the record of a request with what happened.
 func checkRecord(t *testing.T, b *balancer, id string, after, tokens int) {
 	t.Helper()
 	b.settled()
@@ -237,6 +236,6 @@ func checkRecord(t *testing.T, b *balancer, id string, after, tokens int) {
 	}
 	want := fmt.Sprintf("dying broke the connection after %d %s", after, plural(after, "token"))
 	if len(d.Tries) != 2 || d.Tries[0].Failure != want || d.Tries[1].Target != "healthy" || d.Tries[1].Decision.Try != 1 || d.OutputTokens == nil {
-		t.Errorf("%s: tries %+v, want one of which it is said %q and one that went on", id, d.Tries, want)
+		t.Errorf("%s: tries %+v, want one that failed with %q and one that continued", id, d.Tries, want)
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"skyserve/lbd/record"
 )
 
-// roundRobin is options whose policy sends requests in turn, us-0 first.
+// roundRobin returns options with the round-robin policy, us-0 first.
 func roundRobin(t *testing.T) Options {
 	o := testOptions(t)
 	p, err := policy.New("round-robin")
@@ -28,7 +28,7 @@ func roundRobin(t *testing.T) Options {
 	return o
 }
 
-// cut is an engine that sends what it is told and then breaks the connection.
+// cut is an engine that sends a text and then closes the connection.
 func cut(contentType, sent string) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
 		_, _ = io.Copy(io.Discard, req.Body)
@@ -47,7 +47,7 @@ func status(code int) http.HandlerFunc {
 	}
 }
 
-// refusing is the URL of a port where nobody listens.
+// refusing returns the URL of a port without a listener.
 func refusing(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -92,14 +92,14 @@ func TestFailureBeforeFirstByteIsRetried(t *testing.T) {
 					t.Errorf("counts %+v, decision %+v: want a failed try and one that served", c, d)
 				}
 				if name == "refused" && b.View().Replicas[0].Ready {
-					t.Error("a replica that refuses connections is still thought ready")
+					t.Error("a replica that refuses connections still counts as ready")
 				}
 			})
 		}
 	}
 }
 
-// speakRaw streams a text as it stands.
+// speakRaw streams a text as it is.
 func speakRaw(stream string) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
 		_, _ = io.Copy(io.Discard, req.Body)
@@ -184,8 +184,8 @@ func TestEveryAttemptFails(t *testing.T) {
 	lawful(t, b.settled())
 }
 
-// hang is an engine that sends something and then nothing until its client
-// leaves, which it reports.
+// hang is an engine that sends something and then nothing until its client disconnects, which it
+// reports.
 func hang(sent string, left chan<- struct{}) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
 		_, _ = io.Copy(io.Discard, req.Body)
@@ -253,7 +253,7 @@ func TestClientDisconnectStopsEngine(t *testing.T) {
 			b.until(func() bool { return sent == "" || b.Stats().TTFT != nil })
 			leave()
 			<-answered
-			<-left // the engine knows
+			<-left // the engine has noticed
 			c := b.settled()
 			lawful(t, c)
 			d, _ := b.Decision("r1")

@@ -11,11 +11,11 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// with puts members into a body.
+// with inserts members into a body.
 func with(body, members string) string { return strings.Replace(body, `{`, `{`+members+`,`, 1) }
 
-// What a client may ask for at most is a number that it made up: none may let it
-// past its limits, or give it more than it had.
+// The maximum that a client requests is an arbitrary number: none may bypass its limits, or give it
+// more than it had.
 func TestAbsurdTokenLimits(t *testing.T) {
 	const limit = 1000
 	o := testOptions(t)
@@ -38,8 +38,8 @@ func TestAbsurdTokenLimits(t *testing.T) {
 		{`"max_tokens":600`, false},
 		{`"max_tokens":6e2`, false},
 		{`"n":2,"max_tokens":60`, false},
-		{`"max_tokens":-6000`, false}, // what these mean is the engine's business
-		{`"max_tokens":"6000"`, true}, // engines take it for a number
+		{`"max_tokens":-6000`, false}, // their meaning is up to the engine
+		{`"max_tokens":"6000"`, true}, // engines accept it as a number
 		{`"max_tokens":"many"`, false},
 		{`"max_tokens":0.5`, false},
 		{`"max_tokens":null,"n":null`, false},
@@ -59,7 +59,7 @@ func TestAbsurdTokenLimits(t *testing.T) {
 	}
 }
 
-// A key whose limit leaves no room for an answer can still have its prompts embedded.
+// A key whose limit leaves no capacity for a response can still get embeddings of its prompt.
 func TestNoOutputReservedWithoutGeneration(t *testing.T) {
 	o := testOptions(t)
 	o.Keys = limited(t, "tokens_per_minute=100")
@@ -69,8 +69,8 @@ func TestNoOutputReservedWithoutGeneration(t *testing.T) {
 	b.isIdle("acme")
 }
 
-// An engine that reports what cannot be is not believed: neither sums nor limits
-// turn over, and no more is cached than there was.
+// Impossible usage figures of an engine are ignored: neither sums nor limits overflow, and no more is
+// cached than was sent.
 func TestAbsurdUsage(t *testing.T) {
 	for _, c := range []struct {
 		usage string

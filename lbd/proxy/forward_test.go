@@ -10,7 +10,7 @@ import (
 	"skyserve/lbd/core"
 )
 
-// pair is two balancers of different regions that know each other.
+// pair returns two balancers of different regions that are peers.
 func pair(t *testing.T, token string) (us, eu *balancer) {
 	t.Helper()
 	o := roundRobin(t)
@@ -83,7 +83,7 @@ func orZero(p *float64) *float64 {
 
 func TestBouncedRequestIsRetried(t *testing.T) {
 	us, eu := pair(t, "")
-	us.receiveReport("lb-eu-0") // which has no replica: it lost them just now
+	us.receiveReport("lb-eu-0") // without a replica: it has just lost them
 	answered := make(chan *http.Response)
 	go func() { answered <- us.post(chatPath, plainBody, "X-Request-ID: r1") }()
 	us.until(func() bool { c := us.View().Counts; return c.ForwardedOut == 1 && c.Queued == 1 })
@@ -138,7 +138,7 @@ func TestSpoofedHopIsIgnored(t *testing.T) {
 			expect(t, us.post(chatPath, plainBody, append(headers, "X-Request-ID: r1")...), http.StatusOK, "")
 			d, _ := us.Decision("r1")
 			if c := us.settled(); c.ForwardedIn != 0 || c.ForwardedOut != 1 || d.From != "" || d.Hop != core.HopNone {
-				t.Errorf("counts %+v, decision %+v: a client passed for a peer", c, d)
+				t.Errorf("counts %+v, decision %+v: a client was treated as a peer", c, d)
 			}
 		})
 	}
@@ -154,8 +154,8 @@ func TestPeersNeedNoKeys(t *testing.T) {
 	expect(t, b.post(chatPath, plainBody, append(hop, "X-Skyserve-Peer-Token: secret")...), http.StatusOK, "")
 }
 
-// A balancer that asks for keys may stand behind a reverse proxy of its own
-// machine: then every client comes from loopback, and none of them is a peer.
+// A balancer that requires keys may be behind a reverse proxy on its own machine: then every client
+// comes from loopback, and none of them is a peer.
 func TestLoopbackIsNoPeerWithKeys(t *testing.T) {
 	o := roundRobin(t)
 	o.Keys = apiKeys("k")
@@ -191,7 +191,7 @@ func TestPeerMakesModelAvailable(t *testing.T) {
 	us := start(t, o)
 	us.AddPeer(service.PeerConfig{ID: "lb-eu-0", Region: "local/eu", URL: "http://127.0.0.1:1"}, nil)
 	if code, _ := us.get("/readyz"); code != 503 {
-		t.Errorf("readyz %d before the peer was heard of", code)
+		t.Errorf("readyz %d before the peer's first report", code)
 	}
 	us.receiveReport("lb-eu-0")
 	if code, _ := us.get("/readyz"); code != 200 {
@@ -206,7 +206,7 @@ func TestPeerMakesModelAvailable(t *testing.T) {
 	}
 }
 
-// addedTransport notes that it was used.
+// addedTransport records that it was used.
 type addedTransport struct {
 	http.RoundTripper
 	used chan struct{}

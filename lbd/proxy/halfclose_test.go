@@ -9,14 +9,13 @@ import (
 	"testing"
 )
 
-// A client that closes its half of the connection is taken for gone. It must not
-// take what it is left with for an answer: nothing for an empty one, the beginning
-// of one for the whole.
+// A client that closes its half of the connection counts as disconnected. It must not take the
+// remaining bytes for a response: nothing for an empty one, a part for the whole.
 func TestHalfClosedClientGetsNoPartialResponse(t *testing.T) {
 	for name, c := range map[string]struct {
 		body  string
 		begun http.HandlerFunc
-		want  string // of what comes before the end
+		want  string // of what precedes the end
 	}{
 		"before the answer": {plainBody, func(http.ResponseWriter, *http.Request) {}, ""},
 		"before a stream":   {streamBody, func(http.ResponseWriter, *http.Request) {}, ""},
@@ -59,7 +58,7 @@ func TestHalfClosedClientGetsNoPartialResponse(t *testing.T) {
 			if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
 				t.Fatal(err)
 			}
-			rest, _ := io.ReadAll(conn) // a reset is as good as an end
+			rest, _ := io.ReadAll(conn) // a reset counts as an end too
 			heard = append(heard, rest...)
 			if c.want == "" && len(heard) > 0 || strings.HasSuffix(string(heard), "\r\n0\r\n\r\n") {
 				t.Errorf("it was answered %q", heard)

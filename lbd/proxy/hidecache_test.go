@@ -16,11 +16,11 @@ const (
 	responseUsage  = `"usage":{"input_tokens":100,"output_tokens":2,"input_tokens_details":{"cached_tokens":64}}`
 )
 
-// answersThatTell are answers of engines that say that 64 tokens were cached.
+// answersThatTell are responses of engines that report 64 cached tokens.
 func answersThatTell() map[string]struct{ path, body, kind, answer string } {
 	const events, whole = "text/event-stream", "application/json"
 	usageBody := strings.Replace(streamBody, `{`, `{"stream_options":{"include_usage":true},`, 1)
-	long := strings.Repeat("x", 1<<20+5) // beyond what is held of an answer or an event
+	long := strings.Repeat("x", 1<<20+5) // beyond the buffer limit of a response or an event
 	return map[string]struct{ path, body, kind, answer string }{
 		"a chat":                     {chatPath, plainBody, whole, `{"id":"c","choices":[],` + wholeUsage + `}`},
 		"a completion":               {"/v1/completions", `{"model":"chat-small","prompt":"x"}`, whole, `{"choices":[{"text":"a"}],` + wholeUsage + `}`},
@@ -36,10 +36,9 @@ func answersThatTell() map[string]struct{ path, body, kind, answer string } {
 	}
 }
 
-// A client with an API key reads no figure that tells what was cached, in whatever
-// shape its answer comes, and everything else of it as the engine wrote it; an operator
-// can say otherwise. Clients of a service without keys read it all. What the client
-// used of the cache is counted all the same.
+// A client with an API key sees no cached token counts, in any format of a response, and everything
+// else as the engine sent it. An operator can allow them. Clients of a service without keys see
+// everything. The client's cached tokens are counted in any case.
 func TestCachedTokensAreHiddenFromKeys(t *testing.T) {
 	for name, c := range answersThatTell() {
 		for _, mode := range []struct {
@@ -71,7 +70,7 @@ func TestCachedTokensAreHiddenFromKeys(t *testing.T) {
 					t.Errorf("%s is %q, want %q", headerPrefixMatch, h, header)
 				}
 				if resp.Header.Get(headerDecision) == "" {
-					t.Error("no word of the decision")
+					t.Error("no decision header")
 				}
 				b.settled()
 				if known := !strings.HasPrefix(name, "a long"); known && b.tallied().CachedTokens != 64 {
@@ -89,7 +88,7 @@ func ends(s string) string {
 	return s
 }
 
-// A peer is told, and what it tells its clients is its own affair: it counts.
+// A peer receives cached token counts. What it shows its clients is up to it: it counts them.
 func TestCachedTokensReachPeer(t *testing.T) {
 	us, eu := pair(t, "token")
 	us.SetKeys(limited(t, ""))
@@ -107,7 +106,7 @@ func TestCachedTokensReachPeer(t *testing.T) {
 	}
 }
 
-// A stored response that is asked for later tells no more than when it was made.
+// A stored response that is requested later shows no more than when it was generated.
 func TestStoredResponseHidesCachedTokens(t *testing.T) {
 	const stored = `{"id":"resp_1","output":[],` + responseUsage + `}`
 	o := testOptions(t)
@@ -124,12 +123,12 @@ func TestStoredResponseHidesCachedTokens(t *testing.T) {
 	}
 }
 
-// cachedChunk is an event with the usage so far, of a prompt of which 8 tokens were cached.
+// cachedChunk returns an event with the usage so far, for a prompt with 8 cached tokens.
 func cachedChunk(content string, output int) string {
 	return strings.Replace(chunk(content), "}]}\n", fmt.Sprintf(`}],"usage":{"prompt_tokens":9,"completion_tokens":%d,"prompt_tokens_details":{"cached_tokens":8}}}`+"\n", output), 1)
 }
 
-// The usage so far tells nothing in any event, whether the client asked for it or not.
+// The usage so far reveals no cached tokens in any event, whether the client requested it or not.
 func TestContinuousUsageHidesCachedTokens(t *testing.T) {
 	for requested, want := range map[string]int{`{"include_usage":true}`: 1, `{"include_usage":true,"continuous_usage_stats":true}`: 5} {
 		o := testOptions(t)
@@ -144,7 +143,7 @@ func TestContinuousUsageHidesCachedTokens(t *testing.T) {
 	}
 }
 
-// An answer that another replica goes on with tells nothing either.
+// A response that another replica continues reveals nothing either.
 func TestContinuedResponseHidesCachedTokens(t *testing.T) {
 	o := roundRobin(t)
 	o.Keys = limited(t, "")
@@ -157,7 +156,7 @@ func TestContinuedResponseHidesCachedTokens(t *testing.T) {
 	}
 }
 
-// Where tenants share prefixes, the reason of a decision would tell a match too.
+// If tenants share prefixes, the reason of a decision would reveal a match too.
 func TestDecisionReasonIsHiddenWithSharedPrefixes(t *testing.T) {
 	for _, c := range []struct {
 		shares, exposes bool

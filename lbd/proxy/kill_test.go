@@ -22,8 +22,8 @@ import (
 	"skyserve/lbd/record"
 )
 
-// fragileEngine is an engine that a request with the word deadly kills: it sends its prelude,
-// closes its port and breaks its connections.
+// fragileEngine is an engine that crashes on a request with the word deadly: it sends its prelude,
+// closes its port and its connections.
 type fragileEngine struct {
 	url  string
 	dead atomic.Bool
@@ -63,13 +63,13 @@ func (f *fragileEngine) kill() {
 	})
 }
 
-// fleet is a balancer with frail engines that are probed until the test ends.
+// fleet is a balancer with fragile engines that are probed until the test ends.
 type fleet struct {
 	*balancer
 	engines []*fragileEngine
 }
 
-// probed are options with the defaults of a service for probes, since newFleet probes.
+// probed returns options with a service's defaults for probes, since newFleet probes.
 func probed(t *testing.T) Options {
 	o := roundRobin(t)
 	d := core.DefaultConfig(o.Core.Policy)
@@ -111,7 +111,7 @@ func (f *fleet) probe(name string) {
 	}
 }
 
-// deaths counts the engines that died.
+// deaths returns the number of engines that crashed.
 func (f *fleet) deaths() (n int) {
 	for _, e := range f.engines {
 		if e.dead.Load() {
@@ -157,7 +157,7 @@ func TestRequestThatCrashesEnginesIsStopped(t *testing.T) {
 	}
 }
 
-// A stream that broke off counts like a request that got no answer.
+// An interrupted stream counts like a request without a response.
 func TestStreamThatCrashesEnginesIsStopped(t *testing.T) {
 	f := newFleet(t, probed(t), 8, chunk("so")+chunk(" far"), speak("fine"))
 	body := expect(t, f.post(chatPath, lethalPrompt(true, "")), http.StatusOK, "")
@@ -172,9 +172,9 @@ func TestStreamThatCrashesEnginesIsStopped(t *testing.T) {
 	lawful(t, f.settled())
 }
 
-// Requests that are at the engines which such a request kills are served.
+// Other requests at the engines that such a request crashes are served.
 func TestOtherRequestsAreServed(t *testing.T) {
-	gate := make(chan struct{}) // holds the requests at their engines
+	gate := make(chan struct{}) // blocks the requests at their engines
 	f := newFleet(t, probed(t), 8, "", func(w http.ResponseWriter, req *http.Request) {
 		select {
 		case <-gate:
@@ -210,7 +210,7 @@ func TestOtherRequestsAreServed(t *testing.T) {
 	lawful(t, f.settled())
 }
 
-// A request whose connection breaks is retried if the engine is alive.
+// A request whose connection fails is retried if the engine is alive.
 func TestConnectionFailuresOfHealthyEngines(t *testing.T) {
 	testkit.Slow(t)
 	var resets atomic.Int64
@@ -226,7 +226,7 @@ func TestConnectionFailuresOfHealthyEngines(t *testing.T) {
 	}
 }
 
-// Balancers pass the count on with a request and with its answer, and share what they
+// Balancers forward the count with a request and its response, and share the requests that they
 // stopped.
 func TestCrashesAreCountedAcrossPeers(t *testing.T) {
 	for name, prelude := range map[string]string{"before the first byte": "", "in the middle": chunk("so")} {

@@ -78,7 +78,7 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// A client that stops reading must not hold an engine for ever.
+// A client that stops reading must not block an engine for ever.
 func TestClientStopsReading(t *testing.T) {
 	o := testOptions(t)
 	o.Limits.Stall = 500 * time.Millisecond // enough for a first write on a busy machine
@@ -112,7 +112,7 @@ func TestClientStopsReading(t *testing.T) {
 	}
 }
 
-// An engine closes connections that are idle; that is no failure of a try.
+// An engine closes idle connections; that is not a failed attempt.
 func TestIdleConnectionClosedByEngine(t *testing.T) {
 	srv := httptest.NewServer(whole(plainReply))
 	t.Cleanup(srv.Close)

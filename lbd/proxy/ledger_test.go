@@ -18,7 +18,7 @@ import (
 	"skyserve/lbd/quota"
 )
 
-// limited is one key, "sk", of the name acme, with its limits as a line states them.
+// limited returns one key, "sk", with the name acme and the limits of a line.
 func limited(t testing.TB, attributes string) []service.APIKey {
 	t.Helper()
 	keys, err := service.ParseKeys("sk name=acme "+attributes, service.KeyLimits{})
@@ -30,8 +30,7 @@ func limited(t testing.TB, attributes string) []service.APIKey {
 
 const asAcme = "Authorization: Bearer sk"
 
-// reserved is how many requests of a key are in flight, and how many tokens they may still
-// use.
+// reserved returns how many requests of a key are in flight, and how many tokens they may still use.
 func (b *balancer) reserved(name string) (inFlight, tokens int64) {
 	t := b.ledger.Totals()[name]
 	if t == nil {
@@ -40,7 +39,7 @@ func (b *balancer) reserved(name string) (inFlight, tokens int64) {
 	return t.InFlight, t.Reserved
 }
 
-// UsedBy is what a key used of all models.
+// usedBy returns the usage of a key over all models.
 func (b *balancer) usedBy(name string) (sum telemetry.Usage) {
 	for _, u := range b.KeyUsage() {
 		if u.Key == name {
@@ -50,7 +49,7 @@ func (b *balancer) usedBy(name string) (sum telemetry.Usage) {
 	return sum
 }
 
-// tokensLeft is how many tokens the key "sk" has left of its minute.
+// tokensLeft returns how many tokens the key "sk" has left in its minute.
 func (b *balancer) tokensLeft() int {
 	b.t.Helper()
 	a, ok := b.keyring().Find("sk")
@@ -134,7 +133,7 @@ func TestTokensAreReservedAndSettled(t *testing.T) {
 	resp := b.post(chatPath, strings.Replace(plainBody, `{`, `{"max_tokens":6000,`, 1), asAcme)
 	expect(t, resp, http.StatusTooManyRequests, "rate_limit_exceeded")
 	if resp.Header.Get("Retry-After") != "" {
-		t.Error("a request that never passes is told to come again")
+		t.Error("a request that can never pass gets Retry-After")
 	}
 	close(release)
 	expect(t, <-done, 200, "")
@@ -206,8 +205,8 @@ func TestForwardedRequestsAreChargedAtOrigin(t *testing.T) {
 	}
 }
 
-// What an engine did not serve costs nothing; what it was still busy with when
-// the client left costs the prompt.
+// What an engine did not serve costs nothing; what was running when the client disconnected costs the
+// prompt.
 func TestChargesByOutcome(t *testing.T) {
 	o := testOptions(t)
 	o.Keys = limited(t, "")
@@ -240,7 +239,7 @@ func TestChargesByOutcome(t *testing.T) {
 	expect(t, b.post(chatPath, strings.Replace(plainBody, "hello", "silent", 1), asAcme), 200, "")
 	estimated := used()
 	if estimated.Requests != 2 || estimated.PromptTokens == 0 {
-		t.Errorf("an engine that counts nothing: %+v, want the estimate", estimated)
+		t.Errorf("an engine without usage: %+v, want the estimate", estimated)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, b.url+chatPath, strings.NewReader(plainBody))
@@ -259,7 +258,7 @@ func TestChargesByOutcome(t *testing.T) {
 	cancel()
 	<-gone
 	if u := used(); u.Requests != 3 || u.PromptTokens <= estimated.PromptTokens {
-		t.Errorf("a client that left: %+v after %+v, want another prompt", u, estimated)
+		t.Errorf("a client that disconnected: %+v after %+v, want another prompt", u, estimated)
 	}
 }
 
@@ -277,7 +276,7 @@ func TestSetKeysKeepsUsage(t *testing.T) {
 	expect(t, b.post(chatPath, plainBody, asAcme), 401, "invalid_api_key")
 	b.isIdle("acme")
 	if got := b.KeyUsage(); len(got) != 2 {
-		t.Errorf("usage %+v, want that of the key that is gone too", got)
+		t.Errorf("usage %+v, want that of the removed key too", got)
 	}
 }
 

@@ -17,10 +17,10 @@ import (
 	"time"
 )
 
-// errEnough is why the tests here end a context.
+// errEnough is the cause of cancelled contexts in these tests.
 var errEnough = errors.New("the client has had enough")
 
-// spying counts the connections that are open.
+// spying counts the open connections.
 type spying struct {
 	net.Conn
 	open *atomic.Int32
@@ -51,7 +51,7 @@ func TestContextEndsRequestsInFlight(t *testing.T) {
 	places := map[string]struct {
 		dial DialFunc
 		body string
-		read bool // the answer has begun
+		read bool // the response has started
 	}{
 		"dialling":         {dial: far},
 		"writing":          {dial: piped(func(host net.Conn, in *bufio.Reader) { <-time.After(time.Hour) }), body: "x"},
@@ -131,7 +131,7 @@ func TestResponseHeaderTimeout(t *testing.T) {
 				}
 				time.Sleep(wait)
 				_, _ = io.WriteString(host, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n")
-				time.Sleep(100 * time.Hour) // a body may take its time
+				time.Sleep(100 * time.Hour) // a body may take a while
 				_, _ = io.WriteString(host, "hi")
 			}
 		})})
@@ -160,7 +160,7 @@ func TestIdleConnectionsAreBounded(t *testing.T) {
 		}})
 		for _, host := range []string{"a", "b", "c"} {
 			var answers []*http.Response
-			for range 4 { // at the same time
+			for range 4 { // concurrently
 				resp, err := tr.RoundTrip(request(t, http.MethodGet, "http://"+host, ""))
 				if err != nil {
 					t.Fatal(err)
@@ -271,7 +271,7 @@ func TestEventsArriveOneByOne(t *testing.T) {
 		}
 	}
 	if b := resp.Body.(*body); b.conn.buf != nil {
-		t.Error("a stream that waits holds a buffer")
+		t.Error("an idle stream keeps a buffer")
 	}
 }
 
@@ -281,14 +281,14 @@ func TestReadSizeDoesNotMatter(t *testing.T) {
 		if want.headErr != nil || len(raw) > 20000 {
 			continue
 		}
-		for _, size := range []int{1, 3, directRead - 1, directRead, 5000, 0} { // 0: whatever io.Copy takes
+		for _, size := range []int{1, 3, directRead - 1, directRead, 5000, 0} { // 0: whatever io.Copy uses
 			resp, err := New(Options{DialContext: piped(once(raw, 11))}).RoundTrip(request(t, http.MethodGet, "http://engine", ""))
 			if err != nil {
 				t.Fatal(err)
 			}
 			var got bytes.Buffer
 			if size == 0 {
-				_, _ = resp.Body.Read(nil) // takes nothing and waits for nothing
+				_, _ = resp.Body.Read(nil) // reads nothing and does not wait
 				_, err = io.Copy(&got, struct{ io.Reader }{resp.Body})
 			} else {
 				for p := make([]byte, size); err == nil; {
@@ -308,7 +308,7 @@ func TestReadSizeDoesNotMatter(t *testing.T) {
 	}
 }
 
-// full is a writer that takes a few bytes and then no more.
+// full is a writer that accepts a few bytes and then no more.
 type full struct{ room int }
 
 func (f *full) Write(p []byte) (int, error) {
@@ -343,7 +343,7 @@ func TestWriteTo(t *testing.T) {
 		t.Errorf("a writer that fails: %d bytes, %v", n, err)
 	}
 	if _, err := resp.Body.Read(make([]byte, 9)); err == nil {
-		t.Error("the answer goes on after its writer failed")
+		t.Error("the response can be read after its writer failed")
 	}
 	resp.Body.Close()
 }

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// decodeAll decodes text that arrives in pieces of the given sizes, in turn, in
-// place or into memory of its own.
+// decodeAll decodes text that arrives in pieces of the given sizes, in turn, in place or into separate
+// memory.
 func decodeAll(text string, sizes []byte, inPlace bool) (content []byte, rest string, err error) {
 	var d chunkDecoder
 	for i := 0; len(text) > 0; i++ {

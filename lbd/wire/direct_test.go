@@ -16,12 +16,12 @@ import (
 	"time"
 )
 
-// secureHost answers over TLS, and a transport's options to reach it.
+// secureHost serves h over TLS and returns a transport's options to connect to it.
 func secureHost(t testing.TB, h http.HandlerFunc) (*httptest.Server, Options) {
 	t.Helper()
 	s := httptest.NewUnstartedServer(h)
 	s.Config.ErrorLog = log.New(io.Discard, "", 0)
-	s.EnableHTTP2 = true // offered, and not to be taken
+	s.EnableHTTP2 = true // offered, and must not be used
 	s.StartTLS()
 	t.Cleanup(s.Close)
 	roots := x509.NewCertPool()
@@ -39,7 +39,7 @@ func TestDirectUsesHTTPS(t *testing.T) {
 			select {
 			case <-release:
 			case <-r.Context().Done():
-				panic(http.ErrAbortHandler) // the answer has no end
+				panic(http.ErrAbortHandler) // the response has no end
 			}
 		}
 	})
@@ -81,8 +81,8 @@ func TestDirectUsesHTTPS(t *testing.T) {
 	resp.Body.Close()
 }
 
-// An idle connection that its host has closed is replaced, though nobody can see
-// through TLS that it was.
+// TestDirectReplacesClosedConnection checks that a closed idle connection is replaced, although TLS
+// hides that it was closed.
 func TestDirectReplacesClosedConnection(t *testing.T) {
 	s, o := secureHost(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") })
 	transport := New(o)

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// behaviours are handlers by path: what a handler can do with an answer.
+// behaviours are handlers by path: everything a handler can do with a response.
 var behaviours = map[string]http.HandlerFunc{
 	"/echo": func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
@@ -146,8 +146,7 @@ func startFastPath(t testing.TB, h http.Handler, o FastPathOptions) (*FastPath, 
 	return f, l.Addr().String()
 }
 
-// writeReply sends bytes to a server and gives all that it answers until it ends the
-// connection.
+// writeReply sends bytes to a server and returns the response until the connection ends.
 func writeReply(t testing.TB, addr, raw string) []byte {
 	t.Helper()
 	nc, err := net.Dial("tcp", addr)
@@ -159,12 +158,12 @@ func writeReply(t testing.TB, addr, raw string) []byte {
 		_, _ = io.WriteString(nc, raw)
 		_ = nc.(*net.TCPConn).CloseWrite()
 	}()
-	answer, _ := io.ReadAll(nc) // one that is reset is as short as it came
+	answer, _ := io.ReadAll(nc) // a reset truncates it
 	return answer
 }
 
-// describe are the answers to the requests of raw in words, without their dates; what
-// is no answer stays as it is.
+// describe returns the responses to the requests in raw as text, without their dates. What is not a
+// response stays as it is.
 func describe(raw string, said []byte) string {
 	var out strings.Builder
 	asked, in := bufio.NewReader(strings.NewReader(raw)), bufio.NewReader(bytes.NewReader(said))
@@ -172,7 +171,7 @@ func describe(raw string, said []byte) string {
 		if _, err := in.Peek(1); err != nil {
 			return out.String()
 		}
-		req, _ := http.ReadRequest(asked) // nil: its answer has a body
+		req, _ := http.ReadRequest(asked) // nil: the response has a body
 		var cut error
 		if req != nil {
 			_, cut = io.Copy(io.Discard, req.Body)
@@ -185,7 +184,7 @@ func describe(raw string, said []byte) string {
 		}
 		body, err := io.ReadAll(resp.Body)
 		if cut != nil {
-			resp.Close = true // whether that was known when the answer began is nobody's business
+			resp.Close = true // whether that was known when the response started does not matter
 		}
 		if resp.Header.Get("Date") != "today" {
 			resp.Header.Del("Date")
@@ -194,7 +193,7 @@ func describe(raw string, said []byte) string {
 	}
 }
 
-// twins are a FastPath and a net/http server with the same handler.
+// twins starts a FastPath and a net/http server with the same handler.
 func twins(t testing.TB) (fast, plain string) {
 	t.Helper()
 	_, fast = startFastPath(t, http.HandlerFunc(serveBehaviour), FastPathOptions{HeadTimeout: 5 * time.Second})
@@ -209,7 +208,7 @@ func twins(t testing.TB) (fast, plain string) {
 	return fast, s.Listener.Addr().String()
 }
 
-// Requests of all kinds, good ones and bad ones.
+// rawRequests returns requests of all kinds, valid and invalid.
 func rawRequests() []string {
 	var out []string
 	for path := range behaviours {
@@ -235,12 +234,12 @@ func rawRequests() []string {
 	)
 }
 
-// What clients see of a FastPath is what they would see of net/http's server alone.
+// Clients get the same responses from a FastPath as from net/http's server alone.
 func TestFastPathMatchesNetHTTP(t *testing.T) {
 	fast, plain := twins(t)
 	all := rawRequests()
 	sessions := slices.Clone(all)
-	for i, raw := range all { // each behind and before others, on one connection
+	for i, raw := range all { // each after and before others, on one connection
 		sessions = append(sessions, all[(i*7+3)%len(all)]+raw+all[(i*5+1)%len(all)], "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi"+raw)
 	}
 	for _, raw := range sessions {
@@ -267,8 +266,8 @@ func FuzzFastPath(f *testing.F) {
 	})
 }
 
-// A client that hangs up ends its request, whether it had begun to read or not, and
-// one that is cut off does not get half an answer for whole.
+// A client that hangs up cancels its request, whether it was being read or not. A client that is cut
+// off can detect a partial response.
 func TestFastPathReportsHangups(t *testing.T) {
 	began, ended := make(chan struct{}), make(chan struct{})
 	_, addr := startFastPath(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -289,12 +288,12 @@ func TestFastPathReportsHangups(t *testing.T) {
 		<-began
 		nc.Close()
 		<-ended
-		<-began // the request behind it has lost its client before it begins
+		<-began // the request after it has lost its client before it starts
 		<-ended
 	}
 }
 
-// HTTP/2 without TLS is spoken on the same port.
+// HTTP/2 without TLS works on the same port.
 func TestFastPathHandsOffHTTP2(t *testing.T) {
 	_, addr := startFastPath(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.Proto) }), FastPathOptions{})
 	tr := &http.Transport{Protocols: new(http.Protocols)}
@@ -314,7 +313,7 @@ func TestFastPathHandsOffHTTP2(t *testing.T) {
 	}
 }
 
-// Clients that are slow to ask are let go of.
+// Connections of clients that are slow to send a request are closed.
 func TestFastPathClosesIdleConnections(t *testing.T) {
 	_, addr := startFastPath(t, http.HandlerFunc(serveBehaviour), FastPathOptions{HeadTimeout: 20 * time.Millisecond, IdleTimeout: 30 * time.Millisecond})
 	for _, begun := range []string{"", "GET /echo HT", "GET /sized HTTP/1.1\r\nHost: x\r\n\r\n", "GET /sized HTTP/1.1\r\nHost: x\r\n\r\nGET /"} {
@@ -332,7 +331,7 @@ func TestFastPathClosesIdleConnections(t *testing.T) {
 	}
 }
 
-// A client that takes nothing is cut off at the deadline, and its request ends.
+// A client that reads nothing is disconnected at the deadline, and its request ends.
 func TestFastPathLimitsWrites(t *testing.T) {
 	done := make(chan error, 1)
 	_, addr := startFastPath(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -359,7 +358,7 @@ func TestFastPathLimitsWrites(t *testing.T) {
 	}
 }
 
-// A body that comes too slowly is given up at the handler's deadline.
+// A body that arrives too slowly times out at the handler's deadline.
 func TestFastPathLimitsReads(t *testing.T) {
 	_, addr := startFastPath(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(20 * time.Millisecond))
@@ -379,7 +378,7 @@ func TestFastPathLimitsReads(t *testing.T) {
 	}
 }
 
-// A request that is refused unread is answered, however large it is.
+// A request that is rejected unread gets a response, no matter how large it is.
 func TestFastPathRespondsBeforeBody(t *testing.T) {
 	_, addr := startFastPath(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }), FastPathOptions{})
 	raw := "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 300000\r\n\r\n" + strings.Repeat("y", 300000)
@@ -388,8 +387,8 @@ func TestFastPathRespondsBeforeBody(t *testing.T) {
 	}
 }
 
-// At the end idle connections close at once, answers at hand go out whole and end
-// theirs, and nobody new gets in.
+// At shutdown idle connections close at once, current responses are sent completely and end their
+// connections, and no new connection is accepted.
 func TestFastPathShutdown(t *testing.T) {
 	began, finish := make(chan struct{}), make(chan struct{})
 	f, addr := startFastPath(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -429,8 +428,7 @@ func TestFastPathShutdown(t *testing.T) {
 	}
 }
 
-// Requests of one connection keep apart what is theirs, whether their heads are the
-// same or not.
+// Requests on one connection do not share state, whether their heads are equal or not.
 func TestFastPathIsolatesRequests(t *testing.T) {
 	var seen []string
 	_, addr := startFastPath(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

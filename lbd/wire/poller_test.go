@@ -18,7 +18,7 @@ import (
 
 const helloPage = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 5\r\n\r\nhello"
 
-// maxTestPage is what pollers take here.
+// maxTestPage is the maximum body of pollers here.
 const maxTestPage = 1 << 20
 
 func poller(t testing.TB, url string, o Options) *Poller {
@@ -27,10 +27,10 @@ func poller(t testing.TB, url string, o Options) *Poller {
 	return p
 }
 
-// untilSoon is a deadline that nothing here reaches.
+// untilSoon is a deadline that no test here reaches.
 func untilSoon() time.Time { return time.Now().Add(time.Minute) }
 
-// wantPage asks for a path and fails unless the answer is 200 with this body.
+// wantPage requests a path and fails unless the response is 200 with this body.
 func wantPage(t testing.TB, p *Poller, path, want string) {
 	t.Helper()
 	status, body, err := p.Get(t.Context(), path, untilSoon())
@@ -39,7 +39,7 @@ func wantPage(t testing.TB, p *Poller, path, want string) {
 	}
 }
 
-// asTransport fails unless a poller sees an answer as a transport does.
+// asTransport fails unless a poller gets the same response as a transport.
 func asTransport(t *testing.T, raw string, ours *Poller, theirs seen) {
 	t.Helper()
 	status, body, err := ours.Get(t.Context(), "/", untilSoon())
@@ -91,7 +91,7 @@ func TestPollerReusesOneConnection(t *testing.T) {
 			if err != nil {
 				return
 			}
-			// A body of its own for each path, each time under a head of another length.
+			// A different body for each path, each time under a head of another length.
 			body := strings.Repeat(req.Host+req.URL.Path, len(req.URL.Path))
 			if _, err := fmt.Fprintf(host, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(body), body); err != nil {
 				return
@@ -127,7 +127,7 @@ func TestPollerReplacesAConnection(t *testing.T) {
 			_, _, err := take(in)
 			_, err2 := io.WriteString(host, helloPage+"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\n\r\n")
 			if err == nil && err2 == nil {
-				_, _, _ = take(in) // which must never come
+				_, _, _ = take(in) // must never arrive
 			}
 		},
 		"that was reset": func(host net.Conn, in *bufio.Reader) {
@@ -281,13 +281,12 @@ func TestPollerAllocatesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	if n >= 1 { // the shared memory may be collected, now and then
+	if n >= 1 { // the pool's memory may be collected now and then
 		t.Errorf("%v allocations an answer, want none", n)
 	}
 }
 
-// answering answers each request of a connection with the same bytes, and
-// allocates nothing for that.
+// answering responds to each request on a connection with the same bytes, and does not allocate.
 func answering(raw string) script {
 	answer := []byte(raw)
 	return func(host net.Conn, in *bufio.Reader) {
@@ -306,8 +305,7 @@ func answering(raw string) script {
 	}
 }
 
-// BenchmarkPoller is beside BenchmarkTransport's figures: the host's own share is
-// in it.
+// BenchmarkPoller is comparable to BenchmarkPost; it includes the host's own share.
 func BenchmarkPoller(b *testing.B) {
 	for _, size := range []int{300, 60 << 10} {
 		raw := fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: %d\r\n\r\n%s", size, strings.Repeat("a", size))

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// written is what a host reads when req is sent.
+// written returns what a host reads when req is sent.
 func written(t *testing.T, req *http.Request, rt func(DialFunc) http.RoundTripper) (*http.Request, string, string) {
 	t.Helper()
 	type arrived struct {
@@ -54,7 +54,7 @@ func TestRequestOnTheWire(t *testing.T) {
 	}
 }
 
-// plainReader hides what a body is.
+// plainReader hides the type of a body.
 type plainReader struct{ r io.Reader }
 
 func (p plainReader) Read(b []byte) (int, error) { return p.r.Read(b) }
@@ -109,7 +109,7 @@ func TestRequestsMatchNetHTTP(t *testing.T) {
 	}
 }
 
-// noted is a body that remembers whether it was closed.
+// noted is a body that records whether it was closed.
 type noted struct {
 	io.Reader
 	closed chan struct{}

@@ -118,8 +118,8 @@ func TestClosedIdleConnectionIsNotUsed(t *testing.T) {
 	}
 }
 
-// dying answers the first request of each connection and hangs up on the
-// second, having said partial, before or after it reads it.
+// dying responds to the first request of each connection and hangs up on the second, after sending
+// partial, before or after it reads the request.
 func dying(reads bool, partial string, deaths *atomic.Int32) script {
 	return func(host net.Conn, in *bufio.Reader) {
 		if _, _, err := take(in); err != nil {
@@ -179,8 +179,8 @@ func TestRequestOnFailingConnection(t *testing.T) {
 	}
 }
 
-// A host that dies of a request cannot be connected to again: the error has both the
-// break of the first connection and the failed dial.
+// A host that crashes on a request cannot be connected to again: the error contains both the failure
+// of the first connection and of the dial.
 func TestRetryErrorKeepsBothErrors(t *testing.T) {
 	var deaths, dials atomic.Int32
 	dial := piped(dying(true, "", &deaths))
@@ -250,7 +250,7 @@ func TestResponseBeforeRequestIsSent(t *testing.T) {
 				}
 				resp.Body.Close()
 				if size > maxInlineBody && kept(tr) != 0 {
-					t.Error("a connection is kept on which half a request is under way")
+					t.Error("a connection with half a request in flight is kept")
 				}
 			})
 		}
@@ -296,8 +296,8 @@ func TestHTTPSHosts(t *testing.T) {
 	}
 }
 
-// TestNothingLeaks sends requests that end in every way, many at a time, and
-// sees that the host finds all connections closed; goleak sees the goroutines.
+// TestNothingLeaks sends requests that end in every way, many concurrently, and checks that the host
+// sees all connections closed; goleak checks the goroutines.
 func TestNothingLeaks(t *testing.T) {
 	h := serve(t, func(host net.Conn, in *bufio.Reader) {
 		for {
@@ -383,7 +383,7 @@ func ExampleNew() {
 	// Output: 200 OK ready
 }
 
-// What Allow refuses is not connected to, whoever asks and by whatever name.
+// Addresses that Allow rejects are not connected to, by no client and under no name.
 func TestAllowRefusesAddresses(t *testing.T) {
 	asked := 0
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked++ }))

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// seen is all that a caller sees of an answer.
+// seen is everything a caller sees of a response.
 type seen struct {
 	Status           string
 	Code, Minor      int
@@ -35,9 +35,8 @@ func observe(rt http.RoundTripper, req *http.Request) (s seen) {
 	}
 }
 
-// differs says where two views of an answer differ, "" if nowhere. What a body
-// that breaks off held before is not compared: how much came is a matter of
-// timing.
+// differs describes where two views of a response differ, "" if nowhere. What an interrupted body
+// contained before is not compared: that is a matter of timing.
 func differs(ours, theirs seen) string {
 	if (ours.headErr == nil) != (theirs.headErr == nil) || (ours.bodyErr == nil) != (theirs.bodyErr == nil) {
 		return fmt.Sprintf("ours fails with %v and %v, theirs with %v and %v", ours.headErr, ours.bodyErr, theirs.headErr, theirs.bodyErr)
@@ -55,7 +54,7 @@ func differs(ours, theirs seen) string {
 	return ""
 }
 
-// both asks our transport and net/http's for the same answer, in memory.
+// both requests the same response with our transport and with net/http's, in memory.
 func both(t testing.TB, method, raw string, piece int) (ours, theirs seen) {
 	dial := piped(once(raw, piece))
 	us := New(Options{DialContext: dial, MaxHeadBytes: 8 << 10})
@@ -67,8 +66,7 @@ func both(t testing.TB, method, raw string, piece int) (ours, theirs seen) {
 
 const chunkedHead = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n"
 
-// answers are raw answers that both sides see alike; those of refused only we
-// refuse.
+// answers are raw responses that both sides read alike; those in refused only we reject.
 var answers = map[string]string{
 	"sized":                        "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Type: text/plain\r\n\r\nhello",
 	"nothing":                      "",
@@ -167,8 +165,8 @@ var answers = map[string]string{
 	"set-cookie with a long value": "HTTP/1.1 200 OK\r\nSet-Cookie: " + strings.Repeat("a=b; ", 100) + "\r\nContent-Length: 0\r\n\r\n",
 }
 
-// refused are answers that net/http takes and this package does not, each by a
-// rule of its documentation.
+// refused are responses that net/http accepts and this package does not, each by a rule of the package
+// documentation.
 var refused = map[string]string{
 	"lines end in LF":         "HTTP/1.1 200 OK\nContent-Length: 2\n\nhi",
 	"a line ends in LF":       "HTTP/1.1 200 OK\r\nX-A: b\nContent-Length: 2\r\n\r\nhi",
@@ -215,7 +213,7 @@ func TestAmbiguousResponsesAreRejected(t *testing.T) {
 	}
 }
 
-// strict are words from the errors of the rules that net/http does not have.
+// strict are parts of the errors of the rules that net/http does not have.
 var strict = []string{
 	"bare LF", "field: got name", "Transfer-Encoding in HTTP/1.0", "both Transfer-Encoding", "status line", "status 101", "more than 1000 fields",
 	"longer than", "control character",
