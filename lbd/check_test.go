@@ -43,12 +43,12 @@ func TestCheck(t *testing.T) {
 		{"nameless model", func(c *service.BalancerConfig, _ *Options) { c.Models = []service.BalancerModel{{}} }, "models[0].name: missing"},
 		{"no port", func(c *service.BalancerConfig, _ *Options) { c.Listen = "localhost" }, `listen: must be HOST:PORT, got "localhost"`},
 		{"no admin", func(c *service.BalancerConfig, _ *Options) { c.Admin = "" }, `admin: must be HOST:PORT, got ""`},
-		{"open to everybody", func(c *service.BalancerConfig, _ *Options) { c.Listen = ":8000" }, "listen: :8000 can be reached from other machines, and no API keys are set"},
+		{"open to everybody", func(c *service.BalancerConfig, _ *Options) { c.Listen = ":8000" }, "listen: :8000 is reachable from other machines, and no API keys are set"},
 		{"open with keys", func(c *service.BalancerConfig, _ *Options) {
 			c.Listen, c.Balancer.Auth = ":8000", &service.Auth{KeysFrom: "env:KEYS"}
 		}, ""},
 		{"open on purpose", func(c *service.BalancerConfig, o *Options) { c.Listen, o.InsecureNoAuth = "0.0.0.0:8000", true }, ""},
-		{"admin open", func(c *service.BalancerConfig, o *Options) { c.Admin, o.InsecureNoAuth = ":8100", true }, "admin: :8100 can be reached from other machines, and no admin token is set"},
+		{"admin open", func(c *service.BalancerConfig, o *Options) { c.Admin, o.InsecureNoAuth = ":8100", true }, "admin: :8100 is reachable from other machines, and no admin token is set"},
 		{"admin with a token", func(c *service.BalancerConfig, o *Options) { c.Admin, o.AdminToken = ":8100", "t" }, ""},
 		{"replica without scheme", replica("us-1", "127.0.0.1"), `replicas[1].url: must be http://HOST:PORT or https://HOST:PORT, got "127.0.0.1"`},
 		{"same id", replica("us-0", "http://127.0.0.1:2"), `replicas[1]: has the id "us-0" of replicas[0]`},
@@ -56,10 +56,10 @@ func TestCheck(t *testing.T) {
 		{"peer without id", peer(service.PeerConfig{URL: "http://127.0.0.1:2"}), "peers[0].id: missing"},
 		{"peer without url", peer(service.PeerConfig{ID: "eu"}), "peers[0].url: missing"},
 		{"peer with own id", peer(service.PeerConfig{ID: "lb-us-0", URL: "http://127.0.0.1:2"}), `peers[0]: has the id "lb-us-0" of id`},
-		{"peer in the past", peer(service.PeerConfig{ID: "eu", URL: "http://127.0.0.1:2", EmulateRTT: -1}), "peers[0].emulate_rtt: must not be below zero, got -1ns"},
+		{"peer in the past", peer(service.PeerConfig{ID: "eu", URL: "http://127.0.0.1:2", EmulateRTT: -1}), "peers[0].emulate_rtt: must be at least 0, got -1ns"},
 		{"keys without a peer token", func(c *service.BalancerConfig, _ *Options) {
 			c.Peers, c.Balancer.Auth = []service.PeerConfig{{ID: "eu", URL: "http://127.0.0.1:2"}}, &service.Auth{KeysFrom: "env:KEYS"}
-		}, "peer_token: missing: clients must present keys"},
+		}, "peer_token: missing: it distinguishes peers from clients, which must present keys"},
 		{"keys and a peer token", func(c *service.BalancerConfig, _ *Options) {
 			c.Peers, c.Balancer.Auth, c.PeerToken = []service.PeerConfig{{ID: "eu", URL: "http://127.0.0.1:2"}}, &service.Auth{KeysFrom: "env:KEYS"}, "t"
 		}, ""},
@@ -71,16 +71,16 @@ func TestCheck(t *testing.T) {
 		{"unknown order", balancer(service.BalancerSpec{Order: "lifo"}), "balancer.order: "},
 		{"unknown tier", func(c *service.BalancerConfig, _ *Options) {
 			c.Models = []service.BalancerModel{{Name: "m", SLO: map[service.Tier]service.SLO{"IW-X": {TTFT: time.Second}}}}
-		}, "models[0].slo: has a tier that is not known"},
+		}, "models[0].slo: contains an unknown tier"},
 		{"target in the past", func(c *service.BalancerConfig, _ *Options) {
 			c.Models = []service.BalancerModel{{Name: "m", SLO: map[service.Tier]service.SLO{service.TierFast: {TTFT: -1}}}}
-		}, "models[0].slo: must not hold a time below zero"},
-		{"threshold below zero", balancer(service.BalancerSpec{TauN: -1}), "balancer: tau_n and tau_p must not be below zero"},
+		}, "models[0].slo: times must be at least 0"},
+		{"threshold below zero", balancer(service.BalancerSpec{TauN: -1}), "balancer: tau_n and tau_p must be at least 0"},
 		{"unknown push", balancer(service.BalancerSpec{Push: "outstanding:0"}), "balancer.push: "},
-		{"wait below zero", balancer(service.BalancerSpec{MaxWait: -time.Second}), "balancer: tau, queue_limit and max_wait must not be below zero"},
-		{"half a certificate", balancer(service.BalancerSpec{TLS: &service.TLS{Cert: "c"}}), "balancer.tls: needs both cert and key"},
+		{"wait below zero", balancer(service.BalancerSpec{MaxWait: -time.Second}), "balancer: tau, queue_limit and max_wait must be at least 0"},
+		{"half a certificate", balancer(service.BalancerSpec{TLS: &service.TLS{Cert: "c"}}), "balancer.tls: requires both cert and key"},
 		{"acme", acmeOf(service.CertificateConfig{Name: "chat.example.com", Dir: "d"}, ""), ""},
-		{"acme without a name", acmeOf(service.CertificateConfig{Dir: "d"}, ""), "certificate: needs name and dir"},
+		{"acme without a name", acmeOf(service.CertificateConfig{Dir: "d"}, ""), "certificate: requires name and dir"},
 		{"acme with a challenge that is none", acmeOf(service.CertificateConfig{Name: "chat.example.com", Dir: "d"}, "dns"), "balancer.tls.acme.challenge: is not a word known here, got \"dns\""},
 		{"acme on a port that is none", acmeOf(service.CertificateConfig{Name: "chat.example.com", Dir: "d", Listen: "80"}, "http-01"), `certificate.listen: must be HOST:PORT with the challenge http-01, got "80"`},
 		{"acme without a way to write records", acmeOf(service.CertificateConfig{Name: "chat.example.com", Dir: "d"}, "dns-01"), "balancer.tls.acme.challenge: dns-01"},
@@ -91,7 +91,7 @@ func TestCheck(t *testing.T) {
 		}, "peer_token: missing: it encrypts the certificate"},
 		{"a place for no certificate", func(c *service.BalancerConfig, _ *Options) {
 			c.Certificate = &service.CertificateConfig{Name: "chat.example.com", Dir: "d"}
-		}, "certificate: belongs to balancers with balancer.tls.acme"},
+		}, "certificate: applies only with balancer.tls.acme"},
 		{"memory", balancer(service.BalancerSpec{Memory: service.Memory{Total: service.GiB, Tenant: 64 * service.MiB}}), ""},
 		{"too little memory", balancer(service.BalancerSpec{Memory: service.Memory{Total: service.MiB}}), "balancer.memory.total: must be at least 256MiB"},
 		{"too large a part", balancer(service.BalancerSpec{Memory: service.Memory{Requests: 2 * service.GiB}}), "balancer.memory.requests: must be at most three quarters of total, which is 1536MiB"},
@@ -165,8 +165,8 @@ func TestAPIKeys(t *testing.T) {
 	for _, c := range []struct{ from, want, err string }{
 		{"", "", ""},
 		{"env:SOME_KEYS", "sk-a sk-b", ""},
-		{"env:NO_KEYS", "", "env:NO_KEYS holds no key"},
-		{"env:UNSET_KEYS", "", "the environment has no UNSET_KEYS"},
+		{"env:NO_KEYS", "", "env:NO_KEYS contains no key"},
+		{"env:UNSET_KEYS", "", "environment variable UNSET_KEYS"},
 		{"file:/nonexistent/keys", "", "no such file"},
 		{"sk-pasted-here", "", "must be env:NAME or file:PATH"},
 	} {

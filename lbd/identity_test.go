@@ -201,21 +201,21 @@ func TestIdentitiesAreChecked(t *testing.T) {
 		name, want string
 		change     func(*service.BalancerConfig)
 	}{
-		{"half", "identity: needs cert, key and ca", func(c *service.BalancerConfig) { c.Identity = &service.Identity{Cert: "c"} }},
+		{"half", "identity: requires cert, key and ca", func(c *service.BalancerConfig) { c.Identity = &service.Identity{Cert: "c"} }},
 		{"a peer by http", `peers[0].url: must be https://HOST:PORT, got "http://10.0.0.1:8000"`, func(c *service.BalancerConfig) {
 			c.PeerToken, c.Peers = "p", []service.PeerConfig{{ID: "p", URL: "http://10.0.0.1:8000"}}
 		}},
-		{"a replica by http", `replicas[0].mtls: needs a URL that begins with https://, got "http://10.0.0.1:8000"`, func(c *service.BalancerConfig) {
+		{"a replica by http", `replicas[0].mtls: requires a URL that starts with https://, got "http://10.0.0.1:8000"`, func(c *service.BalancerConfig) {
 			c.Replicas = []service.ReplicaConfig{{ID: "a", URL: "http://10.0.0.1:8000", MTLS: true}}
 		}},
-		{"a replica of a balancer without", "replicas[0].mtls: needs the balancer to have an identity", func(c *service.BalancerConfig) {
+		{"a replica of a balancer without", "replicas[0].mtls: requires an identity of the balancer", func(c *service.BalancerConfig) {
 			c.Identity, c.Admin = nil, "127.0.0.1:0"
 			c.Replicas = []service.ReplicaConfig{{ID: "a", URL: "https://10.0.0.1:8000", MTLS: true}}
 		}},
-		{"a store of the service's own without TLS", `store_url: store_mtls needs a URL that begins with tls://, got "nats://***@10.0.0.1:8400"`, func(c *service.BalancerConfig) {
+		{"a store of the service's own without TLS", `store_url: store_mtls requires a URL that starts with tls://, got "nats://***@10.0.0.1:8400"`, func(c *service.BalancerConfig) {
 			c.StoreURL, c.StoreMTLS = "nats://secret@10.0.0.1:8400", true
 		}},
-		{"a store of a balancer without", "store_mtls: needs the balancer to have an identity", func(c *service.BalancerConfig) {
+		{"a store of a balancer without", "store_mtls: requires an identity of the balancer", func(c *service.BalancerConfig) {
 			c.Identity, c.Admin = nil, "127.0.0.1:0"
 			c.StoreURL, c.StoreMTLS = "tls://10.0.0.1:8400", true
 		}},

@@ -282,7 +282,7 @@ func TestInvalidConfigurationsChangeNothing(t *testing.T) {
 	}
 	write(t, f.file, string(good))
 	write(t, keys, "# none yet\n")
-	if got := f.refused(); !strings.Contains(got, "balancer.auth.keys_from: ") || !strings.Contains(got, "holds no key") {
+	if got := f.refused(); !strings.Contains(got, "balancer.auth.keys_from: ") || !strings.Contains(got, "contains no key") {
 		t.Errorf("a file without keys: %q", got)
 	}
 	if err := os.Remove(keys); err != nil {

@@ -683,7 +683,7 @@ func TestKeyChangesAreReportedWithoutKeys(t *testing.T) {
 	}
 	was := parse("sk-a\nsk-b name=b\nsk-c")
 	for text, want := range map[string]string{
-		"":                               "nobody is asked for a key any more",
+		"":                               "API keys are no longer required",
 		"sk-a\nsk-d":                     "2 keys, 1 added, 2 removed",
 		"sk-a\nsk-b concurrent=2\nsk-c":  "3 keys, 0 added, 0 removed, 1 with other limits or attributes",
 		"sk-c concurrent=1\nsk-b name=b": "2 keys, 0 added, 1 removed, 1 with other limits or attributes",

@@ -113,10 +113,10 @@ func TestUnknownModels(t *testing.T) {
 	b := start(t, testOptions(t))
 	for body, found := range map[string]string{
 		`{"messages":[]}`: "found nothing", `{"model":7}`: `found "7"`, `{"model":null}`: `found "null"`,
-		`{"model":"gpt-9"}`: `"gpt-9" is not served here`, `{"model":"Chat-Small"}`: "is not served here",
+		`{"model":"gpt-9"}`: `"gpt-9" does not exist`, `{"model":"Chat-Small"}`: "does not exist",
 	} {
 		got := expect(t, b.post(chatPath, body), http.StatusNotFound, "model_not_found")
-		if message, _, _ := apiErrorOf(t, got); !contains(message, found, "there is chat-small, "+testModel) {
+		if message, _, _ := apiErrorOf(t, got); !contains(message, found, "available models: chat-small, "+testModel) {
 			t.Errorf("%s is answered %q", body, message)
 		}
 	}

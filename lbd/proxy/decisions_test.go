@@ -56,7 +56,7 @@ func TestDecisionContainsRequest(t *testing.T) {
 		t.Fatalf("tries %+v, want one that failed and one that did not", d.Tries)
 	}
 	first, second := d.Tries[0], d.Tries[1]
-	if first.Failure != "us-0 answered 500" || first.EndedMillis == nil || *first.EndedMillis < first.AtMillis || *first.EndedMillis > second.AtMillis {
+	if first.Failure != "us-0 returned 500" || first.EndedMillis == nil || *first.EndedMillis < first.AtMillis || *first.EndedMillis > second.AtMillis {
 		t.Errorf("the first try %+v", first)
 	}
 	if second.Failure != "" || second.EndedMillis != nil {
@@ -73,7 +73,7 @@ func TestBounceIsRecorded(t *testing.T) {
 	us.attach("us-0", engine(t, whole(plainReply)))
 	expect(t, <-answered, http.StatusOK, "")
 	us.settled()
-	if d, _ := us.Decision("r1"); d.Tries[0].Kind != core.ActionForward || d.Tries[0].Failure != "lb-eu-0 gave it back" || d.Tries[0].EndedMillis == nil {
+	if d, _ := us.Decision("r1"); d.Tries[0].Kind != core.ActionForward || d.Tries[0].Failure != "lb-eu-0 bounced the request" || d.Tries[0].EndedMillis == nil {
 		t.Errorf("tries %+v", d.Tries)
 	}
 }

@@ -234,7 +234,7 @@ func checkRecord(t *testing.T, b *balancer, id string, after, tokens int) {
 	if after == tokens {
 		return
 	}
-	want := fmt.Sprintf("dying broke the connection after %d %s", after, plural(after, "token"))
+	want := fmt.Sprintf("dying closed the connection early after %d %s", after, plural(after, "token"))
 	if len(d.Tries) != 2 || d.Tries[0].Failure != want || d.Tries[1].Target != "healthy" || d.Tries[1].Decision.Try != 1 || d.OutputTokens == nil {
 		t.Errorf("%s: tries %+v, want one that failed with %q and one that continued", id, d.Tries, want)
 	}

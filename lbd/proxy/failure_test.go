@@ -174,7 +174,7 @@ func TestEveryAttemptFails(t *testing.T) {
 	b.attach("us-0", engine(t, status(500)))
 	b.attach("us-1", engine(t, status(503)))
 	body := expect(t, b.post(chatPath, plainBody, "X-Request-ID: r1"), http.StatusBadGateway, core.RejectTooManyTry)
-	if message, _, _ := apiErrorOf(t, body); !strings.Contains(message, "answered 50") {
+	if message, _, _ := apiErrorOf(t, body); !strings.Contains(message, "returned 50") {
 		t.Errorf("message %q does not say what failed", message)
 	}
 	d, _ := b.Decision("r1")

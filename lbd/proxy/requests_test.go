@@ -24,7 +24,7 @@ func TestSummary(t *testing.T) {
 	decided := &core.Decision{Policy: "skylb", Reason: "prefix_match", MatchBytes: 640, PromptBytes: 1000}
 	sent := record.Try{AtMillis: 2, Kind: core.ActionDispatch, Target: "us-0", Reason: "prefix_match", Decision: decided}
 	broken := sent
-	broken.Failure, broken.EndedMillis = "us-0 answered 500", ended(10)
+	broken.Failure, broken.EndedMillis = "us-0 returned 500", ended(10)
 	for name, c := range map[string]struct {
 		state   string
 		keptFor string

@@ -225,7 +225,7 @@ func TestEveryContinuationFails(t *testing.T) {
 			b.attachAs("us-0", engine(t, cut("text/event-stream", chunk("a"))), service.EngineVLLM)
 			b.attachAs("us-1", engine(t, h), service.EngineVLLM)
 			got := parseStream(t, read(t, b.post(chatPath, streamBody, "X-Request-ID: r1")))
-			if !strings.HasPrefix(got.text, "a") || got.broken == "" || got.ends != 0 || !strings.Contains(got.broken, "every try failed") {
+			if !strings.HasPrefix(got.text, "a") || got.broken == "" || got.ends != 0 || !strings.Contains(got.broken, "every attempt failed") {
 				t.Errorf("the client read %+v, want an error at the end", got)
 			}
 			c := b.settled()
@@ -246,10 +246,10 @@ func TestRejectedContinuationIsNotRetried(t *testing.T) {
 		h    http.HandlerFunc
 		want string
 	}{
-		"a template that hides the message": {status(400), "us-1 refused to go on with it (400)"},
-		"an unknown field":                  {status(422), "us-1 refused to go on with it (422)"},
-		"a thought":                         {cut("text/event-stream", thinks), "us-1 began to think instead of going on"},
-		"a newer server's thought":          {speakRaw(strings.Replace(thinks, "_content", "", 1) + doneEvent), "us-1 began to think instead of going on"},
+		"a template that hides the message": {status(400), "us-1 rejected the continuation (400)"},
+		"an unknown field":                  {status(422), "us-1 rejected the continuation (422)"},
+		"a thought":                         {cut("text/event-stream", thinks), "us-1 started reasoning instead of continuing the response"},
+		"a newer server's thought":          {speakRaw(strings.Replace(thinks, "_content", "", 1) + doneEvent), "us-1 started reasoning instead of continuing the response"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := start(t, roundRobin(t))
@@ -364,7 +364,7 @@ func TestOnlyContinuingEnginesAreUsed(t *testing.T) {
 		t.Errorf("the client read %q", got)
 	}
 	b.settled()
-	if d, _ := b.Decision("r1"); len(d.Tries) != 3 || !strings.Contains(d.Tries[1].Failure, "cannot go on") {
+	if d, _ := b.Decision("r1"); len(d.Tries) != 3 || !strings.Contains(d.Tries[1].Failure, "cannot continue") {
 		t.Errorf("tries %+v", d.Tries)
 	}
 }

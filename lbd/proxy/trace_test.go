@@ -93,7 +93,7 @@ func TestSpansOfRequest(t *testing.T) {
 		"served":  {speak("a", " b"), streamBody, []string{"request/queue", "request/dispatch us-0 200", "request 200 finished"}},
 		"refused": {speak("a"), `{"model":"nothing"}`, []string{"request 404 refused"}},
 		"fails": {failing, plainBody, []string{
-			"request/queue", "request/dispatch us-0 500: us-0 answered 500", "request/queue", "request 502 rejected: rejected",
+			"request/queue", "request/dispatch us-0 500: us-0 returned 500", "request/queue", "request 502 rejected: rejected",
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -157,7 +157,7 @@ func TestSpansOfContinuedStream(t *testing.T) {
 			tries = append(tries, s)
 		}
 	}
-	if len(tries) != 2 || !strings.Contains(tries[0].failure, "broke the connection") || tries[1].attributes[keyContinued] != true || tries[1].failure != "" {
+	if len(tries) != 2 || !strings.Contains(tries[0].failure, "closed the connection early") || tries[1].attributes[keyContinued] != true || tries[1].failure != "" {
 		t.Errorf("tries %+v", tries)
 	}
 }

@@ -111,7 +111,7 @@ func TestDirectRejectsOtherHosts(t *testing.T) {
 			t.Errorf("%s: %v, want an error of dialling", target, err)
 		}
 	}
-	if _, err := (&http.Client{Transport: transport}).Get(plain.URL); err == nil || !strings.Contains(err.Error(), "want https") {
+	if _, err := (&http.Client{Transport: transport}).Get(plain.URL); err == nil || !strings.Contains(err.Error(), "must be https") {
 		t.Errorf("http: %v", err)
 	}
 }
