@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// One port takes TLS and plain HTTP, whichever a client begins with; one that says nothing keeps
-// nobody from being heard, and closing the port lets go of it.
+// One port accepts TLS and plain HTTP, whichever a client starts with. A client that sends nothing
+// does not block others, and closing the port closes its connection.
 func TestAdminPortAcceptsTLSAndPlainHTTP(t *testing.T) {
 	other := httptest.NewTLSServer(nil) // for its certificate
 	defer other.Close()

@@ -13,7 +13,7 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// awaits follows a lease until the end of the test.
+// awaits watches a lease until the end of the test.
 func awaits(t *testing.T, b *balancer) (renew func()) {
 	changes := make(chan store.Change)
 	done := make(chan struct{})
@@ -29,14 +29,14 @@ func awaits(t *testing.T, b *balancer) (renew func()) {
 	}
 }
 
-// Balancers tell when no controller renews its lease, whatever the reason, and take it back
-// when one does.
+// Balancers raise an alert when no controller renews its lease, whatever the reason, and clear it when
+// one does.
 func TestMissingControllerRaisesAlert(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &balancer{}
 		renew := awaits(t, b)
 		if got := b.alerts(time.Now().Add(time.Hour)); len(got) > 0 {
-			t.Errorf("where no controller was ever heard of: %v", got)
+			t.Errorf("without any controller: %v", got)
 		}
 		renew()
 		at := time.Now()
@@ -56,8 +56,7 @@ func TestMissingControllerRaisesAlert(t *testing.T) {
 	})
 }
 
-// A store that does not answer is alerted of, once it cannot be a restart, and both are told
-// by the metrics.
+// An unavailable store raises an alert, once it cannot be a restart; the metrics show both.
 func TestUnavailableStoreRaisesAlert(t *testing.T) {
 	srv, err := store.Serve(t.Context(), store.Options{Dir: t.TempDir(), Listen: "127.0.0.1:0"})
 	if err != nil {
@@ -86,8 +85,8 @@ func TestUnavailableStoreRaisesAlert(t *testing.T) {
 	}
 }
 
-// A balancer tells from half of its certificate's life on that nobody has renewed it, and
-// serves all the same.
+// After half of its certificate's life a balancer raises an alert that it was not renewed, and
+// continues to serve.
 func TestUnrenewedCertificateRaisesAlert(t *testing.T) {
 	f := newFamily(t)
 	m, err := newMember(f.files(identity.Balancer, "lb-us-0", identity.Life))

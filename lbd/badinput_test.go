@@ -23,7 +23,7 @@ const (
 	wholeChat = `{"id":"c","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"}],"usage":{"prompt_tokens":7,"completion_tokens":3,"total_tokens":10}}`
 )
 
-// request is a request as it goes over the wire.
+// request is a raw HTTP request.
 func request(head, body string) string {
 	return head + "\r\nHost: x\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n" + body
 }
@@ -36,8 +36,8 @@ func chunks(pieces ...string) string {
 	return "POST " + chatPath + " HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + out.String()
 }
 
-// Whatever comes over a connection is answered with the right status, an error in
-// OpenAI's shape where it was HTTP at all, and leaves nothing behind.
+// Any input on a connection gets the right status, an error in OpenAI's format if it was HTTP at all,
+// and leaves nothing behind.
 func TestInvalidInput(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
@@ -124,7 +124,7 @@ func TestInvalidInput(t *testing.T) {
 				t.Fatalf("status %d, want %d: %.300s", status, c.status, got)
 			}
 			if c.code != "" && !strings.Contains(got, `"code":"`+c.code+`"`) {
-				t.Errorf("want an error of code %s in OpenAI's shape: %.300s", c.code, got)
+				t.Errorf("want an error of code %s in OpenAI's format: %.300s", c.code, got)
 			}
 		})
 	}
@@ -142,10 +142,9 @@ func compressed(text string) string {
 	return b.String()
 }
 
-// rawly sends bytes over a connection and returns the body and the status of the
-// answer, 0 where the connection is closed without one. ends: nothing follows the
-// bytes, and the server is told so; a client that ends what it sends and has an
-// answer to come would be thought gone.
+// rawly sends bytes over a connection and returns the body and the status of the response, 0 if the
+// connection is closed without one. ends: the write side is closed after the bytes; a client that does
+// so while a response is pending would count as disconnected.
 func rawly(t *testing.T, public, raw string, ends bool) (answer string, status int) {
 	t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(public, "http://"))

@@ -14,8 +14,8 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// link is the way to a server over TCP, on which connections come to harm. Its own
-// address stays the same, wherever it leads and whatever becomes of it.
+// link is a TCP proxy to a server that injects faults. Its address stays the same, whatever its target
+// and faults.
 type link struct {
 	t    *testing.T
 	addr string
@@ -24,26 +24,26 @@ type link struct {
 
 	mu     sync.Mutex
 	to     string
-	ln     net.Listener // nil while the line is cut
+	ln     net.Listener // nil while the link is cut
 	conns  map[*linkConn]struct{}
 	fault  linkFault
-	calm   chan struct{} // closed when a line that hangs lets bytes pass again; nil while they pass
+	calm   chan struct{} // closed when a hanging link lets bytes pass again; nil while they pass
 	breaks int           // how often connections were cut or nobody listened
-	called int           // how often what harm.counts names was asked for
+	called int           // how often requests matching fault.counts arrived
 }
 
-// linkFault is what happens to the bytes that pass; the zero value is nothing.
+// linkFault is what happens to the bytes that pass; the zero value is no fault.
 type linkFault struct {
-	away     bool          // connections are reset as they come
-	counts   string        // those that ask for this are counted first
+	away     bool          // connections are reset when they arrive
+	counts   string        // requests with this text are counted first
 	pace     time.Duration // each piece takes so long
-	bite     int           // answers end after so many bytes, as if they were whole
-	greeting string        // what is heard on new connections instead of the server
-	deaf     string        // what is asked with these first bytes breaks the connection
+	bite     int           // responses end after so many bytes, as if they were complete
+	greeting string        // what new connections receive instead of the server's data
+	deaf     string        // requests that start with this are disconnected
 }
 
-// The ports of lines are below those that systems hand out by themselves: nobody else
-// is to get the one of a line that is cut, whose callers would hear him instead.
+// The ports of links are below those that systems assign: nobody else may get the port of a cut link,
+// whose clients would connect to it.
 const firstPort, ports = 11_000, 5_000
 
 var portsTaken = os.Getpid() * 50
@@ -66,7 +66,7 @@ func newLink(t *testing.T, to string) *link {
 
 func (l *link) url() string { return "http://" + l.addr }
 
-// listen makes the line's address answer again.
+// listen accepts connections at the link's address again.
 func (l *link) listen() {
 	var ln net.Listener
 	testkit.Eventually(l.t, "the port is free", func() (ok bool) {
@@ -77,7 +77,7 @@ func (l *link) listen() {
 	l.accept(ln)
 }
 
-// accept carries what connects.
+// accept forwards new connections.
 func (l *link) accept(ln net.Listener) {
 	l.mu.Lock()
 	l.ln = ln
@@ -93,7 +93,7 @@ func (l *link) accept(ln net.Listener) {
 	})
 }
 
-// cut ends all connections and accepts no more.
+// cut closes all connections and stops accepting.
 func (l *link) cut() {
 	l.mu.Lock()
 	ln := l.ln
@@ -105,7 +105,7 @@ func (l *link) cut() {
 	l.reset()
 }
 
-// reset ends all connections at once.
+// reset resets all connections at once.
 func (l *link) reset() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -115,24 +115,24 @@ func (l *link) reset() {
 	}
 }
 
-// hang lets no more bytes pass; connections are still accepted.
+// hang stops all bytes; connections are still accepted.
 func (l *link) hang() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.breaks++ // whoever waits may go
+	l.breaks++ // waiting clients may disconnect
 	if l.calm == nil {
 		l.calm = make(chan struct{})
 	}
 }
 
-// setFault has h happen to what passes from now on.
+// setFault applies h to what passes from now on.
 func (l *link) setFault(h linkFault) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.fault, l.called = h, 0
 }
 
-// closeHalf tells the servers of all connections that nothing more will be asked.
+// closeHalf closes the write side to the servers of all connections.
 func (l *link) closeHalf() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -143,7 +143,7 @@ func (l *link) closeHalf() {
 	}
 }
 
-// clearFault makes the line as it was.
+// clearFault removes the fault.
 func (l *link) clearFault() {
 	l.mu.Lock()
 	l.fault = linkFault{}
@@ -158,7 +158,7 @@ func (l *link) clearFault() {
 	}
 }
 
-// lead makes new connections go to another address.
+// lead changes the target of new connections.
 func (l *link) lead(to string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -171,7 +171,7 @@ func (l *link) broken() int {
 	return l.breaks
 }
 
-// callers is how many asked for what is counted, since that began.
+// callers returns how many matching requests arrived since counting began.
 func (l *link) callers() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -184,7 +184,7 @@ func (l *link) close() {
 	l.running.Wait()
 }
 
-// carry joins a connection to one of the server's until both have ended.
+// carry connects a connection to the server until both have ended.
 func (l *link) carry(client net.Conn) {
 	l.mu.Lock()
 	h, to, calm := l.fault, l.to, l.calm
@@ -198,7 +198,7 @@ func (l *link) carry(client net.Conn) {
 		s.snap()
 		return
 	case h.greeting != "":
-		_, _ = client.Read(make([]byte, 4<<10)) // of the request; what follows of it meets a closed door
+		_, _ = client.Read(make([]byte, 4<<10)) // of the request; the rest meets a closed connection
 		_, _ = io.WriteString(client, h.greeting)
 		return
 	case !s.wait(calm, 0):
@@ -215,7 +215,7 @@ func (l *link) carry(client net.Conn) {
 	pumps.Wait()
 }
 
-// count counts a connection that is to be turned away if it asks for what.
+// count counts a connection that is rejected if its request contains what.
 func (l *link) count(client net.Conn, what string) {
 	if what == "" {
 		return
@@ -243,12 +243,12 @@ func (l *link) drop(s *linkConn) {
 type linkConn struct {
 	line   *link
 	client net.Conn
-	server net.Conn // nil before it is there; line.mu guards the change
+	server net.Conn // nil until connected; link.mu guards the change
 	once   sync.Once
 	gone   chan struct{} // closed when it was reset
 }
 
-// meet notes the server's end; false when the strand is reset already.
+// meet sets the server's end; it returns false when the connection was reset already.
 func (s *linkConn) meet(server net.Conn) bool {
 	s.line.mu.Lock()
 	defer s.line.mu.Unlock()
@@ -272,8 +272,8 @@ func (s *linkConn) snap() {
 	}
 }
 
-// wait lets bytes pass when the line does not hang, and after a delay; false when
-// the strand was reset meanwhile.
+// wait lets bytes pass when the link does not hang, and after a delay; it returns false when the
+// connection was reset meanwhile.
 func (s *linkConn) wait(calm <-chan struct{}, pace time.Duration) bool {
 	if calm != nil {
 		select {
@@ -294,7 +294,7 @@ func (s *linkConn) wait(calm <-chan struct{}, pace time.Duration) bool {
 	return true
 }
 
-// pump carries bytes from one end to the other.
+// pump copies bytes from one end to the other.
 func (s *linkConn) pump(to, from net.Conn, down bool) {
 	buf, passed, bitten := make([]byte, 16<<10), 0, false
 	for {
@@ -334,7 +334,7 @@ func (s *linkConn) pump(to, from net.Conn, down bool) {
 	}
 }
 
-// hangUp ends one direction in good order.
+// hangUp closes one direction cleanly.
 func (s *linkConn) hangUp(to net.Conn) {
 	if tcp, ok := to.(*net.TCPConn); ok {
 		_ = tcp.CloseWrite()

@@ -29,9 +29,9 @@ var (
 	chaosClients  = flag.Int("chaos.clients", 24, "how many clients TestChaos has")
 )
 
-// Replicas, links and balancers are killed, hang, are slow and talk nonsense under
-// load. Every request ends in one way that its client can tell; no answer is wrong,
-// or seems whole and is not; nothing is left over.
+// Replicas, links and balancers are killed, hang, are slow and send garbage under load. Every request
+// ends in a way that its client can detect; no response is wrong, or looks complete when it is not;
+// nothing remains.
 func TestChaos(t *testing.T) {
 	testkit.Slow(t)
 	first, last := uint64(1), *chaosSeeds
@@ -57,7 +57,7 @@ func TestChaos(t *testing.T) {
 	}
 }
 
-// openFiles is how many files this process has open, as far as the system tells.
+// openFiles returns how many files this process has open, if the system reports it.
 func openFiles() int {
 	list, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -66,11 +66,10 @@ func openFiles() int {
 	return len(list)
 }
 
-// maxMemory is how much more of it a service that has done its work may hold than
-// it did before the harm.
+// maxMemory is how much more memory a service may use after its work than before the faults.
 const maxMemory = 64 << 20
 
-// survive runs a service through the harm that a seed brings.
+// survive runs a service through the faults of a seed.
 func survive(t *testing.T, seed uint64) *ledger {
 	w := newWorld(t, seed)
 	hc := client(t)
@@ -105,7 +104,7 @@ func survive(t *testing.T, seed uint64) *ledger {
 	return b
 }
 
-// heap is how many bytes the program holds.
+// heap returns the size of the heap in bytes.
 func heap() uint64 {
 	runtime.GC()
 	var m runtime.MemStats
@@ -128,7 +127,7 @@ func (w *world) answers(hc *http.Client, s *balancerSlot) {
 	})
 }
 
-// empty holds that nothing is in flight anywhere.
+// empty checks that nothing is in flight anywhere.
 func (w *world) empty(hc *http.Client) {
 	for _, s := range w.slots {
 		n, _ := s.now()
@@ -143,7 +142,7 @@ func (w *world) empty(hc *http.Client) {
 	}
 }
 
-// text is what a page says.
+// text returns the text of a page.
 func text(t *testing.T, hc *http.Client, url string) string {
 	resp, err := hc.Get(url)
 	if err != nil {
@@ -157,10 +156,10 @@ func text(t *testing.T, hc *http.Client, url string) string {
 	return string(page)
 }
 
-// absent is the figure of a metric that is not there.
+// absent is the figure of a missing metric.
 const absent = -1e9
 
-// figure is the sum of a metric on a page.
+// figure returns the sum of a metric on a page.
 func figure(page, name string) float64 {
 	sum, found := 0.0, false
 	for line := range strings.Lines(page) {
@@ -177,8 +176,7 @@ func figure(page, name string) float64 {
 	return sum
 }
 
-// book counts everything, and compares what clients saw with what the balancers
-// that live tell.
+// book counts everything, and compares what clients saw with what the live balancers report.
 func (w *world) book() *ledger {
 	b := newLedger()
 	for _, a := range w.attempts {
@@ -206,11 +204,11 @@ func (w *world) book() *ledger {
 	return b
 }
 
-// maxProbes is how many probes of a dead balancer may go by before it is taken for
-// dead. Whoever is to adopt its replicas may be cut off itself just then.
+// maxProbes is how many probes of a dead balancer may pass before it counts as dead. The balancer that
+// is to adopt its replicas may be cut off itself at that time.
 const maxProbes = 3
 
-// compare holds what a balancer counted to what its clients saw.
+// compare compares what a balancer counted with what its clients saw.
 func (w *world) compare(id string, n *node) {
 	reported := map[outcome]int{}
 	for _, m := range n.scrape(w.T)["skyserve_requests_total"].GetMetric() {
@@ -232,11 +230,10 @@ func (w *world) compare(id string, n *node) {
 	}
 }
 
-// maxAsides bounds the requests of the test itself that a balancer counted: see
-// world.answers.
+// maxAsides limits the requests of the test itself that a balancer counted: see world.answers.
 const maxAsides = 2000
 
-// record is what a balancer remembers of a request; nil when it does not.
+// record returns a balancer's record of a request; nil if it has none.
 func (w *world) record(n *node, id string) *record.Request {
 	raw, err := n.admin.Decision(context.Background(), id)
 	if err != nil {
@@ -261,8 +258,7 @@ func later(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// harmEngines has engines come to harm, two at most at once, until ctx ends; then
-// all is well again.
+// harmEngines injects faults into engines, at most two at a time, until ctx ends; then it clears them.
 func (w *world) harmEngines(ctx context.Context, random *rand.Rand) {
 	hc := client(w.T)
 	var hurting sync.WaitGroup
@@ -285,14 +281,14 @@ func (w *world) harmEngines(ctx context.Context, random *rand.Rand) {
 	}
 }
 
-// fault tells an engine how to fail.
+// fault configures how an engine fails.
 func (e *chaosEngine) fault(hc *http.Client, faults string) {
 	if resp, err := hc.Post(e.direct+"/fault", "application/json", strings.NewReader(faults)); err == nil {
 		resp.Body.Close()
 	}
 }
 
-// engineFaults is what can happen to an engine.
+// engineFaults are the faults of engines.
 var engineFaults = []struct {
 	name string
 	do   func(*chaosEngine, *http.Client)
@@ -324,7 +320,7 @@ var engineFaults = []struct {
 	{"stands still", func(e *chaosEngine, hc *http.Client) { e.fault(hc, `{"hang-after":"0s"}`) }},
 }
 
-// harmLinks has the way from peers to a balancer come to harm, one at a time.
+// harmLinks injects faults into the links from peers to a balancer, one at a time.
 func (w *world) harmLinks(ctx context.Context, random *rand.Rand) {
 	kinds := []struct {
 		name string
@@ -350,8 +346,8 @@ func (w *world) harmLinks(ctx context.Context, random *rand.Rand) {
 	}
 }
 
-// harmBalancers kills a balancer, and when its replicas were adopted and its clients
-// are served another follows it; then the next. Between two deaths one hangs.
+// harmBalancers kills a balancer. When its replicas were adopted and its clients are served, it starts
+// another in its place; then the next. Between two deaths one hangs.
 func (w *world) harmBalancers(ctx context.Context, random *rand.Rand) {
 	order := random.Perm(len(w.slots))
 	for round := 0; later(ctx, time.Duration(200+random.IntN(300))*time.Millisecond); round++ {
@@ -381,13 +377,13 @@ func (w *world) harmBalancers(ctx context.Context, random *rand.Rand) {
 	}
 }
 
-// ledger is what the promises cost.
+// ledger is the cost of the guarantees.
 type ledger struct {
 	ends    map[outcome]int
 	reasons map[string]int // of rejections
 	breaks  map[string]int // of answers, by the kind of request
 	noUsage int
-	// Requests whose target failed, by whether its client had seen some of the answer.
+	// Requests whose target failed, by whether the client had received part of the response.
 	early, late struct{ hit, saved int }
 	extra       []time.Duration // before the first token: how much later it was sent to the target that served it
 	pauses      []time.Duration // after it: the longest in the answer
@@ -411,7 +407,7 @@ func (b *ledger) enter(a *attempt) {
 	}
 }
 
-// explain books what targets that failed did to a request.
+// explain counts what failed targets did to a request.
 func (b *ledger) explain(a *attempt, d *record.Request) {
 	if d == nil || a.fate == cancelled {
 		return
@@ -456,7 +452,7 @@ func (b *ledger) add(o *ledger) {
 	b.extra, b.pauses, b.deaths = append(b.extra, o.extra...), append(b.pauses, o.pauses...), append(b.deaths, o.deaths...)
 }
 
-// String is the table of the promises.
+// String returns the table of the guarantees.
 func (b *ledger) String() string {
 	var out strings.Builder
 	n := b.ends
@@ -492,7 +488,7 @@ func maximum(list []time.Duration) time.Duration {
 	return slices.Max(list)
 }
 
-// spread is the median and the longest of durations.
+// spread returns the median and the maximum of durations.
 func spread(list []time.Duration) string {
 	if len(list) == 0 {
 		return "nothing"

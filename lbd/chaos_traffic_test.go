@@ -19,7 +19,7 @@ import (
 	"skyserve/internal/sim/engine/server"
 )
 
-// chaosRequest is a request with the one answer that is right.
+// chaosRequest is a request with its only correct response.
 type chaosRequest struct {
 	kind, path, body string
 	session          string
@@ -27,15 +27,15 @@ type chaosRequest struct {
 	want             clientResponse
 }
 
-// lastProblem is an answer as its client puts it together.
+// clientResponse is a response as its client assembles it.
 type clientResponse struct {
 	text, tools, finish string
-	prompt, output      int // tokens, as the usage tells them; 0 = it does not
+	prompt, output      int // tokens, as reported in the usage; 0 = not reported
 	ends                int // [DONE]
 	broken              string
 }
 
-// piece is a chunk of a stream, an answer in one piece, or an error.
+// piece is a chunk of a stream, a non-streamed response, or an error.
 type piece struct {
 	Choices []struct {
 		Text    string
@@ -55,7 +55,7 @@ type message struct {
 	Tools   []struct{ Function struct{ Arguments string } } `json:"tool_calls"`
 }
 
-// parseEvent adds a piece to an answer; it fails on what no engine says.
+// parseEvent adds a piece to a response; it fails on what no engine sends.
 func (s *clientResponse) parseEvent(data []byte) error {
 	if string(data) == "[DONE]" {
 		s.ends++
@@ -81,8 +81,7 @@ func (s *clientResponse) parseEvent(data []byte) error {
 	return nil
 }
 
-// chaosRequests are requests of all kinds. What the conversations go on from is what a
-// replica says.
+// chaosRequests returns requests of all kinds. Conversations continue from what a replica generates.
 func chaosRequests(t *testing.T, random *rand.Rand) []chaosRequest {
 	t.Helper()
 	s, err := server.New(server.Options{Model: "llama", Speed: 1e6, Seed: voice})
@@ -119,11 +118,11 @@ func chaosRequests(t *testing.T, random *rand.Rand) []chaosRequest {
 	return all
 }
 
-// voice is the seed of all engines: they say the same to the same.
+// voice is the seed of all engines: they generate the same for the same prompt.
 const voice = 5
 
-// scriptedEngine is an engine that calls a tool where one is required, and else says what
-// the simulated engine says. It holds every request to what may be continued.
+// scriptedEngine is an engine that calls a tool if one is required, and otherwise generates what the
+// simulated engine does.
 type scriptedEngine struct {
 	t    *testing.T
 	sim  http.Handler

@@ -12,7 +12,7 @@ import (
 	"skyserve/lbd/core"
 )
 
-// acmeOf has a balancer obtain its certificate.
+// acmeOf lets a balancer obtain its certificate.
 func acmeOf(to service.CertificateConfig, challenge string) func(*service.BalancerConfig, *Options) {
 	return func(c *service.BalancerConfig, _ *Options) {
 		c.Balancer.TLS = &service.TLS{ACME: &service.ACME{Email: "me@example.com", Challenge: challenge}}
@@ -150,7 +150,7 @@ func TestCoreConfig(t *testing.T) {
 	if err != nil || c.Policy.Name() != "cost" || !c.Forward || c.MaxWait != 60*time.Second || c.Tau != 10 {
 		t.Errorf("defaults: %+v, %v", c, err)
 	}
-	// Both rooms state defaults: of the balancer section and of the core, where the wait of
+	// Both packages declare defaults: service for the balancer section and core, where the wait of
 	// deferred requests is 10 of 24 hours to the second.
 	d := core.DefaultConfig(c.Policy)
 	d.Deferred.Wait = 0.42
@@ -186,7 +186,7 @@ func TestAPIKeys(t *testing.T) {
 		ID: "lb", Region: "us", Listen: "127.0.0.1:0", Admin: "127.0.0.1:0",
 		Balancer: service.BalancerSpec{Auth: &service.Auth{KeysFrom: "env:NO_KEYS"}},
 	}, Options{}); err == nil {
-		t.Error("a balancer that was to ask for keys runs without any")
+		t.Error("a balancer that requires keys runs without any")
 	}
 }
 
@@ -207,7 +207,7 @@ func TestInvalidFiles(t *testing.T) {
 	}
 }
 
-// A file of keys that has no size of its own is bounded too.
+// A file of keys without a size is limited too.
 func TestKeysFromEndlessFile(t *testing.T) {
 	if _, err := apiKeys(&service.Auth{KeysFrom: "file:/dev/zero"}); err == nil || !strings.Contains(err.Error(), "/dev/zero is larger than 8388608 bytes") {
 		t.Errorf("got %v", err)

@@ -18,7 +18,7 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// fakePointStore is a store in memory that can be away.
+// fakePointStore is an in-memory store that can be unavailable.
 type fakePointStore struct {
 	mu      sync.Mutex
 	away    error
@@ -67,7 +67,7 @@ func (s *fakePointStore) set(change func(*fakePointStore)) {
 	change(s)
 }
 
-// requests is how many requests of a balancer the shelf holds, by minute.
+// requests returns how many requests of a balancer are stored, by minute.
 func (s *fakePointStore) requests(balancer string) map[int64]int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -80,7 +80,7 @@ func (s *fakePointStore) requests(balancer string) map[int64]int64 {
 	return n
 }
 
-// memory is the minutes that a runtime remembers.
+// memory contains the minutes that a runtime remembers.
 type memory struct {
 	mu     sync.Mutex
 	points []telemetry.Point
@@ -90,7 +90,7 @@ func point(minute int64, requests int64) telemetry.Point {
 	return telemetry.Point{Minute: minute, Balancer: "lb-us-0", Region: "local/us", Model: "llama", Tier: service.TierFast, Requests: requests}
 }
 
-// count adds a request at the present minute.
+// count adds a request in the current minute.
 func (m *memory) count() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -112,7 +112,7 @@ func (m *memory) since(minute int64) []telemetry.Point {
 	return slices.Clone(m.points[i:])
 }
 
-// remembering runs a test in a bubble of fake time with a history that pushes.
+// remembering runs a test with fake time and a history that pushes.
 func remembering(t *testing.T, s *fakePointStore, test func(t *testing.T, h *history, m *memory, stop func())) {
 	synctest.Test(t, func(t *testing.T) {
 		var m memory
@@ -193,8 +193,7 @@ func TestLongBacklogIsSentInBatches(t *testing.T) {
 	}
 }
 
-// A balancer that is started again within a minute does not overwrite what it
-// counted before.
+// A balancer that restarts within a minute does not overwrite what it counted before.
 func TestRestartWithinAMinute(t *testing.T) {
 	s := newFakePointStore()
 	remembering(t, s, func(t *testing.T, h *history, m *memory, stop func()) {
@@ -300,8 +299,7 @@ func TestUnreachableStoreDelaysNothing(t *testing.T) {
 	}
 }
 
-// Several services may keep their state in one NATS cluster, and their balancers
-// go by the same ids.
+// Several services may keep their state in one NATS cluster, and their balancers have the same ids.
 func TestServicesSharingAStoreAreIsolated(t *testing.T) {
 	srv, err := store.Serve(t.Context(), store.Options{Dir: t.TempDir(), Listen: "127.0.0.1:0", Token: "secret"})
 	if err != nil {

@@ -19,8 +19,8 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// overHTTP2 is a client that speaks nothing else, over one connection as long as
-// the server lets it.
+// overHTTP2 returns a client that uses only HTTP/2, over one connection as long as the server allows
+// it.
 func overHTTP2(t *testing.T, secure *tls.Config) *http.Client {
 	transport := &http.Transport{TLSClientConfig: secure, Protocols: new(http.Protocols), HTTP2: &http.HTTP2Config{StrictMaxConcurrentRequests: true}}
 	transport.Protocols.SetHTTP2(secure != nil)
@@ -39,7 +39,7 @@ func dials(hc *http.Client) *atomic.Int64 {
 	return &n
 }
 
-// serving starts a replica that answers every generation by h and returns its URL.
+// serving starts a replica that serves every generation with h and returns its URL.
 func serving(t *testing.T, h http.HandlerFunc) string {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, _ *http.Request) {
@@ -55,8 +55,8 @@ func serving(t *testing.T, h http.HandlerFunc) string {
 	return s.URL
 }
 
-// paced is an engine that says one word whenever it is told to, and tells when a
-// client of its own has gone.
+// paced is an engine that sends one word for each token in a channel, and reports when its client has
+// disconnected.
 type paced struct {
 	word chan string
 	gone chan struct{}
@@ -81,7 +81,7 @@ func (p *paced) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// streamOf asks for a stream; its answer is not read yet.
+// streamOf requests a stream; its response is not read yet.
 func streamOf(ctx context.Context, t *testing.T, hc *http.Client, public string) *http.Response {
 	t.Helper()
 	body := `{"model":"llama","stream":true,"messages":[{"role":"user","content":"hello"}]}`
@@ -97,7 +97,7 @@ func streamOf(ctx context.Context, t *testing.T, hc *http.Client, public string)
 	return resp
 }
 
-// outstanding is how many requests a balancer has in flight.
+// outstanding returns how many requests a balancer has in flight.
 func (n *node) outstanding(t *testing.T) (sum int) {
 	t.Helper()
 	for _, r := range n.snapshot(t).Regions {
@@ -115,8 +115,8 @@ func (n *node) quiet(t *testing.T) {
 	testkit.Eventually(t, "nothing is in flight", func() bool { return n.outstanding(t) == 0 })
 }
 
-// Both ways to HTTP/2: every event arrives before the next is made, and a stream
-// that its client resets reaches the engine while its connection lives on.
+// Both ways to use HTTP/2: every event arrives before the next is generated, and a stream that its
+// client resets reaches the engine while its connection stays open.
 func TestHTTP2(t *testing.T) {
 	for _, way := range []string{"clear text", "TLS"} {
 		t.Run(way, func(t *testing.T) {
@@ -195,7 +195,7 @@ func TestManyStreamsOverOneConnection(t *testing.T) {
 	}
 }
 
-// The bound on streams stands in the first frame that the server sends.
+// The limit on streams is in the first frame that the server sends.
 func TestStreamsPerConnectionAreLimited(t *testing.T) {
 	n := start(t, config("lb-us-0", "local/us"), Options{})
 	conn, err := net.Dial("tcp", strings.TrimPrefix(n.public, "http://"))
@@ -223,5 +223,5 @@ func TestStreamsPerConnectionAreLimited(t *testing.T) {
 			return
 		}
 	}
-	t.Error("no bound on streams is set")
+	t.Error("no limit on streams is set")
 }

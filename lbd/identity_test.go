@@ -18,7 +18,7 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// family is a service whose parties have certificates.
+// family is a service whose members have certificates.
 type family struct {
 	*identity.Authority
 	t   *testing.T
@@ -34,7 +34,7 @@ func newFamily(t *testing.T) family {
 	return family{a, t, t.TempDir()}
 }
 
-// files are those of a party whose certificate is good for as long as life.
+// files creates those of a member whose certificate is valid for life.
 func (f family) files(role identity.Role, id string, life time.Duration) *service.Identity {
 	f.t.Helper()
 	key, err := identity.NewKey()
@@ -64,7 +64,7 @@ func (f family) files(role identity.Role, id string, life time.Duration) *servic
 	return files
 }
 
-// party is who has those files.
+// party returns the member with those files.
 func (f family) party(role identity.Role, id string, life time.Duration) identity.Party {
 	f.t.Helper()
 	files := f.files(role, id, life)
@@ -86,16 +86,15 @@ func (f family) replica(e *engine, id string) service.ReplicaConfig {
 	return service.ReplicaConfig{ID: id, URL: "https" + strings.TrimPrefix(s.URL, "http"), Model: e.model, MTLS: true}
 }
 
-// administer is a client of a balancer's admin API, as this party.
+// administer returns a client of a balancer's admin API for this member.
 func (f family) administer(n *node, p identity.Party) *telemetry.Client {
 	hc := telemetry.SecureClient(p.Client(identity.Balancer))
 	f.t.Cleanup(hc.CloseIdleConnections)
 	return telemetry.NewClient(n.adminURL, hc)
 }
 
-// A service whose parties know each other by certificates alone: replicas admit
-// balancers, balancers forward to each other, and the admin API is for operators and
-// the controller.
+// A service whose members authenticate by certificates alone: replicas accept balancers, balancers
+// forward to each other, and the admin API is for operators and the controller.
 func TestServiceOverMTLS(t *testing.T) {
 	f := newFamily(t)
 	e := newEngine(t, "m", "")
@@ -131,22 +130,22 @@ func TestServiceOverMTLS(t *testing.T) {
 			t.Errorf("the admin API for %s: %v", name, err)
 		}
 	}
-	// A balancer that was taken over does not become an operator.
+	// A compromised balancer does not become an operator.
 	if _, err := f.administer(us, f.party(identity.Balancer, "lb-eu-0", time.Hour)).Snapshot(t.Context()); err == nil {
 		t.Error("the admin API for a balancer: no error")
 	}
-	// Nor does anybody get in without a certificate, or without TLS.
+	// Nobody is admitted without a certificate, or without TLS.
 	bare := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}, Timeout: testkit.Timeout}
 	for _, target := range []string{us.adminURL, "http" + strings.TrimPrefix(us.adminURL, "https")} {
 		if resp, err := bare.Get(target + "/v1/snapshot"); err == nil {
 			if resp.Body.Close(); resp.StatusCode == http.StatusOK {
-				t.Errorf("%s answers everybody", target)
+				t.Errorf("%s responds to everybody", target)
 			}
 		}
 	}
 }
 
-// What answers at a replica's address must be a replica of the service.
+// The process at a replica's address must be a replica of the service.
 func TestImpostorGetsNoPrompt(t *testing.T) {
 	t.Parallel()
 	f := newFamily(t)
@@ -157,7 +156,7 @@ func TestImpostorGetsNoPrompt(t *testing.T) {
 		ID: "lb-us-0", Region: "aws/us-east-1", Identity: f.files(identity.Balancer, "lb-us-0", time.Hour), Replicas: []service.ReplicaConfig{other, posing},
 	}, Options{})
 	operator := f.administer(n, f.party(identity.Operator, "ann", time.Hour))
-	testkit.Eventually(t, "the service's own replica serves, and the other one is known for what it is", func() bool {
+	testkit.Eventually(t, "the service's own replica serves, and the other one is rejected", func() bool {
 		workers, err := operator.Workers(t.Context())
 		return err == nil && len(workers) == 2 && workers[0].State == service.StateReady &&
 			workers[1].State != service.StateReady && strings.Contains(workers[1].Reason, "not of this service")
@@ -169,7 +168,7 @@ func TestImpostorGetsNoPrompt(t *testing.T) {
 	}
 }
 
-// A certificate that was renewed on disk is shown to whoever connects next.
+// A certificate that was renewed on disk is presented to new connections.
 func TestRenewedIdentityIsReloaded(t *testing.T) {
 	f := newFamily(t)
 	files := f.files(identity.Balancer, "lb-us-0", time.Hour)

@@ -22,8 +22,7 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// guide is docs/metrics.md: metrics by name, each with its kind, labels and
-// meaning.
+// guide is docs/metrics.md: metrics by name, each with its kind, labels and meaning.
 func guide(t *testing.T) map[string][3]string {
 	t.Helper()
 	text, err := os.ReadFile("../docs/metrics.md")
@@ -43,7 +42,7 @@ func guide(t *testing.T) map[string][3]string {
 	return rows
 }
 
-// assembled is a balancer that does not run, with all of its metrics.
+// assembled returns a balancer that does not run, with all of its metrics.
 func assembled(t *testing.T) *balancer {
 	t.Helper()
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
@@ -68,7 +67,7 @@ func assembled(t *testing.T) *balancer {
 
 var descParts = regexp.MustCompile(`fqName: "([^"]*)", help: "(.*)", constLabels: \{[^}]*\}, variableLabels: \{([^}]*)\}`)
 
-// Every metric is in the guide as the code has it, and no other.
+// The guide lists exactly the metrics of the code.
 func TestMetricsAreDocumented(t *testing.T) {
 	ch := make(chan *prometheus.Desc)
 	reg := assembled(t).registry
@@ -90,7 +89,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 		want := [2]string{strings.Join(labels, ", "), m[2]}
 		row, reported := rows[m[1]]
 		if got := [2]string{row[1], row[2]}; got != want {
-			t.Errorf("docs/metrics.md tells of %s: labels %q, %q; want %q, %q", m[1], got[0], got[1], want[0], want[1])
+			t.Errorf("docs/metrics.md lists %s: labels %q, %q; want %q, %q", m[1], got[0], got[1], want[0], want[1])
 		}
 		if total := strings.HasSuffix(m[1], "_total"); reported && total != (row[0] == "counter") {
 			t.Errorf("docs/metrics.md calls %s a %s", m[1], row[0])
@@ -103,7 +102,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 		delete(rows, m[1])
 	}
 	for name := range rows {
-		t.Errorf("docs/metrics.md tells of %s, which there is not", name)
+		t.Errorf("docs/metrics.md lists %s, which does not exist", name)
 	}
 }
 
@@ -130,7 +129,7 @@ func (n *node) scrape(t *testing.T) map[string]*dto.MetricFamily {
 	return families
 }
 
-// What a balancer that has served tells is what the guide says, kind for kind.
+// The metrics of a balancer that has served are those of the guide, kind for kind.
 func TestMetricsOfTraffic(t *testing.T) {
 	e := newEngine(t, "m", "")
 	n := start(t, service.BalancerConfig{ID: "lb-us", Region: "local/us", Replicas: []service.ReplicaConfig{{ID: "us-0", URL: e.URL}}}, Options{Version: "v9"})
@@ -156,7 +155,7 @@ func TestMetricsOfTraffic(t *testing.T) {
 
 var dashboardMetric = regexp.MustCompile(`skyserve_[a-z0-9_]+`)
 
-// What the dashboard draws, there is.
+// The metrics in the dashboard exist.
 func TestDashboardMetricsExist(t *testing.T) {
 	text, err := os.ReadFile("../examples/observe/dashboard.json")
 	if err != nil {
@@ -175,7 +174,7 @@ func TestDashboardMetricsExist(t *testing.T) {
 			}
 		}
 		if _, there := rows[base]; !there {
-			t.Errorf("the dashboard names %s, which there is not", name)
+			t.Errorf("the dashboard uses %s, which does not exist", name)
 		}
 		drawn[base] = true
 	}

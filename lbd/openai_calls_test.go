@@ -20,12 +20,12 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// official is the official client of a balancer.
+// official returns the official client for a balancer.
 func official(t *testing.T, n *node) openai.Client {
 	return openai.NewClient(option.WithBaseURL(n.public+"/v1"), option.WithAPIKey("any"), option.WithHTTPClient(client(t)), option.WithMaxRetries(0))
 }
 
-// servingEngines is a balancer of simulated engines that have an adapter.
+// servingEngines starts a balancer with simulated engines that have an adapter.
 func servingEngines(t *testing.T, engines int) *node {
 	cfg := config("lb-us", "local/us")
 	cfg.Models = []service.BalancerModel{{Name: "llama", Aliases: []string{"chat-small"}, LoRA: []string{"sql"}}}
@@ -54,13 +54,13 @@ func TestOfficialClientsResponses(t *testing.T) {
 	}
 	before := first.Usage.InputTokens
 	previous := first.ID
-	for i := range 6 { // wherever else there is room, only one replica has it
+	for i := range 6 { // wherever else there is capacity, only one replica has it
 		next := ask("And why there?")
 		next.PreviousResponseID = openai.String(previous)
 		if i%2 == 0 {
 			res, err := api.Responses.New(ctx, next)
 			if err != nil {
-				t.Fatalf("going on from %s: %v", previous, err)
+				t.Fatalf("continuing from %s: %v", previous, err)
 			}
 			if res.Usage.InputTokens <= before || res.Usage.InputTokensDetails.CachedTokens == 0 {
 				t.Errorf("usage %+v: the conversation before is missing or was not cached", res.Usage)
@@ -161,7 +161,7 @@ func TestOfficialClientsOtherCalls(t *testing.T) {
 		t.Errorf("batches: %v", err)
 	}
 
-	// What the client has no call for.
+	// Endpoints without a method in the client.
 	for path, body := range map[string]string{
 		"/v1/rerank": `{"model":"chat-small","query":"water","documents":["river","market"]}`,
 		"/tokenize":  `{"model":"chat-small","prompt":"one two three"}`,
@@ -180,8 +180,8 @@ func TestOfficialClientsOtherCalls(t *testing.T) {
 	n.quiet(t)
 }
 
-// toolEngine is an engine that calls a function when it is offered one, fills the
-// form that it is given, and keeps what it was asked.
+// toolEngine is an engine that calls a function when it is offered one, fills in a given form, and
+// stores its requests.
 func toolEngine(requested chan<- map[string]json.RawMessage) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var body map[string]json.RawMessage

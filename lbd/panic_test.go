@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// A panic in a handler is logged as an error, with the stack, and the connection is cut
-// off. http.ErrAbortHandler is not logged.
+// A panic in a handler is logged as an error, with the stack, and the connection is closed.
+// http.ErrAbortHandler is not logged.
 func TestPanicsOfHandlersAreLogged(t *testing.T) {
 	for name, c := range map[string]struct {
 		why    any

@@ -45,8 +45,8 @@ func TestRanksAppearAsOneReplica(t *testing.T) {
 	}
 }
 
-// An engine with ranks is one replica to people and as many targets to the
-// policy, whatever the policy is: each request goes to a rank by its header.
+// An engine with ranks appears as one replica to people and as several targets to the policy, whatever
+// the policy is: each request selects a rank by its header.
 func TestRequestsUseAllRanks(t *testing.T) {
 	for _, name := range []string{"bf-io", "round-robin"} {
 		t.Run(name, func(t *testing.T) {

@@ -17,8 +17,7 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// revoke writes the list that follows one, with the certificates of parties, where a
-// balancer finds it.
+// revoke writes the next list, with the certificates of members, to the balancer's file.
 func (f family) revoke(path string, before identity.Revoked, parties ...identity.Party) identity.Revoked {
 	f.t.Helper()
 	var certs []*x509.Certificate
@@ -43,7 +42,7 @@ func (f family) revoke(path string, before identity.Revoked, parties ...identity
 	return list
 }
 
-// The admin API refuses who is on the list of revoked certificates, and lets others in.
+// The admin API rejects members whose certificates are revoked, and accepts others.
 func TestRevokedOperatorIsRejected(t *testing.T) {
 	f := newFamily(t)
 	list := filepath.Join(f.dir, "revoked.crl")
@@ -53,7 +52,7 @@ func TestRevokedOperatorIsRejected(t *testing.T) {
 	open := func() (*node, func()) {
 		hangups := make(chan os.Signal)
 		n := start(t, service.BalancerConfig{ID: "lb-us-0", Region: "aws/us-east-1", Identity: files}, Options{Hangups: hangups})
-		return n, func() { hangups <- syscall.SIGHUP } // which it does not wait five seconds for
+		return n, func() { hangups <- syscall.SIGHUP } // so that it does not wait five seconds
 	}
 	asks := func(n *node, p identity.Party) error {
 		_, err := f.administer(n, p).Snapshot(t.Context())
@@ -73,20 +72,20 @@ func TestRevokedOperatorIsRejected(t *testing.T) {
 	if err := errors.Join(asks(n, ann), asks(n, cy)); err != nil {
 		t.Errorf("others: %v", err)
 	}
-	testkit.Eventually(t, "who is connected already is refused as well", func() bool {
+	testkit.Eventually(t, "an open connection is rejected as well", func() bool {
 		_, err := kept.Snapshot(t.Context())
 		var answer *telemetry.StatusError
 		return errors.As(err, &answer) && answer.Status == http.StatusForbidden
 	})
 	f.revoke(list, first, cy)
 	again()
-	testkit.Eventually(t, "the next list is taken up", func() bool { return asks(n, cy) != nil })
+	testkit.Eventually(t, "the next list is loaded", func() bool { return asks(n, cy) != nil })
 	if err := asks(n, ann); err != nil {
 		t.Errorf("others: %v", err)
 	}
 }
 
-// A list that is older, damaged, missing or another's changes nothing.
+// A list that is older, damaged, missing or of another service changes nothing.
 func TestInvalidRevocationLists(t *testing.T) {
 	f := newFamily(t)
 	path := filepath.Join(f.dir, "revoked.crl")

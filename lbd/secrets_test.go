@@ -14,13 +14,12 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// What a balancer was given to keep, and what its clients wrote, is in nothing that
-// it shows or writes: log, record, metrics, snapshot, decisions, events, history,
-// usage, and the errors that others get.
+// Secrets of a balancer, and what its clients wrote, appear in nothing that it shows or writes: log,
+// record, metrics, snapshot, decisions, events, history, usage, and the errors that others get.
 func TestPublicResponsesRevealNothing(t *testing.T) {
 	const model = "llama"
 	secrets := []string{
-		"sk-alpha-secret", "sk-mistaken-secret", "admin-secret", "peer-secret", "cookie-secret", "org-secret", // what opens doors
+		"sk-alpha-secret", "sk-mistaken-secret", "admin-secret", "peer-secret", "cookie-secret", "org-secret", // credentials
 		"my private diary", "a private tool", "alice@private.example", "private-session", "private-cache", // what clients wrote
 	}
 	e := newEngine(t, model, "")

@@ -38,7 +38,7 @@ func newDoor(t *testing.T) *door {
 	return d
 }
 
-// open leads to a balancer from now on.
+// open forwards to a balancer from now on.
 func (d *door) open(t *testing.T, n *node) {
 	u, err := url.Parse(n.public)
 	if err != nil {
@@ -49,8 +49,8 @@ func (d *door) open(t *testing.T, n *node) {
 	d.to.Store(p)
 }
 
-// talk asks for the answer to a conversation's first message, or, once it was
-// answered, to its second.
+// talk requests the response to a conversation's first message or, once it was answered, to its
+// second.
 func talk(t *testing.T, hc *http.Client, public, id string, conversation, turn int) (replica string) {
 	t.Helper()
 	messages := []map[string]string{{"role": "user", "content": fmt.Sprintf("conversation %d: %s", conversation, strings.Repeat("so it is ", 100))}}
@@ -79,7 +79,7 @@ func talk(t *testing.T, hc *http.Client, public, id string, conversation, turn i
 	return res.Header.Get("X-Skyserve-Replica")
 }
 
-// decision is why a request went where it went.
+// decision returns why a request was routed as it was.
 func (n *node) decision(t *testing.T, id string) core.Decision {
 	t.Helper()
 	raw, err := n.admin.Decision(context.Background(), id)
@@ -93,8 +93,8 @@ func (n *node) decision(t *testing.T, id string) core.Decision {
 	return *record.Decision
 }
 
-// Two balancers of one region, each with a replica; the one dies and the other
-// adopts its replica: the conversations go on where their prefixes are.
+// Two balancers of one region, each with a replica; one dies and the other adopts its replica: the
+// conversations continue where their prefixes are.
 func TestAdoptedReplicasKeepPrefixes(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
@@ -117,7 +117,7 @@ func TestAdoptedReplicasKeepPrefixes(t *testing.T) {
 			t.Fatalf("conversation %d began at %s", c, at)
 		}
 	}
-	testkit.Eventually(t, "the neighbour has heard of all conversations", func() bool {
+	testkit.Eventually(t, "the neighbour has learned all conversations", func() bool {
 		return b.treeBytes(t, hc) > 0.9*a.treeBytes(t, hc)
 	})
 	a.stop()

@@ -23,11 +23,11 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// errAway is why a cupboard does not answer.
+// errAway is the error of an unavailable store.
 var errAway = errors.New("away")
 
-// fakeUsageStore is a store of usage in memory that can be away, and that can do what
-// it is told without saying so.
+// fakeUsageStore is an in-memory store of usage that can be unavailable, and that can apply writes
+// without confirming them.
 type fakeUsageStore struct {
 	mu       sync.Mutex
 	fail     func() (before, after error) // of a write; nil = never
@@ -36,8 +36,8 @@ type fakeUsageStore struct {
 	ahead    time.Duration // of its clock
 	revision uint64
 	watchers []chan store.UsageChange
-	// late is a write that was given up and is still under way: it gets in before
-	// the next one. With delay set the next write is such a one.
+	// late is a write that was given up and is still in progress: it completes before the next one.
+	// With delay set the next write is such a one.
 	delay bool
 	late  func()
 }
@@ -84,7 +84,7 @@ func (c *fakeUsageStore) WriteUsage(_ context.Context, part store.UsagePart, row
 	return next, cmp.Or(err, after)
 }
 
-// put is a write that gets in.
+// put applies a write.
 func (c *fakeUsageStore) put(part store.UsagePart, rows []telemetry.UsageRow, revision uint64) (uint64, error) {
 	if c.parts[part].revision != revision {
 		return 0, store.ErrConflict
@@ -97,7 +97,7 @@ func (c *fakeUsageStore) put(part store.UsagePart, rows []telemetry.UsageRow, re
 	return c.revision, nil
 }
 
-// WatchUsage never has more to say than fits.
+// WatchUsage never has more changes than fit.
 func (c *fakeUsageStore) WatchUsage(ctx context.Context) <-chan store.UsageChange {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -128,7 +128,7 @@ func (c *fakeUsageStore) Time(context.Context) (time.Time, error) {
 	return time.Now().Add(c.ahead), c.away
 }
 
-// months are those of which usage is kept.
+// months returns the months with usage.
 func (c *fakeUsageStore) months() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -140,7 +140,7 @@ func (c *fakeUsageStore) months() string {
 	return strings.Join(slices.Compact(months), " ")
 }
 
-// tokens is what a key has used in a month, by all that is kept.
+// tokens returns the usage of a key in a month, summed over all parts.
 func (c *fakeUsageStore) tokens(month, key string) (n int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -154,12 +154,12 @@ func (c *fakeUsageStore) tokens(month, key string) (n int64) {
 	return n
 }
 
-// fakeAccounts counts what keys use.
+// fakeAccounts counts the usage of keys.
 type fakeAccounts struct {
 	mu     sync.Mutex
 	used   map[string]int64 // prompt tokens by key
 	quotas map[string]telemetry.KeyQuota
-	open   bool // nobody is asked for a key
+	open   bool // no keys are required
 }
 
 func (s *fakeAccounts) RequiresKeys() bool {
@@ -223,7 +223,7 @@ func TestQuotaCoversAllBalancers(t *testing.T) {
 		defer stopEU()
 		us.use("acme", 10)
 		eu.use("acme", 5)
-		time.Sleep(usageInterval + 2*usageDebounce) // as stale as the guide says
+		time.Sleep(usageInterval + 2*usageDebounce) // as stale as documented
 		for name, s := range map[string]*fakeAccounts{"us": us, "eu": eu} {
 			if q := s.quota("acme"); q.Day.PromptTokens != 15 || q.Month.PromptTokens != 15 {
 				t.Errorf("%s knows of %+v, want 15", name, q)
@@ -331,12 +331,11 @@ func TestUsageOfEarlierDaysAndMonths(t *testing.T) {
 	})
 }
 
-// Whatever fails, and however many processes of a balancer run into each other:
-// what was used is stored once.
+// Whatever fails, and however many processes of a balancer conflict, usage is stored once.
 func TestUsageIsStoredOnce(t *testing.T) {
 	for seed := range uint64(40) {
 		synctest.Test(t, func(t *testing.T) {
-			rng, faults := rand.New(rand.NewPCG(seed, 1)), rand.New(rand.NewPCG(seed, 2)) // the cupboard draws under its lock
+			rng, faults := rand.New(rand.NewPCG(seed, 1)), rand.New(rand.NewPCG(seed, 2)) // the store draws under its lock
 			c := newFakeUsageStore()
 			c.fail = func() (before, after error) {
 				switch faults.IntN(4) {
@@ -381,7 +380,7 @@ func TestUsageIsStoredOnce(t *testing.T) {
 	}
 }
 
-// A write that was given up may get in as late as after the part was read again.
+// A write that was given up may complete even after the part was read again.
 func TestLateUsageIsStoredOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, keys := newFakeUsageStore(), newFakeAccounts()
@@ -400,7 +399,7 @@ func TestLateUsageIsStoredOnce(t *testing.T) {
 		keys.use("acme", 1)
 		time.Sleep(usageInterval)
 		keys.use("acme", 1)
-		stop() // its last word too holds all there is
+		stop() // its final push contains everything too
 		if n := c.tokens(january, "acme"); n != 1112 {
 			t.Errorf("%d tokens are stored at the end, want 1112", n)
 		}
@@ -409,8 +408,8 @@ func TestLateUsageIsStoredOnce(t *testing.T) {
 
 // Another balancer's clock may be ahead: what it writes of the next month is not
 // forgotten when that begins here.
-// A balancer that ends while its store is just starting waits for it, for as long as a
-// shutdown may take.
+// A balancer that ends while its store is just starting waits for it, for as long as a shutdown may
+// take.
 func TestFinalUsageWaitsForStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, keys := newFakeUsageStore(), newFakeAccounts()
@@ -453,13 +452,13 @@ func TestUsageOfMonthStartedByAnotherProcess(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 		if q := us.quota("acme"); q.Month.PromptTokens != 7 || q.Day.PromptTokens != 7 {
-			t.Errorf("in February: %+v, want what was used elsewhere in its first second", q)
+			t.Errorf("in February: %+v, want what the other used in its first second", q)
 		}
 	})
 }
 
-// A clock that was ahead and is set right leaves usage of days to come, which must
-// not hide what is used today.
+// A clock that was ahead and is corrected leaves usage of future days, which must not hide today's
+// usage.
 func TestUsageOfFutureDay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tomorrow := telemetry.DayOf(time.Now()) + 1
@@ -489,8 +488,7 @@ func TestUsageOfFutureDay(t *testing.T) {
 	})
 }
 
-// Two processes of one balancer, the old one draining: each adds to what the
-// other stored.
+// Two processes of one balancer, the old one draining: each adds to what the other stored.
 func TestProcessesOfOneBalancerAddUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, old, young := newFakeUsageStore(), newFakeAccounts(), newFakeAccounts()
@@ -510,7 +508,7 @@ func TestProcessesOfOneBalancerAddUp(t *testing.T) {
 	})
 }
 
-// A store is not touched for a service that asks nobody for a key, until it does.
+// The store is not used for a service without keys, until it has some.
 func TestUsageWithoutKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, keys := newFakeUsageStore(), newFakeAccounts()
@@ -529,7 +527,7 @@ func TestUsageWithoutKeys(t *testing.T) {
 		time.Sleep(2 * usageInterval)
 		c.set(func(c *fakeUsageStore) {
 			if len(c.watchers) != 1 {
-				t.Errorf("a service that asks for keys watches %d times, want once", len(c.watchers))
+				t.Errorf("a service with keys watches %d times, want once", len(c.watchers))
 			}
 		})
 		if n := c.tokens(january, "acme"); n != 3 {
@@ -566,8 +564,8 @@ func TestUsageWithoutAStore(t *testing.T) {
 	})
 }
 
-// A clock that is years ahead, of a balancer, of the store's machine or of both, costs no
-// usage: neither what is stored nor what is used of quotas once it is set right.
+// A clock that is years ahead, of a balancer, of the store's machine or of both, loses no usage:
+// neither stored usage nor the usage for quotas once it is corrected.
 func TestClockYearsAheadDropsNoUsage(t *testing.T) {
 	const years = 31 * 365 * 24 * time.Hour // to December 2030
 	for name, c := range map[string]struct {
@@ -609,7 +607,7 @@ func TestClockYearsAheadDropsNoUsage(t *testing.T) {
 			if got := kept.months(); got != c.want {
 				t.Errorf("%s: usage of %s is kept, want %s", name, got, c.want)
 			}
-			us.use("acme", 1) // the clock is right again
+			us.use("acme", 1) // the clock is correct again
 			u.countUsage(time.Now())
 			u.reportQuotas(time.Now())
 			if q := us.quota("acme"); q.Month.PromptTokens < 11 {
@@ -619,8 +617,8 @@ func TestClockYearsAheadDropsNoUsage(t *testing.T) {
 	}
 }
 
-// The whole way: keys with limits from a file, a request, the admin API, and a
-// quota that another balancer used up.
+// End to end: keys with limits from a file, a request, the admin API, and a quota that another
+// balancer used up.
 func TestKeyLimitsEndToEnd(t *testing.T) {
 	testkit.Slow(t)
 	const model = "llama"
@@ -639,7 +637,7 @@ func TestKeyLimitsEndToEnd(t *testing.T) {
 		return start(t, cfg, Options{})
 	}
 	one := node("lb-1", service.ReplicaConfig{ID: "us-0", URL: e.URL, Model: model})
-	two := node("lb-2") // serves nothing, which costs nothing
+	two := node("lb-2") // serves nothing, so it costs nothing
 	hc := client(t)
 	testkit.Eventually(t, "the first request is served", func() bool {
 		return ask(t, hc, one.public, model, "Authorization", "Bearer sk-b").status == http.StatusOK

@@ -13,8 +13,8 @@ import (
 	"skyserve/internal/service"
 )
 
-// unknownTenants adds peers that hold no response to a balancer. hold, if it is not nil, is
-// waited for before they answer; most is how many questions they had at once.
+// unknownTenants adds peers that hold no response to a balancer. If hold is not nil, they wait for it
+// before they respond. limit is how many lookups they had concurrently.
 func (b *balancer) unknownTenants(n int, hold <-chan struct{}) (requested, limit *atomic.Int64) {
 	requested, limit = new(atomic.Int64), new(atomic.Int64)
 	var open atomic.Int64
@@ -38,8 +38,8 @@ func (b *balancer) unknownTenants(n int, hold <-chan struct{}) (requested, limit
 	return requested, limit
 }
 
-// Questions about stored responses count against the limits of a key like any other
-// request: beyond them nobody is asked.
+// Lookups of stored responses count against the limits of a key like any other request: beyond them no
+// peer is asked.
 func TestLookupsCountAgainstLimits(t *testing.T) {
 	o := roundRobin(t)
 	o.Keys = limited(t, "requests_per_minute=2")
@@ -51,20 +51,19 @@ func TestLookupsCountAgainstLimits(t *testing.T) {
 		read(t, resp)
 		got[resp.StatusCode]++
 		if resp.Header.Get("x-ratelimit-limit-requests") != "2" {
-			t.Errorf("headers %v do not tell the limit", resp.Header)
+			t.Errorf("headers %v do not contain the limit", resp.Header)
 		}
 		if resp.StatusCode == http.StatusTooManyRequests && resp.Header.Get("Retry-After") == "" {
 			t.Error("no Retry-After")
 		}
 	}
 	if got[http.StatusNotFound] != 2 || got[http.StatusTooManyRequests] != 48 || requested.Load() != 6 {
-		t.Errorf("answers %v with %d questions to peers, want 2 of 404, 48 of 429, and 6", got, requested.Load())
+		t.Errorf("answers %v with %d lookups at peers, want 2 of 404, 48 of 429, and 6", got, requested.Load())
 	}
 	b.isIdle("acme")
 }
 
-// A question that an engine answered is a request that was used; one that nobody
-// could answer is none.
+// A lookup that an engine served is a used request; one that nobody could serve is not.
 func TestLookupsCountInQuotas(t *testing.T) {
 	o := roundRobin(t)
 	o.Keys = limited(t, "requests_per_day=3")
@@ -87,8 +86,8 @@ func TestLookupsCountInQuotas(t *testing.T) {
 	}
 }
 
-// A response that nobody has is asked for once: by questions about it, and by
-// requests that go on from it.
+// A response that nobody has is looked up once, both for lookups of it and for requests that continue
+// it.
 func TestMissesAreRemembered(t *testing.T) {
 	o := roundRobin(t)
 	o.Keys = apiKeys("sk-one", "sk-two")
@@ -104,7 +103,7 @@ func TestMissesAreRemembered(t *testing.T) {
 	if requested.Load() != 3 {
 		t.Errorf("the peers were asked %d times, want once each", requested.Load())
 	}
-	expect(t, b.about("GET", "resp_us-0_1", two), 404, "response_not_found") // another tenant's is another response
+	expect(t, b.about("GET", "resp_us-0_1", two), 404, "response_not_found") // another tenant's is a different response
 	if requested.Load() != 6 {
 		t.Errorf("the peers were asked %d times, want once each for each tenant", requested.Load())
 	}
@@ -112,12 +111,12 @@ func TestMissesAreRemembered(t *testing.T) {
 	if id != "resp_us-0_1" {
 		t.Fatalf("got the response %s", id)
 	}
-	b.respond(id, false, one) // it is there now, whatever was remembered
+	b.respond(id, false, one) // it exists now, no matter what was remembered
 	expect(t, b.post(responsesPath, responseBody(id, false), two), 400, "previous_response_not_found")
 }
 
-// However many ask, so many questions are with the peers at once at most: those about
-// one response are one, and a tenant has a part of them.
+// The number of concurrent lookups at the peers is limited: those of one response are shared, and each
+// tenant has a share of the limit.
 func TestPeerLookupsAreLimited(t *testing.T) {
 	o := roundRobin(t)
 	o.Keys = apiKeys("sk-one", "sk-two", "sk-three")
@@ -147,7 +146,7 @@ func TestPeerLookupsAreLimited(t *testing.T) {
 	}
 	for i := range 3 {
 		lookup("sk-one", fmt.Sprintf("resp_%d", i))
-		lookup("sk-one", fmt.Sprintf("resp_%d", i)) // waits for the answer to the same question
+		lookup("sk-one", fmt.Sprintf("resp_%d", i)) // waits for the result of the same lookup
 	}
 	b.until(func() bool { return requested.Load() == 3 })
 	b.until(func() bool { return b.lookups.waiterCount() == 6 })
@@ -165,14 +164,14 @@ func TestPeerLookupsAreLimited(t *testing.T) {
 	close(hold)
 	pending.Wait()
 	if requested.Load() != 5 || limit.Load() != 5 || count("sk-one", 404) != 6 || count("sk-two", 404) != 2 {
-		t.Errorf("%d questions, %d at once, answers %v", requested.Load(), limit.Load(), got)
+		t.Errorf("%d lookups, %d concurrent, responses %v", requested.Load(), limit.Load(), got)
 	}
 	if b.lookups.waiterCount() != 0 || len(b.lookups.pending) != 0 || len(b.lookups.byTenant) != 0 {
-		t.Errorf("left over: %+v", b.lookups)
+		t.Errorf("remaining: %+v", b.lookups)
 	}
 }
 
-// The memory of misses is a list in the order of their ends, of bounded length.
+// The memory of misses is a list ordered by expiry, of limited length.
 func TestMissesAreLimitedAndExpire(t *testing.T) {
 	const limit, ttl = 5, 10 * time.Second
 	type miss struct {

@@ -10,8 +10,8 @@ import (
 	"skyserve/internal/service"
 )
 
-// startHolder is an engine that gives responses and answers questions about them with
-// its name, the method and the path.
+// startHolder starts an engine that generates responses and serves requests about them with its name,
+// the method and the path.
 func startHolder(name string) http.HandlerFunc {
 	give := responder(name)
 	return func(w http.ResponseWriter, req *http.Request) {
@@ -35,7 +35,7 @@ func (b *balancer) attachHolder(ids ...string) {
 	}
 }
 
-// about asks about a stored response.
+// about sends a request about a stored response.
 func (b *balancer) about(method, rest string, headers ...string) *http.Response {
 	b.t.Helper()
 	req, err := http.NewRequestWithContext(b.t.Context(), method, b.url+pathResponses+rest, nil)
@@ -45,8 +45,8 @@ func (b *balancer) about(method, rest string, headers ...string) *http.Response 
 	return b.do(req, headers...)
 }
 
-// Every question about a response goes to the replica that holds it, through the
-// client's balancer or through that of the region that served it.
+// Every request about a response goes to the replica that holds it, through the client's balancer or
+// through that of the region that served it.
 func TestLookupsGoToHolder(t *testing.T) {
 	us, eu := pair(t, "secret")
 	us.attachHolder("us-0", "us-1")
@@ -56,7 +56,7 @@ func TestLookupsGoToHolder(t *testing.T) {
 		region string
 	}{{us, "local/us"}, {eu, "local/eu"}} {
 		id, holder := c.serves.respond("", false)
-		for _, requested := range []*balancer{us, eu, us} { // the second time it is known where
+		for _, requested := range []*balancer{us, eu, us} { // the second time the location is known
 			for _, q := range []struct{ method, rest string }{
 				{"GET", id}, {"GET", id + "?include=a&stream=false"}, {"POST", id + "/cancel"}, {"GET", id + "/input_items?limit=2"},
 			} {
@@ -103,7 +103,7 @@ func TestLookupsOfUnknownResponses(t *testing.T) {
 		expect(t, us.about(want.method, rest), want.status, want.code)
 	}
 
-	// The holder went, or is another process by now.
+	// The holder was removed, or is another process by now.
 	id, holder := us.respond("", false)
 	us.attachHolder(holder)
 	expect(t, us.about("GET", id), 404, "response_not_found")
@@ -115,8 +115,7 @@ func TestLookupsOfUnknownResponses(t *testing.T) {
 	expect(t, eu.about("GET", id), 404, "response_not_found")
 }
 
-// What the engine has to say of a question is the client's answer, and what it
-// says nothing to is an error.
+// The engine's response to a lookup is forwarded; no response is an error.
 func TestHolderResponses(t *testing.T) {
 	b := start(t, roundRobin(t))
 	give := responder("us-0")
@@ -135,16 +134,16 @@ func TestHolderResponses(t *testing.T) {
 	}))
 	id, _ := b.respond("", false)
 	expect(t, b.about("GET", id+"?break"), http.StatusBadGateway, "replica_failed")
-	expect(t, b.about("DELETE", id), http.StatusMethodNotAllowed, "") // which is no word on the response
+	expect(t, b.about("DELETE", id), http.StatusMethodNotAllowed, "") // it means nothing about the response
 	if got := expect(t, b.about("GET", id+"/input_items"), 404, ""); !strings.Contains(got, "Response not found") {
 		t.Errorf("got %q", got)
 	}
 	b.respond(id, false)
 	expect(t, b.about("GET", id), 404, "")
-	expect(t, b.about("GET", id), 404, "response_not_found") // it is not asked again
+	expect(t, b.about("GET", id), 404, "response_not_found") // the engine is not asked again
 }
 
-// A stored response is its tenant's own, and peers ask with their token only.
+// A stored response belongs to its tenant, and peers need their token.
 func TestLookupsOfOtherTenants(t *testing.T) {
 	o := roundRobin(t)
 	o.Keys = apiKeys("sk-one", "sk-two")
@@ -162,7 +161,7 @@ func TestLookupsOfOtherTenants(t *testing.T) {
 	}
 }
 
-// tenantOf is the tenant of a key without attributes.
+// tenantOf returns the tenant of a key without attributes.
 func tenantOf(t *testing.T, secret string) string {
 	t.Helper()
 	for _, k := range apiKeys(secret) {
@@ -171,7 +170,7 @@ func tenantOf(t *testing.T, secret string) string {
 	return ""
 }
 
-// A question crosses once: a peer that knows of another one only does not know.
+// A lookup is forwarded once: a peer that knows the location only from another peer does not serve it.
 func TestLookupsAreForwardedOnce(t *testing.T) {
 	us, eu := pair(t, "secret")
 	eu.attachHolder("eu-0")

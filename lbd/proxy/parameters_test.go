@@ -59,12 +59,12 @@ var guardedRequests = []struct{ path, body, name string }{
 	{"/v1/rerank", `{"model":"M","query":[{"type":"video_url","video_url":{"url":"http://10.0.0.1/a"}}],"documents":["b"]}`, "private_urls"},
 }
 
-// image is a chat with an image at an address.
+// image returns a chat with an image at an address.
 func image(url string) string {
 	return `{"model":"M","n":1,"messages":[{"role":"user","content":[{"type":"text","text":"what is it?"},{"type":"image_url","image_url":{"url":"` + url + `"}}]}]}`
 }
 
-// harmless are requests that resemble them and are allowed.
+// harmless are similar requests that are allowed.
 var harmless = []struct{ path, body string }{
 	{chatPath, `{"model":"M","messages":[{"role":"user","content":"chat_template"}],"chat_template_kwargs":{"enable_thinking":false,"documents":[]},"chat_template":null}`},
 	{chatPath, image("https://example.com/a.png?b=http://10.0.0.1")},
@@ -112,7 +112,7 @@ func TestGuardedParametersAreRejected(t *testing.T) {
 	}
 }
 
-// A peer does not check what the origin allowed.
+// A peer does not check again what the origin allowed.
 func TestForwardedParametersAreNotRechecked(t *testing.T) {
 	us, eu := pair(t, "secret")
 	us.SetAllowedParameters([]string{"chat_template"})
@@ -121,7 +121,7 @@ func TestForwardedParametersAreNotRechecked(t *testing.T) {
 	expect(t, us.post(chatPath, strings.Replace(plainBody, `"messages"`, `"chat_template":"x","messages"`, 1)), http.StatusOK, "")
 }
 
-// The documentation has every guarded parameter.
+// The documentation lists every guarded parameter.
 func TestGuardedParametersAreDocumented(t *testing.T) {
 	for _, page := range []string{"../../docs/security.md", "../../docs/service-yaml.md"} {
 		text, err := os.ReadFile(page)

@@ -40,7 +40,7 @@ func readRecord(t *testing.T, r io.Reader) (h record.Header, lines []record.Line
 	}
 }
 
-// replays feeds a record's events to a fresh core and compares what it does.
+// replays feeds a record's events to a new core and compares its actions.
 func replays(t *testing.T, record []byte) (steps int) {
 	t.Helper()
 	h, lines := readRecord(t, bytes.NewReader(record))
@@ -112,7 +112,7 @@ func TestRecordReplays(t *testing.T) {
 	}
 }
 
-// blockedWriter is a writer that takes nothing until it is let.
+// blockedWriter is a writer that blocks until it is released.
 type blockedWriter struct {
 	mu     sync.Mutex
 	closed chan struct{}
@@ -156,8 +156,8 @@ func TestSlowRecordCountsDroppedSteps(t *testing.T) {
 	}
 }
 
-// Requests that are cut off at the end are told of after time has stopped; what is
-// in the record by then repeats to the last step.
+// Requests that are cut off at shutdown are reported after the clock has stopped; the record replays
+// to the last step.
 func TestRecordContainsLastSteps(t *testing.T) {
 	var w bytes.Buffer
 	o := testOptions(t)
@@ -199,7 +199,7 @@ func TestRecordWriteFailure(t *testing.T) {
 	}
 }
 
-// fullWriter is a file on a disk with so much room.
+// fullWriter is a file on a disk with limited space.
 type fullWriter struct {
 	bytes.Buffer
 	room int
@@ -215,8 +215,8 @@ func (w *fullWriter) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// A disk that is full for a while costs a record nothing that memory can hold, and a gap
-// beyond that: no line is torn, and every step is in the record or in a gap.
+// A disk that is full for a while costs a record nothing that fits into memory, and a gap beyond that:
+// no line is split, and every step is in the record or in a gap.
 func TestRecordResumesWhenDiskHasSpace(t *testing.T) {
 	const steps = 1000
 	for _, held := range []int{1 << 20, 1 << 12} {
@@ -247,7 +247,7 @@ func TestRecordResumesWhenDiskHasSpace(t *testing.T) {
 				t.Error(err)
 			}
 			if n := strings.Count(logged.String(), "level=ERROR"); n != 1 {
-				t.Errorf("it was told %d times: %s", n, &logged)
+				t.Errorf("it was logged %d times: %s", n, &logged)
 			}
 		}
 	}

@@ -14,7 +14,7 @@ import (
 	"skyserve/lbd/record"
 )
 
-// refusals are answers that another replica may not give.
+// refusals are responses that another replica may not give.
 var refusals = map[string]struct {
 	status int
 	body   string
@@ -28,7 +28,7 @@ var refusals = map[string]struct {
 	"503":                     {503, `{"error":{"message":"overloaded"}}`},
 }
 
-// refuse is an engine that gives every request this answer.
+// refuse is an engine that sends this response to every request.
 func refuse(code int, body string, requested *atomic.Int64) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
 		_, _ = io.Copy(io.Discard, req.Body)
@@ -42,7 +42,7 @@ func refuse(code int, body string, requested *atomic.Int64) http.HandlerFunc {
 	}
 }
 
-// One of several replicas refuses: the request is served by another.
+// One of several replicas refuses the request: another serves it.
 func TestRefusalIsRetried(t *testing.T) {
 	for name, r := range refusals {
 		for _, body := range []string{plainBody, streamBody} {
@@ -61,7 +61,7 @@ func TestRefusalIsRetried(t *testing.T) {
 	}
 }
 
-// All replicas refuse: the client gets the engine's answer, after one try at each.
+// All replicas refuse: the client gets the engine's response, after one attempt at each.
 func TestRefusalByAllIsForwarded(t *testing.T) {
 	for name, r := range refusals {
 		for replicas := 1; replicas <= 3; replicas++ {
@@ -79,7 +79,7 @@ func TestRefusalByAllIsForwarded(t *testing.T) {
 					t.Errorf("header %v", resp.Header)
 				}
 				if int(requested.Load()) != replicas {
-					t.Errorf("%d tries", requested.Load())
+					t.Errorf("%d attempts", requested.Load())
 				}
 				b.free()
 				if d, _ := b.Decision("r1"); d.State != record.StateRejected || d.Reason != core.RejectRefused || d.Status != r.status {
@@ -90,7 +90,7 @@ func TestRefusalByAllIsForwarded(t *testing.T) {
 	}
 }
 
-// A status that is about the request is passed on at once; no circuit breaker opens.
+// A status about the request is forwarded at once; no circuit breaker opens.
 func TestClientErrorsAreForwardedAtOnce(t *testing.T) {
 	for name, r := range map[string]struct {
 		status int
@@ -116,7 +116,7 @@ func TestClientErrorsAreForwardedAtOnce(t *testing.T) {
 					t.Fatalf("got %d %s", resp.StatusCode, got)
 				}
 				if int(requested.Load()) != i+1 {
-					t.Fatalf("%d tries for %d requests", requested.Load(), i+1)
+					t.Fatalf("%d attempts for %d requests", requested.Load(), i+1)
 				}
 			}
 			for _, v := range b.View().Replicas {
@@ -129,7 +129,7 @@ func TestClientErrorsAreForwardedAtOnce(t *testing.T) {
 	}
 }
 
-// A 404 of a path that other replicas of the model serve is retried there.
+// A 404 for a path that other replicas of the model serve is retried there.
 func TestPathMissingAtOneReplica(t *testing.T) {
 	for name, body := range map[string]string{"FastAPI's": `{"detail":"Not Found"}`, "plain": "404 page not found", "no reason": `{"error":{"message":"engine"}}`} {
 		t.Run(name, func(t *testing.T) {
@@ -145,8 +145,8 @@ func TestPathMissingAtOneReplica(t *testing.T) {
 	}
 }
 
-// One of three replicas fails every request at once: under every policy no client sees
-// it, and the replica gets next to nothing.
+// One of three replicas fails every request at once: under every policy no client notices, and the
+// replica gets almost no requests.
 func TestFailingReplicaAttractsNoLoad(t *testing.T) {
 	testkit.Slow(t)
 	for _, status := range []int{401, 404, 429, 500} {
@@ -178,8 +178,7 @@ func TestFailingReplicaAttractsNoLoad(t *testing.T) {
 	}
 }
 
-// A peer passes the refusals of its engines on, and the origin retries or passes them on
-// too.
+// A peer forwards the refusals of its engines, and the origin retries or forwards them too.
 func TestRefusalsByPeerEngines(t *testing.T) {
 	for name, r := range refusals {
 		t.Run(name, func(t *testing.T) {

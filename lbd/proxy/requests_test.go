@@ -18,7 +18,7 @@ import (
 	"skyserve/lbd/record"
 )
 
-// A row says of a request what matters of its record.
+// A summary contains the relevant part of a request's record.
 func TestSummary(t *testing.T) {
 	ended := func(ms float64) *float64 { return &ms }
 	decided := &core.Decision{Policy: "skylb", Reason: "prefix_match", MatchBytes: 640, PromptBytes: 1000}
@@ -71,7 +71,7 @@ func TestSummary(t *testing.T) {
 	}
 }
 
-// The ring gives the newest first, as a list of all that ever came would.
+// The ring returns the newest first, like a list of all requests.
 func TestNewestRequestsComeFirst(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		size := rapid.IntRange(1, 6).Draw(t, "size")
@@ -92,7 +92,7 @@ func TestNewestRequestsComeFirst(t *testing.T) {
 	})
 }
 
-// Both balancers of a forwarded request tell of it, each its own part.
+// Both balancers of a forwarded request list it, each with its own part.
 func TestRequestsOfTwoBalancers(t *testing.T) {
 	us, eu := pair(t, "secret")
 	eu.attach("eu-0", engine(t, speak("a", " b")))
@@ -128,7 +128,7 @@ func TestRequestsOfTwoBalancers(t *testing.T) {
 	}
 }
 
-// The first token is known when it has come, not only when the last one has.
+// The first token is recorded when it arrives, not when the last one does.
 func TestRunningRequestHasFirstToken(t *testing.T) {
 	b := start(t, testOptions(t))
 	goOn := make(chan struct{})
@@ -155,7 +155,7 @@ func TestRunningRequestHasFirstToken(t *testing.T) {
 	}
 }
 
-// Whoever looks disturbs nobody, and sees each request once and whole.
+// Readers block nobody, and see each request once and complete.
 func TestRequestsWhileTheyRun(t *testing.T) {
 	o := testOptions(t)
 	o.Limits.Decisions = 2 * summaryBatch

@@ -16,7 +16,7 @@ import (
 	"skyserve/lbd/record"
 )
 
-// asked is an engine that keeps the bodies it gets and answers with a stream.
+// asked is an engine that stores the bodies it receives and responds with a stream.
 func asked(bodies chan<- string, stream string) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
 		body, _ := io.ReadAll(req.Body)
@@ -28,14 +28,14 @@ func asked(bodies chan<- string, stream string) http.HandlerFunc {
 
 const finished = `data: {"id":"c2","object":"chat.completion.chunk","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}` + "\n\n"
 
-// What breaks, at which byte, and what the client then reads.
+// What fails, at which byte, and what the client then reads.
 func TestStreamInterruptionPoints(t *testing.T) {
 	role := `data: {"id":"c","choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}` + "\n\n"
 	engineDied := `data: {"error":{"message":"EngineDeadError","type":"InternalServerError","code":500}}` + "\n\n" + doneEvent
 	cases := []struct {
 		name  string
 		first http.HandlerFunc
-		said  string // that the second one is given; "-" = it is asked anew
+		said  string // that the second one gets; "-" = the request starts anew
 		want  string // before the second one's part
 	}{
 		{"after an event", cut("text/event-stream", chunk("Hel")), "Hel", chunk("Hel")},
@@ -77,10 +77,10 @@ func TestStreamInterruptionPoints(t *testing.T) {
 			last := sent.Messages[len(sent.Messages)-1]
 			if c.said == "-" {
 				if len(sent.Messages) != 1 || sent.Continue || sent.Prompt != nil {
-					t.Errorf("asked anew: %s", body)
+					t.Errorf("requested anew: %s", body)
 				}
 			} else if last.Role != "assistant" || last.Content != c.said || !sent.Continue || sent.Prompt == nil || *sent.Prompt {
-				t.Errorf("asked to go on: %s", body)
+				t.Errorf("requested to continue: %s", body)
 			}
 			counts := b.settled()
 			lawful(t, counts)
@@ -91,7 +91,7 @@ func TestStreamInterruptionPoints(t *testing.T) {
 	}
 }
 
-// What is not continued ends in an error event, as if nobody could.
+// A stream that is not continued ends in an error event.
 func TestNoContinuationEndsInErrorEvent(t *testing.T) {
 	tool := `data: {"id":"c","choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"t","function":{"name":"f","arguments":""}}]}}]}` + "\n\n"
 	cases := []struct {
@@ -139,7 +139,7 @@ func TestNoContinuationEndsInErrorEvent(t *testing.T) {
 			}
 			b.attachAs("us-0", engine(t, cut("text/event-stream", sent)), kind)
 			b.attachAs("us-1", engine(t, func(http.ResponseWriter, *http.Request) {
-				t.Error("the answer was asked for again")
+				t.Error("the response was requested again")
 				panic(http.ErrAbortHandler)
 			}), kind)
 			got := read(t, b.post(path, body, c.headers...))
@@ -158,7 +158,7 @@ func TestNoContinuationEndsInErrorEvent(t *testing.T) {
 	}
 }
 
-// What an event says that is too long to be held is not known.
+// The content of an event that is too long to buffer is not known.
 func TestOversizedEventIsNotContinued(t *testing.T) {
 	o := roundRobin(t)
 	o.Limits.MaxEvent = 200
@@ -187,8 +187,8 @@ func TestOversizedEventIsNotContinued(t *testing.T) {
 	}
 }
 
-// Nothing of an answer that is not streamed has reached the client: it is asked
-// for from its start, whatever it holds.
+// Nothing of a non-streamed response has reached the client: it is requested from its start, whatever
+// it contains.
 func TestNonStreamedResponseIsRetried(t *testing.T) {
 	for name, more := range map[string]string{"plain": "", "a form": `"response_format":{"type":"json_object"},`, "off": `"n":2,`} {
 		t.Run(name, func(t *testing.T) {
@@ -238,8 +238,8 @@ func TestEveryContinuationFails(t *testing.T) {
 	}
 }
 
-// What the target that is to go on has no way of doing ends the answer at once: the
-// others, of the same model, are not asked.
+// A continuation that a target cannot do ends the response at once: the others, of the same model, are
+// not asked.
 func TestRejectedContinuationIsNotRetried(t *testing.T) {
 	thinks := strings.Replace(chunk("hm"), "content", "reasoning_content", 1)
 	for name, c := range map[string]struct {
@@ -269,7 +269,7 @@ func TestRejectedContinuationIsNotRetried(t *testing.T) {
 	}
 }
 
-// An answer goes on as often as tries are left; bounds and usage count all of it.
+// A response is continued while attempts are left; limits and usage count all of it.
 func TestResponseInterruptedTwice(t *testing.T) {
 	b := start(t, roundRobin(t))
 	bodies := make(chan string, 3)
@@ -296,7 +296,7 @@ func TestResponseInterruptedTwice(t *testing.T) {
 	}
 }
 
-// An answer that has come to its bound lacks nothing but its end.
+// A response that has reached its token limit lacks only its end.
 func TestResponseAtTokenLimitEndsHere(t *testing.T) {
 	b := start(t, roundRobin(t))
 	b.attachAs("us-0", engine(t, cut("text/event-stream", chunk("a")+chunk("b"))), service.EngineVLLM)
@@ -316,7 +316,7 @@ func TestResponseAtTokenLimitEndsHere(t *testing.T) {
 	}
 }
 
-// A client that leaves while its answer waits for another replica is forgotten.
+// A client that disconnects while its response waits for another replica is cancelled.
 func TestClientDisconnectsDuringFailover(t *testing.T) {
 	b := start(t, roundRobin(t))
 	b.attachAs("us-0", engine(t, func(w http.ResponseWriter, req *http.Request) {
@@ -339,7 +339,7 @@ func TestClientDisconnectsDuringFailover(t *testing.T) {
 	}
 }
 
-// A replica that hangs in the middle of an answer is left for another.
+// A replica that hangs within a response is replaced by another.
 func TestHungReplicaIsAbandoned(t *testing.T) {
 	o := roundRobin(t)
 	o.Limits.Idle = 30 * time.Millisecond
@@ -354,7 +354,7 @@ func TestHungReplicaIsAbandoned(t *testing.T) {
 	lawful(t, b.settled())
 }
 
-// An engine that would begin anew is not asked to go on; one that can be is.
+// An engine that would start anew is not asked to continue; one that can continue is.
 func TestOnlyContinuingEnginesAreUsed(t *testing.T) {
 	b := start(t, roundRobin(t))
 	b.attachAs("us-0", engine(t, cut("text/event-stream", chunk("a"))), service.EngineVLLM)
@@ -369,7 +369,7 @@ func TestOnlyContinuingEnginesAreUsed(t *testing.T) {
 	}
 }
 
-// The balancer that has the replicas goes on; its peer sees a stream.
+// The balancer that has the replicas continues; its peer sees one stream.
 func TestPeerContinuesStream(t *testing.T) {
 	us, eu := pair(t, "")
 	eu.attachAs("eu-0", engine(t, cut("text/event-stream", chunk("a"))), service.EngineVLLM)
@@ -388,8 +388,8 @@ func TestPeerContinuesStream(t *testing.T) {
 	}
 }
 
-// A peer that cannot go on is left, and the origin goes on: at a replica of its
-// own, or at another peer, which looks for an engine that can.
+// If a peer cannot continue, the origin does: at one of its own replicas, or at another peer, which
+// finds an engine that can.
 func TestOriginContinuesAfterPeer(t *testing.T) {
 	for _, where := range []string{"own replica", "another peer"} {
 		t.Run(where, func(t *testing.T) {
@@ -418,7 +418,7 @@ func TestOriginContinuesAfterPeer(t *testing.T) {
 				t.Errorf("the client read %+v", got)
 			}
 			if body := <-bodies; !strings.Contains(body, `"continue_final_message":true`) {
-				t.Errorf("asked to go on: %s", body)
+				t.Errorf("requested to continue: %s", body)
 			}
 			here, there := us.settled(), eu.settled()
 			lawful(t, here)
@@ -443,7 +443,7 @@ func TestContinueOffReachesPeer(t *testing.T) {
 	lawful(t, eu.settled())
 }
 
-// Every cut of a stream into two halves gives the same answer.
+// Wherever a stream is cut, the client gets the same response.
 func TestStreamInterruptedAtEveryByte(t *testing.T) {
 	stream := chunk("a") + ": ping\n\n" + chunk("b")
 	var at int
@@ -477,7 +477,7 @@ func TestStreamInterruptedAtEveryByte(t *testing.T) {
 	lawful(t, b.settled())
 }
 
-// reset makes a policy in turn begin at the first replica again.
+// reset makes the round-robin policy start at the first replica again.
 func (b *balancer) reset(ids ...string) {
 	b.t.Helper()
 	list := b.Replicas()

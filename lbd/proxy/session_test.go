@@ -12,7 +12,7 @@ import (
 	"skyserve/lbd/record"
 )
 
-// recorded starts a balancer whose record can be read once end was called.
+// recorded starts a balancer whose record can be read after end.
 func recorded(t *testing.T, o Options) (b *balancer, end func() []record.Line) {
 	t.Helper()
 	var log bytes.Buffer
@@ -34,7 +34,7 @@ func recorded(t *testing.T, o Options) (b *balancer, end func() []record.Line) {
 	}
 }
 
-// arrivals are the requests of a record.
+// arrivals returns the requests of a record.
 func arrivals(lines []record.Line) (all []*core.Request) {
 	for _, l := range lines {
 		if l.Event != nil && l.Event.Kind == core.EventArrived {
@@ -44,7 +44,7 @@ func arrivals(lines []record.Line) (all []*core.Request) {
 	return all
 }
 
-// forwardAge is the session's age in the record's first forward.
+// forwardAge returns the session's age in the record's first forward.
 func forwardAge(t *testing.T, lines []record.Line) time.Duration {
 	t.Helper()
 	for _, l := range lines {
@@ -68,7 +68,7 @@ func TestSessionAgeReachesPeer(t *testing.T) {
 	us.AddPeer(service.PeerConfig{ID: "lb-eu-0", Region: "local/eu", URL: eu.url}, nil)
 	eu.attach("eu-0", engine(t, whole(plainReply)))
 	us.Step(core.Event{Kind: core.EventPeerReport, Target: "lb-eu-0", PeerReport: &core.PeerReport{
-		Models: []core.ModelLoad{{Model: testModel, Replicas: 1}}, // which is full
+		Models: []core.ModelLoad{{Model: testModel, Replicas: 1}}, // it is full
 	}})
 	answered := make(chan *http.Response)
 	go func() { answered <- us.post(chatPath, plainBody) }()
@@ -83,10 +83,10 @@ func TestSessionAgeReachesPeer(t *testing.T) {
 	reported := forwardAge(t, usEnds())
 	got := arrivals(euEnds())
 	if reported < age || len(got) != 1 || got[0].SessionAge != reported.Truncate(time.Millisecond) {
-		t.Errorf("the peer heard %+v, want one request of a session of age %s in whole milliseconds", got, reported)
+		t.Errorf("the peer received %+v, want one request of a session of age %s in whole milliseconds", got, reported)
 	}
 	if limit := core.DefaultConfig(nil).MaxWait; len(got) == 1 && (got[0].Wait <= 0 || got[0].Wait > limit-age) {
-		t.Errorf("the peer may hold it for %s, want what is left of %s after %s", got[0].Wait, limit, age)
+		t.Errorf("the peer may queue it for %s, want the rest of %s after %s", got[0].Wait, limit, age)
 	}
 }
 
@@ -125,7 +125,7 @@ func TestSessionAgeIsTrustedFromPeersOnly(t *testing.T) {
 	}
 }
 
-// A client's word on its session's age does not travel on either.
+// A session age sent by a client is not forwarded either.
 func TestClientSessionAgeIsNotForwarded(t *testing.T) {
 	heard := make(chan string, 1)
 	o := roundRobin(t)
@@ -139,6 +139,6 @@ func TestClientSessionAgeIsNotForwarded(t *testing.T) {
 	const spoofed = "86399999"
 	expect(t, us.post(chatPath, plainBody, headerSessionAge+": "+spoofed), http.StatusOK, "")
 	if got := <-heard; got == spoofed {
-		t.Errorf("the peer was told %q", got)
+		t.Errorf("the peer received %q", got)
 	}
 }

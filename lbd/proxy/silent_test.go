@@ -28,8 +28,8 @@ func (h hostTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// piecemeal is a body of pieces, each after a while; the last one ends it, and an
-// empty one never comes.
+// piecemeal is a body of pieces, each after a delay; the last one ends it, and an empty one never
+// arrives.
 type piecemeal struct {
 	ctx    context.Context
 	after  time.Duration
@@ -56,22 +56,22 @@ func (b *piecemeal) Read(p []byte) (int, error) {
 
 func (b *piecemeal) Close() error { return nil }
 
-// speaking answers with pieces.
+// speaking responds with pieces.
 func speaking(kind string, after time.Duration, pieces ...string) func(context.Context, string) (*http.Response, error) {
 	return func(ctx context.Context, _ string) (*http.Response, error) {
 		return &http.Response{Header: http.Header{"Content-Type": {kind}}, Body: &piecemeal{ctx, after, append([]string(nil), pieces...)}}, nil
 	}
 }
 
-// vanishedReplica never answers.
+// vanishedReplica never responds.
 func vanishedReplica(ctx context.Context, _ string) (*http.Response, error) {
 	<-ctx.Done()
 	return nil, context.Cause(ctx)
 }
 
-// A replica says nothing any more, in the middle of a stream, before it, or before
-// an answer in one piece. As long as its probes are answered, or tokens of another
-// answer come, it is busy; else its requests go elsewhere.
+// A replica stops sending, within a stream, before it, or before a non-streamed response. As long as
+// its probes are answered, or tokens of another response arrive, it is busy; otherwise its requests
+// are retried elsewhere.
 func TestVanishedReplicaIsAbandoned(t *testing.T) {
 	const events, json = "text/event-stream", "application/json"
 	end := strings.ReplaceAll(finished, `"c2"`, `"c"`) + doneEvent
@@ -80,7 +80,7 @@ func TestVanishedReplicaIsAbandoned(t *testing.T) {
 		body          string
 		old           func(context.Context, string) (*http.Response, error)
 		next          func(context.Context, string) (*http.Response, error)
-		probed, talks bool // the replica's probes are answered, another answer of its goes on
+		probed, talks bool // the replica's probes succeed; another response of it continues
 		want          string
 		tries         int
 		after, limit  time.Duration
@@ -153,7 +153,7 @@ func TestVanishedReplicaIsAbandoned(t *testing.T) {
 	}
 }
 
-// A process that stood still for an hour has heard of nobody, which tells nothing.
+// A process that was paused for an hour has received nothing, which means nothing.
 func TestBalancerPauseIsNotReplicaSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := testOptions(t)

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// A key that two readers of a body could take for two different things is refused
-// by its name: the engine must not act upon what the balancer did not see.
+// A key that two parsers could read differently is rejected by its name: the engine must not act on
+// what the balancer did not see.
 func TestAmbiguousKeysAreRejected(t *testing.T) {
 	b := start(t, testOptions(t))
 	b.attach("us-0", engine(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -31,7 +31,7 @@ func TestAmbiguousKeysAreRejected(t *testing.T) {
 	refused("temperature", `"temperatur\u0065":1`)
 }
 
-// What no reader takes for a parameter passes as it is.
+// A key that no parser takes for a parameter is forwarded as it is.
 func TestEngineKeysAreForwarded(t *testing.T) {
 	b := start(t, testOptions(t))
 	bodies := make(chan string, 1)
@@ -49,8 +49,8 @@ func TestEngineKeysAreForwarded(t *testing.T) {
 	}
 }
 
-// Below the top level escapes are no offence, as schemas and templates have keys of
-// their users; what is read there is what a decoder reads.
+// Below the top level escapes are allowed, because schemas and templates contain keys of their users;
+// they are read as a decoder reads them.
 func TestNestedKeysMatchDecoders(t *testing.T) {
 	b := start(t, testOptions(t))
 	bodies := make(chan string, 1)

@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// pipes is a listener whose connections are in memory and hold nothing: what one
-// side writes waits until the other side reads, and deadlines follow the test's clock.
+// pipes is a listener with unbuffered in-memory connections: a write blocks until the other side
+// reads, and deadlines follow the test's clock.
 type pipes struct {
 	conns  chan net.Conn
 	closed chan struct{}
@@ -47,8 +47,7 @@ func (p *pipes) Close() error {
 
 func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "unix"} }
 
-// overPipes runs a test of a runtime behind pipes, on a clock of its own. Its one
-// replica is the engine.
+// overPipes runs a test of a runtime behind pipes, with a fake clock. Its only replica is the engine.
 func overPipes(t *testing.T, o Options, e *endlessEngine, test func(t *testing.T, b *balancer, p *pipes)) {
 	synctest.Test(t, func(t *testing.T) {
 		e.gone = make(chan struct{}, 1)
@@ -72,12 +71,12 @@ func overPipes(t *testing.T, o Options, e *endlessEngine, test func(t *testing.T
 	})
 }
 
-// endlessEngine is an engine that streams until its request is given up, which it
-// tells; as a whole it answers with a body of the given size.
+// endlessEngine is an engine that streams until its request is cancelled, which it reports; without
+// streaming it responds with a body of the given size.
 type endlessEngine struct {
 	size int
 	gone chan struct{}
-	word string        // streamed again and again
+	word string        // streamed repeatedly
 	gap  time.Duration // between two of them; 0 = a second
 }
 
@@ -119,9 +118,8 @@ func request(body string, headers ...string) string {
 		strings.Join(append(headers, ""), "\r\n") + "\r\n" + body
 }
 
-// A client that stops reading is cut off once it has taken nothing for as long
-// as Stall says, and its request is taken back from the engine; nothing stays
-// in use.
+// A client that stops reading is disconnected after it has read nothing for Stall, and its request is
+// cancelled at the engine; no resources remain in use.
 func TestStalledClientIsDisconnected(t *testing.T) {
 	o := testOptions(t)
 	o.Keys = limited(t, "concurrent=1 tokens_per_minute=100000")
@@ -139,7 +137,7 @@ func TestStalledClientIsDisconnected(t *testing.T) {
 		stopped := time.Now()
 		<-e.gone // the engine's side is closed
 		if took := time.Since(stopped); took > b.limits.Stall+time.Second || took < b.limits.Stall*3/4 {
-			t.Errorf("the engine was let go of after %v, want about %v", took, b.limits.Stall)
+			t.Errorf("the engine's request was cancelled after %v, want about %v", took, b.limits.Stall)
 		}
 		b.isIdle("acme")
 		if c := b.View().Counts; c.Cancelled != 1 || c.Outstanding != 0 || c.Queued != 0 {
@@ -169,8 +167,8 @@ func TestSlowClient(t *testing.T) {
 	})
 }
 
-// Of an answer that came in one piece nothing stays behind either when its client
-// does not take it, not even its last bytes, which the server writes itself.
+// A non-streamed response that its client does not read leaves nothing behind either, not even its
+// last bytes, which the server writes itself.
 func TestClientDoesNotReadWholeResponse(t *testing.T) {
 	for _, size := range []int{10, 3000, 100_000} {
 		overPipes(t, testOptions(t), &endlessEngine{size: size}, func(t *testing.T, b *balancer, p *pipes) {
@@ -190,8 +188,7 @@ func TestClientDoesNotReadWholeResponse(t *testing.T) {
 	}
 }
 
-// The write deadline of one request does not outlive it: the connection may be
-// idle for longer and serve again.
+// The write deadline of a request ends with it: the connection may be idle for longer and be reused.
 func TestConnectionReusedAfterDeadline(t *testing.T) {
 	overPipes(t, testOptions(t), &endlessEngine{size: 10}, func(t *testing.T, b *balancer, p *pipes) {
 		conn := p.dial()
@@ -214,8 +211,8 @@ func TestConnectionReusedAfterDeadline(t *testing.T) {
 	})
 }
 
-// overHTTP2 asks for a stream over HTTP/2 and gives it to the client. What the
-// client does not read stays in a window of 64 KiB.
+// overHTTP2 requests a stream over HTTP/2 and passes it to the client. What the client does not read
+// stays in a window of 64 KiB.
 func overHTTP2(t *testing.T, p *pipes, read func(*http.Response)) {
 	t.Helper()
 	transport := &http.Transport{
@@ -252,7 +249,7 @@ func TestClientStopsReadingOverHTTP2(t *testing.T) {
 	})
 }
 
-// An engine that is silent for longer than a client may be is no stalled client.
+// An engine that is silent for longer than a client may be is not a stalled client.
 func TestSilentEngineOverHTTP2(t *testing.T) {
 	o := testOptions(t)
 	e := &endlessEngine{gap: 50 * time.Second}

@@ -16,8 +16,7 @@ import (
 
 const responsesPath = "/v1/responses"
 
-// responder is an engine that gives every response an id of its own, streamed
-// where that is asked for.
+// responder is an engine that gives every response a new id, streamed if requested.
 func responder(name string) http.HandlerFunc {
 	var requested atomic.Int64
 	return func(w http.ResponseWriter, req *http.Request) {
@@ -47,8 +46,8 @@ func responseBody(previous string, stream bool) string {
 
 var givenID = regexp.MustCompile(`resp_[a-z]+-[0-9]_[0-9]+`)
 
-// respond asks for a response that goes on from previous ("" = from none) and
-// returns its id and the replica that gave it.
+// respond requests a response that continues previous ("" = none) and returns its id and the replica
+// that generated it.
 func (b *balancer) respond(previous string, stream bool, headers ...string) (id, replica string) {
 	b.t.Helper()
 	resp := b.post(responsesPath, responseBody(previous, stream), headers...)
@@ -92,7 +91,7 @@ func TestUnknownResponse(t *testing.T) {
 	expect(t, b.post(responsesPath, `{"model":"chat-small","input":"x","previous_response_id":["resp_1"]}`), 400, "invalid_previous_response_id")
 	expect(t, b.post(responsesPath, `{"model":"chat-small","input":"x","previous_response_id":null}`), 200, "")
 
-	expect(t, b.post(responsesPath, responseBody("early", true)), 400, gone) // begun, and never whole
+	expect(t, b.post(responsesPath, responseBody("early", true)), 400, gone) // started but never complete
 
 	id, replica := b.respond("", false)
 	if _, err := b.RemoveReplica(replica, 0); err != nil {
@@ -100,11 +99,11 @@ func TestUnknownResponse(t *testing.T) {
 	}
 	expect(t, b.post(responsesPath, responseBody(id, false)), 400, gone)
 
-	id, replica = b.respond("", false) // by the other one, which then is another process
+	id, replica = b.respond("", false) // by the other replica, which is then another process
 	b.attach(replica, engine(t, responder(replica)))
 	expect(t, b.post(responsesPath, responseBody(id, false)), 400, gone)
 
-	// No other endpoint knows the field.
+	// No other endpoint has the field.
 	b.attach("us-9", engine(t, whole(plainReply)))
 	expect(t, b.post("/v1/completions", `{"model":"chat-small","prompt":"x","previous_response_id":"resp_never"}`), 200, "")
 	lawful(t, b.settled())
@@ -146,7 +145,7 @@ func TestPeerResponseContinuesAtPeer(t *testing.T) {
 	if first == "" {
 		t.Fatal("no replica gave it")
 	}
-	us.responderAt("us-0") // idle, and nearer
+	us.responderAt("us-0") // idle and nearer
 	for range 4 {
 		for _, e := range []string{"eu-0", "eu-1", "eu-2"} {
 			eu.report(e)
@@ -158,7 +157,7 @@ func TestPeerResponseContinuesAtPeer(t *testing.T) {
 		}
 		id = next
 	}
-	// The peer's word that it is gone is the client's answer.
+	// The peer's error that it is gone is forwarded to the client.
 	if _, err := eu.RemoveReplica(first, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -168,8 +167,8 @@ func TestPeerResponseContinuesAtPeer(t *testing.T) {
 	lawful(t, eu.settled())
 }
 
-// A client that comes to another balancer than the one that served it is sent where
-// its response is.
+// A client that uses another balancer than the one that served it is sent to the location of its
+// response.
 func TestResponseIsFoundAtPeer(t *testing.T) {
 	us, eu := pair(t, "secret")
 	us.responderAt("us-0")
@@ -189,17 +188,17 @@ func TestResponseIsFoundAtPeer(t *testing.T) {
 	}
 	expect(t, us.post(responsesPath, responseBody("resp_never", false)), 400, "previous_response_not_found")
 	if code, _ := eu.get(PathHolds + "?id=resp_eu-0_1"); code != http.StatusUnauthorized {
-		t.Errorf("a client may ask who holds what: %d", code)
+		t.Errorf("a client may look up holders: %d", code)
 	}
 	lawful(t, us.settled())
 	lawful(t, eu.settled())
 }
 
-// The memory of responses is a list of the latest used, of bounded length.
+// The memory of responses is a list of the most recently used, of limited length.
 func TestStoredResponsesAreLimited(t *testing.T) {
 	const limit = 5
 	s := newResponses(limit)
-	var twin []responseID // the latest used first
+	var twin []responseID // most recently used first
 	random := rand.New(rand.NewPCG(1, 1))
 	for range 2000 {
 		r := responseID{"t", fmt.Sprint(random.IntN(12))}

@@ -17,17 +17,17 @@ import (
 	"skyserve/lbd/core"
 )
 
-// storyWords is how many words the story has that a storyteller tells.
+// storyWords is the number of words of the story.
 const storyWords = 12
 
-// storyBound is the bound that every client sets, in words.
+// storyBound is the token limit of every client, in words.
 const storyBound = 40
 
-// storyTries bounds how often a story is begun or continued: by the first balancer,
-// and each time by its peer.
+// storyTries limits how often a story is started or continued: by the first balancer, and each time by
+// its peer.
 const storyTries = 25
 
-// words is the story from one word to another.
+// words returns the story from one word to another.
 func words(from, to int) []string {
 	var list []string
 	for i := from; i < to; i++ {
@@ -38,8 +38,7 @@ func words(from, to int) []string {
 
 var testStory = strings.Join(words(0, storyWords), "")
 
-// storyEngine is an engine that tells always the same story from where it stopped,
-// and stops in every way in which one can.
+// storyEngine is an engine that always continues the same story, and stops in every possible way.
 type storyEngine struct {
 	t      *testing.T
 	mu     sync.Mutex
@@ -52,7 +51,7 @@ func (s *storyEngine) drawStory(n int) int {
 	return s.random.IntN(n)
 }
 
-// promptReceived is how many words the request holds already; it must hold them right.
+// promptReceived returns how many words the request contains already; they must be correct.
 func (s *storyEngine) promptReceived(body []byte) int {
 	var requested struct {
 		Messages  []struct{ Role, Content string }
@@ -103,8 +102,8 @@ func (s *storyEngine) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	s.stop(w, req, to)
 }
 
-// stop ends the stream after the word before to: well, if that was the last one,
-// or in one of the other ways.
+// stop ends the stream after the word before to: cleanly if that was the last one, otherwise in one of
+// the other ways.
 func (s *storyEngine) stop(w http.ResponseWriter, req *http.Request, to int) {
 	whole := to == storyWords && s.drawStory(3) > 0
 	end := finished + usageEvent(9+to, 0, to) + doneEvent // usage of a prompt that holds nothing of the answer
@@ -129,9 +128,9 @@ func (s *storyEngine) stop(w http.ResponseWriter, req *http.Request, to int) {
 	panic(http.ErrAbortHandler)
 }
 
-// listenTo sends requests and holds every answer to the story. It returns how many
-// were told to their end, and how many connections were cut: a client that does not
-// run for as long as an engine may be silent is as good as gone.
+// listenTo sends requests and compares every response with the story. It returns how many were
+// completed, and how many connections were cut: a client that is blocked for as long as an engine may
+// be silent counts as disconnected.
 func listenTo(b *balancer, name string, seed uint64, requests int) (whole, cut int64) {
 	random := rand.New(rand.NewPCG(seed, 9))
 	body := strings.Replace(streamBody, "{", fmt.Sprintf(`{"max_tokens":%d,`, storyBound), 1)
@@ -162,7 +161,7 @@ func listenTo(b *balancer, name string, seed uint64, requests int) (whole, cut i
 	return whole, cut
 }
 
-// checkStory holds one stream to the story; it says whether it is all of it.
+// checkStory compares one stream with the story; it reports whether it is complete.
 func checkStory(b *balancer, id, stream string) bool {
 	got := parseStream(b.t, strings.ReplaceAll(stream, `"c2"`, `"c"`))
 	switch {
@@ -176,8 +175,8 @@ func checkStory(b *balancer, id, stream string) bool {
 	return true
 }
 
-// Engines stop in every way, clients leave, replicas come and go and are reached
-// over a peer: whoever is told a story to its end is told the right one, once.
+// Engines stop in every way, clients disconnect, replicas are added and removed and are reached
+// through a peer: every completed story is the correct one, once.
 func TestContinuedResponsesAreCorrect(t *testing.T) {
 	us, eu := pair(t, "")
 	for i, b := range []*balancer{us, eu} {
@@ -224,8 +223,8 @@ func TestContinuedResponsesAreCorrect(t *testing.T) {
 	}
 }
 
-// gossip lets two balancers report and hear of each other until ctx ends, while a
-// replica of the first comes and goes.
+// gossip exchanges reports between two balancers until ctx ends, while a replica of the first is added
+// and removed.
 func gossip(ctx context.Context, us, eu *balancer) {
 	ticker := time.NewTicker(time.Millisecond)
 	defer ticker.Stop()

@@ -10,7 +10,7 @@ import (
 	"skyserve/lbd/record"
 )
 
-// twoTenants are the keys sk-a and sk-b of two tenants.
+// twoTenants returns the keys sk-a and sk-b of two tenants.
 func twoTenants(t *testing.T) []service.APIKey {
 	t.Helper()
 	keys, err := service.ParseKeys("sk-a name=a tenant=anna\nsk-b name=b tenant=ben", service.KeyLimits{})
@@ -27,7 +27,7 @@ const (
 
 var longBody = `{"model":"` + testModel + `","messages":[{"role":"user","content":"` + strings.Repeat("the secret plan ", 40) + `"}]}`
 
-// matched is how much of a request's prompt was thought to be cached where it went.
+// matched returns how much of a request's prompt was expected to be cached at its target.
 func (b *balancer) matched(id string) int {
 	b.t.Helper()
 	d, known := b.Decision(id)
@@ -37,8 +37,8 @@ func (b *balancer) matched(id string) int {
 	return d.Decision.MatchBytes
 }
 
-// What one tenant asked is not found for another one, unless the operator says that
-// they share; a service without keys has one tenant.
+// Prompts of one tenant are not matched for another, unless the operator lets them share; a service
+// without keys has one tenant.
 func TestPrefixesAreSeparatePerTenant(t *testing.T) {
 	for _, c := range []struct {
 		name         string
@@ -66,7 +66,7 @@ func TestPrefixesAreSeparatePerTenant(t *testing.T) {
 	}
 }
 
-// Whether tenants share prefixes is read anew without a restart.
+// The sharing of prefixes can be changed without a restart.
 func TestSharePrefixesIsReloaded(t *testing.T) {
 	o := testOptions(t)
 	o.Keys = twoTenants(t)
@@ -82,8 +82,8 @@ func TestSharePrefixesIsReloaded(t *testing.T) {
 	}
 }
 
-// askedOf are the requests that two balancers were asked, the one that a client came to
-// and the one that served it.
+// askedOf returns the requests at two balancers, the one that received it from the client and the one
+// that served it.
 func askedOf(t *testing.T, token string, headers ...string) (here, there *core.Request) {
 	t.Helper()
 	var ends [2]func() []record.Line
@@ -103,8 +103,8 @@ func askedOf(t *testing.T, token string, headers ...string) (here, there *core.R
 	return arrivals(ends[0]())[0], arrivals(ends[1]())[0]
 }
 
-// The balancers of a service hash a tenant's prompt alike, and tenants' differently; so
-// they do with sessions.
+// The balancers of a service hash a tenant's prompt alike, and those of different tenants differently;
+// the same holds for sessions.
 func TestBalancersDeriveSameTenantSeeds(t *testing.T) {
 	anna, annaThere := askedOf(t, "token", asAnna, "X-Session-Id: s1")
 	ben, benThere := askedOf(t, "token", asBen, "X-Session-Id: s1")
@@ -122,8 +122,8 @@ func TestBalancersDeriveSameTenantSeeds(t *testing.T) {
 	}
 }
 
-// A request for a tier above its key's ceiling is refused and says why; what names none
-// gets the key's. A forwarded request was let in where its client sent it.
+// A request for a tier above its key's maximum is rejected with the reason; without a tier it gets the
+// key's. A forwarded request was admitted where its client sent it.
 func TestTierAboveKeyMaximumIsRejected(t *testing.T) {
 	us, eu := pair(t, "token")
 	keys, err := service.ParseKeys("sk max_tier=IW-N", service.KeyLimits{})
@@ -156,8 +156,8 @@ func TestTierAboveKeyMaximumIsRejected(t *testing.T) {
 	}
 }
 
-// A session's name is its tenant's own, however it is told: by key, header, user or
-// address. Without a tenant it is the same at every balancer, as before.
+// A session's name is unique to its tenant, however it is set: by key, header, user or address.
+// Without a tenant it is the same at every balancer, as before.
 func TestSessionsAreSeparatePerTenant(t *testing.T) {
 	for _, c := range []struct{ key, header, user, client string }{
 		{key: "s"}, {header: "s"}, {user: "s"}, {client: "10.0.0.1:99"},

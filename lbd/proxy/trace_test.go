@@ -16,8 +16,8 @@ import (
 	"skyserve/internal/service"
 )
 
-// fakeTracer is a Tracer that writes spans down as they end: the path of names, what
-// they tell and how they failed.
+// fakeTracer is a Tracer that records spans when they end: the path of names, their attributes and
+// failures.
 type fakeTracer struct {
 	mu   sync.Mutex
 	ends []fakeSpan
@@ -59,14 +59,14 @@ func (s *fakeSpan) End(at time.Time) {
 	k.ends = append(k.ends, *s)
 }
 
-// closed says whether every span that began has ended, and one did.
+// closed reports whether every started span has ended, and at least one did.
 func (k *fakeTracer) closed() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.open == 0 && len(k.ends) > 0
 }
 
-// paths are the spans that ended, each with what of it is worth comparing.
+// paths returns the ended spans, each with the part worth comparing.
 func (k *fakeTracer) paths() (all []string) {
 	for _, s := range k.ends {
 		line := s.path
@@ -114,14 +114,14 @@ func TestSpansOfRequest(t *testing.T) {
 			}
 			if len(c.want) > 1 {
 				if got := <-heard; got != "request/dispatch" {
-					t.Errorf("the engine is told %q", got)
+					t.Errorf("the engine received %q", got)
 				}
 			}
 		})
 	}
 }
 
-// A stream that another replica goes on with is one request with two tries.
+// A stream that another replica continues is one request with two attempts.
 func TestSpansOfContinuedStream(t *testing.T) {
 	k := &fakeTracer{}
 	o := testOptions(t)
@@ -174,7 +174,7 @@ func (l *logCapture) Write(p []byte) (int, error) {
 	return l.text.Write(p)
 }
 
-// requests are the lines of requests.
+// requests returns the lines of requests.
 func (l *logCapture) requests(t *testing.T) (all []map[string]any) {
 	t.Helper()
 	l.mu.Lock()
@@ -234,7 +234,7 @@ func TestOneAccessLogLinePerRequest(t *testing.T) {
 			}
 		}
 		if got[1]["request"] != "r2" || got[1]["status"] != 404.0 || got[1]["outcome"] != "refused" || got[1]["model"] != nil || got[1]["target"] != nil {
-			t.Errorf("the line of a request that was refused: %v", got[1])
+			t.Errorf("the line of a rejected request: %v", got[1])
 		}
 	}
 }
