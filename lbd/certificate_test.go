@@ -115,9 +115,9 @@ func TestCertificateIsReplaced(t *testing.T) {
 		t.Errorf("the open connection: %d", got)
 	}
 
-	elsewhere := pairIn(t.TempDir())
-	writePair(t, elsewhere, 3)
-	f.change(func(c *service.BalancerConfig) { c.Balancer.TLS = &elsewhere })
+	otherFiles := pairIn(t.TempDir())
+	writePair(t, otherFiles, 3)
+	f.change(func(c *service.BalancerConfig) { c.Balancer.TLS = &otherFiles })
 	if done := f.reload(); len(done.Changed) != 1 || len(done.Restart) != 0 || serial(t, f.public) != 3 {
 		t.Errorf("other files: reload did %+v, certificate %d", done, serial(t, f.public))
 	}

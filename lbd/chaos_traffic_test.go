@@ -150,7 +150,7 @@ func (e *scriptedEngine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	last := requested.Messages[len(requested.Messages)-1]
 	if last.Role == "assistant" && (requested.ToolChoice != "" || requested.Format != nil) {
-		e.t.Errorf("an engine is to go on with an answer that has a form: %s", body)
+		e.t.Errorf("an engine is asked to continue a response with a form: %s", body)
 	}
 	if requested.ToolChoice == "" {
 		r.Body = io.NopCloser(bytes.NewReader(body))
@@ -182,7 +182,7 @@ func (e *scriptedEngine) call(w http.ResponseWriter, r *http.Request, stream boo
 	_, _ = io.WriteString(w, `data: {"choices":[{"index":0,"delta":{},"finish_reason":"tool_calls"}]}`+"\n\ndata: [DONE]\n\n")
 }
 
-// wish makes a request of fields and asks for its answer.
+// wish builds a request from fields and fetches its response.
 func (e *scriptedEngine) wish(t *testing.T, kind, path string, session int, fields map[string]any) chaosRequest {
 	t.Helper()
 	w := chaosRequest{kind: kind, path: path, session: fmt.Sprint(kind, session)}

@@ -80,7 +80,7 @@ func (f family) replica(e *engine, id string) service.ReplicaConfig {
 	f.t.Helper()
 	s := httptest.NewUnstartedServer(e.Config.Handler)
 	s.Listener = tls.NewListener(s.Listener, f.party(identity.Replica, id, time.Hour).Server(identity.Balancer))
-	s.Config.ErrorLog = log.New(io.Discard, "", 0) // it is told of everybody that is refused
+	s.Config.ErrorLog = log.New(io.Discard, "", 0) // it logs every rejected client
 	s.Start()
 	f.t.Cleanup(s.Close)
 	return service.ReplicaConfig{ID: id, URL: "https" + strings.TrimPrefix(s.URL, "http"), Model: e.model, MTLS: true}
@@ -200,21 +200,21 @@ func TestIdentitiesAreChecked(t *testing.T) {
 		name, want string
 		change     func(*service.BalancerConfig)
 	}{
-		{"half", "identity: requires cert, key and ca", func(c *service.BalancerConfig) { c.Identity = &service.Identity{Cert: "c"} }},
-		{"a peer by http", `peers[0].url: must be https://HOST:PORT, got "http://10.0.0.1:8000"`, func(c *service.BalancerConfig) {
+		{"incomplete", "identity: requires cert, key and ca", func(c *service.BalancerConfig) { c.Identity = &service.Identity{Cert: "c"} }},
+		{"peer over http", `peers[0].url: must be https://HOST:PORT, got "http://10.0.0.1:8000"`, func(c *service.BalancerConfig) {
 			c.PeerToken, c.Peers = "p", []service.PeerConfig{{ID: "p", URL: "http://10.0.0.1:8000"}}
 		}},
-		{"a replica by http", `replicas[0].mtls: requires a URL that starts with https://, got "http://10.0.0.1:8000"`, func(c *service.BalancerConfig) {
+		{"replica over http", `replicas[0].mtls: requires a URL that starts with https://, got "http://10.0.0.1:8000"`, func(c *service.BalancerConfig) {
 			c.Replicas = []service.ReplicaConfig{{ID: "a", URL: "http://10.0.0.1:8000", MTLS: true}}
 		}},
-		{"a replica of a balancer without", "replicas[0].mtls: requires an identity of the balancer", func(c *service.BalancerConfig) {
+		{"replica mTLS without identity", "replicas[0].mtls: requires an identity of the balancer", func(c *service.BalancerConfig) {
 			c.Identity, c.Admin = nil, "127.0.0.1:0"
 			c.Replicas = []service.ReplicaConfig{{ID: "a", URL: "https://10.0.0.1:8000", MTLS: true}}
 		}},
-		{"a store of the service's own without TLS", `store_url: store_mtls requires a URL that starts with tls://, got "nats://***@10.0.0.1:8400"`, func(c *service.BalancerConfig) {
+		{"store mTLS without TLS", `store_url: store_mtls requires a URL that starts with tls://, got "nats://***@10.0.0.1:8400"`, func(c *service.BalancerConfig) {
 			c.StoreURL, c.StoreMTLS = "nats://secret@10.0.0.1:8400", true
 		}},
-		{"a store of a balancer without", "store_mtls: requires an identity of the balancer", func(c *service.BalancerConfig) {
+		{"store mTLS without identity", "store_mtls: requires an identity of the balancer", func(c *service.BalancerConfig) {
 			c.Identity, c.Admin = nil, "127.0.0.1:0"
 			c.StoreURL, c.StoreMTLS = "tls://10.0.0.1:8400", true
 		}},

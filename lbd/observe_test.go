@@ -87,11 +87,11 @@ func TestMetricsAreDocumented(t *testing.T) {
 		}
 		labels := strings.Split(m[3], ",")
 		want := [2]string{strings.Join(labels, ", "), m[2]}
-		row, reported := rows[m[1]]
+		row, documented := rows[m[1]]
 		if got := [2]string{row[1], row[2]}; got != want {
 			t.Errorf("docs/metrics.md lists %s: labels %q, %q; want %q, %q", m[1], got[0], got[1], want[0], want[1])
 		}
-		if total := strings.HasSuffix(m[1], "_total"); reported && total != (row[0] == "counter") {
+		if total := strings.HasSuffix(m[1], "_total"); documented && total != (row[0] == "counter") {
 			t.Errorf("docs/metrics.md calls %s a %s", m[1], row[0])
 		}
 		for _, label := range labels {

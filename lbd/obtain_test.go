@@ -230,11 +230,11 @@ func TestACMEConfigurationErrors(t *testing.T) {
 		change     func(*service.BalancerConfig)
 	}{
 		{"no root", "balancer.tls.acme.root: open /nowhere", func(c *service.BalancerConfig) { c.Balancer.TLS.ACME.Root = "/nowhere" }},
-		{"a root that is none", "balancer.tls.acme.root: " + os.Args[0] + " contains no certificate", func(c *service.BalancerConfig) { c.Balancer.TLS.ACME.Root = os.Args[0] }},
+		{"an invalid root", "balancer.tls.acme.root: " + os.Args[0] + " contains no certificate", func(c *service.BalancerConfig) { c.Balancer.TLS.ACME.Root = os.Args[0] }},
 		{"no key", "balancer.tls.acme.eab.hmac: environment variable NOT_SET", func(c *service.BalancerConfig) {
 			c.Balancer.TLS.ACME.EAB = &service.EAB{KeyID: "k", HMAC: "env:NOT_SET"}
 		}},
-		{"a port that is taken", "certificate.listen: listen tcp " + taken.Addr().String(), func(c *service.BalancerConfig) {
+		{"a port in use", "certificate.listen: listen tcp " + taken.Addr().String(), func(c *service.BalancerConfig) {
 			c.Balancer.TLS.ACME.Challenge, c.Certificate.Listen = service.ChallengeHTTP, taken.Addr().String()
 		}},
 		{"no zone", "certificate.zone: no credentials", func(c *service.BalancerConfig) { c.Balancer.TLS.ACME.Challenge = service.ChallengeDNS }},

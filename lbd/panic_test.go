@@ -14,9 +14,9 @@ func TestPanicsOfHandlersAreLogged(t *testing.T) {
 		why    any
 		logged bool
 	}{
-		"a fault":      {"index out of range", true},
-		"a cut":        {http.ErrAbortHandler, false},
-		"nothing ends": {nil, false},
+		"panic":    {"index out of range", true},
+		"abort":    {http.ErrAbortHandler, false},
+		"no panic": {nil, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out lines

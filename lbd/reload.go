@@ -215,7 +215,7 @@ func (b *balancer) applyReplicas(was, wanted []service.ReplicaConfig, done *tele
 	}
 }
 
-// diffFields calls tell for each field that differs between two structs of one type, with its YAML
+// diffFields calls report for each field that differs between two structs of one type, with its YAML
 // key.
 func diffFields(was, is reflect.Value, prefix string, report func(key string, was, is reflect.Value)) {
 	for i := range was.NumField() {

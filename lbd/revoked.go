@@ -32,15 +32,15 @@ func (b *balancer) reloadRevoked() {
 	defer b.reloading.Unlock()
 	r := b.member.revoked
 	changed, err := r.Look()
-	said := ""
+	problem := ""
 	if err != nil {
-		said = err.Error()
+		problem = err.Error()
 	}
 	switch {
-	case said != "" && said != r.lastProblem:
+	case problem != "" && problem != r.lastProblem:
 		b.log.Error("list of revoked certificates cannot be used; keeping the current one", "file", r.Path(), "err", err)
 	case changed:
 		b.log.Info("certificates revoked", "list", r.List().Number(), "certificates", r.List().Len())
 	}
-	r.lastProblem = said
+	r.lastProblem = problem
 }

@@ -54,22 +54,22 @@ func TestRevokedOperatorIsRejected(t *testing.T) {
 		n := start(t, service.BalancerConfig{ID: "lb-us-0", Region: "aws/us-east-1", Identity: files}, Options{Hangups: hangups})
 		return n, func() { hangups <- syscall.SIGHUP } // so that it does not wait five seconds
 	}
-	asks := func(n *node, p identity.Party) error {
+	callAs := func(n *node, p identity.Party) error {
 		_, err := f.administer(n, p).Snapshot(t.Context())
 		return err
 	}
-	before, reported := open() // while there is no file
+	before, hangup := open() // while there is no file
 	kept := f.administer(before, bob)
-	if _, err := kept.Snapshot(t.Context()); err != nil || asks(before, ann) != nil {
+	if _, err := kept.Snapshot(t.Context()); err != nil || callAs(before, ann) != nil {
 		t.Fatalf("before anybody is revoked: %v", err)
 	}
 	first := f.revoke(list, identity.Revoked{}, bob)
-	reported()
+	hangup()
 	n, again := open()
-	if err := asks(n, bob); err == nil || !strings.Contains(err.Error(), "tls") {
+	if err := callAs(n, bob); err == nil || !strings.Contains(err.Error(), "tls") {
 		t.Errorf("revoked: %v", err)
 	}
-	if err := errors.Join(asks(n, ann), asks(n, cy)); err != nil {
+	if err := errors.Join(callAs(n, ann), callAs(n, cy)); err != nil {
 		t.Errorf("others: %v", err)
 	}
 	testkit.Eventually(t, "an open connection is rejected as well", func() bool {
@@ -79,8 +79,8 @@ func TestRevokedOperatorIsRejected(t *testing.T) {
 	})
 	f.revoke(list, first, cy)
 	again()
-	testkit.Eventually(t, "the next list is loaded", func() bool { return asks(n, cy) != nil })
-	if err := asks(n, ann); err != nil {
+	testkit.Eventually(t, "the next list is loaded", func() bool { return callAs(n, cy) != nil })
+	if err := callAs(n, ann); err != nil {
 		t.Errorf("others: %v", err)
 	}
 }

@@ -23,7 +23,7 @@ func TestPublicResponsesRevealNothing(t *testing.T) {
 		"my private diary", "a private tool", "alice@private.example", "private-session", "private-cache", // what clients wrote
 	}
 	e := newEngine(t, model, "")
-	reported := &lines{}
+	log := &lines{}
 	t.Setenv("TELLING_KEYS", "sk-alpha-secret name=acme requests_per_minute=6")
 	record := filepath.Join(t.TempDir(), "record.jsonl")
 	cfg := config("lb", "local/us", service.ReplicaConfig{ID: "us-0", URL: e.URL, Model: model}, service.ReplicaConfig{ID: "us-1", URL: "http://127.0.0.1:1", Model: model})
@@ -33,7 +33,7 @@ func TestPublicResponsesRevealNothing(t *testing.T) {
 	cfg.Balancer.Auth = &service.Auth{KeysFrom: "env:TELLING_KEYS"}
 	n := start(t, cfg, Options{
 		AdminToken: "admin-secret",
-		Logger:     slog.New(slog.NewJSONHandler(reported, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Logger:     slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
 	hc := client(t)
 	send := func(method, url, body string, headers ...string) (int, string) {
@@ -104,7 +104,7 @@ func TestPublicResponsesRevealNothing(t *testing.T) {
 	if err := n.wait(); err != nil {
 		t.Fatal(err)
 	}
-	shown["the log"] = reported.String()
+	shown["the log"] = log.String()
 	text, err := os.ReadFile(record)
 	if err != nil {
 		t.Fatal(err)

@@ -101,11 +101,11 @@ func TestAdoptedReplicasKeepPrefixes(t *testing.T) {
 	const conversations = 4
 	engines := []*engine{newEngine(t, "llama", ""), newEngine(t, "llama", "")}
 	doors := []*door{newDoor(t), newDoor(t)}
-	nodes, said := make([]*node, 2), lines{}
+	nodes, log := make([]*node, 2), lines{}
 	for i := range nodes {
 		cfg := config(fmt.Sprint("lb-us-", i), "local/us", service.ReplicaConfig{ID: fmt.Sprint("us-", i), URL: engines[i].URL, Model: "llama"})
 		cfg.Peers = []service.PeerConfig{{ID: fmt.Sprint("lb-us-", 1-i), Region: "local/us", URL: doors[1-i].URL}}
-		nodes[i] = start(t, cfg, Options{Logger: said.logger()})
+		nodes[i] = start(t, cfg, Options{Logger: log.logger()})
 		doors[i].open(t, nodes[i])
 	}
 	a, b, hc := nodes[0], nodes[1], client(t)
@@ -136,8 +136,8 @@ func TestAdoptedReplicasKeepPrefixes(t *testing.T) {
 			t.Errorf("conversation %d went on at %s, where %d of %d bytes match", c, at, d.MatchBytes, d.PromptBytes)
 		}
 	}
-	if strings.Contains(said.String(), "of no use") {
-		t.Errorf("the log:\n%s", said.String())
+	if strings.Contains(log.String(), "of no use") {
+		t.Errorf("the log:\n%s", log.String())
 	}
 }
 

@@ -67,13 +67,13 @@ func TestForwardedRequestIsOneTrace(t *testing.T) {
 	const trace, client0 = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 	store := newSpans(t)
 	var mu sync.Mutex
-	var lastChange string
+	var traceparent string
 	e := newEngine(t, "m", "")
 	inner := e.Config.Handler
 	e.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost {
 			mu.Lock()
-			lastChange = r.Header.Get("traceparent")
+			traceparent = r.Header.Get("traceparent")
 			mu.Unlock()
 		}
 		inner.ServeHTTP(w, r)
@@ -129,26 +129,26 @@ func TestForwardedRequestIsOneTrace(t *testing.T) {
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	if want := "00-" + trace + "-" + parent + "-01"; lastChange != want {
-		t.Errorf("the engine received %q, want %q", lastChange, want)
+	if want := "00-" + trace + "-" + parent + "-01"; traceparent != want {
+		t.Errorf("the engine received %q, want %q", traceparent, want)
 	}
 }
 
 // Without a collector a client's trace headers are forwarded unchanged.
 func TestTraceparentIsForwardedWithoutTraces(t *testing.T) {
 	const given = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-	lastChange := make(chan string, 1)
+	traceparent := make(chan string, 1)
 	e := newEngine(t, "m", "")
 	inner := e.Config.Handler
 	e.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost {
-			lastChange <- r.Header.Get("traceparent")
+			traceparent <- r.Header.Get("traceparent")
 		}
 		inner.ServeHTTP(w, r)
 	})
 	n := start(t, service.BalancerConfig{ID: "lb-us", Region: "local/us", Replicas: []service.ReplicaConfig{{ID: "us-0", URL: e.URL}}}, Options{})
 	n.serves(t)
-	if a := ask(t, client(t), n.public, "m", "Traceparent", given); a.status != http.StatusOK || <-lastChange != given {
+	if a := ask(t, client(t), n.public, "m", "Traceparent", given); a.status != http.StatusOK || <-traceparent != given {
 		t.Errorf("status %d, or another trace than the client's", a.status)
 	}
 }

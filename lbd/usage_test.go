@@ -406,8 +406,6 @@ func TestLateUsageIsStoredOnce(t *testing.T) {
 	})
 }
 
-// Another balancer's clock may be ahead: what it writes of the next month is not
-// forgotten when that begins here.
 // A balancer that ends while its store is just starting waits for it, for as long as a shutdown may
 // take.
 func TestFinalUsageWaitsForStore(t *testing.T) {
@@ -435,6 +433,8 @@ func TestFinalUsageWaitsForStore(t *testing.T) {
 	})
 }
 
+// Another balancer's clock may be ahead: what it writes for the next month is not forgotten when that
+// month starts here.
 func TestUsageOfMonthStartedByAnotherProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, us := newFakeUsageStore(), newFakeAccounts()
@@ -654,7 +654,7 @@ func TestKeyLimitsEndToEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer res.Body.Close()
-	var reported struct {
+	var body struct {
 		Complete bool
 		Usage    []struct {
 			Key, Region string
@@ -663,10 +663,10 @@ func TestKeyLimitsEndToEnd(t *testing.T) {
 			Today       *telemetry.Usage
 		}
 	}
-	if err := json.NewDecoder(res.Body).Decode(&reported); err != nil || !reported.Complete || len(reported.Usage) == 0 {
-		t.Fatalf("usage %+v, %v", reported, err)
+	if err := json.NewDecoder(res.Body).Decode(&body); err != nil || !body.Complete || len(body.Usage) == 0 {
+		t.Fatalf("usage %+v, %v", body, err)
 	}
-	if u := reported.Usage[len(reported.Usage)-1]; u.Key != "small" || u.Requests != 1 || u.Prompt != 7 || u.Today == nil || u.Today.OutputTokens != 3 {
+	if u := body.Usage[len(body.Usage)-1]; u.Key != "small" || u.Requests != 1 || u.Prompt != 7 || u.Today == nil || u.Today.OutputTokens != 3 {
 		t.Errorf("usage %+v, want one request of 7 and 3 tokens", u)
 	}
 }

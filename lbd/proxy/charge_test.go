@@ -100,21 +100,21 @@ func TestCancelledRequestIsChargedForGenerated(t *testing.T) {
 		after    time.Duration
 		from, to int64 // tokens of responses
 	}{
-		"a stream":                            {bodyOf(true, `,"max_tokens":1000`), 10*time.Second + generateEvery/2, 500, 500},
-		"in one piece":                        {bodyOf(false, `,"max_tokens":1900`), 38*time.Second - generateEvery, 1700, 1900},
-		"in one piece, by half":               {bodyOf(false, `,"max_tokens":1900`), 19 * time.Second, 850, 1050},
-		"in one piece, without a bound":       {bodyOf(false, ``), 38 * time.Second, 1700, 2100},
-		"four answers at once":                {bodyOf(false, `,"n":4,"max_tokens":500`), 5 * time.Second, 900, 1100},
-		"before anything was generated":       {bodyOf(false, ``), time.Millisecond, 0, 1},
-		"a stream, before its first token":    {bodyOf(true, ``), time.Millisecond, 0, 0},
-		"in one piece, and the engine stands": {bodyOf(false, `,"max_tokens":100`), time.Hour, 100, 100},
+		"a stream":                         {bodyOf(true, `,"max_tokens":1000`), 10*time.Second + generateEvery/2, 500, 500},
+		"not streamed":                     {bodyOf(false, `,"max_tokens":1900`), 38*time.Second - generateEvery, 1700, 1900},
+		"not streamed, half way":           {bodyOf(false, `,"max_tokens":1900`), 19 * time.Second, 850, 1050},
+		"not streamed, no token limit":     {bodyOf(false, ``), 38 * time.Second, 1700, 2100},
+		"four parallel responses":          {bodyOf(false, `,"n":4,"max_tokens":500`), 5 * time.Second, 900, 1100},
+		"before anything was generated":    {bodyOf(false, ``), time.Millisecond, 0, 1},
+		"a stream, before its first token": {bodyOf(true, ``), time.Millisecond, 0, 0},
+		"not streamed, engine hangs":       {bodyOf(false, `,"max_tokens":100`), time.Hour, 100, 100},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			o := testOptions(t)
 			o.Keys = limited(t, "tokens_per_day=1000000")
-			resolved := false
+			hangs := false
 			b := pacedRuntime(t, o, func(ctx context.Context, body string) (*http.Response, error) {
-				if resolved {
+				if hangs {
 					return vanishedReplica(ctx, body)
 				}
 				return pacedEngine(ctx, body)
@@ -123,7 +123,7 @@ func TestCancelledRequestIsChargedForGenerated(t *testing.T) {
 				b.hangUp(bodyOf(false, `,"max_tokens":200`), 0)
 			}
 			before := b.usedBy("acme")
-			resolved = strings.HasSuffix(name, "stands")
+			hangs = strings.HasSuffix(name, "hangs")
 			b.hangUp(c.body, c.after)
 			used := b.usedBy("acme").Minus(before)
 			if used.Requests != 1 || used.PromptTokens <= 0 || used.OutputTokens < c.from || used.OutputTokens > c.to {

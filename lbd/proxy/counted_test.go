@@ -15,12 +15,12 @@ import (
 // A response with several tokens per event is continued like any other: with its token limit, its text
 // and its usage, wherever its replica fails.
 func TestFailureWithSeveralTokensPerEvent(t *testing.T) {
-	asks := map[string]string{
+	requests := map[string]string{
 		chatPath: `{"model":"` + testModel + `","stream":true,"stream_options":{"include_usage":true},"max_tokens":35,"messages":[{"role":"user","content":"Where is the old bridge?"}]}`,
 		textPath: `{"model":"` + testModel + `","stream":true,"stream_options":{"include_usage":true},"max_tokens":35,"prompt":"The river in the valley"}`,
 	}
 	b := start(t, roundRobin(t))
-	for path, body := range asks {
+	for path, body := range requests {
 		b.attachAs("whole", simulate(t).url, service.EngineSim)
 		want := parseStream(t, expect(t, b.post(path, body), http.StatusOK, ""))
 		_, _ = b.RemoveReplica("whole", 0)
@@ -193,19 +193,19 @@ func TestEventsCountAsTokensOnlyIfLearned(t *testing.T) {
 		more   string
 		goesOn bool
 	}{
-		"nothing is known":                {nil, bounded, false},
-		"nothing is known, and no bound":  {nil, ``, true},
-		"a least bound":                   {nil, `"min_tokens":4,`, false},
-		"a bound of null":                 {nil, `"max_tokens":null,`, true},
-		"the client is told the usage":    {nil, `"stream_options":{"include_usage":true},`, false},
+		"nothing learned":                 {nil, bounded, false},
+		"nothing learned, no token limit": {nil, ``, true},
+		"a minimum of tokens":             {nil, `"min_tokens":4,`, false},
+		"a null token limit":              {nil, `"max_tokens":null,`, true},
+		"the client requests the usage":   {nil, `"stream_options":{"include_usage":true},`, false},
 		"one by one":                      {[]http.HandlerFunc{one(70, 70, "length")}, bounded, true},
 		"one by one, and a token to stop": {[]http.HandlerFunc{one(70, 71, "stop")}, bounded, true},
-		"a usage that nobody asked for":   {nil, bounded, false},
-		"one by one, told":                {[]http.HandlerFunc{one(70, 70, "length")}, `"stream_options":{"include_usage":true},`, true},
-		"too little was seen":             {[]http.HandlerFunc{one(3, 3, "length")}, bounded, false},
-		"a little, often":                 {[]http.HandlerFunc{one(30, 30, "length"), one(30, 30, "length"), one(30, 30, "length")}, bounded, true},
+		"a usage not requested":           {nil, bounded, false},
+		"one by one, with usage":          {[]http.HandlerFunc{one(70, 70, "length")}, `"stream_options":{"include_usage":true},`, true},
+		"too few tokens learned":          {[]http.HandlerFunc{one(3, 3, "length")}, bounded, false},
+		"few tokens, several times":       {[]http.HandlerFunc{one(30, 30, "length"), one(30, 30, "length"), one(30, 30, "length")}, bounded, true},
 		"two at the end":                  {[]http.HandlerFunc{one(70, 70, "length"), one(70, 71, "length")}, bounded, false},
-		"bundled once":                    {[]http.HandlerFunc{one(70, 70, "length"), one(5, 20, "stop"), one(70, 70, "length")}, bounded, false},
+		"several tokens once":             {[]http.HandlerFunc{one(70, 70, "length"), one(5, 20, "stop"), one(70, 70, "length")}, bounded, false},
 		"fewer tokens than events":        {[]http.HandlerFunc{one(70, 60, "length")}, bounded, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -217,11 +217,11 @@ func TestEventsCountAsTokensOnlyIfLearned(t *testing.T) {
 				read(t, b.post(textPath, textOf(``)))
 				b.settled()
 			}
-			said := textChunk("a") + textChunk("b")
+			stream := textChunk("a") + textChunk("b")
 			if strings.HasPrefix(name, "a usage") { // a single event may be
-				said = strings.ReplaceAll(said, "}]}", `}],"usage":{"prompt_tokens":9,"completion_tokens":1}}`)
+				stream = strings.ReplaceAll(stream, "}]}", `}],"usage":{"prompt_tokens":9,"completion_tokens":1}}`)
 			}
-			serve = cut("text/event-stream", said)
+			serve = cut("text/event-stream", stream)
 			bodies := make(chan string, 1)
 			b.attachAs("us-1", engine(t, asked(bodies, textChunk("c")+finished+doneEvent)), service.EngineOpenAI)
 			b.full("us-1")

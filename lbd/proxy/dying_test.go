@@ -148,18 +148,18 @@ func (s *simulator) fault(t *testing.T, faults string) {
 
 // Wherever a replica fails within a response, the client reads the same response as without a failure.
 func TestStreamSurvivesReplicaFailure(t *testing.T) {
-	asks := map[string]string{
-		"short chat":          `{"model":"` + testModel + `","stream":true,"stream_options":{"include_usage":true},"max_tokens":12,"messages":[{"role":"user","content":"Where is the old bridge?"}]}`,
-		"chat without bound":  `{"model":"` + testModel + `","stream":true,"stream_options":{"include_usage":true},"messages":[{"role":"user","content":"Tell me of the harbor."}]}`,
-		"chat that goes on":   `{"model":"` + testModel + `","stream":true,"stream_options":{"include_usage":true},"max_tokens":30,"continue_final_message":true,"add_generation_prompt":false,"messages":[{"role":"user","content":"Well?"},{"role":"assistant","content":"I think that"}]}`,
-		"chat with tools":     `{"model":"` + testModel + `","stream":true,"stream_options":{"include_usage":true},"max_tokens":9,"tools":[{"type":"function","function":{"name":"f"}}],"messages":[{"role":"user","content":"Well?"}]}`,
-		"completion":          `{"model":"` + testModel + `","stream":true,"stream_options":{"include_usage":true},"max_tokens":20,"prompt":"The river in the valley"}`,
-		"cut completion":      `{"model":"` + testModel + `","stream":true,"stream_options":{"include_usage":true},"max_tokens":90,"prompt":["A storm over the station"]}`,
-		"completion as it is": `{"model":"` + testModel + `","stream":true,"stream_options":{"include_usage":true},"prompt":"Every student"}`,
+	bodies := map[string]string{
+		"short chat":         `{"model":"` + testModel + `","stream":true,"stream_options":{"include_usage":true},"max_tokens":12,"messages":[{"role":"user","content":"Where is the old bridge?"}]}`,
+		"chat without limit": `{"model":"` + testModel + `","stream":true,"stream_options":{"include_usage":true},"messages":[{"role":"user","content":"Tell me of the harbor."}]}`,
+		"continued chat":     `{"model":"` + testModel + `","stream":true,"stream_options":{"include_usage":true},"max_tokens":30,"continue_final_message":true,"add_generation_prompt":false,"messages":[{"role":"user","content":"Well?"},{"role":"assistant","content":"I think that"}]}`,
+		"chat with tools":    `{"model":"` + testModel + `","stream":true,"stream_options":{"include_usage":true},"max_tokens":9,"tools":[{"type":"function","function":{"name":"f"}}],"messages":[{"role":"user","content":"Well?"}]}`,
+		"completion":         `{"model":"` + testModel + `","stream":true,"stream_options":{"include_usage":true},"max_tokens":20,"prompt":"The river in the valley"}`,
+		"cut completion":     `{"model":"` + testModel + `","stream":true,"stream_options":{"include_usage":true},"max_tokens":90,"prompt":["A storm over the station"]}`,
+		"raw completion":     `{"model":"` + testModel + `","stream":true,"stream_options":{"include_usage":true},"prompt":"Every student"}`,
 	}
 	b := start(t, roundRobin(t))
 	dying, healthy := simulate(t), simulate(t)
-	for name, body := range asks {
+	for name, body := range bodies {
 		path := chatPath
 		if strings.Contains(name, "completion") {
 			path = textPath
@@ -201,16 +201,16 @@ func TestStreamSurvivesReplicaFailure(t *testing.T) {
 	if c.Finished != c.Arrived || c.Outstanding+c.Queued != 0 {
 		t.Errorf("counts %+v: want all finished", c)
 	}
-	if got := b.continuations(); got["whole"] != 4*len(asks) || len(got) != 1 {
-		t.Errorf("continuations %v, want %d whole", got, 4*len(asks))
+	if got := b.continuations(); got["whole"] != 4*len(bodies) || len(got) != 1 {
+		t.Errorf("continuations %v, want %d whole", got, 4*len(bodies))
 	}
 }
 
 // checkUsage compares the usage that a client receives. A replica that fails after the last token did
 // not report it.
-func checkUsage(t *testing.T, when string, got, want map[string]any, toldAll bool) {
+func checkUsage(t *testing.T, when string, got, want map[string]any, allReported bool) {
 	t.Helper()
-	if !toldAll {
+	if !allReported {
 		if got != nil {
 			t.Errorf("%s: usage %v, though no engine reported it", when, got)
 		}

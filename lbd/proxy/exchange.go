@@ -71,7 +71,7 @@ type exchange struct {
 // serveInference serves a request to an inference endpoint.
 func (r *Runtime) serveInference(w http.ResponseWriter, req *http.Request, e *openai.Endpoint) {
 	x := &exchange{rt: r, w: w, req: req, endpoint: e, ctl: http.NewResponseController(w), startedAt: time.Now()}
-	x.deadlineDue = x.startedAt.Add(r.limits.Stall / 8) // as in extend: serve has set the first deadline
+	x.deadlineDue = x.startedAt.Add(r.limits.Stall / 8) // as in extendWriteDeadline: serve has set the first deadline
 	defer x.recovered()
 	defer x.setFinalWriteDeadline()
 	x.inFlight.id = requestID(req.Header.Get(headerRequestID))

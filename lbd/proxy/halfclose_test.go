@@ -17,13 +17,13 @@ func TestHalfClosedClientGetsNoPartialResponse(t *testing.T) {
 		begun http.HandlerFunc
 		want  string // of what precedes the end
 	}{
-		"before the answer": {plainBody, func(http.ResponseWriter, *http.Request) {}, ""},
-		"before a stream":   {streamBody, func(http.ResponseWriter, *http.Request) {}, ""},
-		"in a stream": {streamBody, func(w http.ResponseWriter, _ *http.Request) {
+		"before the response": {plainBody, func(http.ResponseWriter, *http.Request) {}, ""},
+		"before a stream":     {streamBody, func(http.ResponseWriter, *http.Request) {}, ""},
+		"within a stream": {streamBody, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "text/event-stream")
 			_, _ = io.WriteString(w, chunk("a"))
 		}, chunk("a")},
-		"in a large answer": {plainBody, func(w http.ResponseWriter, _ *http.Request) {
+		"within a large response": {plainBody, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
 			_, _ = io.WriteString(w, strings.Repeat(" ", 9000))
 		}, "    "},
@@ -47,21 +47,21 @@ func TestHalfClosedClientGetsNoPartialResponse(t *testing.T) {
 			defer conn.Close()
 			fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", chatPath, len(c.body), c.body)
 			<-requested
-			var heard []byte
-			for piece := make([]byte, 4<<10); !strings.Contains(string(heard), c.want); {
+			var received []byte
+			for piece := make([]byte, 4<<10); !strings.Contains(string(received), c.want); {
 				n, err := conn.Read(piece)
 				if err != nil {
-					t.Fatalf("after %q: %v", heard, err)
+					t.Fatalf("after %q: %v", received, err)
 				}
-				heard = append(heard, piece[:n]...)
+				received = append(received, piece[:n]...)
 			}
 			if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
 				t.Fatal(err)
 			}
 			rest, _ := io.ReadAll(conn) // a reset counts as an end too
-			heard = append(heard, rest...)
-			if c.want == "" && len(heard) > 0 || strings.HasSuffix(string(heard), "\r\n0\r\n\r\n") {
-				t.Errorf("it was answered %q", heard)
+			received = append(received, rest...)
+			if c.want == "" && len(received) > 0 || strings.HasSuffix(string(received), "\r\n0\r\n\r\n") {
+				t.Errorf("got a response: %q", received)
 			}
 			if n := b.settled(); n.Cancelled != 1 || n.Outstanding != 0 {
 				t.Errorf("counts %+v", n)

@@ -15,7 +15,7 @@ func (r *Runtime) Handler() http.Handler { return http.HandlerFunc(r.serve) }
 func (r *Runtime) serve(w http.ResponseWriter, req *http.Request) {
 	path := req.URL.Path
 	e := openai.EndpointAt(path)
-	if e == nil || req.ProtoMajor == 1 { // an exchange over HTTP/2 sets its own deadline: see guard
+	if e == nil || req.ProtoMajor == 1 { // an exchange over HTTP/2 sets its own deadline: see guardHTTP2Write
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(r.limits.Stall)) // a writer without deadlines may block
 	}
 	if e != nil {

@@ -22,17 +22,17 @@ func answersThatTell() map[string]struct{ path, body, kind, answer string } {
 	usageBody := strings.Replace(streamBody, `{`, `{"stream_options":{"include_usage":true},`, 1)
 	long := strings.Repeat("x", 1<<20+5) // beyond the buffer limit of a response or an event
 	return map[string]struct{ path, body, kind, answer string }{
-		"a chat":                     {chatPath, plainBody, whole, `{"id":"c","choices":[],` + wholeUsage + `}`},
-		"a completion":               {"/v1/completions", `{"model":"chat-small","prompt":"x"}`, whole, `{"choices":[{"text":"a"}],` + wholeUsage + `}`},
-		"a response":                 {responsesPath, responseBody("", false), whole, `{"id":"resp_1","output":[],` + responseUsage + `}`},
-		"a stream":                   {chatPath, usageBody, events, chunk("a") + usageEvent(100, 64, 1) + doneEvent},
-		"a stream's every event":     {chatPath, usageBody, events, strings.Replace(chunk("a"), `"choices"`, wholeUsage+`,"choices"`, 1) + strings.Replace(chunk("b"), `"choices"`, wholeUsage+`,"choices"`, 1) + doneEvent},
-		"a response's stream":        {responsesPath, responseBody("", true), events, completedEvent},
-		"a stream without its end":   {responsesPath, responseBody("", true), events, strings.TrimSuffix(completedEvent, "\n")},
-		"a long answer":              {responsesPath, responseBody("", false), whole, `{"id":"resp_1","instructions":"` + long + `",` + responseUsage + `}`},
-		"a long answer, told before": {responsesPath, responseBody("", false), whole, `{"id":"resp_1",` + responseUsage + `,"instructions":"` + long + `"}`},
-		"a long event":               {responsesPath, responseBody("", true), events, "data: " + `{"type":"response.completed","response":{"id":"resp_s","instructions":"` + long + `",` + responseUsage + `}}` + "\n\n"},
-		"a long event, and another":  {chatPath, usageBody, events, "data: " + `{"choices":[{"index":0,"delta":{"content":"` + long + `"}}]}` + "\n\n" + usageEvent(100, 64, 1) + doneEvent},
+		"a chat":                       {chatPath, plainBody, whole, `{"id":"c","choices":[],` + wholeUsage + `}`},
+		"a completion":                 {"/v1/completions", `{"model":"chat-small","prompt":"x"}`, whole, `{"choices":[{"text":"a"}],` + wholeUsage + `}`},
+		"a response":                   {responsesPath, responseBody("", false), whole, `{"id":"resp_1","output":[],` + responseUsage + `}`},
+		"a stream":                     {chatPath, usageBody, events, chunk("a") + usageEvent(100, 64, 1) + doneEvent},
+		"a stream's every event":       {chatPath, usageBody, events, strings.Replace(chunk("a"), `"choices"`, wholeUsage+`,"choices"`, 1) + strings.Replace(chunk("b"), `"choices"`, wholeUsage+`,"choices"`, 1) + doneEvent},
+		"a response's stream":          {responsesPath, responseBody("", true), events, completedEvent},
+		"a stream without its end":     {responsesPath, responseBody("", true), events, strings.TrimSuffix(completedEvent, "\n")},
+		"a long response":              {responsesPath, responseBody("", false), whole, `{"id":"resp_1","instructions":"` + long + `",` + responseUsage + `}`},
+		"a long response, usage first": {responsesPath, responseBody("", false), whole, `{"id":"resp_1",` + responseUsage + `,"instructions":"` + long + `"}`},
+		"a long event":                 {responsesPath, responseBody("", true), events, "data: " + `{"type":"response.completed","response":{"id":"resp_s","instructions":"` + long + `",` + responseUsage + `}}` + "\n\n"},
+		"a long event, and another":    {chatPath, usageBody, events, "data: " + `{"choices":[{"index":0,"delta":{"content":"` + long + `"}}]}` + "\n\n" + usageEvent(100, 64, 1) + doneEvent},
 	}
 }
 

@@ -48,7 +48,7 @@ func (l *lookups) waiterCount() (n int) {
 }
 
 // join joins the lookup of a response. first: the caller must run it and report the result with
-// settle. The error is for the client. Without an error and a lookup, no peer held the response a
+// finish. The error is for the client. Without an error and a lookup, no peer held the response a
 // moment ago.
 func (l *lookups) join(response responseID, now time.Duration) (lookup *pendingLookup, first bool, refused *openai.Error) {
 	l.mu.Lock()

@@ -14,15 +14,15 @@ import (
 )
 
 // unknownTenants adds peers that hold no response to a balancer. If hold is not nil, they wait for it
-// before they respond. limit is how many lookups they had concurrently.
-func (b *balancer) unknownTenants(n int, hold <-chan struct{}) (requested, limit *atomic.Int64) {
-	requested, limit = new(atomic.Int64), new(atomic.Int64)
+// before they respond. maxConcurrent is how many lookups they had concurrently.
+func (b *balancer) unknownTenants(n int, hold <-chan struct{}) (requested, maxConcurrent *atomic.Int64) {
+	requested, maxConcurrent = new(atomic.Int64), new(atomic.Int64)
 	var open atomic.Int64
 	for i := range n {
 		url := engine(b.t, func(w http.ResponseWriter, req *http.Request) {
 			requested.Add(1)
 			now := open.Add(1)
-			for seen := limit.Load(); now > seen && !limit.CompareAndSwap(seen, now); seen = limit.Load() {
+			for seen := maxConcurrent.Load(); now > seen && !maxConcurrent.CompareAndSwap(seen, now); seen = maxConcurrent.Load() {
 			}
 			if hold != nil {
 				select {
@@ -35,7 +35,7 @@ func (b *balancer) unknownTenants(n int, hold <-chan struct{}) (requested, limit
 		})
 		b.AddPeer(service.PeerConfig{ID: fmt.Sprintf("lb-far-%d", i), Region: "local/far", URL: url}, nil)
 	}
-	return requested, limit
+	return requested, maxConcurrent
 }
 
 // Lookups of stored responses count against the limits of a key like any other request: beyond them no

@@ -388,7 +388,7 @@ func TestMemoryOfStreams(t *testing.T) {
 			o.Limits = c.limits
 			b := start(t, o)
 			const text = 100_000
-			said, finish := make(chan struct{}), make(chan struct{})
+			sent, finish := make(chan struct{}), make(chan struct{})
 			b.attachAs("us-0", engine(t, func(w http.ResponseWriter, req *http.Request) {
 				_, _ = io.Copy(io.Discard, req.Body)
 				w.Header().Set("Content-Type", "text/event-stream")
@@ -397,12 +397,12 @@ func TestMemoryOfStreams(t *testing.T) {
 				}
 				_, _ = io.WriteString(w, `data: {"part":"`+strings.Repeat("y", 50_000)) // of an event
 				_ = http.NewResponseController(w).Flush()
-				close(said)
+				close(sent)
 				<-finish
 				_, _ = io.WriteString(w, `"}`+"\n\n"+doneEvent)
 			}), service.EngineVLLM)
 			resp := b.post(chatPath, streamBody)
-			<-said
+			<-sent
 			if c.keeps {
 				b.until(func() bool { return b.memory.Used() >= text+50_000 })
 				if used := b.memory.Used(); used > 2*(text+50_000)+8<<10 {

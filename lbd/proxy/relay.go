@@ -48,7 +48,7 @@ func (x *exchange) extendWriteDeadline(now time.Time) {
 	}
 }
 
-// guardHTTP2Write is extend over HTTP/2, where a deadline ends a stream even while nothing is written. So a
+// guardHTTP2Write is extendWriteDeadline over HTTP/2, where a deadline ends a stream even while nothing is written. So a
 // deadline in the past is set when a write took too long.
 func (x *exchange) guardHTTP2Write(stall time.Duration) {
 	if x.stallTimer != nil {
@@ -58,7 +58,7 @@ func (x *exchange) guardHTTP2Write(stall time.Duration) {
 	x.stallTimer = time.AfterFunc(stall, func() { _ = x.ctl.SetWriteDeadline(time.Unix(0, 0)) })
 }
 
-// stopStallTimer stops the timer that extend started.
+// stopStallTimer stops the timer that extendWriteDeadline started.
 func (x *exchange) stopStallTimer() {
 	if x.stallTimer != nil {
 		x.stallTimer.Stop()
@@ -69,7 +69,7 @@ func (x *exchange) stopStallTimer() {
 func (x *exchange) setFinalWriteDeadline() {
 	x.stopStallTimer()
 	if x.req.ProtoMajor > 1 {
-		_ = x.ctl.SetWriteDeadline(time.Now().Add(x.rt.limits.Stall)) // as in extend
+		_ = x.ctl.SetWriteDeadline(time.Now().Add(x.rt.limits.Stall)) // as in extendWriteDeadline
 	}
 }
 

@@ -31,8 +31,8 @@ func TestSummary(t *testing.T) {
 		tries   []record.Try
 		want    telemetry.RequestSummary
 	}{
-		"waits": {state: record.StateQueued, want: telemetry.RequestSummary{State: "queued", Policy: "cost", QueuedMillis: 50}},
-		"waits for one": {
+		"queued": {state: record.StateQueued, want: telemetry.RequestSummary{State: "queued", Policy: "cost", QueuedMillis: 50}},
+		"queued for a replica": {
 			state: record.StateQueued, keptFor: "us-3",
 			want: telemetry.RequestSummary{State: "queued", Target: "us-3", Policy: "cost", QueuedMillis: 50},
 		},
@@ -40,7 +40,7 @@ func TestSummary(t *testing.T) {
 			state: record.StateSent, tries: []record.Try{sent},
 			want: telemetry.RequestSummary{State: "sent", Target: "us-0", Policy: "skylb", Reason: "prefix_match", MatchBytes: 640, Tries: 1, QueuedMillis: 2},
 		},
-		"waits again": {
+		"queued again": {
 			state: record.StateSent, tries: []record.Try{broken},
 			want: telemetry.RequestSummary{State: "queued", Policy: "cost", Tries: 1, QueuedMillis: 40},
 		},
@@ -56,7 +56,7 @@ func TestSummary(t *testing.T) {
 			state: record.StateRejected, tries: []record.Try{{Kind: core.ActionReject, Reason: core.RejectNoReplica}},
 			want: telemetry.RequestSummary{State: "rejected", Reason: core.RejectNoReplica, Tries: 1},
 		},
-		"given back": {
+		"bounced": {
 			state: record.StateBounced, tries: []record.Try{{AtMillis: 7, Kind: core.ActionBounce, Target: "lb-us-0"}},
 			want: telemetry.RequestSummary{State: "bounced", Tries: 1, QueuedMillis: 7},
 		},

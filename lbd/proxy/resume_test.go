@@ -35,21 +35,21 @@ func TestStreamInterruptionPoints(t *testing.T) {
 	cases := []struct {
 		name  string
 		first http.HandlerFunc
-		said  string // that the second one gets; "-" = the request starts anew
+		prior string // that the second one gets; "-" = the request starts anew
 		want  string // before the second one's part
 	}{
 		{"after an event", cut("text/event-stream", chunk("Hel")), "Hel", chunk("Hel")},
-		{"in the middle of one", cut("text/event-stream", chunk("Hel")+chunk("lo")[:40]), "Hel", chunk("Hel")},
+		{"within an event", cut("text/event-stream", chunk("Hel")+chunk("lo")[:40]), "Hel", chunk("Hel")},
 		{"before the empty line", cut("text/event-stream", chunk("Hel")+strings.TrimSuffix(chunk("lo"), "\n")), "Hel", chunk("Hel")},
 		{"between CR and LF", cut("text/event-stream", chunk("Hel")+strings.TrimSuffix(chunk("lo"), "\n\n")+"\r\n\r"), "Hel", chunk("Hel")},
-		{"ended without an end", speakRaw(chunk("Hel")), "Hel", chunk("Hel")},
+		{"ended without [DONE]", speakRaw(chunk("Hel")), "Hel", chunk("Hel")},
 		{"ended in half an event", speakRaw(chunk("Hel") + chunk("lo")[:40]), "Hel", chunk("Hel")},
 		{"ended before the empty line", speakRaw(chunk("Hel") + strings.TrimSuffix(chunk("lo"), "\n\n")), "Hel", chunk("Hel")},
 		{"with white space", cut("text/event-stream", chunk("Hel\n ")), "Hel", chunk("Hel\n ")},
 		{"with escapes", cut("text/event-stream", chunk("a\"\\")+chunk("\u00e9<\n>")), "a\"\\\u00e9<\n>", chunk("a\"\\") + chunk("\u00e9<\n>")},
 		{"after the role", cut("text/event-stream", role), "-", role},
 		{"after a comment", cut("text/event-stream", ": ping\n\n"), "-", ": ping\n\n"},
-		{"told of a fault", speakRaw(chunk("Hel") + engineDied), "Hel", chunk("Hel")},
+		{"ended with an error", speakRaw(chunk("Hel") + engineDied), "Hel", chunk("Hel")},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -75,11 +75,11 @@ func TestStreamInterruptionPoints(t *testing.T) {
 				t.Fatal(err)
 			}
 			last := sent.Messages[len(sent.Messages)-1]
-			if c.said == "-" {
+			if c.prior == "-" {
 				if len(sent.Messages) != 1 || sent.Continue || sent.Prompt != nil {
 					t.Errorf("requested anew: %s", body)
 				}
-			} else if last.Role != "assistant" || last.Content != c.said || !sent.Continue || sent.Prompt == nil || *sent.Prompt {
+			} else if last.Role != "assistant" || last.Content != c.prior || !sent.Continue || sent.Prompt == nil || *sent.Prompt {
 				t.Errorf("requested to continue: %s", body)
 			}
 			counts := b.settled()
@@ -105,7 +105,7 @@ func TestNoContinuationEndsInErrorEvent(t *testing.T) {
 		{name: "an engine that begins anew", kind: service.EngineOpenAI},
 		{name: "an engine of no known kind", kind: "-"},
 		{name: "a tool call", sent: chunk("a") + tool},
-		{name: "a thought", sent: strings.Replace(chunk("a"), "content", "reasoning_content", 1)},
+		{name: "reasoning", sent: strings.Replace(chunk("a"), "content", "reasoning_content", 1)},
 		{name: "a text that is too long", change: func(o *Options) { o.Limits.MaxContinuedText = 5 }, sent: chunk("123456")},
 		{name: "a body that is too long", change: func(o *Options) { o.Limits.MaxContinuedBody = 20 }},
 		{name: "several answers", body: strings.Replace(streamBody, `{`, `{"n":2,`, 1)},
@@ -246,10 +246,10 @@ func TestRejectedContinuationIsNotRetried(t *testing.T) {
 		h    http.HandlerFunc
 		want string
 	}{
-		"a template that hides the message": {status(400), "us-1 rejected the continuation (400)"},
-		"an unknown field":                  {status(422), "us-1 rejected the continuation (422)"},
-		"a thought":                         {cut("text/event-stream", thinks), "us-1 started reasoning instead of continuing the response"},
-		"a newer server's thought":          {speakRaw(strings.Replace(thinks, "_content", "", 1) + doneEvent), "us-1 started reasoning instead of continuing the response"},
+		"a template without the message": {status(400), "us-1 rejected the continuation (400)"},
+		"an unknown field":               {status(422), "us-1 rejected the continuation (422)"},
+		"reasoning":                      {cut("text/event-stream", thinks), "us-1 started reasoning instead of continuing the response"},
+		"a newer server's reasoning":     {speakRaw(strings.Replace(thinks, "_content", "", 1) + doneEvent), "us-1 started reasoning instead of continuing the response"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := start(t, roundRobin(t))
@@ -452,14 +452,14 @@ func TestStreamInterruptedAtEveryByte(t *testing.T) {
 	b.attachAs("us-0", engine(t, func(w http.ResponseWriter, req *http.Request) { cut("text/event-stream", stream[:at])(w, req) }), service.EngineVLLM)
 	b.attachAs("us-1", engine(t, func(w http.ResponseWriter, req *http.Request) {
 		body, _ := io.ReadAll(req.Body)
-		said := 0
+		delivered := 0
 		for _, value := range []string{`"content":"a"`, `"content":"ab"`} {
 			if bytes.Contains(body, []byte(value)) {
-				said = len(value) - len(`"content":""`)
+				delivered = len(value) - len(`"content":""`)
 			}
 		}
 		w.Header().Set("Content-Type", "text/event-stream")
-		for _, value := range "abc"[said:] {
+		for _, value := range "abc"[delivered:] {
 			_, _ = io.WriteString(w, chunk(string(value)))
 		}
 		_, _ = io.WriteString(w, finished+doneEvent)

@@ -98,13 +98,13 @@ func TestSessionAgeIsTrustedFromPeersOnly(t *testing.T) {
 		want    time.Duration
 	}{
 		{"a peer", append(peer[:3:3], "X-Skyserve-Session-Age-Ms: 1500"), 1500 * time.Millisecond},
-		{"a peer that says nothing", peer, 0},
+		{"a peer without the header", peer, 0},
 		{"more than a day", append(peer[:3:3], "X-Skyserve-Session-Age-Ms: 9223372036854775807"), maxPeerDuration},
 		{"negative", append(peer[:3:3], "X-Skyserve-Session-Age-Ms: -1500"), 0},
-		{"no number", append(peer[:3:3], "X-Skyserve-Session-Age-Ms: 15e2"), 0},
+		{"not a number", append(peer[:3:3], "X-Skyserve-Session-Age-Ms: 15e2"), 0},
 		{"too many digits", append(peer[:3:3], "X-Skyserve-Session-Age-Ms: 99999999999999999999999"), 0},
 		{"a client", []string{"X-Skyserve-Session-Age-Ms: 1500"}, 0},
-		{"a client that guesses", []string{peer[0], peer[1], "X-Skyserve-Peer-Token: guess", "X-Skyserve-Session-Age-Ms: 1500"}, 0},
+		{"a client with a guessed token", []string{peer[0], peer[1], "X-Skyserve-Peer-Token: guess", "X-Skyserve-Session-Age-Ms: 1500"}, 0},
 	}
 	o := roundRobin(t)
 	o.Self.PeerToken = "secret"
@@ -127,18 +127,18 @@ func TestSessionAgeIsTrustedFromPeersOnly(t *testing.T) {
 
 // A session age sent by a client is not forwarded either.
 func TestClientSessionAgeIsNotForwarded(t *testing.T) {
-	heard := make(chan string, 1)
+	received := make(chan string, 1)
 	o := roundRobin(t)
 	o.Self.PeerToken = "secret"
 	us := start(t, o)
 	us.AddPeer(service.PeerConfig{ID: "lb-eu-0", Region: "local/eu", URL: engine(t, func(w http.ResponseWriter, req *http.Request) {
-		heard <- req.Header.Get(headerSessionAge)
+		received <- req.Header.Get(headerSessionAge)
 		whole(plainReply)(w, req)
 	})}, nil)
 	us.receiveReport("lb-eu-0")
 	const spoofed = "86399999"
 	expect(t, us.post(chatPath, plainBody, headerSessionAge+": "+spoofed), http.StatusOK, "")
-	if got := <-heard; got == spoofed {
+	if got := <-received; got == spoofed {
 		t.Errorf("the peer received %q", got)
 	}
 }

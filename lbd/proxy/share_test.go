@@ -15,21 +15,21 @@ func TestSamePeerTokenSameHashes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	decisions := func(token string) *Runtime {
+	newRuntime := func(token string) *Runtime {
 		r, err := New(Options{Self: service.BalancerConfig{ID: "lb", PeerToken: token}, Core: core.DefaultConfig(p)})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return r
 	}
-	a, b, other := decisions("one"), decisions("one"), decisions("two")
+	a, b, other := newRuntime("one"), newRuntime("one"), newRuntime("two")
 	if a.seed != b.seed || a.KeyFingerprint() != b.KeyFingerprint() || len(a.KeyFingerprint()) != 16 {
 		t.Errorf("of one token: seeds %x and %x, fingerprints %q and %q", a.seed, b.seed, a.KeyFingerprint(), b.KeyFingerprint())
 	}
 	if a.seed == other.seed || a.KeyFingerprint() == other.KeyFingerprint() {
 		t.Error("two tokens give one seed or fingerprint")
 	}
-	alone, again := decisions(""), decisions("")
+	alone, again := newRuntime(""), newRuntime("")
 	if alone.seed == again.seed || alone.KeyFingerprint() != "" {
 		t.Errorf("without a token: seeds %x and %x, fingerprint %q", alone.seed, again.seed, alone.KeyFingerprint())
 	}

@@ -85,11 +85,11 @@ func TestVanishedReplicaIsAbandoned(t *testing.T) {
 		tries         int
 		after, limit  time.Duration
 	}{
-		"in a stream":               {streamBody, speaking(events, 0, chunk("a"), ""), rest, false, false, "a b", 2, 5 * time.Second, 6 * time.Second},
-		"before a stream":           {streamBody, vanishedReplica, rest, false, false, " b", 2, 5 * time.Second, 6 * time.Second},
-		"before an answer":          {plainBody, vanishedReplica, speaking(json, 0, plainReply), false, false, plainReply, 2, 5 * time.Second, 6 * time.Second},
-		"busy, and probes answered": {streamBody, speaking(events, 20*time.Second, chunk("a"), chunk(" b")+end), rest, true, false, "a b", 1, 40 * time.Second, 41 * time.Second},
-		"busy, and another talks":   {plainBody, speaking(json, 20*time.Second, plainReply), rest, false, true, plainReply, 1, 20 * time.Second, 21 * time.Second},
+		"within a stream":                  {streamBody, speaking(events, 0, chunk("a"), ""), rest, false, false, "a b", 2, 5 * time.Second, 6 * time.Second},
+		"before a stream":                  {streamBody, vanishedReplica, rest, false, false, " b", 2, 5 * time.Second, 6 * time.Second},
+		"before a response":                {plainBody, vanishedReplica, speaking(json, 0, plainReply), false, false, plainReply, 2, 5 * time.Second, 6 * time.Second},
+		"busy, probes succeed":             {streamBody, speaking(events, 20*time.Second, chunk("a"), chunk(" b")+end), rest, true, false, "a b", 1, 40 * time.Second, 41 * time.Second},
+		"busy, another response continues": {plainBody, speaking(json, 20*time.Second, plainReply), rest, false, true, plainReply, 1, 20 * time.Second, 21 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -65,13 +65,13 @@ func (s *storyEngine) promptReceived(body []byte) int {
 	if !requested.Continue {
 		return 0
 	}
-	said := requested.Messages[len(requested.Messages)-1].Content
-	n := strings.Count(said, "w")
-	if strings.TrimRight(strings.Join(words(0, n), ""), "\n ") != said {
-		s.t.Errorf("the engine was told that it had said %q", said)
+	prior := requested.Messages[len(requested.Messages)-1].Content
+	n := strings.Count(prior, "w")
+	if strings.TrimRight(strings.Join(words(0, n), ""), "\n ") != prior {
+		s.t.Errorf("the engine received the prior text %q", prior)
 	}
 	if limit := storyBound - n; requested.MaxTokens > limit || requested.MaxTokens < limit-storyTries {
-		s.t.Errorf("after %d words the bound is %d, want %d less the line ends that were said twice", n, requested.MaxTokens, limit)
+		s.t.Errorf("after %d words the bound is %d, want %d less the line ends that were sent twice", n, requested.MaxTokens, limit)
 	}
 	return n
 }

@@ -97,7 +97,7 @@ func TestUsageIsRequestedAndHidden(t *testing.T) {
 		{"empty", with(`"stream_options": { } ,`), true, with(`"stream_options": {"include_usage":true} ,`)},
 		{"other", with(`"stream_options":{"a":1},`), true, with(`"stream_options":{"include_usage":true,"a":1},`)},
 		{"refused", with(`"stream_options":{"include_usage" : false},`), true, with(`"stream_options":{"include_usage" : true},`)},
-		{"wanted", with(`"stream_options":{"include_usage": true},`), false, with(`"stream_options":{"include_usage": true},`)},
+		{"requested", with(`"stream_options":{"include_usage": true},`), false, with(`"stream_options":{"include_usage": true},`)},
 		{"odd", with(`"stream_options":7,`), false, with(`"stream_options":7,`)},
 		{"no stream", plainBody, false, plainBody},
 	}
@@ -228,7 +228,7 @@ func TestRequestIDs(t *testing.T) {
 	rt.inFlight["a"], rt.inFlight[long] = &inFlight{}, &inFlight{}
 	for _, want := range []string{"a", long} {
 		if got := rt.uniqueID(want); got == want || len(got) > 128 || !strings.HasPrefix(got, want[:1]) {
-			t.Errorf("freeID(%q) = %q, want another one like it", want, got)
+			t.Errorf("uniqueID(%q) = %q, want another one like it", want, got)
 		}
 	}
 }

@@ -30,8 +30,8 @@ func TestAddReplica(t *testing.T) {
 		{"new", at("http://a:1", 5), true, nil},
 		{"again", at("http://a:1", 5), false, nil},
 		{"older", at("http://a:1", 4), false, ErrOlderEpoch},
-		{"by hand", at("http://a:1", 0), false, ErrOlderEpoch},
-		{"newer elsewhere", at("http://b:1", 6), false, nil},
+		{"without epoch", at("http://a:1", 0), false, ErrOlderEpoch},
+		{"newer at another URL", at("http://b:1", 6), false, nil},
 	}
 	for _, s := range steps {
 		added, err := rt.AddReplica(s.cfg)

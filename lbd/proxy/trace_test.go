@@ -101,9 +101,9 @@ func TestSpansOfRequest(t *testing.T) {
 			o := testOptions(t)
 			o.Tracer, o.Core.MaxTries = k, 1
 			b := start(t, o)
-			heard := make(chan string, 1)
+			received := make(chan string, 1)
 			b.attach("us-0", engine(t, func(w http.ResponseWriter, r *http.Request) {
-				heard <- r.Header.Get("traceparent")
+				received <- r.Header.Get("traceparent")
 				c.engine(w, r)
 			}))
 			resp := b.post(chatPath, c.body, "traceparent: given")
@@ -113,7 +113,7 @@ func TestSpansOfRequest(t *testing.T) {
 				t.Errorf("spans\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(c.want, "\n"))
 			}
 			if len(c.want) > 1 {
-				if got := <-heard; got != "request/dispatch" {
+				if got := <-received; got != "request/dispatch" {
 					t.Errorf("the engine received %q", got)
 				}
 			}

@@ -36,7 +36,7 @@ func (s spying) Close() error {
 func stuck(host net.Conn, in *bufio.Reader) { _, _ = io.Copy(io.Discard, in) }
 
 func TestContextEndsRequestsInFlight(t *testing.T) {
-	said := func(text string) script {
+	sends := func(text string) script {
 		return func(host net.Conn, in *bufio.Reader) {
 			if _, _, err := take(in); err == nil {
 				_, _ = io.WriteString(host, text)
@@ -53,16 +53,16 @@ func TestContextEndsRequestsInFlight(t *testing.T) {
 		body string
 		read bool // the response has started
 	}{
-		"dialling":         {dial: far},
-		"writing":          {dial: piped(func(host net.Conn, in *bufio.Reader) { <-time.After(time.Hour) }), body: "x"},
-		"writing at large": {dial: piped(func(host net.Conn, in *bufio.Reader) { <-time.After(time.Hour) }), body: strings.Repeat("x", 1<<20)},
-		"no answer":        {dial: piped(said("")), body: "x"},
-		"half a head":      {dial: piped(said("HTTP/1.1 200 OK\r\nX"))},
-		"interim":          {dial: piped(said("HTTP/1.1 103 Early Hints\r\n\r\n"))},
-		"no body":          {dial: piped(said("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n")), read: true},
-		"half a body":      {dial: piped(said("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhe")), read: true},
-		"half a chunk":     {dial: piped(said(chunkedHead + "\r\n5\r\nhe")), read: true},
-		"until close":      {dial: piped(said("HTTP/1.1 200 OK\r\n\r\nhe")), read: true},
+		"dialling":             {dial: far},
+		"writing":              {dial: piped(func(host net.Conn, in *bufio.Reader) { <-time.After(time.Hour) }), body: "x"},
+		"writing a large body": {dial: piped(func(host net.Conn, in *bufio.Reader) { <-time.After(time.Hour) }), body: strings.Repeat("x", 1<<20)},
+		"no response":          {dial: piped(sends("")), body: "x"},
+		"truncated header":     {dial: piped(sends("HTTP/1.1 200 OK\r\nX"))},
+		"interim":              {dial: piped(sends("HTTP/1.1 103 Early Hints\r\n\r\n"))},
+		"no body":              {dial: piped(sends("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n")), read: true},
+		"truncated body":       {dial: piped(sends("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhe")), read: true},
+		"truncated chunk":      {dial: piped(sends(chunkedHead + "\r\n5\r\nhe")), read: true},
+		"until close":          {dial: piped(sends("HTTP/1.1 200 OK\r\n\r\nhe")), read: true},
 	}
 	for name, p := range places {
 		t.Run(name, func(t *testing.T) {

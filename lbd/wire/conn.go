@@ -20,7 +20,7 @@ var writerPool = sync.Pool{New: func() any { return bufio.NewWriterSize(nil, wri
 // conn is one connection. It serves one request at a time and belongs to its current user: the pool,
 // RoundTrip or the body of a response. Only abort may be called by others.
 type conn struct {
-	connReader // came: bytes of the response have arrived
+	connReader // received: bytes of the response have arrived
 	t          *Transport
 	addr       string
 	abortFunc  func() // the method value of abort, allocated once

@@ -52,8 +52,8 @@ type connReader struct {
 	raw       syscall.RawConn // nil where the readiness of the socket cannot be checked
 	peekFunc  func(fd uintptr) bool
 	readFunc  func(fd uintptr) bool
-	readBytes int   // bytes read by pull and look
-	readErr   error // error of pull and look
+	readBytes int   // bytes read by readFunc and peekFunc
+	readErr   error // error of readFunc and peekFunc
 
 	buf      *buffer // nil while it would be empty
 	r, w     int     // buf.b[r:w] has arrived and was not read

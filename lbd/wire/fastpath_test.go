@@ -164,9 +164,9 @@ func writeReply(t testing.TB, addr, raw string) []byte {
 
 // describe returns the responses to the requests in raw as text, without their dates. What is not a
 // response stays as it is.
-func describe(raw string, said []byte) string {
+func describe(raw string, received []byte) string {
 	var out strings.Builder
-	asked, in := bufio.NewReader(strings.NewReader(raw)), bufio.NewReader(bytes.NewReader(said))
+	asked, in := bufio.NewReader(strings.NewReader(raw)), bufio.NewReader(bytes.NewReader(received))
 	for {
 		if _, err := in.Peek(1); err != nil {
 			return out.String()
@@ -325,8 +325,8 @@ func TestFastPathClosesIdleConnections(t *testing.T) {
 		if _, err := io.WriteString(nc, begun); err != nil {
 			t.Fatal(err)
 		}
-		if said, err := io.ReadAll(nc); err != nil || strings.Contains(begun, "\r\n\r\n") != strings.HasSuffix(string(said), "hello") {
-			t.Errorf("%q: got %q, %v", begun, said, err)
+		if received, err := io.ReadAll(nc); err != nil || strings.Contains(begun, "\r\n\r\n") != strings.HasSuffix(string(received), "hello") {
+			t.Errorf("%q: got %q, %v", begun, received, err)
 		}
 	}
 }
@@ -373,8 +373,8 @@ func TestFastPathLimitsReads(t *testing.T) {
 	if _, err := io.WriteString(nc, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhalf"); err != nil {
 		t.Fatal(err)
 	}
-	if said, err := io.ReadAll(nc); err != nil || !strings.HasSuffix(string(said), "true") {
-		t.Errorf("got %q, %v", said, err)
+	if received, err := io.ReadAll(nc); err != nil || !strings.HasSuffix(string(received), "true") {
+		t.Errorf("got %q, %v", received, err)
 	}
 }
 
@@ -382,8 +382,8 @@ func TestFastPathLimitsReads(t *testing.T) {
 func TestFastPathRespondsBeforeBody(t *testing.T) {
 	_, addr := startFastPath(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }), FastPathOptions{})
 	raw := "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 300000\r\n\r\n" + strings.Repeat("y", 300000)
-	if said := string(writeReply(t, addr, raw)); !strings.HasPrefix(said, "HTTP/1.1 401 ") || !strings.Contains(said, "Connection: close\r\n") {
-		t.Errorf("got %q", said)
+	if received := string(writeReply(t, addr, raw)); !strings.HasPrefix(received, "HTTP/1.1 401 ") || !strings.Contains(received, "Connection: close\r\n") {
+		t.Errorf("got %q", received)
 	}
 }
 
@@ -410,10 +410,10 @@ func TestFastPathShutdown(t *testing.T) {
 	hurried, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := f.Shutdown(hurried); err != context.Canceled { //nolint:errorlint // it is the context's own
-		t.Errorf("Shutdown: %v while a request is at hand", err)
+		t.Errorf("Shutdown: %v while a request is in flight", err)
 	}
-	if said, err := io.ReadAll(idle); err != nil || len(said) > 0 {
-		t.Errorf("idle connection: got %q, %v", said, err)
+	if received, err := io.ReadAll(idle); err != nil || len(received) > 0 {
+		t.Errorf("idle connection: got %q, %v", received, err)
 	}
 	if nc, err := net.Dial("tcp", addr); err == nil {
 		nc.Close()
@@ -423,8 +423,8 @@ func TestFastPathShutdown(t *testing.T) {
 	if err := f.Shutdown(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if said, _ := io.ReadAll(busy); !strings.Contains(string(said), "Connection: close\r\n") || !strings.HasSuffix(string(said), "whole") {
-		t.Errorf("request at hand: got %q", said)
+	if received, _ := io.ReadAll(busy); !strings.Contains(string(received), "Connection: close\r\n") || !strings.HasSuffix(string(received), "whole") {
+		t.Errorf("request in flight: got %q", received)
 	}
 }
 
@@ -440,11 +440,11 @@ func TestFastPathIsolatesRequests(t *testing.T) {
 	for i := range 6 {
 		fmt.Fprintf(&raw, "POST / HTTP/1.1\r\nHost: x\r\nX-N: %d\r\nContent-Length: 1\r\n\r\n%c", i/2, 'a'+i)
 	}
-	said := string(writeReply(t, addr, raw.String()))
+	received := string(writeReply(t, addr, raw.String()))
 	if got := strings.Join(seen, " "); got != "0a 0b 1c 1d 2e 2f" {
 		t.Errorf("requests: got %s", got)
 	}
-	if n := strings.Count(said, ": 1\r\n"); n != 6 {
-		t.Errorf("%d fields of handlers, want 6 in\n%s", n, said)
+	if n := strings.Count(received, ": 1\r\n"); n != 6 {
+		t.Errorf("%d fields of handlers, want 6 in\n%s", n, received)
 	}
 }

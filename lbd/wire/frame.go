@@ -17,7 +17,7 @@ const (
 	frameUntilClose              // by the end of the connection
 )
 
-// frameOf returns how the body of a response ends. settle must have been called.
+// frameOf returns how the body of a response ends. interpretHead must have been called.
 func frameOf(resp *http.Response) frame {
 	switch {
 	case resp.Request.Method == http.MethodHead || !mayHaveBody(resp.StatusCode) || resp.ContentLength == 0:

@@ -121,22 +121,22 @@ func TestPollerKeepsThePathOfItsURL(t *testing.T) {
 func TestPollerReplacesAConnection(t *testing.T) {
 	goOn := make(chan struct{})
 	for name, play := range map[string]script{
-		"that is closed after each answer": once(helloPage, 100),
-		"that was announced to end":        once(strings.Replace(helloPage, "\r\n", "\r\nConnection: close\r\n", 1), 100),
-		"that was spoken on while idle": func(host net.Conn, in *bufio.Reader) {
+		"closed after each response": once(helloPage, 100),
+		"with Connection: close":     once(strings.Replace(helloPage, "\r\n", "\r\nConnection: close\r\n", 1), 100),
+		"with data while idle": func(host net.Conn, in *bufio.Reader) {
 			_, _, err := take(in)
 			_, err2 := io.WriteString(host, helloPage+"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\n\r\n")
 			if err == nil && err2 == nil {
 				_, _, _ = take(in) // must never arrive
 			}
 		},
-		"that was reset": func(host net.Conn, in *bufio.Reader) {
+		"reset": func(host net.Conn, in *bufio.Reader) {
 			_, _, _ = take(in)
 			_, _ = io.WriteString(host, helloPage)
 			<-goOn
 			_ = host.(*net.TCPConn).SetLinger(0)
 		},
-		"that is closed when it is asked again": func(host net.Conn, in *bufio.Reader) {
+		"closed at the next request": func(host net.Conn, in *bufio.Reader) {
 			_, _, err := take(in)
 			_, err2 := io.WriteString(host, helloPage)
 			if err == nil && err2 == nil {
@@ -149,11 +149,11 @@ func TestPollerReplacesAConnection(t *testing.T) {
 			p := poller(t, h.url, Options{})
 			for i := range 3 {
 				wantPage(t, p, "/", "hello")
-				if name == "that was reset" && i < 2 {
+				if name == "reset" && i < 2 {
 					goOn <- struct{}{}
 				}
 			}
-			if name == "that was reset" {
+			if name == "reset" {
 				close(goOn)
 			}
 			if n := h.connections(); n != 3 {

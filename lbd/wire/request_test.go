@@ -65,7 +65,7 @@ func TestRequestsMatchNetHTTP(t *testing.T) {
 		"none":            func() io.Reader { return nil },
 		"no body":         func() io.Reader { return http.NoBody },
 		"in memory":       func() io.Reader { return strings.NewReader("hello") },
-		"of some size":    func() io.Reader { return strings.NewReader(long[:20000]) },
+		"medium":          func() io.Reader { return strings.NewReader(long[:20000]) },
 		"large":           func() io.Reader { return strings.NewReader(long) },
 		"unknown":         func() io.Reader { return plainReader{strings.NewReader("hello")} },
 		"unknown, large":  func() io.Reader { return plainReader{strings.NewReader(long)} },
@@ -79,7 +79,7 @@ func TestRequestsMatchNetHTTP(t *testing.T) {
 		"chunked":      func(r *http.Request) { r.TransferEncoding = []string{"chunked"} },
 		"zone":         func(r *http.Request) { r.URL.Host = "[fe80::1%25eth0]:80"; r.Host = "[fe80::1%eth0]:80" },
 		"query":        func(r *http.Request) { r.URL.RawQuery = "a=b&c=%0d"; r.URL.Path = "/ä b" },
-		"agent":        func(r *http.Request) { r.Header["User-Agent"] = []string{"one", "two"} },
+		"user agent":   func(r *http.Request) { r.Header["User-Agent"] = []string{"one", "two"} },
 		"repeatable":   func(r *http.Request) { r.Header["Idempotency-Key"] = nil },
 	}
 	for bodyName, body := range bodies {

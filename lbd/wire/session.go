@@ -30,9 +30,9 @@ type session struct {
 	readDeadline    time.Time // the read deadline that is set; zero when none is
 	head            *plainHead
 	writeFunc       func(fd uintptr) bool
-	toWrite         []byte // for put: what to write
-	nWritten        int    // of put: how much it wrote
-	writeErr        error  // of put: its error
+	toWrite         []byte // for writeFunc: what to write
+	nWritten        int    // of writeFunc: how much it wrote
+	writeErr        error  // of writeFunc: its error
 	requestTemplate *http.Request
 	reply           responder
 

@@ -141,10 +141,10 @@ func TestRequestOnFailingConnection(t *testing.T) {
 	key := func(r *http.Request) { r.Header["Idempotency-Key"] = nil }
 	once := func(r *http.Request) { r.GetBody = nil }
 	ways := map[string]struct {
-		change []func(*http.Request)
-		read   bool
-		said   string
-		served bool
+		change  []func(*http.Request)
+		read    bool
+		partial string
+		served  bool
 	}{
 		"GET":                           {[]func(*http.Request){get}, true, "", true},
 		"POST":                          {nil, true, "", false},
@@ -158,7 +158,7 @@ func TestRequestOnFailingConnection(t *testing.T) {
 	for name, w := range ways {
 		t.Run(name, func(t *testing.T) {
 			var deaths, dials atomic.Int32
-			dial := piped(dying(w.read, w.said, &deaths))
+			dial := piped(dying(w.read, w.partial, &deaths))
 			tr := transport(t, Options{DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
 				dials.Add(1)
 				return dial(ctx, network, addr)
