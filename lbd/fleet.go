@@ -33,7 +33,7 @@ type fleet struct {
 	// removing are the replicas to remove once their requests have finished.
 	removing map[string]bool
 	drained  map[string]string // who drained a replica, by its id; "" = an operator
-	ctx      context.Context   // of the goroutines in waiting
+	ctx      context.Context   // of the goroutines in removals
 	cancel   context.CancelFunc
 	removals sync.WaitGroup
 }
@@ -119,12 +119,12 @@ func (f *fleet) runtimeConfig(id string) service.ReplicaConfig {
 func (f *fleet) applyFound(cfg service.ReplicaConfig) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	requested, held := f.attached[cfg.ID]
-	if !held || requested.URL != cfg.URL || (requested.Model != "" && requested.Kind != "") {
+	attached, held := f.attached[cfg.ID]
+	if !held || attached.URL != cfg.URL || (attached.Model != "" && attached.Kind != "") {
 		return // detached or changed meanwhile
 	}
-	requested.Model, requested.Kind = cmp.Or(requested.Model, cfg.Model), cmp.Or(requested.Kind, cfg.Kind)
-	if _, err := f.runtime.AddReplica(requested); err != nil {
+	attached.Model, attached.Kind = cmp.Or(attached.Model, cfg.Model), cmp.Or(attached.Kind, cfg.Kind)
+	if _, err := f.runtime.AddReplica(attached); err != nil {
 		f.log.Error("replica cannot be attached", "replica", cfg.ID, "err", err)
 		delete(f.attached, cfg.ID)
 		f.prober.Stop(cfg.ID)
@@ -135,12 +135,12 @@ func (f *fleet) applyFound(cfg service.ReplicaConfig) {
 func (f *fleet) Remove(id string, epoch uint64) (removed bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	requested, held := f.attached[id]
+	attached, held := f.attached[id]
 	if !held {
 		return false, nil
 	}
-	if epoch != 0 && epoch < requested.Epoch {
-		return false, fmt.Errorf("removing replica %q: epoch %d, current %d: %w", id, epoch, requested.Epoch, proxy.ErrOlderEpoch)
+	if epoch != 0 && epoch < attached.Epoch {
+		return false, fmt.Errorf("removing replica %q: epoch %d, current %d: %w", id, epoch, attached.Epoch, proxy.ErrOlderEpoch)
 	}
 	if _, err := f.runtime.RemoveReplica(id, epoch); err != nil {
 		return false, err
@@ -158,12 +158,12 @@ func (f *fleet) dropReplica(id string) {
 }
 
 // removeWhenIdle removes a replica once its requests have finished; no new ones are sent to it. held is false
-// if it is unknown. ours is false if the controller assigned it: then it stays.
+// if it is unknown. fromConfig is false if the controller assigned it: then it stays.
 func (f *fleet) removeWhenIdle(id string) (held, fromConfig bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	requested, held := f.attached[id]
-	if !held || requested.Epoch > 0 {
+	attached, held := f.attached[id]
+	if !held || attached.Epoch > 0 {
 		return held, false
 	}
 	if !f.runtime.DrainReplica(id) { // it has no requests: its model is not known
@@ -230,7 +230,7 @@ func (f *fleet) Drain(id, by string) bool {
 // List returns all replicas with everything known about them, sorted by id.
 func (f *fleet) List() []admin.Replica {
 	f.mu.Lock()
-	requested, drained := maps.Clone(f.attached), maps.Clone(f.drained)
+	attached, drained := maps.Clone(f.attached), maps.Clone(f.drained)
 	f.mu.Unlock()
 	served := map[string]service.ReplicaConfig{}
 	for _, r := range f.runtime.Replicas() {
@@ -244,9 +244,9 @@ func (f *fleet) List() []admin.Replica {
 	for _, s := range f.prober.Status() {
 		probes[s.Replica.ID] = s
 	}
-	list := make([]admin.Replica, 0, len(requested))
-	for _, id := range slices.Sorted(maps.Keys(requested)) {
-		r := admin.Replica{ReplicaConfig: requested[id], HitRate: probes[id].HitRate, DrainedBy: drained[id]}
+	list := make([]admin.Replica, 0, len(attached))
+	for _, id := range slices.Sorted(maps.Keys(attached)) {
+		r := admin.Replica{ReplicaConfig: attached[id], HitRate: probes[id].HitRate, DrainedBy: drained[id]}
 		if cfg, ok := served[id]; ok {
 			r.ReplicaConfig = cfg
 		}

@@ -101,7 +101,7 @@ type streamRelay struct {
 	watch   *time.Timer
 	events  openai.Splitter
 	pending *buffer.Buffer  // of an incomplete event; nil when there is none
-	memory  quota.MemoryUse // memory of part
+	memory  quota.MemoryUse // memory of pending
 	result  forwardResult
 }
 
@@ -187,7 +187,7 @@ const (
 )
 
 // forwardEvents sends the complete events at the start of b to the client and returns the remaining bytes: an
-// event of most bytes at most; a longer one is sent in pieces.
+// event of limit bytes at most; a longer one is sent in pieces.
 func (x *exchange) forwardEvents(resp *http.Response, b []byte, events *openai.Splitter, limit int, now time.Time) (rest []byte, how forwardResult) {
 	before := x.answer.Tokens
 	if x.splice == nil {

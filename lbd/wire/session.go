@@ -24,7 +24,7 @@ const (
 type session struct {
 	fastPath        *FastPath
 	in              connReader
-	id              uint64 // in hangups
+	id              uint64 // in hangupWatcher.sessions
 	remoteAddr      string // the client's address
 	state           atomic.Int32
 	readDeadline    time.Time // the read deadline that is set; zero when none is
