@@ -78,8 +78,8 @@ func DefaultLimits() Limits {
 		Stall:     30 * time.Second,  // the connection's own buffers hold minutes of text before that
 
 		MaxEvent:       1 << 20, // inlined audio; a token is 300 bytes
-		MaxHeldAnswer:  1 << 20, // 50 times a long answer
-		MaxKeyedAnswer: 1 << 18, // 64,000 tokens, longer than any engine's answer
+		MaxHeldAnswer:  1 << 20, // 50 times a long response
+		MaxKeyedAnswer: 1 << 18, // 64,000 tokens, longer than any response of an engine
 
 		MaxContinuedText: 1 << 18, // as MaxKeyedAnswer
 		MaxContinuedBody: 1 << 20, // a prompt of 250,000 tokens; larger bodies are images, and few

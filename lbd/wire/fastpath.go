@@ -137,7 +137,7 @@ func (f *FastPath) beginShutdown(err error) {
 	}
 }
 
-// signalIfEmpty closes empty when no session is left. The lock must be held.
+// signalIfEmpty closes drained when no session is left. The lock must be held.
 func (f *FastPath) signalIfEmpty() {
 	if !f.closing || len(f.sessions) > 0 {
 		return

@@ -32,7 +32,7 @@ func rawOf(nc net.Conn) syscall.RawConn {
 	return raw
 }
 
-// peekOnce tries to read a byte without waiting; c.fail is the result.
+// peekOnce tries to read a byte without waiting; c.readErr is the result.
 func (c *connReader) peekOnce(fd uintptr) bool {
 	var one [1]byte
 	c.readBytes, c.readErr = readNow(fd, one[:])
