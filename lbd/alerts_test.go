@@ -40,7 +40,7 @@ func TestMissingControllerRaisesAlert(t *testing.T) {
 		}
 		renew()
 		at := time.Now()
-		time.Sleep(5 * time.Second) // as long as another one takes to take over
+		time.Sleep(5 * time.Second) // as long as another controller takes to take over
 		if got := b.alerts(time.Now()); len(got) > 0 {
 			t.Errorf("after 5 s: %v", got)
 		}

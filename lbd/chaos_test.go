@@ -99,7 +99,7 @@ func survive(t *testing.T, seed uint64) *ledger {
 	}
 	b := w.book()
 	if t.Failed() {
-		t.Logf("what was done:\n%s", strings.Join(w.history, "\n"))
+		t.Logf("actions:\n%s", strings.Join(w.history, "\n"))
 	}
 	return b
 }
@@ -191,7 +191,7 @@ func (w *world) book() *ledger {
 	for _, d := range w.deaths {
 		b.deaths = append(b.deaths, *d)
 		if d.decided > maxProbes {
-			w.Errorf("%s was taken for dead after %d probes", d.slot.cfg.ID, d.decided)
+			w.Errorf("%s counted as dead after %d probes", d.slot.cfg.ID, d.decided)
 		}
 	}
 	for _, s := range w.slots {

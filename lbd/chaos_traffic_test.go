@@ -136,7 +136,7 @@ func (e *scriptedEngine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
-		return // its client has gone
+		return // its client has disconnected
 	}
 	var requested struct {
 		Stream     bool
@@ -160,7 +160,7 @@ func (e *scriptedEngine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	e.call(w, r, requested.Stream, last.Content)
 }
 
-// call answers with a tool call whose arguments tell what was asked.
+// call responds with a tool call whose arguments repeat the request.
 func (e *scriptedEngine) call(w http.ResponseWriter, r *http.Request, stream bool, requested string) {
 	if !stream {
 		w.Header().Set("Content-Type", "application/json")
@@ -182,7 +182,7 @@ func (e *scriptedEngine) call(w http.ResponseWriter, r *http.Request, stream boo
 	_, _ = io.WriteString(w, `data: {"choices":[{"index":0,"delta":{},"finish_reason":"tool_calls"}]}`+"\n\ndata: [DONE]\n\n")
 }
 
-// wish builds a request from fields and fetches its response.
+// wish builds a request from fields and fetches its expected response.
 func (e *scriptedEngine) wish(t *testing.T, kind, path string, session int, fields map[string]any) chaosRequest {
 	t.Helper()
 	w := chaosRequest{kind: kind, path: path, session: fmt.Sprint(kind, session)}
@@ -208,7 +208,7 @@ func (e *scriptedEngine) wish(t *testing.T, kind, path string, session int, fiel
 	return w
 }
 
-// read puts an answer together; each is called after each event.
+// read assembles a response; each is called after each event.
 func (s *clientResponse) read(r *bufio.Reader, stream bool, each func()) error {
 	if !stream {
 		whole, err := io.ReadAll(r)
@@ -243,13 +243,13 @@ const (
 	served    outcome = "served"
 	rejected  outcome = "rejected"
 	cancelled outcome = "cancelled" // by the client
-	broken    outcome = "broken"    // told so in an error event
-	orphaned  outcome = "orphaned"  // its balancer was killed while it had it
+	broken    outcome = "broken"    // reported in an error event
+	orphaned  outcome = "orphaned"  // its balancer was killed during the request
 	unreached outcome = "unreached" // nobody accepted the connection: no balancer ever had it
 	lost      outcome = "lost"      // none of these
 )
 
-// attempt is a request on its way and how it ended.
+// attempt is a request in flight and how it ended.
 type attempt struct {
 	chaosRequest
 	id      string
@@ -259,11 +259,11 @@ type attempt struct {
 	latest  time.Time
 	pause   time.Duration // the longest between two events
 	reply   clientResponse
-	noUsage bool // it was asked for and did not come
+	noUsage bool // it was requested and did not arrive
 }
 
-// send asks a balancer and judges the answer. gone tells whether the balancer was
-// lost since the request began; slow readers take their time.
+// send sends a request to a balancer and checks the response. gone reports whether the balancer was
+// lost since the request began; slow readers read slowly.
 func (a *attempt) send(ctx context.Context, hc *http.Client, base string, tier string, slow bool, gone func() bool) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, base+a.path, strings.NewReader(a.body))
 	if err != nil {
@@ -296,7 +296,7 @@ func (a *attempt) send(ctx context.Context, hc *http.Client, base string, tier s
 	a.judge()
 }
 
-// event notes the time of an event.
+// event records the time of an event.
 func (a *attempt) event(ctx context.Context, slow bool) {
 	now := time.Now()
 	if a.first.IsZero() {
@@ -315,7 +315,7 @@ func (a *attempt) event(ctx context.Context, slow bool) {
 	}
 }
 
-// cut judges a connection that broke.
+// cut classifies an interrupted connection.
 func (a *attempt) cut(ctx context.Context, err error, gone func() bool) {
 	var op *net.OpError
 	switch {
@@ -330,7 +330,7 @@ func (a *attempt) cut(ctx context.Context, err error, gone func() bool) {
 	}
 }
 
-// refused judges an answer that is an error.
+// refused classifies an error response.
 func (a *attempt) refused(ctx context.Context, status int, body *bufio.Reader, gone func() bool) {
 	err := a.reply.read(body, false, nil)
 	code, _, _ := strings.Cut(a.reply.broken, ":")
@@ -344,7 +344,7 @@ func (a *attempt) refused(ctx context.Context, status int, body *bufio.Reader, g
 	}
 }
 
-// judge holds an answer that came to an end to what the engine would have said.
+// judge compares a complete response with the expected one.
 func (a *attempt) judge() {
 	got, want := a.reply, a.want
 	whole := got.text == want.text && got.tools == want.tools && got.finish == want.finish

@@ -23,8 +23,8 @@ import (
 	"skyserve/lbd/proxy"
 )
 
-// world is a service of two regions with a controller, whose every connection can
-// come to harm.
+// world is a service of two regions with a controller. Faults can be injected into each of its
+// connections.
 type world struct {
 	*testing.T
 	seed    uint64
@@ -34,7 +34,7 @@ type world struct {
 	control *watcher
 	wishes  []chaosRequest
 	calls   atomic.Int64
-	done    context.Context // ends when no new requests are to be made
+	done    context.Context // ends when no new requests are to be sent
 
 	mu       sync.Mutex
 	attempts []*attempt
@@ -43,16 +43,15 @@ type world struct {
 	history  []string
 }
 
-// chaosEngine is an engine at the end of a line.
+// chaosEngine is an engine behind a link.
 type chaosEngine struct {
 	id     string
-	direct string // past the line
+	direct string // without the link
 	line   *link
 	region service.Region
 }
 
-// balancerSlot is a balancer's place in the service; one that is killed is followed by
-// another.
+// balancerSlot is a place for a balancer in the service; one that is killed is replaced by another.
 type balancerSlot struct {
 	cfg                service.BalancerConfig
 	front, back, admin *link // for clients, peers and the controller
@@ -68,31 +67,31 @@ func (s *balancerSlot) now() (*node, *death) {
 	return s.node, s.died
 }
 
-// death is a balancer that was killed, and what became of its clients.
+// death is a balancer that was killed, and what happened to its clients.
 type death struct {
 	slot     *balancerSlot
 	at       time.Time
-	alone    bool          // it was the only one of its region
-	orphans  int           // requests that it had
-	decided  int           // probes of the controller until it was taken for dead
+	alone    bool          // it was the only one in its region
+	orphans  int           // its requests
+	decided  int           // probes of the controller until it counted as dead
 	probes   int           // until the first replica was adopted; 0 = none yet
 	adopted  time.Duration // until then
 	served   []time.Duration
 	adoption chan struct{} // closed at the first
 }
 
-// tally counts how clients saw the requests of one balancer end. Of an unclear one
-// the balancer may have heard or not, and may have ended it in any way.
+// tally counts how the requests of one balancer ended for its clients. An unclear request may or may
+// not have reached the balancer, and may have ended in any way there.
 type tally struct {
 	ends    map[outcome]int
 	unclear int
 }
 
-// limits are those of a balancer that does not wait long for what has died.
+// limits returns those of a balancer that detects failures quickly.
 var hasty = proxy.Limits{FirstByte: 1500 * time.Millisecond, Idle: 2 * time.Second, Answer: 3 * time.Second, Silent: 400 * time.Millisecond, Decisions: 1 << 16}
 
-// newWorld makes a service with two balancers and four replicas in the one region,
-// and one balancer and two replicas in the other.
+// newWorld returns a service with two balancers and four replicas in one region, and one balancer and
+// two replicas in the other.
 func newWorld(t *testing.T, seed uint64) *world {
 	random := rand.New(rand.NewPCG(seed, 0))
 	w := &world{T: t, seed: seed, policy: policyOf(seed), tallies: map[*node]*tally{}}
@@ -133,7 +132,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	return w
 }
 
-// policyOf is each policy in turn.
+// policyOf returns the policies in rotation.
 func policyOf(seed uint64) string {
 	names := slices.DeleteFunc(policy.Names(), func(name string) bool { return strings.Contains(name, ":") })
 	return names[seed%uint64(len(names))]
@@ -141,7 +140,7 @@ func policyOf(seed uint64) string {
 
 func newChaosEngine(t *testing.T, id string, region service.Region) *chaosEngine {
 	t.Helper()
-	// How many tokens an event holds differs from engine to engine.
+	// How many tokens an event contains differs from engine to engine.
 	interval := 1 + 3*(int(id[len(id)-1]+id[len(id)-2])%3)
 	sim, err := server.New(server.Options{Model: "llama", Speed: 16, Seed: voice, StreamInterval: interval})
 	if err != nil {
@@ -156,7 +155,7 @@ func newChaosEngine(t *testing.T, id string, region service.Region) *chaosEngine
 	return &chaosEngine{id: id, direct: web.URL, line: newLink(t, web.Listener.Addr().String()), region: region}
 }
 
-// sit starts a balancer on a seat.
+// sit starts a balancer in a slot.
 func (w *world) sit(s *balancerSlot) {
 	n := start(w.T, s.cfg, Options{DrainTimeout: time.Millisecond, limits: hasty})
 	for l, base := range map[*link]string{s.front: n.public, s.back: n.public, s.admin: n.adminURL} {
@@ -171,7 +170,7 @@ func (w *world) sit(s *balancerSlot) {
 	s.mu.Unlock()
 }
 
-// kill ends the balancer of a seat without a word to anybody.
+// kill ends the balancer in a slot without a shutdown.
 func (w *world) kill(s *balancerSlot) *death {
 	d := &death{slot: s, at: time.Now(), alone: w.nearest(s)[1].cfg.Region != s.cfg.Region, adoption: make(chan struct{})}
 	s.mu.Lock()
@@ -186,7 +185,7 @@ func (w *world) kill(s *balancerSlot) *death {
 	s.front.cut()
 	s.back.cut()
 	n.stop()
-	_ = n.wait() // what it had ends with an error
+	_ = n.wait() // its requests end with an error
 	return d
 }
 
@@ -204,7 +203,7 @@ func (w *world) controlled(cfg service.ControllerConfig) {
 	})
 }
 
-// watcher hears from the controller's log what it did.
+// watcher extracts the controller's actions from its log.
 type watcher struct {
 	slog.Handler
 	world    *world
@@ -225,7 +224,7 @@ func (c *watcher) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// attribute is the value of an attribute of a log's line.
+// attribute returns the value of an attribute of a log line.
 func attribute(r slog.Record, key string) (value string) {
 	r.Attrs(func(a slog.Attr) bool {
 		if a.Key == key {
@@ -236,7 +235,7 @@ func attribute(r slog.Record, key string) (value string) {
 	return value
 }
 
-// decided notes that a balancer was taken for dead.
+// decided records that a balancer counts as dead.
 func (w *world) decided(id string) {
 	for _, s := range w.slots {
 		if _, d := s.now(); d != nil && s.cfg.ID == id {
@@ -247,7 +246,7 @@ func (w *world) decided(id string) {
 	}
 }
 
-// attached notes that a replica was given to a balancer.
+// attached records that a replica was assigned to a balancer.
 func (w *world) attached(replica string) {
 	for _, s := range w.slots {
 		_, d := s.now()
@@ -264,15 +263,15 @@ func (w *world) attached(replica string) {
 	}
 }
 
-// note writes down what was done, for the case that something goes wrong.
+// note records an action for the failure report.
 func (w *world) note(format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.history = append(w.history, fmt.Sprintf(format, args...))
 }
 
-// client sends requests, each to the balancer at home or, where that is dead, to
-// the next one, until done ends.
+// client sends requests, each to its home balancer or, if that is dead, to the next one, until done
+// ends.
 func (w *world) client(i int) {
 	random := rand.New(rand.NewPCG(w.seed, uint64(1000+i)))
 	hc := &http.Client{Transport: &http.Transport{DialContext: w.dial}}
@@ -288,13 +287,13 @@ func (w *world) client(i int) {
 	}
 }
 
-// dated is a client's connection that knows how often its line had broken before.
+// dated is a client's connection that stores how often its link had failed before.
 type dated struct {
 	net.Conn
 	breaks int
 }
 
-// dial connects a client to a seat.
+// dial connects a client to a slot.
 func (w *world) dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	breaks := 0
 	for _, s := range w.slots {
@@ -309,7 +308,7 @@ func (w *world) dial(ctx context.Context, network, addr string) (net.Conn, error
 	return &dated{c, breaks}, nil
 }
 
-// nearest lists the seats in the order in which the clients of one try them.
+// nearest returns the slots in the order in which a client tries them.
 func (w *world) nearest(home *balancerSlot) []*balancerSlot {
 	list := []*balancerSlot{home}
 	for _, near := range []bool{true, false} {
@@ -322,7 +321,7 @@ func (w *world) nearest(home *balancerSlot) []*balancerSlot {
 	return list
 }
 
-// try sends one request to one seat.
+// try sends one request to one slot.
 func (w *world) try(hc *http.Client, home, s *balancerSlot, request chaosRequest, random *rand.Rand) *attempt {
 	a := &attempt{chaosRequest: request, id: fmt.Sprintf("c%d", w.calls.Add(1))}
 	ctx, leave := context.WithCancel(context.Background())
@@ -334,7 +333,7 @@ func (w *world) try(hc *http.Client, home, s *balancerSlot, request chaosRequest
 	tier := []string{"IW-F", "IW-N", "NIW"}[random.IntN(3)]
 	slow := random.IntN(10) == 0
 	before, death := s.now()
-	var breaks atomic.Int64 // of the line when the connection was made, which may have been for an earlier request
+	var breaks atomic.Int64 // of the link when the connection was opened, possibly for an earlier request
 	breaks.Store(int64(s.front.broken()))
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) {
 		if c, ok := i.Conn.(*dated); ok {

@@ -138,7 +138,7 @@ func TestCoreConfig(t *testing.T) {
 		t.Errorf("got %+v", c)
 	}
 	if c.Deferred != (core.DeferredRule{}) {
-		t.Errorf("deferred work is held: %+v", c.Deferred)
+		t.Errorf("deferred requests are held: %+v", c.Deferred)
 	}
 	if c.Order != core.OrderDPA || c.TauN != 4*time.Second || c.TauP != 3*time.Second {
 		t.Errorf("order %s, tau_n %v, tau_p %v", c.Order, c.TauN, c.TauP)

@@ -213,7 +213,7 @@ func TestComplaint6HangupReachesEngine(t *testing.T) {
 					var left sync.WaitGroup
 					left.Go(func() {
 						if _, err := n.say(ctx, client(t), stream, turn{"user", "hello"}); err == nil {
-							t.Error("it was answered")
+							t.Error("it got a response")
 						}
 					})
 					<-requested
@@ -315,7 +315,7 @@ func (g *gate) arrive(engine string) {
 // conversation is the key, not its first message.
 func TestComplaint10WholeConversationIsTheKey(t *testing.T) {
 	cfg := config("lb-us-0", "local/us")
-	cfg.Balancer.Policy = "skylb" // goes by the prefix alone, however slow this machine makes a replica look
+	cfg.Balancer.Policy = "skylb" // uses the prefix alone, however slow this machine makes a replica look
 	held := &gate{open: make(chan struct{})}
 	for _, id := range []string{"us-0", "us-1", "us-2"} {
 		cfg.Replicas = append(cfg.Replicas, service.ReplicaConfig{ID: id, URL: held.before(t, simulated(t)), Model: "llama", Kind: service.EngineSim})

@@ -80,7 +80,7 @@ func FuzzParseConfig(f *testing.F) {
 	f.Add([]byte(`{"id":"lb","replicas":[{"url":"http://h"}]}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if len(data) > 512 {
-			return // what is nested deeply costs the parser much time, and tells nothing of ours
+			return // deep nesting takes the parser much time, and tests none of our code
 		}
 		if cfg, err := parseConfig("f", data); err == nil {
 			_ = Check(cfg, Options{}) // must not panic on whatever was accepted

@@ -43,7 +43,7 @@ func TestShutdownUnderLoadLosesNothing(t *testing.T) {
 		t.Error("a new request does not close its connection")
 	}
 	busy.set(func(e *engine) { e.waiting = 0 })
-	for range 5 { // a peer may not know yet: what it forwards comes back to it
+	for range 5 { // a peer may not know yet: what it forwards is bounced
 		if got := ask(t, hc, here.public, "llama"); got.status != http.StatusOK {
 			t.Errorf("a request beside the ending balancer got %+v", got)
 		}

@@ -22,7 +22,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, // what nothing ends: an authority for tests, a limit by account, for 5 s what held a lock file,
+	goleak.VerifyTestMain(m, // goroutines that nothing stops: a test CA, a rate limit per account, for 5 s a lock file,
 		// and at times the file of a stream that a store of NATS makes while it is stopped (nats-server 2.15)
 		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server.(*fileStore).flushStreamStateLoop"),
 		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server/ats.Register.func1"),

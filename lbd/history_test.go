@@ -324,7 +324,7 @@ func TestServicesSharingAStoreAreIsolated(t *testing.T) {
 		t.Fatalf("got %+v", got)
 	}
 	testkit.Eventually(t, "the store can be reached", func() bool { _, complete := requests(first); return complete })
-	first.stop() // which stores what it counted
+	first.stop() // it stores what it counted
 	if err := first.wait(); err != nil {
 		t.Fatal(err)
 	}

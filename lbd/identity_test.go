@@ -180,7 +180,7 @@ func TestRenewedIdentityIsReloaded(t *testing.T) {
 	renewed := f.files(identity.Balancer, "lb-us-0", 2*time.Hour)
 	at := time.Now().Add(time.Minute)
 	for _, file := range []string{renewed.Cert, renewed.Key} {
-		if err := os.Chtimes(file, at, at); err != nil { // file systems may not tell two writes of one instant apart
+		if err := os.Chtimes(file, at, at); err != nil { // file systems may not distinguish two writes at one instant
 			t.Fatal(err)
 		}
 	}

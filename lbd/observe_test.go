@@ -96,7 +96,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 		}
 		for _, label := range labels {
 			if slices.Contains([]string{"request", "tenant", "session", "prompt", "user"}, label) {
-				t.Errorf("%s has the label %s, which has no bound", m[1], label)
+				t.Errorf("%s has the label %s, which is unbounded", m[1], label)
 			}
 		}
 		delete(rows, m[1])
@@ -143,7 +143,7 @@ func TestMetricsOfTraffic(t *testing.T) {
 			continue
 		}
 		if kind := strings.ToLower(f.GetType().String()); rows[name][0] != kind {
-			t.Errorf("%s is a %s, docs/metrics.md says %q", name, kind, rows[name][0])
+			t.Errorf("%s is a %s, docs/metrics.md has %q", name, kind, rows[name][0])
 		}
 	}
 	for _, name := range []string{"skyserve_build_info", "skyserve_requests_total", "skyserve_e2e_seconds", "skyserve_queue_seconds", "skyserve_step_seconds", "skyserve_replica_info", "skyserve_replica_report_age_seconds"} {

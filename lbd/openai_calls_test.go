@@ -72,7 +72,7 @@ func TestOfficialClientsResponses(t *testing.T) {
 	}
 	kept, err := api.Responses.Get(ctx, previous, responses.ResponseGetParams{})
 	if err != nil || kept.ID != previous || kept.OutputText() == "" {
-		t.Errorf("asked for again: %+v, %v", kept, err)
+		t.Errorf("fetched again: %+v, %v", kept, err)
 	}
 	items, err := api.Responses.InputItems.List(ctx, previous, responses.InputItemListParams{})
 	if err != nil || len(items.Data) != 1 || items.Data[0].Content.OfInputItemContentList[0].Text != "And why there?" {
@@ -83,7 +83,7 @@ func TestOfficialClientsResponses(t *testing.T) {
 	}
 	var gone *openai.Error
 	if _, err := api.Responses.Get(ctx, previous, responses.ResponseGetParams{}); !errors.As(err, &gone) || gone.StatusCode != http.StatusNotFound {
-		t.Errorf("what was deleted: %v", err)
+		t.Errorf("a deleted response: %v", err)
 	}
 	lost := ask("And then?")
 	lost.PreviousResponseID = openai.String("resp_of_another_time")
@@ -174,7 +174,7 @@ func TestOfficialClientsOtherCalls(t *testing.T) {
 		text, _ := io.ReadAll(resp.Body)
 		resp.Body.Close()
 		if resp.StatusCode != http.StatusOK || !bytes.Contains(text, []byte(want)) {
-			t.Errorf("%s answers %d %s", path, resp.StatusCode, text)
+			t.Errorf("%s returns %d %s", path, resp.StatusCode, text)
 		}
 	}
 	n.quiet(t)
@@ -241,7 +241,7 @@ func TestOfficialClientsToolsAndForms(t *testing.T) {
 		t.Errorf("%+v, %v", formed, err)
 	}
 	if got := <-requested; !bytes.Contains(got["response_format"], []byte(`"strict":true`)) || !bytes.Contains(got["messages"], []byte(`"tool_call_id":"call_1"`)) {
-		t.Errorf("the engine was asked for %s after %s", got["response_format"], got["messages"])
+		t.Errorf("the engine got the format %s after %s", got["response_format"], got["messages"])
 	}
 	n.quiet(t)
 }
@@ -262,7 +262,7 @@ func TestOfficialClientCancels(t *testing.T) {
 	cancel()
 	<-p.gone
 	if stream.Next() || !errors.Is(stream.Err(), context.Canceled) {
-		t.Errorf("it goes on: %v", stream.Err())
+		t.Errorf("it continues: %v", stream.Err())
 	}
 	n.quiet(t)
 }

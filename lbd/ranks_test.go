@@ -41,7 +41,7 @@ func TestRanksAppearAsOneReplica(t *testing.T) {
 		t.Errorf("a replica without ranks: %+v", got)
 	}
 	if got = viewOf(service.ReplicaConfig{ID: "us-2", DataParallel: 2}, views); got != nil {
-		t.Errorf("one that the core does not know: %+v", got)
+		t.Errorf("one that core does not know: %+v", got)
 	}
 }
 
@@ -86,7 +86,7 @@ func TestRequestsUseAllRanks(t *testing.T) {
 			if s := n.snapshot(t); len(s.Regions) != 1 || len(s.Regions[0].Replicas) != 1 || s.Regions[0].Replicas[0].ID != "us-0" {
 				t.Errorf("shown as %+v", s.Regions)
 			}
-			// Adding it again changes nothing; taking it out takes all ranks.
+			// Adding it again changes nothing; removing it removes all ranks.
 			cfg := n.worker(t, "us-0").ReplicaConfig
 			if added, err := n.admin.AddWorker(t.Context(), cfg); err != nil || added {
 				t.Errorf("added again: %v, %v", added, err)

@@ -91,7 +91,7 @@ func TestSlowClients(t *testing.T) {
 					t.Errorf("the connection was closed after %s, want %s", took, c.after)
 				}
 				if resp, err := http.ReadResponse(bufio.NewReader(strings.NewReader(string(answer))), nil); c.status != 0 && (err != nil || resp.StatusCode != c.status) {
-					t.Errorf("answered %.200q, want %d", answer, c.status)
+					t.Errorf("got %.200q, want %d", answer, c.status)
 				}
 				if got := rt.View().Counts; got.Arrived != 0 {
 					t.Errorf("counts %+v", got)

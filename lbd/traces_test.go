@@ -225,7 +225,7 @@ func TestSecretsAreNotExposed(t *testing.T) {
 	for place, text := range map[string]string{"the log": log.String(), "the metrics": string(metrics), "the traces": traces.String()} {
 		for name, secret := range secrets {
 			if strings.Contains(text, secret) {
-				t.Errorf("%s shows what is secret (%s)", place, name)
+				t.Errorf("%s shows a secret (%s)", place, name)
 			}
 		}
 	}

@@ -239,7 +239,7 @@ func TestQuotaCoversAllBalancers(t *testing.T) {
 		}
 		c.set(func(c *fakeUsageStore) { c.away = errAway })
 		if rows, complete := keptUS.Usage(t.Context(), january); len(rows) != 2 || complete {
-			t.Errorf("usage without the store: %+v, %v; want what is known", rows, complete)
+			t.Errorf("usage without the store: %+v, %v; want the local usage", rows, complete)
 		}
 		c.set(func(c *fakeUsageStore) { c.away = nil })
 	})
@@ -274,7 +274,7 @@ func TestKilledBalancerLosesLastSeconds(t *testing.T) {
 			keys.use("acme", 1)
 			time.Sleep(time.Second)
 		}
-		c.set(func(c *fakeUsageStore) { c.away = errAway }) // what it does at its end reaches nobody
+		c.set(func(c *fakeUsageStore) { c.away = errAway }) // writes at its shutdown fail
 		stop()
 		if n := c.tokens(january, "acme"); n < 10-int64(usageInterval/time.Second) {
 			t.Errorf("%d of 10 tokens are stored", n)
@@ -297,7 +297,7 @@ func TestUsageOfEarlierDaysAndMonths(t *testing.T) {
 		us.use("acme", 3)
 		time.Sleep(time.Minute / 2)
 		if got := c.months(); got != "1999-10 1999-11 1999-12 2000-01" {
-			t.Errorf("%s are kept, want the running month and three before it", got)
+			t.Errorf("%s are kept, want the current month and three before it", got)
 		}
 		if q := eu.quota("acme"); q.Day.PromptTokens != 3 || q.Month.PromptTokens != 3 {
 			t.Errorf("on the 30th: %+v", q)

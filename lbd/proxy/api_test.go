@@ -56,7 +56,7 @@ func TestReady(t *testing.T) {
 	want := func(status int, why string) {
 		t.Helper()
 		if code, body := b.get("/readyz"); code != status || !strings.Contains(body, why) {
-			t.Errorf("readyz answers %d %q, want %d %q", code, body, status, why)
+			t.Errorf("readyz returns %d %q, want %d %q", code, body, status, why)
 		}
 	}
 	want(503, "no replica is attached")
@@ -66,12 +66,12 @@ func TestReady(t *testing.T) {
 	want(503, "no replica is ready and no peer can serve\n")
 	b.Step(core.Event{Kind: core.EventReplicaReport, Target: "us-0", Report: &core.Report{Reason: "dial tcp 10.0.0.7:8000: no route to host"}})
 	if _, body := b.get("/readyz"); strings.Contains(body, "10.0.0.7") {
-		t.Errorf("readyz, which asks nobody for a key, names a machine: %q", body)
+		t.Errorf("readyz, which requires no key, names a machine: %q", body)
 	}
 	b.report("us-0")
 	want(200, "ok")
 	if !b.DrainReplica("us-0") || b.DrainReplica("us-9") {
-		t.Error("draining does not tell a known replica from an unknown one")
+		t.Error("draining does not distinguish a known replica from an unknown one")
 	}
 	want(503, "draining")
 }
@@ -101,7 +101,7 @@ func TestMalformedBodies(t *testing.T) {
 	} {
 		got := expect(t, b.post(chatPath, body), http.StatusBadRequest, "invalid_json")
 		if message, _, _ := apiErrorOf(t, got); !strings.HasSuffix(message, found) {
-			t.Errorf("%q is answered %q, want ... %q", body, message, found)
+			t.Errorf("%q returns %q, want ... %q", body, message, found)
 		}
 	}
 	if c := b.View().Counts; c.Arrived != 0 {
@@ -117,7 +117,7 @@ func TestUnknownModels(t *testing.T) {
 	} {
 		got := expect(t, b.post(chatPath, body), http.StatusNotFound, "model_not_found")
 		if message, _, _ := apiErrorOf(t, got); !contains(message, found, "available models: chat-small, "+testModel) {
-			t.Errorf("%s is answered %q", body, message)
+			t.Errorf("%s returns %q", body, message)
 		}
 	}
 }
@@ -228,11 +228,11 @@ func TestKeys(t *testing.T) {
 		}
 		expect(t, b.post(chatPath, plainBody, header), status, code)
 		if got, _ := b.get("/v1/models", header); got != status {
-			t.Errorf("%s: /v1/models answers %d, want %d", header, got, status)
+			t.Errorf("%s: /v1/models returns %d, want %d", header, got, status)
 		}
 	}
 	if got, _ := b.get("/healthz"); got != 200 {
-		t.Errorf("healthz wants a key: %d", got)
+		t.Errorf("healthz requires a key: %d", got)
 	}
 	if c := b.settled(); c.Arrived != 2 {
 		t.Errorf("counts %+v, want two arrivals", c)

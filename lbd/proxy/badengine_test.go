@@ -131,7 +131,7 @@ func TestFaultyEnginesAreRetried(t *testing.T) {
 			b.attach("us-1", engine(t, speakRaw(chunk("x")+doneEvent)))
 			resp := b.post(chatPath, streamBody)
 			if got := expect(t, resp, http.StatusOK, ""); got != chunk("x")+doneEvent || resp.Header.Get(headerReplica) != "us-1" {
-				t.Errorf("%s answered %q", resp.Header.Get(headerReplica), got)
+				t.Errorf("%s returned %q", resp.Header.Get(headerReplica), got)
 			}
 			b.free()
 		})

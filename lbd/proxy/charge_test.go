@@ -127,7 +127,7 @@ func TestCancelledRequestIsChargedForGenerated(t *testing.T) {
 			b.hangUp(c.body, c.after)
 			used := b.usedBy("acme").Minus(before)
 			if used.Requests != 1 || used.PromptTokens <= 0 || used.OutputTokens < c.from || used.OutputTokens > c.to {
-				t.Errorf("%s: used %+v, want %d to %d tokens of answers", name, used, c.from, c.to)
+				t.Errorf("%s: used %+v, want %d to %d output tokens", name, used, c.from, c.to)
 			}
 		})
 	}
@@ -159,7 +159,7 @@ func TestUnparsedResponsesAreCharged(t *testing.T) {
 			w := b.hangUp(bodyOf(false, `,"max_tokens":1900`), 0)
 			used := b.usedBy("acme").Minus(before)
 			if w.Code != http.StatusOK || used.Requests != 1 || used.OutputTokens < 1700 || used.OutputTokens > 1900 {
-				t.Errorf("%s: answered %d, used %+v, want 1,700 to 1,900 tokens of an answer", name, w.Code, used)
+				t.Errorf("%s: status %d, used %+v, want 1,700 to 1,900 output tokens", name, w.Code, used)
 			}
 		})
 	}

@@ -136,7 +136,7 @@ func TestContinuousUsagePerEngine(t *testing.T) {
 		b.attachAs("us-0", engine(t, continuousEngine(bodies, []string{"a"}, 1, 9, doneEvent)), kind)
 		read(t, b.post(chatPath, streamBody))
 		if body := <-bodies; strings.Contains(body, "continuous_usage_stats") {
-			t.Errorf("an engine of kind %q was asked: %s", kind, body)
+			t.Errorf("an engine of kind %q got the option: %s", kind, body)
 		}
 	}
 	answers := continuousEngine(bodies, []string{"a"}, 1, 9, doneEvent)
@@ -236,7 +236,7 @@ func TestEventsCountAsTokensOnlyIfLearned(t *testing.T) {
 			}
 			if c.goesOn {
 				if body := <-bodies; strings.Contains(c.more, `:40`) && !strings.Contains(body, `"max_tokens":38`) {
-					t.Errorf("the rest was asked for as %s", body)
+					t.Errorf("the continuation is %s", body)
 				}
 			}
 			lawful(t, b.settled())

@@ -53,14 +53,14 @@ func TestDecisionContainsRequest(t *testing.T) {
 		t.Errorf("got %+v", d)
 	}
 	if len(d.Tries) != 2 {
-		t.Fatalf("tries %+v, want one that failed and one that did not", d.Tries)
+		t.Fatalf("attempts %+v, want one that failed and one that did not", d.Tries)
 	}
 	first, second := d.Tries[0], d.Tries[1]
 	if first.Failure != "us-0 returned 500" || first.EndedMillis == nil || *first.EndedMillis < first.AtMillis || *first.EndedMillis > second.AtMillis {
-		t.Errorf("the first try %+v", first)
+		t.Errorf("the first attempt %+v", first)
 	}
 	if second.Failure != "" || second.EndedMillis != nil {
-		t.Errorf("the second try %+v", second)
+		t.Errorf("the second attempt %+v", second)
 	}
 }
 
@@ -74,7 +74,7 @@ func TestBounceIsRecorded(t *testing.T) {
 	expect(t, <-answered, http.StatusOK, "")
 	us.settled()
 	if d, _ := us.Decision("r1"); d.Tries[0].Kind != core.ActionForward || d.Tries[0].Failure != "lb-eu-0 bounced the request" || d.Tries[0].EndedMillis == nil {
-		t.Errorf("tries %+v", d.Tries)
+		t.Errorf("attempts %+v", d.Tries)
 	}
 }
 

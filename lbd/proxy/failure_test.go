@@ -89,7 +89,7 @@ func TestFailureBeforeFirstByteIsRetried(t *testing.T) {
 				lawful(t, c)
 				d, _ := b.Decision("r1")
 				if c.Finished != 1 || len(d.Tries) != 2 || d.Tries[0].Failure == "" || d.State != record.StateFinished || d.Status != 200 {
-					t.Errorf("counts %+v, decision %+v: want a failed try and one that served", c, d)
+					t.Errorf("counts %+v, decision %+v: want a failed attempt and one that served", c, d)
 				}
 				if name == "refused" && b.View().Replicas[0].Ready {
 					t.Error("a replica that refuses connections still counts as ready")
@@ -175,11 +175,11 @@ func TestEveryAttemptFails(t *testing.T) {
 	b.attach("us-1", engine(t, status(503)))
 	body := expect(t, b.post(chatPath, plainBody, "X-Request-ID: r1"), http.StatusBadGateway, core.RejectTooManyTry)
 	if message, _, _ := apiErrorOf(t, body); !strings.Contains(message, "returned 50") {
-		t.Errorf("message %q does not say what failed", message)
+		t.Errorf("message %q does not contain the failure", message)
 	}
 	d, _ := b.Decision("r1")
 	if want := b.coreCfg.MaxTries; len(d.Tries) != want+1 {
-		t.Errorf("%d tries and a rejection, want %d", len(d.Tries), want)
+		t.Errorf("%d attempts and a rejection, want %d", len(d.Tries), want)
 	}
 	lawful(t, b.settled())
 }

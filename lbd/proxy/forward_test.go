@@ -103,7 +103,7 @@ func TestBouncedRequestIsRetried(t *testing.T) {
 	}
 	d, _ := us.Decision("r1")
 	if len(d.Tries) != 2 || d.Tries[0].Kind != core.ActionForward || d.Tries[1].Kind != core.ActionDispatch {
-		t.Errorf("tries %+v, want a forward and a dispatch", d.Tries)
+		t.Errorf("attempts %+v, want a forward and a dispatch", d.Tries)
 	}
 }
 

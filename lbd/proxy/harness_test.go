@@ -226,7 +226,7 @@ func (b *balancer) until(ok func() bool) {
 	defer ticker.Stop()
 	for deadline := time.Now().Add(20 * time.Second); !ok(); <-ticker.C {
 		if time.Now().After(deadline) {
-			b.t.Fatal("what was waited for did not come")
+			b.t.Fatal("the condition was not met in time")
 		}
 	}
 }

@@ -222,7 +222,7 @@ func TestConnectionFailuresOfHealthyEngines(t *testing.T) {
 	})
 	expect(t, f.post(chatPath, streamBody), http.StatusOK, "")
 	if f.deaths() != 0 || resets.Load() != 5 {
-		t.Errorf("%d engines died, %d were asked", f.deaths(), resets.Load())
+		t.Errorf("%d engines died, %d got the request", f.deaths(), resets.Load())
 	}
 }
 

@@ -123,7 +123,7 @@ func TestIdleConnectionClosedByEngine(t *testing.T) {
 		expect(t, b.post(chatPath, plainBody, "X-Request-ID: "+id), http.StatusOK, "")
 		b.settled()
 		if d, _ := b.Decision(id); len(d.Tries) != 1 {
-			t.Fatalf("request %d took the tries %+v", i, d.Tries)
+			t.Fatalf("request %d took the attempts %+v", i, d.Tries)
 		}
 		srv.CloseClientConnections()
 	}

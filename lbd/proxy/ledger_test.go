@@ -54,7 +54,7 @@ func (b *balancer) tokensLeft() int {
 	b.t.Helper()
 	a, ok := b.keyring().Find("sk")
 	if !ok {
-		b.t.Fatal("there is no such key")
+		b.t.Fatal("no such key")
 	}
 	h := http.Header{}
 	a.WriteHeaders(h, b.Elapsed())
@@ -103,7 +103,7 @@ func TestRequestsPerMinute(t *testing.T) {
 		t.Errorf("Retry-After %q, want up to the 30 s that a request takes to come", resp.Header.Get("Retry-After"))
 	}
 	if resp.Header.Get("x-ratelimit-remaining-requests") != "0" {
-		t.Errorf("a denial says that %q are left", resp.Header.Get("x-ratelimit-remaining-requests"))
+		t.Errorf("a denial reports %q remaining", resp.Header.Get("x-ratelimit-remaining-requests"))
 	}
 	b.isIdle("acme")
 	if c := b.settled(); c.Arrived != 2 {

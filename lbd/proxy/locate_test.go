@@ -58,7 +58,7 @@ func TestLookupsCountAgainstLimits(t *testing.T) {
 		}
 	}
 	if got[http.StatusNotFound] != 2 || got[http.StatusTooManyRequests] != 48 || requested.Load() != 6 {
-		t.Errorf("answers %v with %d lookups at peers, want 2 of 404, 48 of 429, and 6", got, requested.Load())
+		t.Errorf("returns %v with %d lookups at peers, want 2 of 404, 48 of 429, and 6", got, requested.Load())
 	}
 	b.isIdle("acme")
 }

@@ -181,6 +181,6 @@ func TestTokensOfUnservedRequest(t *testing.T) {
 		}
 	}
 	if p := b.tallied(); p.Requests != 1 || p.PromptTokens == 0 {
-		t.Errorf("points %+v, want the request and what it asked for", p)
+		t.Errorf("points %+v, want the request and its requested tokens", p)
 	}
 }

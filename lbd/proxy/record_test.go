@@ -241,7 +241,7 @@ func TestRecordResumesWhenDiskHasSpace(t *testing.T) {
 				}
 			}
 			if count+gaps != steps || gaps != c.droppedSteps() || (gaps > 0) != (held < 1<<20) {
-				t.Errorf("room for %d bytes, %d held: %d steps and %d in gaps of %d, %d counted as lost", room, held, count, gaps, steps, c.droppedSteps())
+				t.Errorf("space for %d bytes, %d buffered: %d steps and %d in gaps of %d, %d counted as lost", room, held, count, gaps, steps, c.droppedSteps())
 			}
 			if err := c.failure(); err != nil {
 				t.Error(err)

@@ -103,7 +103,7 @@ func TestRequestsOfTwoBalancers(t *testing.T) {
 	us.settled()
 	eu.settled()
 	if n := len(us.Requests(0)) + len(us.Requests(-1)); n != 0 {
-		t.Errorf("asked for none, got %d", n)
+		t.Errorf("requested none, got %d", n)
 	}
 	for _, side := range []struct {
 		b    *balancer

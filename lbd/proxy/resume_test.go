@@ -255,7 +255,7 @@ func TestRejectedContinuationIsNotRetried(t *testing.T) {
 			b := start(t, roundRobin(t))
 			b.attachAs("us-0", engine(t, cut("text/event-stream", chunk("a"))), service.EngineVLLM)
 			b.attachAs("us-1", engine(t, c.h), service.EngineVLLM)
-			b.attachAs("us-2", engine(t, func(http.ResponseWriter, *http.Request) { t.Error("it was asked too") }), service.EngineVLLM)
+			b.attachAs("us-2", engine(t, func(http.ResponseWriter, *http.Request) { t.Error("it got a request too") }), service.EngineVLLM)
 			got := parseStream(t, read(t, b.post(chatPath, streamBody, "X-Request-ID: r1")))
 			if got.text != "a" || got.ends != 0 || !strings.Contains(got.broken, c.want) {
 				t.Errorf("the client read %+v, want an error at the end", got)
@@ -358,14 +358,14 @@ func TestHungReplicaIsAbandoned(t *testing.T) {
 func TestOnlyContinuingEnginesAreUsed(t *testing.T) {
 	b := start(t, roundRobin(t))
 	b.attachAs("us-0", engine(t, cut("text/event-stream", chunk("a"))), service.EngineVLLM)
-	b.attachAs("us-1", engine(t, func(http.ResponseWriter, *http.Request) { t.Error("it was asked") }), service.EngineOpenAI)
+	b.attachAs("us-1", engine(t, func(http.ResponseWriter, *http.Request) { t.Error("it got a request") }), service.EngineOpenAI)
 	b.attachAs("us-2", engine(t, speakRaw(chunk("b")+doneEvent)), service.EngineVLLM)
 	if got := read(t, b.post(chatPath, streamBody, "X-Request-ID: r1")); got != chunk("a")+chunk("b")+doneEvent {
 		t.Errorf("the client read %q", got)
 	}
 	b.settled()
 	if d, _ := b.Decision("r1"); len(d.Tries) != 3 || !strings.Contains(d.Tries[1].Failure, "cannot continue") {
-		t.Errorf("tries %+v", d.Tries)
+		t.Errorf("attempts %+v", d.Tries)
 	}
 }
 
@@ -408,7 +408,7 @@ func TestOriginContinuesAfterPeer(t *testing.T) {
 				o := roundRobin(t)
 				o.Self.ID, o.Self.Region = "lb-asia-0", "local/asia"
 				asia := start(t, o)
-				asia.attachAs("asia-0", engine(t, func(http.ResponseWriter, *http.Request) { t.Error("it was asked") }), service.EngineOpenAI)
+				asia.attachAs("asia-0", engine(t, func(http.ResponseWriter, *http.Request) { t.Error("it got a request") }), service.EngineOpenAI)
 				asia.attachAs("asia-1", rest, service.EngineVLLM)
 				us.AddPeer(service.PeerConfig{ID: "lb-asia-0", Region: "local/asia", URL: asia.url}, nil)
 				us.receiveReport("lb-asia-0")
@@ -433,7 +433,7 @@ func TestOriginContinuesAfterPeer(t *testing.T) {
 func TestContinueOffReachesPeer(t *testing.T) {
 	us, eu := pair(t, "")
 	eu.attachAs("eu-0", engine(t, cut("text/event-stream", chunk("a"))), service.EngineVLLM)
-	eu.attachAs("eu-1", engine(t, func(http.ResponseWriter, *http.Request) { t.Error("it was asked") }), service.EngineVLLM)
+	eu.attachAs("eu-1", engine(t, func(http.ResponseWriter, *http.Request) { t.Error("it got a request") }), service.EngineVLLM)
 	us.receiveReport("lb-eu-0")
 	got := parseStream(t, read(t, us.post(chatPath, streamBody, headerContinue+": off")))
 	if got.text != "a" || got.broken == "" || us.continuations()["refused"] != 1 || len(eu.continuations()) != 0 {
@@ -499,7 +499,7 @@ func TestContinuationHeader(t *testing.T) {
 	for value, status := range map[string]int{"off": 200, "OFF": 200, "on": 200, "": 200, "maybe": 400} {
 		resp := b.post(chatPath, plainBody, headerContinue+": "+value)
 		if resp.StatusCode != status {
-			t.Errorf("%s %q is answered %d, want %d", headerContinue, value, resp.StatusCode, status)
+			t.Errorf("%s %q returns %d, want %d", headerContinue, value, resp.StatusCode, status)
 		}
 		if body := read(t, resp); status == 400 {
 			if message, _, code := apiErrorOf(t, body); code != "invalid_continue" || !strings.Contains(message, `"maybe"`) {

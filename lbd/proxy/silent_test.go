@@ -136,13 +136,13 @@ func TestVanishedReplicaIsAbandoned(t *testing.T) {
 					}
 				}
 				if got != c.want {
-					t.Errorf("it was answered %q, want %q", got, c.want)
+					t.Errorf("the response is %q, want %q", got, c.want)
 				}
 				if took := time.Since(began); took < c.after || took > c.limit {
 					t.Errorf("after %s, want %s to %s", took, c.after, c.limit)
 				}
 				if d, _ := b.Decision(answer.Header().Get(headerRequestID)); len(d.Tries) != c.tries || c.tries > 1 && !strings.Contains(d.Tries[0].Failure, "timed out") {
-					t.Errorf("tries %+v", d.Tries)
+					t.Errorf("attempts %+v", d.Tries)
 				}
 				stop()
 				if err := rt.Close(); err != nil {
@@ -174,7 +174,7 @@ func TestBalancerPauseIsNotReplicaSilence(t *testing.T) {
 		rt.tick()
 		<-ended
 		if d, _ := b.Decision(answer.Header().Get(headerRequestID)); answer.Body.String() != plainReply || len(d.Tries) != 1 {
-			t.Errorf("it was answered %q after tries %+v", answer.Body, d.Tries)
+			t.Errorf("the response is %q after attempts %+v", answer.Body, d.Tries)
 		}
 	})
 }

@@ -12,7 +12,7 @@ import (
 func TestAmbiguousKeysAreRejected(t *testing.T) {
 	b := start(t, testOptions(t))
 	b.attach("us-0", engine(t, func(w http.ResponseWriter, _ *http.Request) {
-		t.Error("an engine was asked")
+		t.Error("an engine got the request")
 		w.WriteHeader(http.StatusTeapot)
 	}))
 	refused := func(key, member string) {
@@ -65,7 +65,7 @@ func TestNestedKeysMatchDecoders(t *testing.T) {
 			Options map[string]any `json:"stream_options"`
 		}
 		if body := <-bodies; json.Unmarshal([]byte(body), &sent) != nil || sent.Options["include_usage"] != true {
-			t.Errorf("%s: the engine is not asked for its usage: %s", options, body)
+			t.Errorf("%s: the usage is not requested from the engine: %s", options, body)
 		}
 	}
 }

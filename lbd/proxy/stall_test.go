@@ -157,7 +157,7 @@ func TestSlowClient(t *testing.T) {
 		piece := make([]byte, 100)
 		for range 100 {
 			if _, err := io.ReadFull(conn, piece); err != nil {
-				t.Fatalf("cut off: %v", err)
+				t.Fatalf("disconnected: %v", err)
 			}
 			time.Sleep(b.limits.Stall / 8)
 		}
@@ -256,7 +256,7 @@ func TestSilentEngineOverHTTP2(t *testing.T) {
 	overPipes(t, o, e, func(t *testing.T, b *balancer, p *pipes) {
 		overHTTP2(t, p, func(resp *http.Response) {
 			if _, err := io.ReadFull(resp.Body, make([]byte, 1000)); err != nil {
-				t.Errorf("cut off: %v", err)
+				t.Errorf("disconnected: %v", err)
 			}
 		})
 		<-e.gone

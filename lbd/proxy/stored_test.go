@@ -246,6 +246,6 @@ func TestAdaptersRouteToTheirModel(t *testing.T) {
 	if code, list := b.get("/v1/models"); code != 200 || !contains(list,
 		`{"id":"sql","object":"model"`, `"root":"sql","parent":"`+testModel+`"`,
 		`{"id":"chat-small","object":"model"`, `"root":"`+testModel+`","parent":null`) {
-		t.Errorf("/v1/models answers %d %s", code, list)
+		t.Errorf("/v1/models returns %d %s", code, list)
 	}
 }

@@ -89,7 +89,7 @@ func (s *storyEngine) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 	w.Header().Set("Content-Type", "text/event-stream")
 	rest := words(from, to)
-	if from > 0 { // the line end was not among what it was told
+	if from > 0 { // the line end was not part of the prior text
 		rest = append([]string{"\n"}, rest...)
 		if to > from && s.drawStory(2) == 0 {
 			rest = append([]string{"\n" + rest[1]}, rest[2:]...)
@@ -166,11 +166,11 @@ func checkStory(b *balancer, id, stream string) bool {
 	got := parseStream(b.t, strings.ReplaceAll(stream, `"c2"`, `"c"`))
 	switch {
 	case !strings.HasPrefix(testStory, got.text):
-		b.t.Errorf("%s was told %q", id, got.text)
+		b.t.Errorf("%s received %q", id, got.text)
 	case got.broken != "" && got.ends == 0 && got.finishes <= 1:
 		return false
 	case got.text != testStory || got.ends > 1 || got.finishes != 1 || got.broken != "":
-		b.t.Errorf("%s was told %+v", id, got)
+		b.t.Errorf("%s received %+v", id, got)
 	}
 	return true
 }
@@ -207,7 +207,7 @@ func TestContinuedResponsesAreCorrect(t *testing.T) {
 	lawful(t, there)
 	counts := us.continuations()
 	if reported.Load() > here.Finished || reported.Load() == 0 || cut.Load() > here.Cancelled || here.Queued+here.Outstanding+there.Queued+there.Outstanding != 0 || counts["whole"] == 0 {
-		t.Errorf("%d stories were told, %d connections cut; counts %+v and %+v; continuations %v and %v", reported.Load(), cut.Load(), here, there, counts, eu.continuations())
+		t.Errorf("%d stories were completed, %d connections cut; counts %+v and %+v; continuations %v and %v", reported.Load(), cut.Load(), here, there, counts, eu.continuations())
 	}
 	arrivals := int64(0)
 	for _, p := range us.History(0) {

@@ -122,12 +122,12 @@ func TestModels(t *testing.T) {
 		t.Errorf("other is %+v, want m", resolved)
 	}
 	if code, body := b.get("/v1/models"); code != 200 || !contains(body, `"id":"alias"`, `"root":"m"`, `"object":"list"`) {
-		t.Errorf("/v1/models answers %d %s", code, body)
+		t.Errorf("/v1/models returns %d %s", code, body)
 	}
 	if code, body := b.get("/v1/models/alias"); code != 200 || !contains(body, `{"id":"alias"`, `"root":"m"`) {
-		t.Errorf("/v1/models/alias answers %d %s", code, body)
+		t.Errorf("/v1/models/alias returns %d %s", code, body)
 	}
 	if code, body := b.get("/v1/models/org/none"); code != 404 || !contains(body, "model_not_found", "org/none") {
-		t.Errorf("an unknown model is answered %d %s", code, body)
+		t.Errorf("an unknown model returns %d %s", code, body)
 	}
 }

@@ -57,10 +57,10 @@ func TestPrefixesAreSeparatePerTenant(t *testing.T) {
 				expect(t, b.post(chatPath, longBody, lookup.as, "X-Request-Id: "+lookup.id), 200, "")
 			}
 			if b.matched("first") != 0 || b.matched("again") < 600 {
-				t.Errorf("of what its own tenant asked %d bytes are found first, %d later", b.matched("first"), b.matched("again"))
+				t.Errorf("of its own tenant's prompt %d bytes match first, %d later", b.matched("first"), b.matched("again"))
 			}
 			if got := b.matched("other"); (got > 0) != c.found {
-				t.Errorf("of what another tenant asked %d bytes are found", got)
+				t.Errorf("of another tenant's prompt %d bytes match", got)
 			}
 		})
 	}

@@ -158,7 +158,7 @@ func TestSpansOfContinuedStream(t *testing.T) {
 		}
 	}
 	if len(tries) != 2 || !strings.Contains(tries[0].failure, "closed the connection early") || tries[1].attributes[keyContinued] != true || tries[1].failure != "" {
-		t.Errorf("tries %+v", tries)
+		t.Errorf("attempts %+v", tries)
 	}
 }
 

@@ -76,7 +76,7 @@ func TestDirectUsesHTTPS(t *testing.T) {
 	}
 	cancel()
 	if _, err := resp.Body.Read(make([]byte, 1)); !errors.Is(err, context.Canceled) {
-		t.Errorf("a stream that was given up: %v", err)
+		t.Errorf("a cancelled stream: %v", err)
 	}
 	resp.Body.Close()
 }

@@ -44,7 +44,7 @@ var behaviours = map[string]http.HandlerFunc{
 	"/long": func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Length", "3")
 		_, err := fmt.Fprint(w, "hello")
-		if err != http.ErrContentLength { //nolint:errorlint // as its doc says
+		if err != http.ErrContentLength { //nolint:errorlint // as documented
 			panic(err)
 		}
 		fmt.Fprint(w, "hel")

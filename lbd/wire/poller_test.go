@@ -53,7 +53,7 @@ func asTransport(t *testing.T, raw string, ours *Poller, theirs seen) {
 	case err == nil && (status != theirs.Code || string(body) != theirs.Body):
 		t.Errorf("%.200q: got %d %q, by the transport %d %q", raw, status, body, theirs.Code, theirs.Body)
 	case errors.Is(failed, ErrMalformed) && !errors.Is(err, ErrMalformed):
-		t.Errorf("%.200q: %v, want what Transport says: %v", raw, err, failed)
+		t.Errorf("%.200q: %v, want the error of Transport: %v", raw, err, failed)
 	}
 }
 
@@ -240,7 +240,7 @@ func TestPollerAbort(t *testing.T) {
 				t.Errorf("%v, want a connection that was closed", err)
 			}
 			if _, _, err := p.Get(t.Context(), "/", untilSoon()); err == nil {
-				t.Error("it answers after it was aborted")
+				t.Error("it responds after it was aborted")
 			}
 			if n := h.connections(); n > 1 {
 				t.Errorf("%d connections, want no other after it was aborted", n)
@@ -267,7 +267,7 @@ func TestPollerReportsDialError(t *testing.T) {
 	}
 	for _, url := range []string{"https://engine", "http://", "http://a b", "engine:1"} {
 		if _, _, err := poller(t, url, Options{DialContext: nobody}).Get(t.Context(), "/", untilSoon()); err == nil {
-			t.Errorf("%s can be asked", url)
+			t.Errorf("%s can be polled", url)
 		}
 	}
 }

@@ -91,7 +91,7 @@ func TestEarlyCloseClosesConnection(t *testing.T) {
 		}
 	}
 	if n := h.connections(); n != 2 || kept(tr) != 0 {
-		t.Errorf("2 answers that were not read to their end took %d connections, %d are kept", n, kept(tr))
+		t.Errorf("2 responses that were not read to their end took %d connections, %d are kept", n, kept(tr))
 	}
 }
 
@@ -406,6 +406,6 @@ func TestAllowRefusesAddresses(t *testing.T) {
 		}
 	}
 	if asked > 0 || !seen[netip.MustParseAddr("127.0.0.1")] {
-		t.Errorf("%d requests came through, asked about %v", asked, seen)
+		t.Errorf("%d requests arrived, Allow was called for %v", asked, seen)
 	}
 }

@@ -36,7 +36,7 @@ type link struct {
 type linkFault struct {
 	away     bool          // connections are reset when they arrive
 	counts   string        // requests with this text are counted first
-	pace     time.Duration // each piece takes so long
+	pace     time.Duration // the delay of each piece
 	bite     int           // responses end after so many bytes, as if they were complete
 	greeting string        // what new connections receive instead of the server's data
 	deaf     string        // requests that start with this are disconnected
