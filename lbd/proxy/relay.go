@@ -48,8 +48,8 @@ func (x *exchange) extendWriteDeadline(now time.Time) {
 	}
 }
 
-// guardHTTP2Write is extendWriteDeadline over HTTP/2, where a deadline ends a stream even while nothing is written. So a
-// deadline in the past is set when a write took too long.
+// guardHTTP2Write is extendWriteDeadline over HTTP/2, where a deadline ends a stream even while nothing
+// is written. So a deadline in the past is set when a write took too long.
 func (x *exchange) guardHTTP2Write(stall time.Duration) {
 	if x.stallTimer != nil {
 		x.stallTimer.Reset(stall)
@@ -188,24 +188,24 @@ const (
 
 // forwardEvents sends the complete events at the start of b to the client and returns the remaining bytes: an
 // event of limit bytes at most; a longer one is sent in pieces.
-func (x *exchange) forwardEvents(resp *http.Response, b []byte, events *openai.Splitter, limit int, now time.Time) (rest []byte, how forwardResult) {
+func (x *exchange) forwardEvents(resp *http.Response, b []byte, events *openai.Splitter, limit int, now time.Time) (rest []byte, result forwardResult) {
 	before := x.answer.Tokens
 	if x.splice == nil {
-		rest, how = x.forwardUnchanged(resp, b, events, limit, now)
+		rest, result = x.forwardUnchanged(resp, b, events, limit, now)
 	} else {
-		rest, how = x.forwardJoined(b, events, limit, now)
+		rest, result = x.forwardJoined(b, events, limit, now)
 	}
-	if n := x.answer.Tokens - before; n > 0 && how != clientClosed {
+	if n := x.answer.Tokens - before; n > 0 && result != clientClosed {
 		x.recordTokens(now, n)
 	}
 	if x.headerSent && !x.hasTranscript() {
 		x.releaseBody()
 	}
-	return rest, how
+	return rest, result
 }
 
 // forwardUnchanged forwards events unchanged, except for what the client did not request.
-func (x *exchange) forwardUnchanged(resp *http.Response, b []byte, events *openai.Splitter, limit int, now time.Time) (rest []byte, how forwardResult) {
+func (x *exchange) forwardUnchanged(resp *http.Response, b []byte, events *openai.Splitter, limit int, now time.Time) (rest []byte, result forwardResult) {
 	var out *buffer.Buffer // what to send to the client, if that is not all of b
 	defer func() {
 		if out != nil {
@@ -213,7 +213,7 @@ func (x *exchange) forwardUnchanged(resp *http.Response, b []byte, events *opena
 		}
 	}()
 	from, at := 0, 0
-	for how == forwardOK {
+	for result == forwardOK {
 		size, ok := events.Next(b[at:])
 		if !ok {
 			break
@@ -228,7 +228,7 @@ func (x *exchange) forwardUnchanged(resp *http.Response, b []byte, events *opena
 			from = at + size
 		}
 		if seen.fault {
-			how = targetFailed
+			result = targetFailed
 		}
 		at += size
 	}
@@ -246,20 +246,20 @@ func (x *exchange) forwardUnchanged(resp *http.Response, b []byte, events *opena
 	if !x.writeToClient(resp, whole, now) {
 		return nil, clientClosed
 	}
-	return b[at:], how
+	return b[at:], result
 }
 
 // forwardJoined forwards events of a target that continues another target's response.
-func (x *exchange) forwardJoined(b []byte, events *openai.Splitter, limit int, now time.Time) (rest []byte, how forwardResult) {
+func (x *exchange) forwardJoined(b []byte, events *openai.Splitter, limit int, now time.Time) (rest []byte, result forwardResult) {
 	out := buffer.Take(buffer.UsualSize)
 	defer out.Release()
 	at := 0
-	for how == forwardOK {
+	for result == forwardOK {
 		size, ok := events.Next(b[at:])
 		if !ok {
 			break
 		}
-		how = x.appendJoined(out, b[at:at+size])
+		result = x.appendJoined(out, b[at:at+size])
 		at += size
 	}
 	if at == 0 && len(b) > limit {
@@ -272,7 +272,7 @@ func (x *exchange) forwardJoined(b []byte, events *openai.Splitter, limit int, n
 	if !x.writeToClient(nil, out.B, now) {
 		return nil, clientClosed
 	}
-	return b[at:], how
+	return b[at:], result
 }
 
 // appendJoined appends an event to out in the form for the client.
@@ -403,12 +403,12 @@ func (x *exchange) streamEnded(ctx context.Context, resp *http.Response, rest []
 // empty line. shown is the form for the client. It also reports whether the stream is complete. A
 // partial event is neither shown nor counted.
 func (x *exchange) parseLastEvent(resp *http.Response, rest []byte) (shown []byte, complete bool) {
-	bare := !x.endpoint.EndsInDone || resp.StatusCode != http.StatusOK // such a stream has no end marker
-	ended := bare || x.answer.Done || x.answer.Failed
+	noEndMarker := !x.endpoint.EndsInDone || resp.StatusCode != http.StatusOK // such a stream has no end marker
+	ended := noEndMarker || x.answer.Done || x.answer.Failed
 	switch {
 	case len(rest) == 0:
 		return nil, ended
-	case !bare && openai.IsPartial(rest):
+	case !noEndMarker && openai.IsPartial(rest):
 		return nil, ended && !x.hasTranscript() // otherwise its end can be generated
 	case !ended && !openai.EndsStream(rest):
 		return nil, false

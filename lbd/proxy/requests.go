@@ -64,10 +64,10 @@ func summaryOf(d *record.Request, age time.Duration, policy string) telemetry.Re
 		TTFTMillis: d.TTFTMillis, E2EMillis: d.E2EMillis,
 		PromptTokens: d.PromptTokens, CachedTokens: d.CachedTokens, OutputTokens: d.OutputTokens,
 	}
-	free := 0.0 // when it was queued again
+	requeuedAt := 0.0 // when it was queued again
 	for i := range d.Tries {
 		t := &d.Tries[i]
-		s.Reason, s.QueuedMillis = t.Reason, t.AtMillis-free
+		s.Reason, s.QueuedMillis = t.Reason, t.AtMillis-requeuedAt
 		if t.Kind == core.ActionDispatch || t.Kind == core.ActionForward {
 			s.Target, s.Forwarded = t.Target, t.Kind == core.ActionForward
 		}
@@ -75,11 +75,11 @@ func summaryOf(d *record.Request, age time.Duration, policy string) telemetry.Re
 			s.Policy, s.MatchBytes = t.Decision.Policy, t.Decision.MatchBytes
 		}
 		if t.EndedMillis != nil {
-			free = *t.EndedMillis
+			requeuedAt = *t.EndedMillis
 		}
 	}
 	if isQueued(d) {
-		s.State, s.QueuedMillis, s.Policy, s.Reason = record.StateQueued, millis(age)-free, policy, ""
+		s.State, s.QueuedMillis, s.Policy, s.Reason = record.StateQueued, millis(age)-requeuedAt, policy, ""
 		s.Target, s.Forwarded, s.MatchBytes = d.KeptFor, false, 0
 	}
 	return s

@@ -223,8 +223,8 @@ func notEOF(err error) error {
 
 // connError returns the error for a connection that ended or failed.
 func (b *body) connError(err error) error {
-	ours := b.ctx.Err() != nil || b.state.Load() == bodyClosing // this end is ours, not the end of the response
-	if errors.Is(err, io.EOF) && (b.frame != frameUntilClose || ours) {
+	closedByUs := b.ctx.Err() != nil || b.state.Load() == bodyClosing // this end is ours, not the end of the response
+	if errors.Is(err, io.EOF) && (b.frame != frameUntilClose || closedByUs) {
 		return io.ErrUnexpectedEOF
 	}
 	return err

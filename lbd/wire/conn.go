@@ -100,8 +100,8 @@ func (c *conn) exchange(out *outgoing) (*http.Response, error) {
 // mayHaveResponded reports whether the host may have sent a response although it stopped reading the
 // request: a host that rejects a body responds and closes the connection.
 func (c *conn) mayHaveResponded(err error) bool {
-	var own *bodyError
-	return c.sent.Load() > 0 && !errors.As(err, &own)
+	var bodyErr *bodyError
+	return c.sent.Load() > 0 && !errors.As(err, &bodyErr)
 }
 
 // cause returns the failure of the request's own body if there is one, because other errors follow

@@ -181,8 +181,8 @@ func (u *upload) run(c *conn, out *outgoing, bw *bufio.Writer, inMemory bool) {
 	}
 	u.err = flushAndPut(bw, u.err)
 	close(u.done) // before the connection is aborted, so that the reason is known
-	var own *bodyError
-	if errors.As(u.err, &own) {
+	var bodyErr *bodyError
+	if errors.As(u.err, &bodyErr) {
 		c.abort() // no host responds to half a request
 	}
 }
@@ -211,9 +211,9 @@ func (u *upload) bodyErr() error {
 	default:
 		return nil
 	}
-	var own *bodyError
-	if errors.As(u.err, &own) {
-		return own
+	var bodyErr *bodyError
+	if errors.As(u.err, &bodyErr) {
+		return bodyErr
 	}
 	return nil
 }

@@ -195,7 +195,7 @@ func (s *session) handOff() {
 }
 
 // serveRequest calls the handler for a request. It reports whether the connection can be reused.
-func (s *session) serveRequest(head *plainHead) (lasts bool) {
+func (s *session) serveRequest(head *plainHead) (reusable bool) {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	s.mu.Lock()
@@ -211,17 +211,17 @@ func (s *session) serveRequest(head *plainHead) (lasts bool) {
 		s.reply.releaseBuffers()
 		return false
 	}
-	lasts = s.reply.finish()
+	reusable = s.reply.finish()
 	s.mu.Lock()
 	s.cancel = nil
 	s.mu.Unlock()
 	body.closed.Store(true)
-	if lasts && body.remaining > 0 {
-		lasts = body.discard()
+	if reusable && body.remaining > 0 {
+		reusable = body.discard()
 	} else if body.remaining > 0 {
 		s.linger()
 	}
-	return lasts
+	return reusable
 }
 
 // newRequest returns the request for the handler.

@@ -277,11 +277,11 @@ func (o *outgoing) rewind() bool {
 
 // mayRetry reports whether to retry a request that failed on a connection.
 func (c *conn) mayRetry(out *outgoing, err error) bool {
-	var own *bodyError
+	var bodyErr *bodyError
 	switch {
 	case !c.reused || c.received || out.req.Context().Err() != nil:
 		return false
-	case errors.As(err, &own) || errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, ErrMalformed):
+	case errors.As(err, &bodyErr) || errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, ErrMalformed):
 		return false
 	case c.sent.Load() == 0 && c.upload == nil:
 		return true
