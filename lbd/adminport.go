@@ -9,44 +9,44 @@ import (
 )
 
 const (
-	// firstByteTimeout is how long a client that connects may take to send its first byte.
+	// firstByteTimeout is how long a client that has connected may take to send its first byte.
 	firstByteTimeout = 10 * time.Second
-	// tlsRecord begins every TLS connection: the type of a handshake's record.
+	// tlsRecord is the first byte of every TLS connection: the type of a handshake record.
 	tlsRecord = 0x16
 )
 
-// eitherListener lets clients of a loopback address choose: a connection that begins with a
-// TLS handshake is served by TLS, any other by plain HTTP.
-type eitherListener struct {
+// mixedListener serves TLS and plain HTTP on one loopback address: a connection that starts with a
+// TLS handshake uses TLS, any other plain HTTP.
+type mixedListener struct {
 	net.Listener
 	config *tls.Config
 
-	conns  chan net.Conn
-	failed chan error
-	done   chan struct{}
-	close  sync.Once
+	conns     chan net.Conn
+	acceptErr chan error
+	done      chan struct{}
+	close     sync.Once
 }
 
-func newEitherListener(ln net.Listener, config *tls.Config) *eitherListener {
-	l := &eitherListener{Listener: ln, config: config, conns: make(chan net.Conn), failed: make(chan error, 1), done: make(chan struct{})}
+func newEitherListener(ln net.Listener, config *tls.Config) *mixedListener {
+	l := &mixedListener{Listener: ln, config: config, conns: make(chan net.Conn), acceptErr: make(chan error, 1), done: make(chan struct{})}
 	go l.accept()
 	return l
 }
 
-// accept takes connections until the listener is closed.
-func (l *eitherListener) accept() {
+// accept accepts connections until the listener is closed.
+func (l *mixedListener) accept() {
 	for {
 		conn, err := l.Listener.Accept()
 		if err != nil {
-			l.failed <- err
+			l.acceptErr <- err
 			return
 		}
-		go l.sort(conn)
+		go l.detectProtocol(conn)
 	}
 }
 
-// sort hands a connection on once its first byte shows what it is.
-func (l *eitherListener) sort(conn net.Conn) {
+// detectProtocol passes a connection to Accept once its first byte shows the protocol.
+func (l *mixedListener) detectProtocol(conn net.Conn) {
 	c := &peekedConn{Conn: conn, reader: bufio.NewReader(conn)}
 	_ = conn.SetReadDeadline(time.Now().Add(firstByteTimeout))
 	first, err := c.reader.Peek(1)
@@ -67,22 +67,22 @@ func (l *eitherListener) sort(conn net.Conn) {
 }
 
 // Accept implements net.Listener.
-func (l *eitherListener) Accept() (net.Conn, error) {
+func (l *mixedListener) Accept() (net.Conn, error) {
 	select {
 	case c := <-l.conns:
 		return c, nil
-	case err := <-l.failed:
+	case err := <-l.acceptErr:
 		return nil, err
 	}
 }
 
 // Close implements net.Listener.
-func (l *eitherListener) Close() error {
+func (l *mixedListener) Close() error {
 	l.close.Do(func() { close(l.done) })
 	return l.Listener.Close()
 }
 
-// peekedConn is a connection of which some was read.
+// peekedConn is a connection with buffered bytes that were already read.
 type peekedConn struct {
 	net.Conn
 	reader *bufio.Reader

@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// One port takes TLS and plain HTTP, whichever a client begins with; one that says nothing keeps
-// nobody from being heard, and closing the port lets go of it.
-func TestAnAdminPortTakesTLSAndPlainHTTP(t *testing.T) {
+// One port accepts TLS and plain HTTP, whichever a client starts with. A client that sends nothing
+// does not block others, and closing the port closes its connection.
+func TestAdminPortAcceptsTLSAndPlainHTTP(t *testing.T) {
 	other := httptest.NewTLSServer(nil) // for its certificate
 	defer other.Close()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

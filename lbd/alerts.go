@@ -11,56 +11,55 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// What a balancer alerts of, each with its reason.
+// Conditions for alerts of a balancer, each with its reason.
 const (
-	// storeGrace is how long the store may be away without an alert: it starts again.
+	// storeGrace is how long the store may be unavailable without an alert: it restarts.
 	storeGrace = 10 * time.Second
-	// leaseGrace is how long the lease of the controller may stand still: it is renewed
-	// every second, and another controller takes over within a few.
+	// leaseGrace is how long the controller's lease may go without renewal: it is renewed every
+	// second, and another controller takes over within a few seconds.
 	leaseGrace = 15 * time.Second
 )
 
-// leaseWatch is when the lease of the service's controller was last seen to change.
+// leaseWatch tracks the last change of the lease of the service's controller.
 type leaseWatch struct {
-	heard atomic.Pointer[time.Time] // nil = never, as where there is no controller
+	lastChange atomic.Pointer[time.Time] // nil = never changed, as without a controller
 }
 
-// follow notes every change of the lease until there are no more.
-func (w *leaseWatch) follow(key string, changes <-chan store.Change) {
+// watch records every change of the lease until the channel is closed.
+func (w *leaseWatch) watch(key string, changes <-chan store.Change) {
 	for c := range changes {
 		if c.Key == key {
 			now := time.Now()
-			w.heard.Store(&now)
+			w.lastChange.Store(&now)
 		}
 	}
 }
 
-// silence is since when no controller has renewed its lease, where that is longer than
-// leaseGrace.
-func (w *leaseWatch) silence(now time.Time) *time.Time {
-	if heard := w.heard.Load(); heard != nil && now.Sub(*heard) > leaseGrace {
-		return heard
+// silentSince returns the time of the last renewal if it is longer ago than leaseGrace, otherwise nil.
+func (w *leaseWatch) silentSince(now time.Time) *time.Time {
+	if lastChange := w.lastChange.Load(); lastChange != nil && now.Sub(*lastChange) > leaseGrace {
+		return lastChange
 	}
 	return nil
 }
 
-// alerts are what this balancer knows of that somebody has to act on.
+// alerts returns the conditions known to this balancer that require action.
 func (b *balancer) alerts(now time.Time) []telemetry.Alert {
 	var alerts []telemetry.Alert
-	alert := telemetry.Alert{Severity: telemetry.SeverityWarning, NextStep: "'skyserve status' tells more"}
+	alert := telemetry.Alert{Severity: telemetry.SeverityWarning, NextStep: "run 'skyserve status' for details"}
 	if p := b.storeProblem(); p != nil && now.Sub(p.Since) >= storeGrace {
 		alert.Kind, alert.Object, alert.Since = telemetry.AlertStore, "store", &p.Since
-		alert.Message = fmt.Sprintf("it does not work for balancers, which keep history and usage in memory: %v", p.Err)
+		alert.Message = fmt.Sprintf("unavailable to balancers, which keep history and usage in memory: %v", p.Err)
 		alerts = append(alerts, alert)
-	} else if since := b.lease.silence(now); since != nil {
+	} else if since := b.lease.silentSince(now); since != nil {
 		alert.Kind, alert.Object, alert.Since = telemetry.AlertController, "controller", since
-		alert.Message = "none is at work: nothing is planned, scaled, replaced or adopted"
+		alert.Message = "no controller is running: nothing is planned, scaled, replaced or adopted"
 		alerts = append(alerts, alert)
 	}
 	return append(alerts, b.member.alerts(b.cfg, now)...)
 }
 
-// alerts tell that the certificate in the service was to be renewed for a while.
+// alerts reports that the balancer's identity certificate was not renewed in time.
 func (m *member) alerts(cfg service.BalancerConfig, now time.Time) []telemetry.Alert {
 	if m == nil || now.Add(identity.AlertBefore).Before(m.cert.expires()) {
 		return nil
@@ -68,8 +67,8 @@ func (m *member) alerts(cfg service.BalancerConfig, now time.Time) []telemetry.A
 	day := m.cert.expires().UTC().Format(time.DateOnly)
 	a := telemetry.Alert{
 		Severity: telemetry.SeverityWarning, Kind: telemetry.AlertCertificate, Region: cfg.Region, Object: cfg.ID,
-		Message:  fmt.Sprintf("its certificate in the service ends %s, and nobody has renewed it", day),
-		NextStep: fmt.Sprintf("run 'skyserve up' with the service.yaml of %s before that day, on the machine that has the service's authority", cfg.Service),
+		Message:  fmt.Sprintf("its identity certificate expires on %s and was not renewed", day),
+		NextStep: fmt.Sprintf("run 'skyserve up' with the service.yaml of %s before that day, on the machine that has the service's CA key", cfg.Service),
 	}
 	if now.After(m.cert.expires()) {
 		a.Severity = telemetry.SeverityCritical
@@ -77,7 +76,7 @@ func (m *member) alerts(cfg service.BalancerConfig, now time.Time) []telemetry.A
 	return []telemetry.Alert{a}
 }
 
-// storeProblem is why the store does not work; nil where it does, or there is none.
+// storeProblem returns why the store is unavailable; nil if it works or there is none.
 func (b *balancer) storeProblem() *store.Problem {
 	if b.store == nil {
 		return nil
@@ -85,10 +84,10 @@ func (b *balancer) storeProblem() *store.Problem {
 	return b.store.Problem()
 }
 
-// serviceAlerts are what the controller knows of; none where it has not told.
+// serviceAlerts returns the alerts reported by the controller, none without a report.
 func (b *balancer) serviceAlerts() []telemetry.Alert {
-	if told := b.told.newest(); told != nil {
-		return told.Alerts
+	if reported := b.controllerAlerts.newest(); reported != nil {
+		return reported.Alerts
 	}
 	return nil
 }

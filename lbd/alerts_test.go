@@ -13,13 +13,13 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// awaits follows a lease until the end of the test.
+// awaits watches a lease until the end of the test.
 func awaits(t *testing.T, b *balancer) (renew func()) {
 	changes := make(chan store.Change)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		b.lease.follow("lease.controller.chat", changes)
+		b.lease.watch("lease.controller.chat", changes)
 	}()
 	t.Cleanup(func() { close(changes); <-done })
 	return func() {
@@ -29,18 +29,18 @@ func awaits(t *testing.T, b *balancer) (renew func()) {
 	}
 }
 
-// Balancers tell when no controller renews its lease, whatever the reason, and take it back
-// when one does.
-func TestAControllerThatIsAwayIsAlertedOf(t *testing.T) {
+// Balancers raise an alert when no controller renews its lease, whatever the reason, and clear it when
+// one does.
+func TestMissingControllerRaisesAlert(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &balancer{}
 		renew := awaits(t, b)
 		if got := b.alerts(time.Now().Add(time.Hour)); len(got) > 0 {
-			t.Errorf("where no controller was ever heard of: %v", got)
+			t.Errorf("without any controller: %v", got)
 		}
 		renew()
 		at := time.Now()
-		time.Sleep(5 * time.Second) // as long as another one takes to take over
+		time.Sleep(5 * time.Second) // as long as another controller takes to take over
 		if got := b.alerts(time.Now()); len(got) > 0 {
 			t.Errorf("after 5 s: %v", got)
 		}
@@ -56,9 +56,8 @@ func TestAControllerThatIsAwayIsAlertedOf(t *testing.T) {
 	})
 }
 
-// A store that does not answer is alerted of, once it cannot be a restart, and both are told
-// by the metrics.
-func TestAStoreThatIsAwayIsAlertedOf(t *testing.T) {
+// An unavailable store raises an alert, once it cannot be a restart; the metrics show both.
+func TestUnavailableStoreRaisesAlert(t *testing.T) {
 	srv, err := store.Serve(t.Context(), store.Options{Dir: t.TempDir(), Listen: "127.0.0.1:0"})
 	if err != nil {
 		t.Fatal(err)
@@ -86,9 +85,9 @@ func TestAStoreThatIsAwayIsAlertedOf(t *testing.T) {
 	}
 }
 
-// A balancer tells from half of its certificate's life on that nobody has renewed it, and
-// serves all the same.
-func TestACertificateThatNobodyRenewsIsAlertedOf(t *testing.T) {
+// After half of its certificate's life a balancer raises an alert that it was not renewed, and
+// continues to serve.
+func TestUnrenewedCertificateRaisesAlert(t *testing.T) {
 	f := newFamily(t)
 	m, err := newMember(f.files(identity.Balancer, "lb-us-0", identity.Life))
 	if err != nil {

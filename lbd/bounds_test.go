@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// oneConn is a listener of one connection in memory.
+// oneConn is a listener for one in-memory connection.
 type oneConn struct {
 	conn   chan net.Conn
 	closed chan struct{}
@@ -37,8 +37,7 @@ func (l *oneConn) Close() error {
 
 func (l *oneConn) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "unix"} }
 
-// overPipe runs a test of the server that a balancer's listeners have, on a clock
-// of its own.
+// overPipe runs a test of the server behind a balancer's listeners, with a fake clock.
 func overPipe(t *testing.T, h http.HandlerFunc, test func(t *testing.T, conn net.Conn)) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &balancer{log: slog.New(slog.DiscardHandler)}
@@ -59,7 +58,7 @@ func fine(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "fi
 
 const getRequest = "GET / HTTP/1.1\r\nHost: b\r\n\r\n"
 
-// answered reads one answer.
+// answered reads one response.
 func answered(t *testing.T, r *bufio.Reader) int {
 	t.Helper()
 	res, err := http.ReadResponse(r, nil)
@@ -71,7 +70,7 @@ func answered(t *testing.T, r *bufio.Reader) int {
 	return res.StatusCode
 }
 
-func TestHeaderThatIsTooLarge(t *testing.T) {
+func TestTooLargeHeader(t *testing.T) {
 	overPipe(t, fine, func(t *testing.T, conn net.Conn) {
 		go func() { // ends when the server stops reading and closes
 			_, _ = fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: b\r\nX-Long: %s\r\n\r\n", strings.Repeat("x", 2*maxHeaderBytes))
@@ -82,11 +81,10 @@ func TestHeaderThatIsTooLarge(t *testing.T) {
 	})
 }
 
-// A peer's connection serves requests of clients too, which leave their deadline
-// behind.
-func TestDeadlineOfAnEarlierRequest(t *testing.T) {
+// A peer's connection also serves requests of clients, which leave their deadline behind.
+func TestDeadlineOfEarlierRequest(t *testing.T) {
 	overPipe(t, func(w http.ResponseWriter, r *http.Request) {
-		limitWriting(w)
+		setWriteDeadline(w)
 		fine(w, r)
 	}, func(t *testing.T, conn net.Conn) {
 		r := bufio.NewReader(conn)

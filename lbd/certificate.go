@@ -14,22 +14,23 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// lookEvery is how often the files of the certificate are looked at: whoever
-// renews one does so days before the old one ends.
-const lookEvery = time.Minute
+// certificateInterval is how often the certificate files are checked for changes. They are renewed days before
+// they expire.
+const certificateInterval = time.Minute
 
-// certificate is the public listener's, or the balancer's in its service, which may be replaced while it listens.
+// certificate is the certificate of the public listener, or the balancer's identity certificate. It
+// may be replaced while in use.
 type certificate struct {
-	pair    atomic.Pointer[tls.Certificate] // nil while there is none yet, which only a manager's is
-	problem atomic.Pointer[error]           // why what is in the files now cannot be used; nil when it can
-	manager *acme.Manager                   // writes the files; nil = somebody else does
+	pair    atomic.Pointer[tls.Certificate] // nil while there is none yet, which only happens with a manager
+	problem atomic.Pointer[error]           // why the current files cannot be used; nil if they can
+	manager *acme.Manager                   // writes the files; nil = they come from outside
 
 	mu    sync.Mutex
 	files service.TLS
-	seen  fileState // of what is in use
+	state fileState // state of the files in use
 }
 
-// fileState tells one content of the two files from another.
+// fileState identifies one version of the two files.
 type fileState struct {
 	certAt, keyAt     time.Time
 	certSize, keySize int64
@@ -47,16 +48,15 @@ func stateOfFiles(files service.TLS) (s fileState, err error) {
 	return fileState{cert.ModTime(), key.ModTime(), cert.Size(), key.Size()}, nil
 }
 
-// loaded is a pair that was read, and what its files were like before that.
-type loaded struct {
+// loadedPair is a certificate pair and the state of its files before it was read.
+type loadedPair struct {
 	files service.TLS
-	seen  fileState
+	state fileState
 	pair  tls.Certificate
 }
 
-// loadPair reads a certificate and its key. A file that changes meanwhile is
-// seen as changed at the next look.
-func loadPair(files service.TLS) (*loaded, error) {
+// loadPair reads a certificate and its key. If a file changes meanwhile, the next check detects it.
+func loadPair(files service.TLS) (*loadedPair, error) {
 	seen, err := stateOfFiles(files)
 	if err != nil {
 		return nil, err
@@ -65,61 +65,61 @@ func loadPair(files service.TLS) (*loaded, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &loaded{files, seen, pair}, nil
+	return &loadedPair{files, seen, pair}, nil
 }
 
-// use makes a pair the one that new connections see; it reports whether that is
-// another than before. Connections that are open keep theirs.
-func (c *certificate) use(l *loaded) (changed bool) {
+// replace makes a pair the one for new connections. It reports whether the pair differs from the one
+// before. Open connections keep theirs.
+func (c *certificate) replace(l *loadedPair) (changed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	old := c.pair.Swap(&l.pair)
-	c.files, c.seen = l.files, l.seen
+	c.files, c.state = l.files, l.state
 	c.problem.Store(nil)
 	return old == nil || !old.Leaf.Equal(l.pair.Leaf)
 }
 
-// errNoCertificate refuses a handshake. Health checks then take the balancer for what it
-// is to clients: not there.
+// errNoCertificate rejects a handshake. Health checks then treat the balancer as clients do: as
+// unreachable.
 var errNoCertificate = errors.New("waiting for certificate")
 
-// get is for tls.Config.
-func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+// getCertificate returns the certificate for tls.Config.
+func (c *certificate) getCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if pair := c.pair.Load(); pair != nil {
 		return pair, nil
 	}
 	return nil, errNoCertificate
 }
 
-// waiting says whether there is no certificate yet.
+// waiting reports whether there is no certificate yet.
 func (c *certificate) waiting() bool { return c.pair.Load() == nil }
 
-// look takes the files up when they have changed. What cannot be used, such as
-// half of a file, changes nothing and is looked at again.
-func (c *certificate) look() (changed bool, err error) {
+// reloadIfChanged reloads the files if they have changed. Invalid files, such as a partly written one, change
+// nothing and are checked again.
+func (c *certificate) reloadIfChanged() (changed bool, err error) {
 	c.mu.Lock()
-	files, seen := c.files, c.seen
+	files, seen := c.files, c.state
 	c.mu.Unlock()
 	now, err := stateOfFiles(files)
 	if err == nil && now == seen {
 		c.problem.Store(nil)
 		return false, nil
 	}
-	var l *loaded
+	var l *loadedPair
 	if err == nil {
 		l, err = loadPair(files)
 	}
 	if err != nil {
-		c.broke(err)
+		c.setProblem(err)
 		return false, err
 	}
-	return c.use(l), nil
+	return c.replace(l), nil
 }
 
-// broke notes why what is in the files now cannot be used.
-func (c *certificate) broke(err error) { c.problem.Store(&err) }
+// setProblem records why the current files cannot be used.
+func (c *certificate) setProblem(err error) { c.problem.Store(&err) }
 
-// status is the certificate as people see it; nil without one.
+// status returns the certificate's status; nil without a certificate.
 func (c *certificate) status() *telemetry.Certificate {
 	if c == nil {
 		return nil
@@ -128,11 +128,11 @@ func (c *certificate) status() *telemetry.Certificate {
 		return &telemetry.Certificate{Waiting: c.manager.Waiting()}
 	}
 	ends := c.expires().UTC()
-	return &telemetry.Certificate{ExpiresAt: &ends, Problem: c.wrong()}
+	return &telemetry.Certificate{ExpiresAt: &ends, Problem: c.problemText()}
 }
 
-// wrong is why a newer certificate than the one in use is not; empty when nothing went wrong.
-func (c *certificate) wrong() string {
+// problemText returns why a newer certificate is not in use; empty if nothing failed.
+func (c *certificate) problemText() string {
 	if p := c.problem.Load(); p != nil {
 		return (*p).Error()
 	}
@@ -142,11 +142,11 @@ func (c *certificate) wrong() string {
 	return ""
 }
 
-// expires is when the certificate ends. There must be one.
+// expires returns when the certificate expires. There must be one.
 func (c *certificate) expires() time.Time { return c.pair.Load().Leaf.NotAfter }
 
-// every calls do at a fixed interval until ctx ends.
-func every(ctx context.Context, interval time.Duration, do func()) {
+// runEvery calls do at a fixed interval until ctx ends.
+func runEvery(ctx context.Context, interval time.Duration, do func()) {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for {
@@ -159,17 +159,17 @@ func every(ctx context.Context, interval time.Duration, do func()) {
 	}
 }
 
-// renew takes certificates up that were renewed on disk.
-func (b *balancer) renew() {
+// reloadCertificates reloads certificates that were renewed on disk.
+func (b *balancer) reloadCertificates() {
 	b.reloading.Lock()
 	defer b.reloading.Unlock()
 	for _, c := range []*certificate{b.cert, b.member.certificate()} {
-		if c == nil || c.manager != nil { // which says when there is another
+		if c == nil || c.manager != nil { // the manager reports a new certificate itself
 			continue
 		}
-		switch changed, err := c.look(); {
+		switch changed, err := c.reloadIfChanged(); {
 		case err != nil:
-			b.log.Error("the certificate's files cannot be used; the one in use stays", "file", c.files.Cert, "err", err, "expires", c.expires())
+			b.log.Error("certificate files cannot be used; keeping the current certificate", "file", c.files.Cert, "err", err, "expires", c.expires())
 		case changed:
 			b.log.Info("certificate replaced", "file", c.files.Cert, "expires", c.expires())
 		}

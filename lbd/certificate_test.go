@@ -30,7 +30,7 @@ func writePair(t *testing.T, files service.TLS, serial int64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Further in the future the higher the number, and so of another content.
+	// The higher the number, the later it expires, so that the content differs.
 	ends := time.Date(2100+int(serial), 1, 1, 0, 0, 0, 0, time.UTC)
 	template := &x509.Certificate{SerialNumber: big.NewInt(serial), NotAfter: ends, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
@@ -43,8 +43,7 @@ func writePair(t *testing.T, files service.TLS, serial int64) {
 	}
 	write(t, files.Cert, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})))
 	write(t, files.Key, string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})))
-	// Whoever renews one does so at another time; file systems may not tell two
-	// writes of one instant apart.
+	// A renewal happens at another time; file systems may not distinguish two writes at one instant.
 	at := time.Unix(1_700_000_000+serial, 0)
 	for _, file := range []string{files.Cert, files.Key} {
 		if err := os.Chtimes(file, at, at); err != nil {
@@ -53,7 +52,7 @@ func writePair(t *testing.T, files service.TLS, serial int64) {
 	}
 }
 
-// serial is the number of the certificate that a new connection sees.
+// serial returns the serial number of the certificate that a new connection gets.
 func serial(t *testing.T, public string) int64 {
 	t.Helper()
 	conn, err := tls.Dial("tcp", strings.TrimPrefix(public, "https://"), &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // a certificate of this test
@@ -64,7 +63,7 @@ func serial(t *testing.T, public string) int64 {
 	return conn.ConnectionState().PeerCertificates[0].SerialNumber.Int64()
 }
 
-// halve leaves the first half of a file, as one who is still writing does.
+// halve leaves the first half of a file, like a writer that has not finished.
 func halve(t *testing.T, file string) {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -78,8 +77,7 @@ func pairIn(dir string) service.TLS {
 	return service.TLS{Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem")}
 }
 
-// New connections see the renewed certificate, those that are open go on, and
-// what cannot be used changes nothing.
+// New connections get the renewed certificate, open ones continue, and an invalid one changes nothing.
 func TestCertificateIsReplaced(t *testing.T) {
 	files := pairIn(t.TempDir())
 	writePair(t, files, 1)
@@ -101,7 +99,7 @@ func TestCertificateIsReplaced(t *testing.T) {
 	}
 	if b := f.snapshot(t).Balancer("lb-us-0"); b.Certificate == nil || b.Certificate.ExpiresAt.Year() != 2101 ||
 		b.Certificate.Problem == "" || strings.Contains(b.Certificate.Problem, "PRIVATE") {
-		t.Errorf("half a certificate: the snapshot says %+v, %+v", b, b.Certificate)
+		t.Errorf("half a certificate: the snapshot has %+v, %+v", b, b.Certificate)
 	}
 	writePair(t, files, 2)
 	if done := f.reload(); len(done.Changed) != 1 || done.Changed[0] != "balancer.tls: the certificate" {
@@ -111,21 +109,21 @@ func TestCertificateIsReplaced(t *testing.T) {
 		t.Errorf("renewed: metric %q, certificate %d", got, serial(t, f.public))
 	}
 	if b := f.snapshot(t).Balancer("lb-us-0"); b.Certificate == nil || b.Certificate.ExpiresAt.Year() != 2102 || b.Certificate.Problem != "" {
-		t.Errorf("renewed: the snapshot says %+v", b.Certificate)
+		t.Errorf("renewed: the snapshot has %+v", b.Certificate)
 	}
 	if got := status(t, hc, f.public+"/healthz"); got != http.StatusOK {
 		t.Errorf("the open connection: %d", got)
 	}
 
-	elsewhere := pairIn(t.TempDir())
-	writePair(t, elsewhere, 3)
-	f.change(func(c *service.BalancerConfig) { c.Balancer.TLS = &elsewhere })
+	otherFiles := pairIn(t.TempDir())
+	writePair(t, otherFiles, 3)
+	f.change(func(c *service.BalancerConfig) { c.Balancer.TLS = &otherFiles })
 	if done := f.reload(); len(done.Changed) != 1 || len(done.Restart) != 0 || serial(t, f.public) != 3 {
 		t.Errorf("other files: reload did %+v, certificate %d", done, serial(t, f.public))
 	}
 }
 
-func TestFilesOfTheCertificateAreWatched(t *testing.T) {
+func TestCertificateFilesAreWatched(t *testing.T) {
 	files := pairIn(t.TempDir())
 	writePair(t, files, 1)
 	var c certificate
@@ -134,47 +132,47 @@ func TestFilesOfTheCertificateAreWatched(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.use(pair)
+		c.replace(pair)
 	}
 	load()
 	year := func() int { return c.expires().Year() }
-	if changed, err := c.look(); changed || err != nil {
+	if changed, err := c.reloadIfChanged(); changed || err != nil {
 		t.Errorf("nothing was renewed: %v, %v", changed, err)
 	}
 	writePair(t, files, 2)
 	halve(t, files.Key)
 	for range 2 { // it is looked at again
-		if changed, err := c.look(); changed || err == nil || c.status().Problem != err.Error() || year() != 2101 {
+		if changed, err := c.reloadIfChanged(); changed || err == nil || c.status().Problem != err.Error() || year() != 2101 {
 			t.Errorf("half a key: %v, %v, in use is that of %d", changed, err, year())
 		}
 	}
 	writePair(t, files, 3)
-	if changed, err := c.look(); !changed || err != nil || c.status().Problem != "" || year() != 2103 {
+	if changed, err := c.reloadIfChanged(); !changed || err != nil || c.status().Problem != "" || year() != 2103 {
 		t.Errorf("renewed: %v, %v, in use is that of %d", changed, err, year())
 	}
 	if err := os.Remove(files.Key); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.look(); err == nil || year() != 2103 {
-		t.Errorf("the key is gone: %v, in use is that of %d", err, year())
+	if _, err := c.reloadIfChanged(); err == nil || year() != 2103 {
+		t.Errorf("the key is missing: %v, in use is that of %d", err, year())
 	}
 }
 
-func TestEveryLooksAtItsInterval(t *testing.T) {
+func TestRunEveryUsesItsInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(t.Context(), 10*lookEvery+time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*certificateInterval+time.Second)
 		defer cancel()
 		looked := 0
-		every(ctx, lookEvery, func() { looked++ })
+		runEvery(ctx, certificateInterval, func() { looked++ })
 		if looked != 10 {
 			t.Errorf("looked %d times in ten intervals", looked)
 		}
 	})
 }
 
-// Balancers of one machine that speak TLS to clients speak it to each other, although their
+// Balancers on one machine that use TLS for clients use it for each other too, although their
 // certificate is for the service's name.
-func TestPeersOfOneMachineSpeakTLS(t *testing.T) {
+func TestPeersOnOneMachineUseTLS(t *testing.T) {
 	files := pairIn(t.TempDir())
 	writePair(t, files, 1)
 	balancer := func(id string, region service.Region) *filed {
@@ -187,7 +185,7 @@ func TestPeersOfOneMachineSpeakTLS(t *testing.T) {
 		c.Peers = []service.PeerConfig{{ID: "lb-eu-0", Region: "local/eu", URL: eu.public}}
 	})
 	us.reload()
-	testkit.Eventually(t, "the peer is heard", func() bool {
+	testkit.Eventually(t, "the peer has reported", func() bool {
 		b := us.snapshot(t).Balancer("lb-eu-0")
 		return b != nil && b.State != telemetry.BalancerUnreachable && b.RTTMillis != nil
 	})

@@ -29,9 +29,9 @@ var (
 	chaosClients  = flag.Int("chaos.clients", 24, "how many clients TestChaos has")
 )
 
-// Replicas, links and balancers are killed, hang, are slow and talk nonsense under
-// load. Every request ends in one way that its client can tell; no answer is wrong,
-// or seems whole and is not; nothing is left over.
+// Replicas, links and balancers are killed, hang, are slow and send garbage under load. Every request
+// ends in a way that its client can detect; no response is wrong, or looks complete when it is not;
+// nothing remains.
 func TestChaos(t *testing.T) {
 	testkit.Slow(t)
 	first, last := uint64(1), *chaosSeeds
@@ -57,7 +57,7 @@ func TestChaos(t *testing.T) {
 	}
 }
 
-// openFiles is how many files this process has open, as far as the system tells.
+// openFiles returns how many files this process has open, if the system reports it.
 func openFiles() int {
 	list, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -66,15 +66,14 @@ func openFiles() int {
 	return len(list)
 }
 
-// mostMemory is how much more of it a service that has done its work may hold than
-// it did before the harm.
-const mostMemory = 64 << 20
+// maxMemory is how much more memory a service may use after its work than before the faults.
+const maxMemory = 64 << 20
 
-// survive runs a service through the harm that a seed brings.
+// survive runs a service through the faults of a seed.
 func survive(t *testing.T, seed uint64) *ledger {
 	w := newWorld(t, seed)
 	hc := client(t)
-	for _, s := range w.seats {
+	for _, s := range w.slots {
 		w.answers(hc, s)
 	}
 	testkit.Eventually(t, "the controller has assigned the replicas", w.control.assigned.Load)
@@ -91,21 +90,21 @@ func survive(t *testing.T, seed uint64) *ledger {
 	}
 	harming.Wait()
 	asking.Wait()
-	for _, s := range w.seats {
+	for _, s := range w.slots {
 		w.answers(hc, s)
 	}
 	w.empty(hc)
-	if after := heap(); after > before+mostMemory {
+	if after := heap(); after > before+maxMemory {
 		t.Errorf("%d bytes of memory were in use before, %d are after", before, after)
 	}
 	b := w.book()
 	if t.Failed() {
-		t.Logf("what was done:\n%s", strings.Join(w.history, "\n"))
+		t.Logf("actions:\n%s", strings.Join(w.history, "\n"))
 	}
 	return b
 }
 
-// heap is how many bytes the program holds.
+// heap returns the size of the heap in bytes.
 func heap() uint64 {
 	runtime.GC()
 	var m runtime.MemStats
@@ -114,7 +113,7 @@ func heap() uint64 {
 }
 
 // answers waits until a balancer serves.
-func (w *world) answers(hc *http.Client, s *seat) {
+func (w *world) answers(hc *http.Client, s *balancerSlot) {
 	testkit.Eventually(w.T, s.cfg.ID+" serves", func() bool {
 		body := `{"model":"llama","max_tokens":2,"messages":[{"role":"user","content":"well?"}]}`
 		n, _ := s.now()
@@ -128,9 +127,9 @@ func (w *world) answers(hc *http.Client, s *seat) {
 	})
 }
 
-// empty holds that nothing is in flight anywhere.
+// empty checks that nothing is in flight anywhere.
 func (w *world) empty(hc *http.Client) {
-	for _, s := range w.seats {
+	for _, s := range w.slots {
 		n, _ := s.now()
 		n.quiet(w.T)
 		n.unladen(w.T, hc)
@@ -143,7 +142,7 @@ func (w *world) empty(hc *http.Client) {
 	}
 }
 
-// text is what a page says.
+// text returns the text of a page.
 func text(t *testing.T, hc *http.Client, url string) string {
 	resp, err := hc.Get(url)
 	if err != nil {
@@ -157,10 +156,10 @@ func text(t *testing.T, hc *http.Client, url string) string {
 	return string(page)
 }
 
-// absent is the figure of a metric that is not there.
+// absent is the figure of a missing metric.
 const absent = -1e9
 
-// figure is the sum of a metric on a page.
+// figure returns the sum of a metric on a page.
 func figure(page, name string) float64 {
 	sum, found := 0.0, false
 	for line := range strings.Lines(page) {
@@ -177,8 +176,7 @@ func figure(page, name string) float64 {
 	return sum
 }
 
-// book counts everything, and compares what clients saw with what the balancers
-// that live tell.
+// book counts everything, and compares what clients saw with what the live balancers report.
 func (w *world) book() *ledger {
 	b := newLedger()
 	for _, a := range w.attempts {
@@ -187,16 +185,16 @@ func (w *world) book() *ledger {
 			w.Errorf("%s (%s): %s", a.id, a.kind, a.why)
 		}
 		if a.fate == broken && !strings.Contains(a.kind, "tools") && a.kind != "JSON" {
-			w.Logf("%s (%s), which could be continued: %s", a.id, a.kind, a.heard.broken)
+			w.Logf("%s (%s), which could be continued: %s", a.id, a.kind, a.reply.broken)
 		}
 	}
 	for _, d := range w.deaths {
 		b.deaths = append(b.deaths, *d)
-		if d.decided > mostProbes {
-			w.Errorf("%s was taken for dead after %d probes", d.seat.cfg.ID, d.decided)
+		if d.decided > maxProbes {
+			w.Errorf("%s counted as dead after %d probes", d.slot.cfg.ID, d.decided)
 		}
 	}
-	for _, s := range w.seats {
+	for _, s := range w.slots {
 		n, _ := s.now()
 		w.compare(s.cfg.ID, n)
 		for _, a := range w.attempts {
@@ -206,37 +204,36 @@ func (w *world) book() *ledger {
 	return b
 }
 
-// mostProbes is how many probes of a dead balancer may go by before it is taken for
-// dead. Whoever is to adopt its replicas may be cut off itself just then.
-const mostProbes = 3
+// maxProbes is how many probes of a dead balancer may pass before it counts as dead. The balancer that
+// is to adopt its replicas may be cut off itself at that time.
+const maxProbes = 3
 
-// compare holds what a balancer counted to what its clients saw.
+// compare compares what a balancer counted with what its clients saw.
 func (w *world) compare(id string, n *node) {
-	told := map[fate]int{}
+	reported := map[outcome]int{}
 	for _, m := range n.scrape(w.T)["skyserve_requests_total"].GetMetric() {
 		labels := map[string]string{}
 		for _, l := range m.GetLabel() {
 			labels[l.GetName()] = l.GetValue()
 		}
-		end := map[string]fate{"finished": served, "rejected": rejected, "refused": rejected, "cancelled": cancelled, "failed": broken}[labels["outcome"]]
+		end := map[string]outcome{"finished": served, "rejected": rejected, "refused": rejected, "cancelled": cancelled, "failed": broken}[labels["outcome"]]
 		if end == cancelled && labels["status"] != "499" {
 			end = rejected
 		}
-		told[end] += int(m.GetCounter().GetValue())
+		reported[end] += int(m.GetCounter().GetValue())
 	}
 	seen := w.tallies[n]
-	for _, end := range []fate{served, rejected, broken} {
-		if extra := told[end] - seen.ends[end]; extra < 0 || extra > seen.unclear+mostAsides {
-			w.Errorf("%s counted %d requests as %s, its clients %d and %d that are unclear", id, told[end], end, seen.ends[end], seen.unclear)
+	for _, end := range []outcome{served, rejected, broken} {
+		if extra := reported[end] - seen.ends[end]; extra < 0 || extra > seen.unclear+maxAsides {
+			w.Errorf("%s counted %d requests as %s, its clients %d and %d that are unclear", id, reported[end], end, seen.ends[end], seen.unclear)
 		}
 	}
 }
 
-// mostAsides bounds the requests of the test itself that a balancer counted: see
-// world.answers.
-const mostAsides = 2000
+// maxAsides limits the requests of the test itself that a balancer counted: see world.answers.
+const maxAsides = 2000
 
-// record is what a balancer remembers of a request; nil when it does not.
+// record returns a balancer's record of a request; nil if it has none.
 func (w *world) record(n *node, id string) *record.Request {
 	raw, err := n.admin.Decision(context.Background(), id)
 	if err != nil {
@@ -261,8 +258,7 @@ func later(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// harmEngines has engines come to harm, two at most at once, until ctx ends; then
-// all is well again.
+// harmEngines injects faults into engines, at most two at a time, until ctx ends; then it clears them.
 func (w *world) harmEngines(ctx context.Context, random *rand.Rand) {
 	hc := client(w.T)
 	var hurting sync.WaitGroup
@@ -270,13 +266,13 @@ func (w *world) harmEngines(ctx context.Context, random *rand.Rand) {
 	order := random.Perm(len(w.engines))
 	for round := 0; ; round++ {
 		e := w.engines[order[round%len(order)]]
-		kind := harms[random.IntN(len(harms))]
+		kind := engineFaults[random.IntN(len(engineFaults))]
 		lasts := time.Duration(100+random.IntN(500)) * time.Millisecond
 		hurting.Go(func() {
 			w.note("engine %s: %s for %s", e.id, kind.name, lasts)
 			kind.do(e, hc)
 			later(ctx, lasts)
-			e.line.mend()
+			e.line.clearFault()
 			e.fault(hc, `{}`)
 		})
 		if !later(ctx, max(lasts/2, 200*time.Millisecond)) {
@@ -285,56 +281,59 @@ func (w *world) harmEngines(ctx context.Context, random *rand.Rand) {
 	}
 }
 
-// fault tells an engine how to fail.
-func (e *mortal) fault(hc *http.Client, faults string) {
+// fault configures how an engine fails.
+func (e *chaosEngine) fault(hc *http.Client, faults string) {
 	if resp, err := hc.Post(e.direct+"/fault", "application/json", strings.NewReader(faults)); err == nil {
 		resp.Body.Close()
 	}
 }
 
-// harms is what can happen to an engine.
-var harms = []struct {
+// engineFaults are the faults of engines.
+var engineFaults = []struct {
 	name string
-	do   func(*mortal, *http.Client)
+	do   func(*chaosEngine, *http.Client)
 }{
-	{"killed", func(e *mortal, _ *http.Client) { e.line.cut() }},
-	{"killed", func(e *mortal, _ *http.Client) { e.line.cut() }},
-	{"hangs", func(e *mortal, _ *http.Client) { e.line.hang() }},
-	{"reset", func(e *mortal, _ *http.Client) { e.line.reset() }},
-	{"turns connections away", func(e *mortal, _ *http.Client) { e.line.hurt(harm{away: true}); e.line.reset() }},
-	{"slow line", func(e *mortal, _ *http.Client) { e.line.hurt(harm{pace: 5 * time.Millisecond}) }},
-	{"answers end early", func(e *mortal, _ *http.Client) { e.line.hurt(harm{bite: 700}) }},
-	{"answers end at once", func(e *mortal, _ *http.Client) { e.line.hurt(harm{bite: 30}) }},
-	{"half closed", func(e *mortal, _ *http.Client) { e.line.halve() }},
-	{"talks nonsense", func(e *mortal, _ *http.Client) { e.line.hurt(harm{greeting: "\x16\x03\x01 what?\r\n"}); e.line.reset() }},
-	{"is another server", func(e *mortal, _ *http.Client) {
-		e.line.hurt(harm{greeting: "HTTP/1.1 502 Bad Gateway\r\nContent-Type: text/html\r\nContent-Length: 6\r\n\r\n<html>"})
+	{"killed", func(e *chaosEngine, _ *http.Client) { e.line.cut() }},
+	{"killed", func(e *chaosEngine, _ *http.Client) { e.line.cut() }},
+	{"hangs", func(e *chaosEngine, _ *http.Client) { e.line.hang() }},
+	{"reset", func(e *chaosEngine, _ *http.Client) { e.line.reset() }},
+	{"turns connections away", func(e *chaosEngine, _ *http.Client) { e.line.setFault(linkFault{away: true}); e.line.reset() }},
+	{"slow line", func(e *chaosEngine, _ *http.Client) { e.line.setFault(linkFault{pace: 5 * time.Millisecond}) }},
+	{"answers end early", func(e *chaosEngine, _ *http.Client) { e.line.setFault(linkFault{bite: 700}) }},
+	{"answers end at once", func(e *chaosEngine, _ *http.Client) { e.line.setFault(linkFault{bite: 30}) }},
+	{"half closed", func(e *chaosEngine, _ *http.Client) { e.line.closeHalf() }},
+	{"talks nonsense", func(e *chaosEngine, _ *http.Client) {
+		e.line.setFault(linkFault{greeting: "\x16\x03\x01 what?\r\n"})
 		e.line.reset()
 	}},
-	{"half of an answer's head", func(e *mortal, _ *http.Client) {
-		e.line.hurt(harm{greeting: "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Len"})
+	{"is another server", func(e *chaosEngine, _ *http.Client) {
+		e.line.setFault(linkFault{greeting: "HTTP/1.1 502 Bad Gateway\r\nContent-Type: text/html\r\nContent-Length: 6\r\n\r\n<html>"})
 		e.line.reset()
 	}},
-	{"fails", func(e *mortal, hc *http.Client) { e.fault(hc, `{"error-rate":0.5}`) }},
-	{"breaks off", func(e *mortal, hc *http.Client) { e.fault(hc, `{"reset-after-tokens":7}`) }},
-	{"slow", func(e *mortal, hc *http.Client) { e.fault(hc, `{"slow":4}`) }},
-	{"stands still", func(e *mortal, hc *http.Client) { e.fault(hc, `{"hang-after":"0s"}`) }},
+	{"half of an answer's head", func(e *chaosEngine, _ *http.Client) {
+		e.line.setFault(linkFault{greeting: "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Len"})
+		e.line.reset()
+	}},
+	{"fails", func(e *chaosEngine, hc *http.Client) { e.fault(hc, `{"error-rate":0.5}`) }},
+	{"breaks off", func(e *chaosEngine, hc *http.Client) { e.fault(hc, `{"reset-after-tokens":7}`) }},
+	{"slow", func(e *chaosEngine, hc *http.Client) { e.fault(hc, `{"slow":4}`) }},
+	{"stands still", func(e *chaosEngine, hc *http.Client) { e.fault(hc, `{"hang-after":"0s"}`) }},
 }
 
-// harmLinks has the way from peers to a balancer come to harm, one at a time.
+// harmLinks injects faults into the links from peers to a balancer, one at a time.
 func (w *world) harmLinks(ctx context.Context, random *rand.Rand) {
 	kinds := []struct {
 		name string
-		do   func(*line)
+		do   func(*link)
 	}{
-		{"hangs", (*line).hang},
-		{"reset", (*line).reset},
-		{"slow", func(l *line) { l.hurt(harm{pace: 20 * time.Millisecond}) }},
-		{"loses heartbeats", func(l *line) { l.hurt(harm{deaf: "GET /skyserve/"}) }},
-		{"half closed", (*line).halve},
+		{"hangs", (*link).hang},
+		{"reset", (*link).reset},
+		{"slow", func(l *link) { l.setFault(linkFault{pace: 20 * time.Millisecond}) }},
+		{"loses heartbeats", func(l *link) { l.setFault(linkFault{deaf: "GET /skyserve/"}) }},
+		{"half closed", (*link).closeHalf},
 	}
 	for later(ctx, time.Duration(50+random.IntN(200))*time.Millisecond) {
-		s, kind, lasts := w.seats[random.IntN(len(w.seats))], kinds[random.IntN(len(kinds))], time.Duration(100+random.IntN(500))*time.Millisecond
+		s, kind, lasts := w.slots[random.IntN(len(w.slots))], kinds[random.IntN(len(kinds))], time.Duration(100+random.IntN(500))*time.Millisecond
 		if n, _ := s.now(); n == nil {
 			continue
 		}
@@ -342,17 +341,17 @@ func (w *world) harmLinks(ctx context.Context, random *rand.Rand) {
 		kind.do(s.back)
 		later(ctx, lasts)
 		if n, _ := s.now(); n != nil {
-			s.back.mend()
+			s.back.clearFault()
 		}
 	}
 }
 
-// harmBalancers kills a balancer, and when its replicas were adopted and its clients
-// are served another follows it; then the next. Between two deaths one hangs.
+// harmBalancers kills a balancer. When its replicas were adopted and its clients are served, it starts
+// another in its place; then the next. Between two deaths one hangs.
 func (w *world) harmBalancers(ctx context.Context, random *rand.Rand) {
-	order := random.Perm(len(w.seats))
+	order := random.Perm(len(w.slots))
 	for round := 0; later(ctx, time.Duration(200+random.IntN(300))*time.Millisecond); round++ {
-		s := w.seats[order[round%len(order)]]
+		s := w.slots[order[round%len(order)]]
 		w.note("balancer %s: killed", s.cfg.ID)
 		d := w.kill(s)
 		select {
@@ -365,26 +364,26 @@ func (w *world) harmBalancers(ctx context.Context, random *rand.Rand) {
 		if !later(ctx, time.Duration(300+random.IntN(300))*time.Millisecond) {
 			return
 		}
-		o, lasts := w.seats[random.IntN(len(w.seats))], time.Duration(100+random.IntN(900))*time.Millisecond
-		lines := []*line{o.front, o.back, o.admin}
+		o, lasts := w.slots[random.IntN(len(w.slots))], time.Duration(100+random.IntN(900))*time.Millisecond
+		lines := []*link{o.front, o.back, o.admin}
 		w.note("balancer %s: hangs for %s", o.cfg.ID, lasts)
 		for _, l := range lines {
 			l.hang()
 		}
 		later(ctx, lasts)
 		for _, l := range lines {
-			l.mend()
+			l.clearFault()
 		}
 	}
 }
 
-// ledger is what the promises cost.
+// ledger is the cost of the guarantees.
 type ledger struct {
-	ends    map[fate]int
+	ends    map[outcome]int
 	reasons map[string]int // of rejections
 	breaks  map[string]int // of answers, by the kind of request
 	noUsage int
-	// Requests whose target failed, by whether its client had seen some of the answer.
+	// Requests whose target failed, by whether the client had received part of the response.
 	early, late struct{ hit, saved int }
 	extra       []time.Duration // before the first token: how much later it was sent to the target that served it
 	pauses      []time.Duration // after it: the longest in the answer
@@ -392,7 +391,7 @@ type ledger struct {
 }
 
 func newLedger() *ledger {
-	return &ledger{ends: map[fate]int{}, reasons: map[string]int{}, breaks: map[string]int{}}
+	return &ledger{ends: map[outcome]int{}, reasons: map[string]int{}, breaks: map[string]int{}}
 }
 
 func (b *ledger) enter(a *attempt) {
@@ -408,7 +407,7 @@ func (b *ledger) enter(a *attempt) {
 	}
 }
 
-// explain books what targets that failed did to a request.
+// explain counts what failed targets did to a request.
 func (b *ledger) explain(a *attempt, d *record.Request) {
 	if d == nil || a.fate == cancelled {
 		return
@@ -453,7 +452,7 @@ func (b *ledger) add(o *ledger) {
 	b.extra, b.pauses, b.deaths = append(b.extra, o.extra...), append(b.pauses, o.pauses...), append(b.deaths, o.deaths...)
 }
 
-// String is the table of the promises.
+// String returns the table of the guarantees.
 func (b *ledger) String() string {
 	var out strings.Builder
 	n := b.ends
@@ -477,19 +476,19 @@ func (b *ledger) String() string {
 		}
 	}
 	fmt.Fprintf(&out, "3  balancers killed %d, with %d requests; taken for dead after %d probes at most, replicas adopted after %d at most, %s\n",
-		len(b.deaths), orphans, most(decided), most(probes), spread(adopted))
+		len(b.deaths), orphans, maximum(decided), maximum(probes), spread(adopted))
 	fmt.Fprintf(&out, "   first of their clients served again by another balancer of the region after %s; by one of another region after %s\n", spread(near), spread(far))
 	return out.String()
 }
 
-func most(list []time.Duration) time.Duration {
+func maximum(list []time.Duration) time.Duration {
 	if len(list) == 0 {
 		return 0
 	}
 	return slices.Max(list)
 }
 
-// spread is the median and the longest of durations.
+// spread returns the median and the maximum of durations.
 func spread(list []time.Duration) string {
 	if len(list) == 0 {
 		return "nothing"

@@ -19,23 +19,23 @@ import (
 	"skyserve/internal/sim/engine/server"
 )
 
-// wish is a request with the one answer that is right.
-type wish struct {
+// chaosRequest is a request with its only correct response.
+type chaosRequest struct {
 	kind, path, body string
 	session          string
 	stream, usage    bool
-	want             said
+	want             clientResponse
 }
 
-// said is an answer as its client puts it together.
-type said struct {
+// clientResponse is a response as its client assembles it.
+type clientResponse struct {
 	text, tools, finish string
-	prompt, output      int // tokens, as the usage tells them; 0 = it does not
+	prompt, output      int // tokens, as reported in the usage; 0 = not reported
 	ends                int // [DONE]
 	broken              string
 }
 
-// piece is a chunk of a stream, an answer in one piece, or an error.
+// piece is a chunk of a stream, a non-streamed response, or an error.
 type piece struct {
 	Choices []struct {
 		Text    string
@@ -55,8 +55,8 @@ type message struct {
 	Tools   []struct{ Function struct{ Arguments string } } `json:"tool_calls"`
 }
 
-// hear adds a piece to an answer; it fails on what no engine says.
-func (s *said) hear(data []byte) error {
+// parseEvent adds a piece to a response; it fails on what no engine sends.
+func (s *clientResponse) parseEvent(data []byte) error {
 	if string(data) == "[DONE]" {
 		s.ends++
 		return nil
@@ -81,17 +81,16 @@ func (s *said) hear(data []byte) error {
 	return nil
 }
 
-// wishes are requests of all kinds. What the conversations go on from is what a
-// replica says.
-func wishes(t *testing.T, random *rand.Rand) []wish {
+// chaosRequests returns requests of all kinds. Conversations continue from what a replica generates.
+func chaosRequests(t *testing.T, random *rand.Rand) []chaosRequest {
 	t.Helper()
 	s, err := server.New(server.Options{Model: "llama", Speed: 1e6, Seed: voice})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	oracle := &talker{t: t, sim: s.Handler()}
-	var all []wish
+	oracle := &scriptedEngine{t: t, sim: s.Handler()}
+	var all []chaosRequest
 	for i := range 10 {
 		talk := []turn{{"system", words(random.IntN(3))}}
 		for k := range 1 + random.IntN(3) {
@@ -119,59 +118,59 @@ func wishes(t *testing.T, random *rand.Rand) []wish {
 	return all
 }
 
-// voice is the seed of all engines: they say the same to the same.
+// voice is the seed of all engines: they generate the same for the same prompt.
 const voice = 5
 
-// talker is an engine that calls a tool where one is required, and else says what
-// the simulated engine says. It holds every request to what may be continued.
-type talker struct {
+// scriptedEngine is an engine that calls a tool if one is required, and otherwise generates what the
+// simulated engine does.
+type scriptedEngine struct {
 	t    *testing.T
 	sim  http.Handler
 	pace time.Duration // between two pieces of a tool call
 }
 
-func (e *talker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (e *scriptedEngine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost || r.URL.Path != chatPath {
 		e.sim.ServeHTTP(w, r)
 		return
 	}
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
-		return // its client has gone
+		return // its client has disconnected
 	}
-	var asked struct {
+	var requested struct {
 		Stream     bool
 		Messages   []turn
 		ToolChoice string          `json:"tool_choice"`
 		Format     json.RawMessage `json:"response_format"`
 	}
-	if err := json.Unmarshal(body, &asked); err != nil {
+	if err := json.Unmarshal(body, &requested); err != nil {
 		e.t.Errorf("an engine got %q: %v", body, err)
 		return
 	}
-	last := asked.Messages[len(asked.Messages)-1]
-	if last.Role == "assistant" && (asked.ToolChoice != "" || asked.Format != nil) {
-		e.t.Errorf("an engine is to go on with an answer that has a form: %s", body)
+	last := requested.Messages[len(requested.Messages)-1]
+	if last.Role == "assistant" && (requested.ToolChoice != "" || requested.Format != nil) {
+		e.t.Errorf("an engine is asked to continue a response with a form: %s", body)
 	}
-	if asked.ToolChoice == "" {
+	if requested.ToolChoice == "" {
 		r.Body = io.NopCloser(bytes.NewReader(body))
 		e.sim.ServeHTTP(w, r)
 		return
 	}
-	e.call(w, r, asked.Stream, last.Content)
+	e.call(w, r, requested.Stream, last.Content)
 }
 
-// call answers with a tool call whose arguments tell what was asked.
-func (e *talker) call(w http.ResponseWriter, r *http.Request, stream bool, asked string) {
+// call responds with a tool call whose arguments repeat the request.
+func (e *scriptedEngine) call(w http.ResponseWriter, r *http.Request, stream bool, requested string) {
 	if !stream {
 		w.Header().Set("Content-Type", "application/json")
-		fmt.Fprintf(w, `{"choices":[{"index":0,"message":{"role":"assistant","content":null,"tool_calls":[{"id":"t","type":"function","function":{"name":"look","arguments":%q}}]},"finish_reason":"tool_calls"}],"usage":{"prompt_tokens":9,"completion_tokens":5}}`, asked+asked)
+		fmt.Fprintf(w, `{"choices":[{"index":0,"message":{"role":"assistant","content":null,"tool_calls":[{"id":"t","type":"function","function":{"name":"look","arguments":%q}}]},"finish_reason":"tool_calls"}],"usage":{"prompt_tokens":9,"completion_tokens":5}}`, requested+requested)
 		return
 	}
 	w.Header().Set("Content-Type", "text/event-stream")
 	timer := time.NewTicker(max(e.pace, time.Nanosecond))
 	defer timer.Stop()
-	for _, half := range []string{asked, asked} {
+	for _, half := range []string{requested, requested} {
 		fmt.Fprintf(w, `data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"arguments":%q}}]},"finish_reason":null}]}`+"\n\n", half)
 		_ = http.NewResponseController(w).Flush()
 		select {
@@ -183,10 +182,10 @@ func (e *talker) call(w http.ResponseWriter, r *http.Request, stream bool, asked
 	_, _ = io.WriteString(w, `data: {"choices":[{"index":0,"delta":{},"finish_reason":"tool_calls"}]}`+"\n\ndata: [DONE]\n\n")
 }
 
-// wish makes a request of fields and asks for its answer.
-func (e *talker) wish(t *testing.T, kind, path string, session int, fields map[string]any) wish {
+// wish builds a request from fields and fetches its expected response.
+func (e *scriptedEngine) wish(t *testing.T, kind, path string, session int, fields map[string]any) chaosRequest {
 	t.Helper()
-	w := wish{kind: kind, path: path, session: fmt.Sprint(kind, session)}
+	w := chaosRequest{kind: kind, path: path, session: fmt.Sprint(kind, session)}
 	w.stream, _ = fields["stream"].(bool)
 	w.usage = w.stream && session%2 == 0
 	fields["model"] = "llama"
@@ -209,14 +208,14 @@ func (e *talker) wish(t *testing.T, kind, path string, session int, fields map[s
 	return w
 }
 
-// read puts an answer together; each is called after each event.
-func (s *said) read(r *bufio.Reader, stream bool, each func()) error {
+// read assembles a response; each is called after each event.
+func (s *clientResponse) read(r *bufio.Reader, stream bool, each func()) error {
 	if !stream {
 		whole, err := io.ReadAll(r)
 		if err != nil {
 			return err
 		}
-		return s.hear(whole)
+		return s.parseEvent(whole)
 	}
 	for {
 		line, err := r.ReadBytes('\n')
@@ -227,7 +226,7 @@ func (s *said) read(r *bufio.Reader, stream bool, each func()) error {
 			return errors.Join(err, io.ErrUnexpectedEOF)
 		}
 		if data, ok := bytes.CutPrefix(bytes.TrimSpace(line), []byte("data: ")); ok {
-			if err := s.hear(data); err != nil {
+			if err := s.parseEvent(data); err != nil {
 				return err
 			}
 			if each != nil {
@@ -237,34 +236,34 @@ func (s *said) read(r *bufio.Reader, stream bool, each func()) error {
 	}
 }
 
-// fate is how a request ended for its client.
-type fate string
+// outcome is how a request ended for its client.
+type outcome string
 
 const (
-	served    fate = "served"
-	rejected  fate = "rejected"
-	cancelled fate = "cancelled" // by the client
-	broken    fate = "broken"    // told so in an error event
-	orphaned  fate = "orphaned"  // its balancer was killed while it had it
-	unreached fate = "unreached" // nobody accepted the connection: no balancer ever had it
-	lost      fate = "lost"      // none of these
+	served    outcome = "served"
+	rejected  outcome = "rejected"
+	cancelled outcome = "cancelled" // by the client
+	broken    outcome = "broken"    // reported in an error event
+	orphaned  outcome = "orphaned"  // its balancer was killed during the request
+	unreached outcome = "unreached" // nobody accepted the connection: no balancer ever had it
+	lost      outcome = "lost"      // none of these
 )
 
-// attempt is a request on its way and how it ended.
+// attempt is a request in flight and how it ended.
 type attempt struct {
-	wish
+	chaosRequest
 	id      string
-	fate    fate
+	fate    outcome
 	why     string // of a rejection or a loss
 	first   time.Time
 	latest  time.Time
 	pause   time.Duration // the longest between two events
-	heard   said
-	noUsage bool // it was asked for and did not come
+	reply   clientResponse
+	noUsage bool // it was requested and did not arrive
 }
 
-// send asks a balancer and judges the answer. gone tells whether the balancer was
-// lost since the request began; slow readers take their time.
+// send sends a request to a balancer and checks the response. gone reports whether the balancer was
+// lost since the request began; slow readers read slowly.
 func (a *attempt) send(ctx context.Context, hc *http.Client, base string, tier string, slow bool, gone func() bool) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, base+a.path, strings.NewReader(a.body))
 	if err != nil {
@@ -286,7 +285,7 @@ func (a *attempt) send(ctx context.Context, hc *http.Client, base string, tier s
 		a.refused(ctx, resp.StatusCode, body, gone)
 		return
 	}
-	err = a.heard.read(body, a.stream, func() { a.event(ctx, slow) })
+	err = a.reply.read(body, a.stream, func() { a.event(ctx, slow) })
 	if a.first.IsZero() {
 		a.first = time.Now()
 	}
@@ -297,7 +296,7 @@ func (a *attempt) send(ctx context.Context, hc *http.Client, base string, tier s
 	a.judge()
 }
 
-// event notes the time of an event.
+// event records the time of an event.
 func (a *attempt) event(ctx context.Context, slow bool) {
 	now := time.Now()
 	if a.first.IsZero() {
@@ -316,7 +315,7 @@ func (a *attempt) event(ctx context.Context, slow bool) {
 	}
 }
 
-// cut judges a connection that broke.
+// cut classifies an interrupted connection.
 func (a *attempt) cut(ctx context.Context, err error, gone func() bool) {
 	var op *net.OpError
 	switch {
@@ -331,10 +330,10 @@ func (a *attempt) cut(ctx context.Context, err error, gone func() bool) {
 	}
 }
 
-// refused judges an answer that is an error.
+// refused classifies an error response.
 func (a *attempt) refused(ctx context.Context, status int, body *bufio.Reader, gone func() bool) {
-	err := a.heard.read(body, false, nil)
-	code, _, _ := strings.Cut(a.heard.broken, ":")
+	err := a.reply.read(body, false, nil)
+	code, _, _ := strings.Cut(a.reply.broken, ":")
 	switch {
 	case err != nil && (ctx.Err() != nil || gone()):
 		a.cut(ctx, err, gone)
@@ -345,9 +344,9 @@ func (a *attempt) refused(ctx context.Context, status int, body *bufio.Reader, g
 	}
 }
 
-// judge holds an answer that came to an end to what the engine would have said.
+// judge compares a complete response with the expected one.
 func (a *attempt) judge() {
-	got, want := a.heard, a.want
+	got, want := a.reply, a.want
 	whole := got.text == want.text && got.tools == want.tools && got.finish == want.finish
 	counted := !a.usage && a.stream || want.output == 0 || got.prompt == want.prompt && got.output == want.output
 	a.noUsage = !counted && got.output == 0 && got.prompt == 0

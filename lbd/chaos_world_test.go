@@ -23,18 +23,18 @@ import (
 	"skyserve/lbd/proxy"
 )
 
-// world is a service of two regions with a controller, whose every connection can
-// come to harm.
+// world is a service of two regions with a controller. Faults can be injected into each of its
+// connections.
 type world struct {
 	*testing.T
 	seed    uint64
 	policy  string
-	engines []*mortal
-	seats   []*seat
+	engines []*chaosEngine
+	slots   []*balancerSlot
 	control *watcher
-	wishes  []wish
+	wishes  []chaosRequest
 	calls   atomic.Int64
-	done    context.Context // ends when no new requests are to be made
+	done    context.Context // ends when no new requests are to be sent
 
 	mu       sync.Mutex
 	attempts []*attempt
@@ -43,60 +43,59 @@ type world struct {
 	history  []string
 }
 
-// mortal is an engine at the end of a line.
-type mortal struct {
+// chaosEngine is an engine behind a link.
+type chaosEngine struct {
 	id     string
-	direct string // past the line
-	line   *line
+	direct string // without the link
+	line   *link
 	region service.Region
 }
 
-// seat is a balancer's place in the service; one that is killed is followed by
-// another.
-type seat struct {
+// balancerSlot is a place for a balancer in the service; one that is killed is replaced by another.
+type balancerSlot struct {
 	cfg                service.BalancerConfig
-	front, back, admin *line // for clients, peers and the controller
+	front, back, admin *link // for clients, peers and the controller
 
 	mu   sync.Mutex
 	node *node  // nil while it is dead
 	died *death // while it is dead
 }
 
-func (s *seat) now() (*node, *death) {
+func (s *balancerSlot) now() (*node, *death) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.node, s.died
 }
 
-// death is a balancer that was killed, and what became of its clients.
+// death is a balancer that was killed, and what happened to its clients.
 type death struct {
-	seat     *seat
+	slot     *balancerSlot
 	at       time.Time
-	alone    bool          // it was the only one of its region
-	orphans  int           // requests that it had
-	decided  int           // probes of the controller until it was taken for dead
+	alone    bool          // it was the only one in its region
+	orphans  int           // its requests
+	decided  int           // probes of the controller until it counted as dead
 	probes   int           // until the first replica was adopted; 0 = none yet
 	adopted  time.Duration // until then
 	served   []time.Duration
 	adoption chan struct{} // closed at the first
 }
 
-// tally counts how clients saw the requests of one balancer end. Of an unclear one
-// the balancer may have heard or not, and may have ended it in any way.
+// tally counts how the requests of one balancer ended for its clients. An unclear request may or may
+// not have reached the balancer, and may have ended in any way there.
 type tally struct {
-	ends    map[fate]int
+	ends    map[outcome]int
 	unclear int
 }
 
-// limits are those of a balancer that does not wait long for what has died.
+// limits returns those of a balancer that detects failures quickly.
 var hasty = proxy.Limits{FirstByte: 1500 * time.Millisecond, Idle: 2 * time.Second, Answer: 3 * time.Second, Silent: 400 * time.Millisecond, Decisions: 1 << 16}
 
-// newWorld makes a service with two balancers and four replicas in the one region,
-// and one balancer and two replicas in the other.
+// newWorld returns a service with two balancers and four replicas in one region, and one balancer and
+// two replicas in the other.
 func newWorld(t *testing.T, seed uint64) *world {
 	random := rand.New(rand.NewPCG(seed, 0))
 	w := &world{T: t, seed: seed, policy: policyOf(seed), tallies: map[*node]*tally{}}
-	w.wishes = wishes(t, random)
+	w.wishes = chaosRequests(t, random)
 	w.control = &watcher{Handler: slog.DiscardHandler, world: w}
 	control := service.ControllerConfig{
 		Service: "chat", Listen: "127.0.0.1:0", StoreListen: "127.0.0.1:0", StoreDir: t.TempDir(),
@@ -104,21 +103,21 @@ func newWorld(t *testing.T, seed uint64) *world {
 	}
 	for _, place := range []string{"us-0", "us-1", "eu-0"} {
 		region := service.Region("local/" + place[:2])
-		s := &seat{cfg: service.BalancerConfig{Service: "chat", ID: "lb-" + place, Region: region, PeerToken: "peers only"}}
+		s := &balancerSlot{cfg: service.BalancerConfig{Service: "chat", ID: "lb-" + place, Region: region, PeerToken: "peers only"}}
 		s.cfg.Balancer = service.BalancerSpec{Policy: w.policy, MaxWait: 3 * time.Second}
-		s.front, s.back, s.admin = newLine(t, ""), newLine(t, ""), newLine(t, "")
+		s.front, s.back, s.admin = newLink(t, ""), newLink(t, ""), newLink(t, "")
 		for i := range 2 {
-			e := newMortal(t, fmt.Sprintf("%s%c", place, 'a'+i), region)
+			e := newChaosEngine(t, fmt.Sprintf("%s%c", place, 'a'+i), region)
 			w.engines = append(w.engines, e)
 			r := service.ReplicaConfig{ID: e.id, URL: e.line.url(), Model: "llama", Kind: service.EngineSim, Region: region}
 			s.cfg.Replicas = append(s.cfg.Replicas, r)
 			control.Replicas = append(control.Replicas, service.ControlledReplica{ReplicaConfig: r, Home: s.cfg.ID})
 		}
 		control.Balancers = append(control.Balancers, service.ControlledBalancer{ID: s.cfg.ID, Region: region, Admin: s.admin.url()})
-		w.seats = append(w.seats, s)
+		w.slots = append(w.slots, s)
 	}
-	for _, s := range w.seats {
-		for _, o := range w.seats {
+	for _, s := range w.slots {
+		for _, o := range w.slots {
 			if o != s {
 				p := service.PeerConfig{ID: o.cfg.ID, Region: o.cfg.Region, URL: o.back.url()}
 				if o.cfg.Region != s.cfg.Region {
@@ -133,47 +132,47 @@ func newWorld(t *testing.T, seed uint64) *world {
 	return w
 }
 
-// policyOf is each policy in turn.
+// policyOf returns the policies in rotation.
 func policyOf(seed uint64) string {
 	names := slices.DeleteFunc(policy.Names(), func(name string) bool { return strings.Contains(name, ":") })
 	return names[seed%uint64(len(names))]
 }
 
-func newMortal(t *testing.T, id string, region service.Region) *mortal {
+func newChaosEngine(t *testing.T, id string, region service.Region) *chaosEngine {
 	t.Helper()
-	// How many tokens an event holds differs from engine to engine.
+	// How many tokens an event contains differs from engine to engine.
 	interval := 1 + 3*(int(id[len(id)-1]+id[len(id)-2])%3)
 	sim, err := server.New(server.Options{Model: "llama", Speed: 16, Seed: voice, StreamInterval: interval})
 	if err != nil {
 		t.Fatal(err)
 	}
-	web := httptest.NewServer(&talker{t: t, sim: sim.Handler(), pace: 20 * time.Millisecond})
+	web := httptest.NewServer(&scriptedEngine{t: t, sim: sim.Handler(), pace: 20 * time.Millisecond})
 	t.Cleanup(func() {
 		web.CloseClientConnections()
 		web.Close()
 		sim.Close()
 	})
-	return &mortal{id: id, direct: web.URL, line: newLine(t, web.Listener.Addr().String()), region: region}
+	return &chaosEngine{id: id, direct: web.URL, line: newLink(t, web.Listener.Addr().String()), region: region}
 }
 
-// sit starts a balancer on a seat.
-func (w *world) sit(s *seat) {
+// sit starts a balancer in a slot.
+func (w *world) sit(s *balancerSlot) {
 	n := start(w.T, s.cfg, Options{DrainTimeout: time.Millisecond, limits: hasty})
-	for l, base := range map[*line]string{s.front: n.public, s.back: n.public, s.admin: n.adminURL} {
+	for l, base := range map[*link]string{s.front: n.public, s.back: n.public, s.admin: n.adminURL} {
 		l.lead(strings.TrimPrefix(base, "http://"))
-		l.mend()
+		l.clearFault()
 	}
 	w.mu.Lock()
-	w.tallies[n] = &tally{ends: map[fate]int{}}
+	w.tallies[n] = &tally{ends: map[outcome]int{}}
 	w.mu.Unlock()
 	s.mu.Lock()
 	s.node, s.died = n, nil
 	s.mu.Unlock()
 }
 
-// kill ends the balancer of a seat without a word to anybody.
-func (w *world) kill(s *seat) *death {
-	d := &death{seat: s, at: time.Now(), alone: w.nearest(s)[1].cfg.Region != s.cfg.Region, adoption: make(chan struct{})}
+// kill ends the balancer in a slot without a shutdown.
+func (w *world) kill(s *balancerSlot) *death {
+	d := &death{slot: s, at: time.Now(), alone: w.nearest(s)[1].cfg.Region != s.cfg.Region, adoption: make(chan struct{})}
 	s.mu.Lock()
 	n := s.node
 	s.node, s.died = nil, d
@@ -181,12 +180,12 @@ func (w *world) kill(s *seat) *death {
 	w.mu.Lock()
 	w.deaths = append(w.deaths, d)
 	w.mu.Unlock()
-	s.admin.hurt(harm{away: true, counts: "GET /healthz "}) // the controller's probes
+	s.admin.setFault(linkFault{away: true, counts: "GET /healthz "}) // the controller's probes
 	s.admin.reset()
 	s.front.cut()
 	s.back.cut()
 	n.stop()
-	_ = n.wait() // what it had ends with an error
+	_ = n.wait() // its requests end with an error
 	return d
 }
 
@@ -204,7 +203,7 @@ func (w *world) controlled(cfg service.ControllerConfig) {
 	})
 }
 
-// watcher hears from the controller's log what it did.
+// watcher extracts the controller's actions from its log.
 type watcher struct {
 	slog.Handler
 	world    *world
@@ -225,7 +224,7 @@ func (c *watcher) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// attribute is the value of an attribute of a log's line.
+// attribute returns the value of an attribute of a log line.
 func attribute(r slog.Record, key string) (value string) {
 	r.Attrs(func(a slog.Attr) bool {
 		if a.Key == key {
@@ -236,9 +235,9 @@ func attribute(r slog.Record, key string) (value string) {
 	return value
 }
 
-// decided notes that a balancer was taken for dead.
+// decided records that a balancer counts as dead.
 func (w *world) decided(id string) {
-	for _, s := range w.seats {
+	for _, s := range w.slots {
 		if _, d := s.now(); d != nil && s.cfg.ID == id {
 			w.mu.Lock()
 			d.decided = s.admin.callers()
@@ -247,9 +246,9 @@ func (w *world) decided(id string) {
 	}
 }
 
-// attached notes that a replica was given to a balancer.
+// attached records that a replica was assigned to a balancer.
 func (w *world) attached(replica string) {
-	for _, s := range w.seats {
+	for _, s := range w.slots {
 		_, d := s.now()
 		home := slices.ContainsFunc(s.cfg.Replicas, func(r service.ReplicaConfig) bool { return r.ID == replica })
 		if d == nil || !home {
@@ -264,40 +263,40 @@ func (w *world) attached(replica string) {
 	}
 }
 
-// note writes down what was done, for the case that something goes wrong.
+// note records an action for the failure report.
 func (w *world) note(format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.history = append(w.history, fmt.Sprintf(format, args...))
 }
 
-// client sends requests, each to the balancer at home or, where that is dead, to
-// the next one, until done ends.
+// client sends requests, each to its home balancer or, if that is dead, to the next one, until done
+// ends.
 func (w *world) client(i int) {
 	random := rand.New(rand.NewPCG(w.seed, uint64(1000+i)))
 	hc := &http.Client{Transport: &http.Transport{DialContext: w.dial}}
 	defer hc.CloseIdleConnections()
-	home := w.seats[i%len(w.seats)]
+	home := w.slots[i%len(w.slots)]
 	for w.done.Err() == nil {
-		wish := w.wishes[random.IntN(len(w.wishes))]
+		request := w.wishes[random.IntN(len(w.wishes))]
 		for _, s := range w.nearest(home) {
-			if a := w.try(hc, home, s, wish, random); a.fate != unreached && a.fate != orphaned {
+			if a := w.try(hc, home, s, request, random); a.fate != unreached && a.fate != orphaned {
 				break
 			}
 		}
 	}
 }
 
-// dated is a client's connection that knows how often its line had broken before.
+// dated is a client's connection that stores how often its link had failed before.
 type dated struct {
 	net.Conn
 	breaks int
 }
 
-// dial connects a client to a seat.
+// dial connects a client to a slot.
 func (w *world) dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	breaks := 0
-	for _, s := range w.seats {
+	for _, s := range w.slots {
 		if s.front.addr == addr {
 			breaks = s.front.broken()
 		}
@@ -309,11 +308,11 @@ func (w *world) dial(ctx context.Context, network, addr string) (net.Conn, error
 	return &dated{c, breaks}, nil
 }
 
-// nearest lists the seats in the order in which the clients of one try them.
-func (w *world) nearest(home *seat) []*seat {
-	list := []*seat{home}
+// nearest returns the slots in the order in which a client tries them.
+func (w *world) nearest(home *balancerSlot) []*balancerSlot {
+	list := []*balancerSlot{home}
 	for _, near := range []bool{true, false} {
-		for _, s := range w.seats {
+		for _, s := range w.slots {
 			if s != home && (s.cfg.Region == home.cfg.Region) == near {
 				list = append(list, s)
 			}
@@ -322,9 +321,9 @@ func (w *world) nearest(home *seat) []*seat {
 	return list
 }
 
-// try sends one request to one seat.
-func (w *world) try(hc *http.Client, home, s *seat, wish wish, random *rand.Rand) *attempt {
-	a := &attempt{wish: wish, id: fmt.Sprintf("c%d", w.calls.Add(1))}
+// try sends one request to one slot.
+func (w *world) try(hc *http.Client, home, s *balancerSlot, request chaosRequest, random *rand.Rand) *attempt {
+	a := &attempt{chaosRequest: request, id: fmt.Sprintf("c%d", w.calls.Add(1))}
 	ctx, leave := context.WithCancel(context.Background())
 	defer leave()
 	if random.IntN(8) == 0 {
@@ -334,7 +333,7 @@ func (w *world) try(hc *http.Client, home, s *seat, wish wish, random *rand.Rand
 	tier := []string{"IW-F", "IW-N", "NIW"}[random.IntN(3)]
 	slow := random.IntN(10) == 0
 	before, death := s.now()
-	var breaks atomic.Int64 // of the line when the connection was made, which may have been for an earlier request
+	var breaks atomic.Int64 // of the link when the connection was opened, possibly for an earlier request
 	breaks.Store(int64(s.front.broken()))
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) {
 		if c, ok := i.Conn.(*dated); ok {

@@ -18,27 +18,27 @@ import (
 	"skyserve/lbd/trace"
 )
 
-// ConfigError is something in a balancer's configuration that it cannot run with.
+// ConfigError is an error in a balancer's configuration.
 type ConfigError struct {
-	// Key is the place in the configuration: listen, replicas[2].url.
+	// Key is the path in the configuration: listen, replicas[2].url.
 	Key string
-	// Problem says what is wrong, with the value that was found.
+	// Problem describes what is wrong, with the value found.
 	Problem string
-	// Hint says what to do about it; may be empty.
+	// Hint is the suggested fix; may be empty.
 	Hint string
 }
 
-// Error is the place and the problem.
+// Error returns the key and the problem.
 func (e *ConfigError) Error() string { return e.Key + ": " + e.Problem }
 
-// problems is what is wrong with a configuration, all of it.
+// problems are all errors in a configuration.
 type problems []*ConfigError
 
 func (p *problems) add(key, problem, hint string) {
 	*p = append(*p, &ConfigError{Key: key, Problem: problem, Hint: hint})
 }
 
-// first is the first of them as an error; nil without any.
+// first returns the first problem as an error; nil if there is none.
 func (p problems) first() error {
 	if len(p) == 0 {
 		return nil
@@ -46,25 +46,25 @@ func (p problems) first() error {
 	return p[0]
 }
 
-// Check says whether a balancer can run with cfg; every error is a *ConfigError.
-// What is open to other machines must ask who they are: the public listener by
-// API keys (unless opts.InsecureNoAuth), the admin listener by a token.
+// Check reports whether a balancer can run with cfg. Every error is a *ConfigError. A listener that is
+// reachable from other machines must authenticate them: the public listener by API keys (unless
+// opts.InsecureNoAuth is set), the admin listener by a token.
 func Check(cfg service.BalancerConfig, opts Options) error { return checkAll(cfg, opts).first() }
 
-// checkAll is Check with all that is wrong.
+// checkAll returns all problems that Check looks for.
 func checkAll(cfg service.BalancerConfig, opts Options) problems {
 	var p problems
 	checkNames(&p, cfg)
 	checkListeners(&p, cfg, opts)
 	checkTargets(&p, cfg)
 	checkIdentity(&p, cfg)
-	_ = coreOf(&p, cfg)
+	_ = buildCoreConfig(&p, cfg)
 	checkTLS(&p, cfg.Balancer.TLS)
 	checkACME(&p, cfg, opts)
 	checkTraces(&p, cfg.Balancer.Traces)
 	checkAuth(&p, cfg.Balancer.Auth)
-	for _, misfit := range cfg.Balancer.WithDefaults().Memory.Misfits() {
-		p.add("balancer.memory."+misfit.Key, misfit.Problem, "")
+	for _, problem := range cfg.Balancer.WithDefaults().Memory.Misfits() {
+		p.add("balancer.memory."+problem.Key, problem.Problem, "")
 	}
 	return p
 }
@@ -83,8 +83,8 @@ func checkNames(p *problems, cfg service.BalancerConfig) {
 	}
 }
 
-// asksForKeys says whether clients must present an API key.
-func asksForKeys(cfg service.BalancerConfig) bool {
+// requiresKeys reports whether clients must present an API key.
+func requiresKeys(cfg service.BalancerConfig) bool {
 	return cfg.Balancer.Auth != nil && cfg.Balancer.Auth.KeysFrom != ""
 }
 
@@ -99,20 +99,20 @@ func checkListeners(p *problems, cfg service.BalancerConfig, opts Options) {
 	if bad {
 		return
 	}
-	if !asksForKeys(cfg) && !opts.InsecureNoAuth && admin.BeyondLoopback(cfg.Listen) {
-		p.add("listen", fmt.Sprintf("%s can be reached from other machines, and no API keys are set", cfg.Listen),
-			"set balancer.auth.keys_from (--keys-from env:NAME or file:PATH), listen on 127.0.0.1, or accept everybody with --insecure-no-auth")
+	if !requiresKeys(cfg) && !opts.InsecureNoAuth && admin.BeyondLoopback(cfg.Listen) {
+		p.add("listen", fmt.Sprintf("%s is reachable from other machines, and no API keys are set", cfg.Listen),
+			"set balancer.auth.keys_from (--keys-from env:NAME or file:PATH), listen on 127.0.0.1, or disable authentication with --insecure-no-auth")
 	}
 	if opts.AdminToken == "" && cfg.Identity == nil && admin.BeyondLoopback(cfg.Admin) {
-		p.add("admin", fmt.Sprintf("%s can be reached from other machines, and no admin token is set", cfg.Admin),
+		p.add("admin", fmt.Sprintf("%s is reachable from other machines, and no admin token is set", cfg.Admin),
 			"set SKYSERVE_ADMIN_TOKEN, give the balancer an identity, or listen on 127.0.0.1")
 	}
 }
 
-// checkTargets makes sure that every replica and peer has a URL and an id of its own.
+// checkTargets checks that every replica and peer has a URL and a unique id.
 func checkTargets(p *problems, cfg service.BalancerConfig) {
-	if len(cfg.Peers) > 0 && cfg.PeerToken == "" && cfg.Identity == nil && asksForKeys(cfg) {
-		p.add("peer_token", "missing: clients must present keys, so peers must be told from them",
+	if len(cfg.Peers) > 0 && cfg.PeerToken == "" && cfg.Identity == nil && requiresKeys(cfg) {
+		p.add("peer_token", "missing: it distinguishes peers from clients, which must present keys",
 			"set peer_token (the environment variable SKYSERVE_PEER_TOKEN), the same for all balancers of the service")
 	}
 	seen := map[string]string{cfg.ID: "id"}
@@ -122,19 +122,19 @@ func checkTargets(p *problems, cfg service.BalancerConfig) {
 		if r.DataParallel < 0 || r.DataParallel > service.MaxDataParallel {
 			p.add(key+".data_parallel", fmt.Sprintf("must be from 0 to %d, got %d", service.MaxDataParallel, r.DataParallel), "")
 		}
-		claim(p, seen, key, replicaID(r))
+		claimID(p, seen, key, replicaID(r))
 	}
 	for i, peer := range cfg.Peers {
 		key := fmt.Sprintf("peers[%d]", i)
 		checkURL(p, key, peer.URL)
 		if peer.EmulateRTT < 0 {
-			p.add(key+".emulate_rtt", fmt.Sprintf("must not be below zero, got %s", peer.EmulateRTT), "")
+			p.add(key+".emulate_rtt", fmt.Sprintf("must be at least 0, got %s", peer.EmulateRTT), "")
 		}
 		if peer.ID == "" {
 			p.add(key+".id", "missing", "")
 			continue
 		}
-		claim(p, seen, key, peer.ID)
+		claimID(p, seen, key, peer.ID)
 	}
 }
 
@@ -144,15 +144,15 @@ func checkURL(p *problems, key, raw string) {
 	}
 }
 
-func claim(p *problems, seen map[string]string, key, id string) {
+func claimID(p *problems, seen map[string]string, key, id string) {
 	if other, taken := seen[id]; taken {
-		p.add(key, fmt.Sprintf("has the id %q of %s", id, other), "give each an id of its own")
+		p.add(key, fmt.Sprintf("has the id %q of %s", id, other), "use unique ids")
 		return
 	}
 	seen[id] = key
 }
 
-// replicaID is a replica's id, or the host of its URL where it has none.
+// replicaID returns a replica's id, or the host of its URL if it has none.
 func replicaID(r service.ReplicaConfig) string {
 	if r.ID != "" {
 		return r.ID
@@ -164,20 +164,20 @@ func replicaID(r service.ReplicaConfig) string {
 	return u.Host
 }
 
-// deferredStep is how much less memory must be used for two deferred requests to go, in
+// deferredStep is the difference in memory use between releasing one and two deferred requests, in
 // percent (SageServe section 6.2: 60 and 50).
 const deferredStep = 10
 
-// coreConfig is what the core needs of a service's balancer section and of its
-// models' latency targets, with the defaults of what they leave out.
+// coreConfig returns core's configuration from a service's balancer section and its models' latency
+// targets, with defaults.
 func coreConfig(cfg service.BalancerConfig) (core.Config, error) {
 	var p problems
-	c := coreOf(&p, cfg)
+	c := buildCoreConfig(&p, cfg)
 	return c, p.first()
 }
 
-// coreOf is coreConfig with all that is wrong; with a problem it is not usable.
-func coreOf(p *problems, cfg service.BalancerConfig) core.Config {
+// buildCoreConfig is coreConfig with all problems. If it adds one, the result is not usable.
+func buildCoreConfig(p *problems, cfg service.BalancerConfig) core.Config {
 	b := cfg.Balancer.WithDefaults()
 	fail := func(key string, err error) {
 		if err != nil {
@@ -196,10 +196,10 @@ func coreOf(p *problems, cfg service.BalancerConfig) core.Config {
 	c.Push, err = core.ParsePush(b.Push)
 	fail("balancer.push", err)
 	if b.TauN < 0 || b.TauP < 0 {
-		p.add("balancer", fmt.Sprintf("tau_n and tau_p must not be below zero, got %s and %s", b.TauN, b.TauP), "")
+		p.add("balancer", fmt.Sprintf("tau_n and tau_p must be at least 0, got %s and %s", b.TauN, b.TauP), "")
 	}
 	if b.Tau < 0 || b.QueueLimit < 0 || b.MaxWait < 0 {
-		p.add("balancer", fmt.Sprintf("tau, queue_limit and max_wait must not be below zero, got %d, %d and %s", b.Tau, b.QueueLimit, b.MaxWait), "")
+		p.add("balancer", fmt.Sprintf("tau, queue_limit and max_wait must be at least 0, got %d, %d and %s", b.Tau, b.QueueLimit, b.MaxWait), "")
 	}
 	c.Forward, c.Tau, c.QueueLimit, c.MaxWait = *b.Forward, b.Tau, b.QueueLimit, b.MaxWait
 	c.TauN, c.TauP = b.TauN, b.TauP
@@ -213,7 +213,7 @@ func coreOf(p *problems, cfg service.BalancerConfig) core.Config {
 		}
 	}
 	if b.MaxTries < 0 || b.RetryPercent < 0 || b.EjectAfter < 0 || b.EjectTime < 0 {
-		p.add("balancer", fmt.Sprintf("max_tries, retry_percent, eject_after and eject_time must not be below zero, got %d, %d, %d and %s", b.MaxTries, b.RetryPercent, b.EjectAfter, b.EjectTime), "")
+		p.add("balancer", fmt.Sprintf("max_tries, retry_percent, eject_after and eject_time must be at least 0, got %d, %d, %d and %s", b.MaxTries, b.RetryPercent, b.EjectAfter, b.EjectTime), "")
 	}
 	for _, name := range b.AllowParameters {
 		fail("balancer.allow_parameters", service.CheckWord("BalancerSpec.allow_parameters", name))
@@ -234,7 +234,7 @@ func coreOf(p *problems, cfg service.BalancerConfig) core.Config {
 	return c
 }
 
-// choosePolicy is the policy of that name; nil where it is not to be had.
+// choosePolicy returns the policy with that name; nil if there is none.
 func choosePolicy(p *problems, name string) policy.Policy {
 	err := service.CheckWord("BalancerSpec.policy", name)
 	if err == nil {
@@ -247,19 +247,18 @@ func choosePolicy(p *problems, name string) policy.Policy {
 	return nil
 }
 
-// targets is what a model's latency targets mean for the order of its queue;
-// zero where they say nothing.
+// targets converts a model's latency targets to those of its queue; zero if none are set.
 func targets(slo map[service.Tier]service.SLO) (core.Targets, error) {
 	for tier := range slo {
 		if !slices.Contains(service.Tiers(), tier) {
-			return core.Targets{}, fmt.Errorf("has a tier that is not known, want one of %v", service.Tiers())
+			return core.Targets{}, fmt.Errorf("contains an unknown tier, must be one of %v", service.Tiers())
 		}
 	}
 	t := core.Targets{
 		Fast: slo[service.TierFast].TTFT, Normal: slo[service.TierNormal].TTFT, Deferred: slo[service.TierDeferred].Deadline,
 	}
 	if t.Fast < 0 || t.Normal < 0 || t.Deferred < 0 {
-		return core.Targets{}, errors.New("must not hold a time below zero")
+		return core.Targets{}, errors.New("times must be at least 0")
 	}
 	return t, nil
 }
@@ -268,12 +267,11 @@ func checkTLS(p *problems, t *service.TLS) {
 	switch {
 	case t == nil, t.ACME != nil:
 	case t.Cert == "" || t.Key == "":
-		p.add("balancer.tls", "needs both cert and key", "")
+		p.add("balancer.tls", "requires both cert and key", "")
 	}
 }
 
-// checkTraces makes sure that traces can be sent where the configuration, or else
-// the environment, says.
+// checkTraces checks the trace endpoint from the configuration or the environment.
 func checkTraces(p *problems, base string) {
 	if _, source, err := trace.Endpoint(base); err != nil {
 		p.add(cmp.Or(source, "balancer.traces"), err.Error(), "")
@@ -288,13 +286,12 @@ func checkAuth(p *problems, a *service.Auth) {
 		p.add("balancer.auth.limits", err.Error(), "")
 	}
 	if a.KeysFrom == "" && a.Limits != (service.KeyLimits{}) {
-		p.add("balancer.auth.limits", "are those of keys, and no keys are asked for", "set balancer.auth.keys_from")
+		p.add("balancer.auth.limits", "limits apply to API keys, and no keys are set", "set balancer.auth.keys_from")
 	}
 }
 
-// apiKeys reads the keys that clients must present, as service.ParseKeys does.
-// No key at all is an error: a service that means to ask for keys must not end up
-// open.
+// apiKeys reads the keys that clients must present, with service.ParseKeys. A source without keys is
+// an error: a service that is meant to require keys must not be open.
 func apiKeys(auth *service.Auth) ([]service.APIKey, error) {
 	if auth == nil || auth.KeysFrom == "" {
 		return nil, nil
@@ -308,26 +305,26 @@ func apiKeys(auth *service.Auth) ([]service.APIKey, error) {
 		return nil, &ConfigError{Key: "balancer.auth.keys_from", Problem: fmt.Sprintf("reading %s: %v", auth.KeysFrom, err)}
 	}
 	if len(keys) == 0 {
-		return nil, &ConfigError{Key: "balancer.auth.keys_from", Problem: fmt.Sprintf("%s holds no key", auth.KeysFrom)}
+		return nil, &ConfigError{Key: "balancer.auth.keys_from", Problem: fmt.Sprintf("%s contains no key", auth.KeysFrom)}
 	}
 	return keys, nil
 }
 
-// maxSecret bounds a file of keys: some hundred thousand of them.
+// maxSecret limits a file of keys: several hundred thousand of them.
 const maxSecret = 8 << 20
 
-// secretFrom reads what env:NAME or file:PATH refers to.
+// secretFrom reads the value that env:NAME or file:PATH refers to.
 func secretFrom(ref string) (string, error) {
 	if name, ok := strings.CutPrefix(ref, "env:"); ok {
 		text, set := os.LookupEnv(name)
 		if !set {
-			return "", fmt.Errorf("the environment has no %s", name)
+			return "", fmt.Errorf("environment variable %s is not set", name)
 		}
 		return text, nil
 	}
 	path, ok := strings.CutPrefix(ref, "file:")
 	if !ok {
-		return "", errors.New("must be env:NAME or file:PATH") // the value found may be a key itself
+		return "", errors.New("must be env:NAME or file:PATH") // the found value may be a key itself
 	}
 	f, err := os.Open(path)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"skyserve/lbd/core"
 )
 
-// acmeOf has a balancer obtain its certificate.
+// acmeOf lets a balancer obtain its certificate.
 func acmeOf(to service.CertificateConfig, challenge string) func(*service.BalancerConfig, *Options) {
 	return func(c *service.BalancerConfig, _ *Options) {
 		c.Balancer.TLS = &service.TLS{ACME: &service.ACME{Email: "me@example.com", Challenge: challenge}}
@@ -37,29 +37,29 @@ func TestCheck(t *testing.T) {
 		change func(*service.BalancerConfig, *Options)
 		want   string // "" = fine
 	}{
-		{"as it is", func(*service.BalancerConfig, *Options) {}, ""},
+		{"unchanged", func(*service.BalancerConfig, *Options) {}, ""},
 		{"no id", func(c *service.BalancerConfig, _ *Options) { c.ID = "" }, "id: missing"},
 		{"no region", func(c *service.BalancerConfig, _ *Options) { c.Region = "" }, "region: missing"},
-		{"nameless model", func(c *service.BalancerConfig, _ *Options) { c.Models = []service.BalancerModel{{}} }, "models[0].name: missing"},
+		{"model without name", func(c *service.BalancerConfig, _ *Options) { c.Models = []service.BalancerModel{{}} }, "models[0].name: missing"},
 		{"no port", func(c *service.BalancerConfig, _ *Options) { c.Listen = "localhost" }, `listen: must be HOST:PORT, got "localhost"`},
 		{"no admin", func(c *service.BalancerConfig, _ *Options) { c.Admin = "" }, `admin: must be HOST:PORT, got ""`},
-		{"open to everybody", func(c *service.BalancerConfig, _ *Options) { c.Listen = ":8000" }, "listen: :8000 can be reached from other machines, and no API keys are set"},
-		{"open with keys", func(c *service.BalancerConfig, _ *Options) {
+		{"public without keys", func(c *service.BalancerConfig, _ *Options) { c.Listen = ":8000" }, "listen: :8000 is reachable from other machines, and no API keys are set"},
+		{"public with keys", func(c *service.BalancerConfig, _ *Options) {
 			c.Listen, c.Balancer.Auth = ":8000", &service.Auth{KeysFrom: "env:KEYS"}
 		}, ""},
-		{"open on purpose", func(c *service.BalancerConfig, o *Options) { c.Listen, o.InsecureNoAuth = "0.0.0.0:8000", true }, ""},
-		{"admin open", func(c *service.BalancerConfig, o *Options) { c.Admin, o.InsecureNoAuth = ":8100", true }, "admin: :8100 can be reached from other machines, and no admin token is set"},
+		{"public without auth", func(c *service.BalancerConfig, o *Options) { c.Listen, o.InsecureNoAuth = "0.0.0.0:8000", true }, ""},
+		{"public admin", func(c *service.BalancerConfig, o *Options) { c.Admin, o.InsecureNoAuth = ":8100", true }, "admin: :8100 is reachable from other machines, and no admin token is set"},
 		{"admin with a token", func(c *service.BalancerConfig, o *Options) { c.Admin, o.AdminToken = ":8100", "t" }, ""},
 		{"replica without scheme", replica("us-1", "127.0.0.1"), `replicas[1].url: must be http://HOST:PORT or https://HOST:PORT, got "127.0.0.1"`},
 		{"same id", replica("us-0", "http://127.0.0.1:2"), `replicas[1]: has the id "us-0" of replicas[0]`},
 		{"same url", replica("", "http://127.0.0.1:2"), ""},
 		{"peer without id", peer(service.PeerConfig{URL: "http://127.0.0.1:2"}), "peers[0].id: missing"},
 		{"peer without url", peer(service.PeerConfig{ID: "eu"}), "peers[0].url: missing"},
-		{"peer with own id", peer(service.PeerConfig{ID: "lb-us-0", URL: "http://127.0.0.1:2"}), `peers[0]: has the id "lb-us-0" of id`},
-		{"peer in the past", peer(service.PeerConfig{ID: "eu", URL: "http://127.0.0.1:2", EmulateRTT: -1}), "peers[0].emulate_rtt: must not be below zero, got -1ns"},
+		{"peer with the balancer's id", peer(service.PeerConfig{ID: "lb-us-0", URL: "http://127.0.0.1:2"}), `peers[0]: has the id "lb-us-0" of id`},
+		{"negative peer RTT", peer(service.PeerConfig{ID: "eu", URL: "http://127.0.0.1:2", EmulateRTT: -1}), "peers[0].emulate_rtt: must be at least 0, got -1ns"},
 		{"keys without a peer token", func(c *service.BalancerConfig, _ *Options) {
 			c.Peers, c.Balancer.Auth = []service.PeerConfig{{ID: "eu", URL: "http://127.0.0.1:2"}}, &service.Auth{KeysFrom: "env:KEYS"}
-		}, "peer_token: missing: clients must present keys"},
+		}, "peer_token: missing: it distinguishes peers from clients, which must present keys"},
 		{"keys and a peer token", func(c *service.BalancerConfig, _ *Options) {
 			c.Peers, c.Balancer.Auth, c.PeerToken = []service.PeerConfig{{ID: "eu", URL: "http://127.0.0.1:2"}}, &service.Auth{KeysFrom: "env:KEYS"}, "t"
 		}, ""},
@@ -67,36 +67,36 @@ func TestCheck(t *testing.T) {
 		{"too many ranks", func(c *service.BalancerConfig, _ *Options) {
 			c.Replicas = []service.ReplicaConfig{{URL: "http://127.0.0.1:2", DataParallel: 65}}
 		}, "replicas[0].data_parallel: must be from 0 to 64, got 65"},
-		{"policy that pools", balancer(service.BalancerSpec{Policy: "bf-io"}), ""},
+		{"pooling policy", balancer(service.BalancerSpec{Policy: "bf-io"}), ""},
 		{"unknown order", balancer(service.BalancerSpec{Order: "lifo"}), "balancer.order: "},
 		{"unknown tier", func(c *service.BalancerConfig, _ *Options) {
 			c.Models = []service.BalancerModel{{Name: "m", SLO: map[service.Tier]service.SLO{"IW-X": {TTFT: time.Second}}}}
-		}, "models[0].slo: has a tier that is not known"},
-		{"target in the past", func(c *service.BalancerConfig, _ *Options) {
+		}, "models[0].slo: contains an unknown tier"},
+		{"negative target", func(c *service.BalancerConfig, _ *Options) {
 			c.Models = []service.BalancerModel{{Name: "m", SLO: map[service.Tier]service.SLO{service.TierFast: {TTFT: -1}}}}
-		}, "models[0].slo: must not hold a time below zero"},
-		{"threshold below zero", balancer(service.BalancerSpec{TauN: -1}), "balancer: tau_n and tau_p must not be below zero"},
+		}, "models[0].slo: times must be at least 0"},
+		{"negative threshold", balancer(service.BalancerSpec{TauN: -1}), "balancer: tau_n and tau_p must be at least 0"},
 		{"unknown push", balancer(service.BalancerSpec{Push: "outstanding:0"}), "balancer.push: "},
-		{"wait below zero", balancer(service.BalancerSpec{MaxWait: -time.Second}), "balancer: tau, queue_limit and max_wait must not be below zero"},
-		{"half a certificate", balancer(service.BalancerSpec{TLS: &service.TLS{Cert: "c"}}), "balancer.tls: needs both cert and key"},
+		{"negative wait", balancer(service.BalancerSpec{MaxWait: -time.Second}), "balancer: tau, queue_limit and max_wait must be at least 0"},
+		{"certificate without key", balancer(service.BalancerSpec{TLS: &service.TLS{Cert: "c"}}), "balancer.tls: requires both cert and key"},
 		{"acme", acmeOf(service.CertificateConfig{Name: "chat.example.com", Dir: "d"}, ""), ""},
-		{"acme without a name", acmeOf(service.CertificateConfig{Dir: "d"}, ""), "certificate: needs name and dir"},
-		{"acme with a challenge that is none", acmeOf(service.CertificateConfig{Name: "chat.example.com", Dir: "d"}, "dns"), "balancer.tls.acme.challenge: is not a word known here, got \"dns\""},
-		{"acme on a port that is none", acmeOf(service.CertificateConfig{Name: "chat.example.com", Dir: "d", Listen: "80"}, "http-01"), `certificate.listen: must be HOST:PORT with the challenge http-01, got "80"`},
-		{"acme without a way to write records", acmeOf(service.CertificateConfig{Name: "chat.example.com", Dir: "d"}, "dns-01"), "balancer.tls.acme.challenge: dns-01"},
-		{"acme by what others obtain", acmeOf(service.CertificateConfig{Name: "chat.example.com", Dir: "d", FollowOnly: true}, "dns-01"), ""},
-		{"acme shared in clear text", func(c *service.BalancerConfig, o *Options) {
+		{"acme without a name", acmeOf(service.CertificateConfig{Dir: "d"}, ""), "certificate: requires name and dir"},
+		{"acme with unknown challenge", acmeOf(service.CertificateConfig{Name: "chat.example.com", Dir: "d"}, "dns"), "balancer.tls.acme.challenge: is not a word known here, got \"dns\""},
+		{"acme on invalid port", acmeOf(service.CertificateConfig{Name: "chat.example.com", Dir: "d", Listen: "80"}, "http-01"), `certificate.listen: must be HOST:PORT with the challenge http-01, got "80"`},
+		{"acme without DNS records", acmeOf(service.CertificateConfig{Name: "chat.example.com", Dir: "d"}, "dns-01"), "balancer.tls.acme.challenge: dns-01"},
+		{"acme with a shared certificate", acmeOf(service.CertificateConfig{Name: "chat.example.com", Dir: "d", FollowOnly: true}, "dns-01"), ""},
+		{"acme shared without peer token", func(c *service.BalancerConfig, o *Options) {
 			acmeOf(service.CertificateConfig{Name: "chat.example.com", Dir: "d"}, "")(c, o)
 			c.StoreURL = "nats://127.0.0.1:1"
 		}, "peer_token: missing: it encrypts the certificate"},
-		{"a place for no certificate", func(c *service.BalancerConfig, _ *Options) {
+		{"certificate without acme", func(c *service.BalancerConfig, _ *Options) {
 			c.Certificate = &service.CertificateConfig{Name: "chat.example.com", Dir: "d"}
-		}, "certificate: belongs to balancers with balancer.tls.acme"},
+		}, "certificate: applies only with balancer.tls.acme"},
 		{"memory", balancer(service.BalancerSpec{Memory: service.Memory{Total: service.GiB, Tenant: 64 * service.MiB}}), ""},
 		{"too little memory", balancer(service.BalancerSpec{Memory: service.Memory{Total: service.MiB}}), "balancer.memory.total: must be at least 256MiB"},
-		{"too large a part", balancer(service.BalancerSpec{Memory: service.Memory{Requests: 2 * service.GiB}}), "balancer.memory.requests: must be at most three quarters of total, which is 1536MiB"},
+		{"share exceeds total", balancer(service.BalancerSpec{Memory: service.Memory{Requests: 2 * service.GiB}}), "balancer.memory.requests: must be at most three quarters of total, which is 1536MiB"},
 		{"traces to a collector", balancer(service.BalancerSpec{Traces: "http://127.0.0.1:4318"}), ""},
-		{"traces to nowhere", balancer(service.BalancerSpec{Traces: "127.0.0.1:4318"}), "balancer.traces: want a URL"},
+		{"invalid trace endpoint", balancer(service.BalancerSpec{Traces: "127.0.0.1:4318"}), "balancer.traces: want a URL"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			cfg := service.BalancerConfig{ID: "lb-us-0", Region: "local/us", Listen: "127.0.0.1:8000", Admin: "127.0.0.1:8100"}
@@ -138,7 +138,7 @@ func TestCoreConfig(t *testing.T) {
 		t.Errorf("got %+v", c)
 	}
 	if c.Deferred != (core.DeferredRule{}) {
-		t.Errorf("deferred work is held: %+v", c.Deferred)
+		t.Errorf("deferred requests are held: %+v", c.Deferred)
 	}
 	if c.Order != core.OrderDPA || c.TauN != 4*time.Second || c.TauP != 3*time.Second {
 		t.Errorf("order %s, tau_n %v, tau_p %v", c.Order, c.TauN, c.TauP)
@@ -150,7 +150,7 @@ func TestCoreConfig(t *testing.T) {
 	if err != nil || c.Policy.Name() != "cost" || !c.Forward || c.MaxWait != 60*time.Second || c.Tau != 10 {
 		t.Errorf("defaults: %+v, %v", c, err)
 	}
-	// Both rooms state defaults: of the balancer section and of the core, where the wait of
+	// Both packages declare defaults: service for the balancer section and core, where the wait of
 	// deferred requests is 10 of 24 hours to the second.
 	d := core.DefaultConfig(c.Policy)
 	d.Deferred.Wait = 0.42
@@ -165,8 +165,8 @@ func TestAPIKeys(t *testing.T) {
 	for _, c := range []struct{ from, want, err string }{
 		{"", "", ""},
 		{"env:SOME_KEYS", "sk-a sk-b", ""},
-		{"env:NO_KEYS", "", "env:NO_KEYS holds no key"},
-		{"env:UNSET_KEYS", "", "the environment has no UNSET_KEYS"},
+		{"env:NO_KEYS", "", "env:NO_KEYS contains no key"},
+		{"env:UNSET_KEYS", "", "environment variable UNSET_KEYS"},
 		{"file:/nonexistent/keys", "", "no such file"},
 		{"sk-pasted-here", "", "must be env:NAME or file:PATH"},
 	} {
@@ -186,11 +186,11 @@ func TestAPIKeys(t *testing.T) {
 		ID: "lb", Region: "us", Listen: "127.0.0.1:0", Admin: "127.0.0.1:0",
 		Balancer: service.BalancerSpec{Auth: &service.Auth{KeysFrom: "env:NO_KEYS"}},
 	}, Options{}); err == nil {
-		t.Error("a balancer that was to ask for keys runs without any")
+		t.Error("a balancer that requires keys runs without any")
 	}
 }
 
-func TestUnusableFiles(t *testing.T) {
+func TestInvalidFiles(t *testing.T) {
 	for name, change := range map[string]func(*service.BalancerConfig){
 		"balancer.tls": func(c *service.BalancerConfig) {
 			c.Balancer.TLS = &service.TLS{Cert: "/nonexistent/cert", Key: "/nonexistent/key"}
@@ -207,8 +207,8 @@ func TestUnusableFiles(t *testing.T) {
 	}
 }
 
-// A file of keys that has no size of its own is bounded too.
-func TestKeysFromAnEndlessFile(t *testing.T) {
+// A file of keys without a size is limited too.
+func TestKeysFromEndlessFile(t *testing.T) {
 	if _, err := apiKeys(&service.Auth{KeysFrom: "file:/dev/zero"}); err == nil || !strings.Contains(err.Error(), "/dev/zero is larger than 8388608 bytes") {
 		t.Errorf("got %v", err)
 	}

@@ -20,9 +20,8 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// What users of other balancers complain about, tried on a whole balancer. The
-// numbers are those of the list of complaints that the project keeps; the rest of
-// them is tested where it is decided, in lbd/core.
+// Complaints of users of other balancers, tested on a whole balancer. The numbers are those of the
+// project's list of complaints; the others are tested where they are decided, in lbd/core.
 
 // turn is a message of a conversation.
 type turn struct {
@@ -30,7 +29,7 @@ type turn struct {
 	Content string `json:"content"`
 }
 
-// say sends a conversation and returns the answer.
+// say sends a conversation and returns the response.
 func (n *node) say(ctx context.Context, hc *http.Client, stream bool, turns ...turn) (answer, error) {
 	body, err := json.Marshal(map[string]any{"model": "llama", "stream": stream, "messages": turns, "max_tokens": 8})
 	if err != nil {
@@ -49,7 +48,7 @@ func (n *node) say(ctx context.Context, hc *http.Client, stream bool, turns ...t
 	return answer{resp.StatusCode, resp.Header, string(text)}, err
 }
 
-// mustSay is say where nothing may go wrong; it returns who answered.
+// mustSay is say without errors; it returns the replica that responded.
 func (n *node) mustSay(t *testing.T, hc *http.Client, turns ...turn) string {
 	t.Helper()
 	a, err := n.say(t.Context(), hc, false, turns...)
@@ -59,7 +58,7 @@ func (n *node) mustSay(t *testing.T, hc *http.Client, turns ...turn) string {
 	return a.header.Get("X-Skyserve-Replica")
 }
 
-// words is a long text that no other number gives.
+// words returns a long text that is different for each number.
 func words(n int) string {
 	random := rand.New(rand.NewPCG(uint64(n), 0))
 	var out strings.Builder
@@ -69,9 +68,9 @@ func words(n int) string {
 	return out.String()
 }
 
-// A replica that holds the prefixes of many conversations dies: nobody gets an
-// error, and what it served does not all go to one other replica.
-func TestComplaint4DeadReplicaThatHoldsThePrefixes(t *testing.T) {
+// A replica with the prefixes of many conversations dies: nobody gets an error, and its conversations
+// do not all move to one other replica.
+func TestComplaint4ReplicaWithPrefixesDies(t *testing.T) {
 	engines := map[string]*engine{}
 	cfg := config("lb-us-0", "local/us")
 	for _, id := range []string{"us-0", "us-1", "us-2"} {
@@ -117,8 +116,8 @@ func (n *node) readyReplicas(t *testing.T) (ready int) {
 	return ready
 }
 
-// Engines fail, break off and hang up, clients leave at any moment: afterwards every
-// counter is at zero.
+// Engines fail, close connections and hang up, clients disconnect at any moment: afterwards every
+// counter is zero.
 func TestComplaint5LoadCountersReturnToZero(t *testing.T) {
 	cfg := config("lb-us-0", "local/us")
 	for id, faults := range map[string]string{"us-0": "", "us-1": "error-rate=0.3", "us-2": "reset-after-tokens=3", "us-3": "die-after=20"} {
@@ -155,7 +154,7 @@ func TestComplaint5LoadCountersReturnToZero(t *testing.T) {
 	n.unladen(t, client(t))
 }
 
-// unladen holds that every gauge of what is in flight is at zero.
+// unladen checks that every gauge of requests in flight is zero.
 func (n *node) unladen(t *testing.T, hc *http.Client) {
 	t.Helper()
 	page := text(t, hc, n.adminURL+"/metrics")
@@ -179,9 +178,8 @@ func simulatedUntilItDies(t *testing.T, o server.Options) string {
 	return runEngine(t, s, server.ErrDied)
 }
 
-// A client hangs up, at whatever moment, however far away the engine is: it knows
-// at once.
-func TestComplaint6HangingUpReachesTheEngine(t *testing.T) {
+// A client hangs up at any moment, however far away the engine is: the engine notices at once.
+func TestComplaint6HangupReachesEngine(t *testing.T) {
 	for _, where := range []string{"here", "at a peer"} {
 		for _, stream := range []bool{true, false} {
 			for _, talked := range []bool{true, false} {
@@ -189,7 +187,7 @@ func TestComplaint6HangingUpReachesTheEngine(t *testing.T) {
 					continue // nothing comes before the end
 				}
 				t.Run(fmt.Sprintf("%s, stream %v, in the middle %v", where, stream, talked), func(t *testing.T) {
-					asked, gone := make(chan struct{}, 1), make(chan struct{}, 1)
+					requested, gone := make(chan struct{}, 1), make(chan struct{}, 1)
 					url := serving(t, func(w http.ResponseWriter, r *http.Request) {
 						_, _ = io.Copy(io.Discard, r.Body)
 						if talked {
@@ -197,7 +195,7 @@ func TestComplaint6HangingUpReachesTheEngine(t *testing.T) {
 							_, _ = io.WriteString(w, `data: {"id":"c","choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}`+"\n\n")
 							_ = http.NewResponseController(w).Flush()
 						}
-						asked <- struct{}{}
+						requested <- struct{}{}
 						<-r.Context().Done()
 						gone <- struct{}{}
 					})
@@ -215,10 +213,10 @@ func TestComplaint6HangingUpReachesTheEngine(t *testing.T) {
 					var left sync.WaitGroup
 					left.Go(func() {
 						if _, err := n.say(ctx, client(t), stream, turn{"user", "hello"}); err == nil {
-							t.Error("it was answered")
+							t.Error("it got a response")
 						}
 					})
-					<-asked
+					<-requested
 					leave()
 					<-gone
 					left.Wait()
@@ -231,8 +229,8 @@ func TestComplaint6HangingUpReachesTheEngine(t *testing.T) {
 	}
 }
 
-// No replica is up: the balancer is, says so, and serves what waits as soon as one
-// of them comes, whatever the others do.
+// No replica is up: the balancer runs, reports it, and serves queued requests as soon as one of them
+// becomes ready, whatever the others do.
 func TestComplaint7StartsWithNoReplica(t *testing.T) {
 	vacant := func() string {
 		l := newEngine(t, "llama", "")
@@ -266,14 +264,14 @@ func TestComplaint7StartsWithNoReplica(t *testing.T) {
 	}
 }
 
-// gate holds what is asked of engines until two of them are asked something.
+// gate holds requests to engines until two of them have one.
 type gate struct {
 	mu    sync.Mutex
 	asked map[string]bool
 	open  chan struct{}
 }
 
-// before is an engine behind the gate.
+// before starts an engine behind the gate.
 func (g *gate) before(t *testing.T, engine string) string {
 	t.Helper()
 	to, err := url.Parse(engine)
@@ -297,7 +295,7 @@ func (g *gate) before(t *testing.T, engine string) string {
 	return s.URL
 }
 
-// arrive counts an engine that is asked.
+// arrive counts an engine with a request.
 func (g *gate) arrive(engine string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -313,11 +311,11 @@ func (g *gate) arrive(engine string) {
 	}
 }
 
-// Many conversations begin with the same system prompt, and go on where they began:
-// all of what was said is the key, not its first message.
-func TestComplaint10TheWholeConversationIsTheKey(t *testing.T) {
+// Many conversations start with the same system prompt, and continue where they started: the whole
+// conversation is the key, not its first message.
+func TestComplaint10WholeConversationIsTheKey(t *testing.T) {
 	cfg := config("lb-us-0", "local/us")
-	cfg.Balancer.Policy = "skylb" // goes by the prefix alone, however slow this machine makes a replica look
+	cfg.Balancer.Policy = "skylb" // uses the prefix alone, however slow this machine makes a replica look
 	held := &gate{open: make(chan struct{})}
 	for _, id := range []string{"us-0", "us-1", "us-2"} {
 		cfg.Replicas = append(cfg.Replicas, service.ReplicaConfig{ID: id, URL: held.before(t, simulated(t)), Model: "llama", Kind: service.EngineSim})
@@ -331,7 +329,7 @@ func TestComplaint10TheWholeConversationIsTheKey(t *testing.T) {
 	var talks [conversations][]turn
 	var first [conversations]string
 	used := map[string]bool{}
-	// All begin while the first is not answered, or the system prompt would keep them together.
+	// All start before the first is answered, or the system prompt would keep them together.
 	var begun sync.WaitGroup
 	for i := range conversations {
 		talks[i] = []turn{system, {"user", words(1000 + i)}}

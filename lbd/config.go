@@ -14,12 +14,11 @@ import (
 	"skyserve/internal/service"
 )
 
-// maxConfig bounds a configuration file: thousands of replicas.
+// maxConfig limits a configuration file: thousands of replicas.
 const maxConfig = 4 << 20
 
-// ReadConfig reads a balancer's configuration, YAML or JSON. A key that is not
-// known is an error. Errors name the file and the place, and show no line of
-// it: it holds tokens.
+// ReadConfig reads a balancer's configuration, YAML or JSON. An unknown key is an error. Errors name
+// the file and the position, and quote no line of it: it contains tokens.
 func ReadConfig(file string) (service.BalancerConfig, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -40,7 +39,7 @@ func parseConfig(file string, data []byte) (cfg service.BalancerConfig, err erro
 	defer func() {
 		// The parser panics on some texts that nobody writes by hand.
 		if recover() != nil {
-			cfg, err = service.BalancerConfig{}, fmt.Errorf("reading %s: is not YAML that can be read", file)
+			cfg, err = service.BalancerConfig{}, fmt.Errorf("reading %s: invalid YAML", file)
 		}
 	}()
 	err = yaml.UnmarshalWithOptions(data, &cfg, yaml.Strict(), yaml.CustomUnmarshaler(readDuration))
@@ -61,17 +60,16 @@ func parseConfig(file string, data []byte) (cfg service.BalancerConfig, err erro
 	return service.BalancerConfig{}, fmt.Errorf("reading %s: %s", where, ye.GetMessage())
 }
 
-// readDuration reads a duration as people write it (110ms) or, as JSON has it,
-// in nanoseconds.
-func readDuration(d *time.Duration, text []byte) error {
-	word := strings.Trim(strings.TrimSpace(string(text)), `"'`)
-	if ns, err := strconv.ParseInt(word, 10, 64); err == nil {
+// readDuration parses a duration such as 110ms or, as encoded in JSON, a number of nanoseconds.
+func readDuration(d *time.Duration, raw []byte) error {
+	text := strings.Trim(strings.TrimSpace(string(raw)), `"'`)
+	if ns, err := strconv.ParseInt(text, 10, 64); err == nil {
 		*d = time.Duration(ns)
 		return nil
 	}
-	parsed, err := time.ParseDuration(word)
+	parsed, err := time.ParseDuration(text)
 	if err != nil {
-		return fmt.Errorf("a duration must be written as 110ms or 5s, got %q", word)
+		return fmt.Errorf("must be a duration such as 110ms or 5s, got %q", text)
 	}
 	*d = parsed
 	return nil

@@ -46,10 +46,10 @@ func TestReadConfigErrors(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
 		{"unknown key", "id: lb-us-0\nreplcas: []\npeer_token: hunter2\n", `:2:1: unknown field "replcas"`},
 		{"unknown key deep", "id: lb-us-0\npeers:\n  - id: eu\n    uri: http://h\n", `:4:5: unknown field "uri"`},
-		{"wrong kind", "id: lb-us-0\nreplicas: hunter2\n", ":2:11: "},
-		{"wrong duration", "peers:\n  - emulate_rtt: soon\n", `: a duration must be written as 110ms or 5s, got "soon"`},
+		{"wrong type", "id: lb-us-0\nreplicas: hunter2\n", ":2:11: "},
+		{"wrong duration", "peers:\n  - emulate_rtt: soon\n", `: must be a duration such as 110ms or 5s, got "soon"`},
 		{"empty", "", ": the file is empty"},
-		{"no yaml", "id: [\npeer_token: hunter2", ":"},
+		{"invalid YAML", "id: [\npeer_token: hunter2", ":"},
 	} {
 		file := filepath.Join(t.TempDir(), "lb.yaml")
 		write(t, file, c.text)
@@ -80,7 +80,7 @@ func FuzzParseConfig(f *testing.F) {
 	f.Add([]byte(`{"id":"lb","replicas":[{"url":"http://h"}]}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if len(data) > 512 {
-			return // what is nested deeply costs the parser much time, and tells nothing of ours
+			return // deep nesting takes the parser much time, and tests none of our code
 		}
 		if cfg, err := parseConfig("f", data); err == nil {
 			_ = Check(cfg, Options{}) // must not panic on whatever was accepted

@@ -1,8 +1,7 @@
-// Package lbd puts one balancer process together: the runtime that carries
-// traffic (lbd/proxy), the probes of its replicas (lbd/probe), the talk with
-// its peers (lbd/peer), the admin API (lbd/admin) and what it writes to the
-// store. It decides nothing about requests; lbd/core does.
+// Package lbd assembles one balancer process: the runtime that serves traffic (lbd/proxy), the probes
+// of its replicas (lbd/probe), the communication with its peers (lbd/peer), the admin API (lbd/admin)
+// and the data written to the store. It makes no decisions about requests; lbd/core does.
 //
-// Read run.go first (a balancer's life), then check.go (what is refused before
-// anything listens), fleet.go (its replicas) and history.go (the store).
+// Read run.go first (a balancer's life), then check.go (configuration errors that are detected before
+// listening), fleet.go (its replicas) and history.go (the store).
 package lbd

@@ -9,10 +9,9 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// A balancer that is told to end finishes all that it has, tells clients to
-// connect anew elsewhere, and gives what peers still forward back to them: under
-// load nothing is lost that was taken.
-func TestEndingUnderLoadLosesNothing(t *testing.T) {
+// A balancer that is shutting down finishes all its requests, asks clients to reconnect, and bounces
+// what peers still forward: under load no accepted request is lost.
+func TestShutdownUnderLoadLosesNothing(t *testing.T) {
 	testkit.Slow(t)
 	step := make(chan struct{})
 	held, busy := wordByWord(t, "llama", step), newEngine(t, "llama", "")
@@ -35,16 +34,16 @@ func TestEndingUnderLoadLosesNothing(t *testing.T) {
 	}
 	testkit.Eventually(t, "all are at the engine", func() bool { return held.count() == own+forwarded })
 	ending.stop()
-	testkit.Eventually(t, "it says so", func() bool { return status(t, hc, ending.public+"/readyz") == http.StatusServiceUnavailable })
+	testkit.Eventually(t, "it reports draining", func() bool { return status(t, hc, ending.public+"/readyz") == http.StatusServiceUnavailable })
 	if got := ask(t, hc, ending.public, "llama"); got.status != http.StatusServiceUnavailable || !strings.Contains(got.body, "draining") {
-		t.Errorf("a new request got %+v, want to be told", got)
+		t.Errorf("a new request got %+v, want it rejected as draining", got)
 	}
-	// hc would hide the header, as it acts on it.
+	// hc would hide the header, because it acts on it.
 	if closes := refusedWithClose(t, ending.public); !closes {
-		t.Error("a new request is not told to close its connection")
+		t.Error("a new request does not close its connection")
 	}
 	busy.set(func(e *engine) { e.waiting = 0 })
-	for range 5 { // a peer may not know yet: what it forwards comes back to it
+	for range 5 { // a peer may not know yet: what it forwards is bounced
 		if got := ask(t, hc, here.public, "llama"); got.status != http.StatusOK {
 			t.Errorf("a request beside the ending balancer got %+v", got)
 		}
@@ -71,9 +70,9 @@ func TestEndingUnderLoadLosesNothing(t *testing.T) {
 	}
 }
 
-// As soon as a balancer has said that it drains, its peers send it nothing more,
-// even what they have no room for.
-func TestNothingIsForwardedToADrainingBalancer(t *testing.T) {
+// As soon as a balancer has reported that it drains, its peers send it no more requests, even those
+// they have no capacity for.
+func TestNoForwardsToDrainingBalancer(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
 	step := make(chan struct{})
@@ -92,16 +91,16 @@ func TestNothingIsForwardedToADrainingBalancer(t *testing.T) {
 	testkit.Eventually(t, "the peer is known to drain", func() bool { return state() == "DRAINING" })
 
 	busy.set(func(e *engine) { e.waiting = 1 })
-	testkit.Eventually(t, "there is no room", func() bool {
+	testkit.Eventually(t, "there is no capacity", func() bool {
 		r := here.snapshot(t).Regions[1].Replicas[0]
 		return r.Pending != nil && *r.Pending == 1
 	})
 	late := make(chan answer, 1)
 	go func() { late <- ask(t, hc, here.public, "llama") }()
-	testkit.Eventually(t, "it is held", func() bool { return here.snapshot(t).Regions[1].Queued == 1 })
+	testkit.Eventually(t, "it is queued", func() bool { return here.snapshot(t).Regions[1].Queued == 1 })
 	busy.set(func(e *engine) { e.waiting = 0 })
 	if got := <-late; got.status != http.StatusOK {
-		t.Errorf("the request that was held got %+v", got)
+		t.Errorf("the queued request got %+v", got)
 	}
 	if s := here.snapshot(t).Regions[1]; s.ForwardedOut != 0 {
 		t.Errorf("%d requests were forwarded", s.ForwardedOut)
@@ -115,8 +114,8 @@ func TestNothingIsForwardedToADrainingBalancer(t *testing.T) {
 	}
 }
 
-// refusedWithClose sends a request on a connection that could be kept and says
-// whether the answer closes it.
+// refusedWithClose sends a request on a keep-alive connection and reports whether the response closes
+// it.
 func refusedWithClose(t *testing.T, public string) bool {
 	t.Helper()
 	res, err := http.DefaultTransport.(*http.Transport).Clone().RoundTrip(chatRequest(t, public))

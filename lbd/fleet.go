@@ -20,67 +20,67 @@ import (
 	"skyserve/lbd/proxy"
 )
 
-// fleet is the replicas of a balancer. The runtime knows those whose model is
-// known; the others are only probed until they tell it.
+// fleet contains the replicas of a balancer. Replicas with a known model are added to the runtime. The
+// others are only probed until they report their model.
 type fleet struct {
 	self    service.BalancerConfig
 	runtime *proxy.Runtime
 	prober  *probe.Prober
 	log     *slog.Logger
 
-	mu    sync.Mutex
-	asked map[string]service.ReplicaConfig // every replica as it was attached, by id
-	// leaving are those that are removed once they have finished what they have.
-	leaving map[string]bool
-	drained map[string]string // who had a replica drained, by its id; "" = a person
-	ctx     context.Context   // of those who wait for that
-	end     context.CancelFunc
-	waiting sync.WaitGroup
+	mu       sync.Mutex
+	attached map[string]service.ReplicaConfig // every replica as it was attached, by id
+	// removing are the replicas to remove once their requests have finished.
+	removing map[string]bool
+	drained  map[string]string // who drained a replica, by its id; "" = an operator
+	ctx      context.Context   // of the goroutines in removals
+	cancel   context.CancelFunc
+	removals sync.WaitGroup
 }
 
 func newFleet(self service.BalancerConfig, runtime *proxy.Runtime, log *slog.Logger, seed uint64, allow func(netip.Addr) error, secure *tls.Config) *fleet {
-	f := &fleet{self: self, runtime: runtime, log: log, asked: map[string]service.ReplicaConfig{}, leaving: map[string]bool{}, drained: map[string]string{}}
-	f.ctx, f.end = context.WithCancel(context.Background())
-	f.prober = probe.New(probe.Options{Sink: runtime.Step, Found: f.found, Seed: seed, Logger: log, Allow: allow, TLS: secure})
+	f := &fleet{self: self, runtime: runtime, log: log, attached: map[string]service.ReplicaConfig{}, removing: map[string]bool{}, drained: map[string]string{}}
+	f.ctx, f.cancel = context.WithCancel(context.Background())
+	f.prober = probe.New(probe.Options{Sink: runtime.Step, Found: f.applyFound, Seed: seed, Logger: log, Allow: allow, TLS: secure})
 	return f
 }
 
 // suspect makes the next probes of a replica check its health.
 func (f *fleet) suspect(id string) { f.prober.Suspect(id) }
 
-// has says whether a replica is attached just so, whoever attached it.
-func (f *fleet) has(cfg service.ReplicaConfig) bool {
+// hasReplica reports whether a replica is attached with this configuration, no matter who attached it.
+func (f *fleet) hasReplica(cfg service.ReplicaConfig) bool {
 	cfg.ID, cfg.Region = replicaID(cfg), cmp.Or(cfg.Region, f.self.Region)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	held, known := f.asked[cfg.ID]
+	held, known := f.attached[cfg.ID]
 	held.Epoch = cfg.Epoch
-	return known && reflect.DeepEqual(held, cfg) && !f.leaving[cfg.ID]
+	return known && reflect.DeepEqual(held, cfg) && !f.removing[cfg.ID]
 }
 
-// Add attaches a replica, or updates one that is attached.
+// Add attaches a replica, or updates an attached one.
 func (f *fleet) Add(cfg service.ReplicaConfig) (added bool, err error) {
 	cfg.ID = replicaID(cfg)
 	cfg.Region = cmp.Or(cfg.Region, f.self.Region)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	old, held := f.asked[cfg.ID]
+	old, held := f.attached[cfg.ID]
 	if held && cfg.Epoch < old.Epoch {
-		return false, fmt.Errorf("adding replica %q: epoch %d, held %d: %w", cfg.ID, cfg.Epoch, old.Epoch, proxy.ErrOlderEpoch)
+		return false, fmt.Errorf("adding replica %q: epoch %d, current %d: %w", cfg.ID, cfg.Epoch, old.Epoch, proxy.ErrOlderEpoch)
 	}
-	if err := f.tell(cfg, held && old.URL == cfg.URL); err != nil {
+	if err := f.updateRuntime(cfg, held && old.URL == cfg.URL); err != nil {
 		return false, err
 	}
-	f.asked[cfg.ID] = cfg
-	delete(f.leaving, cfg.ID)
-	f.stayDrained(cfg, held && old.URL == cfg.URL && cfg.Epoch > old.Epoch)
+	f.attached[cfg.ID] = cfg
+	delete(f.removing, cfg.ID)
+	f.restoreDrain(cfg, held && old.URL == cfg.URL && cfg.Epoch > old.Epoch)
 	f.prober.Start(cfg)
 	return !held, nil
 }
 
-// stayDrained settles whether a replica that was attached drains. To attach it again ends
-// that, but where a controller only says anew whose it is, a person's word stands.
-func (f *fleet) stayDrained(cfg service.ReplicaConfig, reassigned bool) {
+// restoreDrain decides whether an attached replica remains drained. Attaching it again ends the drain,
+// unless a controller only reassigns it: then an operator's drain stays.
+func (f *fleet) restoreDrain(cfg service.ReplicaConfig, reassigned bool) {
 	by, drains := f.drained[cfg.ID]
 	if drains && by == "" && reassigned && f.runtime.DrainReplica(cfg.ID) {
 		return
@@ -88,13 +88,12 @@ func (f *fleet) stayDrained(cfg service.ReplicaConfig, reassigned bool) {
 	delete(f.drained, cfg.ID)
 }
 
-// tell brings the runtime up to date with a replica. One that does not name its
-// model or its kind keeps what it told at the same URL; at another it has to tell
-// it first.
-func (f *fleet) tell(cfg service.ReplicaConfig, sameURL bool) error {
+// updateRuntime updates a replica in the runtime. A replica without a configured model or kind keeps what it
+// reported at the same URL; at another URL it must report it first.
+func (f *fleet) updateRuntime(cfg service.ReplicaConfig, sameURL bool) error {
 	if sameURL {
-		told := f.learned(cfg.ID)
-		cfg.Model, cfg.Kind = cmp.Or(cfg.Model, told.Model), cmp.Or(cfg.Kind, told.Kind)
+		reported := f.runtimeConfig(cfg.ID)
+		cfg.Model, cfg.Kind = cmp.Or(cfg.Model, reported.Model), cmp.Or(cfg.Kind, reported.Kind)
 	}
 	var err error
 	switch {
@@ -106,9 +105,8 @@ func (f *fleet) tell(cfg service.ReplicaConfig, sameURL bool) error {
 	return err
 }
 
-// learned is what the runtime serves a replica as; nothing when it does not know
-// the replica.
-func (f *fleet) learned(id string) service.ReplicaConfig {
+// runtimeConfig returns the runtime's configuration of a replica; empty if the runtime does not know it.
+func (f *fleet) runtimeConfig(id string) service.ReplicaConfig {
 	for _, r := range f.runtime.Replicas() {
 		if r.ID == id {
 			return r
@@ -117,95 +115,94 @@ func (f *fleet) learned(id string) service.ReplicaConfig {
 	return service.ReplicaConfig{}
 }
 
-// found takes in a replica that told its model or its kind.
-func (f *fleet) found(cfg service.ReplicaConfig) {
+// applyFound adds a replica that reported its model or its kind.
+func (f *fleet) applyFound(cfg service.ReplicaConfig) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	asked, held := f.asked[cfg.ID]
-	if !held || asked.URL != cfg.URL || (asked.Model != "" && asked.Kind != "") {
+	attached, held := f.attached[cfg.ID]
+	if !held || attached.URL != cfg.URL || (attached.Model != "" && attached.Kind != "") {
 		return // detached or changed meanwhile
 	}
-	asked.Model, asked.Kind = cmp.Or(asked.Model, cfg.Model), cmp.Or(asked.Kind, cfg.Kind)
-	if _, err := f.runtime.AddReplica(asked); err != nil {
+	attached.Model, attached.Kind = cmp.Or(attached.Model, cfg.Model), cmp.Or(attached.Kind, cfg.Kind)
+	if _, err := f.runtime.AddReplica(attached); err != nil {
 		f.log.Error("replica cannot be attached", "replica", cfg.ID, "err", err)
-		delete(f.asked, cfg.ID)
+		delete(f.attached, cfg.ID)
 		f.prober.Stop(cfg.ID)
 	}
 }
 
-// Remove detaches a replica; what is outstanding there goes on.
+// Remove detaches a replica; its outstanding requests continue.
 func (f *fleet) Remove(id string, epoch uint64) (removed bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	asked, held := f.asked[id]
+	attached, held := f.attached[id]
 	if !held {
 		return false, nil
 	}
-	if epoch != 0 && epoch < asked.Epoch {
-		return false, fmt.Errorf("removing replica %q: epoch %d, held %d: %w", id, epoch, asked.Epoch, proxy.ErrOlderEpoch)
+	if epoch != 0 && epoch < attached.Epoch {
+		return false, fmt.Errorf("removing replica %q: epoch %d, current %d: %w", id, epoch, attached.Epoch, proxy.ErrOlderEpoch)
 	}
 	if _, err := f.runtime.RemoveReplica(id, epoch); err != nil {
 		return false, err
 	}
-	f.forget(id)
+	f.dropReplica(id)
 	return true, nil
 }
 
-// forget drops a replica that the runtime does not know any more.
-func (f *fleet) forget(id string) {
-	delete(f.asked, id)
-	delete(f.leaving, id)
+// dropReplica removes a replica that is not in the runtime any more.
+func (f *fleet) dropReplica(id string) {
+	delete(f.attached, id)
+	delete(f.removing, id)
 	delete(f.drained, id)
 	f.prober.Stop(id)
 }
 
-// retire removes a replica once it has finished what it has; nothing new is sent
-// there. held is false when it is not known, ours when the controller assigned it:
-// then it stays.
-func (f *fleet) retire(id string) (held, ours bool) {
+// removeWhenIdle removes a replica once its requests have finished; no new ones are sent to it. held is false
+// if it is unknown. fromConfig is false if the controller assigned it: then it stays.
+func (f *fleet) removeWhenIdle(id string) (held, fromConfig bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	asked, held := f.asked[id]
-	if !held || asked.Epoch > 0 {
+	attached, held := f.attached[id]
+	if !held || attached.Epoch > 0 {
 		return held, false
 	}
-	if !f.runtime.DrainReplica(id) { // it has nothing: its model is not known
-		f.forget(id)
+	if !f.runtime.DrainReplica(id) { // it has no requests: its model is not known
+		f.dropReplica(id)
 		return true, true
 	}
-	f.leaving[id] = true
-	f.waiting.Go(func() { f.untilIdle(id) })
+	f.removing[id] = true
+	f.removals.Go(func() { f.waitUntilIdle(id) })
 	return true, true
 }
 
-// retireEvery is how often a replica that is to go is looked at.
-const retireEvery = 100 * time.Millisecond
+// removeInterval is how often a draining replica is checked.
+const removeInterval = 100 * time.Millisecond
 
-// untilIdle removes a replica when nothing is outstanding there; one that was
-// attached again or removed meanwhile is left alone.
-func (f *fleet) untilIdle(id string) {
+// waitUntilIdle removes a replica when it has no outstanding requests. A replica that was attached again
+// or removed meanwhile is not changed.
+func (f *fleet) waitUntilIdle(id string) {
 	ctx, done := context.WithCancel(f.ctx)
 	defer done()
-	every(ctx, retireEvery, func() {
+	runEvery(ctx, removeInterval, func() {
 		busy := f.outstanding(id) > 0
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		if f.leaving[id] && busy {
+		if f.removing[id] && busy {
 			return
 		}
 		done()
-		if !f.leaving[id] {
+		if !f.removing[id] {
 			return
 		}
 		if _, err := f.runtime.RemoveReplica(id, 0); err != nil {
 			f.log.Error("replica cannot be removed", "replica", id, "err", err)
 			return
 		}
-		f.forget(id)
+		f.dropReplica(id)
 	})
 }
 
-// outstanding is how many requests a replica has, over all its ranks.
+// outstanding returns the outstanding requests of a replica over all its ranks.
 func (f *fleet) outstanding(id string) int {
 	for _, r := range f.List() {
 		if r.ID == id && r.View != nil {
@@ -215,12 +212,12 @@ func (f *fleet) outstanding(id string) int {
 	return 0
 }
 
-// Drain lets a replica finish what it has. One whose model is not known has
-// nothing, and gets nothing. Whoever drains it first is told, unless a person does.
+// Drain drains a replica. One without a known model has no requests and gets none. The first to drain
+// it is recorded, unless an operator drains it later.
 func (f *fleet) Drain(id, by string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	_, held := f.asked[id]
+	_, held := f.attached[id]
 	if !held || !f.runtime.DrainReplica(id) {
 		return false
 	}
@@ -230,10 +227,10 @@ func (f *fleet) Drain(id, by string) bool {
 	return true
 }
 
-// List is all replicas with all that is known of them, sorted by id.
+// List returns all replicas with everything known about them, sorted by id.
 func (f *fleet) List() []admin.Replica {
 	f.mu.Lock()
-	asked, drained := maps.Clone(f.asked), maps.Clone(f.drained)
+	attached, drained := maps.Clone(f.attached), maps.Clone(f.drained)
 	f.mu.Unlock()
 	served := map[string]service.ReplicaConfig{}
 	for _, r := range f.runtime.Replicas() {
@@ -247,25 +244,25 @@ func (f *fleet) List() []admin.Replica {
 	for _, s := range f.prober.Status() {
 		probes[s.Replica.ID] = s
 	}
-	list := make([]admin.Replica, 0, len(asked))
-	for _, id := range slices.Sorted(maps.Keys(asked)) {
-		r := admin.Replica{ReplicaConfig: asked[id], HitRate: probes[id].HitRate, DrainedBy: drained[id]}
+	list := make([]admin.Replica, 0, len(attached))
+	for _, id := range slices.Sorted(maps.Keys(attached)) {
+		r := admin.Replica{ReplicaConfig: attached[id], HitRate: probes[id].HitRate, DrainedBy: drained[id]}
 		if cfg, ok := served[id]; ok {
 			r.ReplicaConfig = cfg
 		}
 		r.View = viewOf(r.ReplicaConfig, views)
 		r.State, r.Reason = stateOf(r.View, probes[id])
-		r.Reason = f.remark(r.ReplicaConfig, r.Reason)
+		r.Reason = f.noteAdoption(r.ReplicaConfig, r.Reason)
 		list = append(list, r)
 	}
 	return list
 }
 
-// stateOf says where a replica stands and why it is not ready.
+// stateOf returns the state of a replica and why it is not ready.
 func stateOf(v *core.ReplicaView, p probe.Status) (state service.ReplicaState, reason string) {
 	switch {
 	case v != nil && v.Draining:
-		return service.StateDraining, "finishes what it has"
+		return service.StateDraining, "finishing in-flight requests"
 	case v != nil && v.Ready:
 		return service.StateReady, ""
 	}
@@ -276,11 +273,11 @@ func stateOf(v *core.ReplicaView, p probe.Status) (state service.ReplicaState, r
 	if p.Answered {
 		return service.StateNotReady, cmp.Or(reason, "no report")
 	}
-	return service.StateStarting, cmp.Or(reason, "no answer yet")
+	return service.StateStarting, cmp.Or(reason, "no response yet")
 }
 
-// remark adds to the reason where an adopted replica comes from.
-func (f *fleet) remark(cfg service.ReplicaConfig, reason string) string {
+// noteAdoption adds the original region of an adopted replica to the reason.
+func (f *fleet) noteAdoption(cfg service.ReplicaConfig, reason string) string {
 	if cfg.Region == f.self.Region {
 		return reason
 	}
@@ -292,7 +289,7 @@ func (f *fleet) remark(cfg service.ReplicaConfig, reason string) string {
 }
 
 func (f *fleet) close() {
-	f.end()
-	f.waiting.Wait()
+	f.cancel()
+	f.removals.Wait()
 	f.prober.Close()
 }

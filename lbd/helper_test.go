@@ -22,7 +22,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, // what nothing ends: an authority for tests, a limit by account, for 5 s what held a lock file,
+	goleak.VerifyTestMain(m, // goroutines that nothing stops: a test CA, a rate limit per account, for 5 s a lock file,
 		// and at times the file of a stream that a store of NATS makes while it is stopped (nats-server 2.15)
 		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server.(*fileStore).flushStreamStateLoop"),
 		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server/ats.Register.func1"),
@@ -42,7 +42,7 @@ type engine struct {
 	hold    chan struct{} // answers wait for it to close; nil = none does
 }
 
-// newEngine starts one at addr, or at a port of its own when addr is empty.
+// newEngine starts an engine at addr, or at a free port if addr is empty.
 func newEngine(t *testing.T, model, addr string) *engine {
 	e := &engine{model: model}
 	mux := http.NewServeMux()
@@ -98,7 +98,7 @@ func (e *engine) count() int {
 	return e.served
 }
 
-// node is a balancer that runs.
+// node is a running balancer.
 type node struct {
 	public   string
 	adminURL string
@@ -107,7 +107,7 @@ type node struct {
 	ended    chan error
 }
 
-// start runs a balancer on ports of its own until the test ends.
+// start runs a balancer on free ports until the test ends.
 func start(t *testing.T, cfg service.BalancerConfig, opts Options) *node {
 	t.Helper()
 	cfg.Service = cmp.Or(cfg.Service, "chat")
@@ -135,28 +135,28 @@ func start(t *testing.T, cfg service.BalancerConfig, opts Options) *node {
 	return n
 }
 
-// wait is how the balancer ended.
+// wait returns how the balancer ended.
 func (n *node) wait() error {
 	err := <-n.ended
 	n.ended <- err
 	return err
 }
 
-// client is one that leaves nothing behind.
+// client returns a client that leaves no connections behind.
 func client(t *testing.T) *http.Client {
 	transport := &http.Transport{}
 	t.Cleanup(transport.CloseIdleConnections)
 	return &http.Client{Transport: transport, Timeout: testkit.Timeout}
 }
 
-// answer is what a client got.
+// answer is the response that a client got.
 type answer struct {
 	status int
 	header http.Header
 	body   string
 }
 
-// ask sends one chat request and returns the answer.
+// ask sends one chat request and returns the response.
 func ask(t *testing.T, hc *http.Client, public, model string, headers ...string) answer {
 	body, err := json.Marshal(map[string]any{"model": model, "messages": []map[string]string{{"role": "user", "content": strings.Repeat("hi ", 50)}}})
 	if err != nil {
@@ -184,7 +184,7 @@ func ask(t *testing.T, hc *http.Client, public, model string, headers ...string)
 	return answer{res.StatusCode, res.Header, string(text)}
 }
 
-// status is the status of a GET.
+// status returns the status of a GET.
 func status(t *testing.T, hc *http.Client, url string) int {
 	res, err := hc.Get(url)
 	if err != nil {
@@ -195,7 +195,7 @@ func status(t *testing.T, hc *http.Client, url string) int {
 	return res.StatusCode
 }
 
-// snapshot asks for it.
+// snapshot fetches the snapshot.
 func (n *node) snapshot(t *testing.T) *telemetry.Snapshot {
 	s, err := n.admin.Snapshot(context.Background())
 	if err != nil {
@@ -204,7 +204,7 @@ func (n *node) snapshot(t *testing.T) *telemetry.Snapshot {
 	return s
 }
 
-// worker is a replica as the admin API lists it; zero when it does not.
+// worker returns a replica as listed by the admin API; zero if it is not listed.
 func (n *node) worker(t *testing.T, id string) telemetry.Worker {
 	workers, err := n.admin.Workers(context.Background())
 	if err != nil {
@@ -218,7 +218,7 @@ func (n *node) worker(t *testing.T, id string) telemetry.Worker {
 	return telemetry.Worker{}
 }
 
-// lines gathers a log.
+// lines collects a log.
 type lines struct {
 	mu   sync.Mutex
 	text strings.Builder

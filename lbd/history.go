@@ -13,48 +13,48 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// Bounds of what goes to the store, each with its reason.
+// Limits of what is sent to the store, each with its reason.
 const (
-	pushEvery    = 10 * time.Second // a crash loses at most this of the history
-	pushBackoff  = time.Minute      // the longest pause while the store is away
-	pushTimeout  = 10 * time.Second // an append that takes longer is an outage
-	pushChunk    = 5000             // points an append: a day of three models and tiers
-	finalTimeout = 3 * time.Second  // of the last push: a shutdown does not wait for the store
+	pushInterval    = 10 * time.Second // a crash loses at most this much history
+	maxPushInterval = time.Minute      // the longest interval while the store is unavailable
+	pushTimeout     = 10 * time.Second // an append that takes longer is an outage
+	pushBatch       = 5000             // points per append: a day of three models and tiers
+	finalTimeout    = 3 * time.Second  // of the last push: a shutdown does not wait for the store
 )
 
-// PointStore keeps the history of all balancers; internal/store has it.
+// PointStore stores the history of all balancers; internal/store implements it.
 type PointStore interface {
-	// AppendPoints stores points; of two with the same minute, balancer, model
-	// and tier the later one counts. Any part may be stored when it fails.
+	// AppendPoints stores points. Of two with the same minute, balancer, model and tier the later one
+	// counts. When it fails, some points may have been stored.
 	AppendPoints(ctx context.Context, points []telemetry.Point) error
-	// ReadPoints calls yield with every point of a minute or later, and returns
-	// the first error that yield does.
+	// ReadPoints calls yield with every point of a minute or later, and returns the first error of
+	// yield.
 	ReadPoints(ctx context.Context, sinceMinute int64, yield func(telemetry.Point) error) error
 }
 
-// errNoStore stands for a store that is not configured.
+// errNoStore means that no store is configured.
 var errNoStore = errors.New("no store is configured")
 
-// history brings a balancer's minutes into the store. What could not be stored
-// yet is what the runtime remembers, so the backlog is bounded as that is.
+// history sends a balancer's minutes to the store. The backlog is what the runtime remembers, so it is
+// bounded likewise.
 type history struct {
-	balancer string
-	own      func(sinceMinute int64) []telemetry.Point // sorted by minute
-	store    PointStore                                // nil = none
-	log      *slog.Logger
+	balancer  string
+	ownPoints func(sinceMinute int64) []telemetry.Point // sorted by minute
+	store     PointStore                                // nil = none
+	log       *slog.Logger
 
-	pushing sync.Mutex // one push at a time; guards what follows
-	began   int64      // the minute in which this process began
-	minute  int64      // minutes before it are stored
-	last    []telemetry.Point
+	pushMu      sync.Mutex // one push at a time; guards what follows
+	startMinute int64      // the minute in which this process started
+	storedUntil int64      // minutes before it are stored
+	lastPushed  []telemetry.Point
 
 	mu sync.Mutex
-	// before is what an earlier process of this balancer counted in the minute
-	// that this one began in; nil until the store told.
-	before map[pointKey]telemetry.Point
+	// earlier contains what an earlier process of this balancer counted in the minute in which this one
+	// started; nil until read from the store.
+	earlier map[pointKey]telemetry.Point
 }
 
-// pointKey makes a point unique.
+// pointKey identifies a point.
 type pointKey struct {
 	minute          int64
 	balancer, model string
@@ -64,7 +64,7 @@ type pointKey struct {
 func keyOf(p telemetry.Point) pointKey { return pointKey{p.Minute, p.Balancer, p.Model, p.Tier} }
 
 func newHistory(balancer string, own func(int64) []telemetry.Point, store PointStore, log *slog.Logger) *history {
-	return &history{balancer: balancer, own: own, store: store, log: log, began: time.Now().Unix() / 60}
+	return &history{balancer: balancer, ownPoints: own, store: store, log: log, startMinute: time.Now().Unix() / 60}
 }
 
 // run pushes until ctx ends, and then once more.
@@ -72,7 +72,7 @@ func (h *history) run(ctx context.Context) {
 	if h.store == nil {
 		return
 	}
-	pause, away := pushEvery, false
+	wait, away := pushInterval, false
 	for {
 		select {
 		case <-ctx.Done():
@@ -82,65 +82,65 @@ func (h *history) run(ctx context.Context) {
 				h.log.Warn("the last minutes of history were not stored", "err", err)
 			}
 			return
-		case <-time.After(pause):
+		case <-time.After(wait):
 		}
 		err := h.push(ctx)
 		if (err != nil) != away && ctx.Err() == nil {
 			away = err != nil
-			h.logChange(err)
+			h.logStoreChange(err)
 		}
 		if err == nil {
-			pause = pushEvery
+			wait = pushInterval
 		} else {
-			pause = min(2*pause, pushBackoff)
+			wait = min(2*wait, maxPushInterval)
 		}
 	}
 }
 
-func (h *history) logChange(err error) {
+func (h *history) logStoreChange(err error) {
 	if err != nil {
-		h.log.Warn("history cannot be stored, trying on", "err", err)
+		h.log.Warn("storing history failed, retrying", "err", err)
 		return
 	}
-	h.log.Info("history is stored again")
+	h.log.Info("storing history succeeded again")
 }
 
 // push stores every point that changed since the last push.
 func (h *history) push(ctx context.Context) error {
-	h.pushing.Lock()
-	defer h.pushing.Unlock()
+	h.pushMu.Lock()
+	defer h.pushMu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, pushTimeout)
 	defer cancel()
-	if err := h.learnBefore(ctx); err != nil {
+	if err := h.readEarlier(ctx); err != nil {
 		return err
 	}
-	points := h.mine(h.minute)
-	if slices.Equal(points, h.last) {
+	points := h.localPoints(h.storedUntil)
+	if slices.Equal(points, h.lastPushed) {
 		return nil
 	}
-	for chunk := range slices.Chunk(points, pushChunk) {
+	for chunk := range slices.Chunk(points, pushBatch) {
 		if err := h.store.AppendPoints(ctx, chunk); err != nil {
 			return err
 		}
 		// Earlier minutes do not change any more; this one may.
-		h.minute = chunk[len(chunk)-1].Minute
+		h.storedUntil = chunk[len(chunk)-1].Minute
 	}
-	h.last = h.mineOf(points, h.minute)
+	h.lastPushed = h.pointsSince(points, h.storedUntil)
 	return nil
 }
 
-// learnBefore asks once what this balancer's earlier process counted in the
-// minute that this one began in: storing would overwrite it.
-func (h *history) learnBefore(ctx context.Context) error {
+// readEarlier reads once what an earlier process of this balancer counted in the minute in which this
+// one started: storing would overwrite it.
+func (h *history) readEarlier(ctx context.Context) error {
 	h.mu.Lock()
-	known := h.before != nil
+	known := h.earlier != nil
 	h.mu.Unlock()
 	if known {
 		return nil
 	}
 	before := map[pointKey]telemetry.Point{}
-	err := h.store.ReadPoints(ctx, h.began, func(p telemetry.Point) error {
-		if p.Balancer == h.balancer && p.Minute == h.began {
+	err := h.store.ReadPoints(ctx, h.startMinute, func(p telemetry.Point) error {
+		if p.Balancer == h.balancer && p.Minute == h.startMinute {
 			before[keyOf(p)] = p
 		}
 		return nil
@@ -150,20 +150,20 @@ func (h *history) learnBefore(ctx context.Context) error {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.before == nil { // else another got there first, and may have stored since
-		h.before = before
+	if h.earlier == nil { // otherwise another call was first, and may have stored since
+		h.earlier = before
 	}
 	return nil
 }
 
-// mine is this balancer's own points from a minute on, with what its earlier
-// process counted, sorted as the runtime sorts them.
-func (h *history) mine(since int64) []telemetry.Point {
-	points := h.own(since)
+// localPoints returns this balancer's own points from a minute on, including what its earlier process
+// counted, in the order of the runtime.
+func (h *history) localPoints(since int64) []telemetry.Point {
+	points := h.ownPoints(since)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for i := range points {
-		if b, ok := h.before[keyOf(points[i])]; ok {
+		if b, ok := h.earlier[keyOf(points[i])]; ok {
 			points[i].Requests += b.Requests
 			points[i].PromptTokens += b.PromptTokens
 			points[i].CachedTokens += b.CachedTokens
@@ -173,19 +173,19 @@ func (h *history) mine(since int64) []telemetry.Point {
 	return points
 }
 
-// mineOf is the points of a minute and later.
-func (h *history) mineOf(points []telemetry.Point, since int64) []telemetry.Point {
+// pointsSince returns the points of a minute and later.
+func (h *history) pointsSince(points []telemetry.Point, since int64) []telemetry.Point {
 	i, _ := slices.BinarySearchFunc(points, since, func(p telemetry.Point, m int64) int { return cmp.Compare(p.Minute, m) })
 	return points[i:]
 }
 
-// History is all balancers' points from a minute on, sorted by minute, region,
-// balancer, model and tier. Where the store is behind this balancer's memory,
-// or out of reach (complete is false then), its own memory counts.
+// History returns all balancers' points from a minute on, sorted by minute, region, balancer, model
+// and tier. If the store is behind this balancer's memory or unavailable (then complete is false), its
+// own memory counts.
 func (h *history) History(ctx context.Context, sinceMinute int64) (points []telemetry.Point, complete bool, err error) {
 	all := map[pointKey]telemetry.Point{}
 	err = h.read(ctx, sinceMinute, all)
-	for _, p := range h.mine(sinceMinute) {
+	for _, p := range h.localPoints(sinceMinute) {
 		all[keyOf(p)] = p
 	}
 	points = make([]telemetry.Point, 0, len(all))
@@ -203,7 +203,7 @@ func (h *history) read(ctx context.Context, since int64, into map[pointKey]telem
 	if h.store == nil {
 		return errNoStore
 	}
-	if err := h.learnBefore(ctx); err != nil {
+	if err := h.readEarlier(ctx); err != nil {
 		return err
 	}
 	return h.store.ReadPoints(ctx, since, func(p telemetry.Point) error {

@@ -18,8 +18,8 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// shelf is a store in memory that can be away.
-type shelf struct {
+// fakePointStore is an in-memory store that can be unavailable.
+type fakePointStore struct {
 	mu      sync.Mutex
 	away    error
 	points  map[pointKey]telemetry.Point
@@ -27,9 +27,11 @@ type shelf struct {
 	largest int
 }
 
-func newShelf() *shelf { return &shelf{points: map[pointKey]telemetry.Point{}} }
+func newFakePointStore() *fakePointStore {
+	return &fakePointStore{points: map[pointKey]telemetry.Point{}}
+}
 
-func (s *shelf) AppendPoints(ctx context.Context, points []telemetry.Point) error {
+func (s *fakePointStore) AppendPoints(ctx context.Context, points []telemetry.Point) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := errors.Join(s.away, ctx.Err()); err != nil {
@@ -43,7 +45,7 @@ func (s *shelf) AppendPoints(ctx context.Context, points []telemetry.Point) erro
 	return nil
 }
 
-func (s *shelf) ReadPoints(ctx context.Context, since int64, yield func(telemetry.Point) error) error {
+func (s *fakePointStore) ReadPoints(ctx context.Context, since int64, yield func(telemetry.Point) error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := errors.Join(s.away, ctx.Err()); err != nil {
@@ -59,14 +61,14 @@ func (s *shelf) ReadPoints(ctx context.Context, since int64, yield func(telemetr
 	return nil
 }
 
-func (s *shelf) set(change func(*shelf)) {
+func (s *fakePointStore) set(change func(*fakePointStore)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	change(s)
 }
 
-// requests is how many requests of a balancer the shelf holds, by minute.
-func (s *shelf) requests(balancer string) map[int64]int64 {
+// requests returns how many requests of a balancer are stored, by minute.
+func (s *fakePointStore) requests(balancer string) map[int64]int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := map[int64]int64{}
@@ -78,7 +80,7 @@ func (s *shelf) requests(balancer string) map[int64]int64 {
 	return n
 }
 
-// memory is the minutes that a runtime remembers.
+// memory contains the minutes that a runtime remembers.
 type memory struct {
 	mu     sync.Mutex
 	points []telemetry.Point
@@ -88,7 +90,7 @@ func point(minute int64, requests int64) telemetry.Point {
 	return telemetry.Point{Minute: minute, Balancer: "lb-us-0", Region: "local/us", Model: "llama", Tier: service.TierFast, Requests: requests}
 }
 
-// count adds a request at the present minute.
+// count adds a request in the current minute.
 func (m *memory) count() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -110,8 +112,8 @@ func (m *memory) since(minute int64) []telemetry.Point {
 	return slices.Clone(m.points[i:])
 }
 
-// remembering runs a test in a bubble of fake time with a history that pushes.
-func remembering(t *testing.T, s *shelf, test func(t *testing.T, h *history, m *memory, stop func())) {
+// remembering runs a test with fake time and a history that pushes.
+func remembering(t *testing.T, s *fakePointStore, test func(t *testing.T, h *history, m *memory, stop func())) {
 	synctest.Test(t, func(t *testing.T) {
 		var m memory
 		h := newHistory("lb-us-0", m.since, s, slog.New(slog.DiscardHandler))
@@ -124,8 +126,8 @@ func remembering(t *testing.T, s *shelf, test func(t *testing.T, h *history, m *
 	})
 }
 
-func TestHistoryReachesTheStore(t *testing.T) {
-	s := newShelf()
+func TestHistoryReachesStore(t *testing.T) {
+	s := newFakePointStore()
 	remembering(t, s, func(t *testing.T, _ *history, m *memory, stop func()) {
 		began := time.Now().Unix() / 60
 		for range 25 {
@@ -150,8 +152,8 @@ func TestHistoryReachesTheStore(t *testing.T) {
 	})
 }
 
-func TestHistoryWaitsForTheStore(t *testing.T) {
-	s := newShelf()
+func TestHistoryWaitsForStore(t *testing.T) {
+	s := newFakePointStore()
 	s.away = errors.New("store unavailable")
 	remembering(t, s, func(t *testing.T, h *history, m *memory, _ func()) {
 		for range 8 * 60 {
@@ -162,8 +164,8 @@ func TestHistoryWaitsForTheStore(t *testing.T) {
 		if err != nil || complete || len(points) != 8*60 {
 			t.Errorf("while away: %d points, complete %v, %v", len(points), complete, err)
 		}
-		s.set(func(s *shelf) { s.away = nil })
-		time.Sleep(pushBackoff + time.Second)
+		s.set(func(s *fakePointStore) { s.away = nil })
+		time.Sleep(maxPushInterval + time.Second)
 		if got := s.requests("lb-us-0"); len(got) != 8*60 {
 			t.Errorf("stored %d minutes, want 480", len(got))
 		}
@@ -173,17 +175,17 @@ func TestHistoryWaitsForTheStore(t *testing.T) {
 	})
 }
 
-func TestLongBacklogGoesInPieces(t *testing.T) {
-	s := newShelf()
+func TestLongBacklogIsSentInBatches(t *testing.T) {
+	s := newFakePointStore()
 	m := &memory{}
-	for minute := range int64(2*pushChunk + 10) {
+	for minute := range int64(2*pushBatch + 10) {
 		m.points = append(m.points, point(minute, 1))
 	}
 	h := newHistory("lb-us-0", m.since, s, slog.New(slog.DiscardHandler))
 	if err := h.push(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if len(s.points) != len(m.points) || s.largest > pushChunk || s.appends != 3 {
+	if len(s.points) != len(m.points) || s.largest > pushBatch || s.appends != 3 {
 		t.Errorf("stored %d of %d in %d appends of at most %d", len(s.points), len(m.points), s.appends, s.largest)
 	}
 	if err := h.push(t.Context()); err != nil || s.appends != 3 {
@@ -191,10 +193,9 @@ func TestLongBacklogGoesInPieces(t *testing.T) {
 	}
 }
 
-// A balancer that is started again within a minute does not overwrite what it
-// counted before.
+// A balancer that restarts within a minute does not overwrite what it counted before.
 func TestRestartWithinAMinute(t *testing.T) {
-	s := newShelf()
+	s := newFakePointStore()
 	remembering(t, s, func(t *testing.T, h *history, m *memory, stop func()) {
 		for range 3 {
 			m.count()
@@ -212,14 +213,14 @@ func TestRestartWithinAMinute(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if got := s.requests("lb-us-0"); fmt.Sprint(got) != fmt.Sprint(map[int64]int64{h.began: 4}) {
+		if got := s.requests("lb-us-0"); fmt.Sprint(got) != fmt.Sprint(map[int64]int64{h.startMinute: 4}) {
 			t.Errorf("stored %v, want 4 in one minute", got)
 		}
 	})
 }
 
-func TestHistoryJoinsAllBalancers(t *testing.T) {
-	s := newShelf()
+func TestHistoryMergesAllBalancers(t *testing.T) {
+	s := newFakePointStore()
 	other := point(100, 7)
 	other.Balancer, other.Region = "lb-eu-0", "local/eu"
 	stale := point(101, 1)
@@ -246,8 +247,8 @@ func TestHistoryWithoutStore(t *testing.T) {
 	}
 }
 
-func TestHistoryOfARunningBalancer(t *testing.T) {
-	s := newShelf()
+func TestHistoryOfRunningBalancer(t *testing.T) {
+	s := newFakePointStore()
 	e := newEngine(t, "llama", "")
 	n := start(t, config("lb-us-0", "local/us", service.ReplicaConfig{ID: "us-0", URL: e.URL, Model: "llama"}), Options{Store: s})
 	hc := client(t)
@@ -298,9 +299,8 @@ func TestUnreachableStoreDelaysNothing(t *testing.T) {
 	}
 }
 
-// Several services may keep their state in one NATS cluster, and their balancers
-// go by the same ids.
-func TestServicesThatShareAStoreDoNotSeeEachOther(t *testing.T) {
+// Several services may keep their state in one NATS cluster, and their balancers have the same ids.
+func TestServicesSharingAStoreAreIsolated(t *testing.T) {
 	srv, err := store.Serve(t.Context(), store.Options{Dir: t.TempDir(), Listen: "127.0.0.1:0", Token: "secret"})
 	if err != nil {
 		t.Fatal(err)
@@ -324,7 +324,7 @@ func TestServicesThatShareAStoreDoNotSeeEachOther(t *testing.T) {
 		t.Fatalf("got %+v", got)
 	}
 	testkit.Eventually(t, "the store can be reached", func() bool { _, complete := requests(first); return complete })
-	first.stop() // which stores what it counted
+	first.stop() // it stores what it counted
 	if err := first.wait(); err != nil {
 		t.Fatal(err)
 	}

@@ -5,31 +5,30 @@ import (
 	"time"
 )
 
-// Bounds of a connection that speaks HTTP/2, each with its reason.
+// Limits of an HTTP/2 connection, each with its reason.
 const (
-	maxStreams   = 1000             // twice what an engine runs at once; a gateway in front may send all it has over one connection
-	pingAfter    = 15 * time.Second // of silence: a client that vanished without a word is found out, and its GPU time saved
+	maxStreams   = 1000             // twice what an engine runs concurrently; a gateway may send all its requests over one connection
+	pingAfter    = 15 * time.Second // of silence: detects a client that vanished, and saves its GPU time
 	pingTimeout  = 15 * time.Second // half a world away with several lost packets
-	writeTimeout = 30 * time.Second // as proxy.Limits.Stall is for a request; answers to peers have it over HTTP/1.1 too
-	// streamsAtOnce is how many uploads of one connection may have a full window each; more
-	// share what there is.
-	streamsAtOnce = 4
+	writeTimeout = 30 * time.Second // as proxy.Limits.Stall for a request; also used for responses to peers over HTTP/1.1
+	// windowsPerConnection is how many uploads of one connection may have a full window each; more uploads
+	// share the windows.
+	windowsPerConnection = 4
 )
 
-// nextProtos is what the public listener offers in a TLS handshake (ALPN).
+// nextProtos are the protocols that the public listener offers in a TLS handshake (ALPN).
 var nextProtos = []string{"h2", "http/1.1"}
 
-// speakHTTP2 makes the public server speak HTTP/2 beside HTTP/1.1: over TLS where
-// the handshake says so, and in clear text where the client begins with it (prior
-// knowledge, RFC 9113 section 3.3), as gateways that share connections do. window is how
-// many bytes of a body it takes in before they are read.
-func speakHTTP2(s *http.Server, window int) {
+// enableHTTP2 enables HTTP/2 besides HTTP/1.1 on the public server: over TLS by negotiation, and in
+// clear text with prior knowledge (RFC 9113 section 3.3), as gateways that share connections use it.
+// window is how many bytes of a body it receives before they are read.
+func enableHTTP2(s *http.Server, window int) {
 	s.Protocols = new(http.Protocols)
 	s.Protocols.SetHTTP1(true)
 	s.Protocols.SetHTTP2(true)
 	s.Protocols.SetUnencryptedHTTP2(true)
 	s.HTTP2 = &http.HTTP2Config{
-		MaxReceiveBufferPerStream: window, MaxReceiveBufferPerConnection: streamsAtOnce * window,
+		MaxReceiveBufferPerStream: window, MaxReceiveBufferPerConnection: windowsPerConnection * window,
 		MaxConcurrentStreams: maxStreams, SendPingTimeout: pingAfter, PingTimeout: pingTimeout, WriteByteTimeout: writeTimeout,
 	}
 }

@@ -19,8 +19,8 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// overHTTP2 is a client that speaks nothing else, over one connection as long as
-// the server lets it.
+// overHTTP2 returns a client that uses only HTTP/2, over one connection as long as the server allows
+// it.
 func overHTTP2(t *testing.T, secure *tls.Config) *http.Client {
 	transport := &http.Transport{TLSClientConfig: secure, Protocols: new(http.Protocols), HTTP2: &http.HTTP2Config{StrictMaxConcurrentRequests: true}}
 	transport.Protocols.SetHTTP2(secure != nil)
@@ -39,7 +39,7 @@ func dials(hc *http.Client) *atomic.Int64 {
 	return &n
 }
 
-// serving starts a replica that answers every generation by h and returns its URL.
+// serving starts a replica that serves every generation with h and returns its URL.
 func serving(t *testing.T, h http.HandlerFunc) string {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, _ *http.Request) {
@@ -55,8 +55,8 @@ func serving(t *testing.T, h http.HandlerFunc) string {
 	return s.URL
 }
 
-// paced is an engine that says one word whenever it is told to, and tells when a
-// client of its own has gone.
+// paced is an engine that sends one word for each token in a channel, and reports when its client has
+// disconnected.
 type paced struct {
 	word chan string
 	gone chan struct{}
@@ -67,12 +67,12 @@ func (p *paced) serve(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	for {
 		select {
-		case word := <-p.word:
-			if word == "" {
+		case text := <-p.word:
+			if text == "" {
 				_, _ = io.WriteString(w, "data: [DONE]\n\n")
 				return
 			}
-			fmt.Fprintf(w, "data: {\"id\":\"c\",\"choices\":[{\"index\":0,\"delta\":{\"content\":%q},\"finish_reason\":null}]}\n\n", word)
+			fmt.Fprintf(w, "data: {\"id\":\"c\",\"choices\":[{\"index\":0,\"delta\":{\"content\":%q},\"finish_reason\":null}]}\n\n", text)
 			_ = http.NewResponseController(w).Flush()
 		case <-r.Context().Done():
 			p.gone <- struct{}{}
@@ -81,7 +81,7 @@ func (p *paced) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// streamOf asks for a stream; its answer is not read yet.
+// streamOf requests a stream; its response is not read yet.
 func streamOf(ctx context.Context, t *testing.T, hc *http.Client, public string) *http.Response {
 	t.Helper()
 	body := `{"model":"llama","stream":true,"messages":[{"role":"user","content":"hello"}]}`
@@ -97,7 +97,7 @@ func streamOf(ctx context.Context, t *testing.T, hc *http.Client, public string)
 	return resp
 }
 
-// outstanding is how many requests a balancer has in flight.
+// outstanding returns how many requests a balancer has in flight.
 func (n *node) outstanding(t *testing.T) (sum int) {
 	t.Helper()
 	for _, r := range n.snapshot(t).Regions {
@@ -115,8 +115,8 @@ func (n *node) quiet(t *testing.T) {
 	testkit.Eventually(t, "nothing is in flight", func() bool { return n.outstanding(t) == 0 })
 }
 
-// Both ways to HTTP/2: every event arrives before the next is made, and a stream
-// that its client resets reaches the engine while its connection lives on.
+// Both ways to use HTTP/2: every event arrives before the next is generated, and a stream that its
+// client resets reaches the engine while its connection stays open.
 func TestHTTP2(t *testing.T) {
 	for _, way := range []string{"clear text", "TLS"} {
 		t.Run(way, func(t *testing.T) {
@@ -125,7 +125,7 @@ func TestHTTP2(t *testing.T) {
 			cfg.Replicas = []service.ReplicaConfig{{ID: "us-0", URL: serving(t, p.serve), Model: "llama"}}
 			var secure *tls.Config
 			if way == "TLS" {
-				cfg.Balancer.TLS, secure = lentCertificate(t)
+				cfg.Balancer.TLS, secure = copiedCertificate(t)
 			}
 			n := start(t, cfg, Options{})
 			hc := overHTTP2(t, secure)
@@ -140,14 +140,14 @@ func TestHTTP2(t *testing.T) {
 			<-p.gone
 			ctx, leave := context.WithCancel(t.Context())
 			var lines *bufio.Reader
-			for _, word := range []string{"one", "two", "three"} {
-				go func() { p.word <- word }()
+			for _, text := range []string{"one", "two", "three"} {
+				go func() { p.word <- text }()
 				if lines == nil {
 					lines = bufio.NewReader(streamOf(ctx, t, hc, n.public).Body)
 				}
 				line, err := lines.ReadString('\n')
-				if err != nil || !strings.Contains(line, word) {
-					t.Fatalf("got %q, %v; want %s", line, err, word)
+				if err != nil || !strings.Contains(line, text) {
+					t.Fatalf("got %q, %v; want %s", line, err, text)
 				}
 				_, _ = lines.ReadString('\n') // the empty line
 			}
@@ -195,8 +195,8 @@ func TestManyStreamsOverOneConnection(t *testing.T) {
 	}
 }
 
-// The bound on streams stands in the first frame that the server sends.
-func TestTheStreamsOfAConnectionAreBounded(t *testing.T) {
+// The limit on streams is in the first frame that the server sends.
+func TestStreamsPerConnectionAreLimited(t *testing.T) {
 	n := start(t, config("lb-us-0", "local/us"), Options{})
 	conn, err := net.Dial("tcp", strings.TrimPrefix(n.public, "http://"))
 	if err != nil {
@@ -223,5 +223,5 @@ func TestTheStreamsOfAConnectionAreBounded(t *testing.T) {
 			return
 		}
 	}
-	t.Error("no bound on streams is set")
+	t.Error("no limit on streams is set")
 }

@@ -13,7 +13,7 @@ import (
 	"skyserve/lbd/admin"
 )
 
-// member is the balancer as a party of its service.
+// member is the balancer's identity in its service.
 type member struct {
 	party   identity.Party
 	cert    *certificate
@@ -38,20 +38,20 @@ func newMember(files *service.Identity) (*member, error) {
 		return nil, &ConfigError{Key: "identity.revoked", Problem: err.Error()}
 	}
 	m := &member{cert: &certificate{}, revoked: &revoked{RevokedFile: list}}
-	m.cert.use(pair)
+	m.cert.replace(pair)
 	m.party = identity.Party{Root: root, Revoked: list.Has, Certificate: func() (*tls.Certificate, error) { return m.cert.pair.Load(), nil }}
 	return m, nil
 }
 
-// toward is TLS to parties of a role; nil without an identity.
-func (m *member) toward(role identity.Role) *tls.Config {
+// clientTLS returns the TLS configuration for connections to a role; nil without an identity.
+func (m *member) clientTLS(role identity.Role) *tls.Config {
 	if m == nil {
 		return nil
 	}
 	return m.party.Client(role)
 }
 
-// certificate is what the member presents; nil without an identity.
+// certificate returns the identity certificate; nil without an identity.
 func (m *member) certificate() *certificate {
 	if m == nil {
 		return nil
@@ -59,8 +59,8 @@ func (m *member) certificate() *certificate {
 	return m.cert
 }
 
-// adminListener speaks mTLS where the balancer has an identity. A replica has no
-// business there; who has no certificate is a guest, who may have been invited.
+// adminListener uses mTLS if the balancer has an identity. Replicas are rejected. A client without a
+// certificate is a guest, who may have an invitation.
 func (b *balancer) adminListener() net.Listener {
 	if b.member == nil {
 		return b.adminPort
@@ -79,21 +79,21 @@ func (b *balancer) adminURL() string {
 	return "https://" + b.cfg.Admin
 }
 
-// adminHandler is what the admin listener serves. By mTLS it is told who asks: other
-// balancers come to forward requests and to ask what peers ask, not to administer.
+// adminHandler returns the handler of the admin listener. With mTLS the certificate identifies the
+// client: other balancers forward requests and use the paths for peers, and may not administer.
 func (b *balancer) adminHandler(traffic http.Handler) http.Handler {
 	if b.member == nil {
 		return b.api
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.TLS == nil { // AdminPlain: by the token, if there is one
+		if r.TLS == nil { // AdminPlain: authenticated by the token, if there is one
 			b.api.ServeHTTP(w, r)
 			return
 		}
 		switch who, err := identity.Of(r.TLS); {
-		case b.member.revoked.present(r.TLS):
+		case b.member.revoked.isRevoked(r.TLS):
 			b.api.Forbid(w, identity.ErrRevoked.Error())
-		case err != nil: // it presented nothing: else the listener would have refused it
+		case err != nil: // without a certificate: the listener rejects invalid ones
 			b.api.ServeGuest(w, r)
 		case who.Role == identity.Balancer:
 			traffic.ServeHTTP(w, r)
@@ -103,23 +103,22 @@ func (b *balancer) adminHandler(traffic http.Handler) http.Handler {
 	})
 }
 
-// checkIdentity makes sure that an identity is whole, and that whoever is to be known
-// by one is reached by TLS.
+// checkIdentity checks that an identity is complete, and that all connections that need one use TLS.
 func checkIdentity(p *problems, cfg service.BalancerConfig) {
 	if cfg.AdminPlain && admin.BeyondLoopback(cfg.Admin) {
-		p.add("admin_plain", fmt.Sprintf("%s can be reached from other machines", cfg.Admin), "listen on 127.0.0.1")
+		p.add("admin_plain", fmt.Sprintf("%s is reachable from other machines", cfg.Admin), "listen on 127.0.0.1")
 	}
 	if i := cfg.Identity; i != nil && (i.Cert == "" || i.Key == "" || i.CA == "") {
-		p.add("identity", "needs cert, key and ca", "")
+		p.add("identity", "requires cert, key and ca", "")
 	}
 	switch {
 	case !cfg.StoreMTLS:
 	case cfg.Identity == nil:
-		p.add("store_mtls", "needs the balancer to have an identity", "set identity.cert, identity.key and identity.ca")
+		p.add("store_mtls", "requires an identity of the balancer", "set identity.cert, identity.key and identity.ca")
 	case !strings.HasPrefix(cfg.StoreURL, "tls://"):
-		p.add("store_url", fmt.Sprintf("store_mtls needs a URL that begins with tls://, got %q", telemetry.HideCredentials(cfg.StoreURL)), "")
+		p.add("store_url", fmt.Sprintf("store_mtls requires a URL that starts with tls://, got %q", telemetry.HideCredentials(cfg.StoreURL)), "")
 	}
-	const reach = "balancers with an identity reach each other by the admin address of each, which speaks mTLS"
+	const reach = "balancers with an identity connect to each other's admin address, which uses mTLS"
 	for i, peer := range cfg.Peers {
 		if cfg.Identity != nil && !strings.HasPrefix(peer.URL, "https://") {
 			p.add(fmt.Sprintf("peers[%d].url", i), fmt.Sprintf("must be https://HOST:PORT, got %q", peer.URL), reach)
@@ -129,9 +128,9 @@ func checkIdentity(p *problems, cfg service.BalancerConfig) {
 		switch key := fmt.Sprintf("replicas[%d].mtls", i); {
 		case !r.MTLS:
 		case cfg.Identity == nil:
-			p.add(key, "needs the balancer to have an identity", "set identity.cert, identity.key and identity.ca")
+			p.add(key, "requires an identity of the balancer", "set identity.cert, identity.key and identity.ca")
 		case !strings.HasPrefix(r.URL, "https://"):
-			p.add(key, fmt.Sprintf("needs a URL that begins with https://, got %q", r.URL), "")
+			p.add(key, fmt.Sprintf("requires a URL that starts with https://, got %q", r.URL), "")
 		}
 	}
 }

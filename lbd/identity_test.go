@@ -18,7 +18,7 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// family is a service whose parties have certificates.
+// family is a service whose members have certificates.
 type family struct {
 	*identity.Authority
 	t   *testing.T
@@ -34,7 +34,7 @@ func newFamily(t *testing.T) family {
 	return family{a, t, t.TempDir()}
 }
 
-// files are those of a party whose certificate is good for as long as life.
+// files creates those of a member whose certificate is valid for life.
 func (f family) files(role identity.Role, id string, life time.Duration) *service.Identity {
 	f.t.Helper()
 	key, err := identity.NewKey()
@@ -64,7 +64,7 @@ func (f family) files(role identity.Role, id string, life time.Duration) *servic
 	return files
 }
 
-// party is who has those files.
+// party returns the member with those files.
 func (f family) party(role identity.Role, id string, life time.Duration) identity.Party {
 	f.t.Helper()
 	files := f.files(role, id, life)
@@ -80,23 +80,22 @@ func (f family) replica(e *engine, id string) service.ReplicaConfig {
 	f.t.Helper()
 	s := httptest.NewUnstartedServer(e.Config.Handler)
 	s.Listener = tls.NewListener(s.Listener, f.party(identity.Replica, id, time.Hour).Server(identity.Balancer))
-	s.Config.ErrorLog = log.New(io.Discard, "", 0) // it is told of everybody that is refused
+	s.Config.ErrorLog = log.New(io.Discard, "", 0) // it logs every rejected client
 	s.Start()
 	f.t.Cleanup(s.Close)
 	return service.ReplicaConfig{ID: id, URL: "https" + strings.TrimPrefix(s.URL, "http"), Model: e.model, MTLS: true}
 }
 
-// administer is a client of a balancer's admin API, as this party.
+// administer returns a client of a balancer's admin API for this member.
 func (f family) administer(n *node, p identity.Party) *telemetry.Client {
 	hc := telemetry.SecureClient(p.Client(identity.Balancer))
 	f.t.Cleanup(hc.CloseIdleConnections)
 	return telemetry.NewClient(n.adminURL, hc)
 }
 
-// A service whose parties know each other by certificates alone: replicas admit
-// balancers, balancers forward to each other, and the admin API is for operators and
-// the controller.
-func TestAServiceOverMTLS(t *testing.T) {
+// A service whose members authenticate by certificates alone: replicas accept balancers, balancers
+// forward to each other, and the admin API is for operators and the controller.
+func TestServiceOverMTLS(t *testing.T) {
 	f := newFamily(t)
 	e := newEngine(t, "m", "")
 	us := start(t, service.BalancerConfig{
@@ -131,23 +130,23 @@ func TestAServiceOverMTLS(t *testing.T) {
 			t.Errorf("the admin API for %s: %v", name, err)
 		}
 	}
-	// A balancer that was taken over does not become an operator.
+	// A compromised balancer does not become an operator.
 	if _, err := f.administer(us, f.party(identity.Balancer, "lb-eu-0", time.Hour)).Snapshot(t.Context()); err == nil {
 		t.Error("the admin API for a balancer: no error")
 	}
-	// Nor does anybody get in without a certificate, or without TLS.
+	// Nobody is admitted without a certificate, or without TLS.
 	bare := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}, Timeout: testkit.Timeout}
 	for _, target := range []string{us.adminURL, "http" + strings.TrimPrefix(us.adminURL, "https")} {
 		if resp, err := bare.Get(target + "/v1/snapshot"); err == nil {
 			if resp.Body.Close(); resp.StatusCode == http.StatusOK {
-				t.Errorf("%s answers everybody", target)
+				t.Errorf("%s responds to everybody", target)
 			}
 		}
 	}
 }
 
-// What answers at a replica's address must be a replica of the service.
-func TestAnImpostorGetsNoPrompt(t *testing.T) {
+// The process at a replica's address must be a replica of the service.
+func TestImpostorGetsNoPrompt(t *testing.T) {
 	t.Parallel()
 	f := newFamily(t)
 	e := newEngine(t, "m", "")
@@ -157,7 +156,7 @@ func TestAnImpostorGetsNoPrompt(t *testing.T) {
 		ID: "lb-us-0", Region: "aws/us-east-1", Identity: f.files(identity.Balancer, "lb-us-0", time.Hour), Replicas: []service.ReplicaConfig{other, posing},
 	}, Options{})
 	operator := f.administer(n, f.party(identity.Operator, "ann", time.Hour))
-	testkit.Eventually(t, "the service's own replica serves, and the other one is known for what it is", func() bool {
+	testkit.Eventually(t, "the service's own replica serves, and the other one is rejected", func() bool {
 		workers, err := operator.Workers(t.Context())
 		return err == nil && len(workers) == 2 && workers[0].State == service.StateReady &&
 			workers[1].State != service.StateReady && strings.Contains(workers[1].Reason, "not of this service")
@@ -169,8 +168,8 @@ func TestAnImpostorGetsNoPrompt(t *testing.T) {
 	}
 }
 
-// A certificate that was renewed on disk is shown to whoever connects next.
-func TestARenewedIdentityIsTakenUp(t *testing.T) {
+// A certificate that was renewed on disk is presented to new connections.
+func TestRenewedIdentityIsReloaded(t *testing.T) {
 	f := newFamily(t)
 	files := f.files(identity.Balancer, "lb-us-0", time.Hour)
 	m, err := newMember(files)
@@ -181,11 +180,11 @@ func TestARenewedIdentityIsTakenUp(t *testing.T) {
 	renewed := f.files(identity.Balancer, "lb-us-0", 2*time.Hour)
 	at := time.Now().Add(time.Minute)
 	for _, file := range []string{renewed.Cert, renewed.Key} {
-		if err := os.Chtimes(file, at, at); err != nil { // file systems may not tell two writes of one instant apart
+		if err := os.Chtimes(file, at, at); err != nil { // file systems may not distinguish two writes at one instant
 			t.Fatal(err)
 		}
 	}
-	if changed, err := m.cert.look(); err != nil || !changed || !m.cert.expires().After(first) {
+	if changed, err := m.cert.reloadIfChanged(); err != nil || !changed || !m.cert.expires().After(first) {
 		t.Errorf("changed %v (%v): ends %s, ended %s", changed, err, m.cert.expires(), first)
 	}
 }
@@ -201,21 +200,21 @@ func TestIdentitiesAreChecked(t *testing.T) {
 		name, want string
 		change     func(*service.BalancerConfig)
 	}{
-		{"half", "identity: needs cert, key and ca", func(c *service.BalancerConfig) { c.Identity = &service.Identity{Cert: "c"} }},
-		{"a peer by http", `peers[0].url: must be https://HOST:PORT, got "http://10.0.0.1:8000"`, func(c *service.BalancerConfig) {
+		{"incomplete", "identity: requires cert, key and ca", func(c *service.BalancerConfig) { c.Identity = &service.Identity{Cert: "c"} }},
+		{"peer over http", `peers[0].url: must be https://HOST:PORT, got "http://10.0.0.1:8000"`, func(c *service.BalancerConfig) {
 			c.PeerToken, c.Peers = "p", []service.PeerConfig{{ID: "p", URL: "http://10.0.0.1:8000"}}
 		}},
-		{"a replica by http", `replicas[0].mtls: needs a URL that begins with https://, got "http://10.0.0.1:8000"`, func(c *service.BalancerConfig) {
+		{"replica over http", `replicas[0].mtls: requires a URL that starts with https://, got "http://10.0.0.1:8000"`, func(c *service.BalancerConfig) {
 			c.Replicas = []service.ReplicaConfig{{ID: "a", URL: "http://10.0.0.1:8000", MTLS: true}}
 		}},
-		{"a replica of a balancer without", "replicas[0].mtls: needs the balancer to have an identity", func(c *service.BalancerConfig) {
+		{"replica mTLS without identity", "replicas[0].mtls: requires an identity of the balancer", func(c *service.BalancerConfig) {
 			c.Identity, c.Admin = nil, "127.0.0.1:0"
 			c.Replicas = []service.ReplicaConfig{{ID: "a", URL: "https://10.0.0.1:8000", MTLS: true}}
 		}},
-		{"a store of the service's own without TLS", `store_url: store_mtls needs a URL that begins with tls://, got "nats://***@10.0.0.1:8400"`, func(c *service.BalancerConfig) {
+		{"store mTLS without TLS", `store_url: store_mtls requires a URL that starts with tls://, got "nats://***@10.0.0.1:8400"`, func(c *service.BalancerConfig) {
 			c.StoreURL, c.StoreMTLS = "nats://secret@10.0.0.1:8400", true
 		}},
-		{"a store of a balancer without", "store_mtls: needs the balancer to have an identity", func(c *service.BalancerConfig) {
+		{"store mTLS without identity", "store_mtls: requires an identity of the balancer", func(c *service.BalancerConfig) {
 			c.Identity, c.Admin = nil, "127.0.0.1:0"
 			c.StoreURL, c.StoreMTLS = "tls://10.0.0.1:8400", true
 		}},

@@ -12,9 +12,9 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// What a configuration gives requests of memory is what they get: a tenant that has its
-// share is told so, and so is everybody once there is no more, before a body is read.
-func TestMemoryOfTheConfiguration(t *testing.T) {
+// Requests get the configured memory: a tenant that exceeds its share gets an error, and so does
+// everybody once the total is used, before a body is read.
+func TestConfiguredMemoryLimits(t *testing.T) {
 	testkit.Slow(t)
 	e := newEngine(t, "llama", "")
 	e.hold = make(chan struct{})
@@ -69,11 +69,11 @@ func TestMemoryOfTheConfiguration(t *testing.T) {
 	n.quiet(t)
 	testkit.Eventually(t, "nothing is accounted for", func() bool { return strings.Contains(n.metrics(t), "skyserve_request_bytes 0\n") })
 	if text := n.metrics(t); !strings.Contains(text, `skyserve_memory_refused_total{bound="tenant"} 1`) || !strings.Contains(text, `skyserve_memory_refused_total{bound="requests"} 1`) {
-		t.Error("the metrics do not tell what was refused")
+		t.Error("the metrics do not count the rejections")
 	}
 }
 
-// metrics is what the admin address tells Prometheus.
+// metrics returns the metrics of the admin address.
 func (n *node) metrics(t *testing.T) string {
 	t.Helper()
 	resp, err := client(t).Get(n.adminURL + "/metrics")

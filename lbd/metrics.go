@@ -8,15 +8,15 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// metrics is what is counted of the process itself.
+// metrics contains the process's own counters.
 type metrics struct {
 	reloads *prometheus.CounterVec // result: applied, refused
 }
 
-// newMetrics registers them; those of a certificate only where there is one.
+// newMetrics registers the metrics; those of a certificate only if there is one.
 func newMetrics(reg *prometheus.Registry, cert *certificate, self *member) metrics {
 	m := metrics{reloads: prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "skyserve_reloads_total", Help: "Times that the configuration was read again, by result: applied or refused.",
+		Name: "skyserve_reloads_total", Help: "Configuration reloads, by result: applied or refused.",
 	}, []string{"result"})}
 	for _, result := range []string{"applied", "refused"} {
 		m.reloads.WithLabelValues(result)
@@ -26,17 +26,17 @@ func newMetrics(reg *prometheus.Registry, cert *certificate, self *member) metri
 		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value))
 	}
 	if self != nil {
-		gauge("skyserve_identity_expires_seconds", "When the balancer's certificate in its service ends, in seconds since the Unix epoch. Only where it has one.",
+		gauge("skyserve_identity_expires_seconds", "When the balancer's identity certificate expires, in seconds since the Unix epoch. Only if it has one.",
 			func() float64 { return float64(self.cert.expires().Unix()) })
 	}
 	if cert == nil {
 		return m
 	}
-	reg.MustRegister(certificateEnd{cert, prometheus.NewDesc("skyserve_tls_certificate_expires_seconds",
-		"When the public listener's certificate ends, in seconds since the Unix epoch. Missing while there is none.", nil, nil)})
-	gauge("skyserve_tls_certificate_broken", "1 while the public listener waits for its first certificate, or a newer one cannot be obtained or used and an older one stays in use.",
+	reg.MustRegister(certificateExpiry{cert, prometheus.NewDesc("skyserve_tls_certificate_expires_seconds",
+		"When the public listener's certificate expires, in seconds since the Unix epoch. Missing while there is none.", nil, nil)})
+	gauge("skyserve_tls_certificate_broken", "1 while the public listener waits for its first certificate, or while a newer one cannot be obtained or used.",
 		func() float64 {
-			if cert.waiting() || cert.wrong() != "" {
+			if cert.waiting() || cert.problemText() != "" {
 				return 1
 			}
 			return 0
@@ -44,28 +44,28 @@ func newMetrics(reg *prometheus.Registry, cert *certificate, self *member) metri
 	return m
 }
 
-// certificateEnd tells when a certificate ends, and nothing while there is none.
-type certificateEnd struct {
+// certificateExpiry exports when a certificate expires, and nothing while there is none.
+type certificateExpiry struct {
 	cert *certificate
 	desc *prometheus.Desc
 }
 
 // Describe implements prometheus.Collector.
-func (c certificateEnd) Describe(descs chan<- *prometheus.Desc) { descs <- c.desc }
+func (c certificateExpiry) Describe(descs chan<- *prometheus.Desc) { descs <- c.desc }
 
 // Collect implements prometheus.Collector.
-func (c certificateEnd) Collect(metrics chan<- prometheus.Metric) {
+func (c certificateExpiry) Collect(metrics chan<- prometheus.Metric) {
 	if !c.cert.waiting() {
 		metrics <- prometheus.MustNewConstMetric(c.desc, prometheus.GaugeValue, float64(c.cert.expires().Unix()))
 	}
 }
 
-// alertCollector tells of alerts and of the store as they are when metrics are read.
+// alertCollector exports the current alerts and the state of the store at each scrape.
 type alertCollector struct{ b *balancer }
 
 var (
-	descAlerts = prometheus.NewDesc("skyserve_alerts", "Alerts that the balancer and the service's controller know of.", []string{"kind", "severity"}, nil)
-	descStore  = prometheus.NewDesc("skyserve_store_up", "1 while the store answers the balancer, and its last write and read there succeeded. Only where one is configured.", nil, nil)
+	descAlerts = prometheus.NewDesc("skyserve_alerts", "Active alerts of the balancer and the service's controller.", []string{"kind", "severity"}, nil)
+	descStore  = prometheus.NewDesc("skyserve_store_up", "1 while the store responds to the balancer, and its last write and read succeeded. Only if a store is configured.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
@@ -74,7 +74,7 @@ func (alertCollector) Describe(descs chan<- *prometheus.Desc) {
 	descs <- descStore
 }
 
-// Collect implements prometheus.Collector. Each kind is there, also where it has no alert.
+// Collect implements prometheus.Collector. Every kind is exported, even without an alert.
 func (c alertCollector) Collect(metrics chan<- prometheus.Metric) {
 	type labels struct{ kind, severity string }
 	counts := map[labels]int{}

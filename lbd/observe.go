@@ -13,13 +13,12 @@ import (
 	"skyserve/lbd/trace"
 )
 
-// lastSpans bounds the time to send what is buffered of traces at the end: a
-// collector that is gone must hold nothing up.
-const lastSpans = 2 * time.Second
+// flushSpansTimeout limits the time to send buffered traces at shutdown: an unreachable collector must not
+// delay it.
+const flushSpansTimeout = 2 * time.Second
 
-// follow has requests traced where the configuration or the environment asks for
-// it.
-func (b *balancer) follow(ctx context.Context, o *proxy.Options) error {
+// setUpTracing enables tracing if the configuration or the environment sets an endpoint.
+func (b *balancer) setUpTracing(ctx context.Context, o *proxy.Options) error {
 	t, err := trace.New(ctx, trace.Options{
 		Endpoint: b.cfg.Balancer.Traces, Service: b.cfg.Service, Balancer: b.cfg.ID, Region: string(b.cfg.Region),
 		Version: b.opts.Version, Logger: b.log,
@@ -33,24 +32,24 @@ func (b *balancer) follow(ctx context.Context, o *proxy.Options) error {
 	return nil
 }
 
-// sendLastSpans ends the traces.
+// sendLastSpans flushes and ends the traces.
 func (b *balancer) sendLastSpans() {
 	if b.tracer == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), lastSpans)
+	ctx, cancel := context.WithTimeout(context.Background(), flushSpansTimeout)
 	defer cancel()
 	if err := b.tracer.Close(ctx); err != nil {
-		b.log.Warn("traces end early", "err", err)
+		b.log.Warn("flushing traces failed", "err", err)
 	}
 }
 
-// register begins the registry of what /metrics tells; docs/metrics.md lists it.
-func (b *balancer) register() *prometheus.Registry {
+// newRegistry returns the registry of /metrics; docs/metrics.md lists its metrics.
+func (b *balancer) newRegistry() *prometheus.Registry {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	info := prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "skyserve_build_info", Help: "1; the labels tell which balancer this is, and what it was built from.",
+		Name: "skyserve_build_info", Help: "1; the labels identify the balancer and its build.",
 	}, []string{"version", "go_version", "service", "balancer", "region"})
 	info.WithLabelValues(cmp.Or(b.opts.Version, "unknown"), runtime.Version(), b.cfg.Service, b.cfg.ID, string(b.cfg.Region)).Set(1)
 	reg.MustRegister(info)

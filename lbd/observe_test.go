@@ -22,8 +22,7 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// guide is docs/metrics.md: metrics by name, each with its kind, labels and
-// meaning.
+// guide is docs/metrics.md: metrics by name, each with its kind, labels and meaning.
 func guide(t *testing.T) map[string][3]string {
 	t.Helper()
 	text, err := os.ReadFile("../docs/metrics.md")
@@ -43,7 +42,7 @@ func guide(t *testing.T) map[string][3]string {
 	return rows
 }
 
-// assembled is a balancer that does not run, with all of its metrics.
+// assembled returns a balancer that does not run, with all of its metrics.
 func assembled(t *testing.T) *balancer {
 	t.Helper()
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
@@ -68,8 +67,8 @@ func assembled(t *testing.T) *balancer {
 
 var descParts = regexp.MustCompile(`fqName: "([^"]*)", help: "(.*)", constLabels: \{[^}]*\}, variableLabels: \{([^}]*)\}`)
 
-// Every metric is in the guide as the code has it, and no other.
-func TestGuideOfMetrics(t *testing.T) {
+// The guide lists exactly the metrics of the code.
+func TestMetricsAreDocumented(t *testing.T) {
 	ch := make(chan *prometheus.Desc)
 	reg := assembled(t).registry
 	go func() {
@@ -88,22 +87,22 @@ func TestGuideOfMetrics(t *testing.T) {
 		}
 		labels := strings.Split(m[3], ",")
 		want := [2]string{strings.Join(labels, ", "), m[2]}
-		row, told := rows[m[1]]
+		row, documented := rows[m[1]]
 		if got := [2]string{row[1], row[2]}; got != want {
-			t.Errorf("docs/metrics.md tells of %s: labels %q, %q; want %q, %q", m[1], got[0], got[1], want[0], want[1])
+			t.Errorf("docs/metrics.md lists %s: labels %q, %q; want %q, %q", m[1], got[0], got[1], want[0], want[1])
 		}
-		if total := strings.HasSuffix(m[1], "_total"); told && total != (row[0] == "counter") {
+		if total := strings.HasSuffix(m[1], "_total"); documented && total != (row[0] == "counter") {
 			t.Errorf("docs/metrics.md calls %s a %s", m[1], row[0])
 		}
 		for _, label := range labels {
 			if slices.Contains([]string{"request", "tenant", "session", "prompt", "user"}, label) {
-				t.Errorf("%s has the label %s, which has no bound", m[1], label)
+				t.Errorf("%s has the label %s, which is unbounded", m[1], label)
 			}
 		}
 		delete(rows, m[1])
 	}
 	for name := range rows {
-		t.Errorf("docs/metrics.md tells of %s, which there is not", name)
+		t.Errorf("docs/metrics.md lists %s, which does not exist", name)
 	}
 }
 
@@ -130,7 +129,7 @@ func (n *node) scrape(t *testing.T) map[string]*dto.MetricFamily {
 	return families
 }
 
-// What a balancer that has served tells is what the guide says, kind for kind.
+// The metrics of a balancer that has served are those of the guide, kind for kind.
 func TestMetricsOfTraffic(t *testing.T) {
 	e := newEngine(t, "m", "")
 	n := start(t, service.BalancerConfig{ID: "lb-us", Region: "local/us", Replicas: []service.ReplicaConfig{{ID: "us-0", URL: e.URL}}}, Options{Version: "v9"})
@@ -144,7 +143,7 @@ func TestMetricsOfTraffic(t *testing.T) {
 			continue
 		}
 		if kind := strings.ToLower(f.GetType().String()); rows[name][0] != kind {
-			t.Errorf("%s is a %s, docs/metrics.md says %q", name, kind, rows[name][0])
+			t.Errorf("%s is a %s, docs/metrics.md has %q", name, kind, rows[name][0])
 		}
 	}
 	for _, name := range []string{"skyserve_build_info", "skyserve_requests_total", "skyserve_e2e_seconds", "skyserve_queue_seconds", "skyserve_step_seconds", "skyserve_replica_info", "skyserve_replica_report_age_seconds"} {
@@ -156,8 +155,8 @@ func TestMetricsOfTraffic(t *testing.T) {
 
 var dashboardMetric = regexp.MustCompile(`skyserve_[a-z0-9_]+`)
 
-// What the dashboard draws, there is.
-func TestDashboardNamesMetricsThatAre(t *testing.T) {
+// The metrics in the dashboard exist.
+func TestDashboardMetricsExist(t *testing.T) {
 	text, err := os.ReadFile("../examples/observe/dashboard.json")
 	if err != nil {
 		t.Fatal(err)
@@ -175,7 +174,7 @@ func TestDashboardNamesMetricsThatAre(t *testing.T) {
 			}
 		}
 		if _, there := rows[base]; !there {
-			t.Errorf("the dashboard names %s, which there is not", name)
+			t.Errorf("the dashboard uses %s, which does not exist", name)
 		}
 		drawn[base] = true
 	}

@@ -15,8 +15,8 @@ import (
 	"skyserve/internal/service"
 )
 
-// openACME makes what obtains the public listener's certificate, and takes up the one that
-// an earlier run left; it does nothing where the certificate comes from elsewhere.
+// openACME creates the manager that obtains the public listener's certificate, and loads the
+// certificate of an earlier run. It does nothing if the certificate comes from elsewhere.
 func (b *balancer) openACME(ctx context.Context) error {
 	t, c := b.cfg.Balancer.TLS, b.cfg.Certificate
 	if t == nil || t.ACME == nil {
@@ -27,7 +27,7 @@ func (b *balancer) openACME(ctx context.Context) error {
 		ListenTLS: b.cfg.Listen, Dir: c.Dir, Store: b.store, ID: b.cfg.ID, Secret: b.cfg.PeerToken, Logger: b.log,
 		Changed: b.certificateChanged,
 	}
-	if err := b.fillACME(ctx, &o, *t.ACME); err != nil {
+	if err := b.loadACMEOptions(ctx, &o, *t.ACME); err != nil {
 		return err
 	}
 	m, err := acme.New(o)
@@ -36,26 +36,25 @@ func (b *balancer) openACME(ctx context.Context) error {
 	}
 	b.cert = &certificate{manager: m, files: service.TLS{Cert: m.File(), Key: m.File()}}
 	if pair, err := loadPair(b.cert.files); err == nil {
-		b.cert.use(pair)
+		b.cert.replace(pair)
 	} else if !os.IsNotExist(err) {
-		b.log.Error("the certificate of an earlier run cannot be used", "file", m.File(), "err", err)
+		b.log.Error("certificate of an earlier run cannot be used", "file", m.File(), "err", err)
 	}
 	return nil
 }
 
-// challengeOf is how an authority makes sure of the name; the default is the one that needs
-// nothing but the public listener.
+// challengeOf returns how the CA validates the name. The default needs only the public listener.
 func challengeOf(a *service.ACME) string { return cmp.Or(a.Challenge, service.ChallengeTLSALPN) }
 
-// fillACME gets hold of what the configuration only names.
-func (b *balancer) fillACME(ctx context.Context, o *acme.Options, a service.ACME) error {
+// loadACMEOptions reads what the configuration refers to.
+func (b *balancer) loadACMEOptions(ctx context.Context, o *acme.Options, a service.ACME) error {
 	if a.Root != "" {
 		text, err := os.ReadFile(a.Root)
 		if err != nil {
 			return &ConfigError{Key: "balancer.tls.acme.root", Problem: err.Error()}
 		}
 		if o.Roots = x509.NewCertPool(); !o.Roots.AppendCertsFromPEM(text) {
-			return &ConfigError{Key: "balancer.tls.acme.root", Problem: a.Root + " holds no certificate in PEM"}
+			return &ConfigError{Key: "balancer.tls.acme.root", Problem: a.Root + " contains no certificate in PEM"}
 		}
 	}
 	if a.EAB != nil {
@@ -78,25 +77,25 @@ func (b *balancer) fillACME(ctx context.Context, o *acme.Options, a service.ACME
 	}
 	l, err := net.Listen("tcp", c.Listen)
 	if err != nil {
-		return &ConfigError{Key: "certificate.listen", Problem: err.Error(), Hint: "another process may listen there, or the port may be root's alone"}
+		return &ConfigError{Key: "certificate.listen", Problem: err.Error(), Hint: "the port may be in use by another process, or require root"}
 	}
-	b.challenges, o.ListenHTTP = l, l.Addr().String()
+	b.challengeListener, o.ListenHTTP = l, l.Addr().String()
 	return nil
 }
 
-// certificateChanged takes up a certificate that was obtained.
+// certificateChanged loads a certificate that was obtained.
 func (b *balancer) certificateChanged() {
 	b.reloading.Lock()
 	defer b.reloading.Unlock()
-	switch changed, err := b.cert.look(); {
+	switch changed, err := b.cert.reloadIfChanged(); {
 	case err != nil:
-		b.log.Error("the certificate that was obtained cannot be used", "file", b.cert.files.Cert, "err", err)
+		b.log.Error("obtained certificate cannot be used", "file", b.cert.files.Cert, "err", err)
 	case changed:
 		b.log.Info("certificate in use", "name", b.cfg.Certificate.Name, "expires", b.cert.expires())
 	}
 }
 
-// manager is what obtains the public certificate; nil where nothing does.
+// manager returns the ACME manager of the public certificate; nil if there is none.
 func (b *balancer) manager() *acme.Manager {
 	if b.cert == nil {
 		return nil
@@ -104,9 +103,9 @@ func (b *balancer) manager() *acme.Manager {
 	return b.cert.manager
 }
 
-// challengeServer answers an authority on a port of its own; nil where there is none.
+// challengeServer returns the server for HTTP challenges on their own port; nil if there is none.
 func (b *balancer) challengeServer() *http.Server {
-	if b.challenges == nil {
+	if b.challengeListener == nil {
 		return nil
 	}
 	s := b.server(b.manager().Handler())
@@ -114,30 +113,30 @@ func (b *balancer) challengeServer() *http.Server {
 	return s
 }
 
-// maxChallengeHead is far more than an authority asks with.
+// maxChallengeHead is far more than a CA sends.
 const maxChallengeHead = 8 << 10
 
-// publicTLS is how the public listener speaks TLS.
+// publicTLS returns the TLS configuration of the public listener.
 func (b *balancer) publicTLS() *tls.Config {
-	c := &tls.Config{GetCertificate: b.cert.get, MinVersion: tls.VersionTLS12, NextProtos: nextProtos}
+	c := &tls.Config{GetCertificate: b.cert.getCertificate, MinVersion: tls.VersionTLS12, NextProtos: nextProtos}
 	if m := b.manager(); m != nil {
 		c.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) { return m.TLSConfig(hello), nil }
 	}
 	return c
 }
 
-// checkACME makes sure that a certificate can be obtained, or taken up.
+// checkACME checks that a certificate can be obtained or loaded.
 func checkACME(p *problems, cfg service.BalancerConfig, opts Options) {
 	t, c := cfg.Balancer.TLS, cfg.Certificate
 	if t == nil || t.ACME == nil {
 		if c != nil {
-			p.add("certificate", "belongs to balancers with balancer.tls.acme", "remove it")
+			p.add("certificate", "applies only with balancer.tls.acme", "remove it")
 		}
 		return
 	}
 	a := t.ACME
 	if t.Cert != "" || t.Key != "" {
-		p.add("balancer.tls.acme", "cannot stand beside cert and key", "remove one of them")
+		p.add("balancer.tls.acme", "cannot be combined with cert and key", "remove one of them")
 	}
 	if a.Email == "" {
 		p.add("balancer.tls.acme.email", "missing", "")
@@ -147,7 +146,7 @@ func checkACME(p *problems, cfg service.BalancerConfig, opts Options) {
 		p.add("balancer.tls.acme.challenge", err.Error(), "")
 	}
 	if c == nil || c.Name == "" || c.Dir == "" {
-		p.add("certificate", "needs name and dir: what the certificate is for, and where it is kept", "")
+		p.add("certificate", "requires name and dir: the name in the certificate and the directory to store it in", "")
 		return
 	}
 	if cfg.StoreURL != "" && cfg.PeerToken == "" {
@@ -157,6 +156,6 @@ func checkACME(p *problems, cfg service.BalancerConfig, opts Options) {
 		p.add("certificate.listen", fmt.Sprintf("must be HOST:PORT with the challenge %s, got %q", challenge, c.Listen), "")
 	}
 	if challenge == service.ChallengeDNS && !c.FollowOnly && opts.Records == nil {
-		p.add("balancer.tls.acme.challenge", "dns-01: this program has no way to write records", "")
+		p.add("balancer.tls.acme.challenge", "dns-01: writing DNS records is not supported here", "")
 	}
 }

@@ -26,13 +26,13 @@ var errNoCredentials = errors.New("no credentials of AWS")
 
 const publicName = "chat.example.com"
 
-// forward is what leads from the outside to a listener of a balancer.
+// forward forwards connections from outside to a listener of a balancer.
 type forward struct {
 	port int
 	to   atomic.Pointer[string]
 }
 
-// newForward makes one that leads nowhere yet.
+// newForward returns a forward without a target.
 func newForward(t *testing.T) *forward {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -71,7 +71,7 @@ func (f *forward) pass(from net.Conn) {
 	back.Wait()
 }
 
-// obtaining is a balancer whose certificate is obtained, and its authority.
+// obtaining is a balancer that obtains its certificate, and its CA.
 type obtaining struct {
 	ca    *testca.CA
 	cfg   service.BalancerConfig
@@ -94,7 +94,7 @@ func newObtaining(t *testing.T, challenge string) *obtaining {
 	return o
 }
 
-// handshake is what a client of the name sees: the certificate, or why there is none.
+// handshake returns what a client of the name sees: the certificate, or why there is none.
 func handshake(public string) (*x509.Certificate, error) {
 	conn, err := tls.Dial("tcp", strings.TrimPrefix(public, "https://"), &tls.Config{ServerName: publicName, InsecureSkipVerify: true}) //nolint:gosec // the authority of a test
 	if err != nil {
@@ -105,16 +105,16 @@ func handshake(public string) (*x509.Certificate, error) {
 	return leaf, leaf.VerifyHostname(publicName)
 }
 
-// Until its first certificate a balancer refuses clients and says why; then it serves, and a
-// later run serves at once, also while the authority is away.
-func TestABalancerObtainsItsCertificate(t *testing.T) {
+// Until its first certificate a balancer rejects clients and reports why. Then it serves, and a later
+// run serves at once, even while the CA is unavailable.
+func TestBalancerObtainsCertificate(t *testing.T) {
 	o := newObtaining(t, service.ChallengeTLSALPN)
 	o.ca.Refuse(true)
 	n := start(t, o.cfg, Options{})
 	if !strings.HasPrefix(n.public, "https://") {
 		t.Errorf("the public port is %s", n.public)
 	}
-	testkit.Eventually(t, "the refusal is told", func() bool {
+	testkit.Eventually(t, "the rejection is reported", func() bool {
 		b := n.snapshot(t).Balancer("lb-us-0")
 		return b.State == "STARTING" && strings.HasPrefix(b.Reason, "waiting for certificate: ") && strings.Contains(b.Reason, "too many certificates") &&
 			b.Certificate.ExpiresAt == nil && strings.Contains(b.Certificate.Waiting, "too many certificates")
@@ -140,7 +140,7 @@ func TestABalancerObtainsItsCertificate(t *testing.T) {
 		leaf, err = handshake(n.public)
 		return err == nil
 	})
-	testkit.Eventually(t, "the certificate is told", func() bool {
+	testkit.Eventually(t, "the certificate is reported", func() bool {
 		b := n.snapshot(t).Balancer("lb-us-0")
 		return b.Certificate.Waiting == "" && b.Certificate.ExpiresAt != nil && b.Certificate.ExpiresAt.Equal(leaf.NotAfter)
 	})
@@ -160,7 +160,7 @@ func TestABalancerObtainsItsCertificate(t *testing.T) {
 	}
 }
 
-// metricsOf are the balancer's metrics.
+// metricsOf returns the balancer's metrics.
 func metricsOf(t *testing.T, n *node) string {
 	t.Helper()
 	res, err := client(t).Get(n.adminURL + "/metrics")
@@ -175,8 +175,8 @@ func metricsOf(t *testing.T, n *node) string {
 	return string(text)
 }
 
-// With http-01 there is a port for the authority, and nothing of the API on it.
-func TestAPortForTheAuthority(t *testing.T) {
+// With http-01 there is a port for the CA, without the API.
+func TestHTTPChallengePort(t *testing.T) {
 	o := newObtaining(t, service.ChallengeHTTP)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -193,14 +193,14 @@ func TestAPortForTheAuthority(t *testing.T) {
 	})
 	for _, path := range []string{"/v1/models", "/healthz", "/skyserve/heartbeat"} {
 		if got := status(t, client(t), "http://"+port+path); got != http.StatusNotFound {
-			t.Errorf("%s on the port for the authority: %d", path, got)
+			t.Errorf("%s on the challenge port: %d", path, got)
 		}
 	}
 }
 
-// What obtains a certificate is not changed while a balancer runs, and a reload does not
-// touch the one in use.
-func TestReloadLeavesAnObtainedCertificate(t *testing.T) {
+// The configuration of the CA is not changed while a balancer runs, and a reload does not affect the
+// certificate in use.
+func TestReloadKeepsObtainedCertificate(t *testing.T) {
 	o := newObtaining(t, service.ChallengeTLSALPN)
 	o.ca.Refuse(true)
 	f := startFiled(t, o.cfg, Options{})
@@ -218,8 +218,8 @@ func TestReloadLeavesAnObtainedCertificate(t *testing.T) {
 	}
 }
 
-// What the configuration names and is not there is told before anything listens for long.
-func TestWhatObtainingNeeds(t *testing.T) {
+// Missing files and values of the configuration are reported at the start.
+func TestACMEConfigurationErrors(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -230,11 +230,11 @@ func TestWhatObtainingNeeds(t *testing.T) {
 		change     func(*service.BalancerConfig)
 	}{
 		{"no root", "balancer.tls.acme.root: open /nowhere", func(c *service.BalancerConfig) { c.Balancer.TLS.ACME.Root = "/nowhere" }},
-		{"a root that is none", "balancer.tls.acme.root: " + os.Args[0] + " holds no certificate", func(c *service.BalancerConfig) { c.Balancer.TLS.ACME.Root = os.Args[0] }},
-		{"no key", "balancer.tls.acme.eab.hmac: the environment has no NOT_SET", func(c *service.BalancerConfig) {
+		{"an invalid root", "balancer.tls.acme.root: " + os.Args[0] + " contains no certificate", func(c *service.BalancerConfig) { c.Balancer.TLS.ACME.Root = os.Args[0] }},
+		{"no key", "balancer.tls.acme.eab.hmac: environment variable NOT_SET", func(c *service.BalancerConfig) {
 			c.Balancer.TLS.ACME.EAB = &service.EAB{KeyID: "k", HMAC: "env:NOT_SET"}
 		}},
-		{"a port that is taken", "certificate.listen: listen tcp " + taken.Addr().String(), func(c *service.BalancerConfig) {
+		{"a port in use", "certificate.listen: listen tcp " + taken.Addr().String(), func(c *service.BalancerConfig) {
 			c.Balancer.TLS.ACME.Challenge, c.Certificate.Listen = service.ChallengeHTTP, taken.Addr().String()
 		}},
 		{"no zone", "certificate.zone: no credentials", func(c *service.BalancerConfig) { c.Balancer.TLS.ACME.Challenge = service.ChallengeDNS }},

@@ -20,12 +20,12 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// official is the official client of a balancer.
+// official returns the official client for a balancer.
 func official(t *testing.T, n *node) openai.Client {
 	return openai.NewClient(option.WithBaseURL(n.public+"/v1"), option.WithAPIKey("any"), option.WithHTTPClient(client(t)), option.WithMaxRetries(0))
 }
 
-// servingEngines is a balancer of simulated engines that have an adapter.
+// servingEngines starts a balancer with simulated engines that have an adapter.
 func servingEngines(t *testing.T, engines int) *node {
 	cfg := config("lb-us", "local/us")
 	cfg.Models = []service.BalancerModel{{Name: "llama", Aliases: []string{"chat-small"}, LoRA: []string{"sql"}}}
@@ -54,13 +54,13 @@ func TestOfficialClientsResponses(t *testing.T) {
 	}
 	before := first.Usage.InputTokens
 	previous := first.ID
-	for i := range 6 { // wherever else there is room, only one replica has it
+	for i := range 6 { // wherever else there is capacity, only one replica has it
 		next := ask("And why there?")
 		next.PreviousResponseID = openai.String(previous)
 		if i%2 == 0 {
 			res, err := api.Responses.New(ctx, next)
 			if err != nil {
-				t.Fatalf("going on from %s: %v", previous, err)
+				t.Fatalf("continuing from %s: %v", previous, err)
 			}
 			if res.Usage.InputTokens <= before || res.Usage.InputTokensDetails.CachedTokens == 0 {
 				t.Errorf("usage %+v: the conversation before is missing or was not cached", res.Usage)
@@ -72,7 +72,7 @@ func TestOfficialClientsResponses(t *testing.T) {
 	}
 	kept, err := api.Responses.Get(ctx, previous, responses.ResponseGetParams{})
 	if err != nil || kept.ID != previous || kept.OutputText() == "" {
-		t.Errorf("asked for again: %+v, %v", kept, err)
+		t.Errorf("fetched again: %+v, %v", kept, err)
 	}
 	items, err := api.Responses.InputItems.List(ctx, previous, responses.InputItemListParams{})
 	if err != nil || len(items.Data) != 1 || items.Data[0].Content.OfInputItemContentList[0].Text != "And why there?" {
@@ -83,7 +83,7 @@ func TestOfficialClientsResponses(t *testing.T) {
 	}
 	var gone *openai.Error
 	if _, err := api.Responses.Get(ctx, previous, responses.ResponseGetParams{}); !errors.As(err, &gone) || gone.StatusCode != http.StatusNotFound {
-		t.Errorf("what was deleted: %v", err)
+		t.Errorf("a deleted response: %v", err)
 	}
 	lost := ask("And then?")
 	lost.PreviousResponseID = openai.String("resp_of_another_time")
@@ -161,7 +161,7 @@ func TestOfficialClientsOtherCalls(t *testing.T) {
 		t.Errorf("batches: %v", err)
 	}
 
-	// What the client has no call for.
+	// Endpoints without a method in the client.
 	for path, body := range map[string]string{
 		"/v1/rerank": `{"model":"chat-small","query":"water","documents":["river","market"]}`,
 		"/tokenize":  `{"model":"chat-small","prompt":"one two three"}`,
@@ -174,19 +174,19 @@ func TestOfficialClientsOtherCalls(t *testing.T) {
 		text, _ := io.ReadAll(resp.Body)
 		resp.Body.Close()
 		if resp.StatusCode != http.StatusOK || !bytes.Contains(text, []byte(want)) {
-			t.Errorf("%s answers %d %s", path, resp.StatusCode, text)
+			t.Errorf("%s returns %d %s", path, resp.StatusCode, text)
 		}
 	}
 	n.quiet(t)
 }
 
-// toolEngine is an engine that calls a function when it is offered one, fills the
-// form that it is given, and keeps what it was asked.
-func toolEngine(asked chan<- map[string]json.RawMessage) http.HandlerFunc {
+// toolEngine is an engine that calls a function when it is offered one, fills in a given form, and
+// stores its requests.
+func toolEngine(requested chan<- map[string]json.RawMessage) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var body map[string]json.RawMessage
 		_ = json.NewDecoder(r.Body).Decode(&body)
-		asked <- body
+		requested <- body
 		if string(body["stream"]) != "true" {
 			w.Header().Set("Content-Type", "application/json")
 			_, _ = io.WriteString(w, `{"id":"c","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"{\"city\":\"Paris\"}"},"finish_reason":"stop"}],"usage":{"prompt_tokens":7,"completion_tokens":3,"total_tokens":10}}`)
@@ -205,8 +205,8 @@ func toolEngine(asked chan<- map[string]json.RawMessage) http.HandlerFunc {
 }
 
 func TestOfficialClientsToolsAndForms(t *testing.T) {
-	asked := make(chan map[string]json.RawMessage, 1)
-	n := start(t, config("lb-us", "local/us", service.ReplicaConfig{ID: "us-0", URL: serving(t, toolEngine(asked)), Model: "llama"}), Options{})
+	requested := make(chan map[string]json.RawMessage, 1)
+	n := start(t, config("lb-us", "local/us", service.ReplicaConfig{ID: "us-0", URL: serving(t, toolEngine(requested)), Model: "llama"}), Options{})
 	ready(t, n)
 	api, ctx := official(t, n), context.Background()
 	ask := openai.ChatCompletionNewParams{
@@ -226,7 +226,7 @@ func TestOfficialClientsToolsAndForms(t *testing.T) {
 	if call := whole.Choices[0].Message.ToolCalls[0]; call.ID != "call_1" || call.Function.Name != "weather" || call.Function.Arguments != `{"city":"Paris"}` {
 		t.Errorf("call %+v", call)
 	}
-	if got := <-asked; !bytes.Contains(got["tools"], []byte(`"weather"`)) {
+	if got := <-requested; !bytes.Contains(got["tools"], []byte(`"weather"`)) {
 		t.Errorf("the engine was offered %s", got["tools"])
 	}
 
@@ -240,8 +240,8 @@ func TestOfficialClientsToolsAndForms(t *testing.T) {
 	if err != nil || json.Unmarshal([]byte(formed.Choices[0].Message.Content), &place) != nil || place.City != "Paris" {
 		t.Errorf("%+v, %v", formed, err)
 	}
-	if got := <-asked; !bytes.Contains(got["response_format"], []byte(`"strict":true`)) || !bytes.Contains(got["messages"], []byte(`"tool_call_id":"call_1"`)) {
-		t.Errorf("the engine was asked for %s after %s", got["response_format"], got["messages"])
+	if got := <-requested; !bytes.Contains(got["response_format"], []byte(`"strict":true`)) || !bytes.Contains(got["messages"], []byte(`"tool_call_id":"call_1"`)) {
+		t.Errorf("the engine got the format %s after %s", got["response_format"], got["messages"])
 	}
 	n.quiet(t)
 }
@@ -262,7 +262,7 @@ func TestOfficialClientCancels(t *testing.T) {
 	cancel()
 	<-p.gone
 	if stream.Next() || !errors.Is(stream.Err(), context.Canceled) {
-		t.Errorf("it goes on: %v", stream.Err())
+		t.Errorf("it continues: %v", stream.Err())
 	}
 	n.quiet(t)
 }

@@ -16,8 +16,7 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// simulated starts a simulated engine, a thousand times faster than life, and
-// returns its URL.
+// simulated starts a simulated engine at 1000x real time, and returns its URL.
 func simulated(t *testing.T) string {
 	t.Helper()
 	return simulatedAs(t, server.Options{Model: "llama", Speed: 1000})
@@ -32,8 +31,8 @@ func simulatedAs(t *testing.T, o server.Options) string {
 	return runEngine(t, s, nil)
 }
 
-// runEngine serves an engine until the test ends and returns its URL. It may end
-// by itself with the error dies.
+// runEngine serves an engine until the test ends and returns its URL. It may exit by itself with the
+// error dies.
 func runEngine(t *testing.T, s *server.Server, dies error) string {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -53,8 +52,7 @@ func runEngine(t *testing.T, s *server.Server, dies error) string {
 	return "http://" + ln.Addr().String()
 }
 
-// The official client makes its calls against a balancer with a real (if
-// simulated) engine behind it.
+// The official client makes its calls against a balancer with a simulated engine behind it.
 func TestOfficialOpenAIClient(t *testing.T) {
 	n := start(t, service.BalancerConfig{
 		ID: "lb-us", Region: "local/us",
@@ -129,7 +127,7 @@ func TestOfficialOpenAIClient(t *testing.T) {
 	}
 }
 
-// ready waits until the balancer says so.
+// ready waits until the balancer is ready.
 func ready(t *testing.T, n *node) {
 	t.Helper()
 	web := client(t)

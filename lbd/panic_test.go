@@ -7,16 +7,16 @@ import (
 	"testing"
 )
 
-// A panic in a handler is logged as an error, with the stack, and the connection is cut
-// off. http.ErrAbortHandler is not logged.
+// A panic in a handler is logged as an error, with the stack, and the connection is closed.
+// http.ErrAbortHandler is not logged.
 func TestPanicsOfHandlersAreLogged(t *testing.T) {
 	for name, c := range map[string]struct {
 		why    any
 		logged bool
 	}{
-		"a fault":      {"index out of range", true},
-		"a cut":        {http.ErrAbortHandler, false},
-		"nothing ends": {nil, false},
+		"panic":    {"index out of range", true},
+		"abort":    {http.ErrAbortHandler, false},
+		"no panic": {nil, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out lines

@@ -6,8 +6,7 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// viewOf is a replica as the core knows it: its ranks as one; nil when the core
-// does not know it.
+// viewOf returns core's view of a replica, its ranks combined; nil if core does not know it.
 func viewOf(cfg service.ReplicaConfig, views map[string]core.ReplicaView) *core.ReplicaView {
 	var whole *core.ReplicaView
 	for rank := range cfg.Ranks() {
@@ -18,7 +17,7 @@ func viewOf(cfg service.ReplicaConfig, views map[string]core.ReplicaView) *core.
 			v.ID = cfg.ID
 			whole = &v
 		default:
-			join(whole, &v)
+			joinRank(whole, &v)
 		}
 	}
 	if n := cfg.Ranks(); n > 1 && whole != nil {
@@ -27,9 +26,9 @@ func viewOf(cfg service.ReplicaConfig, views map[string]core.ReplicaView) *core.
 	return whole
 }
 
-// join adds a rank to those before it. The engine is as ready as its least ready
-// rank; what one rank does not tell is not known of the whole.
-func join(whole, v *core.ReplicaView) {
+// joinRank combines the view of a rank with those before it. The engine is as ready as its least ready
+// rank. A figure that one rank does not report is unknown for the whole.
+func joinRank(whole, v *core.ReplicaView) {
 	if whole.Ready && !v.Ready {
 		whole.Ready, whole.Reason = false, v.Reason
 	}

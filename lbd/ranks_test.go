@@ -12,7 +12,7 @@ import (
 	"skyserve/lbd/policy"
 )
 
-func TestRanksAreSeenAsOneReplica(t *testing.T) {
+func TestRanksAppearAsOneReplica(t *testing.T) {
 	cfg := service.ReplicaConfig{ID: "us-0", DataParallel: 2}
 	rank := func(id string) core.ReplicaView {
 		return core.ReplicaView{
@@ -41,13 +41,13 @@ func TestRanksAreSeenAsOneReplica(t *testing.T) {
 		t.Errorf("a replica without ranks: %+v", got)
 	}
 	if got = viewOf(service.ReplicaConfig{ID: "us-2", DataParallel: 2}, views); got != nil {
-		t.Errorf("one that the core does not know: %+v", got)
+		t.Errorf("one that core does not know: %+v", got)
 	}
 }
 
-// An engine with ranks is one replica to people and as many targets to the
-// policy, whatever the policy is: each request goes to a rank by its header.
-func TestRequestsGoToTheRanksOfAnEngine(t *testing.T) {
+// An engine with ranks appears as one replica to people and as several targets to the policy, whatever
+// the policy is: each request selects a rank by its header.
+func TestRequestsUseAllRanks(t *testing.T) {
 	for _, name := range []string{"bf-io", "round-robin"} {
 		t.Run(name, func(t *testing.T) {
 			n := start(t, service.BalancerConfig{
@@ -86,7 +86,7 @@ func TestRequestsGoToTheRanksOfAnEngine(t *testing.T) {
 			if s := n.snapshot(t); len(s.Regions) != 1 || len(s.Regions[0].Replicas) != 1 || s.Regions[0].Replicas[0].ID != "us-0" {
 				t.Errorf("shown as %+v", s.Regions)
 			}
-			// Adding it again changes nothing; taking it out takes all ranks.
+			// Adding it again changes nothing; removing it removes all ranks.
 			cfg := n.worker(t, "us-0").ReplicaConfig
 			if added, err := n.admin.AddWorker(t.Context(), cfg); err != nil || added {
 				t.Errorf("added again: %v, %v", added, err)

@@ -18,32 +18,31 @@ import (
 	"skyserve/lbd/peer"
 )
 
-// reload reads the configuration again and applies what can change while the
-// balancer runs; requests in flight go on. A configuration that it cannot run
-// with changes nothing: *telemetry.ReloadRefused.
+// reload reads the configuration again and applies what can change while the balancer runs; requests
+// in flight continue. An invalid configuration changes nothing and returns *telemetry.ReloadRefused.
 func (b *balancer) reload() (telemetry.Reload, error) {
 	b.reloading.Lock()
 	defer b.reloading.Unlock()
-	next := b.asked
+	next := b.configured
 	if b.opts.Read != nil {
 		var err error
 		if next, err = b.opts.Read(); err != nil {
-			return b.refuse([]string{err.Error()})
+			return b.refuseReload([]string{err.Error()})
 		}
 	}
-	to, p := b.prepare(next)
+	to, p := b.validateReload(next)
 	if len(p) > 0 {
 		var texts []string
 		for _, problem := range p {
 			texts = append(texts, problem.Error())
 		}
-		return b.refuse(texts)
+		return b.refuseReload(texts)
 	}
 	done := telemetry.Reload{Revision: next.Revision, Changed: []string{}, Restart: []string{}, Left: []string{}}
-	tellFields(reflect.ValueOf(b.asked.Fixed()), reflect.ValueOf(next.Fixed()), "", func(key string, _, _ reflect.Value) {
+	diffFields(reflect.ValueOf(b.configured.Fixed()), reflect.ValueOf(next.Fixed()), "", func(key string, _, _ reflect.Value) {
 		done.Restart = append(done.Restart, key)
 	})
-	b.apply(to, &done)
+	b.applyReload(to, &done)
 	switch {
 	case len(done.Restart) > 0:
 		done.Revision = ""
@@ -51,34 +50,34 @@ func (b *balancer) reload() (telemetry.Reload, error) {
 		b.opts.Reloaded(next.Revision)
 	}
 	b.metrics.reloads.WithLabelValues("applied").Inc()
-	b.log.Info("configuration read again", "changed", done.Changed, "needs_restart", done.Restart, "left_to_controller", done.Left)
+	b.log.Info("configuration reloaded", "changed", done.Changed, "needs_restart", done.Restart, "left_to_controller", done.Left)
 	return done, nil
 }
 
-// refuse turns a configuration down.
-func (b *balancer) refuse(what []string) (telemetry.Reload, error) {
+// refuseReload rejects a configuration.
+func (b *balancer) refuseReload(what []string) (telemetry.Reload, error) {
 	b.metrics.reloads.WithLabelValues("refused").Inc()
 	err := &telemetry.ReloadRefused{Problems: what}
-	b.log.Error("reading the configuration again", "err", err)
+	b.log.Error("reloading the configuration", "err", err)
 	return telemetry.Reload{}, err
 }
 
-// prepared is a configuration that can be applied without failing.
-type prepared struct {
+// validatedConfig is a validated configuration that can be applied without failing.
+type validatedConfig struct {
 	cfg  service.BalancerConfig
 	core core.Config
 	keys []service.APIKey
-	pair *loaded // nil without TLS
+	pair *loadedPair // nil without TLS
 }
 
-// prepare makes sure of a configuration, and of what becomes of it in this
-// process, and gets hold of all that it names.
-func (b *balancer) prepare(next service.BalancerConfig) (to prepared, p problems) {
-	to.cfg = b.asked.Reconfigured(next)
+// validateReload validates a configuration and its effect on this process, and reads the files that it refers
+// to.
+func (b *balancer) validateReload(next service.BalancerConfig) (to validatedConfig, p problems) {
+	to.cfg = b.configured.Reconfigured(next)
 	if p = checkAll(next, b.opts); len(p) == 0 {
 		p = checkAll(to.cfg, b.opts)
 	}
-	to.core = coreOf(&problems{}, to.cfg) // its problems are told already
+	to.core = buildCoreConfig(&problems{}, to.cfg) // its problems are already in p
 	var err error
 	if to.keys, err = apiKeys(to.cfg.Balancer.Auth); err != nil {
 		var ce *ConfigError
@@ -87,55 +86,55 @@ func (b *balancer) prepare(next service.BalancerConfig) (to prepared, p problems
 	}
 	if t := to.cfg.Balancer.TLS; t != nil && b.cert != nil && b.cert.manager == nil {
 		if to.pair, err = loadPair(*t); err != nil {
-			b.cert.broke(err)
+			b.cert.setProblem(err)
 			p.add("balancer.tls", err.Error(), "")
 		}
 	}
 	return to, p
 }
 
-// apply makes a configuration hold, and tells what that changed.
-func (b *balancer) apply(to prepared, done *telemetry.Reload) {
-	was := b.asked
-	b.asked = to.cfg
+// applyReload applies a configuration and records what changed.
+func (b *balancer) applyReload(to validatedConfig, done *telemetry.Reload) {
+	was := b.configured
+	b.configured = to.cfg
 	live := to.cfg
-	live.Listen, live.Admin = b.cfg.Listen, b.cfg.Admin // the ports that were really taken
-	b.live.Store(&live)
-	tell := func(format string, args ...any) { done.Changed = append(done.Changed, fmt.Sprintf(format, args...)) }
+	live.Listen, live.Admin = b.cfg.Listen, b.cfg.Admin // the ports actually in use
+	b.current.Store(&live)
+	report := func(format string, args ...any) { done.Changed = append(done.Changed, fmt.Sprintf(format, args...)) }
 
-	// Models go first, so that an alias never leads to what is not served yet.
+	// Models are set first, so that an alias never refers to a model that is not served yet.
 	if !reflect.DeepEqual(was.Models, to.cfg.Models) {
 		b.runtime.SetModels(to.cfg.Models)
-		tell("models")
+		report("models")
 	}
 	b.runtime.Reconfigure(to.core)
-	b.runtime.SetContinue(continues(to.cfg))
+	b.runtime.SetContinue(continuesStreams(to.cfg))
 	b.runtime.SetSharePrefixes(to.cfg.Balancer.SharePrefixes)
 	b.runtime.SetExposeCache(to.cfg.Balancer.ExposeCache)
 	b.runtime.SetAllowedParameters(to.cfg.Balancer.AllowParameters)
-	tellFields(reflect.ValueOf(was.Balancer.WithDefaults()), reflect.ValueOf(to.cfg.Balancer.WithDefaults()), "balancer.",
+	diffFields(reflect.ValueOf(was.Balancer.WithDefaults()), reflect.ValueOf(to.cfg.Balancer.WithDefaults()), "balancer.",
 		func(key string, from, into reflect.Value) {
-			if key != "balancer.auth" && key != "balancer.tls" { // told below, by what is in their files
-				tell("%s: %v, was %v", key, reflect.Indirect(into), reflect.Indirect(from))
+			if key != "balancer.auth" && key != "balancer.tls" { // reported below, by the contents of their files
+				report("%s: %v, was %v", key, reflect.Indirect(into), reflect.Indirect(from))
 			}
 		})
 	if !slices.Equal(b.keys, to.keys) {
-		tell("balancer.auth: %s", newKeys(b.keys, to.keys))
+		report("balancer.auth: %s", describeKeyChange(b.keys, to.keys))
 		b.keys = to.keys
 		b.runtime.SetKeys(to.keys)
 	}
-	if to.pair != nil && b.cert.use(to.pair) {
-		tell("balancer.tls: the certificate")
+	if to.pair != nil && b.cert.replace(to.pair) {
+		report("balancer.tls: the certificate")
 	}
 	if was.SpecFile != to.cfg.SpecFile {
-		tell("spec_file")
+		report("spec_file")
 	}
-	b.applyPeers(was.Peers, to.cfg.Peers, tell)
-	b.applyReplicas(was.Replicas, to.cfg.Replicas, done, tell)
+	b.applyPeers(was.Peers, to.cfg.Peers, report)
+	b.applyReplicas(was.Replicas, to.cfg.Replicas, done, report)
 }
 
-// applyPeers adds, replaces and removes peers; what was forwarded goes on.
-func (b *balancer) applyPeers(was, wanted []service.PeerConfig, tell func(string, ...any)) {
+// applyPeers adds, replaces and removes peers; forwarded requests continue.
+func (b *balancer) applyPeers(was, wanted []service.PeerConfig, report func(string, ...any)) {
 	old := map[string]service.PeerConfig{}
 	for _, p := range was {
 		old[p.ID] = p
@@ -148,26 +147,26 @@ func (b *balancer) applyPeers(was, wanted []service.PeerConfig, tell func(string
 			continue
 		case known:
 			b.peers.Remove(p.ID)
-			tell("peers: %s changed", p.ID)
+			report("peers: %s changed", p.ID)
 		default:
-			tell("peers: %s added", p.ID)
+			report("peers: %s added", p.ID)
 		}
 		b.addPeer(p)
 	}
 	for _, id := range slices.Sorted(maps.Keys(old)) {
 		b.peers.Remove(id)
 		b.runtime.RemovePeer(id)
-		tell("peers: %s removed", id)
+		report("peers: %s removed", id)
 	}
 }
 
-// towardPeer is TLS to a peer. One on this machine is reached by its public port where
-// neither has an identity; its certificate is for the service's name and not for a loopback
-// address, which nobody else can answer at.
-func (b *balancer) towardPeer(p service.PeerConfig) *tls.Config {
+// peerTLS returns the TLS configuration for a peer. If neither has an identity, a peer on this
+// machine is reached at its public port. Its certificate is for the service's name, not for a loopback
+// address, but nobody else can respond at that address.
+func (b *balancer) peerTLS(p service.PeerConfig) *tls.Config {
 	u, err := url.Parse(p.URL)
 	if b.member != nil || err != nil || u.Scheme != "https" {
-		return b.member.toward(identity.Balancer)
+		return b.member.clientTLS(identity.Balancer)
 	}
 	if addr, err := netip.ParseAddr(u.Hostname()); err != nil || !addr.IsLoopback() {
 		return nil
@@ -175,16 +174,16 @@ func (b *balancer) towardPeer(p service.PeerConfig) *tls.Config {
 	return &tls.Config{InsecureSkipVerify: true} //nolint:gosec // see above
 }
 
-// addPeer makes a peer known.
+// addPeer adds a peer.
 func (b *balancer) addPeer(p service.PeerConfig) {
-	transport := peer.NewTransport(p.EmulateRTT, b.towardPeer(p))
+	transport := peer.NewTransport(p.EmulateRTT, b.peerTLS(p))
 	b.runtime.AddPeer(p, transport)
 	b.peers.Add(p, transport)
 }
 
-// applyReplicas adds and changes replicas, and lets those that are gone finish
-// what they have. One that the controller has assigned meanwhile is its business.
-func (b *balancer) applyReplicas(was, wanted []service.ReplicaConfig, done *telemetry.Reload, tell func(string, ...any)) {
+// applyReplicas adds and updates replicas, and drains those that were removed. A replica that the
+// controller has assigned meanwhile is left to it.
+func (b *balancer) applyReplicas(was, wanted []service.ReplicaConfig, done *telemetry.Reload, report func(string, ...any)) {
 	old := map[string]service.ReplicaConfig{}
 	for _, r := range was {
 		old[replicaID(r)] = r
@@ -193,51 +192,51 @@ func (b *balancer) applyReplicas(was, wanted []service.ReplicaConfig, done *tele
 		id := replicaID(r)
 		before, known := old[id]
 		delete(old, id)
-		if known && reflect.DeepEqual(before, r) || b.fleet.has(r) {
+		if known && reflect.DeepEqual(before, r) || b.fleet.hasReplica(r) {
 			continue
 		}
 		switch added, err := b.fleet.Add(r); {
-		case err != nil: // its URL was checked, so it is the controller's
+		case err != nil: // its URL was checked, so the controller has assigned it
 			done.Left = append(done.Left, id)
-			b.log.Warn("replica is left as it is", "replica", id, "err", err)
+			b.log.Warn("replica left unchanged", "replica", id, "err", err)
 		case added:
-			tell("replicas: %s added", id)
+			report("replicas: %s added", id)
 		default:
-			tell("replicas: %s changed", id)
+			report("replicas: %s changed", id)
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(old)) {
-		switch held, ours := b.fleet.retire(id); {
-		case held && !ours:
+		switch held, fromConfig := b.fleet.removeWhenIdle(id); {
+		case held && !fromConfig:
 			done.Left = append(done.Left, id)
 		case held:
-			tell("replicas: %s removed", id)
+			report("replicas: %s removed", id)
 		}
 	}
 }
 
-// tellFields calls tell for each field of two structs of one type that differs,
-// by its key in YAML.
-func tellFields(was, is reflect.Value, prefix string, tell func(key string, was, is reflect.Value)) {
+// diffFields calls report for each field that differs between two structs of one type, with its YAML
+// key.
+func diffFields(was, is reflect.Value, prefix string, report func(key string, was, is reflect.Value)) {
 	for i := range was.NumField() {
 		key, _, _ := strings.Cut(was.Type().Field(i).Tag.Get("yaml"), ",")
 		switch from, into := was.Field(i), is.Field(i); {
 		case reflect.DeepEqual(from.Interface(), into.Interface()):
 		case from.Kind() == reflect.Struct:
-			tellFields(from, into, prefix+key+".", tell)
+			diffFields(from, into, prefix+key+".", report)
 		default:
-			tell(prefix+key, from, into)
+			report(prefix+key, from, into)
 		}
 	}
 }
 
-// continues says whether another replica goes on with a stream whose replica failed.
-func continues(cfg service.BalancerConfig) bool { return *cfg.Balancer.WithDefaults().Continue }
+// continuesStreams reports whether another replica continues a stream whose replica failed.
+func continuesStreams(cfg service.BalancerConfig) bool { return *cfg.Balancer.WithDefaults().Continue }
 
-// newKeys says how API keys change without showing one.
-func newKeys(was, is []service.APIKey) string {
+// describeKeyChange describes a change of API keys without revealing one.
+func describeKeyChange(was, is []service.APIKey) string {
 	if len(is) == 0 {
-		return "nobody is asked for a key any more"
+		return "API keys are no longer required"
 	}
 	old := map[string]service.APIKey{}
 	for _, key := range was {

@@ -25,7 +25,7 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// filed is a balancer that runs by a file.
+// filed is a balancer that runs from a file.
 type filed struct {
 	*node
 	t    *testing.T
@@ -33,7 +33,7 @@ type filed struct {
 	file string
 }
 
-// startFiled runs a balancer by a file.
+// startFiled runs a balancer from a file.
 func startFiled(t *testing.T, cfg service.BalancerConfig, opts Options) *filed {
 	t.Helper()
 	cfg.Service, cfg.Listen, cfg.Admin = "chat", "127.0.0.1:0", "127.0.0.1:0"
@@ -55,7 +55,7 @@ func (f *filed) change(change func(*service.BalancerConfig)) {
 	write(f.t, f.file, string(text))
 }
 
-// reload makes the balancer read its file again, which must be accepted.
+// reload makes the balancer reload its file, which must be accepted.
 func (f *filed) reload() *telemetry.Reload {
 	f.t.Helper()
 	done, err := f.admin.Reload(context.Background())
@@ -65,7 +65,7 @@ func (f *filed) reload() *telemetry.Reload {
 	return done
 }
 
-// refused makes the balancer read its file again, which must be refused.
+// refused makes the balancer reload its file, which must be rejected.
 func (f *filed) refused() string {
 	f.t.Helper()
 	done, err := f.admin.Reload(context.Background())
@@ -76,7 +76,7 @@ func (f *filed) refused() string {
 	return status.Message
 }
 
-// metric is the line of a metric.
+// metric returns the line of a metric.
 func (n *node) metric(t *testing.T, hc *http.Client, name string) string {
 	t.Helper()
 	res, err := hc.Get(n.adminURL + "/metrics")
@@ -96,8 +96,8 @@ func (n *node) metric(t *testing.T, hc *http.Client, name string) string {
 	return ""
 }
 
-// wordByWord is a replica that streams an answer of some words; each word waits
-// for step, where it is not nil.
+// wordByWord is a replica that streams a response of some words; each word waits for step, if it is
+// not nil.
 func wordByWord(t *testing.T, model string, step <-chan struct{}) *engine {
 	t.Helper()
 	e := &engine{model: model}
@@ -130,8 +130,7 @@ func wordByWord(t *testing.T, model string, step <-chan struct{}) *engine {
 	return e
 }
 
-// stream asks for a stream and says what was wrong with the answer; empty = it
-// came whole.
+// stream requests a stream and returns what was wrong with the response; empty if it was complete.
 func stream(hc *http.Client, public, prompt string) string {
 	body := fmt.Sprintf(`{"model":"llama","stream":true,"messages":[{"role":"user","content":%q}]}`, prompt)
 	res, err := hc.Post(public+"/v1/chat/completions", "application/json", strings.NewReader(body))
@@ -151,8 +150,8 @@ func stream(hc *http.Client, public, prompt string) string {
 	return ""
 }
 
-// clients ask for streams until stop is called, which says how many came whole
-// and what went wrong.
+// clients request streams until stop is called, which returns how many were complete and what went
+// wrong.
 func clients(t *testing.T, n int, publics ...string) (served *atomic.Int64, stop func() []string) {
 	hc := client(t)
 	hc.Transport.(*http.Transport).MaxIdleConnsPerHost = n
@@ -186,8 +185,8 @@ func clients(t *testing.T, n int, publics ...string) (served *atomic.Int64, stop
 	return served, func() []string { close(done); wg.Wait(); return wrong }
 }
 
-// Two regions under load, whose policy changes five times in the middle of it:
-// no request fails and no stream breaks off.
+// Two regions under load, whose policy changes five times: no request fails and no stream is
+// interrupted.
 func TestPolicyChangesUnderLoad(t *testing.T) {
 	there := startFiled(t, config("lb-eu-0", "local/eu", service.ReplicaConfig{ID: "eu-0", URL: wordByWord(t, "llama", nil).URL, Model: "llama"}), Options{})
 	cfg := config("lb-us-0", "local/us",
@@ -219,20 +218,20 @@ func TestPolicyChangesUnderLoad(t *testing.T) {
 	}
 }
 
-func TestReloadNamesWhatNeedsARestart(t *testing.T) {
-	told := make(chan string, 4)
-	f := startFiled(t, config("lb-us-0", "local/us"), Options{Reloaded: func(revision string) { told <- revision }})
+func TestReloadListsRestartFields(t *testing.T) {
+	reported := make(chan string, 4)
+	f := startFiled(t, config("lb-us-0", "local/us"), Options{Reloaded: func(revision string) { reported <- revision }})
 	if done := f.reload(); len(done.Changed)+len(done.Restart)+len(done.Left) != 0 {
 		t.Errorf("the same file again did %+v", done)
 	}
-	<-told
+	<-reported
 	f.change(func(c *service.BalancerConfig) {
 		c.Listen, c.Admin, c.StoreURL, c.PeerToken, c.Record = "127.0.0.1:1", "127.0.0.1:2", "nats://127.0.0.1:3", "other", "r"
 		c.Balancer.TLS, c.Balancer.Tau, c.Revision = &service.TLS{Cert: "c", Key: "k"}, 3, "rev-1"
 	})
 	done := f.reload()
 	want := []string{"listen", "admin", "balancer.tls", "store_url", "peer_token", "record"}
-	if !slices.Equal(done.Restart, want) || !slices.Equal(done.Changed, []string{"balancer.tau: 3, was 10"}) || done.Revision != "" || len(told) != 0 {
+	if !slices.Equal(done.Restart, want) || !slices.Equal(done.Changed, []string{"balancer.tau: 3, was 10"}) || done.Revision != "" || len(reported) != 0 {
 		t.Errorf("reload did %+v, want the restart for %v", done, want)
 	}
 	if got := status(t, client(t), f.public+"/healthz"); got != http.StatusOK {
@@ -242,12 +241,12 @@ func TestReloadNamesWhatNeedsARestart(t *testing.T) {
 		*c = config("lb-us-0", "local/us")
 		c.Service, c.Listen, c.Admin, c.Balancer.Tau, c.Revision = "chat", "127.0.0.1:0", "127.0.0.1:0", 4, "rev-2"
 	})
-	if done := f.reload(); done.Revision != "rev-2" || <-told != "rev-2" {
+	if done := f.reload(); done.Revision != "rev-2" || <-reported != "rev-2" {
 		t.Errorf("reload did %+v", done)
 	}
 }
 
-func TestBadConfigurationsChangeNothing(t *testing.T) {
+func TestInvalidConfigurationsChangeNothing(t *testing.T) {
 	dir := t.TempDir()
 	keys := filepath.Join(dir, "keys")
 	write(t, keys, "key-one\n")
@@ -260,15 +259,15 @@ func TestBadConfigurationsChangeNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct {
-		text string // of the file; empty = it is gone
+		text string // of the file; empty = no file
 		want []string
 	}{
-		"gone":            {"", []string{"no such file"}},
-		"malformed":       {"id: [", []string{"lb.yaml:1"}},
-		"unknown key":     {string(good) + "polcy: cost\n", []string{`unknown field "polcy"`}},
-		"everything else": {string(good) + "replicas: [{url: 'ftp://x'}]\nmodels: [{aliases: [a]}]\n", []string{"replicas[0].url: must be http://HOST:PORT", "models[0].name: missing"}},
-		"policy and push": {strings.Replace(string(good), "balancer:\n", "balancer:\n  policy: best\n  push: hard\n  tau: -1\n", 1), []string{"balancer.policy: ", `balancer.push: unknown push rule "hard"`, "balancer: tau"}},
-		"open by error":   {strings.Replace(string(good), "127.0.0.1:0", "0.0.0.0:0", 2), []string{"no admin token is set"}},
+		"missing file":            {"", []string{"no such file"}},
+		"malformed":               {"id: [", []string{"lb.yaml:1"}},
+		"unknown key":             {string(good) + "polcy: cost\n", []string{`unknown field "polcy"`}},
+		"replica, model and keys": {string(good) + "replicas: [{url: 'ftp://x'}]\nmodels: [{aliases: [a]}]\n", []string{"replicas[0].url: must be http://HOST:PORT", "models[0].name: missing"}},
+		"policy and push":         {strings.Replace(string(good), "balancer:\n", "balancer:\n  policy: best\n  push: hard\n  tau: -1\n", 1), []string{"balancer.policy: ", `balancer.push: unknown push rule "hard"`, "balancer: tau"}},
+		"public by mistake":       {strings.Replace(string(good), "127.0.0.1:0", "0.0.0.0:0", 2), []string{"no admin token is set"}},
 	} {
 		if write(t, f.file, c.text); c.text == "" {
 			_ = os.Remove(f.file)
@@ -282,7 +281,7 @@ func TestBadConfigurationsChangeNothing(t *testing.T) {
 	}
 	write(t, f.file, string(good))
 	write(t, keys, "# none yet\n")
-	if got := f.refused(); !strings.Contains(got, "balancer.auth.keys_from: ") || !strings.Contains(got, "holds no key") {
+	if got := f.refused(); !strings.Contains(got, "balancer.auth.keys_from: ") || !strings.Contains(got, "contains no key") {
 		t.Errorf("a file without keys: %q", got)
 	}
 	if err := os.Remove(keys); err != nil {
@@ -292,7 +291,7 @@ func TestBadConfigurationsChangeNothing(t *testing.T) {
 		t.Errorf("no file of keys: %q", got)
 	}
 	if got := ask(t, hc, f.public, "llama", "Authorization", "Bearer key-one"); got.status == http.StatusUnauthorized {
-		t.Errorf("the old key does not open any more: %+v", got)
+		t.Errorf("the old key is rejected: %+v", got)
 	}
 	if got := ask(t, hc, f.public, "llama"); got.status != http.StatusUnauthorized {
 		t.Errorf("without a key: %+v", got)
@@ -305,12 +304,12 @@ func TestBadConfigurationsChangeNothing(t *testing.T) {
 		t.Errorf("reload did %+v", done)
 	}
 	if got := ask(t, hc, f.public, "llama", "Authorization", "Bearer key-one"); got.status != http.StatusUnauthorized {
-		t.Errorf("the old key still opens: %+v", got)
+		t.Errorf("the old key is still accepted: %+v", got)
 	}
 }
 
-// A balancer that was started by flags has no file: a hangup reads its keys again.
-func TestHangupReadsFilesAgain(t *testing.T) {
+// A balancer that was started with flags has no file: SIGHUP reloads its keys.
+func TestHangupReloadsFiles(t *testing.T) {
 	keys := filepath.Join(t.TempDir(), "keys")
 	write(t, keys, "key-one\n")
 	cfg := config("lb-us-0", "local/us")
@@ -320,17 +319,17 @@ func TestHangupReadsFilesAgain(t *testing.T) {
 	hc := client(t)
 	write(t, keys, "key-two\n")
 	hangups <- syscall.SIGHUP
-	testkit.Eventually(t, "the new key opens", func() bool {
+	testkit.Eventually(t, "the new key is accepted", func() bool {
 		return ask(t, hc, n.public, "llama", "Authorization", "Bearer key-two").status != http.StatusUnauthorized
 	})
 	if got := ask(t, hc, n.public, "llama", "Authorization", "Bearer key-one"); got.status != http.StatusUnauthorized {
-		t.Errorf("the old key still opens: %+v", got)
+		t.Errorf("the old key is still accepted: %+v", got)
 	}
 }
 
-// Replicas and peers come and go by difference: one that goes finishes its
-// stream, what the controller assigned is left to it.
-func TestReplicasAndPeersByDifference(t *testing.T) {
+// Replicas and peers are changed by difference: a removed one finishes its stream, those that the
+// controller assigned are not changed.
+func TestReloadChangesReplicasAndPeers(t *testing.T) {
 	step := make(chan struct{})
 	old, other := wordByWord(t, "llama", step), wordByWord(t, "llama", nil)
 	f := startFiled(t, config("lb-us-0", "local/us",
@@ -356,17 +355,17 @@ func TestReplicasAndPeersByDifference(t *testing.T) {
 		t.Errorf("reload did %+v, want %v", done, want)
 	}
 	if w := f.worker(t, "us-0"); w.State != service.StateDraining {
-		t.Errorf("what goes is %+v, want it to drain", w)
+		t.Errorf("the removed replica is %+v, want it to drain", w)
 	}
 	testkit.Eventually(t, "the alias leads to the new replica", func() bool {
 		return ask(t, hc, f.public, "small").header.Get("X-Skyserve-Replica") == "us-1"
 	})
-	testkit.Eventually(t, "the peer is heard", func() bool { return len(f.snapshot(t).Regions) == 2 })
+	testkit.Eventually(t, "the peer has reported", func() bool { return len(f.snapshot(t).Regions) == 2 })
 	close(step)
 	if problem := <-answered; problem != "" {
-		t.Errorf("the stream of what goes: %s", problem)
+		t.Errorf("the stream of the removed replica: %s", problem)
 	}
-	testkit.Eventually(t, "it is gone", func() bool { return f.worker(t, "us-0").ID == "" })
+	testkit.Eventually(t, "it is removed", func() bool { return f.worker(t, "us-0").ID == "" })
 	if w := f.worker(t, "us-9"); w.Epoch != 7 {
 		t.Errorf("what the controller assigned: %+v", w)
 	}
@@ -386,9 +385,8 @@ func TestReplicasAndPeersByDifference(t *testing.T) {
 	}
 }
 
-// What tenants are told of the cache is as the file says, at the start and when it is
-// read again.
-func TestWhatTenantsAreToldIsReadAgain(t *testing.T) {
+// What tenants see of the cache follows the file, at the start and after a reload.
+func TestTenantSettingsAreReloaded(t *testing.T) {
 	t.Setenv("TEST_KEYS", "sk-a tenant=anna\nsk-b tenant=ben")
 	e := newEngine(t, "m", "")
 	f := startFiled(t, service.BalancerConfig{

@@ -8,31 +8,31 @@ import (
 	"skyserve/internal/store"
 )
 
-// latest is what the controller last kept under a key of the store. It stays when
-// the controller or the store goes.
+// latest is the last value that the controller stored under a key. It stays when the controller or the
+// store is unavailable.
 type latest[T any] struct {
-	held atomic.Pointer[T]
+	value atomic.Pointer[T]
 }
 
-// newest is nil before the first.
-func (l *latest[T]) newest() *T { return l.held.Load() }
+// newest returns nil before the first value.
+func (l *latest[T]) newest() *T { return l.value.Load() }
 
-// follow takes in every change of a key until there are no more. What cannot be
-// read is of another version: the one before stays.
-func (l *latest[T]) follow(key string, changes <-chan store.Change, log *slog.Logger) {
+// watch applies every change of a key until the channel is closed. A value that cannot be parsed is
+// from another version: the previous one stays.
+func (l *latest[T]) watch(key string, changes <-chan store.Change, log *slog.Logger) {
 	for c := range changes {
 		switch {
 		case c.Key != key:
 			continue
 		case c.Deleted:
-			l.held.Store(nil)
+			l.value.Store(nil)
 			continue
 		}
 		next := new(T)
 		if err := json.Unmarshal(c.Value, next); err != nil {
-			log.Warn("reading what the controller keeps", "key", key, "revision", c.Revision, "err", err)
+			log.Warn("reading the controller's state", "key", key, "revision", c.Revision, "err", err)
 			continue
 		}
-		l.held.Store(next)
+		l.value.Store(next)
 	}
 }

@@ -8,13 +8,13 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-func TestTheNewestReviewIsHeld(t *testing.T) {
+func TestNewestReviewIsKept(t *testing.T) {
 	changes := make(chan store.Change)
 	var r latest[telemetry.Review]
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		r.follow("review.chat", changes, slog.New(slog.DiscardHandler))
+		r.watch("review.chat", changes, slog.New(slog.DiscardHandler))
 	}()
 	if r.newest() != nil {
 		t.Error("a review before the first")

@@ -8,24 +8,23 @@ import (
 	"skyserve/internal/identity"
 )
 
-// revokedEvery is how often the list of revoked certificates is read: somebody who is
-// taken out is to be refused within a minute, and the file is small.
-const revokedEvery = 5 * time.Second
+// revokedInterval is how often the list of revoked certificates is read: a revocation must take effect
+// within a minute, and the file is small.
+const revokedInterval = 5 * time.Second
 
-// revoked is the list of revoked certificates; whoever is on it is let in no more.
+// revoked is the list of revoked certificates. Their holders are rejected.
 type revoked struct {
 	*identity.RevokedFile
-	said string // the last problem that was logged; guarded by balancer.reloading
+	lastProblem string // the last problem that was logged; guarded by balancer.reloading
 }
 
-// present says whether who is at the other end of a connection was taken out since it
-// was made.
-func (r *revoked) present(s *tls.ConnectionState) bool {
+// isRevoked reports whether the peer certificate of a connection was revoked since it was opened.
+func (r *revoked) isRevoked(s *tls.ConnectionState) bool {
 	return s != nil && slices.ContainsFunc(s.PeerCertificates, r.Has)
 }
 
-// lookForRevoked takes up a newer list, and logs a problem once for as long as it stays.
-func (b *balancer) lookForRevoked() {
+// reloadRevoked loads a newer list, and logs each problem once.
+func (b *balancer) reloadRevoked() {
 	if b.member == nil {
 		return
 	}
@@ -33,15 +32,15 @@ func (b *balancer) lookForRevoked() {
 	defer b.reloading.Unlock()
 	r := b.member.revoked
 	changed, err := r.Look()
-	said := ""
+	problem := ""
 	if err != nil {
-		said = err.Error()
+		problem = err.Error()
 	}
 	switch {
-	case said != "" && said != r.said:
-		b.log.Error("the list of revoked certificates cannot be used; the one in use stays", "file", r.Path(), "err", err)
+	case problem != "" && problem != r.lastProblem:
+		b.log.Error("list of revoked certificates cannot be used; keeping the current one", "file", r.Path(), "err", err)
 	case changed:
 		b.log.Info("certificates revoked", "list", r.List().Number(), "certificates", r.List().Len())
 	}
-	r.said = said
+	r.lastProblem = problem
 }

@@ -17,8 +17,7 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// revoke writes the list that follows one, with the certificates of parties, where a
-// balancer finds it.
+// revoke writes the next list, with the certificates of members, to the balancer's file.
 func (f family) revoke(path string, before identity.Revoked, parties ...identity.Party) identity.Revoked {
 	f.t.Helper()
 	var certs []*x509.Certificate
@@ -43,8 +42,8 @@ func (f family) revoke(path string, before identity.Revoked, parties ...identity
 	return list
 }
 
-// The admin API refuses who is on the list of revoked certificates, and lets others in.
-func TestARevokedOperatorIsRefused(t *testing.T) {
+// The admin API rejects members whose certificates are revoked, and accepts others.
+func TestRevokedOperatorIsRejected(t *testing.T) {
 	f := newFamily(t)
 	list := filepath.Join(f.dir, "revoked.crl")
 	files := f.files(identity.Balancer, "lb-us-0", time.Hour)
@@ -53,41 +52,41 @@ func TestARevokedOperatorIsRefused(t *testing.T) {
 	open := func() (*node, func()) {
 		hangups := make(chan os.Signal)
 		n := start(t, service.BalancerConfig{ID: "lb-us-0", Region: "aws/us-east-1", Identity: files}, Options{Hangups: hangups})
-		return n, func() { hangups <- syscall.SIGHUP } // which it does not wait five seconds for
+		return n, func() { hangups <- syscall.SIGHUP } // so that it does not wait five seconds
 	}
-	asks := func(n *node, p identity.Party) error {
+	callAs := func(n *node, p identity.Party) error {
 		_, err := f.administer(n, p).Snapshot(t.Context())
 		return err
 	}
-	before, told := open() // while there is no file
+	before, hangup := open() // while there is no file
 	kept := f.administer(before, bob)
-	if _, err := kept.Snapshot(t.Context()); err != nil || asks(before, ann) != nil {
+	if _, err := kept.Snapshot(t.Context()); err != nil || callAs(before, ann) != nil {
 		t.Fatalf("before anybody is revoked: %v", err)
 	}
 	first := f.revoke(list, identity.Revoked{}, bob)
-	told()
+	hangup()
 	n, again := open()
-	if err := asks(n, bob); err == nil || !strings.Contains(err.Error(), "tls") {
+	if err := callAs(n, bob); err == nil || !strings.Contains(err.Error(), "tls") {
 		t.Errorf("revoked: %v", err)
 	}
-	if err := errors.Join(asks(n, ann), asks(n, cy)); err != nil {
+	if err := errors.Join(callAs(n, ann), callAs(n, cy)); err != nil {
 		t.Errorf("others: %v", err)
 	}
-	testkit.Eventually(t, "who is connected already is refused as well", func() bool {
+	testkit.Eventually(t, "an open connection is rejected as well", func() bool {
 		_, err := kept.Snapshot(t.Context())
 		var answer *telemetry.StatusError
 		return errors.As(err, &answer) && answer.Status == http.StatusForbidden
 	})
 	f.revoke(list, first, cy)
 	again()
-	testkit.Eventually(t, "the next list is taken up", func() bool { return asks(n, cy) != nil })
-	if err := asks(n, ann); err != nil {
+	testkit.Eventually(t, "the next list is loaded", func() bool { return callAs(n, cy) != nil })
+	if err := callAs(n, ann); err != nil {
 		t.Errorf("others: %v", err)
 	}
 }
 
-// A list that is older, damaged, missing or another's changes nothing.
-func TestListsThatAreNotTakenUp(t *testing.T) {
+// A list that is older, damaged, missing or of another service changes nothing.
+func TestInvalidRevocationLists(t *testing.T) {
 	f := newFamily(t)
 	path := filepath.Join(f.dir, "revoked.crl")
 	bob := f.party(identity.Operator, "bob", time.Hour)

@@ -33,53 +33,51 @@ import (
 	"skyserve/lbd/wire"
 )
 
-// Bounds of the servers, each with its reason.
+// Limits of the servers, each with its reason.
 const (
 	readHeaderTimeout = 10 * time.Second // a header is one packet; slower is an attack
 	idleTimeout       = 2 * time.Minute  // clients come back within a conversation's turn
 	maxHeaderBytes    = 64 << 10         // long cookies and tokens fit
-	flushTimeout      = time.Second      // of answers that are complete
+	flushTimeout      = time.Second      // for complete responses
 	drainTimeout      = 10 * time.Second // half of what most supervisors wait before they kill
 )
 
-// Options are what a balancer needs beside its configuration.
+// Options are the settings of a balancer besides its configuration.
 type Options struct {
-	// Logger receives what happens; nil = silence. Secrets never reach it.
+	// Logger receives log messages; nil = none. Secrets are never logged.
 	Logger *slog.Logger
-	// AdminToken must come with every request to the admin listener; empty is
-	// accepted on loopback only.
+	// AdminToken must be sent with every request to the admin listener. Empty is allowed on loopback
+	// only.
 	AdminToken string
-	// InsecureNoAuth lets the public listener be open to other machines without
-	// API keys.
+	// InsecureNoAuth allows other machines to use the public listener without API keys.
 	InsecureNoAuth bool
-	// AllowCIDRs are networks that /add_worker may attach replicas of, beside
-	// this machine and private ones.
+	// AllowCIDRs are networks whose replicas may be attached by /add_worker, besides this machine and
+	// private networks.
 	AllowCIDRs []netip.Prefix
-	// Store keeps the history; nil = the one at StoreURL, if there is one.
+	// Store stores the history; nil = the store at StoreURL, if any.
 	Store PointStore
-	// UsageStore keeps what API keys used; nil = the one at StoreURL, if there is one.
+	// UsageStore stores the usage of API keys; nil = the store at StoreURL, if any.
 	UsageStore UsageStore
-	// DrainTimeout bounds how long requests in flight may take at the end;
-	// default 10 s.
+	// DrainTimeout limits how long requests in flight may take at shutdown; default 10 s.
 	DrainTimeout time.Duration
-	// Read reads the configuration again when a reload is asked for; nil = it is
-	// the one that Run was given, and only keys and certificates are read again.
+	// Read reads the configuration for a reload; nil = the one passed to Run stays, and only keys and
+	// certificates are read again.
 	Read func() (service.BalancerConfig, error)
-	// Hangups asks for a reload with each value, as POST /reload does; nil = none.
+	// Hangups triggers a reload with each value, like POST /reload; nil = none.
 	Hangups <-chan os.Signal
-	// Reloaded is told the Revision of a configuration once all of it holds.
+	// Reloaded is called with the Revision of a configuration once all of it is applied.
 	Reloaded func(revision string)
-	// Records makes what writes the record of a dns-01 challenge; nil = nothing does.
+	// Records creates the writer of DNS records for dns-01 challenges; nil = none.
 	Records func(ctx context.Context, c service.CertificateConfig) (acme.Records, error)
-	// Version is this program's, as metrics and traces tell it.
+	// Version is this program's version, as exported in metrics and traces.
 	Version string
-	// Listening is told the base URLs of both listeners once requests can come.
+	// Listening is called with the base URLs of both listeners once they accept requests.
 	Listening func(public, admin string)
 
 	limits proxy.Limits // zero = the proxy's own
 }
 
-// ListenError is an address that cannot be listened on.
+// ListenError is a failure to listen on an address.
 type ListenError struct {
 	// Flag is the flag, and the key of the configuration, that sets the address.
 	Flag string
@@ -87,7 +85,7 @@ type ListenError struct {
 	Err  error
 }
 
-// Error names the address, its flag and the cause.
+// Error returns the address, its flag and the cause.
 func (e *ListenError) Error() string {
 	cause := e.Err
 	var op *net.OpError
@@ -97,12 +95,12 @@ func (e *ListenError) Error() string {
 	return fmt.Sprintf("listening on %s (--%s): %s", e.Addr, e.Flag, strings.TrimPrefix(cause.Error(), "bind: "))
 }
 
-// Unwrap is the cause.
+// Unwrap returns the cause.
 func (e *ListenError) Unwrap() error { return e.Err }
 
-// Run runs a balancer until ctx ends, then lets the requests in flight finish.
-// It returns nil after an orderly end, a *ConfigError for a configuration that
-// it cannot run with, a *ListenError for an address that is taken.
+// Run runs a balancer until ctx ends, then lets the requests in flight finish. It returns nil after an
+// orderly shutdown, a *ConfigError for an invalid configuration, and a *ListenError for an address
+// that is in use.
 func Run(ctx context.Context, cfg service.BalancerConfig, opts Options) error {
 	opts.DrainTimeout = cmp.Or(opts.DrainTimeout, drainTimeout)
 	if opts.Logger == nil {
@@ -111,7 +109,7 @@ func Run(ctx context.Context, cfg service.BalancerConfig, opts Options) error {
 	if err := Check(cfg, opts); err != nil {
 		return err
 	}
-	b := &balancer{cfg: cfg, asked: cfg, opts: opts, log: opts.Logger}
+	b := &balancer{cfg: cfg, configured: cfg, opts: opts, log: opts.Logger}
 	defer b.release()
 	if err := b.acquire(); err != nil {
 		return err
@@ -124,40 +122,39 @@ func Run(ctx context.Context, cfg service.BalancerConfig, opts Options) error {
 
 // balancer is one balancer process.
 type balancer struct {
-	cfg  service.BalancerConfig // as it was started; live has what changed since
-	live atomic.Pointer[service.BalancerConfig]
-	opts Options
-	log  *slog.Logger
+	cfg     service.BalancerConfig // as started; live includes later changes
+	current atomic.Pointer[service.BalancerConfig]
+	opts    Options
+	log     *slog.Logger
 
 	public, adminPort net.Listener
-	challenges        net.Listener // where an authority asks over HTTP; nil = nowhere
+	challengeListener net.Listener // for HTTP challenges; nil = none
 	cert              *certificate // nil without TLS
 	member            *member      // nil without an identity
 	record            *os.File
 
-	reloading sync.Mutex             // guards what follows, and lets one reload run at a time
-	asked     service.BalancerConfig // cfg with the listen addresses as they were asked for
-	keys      []service.APIKey
-	metrics   metrics
+	reloading  sync.Mutex             // guards the following fields, and serializes reloads
+	configured service.BalancerConfig // cfg with the listen addresses as configured
+	keys       []service.APIKey
+	metrics    metrics
 
-	runtime  *proxy.Runtime
-	fleet    *fleet
-	peers    *peer.Client
-	history  *history
-	tracer   *trace.Tracer // nil = no traces
-	registry *prometheus.Registry
-	usage    *usage
-	review   latest[telemetry.Review]
-	scaling  latest[telemetry.Scaling]
-	told     latest[telemetry.Alerts]
-	lease    leaseWatch
-	api      *admin.API
-	store    *store.Store // the one that StoreURL names; nil = another or none
-	draining atomic.Bool
+	runtime          *proxy.Runtime
+	fleet            *fleet
+	peers            *peer.Client
+	history          *history
+	tracer           *trace.Tracer // nil = no traces
+	registry         *prometheus.Registry
+	usage            *usage
+	review           latest[telemetry.Review]
+	scaling          latest[telemetry.Scaling]
+	controllerAlerts latest[telemetry.Alerts]
+	lease            leaseWatch
+	api              *admin.API
+	store            *store.Store // the one at StoreURL; nil = another or none
+	draining         atomic.Bool
 }
 
-// acquire gets hold of everything outside of the process that may be missing or
-// taken.
+// acquire opens everything outside of the process that may be missing or in use.
 func (b *balancer) acquire() (err error) {
 	if b.keys, err = apiKeys(b.cfg.Balancer.Auth); err != nil {
 		return err
@@ -168,7 +165,7 @@ func (b *balancer) acquire() (err error) {
 			return &ConfigError{Key: "balancer.tls", Problem: err.Error()}
 		}
 		b.cert = &certificate{}
-		b.cert.use(pair)
+		b.cert.replace(pair)
 	}
 	if b.member, err = newMember(b.cfg.Identity); err != nil {
 		return err
@@ -179,12 +176,12 @@ func (b *balancer) acquire() (err error) {
 	if b.adminPort, err = net.Listen("tcp", b.cfg.Admin); err != nil {
 		return &ListenError{Flag: "admin", Addr: b.cfg.Admin, Err: err}
 	}
-	b.cfg.Listen = actual(b.cfg.Listen, b.public)
-	b.cfg.Admin = actual(b.cfg.Admin, b.adminPort)
+	b.cfg.Listen = actualAddr(b.cfg.Listen, b.public)
+	b.cfg.Admin = actualAddr(b.cfg.Admin, b.adminPort)
 	live := b.cfg
-	b.live.Store(&live)
+	b.current.Store(&live)
 	if b.cfg.Record != "" {
-		// Prompts are in it only as hashes, but who asked what model when is.
+		// It contains prompts only as hashes, but also who requested which model when.
 		b.record, err = os.OpenFile(b.cfg.Record, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 		if err != nil {
 			return &ConfigError{Key: "record", Problem: err.Error()}
@@ -193,9 +190,9 @@ func (b *balancer) acquire() (err error) {
 	return nil
 }
 
-// actual is a listen address with the port that was really taken.
-func actual(asked string, l net.Listener) string {
-	host, _, err := net.SplitHostPort(asked)
+// actualAddr returns a listen address with the actual port.
+func actualAddr(requested string, l net.Listener) string {
+	host, _, err := net.SplitHostPort(requested)
 	_, port, err2 := net.SplitHostPort(l.Addr().String())
 	if err != nil || err2 != nil {
 		return l.Addr().String()
@@ -203,9 +200,9 @@ func actual(asked string, l net.Listener) string {
 	return net.JoinHostPort(host, port)
 }
 
-// release gives back what acquire and assemble got.
+// release closes what acquire and assemble opened.
 func (b *balancer) release() {
-	for _, l := range []net.Listener{b.public, b.adminPort, b.challenges} {
+	for _, l := range []net.Listener{b.public, b.adminPort, b.challengeListener} {
 		if l != nil {
 			l.Close()
 		}
@@ -224,7 +221,7 @@ func (b *balancer) release() {
 	}
 }
 
-// assemble makes the parts and joins them; nothing runs yet.
+// assemble creates and connects the parts; nothing runs yet.
 func (b *balancer) assemble(ctx context.Context) error {
 	coreCfg, err := coreConfig(b.cfg)
 	if err != nil {
@@ -232,13 +229,13 @@ func (b *balancer) assemble(ctx context.Context) error {
 	}
 	allow := admin.RefuseSecrets(b.opts.AllowCIDRs)
 	o := proxy.Options{Self: b.cfg, Core: coreCfg, Keys: b.keys, Logger: b.log, AccessLog: b.cfg.Balancer.AccessLog, Limits: b.limits(), Transport: proxy.NewTransport(allow)}
-	o.NoContinue, o.AllowParameters = !continues(b.cfg), b.cfg.Balancer.AllowParameters
+	o.NoContinue, o.AllowParameters = !continuesStreams(b.cfg), b.cfg.Balancer.AllowParameters
 	o.SharePrefixes, o.ExposeCache = b.cfg.Balancer.SharePrefixes, b.cfg.Balancer.ExposeCache
-	secure := b.member.toward(identity.Replica)
+	secure := b.member.clientTLS(identity.Replica)
 	if secure != nil {
 		o.Secure = wire.New(wire.Options{Allow: allow, Direct: true, TLS: secure})
 	}
-	if err := b.follow(ctx, &o); err != nil {
+	if err := b.setUpTracing(ctx, &o); err != nil {
 		return err
 	}
 	if b.record != nil {
@@ -263,19 +260,18 @@ func (b *balancer) assemble(ctx context.Context) error {
 	})
 	b.history = newHistory(b.cfg.ID, b.runtime.History, points, b.log)
 	b.usage = newUsage(b.cfg, b.runtime, b.usageStore(), b.log)
-	b.registry = b.register()
+	b.registry = b.newRegistry()
 	b.metrics = newMetrics(b.registry, b.cert, b.member)
 	b.registry.MustRegister(alertCollector{b})
 	b.api = admin.New(admin.Options{
 		Self: b.cfg, Workers: b.fleet, Traffic: b.runtime, Decisions: b.runtime, Requests: b.runtime.Requests, History: b.history, Usage: b.usage, Keys: b.namedKeys,
-		Peers: b.peers.Status, Service: b.specText(), Reload: b.reload, Certificate: b.cert.status, Review: b.review.newest, Scaling: b.scaling.newest, Alerts: func() []telemetry.Alert { return b.alerts(time.Now()) }, ServiceAlerts: b.serviceAlerts, Draining: b.draining.Load, Registry: b.registry, Token: b.opts.AdminToken,
+		Peers: b.peers.Status, Service: b.specReader(), Reload: b.reload, Certificate: b.cert.status, Review: b.review.newest, Scaling: b.scaling.newest, Alerts: func() []telemetry.Alert { return b.alerts(time.Now()) }, ServiceAlerts: b.serviceAlerts, Draining: b.draining.Load, Registry: b.registry, Token: b.opts.AdminToken,
 		AllowCIDRs: b.opts.AllowCIDRs, Logger: b.log,
 	})
 	return nil
 }
 
-// limits are the bounds of requests: the proxy's own, with the memory that the
-// configuration gives them.
+// limits returns the limits of requests: the proxy's own, with the memory from the configuration.
 func (b *balancer) limits() proxy.Limits {
 	l := b.opts.limits
 	m := b.cfg.Balancer.WithDefaults().Memory
@@ -284,14 +280,14 @@ func (b *balancer) limits() proxy.Limits {
 	return l
 }
 
-// pointStore is where history goes; nil when it is kept in memory only.
+// pointStore returns the store of the history; nil when it is kept in memory only.
 func (b *balancer) pointStore(ctx context.Context) (PointStore, error) {
 	if b.opts.Store != nil || b.cfg.StoreURL == "" {
 		return b.opts.Store, nil
 	}
 	options := []store.Option{store.ForService(b.cfg.Service), store.Lazy(), store.ClientName(b.cfg.ID), store.Logger(b.log)}
 	if b.cfg.StoreMTLS {
-		options = append(options, store.Secure(b.member.toward(identity.Controller)))
+		options = append(options, store.Secure(b.member.clientTLS(identity.Controller)))
 	}
 	s, err := store.Connect(ctx, b.cfg.StoreURL, b.cfg.StoreToken, options...)
 	if err != nil {
@@ -301,7 +297,7 @@ func (b *balancer) pointStore(ctx context.Context) (PointStore, error) {
 	return s, nil
 }
 
-// usageStore is where the usage of API keys goes; nil when it is kept in memory only.
+// usageStore returns the store of the usage of API keys; nil when it is kept in memory only.
 func (b *balancer) usageStore() UsageStore {
 	if b.opts.UsageStore != nil || b.store == nil {
 		return b.opts.UsageStore
@@ -309,47 +305,46 @@ func (b *balancer) usageStore() UsageStore {
 	return b.store
 }
 
-// specText reads the service.yaml that the balancer belongs to; nil without one.
-func (b *balancer) specText() func() ([]byte, error) {
+// specReader returns a function that reads the service.yaml of the balancer; nil without one.
+func (b *balancer) specReader() func() ([]byte, error) {
 	if b.cfg.SpecFile == "" {
 		return nil
 	}
-	return func() ([]byte, error) { return os.ReadFile(b.live.Load().SpecFile) }
+	return func() ([]byte, error) { return os.ReadFile(b.current.Load().SpecFile) }
 }
 
-// listenForChanges reads the configuration again when that is asked for, and a
-// certificate that is renewed.
-func (b *balancer) listenForChanges(ctx context.Context) {
+// watchForReloads reloads the configuration on request, and certificates that were renewed.
+func (b *balancer) watchForReloads(ctx context.Context) {
 	var watching sync.WaitGroup
 	defer watching.Wait()
 	if b.cert != nil || b.member != nil {
-		watching.Go(func() { every(ctx, lookEvery, b.renew) })
+		watching.Go(func() { runEvery(ctx, certificateInterval, b.reloadCertificates) })
 	}
 	if b.member != nil {
-		watching.Go(func() { every(ctx, revokedEvery, b.lookForRevoked) })
+		watching.Go(func() { runEvery(ctx, revokedInterval, b.reloadRevoked) })
 	}
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-b.opts.Hangups:
-			b.lookForRevoked()
-			_, _ = b.reload() // which has logged how it went
+			b.reloadRevoked()
+			_, _ = b.reload() // reload logs its result
 		}
 	}
 }
 
-// run serves until ctx ends or a listener fails, then ends everything in order.
+// run serves until ctx ends or a listener fails, then shuts everything down in order.
 func (b *balancer) run(ctx context.Context) error {
-	// What carries requests goes on while they drain.
+	// The parts that serve requests continue while they drain.
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	b.runtime.Start(life)
-	b.attach()
+	b.attachTargets()
 
 	handler := b.reportPanics(b.handler())
 	public, adminSrv := b.server(handler), b.server(b.reportPanics(b.adminHandler(handler)))
-	speakHTTP2(public, b.limits().StreamWindow)
+	enableHTTP2(public, b.limits().StreamWindow)
 	front, err := wire.NewFastPath(b.publicListener(), handler, wire.FastPathOptions{
 		HeadTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, MaxHeadBytes: maxHeaderBytes, Log: public.ErrorLog,
 	})
@@ -360,7 +355,7 @@ func (b *balancer) run(ctx context.Context) error {
 	var serving sync.WaitGroup
 	serving.Go(func() { failed <- public.Serve(front) })
 	serving.Go(func() { failed <- adminSrv.Serve(b.adminListener()) })
-	serving.Go(func() { b.listenForChanges(life) })
+	serving.Go(func() { b.watchForReloads(life) })
 	storing, endStoring := context.WithCancel(life)
 	defer endStoring()
 	var stored sync.WaitGroup
@@ -372,18 +367,20 @@ func (b *balancer) run(ctx context.Context) error {
 	challenges := b.challengeServer()
 	if challenges != nil {
 		serving.Go(func() {
-			if err := challenges.Serve(b.challenges); !errors.Is(err, http.ErrServerClosed) {
+			if err := challenges.Serve(b.challengeListener); !errors.Is(err, http.ErrServerClosed) {
 				b.log.Error("answering challenges", "err", err)
 			}
 		})
 	}
 	if b.store != nil {
 		follow := func(prefix string) <-chan store.Change { return b.store.Follow(storing, prefix) }
-		stored.Go(func() { b.review.follow(telemetry.ReviewKey(b.cfg.Service), follow(telemetry.ReviewPrefix), b.log) })
-		stored.Go(func() { b.scaling.follow(telemetry.ScalingKey(b.cfg.Service), follow(telemetry.ScalingPrefix), b.log) })
-		stored.Go(func() { b.told.follow(telemetry.AlertsKey(b.cfg.Service), follow(telemetry.AlertsPrefix), b.log) })
+		stored.Go(func() { b.review.watch(telemetry.ReviewKey(b.cfg.Service), follow(telemetry.ReviewPrefix), b.log) })
+		stored.Go(func() { b.scaling.watch(telemetry.ScalingKey(b.cfg.Service), follow(telemetry.ScalingPrefix), b.log) })
 		stored.Go(func() {
-			b.lease.follow(store.LeaseKey(telemetry.ControllerLease(b.cfg.Service)), follow(store.LeasePrefix))
+			b.controllerAlerts.watch(telemetry.AlertsKey(b.cfg.Service), follow(telemetry.AlertsPrefix), b.log)
+		})
+		stored.Go(func() {
+			b.lease.watch(store.LeaseKey(telemetry.ControllerLease(b.cfg.Service)), follow(store.LeasePrefix))
 		})
 	}
 	if b.opts.Listening != nil {
@@ -398,7 +395,7 @@ func (b *balancer) run(ctx context.Context) error {
 	if b.drain(life) {
 		flush(life, public, front)
 	}
-	_ = public.Close() // what did not end in time breaks off
+	_ = public.Close() // requests that did not end in time are cut off
 	front.Cut()
 	endStoring()
 	stored.Wait()
@@ -413,8 +410,7 @@ func (b *balancer) run(ctx context.Context) error {
 	return errors.Join(err, b.runtime.Close())
 }
 
-// flush lets answers that are complete reach their clients; what takes longer
-// is for Close to end.
+// flush lets complete responses reach their clients. Close ends what takes longer.
 func flush(ctx context.Context, s *http.Server, f *wire.FastPath) {
 	ctx, cancel := context.WithTimeout(ctx, flushTimeout)
 	defer cancel()
@@ -422,9 +418,8 @@ func flush(ctx context.Context, s *http.Server, f *wire.FastPath) {
 	_ = f.Shutdown(ctx)
 }
 
-// attach makes the configured replicas and peers known. Those that do not
-// answer yet are used when they do.
-func (b *balancer) attach() {
+// attachTargets adds the configured replicas and peers. Those that do not respond yet are used once they do.
+func (b *balancer) attachTargets() {
 	for _, p := range b.cfg.Peers {
 		b.addPeer(p)
 	}
@@ -435,16 +430,16 @@ func (b *balancer) attach() {
 	}
 }
 
-// server makes a server with the bounds of this package.
+// server returns a server with the limits of this package.
 func (b *balancer) server(h http.Handler) *http.Server {
 	return &http.Server{
 		Handler: h, ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
-		ErrorLog: slog.NewLogLogger(b.log.Handler(), slog.LevelDebug), // what clients do wrong is not news
+		ErrorLog: slog.NewLogLogger(b.log.Handler(), slog.LevelDebug), // client errors are not worth a higher level
 	}
 }
 
-// reportPanics logs panics of handlers as errors; the log of the servers has level debug.
-// A panic ends its connection. One in a decision does not get here: it ends the process.
+// reportPanics logs panics of handlers as errors; the servers log them at level debug. A panic ends
+// its connection. A panic in a decision does not reach this: it ends the process.
 func (b *balancer) reportPanics(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() {
@@ -453,7 +448,7 @@ func (b *balancer) reportPanics(h http.Handler) http.Handler {
 				return
 			}
 			if why != http.ErrAbortHandler { //nolint:errorlint // a panic's value is compared as net/http does
-				b.log.Error("a handler panicked", "path", r.URL.Path, "panic", fmt.Sprint(why), "stack", string(debug.Stack()))
+				b.log.Error("request handler panicked", "path", r.URL.Path, "panic", fmt.Sprint(why), "stack", string(debug.Stack()))
 			}
 			panic(http.ErrAbortHandler)
 		}()
@@ -461,7 +456,7 @@ func (b *balancer) reportPanics(h http.Handler) http.Handler {
 	})
 }
 
-// publicListener speaks TLS when there is a certificate.
+// publicListener uses TLS if there is a certificate.
 func (b *balancer) publicListener() net.Listener {
 	if b.cert == nil {
 		return b.public
@@ -488,24 +483,24 @@ func (b *balancer) handler() http.Handler {
 		switch {
 		case !strings.HasPrefix(r.URL.Path, "/skyserve/"):
 			clients.ServeHTTP(w, r)
-		case b.cfg.PeerToken == "" && asksForKeys(*b.live.Load()):
-			// Without a token peers are known by coming from this machine, which
-			// says nothing where clients are asked for keys: see Check.
+		case b.cfg.PeerToken == "" && requiresKeys(*b.current.Load()):
+			// Without a token, peers are identified by connecting from this machine, which is not
+			// enough if clients must present keys: see Check.
 			http.NotFound(w, r)
 		default:
-			limitWriting(w)
+			setWriteDeadline(w)
 			peers.ServeHTTP(w, r)
 		}
 	})
 }
 
-// limitWriting sets the time in which an answer to a peer must be written. The
-// connection may have a deadline of an earlier request, which is over by now.
-func limitWriting(w http.ResponseWriter) {
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout)) // a writer without deadlines blocks as it likes
+// setWriteDeadline sets the write deadline of a response to a peer. The connection may still have the
+// expired deadline of an earlier request.
+func setWriteDeadline(w http.ResponseWriter) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout)) // a writer without deadlines may block
 }
 
-// heartbeat is what peers are told. A balancer that is about to end offers nothing.
+// heartbeat returns the heartbeat for peers. A draining balancer reports no models.
 func (b *balancer) heartbeat() peer.Heartbeat {
 	hb := peer.Heartbeat{ID: b.cfg.ID, Region: b.cfg.Region, Draining: b.draining.Load(), Killers: b.runtime.Killers()}
 	if !hb.Draining {
@@ -514,15 +509,15 @@ func (b *balancer) heartbeat() peer.Heartbeat {
 	return hb
 }
 
-// drain takes nothing new and lets what is in flight finish; false when it did
-// not in time.
+// drain stops accepting requests and lets those in flight finish. It returns false if they did not
+// finish in time.
 func (b *balancer) drain(ctx context.Context) bool {
 	b.draining.Store(true)
 	b.log.Info("draining", "at_most", b.opts.DrainTimeout)
 	ctx, cancel := context.WithTimeout(ctx, b.opts.DrainTimeout)
 	defer cancel()
 	if err := b.runtime.Drain(ctx); err != nil {
-		b.log.Warn("requests are cut off", "err", err)
+		b.log.Warn("drain timed out, closing connections", "err", err)
 		return false
 	}
 	return true

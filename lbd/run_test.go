@@ -25,7 +25,7 @@ func config(id string, region service.Region, replicas ...service.ReplicaConfig)
 	return service.BalancerConfig{ID: id, Region: region, Replicas: replicas, PeerToken: "peers only"}
 }
 
-func TestForwardWhenLocalIsFull(t *testing.T) {
+func TestForwardsWhenLocalIsFull(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
 	us, eu := newEngine(t, "llama", ""), newEngine(t, "llama", "")
@@ -79,12 +79,12 @@ func TestThreeBalancersShareTheLoad(t *testing.T) {
 		peers = append(peers, service.PeerConfig{ID: "lb-" + place + "-0", Region: service.Region("local/" + place), URL: n.public})
 		engines = append(engines, e)
 	}
-	// A balancer without a replica of its own serves from those of others.
+	// A balancer without replicas serves from those of others.
 	cfg := config("lb-us-0", "local/us")
 	cfg.Peers = peers
 	here := start(t, cfg, Options{})
 	hc := client(t)
-	testkit.Eventually(t, "both peers are heard", func() bool {
+	testkit.Eventually(t, "both peers have reported", func() bool {
 		s := here.snapshot(t)
 		return len(s.Regions) == 3 && s.Regions[0].Balancers[0].State == "READY" && s.Regions[1].Balancers[0].State == "READY"
 	})
@@ -130,7 +130,7 @@ func TestReplicaAppearsLater(t *testing.T) {
 	}
 }
 
-func TestWorkersComeAndGo(t *testing.T) {
+func TestWorkersAreAddedAndRemoved(t *testing.T) {
 	ctx := context.Background()
 	e := newEngine(t, "llama", "")
 	n := start(t, config("lb-us-0", "local/us"), Options{})
@@ -139,7 +139,7 @@ func TestWorkersComeAndGo(t *testing.T) {
 	if err != nil || !added {
 		t.Fatalf("added %v, %v", added, err)
 	}
-	testkit.Eventually(t, "it tells its model", func() bool {
+	testkit.Eventually(t, "it reports its model", func() bool {
 		w := n.worker(t, "eu-7")
 		return w.State == service.StateReady && w.Model == "llama" && w.Reason == "adopted from local/eu"
 	})
@@ -168,7 +168,7 @@ func TestWorkersComeAndGo(t *testing.T) {
 		t.Errorf("served without a replica: %+v", got)
 	}
 	if _, err := n.admin.AddWorker(ctx, service.ReplicaConfig{ID: "eu-7", URL: e.URL, Model: "llama", Epoch: 5}); !errors.Is(err, telemetry.ErrConflict) {
-		t.Errorf("an assignment that was delayed brought it back: %v", err)
+		t.Errorf("a delayed assignment added it again: %v", err)
 	}
 }
 
@@ -193,9 +193,9 @@ func TestReplicaMoves(t *testing.T) {
 	}
 }
 
-// What a person drains stays drained when a program drains it too, or the controller says
-// anew whose it is; what a program drained is used again then.
-func TestWhoDrainsAReplica(t *testing.T) {
+// A replica drained by an operator stays drained when a program drains it too, or when the controller
+// reassigns it. A replica drained by a program is used again then.
+func TestDrainerOfReplica(t *testing.T) {
 	ctx := context.Background()
 	e := newEngine(t, "llama", "")
 	us := service.ReplicaConfig{ID: "us-0", URL: e.URL, Model: "llama"}
@@ -239,9 +239,9 @@ func TestWhoDrainsAReplica(t *testing.T) {
 	is(service.StateReady, "")
 }
 
-// lentCertificate writes a certificate for 127.0.0.1 and gives the configuration of a
-// client that trusts it.
-func lentCertificate(t *testing.T) (*service.TLS, *tls.Config) {
+// copiedCertificate writes a certificate for 127.0.0.1 and returns the configuration of a client that
+// trusts it.
+func copiedCertificate(t *testing.T) (*service.TLS, *tls.Config) {
 	t.Helper()
 	lender := httptest.NewUnstartedServer(nil)
 	lender.StartTLS()
@@ -262,7 +262,7 @@ func lentCertificate(t *testing.T) (*service.TLS, *tls.Config) {
 
 func TestTLS(t *testing.T) {
 	cfg := config("lb-us-0", "local/us")
-	files, trusting := lentCertificate(t)
+	files, trusting := copiedCertificate(t)
 	cfg.Balancer.TLS = files
 	n := start(t, cfg, Options{})
 	hc := client(t)
@@ -336,7 +336,7 @@ func TestKeysAndService(t *testing.T) {
 	if got := ask(t, hc, n.public, "llama"); got.status != http.StatusUnauthorized {
 		t.Errorf("without a key: %+v", got)
 	}
-	testkit.Eventually(t, "a key opens", func() bool {
+	testkit.Eventually(t, "a key is accepted", func() bool {
 		return ask(t, hc, n.public, "chat-small", "Authorization", "Bearer key-two").status == 200
 	})
 	if text, err := n.admin.Service(context.Background()); err != nil || string(text) != "name: chat\n" {
@@ -359,7 +359,7 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-func TestPeersNeedTheToken(t *testing.T) {
+func TestPeersRequireToken(t *testing.T) {
 	n := start(t, config("lb-us-0", "local/us"), Options{})
 	hc := client(t)
 	for _, path := range []string{"/skyserve/v1/heartbeat", "/skyserve/v1/region"} {
@@ -369,7 +369,7 @@ func TestPeersNeedTheToken(t *testing.T) {
 	}
 }
 
-func TestTakenPorts(t *testing.T) {
+func TestPortsInUse(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -14,17 +14,16 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// What a balancer was given to keep, and what its clients wrote, is in nothing that
-// it shows or writes: log, record, metrics, snapshot, decisions, events, history,
-// usage, and the errors that others get.
-func TestNothingIsToldThatIsNobodysBusiness(t *testing.T) {
+// Secrets of a balancer, and what its clients wrote, appear in nothing that it shows or writes: log,
+// record, metrics, snapshot, decisions, events, history, usage, and the errors that others get.
+func TestPublicResponsesRevealNothing(t *testing.T) {
 	const model = "llama"
 	secrets := []string{
-		"sk-alpha-secret", "sk-mistaken-secret", "admin-secret", "peer-secret", "cookie-secret", "org-secret", // what opens doors
+		"sk-alpha-secret", "sk-mistaken-secret", "admin-secret", "peer-secret", "cookie-secret", "org-secret", // credentials
 		"my private diary", "a private tool", "alice@private.example", "private-session", "private-cache", // what clients wrote
 	}
 	e := newEngine(t, model, "")
-	told := &lines{}
+	log := &lines{}
 	t.Setenv("TELLING_KEYS", "sk-alpha-secret name=acme requests_per_minute=6")
 	record := filepath.Join(t.TempDir(), "record.jsonl")
 	cfg := config("lb", "local/us", service.ReplicaConfig{ID: "us-0", URL: e.URL, Model: model}, service.ReplicaConfig{ID: "us-1", URL: "http://127.0.0.1:1", Model: model})
@@ -34,7 +33,7 @@ func TestNothingIsToldThatIsNobodysBusiness(t *testing.T) {
 	cfg.Balancer.Auth = &service.Auth{KeysFrom: "env:TELLING_KEYS"}
 	n := start(t, cfg, Options{
 		AdminToken: "admin-secret",
-		Logger:     slog.New(slog.NewJSONHandler(told, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Logger:     slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
 	hc := client(t)
 	send := func(method, url, body string, headers ...string) (int, string) {
@@ -105,14 +104,14 @@ func TestNothingIsToldThatIsNobodysBusiness(t *testing.T) {
 	if err := n.wait(); err != nil {
 		t.Fatal(err)
 	}
-	shown["the log"] = told.String()
+	shown["the log"] = log.String()
 	text, err := os.ReadFile(record)
 	if err != nil {
 		t.Fatal(err)
 	}
 	shown["the record"] = string(text)
 	if !strings.Contains(shown["the record"], `"finished"`) || !strings.Contains(shown["the log"], "req-1") || !strings.Contains(shown["/v1/decisions/req-1"], "us-0") {
-		t.Error("there is nothing to look at")
+		t.Error("no output to check")
 	}
 	for where, text := range shown {
 		for _, secret := range secrets {

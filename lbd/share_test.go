@@ -38,7 +38,7 @@ func newDoor(t *testing.T) *door {
 	return d
 }
 
-// open leads to a balancer from now on.
+// open forwards to a balancer from now on.
 func (d *door) open(t *testing.T, n *node) {
 	u, err := url.Parse(n.public)
 	if err != nil {
@@ -49,8 +49,8 @@ func (d *door) open(t *testing.T, n *node) {
 	d.to.Store(p)
 }
 
-// talk asks for the answer to a conversation's first message, or, once it was
-// answered, to its second.
+// talk requests the response to a conversation's first message or, once it was answered, to its
+// second.
 func talk(t *testing.T, hc *http.Client, public, id string, conversation, turn int) (replica string) {
 	t.Helper()
 	messages := []map[string]string{{"role": "user", "content": fmt.Sprintf("conversation %d: %s", conversation, strings.Repeat("so it is ", 100))}}
@@ -79,7 +79,7 @@ func talk(t *testing.T, hc *http.Client, public, id string, conversation, turn i
 	return res.Header.Get("X-Skyserve-Replica")
 }
 
-// decision is why a request went where it went.
+// decision returns why a request was routed as it was.
 func (n *node) decision(t *testing.T, id string) core.Decision {
 	t.Helper()
 	raw, err := n.admin.Decision(context.Background(), id)
@@ -93,19 +93,19 @@ func (n *node) decision(t *testing.T, id string) core.Decision {
 	return *record.Decision
 }
 
-// Two balancers of one region, each with a replica; the one dies and the other
-// adopts its replica: the conversations go on where their prefixes are.
-func TestAdoptedReplicasKeepTheirConversations(t *testing.T) {
+// Two balancers of one region, each with a replica; one dies and the other adopts its replica: the
+// conversations continue where their prefixes are.
+func TestAdoptedReplicasKeepPrefixes(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
 	const conversations = 4
 	engines := []*engine{newEngine(t, "llama", ""), newEngine(t, "llama", "")}
 	doors := []*door{newDoor(t), newDoor(t)}
-	nodes, said := make([]*node, 2), lines{}
+	nodes, log := make([]*node, 2), lines{}
 	for i := range nodes {
 		cfg := config(fmt.Sprint("lb-us-", i), "local/us", service.ReplicaConfig{ID: fmt.Sprint("us-", i), URL: engines[i].URL, Model: "llama"})
 		cfg.Peers = []service.PeerConfig{{ID: fmt.Sprint("lb-us-", 1-i), Region: "local/us", URL: doors[1-i].URL}}
-		nodes[i] = start(t, cfg, Options{Logger: said.logger()})
+		nodes[i] = start(t, cfg, Options{Logger: log.logger()})
 		doors[i].open(t, nodes[i])
 	}
 	a, b, hc := nodes[0], nodes[1], client(t)
@@ -117,7 +117,7 @@ func TestAdoptedReplicasKeepTheirConversations(t *testing.T) {
 			t.Fatalf("conversation %d began at %s", c, at)
 		}
 	}
-	testkit.Eventually(t, "the neighbour has heard of all conversations", func() bool {
+	testkit.Eventually(t, "the neighbour has learned all conversations", func() bool {
 		return b.treeBytes(t, hc) > 0.9*a.treeBytes(t, hc)
 	})
 	a.stop()
@@ -136,8 +136,8 @@ func TestAdoptedReplicasKeepTheirConversations(t *testing.T) {
 			t.Errorf("conversation %d went on at %s, where %d of %d bytes match", c, at, d.MatchBytes, d.PromptBytes)
 		}
 	}
-	if strings.Contains(said.String(), "of no use") {
-		t.Errorf("the log:\n%s", said.String())
+	if strings.Contains(log.String(), "of no use") {
+		t.Errorf("the log:\n%s", log.String())
 	}
 }
 

@@ -18,8 +18,7 @@ import (
 	"skyserve/lbd/proxy"
 )
 
-// piped is a listener of one connection in memory, so that server and client live
-// in a bubble of fake time.
+// piped is a listener for one in-memory connection, so that server and client run with fake time.
 type piped struct {
 	conn chan net.Conn
 	end  chan struct{}
@@ -49,15 +48,15 @@ func publicServer(t *testing.T) (*http.Server, *proxy.Runtime) {
 		t.Fatal(err)
 	}
 	s := (&balancer{log: slog.New(slog.DiscardHandler)}).server(rt.Handler())
-	speakHTTP2(s, proxy.DefaultLimits().StreamWindow)
+	enableHTTP2(s, proxy.DefaultLimits().StreamWindow)
 	return s, rt
 }
 
-// A client that takes its time is let go of, however little by little it goes on.
+// A slow client is disconnected, even if it sends a little all the time.
 func TestSlowClients(t *testing.T) {
 	const head = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
 	for name, c := range map[string]struct {
-		first, every string // what comes at once, and then every second
+		first, every string // what is sent at once, and then every second
 		after        time.Duration
 		status       int // 0: no answer
 	}{
@@ -92,7 +91,7 @@ func TestSlowClients(t *testing.T) {
 					t.Errorf("the connection was closed after %s, want %s", took, c.after)
 				}
 				if resp, err := http.ReadResponse(bufio.NewReader(strings.NewReader(string(answer))), nil); c.status != 0 && (err != nil || resp.StatusCode != c.status) {
-					t.Errorf("answered %.200q, want %d", answer, c.status)
+					t.Errorf("got %.200q, want %d", answer, c.status)
 				}
 				if got := rt.View().Counts; got.Arrived != 0 {
 					t.Errorf("counts %+v", got)

@@ -17,7 +17,7 @@ import (
 	"skyserve/internal/service"
 )
 
-// spans is a collector that keeps what it gets.
+// spans is a collector that stores what it receives.
 type spans struct {
 	*httptest.Server
 	mu  sync.Mutex
@@ -48,8 +48,8 @@ func newSpans(t *testing.T) *spans {
 	return s
 }
 
-// told is what a span tells, by key.
-func told(s *otlp.Span) map[string]string {
+// spanAttributes returns the attributes of a span, by key.
+func spanAttributes(s *otlp.Span) map[string]string {
 	all := map[string]string{}
 	for _, a := range s.Attributes {
 		switch v := a.Value; {
@@ -62,19 +62,18 @@ func told(s *otlp.Span) map[string]string {
 	return all
 }
 
-// A request that one balancer forwards to another is one trace, from the client's
-// span to the engine.
+// A request that one balancer forwards to another is one trace, from the client's span to the engine.
 func TestForwardedRequestIsOneTrace(t *testing.T) {
 	const trace, client0 = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 	store := newSpans(t)
 	var mu sync.Mutex
-	var heard string
+	var traceparent string
 	e := newEngine(t, "m", "")
 	inner := e.Config.Handler
 	e.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost {
 			mu.Lock()
-			heard = r.Header.Get("traceparent")
+			traceparent = r.Header.Get("traceparent")
 			mu.Unlock()
 		}
 		inner.ServeHTTP(w, r)
@@ -87,7 +86,7 @@ func TestForwardedRequestIsOneTrace(t *testing.T) {
 	if a.status != http.StatusOK {
 		t.Fatalf("status %d: %s", a.status, a.body)
 	}
-	for _, n := range []*node{us, eu} { // at the end what is buffered is sent
+	for _, n := range []*node{us, eu} { // buffered spans are sent at the end
 		n.stop()
 		if err := n.wait(); err != nil {
 			t.Fatal(err)
@@ -117,7 +116,7 @@ func TestForwardedRequestIsOneTrace(t *testing.T) {
 		if s == nil {
 			t.Fatalf("no span %s below %s among %d", step.name, parent, len(store.all))
 		}
-		got := told(s)
+		got := spanAttributes(s)
 		for key, want := range step.want {
 			if got[key] != want {
 				t.Errorf("span %s: %s is %q, want %q", step.name, key, got[key], want)
@@ -125,38 +124,37 @@ func TestForwardedRequestIsOneTrace(t *testing.T) {
 		}
 		parent = hex.EncodeToString(s.SpanId)
 		if step.name == "request" && below["queue "+parent] == nil {
-			t.Error("the time held has no span")
+			t.Error("the queue time has no span")
 		}
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	if want := "00-" + trace + "-" + parent + "-01"; heard != want {
-		t.Errorf("the engine is told %q, want %q", heard, want)
+	if want := "00-" + trace + "-" + parent + "-01"; traceparent != want {
+		t.Errorf("the engine received %q, want %q", traceparent, want)
 	}
 }
 
-// Without a collector a client's trace passes through as it came.
-func TestTraceparentPassesWithoutTraces(t *testing.T) {
+// Without a collector a client's trace headers are forwarded unchanged.
+func TestTraceparentIsForwardedWithoutTraces(t *testing.T) {
 	const given = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-	heard := make(chan string, 1)
+	traceparent := make(chan string, 1)
 	e := newEngine(t, "m", "")
 	inner := e.Config.Handler
 	e.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost {
-			heard <- r.Header.Get("traceparent")
+			traceparent <- r.Header.Get("traceparent")
 		}
 		inner.ServeHTTP(w, r)
 	})
 	n := start(t, service.BalancerConfig{ID: "lb-us", Region: "local/us", Replicas: []service.ReplicaConfig{{ID: "us-0", URL: e.URL}}}, Options{})
 	n.serves(t)
-	if a := ask(t, client(t), n.public, "m", "Traceparent", given); a.status != http.StatusOK || <-heard != given {
+	if a := ask(t, client(t), n.public, "m", "Traceparent", given); a.status != http.StatusOK || <-traceparent != given {
 		t.Errorf("status %d, or another trace than the client's", a.status)
 	}
 }
 
-// Whatever happens, what is secret and what clients write stays out of the log,
-// of metrics and of traces.
-func TestSecretsStayInside(t *testing.T) {
+// Secrets and what clients write never appear in the log, in metrics or in traces.
+func TestSecretsAreNotExposed(t *testing.T) {
 	secrets := map[string]string{"key": "sk-clients-key", "foreign": "sk-unknown-key", "peer": "peers-token", "admin": "admins-token", "text": "whispered words"}
 	t.Setenv("TEST_KEYS", secrets["key"])
 	store := newSpans(t)
@@ -222,12 +220,12 @@ func TestSecretsStayInside(t *testing.T) {
 		traces.WriteString(s.String())
 	}
 	if !strings.Contains(log.String(), "msg=request") || len(store.all) == 0 {
-		t.Fatalf("nothing was told: %d spans, log %q", len(store.all), log.String())
+		t.Fatalf("nothing was recorded: %d spans, log %q", len(store.all), log.String())
 	}
 	for place, text := range map[string]string{"the log": log.String(), "the metrics": string(metrics), "the traces": traces.String()} {
 		for name, secret := range secrets {
 			if strings.Contains(text, secret) {
-				t.Errorf("%s shows what is secret (%s)", place, name)
+				t.Errorf("%s shows a secret (%s)", place, name)
 			}
 		}
 	}

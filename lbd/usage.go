@@ -17,63 +17,62 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// Bounds of the usage of API keys, each with its reason.
+// Limits of the usage of API keys, each with its reason.
 const (
-	usageEvery  = 2 * time.Second        // how old others' usage may be, and what a crash loses
-	usageSettle = 100 * time.Millisecond // others' parts that come together are added up once
-	usageShards = 32                     // 100,000 keys of two models: 6,000 rows of 100 bytes, below a message's 1 MB
-	usageMonths = telemetry.UsageMonths
-	// usageNewest months with usage stay whatever clocks say: the running one, those before
-	// it, and one that a wrong clock made.
-	usageNewest = usageMonths + 2
-	lastPushes  = 3                      // a write that was given up may get in beside the last one, once
-	lastPause   = 200 * time.Millisecond // between the last pushes to a store that is away
+	usageInterval = 2 * time.Second        // how stale other balancers' usage may be, and what a crash loses
+	usageDebounce = 100 * time.Millisecond // parts of other balancers that arrive together are added up once
+	usageShards   = 32                     // 100,000 keys of two models: 6,000 rows of 100 bytes, below a message's 1 MB
+	usageMonths   = telemetry.UsageMonths
+	// maxStoredMonths months with usage are kept no matter what clocks report: the current one, those
+	// before it, and one that a wrong clock created.
+	maxStoredMonths   = usageMonths + 2
+	maxFinalPushes    = 3                      // a write that was given up may complete besides the last one, once
+	finalPushInterval = 200 * time.Millisecond // between the last pushes to an unavailable store
 )
 
-// UsageStore keeps what all balancers' API keys used; internal/store has it.
+// UsageStore stores the usage of all balancers' API keys; internal/store implements it.
 type UsageStore interface {
-	// ReadUsage reads a part and its revision, 0 where nothing was written yet.
+	// ReadUsage reads a part and its revision, 0 if nothing was written yet.
 	ReadUsage(ctx context.Context, part store.UsagePart) (rows []telemetry.UsageRow, revision uint64, err error)
-	// WriteUsage replaces a part of that revision; store.ErrConflict when it has
-	// another. After any other error it may have been written.
+	// WriteUsage replaces a part of that revision; store.ErrConflict if it has another. After any
+	// other error it may have been written.
 	WriteUsage(ctx context.Context, part store.UsagePart, rows []telemetry.UsageRow, revision uint64) (next uint64, err error)
 	// WatchUsage sends every part, then every change, until ctx ends.
 	WatchUsage(ctx context.Context) <-chan store.UsageChange
 	UsageParts(ctx context.Context) ([]store.UsagePart, error)
-	// Time is the time by the clock of the store itself.
+	// Time returns the time of the store's own clock.
 	Time(ctx context.Context) (time.Time, error)
 	DropUsage(ctx context.Context, part store.UsagePart) error
 }
 
-// keyUser counts what API keys use, and holds their quotas against what it is
-// told; proxy.Runtime does.
-type keyUser interface {
-	// AsksForKeys says whether clients must present one; while nobody must, the
-	// store is left alone.
-	AsksForKeys() bool
+// keyAccounts counts the usage of API keys and enforces their quotas; proxy.Runtime implements it.
+type keyAccounts interface {
+	// RequiresKeys reports whether clients must present a key. While they need not, the store is not
+	// used.
+	RequiresKeys() bool
 	KeyUsage() []telemetry.KeyUsage
 	SetKeyQuota(name string, q telemetry.KeyQuota)
 }
 
-// usage brings what this balancer's API keys used into the store, learns what
-// the other balancers' did, and tells the balancer the sum.
+// usage stores what this balancer's API keys used, reads the usage of the other balancers, and reports
+// the sum to the balancer.
 type usage struct {
-	balancer string
-	region   service.Region
-	keys     keyUser
-	store    UsageStore // nil = none
-	log      *slog.Logger
-	away     bool   // the store did not answer the last time; of run alone
-	pruned   string // the newest month that was stored when old ones were removed; of run alone
+	balancer    string
+	region      service.Region
+	keys        keyAccounts
+	store       UsageStore // nil = none
+	log         *slog.Logger
+	unavailable bool   // the store did not respond the last time; used by run only
+	pruned      string // the newest month that was stored when old ones were removed; used by run only
 
-	mu      sync.Mutex
-	counted map[series]telemetry.Usage // of the balancer's own counts, what is in mine
-	mine    map[store.UsagePart]*ownPart
-	stored  map[store.UsagePart][]telemetry.UsageRow // as the store told
-	told    map[string]bool                          // keys whose quota the balancer was told of
+	mu       sync.Mutex
+	counted  map[series]telemetry.Usage // the balancer's own counts that are already in mine
+	ownParts map[store.UsagePart]*ownPart
+	stored   map[store.UsagePart][]telemetry.UsageRow // as reported by the store
+	reported map[string]bool                          // keys whose quota was passed to the balancer
 }
 
-// series is what one row counts.
+// series identifies a row.
 type series struct {
 	key, model string
 	region     service.Region
@@ -81,10 +80,10 @@ type series struct {
 
 func seriesOf(r telemetry.UsageRow) series { return series{r.Key, r.Model, r.Region} }
 
-// table is rows by what they count.
+// table contains rows by series.
 type table map[series]telemetry.UsageRow
 
-// add adds rows as they are on a day.
+// add adds rows with their values on a day.
 func (t table) add(day int64, rows ...telemetry.UsageRow) {
 	for _, r := range rows {
 		r = r.NotAfter(day)
@@ -95,27 +94,27 @@ func (t table) add(day int64, rows ...telemetry.UsageRow) {
 	}
 }
 
-// rows is the table, sorted.
+// rows returns the rows, sorted.
 func (t table) rows() []telemetry.UsageRow {
 	return slices.SortedFunc(maps.Values(t), func(a, b telemetry.UsageRow) int {
 		return cmp.Or(cmp.Compare(a.Key, b.Key), cmp.Compare(a.Model, b.Model), cmp.Compare(a.Region, b.Region))
 	})
 }
 
-// ownPart is a part that this balancer writes. An earlier process of it may have
-// written it before, and a store that did not answer may have written what it was
-// sent all the same: so what is sent is kept until the store is known to have it.
+// ownPart is a part that this balancer writes. An earlier process of it may have written it before,
+// and a store that did not respond may have written what it received all the same. So what was sent is
+// kept until the store is known to have it.
 type ownPart struct {
-	opened   bool   // base was read
+	hasBase  bool   // base was read
 	fresh    bool   // revision is base's
-	revision uint64 // of the store
+	revision uint64 // in the store
 	base     []telemetry.UsageRow
 	sending  table                // not known to be in base
-	sent     []telemetry.UsageRow // base with sending, as it was sent last
+	sent     []telemetry.UsageRow // base with sending, as last sent
 	pending  table                // counted since
 }
 
-// namedKeys is the API keys that are good now, without their secrets.
+// namedKeys returns the current API keys, without their secrets.
 func (b *balancer) namedKeys() []service.APIKey {
 	b.reloading.Lock()
 	defer b.reloading.Unlock()
@@ -126,65 +125,65 @@ func (b *balancer) namedKeys() []service.APIKey {
 	return keys
 }
 
-func newUsage(cfg service.BalancerConfig, keys keyUser, s UsageStore, log *slog.Logger) *usage {
+func newUsage(cfg service.BalancerConfig, keys keyAccounts, s UsageStore, log *slog.Logger) *usage {
 	return &usage{
 		balancer: cfg.ID, region: cfg.Region, keys: keys, store: s, log: log,
-		counted: map[series]telemetry.Usage{}, mine: map[store.UsagePart]*ownPart{}, stored: map[store.UsagePart][]telemetry.UsageRow{}, told: map[string]bool{},
+		counted: map[series]telemetry.Usage{}, ownParts: map[store.UsagePart]*ownPart{}, stored: map[store.UsagePart][]telemetry.UsageRow{}, reported: map[string]bool{},
 	}
 }
 
-// run counts, stores and tells until ctx ends, and then stores once more.
+// run counts, stores and reports until ctx ends, and then stores once more.
 func (u *usage) run(ctx context.Context) {
 	changes := u.watch(ctx)
-	ticker := time.NewTicker(usageEvery)
+	ticker := time.NewTicker(usageInterval)
 	defer ticker.Stop()
 	var settled <-chan time.Time
 	for {
 		select {
 		case <-ctx.Done():
-			u.last(ctx)
+			u.finalPush(ctx)
 			return
 		case c, open := <-changes:
 			if !open {
 				changes = nil // it ends with ctx
-			} else if u.heard(c); settled == nil {
-				settled = time.After(usageSettle)
+			} else if u.applyChange(c); settled == nil {
+				settled = time.After(usageDebounce)
 			}
 			continue
 		case <-settled:
 			settled = nil
 		case <-ticker.C:
-			u.count(time.Now())
+			u.countUsage(time.Now())
 			u.push(ctx)
 			if changes == nil {
 				changes = u.watch(ctx)
 			}
 		}
-		u.tell(time.Now())
+		u.reportQuotas(time.Now())
 	}
 }
 
-// watch hears of others' usage from now on; nil where there is none to hear of.
+// watch returns the changes of other balancers' usage; nil without a store or keys.
 func (u *usage) watch(ctx context.Context) <-chan store.UsageChange {
-	if u.store == nil || !u.keys.AsksForKeys() || ctx.Err() != nil {
+	if u.store == nil || !u.keys.RequiresKeys() || ctx.Err() != nil {
 		return nil
 	}
 	return u.store.WatchUsage(ctx)
 }
 
-// last stores what is not stored yet, if that is done in finalTimeout: a store that
-// does not answer at once may be starting too, or its disk be slow.
-func (u *usage) last(ctx context.Context) {
+// finalPush stores what is not stored yet, within finalTimeout: a store that does not respond at once may
+// be starting too, or have a slow disk.
+func (u *usage) finalPush(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finalTimeout)
 	defer cancel()
-	u.count(time.Now())
+	u.countUsage(time.Now())
 	for tries := 0; ; {
 		u.push(ctx)
-		if u.store == nil || len(u.changed()) == 0 {
+		if u.store == nil || len(u.changedParts()) == 0 {
 			return
 		}
-		if !u.away { // the store answers, and holds what somebody else wrote
-			if tries++; tries == lastPushes {
+		if !u.unavailable { // the store responds, and contains what another process wrote
+			if tries++; tries == maxFinalPushes {
 				return
 			}
 			continue
@@ -192,24 +191,24 @@ func (u *usage) last(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(lastPause):
+		case <-time.After(finalPushInterval):
 		}
 	}
 }
 
-// heard notes a part as it is stored now.
-func (u *usage) heard(c store.UsageChange) {
+// applyChange applies the stored version of a part.
+func (u *usage) applyChange(c store.UsageChange) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if len(c.Rows) == 0 { // it was removed
+	if len(c.Rows) == 0 { // the part was removed
 		delete(u.stored, c.Part)
 		return
 	}
-	u.stored[c.Part] = c.Rows // of any month: this clock may be wrong and be set right
+	u.stored[c.Part] = c.Rows // of any month: this clock may be wrong and be corrected
 }
 
-// count adds what was used since the last time to the parts of the present day.
-func (u *usage) count(now time.Time) {
+// countUsage adds the usage since the last call to the parts of the current day.
+func (u *usage) countUsage(now time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	month, day := telemetry.MonthOf(now), telemetry.DayOf(now)
@@ -221,36 +220,36 @@ func (u *usage) count(now time.Time) {
 		}
 		u.counted[id] = k.Usage
 		part := store.UsagePart{Month: month, Balancer: u.balancer, Shard: shardOf(k.Key)}
-		if u.mine[part] == nil {
-			u.mine[part] = &ownPart{sending: table{}, pending: table{}}
+		if u.ownParts[part] == nil {
+			u.ownParts[part] = &ownPart{sending: table{}, pending: table{}}
 		}
-		u.mine[part].pending.add(day, telemetry.UsageRow{Key: k.Key, Model: k.Model, Region: u.region, Month: used, Day: day, Today: used})
+		u.ownParts[part].pending.add(day, telemetry.UsageRow{Key: k.Key, Model: k.Model, Region: u.region, Month: used, Day: day, Today: used})
 	}
 }
 
 func shardOf(key string) int {
 	h := fnv.New32a()
-	_, _ = io.WriteString(h, key) // a hash takes everything
+	_, _ = io.WriteString(h, key) // a hash accepts everything
 	return int(h.Sum32() % usageShards)
 }
 
 // push stores every part that changed, and removes old ones with the first of a month.
 func (u *usage) push(ctx context.Context) {
 	if u.store == nil {
-		u.forget(time.Now())
+		u.dropOldMonths(time.Now())
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, pushTimeout)
 	defer cancel()
 	var err error
 	saved := ""
-	for _, part := range u.changed() {
+	for _, part := range u.changedParts() {
 		e := u.save(ctx, part)
 		if e == nil {
 			saved = max(saved, part.Month)
 		} else if !errors.Is(e, store.ErrConflict) {
 			err = e
-			break // the others would fare no better
+			break // the others would fail too
 		}
 	}
 	if err == nil && saved > u.pruned {
@@ -258,46 +257,46 @@ func (u *usage) push(ctx context.Context) {
 			u.pruned = saved
 		}
 	}
-	if away := err != nil; away != u.away {
-		u.away = away
+	if away := err != nil; away != u.unavailable {
+		u.unavailable = away
 		if away {
-			u.log.Warn("usage of API keys cannot be stored, trying on", "err", err)
+			u.log.Warn("storing usage of API keys failed, retrying", "err", err)
 		} else {
-			u.log.Info("usage of API keys is stored again")
+			u.log.Info("storing usage of API keys succeeded again")
 		}
 	}
 }
 
-// forget drops old months where there is no store to keep them.
-func (u *usage) forget(now time.Time) {
+// dropOldMonths drops old months if there is no store to keep them.
+func (u *usage) dropOldMonths(now time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	var months []string
-	for part := range u.mine {
+	for part := range u.ownParts {
 		months = append(months, part.Month)
 	}
-	old := store.Outdated(months, usageNewest, oldestMonth(now))
-	maps.DeleteFunc(u.mine, func(part store.UsagePart, _ *ownPart) bool { return slices.Contains(old, part.Month) })
+	old := store.Outdated(months, maxStoredMonths, oldestMonth(now))
+	maps.DeleteFunc(u.ownParts, func(part store.UsagePart, _ *ownPart) bool { return slices.Contains(old, part.Month) })
 }
 
-// oldestMonth is the first month that is kept.
+// oldestMonth returns the first month that is kept.
 func oldestMonth(now time.Time) string {
 	y, m, _ := now.UTC().Date()
 	return telemetry.MonthOf(time.Date(y, m-usageMonths, 1, 0, 0, 0, 0, time.UTC))
 }
 
-// changed lists the parts that hold what the store does not have, and forgets
-// those of earlier months that hold nothing of the kind.
-func (u *usage) changed() []store.UsagePart {
+// changedParts returns the parts with data that the store does not have, and removes those of earlier
+// months without such data.
+func (u *usage) changedParts() []store.UsagePart {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	var parts []store.UsagePart
 	month := telemetry.MonthOf(time.Now())
-	for part, p := range u.mine {
+	for part, p := range u.ownParts {
 		if len(p.pending)+len(p.sending) > 0 {
 			parts = append(parts, part)
 		} else if part.Month != month {
-			delete(u.mine, part)
+			delete(u.ownParts, part)
 		}
 	}
 	slices.SortFunc(parts, func(a, b store.UsagePart) int {
@@ -306,11 +305,11 @@ func (u *usage) changed() []store.UsagePart {
 	return parts
 }
 
-// save stores one part. What could not be stored before goes alone, as it was sent
-// then; what was counted since follows.
+// save stores one part. Data that could not be stored before is sent alone, exactly as before; what
+// was counted since follows.
 func (u *usage) save(ctx context.Context, part store.UsagePart) error {
 	u.mu.Lock()
-	p := u.mine[part]
+	p := u.ownParts[part]
 	again := len(p.sending) > 0
 	u.mu.Unlock()
 	err := u.saveOnce(ctx, part, p)
@@ -329,9 +328,9 @@ func (u *usage) saveOnce(ctx context.Context, part store.UsagePart, p *ownPart) 
 		if err != nil {
 			return err
 		}
-		u.opened(p, rows, revision)
+		u.setBase(p, rows, revision)
 	}
-	rows, revision := u.send(p, time.Now())
+	rows, revision := u.nextContent(p, time.Now())
 	next, err := u.store.WriteUsage(ctx, part, rows, revision)
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -344,20 +343,20 @@ func (u *usage) saveOnce(ctx context.Context, part store.UsagePart, p *ownPart) 
 	return nil
 }
 
-// opened notes what the store holds of an own part.
-func (u *usage) opened(p *ownPart, rows []telemetry.UsageRow, revision uint64) {
+// setBase records what the store has of an own part.
+func (u *usage) setBase(p *ownPart, rows []telemetry.UsageRow, revision uint64) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if p.sent != nil && slices.Equal(rows, p.sent) {
-		clear(p.sending) // the store has it, although it did not say so
+		clear(p.sending) // the store has it, although it did not confirm
 	}
-	p.opened, p.fresh, p.base, p.revision = true, true, rows, revision
+	p.hasBase, p.fresh, p.base, p.revision = true, true, rows, revision
 }
 
-// send is what the store shall hold in the place of a revision of an own part.
-// While it is not known whether the store has what was sent, nothing is added to
-// that: a write that was given up may still get in, and is known by its rows.
-func (u *usage) send(p *ownPart, now time.Time) (rows []telemetry.UsageRow, revision uint64) {
+// nextContent returns the new content of an own part in the store, and the revision to replace. While it is
+// not known whether the store has what was sent, nothing is added to that: a write that was given up
+// may still complete, and is recognized by its rows.
+func (u *usage) nextContent(p *ownPart, now time.Time) (rows []telemetry.UsageRow, revision uint64) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	day := telemetry.DayOf(now)
@@ -372,8 +371,8 @@ func (u *usage) send(p *ownPart, now time.Time) (rows []telemetry.UsageRow, revi
 	return p.sent, p.revision
 }
 
-// prune removes the months that are no longer kept, by this clock and by the store's. All
-// balancers do; the first is right.
+// prune removes the months that are no longer kept, by this clock and by the store's. All balancers do
+// so; the first succeeds.
 func (u *usage) prune(ctx context.Context, now time.Time) error {
 	parts, err := u.store.UsageParts(ctx)
 	if err != nil {
@@ -387,7 +386,7 @@ func (u *usage) prune(ctx context.Context, now time.Time) error {
 	for _, part := range parts {
 		months = append(months, part.Month)
 	}
-	old := store.Outdated(months, usageNewest, min(oldestMonth(now), oldestMonth(there)))
+	old := store.Outdated(months, maxStoredMonths, min(oldestMonth(now), oldestMonth(there)))
 	for _, part := range parts {
 		if slices.Contains(old, part.Month) {
 			if err := u.store.DropUsage(ctx, part); err != nil {
@@ -398,16 +397,16 @@ func (u *usage) prune(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// overlay is the parts of a month with what this balancer knows better: its own,
-// with what is not stored yet. The lock is held.
+// overlay merges the stored parts of a month with this balancer's own parts, including what is not
+// stored yet. The lock must be held.
 func (u *usage) overlay(month string, day int64, stored map[store.UsagePart][]telemetry.UsageRow) table {
 	sum := table{}
 	for part, rows := range stored {
-		if p := u.mine[part]; part.Month == month && (p == nil || !p.opened) {
+		if p := u.ownParts[part]; part.Month == month && (p == nil || !p.hasBase) {
 			sum.add(day, rows...)
 		}
 	}
-	for part, p := range u.mine {
+	for part, p := range u.ownParts {
 		if part.Month != month {
 			continue
 		}
@@ -418,13 +417,13 @@ func (u *usage) overlay(month string, day int64, stored map[store.UsagePart][]te
 	return sum
 }
 
-// tell tells the balancer what each key has used.
-func (u *usage) tell(now time.Time) {
+// reportQuotas passes the usage of each key to the balancer.
+func (u *usage) reportQuotas(now time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	quotas := map[string]telemetry.KeyQuota{}
-	for name := range u.told {
-		quotas[name] = telemetry.KeyQuota{} // of which nothing may be left in a new month
+	for name := range u.reported {
+		quotas[name] = telemetry.KeyQuota{} // a new month may start without usage
 	}
 	day := telemetry.DayOf(now)
 	for id, r := range u.overlay(telemetry.MonthOf(now), day, u.stored) {
@@ -440,17 +439,17 @@ func (u *usage) tell(now time.Time) {
 	for name, q := range quotas {
 		q.At = now
 		u.keys.SetKeyQuota(name, q)
-		u.told[name] = true
+		u.reported[name] = true
 	}
 }
 
-// Usage is what all balancers' API keys used in a month (2026-11), sorted by key,
-// model and region; a region's balancers are added up. complete is false when the
-// store is away or there is none: then it is what this balancer knows.
+// Usage returns what all balancers' API keys used in a month (2026-11), sorted by key, model and
+// region; a region's balancers are added up. complete is false if the store is unavailable or there is
+// none: then it is what this balancer knows.
 func (u *usage) Usage(ctx context.Context, month string) (rows []telemetry.UsageRow, complete bool) {
 	now := time.Now()
-	u.count(now)
-	stored, err := u.read(ctx, month)
+	u.countUsage(now)
+	stored, err := u.readMonth(ctx, month)
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if err != nil {
@@ -459,8 +458,8 @@ func (u *usage) Usage(ctx context.Context, month string) (rows []telemetry.Usage
 	return u.overlay(month, telemetry.DayOf(now), stored).rows(), err == nil
 }
 
-// read reads the parts of a month.
-func (u *usage) read(ctx context.Context, month string) (map[store.UsagePart][]telemetry.UsageRow, error) {
+// readMonth reads the parts of a month.
+func (u *usage) readMonth(ctx context.Context, month string) (map[store.UsagePart][]telemetry.UsageRow, error) {
 	if u.store == nil {
 		return nil, errNoStore
 	}

@@ -23,12 +23,12 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// errAway is why a cupboard does not answer.
+// errAway is the error of an unavailable store.
 var errAway = errors.New("away")
 
-// cupboard is a store of usage in memory that can be away, and that can do what
-// it is told without saying so.
-type cupboard struct {
+// fakeUsageStore is an in-memory store of usage that can be unavailable, and that can apply writes
+// without confirming them.
+type fakeUsageStore struct {
 	mu       sync.Mutex
 	fail     func() (before, after error) // of a write; nil = never
 	away     error
@@ -36,8 +36,8 @@ type cupboard struct {
 	ahead    time.Duration // of its clock
 	revision uint64
 	watchers []chan store.UsageChange
-	// late is a write that was given up and is still under way: it gets in before
-	// the next one. With delay set the next write is such a one.
+	// late is a write that was given up and is still in progress: it completes before the next one.
+	// With delay set the next write is such a one.
 	delay bool
 	late  func()
 }
@@ -47,22 +47,22 @@ type kept struct {
 	revision uint64
 }
 
-func newCupboard() *cupboard { return &cupboard{parts: map[store.UsagePart]kept{}} }
+func newFakeUsageStore() *fakeUsageStore { return &fakeUsageStore{parts: map[store.UsagePart]kept{}} }
 
-func (c *cupboard) set(change func(*cupboard)) {
+func (c *fakeUsageStore) set(change func(*fakeUsageStore)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	change(c)
 }
 
-func (c *cupboard) ReadUsage(_ context.Context, part store.UsagePart) ([]telemetry.UsageRow, uint64, error) {
+func (c *fakeUsageStore) ReadUsage(_ context.Context, part store.UsagePart) ([]telemetry.UsageRow, uint64, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	k := c.parts[part]
 	return slices.Clone(k.rows), k.revision, c.away
 }
 
-func (c *cupboard) WriteUsage(_ context.Context, part store.UsagePart, rows []telemetry.UsageRow, revision uint64) (uint64, error) {
+func (c *fakeUsageStore) WriteUsage(_ context.Context, part store.UsagePart, rows []telemetry.UsageRow, revision uint64) (uint64, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	before, after := c.away, error(nil)
@@ -84,8 +84,8 @@ func (c *cupboard) WriteUsage(_ context.Context, part store.UsagePart, rows []te
 	return next, cmp.Or(err, after)
 }
 
-// put is a write that gets in.
-func (c *cupboard) put(part store.UsagePart, rows []telemetry.UsageRow, revision uint64) (uint64, error) {
+// put applies a write.
+func (c *fakeUsageStore) put(part store.UsagePart, rows []telemetry.UsageRow, revision uint64) (uint64, error) {
 	if c.parts[part].revision != revision {
 		return 0, store.ErrConflict
 	}
@@ -97,8 +97,8 @@ func (c *cupboard) put(part store.UsagePart, rows []telemetry.UsageRow, revision
 	return c.revision, nil
 }
 
-// WatchUsage never has more to say than fits.
-func (c *cupboard) WatchUsage(ctx context.Context) <-chan store.UsageChange {
+// WatchUsage never has more changes than fit.
+func (c *fakeUsageStore) WatchUsage(ctx context.Context) <-chan store.UsageChange {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	w := make(chan store.UsageChange, 10_000)
@@ -109,27 +109,27 @@ func (c *cupboard) WatchUsage(ctx context.Context) <-chan store.UsageChange {
 	return w
 }
 
-func (c *cupboard) UsageParts(context.Context) ([]store.UsagePart, error) {
+func (c *fakeUsageStore) UsageParts(context.Context) ([]store.UsagePart, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Collect(maps.Keys(c.parts)), c.away
 }
 
-func (c *cupboard) DropUsage(_ context.Context, part store.UsagePart) error {
+func (c *fakeUsageStore) DropUsage(_ context.Context, part store.UsagePart) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.parts, part)
 	return c.away
 }
 
-func (c *cupboard) Time(context.Context) (time.Time, error) {
+func (c *fakeUsageStore) Time(context.Context) (time.Time, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return time.Now().Add(c.ahead), c.away
 }
 
-// months are those of which usage is kept.
-func (c *cupboard) months() string {
+// months returns the months with usage.
+func (c *fakeUsageStore) months() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var months []string
@@ -140,8 +140,8 @@ func (c *cupboard) months() string {
 	return strings.Join(slices.Compact(months), " ")
 }
 
-// tokens is what a key has used in a month, by all that is kept.
-func (c *cupboard) tokens(month, key string) (n int64) {
+// tokens returns the usage of a key in a month, summed over all parts.
+func (c *fakeUsageStore) tokens(month, key string) (n int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for part, k := range c.parts {
@@ -154,31 +154,31 @@ func (c *cupboard) tokens(month, key string) (n int64) {
 	return n
 }
 
-// tills counts what keys use.
-type tills struct {
+// fakeAccounts counts the usage of keys.
+type fakeAccounts struct {
 	mu     sync.Mutex
 	used   map[string]int64 // prompt tokens by key
 	quotas map[string]telemetry.KeyQuota
-	open   bool // nobody is asked for a key
+	open   bool // no keys are required
 }
 
-func (s *tills) AsksForKeys() bool {
+func (s *fakeAccounts) RequiresKeys() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return !s.open
 }
 
-func newTills() *tills {
-	return &tills{used: map[string]int64{}, quotas: map[string]telemetry.KeyQuota{}}
+func newFakeAccounts() *fakeAccounts {
+	return &fakeAccounts{used: map[string]int64{}, quotas: map[string]telemetry.KeyQuota{}}
 }
 
-func (s *tills) use(key string, tokens int64) {
+func (s *fakeAccounts) use(key string, tokens int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.used[key] += tokens
 }
 
-func (s *tills) KeyUsage() []telemetry.KeyUsage {
+func (s *fakeAccounts) KeyUsage() []telemetry.KeyUsage {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var list []telemetry.KeyUsage
@@ -188,20 +188,20 @@ func (s *tills) KeyUsage() []telemetry.KeyUsage {
 	return list
 }
 
-func (s *tills) SetKeyQuota(name string, q telemetry.KeyQuota) {
+func (s *fakeAccounts) SetKeyQuota(name string, q telemetry.KeyQuota) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.quotas[name] = q
 }
 
-func (s *tills) quota(name string) telemetry.KeyQuota {
+func (s *fakeAccounts) quota(name string) telemetry.KeyQuota {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.quotas[name]
 }
 
 // keep runs the usage of a balancer until stop is called.
-func keep(id string, keys keyUser, s UsageStore) (u *usage, stop func()) {
+func keep(id string, keys keyAccounts, s UsageStore) (u *usage, stop func()) {
 	u = newUsage(service.BalancerConfig{ID: id, Region: service.Region("local/" + id)}, keys, s, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -214,17 +214,17 @@ func keep(id string, keys keyUser, s UsageStore) (u *usage, stop func()) {
 
 const january = "2000-01" // when synctest's clock starts
 
-func TestQuotaIsOverAllBalancers(t *testing.T) {
+func TestQuotaCoversAllBalancers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, us, eu := newCupboard(), newTills(), newTills()
+		c, us, eu := newFakeUsageStore(), newFakeAccounts(), newFakeAccounts()
 		keptUS, stopUS := keep("us", us, c)
 		_, stopEU := keep("eu", eu, c)
 		defer stopUS()
 		defer stopEU()
 		us.use("acme", 10)
 		eu.use("acme", 5)
-		time.Sleep(usageEvery + 2*usageSettle) // as stale as the guide says
-		for name, s := range map[string]*tills{"us": us, "eu": eu} {
+		time.Sleep(usageInterval + 2*usageDebounce) // as stale as documented
+		for name, s := range map[string]*fakeAccounts{"us": us, "eu": eu} {
 			if q := s.quota("acme"); q.Day.PromptTokens != 15 || q.Month.PromptTokens != 15 {
 				t.Errorf("%s knows of %+v, want 15", name, q)
 			}
@@ -237,22 +237,22 @@ func TestQuotaIsOverAllBalancers(t *testing.T) {
 		if len(rows) != 2 || rows[0].Region != "local/eu" || rows[1].Month.PromptTokens != 11 || !complete {
 			t.Errorf("usage %+v, %v; want both regions, and what was used just now", rows, complete)
 		}
-		c.set(func(c *cupboard) { c.away = errAway })
+		c.set(func(c *fakeUsageStore) { c.away = errAway })
 		if rows, complete := keptUS.Usage(t.Context(), january); len(rows) != 2 || complete {
-			t.Errorf("usage without the store: %+v, %v; want what is known", rows, complete)
+			t.Errorf("usage without the store: %+v, %v; want the local usage", rows, complete)
 		}
-		c.set(func(c *cupboard) { c.away = nil })
+		c.set(func(c *fakeUsageStore) { c.away = nil })
 	})
 }
 
 func TestUsageSurvivesRestarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCupboard()
+		c := newFakeUsageStore()
 		for i := range 3 {
-			keys := newTills()
+			keys := newFakeAccounts()
 			_, stop := keep("us", keys, c)
 			if i > 0 {
-				time.Sleep(usageEvery)
+				time.Sleep(usageInterval)
 				if q := keys.quota("acme"); q.Month.PromptTokens != int64(10*i) || q.Own.PromptTokens != 0 {
 					t.Errorf("run %d begins with %+v, want %d", i, q, 10*i)
 				}
@@ -266,17 +266,17 @@ func TestUsageSurvivesRestarts(t *testing.T) {
 	})
 }
 
-func TestKilledBalancerLosesTheLastSeconds(t *testing.T) {
+func TestKilledBalancerLosesLastSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, keys := newCupboard(), newTills()
+		c, keys := newFakeUsageStore(), newFakeAccounts()
 		_, stop := keep("us", keys, c)
 		for range 10 {
 			keys.use("acme", 1)
 			time.Sleep(time.Second)
 		}
-		c.set(func(c *cupboard) { c.away = errAway }) // what it does at its end reaches nobody
+		c.set(func(c *fakeUsageStore) { c.away = errAway }) // writes at its shutdown fail
 		stop()
-		if n := c.tokens(january, "acme"); n < 10-int64(usageEvery/time.Second) {
+		if n := c.tokens(january, "acme"); n < 10-int64(usageInterval/time.Second) {
 			t.Errorf("%d of 10 tokens are stored", n)
 		}
 	})
@@ -284,7 +284,7 @@ func TestKilledBalancerLosesTheLastSeconds(t *testing.T) {
 
 func TestUsageOfEarlierDaysAndMonths(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, us, eu := newCupboard(), newTills(), newTills()
+		c, us, eu := newFakeUsageStore(), newFakeAccounts(), newFakeAccounts()
 		for _, month := range []string{"1999-09", "1999-10", "1999-11", "1999-12"} {
 			part := store.UsagePart{Month: month, Balancer: "old"}
 			if _, err := c.WriteUsage(t.Context(), part, []telemetry.UsageRow{{Key: "acme", Month: telemetry.Usage{PromptTokens: 7}}}, 0); err != nil {
@@ -297,7 +297,7 @@ func TestUsageOfEarlierDaysAndMonths(t *testing.T) {
 		us.use("acme", 3)
 		time.Sleep(time.Minute / 2)
 		if got := c.months(); got != "1999-10 1999-11 1999-12 2000-01" {
-			t.Errorf("%s are kept, want the running month and three before it", got)
+			t.Errorf("%s are kept, want the current month and three before it", got)
 		}
 		if q := eu.quota("acme"); q.Day.PromptTokens != 3 || q.Month.PromptTokens != 3 {
 			t.Errorf("on the 30th: %+v", q)
@@ -331,13 +331,12 @@ func TestUsageOfEarlierDaysAndMonths(t *testing.T) {
 	})
 }
 
-// Whatever fails, and however many processes of a balancer run into each other:
-// what was used is stored once.
+// Whatever fails, and however many processes of a balancer conflict, usage is stored once.
 func TestUsageIsStoredOnce(t *testing.T) {
 	for seed := range uint64(40) {
 		synctest.Test(t, func(t *testing.T) {
-			rng, faults := rand.New(rand.NewPCG(seed, 1)), rand.New(rand.NewPCG(seed, 2)) // the cupboard draws under its lock
-			c := newCupboard()
+			rng, faults := rand.New(rand.NewPCG(seed, 1)), rand.New(rand.NewPCG(seed, 2)) // the store draws under its lock
+			c := newFakeUsageStore()
 			c.fail = func() (before, after error) {
 				switch faults.IntN(4) {
 				case 0:
@@ -349,9 +348,9 @@ func TestUsageIsStoredOnce(t *testing.T) {
 			}
 			want := map[string]int64{}
 			var stops []func()
-			var balancers []*tills
+			var balancers []*fakeAccounts
 			for i := range 3 {
-				keys := newTills()
+				keys := newFakeAccounts()
 				_, stop := keep(fmt.Sprint("lb-", i), keys, c)
 				balancers, stops = append(balancers, keys), append(stops, stop)
 			}
@@ -362,8 +361,8 @@ func TestUsageIsStoredOnce(t *testing.T) {
 				balancers[rng.IntN(len(balancers))].use(key, n)
 				time.Sleep(time.Duration(rng.IntN(3000)) * time.Millisecond)
 			}
-			c.set(func(c *cupboard) { c.fail = nil })
-			time.Sleep(3 * usageEvery)
+			c.set(func(c *fakeUsageStore) { c.fail = nil })
+			time.Sleep(3 * usageInterval)
 			for _, key := range slices.Sorted(maps.Keys(want)) {
 				if got := c.tokens(january, key); got != want[key] {
 					t.Errorf("seed %d: %s: %d tokens are stored, %d were used", seed, key, got, want[key])
@@ -381,45 +380,43 @@ func TestUsageIsStoredOnce(t *testing.T) {
 	}
 }
 
-// A write that was given up may get in as late as after the part was read again.
-func TestUsageThatIsStoredLateIsStoredOnce(t *testing.T) {
+// A write that was given up may complete even after the part was read again.
+func TestLateUsageIsStoredOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, keys := newCupboard(), newTills()
+		c, keys := newFakeUsageStore(), newFakeAccounts()
 		_, stop := keep("us", keys, c)
 		keys.use("acme", 10)
-		time.Sleep(2 * usageEvery)
-		c.set(func(c *cupboard) { c.delay = true })
+		time.Sleep(2 * usageInterval)
+		c.set(func(c *fakeUsageStore) { c.delay = true })
 		keys.use("acme", 100)
-		time.Sleep(usageEvery)
+		time.Sleep(usageInterval)
 		keys.use("acme", 1000)
-		time.Sleep(3 * usageEvery)
+		time.Sleep(3 * usageInterval)
 		if n := c.tokens(january, "acme"); n != 1110 {
 			t.Errorf("%d tokens are stored, want 1110", n)
 		}
-		c.set(func(c *cupboard) { c.delay = true })
+		c.set(func(c *fakeUsageStore) { c.delay = true })
 		keys.use("acme", 1)
-		time.Sleep(usageEvery)
+		time.Sleep(usageInterval)
 		keys.use("acme", 1)
-		stop() // its last word too holds all there is
+		stop() // its final push contains everything too
 		if n := c.tokens(january, "acme"); n != 1112 {
 			t.Errorf("%d tokens are stored at the end, want 1112", n)
 		}
 	})
 }
 
-// Another balancer's clock may be ahead: what it writes of the next month is not
-// forgotten when that begins here.
-// A balancer that ends while its store is just starting waits for it, for as long as a
-// shutdown may take.
-func TestTheLastUsageWaitsForAStoreThatStarts(t *testing.T) {
+// A balancer that ends while its store is just starting waits for it, for as long as a shutdown may
+// take.
+func TestFinalUsageWaitsForStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, keys := newCupboard(), newTills()
+		c, keys := newFakeUsageStore(), newFakeAccounts()
 		_, stop := keep("us", keys, c)
 		keys.use("acme", 4)
-		c.set(func(c *cupboard) { c.away = store.ErrUnavailable })
+		c.set(func(c *fakeUsageStore) { c.away = store.ErrUnavailable })
 		go func() {
 			time.Sleep(finalTimeout / 2)
-			c.set(func(c *cupboard) { c.away = nil })
+			c.set(func(c *fakeUsageStore) { c.away = nil })
 		}()
 		stop()
 		if n := c.tokens(january, "acme"); n != 4 {
@@ -427,18 +424,20 @@ func TestTheLastUsageWaitsForAStoreThatStarts(t *testing.T) {
 		}
 		_, stop = keep("us", keys, c)
 		keys.use("acme", 5)
-		c.set(func(c *cupboard) { c.away = store.ErrUnavailable })
+		c.set(func(c *fakeUsageStore) { c.away = store.ErrUnavailable })
 		began := time.Now()
 		stop() // and no longer
-		if took := time.Since(began); took > finalTimeout+lastPause {
+		if took := time.Since(began); took > finalTimeout+finalPushInterval {
 			t.Errorf("ending took %s", took)
 		}
 	})
 }
 
-func TestUsageOfAMonthThatBeganElsewhere(t *testing.T) {
+// Another balancer's clock may be ahead: what it writes for the next month is not forgotten when that
+// month starts here.
+func TestUsageOfMonthStartedByAnotherProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, us := newCupboard(), newTills()
+		c, us := newFakeUsageStore(), newFakeAccounts()
 		time.Sleep(31*24*time.Hour - 5*time.Second)
 		_, stop := keep("us", us, c)
 		defer stop()
@@ -453,17 +452,17 @@ func TestUsageOfAMonthThatBeganElsewhere(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 		if q := us.quota("acme"); q.Month.PromptTokens != 7 || q.Day.PromptTokens != 7 {
-			t.Errorf("in February: %+v, want what was used elsewhere in its first second", q)
+			t.Errorf("in February: %+v, want what the other used in its first second", q)
 		}
 	})
 }
 
-// A clock that was ahead and is set right leaves usage of days to come, which must
-// not hide what is used today.
-func TestUsageOfADayThatHasNotCome(t *testing.T) {
+// A clock that was ahead and is corrected leaves usage of future days, which must not hide today's
+// usage.
+func TestUsageOfFutureDay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tomorrow := telemetry.DayOf(time.Now()) + 1
-		c, us := newCupboard(), newTills()
+		c, us := newFakeUsageStore(), newFakeAccounts()
 		for _, balancer := range []string{"us", "us-2"} { // an earlier process of it, and another of its region
 			part := store.UsagePart{Month: january, Balancer: balancer, Shard: shardOf("acme")}
 			row := telemetry.UsageRow{Key: "acme", Model: "m", Region: "local/us", Month: telemetry.Usage{PromptTokens: 10}, Day: tomorrow, Today: telemetry.Usage{PromptTokens: 10}}
@@ -473,9 +472,9 @@ func TestUsageOfADayThatHasNotCome(t *testing.T) {
 		}
 		u, stop := keep("us", us, c)
 		us.use("acme", 1)
-		time.Sleep(2 * usageEvery)
+		time.Sleep(2 * usageInterval)
 		us.use("acme", 2)
-		time.Sleep(2 * usageEvery)
+		time.Sleep(2 * usageInterval)
 		if q := us.quota("acme"); q.Day.PromptTokens != 3 || q.Month.PromptTokens != 23 {
 			t.Errorf("%+v, want 3 today and 23 in the month", q)
 		}
@@ -484,16 +483,15 @@ func TestUsageOfADayThatHasNotCome(t *testing.T) {
 			t.Errorf("usage %+v, want 3 today and 23 in the month", rows)
 		}
 		stop()
-		_, again := keep("us", newTills(), c)
+		_, again := keep("us", newFakeAccounts(), c)
 		again()
 	})
 }
 
-// Two processes of one balancer, the old one draining: each adds to what the
-// other stored.
+// Two processes of one balancer, the old one draining: each adds to what the other stored.
 func TestProcessesOfOneBalancerAddUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, old, young := newCupboard(), newTills(), newTills()
+		c, old, young := newFakeUsageStore(), newFakeAccounts(), newFakeAccounts()
 		_, stopOld := keep("us", old, c)
 		_, stopYoung := keep("us", young, c)
 		for range 5 {
@@ -501,7 +499,7 @@ func TestProcessesOfOneBalancerAddUp(t *testing.T) {
 			young.use("acme", 10)
 			time.Sleep(3 * time.Second)
 		}
-		time.Sleep(3 * usageEvery)
+		time.Sleep(3 * usageInterval)
 		stopOld()
 		stopYoung()
 		if n := c.tokens(january, "acme"); n != 55 {
@@ -510,14 +508,14 @@ func TestProcessesOfOneBalancerAddUp(t *testing.T) {
 	})
 }
 
-// A store is not touched for a service that asks nobody for a key, until it does.
-func TestUsageOfAnOpenService(t *testing.T) {
+// The store is not used for a service without keys, until it has some.
+func TestUsageWithoutKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, keys := newCupboard(), newTills()
+		c, keys := newFakeUsageStore(), newFakeAccounts()
 		keys.open = true
 		_, stop := keep("us", keys, c)
-		time.Sleep(10 * usageEvery)
-		c.set(func(c *cupboard) {
+		time.Sleep(10 * usageInterval)
+		c.set(func(c *fakeUsageStore) {
 			if len(c.watchers) != 0 {
 				t.Error("an open service watches")
 			}
@@ -526,10 +524,10 @@ func TestUsageOfAnOpenService(t *testing.T) {
 		keys.open = false
 		keys.mu.Unlock()
 		keys.use("acme", 3)
-		time.Sleep(2 * usageEvery)
-		c.set(func(c *cupboard) {
+		time.Sleep(2 * usageInterval)
+		c.set(func(c *fakeUsageStore) {
 			if len(c.watchers) != 1 {
-				t.Errorf("a service that asks for keys watches %d times, want once", len(c.watchers))
+				t.Errorf("a service with keys watches %d times, want once", len(c.watchers))
 			}
 		})
 		if n := c.tokens(january, "acme"); n != 3 {
@@ -541,10 +539,10 @@ func TestUsageOfAnOpenService(t *testing.T) {
 
 func TestUsageWithoutAStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		keys := newTills()
+		keys := newFakeAccounts()
 		u, stop := keep("us", keys, nil)
 		keys.use("acme", 4)
-		time.Sleep(usageEvery + usageSettle)
+		time.Sleep(usageInterval + usageDebounce)
 		if q := keys.quota("acme"); q.Month.PromptTokens != 4 || q.Own.PromptTokens != 4 {
 			t.Errorf("knows of %+v", q)
 		}
@@ -552,23 +550,23 @@ func TestUsageWithoutAStore(t *testing.T) {
 			t.Errorf("usage %+v, %v", rows, complete)
 		}
 		stop()
-		u.forget(time.Now().AddDate(30, 0, 0)) // by a clock that may be wrong
-		if len(u.mine) != 1 {
+		u.dropOldMonths(time.Now().AddDate(30, 0, 0)) // by a clock that may be wrong
+		if len(u.ownParts) != 1 {
 			t.Error("the only usage there is was forgotten")
 		}
 		for i := range 100 {
-			u.mine[store.UsagePart{Month: fmt.Sprintf("19%02d-05", i)}] = &ownPart{}
+			u.ownParts[store.UsagePart{Month: fmt.Sprintf("19%02d-05", i)}] = &ownPart{}
 		}
-		u.forget(time.Now())
-		if len(u.mine) != 4 {
-			t.Errorf("%d months stay in memory, want 4", len(u.mine))
+		u.dropOldMonths(time.Now())
+		if len(u.ownParts) != 4 {
+			t.Errorf("%d months stay in memory, want 4", len(u.ownParts))
 		}
 	})
 }
 
-// A clock that is years ahead, of a balancer, of the store's machine or of both, costs no
-// usage: neither what is stored nor what is used of quotas once it is set right.
-func TestAClockThatIsYearsAheadDropsNoUsage(t *testing.T) {
+// A clock that is years ahead, of a balancer, of the store's machine or of both, loses no usage:
+// neither stored usage nor the usage for quotas once it is corrected.
+func TestClockYearsAheadDropsNoUsage(t *testing.T) {
 	const years = 31 * 365 * 24 * time.Hour // to December 2030
 	for name, c := range map[string]struct {
 		local, store time.Duration
@@ -581,7 +579,7 @@ func TestAClockThatIsYearsAheadDropsNoUsage(t *testing.T) {
 		"the store's back": {0, -years, "1999-09 1999-10 1999-11 1999-12 2000-01"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			kept := newCupboard()
+			kept := newFakeUsageStore()
 			for _, month := range []string{"1999-09", "1999-10", "1999-11", "1999-12", january} {
 				row := telemetry.UsageRow{Key: "acme", Model: "m", Region: "local/us", Month: telemetry.Usage{PromptTokens: 10}}
 				if _, err := kept.WriteUsage(t.Context(), store.UsagePart{Month: month, Balancer: "eu"}, []telemetry.UsageRow{row}, 0); err != nil {
@@ -589,16 +587,16 @@ func TestAClockThatIsYearsAheadDropsNoUsage(t *testing.T) {
 				}
 			}
 			kept.ahead = c.store
-			us := newTills()
+			us := newFakeAccounts()
 			u := newUsage(service.BalancerConfig{ID: "us", Region: "local/us"}, us, kept, slog.New(slog.DiscardHandler))
 			for part, k := range kept.parts {
-				u.heard(store.UsageChange{Part: part, Rows: k.rows})
+				u.applyChange(store.UsageChange{Part: part, Rows: k.rows})
 			}
 			wrong := time.Now().Add(c.local)
 			us.use("acme", 1)
-			u.count(wrong)
-			u.tell(wrong)
-			for part := range u.mine {
+			u.countUsage(wrong)
+			u.reportQuotas(wrong)
+			for part := range u.ownParts {
 				if err := u.save(t.Context(), part); err != nil {
 					t.Fatal(err)
 				}
@@ -609,9 +607,9 @@ func TestAClockThatIsYearsAheadDropsNoUsage(t *testing.T) {
 			if got := kept.months(); got != c.want {
 				t.Errorf("%s: usage of %s is kept, want %s", name, got, c.want)
 			}
-			us.use("acme", 1) // the clock is right again
-			u.count(time.Now())
-			u.tell(time.Now())
+			us.use("acme", 1) // the clock is correct again
+			u.countUsage(time.Now())
+			u.reportQuotas(time.Now())
 			if q := us.quota("acme"); q.Month.PromptTokens < 11 {
 				t.Errorf("%s: %+v, want what others used in it", name, q)
 			}
@@ -619,8 +617,8 @@ func TestAClockThatIsYearsAheadDropsNoUsage(t *testing.T) {
 	}
 }
 
-// The whole way: keys with limits from a file, a request, the admin API, and a
-// quota that another balancer used up.
+// End to end: keys with limits from a file, a request, the admin API, and a quota that another
+// balancer used up.
 func TestKeyLimitsEndToEnd(t *testing.T) {
 	testkit.Slow(t)
 	const model = "llama"
@@ -639,7 +637,7 @@ func TestKeyLimitsEndToEnd(t *testing.T) {
 		return start(t, cfg, Options{})
 	}
 	one := node("lb-1", service.ReplicaConfig{ID: "us-0", URL: e.URL, Model: model})
-	two := node("lb-2") // serves nothing, which costs nothing
+	two := node("lb-2") // serves nothing, so it costs nothing
 	hc := client(t)
 	testkit.Eventually(t, "the first request is served", func() bool {
 		return ask(t, hc, one.public, model, "Authorization", "Bearer sk-b").status == http.StatusOK
@@ -656,7 +654,7 @@ func TestKeyLimitsEndToEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer res.Body.Close()
-	var told struct {
+	var body struct {
 		Complete bool
 		Usage    []struct {
 			Key, Region string
@@ -665,15 +663,15 @@ func TestKeyLimitsEndToEnd(t *testing.T) {
 			Today       *telemetry.Usage
 		}
 	}
-	if err := json.NewDecoder(res.Body).Decode(&told); err != nil || !told.Complete || len(told.Usage) == 0 {
-		t.Fatalf("usage %+v, %v", told, err)
+	if err := json.NewDecoder(res.Body).Decode(&body); err != nil || !body.Complete || len(body.Usage) == 0 {
+		t.Fatalf("usage %+v, %v", body, err)
 	}
-	if u := told.Usage[len(told.Usage)-1]; u.Key != "small" || u.Requests != 1 || u.Prompt != 7 || u.Today == nil || u.Today.OutputTokens != 3 {
+	if u := body.Usage[len(body.Usage)-1]; u.Key != "small" || u.Requests != 1 || u.Prompt != 7 || u.Today == nil || u.Today.OutputTokens != 3 {
 		t.Errorf("usage %+v, want one request of 7 and 3 tokens", u)
 	}
 }
 
-func TestNewKeysAreToldWithoutThem(t *testing.T) {
+func TestKeyChangesAreReportedWithoutKeys(t *testing.T) {
 	parse := func(text string) []service.APIKey {
 		keys, err := service.ParseKeys(text, service.KeyLimits{})
 		if err != nil {
@@ -683,12 +681,12 @@ func TestNewKeysAreToldWithoutThem(t *testing.T) {
 	}
 	was := parse("sk-a\nsk-b name=b\nsk-c")
 	for text, want := range map[string]string{
-		"":                               "nobody is asked for a key any more",
+		"":                               "API keys are no longer required",
 		"sk-a\nsk-d":                     "2 keys, 1 added, 2 removed",
 		"sk-a\nsk-b concurrent=2\nsk-c":  "3 keys, 0 added, 0 removed, 1 with other limits or attributes",
 		"sk-c concurrent=1\nsk-b name=b": "2 keys, 0 added, 1 removed, 1 with other limits or attributes",
 	} {
-		if got := newKeys(was, parse(text)); got != want {
+		if got := describeKeyChange(was, parse(text)); got != want {
 			t.Errorf("%q: %q, want %q", text, got, want)
 		}
 	}

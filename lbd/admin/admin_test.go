@@ -198,7 +198,7 @@ func TestRoutes(t *testing.T) {
 		{"POST", "/workers", `{"id":"us-1","url":"http://127.0.0.1:8202","model":"llama","epoch":1}`, 201, `"id":"us-1"`},
 		{"POST", "/workers", `{"url":"http://127.0.0.1:8202"}`, 201, `"id":"127.0.0.1:8202"`},
 		{"POST", "/workers", `{"id":"us-0","url":"http://127.0.0.1:8201","model":"llama","epoch":4}`, 200, `"added":false`},
-		{"POST", "/workers", `{"id":"us-0","url":"http://127.0.0.1:8201","model":"llama","epoch":3}`, 409, "older than the one held"},
+		{"POST", "/workers", `{"id":"us-0","url":"http://127.0.0.1:8201","model":"llama","epoch":3}`, 409, "older than the current one"},
 		{"POST", "/workers", `{"id":"p","url":"https://203.0.113.9"}`, 201, ""},
 		{"POST", "/workers", `{"id":"p","url":"http://gpu.internal:8000/prefix"}`, 201, ""},
 		{"POST", "/workers", `{"id":"x"`, 400, "reading the replica"},
@@ -232,7 +232,7 @@ func TestRoutes(t *testing.T) {
 
 		{"DELETE", "/workers/us-0", "", 200, `"removed":true`},
 		{"DELETE", "/workers/us-0?epoch=4", "", 200, ""},
-		{"DELETE", "/workers/us-0?epoch=3", "", 409, "older than the one held"},
+		{"DELETE", "/workers/us-0?epoch=3", "", 409, "older than the current one"},
 		{"DELETE", "/workers/us-0?epoch=x", "", 400, `got \"x\"`},
 		{"DELETE", "/workers/us-9", "", 404, `no replica has the id \"us-9\"`},
 		{"POST", "/remove_worker?url=http://127.0.0.1:8201/", "", 200, `"removed":true`},

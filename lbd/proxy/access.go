@@ -8,9 +8,9 @@ import (
 	"skyserve/lbd/openai"
 )
 
-// logged writes the request's one line of the log. What clients wrote is not in
-// it but for the request's id and the model's name; nor are keys.
-func (x *exchange) logged(status int, outcome string) {
+// logAccess writes the access log line of the request. Of what the client sent it contains only the
+// request's id and the model's name; it contains no keys.
+func (x *exchange) logAccess(status int, outcome string) {
 	log, level := x.rt.log, slog.LevelDebug
 	if x.rt.accessLog {
 		level = slog.LevelInfo
@@ -28,14 +28,14 @@ func (x *exchange) logged(status int, outcome string) {
 	if x.from != "" {
 		add(slog.String("from", x.from))
 	}
-	if d := x.sent.decision; d != nil {
-		add(slog.String("target", x.sent.target), slog.String("policy", d.Policy), slog.String("reason", d.Reason),
+	if d := x.current.decision; d != nil {
+		add(slog.String("target", x.current.target), slog.String("policy", d.Policy), slog.String("reason", d.Reason),
 			slog.Int("tries", d.Try+1), slog.Float64("queue_ms", millis(d.Queued)))
 	}
-	if !x.first.IsZero() {
-		add(slog.Float64("ttft_ms", millis(x.first.Sub(x.began))))
+	if !x.firstTokenAt.IsZero() {
+		add(slog.Float64("ttft_ms", millis(x.firstTokenAt.Sub(x.startedAt))))
 	}
-	add(slog.Float64("e2e_ms", millis(time.Since(x.began))))
+	add(slog.Float64("e2e_ms", millis(time.Since(x.startedAt))))
 	u := &x.answer.Usage
 	for _, n := range []struct {
 		key string
@@ -45,7 +45,7 @@ func (x *exchange) logged(status int, outcome string) {
 			add(slog.Int(n.key, n.Value))
 		}
 	}
-	if id := x.path.trace(); id != "" {
+	if id := x.spans.traceID(); id != "" {
 		add(slog.String("trace", id))
 	}
 	log.LogAttrs(ctx, level, "request", attrs...)

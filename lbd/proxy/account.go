@@ -11,77 +11,78 @@ import (
 	"skyserve/lbd/record"
 )
 
-// statusLabel is an HTTP status as a metric's label.
+// statusLabel returns an HTTP status as a metric label.
 func statusLabel(status int) string { return strconv.Itoa(status) }
 
-// token notes that n tokens passed at a time.
-func (x *exchange) token(now time.Time, n int) {
+// recordTokens records that n tokens were sent to the client at time now.
+func (x *exchange) recordTokens(now time.Time, n int) {
 	r := x.rt
-	if !x.talks {
-		x.talks = true
-		r.stepFor(&x.inFlight, core.Event{Kind: core.EventFirstToken}, x.firstAt(now))
+	if !x.sentToken {
+		x.sentToken = true
+		r.stepFor(&x.inFlight, core.Event{Kind: core.EventFirstToken}, x.recordFirstToken(now))
 	}
-	if x.first.IsZero() {
-		x.first = now
+	if x.firstTokenAt.IsZero() {
+		x.firstTokenAt = now
 		if x.from == "" {
-			ttft := now.Sub(x.began)
+			ttft := now.Sub(x.startedAt)
 			r.stats.ttft.add(r.Elapsed(), ttft)
 			x.itl = r.metrics.itl.WithLabelValues(x.model)
 			r.metrics.ttft.WithLabelValues(x.model, string(x.tier)).Observe(ttft.Seconds())
 		}
 	} else if x.itl != nil {
-		x.itl.Observe(now.Sub(x.latest).Seconds())
+		x.itl.Observe(now.Sub(x.latestTokenAt).Seconds())
 	}
-	x.latest = now
-	x.streamed(n)
+	x.latestTokenAt = now
+	x.countStreamed(n)
 }
 
-// firstAt notes in the request's record when its first token came; nil when one came
-// from another target before.
-func (x *exchange) firstAt(now time.Time) func(*record.Request) {
-	if !x.first.IsZero() {
+// recordFirstToken returns an edit of the request's record that stores the time of the first token; nil when an
+// earlier target sent one.
+func (x *exchange) recordFirstToken(now time.Time) func(*record.Request) {
+	if !x.firstTokenAt.IsZero() {
 		return nil
 	}
-	ttft := millis(now.Sub(x.began))
+	ttft := millis(now.Sub(x.startedAt))
 	return func(d *record.Request) { d.TTFTMillis = &ttft }
 }
 
-// streamed counts tokens where they were generated and for whom.
-func (x *exchange) streamed(n int) {
-	if x.counts.replica != nil {
-		x.counts.tokens().Add(int64(n))
+// countStreamed adds n tokens to the counts of the target that generated them and of this balancer's own
+// clients.
+func (x *exchange) countStreamed(n int) {
+	if x.servedBy.replica != nil {
+		x.servedBy.tokens().Add(int64(n))
 	}
 	if x.from == "" {
 		x.rt.stats.tokens.Add(int64(n))
 	}
 }
 
-// end closes the books on a request that core has done with.
-func (x *exchange) end(status int, state string) {
-	used := x.used(status, state)
-	x.settle(used)
+// finalize finishes the accounting of a request that core has finished with.
+func (x *exchange) finalize(status int, state string) {
+	used := x.computeUsage(status, state)
+	x.countTokens(used)
 	x.reservation.Settle(x.model, used, x.rt.Elapsed())
-	e2e := millis(time.Since(x.began))
+	e2e := millis(time.Since(x.startedAt))
 	x.rt.endInFlight(&x.inFlight, func(d *record.Request) {
 		d.State, d.Status, d.E2EMillis = state, status, &e2e
 		u := &x.answer.Usage
 		d.PromptTokens, d.CachedTokens, d.OutputTokens = u.Prompt.Ptr(), u.Cached.Ptr(), u.Output.Ptr()
 	})
-	x.close(status, state)
+	x.reportEnd(status, state)
 }
 
-// settle counts the tokens of a request: in points what its client asked for, by
-// the engine's figures where it gave them, else by the estimate and what was seen
-// pass; in metrics what engines computed of it.
-func (x *exchange) settle(used telemetry.Usage) {
+// countTokens counts the tokens of a request: in points what its client requested, by the engine's figures
+// if it reported any, otherwise by the estimate and the tokens seen in the stream; in metrics what
+// engines computed.
+func (x *exchange) countTokens(used telemetry.Usage) {
 	r, u := x.rt, &x.answer.Usage
 	output := x.outputTokens()
 	if unseen := output - x.answer.Tokens; unseen > 0 {
-		x.streamed(unseen)
+		x.countStreamed(unseen)
 	}
 	prompt, cached := x.promptUsed()
-	if u.Prompt.Known && u.Cached.Known && x.counts.replica != nil {
-		c := x.counts.count
+	if u.Prompt.Known && u.Cached.Known && x.servedBy.replica != nil {
+		c := x.servedBy.count
 		c.hits.add(r.Elapsed(), prompt, cached)
 		c.prompt.Add(int64(prompt))
 		c.cached.Add(int64(cached))
@@ -101,8 +102,8 @@ func (x *exchange) settle(used telemetry.Usage) {
 	}
 }
 
-// promptUsed is how many tokens the prompt has, by the engine's word or else as
-// estimated, and how many of these came from the engine's cache.
+// promptUsed returns the number of tokens of the prompt, as reported by the engine or otherwise
+// estimated, and how many of them came from the engine's cache.
 func (x *exchange) promptUsed() (prompt, cached int) {
 	u := &x.answer.Usage
 	prompt = u.Prompt.Or(x.promptTokens)

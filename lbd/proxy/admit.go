@@ -19,94 +19,94 @@ import (
 	"skyserve/lbd/quota"
 )
 
-// origin is who sent a request.
+// origin describes the sender of a request.
 type origin struct {
 	from    string   // the peer that forwarded it, empty for a client's
-	hop     core.Hop // how far it had come
+	hop     core.Hop // how far the request has come
 	tenant  string
 	session string
-	// sessionAge is how long ago the session began, as the peer says; 0 = not known.
+	// sessionAge is the age of the session, as reported by the peer; 0 = not known.
 	sessionAge time.Duration
-	wait       time.Duration // how long a peer lets it be held here; 0 = as long as others
+	maxWait    time.Duration // maximum time in this queue, set by a peer; 0 = the default
 	tier       service.Tier
-	maxTier    service.Tier // the most urgent one that its key allows; empty = any
-	// fingerprint and kills are those of core.Request, from a peer; 0 = none.
+	maxTier    service.Tier // the most urgent tier that the key allows; empty = any
+	// fingerprint and kills are those of core.Request, sent by a peer; 0 = none.
 	fingerprint uint64
 	kills       int
-	// continueOff: the answer is not to be continued elsewhere; continued: it was,
-	// by the peer, so that only an engine that can go on with it will do.
+	// continueOff: the response must not be continued by another replica. continued: the peer has
+	// continued it, so only an engine that can continue a response may serve it.
 	continueOff, continued bool
-	wantsCounts            string // what the peer says of the usage so far with each event; empty = it wants none
-	// keyed: clients had to present keys when it came, so its Authorization is ours.
-	keyed   bool
-	account *quota.Account // of the key that a client presented; nil where none is asked for
+	requestedCounts        string // what the peer requests about the usage so far in each event; empty = nothing
+	// keyed: clients had to present keys when the request arrived, so its Authorization header is
+	// ours.
+	keysRequired bool
+	account      *quota.Account // of the key that a client presented; nil where no key is required
 }
 
-// maxSpan bounds what a peer may say of a session's age, as no queue looks
-// further back, and of the wait.
-const maxSpan = 24 * time.Hour
+// maxPeerDuration limits the session age and the wait that a peer may send. No queue looks further back.
+const maxPeerDuration = 24 * time.Hour
 
-// parseSpan reads headerSessionAge and headerWait: 0 when it is missing or
+// parseMillis parses headerSessionAge and headerWait. It returns 0 if the header is missing or
 // malformed.
-func parseSpan(ms string) time.Duration {
+func parseMillis(ms string) time.Duration {
 	n, err := strconv.ParseUint(ms, 10, 63)
 	if err != nil {
 		return 0
 	}
-	return time.Duration(min(n, uint64(maxSpan/time.Millisecond))) * time.Millisecond
+	return time.Duration(min(n, uint64(maxPeerDuration/time.Millisecond))) * time.Millisecond
 }
 
-// requestID is the client's id when it is fit to be one, else a new one.
+// requestID returns the client's id if it is valid, otherwise a new one.
 func requestID(given string) string {
-	if given != "" && len(given) <= maxRequestID && strings.IndexFunc(given, unfit) < 0 {
+	if given != "" && len(given) <= maxRequestID && strings.IndexFunc(given, invalidIDRune) < 0 {
 		return given
 	}
 	return fmt.Sprintf("req-%016x%08x", rand.Uint64(), rand.Uint32())
 }
 
-// unfit says whether a character may not be part of a request id.
-func unfit(c rune) bool { return c <= ' ' || c > '~' }
+// invalidIDRune reports whether a character is not allowed in a request id.
+func invalidIDRune(c rune) bool { return c <= ' ' || c > '~' }
 
 func errUnauthorized() *openai.Error {
 	return &openai.Error{
 		Status: http.StatusUnauthorized, Kind: openai.TypeAuth, Code: "invalid_api_key",
-		Message: "no valid API key was given: send one as 'Authorization: Bearer KEY'",
+		Message: "missing or invalid API key: send one as 'Authorization: Bearer KEY'",
 	}
 }
 
-// errTier answers a request for a tier above what its key allows. It is not lowered: a
-// client that counts on a first token within a second shall know.
-func errTier(asked, most service.Tier) *openai.Error {
+// errTier rejects a request for a tier above what its key allows. The tier is not lowered silently: a
+// client that relies on a first token within a second must know.
+func errTier(requested, limit service.Tier) *openai.Error {
 	return &openai.Error{
 		Status: http.StatusForbidden, Kind: openai.TypePermission, Code: "tier_not_allowed", Param: headerTier,
-		Message: fmt.Sprintf("header %s: this API key may ask for %s at most, got %s: leave the header out or name a tier that is less urgent", headerTier, most, asked),
+		Message: fmt.Sprintf("header %s: this API key allows tier %s at most, got %s: omit the header or use a less urgent tier", headerTier, limit, requested),
 	}
 }
 
-// identify tells a peer's request from a client's and reads what its headers
-// say. What only balancers may say is not heard from anybody else.
+// identify distinguishes requests of peers from those of clients and parses their headers. Headers
+// reserved for balancers are ignored from anybody else.
 func (r *Runtime) identify(req *http.Request) (o origin, refused *openai.Error) {
 	var err error
 	h := req.Header
 	hop, from := core.Hop(h.Get(headerHop)), h.Get(headerFrom)
 	keys := r.keyring()
-	o.keyed = len(keys) > 0
+	o.keysRequired = len(keys) > 0
 	trusted := from != "" && validHop(hop) && peerAllowed(r.self.PeerToken, keys, req)
 	if trusted {
 		o.from, o.hop, o.tenant = from, hop, h.Get(headerTenant)
-		o.sessionAge, o.wait = parseSpan(h.Get(headerSessionAge)), parseSpan(h.Get(headerWait))
-		o.continued, o.wantsCounts = h.Get(headerContinued) != "", h.Get(headerCounts)
-		o.fingerprint, _ = strconv.ParseUint(h.Get(headerFingerprint), 16, 64) // 0 where there is none
+		o.sessionAge, o.maxWait = parseMillis(h.Get(headerSessionAge)), parseMillis(h.Get(headerWait))
+		o.continued, o.requestedCounts = h.Get(headerContinued) != "", h.Get(headerCounts)
+		o.fingerprint, _ = strconv.ParseUint(h.Get(headerFingerprint), 16, 64) // 0 if missing
 		o.kills = parseKills(h.Get(headerKills))
 	} else {
-		account, ok := admit(keys, h)
+		account, ok := authenticate(keys, h)
 		if !ok {
 			return o, errUnauthorized()
 		}
-		o.enterAs(account)
+		o.applyKey(account)
 	}
-	if word := h.Get(headerTier); word != "" || o.tier == "" {
-		o.tier, err = service.ParseTier(word)
+	if value := h.Get(headerTier); value != "" || o.tier == "" {
+		o.tier, err = service.ParseTier(value)
 	}
 	if err != nil {
 		return o, openai.Invalid(headerTier, "invalid_tier", "header "+headerTier+": "+err.Error())
@@ -114,18 +114,18 @@ func (r *Runtime) identify(req *http.Request) (o origin, refused *openai.Error) 
 	if o.tier.Above(o.maxTier) {
 		return o, errTier(o.tier, o.maxTier)
 	}
-	switch word := h.Get(headerContinue); strings.ToLower(word) {
+	switch value := h.Get(headerContinue); strings.ToLower(value) {
 	case "", continueOn:
 	case continueOff:
 		o.continueOff = true
 	default:
-		return o, openai.Invalid(headerContinue, "invalid_continue", fmt.Sprintf("header %s: unknown word %q: want on or off", headerContinue, word))
+		return o, openai.Invalid(headerContinue, "invalid_continue", fmt.Sprintf("header %s: must be on or off, got %q", headerContinue, value))
 	}
 	return o, nil
 }
 
-// enterAs takes over what a key says of its requests.
-func (o *origin) enterAs(a *quota.Account) {
+// applyKey applies the tenant and the tiers of a key.
+func (o *origin) applyKey(a *quota.Account) {
 	if a == nil {
 		return
 	}
@@ -137,9 +137,9 @@ func validHop(h core.Hop) bool {
 	return h == core.HopRegion || h == core.HopRemote || h == core.HopBoth
 }
 
-// session names the conversation or client that a request belongs to. It is a
-// hash: of bounded length, and no user's name gets into decisions and records. One
-// tenant's is never another's, whatever they call it. A peer has hashed it already.
+// setSession sets the conversation or client that a request belongs to. It is a hash: it has a bounded
+// length, and no user names appear in decisions and records. Sessions of different tenants never share
+// a hash. A peer has hashed it already.
 func (o *origin) setSession(req *http.Request, c *openai.Call) {
 	given := req.Header.Get(headerSession)
 	if o.from != "" && given != "" {
@@ -171,13 +171,13 @@ func sessionName(tenant string, cacheKey []byte, header string, user []byte, cli
 	return strconv.FormatUint(hash, 16)
 }
 
-// errBody is the answer to a body that could not be read.
+// errBody returns the error for a body that could not be read.
 func errBody(err error, limit int64) *openai.Error {
 	var tooLarge *http.MaxBytesError
 	if errors.As(err, &tooLarge) {
 		return &openai.Error{
 			Status: http.StatusRequestEntityTooLarge, Kind: openai.TypeInvalid, Code: "request_too_large",
-			Message: fmt.Sprintf("reading the request body: it is larger than %d bytes", limit),
+			Message: fmt.Sprintf("reading the request body: larger than %d bytes", limit),
 		}
 	}
 	if errors.Is(err, quota.ErrMemoryFull) || errors.Is(err, quota.ErrShareFull) {
@@ -186,47 +186,47 @@ func errBody(err error, limit int64) *openai.Error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return &openai.Error{
 			Status: http.StatusRequestTimeout, Kind: openai.TypeInvalid, Code: "request_timeout",
-			Message: "reading the request body: it did not come in time",
+			Message: "reading the request body: timed out",
 		}
 	}
 	return openai.Invalid("", "incomplete_body", "reading the request body: "+err.Error())
 }
 
-// understand parses a body and finds the model that it asks for.
-func (r *Runtime) understand(body []byte) (c openai.Call, stands openai.ResolvedModel, refused *openai.Error) {
+// resolveCall parses a body and resolves its model.
+func (r *Runtime) resolveCall(body []byte) (c openai.Call, resolved openai.ResolvedModel, refused *openai.Error) {
 	c, err := openai.ReadCall(body, r.seed)
-	var twofold *openai.AmbiguousKeyError
-	if errors.As(err, &twofold) {
-		return c, stands, openai.Invalid(twofold.Key, "ambiguous_key", "reading the request body: "+err.Error())
+	var ambiguous *openai.AmbiguousKeyError
+	if errors.As(err, &ambiguous) {
+		return c, resolved, openai.Invalid(ambiguous.Key, "ambiguous_key", "reading the request body: "+err.Error())
 	}
 	if err != nil {
-		return c, stands, openai.Invalid("", "invalid_json", "reading the request body as JSON: "+err.Error())
+		return c, resolved, openai.Invalid("", "invalid_json", "reading the request body as JSON: "+err.Error())
 	}
 	name, err := c.ModelName()
 	if err != nil {
-		return c, stands, r.errModel(err.Error())
+		return c, resolved, r.errModel(err.Error())
 	}
-	stands, known := r.models.Load().resolve(name)
+	resolved, known := r.models.Load().resolve(name)
 	if !known {
-		return c, stands, r.errModel("model: " + openai.Clip(name) + " is not served here")
+		return c, resolved, r.errModel("model: " + openai.Clip(name) + " does not exist")
 	}
-	return c, stands, nil
+	return c, resolved, nil
 }
 
-// maxListed is how many models an error lists.
+// maxListed is the maximum number of models that an error message lists.
 const maxListed = 20
 
 func (r *Runtime) errModel(message string) *openai.Error {
-	names := r.models.Load().list
+	names := r.models.Load().names
 	more := ""
 	if len(names) > maxListed {
 		more = fmt.Sprintf(" and %d more", len(names)-maxListed)
 		names = names[:maxListed]
 	}
 	if len(names) == 0 {
-		message += "; no model is served yet"
+		message += "; no models are available yet"
 	} else {
-		message += "; there is " + strings.Join(names, ", ") + more
+		message += "; available models: " + strings.Join(names, ", ") + more
 	}
 	return &openai.Error{Status: http.StatusNotFound, Kind: openai.TypeInvalid, Param: "model", Code: "model_not_found", Message: message}
 }

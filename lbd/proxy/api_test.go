@@ -56,7 +56,7 @@ func TestReady(t *testing.T) {
 	want := func(status int, why string) {
 		t.Helper()
 		if code, body := b.get("/readyz"); code != status || !strings.Contains(body, why) {
-			t.Errorf("readyz answers %d %q, want %d %q", code, body, status, why)
+			t.Errorf("readyz returns %d %q, want %d %q", code, body, status, why)
 		}
 	}
 	want(503, "no replica is attached")
@@ -66,12 +66,12 @@ func TestReady(t *testing.T) {
 	want(503, "no replica is ready and no peer can serve\n")
 	b.Step(core.Event{Kind: core.EventReplicaReport, Target: "us-0", Report: &core.Report{Reason: "dial tcp 10.0.0.7:8000: no route to host"}})
 	if _, body := b.get("/readyz"); strings.Contains(body, "10.0.0.7") {
-		t.Errorf("readyz, which asks nobody for a key, names a machine: %q", body)
+		t.Errorf("readyz, which requires no key, names a machine: %q", body)
 	}
 	b.report("us-0")
 	want(200, "ok")
 	if !b.DrainReplica("us-0") || b.DrainReplica("us-9") {
-		t.Error("draining does not tell a known replica from an unknown one")
+		t.Error("draining does not distinguish a known replica from an unknown one")
 	}
 	want(503, "draining")
 }
@@ -101,7 +101,7 @@ func TestMalformedBodies(t *testing.T) {
 	} {
 		got := expect(t, b.post(chatPath, body), http.StatusBadRequest, "invalid_json")
 		if message, _, _ := apiErrorOf(t, got); !strings.HasSuffix(message, found) {
-			t.Errorf("%q is answered %q, want ... %q", body, message, found)
+			t.Errorf("%q returns %q, want ... %q", body, message, found)
 		}
 	}
 	if c := b.View().Counts; c.Arrived != 0 {
@@ -113,11 +113,11 @@ func TestUnknownModels(t *testing.T) {
 	b := start(t, testOptions(t))
 	for body, found := range map[string]string{
 		`{"messages":[]}`: "found nothing", `{"model":7}`: `found "7"`, `{"model":null}`: `found "null"`,
-		`{"model":"gpt-9"}`: `"gpt-9" is not served here`, `{"model":"Chat-Small"}`: "is not served here",
+		`{"model":"gpt-9"}`: `"gpt-9" does not exist`, `{"model":"Chat-Small"}`: "does not exist",
 	} {
 		got := expect(t, b.post(chatPath, body), http.StatusNotFound, "model_not_found")
-		if message, _, _ := apiErrorOf(t, got); !contains(message, found, "there is chat-small, "+testModel) {
-			t.Errorf("%s is answered %q", body, message)
+		if message, _, _ := apiErrorOf(t, got); !contains(message, found, "available models: chat-small, "+testModel) {
+			t.Errorf("%s returns %q", body, message)
 		}
 	}
 }
@@ -133,8 +133,9 @@ func TestPreviousResponse(t *testing.T) {
 	}
 }
 
-// Who is refused and sends nothing of the body that was promised holds no connection.
-func TestBodyOfARefusedRequest(t *testing.T) {
+// A client whose request is rejected and that sends nothing of the declared body keeps no connection
+// open.
+func TestBodyOfRejectedRequest(t *testing.T) {
 	o := testOptions(t)
 	o.Keys, o.Limits.Body = apiKeys("sk"), 20*time.Millisecond
 	b := start(t, o)
@@ -143,7 +144,7 @@ func TestBodyOfARefusedRequest(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_ = conn.SetDeadline(time.Now().Add(5 * time.Second)) // only to end a test that fails
+		_ = conn.SetDeadline(time.Now().Add(5 * time.Second)) // only to end a failing test
 		_, _ = io.WriteString(conn, "POST "+path+" HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
 		answer, err := io.ReadAll(conn)
 		if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 "+status) {
@@ -153,7 +154,7 @@ func TestBodyOfARefusedRequest(t *testing.T) {
 	}
 }
 
-func TestTooLarge(t *testing.T) {
+func TestTooLargeBody(t *testing.T) {
 	testkit.Slow(t)
 	b := start(t, testOptions(t))
 	b.attach("us-0", engine(t, whole(plainReply)))
@@ -163,7 +164,7 @@ func TestTooLarge(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		_, _ = io.WriteString(conn, "POST "+chatPath+" HTTP/1.1\r\nHost: x\r\nContent-Length: 20971520\r\n\r\n") // and not a byte of it
+		_, _ = io.WriteString(conn, "POST "+chatPath+" HTTP/1.1\r\nHost: x\r\nContent-Length: 20971520\r\n\r\n") // and no byte of it
 		answer, err := io.ReadAll(conn)
 		if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 413 ") || !contains(string(answer), "request_too_large", "Connection: close") {
 			t.Errorf("got %q, %v", answer, err)
@@ -181,7 +182,7 @@ func TestTooLarge(t *testing.T) {
 			if !errors.As(err, &op) {
 				t.Fatal(err)
 			}
-			return // cut off before it had read the answer
+			return // disconnected before it had read the response
 		}
 		expect(t, resp, http.StatusRequestEntityTooLarge, "request_too_large")
 	})
@@ -227,11 +228,11 @@ func TestKeys(t *testing.T) {
 		}
 		expect(t, b.post(chatPath, plainBody, header), status, code)
 		if got, _ := b.get("/v1/models", header); got != status {
-			t.Errorf("%s: /v1/models answers %d, want %d", header, got, status)
+			t.Errorf("%s: /v1/models returns %d, want %d", header, got, status)
 		}
 	}
 	if got, _ := b.get("/healthz"); got != 200 {
-		t.Errorf("healthz wants a key: %d", got)
+		t.Errorf("healthz requires a key: %d", got)
 	}
 	if c := b.settled(); c.Arrived != 2 {
 		t.Errorf("counts %+v, want two arrivals", c)

@@ -17,8 +17,8 @@ import (
 	"skyserve/lbd/openai"
 )
 
-// rawEngine is a replica that answers every request with the same bytes and then
-// closes the connection.
+// rawEngine is a replica that responds to every request with the same bytes and then closes the
+// connection.
 func rawEngine(t *testing.T, answer string) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -58,7 +58,7 @@ func zipped(text string) string {
 	return b.String()
 }
 
-// answered is an answer as it goes over the wire.
+// answered returns a raw response.
 func answered(status, contentType, body string, headers ...string) string {
 	head := "HTTP/1.1 " + status + "\r\nContent-Type: " + contentType + "\r\n"
 	for _, h := range headers {
@@ -67,7 +67,7 @@ func answered(status, contentType, body string, headers ...string) string {
 	return head + fmt.Sprintf("Content-Length: %d\r\n\r\n", len(body)) + body
 }
 
-// streamed is a stream in one chunk, with the end that chunks have or without.
+// streamed returns a stream in one chunk, with or without the last chunk.
 func streamed(events string, ends bool) string {
 	end := ""
 	if ends {
@@ -76,37 +76,37 @@ func streamed(events string, ends bool) string {
 	return fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n%s", len(events), events, end)
 }
 
-// brokenEngines are answers that are none, before anything of them reached the
-// client: another replica serves the request, and where there is none it fails.
+// brokenEngines are invalid responses, before anything of them reached the client: another replica
+// serves the request; without one it fails.
 func brokenEngines() map[string]string {
 	const events, json = "text/event-stream", "application/json"
 	return map[string]string{
-		"nothing":                    "",
-		"no HTTP":                    "hello\r\n\r\n",
-		"half a header":              "HTTP/1.1 200 OK\r\nContent-Ty",
-		"a header without a body":    "HTTP/1.1 200 OK\r\nContent-Type: " + json + "\r\nContent-Length: 99\r\n\r\n",
-		"a stream without a body":    "HTTP/1.1 200 OK\r\nContent-Type: " + events + "\r\nTransfer-Encoding: chunked\r\n\r\n",
-		"a stream of nothing":        answered("200 OK", events, ""),
-		"a stream of half a line":    streamed(`data: {"choi`, true),
-		"a length that is too long":  "HTTP/1.1 200 OK\r\nContent-Type: " + json + "\r\nContent-Length: 9999\r\n\r\n" + plainReply,
-		"a length that is too short": "HTTP/1.1 200 OK\r\nContent-Type: " + json + "; charset=utf-8\r\nContent-Length: 50\r\n\r\n" + plainReply,
-		"two lengths":                answered("200 OK", json, plainReply, "Content-Length: 7"),
-		"a length below zero":        "HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n" + plainReply,
-		"empty JSON":                 answered("200 OK", json, ""),
-		"half of its JSON":           answered("200 OK", json, plainReply[:60]),
-		"200 and nothing else":       "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
-		"204":                        "HTTP/1.1 204 No Content\r\n\r\n",
-		"205":                        "HTTP/1.1 205 Reset Content\r\nContent-Length: 0\r\n\r\n",
-		"101":                        "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n",
-		"a redirect":                 answered("307 Temporary Redirect", "text/plain", "", "Location: http://10.0.0.1/internal"),
-		"a status of none":           answered("999 Odd", "text/plain", "odd"),
-		"a compressed stream":        answered("200 OK", events, zipped(chunk("a")+doneEvent), "Content-Encoding: gzip"),
-		"an error under 200":         answered("200 OK", json, `{"error":{"message":"CUDA out of memory","code":500}}`),
-		"an error in the stream":     streamed(`data: {"error":{"message":"engine died","code":500}}`+"\n\n", true),
-		"NUL in a header":            "HTTP/1.1 200 OK\r\nX-A: a\x00b\r\nContent-Length: 0\r\n\r\n",
-		"a header of 2 MB":           "HTTP/1.1 200 OK\r\nX-A: " + strings.Repeat("a", 2<<20) + "\r\nContent-Length: 0\r\n\r\n",
-		"headers without end":        "HTTP/1.1 200 OK\r\n" + strings.Repeat("A: 1\r\n", 2000) + "\r\n",
-		"bare line feeds":            "HTTP/1.1 200 OK\nContent-Length: 2\n\n{}",
+		"empty response":                 "",
+		"no HTTP":                        "hello\r\n\r\n",
+		"truncated header":               "HTTP/1.1 200 OK\r\nContent-Ty",
+		"a header without a body":        "HTTP/1.1 200 OK\r\nContent-Type: " + json + "\r\nContent-Length: 99\r\n\r\n",
+		"a stream without a body":        "HTTP/1.1 200 OK\r\nContent-Type: " + events + "\r\nTransfer-Encoding: chunked\r\n\r\n",
+		"an empty stream":                answered("200 OK", events, ""),
+		"a truncated stream":             streamed(`data: {"choi`, true),
+		"a length longer than the body":  "HTTP/1.1 200 OK\r\nContent-Type: " + json + "\r\nContent-Length: 9999\r\n\r\n" + plainReply,
+		"a length shorter than the body": "HTTP/1.1 200 OK\r\nContent-Type: " + json + "; charset=utf-8\r\nContent-Length: 50\r\n\r\n" + plainReply,
+		"two lengths":                    answered("200 OK", json, plainReply, "Content-Length: 7"),
+		"a negative length":              "HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n" + plainReply,
+		"empty JSON":                     answered("200 OK", json, ""),
+		"truncated JSON":                 answered("200 OK", json, plainReply[:60]),
+		"200 and nothing else":           "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+		"204":                            "HTTP/1.1 204 No Content\r\n\r\n",
+		"205":                            "HTTP/1.1 205 Reset Content\r\nContent-Length: 0\r\n\r\n",
+		"101":                            "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n",
+		"a redirect":                     answered("307 Temporary Redirect", "text/plain", "", "Location: http://10.0.0.1/internal"),
+		"an invalid status":              answered("999 Odd", "text/plain", "odd"),
+		"a compressed stream":            answered("200 OK", events, zipped(chunk("a")+doneEvent), "Content-Encoding: gzip"),
+		"an error under 200":             answered("200 OK", json, `{"error":{"message":"CUDA out of memory","code":500}}`),
+		"an error in the stream":         streamed(`data: {"error":{"message":"engine died","code":500}}`+"\n\n", true),
+		"NUL in a header":                "HTTP/1.1 200 OK\r\nX-A: a\x00b\r\nContent-Length: 0\r\n\r\n",
+		"a header of 2 MB":               "HTTP/1.1 200 OK\r\nX-A: " + strings.Repeat("a", 2<<20) + "\r\nContent-Length: 0\r\n\r\n",
+		"too many headers":               "HTTP/1.1 200 OK\r\n" + strings.Repeat("A: 1\r\n", 2000) + "\r\n",
+		"bare line feeds":                "HTTP/1.1 200 OK\nContent-Length: 2\n\n{}",
 	}
 }
 
@@ -122,7 +122,7 @@ func (b *balancer) free() {
 	}
 }
 
-func TestBadEnginesAreReplaced(t *testing.T) {
+func TestFaultyEnginesAreRetried(t *testing.T) {
 	for name, answer := range brokenEngines() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -131,20 +131,20 @@ func TestBadEnginesAreReplaced(t *testing.T) {
 			b.attach("us-1", engine(t, speakRaw(chunk("x")+doneEvent)))
 			resp := b.post(chatPath, streamBody)
 			if got := expect(t, resp, http.StatusOK, ""); got != chunk("x")+doneEvent || resp.Header.Get(headerReplica) != "us-1" {
-				t.Errorf("%s answered %q", resp.Header.Get(headerReplica), got)
+				t.Errorf("%s returned %q", resp.Header.Get(headerReplica), got)
 			}
 			b.free()
 		})
 	}
 }
 
-func TestBadEnginesAlone(t *testing.T) {
+func TestOnlyFaultyEngines(t *testing.T) {
 	for name, answer := range brokenEngines() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			for _, body := range []string{streamBody, plainBody} {
 				o := roundRobin(t)
-				o.Core.RetryWait = 0 // it is asked again at once: when is core's to test
+				o.Core.RetryWait = 0 // it is retried at once: core's tests check the wait
 				b := start(t, o)
 				b.attach("us-0", rawEngine(t, answer))
 				resp := b.post(chatPath, body)
@@ -159,29 +159,29 @@ func TestBadEnginesAlone(t *testing.T) {
 	}
 }
 
-// What an engine says, odd as it may be, is its client's to judge.
-func TestOddAnswersPassUnchanged(t *testing.T) {
+// Unusual responses of an engine are forwarded as they are.
+func TestUnusualResponsesAreUnchanged(t *testing.T) {
 	big := chunk(strings.Repeat("x", 1<<20)) + doneEvent
 	for name, c := range map[string]struct {
 		answer, body string
 		status       int
 	}{
-		"JSON under another name":     {answered("200 OK", "text/html", plainReply), plainReply, 200},
-		"JSON for a stream":           {answered("200 OK", "application/json", plainReply), plainReply, 200},
-		"JSON with more behind":       {answered("200 OK", "application/json", plainReply+" and more"), plainReply + " and more", 200},
-		"JSON with what JSON has not": {answered("200 OK", "application/json", `{"x":NaN}`), `{"x":NaN}`, 200},
-		"a complaint under 200":       {answered("200 OK", "application/json", `{"error":{"message":"no","code":400}}`), `{"error":{"message":"no","code":400}}`, 200},
-		"no JSON under 400":           {answered("400 Bad Request", "application/json", "no"), "no", 400},
-		"no type":                     {"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", "hi", 200},
-		"no length":                   {"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n" + plainReply, plainReply, 200},
-		"HTTP/1.0":                    {"HTTP/1.0 200 OK\r\nContent-Type: application/json\r\n\r\n" + plainReply, plainReply, 200},
-		"a hint before":               {"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + answered("200 OK", "application/json", plainReply), plainReply, 200},
-		"compressed":                  {answered("200 OK", "application/json", zipped(plainReply), "Content-Encoding: gzip"), zipped(plainReply), 200},
-		"an event of 1 MB":            {streamed(big, true), big, 200},
-		"a stream that is over":       {streamed(doneEvent, true), doneEvent, 200},
-		"events that are no JSON":     {streamed("data: hello\n\nhello\n\n: hi\n\n"+doneEvent, true), "data: hello\n\nhello\n\n: hi\n\n" + doneEvent, 200},
-		"a refusal of a stream":       {answered("404 Not Found", "text/event-stream", "data: no\n\n"), "data: no\n\n", 404},
-		"a status that nobody knows":  {answered("299 Odd", "text/plain", "odd"), "odd", 299},
+		"JSON as text/html":         {answered("200 OK", "text/html", plainReply), plainReply, 200},
+		"JSON for a stream":         {answered("200 OK", "application/json", plainReply), plainReply, 200},
+		"JSON with trailing text":   {answered("200 OK", "application/json", plainReply+" and more"), plainReply + " and more", 200},
+		"JSON with NaN":             {answered("200 OK", "application/json", `{"x":NaN}`), `{"x":NaN}`, 200},
+		"an error field under 200":  {answered("200 OK", "application/json", `{"error":{"message":"no","code":400}}`), `{"error":{"message":"no","code":400}}`, 200},
+		"text under 400":            {answered("400 Bad Request", "application/json", "no"), "no", 400},
+		"no type":                   {"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", "hi", 200},
+		"no length":                 {"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n" + plainReply, plainReply, 200},
+		"HTTP/1.0":                  {"HTTP/1.0 200 OK\r\nContent-Type: application/json\r\n\r\n" + plainReply, plainReply, 200},
+		"early hints":               {"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + answered("200 OK", "application/json", plainReply), plainReply, 200},
+		"compressed":                {answered("200 OK", "application/json", zipped(plainReply), "Content-Encoding: gzip"), zipped(plainReply), 200},
+		"an event of 1 MB":          {streamed(big, true), big, 200},
+		"a stream with only [DONE]": {streamed(doneEvent, true), doneEvent, 200},
+		"events without JSON":       {streamed("data: hello\n\nhello\n\n: hi\n\n"+doneEvent, true), "data: hello\n\nhello\n\n: hi\n\n" + doneEvent, 200},
+		"a 404 as a stream":         {answered("404 Not Found", "text/event-stream", "data: no\n\n"), "data: no\n\n", 404},
+		"an unknown status":         {answered("299 Odd", "text/plain", "odd"), "odd", 299},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -196,13 +196,13 @@ func TestOddAnswersPassUnchanged(t *testing.T) {
 	}
 }
 
-// A stream that goes wrong once it has begun ends in an error event, never in
-// silence and never in an end that it did not have.
-func TestStreamsThatGoWrong(t *testing.T) {
+// A stream that fails after it has started ends in an error event, never silently and never as if it
+// were complete.
+func TestFaultyStreams(t *testing.T) {
 	for name, events := range map[string]string{
-		"no JSON and no end": "data: hello\n\n",
-		"lines without data": "hello\n\nevent: x\n\n",
-		"an end in the word": "data: [DONE\n\n",
+		"no JSON and no [DONE]": "data: hello\n\n",
+		"lines without data":    "hello\n\nevent: x\n\n",
+		"truncated [DONE]":      "data: [DONE\n\n",
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, ends := range []bool{true, false} {
@@ -220,8 +220,8 @@ func TestStreamsThatGoWrong(t *testing.T) {
 	}
 }
 
-// An engine that sends its header and no more holds nobody longer than it may.
-func TestHeadersOnly(t *testing.T) {
+// An engine that sends only its header blocks nobody beyond the limit.
+func TestMemoryOfHeadersOnly(t *testing.T) {
 	testkit.Slow(t)
 	for contentType, body := range map[string]string{"text/event-stream": streamBody, "application/json": plainBody} {
 		t.Run(contentType, func(t *testing.T) {

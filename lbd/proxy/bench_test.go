@@ -17,13 +17,13 @@ import (
 	"skyserve/lbd/record"
 )
 
-// canned is a transport that answers from memory: what is left is the proxy.
-type canned struct {
+// cannedEngine is a transport that responds from memory, so that only the proxy is measured.
+type cannedEngine struct {
 	contentType string
 	answer      string
 }
 
-func (c canned) RoundTrip(req *http.Request) (*http.Response, error) {
+func (c cannedEngine) RoundTrip(req *http.Request) (*http.Response, error) {
 	_, _ = io.Copy(io.Discard, req.Body)
 	_ = req.Body.Close()
 	return &http.Response{
@@ -32,7 +32,7 @@ func (c canned) RoundTrip(req *http.Request) (*http.Response, error) {
 	}, nil
 }
 
-// slowly gives one event at each read.
+// slowly returns one event per read.
 type slowly struct{ rest string }
 
 func (s *slowly) Read(p []byte) (int, error) {
@@ -48,7 +48,7 @@ func (s *slowly) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// sink is a client that takes everything.
+// sink is a client that accepts everything.
 type sink struct{ header http.Header }
 
 func (s *sink) Header() http.Header              { return s.header }
@@ -57,7 +57,7 @@ func (s *sink) WriteHeader(int)                  {}
 func (s *sink) Flush()                           {}
 func (s *sink) SetWriteDeadline(time.Time) error { return nil }
 
-// ready is a runtime with one replica that takes whatever comes.
+// ready returns a runtime with one replica that accepts every request.
 func ready(b *testing.B, transport http.RoundTripper, url string) *Runtime {
 	b.Helper()
 	p, err := policy.New("skylb")
@@ -90,38 +90,37 @@ func serveCanned(b *testing.B, rt *Runtime, body string) {
 	}
 }
 
-// BenchmarkRequest is the proxy's own work for a request, without sockets.
+// BenchmarkRequest measures the proxy's own work for a request, without sockets.
 func BenchmarkRequest(b *testing.B) {
 	for _, size := range []int{256, 4 << 10, 32 << 10} {
 		b.Run(fmt.Sprintf("prompt=%d", size), func(b *testing.B) {
-			serveCanned(b, ready(b, canned{"application/json", plainReply}, "http://engine"), promptBody(size, false))
+			serveCanned(b, ready(b, cannedEngine{"application/json", plainReply}, "http://engine"), promptBody(size, false))
 		})
 	}
 }
 
-// BenchmarkEvent is the proxy's own work for an event of a stream, without sockets.
+// BenchmarkEvent measures the proxy's own work for an event of a stream, without sockets.
 func BenchmarkEvent(b *testing.B) {
 	const events = 1000
 	answer := strings.Repeat(chunk(" word"), events) + doneEvent
-	serveCanned(b, ready(b, canned{"text/event-stream", answer}, "http://engine"), promptBody(256, true))
+	serveCanned(b, ready(b, cannedEngine{"text/event-stream", answer}, "http://engine"), promptBody(256, true))
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/events, "ns/event")
 }
 
-// BenchmarkCountedEvent is BenchmarkEvent where the engine tells the usage so far with
-// each event, which is hidden from the client.
+// BenchmarkCountedEvent is BenchmarkEvent with an engine that reports the usage so far in each event,
+// which is hidden from the client.
 func BenchmarkCountedEvent(b *testing.B) {
 	const events = 1000
 	var answer strings.Builder
 	for i := range events {
 		answer.WriteString(strings.Replace(chunk(" word"), "}]}\n", fmt.Sprintf(`}],"usage":{"prompt_tokens":100,"total_tokens":%d,"completion_tokens":%d}}`+"\n", 101+i, 1+i), 1))
 	}
-	serveCanned(b, ready(b, canned{"text/event-stream", answer.String() + doneEvent}, "http://engine"), promptBody(256, true))
+	serveCanned(b, ready(b, cannedEngine{"text/event-stream", answer.String() + doneEvent}, "http://engine"), promptBody(256, true))
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/events, "ns/event")
 }
 
-// BenchmarkThroughSockets sends requests through loopback to an engine that
-// does nothing; all parties share the processors. Without the proxy (direct) it
-// tells what client and engine take of it.
+// BenchmarkThroughSockets sends requests over loopback to an engine that does nothing; all parties
+// share the CPUs. Without the proxy (direct) it shows the share of client and engine.
 func BenchmarkThroughSockets(b *testing.B) {
 	for name, h := range map[string]http.HandlerFunc{"plain": whole(plainReply), "stream": speak("a", " b", " c", " d", " e", " f", " g", " h")} {
 		b.Run(name+"/direct", func(b *testing.B) {
@@ -143,12 +142,12 @@ func BenchmarkThroughSockets(b *testing.B) {
 
 // askAll sends one request after the other over one connection.
 func askAll(b *testing.B, url string, stream bool) {
-	ask := &http.Client{Transport: NewTransport(nil)}
-	defer ask.CloseIdleConnections()
+	lookup := &http.Client{Transport: NewTransport(nil)}
+	defer lookup.CloseIdleConnections()
 	body := promptBody(256, stream)
 	b.ReportAllocs()
 	for b.Loop() {
-		resp, err := ask.Post(url+chatPath, "application/json", strings.NewReader(body))
+		resp, err := lookup.Post(url+chatPath, "application/json", strings.NewReader(body))
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -157,10 +156,10 @@ func askAll(b *testing.B, url string, stream bool) {
 	}
 }
 
-// BenchmarkRequests is what it costs to look at the newest requests of a full
-// memory: all of it, and as one decision waits for it at most (hold).
+// BenchmarkRequests measures the cost of listing the newest requests of a full ring: in total, and the
+// longest time that a decision waits for it (hold).
 func BenchmarkRequests(b *testing.B) {
-	rt := ready(b, canned{"application/json", plainReply}, "http://engine")
+	rt := ready(b, cannedEngine{"application/json", plainReply}, "http://engine")
 	body := promptBody(256, false)
 	req := httptest.NewRequestWithContext(context.Background(), http.MethodPost, chatPath, nil)
 	for range rt.limits.Decisions {

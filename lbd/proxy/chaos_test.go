@@ -15,8 +15,8 @@ import (
 	"skyserve/lbd/core"
 )
 
-// moody is an engine that does something else each time, by a seed.
-func moody(seed uint64) http.HandlerFunc {
+// faultyEngine is an engine that fails in different ways, by a seed.
+func faultyEngine(seed uint64) http.HandlerFunc {
 	var mu sync.Mutex
 	random := rand.New(rand.NewPCG(seed, 1))
 	draw := func(n int) int {
@@ -36,8 +36,8 @@ func moody(seed uint64) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) { moods[draw(len(moods))](w, req) }
 }
 
-// bother sends requests, one after the other, and leaves some of them early.
-func bother(b *balancer, seed uint64, requests int) {
+// disturbClients sends requests, one after the other, and disconnects early from some of them.
+func disturbClients(b *balancer, seed uint64, requests int) {
 	random := rand.New(rand.NewPCG(seed, 2))
 	for range requests {
 		ctx, leave := context.WithCancel(context.Background())
@@ -84,8 +84,8 @@ func churn(ctx context.Context, b *balancer, urls map[string]string, seed uint64
 	}
 }
 
-// Whatever goes wrong, every request ends in exactly one way, no count is left
-// over, and the record repeats every decision.
+// Under random faults every request ends in exactly one way, all counts return to zero, and the record
+// replays every decision.
 func TestChaos(t *testing.T) {
 	for _, seed := range []uint64{1, 2} {
 		var record bytes.Buffer
@@ -103,7 +103,7 @@ func TestChaos(t *testing.T) {
 		b := serveWith(t, rt)
 		urls := map[string]string{"us-3": refusing(t)}
 		for i, id := range []string{"us-0", "us-1", "us-2"} {
-			urls[id] = engine(t, moody(seed+uint64(i)*100))
+			urls[id] = engine(t, faultyEngine(seed+uint64(i)*100))
 			b.attach(id, urls[id])
 		}
 		b.attach("us-3", urls["us-3"])
@@ -111,7 +111,7 @@ func TestChaos(t *testing.T) {
 		var churner, clients sync.WaitGroup
 		churner.Go(func() { churn(chaos, b, urls, seed) })
 		for i := range 8 {
-			clients.Go(func() { bother(b, seed*1000+uint64(i), 40) })
+			clients.Go(func() { disturbClients(b, seed*1000+uint64(i), 40) })
 		}
 		clients.Wait()
 		calm()
@@ -146,7 +146,7 @@ func TestTwoBalancersUnderChaos(t *testing.T) {
 	us, eu := pair(t, "secret")
 	for i, b := range []*balancer{us, eu} {
 		b.limits.FirstByte, b.limits.Answer, b.limits.Idle = 20*time.Millisecond, 20*time.Millisecond, 20*time.Millisecond
-		b.attach("r-0", engine(t, moody(uint64(i)+7)))
+		b.attach("r-0", engine(t, faultyEngine(uint64(i)+7)))
 	}
 	chaos, calm := context.WithCancel(context.Background())
 	var reporter, clients sync.WaitGroup
@@ -168,7 +168,7 @@ func TestTwoBalancersUnderChaos(t *testing.T) {
 		}
 	})
 	for i := range 6 {
-		clients.Go(func() { bother(us, uint64(i), 20) })
+		clients.Go(func() { disturbClients(us, uint64(i), 20) })
 	}
 	clients.Wait()
 	calm()

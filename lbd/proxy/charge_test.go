@@ -17,14 +17,14 @@ import (
 	"skyserve/lbd/core"
 )
 
-// generateEvery is the pace of the engine "paced": 50 tokens a second.
+// generateEvery is the pace of pacedEngine: 50 tokens per second.
 const generateEvery = 20 * time.Millisecond
 
 var maxTokensMember = regexp.MustCompile(`"max_tokens":(\d+)`)
 
-// paced is an engine that generates a token every 20 ms, as many as max_tokens allows,
-// else 5,000, of a prompt of 10.
-func paced(ctx context.Context, body string) (*http.Response, error) {
+// pacedEngine is an engine that generates a token every 20 ms, as many as max_tokens allows, otherwise
+// 5,000, for a prompt of 10.
+func pacedEngine(ctx context.Context, body string) (*http.Response, error) {
 	n := 5000
 	if m := maxTokensMember.FindStringSubmatch(body); m != nil {
 		n, _ = strconv.Atoi(m[1])
@@ -45,11 +45,11 @@ func paced(ctx context.Context, body string) (*http.Response, error) {
 	return &http.Response{Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(answer))}, nil
 }
 
-// pacedRuntime is a runtime with one replica, at the pace of that engine.
+// pacedRuntime returns a runtime with one replica, at the pace of that engine.
 func pacedRuntime(t *testing.T, o Options, engine func(context.Context, string) (*http.Response, error)) *balancer {
 	t.Helper()
-	o.Transport = hosts{"us-0": engine}
-	o.Limits.Silent, o.Limits.Answer = 24*time.Hour, 24*time.Hour // nobody probes it
+	o.Transport = hostTransport{"us-0": engine}
+	o.Limits.Silent, o.Limits.Answer = 24*time.Hour, 24*time.Hour // it is not probed
 	rt, err := New(o)
 	if err != nil {
 		t.Fatal(err)
@@ -67,7 +67,7 @@ func pacedRuntime(t *testing.T, o Options, engine func(context.Context, string) 
 	return b
 }
 
-// hangUp asks as the key's client and leaves after a while; 0 = when it has the answer.
+// hangUp sends a request with the client's key and disconnects after a while; 0 = after the response.
 func (b *balancer) hangUp(body string, after time.Duration) *httptest.ResponseRecorder {
 	ctx, leave := context.WithCancel(b.t.Context())
 	defer leave()
@@ -92,50 +92,50 @@ func bodyOf(stream bool, more string) string {
 	return fmt.Sprintf(`{"model":%q,"stream":%v%s,"messages":[{"role":"user","content":"hello"}]}`, testModel, stream, more)
 }
 
-// A client that hangs up uses what was generated until then, streamed or not, with a
-// bound or without: as much as one that reads to the end, and never more than it asked for.
-func TestHangingUpUsesWhatWasGenerated(t *testing.T) {
+// A client that disconnects is charged for what was generated until then, streamed or not, with or
+// without a token limit: as much as one that reads to the end, and never more than it requested.
+func TestCancelledRequestIsChargedForGenerated(t *testing.T) {
 	for name, c := range map[string]struct {
 		body     string
 		after    time.Duration
-		from, to int64 // tokens of answers
+		from, to int64 // tokens of responses
 	}{
-		"a stream":                            {bodyOf(true, `,"max_tokens":1000`), 10*time.Second + generateEvery/2, 500, 500},
-		"in one piece":                        {bodyOf(false, `,"max_tokens":1900`), 38*time.Second - generateEvery, 1700, 1900},
-		"in one piece, by half":               {bodyOf(false, `,"max_tokens":1900`), 19 * time.Second, 850, 1050},
-		"in one piece, without a bound":       {bodyOf(false, ``), 38 * time.Second, 1700, 2100},
-		"four answers at once":                {bodyOf(false, `,"n":4,"max_tokens":500`), 5 * time.Second, 900, 1100},
-		"before anything was generated":       {bodyOf(false, ``), time.Millisecond, 0, 1},
-		"a stream, before its first token":    {bodyOf(true, ``), time.Millisecond, 0, 0},
-		"in one piece, and the engine stands": {bodyOf(false, `,"max_tokens":100`), time.Hour, 100, 100},
+		"a stream":                         {bodyOf(true, `,"max_tokens":1000`), 10*time.Second + generateEvery/2, 500, 500},
+		"not streamed":                     {bodyOf(false, `,"max_tokens":1900`), 38*time.Second - generateEvery, 1700, 1900},
+		"not streamed, half way":           {bodyOf(false, `,"max_tokens":1900`), 19 * time.Second, 850, 1050},
+		"not streamed, no token limit":     {bodyOf(false, ``), 38 * time.Second, 1700, 2100},
+		"four parallel responses":          {bodyOf(false, `,"n":4,"max_tokens":500`), 5 * time.Second, 900, 1100},
+		"before anything was generated":    {bodyOf(false, ``), time.Millisecond, 0, 1},
+		"a stream, before its first token": {bodyOf(true, ``), time.Millisecond, 0, 0},
+		"not streamed, engine hangs":       {bodyOf(false, `,"max_tokens":100`), time.Hour, 100, 100},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			o := testOptions(t)
 			o.Keys = limited(t, "tokens_per_day=1000000")
-			stands := false
+			hangs := false
 			b := pacedRuntime(t, o, func(ctx context.Context, body string) (*http.Response, error) {
-				if stands {
-					return vanished(ctx, body)
+				if hangs {
+					return vanishedReplica(ctx, body)
 				}
-				return paced(ctx, body)
+				return pacedEngine(ctx, body)
 			})
-			for range 3 { // from which the pace is known
+			for range 3 { // to learn the pace
 				b.hangUp(bodyOf(false, `,"max_tokens":200`), 0)
 			}
 			before := b.usedBy("acme")
-			stands = strings.HasSuffix(name, "stands")
+			hangs = strings.HasSuffix(name, "hangs")
 			b.hangUp(c.body, c.after)
 			used := b.usedBy("acme").Minus(before)
 			if used.Requests != 1 || used.PromptTokens <= 0 || used.OutputTokens < c.from || used.OutputTokens > c.to {
-				t.Errorf("%s: used %+v, want %d to %d tokens of answers", name, used, c.from, c.to)
+				t.Errorf("%s: used %+v, want %d to %d output tokens", name, used, c.from, c.to)
 			}
 		})
 	}
 }
 
-// An answer in one piece that is not held back, as it is too long or its tenant has no
-// memory left, costs as much as any other.
-func TestAnswersThatAreNotReadAreCharged(t *testing.T) {
+// A non-streamed response that is not buffered, because it is too long or its tenant has no memory
+// left, costs as much as any other.
+func TestUnparsedResponsesAreCharged(t *testing.T) {
 	for name, prepare := range map[string]func(b *balancer){
 		"too long": func(b *balancer) { b.limits.MaxHeldAnswer = 16 },
 		"no memory left": func(b *balancer) {
@@ -150,8 +150,8 @@ func TestAnswersThatAreNotReadAreCharged(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			o := testOptions(t)
 			o.Keys = limited(t, "tokens_per_day=1000000")
-			b := pacedRuntime(t, o, paced)
-			for range 3 { // from which the pace is known
+			b := pacedRuntime(t, o, pacedEngine)
+			for range 3 { // to learn the pace
 				b.hangUp(bodyOf(false, `,"max_tokens":200`), 0)
 			}
 			before := b.usedBy("acme")
@@ -159,20 +159,20 @@ func TestAnswersThatAreNotReadAreCharged(t *testing.T) {
 			w := b.hangUp(bodyOf(false, `,"max_tokens":1900`), 0)
 			used := b.usedBy("acme").Minus(before)
 			if w.Code != http.StatusOK || used.Requests != 1 || used.OutputTokens < 1700 || used.OutputTokens > 1900 {
-				t.Errorf("%s: answered %d, used %+v, want 1,700 to 1,900 tokens of an answer", name, w.Code, used)
+				t.Errorf("%s: status %d, used %+v, want 1,700 to 1,900 output tokens", name, w.Code, used)
 			}
 		})
 	}
 }
 
-// Answers that are held open count against a quota while they run, and when their
-// client leaves before the end: five of 1,900 tokens do not fit into 2,000.
-func TestHeldOpenAnswersCountAgainstTheQuota(t *testing.T) {
+// Open responses count against a quota while they run, and when their client disconnects early: five
+// of 1,900 tokens do not fit into 2,000.
+func TestOpenResponsesCountAgainstQuota(t *testing.T) {
 	for _, more := range []string{``, `,"max_tokens":1900`} {
 		synctest.Test(t, func(t *testing.T) {
 			o := testOptions(t)
 			o.Keys = limited(t, "tokens_per_day=2600")
-			b := pacedRuntime(t, o, paced)
+			b := pacedRuntime(t, o, pacedEngine)
 			for range 3 {
 				b.hangUp(bodyOf(false, `,"max_tokens":100`), 0)
 			}
@@ -191,14 +191,14 @@ func TestHeldOpenAnswersCountAgainstTheQuota(t *testing.T) {
 	}
 }
 
-// What an answer has outgrown of its reservation is reserved while it runs, so that
-// what else the key asks for meanwhile is held against it.
-func TestAReservationGrowsWithItsAnswer(t *testing.T) {
+// What a response exceeds its reservation by is reserved while it runs, so that concurrent requests of
+// the key are limited by it.
+func TestReservationGrowsWithResponse(t *testing.T) {
 	for _, stream := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			o := testOptions(t)
 			o.Keys = limited(t, "tokens_per_day=2600")
-			b := pacedRuntime(t, o, paced)
+			b := pacedRuntime(t, o, pacedEngine)
 			for range 3 {
 				b.hangUp(bodyOf(false, `,"max_tokens":100`), 0)
 			}
@@ -224,8 +224,8 @@ func TestAReservationGrowsWithItsAnswer(t *testing.T) {
 	}
 }
 
-// Of an engine that puts several tokens into an event, events are not taken for tokens.
-func TestTokensOfEventsThatHoldSeveral(t *testing.T) {
+// If an engine puts several tokens into an event, events do not count as tokens.
+func TestEventsWithSeveralTokens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := testOptions(t)
 		o.Keys = limited(t, "")
@@ -246,9 +246,9 @@ func TestTokensOfEventsThatHoldSeveral(t *testing.T) {
 	})
 }
 
-// The core hears how much of an answer there was when its client leaves or its replica
-// fails, and a record of it repeats.
-func TestEndsTellWhatWasGenerated(t *testing.T) {
+// core receives how much of a response was generated when its client disconnects or its replica fails,
+// and the record replays it.
+func TestOutcomeReportsGeneratedTokens(t *testing.T) {
 	var record bytes.Buffer
 	synctest.Test(t, func(t *testing.T) {
 		o := testOptions(t)
@@ -260,7 +260,7 @@ func TestEndsTellWhatWasGenerated(t *testing.T) {
 				time.Sleep(4 * time.Second)
 				return nil, io.ErrUnexpectedEOF
 			}
-			return paced(ctx, body)
+			return pacedEngine(ctx, body)
 		})
 		b.hangUp(bodyOf(false, `,"max_tokens":200`), 0)
 		b.hangUp(bodyOf(true, ``), 2*time.Second+generateEvery/2)

@@ -40,27 +40,27 @@ func TestCompareProxyClientSeesDamage(t *testing.T) {
 	}{
 		{"whole", sized(body), false, ""},
 		{"whole, in chunks", chunked + chunks(body[:9], body[9:]) + end, false, ""},
-		{"another's", sized(other), false, "want the answer"},
-		{"a byte less", sized(body[:len(body)-1]), false, "want the answer"},
+		{"another request's", sized(other), false, "want the answer"},
+		{"a missing byte", sized(body[:len(body)-1]), false, "want the answer"},
 		{"cut off", sized(body)[:200], false, "unexpected EOF"},
 		{"another status", "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n", false, "want status 200"},
 		{"no length", ok + "\r\n" + body, false, "got neither"},
-		{"a length that is none", ok + "Content-Length: -1\r\n\r\n", false, "want a whole number"},
+		{"an invalid length", ok + "Content-Length: -1\r\n\r\n", false, "want a whole number"},
 		{"a field without a value", ok + "Content-Length\r\n\r\n", false, "want NAME: VALUE"},
 		{"a field without an end", ok + "X: " + strings.Repeat("x", 2*maxLine), false, "longer than"},
 		{"nothing", "", false, "EOF"},
 
 		{"stream", chunked + chunks(eventText(0), eventText(1), doneText) + end, true, ""},
 		{"stream in other pieces", chunked + chunks(eventText(0)[:20], eventText(0)[20:]+eventText(1)+doneText) + end, true, ""},
-		{"an event less", chunked + chunks(eventText(0), doneText) + end, true, "want 2 events, got 1"},
-		{"an event more", chunked + chunks(eventText(0), eventText(1), eventText(2), doneText) + end, true, "want 2 events, got 3"},
+		{"a missing event", chunked + chunks(eventText(0), doneText) + end, true, "want 2 events, got 1"},
+		{"an extra event", chunked + chunks(eventText(0), eventText(1), eventText(2), doneText) + end, true, "want 2 events, got 3"},
 		{"events in another order", chunked + chunks(eventText(1), eventText(0), doneText) + end, true, "after event 0"},
-		{"a usage that nobody asked for", chunked + chunks(eventText(0), eventText(1), usageText, doneText) + end, true, "after event 2"},
+		{"an unrequested usage", chunked + chunks(eventText(0), eventText(1), usageText, doneText) + end, true, "after event 2"},
 		{"no [DONE]", chunked + chunks(eventText(0), eventText(1)) + end, true, "after event 2"},
 		{"more than [DONE]", chunked + chunks(eventText(0), eventText(1), doneText, "x") + end, true, "after event 2"},
 		{"no end", chunked + chunks(eventText(0), eventText(1), doneText), true, "reading a chunk"},
 		{"a chunk without a size", chunked + "x\r\n", true, "want its size"},
-		{"a chunk that goes on", chunked + "3\r\nabcd\r\n", true, "want its end"},
+		{"a chunk longer than its size", chunked + "3\r\nabcd\r\n", true, "want its end"},
 		{"not in chunks", sized(eventText(0)), true, "want a stream in chunks"},
 	}
 	for _, c := range cases {
@@ -73,7 +73,7 @@ func TestCompareProxyClientSeesDamage(t *testing.T) {
 	}
 }
 
-// askDamaged asks a server that gives this answer to whatever it is asked.
+// askDamaged sends a request to a server that always returns this response.
 func askDamaged(job *clientJob, answer string) error {
 	u := newUser(job, 0)
 	conn, server := net.Pipe()
@@ -109,7 +109,7 @@ func TestCompareProxyRequestsShareWhatTurnsShare(t *testing.T) {
 	}
 }
 
-func TestCompareProxyLeavesNoProcess(t *testing.T) {
+func TestCompareProxyStopsProcesses(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	for _, how := range []string{"ended", "interrupted"} {

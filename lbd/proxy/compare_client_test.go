@@ -24,31 +24,31 @@ type clientJob struct {
 	Length      time.Duration // no request starts later than this
 	Stream      bool
 	Events      int    // of a stream
-	Hold        bool   // one stream a connection, which lasts until the engine ends it
-	Seed        uint16 // tells the rounds' conversations apart
+	Hold        bool   // one stream per connection, which lasts until the engine ends it
+	Seed        uint16 // makes the conversations of each round different
 }
 
-// clientResult is what came of a round.
+// clientResult is the result of a round.
 type clientResult struct {
 	Requests int
 	Events   int // of streams, without [DONE]
-	Reads    int // of the clients' sockets that brought something
+	Reads    int // reads of the clients' sockets that returned bytes
 	Took     time.Duration
-	Median   time.Duration // until the answer, or the first event of a stream, was there
+	Median   time.Duration // until the response, or the first event of a stream
 	P99      time.Duration
-	Failures []string // of each connection that failed; it asks no more
-	Held     int      // users without a failure; if Hold, all at the same time
+	Failures []string // of each connection that failed; it sends no further requests
+	Held     int      // users without a failure; if Hold, all concurrently
 }
 
-// Bounds of the client.
+// Limits of the client.
 const (
-	answerTimeout = time.Minute // an answer that takes longer has failed
-	openers       = 64          // held streams that are being opened at the same time
+	answerTimeout = time.Minute // a response that takes longer has failed
+	openers       = 64          // held streams that are being opened concurrently
 	shownFailures = 5
 )
 
-// runClient is the client's process: a job comes in; "ready" (or, when streams
-// are held, "held") goes out, a line comes in, and the result goes out.
+// runClient is the client's process: it reads a job, prints "ready" (or, when streams are held,
+// "held"), reads a line, and prints the result.
 func runClient(stdin io.Reader, stdout io.Writer) error {
 	in := bufio.NewReader(stdin)
 	var job clientJob
@@ -72,7 +72,7 @@ func runClient(stdin io.Reader, stdout io.Writer) error {
 	return json.NewEncoder(stdout).Encode(result)
 }
 
-// askInLoops lets each user ask, and ask again once it has its answer.
+// askInLoops lets each user send a request, and the next one after its response.
 func askInLoops(users []*compareUser, length time.Duration, in *bufio.Reader, stdout io.Writer) (clientResult, error) {
 	for _, u := range users {
 		if u.err = u.dial(); u.err == nil {
@@ -96,8 +96,7 @@ func askInLoops(users []*compareUser, length time.Duration, in *bufio.Reader, st
 	return sumUp(users, time.Since(began)), nil
 }
 
-// holdStreams opens a stream for each user, tells when all are there, and reads
-// them to their ends.
+// holdStreams opens a stream for each user, reports when all are open, and reads them to their ends.
 func holdStreams(users []*compareUser, in *bufio.Reader, stdout io.Writer) (clientResult, error) {
 	began := time.Now()
 	opening := make(chan struct{}, openers)
@@ -126,7 +125,7 @@ func holdStreams(users []*compareUser, in *bufio.Reader, stdout io.Writer) (clie
 	return sumUp(users, time.Since(began)), nil
 }
 
-// sumUp joins what the users saw.
+// sumUp merges the results of the users.
 func sumUp(users []*compareUser, took time.Duration) clientResult {
 	r := clientResult{Took: took}
 	var waits []time.Duration
@@ -149,7 +148,7 @@ func sumUp(users []*compareUser, took time.Duration) clientResult {
 	return r
 }
 
-// compareUser is one connection, and the one who asks over it.
+// compareUser is one connection and its user.
 type compareUser struct {
 	job     *clientJob
 	number  int
@@ -170,8 +169,8 @@ func newUser(job *clientJob, number int) *compareUser {
 	return &compareUser{job: job, number: number, request: cut(requestText(job, number%systemTexts))}
 }
 
-// requestText is a request of exactly bodySize bytes, with gaps for the
-// conversation, which stands before what its turns share, and the mark.
+// requestText is a request of exactly bodySize bytes, with gaps for the conversation, which precedes
+// what its turns share, and the mark.
 func requestText(job *clientJob, system int) string {
 	extra := `,"stream":` + strconv.FormatBool(job.Stream)
 	if job.Hold {
@@ -187,7 +186,7 @@ func requestHead() string {
 	return fmt.Sprintf("POST /v1/chat/completions HTTP/1.1\r\nHost: compare\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", bodySize)
 }
 
-// prose is text of so many bytes; different numbers give different texts.
+// prose returns text of a number of bytes; different numbers give different texts.
 func prose(size, number int) string {
 	words := []string{"amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "haven", "inlet", "jetty", "knoll", "lagoon", "meadow"}
 	var b strings.Builder
@@ -207,7 +206,7 @@ func (u *compareUser) dial() error {
 	return nil
 }
 
-// countedReads counts the reads that bring something.
+// countedReads counts the reads that return bytes.
 type countedReads struct {
 	r io.Reader
 	n *int
@@ -221,8 +220,8 @@ func (c countedReads) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// ask sends the next request and holds its answer against what it must be.
-// opened, if there is one, is called at the first event of a stream.
+// ask sends the next request and compares the response with the expected one. opened, if not nil, is
+// called at the first event of a stream.
 func (u *compareUser) ask(opened func()) error {
 	var conversation, mark [markDigits]byte
 	name := uint64(u.job.Seed)<<48 | uint64(u.number)<<32
@@ -250,7 +249,7 @@ func (u *compareUser) ask(opened func()) error {
 	return u.checkAnswer(h, mark[:], began)
 }
 
-// checkAnswer reads a whole answer.
+// checkAnswer reads a whole response.
 func (u *compareUser) checkAnswer(h chunkHead, mark []byte, began time.Time) error {
 	u.want = appendAnswer(u.want[:0], mark)
 	u.got = u.got[:0]
@@ -305,13 +304,13 @@ func (u *compareUser) checkStream(h chunkHead, mark []byte, began time.Time, ope
 				}
 			}
 		}
-		if u.job.Hold { // the next event may be as long in coming as the first
+		if u.job.Hold { // the next event may take as long as the first
 			_ = u.conn.SetDeadline(time.Now().Add(answerTimeout))
 		}
 	}
 }
 
-// takeEvent takes event number i off what came, if it is there whole.
+// takeEvent removes event number i from the received bytes, if it is complete.
 func (u *compareUser) takeEvent(mark []byte, i int) bool {
 	u.want = appendEvent(u.want[:0], mark, i)
 	if !bytes.HasPrefix(u.got, u.want) {
@@ -321,8 +320,8 @@ func (u *compareUser) takeEvent(mark []byte, i int) bool {
 	return true
 }
 
-// checkEnd makes sure that a stream that ended after so many events was whole:
-// what is left of it must be its [DONE] and no more.
+// checkEnd checks that a stream that ended after a number of events was complete: the remaining bytes
+// must be its [DONE] and nothing else.
 func (u *compareUser) checkEnd(events int, wait time.Duration) error {
 	if string(u.got) != doneText {
 		return fmt.Errorf("after event %d: want %q or [DONE], got %q", events, u.want, u.got)

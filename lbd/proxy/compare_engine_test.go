@@ -16,30 +16,30 @@ import (
 	"time"
 )
 
-// metricsPage is what an idle vLLM says of itself: the engine computes nothing,
-// so that only proxies are compared.
+// metricsPage is the metrics page of an idle vLLM: the engine computes nothing, so that only proxies
+// are compared.
 const metricsPage = "# TYPE vllm:num_requests_waiting gauge\nvllm:num_requests_waiting{model_name=\"compare\"} 0\n" +
 	"# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{model_name=\"compare\"} 0\n" +
 	"# TYPE vllm:kv_cache_usage_perc gauge\nvllm:kv_cache_usage_perc{model_name=\"compare\"} 0\n"
 
-// engineJob is what the engine's process is told first.
+// engineJob is the first message to the engine's process.
 type engineJob struct {
-	Replicas int           // how many addresses it listens on
+	Replicas int           // number of addresses it listens on
 	Events   int           // of a stream
 	Gap      time.Duration // between two events of a stream
 	HeldGap  time.Duration // between two events of a held stream
 }
 
-// compareEngine answers at once, on several addresses as if each were a replica.
+// compareEngine responds at once, on several addresses as if each were a replica.
 type compareEngine struct {
 	job engineJob
 
 	mu       sync.Mutex
-	released chan struct{} // closed when held streams shall end
+	released chan struct{} // closed to end held streams
 }
 
-// runEngine is the engine's process: it prints its addresses, ends the held
-// streams at each further line of stdin, and ends itself with it.
+// runEngine is the engine's process: it prints its addresses, ends the held streams at each further
+// line of stdin, and exits at the end of stdin.
 func runEngine(stdin io.Reader, stdout io.Writer) error {
 	in := bufio.NewReader(stdin)
 	e := &compareEngine{released: make(chan struct{})}
@@ -140,7 +140,7 @@ func (s *engineConn) chat() error {
 	return s.whole("200 OK", "application/json", s.piece)
 }
 
-// whole writes an answer in one write.
+// whole writes a response in one write.
 func (s *engineConn) whole(status, kind string, body []byte) error {
 	s.out = append(s.out[:0], "HTTP/1.1 "+status+"\r\nContent-Type: "+kind+"\r\nContent-Length: "...)
 	s.out = strconv.AppendInt(s.out, int64(len(body)), 10)
@@ -149,8 +149,8 @@ func (s *engineConn) whole(status, kind string, body []byte) error {
 	return err
 }
 
-// stream writes its events with a pause before each but the first, one write
-// each, so that each is a packet of its own.
+// stream writes its events with a pause before each but the first, one write each, so that each is a
+// separate packet.
 func (s *engineConn) stream(mark []byte) error {
 	released := (<-chan struct{})(nil)
 	gap, events := s.engine.job.Gap, s.engine.job.Events
@@ -176,7 +176,7 @@ func (s *engineConn) stream(mark []byte) error {
 	}
 }
 
-// event sends what is to be sent before it and one chunk.
+// event sends the buffered bytes and one chunk.
 func (s *engineConn) event(data []byte) error {
 	s.piece = data
 	s.out = append(strconv.AppendInt(s.out, int64(len(data)), 16), "\r\n"...)
@@ -186,7 +186,7 @@ func (s *engineConn) event(data []byte) error {
 	return err
 }
 
-// end sends the usage, if it was asked for as vLLM wants it, and the end.
+// end sends the usage, if it was requested as vLLM requires it, and the end.
 func (s *engineConn) end() error {
 	if bytes.Contains(s.body, []byte(`"include_usage":true`)) {
 		if err := s.event([]byte(usageText)); err != nil {

@@ -23,11 +23,11 @@ import (
 	"unsafe"
 )
 
-// roleVariable tells a process of this test's binary that it is a helper.
+// roleVariable tells a process of this test binary that it is a helper.
 const roleVariable = "SKYSERVE_COMPARE_ROLE"
 
-// Engine and client are processes of their own, so that neither their CPU time
-// nor their garbage collection counts as anybody else's.
+// Engine and client are separate processes, so that their CPU time and garbage collection are not
+// counted for others.
 func init() {
 	roles := map[string]func(io.Reader, io.Writer) error{"engine": runEngine, "client": runClient}
 	role, ok := roles[os.Getenv(roleVariable)]
@@ -44,22 +44,21 @@ func init() {
 // timeout is how long a process may take to start or to stop.
 const timeout = 20 * time.Second
 
-// group is a process with all that it starts, in a process group of its own.
+// group is a process and its children, in a separate process group.
 type group struct {
-	name   string
-	id     int // of the process group
-	log    string
-	stdin  io.WriteCloser
-	stdout *bufio.Reader
-	exited chan struct{}
-	stop   syscall.Signal // makes it end itself at once
-	forget func() bool    // stops the wait for an interrupt
-	gone   bool
+	name       string
+	id         int // of the process group
+	log        string
+	stdin      io.WriteCloser
+	stdout     *bufio.Reader
+	exited     chan struct{}
+	stop       syscall.Signal // makes it exit at once
+	forget     func() bool    // stops the wait for an interrupt
+	exitedChan bool
 }
 
-// startGroup starts a command that is ended with the test, whatever comes of
-// it. The signal stop makes it end itself at once; it comes also when this
-// process dies.
+// startGroup starts a command that is stopped at the end of the test in any case. The signal stop
+// makes it exit at once; it is also sent when this process dies.
 func startGroup(ctx context.Context, t *testing.T, stop syscall.Signal, environ []string, name, command string, args ...string) *group {
 	t.Helper()
 	g := &group{name: name, log: filepath.Join(t.TempDir(), name+".log"), exited: make(chan struct{}), stop: stop}
@@ -89,13 +88,13 @@ func startGroup(ctx context.Context, t *testing.T, stop syscall.Signal, environ 
 	return g
 }
 
-// end stops the group, by force if it must, and makes sure that nothing is left.
+// end stops the group, by force if necessary, and checks that nothing is left.
 func (g *group) end(t *testing.T) {
-	if g.gone {
+	if g.exitedChan {
 		return
 	}
-	g.gone = true
-	g.forget() // the number of the group may soon be another's
+	g.exitedChan = true
+	g.forget() // the number of the group may soon be reused
 	_ = g.stdin.Close()
 	for _, signal := range []syscall.Signal{g.stop, syscall.SIGKILL} {
 		_ = syscall.Kill(-g.id, signal)
@@ -110,13 +109,13 @@ func (g *group) end(t *testing.T) {
 	t.Errorf("stopping %s: processes %v are still there", g.name, members(g.id))
 }
 
-// lastWords is the end of what a process wrote to its stderr.
+// lastWords returns the end of a process's stderr.
 func (g *group) lastWords() string {
 	text, _ := os.ReadFile(g.log)
 	return string(text[max(0, len(text)-2000):])
 }
 
-// within asks until what it waits for holds, or the time is over.
+// within polls until the condition holds or the timeout ends.
 func within(limit time.Duration, holds func() bool) bool {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
@@ -132,27 +131,27 @@ func within(limit time.Duration, holds func() bool) bool {
 	}
 }
 
-// tell writes a value, or an empty line for nil, to a helper's stdin.
-func (g *group) tell(t *testing.T, v any) {
+// writeLine writes a value, or an empty line for nil, to a helper's stdin.
+func (g *group) writeLine(t *testing.T, v any) {
 	t.Helper()
 	line, err := json.Marshal(v)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := g.stdin.Write(append(line, '\n')); err != nil {
-		t.Fatalf("telling the %s: %v: %s", g.name, err, g.lastWords())
+		t.Fatalf("writing to the %s: %v: %s", g.name, err, g.lastWords())
 	}
 }
 
-// hear reads a line of a helper's stdout into v.
-func (g *group) hear(t *testing.T, v any) {
+// readLine reads a line of a helper's stdout into v.
+func (g *group) readLine(t *testing.T, v any) {
 	t.Helper()
 	if err := readJSONLine(g.stdout, v); err != nil {
-		t.Fatalf("hearing the %s: %v: %s", g.name, err, g.lastWords())
+		t.Fatalf("reading from the %s: %v: %s", g.name, err, g.lastWords())
 	}
 }
 
-// startHelper starts a helper and gives it its job.
+// startHelper starts a helper and sends it its job.
 func startHelper(ctx context.Context, t *testing.T, role string, job any) *group {
 	t.Helper()
 	self, err := os.Executable()
@@ -160,18 +159,18 @@ func startHelper(ctx context.Context, t *testing.T, role string, job any) *group
 		t.Fatal(err)
 	}
 	g := startGroup(ctx, t, syscall.SIGKILL, append(os.Environ(), roleVariable+"="+role), role, self)
-	g.tell(t, job)
+	g.writeLine(t, job)
 	return g
 }
 
-// members lists the processes of a group that live.
+// members lists the live processes of a group.
 func members(id int) []int {
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
 	var pids []int
 	for _, path := range stats {
 		stat, err := os.ReadFile(path)
 		if err != nil {
-			continue // it ended just now
+			continue // it has just ended
 		}
 		// The name, in parentheses, may hold anything; then come state, parent and group.
 		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
@@ -184,9 +183,9 @@ func members(id int) []int {
 	return pids
 }
 
-// cpu is the CPU time, user and system, that the processes of the group have
-// used. It is the sum of utime and stime in /proc/PID/stat, read from the clock
-// of the process, which has it in nanoseconds and not in hundredths of a second.
+// cpu returns the CPU time, user and system, of the processes of the group. It is the sum of utime and
+// stime in /proc/PID/stat, read from the clock of the process, which has a resolution of nanoseconds
+// and not hundredths of a second.
 func (g *group) cpu(t *testing.T) time.Duration {
 	t.Helper()
 	const scheduled = 2 // the clock of what the scheduler counted, of all threads
@@ -202,8 +201,8 @@ func (g *group) cpu(t *testing.T) time.Duration {
 	return sum
 }
 
-// rss is the resident memory of the group in bytes; what its processes share
-// counts for each of them.
+// rss returns the resident memory of the group in bytes; memory shared by its processes counts for
+// each of them.
 func (g *group) rss(t *testing.T) int64 {
 	t.Helper()
 	var pages int64
@@ -230,16 +229,16 @@ func (g *group) alive(t *testing.T) []int {
 	return pids
 }
 
-// raiseFileLimit lets this process and its children open as many files as the
-// system allows it, and says how many they are.
+// raiseFileLimit lets this process and its children open as many files as the system allows, and
+// returns that number.
 func raiseFileLimit(t *testing.T, wanted int) int {
 	t.Helper()
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
 		t.Fatal(err)
 	}
-	most := max(limit.Max, uint64(wanted))
-	for _, try := range []syscall.Rlimit{{Cur: most, Max: most}, {Cur: limit.Max, Max: limit.Max}} {
+	limit := max(limit.Max, uint64(wanted))
+	for _, try := range []syscall.Rlimit{{Cur: limit, Max: limit}, {Cur: limit.Max, Max: limit.Max}} {
 		if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &try); err == nil {
 			return int(min(try.Cur, 1<<30))
 		}
@@ -247,7 +246,7 @@ func raiseFileLimit(t *testing.T, wanted int) int {
 	return int(limit.Cur)
 }
 
-// machine describes where the figures come from.
+// machine describes the machine of the measurements.
 func machine() string {
 	load, _ := os.ReadFile("/proc/loadavg")
 	kernel, _ := os.ReadFile("/proc/sys/kernel/osrelease")
@@ -263,18 +262,18 @@ func machine() string {
 		strings.TrimSpace(string(kernel)), runtime.Version(), strings.Join(strings.Fields(string(load))[:3], " "))
 }
 
-// version is the first line that a command writes about itself.
+// version returns the first line of a command's version output.
 func version(t *testing.T, command string, args ...string) string {
 	t.Helper()
 	out, err := exec.Command(command, args...).CombinedOutput()
 	if err != nil {
-		t.Fatalf("asking %s for its version: %v: %s", command, err, out)
+		t.Fatalf("getting the version of %s: %v: %s", command, err, out)
 	}
 	line, _, _ := strings.Cut(string(out), "\n")
 	return line
 }
 
-// spread is a figure of several rounds.
+// spread is a figure measured in several rounds.
 type spread struct{ low, median, high float64 }
 
 func spreadOf(values []float64) spread {
@@ -282,10 +281,10 @@ func spreadOf(values []float64) spread {
 	return spread{s[0], s[len(s)/2], s[len(s)-1]}
 }
 
-// only shows the median.
+// only prints only the median.
 func (s spread) only(decimals int) string { return strconv.FormatFloat(s.median, 'f', decimals, 64) }
 
-// write shows the median and, behind it, the range.
+// write prints the median and the range.
 func (s spread) write(decimals int) string {
 	f := func(v float64) string { return strconv.FormatFloat(v, 'f', decimals, 64) }
 	return f(s.median) + " (" + f(s.low) + ".." + f(s.high) + ")"

@@ -18,21 +18,20 @@ import (
 	"time"
 )
 
-// rival is a kind of proxy that is compared.
+// rival is a kind of proxy in the comparison.
 type rival struct {
 	name  string
 	start func(ctx context.Context, t *testing.T, engines []string, streams int) contender
 }
 
-// contender is a rival that runs.
+// contender is a running rival.
 type contender struct {
 	*group
 	address string
 	admin   string // skyserve's admin address
 }
 
-// rivals are in the order in which each round goes through them; the first is
-// what the others are measured by.
+// rivals are in the order of each round; the others are measured relative to the first.
 func rivals() []rival {
 	return []rival{
 		{"nginx", startNginx},
@@ -42,8 +41,8 @@ func rivals() []rival {
 	}
 }
 
-// nginxConfig: one worker a core, as skyserve has a thread a core; connections
-// to the engine are kept, events are not held back, nothing is logged.
+// nginxConfig: one worker per core, as skyserve has a thread per core; connections to the engine are
+// kept open, events are not buffered, nothing is logged.
 const nginxConfig = `worker_processes %[1]d;
 worker_rlimit_nofile %[2]d;
 pid nginx.pid;
@@ -80,8 +79,8 @@ func startNginx(ctx context.Context, t *testing.T, engines []string, streams int
 	})
 }
 
-// haproxyConfig: one thread a core; connections to the engine are kept and
-// shared, events are not held back, nothing is logged.
+// haproxyConfig: one thread per core; connections to the engine are kept open and shared, events are
+// not buffered, nothing is logged.
 const haproxyConfig = `global
 	nbthread %[1]d
 	maxconn %[2]d
@@ -110,7 +109,7 @@ func startHaproxy(ctx context.Context, t *testing.T, engines []string, streams i
 	})
 }
 
-// startSkyserve starts a balancer with nothing set but its addresses and policy.
+// startSkyserve starts a balancer with defaults for everything but its addresses and policy.
 func startSkyserve(policy string) func(context.Context, *testing.T, []string, int) contender {
 	return func(ctx context.Context, t *testing.T, engines []string, _ int) contender {
 		binary, err := filepath.Abs(*binaryFlag)
@@ -129,8 +128,8 @@ func startSkyserve(policy string) func(context.Context, *testing.T, []string, in
 	}
 }
 
-// plainEnvironment is the environment without what would change how skyserve
-// runs, and with a state directory of its own.
+// plainEnvironment returns the environment without variables that change how skyserve runs, and with a
+// separate state directory.
 func plainEnvironment(t *testing.T) []string {
 	environ := []string{"SKYSERVE_HOME=" + t.TempDir()}
 	for _, v := range os.Environ() {
@@ -141,7 +140,7 @@ func plainEnvironment(t *testing.T) []string {
 	return environ
 }
 
-// await waits until the proxy has answered each replica's share of requests.
+// await waits until the proxy has served each replica's share of requests.
 func await(t *testing.T, c contender) contender {
 	t.Helper()
 	var err error
@@ -164,7 +163,7 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// answers asks one request over a connection of its own.
+// answers sends one request over a new connection and reports whether it succeeds.
 func answers(address string) error {
 	u := newUser(&clientJob{Address: address, Seed: 0xffff}, 0)
 	if err := u.dial(); err != nil {
@@ -174,7 +173,7 @@ func answers(address string) error {
 	return u.ask(nil)
 }
 
-// freeAddress is an address on this machine that nobody listens on.
+// freeAddress returns an unused address on this machine.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -210,7 +209,7 @@ func numbered(format string, values []string) string {
 	return b.String()
 }
 
-// needPrograms fails where what is compared is not there.
+// needPrograms fails if a program of the comparison is missing.
 func needPrograms(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{"nginx", "haproxy"} {
@@ -223,8 +222,8 @@ func needPrograms(t *testing.T) {
 	}
 }
 
-// saveProfile asks skyserve for a profile and writes it to a file; query is what
-// stands behind /debug/pprof/, length how long the profile takes.
+// saveProfile requests a profile from skyserve and writes it to a file; query is the path after
+// /debug/pprof/, length how long the profile takes.
 func (c contender) saveProfile(query string, length time.Duration, path string) error {
 	conn, err := net.Dial("tcp", c.admin)
 	if err != nil {
@@ -247,7 +246,7 @@ func (c contender) saveProfile(query string, length time.Duration, path string) 
 		return err
 	}
 	if !strings.Contains(h.first, " 200 ") {
-		return fmt.Errorf("asking for the profile %s: %s: %s", query, h.first, page)
+		return fmt.Errorf("getting the profile %s: %s: %s", query, h.first, page)
 	}
 	return os.WriteFile(path, page, 0o644)
 }

@@ -1,8 +1,8 @@
 //go:build compare && linux
 
-// Skyserve's balancer beside nginx and haproxy on the machine at hand, before
-// the same engine, which computes nothing. `make compare-proxy` runs it. Nothing
-// is asserted of times: what is asserted is that every answer was right.
+// Comparison of skyserve's balancer with nginx and haproxy on this machine, with the same engine,
+// which computes nothing. `make compare-proxy` runs it. It asserts no times, only that every response
+// was correct.
 package proxy_test
 
 import (
@@ -29,13 +29,13 @@ var (
 )
 
 const (
-	compareReplicas = 4               // addresses of the engine: something to choose between
+	compareReplicas = 4               // addresses of the engine, so that there is a choice
 	heldGap         = 2 * time.Second // between two events of a held stream
 	warmUp          = time.Second
 	idleLength      = 3 * time.Second
 	heldLength      = 3 * time.Second // each held stream has an event within it
-	fewStreams      = 100             // with fewer, what a stream takes is lost in what else varies
-	spareFiles      = 1000            // what a proxy opens beyond two sockets a stream
+	fewStreams      = 100             // with fewer, noise hides the cost of a stream
+	spareFiles      = 1000            // what a proxy opens beyond two sockets per stream
 	profileLength   = 10 * time.Second
 )
 
@@ -53,14 +53,14 @@ var loads = []load{
 	{"streams", true, 64},
 }
 
-// comparison is one run of all.
+// comparison is one run of the comparison.
 type comparison struct {
 	*testing.T
 	ctx     context.Context
 	engine  *group
 	engines []string
 	streams int
-	idle    []float64 // CPU seconds a second that each rival takes without requests
+	idle    []float64 // CPU seconds per second of each rival without requests
 	out     strings.Builder
 }
 
@@ -72,33 +72,33 @@ func TestCompareProxy(t *testing.T) {
 	ctx, stop := signal.NotifyContext(t.Context(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	c := &comparison{T: t, ctx: ctx, streams: *streamsFlag}
-	t.Cleanup(func() { fmt.Println(c.out.String()) }) // what was measured is shown even if the rest fails
+	t.Cleanup(func() { fmt.Println(c.out.String()) }) // results are printed even if the rest fails
 	fmt.Fprintf(&c.out, "\n%s\n%s; %s; %s\n", machine(), version(t, "nginx", "-v"), version(t, "haproxy", "-v"), version(t, *binaryFlag, "version"))
 	fmt.Fprintf(&c.out, "each with as many workers or threads as there are cores, before %d replicas that compute nothing; bodies of %d bytes\n", compareReplicas, bodySize)
 	c.fitStreams()
 	c.engine = startHelper(ctx, t, "engine", engineJob{Replicas: compareReplicas, Events: *eventsFlag, Gap: *gapFlag, HeldGap: heldGap})
-	c.engine.hear(t, &c.engines)
+	c.engine.readLine(t, &c.engines)
 
 	c.compareLoads()
 	c.compareHeld()
 }
 
-// fitStreams holds no more streams than a proxy may open sockets for.
+// fitStreams limits the number of streams to the sockets that a proxy may open.
 func (c *comparison) fitStreams() {
 	c.Helper()
 	files := raiseFileLimit(c.T, 2*c.streams+spareFiles)
-	most := (files - spareFiles) / 2
+	limit := (files - spareFiles) / 2
 	switch {
-	case most < fewStreams:
+	case limit < fewStreams:
 		c.Fatalf("comparing held streams: only %d files may be open\nhint: ulimit -n %d", files, 2*c.streams+spareFiles)
-	case most < c.streams:
-		fmt.Fprintf(&c.out, "%d held streams instead of %d: only %d files may be open (ulimit -n)\n", most, c.streams, files)
-		c.streams = most
+	case limit < c.streams:
+		fmt.Fprintf(&c.out, "%d held streams instead of %d: only %d files may be open (ulimit -n)\n", limit, c.streams, files)
+		c.streams = limit
 	}
 }
 
-// compareLoads measures each load in interleaved rounds: what disturbs the
-// machine for a while disturbs all.
+// compareLoads measures each load in interleaved rounds, so that temporary noise on the machine
+// affects all.
 func (c *comparison) compareLoads() {
 	var running []contender
 	for _, r := range rivals() {
@@ -106,7 +106,7 @@ func (c *comparison) compareLoads() {
 	}
 	c.compareIdle(running)
 	for k, l := range loads {
-		seed := uint16(k+1) << 8 // each load has conversations of its own
+		seed := uint16(k+1) << 8 // each load has different conversations
 		rounds := make([][]round, len(running))
 		for i := range *roundsFlag + 1 {
 			for j, p := range running {
@@ -131,7 +131,7 @@ func (c *comparison) compareLoads() {
 	}
 }
 
-// round is what one round showed of one proxy.
+// round is the result of one round for one proxy.
 type round struct {
 	clientResult
 	CPU time.Duration
@@ -145,18 +145,18 @@ func (c *comparison) run(p contender, l load, length time.Duration, seed uint16)
 		Address: p.address, Connections: l.connections, Length: length, Stream: l.stream, Events: *eventsFlag, Seed: seed,
 	})
 	defer client.end(c.T)
-	c.hearWord(client, "ready")
+	c.waitForLine(client, "ready")
 	before := p.cpu(c.T)
-	client.tell(c.T, nil)
+	client.writeLine(c.T, nil)
 	var r round
-	client.hear(c.T, &r.clientResult)
+	client.readLine(c.T, &r.clientResult)
 	r.CPU, r.RSS = p.cpu(c.T)-before, p.rss(c.T)
 	c.check(p, r.clientResult)
 	return r
 }
 
-// hearWord waits for a word of the client.
-func (c *comparison) hearWord(client *group, want string) {
+// waitForLine waits for a message of the client.
+func (c *comparison) waitForLine(client *group, want string) {
 	c.Helper()
 	got, err := client.stdout.ReadString('\n')
 	if strings.TrimSpace(got) != want {
@@ -164,7 +164,7 @@ func (c *comparison) hearWord(client *group, want string) {
 	}
 }
 
-// check fails where an answer was not right, or there was none.
+// check fails if a response was wrong or missing.
 func (c *comparison) check(p contender, r clientResult) {
 	c.Helper()
 	if len(r.Failures) > 0 || r.Requests == 0 {
@@ -172,8 +172,8 @@ func (c *comparison) check(p contender, r clientResult) {
 	}
 }
 
-// compareIdle measures what each takes without requests: probes of replicas,
-// timers. It is part of what each load shows.
+// compareIdle measures the CPU use without requests: probes of replicas, timers. It is part of every
+// load.
 func (c *comparison) compareIdle(running []contender) {
 	before := make([]time.Duration, len(running))
 	began := time.Now()
@@ -200,7 +200,7 @@ func (c *comparison) pause(length time.Duration) {
 	}
 }
 
-// profile saves where skyserve's CPU time goes meanwhile, in a round of its own.
+// profile saves a CPU profile of skyserve under load, in a separate round.
 func (c *comparison) profile(running []contender, name string, meanwhile func(contender)) {
 	query := fmt.Sprintf("profile?seconds=%d", int(profileLength.Seconds()))
 	for i, p := range running {
@@ -216,13 +216,13 @@ func (c *comparison) profile(running []contender, name string, meanwhile func(co
 	}
 }
 
-// profileFile is where a profile of a rival is kept.
+// profileFile returns the file for a profile of a rival.
 func profileFile(number int, name string) string {
 	return filepath.Join(*profilesFlag, strings.ReplaceAll(rivals()[number].name+"-"+name+".pprof", " ", "-"))
 }
 
-// compareHeld measures the memory of many streams at the same time, of proxies
-// that have served nothing else: memory left over would hide what streams take.
+// compareHeld measures the memory of many concurrent streams, with freshly started proxies: memory of
+// earlier requests would hide that of the streams.
 func (c *comparison) compareHeld() {
 	w := c.table(fmt.Sprintf("%d held streams, an event every %s", c.streams, heldGap), "KB/stream", "RSS MB before", "RSS MB with them", "CPU us/event")
 	defer w.Flush()
@@ -236,27 +236,27 @@ func (c *comparison) compareHeld() {
 	}
 }
 
-// hold holds all streams through a proxy for a while: its memory at the end of
-// it in bytes, and the CPU time of an event in microseconds. Each stream is then
-// read to its end. A heap profile of skyserve goes to the file if one is wanted.
+// hold keeps all streams through a proxy open for a while. It returns the proxy's memory at the end in
+// bytes, and the CPU time per event in microseconds. Then each stream is read to its end. A heap
+// profile of skyserve is written to the file if one is given.
 func (c *comparison) hold(p contender, file string) (rss int64, perEvent float64) {
 	c.Helper()
 	client := startHelper(c.ctx, c.T, "client", clientJob{Address: p.address, Connections: c.streams, Stream: true, Hold: true})
 	defer client.end(c.T)
-	c.hearWord(client, "held")
+	c.waitForLine(client, "held")
 	cpu, began := p.cpu(c.T), time.Now()
 	c.pause(heldLength)
 	events := float64(c.streams) * time.Since(began).Seconds() / heldGap.Seconds()
 	rss, perEvent = p.rss(c.T), micros(p.cpu(c.T)-cpu)/events
 	if *profilesFlag != "" && p.admin != "" {
-		if err := p.saveProfile("heap?debug=1", 0, file); err != nil { // as text, which has the stacks too
+		if err := p.saveProfile("heap?debug=1", 0, file); err != nil { // as text, which contains the stacks too
 			c.Errorf("profiling %s: %v", p.name, err)
 		}
 	}
-	client.tell(c.T, nil)
-	c.engine.tell(c.T, nil)
+	client.writeLine(c.T, nil)
+	c.engine.writeLine(c.T, nil)
 	var result clientResult
-	client.hear(c.T, &result)
+	client.readLine(c.T, &result)
 	c.check(p, result)
 	if result.Held != c.streams {
 		c.Fatalf("holding streams through %s: want %d, got %d", p.name, c.streams, result.Held)
@@ -264,7 +264,7 @@ func (c *comparison) hold(p contender, file string) (rss int64, perEvent float64
 	return rss, perEvent
 }
 
-// table begins a table whose first column names the proxies.
+// table starts a table whose first column names the proxies.
 func (c *comparison) table(title string, columns ...string) *tabwriter.Writer {
 	fmt.Fprintf(&c.out, "\n%s\n", title)
 	w := tabwriter.NewWriter(&c.out, 0, 0, 2, ' ', 0)
@@ -272,7 +272,7 @@ func (c *comparison) table(title string, columns ...string) *tabwriter.Writer {
 	return w
 }
 
-// report writes the table of a load.
+// report prints the table of a load.
 func (c *comparison) report(l load, rounds [][]round) {
 	work, unit := "req/s", "request"
 	wait := "ms"
@@ -308,7 +308,7 @@ func (c *comparison) report(l load, rounds [][]round) {
 	_ = w.Flush()
 }
 
-// work is what a round did: events of streams, with [DONE], or requests.
+// work returns the work done in a round: events of streams, including [DONE], or requests.
 func (r round) work() float64 {
 	if r.Events > 0 {
 		return float64(r.Events + r.Requests)

@@ -11,9 +11,9 @@ import (
 	"strconv"
 )
 
-// What the client asks and the engine answers. Each request carries a mark of
-// its own, and each part of the answer repeats it: an answer that reaches the
-// wrong client, or lacks a byte, is seen.
+// The requests of the client and the responses of the engine. Each request has a unique mark, and each
+// part of the response repeats it: a response that reaches the wrong client, or lacks a byte, is
+// detected.
 const (
 	compareModel = "compare"
 	markPrefix   = "mark:"
@@ -22,7 +22,7 @@ const (
 	bodySize     = 4096
 	systemTexts  = 16   // system prompts that all conversations share
 	systemSize   = 1400 // bytes of each
-	historySize  = 2000 // bytes that a conversation's turns have in common beyond it
+	historySize  = 2000 // bytes that a conversation's turns share beyond it
 	turns        = 6    // requests of a conversation
 	holdUser     = `"user":"hold"`
 	doneText     = "data: [DONE]\n\n"
@@ -30,7 +30,7 @@ const (
 	maxLine      = 8 << 10 // of a head; proxies add a few short fields
 )
 
-// stencil is a text with gaps that are filled in for each use.
+// stencil is a text with gaps to be filled in.
 type stencil struct {
 	text string
 	gaps []int // where each gap begins
@@ -47,7 +47,7 @@ func cut(text string) stencil {
 	return s
 }
 
-// fill appends the text with its gaps filled in, in their order.
+// fill appends the text with its gaps filled in, in order.
 func (s *stencil) fill(dst []byte, values ...[]byte) []byte {
 	at := len(dst)
 	dst = append(dst, s.text...)
@@ -74,17 +74,17 @@ func digits(dst []byte, n uint64) {
 	}
 }
 
-// appendAnswer is the body of the answer to a request with this mark.
+// appendAnswer appends the body of the response to a request with this mark.
 func appendAnswer(dst, mark []byte) []byte { return answerStencil.fill(dst, mark) }
 
-// appendEvent is event number i of the stream that answers it.
+// appendEvent appends event number i of the stream for that request.
 func appendEvent(dst, mark []byte, i int) []byte {
-	var word [wordDigits]byte
-	digits(word[:], uint64(i))
-	return eventStencil.fill(dst, mark, word[:])
+	var value [wordDigits]byte
+	digits(value[:], uint64(i))
+	return eventStencil.fill(dst, mark, value[:])
 }
 
-// chunkHead is what matters of the head of a request or an answer.
+// chunkHead is the relevant part of the head of a request or a response.
 type chunkHead struct {
 	first   string // its first line
 	length  int    // Content-Length; -1 = none
@@ -146,7 +146,7 @@ func readLine(in *bufio.Reader) ([]byte, error) {
 	return bytes.TrimRight(line, "\r\n"), nil
 }
 
-// readChunk appends the next chunk of a body; nothing comes with the last one.
+// readChunk appends the next chunk of a body; the last one is empty.
 func readChunk(in *bufio.Reader, dst []byte) ([]byte, error) {
 	line, err := readLine(in)
 	if err != nil {

@@ -12,17 +12,17 @@ import (
 	simulated "skyserve/internal/sim/engine/server"
 )
 
-// An answer whose tokens come several in an event goes on as one whose do not: with
-// its bound, its text and its usage, wherever its replica dies.
-func TestADyingReplicaThatBundlesTokens(t *testing.T) {
-	asks := map[string]string{
+// A response with several tokens per event is continued like any other: with its token limit, its text
+// and its usage, wherever its replica fails.
+func TestFailureWithSeveralTokensPerEvent(t *testing.T) {
+	requests := map[string]string{
 		chatPath: `{"model":"` + testModel + `","stream":true,"stream_options":{"include_usage":true},"max_tokens":35,"messages":[{"role":"user","content":"Where is the old bridge?"}]}`,
 		textPath: `{"model":"` + testModel + `","stream":true,"stream_options":{"include_usage":true},"max_tokens":35,"prompt":"The river in the valley"}`,
 	}
 	b := start(t, roundRobin(t))
-	for path, body := range asks {
+	for path, body := range requests {
 		b.attachAs("whole", simulate(t).url, service.EngineSim)
-		want := tell(t, expect(t, b.post(path, body), http.StatusOK, ""))
+		want := parseStream(t, expect(t, b.post(path, body), http.StatusOK, ""))
 		_, _ = b.RemoveReplica("whole", 0)
 		dying, healthy := simulateWith(t, simulated.Options{StreamInterval: 12}), simulateWith(t, simulated.Options{StreamInterval: 5})
 		for _, after := range []int{1, 2, 13, 20, 34} {
@@ -34,7 +34,7 @@ func TestADyingReplicaThatBundlesTokens(t *testing.T) {
 			resp := b.post(path, body, "X-Request-ID: "+id)
 			b.until(func() bool { return b.View().Counts.Queued == 1 })
 			b.report("healthy")
-			got := tell(t, expect(t, resp, http.StatusOK, ""))
+			got := parseStream(t, expect(t, resp, http.StatusOK, ""))
 			if got.text != want.text || got.finish != want.finish || got.ends != 1 || got.broken != "" {
 				t.Errorf("%s, dead after %d tokens: %+v\nwant %+v", path, after, got, want)
 			}
@@ -54,23 +54,23 @@ func TestADyingReplicaThatBundlesTokens(t *testing.T) {
 	}
 }
 
-// counting is an engine that bundles tokens and tells the usage so far with each event
-// when it is asked to; then it ends in end, or breaks the connection.
-func counting(bodies chan<- string, words []string, perWord, prompt int, end string) http.HandlerFunc {
+// continuousEngine is an engine that puts several tokens into an event and reports the usage so far in
+// each event on request. Then it ends with end, or closes the connection.
+func continuousEngine(bodies chan<- string, words []string, perWord, prompt int, end string) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
 		body, _ := io.ReadAll(req.Body)
 		bodies <- string(body)
-		var ask struct {
+		var lookup struct {
 			Options struct {
 				Usage      bool `json:"include_usage"`
 				Continuous bool `json:"continuous_usage_stats"`
 			} `json:"stream_options"`
 		}
-		_ = json.Unmarshal(body, &ask)
+		_ = json.Unmarshal(body, &lookup)
 		w.Header().Set("Content-Type", "text/event-stream")
-		for i, word := range words {
-			event := chunk(word)
-			if n := (i + 1) * perWord; ask.Options.Usage && ask.Options.Continuous {
+		for i, value := range words {
+			event := chunk(value)
+			if n := (i + 1) * perWord; lookup.Options.Usage && lookup.Options.Continuous {
 				event = strings.Replace(event, "}]}\n", fmt.Sprintf(`}],"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d}}`+"\n", prompt, prompt+n, n), 1)
 			}
 			_, _ = io.WriteString(w, event)
@@ -79,15 +79,14 @@ func counting(bodies chan<- string, words []string, perWord, prompt int, end str
 		if end == "" {
 			panic(http.ErrAbortHandler)
 		}
-		if ask.Options.Usage {
+		if lookup.Options.Usage {
 			_, _ = io.WriteString(w, usageEvent(prompt, 0, len(words)*perWord))
 		}
 		_, _ = io.WriteString(w, end)
 	}
 }
 
-// Usage that the client did not ask for is hidden from it, in every event; what it
-// asked for itself it gets.
+// Usage that the client did not request is hidden in every event. Usage that it requested is not.
 func TestContinuousUsageIsHidden(t *testing.T) {
 	words := []string{"a", "", " b\u00e9", " c\n"}
 	plain := chunk("a") + chunk("") + chunk(" b\u00e9") + chunk(" c\n")
@@ -102,7 +101,7 @@ func TestContinuousUsageIsHidden(t *testing.T) {
 		for _, kind := range []service.EngineKind{service.EngineVLLM, service.EngineSGLang, service.EngineSim} {
 			b := start(t, testOptions(t))
 			bodies := make(chan string, 1)
-			b.attachAs("us-0", engine(t, counting(bodies, words, 3, 9, finished+doneEvent)), kind)
+			b.attachAs("us-0", engine(t, continuousEngine(bodies, words, 3, 9, finished+doneEvent)), kind)
 			got := read(t, b.post(chatPath, strings.Replace(streamBody, "{", "{"+options, 1)))
 			want := plain
 			if c.usage {
@@ -112,7 +111,7 @@ func TestContinuousUsageIsHidden(t *testing.T) {
 				t.Errorf("%s %s: the client got %q, want %q", kind, options, got, want)
 			}
 			if n := strings.Count(got, `"completion_tokens":`); c.shown && n != 5 {
-				t.Errorf("%s: the client was told its usage %d times: %q", options, n, got)
+				t.Errorf("%s: the client received its usage %d times: %q", options, n, got)
 			}
 			var sent struct {
 				Options map[string]any `json:"stream_options"`
@@ -128,19 +127,19 @@ func TestContinuousUsageIsHidden(t *testing.T) {
 	}
 }
 
-// Engines of other kinds may refuse an option that they do not know: they are not
-// given it, and neither are those that told so.
-func TestWhoIsAskedForContinuousUsage(t *testing.T) {
+// Engines of other kinds may reject an option that they do not know: it is not sent to them, nor to
+// those that have rejected it.
+func TestContinuousUsagePerEngine(t *testing.T) {
 	b := start(t, testOptions(t))
 	bodies := make(chan string, 4)
 	for _, kind := range []service.EngineKind{service.EngineOpenAI, ""} {
-		b.attachAs("us-0", engine(t, counting(bodies, []string{"a"}, 1, 9, doneEvent)), kind)
+		b.attachAs("us-0", engine(t, continuousEngine(bodies, []string{"a"}, 1, 9, doneEvent)), kind)
 		read(t, b.post(chatPath, streamBody))
 		if body := <-bodies; strings.Contains(body, "continuous_usage_stats") {
-			t.Errorf("an engine of kind %q was asked: %s", kind, body)
+			t.Errorf("an engine of kind %q got the option: %s", kind, body)
 		}
 	}
-	answers := counting(bodies, []string{"a"}, 1, 9, doneEvent)
+	answers := continuousEngine(bodies, []string{"a"}, 1, 9, doneEvent)
 	b.attachAs("us-0", engine(t, func(w http.ResponseWriter, req *http.Request) {
 		body, _ := io.ReadAll(req.Body)
 		if strings.Contains(string(body), "continuous_usage_stats") {
@@ -158,7 +157,7 @@ func TestWhoIsAskedForContinuousUsage(t *testing.T) {
 		}
 	}
 	if len(bodies) != 3 {
-		t.Errorf("the engine was asked %d times, want it to be told once that it knows no such option", len(bodies))
+		t.Errorf("the engine got %d requests, want one with the option and one without", len(bodies))
 	}
 	if c := b.settled(); c.Finished != 4 || b.View().Replicas[0].Outstanding != 0 {
 		t.Errorf("counts %+v", c)
@@ -174,17 +173,17 @@ func TestWhoIsAskedForContinuousUsage(t *testing.T) {
 	}
 }
 
-// Where nobody tells how many tokens an event holds, an answer whose count matters goes
-// on only if its replica was seen to send each token by itself.
-func TestChunksAreTokensOnlyWhereThatWasSeen(t *testing.T) {
+// If no usage shows how many tokens an event contains, a response whose token count matters is
+// continued only if its replica was observed to send each token in its own event.
+func TestEventsCountAsTokensOnlyIfLearned(t *testing.T) {
 	const bounded = `"max_tokens":40,`
 	words := func(n int) []string { return strings.Split(strings.Repeat("w", n), "") }
-	one := func(n, tokens int, finish string) http.HandlerFunc { // an answer of n events and so many tokens
+	one := func(n, tokens int, finish string) http.HandlerFunc { // a response of n events and a number of tokens
 		return func(w http.ResponseWriter, req *http.Request) {
 			_, _ = io.Copy(io.Discard, req.Body)
 			w.Header().Set("Content-Type", "text/event-stream")
-			for _, word := range words(n) {
-				_, _ = io.WriteString(w, chunk(word))
+			for _, value := range words(n) {
+				_, _ = io.WriteString(w, chunk(value))
 			}
 			_, _ = io.WriteString(w, strings.Replace(finished, "stop", finish, 1)+usageEvent(9, 0, tokens)+doneEvent)
 		}
@@ -194,19 +193,19 @@ func TestChunksAreTokensOnlyWhereThatWasSeen(t *testing.T) {
 		more   string
 		goesOn bool
 	}{
-		"nothing is known":                {nil, bounded, false},
-		"nothing is known, and no bound":  {nil, ``, true},
-		"a least bound":                   {nil, `"min_tokens":4,`, false},
-		"a bound of null":                 {nil, `"max_tokens":null,`, true},
-		"the client is told the usage":    {nil, `"stream_options":{"include_usage":true},`, false},
+		"nothing learned":                 {nil, bounded, false},
+		"nothing learned, no token limit": {nil, ``, true},
+		"a minimum of tokens":             {nil, `"min_tokens":4,`, false},
+		"a null token limit":              {nil, `"max_tokens":null,`, true},
+		"the client requests the usage":   {nil, `"stream_options":{"include_usage":true},`, false},
 		"one by one":                      {[]http.HandlerFunc{one(70, 70, "length")}, bounded, true},
 		"one by one, and a token to stop": {[]http.HandlerFunc{one(70, 71, "stop")}, bounded, true},
-		"a usage that nobody asked for":   {nil, bounded, false},
-		"one by one, told":                {[]http.HandlerFunc{one(70, 70, "length")}, `"stream_options":{"include_usage":true},`, true},
-		"too little was seen":             {[]http.HandlerFunc{one(3, 3, "length")}, bounded, false},
-		"a little, often":                 {[]http.HandlerFunc{one(30, 30, "length"), one(30, 30, "length"), one(30, 30, "length")}, bounded, true},
+		"a usage not requested":           {nil, bounded, false},
+		"one by one, with usage":          {[]http.HandlerFunc{one(70, 70, "length")}, `"stream_options":{"include_usage":true},`, true},
+		"too few tokens learned":          {[]http.HandlerFunc{one(3, 3, "length")}, bounded, false},
+		"few tokens, several times":       {[]http.HandlerFunc{one(30, 30, "length"), one(30, 30, "length"), one(30, 30, "length")}, bounded, true},
 		"two at the end":                  {[]http.HandlerFunc{one(70, 70, "length"), one(70, 71, "length")}, bounded, false},
-		"bundled once":                    {[]http.HandlerFunc{one(70, 70, "length"), one(5, 20, "stop"), one(70, 70, "length")}, bounded, false},
+		"several tokens once":             {[]http.HandlerFunc{one(70, 70, "length"), one(5, 20, "stop"), one(70, 70, "length")}, bounded, false},
 		"fewer tokens than events":        {[]http.HandlerFunc{one(70, 60, "length")}, bounded, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -218,11 +217,11 @@ func TestChunksAreTokensOnlyWhereThatWasSeen(t *testing.T) {
 				read(t, b.post(textPath, textOf(``)))
 				b.settled()
 			}
-			said := textChunk("a") + textChunk("b")
-			if strings.HasPrefix(name, "a usage") { // of the event alone, it may be
-				said = strings.ReplaceAll(said, "}]}", `}],"usage":{"prompt_tokens":9,"completion_tokens":1}}`)
+			stream := textChunk("a") + textChunk("b")
+			if strings.HasPrefix(name, "a usage") { // a single event may be
+				stream = strings.ReplaceAll(stream, "}]}", `}],"usage":{"prompt_tokens":9,"completion_tokens":1}}`)
 			}
-			serve = cut("text/event-stream", said)
+			serve = cut("text/event-stream", stream)
 			bodies := make(chan string, 1)
 			b.attachAs("us-1", engine(t, asked(bodies, textChunk("c")+finished+doneEvent)), service.EngineOpenAI)
 			b.full("us-1")
@@ -237,7 +236,7 @@ func TestChunksAreTokensOnlyWhereThatWasSeen(t *testing.T) {
 			}
 			if c.goesOn {
 				if body := <-bodies; strings.Contains(c.more, `:40`) && !strings.Contains(body, `"max_tokens":38`) {
-					t.Errorf("the rest was asked for as %s", body)
+					t.Errorf("the continuation is %s", body)
 				}
 			}
 			lawful(t, b.settled())
@@ -245,19 +244,19 @@ func TestChunksAreTokensOnlyWhereThatWasSeen(t *testing.T) {
 	}
 }
 
-// textOf is the body of a streamed completion.
+// textOf returns the body of a streamed completion.
 func textOf(more string) string {
 	return `{"model":"` + testModel + `",` + more + `"stream":true,"prompt":"p"}`
 }
 
-func textChunk(word string) string {
-	c, _ := json.Marshal(word)
+func textChunk(value string) string {
+	c, _ := json.Marshal(value)
 	return fmt.Sprintf(`data: {"id":"c","object":"text_completion","choices":[{"index":0,"text":%s,"finish_reason":null}]}`+"\n\n", c)
 }
 
-// A completion that sets no bound has the API's own, 16 tokens, on engines that keep to
-// it: so has the rest of it.
-func TestTheBoundThatACompletionHasByItself(t *testing.T) {
+// A completion without a token limit has the API's default, 16 tokens, on engines that apply it. So
+// does its continuation.
+func TestImpliedTokenLimitOfCompletions(t *testing.T) {
 	for _, c := range []struct {
 		kind       service.EngineKind
 		more, want string
@@ -287,19 +286,19 @@ func TestTheBoundThatACompletionHasByItself(t *testing.T) {
 	}
 }
 
-// The balancer that forwarded a request counts as the one that serves it does, and
-// hides what its client did not ask for.
+// The balancer that forwarded a request counts like the one that serves it, and hides what its client
+// did not request.
 func TestContinuousUsageThroughAPeer(t *testing.T) {
 	us, eu := pair(t, "")
 	bodies := make(chan string, 2)
-	first := counting(bodies, []string{"a", " b"}, 3, 9, "")
+	first := continuousEngine(bodies, []string{"a", " b"}, 3, 9, "")
 	eu.attachAs("eu-0", engine(t, func(w http.ResponseWriter, req *http.Request) {
 		_, _ = eu.RemoveReplica("eu-0", 0)
 		first(w, req)
 	}), service.EngineVLLM)
-	us.hear("lb-eu-0")
+	us.receiveReport("lb-eu-0")
 	resp := us.post(chatPath, strings.Replace(streamBody, "{", `{"max_tokens":10,`, 1))
-	us.attachAs("us-0", engine(t, counting(bodies, []string{" c"}, 4, 15, finished+doneEvent)), service.EngineVLLM)
+	us.attachAs("us-0", engine(t, continuousEngine(bodies, []string{" c"}, 4, 15, finished+doneEvent)), service.EngineVLLM)
 	got := read(t, resp)
 	if want := chunk("a") + chunk(" b") + chunk(" c") + strings.Replace(finished, "c2", "c", 1) + doneEvent; got != want {
 		t.Errorf("the client got %q, want %q", got, want)

@@ -16,15 +16,15 @@ const (
 	// exitCrash is the exit code after a panic in a decision. Go's own, 2, means a wrong
 	// configuration in this program.
 	exitCrash = 1
-	// crashTime bounds the time for writing the cause: a disk or a terminal may block.
-	crashTime = 2 * time.Second
+	// crashTimeout bounds the time for writing the cause: a disk or a terminal may block.
+	crashTimeout = 2 * time.Second
 )
 
 // crash ends the process after a panic under the lock. The state may be inconsistent, and
 // the lock stays held: net/http recovers panics of handlers, and then every other goroutine
 // would wait for the lock for ever. ev is the event that caused the panic, or nil.
 func (r *Runtime) crash(why any, ev *core.Event) {
-	time.AfterFunc(crashTime, func() { os.Exit(exitCrash) })
+	time.AfterFunc(crashTimeout, func() { os.Exit(exitCrash) })
 	what := "the runtime's lock"
 	if ev != nil {
 		what = fmt.Sprintf("event %s of request %q, target %q", ev.Kind, eventRequest(ev), ev.Target)
@@ -44,9 +44,9 @@ func eventRequest(ev *core.Event) string {
 	return ev.ID
 }
 
-// locked runs do under the lock and returns the decisions made. A panic in do ends the
+// underLock runs do under the lock and returns the decisions made. A panic in do ends the
 // process.
-func (r *Runtime) locked(do func()) (made []record.Request) {
+func (r *Runtime) underLock(do func()) (decisions []record.Request) {
 	r.mu.Lock()
 	defer func() {
 		if why := recover(); why != nil {
@@ -54,9 +54,9 @@ func (r *Runtime) locked(do func()) (made []record.Request) {
 		}
 	}()
 	do()
-	made = r.takeMade()
+	decisions = r.takeDecisions()
 	r.mu.Unlock()
-	return made
+	return decisions
 }
 
 // recovered ends a request whose handler panicked outside of the lock: core gets a
@@ -67,14 +67,14 @@ func (x *exchange) recovered() {
 		return
 	}
 	if why != http.ErrAbortHandler { //nolint:errorlint // a panic's value is compared as net/http does
-		x.rt.log.Error("a request's handler panicked", "request", x.inFlight.id, "panic", fmt.Sprint(why), "stack", string(debug.Stack()))
-		x.rt.abandon(&x.inFlight)
+		x.rt.log.Error("request handler panicked", "request", x.inFlight.id, "panic", fmt.Sprint(why), "stack", string(debug.Stack()))
+		x.rt.abandonInFlight(&x.inFlight)
 	}
 	panic(http.ErrAbortHandler)
 }
 
-// abandon ends a request in flight that has not ended.
-func (r *Runtime) abandon(f *inFlight) {
+// abandonInFlight ends a request in flight that has not ended.
+func (r *Runtime) abandonInFlight(f *inFlight) {
 	r.mu.Lock()
 	open := r.inFlight[f.id] == f
 	r.mu.Unlock()

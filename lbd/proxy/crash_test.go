@@ -21,7 +21,7 @@ import (
 	"skyserve/lbd/record"
 )
 
-// The environment of TestPanickingPolicyProcess as a process of its own.
+// Environment variables of TestPanickingPolicyProcess in a separate process.
 const (
 	envCrash  = "SKYSERVE_TEST_CRASH"  // where the policy panics
 	envRecord = "SKYSERVE_TEST_RECORD" // the file of the record
@@ -37,9 +37,9 @@ func (p *panicking) Choose(f *policy.Facts) policy.Choice {
 	return p.RoundRobin.Choose(f)
 }
 
-// TestPanickingPolicyProcess is the process of TestAPanicInADecisionEndsTheProcess: a
-// balancer whose policy panics, with goroutines that wait for its lock. There it never
-// returns; without its environment it does nothing.
+// TestPanickingPolicyProcess is the process of TestPanicInDecisionEndsProcess: a balancer whose policy
+// panics, while goroutines wait for its lock. It never returns; without its environment variables it
+// does nothing.
 func TestPanickingPolicyProcess(t *testing.T) {
 	where := os.Getenv(envCrash)
 	if where == "" {
@@ -52,7 +52,7 @@ func TestPanickingPolicyProcess(t *testing.T) {
 	o := testOptions(t)
 	o.Core.Policy, o.Record = &panicking{}, record
 	b := start(t, o)
-	ask := func() {
+	lookup := func() {
 		resp, err := http.Post(b.url+chatPath, "application/json", strings.NewReader(plainBody))
 		if err == nil {
 			resp.Body.Close()
@@ -66,7 +66,7 @@ func TestPanickingPolicyProcess(t *testing.T) {
 	switch where {
 	case "a client's request":
 		b.attach("us-0", engine(t, whole(plainReply)))
-		ask()
+		lookup()
 		go deadly()
 	case "a probe's report":
 		if _, err := b.AddReplica(service.ReplicaConfig{ID: "us-0", URL: "http://127.0.0.1:1", Model: testModel}); err != nil {
@@ -77,7 +77,7 @@ func TestPanickingPolicyProcess(t *testing.T) {
 		go b.report("us-0")
 	}
 	for { // these need the lock
-		ask()
+		lookup()
 		b.View()
 		b.Load()
 	}
@@ -85,7 +85,7 @@ func TestPanickingPolicyProcess(t *testing.T) {
 
 // A panic in a decision ends the process with exit code 1, the stack on stderr and, when
 // recording, the event. No goroutine waits for the lock for ever.
-func TestAPanicInADecisionEndsTheProcess(t *testing.T) {
+func TestPanicInDecisionEndsProcess(t *testing.T) {
 	for where, kind := range map[string]core.EventKind{"a client's request": core.EventArrived, "a probe's report": core.EventReplicaReport} {
 		t.Run(where, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "record")
@@ -130,7 +130,7 @@ func (frailWriter) WriteHeader(int) { panic("on purpose") }
 
 // A panic of a handler outside of a decision ends its request and nothing else. The
 // request is counted.
-func TestAPanicInAHandlerEndsItsRequest(t *testing.T) {
+func TestPanicInHandlerEndsItsRequest(t *testing.T) {
 	b := start(t, roundRobin(t))
 	b.attach("us-0", engine(t, speak("fine")))
 	for _, body := range []string{plainBody, streamBody, `{"model":"nobody's"}`} {

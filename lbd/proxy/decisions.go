@@ -9,11 +9,10 @@ import (
 	"skyserve/lbd/record"
 )
 
-// outcomeRefused is how a request ended that core never heard of.
+// outcomeRefused is the outcome of a request that never reached core.
 const outcomeRefused = "refused"
 
-// ring remembers the last requests, oldest overwritten first. It is guarded by
-// the runtime's lock.
+// ring stores the last requests; the oldest is overwritten first. It is guarded by the runtime's lock.
 type ring struct {
 	slots []*record.Request
 	next  int
@@ -33,7 +32,7 @@ func (g *ring) add(d *record.Request) {
 	g.next = (g.next + 1) % len(g.slots)
 }
 
-// oldest is the entry that is overwritten next, nil when there is none at all.
+// oldest returns the entry that is overwritten next, nil when the ring is empty.
 func (g *ring) oldest() *record.Request {
 	if d := g.slots[g.next]; d != nil {
 		return d
@@ -41,7 +40,7 @@ func (g *ring) oldest() *record.Request {
 	return g.slots[0]
 }
 
-// Remembered says which decisions this balancer can still tell of.
+// Remembered reports how many decisions this balancer remembers and since when.
 func (r *Runtime) Remembered() telemetry.DecisionMemory {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -53,7 +52,7 @@ func (r *Runtime) Remembered() telemetry.DecisionMemory {
 	return m
 }
 
-// Decision is what became of a request, while it is remembered.
+// Decision returns the record of a request while it is remembered.
 func (r *Runtime) Decision(id string) (record.Request, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -64,7 +63,7 @@ func (r *Runtime) Decision(id string) (record.Request, bool) {
 	return d.Snapshot(), true
 }
 
-// subscribers hands decisions to whoever watches.
+// subscribers sends decisions to all subscribers.
 type subscribers struct {
 	count   atomic.Int32
 	mu      sync.Mutex
@@ -72,11 +71,11 @@ type subscribers struct {
 	dropped atomic.Int64
 }
 
-func (s *subscribers) any() bool { return s.count.Load() > 0 }
+func (s *subscribers) hasAny() bool { return s.count.Load() > 0 }
 
-// Subscribe gives every decision as it is made, a Request in JSON each.
-// A reader that falls behind misses some (counted in
-// skyserve_events_dropped_total). cancel ends it and closes the channel.
+// Subscribe returns a channel that receives every decision when it is made, each as a Request in JSON.
+// A reader that falls behind misses some (counted in skyserve_events_dropped_total). cancel ends the
+// subscription and closes the channel.
 func (r *Runtime) Subscribe() (events <-chan json.RawMessage, cancel func()) {
 	ch := make(chan json.RawMessage, r.limits.SubscriberBuffer)
 	s := &r.subs
@@ -96,10 +95,10 @@ func (r *Runtime) Subscribe() (events <-chan json.RawMessage, cancel func()) {
 	})
 }
 
-// publish sends what was decided to every subscriber that has room.
-func (s *subscribers) publish(made []record.Request) {
-	for i := range made {
-		line, err := json.Marshal(&made[i])
+// publish sends decisions to every subscriber whose buffer is not full.
+func (s *subscribers) publish(decisions []record.Request) {
+	for i := range decisions {
+		line, err := json.Marshal(&decisions[i])
 		if err != nil {
 			s.dropped.Add(1)
 			continue

@@ -10,7 +10,7 @@ import (
 	"skyserve/lbd/record"
 )
 
-// What is remembered says how far back it goes, and that is what it finds.
+// The memory of decisions reports how far back it reaches, and finds exactly these.
 func TestRememberedDecisions(t *testing.T) {
 	o := testOptions(t)
 	o.Limits.Decisions = 3
@@ -29,7 +29,7 @@ func TestRememberedDecisions(t *testing.T) {
 		t.Errorf("%+v, want three since %s", m, oldest.At)
 	}
 	if _, found := b.Decision("r1"); found {
-		t.Error("more is remembered than the bound allows")
+		t.Error("more is remembered than the limit allows")
 	}
 	// A repeated id is remembered once.
 	expect(t, b.post(chatPath, plainBody, "X-Request-ID: r4"), http.StatusOK, "")
@@ -39,8 +39,8 @@ func TestRememberedDecisions(t *testing.T) {
 	}
 }
 
-// A decision tells of the request what explains it, and nothing that was said.
-func TestDecisionTellsOfTheRequest(t *testing.T) {
+// A decision contains what explains it, and no text of the request.
+func TestDecisionContainsRequest(t *testing.T) {
 	o := roundRobin(t)
 	o.Keys = apiKeys("the-key")
 	b := start(t, o)
@@ -53,43 +53,42 @@ func TestDecisionTellsOfTheRequest(t *testing.T) {
 		t.Errorf("got %+v", d)
 	}
 	if len(d.Tries) != 2 {
-		t.Fatalf("tries %+v, want one that failed and one that did not", d.Tries)
+		t.Fatalf("attempts %+v, want one that failed and one that did not", d.Tries)
 	}
 	first, second := d.Tries[0], d.Tries[1]
-	if first.Failure != "us-0 answered 500" || first.EndedMillis == nil || *first.EndedMillis < first.AtMillis || *first.EndedMillis > second.AtMillis {
-		t.Errorf("the first try %+v", first)
+	if first.Failure != "us-0 returned 500" || first.EndedMillis == nil || *first.EndedMillis < first.AtMillis || *first.EndedMillis > second.AtMillis {
+		t.Errorf("the first attempt %+v", first)
 	}
 	if second.Failure != "" || second.EndedMillis != nil {
-		t.Errorf("the second try %+v", second)
+		t.Errorf("the second attempt %+v", second)
 	}
 }
 
-func TestBounceIsNotedInTheTry(t *testing.T) {
+func TestBounceIsRecorded(t *testing.T) {
 	us, _ := pair(t, "")
-	us.hear("lb-eu-0") // which has no replica
+	us.receiveReport("lb-eu-0") // without a replica
 	answered := make(chan *http.Response)
 	go func() { answered <- us.post(chatPath, plainBody, "X-Request-ID: r1") }()
 	us.until(func() bool { c := us.View().Counts; return c.ForwardedOut == 1 && c.Queued == 1 })
 	us.attach("us-0", engine(t, whole(plainReply)))
 	expect(t, <-answered, http.StatusOK, "")
 	us.settled()
-	if d, _ := us.Decision("r1"); d.Tries[0].Kind != core.ActionForward || d.Tries[0].Failure != "lb-eu-0 gave it back" || d.Tries[0].EndedMillis == nil {
-		t.Errorf("tries %+v", d.Tries)
+	if d, _ := us.Decision("r1"); d.Tries[0].Kind != core.ActionForward || d.Tries[0].Failure != "lb-eu-0 bounced the request" || d.Tries[0].EndedMillis == nil {
+		t.Errorf("attempts %+v", d.Tries)
 	}
 }
 
-// Whoever asks sees for which replica a request waits, and afterwards for which
-// it had waited.
-func TestDecisionTellsWhatItWaitsFor(t *testing.T) {
+// A decision shows for which replica a request is queued, and later for which one it was.
+func TestDecisionContainsReservedReplica(t *testing.T) {
 	b := start(t, testOptions(t))
 	b.attach("us-0", engine(t, whole(plainReply)))
 	e := &record.Request{Request: "r1"}
 	f := &inFlight{id: "r1", entry: e, actions: make(chan action, 1)}
 	b.mu.Lock()
 	b.inFlight["r1"] = f
-	b.carryOut(1, &core.Action{Kind: core.ActionHold, ID: "r1", Target: "us-0"})
+	b.deliverAction(1, &core.Action{Kind: core.ActionHold, ID: "r1", Target: "us-0"})
 	kept := e.KeptFor
-	b.carryOut(2, &core.Action{Kind: core.ActionDispatch, ID: "r1", Target: "us-0", Decision: &core.Decision{}})
+	b.deliverAction(2, &core.Action{Kind: core.ActionDispatch, ID: "r1", Target: "us-0", Decision: &core.Decision{}})
 	delete(b.inFlight, "r1")
 	b.mu.Unlock()
 	if kept != "us-0" || e.KeptFor != "" || len(e.Tries) != 1 || e.Tries[0].KeptFor != "us-0" {

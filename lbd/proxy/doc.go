@@ -1,29 +1,26 @@
-// Package proxy is the shell around lbd/core: it turns HTTP requests into
-// events, carries out the actions that core answers with, and streams answers
-// back as they come. It decides nothing about placement.
+// Package proxy is the I/O layer around lbd/core: it converts HTTP requests to events, executes the
+// actions that core returns, and streams responses back. It makes no placement decisions.
 //
-// Runtime holds one core.Balancer behind one mutex. A request is read, scanned
-// and hashed before the lock is taken; under the lock there is only the step
-// itself and handing its actions to the goroutines that wait for them.
+// Runtime runs one core.Balancer behind one mutex. A request is read, parsed and hashed before the
+// lock is acquired. Only the step and the delivery of its actions to waiting goroutines happen under
+// the lock.
 //
-// Clients authenticate with API keys where some are configured; such a key is
-// not passed on. Without keys a client's Authorization header is the engine's
-// and passes. Headers named X-Skyserve-* never pass in either direction, but
-// between balancers that know the peer token.
+// Clients authenticate with API keys if any are configured; such a key is not forwarded. Without keys,
+// a client's Authorization header belongs to the engine and is forwarded. Headers named X-Skyserve-*
+// are never forwarded in either direction, except between balancers that have the peer token.
 //
-// What bodies, answers and streams mean is lbd/openai's, what a tenant may have is
-// lbd/quota's; this package is the exchange: one request between its client and a replica
-// or a peer, and what is counted on the way.
+// lbd/openai interprets bodies, responses and streams, and lbd/quota enforces the limits of tenants.
+// This package handles the exchange, one request between its client and a replica or a peer, and its
+// accounting.
 //
-// Read runtime.go first (the lock and what happens under it), then exchange.go (the life of
-// one request: admit, arrive, run), handler.go (what is served) and limits.go (every bound,
-// with its reason). admit.go says who sent a request, upstream.go sends it to a target,
-// relay.go carries the answer back, refusal.go is about targets that refuse, resume.go about
-// streams whose target fails in the middle: another one continues them. inflight.go is what
-// the runtime knows of a request, requestbody.go its memory, quota.go its reservation.
+// Read runtime.go first (the lock and what happens under it), then exchange.go (the life of one
+// request: admit, arrive, run), handler.go (the HTTP routes) and limits.go (every limit, with its
+// reason). admit.go identifies the sender of a request, upstream.go sends it to a target, relay.go
+// forwards the response, refusal.go handles targets that reject requests, and resume.go continues
+// streams whose target fails midway on another target. inflight.go is the runtime's view of a request,
+// requestbody.go its memory, quota.go its reservation.
 //
-// stored.go, locate.go, lookup.go and holds.go are about responses that engines store,
-// targets.go and ranks.go about replicas and peers, record.go writes the record,
-// decisions.go and requests.go remember what was decided, gauges.go, metrics.go, stats.go,
-// window.go and points.go count.
+// stored.go, locate.go, lookup.go and holds.go handle responses that engines store, targets.go and
+// ranks.go replicas and peers. record.go writes the record, decisions.go and requests.go remember
+// decisions, and gauges.go, metrics.go, stats.go, window.go and points.go count.
 package proxy

@@ -15,7 +15,7 @@ import (
 	"skyserve/lbd/record"
 )
 
-// attachAs attaches a replica whose engine is of a kind.
+// attachAs attaches a replica with an engine of a kind.
 func (b *balancer) attachAs(id, url string, kind service.EngineKind) {
 	b.t.Helper()
 	if _, err := b.AddReplica(service.ReplicaConfig{ID: id, URL: url, Model: testModel, Kind: kind}); err != nil {
@@ -24,14 +24,14 @@ func (b *balancer) attachAs(id, url string, kind service.EngineKind) {
 	b.report(id)
 }
 
-// full reports that a replica has no room.
+// full reports that a replica has no capacity.
 func (b *balancer) full(id string) {
 	b.Step(core.Event{Kind: core.EventReplicaReport, Target: id, Report: &core.Report{
 		Ready: true, Pending: policy.Known(1), Running: policy.Known(8), KV: policy.Known(0.9),
 	}})
 }
 
-// continuations is the counts of skyserve_continuations_total by outcome.
+// continuations returns skyserve_continuations_total by outcome.
 func (b *balancer) continuations() map[string]int {
 	b.t.Helper()
 	counts := map[string]int{}
@@ -43,18 +43,18 @@ func (b *balancer) continuations() map[string]int {
 	return counts
 }
 
-// told is a stream as its client puts it together.
-type told struct {
+// clientView is a stream as its client assembles it.
+type clientView struct {
 	text, id, created, finish string
 	roles, ends, finishes     int
 	usage                     map[string]any
 	broken                    string // the message of an error event
 }
 
-// tell puts a stream together; it fails where the chunks are not of one answer.
-func tell(t *testing.T, stream string) told {
+// parseStream assembles a stream; it fails if the chunks do not belong to one response.
+func parseStream(t *testing.T, stream string) clientView {
 	t.Helper()
-	var all told
+	var all clientView
 	// The last event may lack its empty line, as the engine's did.
 	for event := range strings.SplitSeq(strings.TrimRight(stream, "\n"), "\n\n") {
 		data, ok := strings.CutPrefix(event, "data: ")
@@ -110,7 +110,7 @@ func tell(t *testing.T, stream string) told {
 	return all
 }
 
-// simulator is a simulated engine that can be given faults.
+// simulator is a simulated engine with configurable faults.
 type simulator struct {
 	*simulated.Server
 	url string
@@ -118,7 +118,7 @@ type simulator struct {
 
 func simulate(t *testing.T) *simulator { return simulateWith(t, simulated.Options{}) }
 
-// simulateWith is simulate of an engine with options of its own.
+// simulateWith is simulate with options of the engine.
 func simulateWith(t *testing.T, o simulated.Options) *simulator {
 	t.Helper()
 	o.Model, o.Speed, o.Seed = testModel, 1e5, 11
@@ -146,27 +146,26 @@ func (s *simulator) fault(t *testing.T, faults string) {
 	}
 }
 
-// However far an answer has come when its replica dies, the client reads the one
-// that it would have got.
-func TestADyingReplicaCostsAPause(t *testing.T) {
-	asks := map[string]string{
-		"short chat":          `{"model":"` + testModel + `","stream":true,"stream_options":{"include_usage":true},"max_tokens":12,"messages":[{"role":"user","content":"Where is the old bridge?"}]}`,
-		"chat without bound":  `{"model":"` + testModel + `","stream":true,"stream_options":{"include_usage":true},"messages":[{"role":"user","content":"Tell me of the harbor."}]}`,
-		"chat that goes on":   `{"model":"` + testModel + `","stream":true,"stream_options":{"include_usage":true},"max_tokens":30,"continue_final_message":true,"add_generation_prompt":false,"messages":[{"role":"user","content":"Well?"},{"role":"assistant","content":"I think that"}]}`,
-		"chat with tools":     `{"model":"` + testModel + `","stream":true,"stream_options":{"include_usage":true},"max_tokens":9,"tools":[{"type":"function","function":{"name":"f"}}],"messages":[{"role":"user","content":"Well?"}]}`,
-		"completion":          `{"model":"` + testModel + `","stream":true,"stream_options":{"include_usage":true},"max_tokens":20,"prompt":"The river in the valley"}`,
-		"cut completion":      `{"model":"` + testModel + `","stream":true,"stream_options":{"include_usage":true},"max_tokens":90,"prompt":["A storm over the station"]}`,
-		"completion as it is": `{"model":"` + testModel + `","stream":true,"stream_options":{"include_usage":true},"prompt":"Every student"}`,
+// Wherever a replica fails within a response, the client reads the same response as without a failure.
+func TestStreamSurvivesReplicaFailure(t *testing.T) {
+	bodies := map[string]string{
+		"short chat":         `{"model":"` + testModel + `","stream":true,"stream_options":{"include_usage":true},"max_tokens":12,"messages":[{"role":"user","content":"Where is the old bridge?"}]}`,
+		"chat without limit": `{"model":"` + testModel + `","stream":true,"stream_options":{"include_usage":true},"messages":[{"role":"user","content":"Tell me of the harbor."}]}`,
+		"continued chat":     `{"model":"` + testModel + `","stream":true,"stream_options":{"include_usage":true},"max_tokens":30,"continue_final_message":true,"add_generation_prompt":false,"messages":[{"role":"user","content":"Well?"},{"role":"assistant","content":"I think that"}]}`,
+		"chat with tools":    `{"model":"` + testModel + `","stream":true,"stream_options":{"include_usage":true},"max_tokens":9,"tools":[{"type":"function","function":{"name":"f"}}],"messages":[{"role":"user","content":"Well?"}]}`,
+		"completion":         `{"model":"` + testModel + `","stream":true,"stream_options":{"include_usage":true},"max_tokens":20,"prompt":"The river in the valley"}`,
+		"cut completion":     `{"model":"` + testModel + `","stream":true,"stream_options":{"include_usage":true},"max_tokens":90,"prompt":["A storm over the station"]}`,
+		"raw completion":     `{"model":"` + testModel + `","stream":true,"stream_options":{"include_usage":true},"prompt":"Every student"}`,
 	}
 	b := start(t, roundRobin(t))
 	dying, healthy := simulate(t), simulate(t)
-	for name, body := range asks {
+	for name, body := range bodies {
 		path := chatPath
 		if strings.Contains(name, "completion") {
 			path = textPath
 		}
 		b.attachAs("healthy", healthy.url, service.EngineSim)
-		want := tell(t, expect(t, b.post(path, body), http.StatusOK, ""))
+		want := parseStream(t, expect(t, b.post(path, body), http.StatusOK, ""))
 		tokens := int(want.usage["completion_tokens"].(float64))
 		if _, err := b.RemoveReplica("healthy", 0); err != nil {
 			t.Fatal(err)
@@ -183,7 +182,7 @@ func TestADyingReplicaCostsAPause(t *testing.T) {
 				b.until(func() bool { return b.View().Counts.Queued == 1 })
 				b.report("healthy")
 			}
-			got := tell(t, expect(t, resp, http.StatusOK, ""))
+			got := parseStream(t, expect(t, resp, http.StatusOK, ""))
 			chat := 1
 			if path == textPath {
 				chat = 0
@@ -202,18 +201,18 @@ func TestADyingReplicaCostsAPause(t *testing.T) {
 	if c.Finished != c.Arrived || c.Outstanding+c.Queued != 0 {
 		t.Errorf("counts %+v: want all finished", c)
 	}
-	if got := b.continuations(); got["whole"] != 4*len(asks) || len(got) != 1 {
-		t.Errorf("continuations %v, want %d whole", got, 4*len(asks))
+	if got := b.continuations(); got["whole"] != 4*len(bodies) || len(got) != 1 {
+		t.Errorf("continuations %v, want %d whole", got, 4*len(bodies))
 	}
 }
 
-// checkUsage compares what a client is told of the tokens. A replica that dies
-// after the last word did not tell.
-func checkUsage(t *testing.T, when string, got, want map[string]any, toldAll bool) {
+// checkUsage compares the usage that a client receives. A replica that fails after the last token did
+// not report it.
+func checkUsage(t *testing.T, when string, got, want map[string]any, allReported bool) {
 	t.Helper()
-	if !toldAll {
+	if !allReported {
 		if got != nil {
-			t.Errorf("%s: usage %v, though nobody told it", when, got)
+			t.Errorf("%s: usage %v, though no engine reported it", when, got)
 		}
 		return
 	}
@@ -224,7 +223,7 @@ func checkUsage(t *testing.T, when string, got, want map[string]any, toldAll boo
 	}
 }
 
-// checkRecord holds what is remembered of a request to what happened.
+// checkRecord compares the record of a request with what happened.
 func checkRecord(t *testing.T, b *balancer, id string, after, tokens int) {
 	t.Helper()
 	b.settled()
@@ -235,8 +234,8 @@ func checkRecord(t *testing.T, b *balancer, id string, after, tokens int) {
 	if after == tokens {
 		return
 	}
-	want := fmt.Sprintf("dying broke the connection after %d %s", after, plural(after, "token"))
+	want := fmt.Sprintf("dying closed the connection early after %d %s", after, plural(after, "token"))
 	if len(d.Tries) != 2 || d.Tries[0].Failure != want || d.Tries[1].Target != "healthy" || d.Tries[1].Decision.Try != 1 || d.OutputTokens == nil {
-		t.Errorf("%s: tries %+v, want one of which it is said %q and one that went on", id, d.Tries, want)
+		t.Errorf("%s: attempts %+v, want one that failed with %q and one that continued", id, d.Tries, want)
 	}
 }

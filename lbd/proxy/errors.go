@@ -8,11 +8,11 @@ import (
 	"skyserve/lbd/openai"
 )
 
-// statusClientClosed is what is counted for a client that left (nginx's 499);
-// nobody is there to read it.
+// statusClientClosed is the status counted for a client that disconnected (nginx's 499). It is never
+// sent.
 const statusClientClosed = 499
 
-// writeError answers with an error.
+// writeError responds with an error.
 func writeError(w http.ResponseWriter, e *openai.Error) {
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
@@ -22,53 +22,53 @@ func writeError(w http.ResponseWriter, e *openai.Error) {
 	b := e.Body()
 	h.Set("Content-Length", strconv.Itoa(len(b)))
 	w.WriteHeader(e.Status)
-	_, _ = w.Write(b) // a client that has gone reads nothing
+	_, _ = w.Write(b) // a disconnected client reads nothing
 }
 
-// rejections maps core's reasons to answers. A queue moves within a second;
-// capacity takes longer to come.
+// rejections maps core's rejection reasons to responses. A queue advances within a second; new
+// capacity takes longer.
 var rejections = map[string]openai.Error{
 	core.RejectNoReplica: {
 		Status: http.StatusServiceUnavailable, Kind: openai.TypeServer, RetryAfter: 5,
-		Message: "no replica serves this model now, here or at a peer",
+		Message: "no ready replica serves this model, here or at a peer",
 	},
 	core.RejectWait: {
 		Status: http.StatusServiceUnavailable, Kind: openai.TypeServer, RetryAfter: 2,
-		Message: "no replica had room for the request in the time that it may wait",
+		Message: "the request timed out in the queue: no replica had capacity",
 	},
 	core.RejectQueueFull: {
 		Status: http.StatusTooManyRequests, Kind: openai.TypeRateLimit, RetryAfter: 1,
-		Message: "too many requests are waiting",
+		Message: "too many requests are queued",
 	},
 	core.RejectTooManyTry: {
 		Status: http.StatusBadGateway, Kind: openai.TypeServer,
-		Message: "every try failed",
+		Message: "every attempt failed",
 	},
 	core.RejectRetries: {
 		Status: http.StatusServiceUnavailable, Kind: openai.TypeServer, RetryAfter: 2,
-		Message: "the replica failed, and too many requests are being tried again already",
+		Message: "the replica failed, and the retry budget is exhausted",
 	},
 	core.RejectFailed: {
 		Status: http.StatusBadGateway, Kind: openai.TypeServer,
-		Message: "the replica failed and the request cannot be tried elsewhere",
+		Message: "the replica failed, and the request cannot be retried",
 	},
 	core.RejectRefused: {
 		Status: http.StatusBadGateway, Kind: openai.TypeServer,
-		Message: "every replica refused the request",
+		Message: "every replica rejected the request",
 	},
 	core.RejectKills: {
 		Status: http.StatusBadRequest, Kind: openai.TypeInvalid, // official clients retry 5xx
-		Message: "engines died while they served this request or an identical one: it is not retried",
+		Message: "engines crashed while serving this request or an identical one: it is not retried",
 	},
 	core.RejectHolder: errNoHolder,
 	core.RejectDuplicate: {
 		Status: http.StatusConflict, Kind: openai.TypeInvalid,
-		Message: "a request with this id is in flight",
+		Message: "a request with this id is already in flight",
 	},
 }
 
-// rejection is the answer to a rejected request whose last failure was last:
-// when that was a target that stayed silent, it is 504.
+// rejection returns the response to a rejected request whose last failure was last. If that was a
+// target that timed out, the status is 504.
 func rejection(reason string, last *failure) *openai.Error {
 	e, ok := rejections[reason]
 	if !ok {
@@ -78,15 +78,15 @@ func rejection(reason string, last *failure) *openai.Error {
 		e.Code = reason
 	}
 	if last != nil {
-		e.Message += "; the last failure: " + last.cause
-		if last.silent && e.Status == http.StatusBadGateway {
+		e.Message += "; last failure: " + last.cause
+		if last.timedOut && e.Status == http.StatusBadGateway {
 			e.Status, e.Code = http.StatusGatewayTimeout, "deadline"
 		}
 	}
 	return &e
 }
 
-// errDraining answers new requests while the balancer finishes what it has.
+// errDraining rejects new requests while the balancer drains.
 func errDraining() *openai.Error {
 	return &openai.Error{
 		Status: http.StatusServiceUnavailable, Kind: openai.TypeServer, Code: "draining", RetryAfter: 1,

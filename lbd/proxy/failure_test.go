@@ -17,7 +17,7 @@ import (
 	"skyserve/lbd/record"
 )
 
-// roundRobin is options whose policy sends requests in turn, us-0 first.
+// roundRobin returns options with the round-robin policy, us-0 first.
 func roundRobin(t *testing.T) Options {
 	o := testOptions(t)
 	p, err := policy.New("round-robin")
@@ -28,7 +28,7 @@ func roundRobin(t *testing.T) Options {
 	return o
 }
 
-// cut is an engine that sends what it is told and then breaks the connection.
+// cut is an engine that sends a text and then closes the connection.
 func cut(contentType, sent string) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
 		_, _ = io.Copy(io.Discard, req.Body)
@@ -47,7 +47,7 @@ func status(code int) http.HandlerFunc {
 	}
 }
 
-// refusing is the URL of a port where nobody listens.
+// refusing returns the URL of a port without a listener.
 func refusing(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -58,7 +58,7 @@ func refusing(t *testing.T) string {
 	return "http://" + l.Addr().String()
 }
 
-func TestFailureBeforeTheFirstByteIsTriedElsewhere(t *testing.T) {
+func TestFailureBeforeFirstByteIsRetried(t *testing.T) {
 	bad := map[string]func(*testing.T) string{
 		"refused": refusing,
 		"500":     func(t *testing.T) string { return engine(t, status(500)) },
@@ -89,17 +89,17 @@ func TestFailureBeforeTheFirstByteIsTriedElsewhere(t *testing.T) {
 				lawful(t, c)
 				d, _ := b.Decision("r1")
 				if c.Finished != 1 || len(d.Tries) != 2 || d.Tries[0].Failure == "" || d.State != record.StateFinished || d.Status != 200 {
-					t.Errorf("counts %+v, decision %+v: want a failed try and one that served", c, d)
+					t.Errorf("counts %+v, decision %+v: want a failed attempt and one that served", c, d)
 				}
 				if name == "refused" && b.View().Replicas[0].Ready {
-					t.Error("a replica that refuses connections is still thought ready")
+					t.Error("a replica that refuses connections still counts as ready")
 				}
 			})
 		}
 	}
 }
 
-// speakRaw streams a text as it stands.
+// speakRaw streams a text as it is.
 func speakRaw(stream string) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
 		_, _ = io.Copy(io.Discard, req.Body)
@@ -108,7 +108,7 @@ func speakRaw(stream string) http.HandlerFunc {
 	}
 }
 
-func TestBreakInTheMiddleEndsInAnErrorEvent(t *testing.T) {
+func TestInterruptedStreamEndsInErrorEvent(t *testing.T) {
 	broken := map[string]http.HandlerFunc{
 		"cut":                cut("text/event-stream", chunk("a")),
 		"cut in event":       cut("text/event-stream", chunk("a")+"data: {\"cho"),
@@ -142,7 +142,7 @@ func TestBreakInTheMiddleEndsInAnErrorEvent(t *testing.T) {
 	}
 }
 
-func TestLargeAnswerThatBreaksIsNotTakenForWhole(t *testing.T) {
+func TestTruncatedLargeResponseIsDetected(t *testing.T) {
 	o := roundRobin(t)
 	o.Limits.MaxHeldAnswer = 100
 	b := start(t, o)
@@ -155,7 +155,7 @@ func TestLargeAnswerThatBreaksIsNotTakenForWhole(t *testing.T) {
 	lawful(t, b.settled())
 }
 
-func TestLargeAnswerPasses(t *testing.T) {
+func TestLargeResponseIsForwarded(t *testing.T) {
 	o := roundRobin(t)
 	o.Limits.MaxHeldAnswer = 100
 	b := start(t, o)
@@ -169,23 +169,23 @@ func TestLargeAnswerPasses(t *testing.T) {
 	}
 }
 
-func TestEveryTryFails(t *testing.T) {
+func TestEveryAttemptFails(t *testing.T) {
 	b := start(t, roundRobin(t))
 	b.attach("us-0", engine(t, status(500)))
 	b.attach("us-1", engine(t, status(503)))
 	body := expect(t, b.post(chatPath, plainBody, "X-Request-ID: r1"), http.StatusBadGateway, core.RejectTooManyTry)
-	if message, _, _ := apiErrorOf(t, body); !strings.Contains(message, "answered 50") {
-		t.Errorf("message %q does not say what failed", message)
+	if message, _, _ := apiErrorOf(t, body); !strings.Contains(message, "returned 50") {
+		t.Errorf("message %q does not contain the failure", message)
 	}
 	d, _ := b.Decision("r1")
 	if want := b.coreCfg.MaxTries; len(d.Tries) != want+1 {
-		t.Errorf("%d tries and a rejection, want %d", len(d.Tries), want)
+		t.Errorf("%d attempts and a rejection, want %d", len(d.Tries), want)
 	}
 	lawful(t, b.settled())
 }
 
-// hang is an engine that sends something and then nothing until its client
-// leaves, which it reports.
+// hang is an engine that sends something and then nothing until its client disconnects, which it
+// reports.
 func hang(sent string, left chan<- struct{}) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
 		_, _ = io.Copy(io.Discard, req.Body)
@@ -221,7 +221,7 @@ func TestSilentEngine(t *testing.T) {
 		b := start(t, o)
 		b.attach("us-0", engine(t, hang(chunk("a"), left)))
 		body := read(t, b.post(chatPath, streamBody))
-		if !strings.HasPrefix(body, chunk("a")) || !strings.Contains(body, "silent") {
+		if !strings.HasPrefix(body, chunk("a")) || !strings.Contains(body, "timed out") {
 			t.Errorf("got %q, want an error event", body)
 		}
 		<-left
@@ -229,14 +229,14 @@ func TestSilentEngine(t *testing.T) {
 	})
 }
 
-func TestClientThatLeavesStopsTheEngine(t *testing.T) {
+func TestClientDisconnectStopsEngine(t *testing.T) {
 	for name, sent := range map[string]string{"before the first byte": "", "in the middle": chunk("a")} {
 		t.Run(name, func(t *testing.T) {
 			left := make(chan struct{}, 1)
-			asked := make(chan struct{})
+			requested := make(chan struct{})
 			b := start(t, testOptions(t))
 			h := hang(sent, left)
-			b.attach("us-0", engine(t, func(w http.ResponseWriter, req *http.Request) { close(asked); h(w, req) }))
+			b.attach("us-0", engine(t, func(w http.ResponseWriter, req *http.Request) { close(requested); h(w, req) }))
 			ctx, leave := context.WithCancel(t.Context())
 			req, _ := http.NewRequestWithContext(ctx, http.MethodPost, b.url+chatPath, strings.NewReader(streamBody))
 			req.Header.Set("X-Request-ID", "r1")
@@ -249,11 +249,11 @@ func TestClientThatLeavesStopsTheEngine(t *testing.T) {
 					_ = resp.Body.Close()
 				}
 			}()
-			<-asked
+			<-requested
 			b.until(func() bool { return sent == "" || b.Stats().TTFT != nil })
 			leave()
 			<-answered
-			<-left // the engine knows
+			<-left // the engine has noticed
 			c := b.settled()
 			lawful(t, c)
 			d, _ := b.Decision("r1")
@@ -264,7 +264,7 @@ func TestClientThatLeavesStopsTheEngine(t *testing.T) {
 	}
 }
 
-func TestQueuedRequestOfAClientThatLeft(t *testing.T) {
+func TestQueuedRequestOfDisconnectedClient(t *testing.T) {
 	b := start(t, testOptions(t))
 	if _, err := b.AddReplica(replicaAt("us-0", "http://127.0.0.1:1")); err != nil {
 		t.Fatal(err)

@@ -11,12 +11,12 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// with puts members into a body.
+// with inserts members into a body.
 func with(body, members string) string { return strings.Replace(body, `{`, `{`+members+`,`, 1) }
 
-// What a client may ask for at most is a number that it made up: none may let it
-// past its limits, or give it more than it had.
-func TestBoundsThatAreAbsurd(t *testing.T) {
+// The maximum that a client requests is an arbitrary number: none may bypass its limits, or give it
+// more than it had.
+func TestAbsurdTokenLimits(t *testing.T) {
 	const limit = 1000
 	o := testOptions(t)
 	o.Keys = limited(t, fmt.Sprintf("tokens_per_minute=%d tokens_per_day=%d", limit, limit))
@@ -38,8 +38,8 @@ func TestBoundsThatAreAbsurd(t *testing.T) {
 		{`"max_tokens":600`, false},
 		{`"max_tokens":6e2`, false},
 		{`"n":2,"max_tokens":60`, false},
-		{`"max_tokens":-6000`, false}, // what these mean is the engine's business
-		{`"max_tokens":"6000"`, true}, // engines take it for a number
+		{`"max_tokens":-6000`, false}, // their meaning is up to the engine
+		{`"max_tokens":"6000"`, true}, // engines accept it as a number
 		{`"max_tokens":"many"`, false},
 		{`"max_tokens":0.5`, false},
 		{`"max_tokens":null,"n":null`, false},
@@ -52,26 +52,26 @@ func TestBoundsThatAreAbsurd(t *testing.T) {
 		case !c.denied && resp.StatusCode != http.StatusOK:
 			t.Errorf("%s: status %d: %s", c.members, resp.StatusCode, body)
 		}
-		b.atRest("acme")
+		b.isIdle("acme")
 		if left := b.tokensLeft(); left > limit {
 			t.Errorf("%s: %d of %d tokens are left", c.members, left, limit)
 		}
 	}
 }
 
-// A key whose limit leaves no room for an answer can still have its prompts embedded.
-func TestNoAnswerIsReservedWhereNoneIsMade(t *testing.T) {
+// A key whose limit leaves no capacity for a response can still get embeddings of its prompt.
+func TestNoOutputReservedWithoutGeneration(t *testing.T) {
 	o := testOptions(t)
 	o.Keys = limited(t, "tokens_per_minute=100")
 	b := start(t, o)
 	b.attach("us-0", engine(t, whole(`{"object":"list","data":[],"usage":{"prompt_tokens":3,"total_tokens":3}}`)))
 	expect(t, b.post("/v1/embeddings", `{"model":"chat-small","input":"hello"}`, asAcme), http.StatusOK, "")
-	b.atRest("acme")
+	b.isIdle("acme")
 }
 
-// An engine that reports what cannot be is not believed: neither sums nor limits
-// turn over, and no more is cached than there was.
-func TestUsageThatIsAbsurd(t *testing.T) {
+// Impossible usage figures of an engine are ignored: neither sums nor limits overflow, and no more is
+// cached than was sent.
+func TestAbsurdUsage(t *testing.T) {
 	for _, c := range []struct {
 		usage string
 		want  telemetry.Usage
@@ -90,7 +90,7 @@ func TestUsageThatIsAbsurd(t *testing.T) {
 		b.attach("us-0", engine(t, whole(`{"id":"x","object":"chat.completion","choices":[],"usage":`+c.usage+`}`)))
 		for n := range int64(3) {
 			expect(t, b.post(chatPath, plainBody, asAcme), http.StatusOK, "")
-			b.atRest("acme")
+			b.isIdle("acme")
 			got, want := b.usedBy("acme"), c.want
 			if want.PromptTokens < 0 { // the estimate
 				want.PromptTokens = got.PromptTokens / (n + 1)

@@ -5,10 +5,10 @@ import (
 	"strconv"
 )
 
-// markForwarded tells a peer whose request it gets and how far it has come.
+// markForwarded sets the headers that describe the request and its hops to a peer.
 func (x *exchange) markForwarded(h http.Header) {
 	r := x.rt
-	h[headerHop] = []string{string(x.sent.hop)}
+	h[headerHop] = []string{string(x.current.hop)}
 	h[headerFrom] = []string{r.self.ID}
 	h[headerTier] = []string{string(x.tier)}
 	h[headerSession] = []string{x.session}
@@ -19,43 +19,43 @@ func (x *exchange) markForwarded(h http.Header) {
 		h[headerTenant] = []string{x.tenant}
 	}
 	h[headerFingerprint] = []string{strconv.FormatUint(x.fingerprint, 16)}
-	if x.sent.kills > 0 {
-		h[headerKills] = []string{strconv.Itoa(x.sent.kills)}
+	if x.current.kills > 0 {
+		h[headerKills] = []string{strconv.Itoa(x.current.kills)}
 	}
 	if x.continueOff {
 		h[headerContinue] = []string{continueOff}
 	}
-	if x.extended() {
+	if x.isContinuation() {
 		h[headerContinued] = []string{"1"}
 	}
-	if x.counting {
+	if x.countsRequested {
 		h[headerCounts] = []string{countsAny}
 		if x.showsUsage {
 			h[headerCounts] = []string{countsExact}
 		}
 	}
-	if ms := x.sent.wait.Milliseconds(); ms > 0 {
+	if ms := x.current.wait.Milliseconds(); ms > 0 {
 		h[headerWait] = []string{strconv.FormatInt(ms, 10)}
 	}
-	if ms := x.sent.sessionAge.Milliseconds(); ms > 0 {
+	if ms := x.current.sessionAge.Milliseconds(); ms > 0 {
 		h[headerSessionAge] = []string{strconv.FormatInt(ms, 10)}
 	}
 }
 
-// mark writes our own headers on an answer, but those that tell what was cached to a
-// client that must not see them. Where a peer served the request,
-// its word says by which replica and with which prefix, and both queues add up.
-func (x *exchange) mark(h http.Header, from http.Header) {
-	region, replica := string(x.rt.self.Region), x.sent.target
-	d, match := x.sent.decision, 0.0
+// setResponseHeaders sets the balancer's own headers on a response, except those that reveal cached prompts to a
+// client that must not see them. If a peer served the request, its headers name the replica and the
+// prefix match, and the queue times are added up.
+func (x *exchange) setResponseHeaders(h http.Header, from http.Header) {
+	region, replica := string(x.rt.self.Region), x.current.target
+	d, match := x.current.decision, 0.0
 	queued := millis(d.Queued)
 	if d.PromptBytes > 0 {
 		match = float64(d.MatchBytes) / float64(d.PromptBytes)
 	}
-	if x.sent.rank.replica != nil {
-		region = string(x.sent.rank.cfg.Region)
+	if x.current.rank.replica != nil {
+		region = string(x.current.rank.cfg.Region)
 	}
-	if x.sent.peer != nil {
+	if x.current.peer != nil {
 		region, replica = from.Get(headerRegion), from.Get(headerReplica)
 		match, _ = strconv.ParseFloat(from.Get(headerPrefixMatch), 64)
 		theirs, _ := strconv.ParseFloat(from.Get(headerQueueMs), 64)
@@ -69,10 +69,10 @@ func (x *exchange) mark(h http.Header, from http.Header) {
 	if x.hidesCache {
 		shown = names[:len(names)-1]
 		if x.rt.sharePrefixes.Load() {
-			values[len(shown)-1] = d.Policy // a reason would tell a match with another tenant's prompt
+			values[len(shown)-1] = d.Policy // a reason would reveal a match with another tenant's prompt
 		}
 	}
 	for i, name := range shown {
-		h[name] = values[i : i+1 : i+1] // one allocation for all of them
+		h[name] = values[i : i+1 : i+1] // one allocation for all values
 	}
 }

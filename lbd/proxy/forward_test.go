@@ -10,7 +10,7 @@ import (
 	"skyserve/lbd/core"
 )
 
-// pair is two balancers of different regions that know each other.
+// pair returns two balancers of different regions that are peers.
 func pair(t *testing.T, token string) (us, eu *balancer) {
 	t.Helper()
 	o := roundRobin(t)
@@ -24,8 +24,8 @@ func pair(t *testing.T, token string) (us, eu *balancer) {
 	return us, eu
 }
 
-// hear reports that a peer has one idle replica.
-func (b *balancer) hear(peer string) {
+// receiveReport reports that a peer has one idle replica.
+func (b *balancer) receiveReport(peer string) {
 	b.Step(core.Event{Kind: core.EventPeerReport, Target: peer, PeerReport: &core.PeerReport{
 		Models: []core.ModelLoad{{Model: testModel, Replicas: 1, Available: 1}},
 	}})
@@ -41,7 +41,7 @@ func TestForward(t *testing.T) {
 		}
 		speak("a", " b")(w, req)
 	}))
-	us.hear("lb-eu-0")
+	us.receiveReport("lb-eu-0")
 	resp := us.post(chatPath, streamBody, "X-Request-ID: r1", "X-Skyserve-Tier: IW-N")
 	if got := read(t, resp); got != chunk("a")+chunk(" b")+doneEvent {
 		t.Errorf("got %q", got)
@@ -81,9 +81,9 @@ func orZero(p *float64) *float64 {
 	return p
 }
 
-func TestBounceRestoresTheRequest(t *testing.T) {
+func TestBouncedRequestIsRetried(t *testing.T) {
 	us, eu := pair(t, "")
-	us.hear("lb-eu-0") // which has no replica: it lost them just now
+	us.receiveReport("lb-eu-0") // without a replica: it has just lost them
 	answered := make(chan *http.Response)
 	go func() { answered <- us.post(chatPath, plainBody, "X-Request-ID: r1") }()
 	us.until(func() bool { c := us.View().Counts; return c.ForwardedOut == 1 && c.Queued == 1 })
@@ -103,11 +103,11 @@ func TestBounceRestoresTheRequest(t *testing.T) {
 	}
 	d, _ := us.Decision("r1")
 	if len(d.Tries) != 2 || d.Tries[0].Kind != core.ActionForward || d.Tries[1].Kind != core.ActionDispatch {
-		t.Errorf("tries %+v, want a forward and a dispatch", d.Tries)
+		t.Errorf("attempts %+v, want a forward and a dispatch", d.Tries)
 	}
 }
 
-func TestBounceOfAKnownModel(t *testing.T) {
+func TestBounceOfKnownModel(t *testing.T) {
 	_, eu := pair(t, "")
 	resp := eu.post(chatPath, plainBody, "X-Skyserve-Hop: remote", "X-Skyserve-From: lb-us-0")
 	expect(t, resp, http.StatusServiceUnavailable, core.RejectNoReplica)
@@ -134,17 +134,17 @@ func TestSpoofedHopIsIgnored(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			us, eu := pair(t, "secret")
 			eu.attach("eu-0", engine(t, whole(plainReply)))
-			us.hear("lb-eu-0")
+			us.receiveReport("lb-eu-0")
 			expect(t, us.post(chatPath, plainBody, append(headers, "X-Request-ID: r1")...), http.StatusOK, "")
 			d, _ := us.Decision("r1")
 			if c := us.settled(); c.ForwardedIn != 0 || c.ForwardedOut != 1 || d.From != "" || d.Hop != core.HopNone {
-				t.Errorf("counts %+v, decision %+v: a client passed for a peer", c, d)
+				t.Errorf("counts %+v, decision %+v: a client was treated as a peer", c, d)
 			}
 		})
 	}
 }
 
-func TestKeysAreNotAskedOfPeers(t *testing.T) {
+func TestPeersNeedNoKeys(t *testing.T) {
 	o := roundRobin(t)
 	o.Self.PeerToken, o.Keys = "secret", apiKeys("k")
 	b := start(t, o)
@@ -154,9 +154,9 @@ func TestKeysAreNotAskedOfPeers(t *testing.T) {
 	expect(t, b.post(chatPath, plainBody, append(hop, "X-Skyserve-Peer-Token: secret")...), http.StatusOK, "")
 }
 
-// A balancer that asks for keys may stand behind a reverse proxy of its own
-// machine: then every client comes from loopback, and none of them is a peer.
-func TestLoopbackIsNoPeerWhereKeysAreAsked(t *testing.T) {
+// A balancer that requires keys may be behind a reverse proxy on its own machine: then every client
+// comes from loopback, and none of them is a peer.
+func TestLoopbackIsNoPeerWithKeys(t *testing.T) {
 	o := roundRobin(t)
 	o.Keys = apiKeys("k")
 	b := start(t, o)
@@ -165,7 +165,7 @@ func TestLoopbackIsNoPeerWhereKeysAreAsked(t *testing.T) {
 	expect(t, b.post(chatPath, plainBody, "Authorization: Bearer k"), http.StatusOK, "")
 }
 
-func TestPeerThatFailsIsReplaced(t *testing.T) {
+func TestFailingPeerIsReplaced(t *testing.T) {
 	for name, h := range map[string]http.HandlerFunc{
 		"401": status(401), "403": status(403), "502": status(502), "cut": cut("text/event-stream", ""), "queue full": status(429),
 	} {
@@ -173,8 +173,8 @@ func TestPeerThatFailsIsReplaced(t *testing.T) {
 			us, eu := pair(t, "")
 			eu.attach("eu-0", engine(t, speak("x")))
 			us.AddPeer(service.PeerConfig{ID: "lb-asia-0", Region: "local/asia", URL: engine(t, h)}, nil)
-			us.hear("lb-asia-0")
-			us.hear("lb-eu-0")
+			us.receiveReport("lb-asia-0")
+			us.receiveReport("lb-eu-0")
 			resp := us.post(chatPath, streamBody)
 			expect(t, resp, http.StatusOK, "")
 			if got := resp.Header.Get(headerReplica); got != "eu-0" {
@@ -185,15 +185,15 @@ func TestPeerThatFailsIsReplaced(t *testing.T) {
 	}
 }
 
-func TestPeerMakesReadyAndKnown(t *testing.T) {
+func TestPeerMakesModelAvailable(t *testing.T) {
 	o := testOptions(t)
 	o.Self.Models = nil
 	us := start(t, o)
 	us.AddPeer(service.PeerConfig{ID: "lb-eu-0", Region: "local/eu", URL: "http://127.0.0.1:1"}, nil)
 	if code, _ := us.get("/readyz"); code != 503 {
-		t.Errorf("readyz %d before the peer was heard of", code)
+		t.Errorf("readyz %d before the peer's first report", code)
 	}
-	us.hear("lb-eu-0")
+	us.receiveReport("lb-eu-0")
 	if code, _ := us.get("/readyz"); code != 200 {
 		t.Errorf("readyz %d with a peer that can serve", code)
 	}
@@ -206,7 +206,7 @@ func TestPeerMakesReadyAndKnown(t *testing.T) {
 	}
 }
 
-// addedTransport notes that it was used.
+// addedTransport records that it was used.
 type addedTransport struct {
 	http.RoundTripper
 	used chan struct{}
@@ -227,7 +227,7 @@ func TestPeerTransport(t *testing.T) {
 		_, _ = io.WriteString(w, plainReply)
 	})
 	us.AddPeer(service.PeerConfig{ID: "lb-us-1", Region: "local/us", URL: url}, addedTransport{us.transport, used})
-	us.hear("lb-us-1")
+	us.receiveReport("lb-us-1")
 	expect(t, us.post(chatPath, plainBody), http.StatusOK, "")
 	<-used
 	us.AddPeer(service.PeerConfig{ID: "bad", URL: "::"}, nil)

@@ -9,40 +9,40 @@ import (
 	"skyserve/lbd/openai"
 )
 
-// Handler serves the public API.
+// Handler returns the handler of the public API.
 func (r *Runtime) Handler() http.Handler { return http.HandlerFunc(r.serve) }
 
 func (r *Runtime) serve(w http.ResponseWriter, req *http.Request) {
 	path := req.URL.Path
 	e := openai.EndpointAt(path)
-	if e == nil || req.ProtoMajor == 1 { // an exchange over HTTP/2 sets its own: see guard
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(r.limits.Stall)) // a writer without deadlines blocks as it likes
+	if e == nil || req.ProtoMajor == 1 { // an exchange over HTTP/2 sets its own deadline: see guardHTTP2Write
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(r.limits.Stall)) // a writer without deadlines may block
 	}
 	if e != nil {
-		if r.allow(w, req, http.MethodPost) {
-			r.infer(w, req, e)
+		if r.allowMethod(w, req, http.MethodPost) {
+			r.serveInference(w, req, e)
 		}
 		return
 	}
 	switch {
 	case path == "/healthz":
-		if r.allow(w, req, http.MethodGet) {
+		if r.allowMethod(w, req, http.MethodGet) {
 			writeText(w, http.StatusOK, "ok\n")
 		}
 	case path == "/readyz":
-		if r.allow(w, req, http.MethodGet) {
+		if r.allowMethod(w, req, http.MethodGet) {
 			r.serveReady(w)
 		}
-	case under(path, "/v1/models"):
-		if r.allow(w, req, http.MethodGet) {
+	case isUnder(path, "/v1/models"):
+		if r.allowMethod(w, req, http.MethodGet) {
 			r.serveModels(w, req)
 		}
 	case strings.HasPrefix(path, pathResponses):
 		r.serveStored(w, req)
-	case under(path, "/v1/files") || under(path, "/v1/batches"):
+	case isUnder(path, "/v1/files") || isUnder(path, "/v1/batches"):
 		r.refuse(w, req, &openai.Error{
 			Status: http.StatusNotImplemented, Kind: openai.TypeServer, Code: "not_implemented",
-			Message: path + " is not built yet",
+			Message: path + " is not implemented",
 		})
 	default:
 		r.refuse(w, req, errNoPath(req))
@@ -52,18 +52,18 @@ func (r *Runtime) serve(w http.ResponseWriter, req *http.Request) {
 func errNoPath(req *http.Request) *openai.Error {
 	return &openai.Error{
 		Status: http.StatusNotFound, Kind: openai.TypeInvalid, Code: "not_found",
-		Message: "no such path: " + req.Method + " " + req.URL.Path,
+		Message: "unknown request URL: " + req.Method + " " + req.URL.Path,
 	}
 }
 
-func under(path, dir string) bool {
+func isUnder(path, dir string) bool {
 	rest, ok := strings.CutPrefix(path, dir)
 	return ok && (rest == "" || rest[0] == '/')
 }
 
-// allow says whether a request uses one of the methods that its path has (HEAD
-// counts as GET), and answers it when it does not.
-func (r *Runtime) allow(w http.ResponseWriter, req *http.Request, methods ...string) bool {
+// allowMethod reports whether a request uses one of the methods of its path (HEAD counts as GET). If not, it
+// responds with an error.
+func (r *Runtime) allowMethod(w http.ResponseWriter, req *http.Request, methods ...string) bool {
 	for _, m := range methods {
 		if req.Method == m || (m == http.MethodGet && req.Method == http.MethodHead) {
 			return true
@@ -73,12 +73,12 @@ func (r *Runtime) allow(w http.ResponseWriter, req *http.Request, methods ...str
 	w.Header().Set("Allow", method)
 	r.refuse(w, req, &openai.Error{
 		Status: http.StatusMethodNotAllowed, Kind: openai.TypeInvalid, Code: "method_not_allowed",
-		Message: req.Method + " " + req.URL.Path + ": want " + method,
+		Message: req.Method + " " + req.URL.Path + ": method not allowed, use " + method,
 	})
 	return false
 }
 
-// refuse answers a request that asks no engine for anything.
+// refuse rejects a request to a path without inference.
 func (r *Runtime) refuse(w http.ResponseWriter, req *http.Request, e *openai.Error) {
 	r.limitUnreadBody(w)
 	w.Header().Set(headerRequestID, requestID(req.Header.Get(headerRequestID)))
@@ -86,19 +86,19 @@ func (r *Runtime) refuse(w http.ResponseWriter, req *http.Request, e *openai.Err
 	writeError(w, e)
 }
 
-// limitUnreadBody bounds the time in which what is left of a refused request's body must
-// come: net/http reads it before the connection is used again.
+// limitUnreadBody limits the time for the unread rest of a rejected request's body: net/http reads it
+// before the connection is reused.
 func (r *Runtime) limitUnreadBody(w http.ResponseWriter) {
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(r.limits.Body)) // a reader without deadlines blocks as it likes
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(r.limits.Body)) // a reader without deadlines may block
 }
 
 func writeText(w http.ResponseWriter, status int, s string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(status)
-	_, _ = w.Write([]byte(s)) // a client that has gone reads nothing
+	_, _ = w.Write([]byte(s)) // a disconnected client reads nothing
 }
 
-// serveReady says whether a request could be served now.
+// serveReady responds whether a request could be served now.
 func (r *Runtime) serveReady(w http.ResponseWriter) {
 	if why := r.notReady(); why != "" {
 		w.Header().Set("Retry-After", "1")
@@ -108,7 +108,7 @@ func (r *Runtime) serveReady(w http.ResponseWriter) {
 	writeText(w, http.StatusOK, "ok\n")
 }
 
-// notReady says in words why nothing can be served; empty when it can.
+// notReady returns why no request can be served, empty when one can.
 func (r *Runtime) notReady() string {
 	if r.draining.Load() {
 		return "shutting down"
@@ -134,55 +134,55 @@ func (r *Runtime) notReady() string {
 	if v.Replicas[0].Draining {
 		return "every replica is draining and no peer can serve"
 	}
-	// Which they are, and why they are not ready, names machines: the admin API says it.
+	// The names of the replicas and why they are not ready reveal machines: only the admin API returns
+	// them.
 	return "no replica is ready and no peer can serve"
 }
 
-// modelObject is a model as GET /v1/models lists it.
+// modelObject is a model in the response of GET /v1/models.
 type modelObject struct {
 	ID      string `json:"id"`
 	Object  string `json:"object"`
 	Created int64  `json:"created"`
 	OwnedBy string `json:"owned_by"`
-	Root    string `json:"root"` // the real name of an alias
+	Root    string `json:"root"` // the target of an alias
 	// Parent is the model that an adapter belongs to; null for a model.
 	Parent *string `json:"parent"`
 }
 
-// serveModels lists every name that a request may use, or shows the one that the
-// path names.
+// serveModels lists every model name that a request may use, or returns the one in the path.
 func (r *Runtime) serveModels(w http.ResponseWriter, req *http.Request) {
-	if _, ok := admit(r.keyring(), req.Header); !ok {
+	if _, ok := authenticate(r.keyring(), req.Header); !ok {
 		r.refuse(w, req, errUnauthorized())
 		return
 	}
 	t := r.models.Load()
 	if name, one := strings.CutPrefix(req.URL.Path, "/v1/models/"); one {
 		if _, known := t.resolve([]byte(name)); !known {
-			r.refuse(w, req, r.errModel("model: "+openai.Clip([]byte(name))+" is not served here"))
+			r.refuse(w, req, r.errModel("model: "+openai.Clip([]byte(name))+" does not exist"))
 			return
 		}
 		writeJSON(w, r.modelObject(t, name))
 		return
 	}
-	list := make([]modelObject, 0, len(t.list))
-	for _, name := range t.list {
+	list := make([]modelObject, 0, len(t.names))
+	for _, name := range t.names {
 		list = append(list, r.modelObject(t, name))
 	}
 	writeJSON(w, map[string]any{"object": "list", "data": list})
 }
 
-// modelObject is a name of the table as it is shown.
+// modelObject returns the model object of a name in the table.
 func (r *Runtime) modelObject(t *modelTable, name string) modelObject {
-	stands := t.real[name]
-	o := modelObject{ID: name, Object: "model", Created: r.began.Unix(), OwnedBy: "skyserve", Root: stands.Model}
-	if stands.Adapter != "" {
-		o.Root, o.Parent = name, &stands.Model
+	resolved := t.byName[name]
+	o := modelObject{ID: name, Object: "model", Created: r.startedAt.Unix(), OwnedBy: "skyserve", Root: resolved.Model}
+	if resolved.Adapter != "" {
+		o.Root, o.Parent = name, &resolved.Model
 	}
 	return o
 }
 
 func writeJSON(w http.ResponseWriter, document any) {
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(document) // a client that has gone reads nothing
+	_ = json.NewEncoder(w).Encode(document) // a disconnected client reads nothing
 }

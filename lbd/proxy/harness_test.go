@@ -36,8 +36,7 @@ type balancer struct {
 	srv *httptest.Server
 }
 
-// testOptions are options under which no report ever grows old, and nothing rests for
-// long before it is tried again.
+// testOptions returns options under which no report ever becomes stale, and retries wait only briefly.
 func testOptions(t *testing.T) Options {
 	t.Helper()
 	p, err := policy.New("skylb")
@@ -55,7 +54,7 @@ func testOptions(t *testing.T) Options {
 	}
 }
 
-// apiKeys are keys without limits.
+// apiKeys returns keys without limits.
 func apiKeys(secrets ...string) []service.APIKey {
 	keys, err := service.ParseKeys(strings.Join(secrets, "\n"), service.KeyLimits{})
 	if err != nil {
@@ -87,7 +86,7 @@ func start(t *testing.T, o Options) *balancer {
 	return serveWith(t, rt)
 }
 
-// serveWith puts a runtime that somebody else starts behind a listener.
+// serveWith puts a runtime that the caller starts behind a listener.
 func serveWith(t *testing.T, rt *Runtime) *balancer {
 	t.Helper()
 	mux := http.NewServeMux()
@@ -129,7 +128,7 @@ func (b *balancer) report(id string) {
 	}})
 }
 
-// post sends a body with header lines "Name: value" and returns the open answer.
+// post sends a body with header lines "Name: value" and returns the open response.
 func (b *balancer) post(path, body string, headers ...string) *http.Response {
 	b.t.Helper()
 	req, err := http.NewRequestWithContext(b.t.Context(), http.MethodPost, b.url+path, strings.NewReader(body))
@@ -153,7 +152,7 @@ func (b *balancer) do(req *http.Request, headers ...string) *http.Response {
 	return resp
 }
 
-// client keeps no connection, so that none outlives its test.
+// client keeps no connections, so that none outlives its test.
 var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DisableCompression: true}}
 
 func (b *balancer) get(path string, headers ...string) (int, string) {
@@ -170,13 +169,13 @@ func read(t *testing.T, resp *http.Response) string {
 	t.Helper()
 	body, err := io.ReadAll(resp.Body)
 	if err != nil {
-		t.Fatalf("reading an answer: %v after %q", err, body)
+		t.Fatalf("reading a response: %v after %q", err, body)
 	}
 	_ = resp.Body.Close()
 	return string(body)
 }
 
-// apiErrorOf reads an error in OpenAI's shape.
+// apiErrorOf parses an error in OpenAI's format.
 func apiErrorOf(t *testing.T, body string) (message, kind, code string) {
 	t.Helper()
 	var e struct {
@@ -186,7 +185,7 @@ func apiErrorOf(t *testing.T, body string) (message, kind, code string) {
 		}
 	}
 	if err := json.Unmarshal([]byte(body), &e); err != nil {
-		t.Fatalf("%q is no error in OpenAI's shape: %v", body, err)
+		t.Fatalf("%q is not an error in OpenAI's format: %v", body, err)
 	}
 	if e.Error.Code != nil {
 		code = *e.Error.Code
@@ -194,7 +193,7 @@ func apiErrorOf(t *testing.T, body string) (message, kind, code string) {
 	return e.Error.Message, e.Error.Type, code
 }
 
-// expect compares an answer's status and, of an error, its code.
+// expect checks a response's status and, for an error, its code.
 func expect(t *testing.T, resp *http.Response, status int, code string) string {
 	t.Helper()
 	body := read(t, resp)
@@ -220,19 +219,19 @@ func (b *balancer) settled() core.Counts {
 	return b.View().Counts
 }
 
-// until waits for a condition that another goroutine brings about.
+// until waits for a condition that another goroutine fulfils.
 func (b *balancer) until(ok func() bool) {
 	b.t.Helper()
 	ticker := time.NewTicker(time.Millisecond)
 	defer ticker.Stop()
 	for deadline := time.Now().Add(20 * time.Second); !ok(); <-ticker.C {
 		if time.Now().After(deadline) {
-			b.t.Fatal("what was waited for did not come")
+			b.t.Fatal("the condition was not met in time")
 		}
 	}
 }
 
-// tallied adds all points up: a test may run over the end of a minute.
+// tallied adds all points: a test may run across the end of a minute.
 func (b *balancer) tallied() (sum telemetry.Point) {
 	for _, p := range b.History(0) {
 		sum.Requests += p.Requests
@@ -263,14 +262,13 @@ func usageEvent(prompt, cached, output int) string {
 
 const doneEvent = "data: [DONE]\n\n"
 
-// speak is an engine that streams an answer word by word and, asked for it, the
-// usage.
+// speak is an engine that streams a response word by word and, on request, the usage.
 func speak(words ...string) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
 		body, _ := io.ReadAll(req.Body)
 		w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
-		for _, word := range words {
-			_, _ = io.WriteString(w, chunk(word))
+		for _, value := range words {
+			_, _ = io.WriteString(w, chunk(value))
 			_ = http.NewResponseController(w).Flush()
 		}
 		if bytes.Contains(body, []byte(`"include_usage":true`)) {
@@ -280,7 +278,7 @@ func speak(words ...string) http.HandlerFunc {
 	}
 }
 
-// whole is an engine that answers in one piece.
+// whole is an engine with non-streamed responses.
 func whole(answer string) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
 		_, _ = io.Copy(io.Discard, req.Body)

@@ -23,26 +23,25 @@ const (
 	headerTenant    = "X-Skyserve-Tenant"
 	headerBounce    = "X-Skyserve-Bounce"
 	headerModel     = "X-Skyserve-Model"
-	// headerSessionAge is how long ago the request's session began, in
-	// milliseconds: the balancers' clocks are not compared.
+	// headerSessionAge is the age of the request's session in milliseconds: the balancers' clocks are
+	// not compared.
 	headerSessionAge = "X-Skyserve-Session-Age-Ms"
-	// headerWait is how long, in milliseconds, the peer may hold the request: what
-	// is left of what it may wait in all.
+	// headerWait is how long, in milliseconds, the peer may queue the request: the rest of its maximum
+	// wait.
 	headerWait = "X-Skyserve-Wait-Ms"
 
-	// headerContinue, set to continueOff by a client, lets an answer whose replica
-	// dies in the middle of it end in an error event.
+	// headerContinue, set to continueOff by a client, disables continuation: a response whose replica
+	// fails midway ends in an error event.
 	headerContinue = "X-Skyserve-Continue"
-	// headerContinued tells a peer that the request's prompt holds the beginning of
-	// its answer, which not every engine goes on with.
+	// headerContinued marks a request whose prompt contains the start of its response. Not every
+	// engine can continue it.
 	headerContinued = "X-Skyserve-Continued"
-	// headerCounts asks a peer for the usage so far with each event, where its engine
-	// tells it: countsExact when the client is told how many tokens there are, else
-	// countsAny.
+	// headerCounts asks a peer for the usage so far in each event, if its engine reports it:
+	// countsExact when the client sees the number of tokens, otherwise countsAny.
 	headerCounts = "X-Skyserve-Counts"
 
-	// headerFingerprint is the fingerprint of a forwarded request. headerKills counts the
-	// engines that died of it: on a request those before the peer, on an answer the peer's.
+	// headerFingerprint is the fingerprint of a forwarded request. headerKills counts the engines that
+	// crashed serving it: on a request those before the peer, on a response the peer's.
 	headerFingerprint = "X-Skyserve-Fingerprint"
 	headerKills       = "X-Skyserve-Kills"
 
@@ -54,8 +53,8 @@ const (
 	countsExact, countsAny  = "exact", "any"
 )
 
-// hopByHop says whether a header concerns one connection only (RFC 9110,
-// section 7.6.1), or is set anew on each.
+// hopByHop reports whether a header applies to a single connection (RFC 9110, section 7.6.1), or is
+// set for each one.
 func hopByHop(name string) bool {
 	switch name {
 	case "Connection", "Proxy-Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization",
@@ -65,8 +64,8 @@ func hopByHop(name string) bool {
 	return false
 }
 
-// copyHeaders copies what may pass an intermediary: no header of one connection,
-// none that Connection names, none of our own.
+// copyHeaders copies the headers that an intermediary may forward: no hop-by-hop header, none that
+// Connection lists, none of ours.
 func copyHeaders(dst, src http.Header) {
 	named := src["Connection"]
 	for name, values := range src {
@@ -77,7 +76,7 @@ func copyHeaders(dst, src http.Header) {
 	}
 }
 
-// namedIn says whether a Connection header lists name.
+// namedIn reports whether a Connection header lists name.
 func namedIn(connection []string, name string) bool {
 	for _, line := range connection {
 		for field := range strings.SplitSeq(line, ",") {

@@ -15,9 +15,9 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// What concerns one connection, what the client names in Connection and what only
-// balancers may say stays behind, in both directions.
-func TestHeadersThatDoNotPass(t *testing.T) {
+// Hop-by-hop headers, headers that the client lists in Connection, and headers reserved for balancers
+// are not forwarded, in both directions.
+func TestHeadersNotForwarded(t *testing.T) {
 	var mu sync.Mutex
 	var got http.Header
 	b := start(t, testOptions(t))
@@ -57,16 +57,16 @@ func TestHeadersThatDoNotPass(t *testing.T) {
 		}
 	}
 	if resp.Header.Get(headerReplica) != "us-0" {
-		t.Errorf("the engine may call itself %q", resp.Header.Get(headerReplica))
+		t.Errorf("the engine can set the replica to %q", resp.Header.Get(headerReplica))
 	}
 	if c := b.settled(); c.ForwardedIn != 0 || c.Finished != 1 {
-		t.Errorf("counts %+v: a client passed for a peer", c)
+		t.Errorf("counts %+v: a client was treated as a peer", c)
 	}
 }
 
-// Three regions each of which thinks that the others have room: a request crosses
-// once and comes back at most, however they are wired.
-func TestForwardsDoNotLoop(t *testing.T) {
+// Three regions that each believe the others have capacity: a request is forwarded once and returns at
+// most, however they are connected.
+func TestNoForwardingLoops(t *testing.T) {
 	for name, pending := range map[string]policy.Maybe[int]{"replicas that are full": policy.Known(9), "no replica that answers": {}} {
 		t.Run(name, func(t *testing.T) {
 			regions := []string{"us", "eu", "asia"}
@@ -87,7 +87,7 @@ func TestForwardsDoNotLoop(t *testing.T) {
 				for j, other := range all {
 					if i != j {
 						b.AddPeer(service.PeerConfig{ID: "lb-" + regions[j], Region: service.Region("local/" + regions[j]), URL: other.url}, nil)
-						b.hear("lb-" + regions[j])
+						b.receiveReport("lb-" + regions[j])
 					}
 				}
 			}

@@ -16,31 +16,30 @@ const (
 	responseUsage  = `"usage":{"input_tokens":100,"output_tokens":2,"input_tokens_details":{"cached_tokens":64}}`
 )
 
-// answersThatTell are answers of engines that say that 64 tokens were cached.
+// answersThatTell are responses of engines that report 64 cached tokens.
 func answersThatTell() map[string]struct{ path, body, kind, answer string } {
 	const events, whole = "text/event-stream", "application/json"
 	usageBody := strings.Replace(streamBody, `{`, `{"stream_options":{"include_usage":true},`, 1)
-	long := strings.Repeat("x", 1<<20+5) // beyond what is held of an answer or an event
+	long := strings.Repeat("x", 1<<20+5) // beyond the buffer limit of a response or an event
 	return map[string]struct{ path, body, kind, answer string }{
-		"a chat":                     {chatPath, plainBody, whole, `{"id":"c","choices":[],` + wholeUsage + `}`},
-		"a completion":               {"/v1/completions", `{"model":"chat-small","prompt":"x"}`, whole, `{"choices":[{"text":"a"}],` + wholeUsage + `}`},
-		"a response":                 {responsesPath, responseBody("", false), whole, `{"id":"resp_1","output":[],` + responseUsage + `}`},
-		"a stream":                   {chatPath, usageBody, events, chunk("a") + usageEvent(100, 64, 1) + doneEvent},
-		"a stream's every event":     {chatPath, usageBody, events, strings.Replace(chunk("a"), `"choices"`, wholeUsage+`,"choices"`, 1) + strings.Replace(chunk("b"), `"choices"`, wholeUsage+`,"choices"`, 1) + doneEvent},
-		"a response's stream":        {responsesPath, responseBody("", true), events, completedEvent},
-		"a stream without its end":   {responsesPath, responseBody("", true), events, strings.TrimSuffix(completedEvent, "\n")},
-		"a long answer":              {responsesPath, responseBody("", false), whole, `{"id":"resp_1","instructions":"` + long + `",` + responseUsage + `}`},
-		"a long answer, told before": {responsesPath, responseBody("", false), whole, `{"id":"resp_1",` + responseUsage + `,"instructions":"` + long + `"}`},
-		"a long event":               {responsesPath, responseBody("", true), events, "data: " + `{"type":"response.completed","response":{"id":"resp_s","instructions":"` + long + `",` + responseUsage + `}}` + "\n\n"},
-		"a long event, and another":  {chatPath, usageBody, events, "data: " + `{"choices":[{"index":0,"delta":{"content":"` + long + `"}}]}` + "\n\n" + usageEvent(100, 64, 1) + doneEvent},
+		"a chat":                       {chatPath, plainBody, whole, `{"id":"c","choices":[],` + wholeUsage + `}`},
+		"a completion":                 {"/v1/completions", `{"model":"chat-small","prompt":"x"}`, whole, `{"choices":[{"text":"a"}],` + wholeUsage + `}`},
+		"a response":                   {responsesPath, responseBody("", false), whole, `{"id":"resp_1","output":[],` + responseUsage + `}`},
+		"a stream":                     {chatPath, usageBody, events, chunk("a") + usageEvent(100, 64, 1) + doneEvent},
+		"a stream's every event":       {chatPath, usageBody, events, strings.Replace(chunk("a"), `"choices"`, wholeUsage+`,"choices"`, 1) + strings.Replace(chunk("b"), `"choices"`, wholeUsage+`,"choices"`, 1) + doneEvent},
+		"a response's stream":          {responsesPath, responseBody("", true), events, completedEvent},
+		"a stream without its end":     {responsesPath, responseBody("", true), events, strings.TrimSuffix(completedEvent, "\n")},
+		"a long response":              {responsesPath, responseBody("", false), whole, `{"id":"resp_1","instructions":"` + long + `",` + responseUsage + `}`},
+		"a long response, usage first": {responsesPath, responseBody("", false), whole, `{"id":"resp_1",` + responseUsage + `,"instructions":"` + long + `"}`},
+		"a long event":                 {responsesPath, responseBody("", true), events, "data: " + `{"type":"response.completed","response":{"id":"resp_s","instructions":"` + long + `",` + responseUsage + `}}` + "\n\n"},
+		"a long event, and another":    {chatPath, usageBody, events, "data: " + `{"choices":[{"index":0,"delta":{"content":"` + long + `"}}]}` + "\n\n" + usageEvent(100, 64, 1) + doneEvent},
 	}
 }
 
-// A client with an API key reads no figure that tells what was cached, in whatever
-// shape its answer comes, and everything else of it as the engine wrote it; an operator
-// can say otherwise. Clients of a service without keys read it all. What the client
-// used of the cache is counted all the same.
-func TestNoFigureOfTheCacheReachesAClientWithAKey(t *testing.T) {
+// A client with an API key sees no cached token counts, in any format of a response, and everything
+// else as the engine sent it. An operator can allow them. Clients of a service without keys see
+// everything. The client's cached tokens are counted in any case.
+func TestCachedTokensAreHiddenFromKeys(t *testing.T) {
 	for name, c := range answersThatTell() {
 		for _, mode := range []struct {
 			name          string
@@ -71,7 +70,7 @@ func TestNoFigureOfTheCacheReachesAClientWithAKey(t *testing.T) {
 					t.Errorf("%s is %q, want %q", headerPrefixMatch, h, header)
 				}
 				if resp.Header.Get(headerDecision) == "" {
-					t.Error("no word of the decision")
+					t.Error("no decision header")
 				}
 				b.settled()
 				if known := !strings.HasPrefix(name, "a long"); known && b.tallied().CachedTokens != 64 {
@@ -89,26 +88,26 @@ func ends(s string) string {
 	return s
 }
 
-// A peer is told, and what it tells its clients is its own affair: it counts.
-func TestFiguresOfTheCacheReachThePeer(t *testing.T) {
+// A peer receives cached token counts. What it shows its clients is up to it: it counts them.
+func TestCachedTokensReachPeer(t *testing.T) {
 	us, eu := pair(t, "token")
 	us.SetKeys(limited(t, ""))
 	eu.SetKeys(limited(t, ""))
 	eu.attach("eu-0", engine(t, speak("a", "b")))
-	us.hear("lb-eu-0")
+	us.receiveReport("lb-eu-0")
 	resp := us.post(chatPath, strings.Replace(streamBody, `{`, `{"stream_options":{"include_usage":true},`, 1), asAcme)
 	body := expect(t, resp, 200, "")
 	if strings.Contains(body, `"cached_tokens":64`) || !strings.Contains(body, `"cached_tokens":0 `) || resp.Header.Get(headerPrefixMatch) != "" {
 		t.Errorf("the client got %s and %q", body, resp.Header.Get(headerPrefixMatch))
 	}
-	us.atRest("acme")
+	us.isIdle("acme")
 	if u := us.KeyUsage(); len(u) != 1 || u[0].CachedTokens != 64 {
 		t.Errorf("usage %+v, want 64 cached tokens", u)
 	}
 }
 
-// A stored response that is asked for later tells no more than when it was made.
-func TestAStoredResponseTellsNoFigureOfTheCache(t *testing.T) {
+// A stored response that is requested later shows no more than when it was generated.
+func TestStoredResponseHidesCachedTokens(t *testing.T) {
 	const stored = `{"id":"resp_1","output":[],` + responseUsage + `}`
 	o := testOptions(t)
 	o.Keys = limited(t, "")
@@ -124,28 +123,28 @@ func TestAStoredResponseTellsNoFigureOfTheCache(t *testing.T) {
 	}
 }
 
-// cachedChunk is an event with the usage so far, of a prompt of which 8 tokens were cached.
+// cachedChunk returns an event with the usage so far, for a prompt with 8 cached tokens.
 func cachedChunk(content string, output int) string {
 	return strings.Replace(chunk(content), "}]}\n", fmt.Sprintf(`}],"usage":{"prompt_tokens":9,"completion_tokens":%d,"prompt_tokens_details":{"cached_tokens":8}}}`+"\n", output), 1)
 }
 
-// The usage so far tells nothing in any event, whether the client asked for it or not.
-func TestTheUsageSoFarTellsNoFigureOfTheCache(t *testing.T) {
-	for asked, want := range map[string]int{`{"include_usage":true}`: 1, `{"include_usage":true,"continuous_usage_stats":true}`: 5} {
+// The usage so far reveals no cached tokens in any event, whether the client requested it or not.
+func TestContinuousUsageHidesCachedTokens(t *testing.T) {
+	for requested, want := range map[string]int{`{"include_usage":true}`: 1, `{"include_usage":true,"continuous_usage_stats":true}`: 5} {
 		o := testOptions(t)
 		o.Keys = limited(t, "")
 		b := start(t, o)
 		answer := cachedChunk("a", 1) + cachedChunk("b", 2) + cachedChunk("c", 3) + cachedChunk("d", 4) + finished + usageEvent(9, 8, 4) + doneEvent
 		b.attachAs("us-0", engine(t, speakRaw(answer)), service.EngineVLLM)
-		got := expect(t, b.post(chatPath, strings.Replace(streamBody, `{`, `{"stream_options":`+asked+`,`, 1), asAcme), 200, "")
+		got := expect(t, b.post(chatPath, strings.Replace(streamBody, `{`, `{"stream_options":`+requested+`,`, 1), asAcme), 200, "")
 		if n := strings.Count(got, `"cached_tokens":0`); n != want || strings.Contains(got, `"cached_tokens":8`) {
-			t.Errorf("asked for %s: %d figures that read 0, want %d and no other, in %s", asked, n, want, got)
+			t.Errorf("asked for %s: %d figures that read 0, want %d and no other, in %s", requested, n, want, got)
 		}
 	}
 }
 
-// An answer that another replica goes on with tells nothing either.
-func TestAContinuedAnswerTellsNoFigureOfTheCache(t *testing.T) {
+// A response that another replica continues reveals nothing either.
+func TestContinuedResponseHidesCachedTokens(t *testing.T) {
 	o := roundRobin(t)
 	o.Keys = limited(t, "")
 	b := start(t, o)
@@ -157,8 +156,8 @@ func TestAContinuedAnswerTellsNoFigureOfTheCache(t *testing.T) {
 	}
 }
 
-// Where tenants share prefixes, the reason of a decision would tell a match too.
-func TestADecisionsReasonIsNotToldWherePrefixesAreShared(t *testing.T) {
+// If tenants share prefixes, the reason of a decision would reveal a match too.
+func TestDecisionReasonIsHiddenWithSharedPrefixes(t *testing.T) {
 	for _, c := range []struct {
 		shares, exposes bool
 		want            string

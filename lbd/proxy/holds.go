@@ -9,20 +9,19 @@ import (
 	"sync"
 )
 
-// PathHolds answers a balancer that asks whether a replica of this one holds a
-// stored response: 204 if so, with the model that gave it in headerModel, else 404.
-// Its query: id, and the tenant whose it is.
+// PathHolds is the path at which another balancer asks whether a replica of this one holds a stored
+// response. The response is 204 if so, with the model that generated it in headerModel, otherwise 404.
+// Query parameters: id, and the tenant that owns it.
 const PathHolds = "/skyserve/v1/holds"
 
-// ServeHolds answers PathHolds. A request that comes from no balancer of this
-// service is answered 401.
+// ServeHolds serves PathHolds. A request that does not come from a balancer of this service gets 401.
 func (r *Runtime) ServeHolds(w http.ResponseWriter, req *http.Request) {
 	if !peerAllowed(r.self.PeerToken, r.keyring(), req) {
 		r.refuse(w, req, errUnauthorized())
 		return
 	}
 	q := req.URL.Query()
-	at, known := r.stored.find(responseID{q.Get("tenant"), q.Get("id")})
+	at, known := r.storedResponses.find(responseID{q.Get("tenant"), q.Get("id")})
 	if !known || !r.servesItself(at) {
 		w.WriteHeader(http.StatusNotFound)
 		return
@@ -31,8 +30,8 @@ func (r *Runtime) ServeHolds(w http.ResponseWriter, req *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// servesItself says whether a response is at a replica of this balancer: what is
-// at a peer, that peer tells itself.
+// servesItself reports whether a response is at a replica of this balancer. A peer answers for its own
+// replicas.
 func (r *Runtime) servesItself(at storedAt) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -40,8 +39,8 @@ func (r *Runtime) servesItself(at storedAt) bool {
 	return k.replica != nil && k.cfg.URL == at.url
 }
 
-// askPeers asks all peers at once who holds a response; the zero storedAt when
-// none says that it does in time.
+// askPeers asks all peers concurrently who holds a response. It returns the zero storedAt when none
+// confirms in time.
 func (r *Runtime) askPeers(ctx context.Context, response responseID) (found storedAt) {
 	r.mu.Lock()
 	peers := make([]*peer, 0, len(r.peers))
@@ -52,26 +51,25 @@ func (r *Runtime) askPeers(ctx context.Context, response responseID) (found stor
 	slices.SortFunc(peers, func(a, b *peer) int { return strings.Compare(a.cfg.ID, b.cfg.ID) })
 	ctx, cancel := context.WithTimeout(ctx, r.limits.LookupWait)
 	defer cancel()
-	var asking sync.WaitGroup
+	var pending sync.WaitGroup
 	var once sync.Once
 	for _, p := range peers {
-		asking.Go(func() {
-			if model, holds := r.holdsThere(ctx, p, response); holds {
+		pending.Go(func() {
+			if model, holds := r.peerHolds(ctx, p, response); holds {
 				once.Do(func() {
 					found = storedAt{response: response, target: p.cfg.ID, url: p.cfg.URL, model: model}
-					cancel() // the others need not say
+					cancel() // the other results are not needed
 				})
 			}
 		})
 	}
-	asking.Wait()
+	pending.Wait()
 	return found
 }
 
-// holdsThere asks one peer; model is the one that gave the response, where the peer
-// says so.
-func (r *Runtime) holdsThere(ctx context.Context, p *peer, response responseID) (model string, holds bool) {
-	ask := &http.Request{
+// peerHolds asks one peer. model is the model that generated the response, if the peer returns it.
+func (r *Runtime) peerHolds(ctx context.Context, p *peer, response responseID) (model string, holds bool) {
+	lookupReq := &http.Request{
 		Method: http.MethodGet, Header: http.Header{}, Host: p.base.Host,
 		URL: &url.URL{
 			Scheme: p.base.Scheme, Host: p.base.Host, Path: strings.TrimSuffix(p.base.Path, "/") + PathHolds,
@@ -79,11 +77,11 @@ func (r *Runtime) holdsThere(ctx context.Context, p *peer, response responseID) 
 		},
 	}
 	if r.self.PeerToken != "" {
-		ask.Header[headerPeerToken] = []string{r.self.PeerToken}
+		lookupReq.Header[headerPeerToken] = []string{r.self.PeerToken}
 	}
-	resp, err := p.transport.RoundTrip(ask.WithContext(ctx))
+	resp, err := p.transport.RoundTrip(lookupReq.WithContext(ctx))
 	if err != nil {
-		return "", false // a peer that does not answer serves nothing either
+		return "", false // a peer that does not respond cannot serve it either
 	}
 	defer resp.Body.Close()
 	discard(resp.Body)

@@ -13,53 +13,53 @@ import (
 	"skyserve/lbd/record"
 )
 
-// errAborted is why an exchange with a target stops when core says so.
-var errAborted = errors.New("the balancer stopped the request")
+// errAborted is the cause when core aborts an exchange with a target.
+var errAborted = errors.New("the balancer aborted the request")
 
-// maxRequestID is the longest request id that is kept.
+// maxRequestID is the maximum length of a request id.
 const maxRequestID = 128
 
-// action is an action as the goroutine that waits for it gets it.
+// action is a core.Action in the form delivered to the request's goroutine.
 type action struct {
 	kind   core.ActionKind
 	target string
 	reason string
 	hop    core.Hop
-	// sessionAge is what to tell the peer of a forward; 0 = nothing.
+	// sessionAge is sent to the peer of a forward; 0 = not sent.
 	sessionAge time.Duration
-	wait       time.Duration  // how long it may hold the request; 0 = as it likes
+	wait       time.Duration  // how long the peer may queue the request; 0 = no limit
 	kills      int            // core.Action.Kills
-	decision   *core.Decision // never changes
-	rank       rank           // of a dispatch; its replica is nil when its address is gone
-	peer       *peer          // of a forward; nil when its address is gone
+	decision   *core.Decision // read-only
+	rank       rank           // of a dispatch; its replica is nil if it was removed
+	peer       *peer          // of a forward; nil if it was removed
 }
 
-// inFlight is a request between its arrival and its end. Its fields are fixed
-// once it is in Runtime.flights, except entry, which the runtime's lock guards.
+// inFlight is a request between its arrival and its end. Its fields do not change once it is in
+// Runtime.inFlight, except entry, which the runtime's lock guards.
 type inFlight struct {
 	id      string
 	arrived time.Duration
 	entry   *record.Request
-	// verdicts never fills up: core decides anew about a request only after the
-	// goroutine that reads here has reported how the last decision went on.
-	actions     chan action
-	stop        context.CancelCauseFunc // of what goes on with a target
-	currentTry  stoppableTry
-	reservation *quota.Reservation // nil where its client has no key
+	// actions never fills up: core makes a new decision about a request only after the goroutine that
+	// reads it has reported the outcome of the last one.
+	actions        chan action
+	cancel         context.CancelCauseFunc // cancels the exchange with a target
+	currentAttempt stoppableAttempt
+	reservation    *quota.Reservation // nil if its client has no key
 }
 
 func (f *inFlight) deliver(v action) {
 	select {
 	case f.actions <- v:
 	default:
-		f.stop(errAborted)
+		f.cancel(errAborted)
 	}
 }
 
-func (f *inFlight) abort() { f.stop(errAborted) }
+func (f *inFlight) abort() { f.cancel(errAborted) }
 
-// note writes an action into the request's record.
-func (f *inFlight) note(now time.Duration, a *core.Action) {
+// recordAction writes an action to the request's record.
+func (f *inFlight) recordAction(now time.Duration, a *core.Action) {
 	e := f.entry
 	e.Kind, e.Target, e.Reason, e.Decision = a.Kind, a.Target, a.Reason, a.Decision
 	switch a.Kind {
@@ -70,7 +70,7 @@ func (f *inFlight) note(now time.Duration, a *core.Action) {
 	case core.ActionBounce:
 		e.State = record.StateBounced
 	case core.ActionAbort:
-		return // how it ended is noted by the event that caused it
+		return // the event that caused the abort records the end
 	}
 	e.Tries = append(e.Tries, record.Try{
 		AtMillis: millis(now - f.arrived), Kind: a.Kind, Target: a.Target, Reason: a.Reason, Decision: a.Decision, KeptFor: e.KeptFor,
@@ -79,18 +79,18 @@ func (f *inFlight) note(now time.Duration, a *core.Action) {
 	e.KeptFor = ""
 }
 
-// millis is a duration in milliseconds.
+// millis returns a duration in milliseconds.
 func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// arrive registers a request in flight under an id of its own, near the one wanted, and
-// lets core place it. It reports false when the balancer is draining.
+// arrive registers a request in flight under a unique id, close to the one requested, and lets core
+// place it. It returns false when the balancer is draining.
 func (r *Runtime) arrive(f *inFlight, req *core.Request, entry *record.Request) bool {
 	taken := false
-	r.subs.publish(r.locked(func() {
+	r.subs.publish(r.underLock(func() {
 		if taken = !r.draining.Load(); !taken {
 			return
 		}
-		f.id = r.freeID(f.id)
+		f.id = r.uniqueID(f.id)
 		f.arrived, f.entry = r.Elapsed(), entry
 		req.ID, entry.Request = f.id, f.id
 		r.inFlight[f.id] = f
@@ -100,8 +100,8 @@ func (r *Runtime) arrive(f *inFlight, req *core.Request, entry *record.Request) 
 	return taken
 }
 
-// freeID is want, or want with a suffix when a request of that id is in flight.
-func (r *Runtime) freeID(want string) string {
+// uniqueID returns want, or want with a suffix if a request with that id is in flight.
+func (r *Runtime) uniqueID(want string) string {
 	id := want
 	for r.inFlight[id] != nil {
 		suffix := "-" + strconv.FormatUint(rand.Uint64(), 36)
@@ -110,11 +110,11 @@ func (r *Runtime) freeID(want string) string {
 	return id
 }
 
-// stepFor is Step for an event of a request in flight; change edits its record
-// under the same lock, before the step.
+// stepFor is Step for an event of a request in flight. change edits its record under the same lock,
+// before the step.
 func (r *Runtime) stepFor(f *inFlight, ev core.Event, change func(*record.Request)) {
 	ev.ID = f.id
-	r.subs.publish(r.locked(func() {
+	r.subs.publish(r.underLock(func() {
 		if change != nil {
 			change(f.entry)
 		}
@@ -122,7 +122,7 @@ func (r *Runtime) stepFor(f *inFlight, ev core.Event, change func(*record.Reques
 	}))
 }
 
-// endInFlight ends a request that core has done with; change edits its record.
+// endInFlight removes a request that core has finished with. change edits its record.
 func (r *Runtime) endInFlight(f *inFlight, change func(*record.Request)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -10,14 +10,14 @@ import (
 )
 
 var (
-	descKeyRequests = desc("skyserve_key_requests_total", "Requests of an API key that were served; keys after the first 200 are added up as other.", "key", "model")
+	descKeyRequests = desc("skyserve_key_requests_total", "Requests of an API key that were served; keys after the first 200 are aggregated as other.", "key", "model")
 	descKeyTokens   = desc("skyserve_key_tokens_total", "Tokens of an API key by kind: prompt, cached (a part of prompt) and output.", "key", "model", "kind")
-	descKeyDenied   = desc("skyserve_key_denied_total", "Requests of an API key answered 429 because of its limits, by limit.", "key", "limit")
+	descKeyDenied   = desc("skyserve_key_denied_total", "Requests of an API key rejected with 429, by limit.", "key", "limit")
 	descKeyInFlight = desc("skyserve_key_in_flight", "Requests of an API key in flight.", "key")
 	descKeyReserved = desc("skyserve_key_reserved_tokens", "Tokens that requests of an API key in flight may still use.", "key")
 )
 
-// keyMetrics reads the accounts when a scrape asks for them.
+// keyMetrics reads the accounts of API keys for each scrape.
 type keyMetrics struct{ ledger *quota.Ledger }
 
 // Describe sends the description of every series.
@@ -27,7 +27,7 @@ func (keyMetrics) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect sends the present value of every series.
+// Collect sends the current value of every series.
 func (m keyMetrics) Collect(ch chan<- prometheus.Metric) {
 	send := func(d *prometheus.Desc, t prometheus.ValueType, v int64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, t, float64(v), labels...)

@@ -11,23 +11,22 @@ import (
 	"skyserve/lbd/quota"
 )
 
-// SetKeys replaces the API keys that clients must present, all at once; none =
-// open to everybody. A name that stays keeps what it has used and holds of its
-// limits. Requests that were let in go on.
+// SetKeys replaces all API keys that clients must present; none = no authentication. A name that
+// remains keeps its usage and reservations. Admitted requests continue.
 func (r *Runtime) SetKeys(keys []service.APIKey) {
 	k := quota.NewKeyring(r.ledger, keys, r.Elapsed())
 	r.keys.Store(&k)
 }
 
-// AsksForKeys says whether clients must present an API key.
-func (r *Runtime) AsksForKeys() bool { return len(r.keyring()) > 0 }
+// RequiresKeys reports whether clients must present an API key.
+func (r *Runtime) RequiresKeys() bool { return len(r.keyring()) > 0 }
 
-// keyring is the API keys that are good now.
+// keyring returns the current API keys.
 func (r *Runtime) keyring() quota.Keyring { return *r.keys.Load() }
 
-// admit says whether a request carries one of the keys, and whose; nil where
-// nobody is asked for one.
-func admit(k quota.Keyring, h http.Header) (a *quota.Account, ok bool) {
+// authenticate reports whether a request presents a valid key, and returns its account; nil if no key is
+// required.
+func authenticate(k quota.Keyring, h http.Header) (a *quota.Account, ok bool) {
 	if len(k) == 0 {
 		return nil, true
 	}
@@ -38,10 +37,9 @@ func admit(k quota.Keyring, h http.Header) (a *quota.Account, ok bool) {
 	return k.Find(strings.TrimSpace(token))
 }
 
-// peerAllowed says whether a request comes from a balancer of this service:
-// it knows the peer token or, where nobody is asked for anything, comes from this
-// machine. A balancer that asks its clients for keys and has no token has no
-// peers: behind a reverse proxy of this machine all clients come from here.
+// peerAllowed reports whether a request comes from a balancer of this service: it has the peer token
+// or, without keys and token, comes from this machine. A balancer that requires keys from its clients
+// and has no token has no peers: behind a reverse proxy on this machine, all clients come from here.
 func peerAllowed(token string, keys quota.Keyring, req *http.Request) bool {
 	given := req.Header.Get(headerPeerToken)
 	if token == "" {

@@ -22,17 +22,17 @@ import (
 	"skyserve/lbd/record"
 )
 
-// frail is an engine that a request with the word deadly kills: it sends its prelude,
-// closes its port and breaks its connections.
-type frail struct {
+// fragileEngine is an engine that crashes on a request with the word deadly: it sends its prelude,
+// closes its port and its connections.
+type fragileEngine struct {
 	url  string
 	dead atomic.Bool
 	srv  *httptest.Server
 	die  sync.Once
 }
 
-func newFrail(t *testing.T, prelude string, h http.HandlerFunc) *frail {
-	f := &frail{}
+func newFragileEngine(t *testing.T, prelude string, h http.HandlerFunc) *fragileEngine {
+	f := &fragileEngine{}
 	f.srv = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		body, _ := io.ReadAll(req.Body)
 		if f.dead.Load() {
@@ -55,7 +55,7 @@ func newFrail(t *testing.T, prelude string, h http.HandlerFunc) *frail {
 	return f
 }
 
-func (f *frail) kill() {
+func (f *fragileEngine) kill() {
 	f.die.Do(func() {
 		f.dead.Store(true)
 		_ = f.srv.Listener.Close()
@@ -63,13 +63,13 @@ func (f *frail) kill() {
 	})
 }
 
-// fleet is a balancer with frail engines that are probed until the test ends.
+// fleet is a balancer with fragile engines that are probed until the test ends.
 type fleet struct {
 	*balancer
-	engines []*frail
+	engines []*fragileEngine
 }
 
-// probed are options with the defaults of a service for probes, since newFleet probes.
+// probed returns options with a service's defaults for probes, since newFleet probes.
 func probed(t *testing.T) Options {
 	o := roundRobin(t)
 	d := core.DefaultConfig(o.Core.Policy)
@@ -80,7 +80,7 @@ func probed(t *testing.T) Options {
 func newFleet(t *testing.T, o Options, n int, prelude string, h http.HandlerFunc) *fleet {
 	f := &fleet{balancer: start(t, o)}
 	for i := range n {
-		e := newFrail(t, prelude, h)
+		e := newFragileEngine(t, prelude, h)
 		f.engines = append(f.engines, e)
 		f.attachAs(fmt.Sprint(o.Self.ID, "-", i), e.url, service.EngineVLLM)
 	}
@@ -111,7 +111,7 @@ func (f *fleet) probe(name string) {
 	}
 }
 
-// deaths counts the engines that died.
+// deaths returns the number of engines that crashed.
 func (f *fleet) deaths() (n int) {
 	for _, e := range f.engines {
 		if e.dead.Load() {
@@ -121,17 +121,17 @@ func (f *fleet) deaths() (n int) {
 	return n
 }
 
-func deadly(stream bool, rest string) string {
+func lethalPrompt(stream bool, rest string) string {
 	return fmt.Sprintf(`{"model":"%s","stream":%v,"messages":[{"role":"user","content":"deadly"}]%s}`, testModel, stream, rest)
 }
 
-func TestARequestThatKillsEnginesIsStopped(t *testing.T) {
+func TestRequestThatCrashesEnginesIsStopped(t *testing.T) {
 	for _, stream := range []bool{false, true} {
 		t.Run(fmt.Sprint("stream ", stream), func(t *testing.T) {
 			o := probed(t)
 			o.Keys = apiKeys("sk-one", "sk-two")
 			f := newFleet(t, o, 8, "", speak("fine"))
-			resp := f.post(chatPath, deadly(stream, ""), "X-Request-ID: r1", "Authorization: Bearer sk-one")
+			resp := f.post(chatPath, lethalPrompt(stream, ""), "X-Request-ID: r1", "Authorization: Bearer sk-one")
 			body := expect(t, resp, http.StatusBadRequest, "request_kills_engines")
 			if message, kind, _ := apiErrorOf(t, body); kind != openai.TypeInvalid || !strings.Contains(message, "engine") {
 				t.Errorf("%s: %q", kind, message)
@@ -145,7 +145,7 @@ func TestARequestThatKillsEnginesIsStopped(t *testing.T) {
 			if d.State != record.StateRejected || d.Reason != core.RejectKills || len(d.Tries) != 3 || !slices.Equal(last.Engines, []string{d.Tries[0].Target, d.Tries[1].Target}) {
 				t.Errorf("its record is %+v", d)
 			}
-			for i, again := range []string{deadly(!stream, ""), deadly(stream, `,"user":"somebody else"`), strings.Replace(deadly(stream, ""), testModel, "chat-small", 1)} {
+			for i, again := range []string{lethalPrompt(!stream, ""), lethalPrompt(stream, `,"user":"somebody else"`), strings.Replace(lethalPrompt(stream, ""), testModel, "chat-small", 1)} {
 				expect(t, f.post(chatPath, again, "Authorization: Bearer sk-two"), http.StatusBadRequest, "request_kills_engines")
 				if n := f.deaths(); n != 2 {
 					t.Fatalf("repeat %d: %d engines died", i, n)
@@ -157,10 +157,10 @@ func TestARequestThatKillsEnginesIsStopped(t *testing.T) {
 	}
 }
 
-// A stream that broke off counts like a request that got no answer.
-func TestAStreamThatKillsEnginesIsStopped(t *testing.T) {
+// An interrupted stream counts like a request without a response.
+func TestStreamThatCrashesEnginesIsStopped(t *testing.T) {
 	f := newFleet(t, probed(t), 8, chunk("so")+chunk(" far"), speak("fine"))
-	body := expect(t, f.post(chatPath, deadly(true, "")), http.StatusOK, "")
+	body := expect(t, f.post(chatPath, lethalPrompt(true, "")), http.StatusOK, "")
 	if n := f.deaths(); n != 2 {
 		t.Errorf("%d engines died of it", n)
 	}
@@ -168,13 +168,13 @@ func TestAStreamThatKillsEnginesIsStopped(t *testing.T) {
 	if _, _, code := apiErrorOf(t, body[i+len("data: "):]); code != "request_kills_engines" || strings.Contains(body, "[DONE]") {
 		t.Errorf("the stream ends in %q", body[i:])
 	}
-	expect(t, f.post(chatPath, deadly(true, "")), http.StatusBadRequest, "request_kills_engines")
+	expect(t, f.post(chatPath, lethalPrompt(true, "")), http.StatusBadRequest, "request_kills_engines")
 	lawful(t, f.settled())
 }
 
-// Requests that are at the engines which such a request kills are served.
-func TestBystandersAreServed(t *testing.T) {
-	gate := make(chan struct{}) // holds the requests at their engines
+// Other requests at the engines that such a request crashes are served.
+func TestOtherRequestsAreServed(t *testing.T) {
+	gate := make(chan struct{}) // blocks the requests at their engines
 	f := newFleet(t, probed(t), 8, "", func(w http.ResponseWriter, req *http.Request) {
 		select {
 		case <-gate:
@@ -184,10 +184,10 @@ func TestBystandersAreServed(t *testing.T) {
 		}
 	})
 	const n = 16
-	var asking sync.WaitGroup
+	var pending sync.WaitGroup
 	var served atomic.Int64
 	for i := range n {
-		asking.Go(func() {
+		pending.Go(func() {
 			body := strings.Replace(streamBody, "hello", fmt.Sprint("hello ", i), 1)
 			resp, err := client.Post(f.url+chatPath, "application/json", strings.NewReader(body))
 			if err != nil {
@@ -201,17 +201,17 @@ func TestBystandersAreServed(t *testing.T) {
 		})
 	}
 	f.until(func() bool { return f.View().Counts.Outstanding == n })
-	expect(t, f.post(chatPath, deadly(true, "")), http.StatusBadRequest, "request_kills_engines")
+	expect(t, f.post(chatPath, lethalPrompt(true, "")), http.StatusBadRequest, "request_kills_engines")
 	close(gate)
-	asking.Wait()
+	pending.Wait()
 	if dead := f.deaths(); dead != 2 || served.Load() != n {
 		t.Errorf("%d engines died, %d of %d other requests were served", dead, served.Load(), n)
 	}
 	lawful(t, f.settled())
 }
 
-// A request whose connection breaks is retried if the engine is alive.
-func TestBrokenConnectionsOfLivingEngines(t *testing.T) {
+// A request whose connection fails is retried if the engine is alive.
+func TestConnectionFailuresOfHealthyEngines(t *testing.T) {
 	testkit.Slow(t)
 	var resets atomic.Int64
 	f := newFleet(t, probed(t), 5, "", func(w http.ResponseWriter, req *http.Request) {
@@ -222,13 +222,13 @@ func TestBrokenConnectionsOfLivingEngines(t *testing.T) {
 	})
 	expect(t, f.post(chatPath, streamBody), http.StatusOK, "")
 	if f.deaths() != 0 || resets.Load() != 5 {
-		t.Errorf("%d engines died, %d were asked", f.deaths(), resets.Load())
+		t.Errorf("%d engines died, %d got the request", f.deaths(), resets.Load())
 	}
 }
 
-// Balancers pass the count on with a request and with its answer, and share what they
+// Balancers forward the count with a request and its response, and share the requests that they
 // stopped.
-func TestKillsAreCountedOverTheHop(t *testing.T) {
+func TestCrashesAreCountedAcrossPeers(t *testing.T) {
 	for name, prelude := range map[string]string{"before the first byte": "", "in the middle": chunk("so")} {
 		t.Run(name, func(t *testing.T) {
 			oUS, oEU := probed(t), probed(t)
@@ -256,7 +256,7 @@ func TestKillsAreCountedOverTheHop(t *testing.T) {
 			})
 			t.Cleanup(func() { close(done); beating.Wait() })
 			us.until(func() bool { v := us.View(); return len(v.Peers) == 1 && len(v.Peers[0].Models) == 1 })
-			resp := us.post(chatPath, deadly(true, ""), "X-Request-ID: r1")
+			resp := us.post(chatPath, lethalPrompt(true, ""), "X-Request-ID: r1")
 			body := read(t, resp)
 			if !strings.Contains(body, `"request_kills_engines"`) || strings.Contains(body, "skyserve-kills") {
 				t.Errorf("the client got %q", body)
@@ -265,7 +265,7 @@ func TestKillsAreCountedOverTheHop(t *testing.T) {
 				t.Errorf("%d engines died here and %d there", here, there)
 			}
 			beat(eu.balancer, "lb-us-0", us.balancer)
-			expect(t, eu.post(chatPath, deadly(false, "")), http.StatusBadRequest, "request_kills_engines")
+			expect(t, eu.post(chatPath, lethalPrompt(false, "")), http.StatusBadRequest, "request_kills_engines")
 			if there := eu.deaths(); there != 1 {
 				t.Errorf("%d engines of the peer died after its heartbeat", there)
 			}
@@ -276,7 +276,7 @@ func TestKillsAreCountedOverTheHop(t *testing.T) {
 }
 
 // Headers of a client and comments of an engine do not change the count.
-func TestOnlyPeersTellOfKills(t *testing.T) {
+func TestOnlyPeersReportCrashes(t *testing.T) {
 	b := start(t, testOptions(t))
 	b.attach("us-0", engine(t, speakRaw(": skyserve-kills 2\n\n"+chunk("x")+doneEvent)))
 	resp := b.post(chatPath, streamBody, headerKills+": 2", headerFingerprint+": 1")

@@ -6,10 +6,10 @@ import (
 	"strconv"
 )
 
-// maxKills bounds the count that a peer reports; a request is stopped at two.
+// maxKills limits the count that a peer reports. A request is stopped at two.
 const maxKills = 16
 
-// parseKills reads headerKills: 0 when it is missing or malformed.
+// parseKills parses headerKills. It returns 0 if the header is missing or malformed.
 func parseKills(text string) int {
 	n, err := strconv.ParseUint(text, 10, 16)
 	if err != nil {
@@ -18,8 +18,8 @@ func parseKills(text string) int {
 	return int(min(n, maxKills))
 }
 
-// killsOf is the number of engines of a peer that died of the request, from the header of
-// its answer; 0 if the answer is a replica's.
+// killsOf returns the number of engines of a peer that crashed serving the request, from its response
+// header; 0 if the response is a replica's.
 func killsOf(h http.Header, p *peer) int {
 	if p == nil {
 		return 0
@@ -27,27 +27,27 @@ func killsOf(h http.Header, p *peer) int {
 	return parseKills(h.Get(headerKills))
 }
 
-// markKills sets headerKills in the answer to a peer: the engines that died here.
-func (x *exchange) markKills(h http.Header) {
-	if x.from != "" && x.decided.kills > 0 {
-		h.Set(headerKills, strconv.Itoa(x.decided.kills))
+// setKillsHeader sets headerKills in the response to a peer: the number of engines that crashed here.
+func (x *exchange) setKillsHeader(h http.Header) {
+	if x.from != "" && x.latestAction.kills > 0 {
+		h.Set(headerKills, strconv.Itoa(x.latestAction.kills))
 	}
 }
 
-// killsCommentPrefix starts the SSE comment that replaces headerKills in a stream whose
-// header is already sent.
+// killsCommentPrefix starts the SSE comment that replaces headerKills in a stream whose header was
+// already sent.
 const killsCommentPrefix = ": skyserve-kills "
 
-// killsComment is that comment for a number of kills.
+// killsComment returns that comment for a number of kills.
 func killsComment(kills int) []byte {
 	return []byte(killsCommentPrefix + strconv.Itoa(kills) + "\n\n")
 }
 
-// readKills reports whether an event is such a comment, which is hidden from the client,
-// and reads it if it is a peer's. The comment of an engine is ignored.
+// readKills reports whether an event is such a comment, which is hidden from the client, and parses it
+// if it is a peer's. The comment of an engine is ignored.
 func (x *exchange) readKills(event []byte) bool {
 	rest, ok := bytes.CutPrefix(event, []byte(killsCommentPrefix))
-	if ok && x.sent.peer != nil {
+	if ok && x.current.peer != nil {
 		x.peerKills = parseKills(string(bytes.TrimSpace(rest)))
 	}
 	return ok

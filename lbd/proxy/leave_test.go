@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-func TestRemovedReplicaFinishesWhatItHas(t *testing.T) {
+func TestRemovedReplicaFinishesRequests(t *testing.T) {
 	b := start(t, testOptions(t))
 	begun, finish := make(chan struct{}), make(chan struct{})
 	b.attach("us-0", engine(t, func(w http.ResponseWriter, req *http.Request) {
@@ -78,8 +78,8 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// A client that stops reading must not hold an engine for ever.
-func TestClientThatStopsReading(t *testing.T) {
+// A client that stops reading must not block an engine for ever.
+func TestClientStopsReading(t *testing.T) {
 	o := testOptions(t)
 	o.Limits.Stall = 500 * time.Millisecond // enough for a first write on a busy machine
 	b := start(t, o)
@@ -112,8 +112,8 @@ func TestClientThatStopsReading(t *testing.T) {
 	}
 }
 
-// An engine closes connections that are idle; that is no failure of a try.
-func TestIdleConnectionThatTheEngineClosed(t *testing.T) {
+// An engine closes idle connections; that is not a failed attempt.
+func TestIdleConnectionClosedByEngine(t *testing.T) {
 	srv := httptest.NewServer(whole(plainReply))
 	t.Cleanup(srv.Close)
 	b := start(t, testOptions(t))
@@ -123,7 +123,7 @@ func TestIdleConnectionThatTheEngineClosed(t *testing.T) {
 		expect(t, b.post(chatPath, plainBody, "X-Request-ID: "+id), http.StatusOK, "")
 		b.settled()
 		if d, _ := b.Decision(id); len(d.Tries) != 1 {
-			t.Fatalf("request %d took the tries %+v", i, d.Tries)
+			t.Fatalf("request %d took the attempts %+v", i, d.Tries)
 		}
 		srv.CloseClientConnections()
 	}

@@ -18,7 +18,7 @@ import (
 	"skyserve/lbd/quota"
 )
 
-// limited is one key, "sk", of the name acme, with its limits as a line states them.
+// limited returns one key, "sk", with the name acme and the limits of a line.
 func limited(t testing.TB, attributes string) []service.APIKey {
 	t.Helper()
 	keys, err := service.ParseKeys("sk name=acme "+attributes, service.KeyLimits{})
@@ -30,8 +30,7 @@ func limited(t testing.TB, attributes string) []service.APIKey {
 
 const asAcme = "Authorization: Bearer sk"
 
-// reserved is how many requests of a key are in flight, and how many tokens they may still
-// use.
+// reserved returns how many requests of a key are in flight, and how many tokens they may still use.
 func (b *balancer) reserved(name string) (inFlight, tokens int64) {
 	t := b.ledger.Totals()[name]
 	if t == nil {
@@ -40,7 +39,7 @@ func (b *balancer) reserved(name string) (inFlight, tokens int64) {
 	return t.InFlight, t.Reserved
 }
 
-// UsedBy is what a key used of all models.
+// usedBy returns the usage of a key over all models.
 func (b *balancer) usedBy(name string) (sum telemetry.Usage) {
 	for _, u := range b.KeyUsage() {
 		if u.Key == name {
@@ -50,12 +49,12 @@ func (b *balancer) usedBy(name string) (sum telemetry.Usage) {
 	return sum
 }
 
-// tokensLeft is how many tokens the key "sk" has left of its minute.
+// tokensLeft returns how many tokens the key "sk" has left in its minute.
 func (b *balancer) tokensLeft() int {
 	b.t.Helper()
 	a, ok := b.keyring().Find("sk")
 	if !ok {
-		b.t.Fatal("there is no such key")
+		b.t.Fatal("no such key")
 	}
 	h := http.Header{}
 	a.WriteHeaders(h, b.Elapsed())
@@ -66,8 +65,8 @@ func (b *balancer) tokensLeft() int {
 	return left
 }
 
-// atRest checks that nothing of an account is in use.
-func (b *balancer) atRest(name string) {
+// isIdle checks that nothing of an account is in use.
+func (b *balancer) isIdle(name string) {
 	b.t.Helper()
 	b.settled()
 	b.until(func() bool {
@@ -76,7 +75,7 @@ func (b *balancer) atRest(name string) {
 	})
 }
 
-func TestRequestsOfAMinute(t *testing.T) {
+func TestRequestsPerMinute(t *testing.T) {
 	o := testOptions(t)
 	o.Keys = limited(t, "requests_per_minute=2")
 	b := start(t, o)
@@ -104,9 +103,9 @@ func TestRequestsOfAMinute(t *testing.T) {
 		t.Errorf("Retry-After %q, want up to the 30 s that a request takes to come", resp.Header.Get("Retry-After"))
 	}
 	if resp.Header.Get("x-ratelimit-remaining-requests") != "0" {
-		t.Errorf("a denial says that %q are left", resp.Header.Get("x-ratelimit-remaining-requests"))
+		t.Errorf("a denial reports %q remaining", resp.Header.Get("x-ratelimit-remaining-requests"))
 	}
-	b.atRest("acme")
+	b.isIdle("acme")
 	if c := b.settled(); c.Arrived != 2 {
 		t.Errorf("%d requests reached the queue, want 2", c.Arrived)
 	}
@@ -134,11 +133,11 @@ func TestTokensAreReservedAndSettled(t *testing.T) {
 	resp := b.post(chatPath, strings.Replace(plainBody, `{`, `{"max_tokens":6000,`, 1), asAcme)
 	expect(t, resp, http.StatusTooManyRequests, "rate_limit_exceeded")
 	if resp.Header.Get("Retry-After") != "" {
-		t.Error("a request that never passes is told to come again")
+		t.Error("a request that can never pass gets Retry-After")
 	}
 	close(release)
 	expect(t, <-done, 200, "")
-	b.atRest("acme")
+	b.isIdle("acme")
 	if left := b.tokensLeft(); left < 1000-14 || left > 1000 {
 		t.Errorf("%d tokens left, want 1000 less the 14 that the engine counted", left)
 	}
@@ -147,7 +146,7 @@ func TestTokensAreReservedAndSettled(t *testing.T) {
 	}
 }
 
-func TestConcurrentRequestsOfAKey(t *testing.T) {
+func TestConcurrencyLimitOfKey(t *testing.T) {
 	o := testOptions(t)
 	o.Keys = limited(t, "concurrent=1")
 	b := start(t, o)
@@ -168,7 +167,7 @@ func TestConcurrentRequestsOfAKey(t *testing.T) {
 	}
 	close(release)
 	expect(t, <-done, 200, "")
-	b.atRest("acme")
+	b.isIdle("acme")
 	go func() { <-inside }()
 	expect(t, b.post(chatPath, plainBody, asAcme), 200, "")
 	for _, bad := range []string{`{`, `{"model":"none"}`} {
@@ -176,15 +175,15 @@ func TestConcurrentRequestsOfAKey(t *testing.T) {
 			t.Errorf("%s: status %d", bad, resp.StatusCode)
 		}
 	}
-	b.atRest("acme")
+	b.isIdle("acme")
 }
 
-func TestForwardedRequestsAreChargedOnceWhereTheyCame(t *testing.T) {
+func TestForwardedRequestsAreChargedAtOrigin(t *testing.T) {
 	us, eu := pair(t, "token")
 	us.SetKeys(limited(t, "requests_per_minute=3 tokens_per_minute=10000 tier=IW-N tenant=corp"))
 	eu.SetKeys(limited(t, "requests_per_minute=1"))
 	eu.attach("eu-0", engine(t, speak("a", "b")))
-	us.hear("lb-eu-0")
+	us.receiveReport("lb-eu-0")
 	for range 3 {
 		resp := us.post(chatPath, streamBody, asAcme)
 		expect(t, resp, 200, "")
@@ -192,8 +191,8 @@ func TestForwardedRequestsAreChargedOnceWhereTheyCame(t *testing.T) {
 			t.Errorf("headers %v", resp.Header)
 		}
 	}
-	us.atRest("acme")
-	eu.atRest("acme")
+	us.isIdle("acme")
+	eu.isIdle("acme")
 	want := []telemetry.KeyUsage{{Key: "acme", Model: testModel, Usage: telemetry.Usage{Requests: 3, PromptTokens: 300, CachedTokens: 192, OutputTokens: 6}}}
 	if got := us.KeyUsage(); !slices.Equal(got, want) {
 		t.Errorf("usage where the client asked: %+v, want %+v", got, want)
@@ -206,8 +205,8 @@ func TestForwardedRequestsAreChargedOnceWhereTheyCame(t *testing.T) {
 	}
 }
 
-// What an engine did not serve costs nothing; what it was still busy with when
-// the client left costs the prompt.
+// What an engine did not serve costs nothing; what was running when the client disconnected costs the
+// prompt.
 func TestChargesByOutcome(t *testing.T) {
 	o := testOptions(t)
 	o.Keys = limited(t, "")
@@ -226,7 +225,7 @@ func TestChargesByOutcome(t *testing.T) {
 		}
 	}))
 	used := func() telemetry.Usage {
-		b.atRest("acme")
+		b.isIdle("acme")
 		return b.usedBy("acme")
 	}
 	expect(t, b.post(chatPath, strings.Replace(plainBody, "hello", "refuse", 1), asAcme), 400, "")
@@ -240,7 +239,7 @@ func TestChargesByOutcome(t *testing.T) {
 	expect(t, b.post(chatPath, strings.Replace(plainBody, "hello", "silent", 1), asAcme), 200, "")
 	estimated := used()
 	if estimated.Requests != 2 || estimated.PromptTokens == 0 {
-		t.Errorf("an engine that counts nothing: %+v, want the estimate", estimated)
+		t.Errorf("an engine without usage: %+v, want the estimate", estimated)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, b.url+chatPath, strings.NewReader(plainBody))
@@ -259,11 +258,11 @@ func TestChargesByOutcome(t *testing.T) {
 	cancel()
 	<-gone
 	if u := used(); u.Requests != 3 || u.PromptTokens <= estimated.PromptTokens {
-		t.Errorf("a client that left: %+v after %+v, want another prompt", u, estimated)
+		t.Errorf("a client that disconnected: %+v after %+v, want another prompt", u, estimated)
 	}
 }
 
-func TestSetKeysKeepsAccounts(t *testing.T) {
+func TestSetKeysKeepsUsage(t *testing.T) {
 	o := testOptions(t)
 	o.Keys = limited(t, "requests_per_minute=2")
 	b := start(t, o)
@@ -275,13 +274,13 @@ func TestSetKeysKeepsAccounts(t *testing.T) {
 	expect(t, b.post(chatPath, plainBody, "Authorization: Bearer sk-new"), 200, "")
 	b.SetKeys(apiKeys("sk-new"))
 	expect(t, b.post(chatPath, plainBody, asAcme), 401, "invalid_api_key")
-	b.atRest("acme")
+	b.isIdle("acme")
 	if got := b.KeyUsage(); len(got) != 2 {
-		t.Errorf("usage %+v, want that of the key that is gone too", got)
+		t.Errorf("usage %+v, want that of the removed key too", got)
 	}
 }
 
-func TestKeyMetricsAreBounded(t *testing.T) {
+func TestKeyMetricsAreLimited(t *testing.T) {
 	l := quota.NewLedger()
 	const keys = quota.MaxLabelled + 5
 	for i := range keys {

@@ -2,54 +2,51 @@ package proxy
 
 import "time"
 
-// Limits bounds everything that a balancer holds or waits for. A zero field
-// takes the default that DefaultLimits gives it.
+// Limits are the limits of everything that a balancer stores or waits for. A zero field means the
+// default of DefaultLimits.
 type Limits struct {
-	// MaxBody is the largest request body in bytes; a larger one is answered 413.
+	// MaxBody is the maximum size of a request body in bytes; a larger one gets 413.
 	MaxBody int64
-	// Memory is how many bytes requests and answers may take: bodies from their first byte
-	// until nothing can be tried again, answers and the text of streams that are kept for
-	// another try, and what HTTP/2 may hold of bodies that are on their way. More is
-	// answered 503. TenantMemory is how much of it one tenant may have; more is answered
-	// 429. Requests without a tenant are bounded by Memory alone.
+	// Memory is how many bytes requests and responses may use: bodies from their first byte until no
+	// retry is possible, responses and the text of streams that are buffered for a retry, and what
+	// HTTP/2 may buffer of bodies being received. Beyond it a request gets 503. TenantMemory is how
+	// much of it one tenant may use; beyond it a request gets 429. Requests without a tenant are
+	// limited by Memory alone.
 	Memory       int64
 	TenantMemory int64
-	// StreamWindow is how many bytes of a body HTTP/2 takes in before they are read.
+	// StreamWindow is how many bytes of a body HTTP/2 receives before they are read.
 	StreamWindow int
-	// Body is how long a client may take to send its request's body; then it is
-	// answered 408.
+	// Body is how long a client may take to send a request body; after that it gets 408.
 	Body time.Duration
-	// FirstByte is how long a target may take to its first byte of a streamed
-	// answer, Idle how long between two pieces of any answer, Answer how long to
-	// the first byte of an answer that is not streamed.
+	// FirstByte is the timeout for the first byte of a streamed response, Idle for the next piece of
+	// any response, Answer for the first byte of a response that is not streamed.
 	FirstByte time.Duration
 	Idle      time.Duration
 	Answer    time.Duration
-	// Silent is how long a replica may answer no probe and generate no token; then
-	// what it has is given up and tried elsewhere.
+	// Silent is how long a replica may answer no probe and generate no token. After that its requests
+	// are stopped and retried at other replicas.
 	Silent time.Duration
-	// Stall is how long a client may take nothing of its answer; then it is cut off
-	// and its request stops at the engine.
+	// Stall is how long a client may read nothing of its response. After that it is disconnected and
+	// its request stops at the engine.
 	Stall time.Duration
-	// MaxEvent is the most bytes of one SSE event that are held until it is
-	// complete; a longer event is passed on in pieces and not looked into.
+	// MaxEvent is the maximum size in bytes of an SSE event that is buffered until it is complete. A
+	// longer event is forwarded in pieces and not parsed.
 	MaxEvent int
-	// MaxHeldAnswer is the most bytes of an answer that is not streamed that are
-	// held back until it is complete; a longer one can no longer be retried.
+	// MaxHeldAnswer is the maximum size in bytes of a non-streamed response that is buffered until it
+	// is complete. A longer one can no longer be retried.
 	MaxHeldAnswer int
-	// MaxKeyedAnswer is the most bytes of an answer that enter the prefix key.
+	// MaxKeyedAnswer is how many bytes of a response enter the prefix key.
 	MaxKeyedAnswer int
-	// MaxContinuedText is the most bytes of a stream's text that are kept, so that
-	// another replica can go on with it, and MaxContinuedBody the largest request
-	// whose body is kept for that beyond the first byte of its answer.
+	// MaxContinuedText is how many bytes of a stream's text are kept, so that another replica can
+	// continue it. MaxContinuedBody is the largest request whose body is kept for that beyond the
+	// first byte of the response.
 	MaxContinuedText int
 	MaxContinuedBody int
 	// Responses is how many stored responses' holders are remembered.
 	Responses int
-	// Lookups is how many questions to the peers about who holds a response may be
-	// under way at once, TenantLookups how many of one tenant, and LookupWait how long
-	// the peers may take to answer one. Misses is how many
-	// responses are remembered that no peer held, and Miss for how long.
+	// Lookups is how many lookups of stored responses at the peers may run concurrently, TenantLookups
+	// how many of one tenant, and LookupWait the timeout of one. Misses is how many responses that no
+	// peer holds are remembered, and Miss for how long.
 	Lookups       int
 	TenantLookups int
 	LookupWait    time.Duration
@@ -59,48 +56,48 @@ type Limits struct {
 	Decisions int
 	// HistoryMinutes is how many minutes of points are remembered.
 	HistoryMinutes int
-	// RecordBuffer is how many steps may wait to be written to the record.
+	// RecordBuffer is how many steps may be queued for the record.
 	RecordBuffer int
-	// SubscriberBuffer is how many decisions may wait for one subscriber.
+	// SubscriberBuffer is how many decisions may be queued for one subscriber.
 	SubscriberBuffer int
 }
 
-// DefaultLimits is the one table of the proxy's bounds.
+// DefaultLimits returns the defaults of all limits, each with its reason.
 func DefaultLimits() Limits {
 	return Limits{
 		MaxBody:      16 << 20,  // a 4 M-token text, or a dozen inlined images
-		Memory:       1 << 30,   // half of what a balancer may take by default (service.Memory): 64 of the largest bodies, or 250,000 prompts of 1,000 tokens
-		TenantMemory: 256 << 20, // a quarter: four tenants that upload all they can leave nobody out
+		Memory:       1 << 30,   // half of what a balancer may use by default (service.Memory): 64 of the largest bodies, or 250,000 prompts of 1,000 tokens
+		TenantMemory: 256 << 20, // a quarter: four tenants that upload all they can do not block others
 		StreamWindow: 256 << 10, // 20 Mbit/s over 100 ms; net/http's own is four times as much
 
 		Body:      2 * time.Minute,   // MaxBody at 1 Mbit/s
-		FirstByte: 120 * time.Second, // a full engine queue and a long prefill; then another replica is the better bet
+		FirstByte: 120 * time.Second, // a full engine queue and a long prefill; after that another replica is more likely to respond
 		Idle:      60 * time.Second,  // no engine pauses that long between tokens, not even under preemption
-		Answer:    10 * time.Minute,  // nothing comes before the last token: 16,000 tokens at 27 a second
-		Silent:    5 * time.Second,   // five probes of a second: its host is gone, as spot ones go
+		Answer:    10 * time.Minute,  // nothing arrives before the last token: 16,000 tokens at 27 per second
+		Silent:    5 * time.Second,   // five probes at one per second: its host has vanished, as spot VMs do
 		Stall:     30 * time.Second,  // the connection's own buffers hold minutes of text before that
 
 		MaxEvent:       1 << 20, // inlined audio; a token is 300 bytes
-		MaxHeldAnswer:  1 << 20, // 50 times a long answer
-		MaxKeyedAnswer: 1 << 18, // 64,000 tokens, longer than any engine's answer
+		MaxHeldAnswer:  1 << 20, // 50 times a long response
+		MaxKeyedAnswer: 1 << 18, // 64,000 tokens, longer than any response of an engine
 
 		MaxContinuedText: 1 << 18, // as MaxKeyedAnswer
 		MaxContinuedBody: 1 << 20, // a prompt of 250,000 tokens; larger bodies are images, and few
 
 		Responses:        1 << 16,         // 16 MB; engines hold fewer, or forget them at a restart
-		Lookups:          64,              // each takes a round trip to every peer: some hundred a second
-		TenantLookups:    16,              // a quarter: four tenants that only ask leave nobody out
-		LookupWait:       time.Second,     // half a world away and back, thrice
+		Lookups:          64,              // each takes a round trip to every peer: several hundred per second
+		TenantLookups:    16,              // a quarter: four tenants that send only lookups do not block others
+		LookupWait:       time.Second,     // three times halfway round the world and back
 		Misses:           4096,            // 1 MB
-		Miss:             2 * time.Second, // a client that polls has peers asked every other time; a peer that was away is asked again soon
+		Miss:             2 * time.Second, // of a polling client every other lookup reaches the peers; a peer that was unreachable is asked again soon
 		Decisions:        4096,
-		HistoryMinutes:   8 * 24 * 60, // a week, the longest season that forecasts know, and a day
+		HistoryMinutes:   8 * 24 * 60, // a week, the longest season that forecasts use, and a day
 		RecordBuffer:     8192,        // a second of full traffic while a disk stalls
 		SubscriberBuffer: 256,         // what a terminal redraws in a second
 	}
 }
 
-// orDefault fills the zero fields in.
+// orDefault sets the zero fields to their defaults.
 func (l Limits) orDefault() Limits {
 	d := DefaultLimits()
 	fill(&l.MaxBody, d.MaxBody)

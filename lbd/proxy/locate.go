@@ -11,20 +11,20 @@ import (
 	"skyserve/lbd/quota"
 )
 
-// lookups are the questions to the peers about who holds a stored response. Several
-// about one response are one, so many are under way at once at most, in all and of one
-// tenant, and what no peer held is not asked again for a while.
+// lookups are the lookups of stored responses at the peers. Several requests for one response share a
+// lookup. Their number is limited, in total and per tenant. A response that no peer holds is not
+// looked up again for a while.
 type lookups struct {
-	mu       sync.Mutex
-	max      int
-	tenants  int // of one tenant
-	asks     map[responseID]*lookupAsk
-	byTenant map[string]int // asks under way; none of tenants without any
-	misses   misses
+	mu           sync.Mutex
+	maxTotal     int
+	maxPerTenant int // limit per tenant
+	pending      map[responseID]*pendingLookup
+	byTenant     map[string]int // lookups in flight; no entry for tenants without any
+	misses       misses
 }
 
-// lookupAsk is a question that is under way. found is set once done is closed.
-type lookupAsk struct {
+// pendingLookup is a lookup in flight. found is set once done is closed.
+type pendingLookup struct {
 	done    chan struct{}
 	found   storedAt
 	waiters int
@@ -32,63 +32,63 @@ type lookupAsk struct {
 
 func newLookups(l Limits) *lookups {
 	return &lookups{
-		max: l.Lookups, tenants: l.TenantLookups, asks: map[responseID]*lookupAsk{}, byTenant: map[string]int{},
-		misses: misses{max: l.Misses, ttl: l.Miss},
+		maxTotal: l.Lookups, maxPerTenant: l.TenantLookups, pending: map[responseID]*pendingLookup{}, byTenant: map[string]int{},
+		misses: misses{maxEntries: l.Misses, ttl: l.Miss},
 	}
 }
 
-// waiting is how many wait for an answer.
-func (l *lookups) waiting() (n int) {
+// waiterCount returns how many requests wait for a lookup.
+func (l *lookups) waiterCount() (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, a := range l.asks {
+	for _, a := range l.pending {
 		n += a.waiters
 	}
 	return n
 }
 
-// join takes part in the question about a response. first: the caller has to put it,
-// and to tell its answer by settle. The error is for the client; without one and without
-// a question no peer held the response a moment ago.
-func (l *lookups) join(response responseID, now time.Duration) (ask *lookupAsk, first bool, refused *openai.Error) {
+// join joins the lookup of a response. first: the caller must run it and report the result with
+// finish. The error is for the client. Without an error and a lookup, no peer held the response a
+// moment ago.
+func (l *lookups) join(response responseID, now time.Duration) (lookup *pendingLookup, first bool, refused *openai.Error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if ask = l.asks[response]; ask != nil {
-		ask.waiters++
-		return ask, false, nil
+	if lookup = l.pending[response]; lookup != nil {
+		lookup.waiters++
+		return lookup, false, nil
 	}
 	tenant := response.tenant
 	switch {
 	case l.misses.has(response, now):
 		return nil, false, nil
-	case tenant != "" && l.byTenant[tenant] >= l.tenants:
-		return nil, false, errDenied(quota.OverRate("requests", time.Second, "%d questions of this tenant about stored responses are under way", l.byTenant[tenant]))
-	case len(l.asks) >= l.max:
+	case tenant != "" && l.byTenant[tenant] >= l.maxPerTenant:
+		return nil, false, errDenied(quota.OverRate("requests", time.Second, "%d lookups of stored responses by this tenant are in flight", l.byTenant[tenant]))
+	case len(l.pending) >= l.maxTotal:
 		return nil, false, errManyLookups()
 	}
-	ask = &lookupAsk{done: make(chan struct{}), waiters: 1}
-	l.asks[response] = ask
+	lookup = &pendingLookup{done: make(chan struct{}), waiters: 1}
+	l.pending[response] = lookup
 	l.byTenant[tenant]++
-	return ask, true, nil
+	return lookup, true, nil
 }
 
-// settle tells all who wait for a question its answer.
-func (l *lookups) settle(response responseID, ask *lookupAsk, found storedAt, now time.Duration) {
+// finish reports the result of a lookup to all that wait for it.
+func (l *lookups) finish(response responseID, lookup *pendingLookup, found storedAt, now time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.asks, response)
+	delete(l.pending, response)
 	if l.byTenant[response.tenant]--; l.byTenant[response.tenant] == 0 {
 		delete(l.byTenant, response.tenant)
 	}
 	if found.target == "" {
 		l.misses.add(response, now)
 	}
-	ask.found = found
-	close(ask.done)
+	lookup.found = found
+	close(lookup.done)
 }
 
-// exists notes that there is such a response, whatever was heard before.
-func (l *lookups) exists(response responseID) {
+// dropMiss deletes the miss of a response, because it exists.
+func (l *lookups) dropMiss(response responseID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.misses.drop(response)
@@ -97,41 +97,41 @@ func (l *lookups) exists(response responseID) {
 func errManyLookups() *openai.Error {
 	return &openai.Error{
 		Status: http.StatusServiceUnavailable, Kind: openai.TypeServer, Code: "too_many_lookups", RetryAfter: 1,
-		Message: "too many questions about stored responses are under way",
+		Message: "too many lookups of stored responses are in flight",
 	}
 }
 
-// locate asks the peers who holds a response; the zero storedAt when none does. Who
-// waits for the answer to a question of somebody else's waits until ctx ends at most.
-func (r *Runtime) locate(ctx context.Context, response responseID) (storedAt, *openai.Error) {
+// locateResponse looks up at the peers who holds a response. It returns the zero storedAt when none does. A
+// request that joined another one's lookup waits until ctx ends at most.
+func (r *Runtime) locateResponse(ctx context.Context, response responseID) (storedAt, *openai.Error) {
 	l := r.lookups
-	ask, first, refused := l.join(response, r.Elapsed())
+	lookup, first, refused := l.join(response, r.Elapsed())
 	switch {
-	case ask == nil:
+	case lookup == nil:
 		return storedAt{}, refused
 	case !first:
 		select {
-		case <-ask.done:
-			return ask.found, nil
+		case <-lookup.done:
+			return lookup.found, nil
 		case <-ctx.Done():
-			return storedAt{}, nil // nobody reads the answer
+			return storedAt{}, nil // nobody reads the result
 		}
 	}
-	found := r.askPeers(context.WithoutCancel(ctx), response) // the others wait for it too
+	found := r.askPeers(context.WithoutCancel(ctx), response) // others wait for it too
 	if found.target != "" {
-		r.stored.put(found)
+		r.storedResponses.put(found)
 	}
-	l.settle(response, ask, found, r.Elapsed())
+	l.finish(response, lookup, found, r.Elapsed())
 	return found, nil
 }
 
-// misses remembers which responses nobody held a moment ago. The zero value with its
-// bounds set is ready.
+// misses remembers which responses no peer held a moment ago. The zero value with its limits set is
+// usable.
 type misses struct {
-	max   int
-	ttl   time.Duration
-	order list.List // of miss, the first to end first
-	byID  map[responseID]*list.Element
+	maxEntries int
+	ttl        time.Duration
+	order      list.List // of miss, the first to expire first
+	byID       map[responseID]*list.Element
 }
 
 type miss struct {
@@ -139,13 +139,13 @@ type miss struct {
 	end      time.Duration
 }
 
-// has says whether a response is known to be nowhere.
+// has reports whether no peer held a response a moment ago.
 func (m *misses) has(response responseID, now time.Duration) bool {
 	m.expire(now)
 	return m.byID[response] != nil
 }
 
-// add remembers a miss. The oldest one goes when there are too many.
+// add remembers a miss. When there are too many, the oldest one is deleted.
 func (m *misses) add(response responseID, now time.Duration) {
 	m.expire(now)
 	m.drop(response)
@@ -153,12 +153,12 @@ func (m *misses) add(response responseID, now time.Duration) {
 		m.byID = map[responseID]*list.Element{}
 	}
 	m.byID[response] = m.order.PushBack(miss{response, now + m.ttl})
-	if m.order.Len() > m.max {
+	if m.order.Len() > m.maxEntries {
 		m.drop(m.order.Front().Value.(miss).response)
 	}
 }
 
-// drop forgets a miss.
+// drop deletes a miss.
 func (m *misses) drop(response responseID) {
 	if e := m.byID[response]; e != nil {
 		m.order.Remove(e)
@@ -166,7 +166,7 @@ func (m *misses) drop(response responseID) {
 	}
 }
 
-// expire forgets what has ended.
+// expire deletes the misses whose ttl has ended.
 func (m *misses) expire(now time.Duration) {
 	for e := m.order.Front(); e != nil && e.Value.(miss).end <= now; e = m.order.Front() {
 		m.drop(e.Value.(miss).response)

@@ -13,16 +13,16 @@ import (
 	"skyserve/internal/service"
 )
 
-// strangers adds peers that hold no response to a balancer. hold, if it is not nil, is
-// waited for before they answer; most is how many questions they had at once.
-func (b *balancer) strangers(n int, hold <-chan struct{}) (asked, most *atomic.Int64) {
-	asked, most = new(atomic.Int64), new(atomic.Int64)
+// unknownTenants adds peers that hold no response to a balancer. If hold is not nil, they wait for it
+// before they respond. maxConcurrent is how many lookups they had concurrently.
+func (b *balancer) unknownTenants(n int, hold <-chan struct{}) (requested, maxConcurrent *atomic.Int64) {
+	requested, maxConcurrent = new(atomic.Int64), new(atomic.Int64)
 	var open atomic.Int64
 	for i := range n {
 		url := engine(b.t, func(w http.ResponseWriter, req *http.Request) {
-			asked.Add(1)
+			requested.Add(1)
 			now := open.Add(1)
-			for seen := most.Load(); now > seen && !most.CompareAndSwap(seen, now); seen = most.Load() {
+			for seen := maxConcurrent.Load(); now > seen && !maxConcurrent.CompareAndSwap(seen, now); seen = maxConcurrent.Load() {
 			}
 			if hold != nil {
 				select {
@@ -35,101 +35,100 @@ func (b *balancer) strangers(n int, hold <-chan struct{}) (asked, most *atomic.I
 		})
 		b.AddPeer(service.PeerConfig{ID: fmt.Sprintf("lb-far-%d", i), Region: "local/far", URL: url}, nil)
 	}
-	return asked, most
+	return requested, maxConcurrent
 }
 
-// Questions about stored responses count against the limits of a key like any other
-// request: beyond them nobody is asked.
-func TestQuestionsCountAgainstLimits(t *testing.T) {
+// Lookups of stored responses count against the limits of a key like any other request: beyond them no
+// peer is asked.
+func TestLookupsCountAgainstLimits(t *testing.T) {
 	o := roundRobin(t)
 	o.Keys = limited(t, "requests_per_minute=2")
 	b := start(t, o)
-	asked, _ := b.strangers(3, nil)
+	requested, _ := b.unknownTenants(3, nil)
 	got := map[int]int{}
 	for i := range 50 {
 		resp := b.about("GET", fmt.Sprintf("resp_%d", i), asAcme)
 		read(t, resp)
 		got[resp.StatusCode]++
 		if resp.Header.Get("x-ratelimit-limit-requests") != "2" {
-			t.Errorf("headers %v do not tell the limit", resp.Header)
+			t.Errorf("headers %v do not contain the limit", resp.Header)
 		}
 		if resp.StatusCode == http.StatusTooManyRequests && resp.Header.Get("Retry-After") == "" {
 			t.Error("no Retry-After")
 		}
 	}
-	if got[http.StatusNotFound] != 2 || got[http.StatusTooManyRequests] != 48 || asked.Load() != 6 {
-		t.Errorf("answers %v with %d questions to peers, want 2 of 404, 48 of 429, and 6", got, asked.Load())
+	if got[http.StatusNotFound] != 2 || got[http.StatusTooManyRequests] != 48 || requested.Load() != 6 {
+		t.Errorf("returns %v with %d lookups at peers, want 2 of 404, 48 of 429, and 6", got, requested.Load())
 	}
-	b.atRest("acme")
+	b.isIdle("acme")
 }
 
-// A question that an engine answered is a request that was used; one that nobody
-// could answer is none.
-func TestQuestionsCountInQuotas(t *testing.T) {
+// A lookup that an engine served is a used request; one that nobody could serve is not.
+func TestLookupsCountInQuotas(t *testing.T) {
 	o := roundRobin(t)
 	o.Keys = limited(t, "requests_per_day=3")
 	b := start(t, o)
-	b.keeperAt("us-0")
+	b.attachHolder("us-0")
 	id, _ := b.respond("", false, asAcme)
-	b.atRest("acme")
+	b.isIdle("acme")
 	expect(t, b.about("GET", "resp_never", asAcme), 404, "response_not_found")
-	b.atRest("acme")
+	b.isIdle("acme")
 	expect(t, b.about("GET", id, asAcme), 200, "")
-	b.atRest("acme")
+	b.isIdle("acme")
 	expect(t, b.about("POST", id+"/cancel", asAcme), 200, "")
-	b.atRest("acme")
+	b.isIdle("acme")
 	expect(t, b.about("GET", id, asAcme), 429, "insufficient_quota")
 	expect(t, b.about("DELETE", id, asAcme), 429, "insufficient_quota")
-	b.atRest("acme")
+	b.isIdle("acme")
 	usage := b.KeyUsage()
 	if len(usage) != 1 || usage[0].Model != testModel || usage[0].Usage.Requests != 3 || usage[0].Usage.Tokens() != 12 {
 		t.Errorf("usage %+v, want 3 requests of the model and one answer's tokens", usage)
 	}
 }
 
-// A response that nobody has is asked for once: by questions about it, and by
-// requests that go on from it.
+// A response that nobody has is looked up once, both for lookups of it and for requests that continue
+// it.
 func TestMissesAreRemembered(t *testing.T) {
 	o := roundRobin(t)
 	o.Keys = apiKeys("sk-one", "sk-two")
 	o.Limits.Miss = time.Hour
 	b := start(t, o)
-	asked, _ := b.strangers(3, nil)
+	requested, _ := b.unknownTenants(3, nil)
 	b.responderAt("us-0")
 	const one, two = "Authorization: Bearer sk-one", "Authorization: Bearer sk-two"
 	for range 5 {
 		expect(t, b.about("GET", "resp_us-0_1", one), 404, "response_not_found")
 		expect(t, b.post(responsesPath, responseBody("resp_us-0_1", false), one), 400, "previous_response_not_found")
 	}
-	if asked.Load() != 3 {
-		t.Errorf("the peers were asked %d times, want once each", asked.Load())
+	if requested.Load() != 3 {
+		t.Errorf("the peers were asked %d times, want once each", requested.Load())
 	}
-	expect(t, b.about("GET", "resp_us-0_1", two), 404, "response_not_found") // another tenant's is another response
-	if asked.Load() != 6 {
-		t.Errorf("the peers were asked %d times, want once each for each tenant", asked.Load())
+	expect(t, b.about("GET", "resp_us-0_1", two), 404, "response_not_found") // another tenant's is a different response
+	if requested.Load() != 6 {
+		t.Errorf("the peers were asked %d times, want once each for each tenant", requested.Load())
 	}
 	id, _ := b.respond("", false, one)
 	if id != "resp_us-0_1" {
 		t.Fatalf("got the response %s", id)
 	}
-	b.respond(id, false, one) // it is there now, whatever was remembered
+	b.respond(id, false, one) // it exists now, no matter what was remembered
 	expect(t, b.post(responsesPath, responseBody(id, false), two), 400, "previous_response_not_found")
 }
 
-// However many ask, so many questions are with the peers at once at most: those about
-// one response are one, and a tenant has a part of them.
-func TestQuestionsToPeersAreBounded(t *testing.T) {
+// The number of concurrent lookups at the peers is limited: those of one response are shared, and each
+// tenant has a share of the limit.
+func TestPeerLookupsAreLimited(t *testing.T) {
 	o := roundRobin(t)
 	o.Keys = apiKeys("sk-one", "sk-two", "sk-three")
 	o.Limits.Lookups, o.Limits.TenantLookups, o.Limits.LookupWait = 5, 3, time.Hour
 	b := start(t, o)
 	hold := make(chan struct{})
-	asked, most := b.strangers(1, hold)
-	var asking sync.WaitGroup
+	requested, limit := b.unknownTenants(1, hold)
+	var pending sync.WaitGroup
 	var mu sync.Mutex
 	got := map[string]map[int]int{"sk-one": {}, "sk-two": {}, "sk-three": {}}
-	ask := func(key, id string) {
-		asking.Go(func() {
+	lookup := func(key, id string) {
+		pending.Go(func() {
 			resp := b.about("GET", id, "Authorization: Bearer "+key)
 			_ = resp.Body.Close()
 			mu.Lock()
@@ -146,40 +145,40 @@ func TestQuestionsToPeersAreBounded(t *testing.T) {
 		return got[key][status]
 	}
 	for i := range 3 {
-		ask("sk-one", fmt.Sprintf("resp_%d", i))
-		ask("sk-one", fmt.Sprintf("resp_%d", i)) // waits for the answer to the same question
+		lookup("sk-one", fmt.Sprintf("resp_%d", i))
+		lookup("sk-one", fmt.Sprintf("resp_%d", i)) // waits for the result of the same lookup
 	}
-	b.until(func() bool { return asked.Load() == 3 })
-	b.until(func() bool { return b.lookups.waiting() == 6 })
+	b.until(func() bool { return requested.Load() == 3 })
+	b.until(func() bool { return b.lookups.waiterCount() == 6 })
 	for i := range 10 {
-		ask("sk-one", fmt.Sprintf("resp_%d", 10+i))
+		lookup("sk-one", fmt.Sprintf("resp_%d", 10+i))
 	}
 	b.until(func() bool { return count("sk-one", 429) == 10 })
-	ask("sk-two", "resp_a")
-	ask("sk-two", "resp_b")
-	b.until(func() bool { return asked.Load() == 5 })
+	lookup("sk-two", "resp_a")
+	lookup("sk-two", "resp_b")
+	b.until(func() bool { return requested.Load() == 5 })
 	for i := range 10 {
-		ask("sk-three", fmt.Sprintf("resp_%d", 10+i))
+		lookup("sk-three", fmt.Sprintf("resp_%d", 10+i))
 	}
 	b.until(func() bool { return count("sk-three", 503) == 10 })
 	close(hold)
-	asking.Wait()
-	if asked.Load() != 5 || most.Load() != 5 || count("sk-one", 404) != 6 || count("sk-two", 404) != 2 {
-		t.Errorf("%d questions, %d at once, answers %v", asked.Load(), most.Load(), got)
+	pending.Wait()
+	if requested.Load() != 5 || limit.Load() != 5 || count("sk-one", 404) != 6 || count("sk-two", 404) != 2 {
+		t.Errorf("%d lookups, %d concurrent, responses %v", requested.Load(), limit.Load(), got)
 	}
-	if b.lookups.waiting() != 0 || len(b.lookups.asks) != 0 || len(b.lookups.byTenant) != 0 {
-		t.Errorf("left over: %+v", b.lookups)
+	if b.lookups.waiterCount() != 0 || len(b.lookups.pending) != 0 || len(b.lookups.byTenant) != 0 {
+		t.Errorf("remaining: %+v", b.lookups)
 	}
 }
 
-// The memory of misses is a list in the order of their ends, of bounded length.
-func TestMissesAreBoundedAndEnd(t *testing.T) {
-	const most, ttl = 5, 10 * time.Second
+// The memory of misses is a list ordered by expiry, of limited length.
+func TestMissesAreLimitedAndExpire(t *testing.T) {
+	const limit, ttl = 5, 10 * time.Second
 	type miss struct {
 		id  responseID
 		end time.Duration
 	}
-	m := misses{max: most, ttl: ttl}
+	m := misses{maxEntries: limit, ttl: ttl}
 	var twin []miss
 	random := rand.New(rand.NewPCG(1, 1))
 	now := time.Duration(0)
@@ -199,14 +198,14 @@ func TestMissesAreBoundedAndEnd(t *testing.T) {
 				twin = slices.Delete(twin, at, at+1)
 			}
 			twin = append(twin, miss{id, now + ttl})
-			twin = twin[max(0, len(twin)-most):]
+			twin = twin[max(0, len(twin)-limit):]
 		case 2:
 			m.drop(id)
 			if at >= 0 {
 				twin = slices.Delete(twin, at, at+1)
 			}
 		}
-		if len(m.byID) > most || m.order.Len() != len(m.byID) {
+		if len(m.byID) > limit || m.order.Len() != len(m.byID) {
 			t.Fatalf("%d are kept in a list of %d", len(m.byID), m.order.Len())
 		}
 	}

@@ -16,40 +16,40 @@ import (
 	"skyserve/lbd/quota"
 )
 
-// pathResponses is what stored responses are below.
+// pathResponses is the path prefix of stored responses.
 const pathResponses = "/v1/responses/"
 
-// Bounds of what is asked about a stored response: nothing is computed for it.
+// Limits of a request about a stored response. The engine computes nothing for it.
 const (
 	lookupTimeout = 30 * time.Second // to the first byte; an engine looks it up in memory
-	lookupBody    = 64 << 10         // of the question, which needs none
+	lookupBody    = 64 << 10         // of the request, which needs no body
 )
 
-// lookup is a question about a stored response (GET or DELETE
-// /v1/responses/{id}, POST .../cancel, GET .../input_items). Only the engine that
-// holds it can answer; core has no say in that, for there is nothing to choose.
+// lookup is a request about a stored response (GET or DELETE /v1/responses/{id}, POST .../cancel, GET
+// .../input_items). Only the engine that holds the response can serve it. core takes no part, because
+// there is nothing to decide.
 type lookup struct {
 	rt          *Runtime
 	w           http.ResponseWriter
 	req         *http.Request
-	path        string // below pathResponses, as the engine gets it
+	path        string // below pathResponses, as sent to the engine
 	id          string // of the response
-	o           origin
-	at          storedAt
-	reservation quota.Reservation // of the client's key; nobody's where it has none
-	peer        *peer             // that holds the response; nil where a replica does
-	home        service.Region    // of the replica
+	origin      origin
+	holder      storedAt
+	reservation quota.Reservation // of the client's key; inactive if it has none
+	peer        *peer             // that holds the response; nil if a replica does
+	region      service.Region    // of the replica
 }
 
-// lookupMethods are the methods of what is below a response's id.
+// lookupMethods are the methods of the paths below a response's id.
 var lookupMethods = map[string][]string{
 	"":             {http.MethodGet, http.MethodDelete},
 	"/cancel":      {http.MethodPost},
 	"/input_items": {http.MethodGet},
 }
 
-// serveStored answers a question about a stored response. The balancer that the
-// client came to asks its replica, or once the peer that serves it.
+// serveStored serves a request about a stored response. The balancer that received it from the client
+// sends it to the replica, or to the peer that has the replica.
 func (r *Runtime) serveStored(w http.ResponseWriter, req *http.Request) {
 	q := &lookup{rt: r, w: w, req: req, path: strings.TrimPrefix(req.URL.Path, pathResponses)}
 	id, _, _ := strings.Cut(q.path, "/")
@@ -59,64 +59,64 @@ func (r *Runtime) serveStored(w http.ResponseWriter, req *http.Request) {
 		r.refuse(w, req, errNoPath(req))
 		return
 	}
-	if !r.allow(w, req, methods...) {
+	if !r.allowMethod(w, req, methods...) {
 		return
 	}
 	if refused := q.serve(); refused != nil {
-		q.announce()
+		q.setLimitHeaders()
 		r.refuse(w, req, refused)
 	}
 }
 
-// serve lets the question in like any other request of its key, and answers it. An
-// error is for the client.
+// serve admits the request like any other request of its key, and serves it. An error is for the
+// client.
 func (q *lookup) serve() (refused *openai.Error) {
-	if q.o, refused = q.rt.identify(q.req); refused != nil {
+	if q.origin, refused = q.rt.identify(q.req); refused != nil {
 		return refused
 	}
-	if q.o.account != nil {
-		reservation, denied := q.o.account.Admit(q.rt.Elapsed())
+	if q.origin.account != nil {
+		reservation, denied := q.origin.account.Admit(q.rt.Elapsed())
 		if denied != nil {
 			return errDenied(denied)
 		}
 		q.reservation = reservation
 		defer func() { q.reservation.Release(q.rt.Elapsed()) }()
 	}
-	if refused = q.find(); refused != nil {
+	if refused = q.findHolder(); refused != nil {
 		return refused
 	}
-	return q.ask()
+	return q.forwardRequest()
 }
 
-// announce writes what is left of the key's limits into the answer's header.
-func (q *lookup) announce() {
-	if q.o.account != nil {
-		q.o.account.WriteHeaders(q.w.Header(), q.rt.Elapsed())
+// setLimitHeaders writes the remaining limits of the key to the response's header.
+func (q *lookup) setLimitHeaders() {
+	if q.origin.account != nil {
+		q.origin.account.WriteHeaders(q.w.Header(), q.rt.Elapsed())
 	}
 }
 
-// errNoResponse answers a question about a response that is nowhere.
+// errNoResponse rejects a request about a response that no replica has.
 func errNoResponse() *openai.Error {
 	return &openai.Error{
 		Status: http.StatusNotFound, Kind: openai.TypeInvalid, Param: "response_id", Code: "response_not_found",
-		Message: "response_id: no replica is known to hold that response",
+		Message: "response_id: no replica has this response",
 	}
 }
 
-// find finds who holds the response. A peer is told of this balancer's own
-// replicas only: its question has crossed once.
-func (q *lookup) find() *openai.Error {
-	response := responseID{q.o.tenant, q.id}
-	at, known := q.rt.stored.find(response)
+// findHolder determines who holds the response. For a peer's request it considers only this balancer's own
+// replicas: the request is not forwarded twice.
+func (q *lookup) findHolder() *openai.Error {
+	response := responseID{q.origin.tenant, q.id}
+	at, known := q.rt.storedResponses.find(response)
 	switch {
-	case known && q.o.from != "":
+	case known && q.origin.from != "":
 		known = q.rt.servesItself(at)
 	case known:
 		known = q.rt.urlOf(at.target) == at.url
 	}
-	if !known && q.o.from == "" && len(q.id) <= maxResponseID && q.rt.forwards() {
+	if !known && q.origin.from == "" && len(q.id) <= maxResponseID && q.rt.forwards() {
 		var refused *openai.Error
-		if at, refused = q.rt.locate(q.req.Context(), response); refused != nil {
+		if at, refused = q.rt.locateResponse(q.req.Context(), response); refused != nil {
 			return refused
 		}
 		known = at.target != ""
@@ -124,18 +124,18 @@ func (q *lookup) find() *openai.Error {
 	if !known {
 		return errNoResponse()
 	}
-	q.at = at
+	q.holder = at
 	return nil
 }
 
-// ask passes the question on and its answer back. An error is for the client;
-// after the answer has begun there is none.
-func (q *lookup) ask() *openai.Error {
+// forwardRequest forwards the request and its response. An error is for the client; it returns none once the
+// response has started.
+func (q *lookup) forwardRequest() *openai.Error {
 	ctx, cancel := context.WithCancelCause(q.req.Context())
 	defer cancel(nil)
 	silence := time.AfterFunc(lookupTimeout, func() { cancel(errSilent) })
 	defer silence.Stop()
-	mem := q.rt.memory.Use(q.o.tenant)
+	mem := q.rt.memory.Use(q.origin.tenant)
 	defer mem.Release()
 	if q.req.ContentLength != 0 {
 		if err := mem.Set(lookupBody); err != nil {
@@ -147,33 +147,32 @@ func (q *lookup) ask() *openai.Error {
 		return openai.Invalid("", "incomplete_body", "reading the request body: "+err.Error())
 	}
 	if transport == nil {
-		return errNoResponse() // its target went as it was found
+		return errNoResponse() // its target was removed meanwhile
 	}
 	resp, err := transport.RoundTrip(out)
 	if err != nil {
-		return q.failed(ctx)
+		return q.holderError(ctx)
 	}
 	defer resp.Body.Close()
 	if q.peer != nil && (resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden) {
-		return q.failed(ctx)
+		return q.holderError(ctx)
 	}
-	q.reservation.Settle(q.at.model, telemetry.Usage{Requests: 1}, q.rt.Elapsed())
-	q.learn(resp.StatusCode)
-	q.relay(resp, silence)
+	q.reservation.Settle(q.holder.model, telemetry.Usage{Requests: 1}, q.rt.Elapsed())
+	q.forgetIfDeleted(resp.StatusCode)
+	q.forwardResponse(resp, silence)
 	return nil
 }
 
-// failed is the answer where the holder gave none.
-func (q *lookup) failed(ctx context.Context) *openai.Error {
-	e := &openai.Error{Status: http.StatusBadGateway, Kind: openai.TypeServer, Code: "replica_failed", Message: q.at.target + " holds the response and did not answer"}
+// holderError returns the error for a holder that did not respond.
+func (q *lookup) holderError(ctx context.Context) *openai.Error {
+	e := &openai.Error{Status: http.StatusBadGateway, Kind: openai.TypeServer, Code: "replica_failed", Message: q.holder.target + " holds the response but did not respond"}
 	if errors.Is(context.Cause(ctx), errSilent) {
 		e.Status, e.Code = http.StatusGatewayTimeout, "deadline"
 	}
 	return e
 }
 
-// outgoing is the question as the holder gets it; transport is nil when there is
-// no such target any more.
+// outgoing returns the request to send to the holder. transport is nil if the target was removed.
 func (q *lookup) outgoing(ctx context.Context) (out *http.Request, transport http.RoundTripper, err error) {
 	r := q.rt
 	body, err := io.ReadAll(http.MaxBytesReader(q.w, q.req.Body, lookupBody))
@@ -182,20 +181,20 @@ func (q *lookup) outgoing(ctx context.Context) (out *http.Request, transport htt
 	}
 	h := make(http.Header, len(q.req.Header)+8)
 	copyHeaders(h, q.req.Header)
-	h.Del("Accept-Encoding") // the answer passes as it is
-	if q.o.keyed {
-		h.Del("Authorization") // as of every request: the balancer's keys are no engine's business
+	h.Del("Accept-Encoding") // the response is forwarded as it is
+	if q.origin.keysRequired {
+		h.Del("Authorization") // as for every request: the balancer's keys are not sent to engines
 	}
 	h[headerRequestID] = []string{requestID(q.req.Header.Get(headerRequestID))}
 	q.req.Header.Set(headerRequestID, h.Get(headerRequestID))
 	r.mu.Lock()
-	k, p := r.ranks[q.at.target], r.peers[q.at.target]
+	k, p := r.ranks[q.holder.target], r.peers[q.holder.target]
 	r.mu.Unlock()
 	var base *url.URL
 	switch {
 	case k.replica != nil:
-		base, transport, q.home = k.base, k.transport, k.cfg.Region
-		k.mark(h)
+		base, transport, q.region = k.base, k.transport, k.cfg.Region
+		k.setRankHeader(h)
 	case p != nil:
 		base, transport, q.peer = p.base, p.transport, p
 		q.markForwarded(h)
@@ -214,7 +213,7 @@ func (q *lookup) outgoing(ctx context.Context) (out *http.Request, transport htt
 	return out, transport, nil
 }
 
-// markForwarded tells a peer whose question it gets.
+// markForwarded sets the headers that identify the request to a peer.
 func (q *lookup) markForwarded(h http.Header) {
 	hop := core.HopRemote
 	if q.peer.cfg.Region == q.rt.self.Region {
@@ -224,41 +223,41 @@ func (q *lookup) markForwarded(h http.Header) {
 	if q.rt.self.PeerToken != "" {
 		h[headerPeerToken] = []string{q.rt.self.PeerToken}
 	}
-	if q.o.tenant != "" {
-		h[headerTenant] = []string{q.o.tenant}
+	if q.origin.tenant != "" {
+		h[headerTenant] = []string{q.origin.tenant}
 	}
 }
 
-// learn forgets a response that is gone. An engine that has no such route answers
-// 404 too, so only the plain question tells.
-func (q *lookup) learn(status int) {
+// forgetIfDeleted forgets a deleted response. An engine without such a route also returns 404, so only requests
+// to the plain path count.
+func (q *lookup) forgetIfDeleted(status int) {
 	plain := q.path == q.id
 	gone := q.req.Method == http.MethodGet && status == http.StatusNotFound
 	deleted := q.req.Method == http.MethodDelete && status == http.StatusOK
 	if plain && (gone || deleted) {
-		q.rt.stored.drop(responseID{q.o.tenant, q.id})
+		q.rt.storedResponses.drop(responseID{q.origin.tenant, q.id})
 	}
 }
 
-// relay passes the answer to the client as it comes: it may be a stream, between
-// whose pieces silence lets pass what any answer may.
-func (q *lookup) relay(resp *http.Response, silence *time.Timer) {
+// forwardResponse forwards the response as it arrives. It may be a stream, between whose pieces silence allows
+// the idle time of any response.
+func (q *lookup) forwardResponse(resp *http.Response, silence *time.Timer) {
 	h := q.w.Header()
 	copyHeaders(h, resp.Header)
 	h.Set(headerRequestID, q.req.Header.Get(headerRequestID))
-	region, replica := string(q.home), q.at.target
+	region, replica := string(q.region), q.holder.target
 	if q.peer != nil {
 		region, replica = resp.Header.Get(headerRegion), resp.Header.Get(headerReplica)
 	}
 	h.Set(headerRegion, region)
 	h.Set(headerReplica, replica)
-	q.announce()
+	q.setLimitHeaders()
 	if !isStream(resp) && resp.ContentLength >= 0 {
 		h["Content-Length"] = resp.Header["Content-Length"]
 	}
 	q.w.WriteHeader(resp.StatusCode)
 	ctl, buf := http.NewResponseController(q.w), make([]byte, 32<<10)
-	hides, mask := q.rt.hidesCache(&q.o), openai.CacheMask{}
+	hides, mask := q.rt.hidesCache(&q.origin), openai.CacheMask{}
 	for {
 		silence.Reset(q.rt.limits.Idle)
 		n, err := resp.Body.Read(buf)
@@ -266,17 +265,17 @@ func (q *lookup) relay(resp *http.Response, silence *time.Timer) {
 			if hides {
 				mask.Hide(buf[:n])
 			}
-			_ = ctl.SetWriteDeadline(time.Now().Add(q.rt.limits.Stall)) // a writer without deadlines blocks as it likes
+			_ = ctl.SetWriteDeadline(time.Now().Add(q.rt.limits.Stall)) // a writer without deadlines may block
 			if _, gone := q.w.Write(buf[:n]); gone != nil {
 				return
 			}
-			_ = ctl.Flush() // the next write tells of a client that is gone
+			_ = ctl.Flush() // the next write returns the error of a disconnected client
 		}
 		if errors.Is(err, io.EOF) {
 			return
 		}
 		if err != nil {
-			panic(http.ErrAbortHandler) // a broken answer must not look whole
+			panic(http.ErrAbortHandler) // a truncated response must not look complete
 		}
 	}
 }

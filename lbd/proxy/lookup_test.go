@@ -10,9 +10,9 @@ import (
 	"skyserve/internal/service"
 )
 
-// keeper is an engine that gives responses and answers questions about them with
-// its name, the method and the path.
-func keeper(name string) http.HandlerFunc {
+// startHolder starts an engine that generates responses and serves requests about them with its name,
+// the method and the path.
+func startHolder(name string) http.HandlerFunc {
 	give := responder(name)
 	return func(w http.ResponseWriter, req *http.Request) {
 		if req.URL.Path == responsesPath {
@@ -29,13 +29,13 @@ func keeper(name string) http.HandlerFunc {
 	}
 }
 
-func (b *balancer) keeperAt(ids ...string) {
+func (b *balancer) attachHolder(ids ...string) {
 	for _, id := range ids {
-		b.attach(id, engine(b.t, keeper(id)))
+		b.attach(id, engine(b.t, startHolder(id)))
 	}
 }
 
-// about asks about a stored response.
+// about sends a request about a stored response.
 func (b *balancer) about(method, rest string, headers ...string) *http.Response {
 	b.t.Helper()
 	req, err := http.NewRequestWithContext(b.t.Context(), method, b.url+pathResponses+rest, nil)
@@ -45,22 +45,22 @@ func (b *balancer) about(method, rest string, headers ...string) *http.Response 
 	return b.do(req, headers...)
 }
 
-// Every question about a response goes to the replica that holds it, through the
-// client's balancer or through that of the region that served it.
-func TestQuestionsGoToTheHolder(t *testing.T) {
+// Every request about a response goes to the replica that holds it, through the client's balancer or
+// through that of the region that served it.
+func TestLookupsGoToHolder(t *testing.T) {
 	us, eu := pair(t, "secret")
-	us.keeperAt("us-0", "us-1")
-	eu.keeperAt("eu-0", "eu-1")
+	us.attachHolder("us-0", "us-1")
+	eu.attachHolder("eu-0", "eu-1")
 	for _, c := range []struct {
 		serves *balancer
 		region string
 	}{{us, "local/us"}, {eu, "local/eu"}} {
 		id, holder := c.serves.respond("", false)
-		for _, asked := range []*balancer{us, eu, us} { // the second time it is known where
+		for _, requested := range []*balancer{us, eu, us} { // the second time the location is known
 			for _, q := range []struct{ method, rest string }{
 				{"GET", id}, {"GET", id + "?include=a&stream=false"}, {"POST", id + "/cancel"}, {"GET", id + "/input_items?limit=2"},
 			} {
-				resp := asked.about(q.method, q.rest, "X-Request-ID: r7", "Authorization: Bearer theirs")
+				resp := requested.about(q.method, q.rest, "X-Request-ID: r7", "Authorization: Bearer theirs")
 				want := fmt.Sprintf("%s %s %s%s Bearer theirs", holder, q.method, pathResponses, q.rest)
 				if got := expect(t, resp, http.StatusOK, ""); got != want {
 					t.Errorf("got %q, want %q", got, want)
@@ -78,10 +78,10 @@ func TestQuestionsGoToTheHolder(t *testing.T) {
 	}
 }
 
-func TestQuestionsAboutWhatIsNowhere(t *testing.T) {
+func TestLookupsOfUnknownResponses(t *testing.T) {
 	us, eu := pair(t, "secret")
-	us.keeperAt("us-0")
-	eu.keeperAt("eu-0")
+	us.attachHolder("us-0")
+	eu.attachHolder("eu-0")
 	for rest, want := range map[string]struct {
 		method string
 		status int
@@ -103,9 +103,9 @@ func TestQuestionsAboutWhatIsNowhere(t *testing.T) {
 		expect(t, us.about(want.method, rest), want.status, want.code)
 	}
 
-	// The holder went, or is another process by now.
+	// The holder was removed, or is another process by now.
 	id, holder := us.respond("", false)
-	us.keeperAt(holder)
+	us.attachHolder(holder)
 	expect(t, us.about("GET", id), 404, "response_not_found")
 	id, holder = us.respond("", false)
 	if _, err := us.RemoveReplica(holder, 0); err != nil {
@@ -115,9 +115,8 @@ func TestQuestionsAboutWhatIsNowhere(t *testing.T) {
 	expect(t, eu.about("GET", id), 404, "response_not_found")
 }
 
-// What the engine has to say of a question is the client's answer, and what it
-// says nothing to is an error.
-func TestTheHoldersWord(t *testing.T) {
+// The engine's response to a lookup is forwarded; no response is an error.
+func TestHolderResponses(t *testing.T) {
 	b := start(t, roundRobin(t))
 	give := responder("us-0")
 	b.attach("us-0", engine(t, func(w http.ResponseWriter, req *http.Request) {
@@ -135,22 +134,22 @@ func TestTheHoldersWord(t *testing.T) {
 	}))
 	id, _ := b.respond("", false)
 	expect(t, b.about("GET", id+"?break"), http.StatusBadGateway, "replica_failed")
-	expect(t, b.about("DELETE", id), http.StatusMethodNotAllowed, "") // which is no word on the response
+	expect(t, b.about("DELETE", id), http.StatusMethodNotAllowed, "") // it means nothing about the response
 	if got := expect(t, b.about("GET", id+"/input_items"), 404, ""); !strings.Contains(got, "Response not found") {
 		t.Errorf("got %q", got)
 	}
 	b.respond(id, false)
 	expect(t, b.about("GET", id), 404, "")
-	expect(t, b.about("GET", id), 404, "response_not_found") // it is not asked again
+	expect(t, b.about("GET", id), 404, "response_not_found") // the engine is not asked again
 }
 
-// A stored response is its tenant's own, and peers ask with their token only.
-func TestQuestionsOfOtherTenants(t *testing.T) {
+// A stored response belongs to its tenant, and peers need their token.
+func TestLookupsOfOtherTenants(t *testing.T) {
 	o := roundRobin(t)
 	o.Keys = apiKeys("sk-one", "sk-two")
 	o.Self.PeerToken = "secret"
 	b := start(t, o)
-	b.keeperAt("us-0")
+	b.attachHolder("us-0")
 	id, _ := b.respond("", false, "Authorization: Bearer sk-one")
 	expect(t, b.about("GET", id), http.StatusUnauthorized, "invalid_api_key")
 	expect(t, b.about("DELETE", id, "Authorization: Bearer sk-two"), 404, "response_not_found")
@@ -162,7 +161,7 @@ func TestQuestionsOfOtherTenants(t *testing.T) {
 	}
 }
 
-// tenantOf is the tenant of a key without attributes.
+// tenantOf returns the tenant of a key without attributes.
 func tenantOf(t *testing.T, secret string) string {
 	t.Helper()
 	for _, k := range apiKeys(secret) {
@@ -171,10 +170,10 @@ func tenantOf(t *testing.T, secret string) string {
 	return ""
 }
 
-// A question crosses once: a peer that knows of another one only does not know.
-func TestQuestionsCrossOnce(t *testing.T) {
+// A lookup is forwarded once: a peer that knows the location only from another peer does not serve it.
+func TestLookupsAreForwardedOnce(t *testing.T) {
 	us, eu := pair(t, "secret")
-	eu.keeperAt("eu-0")
+	eu.attachHolder("eu-0")
 	id, _ := eu.respond("", false)
 	expect(t, us.about("GET", id), 200, "") // us knows now that eu has it
 	o := roundRobin(t)

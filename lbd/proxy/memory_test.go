@@ -18,9 +18,9 @@ import (
 	"skyserve/lbd/core"
 )
 
-// twinSize is how much memory a body takes of which n bytes have come: a buffer of 4 KiB
-// at least, which has room for what was declared up to 64 KiB, and for 256 bytes more,
-// then doubles up to that; sizes are powers of two and their quarters.
+// twinSize returns how much memory a body uses after n bytes: a buffer of at least 4 KiB, with space
+// for the declared length up to 64 KiB and 256 bytes more, which then doubles up to that; sizes are
+// powers of two and their quarters.
 func twinSize(n, declared int) int64 {
 	const spare = 256
 	class := func(n int) int {
@@ -46,7 +46,7 @@ func twinSize(n, declared int) int64 {
 	return int64(size)
 }
 
-// upload is a request whose body comes bit by bit.
+// upload is a request whose body arrives in pieces.
 type upload struct {
 	tenant   string
 	body     string
@@ -58,7 +58,7 @@ type upload struct {
 	ended    chan struct{}
 }
 
-// begin lets the runtime serve a body of so many bytes that comes bit by bit.
+// begin lets the runtime serve a body of n bytes that arrives in pieces.
 func begin(rt *Runtime, tenant string, size int, chunked bool) *upload {
 	const head, tail = `{"model":"` + testModel + `","messages":[],"pad":"`, `"}`
 	pr, pw := io.Pipe()
@@ -79,7 +79,7 @@ func begin(rt *Runtime, tenant string, size int, chunked bool) *upload {
 	return u
 }
 
-// done says whether the request has ended.
+// done reports whether the request has ended.
 func (u *upload) done() bool {
 	select {
 	case <-u.ended:
@@ -89,23 +89,23 @@ func (u *upload) done() bool {
 	}
 }
 
-// send sends n bytes more, the rest where there are fewer, and then the body's end.
+// send sends n more bytes, or the rest if there are fewer, and then the end of the body.
 func (u *upload) send(n int) {
 	end := min(u.sent+n, len(u.body))
 	if _, err := u.pipe.Write([]byte(u.body[u.sent:end])); err != nil {
-		return // it was refused
+		return // it was rejected
 	}
 	if u.sent = end; end == len(u.body) {
 		_ = u.pipe.Close()
 	}
 }
 
-// fullReplica is a runtime with one replica that has no room, so that requests are held,
-// and a transport that answers at once.
+// fullReplica returns a runtime with one replica without capacity, so that requests are queued, and a
+// transport that responds at once.
 func fullReplica(t *testing.T, limits Limits, tenants ...string) *Runtime {
 	t.Helper()
 	o := testOptions(t)
-	o.Limits, o.Transport = limits, canned{"application/json", plainReply}
+	o.Limits, o.Transport = limits, cannedEngine{"application/json", plainReply}
 	for _, tenant := range tenants {
 		o.Keys = append(o.Keys, service.APIKey{Secret: "sk-" + tenant, Name: tenant, Tenant: tenant})
 	}
@@ -119,14 +119,13 @@ func fullReplica(t *testing.T, limits Limits, tenants ...string) *Runtime {
 	return rt
 }
 
-// However requests come, are held, served and cancelled, what is accounted for is what
-// their bodies take, a request that would take more than there is is refused, and nothing
-// is left at the end.
+// However requests arrive, are queued, served and cancelled, the accounted memory is that of their
+// bodies, a request that exceeds the limit is rejected, and nothing remains at the end.
 func TestMemoryOfUploads(t *testing.T) {
 	for seed := range uint64(60) {
 		synctest.Test(t, func(t *testing.T) {
-			const total, share, most = 1 << 20, 400 << 10, 300 << 10
-			rt := fullReplica(t, Limits{Memory: total, TenantMemory: share, MaxBody: most}, "a", "b", "c")
+			const total, share, limit = 1 << 20, 400 << 10, 300 << 10
+			rt := fullReplica(t, Limits{Memory: total, TenantMemory: share, MaxBody: limit}, "a", "b", "c")
 			random := rand.New(rand.NewPCG(seed, 0))
 			var all []*upload
 			sum := func(tenant string) (n int64) {
@@ -137,7 +136,7 @@ func TestMemoryOfUploads(t *testing.T) {
 				}
 				return n
 			}
-			// refused is the status that so many bytes more are answered with; 0 = none.
+			// refused is the status for n more bytes; 0 = accepted.
 			refused := func(tenant string, more int64) int {
 				switch {
 				case sum(tenant)+more > share:
@@ -161,7 +160,7 @@ func TestMemoryOfUploads(t *testing.T) {
 			for range 120 {
 				switch step := random.IntN(10); {
 				case len(all) == 0 || step < 3:
-					tenant, size, chunked := []string{"a", "b", "c"}[random.IntN(3)], random.IntN(most-1000)>>random.IntN(8), random.IntN(4) == 0
+					tenant, size, chunked := []string{"a", "b", "c"}[random.IntN(3)], random.IntN(limit-1000)>>random.IntN(8), random.IntN(4) == 0
 					declared := len(begin0) + size
 					first := twinSize(0, -1)
 					if !chunked {
@@ -195,7 +194,7 @@ func TestMemoryOfUploads(t *testing.T) {
 					u := all[random.IntN(len(all))]
 					u.cancel()
 					_ = u.pipe.CloseWithError(io.ErrUnexpectedEOF)
-				default: // the replica has room for a moment
+				default: // the replica has capacity for a moment
 					b := &balancer{Runtime: rt, t: t}
 					b.report("us-0")
 					synctest.Wait()
@@ -213,23 +212,23 @@ func TestMemoryOfUploads(t *testing.T) {
 			}
 			synctest.Wait()
 			if rt.memory.Used()+rt.memory.UsedBy("a")+rt.memory.UsedBy("b")+rt.memory.UsedBy("c") != 0 {
-				t.Fatalf("seed %d: %d bytes are left", seed, rt.memory.Used())
+				t.Fatalf("seed %d: %d bytes remain", seed, rt.memory.Used())
 			}
 			lawful(t, rt.View().Counts)
 		})
 	}
 }
 
-// begin0 is what begin puts around the bytes that it is asked for.
+// begin0 is what begin puts around the requested bytes.
 const begin0 = `{"model":"` + testModel + `","messages":[],"pad":""}`
 
-// The heap holds what is accounted for, and not much more, however much is sent.
-func TestHeapStaysWithinItsBounds(t *testing.T) {
+// The heap contains the accounted memory and not much more, no matter how much is sent.
+func TestHeapStaysWithinLimits(t *testing.T) {
 	const total, body, clients = 16 << 20, 1 << 19, 80
 	rt := fullReplica(t, Limits{Memory: total})
 	heap := func() int64 {
 		runtime.GC()
-		runtime.GC() // pools are emptied by the second
+		runtime.GC() // pools are emptied by the second call
 		var m runtime.MemStats
 		runtime.ReadMemStats(&m)
 		return int64(m.HeapAlloc)
@@ -264,11 +263,11 @@ func TestHeapStaysWithinItsBounds(t *testing.T) {
 	cancel()
 	serving.Wait()
 	if used := rt.memory.Used(); used != 0 {
-		t.Errorf("%d bytes are left", used)
+		t.Errorf("%d bytes remain", used)
 	}
 }
 
-// unread is a body that nobody may read.
+// unread is a body that must not be read.
 type unread struct{ t *testing.T }
 
 func (u unread) Read([]byte) (int, error) {
@@ -278,8 +277,8 @@ func (u unread) Read([]byte) (int, error) {
 
 func (unread) Close() error { return nil }
 
-// Who is not let in gets no memory: the body is not looked at.
-func TestUploadsOfStrangersAreNotRead(t *testing.T) {
+// A client that is not admitted gets no memory: its body is not read.
+func TestUnauthenticatedUploadsAreNotRead(t *testing.T) {
 	rt := fullReplica(t, Limits{}, "a")
 	for _, proto := range []int{1, 2} {
 		for _, length := range []int64{100, 16 << 20, -1} {
@@ -295,7 +294,7 @@ func TestUploadsOfStrangersAreNotRead(t *testing.T) {
 	}
 }
 
-// Over HTTP/2 a body that is on its way takes what the connection may hold of it besides.
+// Over HTTP/2 a body being received also uses what the connection may buffer of it.
 func TestMemoryOfUploadsOverHTTP2(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := fullReplica(t, Limits{StreamWindow: 100_000})
@@ -320,7 +319,7 @@ func TestMemoryOfUploadsOverHTTP2(t *testing.T) {
 			<-ended
 			cancel()
 			if rt.memory.Used() != 0 {
-				t.Errorf("%d bytes are left", rt.memory.Used())
+				t.Errorf("%d bytes remain", rt.memory.Used())
 			}
 		}
 		u := begin(rt, "", 5000, false)
@@ -334,8 +333,8 @@ func TestMemoryOfUploadsOverHTTP2(t *testing.T) {
 	})
 }
 
-// A peer that has no memory for a request gives it back, and gets nothing for a while.
-func TestAPeerGetsBackWhatThereIsNoMemoryFor(t *testing.T) {
+// A peer without memory for a request bounces it, and gets no more requests for a while.
+func TestPeerRequestWithoutMemoryIsBounced(t *testing.T) {
 	o := roundRobin(t)
 	o.Limits.Memory = 64 << 10
 	o.Self.PeerToken = "secret"
@@ -348,14 +347,14 @@ func TestAPeerGetsBackWhatThereIsNoMemoryFor(t *testing.T) {
 	}
 }
 
-// padded is a body with so many bytes that mean nothing.
+// padded returns a body with n meaningless bytes.
 func padded(n int) string {
 	return strings.Replace(plainBody, "{", `{"pad":"`+strings.Repeat("x", n)+`",`, 1)
 }
 
-// A tenant that has its share of a peer's memory keeps nobody else from that peer: its
-// own request is tried elsewhere, and refused where nobody takes it.
-func TestATenantWithoutMemoryDoesNotCloseAPeer(t *testing.T) {
+// A tenant that has used its share of a peer's memory blocks nobody else from that peer: its own
+// request is retried elsewhere, and rejected if nobody accepts it.
+func TestTenantMemoryLimitDoesNotBlockPeer(t *testing.T) {
 	oUS, oEU := testOptions(t), testOptions(t)
 	oUS.Keys = limited(t, "")
 	oUS.Keys = append(oUS.Keys, apiKeys("sk-other")...)
@@ -374,8 +373,8 @@ func TestATenantWithoutMemoryDoesNotCloseAPeer(t *testing.T) {
 	lawful(t, us.settled())
 }
 
-// held until: what a stream that goes on keeps for another replica is accounted for, and
-// a stream that finds no memory for it goes on without.
+// What an active stream keeps for a continuation is accounted for. A stream without memory for it
+// continues without.
 func TestMemoryOfStreams(t *testing.T) {
 	for name, c := range map[string]struct {
 		limits Limits
@@ -389,7 +388,7 @@ func TestMemoryOfStreams(t *testing.T) {
 			o.Limits = c.limits
 			b := start(t, o)
 			const text = 100_000
-			said, finish := make(chan struct{}), make(chan struct{})
+			sent, finish := make(chan struct{}), make(chan struct{})
 			b.attachAs("us-0", engine(t, func(w http.ResponseWriter, req *http.Request) {
 				_, _ = io.Copy(io.Discard, req.Body)
 				w.Header().Set("Content-Type", "text/event-stream")
@@ -398,12 +397,12 @@ func TestMemoryOfStreams(t *testing.T) {
 				}
 				_, _ = io.WriteString(w, `data: {"part":"`+strings.Repeat("y", 50_000)) // of an event
 				_ = http.NewResponseController(w).Flush()
-				close(said)
+				close(sent)
 				<-finish
 				_, _ = io.WriteString(w, `"}`+"\n\n"+doneEvent)
 			}), service.EngineVLLM)
 			resp := b.post(chatPath, streamBody)
-			<-said
+			<-sent
 			if c.keeps {
 				b.until(func() bool { return b.memory.Used() >= text+50_000 })
 				if used := b.memory.Used(); used > 2*(text+50_000)+8<<10 {
@@ -423,8 +422,8 @@ func TestMemoryOfStreams(t *testing.T) {
 	}
 }
 
-// An answer in one piece that there is no memory to hold back goes out as it comes.
-func TestAnswersPassWhereThereIsNoMemory(t *testing.T) {
+// A non-streamed response without memory to buffer it is forwarded as it arrives.
+func TestResponsesPassWithoutBufferMemory(t *testing.T) {
 	o := roundRobin(t)
 	o.Limits.Memory = 16 << 10
 	b := start(t, o)
@@ -439,7 +438,7 @@ func TestAnswersPassWhereThereIsNoMemory(t *testing.T) {
 		<-finish
 		_, _ = io.WriteString(w, long[100_000:])
 	}))
-	resp := b.post(chatPath, plainBody) // which returns once the answer has begun
+	resp := b.post(chatPath, plainBody) // it returns once the response has started
 	<-half
 	if used := b.memory.Used(); used > 16<<10 {
 		t.Errorf("%d bytes are accounted for, with %d allowed", used, 16<<10)

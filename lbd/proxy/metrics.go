@@ -9,10 +9,10 @@ import (
 	"skyserve/lbd/record"
 )
 
-// Buckets of the histograms, in seconds: a first token takes from a cached prompt
-// on an idle engine to a minute in a queue, a gap between tokens from a small
-// model's step to a preemption, a whole answer from one token to a long one that
-// waited, a decision from one candidate to a pool of a thousand.
+// Buckets of the histograms, in seconds: a first token takes from a cached prompt on an idle engine to
+// a minute in a queue, a gap between tokens from a small model's step to a preemption, a complete
+// response from one token to a long one that was queued, a decision from one candidate to a pool of a
+// thousand.
 var (
 	ttftBuckets  = []float64{.01, .025, .05, .1, .2, .3, .5, .75, 1, 1.5, 2, 3, 5, 10, 20, 30, 60}
 	itlBuckets   = []float64{.002, .005, .01, .015, .02, .03, .05, .075, .1, .2, .5, 1, 5}
@@ -21,17 +21,15 @@ var (
 	stepBuckets  = []float64{.000005, .00001, .00002, .00005, .0001, .0002, .0005, .001, .002, .005, .01, .05}
 )
 
-// Bounds of the native histograms, which scrapers that ask for them get besides
-// the buckets above.
+// Bounds of the native histograms, which scrapers that request them get besides the buckets above.
 const (
 	nativeFactor  = 1.1 // a quantile is off by 5 % at most
 	nativeBuckets = 160 // from a millisecond to an hour at that width
 	nativeReset   = time.Hour
 )
 
-// metrics is what is counted as it happens; gauges are read from core when
-// they are asked for. Labels are bounded: models that are known, tiers, HTTP
-// statuses, core's own words.
+// metrics counts events as they happen; gauges are read from core at each scrape. Labels are bounded:
+// known models, tiers, HTTP statuses, core's reasons.
 type metrics struct {
 	requests    *prometheus.CounterVec // model, tier, outcome, status
 	ttft        *prometheus.HistogramVec
@@ -52,20 +50,20 @@ type metrics struct {
 
 func newMetrics() *metrics {
 	return &metrics{
-		requests:    counters("skyserve_requests_total", "Requests of this balancer's clients by how they ended: finished, rejected, cancelled, failed in the middle of a stream, or refused before anything was decided (status 499: the client left).", "model", "tier", "outcome", "status"),
-		ttft:        times("skyserve_ttft_seconds", "Time from arrival to the first token of a stream.", ttftBuckets, "model", "tier"),
-		e2e:         times("skyserve_e2e_seconds", "Time from arrival to the end of requests that were served.", e2eBuckets, "model", "tier"),
-		queued:      times("skyserve_queue_seconds", "Time that requests were held before they were first sent, forwarded ones at each balancer.", queueBuckets, "model", "tier"),
+		requests:    counters("skyserve_requests_total", "Requests of this balancer's clients by outcome: finished, rejected, cancelled, failed (within a stream), or refused before a decision (status 499: the client disconnected).", "model", "tier", "outcome", "status"),
+		ttft:        histograms("skyserve_ttft_seconds", "Time from arrival to the first token of a stream.", ttftBuckets, "model", "tier"),
+		e2e:         histograms("skyserve_e2e_seconds", "Time from arrival to the end of requests that were served.", e2eBuckets, "model", "tier"),
+		queued:      histograms("skyserve_queue_seconds", "Time that requests were queued before they were first sent; forwarded ones count at each balancer.", queueBuckets, "model", "tier"),
 		itl:         prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "skyserve_itl_seconds", Help: "Time between two tokens of a stream.", Buckets: itlBuckets}, []string{"model"}),
-		step:        prometheus.NewHistogram(prometheus.HistogramOpts{Name: "skyserve_step_seconds", Help: "Time to decide what follows from one event.", Buckets: stepBuckets}),
+		step:        prometheus.NewHistogram(prometheus.HistogramOpts{Name: "skyserve_step_seconds", Help: "Time to decide on one event.", Buckets: stepBuckets}),
 		decisions:   counters("skyserve_decisions_total", "Decisions by kind, policy and reason.", "kind", "policy", "reason"),
-		retries:     counter("skyserve_retries_total", "Tries after the first of a request."),
-		continued:   counters("skyserve_continuations_total", "Streams whose replica failed in the middle, by how they ended: whole, broken, cancelled, or refused (not to be continued).", "outcome"),
-		forwarded:   counters("skyserve_forwarded_total", "Requests sent to peers (out) and taken from them (in).", "direction"),
-		matchBytes:  counter("skyserve_prefix_match_bytes_total", "Prompt bytes thought to be cached where a request was sent."),
+		retries:     counter("skyserve_retries_total", "Attempts after the first of a request."),
+		continued:   counters("skyserve_continuations_total", "Streams whose replica failed midway, by outcome: whole (completed), broken, cancelled, or refused (cannot be continued).", "outcome"),
+		forwarded:   counters("skyserve_forwarded_total", "Requests sent to peers (out) and accepted from them (in).", "direction"),
+		matchBytes:  counter("skyserve_prefix_match_bytes_total", "Prompt bytes expected to be cached at the target of a request."),
 		promptBytes: counter("skyserve_prompt_bytes_total", "Prompt bytes of the requests sent."),
-		prompt:      counters("skyserve_prompt_tokens_total", "Prompt tokens of requests that engines computed, as these counted them, else as estimated.", "model", "tier"),
-		cached:      counters("skyserve_cached_tokens_total", "Prompt tokens that engines took from their caches.", "model", "tier"),
+		prompt:      counters("skyserve_prompt_tokens_total", "Prompt tokens of requests that engines computed, as the engines report or otherwise estimated.", "model", "tier"),
+		cached:      counters("skyserve_cached_tokens_total", "Prompt tokens that engines read from their caches.", "model", "tier"),
 		output:      counters("skyserve_output_tokens_total", "Tokens generated.", "model", "tier"),
 	}
 }
@@ -78,16 +76,16 @@ func counters(name, help string, labels ...string) *prometheus.CounterVec {
 	return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 }
 
-// times is a histogram of what happens a few times a request at most: a native
-// one takes memory of its own for every value outside its first buckets.
-func times(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+// histograms returns a histogram of an event that happens at most a few times per request: a native
+// histogram allocates memory for every value outside its first buckets.
+func histograms(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
 	return prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: name, Help: help, Buckets: buckets,
 		NativeHistogramBucketFactor: nativeFactor, NativeHistogramMaxBucketNumber: nativeBuckets, NativeHistogramMinResetDuration: nativeReset,
 	}, labels)
 }
 
-// decided counts an action of a policy about a request.
+// decided counts an action of a policy for a request.
 func (m *metrics) decided(a *core.Action, policy string, e *record.Request) {
 	m.decisions.WithLabelValues(string(a.Kind), policy, a.Reason).Inc()
 	d := a.Decision
@@ -106,7 +104,7 @@ func (m *metrics) decided(a *core.Action, policy string, e *record.Request) {
 	m.promptBytes.Add(float64(d.PromptBytes))
 }
 
-// Collect registers everything that this runtime counts.
+// Collect registers all metrics of this runtime.
 func (r *Runtime) Collect(reg *prometheus.Registry) {
 	m := r.metrics
 	reg.MustRegister(
@@ -116,14 +114,14 @@ func (r *Runtime) Collect(reg *prometheus.Registry) {
 	reg.MustRegister(gauges{r}, keyMetrics{r.ledger})
 }
 
-// ended counts a request of a client that has ended.
-func (x *exchange) ended(status int, outcome string) {
+// countEnded counts a client's request that has ended.
+func (x *exchange) countEnded(status int, outcome string) {
 	if x.from != "" {
-		return // counts where its client sent it
+		return // it counts at the balancer that its client sent it to
 	}
 	m := x.rt.metrics
 	m.requests.WithLabelValues(x.model, string(x.tier), outcome, statusLabel(status)).Inc()
 	if outcome == record.StateFinished {
-		m.e2e.WithLabelValues(x.model, string(x.tier)).Observe(time.Since(x.began).Seconds())
+		m.e2e.WithLabelValues(x.model, string(x.tier)).Observe(time.Since(x.startedAt).Seconds())
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"skyserve/lbd/core"
 )
 
-// gathered are the metrics of a scrape by name and labels; of a histogram, how
-// many were observed.
+// gathered returns the metrics of a scrape by name and labels; for a histogram, the number of
+// observations.
 func (b *balancer) gathered() map[string]float64 {
 	b.t.Helper()
 	reg := prometheus.NewPedanticRegistry()
@@ -102,7 +102,7 @@ func TestFailuresByCause(t *testing.T) {
 		read(t, b.post(chatPath, streamBody))
 		b.settled()
 		got := b.gathered()
-		for w := range whyBounced {
+		for w := range failureBounced {
 			want := 0.0
 			if w.String() == cause {
 				want = 1
@@ -112,13 +112,13 @@ func TestFailuresByCause(t *testing.T) {
 			}
 		}
 		if n := got["skyserve_replica_sent_total{replica=us-0}"]; n != 1 {
-			t.Errorf("%s: %v tries were sent, want 1", cause, n)
+			t.Errorf("%s: %v attempts were sent, want 1", cause, n)
 		}
 	}
 }
 
-// Counts of a target last as long as it does, and outlive its updates.
-func TestMetricsOfTargetsThatGo(t *testing.T) {
+// Counts of a target exist as long as it does, and survive its updates.
+func TestMetricsOfRemovedTargets(t *testing.T) {
 	b := start(t, testOptions(t))
 	url := engine(t, speak("a"))
 	b.attach("us-0", url)
@@ -129,13 +129,13 @@ func TestMetricsOfTargetsThatGo(t *testing.T) {
 	const sent, peerSent = "skyserve_replica_sent_total{replica=us-0}", "skyserve_peer_sent_total{peer=lb-eu}"
 	got := b.gathered()
 	if n := got[sent]; n != 1 {
-		t.Errorf("%v tries after an update, want 1", n)
+		t.Errorf("%v attempts after an update, want 1", n)
 	}
 	if _, there := got[peerSent]; !there {
-		t.Error("nothing is told of a peer")
+		t.Error("the peer has no metrics")
 	}
 	if _, there := got["skyserve_peer_rtt_seconds{peer=lb-eu}"]; there {
-		t.Error("a peer that was never heard of has a round trip")
+		t.Error("a peer without a report has a round trip")
 	}
 	if _, err := b.RemoveReplica("us-0", 0); err != nil {
 		t.Fatal(err)
@@ -143,13 +143,13 @@ func TestMetricsOfTargetsThatGo(t *testing.T) {
 	b.RemovePeer("lb-eu")
 	for key := range b.gathered() {
 		if strings.Contains(key, "replica=") || strings.Contains(key, "peer=") {
-			t.Errorf("%s is told of a target that is gone", key)
+			t.Errorf("%s is exported for a removed target", key)
 		}
 	}
 }
 
-// A figure that an engine does not tell is missing, not zero.
-func TestUnknownFiguresAreMissing(t *testing.T) {
+// A figure that an engine does not report is missing, not zero.
+func TestUnknownFiguresAreNotExported(t *testing.T) {
 	b := start(t, testOptions(t))
 	if _, err := b.AddReplica(service.ReplicaConfig{ID: "us-0", URL: "http://127.0.0.1:1", Model: testModel}); err != nil {
 		t.Fatal(err)
@@ -158,7 +158,7 @@ func TestUnknownFiguresAreMissing(t *testing.T) {
 	got := b.gathered()
 	for _, name := range []string{"pending", "running", "kv_usage_ratio"} {
 		if v, there := got["skyserve_replica_"+name+"{replica=us-0}"]; there {
-			t.Errorf("%s is %v, though the engine told nothing", name, v)
+			t.Errorf("%s is %v, though the engine reported nothing", name, v)
 		}
 	}
 	if v := got["skyserve_replica_ready{replica=us-0}"]; v != 1 {
@@ -166,9 +166,9 @@ func TestUnknownFiguresAreMissing(t *testing.T) {
 	}
 }
 
-// What no engine computed is in no count of tokens, although its client asked for
-// it, which is what the history tells.
-func TestTokensOfARequestThatNobodyServed(t *testing.T) {
+// Tokens that no engine computed are in no token count, although the client requested them, which is
+// what the history records.
+func TestTokensOfUnservedRequest(t *testing.T) {
 	b := start(t, testOptions(t))
 	b.attach("us-0", engine(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }))
 	if resp := b.post(chatPath, plainBody); resp.StatusCode < 500 {
@@ -181,6 +181,6 @@ func TestTokensOfARequestThatNobodyServed(t *testing.T) {
 		}
 	}
 	if p := b.tallied(); p.Requests != 1 || p.PromptTokens == 0 {
-		t.Errorf("points %+v, want the request and what it asked for", p)
+		t.Errorf("points %+v, want the request and its requested tokens", p)
 	}
 }

@@ -8,37 +8,36 @@ import (
 	"skyserve/lbd/openai"
 )
 
-// modelTable is what names clients may use. It never changes once made.
+// modelTable contains the model names that clients may use. It is never changed.
 type modelTable struct {
-	real map[string]openai.ResolvedModel // by every name that may be used
-	list []string                        // those, sorted
+	byName map[string]openai.ResolvedModel // by every usable name
+	names  []string                        // the names, sorted
 }
 
-// resolve is what a name stands for.
+// resolve returns the model that a name refers to.
 func (t *modelTable) resolve(name []byte) (openai.ResolvedModel, bool) {
-	m, ok := t.real[string(name)]
+	m, ok := t.byName[string(name)]
 	return m, ok
 }
 
-// SetModels declares the models that the service has, with their aliases and
-// adapters. The models of replicas and peers are known besides these.
+// SetModels declares the models of the service, with their aliases and adapters. The models of
+// replicas and peers are known besides these.
 func (r *Runtime) SetModels(models []service.BalancerModel) {
-	r.points.serve(models)
+	r.points.setModels(models)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.declared = slices.Clone(models)
 	r.rebuildModels()
 }
 
-// rebuildModels makes the table anew, with the lock held. A real name goes
-// before an alias of the same spelling, an alias before an adapter, and what is
-// declared first before what is declared later.
+// rebuildModels builds a new table; the lock must be held. A real name has precedence over an equal
+// alias, an alias over an adapter, and earlier declarations over later ones.
 func (r *Runtime) rebuildModels() {
-	t := &modelTable{real: map[string]openai.ResolvedModel{}}
-	add := func(name string, stands openai.ResolvedModel) {
-		if _, taken := t.real[name]; !taken {
-			t.real[name] = stands
-			t.list = append(t.list, name)
+	t := &modelTable{byName: map[string]openai.ResolvedModel{}}
+	add := func(name string, resolved openai.ResolvedModel) {
+		if _, taken := t.byName[name]; !taken {
+			t.byName[name] = resolved
+			t.names = append(t.names, name)
 		}
 	}
 	for _, m := range r.declared {
@@ -47,7 +46,7 @@ func (r *Runtime) rebuildModels() {
 	for _, rep := range r.replicas {
 		add(rep.cfg.Model, openai.ResolvedModel{Model: rep.cfg.Model})
 	}
-	for _, models := range r.offered {
+	for _, models := range r.peerModels {
 		for _, m := range models {
 			add(m, openai.ResolvedModel{Model: m})
 		}
@@ -62,25 +61,25 @@ func (r *Runtime) rebuildModels() {
 			add(adapter, openai.ResolvedModel{Model: m.Name, Adapter: adapter})
 		}
 	}
-	slices.Sort(t.list)
+	slices.Sort(t.names)
 	r.models.Store(t)
 }
 
-// noteOffer keeps the names of the models that a peer serves, with the lock held.
-func (r *Runtime) noteOffer(ev core.Event) {
+// updatePeerModels stores the names of the models that a peer serves; the lock must be held.
+func (r *Runtime) updatePeerModels(ev core.Event) {
 	var names []string
 	if ev.Kind == core.EventPeerReport && r.peers[ev.Target] != nil {
 		for _, l := range ev.PeerReport.Models {
 			names = append(names, l.Model)
 		}
 	}
-	if slices.Equal(names, r.offered[ev.Target]) {
+	if slices.Equal(names, r.peerModels[ev.Target]) {
 		return
 	}
 	if len(names) == 0 {
-		delete(r.offered, ev.Target)
+		delete(r.peerModels, ev.Target)
 	} else {
-		r.offered[ev.Target] = names
+		r.peerModels[ev.Target] = names
 	}
 	r.rebuildModels()
 }

@@ -59,12 +59,12 @@ var guardedRequests = []struct{ path, body, name string }{
 	{"/v1/rerank", `{"model":"M","query":[{"type":"video_url","video_url":{"url":"http://10.0.0.1/a"}}],"documents":["b"]}`, "private_urls"},
 }
 
-// image is a chat with an image at an address.
+// image returns a chat with an image at an address.
 func image(url string) string {
 	return `{"model":"M","n":1,"messages":[{"role":"user","content":[{"type":"text","text":"what is it?"},{"type":"image_url","image_url":{"url":"` + url + `"}}]}]}`
 }
 
-// harmless are requests that resemble them and are allowed.
+// harmless are similar requests that are allowed.
 var harmless = []struct{ path, body string }{
 	{chatPath, `{"model":"M","messages":[{"role":"user","content":"chat_template"}],"chat_template_kwargs":{"enable_thinking":false,"documents":[]},"chat_template":null}`},
 	{chatPath, image("https://example.com/a.png?b=http://10.0.0.1")},
@@ -78,10 +78,10 @@ var harmless = []struct{ path, body string }{
 	{textPath, `{"model":"M","prompt":"see file:///etc/passwd and http://10.0.0.1"}`},
 }
 
-func TestDangerousParametersAreRefused(t *testing.T) {
-	var asked atomic.Int64
+func TestGuardedParametersAreRejected(t *testing.T) {
+	var requested atomic.Int64
 	b := start(t, roundRobin(t))
-	b.attach("us-0", engine(t, func(w http.ResponseWriter, req *http.Request) { asked.Add(1); whole(plainReply)(w, req) }))
+	b.attach("us-0", engine(t, func(w http.ResponseWriter, req *http.Request) { requested.Add(1); whole(plainReply)(w, req) }))
 	seen := map[string]bool{}
 	for _, g := range guardedRequests {
 		body := strings.Replace(g.body, `"M"`, `"`+testModel+`"`, 1)
@@ -94,9 +94,9 @@ func TestDangerousParametersAreRefused(t *testing.T) {
 			continue
 		}
 		b.SetAllowedParameters([]string{g.name})
-		before := asked.Load()
+		before := requested.Load()
 		expect(t, b.post(g.path, body), http.StatusOK, "")
-		if asked.Load() != before+1 {
+		if requested.Load() != before+1 {
 			t.Errorf("%s was allowed and did not reach the engine", g.body)
 		}
 		seen[g.name] = true
@@ -112,16 +112,16 @@ func TestDangerousParametersAreRefused(t *testing.T) {
 	}
 }
 
-// A peer does not check what the origin allowed.
-func TestForwardedParametersAreNotLookedAtAgain(t *testing.T) {
+// A peer does not check again what the origin allowed.
+func TestForwardedParametersAreNotRechecked(t *testing.T) {
 	us, eu := pair(t, "secret")
 	us.SetAllowedParameters([]string{"chat_template"})
 	eu.attach("eu-0", engine(t, whole(plainReply)))
-	us.hear("lb-eu-0")
+	us.receiveReport("lb-eu-0")
 	expect(t, us.post(chatPath, strings.Replace(plainBody, `"messages"`, `"chat_template":"x","messages"`, 1)), http.StatusOK, "")
 }
 
-// The documentation has every guarded parameter.
+// The documentation lists every guarded parameter.
 func TestGuardedParametersAreDocumented(t *testing.T) {
 	for _, page := range []string{"../../docs/security.md", "../../docs/service-yaml.md"} {
 		text, err := os.ReadFile(page)

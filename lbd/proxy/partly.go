@@ -9,12 +9,11 @@ import (
 	"skyserve/lbd/record"
 )
 
-// What was generated of an answer that did not come to its end costs its client as
-// much as one that did: of a stream it is counted, of an answer in one piece core
-// estimates it by the time at the target.
+// The part that was generated of an incomplete response costs its client as much as a complete one. In
+// a stream it is counted; for a response in one piece core estimates it by the time at the target.
 
-// answersForCore is a number of answers as core.Request has it.
-func answersForCore(n int) int {
+// coreAnswers converts a number of parallel responses to core.Request.Answers.
+func coreAnswers(n int) int {
 	switch n {
 	case 0:
 		return -1
@@ -24,47 +23,47 @@ func answersForCore(n int) int {
 	return n
 }
 
-// partly is what core is told of an answer that did not come to its end.
-func (x *exchange) partly() *core.Outcome {
-	out := &core.Outcome{PromptTokens: x.answer.Usage.Prompt, OutputTokens: policy.Known(x.soFar())}
-	x.generated = max(x.generated, out.OutputTokens.Value)
+// partialOutcome returns the outcome of an incomplete response for core.
+func (x *exchange) partialOutcome() *core.Outcome {
+	out := &core.Outcome{PromptTokens: x.answer.Usage.Prompt, OutputTokens: policy.Known(x.tokensSoFar())}
+	x.maxGenerated = max(x.maxGenerated, out.OutputTokens.Value)
 	if x.splice != nil {
 		out.Elsewhere = x.splice.TokensBefore
 	}
 	return out
 }
 
-// Text is how many tokens of the answer were generated until now.
-func (x *exchange) soFar() int {
+// tokensSoFar returns how many tokens of the response have been generated.
+func (x *exchange) tokensSoFar() int {
 	switch u := &x.answer.Usage; {
 	case x.answer.Tokens > 0 && !x.answer.Exact && !u.Output.Known:
 		return int(math.Ceil(float64(x.answer.Tokens) * x.tokensPerEvent()))
-	case x.passed() > 0 || x.streamWanted:
-		return x.passed()
+	case x.tokensDelivered() > 0 || x.streamWanted:
+		return x.tokensDelivered()
 	}
-	return x.rt.generated(&x.inFlight)
+	return x.rt.estimateGenerated(&x.inFlight)
 }
 
-// estimate counts the tokens of a whole answer that nobody has read.
+// estimate counts the tokens of a complete response that was not parsed.
 func (x *exchange) estimate() {
-	n := x.rt.generated(&x.inFlight)
+	n := x.rt.estimateGenerated(&x.inFlight)
 	x.answer.Tokens = n
-	x.streamed(n)
+	x.countStreamed(n)
 }
 
-// generated is core's estimate for a request in flight at the present time.
-func (r *Runtime) generated(f *inFlight) int {
+// estimateGenerated returns core's estimate for a request in flight at the current time.
+func (r *Runtime) estimateGenerated(f *inFlight) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.core.Generated(r.Elapsed(), f.id)
 }
 
-// growEvery is the number of ticks between two looks at what answers in flight have
-// outgrown of their reservations: a second, in which none grows by much.
-const growEvery = int(time.Second / tickEvery)
+// growTicks is the number of ticks between two checks whether responses in flight have outgrown their
+// reservations: a second, in which none grows much.
+const growTicks = int(time.Second / tickInterval)
 
-// growReservations reserves more for the answers that have more tokens by now than was
-// expected of them; the lock is held.
+// growReservations increases the reservations of responses that have more tokens than expected; the
+// lock must be held.
 func (r *Runtime) growReservations(now time.Duration) {
 	for _, f := range r.inFlight {
 		if f.reservation != nil && f.entry.State == record.StateSent {

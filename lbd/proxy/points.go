@@ -10,85 +10,84 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// points counts what this balancer's own clients asked for, by the minute.
+// points counts the requests of this balancer's own clients per minute.
 type points struct {
-	balancer string
-	region   service.Region
-	keep     int64 // minutes
+	balancer   string
+	region     service.Region
+	maxMinutes int64 // minutes
 
 	mu      sync.Mutex
-	models  []string          // declared: a minute without their requests is a known zero, not a gap
+	models  []string          // declared models: a minute without their requests is a known zero, not a gap
 	done    []telemetry.Point // of complete minutes, oldest first
-	minute  int64             // the running one
-	current []telemetry.Point // of the running minute, sorted by model and tier
+	minute  int64             // the current one
+	current []telemetry.Point // of the current minute, sorted by model and tier
 }
 
 func newPoints(self service.BalancerConfig, keep int) *points {
-	return &points{balancer: self.ID, region: self.Region, keep: int64(keep), minute: minuteOf(time.Now())}
+	return &points{balancer: self.ID, region: self.Region, maxMinutes: int64(keep), minute: minuteOf(time.Now())}
 }
 
-// minuteOf is the number of a minute since the Unix epoch.
+// minuteOf returns the number of minutes since the Unix epoch.
 func minuteOf(t time.Time) int64 { return t.Unix() / 60 }
 
-// tally is what is added to a point.
+// tally is an amount to add to a point.
 type tally struct{ requests, prompt, cached, output int64 }
 
-// add counts at the present minute. Tokens count when they become known, which
-// may be minutes after the request did.
+// add counts in the current minute. Tokens count when they become known, which may be minutes after
+// the request.
 func (p *points) add(model string, tier service.Tier, t tally) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.roll(minuteOf(time.Now()))
-	pt := p.point(model, tier)
+	p.advance(minuteOf(time.Now()))
+	pt := p.pointFor(model, tier)
 	pt.Requests += t.requests
 	pt.PromptTokens += t.prompt
 	pt.CachedTokens += t.cached
 	pt.OutputTokens += t.output
 }
 
-// serve says which models this balancer answers for from now on.
-func (p *points) serve(models []service.BalancerModel) {
+// setModels sets the models that this balancer serves from now on.
+func (p *points) setModels(models []service.BalancerModel) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.roll(minuteOf(time.Now()))
+	p.advance(minuteOf(time.Now()))
 	p.models = p.models[:0]
 	for _, m := range models {
 		p.models = append(p.models, m.Name)
 	}
 }
 
-// roll ends the running minute when another one has begun. A clock that was set
-// back goes on counting where it was.
-func (p *points) roll(minute int64) {
+// advance ends the current minute when another one has begun. After a clock was set back, counting
+// continues in the old minute.
+func (p *points) advance(minute int64) {
 	if minute <= p.minute {
 		return
 	}
-	p.end()
-	for p.minute = max(p.minute+1, minute-p.keep); p.minute < minute; p.minute++ {
-		p.end()
+	p.endMinute()
+	for p.minute = max(p.minute+1, minute-p.maxMinutes); p.minute < minute; p.minute++ {
+		p.endMinute()
 	}
 	old := 0
-	for old < len(p.done) && p.done[old].Minute <= minute-p.keep {
+	for old < len(p.done) && p.done[old].Minute <= minute-p.maxMinutes {
 		old++
 	}
 	p.done = p.done[old:]
 }
 
-// end completes the running minute. A declared model that nobody asked for gets
-// a point of zero, because silence that was watched is a figure and the time when
-// no balancer ran is not.
-func (p *points) end() {
+// endMinute completes the current minute. A declared model without requests gets a zero point: an observed
+// silence is a figure, the time when no balancer ran is not.
+func (p *points) endMinute() {
 	for _, model := range p.models {
-		asked := slices.ContainsFunc(p.current, func(pt telemetry.Point) bool { return pt.Model == model })
-		if !asked {
-			p.point(model, service.TierFast)
+		requested := slices.ContainsFunc(p.current, func(pt telemetry.Point) bool { return pt.Model == model })
+		if !requested {
+			p.pointFor(model, service.TierFast)
 		}
 	}
 	p.done = append(p.done, p.current...)
 	p.current = nil
 }
 
-func (p *points) point(model string, tier service.Tier) *telemetry.Point {
+func (p *points) pointFor(model string, tier service.Tier) *telemetry.Point {
 	i, found := slices.BinarySearchFunc(p.current, telemetry.Point{Model: model, Tier: tier}, comparePoints)
 	if !found {
 		p.current = slices.Insert(p.current, i, telemetry.Point{
@@ -102,14 +101,14 @@ func comparePoints(a, b telemetry.Point) int {
 	return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(a.Tier, b.Tier))
 }
 
-// History is this balancer's own points from a minute (since the Unix epoch)
-// on, the running minute included, sorted by minute, model and tier. It is kept
-// in memory, Limits.HistoryMinutes long.
+// History returns this balancer's own points from a minute (since the Unix epoch) on, including the
+// current minute, sorted by minute, model and tier. The history is kept in memory for
+// Limits.HistoryMinutes.
 func (r *Runtime) History(sinceMinute int64) []telemetry.Point {
 	p := r.points
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.roll(minuteOf(time.Now()))
+	p.advance(minuteOf(time.Now()))
 	from, _ := slices.BinarySearchFunc(p.done, sinceMinute, func(pt telemetry.Point, m int64) int { return cmp.Compare(pt.Minute, m) })
 	list := append([]telemetry.Point{}, p.done[from:]...)
 	if p.minute >= sinceMinute {

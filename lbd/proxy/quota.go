@@ -9,7 +9,7 @@ import (
 	"skyserve/lbd/record"
 )
 
-// admitByQuota lets a client's request in by the limits of its key.
+// admitByQuota checks a client's request against the limits of its key.
 func (x *exchange) admitByQuota() (refused *openai.Error) {
 	if x.account == nil {
 		return nil
@@ -19,25 +19,24 @@ func (x *exchange) admitByQuota() (refused *openai.Error) {
 	return errDenied(denied)
 }
 
-// releaseQuota ends what admitByQuota began.
+// releaseQuota releases the reservation of admitByQuota.
 func (x *exchange) releaseQuota() {
 	if x.reservation.Active() {
 		x.reservation.Release(x.rt.Elapsed())
 	}
 }
 
-// used is what a request used of engines. Where one that served it did not say how
-// much, the estimate counts and what was seen pass; of an answer that its client did
-// not wait for, or that broke off, what was generated until then. A request that no
-// engine served used nothing.
-func (x *exchange) used(status int, state string) telemetry.Usage {
+// computeUsage returns the usage of a request at engines. If the engine did not report it, the estimate and
+// the tokens seen count; for a response that was cancelled or interrupted, the tokens generated until
+// then. A request that no engine served used nothing.
+func (x *exchange) computeUsage(status int, state string) telemetry.Usage {
 	u := &x.answer.Usage
 	output := x.outputTokens()
 	counted := u.Prompt.Known || u.Output.Known
 	served := state == record.StateFinished && status == http.StatusOK
-	left := state == record.StateCancelled && x.sent.target != ""
+	left := state == record.StateCancelled && x.current.target != ""
 	if left || state == record.StateFailed {
-		output = max(output, x.generated)
+		output = max(output, x.maxGenerated)
 	}
 	switch {
 	case counted || output > 0 || ((served || left) && x.endpoint.Generates()):
@@ -49,14 +48,14 @@ func (x *exchange) used(status int, state string) telemetry.Usage {
 	return telemetry.Usage{}
 }
 
-// announce writes what is left of a client's limits into the answer's header.
-func (x *exchange) announce(h http.Header) {
+// setLimitHeaders writes the remaining limits of a client to the response's header.
+func (x *exchange) setLimitHeaders(h http.Header) {
 	if x.account != nil {
 		x.account.WriteHeaders(h, x.rt.Elapsed())
 	}
 }
 
-// errDenied answers a request that the limits of its key do not let in; nil where they do.
+// errDenied returns the error for a request that exceeds the limits of its key, nil if d is nil.
 func errDenied(d *quota.Denial) *openai.Error {
 	if d == nil {
 		return nil
@@ -64,11 +63,10 @@ func errDenied(d *quota.Denial) *openai.Error {
 	return &openai.Error{Status: http.StatusTooManyRequests, Kind: d.Kind, Code: d.Code, Message: d.Message, RetryAfter: d.RetryAfter}
 }
 
-// KeyUsage is what each API key used of each model since this balancer began,
-// sorted by name and model. Requests count at the balancer that their client
-// asked, and only those that were let in.
+// KeyUsage returns each API key's usage of each model since this balancer started, sorted by name and
+// model. Requests count at the balancer that received them from their client, and only if they were
+// admitted.
 func (r *Runtime) KeyUsage() []telemetry.KeyUsage { return r.ledger.Usage() }
 
-// SetKeyQuota sets what a key has used, all balancers together. A name that no
-// key has is ignored.
+// SetKeyQuota sets the usage of a key over all balancers. A name without a key is ignored.
 func (r *Runtime) SetKeyQuota(name string, q telemetry.KeyQuota) { r.ledger.SetQuota(name, q) }

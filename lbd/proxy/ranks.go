@@ -10,18 +10,16 @@ import (
 	"skyserve/lbd/core"
 )
 
-// headerRank names the data-parallel rank that a request is for, as vLLM and
-// SGLang read it.
+// headerRank selects the data-parallel rank of a request. vLLM and SGLang read it.
 const headerRank = "X-Data-Parallel-Rank"
 
-// rank is a target that requests are sent to: a replica, or one data-parallel
-// rank of one.
+// rank is a target of requests: a replica, or one of its data-parallel ranks.
 type rank struct {
 	*replica
 	number int
 }
 
-// ranks are the replica's targets, in the order of their numbers.
+// ranks returns the replica's targets, ordered by number.
 func (r *replica) ranks() []rank {
 	all := make([]rank, r.cfg.Ranks())
 	for i := range all {
@@ -32,19 +30,19 @@ func (r *replica) ranks() []rank {
 
 func (k rank) id() string { return k.cfg.RankID(k.number) }
 
-// tokens counts what the rank streamed since the last tick.
+// tokens counts the tokens that the rank streamed since the last tick.
 func (k rank) tokens() *atomic.Int64 { return &k.count.tokens[k.number] }
 
-// mark addresses a request to the rank, where the engine has several.
-func (k rank) mark(h http.Header) {
+// setRankHeader sets the rank header of a request if the engine has several ranks.
+func (k rank) setRankHeader(h http.Header) {
 	if k.cfg.Ranks() > 1 {
 		h.Set(headerRank, strconv.Itoa(k.number))
 	}
 }
 
-// info introduces the rank to core. An engine with ranks queues in each by
-// itself: none is sent more than it runs at once.
-func (k rank) info() *core.ReplicaInfo {
+// coreInfo describes the rank to core. Each rank of an engine has its own queue, and none is sent more
+// requests than it runs concurrently.
+func (k rank) coreInfo() *core.ReplicaInfo {
 	i := &core.ReplicaInfo{ID: k.id(), Model: k.cfg.Model, Process: processName(k.base, k.cfg.Model)}
 	if k.cfg.Ranks() > 1 {
 		i.Engine, i.MaxOutstanding = k.cfg.ID, k.cfg.MaxNumSeqs
@@ -52,16 +50,16 @@ func (k rank) info() *core.ReplicaInfo {
 	return i
 }
 
-// addRanks makes a replica's targets known; the lock is held.
+// addRanks adds a replica's targets; the lock must be held.
 func (r *Runtime) addRanks(rep *replica) {
 	r.replicas[rep.cfg.ID] = rep
 	for _, k := range rep.ranks() {
 		r.ranks[k.id()] = k
-		r.step(core.Event{Kind: core.EventReplicaAdded, Replica: k.info()})
+		r.step(core.Event{Kind: core.EventReplicaAdded, Replica: k.coreInfo()})
 	}
 }
 
-// removeRanks forgets a replica's targets; the lock is held.
+// removeRanks removes a replica's targets; the lock must be held.
 func (r *Runtime) removeRanks(rep *replica) {
 	delete(r.replicas, rep.cfg.ID)
 	for _, k := range rep.ranks() {
@@ -70,13 +68,13 @@ func (r *Runtime) removeRanks(rep *replica) {
 	}
 }
 
-// checkRanks refuses ranks that no engine has.
+// checkRanks rejects impossible numbers of ranks.
 func checkRanks(cfg service.ReplicaConfig) error {
 	switch {
 	case cfg.DataParallel < 0 || cfg.DataParallel > service.MaxDataParallel:
 		return fmt.Errorf("data_parallel must be from 0 to %d, got %d", service.MaxDataParallel, cfg.DataParallel)
 	case cfg.MaxNumSeqs < 0:
-		return fmt.Errorf("max_num_seqs must not be below 0, got %d", cfg.MaxNumSeqs)
+		return fmt.Errorf("max_num_seqs must be at least 0, got %d", cfg.MaxNumSeqs)
 	}
 	return nil
 }

@@ -17,8 +17,8 @@ func targetsOf(r *Runtime) []string {
 	return ids
 }
 
-// The ranks that core knows are those that the replica has now, however that
-// changed; to everybody else it is one replica.
+// core has exactly the current ranks of the replica after every change; for everybody else it is one
+// replica.
 func TestRanksFollowTheReplica(t *testing.T) {
 	p, err := policy.New("bf-io")
 	if err != nil {
@@ -48,11 +48,11 @@ func TestRanksFollowTheReplica(t *testing.T) {
 		}
 	}
 	if !r.DrainReplica("us-0") || r.DrainReplica("us-0/1") {
-		t.Error("a replica is drained by its own id")
+		t.Error("a replica with ranks is drained by its id")
 	}
 	for _, v := range r.View().Replicas {
 		if !v.Draining {
-			t.Errorf("%s goes on", v.ID)
+			t.Errorf("%s is not drained", v.ID)
 		}
 	}
 	if removed, err := r.RemoveReplica("us-0", 0); !removed || err != nil || len(targetsOf(r)) != 0 || len(r.ranks) != 0 {

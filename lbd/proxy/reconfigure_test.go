@@ -13,7 +13,7 @@ import (
 	"skyserve/lbd/record"
 )
 
-// withPolicy is a configuration with another policy and push rule.
+// withPolicy returns a configuration with another policy and push rule.
 func withPolicy(t *testing.T, cfg core.Config, name, push string) core.Config {
 	t.Helper()
 	var err error
@@ -26,9 +26,9 @@ func withPolicy(t *testing.T, cfg core.Config, name, push string) core.Config {
 	return cfg
 }
 
-// A stream goes on while the configuration changes, a request that waits is
-// sent where the new one allows it, and the record repeats all of it.
-func TestReconfigureInTheMiddle(t *testing.T) {
+// A stream continues while the configuration changes, a queued request is sent if the new one allows
+// it, and the record replays everything.
+func TestReconfigureDuringRequests(t *testing.T) {
 	var log bytes.Buffer
 	o := testOptions(t)
 	o.Record = &log
@@ -59,7 +59,7 @@ func TestReconfigureInTheMiddle(t *testing.T) {
 	if !b.Reconfigure(withPolicy(t, o.Core, "least-load", "outstanding:2")) {
 		t.Error("a new push rule changed nothing")
 	}
-	<-begun // what waited is at the engine
+	<-begun // the queued request is at the engine
 	if b.Reconfigure(withPolicy(t, o.Core, "least-load", "outstanding:2")) {
 		t.Error("the same configuration again changed something")
 	}
@@ -94,10 +94,10 @@ func TestReconfigureInTheMiddle(t *testing.T) {
 	}
 }
 
-// Keys are replaced at once: who streams with a key that is gone streams on, and
-// is not let in again. A client's key never reaches an engine, also not when
-// there are no keys any more by the time it is sent.
-func TestKeysAreReplacedUnderAStream(t *testing.T) {
+// Keys are replaced at once: a stream of a removed key continues, but its client is not admitted
+// again. A client's key never reaches an engine, not even if no keys are left when the request is
+// sent.
+func TestKeysReplacedDuringStream(t *testing.T) {
 	o := testOptions(t)
 	o.Keys = apiKeys("old")
 	b := start(t, o)

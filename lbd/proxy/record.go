@@ -13,31 +13,31 @@ import (
 	"skyserve/lbd/record"
 )
 
-// queuedLine is a line that waits to be written.
+// queuedLine is a line to be written.
 type queuedLine struct {
 	record.Line
 	written chan struct{} // closed once the line is in the file; may be nil
 }
 
-// header describes this runtime.
+// header returns the header of the record for this runtime.
 func (r *Runtime) header() record.Header {
 	return record.Header{
-		Record: record.Version, Started: r.began.UTC(),
+		Record: record.Version, Started: r.startedAt.UTC(),
 		Self:   record.Self{Service: r.self.Service, ID: r.self.ID, Region: r.self.Region},
 		Config: record.NewConfig(&r.coreCfg),
 	}
 }
 
-// recorder writes steps from one goroutine. Its methods work on nil: no record.
+// recorder writes steps in its own goroutine. Its methods work on nil: no record.
 type recorder struct {
 	out     *recordWriter
 	lines   chan queuedLine
 	pending int64 // dropped since the last line; guarded by the runtime's lock
 	dropped atomic.Int64
-	missed  int64 // lines since the last one that out had no room for
+	missed  int64 // lines since the last one that did not fit into out
 }
 
-// newRecorder makes a recorder and writes its header; nil when w is nil.
+// newRecorder returns a recorder and writes its header; nil when w is nil.
 func newRecorder(w io.Writer, h record.Header, buffer int, log *slog.Logger) *recorder {
 	if w == nil {
 		return nil
@@ -51,11 +51,11 @@ func newRecorder(w io.Writer, h record.Header, buffer int, log *slog.Logger) *re
 // add queues a step.
 func (c *recorder) add(now time.Duration, ev core.Event, actions []core.Action) {
 	if c != nil {
-		c.queue(now, func() record.Line { return record.Line{T: now, Event: keepEvent(ev), Actions: slices.Clone(actions)} })
+		c.queue(now, func() record.Line { return record.Line{T: now, Event: cloneEvent(ev), Actions: slices.Clone(actions)} })
 	}
 }
 
-// reconfigured queues a new configuration with what it led to.
+// reconfigured queues a new configuration with its actions.
 func (c *recorder) reconfigured(now time.Duration, cfg *core.Config, actions []core.Action) {
 	if c != nil {
 		config := record.NewConfig(cfg)
@@ -63,19 +63,19 @@ func (c *recorder) reconfigured(now time.Duration, cfg *core.Config, actions []c
 	}
 }
 
-// crashed writes the event whose step panicked. It returns once the line and all before it
-// are in the file, which needs run to be running.
+// crashed writes the event whose step panicked. It returns once the line and all before it are in the
+// file. run must be running.
 func (c *recorder) crashed(now time.Duration, ev core.Event, why string) {
 	if c == nil {
 		return
 	}
-	line := queuedLine{Line: record.Line{T: now, Event: keepEvent(ev), Panic: why}, written: make(chan struct{})}
+	line := queuedLine{Line: record.Line{T: now, Event: cloneEvent(ev), Panic: why}, written: make(chan struct{})}
 	c.lines <- line
 	<-line.written
 }
 
-// queue queues a line; the caller holds the runtime's lock, which keeps the lines
-// in order. It never waits: what does not fit is counted as a gap.
+// queue queues a line; the caller must hold the runtime's lock, which keeps the lines in order. It
+// never blocks: a line that does not fit counts as a gap.
 func (c *recorder) queue(now time.Duration, line func() record.Line) {
 	if c.pending > 0 && len(c.lines) < cap(c.lines)-1 {
 		c.lines <- queuedLine{Line: record.Line{T: now, Gap: c.pending}}
@@ -92,18 +92,18 @@ func (c *recorder) queue(now time.Duration, line func() record.Line) {
 	c.dropped.Add(1)
 }
 
-// keepEvent copies what the caller of a step may change afterwards.
-func keepEvent(ev core.Event) *core.Event {
-	ev.Request, ev.Outcome = kept(ev.Request), kept(ev.Outcome)
-	ev.Replica, ev.Report, ev.Peer = kept(ev.Replica), kept(ev.Report), kept(ev.Peer)
-	if ev.PeerReport = kept(ev.PeerReport); ev.PeerReport != nil {
+// cloneEvent copies the parts of an event that the caller of a step may change later.
+func cloneEvent(ev core.Event) *core.Event {
+	ev.Request, ev.Outcome = clonePointer(ev.Request), clonePointer(ev.Outcome)
+	ev.Replica, ev.Report, ev.Peer = clonePointer(ev.Replica), clonePointer(ev.Report), clonePointer(ev.Peer)
+	if ev.PeerReport = clonePointer(ev.PeerReport); ev.PeerReport != nil {
 		ev.PeerReport.Models, ev.PeerReport.Killers = slices.Clone(ev.PeerReport.Models), slices.Clone(ev.PeerReport.Killers)
 	}
 	ev.Learned = slices.Clone(ev.Learned)
 	return &ev
 }
 
-func kept[T any](p *T) *T {
+func clonePointer[T any](p *T) *T {
 	if p == nil {
 		return nil
 	}
@@ -111,7 +111,7 @@ func kept[T any](p *T) *T {
 	return &c
 }
 
-// run writes until ctx ends, then what is queued by then.
+// run writes until ctx ends, and then what is queued.
 func (c *recorder) run(ctx context.Context) {
 	defer c.out.flush(false)
 	for {
@@ -131,7 +131,7 @@ func (c *recorder) run(ctx context.Context) {
 	}
 }
 
-// writeLine writes a line and, when no other waits, lets it reach the file.
+// writeLine writes a line, and flushes it to the file when no other is queued.
 func (c *recorder) writeLine(line queuedLine) {
 	c.write(line.Line)
 	if len(c.lines) == 0 || line.written != nil {
@@ -142,7 +142,7 @@ func (c *recorder) writeLine(line queuedLine) {
 	}
 }
 
-// write writes a line, after a gap where lines before it had no room.
+// write writes a line, after a gap if lines before it were dropped.
 func (c *recorder) write(line record.Line) {
 	if c.missed > 0 && c.out.add(record.Line{T: line.T, Gap: c.missed}) {
 		c.missed = 0
@@ -157,8 +157,8 @@ func (c *recorder) write(line record.Line) {
 	}
 }
 
-// finish writes what run left behind: the steps since, and a gap at the very end.
-// The caller holds the runtime's lock; run has ended.
+// finish writes what run left: the steps since, and a gap at the end. The caller holds the runtime's
+// lock, and run has ended.
 func (c *recorder) finish(now time.Duration) {
 	if c == nil {
 		return
@@ -166,7 +166,7 @@ func (c *recorder) finish(now time.Duration) {
 	for len(c.lines) > 0 {
 		c.write((<-c.lines).Line)
 	}
-	c.out.flush(true) // which makes room for the gap
+	c.out.flush(true) // makes space for the gap
 	if c.pending += c.missed; c.pending > 0 {
 		c.out.add(record.Line{T: now, Gap: c.pending})
 		c.pending, c.missed = 0, 0
@@ -174,16 +174,16 @@ func (c *recorder) finish(now time.Duration) {
 	c.out.flush(true)
 }
 
-// failure is why the record lacks its end; nil where it is whole but for its gaps.
+// failure returns why the end of the record is missing; nil if it is complete except for gaps.
 func (c *recorder) failure() error {
-	if c == nil || c.out.failed == nil {
+	if c == nil || c.out.lastErr == nil {
 		return nil
 	}
-	return fmt.Errorf("writing the record: %w", c.out.failed)
+	return fmt.Errorf("writing the record: %w", c.out.lastErr)
 }
 
-// lost is how many steps could not be written.
-func (c *recorder) lost() int64 {
+// droppedSteps returns how many steps could not be written.
+func (c *recorder) droppedSteps() int64 {
 	if c == nil {
 		return 0
 	}

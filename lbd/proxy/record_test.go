@@ -40,7 +40,7 @@ func readRecord(t *testing.T, r io.Reader) (h record.Header, lines []record.Line
 	}
 }
 
-// replays feeds a record's events to a fresh core and compares what it does.
+// replays feeds a record's events to a new core and compares its actions.
 func replays(t *testing.T, record []byte) (steps int) {
 	t.Helper()
 	h, lines := readRecord(t, bytes.NewReader(record))
@@ -105,35 +105,35 @@ func TestRecordReplays(t *testing.T) {
 	if c.Finished != 20 {
 		t.Errorf("counts %+v, want 20 finished", c)
 	}
-	for _, word := range []string{"the prompt", "the peer token", "the-key", "the user"} {
-		if bytes.Contains(record.Bytes(), []byte(word)) {
-			t.Errorf("the record holds %q", word)
+	for _, value := range []string{"the prompt", "the peer token", "the-key", "the user"} {
+		if bytes.Contains(record.Bytes(), []byte(value)) {
+			t.Errorf("the record holds %q", value)
 		}
 	}
 }
 
-// blocked is a writer that takes nothing until it is let.
-type blocked struct {
+// blockedWriter is a writer that blocks until it is released.
+type blockedWriter struct {
 	mu     sync.Mutex
 	closed chan struct{}
 	bytes.Buffer
 }
 
-func (w *blocked) Write(p []byte) (int, error) {
+func (w *blockedWriter) Write(p []byte) (int, error) {
 	<-w.closed
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.Buffer.Write(p)
 }
 
-func TestSlowRecordDropsAndSaysSo(t *testing.T) {
-	w := &blocked{closed: make(chan struct{})}
+func TestSlowRecordCountsDroppedSteps(t *testing.T) {
+	w := &blockedWriter{closed: make(chan struct{})}
 	c := &recorder{out: newRecordWriter(w, slog.New(slog.DiscardHandler)), lines: make(chan queuedLine, 4)}
 	for i := range 10 {
 		c.add(time.Duration(i), core.Event{Kind: core.EventTick}, nil)
 	}
-	if c.lost() != 6 {
-		t.Errorf("%d steps are lost, want 6", c.lost())
+	if c.droppedSteps() != 6 {
+		t.Errorf("%d steps are lost, want 6", c.droppedSteps())
 	}
 	for range 3 {
 		c.write((<-c.lines).Line)
@@ -156,9 +156,9 @@ func TestSlowRecordDropsAndSaysSo(t *testing.T) {
 	}
 }
 
-// Requests that are cut off at the end are told of after time has stopped; what is
-// in the record by then repeats to the last step.
-func TestRecordHoldsTheLastSteps(t *testing.T) {
+// Requests that are cut off at shutdown are reported after the clock has stopped; the record replays
+// to the last step.
+func TestRecordContainsLastSteps(t *testing.T) {
 	var w bytes.Buffer
 	o := testOptions(t)
 	o.Record = &w
@@ -169,7 +169,7 @@ func TestRecordHoldsTheLastSteps(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	rt.Start(ctx)
 	stop()
-	rt.running.Wait()
+	rt.goroutines.Wait()
 	rt.Step(core.Event{Kind: core.EventCancelled, ID: "the-last"})
 	if err := rt.Close(); err != nil {
 		t.Fatal(err)
@@ -179,13 +179,13 @@ func TestRecordHoldsTheLastSteps(t *testing.T) {
 	}
 }
 
-type failing struct{}
+type failingWriter struct{}
 
-func (failing) Write([]byte) (int, error) { return 0, errors.New("disk full") }
+func (failingWriter) Write([]byte) (int, error) { return 0, errors.New("disk full") }
 
-func TestRecordThatCannotBeWritten(t *testing.T) {
+func TestRecordWriteFailure(t *testing.T) {
 	o := testOptions(t)
-	o.Record = failing{}
+	o.Record = failingWriter{}
 	rt, err := New(o)
 	if err != nil {
 		t.Fatal(err)
@@ -199,13 +199,13 @@ func TestRecordThatCannotBeWritten(t *testing.T) {
 	}
 }
 
-// filling is a file on a disk with so much room.
-type filling struct {
+// fullWriter is a file on a disk with limited space.
+type fullWriter struct {
 	bytes.Buffer
 	room int
 }
 
-func (w *filling) Write(p []byte) (int, error) {
+func (w *fullWriter) Write(p []byte) (int, error) {
 	n := min(len(p), w.room)
 	w.room -= n
 	w.Buffer.Write(p[:n])
@@ -215,16 +215,16 @@ func (w *filling) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// A disk that is full for a while costs a record nothing that memory can hold, and a gap
-// beyond that: no line is torn, and every step is in the record or in a gap.
-func TestARecordGoesOnOnceItsDiskHasRoom(t *testing.T) {
+// A disk that is full for a while costs a record nothing that fits into memory, and a gap beyond that:
+// no line is split, and every step is in the record or in a gap.
+func TestRecordResumesWhenDiskHasSpace(t *testing.T) {
 	const steps = 1000
 	for _, held := range []int{1 << 20, 1 << 12} {
 		for room := range 100 {
 			var logged bytes.Buffer
-			w := &filling{room: room}
+			w := &fullWriter{room: room}
 			c := newRecorder(w, record.Header{Record: record.Version}, steps, slog.New(slog.NewTextHandler(&logged, nil)))
-			c.out.held = held
+			c.out.maxBuffer = held
 			for i := range steps {
 				if i == steps/2 {
 					w.room = 1 << 30
@@ -240,14 +240,14 @@ func TestARecordGoesOnOnceItsDiskHasRoom(t *testing.T) {
 					count++
 				}
 			}
-			if count+gaps != steps || gaps != c.lost() || (gaps > 0) != (held < 1<<20) {
-				t.Errorf("room for %d bytes, %d held: %d steps and %d in gaps of %d, %d counted as lost", room, held, count, gaps, steps, c.lost())
+			if count+gaps != steps || gaps != c.droppedSteps() || (gaps > 0) != (held < 1<<20) {
+				t.Errorf("space for %d bytes, %d buffered: %d steps and %d in gaps of %d, %d counted as lost", room, held, count, gaps, steps, c.droppedSteps())
 			}
 			if err := c.failure(); err != nil {
 				t.Error(err)
 			}
 			if n := strings.Count(logged.String(), "level=ERROR"); n != 1 {
-				t.Errorf("it was told %d times: %s", n, &logged)
+				t.Errorf("it was logged %d times: %s", n, &logged)
 			}
 		}
 	}

@@ -7,67 +7,67 @@ import (
 	"time"
 )
 
-// Bounds of a recordWriter.
+// Limits of a recordWriter.
 const (
-	recordChunk = 64 << 10    // written at once while lines keep coming
-	recordHeld  = 1 << 20     // kept in memory while the file takes nothing
-	recordRetry = time.Second // between attempts at a file that takes nothing
+	recordWriteSize     = 64 << 10    // written at once while more lines arrive
+	maxRecordBuffer     = 1 << 20     // kept in memory while writes to the file fail
+	recordRetryInterval = time.Second // between attempts to write to the file
 )
 
-// recordWriter writes lines of JSON to a file that may be full for a while. What it could
-// not write it writes later, from the very byte on, so that no line is ever torn by
-// another; what exceeds its memory it refuses.
+// recordWriter writes lines of JSON to a file that may be full for a while. What it could not write it
+// writes later, starting at the exact byte, so that no line is ever split by another. It rejects lines
+// that exceed its memory.
 type recordWriter struct {
-	to     io.Writer
-	log    *slog.Logger
-	held   int // the most that buf may hold
-	buf    []byte
-	failed error // why the last attempt failed; nil when it did not
-	tried  time.Time
+	out         io.Writer
+	log         *slog.Logger
+	maxBuffer   int // maximum size of buf
+	buf         []byte
+	lastErr     error // error of the last attempt; nil if it succeeded
+	lastAttempt time.Time
 }
 
 func newRecordWriter(to io.Writer, log *slog.Logger) *recordWriter {
-	return &recordWriter{to: to, log: log, held: recordHeld}
+	return &recordWriter{out: to, log: log, maxBuffer: maxRecordBuffer}
 }
 
-// add takes a line; false where there is no room for it.
+// add adds a line. It returns false if there is no space.
 func (w *recordWriter) add(line any) bool {
 	data, err := json.Marshal(line)
-	if err != nil { // events and actions always can be
-		w.note(err)
+	if err != nil { // events and actions can always be encoded
+		w.recordResult(err)
 		return false
 	}
-	if len(w.buf)+len(data)+1 > w.held {
+	if len(w.buf)+len(data)+1 > w.maxBuffer {
 		w.flush(false)
 	}
-	if len(w.buf)+len(data)+1 > w.held {
+	if len(w.buf)+len(data)+1 > w.maxBuffer {
 		return false
 	}
 	w.buf = append(append(w.buf, data...), '\n')
-	if len(w.buf) >= recordChunk {
+	if len(w.buf) >= recordWriteSize {
 		w.flush(false)
 	}
 	return true
 }
 
-// flush writes what is held. After a failure it tries again when recordRetry has passed, or
-// at once where now says so.
+// flush writes the buffer. After a failure it retries when recordRetryInterval has passed, or at once if now
+// is set.
 func (w *recordWriter) flush(now bool) {
-	if len(w.buf) == 0 || w.failed != nil && !now && time.Since(w.tried) < recordRetry {
+	if len(w.buf) == 0 || w.lastErr != nil && !now && time.Since(w.lastAttempt) < recordRetryInterval {
 		return
 	}
-	n, err := w.to.Write(w.buf)
+	n, err := w.out.Write(w.buf)
 	w.buf = append(w.buf[:0], w.buf[n:]...)
-	w.note(err)
+	w.recordResult(err)
 }
 
-// note keeps how an attempt ended, and logs when that changes.
-func (w *recordWriter) note(err error) {
+// recordResult stores the result of an attempt, and logs when it changes.
+func (w *recordWriter) recordResult(err error) {
 	switch {
-	case err != nil && w.failed == nil:
-		w.log.Error("the record cannot be written, trying on", "err", err)
-	case err == nil && w.failed != nil:
-		w.log.Info("the record is written again")
+	case err != nil && w.lastErr == nil:
+		w.log.Error("writing the record failed, retrying", "err", err)
+	case err == nil && w.lastErr != nil:
+		w.log.Info("writing the record succeeded again")
 	}
-	w.failed, w.tried = err, time.Now()
+	w.lastErr, w.lastAttempt = err, time.Now()
 }

@@ -12,11 +12,11 @@ import (
 	"skyserve/lbd/openai"
 )
 
-// maxRefusalBytes bounds the body of a refusal: those of engines have a few hundred bytes.
+// maxRefusalBytes limits the body of a refusal: those of engines have a few hundred bytes.
 const maxRefusalBytes = 64 << 10
 
-// refusal is the answer of a target to a request that another target may serve. If every
-// target refuses the request, the client gets the last refusal.
+// refusal is the response of a target to a request that another target may serve. If every target
+// refuses the request, the client gets the last refusal.
 type refusal struct {
 	status int
 	header http.Header
@@ -25,29 +25,29 @@ type refusal struct {
 
 // takeRefusal reads a refusal. The caller closes the body.
 func takeRefusal(resp *http.Response) *refusal {
-	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxRefusalBytes)) // a body that breaks off is passed on as far as it came
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxRefusalBytes)) // a truncated body is forwarded as received
 	return &refusal{status: resp.StatusCode, header: resp.Header, body: body}
 }
 
-// fault returns why the request should be tried at another target, or nil if the answer
-// is for the client.
+// fault returns why the request should be retried at another target, or nil if the response is for the
+// client.
 func (x *exchange) fault(resp *http.Response) *failure {
 	status := resp.StatusCode
 	if status == http.StatusOK {
 		return nil
 	}
-	f := &failure{cause: fmt.Sprintf("%s answered %d", x.sent.target, status), why: whyStatus}
-	f.kills = killsOf(resp.Header, x.sent.peer)
+	f := &failure{cause: fmt.Sprintf("%s returned %d", x.current.target, status), kind: failureStatus}
+	f.kills = killsOf(resp.Header, x.current.peer)
 	switch {
 	case f.kills > 0:
 		return f
 	case x.refuses(resp):
-		if !x.wrote && x.isEngineRefusal(resp) {
+		if !x.headerSent && x.isEngineRefusal(resp) {
 			f.refusal = takeRefusal(resp)
 		}
 		return f
 	case status >= 500:
-		f.silent, f.broke = status == http.StatusGatewayTimeout, true
+		f.timedOut, f.broken = status == http.StatusGatewayTimeout, true
 		return f
 	case status == http.StatusNoContent || status == http.StatusResetContent || status/100 == 3:
 		return f // no content, or a redirect, which is not for the client
@@ -67,18 +67,18 @@ func (x *exchange) refuses(resp *http.Response) bool {
 	return false
 }
 
-// isEngineRefusal reports whether a refusal may be passed on to the client. A peer that
-// does not accept our credentials is not for the client to know.
+// isEngineRefusal reports whether a refusal may be forwarded to the client. A client must not see that
+// a peer rejects our credentials.
 func (x *exchange) isEngineRefusal(resp *http.Response) bool {
 	own := resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden
-	return x.sent.peer == nil || !own || resp.Header.Get(headerReplica) != ""
+	return x.current.peer == nil || !own || resp.Header.Get(headerReplica) != ""
 }
 
-// targetLacks reports whether a 404 is about the target: it does not have the model, or it
-// does not know a path that other replicas of the model serve. Any other 404 is about the
-// request and passed on.
+// targetLacks reports whether a 404 is about the target: it does not have the model, or it does not
+// know a path that other replicas of the model serve. Any other 404 is about the request and
+// forwarded.
 func (x *exchange) targetLacks(resp *http.Response) bool {
-	if x.held {
+	if x.pinned {
 		return false // only this target can have the response that the request continues
 	}
 	head, _ := io.ReadAll(io.LimitReader(resp.Body, maxRefusalBytes)) // as in takeRefusal
@@ -95,8 +95,8 @@ func (x *exchange) targetLacks(resp *http.Response) bool {
 	return x.rt.servesPath(x.model, x.endpoint)
 }
 
-// noteServed records that a replica serves a path.
-func (k rank) noteServed(e *openai.Endpoint) {
+// recordServed records that a replica serves a path.
+func (k rank) recordServed(e *openai.Endpoint) {
 	if k.replica == nil {
 		return
 	}
@@ -117,28 +117,28 @@ func (r *Runtime) servesPath(model string, e *openai.Endpoint) bool {
 	return false
 }
 
-// refused reports whether core rejected the request and every target that it was tried at
-// refused it. Then the client gets the last refusal.
+// refused reports whether core rejected the request after every target that was attempted refused it.
+// Then the client gets the last refusal.
 func (x *exchange) refused() bool {
-	switch x.decided.reason {
+	switch x.latestAction.reason {
 	case core.RejectRefused, core.RejectTooManyTry, core.RejectRetries:
-		return x.last != nil && x.last.refusal != nil && !x.faulted
+		return x.lastFailure != nil && x.lastFailure.refusal != nil && !x.hadFault
 	}
 	return false
 }
 
-// passRefusal answers with the last refusal.
-func (x *exchange) passRefusal() {
-	f, h := x.last.refusal, x.w.Header()
+// forwardRefusal responds with the last refusal.
+func (x *exchange) forwardRefusal() {
+	f, h := x.lastFailure.refusal, x.w.Header()
 	for name, values := range f.header {
 		f.header[name] = slices.Clone(values)
 	}
 	copyHeaders(h, f.header)
-	x.mark(h, f.header)
-	x.markKills(h)
-	x.announce(h)
+	x.setResponseHeaders(h, f.header)
+	x.setKillsHeader(h)
+	x.setLimitHeaders(h)
 	h["Content-Length"] = []string{strconv.Itoa(len(f.body))}
-	x.wrote = true
+	x.headerSent = true
 	x.w.WriteHeader(f.status)
 	_, _ = x.w.Write(f.body) // nothing is to be done if the client has disconnected
 }

@@ -14,7 +14,7 @@ import (
 	"skyserve/lbd/record"
 )
 
-// refusals are answers that another replica may not give.
+// refusals are responses that another replica may not give.
 var refusals = map[string]struct {
 	status int
 	body   string
@@ -28,12 +28,12 @@ var refusals = map[string]struct {
 	"503":                     {503, `{"error":{"message":"overloaded"}}`},
 }
 
-// refuse is an engine that gives every request this answer.
-func refuse(code int, body string, asked *atomic.Int64) http.HandlerFunc {
+// refuse is an engine that sends this response to every request.
+func refuse(code int, body string, requested *atomic.Int64) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
 		_, _ = io.Copy(io.Discard, req.Body)
-		if asked != nil {
-			asked.Add(1)
+		if requested != nil {
+			requested.Add(1)
 		}
 		w.Header().Set("Content-Type", "application/json")
 		w.Header().Set("Retry-After", "7")
@@ -42,8 +42,8 @@ func refuse(code int, body string, asked *atomic.Int64) http.HandlerFunc {
 	}
 }
 
-// One of several replicas refuses: the request is served by another.
-func TestARefusalIsTriedElsewhere(t *testing.T) {
+// One of several replicas refuses the request: another serves it.
+func TestRefusalIsRetried(t *testing.T) {
 	for name, r := range refusals {
 		for _, body := range []string{plainBody, streamBody} {
 			t.Run(name, func(t *testing.T) {
@@ -61,15 +61,15 @@ func TestARefusalIsTriedElsewhere(t *testing.T) {
 	}
 }
 
-// All replicas refuse: the client gets the engine's answer, after one try at each.
-func TestWhatAllReplicasRefuseIsPassedOn(t *testing.T) {
+// All replicas refuse: the client gets the engine's response, after one attempt at each.
+func TestRefusalByAllIsForwarded(t *testing.T) {
 	for name, r := range refusals {
 		for replicas := 1; replicas <= 3; replicas++ {
 			t.Run(fmt.Sprint(name, " from ", replicas), func(t *testing.T) {
-				var asked atomic.Int64
+				var requested atomic.Int64
 				b := start(t, roundRobin(t))
 				for i := range replicas {
-					b.attach(fmt.Sprint("us-", i), engine(t, refuse(r.status, r.body, &asked)))
+					b.attach(fmt.Sprint("us-", i), engine(t, refuse(r.status, r.body, &requested)))
 				}
 				resp := b.post(chatPath, streamBody, "X-Request-ID: r1")
 				if got := read(t, resp); resp.StatusCode != r.status || got != r.body {
@@ -78,8 +78,8 @@ func TestWhatAllReplicasRefuseIsPassedOn(t *testing.T) {
 				if resp.Header.Get("Retry-After") != "7" || resp.Header.Get("Content-Type") != "application/json" || resp.Header.Get(headerRequestID) != "r1" {
 					t.Errorf("header %v", resp.Header)
 				}
-				if int(asked.Load()) != replicas {
-					t.Errorf("%d tries", asked.Load())
+				if int(requested.Load()) != replicas {
+					t.Errorf("%d attempts", requested.Load())
 				}
 				b.free()
 				if d, _ := b.Decision("r1"); d.State != record.StateRejected || d.Reason != core.RejectRefused || d.Status != r.status {
@@ -90,8 +90,8 @@ func TestWhatAllReplicasRefuseIsPassedOn(t *testing.T) {
 	}
 }
 
-// A status that is about the request is passed on at once; no circuit breaker opens.
-func TestWhatIsTheClientsFaultIsPassedOnAtOnce(t *testing.T) {
+// A status about the request is forwarded at once; no circuit breaker opens.
+func TestClientErrorsAreForwardedAtOnce(t *testing.T) {
 	for name, r := range map[string]struct {
 		status int
 		body   string
@@ -105,18 +105,18 @@ func TestWhatIsTheClientsFaultIsPassedOnAtOnce(t *testing.T) {
 		"404 in plain words": {404, "404 page not found"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var asked atomic.Int64
+			var requested atomic.Int64
 			b := start(t, roundRobin(t))
 			for i := range 3 {
-				b.attach(fmt.Sprint("us-", i), engine(t, refuse(r.status, r.body, &asked)))
+				b.attach(fmt.Sprint("us-", i), engine(t, refuse(r.status, r.body, &requested)))
 			}
 			for i := range 30 {
 				resp := b.post(chatPath, plainBody)
 				if got := read(t, resp); resp.StatusCode != r.status || got != r.body {
 					t.Fatalf("got %d %s", resp.StatusCode, got)
 				}
-				if int(asked.Load()) != i+1 {
-					t.Fatalf("%d tries for %d requests", asked.Load(), i+1)
+				if int(requested.Load()) != i+1 {
+					t.Fatalf("%d attempts for %d requests", requested.Load(), i+1)
 				}
 			}
 			for _, v := range b.View().Replicas {
@@ -129,8 +129,8 @@ func TestWhatIsTheClientsFaultIsPassedOnAtOnce(t *testing.T) {
 	}
 }
 
-// A 404 of a path that other replicas of the model serve is retried there.
-func TestAPathThatOneReplicaDoesNotKnow(t *testing.T) {
+// A 404 for a path that other replicas of the model serve is retried there.
+func TestPathMissingAtOneReplica(t *testing.T) {
 	for name, body := range map[string]string{"FastAPI's": `{"detail":"Not Found"}`, "plain": "404 page not found", "no reason": `{"error":{"message":"engine"}}`} {
 		t.Run(name, func(t *testing.T) {
 			b := start(t, roundRobin(t))
@@ -145,9 +145,9 @@ func TestAPathThatOneReplicaDoesNotKnow(t *testing.T) {
 	}
 }
 
-// One of three replicas fails every request at once: under every policy no client sees
-// it, and the replica gets next to nothing.
-func TestAReplicaThatFailsAtOnceDrawsNothing(t *testing.T) {
+// One of three replicas fails every request at once: under every policy no client notices, and the
+// replica gets almost no requests.
+func TestFailingReplicaAttractsNoLoad(t *testing.T) {
 	testkit.Slow(t)
 	for _, status := range []int{401, 404, 429, 500} {
 		for _, name := range policy.Names() {
@@ -158,10 +158,10 @@ func TestAReplicaThatFailsAtOnceDrawsNothing(t *testing.T) {
 					t.Fatal(err)
 				}
 				o.Core.Policy = p
-				var asked atomic.Int64
+				var requested atomic.Int64
 				b := start(t, o)
 				body := fmt.Sprintf(`{"error":{"message":"The model does not exist.","code":%d}}`, status)
-				b.attach("us-0", engine(t, refuse(status, body, &asked)))
+				b.attach("us-0", engine(t, refuse(status, body, &requested)))
 				for _, id := range []string{"us-1", "us-2"} {
 					b.attach(id, engine(t, speak("fine")))
 				}
@@ -169,7 +169,7 @@ func TestAReplicaThatFailsAtOnceDrawsNothing(t *testing.T) {
 				for i := range n {
 					expect(t, b.post(chatPath, strings.Replace(streamBody, "hello", fmt.Sprint("hello ", i), 1)), http.StatusOK, "")
 				}
-				if got := asked.Load(); got > n/3 {
+				if got := requested.Load(); got > n/3 {
 					t.Errorf("the replica that fails got %d of %d requests", got, n)
 				}
 				lawful(t, b.settled())
@@ -178,14 +178,13 @@ func TestAReplicaThatFailsAtOnceDrawsNothing(t *testing.T) {
 	}
 }
 
-// A peer passes the refusals of its engines on, and the origin retries or passes them on
-// too.
-func TestRefusalsOfAPeersEngines(t *testing.T) {
+// A peer forwards the refusals of its engines, and the origin retries or forwards them too.
+func TestRefusalsByPeerEngines(t *testing.T) {
 	for name, r := range refusals {
 		t.Run(name, func(t *testing.T) {
 			us, eu := pair(t, "secret")
 			eu.attach("eu-0", engine(t, refuse(r.status, r.body, nil)))
-			us.hear("lb-eu-0")
+			us.receiveReport("lb-eu-0")
 			resp := us.post(chatPath, plainBody)
 			if got := read(t, resp); resp.StatusCode != r.status || got != r.body || resp.Header.Get("Retry-After") != "7" {
 				t.Errorf("with nobody else: got %d %s, %v", resp.StatusCode, got, resp.Header)

@@ -13,100 +13,100 @@ import (
 	"skyserve/lbd/quota"
 )
 
-// readSize is how much room a read from a target has at least.
-const readSize = 2 << 10
+// minReadSize is the minimum free space for a read from a target.
+const minReadSize = 2 << 10
 
-// commit sends the answer's header to the client: from here on nothing can be
-// tried elsewhere but the rest of an answer that can be continued.
+// commit sends the response's header to the client. From then on the request cannot be retried; only
+// the rest of a response that can be continued can.
 func (x *exchange) commit(resp *http.Response) {
 	h := x.w.Header()
 	copyHeaders(h, resp.Header)
-	x.mark(h, resp.Header)
-	x.announce(h)
+	x.setResponseHeaders(h, resp.Header)
+	x.setLimitHeaders(h)
 	x.w.WriteHeader(resp.StatusCode)
-	x.wrote = true
+	x.headerSent = true
 	if resp.StatusCode == http.StatusOK {
-		x.counts.noteServed(x.endpoint)
+		x.servedBy.recordServed(x.endpoint)
 	}
-	if !x.keepsTranscript() {
-		x.dropBody()
+	if !x.hasTranscript() {
+		x.releaseBody()
 	}
 }
 
-// extend gives the client more time to take what is written. One that takes
-// nothing for so long is cut off, and its request stops at the engine. A deadline
-// is never taken back, so that the last piece of an answer has one too, which
-// net/http writes when all is said; the next request of the connection sets its own.
-func (x *exchange) extend(now time.Time) {
+// extendWriteDeadline extends the client's write deadline. A client that reads nothing for that long is
+// disconnected, and its request stops at the engine. A deadline is never cleared, so that the last
+// piece of a response, which net/http writes after the handler has returned, has one too. The next
+// request of the connection sets its own.
+func (x *exchange) extendWriteDeadline(now time.Time) {
 	stall := x.rt.limits.Stall
 	switch {
 	case x.req.ProtoMajor > 1:
-		x.guard(stall)
-	case !now.Before(x.until):
-		x.until = now.Add(stall / 8)
-		_ = x.ctl.SetWriteDeadline(now.Add(stall)) // a writer without deadlines blocks as it likes
+		x.guardHTTP2Write(stall)
+	case !now.Before(x.deadlineDue):
+		x.deadlineDue = now.Add(stall / 8)
+		_ = x.ctl.SetWriteDeadline(now.Add(stall)) // a writer without deadlines may block
 	}
 }
 
-// guard is extend over HTTP/2, where a deadline ends a stream even while nothing
-// is written: so it is set, in the past, when a write took too long.
-func (x *exchange) guard(stall time.Duration) {
-	if x.stall != nil {
-		x.stall.Reset(stall)
+// guardHTTP2Write is extendWriteDeadline over HTTP/2, where a deadline ends a stream even while nothing
+// is written. So a deadline in the past is set when a write took too long.
+func (x *exchange) guardHTTP2Write(stall time.Duration) {
+	if x.stallTimer != nil {
+		x.stallTimer.Reset(stall)
 		return
 	}
-	x.stall = time.AfterFunc(stall, func() { _ = x.ctl.SetWriteDeadline(time.Unix(0, 0)) })
+	x.stallTimer = time.AfterFunc(stall, func() { _ = x.ctl.SetWriteDeadline(time.Unix(0, 0)) })
 }
 
-// written ends what extend began.
-func (x *exchange) written() {
-	if x.stall != nil {
-		x.stall.Stop()
+// stopStallTimer stops the timer that extendWriteDeadline started.
+func (x *exchange) stopStallTimer() {
+	if x.stallTimer != nil {
+		x.stallTimer.Stop()
 	}
 }
 
-// lastWrite gives the client time for what net/http writes when all is said.
-func (x *exchange) lastWrite() {
-	x.written()
+// setFinalWriteDeadline sets a deadline for what net/http writes after the handler has returned.
+func (x *exchange) setFinalWriteDeadline() {
+	x.stopStallTimer()
 	if x.req.ProtoMajor > 1 {
-		_ = x.ctl.SetWriteDeadline(time.Now().Add(x.rt.limits.Stall)) // as in extend
+		_ = x.ctl.SetWriteDeadline(time.Now().Add(x.rt.limits.Stall)) // as in extendWriteDeadline
 	}
 }
 
-// relayStream passes server-sent events on as they come, whole ones only, so
-// that a stream that breaks can still end in an event of our own. Nothing is
-// sent to the client before the first event is complete.
+// relayStream forwards server-sent events as they arrive, complete ones only, so that an interrupted
+// stream can still end in an error event. Nothing is sent to the client before the first event is
+// complete.
 func (x *exchange) relayStream(ctx context.Context, resp *http.Response, watch *time.Timer) (ended bool) {
-	r := streamRelay{x: x, resp: resp, watch: watch, held: x.hold()}
-	defer r.keep(nil)
+	r := streamRelay{x: x, resp: resp, watch: watch, memory: x.useMemory()}
+	defer r.bufferRest(nil)
 	err := r.readAll()
-	switch r.how {
+	switch r.result {
 	case clientClosed:
-		x.cancelled()
+		x.endCancelled()
 		return true
 	case targetDiverges:
-		x.declined(&failure{cause: x.sent.target + " began to think instead of going on", why: whyUnable})
+		x.endDeclined(&failure{cause: x.current.target + " started reasoning instead of continuing the response", kind: failureUnable})
 		return true
 	case targetFailed:
-		return x.severed(&failure{cause: x.sent.target + " ended its answer with an error", why: whyAnswer, broke: true, kills: x.peerKills})
+		return x.handleStreamFailure(&failure{cause: x.current.target + " ended its response with an error", kind: failureAnswer, broken: true, kills: x.peerKills})
 	}
 	return x.streamEnded(ctx, resp, r.partial(), err)
 }
 
-// streamRelay takes the bytes of a stream as they come. Between two events it
-// holds no buffer: of ten thousand streams most wait.
+// streamRelay receives the bytes of a stream. It has no buffer between two events: of ten thousand
+// streams most are idle.
 type streamRelay struct {
-	x      *exchange
-	resp   *http.Response
-	watch  *time.Timer
-	events openai.Splitter
-	part   *buffer.Buffer  // of an event that is not complete; nil when there is none
-	held   quota.MemoryUse // of part
-	how    passing
+	x       *exchange
+	resp    *http.Response
+	watch   *time.Timer
+	events  openai.Splitter
+	pending *buffer.Buffer  // of an incomplete event; nil when there is none
+	memory  quota.MemoryUse // memory of pending
+	result  forwardResult
 }
 
-// errPassing ends the reading of a stream that cannot be passed on.
-var errPassing = errors.New("the stream is not passed on")
+// errNotForwarded ends the reading of a stream that cannot be forwarded.
+var errNotForwarded = errors.New("the stream cannot be forwarded")
 
 // readAll reads the stream to its end, which is io.EOF.
 func (r *streamRelay) readAll() error {
@@ -116,7 +116,7 @@ func (r *streamRelay) readAll() error {
 		}
 		return io.EOF
 	}
-	buf := buffer.Take(readSize)
+	buf := buffer.Take(minReadSize)
 	defer buf.Release()
 	for {
 		n, err := r.resp.Body.Read(buf.B[:cap(buf.B)])
@@ -131,89 +131,89 @@ func (r *streamRelay) readAll() error {
 	}
 }
 
-// Write passes on what of p completes events.
+// Write forwards the events that p completes.
 func (r *streamRelay) Write(p []byte) (int, error) {
 	r.watch.Stop() // the client's time does not count against the target
-	b, most := p, r.x.rt.limits.MaxEvent
-	if r.part != nil {
-		r.part.Grow(len(p))
-		r.part.B = append(r.part.B, p...)
-		if b = r.part.B; r.held.Set(int64(cap(b))) != nil {
-			most = 0
+	b, limit := p, r.x.rt.limits.MaxEvent
+	if r.pending != nil {
+		r.pending.Grow(len(p))
+		r.pending.B = append(r.pending.B, p...)
+		if b = r.pending.B; r.memory.Set(int64(cap(b))) != nil {
+			limit = 0
 		}
 	}
 	var rest []byte
-	rest, r.how = r.x.pass(r.resp, b, &r.events, most, time.Now())
-	r.keep(rest)
-	if r.how != passes {
-		return 0, errPassing
+	rest, r.result = r.x.forwardEvents(r.resp, b, &r.events, limit, time.Now())
+	r.bufferRest(rest)
+	if r.result != forwardOK {
+		return 0, errNotForwarded
 	}
 	r.watch.Reset(r.x.rt.limits.Idle)
 	return len(p), nil
 }
 
-// keep holds on to the beginning of an event, or lets go of what it held.
-func (r *streamRelay) keep(rest []byte) {
+// bufferRest buffers the start of an event, or releases the buffer.
+func (r *streamRelay) bufferRest(rest []byte) {
 	switch {
-	case len(rest) == 0 && r.part != nil:
-		r.part.Release()
-		r.part = nil
-		r.held.Release()
-	case len(rest) > 0 && r.part == nil:
-		r.part = buffer.Take(len(rest))
-		r.part.B = append(r.part.B, rest...)
-		_ = r.held.Set(int64(cap(r.part.B))) // the next piece is refused, if this is
+	case len(rest) == 0 && r.pending != nil:
+		r.pending.Release()
+		r.pending = nil
+		r.memory.Release()
+	case len(rest) > 0 && r.pending == nil:
+		r.pending = buffer.Take(len(rest))
+		r.pending.B = append(r.pending.B, rest...)
+		_ = r.memory.Set(int64(cap(r.pending.B))) // if this fails, the next piece is refused
 	case len(rest) > 0:
-		r.part.B = r.part.B[:copy(r.part.B, rest)]
+		r.pending.B = r.pending.B[:copy(r.pending.B, rest)]
 	}
 }
 
-// partial is what came of an event that is not complete.
+// partial returns the bytes of an incomplete event.
 func (r *streamRelay) partial() []byte {
-	if r.part == nil {
+	if r.pending == nil {
 		return nil
 	}
-	return r.part.B
+	return r.pending.B
 }
 
-// passing is how it went to hand events on.
-type passing int
+// forwardResult is the result of forwarding events.
+type forwardResult int
 
 const (
-	passes passing = iota
+	forwardOK forwardResult = iota
 	clientClosed
-	targetFailed   // it told of a fault of its own; another can go on with the answer
-	targetDiverges // it goes on with something else than the answer's text
+	targetFailed   // it reported a fault of its own; another target can continue the response
+	targetDiverges // it continues with something else than the response's text
 )
 
-// pass sends the complete events at the front of b to the client and gives back
-// the rest: an event of most bytes at most, a longer one goes out in pieces.
-func (x *exchange) pass(resp *http.Response, b []byte, events *openai.Splitter, most int, now time.Time) (rest []byte, how passing) {
+// forwardEvents sends the complete events at the start of b to the client and returns the remaining bytes: an
+// event of limit bytes at most; a longer one is sent in pieces.
+func (x *exchange) forwardEvents(resp *http.Response, b []byte, events *openai.Splitter, limit int, now time.Time) (rest []byte, result forwardResult) {
 	before := x.answer.Tokens
 	if x.splice == nil {
-		rest, how = x.passAlong(resp, b, events, most, now)
+		rest, result = x.forwardUnchanged(resp, b, events, limit, now)
 	} else {
-		rest, how = x.passJoined(b, events, most, now)
+		rest, result = x.forwardJoined(b, events, limit, now)
 	}
-	if n := x.answer.Tokens - before; n > 0 && how != clientClosed {
-		x.token(now, n)
+	if n := x.answer.Tokens - before; n > 0 && result != clientClosed {
+		x.recordTokens(now, n)
 	}
-	if x.wrote && !x.keepsTranscript() {
-		x.dropBody()
+	if x.headerSent && !x.hasTranscript() {
+		x.releaseBody()
 	}
-	return rest, how
+	return rest, result
 }
 
-// passAlong passes events as they are, but for what the client did not ask for.
-func (x *exchange) passAlong(resp *http.Response, b []byte, events *openai.Splitter, most int, now time.Time) (rest []byte, how passing) {
-	var out *buffer.Buffer // what goes to the client, where that is not all of b
+// forwardUnchanged forwards events unchanged, except for what the client did not request.
+func (x *exchange) forwardUnchanged(resp *http.Response, b []byte, events *openai.Splitter, limit int, now time.Time) (rest []byte, result forwardResult) {
+	var out *buffer.Buffer // what to send to the client, if that is not all of b
 	defer func() {
 		if out != nil {
 			out.Release()
 		}
 	}()
 	from, at := 0, 0
-	for how == passes {
+	for result == forwardOK {
 		size, ok := events.Next(b[at:])
 		if !ok {
 			break
@@ -228,11 +228,11 @@ func (x *exchange) passAlong(resp *http.Response, b []byte, events *openai.Split
 			from = at + size
 		}
 		if seen.fault {
-			how = targetFailed
+			result = targetFailed
 		}
 		at += size
 	}
-	if at == 0 && len(b) > most {
+	if at == 0 && len(b) > limit {
 		at = len(b)
 		*events = openai.Splitter{}
 		x.answer.Transcript.Discard()
@@ -243,40 +243,40 @@ func (x *exchange) passAlong(resp *http.Response, b []byte, events *openai.Split
 		out.B = append(out.B, whole...)
 		whole = out.B
 	}
-	if !x.put(resp, whole, now) {
+	if !x.writeToClient(resp, whole, now) {
 		return nil, clientClosed
 	}
-	return b[at:], how
+	return b[at:], result
 }
 
-// passJoined passes events of a target that goes on with another's answer.
-func (x *exchange) passJoined(b []byte, events *openai.Splitter, most int, now time.Time) (rest []byte, how passing) {
+// forwardJoined forwards events of a target that continues another target's response.
+func (x *exchange) forwardJoined(b []byte, events *openai.Splitter, limit int, now time.Time) (rest []byte, result forwardResult) {
 	out := buffer.Take(buffer.UsualSize)
 	defer out.Release()
 	at := 0
-	for how == passes {
+	for result == forwardOK {
 		size, ok := events.Next(b[at:])
 		if !ok {
 			break
 		}
-		how = x.join(out, b[at:at+size])
+		result = x.appendJoined(out, b[at:at+size])
 		at += size
 	}
-	if at == 0 && len(b) > most {
+	if at == 0 && len(b) > limit {
 		out.B = append(out.B, b...)
 		at = len(b)
 		*events = openai.Splitter{}
 		x.answer.Transcript.Discard()
 		x.maskRest()
 	}
-	if !x.put(nil, out.B, now) {
+	if !x.writeToClient(nil, out.B, now) {
 		return nil, clientClosed
 	}
-	return b[at:], how
+	return b[at:], result
 }
 
-// join adds an event to out as the client shall see it.
-func (x *exchange) join(out *buffer.Buffer, event []byte) passing {
+// appendJoined appends an event to out in the form for the client.
+func (x *exchange) appendJoined(out *buffer.Buffer, event []byte) forwardResult {
 	mark := len(out.B)
 	out.B = x.splice.Event(out.B, event)
 	if x.splice.Diverges {
@@ -290,12 +290,12 @@ func (x *exchange) join(out *buffer.Buffer, event []byte) passing {
 	if seen.fault {
 		return targetFailed
 	}
-	return passes
+	return forwardOK
 }
 
-// inspect learns from an event and says what the client shall see of it. first: no event
-// waits to be passed.
-func (x *exchange) inspect(event []byte, first bool) (seen view) {
+// inspect parses an event and returns how to show it to the client. first: no earlier event waits to
+// be forwarded.
+func (x *exchange) inspect(event []byte, first bool) (seen eventView) {
 	seen.data = openai.EventData(event)
 	x.answer.OnlyText = false
 	if seen.data == nil {
@@ -304,31 +304,30 @@ func (x *exchange) inspect(event []byte, first bool) (seen view) {
 		return seen
 	}
 	f := x.answer.Event(seen.data)
-	x.remember()
+	x.rememberHolder()
 	seen.hide = f.UsageOnly && x.hideUsage
-	seen.fault = x.answer.Faulty && (x.mayContinue() || (first && !x.wrote))
-	if x.counting && x.hideCounts {
+	seen.fault = x.answer.Faulty && (x.mayContinue() || (first && !x.headerSent))
+	if x.countsRequested && x.hideCounts {
 		seen.counts = f.Counts
 	}
 	seen.masked = x.showsCache(event)
 	return seen
 }
 
-// view is what a client shall see of an event: all of it, nothing (hide), its data
-// without the usage so far (counts), or without what tells of the cache (masked). fault:
-// it is the word of a target that failed and can be replaced, another one can go on, or
-// nothing at all was said before; it is not seen either.
-type view struct {
+// eventView is how to show an event to the client: unchanged, not at all (hide), without the usage so far
+// (counts), or with cached tokens masked (masked). fault: the event is the error of a failed target
+// that can be replaced, because another one can continue or nothing was sent before. It is hidden too.
+type eventView struct {
 	hide, fault, masked bool
 	counts              openai.Span
 	data                []byte // of the event
 }
 
-// changed says whether the client does not see the event as it is.
-func (v *view) changed() bool { return v.hide || v.fault || v.masked || v.counts != openai.Span{} }
+// changed reports whether the client sees the event in another form.
+func (v *eventView) changed() bool { return v.hide || v.fault || v.masked || v.counts != openai.Span{} }
 
-// append appends what the client sees of a changed event.
-func (v *view) append(dst, event []byte) []byte {
+// append appends the form for the client of a changed event.
+func (v *eventView) append(dst, event []byte) []byte {
 	if v.hide || v.fault {
 		return dst
 	}
@@ -344,12 +343,12 @@ func (v *view) append(dst, event []byte) []byte {
 	return dst
 }
 
-// put writes to the client at once.
-func (x *exchange) put(resp *http.Response, b []byte, now time.Time) bool {
+// writeToClient writes to the client and flushes.
+func (x *exchange) writeToClient(resp *http.Response, b []byte, now time.Time) bool {
 	if len(b) == 0 {
 		return true
 	}
-	if !x.wrote {
+	if !x.headerSent {
 		x.commit(resp)
 	}
 	if x.masking {
@@ -359,93 +358,90 @@ func (x *exchange) put(resp *http.Response, b []byte, now time.Time) bool {
 		x.mask.Hide(own.B)
 		b = own.B
 	}
-	x.extend(now)
-	defer x.written()
+	x.extendWriteDeadline(now)
+	defer x.stopStallTimer()
 	if _, err := x.w.Write(b); err != nil {
 		return false
 	}
 	return x.ctl.Flush() == nil
 }
 
-// streamEnded handles the end of a stream, with what is left of it: a clean one
-// passes on, one that broke is continued, ends in an error event or is tried
-// elsewhere.
+// streamEnded handles the end of a stream and its remaining bytes. A clean end is forwarded; an
+// interrupted stream is continued, ends in an error event, or is retried.
 func (x *exchange) streamEnded(ctx context.Context, resp *http.Response, rest []byte, err error) (ended bool) {
 	clean := errors.Is(err, io.EOF)
 	if clean {
-		rest, clean = x.lastEvent(resp, rest)
+		rest, clean = x.parseLastEvent(resp, rest)
 	}
 	switch {
 	case clean:
-		if !x.put(resp, rest, time.Now()) {
-			x.cancelled()
+		if !x.writeToClient(resp, rest, time.Now()) {
+			x.endCancelled()
 			return true
 		}
-		if !x.wrote {
-			x.extend(time.Now())
+		if !x.headerSent {
+			x.extendWriteDeadline(time.Now())
 			x.commit(resp)
 		}
-	case !x.wrote:
-		return x.interrupted(ctx, unexpected(err))
+	case !x.headerSent:
+		return x.handleInterrupted(ctx, unexpectedEOF(err))
 	case x.req.Context().Err() != nil:
-		x.cancelled()
+		x.endCancelled()
 		return true
 	default:
-		return x.severed(x.failureOf(ctx, unexpected(err)))
+		return x.handleStreamFailure(x.failureFromError(ctx, unexpectedEOF(err)))
 	}
 	if x.answer.Failed {
-		x.broke(resp.StatusCode, &failure{cause: x.sent.target + " ended its answer with an error", why: whyAnswer})
+		x.endBroken(resp.StatusCode, &failure{cause: x.current.target + " ended its response with an error", kind: failureAnswer})
 		return true
 	}
-	x.finished(resp.StatusCode, true)
+	x.endServed(resp.StatusCode, true)
 	return true
 }
 
-// lastEvent learns from what is left of a stream that has ended without an error:
-// an event that lacks its empty line. shown is what the client shall see of it.
-// It also tells whether the stream is complete. Half an event is neither seen nor
-// counted.
-func (x *exchange) lastEvent(resp *http.Response, rest []byte) (shown []byte, complete bool) {
-	bare := !x.endpoint.EndsInDone || resp.StatusCode != http.StatusOK // such a stream does not tell its end
-	ended := bare || x.answer.Done || x.answer.Failed
+// parseLastEvent parses the remaining bytes of a stream that ended without an error: an event without its
+// empty line. shown is the form for the client. It also reports whether the stream is complete. A
+// partial event is neither shown nor counted.
+func (x *exchange) parseLastEvent(resp *http.Response, rest []byte) (shown []byte, complete bool) {
+	noEndMarker := !x.endpoint.EndsInDone || resp.StatusCode != http.StatusOK // such a stream has no end marker
+	ended := noEndMarker || x.answer.Done || x.answer.Failed
 	switch {
 	case len(rest) == 0:
 		return nil, ended
-	case !bare && openai.IsPartial(rest):
-		return nil, ended && !x.keepsTranscript() // else its end can be made up for
+	case !noEndMarker && openai.IsPartial(rest):
+		return nil, ended && !x.hasTranscript() // otherwise its end can be generated
 	case !ended && !openai.EndsStream(rest):
 		return nil, false
 	}
 	if x.splice != nil {
 		out := &buffer.Buffer{}
-		x.join(out, rest)
+		x.appendJoined(out, rest)
 		return out.B, true
 	}
 	seen := x.inspect(rest, false)
-	if seen.fault = false; seen.changed() { // nothing is tried again after the end
+	if seen.fault = false; seen.changed() { // no retry after the end
 		return seen.append(nil, rest), true
 	}
 	return rest, true
 }
 
-// unexpected is the error of a stream that ended where it should not have.
-func unexpected(err error) error {
+// unexpectedEOF returns the error of a stream that ended prematurely.
+func unexpectedEOF(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
 	}
 	return err
 }
 
-// relayWhole passes an answer on that is not a stream. It is held back until it
-// is complete, so that a target that dies in the middle of it costs nothing;
-// only one that is too large for that, or that there is no memory for, goes out as it
-// comes.
+// relayWhole forwards a response that is not a stream. It buffers the response until it is complete,
+// so that a target that fails midway can be replaced. A response that is too large for that, or for
+// which there is no memory, is forwarded as it arrives.
 func (x *exchange) relayWhole(ctx context.Context, resp *http.Response, watch *time.Timer) (ended bool) {
-	buf, mem := buffer.Take(buffer.UsualSize), x.hold()
+	buf, mem := buffer.Take(buffer.UsualSize), x.useMemory()
 	defer buf.Release()
 	defer mem.Release()
 	for {
-		buf.Grow(readSize)
+		buf.Grow(minReadSize)
 		full := mem.Set(int64(cap(buf.B))) != nil
 		n, err := resp.Body.Read(buf.B[len(buf.B):cap(buf.B)])
 		buf.B = buf.B[:len(buf.B)+n]
@@ -454,51 +450,51 @@ func (x *exchange) relayWhole(ctx context.Context, resp *http.Response, watch *t
 		}
 		switch {
 		case err == io.EOF:
-			return x.wholeEnded(resp, buf.B)
-		case err != nil && !x.wrote:
-			return x.interrupted(ctx, err)
+			return x.endWhole(resp, buf.B)
+		case err != nil && !x.headerSent:
+			return x.handleInterrupted(ctx, err)
 		case err != nil && x.req.Context().Err() == nil:
-			x.broke(resp.StatusCode, x.failureOf(ctx, err))
-			panic(http.ErrAbortHandler) // cuts the connection: the client must not take half an answer for whole
-		case len(buf.B) > x.rt.limits.MaxHeldAnswer || full || x.wrote:
+			x.endBroken(resp.StatusCode, x.failureFromError(ctx, err))
+			panic(http.ErrAbortHandler) // closes the connection: the client must not accept a partial response as complete
+		case len(buf.B) > x.rt.limits.MaxHeldAnswer || full || x.headerSent:
 			x.maskRest()
-			x.unread = true
-			if err == nil && x.put(resp, buf.B, time.Now()) {
+			x.unparsed = true
+			if err == nil && x.writeToClient(resp, buf.B, time.Now()) {
 				buf.B = buf.B[:0]
 				continue
 			}
-			x.cancelled()
+			x.endCancelled()
 			return true
 		}
 	}
 }
 
-// wholeEnded ends an answer with what was held back of it.
-func (x *exchange) wholeEnded(resp *http.Response, rest []byte) (ended bool) {
-	if !x.wrote {
-		if f := x.unfit(resp, rest); f != nil {
-			x.fail(f)
+// endWhole ends a response with its buffered bytes.
+func (x *exchange) endWhole(resp *http.Response, rest []byte) (ended bool) {
+	if !x.headerSent {
+		if f := x.invalidResponse(resp, rest); f != nil {
+			x.reportFailure(f)
 			return false
 		}
 		x.answer.Whole(rest)
-		x.remember()
+		x.rememberHolder()
 		if x.hidesCache {
 			openai.HideCache(rest)
 		}
 		x.w.Header()["Content-Length"] = []string{strconv.Itoa(len(rest))}
 		x.commit(resp)
 	}
-	if x.unread && resp.StatusCode == http.StatusOK {
+	if x.unparsed && resp.StatusCode == http.StatusOK {
 		x.estimate()
 	}
 	if x.masking {
 		x.mask.Hide(rest)
 	}
-	x.extend(time.Now())
+	x.extendWriteDeadline(time.Now())
 	if _, err := x.w.Write(rest); err != nil {
-		x.cancelled()
+		x.endCancelled()
 		return true
 	}
-	x.finished(resp.StatusCode, resp.StatusCode == http.StatusOK)
+	x.endServed(resp.StatusCode, resp.StatusCode == http.StatusOK)
 	return true
 }

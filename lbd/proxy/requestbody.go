@@ -11,23 +11,22 @@ import (
 	"skyserve/lbd/quota"
 )
 
-// smallBody is how much memory a client gets for a body that it merely declares;
-// beyond that, for what it sends.
-const smallBody = 64 << 10
+// minBodyMemory is how much memory a client gets for a declared body length. More memory requires received
+// bytes.
+const minBodyMemory = 64 << 10
 
-// sharedBody is a request body that several tries may be reading: a transport
-// may go on with it after its round trip failed. Its memory is used again when
-// everybody has let go of it.
+// sharedBody is a request body that several attempts may be reading: a transport may continue to read
+// it after its round trip failed. Its memory is reused when all have released it.
 type sharedBody struct {
 	buf    *buffer.Buffer
 	refs   atomic.Int32
-	held   quota.MemoryUse
-	counts openai.Edit // asks for the usage so far with each event; its text is empty where nothing does
+	memory quota.MemoryUse
+	counts openai.Edit // requests the usage so far in each event; its text is empty if nothing does
 }
 
-// share takes over a buffer, and what is accounted for it.
-func share(buf *buffer.Buffer, held quota.MemoryUse) *sharedBody {
-	s := &sharedBody{buf: buf, held: held}
+// newSharedBody takes ownership of a buffer and its accounted memory.
+func newSharedBody(buf *buffer.Buffer, held quota.MemoryUse) *sharedBody {
+	s := &sharedBody{buf: buf, memory: held}
 	s.refs.Store(1)
 	return s
 }
@@ -35,12 +34,11 @@ func share(buf *buffer.Buffer, held quota.MemoryUse) *sharedBody {
 func (s *sharedBody) release() {
 	if s.refs.Add(-1) == 0 {
 		s.buf.Release()
-		s.held.Release()
+		s.memory.Release()
 	}
 }
 
-// open is a reader of the whole body for one try, with the edit counts where it is
-// wanted.
+// open returns a reader of the whole body for one attempt, with the edit counts if requested.
 func (s *sharedBody) open(counts bool) io.ReadCloser {
 	s.refs.Add(1)
 	r := &bodyReader{shared: s, parts: [3][]byte{s.buf.B}}
@@ -50,7 +48,7 @@ func (s *sharedBody) open(counts bool) io.ReadCloser {
 	return r
 }
 
-// size is how long what open gives is.
+// size returns the length of what open returns.
 func (s *sharedBody) size(counts bool) int64 {
 	n := len(s.buf.B)
 	if counts {
@@ -61,11 +59,11 @@ func (s *sharedBody) size(counts bool) int64 {
 
 type bodyReader struct {
 	shared *sharedBody
-	parts  [3][]byte // that were not read
+	parts  [3][]byte // unread parts
 	closed atomic.Bool
 }
 
-// Read gives the next bytes of the body.
+// Read returns the next bytes of the body.
 func (r *bodyReader) Read(p []byte) (n int, err error) {
 	for i := range r.parts {
 		m := copy(p[n:], r.parts[i])
@@ -78,7 +76,7 @@ func (r *bodyReader) Read(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// WriteTo writes the rest of the body.
+// WriteTo writes the unread part of the body.
 func (r *bodyReader) WriteTo(w io.Writer) (written int64, err error) {
 	for i := range r.parts {
 		if len(r.parts[i]) == 0 {
@@ -94,7 +92,7 @@ func (r *bodyReader) WriteTo(w io.Writer) (written int64, err error) {
 	return written, nil
 }
 
-// Close lets go of the body. It never fails.
+// Close releases the body. It never fails.
 func (r *bodyReader) Close() error {
 	if r.closed.CompareAndSwap(false, true) {
 		r.shared.release()
@@ -102,28 +100,28 @@ func (r *bodyReader) Close() error {
 	return nil
 }
 
-// spareBody is how much room a body's buffer has beyond the body: for the read that finds
-// its end, and for the edits that are made to most.
-const spareBody = 256
+// bodySlack is the extra space in a body's buffer: for the read that finds its end, and for the usual
+// edits.
+const bodySlack = 256
 
-// bodyBuffer is room for a body of a declared length, -1 when it is not known.
-// What a client merely declares does not get memory beyond a small body's.
+// bodyBuffer returns a buffer for a body of a declared length, -1 when it is not known. A declared
+// length alone gets no more memory than a small body.
 func bodyBuffer(declared int64) *buffer.Buffer {
-	return buffer.Take(max(buffer.UsualSize, int(min(max(declared, 0), smallBody))+spareBody))
+	return buffer.Take(max(buffer.UsualSize, int(min(max(declared, 0), minBodyMemory))+bodySlack))
 }
 
-// nextBody is how large the buffer of a body is to be that has filled one of size bytes:
-// twice as large, but not larger than the body.
-func nextBody(size int, declared int64) int {
+// nextBodySize returns the next buffer size for a body that has filled one of size bytes: twice as large,
+// but not larger than the body.
+func nextBodySize(size int, declared int64) int {
 	if declared < 0 {
 		return size + size/4
 	}
-	return int(min(2*int64(size), declared+spareBody))
+	return int(min(2*int64(size), declared+bodySlack))
 }
 
-// readBody reads a request's body, at most limit bytes of it, into memory that mem
-// accounts for. What is longer is refused as soon as that is known: by its declared
-// length, else when limit is passed. So is one that there is no memory for.
+// readBody reads a request's body, at most limit bytes, into memory that mem accounts for. A longer
+// body is rejected as soon as that is known: by its declared length, otherwise when it exceeds limit.
+// So is a body without memory for it.
 func readBody(w http.ResponseWriter, req *http.Request, limit int64, mem *quota.MemoryUse) (*buffer.Buffer, error) {
 	declared := req.ContentLength
 	if declared > limit {
@@ -142,7 +140,7 @@ func readBody(w http.ResponseWriter, req *http.Request, limit int64, mem *quota.
 		if buf.B = buf.B[:len(buf.B)+n]; len(buf.B) < cap(buf.B) || err != nil {
 			continue
 		}
-		size := buffer.SizeFor(nextBody(cap(buf.B), declared))
+		size := buffer.SizeFor(nextBodySize(cap(buf.B), declared))
 		if err = mem.Set(taken + int64(size)); err == nil {
 			buf.GrowTo(size)
 		}
@@ -155,20 +153,19 @@ func readBody(w http.ResponseWriter, req *http.Request, limit int64, mem *quota.
 	return nil, err
 }
 
-// hold begins to account for something of the request.
-func (x *exchange) hold() quota.MemoryUse { return x.rt.memory.Use(x.tenant) }
+// useMemory starts accounting for memory of the request.
+func (x *exchange) useMemory() quota.MemoryUse { return x.rt.memory.Use(x.tenant) }
 
-// errNoMemory answers a request that there is no memory for. What is held moves on as
-// answers end.
+// errNoMemory rejects a request without memory for it. Memory is freed as responses end.
 func errNoMemory(err error) *openai.Error {
 	if errors.Is(err, quota.ErrShareFull) {
 		return &openai.Error{
 			Status: http.StatusTooManyRequests, Kind: openai.TypeRateLimit, Code: "tenant_memory", RetryAfter: 1,
-			Message: "too much is under way for this tenant: " + err.Error(),
+			Message: "the request memory of this tenant is exhausted: " + err.Error(),
 		}
 	}
 	return &openai.Error{
 		Status: http.StatusServiceUnavailable, Kind: openai.TypeServer, Code: "memory", RetryAfter: 2,
-		Message: "too much is under way: " + err.Error(),
+		Message: "the request memory is exhausted: " + err.Error(),
 	}
 }

@@ -8,13 +8,13 @@ import (
 	"skyserve/lbd/record"
 )
 
-// summaryBatch is how many records are summed up under the runtime's lock at a time:
-// it bounds how long a decision waits for whoever looks at requests.
+// summaryBatch is how many records are summarized under the runtime's lock at a time. It limits how
+// long a decision waits for a reader of requests.
 const summaryBatch = 32
 
-// Requests sums up the newest requests that are remembered, at most limit, the
-// newest first: an id that came again as often as it came. Each is as it stood at one
-// instant, the last a little later than the first.
+// Requests summarizes the newest remembered requests, at most limit, newest first. An id that was used
+// several times appears as often. Each summary is consistent; the last is a little newer than the
+// first.
 func (r *Runtime) Requests(limit int) []telemetry.RequestSummary {
 	records := make([]*record.Request, max(0, min(limit, r.limits.Decisions)))
 	r.mu.Lock()
@@ -28,8 +28,8 @@ func (r *Runtime) Requests(limit int) []telemetry.RequestSummary {
 	return rows
 }
 
-// newest fills records, of which there may be as many as slots, with the newest
-// entries, the newest first, and says how many there are.
+// newest fills records, which may have as many elements as slots, with the newest entries, newest
+// first, and returns their number.
 func (g *ring) newest(records []*record.Request) int {
 	for i := range records {
 		d := g.slots[(g.next-1-i+len(g.slots))%len(g.slots)]
@@ -41,7 +41,7 @@ func (g *ring) newest(records []*record.Request) int {
 	return len(records)
 }
 
-// summarize sums a batch of records up under one lock.
+// summarize summarizes a batch of records under one lock.
 func (r *Runtime) summarize(rows []telemetry.RequestSummary, records []*record.Request) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -55,8 +55,8 @@ func (r *Runtime) summarize(rows []telemetry.RequestSummary, records []*record.R
 	}
 }
 
-// summaryOf sums a record up. age is how long ago the request arrived, which counts
-// while it waits, and policy is the one that it then waits for a decision of.
+// summaryOf summarizes a record. age is the time since the request arrived, which counts while it is
+// queued, and policy is the policy that will decide it then.
 func summaryOf(d *record.Request, age time.Duration, policy string) telemetry.RequestSummary {
 	s := telemetry.RequestSummary{
 		Request: d.Request, At: d.At, Balancer: d.Balancer, Region: d.Region, Model: d.Model, Tier: d.Tier, Tenant: d.Tenant, From: d.From,
@@ -64,10 +64,10 @@ func summaryOf(d *record.Request, age time.Duration, policy string) telemetry.Re
 		TTFTMillis: d.TTFTMillis, E2EMillis: d.E2EMillis,
 		PromptTokens: d.PromptTokens, CachedTokens: d.CachedTokens, OutputTokens: d.OutputTokens,
 	}
-	free := 0.0 // when it was in the queue again
+	requeuedAt := 0.0 // when it was queued again
 	for i := range d.Tries {
 		t := &d.Tries[i]
-		s.Reason, s.QueuedMillis = t.Reason, t.AtMillis-free
+		s.Reason, s.QueuedMillis = t.Reason, t.AtMillis-requeuedAt
 		if t.Kind == core.ActionDispatch || t.Kind == core.ActionForward {
 			s.Target, s.Forwarded = t.Target, t.Kind == core.ActionForward
 		}
@@ -75,18 +75,18 @@ func summaryOf(d *record.Request, age time.Duration, policy string) telemetry.Re
 			s.Policy, s.MatchBytes = t.Decision.Policy, t.Decision.MatchBytes
 		}
 		if t.EndedMillis != nil {
-			free = *t.EndedMillis
+			requeuedAt = *t.EndedMillis
 		}
 	}
 	if isQueued(d) {
-		s.State, s.QueuedMillis, s.Policy, s.Reason = record.StateQueued, millis(age)-free, policy, ""
+		s.State, s.QueuedMillis, s.Policy, s.Reason = record.StateQueued, millis(age)-requeuedAt, policy, ""
 		s.Target, s.Forwarded, s.MatchBytes = d.KeptFor, false, 0
 	}
 	return s
 }
 
-// isQueued says whether a request is in the queue: for the first time, or again since
-// its latest try failed.
+// isQueued reports whether a request is queued: for the first time, or again after its latest attempt
+// failed.
 func isQueued(d *record.Request) bool {
 	n := len(d.Tries)
 	return d.State == record.StateQueued || d.State == record.StateSent && n > 0 && d.Tries[n-1].Failure != ""

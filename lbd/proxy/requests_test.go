@@ -18,21 +18,21 @@ import (
 	"skyserve/lbd/record"
 )
 
-// A row says of a request what matters of its record.
+// A summary contains the relevant part of a request's record.
 func TestSummary(t *testing.T) {
 	ended := func(ms float64) *float64 { return &ms }
 	decided := &core.Decision{Policy: "skylb", Reason: "prefix_match", MatchBytes: 640, PromptBytes: 1000}
 	sent := record.Try{AtMillis: 2, Kind: core.ActionDispatch, Target: "us-0", Reason: "prefix_match", Decision: decided}
 	broken := sent
-	broken.Failure, broken.EndedMillis = "us-0 answered 500", ended(10)
+	broken.Failure, broken.EndedMillis = "us-0 returned 500", ended(10)
 	for name, c := range map[string]struct {
 		state   string
 		keptFor string
 		tries   []record.Try
 		want    telemetry.RequestSummary
 	}{
-		"waits": {state: record.StateQueued, want: telemetry.RequestSummary{State: "queued", Policy: "cost", QueuedMillis: 50}},
-		"waits for one": {
+		"queued": {state: record.StateQueued, want: telemetry.RequestSummary{State: "queued", Policy: "cost", QueuedMillis: 50}},
+		"queued for a replica": {
 			state: record.StateQueued, keptFor: "us-3",
 			want: telemetry.RequestSummary{State: "queued", Target: "us-3", Policy: "cost", QueuedMillis: 50},
 		},
@@ -40,7 +40,7 @@ func TestSummary(t *testing.T) {
 			state: record.StateSent, tries: []record.Try{sent},
 			want: telemetry.RequestSummary{State: "sent", Target: "us-0", Policy: "skylb", Reason: "prefix_match", MatchBytes: 640, Tries: 1, QueuedMillis: 2},
 		},
-		"waits again": {
+		"queued again": {
 			state: record.StateSent, tries: []record.Try{broken},
 			want: telemetry.RequestSummary{State: "queued", Policy: "cost", Tries: 1, QueuedMillis: 40},
 		},
@@ -56,7 +56,7 @@ func TestSummary(t *testing.T) {
 			state: record.StateRejected, tries: []record.Try{{Kind: core.ActionReject, Reason: core.RejectNoReplica}},
 			want: telemetry.RequestSummary{State: "rejected", Reason: core.RejectNoReplica, Tries: 1},
 		},
-		"given back": {
+		"bounced": {
 			state: record.StateBounced, tries: []record.Try{{AtMillis: 7, Kind: core.ActionBounce, Target: "lb-us-0"}},
 			want: telemetry.RequestSummary{State: "bounced", Tries: 1, QueuedMillis: 7},
 		},
@@ -71,8 +71,8 @@ func TestSummary(t *testing.T) {
 	}
 }
 
-// The ring gives the newest first, as a list of all that ever came would.
-func TestTheNewestAreThoseThatCameLast(t *testing.T) {
+// The ring returns the newest first, like a list of all requests.
+func TestNewestRequestsComeFirst(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		size := rapid.IntRange(1, 6).Draw(t, "size")
 		g := newRing(size)
@@ -92,18 +92,18 @@ func TestTheNewestAreThoseThatCameLast(t *testing.T) {
 	})
 }
 
-// Both balancers of a forwarded request tell of it, each its own part.
+// Both balancers of a forwarded request list it, each with its own part.
 func TestRequestsOfTwoBalancers(t *testing.T) {
 	us, eu := pair(t, "secret")
 	eu.attach("eu-0", engine(t, speak("a", " b")))
-	us.hear("lb-eu-0")
+	us.receiveReport("lb-eu-0")
 	for i := range 3 {
 		expect(t, us.post(chatPath, streamBody, fmt.Sprintf("X-Request-ID: r%d", i)), http.StatusOK, "")
 	}
 	us.settled()
 	eu.settled()
 	if n := len(us.Requests(0)) + len(us.Requests(-1)); n != 0 {
-		t.Errorf("asked for none, got %d", n)
+		t.Errorf("requested none, got %d", n)
 	}
 	for _, side := range []struct {
 		b    *balancer
@@ -128,8 +128,8 @@ func TestRequestsOfTwoBalancers(t *testing.T) {
 	}
 }
 
-// The first token is known when it has come, not only when the last one has.
-func TestARequestThatRunsHasItsFirstToken(t *testing.T) {
+// The first token is recorded when it arrives, not when the last one does.
+func TestRunningRequestHasFirstToken(t *testing.T) {
 	b := start(t, testOptions(t))
 	goOn := make(chan struct{})
 	b.attach("us-0", engine(t, func(w http.ResponseWriter, req *http.Request) {
@@ -155,7 +155,7 @@ func TestARequestThatRunsHasItsFirstToken(t *testing.T) {
 	}
 }
 
-// Whoever looks disturbs nobody, and sees each request once and whole.
+// Readers block nobody, and see each request once and complete.
 func TestRequestsWhileTheyRun(t *testing.T) {
 	o := testOptions(t)
 	o.Limits.Decisions = 2 * summaryBatch

@@ -11,74 +11,73 @@ import (
 	"skyserve/lbd/record"
 )
 
-// How a stream ended whose target failed after the client had seen some of it.
+// Outcomes of a stream whose target failed after the client had received part of it.
 const (
-	continuedWhole     = "whole"     // nobody saw more of it than a pause
+	continuedWhole     = "whole"     // completed; the client saw only a delay
 	continuedBroken    = "broken"    // other targets failed too
-	continuedCancelled = "cancelled" // its client left meanwhile
-	continuedRefused   = "refused"   // it could not be continued at all
+	continuedCancelled = "cancelled" // its client disconnected meanwhile
+	continuedRefused   = "refused"   // it could not be continued
 )
 
-// keepTranscript has the text of the answer kept for the case that its target fails.
-func (x *exchange) keepTranscript() {
+// startTranscript starts recording the text of the response in case its target fails.
+func (x *exchange) startTranscript() {
 	if x.rt.noContinue.Load() || x.continueOff || len(x.body.buf.B) > x.rt.limits.MaxContinuedBody {
 		return
 	}
-	x.transcriptMemory = x.hold()
+	x.transcriptMemory = x.useMemory()
 	x.transcript.BytesLeft, x.transcript.Memory = x.rt.limits.MaxContinuedText, &x.transcriptMemory
 	x.answer.Transcript = &x.transcript
 }
 
-// keepsTranscript says whether all of the answer so far is known and could be given to
-// another target.
-func (x *exchange) keepsTranscript() bool { return x.answer.Transcript != nil && !x.transcript.Lost() }
+// hasTranscript reports whether the whole response so far is recorded and can be sent to another
+// target.
+func (x *exchange) hasTranscript() bool { return x.answer.Transcript != nil && !x.transcript.Lost() }
 
-// mayContinue says whether another target can go on with the answer of the one at
-// hand. Which engines a peer has only the peer knows, and looks.
+// mayContinue reports whether another target can continue the response of the current one. Only a peer
+// knows and checks which engines it has.
 func (x *exchange) mayContinue() bool {
-	if !x.keepsTranscript() || x.body == nil {
+	if !x.hasTranscript() || x.body == nil {
 		return false
 	}
-	r := x.sent.rank.replica
+	r := x.current.rank.replica
 	return x.endpoint.AnyEngine || r == nil || len(x.transcript.Text()) == 0 || openai.ContinuesChats(r.cfg.Kind)
 }
 
-// extended says whether the request, as it is sent now, holds the beginning of
-// its answer.
-func (x *exchange) extended() bool {
+// isContinuation reports whether the request, as currently sent, contains the start of its response.
+func (x *exchange) isContinuation() bool {
 	return x.continued || (x.splice != nil && x.splice.TokensInPrompt > 0)
 }
 
-// mayExtend says whether the replica at hand can go on with such an answer.
-func (x *exchange) mayExtend() bool {
-	return !x.extended() || x.endpoint.AnyEngine || openai.ContinuesChats(x.sent.rank.cfg.Kind)
+// canContinueHere reports whether the current replica can continue such a response.
+func (x *exchange) canContinueHere() bool {
+	return !x.isContinuation() || x.endpoint.AnyEngine || openai.ContinuesChats(x.current.rank.cfg.Kind)
 }
 
-// passed is how many tokens of the answer the client has: the engine's own count
-// where it keeps telling it.
-func (x *exchange) passed() int { return max(x.answer.Tokens, x.answer.Usage.Output.Or(0)) }
+// tokensDelivered returns how many tokens of the response the client has received: the engine's own count if it
+// reports it continuously.
+func (x *exchange) tokensDelivered() int { return max(x.answer.Tokens, x.answer.Usage.Output.Or(0)) }
 
-// severed handles a stream whose target failed in the middle. It says whether the
-// request has ended; if not, another target is to go on.
-func (x *exchange) severed(f *failure) (ended bool) {
-	if n := x.passed(); n > 0 {
+// handleStreamFailure handles a stream whose target failed midway. It reports whether the request has ended; if
+// not, another target will continue it.
+func (x *exchange) handleStreamFailure(f *failure) (ended bool) {
+	if n := x.tokensDelivered(); n > 0 {
 		f.cause += fmt.Sprintf(" after %d %s", n, plural(n, "token"))
 	}
 	switch {
-	case !x.wrote:
-		x.fail(f)
+	case !x.headerSent:
+		x.reportFailure(f)
 		return false
-	case x.keepsTranscript() && (x.transcript.Ended() || (x.bound > 0 && x.passed() >= x.bound)):
-		x.conclude(f)
+	case x.hasTranscript() && (x.transcript.Ended() || (x.maxOutput > 0 && x.tokensDelivered() >= x.maxOutput)):
+		x.endComplete(f)
 		return true
 	case x.mayContinue() && x.prepareContinuation():
-		x.fail(f)
+		x.reportFailure(f)
 		return false
 	}
 	if x.splice == nil {
-		x.continuation(continuedRefused)
+		x.countContinuation(continuedRefused)
 	}
-	x.breakOff(f.cause, codeBroken, func() { x.broke(http.StatusOK, f) })
+	x.endInterrupted(f.cause, codeBroken, func() { x.endBroken(http.StatusOK, f) })
 	return true
 }
 
@@ -89,23 +88,23 @@ func plural(n int, noun string) string {
 	return noun + "s"
 }
 
-// prepareContinuation prepares the request for the rest of the answer; false where there can be
-// none.
+// prepareContinuation prepares the request for the rest of the response. It returns false if that is
+// not possible.
 func (x *exchange) prepareContinuation() bool {
-	soFar, tokens := x.transcript.Text(), x.passed()
+	soFar, tokens := x.transcript.Text(), x.tokensDelivered()
 	if !x.countKnown() {
 		return false
 	}
 	var space []byte
 	if !x.endpoint.AnyEngine {
-		// Chat templates trim messages; an engine whose template does would say the
-		// white space again, one whose template does not would not.
+		// Chat templates trim messages. An engine whose template trims would generate the white space
+		// again; one whose template does not would not.
 		soFar, space = openai.SplitSpace(soFar)
 	}
 	if len(soFar) == 0 {
-		tokens = 0 // the answer is asked for anew, all of it
+		tokens = 0 // the whole response is requested again
 	}
-	mem := x.hold()
+	mem := x.useMemory()
 	if mem.Set(int64(len(x.body.buf.B)+len(soFar)+openai.ContinuationOverhead)) != nil {
 		return false
 	}
@@ -121,97 +120,95 @@ func (x *exchange) prepareContinuation() bool {
 	if x.splice != nil && !next.Prompt.Known {
 		next.Prompt = x.splice.Prompt
 	}
-	if x.restBody != nil {
-		x.restBody.release()
+	if x.continuationBody != nil {
+		x.continuationBody.release()
 	}
-	x.splice, x.restBody = next, share(&buffer.Buffer{B: body}, mem)
-	x.restBody.counts = counts
+	x.splice, x.continuationBody = next, newSharedBody(&buffer.Buffer{B: body}, mem)
+	x.continuationBody.counts = counts
 	return true
 }
 
-// begin forgets what the try before told of its end, and of itself where the
-// client has seen nothing of it.
-func (x *exchange) begin() {
+// resetAttempt resets the end of the previous attempt, and its content if the client has received nothing of
+// it.
+func (x *exchange) resetAttempt() {
 	x.answer.BeginTry()
-	x.talks, x.peerKills = false, 0
-	if !x.wrote {
+	x.sentToken, x.peerKills = false, 0
+	if !x.headerSent {
 		x.transcript.Release()
 		x.transcript = openai.Transcript{BytesLeft: x.rt.limits.MaxContinuedText, Memory: &x.transcriptMemory}
 	}
 }
 
-// conclude ends a stream whose answer is complete and which lacks its end only.
-func (x *exchange) conclude(f *failure) {
-	x.path.failed(f.cause)
-	x.sent.failed(f.why)
-	x.rt.log.Warn("an answer was complete when its target failed", "request", x.inFlight.id, "target", x.sent.target, "cause", f.cause, "error", f.err)
-	if !x.put(nil, x.transcript.Ending(x.endpoint), time.Now()) {
-		x.cancelled()
+// endComplete ends a stream whose response is complete except for the end marker.
+func (x *exchange) endComplete(f *failure) {
+	x.spans.setFailure(f.cause)
+	x.current.countFailure(f.kind)
+	x.rt.log.Warn("response was complete when its target failed", "request", x.inFlight.id, "target", x.current.target, "cause", f.cause, "error", f.err)
+	if !x.writeToClient(nil, x.transcript.Ending(x.endpoint), time.Now()) {
+		x.endCancelled()
 		return
 	}
 	if x.splice == nil {
-		x.continuation(continuedWhole)
+		x.countContinuation(continuedWhole)
 	}
-	x.finished(http.StatusOK, true)
+	x.endServed(http.StatusOK, true)
 }
 
-// refusesContinuation says whether a status tells that the request for the rest of an
-// answer cannot be: as where a template does not show the message that is to be
-// continued (vLLM answers 400). Any other replica of the model would say the same.
+// refusesContinuation reports whether a status means that the request for the rest of a response is
+// invalid: for example if a template does not render the message that is to be continued (vLLM returns
+// 400). Any other replica of the model would return the same.
 func refusesContinuation(status int) bool {
 	return status == http.StatusBadRequest || status == http.StatusRequestEntityTooLarge || status == http.StatusUnprocessableEntity
 }
 
-// declined ends a stream whose rest was asked for in vain.
-func (x *exchange) declined(f *failure) {
-	x.breakOff(f.cause, codeBroken, func() { x.broke(http.StatusOK, f) })
+// endDeclined ends a stream whose continuation was rejected.
+func (x *exchange) endDeclined(f *failure) {
+	x.endInterrupted(f.cause, codeBroken, func() { x.endBroken(http.StatusOK, f) })
 }
 
-// abandoned ends a stream that was to be continued when core finds no target for
-// that any more.
-func (x *exchange) abandoned(v action) {
+// endAbandonedStream ends a stream that was to be continued when core finds no target for it.
+func (x *exchange) endAbandonedStream(v action) {
 	reason := v.reason
 	if v.kind == core.ActionBounce {
 		reason = core.RejectNoReplica
 	}
-	cause := x.last.cause + "; going on elsewhere: " + rejection(reason, nil).Message
-	x.continuation(continuedBroken)
+	cause := x.lastFailure.cause + "; continuation failed: " + rejection(reason, nil).Message
+	x.countContinuation(continuedBroken)
 	if x.from != "" && v.kills > 0 {
-		x.put(nil, killsComment(v.kills), time.Now()) // nothing is to be done if the peer is gone
+		x.writeToClient(nil, killsComment(v.kills), time.Now()) // nothing to do if the peer has disconnected
 	}
 	code := codeBroken
 	if reason == core.RejectKills {
 		code = reason
 	}
-	x.breakOff(cause, code, func() { x.end(http.StatusOK, record.StateFailed) })
+	x.endInterrupted(cause, code, func() { x.finalize(http.StatusOK, record.StateFailed) })
 }
 
-// breakOff ends a stream that nobody goes on with, and settles it by end. A client
-// is told in an error event. A peer is not told but cut off, so that it can go on
-// with the answer itself.
-func (x *exchange) breakOff(cause, code string, end func()) {
+// endInterrupted ends a stream that no target will continue; end does the accounting. A client gets an error
+// event. A peer is disconnected instead, so that it can continue the response itself.
+func (x *exchange) endInterrupted(cause, code string, end func()) {
 	if x.from != "" {
 		end()
-		panic(http.ErrAbortHandler) // cuts the connection, as in relayWhole
+		panic(http.ErrAbortHandler) // closes the connection, as in relayWhole
 	}
-	x.put(nil, x.errorEvent(cause, code), time.Now()) // should the client be gone too, the request ends the same
+	x.writeToClient(nil, x.errorEvent(cause, code), time.Now()) // if the client has disconnected too, the request ends the same way
 	end()
 }
 
-// continuation counts how a stream ended whose target failed. What a balancer
-// could not go on with for another one, that one may.
-func (x *exchange) continuation(outcome string) {
+// countContinuation counts the outcome of a stream whose target failed. If a balancer could not continue it
+// for a peer, the peer may.
+func (x *exchange) countContinuation(outcome string) {
 	if x.from != "" && (outcome == continuedBroken || outcome == continuedRefused) {
 		return
 	}
 	x.rt.metrics.continued.WithLabelValues(outcome).Inc()
 }
 
-// codeBroken is the error code of an answer that broke off.
+// codeBroken is the error code of an interrupted response.
 const codeBroken = "replica_failed"
 
-// errorEvent is what a broken stream ends in.
+// errorEvent returns the last event of an interrupted stream.
 func (x *exchange) errorEvent(cause, code string) []byte {
-	e := openai.Error{Kind: openai.TypeServer, Code: code, Message: "the answer broke off: " + cause}
+	e := openai.Error{Kind: openai.TypeServer, Code: code, Message: "the response was interrupted: " + cause}
 	return e.Event(!x.endpoint.EndsInDone)
 }

@@ -16,7 +16,7 @@ import (
 	"skyserve/lbd/record"
 )
 
-// asked is an engine that keeps the bodies it gets and answers with a stream.
+// asked is an engine that stores the bodies it receives and responds with a stream.
 func asked(bodies chan<- string, stream string) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
 		body, _ := io.ReadAll(req.Body)
@@ -28,28 +28,28 @@ func asked(bodies chan<- string, stream string) http.HandlerFunc {
 
 const finished = `data: {"id":"c2","object":"chat.completion.chunk","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}` + "\n\n"
 
-// What breaks, at which byte, and what the client then reads.
-func TestWhereAStreamBreaks(t *testing.T) {
+// What fails, at which byte, and what the client then reads.
+func TestStreamInterruptionPoints(t *testing.T) {
 	role := `data: {"id":"c","choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}` + "\n\n"
 	engineDied := `data: {"error":{"message":"EngineDeadError","type":"InternalServerError","code":500}}` + "\n\n" + doneEvent
 	cases := []struct {
 		name  string
 		first http.HandlerFunc
-		said  string // that the second one is given; "-" = it is asked anew
+		prior string // that the second one gets; "-" = the request starts anew
 		want  string // before the second one's part
 	}{
 		{"after an event", cut("text/event-stream", chunk("Hel")), "Hel", chunk("Hel")},
-		{"in the middle of one", cut("text/event-stream", chunk("Hel")+chunk("lo")[:40]), "Hel", chunk("Hel")},
+		{"within an event", cut("text/event-stream", chunk("Hel")+chunk("lo")[:40]), "Hel", chunk("Hel")},
 		{"before the empty line", cut("text/event-stream", chunk("Hel")+strings.TrimSuffix(chunk("lo"), "\n")), "Hel", chunk("Hel")},
 		{"between CR and LF", cut("text/event-stream", chunk("Hel")+strings.TrimSuffix(chunk("lo"), "\n\n")+"\r\n\r"), "Hel", chunk("Hel")},
-		{"ended without an end", speakRaw(chunk("Hel")), "Hel", chunk("Hel")},
+		{"ended without [DONE]", speakRaw(chunk("Hel")), "Hel", chunk("Hel")},
 		{"ended in half an event", speakRaw(chunk("Hel") + chunk("lo")[:40]), "Hel", chunk("Hel")},
 		{"ended before the empty line", speakRaw(chunk("Hel") + strings.TrimSuffix(chunk("lo"), "\n\n")), "Hel", chunk("Hel")},
 		{"with white space", cut("text/event-stream", chunk("Hel\n ")), "Hel", chunk("Hel\n ")},
 		{"with escapes", cut("text/event-stream", chunk("a\"\\")+chunk("\u00e9<\n>")), "a\"\\\u00e9<\n>", chunk("a\"\\") + chunk("\u00e9<\n>")},
 		{"after the role", cut("text/event-stream", role), "-", role},
 		{"after a comment", cut("text/event-stream", ": ping\n\n"), "-", ": ping\n\n"},
-		{"told of a fault", speakRaw(chunk("Hel") + engineDied), "Hel", chunk("Hel")},
+		{"ended with an error", speakRaw(chunk("Hel") + engineDied), "Hel", chunk("Hel")},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -75,12 +75,12 @@ func TestWhereAStreamBreaks(t *testing.T) {
 				t.Fatal(err)
 			}
 			last := sent.Messages[len(sent.Messages)-1]
-			if c.said == "-" {
+			if c.prior == "-" {
 				if len(sent.Messages) != 1 || sent.Continue || sent.Prompt != nil {
-					t.Errorf("asked anew: %s", body)
+					t.Errorf("requested anew: %s", body)
 				}
-			} else if last.Role != "assistant" || last.Content != c.said || !sent.Continue || sent.Prompt == nil || *sent.Prompt {
-				t.Errorf("asked to go on: %s", body)
+			} else if last.Role != "assistant" || last.Content != c.prior || !sent.Continue || sent.Prompt == nil || *sent.Prompt {
+				t.Errorf("requested to continue: %s", body)
 			}
 			counts := b.settled()
 			lawful(t, counts)
@@ -91,8 +91,8 @@ func TestWhereAStreamBreaks(t *testing.T) {
 	}
 }
 
-// What is not continued ends in an error event, as if nobody could.
-func TestWhatCannotBeContinuedEndsInAnErrorEvent(t *testing.T) {
+// A stream that is not continued ends in an error event.
+func TestNoContinuationEndsInErrorEvent(t *testing.T) {
 	tool := `data: {"id":"c","choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"t","function":{"name":"f","arguments":""}}]}}]}` + "\n\n"
 	cases := []struct {
 		name, path, body, sent string
@@ -105,7 +105,7 @@ func TestWhatCannotBeContinuedEndsInAnErrorEvent(t *testing.T) {
 		{name: "an engine that begins anew", kind: service.EngineOpenAI},
 		{name: "an engine of no known kind", kind: "-"},
 		{name: "a tool call", sent: chunk("a") + tool},
-		{name: "a thought", sent: strings.Replace(chunk("a"), "content", "reasoning_content", 1)},
+		{name: "reasoning", sent: strings.Replace(chunk("a"), "content", "reasoning_content", 1)},
 		{name: "a text that is too long", change: func(o *Options) { o.Limits.MaxContinuedText = 5 }, sent: chunk("123456")},
 		{name: "a body that is too long", change: func(o *Options) { o.Limits.MaxContinuedBody = 20 }},
 		{name: "several answers", body: strings.Replace(streamBody, `{`, `{"n":2,`, 1)},
@@ -139,7 +139,7 @@ func TestWhatCannotBeContinuedEndsInAnErrorEvent(t *testing.T) {
 			}
 			b.attachAs("us-0", engine(t, cut("text/event-stream", sent)), kind)
 			b.attachAs("us-1", engine(t, func(http.ResponseWriter, *http.Request) {
-				t.Error("the answer was asked for again")
+				t.Error("the response was requested again")
 				panic(http.ErrAbortHandler)
 			}), kind)
 			got := read(t, b.post(path, body, c.headers...))
@@ -158,8 +158,8 @@ func TestWhatCannotBeContinuedEndsInAnErrorEvent(t *testing.T) {
 	}
 }
 
-// What an event says that is too long to be held is not known.
-func TestAnEventThatIsTooLongIsNotContinued(t *testing.T) {
+// The content of an event that is too long to buffer is not known.
+func TestOversizedEventIsNotContinued(t *testing.T) {
 	o := roundRobin(t)
 	o.Limits.MaxEvent = 200
 	b := start(t, o)
@@ -187,9 +187,9 @@ func TestAnEventThatIsTooLongIsNotContinued(t *testing.T) {
 	}
 }
 
-// Nothing of an answer that is not streamed has reached the client: it is asked
-// for from its start, whatever it holds.
-func TestAnAnswerInOnePieceIsAskedForAnew(t *testing.T) {
+// Nothing of a non-streamed response has reached the client: it is requested from its start, whatever
+// it contains.
+func TestNonStreamedResponseIsRetried(t *testing.T) {
 	for name, more := range map[string]string{"plain": "", "a form": `"response_format":{"type":"json_object"},`, "off": `"n":2,`} {
 		t.Run(name, func(t *testing.T) {
 			b := start(t, roundRobin(t))
@@ -214,7 +214,7 @@ func TestAnAnswerInOnePieceIsAskedForAnew(t *testing.T) {
 	}
 }
 
-func TestEveryOneThatGoesOnFails(t *testing.T) {
+func TestEveryContinuationFails(t *testing.T) {
 	testkit.Slow(t)
 	for name, h := range map[string]http.HandlerFunc{
 		"500": status(500), "no stream": whole(plainReply), "cut at once": cut("text/event-stream", ""),
@@ -224,8 +224,8 @@ func TestEveryOneThatGoesOnFails(t *testing.T) {
 			b := start(t, roundRobin(t))
 			b.attachAs("us-0", engine(t, cut("text/event-stream", chunk("a"))), service.EngineVLLM)
 			b.attachAs("us-1", engine(t, h), service.EngineVLLM)
-			got := tell(t, read(t, b.post(chatPath, streamBody, "X-Request-ID: r1")))
-			if !strings.HasPrefix(got.text, "a") || got.broken == "" || got.ends != 0 || !strings.Contains(got.broken, "every try failed") {
+			got := parseStream(t, read(t, b.post(chatPath, streamBody, "X-Request-ID: r1")))
+			if !strings.HasPrefix(got.text, "a") || got.broken == "" || got.ends != 0 || !strings.Contains(got.broken, "every attempt failed") {
 				t.Errorf("the client read %+v, want an error at the end", got)
 			}
 			c := b.settled()
@@ -238,25 +238,25 @@ func TestEveryOneThatGoesOnFails(t *testing.T) {
 	}
 }
 
-// What the target that is to go on has no way of doing ends the answer at once: the
-// others, of the same model, are not asked.
-func TestWhatNobodyCanGoOnWithIsNotAskedAgain(t *testing.T) {
+// A continuation that a target cannot do ends the response at once: the others, of the same model, are
+// not asked.
+func TestRejectedContinuationIsNotRetried(t *testing.T) {
 	thinks := strings.Replace(chunk("hm"), "content", "reasoning_content", 1)
 	for name, c := range map[string]struct {
 		h    http.HandlerFunc
 		want string
 	}{
-		"a template that hides the message": {status(400), "us-1 refused to go on with it (400)"},
-		"an unknown field":                  {status(422), "us-1 refused to go on with it (422)"},
-		"a thought":                         {cut("text/event-stream", thinks), "us-1 began to think instead of going on"},
-		"a newer server's thought":          {speakRaw(strings.Replace(thinks, "_content", "", 1) + doneEvent), "us-1 began to think instead of going on"},
+		"a template without the message": {status(400), "us-1 rejected the continuation (400)"},
+		"an unknown field":               {status(422), "us-1 rejected the continuation (422)"},
+		"reasoning":                      {cut("text/event-stream", thinks), "us-1 started reasoning instead of continuing the response"},
+		"a newer server's reasoning":     {speakRaw(strings.Replace(thinks, "_content", "", 1) + doneEvent), "us-1 started reasoning instead of continuing the response"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := start(t, roundRobin(t))
 			b.attachAs("us-0", engine(t, cut("text/event-stream", chunk("a"))), service.EngineVLLM)
 			b.attachAs("us-1", engine(t, c.h), service.EngineVLLM)
-			b.attachAs("us-2", engine(t, func(http.ResponseWriter, *http.Request) { t.Error("it was asked too") }), service.EngineVLLM)
-			got := tell(t, read(t, b.post(chatPath, streamBody, "X-Request-ID: r1")))
+			b.attachAs("us-2", engine(t, func(http.ResponseWriter, *http.Request) { t.Error("it got a request too") }), service.EngineVLLM)
+			got := parseStream(t, read(t, b.post(chatPath, streamBody, "X-Request-ID: r1")))
 			if got.text != "a" || got.ends != 0 || !strings.Contains(got.broken, c.want) {
 				t.Errorf("the client read %+v, want an error at the end", got)
 			}
@@ -269,15 +269,15 @@ func TestWhatNobodyCanGoOnWithIsNotAskedAgain(t *testing.T) {
 	}
 }
 
-// An answer goes on as often as tries are left; bounds and usage count all of it.
-func TestAnAnswerThatBreaksTwice(t *testing.T) {
+// A response is continued while attempts are left; limits and usage count all of it.
+func TestResponseInterruptedTwice(t *testing.T) {
 	b := start(t, roundRobin(t))
 	bodies := make(chan string, 3)
-	b.attachAs("us-0", engine(t, counting(bodies, []string{"a", " b"}, 1, 100, "")), service.EngineVLLM)
-	b.attachAs("us-1", engine(t, counting(bodies, []string{" c"}, 1, 102, "")), service.EngineVLLM)
-	b.attachAs("us-2", engine(t, counting(bodies, []string{" d", " e"}, 1, 103, finished+doneEvent)), service.EngineVLLM)
+	b.attachAs("us-0", engine(t, continuousEngine(bodies, []string{"a", " b"}, 1, 100, "")), service.EngineVLLM)
+	b.attachAs("us-1", engine(t, continuousEngine(bodies, []string{" c"}, 1, 102, "")), service.EngineVLLM)
+	b.attachAs("us-2", engine(t, continuousEngine(bodies, []string{" d", " e"}, 1, 103, finished+doneEvent)), service.EngineVLLM)
 	body := strings.Replace(streamBody, "{", `{"max_tokens":10,"stream_options":{"include_usage":true},`, 1)
-	got := tell(t, strings.ReplaceAll(read(t, b.post(chatPath, body)), `"c2"`, `"c"`))
+	got := parseStream(t, strings.ReplaceAll(read(t, b.post(chatPath, body)), `"c2"`, `"c"`))
 	if got.text != "a b c d e" || got.ends != 1 || got.finishes != 1 || got.usage["completion_tokens"] != 5.0 || got.usage["prompt_tokens"] != 100.0 || got.usage["total_tokens"] != 105.0 {
 		t.Errorf("the client read %+v", got)
 	}
@@ -296,11 +296,11 @@ func TestAnAnswerThatBreaksTwice(t *testing.T) {
 	}
 }
 
-// An answer that has come to its bound lacks nothing but its end.
-func TestAnAnswerAtItsBoundIsEndedHere(t *testing.T) {
+// A response that has reached its token limit lacks only its end.
+func TestResponseAtTokenLimitEndsHere(t *testing.T) {
 	b := start(t, roundRobin(t))
 	b.attachAs("us-0", engine(t, cut("text/event-stream", chunk("a")+chunk("b"))), service.EngineVLLM)
-	got := tell(t, read(t, b.post(chatPath, strings.Replace(streamBody, "{", `{"max_completion_tokens":2,`, 1))))
+	got := parseStream(t, read(t, b.post(chatPath, strings.Replace(streamBody, "{", `{"max_completion_tokens":2,`, 1))))
 	if got.text != "ab" || got.finish != "length" || got.finishes != 1 || got.ends != 1 {
 		t.Errorf("the client read %+v", got)
 	}
@@ -316,8 +316,8 @@ func TestAnAnswerAtItsBoundIsEndedHere(t *testing.T) {
 	}
 }
 
-// A client that leaves while its answer waits for another replica is forgotten.
-func TestAClientThatLeavesBetweenTwoReplicas(t *testing.T) {
+// A client that disconnects while its response waits for another replica is cancelled.
+func TestClientDisconnectsDuringFailover(t *testing.T) {
 	b := start(t, roundRobin(t))
 	b.attachAs("us-0", engine(t, func(w http.ResponseWriter, req *http.Request) {
 		_, _ = b.RemoveReplica("us-0", 0)
@@ -339,8 +339,8 @@ func TestAClientThatLeavesBetweenTwoReplicas(t *testing.T) {
 	}
 }
 
-// A replica that hangs in the middle of an answer is left for another.
-func TestAReplicaThatHangsIsLeft(t *testing.T) {
+// A replica that hangs within a response is replaced by another.
+func TestHungReplicaIsAbandoned(t *testing.T) {
 	o := roundRobin(t)
 	o.Limits.Idle = 30 * time.Millisecond
 	b := start(t, o)
@@ -354,28 +354,28 @@ func TestAReplicaThatHangsIsLeft(t *testing.T) {
 	lawful(t, b.settled())
 }
 
-// An engine that would begin anew is not asked to go on; one that can be is.
-func TestOnlyEnginesThatGoOnAreAsked(t *testing.T) {
+// An engine that would start anew is not asked to continue; one that can continue is.
+func TestOnlyContinuingEnginesAreUsed(t *testing.T) {
 	b := start(t, roundRobin(t))
 	b.attachAs("us-0", engine(t, cut("text/event-stream", chunk("a"))), service.EngineVLLM)
-	b.attachAs("us-1", engine(t, func(http.ResponseWriter, *http.Request) { t.Error("it was asked") }), service.EngineOpenAI)
+	b.attachAs("us-1", engine(t, func(http.ResponseWriter, *http.Request) { t.Error("it got a request") }), service.EngineOpenAI)
 	b.attachAs("us-2", engine(t, speakRaw(chunk("b")+doneEvent)), service.EngineVLLM)
 	if got := read(t, b.post(chatPath, streamBody, "X-Request-ID: r1")); got != chunk("a")+chunk("b")+doneEvent {
 		t.Errorf("the client read %q", got)
 	}
 	b.settled()
-	if d, _ := b.Decision("r1"); len(d.Tries) != 3 || !strings.Contains(d.Tries[1].Failure, "cannot go on") {
-		t.Errorf("tries %+v", d.Tries)
+	if d, _ := b.Decision("r1"); len(d.Tries) != 3 || !strings.Contains(d.Tries[1].Failure, "cannot continue") {
+		t.Errorf("attempts %+v", d.Tries)
 	}
 }
 
-// The balancer that has the replicas goes on; its peer sees a stream.
-func TestAPeerGoesOnByItself(t *testing.T) {
+// The balancer that has the replicas continues; its peer sees one stream.
+func TestPeerContinuesStream(t *testing.T) {
 	us, eu := pair(t, "")
 	eu.attachAs("eu-0", engine(t, cut("text/event-stream", chunk("a"))), service.EngineVLLM)
 	eu.attachAs("eu-1", engine(t, speakRaw(chunk("b")+usageEvent(5, 0, 1)+finished+doneEvent)), service.EngineVLLM)
-	us.hear("lb-eu-0")
-	got := tell(t, read(t, us.post(chatPath, streamBody)))
+	us.receiveReport("lb-eu-0")
+	got := parseStream(t, read(t, us.post(chatPath, streamBody)))
 	if got.text != "ab" || got.ends != 1 {
 		t.Errorf("the client read %+v", got)
 	}
@@ -388,9 +388,9 @@ func TestAPeerGoesOnByItself(t *testing.T) {
 	}
 }
 
-// A peer that cannot go on is left, and the origin goes on: at a replica of its
-// own, or at another peer, which looks for an engine that can.
-func TestTheOriginGoesOnWhereItsPeerCannot(t *testing.T) {
+// If a peer cannot continue, the origin does: at one of its own replicas, or at another peer, which
+// finds an engine that can.
+func TestOriginContinuesAfterPeer(t *testing.T) {
 	for _, where := range []string{"own replica", "another peer"} {
 		t.Run(where, func(t *testing.T) {
 			us, eu := pair(t, "")
@@ -400,7 +400,7 @@ func TestTheOriginGoesOnWhereItsPeerCannot(t *testing.T) {
 			}), service.EngineVLLM)
 			bodies := make(chan string, 1)
 			rest := engine(t, asked(bodies, chunk("b")+finished+doneEvent))
-			us.hear("lb-eu-0")
+			us.receiveReport("lb-eu-0")
 			resp := us.post(chatPath, streamBody, headerContinue+": on")
 			if where == "own replica" {
 				us.attachAs("us-0", rest, service.EngineVLLM)
@@ -408,17 +408,17 @@ func TestTheOriginGoesOnWhereItsPeerCannot(t *testing.T) {
 				o := roundRobin(t)
 				o.Self.ID, o.Self.Region = "lb-asia-0", "local/asia"
 				asia := start(t, o)
-				asia.attachAs("asia-0", engine(t, func(http.ResponseWriter, *http.Request) { t.Error("it was asked") }), service.EngineOpenAI)
+				asia.attachAs("asia-0", engine(t, func(http.ResponseWriter, *http.Request) { t.Error("it got a request") }), service.EngineOpenAI)
 				asia.attachAs("asia-1", rest, service.EngineVLLM)
 				us.AddPeer(service.PeerConfig{ID: "lb-asia-0", Region: "local/asia", URL: asia.url}, nil)
-				us.hear("lb-asia-0")
+				us.receiveReport("lb-asia-0")
 			}
-			got := tell(t, strings.ReplaceAll(read(t, resp), `"c2"`, `"c"`))
+			got := parseStream(t, strings.ReplaceAll(read(t, resp), `"c2"`, `"c"`))
 			if got.text != "ab" || got.ends != 1 || got.broken != "" {
 				t.Errorf("the client read %+v", got)
 			}
 			if body := <-bodies; !strings.Contains(body, `"continue_final_message":true`) {
-				t.Errorf("asked to go on: %s", body)
+				t.Errorf("requested to continue: %s", body)
 			}
 			here, there := us.settled(), eu.settled()
 			lawful(t, here)
@@ -430,12 +430,12 @@ func TestTheOriginGoesOnWhereItsPeerCannot(t *testing.T) {
 	}
 }
 
-func TestAPeerIsToldThatContinuingIsOff(t *testing.T) {
+func TestContinueOffReachesPeer(t *testing.T) {
 	us, eu := pair(t, "")
 	eu.attachAs("eu-0", engine(t, cut("text/event-stream", chunk("a"))), service.EngineVLLM)
-	eu.attachAs("eu-1", engine(t, func(http.ResponseWriter, *http.Request) { t.Error("it was asked") }), service.EngineVLLM)
-	us.hear("lb-eu-0")
-	got := tell(t, read(t, us.post(chatPath, streamBody, headerContinue+": off")))
+	eu.attachAs("eu-1", engine(t, func(http.ResponseWriter, *http.Request) { t.Error("it got a request") }), service.EngineVLLM)
+	us.receiveReport("lb-eu-0")
+	got := parseStream(t, read(t, us.post(chatPath, streamBody, headerContinue+": off")))
 	if got.text != "a" || got.broken == "" || us.continuations()["refused"] != 1 || len(eu.continuations()) != 0 {
 		t.Errorf("the client read %+v; continuations %v and %v", got, us.continuations(), eu.continuations())
 	}
@@ -443,8 +443,8 @@ func TestAPeerIsToldThatContinuingIsOff(t *testing.T) {
 	lawful(t, eu.settled())
 }
 
-// Every cut of a stream into two halves gives the same answer.
-func TestEveryByteAStreamCanBreakAt(t *testing.T) {
+// Wherever a stream is cut, the client gets the same response.
+func TestStreamInterruptedAtEveryByte(t *testing.T) {
 	stream := chunk("a") + ": ping\n\n" + chunk("b")
 	var at int
 	b := start(t, roundRobin(t))
@@ -452,15 +452,15 @@ func TestEveryByteAStreamCanBreakAt(t *testing.T) {
 	b.attachAs("us-0", engine(t, func(w http.ResponseWriter, req *http.Request) { cut("text/event-stream", stream[:at])(w, req) }), service.EngineVLLM)
 	b.attachAs("us-1", engine(t, func(w http.ResponseWriter, req *http.Request) {
 		body, _ := io.ReadAll(req.Body)
-		said := 0
-		for _, word := range []string{`"content":"a"`, `"content":"ab"`} {
-			if bytes.Contains(body, []byte(word)) {
-				said = len(word) - len(`"content":""`)
+		delivered := 0
+		for _, value := range []string{`"content":"a"`, `"content":"ab"`} {
+			if bytes.Contains(body, []byte(value)) {
+				delivered = len(value) - len(`"content":""`)
 			}
 		}
 		w.Header().Set("Content-Type", "text/event-stream")
-		for _, word := range "abc"[said:] {
-			_, _ = io.WriteString(w, chunk(string(word)))
+		for _, value := range "abc"[delivered:] {
+			_, _ = io.WriteString(w, chunk(string(value)))
 		}
 		_, _ = io.WriteString(w, finished+doneEvent)
 		bodies <- ""
@@ -468,7 +468,7 @@ func TestEveryByteAStreamCanBreakAt(t *testing.T) {
 	for at = range len(stream) + 1 {
 		got := strings.ReplaceAll(read(t, b.post(chatPath, streamBody)), ": ping\n\n", "")
 		<-bodies
-		if all := tell(t, strings.ReplaceAll(got, `"c2"`, `"c"`)); all.text != "abc" || all.ends != 1 {
+		if all := parseStream(t, strings.ReplaceAll(got, `"c2"`, `"c"`)); all.text != "abc" || all.ends != 1 {
 			t.Fatalf("broken at byte %d: %q", at, got)
 		}
 		b.settled()
@@ -477,7 +477,7 @@ func TestEveryByteAStreamCanBreakAt(t *testing.T) {
 	lawful(t, b.settled())
 }
 
-// reset makes a policy in turn begin at the first replica again.
+// reset makes the round-robin policy start at the first replica again.
 func (b *balancer) reset(ids ...string) {
 	b.t.Helper()
 	list := b.Replicas()
@@ -496,10 +496,10 @@ func (b *balancer) reset(ids ...string) {
 func TestContinuationHeader(t *testing.T) {
 	b := start(t, testOptions(t))
 	b.attach("us-0", engine(t, whole(plainReply)))
-	for word, status := range map[string]int{"off": 200, "OFF": 200, "on": 200, "": 200, "maybe": 400} {
-		resp := b.post(chatPath, plainBody, headerContinue+": "+word)
+	for value, status := range map[string]int{"off": 200, "OFF": 200, "on": 200, "": 200, "maybe": 400} {
+		resp := b.post(chatPath, plainBody, headerContinue+": "+value)
 		if resp.StatusCode != status {
-			t.Errorf("%s %q is answered %d, want %d", headerContinue, word, resp.StatusCode, status)
+			t.Errorf("%s %q returns %d, want %d", headerContinue, value, resp.StatusCode, status)
 		}
 		if body := read(t, resp); status == 400 {
 			if message, _, code := apiErrorOf(t, body); code != "invalid_continue" || !strings.Contains(message, `"maybe"`) {

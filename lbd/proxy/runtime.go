@@ -16,73 +16,71 @@ import (
 	"skyserve/lbd/record"
 )
 
-// tickEvery is the time between two ticks: core's own resolution of waiting,
-// and how long progress is gathered.
-const tickEvery = 100 * time.Millisecond
+// tickInterval is the interval of ticks: core's resolution of waiting times, and how long progress is
+// accumulated.
+const tickInterval = 100 * time.Millisecond
 
-// Options is what New needs.
+// Options are the options of New.
 type Options struct {
-	// Self is this balancer's own configuration; Self.Region and Self.ID name it
-	// in headers, PeerToken authenticates forwarded requests.
+	// Self is this balancer's own configuration. Self.Region and Self.ID appear in headers; PeerToken
+	// authenticates forwarded requests.
 	Self service.BalancerConfig
 	// Core configures the decisions; Core.Policy must be set.
 	Core core.Config
-	// Keys are the API keys that clients must present; none = open to everybody.
-	// Only their hashes are kept; their limits and usage go by their names.
+	// Keys are the API keys that clients must present; none = no authentication. Only their hashes are
+	// kept. Limits and usage are stored by name.
 	Keys []service.APIKey
 	// Record receives every event and action as JSON lines; nil = none.
 	Record io.Writer
 	// Logger receives failures; nil = none.
 	Logger *slog.Logger
-	// Transport carries requests to replicas, and to peers that were added
-	// without one of their own; nil = NewTransport(nil).
+	// Transport sends requests to replicas, and to peers that were added without their own transport;
+	// nil = NewTransport(nil).
 	Transport http.RoundTripper
-	// Secure carries requests to replicas that are asked over mTLS; nil = there can be
-	// none.
+	// Secure sends requests to replicas with mTLS; nil = none are possible.
 	Secure http.RoundTripper
-	// NoContinue lets every stream whose target fails in the middle end in an error
-	// event, instead of being continued by another one where that can be.
+	// NoContinue makes every stream whose target fails midway end in an error event. Otherwise another
+	// target continues it if possible.
 	NoContinue bool
-	// SharePrefixes lets what one tenant asked be found for another.
+	// SharePrefixes lets requests of one tenant match prefixes of another.
 	SharePrefixes bool
-	// ExposeCache tells clients that presented a key how much of their prompts was cached.
+	// ExposeCache shows clients with a key how much of their prompts was cached.
 	ExposeCache bool
-	// AllowParameters names the guarded parameters that requests may have: see
+	// AllowParameters lists the guarded parameters that requests may use: see
 	// service.GuardedParameters.
 	AllowParameters []string
-	// AccessLog writes each request's line at level info; without it that is debug.
+	// AccessLog writes each request's log line at level info; otherwise the level is debug.
 	AccessLog bool
-	// Tracer follows requests; nil = none does.
+	// Tracer traces requests; nil = no traces.
 	Tracer Tracer
-	// Suspect is called with the id of a replica whose engine may have died
-	// (core.Outcome.Broke), so that its next probes check its health; nil = none.
+	// Suspect is called with the id of a replica whose engine may have crashed (core.Outcome.Broke),
+	// so that its next probes check its health; nil = none.
 	Suspect func(replica string)
 	Limits  Limits
 }
 
-// Runtime runs one core.Balancer in real time. All its methods are safe for
-// concurrent use.
+// Runtime runs one core.Balancer in real time. All its methods are safe for concurrent use.
 type Runtime struct {
 	self      service.BalancerConfig
 	limits    Limits
 	log       *slog.Logger
 	transport http.RoundTripper
-	secure    http.RoundTripper // nil where no replica is asked over mTLS
+	secure    http.RoundTripper // nil if no replica uses mTLS
 	keys      atomic.Pointer[quota.Keyring]
 	ledger    *quota.Ledger
-	seed      uint64 // of prefix keys: see keySeed and seedOf
-	began     time.Time
-	// noContinue is Options.NoContinue until SetContinue.
+	seed      uint64 // for prefix keys: see keySeed and seedOf
+	startedAt time.Time
+	// noContinue is Options.NoContinue until SetContinue is called.
 	noContinue atomic.Bool
-	// sharePrefixes is Options.SharePrefixes until SetSharePrefixes.
+	// sharePrefixes is Options.SharePrefixes until SetSharePrefixes is called.
 	sharePrefixes atomic.Bool
-	// exposeCache is Options.ExposeCache until SetExposeCache.
+	// exposeCache is Options.ExposeCache until SetExposeCache is called.
 	exposeCache atomic.Bool
-	// allowed are those of Options.AllowParameters until SetAllowedParameters.
-	allowed   atomic.Uint32
-	accessLog bool                 // Options.AccessLog
-	tracer    Tracer               // nil = none
-	suspect   func(replica string) // Options.Suspect
+	// allowedParameters is Options.AllowParameters until SetAllowedParameters is called.
+	allowedParameters atomic.Uint32
+	accessLog         bool                 // Options.AccessLog
+	tracer            Tracer               // nil = none
+	suspect           func(replica string) // Options.Suspect
 
 	// mu guards everything down to the next blank line.
 	mu            sync.Mutex
@@ -90,41 +88,40 @@ type Runtime struct {
 	coreCfg       core.Config
 	inFlight      map[string]*inFlight
 	replicas      map[string]*replica
-	ranks         map[string]rank // by core's id
+	ranks         map[string]rank // by core's target id
 	peers         map[string]*peer
 	removedEpochs map[string]uint64 // epochs of replicas that were removed
 	declared      []service.BalancerModel
-	offered       map[string][]string // models by peer, as last reported
+	peerModels    map[string][]string // models by peer, as last reported
 	ring          ring
-	made          []record.Request // of the step at hand, for subscribers
+	newDecisions  []record.Request // decisions of the current step, for subscribers
 	idle          chan struct{}    // closed when the last request ends; nil unless draining
 	ticks         int
 
-	draining atomic.Bool
-	models   atomic.Pointer[modelTable]
-	stored   *responses
-	lookups  *lookups
-	memory   *quota.Memory
-	record   *recorder
-	stats    *stats
-	points   *points
-	metrics  *metrics
-	subs     subscribers
-	running  sync.WaitGroup // goroutines between Start and its end
+	draining        atomic.Bool
+	models          atomic.Pointer[modelTable]
+	storedResponses *responses
+	lookups         *lookups
+	memory          *quota.Memory
+	record          *recorder
+	stats           *stats
+	points          *points
+	metrics         *metrics
+	subs            subscribers
+	goroutines      sync.WaitGroup // goroutines that Start started
 }
 
-// New makes a runtime without replicas, peers or requests. It serves as soon
-// as replicas are added and reported; Start lets its time pass. It fails when
-// no policy is set.
+// New returns a runtime without replicas, peers or requests. It serves as soon as replicas are added
+// and reported ready; Start starts its clock. It fails when no policy is set.
 func New(o Options) (*Runtime, error) {
 	if o.Core.Policy == nil {
-		return nil, fmt.Errorf("making balancer %q: no policy is set", o.Self.ID)
+		return nil, fmt.Errorf("creating balancer %q: no policy is set", o.Self.ID)
 	}
 	r := &Runtime{
 		self: o.Self, coreCfg: o.Core, limits: o.Limits.orDefault(), log: o.Logger, transport: o.Transport, secure: o.Secure,
-		ledger: quota.NewLedger(), seed: keySeed(o.Self.PeerToken), began: time.Now(), accessLog: o.AccessLog, tracer: o.Tracer, suspect: o.Suspect, core: core.New(o.Core),
+		ledger: quota.NewLedger(), seed: keySeed(o.Self.PeerToken), startedAt: time.Now(), accessLog: o.AccessLog, tracer: o.Tracer, suspect: o.Suspect, core: core.New(o.Core),
 		inFlight: map[string]*inFlight{}, replicas: map[string]*replica{}, ranks: map[string]rank{}, peers: map[string]*peer{},
-		removedEpochs: map[string]uint64{}, offered: map[string][]string{},
+		removedEpochs: map[string]uint64{}, peerModels: map[string][]string{},
 	}
 	if r.log == nil {
 		r.log = slog.New(slog.DiscardHandler)
@@ -139,32 +136,31 @@ func New(o Options) (*Runtime, error) {
 	r.SetAllowedParameters(o.AllowParameters)
 	r.declared = append(r.declared, o.Self.Models...)
 	r.ring = newRing(r.limits.Decisions)
-	r.stored = newResponses(r.limits.Responses)
+	r.storedResponses = newResponses(r.limits.Responses)
 	r.lookups = newLookups(r.limits)
 	r.memory = quota.NewMemory(r.limits.Memory, r.limits.TenantMemory)
 	r.stats = &stats{}
 	r.points = newPoints(o.Self, r.limits.HistoryMinutes)
-	r.points.serve(r.declared)
+	r.points.setModels(r.declared)
 	r.metrics = newMetrics()
 	r.record = newRecorder(o.Record, r.header(), r.limits.RecordBuffer, r.log)
 	r.rebuildModels()
 	return r, nil
 }
 
-// Start lets time pass and writes the record until ctx ends. It must be called
-// once at most; Close waits for the end.
+// Start runs the ticks and writes the record until ctx ends. It must be called at most once; Close
+// waits for the end.
 func (r *Runtime) Start(ctx context.Context) {
-	r.running.Go(func() { r.tickUntil(ctx) })
+	r.goroutines.Go(func() { r.tickUntil(ctx) })
 	if r.record != nil {
-		r.running.Go(func() { r.record.run(ctx) })
+		r.goroutines.Go(func() { r.record.run(ctx) })
 	}
 }
 
-// Close waits until what Start began has ended, which it does when Start's
-// context does, lets go of the connections that no request uses, and says whether
-// the record was written without an error.
+// Close waits until the goroutines of Start have ended, which they do when its context ends, and
+// closes idle connections. It returns the error of writing the record.
 func (r *Runtime) Close() error {
-	r.running.Wait()
+	r.goroutines.Wait()
 	r.closeIdleConnections()
 	r.mu.Lock()
 	r.record.finish(r.Elapsed())
@@ -172,7 +168,7 @@ func (r *Runtime) Close() error {
 	return r.record.failure()
 }
 
-// closeIdleConnections closes the connections to replicas and peers that no request uses.
+// closeIdleConnections closes the idle connections to replicas and peers.
 func (r *Runtime) closeIdleConnections() {
 	r.mu.Lock()
 	transports := []http.RoundTripper{r.transport, r.secure}
@@ -187,18 +183,17 @@ func (r *Runtime) closeIdleConnections() {
 	}
 }
 
-// Elapsed is the monotonic time since the runtime was made: core's time.
-func (r *Runtime) Elapsed() time.Duration { return time.Since(r.began) }
+// Elapsed returns the monotonic time since the runtime was created. It is core's clock.
+func (r *Runtime) Elapsed() time.Duration { return time.Since(r.startedAt) }
 
-// Step hands core one event at the present time, records it and carries the
-// actions out without blocking. What the event points to may be reused
-// afterwards, except Request.Prompt and Outcome.Key.
+// Step passes an event to core at the current time, records it and delivers the actions without
+// blocking. The caller may reuse what the event points to, except Request.Prompt and Outcome.Key.
 func (r *Runtime) Step(ev core.Event) {
-	r.subs.publish(r.locked(func() {
-		r.noteSignOfLife(&ev)
+	r.subs.publish(r.underLock(func() {
+		r.recordSignOfLife(&ev)
 		r.step(ev)
 		if ev.Kind == core.EventPeerReport || ev.Kind == core.EventPeerRemoved {
-			r.noteOffer(ev)
+			r.updatePeerModels(ev)
 		}
 	}))
 }
@@ -215,14 +210,14 @@ func (r *Runtime) step(ev core.Event) {
 	actions := r.core.Step(now, ev)
 	r.metrics.step.Observe((r.Elapsed() - now).Seconds())
 	for i := range actions {
-		r.carryOut(now, &actions[i])
+		r.deliverAction(now, &actions[i])
 	}
 	r.record.add(now, ev, actions)
 }
 
-// carryOut wakes the goroutine that waits for an action. A decision is copied
-// once: core reuses its memory in the next step.
-func (r *Runtime) carryOut(now time.Duration, a *core.Action) {
+// deliverAction delivers an action to the goroutine that waits for it. The decision is cloned: core reuses
+// its memory in the next step.
+func (r *Runtime) deliverAction(now time.Duration, a *core.Action) {
 	f := r.inFlight[a.ID]
 	if a.Kind == core.ActionHold {
 		if f != nil {
@@ -231,7 +226,7 @@ func (r *Runtime) carryOut(now time.Duration, a *core.Action) {
 		return
 	}
 	if f == nil {
-		r.log.Error("an action names a request that is not in flight", "request", a.ID, "action", string(a.Kind))
+		r.log.Error("action for a request that is not in flight", "request", a.ID, "action", string(a.Kind))
 		return
 	}
 	a.Decision = a.Decision.Clone()
@@ -244,26 +239,26 @@ func (r *Runtime) carryOut(now time.Duration, a *core.Action) {
 	case core.ActionForward:
 		v.peer = r.peers[a.Target]
 	}
-	f.note(now, a)
+	f.recordAction(now, a)
 	r.metrics.decided(a, r.coreCfg.Policy.Name(), f.entry)
-	if r.subs.any() {
-		r.made = append(r.made, f.entry.Snapshot())
+	if r.subs.hasAny() {
+		r.newDecisions = append(r.newDecisions, f.entry.Snapshot())
 	}
 	if a.Kind != core.ActionAbort {
 		f.deliver(v)
 	}
 }
 
-// takeMade hands over what the last step decided.
-func (r *Runtime) takeMade() []record.Request {
-	made := r.made
-	r.made = nil
-	return made
+// takeDecisions returns the decisions of the last step.
+func (r *Runtime) takeDecisions() []record.Request {
+	decisions := r.newDecisions
+	r.newDecisions = nil
+	return decisions
 }
 
-// tickUntil ticks until ctx ends.
+// tickUntil runs ticks until ctx ends.
 func (r *Runtime) tickUntil(ctx context.Context) {
-	ticker := time.NewTicker(tickEvery)
+	ticker := time.NewTicker(tickInterval)
 	defer ticker.Stop()
 	for {
 		select {
@@ -275,12 +270,12 @@ func (r *Runtime) tickUntil(ctx context.Context) {
 	}
 }
 
-// tick reports the progress gathered since the last one, then lets time pass.
+// tick reports the progress since the last tick to core, then advances its time.
 func (r *Runtime) tick() {
 	at := r.Elapsed()
-	made := r.locked(func() { r.stepTick(at) })
-	r.stats.gather(at)
-	r.subs.publish(made)
+	decisions := r.underLock(func() { r.stepTick(at) })
+	r.stats.collectTokens(at)
+	r.subs.publish(decisions)
 }
 
 // stepTick is tick with the lock held.
@@ -288,43 +283,42 @@ func (r *Runtime) stepTick(at time.Duration) {
 	for _, rep := range r.sortedReplicas() {
 		for _, k := range rep.ranks() {
 			if n := k.tokens().Swap(0); n > 0 {
-				rep.count.quiet = 0
+				rep.count.silentTicks = 0
 				rep.count.rate.add(at, n)
 				r.step(core.Event{Kind: core.EventProgress, Target: k.id(), Tokens: int(n)})
 			}
 		}
 	}
 	r.step(core.Event{Kind: core.EventTick})
-	r.giveUpSilent()
-	if r.ticks++; r.ticks%growEvery == 0 {
+	r.stopSilent()
+	if r.ticks++; r.ticks%growTicks == 0 {
 		r.growReservations(r.Elapsed())
 	}
 }
 
-// View is a copy of the balancer's state at this instant.
+// View returns a copy of the balancer's current state.
 func (r *Runtime) View() core.View {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.core.View(r.Elapsed())
 }
 
-// Load is what this balancer tells its peers, sorted by model.
+// Load returns what this balancer reports to its peers, sorted by model.
 func (r *Runtime) Load() []core.ModelLoad {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.core.Load(r.Elapsed())
 }
 
-// Killers are the requests that this balancer has stopped, for its peers: see core.
+// Killers returns the requests that this balancer has stopped, for its peers: see core.
 func (r *Runtime) Killers() []core.Killer {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.core.Killers(r.Elapsed())
 }
 
-// Drain stops accepting requests (readyz answers 503, new ones are refused) and
-// waits until those in flight have ended. When ctx ends first it says how many
-// are left; they go on.
+// Drain stops accepting requests (readyz returns 503, new requests are rejected) and waits until those
+// in flight have ended. If ctx ends first, the error contains how many are left; they continue.
 func (r *Runtime) Drain(ctx context.Context) error {
 	r.mu.Lock()
 	r.draining.Store(true)

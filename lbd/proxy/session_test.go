@@ -12,7 +12,7 @@ import (
 	"skyserve/lbd/record"
 )
 
-// recorded starts a balancer whose record can be read once end was called.
+// recorded starts a balancer whose record can be read after end.
 func recorded(t *testing.T, o Options) (b *balancer, end func() []record.Line) {
 	t.Helper()
 	var log bytes.Buffer
@@ -34,7 +34,7 @@ func recorded(t *testing.T, o Options) (b *balancer, end func() []record.Line) {
 	}
 }
 
-// arrivals are the requests of a record.
+// arrivals returns the requests of a record.
 func arrivals(lines []record.Line) (all []*core.Request) {
 	for _, l := range lines {
 		if l.Event != nil && l.Event.Kind == core.EventArrived {
@@ -44,7 +44,7 @@ func arrivals(lines []record.Line) (all []*core.Request) {
 	return all
 }
 
-// forwardAge is the session's age in the record's first forward.
+// forwardAge returns the session's age in the record's first forward.
 func forwardAge(t *testing.T, lines []record.Line) time.Duration {
 	t.Helper()
 	for _, l := range lines {
@@ -58,7 +58,7 @@ func forwardAge(t *testing.T, lines []record.Line) time.Duration {
 	return 0
 }
 
-func TestSessionAgeReachesThePeer(t *testing.T) {
+func TestSessionAgeReachesPeer(t *testing.T) {
 	o := roundRobin(t)
 	o.Self.PeerToken = "secret"
 	us, usEnds := recorded(t, o)
@@ -68,7 +68,7 @@ func TestSessionAgeReachesThePeer(t *testing.T) {
 	us.AddPeer(service.PeerConfig{ID: "lb-eu-0", Region: "local/eu", URL: eu.url}, nil)
 	eu.attach("eu-0", engine(t, whole(plainReply)))
 	us.Step(core.Event{Kind: core.EventPeerReport, Target: "lb-eu-0", PeerReport: &core.PeerReport{
-		Models: []core.ModelLoad{{Model: testModel, Replicas: 1}}, // which is full
+		Models: []core.ModelLoad{{Model: testModel, Replicas: 1}}, // it is full
 	}})
 	answered := make(chan *http.Response)
 	go func() { answered <- us.post(chatPath, plainBody) }()
@@ -76,21 +76,21 @@ func TestSessionAgeReachesThePeer(t *testing.T) {
 	const age = 5 * time.Millisecond
 	queued := us.Elapsed()
 	us.until(func() bool { return us.Elapsed() > queued+age })
-	us.hear("lb-eu-0")
+	us.receiveReport("lb-eu-0")
 	expect(t, <-answered, http.StatusOK, "")
 	us.settled()
 	eu.settled()
-	told := forwardAge(t, usEnds())
+	reported := forwardAge(t, usEnds())
 	got := arrivals(euEnds())
-	if told < age || len(got) != 1 || got[0].SessionAge != told.Truncate(time.Millisecond) {
-		t.Errorf("the peer heard %+v, want one request of a session of age %s in whole milliseconds", got, told)
+	if reported < age || len(got) != 1 || got[0].SessionAge != reported.Truncate(time.Millisecond) {
+		t.Errorf("the peer received %+v, want one request of a session of age %s in whole milliseconds", got, reported)
 	}
-	if most := core.DefaultConfig(nil).MaxWait; len(got) == 1 && (got[0].Wait <= 0 || got[0].Wait > most-age) {
-		t.Errorf("the peer may hold it for %s, want what is left of %s after %s", got[0].Wait, most, age)
+	if limit := core.DefaultConfig(nil).MaxWait; len(got) == 1 && (got[0].Wait <= 0 || got[0].Wait > limit-age) {
+		t.Errorf("the peer may queue it for %s, want the rest of %s after %s", got[0].Wait, limit, age)
 	}
 }
 
-func TestSessionAgeIsBelievedOfPeersOnly(t *testing.T) {
+func TestSessionAgeIsTrustedFromPeersOnly(t *testing.T) {
 	peer := []string{"X-Skyserve-Hop: remote", "X-Skyserve-From: lb-eu-0", "X-Skyserve-Peer-Token: secret"}
 	tests := []struct {
 		name    string
@@ -98,13 +98,13 @@ func TestSessionAgeIsBelievedOfPeersOnly(t *testing.T) {
 		want    time.Duration
 	}{
 		{"a peer", append(peer[:3:3], "X-Skyserve-Session-Age-Ms: 1500"), 1500 * time.Millisecond},
-		{"a peer that says nothing", peer, 0},
-		{"more than a day", append(peer[:3:3], "X-Skyserve-Session-Age-Ms: 9223372036854775807"), maxSpan},
+		{"a peer without the header", peer, 0},
+		{"more than a day", append(peer[:3:3], "X-Skyserve-Session-Age-Ms: 9223372036854775807"), maxPeerDuration},
 		{"negative", append(peer[:3:3], "X-Skyserve-Session-Age-Ms: -1500"), 0},
-		{"no number", append(peer[:3:3], "X-Skyserve-Session-Age-Ms: 15e2"), 0},
+		{"not a number", append(peer[:3:3], "X-Skyserve-Session-Age-Ms: 15e2"), 0},
 		{"too many digits", append(peer[:3:3], "X-Skyserve-Session-Age-Ms: 99999999999999999999999"), 0},
 		{"a client", []string{"X-Skyserve-Session-Age-Ms: 1500"}, 0},
-		{"a client that guesses", []string{peer[0], peer[1], "X-Skyserve-Peer-Token: guess", "X-Skyserve-Session-Age-Ms: 1500"}, 0},
+		{"a client with a guessed token", []string{peer[0], peer[1], "X-Skyserve-Peer-Token: guess", "X-Skyserve-Session-Age-Ms: 1500"}, 0},
 	}
 	o := roundRobin(t)
 	o.Self.PeerToken = "secret"
@@ -125,20 +125,20 @@ func TestSessionAgeIsBelievedOfPeersOnly(t *testing.T) {
 	}
 }
 
-// A client's word on its session's age does not travel on either.
-func TestSessionAgeOfAClientIsNotForwarded(t *testing.T) {
-	heard := make(chan string, 1)
+// A session age sent by a client is not forwarded either.
+func TestClientSessionAgeIsNotForwarded(t *testing.T) {
+	received := make(chan string, 1)
 	o := roundRobin(t)
 	o.Self.PeerToken = "secret"
 	us := start(t, o)
 	us.AddPeer(service.PeerConfig{ID: "lb-eu-0", Region: "local/eu", URL: engine(t, func(w http.ResponseWriter, req *http.Request) {
-		heard <- req.Header.Get(headerSessionAge)
+		received <- req.Header.Get(headerSessionAge)
 		whole(plainReply)(w, req)
 	})}, nil)
-	us.hear("lb-eu-0")
+	us.receiveReport("lb-eu-0")
 	const spoofed = "86399999"
 	expect(t, us.post(chatPath, plainBody, headerSessionAge+": "+spoofed), http.StatusOK, "")
-	if got := <-heard; got == spoofed {
-		t.Errorf("the peer was told %q", got)
+	if got := <-received; got == spoofed {
+		t.Errorf("the peer received %q", got)
 	}
 }

@@ -14,21 +14,19 @@ import (
 	"skyserve/lbd/core"
 )
 
-// What the peer token is hashed with for each use, so that one tells nothing of
-// the other.
+// Labels that the peer token is hashed with, one per use, so that one hash reveals nothing about the
+// other.
 const (
 	labelSeed        = "skyserve: seed of prefix keys"
 	labelFingerprint = "skyserve: fingerprint of prefix keys"
 )
 
-// keySeed is the seed of prefix keys: where there is a peer token the same in
-// every balancer that has it, so that they can tell each other what they learned,
-// else one of this process alone.
+// keySeed returns the seed of prefix keys. With a peer token it is the same in every balancer that has
+// the token, so that they can exchange what they learned. Otherwise it is unique to this process.
 //
-// A client cannot construct prompts that collide either way. It would need the
-// seed, which is as hard to get from HMAC-SHA256 as the token itself, or the
-// hashes of prompts of its own to search among, which leave the service's
-// balancers only into a record on the operator's disk.
+// A client cannot construct prompts that collide in either case. It would need the seed, which is as
+// hard to get from HMAC-SHA256 as the token itself, or the hashes of its own prompts to search among.
+// Those leave the service's balancers only in a record on the operator's disk.
 func keySeed(token string) uint64 {
 	if token == "" {
 		return rand.Uint64()
@@ -36,9 +34,9 @@ func keySeed(token string) uint64 {
 	return binary.LittleEndian.Uint64(derive(token, labelSeed))
 }
 
-// seedOf is the seed of a tenant's prefix keys: one of its own, the same in every
-// balancer of the service, so that nobody learns by a match what another tenant asked;
-// the service's where tenants share prefixes, and where there are none.
+// seedOf returns the seed of a tenant's prefix keys: its own one, the same in every balancer of the
+// service, so that a match reveals nothing about another tenant's prompts; the service's seed if
+// tenants share prefixes, and without a tenant.
 func (r *Runtime) seedOf(tenant string) uint64 {
 	if tenant == "" || r.sharePrefixes.Load() {
 		return r.seed
@@ -46,8 +44,8 @@ func (r *Runtime) seedOf(tenant string) uint64 {
 	return xxh3.HashStringSeed(tenant, r.seed)
 }
 
-// SetSharePrefixes lets tenants share what is known of prefixes, or not; it holds for
-// requests that come from now on.
+// SetSharePrefixes sets whether tenants share prefixes. It applies to requests that arrive from now
+// on.
 func (r *Runtime) SetSharePrefixes(on bool) { r.sharePrefixes.Store(on) }
 
 func derive(token, label string) []byte {
@@ -56,8 +54,8 @@ func derive(token, label string) []byte {
 	return mac.Sum(nil)
 }
 
-// KeyFingerprint tells whether two balancers hash prompts alike, and nothing
-// else; empty when no other can.
+// KeyFingerprint is equal for two balancers that hash prompts alike, and reveals nothing else. It is
+// empty when no other balancer can hash alike.
 func (r *Runtime) KeyFingerprint() string {
 	if r.self.PeerToken == "" {
 		return ""
@@ -65,15 +63,15 @@ func (r *Runtime) KeyFingerprint() string {
 	return hex.EncodeToString(derive(r.self.PeerToken, labelFingerprint)[:8])
 }
 
-// Learned is core.Balancer.Learned at the present time.
+// Learned calls core.Balancer.Learned with the current time.
 func (r *Runtime) Learned(since uint64, all bool, maxBytes int) (entries []core.Learned, next uint64, more bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.core.Learned(r.Elapsed(), since, all, maxBytes)
 }
 
-// processName is the name of an engine that all balancers have for it: its URL
-// and model, hashed, as a URL may hold a password.
+// processName returns the name of an engine that all balancers derive alike: the hash of its URL and
+// model, because a URL may contain a password.
 func processName(base *url.URL, model string) string {
 	sum := sha256.Sum256([]byte(strings.TrimRight(base.String(), "/") + "\n" + model))
 	return hex.EncodeToString(sum[:8])

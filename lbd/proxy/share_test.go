@@ -10,32 +10,32 @@ import (
 	"skyserve/lbd/policy"
 )
 
-func TestBalancersOfOneTokenHashAlike(t *testing.T) {
+func TestSamePeerTokenSameHashes(t *testing.T) {
 	p, err := policy.New("cost")
 	if err != nil {
 		t.Fatal(err)
 	}
-	made := func(token string) *Runtime {
+	newRuntime := func(token string) *Runtime {
 		r, err := New(Options{Self: service.BalancerConfig{ID: "lb", PeerToken: token}, Core: core.DefaultConfig(p)})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return r
 	}
-	a, b, other := made("one"), made("one"), made("two")
+	a, b, other := newRuntime("one"), newRuntime("one"), newRuntime("two")
 	if a.seed != b.seed || a.KeyFingerprint() != b.KeyFingerprint() || len(a.KeyFingerprint()) != 16 {
 		t.Errorf("of one token: seeds %x and %x, fingerprints %q and %q", a.seed, b.seed, a.KeyFingerprint(), b.KeyFingerprint())
 	}
 	if a.seed == other.seed || a.KeyFingerprint() == other.KeyFingerprint() {
 		t.Error("two tokens give one seed or fingerprint")
 	}
-	alone, again := made(""), made("")
+	alone, again := newRuntime(""), newRuntime("")
 	if alone.seed == again.seed || alone.KeyFingerprint() != "" {
 		t.Errorf("without a token: seeds %x and %x, fingerprint %q", alone.seed, again.seed, alone.KeyFingerprint())
 	}
 }
 
-func TestProcessNameTellsEnginesApartAndNoSecret(t *testing.T) {
+func TestProcessNameIsUniqueAndHidesSecrets(t *testing.T) {
 	name := func(raw, model string) string {
 		u, err := url.Parse(raw)
 		if err != nil {

@@ -9,42 +9,41 @@ import (
 	"skyserve/lbd/record"
 )
 
-// A replica whose host has vanished, or whose engine stands still, breaks no
-// connection: it just says nothing any more. What its requests may wait for a token
-// is far too long then. So when neither a probe was answered nor a token of any
-// answer came for Limits.Silent, they are given up at once and go elsewhere, as if
-// their connections had broken. An engine that is busy says one or the other. Silence
-// is counted in ticks: while this process itself stood still nobody was asked.
+// A replica whose host has vanished, or whose engine hangs, closes no connection: it just sends
+// nothing. The usual timeout for a token is far too long then. So when neither a probe was answered
+// nor a token of any response arrived for Limits.Silent, its requests are stopped at once and retried
+// at other replicas, as if their connections had failed. A busy engine does one or the other. Silence
+// is counted in ticks: while this process itself was paused, no probes were sent.
 
-// stoppableTry is how the try at hand of a request is stopped from outside.
-type stoppableTry struct {
+// stoppableAttempt lets another goroutine stop the current attempt of a request.
+type stoppableAttempt struct {
 	atomic.Pointer[context.CancelCauseFunc]
 }
 
-// stop stops the try at hand, which counts as failed.
-func (l *stoppableTry) stop() {
+// stop stops the current attempt, which counts as failed.
+func (l *stoppableAttempt) stop() {
 	if stop := l.Load(); stop != nil {
 		(*stop)(errSilent)
 	}
 }
 
-// noteSignOfLife notes a sign of life of the replica that an event is about; the lock is
-// held. That a probe was refused is one too: so do engines that finish what they have.
-func (r *Runtime) noteSignOfLife(ev *core.Event) {
+// recordSignOfLife records that the replica of an event responded; the lock must be held. A rejected
+// probe counts too: engines that finish their requests reject them.
+func (r *Runtime) recordSignOfLife(ev *core.Event) {
 	if k := r.ranks[ev.Target]; k.replica != nil && ev.Kind == core.EventReplicaReport {
-		k.count.quiet = 0
+		k.count.silentTicks = 0
 	}
 }
 
-// giveUpSilent notes that a tick went by, and gives up what is in flight at replicas
-// that are silent for too long; the lock is held.
-func (r *Runtime) giveUpSilent() {
+// stopSilent counts a tick, and stops the requests in flight at replicas that have been silent for
+// too long; the lock must be held.
+func (r *Runtime) stopSilent() {
 	silent := func(k rank) bool {
-		return k.replica != nil && time.Duration(k.count.quiet)*tickEvery >= r.limits.Silent
+		return k.replica != nil && time.Duration(k.count.silentTicks)*tickInterval >= r.limits.Silent
 	}
 	found := false
 	for _, rep := range r.replicas {
-		rep.count.quiet++
+		rep.count.silentTicks++
 		found = found || silent(rank{replica: rep})
 	}
 	if !found {
@@ -52,7 +51,7 @@ func (r *Runtime) giveUpSilent() {
 	}
 	for _, f := range r.inFlight {
 		if f.entry.State == record.StateSent && silent(r.ranks[f.entry.Target]) {
-			f.currentTry.stop()
+			f.currentAttempt.stop()
 		}
 	}
 }

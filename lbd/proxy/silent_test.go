@@ -13,10 +13,10 @@ import (
 	"skyserve/internal/service"
 )
 
-// hosts is a transport to engines in memory, by host.
-type hosts map[string]func(ctx context.Context, body string) (*http.Response, error)
+// hostTransport is a transport to engines in memory, by host.
+type hostTransport map[string]func(ctx context.Context, body string) (*http.Response, error)
 
-func (h hosts) RoundTrip(req *http.Request) (*http.Response, error) {
+func (h hostTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	body, err := io.ReadAll(req.Body)
 	if err != nil {
 		return nil, err
@@ -28,8 +28,8 @@ func (h hosts) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// piecemeal is a body of pieces, each after a while; the last one ends it, and an
-// empty one never comes.
+// piecemeal is a body of pieces, each after a delay; the last one ends it, and an empty one never
+// arrives.
 type piecemeal struct {
 	ctx    context.Context
 	after  time.Duration
@@ -56,23 +56,23 @@ func (b *piecemeal) Read(p []byte) (int, error) {
 
 func (b *piecemeal) Close() error { return nil }
 
-// speaking answers with pieces.
+// speaking responds with pieces.
 func speaking(kind string, after time.Duration, pieces ...string) func(context.Context, string) (*http.Response, error) {
 	return func(ctx context.Context, _ string) (*http.Response, error) {
 		return &http.Response{Header: http.Header{"Content-Type": {kind}}, Body: &piecemeal{ctx, after, append([]string(nil), pieces...)}}, nil
 	}
 }
 
-// vanished never answers.
-func vanished(ctx context.Context, _ string) (*http.Response, error) {
+// vanishedReplica never responds.
+func vanishedReplica(ctx context.Context, _ string) (*http.Response, error) {
 	<-ctx.Done()
 	return nil, context.Cause(ctx)
 }
 
-// A replica says nothing any more, in the middle of a stream, before it, or before
-// an answer in one piece. As long as its probes are answered, or tokens of another
-// answer come, it is busy; else its requests go elsewhere.
-func TestAReplicaThatVanishesIsGivenUp(t *testing.T) {
+// A replica stops sending, within a stream, before it, or before a non-streamed response. As long as
+// its probes are answered, or tokens of another response arrive, it is busy; otherwise its requests
+// are retried elsewhere.
+func TestVanishedReplicaIsAbandoned(t *testing.T) {
 	const events, json = "text/event-stream", "application/json"
 	end := strings.ReplaceAll(finished, `"c2"`, `"c"`) + doneEvent
 	rest := speaking(events, 0, chunk(" b")+end)
@@ -80,21 +80,21 @@ func TestAReplicaThatVanishesIsGivenUp(t *testing.T) {
 		body          string
 		old           func(context.Context, string) (*http.Response, error)
 		next          func(context.Context, string) (*http.Response, error)
-		probed, talks bool // the replica's probes are answered, another answer of its goes on
+		probed, talks bool // the replica's probes succeed; another response of it continues
 		want          string
 		tries         int
-		after, most   time.Duration
+		after, limit  time.Duration
 	}{
-		"in a stream":               {streamBody, speaking(events, 0, chunk("a"), ""), rest, false, false, "a b", 2, 5 * time.Second, 6 * time.Second},
-		"before a stream":           {streamBody, vanished, rest, false, false, " b", 2, 5 * time.Second, 6 * time.Second},
-		"before an answer":          {plainBody, vanished, speaking(json, 0, plainReply), false, false, plainReply, 2, 5 * time.Second, 6 * time.Second},
-		"busy, and probes answered": {streamBody, speaking(events, 20*time.Second, chunk("a"), chunk(" b")+end), rest, true, false, "a b", 1, 40 * time.Second, 41 * time.Second},
-		"busy, and another talks":   {plainBody, speaking(json, 20*time.Second, plainReply), rest, false, true, plainReply, 1, 20 * time.Second, 21 * time.Second},
+		"within a stream":                  {streamBody, speaking(events, 0, chunk("a"), ""), rest, false, false, "a b", 2, 5 * time.Second, 6 * time.Second},
+		"before a stream":                  {streamBody, vanishedReplica, rest, false, false, " b", 2, 5 * time.Second, 6 * time.Second},
+		"before a response":                {plainBody, vanishedReplica, speaking(json, 0, plainReply), false, false, plainReply, 2, 5 * time.Second, 6 * time.Second},
+		"busy, probes succeed":             {streamBody, speaking(events, 20*time.Second, chunk("a"), chunk(" b")+end), rest, true, false, "a b", 1, 40 * time.Second, 41 * time.Second},
+		"busy, another response continues": {plainBody, speaking(json, 20*time.Second, plainReply), rest, false, true, plainReply, 1, 20 * time.Second, 21 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				o := testOptions(t)
-				o.Transport = hosts{"old": c.old, "next": c.next}
+				o.Transport = hostTransport{"old": c.old, "next": c.next}
 				rt, err := New(o)
 				if err != nil {
 					t.Fatal(err)
@@ -131,18 +131,18 @@ func TestAReplicaThatVanishesIsGivenUp(t *testing.T) {
 				}
 				got := answer.Body.String()
 				if c.body == streamBody {
-					if all := tell(t, got); all.ends == 1 && all.finishes == 1 && all.broken == "" {
+					if all := parseStream(t, got); all.ends == 1 && all.finishes == 1 && all.broken == "" {
 						got = all.text
 					}
 				}
 				if got != c.want {
-					t.Errorf("it was answered %q, want %q", got, c.want)
+					t.Errorf("the response is %q, want %q", got, c.want)
 				}
-				if took := time.Since(began); took < c.after || took > c.most {
-					t.Errorf("after %s, want %s to %s", took, c.after, c.most)
+				if took := time.Since(began); took < c.after || took > c.limit {
+					t.Errorf("after %s, want %s to %s", took, c.after, c.limit)
 				}
-				if d, _ := b.Decision(answer.Header().Get(headerRequestID)); len(d.Tries) != c.tries || c.tries > 1 && !strings.Contains(d.Tries[0].Failure, "silent for too long") {
-					t.Errorf("tries %+v", d.Tries)
+				if d, _ := b.Decision(answer.Header().Get(headerRequestID)); len(d.Tries) != c.tries || c.tries > 1 && !strings.Contains(d.Tries[0].Failure, "timed out") {
+					t.Errorf("attempts %+v", d.Tries)
 				}
 				stop()
 				if err := rt.Close(); err != nil {
@@ -153,11 +153,11 @@ func TestAReplicaThatVanishesIsGivenUp(t *testing.T) {
 	}
 }
 
-// A process that stood still for an hour has heard of nobody, which tells nothing.
-func TestAPauseOfTheBalancerIsNoSilenceOfItsReplicas(t *testing.T) {
+// A process that was paused for an hour has received nothing, which means nothing.
+func TestBalancerPauseIsNotReplicaSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := testOptions(t)
-		o.Transport = hosts{"old": speaking("application/json", 2*time.Hour, plainReply)}
+		o.Transport = hostTransport{"old": speaking("application/json", 2*time.Hour, plainReply)}
 		o.Limits.Answer = 3 * time.Hour
 		rt, err := New(o)
 		if err != nil {
@@ -174,7 +174,7 @@ func TestAPauseOfTheBalancerIsNoSilenceOfItsReplicas(t *testing.T) {
 		rt.tick()
 		<-ended
 		if d, _ := b.Decision(answer.Header().Get(headerRequestID)); answer.Body.String() != plainReply || len(d.Tries) != 1 {
-			t.Errorf("it was answered %q after tries %+v", answer.Body, d.Tries)
+			t.Errorf("the response is %q after attempts %+v", answer.Body, d.Tries)
 		}
 	})
 }

@@ -7,12 +7,12 @@ import (
 	"testing"
 )
 
-// A key that two readers of a body could take for two different things is refused
-// by its name: the engine must not act upon what the balancer did not see.
-func TestAmbiguousKeysReachNoEngine(t *testing.T) {
+// A key that two parsers could read differently is rejected by its name: the engine must not act on
+// what the balancer did not see.
+func TestAmbiguousKeysAreRejected(t *testing.T) {
 	b := start(t, testOptions(t))
 	b.attach("us-0", engine(t, func(w http.ResponseWriter, _ *http.Request) {
-		t.Error("an engine was asked")
+		t.Error("an engine got the request")
 		w.WriteHeader(http.StatusTeapot)
 	}))
 	refused := func(key, member string) {
@@ -31,8 +31,8 @@ func TestAmbiguousKeysReachNoEngine(t *testing.T) {
 	refused("temperature", `"temperatur\u0065":1`)
 }
 
-// What no reader takes for a parameter passes as it is.
-func TestKeysThatPassAsTheyAre(t *testing.T) {
+// A key that no parser takes for a parameter is forwarded as it is.
+func TestEngineKeysAreForwarded(t *testing.T) {
 	b := start(t, testOptions(t))
 	bodies := make(chan string, 1)
 	b.attach("us-0", engine(t, asked(bodies, chunk("a")+doneEvent)))
@@ -49,9 +49,9 @@ func TestKeysThatPassAsTheyAre(t *testing.T) {
 	}
 }
 
-// Below the top level escapes are no offence, as schemas and templates have keys of
-// their users; what is read there is what a decoder reads.
-func TestNestedKeysAreReadAsDecodersDo(t *testing.T) {
+// Below the top level escapes are allowed, because schemas and templates contain keys of their users;
+// they are read as a decoder reads them.
+func TestNestedKeysMatchDecoders(t *testing.T) {
 	b := start(t, testOptions(t))
 	bodies := make(chan string, 1)
 	b.attach("us-0", engine(t, asked(bodies, chunk("a")+usageEvent(3, 0, 1)+doneEvent)))
@@ -65,7 +65,7 @@ func TestNestedKeysAreReadAsDecodersDo(t *testing.T) {
 			Options map[string]any `json:"stream_options"`
 		}
 		if body := <-bodies; json.Unmarshal([]byte(body), &sent) != nil || sent.Options["include_usage"] != true {
-			t.Errorf("%s: the engine is not asked for its usage: %s", options, body)
+			t.Errorf("%s: the usage is not requested from the engine: %s", options, body)
 		}
 	}
 }

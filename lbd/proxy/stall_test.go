@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// pipes is a listener whose connections are in memory and hold nothing: what one
-// side writes waits until the other side reads, and deadlines follow the test's clock.
+// pipes is a listener with unbuffered in-memory connections: a write blocks until the other side
+// reads, and deadlines follow the test's clock.
 type pipes struct {
 	conns  chan net.Conn
 	closed chan struct{}
@@ -47,9 +47,8 @@ func (p *pipes) Close() error {
 
 func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "unix"} }
 
-// overPipes runs a test of a runtime behind pipes, on a clock of its own. Its one
-// replica is the engine.
-func overPipes(t *testing.T, o Options, e *endless, test func(t *testing.T, b *balancer, p *pipes)) {
+// overPipes runs a test of a runtime behind pipes, with a fake clock. Its only replica is the engine.
+func overPipes(t *testing.T, o Options, e *endlessEngine, test func(t *testing.T, b *balancer, p *pipes)) {
 	synctest.Test(t, func(t *testing.T) {
 		e.gone = make(chan struct{}, 1)
 		o.Transport = e
@@ -72,16 +71,16 @@ func overPipes(t *testing.T, o Options, e *endless, test func(t *testing.T, b *b
 	})
 }
 
-// endless is an engine that streams until its request is given up, which it
-// tells; as a whole it answers with a body of the given size.
-type endless struct {
+// endlessEngine is an engine that streams until its request is cancelled, which it reports; without
+// streaming it responds with a body of the given size.
+type endlessEngine struct {
 	size int
 	gone chan struct{}
-	word string        // streamed again and again
+	word string        // streamed repeatedly
 	gap  time.Duration // between two of them; 0 = a second
 }
 
-func (e *endless) RoundTrip(req *http.Request) (*http.Response, error) {
+func (e *endlessEngine) RoundTrip(req *http.Request) (*http.Response, error) {
 	_, _ = io.Copy(io.Discard, req.Body)
 	_ = req.Body.Close()
 	resp := &http.Response{StatusCode: http.StatusOK, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Request: req, Header: http.Header{}}
@@ -97,7 +96,7 @@ func (e *endless) RoundTrip(req *http.Request) (*http.Response, error) {
 
 type endlessBody struct {
 	ctx    context.Context
-	engine *endless
+	engine *endlessEngine
 }
 
 func (b *endlessBody) Read(p []byte) (int, error) {
@@ -119,13 +118,12 @@ func request(body string, headers ...string) string {
 		strings.Join(append(headers, ""), "\r\n") + "\r\n" + body
 }
 
-// A client that stops reading is cut off once it has taken nothing for as long
-// as Stall says, and its request is taken back from the engine; nothing stays
-// in use.
-func TestClientThatStopsReadingIsCutOff(t *testing.T) {
+// A client that stops reading is disconnected after it has read nothing for Stall, and its request is
+// cancelled at the engine; no resources remain in use.
+func TestStalledClientIsDisconnected(t *testing.T) {
 	o := testOptions(t)
 	o.Keys = limited(t, "concurrent=1 tokens_per_minute=100000")
-	e := &endless{}
+	e := &endlessEngine{}
 	overPipes(t, o, e, func(t *testing.T, b *balancer, p *pipes) {
 		conn := p.dial()
 		defer conn.Close()
@@ -139,9 +137,9 @@ func TestClientThatStopsReadingIsCutOff(t *testing.T) {
 		stopped := time.Now()
 		<-e.gone // the engine's side is closed
 		if took := time.Since(stopped); took > b.limits.Stall+time.Second || took < b.limits.Stall*3/4 {
-			t.Errorf("the engine was let go of after %v, want about %v", took, b.limits.Stall)
+			t.Errorf("the engine's request was cancelled after %v, want about %v", took, b.limits.Stall)
 		}
-		b.atRest("acme")
+		b.isIdle("acme")
 		if c := b.View().Counts; c.Cancelled != 1 || c.Outstanding != 0 || c.Queued != 0 {
 			t.Errorf("counts %+v, want one cancelled and none left", c)
 		}
@@ -149,8 +147,8 @@ func TestClientThatStopsReadingIsCutOff(t *testing.T) {
 }
 
 // A client that reads slowly but steadily is served for as long as it takes.
-func TestClientThatReadsSlowly(t *testing.T) {
-	e := &endless{}
+func TestSlowClient(t *testing.T) {
+	e := &endlessEngine{}
 	overPipes(t, testOptions(t), e, func(t *testing.T, b *balancer, p *pipes) {
 		conn := p.dial()
 		if _, err := io.WriteString(conn, request(streamBody)); err != nil {
@@ -159,7 +157,7 @@ func TestClientThatReadsSlowly(t *testing.T) {
 		piece := make([]byte, 100)
 		for range 100 {
 			if _, err := io.ReadFull(conn, piece); err != nil {
-				t.Fatalf("cut off: %v", err)
+				t.Fatalf("disconnected: %v", err)
 			}
 			time.Sleep(b.limits.Stall / 8)
 		}
@@ -169,11 +167,11 @@ func TestClientThatReadsSlowly(t *testing.T) {
 	})
 }
 
-// Of an answer that came in one piece nothing stays behind either when its client
-// does not take it, not even its last bytes, which the server writes itself.
-func TestClientThatDoesNotTakeAWholeAnswer(t *testing.T) {
+// A non-streamed response that its client does not read leaves nothing behind either, not even its
+// last bytes, which the server writes itself.
+func TestClientDoesNotReadWholeResponse(t *testing.T) {
 	for _, size := range []int{10, 3000, 100_000} {
-		overPipes(t, testOptions(t), &endless{size: size}, func(t *testing.T, b *balancer, p *pipes) {
+		overPipes(t, testOptions(t), &endlessEngine{size: size}, func(t *testing.T, b *balancer, p *pipes) {
 			conn := p.dial()
 			defer conn.Close()
 			if _, err := io.WriteString(conn, request(plainBody)); err != nil {
@@ -190,10 +188,9 @@ func TestClientThatDoesNotTakeAWholeAnswer(t *testing.T) {
 	}
 }
 
-// The write deadline of one request does not outlive it: the connection may be
-// idle for longer and serve again.
-func TestConnectionServesAfterItsDeadline(t *testing.T) {
-	overPipes(t, testOptions(t), &endless{size: 10}, func(t *testing.T, b *balancer, p *pipes) {
+// The write deadline of a request ends with it: the connection may be idle for longer and be reused.
+func TestConnectionReusedAfterDeadline(t *testing.T) {
+	overPipes(t, testOptions(t), &endlessEngine{size: 10}, func(t *testing.T, b *balancer, p *pipes) {
 		conn := p.dial()
 		defer conn.Close()
 		r := bufio.NewReader(conn)
@@ -214,8 +211,8 @@ func TestConnectionServesAfterItsDeadline(t *testing.T) {
 	})
 }
 
-// overHTTP2 asks for a stream over HTTP/2 and gives it to the client. What the
-// client does not read stays in a window of 64 KiB.
+// overHTTP2 requests a stream over HTTP/2 and passes it to the client. What the client does not read
+// stays in a window of 64 KiB.
 func overHTTP2(t *testing.T, p *pipes, read func(*http.Response)) {
 	t.Helper()
 	transport := &http.Transport{
@@ -236,8 +233,8 @@ func overHTTP2(t *testing.T, p *pipes, read func(*http.Response)) {
 	read(resp)
 }
 
-func TestClientThatStopsReadingOverHTTP2(t *testing.T) {
-	e := &endless{word: strings.Repeat("word ", 300)}
+func TestClientStopsReadingOverHTTP2(t *testing.T) {
+	e := &endlessEngine{word: strings.Repeat("word ", 300)}
 	overPipes(t, testOptions(t), e, func(t *testing.T, b *balancer, p *pipes) {
 		overHTTP2(t, p, func(resp *http.Response) {
 			if resp.ProtoMajor != 2 {
@@ -252,14 +249,14 @@ func TestClientThatStopsReadingOverHTTP2(t *testing.T) {
 	})
 }
 
-// An engine that is silent for longer than a client may be is no stalled client.
+// An engine that is silent for longer than a client may be is not a stalled client.
 func TestSilentEngineOverHTTP2(t *testing.T) {
 	o := testOptions(t)
-	e := &endless{gap: 50 * time.Second}
+	e := &endlessEngine{gap: 50 * time.Second}
 	overPipes(t, o, e, func(t *testing.T, b *balancer, p *pipes) {
 		overHTTP2(t, p, func(resp *http.Response) {
 			if _, err := io.ReadFull(resp.Body, make([]byte, 1000)); err != nil {
-				t.Errorf("cut off: %v", err)
+				t.Errorf("disconnected: %v", err)
 			}
 		})
 		<-e.gone

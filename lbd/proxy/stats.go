@@ -7,15 +7,15 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// Stats is this balancer's traffic of late. Pointers are nil where nothing is
-// known. Requests count where their clients sent them, so forwarded ones count
-// at their origin; replicas count whatever they served.
+// Stats is this balancer's recent traffic. Pointers are nil if nothing is known. Requests count where
+// their clients sent them, so forwarded ones count at their origin; replicas count whatever they
+// served.
 type Stats struct {
-	// RequestsPerSecond and OutputTokensPerSecond are over the last 10 s.
+	// RequestsPerSecond and OutputTokensPerSecond cover the last 10 s.
 	RequestsPerSecond     *float64
 	OutputTokensPerSecond *float64
-	// PrefixHitRate is cached over prompt tokens, by the engines' own figures, of
-	// the requests finished in the last 60 s.
+	// PrefixHitRate is cached over prompt tokens, as reported by the engines, of the requests that
+	// finished in the last 60 s.
 	PrefixHitRate *float64
 	// TTFT is in milliseconds from arrival here, over the last 60 s.
 	TTFT *telemetry.Percentiles
@@ -23,7 +23,7 @@ type Stats struct {
 	Replica map[string]ReplicaStats
 }
 
-// ReplicaStats is one replica's traffic of late.
+// ReplicaStats is one replica's recent traffic.
 type ReplicaStats struct {
 	OutputTokensPerSecond *float64
 	PrefixHitRate         *float64
@@ -38,14 +38,14 @@ type stats struct {
 	ttft     latencyWindow
 }
 
-// gather moves the tokens since the last tick into the window.
-func (s *stats) gather(at time.Duration) {
+// collectTokens adds the tokens since the last tick to the window.
+func (s *stats) collectTokens(at time.Duration) {
 	if n := s.tokens.Swap(0); n > 0 {
 		s.output.add(at, n)
 	}
 }
 
-// Stats is the traffic of late.
+// Stats returns the recent traffic.
 func (r *Runtime) Stats() Stats {
 	now := r.Elapsed()
 	s := Stats{

@@ -48,7 +48,7 @@ func TestHitWindow(t *testing.T) {
 	}
 }
 
-// The percentiles are those of the sorted latencies to within a bucket.
+// The percentiles equal those of the sorted latencies to within a bucket.
 func TestLatencyWindow(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ms := rapid.SliceOfN(rapid.Float64Range(0, 1e6), 1, 200).Draw(t, "ms")
@@ -86,7 +86,7 @@ func TestLatencyWindow(t *testing.T) {
 	})
 }
 
-func TestPointsRollAndAreBounded(t *testing.T) {
+func TestPointsAdvanceAndAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt, err := New(Options{Self: service.BalancerConfig{ID: "lb", Region: "local/us"}, Core: testOptions(t).Core, Limits: Limits{HistoryMinutes: 3}})
 		if err != nil {
@@ -165,7 +165,7 @@ func TestRingForgetsTheOldest(t *testing.T) {
 	a, b, c := &record.Request{Request: "a"}, &record.Request{Request: "b"}, &record.Request{Request: "a", Status: 2}
 	g.add(a)
 	g.add(b)
-	g.add(c) // takes the place of the first a, and its name
+	g.add(c) // replaces the first a, and its name
 	if g.byID["a"] != c || g.byID["b"] != b || len(g.byID) != 2 {
 		t.Errorf("the ring knows %v", g.byID)
 	}
@@ -192,9 +192,9 @@ func TestStatsByOrigin(t *testing.T) {
 	}
 }
 
-// A minute that was watched and had no requests is zero; a forecast that took it
-// for a gap would go on expecting the load that has ended.
-func TestWatchedSilenceIsZero(t *testing.T) {
+// A minute that was observed and had no requests is zero; a forecast that took it for a gap would
+// continue to expect the load that has ended.
+func TestSilentMinutesAreZero(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		self := service.BalancerConfig{ID: "lb", Region: "local/us", Models: []service.BalancerModel{{Name: "m", Aliases: []string{"small"}}}}
 		rt, err := New(Options{Self: self, Core: testOptions(t).Core})
@@ -208,9 +208,9 @@ func TestWatchedSilenceIsZero(t *testing.T) {
 		zero := func(minute int64) telemetry.Point {
 			return telemetry.Point{Minute: begin + minute, Balancer: "lb", Region: "local/us", Model: "m", Tier: service.TierFast}
 		}
-		asked := zero(2)
-		asked.Tier, asked.Requests = service.TierNormal, 1
-		if got, want := rt.History(0), []telemetry.Point{zero(0), zero(1), asked, zero(3)}; !samePoints(got, want) {
+		requested := zero(2)
+		requested.Tier, requested.Requests = service.TierNormal, 1
+		if got, want := rt.History(0), []telemetry.Point{zero(0), zero(1), requested, zero(3)}; !samePoints(got, want) {
 			t.Errorf("history %+v, want %+v", got, want)
 		}
 	})

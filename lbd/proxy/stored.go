@@ -9,18 +9,18 @@ import (
 	"skyserve/lbd/openai"
 )
 
-// maxResponseID is the longest id of a response that is remembered; engines' are
-// about 40 bytes.
+// maxResponseID is the maximum length of a response id that is remembered; those of engines have about
+// 40 bytes.
 const maxResponseID = 256
 
-// errNoHolder answers a request that goes on from a response which is nowhere.
+// errNoHolder rejects a request that continues from a response that no replica has.
 var errNoHolder = openai.Error{
 	Status: http.StatusBadRequest, Kind: openai.TypeInvalid, Param: "previous_response_id", Code: "previous_response_not_found",
-	Message: "previous_response_id: no replica is known to hold that response: send the whole conversation as input",
+	Message: "previous_response_id: no replica has this response: send the whole conversation as input",
 }
 
-// responses remembers who holds which stored response (/v1/responses): engines
-// keep them for themselves. The least recently used is forgotten first.
+// responses remembers which replica or peer holds which stored response (/v1/responses): each engine
+// keeps its own. The least recently used is forgotten first.
 type responses struct {
 	mu     sync.Mutex
 	max    int
@@ -28,20 +28,20 @@ type responses struct {
 	byID   map[responseID]*list.Element
 }
 
-// responseID names a response. One tenant's are nobody else's: engines do not
-// tell tenants apart.
+// responseID identifies a response. Responses of different tenants are distinct: engines do not
+// separate tenants.
 type responseID struct{ tenant, id string }
 
-// storedAt is where a response is: at the replica (or its rank) or peer of this id,
-// as long as that has this URL. Another process behind the id has another memory.
+// storedAt is the location of a response: the replica (or its rank) or peer with this id, as long as
+// it has this URL. Another process with the same id has other memory.
 type storedAt struct {
 	response    responseID
 	target, url string
-	model       string // that gave it; empty where that is not known
+	model       string // that generated it; empty if not known
 }
 
-func newResponses(most int) *responses {
-	return &responses{max: most, byID: map[responseID]*list.Element{}}
+func newResponses(limit int) *responses {
+	return &responses{max: limit, byID: map[responseID]*list.Element{}}
 }
 
 // put remembers a response.
@@ -70,7 +70,7 @@ func (s *responses) drop(response responseID) {
 	}
 }
 
-// find is where a response is.
+// find returns the location of a response.
 func (s *responses) find(response responseID) (at storedAt, known bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,20 +82,20 @@ func (s *responses) find(response responseID) (at storedAt, known bool) {
 	return e.Value.(storedAt), true
 }
 
-// holderOf is the target that holds the response which a call goes on from; empty
-// where the call begins anew. Of a client's request the peers are asked for what is
-// not known here: the client may have come from another region, or balancer.
+// holderOf returns the target that holds the response that a call continues from; empty if the call
+// starts a new conversation. For a client's request, the peers are asked about an unknown response:
+// the client may have come from another region or balancer.
 func (r *Runtime) holderOf(ctx context.Context, c *openai.Call, o *origin) (target string, refused *openai.Error) {
 	id, given, refused := c.PreviousResponse()
 	if !given || refused != nil {
 		return "", refused
 	}
 	response := responseID{o.tenant, id}
-	if at, known := r.stored.find(response); known && r.urlOf(at.target) == at.url {
+	if at, known := r.storedResponses.find(response); known && r.urlOf(at.target) == at.url {
 		return at.target, nil
 	}
 	if o.from == "" && len(response.id) <= maxResponseID && r.forwards() {
-		at, refused := r.locate(ctx, response)
+		at, refused := r.locateResponse(ctx, response)
 		if refused != nil || at.target != "" {
 			return at.target, refused
 		}
@@ -104,7 +104,7 @@ func (r *Runtime) holderOf(ctx context.Context, c *openai.Call, o *origin) (targ
 	return "", &e
 }
 
-// urlOf is the URL of a replica, a rank or a peer; empty when the id is not known.
+// urlOf returns the URL of a replica, a rank or a peer; empty if the id is not known.
 func (r *Runtime) urlOf(target string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -117,9 +117,9 @@ func (r *Runtime) urlOf(target string) string {
 	return ""
 }
 
-// remember keeps who holds the answer at hand. It is called before the client has
-// the answer's end: the next request may follow at once.
-func (x *exchange) remember() {
+// rememberHolder stores who holds the current response. It is called before the client has the end of the
+// response: the next request may follow at once.
+func (x *exchange) rememberHolder() {
 	if !x.endpoint.Stored {
 		return
 	}
@@ -127,13 +127,13 @@ func (x *exchange) remember() {
 	if !ok {
 		return
 	}
-	at := storedAt{response: responseID{x.tenant, id}, target: x.sent.target, model: x.model}
+	at := storedAt{response: responseID{x.tenant, id}, target: x.current.target, model: x.model}
 	switch {
-	case x.sent.rank.replica != nil:
-		at.url = x.sent.rank.cfg.URL
-	case x.sent.peer != nil:
-		at.url = x.sent.peer.cfg.URL
+	case x.current.rank.replica != nil:
+		at.url = x.current.rank.cfg.URL
+	case x.current.peer != nil:
+		at.url = x.current.peer.cfg.URL
 	}
-	x.rt.stored.put(at)
-	x.rt.lookups.exists(at.response)
+	x.rt.storedResponses.put(at)
+	x.rt.lookups.dropMiss(at.response)
 }

@@ -16,16 +16,15 @@ import (
 
 const responsesPath = "/v1/responses"
 
-// responder is an engine that gives every response an id of its own, streamed
-// where that is asked for.
+// responder is an engine that gives every response a new id, streamed if requested.
 func responder(name string) http.HandlerFunc {
-	var asked atomic.Int64
+	var requested atomic.Int64
 	return func(w http.ResponseWriter, req *http.Request) {
-		var ask struct{ Stream bool }
+		var lookup struct{ Stream bool }
 		body, _ := io.ReadAll(req.Body)
-		_ = json.Unmarshal(body, &ask)
-		whole := fmt.Sprintf(`{"id":"resp_%s_%d","object":"response","status":"completed","output":[],"usage":{"input_tokens":5,"output_tokens":7}}`, name, asked.Add(1))
-		if !ask.Stream {
+		_ = json.Unmarshal(body, &lookup)
+		whole := fmt.Sprintf(`{"id":"resp_%s_%d","object":"response","status":"completed","output":[],"usage":{"input_tokens":5,"output_tokens":7}}`, name, requested.Add(1))
+		if !lookup.Stream {
 			w.Header().Set("Content-Type", "application/json")
 			_, _ = io.WriteString(w, whole)
 			return
@@ -37,18 +36,18 @@ func responder(name string) http.HandlerFunc {
 }
 
 func responseBody(previous string, stream bool) string {
-	ask := map[string]any{"model": "chat-small", "input": "x", "stream": stream}
+	lookup := map[string]any{"model": "chat-small", "input": "x", "stream": stream}
 	if previous != "" {
-		ask["previous_response_id"] = previous
+		lookup["previous_response_id"] = previous
 	}
-	body, _ := json.Marshal(ask)
+	body, _ := json.Marshal(lookup)
 	return string(body)
 }
 
 var givenID = regexp.MustCompile(`resp_[a-z]+-[0-9]_[0-9]+`)
 
-// respond asks for a response that goes on from previous ("" = from none) and
-// returns its id and the replica that gave it.
+// respond requests a response that continues previous ("" = none) and returns its id and the replica
+// that generated it.
 func (b *balancer) respond(previous string, stream bool, headers ...string) (id, replica string) {
 	b.t.Helper()
 	resp := b.post(responsesPath, responseBody(previous, stream), headers...)
@@ -61,7 +60,7 @@ func (b *balancer) responderAt(ids ...string) {
 	}
 }
 
-func TestAResponseIsContinuedWhereItIs(t *testing.T) {
+func TestResponseContinuesAtItsHolder(t *testing.T) {
 	for _, stream := range []bool{false, true} {
 		t.Run(fmt.Sprintf("stream %v", stream), func(t *testing.T) {
 			b := start(t, roundRobin(t))
@@ -84,7 +83,7 @@ func TestAResponseIsContinuedWhereItIs(t *testing.T) {
 	}
 }
 
-func TestAResponseThatIsNowhere(t *testing.T) {
+func TestUnknownResponse(t *testing.T) {
 	const gone = "previous_response_not_found"
 	b := start(t, roundRobin(t))
 	b.responderAt("us-0", "us-1")
@@ -92,7 +91,7 @@ func TestAResponseThatIsNowhere(t *testing.T) {
 	expect(t, b.post(responsesPath, `{"model":"chat-small","input":"x","previous_response_id":["resp_1"]}`), 400, "invalid_previous_response_id")
 	expect(t, b.post(responsesPath, `{"model":"chat-small","input":"x","previous_response_id":null}`), 200, "")
 
-	expect(t, b.post(responsesPath, responseBody("early", true)), 400, gone) // begun, and never whole
+	expect(t, b.post(responsesPath, responseBody("early", true)), 400, gone) // started but never complete
 
 	id, replica := b.respond("", false)
 	if _, err := b.RemoveReplica(replica, 0); err != nil {
@@ -100,17 +99,17 @@ func TestAResponseThatIsNowhere(t *testing.T) {
 	}
 	expect(t, b.post(responsesPath, responseBody(id, false)), 400, gone)
 
-	id, replica = b.respond("", false) // by the other one, which then is another process
+	id, replica = b.respond("", false) // by the other replica, which is then another process
 	b.attach(replica, engine(t, responder(replica)))
 	expect(t, b.post(responsesPath, responseBody(id, false)), 400, gone)
 
-	// No other endpoint knows the field.
+	// No other endpoint has the field.
 	b.attach("us-9", engine(t, whole(plainReply)))
 	expect(t, b.post("/v1/completions", `{"model":"chat-small","prompt":"x","previous_response_id":"resp_never"}`), 200, "")
 	lawful(t, b.settled())
 }
 
-func TestAResponseWhoseHolderGoesMeanwhile(t *testing.T) {
+func TestResponseHolderIsRemoved(t *testing.T) {
 	o := roundRobin(t)
 	b := start(t, o)
 	b.responderAt("us-0", "us-1")
@@ -128,7 +127,7 @@ func TestAResponseWhoseHolderGoesMeanwhile(t *testing.T) {
 	lawful(t, b.settled())
 }
 
-func TestAResponseIsItsTenantsOwn(t *testing.T) {
+func TestResponsesAreSeparatePerTenant(t *testing.T) {
 	o := roundRobin(t)
 	o.Keys = apiKeys("sk-one", "sk-two")
 	b := start(t, o)
@@ -138,50 +137,50 @@ func TestAResponseIsItsTenantsOwn(t *testing.T) {
 	b.respond(id, false, "Authorization: Bearer sk-one")
 }
 
-func TestAResponseOfAPeerIsContinuedThere(t *testing.T) {
+func TestPeerResponseContinuesAtPeer(t *testing.T) {
 	us, eu := pair(t, "secret")
 	eu.responderAt("eu-0", "eu-1", "eu-2")
-	us.hear("lb-eu-0")
+	us.receiveReport("lb-eu-0")
 	id, first := us.respond("", false)
 	if first == "" {
 		t.Fatal("no replica gave it")
 	}
-	us.responderAt("us-0") // idle, and nearer
+	us.responderAt("us-0") // idle and nearer
 	for range 4 {
 		for _, e := range []string{"eu-0", "eu-1", "eu-2"} {
 			eu.report(e)
 		}
-		us.hear("lb-eu-0")
+		us.receiveReport("lb-eu-0")
 		next, replica := us.respond(id, true)
 		if replica != first {
 			t.Fatalf("%s, which %s holds, was continued at %s", id, first, replica)
 		}
 		id = next
 	}
-	// The peer's word that it is gone is the client's answer.
+	// The peer's error that it is gone is forwarded to the client.
 	if _, err := eu.RemoveReplica(first, 0); err != nil {
 		t.Fatal(err)
 	}
-	us.hear("lb-eu-0")
+	us.receiveReport("lb-eu-0")
 	expect(t, us.post(responsesPath, responseBody(id, false)), 400, "previous_response_not_found")
 	lawful(t, us.settled())
 	lawful(t, eu.settled())
 }
 
-// A client that comes to another balancer than the one that served it is sent where
-// its response is.
-func TestAResponseIsFoundAtAPeer(t *testing.T) {
+// A client that uses another balancer than the one that served it is sent to the location of its
+// response.
+func TestResponseIsFoundAtPeer(t *testing.T) {
 	us, eu := pair(t, "secret")
 	us.responderAt("us-0")
 	eu.responderAt("eu-0", "eu-1")
-	us.hear("lb-eu-0")
+	us.receiveReport("lb-eu-0")
 	for range 3 {
 		eu.report("eu-0")
 		eu.report("eu-1")
 		id, first := eu.respond("", false)
 		for range 2 {
 			us.report("us-0")
-			us.hear("lb-eu-0")
+			us.receiveReport("lb-eu-0")
 			if _, replica := us.respond(id, false); replica != first {
 				t.Errorf("%s, which %s holds, was continued at %s", id, first, replica)
 			}
@@ -189,17 +188,17 @@ func TestAResponseIsFoundAtAPeer(t *testing.T) {
 	}
 	expect(t, us.post(responsesPath, responseBody("resp_never", false)), 400, "previous_response_not_found")
 	if code, _ := eu.get(PathHolds + "?id=resp_eu-0_1"); code != http.StatusUnauthorized {
-		t.Errorf("a client may ask who holds what: %d", code)
+		t.Errorf("a client may look up holders: %d", code)
 	}
 	lawful(t, us.settled())
 	lawful(t, eu.settled())
 }
 
-// The memory of responses is a list of the latest used, of bounded length.
-func TestResponsesAreBounded(t *testing.T) {
-	const most = 5
-	s := newResponses(most)
-	var twin []responseID // the latest used first
+// The memory of responses is a list of the most recently used, of limited length.
+func TestStoredResponsesAreLimited(t *testing.T) {
+	const limit = 5
+	s := newResponses(limit)
+	var twin []responseID // most recently used first
 	random := rand.New(rand.NewPCG(1, 1))
 	for range 2000 {
 		r := responseID{"t", fmt.Sprint(random.IntN(12))}
@@ -218,28 +217,28 @@ func TestResponsesAreBounded(t *testing.T) {
 			twin = slices.Delete(twin, at, at+1)
 		}
 		twin = slices.Insert(twin, 0, r)
-		twin = twin[:min(len(twin), most)]
+		twin = twin[:min(len(twin), limit)]
 		if len(s.byID) != len(twin) || s.recent.Len() != len(twin) {
 			t.Fatalf("%d are kept, want %d", len(s.byID), len(twin))
 		}
 	}
 }
 
-func TestAdaptersGoToTheirModelsReplicas(t *testing.T) {
+func TestAdaptersRouteToTheirModel(t *testing.T) {
 	o := testOptions(t)
 	o.Self.Models = []service.BalancerModel{{Name: testModel, Aliases: []string{"chat-small"}, LoRA: []string{"sql", "poems", "chat-small"}}}
 	b := start(t, o)
-	asked := make(chan string, 1)
+	requested := make(chan string, 1)
 	b.attach("us-0", engine(t, func(w http.ResponseWriter, req *http.Request) {
-		var ask struct{ Model string }
+		var lookup struct{ Model string }
 		body, _ := io.ReadAll(req.Body)
-		_ = json.Unmarshal(body, &ask)
-		asked <- ask.Model
+		_ = json.Unmarshal(body, &lookup)
+		requested <- lookup.Model
 		_, _ = io.WriteString(w, plainReply)
 	}))
 	for name, want := range map[string]string{"sql": "sql", "poems": "poems", "chat-small": testModel, testModel: testModel} {
 		expect(t, b.post(chatPath, `{"model":"`+name+`","messages":[]}`), 200, "")
-		if got := <-asked; got != want {
+		if got := <-requested; got != want {
 			t.Errorf("asked for %s, the engine is asked for %s, want %s", name, got, want)
 		}
 	}
@@ -247,6 +246,6 @@ func TestAdaptersGoToTheirModelsReplicas(t *testing.T) {
 	if code, list := b.get("/v1/models"); code != 200 || !contains(list,
 		`{"id":"sql","object":"model"`, `"root":"sql","parent":"`+testModel+`"`,
 		`{"id":"chat-small","object":"model"`, `"root":"`+testModel+`","parent":null`) {
-		t.Errorf("/v1/models answers %d %s", code, list)
+		t.Errorf("/v1/models returns %d %s", code, list)
 	}
 }

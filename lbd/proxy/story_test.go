@@ -17,17 +17,17 @@ import (
 	"skyserve/lbd/core"
 )
 
-// storyWords is how many words the story has that a storyteller tells.
+// storyWords is the number of words of the story.
 const storyWords = 12
 
-// storyBound is the bound that every client sets, in words.
+// storyBound is the token limit of every client, in words.
 const storyBound = 40
 
-// storyTries bounds how often a story is begun or continued: by the first balancer,
-// and each time by its peer.
+// storyTries limits how often a story is started or continued: by the first balancer, and each time by
+// its peer.
 const storyTries = 25
 
-// words is the story from one word to another.
+// words returns the story from one word to another.
 func words(from, to int) []string {
 	var list []string
 	for i := from; i < to; i++ {
@@ -36,87 +36,86 @@ func words(from, to int) []string {
 	return list
 }
 
-var story = strings.Join(words(0, storyWords), "")
+var testStory = strings.Join(words(0, storyWords), "")
 
-// storyteller is an engine that tells always the same story from where it stopped,
-// and stops in every way in which one can.
-type storyteller struct {
+// storyEngine is an engine that always continues the same story, and stops in every possible way.
+type storyEngine struct {
 	t      *testing.T
 	mu     sync.Mutex
 	random *rand.Rand
 }
 
-func (s *storyteller) draw(n int) int {
+func (s *storyEngine) drawStory(n int) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.random.IntN(n)
 }
 
-// heard is how many words the request holds already; it must hold them right.
-func (s *storyteller) heard(body []byte) int {
-	var asked struct {
+// promptReceived returns how many words the request contains already; they must be correct.
+func (s *storyEngine) promptReceived(body []byte) int {
+	var requested struct {
 		Messages  []struct{ Role, Content string }
 		Continue  bool `json:"continue_final_message"`
 		MaxTokens int  `json:"max_tokens"`
 	}
-	if err := json.Unmarshal(body, &asked); err != nil {
+	if err := json.Unmarshal(body, &requested); err != nil {
 		s.t.Errorf("the engine got %q: %v", body, err)
 		return 0
 	}
-	if !asked.Continue {
+	if !requested.Continue {
 		return 0
 	}
-	said := asked.Messages[len(asked.Messages)-1].Content
-	n := strings.Count(said, "w")
-	if strings.TrimRight(strings.Join(words(0, n), ""), "\n ") != said {
-		s.t.Errorf("the engine was told that it had said %q", said)
+	prior := requested.Messages[len(requested.Messages)-1].Content
+	n := strings.Count(prior, "w")
+	if strings.TrimRight(strings.Join(words(0, n), ""), "\n ") != prior {
+		s.t.Errorf("the engine received the prior text %q", prior)
 	}
-	if most := storyBound - n; asked.MaxTokens > most || asked.MaxTokens < most-storyTries {
-		s.t.Errorf("after %d words the bound is %d, want %d less the line ends that were said twice", n, asked.MaxTokens, most)
+	if limit := storyBound - n; requested.MaxTokens > limit || requested.MaxTokens < limit-storyTries {
+		s.t.Errorf("after %d words the bound is %d, want %d less the line ends that were sent twice", n, requested.MaxTokens, limit)
 	}
 	return n
 }
 
-func (s *storyteller) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+func (s *storyEngine) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	body, _ := io.ReadAll(req.Body)
-	from := s.heard(body)
-	if s.draw(8) == 0 {
+	from := s.promptReceived(body)
+	if s.drawStory(8) == 0 {
 		w.WriteHeader(http.StatusInternalServerError)
 		return
 	}
-	to := from + s.draw(storyWords-from+1)
-	if s.draw(4) == 0 {
+	to := from + s.drawStory(storyWords-from+1)
+	if s.drawStory(4) == 0 {
 		to = storyWords
 	}
 	w.Header().Set("Content-Type", "text/event-stream")
 	rest := words(from, to)
-	if from > 0 { // the line end was not among what it was told
+	if from > 0 { // the line end was not part of the prior text
 		rest = append([]string{"\n"}, rest...)
-		if to > from && s.draw(2) == 0 {
+		if to > from && s.drawStory(2) == 0 {
 			rest = append([]string{"\n" + rest[1]}, rest[2:]...)
 		}
 	}
-	for _, word := range rest {
-		_, _ = io.WriteString(w, chunk(word))
+	for _, value := range rest {
+		_, _ = io.WriteString(w, chunk(value))
 		_ = http.NewResponseController(w).Flush()
 	}
 	s.stop(w, req, to)
 }
 
-// stop ends the stream after the word before to: well, if that was the last one,
-// or in one of the other ways.
-func (s *storyteller) stop(w http.ResponseWriter, req *http.Request, to int) {
-	whole := to == storyWords && s.draw(3) > 0
+// stop ends the stream after the word before to: cleanly if that was the last one, otherwise in one of
+// the other ways.
+func (s *storyEngine) stop(w http.ResponseWriter, req *http.Request, to int) {
+	whole := to == storyWords && s.drawStory(3) > 0
 	end := finished + usageEvent(9+to, 0, to) + doneEvent // usage of a prompt that holds nothing of the answer
 	switch {
 	case whole:
 		_, _ = io.WriteString(w, end)
 		return
 	case to == storyWords:
-		_, _ = io.WriteString(w, end[:s.draw(len(end))])
+		_, _ = io.WriteString(w, end[:s.drawStory(len(end))])
 	}
 	_ = http.NewResponseController(w).Flush()
-	switch s.draw(5) {
+	switch s.drawStory(5) {
 	case 0:
 		<-req.Context().Done()
 	case 1:
@@ -129,9 +128,9 @@ func (s *storyteller) stop(w http.ResponseWriter, req *http.Request, to int) {
 	panic(http.ErrAbortHandler)
 }
 
-// listenTo sends requests and holds every answer to the story. It returns how many
-// were told to their end, and how many connections were cut: a client that does not
-// run for as long as an engine may be silent is as good as gone.
+// listenTo sends requests and compares every response with the story. It returns how many were
+// completed, and how many connections were cut: a client that is blocked for as long as an engine may
+// be silent counts as disconnected.
 func listenTo(b *balancer, name string, seed uint64, requests int) (whole, cut int64) {
 	random := rand.New(rand.NewPCG(seed, 9))
 	body := strings.Replace(streamBody, "{", fmt.Sprintf(`{"max_tokens":%d,`, storyBound), 1)
@@ -162,39 +161,39 @@ func listenTo(b *balancer, name string, seed uint64, requests int) (whole, cut i
 	return whole, cut
 }
 
-// checkStory holds one stream to the story; it says whether it is all of it.
+// checkStory compares one stream with the story; it reports whether it is complete.
 func checkStory(b *balancer, id, stream string) bool {
-	got := tell(b.t, strings.ReplaceAll(stream, `"c2"`, `"c"`))
+	got := parseStream(b.t, strings.ReplaceAll(stream, `"c2"`, `"c"`))
 	switch {
-	case !strings.HasPrefix(story, got.text):
-		b.t.Errorf("%s was told %q", id, got.text)
+	case !strings.HasPrefix(testStory, got.text):
+		b.t.Errorf("%s received %q", id, got.text)
 	case got.broken != "" && got.ends == 0 && got.finishes <= 1:
 		return false
-	case got.text != story || got.ends > 1 || got.finishes != 1 || got.broken != "":
-		b.t.Errorf("%s was told %+v", id, got)
+	case got.text != testStory || got.ends > 1 || got.finishes != 1 || got.broken != "":
+		b.t.Errorf("%s received %+v", id, got)
 	}
 	return true
 }
 
-// Engines stop in every way, clients leave, replicas come and go and are reached
-// over a peer: whoever is told a story to its end is told the right one, once.
-func TestNoAnswerIsContinuedWrong(t *testing.T) {
+// Engines stop in every way, clients disconnect, replicas are added and removed and are reached
+// through a peer: every completed story is the correct one, once.
+func TestContinuedResponsesAreCorrect(t *testing.T) {
 	us, eu := pair(t, "")
 	for i, b := range []*balancer{us, eu} {
 		b.limits.FirstByte, b.limits.Idle = 100*time.Millisecond, 50*time.Millisecond
 		for n := range 2 {
-			teller := &storyteller{t: t, random: rand.New(rand.NewPCG(uint64(i), uint64(n)))}
+			teller := &storyEngine{t: t, random: rand.New(rand.NewPCG(uint64(i), uint64(n)))}
 			b.attachAs(fmt.Sprintf("%s-r%d", b.self.ID, n), engine(t, teller.ServeHTTP), service.EngineVLLM)
 		}
 	}
 	quiet, calm := context.WithCancel(context.Background())
 	var reporter, clients sync.WaitGroup
 	reporter.Go(func() { gossip(quiet, us, eu) })
-	var told, cut atomic.Int64
+	var reported, cut atomic.Int64
 	for i := range 6 {
 		clients.Go(func() {
 			whole, broken := listenTo(us, fmt.Sprint("c", i), uint64(i), 25)
-			told.Add(whole)
+			reported.Add(whole)
 			cut.Add(broken)
 		})
 	}
@@ -207,8 +206,8 @@ func TestNoAnswerIsContinuedWrong(t *testing.T) {
 	lawful(t, here)
 	lawful(t, there)
 	counts := us.continuations()
-	if told.Load() > here.Finished || told.Load() == 0 || cut.Load() > here.Cancelled || here.Queued+here.Outstanding+there.Queued+there.Outstanding != 0 || counts["whole"] == 0 {
-		t.Errorf("%d stories were told, %d connections cut; counts %+v and %+v; continuations %v and %v", told.Load(), cut.Load(), here, there, counts, eu.continuations())
+	if reported.Load() > here.Finished || reported.Load() == 0 || cut.Load() > here.Cancelled || here.Queued+here.Outstanding+there.Queued+there.Outstanding != 0 || counts["whole"] == 0 {
+		t.Errorf("%d stories were completed, %d connections cut; counts %+v and %+v; continuations %v and %v", reported.Load(), cut.Load(), here, there, counts, eu.continuations())
 	}
 	arrivals := int64(0)
 	for _, p := range us.History(0) {
@@ -224,8 +223,8 @@ func TestNoAnswerIsContinuedWrong(t *testing.T) {
 	}
 }
 
-// gossip lets two balancers report and hear of each other until ctx ends, while a
-// replica of the first comes and goes.
+// gossip exchanges reports between two balancers until ctx ends, while a replica of the first is added
+// and removed.
 func gossip(ctx context.Context, us, eu *balancer) {
 	ticker := time.NewTicker(time.Millisecond)
 	defer ticker.Stop()

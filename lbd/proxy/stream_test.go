@@ -10,15 +10,15 @@ import (
 	"skyserve/lbd/core"
 )
 
-func TestStreamPassesEachEventBeforeTheNext(t *testing.T) {
+func TestEventIsForwardedBeforeTheNext(t *testing.T) {
 	words := []string{"", "Hello", " world", "\u00e9\n\"quoted\"", " \U0001F600"}
 	seen := make(chan struct{})
 	b := start(t, testOptions(t))
 	b.attach("us-0", engine(t, func(w http.ResponseWriter, req *http.Request) {
 		_, _ = io.Copy(io.Discard, req.Body)
 		w.Header().Set("Content-Type", "text/event-stream")
-		for _, word := range words {
-			_, _ = io.WriteString(w, chunk(word))
+		for _, value := range words {
+			_, _ = io.WriteString(w, chunk(value))
 			_ = http.NewResponseController(w).Flush()
 			select {
 			case <-seen: // the client has it
@@ -29,8 +29,8 @@ func TestStreamPassesEachEventBeforeTheNext(t *testing.T) {
 		_, _ = io.WriteString(w, usageEvent(3, 1, 4)+doneEvent)
 	}))
 	resp := b.post(chatPath, streamBody)
-	for i, word := range words {
-		want := chunk(word)
+	for i, value := range words {
+		want := chunk(value)
 		got := make([]byte, len(want))
 		if _, err := io.ReadFull(resp.Body, got); err != nil || string(got) != want {
 			t.Fatalf("event %d: got %q (%v), want %q", i, got, err, want)
@@ -83,7 +83,7 @@ func TestStreamIsByteIdentical(t *testing.T) {
 	}
 }
 
-func TestUsageIsAskedForAndHidden(t *testing.T) {
+func TestUsageIsRequestedAndHidden(t *testing.T) {
 	with := func(options string) string {
 		return `{"model":"` + testModel + `","stream":true,` + options + `"messages":[]}`
 	}
@@ -97,7 +97,7 @@ func TestUsageIsAskedForAndHidden(t *testing.T) {
 		{"empty", with(`"stream_options": { } ,`), true, with(`"stream_options": {"include_usage":true} ,`)},
 		{"other", with(`"stream_options":{"a":1},`), true, with(`"stream_options":{"include_usage":true,"a":1},`)},
 		{"refused", with(`"stream_options":{"include_usage" : false},`), true, with(`"stream_options":{"include_usage" : true},`)},
-		{"wanted", with(`"stream_options":{"include_usage": true},`), false, with(`"stream_options":{"include_usage": true},`)},
+		{"requested", with(`"stream_options":{"include_usage": true},`), false, with(`"stream_options":{"include_usage": true},`)},
 		{"odd", with(`"stream_options":7,`), false, with(`"stream_options":7,`)},
 		{"no stream", plainBody, false, plainBody},
 	}
@@ -130,7 +130,7 @@ func TestUsageIsAskedForAndHidden(t *testing.T) {
 	}
 }
 
-func TestAliasIsRewrittenAndNothingElse(t *testing.T) {
+func TestOnlyAliasIsRewritten(t *testing.T) {
 	b := start(t, testOptions(t))
 	bodies := make(chan string, 1)
 	b.attach("us-0", engine(t, func(w http.ResponseWriter, req *http.Request) {
@@ -150,7 +150,7 @@ func TestAliasIsRewrittenAndNothingElse(t *testing.T) {
 	}
 }
 
-func TestAnswerEntersThePrefixKey(t *testing.T) {
+func TestResponseEntersPrefixKey(t *testing.T) {
 	long := strings.Repeat("lorem ipsum ", 40)
 	b := start(t, testOptions(t))
 	b.attach("us-0", engine(t, speak(long, long)))
@@ -227,13 +227,13 @@ func TestRequestIDs(t *testing.T) {
 	long := strings.Repeat("x", 128)
 	rt.inFlight["a"], rt.inFlight[long] = &inFlight{}, &inFlight{}
 	for _, want := range []string{"a", long} {
-		if got := rt.freeID(want); got == want || len(got) > 128 || !strings.HasPrefix(got, want[:1]) {
-			t.Errorf("freeID(%q) = %q, want another one like it", want, got)
+		if got := rt.uniqueID(want); got == want || len(got) > 128 || !strings.HasPrefix(got, want[:1]) {
+			t.Errorf("uniqueID(%q) = %q, want another one like it", want, got)
 		}
 	}
 }
 
-func TestEngineErrorPassesUnchanged(t *testing.T) {
+func TestEngineErrorIsForwardedUnchanged(t *testing.T) {
 	b := start(t, testOptions(t))
 	reply := `{"object":"error","message":"too long","code":400}`
 	b.attach("us-0", engine(t, func(w http.ResponseWriter, req *http.Request) {
@@ -248,7 +248,7 @@ func TestEngineErrorPassesUnchanged(t *testing.T) {
 	}
 }
 
-func TestProgressIsGathered(t *testing.T) {
+func TestProgressIsAccumulated(t *testing.T) {
 	b := start(t, testOptions(t))
 	b.attach("us-0", engine(t, speak("a", " b", " c")))
 	read(t, b.post(chatPath, streamBody))

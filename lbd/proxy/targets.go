@@ -14,15 +14,15 @@ import (
 	"skyserve/lbd/core"
 )
 
-// ErrOlderEpoch says that an assignment is older than the one that is held.
-var ErrOlderEpoch = errors.New("the epoch is older than the one held")
+// ErrOlderEpoch means that an assignment is older than the current one.
+var ErrOlderEpoch = errors.New("the epoch is older than the current one")
 
-// maxRemoved bounds how many removed replicas' epochs are remembered: more
-// than a service replaces while a delayed assignment is under way.
+// maxRemoved limits how many removed replicas' epochs are remembered: more than a service replaces
+// while a delayed assignment is in transit.
 const maxRemoved = 4096
 
-// replica is a replica's address and what was counted of it.
-// It never changes once made: an update makes another one that shares the counts.
+// replica is a replica's address and its counts. It is never changed: an update creates a new one that
+// shares the counts.
 type replica struct {
 	cfg       service.ReplicaConfig
 	base      *url.URL
@@ -30,15 +30,15 @@ type replica struct {
 	count     *replicaCount
 }
 
-// replicaCount is what was counted of a replica's answers.
+// replicaCount contains the counts of a replica's responses.
 type replicaCount struct {
 	targetCount
-	tokens []atomic.Int64 // streamed since the last tick, by rank
-	quiet  int            // ticks since it gave a sign of life; the runtime's lock guards it
-	rate   rateWindow
-	hits   hitWindow
-	served sync.Map // *endpoint, that answered 200
-	// prompt and cached are the tokens of answers that told both.
+	tokens      []atomic.Int64 // streamed since the last tick, by rank
+	silentTicks int            // ticks since it last responded; guarded by the runtime's lock
+	rate        rateWindow
+	hits        hitWindow
+	served      sync.Map // *endpoint that returned 200
+	// prompt and cached are the tokens of responses that report both.
 	prompt, cached atomic.Int64
 }
 
@@ -50,23 +50,22 @@ type peer struct {
 	count     *targetCount
 }
 
-// baseURL reads the URL that requests to a target are sent under.
+// baseURL parses the base URL of a target.
 func baseURL(raw string) (*url.URL, error) {
 	u, err := url.Parse(raw)
 	if err != nil {
 		return nil, err
 	}
 	if (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
-		return nil, fmt.Errorf("url %q: want http://HOST:PORT or https://HOST:PORT", raw)
+		return nil, fmt.Errorf("url %q: must be http://HOST:PORT or https://HOST:PORT", raw)
 	}
 	return u, nil
 }
 
-// AddReplica makes a replica known; it gets requests once a report finds it
-// ready. An id that is known already is updated; with another URL it is another
-// process, so whatever was known of the old one is forgotten. It fails with
-// ErrOlderEpoch when this id was seen with a newer epoch, when the URL cannot be used,
-// when no model is named, and when it is to be asked over mTLS and cannot be. An empty id becomes the URL's host.
+// AddReplica adds a replica. It gets requests once a report finds it ready. A known id is updated;
+// with another URL it is another process, so everything learned about the old one is discarded. It
+// fails with ErrOlderEpoch when this id was seen with a newer epoch, when the URL is invalid, when no
+// model is given, and when mTLS is required but not possible. An empty id becomes the URL's host.
 func (r *Runtime) AddReplica(cfg service.ReplicaConfig) (added bool, err error) {
 	base, err := baseURL(cfg.URL)
 	if err != nil {
@@ -75,7 +74,7 @@ func (r *Runtime) AddReplica(cfg service.ReplicaConfig) (added bool, err error) 
 	cfg.ID = cmp.Or(cfg.ID, base.Host)
 	cfg.Region = cmp.Or(cfg.Region, r.self.Region)
 	if cfg.Model == "" {
-		return false, fmt.Errorf("adding replica %q: no model is named", cfg.ID)
+		return false, fmt.Errorf("adding replica %q: no model is set", cfg.ID)
 	}
 	if err := checkRanks(cfg); err != nil {
 		return false, fmt.Errorf("adding replica %q: %w", cfg.ID, err)
@@ -84,27 +83,27 @@ func (r *Runtime) AddReplica(cfg service.ReplicaConfig) (added bool, err error) 
 	switch {
 	case !cfg.MTLS:
 	case base.Scheme != "https":
-		return false, fmt.Errorf("adding replica %q: mtls: needs a URL that begins with https://, got %q", cfg.ID, cfg.URL)
+		return false, fmt.Errorf("adding replica %q: mtls: requires a URL that starts with https://, got %q", cfg.ID, cfg.URL)
 	case r.secure == nil:
-		return false, fmt.Errorf("adding replica %q: mtls: this balancer has no certificate of its service", cfg.ID)
+		return false, fmt.Errorf("adding replica %q: mtls: this balancer has no identity certificate of its service", cfg.ID)
 	default:
 		rep.transport = r.secure
 	}
-	return r.stepWith(func() (bool, error) { return r.putReplica(rep) })
+	return r.changeTargets(func() (bool, error) { return r.storeReplica(rep) })
 }
 
-// stepWith runs what changes the targets under the lock, then publishes.
-func (r *Runtime) stepWith(change func() (bool, error)) (bool, error) {
+// changeTargets runs a change of the targets under the lock, then publishes the decisions.
+func (r *Runtime) changeTargets(change func() (bool, error)) (bool, error) {
 	var changed bool
 	var err error
-	r.subs.publish(r.locked(func() {
+	r.subs.publish(r.underLock(func() {
 		changed, err = change()
 		r.rebuildModels()
 	}))
 	return changed, err
 }
 
-func (r *Runtime) putReplica(rep *replica) (bool, error) {
+func (r *Runtime) storeReplica(rep *replica) (bool, error) {
 	cfg := rep.cfg
 	old := r.replicas[cfg.ID]
 	held := r.removedEpochs[cfg.ID]
@@ -112,7 +111,7 @@ func (r *Runtime) putReplica(rep *replica) (bool, error) {
 		held = old.cfg.Epoch
 	}
 	if cfg.Epoch < held {
-		return false, fmt.Errorf("adding replica %q: epoch %d, held %d: %w", cfg.ID, cfg.Epoch, held, ErrOlderEpoch)
+		return false, fmt.Errorf("adding replica %q: epoch %d, current %d: %w", cfg.ID, cfg.Epoch, held, ErrOlderEpoch)
 	}
 	delete(r.removedEpochs, cfg.ID)
 	rep.count = &replicaCount{tokens: make([]atomic.Int64, cfg.Ranks())}
@@ -127,27 +126,27 @@ func (r *Runtime) putReplica(rep *replica) (bool, error) {
 	return old == nil, nil
 }
 
-// RemoveReplica forgets a replica; what is outstanding there goes on. Epoch 0
-// removes whatever is held; else it fails with ErrOlderEpoch when the replica
-// was assigned by a newer one. It reports whether the id was known.
+// RemoveReplica removes a replica; its outstanding requests continue. Epoch 0 always removes it.
+// Otherwise it fails with ErrOlderEpoch when the replica was assigned with a newer epoch. It reports
+// whether the id was known.
 func (r *Runtime) RemoveReplica(id string, epoch uint64) (removed bool, err error) {
-	return r.stepWith(func() (bool, error) {
+	return r.changeTargets(func() (bool, error) {
 		old := r.replicas[id]
 		if old == nil {
 			return false, nil
 		}
 		if epoch != 0 && epoch < old.cfg.Epoch {
-			return false, fmt.Errorf("removing replica %q: epoch %d, held %d: %w", id, epoch, old.cfg.Epoch, ErrOlderEpoch)
+			return false, fmt.Errorf("removing replica %q: epoch %d, current %d: %w", id, epoch, old.cfg.Epoch, ErrOlderEpoch)
 		}
-		r.bury(id, max(epoch, old.cfg.Epoch))
+		r.rememberEpoch(id, max(epoch, old.cfg.Epoch))
 		r.removeRanks(old)
 		return true, nil
 	})
 }
 
-// bury remembers the epoch of a removed replica, so that an assignment that was
-// delayed on its way cannot bring it back. The oldest is forgotten first.
-func (r *Runtime) bury(id string, epoch uint64) {
+// rememberEpoch remembers the epoch of a removed replica, so that a delayed assignment cannot add it again. The
+// oldest is forgotten first.
+func (r *Runtime) rememberEpoch(id string, epoch uint64) {
 	if epoch == 0 {
 		return
 	}
@@ -163,10 +162,10 @@ func (r *Runtime) bury(id string, epoch uint64) {
 	r.removedEpochs[id] = epoch
 }
 
-// DrainReplica lets a replica finish what it has and sends it nothing new. It
-// reports whether the id is known.
+// DrainReplica lets a replica finish its requests and sends it no new ones. It reports whether the id
+// is known.
 func (r *Runtime) DrainReplica(id string) bool {
-	known, _ := r.stepWith(func() (bool, error) {
+	known, _ := r.changeTargets(func() (bool, error) {
 		rep := r.replicas[id]
 		if rep == nil {
 			return false, nil
@@ -179,7 +178,7 @@ func (r *Runtime) DrainReplica(id string) bool {
 	return known
 }
 
-// Replicas lists the replicas as they were added, sorted by id.
+// Replicas returns the replicas as they were added, sorted by id.
 func (r *Runtime) Replicas() []service.ReplicaConfig {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -199,9 +198,8 @@ func (r *Runtime) sortedReplicas() []*replica {
 	return list
 }
 
-// AddPeer makes a peer known, or updates it; it gets requests once it reported.
-// A nil transport is the one that replicas are reached by. A peer whose URL
-// cannot be used is logged and left out.
+// AddPeer adds or updates a peer. It gets requests once it has reported. A nil transport means the
+// transport for replicas. A peer with an invalid URL is logged and ignored.
 func (r *Runtime) AddPeer(cfg service.PeerConfig, transport http.RoundTripper) {
 	base, err := baseURL(cfg.URL)
 	if err != nil {
@@ -211,7 +209,7 @@ func (r *Runtime) AddPeer(cfg service.PeerConfig, transport http.RoundTripper) {
 	if transport == nil {
 		transport = r.transport
 	}
-	_, _ = r.stepWith(func() (bool, error) {
+	_, _ = r.changeTargets(func() (bool, error) {
 		count := &targetCount{}
 		if old := r.peers[cfg.ID]; old != nil && old.cfg.URL == cfg.URL {
 			count = old.count
@@ -222,11 +220,11 @@ func (r *Runtime) AddPeer(cfg service.PeerConfig, transport http.RoundTripper) {
 	})
 }
 
-// RemovePeer forgets a peer; what was forwarded to it goes on.
+// RemovePeer removes a peer; requests forwarded to it continue.
 func (r *Runtime) RemovePeer(id string) {
-	_, _ = r.stepWith(func() (bool, error) {
+	_, _ = r.changeTargets(func() (bool, error) {
 		delete(r.peers, id)
-		delete(r.offered, id)
+		delete(r.peerModels, id)
 		r.step(core.Event{Kind: core.EventPeerRemoved, Target: id})
 		return true, nil
 	})

@@ -30,8 +30,8 @@ func TestAddReplica(t *testing.T) {
 		{"new", at("http://a:1", 5), true, nil},
 		{"again", at("http://a:1", 5), false, nil},
 		{"older", at("http://a:1", 4), false, ErrOlderEpoch},
-		{"by hand", at("http://a:1", 0), false, ErrOlderEpoch},
-		{"newer elsewhere", at("http://b:1", 6), false, nil},
+		{"without epoch", at("http://a:1", 0), false, ErrOlderEpoch},
+		{"newer at another URL", at("http://b:1", 6), false, nil},
 	}
 	for _, s := range steps {
 		added, err := rt.AddReplica(s.cfg)
@@ -83,13 +83,13 @@ func TestAddReplicaRefuses(t *testing.T) {
 	}
 }
 
-func TestTombstonesAreBounded(t *testing.T) {
+func TestRemovedEpochsAreLimited(t *testing.T) {
 	rt, err := New(testOptions(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i := range uint64(maxRemoved + 10) {
-		rt.bury(string(rune('a'+i%26))+string(rune(i)), i+1)
+		rt.rememberEpoch(string(rune('a'+i%26))+string(rune(i)), i+1)
 	}
 	if len(rt.removedEpochs) > maxRemoved {
 		t.Errorf("%d epochs of removed replicas are kept, want at most %d", len(rt.removedEpochs), maxRemoved)
@@ -98,7 +98,7 @@ func TestTombstonesAreBounded(t *testing.T) {
 
 func TestModels(t *testing.T) {
 	b := start(t, testOptions(t))
-	names := func() []string { return b.models.Load().list }
+	names := func() []string { return b.models.Load().names }
 	want := func(list ...string) {
 		t.Helper()
 		if got := names(); !equal(got, list) {
@@ -112,22 +112,22 @@ func TestModels(t *testing.T) {
 	want("chat-small", testModel, "other")
 	b.SetModels([]service.BalancerModel{{Name: "m", Aliases: []string{"other", "alias"}}})
 	want("alias", "m", "other")
-	if stands, _ := b.models.Load().resolve([]byte("other")); stands.Model != "other" {
-		t.Errorf("an alias hides the real model: %+v", stands)
+	if resolved, _ := b.models.Load().resolve([]byte("other")); resolved.Model != "other" {
+		t.Errorf("an alias hides the real model: %+v", resolved)
 	}
 	if _, err := b.RemoveReplica("x", 0); err != nil {
 		t.Fatal(err)
 	}
-	if stands, _ := b.models.Load().resolve([]byte("other")); stands.Model != "m" {
-		t.Errorf("other is %+v, want m", stands)
+	if resolved, _ := b.models.Load().resolve([]byte("other")); resolved.Model != "m" {
+		t.Errorf("other is %+v, want m", resolved)
 	}
 	if code, body := b.get("/v1/models"); code != 200 || !contains(body, `"id":"alias"`, `"root":"m"`, `"object":"list"`) {
-		t.Errorf("/v1/models answers %d %s", code, body)
+		t.Errorf("/v1/models returns %d %s", code, body)
 	}
 	if code, body := b.get("/v1/models/alias"); code != 200 || !contains(body, `{"id":"alias"`, `"root":"m"`) {
-		t.Errorf("/v1/models/alias answers %d %s", code, body)
+		t.Errorf("/v1/models/alias returns %d %s", code, body)
 	}
 	if code, body := b.get("/v1/models/org/none"); code != 404 || !contains(body, "model_not_found", "org/none") {
-		t.Errorf("an unknown model is answered %d %s", code, body)
+		t.Errorf("an unknown model returns %d %s", code, body)
 	}
 }

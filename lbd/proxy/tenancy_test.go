@@ -10,7 +10,7 @@ import (
 	"skyserve/lbd/record"
 )
 
-// twoTenants are the keys sk-a and sk-b of two tenants.
+// twoTenants returns the keys sk-a and sk-b of two tenants.
 func twoTenants(t *testing.T) []service.APIKey {
 	t.Helper()
 	keys, err := service.ParseKeys("sk-a name=a tenant=anna\nsk-b name=b tenant=ben", service.KeyLimits{})
@@ -27,7 +27,7 @@ const (
 
 var longBody = `{"model":"` + testModel + `","messages":[{"role":"user","content":"` + strings.Repeat("the secret plan ", 40) + `"}]}`
 
-// matched is how much of a request's prompt was thought to be cached where it went.
+// matched returns how much of a request's prompt was expected to be cached at its target.
 func (b *balancer) matched(id string) int {
 	b.t.Helper()
 	d, known := b.Decision(id)
@@ -37,9 +37,9 @@ func (b *balancer) matched(id string) int {
 	return d.Decision.MatchBytes
 }
 
-// What one tenant asked is not found for another one, unless the operator says that
-// they share; a service without keys has one tenant.
-func TestTenantsPrefixesAreApart(t *testing.T) {
+// Prompts of one tenant are not matched for another, unless the operator lets them share; a service
+// without keys has one tenant.
+func TestPrefixesAreSeparatePerTenant(t *testing.T) {
 	for _, c := range []struct {
 		name         string
 		keys, shares bool
@@ -53,21 +53,21 @@ func TestTenantsPrefixesAreApart(t *testing.T) {
 			}
 			b := start(t, o)
 			b.attach("us-0", engine(t, whole(plainReply)))
-			for _, ask := range []struct{ id, as string }{{"first", asAnna}, {"again", asAnna}, {"other", asBen}} {
-				expect(t, b.post(chatPath, longBody, ask.as, "X-Request-Id: "+ask.id), 200, "")
+			for _, lookup := range []struct{ id, as string }{{"first", asAnna}, {"again", asAnna}, {"other", asBen}} {
+				expect(t, b.post(chatPath, longBody, lookup.as, "X-Request-Id: "+lookup.id), 200, "")
 			}
 			if b.matched("first") != 0 || b.matched("again") < 600 {
-				t.Errorf("of what its own tenant asked %d bytes are found first, %d later", b.matched("first"), b.matched("again"))
+				t.Errorf("of its own tenant's prompt %d bytes match first, %d later", b.matched("first"), b.matched("again"))
 			}
 			if got := b.matched("other"); (got > 0) != c.found {
-				t.Errorf("of what another tenant asked %d bytes are found", got)
+				t.Errorf("of another tenant's prompt %d bytes match", got)
 			}
 		})
 	}
 }
 
-// Whether tenants share prefixes is read anew without a restart.
-func TestSharingPrefixesIsReconfigured(t *testing.T) {
+// The sharing of prefixes can be changed without a restart.
+func TestSharePrefixesIsReloaded(t *testing.T) {
 	o := testOptions(t)
 	o.Keys = twoTenants(t)
 	b := start(t, o)
@@ -82,8 +82,8 @@ func TestSharingPrefixesIsReconfigured(t *testing.T) {
 	}
 }
 
-// askedOf are the requests that two balancers were asked, the one that a client came to
-// and the one that served it.
+// askedOf returns the requests at two balancers, the one that received it from the client and the one
+// that served it.
 func askedOf(t *testing.T, token string, headers ...string) (here, there *core.Request) {
 	t.Helper()
 	var ends [2]func() []record.Line
@@ -95,7 +95,7 @@ func askedOf(t *testing.T, token string, headers ...string) (here, there *core.R
 	}
 	both[0].AddPeer(service.PeerConfig{ID: "lb-eu-0", Region: "local/eu", URL: both[1].url}, nil)
 	both[1].attach("eu-0", engine(t, whole(plainReply)))
-	both[0].hear("lb-eu-0")
+	both[0].receiveReport("lb-eu-0")
 	expect(t, both[0].post(chatPath, longBody, headers...), 200, "")
 	for i := range both {
 		both[i].settled()
@@ -103,9 +103,9 @@ func askedOf(t *testing.T, token string, headers ...string) (here, there *core.R
 	return arrivals(ends[0]())[0], arrivals(ends[1]())[0]
 }
 
-// The balancers of a service hash a tenant's prompt alike, and tenants' differently; so
-// they do with sessions.
-func TestBalancersAgreeOnATenantsKeys(t *testing.T) {
+// The balancers of a service hash a tenant's prompt alike, and those of different tenants differently;
+// the same holds for sessions.
+func TestBalancersDeriveSameTenantSeeds(t *testing.T) {
 	anna, annaThere := askedOf(t, "token", asAnna, "X-Session-Id: s1")
 	ben, benThere := askedOf(t, "token", asBen, "X-Session-Id: s1")
 	for _, c := range []struct {
@@ -122,9 +122,9 @@ func TestBalancersAgreeOnATenantsKeys(t *testing.T) {
 	}
 }
 
-// A request for a tier above its key's ceiling is refused and says why; what names none
-// gets the key's. A forwarded request was let in where its client sent it.
-func TestATierAboveTheKeysCeilingIsRefused(t *testing.T) {
+// A request for a tier above its key's maximum is rejected with the reason; without a tier it gets the
+// key's. A forwarded request was admitted where its client sent it.
+func TestTierAboveKeyMaximumIsRejected(t *testing.T) {
 	us, eu := pair(t, "token")
 	keys, err := service.ParseKeys("sk max_tier=IW-N", service.KeyLimits{})
 	if err != nil {
@@ -133,7 +133,7 @@ func TestATierAboveTheKeysCeilingIsRefused(t *testing.T) {
 	us.SetKeys(keys)
 	eu.SetKeys(keys)
 	eu.attach("eu-0", engine(t, whole(plainReply)))
-	us.hear("lb-eu-0")
+	us.receiveReport("lb-eu-0")
 	for _, c := range []struct {
 		tier   string
 		status int
@@ -156,9 +156,9 @@ func TestATierAboveTheKeysCeilingIsRefused(t *testing.T) {
 	}
 }
 
-// A session's name is its tenant's own, however it is told: by key, header, user or
-// address. Without a tenant it is the same at every balancer, as before.
-func TestSessionsOfTenantsAreApart(t *testing.T) {
+// A session's name is unique to its tenant, however it is set: by key, header, user or address.
+// Without a tenant it is the same at every balancer, as before.
+func TestSessionsAreSeparatePerTenant(t *testing.T) {
 	for _, c := range []struct{ key, header, user, client string }{
 		{key: "s"}, {header: "s"}, {user: "s"}, {client: "10.0.0.1:99"},
 	} {

@@ -9,33 +9,30 @@ import (
 	"skyserve/lbd/record"
 )
 
-// Tracer follows requests as spans: stretches of time that tell of what they
-// belong to. Nothing it does may block or fail.
+// Tracer traces requests as spans. Its methods must not block or fail.
 type Tracer interface {
-	// Begin begins a request's span at a time, as part of the trace that its
-	// header names.
+	// Begin starts a request's span at a time, as part of the trace in its header.
 	Begin(header http.Header, at time.Time) Span
 }
 
-// Span is a stretch of a request's way that has begun. It belongs to one
-// goroutine.
+// Span is a started span of a request. It belongs to one goroutine.
 type Span interface {
-	// Child begins a part of it at a time; outward says that it is spent on
-	// another process, which Mark tells of it.
+	// Child starts a child span at a time. outward means that it covers a call to another process,
+	// whose request Mark adds to the trace.
 	Child(name string, outward bool, at time.Time) Span
-	// Mark makes a request that is sent in it part of its trace.
+	// Mark adds a request that is sent within the span to its trace.
 	Mark(header http.Header)
-	// Set tells something of it: a string, an int, a float64 or a bool.
+	// Set sets an attribute: a string, an int, a float64 or a bool.
 	Set(key string, value any)
-	// Fail says in words that it failed.
+	// Fail marks the span as failed, with the reason.
 	Fail(why string)
-	// End ends it.
+	// End ends the span.
 	End(at time.Time)
-	// Trace is the trace's id in hex; empty when it is not recorded.
+	// Trace returns the trace id in hex; empty when the trace is not sampled.
 	Trace() string
 }
 
-// Keys of what spans tell, those of OpenTelemetry's conventions where it has one.
+// Keys of span attributes, those of OpenTelemetry's conventions if there is one.
 const (
 	keyModel     = "gen_ai.request.model"
 	keyInput     = "gen_ai.usage.input_tokens"
@@ -51,39 +48,39 @@ const (
 	keyPeer      = "skyserve.peer"
 	keyPolicy    = "skyserve.policy"
 	keyReason    = "skyserve.reason"
-	keyTry       = "skyserve.try"
+	keyAttempt   = "skyserve.try"
 	keyMatch     = "skyserve.prefix_match_bytes"
 	keyPrompt    = "skyserve.prompt_bytes"
 	keyContinued = "skyserve.continued"
 )
 
-// path is a request's spans; without a tracer all of it does nothing.
-type path struct {
-	request Span      // nil = not followed
-	try     Span      // of the target at hand; nil between tries
-	waits   time.Time // since when the request is held, or being decided about
+// requestSpans contains a request's spans; without a tracer its methods do nothing.
+type requestSpans struct {
+	request      Span      // nil = not traced
+	attempt      Span      // of the current attempt; nil between attempts
+	waitingSince time.Time // since when the request is queued or being decided
 }
 
-// begin begins the request's span.
-func (p *path) begin(t Tracer, header http.Header, at time.Time) {
+// start starts the request's span.
+func (p *requestSpans) start(t Tracer, header http.Header, at time.Time) {
 	if t != nil {
-		p.request, p.waits = t.Begin(header, at), at
+		p.request, p.waitingSince = t.Begin(header, at), at
 	}
 }
 
-// decided ends the time that the request was held.
-func (p *path) decided(v *action) {
+// endQueue ends the queue span.
+func (p *requestSpans) endQueue(v *action) {
 	if p.request == nil {
 		return
 	}
 	now := time.Now()
-	held := p.request.Child("queue", false, p.waits)
+	held := p.request.Child("queue", false, p.waitingSince)
 	held.Set(keyReason, v.reason)
 	held.End(now)
 }
 
-// leave begins a try.
-func (p *path) leave(v *action, extended bool) {
+// startAttempt starts the span of an attempt.
+func (p *requestSpans) startAttempt(v *action, extended bool) {
 	if p.request == nil {
 		return
 	}
@@ -96,59 +93,59 @@ func (p *path) leave(v *action, extended bool) {
 	s.Set(keyReason, v.reason)
 	if d := v.decision; d != nil {
 		s.Set(keyPolicy, d.Policy)
-		s.Set(keyTry, d.Try)
+		s.Set(keyAttempt, d.Try)
 		s.Set(keyMatch, d.MatchBytes)
 		s.Set(keyPrompt, d.PromptBytes)
 	}
 	if extended {
 		s.Set(keyContinued, true)
 	}
-	p.try = s
+	p.attempt = s
 }
 
-// mark tells the target which trace its request is part of.
-func (p *path) mark(h http.Header) {
-	if p.try != nil {
-		p.try.Mark(h)
+// injectHeaders adds the request to a target to the trace.
+func (p *requestSpans) injectHeaders(h http.Header) {
+	if p.attempt != nil {
+		p.attempt.Mark(h)
 	}
 }
 
-// answered notes the status of the try at hand.
-func (p *path) answered(status int) {
-	if p.try != nil {
-		p.try.Set(keyStatus, status)
+// setStatus records the status of the current attempt.
+func (p *requestSpans) setStatus(status int) {
+	if p.attempt != nil {
+		p.attempt.Set(keyStatus, status)
 	}
 }
 
-// failed says why the try at hand failed.
-func (p *path) failed(cause string) {
-	if p.try != nil {
-		p.try.Fail(cause)
+// setFailure records why the current attempt failed.
+func (p *requestSpans) setFailure(cause string) {
+	if p.attempt != nil {
+		p.attempt.Fail(cause)
 	}
 }
 
-// back ends the try at hand: what follows is decided anew.
-func (p *path) back() {
-	if p.try == nil {
+// endAttempt ends the current attempt's span: the request is decided again.
+func (p *requestSpans) endAttempt() {
+	if p.attempt == nil {
 		return
 	}
-	p.waits = time.Now()
-	p.try.End(p.waits)
-	p.try = nil
+	p.waitingSince = time.Now()
+	p.attempt.End(p.waitingSince)
+	p.attempt = nil
 }
 
-// trace is the id of the request's trace; empty when it is not recorded.
-func (p *path) trace() string {
+// traceID returns the id of the request's trace; empty when it is not sampled.
+func (p *requestSpans) traceID() string {
 	if p.request == nil {
 		return ""
 	}
 	return p.request.Trace()
 }
 
-// traced ends the request's spans with what became of it.
-func (x *exchange) traced(status int, outcome string) {
-	x.path.back()
-	s := x.path.request
+// endTrace ends the request's spans with its outcome.
+func (x *exchange) endTrace(status int, outcome string) {
+	x.spans.endAttempt()
+	s := x.spans.request
 	if s == nil {
 		return
 	}
@@ -160,8 +157,8 @@ func (x *exchange) traced(status int, outcome string) {
 	if x.from != "" {
 		s.Set(keyFrom, x.from)
 	}
-	if !x.first.IsZero() {
-		s.Set(keyTTFT, millis(x.first.Sub(x.began)))
+	if !x.firstTokenAt.IsZero() {
+		s.Set(keyTTFT, millis(x.firstTokenAt.Sub(x.startedAt)))
 	}
 	u := &x.answer.Usage
 	for _, n := range []struct {
@@ -176,5 +173,5 @@ func (x *exchange) traced(status int, outcome string) {
 		s.Fail(outcome)
 	}
 	s.End(time.Now())
-	x.path.request = nil
+	x.spans.request = nil
 }

@@ -16,39 +16,39 @@ import (
 	"skyserve/internal/service"
 )
 
-// tracks is a Tracer that writes spans down as they end: the path of names, what
-// they tell and how they failed.
-type tracks struct {
+// fakeTracer is a Tracer that records spans when they end: the path of names, their attributes and
+// failures.
+type fakeTracer struct {
 	mu   sync.Mutex
-	ends []track
+	ends []fakeSpan
 	open int
 }
 
-type track struct {
-	tracks  *tracks
-	path    string
-	told    map[string]any
-	failure string
-	begun   time.Time
+type fakeSpan struct {
+	tracks     *fakeTracer
+	path       string
+	attributes map[string]any
+	failure    string
+	begun      time.Time
 }
 
-func (k *tracks) Begin(http.Header, time.Time) Span { return k.begin("request", time.Now()) }
+func (k *fakeTracer) Begin(http.Header, time.Time) Span { return k.begin("request", time.Now()) }
 
-func (k *tracks) begin(path string, at time.Time) *track {
+func (k *fakeTracer) begin(path string, at time.Time) *fakeSpan {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.open++
-	return &track{tracks: k, path: path, told: map[string]any{}, begun: at}
+	return &fakeSpan{tracks: k, path: path, attributes: map[string]any{}, begun: at}
 }
 
-func (s *track) Child(name string, _ bool, at time.Time) Span {
+func (s *fakeSpan) Child(name string, _ bool, at time.Time) Span {
 	return s.tracks.begin(s.path+"/"+name, at)
 }
-func (s *track) Mark(h http.Header)        { h.Set("traceparent", s.path) }
-func (s *track) Set(key string, value any) { s.told[key] = value }
-func (s *track) Fail(why string)           { s.failure = why }
-func (s *track) Trace() string             { return "t1" }
-func (s *track) End(at time.Time) {
+func (s *fakeSpan) Mark(h http.Header)        { h.Set("traceparent", s.path) }
+func (s *fakeSpan) Set(key string, value any) { s.attributes[key] = value }
+func (s *fakeSpan) Fail(why string)           { s.failure = why }
+func (s *fakeSpan) Trace() string             { return "t1" }
+func (s *fakeSpan) End(at time.Time) {
 	k := s.tracks
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -59,19 +59,19 @@ func (s *track) End(at time.Time) {
 	k.ends = append(k.ends, *s)
 }
 
-// closed says whether every span that began has ended, and one did.
-func (k *tracks) closed() bool {
+// closed reports whether every started span has ended, and at least one did.
+func (k *fakeTracer) closed() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.open == 0 && len(k.ends) > 0
 }
 
-// paths are the spans that ended, each with what of it is worth comparing.
-func (k *tracks) paths() (all []string) {
+// paths returns the ended spans, each with the part worth comparing.
+func (k *fakeTracer) paths() (all []string) {
 	for _, s := range k.ends {
 		line := s.path
 		for _, key := range []string{keyReplica, keyStatus, keyOutcome} {
-			if v, ok := s.told[key]; ok {
+			if v, ok := s.attributes[key]; ok {
 				line += fmt.Sprintf(" %v", v)
 			}
 		}
@@ -83,7 +83,7 @@ func (k *tracks) paths() (all []string) {
 	return all
 }
 
-func TestSpansOfARequest(t *testing.T) {
+func TestSpansOfRequest(t *testing.T) {
 	failing := func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusInternalServerError) }
 	for name, c := range map[string]struct {
 		engine http.HandlerFunc
@@ -93,17 +93,17 @@ func TestSpansOfARequest(t *testing.T) {
 		"served":  {speak("a", " b"), streamBody, []string{"request/queue", "request/dispatch us-0 200", "request 200 finished"}},
 		"refused": {speak("a"), `{"model":"nothing"}`, []string{"request 404 refused"}},
 		"fails": {failing, plainBody, []string{
-			"request/queue", "request/dispatch us-0 500: us-0 answered 500", "request/queue", "request 502 rejected: rejected",
+			"request/queue", "request/dispatch us-0 500: us-0 returned 500", "request/queue", "request 502 rejected: rejected",
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			k := &tracks{}
+			k := &fakeTracer{}
 			o := testOptions(t)
 			o.Tracer, o.Core.MaxTries = k, 1
 			b := start(t, o)
-			heard := make(chan string, 1)
+			received := make(chan string, 1)
 			b.attach("us-0", engine(t, func(w http.ResponseWriter, r *http.Request) {
-				heard <- r.Header.Get("traceparent")
+				received <- r.Header.Get("traceparent")
 				c.engine(w, r)
 			}))
 			resp := b.post(chatPath, c.body, "traceparent: given")
@@ -113,17 +113,17 @@ func TestSpansOfARequest(t *testing.T) {
 				t.Errorf("spans\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(c.want, "\n"))
 			}
 			if len(c.want) > 1 {
-				if got := <-heard; got != "request/dispatch" {
-					t.Errorf("the engine is told %q", got)
+				if got := <-received; got != "request/dispatch" {
+					t.Errorf("the engine received %q", got)
 				}
 			}
 		})
 	}
 }
 
-// A stream that another replica goes on with is one request with two tries.
-func TestSpansOfAContinuedStream(t *testing.T) {
-	k := &tracks{}
+// A stream that another replica continues is one request with two attempts.
+func TestSpansOfContinuedStream(t *testing.T) {
+	k := &fakeTracer{}
 	o := testOptions(t)
 	o.Tracer = k
 	b := start(t, o)
@@ -151,31 +151,31 @@ func TestSpansOfAContinuedStream(t *testing.T) {
 	}
 	read(t, b.post(chatPath, streamBody))
 	b.until(k.closed)
-	var tries []track
+	var tries []fakeSpan
 	for _, s := range k.ends {
 		if s.path == "request/dispatch" {
 			tries = append(tries, s)
 		}
 	}
-	if len(tries) != 2 || !strings.Contains(tries[0].failure, "broke the connection") || tries[1].told[keyContinued] != true || tries[1].failure != "" {
-		t.Errorf("tries %+v", tries)
+	if len(tries) != 2 || !strings.Contains(tries[0].failure, "closed the connection early") || tries[1].attributes[keyContinued] != true || tries[1].failure != "" {
+		t.Errorf("attempts %+v", tries)
 	}
 }
 
-// logBook is a log that is read while it is written.
-type logBook struct {
+// logCapture is a log that is read while it is written.
+type logCapture struct {
 	mu   sync.Mutex
 	text bytes.Buffer
 }
 
-func (l *logBook) Write(p []byte) (int, error) {
+func (l *logCapture) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.Write(p)
 }
 
-// requests are the lines of requests.
-func (l *logBook) requests(t *testing.T) (all []map[string]any) {
+// requests returns the lines of requests.
+func (l *logCapture) requests(t *testing.T) (all []map[string]any) {
 	t.Helper()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -191,7 +191,7 @@ func (l *logBook) requests(t *testing.T) (all []map[string]any) {
 	return all
 }
 
-func TestOneLineOfTheLogForEachRequest(t *testing.T) {
+func TestOneAccessLogLinePerRequest(t *testing.T) {
 	for _, c := range []struct {
 		access bool
 		level  slog.Level
@@ -203,9 +203,9 @@ func TestOneLineOfTheLogForEachRequest(t *testing.T) {
 		{false, slog.LevelDebug, 2, "DEBUG"},
 		{true, slog.LevelWarn, 0, ""},
 	} {
-		var log logBook
+		var log logCapture
 		o := testOptions(t)
-		o.AccessLog, o.Tracer = c.access, &tracks{}
+		o.AccessLog, o.Tracer = c.access, &fakeTracer{}
 		o.Logger = slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: c.level}))
 		b := start(t, o)
 		b.attach("us-0", engine(t, speak("a", " b")))
@@ -234,7 +234,7 @@ func TestOneLineOfTheLogForEachRequest(t *testing.T) {
 			}
 		}
 		if got[1]["request"] != "r2" || got[1]["status"] != 404.0 || got[1]["outcome"] != "refused" || got[1]["model"] != nil || got[1]["target"] != nil {
-			t.Errorf("the line of a request that was refused: %v", got[1])
+			t.Errorf("the line of a rejected request: %v", got[1])
 		}
 	}
 }

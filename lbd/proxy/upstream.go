@@ -17,43 +17,42 @@ import (
 	"skyserve/lbd/wire"
 )
 
-// errSilent is why a try ends whose target said nothing for too long.
-var errSilent = errors.New("no answer in time")
+// errSilent is the cause of an attempt that ends by a timeout.
+var errSilent = errors.New("no response within the timeout")
 
-// NewTransport makes the transport that carries requests to replicas: many
-// connections kept to few hosts, no goroutine and no buffer for a stream that
-// waits, nothing compressed, no proxy taken from the environment. How long a
-// target may take is the proxy's business, not the transport's. allow is asked about
-// each address before it is connected to; nil = all may be.
+// NewTransport returns the transport for replicas: many connections kept open to few hosts, no
+// goroutine and no buffer for an idle stream, no compression, no proxy from the environment. Timeouts
+// are set by the proxy, not by the transport. allow is called for each address before connecting; nil
+// = all addresses are allowed.
 func NewTransport(allow func(netip.Addr) error) *wire.Transport {
 	return wire.New(wire.Options{Allow: allow})
 }
 
-// failure is a try that did not serve its request. Its cause is fit for
-// clients: it holds no address, and nothing of the request or the answer.
+// failure is a failed attempt. Its cause may be shown to clients: it contains no address, and nothing
+// of the request or the response.
 type failure struct {
 	cause       string
-	err         error    // for the log; nil when the cause says it all
-	why         why      // its kind
-	unreachable bool     // no connection came about
-	silent      bool     // the target took too long
-	broke       bool     // see core.Outcome.Broke
-	kills       int      // engines of a peer that died of the request
-	refusal     *refusal // nil if it is not passed on
+	err         error       // for the log; nil when the cause is complete
+	kind        failureKind // its kind
+	unreachable bool        // the connection could not be opened
+	timedOut    bool        // the target timed out
+	broken      bool        // see core.Outcome.Broke
+	kills       int         // engines of a peer that crashed serving the request
+	refusal     *refusal    // nil if it is not forwarded
 }
 
-// try is one attempt at a target. It says whether the request has ended; if it
-// has not, core was told and will decide again.
-func (x *exchange) try(ctx context.Context) (ended bool) {
+// attempt makes one attempt at a target. It reports whether the request has ended; if not, core has been
+// informed and will decide again.
+func (x *exchange) attempt(ctx context.Context) (ended bool) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	x.inFlight.currentTry.Store(&cancel)
-	x.begin()
-	x.path.leave(&x.sent, x.extended())
-	defer x.path.back()
-	watch := x.watch(cancel)
+	x.inFlight.currentAttempt.Store(&cancel)
+	x.resetAttempt()
+	x.spans.startAttempt(&x.current, x.isContinuation())
+	defer x.spans.endAttempt()
+	watch := x.startTimeout(cancel)
 	defer watch.Stop()
-	resp, ended := x.ask(ctx)
+	resp, ended := x.requestTarget(ctx)
 	if resp == nil {
 		return ended
 	}
@@ -68,36 +67,36 @@ func isStream(resp *http.Response) bool {
 	return strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream")
 }
 
-// ask sends the request to its target and gives the answer, or none where it is
-// not to be passed on. It has a frame of its own, which is gone while the answer
-// is relayed: what a stack holds then is held for every stream.
+// requestTarget sends the request to its target and returns the response, or nil if it is not to be forwarded.
+// It has its own stack frame, which is freed while the response is relayed: every stream would keep
+// that memory.
 //
 //go:noinline
-func (x *exchange) ask(ctx context.Context) (resp *http.Response, ended bool) {
+func (x *exchange) requestTarget(ctx context.Context) (resp *http.Response, ended bool) {
 	resp, err := x.send(ctx)
 	if err != nil {
-		return nil, x.interrupted(ctx, err)
+		return nil, x.handleInterrupted(ctx, err)
 	}
-	x.path.answered(resp.StatusCode)
+	x.spans.setStatus(resp.StatusCode)
 	if x.refusesCounts(resp) {
-		return x.ask(ctx)
+		return x.requestTarget(ctx)
 	}
 	switch {
-	case x.sent.peer != nil && resp.StatusCode == http.StatusServiceUnavailable && resp.Header.Get(headerBounce) != "":
-		x.path.failed(whyBounced.String())
-		x.sent.failed(whyBounced)
-		x.rt.stepFor(&x.inFlight, core.Event{Kind: core.EventBounced, Outcome: &core.Outcome{Kills: killsOf(resp.Header, x.sent.peer)}}, x.failedBy(x.sent.target+" gave it back"))
-	case x.failed(resp):
-	case x.wrote && refusesContinuation(resp.StatusCode):
+	case x.current.peer != nil && resp.StatusCode == http.StatusServiceUnavailable && resp.Header.Get(headerBounce) != "":
+		x.spans.setFailure(failureBounced.String())
+		x.current.countFailure(failureBounced)
+		x.rt.stepFor(&x.inFlight, core.Event{Kind: core.EventBounced, Outcome: &core.Outcome{Kills: killsOf(resp.Header, x.current.peer)}}, x.recordFailure(x.current.target+" bounced the request"))
+	case x.reportFault(resp):
+	case x.headerSent && refusesContinuation(resp.StatusCode):
 		discard(resp.Body)
 		resp.Body.Close()
-		x.declined(&failure{cause: fmt.Sprintf("%s refused to go on with it (%d)", x.sent.target, resp.StatusCode), why: whyUnable})
+		x.endDeclined(&failure{cause: fmt.Sprintf("%s rejected the continuation (%d)", x.current.target, resp.StatusCode), kind: failureUnable})
 		return nil, true
-	case x.wrote && (!isStream(resp) || resp.StatusCode != http.StatusOK):
-		x.fail(&failure{cause: fmt.Sprintf("%s answered %d instead of going on", x.sent.target, resp.StatusCode), why: whyStatus})
+	case x.headerSent && (!isStream(resp) || resp.StatusCode != http.StatusOK):
+		x.reportFailure(&failure{cause: fmt.Sprintf("%s returned %d instead of a continuation", x.current.target, resp.StatusCode), kind: failureStatus})
 	case isStream(resp) && encoded(resp.Header):
-		x.fail(&failure{cause: x.sent.target + " encoded its stream, which it was not asked to", why: whyAnswer})
-		resp.Body.Close() // its rest may be long in coming
+		x.reportFailure(&failure{cause: x.current.target + " sent an encoded stream that was not requested", kind: failureAnswer})
+		resp.Body.Close() // the rest may take long to arrive
 		return nil, false
 	default:
 		return resp, false
@@ -107,18 +106,18 @@ func (x *exchange) ask(ctx context.Context) (resp *http.Response, ended bool) {
 	return nil, false
 }
 
-// failed reports whether an answer is a failure of its target. If so it steps core.
-func (x *exchange) failed(resp *http.Response) bool {
+// reportFault reports whether a response is a failure of its target. If so, it reports the failure to core.
+func (x *exchange) reportFault(resp *http.Response) bool {
 	f := x.fault(resp)
 	if f == nil {
 		return false
 	}
-	x.fail(f)
+	x.reportFailure(f)
 	return true
 }
 
-// watch stops a try whose target is silent for too long; Reset lets it wait on.
-func (x *exchange) watch(cancel context.CancelCauseFunc) *time.Timer {
+// startTimeout returns a timer that stops an attempt whose target times out; Reset extends it.
+func (x *exchange) startTimeout(cancel context.CancelCauseFunc) *time.Timer {
 	wait := x.rt.limits.Answer
 	if x.streamWanted {
 		wait = x.rt.limits.FirstByte
@@ -126,59 +125,59 @@ func (x *exchange) watch(cancel context.CancelCauseFunc) *time.Timer {
 	return time.AfterFunc(wait, func() { cancel(errSilent) })
 }
 
-// send opens the exchange with the target.
+// send sends the request to the target.
 func (x *exchange) send(ctx context.Context) (*http.Response, error) {
-	if c := x.sent.counted(); c != nil {
+	if c := x.current.targetCounts(); c != nil {
 		c.sent.Add(1)
 	}
 	switch {
-	case x.sent.rank.replica != nil:
-		x.counts = x.sent.rank
-		if !x.mayExtend() {
+	case x.current.rank.replica != nil:
+		x.servedBy = x.current.rank
+		if !x.canContinueHere() {
 			return nil, errCannotContinue
 		}
-		out := x.outgoing(ctx, x.counts.base)
-		x.counts.mark(out.Header)
-		return x.counts.transport.RoundTrip(out)
-	case x.sent.peer != nil:
-		x.counts = rank{}
-		out := x.outgoing(ctx, x.sent.peer.base)
+		out := x.outgoing(ctx, x.servedBy.base)
+		x.servedBy.setRankHeader(out.Header)
+		return x.servedBy.transport.RoundTrip(out)
+	case x.current.peer != nil:
+		x.servedBy = rank{}
+		out := x.outgoing(ctx, x.current.peer.base)
 		x.markForwarded(out.Header)
-		return x.sent.peer.transport.RoundTrip(out)
+		return x.current.peer.transport.RoundTrip(out)
 	}
 	return nil, errRemoved
 }
 
-// errRemoved is why a try fails whose target was removed as it was chosen.
-var errRemoved = errors.New("its address is no longer known")
+// errRemoved is the error of an attempt whose target was removed after it was chosen.
+var errRemoved = errors.New("the target was removed")
 
-// errCannotContinue is why a try fails whose target would begin an answer anew that
-// it is to go on with.
-var errCannotContinue = errors.New("its engine goes on with no answer")
+// errCannotContinue is the error of an attempt whose target would start a response anew that it should
+// continue.
+var errCannotContinue = errors.New("its engine cannot continue a response")
 
-// outgoing is the request as the target gets it.
+// outgoing returns the request to send to the target.
 func (x *exchange) outgoing(ctx context.Context, base *url.URL) *http.Request {
 	in := x.req
 	header := make(http.Header, len(in.Header)+8)
 	copyHeaders(header, in.Header)
-	header.Del("Accept-Encoding") // a compressed answer could not be read as it passes
-	if x.keyed {
-		header.Del("Authorization") // the balancer's own keys are no engine's business; other keys are the engine's
+	header.Del("Accept-Encoding") // a compressed response could not be parsed while it is forwarded
+	if x.keysRequired {
+		header.Del("Authorization") // the balancer's own keys are not for the engine; other keys are
 	}
 	header[headerRequestID] = []string{x.inFlight.id}
 	if _, given := header[headerIdempotency]; !given {
-		// Lets the transport use another connection when an idle one turns out
-		// closed (engines close theirs after seconds); nil is not sent.
+		// Allows the transport a retry on another connection when an idle one turns out to be closed
+		// (engines close theirs after seconds); nil is not sent.
 		header[headerIdempotency] = nil
 	}
-	x.path.mark(header)
+	x.spans.injectHeaders(header)
 	body := x.body
-	if x.restBody != nil {
-		body = x.restBody
+	if x.continuationBody != nil {
+		body = x.continuationBody
 	}
-	x.counting = x.asks(body)
-	x.answer.AskedForCounts = x.counting
-	counts := x.counting && x.sent.peer == nil
+	x.countsRequested = x.shouldRequestCounts(body)
+	x.answer.AskedForCounts = x.countsRequested
+	counts := x.countsRequested && x.current.peer == nil
 	out := &http.Request{
 		Method: in.Method, Header: header, Host: base.Host,
 		URL:  &url.URL{Scheme: base.Scheme, Host: base.Host, Path: strings.TrimSuffix(base.Path, "/") + x.endpoint.Path, RawQuery: in.URL.RawQuery},
@@ -188,40 +187,40 @@ func (x *exchange) outgoing(ctx context.Context, base *url.URL) *http.Request {
 	return out.WithContext(ctx)
 }
 
-// interrupted handles a try that ended before its answer began, or in the
-// middle of it while nothing of it had been passed on.
-func (x *exchange) interrupted(ctx context.Context, err error) (ended bool) {
+// handleInterrupted handles an attempt that ended before its response began, or midway while nothing had
+// been forwarded.
+func (x *exchange) handleInterrupted(ctx context.Context, err error) (ended bool) {
 	if x.req.Context().Err() != nil || errors.Is(context.Cause(ctx), errAborted) {
-		x.cancelled()
+		x.endCancelled()
 		return true
 	}
-	x.fail(x.failureOf(ctx, err))
+	x.reportFailure(x.failureFromError(ctx, err))
 	return false
 }
 
-// failureOf puts an error of a transport in words.
-func (x *exchange) failureOf(ctx context.Context, err error) *failure {
+// failureFromError converts an error of a transport to a failure.
+func (x *exchange) failureFromError(ctx context.Context, err error) *failure {
 	if errors.Is(context.Cause(ctx), errSilent) {
-		return &failure{cause: x.sent.target + " was silent for too long", why: whySilent, silent: true, broke: true, kills: x.peerKills}
+		return &failure{cause: x.current.target + " timed out", kind: failureTimeout, timedOut: true, broken: true, kills: x.peerKills}
 	}
 	if errors.Is(err, errCannotContinue) {
-		return &failure{cause: x.sent.target + " runs an engine that cannot go on with an answer", why: whyUnable}
+		return &failure{cause: x.current.target + " runs an engine that cannot continue a response", kind: failureUnable}
 	}
 	var op *net.OpError
 	var again *wire.RepeatError
 	unreachable := errors.Is(err, errRemoved) || errors.As(err, &op) && op.Op == "dial"
-	cause, why := x.sent.target+" broke the connection", whyBroken
+	cause, why := x.current.target+" closed the connection early", failureBroken
 	if unreachable {
-		cause, why = x.sent.target+" cannot be reached", whyUnreachable
+		cause, why = x.current.target+" is unreachable", failureUnreachable
 	}
-	return &failure{cause: cause, err: err, why: why, unreachable: unreachable, broke: !unreachable || errors.As(err, &again), kills: x.peerKills}
+	return &failure{cause: cause, err: err, kind: why, unreachable: unreachable, broken: !unreachable || errors.As(err, &again), kills: x.peerKills}
 }
 
-// unfit says why an answer in one piece is none: it is empty, JSON without its end,
-// or an error of the target under a status that says otherwise.
-func (x *exchange) unfit(resp *http.Response, body []byte) *failure {
+// invalidResponse returns why a response in one piece is invalid: it is empty, truncated JSON, or an error under
+// a status of success.
+func (x *exchange) invalidResponse(resp *http.Response, body []byte) *failure {
 	if resp.StatusCode == http.StatusOK && len(body) == 0 {
-		return &failure{cause: x.sent.target + " answered with nothing", why: whyAnswer}
+		return &failure{cause: x.current.target + " returned an empty response", kind: failureAnswer}
 	}
 	kind, _, _ := strings.Cut(resp.Header.Get("Content-Type"), ";")
 	if resp.StatusCode != http.StatusOK || encoded(resp.Header) || strings.TrimSpace(kind) != "application/json" {
@@ -229,23 +228,21 @@ func (x *exchange) unfit(resp *http.Response, body []byte) *failure {
 	}
 	fault, err := openai.CheckWhole(body)
 	if err != nil {
-		return &failure{cause: x.sent.target + " broke off in the middle of its answer", err: err, why: whyBroken, broke: true}
+		return &failure{cause: x.current.target + " returned a truncated response", err: err, kind: failureBroken, broken: true}
 	}
 	if fault {
-		return &failure{cause: x.sent.target + " answered with an error", why: whyAnswer, broke: true}
+		return &failure{cause: x.current.target + " returned an error", kind: failureAnswer, broken: true}
 	}
 	return nil
 }
 
-// encoded says whether a body is not what its content type says, but compressed or
-// the like.
+// encoded reports whether a body has a content encoding, such as compression.
 func encoded(h http.Header) bool {
 	e := h.Get("Content-Encoding")
 	return e != "" && !strings.EqualFold(e, "identity")
 }
 
-// discard reads the rest of a short body so that its connection can be used
-// again.
+// discard reads the rest of a short body so that its connection can be reused.
 func discard(body io.Reader) {
-	_, _ = io.CopyN(io.Discard, body, 64<<10) // what fails here only costs a connection
+	_, _ = io.CopyN(io.Discard, body, 64<<10) // a failure only costs a connection
 }

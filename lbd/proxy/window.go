@@ -9,18 +9,18 @@ import (
 )
 
 const (
-	rateSeconds = 10 // how far a rate looks back
+	rateSeconds = 10 // seconds that a rate covers
 	slotLength  = 5 * time.Second
-	windowSlots = 12 // of slotLength: a minute, the present slot included
+	windowSlots = 12 // of slotLength: a minute, the current slot included
 )
 
-// rateWindow counts by the second. The zero value is ready.
+// rateWindow counts per second. The zero value is usable.
 type rateWindow struct {
 	mu      sync.Mutex
 	seconds [rateSeconds + 2]struct{ at, n int64 }
 }
 
-// add counts n at a time that is at most a second before the latest seen.
+// add counts n at a time that is at most a second before the latest one.
 func (w *rateWindow) add(at time.Duration, n int64) {
 	second := int64(at / time.Second)
 	w.mu.Lock()
@@ -34,8 +34,8 @@ func (w *rateWindow) add(at time.Duration, n int64) {
 	}
 }
 
-// perSecond is the mean over the last ten complete seconds, fewer when the
-// balancer is younger; nil in its first second.
+// perSecond returns the mean over the last ten complete seconds, fewer when the balancer is younger;
+// nil in its first second.
 func (w *rateWindow) perSecond(now time.Duration) *float64 {
 	present := int64(now / time.Second)
 	over := min(present, rateSeconds)
@@ -54,11 +54,11 @@ func (w *rateWindow) perSecond(now time.Duration) *float64 {
 	return &mean
 }
 
-// slotOf is the slot of the minute's windows that a time belongs to, counted
-// from 1 so that an untouched slot never looks current.
+// slotOf returns the slot of a time in the windows of a minute, counted from 1 so that an unused slot
+// never looks current.
 func slotOf(at time.Duration) int64 { return int64(at/slotLength) + 1 }
 
-// hitWindow sums prompt and cached tokens over a minute. The zero value is ready.
+// hitWindow sums prompt and cached tokens over a minute. The zero value is usable.
 type hitWindow struct {
 	mu    sync.Mutex
 	slots [windowSlots]struct{ at, prompt, cached int64 }
@@ -76,7 +76,7 @@ func (w *hitWindow) add(at time.Duration, prompt, cached int) {
 	s.cached += int64(cached)
 }
 
-// rate is cached over prompt tokens; nil when no prompt was counted.
+// rate returns cached over prompt tokens; nil when no prompt was counted.
 func (w *hitWindow) rate(now time.Duration) *float64 {
 	slot := slotOf(now)
 	w.mu.Lock()
@@ -95,16 +95,15 @@ func (w *hitWindow) rate(now time.Duration) *float64 {
 	return &rate
 }
 
-// Latencies are kept in buckets that grow by 2 %: no percentile is off by more
-// than 1 %, whatever the number of requests.
+// Latencies are counted in buckets that grow by 2 %: no percentile is off by more than 1 %, whatever
+// the number of requests.
 const (
 	bucketGrowth = 1.02
 	bucketFirst  = 0.1 // milliseconds; everything shorter is one bucket
 	bucketCount  = 940 // up to three hours
 )
 
-// latencyWindow is the distribution of latencies over a minute. The zero value
-// is ready.
+// latencyWindow is the distribution of latencies over a minute. The zero value is usable.
 type latencyWindow struct {
 	mu    sync.Mutex
 	slots [windowSlots]latencySlot
@@ -139,13 +138,13 @@ func bucketOf(ms float64) int {
 	return min(1+int(math.Log(ms/bucketFirst)/math.Log(bucketGrowth)), bucketCount-1)
 }
 
-// bucketValue is the middle of a bucket in milliseconds.
+// bucketValue returns the middle of a bucket in milliseconds.
 func bucketValue(i int) float64 {
 	return bucketFirst * math.Pow(bucketGrowth, float64(i)-0.5)
 }
 
-// percentiles is the set over the last minute in milliseconds; nil when
-// nothing was counted.
+// percentiles returns the percentiles over the last minute in milliseconds; nil when nothing was
+// counted.
 func (w *latencyWindow) percentiles(now time.Duration) *telemetry.Percentiles {
 	var all latencySlot
 	slot := slotOf(now)
@@ -175,7 +174,7 @@ func (s *latencySlot) merge(o *latencySlot) {
 	}
 }
 
-// quantile is the latency that a share q of the requests did not exceed.
+// quantile returns the latency that a share q of the requests did not exceed.
 func (s *latencySlot) quantile(q float64) float64 {
 	rank := int64(math.Ceil(q * float64(s.n)))
 	var seen int64

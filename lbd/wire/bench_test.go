@@ -18,9 +18,8 @@ import (
 	"time"
 )
 
-// The benchmarks set this transport beside net/http's and beside plain: the same
-// bytes on a bare socket, without any HTTP. What plain takes is the kernel's
-// and the host's.
+// The benchmarks compare this transport with net/http's and with plain: the same bytes on a bare
+// socket, without HTTP. The time of plain is the share of the kernel and the host.
 
 const (
 	benchBody   = `{"model":"llama","messages":[{"role":"user","content":"Name three rivers that cross a border, please."}],"max_tokens":64}`
@@ -32,7 +31,7 @@ const (
 var benchAnswer = "HTTP/1.1 200 OK\r\nDate: Sat, 01 Aug 2026 10:00:00 GMT\r\nServer: uvicorn\r\nContent-Type: application/json\r\nContent-Length: " +
 	strconv.Itoa(len(benchReply)) + "\r\n\r\n" + benchReply
 
-// benchTransports are the two that are compared, made like the balancer's.
+// benchTransports returns the two transports under comparison, configured like the balancer's.
 func benchTransports() map[string]http.RoundTripper {
 	return map[string]http.RoundTripper{
 		"wire": New(Options{}),
@@ -74,15 +73,15 @@ func benchRequest(ctx context.Context, url string) *http.Request {
 	return req
 }
 
-// processorTime is what this process has used so far.
+// processorTime returns the CPU time that this process has used so far.
 func processorTime() time.Duration {
 	var u syscall.Rusage
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkPost is a small request and its answer. cpu-ns/op counts every
-// party: the client's share is what exceeds plain.
+// BenchmarkPost measures a small request and its response. cpu-ns/op counts both parties: the client's
+// share is what exceeds plain.
 func BenchmarkPost(b *testing.B) {
 	h := serve(b, func(host net.Conn, _ *bufio.Reader) {
 		answer := []byte(benchAnswer)
@@ -133,8 +132,7 @@ func BenchmarkPost(b *testing.B) {
 	}
 }
 
-// timed runs what is measured and reports the processor time of one of the
-// units that it is made of.
+// timed runs the measured code and reports the CPU time per unit.
 func timed(b *testing.B, units float64, once func()) {
 	b.ReportAllocs()
 	began := processorTime()
@@ -144,8 +142,8 @@ func timed(b *testing.B, units float64, once func()) {
 	b.ReportMetric(float64(processorTime()-began)/float64(b.N)/units, "cpu-ns/op")
 }
 
-// BenchmarkEvent is one server-sent event of a stream that is under way: the
-// host sends the next one when the last was read.
+// BenchmarkEvent measures one server-sent event of a stream in progress: the host sends the next one
+// when the last was read.
 func BenchmarkEvent(b *testing.B) {
 	turn := make(chan struct{})
 	chunk := []byte(strconv.FormatInt(int64(len(benchEvent)), 16) + "\r\n" + benchEvent + "\r\n")
@@ -197,7 +195,7 @@ func BenchmarkEvent(b *testing.B) {
 	}
 }
 
-// hangUp lets the host find out that nobody reads any more.
+// hangUp makes the host notice that nobody reads any more.
 func hangUp(h *host, turn chan<- struct{}) {
 	for {
 		h.mu.Lock()
@@ -214,9 +212,9 @@ func hangUp(h *host, turn chan<- struct{}) {
 	}
 }
 
-// BenchmarkHeld is the memory of a stream that waits for its next event, by how
-// many there are: B/stream is everything that the heap and the stacks have
-// grown by, host and reader included, which plain has as well.
+// BenchmarkHeld measures the memory of a stream that waits for its next event, by the number of
+// streams: B/stream is the growth of heap and stacks, including the host and the reader, which plain
+// has too.
 func BenchmarkHeld(b *testing.B) {
 	const streams = 2000
 	kinds := map[string]http.RoundTripper{"plain": nil}
@@ -235,8 +233,7 @@ func BenchmarkHeld(b *testing.B) {
 	}
 }
 
-// held opens streams, lets a goroutine wait on each, and says by how much
-// memory grew.
+// held opens streams, lets a goroutine wait on each, and returns by how much memory grew.
 func held(b *testing.B, rt http.RoundTripper, streams int) float64 {
 	stay := make(chan struct{})
 	h := serve(b, func(host net.Conn, _ *bufio.Reader) {
@@ -252,7 +249,7 @@ func held(b *testing.B, rt http.RoundTripper, streams int) float64 {
 	bodies := make([]io.ReadCloser, streams)
 	for i := range bodies {
 		opened.Add(1)
-		readers.Go(func() { // asks and reads, as a server's handler does
+		readers.Go(func() { // sends the request and reads, as a server's handler does
 			bodies[i] = openStream(ctx, h, rt)
 			opened.Done()
 			_, _ = bodies[i].Read(make([]byte, directRead))
@@ -287,7 +284,7 @@ func openStream(ctx context.Context, h *host, rt http.RoundTripper) io.ReadClose
 	return nc
 }
 
-// inUse is the memory of live objects and stacks.
+// inUse returns the memory of live objects and stacks.
 func inUse() float64 {
 	runtime.GC()
 	runtime.GC()

@@ -9,77 +9,75 @@ import (
 	"sync/atomic"
 )
 
-// directRead is from how much room on a read goes straight to the caller's
-// memory; less would cost a system call for every few bytes.
+// directRead is the smallest free space for which a read goes straight into the caller's memory. With
+// less, every few bytes would cost a system call.
 const directRead = 512
 
-// errTwoReaders is what the second of two readers at a time gets.
-var errTwoReaders = errors.New("reading an answer: another Read is under way")
+// errConcurrentRead is returned to a Read that is called while another Read is in progress.
+var errConcurrentRead = errors.New("reading a response body: another Read is in progress")
 
-// errAbandoned is what is left of an answer whose writer failed in WriteTo.
-var errAbandoned = errors.New("it could not be passed on")
+// errAbandoned is returned by reads after the writer of a WriteTo has failed.
+var errAbandoned = errors.New("it could not be forwarded")
 
-// Who may touch the connection of a body.
+// States of a body: who may use its connection.
 const (
-	bodyOpen    int32 = iota // whoever comes next
-	bodyReading              // the Read under way
-	bodyClosing              // the Read under way, whose connection is cut
+	bodyOpen    int32 = iota // the next caller
+	bodyReading              // the Read in progress
+	bodyClosing              // the Read in progress, whose connection was closed by Close
 	bodyClosed               // nobody: Close was called
 	bodyEnded                // nobody: the end or an error was reached
 )
 
-// body is what is left of an answer. Read and WriteTo belong to one goroutine
-// at a time; Close may come from another one and ends a Read that waits.
+// body is the unread part of a response. Read and WriteTo belong to one goroutine at a time. Close may
+// be called from another goroutine and ends a Read that blocks.
 type body struct {
-	conn    *conn
-	resp    *http.Response
-	ctx     context.Context
-	stop    func() bool // of the watch over ctx; false when it has struck
-	state   atomic.Int32
-	frame   frame
-	lasting bool  // the connection may serve another request
-	left    int64 // of a sized body
-	chunks  chunks
-	end     error // once ended
+	conn      *conn
+	resp      *http.Response
+	ctx       context.Context
+	stopWatch func() bool // stops watching ctx; false when ctx has already ended
+	state     atomic.Int32
+	frame     frame
+	reusable  bool  // the connection may be reused for another request
+	remaining int64 // bytes left of a body with a Content-Length
+	chunks    chunkDecoder
+	end       error // set once ended
 }
 
 var _ io.WriterTo = (*body)(nil)
 
-// Read reads what has come of the answer, waiting for it if need be. The end
-// is io.EOF, which may come with the last bytes.
+// Read reads what has arrived of the response and waits if nothing has. The end is io.EOF, which may
+// come with the last bytes.
 func (b *body) Read(p []byte) (int, error) {
-	if err := b.enter(); err != nil {
+	if err := b.acquire(); err != nil {
 		return 0, err
 	}
 	n, err := b.read(p)
-	return n, b.leave(err)
+	return n, b.release(err)
 }
 
-// WriteTo writes the answer to w piece by piece as it comes. Between two pieces
-// it holds no buffer.
+// WriteTo writes the response to w in pieces as they arrive. It uses no buffer between two pieces.
 func (b *body) WriteTo(w io.Writer) (written int64, err error) {
-	if err := b.enter(); err != nil {
+	if err := b.acquire(); err != nil {
 		return 0, notEOF(err)
 	}
 	for {
-		piece, taken, err := b.next()
+		piece, taken, err := b.nextPiece()
 		if len(piece) > 0 {
 			n, failed := w.Write(piece)
 			written += int64(n)
 			if failed != nil {
-				_ = b.leave(errAbandoned) // which is what later reads get
+				_ = b.release(errAbandoned) // later reads get this error
 				return written, failed
 			}
 		}
 		b.conn.skip(taken)
 		if err != nil || b.state.Load() == bodyClosing {
-			return written, notEOF(b.leave(err))
+			return written, notEOF(b.release(err))
 		}
 	}
 }
 
-// Close lets go of the answer. Unless its end was read, the connection is
-// closed. It never fails.
+// Close releases the response. It closes the connection unless the end was read. It never fails.
 func (b *body) Close() error {
 	switch {
 	case b.state.CompareAndSwap(bodyOpen, bodyClosed):
@@ -90,8 +88,8 @@ func (b *body) Close() error {
 	return nil
 }
 
-// enter takes the connection for a Read.
-func (b *body) enter() error {
+// acquire acquires the connection for a Read.
+func (b *body) acquire() error {
 	if b.state.CompareAndSwap(bodyOpen, bodyReading) {
 		return nil
 	}
@@ -99,26 +97,25 @@ func (b *body) enter() error {
 	case bodyEnded:
 		return b.end
 	case bodyReading:
-		return errTwoReaders
+		return errConcurrentRead
 	}
 	return http.ErrBodyReadAfterClose
 }
 
-// leave gives the connection up again: for good when err says that there is
-// nothing more to come.
-func (b *body) leave(err error) error {
+// release releases the connection after a Read; for good when err is not nil.
+func (b *body) release(err error) error {
 	if err == nil && b.state.CompareAndSwap(bodyReading, bodyOpen) {
 		return nil
 	}
 	whole := errors.Is(err, io.EOF)
 	switch {
 	case whole:
-		err = io.EOF // as readers compare it
+		err = io.EOF // readers compare with ==
 	case err != nil:
-		err = b.reason(err)
+		err = b.endReason(err)
 	}
 	b.end = err
-	lasting := whole && b.lasting
+	lasting := whole && b.reusable
 	if b.state.CompareAndSwap(bodyReading, bodyEnded) {
 		b.detach(lasting)
 		return err
@@ -131,29 +128,29 @@ func (b *body) leave(err error) error {
 	return http.ErrBodyReadAfterClose
 }
 
-// reason is why a body breaks off.
-func (b *body) reason(err error) error {
+// endReason returns why a body ended early.
+func (b *body) endReason(err error) error {
 	if cause := context.Cause(b.ctx); cause != nil {
 		return cause
 	}
-	return fmt.Errorf("reading the answer of %s: %w", b.conn.addr, err)
+	return fmt.Errorf("reading the response from %s: %w", b.conn.addr, err)
 }
 
-// detach parts the body from its connection, which is kept for another request
-// when that is allowed and nothing is left over on it.
+// detach separates the body from its connection. The connection goes back to the pool if it is
+// reusable and holds no unread bytes.
 func (b *body) detach(lasting bool) {
 	c := b.conn
-	if b.state.Load() != bodyClosing { // then Close may still be about to cut it
+	if b.state.Load() != bodyClosing { // otherwise Close may still be about to abort it
 		b.conn = nil
 	}
-	if b.stop() && lasting && len(c.unread()) == 0 && c.finished() {
+	if b.stopWatch() && lasting && len(c.unread()) == 0 && c.requestComplete() {
 		c.t.idle.put(c)
 		return
 	}
 	c.close()
 }
 
-// read is Read on a connection that is held.
+// read is Read with the connection acquired.
 func (b *body) read(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
@@ -172,13 +169,13 @@ func (b *body) read(p []byte) (int, error) {
 		}
 		if len(b.conn.unread()) == 0 && len(p) < directRead {
 			if err := b.conn.fill(); err != nil {
-				return 0, b.cut(err)
+				return 0, b.connError(err)
 			}
 		}
 	}
 }
 
-// readBuffered decodes what has arrived already.
+// readBuffered decodes what is in the connection's buffer.
 func (b *body) readBuffered(p []byte) (int, error) {
 	given, taken, err := b.decode(p, b.conn.unread())
 	if taken > 0 {
@@ -187,29 +184,28 @@ func (b *body) readBuffered(p []byte) (int, error) {
 	return given, err
 }
 
-// readDirect reads into the caller's memory and takes the framing out of it
-// there.
+// readDirect reads into the caller's memory and removes the framing there.
 func (b *body) readDirect(p []byte) (int, error) {
-	if b.frame == frameSized && int64(len(p)) > b.left {
-		p = p[:b.left]
+	if b.frame == frameSized && int64(len(p)) > b.remaining {
+		p = p[:b.remaining]
 	}
 	n, err := b.conn.nc.Read(p)
 	if n == 0 && err != nil {
-		return 0, b.cut(err)
+		return 0, b.connError(err)
 	}
 	given, taken, err := b.decode(p, p[:n])
 	if taken < n {
-		b.lasting = false // the host goes on after the end
+		b.reusable = false // the host sent bytes after the end
 	}
 	return given, err
 }
 
-// next waits for content and decodes it where it lies, in taken bytes of the
-// connection's buffer.
-func (b *body) next() (piece []byte, taken int, err error) {
+// nextPiece waits for content and decodes it in place. taken is how many bytes of the connection's buffer
+// that used.
+func (b *body) nextPiece() (piece []byte, taken int, err error) {
 	if len(b.conn.unread()) == 0 {
 		if err := b.conn.fill(); err != nil {
-			return nil, 0, b.cut(err)
+			return nil, 0, b.connError(err)
 		}
 	}
 	unread := b.conn.unread()
@@ -217,7 +213,7 @@ func (b *body) next() (piece []byte, taken int, err error) {
 	return unread[:given], taken, err
 }
 
-// notEOF is err unless it is the end.
+// notEOF returns err, or nil if it is io.EOF.
 func notEOF(err error) error {
 	if errors.Is(err, io.EOF) {
 		return nil
@@ -225,33 +221,33 @@ func notEOF(err error) error {
 	return err
 }
 
-// cut is what the end of the connection, or an error of it, means here.
-func (b *body) cut(err error) error {
-	ours := b.ctx.Err() != nil || b.state.Load() == bodyClosing // then this end says nothing of the answer's
-	if errors.Is(err, io.EOF) && (b.frame != frameUntilClose || ours) {
+// connError returns the error for a connection that ended or failed.
+func (b *body) connError(err error) error {
+	closedByUs := b.ctx.Err() != nil || b.state.Load() == bodyClosing // this end is ours, not the end of the response
+	if errors.Is(err, io.EOF) && (b.frame != frameUntilClose || closedByUs) {
 		return io.ErrUnexpectedEOF
 	}
 	return err
 }
 
-// decode moves content from src to dst, which may be the same memory; io.EOF
-// says that the body is complete.
+// decode copies content from src to dst, which may be the same memory. It returns io.EOF when the body
+// is complete.
 func (b *body) decode(dst, src []byte) (given, taken int, err error) {
 	switch b.frame {
 	case frameChunked:
 		given, taken, err = b.chunks.decode(dst, src)
 		if errors.Is(err, io.EOF) {
-			if failed := b.chunks.finish(b.resp); failed != nil {
+			if failed := b.chunks.addTrailers(b.resp); failed != nil {
 				err = failed
 			}
 		}
 		return given, taken, err
 	case frameSized:
-		if int64(len(src)) > b.left {
-			src = src[:b.left]
+		if int64(len(src)) > b.remaining {
+			src = src[:b.remaining]
 		}
 		n := copy(dst, src)
-		if b.left -= int64(n); b.left == 0 {
+		if b.remaining -= int64(n); b.remaining == 0 {
 			err = io.EOF
 		}
 		return n, n, err

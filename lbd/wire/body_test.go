@@ -17,10 +17,10 @@ import (
 	"time"
 )
 
-// errEnough is why the tests here end a context.
+// errEnough is the cause of cancelled contexts in these tests.
 var errEnough = errors.New("the client has had enough")
 
-// spying counts the connections that are open.
+// spying counts the open connections.
 type spying struct {
 	net.Conn
 	open *atomic.Int32
@@ -35,8 +35,8 @@ func (s spying) Close() error {
 // stuck waits for the other side to hang up.
 func stuck(host net.Conn, in *bufio.Reader) { _, _ = io.Copy(io.Discard, in) }
 
-func TestContextEndsWhatIsUnderWay(t *testing.T) {
-	said := func(text string) script {
+func TestContextEndsRequestsInFlight(t *testing.T) {
+	sends := func(text string) script {
 		return func(host net.Conn, in *bufio.Reader) {
 			if _, _, err := take(in); err == nil {
 				_, _ = io.WriteString(host, text)
@@ -51,18 +51,18 @@ func TestContextEndsWhatIsUnderWay(t *testing.T) {
 	places := map[string]struct {
 		dial DialFunc
 		body string
-		read bool // the answer has begun
+		read bool // the response has started
 	}{
-		"dialling":         {dial: far},
-		"writing":          {dial: piped(func(host net.Conn, in *bufio.Reader) { <-time.After(time.Hour) }), body: "x"},
-		"writing at large": {dial: piped(func(host net.Conn, in *bufio.Reader) { <-time.After(time.Hour) }), body: strings.Repeat("x", 1<<20)},
-		"no answer":        {dial: piped(said("")), body: "x"},
-		"half a head":      {dial: piped(said("HTTP/1.1 200 OK\r\nX"))},
-		"interim":          {dial: piped(said("HTTP/1.1 103 Early Hints\r\n\r\n"))},
-		"no body":          {dial: piped(said("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n")), read: true},
-		"half a body":      {dial: piped(said("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhe")), read: true},
-		"half a chunk":     {dial: piped(said(chunkedHead + "\r\n5\r\nhe")), read: true},
-		"until close":      {dial: piped(said("HTTP/1.1 200 OK\r\n\r\nhe")), read: true},
+		"dialling":             {dial: far},
+		"writing":              {dial: piped(func(host net.Conn, in *bufio.Reader) { <-time.After(time.Hour) }), body: "x"},
+		"writing a large body": {dial: piped(func(host net.Conn, in *bufio.Reader) { <-time.After(time.Hour) }), body: strings.Repeat("x", 1<<20)},
+		"no response":          {dial: piped(sends("")), body: "x"},
+		"truncated header":     {dial: piped(sends("HTTP/1.1 200 OK\r\nX"))},
+		"interim":              {dial: piped(sends("HTTP/1.1 103 Early Hints\r\n\r\n"))},
+		"no body":              {dial: piped(sends("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n")), read: true},
+		"truncated body":       {dial: piped(sends("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhe")), read: true},
+		"truncated chunk":      {dial: piped(sends(chunkedHead + "\r\n5\r\nhe")), read: true},
+		"until close":          {dial: piped(sends("HTTP/1.1 200 OK\r\n\r\nhe")), read: true},
 	}
 	for name, p := range places {
 		t.Run(name, func(t *testing.T) {
@@ -94,7 +94,7 @@ func TestContextEndsWhatIsUnderWay(t *testing.T) {
 	}
 }
 
-func TestContextThatHasEnded(t *testing.T) {
+func TestEndedContext(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errEnough)
 	body := noted{strings.NewReader("x"), make(chan struct{})}
@@ -105,7 +105,7 @@ func TestContextThatHasEnded(t *testing.T) {
 	<-body.closed
 }
 
-func TestContextThatEndsAfterTheAnswerHurtsNobody(t *testing.T) {
+func TestContextEndAfterResponseHasNoEffect(t *testing.T) {
 	h := serve(t, always(hi))
 	tr := transport(t, Options{})
 	for range 50 {
@@ -131,7 +131,7 @@ func TestResponseHeaderTimeout(t *testing.T) {
 				}
 				time.Sleep(wait)
 				_, _ = io.WriteString(host, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n")
-				time.Sleep(100 * time.Hour) // a body may take its time
+				time.Sleep(100 * time.Hour) // a body may take a while
 				_, _ = io.WriteString(host, "hi")
 			}
 		})})
@@ -160,7 +160,7 @@ func TestIdleConnectionsAreBounded(t *testing.T) {
 		}})
 		for _, host := range []string{"a", "b", "c"} {
 			var answers []*http.Response
-			for range 4 { // at the same time
+			for range 4 { // concurrently
 				resp, err := tr.RoundTrip(request(t, http.MethodGet, "http://"+host, ""))
 				if err != nil {
 					t.Fatal(err)
@@ -188,7 +188,7 @@ func TestIdleConnectionsAreBounded(t *testing.T) {
 	})
 }
 
-func TestSweepFindsWhatItsHostClosed(t *testing.T) {
+func TestSweepFindsClosedConnections(t *testing.T) {
 	closed := make(chan struct{})
 	h := serve(t, func(host net.Conn, in *bufio.Reader) {
 		if _, _, err := take(in); err == nil {
@@ -205,7 +205,7 @@ func TestSweepFindsWhatItsHostClosed(t *testing.T) {
 	}
 }
 
-func TestCloseEndsAReadThatWaits(t *testing.T) {
+func TestCloseEndsBlockedRead(t *testing.T) {
 	for _, dial := range []DialFunc{nil, piped(func(host net.Conn, in *bufio.Reader) {
 		if _, _, err := take(in); err == nil {
 			_, _ = io.WriteString(host, eventStream)
@@ -232,7 +232,7 @@ func TestCloseEndsAReadThatWaits(t *testing.T) {
 			for resp.Body.(*body).state.Load() != bodyReading {
 				runtime.Gosched()
 			}
-			if _, err := resp.Body.Read(make([]byte, 1)); !errors.Is(err, errTwoReaders) {
+			if _, err := resp.Body.Read(make([]byte, 1)); !errors.Is(err, errConcurrentRead) {
 				t.Errorf("a second reader gets %v", err)
 			}
 			resp.Body.Close()
@@ -245,7 +245,7 @@ func TestCloseEndsAReadThatWaits(t *testing.T) {
 
 const eventStream = chunkedHead + "Content-Type: text/event-stream\r\n\r\n"
 
-func TestEventsComeOneByOne(t *testing.T) {
+func TestEventsArriveOneByOne(t *testing.T) {
 	turn := make(chan struct{})
 	play := func(host net.Conn, in *bufio.Reader) {
 		if _, _, err := take(in); err != nil {
@@ -271,24 +271,24 @@ func TestEventsComeOneByOne(t *testing.T) {
 		}
 	}
 	if b := resp.Body.(*body); b.conn.buf != nil {
-		t.Error("a stream that waits holds a buffer")
+		t.Error("an idle stream keeps a buffer")
 	}
 }
 
-func TestReadsOfAnySizeGiveTheSame(t *testing.T) {
+func TestReadSizeDoesNotMatter(t *testing.T) {
 	for name, raw := range answers {
 		want, _ := both(t, http.MethodGet, raw, 1<<20)
 		if want.headErr != nil || len(raw) > 20000 {
 			continue
 		}
-		for _, size := range []int{1, 3, directRead - 1, directRead, 5000, 0} { // 0: whatever io.Copy takes
+		for _, size := range []int{1, 3, directRead - 1, directRead, 5000, 0} { // 0: whatever io.Copy uses
 			resp, err := New(Options{DialContext: piped(once(raw, 11))}).RoundTrip(request(t, http.MethodGet, "http://engine", ""))
 			if err != nil {
 				t.Fatal(err)
 			}
 			var got bytes.Buffer
 			if size == 0 {
-				_, _ = resp.Body.Read(nil) // takes nothing and waits for nothing
+				_, _ = resp.Body.Read(nil) // reads nothing and does not wait
 				_, err = io.Copy(&got, struct{ io.Reader }{resp.Body})
 			} else {
 				for p := make([]byte, size); err == nil; {
@@ -308,7 +308,7 @@ func TestReadsOfAnySizeGiveTheSame(t *testing.T) {
 	}
 }
 
-// full is a writer that takes a few bytes and then no more.
+// full is a writer that accepts a few bytes and then no more.
 type full struct{ room int }
 
 func (f *full) Write(p []byte) (int, error) {
@@ -343,7 +343,7 @@ func TestWriteTo(t *testing.T) {
 		t.Errorf("a writer that fails: %d bytes, %v", n, err)
 	}
 	if _, err := resp.Body.Read(make([]byte, 9)); err == nil {
-		t.Error("the answer goes on after its writer failed")
+		t.Error("the response can be read after its writer failed")
 	}
 	resp.Body.Close()
 }

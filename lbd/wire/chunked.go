@@ -7,16 +7,16 @@ import (
 )
 
 const (
-	// maxChunkLine bounds the line that begins a chunk, extensions included.
+	// maxChunkLine limits the line that starts a chunk, extensions included.
 	maxChunkLine = 4 << 10
-	// maxTrailer bounds what follows the last chunk.
+	// maxTrailer limits the trailer fields after the last chunk.
 	maxTrailer = 4 << 10
-	// maxOverhead bounds by how much framing may exceed content: 16 bytes a chunk
-	// and twice its data are free.
+	// maxOverhead limits how far framing may exceed content. Each chunk may use 16 bytes and twice its
+	// data for free.
 	maxOverhead = 16 << 10
 )
 
-// chunkState is what the next byte of a chunked body belongs to.
+// chunkState is the part of a chunked body that the next byte belongs to.
 type chunkState uint8
 
 const (
@@ -25,105 +25,103 @@ const (
 	inExtension                   // what follows a semicolon
 	inSizeLF                      // the LF of that line
 	inData
-	inDataCR // the line's end after the data
+	inDataCR // the line end after the data
 	inDataLF
 	inTrailerStart // the first byte of a line after the last chunk
-	inTrailer      // the rest of it
+	inTrailer      // the remaining bytes of such a line
 	inEndLF        // the LF of the last line
-	inNothing      // the body is complete
+	inEnd          // the body is complete
 )
 
-// chunks decodes a chunked body (RFC 9112, section 7.1) that arrives in pieces
-// of any size.
-type chunks struct {
-	state    chunkState
-	left     int64 // of the chunk's data; in its first line: its size so far
-	digits   int   // of the size
-	line     int   // bytes of that line
-	overhead int64
-	trailer  []byte // fields after the last chunk, each with its CRLF
+// chunkDecoder decodes a chunked body (RFC 9112, section 7.1) that arrives in pieces of any size.
+type chunkDecoder struct {
+	state     chunkState
+	remaining int64 // bytes left of the chunk's data; while its size line is read, its size so far
+	digits    int   // of the size
+	line      int   // bytes of the size line
+	overhead  int64
+	trailer   []byte // fields after the last chunk, each with its CRLF
 }
 
-// decode moves content from src to dst, which may be the same memory, and says
-// how much it took and gave. It stops where dst is full, and with io.EOF where
-// the body ends.
-func (d *chunks) decode(dst, src []byte) (given, taken int, err error) {
+// decode copies content from src to dst, which may be the same memory. It returns how many bytes it
+// wrote and read. It stops when dst is full, and returns io.EOF at the end of the body.
+func (d *chunkDecoder) decode(dst, src []byte) (given, taken int, err error) {
 	for taken < len(src) {
 		if d.state == inData {
 			if given == len(dst) {
 				return given, taken, nil
 			}
 			piece := src[taken:]
-			if int64(len(piece)) > d.left {
-				piece = piece[:d.left]
+			if int64(len(piece)) > d.remaining {
+				piece = piece[:d.remaining]
 			}
 			n := copy(dst[given:], piece)
-			given, taken, d.left = given+n, taken+n, d.left-int64(n)
-			if d.left == 0 {
+			given, taken, d.remaining = given+n, taken+n, d.remaining-int64(n)
+			if d.remaining == 0 {
 				d.state = inDataCR
 			}
 			continue
 		}
-		if err := d.step(src[taken]); err != nil {
+		if err := d.processByte(src[taken]); err != nil {
 			return given, taken, err
 		}
 		taken++
-		if d.state == inNothing {
+		if d.state == inEnd {
 			return given, taken, io.EOF
 		}
 	}
 	return given, taken, nil
 }
 
-// step takes one byte that is not data.
-func (d *chunks) step(b byte) error {
+// processByte processes one byte that is not data.
+func (d *chunkDecoder) processByte(b byte) error {
 	switch d.state {
 	case inDataCR:
-		return d.want(b, '\r', inDataLF)
+		return d.expectByte(b, '\r', inDataLF)
 	case inDataLF:
-		return d.want(b, '\n', inSize)
+		return d.expectByte(b, '\n', inSize)
 	case inEndLF:
-		return d.want(b, '\n', inNothing)
+		return d.expectByte(b, '\n', inEnd)
 	case inTrailerStart, inTrailer:
-		return d.trail(b)
+		return d.trailerByte(b)
 	}
 	if d.line++; d.line > maxChunkLine {
-		return malformed("the line before a chunk is longer than %d bytes", maxChunkLine)
+		return malformed("chunk size line: longer than %d bytes", maxChunkLine)
 	}
 	switch {
 	case d.state == inSizeLF:
-		if err := d.want(b, '\n', inData); err != nil {
+		if err := d.expectByte(b, '\n', inData); err != nil {
 			return err
 		}
-		return d.begin()
+		return d.startChunk()
 	case b == '\r' && d.digits > 0:
 		d.state = inSizeLF
 	case b == '\r' || b == '\n':
-		return malformed("chunk: a line without a size or with a bare LF")
+		return malformed("chunk size line: no size or a bare LF")
 	case d.state == inExtension:
 	case d.state == inSize && b == ';' && d.digits > 0:
 		d.state = inExtension
 	case (b == ' ' || b == '\t') && d.digits > 0:
 		d.state = inPadding
 	case d.state == inSize:
-		return d.digit(b)
+		return d.sizeDigit(b)
 	default:
-		return malformed("chunk size: got %q after it", b)
+		return malformed("chunk size line: got %q after the size", b)
 	}
 	return nil
 }
 
-// want takes one byte that can be nothing else.
-func (d *chunks) want(b, wanted byte, next chunkState) error {
+// expectByte requires the next byte to be wanted.
+func (d *chunkDecoder) expectByte(b, wanted byte, next chunkState) error {
 	if b != wanted {
-		return malformed("chunk: want %q, got %q", wanted, b)
+		return malformed("chunk: expected %q, got %q", wanted, b)
 	}
 	d.state = next
 	return nil
 }
 
-// digit takes one digit of a chunk's size.
-func (d *chunks) digit(b byte) error {
+// sizeDigit adds one hexadecimal digit to the chunk's size.
+func (d *chunkDecoder) sizeDigit(b byte) error {
 	var v int64
 	switch {
 	case '0' <= b && b <= '9':
@@ -135,28 +133,28 @@ func (d *chunks) digit(b byte) error {
 	default:
 		return malformed("chunk size: got %q", b)
 	}
-	if d.digits++; d.digits > 16 || d.left > math.MaxInt64>>4 {
-		return malformed("chunk size: it is too large")
+	if d.digits++; d.digits > 16 || d.remaining > math.MaxInt64>>4 {
+		return malformed("chunk size: too large")
 	}
-	d.left = d.left<<4 | v
+	d.remaining = d.remaining<<4 | v
 	return nil
 }
 
-// begin comes after a chunk's first line.
-func (d *chunks) begin() error {
-	d.overhead = max(0, d.overhead+int64(d.line)-16-2*min(d.left, math.MaxInt64/4))
+// startChunk starts a chunk after its size line.
+func (d *chunkDecoder) startChunk() error {
+	d.overhead = max(0, d.overhead+int64(d.line)-16-2*min(d.remaining, math.MaxInt64/4))
 	if d.overhead > maxOverhead {
 		return malformed("chunks: more framing than content")
 	}
-	if d.left == 0 {
+	if d.remaining == 0 {
 		d.state = inTrailerStart
 	}
 	d.digits, d.line = 0, 0
 	return nil
 }
 
-// trail takes one byte after the last chunk.
-func (d *chunks) trail(b byte) error {
+// trailerByte processes one byte after the last chunk.
+func (d *chunkDecoder) trailerByte(b byte) error {
 	if d.state == inTrailerStart {
 		if b == '\r' {
 			d.state = inEndLF
@@ -177,8 +175,8 @@ func (d *chunks) trail(b byte) error {
 	return nil
 }
 
-// finish puts the trailers that came into a response.
-func (d *chunks) finish(resp *http.Response) error {
+// addTrailers adds the received trailers to resp.
+func (d *chunkDecoder) addTrailers(resp *http.Response) error {
 	if d.trailer == nil {
 		return nil
 	}

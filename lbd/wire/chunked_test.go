@@ -11,10 +11,10 @@ import (
 	"testing"
 )
 
-// decodeAll decodes text that arrives in pieces of the given sizes, in turn, in
-// place or into memory of its own.
+// decodeAll decodes text that arrives in pieces of the given sizes, in turn, in place or into separate
+// memory.
 func decodeAll(text string, sizes []byte, inPlace bool) (content []byte, rest string, err error) {
-	var d chunks
+	var d chunkDecoder
 	for i := 0; len(text) > 0; i++ {
 		n := len(text)
 		if len(sizes) > 0 {
@@ -34,7 +34,7 @@ func decodeAll(text string, sizes []byte, inPlace bool) (content []byte, rest st
 	return content, text, io.ErrUnexpectedEOF
 }
 
-func TestChunksDecodeAnyWayTheyArrive(t *testing.T) {
+func TestChunksDecodeInAnyPieces(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 300 {
 		var encoded, want bytes.Buffer
@@ -89,16 +89,16 @@ func FuzzHead(f *testing.F) {
 		f.Add(raw)
 	}
 	f.Fuzz(func(t *testing.T, raw string) {
-		var s scan
+		var s headScanner
 		end := 0
 		for n := 0; n <= len(raw) && end == 0; n++ { // as it would arrive, byte by byte
 			var err error
-			if end, err = s.end([]byte(raw[:n])); err != nil {
+			if end, err = s.findEnd([]byte(raw[:n])); err != nil {
 				return
 			}
 		}
-		var whole scan
-		if got, err := whole.end([]byte(raw)); end > 0 && (err != nil || got != end) {
+		var whole headScanner
+		if got, err := whole.findEnd([]byte(raw)); end > 0 && (err != nil || got != end) {
 			t.Fatalf("%q: %d in pieces, %d and %v whole", raw, end, got, err)
 		}
 		var resp http.Response

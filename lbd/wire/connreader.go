@@ -9,67 +9,66 @@ import (
 )
 
 const (
-	// readBuffer holds an answer's head and the first events that come with it.
-	readBuffer = 4 << 10
-	// requestBuffer holds a request of the usual size, so that it is read in one
-	// piece; it is held for no longer than the request takes to be read.
-	requestBuffer = 16 << 10
+	// readBufferSize holds the head of a response and the first events that arrive with it.
+	readBufferSize = 4 << 10
+	// requestBufferSize holds a request of the usual size, so that it is read in one piece. It is in use
+	// only while the request is read.
+	requestBufferSize = 16 << 10
 )
 
-// buffer is memory for what has arrived and was not read yet, or for what is about
-// to leave.
+// buffer holds bytes that have arrived and were not read, or that are about to be sent.
 type buffer struct{ b []byte }
 
-// bufferPool keeps buffers of one size that nobody uses.
+// bufferPool keeps unused buffers of one size.
 type bufferPool struct {
 	size int
 	pool sync.Pool
 }
 
 var (
-	answerBuffers  = bufferPool{size: readBuffer}
-	requestBuffers = bufferPool{size: requestBuffer}
+	responseBuffers = bufferPool{size: readBufferSize}
+	requestBuffers  = bufferPool{size: requestBufferSize}
 )
 
-func (s *bufferPool) take() *buffer {
+func (s *bufferPool) get() *buffer {
 	if b, ok := s.pool.Get().(*buffer); ok {
 		return b
 	}
 	return &buffer{make([]byte, s.size)}
 }
 
-// put keeps a buffer unless it grew: such a one is rare and would pin memory.
+// put returns a buffer to the pool. A buffer that grew is dropped: it is rare and would pin memory.
 func (s *bufferPool) put(b *buffer) {
 	if len(b.b) == s.size {
 		s.pool.Put(b)
 	}
 }
 
-// connReader is the way in of a connection, with what has arrived and was not read. It
+// connReader is the read side of a connection, with the bytes that have arrived and were not read. It
 // belongs to one goroutine.
 type connReader struct {
-	nc      net.Conn
-	buffers *bufferPool
-	raw     syscall.RawConn // nil where nobody can say whether something has arrived
-	look    func(fd uintptr) bool
-	pull    func(fd uintptr) bool
-	got     int   // by pull and look
-	fail    error // as got
+	nc        net.Conn
+	buffers   *bufferPool
+	raw       syscall.RawConn // nil where the readiness of the socket cannot be checked
+	peekFunc  func(fd uintptr) bool
+	readFunc  func(fd uintptr) bool
+	readBytes int   // bytes read by readFunc and peekFunc
+	readErr   error // error of readFunc and peekFunc
 
-	buf  *buffer // nil while nothing is in it
-	r, w int     // buf.b[r:w] has arrived and was not read
-	came bool    // something has arrived since this was last cleared
+	buf      *buffer // nil while it would be empty
+	r, w     int     // buf.b[r:w] has arrived and was not read
+	received bool    // bytes have arrived since this was last cleared
 }
 
-// open begins to read from a connection.
+// open starts reading from a connection.
 func (c *connReader) open(nc net.Conn, buffers *bufferPool) {
 	c.nc, c.buffers, c.raw = nc, buffers, rawOf(nc)
 	if c.raw != nil {
-		c.look, c.pull = c.lookOnce, c.pullWhenReady
+		c.peekFunc, c.readFunc = c.peekOnce, c.readWhenReady
 	}
 }
 
-// release gives the buffer back.
+// release returns the buffer to its pool.
 func (c *connReader) release() {
 	if c.buf == nil {
 		return
@@ -78,7 +77,7 @@ func (c *connReader) release() {
 	c.buf, c.r, c.w = nil, 0, 0
 }
 
-// unread is what has arrived and was not read.
+// unread returns the bytes that have arrived and were not read.
 func (c *connReader) unread() []byte {
 	if c.buf == nil {
 		return nil
@@ -86,50 +85,50 @@ func (c *connReader) unread() []byte {
 	return c.buf.b[c.r:c.w]
 }
 
-// skip marks n bytes as read; an empty buffer is given back.
+// skip marks n bytes as read. It releases an empty buffer.
 func (c *connReader) skip(n int) {
 	if c.r += n; c.r == c.w {
 		c.release()
 	}
 }
 
-// quiet says whether an idle connection is still open and nothing has come that
-// nobody asked for. Where that cannot be asked it hopes for the best.
-func (c *connReader) quiet() bool {
+// isIdle reports whether an idle connection is still open and has received nothing unrequested. Where
+// this cannot be checked it returns true.
+func (c *connReader) isIdle() bool {
 	if c.raw == nil {
 		return true
 	}
-	return c.raw.Read(c.look) == nil && errors.Is(c.fail, errNothing)
+	return c.raw.Read(c.peekFunc) == nil && errors.Is(c.readErr, errNothing)
 }
 
-// fill waits for what arrives next and adds it to the buffer, which must have
-// room if there is one. While it waits an empty buffer is not held.
+// fill waits for the next bytes and adds them to the buffer, which must have free space if there is
+// one. While it waits it keeps no empty buffer.
 func (c *connReader) fill() error {
 	if c.raw == nil {
-		c.hold()
+		c.acquireBuffer()
 		n, err := c.nc.Read(c.buf.b[c.w:])
-		return c.took(n, err)
+		return c.recordRead(n, err)
 	}
-	c.got, c.fail = 0, nil
-	if err := c.raw.Read(c.pull); err != nil {
-		return c.took(0, err)
+	c.readBytes, c.readErr = 0, nil
+	if err := c.raw.Read(c.readFunc); err != nil {
+		return c.recordRead(0, err)
 	}
-	return c.took(c.got, c.fail)
+	return c.recordRead(c.readBytes, c.readErr)
 }
 
-// hold takes a buffer unless there is one.
-func (c *connReader) hold() {
+// acquireBuffer acquires a buffer unless there is one.
+func (c *connReader) acquireBuffer() {
 	if c.buf == nil {
-		c.buf = c.buffers.take()
+		c.buf = c.buffers.get()
 	}
 }
 
-// took accounts for n bytes that were read into the buffer, which may be none.
-// An error that came with bytes comes again without them.
-func (c *connReader) took(n int, err error) error {
+// recordRead records that n bytes, possibly none, were read into the buffer. An error that came with bytes
+// occurs again at the next read.
+func (c *connReader) recordRead(n int, err error) error {
 	c.w += n
 	if n > 0 {
-		c.came = true
+		c.received = true
 		return nil
 	}
 	if c.r == c.w {
@@ -138,7 +137,7 @@ func (c *connReader) took(n int, err error) error {
 	return err
 }
 
-// grow makes room in a buffer that is full.
+// grow enlarges a buffer that is full.
 func (c *connReader) grow() {
 	if c.w < len(c.buf.b) {
 		return
@@ -155,8 +154,8 @@ func (c *connReader) grow() {
 	c.r, c.w = 0, held
 }
 
-// more is fill with room made for it; the end is io.ErrUnexpectedEOF.
-func (c *connReader) more() error {
+// fillMore grows a full buffer and calls fill. It returns io.ErrUnexpectedEOF at the end.
+func (c *connReader) fillMore() error {
 	if c.buf != nil {
 		c.grow()
 	}

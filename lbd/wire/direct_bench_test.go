@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// secureHosts plays a script behind TLS; the transports that are compared reach it.
+// secureHosts plays a script over TLS and returns the transports under comparison.
 func secureHosts(b *testing.B, play func(nc net.Conn)) (url string, transports map[string]http.RoundTripper) {
 	b.Helper()
 	s, _ := secureHost(b, func(http.ResponseWriter, *http.Request) {}) // for its certificate
@@ -64,7 +64,7 @@ func BenchmarkPostTLS(b *testing.B) {
 	}
 }
 
-// BenchmarkEventTLS is BenchmarkEvent over TLS, the host's part included.
+// BenchmarkEventTLS is BenchmarkEvent over TLS, including the host's share.
 func BenchmarkEventTLS(b *testing.B) {
 	chunk := []byte(strconv.FormatInt(int64(len(benchEvent)), 16) + "\r\n" + benchEvent + "\r\n")
 	for _, name := range []string{"wire", "nethttp"} {

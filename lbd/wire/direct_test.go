@@ -16,12 +16,12 @@ import (
 	"time"
 )
 
-// secureHost answers over TLS, and a transport's options to reach it.
+// secureHost serves h over TLS and returns a transport's options to connect to it.
 func secureHost(t testing.TB, h http.HandlerFunc) (*httptest.Server, Options) {
 	t.Helper()
 	s := httptest.NewUnstartedServer(h)
 	s.Config.ErrorLog = log.New(io.Discard, "", 0)
-	s.EnableHTTP2 = true // offered, and not to be taken
+	s.EnableHTTP2 = true // offered, and must not be used
 	s.StartTLS()
 	t.Cleanup(s.Close)
 	roots := x509.NewCertPool()
@@ -29,7 +29,7 @@ func secureHost(t testing.TB, h http.HandlerFunc) (*httptest.Server, Options) {
 	return s, Options{Direct: true, TLS: &tls.Config{RootCAs: roots}}
 }
 
-func TestDirectCarriesHTTPSItself(t *testing.T) {
+func TestDirectUsesHTTPS(t *testing.T) {
 	release := make(chan struct{})
 	s, o := secureHost(t, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -39,7 +39,7 @@ func TestDirectCarriesHTTPSItself(t *testing.T) {
 			select {
 			case <-release:
 			case <-r.Context().Done():
-				panic(http.ErrAbortHandler) // the answer has no end
+				panic(http.ErrAbortHandler) // the response has no end
 			}
 		}
 	})
@@ -76,14 +76,14 @@ func TestDirectCarriesHTTPSItself(t *testing.T) {
 	}
 	cancel()
 	if _, err := resp.Body.Read(make([]byte, 1)); !errors.Is(err, context.Canceled) {
-		t.Errorf("a stream that was given up: %v", err)
+		t.Errorf("a cancelled stream: %v", err)
 	}
 	resp.Body.Close()
 }
 
-// An idle connection that its host has closed is replaced, though nobody can see
-// through TLS that it was.
-func TestDirectReplacesAClosedConnection(t *testing.T) {
+// TestDirectReplacesClosedConnection checks that a closed idle connection is replaced, although TLS
+// hides that it was closed.
+func TestDirectReplacesClosedConnection(t *testing.T) {
 	s, o := secureHost(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") })
 	transport := New(o)
 	defer transport.CloseIdleConnections()
@@ -98,7 +98,7 @@ func TestDirectReplacesAClosedConnection(t *testing.T) {
 	}
 }
 
-func TestDirectTakesNobodyElse(t *testing.T) {
+func TestDirectRejectsOtherHosts(t *testing.T) {
 	s, o := secureHost(t, func(http.ResponseWriter, *http.Request) { t.Error("a request came through") })
 	plain := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer plain.Close()
@@ -111,7 +111,7 @@ func TestDirectTakesNobodyElse(t *testing.T) {
 			t.Errorf("%s: %v, want an error of dialling", target, err)
 		}
 	}
-	if _, err := (&http.Client{Transport: transport}).Get(plain.URL); err == nil || !strings.Contains(err.Error(), "want https") {
+	if _, err := (&http.Client{Transport: transport}).Get(plain.URL); err == nil || !strings.Contains(err.Error(), "must be https") {
 		t.Errorf("http: %v", err)
 	}
 }

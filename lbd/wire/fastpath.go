@@ -16,67 +16,63 @@ const (
 	defaultHeadTimeout = 10 * time.Second // a head is one packet; slower is an attack
 	defaultSessionIdle = 2 * time.Minute  // clients come back within a conversation's turn
 	defaultRequestHead = 64 << 10         // long cookies and tokens fit
-	acceptPause        = 5 * time.Millisecond
-	longestPause       = time.Second
+	minAcceptBackoff   = 5 * time.Millisecond
+	maxAcceptBackoff   = time.Second
 	maxUnreadBody      = 256 << 10 // as net/http: beyond it a new connection is cheaper
 	lingerTime         = 500 * time.Millisecond
-	handovers          = 64 // connections that wait for whoever serves the rest
+	handOffBacklog     = 64 // connections that wait for Accept
 )
 
-// FastPathOptions bound what clients may take of a FastPath; zero values mean the
-// defaults.
+// FastPathOptions limits what clients may use of a FastPath. Zero values select the defaults.
 type FastPathOptions struct {
-	// HeadTimeout bounds the time for a request's head, from its first byte or, on
-	// a connection that is new, from its beginning; 0 = 10 s.
+	// HeadTimeout limits the time for a request's head, from its first byte, or from the start of a
+	// new connection; 0 = 10 s.
 	HeadTimeout time.Duration
-	// IdleTimeout is how long a connection is kept without a request; 0 = 2 min.
+	// IdleTimeout is how long a connection is kept open without a request; 0 = 2 min.
 	IdleTimeout time.Duration
-	// MaxHeadBytes bounds a request's line and fields; 0 = 64 KiB.
+	// MaxHeadBytes limits a request line and its fields; 0 = 64 KiB.
 	MaxHeadBytes int
-	// Log is told of handlers that panic; nil = the standard logger.
+	// Log receives panics of handlers; nil = the standard logger.
 	Log *log.Logger
 }
 
-// FastPath answers HTTP/1.1 requests of the plain kind by itself and gives all other
-// connections out: it is the net.Listener of a http.Server that serves the rest
-// with the same handler. A request is plain when its line and fields are exactly
-// as RFC 9112 has them, its body has a Content-Length and it asks for nothing
-// special: no Transfer-Encoding, Expect, Upgrade or Trailer, no TLS, no HTTP/2. At
-// the first one that is not, its connection is given out with every byte that has
-// arrived; so whatever is wrong or rare is net/http's to judge.
+// FastPath serves plain HTTP/1.1 requests itself and hands off all other connections. It is the
+// net.Listener of an http.Server that serves those with the same handler. A request is plain when its
+// request line and fields conform exactly to RFC 9112, its body has a Content-Length, and it uses no
+// Transfer-Encoding, Expect, Upgrade, Trailer, TLS or HTTP/2. At the first request that is not plain,
+// its connection is handed off with every byte that has arrived, so net/http handles everything
+// invalid or rare.
 //
-// What it spares on the plain ones: no goroutine waits for a client to hang up
-// (one for all does), no buffer is held for a client or an answer that waits,
-// deadlines cost a system timer only where something blocks, and a head goes out
-// in one piece with the first of its body.
+// What it saves on plain requests: no goroutine waits for a client to hang up (one for all clients
+// does), no buffer is kept for an idle client or response, deadlines cost a system timer only where an
+// operation blocks, and a head is sent together with the first piece of its body.
 //
-// Handlers get what net/http would give them. The differences: the request's
-// header is shared by the requests of a connection that came with the same head,
-// so a handler must not change it, as http.Handler asks anyway; trailers and
-// interim answers are not sent; a connection cannot be taken over (http.Hijacker).
-// Where a system has no way to watch many sockets for their end at once, every
-// connection is given out.
+// Handlers get what net/http would pass them, with these differences. Requests on a connection that
+// have the same head share their header, so a handler must not change it, as http.Handler requires
+// anyway. Trailers and interim responses are not sent. A connection cannot be hijacked
+// (http.Hijacker). Where the system cannot watch many sockets for hang-ups at once, every connection
+// is handed off.
 type FastPath struct {
-	handler http.Handler
-	opts    FastPathOptions
-	port    net.Listener
-	other   chan net.Conn
-	hangups *hangups // nil where all connections are given out
-	dates   dates
+	handler   http.Handler
+	opts      FastPathOptions
+	listener  net.Listener
+	handedOff chan net.Conn
+	hangups   *hangupWatcher // nil where all connections are handed off
+	dates     dates
 
-	mu       sync.Mutex
-	sessions map[*session]struct{}
-	closing  bool          // nothing more is accepted, answers end their connections
-	closed   chan struct{} // once closing
-	empty    chan struct{} // once closing and without a session
-	failure  error         // of accepting, once closed
-	once     sync.Once
+	mu        sync.Mutex
+	sessions  map[*session]struct{}
+	closing   bool          // no connection is accepted, responses end their connections
+	closed    chan struct{} // closed when closing is set
+	drained   chan struct{} // closed when closing is set and no session is left
+	acceptErr error         // of Accept, once closed
+	once      sync.Once
 }
 
 var _ net.Listener = (*FastPath)(nil)
 
-// NewFastPath makes the fast path of a listener. It serves from the first Accept on. It
-// fails only where the system has no file descriptor left. Close ends it.
+// NewFastPath returns the fast path of a listener. It serves from the first Accept on. It fails only
+// when the system has no file descriptor left. Close ends it.
 func NewFastPath(l net.Listener, h http.Handler, o FastPathOptions) (*FastPath, error) {
 	o.HeadTimeout = cmp.Or(o.HeadTimeout, defaultHeadTimeout)
 	o.IdleTimeout = cmp.Or(o.IdleTimeout, defaultSessionIdle)
@@ -92,41 +88,41 @@ func NewFastPath(l net.Listener, h http.Handler, o FastPathOptions) (*FastPath, 
 		go watch.run()
 	}
 	return &FastPath{
-		handler: h, opts: o, port: l, hangups: watch, other: make(chan net.Conn, handovers), sessions: map[*session]struct{}{},
-		closed: make(chan struct{}), empty: make(chan struct{}),
+		handler: h, opts: o, listener: l, hangups: watch, handedOff: make(chan net.Conn, handOffBacklog), sessions: map[*session]struct{}{},
+		closed: make(chan struct{}), drained: make(chan struct{}),
 	}, nil
 }
 
-// Addr is the address that is listened on.
-func (f *FastPath) Addr() net.Addr { return f.port.Addr() }
+// Addr returns the address of the listener.
+func (f *FastPath) Addr() net.Addr { return f.listener.Addr() }
 
-// Accept waits for a connection that is not the fast path's to serve. Its errors are
-// the listener's; net.ErrClosed follows Close.
+// Accept waits for a connection that the fast path does not serve. It returns the errors of the
+// listener, and net.ErrClosed after Close.
 func (f *FastPath) Accept() (net.Conn, error) {
-	f.once.Do(func() { go f.accept() })
+	f.once.Do(func() { go f.acceptConns() })
 	select {
-	case nc := <-f.other:
+	case nc := <-f.handedOff:
 		return nc, nil
 	case <-f.closed:
-		return nil, f.failure
+		return nil, f.acceptErr
 	}
 }
 
-// Close stops accepting connections, and lets each connection end with the answer
-// at hand. It is safe to call more than once.
+// Close stops accepting connections. Each connection ends with its current response. It is safe to
+// call more than once.
 func (f *FastPath) Close() error {
-	f.stop(net.ErrClosed)
-	return f.port.Close()
+	f.beginShutdown(net.ErrClosed)
+	return f.listener.Close()
 }
 
-// stop begins the end; err is what Accept tells from then on.
-func (f *FastPath) stop(err error) {
+// beginShutdown starts the shutdown; Accept returns err from then on.
+func (f *FastPath) beginShutdown(err error) {
 	f.mu.Lock()
 	if f.closing {
 		f.mu.Unlock()
 		return
 	}
-	f.closing, f.failure = true, err
+	f.closing, f.acceptErr = true, err
 	close(f.closed)
 	var idle []*session
 	for s := range f.sessions {
@@ -134,42 +130,42 @@ func (f *FastPath) stop(err error) {
 			idle = append(idle, s)
 		}
 	}
-	f.settle()
+	f.signalIfEmpty()
 	f.mu.Unlock()
 	for _, s := range idle {
 		s.in.nc.Close()
 	}
 }
 
-// settle tells that no session is left. The lock is held.
-func (f *FastPath) settle() {
+// signalIfEmpty closes drained when no session is left. The lock must be held.
+func (f *FastPath) signalIfEmpty() {
 	if !f.closing || len(f.sessions) > 0 {
 		return
 	}
 	select {
-	case <-f.empty:
+	case <-f.drained:
 	default:
-		close(f.empty)
+		close(f.drained)
 		if f.hangups != nil {
 			f.hangups.close()
 		}
 	}
 }
 
-// Shutdown is Close, and waits until the answers at hand have gone out or ctx has
-// ended, whose error it then returns.
+// Shutdown calls Close and waits until the current responses are complete or ctx has ended. It returns
+// the error of ctx.
 func (f *FastPath) Shutdown(ctx context.Context) error {
-	_ = f.Close() // the listener is gone either way
+	_ = f.Close() // the listener is closed either way
 	select {
-	case <-f.empty:
+	case <-f.drained:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-// Cut is Close, and ends all connections of the fast path's at once: their requests'
-// contexts end, what is written fails.
+// Cut calls Close and closes all connections of the fast path at once: the contexts of their requests
+// end, and writes fail.
 func (f *FastPath) Cut() {
 	_ = f.Close() // as in Shutdown
 	f.mu.Lock()
@@ -180,32 +176,32 @@ func (f *FastPath) Cut() {
 	}
 }
 
-// accept takes connections until the listener fails for good.
-func (f *FastPath) accept() {
-	pause := acceptPause
+// acceptConns accepts connections until the listener fails permanently.
+func (f *FastPath) acceptConns() {
+	backoff := minAcceptBackoff
 	for {
-		nc, err := f.port.Accept()
+		nc, err := f.listener.Accept()
 		if err == nil {
-			pause = acceptPause
-			f.serve(nc)
+			backoff = minAcceptBackoff
+			f.serveConn(nc)
 			continue
 		}
-		var passing interface{ Temporary() bool } // out of file descriptors, or a client that went away again
-		if !errors.As(err, &passing) || !passing.Temporary() {
-			f.stop(err)
+		var temporary interface{ Temporary() bool } // out of file descriptors, or a client that disconnected
+		if !errors.As(err, &temporary) || !temporary.Temporary() {
+			f.beginShutdown(err)
 			return
 		}
 		select {
 		case <-f.closed:
 			return
-		case <-time.After(pause):
-			pause = min(2*pause, longestPause)
+		case <-time.After(backoff):
+			backoff = min(2*backoff, maxAcceptBackoff)
 		}
 	}
 }
 
-// serve begins to serve a connection, or gives it out.
-func (f *FastPath) serve(nc net.Conn) {
+// serveConn starts serving a connection, or hands it off.
+func (f *FastPath) serveConn(nc net.Conn) {
 	s := newSession(f, nc)
 	if f.hangups == nil || s.in.raw == nil {
 		f.handOff(nc)
@@ -219,50 +215,50 @@ func (f *FastPath) serve(nc net.Conn) {
 	}
 	f.sessions[s] = struct{}{}
 	f.mu.Unlock()
-	if err := f.hangups.add(s); err != nil {
-		f.forget(s)
+	if err := f.hangups.watch(s); err != nil {
+		f.removeSession(s)
 		f.handOff(nc)
 		return
 	}
 	go s.serve()
 }
 
-// forget ends the fast path's interest in a session.
-func (f *FastPath) forget(s *session) {
+// removeSession removes a session.
+func (f *FastPath) removeSession(s *session) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.sessions, s)
-	f.settle()
+	f.signalIfEmpty()
 }
 
-// handOff hands a connection to whoever accepts.
+// handOff passes a connection to Accept.
 func (f *FastPath) handOff(nc net.Conn) {
 	select {
-	case f.other <- nc:
+	case f.handedOff <- nc:
 	case <-f.closed:
 		nc.Close()
 	}
 }
 
-// replayed is a connection of which something was read already.
-type replayed struct {
+// replayConn is a connection that first returns the bytes that were already read from it.
+type replayConn struct {
 	net.Conn
-	read []byte
+	unread []byte
 }
 
-func (c *replayed) Read(p []byte) (int, error) {
-	if len(c.read) == 0 {
+func (c *replayConn) Read(p []byte) (int, error) {
+	if len(c.unread) == 0 {
 		return c.Conn.Read(p)
 	}
-	n := copy(p, c.read)
-	if c.read = c.read[n:]; len(c.read) == 0 {
-		c.read = nil
+	n := copy(p, c.unread)
+	if c.unread = c.unread[n:]; len(c.unread) == 0 {
+		c.unread = nil
 	}
 	return n, nil
 }
 
-// CloseWrite ends what is written, as of a TCP connection.
-func (c *replayed) CloseWrite() error {
+// CloseWrite closes the write side, as for a TCP connection.
+func (c *replayConn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
 	}

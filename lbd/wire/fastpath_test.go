@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// behaviours are handlers by path: what a handler can do with an answer.
+// behaviours are handlers by path: everything a handler can do with a response.
 var behaviours = map[string]http.HandlerFunc{
 	"/echo": func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
@@ -44,7 +44,7 @@ var behaviours = map[string]http.HandlerFunc{
 	"/long": func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Length", "3")
 		_, err := fmt.Fprint(w, "hello")
-		if err != http.ErrContentLength { //nolint:errorlint // as its doc says
+		if err != http.ErrContentLength { //nolint:errorlint // as documented
 			panic(err)
 		}
 		fmt.Fprint(w, "hel")
@@ -106,7 +106,7 @@ func sortedFields(h http.Header) []string {
 	return out
 }
 
-func behave(w http.ResponseWriter, r *http.Request) {
+func serveBehaviour(w http.ResponseWriter, r *http.Request) {
 	if h := behaviours[r.URL.Path]; h != nil {
 		h(w, r)
 		return
@@ -141,14 +141,13 @@ func startFastPath(t testing.TB, h http.Handler, o FastPathOptions) (*FastPath, 
 		_ = rest.Close()
 		f.Cut()
 		<-ended
-		<-f.empty
+		<-f.drained
 	})
 	return f, l.Addr().String()
 }
 
-// say sends bytes to a server and gives all that it answers until it ends the
-// connection.
-func say(t testing.TB, addr, raw string) []byte {
+// writeReply sends bytes to a server and returns the response until the connection ends.
+func writeReply(t testing.TB, addr, raw string) []byte {
 	t.Helper()
 	nc, err := net.Dial("tcp", addr)
 	if err != nil {
@@ -159,20 +158,20 @@ func say(t testing.TB, addr, raw string) []byte {
 		_, _ = io.WriteString(nc, raw)
 		_ = nc.(*net.TCPConn).CloseWrite()
 	}()
-	answer, _ := io.ReadAll(nc) // one that is reset is as short as it came
+	answer, _ := io.ReadAll(nc) // a reset truncates it
 	return answer
 }
 
-// inWords are the answers to the requests of raw in words, without their dates; what
-// is no answer stays as it is.
-func inWords(raw string, said []byte) string {
+// describe returns the responses to the requests in raw as text, without their dates. What is not a
+// response stays as it is.
+func describe(raw string, received []byte) string {
 	var out strings.Builder
-	asked, in := bufio.NewReader(strings.NewReader(raw)), bufio.NewReader(bytes.NewReader(said))
+	asked, in := bufio.NewReader(strings.NewReader(raw)), bufio.NewReader(bytes.NewReader(received))
 	for {
 		if _, err := in.Peek(1); err != nil {
 			return out.String()
 		}
-		req, _ := http.ReadRequest(asked) // nil: its answer has a body
+		req, _ := http.ReadRequest(asked) // nil: the response has a body
 		var cut error
 		if req != nil {
 			_, cut = io.Copy(io.Discard, req.Body)
@@ -185,7 +184,7 @@ func inWords(raw string, said []byte) string {
 		}
 		body, err := io.ReadAll(resp.Body)
 		if cut != nil {
-			resp.Close = true // whether that was known when the answer began is nobody's business
+			resp.Close = true // whether that was known when the response started does not matter
 		}
 		if resp.Header.Get("Date") != "today" {
 			resp.Header.Del("Date")
@@ -194,11 +193,11 @@ func inWords(raw string, said []byte) string {
 	}
 }
 
-// twins are a FastPath and a net/http server with the same handler.
+// twins starts a FastPath and a net/http server with the same handler.
 func twins(t testing.TB) (fast, plain string) {
 	t.Helper()
-	_, fast = startFastPath(t, http.HandlerFunc(behave), FastPathOptions{HeadTimeout: 5 * time.Second})
-	s := httptest.NewUnstartedServer(http.HandlerFunc(behave))
+	_, fast = startFastPath(t, http.HandlerFunc(serveBehaviour), FastPathOptions{HeadTimeout: 5 * time.Second})
+	s := httptest.NewUnstartedServer(http.HandlerFunc(serveBehaviour))
 	s.Config.ErrorLog = log.New(io.Discard, "", 0)
 	s.Config.MaxHeaderBytes = defaultRequestHead
 	s.Config.Protocols = new(http.Protocols)
@@ -209,7 +208,7 @@ func twins(t testing.TB) (fast, plain string) {
 	return fast, s.Listener.Addr().String()
 }
 
-// Requests of all kinds, good ones and bad ones.
+// rawRequests returns requests of all kinds, valid and invalid.
 func rawRequests() []string {
 	var out []string
 	for path := range behaviours {
@@ -235,16 +234,16 @@ func rawRequests() []string {
 	)
 }
 
-// What clients see of a FastPath is what they would see of net/http's server alone.
-func TestFrontAnswersAsNetHTTP(t *testing.T) {
+// Clients get the same responses from a FastPath as from net/http's server alone.
+func TestFastPathMatchesNetHTTP(t *testing.T) {
 	fast, plain := twins(t)
 	all := rawRequests()
 	sessions := slices.Clone(all)
-	for i, raw := range all { // each behind and before others, on one connection
+	for i, raw := range all { // each after and before others, on one connection
 		sessions = append(sessions, all[(i*7+3)%len(all)]+raw+all[(i*5+1)%len(all)], "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi"+raw)
 	}
 	for _, raw := range sessions {
-		got, want := inWords(raw, say(t, fast, raw)), inWords(raw, say(t, plain, raw))
+		got, want := describe(raw, writeReply(t, fast, raw)), describe(raw, writeReply(t, plain, raw))
 		if got != want {
 			t.Errorf("%.300q:\ngot  %.600s\nwant %.600s", raw, got, want)
 		}
@@ -260,16 +259,16 @@ func FuzzFastPath(f *testing.F) {
 		if bytes.Contains(raw, []byte("PRI *")) {
 			return // HTTP/2 frames are not compared
 		}
-		got, want := inWords(string(raw), say(t, fast, string(raw))), inWords(string(raw), say(t, plain, string(raw)))
+		got, want := describe(string(raw), writeReply(t, fast, string(raw))), describe(string(raw), writeReply(t, plain, string(raw)))
 		if got != want {
 			t.Errorf("%q:\ngot  %s\nwant %s", raw, got, want)
 		}
 	})
 }
 
-// A client that hangs up ends its request, whether it had begun to read or not, and
-// one that is cut off does not get half an answer for whole.
-func TestFrontTellsOfHangUps(t *testing.T) {
+// A client that hangs up cancels its request, whether it was being read or not. A client that is cut
+// off can detect a partial response.
+func TestFastPathReportsHangups(t *testing.T) {
 	began, ended := make(chan struct{}), make(chan struct{})
 	_, addr := startFastPath(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		began <- struct{}{}
@@ -289,13 +288,13 @@ func TestFrontTellsOfHangUps(t *testing.T) {
 		<-began
 		nc.Close()
 		<-ended
-		<-began // the request behind it has lost its client before it begins
+		<-began // the request after it has lost its client before it starts
 		<-ended
 	}
 }
 
-// HTTP/2 without TLS is spoken on the same port.
-func TestFrontLeavesHTTP2ToOthers(t *testing.T) {
+// HTTP/2 without TLS works on the same port.
+func TestFastPathHandsOffHTTP2(t *testing.T) {
 	_, addr := startFastPath(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.Proto) }), FastPathOptions{})
 	tr := &http.Transport{Protocols: new(http.Protocols)}
 	defer tr.CloseIdleConnections()
@@ -314,9 +313,9 @@ func TestFrontLeavesHTTP2ToOthers(t *testing.T) {
 	}
 }
 
-// Clients that are slow to ask are let go of.
-func TestFrontEndsIdleConnections(t *testing.T) {
-	_, addr := startFastPath(t, http.HandlerFunc(behave), FastPathOptions{HeadTimeout: 20 * time.Millisecond, IdleTimeout: 30 * time.Millisecond})
+// Connections of clients that are slow to send a request are closed.
+func TestFastPathClosesIdleConnections(t *testing.T) {
+	_, addr := startFastPath(t, http.HandlerFunc(serveBehaviour), FastPathOptions{HeadTimeout: 20 * time.Millisecond, IdleTimeout: 30 * time.Millisecond})
 	for _, begun := range []string{"", "GET /echo HT", "GET /sized HTTP/1.1\r\nHost: x\r\n\r\n", "GET /sized HTTP/1.1\r\nHost: x\r\n\r\nGET /"} {
 		nc, err := net.Dial("tcp", addr)
 		if err != nil {
@@ -326,14 +325,14 @@ func TestFrontEndsIdleConnections(t *testing.T) {
 		if _, err := io.WriteString(nc, begun); err != nil {
 			t.Fatal(err)
 		}
-		if said, err := io.ReadAll(nc); err != nil || strings.Contains(begun, "\r\n\r\n") != strings.HasSuffix(string(said), "hello") {
-			t.Errorf("%q: got %q, %v", begun, said, err)
+		if received, err := io.ReadAll(nc); err != nil || strings.Contains(begun, "\r\n\r\n") != strings.HasSuffix(string(received), "hello") {
+			t.Errorf("%q: got %q, %v", begun, received, err)
 		}
 	}
 }
 
-// A client that takes nothing is cut off at the deadline, and its request ends.
-func TestFrontBoundsWrites(t *testing.T) {
+// A client that reads nothing is disconnected at the deadline, and its request ends.
+func TestFastPathLimitsWrites(t *testing.T) {
 	done := make(chan error, 1)
 	_, addr := startFastPath(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		piece, ctl := make([]byte, 64<<10), http.NewResponseController(w)
@@ -359,8 +358,8 @@ func TestFrontBoundsWrites(t *testing.T) {
 	}
 }
 
-// A body that comes too slowly is given up at the handler's deadline.
-func TestFrontBoundsReads(t *testing.T) {
+// A body that arrives too slowly times out at the handler's deadline.
+func TestFastPathLimitsReads(t *testing.T) {
 	_, addr := startFastPath(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(20 * time.Millisecond))
 		_, err := io.ReadAll(r.Body)
@@ -374,23 +373,23 @@ func TestFrontBoundsReads(t *testing.T) {
 	if _, err := io.WriteString(nc, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhalf"); err != nil {
 		t.Fatal(err)
 	}
-	if said, err := io.ReadAll(nc); err != nil || !strings.HasSuffix(string(said), "true") {
-		t.Errorf("got %q, %v", said, err)
+	if received, err := io.ReadAll(nc); err != nil || !strings.HasSuffix(string(received), "true") {
+		t.Errorf("got %q, %v", received, err)
 	}
 }
 
-// A request that is refused unread is answered, however large it is.
-func TestFrontAnswersBeforeTheBody(t *testing.T) {
+// A request that is rejected unread gets a response, no matter how large it is.
+func TestFastPathRespondsBeforeBody(t *testing.T) {
 	_, addr := startFastPath(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }), FastPathOptions{})
 	raw := "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 300000\r\n\r\n" + strings.Repeat("y", 300000)
-	if said := string(say(t, addr, raw)); !strings.HasPrefix(said, "HTTP/1.1 401 ") || !strings.Contains(said, "Connection: close\r\n") {
-		t.Errorf("got %q", said)
+	if received := string(writeReply(t, addr, raw)); !strings.HasPrefix(received, "HTTP/1.1 401 ") || !strings.Contains(received, "Connection: close\r\n") {
+		t.Errorf("got %q", received)
 	}
 }
 
-// At the end idle connections close at once, answers at hand go out whole and end
-// theirs, and nobody new gets in.
-func TestFrontShutdown(t *testing.T) {
+// At shutdown idle connections close at once, current responses are sent completely and end their
+// connections, and no new connection is accepted.
+func TestFastPathShutdown(t *testing.T) {
 	began, finish := make(chan struct{}), make(chan struct{})
 	f, addr := startFastPath(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		began <- struct{}{}
@@ -411,10 +410,10 @@ func TestFrontShutdown(t *testing.T) {
 	hurried, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := f.Shutdown(hurried); err != context.Canceled { //nolint:errorlint // it is the context's own
-		t.Errorf("Shutdown: %v while a request is at hand", err)
+		t.Errorf("Shutdown: %v while a request is in flight", err)
 	}
-	if said, err := io.ReadAll(idle); err != nil || len(said) > 0 {
-		t.Errorf("idle connection: got %q, %v", said, err)
+	if received, err := io.ReadAll(idle); err != nil || len(received) > 0 {
+		t.Errorf("idle connection: got %q, %v", received, err)
 	}
 	if nc, err := net.Dial("tcp", addr); err == nil {
 		nc.Close()
@@ -424,14 +423,13 @@ func TestFrontShutdown(t *testing.T) {
 	if err := f.Shutdown(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if said, _ := io.ReadAll(busy); !strings.Contains(string(said), "Connection: close\r\n") || !strings.HasSuffix(string(said), "whole") {
-		t.Errorf("request at hand: got %q", said)
+	if received, _ := io.ReadAll(busy); !strings.Contains(string(received), "Connection: close\r\n") || !strings.HasSuffix(string(received), "whole") {
+		t.Errorf("request in flight: got %q", received)
 	}
 }
 
-// Requests of one connection keep apart what is theirs, whether their heads are the
-// same or not.
-func TestFrontKeepsRequestsApart(t *testing.T) {
+// Requests on one connection do not share state, whether their heads are equal or not.
+func TestFastPathIsolatesRequests(t *testing.T) {
 	var seen []string
 	_, addr := startFastPath(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -442,11 +440,11 @@ func TestFrontKeepsRequestsApart(t *testing.T) {
 	for i := range 6 {
 		fmt.Fprintf(&raw, "POST / HTTP/1.1\r\nHost: x\r\nX-N: %d\r\nContent-Length: 1\r\n\r\n%c", i/2, 'a'+i)
 	}
-	said := string(say(t, addr, raw.String()))
+	received := string(writeReply(t, addr, raw.String()))
 	if got := strings.Join(seen, " "); got != "0a 0b 1c 1d 2e 2f" {
 		t.Errorf("requests: got %s", got)
 	}
-	if n := strings.Count(said, ": 1\r\n"); n != 6 {
-		t.Errorf("%d fields of handlers, want 6 in\n%s", n, said)
+	if n := strings.Count(received, ": 1\r\n"); n != 6 {
+		t.Errorf("%d fields of handlers, want 6 in\n%s", n, received)
 	}
 }

@@ -7,17 +7,17 @@ import (
 	"strings"
 )
 
-// frame is how the end of a body is found (RFC 9112, section 6.3).
+// frame is how the end of a body is determined (RFC 9112, section 6.3).
 type frame uint8
 
 const (
 	frameNone       frame = iota // there is no body
-	frameSized                   // Content-Length says
-	frameChunked                 // a chunk of no bytes
-	frameUntilClose              // the connection's end
+	frameSized                   // by Content-Length
+	frameChunked                 // by a chunk of size 0
+	frameUntilClose              // by the end of the connection
 )
 
-// frameOf is how the body of a settled answer ends.
+// frameOf returns how the body of a response ends. interpretHead must have been called.
 func frameOf(resp *http.Response) frame {
 	switch {
 	case resp.Request.Method == http.MethodHead || !mayHaveBody(resp.StatusCode) || resp.ContentLength == 0:
@@ -34,21 +34,21 @@ func mayHaveBody(status int) bool {
 	return status >= http.StatusOK && status != http.StatusNoContent && status != http.StatusNotModified
 }
 
-// settle reads what the header says of the message itself, and moves it to the
-// fields of the response as net/http does.
-func settle(resp *http.Response) error {
-	if err := settleLength(resp); err != nil {
+// interpretHead interprets the fields that describe the message itself and moves them to the fields of the
+// response, as net/http does.
+func interpretHead(resp *http.Response) error {
+	if err := setContentLength(resp); err != nil {
 		return err
 	}
-	if err := settleTrailer(resp); err != nil {
+	if err := setTrailer(resp); err != nil {
 		return err
 	}
-	settleClose(resp)
+	setClose(resp)
 	return nil
 }
 
-// settleLength finds the body's length, -1 when its end will show.
-func settleLength(resp *http.Response) error {
+// setContentLength sets the body's length, -1 when it is not known in advance.
+func setContentLength(resp *http.Response) error {
 	h := resp.Header
 	length, err := contentLength(h)
 	if err != nil {
@@ -57,9 +57,9 @@ func settleLength(resp *http.Response) error {
 	if encodings, given := h["Transfer-Encoding"]; given {
 		switch {
 		case !resp.ProtoAtLeast(1, 1):
-			return malformed("Transfer-Encoding in %s", resp.Proto)
+			return malformed("Transfer-Encoding: not allowed in %s", resp.Proto)
 		case len(encodings) != 1 || !strings.EqualFold(encodings[0], "chunked"):
-			return malformed("Transfer-Encoding: want chunked, got %.80q", encodings)
+			return malformed("Transfer-Encoding: expected chunked, got %.80q", encodings)
 		case length >= 0:
 			return malformed("both Transfer-Encoding and Content-Length")
 		}
@@ -73,8 +73,8 @@ func settleLength(resp *http.Response) error {
 	return nil
 }
 
-// contentLength is the one value of Content-Length, -1 when there is none. The
-// same value twice is taken for one.
+// contentLength returns the single value of Content-Length, -1 when there is none. Equal repeated
+// values count as one.
 func contentLength(h http.Header) (int64, error) {
 	values, given := h["Content-Length"]
 	if !given {
@@ -94,8 +94,8 @@ func contentLength(h http.Header) (int64, error) {
 	return int64(n), nil
 }
 
-// settleTrailer notes which trailers are announced.
-func settleTrailer(resp *http.Response) error {
+// setTrailer records which trailers are announced.
+func setTrailer(resp *http.Response) error {
 	lists, given := resp.Header["Trailer"]
 	if !given || resp.TransferEncoding == nil {
 		return nil
@@ -119,13 +119,13 @@ func settleTrailer(resp *http.Response) error {
 	return nil
 }
 
-// settleClose finds whether the connection ends with the answer.
-func settleClose(resp *http.Response) {
+// setClose determines whether the connection ends with the response.
+func setClose(resp *http.Response) {
 	connection := resp.Header["Connection"]
-	resp.Close = listed(connection, "close")
+	resp.Close = listContains(connection, "close")
 	switch {
 	case !resp.ProtoAtLeast(1, 1):
-		resp.Close = resp.Close || !listed(connection, "keep-alive")
+		resp.Close = resp.Close || !listContains(connection, "keep-alive")
 	case resp.Close:
 		delete(resp.Header, "Connection")
 	}
@@ -134,8 +134,8 @@ func settleClose(resp *http.Response) {
 	}
 }
 
-// listed says whether a list of words, over several lines, holds one.
-func listed(lines []string, word string) bool {
+// listContains reports whether a comma-separated list, over several lines, contains word.
+func listContains(lines []string, word string) bool {
 	for _, line := range lines {
 		for w := range strings.SplitSeq(line, ",") {
 			if strings.EqualFold(textproto.TrimString(w), word) {

@@ -7,36 +7,36 @@ import (
 	"syscall"
 )
 
-// rdhup is EPOLLRDHUP: the other end has shut down its writing.
+// rdhup is EPOLLRDHUP: the peer has shut down its write side.
 const rdhup = 0x2000
 
-// hangups watches many sockets for the end that their clients make of them, with
-// one goroutine and one system call for each end: data that arrives wakes nobody.
-type hangups struct {
-	poll int
-	wake int // closing it ends run
-	end  int // its other end, under id 0
+// hangupWatcher watches many sockets for hang-ups of their clients, with one goroutine and one system call
+// per hang-up. Arriving data does not wake it.
+type hangupWatcher struct {
+	poll      int
+	wakeWrite int // closing it stops run
+	wakeRead  int // the read end of the pipe, under id 0
 
-	mu   sync.Mutex
-	by   map[uint64]*session
-	last uint64
-	gone bool
+	mu       sync.Mutex
+	sessions map[uint64]*session
+	lastID   uint64
+	closed   bool
 }
 
-// watchHangups makes a watch over nothing.
-func watchHangups() (*hangups, error) {
+// watchHangups returns a watch without sockets.
+func watchHangups() (*hangupWatcher, error) {
 	poll, err := syscall.EpollCreate1(syscall.EPOLL_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("watching clients: epoll_create1: %w", err)
 	}
 	var pipe [2]int
 	if err := syscall.Pipe2(pipe[:], syscall.O_CLOEXEC|syscall.O_NONBLOCK); err != nil {
-		shut(poll)
+		closeFD(poll)
 		return nil, fmt.Errorf("watching clients: pipe2: %w", err)
 	}
-	h := &hangups{poll: poll, end: pipe[0], wake: pipe[1], by: map[uint64]*session{}}
+	h := &hangupWatcher{poll: poll, wakeRead: pipe[0], wakeWrite: pipe[1], sessions: map[uint64]*session{}}
 	ev := syscall.EpollEvent{Events: rdhup | syscall.EPOLLHUP}
-	if err := syscall.EpollCtl(poll, syscall.EPOLL_CTL_ADD, h.end, &ev); err != nil {
+	if err := syscall.EpollCtl(poll, syscall.EPOLL_CTL_ADD, h.wakeRead, &ev); err != nil {
 		h.close()
 		h.release()
 		return nil, fmt.Errorf("watching clients: epoll_ctl: %w", err)
@@ -44,42 +44,42 @@ func watchHangups() (*hangups, error) {
 	return h, nil
 }
 
-// add watches a session's socket until it is closed or removed.
-func (h *hangups) add(s *session) error {
+// watch watches a session's socket until it is closed or removed.
+func (h *hangupWatcher) watch(s *session) error {
 	h.mu.Lock()
-	h.last++
-	s.id = h.last
-	h.by[s.id] = s
+	h.lastID++
+	s.id = h.lastID
+	h.sessions[s.id] = s
 	h.mu.Unlock()
 	ev := syscall.EpollEvent{Events: rdhup | 1<<31, Fd: int32(uint32(s.id)), Pad: int32(uint32(s.id >> 32))} // 1<<31 = EPOLLET
 	if err := h.control(s, syscall.EPOLL_CTL_ADD, &ev); err != nil {
-		h.drop(s)
+		h.forget(s)
 		return err
 	}
 	return nil
 }
 
-// remove ends the watch over a session whose socket stays open.
-func (h *hangups) remove(s *session) {
-	_ = h.control(s, syscall.EPOLL_CTL_DEL, nil) // a socket that is closed is watched no more
-	h.drop(s)
+// unwatch stops watching a session whose socket stays open.
+func (h *hangupWatcher) unwatch(s *session) {
+	_ = h.control(s, syscall.EPOLL_CTL_DEL, nil) // epoll has already dropped a closed socket
+	h.forget(s)
 }
 
-// drop forgets a session whose socket is closed.
-func (h *hangups) drop(s *session) {
+// forget removes a session whose socket is closed.
+func (h *hangupWatcher) forget(s *session) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	delete(h.by, s.id)
+	delete(h.sessions, s.id)
 }
 
-func (h *hangups) control(s *session, op int, ev *syscall.EpollEvent) error {
+func (h *hangupWatcher) control(s *session, op int, ev *syscall.EpollEvent) error {
 	var failed error
 	err := s.in.raw.Control(func(fd uintptr) { failed = syscall.EpollCtl(h.poll, op, int(fd), ev) })
 	return errors.Join(err, failed)
 }
 
-// run tells sessions of their clients' ends until close.
-func (h *hangups) run() {
+// run reports hang-ups to the sessions until close.
+func (h *hangupWatcher) run() {
 	defer h.release()
 	events := make([]syscall.EpollEvent, 128)
 	for {
@@ -93,7 +93,7 @@ func (h *hangups) run() {
 				return
 			}
 			h.mu.Lock()
-			s := h.by[id]
+			s := h.sessions[id]
 			h.mu.Unlock()
 			if s != nil {
 				s.hungUp()
@@ -102,21 +102,21 @@ func (h *hangups) run() {
 	}
 }
 
-// close ends run.
-func (h *hangups) close() {
+// close stops run.
+func (h *hangupWatcher) close() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if !h.gone {
-		h.gone = true
-		shut(h.wake)
+	if !h.closed {
+		h.closed = true
+		closeFD(h.wakeWrite)
 	}
 }
 
-// release gives the descriptors back.
-func (h *hangups) release() {
-	shut(h.poll)
-	shut(h.end)
+// release closes the descriptors.
+func (h *hangupWatcher) release() {
+	closeFD(h.poll)
+	closeFD(h.wakeRead)
 }
 
-// shut closes a descriptor. What it may fail with says nothing of what was done by it.
-func shut(fd int) { _ = syscall.Close(fd) }
+// closeFD closes a descriptor. Its error is of no use to callers.
+func closeFD(fd int) { _ = syscall.Close(fd) }

@@ -2,14 +2,14 @@
 
 package wire
 
-// hangups would watch many sockets for their ends; there is no one way to do so on
-// this system, so that every connection is net/http's.
-type hangups struct{}
+// hangupWatcher is empty where the system has no common way to watch many sockets for
+// hang-ups. net/http then serves every connection.
+type hangupWatcher struct{}
 
-func watchHangups() (*hangups, error) { return nil, nil }
+func watchHangups() (*hangupWatcher, error) { return nil, nil }
 
-func (*hangups) add(*session) error { return nil }
-func (*hangups) remove(*session)    {}
-func (*hangups) drop(*session)      {}
-func (*hangups) run()               {}
-func (*hangups) close()             {}
+func (*hangupWatcher) watch(*session) error { return nil }
+func (*hangupWatcher) unwatch(*session)     {}
+func (*hangupWatcher) forget(*session)      {}
+func (*hangupWatcher) run()                 {}
+func (*hangupWatcher) close()               {}

@@ -8,102 +8,101 @@ import (
 	"strings"
 )
 
-// maxFields bounds the fields of a head: each costs more memory than the wire
-// shows.
+// maxFields limits the fields of a head: each costs more memory than its bytes on the wire.
 const maxFields = 1000
 
-// malformed is an ErrMalformed with what is wrong.
+// malformed returns an ErrMalformed with details.
 func malformed(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{ErrMalformed}, args...)...)
 }
 
-// readHead reads an answer's head and what it says of the message.
+// readHead reads the head of a response and interprets it.
 func (c *conn) readHead(resp *http.Response) error {
-	if err := c.finalHead(resp); err != nil {
-		return fmt.Errorf("reading the answer's head: %w", err)
+	if err := c.readFinalHead(resp); err != nil {
+		return fmt.Errorf("reading the response header: %w", err)
 	}
 	return nil
 }
 
-// finalHead reads heads until one is not interim.
-func (c *conn) finalHead(resp *http.Response) error {
+// readFinalHead reads heads until one is not interim.
+func (c *conn) readFinalHead(resp *http.Response) error {
 	for left := c.t.opts.MaxHeadBytes; ; {
-		head, fields, err := c.cutHead(left)
+		head, fields, err := c.readOneHead(left)
 		if err != nil {
 			return err
 		}
 		left -= len(head)
-		*resp = http.Response{Request: resp.Request} // nothing stays of an interim answer
+		*resp = http.Response{Request: resp.Request} // drop the interim response
 		if err := parseHead(head, fields, resp); err != nil {
 			return err
 		}
-		if err := settle(resp); err != nil {
+		if err := interpretHead(resp); err != nil {
 			return err
 		}
 		switch {
 		case resp.StatusCode == http.StatusSwitchingProtocols:
-			return malformed("status 101, but no other protocol was asked for")
+			return malformed("status 101, but no protocol upgrade was requested")
 		case resp.StatusCode >= http.StatusOK:
 			return nil
 		}
 	}
 }
 
-// cutHead takes one head of at most most bytes off the connection, as a string
-// that the header's values are then parts of.
-func (c *conn) cutHead(most int) (head string, fields int, err error) {
-	var s scan
+// readOneHead reads one head of at most limit bytes from the connection. It returns a string, which the
+// header's values are parts of.
+func (c *conn) readOneHead(limit int) (head string, fields int, err error) {
+	var s headScanner
 	for {
 		unread := c.unread()
-		end, err := s.end(unread)
+		end, err := s.findEnd(unread)
 		switch {
 		case err != nil:
 			return "", 0, err
-		case end > most || (end == 0 && len(unread) >= most):
-			return "", 0, malformed("it is longer than %d bytes", c.t.opts.MaxHeadBytes)
+		case end > limit || (end == 0 && len(unread) >= limit):
+			return "", 0, malformed("longer than %d bytes", c.t.opts.MaxHeadBytes)
 		case end > 0:
 			head = string(unread[:end])
 			c.skip(end)
 			return head, s.lines - 1, nil
 		}
-		if err := c.more(); err != nil {
+		if err := c.fillMore(); err != nil {
 			return "", 0, err
 		}
 	}
 }
 
-// scan finds the end of a head that arrives in pieces.
-type scan struct {
-	line  int // where the line at hand begins
-	seen  int // up to where there is no further LF
-	lines int // before the line at hand
+// headScanner finds the end of a head that arrives in pieces.
+type headScanner struct {
+	line     int // where the current line begins
+	searched int // no further LF before this position
+	lines    int // lines before the current one
 }
 
-// end is the length of the head at the front of b, 0 when it is not complete.
-// b must begin with what it was at the last call.
-func (s *scan) end(b []byte) (int, error) {
+// findEnd returns the length of the head at the start of b, 0 when it is not complete. b must begin with
+// the bytes of the previous call.
+func (s *headScanner) findEnd(b []byte) (int, error) {
 	for {
-		i := bytes.IndexByte(b[s.seen:], '\n')
+		i := bytes.IndexByte(b[s.searched:], '\n')
 		if i < 0 {
-			s.seen = len(b)
+			s.searched = len(b)
 			return 0, nil
 		}
-		lf := s.seen + i
-		s.seen = lf + 1
+		lf := s.searched + i
+		s.searched = lf + 1
 		switch {
 		case lf == s.line || b[lf-1] != '\r':
-			return 0, malformed("a line ends in a bare LF")
+			return 0, malformed("line ends in a bare LF")
 		case lf == s.line+1:
-			return s.seen, nil
+			return s.searched, nil
 		}
-		s.line = s.seen
+		s.line = s.searched
 		if s.lines++; s.lines > maxFields+1 {
-			return 0, malformed("it has more than %d fields", maxFields)
+			return 0, malformed("more than %d fields", maxFields)
 		}
 	}
 }
 
-// parseHead reads a whole head, its blank line included.
+// parseHead parses a complete head, its blank line included.
 func parseHead(head string, fields int, resp *http.Response) error {
 	line, rest, _ := strings.Cut(head, "\r\n")
 	if err := parseStatus(line, resp); err != nil {
@@ -114,7 +113,7 @@ func parseHead(head string, fields int, resp *http.Response) error {
 	return err
 }
 
-// parseStatus reads a status line.
+// parseStatus parses a status line.
 func parseStatus(line string, resp *http.Response) error {
 	const version, code = len("HTTP/1."), len("HTTP/1.1 ")
 	valid := len(line) >= code+3 && line[:version] == "HTTP/1." && isDigit(line[version]) && line[code-1] == ' ' &&
@@ -129,10 +128,10 @@ func parseStatus(line string, resp *http.Response) error {
 	return nil
 }
 
-// parseFields reads fields up to a blank line; n is how many there are at most.
+// parseFields parses fields up to a blank line. n is their maximum number.
 func parseFields(text string, n int) (http.Header, error) {
 	header := make(http.Header, n)
-	single := make([]string, n) // one allocation for the values of all
+	single := make([]string, n) // one allocation for all values
 	for {
 		line, rest, _ := strings.Cut(text, "\r\n")
 		if line == "" {
@@ -145,7 +144,7 @@ func parseFields(text string, n int) (http.Header, error) {
 		}
 		name = textproto.CanonicalMIMEHeaderKey(name)
 		if !isText(value) {
-			return nil, malformed("field %s: its value holds a control character", name)
+			return nil, malformed("field %s: value contains a control character", name)
 		}
 		value = textproto.TrimString(value)
 		if values := header[name]; values != nil || len(single) == 0 {
@@ -159,7 +158,7 @@ func parseFields(text string, n int) (http.Header, error) {
 
 func isDigit(b byte) bool { return '0' <= b && b <= '9' }
 
-// tokenBytes are the bytes of names and methods (RFC 9110, section 5.6.2).
+// tokenBytes are the bytes allowed in names and methods (RFC 9110, section 5.6.2).
 var tokenBytes = func() (table [256]bool) {
 	for _, b := range []byte("!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz") {
 		table[b] = true
@@ -167,7 +166,7 @@ var tokenBytes = func() (table [256]bool) {
 	return table
 }()
 
-// isToken says whether s may be a name or a method.
+// isToken reports whether s may be a name or a method.
 func isToken(s string) bool {
 	for i := range len(s) {
 		if !tokenBytes[s[i]] {
@@ -177,8 +176,7 @@ func isToken(s string) bool {
 	return s != ""
 }
 
-// isText says whether s may be a field's value or a reason: no control
-// characters but tabs.
+// isText reports whether s may be a field's value or a reason: it has no control characters but tabs.
 func isText(s string) bool {
 	for i := range len(s) {
 		if b := s[i]; b < ' ' && b != '\t' || b == 0x7f {
@@ -188,7 +186,7 @@ func isText(s string) bool {
 	return true
 }
 
-// isWord says whether s is text without spaces.
+// isWord reports whether s is text without spaces.
 func isWord(s string) bool {
 	for i := range len(s) {
 		if b := s[i]; b <= ' ' || b == 0x7f {
@@ -198,7 +196,7 @@ func isWord(s string) bool {
 	return s != ""
 }
 
-// hostBytes are the bytes of a host and its port (RFC 3986, section 3.2.2).
+// hostBytes are the bytes allowed in a host and port (RFC 3986, section 3.2.2).
 var hostBytes = func() (table [256]bool) {
 	for b := range tokenBytes {
 		table[b] = tokenBytes[b] && !strings.ContainsRune("#^`|", rune(b))
@@ -209,8 +207,7 @@ var hostBytes = func() (table [256]bool) {
 	return table
 }()
 
-// isHost says whether s may stand in a Host field: what RFC 3986 allows in a
-// host and its port.
+// isHost reports whether s may be the value of a Host field: a host and port according to RFC 3986.
 func isHost(s string) bool {
 	for i := range len(s) {
 		if !hostBytes[s[i]] {

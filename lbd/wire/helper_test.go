@@ -16,7 +16,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	log.SetOutput(io.Discard) // net/http reports what its twin is fed on purpose
+	log.SetOutput(io.Discard) // net/http logs the invalid input that its twin gets on purpose
 	goleak.VerifyTestMain(m)
 }
 
@@ -78,7 +78,7 @@ func (h *host) stop() {
 	h.running.Wait()
 }
 
-// connections is how many were accepted so far.
+// connections returns how many connections were accepted so far.
 func (h *host) connections() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -91,7 +91,7 @@ func (h *host) left() {
 	h.running.Wait()
 }
 
-// take reads one request whole and returns it with its body.
+// take reads one complete request and returns it with its body.
 func take(in *bufio.Reader) (*http.Request, string, error) {
 	req, err := http.ReadRequest(in)
 	if err != nil {
@@ -101,7 +101,7 @@ func take(in *bufio.Reader) (*http.Request, string, error) {
 	return req, string(body), err
 }
 
-// always answers each request of a connection with the same bytes.
+// always responds to each request on a connection with the same bytes.
 func always(raw string) script {
 	return func(host net.Conn, in *bufio.Reader) {
 		for {
@@ -115,7 +115,7 @@ func always(raw string) script {
 	}
 }
 
-// once answers one request with raw bytes, so many at a time, and hangs up.
+// once responds to one request with raw bytes, in pieces of a size, and hangs up.
 func once(raw string, piece int) script {
 	return func(host net.Conn, in *bufio.Reader) {
 		if _, _, err := take(in); err != nil {
@@ -143,7 +143,7 @@ func piped(play script) DialFunc {
 	}
 }
 
-// transport is one that is empty at the end of the test.
+// transport returns a transport that must have no connections at the end of the test.
 func transport(t testing.TB, o Options) *Transport {
 	tr := New(o)
 	t.Cleanup(tr.CloseIdleConnections)
@@ -163,7 +163,7 @@ func request(t testing.TB, method, url, body string) *http.Request {
 	return req
 }
 
-// ask sends a request and reads its answer whole.
+// ask sends a request and reads the whole response.
 func ask(t testing.TB, rt http.RoundTripper, req *http.Request) (*http.Response, string) {
 	t.Helper()
 	resp, err := rt.RoundTrip(req)
@@ -173,7 +173,7 @@ func ask(t testing.TB, rt http.RoundTripper, req *http.Request) (*http.Response,
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
 	if err != nil {
-		t.Fatalf("%s %s: reading the answer: %v", req.Method, req.URL, err)
+		t.Fatalf("%s %s: reading the response: %v", req.Method, req.URL, err)
 	}
 	return resp, string(body)
 }
@@ -186,7 +186,7 @@ func kept(tr *Transport) int {
 
 func closeIdle(rt http.RoundTripper) { rt.(interface{ CloseIdleConnections() }).CloseIdleConnections() }
 
-// nobody answers.
+// nobody never responds.
 func nobody(context.Context, string, string) (net.Conn, error) {
 	return nil, &net.OpError{Op: "dial", Net: "tcp", Err: errors.New("connection refused")}
 }

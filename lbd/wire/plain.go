@@ -7,25 +7,25 @@ import (
 	"strings"
 )
 
-// plainHead is what the head of a plain request says. It is never changed, so
-// that the requests of a connection that come with the same head share it.
+// plainHead is the parsed head of a plain request. It is never changed, so that requests on a
+// connection with the same head share it.
 type plainHead struct {
-	text   string // as it came
+	text   string // as received
 	method string
 	target string
 	url    *url.URL
 	host   string
 	header http.Header
 	length int64 // of the body
-	close  bool  // the connection is to end with the answer
+	close  bool  // the connection ends with the response
 }
 
-// readPlain reads a whole head, its blank line included; nil when the request is
-// not a plain one, or none.
+// readPlain parses a complete head, its blank line included. It returns nil when the request is
+// invalid or not plain.
 func readPlain(head string, fields int) *plainHead {
 	line, rest, _ := strings.Cut(head, "\r\n")
 	p := &plainHead{text: head}
-	if !p.line(line) {
+	if !p.parseLine(line) {
 		return nil
 	}
 	header, err := parseFields(rest, fields)
@@ -33,7 +33,7 @@ func readPlain(head string, fields int) *plainHead {
 		return nil
 	}
 	p.header = header
-	if !p.addressed() || !p.sized() || !p.lasting() {
+	if !p.extractHost() || !p.parseLength() || !p.parseConnection() {
 		return nil
 	}
 	for _, special := range []string{"Transfer-Encoding", "Expect", "Upgrade", "Trailer", "Pragma"} {
@@ -44,8 +44,8 @@ func readPlain(head string, fields int) *plainHead {
 	return p
 }
 
-// line reads the request's line.
-func (p *plainHead) line(line string) bool {
+// parseLine parses the request line.
+func (p *plainHead) parseLine(line string) bool {
 	method, rest, _ := strings.Cut(line, " ")
 	target, version, _ := strings.Cut(rest, " ")
 	if !isToken(method) || method == http.MethodConnect || version != "HTTP/1.1" || !isWord(target) ||
@@ -57,8 +57,8 @@ func (p *plainHead) line(line string) bool {
 	return err == nil
 }
 
-// addressed takes the Host field out of the header, which there must be one of.
-func (p *plainHead) addressed() bool {
+// extractHost requires exactly one Host field and removes it from the header.
+func (p *plainHead) extractHost() bool {
 	hosts := p.header["Host"]
 	if len(hosts) != 1 || !isHost(hosts[0]) {
 		return false
@@ -68,13 +68,13 @@ func (p *plainHead) addressed() bool {
 	return true
 }
 
-// sized reads the body's length.
-func (p *plainHead) sized() bool {
+// parseLength parses the body's length.
+func (p *plainHead) parseLength() bool {
 	values, given := p.header["Content-Length"]
 	if !given {
 		return true
 	}
-	if len(values) != 1 || values[0] == "" || !isDigit(values[0][0]) { // ParseUint takes no sign
+	if len(values) != 1 || values[0] == "" || !isDigit(values[0][0]) { // ParseUint accepts no sign
 		return false
 	}
 	n, err := strconv.ParseUint(values[0], 10, 63)
@@ -82,8 +82,8 @@ func (p *plainHead) sized() bool {
 	return err == nil
 }
 
-// lasting reads whether the connection is to be kept.
-func (p *plainHead) lasting() bool {
+// parseConnection parses whether the connection is kept open.
+func (p *plainHead) parseConnection() bool {
 	values, given := p.header["Connection"]
 	if !given {
 		return true

@@ -15,64 +15,59 @@ import (
 	"time"
 )
 
-// ErrTooLong says that an answer is longer than its reader takes.
-var ErrTooLong = errors.New("the answer is too long")
+// ErrTooLong means that a response is longer than its reader accepts.
+var ErrTooLong = errors.New("the response is too long")
 
-// errStale says that a connection was closed, or spoken on, while nothing was
-// asked.
+// errStale means that a connection was closed, or received bytes, while it was idle.
 var errStale = errors.New("the connection was closed while it was idle")
 
-// Poller asks one host for small documents over and over, by GET, on one
-// connection that it keeps. It holds answers to the same rules as Transport and
-// costs less: the request is written from bytes that were made once, its answer
-// is read into memory that is held from its first byte to Release, a head that is
-// the same as the last is not parsed again, and nothing is allocated unless
-// something changed. It belongs to one goroutine; only Abort may come from
-// elsewhere.
+// Poller fetches small documents repeatedly from one host, by GET, on one connection that it keeps
+// open. It applies the same rules to responses as Transport and costs less: the bytes of the request
+// are built once, the response is read into memory that is in use from its first byte to Release, a
+// head that equals the last one is not parsed again, and it allocates nothing unless something
+// changed. It belongs to one goroutine; only Abort may be called from others.
 type Poller struct {
-	opts Options
-	base string // URL of the host, without a slash at its end
-	most int    // bytes of a body
+	opts    Options
+	base    string // URL of the host, without a trailing slash
+	maxBody int    // maximum bytes of a body
 
-	url     string // that request is for
-	request []byte // as it is sent
+	url     string // the URL of request
+	request []byte // as sent
 	addr    string
 
 	mu      sync.Mutex
-	nc      net.Conn // nil while there is none; changed by the owner only
+	nc      net.Conn // nil while disconnected; changed by the owner only
 	aborted bool
 
-	raw   syscall.RawConn       // of nc; nil where its readiness cannot be asked for
-	step  func(fd uintptr) bool // made once
-	sent  bool                  // the request of the exchange at hand
-	fail  error                 // of the exchange at hand
-	reply reply
+	raw         syscall.RawConn       // of nc; nil where its readiness cannot be checked
+	stepFunc    func(fd uintptr) bool // the method value of stepWhenReady, allocated once
+	sent        bool                  // the request of the current exchange was sent
+	exchangeErr error                 // error of the current exchange
+	reply       reply
 }
 
-// NewPoller makes a poller of the host at an http URL, an https one where
-// Options.Direct is set, whose path, if any, comes before all paths that are asked
-// for. A body of more than most bytes is not taken. Of the other options it has use
-// for those of the dialer, TLS and MaxHeadBytes.
-func NewPoller(o Options, base string, most int) *Poller {
-	p := &Poller{opts: o.orDefault(), base: strings.TrimRight(base, "/"), most: most}
-	p.step = p.stepWhenReady
+// NewPoller returns a poller of the host at an http URL, or an https URL if Options.Direct is set. The
+// URL's path, if any, precedes all requested paths. A body of more than limit bytes is rejected. Of
+// the other options it uses those of the dialer, TLS and MaxHeadBytes.
+func NewPoller(o Options, base string, limit int) *Poller {
+	p := &Poller{opts: o.orDefault(), base: strings.TrimRight(base, "/"), maxBody: limit}
+	p.stepFunc = p.stepWhenReady
 	return p
 }
 
-// Get asks for a path and returns the answer, whose body is valid until Release
-// or the next Get. It waits until the deadline at most, and fails with the cause
-// of ctx when a connection is not had before that ends. An answer that is not
-// HTTP/1.1 is ErrMalformed, one whose body is longer than was agreed ErrTooLong (its
-// status is returned all the same), a host that does not answer in time a net.Error that says Timeout. A connection
-// that turns out to be closed is replaced once.
+// Get requests a path and returns the response. Its body is valid until Release or the next Get. It
+// waits until the deadline at most. It fails with the cause of ctx when ctx ends before there is a
+// connection. A response that is not HTTP/1.1 is ErrMalformed. A body over the limit is ErrTooLong,
+// with its status returned. A host that does not respond in time is a net.Error whose Timeout is true.
+// A connection that turns out to be closed is replaced once.
 func (p *Poller) Get(ctx context.Context, path string, deadline time.Time) (status int, body []byte, err error) {
 	p.Release()
-	if err := p.prepare(path); err != nil {
+	if err := p.prepareRequest(path); err != nil {
 		return 0, nil, err
 	}
 	if p.nc != nil {
-		if err = p.exchange(deadline); err != nil && !p.mayRepeat(err) {
-			return p.reply.status(), nil, fmt.Errorf("asking %s: %w", p.addr, err)
+		if err = p.exchange(deadline); err != nil && !p.mayRetry(err) {
+			return p.reply.status(), nil, fmt.Errorf("requesting %s: %w", p.addr, err)
 		}
 	}
 	if p.nc == nil {
@@ -80,16 +75,16 @@ func (p *Poller) Get(ctx context.Context, path string, deadline time.Time) (stat
 			return 0, nil, err
 		}
 		if err := p.exchange(deadline); err != nil {
-			return p.reply.status(), nil, fmt.Errorf("asking %s: %w", p.addr, err)
+			return p.reply.status(), nil, fmt.Errorf("requesting %s: %w", p.addr, err)
 		}
 	}
 	return p.reply.status(), p.reply.content(), nil
 }
 
-// Release gives the memory of the last answer back.
+// Release returns the memory of the last response.
 func (p *Poller) Release() { p.reply.release() }
 
-// Abort makes a Get that is under way, and every later one, fail.
+// Abort makes the current Get and every later one fail.
 func (p *Poller) Abort() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -99,14 +94,14 @@ func (p *Poller) Abort() {
 	}
 }
 
-// Close closes the connection; another Get opens a new one.
+// Close closes the connection. The next Get opens a new one.
 func (p *Poller) Close() {
 	p.Release()
 	p.hangUp()
 }
 
-// prepare makes the request for a path, unless the last was for it as well.
-func (p *Poller) prepare(path string) error {
+// prepareRequest builds the request for a path, unless the last request had the same path.
+func (p *Poller) prepareRequest(path string) error {
 	if len(p.url) == len(p.base)+len(path) && strings.HasSuffix(p.url, path) {
 		return nil
 	}
@@ -115,7 +110,7 @@ func (p *Poller) prepare(path string) error {
 	if err != nil {
 		return err
 	}
-	out, err := prepare(req, p.opts.scheme())
+	out, err := prepareRequest(req, p.opts.scheme())
 	if err != nil {
 		return err
 	}
@@ -144,7 +139,7 @@ func (p *Poller) dial(ctx context.Context, deadline time.Time) error {
 	case err != nil && ctx.Err() != nil:
 		return context.Cause(ctx)
 	case err != nil:
-		return fmt.Errorf("asking %s: %w", p.addr, err)
+		return fmt.Errorf("connecting to %s: %w", p.addr, err)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -166,54 +161,53 @@ func (p *Poller) hangUp() {
 	p.nc, p.raw = nil, nil
 }
 
-// exchange sends the request and reads its answer. The connection is kept when
-// it is fit for another.
+// exchange sends the request and reads the response. It keeps the connection if it can be reused.
 func (p *Poller) exchange(deadline time.Time) error {
-	p.sent, p.fail = false, nil
-	p.reply.begin(p.opts.MaxHeadBytes, p.most)
+	p.sent, p.exchangeErr = false, nil
+	p.reply.reset(p.opts.MaxHeadBytes, p.maxBody)
 	if p.raw != nil {
-		_ = p.nc.SetReadDeadline(deadline) // fails on a closed connection only, as the next line then does
-		if err := p.raw.Read(p.step); err != nil {
-			p.fail = err
+		_ = p.nc.SetReadDeadline(deadline) // it fails on a closed connection only, as the next line then does
+		if err := p.raw.Read(p.stepFunc); err != nil {
+			p.exchangeErr = err
 		}
 	} else {
-		p.exchangePlainly(deadline)
+		p.exchangeBlocking(deadline)
 	}
-	if p.fail != nil || !p.reply.lasting() {
+	if p.exchangeErr != nil || !p.reply.reusable() {
 		p.hangUp()
 	}
-	return p.fail
+	return p.exchangeErr
 }
 
-// exchangePlainly is exchange over whatever is no socket.
-func (p *Poller) exchangePlainly(deadline time.Time) {
+// exchangeBlocking is exchange over a connection that is not a socket.
+func (p *Poller) exchangeBlocking(deadline time.Time) {
 	_ = p.nc.SetDeadline(deadline) // as in exchange
-	if _, p.fail = p.nc.Write(p.request); p.fail != nil {
+	if _, p.exchangeErr = p.nc.Write(p.request); p.exchangeErr != nil {
 		return
 	}
 	p.sent = true
 	for {
-		n, err := p.nc.Read(p.reply.room())
-		if p.took(n, err) {
+		n, err := p.nc.Read(p.reply.freeSpace())
+		if p.recordRead(n, err) {
 			return
 		}
 	}
 }
 
-// took accounts for n bytes that were read behind the others, or for the error
-// that came instead, and says whether the exchange is over.
-func (p *Poller) took(n int, err error) (over bool) {
+// recordRead records that n bytes were read, or the error that came instead, and reports whether the
+// exchange is complete.
+func (p *Poller) recordRead(n int, err error) (done bool) {
 	if n == 0 && err == nil {
 		return false
 	}
-	over, p.fail = p.reply.took(n, err)
-	return over
+	done, p.exchangeErr = p.reply.recordRead(n, err)
+	return done
 }
 
-// mayRepeat says whether a failed exchange is to be tried over a new connection:
-// the old one was closed before anything of an answer came.
-func (p *Poller) mayRepeat(err error) bool {
+// mayRetry reports whether to retry a failed exchange on a new connection: the old one was closed
+// before any byte of the response arrived.
+func (p *Poller) mayRetry(err error) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return !p.aborted && !p.reply.begun && !errors.Is(err, os.ErrDeadlineExceeded)
+	return !p.aborted && !p.reply.started && !errors.Is(err, os.ErrDeadlineExceeded)
 }

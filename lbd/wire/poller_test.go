@@ -18,7 +18,7 @@ import (
 
 const helloPage = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 5\r\n\r\nhello"
 
-// maxTestPage is what pollers take here.
+// maxTestPage is the maximum body of pollers here.
 const maxTestPage = 1 << 20
 
 func poller(t testing.TB, url string, o Options) *Poller {
@@ -27,22 +27,22 @@ func poller(t testing.TB, url string, o Options) *Poller {
 	return p
 }
 
-// soon is a deadline that nothing here reaches.
-func soon() time.Time { return time.Now().Add(time.Minute) }
+// untilSoon is a deadline that no test here reaches.
+func untilSoon() time.Time { return time.Now().Add(time.Minute) }
 
-// wantPage asks for a path and fails unless the answer is 200 with this body.
+// wantPage requests a path and fails unless the response is 200 with this body.
 func wantPage(t testing.TB, p *Poller, path, want string) {
 	t.Helper()
-	status, body, err := p.Get(t.Context(), path, soon())
+	status, body, err := p.Get(t.Context(), path, untilSoon())
 	if err != nil || status != 200 || string(body) != want {
 		t.Fatalf("GET %s: got %d %.80q (%d bytes), %v, want 200 %.80q", path, status, body, len(body), err, want)
 	}
 }
 
-// asTransport fails unless a poller sees an answer as a transport does.
+// asTransport fails unless a poller gets the same response as a transport.
 func asTransport(t *testing.T, raw string, ours *Poller, theirs seen) {
 	t.Helper()
-	status, body, err := ours.Get(t.Context(), "/", soon())
+	status, body, err := ours.Get(t.Context(), "/", untilSoon())
 	failed := theirs.headErr
 	if failed == nil {
 		failed = theirs.bodyErr
@@ -53,45 +53,45 @@ func asTransport(t *testing.T, raw string, ours *Poller, theirs seen) {
 	case err == nil && (status != theirs.Code || string(body) != theirs.Body):
 		t.Errorf("%.200q: got %d %q, by the transport %d %q", raw, status, body, theirs.Code, theirs.Body)
 	case errors.Is(failed, ErrMalformed) && !errors.Is(err, ErrMalformed):
-		t.Errorf("%.200q: %v, want what Transport says: %v", raw, err, failed)
+		t.Errorf("%.200q: %v, want the error of Transport: %v", raw, err, failed)
 	}
 }
 
-func TestPollerSeesWhatTransportSees(t *testing.T) {
+func TestPollerMatchesTransport(t *testing.T) {
 	testkit.Slow(t)
 	for _, all := range []map[string]string{answers, refused} {
 		for name, raw := range all {
 			for _, piece := range []int{1, 7, 1 << 20} {
 				t.Run(fmt.Sprintf("%s/%d", name, piece), func(t *testing.T) {
 					o := Options{DialContext: piped(once(raw, piece)), MaxHeadBytes: 8 << 10}
-					asTransport(t, raw, poller(t, "http://engine", o), look(transport(t, o), request(t, "GET", "http://engine/", "")))
+					asTransport(t, raw, poller(t, "http://engine", o), observe(transport(t, o), request(t, "GET", "http://engine/", "")))
 				})
 			}
 			h := serve(t, once(raw, 1<<20))
 			o := Options{MaxHeadBytes: 8 << 10}
-			asTransport(t, raw, poller(t, h.url, o), look(transport(t, o), request(t, "GET", h.url+"/", "")))
+			asTransport(t, raw, poller(t, h.url, o), observe(transport(t, o), request(t, "GET", h.url+"/", "")))
 		}
 	}
 }
 
-func FuzzPollerSeesWhatTransportSees(f *testing.F) {
+func FuzzPollerMatchesTransport(f *testing.F) {
 	for _, raw := range answers {
 		f.Add(raw, 3)
 	}
 	f.Fuzz(func(t *testing.T, raw string, piece int) {
 		o := Options{DialContext: piped(once(raw, max(piece, 1))), MaxHeadBytes: 8 << 10}
-		asTransport(t, raw, poller(t, "http://engine", o), look(transport(t, o), request(t, "GET", "http://engine/", "")))
+		asTransport(t, raw, poller(t, "http://engine", o), observe(transport(t, o), request(t, "GET", "http://engine/", "")))
 	})
 }
 
-func TestPollerAsksOverOneConnection(t *testing.T) {
+func TestPollerReusesOneConnection(t *testing.T) {
 	h := serve(t, func(host net.Conn, in *bufio.Reader) {
 		for {
 			req, _, err := take(in)
 			if err != nil {
 				return
 			}
-			// A body of its own for each path, each time under a head of another length.
+			// A different body for each path, each time under a head of another length.
 			body := strings.Repeat(req.Host+req.URL.Path, len(req.URL.Path))
 			if _, err := fmt.Fprintf(host, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(body), body); err != nil {
 				return
@@ -121,22 +121,22 @@ func TestPollerKeepsThePathOfItsURL(t *testing.T) {
 func TestPollerReplacesAConnection(t *testing.T) {
 	goOn := make(chan struct{})
 	for name, play := range map[string]script{
-		"that is closed after each answer": once(helloPage, 100),
-		"that was announced to end":        once(strings.Replace(helloPage, "\r\n", "\r\nConnection: close\r\n", 1), 100),
-		"that was spoken on while idle": func(host net.Conn, in *bufio.Reader) {
+		"closed after each response": once(helloPage, 100),
+		"with Connection: close":     once(strings.Replace(helloPage, "\r\n", "\r\nConnection: close\r\n", 1), 100),
+		"with data while idle": func(host net.Conn, in *bufio.Reader) {
 			_, _, err := take(in)
 			_, err2 := io.WriteString(host, helloPage+"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\n\r\n")
 			if err == nil && err2 == nil {
-				_, _, _ = take(in) // which must never come
+				_, _, _ = take(in) // must never arrive
 			}
 		},
-		"that was reset": func(host net.Conn, in *bufio.Reader) {
+		"reset": func(host net.Conn, in *bufio.Reader) {
 			_, _, _ = take(in)
 			_, _ = io.WriteString(host, helloPage)
 			<-goOn
 			_ = host.(*net.TCPConn).SetLinger(0)
 		},
-		"that is closed when it is asked again": func(host net.Conn, in *bufio.Reader) {
+		"closed at the next request": func(host net.Conn, in *bufio.Reader) {
 			_, _, err := take(in)
 			_, err2 := io.WriteString(host, helloPage)
 			if err == nil && err2 == nil {
@@ -149,11 +149,11 @@ func TestPollerReplacesAConnection(t *testing.T) {
 			p := poller(t, h.url, Options{})
 			for i := range 3 {
 				wantPage(t, p, "/", "hello")
-				if name == "that was reset" && i < 2 {
+				if name == "reset" && i < 2 {
 					goOn <- struct{}{}
 				}
 			}
-			if name == "that was reset" {
+			if name == "reset" {
 				close(goOn)
 			}
 			if n := h.connections(); n != 3 {
@@ -163,7 +163,7 @@ func TestPollerReplacesAConnection(t *testing.T) {
 	}
 }
 
-func TestPollerTakesNoMoreThanWasAgreed(t *testing.T) {
+func TestPollerLimitsBody(t *testing.T) {
 	for _, size := range []int{maxTestPage - 1, maxTestPage, maxTestPage + 1} {
 		body := strings.Repeat("a", size)
 		for form, raw := range map[string]string{
@@ -176,14 +176,14 @@ func TestPollerTakesNoMoreThanWasAgreed(t *testing.T) {
 				wantPage(t, p, "/", body)
 				continue
 			}
-			if status, got, err := p.Get(t.Context(), "/", soon()); !errors.Is(err, ErrTooLong) || got != nil || status != 200 {
+			if status, got, err := p.Get(t.Context(), "/", untilSoon()); !errors.Is(err, ErrTooLong) || got != nil || status != 200 {
 				t.Errorf("%s: %d, %d bytes and %v, want 200 and %v", form, status, len(got), err, ErrTooLong)
 			}
 		}
 	}
 }
 
-func TestPollerGivesUpInTime(t *testing.T) {
+func TestPollerRespectsDeadline(t *testing.T) {
 	silent := func(_ net.Conn, in *bufio.Reader) { _, _ = in.ReadByte(); _, _ = io.Copy(io.Discard, in) }
 	t.Run("in memory", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
@@ -220,7 +220,7 @@ func timedOut(err error) bool {
 	return errors.As(err, &ne) && ne.Timeout()
 }
 
-func TestPollerIsAborted(t *testing.T) {
+func TestPollerAbort(t *testing.T) {
 	asked := make(chan struct{})
 	play := func(_ net.Conn, in *bufio.Reader) {
 		if _, _, err := take(in); err == nil {
@@ -236,11 +236,11 @@ func TestPollerIsAborted(t *testing.T) {
 				<-asked
 				p.Abort()
 			}()
-			if _, _, err := p.Get(t.Context(), "/", soon()); err == nil || timedOut(err) {
+			if _, _, err := p.Get(t.Context(), "/", untilSoon()); err == nil || timedOut(err) {
 				t.Errorf("%v, want a connection that was closed", err)
 			}
-			if _, _, err := p.Get(t.Context(), "/", soon()); err == nil {
-				t.Error("it answers after it was aborted")
+			if _, _, err := p.Get(t.Context(), "/", untilSoon()); err == nil {
+				t.Error("it responds after it was aborted")
 			}
 			if n := h.connections(); n > 1 {
 				t.Errorf("%d connections, want no other after it was aborted", n)
@@ -249,25 +249,25 @@ func TestPollerIsAborted(t *testing.T) {
 	}
 }
 
-func TestPollerSaysWhyItCannotConnect(t *testing.T) {
+func TestPollerReportsDialError(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	l.Close()
 	p := poller(t, "http://"+l.Addr().String(), Options{})
-	if _, _, err := p.Get(t.Context(), "/", soon()); !errors.Is(err, syscall.ECONNREFUSED) {
+	if _, _, err := p.Get(t.Context(), "/", untilSoon()); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("got %v", err)
 	}
 	gone, cancel := context.WithCancelCause(t.Context())
 	cause := errors.New("not needed any more")
 	cancel(cause)
-	if _, _, err := p.Get(gone, "/", soon()); !errors.Is(err, cause) {
+	if _, _, err := p.Get(gone, "/", untilSoon()); !errors.Is(err, cause) {
 		t.Errorf("got %v, want %v", err, cause)
 	}
 	for _, url := range []string{"https://engine", "http://", "http://a b", "engine:1"} {
-		if _, _, err := poller(t, url, Options{DialContext: nobody}).Get(t.Context(), "/", soon()); err == nil {
-			t.Errorf("%s can be asked", url)
+		if _, _, err := poller(t, url, Options{DialContext: nobody}).Get(t.Context(), "/", untilSoon()); err == nil {
+			t.Errorf("%s can be polled", url)
 		}
 	}
 }
@@ -275,19 +275,18 @@ func TestPollerSaysWhyItCannotConnect(t *testing.T) {
 func TestPollerAllocatesNothing(t *testing.T) {
 	h := serve(t, answering(helloPage))
 	p := poller(t, h.url, Options{})
-	deadline := soon()
+	deadline := untilSoon()
 	n := testing.AllocsPerRun(200, func() {
 		if _, _, err := p.Get(t.Context(), "/metrics", deadline); err != nil {
 			t.Fatal(err)
 		}
 	})
-	if n >= 1 { // the shared memory may be collected, now and then
+	if n >= 1 { // the pool's memory may be collected now and then
 		t.Errorf("%v allocations an answer, want none", n)
 	}
 }
 
-// answering answers each request of a connection with the same bytes, and
-// allocates nothing for that.
+// answering responds to each request on a connection with the same bytes, and does not allocate.
 func answering(raw string) script {
 	answer := []byte(raw)
 	return func(host net.Conn, in *bufio.Reader) {
@@ -306,8 +305,7 @@ func answering(raw string) script {
 	}
 }
 
-// BenchmarkPoller is beside BenchmarkTransport's figures: the host's own share is
-// in it.
+// BenchmarkPoller is comparable to BenchmarkPost; it includes the host's own share.
 func BenchmarkPoller(b *testing.B) {
 	for _, size := range []int{300, 60 << 10} {
 		raw := fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: %d\r\n\r\n%s", size, strings.Repeat("a", size))
@@ -316,7 +314,7 @@ func BenchmarkPoller(b *testing.B) {
 			p := poller(b, h.url, Options{})
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, body, err := p.Get(b.Context(), "/metrics", soon()); err != nil || len(body) != size {
+				if _, body, err := p.Get(b.Context(), "/metrics", untilSoon()); err != nil || len(body) != size {
 					b.Fatal(len(body), err)
 				}
 			}

@@ -5,33 +5,33 @@ import (
 	"time"
 )
 
-// sweepEvery is how often idle connections are looked at: engines close theirs
-// after 5 s and more, and until then each holds a file descriptor here.
-const sweepEvery = 5 * time.Second
+// sweepInterval is how often idle connections are checked. Engines close theirs after 5 s or more, and
+// until then each uses a file descriptor here.
+const sweepInterval = 5 * time.Second
 
-// pool keeps idle connections by host, the latest used on top. It needs no
-// goroutine: a timer sweeps it while there is something to sweep.
+// pool keeps idle connections by host, the last used on top. It needs no goroutine: a timer sweeps it
+// while it is not empty.
 type pool struct {
-	perHost, most int
-	keep          time.Duration
+	maxPerHost, maxTotal int
+	idleTimeout          time.Duration
 
 	// mu guards everything below.
 	mu    sync.Mutex
 	hosts map[string][]*conn // oldest first
 	total int
-	timer *time.Timer // nil until something is kept
+	timer *time.Timer // nil until a connection is kept
 	armed bool        // timer is set
 }
 
-// take hands out the connection to addr that was used last and that its host
-// has neither closed nor spoken on since; nil when there is none.
+// take returns the last used connection to addr that its host has neither closed nor sent bytes on
+// since, or nil.
 func (p *pool) take(addr string) *conn {
 	for {
 		c := p.pop(addr)
 		if c == nil {
 			return nil
 		}
-		if time.Since(c.idleSince) < p.keep && c.quiet() {
+		if time.Since(c.idleSince) < p.idleTimeout && c.isIdle() {
 			c.reused = true
 			return c
 		}
@@ -47,12 +47,12 @@ func (p *pool) pop(addr string) *conn {
 		return nil
 	}
 	c := list[len(list)-1]
-	p.set(addr, list[:len(list)-1])
+	p.setHost(addr, list[:len(list)-1])
 	return c
 }
 
-// set replaces a host's list; what is left of the old one is cleared.
-func (p *pool) set(addr string, list []*conn) {
+// setHost replaces a host's list and clears the unused end of the old one.
+func (p *pool) setHost(addr string, list []*conn) {
 	old := p.hosts[addr]
 	p.total += len(list) - len(old)
 	if len(old) > len(list) {
@@ -61,42 +61,42 @@ func (p *pool) set(addr string, list []*conn) {
 	p.hosts[addr] = list
 }
 
-// put keeps a connection; when there are too many, the oldest is closed.
+// put adds a connection. When there are too many it closes the oldest.
 func (p *pool) put(c *conn) {
-	if p.perHost < 1 || p.most < 1 {
+	if p.maxPerHost < 1 || p.maxTotal < 1 {
 		c.close()
 		return
 	}
 	c.idleSince = time.Now()
 	p.mu.Lock()
-	var surplus *conn
-	if len(p.hosts[c.addr]) >= p.perHost {
-		surplus = p.dropOldest(c.addr)
-	} else if p.total >= p.most {
-		surplus = p.dropOldest(p.oldest())
+	var excess *conn
+	if len(p.hosts[c.addr]) >= p.maxPerHost {
+		excess = p.dropOldest(c.addr)
+	} else if p.total >= p.maxTotal {
+		excess = p.dropOldest(p.oldest())
 	}
-	p.set(c.addr, append(p.hosts[c.addr], c))
-	p.arm()
+	p.setHost(c.addr, append(p.hosts[c.addr], c))
+	p.armTimer()
 	p.mu.Unlock()
-	if surplus != nil {
-		surplus.close()
+	if excess != nil {
+		excess.close()
 	}
 }
 
-// arm sets the timer of the next sweep unless it is set.
-func (p *pool) arm() {
+// armTimer sets the timer of the next sweep unless it is set.
+func (p *pool) armTimer() {
 	switch {
 	case p.armed:
 		return
 	case p.timer == nil:
-		p.timer = time.AfterFunc(p.period(), p.sweep)
+		p.timer = time.AfterFunc(p.sweepPeriod(), p.sweep)
 	default:
-		p.timer.Reset(p.period())
+		p.timer.Reset(p.sweepPeriod())
 	}
 	p.armed = true
 }
 
-// oldest is the host whose oldest connection has been idle for the longest.
+// oldest returns the host whose oldest connection has been idle for the longest.
 func (p *pool) oldest() string {
 	host := ""
 	for addr, list := range p.hosts {
@@ -113,12 +113,12 @@ func (p *pool) oldest() string {
 func (p *pool) dropOldest(addr string) *conn {
 	list := p.hosts[addr]
 	c := list[0]
-	p.set(addr, list[:copy(list, list[1:])])
+	p.setHost(addr, list[:copy(list, list[1:])])
 	return c
 }
 
-// sweep closes what has been idle for too long or was closed by its host. The
-// lock is held for one host at a time: 512 looks take a fifth of a millisecond.
+// sweep closes connections that were idle for too long or were closed by their host. It holds the lock
+// for one host at a time: 512 checks take a fifth of a millisecond.
 func (p *pool) sweep() {
 	p.mu.Lock()
 	hosts := make([]string, 0, len(p.hosts))
@@ -127,47 +127,47 @@ func (p *pool) sweep() {
 	}
 	p.mu.Unlock()
 	for _, addr := range hosts {
-		for _, c := range p.weed(addr) {
+		for _, c := range p.removeDead(addr) {
 			c.close()
 		}
 	}
 	p.mu.Lock()
 	if p.armed = false; p.total > 0 {
-		p.arm()
+		p.armTimer()
 	}
 	p.mu.Unlock()
 }
 
-// weed takes out of a host's list what is of no use any more.
-func (p *pool) weed(addr string) (dead []*conn) {
+// removeDead removes the unusable connections from a host's list and returns them.
+func (p *pool) removeDead(addr string) (dead []*conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	list := p.hosts[addr]
 	kept := make([]*conn, 0, len(list))
 	for _, c := range list {
-		if time.Since(c.idleSince) < p.keep && c.quiet() {
+		if time.Since(c.idleSince) < p.idleTimeout && c.isIdle() {
 			kept = append(kept, c)
 		} else {
 			dead = append(dead, c)
 		}
 	}
-	p.set(addr, kept)
+	p.setHost(addr, kept)
 	if len(kept) == 0 {
 		delete(p.hosts, addr)
 	}
 	return dead
 }
 
-// period is the time between two sweeps.
-func (p *pool) period() time.Duration { return min(p.keep, sweepEvery) }
+// sweepPeriod returns the time between two sweeps.
+func (p *pool) sweepPeriod() time.Duration { return min(p.idleTimeout, sweepInterval) }
 
-// drain closes everything.
-func (p *pool) drain() {
+// closeAll closes all connections.
+func (p *pool) closeAll() {
 	p.mu.Lock()
 	var all []*conn
 	for addr, list := range p.hosts {
 		all = append(all, list...)
-		p.set(addr, nil)
+		p.setHost(addr, nil)
 	}
 	clear(p.hosts)
 	if p.armed {

@@ -8,15 +8,15 @@ import (
 	"syscall"
 )
 
-// errNothing says that nothing has arrived.
+// errNothing means that nothing has arrived.
 var errNothing = errors.New("nothing has arrived")
 
-// rawOf is for systems where a socket's readiness cannot be asked for: idle
-// connections are not checked and a wait holds its buffer.
+// rawOf returns nil on systems where a socket's readiness cannot be checked. Idle connections are not
+// checked and a waiting read keeps its buffer.
 func rawOf(net.Conn) syscall.RawConn { return nil }
 
-func (c *connReader) lookOnce(uintptr) bool      { return true }
-func (c *connReader) pullWhenReady(uintptr) bool { return true }
+func (c *connReader) peekOnce(uintptr) bool      { return true }
+func (c *connReader) readWhenReady(uintptr) bool { return true }
 
-// writeNow is never called: a FastPath hands all its connections off here.
+// writeNow is never called: here a FastPath hands off all its connections.
 func writeNow(uintptr, []byte) (int, error) { return 0, errNothing }

@@ -10,12 +10,11 @@ import (
 	"syscall"
 )
 
-// errNothing says that nothing has arrived.
+// errNothing means that nothing has arrived.
 var errNothing = errors.New("nothing has arrived")
 
-// rawOf gives access to a socket's readiness, nil where nc is none. A type that
-// wraps a socket may give its reads a meaning of their own, so only the plain
-// ones count.
+// rawOf returns access to a socket's readiness, nil if nc is no socket. A type that wraps a socket may
+// change what its reads return, so only the plain types count.
 func rawOf(nc net.Conn) syscall.RawConn {
 	var socket syscall.Conn
 	switch nc := nc.(type) {
@@ -33,21 +32,21 @@ func rawOf(nc net.Conn) syscall.RawConn {
 	return raw
 }
 
-// lookOnce asks for a byte without waiting: c.fail tells what came of it.
-func (c *connReader) lookOnce(fd uintptr) bool {
+// peekOnce tries to read a byte without waiting; c.readErr is the result.
+func (c *connReader) peekOnce(fd uintptr) bool {
 	var one [1]byte
-	c.got, c.fail = readNow(fd, one[:])
+	c.readBytes, c.readErr = readNow(fd, one[:])
 	return true
 }
 
-// pullWhenReady reads into the buffer once something has arrived; until then it
-// reports false and leaves no empty buffer behind.
-func (c *connReader) pullWhenReady(fd uintptr) bool {
-	c.hold()
-	c.got, c.fail = readNow(fd, c.buf.b[c.w:])
-	if !errors.Is(c.fail, errNothing) {
-		if c.fail != nil && !errors.Is(c.fail, io.EOF) {
-			c.fail = &net.OpError{Op: "read", Net: c.nc.LocalAddr().Network(), Source: c.nc.LocalAddr(), Addr: c.nc.RemoteAddr(), Err: c.fail}
+// readWhenReady reads into the buffer once something has arrived. Until then it returns false and
+// releases an empty buffer.
+func (c *connReader) readWhenReady(fd uintptr) bool {
+	c.acquireBuffer()
+	c.readBytes, c.readErr = readNow(fd, c.buf.b[c.w:])
+	if !errors.Is(c.readErr, errNothing) {
+		if c.readErr != nil && !errors.Is(c.readErr, io.EOF) {
+			c.readErr = &net.OpError{Op: "read", Net: c.nc.LocalAddr().Network(), Source: c.nc.LocalAddr(), Addr: c.nc.RemoteAddr(), Err: c.readErr}
 		}
 		return true
 	}
@@ -57,8 +56,7 @@ func (c *connReader) pullWhenReady(fd uintptr) bool {
 	return false
 }
 
-// readNow reads what is there: errNothing when there is nothing, io.EOF at the
-// end.
+// readNow reads what has arrived. It returns errNothing when nothing has, and io.EOF at the end.
 func readNow(fd uintptr, p []byte) (int, error) {
 	for {
 		n, err := syscall.Read(int(fd), p)
@@ -76,7 +74,7 @@ func readNow(fd uintptr, p []byte) (int, error) {
 	}
 }
 
-// writeNow writes what there is room for, which may be none of it.
+// writeNow writes as much as the socket accepts, which may be nothing.
 func writeNow(fd uintptr, p []byte) (int, error) {
 	for {
 		n, err := syscall.Write(int(fd), p)

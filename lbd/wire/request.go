@@ -14,40 +14,39 @@ import (
 )
 
 const (
-	// smallBody is up to which size a body in memory is sent before the answer
-	// is looked at: it fits in what the two sockets hold, so that a host which
-	// answers without reading it cannot stall the exchange.
-	smallBody = 64 << 10
-	// uploadGrace is how long an answered request may go on being sent before
-	// its connection is given up.
+	// maxInlineBody is the largest body in memory that is sent before the response is read. It fits into
+	// the buffers of the two sockets, so that a host that responds without reading it cannot block the
+	// exchange.
+	maxInlineBody = 64 << 10
+	// uploadGrace is how long the upload of a request may continue after the response has
+	// arrived. After that its connection is closed.
 	uploadGrace = 50 * time.Millisecond
 )
 
-// outgoing is a request that was checked, and what is to be written of it.
+// outgoing is a checked request and what to write for it.
 type outgoing struct {
-	req    *http.Request
-	body   io.ReadCloser // nil for none
-	addr   string        // HOST:PORT to connect to
-	method string
-	host   string // of the Host field
-	target string // of the request line
-	length int64  // of the body, -1 when it is not known
-	close  bool   // the connection is to end with this exchange
-	sized  sized  // here so that it is not allocated by itself
+	req         *http.Request
+	body        io.ReadCloser // nil for none
+	addr        string        // HOST:PORT to connect to
+	method      string
+	host        string      // value of the Host field
+	target      string      // target of the request line
+	length      int64       // of the body, -1 when it is not known
+	close       bool        // the connection ends with this exchange
+	sizedWriter sizedWriter // embedded to save an allocation
 }
 
-// prepare checks a request. What it refuses could not be sent, or could be
-// taken by its reader for something else.
-func prepare(req *http.Request, scheme string) (*outgoing, error) {
+// prepareRequest checks a request. It rejects what could not be sent or could be misread by the receiver.
+func prepareRequest(req *http.Request, scheme string) (*outgoing, error) {
 	switch {
 	case req.URL == nil:
-		return nil, errors.New("checking a request: it has no URL")
+		return nil, errors.New("checking a request: no URL")
 	case req.URL.Scheme != scheme:
-		return nil, fmt.Errorf("checking a request: scheme: want %s, got %q", wanted(scheme), req.URL.Scheme)
+		return nil, fmt.Errorf("checking a request: scheme: must be %s, got %q", acceptedSchemes(scheme), req.URL.Scheme)
 	case req.URL.Host == "":
-		return nil, errors.New("checking a request: its URL has no host")
+		return nil, errors.New("checking a request: no host in the URL")
 	case len(req.Trailer) > 0:
-		return nil, errors.New("checking a request: trailers are not sent")
+		return nil, errors.New("checking a request: trailers are not supported")
 	}
 	out := &outgoing{req: req, body: req.Body, addr: hostPort(req), method: req.Method, host: req.Host, target: req.URL.RequestURI(), length: req.ContentLength}
 	if out.method == "" {
@@ -57,28 +56,28 @@ func prepare(req *http.Request, scheme string) (*outgoing, error) {
 		out.host = req.URL.Host
 	}
 	out.host = withoutZone(out.host)
-	if err := out.check(); err != nil {
+	if err := out.validate(); err != nil {
 		return nil, fmt.Errorf("checking a request: %w", err)
 	}
-	out.close = req.Close || listed(req.Header["Connection"], "close")
-	return out, out.measure()
+	out.close = req.Close || listContains(req.Header["Connection"], "close")
+	return out, out.setLength()
 }
 
-// wanted is which schemes a transport takes that carries one itself.
-func wanted(scheme string) string {
+// acceptedSchemes returns the schemes that a transport for scheme accepts.
+func acceptedSchemes(scheme string) string {
 	if scheme == "http" {
 		return "http or https"
 	}
 	return scheme
 }
 
-// check looks for bytes that would end a line or a word early.
-func (o *outgoing) check() error {
+// validate rejects bytes that would end a line or a word early.
+func (o *outgoing) validate() error {
 	switch {
 	case !isToken(o.method) || o.method == http.MethodConnect:
 		return fmt.Errorf("method: got %q", o.method)
 	case !isWord(o.target):
-		return errors.New("target: it holds a space or a control character")
+		return errors.New("target: contains a space or a control character")
 	case !isHost(o.host):
 		return fmt.Errorf("host: got %q", o.host)
 	}
@@ -88,22 +87,22 @@ func (o *outgoing) check() error {
 		}
 		for _, v := range values {
 			if !isText(v) {
-				return fmt.Errorf("header %s: its value holds a control character", name) // which may be secret
+				return fmt.Errorf("header %s: value contains a control character", name) // the value may be secret
 			}
 		}
 	}
 	return nil
 }
 
-// measure settles how long the body is.
-func (o *outgoing) measure() error {
+// setLength determines the length of the body.
+func (o *outgoing) setLength() error {
 	chunked := len(o.req.TransferEncoding) > 0 && o.req.TransferEncoding[0] == "chunked"
 	if o.body == http.NoBody && !chunked {
 		o.body = nil
 	}
 	switch {
 	case o.body == nil && o.length > 0:
-		return fmt.Errorf("checking a request: content length %d without a body", o.length)
+		return fmt.Errorf("checking a request: Content-Length %d without a body", o.length)
 	case o.body == nil:
 		o.length = 0
 	case o.length <= 0 || chunked:
@@ -112,7 +111,7 @@ func (o *outgoing) measure() error {
 	return nil
 }
 
-// hostPort is where a request's connection goes.
+// hostPort returns the address to connect to.
 func hostPort(req *http.Request) string {
 	if req.URL.Port() != "" {
 		return req.URL.Host
@@ -124,8 +123,8 @@ func hostPort(req *http.Request) string {
 	return strings.TrimSuffix(req.URL.Host, ":") + port
 }
 
-// withoutZone takes the zone out of an IPv6 host: it means something on this
-// machine only (RFC 6874, section 4).
+// withoutZone removes the zone from an IPv6 host: it has a meaning on this machine only (RFC 6874,
+// section 4).
 func withoutZone(host string) string {
 	if !strings.HasPrefix(host, "[") {
 		return host
@@ -138,59 +137,58 @@ func withoutZone(host string) string {
 	return host[:zone] + host[end:]
 }
 
-// send writes a request. It returns with the body sent, or about to be sent by
-// an upload.
+// send writes a request. When it returns, the body was sent or an upload is sending it.
 func (c *conn) send(out *outgoing) error {
-	bw := writers.Get().(*bufio.Writer)
+	bw := writerPool.Get().(*bufio.Writer)
 	bw.Reset(c)
 	out.writeHead(bw)
 	inMemory := out.req.GetBody != nil
 	switch {
 	case out.length == 0:
-		return finish(bw, nil)
-	case inMemory && out.length > 0 && out.length <= smallBody:
-		return finish(bw, out.writeBody(bw))
+		return flushAndPut(bw, nil)
+	case inMemory && out.length > 0 && out.length <= maxInlineBody:
+		return flushAndPut(bw, out.writeBody(bw))
 	}
 	c.upload = &upload{done: make(chan struct{})}
 	go c.upload.run(c, out, bw, inMemory)
 	return nil
 }
 
-// finish flushes a writer unless there was an error, and gives it back.
-func finish(bw *bufio.Writer, err error) error {
+// flushAndPut flushes a writer unless there was an error, and returns it to the pool.
+func flushAndPut(bw *bufio.Writer, err error) error {
 	if err == nil {
 		err = bw.Flush()
 	}
 	bw.Reset(nil)
-	writers.Put(bw)
+	writerPool.Put(bw)
 	return err
 }
 
-// upload sends a body beside the exchange that it belongs to.
+// upload sends a body concurrently with its exchange.
 type upload struct {
 	done chan struct{}
-	err  error // once done
+	err  error // set once done
 }
 
 func (u *upload) run(c *conn, out *outgoing, bw *bufio.Writer, inMemory bool) {
 	if !inMemory {
-		u.err = bw.Flush() // the body may take its time
+		u.err = bw.Flush() // the body may take a while
 	}
 	if u.err != nil {
 		closeBody(out.body)
 	} else {
 		u.err = out.writeBody(bw)
 	}
-	u.err = finish(bw, u.err)
-	close(u.done) // before the connection is cut, so that the reason is known
-	var own *bodyError
-	if errors.As(u.err, &own) {
-		c.abort() // nobody will answer half a request
+	u.err = flushAndPut(bw, u.err)
+	close(u.done) // before the connection is aborted, so that the reason is known
+	var bodyErr *bodyError
+	if errors.As(u.err, &bodyErr) {
+		c.abort() // no host responds to half a request
 	}
 }
 
-// wait says whether the body was sent whole; it gives it a moment.
-func (u *upload) wait() bool {
+// finished reports whether the whole body was sent. It waits up to uploadGrace.
+func (u *upload) finished() bool {
 	select {
 	case <-u.done:
 		return u.err == nil
@@ -206,24 +204,24 @@ func (u *upload) wait() bool {
 	}
 }
 
-// failed is why the request's own body could not be had, nil if it could.
-func (u *upload) failed() error {
+// bodyErr returns the error of reading the request's own body, nil if there was none.
+func (u *upload) bodyErr() error {
 	select {
 	case <-u.done:
 	default:
 		return nil
 	}
-	var own *bodyError
-	if errors.As(u.err, &own) {
-		return own
+	var bodyErr *bodyError
+	if errors.As(u.err, &bodyErr) {
+		return bodyErr
 	}
 	return nil
 }
 
-// bodyError is a failure of a request's body, as against one of its connection.
+// bodyError is a failure of a request's body, as opposed to one of its connection.
 type bodyError struct{ err error }
 
-func (e *bodyError) Error() string { return "reading the request's body: " + e.err.Error() }
+func (e *bodyError) Error() string { return "reading the request body:  " + e.err.Error() }
 func (e *bodyError) Unwrap() error { return e.err }
 
 // writeHead writes the request line and the fields, sorted by name.
@@ -231,7 +229,7 @@ func (o *outgoing) writeHead(bw *bufio.Writer) {
 	for _, s := range [...]string{o.method, " ", o.target, " HTTP/1.1\r\nHost: ", o.host, "\r\n"} {
 		_, _ = bw.WriteString(s) // a writer keeps its error until it is flushed
 	}
-	if o.close && !listed(o.req.Header["Connection"], "close") {
+	if o.close && !listContains(o.req.Header["Connection"], "close") {
 		_, _ = bw.WriteString("Connection: close\r\n")
 	}
 	switch {
@@ -254,7 +252,7 @@ func (o *outgoing) writeHead(bw *bufio.Writer) {
 	_, _ = bw.WriteString("\r\n")
 }
 
-// writeField writes one header, unless this package writes it itself.
+// writeField writes one field, unless this package generates it.
 func (o *outgoing) writeField(bw *bufio.Writer, name string) {
 	values := o.req.Header[name]
 	switch name = textproto.CanonicalMIMEHeaderKey(name); name {
@@ -277,55 +275,55 @@ func (o *outgoing) writeField(bw *bufio.Writer, name string) {
 func (o *outgoing) writeBody(bw *bufio.Writer) error {
 	defer o.body.Close()
 	if o.length < 0 {
-		w := &chunker{bw: bw}
+		w := &chunkWriter{bw: bw}
 		_, err := io.Copy(w, o.body)
 		if err == nil && w.err == nil {
 			_, w.err = bw.WriteString("0\r\n\r\n")
 		}
-		return apart(err, w.err)
+		return attributeError(err, w.err)
 	}
-	w := &o.sized
-	w.bw, w.left, w.err = bw, o.length, nil
+	w := &o.sizedWriter
+	w.bw, w.remaining, w.err = bw, o.length, nil
 	_, err := io.Copy(w, o.body)
 	w.bw = nil
-	if err == nil && w.left > 0 {
-		err = fmt.Errorf("it is %d bytes shorter than its content length of %d", w.left, o.length)
+	if err == nil && w.remaining > 0 {
+		err = fmt.Errorf("%d bytes shorter than its Content-Length of %d", w.remaining, o.length)
 	}
-	return apart(err, w.err)
+	return attributeError(err, w.err)
 }
 
-// apart tells a failure of the connection from one of the body.
-func apart(err, written error) error {
+// attributeError distinguishes a failure of the connection from one of the body.
+func attributeError(err, written error) error {
 	if err == nil || written != nil {
 		return written
 	}
 	return &bodyError{err}
 }
 
-// sized passes a body of declared length on.
-type sized struct {
-	bw   *bufio.Writer
-	left int64
-	err  error // of the connection
+// sizedWriter writes a body of declared length.
+type sizedWriter struct {
+	bw        *bufio.Writer
+	remaining int64
+	err       error // of the connection
 }
 
-func (s *sized) Write(p []byte) (int, error) {
-	if int64(len(p)) > s.left {
-		return 0, errors.New("it is longer than its content length")
+func (s *sizedWriter) Write(p []byte) (int, error) {
+	if int64(len(p)) > s.remaining {
+		return 0, errors.New("longer than its Content-Length")
 	}
 	n, err := s.bw.Write(p)
-	s.left -= int64(n)
+	s.remaining -= int64(n)
 	s.err = err
 	return n, err
 }
 
-// chunker passes a body of unknown length on, each piece at once.
-type chunker struct {
+// chunkWriter writes a body of unknown length, each piece at once.
+type chunkWriter struct {
 	bw  *bufio.Writer
 	err error // of the connection
 }
 
-func (c *chunker) Write(p []byte) (int, error) {
+func (c *chunkWriter) Write(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
 	}

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// written is what a host reads when req is sent.
+// written returns what a host reads when req is sent.
 func written(t *testing.T, req *http.Request, rt func(DialFunc) http.RoundTripper) (*http.Request, string, string) {
 	t.Helper()
 	type arrived struct {
@@ -54,18 +54,18 @@ func TestRequestOnTheWire(t *testing.T) {
 	}
 }
 
-// plainReader hides what a body is.
+// plainReader hides the type of a body.
 type plainReader struct{ r io.Reader }
 
 func (p plainReader) Read(b []byte) (int, error) { return p.r.Read(b) }
 
-func TestRequestsArriveAsThoseOfNetHTTP(t *testing.T) {
+func TestRequestsMatchNetHTTP(t *testing.T) {
 	long := strings.Repeat("0123456789abcdef", 10000)
 	bodies := map[string]func() io.Reader{
 		"none":            func() io.Reader { return nil },
 		"no body":         func() io.Reader { return http.NoBody },
 		"in memory":       func() io.Reader { return strings.NewReader("hello") },
-		"of some size":    func() io.Reader { return strings.NewReader(long[:20000]) },
+		"medium":          func() io.Reader { return strings.NewReader(long[:20000]) },
 		"large":           func() io.Reader { return strings.NewReader(long) },
 		"unknown":         func() io.Reader { return plainReader{strings.NewReader("hello")} },
 		"unknown, large":  func() io.Reader { return plainReader{strings.NewReader(long)} },
@@ -79,7 +79,7 @@ func TestRequestsArriveAsThoseOfNetHTTP(t *testing.T) {
 		"chunked":      func(r *http.Request) { r.TransferEncoding = []string{"chunked"} },
 		"zone":         func(r *http.Request) { r.URL.Host = "[fe80::1%25eth0]:80"; r.Host = "[fe80::1%eth0]:80" },
 		"query":        func(r *http.Request) { r.URL.RawQuery = "a=b&c=%0d"; r.URL.Path = "/ä b" },
-		"agent":        func(r *http.Request) { r.Header["User-Agent"] = []string{"one", "two"} },
+		"user agent":   func(r *http.Request) { r.Header["User-Agent"] = []string{"one", "two"} },
 		"repeatable":   func(r *http.Request) { r.Header["Idempotency-Key"] = nil },
 	}
 	for bodyName, body := range bodies {
@@ -109,7 +109,7 @@ func TestRequestsArriveAsThoseOfNetHTTP(t *testing.T) {
 	}
 }
 
-// noted is a body that remembers whether it was closed.
+// noted is a body that records whether it was closed.
 type noted struct {
 	io.Reader
 	closed chan struct{}
@@ -120,7 +120,7 @@ func (n noted) Close() error {
 	return nil
 }
 
-func TestRequestsThatCannotBeSent(t *testing.T) {
+func TestInvalidRequests(t *testing.T) {
 	wrong := map[string]struct {
 		change func(*http.Request)
 		words  string
@@ -166,7 +166,7 @@ type broken struct{ err error }
 
 func (b broken) Read([]byte) (int, error) { return 0, b.err }
 
-func TestBodyOfTheWrongLength(t *testing.T) {
+func TestBodyWithWrongLength(t *testing.T) {
 	disk := errors.New("disk on fire")
 	bodies := map[string]struct {
 		body   io.Reader

@@ -9,83 +9,82 @@ import (
 	"time"
 )
 
-// What is held back of an answer.
+// Limits of what is buffered of a response.
 const (
-	// heldBody is how much of a body of unknown length is held until its handler
-	// returns or flushes; net/http holds as much.
-	heldBody = 2 << 10
-	// outBuffer is how much is collected before it is sent unasked.
-	outBuffer = 4 << 10
+	// maxBufferedBody is how much of a body of unknown length is buffered until its handler returns or
+	// flushes, as in net/http.
+	maxBufferedBody = 2 << 10
+	// outBufferSize is how much is collected before it is sent without a flush.
+	outBufferSize = 4 << 10
 )
 
-var outBuffers = bufferPool{size: outBuffer}
+var outBuffers = bufferPool{size: outBufferSize}
 
-// errBodyNotAllowed and the like are net/http's, which handlers compare with.
+// errTooLong is net/http's error, which handlers compare with.
 var errTooLong = http.ErrContentLength
 
-// responder writes the answer to a plain request: the http.ResponseWriter of its handler.
+// responder is the http.ResponseWriter of the handler of a plain request.
 type responder struct {
-	s      *session
-	asked  *plainHead
-	body   *requestBody
-	header http.Header
-	status int // 0 until it is written
-	length int64
-	sealed bool // the head is complete
-	chunks bool
-	closes bool // the connection ends with this answer
-	bare   bool // it has no body
-	until  time.Time
-	said   int64   // bytes of the body, as the handler wrote it
-	held   *buffer // of a body before the head is complete; nil while there is none
-	out    *buffer // what is to be sent; nil while there is nothing
-	failed error
+	session       *session
+	request       *plainHead
+	body          *requestBody
+	header        http.Header
+	status        int // 0 until it is written
+	length        int64
+	headComplete  bool // the head is complete
+	chunks        bool
+	closes        bool // the connection ends with this response
+	bodyless      bool // the response has no body
+	writeDeadline time.Time
+	written       int64   // bytes of the body that the handler wrote
+	pendingBody   *buffer // the body until the head is complete; nil while empty
+	out           *buffer // what is to be sent; nil while empty
+	failed        error
 }
 
-func (r *responder) begin(s *session, head *plainHead, body *requestBody) {
+func (r *responder) reset(s *session, head *plainHead, body *requestBody) {
 	header := r.header
 	if header == nil {
 		header = http.Header{}
 	}
 	clear(header)
-	*r = responder{s: s, asked: head, body: body, header: header, length: -1, closes: head.close}
+	*r = responder{session: s, request: head, body: body, header: header, length: -1, closes: head.close}
 }
 
-// Header is what is sent before the body; changes after WriteHeader do nothing.
+// Header returns the header that is sent before the body. Changes after WriteHeader have no effect.
 func (r *responder) Header() http.Header { return r.header }
 
-// SetReadDeadline bounds reads of the request's body (see http.ResponseController).
+// SetReadDeadline limits reads of the request's body (see http.ResponseController).
 func (r *responder) SetReadDeadline(t time.Time) error {
-	r.body.until = t
+	r.body.deadline = t
 	return nil
 }
 
-// SetWriteDeadline bounds writes that the client does not take at once.
+// SetWriteDeadline limits writes that the client does not read at once.
 func (r *responder) SetWriteDeadline(t time.Time) error {
-	r.until = t
+	r.writeDeadline = t
 	return nil
 }
 
-// WriteHeader sets the answer's status and takes its header for complete.
-// Interim answers (1xx) are left out.
+// WriteHeader sets the status and completes the header. Interim responses (1xx) are not sent.
 func (r *responder) WriteHeader(status int) {
 	if r.status != 0 || (status >= 100 && status < 200 && status != http.StatusSwitchingProtocols) {
 		return
 	}
 	if status < 100 || status > 999 {
-		panic("writing an answer: invalid status " + strconv.Itoa(status))
+		panic("writing a response: invalid status " + strconv.Itoa(status))
 	}
 	r.status = status
-	r.bare = r.asked.method == http.MethodHead || !mayHaveBody(status)
+	r.bodyless = r.request.method == http.MethodHead || !mayHaveBody(status)
 	if values := r.header["Content-Length"]; len(values) > 0 {
 		if n, err := strconv.ParseUint(values[0], 10, 63); err == nil {
 			r.length = int64(n)
 		}
 	}
-	r.open()
+	r.writeStatusAndFields()
 }
 
-// Write adds to the body.
+// Write appends to the body.
 func (r *responder) Write(p []byte) (int, error) {
 	if r.status == 0 {
 		r.WriteHeader(http.StatusOK)
@@ -98,17 +97,17 @@ func (r *responder) Write(p []byte) (int, error) {
 	case !mayHaveBody(r.status):
 		return 0, http.ErrBodyNotAllowed
 	}
-	r.said += int64(len(p))
-	if r.length >= 0 && r.said > r.length {
+	r.written += int64(len(p))
+	if r.length >= 0 && r.written > r.length {
 		return 0, errTooLong
 	}
-	if !r.sealed && r.length < 0 && int(r.said) <= heldBody {
-		r.hold(p)
+	if !r.headComplete && r.length < 0 && int(r.written) <= maxBufferedBody {
+		r.bufferBody(p)
 		return len(p), nil
 	}
-	r.seal(false, p)
-	r.add(p)
-	if len(r.out.b) >= outBuffer {
+	r.completeHead(false, p)
+	r.appendBody(p)
+	if len(r.out.b) >= outBufferSize {
 		if err := r.send(); err != nil {
 			return 0, err
 		}
@@ -116,87 +115,86 @@ func (r *responder) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Flush sends what has been written.
-func (r *responder) Flush() { _ = r.FlushError() } // which later writes tell again
+// Flush sends what was written.
+func (r *responder) Flush() { _ = r.FlushError() } // later writes return the error
 
-// FlushError sends what has been written and tells whether that worked.
+// FlushError sends what was written and returns the error.
 func (r *responder) FlushError() error {
 	if r.status == 0 {
 		r.WriteHeader(http.StatusOK)
 	}
-	r.seal(false, nil)
+	r.completeHead(false, nil)
 	return r.send()
 }
 
-// hold keeps a piece of the body until its length is known or does not matter.
-func (r *responder) hold(p []byte) {
-	if r.held == nil {
-		r.held = outBuffers.take()
-		r.held.b = r.held.b[:0]
+// bufferBody buffers a piece of the body until its length is known or not needed.
+func (r *responder) bufferBody(p []byte) {
+	if r.pendingBody == nil {
+		r.pendingBody = outBuffers.get()
+		r.pendingBody.b = r.pendingBody.b[:0]
 	}
-	r.held.b = append(r.held.b, p...)
+	r.pendingBody.b = append(r.pendingBody.b, p...)
 }
 
-// finish completes the answer and sends it; it says whether the connection can
-// take another request.
+// finish completes and sends the response. It reports whether the connection can be reused.
 func (r *responder) finish() bool {
 	if r.status == 0 {
 		r.WriteHeader(http.StatusOK)
 	}
-	r.seal(true, nil)
-	if r.chunks && !r.bare {
+	r.completeHead(true, nil)
+	if r.chunks && !r.bodyless {
 		r.out = r.buffer()
 		r.out.b = append(r.out.b, "0\r\n\r\n"...)
 	}
 	err := r.send()
-	if r.length >= 0 && r.said != r.length && !r.bare {
+	if r.length >= 0 && r.written != r.length && !r.bodyless {
 		return false // the client waits for more than there is
 	}
 	return err == nil && !r.closes
 }
 
-// drop lets go of an answer that is cut off.
-func (r *responder) drop() {
-	for _, b := range []**buffer{&r.held, &r.out} {
+// releaseBuffers releases the buffers of a response that was aborted.
+func (r *responder) releaseBuffers() {
+	for _, b := range []**buffer{&r.pendingBody, &r.out} {
 		if *b != nil {
-			putOut(*b)
+			putOutBuffer(*b)
 			*b = nil
 		}
 	}
 }
 
-// buffer is what is to be sent, to be added to.
+// buffer returns the send buffer, to be appended to.
 func (r *responder) buffer() *buffer {
 	if r.out == nil {
-		r.out = outBuffers.take()
+		r.out = outBuffers.get()
 		r.out.b = r.out.b[:0]
 	}
 	return r.out
 }
 
-func putOut(b *buffer) {
+func putOutBuffer(b *buffer) {
 	b.b = b.b[:cap(b.b)]
 	outBuffers.put(b)
 }
 
-// send writes what is to be sent.
+// send writes the send buffer.
 func (r *responder) send() error {
 	if r.out == nil {
 		return r.failed
 	}
 	if r.failed == nil && len(r.out.b) > 0 {
-		r.failed = r.s.write(r.out.b, r.until)
+		r.failed = r.session.write(r.out.b, r.writeDeadline)
 	}
-	putOut(r.out)
+	putOutBuffer(r.out)
 	r.out = nil
 	return r.failed
 }
 
-// add puts a piece of the body behind what is to be sent.
-func (r *responder) add(p []byte) {
+// appendBody appends a piece of the body to the send buffer.
+func (r *responder) appendBody(p []byte) {
 	out := r.buffer()
 	switch {
-	case r.bare:
+	case r.bodyless:
 	case r.chunks:
 		out.b = strconv.AppendUint(out.b, uint64(len(p)), 16)
 		out.b = append(out.b, "\r\n"...)
@@ -207,9 +205,9 @@ func (r *responder) add(p []byte) {
 	}
 }
 
-// open writes the status line and the fields that the handler set, but for those
-// that depend on the body.
-func (r *responder) open() {
+// writeStatusAndFields writes the status line and the fields that the handler set, except those that depend on the
+// body.
+func (r *responder) writeStatusAndFields() {
 	b := r.buffer().b
 	b = append(b, "HTTP/1.1 "...)
 	b = strconv.AppendInt(b, int64(r.status), 10)
@@ -231,7 +229,7 @@ func (r *responder) open() {
 		case "Content-Length", "Transfer-Encoding", "Trailer":
 			continue
 		case "Connection":
-			r.closes = r.closes || listed(r.header[name], "close")
+			r.closes = r.closes || listContains(r.header[name], "close")
 			continue
 		}
 		if !isToken(name) {
@@ -244,7 +242,7 @@ func (r *responder) open() {
 	r.out.b = b
 }
 
-// appendField writes a field; what would end its line becomes a space.
+// appendField writes a field. Line breaks in the value become spaces.
 func appendField(b []byte, name, value string) []byte {
 	b = append(append(b, name...), ": "...)
 	if strings.ContainsAny(value, "\r\n") {
@@ -254,51 +252,50 @@ func appendField(b []byte, name, value string) []byte {
 	return append(b, "\r\n"...)
 }
 
-// seal completes the head, once: with the length of a body that is there as a
-// whole, else so that its end will show. next is what comes of the body first
-// where nothing of it is held.
-func (r *responder) seal(whole bool, next []byte) {
-	if r.sealed {
+// completeHead completes the head, once: with the length of a complete body, otherwise chunked. next is the
+// first piece of the body if none is buffered.
+func (r *responder) completeHead(whole bool, next []byte) {
+	if r.headComplete {
 		return
 	}
-	r.sealed = true
+	r.headComplete = true
 	first := next
-	if r.held != nil {
-		first = r.held.b
+	if r.pendingBody != nil {
+		first = r.pendingBody.b
 	}
 	b := r.buffer().b
 	if _, set := r.header["Content-Type"]; !set && len(first) > 0 && r.header.Get("Content-Encoding") == "" {
 		b = appendField(b, "Content-Type", http.DetectContentType(first))
 	}
 	if _, set := r.header["Date"]; !set {
-		b = appendField(b, "Date", r.s.fast.dates.now())
+		b = appendField(b, "Date", r.session.fastPath.dates.now())
 	}
 	switch {
 	case r.length >= 0 && r.status != http.StatusNoContent:
 		b = strconv.AppendInt(append(b, "Content-Length: "...), r.length, 10)
 		b = append(b, "\r\n"...)
 	case !mayHaveBody(r.status):
-	case whole && (r.asked.method != http.MethodHead || r.said > 0):
-		r.length = r.said
+	case whole && (r.request.method != http.MethodHead || r.written > 0):
+		r.length = r.written
 		b = strconv.AppendInt(append(b, "Content-Length: "...), r.length, 10)
 		b = append(b, "\r\n"...)
-	case !r.bare:
+	case !r.bodyless:
 		r.chunks = true
 		b = append(b, "Transfer-Encoding: chunked\r\n"...)
 	}
-	r.closes = r.closes || r.body.left > maxUnreadBody || r.s.fast.ending()
+	r.closes = r.closes || r.body.remaining > maxUnreadBody || r.session.fastPath.isClosing()
 	if r.closes {
 		b = append(b, "Connection: close\r\n"...)
 	}
 	r.out.b = append(b, "\r\n"...)
-	if r.held != nil {
-		r.add(r.held.b)
-		putOut(r.held)
-		r.held = nil
+	if r.pendingBody != nil {
+		r.appendBody(r.pendingBody.b)
+		putOutBuffer(r.pendingBody)
+		r.pendingBody = nil
 	}
 }
 
-// dates keeps the Date field's text of the second at hand.
+// dates caches the text of the Date field for the current second.
 type dates struct{ latest atomic.Pointer[date] }
 
 type date struct {

@@ -12,67 +12,67 @@ import (
 	"time"
 )
 
-// What a session is at.
+// States of a session.
 const (
-	sessionIdle    int32 = iota // it waits for a request
-	sessionBusy                 // something of one has come
-	sessionRetired              // the fast path has closed it
+	sessionIdle    int32 = iota // waits for a request
+	sessionBusy                 // bytes of a request have arrived
+	sessionRetired              // closed by the fast path
 )
 
-// session is one connection of a client. It belongs to its goroutine; only hungUp
-// and retire come from elsewhere.
+// session is one connection of a client. It belongs to its goroutine; only hungUp and retire are
+// called from others.
 type session struct {
-	fast  *FastPath
-	in    connReader
-	id    uint64 // in the watch over hang-ups
-	from  string // the client's address
-	state atomic.Int32
-	until time.Time // of the read deadline that is set; zero when none is
-	head  *plainHead
-	put   func(fd uintptr) bool
-	leave []byte // by put: what is to be written
-	left  int    // by put: how much of it was
-	fault error  // by put
-	blank *http.Request
-	reply responder
+	fastPath        *FastPath
+	in              connReader
+	id              uint64 // in hangupWatcher.sessions
+	remoteAddr      string // the client's address
+	state           atomic.Int32
+	readDeadline    time.Time // the read deadline that is set; zero when none is
+	head            *plainHead
+	writeFunc       func(fd uintptr) bool
+	toWrite         []byte // for writeFunc: what to write
+	nWritten        int    // of writeFunc: how much it wrote
+	writeErr        error  // of writeFunc: its error
+	requestTemplate *http.Request
+	reply           responder
 
-	mu   sync.Mutex
-	stop context.CancelFunc // of the request at hand; nil when there is none
-	gone bool               // the client has hung up
+	mu         sync.Mutex
+	cancel     context.CancelFunc // cancels the current request; nil when there is none
+	clientGone bool               // the client has hung up
 }
 
 func newSession(f *FastPath, nc net.Conn) *session {
-	s := &session{fast: f, from: nc.RemoteAddr().String()}
+	s := &session{fastPath: f, remoteAddr: nc.RemoteAddr().String()}
 	s.in.open(nc, &requestBuffers)
-	s.put = s.putOnce
+	s.writeFunc = s.writeOnce
 	return s
 }
 
-// hungUp ends the request at hand, or the next one.
+// hungUp cancels the current request, or the next one.
 func (s *session) hungUp() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.gone = true
-	if s.stop != nil {
-		s.stop()
+	s.clientGone = true
+	if s.cancel != nil {
+		s.cancel()
 	}
 }
 
-// retire takes a session that waits for a request out of use; false when it has one.
+// retire marks an idle session as unusable. It returns false if the session has a request.
 func (s *session) retire() bool { return s.state.CompareAndSwap(sessionIdle, sessionRetired) }
 
-// serve answers requests until the connection ends or is given out.
+// serve answers requests until the connection ends or is handed off.
 func (s *session) serve() {
-	kept := false // by whoever it was given to
+	kept := false // the connection was handed off
 	defer func() {
 		s.in.release()
 		if !kept {
 			s.in.nc.Close()
-			s.fast.hangups.drop(s)
+			s.fastPath.hangups.forget(s)
 		}
-		s.fast.forget(s)
+		s.fastPath.removeSession(s)
 	}()
-	for timeout := s.fast.opts.HeadTimeout; s.await(timeout); timeout = s.fast.opts.IdleTimeout {
+	for timeout := s.fastPath.opts.HeadTimeout; s.awaitRequest(timeout); timeout = s.fastPath.opts.IdleTimeout {
 		head, ok := s.readHead()
 		switch {
 		case !ok:
@@ -81,17 +81,17 @@ func (s *session) serve() {
 			kept = true
 			s.handOff()
 			return
-		case !s.answer(head):
+		case !s.serveRequest(head):
 			return
 		}
-		if !s.state.CompareAndSwap(sessionBusy, sessionIdle) || s.fast.ending() {
+		if !s.state.CompareAndSwap(sessionBusy, sessionIdle) || s.fastPath.isClosing() {
 			return
 		}
 	}
 }
 
-// ending says whether connections are to end with the answer at hand.
-func (f *FastPath) ending() bool {
+// isClosing reports whether connections end with the current response.
+func (f *FastPath) isClosing() bool {
 	select {
 	case <-f.closed:
 		return true
@@ -100,10 +100,10 @@ func (f *FastPath) ending() bool {
 	}
 }
 
-// await waits for the first byte of a request.
-func (s *session) await(timeout time.Duration) bool {
+// awaitRequest waits for the first byte of a request.
+func (s *session) awaitRequest(timeout time.Duration) bool {
 	if len(s.in.unread()) == 0 {
-		s.readBy(time.Now().Add(timeout), timeout/8)
+		s.setReadDeadline(time.Now().Add(timeout), timeout/8)
 		if s.in.fill() != nil {
 			return false
 		}
@@ -111,59 +111,59 @@ func (s *session) await(timeout time.Duration) bool {
 	return s.state.CompareAndSwap(sessionIdle, sessionBusy)
 }
 
-// readBy sets the read deadline unless the one that is set is as good: it may be
-// sooner by slack, which saves a timer a request.
-func (s *session) readBy(until time.Time, slack time.Duration) {
-	if sooner := until.Sub(s.until); !s.until.IsZero() && sooner >= 0 && sooner <= slack {
+// setReadDeadline sets the read deadline unless the current one is close enough: it may be sooner by slack,
+// which saves a timer per request.
+func (s *session) setReadDeadline(deadline time.Time, slack time.Duration) {
+	if sooner := deadline.Sub(s.readDeadline); !s.readDeadline.IsZero() && sooner >= 0 && sooner <= slack {
 		return
 	}
-	s.until = until
-	_ = s.in.nc.SetReadDeadline(until) // it fails where the connection has, as reads then do
+	s.readDeadline = deadline
+	_ = s.in.nc.SetReadDeadline(deadline) // it fails when the connection has, as reads then do
 }
 
-// unhurried takes the read deadline back.
-func (s *session) unhurried() {
-	if !s.until.IsZero() {
-		s.until = time.Time{}
+// clearReadDeadline clears the read deadline.
+func (s *session) clearReadDeadline() {
+	if !s.readDeadline.IsZero() {
+		s.readDeadline = time.Time{}
 		_ = s.in.nc.SetReadDeadline(time.Time{}) // as above
 	}
 }
 
-// readHead reads a request's head. It is nil when the request is not one of the
-// plain kind, or none: then nothing was taken off the connection, and net/http
-// tells the client what is wrong. ok is false when the connection has failed.
+// readHead reads the head of a request. It returns nil when the request is invalid or not plain. Then
+// no byte is consumed, and net/http reports the error to the client. ok is false when the connection
+// has failed.
 func (s *session) readHead() (head *plainHead, ok bool) {
-	if s.head != nil && !s.another() {
+	if s.head != nil && !s.hasNextRequest() {
 		return nil, false
 	}
-	var find scan
+	var find headScanner
 	for waited := false; ; {
 		unread := s.in.unread()
-		end, err := find.end(unread)
+		end, err := find.findEnd(unread)
 		switch {
-		case err != nil || end > s.fast.opts.MaxHeadBytes || (end == 0 && len(unread) >= s.fast.opts.MaxHeadBytes):
+		case err != nil || end > s.fastPath.opts.MaxHeadBytes || (end == 0 && len(unread) >= s.fastPath.opts.MaxHeadBytes):
 			return nil, true
 		case end > 0:
-			return s.plain(unread[:end], find.lines-1), true
+			return s.parsePlain(unread[:end], find.lines-1), true
 		}
 		if !waited {
 			waited = true
-			s.readBy(time.Now().Add(s.fast.opts.HeadTimeout), 0)
+			s.setReadDeadline(time.Now().Add(s.fastPath.opts.HeadTimeout), 0)
 		}
-		if err := s.in.more(); err != nil {
+		if err := s.in.fillMore(); err != nil {
 			return nil, errors.Is(err, io.ErrUnexpectedEOF)
 		}
 	}
 }
 
-// another says whether what comes behind an answer may be a request: a few bytes
-// and the connection's end are none. The line's end that some clients send behind
-// the body of a POST is passed over (RFC 9112, section 2.2).
-func (s *session) another() bool {
+// hasNextRequest reports whether the bytes after a response can be a request: a few bytes and the end of the
+// connection cannot. It skips the line end that some clients send after the body of a POST (RFC 9112,
+// section 2.2).
+func (s *session) hasNextRequest() bool {
 	const word = 4
 	for len(s.in.unread()) < word {
-		s.readBy(time.Now().Add(s.fast.opts.HeadTimeout), 0)
-		if s.in.more() != nil {
+		s.setReadDeadline(time.Now().Add(s.fastPath.opts.HeadTimeout), 0)
+		if s.in.fillMore() != nil {
 			return false
 		}
 	}
@@ -175,8 +175,8 @@ func (s *session) another() bool {
 	return true
 }
 
-// plain is readPlain, which is spared where the head is the one before.
-func (s *session) plain(head []byte, fields int) *plainHead {
+// parsePlain calls readPlain unless the head equals the previous one.
+func (s *session) parsePlain(head []byte, fields int) *plainHead {
 	if s.head == nil || s.head.text != string(head) {
 		s.head = readPlain(string(head), fields)
 	}
@@ -186,51 +186,50 @@ func (s *session) plain(head []byte, fields int) *plainHead {
 	return s.head
 }
 
-// handOff gives the connection to whoever serves the rest.
+// handOff passes the connection to net/http's server.
 func (s *session) handOff() {
-	s.fast.hangups.remove(s)
-	s.unhurried()
+	s.fastPath.hangups.unwatch(s)
+	s.clearReadDeadline()
 	read := append([]byte(nil), s.in.unread()...)
-	s.fast.handOff(&replayed{Conn: s.in.nc, read: read})
+	s.fastPath.handOff(&replayConn{Conn: s.in.nc, unread: read})
 }
 
-// answer lets the handler answer a request; it says whether the connection can
-// take another one.
-func (s *session) answer(head *plainHead) (lasts bool) {
+// serveRequest calls the handler for a request. It reports whether the connection can be reused.
+func (s *session) serveRequest(head *plainHead) (reusable bool) {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	s.mu.Lock()
-	s.stop = stop
-	if s.gone {
+	s.cancel = stop
+	if s.clientGone {
 		stop()
 	}
 	s.mu.Unlock()
-	body := &requestBody{s: s, left: head.length}
-	req := s.request(ctx, head, body)
-	s.reply.begin(s, head, body)
-	if !s.handle(req) {
-		s.reply.drop()
+	body := &requestBody{session: s, remaining: head.length}
+	req := s.newRequest(ctx, head, body)
+	s.reply.reset(s, head, body)
+	if !s.callHandler(req) {
+		s.reply.releaseBuffers()
 		return false
 	}
-	lasts = s.reply.finish()
+	reusable = s.reply.finish()
 	s.mu.Lock()
-	s.stop = nil
+	s.cancel = nil
 	s.mu.Unlock()
-	body.over.Store(true)
-	if lasts && body.left > 0 {
-		lasts = body.discard()
-	} else if body.left > 0 {
+	body.closed.Store(true)
+	if reusable && body.remaining > 0 {
+		reusable = body.discard()
+	} else if body.remaining > 0 {
 		s.linger()
 	}
-	return lasts
+	return reusable
 }
 
-// request is what a handler gets.
-func (s *session) request(ctx context.Context, head *plainHead, body *requestBody) *http.Request {
-	if s.blank == nil {
-		s.blank = &http.Request{Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, RemoteAddr: s.from}
+// newRequest returns the request for the handler.
+func (s *session) newRequest(ctx context.Context, head *plainHead, body *requestBody) *http.Request {
+	if s.requestTemplate == nil {
+		s.requestTemplate = &http.Request{Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, RemoteAddr: s.remoteAddr}
 	}
-	req := s.blank.WithContext(ctx)
+	req := s.requestTemplate.WithContext(ctx)
 	req.Method, req.URL, req.RequestURI, req.Host = head.method, head.url, head.target, head.host
 	req.Header, req.ContentLength, req.Close = head.header, head.length, head.close
 	req.Body = body
@@ -240,45 +239,45 @@ func (s *session) request(ctx context.Context, head *plainHead, body *requestBod
 	return req
 }
 
-// handle calls the handler; false when it panicked: then the client must see that
-// its answer is cut off.
-func (s *session) handle(req *http.Request) (whole bool) {
+// callHandler calls the handler. It returns false when the handler panicked: then the client must see that
+// its response was cut off.
+func (s *session) callHandler(req *http.Request) (whole bool) {
 	defer func() {
 		if whole {
 			return
 		}
 		if r := recover(); r != nil && r != http.ErrAbortHandler { //nolint:errorlint // a panic's value is compared as net/http does
-			s.fast.opts.Log.Printf("http: panic serving %s: %v\n%s", s.from, r, debug.Stack())
+			s.fastPath.opts.Log.Printf("http: panic serving %s: %v\n%s", s.remoteAddr, r, debug.Stack())
 		}
 	}()
-	s.fast.handler.ServeHTTP(&s.reply, req)
+	s.fastPath.handler.ServeHTTP(&s.reply, req)
 	return true
 }
 
-// linger lets a client that still sends read its answer: data that nobody reads
-// makes some systems throw away what they were sent.
+// linger lets a client that is still sending read its response. On some systems, unread data discards
+// what was sent to the client.
 func (s *session) linger() {
 	if half, ok := s.in.nc.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
-		s.readBy(time.Now().Add(lingerTime), 0)
-		_, _ = io.CopyN(io.Discard, s.in.nc, maxUnreadBody) // it is closed afterwards in any case
+		s.setReadDeadline(time.Now().Add(lingerTime), 0)
+		_, _ = io.CopyN(io.Discard, s.in.nc, maxUnreadBody) // the connection is closed afterwards in any case
 	}
 }
 
-// write sends b. What the socket takes at once costs no timer; for the rest until
-// is the deadline, none when it is zero.
-func (s *session) write(b []byte, until time.Time) error {
-	s.leave, s.left, s.fault = b, 0, nil
-	err := s.in.raw.Write(s.put)
-	s.leave = nil
+// write sends b. What the socket accepts at once costs no timer. until is the deadline for the
+// remaining bytes; zero means none.
+func (s *session) write(b []byte, deadline time.Time) error {
+	s.toWrite, s.nWritten, s.writeErr = b, 0, nil
+	err := s.in.raw.Write(s.writeFunc)
+	s.toWrite = nil
 	if err == nil {
-		err = s.fault
+		err = s.writeErr
 	}
-	if err == nil && s.left < len(b) {
-		if !until.IsZero() {
-			_ = s.in.nc.SetWriteDeadline(until) // as in readBy
+	if err == nil && s.nWritten < len(b) {
+		if !deadline.IsZero() {
+			_ = s.in.nc.SetWriteDeadline(deadline) // as in setReadDeadline
 			defer func() { _ = s.in.nc.SetWriteDeadline(time.Time{}) }()
 		}
-		_, err = s.in.nc.Write(b[s.left:])
+		_, err = s.in.nc.Write(b[s.nWritten:])
 	}
 	if err != nil {
 		s.hungUp()
@@ -286,25 +285,23 @@ func (s *session) write(b []byte, until time.Time) error {
 	return err
 }
 
-// putOnce writes what the socket takes without waiting.
-func (s *session) putOnce(fd uintptr) bool {
-	s.left, s.fault = writeNow(fd, s.leave)
+// writeOnce writes what the socket accepts without waiting.
+func (s *session) writeOnce(fd uintptr) bool {
+	s.nWritten, s.writeErr = writeNow(fd, s.toWrite)
 	return true
 }
 
-// requestBody is the body of a plain request. It can be read until its answer has
-// ended.
+// requestBody is the body of a plain request. It can be read until the response has ended.
 type requestBody struct {
-	s     *session
-	left  int64     // that was not read
-	until time.Time // when reads that wait give up; zero = never
-	over  atomic.Bool
+	session   *session
+	remaining int64     // unread bytes
+	deadline  time.Time // deadline of reads that wait; zero = none
+	closed    atomic.Bool
 }
 
-// Read gives what has arrived, waiting for it if need be. The end comes with the
-// last bytes.
+// Read returns what has arrived and waits if nothing has. The end comes with the last bytes.
 func (b *requestBody) Read(p []byte) (int, error) {
-	if b.over.Load() {
+	if b.closed.Load() {
 		return 0, http.ErrBodyReadAfterClose
 	}
 	return b.read(p)
@@ -312,28 +309,28 @@ func (b *requestBody) Read(p []byte) (int, error) {
 
 func (b *requestBody) read(p []byte) (n int, err error) {
 	switch {
-	case b.left == 0:
+	case b.remaining == 0:
 		return 0, io.EOF
 	case len(p) == 0:
 		return 0, nil
-	case int64(len(p)) > b.left:
-		p = p[:b.left]
+	case int64(len(p)) > b.remaining:
+		p = p[:b.remaining]
 	}
-	in := &b.s.in
+	in := &b.session.in
 	if unread := in.unread(); len(unread) > 0 {
 		n = copy(p, unread)
 		in.skip(n)
 	} else {
-		if b.until.IsZero() {
-			b.s.unhurried()
+		if b.deadline.IsZero() {
+			b.session.clearReadDeadline()
 		} else {
-			b.s.readBy(b.until, 0)
+			b.session.setReadDeadline(b.deadline, 0)
 		}
 		n, err = in.nc.Read(p)
 	}
-	b.left -= int64(n)
+	b.remaining -= int64(n)
 	switch {
-	case b.left == 0:
+	case b.remaining == 0:
 		return n, io.EOF
 	case errors.Is(err, io.EOF):
 		return n, io.ErrUnexpectedEOF
@@ -341,20 +338,20 @@ func (b *requestBody) read(p []byte) (n int, err error) {
 	return n, err
 }
 
-// Close lets go of the body. It never fails.
+// Close ends reads of the body. It never fails.
 func (b *requestBody) Close() error {
-	b.over.Store(true)
+	b.closed.Store(true)
 	return nil
 }
 
 // discard reads what the handler did not, so that the next request can be found.
 func (b *requestBody) discard() bool {
-	if b.until.IsZero() {
-		b.until = time.Now().Add(b.s.fast.opts.HeadTimeout)
+	if b.deadline.IsZero() {
+		b.deadline = time.Now().Add(b.session.fastPath.opts.HeadTimeout)
 	}
-	buf := requestBuffers.take()
+	buf := requestBuffers.get()
 	defer requestBuffers.put(buf)
-	for b.left > 0 {
+	for b.remaining > 0 {
 		if _, err := b.read(buf.b); err != nil {
 			return errors.Is(err, io.EOF)
 		}

@@ -2,5 +2,5 @@
 
 package wire
 
-// stepWhenReady is for systems where a socket's readiness can be asked for.
-func (p *Poller) stepWhenReady(uintptr) (over bool) { return true }
+// stepWhenReady is used only on systems where a socket's readiness can be checked.
+func (p *Poller) stepWhenReady(uintptr) (done bool) { return true }

@@ -7,31 +7,30 @@ import (
 	"io"
 )
 
-// stepWhenReady goes on with an exchange as far as the socket lets it, and says
-// whether the exchange is over. At its first call it makes sure that nothing has
-// come, the end included, that nobody asked for. What comes from then on wakes it
-// up again.
-func (p *Poller) stepWhenReady(fd uintptr) (over bool) {
+// stepWhenReady continues an exchange as far as the socket allows and reports whether the exchange is
+// complete. Its first call makes sure that nothing has arrived unrequested, including the end of the
+// connection. Later bytes wake it again.
+func (p *Poller) stepWhenReady(fd uintptr) (done bool) {
 	if !p.sent {
 		p.sent = true
-		if _, err := readNow(fd, p.reply.one[:]); !errors.Is(err, errNothing) {
-			p.fail = errStale
+		if _, err := readNow(fd, p.reply.probeByte[:]); !errors.Is(err, errNothing) {
+			p.exchangeErr = errStale
 			return true
 		}
 		n, err := writeNow(fd, p.request)
 		if err == nil && n < len(p.request) {
-			err = io.ErrShortWrite // a socket that has nothing else to send takes it
+			err = io.ErrShortWrite // a socket with nothing else to send accepts it
 		}
-		p.fail = err
+		p.exchangeErr = err
 		return err != nil
 	}
 	for {
-		n, err := readNow(fd, p.reply.room())
+		n, err := readNow(fd, p.reply.freeSpace())
 		if errors.Is(err, errNothing) {
 			p.reply.releaseIfEmpty()
 			return false
 		}
-		if p.took(n, err) {
+		if p.recordRead(n, err) {
 			return true
 		}
 	}

@@ -19,52 +19,49 @@ import (
 // Defaults of Options, each with its reason.
 const (
 	defaultDialTimeout  = 3 * time.Second  // half a world away with two lost packets
-	defaultKeepAlive    = 15 * time.Second // finds out about hosts that vanished
-	defaultIdleTimeout  = 90 * time.Second // as net/http; engines close theirs sooner, which sweeps find
-	defaultIdlePerHost  = 512              // twice what an engine runs at once
+	defaultKeepAlive    = 15 * time.Second // detects hosts that vanished
+	defaultIdleTimeout  = 90 * time.Second // as net/http; engines close theirs sooner, which sweeps detect
+	defaultIdlePerHost  = 512              // twice what an engine runs concurrently
 	defaultIdle         = 8192             // file descriptors: far below a server's usual limit of 65,536
 	defaultMaxHeadBytes = 1 << 20          // net/http's servers accept no more either
 	handshakeTimeout    = 5 * time.Second  // two round trips and a slow key, over https only
 )
 
-// ErrMalformed says that what came is not an HTTP/1.1 answer, or one that this
-// package refuses: see the package's list.
-var ErrMalformed = errors.New("malformed answer")
+// ErrMalformed means that the bytes received are not an HTTP/1.1 response, or one that this package
+// rejects: see the package documentation.
+var ErrMalformed = errors.New("malformed response")
 
 // DialFunc opens a connection, like net.Dialer.DialContext.
 type DialFunc func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// Options configures a Transport; its zero value is fit for use.
+// Options configures a Transport. Its zero value is usable.
 type Options struct {
-	// DialContext opens connections; nil = a net.Dialer with DialTimeout and
-	// KeepAlive.
+	// DialContext opens connections; nil = a net.Dialer with DialTimeout and KeepAlive.
 	DialContext DialFunc
-	// DialTimeout bounds how long the default dialer takes; 0 = 3 s.
+	// DialTimeout limits how long the default dialer takes; 0 = 3 s.
 	DialTimeout time.Duration
 	// KeepAlive is the period of the default dialer's TCP probes; 0 = 15 s.
 	KeepAlive time.Duration
-	// ResponseHeaderTimeout bounds the time from when a request was sent, or
-	// began to be where a goroutine of its own sends it, to the end of its
-	// answer's head; 0 = only the request's context does.
+	// ResponseHeaderTimeout limits the time from when a request was sent to the end of the response's
+	// head. With an upload goroutine it starts when sending starts. 0 = only the request's context
+	// limits it.
 	ResponseHeaderTimeout time.Duration
-	// IdleTimeout is how long a connection is kept without a request; 0 = 90 s.
+	// IdleTimeout is how long a connection is kept open without a request; 0 = 90 s.
 	IdleTimeout time.Duration
-	// MaxIdlePerHost and MaxIdle bound the connections that are kept for one
-	// HOST:PORT and in total; beyond them the oldest is closed. 0 = 512 and 8,192;
-	// below 0 = none is kept.
+	// MaxIdlePerHost and MaxIdle limit the connections that are kept open for one HOST:PORT and in
+	// total. Beyond them the oldest is closed. 0 = 512 and 8,192; below 0 = none is kept.
 	MaxIdlePerHost, MaxIdle int
-	// MaxHeadBytes bounds an answer's status line and fields, interim answers
-	// included; 0 = 1 MiB.
+	// MaxHeadBytes limits a response's status line and fields, interim responses included; 0 = 1 MiB.
 	MaxHeadBytes int
 	// TLS configures https; nil = Go's defaults.
 	TLS *tls.Config
-	// Direct carries https in this package, as HTTP/1.1, instead of leaving it to
-	// net/http's Transport; http is refused then. It is for servers that are known to
-	// speak HTTP/1.1, and costs no goroutine a connection.
+	// Direct handles https in this package, as HTTP/1.1, and not in net/http's Transport. http is then
+	// rejected. It is for servers that are known to support HTTP/1.1, and costs no goroutine per
+	// connection.
 	Direct bool
-	// Allow is asked by the default dialer about each address before it connects
-	// there: names may have come to mean another one since somebody looked. Its
-	// error is the dial's; nil = all may be connected to.
+	// Allow is called by the default dialer for each address before it connects: a name may resolve to
+	// another address than at an earlier check. Its error is returned by the dial; nil = all addresses
+	// are allowed.
 	Allow func(netip.Addr) error
 }
 
@@ -84,7 +81,7 @@ func (o Options) orDefault() Options {
 	return o
 }
 
-// scheme is that of the URLs which this package carries itself.
+// scheme returns the scheme of the URLs that this package handles itself.
 func (o Options) scheme() string {
 	if o.Direct {
 		return "https"
@@ -92,8 +89,7 @@ func (o Options) scheme() string {
 	return "http"
 }
 
-// dialTLS makes dial end with a handshake. A host that fails it cannot be reached, as
-// one that does not answer.
+// dialTLS adds a TLS handshake to dial. A host that fails the handshake counts as unreachable.
 func dialTLS(dial DialFunc, config *tls.Config) DialFunc {
 	if config == nil {
 		config = &tls.Config{}
@@ -108,7 +104,7 @@ func dialTLS(dial DialFunc, config *tls.Config) DialFunc {
 		c := config
 		if c.ServerName == "" {
 			c = c.Clone()
-			c.ServerName, _, _ = net.SplitHostPort(addr) // dial has taken it
+			c.ServerName, _, _ = net.SplitHostPort(addr) // dial has accepted addr
 		}
 		secured := tls.Client(nc, c)
 		ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
@@ -121,7 +117,8 @@ func dialTLS(dial DialFunc, config *tls.Config) DialFunc {
 	}
 }
 
-// control asks Allow about what a dialer is about to connect to; nil without one.
+// control calls Allow for the address that a dialer is about to connect to. It returns nil without
+// Allow.
 func (o Options) control() func(network, address string, _ syscall.RawConn) error {
 	if o.Allow == nil {
 		return nil
@@ -135,26 +132,26 @@ func (o Options) control() func(network, address string, _ syscall.RawConn) erro
 	}
 }
 
-// Transport is an http.RoundTripper over HTTP/1.1. It is safe for concurrent
-// use and must not be copied; New makes one.
+// Transport is an http.RoundTripper over HTTP/1.1. It is safe for concurrent use and must not be
+// copied. Create it with New.
 type Transport struct {
-	opts   Options
-	idle   pool
-	secure func() *http.Transport
+	opts  Options
+	idle  pool
+	https func() *http.Transport
 }
 
 var _ http.RoundTripper = (*Transport)(nil)
 
-// New makes a transport without connections.
+// New returns a transport without connections.
 func New(o Options) *Transport {
 	t := &Transport{opts: o.orDefault()}
-	t.idle = pool{perHost: t.opts.MaxIdlePerHost, most: t.opts.MaxIdle, keep: t.opts.IdleTimeout, hosts: map[string][]*conn{}}
-	t.secure = sync.OnceValue(func() *http.Transport { return secure(t.opts) })
+	t.idle = pool{maxPerHost: t.opts.MaxIdlePerHost, maxTotal: t.opts.MaxIdle, idleTimeout: t.opts.IdleTimeout, hosts: map[string][]*conn{}}
+	t.https = sync.OnceValue(func() *http.Transport { return newHTTPSTransport(t.opts) })
 	return t
 }
 
-// secure is what carries https: the same bounds on net/http's transport.
-func secure(o Options) *http.Transport {
+// newHTTPSTransport returns the transport for https: net/http's, with the same limits.
+func newHTTPSTransport(o Options) *http.Transport {
 	return &http.Transport{
 		DialContext: o.DialContext, TLSClientConfig: o.TLS, TLSHandshakeTimeout: handshakeTimeout,
 		ResponseHeaderTimeout: o.ResponseHeaderTimeout, IdleConnTimeout: o.IdleTimeout, MaxIdleConnsPerHost: o.MaxIdlePerHost,
@@ -164,38 +161,34 @@ func secure(o Options) *http.Transport {
 
 // CloseIdleConnections closes the connections that no request is using.
 func (t *Transport) CloseIdleConnections() {
-	t.idle.drain()
-	t.secure().CloseIdleConnections()
+	t.idle.closeAll()
+	t.https().CloseIdleConnections()
 }
 
-// RoundTrip sends a request and returns its answer as soon as its head has
-// come; interim answers (1xx) are passed over. The answer's body must be read
-// to its end or closed. At its end the connection is kept for the next request;
-// closing it earlier closes the connection. When the request's context ends,
-// whatever is under way fails at once with the context's cause.
+// RoundTrip sends a request and returns the response as soon as its head has arrived. Interim
+// responses (1xx) are skipped. The response's body must be read to its end or closed. At its end the
+// connection is kept for the next request; closing it earlier closes the connection. When the
+// request's context ends, every operation fails at once with the context's cause.
 //
-// A body that is in memory (GetBody is set) and not larger than 64 KiB is sent
-// by the caller's goroutine before the answer is read; any other by a goroutine
-// of its own, so that an answer that comes first is seen. That goroutine ends
-// when the body is sent or the connection closed; a Read of the request's body
-// that blocks is its owner's to end.
+// A body that is in memory (GetBody is set) and not larger than 64 KiB is sent by the caller's
+// goroutine before the response is read. Any other body is sent by a separate goroutine, so that a
+// response that comes first is seen. That goroutine ends when the body is sent or the connection
+// closed. The owner of the request's body must end a Read that blocks.
 //
-// An idle connection that its host has closed is not used. Should one that was
-// used before fail all the same before the first byte of an answer, the request
-// goes out once more over a new connection, under the conditions of net/http:
-// its body, if any, can be had again (GetBody), and either nothing of it was
-// written or it may be repeated: GET, HEAD, OPTIONS, TRACE, or a header
-// Idempotency-Key or X-Idempotency-Key, whose value may be nil so that it is
-// not sent.
+// An idle connection that its host has closed is not used. If a reused connection still fails before
+// the first byte of a response, the request is sent once more over a new connection, under the
+// conditions of net/http: its body, if any, can be obtained again (GetBody), and either none of it was
+// written or the request is idempotent: GET, HEAD, OPTIONS, TRACE, or a header Idempotency-Key or
+// X-Idempotency-Key, whose value may be nil so that it is not sent.
 //
-// A connection that cannot be had fails with the dialer's error (net.OpError
-// with Op "dial"), after a first try that broke in a *RepeatError, an answer that is not HTTP/1.1 with ErrMalformed, and one
-// that ResponseHeaderTimeout ends with os.ErrDeadlineExceeded.
+// If no connection can be opened, RoundTrip returns the dialer's error (net.OpError with Op "dial"),
+// within a *RepeatError if a first attempt had failed. A response that is not HTTP/1.1 returns
+// ErrMalformed. ResponseHeaderTimeout returns os.ErrDeadlineExceeded.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.URL != nil && req.URL.Scheme == "https" && !t.opts.Direct {
-		return t.secure().RoundTrip(req)
+		return t.https().RoundTrip(req)
 	}
-	out, err := prepare(req, t.opts.scheme())
+	out, err := prepareRequest(req, t.opts.scheme())
 	if err == nil {
 		if err = context.Cause(req.Context()); err == nil {
 			return t.roundTrip(out)
@@ -207,42 +200,42 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 
 // roundTrip tries an idle connection, then a new one.
 func (t *Transport) roundTrip(out *outgoing) (*http.Response, error) {
-	var broke error // how the try on an idle connection ended
+	var firstErr error // the error of the attempt on an idle connection
 	if c := t.idle.take(out.addr); c != nil {
 		resp, err := c.exchange(out)
 		if err == nil {
 			return resp, nil
 		}
-		if !c.mayRepeat(out, err) || !out.rewind() {
-			return nil, out.failed(err)
+		if !c.mayRetry(out, err) || !out.rewind() {
+			return nil, out.wrapError(err)
 		}
 		if c.sent.Load() > 0 {
-			broke = err
+			firstErr = err
 		}
 	}
 	c, err := t.dial(out)
 	if err != nil {
 		closeBody(out.body)
-		if broke != nil {
-			err = &RepeatError{Broke: broke, Err: err}
+		if firstErr != nil {
+			err = &RepeatError{Broke: firstErr, Err: err}
 		}
-		return nil, out.failed(err)
+		return nil, out.wrapError(err)
 	}
 	resp, err := c.exchange(out)
 	if err != nil {
-		return nil, out.failed(err)
+		return nil, out.wrapError(err)
 	}
 	return resp, nil
 }
 
-// RepeatError is the error of a request that was sent over an idle connection which broke,
-// and then could not be sent again: its host may have died of it.
+// RepeatError is the error of a request whose idle connection failed and that could not be retried on
+// a new one: the request may have crashed its host.
 type RepeatError struct {
 	Broke error // the error of the idle connection
 	Err   error // the error of the dial
 }
 
-// Error has both errors.
+// Error returns the messages of both errors.
 func (e *RepeatError) Error() string { return e.Broke.Error() + "; then: " + e.Err.Error() }
 
 // Unwrap returns both errors.
@@ -257,17 +250,16 @@ func (t *Transport) dial(out *outgoing) (*conn, error) {
 	return newConn(t, out.addr, nc), nil
 }
 
-// failed puts a request's error in words; the end of its context is the better
-// reason for whatever followed from it.
-func (o *outgoing) failed(err error) error {
+// wrapError adds the address to a request's error. The cause of its context takes precedence, because
+// other errors follow from it.
+func (o *outgoing) wrapError(err error) error {
 	if cause := context.Cause(o.req.Context()); cause != nil {
 		return cause
 	}
-	return fmt.Errorf("asking %s: %w", o.addr, err)
+	return fmt.Errorf("requesting %s: %w", o.addr, err)
 }
 
-// rewind makes a request's body ready to be sent a second time; it says whether
-// it could.
+// rewind prepares a request's body for a second attempt. It reports whether it could.
 func (o *outgoing) rewind() bool {
 	if o.length == 0 {
 		return true
@@ -283,22 +275,22 @@ func (o *outgoing) rewind() bool {
 	return true
 }
 
-// mayRepeat says whether a request that failed on a connection may go out again.
-func (c *conn) mayRepeat(out *outgoing, err error) bool {
-	var own *bodyError
+// mayRetry reports whether to retry a request that failed on a connection.
+func (c *conn) mayRetry(out *outgoing, err error) bool {
+	var bodyErr *bodyError
 	switch {
-	case !c.reused || c.came || out.req.Context().Err() != nil:
+	case !c.reused || c.received || out.req.Context().Err() != nil:
 		return false
-	case errors.As(err, &own) || errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, ErrMalformed):
+	case errors.As(err, &bodyErr) || errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, ErrMalformed):
 		return false
 	case c.sent.Load() == 0 && c.upload == nil:
 		return true
 	}
-	return out.repeatable()
+	return out.isIdempotent()
 }
 
-// repeatable says whether doing a request twice is as good as once.
-func (o *outgoing) repeatable() bool {
+// isIdempotent reports whether a request is idempotent.
+func (o *outgoing) isIdempotent() bool {
 	switch o.method {
 	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:
 		return true

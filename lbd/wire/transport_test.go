@@ -22,7 +22,7 @@ import (
 
 const hi = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"
 
-func TestConnectionsAreUsedAgain(t *testing.T) {
+func TestConnectionsAreReused(t *testing.T) {
 	again := map[string]struct {
 		raw, method string
 		change      func(*http.Request)
@@ -73,7 +73,7 @@ func streamed(size int64) func(*http.Request) {
 	}
 }
 
-func TestClosedEarlyIsNotUsedAgain(t *testing.T) {
+func TestEarlyCloseClosesConnection(t *testing.T) {
 	h := serve(t, always("HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"+strings.Repeat("x", 100000)))
 	tr := transport(t, Options{})
 	for range 2 {
@@ -91,11 +91,11 @@ func TestClosedEarlyIsNotUsedAgain(t *testing.T) {
 		}
 	}
 	if n := h.connections(); n != 2 || kept(tr) != 0 {
-		t.Errorf("2 answers that were not read to their end took %d connections, %d are kept", n, kept(tr))
+		t.Errorf("2 responses that were not read to their end took %d connections, %d are kept", n, kept(tr))
 	}
 }
 
-func TestIdleConnectionThatItsHostClosedIsNotUsed(t *testing.T) {
+func TestClosedIdleConnectionIsNotUsed(t *testing.T) {
 	closed := make(chan struct{}, 8)
 	h := serve(t, func(host net.Conn, in *bufio.Reader) {
 		if _, _, err := take(in); err == nil {
@@ -118,8 +118,8 @@ func TestIdleConnectionThatItsHostClosedIsNotUsed(t *testing.T) {
 	}
 }
 
-// dying answers the first request of each connection and hangs up on the
-// second, having said partial, before or after it reads it.
+// dying responds to the first request of each connection and hangs up on the second, after sending
+// partial, before or after it reads the request.
 func dying(reads bool, partial string, deaths *atomic.Int32) script {
 	return func(host net.Conn, in *bufio.Reader) {
 		if _, _, err := take(in); err != nil {
@@ -136,15 +136,15 @@ func dying(reads bool, partial string, deaths *atomic.Int32) script {
 	}
 }
 
-func TestRequestOnAConnectionThatDies(t *testing.T) {
+func TestRequestOnFailingConnection(t *testing.T) {
 	get := func(r *http.Request) { r.Method, r.Body, r.GetBody, r.ContentLength = http.MethodGet, nil, nil, 0 }
 	key := func(r *http.Request) { r.Header["Idempotency-Key"] = nil }
 	once := func(r *http.Request) { r.GetBody = nil }
 	ways := map[string]struct {
-		change []func(*http.Request)
-		read   bool
-		said   string
-		served bool
+		change  []func(*http.Request)
+		read    bool
+		partial string
+		served  bool
 	}{
 		"GET":                           {[]func(*http.Request){get}, true, "", true},
 		"POST":                          {nil, true, "", false},
@@ -158,7 +158,7 @@ func TestRequestOnAConnectionThatDies(t *testing.T) {
 	for name, w := range ways {
 		t.Run(name, func(t *testing.T) {
 			var deaths, dials atomic.Int32
-			dial := piped(dying(w.read, w.said, &deaths))
+			dial := piped(dying(w.read, w.partial, &deaths))
 			tr := transport(t, Options{DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
 				dials.Add(1)
 				return dial(ctx, network, addr)
@@ -168,7 +168,7 @@ func TestRequestOnAConnectionThatDies(t *testing.T) {
 			for _, change := range w.change {
 				change(req)
 			}
-			got := look(tr, req)
+			got := observe(tr, req)
 			if served := got.headErr == nil && got.Body == "hi"; served != w.served {
 				t.Errorf("served: %v, want %v (%v)", served, w.served, got.headErr)
 			}
@@ -179,9 +179,9 @@ func TestRequestOnAConnectionThatDies(t *testing.T) {
 	}
 }
 
-// A host that dies of a request cannot be connected to again: the error has both the
-// break of the first connection and the failed dial.
-func TestARequestThatItsHostDiesOf(t *testing.T) {
+// A host that crashes on a request cannot be connected to again: the error contains both the failure
+// of the first connection and of the dial.
+func TestRetryErrorKeepsBothErrors(t *testing.T) {
 	var deaths, dials atomic.Int32
 	dial := piped(dying(true, "", &deaths))
 	refused := &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
@@ -206,7 +206,7 @@ func TestARequestThatItsHostDiesOf(t *testing.T) {
 	}
 }
 
-func TestARequestIsRepeatedOnce(t *testing.T) {
+func TestRequestIsRetriedOnce(t *testing.T) {
 	var asked atomic.Int32
 	tr := transport(t, Options{DialContext: piped(func(host net.Conn, in *bufio.Reader) {
 		for {
@@ -223,10 +223,10 @@ func TestARequestIsRepeatedOnce(t *testing.T) {
 	}
 }
 
-func TestAnswerBeforeTheRequestIsSent(t *testing.T) {
+func TestResponseBeforeRequestIsSent(t *testing.T) {
 	const refusal = "HTTP/1.1 413 Content Too Large\r\nContent-Length: 2\r\n\r\nno"
 	for _, stays := range []bool{false, true} {
-		for _, size := range []int{1, smallBody, 32 << 20} {
+		for _, size := range []int{1, maxInlineBody, 32 << 20} {
 			t.Run(fmt.Sprintf("stays %v, %d bytes", stays, size), func(t *testing.T) {
 				end := make(chan struct{})
 				h := serve(t, func(host net.Conn, in *bufio.Reader) {
@@ -249,15 +249,15 @@ func TestAnswerBeforeTheRequestIsSent(t *testing.T) {
 					t.Errorf("got %d %q, %v", resp.StatusCode, body, err)
 				}
 				resp.Body.Close()
-				if size > smallBody && kept(tr) != 0 {
-					t.Error("a connection is kept on which half a request is under way")
+				if size > maxInlineBody && kept(tr) != 0 {
+					t.Error("a connection with half a request in flight is kept")
 				}
 			})
 		}
 	}
 }
 
-func TestKeepingNone(t *testing.T) {
+func TestNoIdleConnections(t *testing.T) {
 	h := serve(t, always(hi))
 	tr := transport(t, Options{MaxIdlePerHost: -1})
 	for range 2 {
@@ -285,7 +285,7 @@ func TestNoConnection(t *testing.T) {
 	<-body.closed
 }
 
-func TestSecureHosts(t *testing.T) {
+func TestHTTPSHosts(t *testing.T) {
 	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hi") }))
 	defer s.Close()
 	trusted := x509.NewCertPool()
@@ -296,9 +296,9 @@ func TestSecureHosts(t *testing.T) {
 	}
 }
 
-// TestNothingIsLeft sends requests that end in every way, many at a time, and
-// sees that the host finds all connections closed; goleak sees the goroutines.
-func TestNothingIsLeft(t *testing.T) {
+// TestNothingLeaks sends requests that end in every way, many concurrently, and checks that the host
+// sees all connections closed; goleak checks the goroutines.
+func TestNothingLeaks(t *testing.T) {
 	h := serve(t, func(host net.Conn, in *bufio.Reader) {
 		for {
 			req, _, err := take(in)
@@ -353,12 +353,12 @@ func TestNothingIsLeft(t *testing.T) {
 	h.left()
 }
 
-func TestAnswersOverSockets(t *testing.T) {
+func TestResponsesOverSockets(t *testing.T) {
 	for name, raw := range answers {
 		for _, piece := range []int{1 << 20, 100} {
 			h := serve(t, once(raw, piece))
 			tr := transport(t, Options{MaxHeadBytes: 8 << 10})
-			us := look(tr, request(t, http.MethodGet, h.url, ""))
+			us := observe(tr, request(t, http.MethodGet, h.url, ""))
 			inMemory, _ := both(t, http.MethodGet, raw, 1<<20)
 			if diff := differs(us, inMemory); diff != "" {
 				t.Errorf("%s: sockets and pipes differ: %s", name, diff)
@@ -383,8 +383,8 @@ func ExampleNew() {
 	// Output: 200 OK ready
 }
 
-// What Allow refuses is not connected to, whoever asks and by whatever name.
-func TestAddressesThatAreRefused(t *testing.T) {
+// Addresses that Allow rejects are not connected to, by no client and under no name.
+func TestAllowRefusesAddresses(t *testing.T) {
 	asked := 0
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked++ }))
 	defer server.Close()
@@ -406,6 +406,6 @@ func TestAddressesThatAreRefused(t *testing.T) {
 		}
 	}
 	if asked > 0 || !seen[netip.MustParseAddr("127.0.0.1")] {
-		t.Errorf("%d requests came through, asked about %v", asked, seen)
+		t.Errorf("%d requests arrived, Allow was called for %v", asked, seen)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// seen is all that a caller sees of an answer.
+// seen is everything a caller sees of a response.
 type seen struct {
 	Status           string
 	Code, Minor      int
@@ -22,7 +22,7 @@ type seen struct {
 	headErr, bodyErr error
 }
 
-func look(rt http.RoundTripper, req *http.Request) (s seen) {
+func observe(rt http.RoundTripper, req *http.Request) (s seen) {
 	resp, err := rt.RoundTrip(req)
 	if err != nil {
 		return seen{headErr: err}
@@ -35,9 +35,8 @@ func look(rt http.RoundTripper, req *http.Request) (s seen) {
 	}
 }
 
-// differs says where two views of an answer differ, "" if nowhere. What a body
-// that breaks off held before is not compared: how much came is a matter of
-// timing.
+// differs describes where two views of a response differ, "" if nowhere. What an interrupted body
+// contained before is not compared: that is a matter of timing.
 func differs(ours, theirs seen) string {
 	if (ours.headErr == nil) != (theirs.headErr == nil) || (ours.bodyErr == nil) != (theirs.bodyErr == nil) {
 		return fmt.Sprintf("ours fails with %v and %v, theirs with %v and %v", ours.headErr, ours.bodyErr, theirs.headErr, theirs.bodyErr)
@@ -55,20 +54,19 @@ func differs(ours, theirs seen) string {
 	return ""
 }
 
-// both asks our transport and net/http's for the same answer, in memory.
+// both requests the same response with our transport and with net/http's, in memory.
 func both(t testing.TB, method, raw string, piece int) (ours, theirs seen) {
 	dial := piped(once(raw, piece))
 	us := New(Options{DialContext: dial, MaxHeadBytes: 8 << 10})
 	them := &http.Transport{DialContext: dial, DisableCompression: true, MaxResponseHeaderBytes: 8 << 10}
 	defer us.CloseIdleConnections()
 	defer them.CloseIdleConnections()
-	return look(us, request(t, method, "http://engine/", "")), look(them, request(t, method, "http://engine/", ""))
+	return observe(us, request(t, method, "http://engine/", "")), observe(them, request(t, method, "http://engine/", ""))
 }
 
 const chunkedHead = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n"
 
-// answers are raw answers that both sides see alike; those of refused only we
-// refuse.
+// answers are raw responses that both sides read alike; those in refused only we reject.
 var answers = map[string]string{
 	"sized":                        "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Type: text/plain\r\n\r\nhello",
 	"nothing":                      "",
@@ -167,8 +165,8 @@ var answers = map[string]string{
 	"set-cookie with a long value": "HTTP/1.1 200 OK\r\nSet-Cookie: " + strings.Repeat("a=b; ", 100) + "\r\nContent-Length: 0\r\n\r\n",
 }
 
-// refused are answers that net/http takes and this package does not, each by a
-// rule of its documentation.
+// refused are responses that net/http accepts and this package does not, each by a rule of the package
+// documentation.
 var refused = map[string]string{
 	"lines end in LF":         "HTTP/1.1 200 OK\nContent-Length: 2\n\nhi",
 	"a line ends in LF":       "HTTP/1.1 200 OK\r\nX-A: b\nContent-Length: 2\r\n\r\nhi",
@@ -187,7 +185,7 @@ var refused = map[string]string{
 	"too many fields":         "HTTP/1.1 200 OK\r\n" + strings.Repeat("A:\r\n", 1001) + "Content-Length: 2\r\n\r\nhi",
 }
 
-func TestAnswersAreReadAsNetHTTPReadsThem(t *testing.T) {
+func TestResponsesMatchNetHTTP(t *testing.T) {
 	for name, raw := range answers {
 		for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodPost} {
 			for _, piece := range []int{1 << 20, 1, 7} {
@@ -203,7 +201,7 @@ func TestAnswersAreReadAsNetHTTPReadsThem(t *testing.T) {
 	}
 }
 
-func TestAmbiguousAnswersAreRefused(t *testing.T) {
+func TestAmbiguousResponsesAreRejected(t *testing.T) {
 	for name, raw := range refused {
 		ours, theirs := both(t, http.MethodGet, raw, 1<<20)
 		if !errors.Is(ours.headErr, ErrMalformed) {
@@ -215,13 +213,13 @@ func TestAmbiguousAnswersAreRefused(t *testing.T) {
 	}
 }
 
-// strict are words from the errors of the rules that net/http does not have.
+// strict are parts of the errors of the rules that net/http does not have.
 var strict = []string{
-	"bare LF", "field: got name", "Transfer-Encoding in HTTP/1.0", "both Transfer-Encoding", "status line", "status 101", "more than 1000 fields",
+	"bare LF", "field: got name", "Transfer-Encoding: not allowed in HTTP/1.0", "both Transfer-Encoding", "status line", "status 101", "more than 1000 fields",
 	"longer than", "control character",
 }
 
-func FuzzAnswer(f *testing.F) {
+func FuzzResponse(f *testing.F) {
 	for _, table := range []map[string]string{answers, refused} {
 		for _, raw := range table {
 			f.Add(raw, uint8(0), false)

@@ -14,42 +14,42 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// line is the way to a server over TCP, on which connections come to harm. Its own
-// address stays the same, wherever it leads and whatever becomes of it.
-type line struct {
+// link is a TCP proxy to a server that injects faults. Its address stays the same, whatever its target
+// and faults.
+type link struct {
 	t    *testing.T
 	addr string
 
 	running sync.WaitGroup
 
-	mu      sync.Mutex
-	to      string
-	ln      net.Listener // nil while the line is cut
-	strands map[*strand]struct{}
-	harm    harm
-	calm    chan struct{} // closed when a line that hangs lets bytes pass again; nil while they pass
-	breaks  int           // how often connections were cut or nobody listened
-	called  int           // how often what harm.counts names was asked for
+	mu     sync.Mutex
+	to     string
+	ln     net.Listener // nil while the link is cut
+	conns  map[*linkConn]struct{}
+	fault  linkFault
+	calm   chan struct{} // closed when a hanging link lets bytes pass again; nil while they pass
+	breaks int           // how often connections were cut or nobody listened
+	called int           // how often requests matching fault.counts arrived
 }
 
-// harm is what happens to the bytes that pass; the zero value is nothing.
-type harm struct {
-	away     bool          // connections are reset as they come
-	counts   string        // those that ask for this are counted first
-	pace     time.Duration // each piece takes so long
-	bite     int           // answers end after so many bytes, as if they were whole
-	greeting string        // what is heard on new connections instead of the server
-	deaf     string        // what is asked with these first bytes breaks the connection
+// linkFault is what happens to the bytes that pass; the zero value is no fault.
+type linkFault struct {
+	away     bool          // connections are reset when they arrive
+	counts   string        // requests with this text are counted first
+	pace     time.Duration // the delay of each piece
+	bite     int           // responses end after so many bytes, as if they were complete
+	greeting string        // what new connections receive instead of the server's data
+	deaf     string        // requests that start with this are disconnected
 }
 
-// The ports of lines are below those that systems hand out by themselves: nobody else
-// is to get the one of a line that is cut, whose callers would hear him instead.
+// The ports of links are below those that systems assign: nobody else may get the port of a cut link,
+// whose clients would connect to it.
 const firstPort, ports = 11_000, 5_000
 
 var portsTaken = os.Getpid() * 50
 
-func newLine(t *testing.T, to string) *line {
-	l := &line{t: t, to: to, strands: map[*strand]struct{}{}}
+func newLink(t *testing.T, to string) *link {
+	l := &link{t: t, to: to, conns: map[*linkConn]struct{}{}}
 	for tries := 0; l.ln == nil; tries++ {
 		if tries == ports {
 			t.Fatal("no port is free")
@@ -64,10 +64,10 @@ func newLine(t *testing.T, to string) *line {
 	return l
 }
 
-func (l *line) url() string { return "http://" + l.addr }
+func (l *link) url() string { return "http://" + l.addr }
 
-// listen makes the line's address answer again.
-func (l *line) listen() {
+// listen accepts connections at the link's address again.
+func (l *link) listen() {
 	var ln net.Listener
 	testkit.Eventually(l.t, "the port is free", func() (ok bool) {
 		var err error
@@ -77,8 +77,8 @@ func (l *line) listen() {
 	l.accept(ln)
 }
 
-// accept carries what connects.
-func (l *line) accept(ln net.Listener) {
+// accept forwards new connections.
+func (l *link) accept(ln net.Listener) {
 	l.mu.Lock()
 	l.ln = ln
 	l.mu.Unlock()
@@ -93,8 +93,8 @@ func (l *line) accept(ln net.Listener) {
 	})
 }
 
-// cut ends all connections and accepts no more.
-func (l *line) cut() {
+// cut closes all connections and stops accepting.
+func (l *link) cut() {
 	l.mu.Lock()
 	ln := l.ln
 	l.ln = nil
@@ -105,48 +105,48 @@ func (l *line) cut() {
 	l.reset()
 }
 
-// reset ends all connections at once.
-func (l *line) reset() {
+// reset resets all connections at once.
+func (l *link) reset() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.breaks++
-	for s := range l.strands {
+	for s := range l.conns {
 		s.snap()
 	}
 }
 
-// hang lets no more bytes pass; connections are still accepted.
-func (l *line) hang() {
+// hang stops all bytes; connections are still accepted.
+func (l *link) hang() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.breaks++ // whoever waits may go
+	l.breaks++ // waiting clients may disconnect
 	if l.calm == nil {
 		l.calm = make(chan struct{})
 	}
 }
 
-// hurt has h happen to what passes from now on.
-func (l *line) hurt(h harm) {
+// setFault applies h to what passes from now on.
+func (l *link) setFault(h linkFault) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.harm, l.called = h, 0
+	l.fault, l.called = h, 0
 }
 
-// halve tells the servers of all connections that nothing more will be asked.
-func (l *line) halve() {
+// closeHalf closes the write side to the servers of all connections.
+func (l *link) closeHalf() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for s := range l.strands {
+	for s := range l.conns {
 		if c, ok := s.server.(*net.TCPConn); ok {
 			_ = c.CloseWrite()
 		}
 	}
 }
 
-// mend makes the line as it was.
-func (l *line) mend() {
+// clearFault removes the fault.
+func (l *link) clearFault() {
 	l.mu.Lock()
-	l.harm = harm{}
+	l.fault = linkFault{}
 	if l.calm != nil {
 		close(l.calm)
 		l.calm = nil
@@ -158,38 +158,38 @@ func (l *line) mend() {
 	}
 }
 
-// lead makes new connections go to another address.
-func (l *line) lead(to string) {
+// lead changes the target of new connections.
+func (l *link) lead(to string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.to = to
 }
 
-func (l *line) broken() int {
+func (l *link) broken() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.breaks
 }
 
-// callers is how many asked for what is counted, since that began.
-func (l *line) callers() int {
+// callers returns how many matching requests arrived since counting began.
+func (l *link) callers() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.called
 }
 
-func (l *line) close() {
-	l.mend()
+func (l *link) close() {
+	l.clearFault()
 	l.cut()
 	l.running.Wait()
 }
 
-// carry joins a connection to one of the server's until both have ended.
-func (l *line) carry(client net.Conn) {
+// carry connects a connection to the server until both have ended.
+func (l *link) carry(client net.Conn) {
 	l.mu.Lock()
-	h, to, calm := l.harm, l.to, l.calm
-	s := &strand{line: l, client: client, gone: make(chan struct{})}
-	l.strands[s] = struct{}{}
+	h, to, calm := l.fault, l.to, l.calm
+	s := &linkConn{line: l, client: client, gone: make(chan struct{})}
+	l.conns[s] = struct{}{}
 	l.mu.Unlock()
 	defer l.drop(s)
 	switch {
@@ -198,7 +198,7 @@ func (l *line) carry(client net.Conn) {
 		s.snap()
 		return
 	case h.greeting != "":
-		_, _ = client.Read(make([]byte, 4<<10)) // of the request; what follows of it meets a closed door
+		_, _ = client.Read(make([]byte, 4<<10)) // of the request; the rest meets a closed connection
 		_, _ = io.WriteString(client, h.greeting)
 		return
 	case !s.wait(calm, 0):
@@ -215,8 +215,8 @@ func (l *line) carry(client net.Conn) {
 	pumps.Wait()
 }
 
-// count counts a connection that is to be turned away if it asks for what.
-func (l *line) count(client net.Conn, what string) {
+// count counts a connection that is rejected if its request contains what.
+func (l *link) count(client net.Conn, what string) {
 	if what == "" {
 		return
 	}
@@ -229,9 +229,9 @@ func (l *line) count(client net.Conn, what string) {
 	}
 }
 
-func (l *line) drop(s *strand) {
+func (l *link) drop(s *linkConn) {
 	l.mu.Lock()
-	delete(l.strands, s)
+	delete(l.conns, s)
 	l.mu.Unlock()
 	s.client.Close()
 	if s.server != nil {
@@ -239,17 +239,17 @@ func (l *line) drop(s *strand) {
 	}
 }
 
-// strand is one connection.
-type strand struct {
-	line   *line
+// linkConn is one connection.
+type linkConn struct {
+	line   *link
 	client net.Conn
-	server net.Conn // nil before it is there; line.mu guards the change
+	server net.Conn // nil until connected; link.mu guards the change
 	once   sync.Once
 	gone   chan struct{} // closed when it was reset
 }
 
-// meet notes the server's end; false when the strand is reset already.
-func (s *strand) meet(server net.Conn) bool {
+// meet sets the server's end; it returns false when the connection was reset already.
+func (s *linkConn) meet(server net.Conn) bool {
 	s.line.mu.Lock()
 	defer s.line.mu.Unlock()
 	s.server = server
@@ -262,7 +262,7 @@ func (s *strand) meet(server net.Conn) bool {
 }
 
 // snap resets both ends.
-func (s *strand) snap() {
+func (s *linkConn) snap() {
 	s.once.Do(func() { close(s.gone) })
 	for _, c := range []net.Conn{s.client, s.server} {
 		if tcp, ok := c.(*net.TCPConn); ok {
@@ -272,9 +272,9 @@ func (s *strand) snap() {
 	}
 }
 
-// wait lets bytes pass when the line does not hang, and after a delay; false when
-// the strand was reset meanwhile.
-func (s *strand) wait(calm <-chan struct{}, pace time.Duration) bool {
+// wait lets bytes pass when the link does not hang, and after a delay; it returns false when the
+// connection was reset meanwhile.
+func (s *linkConn) wait(calm <-chan struct{}, pace time.Duration) bool {
 	if calm != nil {
 		select {
 		case <-calm:
@@ -294,14 +294,14 @@ func (s *strand) wait(calm <-chan struct{}, pace time.Duration) bool {
 	return true
 }
 
-// pump carries bytes from one end to the other.
-func (s *strand) pump(to, from net.Conn, down bool) {
+// pump copies bytes from one end to the other.
+func (s *linkConn) pump(to, from net.Conn, down bool) {
 	buf, passed, bitten := make([]byte, 16<<10), 0, false
 	for {
 		n, err := from.Read(buf)
 		if n > 0 && !bitten {
 			s.line.mu.Lock()
-			h, calm := s.line.harm, s.line.calm
+			h, calm := s.line.fault, s.line.calm
 			s.line.mu.Unlock()
 			if h.deaf != "" && !down && bytes.HasPrefix(buf[:n], []byte(h.deaf)) || !s.wait(calm, h.pace) {
 				s.line.mu.Lock()
@@ -334,8 +334,8 @@ func (s *strand) pump(to, from net.Conn, down bool) {
 	}
 }
 
-// hangUp ends one direction in good order.
-func (s *strand) hangUp(to net.Conn) {
+// hangUp closes one direction cleanly.
+func (s *linkConn) hangUp(to net.Conn) {
 	if tcp, ok := to.(*net.TCPConn); ok {
 		_ = tcp.CloseWrite()
 	}
