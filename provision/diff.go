@@ -7,48 +7,48 @@ import (
 	"skyserve/internal/service"
 )
 
-// Action is what a change does.
+// Action is the kind of a change.
 type Action string
 
 // The actions.
 const (
 	ActionLaunch    Action = "launch"
 	ActionReplace   Action = "replace"
-	ActionReload    Action = "reload" // it reads its configuration again and goes on
-	ActionMend      Action = "mend"   // it is set right where it is
+	ActionReload    Action = "reload" // the object loads its configuration again and keeps running
+	ActionMend      Action = "mend"   // the object is repaired in place
 	ActionTerminate Action = "terminate"
 )
 
-// Change is one step from what is to what should be.
+// Change is one step from the observed to the desired state.
 type Change struct {
 	Action Action
 	// Want is set for launch, replace, reload and mend.
 	Want Want
-	// Have is set for replace, reload, mend and terminate, and for the launch of an object
-	// of which a dead trace is left.
+	// Have is set for replace, reload, mend and terminate, and for a launch when a dead object with the
+	// same id still exists.
 	Have   Object
 	Reason string
-	// CostPerHour is how much more (less, when negative) the service costs an
-	// hour once the change is done, in USD.
+	// CostPerHour is by how much the change raises (negative: lowers) the cost of the service, in USD
+	// per hour.
 	CostPerHour float64
-	// Stage orders the changes: those of one stage may run at once, and a stage
-	// begins when the one before it is done.
+	// Stage orders the changes: those of one stage may run concurrently, and a stage starts when the
+	// previous one is done.
 	Stage int
 }
 
-// ID is the id of the object that the change is about.
+// ID returns the id of the changed object.
 func (c Change) ID() string { return cmp.Or(c.Want.ID, c.Have.ID) }
 
-// Kind is the kind of the object that the change is about.
+// Kind returns the kind of the changed object.
 func (c Change) Kind() Kind { return cmp.Or(c.Want.Kind, c.Have.Kind) }
 
-// Region is the region of the object that the change is about.
+// Region returns the region of the changed object.
 func (c Change) Region() service.Region { return cmp.Or(c.Want.Region, c.Have.Region) }
 
-// Changes is what Diff decides, in the order of carrying out.
+// Changes is the output of Diff, in the order of execution.
 type Changes []Change
 
-// CostPerHour is by how much all changes together raise the cost of an hour, in USD.
+// CostPerHour returns by how much all changes together raise the cost, in USD per hour.
 func (cs Changes) CostPerHour() float64 {
 	var sum float64
 	for _, c := range cs {
@@ -57,15 +57,14 @@ func (cs Changes) CostPerHour() float64 {
 	return sum
 }
 
-// Diff is what has to change so that what exists becomes what is wanted. It
-// depends on neither the order of its arguments nor anything else.
+// Diff returns the changes from the observed to the desired state. The result does not depend on the
+// order of the arguments.
 //
-// What machines stand on (firewalls, identities) is made and mended first of all,
-// and goes last. Then what is missing is launched, all of it at once. Then what differs is
-// replaced so that the service goes on: replicas one a region at a time,
-// balancers one at a time (also those that only reload, so that a configuration
-// that one refuses does not reach the others), the controller last. What is no longer wanted goes
-// at the end, when nothing points at it any more.
+// Prerequisites of machines (firewalls, identities) are created and repaired first, and terminated
+// last. Then all missing objects are launched at once. Then objects that differ are replaced in a
+// rolling update: replicas one per region at a time, balancers one at a time (also those that only
+// reload, so that a configuration that one balancer rejects does not reach the others), the controller
+// last. Excess objects are terminated at the end, when nothing refers to them any more.
 func Diff(want []Want, have []Object) Changes {
 	byID := map[string][]Object{}
 	for _, o := range have {
@@ -82,19 +81,19 @@ func Diff(want []Want, have []Object) Changes {
 	}
 	for _, o := range have {
 		if !wanted[o.ID] {
-			changes = append(changes, terminate(o, "no longer wanted"))
+			changes = append(changes, terminate(o, "no longer needed"))
 		}
 	}
 	order(changes)
 	return changes
 }
 
-// diffOne compares a wanted object with all that carry its id.
+// diffOne compares a desired object with all objects that have its id.
 func diffOne(w Want, have []Object) Changes {
 	keep, spare := choose(w, have)
 	var changes Changes
 	for _, o := range spare {
-		changes = append(changes, terminate(o, "a second one of the same id"))
+		changes = append(changes, terminate(o, "duplicate id"))
 	}
 	switch {
 	case keep == nil:
@@ -108,8 +107,8 @@ func diffOne(w Want, have []Object) Changes {
 	return changes
 }
 
-// choose picks the object to keep among those of one id: one that runs, and
-// of those one that needs no change, and of those the one whose handle sorts first.
+// choose picks the object to keep among those of one id: a running one first, then one that needs no
+// change, then the one whose handle sorts first.
 func choose(w Want, have []Object) (keep *Object, spare []Object) {
 	if len(have) == 0 {
 		return nil, nil
@@ -121,8 +120,8 @@ func choose(w Want, have []Object) (keep *Object, spare []Object) {
 	return &sorted[0], sorted[1:]
 }
 
-// OneOfEach leaves one object of each id, in the order of have: the one that Diff keeps. Where it
-// is not known what is wanted of an id, none of its objects counts as wanted more than another.
+// OneOfEach keeps one object per id, in the order of have: the object that Diff would keep. For an id
+// that is not in want, all running objects rank the same.
 func OneOfEach(want []Want, have []Object) []Object {
 	wanted, byID := map[string]Want{}, map[string][]Object{}
 	for _, w := range want {
@@ -137,7 +136,7 @@ func OneOfEach(want []Want, have []Object) []Object {
 	})
 }
 
-// rank is lower the less has to be done to an object.
+// rank is lower the less an object has to change.
 func rank(w Want, o Object) int {
 	if o.Gone != "" {
 		return 3
@@ -151,14 +150,14 @@ func rank(w Want, o Object) int {
 	return 0
 }
 
-// differs says what has to be done to an object for it to be what is wanted, and
-// why; nothing where it is. An empty Build asks for no particular one.
+// differs returns the action that brings an object to the desired state, and the reason; empty when the
+// object already matches. An empty Build matches any.
 func differs(w Want, o Object) (action Action, reason string) {
 	switch {
 	case o.Kind != w.Kind || o.Region != w.Region:
-		return ActionReplace, "is a different thing"
+		return ActionReplace, "kind or region changed"
 	case w.Kind.foundation() && o.Spec != w.Spec:
-		return ActionMend, "was changed"
+		return ActionMend, "does not match its configuration"
 	case w.Address != "" && o.Address != w.Address || w.Admin != "" && o.Admin != w.Admin:
 		return ActionReplace, "address changed"
 	case w.Build != "" && o.Build != w.Build:
@@ -179,7 +178,7 @@ func terminate(o Object, reason string) Change {
 	return c
 }
 
-// order sorts changes into the order of carrying out and numbers their stages.
+// order sorts changes into the order of execution and numbers their stages.
 func order(changes Changes) {
 	slices.SortFunc(changes, func(a, b Change) int {
 		return cmp.Or(
@@ -216,7 +215,7 @@ func order(changes Changes) {
 	slices.SortStableFunc(changes, func(a, b Change) int { return cmp.Compare(a.Stage, b.Stage) })
 }
 
-// The groups of changes, in order.
+// The groups of changes, in order of execution.
 const (
 	groupFoundation = iota
 	groupLaunch

@@ -131,15 +131,15 @@ func TestStages(t *testing.T) {
 		have("firewall-eu", provision.KindFirewall, "local/eu", "old", ""), have("firewall-asia", provision.KindFirewall, "local/asia", "old", ""),
 	}
 	want := []string{
-		"0 mend firewall-eu (was changed)", "0 launch firewall-us (new)",
+		"0 mend firewall-eu (does not match its configuration)", "0 launch firewall-us (new)",
 		"1 launch us-2 (killed)", "1 launch us-3 (new)",
 		"2 replace eu-0 (configuration changed)", "2 replace us-0 (configuration changed)",
 		"3 replace us-1 (configuration changed)",
 		"4 replace lb-eu-0 (configuration changed)",
 		"5 replace lb-us-0 (configuration changed)",
 		"6 replace controller (configuration changed)",
-		"7 terminate asia-0 (no longer wanted)",
-		"8 terminate firewall-asia (no longer wanted)",
+		"7 terminate asia-0 (no longer needed)",
+		"8 terminate firewall-asia (no longer needed)",
 	}
 	var got []string
 	for _, c := range provision.Diff(wants, exists) {
@@ -165,7 +165,7 @@ func TestReasonsToReplace(t *testing.T) {
 		{func(o *provision.Object, _ *provision.Want) { o.Build = "c" }, "executable changed"},
 		{func(o *provision.Object, w *provision.Want) { o.Build, w.Build = "c", "" }, ""},
 		{func(o *provision.Object, _ *provision.Want) { o.Address = "http://b" }, "address changed"},
-		{func(o *provision.Object, _ *provision.Want) { o.Region = "local/eu" }, "is a different thing"},
+		{func(o *provision.Object, _ *provision.Want) { o.Region = "local/eu" }, "kind or region changed"},
 	}
 	for _, tt := range tests {
 		o, w := same, w

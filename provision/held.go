@@ -7,32 +7,31 @@ import (
 	"time"
 )
 
-// How long the answer to a question about prices holds: those of lists change by the
-// month, and who was refused may soon be let in.
+// How long a cloud's answer about prices is cached: price lists change by the month, and a caller that
+// was denied may be permitted soon.
 const (
 	answerHolds  = 6 * time.Hour
 	refusalHolds = 10 * time.Minute
 )
 
-// Held is answers to questions that a cloud is asked for once and that hold for hours,
-// by what they are about; a refusal holds for minutes. The zero value holds none. It is
-// safe for concurrent use: while one asks, others wait for the answer. There are to be
-// few keys, for none is forgotten.
+// Held caches answers of a cloud by key: results for hours, errors for minutes. The zero value is
+// empty. It is safe for concurrent use: while one caller requests an answer, others wait for it.
+// Entries are never evicted, so use few keys.
 type Held[T any] struct {
 	mu      sync.Mutex
 	answers map[string]*answer[T]
 }
 
-// answer is one of Held.
+// answer is one cache entry.
 type answer[T any] struct {
-	turn  chan struct{} // held by who asks
+	turn  chan struct{} // owned by the caller that requests the answer
 	value T
 	err   error
-	until time.Time // zero = not asked yet
+	until time.Time // zero = not requested yet
 }
 
-// Ask gives the answer that is held at a time, or asks for it. An error because of a
-// context that was cancelled is not held.
+// Ask returns the cached answer, or requests and caches it. An error of a cancelled context is not
+// cached.
 func (h *Held[T]) Ask(ctx context.Context, key string, now time.Time, ask func(context.Context) (T, error)) (T, error) {
 	a := h.answer(key)
 	select {

@@ -5,20 +5,18 @@ import (
 	"sync"
 )
 
-// CallsPerHost bounds the calls that are in flight to one endpoint of a cloud,
-// which is one region of AWS: more only meets the rate limit.
+// CallsPerHost is the maximum number of calls in flight to one endpoint of a cloud, which is one region
+// of AWS: more would only hit the rate limit.
 const CallsPerHost = 10
 
-// Bounded is a transport that keeps at most CallsPerHost requests to a host in
-// flight; others wait for their turn, or for the end of their context. A request
-// is in flight until its answer's header is there.
+// Bounded returns a transport that keeps at most CallsPerHost requests to a host in flight; others
+// wait, or fail when their context ends. A request is in flight until its response header arrives.
 func Bounded(next http.RoundTripper) http.RoundTripper {
 	return BoundedBy(next, func(r *http.Request) string { return r.URL.Host })
 }
 
-// BoundedBy is Bounded for a cloud that has one host for all regions: at most
-// CallsPerHost requests of the same key are in flight. There are to be few keys, for
-// none is forgotten.
+// BoundedBy is Bounded for a cloud that has one host for all regions: at most CallsPerHost requests of
+// the same key are in flight. Keys are never evicted, so use few.
 func BoundedBy(next http.RoundTripper, key func(*http.Request) string) http.RoundTripper {
 	return &bounded{next: next, key: key, turns: map[string]chan struct{}{}}
 }
@@ -30,7 +28,7 @@ type bounded struct {
 	turns map[string]chan struct{}
 }
 
-// RoundTrip sends a request when it is its turn.
+// RoundTrip waits for a free slot and sends a request.
 func (b *bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 	turn := b.turn(b.key(r))
 	select {

@@ -214,7 +214,7 @@ func TestUpWithCredentialsThatAreRefused(t *testing.T) {
 					}
 				})
 			},
-			[]string{"reaching aws: ec2:RunInstances is not allowed", "hint: let the caller do ec2:RunInstances by an IAM policy"},
+			[]string{"reaching aws: ec2:RunInstances is not allowed", "hint: allow ec2:RunInstances for the caller in an IAM policy"},
 		},
 		"a token that Google does not know": {
 			func(e *emulated) { e.gce.RequireToken("another") },
@@ -251,9 +251,9 @@ func TestUpWithWhatIsNowhere(t *testing.T) {
 		says    []string
 	}{
 		"a region of Google":  {"gcp/us-central1", "gcp/mars-north1", exitUsage, []string{`"mars-north1"`}},
-		"a region of AWS":     {"aws/us-east-1", "aws/mars-north-1", exitCredentials, []string{"asking aws/mars-north-1 what it offers", "hint: "}},
+		"a region of AWS":     {"aws/us-east-1", "aws/mars-north-1", exitCredentials, []string{"listing the offerings of aws/mars-north-1", "hint: "}},
 		"a GPU":               {"type: L4", "type: L400", exitUsage, []string{"models[0].gpus[0].type: is not a word known here", `got "L400"`}},
-		"a GPU so many times": {"type: L4", "type: L4, count: 7", exitUsage, []string{"models[0].gpus: aws/us-east-1 offers no machine with L4 for m"}},
+		"a GPU so many times": {"type: L4", "type: L4, count: 7", exitUsage, []string{"models[0].gpus: aws/us-east-1 has no offering with L4 for m"}},
 	} {
 		out := e.skyserve(tt.exit, append(e.upOf(strings.ReplaceAll(twoClouds, tt.is, tt.not)), "--yes")...)
 		for _, want := range tt.says {

@@ -36,13 +36,13 @@ func TestAServiceInAStrictProject(t *testing.T) {
 	e.gce.SetNetworks()
 	e.gce.SetDefaultAccount("")
 	up := append(e.upOf(strings.NewReplacer("    network: prod\n", "", "    subnets: [west]\n", "", "gcp: {balancer_account: lb@p.iam.gserviceaccount.com}\n", "").Replace(googleService)), "--yes")
-	if said := e.skyserve(exitPartial, up...); !strings.Contains(said, "referenced network resource cannot be found. (name one that there is as network of the regions)") {
+	if said := e.skyserve(exitPartial, up...); !strings.Contains(said, "referenced network resource cannot be found. (set regions[].network to an existing one)") {
 		t.Errorf("without a network:\n%s", said)
 	}
 	e.gce.SetSubnets("prod", "us-central1", "east", "west")
 	up = append(e.upOf(googleService), "--yes")
 	said := e.skyserve(exitFailed, e.at("doctor", up[1])...)
-	if !strings.Contains(said, "there is no such account") {
+	if !strings.Contains(said, "account not found") {
 		t.Errorf("without the account:\n%s", said)
 	}
 	if said := e.skyserve(exitCredentials, up...); !strings.Contains(said, "gcloud iam service-accounts create lb --project p") || len(e.gce.Instances()) > 0 {

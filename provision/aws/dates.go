@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// dates is a transport that reads the cloud's clock from its answers.
+// dates is a transport that reads the cloud's clock from the Date header of its responses.
 type dates struct {
 	next http.RoundTripper
 	now  func() time.Time
@@ -16,13 +16,13 @@ type dates struct {
 	seen bool
 }
 
-// RoundTrip sends a request.
+// RoundTrip sends a request and records the date of the response.
 func (d *dates) RoundTrip(r *http.Request) (*http.Response, error) {
 	answer, err := d.next.RoundTrip(r)
 	if err != nil {
 		return nil, err
 	}
-	if at, err := http.ParseTime(answer.Header.Get("Date")); err == nil { // an answer without a date says nothing
+	if at, err := http.ParseTime(answer.Header.Get("Date")); err == nil { // a response without a date is ignored
 		d.mu.Lock()
 		d.skew, d.seen = d.now().Sub(at), true
 		d.mu.Unlock()
@@ -30,8 +30,8 @@ func (d *dates) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, nil
 }
 
-// ahead is by how much this machine's clock is ahead of the cloud's, which tells
-// whole seconds; false as long as nothing was answered.
+// ahead returns by how much this machine's clock is ahead of the cloud's, in whole seconds; false until
+// a response was received.
 func (d *dates) ahead() (time.Duration, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

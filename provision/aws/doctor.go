@@ -15,18 +15,17 @@ import (
 	"skyserve/provision"
 )
 
-// maxSkew is how far this machine's clock may be from AWS's, which refuses
-// signatures that are five minutes off.
+// maxSkew is the maximum difference between this machine's clock and AWS's, which refuses signatures
+// that are five minutes off.
 const maxSkew = 4 * time.Minute
 
-// Doctor looks at whether AWS can be used: who calls, whether the clocks agree, and in
-// each region whether there is a network to launch into and the caller may launch. It
-// changes nothing: EC2 is asked to say only what it would do (DryRun).
+// Doctor checks whether AWS can be used: the caller, the clock, and in each region the network and the
+// permission to launch. It changes nothing: EC2 calls are dry runs.
 func (p *Provider) Doctor(ctx context.Context) []provision.Finding {
 	findings := []provision.Finding{p.caller(ctx)}
 	findings = append(findings, p.clockFinding()...)
 	if !findings[0].OK {
-		return findings // everything else would say the same
+		return findings // all other checks would fail for the same reason
 	}
 	findings = append(findings, p.mayList(ctx))
 	for _, name := range p.names {
@@ -35,7 +34,7 @@ func (p *Provider) Doctor(ctx context.Context) []provision.Finding {
 	return findings
 }
 
-// failed is a finding of an error.
+// failed returns the finding of an error.
 func failed(where, what string, err error) provision.Finding {
 	f := provision.Finding{Where: where, What: fmt.Sprintf("%s: %v", what, plain(err))}
 	if e := credentialsError(err); e != nil {
@@ -52,13 +51,13 @@ func (p *Provider) caller(ctx context.Context) provision.Finding {
 	return provision.Finding{Where: service.CloudAWS, OK: true, What: "credentials: " + aws.ToString(who.Arn)}
 }
 
-// clockFinding compares the clocks; nothing where AWS has not answered.
+// clockFinding compares the clocks; none before AWS has answered.
 func (p *Provider) clockFinding() []provision.Finding {
 	ahead, known := p.clock.ahead()
 	if !known {
 		return nil
 	}
-	f := provision.Finding{Where: service.CloudAWS, OK: ahead.Abs() < maxSkew, What: fmt.Sprintf("clock: %s ahead of AWS's", ahead)}
+	f := provision.Finding{Where: service.CloudAWS, OK: ahead.Abs() < maxSkew, What: fmt.Sprintf("clock: %s ahead of AWS", ahead)}
 	if !f.OK {
 		f.Hint = "set this machine's clock: AWS refuses signatures that are five minutes off"
 	}
@@ -73,7 +72,7 @@ func (p *Provider) mayList(ctx context.Context) provision.Finding {
 	return provision.Finding{Where: service.CloudAWS, OK: true, What: what}
 }
 
-// doctor looks at one region.
+// doctor checks one region.
 func (r *region) doctor(ctx context.Context) []provision.Finding {
 	where := string(r.place())
 	n, err := r.network(ctx)
@@ -84,7 +83,7 @@ func (r *region) doctor(ctx context.Context) []provision.Finding {
 	return append(findings, r.mayLaunch(ctx, n), r.mayFirewall(ctx, n))
 }
 
-// mayLaunch asks whether a small machine could be launched.
+// mayLaunch checks with a dry run whether a small machine could be launched.
 func (r *region) mayLaunch(ctx context.Context, n *network) provision.Finding {
 	tags := ec2Tags(map[string]string{tagService: "doctor"})
 	_, err := r.ec2.RunInstances(ctx, &ec2.RunInstancesInput{
@@ -95,15 +94,15 @@ func (r *region) mayLaunch(ctx context.Context, n *network) provision.Finding {
 	return r.dryRun("launching machines", err)
 }
 
-// mayFirewall asks whether a security group could be made.
+// mayFirewall checks with a dry run whether a security group could be created.
 func (r *region) mayFirewall(ctx context.Context, n *network) provision.Finding {
 	_, err := r.ec2.CreateSecurityGroup(ctx, &ec2.CreateSecurityGroupInput{
 		DryRun: aws.Bool(true), GroupName: aws.String("skyserve-doctor"), Description: aws.String("never made"), VpcId: aws.String(n.vpc),
 	})
-	return r.dryRun("making firewalls", err)
+	return r.dryRun("creating firewalls", err)
 }
 
-// dryRun reads the answer to a call that was not to do anything.
+// dryRun converts the result of a dry run.
 func (r *region) dryRun(what string, err error) provision.Finding {
 	if codeOf(err) == "DryRunOperation" {
 		return provision.Finding{Where: string(r.place()), OK: true, What: what}

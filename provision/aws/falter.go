@@ -10,13 +10,12 @@ import (
 	"skyserve/provision"
 )
 
-// falterFor is how long a launch that ended at once keeps the same from being asked for
-// again: as long as one that was refused.
+// falterFor is how long a launch that failed at startup blocks a repetition: as long as a refused one.
 const falterFor = 10 * time.Minute
 
-// faltered is what kept an instance from starting although EC2 had granted it, where the
-// same was to be launched again a moment later: it would cost a minute each time, and end
-// as soon. nil where it ended for another reason.
+// faltered returns why EC2 ended an instance at startup, when the same offering is about to be launched
+// again: another attempt would cost a minute and fail the same way. nil where the instance ended for
+// another reason.
 func (r *region) faltered(o provision.Offering, i ec2types.Instance) error {
 	had, _ := r.object(i)
 	again := had.Offering != nil && had.Offering.Type == o.Type && had.Offering.Capacity == o.Capacity && (o.Zone == "" || had.Offering.Zone == o.Zone)
@@ -24,7 +23,7 @@ func (r *region) faltered(o provision.Offering, i ec2types.Instance) error {
 		return nil
 	}
 	code := aws.ToString(i.StateReason.Code)
-	err := fmt.Errorf("%s ended while it started: %s", had.Handle, aws.ToString(i.StateReason.Message))
+	err := fmt.Errorf("%s failed to start: %s", had.Handle, aws.ToString(i.StateReason.Message))
 	if scope, refused := falterScopes[code]; refused {
 		return &provision.CapacityError{Offering: o, Scope: scope, Code: code, Err: err}
 	}

@@ -124,7 +124,7 @@ func TestReadingFromBuckets(t *testing.T) {
 	w.Grants = append(w.Grants, provision.ReadFrom("models/"+strings.Repeat("long/", 60)+"er"))
 	_, err := p.Launch(t.Context(), w)
 	var unfit *provision.SpecError
-	if !errors.As(err, &unfit) || !strings.Contains(err.Error(), "a tag holds 256 characters of this, got 3") {
+	if !errors.As(err, &unfit) || !strings.Contains(err.Error(), "a tag is limited to 256 characters, got 3") {
 		t.Errorf("got %v, want that it is too long for a tag", err)
 	}
 }

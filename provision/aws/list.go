@@ -13,15 +13,15 @@ import (
 	"skyserve/provision"
 )
 
-// List reads every object of a service, all regions at once. What EC2 has ended is
-// left out, by whose will ever: nothing of it costs, and nothing can be removed of it.
+// List returns every object of a service, from all regions concurrently. Terminated machines are left
+// out, whoever terminated them: they cost nothing and nothing of them can be removed.
 func (p *Provider) List(ctx context.Context, service string) ([]provision.Object, error) {
 	asks := []func() ([]provision.Object, error){}
 	for _, name := range p.names {
 		r := p.regions[name]
 		asks = append(asks, func() ([]provision.Object, error) {
 			found, err := r.list(ctx, service)
-			return found, explain("listing what there is in "+string(r.place()), err)
+			return found, explain("listing the objects in "+string(r.place()), err)
 		})
 	}
 	if !p.cfg.MachinesOnly {
@@ -42,7 +42,7 @@ func (p *Provider) List(ctx context.Context, service string) ([]provision.Object
 	return slices.Concat(lists...), nil
 }
 
-// list reads what a service has in a region.
+// list returns the objects of a service in a region.
 func (r *region) list(ctx context.Context, service string) ([]provision.Object, error) {
 	states := filter("instance-state-name", "pending", "running", "stopping", "stopped")
 	machines, err := r.instances(ctx, ofService(service), states)
@@ -65,7 +65,7 @@ func (r *region) list(ctx context.Context, service string) ([]provision.Object, 
 	return append(objects, firewalls...), nil
 }
 
-// withProfiles are names with those of profiles that are not among them, in order.
+// withProfiles returns names plus those of profiles that are not among them, sorted.
 func withProfiles(names []string, profiles map[string]*iamtypes.InstanceProfile) []string {
 	all := append(slices.Clone(names), slices.Collect(maps.Keys(profiles))...)
 	slices.Sort(all)

@@ -323,27 +323,27 @@ func TestLaunchErrors(t *testing.T) {
 		return machine("us-east-1-0", provision.KindReplica, east, service.CapacityOnDemand)
 	}
 	for want, change := range map[string]func(*provision.Want, *testcloud.AWS){
-		`finding the region "aws/eu-west-9": this provider knows us-east-1, us-west-2`: func(w *provision.Want, _ *testcloud.AWS) { w.Region = "aws/eu-west-9" },
-		"launching us-east-1-0 in aws/us-east-1: reading what is wanted: one offering has to be chosen, found 0": func(w *provision.Want, _ *testcloud.AWS) {
+		`finding region "aws/eu-west-9": this provider is configured for us-east-1, us-west-2`: func(w *provision.Want, _ *testcloud.AWS) { w.Region = "aws/eu-west-9" },
+		"launching us-east-1-0 in aws/us-east-1: reading the desired machine: must have 1 offering, found 0": func(w *provision.Want, _ *testcloud.AWS) {
 			w.Offers = nil
 		},
-		"user data has 20000 bytes, EC2 takes 16384": func(w *provision.Want, _ *testcloud.AWS) {
+		"user data has 20000 bytes, EC2's limit is 16384": func(w *provision.Want, _ *testcloud.AWS) {
 			w.Machine.UserData = strings.Repeat("x", 20000)
 		},
 		"on_demand g99.metal in us-east-1b: ec2:RunInstances: InvalidParameterValue: Invalid value 'g99.metal' for InstanceType.": func(w *provision.Want, _ *testcloud.AWS) {
 			w.Offers[0].Type = "g99.metal"
 		},
-		"the default VPC vpc-us-east-1 has no default subnet there; make one with `aws ec2 create-default-subnet --availability-zone us-east-1b`": func(_ *provision.Want, c *testcloud.AWS) {
+		"the default VPC vpc-us-east-1 has no default subnet there; create one with `aws ec2 create-default-subnet --availability-zone us-east-1b`": func(_ *provision.Want, c *testcloud.AWS) {
 			c.DropSubnet("us-east-1", "us-east-1b")
 		},
-		"finding the default VPC of us-west-2: there is none; name another in regions[].network, or make one with `aws ec2 create-default-vpc --region us-west-2`": func(w *provision.Want, c *testcloud.AWS) {
+		"finding the default VPC of us-west-2: not found; set regions[].network, or create one with `aws ec2 create-default-vpc --region us-west-2`": func(w *provision.Want, c *testcloud.AWS) {
 			c.DropNetwork("us-west-2")
 			w.Region = west
 		},
-		"finding the security group skyserve-chat-replica: there is none: make the firewall of every replica of chat first": func(w *provision.Want, _ *testcloud.AWS) {
+		"finding security group skyserve-chat-replica: not found; create the replica firewall of service chat first": func(w *provision.Want, _ *testcloud.AWS) {
 			w.Region, w.Offers[0].Zone = west, "us-west-2a"
 		},
-		"it is not said what machine it is": func(w *provision.Want, _ *testcloud.AWS) { w.Machine = nil },
+		"its configuration or role is missing": func(w *provision.Want, _ *testcloud.AWS) { w.Machine = nil },
 	} {
 		t.Run(want, func(t *testing.T) {
 			cloud := newCloud(nil)

@@ -8,10 +8,10 @@ import (
 	"skyserve/provision"
 )
 
-// trustPolicy lets EC2 hand a role to machines.
+// trustPolicy lets EC2 assume a role for machines.
 const trustPolicy = `{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Principal":{"Service":"ec2.amazonaws.com"},"Action":"sts:AssumeRole"}]}`
 
-// statement is one permission of a policy; a map is written in the order of its keys.
+// statement is one permission of a policy; the keys of a map are marshalled in sorted order.
 type statement struct {
 	Effect    string    `json:"Effect"`
 	Action    []string  `json:"Action"`
@@ -19,12 +19,12 @@ type statement struct {
 	Condition condition `json:"Condition,omitempty"`
 }
 
-// condition is what must be so of a request, by operator and key: a string, or a list of which
-// one must fit.
+// condition contains the conditions of a permission, by operator and key: a string, or a list where one
+// value must match.
 type condition map[string]map[string]any
 
-// policyFor is what machines of a service may do with these grants, as a policy of
-// IAM; empty where they may do nothing. The same grants give the same text.
+// policyFor returns the IAM policy of a service's machines with these grants; empty without
+// permissions. The same grants give the same text.
 func policyFor(name, owner, partition string, grants []provision.Grant) (string, error) {
 	var statements []statement
 	if slices.Contains(grants, provision.GrantOperate) {
@@ -51,7 +51,7 @@ func policyFor(name, owner, partition string, grants []provision.Grant) (string,
 	return string(text), err
 }
 
-// read lets a machine list and get what is below a folder of a bucket.
+// read permits listing and reading the objects below a folder of a bucket.
 func read(folder, arn string) []statement {
 	bucket, prefix, _ := strings.Cut(folder, "/")
 	return []statement{
@@ -60,9 +60,9 @@ func read(folder, arn string) []statement {
 	}
 }
 
-// challenge lets a machine change the TXT record by which an authority makes sure of a name,
-// and nothing else in the hosted zone. IAM compares names in lower case and without the last
-// dot; every record of a change must fit.
+// challenge permits changing the TXT record of a dns-01 challenge for a name, and nothing else in the
+// hosted zone. IAM compares names in lower case and without the last dot; every record of a change must
+// match.
 func challenge(zone, name, arn string) statement {
 	return statement{"Allow", []string{"route53:ChangeResourceRecordSets"}, []string{arn + "hostedzone/" + zone}, condition{
 		"ForAllValues:StringEquals": {
@@ -72,9 +72,9 @@ func challenge(zone, name, arn string) statement {
 	}}
 }
 
-// session lets the agent of Systems Manager on a machine of one region open the channels
-// of Session Manager, the least that it asks for. They cannot be narrowed to a machine: the
-// agent speaks for the one whose credentials it has.
+// session permits the Systems Manager agent on a machine of one region to open the channels of Session
+// Manager: the minimum that it requires. They cannot be narrowed to a machine: the agent is identified
+// only by its credentials.
 func session(place string) statement {
 	return statement{"Allow", []string{
 		"ssm:UpdateInstanceInformation", "ssmmessages:CreateControlChannel", "ssmmessages:CreateDataChannel",
@@ -82,19 +82,17 @@ func session(place string) statement {
 	}, []string{"*"}, condition{"StringEquals": {"aws:RequestedRegion": place}}}
 }
 
-// tagKeys are the keys of all tags of machines. IAM heeds the case of none of them when it
-// looks for one, and machines are told apart by the one in lower case: another that differs in
-// nothing else must not be given.
+// tagKeys are the keys of all tags of machines. IAM ignores the case of a key in a condition, and
+// machines are identified by the lower-case key, so a key that differs only in case must be denied.
 var tagKeys = []string{
 	tagBuild, tagCapacity, tagFixed, tagID, tagKind, tagLabel + "*", tagName, tagOwner, tagPrice, tagReservation, tagService, tagSpec,
 }
 
-// operate lets a balancer's machine launch, list and end replicas of its service, and nothing
-// else. It is bound to the kind of machine, so that whoever has root on a balancer can put none
-// of theirs in the place of a balancer or of the controller: a machine that it launches is
-// tagged as a replica, stands behind the firewall of replicas and has their role, and no tag
-// can be changed afterwards. What EC2 lists cannot be narrowed to tags, and prices are
-// everybody's; everything else is.
+// operate permits a balancer's machine to launch, list and terminate replicas of its service, and
+// nothing else. It is bound to the kind of machine, so that somebody with root on a balancer cannot
+// launch a fake balancer or controller: a machine that it launches is tagged as a replica, is behind
+// the firewall of replicas and has their role, and no tag can be changed afterwards. EC2's list calls
+// cannot be narrowed to tags, and prices are public; everything else is narrowed.
 func operate(name, owner, arn string) []statement {
 	replica := string(provision.KindReplica)
 	having := func(prefix string) map[string]any {
@@ -133,7 +131,7 @@ func operate(name, owner, arn string) []statement {
 	}
 }
 
-// partitionOf is the part of AWS that a region is in.
+// partitionOf returns the AWS partition of a region.
 func partitionOf(region string) string {
 	switch {
 	case strings.HasPrefix(region, "cn-"):
@@ -144,7 +142,7 @@ func partitionOf(region string) string {
 	return "aws"
 }
 
-// grantsTag writes grants into a tag.
+// grantsTag encodes grants in a tag.
 func grantsTag(grants []provision.Grant) string {
 	var words []string
 	for _, g := range grants {
@@ -154,7 +152,7 @@ func grantsTag(grants []provision.Grant) string {
 	return strings.Join(words, " ")
 }
 
-// grantsOf reads what grantsTag wrote.
+// grantsOf decodes a tag of grantsTag.
 func grantsOf(tag string) []provision.Grant {
 	var grants []provision.Grant
 	for word := range strings.FieldsSeq(tag) {

@@ -53,10 +53,10 @@ func TestPricesThatAreNotTold(t *testing.T) {
 		{name: "throttled", faults: unpricedFor(1000, testcloud.Throttled), says: "pricing:GetProducts: ThrottlingException: Rate exceeded"},
 		{name: "broken", faults: unpricedFor(1000, testcloud.Broken), says: "pricing:GetProducts: InternalError"},
 		{name: "a lost answer", faults: unpricedFor(2, testcloud.Lost), priced: 9},
-		{name: "one is nonsense", change: setPrice("g6.xlarge", "about a dollar"), priced: 8, says: `g6.xlarge: the price "about a dollar" is not one of an hour`},
-		{name: "one is free", change: setPrice("p5.48xlarge", "0.0000000000"), priced: 8, says: `p5.48xlarge: the price "0.0000000000" is not one of an hour`},
+		{name: "one is nonsense", change: setPrice("g6.xlarge", "about a dollar"), priced: 8, says: `g6.xlarge: "about a dollar" is not a valid price per hour`},
+		{name: "one is free", change: setPrice("p5.48xlarge", "0.0000000000"), priced: 8, says: `p5.48xlarge: "0.0000000000" is not a valid price per hour`},
 		{name: "one is not sold", change: setPrice("p5.48xlarge", ""), priced: 8},
-		{name: "none is sold", change: func(c *testcloud.AWS) { c.ListPrice = func(_, _ string) string { return "" } }, says: "it tells nothing of us-east-1"},
+		{name: "none is sold", change: func(c *testcloud.AWS) { c.ListPrice = func(_, _ string) string { return "" } }, says: "no prices for us-east-1"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			cloud := newCloud(tt.faults)

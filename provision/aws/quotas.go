@@ -15,16 +15,15 @@ import (
 	"skyserve/provision"
 )
 
-// Quotas is how many vCPUs of each family the account may have in a region, and has,
-// those of other services and other tools included. Beside an error are those that
-// could be read.
+// Quotas returns the account's vCPU limit and use of each instance family in a region, including
+// machines of other services and other tools. With an error it returns those that could be read.
 func (p *Provider) Quotas(ctx context.Context, name service.Region) ([]provision.Quota, error) {
 	r, err := p.region(name)
 	if err != nil {
 		return nil, err
 	}
 	all, err := r.allQuotas(ctx)
-	return all, explain(fmt.Sprintf("asking for the quotas of %s", name), err)
+	return all, explain(fmt.Sprintf("reading the quotas of %s", name), err)
 }
 
 func (r *region) allQuotas(ctx context.Context) ([]provision.Quota, error) {
@@ -33,7 +32,7 @@ func (r *region) allQuotas(ctx context.Context) ([]provision.Quota, error) {
 		return nil, err
 	}
 	var all []provision.Quota
-	var unknown []string // codes that this endpoint does not have
+	var unknown []string // codes that this endpoint does not support
 	var why error
 	for _, q := range catalogue.EC2Quotas() {
 		limit, err := r.limit(ctx, q.Code)
@@ -52,7 +51,7 @@ func (r *region) allQuotas(ctx context.Context) ([]provision.Quota, error) {
 	return all, nil
 }
 
-// limit is what a quota allows: what the account was granted, else what every account has.
+// limit returns the limit of a quota: the one granted to the account, else AWS's default.
 func (r *region) limit(ctx context.Context, code string) (float64, error) {
 	own, err := r.quotas.GetServiceQuota(ctx, &servicequotas.GetServiceQuotaInput{ServiceCode: aws.String("ec2"), QuotaCode: aws.String(code)})
 	if err == nil {
@@ -75,7 +74,7 @@ func valueOf(q *quotatypes.ServiceQuota) float64 {
 	return aws.ToFloat64(q.Value)
 }
 
-// usedOf is how many vCPUs of instances count against a quota.
+// usedOf returns how many vCPUs of instances count against a quota.
 func usedOf(q catalogue.EC2Quota, running []ec2types.Instance) float64 {
 	sum := 0.0
 	for _, i := range running {
@@ -86,7 +85,7 @@ func usedOf(q catalogue.EC2Quota, running []ec2types.Instance) float64 {
 	return sum
 }
 
-// vcpus is how many vCPUs an instance has.
+// vcpus returns the number of vCPUs of an instance.
 func vcpus(i ec2types.Instance) float64 {
 	if i.CpuOptions == nil {
 		return 0

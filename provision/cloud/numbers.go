@@ -10,20 +10,20 @@ import (
 	"skyserve/provision"
 )
 
-// addReplicas wants the replicas of a model in every rented region: at least
-// replicas.min, and of those above it the ones that exist, or Counts, up to replicas.max.
-// Those that are going stay until they are gone, and count towards max, not towards min.
-// Replicas that a region has no capacity for stand in other regions of the service
-// that have room, in the order of the file after it, until it has.
+// addReplicas adds the desired replicas of a model in every rented region: at least replicas.min; above
+// that the existing ones, or Counts, up to replicas.max. Terminating replicas stay until they have
+// terminated; they count towards max, not towards min. Replicas that a region has no capacity for fall
+// back to other regions of the service with free capacity, in the order of the file after it, until the
+// region has capacity again.
 func (l *layout) addReplicas(model int) error {
 	m := &l.Spec.Models[model]
 	numbers := map[service.Region][]int{}
 	lacks := map[service.Region]int{}
 	marks := marks{}
-	on := map[service.Region]map[int]provision.Class{} // what new replicas are wanted on
+	on := map[service.Region]map[int]provision.Class{} // the class of each new replica
 	for _, r := range Regions(l.Spec) {
 		if r.Cloud() == service.CloudStatic {
-			continue // its machines are there already
+			continue // its machines already exist
 		}
 		b := l.Spec.BoundsFor(m.Name, r)
 		exist := l.numbers(m, r, func(other string) bool { return other == "" })
@@ -36,7 +36,7 @@ func (l *layout) addReplicas(model int) error {
 		}
 		want = min(max(want, b.Min), b.Max)
 		want = min(want, max(b.Max-len(going), len(serve)))
-		lacks[r] = min(l.Short[Group{m.Name, r}], max(0, want-len(serve))) // what exists stays
+		lacks[r] = min(l.Short[Group{m.Name, r}], max(0, want-len(serve))) // existing replicas stay
 		numbers[r] = fill(serve, going, want-lacks[r])
 		on[r] = map[int]provision.Class{}
 		for _, n := range numbers[r] {
@@ -66,7 +66,7 @@ func (l *layout) addReplicas(model int) error {
 	return nil
 }
 
-// marks are labels of replicas beyond those of their model, by region and number.
+// marks are additional labels of replicas, by region and number.
 type marks map[service.Region]map[int]map[string]string
 
 func (m marks) set(r service.Region, number int, label, value string) {
@@ -76,9 +76,9 @@ func (m marks) set(r service.Region, number int, label, value string) {
 	m[r][number] = map[string]string{label: value}
 }
 
-// going parts the numbers of replicas that exist into those that serve and those that
-// are going; owed are the handles of the latter that nothing was launched for yet. One that
-// was launched in the place of another that stays after all fills no place of its own.
+// going divides the numbers of existing replicas into serving and terminating ones. owed lists the
+// handles of the terminating ones that have no replacement yet. If a terminating replica replaces a
+// machine that is no longer terminating, it needs no replacement.
 func (l *layout) going(model int, region service.Region, numbers []int) (serve, going []int, owed []string) {
 	for _, n := range numbers {
 		id := provision.ReplicaID(l.Spec, model, region, n)
@@ -87,7 +87,7 @@ func (l *layout) going(model int, region service.Region, numbers []int) (serve, 
 			continue
 		}
 		going = append(going, n)
-		is := l.running(id) // numbers are of what exists
+		is := l.running(id) // numbers are those of existing replicas
 		settled := func(o provision.Object) bool {
 			stays := !l.Going[o.ID] && Instead(*is) != "" && o.Handle == Instead(*is)
 			return o.Gone == "" && (stays || Instead(o) == is.Handle)
@@ -99,8 +99,8 @@ func (l *layout) going(model int, region service.Region, numbers []int) (serve, 
 	return serve, going, owed
 }
 
-// standIn places one replica of a region elsewhere; false when there is no room. One
-// that stands in for that region already is kept rather than another launched.
+// standIn places one replica of a region in a fallback region; false when none has capacity. It keeps
+// an existing fallback replica of that region rather than launching another.
 func (l *layout) standIn(m *service.Model, from int, numbers map[service.Region][]int, marks marks) bool {
 	regions := l.Spec.Regions
 	missing := regions[from].Name
@@ -133,8 +133,8 @@ func (l *layout) standIn(m *service.Model, from int, numbers map[service.Region]
 	return place(r, lowestFree(taken))
 }
 
-// numbers are those of the replicas of a model that exist in a region and of which
-// standing in for a region passes a test, ascending.
+// numbers returns the numbers of a model's running replicas in a region, ascending. which filters by
+// the region that a replica is a fallback for.
 func (l *layout) numbers(m *service.Model, region service.Region, which func(standsInFor string) bool) []int {
 	found := map[int]bool{}
 	for _, o := range l.Have {
@@ -148,8 +148,8 @@ func (l *layout) numbers(m *service.Model, region service.Region, which func(sta
 	return slices.Sorted(maps.Keys(found))
 }
 
-// fill is n of the numbers: the first of them, and the lowest free ones where they are
-// fewer; and beside them those that are going.
+// fill returns n numbers: the first n of numbers, and the lowest free ones if there are fewer. The
+// numbers of terminating replicas are added.
 func fill(numbers, going []int, n int) []int {
 	out := slices.Clone(numbers)
 	out = out[:min(len(out), n)]
@@ -164,11 +164,11 @@ func fill(numbers, going []int, n int) []int {
 	return out
 }
 
-// StandsIn is the region for one of whose replicas this one stands in; empty for one of its own.
+// StandsIn returns the region that a replica is a fallback for; empty for a replica of its own region.
 func StandsIn(o provision.Object) service.Region { return service.Region(o.Labels[labelFor]) }
 
-// Instead is the handle of the machine in whose place, since that was to go, a replica was
-// launched; empty for any other.
+// Instead returns the handle of the terminating machine that a replica replaces; empty for any other
+// replica.
 func Instead(o provision.Object) string { return o.Labels[labelInstead] }
 
 func lowestFree(taken []int) int {

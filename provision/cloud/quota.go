@@ -10,31 +10,31 @@ import (
 	"skyserve/provision"
 )
 
-// QuotaKey is a quota in a region.
+// QuotaKey identifies a quota in a region.
 type QuotaKey struct {
 	Region service.Region
 	Code   string
 }
 
-// QuotaNeed is how much of a quota a service is about to use, beside what there is.
+// QuotaNeed is how much of a quota a service is about to use, with the account's limit and use.
 type QuotaNeed struct {
-	// Region is where it holds; the cloud alone (gcp/) where it holds everywhere.
+	// Region is where the quota applies; the cloud alone (gcp/) for a global quota.
 	Region service.Region `json:"region"`
-	// Name is for people; Code is the cloud's own.
+	// Name is for people; Code is the cloud's own code.
 	Name string `json:"name"`
 	Code string `json:"code"`
-	// Unit is what is counted: vcpus, gpus, gb or addresses.
+	// Unit is the unit of the figures: vcpus, gpus, gb or addresses.
 	Unit  string  `json:"unit"`
 	Needs float64 `json:"needs"`
-	// Limit and Used are the account's; nil = the cloud did not tell.
+	// Limit and Used are the account's; nil = the cloud did not report them.
 	Limit *float64 `json:"limit"`
 	Used  *float64 `json:"used"`
 }
 
-// Exceeded says whether it is known that there is less than what is needed.
+// Exceeded reports whether the quota is known to be too low.
 func (n QuotaNeed) Exceeded() bool { return n.Limit != nil && *n.Limit-*n.Used < n.Needs }
 
-// Request says how to ask the cloud for what is needed beside what is in use.
+// Request returns the command or request for a quota of what is needed plus what is in use.
 func (n QuotaNeed) Request() string {
 	enough := n.Needs
 	if n.Used != nil {
@@ -47,12 +47,12 @@ func (n QuotaNeed) Request() string {
 	if code == quotaFamilies {
 		code += " (NVIDIA_H100)"
 	}
-	return fmt.Sprintf("ask for %g of %s in %s at https://console.cloud.google.com/iam-admin/quotas", enough, code, cmp.Or(n.Region.Place(), "all regions"))
+	return fmt.Sprintf("request %g of %s in %s at https://console.cloud.google.com/iam-admin/quotas", enough, code, cmp.Or(n.Region.Place(), "all regions"))
 }
 
-// What Google counts: GPUs by their type, and with vCPUs of all regions too unless they are
-// spot; the vCPUs of machines without GPUs; disks; public addresses. H100 on demand have a
-// quota of their family, which Compute Engine does not tell.
+// The quotas of Google: GPUs by type, plus GPUs and vCPUs of all regions for machines that are not
+// spot; the vCPUs of machines without GPUs; disks; public addresses. H100 on demand have a quota of
+// their family, which Compute Engine does not report.
 const (
 	quotaAllGPUs   = "GPUS_ALL_REGIONS"
 	quotaAllCPUs   = "CPUS_ALL_REGIONS"
@@ -62,9 +62,8 @@ const (
 	quotaAddresses = "IN_USE_ADDRESSES"
 )
 
-// quotasOf are the quotas that a machine on an offering counts against, and by how much:
-// vCPUs at AWS; GPUs, vCPUs, its disk and its address at Google. What is reserved counts as
-// on demand.
+// quotasOf returns the quotas that a machine on an offering counts against, and by how much: vCPUs at
+// AWS; GPUs, vCPUs, its disk and its address at Google. Reserved capacity counts like on demand.
 func quotasOf(o provision.Offering, diskGiB int) map[QuotaKey]float64 {
 	if o.Region.Cloud() == service.CloudAWS {
 		q, known := catalogue.EC2QuotaOf(o.Type, o.Capacity == service.CapacitySpot)
@@ -94,9 +93,8 @@ func quotasAtGoogle(o provision.Offering, diskGiB int) map[QuotaKey]float64 {
 	return needs
 }
 
-// QuotaNeeds is how much of each quota a service uses at least: its balancers, and the
-// fewest replicas on what each region tries first, which is the least machine with the
-// model's first GPU.
+// QuotaNeeds returns how much of each quota a service uses at least: its balancers, and the minimum
+// number of replicas on each region's first choice, the smallest machine with the model's first GPU.
 func QuotaNeeds(spec *service.Spec) map[QuotaKey]float64 {
 	needs := quotaSum{}
 	for _, r := range spec.Regions {
@@ -119,10 +117,10 @@ func QuotaNeeds(spec *service.Spec) map[QuotaKey]float64 {
 	return needs
 }
 
-// quotaSum is how much is needed of each quota.
+// quotaSum is the total need of each quota.
 type quotaSum map[QuotaKey]float64
 
-// add counts machines with some GPUs.
+// add adds the needs of machines with some GPUs.
 func (s quotaSum) add(r service.Region, g service.GPU, capacity service.CapacityType, machines, diskGiB int) {
 	if t, known := leastMachine(r.Cloud(), g); known && machines > 0 {
 		s.addOffer(t.Offer(r, "", capacity), machines, diskGiB)
@@ -135,7 +133,7 @@ func (s quotaSum) addOffer(o provision.Offering, machines, diskGiB int) {
 	}
 }
 
-// leastMachine is the smallest type of machine with some GPUs.
+// leastMachine returns the smallest machine type with some GPUs.
 func leastMachine(of string, g service.GPU) (least provision.MachineType, known bool) {
 	for _, t := range provision.MachineTypes(of) {
 		if t.GPU == g.Type && t.GPUs == g.Count && (!known || t.VCPUs < least.VCPUs) {
@@ -145,9 +143,9 @@ func leastMachine(of string, g service.GPU) (least provision.MachineType, known 
 	return least, known
 }
 
-// QuotaNeedsOf is how much of each quota the machines that changes launch use, on what is
-// tried first for each. A machine that replaces another one is left out: it takes its
-// place. What goes is in use until all else is done.
+// QuotaNeedsOf returns how much of each quota the launches among changes use, on the first offering of
+// each. Replacements are left out: they take the place of the old machine. Machines to terminate still
+// count as used, because they terminate last.
 func QuotaNeedsOf(changes provision.Changes) map[QuotaKey]float64 {
 	needs := quotaSum{}
 	for _, c := range launches(changes) {
@@ -156,15 +154,15 @@ func QuotaNeedsOf(changes provision.Changes) map[QuotaKey]float64 {
 	return needs
 }
 
-// launches are the changes that make a machine more.
+// launches returns the changes that add a machine.
 func launches(changes provision.Changes) provision.Changes {
 	return slices.DeleteFunc(slices.Clone(changes), func(c provision.Change) bool {
 		return c.Action != provision.ActionLaunch || len(c.Want.Offers) == 0
 	})
 }
 
-// Against puts what is needed beside the quotas of an account, by region and code; what
-// is needed nothing of is left out.
+// Against combines needs with the quotas of an account, sorted by region and code; needs of zero are
+// left out.
 func Against(needs map[QuotaKey]float64, quotas []provision.Quota) []QuotaNeed {
 	var all []QuotaNeed
 	for key, n := range needs {
@@ -194,9 +192,9 @@ func unitOf(key QuotaKey) string {
 	return "gpus"
 }
 
-// OverQuota are the launches among changes that no offering of theirs leaves room for in
-// the quotas of an account, when each takes the first that does, in their order. A quota
-// that is not known bounds nothing.
+// OverQuota returns the launches among changes that fit on none of their offerings within the quotas of
+// an account, when each takes the first offering that fits, in order. An unknown quota imposes no
+// limit.
 func OverQuota(changes provision.Changes, quotas []provision.Quota) provision.Changes {
 	left := map[QuotaKey]float64{}
 	for _, q := range quotas {
@@ -207,7 +205,8 @@ func OverQuota(changes provision.Changes, quotas []provision.Quota) provision.Ch
 	})
 }
 
-// take takes from what is left of quotas; false, and nothing is taken, where it is too little.
+// take subtracts needs from the remaining quotas; false, and nothing is subtracted, where they do not
+// suffice.
 func take(left, needs map[QuotaKey]float64) bool {
 	for key, n := range needs {
 		if have, known := left[key]; known && have < n {

@@ -9,14 +9,13 @@ import (
 	"github.com/miekg/dns"
 )
 
-// owner makes the records of one name for a client. It is asked for one type;
-// those of another type are left out by whoever asks.
+// owner returns the records of one name for a client. The caller filters them by type.
 type owner func(c Client) []dns.RR
 
-// namesOf is every name that there is, with what it holds.
+// namesOf returns every name of the zone, with a function for its records.
 func (s *Server) namesOf() map[string]owner {
 	names := map[string]owner{}
-	for at := s.name; at != s.zone; _, at, _ = strings.Cut(at, ".") { // what stands between name and zone exists, and is empty
+	for at := s.name; at != s.zone; _, at, _ = strings.Cut(at, ".") { // names between name and zone exist without records
 		names[at] = func(Client) []dns.RR { return nil }
 	}
 	ns := under("ns", s.zone)
@@ -38,7 +37,7 @@ func (s *Server) namesOf() map[string]owner {
 	return names
 }
 
-// scheme is what clients speak to the balancers.
+// scheme returns the URL scheme of the balancers' clients.
 func (s *Server) scheme() string {
 	for _, r := range s.config.Records {
 		if strings.HasPrefix(r.Public, "https:") {
@@ -48,7 +47,7 @@ func (s *Server) scheme() string {
 	return "http"
 }
 
-// Answer answers a question from an address.
+// Answer returns the response to a query from an address.
 func (s *Server) Answer(q *dns.Msg, from netip.Addr) *dns.Msg {
 	m := new(dns.Msg).SetReply(q)
 	m.Authoritative = true
@@ -59,7 +58,7 @@ func (s *Server) Answer(q *dns.Msg, from netip.Addr) *dns.Msg {
 			m.Rcode = dns.RcodeBadVers
 			return m
 		}
-		if subnet != nil { // the answer holds for the whole subnet that was named
+		if subnet != nil { // the answer is valid for the whole client subnet of the query
 			echo := *subnet
 			echo.SourceScope = subnet.SourceNetmask
 			m.IsEdns0().Option = append(m.IsEdns0().Option, &echo)
@@ -73,14 +72,14 @@ func (s *Server) Answer(q *dns.Msg, from netip.Addr) *dns.Msg {
 	case q.Question[0].Qclass != dns.ClassINET || !dns.IsSubDomain(s.zone, dns.CanonicalName(q.Question[0].Name)):
 		m.Rcode, m.Authoritative = dns.RcodeRefused, false
 	case q.Question[0].Qtype == dns.TypeAXFR, q.Question[0].Qtype == dns.TypeIXFR:
-		m.Rcode = dns.RcodeRefused // nobody keeps a copy
+		m.Rcode = dns.RcodeRefused // zone transfers are not supported
 	default:
 		s.fill(m, q.Question[0], s.networks.find(client))
 	}
 	return m
 }
 
-// fill answers a question about a name of the zone.
+// fill adds the answer about a name of the zone.
 func (s *Server) fill(m *dns.Msg, q dns.Question, c Client) {
 	held, exists := s.owners[dns.CanonicalName(q.Name)]
 	if !exists {
@@ -88,14 +87,14 @@ func (s *Server) fill(m *dns.Msg, q dns.Question, c Client) {
 		m.Ns = []dns.RR{s.soa()}
 		return
 	}
-	if q.Qtype == dns.TypeANY { // not all that there is (RFC 8482)
+	if q.Qtype == dns.TypeANY { // a minimal response (RFC 8482)
 		m.Answer = []dns.RR{&dns.HINFO{Hdr: s.header(q.Name, dns.TypeHINFO), Cpu: "RFC8482"}}
 		return
 	}
 	for _, rr := range held(c) {
 		if rr.Header().Rrtype == q.Qtype {
 			rr = dns.Copy(rr)
-			rr.Header().Name = q.Name // with the letters of the question, which some resolvers vary and compare
+			rr.Header().Name = q.Name // with the letter case of the question, which some resolvers vary and compare
 			m.Answer = append(m.Answer, rr)
 		}
 		if srv, ok := rr.(*dns.SRV); ok && q.Qtype == dns.TypeSRV {
@@ -111,7 +110,7 @@ func (s *Server) header(name string, kind uint16) dns.RR_Header {
 	return dns.RR_Header{Name: name, Rrtype: kind, Class: dns.ClassINET, Ttl: s.ttl()}
 }
 
-// soa tells for how long it may be kept that something is not there.
+// soa returns the SOA record, which sets how long negative answers may be cached.
 func (s *Server) soa() *dns.SOA {
 	return &dns.SOA{
 		Hdr: s.header(s.zone, dns.TypeSOA), Ns: under("ns", s.zone), Mbox: under("hostmaster", s.zone),
@@ -119,7 +118,7 @@ func (s *Server) soa() *dns.SOA {
 	}
 }
 
-// self is the server's own address, where it listens on one.
+// self returns the server's own address, where it listens on a specific one.
 func (s *Server) self(name string) []dns.RR {
 	at, err := netip.ParseAddrPort(s.config.Listen)
 	if err != nil || at.Addr().IsUnspecified() {
@@ -128,9 +127,9 @@ func (s *Server) self(name string) []dns.RR {
 	return []dns.RR{s.address(name, at.Addr())}
 }
 
-// given are the addresses for a client, of each kind those of the region that is best among
-// those that have one: as with Route 53, who can use one kind only is not turned away
-// because the nearest region has the other.
+// given returns the addresses for a client. For each address family it selects the best region among
+// those that have one: as with Route 53, a client with one family only is still served if the nearest
+// region has just the other.
 func (s *Server) given(c Client) []dns.RR {
 	turn := s.turn.Add(1)
 	four := s.chosen(c, turn, func(t target) bool { return t.Address.Unmap().Is4() })
@@ -140,8 +139,8 @@ func (s *Server) given(c Client) []dns.RR {
 
 func anyTarget(target) bool { return true }
 
-// chosen are the records for a client among those of some kind; each turn begins with
-// another.
+// chosen returns the records for a client among those that kind accepts; each turn starts with another
+// one.
 func (s *Server) chosen(c Client, turn uint64, kind func(target) bool) []target {
 	var targets []target
 	var candidates []Candidate
@@ -164,7 +163,7 @@ func (s *Server) chosen(c Client, turn uint64, kind func(target) bool) []target 
 	return append(targets[first:], targets[:first]...)
 }
 
-// addresses are the addresses of records, each once.
+// addresses returns the addresses of records, without duplicates.
 func (s *Server) addresses(name string, targets []target) []dns.RR {
 	var rrs []dns.RR
 	seen := map[netip.Addr]bool{}
@@ -184,7 +183,7 @@ func (s *Server) address(name string, a netip.Addr) dns.RR {
 	return &dns.AAAA{Hdr: s.header(name, dns.TypeAAAA), AAAA: net.IP(a.AsSlice())}
 }
 
-// services name the balancers with their ports.
+// services returns the SRV records of the balancers, with their ports.
 func (s *Server) services(name string, targets []target) []dns.RR {
 	var rrs []dns.RR
 	for _, t := range targets {
@@ -193,13 +192,13 @@ func (s *Server) services(name string, targets []target) []dns.RR {
 	return rrs
 }
 
-// The words of a note that say how a record does.
+// The values of a note's state.
 const (
 	stateHealthy = "healthy"
 	stateSick    = "unhealthy"
 )
 
-// notes say how the records do, for status and for people. They are not to be kept.
+// notes returns the state of the records, for `status` and for people. They must not be cached.
 func (s *Server) notes() []dns.RR {
 	head := s.header(under("_skyserve", s.name), dns.TypeTXT)
 	head.Ttl = 0
@@ -219,8 +218,7 @@ func (s *Server) notes() []dns.RR {
 	return rrs
 }
 
-// plain is a reason as one string of a TXT record, with nothing in it that needs
-// escaping.
+// plain converts a reason to one string of a TXT record, without characters that need escaping.
 func plain(reason string) string {
 	reason = strings.Map(func(r rune) rune {
 		switch {

@@ -10,25 +10,25 @@ import (
 )
 
 const (
-	// probeEvery is how often a record is checked, and probeTimeout how long an
-	// answer may take: on one's own machines a second is long.
+	// probeEvery is the interval of a record's health checks, and probeTimeout the time limit of one:
+	// on the operator's own machines a second is long.
 	probeEvery   = time.Second
 	probeTimeout = time.Second
-	// probeThreshold is how many checks in a row have to differ before a record
-	// counts as sick, or as well again, as with Route 53.
+	// probeThreshold is how many consecutive checks must disagree before a record becomes unhealthy, or
+	// healthy again, as with Route 53.
 	probeThreshold = 3
 )
 
 // pulse is the health of one record by its checks.
 type pulse struct {
-	proven  bool // it was well once
+	proven  bool // it has been healthy once
 	healthy bool
-	row     int    // checks in a row that said otherwise
-	reason  string // of the last check that failed; empty when the last one did not
+	row     int    // consecutive checks with the opposite result
+	reason  string // of the last check if it failed; else empty
 }
 
-// saw notes a check; an empty problem is one that was answered. Until a record was
-// well once, the last check decides: it may be starting, as the server itself.
+// saw records the result of a check; an empty problem is a success. Until a record has been healthy
+// once, the last check alone decides: the balancer may be starting, as the server itself.
 func (p *pulse) saw(problem string) {
 	p.reason = problem
 	well := problem == ""
@@ -44,32 +44,32 @@ func (p *pulse) saw(problem string) {
 	}
 }
 
-// watch is the health of all records.
+// watch contains the health of all records.
 type watch struct {
 	client *http.Client
 	mu     sync.Mutex
-	pulses map[string]*pulse // of the records that have a check, by id
+	pulses map[string]*pulse // of the records with a check, by id
 }
 
-// newWatch checks by transport; nil = the usual one.
+// newWatch checks through transport; nil = the default one.
 func newWatch(transport http.RoundTripper) *watch {
 	if transport == nil {
 		transport = &http.Transport{
-			DisableKeepAlives: true,                                  // a balancer that ends must not be held up by its checks
+			DisableKeepAlives: true,                                  // a terminating balancer must not wait for connections of its checks
 			TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // whether it answers is all that is asked; Route 53 does not look either
 		}
 	}
 	return &watch{client: &http.Client{Timeout: probeTimeout, Transport: transport}, pulses: map[string]*pulse{}}
 }
 
-// round checks every URL once, all at the same time; urls are by record id.
+// round checks every URL once, concurrently; urls are by record id.
 func (w *watch) round(ctx context.Context, urls map[string]string) {
 	var wg sync.WaitGroup
 	for id, url := range urls {
 		wg.Go(func() {
 			problem := w.problem(ctx, url)
 			if ctx.Err() != nil {
-				return // it says nothing of the record
+				return // not a result of the check
 			}
 			w.mu.Lock()
 			defer w.mu.Unlock()
@@ -82,7 +82,7 @@ func (w *watch) round(ctx context.Context, urls map[string]string) {
 	wg.Wait()
 }
 
-// problem says why a URL does not answer 200, or nothing.
+// problem returns why a URL does not answer 200, or an empty string.
 func (w *watch) problem(ctx context.Context, url string) string {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -99,8 +99,8 @@ func (w *watch) problem(ctx context.Context, url string) string {
 	return ""
 }
 
-// healthy says whether a record counts as healthy, which one without a check does,
-// and what its last check had against it.
+// healthy reports whether a record is healthy, which one without a check always is, and why its last
+// check failed.
 func (w *watch) healthy(id string) (well bool, reason string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -12,9 +12,9 @@ import (
 	"skyserve/provision"
 )
 
-// Names are all names of services in the hosted zones of a name, public and private, with
-// whose they are and without their records, in their order. Errors include
-// *provision.SpecError where there is no such zone, and *provision.CredentialsError.
+// Names returns all names of services in the hosted zones of a name, public and private, with their
+// owners and without their records, sorted. Errors include *provision.SpecError where there is no such
+// zone, and *provision.CredentialsError.
 func (z *Route53) Names(ctx context.Context, zone string) ([]provision.Name, error) {
 	zones, err := z.find(ctx, zone, nil)
 	if err != nil {

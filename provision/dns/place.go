@@ -8,15 +8,14 @@ import (
 	"skyserve/internal/service"
 )
 
-// place is a point on the earth, in degrees.
+// place is a location on the earth, in degrees.
 type place struct {
 	name      string
 	lat, long float64
 }
 
-// awsRegions are the regions that latency records can name, with the city that
-// each is in or near. Only which of them is nearest is ever asked, so a degree is
-// precise enough.
+// awsRegions are the regions that latency records support, with the city that each is in or near. They
+// are only compared by distance, so a precision of a degree is enough.
 var awsRegions = []place{
 	{"af-south-1", -33.9, 18.4},
 	{"ap-east-1", 22.3, 114.2},
@@ -101,9 +100,8 @@ var gcpRegions = []place{
 	{"us-west4", 36.2, -115.1},
 }
 
-// cities are what people call places of their own machines: cities, and the parts
-// of the world, for which a city in their middle stands. The names of the clouds'
-// regions are known besides.
+// cities are names that people use for the location of their own machines: cities, and parts of the
+// world, represented by a city in their middle. The names of the clouds' regions work as well.
 var cities = []place{
 	{"us", 39.0, -77.5},
 	{"eu", 50.1, 8.7},
@@ -175,13 +173,13 @@ var cities = []place{
 	{"zurich", 47.4, 8.5},
 }
 
-// AWSRegionOf is the region of AWS by which Route 53 knows a region: itself, or
-// the nearest to it. A place that is neither a region of a cloud nor one of the
-// known cities is a *provision.SpecError.
+// AWSRegionOf returns the region of AWS that represents a region in Route 53: itself, or the nearest
+// one. A location that is neither a region of a cloud nor one of the known cities is a
+// *provision.SpecError.
 func AWSRegionOf(region service.Region) (string, error) {
 	at, known := whereIs(region)
 	if !known {
-		return "", unfit("finding the region of AWS nearest to %s: nobody knows where %q is: name the region after its city (static/paris), or after the region of AWS nearest to it (static/eu-west-3)", region, region.Place())
+		return "", unfit("finding the region of AWS nearest to %s: unknown location %q: name the region after its city (static/paris), or after the region of AWS nearest to it (static/eu-west-3)", region, region.Place())
 	}
 	nearest := slices.MinFunc(awsRegions, func(a, b place) int {
 		return cmp.Or(cmp.Compare(kilometres(at, a), kilometres(at, b)), cmp.Compare(a.name, b.name))
@@ -189,7 +187,7 @@ func AWSRegionOf(region service.Region) (string, error) {
 	return nearest.name, nil
 }
 
-// whereIs finds a region by its place: a region's own cloud knows it best.
+// whereIs returns the location of a region; the tables of its own cloud come first.
 func whereIs(region service.Region) (place, bool) {
 	var tables [][]place
 	switch region.Cloud() {
@@ -208,7 +206,7 @@ func whereIs(region service.Region) (place, bool) {
 	return place{}, false
 }
 
-// kilometres is the distance of two places along the surface (the haversine formula).
+// kilometres returns the distance between two places along the surface (the haversine formula).
 func kilometres(a, b place) float64 {
 	const radius, degree = 6371, math.Pi / 180
 	sin := func(deg float64) float64 { return math.Sin(deg * degree / 2) }

@@ -23,41 +23,39 @@ import (
 )
 
 const (
-	// homeRegion is where Route 53 is, which serves the whole world from one place.
+	// homeRegion is the region of Route 53's API, which is global.
 	homeRegion = "us-east-1"
-	// maxAttempts bounds the tries of one call that is throttled or fails inside.
+	// maxAttempts is the maximum number of attempts of a call that is throttled or fails inside AWS.
 	maxAttempts = 8
-	// maxRounds bounds how often a name is read again because somebody changed it
-	// between reading and writing: two writers meet once, not five times.
+	// maxRounds is how often a name is read again because somebody changed it between reading and
+	// writing: two concurrent writers conflict once, not five times.
 	maxRounds = 5
-	// defaultPoll is how often a change is looked at until every name server has it,
-	// which takes some 30 s.
+	// defaultPoll is the polling interval until every name server has a change, which takes some 30 s.
 	defaultPoll = 2 * time.Second
 )
 
-// Config is how Route 53 is reached; the zero value uses the account and the
-// endpoint of the environment, as AWS's own tools do.
+// Config configures the access to Route 53; the zero value uses the account and the endpoint of the
+// environment, as AWS's own tools do.
 type Config struct {
-	// Endpoint is its base URL; empty = AWS's, or that of AWS_ENDPOINT_URL.
+	// Endpoint is the API's base URL; empty = AWS's, or AWS_ENDPOINT_URL.
 	Endpoint string
-	// Transport carries the calls; nil = the usual one. It is bounded to
-	// provision.CallsPerHost at once.
+	// Transport sends the calls; nil = the SDK's own. At most provision.CallsPerHost calls are in
+	// flight.
 	Transport http.RoundTripper
-	// Poll is how often a change is looked at until it is everywhere; 0 = 2 s.
+	// Poll is the polling interval for a change to propagate; 0 = 2 s.
 	Poll time.Duration
 	// Now is the clock; nil = time.Now.
 	Now func() time.Time
 }
 
-// Route53 keeps names in hosted zones of Amazon Route 53. It is a provision.Zone.
+// Route53 manages names in hosted zones of Amazon Route 53. It is a provision.Zone.
 //
-// A record has a health check (every 10 s, three failures) when it states a Check
-// and its address is public. Route 53 cannot reach a private address: such a record
-// is given out until it is withdrawn. An address in a zone that is only known
-// inside networks of AWS is checked by the same rule.
+// A record has a health check (every 10 s, three failures) when it has a Check URL and a public
+// address. Route 53 cannot reach a private address: such a record is served until it is withdrawn. The
+// same rule applies to an address in a private zone.
 //
-// Alias records that stand for AWS's own load balancers are not made: a record is
-// the address of a balancer of this service, and nothing stands before it.
+// No alias records for AWS's own load balancers are created: a record is the address of a balancer of
+// this service, and no load balancer is in front of it.
 type Route53 struct {
 	api  *route53.Client
 	auth aws.CredentialsProvider
@@ -65,21 +63,21 @@ type Route53 struct {
 	now  func() time.Time
 }
 
-// NewRoute53 reads the configuration of AWS's tools. It calls nothing yet.
+// NewRoute53 loads the configuration of AWS's tools. It makes no calls yet.
 func NewRoute53(ctx context.Context, c Config) (*Route53, error) {
 	loaded, err := config.LoadDefaultConfig(ctx,
 		config.WithDefaultRegion(homeRegion),
-		config.WithLogger(logging.StandardLogger{Logger: log.Default()}), // by itself it writes to standard error
+		config.WithLogger(logging.StandardLogger{Logger: log.Default()}), // the SDK's default logger writes to standard error
 		config.WithRetryer(func() aws.Retryer {
 			return retry.NewStandard(func(o *retry.StandardOptions) { o.MaxAttempts = maxAttempts })
 		}),
 	)
 	if err != nil {
-		return nil, fmt.Errorf("reading the configuration of AWS: %w", err)
+		return nil, fmt.Errorf("loading the AWS configuration: %w", err)
 	}
 	next := c.Transport
 	if own, ok := loaded.HTTPClient.(*awshttp.BuildableClient); next == nil && ok {
-		next = own.GetTransport() // which trusts AWS_CA_BUNDLE
+		next = own.GetTransport() // it trusts AWS_CA_BUNDLE
 	} else if next == nil {
 		next = http.DefaultTransport
 	}
@@ -96,8 +94,8 @@ func NewRoute53(ctx context.Context, c Config) (*Route53, error) {
 	return &Route53{api: api, auth: loaded.Credentials, poll: cmp.Or(c.Poll, defaultPoll), now: now}, nil
 }
 
-// Get reads a name, of whatever service, with its records as they are. A zone that
-// the account does not have is an error.
+// Get returns a name, of any service, with its records. A zone that the account does not have is an
+// error.
 func (z *Route53) Get(ctx context.Context, zone, name string) (provision.Name, error) {
 	zones, err := z.find(ctx, zone, nil)
 	if err != nil {
@@ -118,8 +116,8 @@ func (z *Route53) Get(ctx context.Context, zone, name string) (provision.Name, e
 	return n, nil
 }
 
-// Check looks for the zone, reads the records of the name and lists health checks: all
-// that Set reads. Whether the account may write shows only when it does.
+// Check searches for the zone, reads the records of the name and lists health checks: everything that
+// Set reads. Missing write permissions show only in Set.
 func (z *Route53) Check(ctx context.Context, n provision.Name) error {
 	zone, err := z.zoneOf(ctx, n)
 	if err != nil {
@@ -136,7 +134,7 @@ func (z *Route53) Check(ctx context.Context, n provision.Name) error {
 	return err
 }
 
-// zoneOf finds the zone of a name that record sets can be made of.
+// zoneOf returns the zone of a name, after checking that record sets can represent the name.
 func (z *Route53) zoneOf(ctx context.Context, n provision.Name) (zone, error) {
 	if err := checkName(n); err != nil {
 		return zone{}, err
@@ -148,31 +146,30 @@ func (z *Route53) zoneOf(ctx context.Context, n provision.Name) (zone, error) {
 	return zones[0], nil
 }
 
-// Set makes a name what n says. The record sets change all at once, and nothing is
-// given out that has no health check yet, so the name is whole whenever the
-// program ends. What such an end leaves is removed by the next Set of the name.
-// Beside the errors of provision.Zone: a region that is nowhere, a zone that the
-// account does not have, and what Route 53 refuses.
+// Set changes a name to match n. All record sets change in one batch, and no record is served without
+// its health check, so the name is consistent whenever the program ends. The next Set of the name
+// removes leftovers of an interrupted one. In addition to the errors of provision.Zone: a region with
+// an unknown location, a zone that the account does not have, and refusals of Route 53.
 func (z *Route53) Set(ctx context.Context, n provision.Name) error {
 	zone, err := z.zoneOf(ctx, n)
 	if err != nil {
 		return err
 	}
 	var refused error
-	var had []string // health checks that records had, which lists may not show yet
+	var had []string // health checks of earlier records, which lists may not show yet
 	for range maxRounds {
 		have, err := z.read(ctx, zone, n.Name)
 		if err != nil {
 			return err
 		}
 		if len(n.Records) == 0 && isOf(n, have) {
-			have = have.ours(n) // what somebody put beside it may stay
+			have = have.ours(n) // foreign record sets beside it stay
 		}
 		if err := ownedBy(n, zone, have); err != nil {
 			if isOf(n, have) {
 				return err
 			}
-			// A health check made before the name was somebody else's serves nothing.
+			// A health check that was created before the name belonged to somebody else is unused.
 			return errors.Join(err, z.removeChecks(ctx, n, nil, nil))
 		}
 		had = append(had, checksIn(have)...)
@@ -200,15 +197,15 @@ func (z *Route53) Set(ctx context.Context, n provision.Name) error {
 	return refused
 }
 
-// changedMeanwhile says whether a batch was refused for what the zone holds, or
-// names a health check that has gone: reading again may show why.
+// changedMeanwhile reports whether a batch was rejected because of the zone's content, or because a
+// health check was deleted: reading again may resolve it.
 func changedMeanwhile(err error) bool {
 	var batch *types.InvalidChangeBatch
 	var check *types.NoSuchHealthCheck
 	return errors.As(err, &batch) || errors.As(err, &check)
 }
 
-// read reads all record sets that a name is made of, and those that stand in the way.
+// read returns all record sets of a name, and others at the same names.
 func (z *Route53) read(ctx context.Context, zone zone, name string) (sets, error) {
 	var s sets
 	err := z.list(ctx, zone, name, func(r types.ResourceRecordSet) bool {
@@ -238,8 +235,7 @@ func (z *Route53) read(ctx context.Context, zone zone, name string) (sets, error
 	return s, err
 }
 
-// list shows the record sets of a zone to see, in their order from a name on, until
-// it has seen enough.
+// list calls see for the record sets of a zone, in their order from a name on, until see returns false.
 func (z *Route53) list(ctx context.Context, zone zone, from string, see func(types.ResourceRecordSet) bool) error {
 	in := &route53.ListResourceRecordSetsInput{HostedZoneId: aws.String(zone.id), StartRecordName: absolute(from)}
 	for {
@@ -259,8 +255,8 @@ func (z *Route53) list(ctx context.Context, zone zone, from string, see func(typ
 	}
 }
 
-// ownedBy refuses a name that another owner or service has, or that was made by
-// hand, wholly or in part.
+// ownedBy rejects a name that belongs to another owner or service, or that was created by hand, wholly
+// or in part.
 func ownedBy(n provision.Name, zone zone, have sets) error {
 	taken := func(owner string) error {
 		return &provision.OwnedError{What: "record " + n.Name, Where: "zone " + zone.String(), Owner: owner}
@@ -283,7 +279,7 @@ func ownedBy(n provision.Name, zone zone, have sets) error {
 	return nil
 }
 
-// ours is what of the record sets of a name has the form that Set gives them.
+// ours returns the record sets of a name that have the form of those that Set creates.
 func (s sets) ours(n provision.Name) sets {
 	below := "." + *absolute(underName + n.Name)
 	s.routes = slices.DeleteFunc(slices.Clone(s.routes), func(r types.ResourceRecordSet) bool {
@@ -295,13 +291,13 @@ func (s sets) ours(n provision.Name) sets {
 	return s
 }
 
-// isOf says whether the note of a name says that it is n's.
+// isOf reports whether the note of a name has n's service and owner.
 func isOf(n provision.Name, have sets) bool {
 	who := nameOf(n.Zone, n.Name, have)
 	return have.note != nil && who.Service == n.Service && who.Owner == n.Owner
 }
 
-// words shows a record set to people.
+// words formats a record set for people.
 func words(s types.ResourceRecordSet) string {
 	values := strings.Join(valuesOf(s), " ")
 	if s.AliasTarget != nil {
@@ -310,7 +306,7 @@ func words(s types.ResourceRecordSet) string {
 	return fmt.Sprintf("%s %s %s", strings.TrimSuffix(aws.ToString(s.Name), "."), s.Type, values)
 }
 
-// change carries a batch out and waits until every name server of the zone has it.
+// change applies a batch and waits until every name server of the zone has it.
 func (z *Route53) change(ctx context.Context, n provision.Name, zone zone, changes []types.Change) error {
 	if len(changes) == 0 {
 		return nil
@@ -339,7 +335,7 @@ func (z *Route53) change(ctx context.Context, n provision.Name, zone zone, chang
 	return nil
 }
 
-// pause waits for d, or for the end of ctx, which is an error.
+// pause blocks for d, or until ctx ends, which is an error.
 func pause(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()

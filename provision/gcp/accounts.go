@@ -12,14 +12,14 @@ import (
 	"skyserve/provision"
 )
 
-// roleID is the role of the accounts of balancers, one in a project.
+// roleID is the role of the accounts of balancers, one per project.
 const roleID = "skyserveBalancer"
 
-// accountAt ends the addresses of the service accounts of a project.
+// accountAt is the end of the addresses of a project's service accounts.
 const accountAt = ".iam.gserviceaccount.com"
 
-// accountName is the name of the service account of the balancers of a service, where the service
-// names none. Google takes 30 letters.
+// accountName returns the default name of the service account of a service's balancers. Google allows
+// 30 characters.
 func accountName(name string) string {
 	const most, kept, hashed = 30, 11, 6
 	full := "skyserve-" + name + "-lb"
@@ -29,8 +29,8 @@ func accountName(name string) string {
 	return "skyserve-" + name[:kept] + "-" + hashOf([]string{name})[:hashed] + "-lb"
 }
 
-// account is the address of the service account that machines of a role of a service run as;
-// empty = nobody. It is never the project's default account, which may do more than keep replicas.
+// account returns the address of the service account for machines of a role of a service; empty = none.
+// It is never the project's default account, which has more permissions than needed.
 func (p *Provider) account(name string, role provision.Kind, wanted, project string) string {
 	email := cmp.Or(wanted, p.cfg.Accounts[role])
 	if email == "" && role != provision.KindReplica {
@@ -39,16 +39,16 @@ func (p *Provider) account(name string, role provision.Kind, wanted, project str
 	return email
 }
 
-// boundTo is the condition that keeps the account of balancers to the replicas of a service. What
-// is no machine and no disk is not narrowed: machine types, subnets and operations have names of
-// others. extract is empty where the name is of another kind of thing.
+// boundTo returns the IAM condition that restricts the account of balancers to the replicas of a
+// service. Resources other than machines and disks are not restricted: machine types, subnets and
+// operations have other names. extract is empty where the name is of another kind of resource.
 func boundTo(name string) string {
 	prefix := machinePrefix(provision.KindReplica, name)
 	return fmt.Sprintf(`resource.type != "compute.googleapis.com/Instance" && resource.type != "compute.googleapis.com/Disk" || resource.name.extract("/instances/{name}").startsWith(%q) || resource.name.extract("/disks/{name}").startsWith(%q)`, prefix, prefix)
 }
 
-// permissionsNeeded are those of the role of the balancers' account. Handing an account to
-// replicas takes one more.
+// permissionsNeeded returns the permissions of the balancers' role. Launching replicas with an account
+// requires one more.
 func (p *Provider) permissionsNeeded() []string {
 	needed := slices.Clone(balancerPermissions)
 	if p.cfg.Accounts[provision.KindReplica] != "" {
@@ -58,11 +58,12 @@ func (p *Provider) permissionsNeeded() []string {
 	return needed
 }
 
-// commands make the account of the balancers of a service with the least that a controller needs.
+// commands returns the commands that create the account of a service's balancers, with the least
+// permissions that a controller needs.
 func (p *Provider) commands(name, account, project string) string {
 	id, of, _ := strings.Cut(strings.TrimSuffix(account, accountAt), "@")
 	lines := []string{
-		"gcloud iam roles create " + roleID + " --project " + project + " --permissions " + strings.Join(p.permissionsNeeded(), ",") + "   # once a project; 'roles update' where it is there",
+		"gcloud iam roles create " + roleID + " --project " + project + " --permissions " + strings.Join(p.permissionsNeeded(), ",") + "   # once per project; 'roles update' where it exists",
 		"gcloud iam service-accounts create " + id + " --project " + cmp.Or(of, project),
 		"gcloud projects add-iam-policy-binding " + project + " --role projects/" + project + "/roles/" + roleID + " --member serviceAccount:" + account +
 			" --condition 'title=replicas-of-" + name + ",expression=" + boundTo(name) + "'",
@@ -73,12 +74,12 @@ func (p *Provider) commands(name, account, project string) string {
 	return strings.Join(lines, "\n")
 }
 
-// makeAccount is what to do where the account of the balancers is not there, or not as it should be.
+// makeAccount returns the hint for a missing or wrong account of the balancers.
 func (p *Provider) makeAccount(name, account, project string) string {
-	return "run this, or name another account as gcp.balancer_account:\n" + p.commands(name, account, project)
+	return "run these commands, or set gcp.balancer_account to another account:\n" + p.commands(name, account, project)
 }
 
-// checkIdentity refuses to go on where the account that machines of a role run as is not there.
+// checkIdentity returns an error where the service account of a role does not exist.
 func (p *Provider) checkIdentity(ctx context.Context, w provision.Want) error {
 	if len(w.Grants) == 0 {
 		return nil
@@ -88,17 +89,17 @@ func (p *Provider) checkIdentity(ctx context.Context, w provision.Want) error {
 		return err
 	}
 	account := p.account(w.Service, roleOf(w), "", s.project)
-	if _, err := p.permissionsOn(ctx, account); !isMissing(err) { // IAM's API may be switched off: then the launch shows it
+	if _, err := p.permissionsOn(ctx, account); !isMissing(err) { // IAM's API may be disabled: then the launch reports it
 		return nil
 	}
 	return &provision.CredentialsError{
 		Cloud: service.CloudGCP, Action: fmt.Sprintf("running a %s as %s", roleOf(w), account),
-		Err: fmt.Errorf("there is no such account"), Hint: p.makeAccount(w.Service, account, s.project),
+		Err: fmt.Errorf("account not found"), Hint: p.makeAccount(w.Service, account, s.project),
 	}
 }
 
-// permissionsOn are those of actAs that the caller has on an account. The error is isMissing where
-// there is none.
+// permissionsOn tests whether the caller has actAs on an account. The error is isMissing where there is
+// no such account.
 func (p *Provider) permissionsOn(ctx context.Context, account string) ([]string, error) {
 	s, err := p.open(ctx)
 	if err != nil {
@@ -109,8 +110,8 @@ func (p *Provider) permissionsOn(ctx context.Context, account string) ([]string,
 	return reply.Permissions, err
 }
 
-// findAccounts says what machines run as, whether the caller may have them do so, and whether the
-// balancers' account can do its work and nothing else.
+// findAccounts checks the service accounts of machines, whether the caller may use them, and whether
+// the balancers' account has exactly the permissions that it needs.
 func (p *Provider) findAccounts(ctx context.Context) []provision.Finding {
 	s, err := p.open(ctx)
 	if err != nil {
@@ -119,28 +120,28 @@ func (p *Provider) findAccounts(ctx context.Context) []provision.Finding {
 	account := p.account(p.cfg.Service, provision.KindBalancer, "", s.project)
 	otherwise := p.makeAccount(p.cfg.Service, account, s.project)
 	findings := []provision.Finding{p.findActAs(ctx, account, "balancers", otherwise)}
-	if findings[0].Hint != otherwise { // it is there
+	if findings[0].Hint != otherwise { // the account exists
 		findings = append(findings, p.findRoles(ctx, account, otherwise))
 	}
 	if replica := p.cfg.Accounts[provision.KindReplica]; replica != "" {
-		findings = append(findings, p.findActAs(ctx, replica, "replicas", "name an account that there is as gcp.replica_account"))
+		findings = append(findings, p.findActAs(ctx, replica, "replicas", "set gcp.replica_account to an existing account"))
 	}
 	return findings
 }
 
-// findActAs says whether an account is there and the caller may have machines run as it.
+// findActAs checks that an account exists and that the caller may attach it to machines.
 func (p *Provider) findActAs(ctx context.Context, account, who, otherwise string) provision.Finding {
 	f := provision.Finding{Where: service.CloudGCP, What: who + " run as " + account}
 	held, err := p.permissionsOn(ctx, account)
 	switch {
 	case isMissing(err):
-		f.What += ", and there is no such account"
+		f.What += ": account not found"
 		f.Hint = otherwise
 	case err != nil:
-		f = badly(service.CloudGCP, explain(err, "asking who may run machines as %s", account))
-		f.Hint = cmp.Or(f.Hint, "to have it checked: gcloud services enable iam.googleapis.com")
+		f = badly(service.CloudGCP, explain(err, "testing who may attach %s", account))
+		f.Hint = cmp.Or(f.Hint, "to check this: gcloud services enable iam.googleapis.com")
 	case !slices.Contains(held, actAs):
-		f.What += ", and you may not have machines run as it (" + actAs + ")"
+		f.What += ": you lack permission to attach it to machines (" + actAs + ")"
 		f.Hint = "gcloud iam service-accounts add-iam-policy-binding " + account + " --member user:YOU --role roles/iam.serviceAccountUser"
 	default:
 		f.OK = true
@@ -148,9 +149,8 @@ func (p *Provider) findActAs(ctx context.Context, account, who, otherwise string
 	return f
 }
 
-// findRoles says whether the roles of the balancers' account are enough for a controller, and no
-// more than that. It sees those that the project itself gives; where it may not see them it says
-// that.
+// findRoles checks that the roles of the balancers' account are enough for a controller, and no more.
+// It sees the roles of the project itself; without permission to read them the finding says so.
 func (p *Provider) findRoles(ctx context.Context, account, otherwise string) provision.Finding {
 	f := provision.Finding{Where: service.CloudGCP}
 	held, err := p.heldBy(ctx, account)
@@ -168,14 +168,14 @@ func (p *Provider) findRoles(ctx context.Context, account, otherwise string) pro
 	}
 	switch {
 	case err != nil:
-		f.OK, f.What = true, fmt.Sprintf("whether %s may launch replicas, and nothing else, cannot be seen: %v", account, err)
+		f.OK, f.What = true, fmt.Sprintf("cannot check whether %s may launch replicas, and nothing else: %v", account, err)
 		return f
 	case len(lacking) > 0:
-		f.What = fmt.Sprintf("by the project's policy the account of balancers, %s, lacks %s: a controller could not launch replicas", account, strings.Join(lacking, ", "))
+		f.What = fmt.Sprintf("the account of balancers, %s, lacks %s in the project's policy: a controller could not launch replicas", account, strings.Join(lacking, ", "))
 	case len(more) > 0:
-		f.What = fmt.Sprintf("the account of balancers, %s, may do more than keep replicas, such as %s: so may whoever has root on a balancer", account, more[0])
+		f.What = fmt.Sprintf("the account of balancers, %s, has more permissions than replicas need, such as %s: anyone with root on a balancer has them too", account, more[0])
 	case slices.ContainsFunc(unbound, changes):
-		f.What = fmt.Sprintf("the role of the account of balancers, %s, has no condition: whoever has root on a balancer may end and change every machine of the project", account)
+		f.What = fmt.Sprintf("the role of the account of balancers, %s, has no condition: anyone with root on a balancer can delete and change every machine of the project", account)
 	default:
 		f.OK, f.What = true, account+" may launch replicas of this service, and nothing else"
 		return f
@@ -190,7 +190,7 @@ type heldRole struct {
 	condition   string
 }
 
-// heldBy are the roles of an account in the project.
+// heldBy returns the roles of an account in the project.
 func (p *Provider) heldBy(ctx context.Context, account string) ([]heldRole, error) {
 	s, err := p.open(ctx)
 	if err != nil {
@@ -203,7 +203,7 @@ func (p *Provider) heldBy(ctx context.Context, account string) ([]heldRole, erro
 			Condition struct{ Expression string }
 		}
 	}
-	question := map[string]any{"options": map[string]any{"requestedPolicyVersion": 3}} // those before have no conditions
+	question := map[string]any{"options": map[string]any{"requestedPolicyVersion": 3}} // earlier versions have no conditions
 	if err := p.ask(ctx, http.MethodPost, s.resource+"/v1/projects/"+s.project+":getIamPolicy", question, &policy); err != nil {
 		return nil, explain(err, "reading the policy of project %s", s.project)
 	}

@@ -10,14 +10,14 @@ import (
 	"skyserve/provision"
 )
 
-// clock is the cloud's, as its answers tell it, beside this machine's.
+// clock measures the offset between this machine's clock and the cloud's, from its responses.
 type clock struct {
 	mu   sync.Mutex
-	skew time.Duration // by how much this machine's is ahead
+	skew time.Duration // how far this machine's clock is ahead
 	seen bool
 }
 
-// read takes the date of an answer; one without a date says nothing.
+// read records the date of a response; one without a date is ignored.
 func (c *clock) read(answer *http.Response) {
 	at, err := http.ParseTime(answer.Header.Get("Date"))
 	if err != nil {
@@ -28,11 +28,11 @@ func (c *clock) read(answer *http.Response) {
 	c.skew, c.seen = time.Since(at).Truncate(time.Second), true
 }
 
-// maxSkew is how far this machine's clock may be from Google's, which gives no tokens to
-// keys that sign five minutes off.
+// maxSkew is the maximum difference between this machine's clock and Google's, which issues no tokens
+// for signatures that are five minutes off.
 const maxSkew = 4 * time.Minute
 
-// findClock compares the clocks; nothing where Google has not answered.
+// findClock checks the clock; no finding before Google has answered.
 func (p *Provider) findClock() []provision.Finding {
 	p.mu.Lock()
 	s := p.session
@@ -45,11 +45,11 @@ func (p *Provider) findClock() []provision.Finding {
 	if !s.clock.seen {
 		return nil
 	}
-	f := provision.Finding{Where: service.CloudGCP, OK: s.clock.skew.Abs() < maxSkew, What: fmt.Sprintf("clock: %s ahead of Google's", s.clock.skew)}
+	f := provision.Finding{Where: service.CloudGCP, OK: s.clock.skew.Abs() < maxSkew, What: fmt.Sprintf("clock: %s ahead of Google", s.clock.skew)}
 	if !f.OK {
 		f.Hint = setClock
 	}
 	return []provision.Finding{f}
 }
 
-const setClock = "set this machine's clock: Google gives no tokens to keys that sign five minutes off"
+const setClock = "set this machine's clock: Google issues no tokens for signatures that are five minutes off"

@@ -11,9 +11,8 @@ import (
 	"skyserve/provision"
 )
 
-// explain makes an error that is about who calls a *provision.CredentialsError, one about
-// a network that is not there or needs a subnet a *provision.SpecError, and says of any
-// other what was being done.
+// explain adds what was being done to err. An error about the caller becomes a
+// *provision.CredentialsError, one about a missing network or subnet a *provision.SpecError.
 func explain(err error, doing string, args ...any) error {
 	doing = fmt.Sprintf(doing, args...)
 	if denied := deniedBy(err); denied != nil {
@@ -25,17 +24,17 @@ func explain(err error, doing string, args ...any) error {
 	return fmt.Errorf("%s: %w", doing, err)
 }
 
-// wayOut is what to write in service.yaml where the cloud refuses the network that
-// machines are to stand in; empty for any other error.
+// wayOut returns the setting of service.yaml to change where the cloud rejects the network of machines;
+// empty for any other error.
 func wayOut(err error) string {
 	r, _ := refusalOf(err)
 	switch {
 	case noNetwork.MatchString(r.message):
-		return "name one that there is as network of the regions"
+		return "set regions[].network to an existing one"
 	case strings.Contains(r.message, "must specify a subnet"):
-		return "name one as subnets of the region"
+		return "set regions[].subnets"
 	case noSubnet.MatchString(r.message):
-		return "name one that there is as subnets of the region"
+		return "set regions[].subnets to an existing one"
 	}
 	return ""
 }
@@ -49,14 +48,14 @@ var (
 	apiHost    = regexp.MustCompile(`[a-z]+\.googleapis\.com`)
 )
 
-// denial is one way of refusing a caller: how it is known, and what to tell of it.
+// denial is one kind of refusal that concerns the caller: how to recognize it, and what to report.
 type denial struct {
 	is     func(refusal) bool
-	action func(refusal) string // what is refused
+	action func(refusal) string // the denied permission
 	hint   func(refusal) string
 }
 
-// denials are tried in this order: what is said more exactly goes first.
+// denials are matched in this order: the most specific first.
 var denials = []denial{
 	{func(r refusal) bool { return r.status == http.StatusUnauthorized }, always(""), always(logIn)},
 	{
@@ -73,7 +72,7 @@ var denials = []denial{
 		},
 	},
 	{
-		func(r refusal) bool { return strings.Contains(r.message, "billing") }, always("what is billed"),
+		func(r refusal) bool { return strings.Contains(r.message, "billing") }, always("use of billed resources"),
 		always("link the project to a billing account"),
 	},
 	{
@@ -81,15 +80,15 @@ var denials = []denial{
 		func(r refusal) string { return found(constraint, r.message, "") },
 		func(r refusal) string {
 			if strings.Contains(r.message, "vmExternalIpAccess") {
-				return "machines need public addresses: have who administers the policies of your organisation allow them in this project"
+				return "machines need public addresses: ask the administrator of your organisation's policies to allow them in this project"
 			}
-			return "it is a policy of your organisation: have who administers those make an exception for this project"
+			return "ask the administrator of your organisation's policies for an exception for this project"
 		},
 	},
 	{
 		func(r refusal) bool { return noAccount.MatchString(r.message) },
 		func(r refusal) string { return "running as " + found(noAccount, r.message, "") },
-		always("'skyserve doctor' prints what makes it; or name one that there is as gcp.balancer_account or gcp.replica_account"),
+		always("'skyserve doctor' prints the commands that create it; or set gcp.balancer_account or gcp.replica_account to an existing one"),
 	},
 	{
 		func(r refusal) bool {
@@ -101,12 +100,12 @@ var denials = []denial{
 		func(r refusal) bool {
 			return r.code == "insufficientPermissions" && strings.Contains(r.message, "scopes")
 		},
-		always("the call"), always("this machine's access scopes leave Compute Engine out: give it the scope cloud-platform, or run this elsewhere"),
+		always("the call"), always("this machine's access scopes do not include Compute Engine: add the scope cloud-platform, or run skyserve on another machine"),
 	},
 	{
 		func(r refusal) bool { return permission.MatchString(r.message) },
 		func(r refusal) string { return found(permission, r.message, "") },
-		always("grant a role that has it, such as Compute Instance Admin (v1) and Compute Security Admin"),
+		always("grant a role with it, such as Compute Instance Admin (v1) and Compute Security Admin"),
 	},
 	{
 		func(r refusal) bool {
@@ -118,7 +117,7 @@ var denials = []denial{
 
 func always(text string) func(refusal) string { return func(refusal) string { return text } }
 
-// found is the first group of a form in a text; usual where it is not there.
+// found returns the first group of a pattern in a text; usual without a match.
 func found(form *regexp.Regexp, text, usual string) string {
 	if m := form.FindStringSubmatch(text); m != nil {
 		return m[1]
@@ -126,7 +125,7 @@ func found(form *regexp.Regexp, text, usual string) string {
 	return usual
 }
 
-// deniedBy is an error as one about who calls; nil where it is not.
+// deniedBy converts an error to one about the caller; nil where it is another error.
 func deniedBy(err error) *provision.CredentialsError {
 	var known *provision.CredentialsError
 	if errors.As(err, &known) {
@@ -146,10 +145,10 @@ func deniedBy(err error) *provision.CredentialsError {
 
 const logIn = "run gcloud auth application-default login, or set GOOGLE_APPLICATION_CREDENTIALS"
 
-// noCredentials is that there are none, or that they are not valid any more.
+// noCredentials reports missing or expired credentials.
 func noCredentials(err error) error {
 	hint := logIn
-	if strings.Contains(err.Error(), "reasonable timeframe") { // so Google refuses what a wrong clock signs
+	if strings.Contains(err.Error(), "reasonable timeframe") { // Google's refusal of a signature made with a wrong clock
 		hint = setClock
 	}
 	return &provision.CredentialsError{Cloud: "gcp", Err: err, Hint: hint}

@@ -15,14 +15,14 @@ import (
 	"skyserve/provision"
 )
 
-// Doctor looks at everything that launching needs and makes nothing. After a
-// finding that leaves nothing else to look at, it is the last one.
+// Doctor checks everything that a launch needs and creates nothing. A finding that prevents all further
+// checks is the last one.
 func (p *Provider) Doctor(ctx context.Context) []provision.Finding {
 	project, err := p.project(ctx)
 	if err != nil {
 		return append([]provision.Finding{badly(service.CloudGCP, err)}, p.findClock()...)
 	}
-	findings := []provision.Finding{{Where: service.CloudGCP, OK: true, What: "project " + project.GetName() + " can be read"}}
+	findings := []provision.Finding{{Where: service.CloudGCP, OK: true, What: "project " + project.GetName() + " is accessible"}}
 	findings = append(findings, p.findClock()...)
 	network := p.findNetwork(ctx)
 	findings = append(findings, p.findPermissions(ctx), network)
@@ -39,7 +39,7 @@ func (p *Provider) Doctor(ctx context.Context) []provision.Finding {
 	return findings
 }
 
-// badly is a finding that something failed.
+// badly returns the finding of a failed check.
 func badly(where string, err error) provision.Finding {
 	f := provision.Finding{Where: where, What: err.Error()}
 	var denied *provision.CredentialsError
@@ -58,17 +58,17 @@ func (p *Provider) findNetwork(ctx context.Context) provision.Finding {
 	switch {
 	case isMissing(err):
 		return provision.Finding{
-			Where: service.CloudGCP, What: "there is no network " + p.cfg.Network,
-			Hint: "make it (gcloud compute networks create " + p.cfg.Network + " --subnet-mode=auto), or name another one as network of the regions",
+			Where: service.CloudGCP, What: "network not found: " + p.cfg.Network,
+			Hint: "create it (gcloud compute networks create " + p.cfg.Network + " --subnet-mode=auto), or set regions[].network to another one",
 		}
 	case err != nil:
 		return badly(service.CloudGCP, explain(err, "reading network %s", p.cfg.Network))
 	}
-	return provision.Finding{Where: service.CloudGCP, OK: true, What: "network " + p.cfg.Network + " is there"}
+	return provision.Finding{Where: service.CloudGCP, OK: true, What: "network " + p.cfg.Network + " exists"}
 }
 
-// findSubnet looks at the subnet that machines of a region would stand in: the one that
-// is named, or the one that an automatic network has by its own name.
+// findSubnet checks the subnet for machines of a region: the configured one, or the one with the
+// network's name, which an automatic network has.
 func (p *Provider) findSubnet(ctx context.Context, place string) provision.Finding {
 	client, project, err := through(ctx, p, compute.NewSubnetworksRESTClient)
 	where, name := string(regionNamed(place)), cmp.Or(p.cfg.Subnets[place], p.cfg.Network)
@@ -79,13 +79,13 @@ func (p *Provider) findSubnet(ctx context.Context, place string) provision.Findi
 	switch {
 	case isMissing(err) || err == nil && path.Base(found.GetNetwork()) != p.cfg.Network:
 		return provision.Finding{
-			Where: where, What: fmt.Sprintf("the network %s has no subnet %s here", p.cfg.Network, name),
-			Hint: "name one that it has as subnets of the region, or make one: gcloud compute networks subnets create NAME --network " + p.cfg.Network + " --region " + place + " --range 10.0.0.0/20",
+			Where: where, What: fmt.Sprintf("network %s has no subnet %s in this region", p.cfg.Network, name),
+			Hint: "set regions[].subnets to an existing one, or create one: gcloud compute networks subnets create NAME --network " + p.cfg.Network + " --region " + place + " --range 10.0.0.0/20",
 		}
 	case err != nil:
 		return badly(where, explain(err, "reading subnet %s", name))
 	}
-	return provision.Finding{Where: where, OK: true, What: "its subnet " + name + " is there"}
+	return provision.Finding{Where: where, OK: true, What: "subnet " + name + " exists"}
 }
 
 func (p *Provider) findImage(ctx context.Context, image string) provision.Finding {
@@ -98,7 +98,7 @@ func (p *Provider) findImage(ctx context.Context, image string) provision.Findin
 	if err != nil {
 		return badly(service.CloudGCP, explain(err, "finding the current image of %s", family))
 	}
-	return provision.Finding{Where: service.CloudGCP, OK: true, What: "machines boot " + found.GetName()}
+	return provision.Finding{Where: service.CloudGCP, OK: true, What: "boot image " + found.GetName()}
 }
 
 func (p *Provider) findRegion(ctx context.Context, place string) provision.Finding {
@@ -107,5 +107,5 @@ func (p *Provider) findRegion(ctx context.Context, place string) provision.Findi
 	if err != nil {
 		return badly(where, err)
 	}
-	return provision.Finding{Where: where, OK: true, What: fmt.Sprintf("it has %d zones", len(region.GetZones()))}
+	return provision.Finding{Where: where, OK: true, What: fmt.Sprintf("%d zones", len(region.GetZones()))}
 }

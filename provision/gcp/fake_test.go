@@ -37,7 +37,7 @@ func askedFor(name string) string {
 	cfg := config(g)
 	cfg.Service = name
 	for _, f := range gcp.New(cfg).Doctor(context.Background()) {
-		if strings.Contains(f.What, "no such account") {
+		if strings.Contains(f.What, "account not found") {
 			return f.Hint
 		}
 	}

@@ -13,10 +13,10 @@ import (
 	"skyserve/provision"
 )
 
-// The rules that a foundation may consist of, by the end of their names. The one of an
-// identity lets nothing in, keeps nothing out and is switched off: it is where the
-// identity's note is kept, for the machines of its role run as an account that is
-// not made here, and nothing else of Compute Engine is free, belongs to no machine and has room for a note.
+// The rules of a prerequisite, by the end of their names. The rule of an identity admits nothing,
+// denies nothing and is disabled: it only stores the identity's note. The machines of its role run as
+// an account that is not created here, and no other Compute Engine object is free, independent of a
+// machine and has space for a note.
 const (
 	ruleWorld     = "world"
 	ruleBalancers = "balancers"
@@ -29,28 +29,28 @@ var rulesOf = map[provision.Kind][]string{
 	provision.KindIdentity: {ruleIdentity},
 }
 
-// Rules that let in go before one that keeps out the rest. That one goes after what
-// an operator made by hand, whose priority is 1000 unless they say another, and before
-// what the default network comes with, which lets ssh and its own machines in (65534).
+// The priorities of rules: admitting rules come before the one that denies the rest. That one comes
+// after rules that an operator created by hand, whose default priority is 1000, and before those of the
+// default network, which admit ssh and internal traffic (65534).
 const (
 	priorityLet  = 1000
 	priorityRest = 65000
 )
 
-// foundationPlace begins the handle of a foundation, where that of a machine has its zone.
+// foundationPlace starts the handle of a prerequisite, where that of a machine has its zone.
 const foundationPlace = "global"
 
-// prefixOf begins the names of a foundation's rules. The owner is not in it: two owners
-// of one service name meet here, before either has made a machine.
+// prefixOf returns the name prefix of a prerequisite's rules. It does not contain the owner: two owners
+// of one service name collide here, before either has created a machine.
 func prefixOf(n note) string {
 	const longestEnd = len("-" + ruleBalancers)
 	return named(longestName-longestEnd, []string{"foundation", n.Service, n.ID, string(n.Kind)}, n.Service, n.ID)
 }
 
-// nameOf is the name of a foundation's rule.
+// nameOf returns the name of a prerequisite's rule.
 func nameOf(prefix, end string) string { return prefix + "-" + end }
 
-// rulesFor are the rules that a foundation consists of, by their names' ends.
+// rulesFor returns the rules of a prerequisite, by the ends of their names.
 func (p *Provider) rulesFor(n note) (map[string]*computepb.Firewall, error) {
 	text, err := n.text()
 	if err != nil {
@@ -95,7 +95,7 @@ func keepOut(f *computepb.Firewall) {
 	f.Denied = []*computepb.Denied{{IPProtocol: new("all")}}
 }
 
-// portsFrom are the ports that rules open to a source, in order.
+// portsFrom returns the ports that rules open to a source, sorted.
 func portsFrom(rules []provision.Rule, from provision.Source) []string {
 	var ports []int
 	for _, r := range rules {
@@ -111,7 +111,7 @@ func portsFrom(rules []provision.Rule, from provision.Source) []string {
 	return texts
 }
 
-// sameRule says whether a rule is as it should be, but for what the cloud fills in.
+// sameRule reports whether two rules match, apart from the fields that the cloud fills in.
 func sameRule(have, want *computepb.Firewall) bool {
 	return path.Base(have.GetNetwork()) == path.Base(want.GetNetwork()) && have.GetDescription() == want.GetDescription() && have.GetDirection() == want.GetDirection() &&
 		have.GetPriority() == want.GetPriority() && have.GetDisabled() == want.GetDisabled() &&
@@ -119,7 +119,7 @@ func sameRule(have, want *computepb.Firewall) bool {
 		sameSet(have.GetTargetTags(), want.GetTargetTags()) && sameSet(traffic(have), traffic(want))
 }
 
-// traffic is what a rule lets in or keeps out.
+// traffic returns what a rule admits or denies.
 func traffic(f *computepb.Firewall) []string {
 	var all []string
 	for _, a := range f.GetAllowed() {
@@ -135,8 +135,8 @@ func sameSet(a, b []string) bool {
 	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
 }
 
-// foundations lists the firewalls and identities of a service; those of every
-// service for the empty name.
+// foundations lists the firewalls and identities of a service; those of every service for the empty
+// name.
 func (p *Provider) foundations(ctx context.Context, name string) ([]provision.Object, error) {
 	client, project, err := through(ctx, p, compute.NewFirewallsRESTClient)
 	if err != nil {
@@ -155,7 +155,7 @@ func (p *Provider) foundations(ctx context.Context, name string) ([]provision.Ob
 		}
 		prefix := prefixOf(n)
 		if !slices.ContainsFunc(rulesOf[n.Kind], func(end string) bool { return nameOf(prefix, end) == rule.GetName() }) {
-			continue // a copy that somebody made under another name
+			continue // a copy that somebody created under another name
 		}
 		if found[prefix] == nil {
 			found[prefix] = &foundation{note: n, rules: map[string]*computepb.Firewall{}}
@@ -174,14 +174,14 @@ func (p *Provider) foundations(ctx context.Context, name string) ([]provision.Ob
 	return all, nil
 }
 
-// foundation is the rules of one foundation as they are.
+// foundation is the observed rules of one prerequisite.
 type foundation struct {
 	note  note
 	rules map[string]*computepb.Firewall // by name
 }
 
-// foundationObject is a foundation as an object. When its rules are not what its
-// note says, its Spec is not the note's either, so that it is set right.
+// foundationObject converts a prerequisite to an object. When its rules do not match its note, its Spec
+// differs from the note's, so that it is repaired.
 func (p *Provider) foundationObject(f *foundation) (provision.Object, error) {
 	want, err := p.rulesFor(f.note)
 	if err != nil {
@@ -200,7 +200,7 @@ func (p *Provider) foundationObject(f *foundation) (provision.Object, error) {
 	return o, nil
 }
 
-// launchFoundation makes the rules of a foundation what they should be, whatever they are.
+// launchFoundation creates or repairs the rules of a prerequisite.
 func (p *Provider) launchFoundation(ctx context.Context, w provision.Want) (provision.Object, error) {
 	n := noteOf(w, nil)
 	if w.Kind == provision.KindIdentity {

@@ -134,9 +134,9 @@ func TestMachinesStandInTheirNetwork(t *testing.T) {
 	}{
 		{"automatic", nil, func(g *testcloud.GCE) { g.SetNetworks("prod") }, "prod", ""},
 		{"custom", map[string]string{"us-central1": "west"}, func(g *testcloud.GCE) { g.SetSubnets("prod", "us-central1", "east", "west") }, "west", ""},
-		{"custom, and not said which", nil, func(g *testcloud.GCE) { g.SetSubnets("prod", "us-central1", "west") }, "", "subnets of the region"},
-		{"no such subnet", map[string]string{"us-central1": "north"}, func(g *testcloud.GCE) { g.SetSubnets("prod", "us-central1", "west") }, "", "subnets of the region"},
-		{"no such network", nil, func(g *testcloud.GCE) { g.SetNetworks("default") }, "", "network of the regions"},
+		{"custom, and not said which", nil, func(g *testcloud.GCE) { g.SetSubnets("prod", "us-central1", "west") }, "", "set regions[].subnets"},
+		{"no such subnet", map[string]string{"us-central1": "north"}, func(g *testcloud.GCE) { g.SetSubnets("prod", "us-central1", "west") }, "", "set regions[].subnets"},
+		{"no such network", nil, func(g *testcloud.GCE) { g.SetNetworks("default") }, "", "set regions[].network"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			g := newGCE(nil)
@@ -329,7 +329,7 @@ func TestAMachineThatWentIsGoneAndMakesRoom(t *testing.T) {
 		happens  func(g *testcloud.GCE, name string)
 		want     string
 	}{
-		{"preempted", service.CapacitySpot, func(g *testcloud.GCE, name string) { g.Preempt(name) }, "interrupted: the cloud took the spot machine back"},
+		{"preempted", service.CapacitySpot, func(g *testcloud.GCE, name string) { g.Preempt(name) }, "interrupted: the cloud reclaimed the spot machine"},
 		{"stopped by hand", service.CapacityOnDemand, func(g *testcloud.GCE, name string) { g.SetStatus(name, "TERMINATED") }, "stopped"},
 		{"suspended by hand", service.CapacityOnDemand, func(g *testcloud.GCE, name string) { g.SetStatus(name, "SUSPENDED") }, "suspended"},
 	} {
@@ -478,11 +478,11 @@ func TestNonsenseIsNamed(t *testing.T) {
 		change func(*provision.Want)
 		want   string
 	}{
-		{func(w *provision.Want) { w.Machine = nil }, "launching us-central1-0 in gcp/us-central1: it is not said what machine"},
-		{func(w *provision.Want) { w.Offers = nil }, "it needs one offering"},
+		{func(w *provision.Want) { w.Machine = nil }, "launching us-central1-0 in gcp/us-central1: its role or machine configuration is missing"},
+		{func(w *provision.Want) { w.Offers = nil }, "must have 1 offering"},
 		{func(w *provision.Want) { w.Offers[0].Type = "g9-huge" }, "g9-huge"},
 		{func(w *provision.Want) { w.Offers[0].Zone = "us-central1-q" }, "us-central1-q"},
-		{func(w *provision.Want) { w.Offers[0].Zone, w.Region = "", "gcp/mars-1" }, `region "mars-1": Google Cloud has none`},
+		{func(w *provision.Want) { w.Offers[0].Zone, w.Region = "", "gcp/mars-1" }, `region "mars-1": not found`},
 	} {
 		w := replica("us-central1-0", service.CapacitySpot)
 		tt.change(&w)

@@ -17,22 +17,21 @@ import (
 	"skyserve/provision"
 )
 
-// priceService is Compute Engine in the catalogue of Cloud Billing.
+// priceService is the id of Compute Engine in Cloud Billing.
 const priceService = "services/6F81-5844-456A"
 
-// priceFields are what is read of tens of thousands of SKUs: a fifth of the whole.
+// priceFields selects the fields to read of tens of thousands of SKUs: a fifth of the full response.
 const priceFields = "nextPageToken,skus(description,category/usageType,serviceRegions,pricingInfo/pricingExpression(usageUnit,tieredRates))"
 
-// The catalogue has some ten pages of the size that is asked for.
+// The price list has some ten pages of this size.
 const (
 	priceSKUs     = 5000
 	maxPricePages = 100
 )
 
-// Prices are what the types of the catalogue cost in a region, on demand and as spot
-// machines, by the price list of Cloud Billing; see provision.Pricer. It has no machine
-// types but their parts: a type costs what its vCPUs, its memory and its GPUs cost. The
-// list is read once for all regions.
+// Prices returns the prices of the catalogue's types in a region, on demand and spot, from Cloud
+// Billing's price list; see provision.Pricer. The list prices parts rather than machine types: the
+// price of a type is the sum of its vCPUs, memory and GPUs. The list is read once for all regions.
 func (p *Provider) Prices(ctx context.Context, region service.Region) ([]provision.Price, error) {
 	list, err := p.prices.Ask(ctx, "", time.Now(), p.readPrices)
 	if err != nil {
@@ -48,7 +47,7 @@ func (p *Provider) readPrices(ctx context.Context) (*priceList, error) {
 		return nil, err
 	}
 	carrier := s.carrier
-	if p.cfg.MachinesOnly { // a machine that was made without this scope is to lack prices alone
+	if p.cfg.MachinesOnly { // without this scope, a machine created earlier lacks prices only
 		if carrier, _, err = p.signed(s.plain, billingScope); err != nil {
 			return nil, err
 		}
@@ -63,7 +62,7 @@ func (p *Provider) readPrices(ctx context.Context) (*priceList, error) {
 	pages := 0
 	err = call.Pages(ctx, func(page *cloudbilling.ListSkusResponse) error {
 		if pages++; pages > maxPricePages {
-			return fmt.Errorf("it has more than %d pages", maxPricePages)
+			return fmt.Errorf("more than %d pages", maxPricePages)
 		}
 		for _, sku := range page.Skus {
 			list.add(sku)
@@ -73,7 +72,7 @@ func (p *Provider) readPrices(ctx context.Context) (*priceList, error) {
 	return list, err
 }
 
-// explainPrices says why the list cannot be read, and what would let it be.
+// explainPrices adds to err why the list cannot be read, and what to do about it.
 func explainPrices(err error) error {
 	const doing = "reading the price list of Cloud Billing"
 	r, refused := refusalOf(err)
@@ -84,11 +83,11 @@ func explainPrices(err error) error {
 			Cloud: service.CloudGCP, Code: r.code, Err: err, Action: "the Cloud Billing API", Hint: "enable it: gcloud services enable cloudbilling.googleapis.com",
 		}
 		if strings.Contains(r.message, "quota project") {
-			denied.Hint = "name the project that asks: gcloud auth application-default set-quota-project"
+			denied.Hint = "set the quota project: gcloud auth application-default set-quota-project"
 		}
 	case refused && denied == nil && r.status == http.StatusForbidden, denied != nil && denied.Action != "":
 		denied = &provision.CredentialsError{
-			Cloud: service.CloudGCP, Code: r.code, Err: err, Action: "the Cloud Billing API", Hint: "its scope cloud-billing.readonly, and the API enabled in the project, are all it takes",
+			Cloud: service.CloudGCP, Code: r.code, Err: err, Action: "the Cloud Billing API", Hint: "grant the scope cloud-billing.readonly, and enable the API in the project",
 		}
 	}
 	if denied != nil {
@@ -97,7 +96,7 @@ func explainPrices(err error) error {
 	return fmt.Errorf("%s: %w", doing, err)
 }
 
-// part is a part of machines that is billed by the hour.
+// part is a part of machines that is billed per hour.
 type part struct {
 	region string
 	// what is a core or a GiB of RAM of a family, or a GPU: "g2 core", "a3 ram", "l4".
@@ -105,7 +104,7 @@ type part struct {
 	spot bool
 }
 
-// priceList is what parts cost, in USD an hour.
+// priceList contains the prices of parts, in USD per hour.
 type priceList struct {
 	perHour map[part]float64
 	bad     map[part]error // parts whose price could not be read
@@ -113,7 +112,7 @@ type priceList struct {
 
 func newPriceList() *priceList { return &priceList{map[part]float64{}, map[part]error{}} }
 
-// add reads a SKU; those of other things are passed over.
+// add reads a SKU; those that do not match are skipped.
 func (l *priceList) add(sku *cloudbilling.Sku) {
 	what, spot, ours := partOf(sku)
 	if !ours {
@@ -123,7 +122,7 @@ func (l *priceList) add(sku *cloudbilling.Sku) {
 	for _, region := range sku.ServiceRegions {
 		at := part{region, what, spot}
 		if have, known := l.perHour[at]; err == nil && known && have != price {
-			l.bad[at] = fmt.Errorf("%s has two prices in %s, %g and %g", what, region, have, price)
+			l.bad[at] = fmt.Errorf("%s in %s: found two prices, %g and %g", what, region, have, price)
 		}
 		if err != nil {
 			l.bad[at] = err
@@ -133,19 +132,19 @@ func (l *priceList) add(sku *cloudbilling.Sku) {
 	}
 }
 
-// The descriptions of the SKUs that machines of the catalogue are made of. Commitments,
-// reservations, custom machines and families with longer names have others.
+// The descriptions of the SKUs that catalogue machines consist of. Commitments, reservations, custom
+// machines and families with longer names have other descriptions.
 var (
 	describesMachine = regexp.MustCompile(`(?i)^(spot preemptible )?(e2|g2|a2|a3) instances? (core|ram) running in `)
 	describesGPU     = regexp.MustCompile(`(?i)^nvidia (?:tesla )?(l4|a100|h100(?: 80gb)?) gpu (attached to spot preemptible vms )?running in `)
 )
 
-// partOf is what a SKU is a part of machines of, and whether as spot machines.
+// partOf returns the machine part that a SKU prices, and whether for spot machines.
 func partOf(sku *cloudbilling.Sku) (what string, spot, ours bool) {
 	if m := describesMachine.FindStringSubmatch(sku.Description); m != nil {
 		what, spot = strings.ToLower(m[2]+" "+m[3]), m[1] != ""
 	} else if m := describesGPU.FindStringSubmatch(sku.Description); m != nil {
-		what, spot = strings.TrimSuffix(strings.ToLower(m[1]), " 80gb"), m[2] != "" // an A100 of 80 GB is another part
+		what, spot = strings.TrimSuffix(strings.ToLower(m[1]), " 80gb"), m[2] != "" // an A100 with 80 GB is another part
 	}
 	usage := "OnDemand"
 	if spot {
@@ -154,19 +153,19 @@ func partOf(sku *cloudbilling.Sku) (what string, spot, ours bool) {
 	return what, spot, what != "" && sku.Category != nil && sku.Category.UsageType == usage
 }
 
-// hourly is what an hour of a part costs by its SKU, in USD. There is one price, which
-// holds from the first hour on.
+// hourly returns the price per hour of a part from its SKU, in USD. There must be one price, from the
+// first hour on.
 func hourly(sku *cloudbilling.Sku, what string) (float64, error) {
 	unit := "h"
 	if strings.HasSuffix(what, " ram") {
 		unit = "GiBy.h"
 	}
 	if len(sku.PricingInfo) == 0 {
-		return 0, fmt.Errorf("%q has no price", sku.Description)
+		return 0, fmt.Errorf("%q: no price", sku.Description)
 	}
 	newest := sku.PricingInfo[len(sku.PricingInfo)-1]
 	if newest == nil || newest.PricingExpression == nil || newest.PricingExpression.UsageUnit != unit || len(newest.PricingExpression.TieredRates) != 1 {
-		return 0, fmt.Errorf("%q is not priced by one rate for %s", sku.Description, unit)
+		return 0, fmt.Errorf("%q: must have one rate for %s", sku.Description, unit)
 	}
 	price, err := usd(newest.PricingExpression.TieredRates[0])
 	if err != nil {
@@ -175,21 +174,21 @@ func hourly(sku *cloudbilling.Sku, what string) (float64, error) {
 	return price, nil
 }
 
-// usd is a rate in USD.
+// usd returns a rate in USD.
 func usd(rate *cloudbilling.TierRate) (float64, error) {
 	if rate == nil || rate.UnitPrice == nil || rate.StartUsageAmount != 0 {
-		return 0, errors.New("its rate does not hold from the first hour on")
+		return 0, errors.New("its rate does not apply from the first hour on")
 	}
 	m := rate.UnitPrice
 	price := float64(m.Units) + float64(m.Nanos)/1e9
 	if m.CurrencyCode != "USD" || m.Units < 0 || m.Nanos < 0 || m.Nanos >= 1e9 || !provision.IsPrice(price) {
-		return 0, fmt.Errorf("%d units and %d nanos of %q are not a price of an hour", m.Units, m.Nanos, m.CurrencyCode)
+		return 0, fmt.Errorf("%d units and %d nanos of %q are not a valid price per hour", m.Units, m.Nanos, m.CurrencyCode)
 	}
 	return price, nil
 }
 
-// of are the prices of a region, in the order of type and capacity, of those types of
-// which all parts have one. Beside an error are those that could be read.
+// of returns the prices of a region, sorted by type and capacity, for the types whose parts all have
+// one. With an error it returns those that could be read.
 func (l *priceList) of(region string) ([]provision.Price, error) {
 	var prices []provision.Price
 	var bad []error
@@ -210,12 +209,12 @@ func (l *priceList) of(region string) ([]provision.Price, error) {
 	case len(bad) > 0:
 		return prices, fmt.Errorf("reading the price list of Cloud Billing for %s: %w", region, errors.Join(bad...))
 	case len(prices) == 0:
-		return nil, fmt.Errorf("reading the price list of Cloud Billing: it tells nothing of %s", region)
+		return nil, fmt.Errorf("reading the price list of Cloud Billing: no prices for %s", region)
 	}
 	return prices, nil
 }
 
-// price is the sum of the parts of a type; 0 where the region does not have one of them.
+// price returns the sum of the parts of a type; 0 where the region lacks one of them.
 func (l *priceList) price(t provision.MachineType, region string, spot bool) (float64, error) {
 	family, _, _ := strings.Cut(t.Type, "-")
 	sum := 0.0

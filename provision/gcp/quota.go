@@ -13,11 +13,11 @@ import (
 	"skyserve/provision"
 )
 
-// metric is a quota that launches meet.
+// metric is a quota that launches count against.
 type metric struct{ code, name, unit string }
 
-// metrics are the quotas that launches of the catalogue's machines meet. Those of GPUs on
-// demand that count by a family are not among those that Compute Engine tells.
+// metrics returns the quotas that launches of the catalogue's machines count against. Compute Engine
+// does not report the on-demand GPU quotas that count by family.
 func metrics() []metric {
 	var all []metric
 	for _, g := range catalogue.GPUs() {
@@ -45,8 +45,8 @@ func (p *Provider) project(ctx context.Context) (*computepb.Project, error) {
 	return found, nil
 }
 
-// Quotas are what the project may have in a region, and in all regions together, of
-// what replicas and balancers run on. A quota that the project does not have is left out.
+// Quotas returns the project's quotas in a region, and in all regions together, that replicas and
+// balancers count against. A quota that the project does not have is omitted.
 func (p *Provider) Quotas(ctx context.Context, region service.Region) ([]provision.Quota, error) {
 	here, err := p.region(ctx, region.Place())
 	if err != nil {
@@ -59,8 +59,8 @@ func (p *Provider) Quotas(ctx context.Context, region service.Region) ([]provisi
 	return append(quotasOf(region, here.GetQuotas()), quotasOf(regionNamed(""), project.GetQuotas())...), nil
 }
 
-// counted are quotas as launches meet them: until a project was given one for spot GPUs,
-// which then is 0, these count as those on demand.
+// counted adjusts quotas: while a project has no quota for spot GPUs of a type, its limit is 0 and spot
+// GPUs count against the on-demand quota.
 func counted(all []*computepb.Quota) []*computepb.Quota {
 	at := func(code string) int {
 		return slices.IndexFunc(all, func(q *computepb.Quota) bool { return q.GetMetric() == code })
@@ -75,7 +75,7 @@ func counted(all []*computepb.Quota) []*computepb.Quota {
 	return all
 }
 
-// quotasOf are the quotas among some that count here.
+// quotasOf returns the quotas that launches count against.
 func quotasOf(region service.Region, all []*computepb.Quota) []provision.Quota {
 	var quotas []provision.Quota
 	for _, m := range metrics() {

@@ -13,11 +13,10 @@ import (
 	"time"
 )
 
-// A call is tried this often, and the wait before it is tried again begins with
-// firstWait and doubles up to longestWait: about 9 s in all. What was refused for its
-// rate is tried rateTries times, for a minute at least: Google counts rates by the
-// minute, and they fill at the next full one. callTimeout bounds one try, so that a dead
-// connection is noticed.
+// A call has up to tries attempts. The backoff starts with firstWait and doubles up to longestWait:
+// about 9 s in all. A rate-limited call has rateTries attempts, over at least a minute: Google counts
+// rates by the minute, and they refill at the next full one. callTimeout is the maximum duration of one
+// attempt, so that a dead connection is detected.
 const (
 	tries       = 6
 	rateTries   = 12
@@ -26,17 +25,16 @@ const (
 	callTimeout = time.Minute
 )
 
-// repeating is a transport that repeats what was refused for its rate, what met an
-// internal error, and what got no answer. That is safe: every call that changes
-// something carries a request id, by which the cloud knows it again. Answers are
-// read whole.
+// repeating is a transport that retries rate-limited calls, internal errors and calls without a
+// response. That is safe: every call that changes something carries a request id, by which the cloud
+// recognizes a repetition. Responses are read in full.
 type repeating struct {
 	next   http.RoundTripper
 	pauses bool
-	clock  *clock // reads every answer
+	clock  *clock // reads the date of every response
 }
 
-// RoundTrip sends a request until it is answered for good.
+// RoundTrip sends a request until it gets a final response.
 func (t *repeating) RoundTrip(r *http.Request) (*http.Response, error) {
 	wait := firstWait
 	for try := 1; ; try++ {
@@ -53,7 +51,7 @@ func (t *repeating) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// try sends a request once, and reads the answer, whose body can be read again.
+// try sends a request once, and reads the response, whose body can be read again.
 func (t *repeating) try(r *http.Request) (*http.Response, []byte, error) {
 	ctx, cancel := context.WithTimeout(r.Context(), callTimeout)
 	defer cancel()
@@ -61,7 +59,7 @@ func (t *repeating) try(r *http.Request) (*http.Response, []byte, error) {
 	if r.GetBody != nil {
 		body, err := r.GetBody()
 		if err != nil {
-			return nil, nil, fmt.Errorf("reading the body of %s %s again: %w", r.Method, r.URL.Path, err)
+			return nil, nil, fmt.Errorf("rewinding the body of %s %s: %w", r.Method, r.URL.Path, err)
 		}
 		sent.Body = body
 	}
@@ -73,14 +71,14 @@ func (t *repeating) try(r *http.Request) (*http.Response, []byte, error) {
 	text, err := io.ReadAll(answer.Body)
 	answer.Body.Close()
 	if err != nil {
-		return nil, nil, fmt.Errorf("reading the answer to %s %s: %w", r.Method, r.URL.Path, err)
+		return nil, nil, fmt.Errorf("reading the response to %s %s: %w", r.Method, r.URL.Path, err)
 	}
 	answer.Body = io.NopCloser(bytes.NewReader(text))
 	return answer, text, nil
 }
 
-// triesFor is how often a call is tried that was answered so: once, unless the same may
-// succeed in a moment.
+// triesFor returns the number of attempts for a call with this response: one, unless a retry may
+// succeed.
 func triesFor(answer *http.Response, text []byte, failed error) int {
 	if failed != nil {
 		return tries
@@ -90,7 +88,7 @@ func triesFor(answer *http.Response, text []byte, failed error) int {
 		return tries
 	case http.StatusTooManyRequests:
 		return rateTries
-	case http.StatusForbidden: // so Compute Engine also says that a rate was exceeded
+	case http.StatusForbidden: // Compute Engine also reports an exceeded rate with this status
 		if slices.ContainsFunc(reasonsOf(text), func(reason string) bool {
 			return reason == "rateLimitExceeded" || reason == "userRateLimitExceeded"
 		}) {
@@ -100,7 +98,7 @@ func triesFor(answer *http.Response, text []byte, failed error) int {
 	return 1
 }
 
-// reasonsOf are the reasons in an error of the API; none where it is not one.
+// reasonsOf returns the reasons in an API error; none where the text is not one.
 func reasonsOf(text []byte) []string {
 	var refusal struct {
 		Error struct {
@@ -119,9 +117,9 @@ func reasonsOf(text []byte) []string {
 	return reasons
 }
 
-// regionOfCall is the region that a call's path speaks of, by which calls are
-// bounded: Google has one host for all regions, and counts rates by region. It is empty for
-// calls that are about the whole project.
+// regionOfCall returns the region in a call's path. The number of calls in flight is limited per
+// region: Google has one host for all regions, and counts rates by region. It is empty for calls about
+// the whole project.
 func regionOfCall(r *http.Request) string {
 	parts := strings.Split(r.URL.Path, "/")
 	for i, part := range parts[:len(parts)-1] {

@@ -8,11 +8,11 @@ import (
 	compute "cloud.google.com/go/compute/apiv1"
 )
 
-// looks is how often something is looked at before it counts as stuck: for 15 minutes.
-// Machines with many GPUs take some to stop.
+// looks is the maximum number of polls for a change: 15 minutes. Machines with many GPUs take some
+// minutes to stop.
 const looks = 450
 
-// wait looks until something is done.
+// wait polls until a change is done.
 func (p *Provider) wait(ctx context.Context, what string, done func() (bool, error)) error {
 	for range looks {
 		if ok, err := done(); ok || err != nil {
@@ -22,11 +22,11 @@ func (p *Provider) wait(ctx context.Context, what string, done func() (bool, err
 			return err
 		}
 	}
-	return fmt.Errorf("waiting for %s: it is not done after %s", what, looks*p.cfg.Poll)
+	return fmt.Errorf("waiting for %s: not done after %s", what, looks*p.cfg.Poll)
 }
 
-// settle waits for the operation that a call began. Unlike the library's own
-// Operation.Wait it tells of the errors that the operation ended with.
+// settle waits for the operation that a call started. Unlike the library's own Operation.Wait it
+// returns the errors of the operation.
 func (p *Provider) settle(ctx context.Context, op *compute.Operation, err error) error {
 	if err != nil {
 		return err
@@ -35,7 +35,7 @@ func (p *Provider) settle(ctx context.Context, op *compute.Operation, err error)
 		if op.Done() {
 			return true, nil
 		}
-		// an operation that ended badly is an error of Poll, but a vague one
+		// a failed operation is an error of Poll too, but without details
 		err := op.Poll(ctx)
 		if op.Done() {
 			return true, nil
@@ -46,7 +46,7 @@ func (p *Provider) settle(ctx context.Context, op *compute.Operation, err error)
 		return err
 	}
 	if errs := op.Proto().GetError().GetErrors(); len(errs) > 0 {
-		var messages []string // of several quotas that are exceeded each has its own
+		var messages []string // each exceeded quota has its own message
 		for _, e := range errs {
 			messages = append(messages, e.GetMessage())
 		}

@@ -13,25 +13,24 @@ import (
 	"skyserve/provision"
 )
 
-// fingerprintPath is the guest attribute that a machine's agent writes the
-// fingerprint of its key to. Nobody but the machine can write there.
+// fingerprintPath is the guest attribute where a machine's agent writes the fingerprint of its key.
+// Only the machine can write there.
 const fingerprintPath = "skyserve/fingerprint"
 
 var _ provision.Witness = (*Provider)(nil)
 
-// keyEvery is how long a key that was read stands for what is there: Compute Engine wants a
-// machine's guest attributes to be asked for ten times a minute at most, and may lose
-// them beyond that.
+// keyEvery is how long a fingerprint is cached: Compute Engine permits about ten reads of a machine's
+// guest attributes per minute, and may lose them beyond that.
 const keyEvery = 7 * time.Second
 
-// readKey is what a machine had said of its key at some time.
+// readKey is a cached fingerprint of a machine.
 type readKey struct {
 	at          time.Time
 	fingerprint string
 }
 
-// Fingerprint is that of the key of a machine, as its agent wrote it into the machine's guest
-// attributes; empty while it has not. It may be 7 s old.
+// Fingerprint returns the fingerprint of a machine's key, from the guest attributes where its agent
+// writes it; empty until then. It may be 7 s old.
 func (p *Provider) Fingerprint(ctx context.Context, o provision.Object) (string, error) {
 	p.mu.Lock()
 	last, asked := p.keys[o.Handle]
@@ -52,7 +51,7 @@ func (p *Provider) Fingerprint(ctx context.Context, o provision.Object) (string,
 	return fingerprint, err
 }
 
-// fingerprint asks the cloud for it.
+// fingerprint reads the fingerprint from the cloud.
 func (p *Provider) fingerprint(ctx context.Context, o provision.Object) (string, error) {
 	zone, name, _, err := handleOf(o)
 	if err != nil {

@@ -136,7 +136,7 @@ func TestAServiceThatRunsKeepsItsPorts(t *testing.T) {
 	moved.LocalHosts.Port += 10
 	check := func() error { return NewProvider(p.svc, p.exe, p.build, 0).For(moved).CheckPorts(nil) }
 	var bad *provision.SpecError
-	if err := check(); !errors.As(err, &bad) || !strings.Contains(err.Error(), "local.port: chat runs at ports from "+portsOfTest+" on") {
+	if err := check(); !errors.As(err, &bad) || !strings.Contains(err.Error(), "local.port: chat is running on ports from "+portsOfTest) {
 		t.Errorf("while it runs: got %v", err)
 	}
 	if err := p.Terminate(t.Context(), o); err != nil {

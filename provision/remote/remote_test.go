@@ -158,7 +158,7 @@ func TestAMachineThatHangsIsGivenUp(t *testing.T) {
 			t.Errorf("after %v: %+v, %v", took, o, err)
 		}
 		ways = ways[:1]
-		if _, err := c.Launch(t.Context(), want("us-central1-0")); !errors.Is(err, remote.ErrNoWay) || !strings.Contains(err.Error(), "no answer within") {
+		if _, err := c.Launch(t.Context(), want("us-central1-0")); !errors.Is(err, remote.ErrNoWay) || !strings.Contains(err.Error(), "no response within") {
 			t.Errorf("nobody answers: %v", err)
 		}
 	})

@@ -117,7 +117,7 @@ What can happen to a machine: curl -X POST %s/take/us-east-1-0   (announced, tak
                               curl -X POST %s/vanish/us-east-1-0 (gone without a word)
                               curl %s/machines
 
-Another service wants an account at Google. 'skyserve doctor' prints what makes it; here it is run by:
+Another service wants an account at Google. 'skyserve doctor' prints the commands that create it; here it is run by:
 
   skyserve doctor service.yaml --endpoint-gcp %s | curl --data-binary @- %s/gcloud
 `, amazon, project, control, google, control, control, control, control, google, control)
