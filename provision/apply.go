@@ -64,7 +64,7 @@ type Result struct {
 // not continue past a failure. The error joins all failures. To continue, call Apply again with a new
 // Diff.
 func Apply(ctx context.Context, changes Changes, p Provider, o Options) (Result, error) {
-	a := &applier{provider: p, opt: o, tokens: make(chan struct{}, max(1, cmp.Or(o.Parallel, defaultParallel)))}
+	a := &applier{provider: p, opt: o, slots: make(chan struct{}, max(1, cmp.Or(o.Parallel, defaultParallel)))}
 	if a.opt.Now == nil {
 		a.opt.Now = time.Now
 	}
@@ -80,7 +80,7 @@ func Apply(ctx context.Context, changes Changes, p Provider, o Options) (Result,
 			a.result.Skipped = append(a.result.Skipped, changes[begin:]...)
 			break
 		}
-		a.stage(ctx, changes[begin:end])
+		a.applyStage(ctx, changes[begin:end])
 		begin = end
 	}
 	if len(a.errs) == 0 && len(a.result.Skipped) > 0 {
@@ -93,42 +93,42 @@ func Apply(ctx context.Context, changes Changes, p Provider, o Options) (Result,
 type applier struct {
 	provider Provider
 	opt      Options
-	tokens   chan struct{}
+	slots    chan struct{}
 
 	mu     sync.Mutex // guards the fields below and opt.Exhausted, and serializes calls of Progress
 	result Result
 	errs   []error
 }
 
-// stage executes changes concurrently and returns when all have ended.
-func (a *applier) stage(ctx context.Context, changes Changes) {
+// applyStage executes changes concurrently and returns when all have ended.
+func (a *applier) applyStage(ctx context.Context, changes Changes) {
 	failures := make([]error, len(changes))
 	skipped := make([]bool, len(changes))
 	var wg sync.WaitGroup
 	for i, c := range changes {
 		wg.Go(func() {
 			select {
-			case a.tokens <- struct{}{}:
+			case a.slots <- struct{}{}:
 			case <-ctx.Done():
 				skipped[i] = true
 				return
 			}
-			defer func() { <-a.tokens }()
-			a.tell(c, PhaseBegun, nil)
-			failures[i] = a.carryOut(ctx, &c)
+			defer func() { <-a.slots }()
+			a.reportProgress(c, PhaseBegun, nil)
+			failures[i] = a.applyChange(ctx, &c)
 			if failures[i] != nil {
-				a.tell(c, PhaseFailed, failures[i])
+				a.reportProgress(c, PhaseFailed, failures[i])
 				return
 			}
-			a.tell(c, PhaseDone, nil)
+			a.reportProgress(c, PhaseDone, nil)
 		})
 	}
 	wg.Wait()
-	a.record(changes, failures, skipped)
+	a.recordOutcomes(changes, failures, skipped)
 }
 
-// record stores the outcome of a stage in the order of its changes.
-func (a *applier) record(changes Changes, failures []error, skipped []bool) {
+// recordOutcomes stores the outcome of a stage in the order of its changes.
+func (a *applier) recordOutcomes(changes Changes, failures []error, skipped []bool) {
 	for i, c := range changes {
 		switch {
 		case skipped[i]:
@@ -142,7 +142,7 @@ func (a *applier) record(changes Changes, failures []error, skipped []bool) {
 	}
 }
 
-func (a *applier) tell(c Change, p Phase, err error) {
+func (a *applier) reportProgress(c Change, p Phase, err error) {
 	if a.opt.Progress == nil {
 		return
 	}
@@ -151,10 +151,10 @@ func (a *applier) tell(c Change, p Phase, err error) {
 	a.opt.Progress(c, p, err)
 }
 
-// carryOut executes one change. An interrupted replacement leaves either no object, which the next Diff
+// applyChange executes one change. An interrupted replacement leaves either no object, which the next Diff
 // launches, or two objects with one id, of which the next Diff keeps the better one. A reload that is
 // not possible becomes a replacement.
-func (a *applier) carryOut(ctx context.Context, c *Change) error {
+func (a *applier) applyChange(ctx context.Context, c *Change) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -166,7 +166,7 @@ func (a *applier) carryOut(ctx context.Context, c *Change) error {
 		}
 		c.Action = ActionReplace
 	case ActionTerminate:
-		return a.retire(ctx, c.Have)
+		return a.drainAndTerminate(ctx, c.Have)
 	}
 	if c.Action == ActionReplace {
 		return a.replace(ctx, *c)
@@ -193,13 +193,13 @@ func (a *applier) replace(ctx context.Context, c Change) error {
 		}
 	}
 	if surge {
-		return a.retire(ctx, c.Have)
+		return a.drainAndTerminate(ctx, c.Have)
 	}
 	return nil
 }
 
-// retire drains an object and terminates it.
-func (a *applier) retire(ctx context.Context, o Object) error {
+// drainAndTerminate drains an object and terminates it.
+func (a *applier) drainAndTerminate(ctx context.Context, o Object) error {
 	if a.opt.Drain != nil && o.Gone == "" {
 		a.opt.Drain(ctx, o)
 	}
@@ -214,7 +214,7 @@ func (a *applier) launch(ctx context.Context, w Want) (Object, error) {
 	}
 	none := &NoCapacityError{ID: w.ID, Region: w.Region}
 	for _, offer := range w.Offers {
-		if a.exhausted(offer) {
+		if a.isExhausted(offer) {
 			none.Passed = append(none.Passed, offer)
 			continue
 		}
@@ -224,19 +224,19 @@ func (a *applier) launch(ctx context.Context, w Want) (Object, error) {
 		if !errors.As(err, &refused) {
 			return o, err
 		}
-		a.refuse(refused)
+		a.recordRefusal(refused)
 		none.Tried = append(none.Tried, refused)
 	}
 	return Object{}, none
 }
 
-func (a *applier) exhausted(o Offering) bool {
+func (a *applier) isExhausted(o Offering) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.opt.Exhausted.Has(o, a.opt.Now())
 }
 
-func (a *applier) refuse(e *CapacityError) {
+func (a *applier) recordRefusal(e *CapacityError) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.opt.Exhausted.Add(e, a.opt.Now())

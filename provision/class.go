@@ -61,9 +61,9 @@ func (c Counts) Total() int {
 	return total
 }
 
-// classes returns the classes of counts in a fixed order, the most specific first, so that a replica
+// sortedClasses returns the classes of counts in a fixed order, the most specific first, so that a replica
 // counts for its specific class before it counts for a class that matches any.
-func (c Counts) classes() []Class {
+func (c Counts) sortedClasses() []Class {
 	var all []Class
 	for class, n := range c {
 		if n > 0 {
@@ -83,7 +83,7 @@ func (c Counts) classes() []Class {
 // whose offering is unknown matches Class{} only.
 func (c Counts) Fit(exist []Object) (matched map[int]Class, missing []Class) {
 	matched = map[int]Class{}
-	for _, class := range c.classes() {
+	for _, class := range c.sortedClasses() {
 		left := c[class]
 		for i, o := range exist {
 			_, taken := matched[i]

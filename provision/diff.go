@@ -77,23 +77,23 @@ func Diff(want []Want, have []Object) Changes {
 			continue
 		}
 		wanted[w.ID] = true
-		changes = append(changes, diffOne(w, byID[w.ID])...)
+		changes = append(changes, diffObject(w, byID[w.ID])...)
 	}
 	for _, o := range have {
 		if !wanted[o.ID] {
-			changes = append(changes, terminate(o, "no longer needed"))
+			changes = append(changes, terminateChange(o, "no longer needed"))
 		}
 	}
-	order(changes)
+	sortIntoStages(changes)
 	return changes
 }
 
-// diffOne compares a desired object with all objects that have its id.
-func diffOne(w Want, have []Object) Changes {
-	keep, spare := choose(w, have)
+// diffObject compares a desired object with all objects that have its id.
+func diffObject(w Want, have []Object) Changes {
+	keep, spare := chooseObject(w, have)
 	var changes Changes
 	for _, o := range spare {
-		changes = append(changes, terminate(o, "duplicate id"))
+		changes = append(changes, terminateChange(o, "duplicate id"))
 	}
 	switch {
 	case keep == nil:
@@ -101,21 +101,21 @@ func diffOne(w Want, have []Object) Changes {
 	case keep.Gone != "":
 		return append(changes, Change{Action: ActionLaunch, Want: w, Have: *keep, Reason: keep.Gone, CostPerHour: w.CostPerHour})
 	}
-	if action, reason := differs(w, *keep); action != "" {
+	if action, reason := requiredAction(w, *keep); action != "" {
 		changes = append(changes, Change{Action: action, Want: w, Have: *keep, Reason: reason, CostPerHour: w.CostPerHour - keep.CostPerHour})
 	}
 	return changes
 }
 
-// choose picks the object to keep among those of one id: a running one first, then one that needs no
+// chooseObject picks the object to keep among those of one id: a running one first, then one that needs no
 // change, then the one whose handle sorts first.
-func choose(w Want, have []Object) (keep *Object, spare []Object) {
+func chooseObject(w Want, have []Object) (keep *Object, spare []Object) {
 	if len(have) == 0 {
 		return nil, nil
 	}
 	sorted := slices.Clone(have)
 	slices.SortFunc(sorted, func(a, b Object) int {
-		return cmp.Or(cmp.Compare(rank(w, a), rank(w, b)), cmp.Compare(a.Handle, b.Handle))
+		return cmp.Or(cmp.Compare(changeRank(w, a), changeRank(w, b)), cmp.Compare(a.Handle, b.Handle))
 	})
 	return &sorted[0], sorted[1:]
 }
@@ -131,17 +131,17 @@ func OneOfEach(want []Want, have []Object) []Object {
 		byID[o.ID] = append(byID[o.ID], o)
 	}
 	return slices.DeleteFunc(slices.Clone(have), func(o Object) bool {
-		keep, _ := choose(wanted[o.ID], byID[o.ID])
+		keep, _ := chooseObject(wanted[o.ID], byID[o.ID])
 		return keep.Handle != o.Handle
 	})
 }
 
-// rank is lower the less an object has to change.
-func rank(w Want, o Object) int {
+// changeRank is lower the less an object has to change.
+func changeRank(w Want, o Object) int {
 	if o.Gone != "" {
 		return 3
 	}
-	switch action, _ := differs(w, o); action {
+	switch action, _ := requiredAction(w, o); action {
 	case ActionReplace:
 		return 2
 	case ActionReload, ActionMend:
@@ -150,13 +150,13 @@ func rank(w Want, o Object) int {
 	return 0
 }
 
-// differs returns the action that brings an object to the desired state, and the reason; empty when the
+// requiredAction returns the action that brings an object to the desired state, and the reason; empty when the
 // object already matches. An empty Build matches any.
-func differs(w Want, o Object) (action Action, reason string) {
+func requiredAction(w Want, o Object) (action Action, reason string) {
 	switch {
 	case o.Kind != w.Kind || o.Region != w.Region:
 		return ActionReplace, "kind or region changed"
-	case w.Kind.foundation() && o.Spec != w.Spec:
+	case w.Kind.isPrerequisite() && o.Spec != w.Spec:
 		return ActionMend, "does not match its configuration"
 	case w.Address != "" && o.Address != w.Address || w.Admin != "" && o.Admin != w.Admin:
 		return ActionReplace, "address changed"
@@ -170,7 +170,7 @@ func differs(w Want, o Object) (action Action, reason string) {
 	return ActionReplace, "configuration changed"
 }
 
-func terminate(o Object, reason string) Change {
+func terminateChange(o Object, reason string) Change {
 	c := Change{Action: ActionTerminate, Have: o, Reason: reason}
 	if o.Gone == "" {
 		c.CostPerHour = -o.CostPerHour
@@ -178,8 +178,8 @@ func terminate(o Object, reason string) Change {
 	return c
 }
 
-// order sorts changes into the order of execution and numbers their stages.
-func order(changes Changes) {
+// sortIntoStages sorts changes into the order of execution and numbers their stages.
+func sortIntoStages(changes Changes) {
 	slices.SortFunc(changes, func(a, b Change) int {
 		return cmp.Or(
 			cmp.Compare(a.group(), b.group()),
@@ -193,7 +193,7 @@ func order(changes Changes) {
 	for i := range changes {
 		c := &changes[i]
 		switch c.group() {
-		case groupFoundation:
+		case groupPrerequisites:
 		case groupLaunch:
 			c.Stage = 1
 		case groupReplicas:
@@ -205,37 +205,37 @@ func order(changes Changes) {
 			c.Stage = 1 + rolling + balancers
 		case groupController:
 			c.Stage = rolling + balancers + 2
-		case groupGone:
+		case groupTerminate:
 			c.Stage = rolling + balancers + 3
-		case groupFoundationGone:
+		case groupTerminatePrerequisites:
 			c.Stage = rolling + balancers + 4
 		}
 	}
-	compact(changes)
+	compactStages(changes)
 	slices.SortStableFunc(changes, func(a, b Change) int { return cmp.Compare(a.Stage, b.Stage) })
 }
 
 // The groups of changes, in order of execution.
 const (
-	groupFoundation = iota
+	groupPrerequisites = iota
 	groupLaunch
 	groupReplicas
 	groupBalancers
 	groupController
-	groupGone
-	groupFoundationGone
+	groupTerminate
+	groupTerminatePrerequisites
 )
 
 func (c Change) group() int {
 	switch {
-	case c.Kind().foundation() && c.Action == ActionTerminate:
-		return groupFoundationGone
-	case c.Kind().foundation():
-		return groupFoundation
+	case c.Kind().isPrerequisite() && c.Action == ActionTerminate:
+		return groupTerminatePrerequisites
+	case c.Kind().isPrerequisite():
+		return groupPrerequisites
 	case c.Action == ActionLaunch:
 		return groupLaunch
 	case c.Action == ActionTerminate:
-		return groupGone
+		return groupTerminate
 	case c.Kind() == KindReplica:
 		return groupReplicas
 	case c.Kind() == KindBalancer:
@@ -244,8 +244,8 @@ func (c Change) group() int {
 	return groupController
 }
 
-// compact renumbers the stages so that none is empty.
-func compact(changes Changes) {
+// compactStages renumbers the stages so that none is empty.
+func compactStages(changes Changes) {
 	var stages []int
 	for _, c := range changes {
 		stages = append(stages, c.Stage)

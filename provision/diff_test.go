@@ -53,7 +53,7 @@ func objectOf(w provision.Want, handle int) provision.Object {
 	}
 }
 
-func TestNothingChangesWhereAllIsAsWanted(t *testing.T) {
+func TestDiffOfDesiredStateIsEmpty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		wants := drawWants(t)
 		var have []provision.Object
@@ -66,7 +66,7 @@ func TestNothingChangesWhereAllIsAsWanted(t *testing.T) {
 	})
 }
 
-func TestDiffDoesNotDependOnOrder(t *testing.T) {
+func TestDiffIgnoresOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		wants, have := drawWants(t), drawHave(t)
 		want := provision.Diff(wants, have)
@@ -79,7 +79,7 @@ func TestDiffDoesNotDependOnOrder(t *testing.T) {
 	})
 }
 
-func TestCostIsWhatTheServiceCostsMore(t *testing.T) {
+func TestCostPerHourIsCostDifference(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		wants, have := drawWants(t), drawHave(t)
 		var now, then float64
@@ -113,7 +113,7 @@ func have(id string, kind provision.Kind, region service.Region, spec, gone stri
 	return provision.Object{ID: id, Kind: kind, Region: region, Spec: spec, Gone: gone}
 }
 
-func TestStages(t *testing.T) {
+func TestDiffStages(t *testing.T) {
 	const b, r, c = provision.KindBalancer, provision.KindReplica, provision.KindController
 	wants := []provision.Want{
 		want("controller", c, "", "new"),
@@ -150,7 +150,7 @@ func TestStages(t *testing.T) {
 	}
 }
 
-func TestReasonsToReplace(t *testing.T) {
+func TestDiffReasons(t *testing.T) {
 	w := provision.Want{ID: "us-0", Kind: provision.KindReplica, Region: "local/us", Spec: "s", Build: "b", Address: "http://a"}
 	same := provision.Object{ID: "us-0", Kind: provision.KindReplica, Region: "local/us", Spec: "s", Build: "b", Address: "http://a"}
 	tests := []struct {
@@ -180,7 +180,7 @@ func TestReasonsToReplace(t *testing.T) {
 	}
 }
 
-func TestOfTwoOfOneIDTheBetterOneStays(t *testing.T) {
+func TestDiffKeepsBetterOfDuplicateIDs(t *testing.T) {
 	w := want("us-0", provision.KindReplica, "local/us", "s")
 	good, old := objectOf(w, 2), objectOf(w, 1)
 	old.Spec = "old"
@@ -191,7 +191,7 @@ func TestOfTwoOfOneIDTheBetterOneStays(t *testing.T) {
 }
 
 // Who asks machines how they are asks those that a plan keeps, and without a plan one of each.
-func TestOneOfEachIsTheOneThatStays(t *testing.T) {
+func TestOneOfEachKeepsSameObjectAsDiff(t *testing.T) {
 	w, other := want("us-0", provision.KindReplica, "local/us", "s"), want("us-1", provision.KindReplica, "local/us", "s")
 	ended, old := objectOf(w, 1), objectOf(w, 2)
 	ended.Gone, old.Spec = "was terminated", "old"

@@ -27,8 +27,8 @@ const (
 // IsMachine reports whether objects of this kind run an agent.
 func (k Kind) IsMachine() bool { return k == KindBalancer || k == KindReplica || k == KindNameServer }
 
-// foundation reports whether machines need objects of this kind to exist first.
-func (k Kind) foundation() bool { return k == KindFirewall || k == KindIdentity }
+// isPrerequisite reports whether machines need objects of this kind to exist first.
+func (k Kind) isPrerequisite() bool { return k == KindFirewall || k == KindIdentity }
 
 // Object is one thing that exists for a service: a local process or a VM in a cloud. It is read from
 // the actual state (lock files, tags), never from a separate inventory.

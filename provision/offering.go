@@ -97,7 +97,7 @@ type Exhausted struct {
 // exhaustedKey identifies the offerings that one refusal covers: empty fields match all.
 type exhaustedKey struct {
 	cloud, region, zone string
-	kind                string // instance type; empty = all
+	instanceType        string // instance type; empty = all
 	gpu                 string // every type with this GPU
 	capacity            service.CapacityType
 }
@@ -107,27 +107,27 @@ func (e *Exhausted) Add(err *CapacityError, at time.Time) {
 	if e.until == nil {
 		e.until = map[exhaustedKey]time.Time{}
 	}
-	e.until[keyOf(err.Offering, err.Scope)] = at.Add(exhaustedFor)
+	e.until[exhaustedKeyFor(err.Offering, err.Scope)] = at.Add(exhaustedFor)
 }
 
 // Has reports whether a refusal that has not expired covers an offering.
 func (e *Exhausted) Has(o Offering, at time.Time) bool {
 	for _, scope := range []Scope{ScopeZone, ScopeRegion, ScopeQuota, ScopeCloud} {
-		if until, ok := e.until[keyOf(o, scope)]; ok && at.Before(until) {
+		if until, ok := e.until[exhaustedKeyFor(o, scope)]; ok && at.Before(until) {
 			return true
 		}
 	}
 	return false
 }
 
-// keyOf returns the key of a refusal of an offering at a scope.
-func keyOf(o Offering, scope Scope) exhaustedKey {
+// exhaustedKeyFor returns the key of a refusal of an offering at a scope.
+func exhaustedKeyFor(o Offering, scope Scope) exhaustedKey {
 	k := exhaustedKey{cloud: o.Region.Cloud(), capacity: o.Capacity}
 	switch scope {
 	case ScopeZone:
-		k.region, k.zone, k.kind = o.Region.Place(), o.Zone, o.Type
+		k.region, k.zone, k.instanceType = o.Region.Place(), o.Zone, o.Type
 	case ScopeRegion:
-		k.region, k.kind = o.Region.Place(), o.Type
+		k.region, k.instanceType = o.Region.Place(), o.Type
 	case ScopeQuota:
 		k.region, k.gpu = o.Region.Place(), cmp.Or(o.GPU, "none")
 	case ScopeCloud:

@@ -18,7 +18,7 @@ type Places map[string]Provider
 
 // Offerings calls the provider of the region's cloud.
 func (p Places) Offerings(ctx context.Context, region service.Region) (Offerings, error) {
-	provider, err := p.of(region)
+	provider, err := p.provider(region)
 	if err != nil {
 		return nil, err
 	}
@@ -48,7 +48,7 @@ func (p Places) List(ctx context.Context, service string) ([]Object, error) {
 
 // Launch calls the provider of the region's cloud.
 func (p Places) Launch(ctx context.Context, w Want) (Object, error) {
-	provider, err := p.of(w.Region)
+	provider, err := p.provider(w.Region)
 	if err != nil {
 		return Object{}, err
 	}
@@ -57,7 +57,7 @@ func (p Places) Launch(ctx context.Context, w Want) (Object, error) {
 
 // Terminate calls the provider of the region's cloud.
 func (p Places) Terminate(ctx context.Context, o Object) error {
-	provider, err := p.of(o.Region)
+	provider, err := p.provider(o.Region)
 	if err != nil {
 		return err
 	}
@@ -66,18 +66,18 @@ func (p Places) Terminate(ctx context.Context, o Object) error {
 
 // Fingerprint calls the provider of the region's cloud; an error where that has no key attestation.
 func (p Places) Fingerprint(ctx context.Context, o Object) (string, error) {
-	provider, err := p.of(o.Region)
+	provider, err := p.provider(o.Region)
 	if err != nil {
 		return "", err
 	}
-	witness, ok := provider.(Witness)
+	attestor, ok := provider.(Witness)
 	if !ok {
 		return "", fmt.Errorf("reading the key of %s: %s has no key attestation", o.ID, o.Region.Cloud())
 	}
-	return witness.Fingerprint(ctx, o)
+	return attestor.Fingerprint(ctx, o)
 }
 
-func (p Places) of(region service.Region) (Provider, error) {
+func (p Places) provider(region service.Region) (Provider, error) {
 	provider, ok := p[region.Cloud()]
 	if !ok {
 		return nil, fmt.Errorf("finding a provider for region %q: no provider for cloud %q", region, region.Cloud())

@@ -53,7 +53,7 @@ func (os Offerings) Priced(prices []Price) Offerings {
 
 // Prices calls the provider of the region's cloud; none where it publishes no prices.
 func (p Places) Prices(ctx context.Context, region service.Region) ([]Price, error) {
-	provider, err := p.of(region)
+	provider, err := p.provider(region)
 	if err != nil {
 		return nil, err
 	}

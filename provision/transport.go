@@ -18,19 +18,19 @@ func Bounded(next http.RoundTripper) http.RoundTripper {
 // BoundedBy is Bounded for a cloud that has one host for all regions: at most CallsPerHost requests of
 // the same key are in flight. Keys are never evicted, so use few.
 func BoundedBy(next http.RoundTripper, key func(*http.Request) string) http.RoundTripper {
-	return &bounded{next: next, key: key, turns: map[string]chan struct{}{}}
+	return &callLimit{next: next, key: key, slots: map[string]chan struct{}{}}
 }
 
-type bounded struct {
+type callLimit struct {
 	next  http.RoundTripper
 	key   func(*http.Request) string
 	mu    sync.Mutex
-	turns map[string]chan struct{}
+	slots map[string]chan struct{}
 }
 
 // RoundTrip waits for a free slot and sends a request.
-func (b *bounded) RoundTrip(r *http.Request) (*http.Response, error) {
-	turn := b.turn(b.key(r))
+func (b *callLimit) RoundTrip(r *http.Request) (*http.Response, error) {
+	turn := b.slot(b.key(r))
 	select {
 	case turn <- struct{}{}:
 	case <-r.Context().Done():
@@ -40,11 +40,11 @@ func (b *bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 	return b.next.RoundTrip(r)
 }
 
-func (b *bounded) turn(key string) chan struct{} {
+func (b *callLimit) slot(key string) chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.turns[key] == nil {
-		b.turns[key] = make(chan struct{}, CallsPerHost)
+	if b.slots[key] == nil {
+		b.slots[key] = make(chan struct{}, CallsPerHost)
 	}
-	return b.turns[key]
+	return b.slots[key]
 }

@@ -59,10 +59,10 @@ const (
 	defaultPoll = 2 * time.Second
 	// callTimeout is the maximum duration of one call, so that a dead connection is detected.
 	callTimeout = time.Minute
-	// maxTries is the maximum number of attempts of a call that was throttled or failed inside AWS:
+	// maxCallAttempts is the maximum number of attempts of a call that was throttled or failed inside AWS:
 	// with a backoff that doubles up to maxBackoff, for about a minute.
-	maxTries   = 8
-	maxBackoff = 20 * time.Second
+	maxCallAttempts = 8
+	maxBackoff      = 20 * time.Second
 )
 
 // Provider creates and removes objects of AWS. It implements provision.Provider, provision.Witness and
@@ -72,7 +72,7 @@ type Provider struct {
 	poll    time.Duration
 	iam     *iam.Client
 	sts     *sts.Client
-	clock   *dates
+	clock   *clockTransport
 	regions map[string]*region
 	names   []string                          // of regions, sorted
 	prices  provision.Held[[]provision.Price] // by region
@@ -94,7 +94,7 @@ func New(ctx context.Context, c Config) (*Provider, error) {
 		c.Now = time.Now
 	}
 	p := &Provider{cfg: c, poll: max(0, cmp.Or(c.Poll, defaultPoll)), regions: map[string]*region{}}
-	sdk, err := p.load(ctx)
+	sdk, err := p.loadSDK(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -103,8 +103,8 @@ func New(ctx context.Context, c Config) (*Provider, error) {
 		in := sdk.Copy()
 		in.Region = name
 		p.regions[name] = &region{
-			p: p, name: name, ec2: ec2.NewFromConfig(in), quotas: servicequotas.NewFromConfig(in), pricing: pricesOf(sdk, name),
-			wanted: c.Networks[name], asking: make(chan struct{}, 1), groups: map[string]string{},
+			p: p, name: name, ec2: ec2.NewFromConfig(in), quotas: servicequotas.NewFromConfig(in), pricing: pricingClient(sdk, name),
+			configured: c.Networks[name], netSem: make(chan struct{}, 1), groups: map[string]string{},
 		}
 	}
 	home := sdk.Copy()
@@ -113,9 +113,9 @@ func New(ctx context.Context, c Config) (*Provider, error) {
 	return p, nil
 }
 
-// pricesOf returns the client of the price list that covers a region; nil where there is none.
-func pricesOf(sdk aws.Config, region string) *pricing.Client {
-	home := priceHome(region)
+// pricingClient returns the client of the price list that covers a region; nil where there is none.
+func pricingClient(sdk aws.Config, region string) *pricing.Client {
+	home := pricingRegion(region)
 	if home == "" {
 		return nil
 	}
@@ -124,8 +124,8 @@ func pricesOf(sdk aws.Config, region string) *pricing.Client {
 	return pricing.NewFromConfig(there)
 }
 
-// load loads the configuration of the SDK.
-func (p *Provider) load(ctx context.Context) (aws.Config, error) {
+// loadSDK loads the configuration of the SDK.
+func (p *Provider) loadSDK(ctx context.Context) (aws.Config, error) {
 	options := []func(*config.LoadOptions) error{
 		config.WithRetryer(p.retryer), config.WithRegion(p.cfg.Regions[0]),
 		config.WithLogger(logging.StandardLogger{Logger: log.Default()}), // the SDK's default logger writes to standard error
@@ -144,15 +144,15 @@ func (p *Provider) load(ctx context.Context) (aws.Config, error) {
 	if p.cfg.Endpoint != "" {
 		sdk.BaseEndpoint = aws.String(p.cfg.Endpoint)
 	}
-	sdk.Credentials = asking{sdk.Credentials}
-	p.clock = &dates{next: p.carrier(sdk), now: p.cfg.Now}
+	sdk.Credentials = markedCredentials{sdk.Credentials}
+	p.clock = &clockTransport{next: p.baseTransport(sdk), now: p.cfg.Now}
 	sdk.HTTPClient = &http.Client{Transport: provision.Bounded(p.clock), Timeout: callTimeout}
 	return sdk, nil
 }
 
-// carrier returns the transport of the calls: the SDK's own, which supports AWS_CA_BUNDLE, unless
+// baseTransport returns the transport of the calls: the SDK's own, which supports AWS_CA_BUNDLE, unless
 // another is configured.
-func (p *Provider) carrier(sdk aws.Config) http.RoundTripper {
+func (p *Provider) baseTransport(sdk aws.Config) http.RoundTripper {
 	if p.cfg.Transport != nil {
 		return p.cfg.Transport
 	}
@@ -167,7 +167,7 @@ func (p *Provider) carrier(sdk aws.Config) http.RoundTripper {
 // server error.
 func (p *Provider) retryer() aws.Retryer {
 	return retry.NewStandard(func(o *retry.StandardOptions) {
-		o.MaxAttempts, o.MaxBackoff = maxTries, maxBackoff
+		o.MaxAttempts, o.MaxBackoff = maxCallAttempts, maxBackoff
 		o.RateLimiter = ratelimit.None // attempts are limited per call
 		o.Retryables = append([]retry.IsErrorRetryable{retry.IsErrorRetryableFunc(func(err error) aws.Ternary {
 			if _, ok := capacityScopes[codeOf(err)]; ok {
@@ -193,8 +193,8 @@ func (p *Provider) region(name service.Region) (*region, error) {
 	return r, nil
 }
 
-// place returns the region as a service.Region.
-func (r *region) place() service.Region { return service.Region(service.CloudAWS + "/" + r.name) }
+// regionID returns the region as a service.Region.
+func (r *region) regionID() service.Region { return service.Region(service.CloudAWS + "/" + r.name) }
 
 // Launch creates a desired object. A machine needs the firewall of its role in its region, and the
 // identity of its role: Launch waits up to a minute for them, because AWS itself takes some seconds to
@@ -202,7 +202,7 @@ func (r *region) place() service.Region { return service.Region(service.CloudAWS
 func (p *Provider) Launch(ctx context.Context, w provision.Want) (provision.Object, error) {
 	o, err := p.launch(ctx, w)
 	if err != nil {
-		return provision.Object{}, explain(fmt.Sprintf("launching %s in %s", w.ID, w.Region), err)
+		return provision.Object{}, wrapError(fmt.Sprintf("launching %s in %s", w.ID, w.Region), err)
 	}
 	return o, nil
 }
@@ -225,7 +225,7 @@ func (p *Provider) launch(ctx context.Context, w provision.Want) (provision.Obje
 // soon as it is shutting down: that cannot be reversed, and it is no longer billed. A firewall can be
 // deleted when the last machine behind it has released it, which takes a minute or two.
 func (p *Provider) Terminate(ctx context.Context, o provision.Object) error {
-	return explain(fmt.Sprintf("removing %s (%s) in %s", o.ID, o.Handle, o.Region), p.terminate(ctx, o))
+	return wrapError(fmt.Sprintf("removing %s (%s) in %s", o.ID, o.Handle, o.Region), p.terminate(ctx, o))
 }
 
 func (p *Provider) terminate(ctx context.Context, o provision.Object) error {
@@ -242,23 +242,23 @@ func (p *Provider) terminate(ctx context.Context, o provision.Object) error {
 	return r.terminateMachine(ctx, o)
 }
 
-// appears is until for an object that was just created: it is mostly visible at once, so the first
+// waitVisible is until for an object that was just created: it is mostly visible at once, so the first
 // intervals are short.
-func (p *Provider) appears(ctx context.Context, look func() (done bool, err error)) (bool, error) {
-	return p.repeat(ctx, triesToAppear, p.poll/16, look)
+func (p *Provider) waitVisible(ctx context.Context, look func() (done bool, err error)) (bool, error) {
+	return p.pollWithBackoff(ctx, maxVisibilityPolls, p.poll/16, look)
 }
 
-// until calls look until it reports done, at intervals, at most tries times. false means that it was
+// pollUntil calls look until it reports done, at intervals, at most tries times. false means that it was
 // never done.
-func (p *Provider) until(ctx context.Context, tries int, look func() (done bool, err error)) (bool, error) {
-	return p.repeat(ctx, tries, p.poll, look)
+func (p *Provider) pollUntil(ctx context.Context, tries int, look func() (done bool, err error)) (bool, error) {
+	return p.pollWithBackoff(ctx, tries, p.poll, look)
 }
 
-// repeat is until with a first interval, which doubles after each attempt up to the poll interval.
-func (p *Provider) repeat(ctx context.Context, tries int, wait time.Duration, look func() (done bool, err error)) (bool, error) {
+// pollWithBackoff is until with a first interval, which doubles after each attempt up to the poll interval.
+func (p *Provider) pollWithBackoff(ctx context.Context, tries int, wait time.Duration, look func() (done bool, err error)) (bool, error) {
 	for try := range tries {
 		if try > 0 {
-			if err := pause(ctx, wait); err != nil {
+			if err := sleep(ctx, wait); err != nil {
 				return false, err
 			}
 			wait = min(p.poll, 2*wait)
@@ -270,19 +270,19 @@ func (p *Provider) repeat(ctx context.Context, tries int, wait time.Duration, lo
 	return false, nil
 }
 
-// settled repeats step while it fails with a code that means that AWS has not propagated a recent
+// retryOnCode repeats step while it fails with a code that means that AWS has not propagated a recent
 // change yet.
-func (p *Provider) settled(ctx context.Context, code string, step func() error) error {
+func (p *Provider) retryOnCode(ctx context.Context, code string, step func() error) error {
 	var last error
-	_, err := p.appears(ctx, func() (bool, error) {
+	_, err := p.waitVisible(ctx, func() (bool, error) {
 		last = step()
 		return codeOf(last) != code, nil
 	})
 	return cmp.Or(err, last)
 }
 
-// pause blocks for a duration, or until the context ends.
-func pause(ctx context.Context, wait time.Duration) error {
+// sleep blocks for a duration, or until the context ends.
+func sleep(ctx context.Context, wait time.Duration) error {
 	t := time.NewTimer(wait)
 	defer t.Stop()
 	select {

@@ -38,16 +38,16 @@ var capacityScopes = map[string]provision.Scope{
 	"NetworkInterfaceLimitExceeded":        provision.ScopeQuota,
 }
 
-// falterScopes maps the state codes of a machine that EC2 failed to start, after it had granted the
+// startFailureScopes maps the state codes of a machine that EC2 failed to start, after it had granted the
 // launch, to the scope of each.
-var falterScopes = map[string]provision.Scope{
+var startFailureScopes = map[string]provision.Scope{
 	"Server.InsufficientInstanceCapacity": provision.ScopeZone,
 	"Server.InternalError":                provision.ScopeZone,
 	"Client.VolumeLimitExceeded":          provision.ScopeQuota,
 }
 
-// misfits maps the state codes of a machine that will fail wherever it is launched to a hint.
-var misfits = map[string]string{
+// permanentStartFailures maps the state codes of a machine that will fail wherever it is launched to a hint.
+var permanentStartFailures = map[string]string{
 	"Client.InternalError":            "let EC2, and AWSServiceRoleForEC2Spot for spot, use the KMS key of the account's disks",
 	"Client.InvalidSnapshot.NotFound": "the snapshot of the image does not exist: use another image",
 }
@@ -56,8 +56,8 @@ var misfits = map[string]string{
 // not create the service-linked role that EC2 needs for it.
 const codeNoSpotRole = "AuthFailure.ServiceLinkedRoleCreationNotPermitted"
 
-// unknownCallers maps the codes of missing, invalid or expired credentials to a hint.
-var unknownCallers = map[string]string{
+// credentialHints maps the codes of missing, invalid or expired credentials to a hint.
+var credentialHints = map[string]string{
 	"AuthFailure":                 "check the keys; if only this region refuses, enable it for the account",
 	"UnrecognizedClientException": "check the keys; if only this region refuses, enable it for the account",
 	"InvalidClientTokenId":        "check the access key: aws sts get-caller-identity",
@@ -74,8 +74,8 @@ var unknownCallers = map[string]string{
 	"Blocked":                     "AWS has blocked the account: contact AWS support",
 }
 
-// forbidden are the codes of an authenticated caller without the permission.
-var forbidden = []string{"UnauthorizedOperation", "AccessDenied", "AccessDeniedException", "UnauthorizedException"}
+// deniedCodes are the codes of an authenticated caller without the permission.
+var deniedCodes = []string{"UnauthorizedOperation", "AccessDenied", "AccessDeniedException", "UnauthorizedException"}
 
 // codeOf returns the code of an error of AWS; empty for any other error.
 func codeOf(err error) string {
@@ -86,10 +86,10 @@ func codeOf(err error) string {
 	return ""
 }
 
-// explain adds what was being done to err, and maps it to the types of package provision: credentials
+// wrapError adds what was being done to err, and maps it to the types of package provision: credentials
 // become a *provision.CredentialsError, whatever the call was, and a region whose host does not resolve
 // a *provision.SpecError.
-func explain(doing string, err error) error {
+func wrapError(doing string, err error) error {
 	var known *provision.CredentialsError
 	var owned *provision.OwnedError
 	var refused *provision.CapacityError
@@ -104,14 +104,14 @@ func explain(doing string, err error) error {
 	if errors.As(err, &dns) && dns.IsNotFound {
 		return &provision.SpecError{Err: fmt.Errorf("%s: host %s not found; check the name of the region: %w", doing, dns.Name, dns)}
 	}
-	return fmt.Errorf("%s: %w", doing, plain(err))
+	return fmt.Errorf("%s: %w", doing, plainError(err))
 }
 
 // encodedMessage is the start of the part of a refusal that only AWS itself can decode.
 const encodedMessage = " Encoded authorization failure message:"
 
-// plain reduces an error of the SDK to action, code and message.
-func plain(err error) error {
+// plainError reduces an error of the SDK to action, code and message.
+func plainError(err error) error {
 	var api smithy.APIError
 	var already *Error
 	if errors.As(err, &api) && !errors.As(err, &already) {
@@ -144,13 +144,13 @@ func actionOf(err error) string {
 	return strings.ToLower(strings.ReplaceAll(op.Service(), " ", "")) + ":" + op.Operation()
 }
 
-// denied matches the action in the text of a refusal: a launch may be refused for an action that it
+// notAuthorized matches the action in the text of a refusal: a launch may be refused for an action that it
 // implies, such as passing a role.
-var denied = regexp.MustCompile(`not authorized to perform: ([a-z0-9-]+:[A-Za-z]+)`)
+var notAuthorized = regexp.MustCompile(`not authorized to perform: ([a-z0-9-]+:[A-Za-z]+)`)
 
 // deniedAction returns the action that the caller lacks permission for.
 func deniedAction(err error) string {
-	if found := denied.FindStringSubmatch(err.Error()); found != nil {
+	if found := notAuthorized.FindStringSubmatch(err.Error()); found != nil {
 		return found[1]
 	}
 	return actionOf(err)
@@ -163,12 +163,12 @@ func credentialsError(err error) *provision.CredentialsError {
 	if errors.As(err, &none) {
 		return &provision.CredentialsError{Cloud: service.CloudAWS, Err: none.err, Hint: "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or log in: aws sso login"}
 	}
-	if hint, ok := unknownCallers[code]; ok {
-		return &provision.CredentialsError{Cloud: service.CloudAWS, Code: code, Err: plain(err), Hint: hint}
+	if hint, ok := credentialHints[code]; ok {
+		return &provision.CredentialsError{Cloud: service.CloudAWS, Code: code, Err: plainError(err), Hint: hint}
 	}
-	if slices.Contains(forbidden, code) {
+	if slices.Contains(deniedCodes, code) {
 		action := deniedAction(err)
-		return &provision.CredentialsError{Cloud: service.CloudAWS, Action: action, Code: code, Err: plain(err), Hint: "allow " + action + " for the caller in an IAM policy"}
+		return &provision.CredentialsError{Cloud: service.CloudAWS, Action: action, Code: code, Err: plainError(err), Hint: "allow " + action + " for the caller in an IAM policy"}
 	}
 	return nil
 }
@@ -183,11 +183,11 @@ func capacityError(o provision.Offering, err error) *provision.CapacityError {
 	if scope == provision.ScopeZone && o.Zone == "" {
 		scope = provision.ScopeRegion // AWS tried all zones
 	}
-	return &provision.CapacityError{Offering: o, Scope: scope, Code: code, Err: plain(err)}
+	return &provision.CapacityError{Offering: o, Scope: scope, Code: code, Err: plainError(err)}
 }
 
-// asking wraps a credentials provider so that its errors can be recognized.
-type asking struct{ aws.CredentialsProvider }
+// netSem wraps a credentials provider so that its errors can be recognized.
+type markedCredentials struct{ aws.CredentialsProvider }
 
 // noCredentialsError reports that a credentials provider has no credentials.
 type noCredentialsError struct{ err error }
@@ -196,7 +196,7 @@ func (e *noCredentialsError) Error() string { return e.err.Error() }
 func (e *noCredentialsError) Unwrap() error { return e.err }
 
 // Retrieve returns the credentials.
-func (a asking) Retrieve(ctx context.Context) (aws.Credentials, error) {
+func (a markedCredentials) Retrieve(ctx context.Context) (aws.Credentials, error) {
 	c, err := a.CredentialsProvider.Retrieve(ctx)
 	if err != nil && ctx.Err() == nil {
 		return c, &noCredentialsError{err}

@@ -45,18 +45,18 @@ func (p *Provider) launchIdentity(ctx context.Context, w provision.Want) (provis
 	if err != nil {
 		return provision.Object{}, err
 	}
-	if err := p.settled(ctx, codeNoEntity, func() error { return p.setPolicy(ctx, name, policy) }); err != nil {
+	if err := p.retryOnCode(ctx, codeNoEntity, func() error { return p.setPolicy(ctx, name, policy) }); err != nil {
 		return provision.Object{}, err
 	}
 	if err := p.createProfile(ctx, w, name, tags); err != nil {
 		return provision.Object{}, err
 	}
-	if lack := missing(tags, has); len(lack) > 0 {
-		if _, err := p.iam.TagRole(ctx, &iam.TagRoleInput{RoleName: aws.String(name), Tags: iamTags(lack)}); err != nil {
+	if lacking := missingTags(tags, has); len(lacking) > 0 {
+		if _, err := p.iam.TagRole(ctx, &iam.TagRoleInput{RoleName: aws.String(name), Tags: iamTags(lacking)}); err != nil {
 			return provision.Object{}, err
 		}
 	}
-	return objectFor(w, name), nil
+	return objectOfWant(w, name), nil
 }
 
 // createRole creates a role. It returns the tags of the role, or of the existing one.
@@ -68,7 +68,7 @@ func (p *Provider) createRole(ctx context.Context, w provision.Want, name string
 		return tags, err
 	}
 	var has map[string]string
-	_, err = p.appears(ctx, func() (bool, error) {
+	_, err = p.waitVisible(ctx, func() (bool, error) {
 		var err error
 		has, err = p.roleTags(ctx, name)
 		return has != nil, err
@@ -83,7 +83,7 @@ func (p *Provider) createRole(ctx context.Context, w provision.Want, name string
 func (p *Provider) roleTags(ctx context.Context, name string) (map[string]string, error) {
 	out, err := p.iam.GetRole(ctx, &iam.GetRoleInput{RoleName: aws.String(name)})
 	if err != nil {
-		return nil, unless(codeNoEntity, err)
+		return nil, ignoreCode(codeNoEntity, err)
 	}
 	return fromIAMTags(out.Role.Tags), nil
 }
@@ -92,7 +92,7 @@ func (p *Provider) roleTags(ctx context.Context, name string) (map[string]string
 func (p *Provider) setPolicy(ctx context.Context, role, policy string) error {
 	if policy == "" {
 		_, err := p.iam.DeleteRolePolicy(ctx, &iam.DeleteRolePolicyInput{RoleName: aws.String(role), PolicyName: aws.String(policyName)})
-		return unless(codeNoEntity, err)
+		return ignoreCode(codeNoEntity, err)
 	}
 	_, err := p.iam.PutRolePolicy(ctx, &iam.PutRolePolicyInput{RoleName: aws.String(role), PolicyName: aws.String(policyName), PolicyDocument: aws.String(policy)})
 	return err
@@ -103,10 +103,10 @@ func (p *Provider) createProfile(ctx context.Context, w provision.Want, name str
 	_, err := p.iam.CreateInstanceProfile(ctx, &iam.CreateInstanceProfileInput{
 		InstanceProfileName: aws.String(name), Path: aws.String(iamPath(w.Service)), Tags: iamTags(tags),
 	})
-	if err := unless(codeExists, err); err != nil {
+	if err := ignoreCode(codeExists, err); err != nil {
 		return err
 	}
-	err = p.settled(ctx, codeNoEntity, func() error {
+	err = p.retryOnCode(ctx, codeNoEntity, func() error {
 		_, err := p.iam.AddRoleToInstanceProfile(ctx, &iam.AddRoleToInstanceProfileInput{InstanceProfileName: aws.String(name), RoleName: aws.String(name)})
 		return err
 	})
@@ -114,10 +114,10 @@ func (p *Provider) createProfile(ctx context.Context, w provision.Want, name str
 		return err
 	}
 	var profile *iamtypes.InstanceProfile
-	_, err = p.appears(ctx, func() (bool, error) {
+	_, err = p.waitVisible(ctx, func() (bool, error) {
 		out, err := p.iam.GetInstanceProfile(ctx, &iam.GetInstanceProfileInput{InstanceProfileName: aws.String(name)})
 		if err != nil {
-			return false, unless(codeNoEntity, err)
+			return false, ignoreCode(codeNoEntity, err)
 		}
 		profile = out.InstanceProfile
 		return true, nil
@@ -136,10 +136,10 @@ func hasRole(profile *iamtypes.InstanceProfile, name string) bool {
 	return profile != nil && len(profile.Roles) == 1 && aws.ToString(profile.Roles[0].RoleName) == name
 }
 
-// identities lists the roles and profiles of a service, or of all services. One that lacks a part, or
+// listIdentities lists the roles and profiles of a service, or of all services. One that lacks a part, or
 // whose policy does not match its tags, gets a different Spec.
-func (p *Provider) identities(ctx context.Context, service string) ([]provision.Object, error) {
-	profiles, err := p.profiles(ctx, service)
+func (p *Provider) listIdentities(ctx context.Context, service string) ([]provision.Object, error) {
+	profiles, err := p.listProfiles(ctx, service)
 	if err != nil {
 		return nil, err
 	}
@@ -155,8 +155,8 @@ func (p *Provider) identities(ctx context.Context, service string) ([]provision.
 		}
 	}
 	var objects []provision.Object
-	for _, name := range withProfiles(names, profiles) {
-		o, ours, err := p.identity(ctx, name, profiles[name])
+	for _, name := range mergeNames(names, profiles) {
+		o, ours, err := p.readIdentity(ctx, name, profiles[name])
 		if err != nil {
 			return nil, err
 		}
@@ -167,8 +167,8 @@ func (p *Provider) identities(ctx context.Context, service string) ([]provision.
 	return objects, nil
 }
 
-// profiles returns the instance profiles of a service by name.
-func (p *Provider) profiles(ctx context.Context, service string) (map[string]*iamtypes.InstanceProfile, error) {
+// listProfiles returns the instance profiles of a service by name.
+func (p *Provider) listProfiles(ctx context.Context, service string) (map[string]*iamtypes.InstanceProfile, error) {
 	all := map[string]*iamtypes.InstanceProfile{}
 	pages := iam.NewListInstanceProfilesPaginator(p.iam, &iam.ListInstanceProfilesInput{PathPrefix: aws.String(iamPath(service))})
 	for pages.HasMorePages() {
@@ -183,9 +183,9 @@ func (p *Provider) profiles(ctx context.Context, service string) (map[string]*ia
 	return all, nil
 }
 
-// identity returns one role with its profile. The tags are those of the role or, if the role was
+// readIdentity returns one role with its profile. The tags are those of the role or, if the role was
 // deleted, those of the profile.
-func (p *Provider) identity(ctx context.Context, name string, profile *iamtypes.InstanceProfile) (o provision.Object, ours bool, err error) {
+func (p *Provider) readIdentity(ctx context.Context, name string, profile *iamtypes.InstanceProfile) (o provision.Object, ours bool, err error) {
 	tags, err := p.roleTags(ctx, name)
 	if err != nil {
 		return o, false, err
@@ -194,31 +194,31 @@ func (p *Provider) identity(ctx context.Context, name string, profile *iamtypes.
 	if tags == nil {
 		out, err := p.iam.GetInstanceProfile(ctx, &iam.GetInstanceProfileInput{InstanceProfileName: aws.String(name)})
 		if err != nil {
-			return o, false, unless(codeNoEntity, err)
+			return o, false, ignoreCode(codeNoEntity, err)
 		}
 		tags = fromIAMTags(out.InstanceProfile.Tags)
 	}
-	o, ours = objectOf(tags, globalRegion, name)
+	o, ours = objectFromTags(tags, globalRegion, name)
 	if !ours || !whole {
-		o.Spec += changedByHand
+		o.Spec += driftSuffix
 		return o, ours, nil
 	}
 	should, err := policyFor(o.Service, o.Owner, partitionOf(p.names[0]), grantsOf(tags[tagGrants]))
 	if err != nil {
 		return o, false, err
 	}
-	is, err := p.policy(ctx, name)
+	is, err := p.readPolicy(ctx, name)
 	if is != should {
-		o.Spec += changedByHand
+		o.Spec += driftSuffix
 	}
 	return o, true, err
 }
 
-// policy returns the inline policy of a role; empty where there is none.
-func (p *Provider) policy(ctx context.Context, role string) (string, error) {
+// readPolicy returns the inline policy of a role; empty where there is none.
+func (p *Provider) readPolicy(ctx context.Context, role string) (string, error) {
 	out, err := p.iam.GetRolePolicy(ctx, &iam.GetRolePolicyInput{RoleName: aws.String(role), PolicyName: aws.String(policyName)})
 	if err != nil {
-		return "", unless(codeNoEntity, err)
+		return "", ignoreCode(codeNoEntity, err)
 	}
 	text, err := url.PathUnescape(aws.ToString(out.PolicyDocument))
 	if err != nil {
@@ -244,15 +244,15 @@ func (p *Provider) deleteIdentity(ctx context.Context, o provision.Object) error
 			return err
 		},
 		func() error {
-			return p.settled(ctx, codeConflict, func() error {
+			return p.retryOnCode(ctx, codeConflict, func() error {
 				_, err := p.iam.DeleteInstanceProfile(ctx, &iam.DeleteInstanceProfileInput{InstanceProfileName: name})
 				return err
 			})
 		},
 		func() error { return p.setPolicy(ctx, o.Handle, "") },
-		func() error { return p.settled(ctx, codeConflict, func() error { return p.deleteRole(ctx, name) }) },
+		func() error { return p.retryOnCode(ctx, codeConflict, func() error { return p.deleteRole(ctx, name) }) },
 	} {
-		if err := unless(codeNoEntity, step()); err != nil {
+		if err := ignoreCode(codeNoEntity, step()); err != nil {
 			return err
 		}
 	}
@@ -272,7 +272,7 @@ func (p *Provider) deleteRole(ctx context.Context, name *string) error {
 	}
 	for _, a := range attached.AttachedPolicies {
 		_, e := p.iam.DetachRolePolicy(ctx, &iam.DetachRolePolicyInput{RoleName: name, PolicyArn: a.PolicyArn})
-		if e := unless(codeNoEntity, e); e != nil {
+		if e := ignoreCode(codeNoEntity, e); e != nil {
 			return e
 		}
 	}
@@ -282,7 +282,7 @@ func (p *Provider) deleteRole(ctx context.Context, name *string) error {
 	}
 	for _, policy := range inline.PolicyNames {
 		_, e := p.iam.DeleteRolePolicy(ctx, &iam.DeleteRolePolicyInput{RoleName: name, PolicyName: aws.String(policy)})
-		if e := unless(codeNoEntity, e); e != nil {
+		if e := ignoreCode(codeNoEntity, e); e != nil {
 			return e
 		}
 	}

@@ -15,7 +15,7 @@ import (
 )
 
 // A role that somebody gave more than it had goes all the same.
-func TestARoleGoesWithWhatItWasGiven(t *testing.T) {
+func TestDeleteIdentityRemovesAddedPolicies(t *testing.T) {
 	for _, unseen := range []int{0, 2} {
 		cloud := newCloud(&testcloud.Faults{Unseen: unseen})
 		p := open(t, cloud)
@@ -36,7 +36,7 @@ func TestARoleGoesWithWhatItWasGiven(t *testing.T) {
 }
 
 // Two who change one role at once are told to try again, and do.
-func TestTwoWhoChangeOneRole(t *testing.T) {
+func TestConcurrentRoleChangesAreRetried(t *testing.T) {
 	cloud := newCloud(nil)
 	var refused atomic.Int32
 	cloud.Deny = func(_, action string) string {
@@ -60,7 +60,7 @@ func TestTwoWhoChangeOneRole(t *testing.T) {
 
 // A shell on machines is granted for the regions that ask for it, to both roles, and no
 // more than Session Manager needs; it goes when nobody asks for it any more.
-func TestAccessBySessionManager(t *testing.T) {
+func TestSessionManagerGrants(t *testing.T) {
 	cloud := newCloud(nil)
 	p := open(t, cloud)
 	const name = "skyserve-chat-replica"
@@ -107,7 +107,7 @@ func TestAccessBySessionManager(t *testing.T) {
 }
 
 // What replicas may read of a bucket is the folder that is named, and nothing beside it.
-func TestReadingFromBuckets(t *testing.T) {
+func TestReadGrantIsLimitedToFolder(t *testing.T) {
 	cloud := newCloud(nil)
 	p := open(t, cloud)
 	w := roleFor(provision.KindReplica, provision.ReadFrom("models/llama/8b"))
@@ -131,7 +131,7 @@ func TestReadingFromBuckets(t *testing.T) {
 
 // A balancer may write the one record by which an authority makes sure of the service's name,
 // into the one zone, and nothing else there.
-func TestOneRecordOfAZone(t *testing.T) {
+func TestChallengeGrantIsLimitedToOneRecord(t *testing.T) {
 	cloud := newCloud(nil)
 	p := open(t, cloud)
 	w := roleFor(provision.KindBalancer, provision.ChallengeOf("Z0123456789ABCDEFGHIJ", "chat.example.com"))

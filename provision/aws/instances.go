@@ -20,8 +20,8 @@ import (
 	"skyserve/provision"
 )
 
-// instances lists the machines that match filters, including terminated ones.
-func (r *region) instances(ctx context.Context, filters ...ec2types.Filter) ([]ec2types.Instance, error) {
+// listInstances lists the machines that match filters, including terminated ones.
+func (r *region) listInstances(ctx context.Context, filters ...ec2types.Filter) ([]ec2types.Instance, error) {
 	var all []ec2types.Instance
 	pages := ec2.NewDescribeInstancesPaginator(r.ec2, &ec2.DescribeInstancesInput{Filters: filters})
 	for pages.HasMorePages() {
@@ -36,8 +36,8 @@ func (r *region) instances(ctx context.Context, filters ...ec2types.Filter) ([]e
 	return all, nil
 }
 
-// over reports whether an instance has terminated, or is irreversibly shutting down.
-func over(i ec2types.Instance) bool {
+// hasEnded reports whether an instance has terminated, or is irreversibly shutting down.
+func hasEnded(i ec2types.Instance) bool {
 	state := stateOf(i)
 	return state == ec2types.InstanceStateNameShuttingDown || state == ec2types.InstanceStateNameTerminated
 }
@@ -49,37 +49,37 @@ func stateOf(i ec2types.Instance) ec2types.InstanceStateName {
 	return i.State.Name
 }
 
-// object converts an instance to an object by its tags and EC2's description; false when skyserve did
+// objectFromInstance converts an instance to an object by its tags and EC2's description; false when skyserve did
 // not create it.
-func (r *region) object(i ec2types.Instance) (provision.Object, bool) {
-	o, ours := objectOf(fromEC2Tags(i.Tags), r.place(), aws.ToString(i.InstanceId))
-	r.complete(&o, i)
+func (r *region) objectFromInstance(i ec2types.Instance) (provision.Object, bool) {
+	o, ours := objectFromTags(fromEC2Tags(i.Tags), r.regionID(), aws.ToString(i.InstanceId))
+	r.addInstanceDetails(&o, i)
 	if state := stateOf(i); state == ec2types.InstanceStateNameStopping || state == ec2types.InstanceStateNameStopped {
 		o.Gone = fmt.Sprintf("%s: %s", state, cmp.Or(aws.ToString(i.StateTransitionReason), "EC2 gives no reason"))
 	}
-	if ours && !grouped(o, i) { // then its firewall admits nothing to it
+	if ours && !inFirewallGroup(o, i) { // then its firewall admits nothing to it
 		o.Spec, o.Fixed = "", ""
 	}
 	return o, ours
 }
 
-// grouped reports whether a machine is in its security group, as far as EC2 shows groups.
-func grouped(o provision.Object, i ec2types.Instance) bool {
+// inFirewallGroup reports whether a machine is in its security group, as far as EC2 shows groups.
+func inFirewallGroup(o provision.Object, i ec2types.Instance) bool {
 	return len(i.SecurityGroups) == 0 || slices.ContainsFunc(i.SecurityGroups, func(g ec2types.GroupIdentifier) bool {
 		return aws.ToString(g.GroupName) == groupName(o.Service, string(o.Kind))
 	})
 }
 
-// complete fills in EC2's description of a machine: its offering, its start time, and its address:
+// addInstanceDetails fills in EC2's description of a machine: its offering, its start time, and its address:
 // http:// and the address, without a port.
-func (r *region) complete(o *provision.Object, i ec2types.Instance) {
+func (r *region) addInstanceDetails(o *provision.Object, i ec2types.Instance) {
 	tags := fromEC2Tags(i.Tags)
 	offer := provision.Offering{
-		Type: string(i.InstanceType), Region: r.place(),
+		Type: string(i.InstanceType), Region: r.regionID(),
 		Capacity: service.CapacityType(cmp.Or(tags[tagCapacity], string(service.CapacityOnDemand))),
 	}
 	if known, ok := provision.MachineTypeOf(service.CloudAWS, offer.Type); ok {
-		offer = known.Offer(r.place(), "", offer.Capacity)
+		offer = known.Offer(r.regionID(), "", offer.Capacity)
 	}
 	if i.Placement != nil {
 		offer.Zone = aws.ToString(i.Placement.AvailabilityZone)
@@ -115,9 +115,9 @@ func (p *Provider) Fingerprint(ctx context.Context, o provision.Object) (string,
 	if err != nil {
 		return "", err
 	}
-	text, err := r.console(ctx, o.Handle)
+	text, err := r.consoleOutput(ctx, o.Handle)
 	if err != nil {
-		return "", explain(fmt.Sprintf("reading the console of %s (%s) in %s", o.ID, o.Handle, o.Region), err)
+		return "", wrapError(fmt.Sprintf("reading the console of %s (%s) in %s", o.ID, o.Handle, o.Region), err)
 	}
 	role := identity.Balancer
 	if o.Kind == provision.KindReplica {
@@ -127,9 +127,9 @@ func (p *Provider) Fingerprint(ctx context.Context, o provision.Object) (string,
 	return fingerprint, nil
 }
 
-// console returns the latest console output of a machine, at most 64 KiB; EC2 shows it some seconds
+// consoleOutput returns the latest console output of a machine, at most 64 KiB; EC2 shows it some seconds
 // later.
-func (r *region) console(ctx context.Context, id string) (string, error) {
+func (r *region) consoleOutput(ctx context.Context, id string) (string, error) {
 	out, err := r.ec2.GetConsoleOutput(ctx, &ec2.GetConsoleOutputInput{InstanceId: aws.String(id), Latest: aws.Bool(true)})
 	if err != nil {
 		return "", err
@@ -138,17 +138,17 @@ func (r *region) console(ctx context.Context, id string) (string, error) {
 	return string(text), err
 }
 
-// triesToVanish is the maximum number of polls for a terminating object: about three minutes.
-const triesToVanish = 90
+// maxTerminationPolls is the maximum number of polls for a terminating object: about three minutes.
+const maxTerminationPolls = 90
 
-// triesToBeGone is how often EC2 must report a machine as unknown before that is believed: EC2 reports
+// notFoundConfirmations is how often EC2 must report a machine as unknown before that is believed: EC2 reports
 // it for a moment for a machine that was just created.
-const triesToBeGone = 3
+const notFoundConfirmations = 3
 
 // terminateMachine terminates a VM and returns when EC2 shows it as shutting down.
 func (r *region) terminateMachine(ctx context.Context, o provision.Object) error {
 	id := []string{o.Handle}
-	known, err := r.p.until(ctx, triesToBeGone, func() (bool, error) {
+	known, err := r.p.pollUntil(ctx, notFoundConfirmations, func() (bool, error) {
 		_, err := r.ec2.TerminateInstances(ctx, &ec2.TerminateInstancesInput{InstanceIds: id})
 		if codeOf(err) == codeNoInstance {
 			return false, nil
@@ -158,14 +158,14 @@ func (r *region) terminateMachine(ctx context.Context, o provision.Object) error
 	if !known || err != nil {
 		return err
 	}
-	gone, err := r.p.until(ctx, triesToVanish, func() (bool, error) {
+	gone, err := r.p.pollUntil(ctx, maxTerminationPolls, func() (bool, error) {
 		out, err := r.ec2.DescribeInstances(ctx, &ec2.DescribeInstancesInput{InstanceIds: id})
 		if err != nil {
-			return codeOf(err) == codeNoInstance, unless(codeNoInstance, err)
+			return codeOf(err) == codeNoInstance, ignoreCode(codeNoInstance, err)
 		}
 		for _, reservation := range out.Reservations {
 			for _, i := range reservation.Instances {
-				if !over(i) {
+				if !hasEnded(i) {
 					return false, nil
 				}
 			}
@@ -181,8 +181,8 @@ func (r *region) terminateMachine(ctx context.Context, o provision.Object) error
 // codeNoInstance is EC2's code for an unknown machine.
 const codeNoInstance = "InvalidInstanceID.NotFound"
 
-// unless returns err, or nil where it has this code.
-func unless(code string, err error) error {
+// ignoreCode returns err, or nil where it has this code.
+func ignoreCode(code string, err error) error {
 	if codeOf(err) == code {
 		return nil
 	}

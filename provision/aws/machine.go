@@ -32,25 +32,25 @@ const rootDevice = "/dev/sda1"
 // maxUserData is EC2's limit of user data, in bytes.
 const maxUserData = 16 << 10
 
-// maxAttempts is the maximum number of terminated machines with one id and one configuration: EC2
+// maxTokenAttempts is the maximum number of terminated machines with one id and one configuration: EC2
 // forgets them within hours.
-const maxAttempts = 1000
+const maxTokenAttempts = 1000
 
 // launchMachine creates a VM, or returns the running one.
 func (r *region) launchMachine(ctx context.Context, w provision.Want) (provision.Object, error) {
 	if err := checkMachine(w); err != nil {
 		return provision.Object{}, err
 	}
-	have, err := r.instances(ctx, ofService(w.Service), filter("tag:"+tagID, w.ID))
+	have, err := r.listInstances(ctx, ofService(w.Service), filter("tag:"+tagID, w.ID))
 	if err != nil {
 		return provision.Object{}, err
 	}
 	ended := map[string]bool{} // by token
 	for _, i := range have {
 		tags := fromEC2Tags(i.Tags)
-		if over(i) {
+		if hasEnded(i) {
 			ended[aws.ToString(i.ClientToken)] = true
-			if err := r.faltered(w.Offers[0], i); err != nil {
+			if err := r.startFailure(w.Offers[0], i); err != nil {
 				return provision.Object{}, err
 			}
 			continue
@@ -58,18 +58,18 @@ func (r *region) launchMachine(ctx context.Context, w provision.Want) (provision
 		if err := ownedError(w, tags); err != nil {
 			return provision.Object{}, err
 		}
-		if o, ok := r.object(i); ok && o.Gone == "" && len(provision.Diff([]provision.Want{w}, []provision.Object{o})) == 0 {
+		if o, ok := r.objectFromInstance(i); ok && o.Gone == "" && len(provision.Diff([]provision.Want{w}, []provision.Object{o})) == 0 {
 			return o, nil
 		}
 	}
 	var o provision.Object
 	var last error
-	_, err = r.p.appears(ctx, func() (bool, error) {
-		o, last = r.run(ctx, w, ended)
+	_, err = r.p.waitVisible(ctx, func() (bool, error) {
+		o, last = r.launchWithToken(ctx, w, ended)
 		if known := codeOf(last); known != codeNoGroup && known != codeNoSubnet {
 			return true, nil
 		}
-		r.forget() // they were created again since they were cached, or are not propagated yet
+		r.clearCache() // they were created again since they were cached, or are not propagated yet
 		return false, nil
 	})
 	return o, cmp.Or(err, last)
@@ -88,18 +88,18 @@ func checkMachine(w provision.Want) error {
 	return nil
 }
 
-// run launches a machine, with a new token until EC2 returns one that has not ended: a token that was
+// launchWithToken launches a machine, with a new token until EC2 returns one that has not ended: a token that was
 // used before returns the machine of that time.
-func (r *region) run(ctx context.Context, w provision.Want, ended map[string]bool) (provision.Object, error) {
+func (r *region) launchWithToken(ctx context.Context, w provision.Want, ended map[string]bool) (provision.Object, error) {
 	in, err := r.request(ctx, w)
 	if err != nil {
 		return provision.Object{}, err
 	}
-	base, err := r.identifying(ctx, w)
+	base, err := r.launchKey(ctx, w)
 	if err != nil {
 		return provision.Object{}, fmt.Errorf("describing the launch: %w", err)
 	}
-	for attempt := range maxAttempts {
+	for attempt := range maxTokenAttempts {
 		token := tokenOf(base, attempt)
 		if ended[token] {
 			continue
@@ -110,7 +110,7 @@ func (r *region) run(ctx context.Context, w provision.Want, ended map[string]boo
 		case "IdempotentInstanceTerminated":
 			continue
 		case "IdempotentParameterMismatch": // a different price is known, or the name resolves to another image by now
-			if o, found, err := r.madeBy(ctx, token); found || err != nil {
+			if o, found, err := r.instanceOfToken(ctx, token); found || err != nil {
 				return o, err
 			}
 			continue
@@ -119,20 +119,20 @@ func (r *region) run(ctx context.Context, w provision.Want, ended map[string]boo
 			return provision.Object{}, refused
 		}
 		if err != nil {
-			return provision.Object{}, fmt.Errorf("%s: %w", w.Offers[0], plain(err))
+			return provision.Object{}, fmt.Errorf("%s: %w", w.Offers[0], plainError(err))
 		}
-		if i := made.Instances[0]; !over(i) {
+		if i := made.Instances[0]; !hasEnded(i) {
 			i.Tags = ec2Tags(tagsOf(w)) // the response may omit the tags
-			o, _ := r.object(i)
+			o, _ := r.objectFromInstance(i)
 			return o, nil
 		}
 	}
-	return provision.Object{}, fmt.Errorf("launching: %d machines like this one have ended within hours", maxAttempts)
+	return provision.Object{}, fmt.Errorf("launching: %d machines like this one have ended within hours", maxTokenAttempts)
 }
 
-// identifying returns the part of the request that identifies a launch: all but the price, which `up`
+// launchKey returns the part of the request that identifies a launch: all but the price, which `up`
 // and the controller may know from different sources.
-func (r *region) identifying(ctx context.Context, w provision.Want) ([]byte, error) {
+func (r *region) launchKey(ctx context.Context, w provision.Want) ([]byte, error) {
 	w.CostPerHour = 0
 	in, err := r.request(ctx, w)
 	if err != nil {
@@ -141,13 +141,13 @@ func (r *region) identifying(ctx context.Context, w provision.Want) ([]byte, err
 	return json.Marshal(in)
 }
 
-// madeBy returns the running machine of a client token; false where it has ended, or never existed.
-func (r *region) madeBy(ctx context.Context, token string) (o provision.Object, found bool, err error) {
-	_, err = r.p.until(ctx, triesToBeGone, func() (bool, error) {
-		made, err := r.instances(ctx, filter("client-token", token))
+// instanceOfToken returns the running machine of a client token; false where it has ended, or never existed.
+func (r *region) instanceOfToken(ctx context.Context, token string) (o provision.Object, found bool, err error) {
+	_, err = r.p.pollUntil(ctx, notFoundConfirmations, func() (bool, error) {
+		made, err := r.listInstances(ctx, filter("client-token", token))
 		for _, i := range made {
-			if !over(i) {
-				o, found = r.object(i)
+			if !hasEnded(i) {
+				o, found = r.objectFromInstance(i)
 			}
 		}
 		return len(made) > 0, err
@@ -160,7 +160,7 @@ func (r *region) madeBy(ctx context.Context, token string) (o provision.Object, 
 func (r *region) runOnce(ctx context.Context, in *ec2.RunInstancesInput) (*ec2.RunInstancesOutput, error) {
 	var out *ec2.RunInstancesOutput
 	var last error
-	_, err := r.p.appears(ctx, func() (bool, error) {
+	_, err := r.p.waitVisible(ctx, func() (bool, error) {
 		out, last = r.ec2.RunInstances(ctx, in)
 		unknown := codeOf(last) == "InvalidParameterValue" && strings.Contains(last.Error(), "IAM Instance Profile")
 		return !unknown, nil
@@ -181,7 +181,7 @@ func (r *region) request(ctx context.Context, w provision.Want) (*ec2.RunInstanc
 	if err != nil {
 		return nil, err
 	}
-	group, err := r.groupID(ctx, w, role)
+	group, err := r.waitGroupID(ctx, w, role)
 	if err != nil {
 		return nil, err
 	}
@@ -210,7 +210,7 @@ func (r *region) request(ctx context.Context, w provision.Want) (*ec2.RunInstanc
 	if w.Machine.DiskGiB > 0 {
 		in.BlockDeviceMappings = []ec2types.BlockDeviceMapping{{DeviceName: aws.String(rootDevice), Ebs: diskOf(w)}}
 	}
-	pay(in, offer)
+	setCapacity(in, offer)
 	return in, nil
 }
 
@@ -236,10 +236,10 @@ func imageOf(w provision.Want) string {
 	return cmp.Or(w.Machine.Image, imageGPU)
 }
 
-// pay sets the capacity type of a launch. Reserved capacity may use any open reservation, and is billed
+// setCapacity sets the capacity type of a launch. Reserved capacity may use any open reservation, and is billed
 // as agreed where the commitment is a billing discount only; on-demand capacity does not use
 // reservations.
-func pay(in *ec2.RunInstancesInput, o provision.Offering) {
+func setCapacity(in *ec2.RunInstancesInput, o provision.Offering) {
 	switch {
 	case o.Capacity == service.CapacitySpot:
 		in.InstanceMarketOptions = &ec2types.InstanceMarketOptionsRequest{

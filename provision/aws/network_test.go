@@ -45,7 +45,7 @@ func within(t *testing.T, cloud *testcloud.AWS, machinesOnly bool, vpc string, s
 
 // Machines stand in the subnets that the service names, behind firewalls of their network,
 // and only the zones of these have offers.
-func TestANetworkOfOnesOwn(t *testing.T) {
+func TestNamedNetwork(t *testing.T) {
 	cloud := officeCloud()
 	p := within(t, cloud, false, "vpc-0ff1ce00", "subnet-0000000b", "subnet-0000000a")
 	offers, err := p.Offerings(t.Context(), east)
@@ -92,7 +92,7 @@ func TestANetworkOfOnesOwn(t *testing.T) {
 
 // What the service says of its network and EC2 has otherwise is refused with what is wrong
 // before anything is made.
-func TestNetworksThatDoNotFit(t *testing.T) {
+func TestNetworkErrors(t *testing.T) {
 	for want, named := range map[string][]string{
 		"network: VPC vpc-0dead000 not found in this region":                                                                   {"vpc-0dead000", "subnet-0000000a"},
 		"subnets: subnet subnet-0dead000 not found in this region":                                                             {"vpc-0ff1ce00", "subnet-0000000a", "subnet-0dead000"},
@@ -120,7 +120,7 @@ func TestNetworksThatDoNotFit(t *testing.T) {
 }
 
 // A service that moves to another network leaves nothing in the one before.
-func TestMovingToAnotherNetwork(t *testing.T) {
+func TestMoveToAnotherNetwork(t *testing.T) {
 	cloud := newCloud(nil)
 	cloud.AddNetwork("us-east-1", "vpc-0ff1ce00", testcloud.Subnet{ID: "subnet-0000000b", Zone: "us-east-1b", Gateway: "igw-0ff1ce"})
 	launch(t, within(t, cloud, false, ""), chat()...)

@@ -15,8 +15,8 @@ import (
 	"skyserve/provision"
 )
 
-// linux is EC2's product description for spot prices of machines without a paid licence.
-const linux = "Linux/UNIX"
+// spotLinux is EC2's product description for spot prices of machines without a paid licence.
+const spotLinux = "Linux/UNIX"
 
 // Offerings returns the types of the catalogue in each zone with a subnet, on demand, spot and
 // reserved, sorted by type, zone and capacity type. Spot prices are EC2's current ones where available;
@@ -26,11 +26,11 @@ func (p *Provider) Offerings(ctx context.Context, name service.Region) (provisio
 	if err != nil {
 		return nil, err
 	}
-	offers, err := r.offerings(ctx)
-	return offers, explain(fmt.Sprintf("listing the offerings of %s", name), err)
+	offers, err := r.listOfferings(ctx)
+	return offers, wrapError(fmt.Sprintf("listing the offerings of %s", name), err)
 }
 
-func (r *region) offerings(ctx context.Context) (provision.Offerings, error) {
+func (r *region) listOfferings(ctx context.Context) (provision.Offerings, error) {
 	n, err := r.network(ctx)
 	if err != nil {
 		return nil, err
@@ -50,7 +50,7 @@ func (r *region) offerings(ctx context.Context) (provision.Offerings, error) {
 				continue
 			}
 			for _, capacity := range []service.CapacityType{service.CapacityOnDemand, service.CapacitySpot, service.CapacityReserved} {
-				o := t.Offer(r.place(), zone, capacity)
+				o := t.Offer(r.regionID(), zone, capacity)
 				if price := spot[t.Type+zone]; price > 0 && capacity == service.CapacitySpot {
 					o.PricePerHour, o.PriceFrom = price, "spot price in "+zone
 				}
@@ -94,7 +94,7 @@ func (r *region) zonesOf(ctx context.Context) (map[string][]string, error) {
 
 // spotPrices returns the newest spot prices by type and zone, in USD per hour.
 func (r *region) spotPrices(ctx context.Context) (map[string]float64, error) {
-	in := &ec2.DescribeSpotPriceHistoryInput{StartTime: aws.Time(r.p.cfg.Now()), ProductDescriptions: []string{linux}}
+	in := &ec2.DescribeSpotPriceHistoryInput{StartTime: aws.Time(r.p.cfg.Now()), ProductDescriptions: []string{spotLinux}}
 	for _, name := range catalogueTypes() {
 		in.InstanceTypes = append(in.InstanceTypes, ec2types.InstanceType(name))
 	}

@@ -59,7 +59,7 @@ func TestOfferings(t *testing.T) {
 func TestQuotas(t *testing.T) {
 	cloud := newCloud(nil)
 	p := open(t, cloud)
-	stand(t, p, east)
+	launchPrerequisites(t, p, east)
 	launch(t, p,
 		machine("us-east-1-0", provision.KindReplica, east, service.CapacitySpot),
 		machine("us-east-1-1", provision.KindReplica, east, service.CapacityOnDemand),

@@ -28,17 +28,17 @@ type condition map[string]map[string]any
 func policyFor(name, owner, partition string, grants []provision.Grant) (string, error) {
 	var statements []statement
 	if slices.Contains(grants, provision.GrantOperate) {
-		statements = operate(name, owner, "arn:"+partition+":")
+		statements = operateStatements(name, owner, "arn:"+partition+":")
 	}
 	for _, g := range slices.Sorted(slices.Values(grants)) {
 		if place, ok := g.Session(); ok {
-			statements = append(statements, session(place))
+			statements = append(statements, sessionStatement(place))
 		}
 		if folder, ok := g.Read(); ok {
-			statements = append(statements, read(folder, "arn:"+partition+":s3:::")...)
+			statements = append(statements, readStatements(folder, "arn:"+partition+":s3:::")...)
 		}
 		if zone, of, ok := g.Challenge(); ok {
-			statements = append(statements, challenge(zone, of, "arn:"+partition+":route53:::"))
+			statements = append(statements, challengeStatement(zone, of, "arn:"+partition+":route53:::"))
 		}
 	}
 	if len(statements) == 0 {
@@ -51,8 +51,8 @@ func policyFor(name, owner, partition string, grants []provision.Grant) (string,
 	return string(text), err
 }
 
-// read permits listing and reading the objects below a folder of a bucket.
-func read(folder, arn string) []statement {
+// readStatements permits listing and reading the objects below a folder of a bucket.
+func readStatements(folder, arn string) []statement {
 	bucket, prefix, _ := strings.Cut(folder, "/")
 	return []statement{
 		{"Allow", []string{"s3:GetObject"}, []string{arn + folder + "/*"}, nil},
@@ -60,10 +60,10 @@ func read(folder, arn string) []statement {
 	}
 }
 
-// challenge permits changing the TXT record of a dns-01 challenge for a name, and nothing else in the
+// challengeStatement permits changing the TXT record of a dns-01 challenge for a name, and nothing else in the
 // hosted zone. IAM compares names in lower case and without the last dot; every record of a change must
 // match.
-func challenge(zone, name, arn string) statement {
+func challengeStatement(zone, name, arn string) statement {
 	return statement{"Allow", []string{"route53:ChangeResourceRecordSets"}, []string{arn + "hostedzone/" + zone}, condition{
 		"ForAllValues:StringEquals": {
 			"route53:ChangeResourceRecordSetsNormalizedRecordNames": "_acme-challenge." + name,
@@ -72,10 +72,10 @@ func challenge(zone, name, arn string) statement {
 	}}
 }
 
-// session permits the Systems Manager agent on a machine of one region to open the channels of Session
+// sessionStatement permits the Systems Manager agent on a machine of one region to open the channels of Session
 // Manager: the minimum that it requires. They cannot be narrowed to a machine: the agent is identified
 // only by its credentials.
-func session(place string) statement {
+func sessionStatement(place string) statement {
 	return statement{"Allow", []string{
 		"ssm:UpdateInstanceInformation", "ssmmessages:CreateControlChannel", "ssmmessages:CreateDataChannel",
 		"ssmmessages:OpenControlChannel", "ssmmessages:OpenDataChannel",
@@ -88,12 +88,12 @@ var tagKeys = []string{
 	tagBuild, tagCapacity, tagFixed, tagID, tagKind, tagLabel + "*", tagName, tagOwner, tagPrice, tagReservation, tagService, tagSpec,
 }
 
-// operate permits a balancer's machine to launch, list and terminate replicas of its service, and
+// operateStatements permits a balancer's machine to launch, list and terminate replicas of its service, and
 // nothing else. It is bound to the kind of machine, so that somebody with root on a balancer cannot
 // launch a fake balancer or controller: a machine that it launches is tagged as a replica, is behind
 // the firewall of replicas and has their role, and no tag can be changed afterwards. EC2's list calls
 // cannot be narrowed to tags, and prices are public; everything else is narrowed.
-func operate(name, owner, arn string) []statement {
+func operateStatements(name, owner, arn string) []statement {
 	replica := string(provision.KindReplica)
 	having := func(prefix string) map[string]any {
 		return map[string]any{prefix + tagService: name, prefix + tagOwner: owner, prefix + tagKind: replica}

@@ -25,10 +25,10 @@ var errNoPriceList = errors.New("AWS GovCloud has no price list")
 // products.
 const maxPricePages = 20
 
-// priceHome returns the region whose price list API to query for the prices of a region: the API exists
+// pricingRegion returns the region whose price list API to query for the prices of a region: the API exists
 // in few regions, and each covers its whole partition. A near one is selected because accounts that are
 // restricted to a geography may not reach others. Empty = there is none.
-func priceHome(region string) string {
+func pricingRegion(region string) string {
 	switch partitionOf(region) {
 	case "aws-cn":
 		return "cn-northwest-1"
@@ -53,7 +53,7 @@ func (p *Provider) Prices(ctx context.Context, name service.Region) ([]provision
 		return nil, err
 	}
 	prices, err := p.prices.Ask(ctx, r.name, p.cfg.Now(), r.listPrices)
-	return slices.Clone(prices), explain(fmt.Sprintf("reading the prices of %s", name), err)
+	return slices.Clone(prices), wrapError(fmt.Sprintf("reading the prices of %s", name), err)
 }
 
 // listPrices reads the price list, page by page.
@@ -101,28 +101,28 @@ func (r *region) priceFilters() []pricingtypes.Filter {
 type priceList struct {
 	region  string
 	perHour map[string]float64 // by type
-	bad     []error            // products that could not be parsed
+	errs    []error            // products that could not be parsed
 }
 
 // add reads one product. Products that do not match are skipped.
 func (l *priceList) add(document string) {
 	p, err := readProduct(document)
 	if err != nil {
-		l.bad = append(l.bad, err)
+		l.errs = append(l.errs, err)
 		return
 	}
-	if !p.is(l.region) {
+	if !p.matches(l.region) {
 		return
 	}
 	price, err := p.price()
-	if have := l.perHour[p.kind()]; err == nil && have != 0 && have != price {
-		err = fmt.Errorf("%s: found two prices, %g and %g", p.kind(), have, price)
+	if have := l.perHour[p.instanceType()]; err == nil && have != 0 && have != price {
+		err = fmt.Errorf("%s: found two prices, %g and %g", p.instanceType(), have, price)
 	}
 	if err != nil {
-		l.bad = append(l.bad, err)
+		l.errs = append(l.errs, err)
 		return
 	}
-	l.perHour[p.kind()] = price
+	l.perHour[p.instanceType()] = price
 }
 
 // prices returns the prices that were read, sorted by type, with an error about the others.
@@ -135,8 +135,8 @@ func (l *priceList) prices() ([]provision.Price, error) {
 	}
 	slices.SortFunc(prices, func(a, b provision.Price) int { return cmp.Compare(a.Type, b.Type) })
 	switch {
-	case len(l.bad) > 0:
-		return prices, fmt.Errorf("reading the price list: %w", errors.Join(l.bad...))
+	case len(l.errs) > 0:
+		return prices, fmt.Errorf("reading the price list: %w", errors.Join(l.errs...))
 	case len(prices) == 0:
 		return nil, fmt.Errorf("reading the price list: no prices for %s", l.region)
 	}
@@ -179,11 +179,11 @@ func readProduct(document string) (*product, error) {
 	return &p, nil
 }
 
-func (p *product) kind() string { return p.Product.Attributes.InstanceType }
+func (p *product) instanceType() string { return p.Product.Attributes.InstanceType }
 
-// is reports whether a product is a machine of the catalogue in a region as skyserve launches it. A
+// matches reports whether a product is a machine of the catalogue in a region as skyserve launches it. A
 // list without other markets omits the market option.
-func (p *product) is(region string) bool {
+func (p *product) matches(region string) bool {
 	a := p.Product.Attributes
 	_, known := provision.MachineTypeOf(service.CloudAWS, a.InstanceType)
 	return known && a.RegionCode == region && a.OperatingSystem == "Linux" && a.Tenancy == "Shared" &&
@@ -200,17 +200,17 @@ func (p *product) price() (float64, error) {
 		}
 	}
 	if len(all) != 1 {
-		return 0, fmt.Errorf("%s: must have 1 on-demand price, found %d", p.kind(), len(all))
+		return 0, fmt.Errorf("%s: must have 1 on-demand price, found %d", p.instanceType(), len(all))
 	}
-	price, err := all[0].usd()
+	price, err := all[0].hourlyUSD()
 	if err != nil {
-		return 0, fmt.Errorf("%s: %w", p.kind(), err)
+		return 0, fmt.Errorf("%s: %w", p.instanceType(), err)
 	}
 	return price, nil
 }
 
-// usd returns the price per hour in USD.
-func (d priceDimension) usd() (float64, error) {
+// hourlyUSD returns the price per hour in USD.
+func (d priceDimension) hourlyUSD() (float64, error) {
 	if d.Unit != "Hrs" || d.BeginRange != "0" || d.EndRange != "Inf" {
 		return 0, fmt.Errorf("the price must be for Hrs from 0 to Inf, found %s from %q to %q", d.Unit, d.BeginRange, d.EndRange)
 	}

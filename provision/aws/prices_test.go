@@ -41,7 +41,7 @@ func TestPrices(t *testing.T) {
 
 // A list that is refused, throttled or nonsense is an error that says so; prices that can
 // be read are there all the same.
-func TestPricesThatAreNotTold(t *testing.T) {
+func TestPriceListErrors(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		change func(*testcloud.AWS)
@@ -95,7 +95,7 @@ func setPrice(kind, price string) func(*testcloud.AWS) {
 
 // Who may not read prices is told which permission lacks, and is offered machines at list
 // prices.
-func TestPricesMayNotBeRead(t *testing.T) {
+func TestPricesWithoutPermission(t *testing.T) {
 	cloud := newCloud(nil)
 	cloud.Deny = func(_, action string) string {
 		if action == "pricing:GetProducts" {
@@ -115,7 +115,7 @@ func TestPricesMayNotBeRead(t *testing.T) {
 }
 
 // The price list answers in few regions; each part of AWS has its own, but GovCloud none.
-func TestWherePricesAreAskedFor(t *testing.T) {
+func TestPricingRegions(t *testing.T) {
 	for region, want := range map[string]string{
 		"us-east-1": "us-east-1", "us-west-2": "us-east-1", "ca-central-1": "us-east-1", "sa-east-1": "us-east-1",
 		"eu-west-1": "eu-central-1", "me-south-1": "eu-central-1", "af-south-1": "eu-central-1", "il-central-1": "eu-central-1",

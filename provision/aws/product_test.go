@@ -22,7 +22,7 @@ const document = `{"product":{"productFamily":"Compute Instance","attributes":{"
 "pricePerUnit":{"USD":"8943"}}},"sku":"2257YY4K7BWZ4F46","termAttributes":{"LeaseContractLength":"3yr","PurchaseOption":"All Upfront"}}}},
 "version":"20261001000000","publicationDate":"2026-10-01T00:00:00Z"}`
 
-func TestAPriceIsReadStrictly(t *testing.T) {
+func TestProductPriceParsing(t *testing.T) {
 	const price = `"pricePerUnit":{"USD":"0.8048000000"}`
 	second := strings.Replace(document, `"OnDemand":{`, `"OnDemand":{"X.Y":{"priceDimensions":{"X.Y.Z":{"unit":"Hrs","beginRange":"0","endRange":"Inf","pricePerUnit":{"USD":"1"}}}},`, 1)
 	for _, tt := range []struct {
@@ -54,14 +54,14 @@ func TestAPriceIsReadStrictly(t *testing.T) {
 	} {
 		l := priceList{region: "us-west-2", perHour: map[string]float64{}}
 		l.add(tt.text)
-		if l.perHour["g6.xlarge"] != tt.usd || (len(l.bad) > 0) != (tt.says != "") || len(l.bad) > 0 && !strings.Contains(l.bad[0].Error(), tt.says) {
-			t.Errorf("%s: got %v, %v, want %g, %q", tt.name, l.perHour, l.bad, tt.usd, tt.says)
+		if l.perHour["g6.xlarge"] != tt.usd || (len(l.errs) > 0) != (tt.says != "") || len(l.errs) > 0 && !strings.Contains(l.errs[0].Error(), tt.says) {
+			t.Errorf("%s: got %v, %v, want %g, %q", tt.name, l.perHour, l.errs, tt.usd, tt.says)
 		}
 	}
 }
 
 // A type that has two prices is told of, and so are pages that say the same twice.
-func TestAProductTwice(t *testing.T) {
+func TestDuplicateProducts(t *testing.T) {
 	l := priceList{region: "us-west-2", perHour: map[string]float64{}}
 	l.add(document)
 	l.add(document)

@@ -16,14 +16,14 @@ import (
 
 // region is one region of AWS.
 type region struct {
-	p       *Provider
-	name    string // us-east-1
-	ec2     *ec2.Client
-	quotas  *servicequotas.Client
-	pricing *pricing.Client   // nil where no price list exists
-	wanted  provision.Network // the network for machines; zero = the default network
+	p          *Provider
+	name       string // us-east-1
+	ec2        *ec2.Client
+	quotas     *servicequotas.Client
+	pricing    *pricing.Client   // nil where no price list exists
+	configured provision.Network // the network for machines; zero = the default network
 
-	asking chan struct{} // a semaphore: its owner reads the network, for all
+	netSem chan struct{} // a semaphore: its owner reads the network, for all
 
 	mu     sync.Mutex        // guards the fields below
 	net    *network          // nil until it was read
@@ -44,8 +44,8 @@ func ofService(name string) ec2types.Filter {
 	return filter("tag:"+tagService, name)
 }
 
-// forget drops the cached network and groups, which turned out to be stale.
-func (r *region) forget() {
+// clearCache drops the cached network and groups, which turned out to be stale.
+func (r *region) clearCache() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.net, r.groups = nil, map[string]string{}
@@ -54,24 +54,24 @@ func (r *region) forget() {
 // groupKey is the cache key of a security group.
 func groupKey(w provision.Want, role string) string { return w.Service + " " + w.Owner + " " + role }
 
-// remember caches the id of a group.
-func (r *region) remember(w provision.Want, role, id string) {
+// cacheGroupID caches the id of a group.
+func (r *region) cacheGroupID(w provision.Want, role, id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.groups[groupKey(w, role)] = id
 }
 
-// groupID returns the id of the security group of a role of w's service, which must have the same
+// waitGroupID returns the id of the security group of a role of w's service, which must have the same
 // owner. It waits until the group becomes visible.
-func (r *region) groupID(ctx context.Context, w provision.Want, role string) (string, error) {
+func (r *region) waitGroupID(ctx context.Context, w provision.Want, role string) (string, error) {
 	r.mu.Lock()
 	id := r.groups[groupKey(w, role)]
 	r.mu.Unlock()
 	if id != "" {
 		return id, nil
 	}
-	found, err := r.p.appears(ctx, func() (bool, error) {
-		g, err := r.group(ctx, groupName(w.Service, role))
+	found, err := r.p.waitVisible(ctx, func() (bool, error) {
+		g, err := r.findGroup(ctx, groupName(w.Service, role))
 		if g == nil || err != nil {
 			return false, err
 		}
@@ -84,9 +84,9 @@ func (r *region) groupID(ctx context.Context, w provision.Want, role string) (st
 	if !found {
 		return "", fmt.Errorf("finding security group %s: not found; create the %s firewall of service %s first", groupName(w.Service, role), role, w.Service)
 	}
-	r.remember(w, role, id)
+	r.cacheGroupID(w, role, id)
 	return id, nil
 }
 
-// triesToAppear is the maximum number of polls for an object that was just created: about a minute.
-const triesToAppear = 30
+// maxVisibilityPolls is the maximum number of polls for an object that was just created: about a minute.
+const maxVisibilityPolls = 30

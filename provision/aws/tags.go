@@ -62,8 +62,8 @@ func tagsOf(w provision.Want) map[string]string {
 	return tags
 }
 
-// objectOf reads an object from its tags; false where they are not those of a service.
-func objectOf(tags map[string]string, region service.Region, handle string) (provision.Object, bool) {
+// objectFromTags reads an object from its tags; false where they are not those of a service.
+func objectFromTags(tags map[string]string, region service.Region, handle string) (provision.Object, bool) {
 	o := provision.Object{
 		ID: tags[tagID], Kind: provision.Kind(tags[tagKind]), Service: tags[tagService], Owner: tags[tagOwner], Region: region,
 		Spec: tags[tagSpec], Fixed: tags[tagFixed], Build: tags[tagBuild], Handle: handle,
@@ -79,9 +79,9 @@ func objectOf(tags map[string]string, region service.Region, handle string) (pro
 	return o, o.Service != "" && o.ID != "" && o.Kind != ""
 }
 
-// objectFor returns the object that launching w creates.
-func objectFor(w provision.Want, handle string) provision.Object {
-	o, _ := objectOf(tagsOf(w), w.Region, handle)
+// objectOfWant returns the object that launching w creates.
+func objectOfWant(w provision.Want, handle string) provision.Object {
+	o, _ := objectFromTags(tagsOf(w), w.Region, handle)
 	return o
 }
 
@@ -143,11 +143,11 @@ func fromIAMTags(all []iamtypes.Tag) map[string]string {
 	return tags
 }
 
-// missing returns the tags of want that have lacks or has with another value.
-func missing(want, have map[string]string) map[string]string {
-	lack := maps.Clone(want)
-	maps.DeleteFunc(lack, func(key, value string) bool { return have[key] == value })
-	return lack
+// missingTags returns the tags of want that have lacks or has with another value.
+func missingTags(want, have map[string]string) map[string]string {
+	lacking := maps.Clone(want)
+	maps.DeleteFunc(lacking, func(key, value string) bool { return have[key] == value })
+	return lacking
 }
 
 // ownedError returns an error where the tags are of another owner, or nil.

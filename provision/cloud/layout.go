@@ -22,10 +22,10 @@ const (
 	labelGPU   = "gpu"
 	// labelRole is the kind of machine that a firewall or an identity is for.
 	labelRole = "role"
-	// labelFor is the region that a replica is a fallback for, because that region had no capacity.
-	labelFor = "for"
-	// labelInstead is the handle of the terminating machine that a replica replaces.
-	labelInstead = "instead"
+	// labelFallbackFor is the region that a replica is a fallback for, because that region had no capacity.
+	labelFallbackFor = "for"
+	// labelReplaces is the handle of the terminating machine that a replica replaces.
+	labelReplaces = "instead"
 )
 
 // globalPlace is the region name of a cloud's global objects.
@@ -99,7 +99,7 @@ func Rents(spec *service.Spec) bool { return len(Rented(spec)) > 0 }
 func Rented(spec *service.Spec) []service.Region {
 	var regions []service.Region
 	for _, r := range spec.Regions {
-		if rented(r.Name) {
+		if isCloudRegion(r.Name) {
 			regions = append(regions, r.Name)
 		}
 	}
@@ -162,7 +162,7 @@ func Check(spec *service.Spec) error {
 		places[r.Name.Place()] = r.Name
 	}
 	if !Rents(spec) {
-		return checkHere(spec)
+		return checkLocal(spec)
 	}
 	if spec.Balancer.Auth == nil {
 		return specError("balancer.auth: missing: balancers in a cloud are reachable from the internet and require API keys")
@@ -181,8 +181,8 @@ func Check(spec *service.Spec) error {
 	return nil
 }
 
-// checkHere rejects what this computer cannot run.
-func checkHere(spec *service.Spec) error {
+// checkLocal rejects what this computer cannot run.
+func checkLocal(spec *service.Spec) error {
 	for i, r := range spec.Regions {
 		for j, m := range spec.Models {
 			if r.Name.Cloud() == service.CloudLocal && m.Engine.Kind != service.EngineSim && spec.BoundsFor(m.Name, r.Name).Max > 0 {
@@ -203,9 +203,9 @@ func Plan(in Input) (*Layout, error) {
 	if err := Check(in.Spec); err != nil {
 		return nil, err
 	}
-	l := &layout{Input: in, layout: &Layout{Missing: map[Group]int{}}, reserved: reservations(in.Spec, in.Have)}
+	l := &layout{Input: in, result: &Layout{Missing: map[Group]int{}}, unusedReserved: unusedReservations(in.Spec, in.Have)}
 	for _, cloud := range Clouds(in.Spec) {
-		if err := l.addFoundation(cloud); err != nil {
+		if err := l.addPrerequisites(cloud); err != nil {
 			return nil, err
 		}
 	}
@@ -224,28 +224,28 @@ func Plan(in Input) (*Layout, error) {
 			return nil, err
 		}
 	}
-	return l.layout, l.addNameServer()
+	return l.result, l.addNameServer()
 }
 
-func rented(r service.Region) bool {
+func isCloudRegion(r service.Region) bool {
 	return r.Cloud() == service.CloudAWS || r.Cloud() == service.CloudGCP
 }
 
-// layout is the state of one call of Plan.
+// result is the state of one call of Plan.
 type layout struct {
 	Input
-	layout   *Layout
-	reserved map[reservedKey]int // how many machines of each commitment are unused
+	result         *Layout
+	unusedReserved map[reservedKey]int // how many machines of each commitment are unused
 }
 
-// addFoundation adds the prerequisites of the machines in a cloud.
-func (l *layout) addFoundation(cloud string) error {
+// addPrerequisites adds the prerequisites of the machines in a cloud.
+func (l *layout) addPrerequisites(cloud string) error {
 	global := service.Region(cloud + "/" + globalPlace)
-	sessions := l.sessions(cloud)
-	balancers := slices.Concat([]provision.Grant{provision.GrantOperate}, l.challenges(cloud), sessions)
-	for role, grants := range map[provision.Kind][]provision.Grant{provision.KindBalancer: balancers, provision.KindReplica: append(l.reads(cloud), sessions...)} {
+	sessions := l.sessionGrants(cloud)
+	balancers := slices.Concat([]provision.Grant{provision.GrantOperate}, l.challengeGrants(cloud), sessions)
+	for role, grants := range map[provision.Kind][]provision.Grant{provision.KindBalancer: balancers, provision.KindReplica: append(l.readGrants(cloud), sessions...)} {
 		w := provision.Want{ID: fmt.Sprintf("identity-%s-%s", cloud, role), Kind: provision.KindIdentity, Region: global, Grants: grants}
-		if err := l.add(w, role, grants); err != nil {
+		if err := l.addObject(w, role, grants); err != nil {
 			return err
 		}
 	}
@@ -255,17 +255,17 @@ func (l *layout) addFoundation(cloud string) error {
 		}
 		for role, rules := range map[provision.Kind][]provision.Rule{provision.KindBalancer: l.balancerRules(), provision.KindReplica: replicaRules} {
 			w := provision.Want{ID: fmt.Sprintf("firewall-%s-%s", r.Name.Place(), role), Kind: provision.KindFirewall, Region: r.Name, Rules: rules}
-			if err := l.add(w, role, rules); err != nil {
+			if err := l.addObject(w, role, rules); err != nil {
 				return err
 			}
 		}
 	}
-	slices.SortFunc(l.layout.Wants, func(a, b provision.Want) int { return strings.Compare(a.ID, b.ID) })
+	slices.SortFunc(l.result.Wants, func(a, b provision.Want) int { return strings.Compare(a.ID, b.ID) })
 	return nil
 }
 
-// sessions returns a grant for each region of a cloud whose machines allow shell sessions.
-func (l *layout) sessions(cloud string) []provision.Grant {
+// sessionGrants returns a grant for each region of a cloud whose machines allow shell sessions.
+func (l *layout) sessionGrants(cloud string) []provision.Grant {
 	var grants []provision.Grant
 	for _, r := range l.Spec.Regions {
 		if r.Access == service.AccessSSM && r.Name.Cloud() == cloud {
@@ -275,16 +275,16 @@ func (l *layout) sessions(cloud string) []provision.Grant {
 	return grants
 }
 
-// challenges returns the grant for the dns-01 challenge record of the service's name.
-func (l *layout) challenges(cloud string) []provision.Grant {
+// challengeGrants returns the grant for the dns-01 challenge record of the service's name.
+func (l *layout) challengeGrants(cloud string) []provision.Grant {
 	if cloud != service.CloudAWS || l.ZoneID == "" || !l.Spec.Obtains(service.ChallengeDNS) {
 		return nil
 	}
 	return []provision.Grant{provision.ChallengeOf(l.ZoneID, l.Spec.DNS.Name)}
 }
 
-// reads returns the grants for the buckets from which replicas in a cloud fetch model weights.
-func (l *layout) reads(cloud string) []provision.Grant {
+// readGrants returns the grants for the buckets from which replicas in a cloud fetch model weights.
+func (l *layout) readGrants(cloud string) []provision.Grant {
 	var grants []provision.Grant
 	for _, m := range l.Spec.Models {
 		folder, has := strings.CutPrefix(m.Engine.Weights, "s3://")
@@ -357,12 +357,12 @@ func (l *layout) addMachine(n Node, offers provision.Offerings, disk int, labels
 	if n.Region.Cloud() == service.CloudGCP {
 		w.Machine.Account = Accounts(l.Spec)[n.Kind]
 	}
-	return l.add(w, n.Kind, w.Machine)
+	return l.addObject(w, n.Kind, w.Machine)
 }
 
-// add adds an object; a change of identity requires another object. So does another network: an object
+// addObject adds an object; a change of identity requires another object. So does another network: an object
 // cannot move between networks.
-func (l *layout) add(w provision.Want, role provision.Kind, identity any) error {
+func (l *layout) addObject(w provision.Want, role provision.Kind, identity any) error {
 	if n, named := Networks(l.Spec, w.Region.Cloud())[w.Region.Place()]; named {
 		identity = []any{identity, n.Name}
 	}
@@ -375,6 +375,6 @@ func (l *layout) add(w provision.Want, role provision.Kind, identity any) error 
 		w.Labels = map[string]string{}
 	}
 	w.Labels[labelRole] = string(role)
-	l.layout.Wants = append(l.layout.Wants, w)
+	l.result.Wants = append(l.result.Wants, w)
 	return nil
 }

@@ -98,10 +98,10 @@ func quotasAtGoogle(o provision.Offering, diskGiB int) map[QuotaKey]float64 {
 func QuotaNeeds(spec *service.Spec) map[QuotaKey]float64 {
 	needs := quotaSum{}
 	for _, r := range spec.Regions {
-		if !rented(r.Name) || len(r.Capacity) == 0 {
+		if !isCloudRegion(r.Name) || len(r.Capacity) == 0 {
 			continue
 		}
-		needs.add(r.Name, service.GPU{}, service.CapacityOnDemand, r.Balancers, diskBalancer)
+		needs.addMachines(r.Name, service.GPU{}, service.CapacityOnDemand, r.Balancers, diskBalancer)
 		for i := range spec.Models {
 			m := &spec.Models[i]
 			least, spot := spec.BoundsFor(m.Name, r.Name).Min, 0
@@ -109,8 +109,8 @@ func QuotaNeeds(spec *service.Spec) map[QuotaKey]float64 {
 				spot = max(0, least-r.OnDemandBase)
 			}
 			for _, g := range gpusOf(m)[:min(1, len(gpusOf(m)))] {
-				needs.add(r.Name, g, service.CapacityOnDemand, least-spot, diskReplica)
-				needs.add(r.Name, g, service.CapacitySpot, spot, diskReplica)
+				needs.addMachines(r.Name, g, service.CapacityOnDemand, least-spot, diskReplica)
+				needs.addMachines(r.Name, g, service.CapacitySpot, spot, diskReplica)
 			}
 		}
 	}
@@ -120,21 +120,21 @@ func QuotaNeeds(spec *service.Spec) map[QuotaKey]float64 {
 // quotaSum is the total need of each quota.
 type quotaSum map[QuotaKey]float64
 
-// add adds the needs of machines with some GPUs.
-func (s quotaSum) add(r service.Region, g service.GPU, capacity service.CapacityType, machines, diskGiB int) {
-	if t, known := leastMachine(r.Cloud(), g); known && machines > 0 {
-		s.addOffer(t.Offer(r, "", capacity), machines, diskGiB)
+// addObject adds the needs of machines with some GPUs.
+func (s quotaSum) addMachines(r service.Region, g service.GPU, capacity service.CapacityType, machines, diskGiB int) {
+	if t, known := smallestMachine(r.Cloud(), g); known && machines > 0 {
+		s.addOffering(t.Offer(r, "", capacity), machines, diskGiB)
 	}
 }
 
-func (s quotaSum) addOffer(o provision.Offering, machines, diskGiB int) {
+func (s quotaSum) addOffering(o provision.Offering, machines, diskGiB int) {
 	for key, each := range quotasOf(o, diskGiB) {
 		s[key] += each * float64(machines)
 	}
 }
 
-// leastMachine returns the smallest machine type with some GPUs.
-func leastMachine(of string, g service.GPU) (least provision.MachineType, known bool) {
+// smallestMachine returns the smallest machine type with some GPUs.
+func smallestMachine(of string, g service.GPU) (least provision.MachineType, known bool) {
 	for _, t := range provision.MachineTypes(of) {
 		if t.GPU == g.Type && t.GPUs == g.Count && (!known || t.VCPUs < least.VCPUs) {
 			least, known = t, true
@@ -148,14 +148,14 @@ func leastMachine(of string, g service.GPU) (least provision.MachineType, known 
 // count as used, because they terminate last.
 func QuotaNeedsOf(changes provision.Changes) map[QuotaKey]float64 {
 	needs := quotaSum{}
-	for _, c := range launches(changes) {
-		needs.addOffer(c.Want.Offers[0], 1, c.Want.Machine.DiskGiB)
+	for _, c := range launchesOf(changes) {
+		needs.addOffering(c.Want.Offers[0], 1, c.Want.Machine.DiskGiB)
 	}
 	return needs
 }
 
-// launches returns the changes that add a machine.
-func launches(changes provision.Changes) provision.Changes {
+// launchesOf returns the changes that add a machine.
+func launchesOf(changes provision.Changes) provision.Changes {
 	return slices.DeleteFunc(slices.Clone(changes), func(c provision.Change) bool {
 		return c.Action != provision.ActionLaunch || len(c.Want.Offers) == 0
 	})
@@ -200,14 +200,14 @@ func OverQuota(changes provision.Changes, quotas []provision.Quota) provision.Ch
 	for _, q := range quotas {
 		left[QuotaKey{q.Region, q.Code}] = q.Limit - q.Used
 	}
-	return slices.DeleteFunc(launches(changes), func(c provision.Change) bool {
-		return slices.ContainsFunc(c.Want.Offers, func(o provision.Offering) bool { return take(left, quotasOf(o, c.Want.Machine.DiskGiB)) })
+	return slices.DeleteFunc(launchesOf(changes), func(c provision.Change) bool {
+		return slices.ContainsFunc(c.Want.Offers, func(o provision.Offering) bool { return takeQuota(left, quotasOf(o, c.Want.Machine.DiskGiB)) })
 	})
 }
 
-// take subtracts needs from the remaining quotas; false, and nothing is subtracted, where they do not
+// takeQuota subtracts needs from the remaining quotas; false, and nothing is subtracted, where they do not
 // suffice.
-func take(left, needs map[QuotaKey]float64) bool {
+func takeQuota(left, needs map[QuotaKey]float64) bool {
 	for key, n := range needs {
 		if have, known := left[key]; known && have < n {
 			return false

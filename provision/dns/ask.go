@@ -22,7 +22,7 @@ type RecordState struct {
 
 // Ask queries an embedded name server at the address listen for the state of its records.
 func Ask(ctx context.Context, listen, name string) ([]RecordState, error) {
-	q := new(dns.Msg).SetQuestion(dns.CanonicalName(underName+name), dns.TypeTXT)
+	q := new(dns.Msg).SetQuestion(dns.CanonicalName(noteLabel+name), dns.TypeTXT)
 	answer, _, err := (&dns.Client{Net: "tcp"}).ExchangeContext(ctx, q, listen) // TCP has no length limit
 	if err != nil {
 		return nil, fmt.Errorf("querying the name server at %s: %w", listen, err)
@@ -34,7 +34,7 @@ func Ask(ctx context.Context, listen, name string) ([]RecordState, error) {
 		if !ok || len(txt.Txt) == 0 {
 			continue
 		}
-		found = found || strings.HasPrefix(txt.Txt[0], noteMark+" ")
+		found = found || strings.HasPrefix(txt.Txt[0], notePrefix+" ")
 		words := wordsOf(txt.Txt[0])
 		if words["record"] == "" {
 			continue

@@ -20,7 +20,7 @@ const underChallenge = "_acme-challenge."
 // ZoneID returns Route 53's id of the hosted zone of a name. Errors include *provision.SpecError, where
 // the account has no such zone or several, and *provision.CredentialsError.
 func (z *Route53) ZoneID(ctx context.Context, name string, private bool) (string, error) {
-	zones, err := z.find(ctx, name, &private)
+	zones, err := z.findZones(ctx, name, &private)
 	if err != nil {
 		return "", err
 	}
@@ -78,7 +78,7 @@ func (c *Challenges) change(ctx context.Context, action types.ChangeAction, name
 		return err
 	}
 	set := types.ResourceRecordSet{
-		Name: absolute(strings.ToLower(name)), Type: types.RRTypeTxt, TTL: aws.Int64(int64(ttl / time.Second)),
+		Name: fqdn(strings.ToLower(name)), Type: types.RRTypeTxt, TTL: aws.Int64(int64(ttl / time.Second)),
 		ResourceRecords: []types.ResourceRecord{{Value: aws.String(`"` + value + `"`)}},
 	}
 	_, err = c.api.api.ChangeResourceRecordSets(ctx, &route53.ChangeResourceRecordSetsInput{
@@ -86,16 +86,16 @@ func (c *Challenges) change(ctx context.Context, action types.ChangeAction, name
 		ChangeBatch:  &types.ChangeBatch{Changes: []types.Change{{Action: action, ResourceRecordSet: &set}}, Comment: aws.String("skyserve: a challenge for " + name)},
 	})
 	if err != nil {
-		return explain(err, "ChangeResourceRecordSets", "writing %s in zone %s (%s)", name, c.name, id)
+		return wrapError(err, "ChangeResourceRecordSets", "writing %s in zone %s (%s)", name, c.name, id)
 	}
 	return nil
 }
 
-// withoutChallenge removes the challenge record that a dead balancer left at a name.
-func (z *Route53) withoutChallenge(ctx context.Context, n provision.Name, zone zone) error {
-	at := *absolute(underChallenge + n.Name)
+// removeChallenge removes the challenge record that a dead balancer left at a name.
+func (z *Route53) removeChallenge(ctx context.Context, n provision.Name, zone zone) error {
+	at := *fqdn(underChallenge + n.Name)
 	var left *types.ResourceRecordSet
-	err := z.list(ctx, zone, underChallenge+n.Name, func(r types.ResourceRecordSet) bool {
+	err := z.listSets(ctx, zone, underChallenge+n.Name, func(r types.ResourceRecordSet) bool {
 		if aws.ToString(r.Name) == at && r.Type == types.RRTypeTxt {
 			left = &r
 		}
@@ -104,8 +104,8 @@ func (z *Route53) withoutChallenge(ctx context.Context, n provision.Name, zone z
 	if err != nil || left == nil {
 		return err
 	}
-	err = z.change(ctx, n, zone, []types.Change{{Action: types.ChangeActionDelete, ResourceRecordSet: left}})
-	if changedMeanwhile(err) {
+	err = z.applyChanges(ctx, n, zone, []types.Change{{Action: types.ChangeActionDelete, ResourceRecordSet: left}})
+	if isConflict(err) {
 		return nil // the balancer has removed it itself
 	}
 	return err

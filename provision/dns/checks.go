@@ -41,9 +41,9 @@ const day = 24 * 60 * 60
 // with the same reference creates nothing twice. A reference can never be used again once its check was
 // deleted: then N increases. DAY keeps N small.
 
-// refOf returns the reference prefix of all health checks of a name.
-func refOf(n provision.Name) string {
-	return noteMark + "-" + digest(n.Zone, fmt.Sprint(n.Private), n.Name, n.Service, n.Owner) + "-"
+// referencePrefix returns the reference prefix of all health checks of a name.
+func referencePrefix(n provision.Name) string {
+	return notePrefix + "-" + digest(n.Zone, fmt.Sprint(n.Private), n.Name, n.Service, n.Owner) + "-"
 }
 
 // digest returns 64 bits of a hash of words.
@@ -52,8 +52,8 @@ func digest(words ...string) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// checkable reports whether Route 53 can check a record: it reaches the public internet only.
-func checkable(r provision.Record) bool {
+// isCheckable reports whether Route 53 can check a record: it reaches the public internet only.
+func isCheckable(r provision.Record) bool {
 	a := r.Address.Unmap()
 	return r.Check != "" && a.IsGlobalUnicast() && !a.IsPrivate() && !sharedSpace.Contains(a)
 }
@@ -61,8 +61,8 @@ func checkable(r provision.Record) bool {
 // sharedSpace is the address space of carrier-grade NAT (RFC 6598).
 var sharedSpace = netip.MustParsePrefix("100.64.0.0/10")
 
-// configOf returns the health check of a record.
-func configOf(n provision.Name, r provision.Record) (*types.HealthCheckConfig, error) {
+// checkConfig returns the health check of a record.
+func checkConfig(n provision.Name, r provision.Record) (*types.HealthCheckConfig, error) {
 	u, err := url.Parse(r.Check)
 	if err != nil {
 		return nil, fmt.Errorf("parsing the check URL of %s: %w", r.ID, err)
@@ -98,15 +98,15 @@ func sameCheck(a, b *types.HealthCheckConfig) bool {
 // ensureChecks creates the health checks of a name, and returns their ids by record.
 func (z *Route53) ensureChecks(ctx context.Context, n provision.Name) (map[string]string, error) {
 	ids := map[string]string{}
-	if !slices.ContainsFunc(n.Records, checkable) {
+	if !slices.ContainsFunc(n.Records, isCheckable) {
 		return ids, nil
 	}
-	have, err := z.checks(ctx, n)
+	have, err := z.listChecks(ctx, n)
 	if err != nil {
 		return nil, err
 	}
 	for _, r := range n.Records {
-		if !checkable(r) {
+		if !isCheckable(r) {
 			continue
 		}
 		if ids[r.ID], err = z.ensureCheck(ctx, n, r, have); err != nil {
@@ -119,30 +119,30 @@ func (z *Route53) ensureChecks(ctx context.Context, n provision.Name) (map[strin
 // ensureCheck finds the health check of a record among those of its name, or creates it; it repairs and
 // tags it. Lists are eventually consistent: a listed check may have been deleted.
 func (z *Route53) ensureCheck(ctx context.Context, n provision.Name, r provision.Record, have []types.HealthCheck) (string, error) {
-	config, err := configOf(n, r)
+	config, err := checkConfig(n, r)
 	if err != nil {
 		return "", err
 	}
-	ref := refOf(n) + digest(r.ID, string(config.Type), *config.IPAddress, fmt.Sprint(*config.Port), *config.ResourcePath) + "-"
+	ref := referencePrefix(n) + digest(r.ID, string(config.Type), *config.IPAddress, fmt.Sprint(*config.Port), *config.ResourcePath) + "-"
 	for _, h := range have {
 		if !strings.HasPrefix(aws.ToString(h.CallerReference), ref) {
 			continue
 		}
 		id := aws.ToString(h.Id)
-		err := z.mend(ctx, n, r, id, h.HealthCheckConfig, config)
+		err := z.repairCheck(ctx, n, r, id, h.HealthCheckConfig, config)
 		if gone := (*types.NoSuchHealthCheck)(nil); !errors.As(err, &gone) {
 			return id, err
 		}
 	}
-	made, err := z.create(ctx, ref, config)
+	made, err := z.createCheck(ctx, ref, config)
 	if err != nil {
-		return "", explain(err, "CreateHealthCheck", "creating the health check of %s", r.ID)
+		return "", wrapError(err, "CreateHealthCheck", "creating the health check of %s", r.ID)
 	}
-	return aws.ToString(made.Id), z.mend(ctx, n, r, aws.ToString(made.Id), made.HealthCheckConfig, config)
+	return aws.ToString(made.Id), z.repairCheck(ctx, n, r, aws.ToString(made.Id), made.HealthCheckConfig, config)
 }
 
-// create creates a health check with the first unused reference of today.
-func (z *Route53) create(ctx context.Context, ref string, config *types.HealthCheckConfig) (*types.HealthCheck, error) {
+// createCheck creates a health check with the first unused reference of today.
+func (z *Route53) createCheck(ctx context.Context, ref string, config *types.HealthCheckConfig) (*types.HealthCheck, error) {
 	today := z.now().Unix() / day
 	for n := 0; ; n++ {
 		out, err := z.api.CreateHealthCheck(ctx, &route53.CreateHealthCheckInput{
@@ -158,8 +158,8 @@ func (z *Route53) create(ctx context.Context, ref string, config *types.HealthCh
 	}
 }
 
-// mend resets a health check that somebody changed, and tags it.
-func (z *Route53) mend(ctx context.Context, n provision.Name, r provision.Record, id string, is, want *types.HealthCheckConfig) error {
+// repairCheck resets a health check that somebody changed, and tags it.
+func (z *Route53) repairCheck(ctx context.Context, n provision.Name, r provision.Record, id string, is, want *types.HealthCheckConfig) error {
 	if !sameCheck(is, want) {
 		_, err := z.api.UpdateHealthCheck(ctx, &route53.UpdateHealthCheckInput{
 			HealthCheckId: aws.String(id), IPAddress: want.IPAddress, Port: want.Port, ResourcePath: want.ResourcePath,
@@ -167,14 +167,14 @@ func (z *Route53) mend(ctx context.Context, n provision.Name, r provision.Record
 			Inverted: want.Inverted, Disabled: want.Disabled, EnableSNI: want.EnableSNI,
 		})
 		if err != nil {
-			return explain(err, "UpdateHealthCheck", "updating the health check of %s", r.ID)
+			return wrapError(err, "UpdateHealthCheck", "updating the health check of %s", r.ID)
 		}
 	}
 	tagged, err := z.api.ListTagsForResource(ctx, &route53.ListTagsForResourceInput{
 		ResourceType: types.TagResourceTypeHealthcheck, ResourceId: aws.String(id),
 	})
 	if err != nil {
-		return explain(err, "ListTagsForResource", "reading the tags of the health check of %s", r.ID)
+		return wrapError(err, "ListTagsForResource", "reading the tags of the health check of %s", r.ID)
 	}
 	var missing []types.Tag
 	for _, t := range tagsOf(n, r) {
@@ -189,7 +189,7 @@ func (z *Route53) mend(ctx context.Context, n provision.Name, r provision.Record
 		ResourceType: types.TagResourceTypeHealthcheck, ResourceId: aws.String(id), AddTags: missing,
 	})
 	if err != nil {
-		return explain(err, "ChangeTagsForResource", "tagging the health check of %s", r.ID)
+		return wrapError(err, "ChangeTagsForResource", "tagging the health check of %s", r.ID)
 	}
 	return nil
 }
@@ -209,17 +209,17 @@ func tagsOf(n provision.Name, r provision.Record) []types.Tag {
 	return tags
 }
 
-// checks lists the health checks of a name, sorted by id.
-func (z *Route53) checks(ctx context.Context, n provision.Name) ([]types.HealthCheck, error) {
+// checkURLs lists the health checks of a name, sorted by id.
+func (z *Route53) listChecks(ctx context.Context, n provision.Name) ([]types.HealthCheck, error) {
 	var found []types.HealthCheck
 	pages := route53.NewListHealthChecksPaginator(z.api, &route53.ListHealthChecksInput{})
 	for pages.HasMorePages() {
 		out, err := pages.NextPage(ctx)
 		if err != nil {
-			return nil, explain(err, "ListHealthChecks", "listing the health checks of %s", n.Name)
+			return nil, wrapError(err, "ListHealthChecks", "listing the health checks of %s", n.Name)
 		}
 		for _, h := range out.HealthChecks {
-			if strings.HasPrefix(aws.ToString(h.CallerReference), refOf(n)) {
+			if strings.HasPrefix(aws.ToString(h.CallerReference), referencePrefix(n)) {
 				found = append(found, h)
 			}
 		}
@@ -228,8 +228,8 @@ func (z *Route53) checks(ctx context.Context, n provision.Name) ([]types.HealthC
 	return found, nil
 }
 
-// checksIn returns the ids of the health checks of a name's records.
-func checksIn(s sets) []string {
+// checkIDs returns the ids of the health checks of a name's records.
+func checkIDs(s recordSets) []string {
 	var ids []string
 	for _, t := range s.targets {
 		if id := aws.ToString(t.HealthCheckId); id != "" {
@@ -242,7 +242,7 @@ func checksIn(s sets) []string {
 // removeChecks deletes the health checks of a name, and those in had, except the used ones, which are
 // by record id.
 func (z *Route53) removeChecks(ctx context.Context, n provision.Name, had []string, used map[string]string) error {
-	listed, err := z.checks(ctx, n)
+	listed, err := z.listChecks(ctx, n)
 	if err != nil {
 		return err
 	}
@@ -257,7 +257,7 @@ func (z *Route53) removeChecks(ctx context.Context, n provision.Name, had []stri
 		}
 		_, err := z.api.DeleteHealthCheck(ctx, &route53.DeleteHealthCheckInput{HealthCheckId: aws.String(id)})
 		if gone := (*types.NoSuchHealthCheck)(nil); err != nil && !errors.As(err, &gone) {
-			return explain(err, "DeleteHealthCheck", "deleting a health check of %s", n.Name)
+			return wrapError(err, "DeleteHealthCheck", "deleting a health check of %s", n.Name)
 		}
 	}
 	return nil

@@ -45,15 +45,15 @@ func Choose(all []Candidate, d Distances, c Client) []Candidate {
 	if len(given) == 0 {
 		return nil
 	}
-	best := slices.MinFunc(given, func(a, b Candidate) int { return cmp.Compare(d.to(c, a.Region), d.to(c, b.Region)) }).Region
+	best := slices.MinFunc(given, func(a, b Candidate) int { return cmp.Compare(d.distanceTo(c, a.Region), d.distanceTo(c, b.Region)) }).Region
 	return slices.DeleteFunc(given, func(r Candidate) bool { return r.Region != best })
 }
 
-// to returns the distance of a region from a client, in seconds or kilometres; infinite where it is
+// distanceTo returns the distance of a region from a client, in seconds or kilometres; infinite where it is
 // unknown.
-func (d Distances) to(c Client, region service.Region) float64 {
+func (d Distances) distanceTo(c Client, region service.Region) float64 {
 	if d.Routing == provision.RoutingGeo {
-		return apart(c.Region, region)
+		return distanceKm(c.Region, region)
 	}
 	if rtt, stated := c.RTT[region]; stated {
 		return rtt.Seconds()
@@ -66,20 +66,20 @@ func (d Distances) to(c Client, region service.Region) float64 {
 			return rtt.Seconds()
 		}
 	}
-	return apart(c.Region, region) / kilometresASecond
+	return distanceKm(c.Region, region) / kilometresASecond
 }
 
 // kilometresASecond converts a distance to a round trip time: light in glass travels 200,000 km per
 // second, there and back, on cables that are half as long again as the direct distance.
 const kilometresASecond = 200_000 / 2 / 1.5
 
-// apart returns the kilometres between two regions; infinite where a location is unknown.
-func apart(a, b service.Region) float64 {
+// distanceKm returns the kilometres between two regions; infinite where a location is unknown.
+func distanceKm(a, b service.Region) float64 {
 	if a == b && a != "" {
 		return 0
 	}
-	from, known := whereIs(a)
-	to, also := whereIs(b)
+	from, known := locateRegion(a)
+	to, also := locateRegion(b)
 	if !known || !also {
 		return math.Inf(1)
 	}
@@ -108,9 +108,9 @@ func networksOf(clients []service.DNSClient) (networks, error) {
 	return all, nil
 }
 
-// find returns the location of the addresses of a prefix: that of the narrowest network that contains
+// locate returns the location of the addresses of a prefix: that of the narrowest network that contains
 // all of them; empty for others.
-func (all networks) find(p netip.Prefix) Client {
+func (all networks) locate(p netip.Prefix) Client {
 	for _, n := range all {
 		if n.prefix.Bits() <= p.Bits() && n.prefix.Contains(p.Addr()) {
 			return n.client

@@ -22,8 +22,8 @@ var (
 	deniedCodes = []string{"AccessDenied", "AccessDeniedException", "NotAuthorizedException", "UnauthorizedOperation"}
 )
 
-// explain adds what was being done to err, and converts errors of credentials and permissions.
-func explain(err error, action, format string, args ...any) error {
+// wrapError adds what was being done to err, and converts errors of credentials and permissions.
+func wrapError(err error, action, format string, args ...any) error {
 	var api smithy.APIError
 	if errors.As(err, &api) {
 		refused := &provision.CredentialsError{Cloud: service.CloudAWS, Code: api.ErrorCode(), Err: err}
@@ -40,8 +40,8 @@ func explain(err error, action, format string, args ...any) error {
 	return fmt.Errorf(format+": %w", append(args, err)...)
 }
 
-// unfit returns an error for a name in service.yaml that cannot be published.
-func unfit(format string, args ...any) error {
+// specError returns an error for a name in service.yaml that cannot be published.
+func specError(format string, args ...any) error {
 	return &provision.SpecError{Err: fmt.Errorf(format, args...)}
 }
 

@@ -97,13 +97,13 @@ func NewRoute53(ctx context.Context, c Config) (*Route53, error) {
 // Get returns a name, of any service, with its records. A zone that the account does not have is an
 // error.
 func (z *Route53) Get(ctx context.Context, zone, name string) (provision.Name, error) {
-	zones, err := z.find(ctx, zone, nil)
+	zones, err := z.findZones(ctx, zone, nil)
 	if err != nil {
 		return provision.Name{}, err
 	}
 	n := provision.Name{Name: name, Zone: zone, Private: zones[0].private}
 	for _, h := range zones {
-		have, err := z.read(ctx, h, name)
+		have, err := z.readSets(ctx, h, name)
 		if err != nil {
 			return provision.Name{}, err
 		}
@@ -119,27 +119,27 @@ func (z *Route53) Get(ctx context.Context, zone, name string) (provision.Name, e
 // Check searches for the zone, reads the records of the name and lists health checks: everything that
 // Set reads. Missing write permissions show only in Set.
 func (z *Route53) Check(ctx context.Context, n provision.Name) error {
-	zone, err := z.zoneOf(ctx, n)
+	zone, err := z.findZone(ctx, n)
 	if err != nil {
 		return err
 	}
-	have, err := z.read(ctx, zone, n.Name)
+	have, err := z.readSets(ctx, zone, n.Name)
 	if err != nil {
 		return err
 	}
-	if err := ownedBy(n, zone, have); err != nil {
+	if err := checkOwner(n, zone, have); err != nil {
 		return err
 	}
-	_, err = z.checks(ctx, n)
+	_, err = z.listChecks(ctx, n)
 	return err
 }
 
-// zoneOf returns the zone of a name, after checking that record sets can represent the name.
-func (z *Route53) zoneOf(ctx context.Context, n provision.Name) (zone, error) {
+// findZone returns the zone of a name, after checking that record sets can represent the name.
+func (z *Route53) findZone(ctx context.Context, n provision.Name) (zone, error) {
 	if err := checkName(n); err != nil {
 		return zone{}, err
 	}
-	zones, err := z.find(ctx, n.Zone, &n.Private)
+	zones, err := z.findZones(ctx, n.Zone, &n.Private)
 	if err != nil {
 		return zone{}, err
 	}
@@ -151,77 +151,77 @@ func (z *Route53) zoneOf(ctx context.Context, n provision.Name) (zone, error) {
 // removes leftovers of an interrupted one. In addition to the errors of provision.Zone: a region with
 // an unknown location, a zone that the account does not have, and refusals of Route 53.
 func (z *Route53) Set(ctx context.Context, n provision.Name) error {
-	zone, err := z.zoneOf(ctx, n)
+	zone, err := z.findZone(ctx, n)
 	if err != nil {
 		return err
 	}
 	var refused error
 	var had []string // health checks of earlier records, which lists may not show yet
 	for range maxRounds {
-		have, err := z.read(ctx, zone, n.Name)
+		have, err := z.readSets(ctx, zone, n.Name)
 		if err != nil {
 			return err
 		}
-		if len(n.Records) == 0 && isOf(n, have) {
-			have = have.ours(n) // foreign record sets beside it stay
+		if len(n.Records) == 0 && isOwn(n, have) {
+			have = have.ownSets(n) // foreign record sets beside it stay
 		}
-		if err := ownedBy(n, zone, have); err != nil {
-			if isOf(n, have) {
+		if err := checkOwner(n, zone, have); err != nil {
+			if isOwn(n, have) {
 				return err
 			}
 			// A health check that was created before the name belonged to somebody else is unused.
 			return errors.Join(err, z.removeChecks(ctx, n, nil, nil))
 		}
-		had = append(had, checksIn(have)...)
+		had = append(had, checkIDs(have)...)
 		checks, err := z.ensureChecks(ctx, n)
 		if err != nil {
 			return err
 		}
-		want, err := setsOf(n, zone.id, checks)
+		want, err := recordSetsOf(n, zone.id, checks)
 		if err != nil {
 			return err
 		}
 		if len(n.Records) == 0 && have.note != nil {
-			if err := z.withoutChallenge(ctx, n, zone); err != nil {
+			if err := z.removeChallenge(ctx, n, zone); err != nil {
 				return err
 			}
 		}
-		err = z.change(ctx, n, zone, batch(have, want))
+		err = z.applyChanges(ctx, n, zone, changeBatch(have, want))
 		if refused = err; refused == nil {
 			return z.removeChecks(ctx, n, had, checks)
 		}
-		if !changedMeanwhile(err) {
+		if !isConflict(err) {
 			return err
 		}
 	}
 	return refused
 }
 
-// changedMeanwhile reports whether a batch was rejected because of the zone's content, or because a
+// isConflict reports whether a batch was rejected because of the zone's content, or because a
 // health check was deleted: reading again may resolve it.
-func changedMeanwhile(err error) bool {
+func isConflict(err error) bool {
 	var batch *types.InvalidChangeBatch
 	var check *types.NoSuchHealthCheck
 	return errors.As(err, &batch) || errors.As(err, &check)
 }
 
-// read returns all record sets of a name, and others at the same names.
-func (z *Route53) read(ctx context.Context, zone zone, name string) (sets, error) {
-	var s sets
-	err := z.list(ctx, zone, name, func(r types.ResourceRecordSet) bool {
-		if aws.ToString(r.Name) != *absolute(name) {
+// readSets returns all record sets of a name, and others at the same names.
+func (z *Route53) readSets(ctx context.Context, zone zone, name string) (recordSets, error) {
+	var s recordSets
+	err := z.listSets(ctx, zone, name, func(r types.ResourceRecordSet) bool {
+		if aws.ToString(r.Name) != *fqdn(name) {
 			return false
 		}
 		if r.Type == types.RRTypeA || r.Type == types.RRTypeAaaa || r.Type == types.RRTypeCname {
-			s.routes = append(s.routes, r)
+			s.aliases = append(s.aliases, r)
 		}
 		return true
 	})
 	if err != nil {
-		return sets{}, err
+		return recordSets{}, err
 	}
-	note := *absolute(underName + name)
-	err = z.list(ctx, zone, underName+name, func(r types.ResourceRecordSet) bool {
+	note := *fqdn(noteLabel + name)
+	err = z.listSets(ctx, zone, noteLabel+name, func(r types.ResourceRecordSet) bool {
 		switch at := aws.ToString(r.Name); {
 		case at == note && r.Type == types.RRTypeTxt:
 			s.note = &r
@@ -235,13 +235,13 @@ func (z *Route53) read(ctx context.Context, zone zone, name string) (sets, error
 	return s, err
 }
 
-// list calls see for the record sets of a zone, in their order from a name on, until see returns false.
-func (z *Route53) list(ctx context.Context, zone zone, from string, see func(types.ResourceRecordSet) bool) error {
-	in := &route53.ListResourceRecordSetsInput{HostedZoneId: aws.String(zone.id), StartRecordName: absolute(from)}
+// listSets calls see for the record sets of a zone, in their order from a name on, until see returns false.
+func (z *Route53) listSets(ctx context.Context, zone zone, from string, see func(types.ResourceRecordSet) bool) error {
+	in := &route53.ListResourceRecordSetsInput{HostedZoneId: aws.String(zone.id), StartRecordName: fqdn(from)}
 	for {
 		out, err := z.api.ListResourceRecordSets(ctx, in)
 		if err != nil {
-			return explain(err, "ListResourceRecordSets", "listing the records of %s", zone.name)
+			return wrapError(err, "ListResourceRecordSets", "listing the records of %s", zone.name)
 		}
 		for _, r := range out.ResourceRecordSets {
 			if !see(r) {
@@ -255,34 +255,34 @@ func (z *Route53) list(ctx context.Context, zone zone, from string, see func(typ
 	}
 }
 
-// ownedBy rejects a name that belongs to another owner or service, or that was created by hand, wholly
+// checkOwner rejects a name that belongs to another owner or service, or that was created by hand, wholly
 // or in part.
-func ownedBy(n provision.Name, zone zone, have sets) error {
+func checkOwner(n provision.Name, zone zone, have recordSets) error {
 	taken := func(owner string) error {
 		return &provision.OwnedError{What: "record " + n.Name, Where: "zone " + zone.String(), Owner: owner}
 	}
-	if have.note != nil && !isOf(n, have) {
+	if have.note != nil && !isOwn(n, have) {
 		who := nameOf(n.Zone, n.Name, have)
 		if who.Service == "" {
-			return taken("made by hand: " + words(*have.note))
+			return taken("made by hand: " + formatSet(*have.note))
 		}
 		return taken(fmt.Sprintf("service %s of owner %q", who.Service, who.Owner))
 	}
-	ours := have.ours(n)
+	ours := have.ownSets(n)
 	if have.note == nil {
-		ours = sets{}
+		ours = recordSets{}
 	}
-	foreign, _ := differ(slices.Concat(have.routes, have.targets), slices.Concat(ours.routes, ours.targets))
+	foreign, _ := diffSets(slices.Concat(have.aliases, have.targets), slices.Concat(ours.aliases, ours.targets))
 	if len(foreign) > 0 {
-		return taken("made by hand: " + words(foreign[0]))
+		return taken("made by hand: " + formatSet(foreign[0]))
 	}
 	return nil
 }
 
-// ours returns the record sets of a name that have the form of those that Set creates.
-func (s sets) ours(n provision.Name) sets {
-	below := "." + *absolute(underName + n.Name)
-	s.routes = slices.DeleteFunc(slices.Clone(s.routes), func(r types.ResourceRecordSet) bool {
+// ownSets returns the record sets of a name that have the form of those that Set creates.
+func (s recordSets) ownSets(n provision.Name) recordSets {
+	below := "." + *fqdn(noteLabel + n.Name)
+	s.aliases = slices.DeleteFunc(slices.Clone(s.aliases), func(r types.ResourceRecordSet) bool {
 		return r.AliasTarget == nil || !strings.HasSuffix(aws.ToString(r.AliasTarget.DNSName), below)
 	})
 	s.targets = slices.DeleteFunc(slices.Clone(s.targets), func(r types.ResourceRecordSet) bool {
@@ -291,14 +291,14 @@ func (s sets) ours(n provision.Name) sets {
 	return s
 }
 
-// isOf reports whether the note of a name has n's service and owner.
-func isOf(n provision.Name, have sets) bool {
+// isOwn reports whether the note of a name has n's service and owner.
+func isOwn(n provision.Name, have recordSets) bool {
 	who := nameOf(n.Zone, n.Name, have)
 	return have.note != nil && who.Service == n.Service && who.Owner == n.Owner
 }
 
-// words formats a record set for people.
-func words(s types.ResourceRecordSet) string {
+// formatSet formats a record set for people.
+func formatSet(s types.ResourceRecordSet) string {
 	values := strings.Join(valuesOf(s), " ")
 	if s.AliasTarget != nil {
 		values = "alias of " + aws.ToString(s.AliasTarget.DNSName)
@@ -306,8 +306,8 @@ func words(s types.ResourceRecordSet) string {
 	return fmt.Sprintf("%s %s %s", strings.TrimSuffix(aws.ToString(s.Name), "."), s.Type, values)
 }
 
-// change applies a batch and waits until every name server of the zone has it.
-func (z *Route53) change(ctx context.Context, n provision.Name, zone zone, changes []types.Change) error {
+// applyChanges applies a batch and waits until every name server of the zone has it.
+func (z *Route53) applyChanges(ctx context.Context, n provision.Name, zone zone, changes []types.Change) error {
 	if len(changes) == 0 {
 		return nil
 	}
@@ -320,7 +320,7 @@ func (z *Route53) change(ctx context.Context, n provision.Name, zone zone, chang
 		ChangeBatch:  &types.ChangeBatch{Changes: changes, Comment: aws.String("skyserve: " + doing + " " + n.Name)},
 	})
 	if err != nil {
-		return explain(err, "ChangeResourceRecordSets", "%s %s in %s", doing, n.Name, zone)
+		return wrapError(err, "ChangeResourceRecordSets", "%s %s in %s", doing, n.Name, zone)
 	}
 	for info := out.ChangeInfo; info.Status != types.ChangeStatusInsync; {
 		if err := pause(ctx, z.poll); err != nil {
@@ -328,7 +328,7 @@ func (z *Route53) change(ctx context.Context, n provision.Name, zone zone, chang
 		}
 		state, err := z.api.GetChange(ctx, &route53.GetChangeInput{Id: info.Id})
 		if err != nil {
-			return explain(err, "GetChange", "waiting for %s", n.Name)
+			return wrapError(err, "GetChange", "waiting for %s", n.Name)
 		}
 		info = state.ChangeInfo
 	}

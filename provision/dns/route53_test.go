@@ -64,7 +64,7 @@ func drawName(t *rapid.T) provision.Name {
 
 // Whatever a name was before, Set makes it what it should be, Get reads it so, and
 // setting it again writes nothing.
-func TestANameBecomesWhatItShould(t *testing.T) {
+func TestSetConverges(t *testing.T) {
 	setAccount(t)
 	rapid.Check(t, func(t *rapid.T) {
 		a, fresh := newAccount(), newAccount()
@@ -100,7 +100,7 @@ func TestANameBecomesWhatItShould(t *testing.T) {
 // Clients are given the balancers of the nearest region that has a healthy one;
 // what is withdrawn is given to nobody, and what is sick to nobody while others
 // are well.
-func TestWhatClientsAreGiven(t *testing.T) {
+func TestClientsGetNearestHealthyBalancers(t *testing.T) {
 	setAccount(t)
 	near := map[string][]string{ // to a client there
 		"new york": {"us-east-1", "eu-west-3", "ap-northeast-1"}, "lyon": {"eu-west-3", "us-east-1", "ap-northeast-1"},
@@ -150,7 +150,7 @@ func TestWhatClientsAreGiven(t *testing.T) {
 
 // A program that ends at any call, before it was done or after, leaves a name that
 // another run completes and another removes, with nothing left over.
-func TestAnEndAtAnyCallIsMended(t *testing.T) {
+func TestRecoversFromCrashAtAnyCall(t *testing.T) {
 	testkit.Slow(t)
 	setAccount(t)
 	whole := newAccount()
@@ -219,7 +219,7 @@ func scenario(t *testing.T, a *account) {
 }
 
 // A health check that no list shows yet is not made a second time.
-func TestAListThatLagsDoublesNothing(t *testing.T) {
+func TestStaleListCreatesNoDuplicates(t *testing.T) {
 	setAccount(t)
 	synctest.Test(t, func(t *testing.T) {
 		a := newAccount()
@@ -244,7 +244,7 @@ func TestAListThatLagsDoublesNothing(t *testing.T) {
 }
 
 // An answer that is lost and a call that is refused now and then are no failure.
-func TestCallsThatFailAreTriedAgain(t *testing.T) {
+func TestFailedCallsAreRetried(t *testing.T) {
 	setAccount(t)
 	for _, outcome := range []testcloud.Outcome{testcloud.Throttled, testcloud.Broken, testcloud.Refused, testcloud.Lost} {
 		synctest.Test(t, func(t *testing.T) {
@@ -266,7 +266,7 @@ func TestCallsThatFailAreTriedAgain(t *testing.T) {
 }
 
 // What somebody did to health checks is set right.
-func TestHealthChecksAreSetRight(t *testing.T) {
+func TestHealthChecksAreRepaired(t *testing.T) {
 	setAccount(t)
 	synctest.Test(t, func(t *testing.T) {
 		a := newAccount()
@@ -309,7 +309,7 @@ func TestPrivateZones(t *testing.T) {
 
 // The settings of AWS's own tools are honoured: another endpoint, and who is
 // trusted to be it.
-func TestTheEnvironmentOfAWS(t *testing.T) {
+func TestAWSEnvironmentSettings(t *testing.T) {
 	setAccount(t)
 	a := newAccount()
 	server := httptest.NewTLSServer(a.fake.Handler())

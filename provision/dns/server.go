@@ -25,18 +25,18 @@ import (
 // never queries another server, and caches nothing: its answers follow from its configuration and the
 // checks of its records.
 type Server struct {
-	config   service.NameServerConfig
-	zone     string // absolute, as all names here
-	name     string
-	records  []target
-	dist     Distances
-	networks networks
-	watch    *watch
-	owners   map[string]owner // the names of the zone, in lower case
-	turn     atomic.Uint64    // increments per answer, so that the records of a region share clients
-	limit    limiter
-	slip     atomic.Uint64 // counts responses beyond the limit
-	log      *slog.Logger
+	config    service.NameServerConfig
+	zone      string // absolute, as all names here
+	name      string
+	records   []target
+	dist      Distances
+	networks  networks
+	watch     *healthWatcher
+	names     map[string]recordsFunc // the names of the zone, in lower case
+	rotation  atomic.Uint64          // increments per answer, so that the records of a region share clients
+	limit     limiter
+	overLimit atomic.Uint64 // counts responses beyond the limit
+	log       *slog.Logger
 }
 
 // target is a record with the port for SRV records.
@@ -67,7 +67,7 @@ func NewServer(c service.NameServerConfig, transport http.RoundTripper, log *slo
 		}
 		s.records = append(s.records, t)
 	}
-	s.owners = s.namesOf()
+	s.names = s.zoneNames()
 	return s, nil
 }
 
@@ -123,7 +123,7 @@ func (s *Server) Run(ctx context.Context) error {
 func (s *Server) serve(ctx context.Context, listener net.Listener, packets net.PacketConn) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	s.watch.round(ctx, s.checks())
+	s.watch.checkAll(ctx, s.checkURLs())
 	s.log.Info("name server started", "name", s.config.Name, "listen", listener.Addr().String(), "records", len(s.records))
 	servers := []*dns.Server{
 		{Listener: listener, Handler: s, ReadTimeout: tcpTimeout, WriteTimeout: tcpTimeout},
@@ -144,7 +144,7 @@ func (s *Server) serve(ctx context.Context, listener net.Listener, packets net.P
 		case <-over:
 		}
 	}
-	s.keepWatch(ctx)
+	s.watchRecords(ctx)
 	for _, server := range servers {
 		_ = server.Shutdown() // a server that failed has already returned its error
 	}
@@ -155,8 +155,8 @@ func (s *Server) serve(ctx context.Context, listener net.Listener, packets net.P
 	return nil
 }
 
-// keepWatch checks the records until ctx ends, and logs changes of their health.
-func (s *Server) keepWatch(ctx context.Context) {
+// watchRecords checks the records until ctx ends, and logs changes of their health.
+func (s *Server) watchRecords(ctx context.Context) {
 	tick := time.NewTicker(probeEvery)
 	defer tick.Stop()
 	for {
@@ -166,7 +166,7 @@ func (s *Server) keepWatch(ctx context.Context) {
 		case <-tick.C:
 		}
 		before := s.candidates()
-		s.watch.round(ctx, s.checks())
+		s.watch.checkAll(ctx, s.checkURLs())
 		for i, c := range s.candidates() {
 			if c.Healthy != before[i].Healthy {
 				_, reason := s.watch.healthy(c.ID)
@@ -176,8 +176,8 @@ func (s *Server) keepWatch(ctx context.Context) {
 	}
 }
 
-// checks returns the check URLs of the records, by id.
-func (s *Server) checks() map[string]string {
+// checkURLs returns the check URLs of the records, by id.
+func (s *Server) checkURLs() map[string]string {
 	urls := map[string]string{}
 	for _, r := range s.records {
 		if r.Check != "" {
@@ -209,7 +209,7 @@ func (s *Server) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
 	}
 	answer := s.Answer(q, from.Unmap())
 	if udp {
-		answer = s.short(answer, q, from.Unmap())
+		answer = s.limitUDP(answer, q, from.Unmap())
 	}
 	if answer == nil {
 		return
@@ -219,27 +219,27 @@ func (s *Server) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
 	}
 }
 
-// short reduces a response over UDP, because its source address may be forged. Notes of the records are
+// limitUDP reduces a response over UDP, because its source address may be forged. Notes of the records are
 // sent over TCP only. Every second response to a network beyond its limit is truncated, so that the
 // client retries over TCP; the others are nil, which is not sent.
-func (s *Server) short(answer, q *dns.Msg, to netip.Addr) *dns.Msg {
-	over := !s.limit.admits(to, time.Now())
+func (s *Server) limitUDP(answer, q *dns.Msg, to netip.Addr) *dns.Msg {
+	over := !s.limit.allow(to, time.Now())
 	switch {
-	case over && s.slip.Add(1)%2 == 0:
+	case over && s.overLimit.Add(1)%2 == 0:
 		return nil
 	case over || len(q.Question) == 1 && q.Question[0].Qtype == dns.TypeTXT && len(answer.Answer) > 0:
 		answer.Answer, answer.Ns, answer.Truncated = nil, nil, true
 		return answer
 	}
-	answer.Truncate(sizeFor(q))
+	answer.Truncate(maxUDPSize(q))
 	return answer
 }
 
 // maxPacket is the maximum size of a UDP packet, so that none is fragmented (DNS flag day 2020).
 const maxPacket = 1232
 
-// sizeFor returns the maximum size of a response over UDP.
-func sizeFor(q *dns.Msg) int {
+// maxUDPSize returns the maximum size of a response over UDP.
+func maxUDPSize(q *dns.Msg) int {
 	size := dns.MinMsgSize
 	if opt := q.IsEdns0(); opt != nil {
 		size = max(size, min(int(opt.UDPSize()), maxPacket))
@@ -247,9 +247,9 @@ func sizeFor(q *dns.Msg) int {
 	return size
 }
 
-// clientOf returns the location prefix of a query: the client subnet that its resolver sends (RFC
+// clientPrefix returns the location prefix of a query: the client subnet that its resolver sends (RFC
 // 7871), else the source address.
-func clientOf(q *dns.Msg, from netip.Addr) (netip.Prefix, *dns.EDNS0_SUBNET) {
+func clientPrefix(q *dns.Msg, from netip.Addr) (netip.Prefix, *dns.EDNS0_SUBNET) {
 	prefix, _ := from.Prefix(from.BitLen()) // the zero address is in no network
 	opt := q.IsEdns0()
 	if opt == nil {
@@ -276,5 +276,5 @@ func clientOf(q *dns.Msg, from netip.Addr) (netip.Prefix, *dns.EDNS0_SUBNET) {
 // ttl returns how long an answer may be cached, in seconds.
 func (s *Server) ttl() uint32 { return uint32(cmp.Or(s.config.TTL, defaultTTL) / time.Second) }
 
-// under returns a name below another.
-func under(label, name string) string { return strings.ToLower(label) + "." + name }
+// joinName returns a name below another.
+func joinName(label, name string) string { return strings.ToLower(label) + "." + name }

@@ -28,9 +28,9 @@ import (
 // An alias is healthy while one of its records is, so a region whose balancers have all failed is
 // skipped for the next best. When all have failed everywhere, Route 53 treats all of them as healthy.
 const (
-	underName = "_skyserve."
-	parked    = "withdrawn"
-	noteMark  = "skyserve"
+	noteLabel      = "_skyserve."
+	withdrawnLabel = "withdrawn"
+	notePrefix     = "skyserve"
 	// defaultTTL is how long resolvers may cache an answer.
 	defaultTTL = 30 * time.Second
 	// maxName leaves space for the labels before a name, of 255 bytes in total.
@@ -46,13 +46,13 @@ var plainWord = regexp.MustCompile(`^[A-Za-z0-9._:/@+\[\]-]+$`)
 func checkName(n provision.Name) error {
 	switch {
 	case len(n.Name) > maxName:
-		return unfit("publishing %s: the name is limited to %d characters, got %d", n.Name, maxName, len(n.Name))
+		return specError("publishing %s: the name is limited to %d characters, got %d", n.Name, maxName, len(n.Name))
 	case n.Name != n.Zone && !strings.HasSuffix(n.Name, "."+n.Zone):
-		return unfit("publishing %s: not in zone %s", n.Name, n.Zone)
+		return specError("publishing %s: not in zone %s", n.Name, n.Zone)
 	case n.Routing != provision.RoutingLatency && n.Routing != provision.RoutingGeo:
-		return unfit("publishing %s: routing must be %s or %s, got %q", n.Name, provision.RoutingLatency, provision.RoutingGeo, n.Routing)
+		return specError("publishing %s: routing must be %s or %s, got %q", n.Name, provision.RoutingLatency, provision.RoutingGeo, n.Routing)
 	case !plainWord.MatchString(n.Service) || n.Owner != "" && !plainWord.MatchString(n.Owner):
-		return unfit("publishing %s: service %q and owner %q may contain only letters, digits and ._:/@+[]-", n.Name, n.Service, n.Owner)
+		return specError("publishing %s: service %q and owner %q may contain only letters, digits and ._:/@+[]-", n.Name, n.Service, n.Owner)
 	}
 	seen := map[string]bool{}
 	for _, r := range n.Records {
@@ -86,32 +86,32 @@ func checkRecord(r provision.Record) error {
 	return err
 }
 
-// sets contains the record sets of a name.
-type sets struct {
-	routes  []types.ResourceRecordSet // at the name
+// recordSets contains the record sets of a name.
+type recordSets struct {
+	aliases []types.ResourceRecordSet // at the name
 	targets []types.ResourceRecordSet // below the name: the records
 	note    *types.ResourceRecordSet  // the owner; nil = none
 }
 
-// setsOf returns the record sets of a name in a zone; checks are the health checks of its records, by
+// recordSetsOf returns the record sets of a name in a zone; checks are the health checks of its records, by
 // record id, where they have one.
-func setsOf(n provision.Name, zoneID string, checks map[string]string) (sets, error) {
+func recordSetsOf(n provision.Name, zoneID string, checks map[string]string) (recordSets, error) {
 	if len(n.Records) == 0 {
-		return sets{}, nil
+		return recordSets{}, nil
 	}
-	s := sets{note: noteOf(n)}
+	s := recordSets{note: noteOf(n)}
 	routed := map[[2]string]bool{}
 	for _, r := range n.Records {
 		region, err := AWSRegionOf(r.Region)
 		if err != nil {
-			return sets{}, err
+			return recordSets{}, err
 		}
 		group, kind := region, typeOf(r.Address)
 		if r.Withdrawn {
-			group = parked
+			group = withdrawnLabel
 		}
 		target := types.ResourceRecordSet{
-			Name: absolute(group + "." + underName + n.Name), Type: kind,
+			Name: fqdn(group + "." + noteLabel + n.Name), Type: kind,
 			SetIdentifier: aws.String(r.ID), Weight: aws.Int64(1), TTL: aws.Int64(ttlOf(n)),
 			ResourceRecords: []types.ResourceRecord{{Value: aws.String(r.Address.Unmap().String())}},
 		}
@@ -121,18 +121,18 @@ func setsOf(n provision.Name, zoneID string, checks map[string]string) (sets, er
 		s.targets = append(s.targets, target)
 		if key := [2]string{region, string(kind)}; !r.Withdrawn && !routed[key] {
 			routed[key] = true
-			s.routes = append(s.routes, route(n, zoneID, region, kind))
+			s.aliases = append(s.aliases, aliasFor(n, zoneID, region, kind))
 		}
 	}
 	return s, nil
 }
 
-// route returns the alias from the name to the records of one region of AWS.
-func route(n provision.Name, zoneID, region string, kind types.RRType) types.ResourceRecordSet {
+// aliasFor returns the alias from the name to the records of one region of AWS.
+func aliasFor(n provision.Name, zoneID, region string, kind types.RRType) types.ResourceRecordSet {
 	r := types.ResourceRecordSet{
-		Name: absolute(n.Name), Type: kind, SetIdentifier: aws.String(region),
+		Name: fqdn(n.Name), Type: kind, SetIdentifier: aws.String(region),
 		AliasTarget: &types.AliasTarget{
-			HostedZoneId: aws.String(zoneID), DNSName: absolute(region + "." + underName + n.Name), EvaluateTargetHealth: true,
+			HostedZoneId: aws.String(zoneID), DNSName: fqdn(region + "." + noteLabel + n.Name), EvaluateTargetHealth: true,
 		},
 	}
 	if n.Routing == provision.RoutingGeo {
@@ -145,12 +145,12 @@ func route(n provision.Name, zoneID, region string, kind types.RRType) types.Res
 
 // noteOf returns the TXT record with the owner of a name.
 func noteOf(n provision.Name) *types.ResourceRecordSet {
-	values := []string{strings.Join([]string{noteMark, "service=" + n.Service, "owner=" + n.Owner, "routing=" + string(n.Routing)}, " ")}
+	values := []string{strings.Join([]string{notePrefix, "service=" + n.Service, "owner=" + n.Owner, "routing=" + string(n.Routing)}, " ")}
 	for _, r := range n.Records {
 		values = append(values, noteOfRecord(r))
 	}
 	slices.Sort(values)
-	set := &types.ResourceRecordSet{Name: absolute(underName + n.Name), Type: types.RRTypeTxt, TTL: aws.Int64(ttlOf(n))}
+	set := &types.ResourceRecordSet{Name: fqdn(noteLabel + n.Name), Type: types.RRTypeTxt, TTL: aws.Int64(ttlOf(n))}
 	for _, v := range values {
 		set.ResourceRecords = append(set.ResourceRecords, types.ResourceRecord{Value: aws.String(`"` + v + `"`)})
 	}
@@ -171,16 +171,16 @@ func typeOf(a netip.Addr) types.RRType {
 
 func ttlOf(n provision.Name) int64 { return int64(cmp.Or(n.TTL, defaultTTL) / time.Second) }
 
-// absolute returns a name with its trailing dot.
-func absolute(name string) *string { return aws.String(strings.TrimSuffix(name, ".") + ".") }
+// fqdn returns a name with its trailing dot.
+func fqdn(name string) *string { return aws.String(strings.TrimSuffix(name, ".") + ".") }
 
-// batch returns the changes from have to want, in an order that never leaves an alias without its
+// changeBatch returns the changes from have to want, in an order that never leaves an alias without its
 // records: aliases are deleted before the records and created after them. The note is deleted and
 // created again even when it is unchanged, so that Route 53 rejects the batch if somebody changed it
 // concurrently.
-func batch(have, want sets) []types.Change {
-	_, targets := differ(have.targets, want.targets)
-	gone, routes := differ(have.routes, want.routes)
+func changeBatch(have, want recordSets) []types.Change {
+	_, targets := diffSets(have.targets, want.targets)
+	gone, routes := diffSets(have.aliases, want.aliases)
 	var changes []types.Change
 	add := func(action types.ChangeAction, sets []types.ResourceRecordSet) {
 		for i := range sets {
@@ -188,10 +188,10 @@ func batch(have, want sets) []types.Change {
 		}
 	}
 	add(types.ChangeActionDelete, gone)
-	add(types.ChangeActionDelete, keyed(have.targets, want.targets))
+	add(types.ChangeActionDelete, removedKeys(have.targets, want.targets))
 	add(types.ChangeActionUpsert, targets)
 	add(types.ChangeActionCreate, routes)
-	noted := have.note != nil && want.note != nil && printOf(*have.note) == printOf(*want.note)
+	noted := have.note != nil && want.note != nil && canonicalText(*have.note) == canonicalText(*want.note)
 	if len(changes) == 0 && (noted || have.note == nil && want.note == nil) {
 		return nil
 	}
@@ -204,18 +204,18 @@ func batch(have, want sets) []types.Change {
 	return changes
 }
 
-// differ returns the record sets that only have contains, and those that only want contains.
-func differ(have, want []types.ResourceRecordSet) (gone, fresh []types.ResourceRecordSet) {
+// diffSets returns the record sets that only have contains, and those that only want contains.
+func diffSets(have, want []types.ResourceRecordSet) (gone, fresh []types.ResourceRecordSet) {
 	in := func(sets []types.ResourceRecordSet) func(types.ResourceRecordSet) bool {
 		return func(s types.ResourceRecordSet) bool {
-			return slices.ContainsFunc(sets, func(o types.ResourceRecordSet) bool { return printOf(o) == printOf(s) })
+			return slices.ContainsFunc(sets, func(o types.ResourceRecordSet) bool { return canonicalText(o) == canonicalText(s) })
 		}
 	}
 	return slices.DeleteFunc(slices.Clone(have), in(want)), slices.DeleteFunc(slices.Clone(want), in(have))
 }
 
-// keyed returns the record sets of have whose name, type and identifier are not in want.
-func keyed(have, want []types.ResourceRecordSet) []types.ResourceRecordSet {
+// removedKeys returns the record sets of have whose name, type and identifier are not in want.
+func removedKeys(have, want []types.ResourceRecordSet) []types.ResourceRecordSet {
 	return slices.DeleteFunc(slices.Clone(have), func(h types.ResourceRecordSet) bool {
 		return slices.ContainsFunc(want, func(w types.ResourceRecordSet) bool { return keyOf(h) == keyOf(w) })
 	})
@@ -226,8 +226,8 @@ func keyOf(s types.ResourceRecordSet) string {
 	return strings.Join([]string{aws.ToString(s.Name), string(s.Type), aws.ToString(s.SetIdentifier)}, " ")
 }
 
-// printOf returns all fields of a record set that this package sets, as text.
-func printOf(s types.ResourceRecordSet) string {
+// canonicalText returns all fields of a record set that this package sets, as text.
+func canonicalText(s types.ResourceRecordSet) string {
 	alias, near := "", ""
 	if a := s.AliasTarget; a != nil {
 		alias = fmt.Sprint(aws.ToString(a.HostedZoneId), aws.ToString(a.DNSName), a.EvaluateTargetHealth)
@@ -250,7 +250,7 @@ func valuesOf(s types.ResourceRecordSet) []string {
 }
 
 // nameOf reads a name from its record sets. The note contains the owner.
-func nameOf(zone, name string, s sets) provision.Name {
+func nameOf(zone, name string, s recordSets) provision.Name {
 	n := provision.Name{Name: name, Zone: zone}
 	if s.note == nil {
 		return n
@@ -268,7 +268,7 @@ func nameOf(zone, name string, s sets) provision.Name {
 	for _, t := range s.targets {
 		id := aws.ToString(t.SetIdentifier)
 		r := provision.Record{ID: id, Region: service.Region(records[id]["region"]), Check: records[id]["check"]}
-		r.Withdrawn = strings.HasPrefix(aws.ToString(t.Name), parked+"."+underName)
+		r.Withdrawn = strings.HasPrefix(aws.ToString(t.Name), withdrawnLabel+"."+noteLabel)
 		if values := valuesOf(t); len(values) > 0 {
 			r.Address, _ = netip.ParseAddr(values[0]) // the type of the record set implies that it is an address
 		}

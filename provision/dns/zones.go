@@ -30,14 +30,14 @@ func (z zone) String() string {
 	return fmt.Sprintf("%s (%s, %s)", z.name, kind, z.id)
 }
 
-// find returns the zones of a name, the public ones first; with private set, the single one of that
+// locate returns the zones of a name, the public ones first; with private set, the single one of that
 // kind. If there is none, the error lists the account's zones; it is also an error if private is set
 // and several match.
-func (z *Route53) find(ctx context.Context, name string, private *bool) ([]zone, error) {
+func (z *Route53) findZones(ctx context.Context, name string, private *bool) ([]zone, error) {
 	if _, err := z.auth.Retrieve(ctx); err != nil && ctx.Err() == nil {
 		return nil, noCredentials(err)
 	}
-	all, err := z.zones(ctx, name)
+	all, err := z.listZones(ctx, name)
 	if err != nil {
 		return nil, err
 	}
@@ -47,22 +47,22 @@ func (z *Route53) find(ctx context.Context, name string, private *bool) ([]zone,
 	slices.SortStableFunc(found, func(a, b zone) int { return cmp.Compare(fmt.Sprint(a.private), fmt.Sprint(b.private)) })
 	switch {
 	case len(found) == 0:
-		return nil, z.noZone(ctx, name, private)
+		return nil, z.noZoneError(ctx, name, private)
 	case private != nil && len(found) > 1:
-		return nil, unfit("finding the hosted zone %s: found several zones: %s and %s", name, found[0], found[1])
+		return nil, specError("finding the hosted zone %s: found several zones: %s and %s", name, found[0], found[1])
 	}
 	return found, nil
 }
 
-// zones lists hosted zones by name, starting at a name; from the first when it is empty.
-func (z *Route53) zones(ctx context.Context, from string) ([]zone, error) {
+// listZones lists hosted zones by name, starting at a name; from the first when it is empty.
+func (z *Route53) listZones(ctx context.Context, from string) ([]zone, error) {
 	in := &route53.ListHostedZonesByNameInput{}
 	if from != "" {
-		in.DNSName = absolute(from)
+		in.DNSName = fqdn(from)
 	}
 	out, err := z.api.ListHostedZonesByName(ctx, in)
 	if err != nil {
-		return nil, explain(err, "ListHostedZonesByName", "listing the hosted zones")
+		return nil, wrapError(err, "ListHostedZonesByName", "listing the hosted zones")
 	}
 	var zones []zone
 	for _, h := range out.HostedZones {
@@ -73,13 +73,13 @@ func (z *Route53) zones(ctx context.Context, from string) ([]zone, error) {
 	return zones, nil
 }
 
-// noZone returns an error that the account has no such zone, with the zones that it has.
-func (z *Route53) noZone(ctx context.Context, name string, private *bool) error {
+// noZoneError returns an error that the account has no such zone, with the zones that it has.
+func (z *Route53) noZoneError(ctx context.Context, name string, private *bool) error {
 	kind := ""
 	if private != nil {
 		kind = map[bool]string{true: "private ", false: "public "}[*private]
 	}
-	all, err := z.zones(ctx, "")
+	all, err := z.listZones(ctx, "")
 	if err != nil {
 		return err
 	}
@@ -94,5 +94,5 @@ func (z *Route53) noZone(ctx context.Context, name string, private *bool) error 
 			has += ", ..."
 		}
 	}
-	return unfit("finding the hosted zone %s: no %szone of that name in this AWS account; its zones are: %s", name, kind, has)
+	return specError("finding the hosted zone %s: no %szone of that name in this AWS account; its zones are: %s", name, kind, has)
 }

@@ -92,7 +92,7 @@ func TestCredentials(t *testing.T) {
 	launched(t, withToken(config(g), token{value: "good"}), replica("us-central1-0", service.CapacitySpot))
 }
 
-func TestTheProject(t *testing.T) {
+func TestProjectID(t *testing.T) {
 	g := newGCE(nil)
 	for _, tt := range []struct{ named, environment, credentials, want string }{
 		{"p", "q", "q", ""},

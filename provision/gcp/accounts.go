@@ -15,8 +15,8 @@ import (
 // roleID is the role of the accounts of balancers, one per project.
 const roleID = "skyserveBalancer"
 
-// accountAt is the end of the addresses of a project's service accounts.
-const accountAt = ".iam.gserviceaccount.com"
+// accountSuffix is the end of the addresses of a project's service accounts.
+const accountSuffix = ".iam.gserviceaccount.com"
 
 // accountName returns the default name of the service account of a service's balancers. Google allows
 // 30 characters.
@@ -34,22 +34,22 @@ func accountName(name string) string {
 func (p *Provider) account(name string, role provision.Kind, wanted, project string) string {
 	email := cmp.Or(wanted, p.cfg.Accounts[role])
 	if email == "" && role != provision.KindReplica {
-		email = accountName(name) + "@" + project + accountAt
+		email = accountName(name) + "@" + project + accountSuffix
 	}
 	return email
 }
 
-// boundTo returns the IAM condition that restricts the account of balancers to the replicas of a
+// replicaCondition returns the IAM condition that restricts the account of balancers to the replicas of a
 // service. Resources other than machines and disks are not restricted: machine types, subnets and
 // operations have other names. extract is empty where the name is of another kind of resource.
-func boundTo(name string) string {
+func replicaCondition(name string) string {
 	prefix := machinePrefix(provision.KindReplica, name)
 	return fmt.Sprintf(`resource.type != "compute.googleapis.com/Instance" && resource.type != "compute.googleapis.com/Disk" || resource.name.extract("/instances/{name}").startsWith(%q) || resource.name.extract("/disks/{name}").startsWith(%q)`, prefix, prefix)
 }
 
-// permissionsNeeded returns the permissions of the balancers' role. Launching replicas with an account
+// requiredPermissions returns the permissions of the balancers' role. Launching replicas with an account
 // requires one more.
-func (p *Provider) permissionsNeeded() []string {
+func (p *Provider) requiredPermissions() []string {
 	needed := slices.Clone(balancerPermissions)
 	if p.cfg.Accounts[provision.KindReplica] != "" {
 		needed = append(needed, "compute.instances.setServiceAccount")
@@ -58,15 +58,15 @@ func (p *Provider) permissionsNeeded() []string {
 	return needed
 }
 
-// commands returns the commands that create the account of a service's balancers, with the least
+// accountCommands returns the commands that create the account of a service's balancers, with the least
 // permissions that a controller needs.
-func (p *Provider) commands(name, account, project string) string {
-	id, of, _ := strings.Cut(strings.TrimSuffix(account, accountAt), "@")
+func (p *Provider) accountCommands(name, account, project string) string {
+	id, of, _ := strings.Cut(strings.TrimSuffix(account, accountSuffix), "@")
 	lines := []string{
-		"gcloud iam roles create " + roleID + " --project " + project + " --permissions " + strings.Join(p.permissionsNeeded(), ",") + "   # once per project; 'roles update' where it exists",
+		"gcloud iam roles create " + roleID + " --project " + project + " --permissions " + strings.Join(p.requiredPermissions(), ",") + "   # once per project; 'roles update' where it exists",
 		"gcloud iam service-accounts create " + id + " --project " + cmp.Or(of, project),
 		"gcloud projects add-iam-policy-binding " + project + " --role projects/" + project + "/roles/" + roleID + " --member serviceAccount:" + account +
-			" --condition 'title=replicas-of-" + name + ",expression=" + boundTo(name) + "'",
+			" --condition 'title=replicas-of-" + name + ",expression=" + replicaCondition(name) + "'",
 	}
 	if replica := p.cfg.Accounts[provision.KindReplica]; replica != "" {
 		lines = append(lines, "gcloud iam service-accounts add-iam-policy-binding "+replica+" --member serviceAccount:"+account+" --role roles/iam.serviceAccountUser")
@@ -74,9 +74,9 @@ func (p *Provider) commands(name, account, project string) string {
 	return strings.Join(lines, "\n")
 }
 
-// makeAccount returns the hint for a missing or wrong account of the balancers.
-func (p *Provider) makeAccount(name, account, project string) string {
-	return "run these commands, or set gcp.balancer_account to another account:\n" + p.commands(name, account, project)
+// accountHint returns the hint for a missing or wrong account of the balancers.
+func (p *Provider) accountHint(name, account, project string) string {
+	return "run these commands, or set gcp.balancer_account to another account:\n" + p.accountCommands(name, account, project)
 }
 
 // checkIdentity returns an error where the service account of a role does not exist.
@@ -84,61 +84,61 @@ func (p *Provider) checkIdentity(ctx context.Context, w provision.Want) error {
 	if len(w.Grants) == 0 {
 		return nil
 	}
-	s, err := p.open(ctx)
+	s, err := p.openSession(ctx)
 	if err != nil {
 		return err
 	}
 	account := p.account(w.Service, roleOf(w), "", s.project)
-	if _, err := p.permissionsOn(ctx, account); !isMissing(err) { // IAM's API may be disabled: then the launch reports it
+	if _, err := p.testActAs(ctx, account); !isMissing(err) { // IAM's API may be disabled: then the launch reports it
 		return nil
 	}
 	return &provision.CredentialsError{
 		Cloud: service.CloudGCP, Action: fmt.Sprintf("running a %s as %s", roleOf(w), account),
-		Err: fmt.Errorf("account not found"), Hint: p.makeAccount(w.Service, account, s.project),
+		Err: fmt.Errorf("account not found"), Hint: p.accountHint(w.Service, account, s.project),
 	}
 }
 
-// permissionsOn tests whether the caller has actAs on an account. The error is isMissing where there is
+// testActAs tests whether the caller has actAs on an account. The error is isMissing where there is
 // no such account.
-func (p *Provider) permissionsOn(ctx context.Context, account string) ([]string, error) {
-	s, err := p.open(ctx)
+func (p *Provider) testActAs(ctx context.Context, account string) ([]string, error) {
+	s, err := p.openSession(ctx)
 	if err != nil {
 		return nil, err
 	}
 	var reply struct{ Permissions []string }
-	err = p.ask(ctx, http.MethodPost, s.identity+"/v1/projects/-/serviceAccounts/"+account+":testIamPermissions", map[string]any{"permissions": []string{actAs}}, &reply)
+	err = p.callAPI(ctx, http.MethodPost, s.iam+"/v1/projects/-/serviceAccounts/"+account+":testIamPermissions", map[string]any{"permissions": []string{actAs}}, &reply)
 	return reply.Permissions, err
 }
 
-// findAccounts checks the service accounts of machines, whether the caller may use them, and whether
+// checkAccounts checks the service accounts of machines, whether the caller may use them, and whether
 // the balancers' account has exactly the permissions that it needs.
-func (p *Provider) findAccounts(ctx context.Context) []provision.Finding {
-	s, err := p.open(ctx)
+func (p *Provider) checkAccounts(ctx context.Context) []provision.Finding {
+	s, err := p.openSession(ctx)
 	if err != nil {
-		return []provision.Finding{badly(service.CloudGCP, err)}
+		return []provision.Finding{failedFinding(service.CloudGCP, err)}
 	}
 	account := p.account(p.cfg.Service, provision.KindBalancer, "", s.project)
-	otherwise := p.makeAccount(p.cfg.Service, account, s.project)
-	findings := []provision.Finding{p.findActAs(ctx, account, "balancers", otherwise)}
+	otherwise := p.accountHint(p.cfg.Service, account, s.project)
+	findings := []provision.Finding{p.checkActAs(ctx, account, "balancers", otherwise)}
 	if findings[0].Hint != otherwise { // the account exists
-		findings = append(findings, p.findRoles(ctx, account, otherwise))
+		findings = append(findings, p.checkRoles(ctx, account, otherwise))
 	}
 	if replica := p.cfg.Accounts[provision.KindReplica]; replica != "" {
-		findings = append(findings, p.findActAs(ctx, replica, "replicas", "set gcp.replica_account to an existing account"))
+		findings = append(findings, p.checkActAs(ctx, replica, "replicas", "set gcp.replica_account to an existing account"))
 	}
 	return findings
 }
 
-// findActAs checks that an account exists and that the caller may attach it to machines.
-func (p *Provider) findActAs(ctx context.Context, account, who, otherwise string) provision.Finding {
+// checkActAs checks that an account exists and that the caller may attach it to machines.
+func (p *Provider) checkActAs(ctx context.Context, account, who, otherwise string) provision.Finding {
 	f := provision.Finding{Where: service.CloudGCP, What: who + " run as " + account}
-	held, err := p.permissionsOn(ctx, account)
+	held, err := p.testActAs(ctx, account)
 	switch {
 	case isMissing(err):
 		f.What += ": account not found"
 		f.Hint = otherwise
 	case err != nil:
-		f = badly(service.CloudGCP, explain(err, "testing who may attach %s", account))
+		f = failedFinding(service.CloudGCP, wrapError(err, "testing who may attach %s", account))
 		f.Hint = cmp.Or(f.Hint, "to check this: gcloud services enable iam.googleapis.com")
 	case !slices.Contains(held, actAs):
 		f.What += ": you lack permission to attach it to machines (" + actAs + ")"
@@ -149,12 +149,12 @@ func (p *Provider) findActAs(ctx context.Context, account, who, otherwise string
 	return f
 }
 
-// findRoles checks that the roles of the balancers' account are enough for a controller, and no more.
+// checkRoles checks that the roles of the balancers' account are enough for a controller, and no more.
 // It sees the roles of the project itself; without permission to read them the finding says so.
-func (p *Provider) findRoles(ctx context.Context, account, otherwise string) provision.Finding {
+func (p *Provider) checkRoles(ctx context.Context, account, otherwise string) provision.Finding {
 	f := provision.Finding{Where: service.CloudGCP}
-	held, err := p.heldBy(ctx, account)
-	needed := p.permissionsNeeded()
+	held, err := p.rolesOf(ctx, account)
+	needed := p.requiredPermissions()
 	var all, unbound []string
 	for _, h := range held {
 		all = append(all, h.permissions...)
@@ -162,7 +162,7 @@ func (p *Provider) findRoles(ctx context.Context, account, otherwise string) pro
 			unbound = append(unbound, h.permissions...)
 		}
 	}
-	lacking, more := without(needed, all), without(all, needed)
+	lacking, more := difference(needed, all), difference(all, needed)
 	changes := func(permission string) bool {
 		return strings.HasPrefix(permission, "compute.instances.") && !slices.Contains([]string{"compute.instances.get", "compute.instances.list", "compute.instances.getGuestAttributes"}, permission)
 	}
@@ -184,15 +184,15 @@ func (p *Provider) findRoles(ctx context.Context, account, otherwise string) pro
 	return f
 }
 
-// heldRole is a role of an account in the project.
-type heldRole struct {
+// accountRole is a role of an account in the project.
+type accountRole struct {
 	permissions []string
 	condition   string
 }
 
-// heldBy returns the roles of an account in the project.
-func (p *Provider) heldBy(ctx context.Context, account string) ([]heldRole, error) {
-	s, err := p.open(ctx)
+// rolesOf returns the roles of an account in the project.
+func (p *Provider) rolesOf(ctx context.Context, account string) ([]accountRole, error) {
+	s, err := p.openSession(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -204,19 +204,19 @@ func (p *Provider) heldBy(ctx context.Context, account string) ([]heldRole, erro
 		}
 	}
 	question := map[string]any{"options": map[string]any{"requestedPolicyVersion": 3}} // earlier versions have no conditions
-	if err := p.ask(ctx, http.MethodPost, s.resource+"/v1/projects/"+s.project+":getIamPolicy", question, &policy); err != nil {
-		return nil, explain(err, "reading the policy of project %s", s.project)
+	if err := p.callAPI(ctx, http.MethodPost, s.resourceManager+"/v1/projects/"+s.project+":getIamPolicy", question, &policy); err != nil {
+		return nil, wrapError(err, "reading the policy of project %s", s.project)
 	}
-	var held []heldRole
+	var held []accountRole
 	for _, b := range policy.Bindings {
 		if !slices.Contains(b.Members, "serviceAccount:"+account) {
 			continue
 		}
 		var role struct{ IncludedPermissions []string }
-		if err := p.ask(ctx, http.MethodGet, s.identity+"/v1/"+b.Role, nil, &role); err != nil {
-			return nil, explain(err, "reading %s", b.Role)
+		if err := p.callAPI(ctx, http.MethodGet, s.iam+"/v1/"+b.Role, nil, &role); err != nil {
+			return nil, wrapError(err, "reading %s", b.Role)
 		}
-		held = append(held, heldRole{role.IncludedPermissions, b.Condition.Expression})
+		held = append(held, accountRole{role.IncludedPermissions, b.Condition.Expression})
 	}
 	return held, nil
 }

@@ -11,22 +11,22 @@ import (
 	"skyserve/provision"
 )
 
-// explain adds what was being done to err. An error about the caller becomes a
+// wrapError adds what was being done to err. An error about the caller becomes a
 // *provision.CredentialsError, one about a missing network or subnet a *provision.SpecError.
-func explain(err error, doing string, args ...any) error {
+func wrapError(err error, doing string, args ...any) error {
 	doing = fmt.Sprintf(doing, args...)
-	if denied := deniedBy(err); denied != nil {
+	if denied := callerError(err); denied != nil {
 		return fmt.Errorf("%s: %w", doing, denied)
 	}
-	if way := wayOut(err); way != "" {
+	if way := networkHint(err); way != "" {
 		return &provision.SpecError{Err: fmt.Errorf("%s: %w (%s)", doing, err, way)}
 	}
 	return fmt.Errorf("%s: %w", doing, err)
 }
 
-// wayOut returns the setting of service.yaml to change where the cloud rejects the network of machines;
+// networkHint returns the setting of service.yaml to change where the cloud rejects the network of machines;
 // empty for any other error.
-func wayOut(err error) string {
+func networkHint(err error) string {
 	r, _ := refusalOf(err)
 	switch {
 	case noNetwork.MatchString(r.message):
@@ -50,14 +50,14 @@ var (
 
 // denial is one kind of refusal that concerns the caller: how to recognize it, and what to report.
 type denial struct {
-	is     func(refusal) bool
-	action func(refusal) string // the denied permission
-	hint   func(refusal) string
+	matches func(refusal) bool
+	action  func(refusal) string // the denied permission
+	hint    func(refusal) string
 }
 
 // denials are matched in this order: the most specific first.
 var denials = []denial{
-	{func(r refusal) bool { return r.status == http.StatusUnauthorized }, always(""), always(logIn)},
+	{func(r refusal) bool { return r.status == http.StatusUnauthorized }, always(""), always(loginHint)},
 	{
 		func(r refusal) bool { return strings.Contains(r.message, "requires a quota project") }, always("the call"),
 		always("run gcloud auth application-default set-quota-project PROJECT"),
@@ -66,7 +66,7 @@ var denials = []denial{
 		func(r refusal) bool {
 			return r.code == "accessNotConfigured" || strings.Contains(r.message, "has not been used in project")
 		},
-		func(r refusal) string { return "the " + found(apiName, r.message, "Compute Engine API") },
+		func(r refusal) string { return "the " + firstGroup(apiName, r.message, "Compute Engine API") },
 		func(r refusal) string {
 			return "enable it: gcloud services enable " + cmp.Or(apiHost.FindString(apisPath.FindString(r.message)), "compute.googleapis.com")
 		},
@@ -77,7 +77,7 @@ var denials = []denial{
 	},
 	{
 		func(r refusal) bool { return constraint.MatchString(r.message) },
-		func(r refusal) string { return found(constraint, r.message, "") },
+		func(r refusal) string { return firstGroup(constraint, r.message, "") },
 		func(r refusal) string {
 			if strings.Contains(r.message, "vmExternalIpAccess") {
 				return "machines need public addresses: ask the administrator of your organisation's policies to allow them in this project"
@@ -87,7 +87,7 @@ var denials = []denial{
 	},
 	{
 		func(r refusal) bool { return noAccount.MatchString(r.message) },
-		func(r refusal) string { return "running as " + found(noAccount, r.message, "") },
+		func(r refusal) string { return "running as " + firstGroup(noAccount, r.message, "") },
 		always("'skyserve doctor' prints the commands that create it; or set gcp.balancer_account or gcp.replica_account to an existing one"),
 	},
 	{
@@ -104,7 +104,7 @@ var denials = []denial{
 	},
 	{
 		func(r refusal) bool { return permission.MatchString(r.message) },
-		func(r refusal) string { return found(permission, r.message, "") },
+		func(r refusal) string { return firstGroup(permission, r.message, "") },
 		always("grant a role with it, such as Compute Instance Admin (v1) and Compute Security Admin"),
 	},
 	{
@@ -117,16 +117,16 @@ var denials = []denial{
 
 func always(text string) func(refusal) string { return func(refusal) string { return text } }
 
-// found returns the first group of a pattern in a text; usual without a match.
-func found(form *regexp.Regexp, text, usual string) string {
+// firstGroup returns the first group of a pattern in a text; usual without a match.
+func firstGroup(form *regexp.Regexp, text, usual string) string {
 	if m := form.FindStringSubmatch(text); m != nil {
 		return m[1]
 	}
 	return usual
 }
 
-// deniedBy converts an error to one about the caller; nil where it is another error.
-func deniedBy(err error) *provision.CredentialsError {
+// callerError converts an error to one about the caller; nil where it is another error.
+func callerError(err error) *provision.CredentialsError {
 	var known *provision.CredentialsError
 	if errors.As(err, &known) {
 		return known
@@ -136,20 +136,20 @@ func deniedBy(err error) *provision.CredentialsError {
 		return nil
 	}
 	for _, d := range denials {
-		if d.is(r) {
+		if d.matches(r) {
 			return &provision.CredentialsError{Cloud: "gcp", Code: r.code, Err: err, Action: d.action(r), Hint: d.hint(r)}
 		}
 	}
 	return nil
 }
 
-const logIn = "run gcloud auth application-default login, or set GOOGLE_APPLICATION_CREDENTIALS"
+const loginHint = "run gcloud auth application-default login, or set GOOGLE_APPLICATION_CREDENTIALS"
 
 // noCredentials reports missing or expired credentials.
 func noCredentials(err error) error {
-	hint := logIn
+	hint := loginHint
 	if strings.Contains(err.Error(), "reasonable timeframe") { // Google's refusal of a signature made with a wrong clock
-		hint = setClock
+		hint = clockHint
 	}
 	return &provision.CredentialsError{Cloud: "gcp", Err: err, Hint: hint}
 }

@@ -77,10 +77,10 @@ var noCapacity = map[string]provision.Scope{
 }
 
 var (
-	wordEnd   = regexp.MustCompile(`[a-z][A-Z]`)
-	noNetwork = regexp.MustCompile(`/global/networks/[^']*' was not found|referenced network resource cannot be found`)
-	noSubnet  = regexp.MustCompile(`/subnetworks/[^']*' was not found|referenced subnetwork resource cannot be found`)
-	globally  = regexp.MustCompile(`'?\w+_ALL_REGIONS'?`)
+	wordEnd         = regexp.MustCompile(`[a-z][A-Z]`)
+	noNetwork       = regexp.MustCompile(`/global/networks/[^']*' was not found|referenced network resource cannot be found`)
+	noSubnet        = regexp.MustCompile(`/subnetworks/[^']*' was not found|referenced subnetwork resource cannot be found`)
+	allRegionsQuota = regexp.MustCompile(`'?\w+_ALL_REGIONS'?`)
 )
 
 // capacityError converts err to a refusal of an offering; false where it is another error.
@@ -98,7 +98,7 @@ func capacityError(offer provision.Offering, err error) (*provision.CapacityErro
 	if !known {
 		return nil, false
 	}
-	if spelled == "QUOTA_EXCEEDED" && globally.MatchString(r.message) {
+	if spelled == "QUOTA_EXCEEDED" && allRegionsQuota.MatchString(r.message) {
 		scope = provision.ScopeCloud
 	}
 	return &provision.CapacityError{Offering: offer, Scope: scope, Code: code, Err: err}, true

@@ -54,9 +54,9 @@ type Provider struct {
 	cfg    Config
 	prices provision.Held[*priceList] // one list for all regions
 
-	mu      sync.Mutex // guards the fields below
-	session *session
-	keys    map[string]readKey // by handle, as last read
+	mu           sync.Mutex // guards the fields below
+	session      *session
+	fingerprints map[string]cachedFingerprint // by handle, as last read
 }
 
 var (
@@ -75,8 +75,8 @@ func New(cfg Config) *Provider {
 	return &Provider{cfg: cfg}
 }
 
-// pause blocks for a duration, or until the context ends.
-func pause(ctx context.Context, d time.Duration) error {
+// sleep blocks for a duration, or until the context ends.
+func sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
@@ -89,12 +89,12 @@ func pause(ctx context.Context, d time.Duration) error {
 
 // List returns the objects of a service, or of all services for the empty name.
 func (p *Provider) List(ctx context.Context, service string) ([]provision.Object, error) {
-	machines, err := p.machines(ctx, service)
+	machines, err := p.listMachines(ctx, service)
 	if err != nil || p.cfg.MachinesOnly {
 		return machines, err
 	}
-	foundations, err := p.foundations(ctx, service)
-	return append(foundations, machines...), err
+	prerequisites, err := p.listPrerequisites(ctx, service)
+	return append(prerequisites, machines...), err
 }
 
 // Launch creates a machine or a prerequisite. It returns an *provision.OwnedError, and creates nothing,
@@ -104,28 +104,28 @@ func (p *Provider) Launch(ctx context.Context, w provision.Want) (provision.Obje
 	if roleOf(w) == "" || isMachine && w.Machine == nil {
 		return provision.Object{}, fmt.Errorf("launching %s in %s: its role or machine configuration is missing", w.ID, w.Region)
 	}
-	machines, err := p.machines(ctx, w.Service)
+	machines, err := p.listMachines(ctx, w.Service)
 	if err != nil {
 		return provision.Object{}, err
 	}
-	if err := owned(w, machines); err != nil {
+	if err := checkOwner(w, machines); err != nil {
 		return provision.Object{}, err
 	}
 	if isMachine {
 		return p.launchMachine(ctx, w, machines)
 	}
-	foundations, err := p.foundations(ctx, w.Service)
+	prerequisites, err := p.listPrerequisites(ctx, w.Service)
 	if err != nil {
 		return provision.Object{}, err
 	}
-	if err := owned(w, foundations); err != nil {
+	if err := checkOwner(w, prerequisites); err != nil {
 		return provision.Object{}, err
 	}
-	return p.launchFoundation(ctx, w)
+	return p.launchPrerequisite(ctx, w)
 }
 
-// owned returns an error if an object of the service has another owner.
-func owned(w provision.Want, have []provision.Object) error {
+// checkOwner returns an error if an object of the service has another owner.
+func checkOwner(w provision.Want, have []provision.Object) error {
 	for _, o := range have {
 		if o.Owner != w.Owner {
 			return &provision.OwnedError{What: "service " + w.Service, Where: string(o.Region), Owner: o.Owner}
@@ -136,8 +136,8 @@ func owned(w provision.Want, have []provision.Object) error {
 
 // Terminate removes an object of List, and only that one: a new object with the same name stays.
 func (p *Provider) Terminate(ctx context.Context, o provision.Object) error {
-	if prefix, ok := strings.CutPrefix(o.Handle, foundationPlace+"/"); ok {
-		return p.removeFoundation(ctx, o, prefix)
+	if prefix, ok := strings.CutPrefix(o.Handle, prerequisiteZone+"/"); ok {
+		return p.removePrerequisite(ctx, o, prefix)
 	}
 	zone, name, number, err := handleOf(o)
 	if err != nil {
@@ -155,15 +155,15 @@ func handleOf(o provision.Object) (zone, name, number string, err error) {
 	return parts[0], parts[1], parts[2], nil
 }
 
-// looksIn reports whether a region is one of the provider's; the region global always is.
-func (p *Provider) looksIn(region service.Region) bool {
-	return len(p.cfg.Regions) == 0 || region.Place() == foundationPlace || slices.Contains(p.cfg.Regions, region.Place())
+// hasRegion reports whether a region is one of the provider's; the region global always is.
+func (p *Provider) hasRegion(region service.Region) bool {
+	return len(p.cfg.Regions) == 0 || region.Place() == prerequisiteZone || slices.Contains(p.cfg.Regions, region.Place())
 }
 
-// regionNamed returns a region by Google's name for it.
-func regionNamed(place string) service.Region { return service.Region(service.CloudGCP + "/" + place) }
+// regionID returns a region by Google's name for it.
+func regionID(place string) service.Region { return service.Region(service.CloudGCP + "/" + place) }
 
 // regionOf returns the region of a zone: gcp/us-central1 of us-central1-a.
 func regionOf(zone string) service.Region {
-	return regionNamed(zone[:max(0, strings.LastIndex(zone, "-"))])
+	return regionID(zone[:max(0, strings.LastIndex(zone, "-"))])
 }

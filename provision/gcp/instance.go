@@ -29,8 +29,8 @@ var machineScopes = []string{computeScope, billingScope}
 // characters that labels allow, for people and for bills.
 const serviceLabel = "skyserve-service"
 
-// labelled converts a value to a valid label.
-func labelled(value string) string { return plain(value, longestName, "_-") }
+// labelValue converts a value to a valid label.
+func labelValue(value string) string { return sanitizeName(value, maxNameLength, "_-") }
 
 // instanceOf returns the Compute Engine request for a machine in a project.
 func (p *Provider) instanceOf(w provision.Want, n note, project string) (*computepb.Instance, error) {
@@ -40,8 +40,8 @@ func (p *Provider) instanceOf(w provision.Want, n note, project string) (*comput
 	}
 	offer := *n.Offering
 	labels := map[string]string{
-		serviceLabel: labelled(n.Service), "skyserve-owner": labelled(n.Owner), "skyserve-id": labelled(n.ID),
-		"skyserve-kind": labelled(string(n.Kind)), "skyserve-role": labelled(string(n.Role)), "skyserve-capacity": labelled(string(offer.Capacity)),
+		serviceLabel: labelValue(n.Service), "skyserve-owner": labelValue(n.Owner), "skyserve-id": labelValue(n.ID),
+		"skyserve-kind": labelValue(string(n.Kind)), "skyserve-role": labelValue(string(n.Role)), "skyserve-capacity": labelValue(string(offer.Capacity)),
 	}
 	key := []string{"machine", n.Service, n.Owner, n.ID, n.Spec, n.Fixed, n.Build}
 	return &computepb.Instance{

@@ -64,15 +64,15 @@ func (n note) same(o note) bool {
 	return n.Service == o.Service && n.Owner == o.Owner && n.ID == o.ID
 }
 
-// longestName is the maximum length of a name in Compute Engine.
-const longestName = 63
+// maxNameLength is the maximum length of a name in Compute Engine.
+const maxNameLength = 63
 
-// named returns a valid Compute Engine name (lower-case letters, digits and dashes) of limited length:
+// resourceName returns a valid Compute Engine name (lower-case letters, digits and dashes) of limited length:
 // readable words, and a hash of the key, which makes the name unique.
-func named(most int, key []string, words ...string) string {
+func resourceName(most int, key []string, words ...string) string {
 	const hashed = 12
 	readable := strings.Join(append([]string{"skyserve"}, words...), "-")
-	readable = plain(readable, most-1-hashed, "")
+	readable = sanitizeName(readable, most-1-hashed, "")
 	return strings.TrimRight(readable, "-") + "-" + hashOf(key)[:hashed]
 }
 
@@ -85,19 +85,19 @@ func machinePrefix(kind provision.Kind, service string) string {
 		readable = strings.TrimRight(readable[:min(kept, len(readable))], "-")
 		service = readable + "-" + hashOf([]string{service})[:hashed]
 	}
-	return fmt.Sprintf("skyserve-%s-%s--", kind, plain(service, most, ""))
+	return fmt.Sprintf("skyserve-%s-%s--", kind, sanitizeName(service, most, ""))
 }
 
 // machineName returns the name of a machine: its kind and service, its id truncated to fit, and a hash
 // of the key.
 func machineName(kind provision.Kind, service, id string, key []string) string {
 	const hashed = 12
-	readable := plain(machinePrefix(kind, service)+id, longestName-1-hashed, "")
+	readable := sanitizeName(machinePrefix(kind, service)+id, maxNameLength-1-hashed, "")
 	return strings.TrimRight(readable, "-") + "-" + hashOf(key)[:hashed]
 }
 
-// plain replaces the characters of a text that names, and extra, do not allow, and truncates it.
-func plain(text string, most int, extra string) string {
+// unsigned replaces the characters of a text that names, and extra, do not allow, and truncates it.
+func sanitizeName(text string, most int, extra string) string {
 	text = strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || strings.ContainsRune(extra, r) {
 			return r
@@ -120,7 +120,7 @@ func hashOf(words []string) string {
 // tag returns the network tag of the machines of a role, in one region or, where place is empty, in
 // all.
 func (n note) tag(role provision.Kind, place string) string {
-	return named(longestName, []string{"tag", n.Service, n.Owner, string(role), place}, n.Service, string(role), cmp.Or(place, "all"))
+	return resourceName(maxNameLength, []string{"tag", n.Service, n.Owner, string(role), place}, n.Service, string(role), cmp.Or(place, "all"))
 }
 
 // requestID returns a new id for every change: names, not request ids, prevent duplicates across

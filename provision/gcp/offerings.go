@@ -15,25 +15,25 @@ import (
 	"skyserve/provision"
 )
 
-// region reads a region. An unknown region is a *provision.SpecError that names it.
-func (p *Provider) region(ctx context.Context, place string) (*computepb.Region, error) {
-	client, project, err := through(ctx, p, compute.NewRegionsRESTClient)
+// readRegion reads a region. An unknown region is a *provision.SpecError that names it.
+func (p *Provider) readRegion(ctx context.Context, place string) (*computepb.Region, error) {
+	client, project, err := newClient(ctx, p, compute.NewRegionsRESTClient)
 	if err != nil {
-		return nil, explain(err, "reading region %s", place)
+		return nil, wrapError(err, "reading region %s", place)
 	}
 	found, err := client.Get(ctx, &computepb.GetRegionRequest{Project: project, Region: place})
 	if isMissing(err) && strings.Contains(err.Error(), "/regions/") {
 		return nil, &provision.SpecError{Err: fmt.Errorf("reading region %q: not found, or not enabled for project %s", place, project)}
 	}
 	if err != nil {
-		return nil, explain(err, "reading region %s", place)
+		return nil, wrapError(err, "reading region %s", place)
 	}
 	return found, nil
 }
 
-// zones returns the zones of a region, sorted by name.
-func (p *Provider) zones(ctx context.Context, place string) ([]string, error) {
-	region, err := p.region(ctx, place)
+// listZones returns the zones of a region, sorted by name.
+func (p *Provider) listZones(ctx context.Context, place string) ([]string, error) {
+	region, err := p.readRegion(ctx, place)
 	if err != nil {
 		return nil, err
 	}
@@ -51,14 +51,14 @@ func (p *Provider) zones(ctx context.Context, place string) ([]string, error) {
 // Offerings returns the catalogue's machine types in each zone of a region, on demand and spot, at list
 // prices. Only a launch shows whether one has capacity. Reservations are configured by the operator.
 func (p *Provider) Offerings(ctx context.Context, region service.Region) (provision.Offerings, error) {
-	zones, err := p.zones(ctx, region.Place())
+	zones, err := p.listZones(ctx, region.Place())
 	if err != nil {
 		return nil, err
 	}
 	types, errs := make([][]string, len(zones)), make([]error, len(zones))
 	var wg sync.WaitGroup
 	for i, zone := range zones {
-		wg.Go(func() { types[i], errs[i] = p.typesIn(ctx, zone) })
+		wg.Go(func() { types[i], errs[i] = p.machineTypesIn(ctx, zone) })
 	}
 	wg.Wait()
 	var all provision.Offerings
@@ -85,11 +85,11 @@ func onlySpot(name string) bool {
 	return strings.HasPrefix(name, "a3-highgpu-") && name != "a3-highgpu-8g"
 }
 
-// typesIn returns the machine types of the catalogue in a zone.
-func (p *Provider) typesIn(ctx context.Context, zone string) ([]string, error) {
-	client, project, err := through(ctx, p, compute.NewMachineTypesRESTClient)
+// machineTypesIn returns the machine types of the catalogue in a zone.
+func (p *Provider) machineTypesIn(ctx context.Context, zone string) ([]string, error) {
+	client, project, err := newClient(ctx, p, compute.NewMachineTypesRESTClient)
 	if err != nil {
-		return nil, explain(err, "listing machine types")
+		return nil, wrapError(err, "listing machine types")
 	}
 	var known, found []string
 	for _, t := range provision.MachineTypes(service.CloudGCP) {
@@ -98,7 +98,7 @@ func (p *Provider) typesIn(ctx context.Context, zone string) ([]string, error) {
 	filter := fmt.Sprintf("name eq %q", strings.Join(known, "|"))
 	for t, err := range client.List(ctx, &computepb.ListMachineTypesRequest{Project: project, Zone: zone, Filter: &filter}).All() {
 		if err != nil {
-			return nil, explain(err, "listing the machine types of %s", zone)
+			return nil, wrapError(err, "listing the machine types of %s", zone)
 		}
 		found = append(found, t.GetName())
 	}

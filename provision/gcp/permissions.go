@@ -34,18 +34,18 @@ var operatorPermissions = []string{
 
 const actAs = "iam.serviceAccounts.actAs"
 
-// findPermissions checks which permissions the caller lacks. It needs the Resource Manager API, which
+// checkPermissions checks which permissions the caller lacks. It needs the Resource Manager API, which
 // may be disabled in a project; then the finding says so.
-func (p *Provider) findPermissions(ctx context.Context) provision.Finding {
+func (p *Provider) checkPermissions(ctx context.Context) provision.Finding {
 	needed := slices.Concat(balancerPermissions, operatorPermissions)
 	slices.Sort(needed)
-	held, err := p.held(ctx, needed)
+	held, err := p.grantedPermissions(ctx, needed)
 	if err != nil {
-		f := badly(service.CloudGCP, err)
+		f := failedFinding(service.CloudGCP, err)
 		f.Hint = cmp.Or(f.Hint, "to check permissions: gcloud services enable cloudresourcemanager.googleapis.com")
 		return f
 	}
-	if lacking := without(needed, held); len(lacking) > 0 {
+	if lacking := difference(needed, held); len(lacking) > 0 {
 		return provision.Finding{
 			Where: service.CloudGCP, What: "missing permissions: " + strings.Join(lacking, ", "),
 			Hint: "grant the roles Compute Instance Admin (v1) and Compute Security Admin",
@@ -54,28 +54,28 @@ func (p *Provider) findPermissions(ctx context.Context) provision.Finding {
 	return provision.Finding{Where: service.CloudGCP, OK: true, What: fmt.Sprintf("all %d permissions granted", len(needed))}
 }
 
-// without returns the elements of all that are not in some.
-func without(all, some []string) []string {
+// difference returns the elements of all that are not in some.
+func difference(all, some []string) []string {
 	return slices.DeleteFunc(slices.Clone(all), func(p string) bool { return slices.Contains(some, p) })
 }
 
-// held returns the subset of permissions that the caller has in the project.
-func (p *Provider) held(ctx context.Context, asked []string) ([]string, error) {
-	s, err := p.open(ctx)
+// grantedPermissions returns the subset of permissions that the caller has in the project.
+func (p *Provider) grantedPermissions(ctx context.Context, asked []string) ([]string, error) {
+	s, err := p.openSession(ctx)
 	if err != nil {
 		return nil, err
 	}
 	var reply struct{ Permissions []string }
-	err = p.ask(ctx, http.MethodPost, s.resource+"/v1/projects/"+s.project+":testIamPermissions", map[string]any{"permissions": asked}, &reply)
+	err = p.callAPI(ctx, http.MethodPost, s.resourceManager+"/v1/projects/"+s.project+":testIamPermissions", map[string]any{"permissions": asked}, &reply)
 	if err != nil {
-		return nil, explain(err, "testing the permissions in project %s", s.project)
+		return nil, wrapError(err, "testing the permissions in project %s", s.project)
 	}
 	return reply.Permissions, nil
 }
 
-// ask calls an API for which this package has no library.
-func (p *Provider) ask(ctx context.Context, method, url string, question, reply any) error {
-	s, err := p.open(ctx)
+// callAPI calls an API for which this package has no library.
+func (p *Provider) callAPI(ctx context.Context, method, url string, question, reply any) error {
+	s, err := p.openSession(ctx)
 	if err != nil {
 		return err
 	}

@@ -37,22 +37,22 @@ func (p *Provider) Prices(ctx context.Context, region service.Region) ([]provisi
 	if err != nil {
 		return nil, explainPrices(err)
 	}
-	return list.of(region.Place())
+	return list.regionPrices(region.Place())
 }
 
 // readPrices reads the list, page by page.
 func (p *Provider) readPrices(ctx context.Context) (*priceList, error) {
-	s, err := p.open(ctx)
+	s, err := p.openSession(ctx)
 	if err != nil {
 		return nil, err
 	}
-	carrier := s.carrier
+	transport := s.transport
 	if p.cfg.MachinesOnly { // without this scope, a machine created earlier lacks prices only
-		if carrier, _, err = p.signed(s.plain, billingScope); err != nil {
+		if transport, _, err = p.signedTransport(s.unsigned, billingScope); err != nil {
 			return nil, err
 		}
 	}
-	hc := &http.Client{Transport: within{ctx, carrier}}
+	hc := &http.Client{Transport: contextTransport{ctx, transport}}
 	client, err := cloudbilling.NewService(ctx, option.WithEndpoint(s.billing+"/"), option.WithHTTPClient(hc))
 	if err != nil {
 		return nil, err
@@ -76,7 +76,7 @@ func (p *Provider) readPrices(ctx context.Context) (*priceList, error) {
 func explainPrices(err error) error {
 	const doing = "reading the price list of Cloud Billing"
 	r, refused := refusalOf(err)
-	denied := deniedBy(err)
+	denied := callerError(err)
 	switch {
 	case refused && (r.code == "accessNotConfigured" || strings.Contains(r.message, "has not been used in project") || strings.Contains(r.message, "quota project")):
 		denied = &provision.CredentialsError{
@@ -96,8 +96,8 @@ func explainPrices(err error) error {
 	return fmt.Errorf("%s: %w", doing, err)
 }
 
-// part is a part of machines that is billed per hour.
-type part struct {
+// billedPart is a part of machines that is billed per hour.
+type billedPart struct {
 	region string
 	// what is a core or a GiB of RAM of a family, or a GPU: "g2 core", "a3 ram", "l4".
 	what string
@@ -106,11 +106,11 @@ type part struct {
 
 // priceList contains the prices of parts, in USD per hour.
 type priceList struct {
-	perHour map[part]float64
-	bad     map[part]error // parts whose price could not be read
+	perHour map[billedPart]float64
+	errs    map[billedPart]error // parts whose price could not be read
 }
 
-func newPriceList() *priceList { return &priceList{map[part]float64{}, map[part]error{}} }
+func newPriceList() *priceList { return &priceList{map[billedPart]float64{}, map[billedPart]error{}} }
 
 // add reads a SKU; those that do not match are skipped.
 func (l *priceList) add(sku *cloudbilling.Sku) {
@@ -118,14 +118,14 @@ func (l *priceList) add(sku *cloudbilling.Sku) {
 	if !ours {
 		return
 	}
-	price, err := hourly(sku, what)
+	price, err := hourlyPrice(sku, what)
 	for _, region := range sku.ServiceRegions {
-		at := part{region, what, spot}
+		at := billedPart{region, what, spot}
 		if have, known := l.perHour[at]; err == nil && known && have != price {
-			l.bad[at] = fmt.Errorf("%s in %s: found two prices, %g and %g", what, region, have, price)
+			l.errs[at] = fmt.Errorf("%s in %s: found two prices, %g and %g", what, region, have, price)
 		}
 		if err != nil {
-			l.bad[at] = err
+			l.errs[at] = err
 			continue
 		}
 		l.perHour[at] = price
@@ -153,9 +153,9 @@ func partOf(sku *cloudbilling.Sku) (what string, spot, ours bool) {
 	return what, spot, what != "" && sku.Category != nil && sku.Category.UsageType == usage
 }
 
-// hourly returns the price per hour of a part from its SKU, in USD. There must be one price, from the
+// hourlyPrice returns the price per hour of a part from its SKU, in USD. There must be one price, from the
 // first hour on.
-func hourly(sku *cloudbilling.Sku, what string) (float64, error) {
+func hourlyPrice(sku *cloudbilling.Sku, what string) (float64, error) {
 	unit := "h"
 	if strings.HasSuffix(what, " ram") {
 		unit = "GiBy.h"
@@ -167,15 +167,15 @@ func hourly(sku *cloudbilling.Sku, what string) (float64, error) {
 	if newest == nil || newest.PricingExpression == nil || newest.PricingExpression.UsageUnit != unit || len(newest.PricingExpression.TieredRates) != 1 {
 		return 0, fmt.Errorf("%q: must have one rate for %s", sku.Description, unit)
 	}
-	price, err := usd(newest.PricingExpression.TieredRates[0])
+	price, err := rateUSD(newest.PricingExpression.TieredRates[0])
 	if err != nil {
 		return 0, fmt.Errorf("%q: %w", sku.Description, err)
 	}
 	return price, nil
 }
 
-// usd returns a rate in USD.
-func usd(rate *cloudbilling.TierRate) (float64, error) {
+// rateUSD returns a rate in USD.
+func rateUSD(rate *cloudbilling.TierRate) (float64, error) {
 	if rate == nil || rate.UnitPrice == nil || rate.StartUsageAmount != 0 {
 		return 0, errors.New("its rate does not apply from the first hour on")
 	}
@@ -187,14 +187,14 @@ func usd(rate *cloudbilling.TierRate) (float64, error) {
 	return price, nil
 }
 
-// of returns the prices of a region, sorted by type and capacity, for the types whose parts all have
+// regionPrices returns the prices of a region, sorted by type and capacity, for the types whose parts all have
 // one. With an error it returns those that could be read.
-func (l *priceList) of(region string) ([]provision.Price, error) {
+func (l *priceList) regionPrices(region string) ([]provision.Price, error) {
 	var prices []provision.Price
 	var bad []error
 	for _, t := range provision.MachineTypes(service.CloudGCP) {
 		for _, capacity := range []service.CapacityType{service.CapacityOnDemand, service.CapacitySpot} {
-			price, err := l.price(t, region, capacity == service.CapacitySpot)
+			price, err := l.typePrice(t, region, capacity == service.CapacitySpot)
 			switch {
 			case err != nil:
 				if !slices.ContainsFunc(bad, func(b error) bool { return b.Error() == err.Error() }) {
@@ -214,19 +214,19 @@ func (l *priceList) of(region string) ([]provision.Price, error) {
 	return prices, nil
 }
 
-// price returns the sum of the parts of a type; 0 where the region lacks one of them.
-func (l *priceList) price(t provision.MachineType, region string, spot bool) (float64, error) {
+// typePrice returns the sum of the parts of a type; 0 where the region lacks one of them.
+func (l *priceList) typePrice(t provision.MachineType, region string, spot bool) (float64, error) {
 	family, _, _ := strings.Cut(t.Type, "-")
 	sum := 0.0
 	for _, p := range []struct {
 		what  string
 		count int
 	}{{family + " core", t.VCPUs}, {family + " ram", t.MemoryGiB}, {strings.ToLower(t.GPU), t.GPUs}} {
-		at := part{region, p.what, spot}
+		at := billedPart{region, p.what, spot}
 		if p.count == 0 {
 			continue
 		}
-		if err := l.bad[at]; err != nil {
+		if err := l.errs[at]; err != nil {
 			return 0, err
 		}
 		each, known := l.perHour[at]

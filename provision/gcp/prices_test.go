@@ -45,7 +45,7 @@ func TestPrices(t *testing.T) {
 
 // A list that is refused or nonsense is an error that says what lacks; prices that can be
 // read are there all the same.
-func TestPricesThatAreNotTold(t *testing.T) {
+func TestPriceListErrors(t *testing.T) {
 	const action = "cloudbilling.services.skus.list"
 	change := func(description string, edit func(*testcloud.GCESKU)) func(*testcloud.GCE) {
 		return func(g *testcloud.GCE) {
@@ -120,7 +120,7 @@ func TestPricesThatAreNotTold(t *testing.T) {
 
 // A call that is throttled, broken or lost is repeated; credentials that are no good are
 // told of as everywhere.
-func TestPricesAreAskedForAgain(t *testing.T) {
+func TestPriceCallsAreRetried(t *testing.T) {
 	for _, o := range []testcloud.Outcome{testcloud.Throttled, testcloud.Broken, testcloud.Refused, testcloud.Lost} {
 		left := 3
 		g := newGCE(&testcloud.Faults{Decide: func(testcloud.Call) testcloud.Outcome {

@@ -32,15 +32,15 @@ func metrics() []metric {
 		metric{"GPUS_ALL_REGIONS", "GPUs of all regions together", "gpus"})
 }
 
-// project reads the project.
-func (p *Provider) project(ctx context.Context) (*computepb.Project, error) {
-	client, project, err := through(ctx, p, compute.NewProjectsRESTClient)
+// readProject reads the project.
+func (p *Provider) readProject(ctx context.Context) (*computepb.Project, error) {
+	client, project, err := newClient(ctx, p, compute.NewProjectsRESTClient)
 	if err != nil {
-		return nil, explain(err, "reading the project")
+		return nil, wrapError(err, "reading the project")
 	}
 	found, err := client.Get(ctx, &computepb.GetProjectRequest{Project: project})
 	if err != nil {
-		return nil, explain(err, "reading project %s", project)
+		return nil, wrapError(err, "reading project %s", project)
 	}
 	return found, nil
 }
@@ -48,20 +48,20 @@ func (p *Provider) project(ctx context.Context) (*computepb.Project, error) {
 // Quotas returns the project's quotas in a region, and in all regions together, that replicas and
 // balancers count against. A quota that the project does not have is omitted.
 func (p *Provider) Quotas(ctx context.Context, region service.Region) ([]provision.Quota, error) {
-	here, err := p.region(ctx, region.Place())
+	here, err := p.readRegion(ctx, region.Place())
 	if err != nil {
 		return nil, err
 	}
-	project, err := p.project(ctx)
+	project, err := p.readProject(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return append(quotasOf(region, here.GetQuotas()), quotasOf(regionNamed(""), project.GetQuotas())...), nil
+	return append(quotasOf(region, here.GetQuotas()), quotasOf(regionID(""), project.GetQuotas())...), nil
 }
 
-// counted adjusts quotas: while a project has no quota for spot GPUs of a type, its limit is 0 and spot
+// effectiveQuotas adjusts quotas: while a project has no quota for spot GPUs of a type, its limit is 0 and spot
 // GPUs count against the on-demand quota.
-func counted(all []*computepb.Quota) []*computepb.Quota {
+func effectiveQuotas(all []*computepb.Quota) []*computepb.Quota {
 	at := func(code string) int {
 		return slices.IndexFunc(all, func(q *computepb.Quota) bool { return q.GetMetric() == code })
 	}
@@ -79,7 +79,7 @@ func counted(all []*computepb.Quota) []*computepb.Quota {
 func quotasOf(region service.Region, all []*computepb.Quota) []provision.Quota {
 	var quotas []provision.Quota
 	for _, m := range metrics() {
-		for _, q := range counted(all) {
+		for _, q := range effectiveQuotas(all) {
 			if q.GetMetric() == m.code {
 				quotas = append(quotas, provision.Quota{
 					Region: region, Name: m.name, Code: m.code, Unit: m.unit, Limit: q.GetLimit(), Used: q.GetUsage(),

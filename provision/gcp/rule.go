@@ -11,18 +11,18 @@ import (
 	"skyserve/provision"
 )
 
-// rule reads a firewall rule and checks its owner; nil when there is none.
-func (p *Provider) rule(ctx context.Context, n note, name string) (*computepb.Firewall, error) {
-	client, project, err := through(ctx, p, compute.NewFirewallsRESTClient)
+// readRule reads a firewall rule and checks its owner; nil when there is none.
+func (p *Provider) readRule(ctx context.Context, n note, name string) (*computepb.Firewall, error) {
+	client, project, err := newClient(ctx, p, compute.NewFirewallsRESTClient)
 	if err != nil {
-		return nil, explain(err, "reading firewall rule %s", name)
+		return nil, wrapError(err, "reading firewall rule %s", name)
 	}
 	found, err := client.Get(ctx, &computepb.GetFirewallRequest{Project: project, Firewall: name})
 	switch {
 	case isMissing(err):
 		return nil, nil
 	case err != nil:
-		return nil, explain(err, "reading firewall rule %s", name)
+		return nil, wrapError(err, "reading firewall rule %s", name)
 	}
 	if has, ours := readNote(found.GetDescription()); !ours || !has.same(n) {
 		return nil, &provision.OwnedError{What: "firewall rule " + name, Where: "project " + project, Owner: has.Owner}
@@ -32,12 +32,12 @@ func (p *Provider) rule(ctx context.Context, n note, name string) (*computepb.Fi
 
 // setRule creates or updates a rule.
 func (p *Provider) setRule(ctx context.Context, n note, want *computepb.Firewall) error {
-	client, project, err := through(ctx, p, compute.NewFirewallsRESTClient)
+	client, project, err := newClient(ctx, p, compute.NewFirewallsRESTClient)
 	if err != nil {
-		return explain(err, "creating firewall rule %s", want.GetName())
+		return wrapError(err, "creating firewall rule %s", want.GetName())
 	}
-	return p.wait(ctx, "firewall rule "+want.GetName(), func() (bool, error) {
-		found, err := p.rule(ctx, n, want.GetName())
+	return p.pollUntil(ctx, "firewall rule "+want.GetName(), func() (bool, error) {
+		found, err := p.readRule(ctx, n, want.GetName())
 		if err != nil || found != nil && sameRule(found, want) {
 			return err == nil, err
 		}
@@ -47,45 +47,45 @@ func (p *Provider) setRule(ctx context.Context, n note, want *computepb.Firewall
 		id := requestID()
 		if found == nil {
 			op, err := client.Insert(ctx, &computepb.InsertFirewallRequest{Project: project, FirewallResource: want, RequestId: &id})
-			return changed(p.settle(ctx, op, err), "creating firewall rule %s", want.GetName())
+			return ruleChanged(p.waitOperation(ctx, op, err), "creating firewall rule %s", want.GetName())
 		}
 		op, err := client.Update(ctx, &computepb.UpdateFirewallRequest{Project: project, Firewall: want.GetName(), FirewallResource: want, RequestId: &id})
-		return changed(p.settle(ctx, op, err), "updating firewall rule %s", want.GetName())
+		return ruleChanged(p.waitOperation(ctx, op, err), "updating firewall rule %s", want.GetName())
 	})
 }
 
-// changed reports whether a change of a rule succeeded; false, and the caller retries, when somebody
+// ruleChanged reports whether a change of a rule succeeded; false, and the caller retries, when somebody
 // else was changing the same rule.
-func changed(err error, doing, name string) (bool, error) {
+func ruleChanged(err error, doing, name string) (bool, error) {
 	switch {
 	case err == nil:
 		return true, nil
 	case isTaken(err), isBusy(err), isMissing(err) && !noNetwork.MatchString(err.Error()):
 		return false, nil
 	}
-	return false, explain(err, doing, name)
+	return false, wrapError(err, doing, name)
 }
 
 // removeRule deletes a rule of an object; a missing one is no error.
 func (p *Provider) removeRule(ctx context.Context, n note, name string) error {
-	client, project, err := through(ctx, p, compute.NewFirewallsRESTClient)
+	client, project, err := newClient(ctx, p, compute.NewFirewallsRESTClient)
 	if err != nil {
-		return explain(err, "removing firewall rule %s", name)
+		return wrapError(err, "removing firewall rule %s", name)
 	}
-	return p.wait(ctx, "deletion of firewall rule "+name, func() (bool, error) {
-		found, err := p.rule(ctx, n, name)
+	return p.pollUntil(ctx, "deletion of firewall rule "+name, func() (bool, error) {
+		found, err := p.readRule(ctx, n, name)
 		if err != nil || found == nil {
 			return err == nil, err
 		}
 		id := requestID()
 		op, err := client.Delete(ctx, &computepb.DeleteFirewallRequest{Project: project, Firewall: name, RequestId: &id})
-		return changed(p.settle(ctx, op, err), "removing firewall rule %s", name)
+		return ruleChanged(p.waitOperation(ctx, op, err), "removing firewall rule %s", name)
 	})
 }
 
-// removeFoundation deletes every rule of a prerequisite.
-func (p *Provider) removeFoundation(ctx context.Context, o provision.Object, prefix string) error {
-	ends, known := rulesOf[o.Kind]
+// removePrerequisite deletes every rule of a prerequisite.
+func (p *Provider) removePrerequisite(ctx context.Context, o provision.Object, prefix string) error {
+	ends, known := ruleEnds[o.Kind]
 	if !known {
 		return fmt.Errorf("terminating %s: kind %s has no firewall rules, but the handle is %q", o.ID, o.Kind, o.Handle)
 	}

@@ -30,7 +30,7 @@ func readSKU(t testing.TB, text string) *cloudbilling.Sku {
 }
 
 // Published figures of us-central1 add up to the published prices of machine types.
-func TestMachinesAreSumsOfTheirParts(t *testing.T) {
+func TestMachinePriceIsSumOfParts(t *testing.T) {
 	l := newPriceList()
 	for _, text := range []string{
 		sku("G2 Instance Core running in Americas", "OnDemand", "h", "0", "24988000"),
@@ -53,7 +53,7 @@ func TestMachinesAreSumsOfTheirParts(t *testing.T) {
 	} {
 		l.add(readSKU(t, text))
 	}
-	prices, err := l.of("us-east1")
+	prices, err := l.regionPrices("us-east1")
 	got := map[string]float64{}
 	for _, p := range prices {
 		got[p.Type+" "+string(p.Capacity)] = p.PerHour
@@ -68,7 +68,7 @@ func TestMachinesAreSumsOfTheirParts(t *testing.T) {
 	}
 }
 
-func TestARateIsReadStrictly(t *testing.T) {
+func TestRateParsing(t *testing.T) {
 	good := sku("E2 Instance Core running in Iowa", "OnDemand", "h", "1", "500000000")
 	tier := `{"startUsageAmount":0,"unitPrice":{"currencyCode":"USD","units":"1","nanos":500000000}}`
 	for _, tt := range []struct {
@@ -92,8 +92,8 @@ func TestARateIsReadStrictly(t *testing.T) {
 	} {
 		l := newPriceList()
 		l.add(readSKU(t, tt.text))
-		at := part{"us-central1", "e2 core", false}
-		bad := l.bad[at]
+		at := billedPart{"us-central1", "e2 core", false}
+		bad := l.errs[at]
 		if l.perHour[at] != tt.usd || (bad != nil) != (tt.says != "") || bad != nil && !strings.Contains(bad.Error(), tt.says) {
 			t.Errorf("%s: got %v, %v, want %g, %q", tt.name, l.perHour, bad, tt.usd, tt.says)
 		}
@@ -117,7 +117,7 @@ func FuzzPriceList(f *testing.F) {
 				t.Errorf("%+v costs %g", at, price)
 			}
 		}
-		prices, err := l.of("us-central1")
+		prices, err := l.regionPrices("us-central1")
 		if len(prices) == 0 && err == nil {
 			t.Error("neither a price nor an error")
 		}

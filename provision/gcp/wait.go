@@ -8,30 +8,30 @@ import (
 	compute "cloud.google.com/go/compute/apiv1"
 )
 
-// looks is the maximum number of polls for a change: 15 minutes. Machines with many GPUs take some
+// maxPolls is the maximum number of polls for a change: 15 minutes. Machines with many GPUs take some
 // minutes to stop.
-const looks = 450
+const maxPolls = 450
 
-// wait polls until a change is done.
-func (p *Provider) wait(ctx context.Context, what string, done func() (bool, error)) error {
-	for range looks {
+// pollUntil polls until a change is done.
+func (p *Provider) pollUntil(ctx context.Context, what string, done func() (bool, error)) error {
+	for range maxPolls {
 		if ok, err := done(); ok || err != nil {
 			return err
 		}
-		if err := pause(ctx, p.cfg.Poll); err != nil {
+		if err := sleep(ctx, p.cfg.Poll); err != nil {
 			return err
 		}
 	}
-	return fmt.Errorf("waiting for %s: not done after %s", what, looks*p.cfg.Poll)
+	return fmt.Errorf("waiting for %s: not done after %s", what, maxPolls*p.cfg.Poll)
 }
 
-// settle waits for the operation that a call started. Unlike the library's own Operation.Wait it
+// waitOperation waits for the operation that a call started. Unlike the library's own Operation.Wait it
 // returns the errors of the operation.
-func (p *Provider) settle(ctx context.Context, op *compute.Operation, err error) error {
+func (p *Provider) waitOperation(ctx context.Context, op *compute.Operation, err error) error {
 	if err != nil {
 		return err
 	}
-	err = p.wait(ctx, "operation "+op.Name(), func() (bool, error) {
+	err = p.pollUntil(ctx, "operation "+op.Name(), func() (bool, error) {
 		if op.Done() {
 			return true, nil
 		}

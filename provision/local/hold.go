@@ -23,12 +23,12 @@ const (
 )
 
 const (
-	// pollEvery is the interval of attempts to take a lock.
-	pollEvery = 20 * time.Millisecond
+	// pollInterval is the interval of attempts to take a lock.
+	pollInterval = 20 * time.Millisecond
 	// holdTimeout is longer than the instant for which other processes test the lock.
 	holdTimeout = time.Second
-	// watchEvery is how often a process checks that its object file still exists.
-	watchEvery = time.Second
+	// watchInterval is how often a process checks that its object file still exists.
+	watchInterval = time.Second
 )
 
 // Holding is a process's hold on its object file. Its methods are safe for concurrent use.
@@ -53,7 +53,7 @@ func Hold(path string) (*Holding, error) {
 			return nil, fmt.Errorf("holding object %s: %w", path, err)
 		}
 	}
-	return hold(path, recorded, watchEvery, func() { _ = unix.Kill(os.Getpid(), unix.SIGTERM) })
+	return holdFile(path, recorded, watchInterval, func() { _ = unix.Kill(os.Getpid(), unix.SIGTERM) })
 }
 
 // Release ends the hold; the file stays and shows that its process has ended. Further calls have no
@@ -70,8 +70,8 @@ func (h *Holding) write() error {
 	return rewrite(h.file, text)
 }
 
-// hold is Hold with its dependencies as arguments.
-func hold(path, recorded string, every time.Duration, lost func()) (*Holding, error) {
+// holdFile is Hold with its dependencies as arguments.
+func holdFile(path, recorded string, every time.Duration, lost func()) (*Holding, error) {
 	var rec record
 	if err := json.Unmarshal([]byte(recorded), &rec); err != nil {
 		return nil, fmt.Errorf("holding object %s: %s: %w", path, envRecord, err)
@@ -119,16 +119,16 @@ func (h *Holding) watch(every time.Duration, stop <-chan struct{}, lost func()) 
 			return
 		case <-tick.C:
 		}
-		if removed(h.file, h.path) {
+		if isRemoved(h.file, h.path) {
 			lost()
 			return
 		}
-		h.mend()
+		h.repair()
 	}
 }
 
-// mend rewrites the content when it has changed; a failure is retried at the next tick.
-func (h *Holding) mend() {
+// repair rewrites the content when it has changed; a failure is retried at the next tick.
+func (h *Holding) repair() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	found := make([]byte, len(h.text)+1)
@@ -138,9 +138,9 @@ func (h *Holding) mend() {
 	}
 }
 
-// removed reports whether path no longer names the open file f. Other errors are no reason to stop a
+// isRemoved reports whether path no longer names the open file f. Other errors are no reason to stop a
 // service.
-func removed(f *os.File, path string) bool {
+func isRemoved(f *os.File, path string) bool {
 	_, err := os.Stat(path)
-	return errors.Is(err, fs.ErrNotExist) || err == nil && !isAt(f, path)
+	return errors.Is(err, fs.ErrNotExist) || err == nil && !isSameFile(f, path)
 }

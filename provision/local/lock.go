@@ -26,7 +26,7 @@ func lockFile(path string) (*os.File, error) {
 			f.Close()
 			return nil, err
 		}
-		if isAt(f, path) {
+		if isSameFile(f, path) {
 			return f, nil
 		}
 		f.Close()
@@ -42,14 +42,14 @@ func lockWait(ctx context.Context, path string, timeout time.Duration) (*os.File
 		if !errors.Is(err, errLocked) {
 			return f, err
 		}
-		if !pause(ctx, pollEvery) {
+		if !sleep(ctx, pollInterval) {
 			return nil, err
 		}
 	}
 }
 
-// locked reports whether some process holds an exclusive lock on an open file.
-func locked(f *os.File) bool {
+// isLocked reports whether some process holds an exclusive lock on an open file.
+func isLocked(f *os.File) bool {
 	if err := flock(f, unix.LOCK_SH|unix.LOCK_NB); err != nil {
 		return errors.Is(err, errLocked)
 	}
@@ -73,8 +73,8 @@ func flock(f *os.File, how int) error {
 	}
 }
 
-// isAt reports whether path still names the open file f.
-func isAt(f *os.File, path string) bool {
+// isSameFile reports whether path still names the open file f.
+func isSameFile(f *os.File, path string) bool {
 	mine, err := f.Stat()
 	if err != nil {
 		return false
@@ -83,8 +83,8 @@ func isAt(f *os.File, path string) bool {
 	return err == nil && os.SameFile(mine, there)
 }
 
-// pause blocks for d; false when ctx ended first.
-func pause(ctx context.Context, d time.Duration) bool {
+// sleep blocks for d; false when ctx ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {

@@ -14,13 +14,13 @@ import (
 )
 
 const (
-	// logBytes is the size at which a log is rotated when its process is started; one old log is kept
+	// maxLogBytes is the size at which a log is rotated when its process is started; one old log is kept
 	// as .1.
-	logBytes = 8 << 20
-	// failureLines is how many lines from the end of a log an error contains.
-	failureLines = 8
-	// tailBytes is the maximum size that is read of the end of a log.
-	tailBytes = 1 << 20
+	maxLogBytes = 8 << 20
+	// maxErrorLines is how many lines from the end of a log an error contains.
+	maxErrorLines = 8
+	// maxTailBytes is the maximum size that is read of the end of a log.
+	maxTailBytes = 1 << 20
 )
 
 // logFile is the log of one process, open for appending.
@@ -40,7 +40,7 @@ func openLog(path string) (*logFile, error) {
 	if err := os.MkdirAll(filepath.Dir(path), dirMode); err != nil {
 		return nil, err
 	}
-	if info, err := os.Stat(path); err == nil && info.Size() > logBytes {
+	if info, err := os.Stat(path); err == nil && info.Size() > maxLogBytes {
 		if err := atomicfile.Rename(path, path+".1"); err != nil {
 			return nil, err
 		}
@@ -96,8 +96,8 @@ func tailFrom(path string, begin int64, n int) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading log: %w", err)
 	}
-	cut := info.Size()-tailBytes > begin
-	begin = max(begin, info.Size()-tailBytes)
+	cut := info.Size()-maxTailBytes > begin
+	begin = max(begin, info.Size()-maxTailBytes)
 	data, err := io.ReadAll(io.NewSectionReader(f, begin, max(0, info.Size()-begin)))
 	if err != nil {
 		return nil, fmt.Errorf("reading log: %w", err)

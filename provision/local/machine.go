@@ -39,13 +39,13 @@ const (
 	machinesLock = "machines.lock"
 )
 
-// agentOffset is the offset of the agents' ports, of balancers and then of replicas; frontOffset is
+// agentOffset is the offset of the agents' ports, of balancers and then of replicas; replicaOffset is
 // that of the ports where replicas admit balancers.
 const (
 	agentOffset        = 500
 	replicaAgentOffset = 600
-	frontOffset        = 700
-	lastOffset         = frontOffset + slotsOfAKind
+	replicaOffset      = 700
+	lastOffset         = replicaOffset + maxSlotsPerKind
 )
 
 func (s Service) machineDir(id string) string { return filepath.Join(s.dir, dirMachines, id) }
@@ -97,37 +97,37 @@ func (p *Provider) Launch(ctx context.Context, w provision.Want) (provision.Obje
 	rec, alive, err := readObject(p.svc.objectFile(w.ID))
 	switch {
 	case alive && err == nil && rec.Spec == w.Spec:
-		return p.svc.describe(w.ID, rec, true, nil), nil
+		return p.svc.objectFromRecord(w.ID, rec, true, nil), nil
 	case alive:
 		return provision.Object{}, fmt.Errorf("starting %s: already running with another configuration", w.ID)
 	}
-	begun, err := p.boot(ctx, w, rec)
+	begun, err := p.startMachine(ctx, w, rec)
 	if err != nil {
-		if o, runs := p.runs(w); runs { // it uses these ports, and was about to hold its object above
+		if o, runs := p.runningMachine(w); runs { // it uses these ports, and was about to hold its object above
 			return o, nil
 		}
 		return provision.Object{}, err
 	}
-	return p.untilHeld(ctx, w, begun.cmd, begun.log)
+	return p.waitHeld(ctx, w, begun.cmd, begun.log)
 }
 
-// runs returns the desired machine, if a process holds its object.
-func (p *Provider) runs(w provision.Want) (o provision.Object, runs bool) {
+// runningMachine returns the desired machine, if a process holds its object.
+func (p *Provider) runningMachine(w provision.Want) (o provision.Object, runs bool) {
 	rec, alive, err := readObject(p.svc.objectFile(w.ID))
 	if !alive || err != nil || rec.Spec != w.Spec {
 		return o, false
 	}
-	return p.svc.describe(w.ID, rec, true, nil), true
+	return p.svc.objectFromRecord(w.ID, rec, true, nil), true
 }
 
-// booting is a started process.
-type booting struct {
+// startedProcess is a started process.
+type startedProcess struct {
 	cmd *exec.Cmd
 	log int64 // offset of its first log line
 }
 
-// boot starts a machine's process. dead is the record of the previous process, if any.
-func (p *Provider) boot(ctx context.Context, w provision.Want, dead record) (begun booting, err error) {
+// startMachine starts a machine's process. dead is the record of the previous process, if any.
+func (p *Provider) startMachine(ctx context.Context, w provision.Want, dead record) (begun startedProcess, err error) {
 	lock, err := lockWait(ctx, p.svc.configFile(machinesLock), homeTimeout)
 	if err != nil {
 		return begun, fmt.Errorf("starting %s: %w", w.ID, err)
@@ -152,7 +152,7 @@ func (p *Provider) boot(ctx context.Context, w provision.Want, dead record) (beg
 	} else {
 		o.Labels = dead.Labels
 	}
-	file, err := prepare(dir, w.Machine.UserData, at)
+	file, err := writeAgentConfig(dir, w.Machine.UserData, at)
 	if err != nil {
 		return begun, fmt.Errorf("starting %s: %w", w.ID, err)
 	}
@@ -160,7 +160,7 @@ func (p *Provider) boot(ctx context.Context, w provision.Want, dead record) (beg
 	if err != nil {
 		return begun, fmt.Errorf("starting %s: %w", w.ID, err)
 	}
-	begun = booting{cmd, log.size()}
+	begun = startedProcess{cmd, log.size()}
 	err = cmd.Start()
 	log.Close()
 	if err != nil {
@@ -169,8 +169,8 @@ func (p *Provider) boot(ctx context.Context, w provision.Want, dead record) (beg
 	return begun, nil
 }
 
-// prepare writes the configuration of a machine's agent, taken from its cloud-init document.
-func prepare(dir, document string, at provision.Endpoints) (file string, err error) {
+// writeAgentConfig writes the configuration of a machine's agent, taken from its cloud-init document.
+func writeAgentConfig(dir, document string, at provision.Endpoints) (file string, err error) {
 	var d struct {
 		Files []struct{ Path, Content string } `yaml:"write_files"`
 	}
@@ -225,12 +225,12 @@ func (p *Provider) objectOf(w provision.Want, at provision.Endpoints) provision.
 // endpoints assigns a machine its ports, which it keeps while anything of it exists. The caller holds
 // machinesLock. A port in use is a *provision.PortTakenError.
 func (p *Provider) endpoints(w provision.Want) (at provision.Endpoints, err error) {
-	slots, err := p.slots(w)
+	slots, err := p.portSlots(w)
 	if err != nil {
 		return at, err
 	}
 	at = slots.endpoints(w.ID, w.Kind)
-	if taken := p.taken(w, at); len(taken) > 0 {
+	if taken := p.portsInUse(w, at); len(taken) > 0 {
 		return at, taken[0]
 	}
 	text, err := json.Marshal(slots)
@@ -240,16 +240,16 @@ func (p *Provider) endpoints(w provision.Want) (at provision.Endpoints, err erro
 	return at, err
 }
 
-// base returns the first port of the service.
-func (p *Provider) base() int {
+// basePort returns the first port of the service.
+func (p *Provider) basePort() int {
 	if p.spec == nil {
 		return defaultPort
 	}
 	return p.spec.LocalHosts.Port
 }
 
-// slots returns the port slots of the service's machines and of one more.
-func (p *Provider) slots(w provision.Want) (slotFile, error) {
+// portSlots returns the port slots of the service's machines and of one more.
+func (p *Provider) portSlots(w provision.Want) (slotFile, error) {
 	balancers, engines := []string{}, []string{}
 	if p.spec != nil {
 		balancers, engines = slotIDs(p.spec)
@@ -259,7 +259,7 @@ func (p *Provider) slots(w provision.Want) (slotFile, error) {
 	} else {
 		engines = append(engines, w.ID)
 	}
-	slots, err := p.svc.assignSlots(p.base(), balancers, engines)
+	slots, err := p.svc.assignSlots(p.basePort(), balancers, engines)
 	if err == nil {
 		err = slots.check()
 	}
@@ -268,12 +268,12 @@ func (p *Provider) slots(w provision.Want) (slotFile, error) {
 
 // PublicAddress returns host:port where a desired balancer serves clients.
 func (p *Provider) PublicAddress(w provision.Want) (string, error) {
-	slots, err := p.slots(w)
+	slots, err := p.portSlots(w)
 	return slots.endpoints(w.ID, w.Kind).Inside.Public, err
 }
 
-// taken returns the ports of a machine that are in use.
-func (p *Provider) taken(w provision.Want, at provision.Endpoints) []*provision.PortTakenError {
+// portsInUse returns the ports of a machine that are in use.
+func (p *Provider) portsInUse(w provision.Want, at provision.Endpoints) []*provision.PortTakenError {
 	var taken []*provision.PortTakenError
 	for _, used := range portsOf(at, w.Kind, w.Labels[labelName]) {
 		if PortTaken(used.addr) {
@@ -290,7 +290,7 @@ func (p *Provider) CheckPorts(changes provision.Changes) error {
 	old, _ := p.svc.readSlots() // without them the earlier ports are unknown
 	have, err := p.svc.Objects()
 	if err == nil {
-		err = p.svc.checkBase(p.base(), old, have)
+		err = p.svc.checkBase(p.basePort(), old, have)
 	}
 	if err != nil {
 		return err
@@ -300,12 +300,12 @@ func (p *Provider) CheckPorts(changes provision.Changes) error {
 		if c.Action != provision.ActionLaunch {
 			continue
 		}
-		slots, err := p.slots(c.Want)
+		slots, err := p.portSlots(c.Want)
 		if err != nil {
 			return err
 		}
-		if of := p.taken(c.Want, slots.endpoints(c.ID(), c.Kind())); len(of) > 0 {
-			if _, runs := p.runs(c.Want); !runs { // launched since the plan: it uses its own ports
+		if of := p.portsInUse(c.Want, slots.endpoints(c.ID(), c.Kind())); len(of) > 0 {
+			if _, runs := p.runningMachine(c.Want); !runs { // launched since the plan: it uses its own ports
 				taken = append(taken, of...)
 			}
 		}
@@ -314,7 +314,7 @@ func (p *Provider) CheckPorts(changes provision.Changes) error {
 		return nil
 	}
 	first := slices.MinFunc(taken, func(a, b *provision.PortTakenError) int { return strings.Compare(a.Addr, b.Addr) })
-	first.Holder = p.svc.home.holder(first.Addr)
+	first.Holder = p.svc.home.portUser(first.Addr)
 	if len(taken) == 1 {
 		return first
 	}

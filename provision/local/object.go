@@ -20,9 +20,9 @@ import (
 const (
 	// maxRecordBytes is the maximum size that is read of an object file.
 	maxRecordBytes = 64 << 10
-	// A process writes its record in well under readTries times readAgain.
-	readTries = 10
-	readAgain = 5 * time.Millisecond
+	// A process writes its record in well under maxReadAttempts times readRetryInterval.
+	maxReadAttempts   = 10
+	readRetryInterval = 5 * time.Millisecond
 )
 
 // record is the content of a process's object file.
@@ -51,13 +51,13 @@ func (s Service) Objects() ([]provision.Object, error) {
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // removed since the directory was read
 		}
-		objects = append(objects, s.describe(id, rec, alive, err))
+		objects = append(objects, s.objectFromRecord(id, rec, alive, err))
 	}
 	return objects, nil
 }
 
-// describe converts the content of an object file to an object.
-func (s Service) describe(id string, rec record, alive bool, err error) provision.Object {
+// objectFromRecord converts the content of an object file to an object.
+func (s Service) objectFromRecord(id string, rec record, alive bool, err error) provision.Object {
 	o := rec.Object
 	o.ID, o.Service = id, s.name
 	if rec.PID != 0 && o.Handle == "" { // written by a version without machines
@@ -85,12 +85,12 @@ func (s Service) describe(id string, rec record, alive bool, err error) provisio
 // means that a process runs but its record is unreadable. readObject then retries, since the process
 // may be writing it.
 func readObject(path string) (rec record, alive bool, err error) {
-	for range readTries {
+	for range maxReadAttempts {
 		rec, alive, err = readObjectOnce(path)
 		if !alive || err == nil {
 			break
 		}
-		time.Sleep(readAgain)
+		time.Sleep(readRetryInterval)
 	}
 	return rec, alive, err
 }
@@ -101,7 +101,7 @@ func readObjectOnce(path string) (rec record, alive bool, err error) {
 		return record{}, false, fmt.Errorf("reading object %s: %w", path, err)
 	}
 	defer f.Close()
-	alive = locked(f)
+	alive = isLocked(f)
 	data, err := io.ReadAll(io.LimitReader(f, maxRecordBytes))
 	if err == nil {
 		err = json.Unmarshal(data, &rec)

@@ -42,7 +42,7 @@ const (
 	controlOffset = 310
 	// challengeOffset is the offset of the ports where balancers answer http-01 challenges.
 	challengeOffset = 400
-	slotsOfAKind    = 100
+	maxSlotsPerKind = 100
 	loopback        = "127.0.0.1"
 	portSetting     = "local.port"
 )
@@ -57,9 +57,9 @@ func PortTaken(addr string) bool {
 	return false
 }
 
-// holder returns the object, of a service on this machine, that uses an address; empty when none is
+// portUser returns the object, of a service on this machine, that uses an address; empty when none is
 // known.
-func (h Home) holder(addr string) string {
+func (h Home) portUser(addr string) string {
 	names, _ := h.Services() // it only completes an error message
 	for _, name := range names {
 		svc, err := h.Service(name)
@@ -127,7 +127,7 @@ func AwaitFree(ctx context.Context, ports map[string][]string) []string {
 				}
 			}
 		}
-		if len(left) == 0 || !pause(ctx, pollEvery) {
+		if len(left) == 0 || !sleep(ctx, pollInterval) {
 			return left
 		}
 	}

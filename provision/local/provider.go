@@ -27,9 +27,9 @@ const (
 	// killTimeout is how long the system may take to end a killed process.
 	killTimeout = 5 * time.Second
 	// repairTimeout is how long a process may take to repair its object file.
-	repairTimeout = 2 * watchEvery
-	// settleEvery is the polling interval for a process that starts or ends.
-	settleEvery = 10 * time.Millisecond
+	repairTimeout = 2 * watchInterval
+	// processPollInterval is the polling interval for a process that starts or ends.
+	processPollInterval = 10 * time.Millisecond
 )
 
 // processName is the process name in process lists, whatever the name of its executable.
@@ -79,10 +79,10 @@ func (p *Provider) Of(regions ...service.Region) *Provider {
 	return &some
 }
 
-// untilHeld waits until the started process holds its object file, or exits. It is no failure if the
+// waitHeld waits until the started process holds its object file, or exits. It is no failure if the
 // process exits because another start of the same object was faster, such as that of an interrupted
 // `up`.
-func (p *Provider) untilHeld(ctx context.Context, w provision.Want, cmd *exec.Cmd, logBegin int64) (provision.Object, error) {
+func (p *Provider) waitHeld(ctx context.Context, w provision.Want, cmd *exec.Cmd, logBegin int64) (provision.Object, error) {
 	id := w.ID
 	exited := make(chan error, 1)
 	go func() { exited <- cmd.Wait() }() // reaps the process
@@ -91,28 +91,28 @@ func (p *Provider) untilHeld(ctx context.Context, w provision.Want, cmd *exec.Cm
 	for {
 		rec, alive, err := readObject(p.svc.objectFile(id))
 		if alive && err == nil && rec.PID == cmd.Process.Pid {
-			return p.svc.describe(id, rec, true, nil), nil
+			return p.svc.objectFromRecord(id, rec, true, nil), nil
 		}
 		select {
 		case err := <-exited:
-			if o, runs := p.runs(w); runs {
+			if o, runs := p.runningMachine(w); runs {
 				return o, nil
 			}
-			return provision.Object{}, p.ended(id, err, logBegin)
+			return provision.Object{}, p.startError(id, err, logBegin)
 		case <-ctx.Done():
 			return provision.Object{}, fmt.Errorf("starting %s: %w", id, context.Cause(ctx))
-		case <-time.After(settleEvery):
+		case <-time.After(processPollInterval):
 		}
 	}
 }
 
-// ended returns the error of a process that exited before it was ready.
-func (p *Provider) ended(id string, err error, logBegin int64) error {
+// startError returns the error of a process that exited before it was ready.
+func (p *Provider) startError(id string, err error, logBegin int64) error {
 	if err == nil {
 		err = errors.New("exited immediately with status 0")
 	}
 	file := p.svc.LogFile(id)
-	lines, _ := tailFrom(file, logBegin, failureLines) // the log lines are optional
+	lines, _ := tailFrom(file, logBegin, maxErrorLines) // the log lines are optional
 	return &provision.StartError{ID: id, Err: err, Log: lines, File: file}
 }
 
@@ -122,7 +122,7 @@ func (p *Provider) Terminate(ctx context.Context, o provision.Object) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := p.stop(ctx, o.ID); err != nil {
+	if err := p.stopProcess(ctx, o.ID); err != nil {
 		return err
 	}
 	if err := os.RemoveAll(p.svc.machineDir(o.ID)); err != nil {
@@ -131,13 +131,13 @@ func (p *Provider) Terminate(ctx context.Context, o provision.Object) error {
 	return p.removeObject(o.ID)
 }
 
-// stop ends the process of an object, if there is one.
-func (p *Provider) stop(ctx context.Context, id string) error {
+// stopProcess ends the process of an object, if there is one.
+func (p *Provider) stopProcess(ctx context.Context, id string) error {
 	for _, step := range []struct {
 		signal  unix.Signal
 		timeout time.Duration
 	}{{unix.SIGTERM, p.grace}, {unix.SIGKILL, killTimeout}} {
-		rec, alive, err := p.holderOf(ctx, id)
+		rec, alive, err := p.readHolder(ctx, id)
 		if !alive {
 			return nil
 		}
@@ -147,7 +147,7 @@ func (p *Provider) stop(ctx context.Context, id string) error {
 		if err := unix.Kill(rec.PID, step.signal); err != nil && !errors.Is(err, unix.ESRCH) {
 			return fmt.Errorf("signalling process %d: %w", rec.PID, err)
 		}
-		if p.untilReleased(ctx, id, step.timeout) {
+		if p.waitReleased(ctx, id, step.timeout) {
 			return nil
 		}
 		if ctx.Err() != nil {
@@ -157,28 +157,28 @@ func (p *Provider) stop(ctx context.Context, id string) error {
 	return fmt.Errorf("process still holds %s after SIGKILL", p.svc.objectFile(id))
 }
 
-// holderOf returns the process that holds an object file. The holder repairs a damaged file; holderOf
+// readHolder returns the process that holds an object file. The holder repairs a damaged file; readHolder
 // waits for that.
-func (p *Provider) holderOf(ctx context.Context, id string) (rec record, alive bool, err error) {
+func (p *Provider) readHolder(ctx context.Context, id string) (rec record, alive bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, repairTimeout)
 	defer cancel()
 	for {
 		rec, alive, err = readObject(p.svc.objectFile(id))
-		if !alive || err == nil || !pause(ctx, pollEvery) {
+		if !alive || err == nil || !sleep(ctx, pollInterval) {
 			return rec, alive, err
 		}
 	}
 }
 
-// untilReleased waits until no process holds an object file; false when timeout or ctx ended first.
-func (p *Provider) untilReleased(ctx context.Context, id string, timeout time.Duration) bool {
+// waitReleased waits until no process holds an object file; false when timeout or ctx ended first.
+func (p *Provider) waitReleased(ctx context.Context, id string, timeout time.Duration) bool {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	for {
 		if _, alive, _ := readObject(p.svc.objectFile(id)); !alive {
 			return true
 		}
-		if !pause(ctx, settleEvery) {
+		if !sleep(ctx, processPollInterval) {
 			return false
 		}
 	}

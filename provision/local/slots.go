@@ -46,8 +46,8 @@ func (s Service) assignSlots(base int, balancers, engines []string) (slotFile, e
 	}
 	return slotFile{
 		Port:      base,
-		Balancers: deal(balancers, old.Balancers, present),
-		Engines:   deal(engines, old.Engines, present),
+		Balancers: assignFreeSlots(balancers, old.Balancers, present),
+		Engines:   assignFreeSlots(engines, old.Engines, present),
 	}, nil
 }
 
@@ -69,9 +69,9 @@ func (s Service) readSlots() (slots slotFile, err error) {
 	return slots, json.Unmarshal(data, &slots)
 }
 
-// deal keeps the slots of ids that are wanted or present, and gives each other wanted id the lowest
+// assignFreeSlots keeps the slots of ids that are wanted or present, and gives each other wanted id the lowest
 // free slot, in the order given.
-func deal(wanted []string, old map[string]int, present map[string]bool) map[string]int {
+func assignFreeSlots(wanted []string, old map[string]int, present map[string]bool) map[string]int {
 	slots, taken := map[string]int{}, map[int]bool{}
 	for _, id := range slices.Sorted(maps.Keys(old)) {
 		slot := old[id]
@@ -114,8 +114,8 @@ func slotIDs(spec *service.Spec) (balancers, engines []string) {
 func (s slotFile) check() error {
 	for _, slots := range []map[string]int{s.Balancers, s.Engines} {
 		for _, id := range slices.Sorted(maps.Keys(slots)) {
-			if slots[id] >= slotsOfAKind {
-				return specError("placing %s on this machine: at most %d balancers and %d replicas are supported", id, slotsOfAKind, slotsOfAKind)
+			if slots[id] >= maxSlotsPerKind {
+				return specError("placing %s on this machine: at most %d balancers and %d replicas are supported", id, maxSlotsPerKind, maxSlotsPerKind)
 			}
 		}
 	}
@@ -139,7 +139,7 @@ func (s slotFile) endpoints(id string, kind provision.Kind) provision.Endpoints 
 		}
 	default:
 		n := s.Engines[id]
-		e.Inside = provision.Addresses{Agent: at(replicaAgentOffset + n), Engine: at(frontOffset + n)}
+		e.Inside = provision.Addresses{Agent: at(replicaAgentOffset + n), Engine: at(replicaOffset + n)}
 		e.Engine = at(engineOffset + n)
 	}
 	e.Outside = e.Inside

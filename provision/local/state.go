@@ -89,7 +89,7 @@ func (s Service) LockSoon(ctx context.Context) (unlock func(), err error) {
 	for {
 		unlock, err := s.Lock()
 		var busy *BusyError
-		if !errors.As(err, &busy) || !pause(ctx, pollEvery) {
+		if !errors.As(err, &busy) || !sleep(ctx, pollInterval) {
 			return unlock, err
 		}
 	}
@@ -101,12 +101,12 @@ func (s Service) Remove() error {
 	if err := os.RemoveAll(s.dir); err != nil {
 		return fmt.Errorf("removing the state of %s: %w", s.name, err)
 	}
-	s.tidy()
+	s.removeEmptyParents()
 	return nil
 }
 
-// tidy removes the parent directories of a service's directory if they are empty.
-func (s Service) tidy() {
+// removeEmptyParents removes the parent directories of a service's directory if they are empty.
+func (s Service) removeEmptyParents() {
 	_ = os.Remove(filepath.Dir(s.dir))
 	_ = os.Remove(s.home.dir)
 }
@@ -117,7 +117,7 @@ func (s Service) RemoveUnused() {
 	objects, err := s.Objects()
 	if _, missing := os.Stat(s.SpecFile()); err == nil && len(objects) == 0 && errors.Is(missing, fs.ErrNotExist) {
 		_ = os.RemoveAll(s.dir) // a remaining file is harmless
-		s.tidy()
+		s.removeEmptyParents()
 	}
 }
 

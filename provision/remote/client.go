@@ -82,11 +82,11 @@ func (c *Client) call(ctx context.Context, call Call, in request) (out response,
 	if err != nil {
 		return out, fmt.Errorf("calling %s in %s: %w", call, c.Cloud, err)
 	}
-	silent := []error{ErrNoWay}
+	errs := []error{ErrNoWay}
 	for _, ask := range c.Ways() {
-		text, err := patiently(ctx, ask, call, body)
+		text, err := callWithTimeout(ctx, ask, call, body)
 		if err != nil {
-			if silent = append(silent, err); ctx.Err() != nil {
+			if errs = append(errs, err); ctx.Err() != nil {
 				break
 			}
 			continue
@@ -95,18 +95,18 @@ func (c *Client) call(ctx context.Context, call Call, in request) (out response,
 			return response{}, fmt.Errorf("calling %s in %s: decoding the response: %w", call, c.Cloud, err)
 		}
 		if out.Error != nil {
-			return response{Prices: out.Prices}, out.Error.err()
+			return response{Prices: out.Prices}, out.Error.toError()
 		}
 		return out, nil
 	}
-	return out, fmt.Errorf("calling %s in %s: %w", call, c.Cloud, errors.Join(silent...))
+	return out, fmt.Errorf("calling %s in %s: %w", call, c.Cloud, errors.Join(errs...))
 }
 
 // timeout is how long a machine may take to answer: a little longer than it may take to act.
 const timeout = callTimeout + 10*time.Second
 
-// patiently calls one machine with a timeout.
-func patiently(ctx context.Context, ask Ask, call Call, body []byte) ([]byte, error) {
+// callWithTimeout calls one machine with a timeout.
+func callWithTimeout(ctx context.Context, ask Ask, call Call, body []byte) ([]byte, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("no response within %s", timeout))
 	defer cancel()
 	text, err := ask(ctx, call, body)

@@ -53,26 +53,26 @@ func (h *Hand) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, fmt.Sprintf("reading the request body: %v", err), http.StatusBadRequest)
 		return
 	}
-	if err := h.foreign(in); err != nil {
+	if err := h.checkOwner(in); err != nil {
 		http.Error(w, err.Error(), http.StatusForbidden)
 		return
 	}
-	out, err := h.do(ctx, Call(r.PathValue("call")), in)
-	if errors.Is(err, errNoCall) {
+	out, err := h.dispatch(ctx, Call(r.PathValue("call")), in)
+	if errors.Is(err, errUnknownCall) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
 	if err != nil {
-		out = response{Prices: out.Prices, Error: failureOf(err)}
+		out = response{Prices: out.Prices, Error: newWireError(err)}
 	}
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(out) // a caller that has disconnected retries
 }
 
-var errNoCall = errors.New("unknown call, or missing argument")
+var errUnknownCall = errors.New("unknown call, or missing argument")
 
-// foreign returns why a call is not permitted for this service; nil when it is.
-func (h *Hand) foreign(in request) error {
+// checkOwner returns why a call is not permitted for this service; nil when it is.
+func (h *Hand) checkOwner(in request) error {
 	refuse := func(what, service, owner string, kind provision.Kind) error {
 		switch {
 		case service != h.Service || owner != h.Owner:
@@ -93,8 +93,8 @@ func (h *Hand) foreign(in request) error {
 	return nil
 }
 
-// do executes a call.
-func (h *Hand) do(ctx context.Context, call Call, in request) (out response, err error) {
+// dispatch executes a call.
+func (h *Hand) dispatch(ctx context.Context, call Call, in request) (out response, err error) {
 	switch {
 	case call == CallOfferings:
 		out.Offerings, err = h.Provider.Offerings(ctx, in.Region)
@@ -109,7 +109,7 @@ func (h *Hand) do(ctx context.Context, call Call, in request) (out response, err
 	case call == CallPrices:
 		out.Prices, err = h.prices(ctx, in.Region)
 	default:
-		err = fmt.Errorf("%w: %q", errNoCall, call)
+		err = fmt.Errorf("%w: %q", errUnknownCall, call)
 	}
 	return out, err
 }
@@ -145,7 +145,7 @@ func (h *Hand) terminate(ctx context.Context, o provision.Object) error {
 	if i < 0 {
 		return nil // already gone
 	}
-	if is := have[i]; h.foreign(request{Object: &is}) != nil {
+	if is := have[i]; h.checkOwner(request{Object: &is}) != nil {
 		return &provision.OwnedError{What: string(is.Kind) + " " + is.ID, Where: string(is.Region), Owner: is.Owner}
 	}
 	return h.Provider.Terminate(ctx, o)

@@ -35,20 +35,20 @@ type response struct {
 	Object      provision.Object    `json:"object,omitzero"`
 	Fingerprint string              `json:"fingerprint,omitempty"`
 	Prices      []provision.Price   `json:"prices,omitempty"` // also set with an error
-	Error       *failure            `json:"error,omitempty"`
+	Error       *wireError          `json:"error,omitempty"`
 }
 
-// failure is an error on the wire. Errors that callers handle keep their type.
-type failure struct {
+// wireError is an error on the wire. Errors that callers handle keep their type.
+type wireError struct {
 	Text        string                      `json:"text"` // the message of an untyped error, or the cause of a typed one
 	Capacity    *provision.CapacityError    `json:"capacity,omitempty"`
 	Credentials *provision.CredentialsError `json:"credentials,omitempty"`
 	Owned       *provision.OwnedError       `json:"owned,omitempty"`
 }
 
-// failureOf encodes an error; the cause of a typed error becomes its text.
-func failureOf(err error) *failure {
-	f := &failure{Text: err.Error()}
+// newWireError encodes an error; the cause of a typed error becomes its text.
+func newWireError(err error) *wireError {
+	f := &wireError{Text: err.Error()}
 	cause := func(err error) {
 		if err != nil {
 			f.Text = err.Error()
@@ -70,8 +70,8 @@ func failureOf(err error) *failure {
 	return f
 }
 
-// err decodes the error.
-func (f *failure) err() error {
+// toError decodes the error.
+func (f *wireError) toError() error {
 	cause := errors.New(f.Text)
 	switch {
 	case f.Capacity != nil:

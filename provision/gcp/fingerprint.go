@@ -19,12 +19,12 @@ const fingerprintPath = "skyserve/fingerprint"
 
 var _ provision.Witness = (*Provider)(nil)
 
-// keyEvery is how long a fingerprint is cached: Compute Engine permits about ten reads of a machine's
+// fingerprintTTL is how long a fingerprint is cached: Compute Engine permits about ten reads of a machine's
 // guest attributes per minute, and may lose them beyond that.
-const keyEvery = 7 * time.Second
+const fingerprintTTL = 7 * time.Second
 
-// readKey is a cached fingerprint of a machine.
-type readKey struct {
+// cachedFingerprint is a cached fingerprint of a machine.
+type cachedFingerprint struct {
 	at          time.Time
 	fingerprint string
 }
@@ -33,33 +33,33 @@ type readKey struct {
 // writes it; empty until then. It may be 7 s old.
 func (p *Provider) Fingerprint(ctx context.Context, o provision.Object) (string, error) {
 	p.mu.Lock()
-	last, asked := p.keys[o.Handle]
+	last, asked := p.fingerprints[o.Handle]
 	p.mu.Unlock()
-	if asked && p.cfg.Poll > 0 && time.Since(last.at) < keyEvery {
+	if asked && p.cfg.Poll > 0 && time.Since(last.at) < fingerprintTTL {
 		return last.fingerprint, nil
 	}
-	fingerprint, err := p.fingerprint(ctx, o)
+	fingerprint, err := p.readFingerprint(ctx, o)
 	if err == nil {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		if p.keys == nil {
-			p.keys = map[string]readKey{}
+		if p.fingerprints == nil {
+			p.fingerprints = map[string]cachedFingerprint{}
 		}
-		maps.DeleteFunc(p.keys, func(_ string, k readKey) bool { return time.Since(k.at) >= keyEvery })
-		p.keys[o.Handle] = readKey{time.Now(), fingerprint}
+		maps.DeleteFunc(p.fingerprints, func(_ string, k cachedFingerprint) bool { return time.Since(k.at) >= fingerprintTTL })
+		p.fingerprints[o.Handle] = cachedFingerprint{time.Now(), fingerprint}
 	}
 	return fingerprint, err
 }
 
-// fingerprint reads the fingerprint from the cloud.
-func (p *Provider) fingerprint(ctx context.Context, o provision.Object) (string, error) {
+// readFingerprint reads the fingerprint from the cloud.
+func (p *Provider) readFingerprint(ctx context.Context, o provision.Object) (string, error) {
 	zone, name, _, err := handleOf(o)
 	if err != nil {
 		return "", fmt.Errorf("reading the key of %s: %w", o.ID, err)
 	}
-	client, project, err := through(ctx, p, compute.NewInstancesRESTClient)
+	client, project, err := newClient(ctx, p, compute.NewInstancesRESTClient)
 	if err != nil {
-		return "", explain(err, "reading the key of %s", o.ID)
+		return "", wrapError(err, "reading the key of %s", o.ID)
 	}
 	found, err := client.GetGuestAttributes(ctx, &computepb.GetGuestAttributesInstanceRequest{
 		Project: project, Zone: zone, Instance: name, QueryPath: new(fingerprintPath),
@@ -68,7 +68,7 @@ func (p *Provider) fingerprint(ctx context.Context, o provision.Object) (string,
 		return "", nil
 	}
 	if err != nil {
-		return "", explain(err, "reading the key of %s", o.ID)
+		return "", wrapError(err, "reading the key of %s", o.ID)
 	}
 	for _, item := range found.GetQueryValue().GetItems() {
 		if item.GetNamespace()+"/"+item.GetKey() == fingerprintPath {

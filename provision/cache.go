@@ -10,8 +10,8 @@ import (
 // How long a cloud's answer about prices is cached: price lists change by the month, and a caller that
 // was denied may be permitted soon.
 const (
-	answerHolds  = 6 * time.Hour
-	refusalHolds = 10 * time.Minute
+	resultTTL = 6 * time.Hour
+	errorTTL  = 10 * time.Minute
 )
 
 // Held caches answers of a cloud by key: results for hours, errors for minutes. The zero value is
@@ -19,50 +19,50 @@ const (
 // Entries are never evicted, so use few keys.
 type Held[T any] struct {
 	mu      sync.Mutex
-	answers map[string]*answer[T]
+	entries map[string]*cacheEntry[T]
 }
 
-// answer is one cache entry.
-type answer[T any] struct {
-	turn  chan struct{} // owned by the caller that requests the answer
-	value T
-	err   error
-	until time.Time // zero = not requested yet
+// cacheEntry is one cache entry.
+type cacheEntry[T any] struct {
+	sem     chan struct{} // owned by the caller that requests the answer
+	value   T
+	err     error
+	expires time.Time // zero = not requested yet
 }
 
 // Ask returns the cached answer, or requests and caches it. An error of a cancelled context is not
 // cached.
 func (h *Held[T]) Ask(ctx context.Context, key string, now time.Time, ask func(context.Context) (T, error)) (T, error) {
-	a := h.answer(key)
+	a := h.entry(key)
 	select {
-	case a.turn <- struct{}{}:
-		defer func() { <-a.turn }()
+	case a.sem <- struct{}{}:
+		defer func() { <-a.sem }()
 	case <-ctx.Done():
 		var none T
 		return none, context.Cause(ctx)
 	}
-	if now.Before(a.until) {
+	if now.Before(a.expires) {
 		return a.value, a.err
 	}
 	value, err := ask(ctx)
 	if err != nil && errors.Is(ctx.Err(), context.Canceled) {
 		return value, err
 	}
-	a.value, a.err, a.until = value, err, now.Add(answerHolds)
+	a.value, a.err, a.expires = value, err, now.Add(resultTTL)
 	if err != nil {
-		a.until = now.Add(refusalHolds)
+		a.expires = now.Add(errorTTL)
 	}
 	return value, err
 }
 
-func (h *Held[T]) answer(key string) *answer[T] {
+func (h *Held[T]) entry(key string) *cacheEntry[T] {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.answers == nil {
-		h.answers = map[string]*answer[T]{}
+	if h.entries == nil {
+		h.entries = map[string]*cacheEntry[T]{}
 	}
-	if h.answers[key] == nil {
-		h.answers[key] = &answer[T]{turn: make(chan struct{}, 1)}
+	if h.entries[key] == nil {
+		h.entries[key] = &cacheEntry[T]{sem: make(chan struct{}, 1)}
 	}
-	return h.answers[key]
+	return h.entries[key]
 }

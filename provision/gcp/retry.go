@@ -13,46 +13,46 @@ import (
 	"time"
 )
 
-// A call has up to tries attempts. The backoff starts with firstWait and doubles up to longestWait:
-// about 9 s in all. A rate-limited call has rateTries attempts, over at least a minute: Google counts
+// A call has up to tries attempts. The backoff starts with minBackoff and doubles up to maxBackoff:
+// about 9 s in all. A rate-limited call has maxRateLimitAttempts attempts, over at least a minute: Google counts
 // rates by the minute, and they refill at the next full one. callTimeout is the maximum duration of one
 // attempt, so that a dead connection is detected.
 const (
-	tries       = 6
-	rateTries   = 12
-	firstWait   = 300 * time.Millisecond
-	longestWait = 20 * time.Second
-	callTimeout = time.Minute
+	maxAttempts          = 6
+	maxRateLimitAttempts = 12
+	minBackoff           = 300 * time.Millisecond
+	maxBackoff           = 20 * time.Second
+	callTimeout          = time.Minute
 )
 
-// repeating is a transport that retries rate-limited calls, internal errors and calls without a
+// retryTransport is a transport that retries rate-limited calls, internal errors and calls without a
 // response. That is safe: every call that changes something carries a request id, by which the cloud
 // recognizes a repetition. Responses are read in full.
-type repeating struct {
+type retryTransport struct {
 	next   http.RoundTripper
 	pauses bool
 	clock  *clock // reads the date of every response
 }
 
 // RoundTrip sends a request until it gets a final response.
-func (t *repeating) RoundTrip(r *http.Request) (*http.Response, error) {
-	wait := firstWait
+func (t *retryTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	wait := minBackoff
 	for try := 1; ; try++ {
-		answer, text, err := t.try(r)
-		if r.Context().Err() != nil || try >= triesFor(answer, text, err) {
+		answer, text, err := t.attempt(r)
+		if r.Context().Err() != nil || try >= maxAttemptsFor(answer, text, err) {
 			return answer, err
 		}
 		if t.pauses {
-			if err := pause(r.Context(), wait/2+rand.N(wait)); err != nil {
+			if err := sleep(r.Context(), wait/2+rand.N(wait)); err != nil {
 				return nil, err
 			}
 		}
-		wait = min(2*wait, longestWait)
+		wait = min(2*wait, maxBackoff)
 	}
 }
 
-// try sends a request once, and reads the response, whose body can be read again.
-func (t *repeating) try(r *http.Request) (*http.Response, []byte, error) {
+// attempt sends a request once, and reads the response, whose body can be read again.
+func (t *retryTransport) attempt(r *http.Request) (*http.Response, []byte, error) {
 	ctx, cancel := context.WithTimeout(r.Context(), callTimeout)
 	defer cancel()
 	sent := r.Clone(ctx)
@@ -67,7 +67,7 @@ func (t *repeating) try(r *http.Request) (*http.Response, []byte, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	t.clock.read(answer)
+	t.clock.observe(answer)
 	text, err := io.ReadAll(answer.Body)
 	answer.Body.Close()
 	if err != nil {
@@ -77,22 +77,22 @@ func (t *repeating) try(r *http.Request) (*http.Response, []byte, error) {
 	return answer, text, nil
 }
 
-// triesFor returns the number of attempts for a call with this response: one, unless a retry may
+// maxAttemptsFor returns the number of attempts for a call with this response: one, unless a retry may
 // succeed.
-func triesFor(answer *http.Response, text []byte, failed error) int {
+func maxAttemptsFor(answer *http.Response, text []byte, failed error) int {
 	if failed != nil {
-		return tries
+		return maxAttempts
 	}
 	switch answer.StatusCode {
 	case http.StatusInternalServerError, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-		return tries
+		return maxAttempts
 	case http.StatusTooManyRequests:
-		return rateTries
+		return maxRateLimitAttempts
 	case http.StatusForbidden: // Compute Engine also reports an exceeded rate with this status
 		if slices.ContainsFunc(reasonsOf(text), func(reason string) bool {
 			return reason == "rateLimitExceeded" || reason == "userRateLimitExceeded"
 		}) {
-			return rateTries
+			return maxRateLimitAttempts
 		}
 	}
 	return 1
