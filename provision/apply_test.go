@@ -20,8 +20,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// fake keeps objects in memory. It can be told to crash: from then on every
-// call fails, as if the program had ended there.
+// fake keeps objects in memory. It can simulate a crash: from then on every call fails, as if the
+// program had ended there.
 type fake struct {
 	mu      sync.Mutex
 	objects []provision.Object
@@ -36,7 +36,7 @@ type fake struct {
 
 var errCrash = errors.New("crashed")
 
-// mutate does one change unless the crash comes first.
+// mutate applies one change unless the crash comes first.
 func (f *fake) mutate(what string, change func()) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -92,7 +92,7 @@ func (f *fake) Terminate(_ context.Context, o provision.Object) error {
 	})
 }
 
-// summary lists what a fake holds, without what tells two of a kind apart.
+// summary lists the objects of a fake without their handles.
 func (f *fake) summary() []string {
 	var all []string
 	for _, o := range f.objects {
@@ -102,7 +102,7 @@ func (f *fake) summary() []string {
 	return all
 }
 
-// converge takes the difference and applies it.
+// converge computes the difference and applies it.
 func converge(f *fake, wants []provision.Want) error {
 	have, _ := f.List(context.Background(), "chat")
 	_, err := provision.Apply(context.Background(), provision.Diff(wants, have), f, provision.Options{})
@@ -147,7 +147,7 @@ func TestApplyRecoversFromCrashAtAnyStep(t *testing.T) {
 	})
 }
 
-// two replicas to replace in one region, and one that goes.
+// rollingUpdate returns two replicas to replace in one region, and one to terminate.
 func rollingUpdate() (wants []provision.Want, objects []provision.Object) {
 	for _, id := range []string{"us-0", "us-1"} {
 		w := want(id, provision.KindReplica, "local/us", "new")
@@ -185,8 +185,8 @@ func TestApplyCompletesStageAfterFailure(t *testing.T) {
 	}
 }
 
-// A reload touches no process; one that cannot be is a replacement, and one that
-// is refused stops the roll.
+// A reload restarts no process. An object that cannot reload is replaced; one that rejects the
+// configuration stops the rolling update.
 func TestApplyReloads(t *testing.T) {
 	refused := errors.New("unknown policy")
 	for _, tt := range []struct {
@@ -264,7 +264,7 @@ func TestApplyReportsPhases(t *testing.T) {
 	}
 }
 
-// launchCounter notes how many launches run at once.
+// launchCounter counts concurrent launches.
 type launchCounter struct {
 	fake
 	running, maxRunning atomic.Int64

@@ -32,8 +32,7 @@ func drawWants(t *rapid.T) []provision.Want {
 	return wants
 }
 
-// drawHave draws what exists: some of the same ids, some others, some dead,
-// some twice.
+// drawHave draws existing objects: some with ids of wants, some with others, some dead, some duplicate.
 func drawHave(t *rapid.T) []provision.Object {
 	var have []provision.Object
 	for i, w := range drawWants(t) {
@@ -45,7 +44,7 @@ func drawHave(t *rapid.T) []provision.Object {
 	return have
 }
 
-// objectOf is the object that launching a want makes.
+// objectOf returns the object that launching a want creates.
 func objectOf(w provision.Want, handle int) provision.Object {
 	return provision.Object{
 		ID: w.ID, Kind: w.Kind, Service: w.Service, Region: w.Region, Spec: w.Spec, Fixed: w.Fixed, Build: w.Build,
@@ -104,7 +103,7 @@ func TestCostPerHourIsCostDifference(t *testing.T) {
 	})
 }
 
-// want makes a wanted object for the tables below.
+// want returns a desired object for the tables below.
 func want(id string, kind provision.Kind, region service.Region, spec string) provision.Want {
 	return provision.Want{ID: id, Kind: kind, Region: region, Spec: spec}
 }
@@ -190,7 +189,7 @@ func TestDiffKeepsBetterOfDuplicateIDs(t *testing.T) {
 	}
 }
 
-// Who asks machines how they are asks those that a plan keeps, and without a plan one of each.
+// OneOfEach keeps the objects that Diff keeps, and without wants one of each id.
 func TestOneOfEachKeepsSameObjectAsDiff(t *testing.T) {
 	w, other := want("us-0", provision.KindReplica, "local/us", "s"), want("us-1", provision.KindReplica, "local/us", "s")
 	ended, old := objectOf(w, 1), objectOf(w, 2)

@@ -57,7 +57,7 @@ func TestInOrderFollowsOperatorsOrder(t *testing.T) {
 	}
 }
 
-// A refusal speaks of as much as its scope says, of nothing else, and not for ever.
+// A refusal covers exactly its scope, and expires.
 func TestExhaustedMatchesScopeAndExpires(t *testing.T) {
 	begin := time.Unix(1000, 0)
 	refused := offer("g6.xlarge", "us-east-1a", spot, 0.4)
@@ -93,7 +93,7 @@ func TestExhaustedMatchesScopeAndExpires(t *testing.T) {
 	}
 }
 
-// limitedCapacity has no capacity but in the zones named.
+// limitedCapacity has capacity only in some zones.
 type limitedCapacity struct {
 	fake
 	zones []string
@@ -145,8 +145,7 @@ func TestLaunchFallsBackToNextOffering(t *testing.T) {
 	}
 }
 
-// Where a region allows one more, a replacement works before the old replica goes,
-// and the old one finishes what it has.
+// With surge, the replacement is ready before the old replica is drained and terminated.
 func TestSurgeLaunchesBeforeTerminating(t *testing.T) {
 	w := want("us-0", provision.KindReplica, "aws/us-east-1", "new")
 	for surge, want := range map[bool][]string{
@@ -191,7 +190,7 @@ func TestPlacesRouteByCloud(t *testing.T) {
 	}
 }
 
-// failingList does not list.
+// failingList returns an error from List.
 type failingList struct{ fake }
 
 func (*failingList) List(context.Context, string) ([]provision.Object, error) {
@@ -205,7 +204,7 @@ func TestPlacesListFailsIfOneCloudFails(t *testing.T) {
 	}
 }
 
-// blockedTransport answers when it is told to.
+// blockedTransport responds once its channel is closed.
 type blockedTransport struct{ answer chan struct{} }
 
 func (s blockedTransport) RoundTrip(*http.Request) (*http.Response, error) {

@@ -12,8 +12,8 @@ import (
 	"skyserve/provision"
 )
 
-// What a cloud tells goes before list prices, type by type; what is reserved costs what is
-// on demand as long as the user does not price it.
+// Published prices replace list prices, type by type; reserved capacity costs the on-demand price
+// unless the user sets one.
 func TestPricedPrefersPublishedPrices(t *testing.T) {
 	listed := provision.Offerings{
 		{Type: "a", Capacity: onDemand, PricePerHour: 1, PriceFrom: "list"},
@@ -36,7 +36,7 @@ func TestPricedPrefersPublishedPrices(t *testing.T) {
 	}
 }
 
-// An answer holds for hours, a refusal for minutes, and that somebody left for nobody.
+// Results are cached for hours, errors for minutes, and errors of cancelled contexts not at all.
 func TestHeldCachesResultsAndErrors(t *testing.T) {
 	var h provision.Held[int]
 	noon := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
@@ -81,7 +81,7 @@ func TestHeldCachesResultsAndErrors(t *testing.T) {
 	}
 }
 
-// Many who ask at once get one answer.
+// Concurrent callers share one request.
 func TestHeldSharesConcurrentRequests(t *testing.T) {
 	var h provision.Held[int]
 	var wg sync.WaitGroup

@@ -14,7 +14,7 @@ import (
 	"skyserve/provision"
 )
 
-// A role that somebody gave more than it had goes all the same.
+// A role with manually added policies is deleted all the same.
 func TestDeleteIdentityRemovesAddedPolicies(t *testing.T) {
 	for _, unseen := range []int{0, 2} {
 		cloud := newCloud(&testcloud.Faults{Unseen: unseen})
@@ -35,7 +35,7 @@ func TestDeleteIdentityRemovesAddedPolicies(t *testing.T) {
 	}
 }
 
-// Two who change one role at once are told to try again, and do.
+// Two concurrent changes of one role are retried.
 func TestConcurrentRoleChangesAreRetried(t *testing.T) {
 	cloud := newCloud(nil)
 	var refused atomic.Int32

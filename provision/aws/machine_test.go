@@ -69,7 +69,7 @@ func TestCapacityErrorScopes(t *testing.T) {
 	}
 }
 
-// What a zone lacks is found in the next, and what a quota forbids in no zone.
+// A lack of capacity in a zone falls back to the next zone; an exceeded quota does not.
 func TestLaunchFallsBackToNextZone(t *testing.T) {
 	cloud := newCloud(nil)
 	cloud.Refuse = func(zone, _, _ string) string {
@@ -130,7 +130,7 @@ func TestA100Quotas(t *testing.T) {
 	}
 }
 
-// The request is what the machine was to be: nothing of it may be left to EC2's defaults.
+// The request contains all of the configuration: nothing depends on EC2's defaults.
 func TestLaunchRequest(t *testing.T) {
 	cloud := newCloud(nil)
 	cloud.Reserve("us-east-1", "cr-mine", "us-east-1b", "g6.xlarge", 1, false)
@@ -187,7 +187,7 @@ func TestLaunchRequest(t *testing.T) {
 	}
 }
 
-// A listed machine tells what it runs on, what it costs and where it is reached.
+// A listed machine has its offering, its cost and its addresses.
 func TestListReturnsMachineDetails(t *testing.T) {
 	cloud := newCloud(nil)
 	p := open(t, cloud)
@@ -317,7 +317,7 @@ func TestLaunchReplacementBesideOldMachine(t *testing.T) {
 	}
 }
 
-// What cannot be made says why, and says it in one line.
+// An impossible launch returns the reason, in one line.
 func TestLaunchErrorMessages(t *testing.T) {
 	good := func() provision.Want {
 		return machine("us-east-1-0", provision.KindReplica, east, service.CapacityOnDemand)

@@ -11,7 +11,7 @@ import (
 	"skyserve/provision/aws"
 )
 
-// What is changed by hand is seen, and set right where it is.
+// Manual changes are detected and repaired in place.
 func TestPrerequisitesAreRepaired(t *testing.T) {
 	for name, tamper := range map[string]func(*testcloud.AWS){
 		"another port is open":         func(c *testcloud.AWS) { c.Open("us-east-1", "skyserve-chat-replica", 22, "0.0.0.0/0") },
@@ -45,8 +45,8 @@ func TestPrerequisitesAreRepaired(t *testing.T) {
 	}
 }
 
-// A replica's ports are open to balancers: to those of a group where all are in it, and
-// else to whoever brings the certificate. A service that grows changes its groups.
+// A replica's ports are open to the balancers' group where all balancers are in it, and else to holders
+// of a certificate. A service that grows changes its groups.
 func TestReplicaFirewallSources(t *testing.T) {
 	cloud := newCloud(nil)
 	c := config(cloud, "us-east-1")
@@ -82,7 +82,7 @@ func TestReplicaFirewallSources(t *testing.T) {
 	}
 }
 
-// Rules that change are changed in the group that machines have.
+// Changed rules are updated in the machines' existing group.
 func TestFirewallRulesAreUpdatedInPlace(t *testing.T) {
 	cloud := newCloud(nil)
 	p := open(t, cloud)
@@ -162,7 +162,7 @@ func TestLongServiceNames(t *testing.T) {
 	}
 }
 
-// What is removed in the wrong order goes as soon as nothing needs it any more.
+// Objects that are removed in the wrong order are deleted as soon as nothing depends on them.
 func TestFirewallDeletionWaitsForMachines(t *testing.T) {
 	cloud := newCloud(nil)
 	cloud.Closing = 20

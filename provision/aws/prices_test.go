@@ -13,8 +13,8 @@ import (
 	"skyserve/provision/aws"
 )
 
-// The price list tells what every type of the catalogue costs in a region; other systems,
-// hardware and markets are not taken for it, and it is asked once.
+// The price list contains the price of every catalogue type in a region; other systems, hardware and
+// markets are ignored, and the list is read once.
 func TestPrices(t *testing.T) {
 	faults := &testcloud.Faults{}
 	cloud := newCloud(faults)
@@ -39,8 +39,7 @@ func TestPrices(t *testing.T) {
 	}
 }
 
-// A list that is refused, throttled or nonsense is an error that says so; prices that can
-// be read are there all the same.
+// A denied, throttled or invalid list is a clear error; readable prices are returned all the same.
 func TestPriceListErrors(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -93,8 +92,7 @@ func setPrice(kind, price string) func(*testcloud.AWS) {
 	}
 }
 
-// Who may not read prices is told which permission lacks, and is offered machines at list
-// prices.
+// A caller without permission gets the name of the permission, and machines at list prices.
 func TestPricesWithoutPermission(t *testing.T) {
 	cloud := newCloud(nil)
 	cloud.Deny = func(_, action string) string {

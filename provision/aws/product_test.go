@@ -60,7 +60,7 @@ func TestProductPriceParsing(t *testing.T) {
 	}
 }
 
-// A type that has two prices is told of, and so are pages that say the same twice.
+// A type with two prices is an error; pages that repeat a product are not.
 func TestDuplicateProducts(t *testing.T) {
 	l := priceList{region: "us-west-2", perHour: map[string]float64{}}
 	l.add(document)

@@ -12,8 +12,8 @@ import (
 	"skyserve/provision/aws"
 )
 
-// A launch that EC2 grants and cannot carry out is not asked for again at once; what had no
-// capacity is had in the next zone, and in the same one after a while.
+// A launch that EC2 granted and then failed is not repeated at once. A lack of capacity falls back to
+// the next zone, and to the same zone after a while.
 func TestStartFailureBlocksRelaunch(t *testing.T) {
 	for code, want := range map[string]provision.Scope{
 		"Server.InsufficientInstanceCapacity": provision.ScopeZone,

@@ -11,8 +11,8 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// What a plan wants of each GPU and capacity type decides what is launched and what goes;
-// what cannot be had in that way is tried in the order of service.yaml.
+// The desired counts per GPU and capacity type decide what is launched and terminated; the fallback is
+// the order of service.yaml.
 func TestCountsSelectClasses(t *testing.T) {
 	const region = service.Region("aws/us-east-1") // two replicas at least, four at most
 	l4 := provision.Class{GPU: "L4", GPUs: 1}

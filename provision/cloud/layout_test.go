@@ -76,7 +76,7 @@ func plan(t interface{ Fatal(...any) }, in cloud.Input) *cloud.Layout {
 	return l
 }
 
-// launchAll is what there is once everything wanted was launched on its first offering.
+// launchAll returns the objects after every want was launched on its first offering.
 func launchAll(wants []provision.Want) []provision.Object {
 	var have []provision.Object
 	for i, w := range wants {
@@ -181,8 +181,8 @@ func TestReplicaOfferingsOrder(t *testing.T) {
 	}
 }
 
-// drawService draws a service in which some replicas exist, some stand in for others,
-// and some cannot be had.
+// drawService draws a service in which some replicas exist, some are fallbacks, and some have no
+// capacity.
 func drawService(t *rapid.T) cloud.Input {
 	spec := parse(t, threeRegions)
 	in := input(spec)
@@ -254,7 +254,7 @@ func TestPlanIsStableAfterLaunch(t *testing.T) {
 	})
 }
 
-// When capacity is back, the replicas are wanted at home and their stand-ins go.
+// When a region has capacity again, its replicas return and their fallbacks are terminated.
 func TestFallbacksEndWhenRegionHasCapacity(t *testing.T) {
 	in := input(parse(t, threeRegions))
 	in.Short = map[cloud.Group]int{{Model: "llama", Region: "aws/us-east-1"}: 2}
@@ -293,7 +293,7 @@ func TestCheckRejectsInvalidSpecs(t *testing.T) {
 	}
 }
 
-// What stands in another network is another thing; what the subnets are does not matter.
+// Another network changes an object's hash; other subnets do not.
 func TestAnotherNetworkChangesSpecHash(t *testing.T) {
 	specs := func(more string) map[string]string {
 		spec := parse(t, strings.Replace(threeRegions, "  - name: aws/us-east-1\n", "  - name: aws/us-east-1\n"+more, 1))
@@ -322,9 +322,9 @@ func TestAnotherNetworkChangesSpecHash(t *testing.T) {
 	}
 }
 
-// Regions that ask for a shell get it for the machines of both roles, replicas read the
-// models that are in buckets of AWS, and nobody else does anything: what machines at Google
-// may do the roles of their accounts say.
+// Regions with session access grant it to the machines of both roles, and replicas may read models in
+// buckets of AWS. There are no other grants: the roles of service accounts set the permissions of
+// machines at Google.
 func TestPlanGrants(t *testing.T) {
 	text := strings.Replace(threeRegions, "  - name: aws/us-east-1\n", "  - name: aws/us-east-1\n    access: ssm\n", 1)
 	text = strings.Replace(text, "engine: {kind: vllm}\n    gpus: [{type: L4, price", "engine: {weights: 's3://models/qwen'}\n    gpus: [{type: L4, price", 1)
@@ -353,7 +353,7 @@ func withObtainedCertificate(challenge string) string {
 		"dns: {provider: route53, name: chat.example.com, zone: example.com}\n"
 }
 
-// Port 80 is open, and a record of the zone may be written, only where a challenge asks for it.
+// Port 80 is open, and the zone's record is granted, only for the respective challenge.
 func TestChallengesOpenPortAndGrantRecord(t *testing.T) {
 	for challenge, want := range map[string]struct{ port, record bool }{
 		service.ChallengeHTTP: {port: true}, service.ChallengeTLSALPN: {}, service.ChallengeDNS: {record: true},

@@ -10,8 +10,8 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// A replica that its cloud takes is replaced under another id while there is room for
-// both, and stays wanted until it is gone: it is the cloud's to end.
+// A replica that its cloud is about to interrupt is replaced under another id while max permits both.
+// It stays desired until it has terminated, because the cloud terminates it.
 func TestTerminatingReplicasAreReplaced(t *testing.T) {
 	const region = service.Region("aws/us-east-1") // min 2, max 4
 	for _, tt := range []struct {

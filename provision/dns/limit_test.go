@@ -109,7 +109,7 @@ func TestLimits(t *testing.T) {
 	})
 }
 
-// A network that asks for more is told to ask over TCP, or told nothing.
+// A network beyond its limit gets truncated responses, or none.
 func TestFloodIsRateLimited(t *testing.T) {
 	s := newServer(t, nameServer(), &balancers{})
 	from := &net.UDPAddr{IP: net.IPv4(192, 0, 2, 9), Port: 5353}

@@ -158,7 +158,7 @@ func TestMissingZone(t *testing.T) {
 		{nil, false, "no public zone of that name in this AWS account; its zones are: none"},
 		{[]string{"example.org", "chat.example.com"}, false, "its zones are: chat.example.com (public, Z000000000002), example.org (public, Z000000000001)"},
 		{[]string{"example.com"}, true, "no private zone of that name in this AWS account; its zones are: example.com (public, Z000000000001)"},
-		{[]string{"example.com", "example.com"}, false, "the account has several: example.com (public, Z000000000001) and example.com (public, Z000000000002)"},
+		{[]string{"example.com", "example.com"}, false, "found several zones: example.com (public, Z000000000001) and example.com (public, Z000000000002)"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			faults := &testcloud.Faults{}

@@ -62,8 +62,8 @@ func drawName(t *rapid.T) provision.Name {
 	return n
 }
 
-// Whatever a name was before, Set makes it what it should be, Get reads it so, and
-// setting it again writes nothing.
+// Whatever the previous state, Set changes a name to match, Get returns it, and a second Set writes
+// nothing.
 func TestSetConverges(t *testing.T) {
 	setAccount(t)
 	rapid.Check(t, func(t *rapid.T) {
@@ -97,9 +97,8 @@ func TestSetConverges(t *testing.T) {
 	})
 }
 
-// Clients are given the balancers of the nearest region that has a healthy one;
-// what is withdrawn is given to nobody, and what is sick to nobody while others
-// are well.
+// Clients get the balancers of the nearest region with a healthy one. Withdrawn records are never
+// served, unhealthy ones only when all are unhealthy.
 func TestClientsGetNearestHealthyBalancers(t *testing.T) {
 	setAccount(t)
 	near := map[string][]string{ // to a client there
@@ -148,8 +147,8 @@ func TestClientsGetNearestHealthyBalancers(t *testing.T) {
 	}
 }
 
-// A program that ends at any call, before it was done or after, leaves a name that
-// another run completes and another removes, with nothing left over.
+// A crash at any call, before or after its execution, leaves a name that another run can complete or
+// remove, without leftovers.
 func TestRecoversFromCrashAtAnyCall(t *testing.T) {
 	testkit.Slow(t)
 	setAccount(t)
@@ -187,7 +186,7 @@ func TestRecoversFromCrashAtAnyCall(t *testing.T) {
 	}
 }
 
-// runScenario publishes a name, changes it and takes it away.
+// runScenario publishes a name, changes it and removes it.
 func runScenario(t *testing.T, a *account) error {
 	n := world()
 	z := a.client(t)
@@ -214,7 +213,7 @@ func scenario(t *testing.T, a *account) {
 		t.Fatal(err)
 	}
 	if left := a.end(); len(left) != 0 {
-		t.Fatalf("left over:\n%s", strings.Join(left, "\n"))
+		t.Fatalf("leftovers:\n%s", strings.Join(left, "\n"))
 	}
 }
 

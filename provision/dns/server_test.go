@@ -91,7 +91,7 @@ func question(name, kind, subnet string) *dns.Msg {
 	return q
 }
 
-// summary is an answer in short, sorted: its code and the records of its sections.
+// summary formats an answer, sorted: its code and the records of its sections.
 func summary(m *dns.Msg) []string {
 	lines := []string{"= " + dns.RcodeToString[m.Rcode]}
 	for mark, rrs := range map[string][]dns.RR{"": m.Answer, "ns ": m.Ns, "+ ": m.Extra} {
@@ -187,8 +187,8 @@ func TestBalancersAreRotated(t *testing.T) {
 	}
 }
 
-// A balancer that does not answer, or drains, is out of the answers after three
-// checks and back after three; one bad check is nothing.
+// A balancer that does not answer, or drains, is excluded after three checks and included again after
+// three; a single failed check has no effect.
 func TestHealthFollowsChecks(t *testing.T) {
 	checks := &balancers{}
 	s := newServer(t, nameServer(), checks)
@@ -232,8 +232,7 @@ func TestHealthFollowsChecks(t *testing.T) {
 	}
 }
 
-// While it runs it looks every second; checks that the end of the program cuts off
-// say nothing.
+// The server checks every second while it runs; checks that are interrupted by shutdown have no effect.
 func TestRunChecksEverySecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		checks := &balancers{}
@@ -335,7 +334,7 @@ func TestLongAnswers(t *testing.T) {
 	}
 }
 
-// A program that is told to end while it starts ends.
+// A shutdown during startup works.
 func TestShutdownDuringStart(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -187,8 +187,8 @@ func TestFailedCallIsRetried(t *testing.T) {
 	}
 }
 
-// runConcurrently does something in four programs, in a cloud that takes its time to answer,
-// so that each is told the same before any has done the next thing.
+// runConcurrently runs a function in four programs, in a slow cloud, so that all see the same state
+// before any changes it.
 func runConcurrently(t *testing.T, faults *testcloud.Faults, steps int, test func(t *testing.T, g *testcloud.GCE, all func(do func() error) []error)) {
 	synctest.Test(t, func(t *testing.T) {
 		faults.Hold = func(testcloud.Call) { time.Sleep(time.Millisecond) }
@@ -240,8 +240,7 @@ func TestConcurrentLaunchesWithoutCapacity(t *testing.T) {
 	})
 }
 
-// Whoever is told that an object is terminated can rely on it, also when another
-// program began it.
+// When Terminate returns, the object is deleted, also when another program started the deletion.
 func TestConcurrentTerminate(t *testing.T) {
 	runConcurrently(t, &testcloud.Faults{}, 20, func(t *testing.T, g *testcloud.GCE, all func(func() error) []error) {
 		if err := up(g); err != nil {

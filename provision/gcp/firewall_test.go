@@ -14,8 +14,7 @@ import (
 
 var hashes = regexp.MustCompile(`-[0-9a-f]{12}\b`)
 
-// formatRules is the firewall rules of a fake in words, with the hashes at the end of names
-// left out.
+// formatRules formats the firewall rules of a fake, without the hashes at the end of names.
 func formatRules(g *testcloud.GCE) string {
 	var all []string
 	for _, f := range g.Firewalls() {
@@ -144,8 +143,8 @@ func TestCopiedRules(t *testing.T) {
 	}
 }
 
-// Where the account of balancers is not there, nothing is made that would need it, and what makes
-// it is told; the project's default account, which may do much more, does not take its place.
+// Without the account of balancers, nothing that needs it is created, and the error contains the
+// commands that create it. The project's default account, with more permissions, is not used instead.
 func TestBalancerRequiresServiceAccount(t *testing.T) {
 	g := testcloud.NewGCE("p", nil)
 	_, err := provider(g).Launch(t.Context(), identity())

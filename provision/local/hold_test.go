@@ -63,9 +63,7 @@ func holding(t *testing.T, svc Service, o provision.Object, lost func()) *Holdin
 	return h
 }
 
-// A process that took another configuration is known by it from then on, also
-// when its file is damaged later.
-// only is the one object of a service.
+// only returns the single object of a service.
 func only(t *testing.T, svc Service) provision.Object {
 	t.Helper()
 	objects, err := svc.Objects()

@@ -88,8 +88,8 @@ func TestPortsFollowTheFile(t *testing.T) {
 	}
 }
 
-// A machine is born with what its cloud-init document says, in a directory that is its user's
-// alone, and runs units inside of itself.
+// A machine starts with the content of its cloud-init document, in a private directory, and runs its
+// units there.
 func TestMachineDirectory(t *testing.T) {
 	p, svc := provider(t)
 	o := launch(t, p, machine("us-0", provision.KindReplica))
@@ -125,8 +125,8 @@ func TestMachineDirectory(t *testing.T) {
 	}
 }
 
-// A machine whose process died starts again as the same one, with its disk and its port; one that
-// is to be another gets a new disk.
+// A machine whose process died restarts with the same id, disk and ports; a machine with another
+// configuration gets a new disk.
 func TestRestartedMachineKeepsDisk(t *testing.T) {
 	p, svc := provider(t)
 	w := machine("us-0", provision.KindReplica)
@@ -193,8 +193,8 @@ func TestPortInUseNamesItsUser(t *testing.T) {
 	}
 }
 
-// This computer offers what the service names, at no price, and lists what is in the regions asked
-// for alone.
+// Offerings contains this computer with the service's GPUs, without a price; List returns the objects
+// of the selected regions only.
 func TestOfferingsAndList(t *testing.T) {
 	p, _ := provider(t)
 	offers, err := p.Offerings(t.Context(), "local/us")

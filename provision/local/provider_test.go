@@ -55,8 +55,8 @@ func TestMain(m *testing.M) {
 	<-ctx.Done()
 }
 
-// Whoever cuts an 'up' short and runs it again starts processes that start already: each runs
-// once, and nobody fails.
+// An interrupted 'up' that is run again starts processes that are already starting: each runs once, and
+// no launch fails.
 func TestConcurrentLaunchesStartOneProcess(t *testing.T) {
 	testkit.Slow(t)
 	exe, err := os.Executable()
@@ -117,7 +117,7 @@ func TestUnstoppableObjectStaysListed(t *testing.T) {
 	}
 }
 
-// A process that ends before it is the object that it was to be is an error with what it wrote.
+// A process that exits before it holds its object is an error with its log.
 func TestLaunchReportsImmediateExit(t *testing.T) {
 	t.Setenv(envPlays, playsBroken)
 	p, svc := provider(t)

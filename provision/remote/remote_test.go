@@ -103,7 +103,7 @@ func (c *fixedCloud) Fingerprint(_ context.Context, o provision.Object) (string,
 	return "key of " + o.Handle, c.err
 }
 
-// Errors that a caller reacts to are the same on the other side, words included.
+// Errors that callers handle have the same type and text on the other side.
 func TestErrorsKeepTypes(t *testing.T) {
 	offer := provision.Offering{Type: "g2-standard-4", Region: "gcp/us-central1", Zone: "us-central1-a", Capacity: "spot", GPU: "L4", GPUs: 1}
 	for _, err := range []error{
@@ -139,8 +139,8 @@ func TestErrorsKeepTypes(t *testing.T) {
 	}
 }
 
-// A machine that takes a call and never answers is not waited for for ever, though whoever asks
-// sets no bound: the next one is asked.
+// A machine that accepts a call and never answers times out, even if the caller sets no deadline; the
+// next machine is called.
 func TestCallTimesOutOnHungMachine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hangs := func(ctx context.Context, _ remote.Call, _ []byte) ([]byte, error) {
@@ -185,7 +185,7 @@ func TestObjectsRoundTrip(t *testing.T) {
 	}
 }
 
-// A machine acts for its own service, on replicas, in its own regions.
+// A machine acts only for its own service, on replicas, in its own regions.
 func TestHandlerRejectsForeignCalls(t *testing.T) {
 	m := &conformance.Memory{}
 	server := machine(t, newHandler(m))
@@ -237,8 +237,7 @@ func TestHandlerRejectsForeignCalls(t *testing.T) {
 	}
 }
 
-// Where one machine does not answer, the next one is asked; what the cloud itself says is
-// the end of it.
+// When one machine does not answer, the next one is called; an error of the cloud itself is final.
 func TestCallFallsBackToNextMachine(t *testing.T) {
 	m := &conformance.Memory{}
 	dead := machine(t, newHandler(m))
