@@ -295,7 +295,7 @@ func TestLaunchRequestPerRole(t *testing.T) {
 		}
 	}
 	if gpu.Metadata.Items[1] != (testcloud.GCEMetadataItem{Key: "user-data", Value: "#cloud-config\n"}) {
-		t.Errorf("a replica is told %+v", gpu.Metadata)
+		t.Errorf("a replica has the metadata %+v", gpu.Metadata)
 	}
 	if r.CostPerHour != 0.5 || r.Labels["model"] != "meta-llama/Llama-3.1-8B-Instruct" || *r.Offering != offer("g2-standard-4", service.CapacitySpot) || r.Started.IsZero() {
 		t.Errorf("got %+v", r)
