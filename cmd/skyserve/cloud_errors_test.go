@@ -222,7 +222,7 @@ func TestUpWithCredentialsThatAreRefused(t *testing.T) {
 		},
 		"an action that Google does not allow": {
 			func(e *emulated) { e.gce.Deny("compute.instances.create") },
-			[]string{"reaching gcp: compute.instances.create is not allowed", "hint: grant a role that has it"},
+			[]string{"reaching gcp: compute.instances.create is not allowed", "hint: grant a role with it"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -251,7 +251,7 @@ func TestUpWithWhatIsNowhere(t *testing.T) {
 		says    []string
 	}{
 		"a region of Google":  {"gcp/us-central1", "gcp/mars-north1", exitUsage, []string{`"mars-north1"`}},
-		"a region of AWS":     {"aws/us-east-1", "aws/mars-north-1", exitCredentials, []string{"listing the offerings of aws/mars-north-1", "hint: "}},
+		"a region of AWS":     {"aws/us-east-1", "aws/mars-north-1", exitCredentials, []string{"asking aws/mars-north-1 what it offers", "hint: "}},
 		"a GPU":               {"type: L4", "type: L400", exitUsage, []string{"models[0].gpus[0].type: is not a word known here", `got "L400"`}},
 		"a GPU so many times": {"type: L4", "type: L4, count: 7", exitUsage, []string{"models[0].gpus: aws/us-east-1 has no offering with L4 for m"}},
 	} {

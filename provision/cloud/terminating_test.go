@@ -39,12 +39,12 @@ func TestTerminatingReplicasAreReplaced(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			in := input(parse(t, threeRegions))
 			id := func(n string) string { return "us-east-1-" + n }
-			have, instead, _ := strings.Cut(tt.have, " for ")
+			have, replaces, _ := strings.Cut(tt.have, " for ")
 			for n := range strings.FieldsSeq(have) {
 				in.Have = append(in.Have, provision.Object{ID: id(n), Kind: provision.KindReplica, Region: region, Labels: map[string]string{"model": "llama"}, Handle: "i-" + n})
 			}
-			if instead != "" {
-				in.Have[len(in.Have)-1].Labels["instead"] = "i-" + instead
+			if replaces != "" {
+				in.Have[len(in.Have)-1].Labels["instead"] = "i-" + replaces
 			}
 			in.Going = map[string]bool{}
 			for n := range strings.FieldsSeq(tt.terminating) {
