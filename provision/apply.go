@@ -9,66 +9,62 @@ import (
 	"time"
 )
 
-// defaultParallel bounds the changes carried out at once: enough for a service
-// of many regions to come up together, few enough for a small machine or a
-// cloud's rate limit.
+// defaultParallel is the maximum number of concurrent changes: enough for a service of many regions to
+// come up together, few enough for a small machine or a cloud's rate limit.
 const defaultParallel = 16
 
-// Phase is how far one change is.
+// Phase is the progress of one change.
 type Phase string
 
-// The phases of a change. One that was not begun has none.
+// The phases of a change. A change that has not started has no phase.
 const (
 	PhaseBegun  Phase = "begun"
 	PhaseDone   Phase = "done"
 	PhaseFailed Phase = "failed"
 )
 
-// Progress is told of a change as it proceeds; err is set for PhaseFailed.
-// Calls never overlap.
+// Progress receives every phase of every change; err is set for PhaseFailed. Calls never overlap.
 type Progress func(c Change, p Phase, err error)
 
-// Options tune Apply; the zero value is usable.
+// Options configures Apply; the zero value is usable.
 type Options struct {
-	// Parallel bounds the changes carried out at once; 0 means 16.
+	// Parallel is the maximum number of concurrent changes; 0 means 16.
 	Parallel int
-	// Progress is told of every change; nil means nobody listens.
+	// Progress is called for every phase of every change; nil disables progress reports.
 	Progress Progress
-	// Settle returns when a replaced object does its work again; the next stage
-	// waits for it. nil means that being launched is enough.
+	// Settle blocks until a replacement is ready; the next stage waits for it. nil means that a
+	// launched object counts as ready.
 	Settle func(ctx context.Context, o Object) error
-	// Reload makes a running object take up the configuration of w, which its
-	// file has by now. ErrCannotReload, or nil here, means that it has to be
-	// replaced; any other error, that it refuses the configuration and goes on with
-	// what it had.
+	// Reload makes a running object load the configuration of w, which is already in its file.
+	// ErrCannotReload, or a nil Reload, means that the object must be replaced. Any other error means
+	// that the object rejected the configuration and keeps running with the previous one.
 	Reload func(ctx context.Context, w Want) error
-	// Now is the clock by which refused offerings are remembered; nil means time.Now.
+	// Now is the clock for the expiry of refused offerings; nil means time.Now.
 	Now func() time.Time
-	// Exhausted is what was refused before, and is added to; nil means nothing was.
+	// Exhausted contains earlier refusals, and Apply adds new ones; nil means no earlier refusal.
 	Exhausted *Exhausted
-	// Drain is called before a running object is terminated for good, or after another
-	// took its place, and returns when it has nothing left to finish. It cannot refuse:
-	// nil and an empty function mean the same.
+	// Drain is called before a running object is terminated, also after its replacement is ready. It
+	// returns when no work is left on the object. It cannot veto the termination: nil and an empty
+	// function mean the same.
 	Drain func(ctx context.Context, o Object)
-	// Surge says whether a replacement is launched, and has settled, before the old
-	// object goes; nil means that none is: the two cannot stand side by side, or
-	// would be more than is allowed.
+	// Surge reports whether the replacement is launched, and ready, before the old object is
+	// terminated. nil means never: the two cannot run side by side, or would exceed a limit.
 	Surge func(c Change) bool
 }
 
-// Result is what Apply did.
+// Result reports what Apply did.
 type Result struct {
 	Done    Changes
 	Failed  Changes
-	Skipped Changes // not begun, because something before them failed or the context ended
+	Skipped Changes // not started, because an earlier change failed or the context ended
 }
 
-// Apply carries changes out, stage by stage, those of one stage at once. When
-// one fails, its stage is finished and the following stages are left alone: a
-// rolling change must not go on over a failure. The error joins all failures;
-// calling Apply again with a fresh difference takes up where it ended.
+// Apply executes changes stage by stage; the changes of one stage run concurrently. When a change
+// fails, the rest of its stage completes and the following stages are skipped: a rolling change must
+// not continue past a failure. The error joins all failures. To continue, call Apply again with a new
+// Diff.
 func Apply(ctx context.Context, changes Changes, p Provider, o Options) (Result, error) {
-	a := &applier{provider: p, opt: o, tokens: make(chan struct{}, max(1, cmp.Or(o.Parallel, defaultParallel)))}
+	a := &applier{provider: p, opt: o, slots: make(chan struct{}, max(1, cmp.Or(o.Parallel, defaultParallel)))}
 	if a.opt.Now == nil {
 		a.opt.Now = time.Now
 	}
@@ -84,7 +80,7 @@ func Apply(ctx context.Context, changes Changes, p Provider, o Options) (Result,
 			a.result.Skipped = append(a.result.Skipped, changes[begin:]...)
 			break
 		}
-		a.stage(ctx, changes[begin:end])
+		a.applyStage(ctx, changes[begin:end])
 		begin = end
 	}
 	if len(a.errs) == 0 && len(a.result.Skipped) > 0 {
@@ -97,42 +93,42 @@ func Apply(ctx context.Context, changes Changes, p Provider, o Options) (Result,
 type applier struct {
 	provider Provider
 	opt      Options
-	tokens   chan struct{}
+	slots    chan struct{}
 
-	mu     sync.Mutex // guards what follows and opt.Exhausted, and keeps calls of Progress apart
+	mu     sync.Mutex // guards the fields below and opt.Exhausted, and serializes calls of Progress
 	result Result
 	errs   []error
 }
 
-// stage carries changes out at once and returns when all have ended.
-func (a *applier) stage(ctx context.Context, changes Changes) {
+// applyStage executes changes concurrently and returns when all have ended.
+func (a *applier) applyStage(ctx context.Context, changes Changes) {
 	failures := make([]error, len(changes))
 	skipped := make([]bool, len(changes))
 	var wg sync.WaitGroup
 	for i, c := range changes {
 		wg.Go(func() {
 			select {
-			case a.tokens <- struct{}{}:
+			case a.slots <- struct{}{}:
 			case <-ctx.Done():
 				skipped[i] = true
 				return
 			}
-			defer func() { <-a.tokens }()
-			a.tell(c, PhaseBegun, nil)
-			failures[i] = a.carryOut(ctx, &c)
+			defer func() { <-a.slots }()
+			a.reportProgress(c, PhaseBegun, nil)
+			failures[i] = a.applyChange(ctx, &c)
 			if failures[i] != nil {
-				a.tell(c, PhaseFailed, failures[i])
+				a.reportProgress(c, PhaseFailed, failures[i])
 				return
 			}
-			a.tell(c, PhaseDone, nil)
+			a.reportProgress(c, PhaseDone, nil)
 		})
 	}
 	wg.Wait()
-	a.record(changes, failures, skipped)
+	a.recordOutcomes(changes, failures, skipped)
 }
 
-// record books the outcome of a stage in the order of its changes.
-func (a *applier) record(changes Changes, failures []error, skipped []bool) {
+// recordOutcomes stores the outcome of a stage in the order of its changes.
+func (a *applier) recordOutcomes(changes Changes, failures []error, skipped []bool) {
 	for i, c := range changes {
 		switch {
 		case skipped[i]:
@@ -146,7 +142,7 @@ func (a *applier) record(changes Changes, failures []error, skipped []bool) {
 	}
 }
 
-func (a *applier) tell(c Change, p Phase, err error) {
+func (a *applier) reportProgress(c Change, p Phase, err error) {
 	if a.opt.Progress == nil {
 		return
 	}
@@ -155,10 +151,10 @@ func (a *applier) tell(c Change, p Phase, err error) {
 	a.opt.Progress(c, p, err)
 }
 
-// carryOut does one change. A replacement that is cut short leaves a missing
-// object, which the next difference launches, or two of one id, of which it keeps
-// the better. A reload that cannot be becomes a replacement.
-func (a *applier) carryOut(ctx context.Context, c *Change) error {
+// applyChange executes one change. An interrupted replacement leaves either no object, which the next Diff
+// launches, or two objects with one id, of which the next Diff keeps the better one. A reload that is
+// not possible becomes a replacement.
+func (a *applier) applyChange(ctx context.Context, c *Change) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -170,7 +166,7 @@ func (a *applier) carryOut(ctx context.Context, c *Change) error {
 		}
 		c.Action = ActionReplace
 	case ActionTerminate:
-		return a.retire(ctx, c.Have)
+		return a.drainAndTerminate(ctx, c.Have)
 	}
 	if c.Action == ActionReplace {
 		return a.replace(ctx, *c)
@@ -179,7 +175,7 @@ func (a *applier) carryOut(ctx context.Context, c *Change) error {
 	return err
 }
 
-// replace puts another object in the place of one.
+// replace launches a replacement and terminates the old object.
 func (a *applier) replace(ctx context.Context, c Change) error {
 	surge := a.opt.Surge != nil && a.opt.Surge(c)
 	if !surge {
@@ -197,29 +193,28 @@ func (a *applier) replace(ctx context.Context, c Change) error {
 		}
 	}
 	if surge {
-		return a.retire(ctx, c.Have)
+		return a.drainAndTerminate(ctx, c.Have)
 	}
 	return nil
 }
 
-// retire terminates an object once it has finished what it has.
-func (a *applier) retire(ctx context.Context, o Object) error {
+// drainAndTerminate drains an object and terminates it.
+func (a *applier) drainAndTerminate(ctx context.Context, o Object) error {
 	if a.opt.Drain != nil && o.Gone == "" {
 		a.opt.Drain(ctx, o)
 	}
 	return a.terminate(ctx, o)
 }
 
-// launch makes w on the first of its offerings that has capacity, passing over
-// those that were refused a while ago. When none has, the error is a
-// *NoCapacityError.
+// launch creates w on the first of its offerings that has capacity. It skips offerings that were
+// refused recently. When none has capacity, the error is a *NoCapacityError.
 func (a *applier) launch(ctx context.Context, w Want) (Object, error) {
 	if len(w.Offers) == 0 {
 		return a.provider.Launch(ctx, w)
 	}
 	none := &NoCapacityError{ID: w.ID, Region: w.Region}
 	for _, offer := range w.Offers {
-		if a.exhausted(offer) {
+		if a.isExhausted(offer) {
 			none.Passed = append(none.Passed, offer)
 			continue
 		}
@@ -229,25 +224,25 @@ func (a *applier) launch(ctx context.Context, w Want) (Object, error) {
 		if !errors.As(err, &refused) {
 			return o, err
 		}
-		a.refuse(refused)
+		a.recordRefusal(refused)
 		none.Tried = append(none.Tried, refused)
 	}
 	return Object{}, none
 }
 
-func (a *applier) exhausted(o Offering) bool {
+func (a *applier) isExhausted(o Offering) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.opt.Exhausted.Has(o, a.opt.Now())
 }
 
-func (a *applier) refuse(e *CapacityError) {
+func (a *applier) recordRefusal(e *CapacityError) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.opt.Exhausted.Add(e, a.opt.Now())
 }
 
-// reload makes an object take up its configuration.
+// reload makes an object load its configuration.
 func (a *applier) reload(ctx context.Context, w Want) error {
 	if a.opt.Reload == nil {
 		return ErrCannotReload
@@ -260,7 +255,7 @@ func (a *applier) reload(ctx context.Context, w Want) error {
 
 func (a *applier) terminate(ctx context.Context, o Object) error {
 	if err := a.provider.Terminate(ctx, o); err != nil {
-		return fmt.Errorf("stopping %s: %w", o.ID, err)
+		return fmt.Errorf("terminating %s: %w", o.ID, err)
 	}
 	return nil
 }

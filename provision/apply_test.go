@@ -20,8 +20,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// fake keeps objects in memory. It can be told to crash: from then on every
-// call fails, as if the program had ended there.
+// fake keeps objects in memory. It can simulate a crash: from then on every call fails, as if the
+// program had ended there.
 type fake struct {
 	mu      sync.Mutex
 	objects []provision.Object
@@ -36,8 +36,8 @@ type fake struct {
 
 var errCrash = errors.New("crashed")
 
-// step does one change unless the crash comes first.
-func (f *fake) step(what string, change func()) error {
+// mutate applies one change unless the crash comes first.
+func (f *fake) mutate(what string, change func()) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.calls++
@@ -63,7 +63,7 @@ func (f *fake) List(context.Context, string) ([]provision.Object, error) {
 }
 
 func (f *fake) Launch(_ context.Context, w provision.Want) (o provision.Object, err error) {
-	err = f.step("launch "+w.ID, func() {
+	err = f.mutate("launch "+w.ID, func() {
 		f.objects = slices.DeleteFunc(f.objects, func(o provision.Object) bool { return o.ID == w.ID && o.Gone != "" })
 		for i, have := range f.objects {
 			if have.ID == w.ID && have.Kind == w.Kind && have.Region == w.Region && (w.Kind == provision.KindFirewall || w.Kind == provision.KindIdentity) {
@@ -85,15 +85,15 @@ func (f *fake) Launch(_ context.Context, w provision.Want) (o provision.Object, 
 }
 
 func (f *fake) Terminate(_ context.Context, o provision.Object) error {
-	return f.step("terminate "+o.ID, func() {
+	return f.mutate("terminate "+o.ID, func() {
 		f.objects = slices.DeleteFunc(f.objects, func(have provision.Object) bool {
 			return have.ID == o.ID && have.Handle == o.Handle
 		})
 	})
 }
 
-// ends lists what a fake holds, without what tells two of a kind apart.
-func (f *fake) ends() []string {
+// summary lists the objects of a fake without their handles.
+func (f *fake) summary() []string {
 	var all []string
 	for _, o := range f.objects {
 		all = append(all, fmt.Sprintf("%s %s %s %s %q", o.ID, o.Kind, o.Region, o.Spec, o.Gone))
@@ -102,14 +102,14 @@ func (f *fake) ends() []string {
 	return all
 }
 
-// converge takes the difference and applies it.
+// converge computes the difference and applies it.
 func converge(f *fake, wants []provision.Want) error {
 	have, _ := f.List(context.Background(), "chat")
 	_, err := provision.Apply(context.Background(), provision.Diff(wants, have), f, provision.Options{})
 	return err
 }
 
-func TestApplyingLeavesNothingToChange(t *testing.T) {
+func TestApplyConverges(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		wants := drawWants(t)
 		f := &fake{objects: drawHave(t)}
@@ -122,7 +122,7 @@ func TestApplyingLeavesNothingToChange(t *testing.T) {
 	})
 }
 
-func TestACrashAtAnyStepIsMendedByAnotherTry(t *testing.T) {
+func TestApplyRecoversFromCrashAtAnyStep(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		wants, have := drawWants(t), drawHave(t)
 		whole := &fake{objects: slices.Clone(have)}
@@ -139,7 +139,7 @@ func TestACrashAtAnyStepIsMendedByAnotherTry(t *testing.T) {
 				if err := converge(f, wants); err != nil {
 					t.Fatal(err)
 				}
-				if got, want := f.ends(), whole.ends(); !reflect.DeepEqual(got, want) {
+				if got, want := f.summary(), whole.summary(); !reflect.DeepEqual(got, want) {
 					t.Fatalf("crash at %d (late %t): got %q, want %q", at, late, got, want)
 				}
 			}
@@ -147,8 +147,8 @@ func TestACrashAtAnyStepIsMendedByAnotherTry(t *testing.T) {
 	})
 }
 
-// two replicas to replace in one region, and one that goes.
-func rolling() (wants []provision.Want, objects []provision.Object) {
+// rollingUpdate returns two replicas to replace in one region, and one to terminate.
+func rollingUpdate() (wants []provision.Want, objects []provision.Object) {
 	for _, id := range []string{"us-0", "us-1"} {
 		w := want(id, provision.KindReplica, "local/us", "new")
 		o := objectOf(w, len(objects))
@@ -158,8 +158,8 @@ func rolling() (wants []provision.Want, objects []provision.Object) {
 	return wants, append(objects, have("us-2", provision.KindReplica, "local/us", "old", ""))
 }
 
-func TestAFailureToSettleStopsTheRoll(t *testing.T) {
-	wants, objects := rolling()
+func TestApplyStopsRollingUpdateWhenNotReady(t *testing.T) {
+	wants, objects := rollingUpdate()
 	f := &fake{objects: objects}
 	broken := errors.New("the model does not answer")
 	result, err := provision.Apply(context.Background(), provision.Diff(wants, objects), f, provision.Options{
@@ -176,18 +176,18 @@ func TestAFailureToSettleStopsTheRoll(t *testing.T) {
 	}
 }
 
-func TestOneFailureDoesNotKeepTheOthersOfItsStage(t *testing.T) {
+func TestApplyCompletesStageAfterFailure(t *testing.T) {
 	wants := []provision.Want{want("us-0", provision.KindReplica, "local/us", "s"), want("us-1", provision.KindReplica, "local/us", "s")}
 	f := &fake{}
-	result, err := provision.Apply(context.Background(), provision.Diff(wants, nil), failing{f, "us-0"}, provision.Options{})
+	result, err := provision.Apply(context.Background(), provision.Diff(wants, nil), failingLaunch{f, "us-0"}, provision.Options{})
 	if err == nil || len(result.Done) != 1 || result.Done[0].ID() != "us-1" || len(result.Failed) != 1 {
 		t.Errorf("got %+v, %v", result, err)
 	}
 }
 
-// A reload touches no process; one that cannot be is a replacement, and one that
-// is refused stops the roll.
-func TestReload(t *testing.T) {
+// A reload restarts no process. An object that cannot reload is replaced; one that rejects the
+// configuration stops the rolling update.
+func TestApplyReloads(t *testing.T) {
 	refused := errors.New("unknown policy")
 	for _, tt := range []struct {
 		reload  func(context.Context, provision.Want) error
@@ -225,21 +225,21 @@ func TestReload(t *testing.T) {
 	}
 }
 
-// failing fails to launch one id.
-type failing struct {
+// failingLaunch fails to launch one id.
+type failingLaunch struct {
 	*fake
 	id string
 }
 
-func (f failing) Launch(ctx context.Context, w provision.Want) (provision.Object, error) {
+func (f failingLaunch) Launch(ctx context.Context, w provision.Want) (provision.Object, error) {
 	if w.ID == f.id {
 		return provision.Object{}, errors.New("no capacity")
 	}
 	return f.fake.Launch(ctx, w)
 }
 
-func TestOnlyWhatRunsAndGoesIsDrained(t *testing.T) {
-	wants, objects := rolling()
+func TestApplyDrainsOnlyRunningTerminated(t *testing.T) {
+	wants, objects := rollingUpdate()
 	objects = append(objects, have("us-3", provision.KindReplica, "local/us", "old", "killed"))
 	var drained []string
 	_, err := provision.Apply(context.Background(), provision.Diff(wants, objects), &fake{objects: objects}, provision.Options{
@@ -250,10 +250,10 @@ func TestOnlyWhatRunsAndGoesIsDrained(t *testing.T) {
 	}
 }
 
-func TestProgressTellsBeginningAndEnd(t *testing.T) {
+func TestApplyReportsPhases(t *testing.T) {
 	w := want("us-0", provision.KindReplica, "local/us", "s")
 	var got []provision.Phase
-	for _, p := range []provision.Provider{&fake{}, failing{&fake{}, "us-0"}} {
+	for _, p := range []provision.Provider{&fake{}, failingLaunch{&fake{}, "us-0"}} {
 		_, _ = provision.Apply(context.Background(), provision.Diff([]provision.Want{w}, nil), p, provision.Options{
 			Progress: func(_ provision.Change, phase provision.Phase, _ error) { got = append(got, phase) },
 		})
@@ -264,30 +264,30 @@ func TestProgressTellsBeginningAndEnd(t *testing.T) {
 	}
 }
 
-// counting notes how many launches run at once.
-type counting struct {
+// launchCounter counts concurrent launches.
+type launchCounter struct {
 	fake
-	running, most atomic.Int64
-	arrived       chan struct{}
-	proceed       chan struct{}
+	running, maxRunning atomic.Int64
+	arrived             chan struct{}
+	proceed             chan struct{}
 }
 
-func (c *counting) Launch(ctx context.Context, w provision.Want) (provision.Object, error) {
+func (c *launchCounter) Launch(ctx context.Context, w provision.Want) (provision.Object, error) {
 	n := c.running.Add(1)
 	defer c.running.Add(-1)
-	for most := c.most.Load(); n > most && !c.most.CompareAndSwap(most, n); most = c.most.Load() {
+	for most := c.maxRunning.Load(); n > most && !c.maxRunning.CompareAndSwap(most, n); most = c.maxRunning.Load() {
 	}
 	c.arrived <- struct{}{}
 	<-c.proceed
 	return c.fake.Launch(ctx, w)
 }
 
-func TestParallelIsBounded(t *testing.T) {
+func TestApplyLimitsParallelLaunches(t *testing.T) {
 	var wants []provision.Want
 	for i := range 7 {
 		wants = append(wants, want(fmt.Sprint("us-", i), provision.KindReplica, "local/us", "s"))
 	}
-	c := &counting{arrived: make(chan struct{}, len(wants)), proceed: make(chan struct{})}
+	c := &launchCounter{arrived: make(chan struct{}, len(wants)), proceed: make(chan struct{})}
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		_, err := provision.Apply(context.Background(), provision.Diff(wants, nil), c, provision.Options{Parallel: 3})
@@ -300,12 +300,12 @@ func TestParallelIsBounded(t *testing.T) {
 	}
 	close(c.proceed)
 	wg.Wait()
-	if got := c.most.Load(); got != 3 {
+	if got := c.maxRunning.Load(); got != 3 {
 		t.Errorf("got %d at once, want 3", got)
 	}
 }
 
-func TestAnEndedContextBeginsNothing(t *testing.T) {
+func TestApplySkipsAllAfterContextEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	f := &fake{}
@@ -316,7 +316,7 @@ func TestAnEndedContextBeginsNothing(t *testing.T) {
 	}
 }
 
-func TestErrorsSayWhatAndWhere(t *testing.T) {
+func TestErrorsNameObjectAndLocation(t *testing.T) {
 	tests := []struct {
 		err  error
 		want []string

@@ -5,10 +5,10 @@ import (
 	"skyserve/internal/service"
 )
 
-// MachineType is a type of machine of the catalogue.
+// MachineType is a machine type of the catalogue.
 type MachineType struct{ catalogue.Machine }
 
-// MachineTypes are the machine types of a cloud that can be launched, by type.
+// MachineTypes returns the machine types of a cloud that can be launched, sorted by type.
 func MachineTypes(cloud string) []MachineType {
 	var types []MachineType
 	for _, m := range catalogue.Launchable(cloud) {
@@ -17,14 +17,13 @@ func MachineTypes(cloud string) []MachineType {
 	return types
 }
 
-// MachineTypeOf finds a machine type that can be launched; false when there is none of
-// the name.
+// MachineTypeOf finds a launchable machine type by name; false when there is none.
 func MachineTypeOf(cloud, name string) (MachineType, bool) {
 	m, known := catalogue.Find(cloud, name)
 	return MachineType{m}, known && m.PlanOnly == ""
 }
 
-// Offer is the type as it is offered in a zone, priced by the catalogue.
+// Offer returns the offering of this type in a zone, with the catalogue's price.
 func (t MachineType) Offer(region service.Region, zone string, capacity service.CapacityType) Offering {
 	o := Offering{Type: t.Type, Region: region, Zone: zone, Capacity: capacity, GPU: t.GPU, GPUs: t.GPUs, VCPUs: t.VCPUs}
 	switch capacity {

@@ -10,24 +10,23 @@ import (
 	"skyserve/internal/service"
 )
 
-// Class is what a plan tells replicas apart by: the GPUs that one runs on, and how they are
-// paid for. An empty GPU and an empty Capacity stand for any.
+// Class is a group of interchangeable replicas in a plan: the GPUs of one replica and its capacity
+// type. An empty GPU and an empty Capacity match any.
 type Class struct {
 	GPU      string
-	GPUs     int // of one replica; 0 with an empty GPU
+	GPUs     int // per replica; 0 with an empty GPU
 	Capacity service.CapacityType
 }
 
-// ClassOf is the class of what an offering has.
+// ClassOf returns the class of an offering.
 func ClassOf(o Offering) Class { return Class{o.GPU, o.GPUs, o.Capacity} }
 
-// Takes says whether an offering is of a class.
+// Takes reports whether an offering belongs to the class.
 func (c Class) Takes(o Offering) bool {
 	return (c.GPU == "" || c.GPU == o.GPU && c.GPUs == o.GPUs) && (c.Capacity == "" || c.Capacity == o.Capacity)
 }
 
-// ClassNamed is the class that a plan calls by its GPUs, as in L4 or 8xH100, and by a capacity
-// type.
+// ClassNamed returns the class for a plan's name of GPUs, such as L4 or 8xH100, and a capacity type.
 func ClassNamed(gpus, capacity string) Class {
 	c := Class{GPU: gpus, GPUs: 1, Capacity: service.CapacityType(capacity)}
 	if count, gpu, found := strings.Cut(gpus, "x"); found {
@@ -41,7 +40,7 @@ func ClassNamed(gpus, capacity string) Class {
 	return c
 }
 
-// String names the class for people: spot 8xH100.
+// String formats the class for people: spot 8xH100.
 func (c Class) String() string {
 	gpus := cmp.Or(c.GPU, "any machine")
 	if c.GPUs > 1 {
@@ -50,10 +49,10 @@ func (c Class) String() string {
 	return strings.TrimSpace(string(c.Capacity) + " " + gpus)
 }
 
-// Counts is how many replicas are wanted of each class.
+// Counts is the desired number of replicas of each class.
 type Counts map[Class]int
 
-// Total is how many replicas are wanted of all classes.
+// Total returns the desired number of replicas of all classes.
 func (c Counts) Total() int {
 	total := 0
 	for _, n := range c {
@@ -62,9 +61,9 @@ func (c Counts) Total() int {
 	return total
 }
 
-// classes are the classes of counts, in a fixed order: those that say more come first, so
-// that a replica is not counted as any where it is of one that is asked for.
-func (c Counts) classes() []Class {
+// sortedClasses returns the classes of counts in a fixed order, the most specific first, so that a replica
+// counts for its specific class before it counts for a class that matches any.
+func (c Counts) sortedClasses() []Class {
 	var all []Class
 	for class, n := range c {
 		if n > 0 {
@@ -79,12 +78,12 @@ func (c Counts) classes() []Class {
 	return all
 }
 
-// Fit says which of the replicas that exist are of the classes wanted: matched, by the index
-// of each, says of which; missing are those of each class that do not exist yet, in a fixed
-// order. A replica of which it is not known what it runs on is of Class{} alone.
+// Fit matches existing replicas with the desired classes. matched maps the index of a replica to its
+// class. missing lists the class of each replica that does not exist yet, in a fixed order. A replica
+// whose offering is unknown matches Class{} only.
 func (c Counts) Fit(exist []Object) (matched map[int]Class, missing []Class) {
 	matched = map[int]Class{}
-	for _, class := range c.classes() {
+	for _, class := range c.sortedClasses() {
 		left := c[class]
 		for i, o := range exist {
 			_, taken := matched[i]

@@ -7,48 +7,48 @@ import (
 	"skyserve/internal/service"
 )
 
-// Action is what a change does.
+// Action is the kind of a change.
 type Action string
 
 // The actions.
 const (
 	ActionLaunch    Action = "launch"
 	ActionReplace   Action = "replace"
-	ActionReload    Action = "reload" // it reads its configuration again and goes on
-	ActionMend      Action = "mend"   // it is set right where it is
+	ActionReload    Action = "reload" // the object loads its configuration again and keeps running
+	ActionMend      Action = "mend"   // the object is repaired in place
 	ActionTerminate Action = "terminate"
 )
 
-// Change is one step from what is to what should be.
+// Change is one step from the observed to the desired state.
 type Change struct {
 	Action Action
 	// Want is set for launch, replace, reload and mend.
 	Want Want
-	// Have is set for replace, reload, mend and terminate, and for the launch of an object
-	// of which a dead trace is left.
+	// Have is set for replace, reload, mend and terminate, and for a launch when a dead object with the
+	// same id still exists.
 	Have   Object
 	Reason string
-	// CostPerHour is how much more (less, when negative) the service costs an
-	// hour once the change is done, in USD.
+	// CostPerHour is by how much the change raises (negative: lowers) the cost of the service, in USD
+	// per hour.
 	CostPerHour float64
-	// Stage orders the changes: those of one stage may run at once, and a stage
-	// begins when the one before it is done.
+	// Stage orders the changes: those of one stage may run concurrently, and a stage starts when the
+	// previous one is done.
 	Stage int
 }
 
-// ID is the id of the object that the change is about.
+// ID returns the id of the changed object.
 func (c Change) ID() string { return cmp.Or(c.Want.ID, c.Have.ID) }
 
-// Kind is the kind of the object that the change is about.
+// Kind returns the kind of the changed object.
 func (c Change) Kind() Kind { return cmp.Or(c.Want.Kind, c.Have.Kind) }
 
-// Region is the region of the object that the change is about.
+// Region returns the region of the changed object.
 func (c Change) Region() service.Region { return cmp.Or(c.Want.Region, c.Have.Region) }
 
-// Changes is what Diff decides, in the order of carrying out.
+// Changes is the output of Diff, in the order of execution.
 type Changes []Change
 
-// CostPerHour is by how much all changes together raise the cost of an hour, in USD.
+// CostPerHour returns by how much all changes together raise the cost, in USD per hour.
 func (cs Changes) CostPerHour() float64 {
 	var sum float64
 	for _, c := range cs {
@@ -57,15 +57,14 @@ func (cs Changes) CostPerHour() float64 {
 	return sum
 }
 
-// Diff is what has to change so that what exists becomes what is wanted. It
-// depends on neither the order of its arguments nor anything else.
+// Diff returns the changes from the observed to the desired state. The result does not depend on the
+// order of the arguments.
 //
-// What machines stand on (firewalls, identities) is made and mended first of all,
-// and goes last. Then what is missing is launched, all of it at once. Then what differs is
-// replaced so that the service goes on: replicas one a region at a time,
-// balancers one at a time (also those that only reload, so that a configuration
-// that one refuses does not reach the others), the controller last. What is no longer wanted goes
-// at the end, when nothing points at it any more.
+// Prerequisites of machines (firewalls, identities) are created and repaired first, and terminated
+// last. Then all missing objects are launched at once. Then objects that differ are replaced in a
+// rolling update: replicas one per region at a time, balancers one at a time (also those that only
+// reload, so that a configuration that one balancer rejects does not reach the others), the controller
+// last. Excess objects are terminated at the end, when nothing refers to them any more.
 func Diff(want []Want, have []Object) Changes {
 	byID := map[string][]Object{}
 	for _, o := range have {
@@ -78,23 +77,23 @@ func Diff(want []Want, have []Object) Changes {
 			continue
 		}
 		wanted[w.ID] = true
-		changes = append(changes, diffOne(w, byID[w.ID])...)
+		changes = append(changes, diffObject(w, byID[w.ID])...)
 	}
 	for _, o := range have {
 		if !wanted[o.ID] {
-			changes = append(changes, terminate(o, "no longer wanted"))
+			changes = append(changes, terminateChange(o, "no longer needed"))
 		}
 	}
-	order(changes)
+	sortIntoStages(changes)
 	return changes
 }
 
-// diffOne compares a wanted object with all that carry its id.
-func diffOne(w Want, have []Object) Changes {
-	keep, spare := choose(w, have)
+// diffObject compares a desired object with all objects that have its id.
+func diffObject(w Want, have []Object) Changes {
+	keep, spare := chooseObject(w, have)
 	var changes Changes
 	for _, o := range spare {
-		changes = append(changes, terminate(o, "a second one of the same id"))
+		changes = append(changes, terminateChange(o, "duplicate id"))
 	}
 	switch {
 	case keep == nil:
@@ -102,27 +101,27 @@ func diffOne(w Want, have []Object) Changes {
 	case keep.Gone != "":
 		return append(changes, Change{Action: ActionLaunch, Want: w, Have: *keep, Reason: keep.Gone, CostPerHour: w.CostPerHour})
 	}
-	if action, reason := differs(w, *keep); action != "" {
+	if action, reason := requiredAction(w, *keep); action != "" {
 		changes = append(changes, Change{Action: action, Want: w, Have: *keep, Reason: reason, CostPerHour: w.CostPerHour - keep.CostPerHour})
 	}
 	return changes
 }
 
-// choose picks the object to keep among those of one id: one that runs, and
-// of those one that needs no change, and of those the one whose handle sorts first.
-func choose(w Want, have []Object) (keep *Object, spare []Object) {
+// chooseObject picks the object to keep among those of one id: a running one first, then one that needs no
+// change, then the one whose handle sorts first.
+func chooseObject(w Want, have []Object) (keep *Object, spare []Object) {
 	if len(have) == 0 {
 		return nil, nil
 	}
 	sorted := slices.Clone(have)
 	slices.SortFunc(sorted, func(a, b Object) int {
-		return cmp.Or(cmp.Compare(rank(w, a), rank(w, b)), cmp.Compare(a.Handle, b.Handle))
+		return cmp.Or(cmp.Compare(changeRank(w, a), changeRank(w, b)), cmp.Compare(a.Handle, b.Handle))
 	})
 	return &sorted[0], sorted[1:]
 }
 
-// OneOfEach leaves one object of each id, in the order of have: the one that Diff keeps. Where it
-// is not known what is wanted of an id, none of its objects counts as wanted more than another.
+// OneOfEach keeps one object per id, in the order of have: the object that Diff would keep. For an id
+// that is not in want, all running objects rank the same.
 func OneOfEach(want []Want, have []Object) []Object {
 	wanted, byID := map[string]Want{}, map[string][]Object{}
 	for _, w := range want {
@@ -132,17 +131,17 @@ func OneOfEach(want []Want, have []Object) []Object {
 		byID[o.ID] = append(byID[o.ID], o)
 	}
 	return slices.DeleteFunc(slices.Clone(have), func(o Object) bool {
-		keep, _ := choose(wanted[o.ID], byID[o.ID])
+		keep, _ := chooseObject(wanted[o.ID], byID[o.ID])
 		return keep.Handle != o.Handle
 	})
 }
 
-// rank is lower the less has to be done to an object.
-func rank(w Want, o Object) int {
+// changeRank is lower the less an object has to change.
+func changeRank(w Want, o Object) int {
 	if o.Gone != "" {
 		return 3
 	}
-	switch action, _ := differs(w, o); action {
+	switch action, _ := requiredAction(w, o); action {
 	case ActionReplace:
 		return 2
 	case ActionReload, ActionMend:
@@ -151,14 +150,14 @@ func rank(w Want, o Object) int {
 	return 0
 }
 
-// differs says what has to be done to an object for it to be what is wanted, and
-// why; nothing where it is. An empty Build asks for no particular one.
-func differs(w Want, o Object) (action Action, reason string) {
+// requiredAction returns the action that brings an object to the desired state, and the reason; empty when the
+// object already matches. An empty Build matches any.
+func requiredAction(w Want, o Object) (action Action, reason string) {
 	switch {
 	case o.Kind != w.Kind || o.Region != w.Region:
-		return ActionReplace, "is a different thing"
-	case w.Kind.foundation() && o.Spec != w.Spec:
-		return ActionMend, "was changed"
+		return ActionReplace, "kind or region changed"
+	case w.Kind.isPrerequisite() && o.Spec != w.Spec:
+		return ActionMend, "does not match its configuration"
 	case w.Address != "" && o.Address != w.Address || w.Admin != "" && o.Admin != w.Admin:
 		return ActionReplace, "address changed"
 	case w.Build != "" && o.Build != w.Build:
@@ -171,7 +170,7 @@ func differs(w Want, o Object) (action Action, reason string) {
 	return ActionReplace, "configuration changed"
 }
 
-func terminate(o Object, reason string) Change {
+func terminateChange(o Object, reason string) Change {
 	c := Change{Action: ActionTerminate, Have: o, Reason: reason}
 	if o.Gone == "" {
 		c.CostPerHour = -o.CostPerHour
@@ -179,8 +178,8 @@ func terminate(o Object, reason string) Change {
 	return c
 }
 
-// order sorts changes into the order of carrying out and numbers their stages.
-func order(changes Changes) {
+// sortIntoStages sorts changes into the order of execution and numbers their stages.
+func sortIntoStages(changes Changes) {
 	slices.SortFunc(changes, func(a, b Change) int {
 		return cmp.Or(
 			cmp.Compare(a.group(), b.group()),
@@ -194,7 +193,7 @@ func order(changes Changes) {
 	for i := range changes {
 		c := &changes[i]
 		switch c.group() {
-		case groupFoundation:
+		case groupPrerequisites:
 		case groupLaunch:
 			c.Stage = 1
 		case groupReplicas:
@@ -206,37 +205,37 @@ func order(changes Changes) {
 			c.Stage = 1 + rolling + balancers
 		case groupController:
 			c.Stage = rolling + balancers + 2
-		case groupGone:
+		case groupTerminate:
 			c.Stage = rolling + balancers + 3
-		case groupFoundationGone:
+		case groupTerminatePrerequisites:
 			c.Stage = rolling + balancers + 4
 		}
 	}
-	compact(changes)
+	compactStages(changes)
 	slices.SortStableFunc(changes, func(a, b Change) int { return cmp.Compare(a.Stage, b.Stage) })
 }
 
-// The groups of changes, in order.
+// The groups of changes, in order of execution.
 const (
-	groupFoundation = iota
+	groupPrerequisites = iota
 	groupLaunch
 	groupReplicas
 	groupBalancers
 	groupController
-	groupGone
-	groupFoundationGone
+	groupTerminate
+	groupTerminatePrerequisites
 )
 
 func (c Change) group() int {
 	switch {
-	case c.Kind().foundation() && c.Action == ActionTerminate:
-		return groupFoundationGone
-	case c.Kind().foundation():
-		return groupFoundation
+	case c.Kind().isPrerequisite() && c.Action == ActionTerminate:
+		return groupTerminatePrerequisites
+	case c.Kind().isPrerequisite():
+		return groupPrerequisites
 	case c.Action == ActionLaunch:
 		return groupLaunch
 	case c.Action == ActionTerminate:
-		return groupGone
+		return groupTerminate
 	case c.Kind() == KindReplica:
 		return groupReplicas
 	case c.Kind() == KindBalancer:
@@ -245,8 +244,8 @@ func (c Change) group() int {
 	return groupController
 }
 
-// compact renumbers the stages so that none is empty.
-func compact(changes Changes) {
+// compactStages renumbers the stages so that none is empty.
+func compactStages(changes Changes) {
 	var stages []int
 	for _, c := range changes {
 		stages = append(stages, c.Stage)

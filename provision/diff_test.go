@@ -32,8 +32,7 @@ func drawWants(t *rapid.T) []provision.Want {
 	return wants
 }
 
-// drawHave draws what exists: some of the same ids, some others, some dead,
-// some twice.
+// drawHave draws existing objects: some with ids of wants, some with others, some dead, some duplicate.
 func drawHave(t *rapid.T) []provision.Object {
 	var have []provision.Object
 	for i, w := range drawWants(t) {
@@ -45,7 +44,7 @@ func drawHave(t *rapid.T) []provision.Object {
 	return have
 }
 
-// objectOf is the object that launching a want makes.
+// objectOf returns the object that launching a want creates.
 func objectOf(w provision.Want, handle int) provision.Object {
 	return provision.Object{
 		ID: w.ID, Kind: w.Kind, Service: w.Service, Region: w.Region, Spec: w.Spec, Fixed: w.Fixed, Build: w.Build,
@@ -53,7 +52,7 @@ func objectOf(w provision.Want, handle int) provision.Object {
 	}
 }
 
-func TestNothingChangesWhereAllIsAsWanted(t *testing.T) {
+func TestDiffOfDesiredStateIsEmpty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		wants := drawWants(t)
 		var have []provision.Object
@@ -66,7 +65,7 @@ func TestNothingChangesWhereAllIsAsWanted(t *testing.T) {
 	})
 }
 
-func TestDiffDoesNotDependOnOrder(t *testing.T) {
+func TestDiffIgnoresOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		wants, have := drawWants(t), drawHave(t)
 		want := provision.Diff(wants, have)
@@ -79,7 +78,7 @@ func TestDiffDoesNotDependOnOrder(t *testing.T) {
 	})
 }
 
-func TestCostIsWhatTheServiceCostsMore(t *testing.T) {
+func TestCostPerHourIsCostDifference(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		wants, have := drawWants(t), drawHave(t)
 		var now, then float64
@@ -104,7 +103,7 @@ func TestCostIsWhatTheServiceCostsMore(t *testing.T) {
 	})
 }
 
-// want makes a wanted object for the tables below.
+// want returns a desired object for the tables below.
 func want(id string, kind provision.Kind, region service.Region, spec string) provision.Want {
 	return provision.Want{ID: id, Kind: kind, Region: region, Spec: spec}
 }
@@ -113,7 +112,7 @@ func have(id string, kind provision.Kind, region service.Region, spec, gone stri
 	return provision.Object{ID: id, Kind: kind, Region: region, Spec: spec, Gone: gone}
 }
 
-func TestStages(t *testing.T) {
+func TestDiffStages(t *testing.T) {
 	const b, r, c = provision.KindBalancer, provision.KindReplica, provision.KindController
 	wants := []provision.Want{
 		want("controller", c, "", "new"),
@@ -131,15 +130,15 @@ func TestStages(t *testing.T) {
 		have("firewall-eu", provision.KindFirewall, "local/eu", "old", ""), have("firewall-asia", provision.KindFirewall, "local/asia", "old", ""),
 	}
 	want := []string{
-		"0 mend firewall-eu (was changed)", "0 launch firewall-us (new)",
+		"0 mend firewall-eu (does not match its configuration)", "0 launch firewall-us (new)",
 		"1 launch us-2 (killed)", "1 launch us-3 (new)",
 		"2 replace eu-0 (configuration changed)", "2 replace us-0 (configuration changed)",
 		"3 replace us-1 (configuration changed)",
 		"4 replace lb-eu-0 (configuration changed)",
 		"5 replace lb-us-0 (configuration changed)",
 		"6 replace controller (configuration changed)",
-		"7 terminate asia-0 (no longer wanted)",
-		"8 terminate firewall-asia (no longer wanted)",
+		"7 terminate asia-0 (no longer needed)",
+		"8 terminate firewall-asia (no longer needed)",
 	}
 	var got []string
 	for _, c := range provision.Diff(wants, exists) {
@@ -150,7 +149,7 @@ func TestStages(t *testing.T) {
 	}
 }
 
-func TestReasonsToReplace(t *testing.T) {
+func TestDiffReasons(t *testing.T) {
 	w := provision.Want{ID: "us-0", Kind: provision.KindReplica, Region: "local/us", Spec: "s", Build: "b", Address: "http://a"}
 	same := provision.Object{ID: "us-0", Kind: provision.KindReplica, Region: "local/us", Spec: "s", Build: "b", Address: "http://a"}
 	tests := []struct {
@@ -165,7 +164,7 @@ func TestReasonsToReplace(t *testing.T) {
 		{func(o *provision.Object, _ *provision.Want) { o.Build = "c" }, "executable changed"},
 		{func(o *provision.Object, w *provision.Want) { o.Build, w.Build = "c", "" }, ""},
 		{func(o *provision.Object, _ *provision.Want) { o.Address = "http://b" }, "address changed"},
-		{func(o *provision.Object, _ *provision.Want) { o.Region = "local/eu" }, "is a different thing"},
+		{func(o *provision.Object, _ *provision.Want) { o.Region = "local/eu" }, "kind or region changed"},
 	}
 	for _, tt := range tests {
 		o, w := same, w
@@ -180,7 +179,7 @@ func TestReasonsToReplace(t *testing.T) {
 	}
 }
 
-func TestOfTwoOfOneIDTheBetterOneStays(t *testing.T) {
+func TestDiffKeepsBetterOfDuplicateIDs(t *testing.T) {
 	w := want("us-0", provision.KindReplica, "local/us", "s")
 	good, old := objectOf(w, 2), objectOf(w, 1)
 	old.Spec = "old"
@@ -190,8 +189,8 @@ func TestOfTwoOfOneIDTheBetterOneStays(t *testing.T) {
 	}
 }
 
-// Who asks machines how they are asks those that a plan keeps, and without a plan one of each.
-func TestOneOfEachIsTheOneThatStays(t *testing.T) {
+// OneOfEach keeps the objects that Diff keeps, and without wants one of each id.
+func TestOneOfEachKeepsSameObjectAsDiff(t *testing.T) {
 	w, other := want("us-0", provision.KindReplica, "local/us", "s"), want("us-1", provision.KindReplica, "local/us", "s")
 	ended, old := objectOf(w, 1), objectOf(w, 2)
 	ended.Gone, old.Spec = "was terminated", "old"

@@ -1,9 +1,7 @@
-// Package provision holds what exists for a service on machines and in clouds
-// (balancers, replicas, the controller) and how it is changed into what is
-// wanted. Diff is pure and decides; Apply carries the decision out through a
-// Provider. Every step is safe to repeat, so a crash between any two steps is
-// mended by taking the difference and applying it again.
+// Package provision describes the objects of a service on machines and in clouds (balancers, replicas,
+// the controller) and changes them into the desired state. Diff is a pure function that computes the
+// changes; Apply executes them through a Provider. Every step is idempotent: to recover from a crash
+// between any two steps, run Diff and Apply again.
 //
-// Read object.go first, then diff.go, then apply.go. The providers live in the
-// packages below this one.
+// Read object.go first, then diff.go, then apply.go. The providers are in the packages below this one.
 package provision

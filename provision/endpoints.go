@@ -2,25 +2,25 @@ package provision
 
 import "skyserve/internal/service"
 
-// Addresses are host:port of the programs of a machine; empty where it has none, or no
-// address yet.
+// Addresses are the host:port pairs of the programs on a machine; empty for a program that does not run
+// there, or while the machine has no address.
 type Addresses struct {
-	// Public is where a balancer answers clients without TLS, PublicTLS with it.
+	// Public is where a balancer serves clients in clear text, PublicTLS with TLS.
 	Public    string `json:"public,omitempty"`
 	PublicTLS string `json:"public_tls,omitempty"`
-	// Admin is where it answers operators and other balancers.
+	// Admin is where the balancer serves operators and other balancers.
 	Admin string `json:"admin,omitempty"`
-	// Challenge is where a balancer answers an authority that makes sure of a name (http-01).
+	// Challenge is where a balancer answers the certificate authority's http-01 challenge.
 	Challenge string `json:"challenge,omitempty"`
-	// Agent is where the machine takes what it is to run.
+	// Agent is where the machine's agent receives its configuration.
 	Agent string `json:"agent,omitempty"`
-	// Store is where the controller's store answers balancers.
+	// Store is where the controller's store serves balancers.
 	Store string `json:"store,omitempty"`
-	// Engine is where a replica lets balancers in.
+	// Engine is where a replica serves balancers.
 	Engine string `json:"engine,omitempty"`
 }
 
-// PublicFor is where a balancer answers the clients of a service.
+// PublicFor returns the address where a balancer serves the clients of a service.
 func (a Addresses) PublicFor(spec *service.Spec) string {
 	if spec.Balancer.TLS != nil {
 		return a.PublicTLS
@@ -28,16 +28,16 @@ func (a Addresses) PublicFor(spec *service.Spec) string {
 	return a.Public
 }
 
-// Endpoints are the addresses of a machine: those by which other machines reach it, those that
-// its own programs listen on, and those that nobody but itself uses.
+// Endpoints are the addresses of a machine: those that other machines connect to, those that its own
+// programs listen on, and those that only the machine itself uses.
 type Endpoints struct {
 	Outside Addresses `json:"outside"`
 	Inside  Addresses `json:"inside"`
 	// Loopback is the machine's own loopback address, on which engines listen.
 	Loopback string `json:"loopback"`
-	// Engine is where the engine of a replica listens on it, host:port; empty where that follows
-	// from its kind.
+	// Engine is where the engine of a replica listens, host:port; empty where it follows from the
+	// engine's kind.
 	Engine string `json:"engine,omitempty"`
-	// Controller is host:port, on loopback, where the controller says how it does.
+	// Controller is host:port, on loopback, where the controller serves its status.
 	Controller string `json:"controller"`
 }

@@ -6,8 +6,7 @@ import (
 	"skyserve/internal/service"
 )
 
-// SimArgs are the arguments of skyserve that run a simulated engine for a model on
-// host:port.
+// SimArgs returns the arguments of skyserve that run a simulated engine for a model on host:port.
 func SimArgs(m *service.Model, listen string) []string {
 	e := &m.Engine
 	args := []string{"engine", "--listen", listen, "--model", m.Name}

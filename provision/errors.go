@@ -9,34 +9,34 @@ import (
 	"skyserve/internal/service"
 )
 
-// ErrCannotReload says that an object cannot take up another configuration while
-// it runs: it does not answer, or does not know how.
-var ErrCannotReload = errors.New("it cannot reload")
+// ErrCannotReload reports that an object cannot load another configuration while it runs: it does not
+// respond, or does not support reloading.
+var ErrCannotReload = errors.New("the object cannot reload its configuration")
 
-// PortTakenError is a port that an object needs and somebody else holds.
+// PortTakenError reports that another process uses a port that an object needs.
 type PortTakenError struct {
-	Holder  string // who has it, as far as that is known; empty = another program
+	Holder  string // who uses it, if known; empty = another program
 	Addr    string // host:port
 	ID      string // the object that needs it
 	Purpose string // what the object needs it for: "public", "admin", "store", ...
-	Setting string // the setting of service.yaml that moves it
+	Setting string // the setting of service.yaml that changes the port
 }
 
-// Error names the address, who wanted it for what, and the way out.
+// Error names the address, the object that needs it and the setting to change.
 func (e *PortTakenError) Error() string {
-	return fmt.Sprintf("%s is taken by %s: %s needs it (%s); set %s in service.yaml to another port",
+	return fmt.Sprintf("%s is in use by %s: %s needs it (%s); set %s in service.yaml to another port",
 		e.Addr, cmp.Or(e.Holder, "another program"), e.ID, e.Purpose, e.Setting)
 }
 
-// StartError is an object that ended before it was up.
+// StartError reports an object that exited before it was ready.
 type StartError struct {
 	ID   string
-	Err  error    // how it ended
-	Log  []string // the last lines that it wrote
-	File string   // where the whole log is
+	Err  error    // how it exited
+	Log  []string // the last lines of its log
+	File string   // the path of the whole log
 }
 
-// Error says what ended, how, and its last words.
+// Error returns the object, the cause and the last log lines.
 func (e *StartError) Error() string {
 	msg := fmt.Sprintf("starting %s: %v", e.ID, e.Err)
 	if len(e.Log) > 0 {
@@ -48,66 +48,66 @@ func (e *StartError) Error() string {
 	return msg
 }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *StartError) Unwrap() error { return e.Err }
 
-// LeftoverError lists what is still there after everything was told to go.
+// LeftoverError lists objects that still exist after all were deleted.
 type LeftoverError struct {
 	Service string
-	Left    []string // each names a thing and where it is
+	Left    []string // each names an object and its location
 }
 
-// Error lists the leftovers.
+// Error lists the remaining objects.
 func (e *LeftoverError) Error() string {
-	return fmt.Sprintf("removing %s: %d left over:\n  %s", e.Service, len(e.Left), strings.Join(e.Left, "\n  "))
+	return fmt.Sprintf("removing %s: %d objects remain:\n  %s", e.Service, len(e.Left), strings.Join(e.Left, "\n  "))
 }
 
-// SpecError is a service.yaml that cannot be carried out, although it is well formed.
+// SpecError reports a well-formed service.yaml that cannot be applied.
 type SpecError struct{ Err error }
 
-// Error says why.
+// Error returns the cause.
 func (e *SpecError) Error() string { return e.Err.Error() }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *SpecError) Unwrap() error { return e.Err }
 
-// Scope is how far a refusal of capacity reaches.
+// Scope is how far a lack of capacity extends.
 type Scope string
 
-// The scopes, from the narrowest.
+// The scopes, from narrowest to widest.
 const (
 	ScopeZone   Scope = "zone"   // this type and capacity type in this zone
 	ScopeRegion Scope = "region" // this type and capacity type in every zone of the region
-	ScopeQuota  Scope = "quota"  // every type with this GPU and capacity type in the region: the account may not have more
+	ScopeQuota  Scope = "quota"  // every type with this GPU and capacity type in the region: the account's quota is used up
 	ScopeCloud  Scope = "cloud"  // every type with this GPU and capacity type in the whole cloud
 )
 
-// CapacityError is an offering that cannot be had now; another one may. Launch
-// returns it only when nothing was made.
+// CapacityError reports an offering that has no capacity now; another offering may have some. Launch
+// returns it only when nothing was created.
 type CapacityError struct {
 	Offering Offering
 	Scope    Scope
-	Code     string // the cloud's own: InsufficientInstanceCapacity
+	Code     string // the cloud's own code: InsufficientInstanceCapacity
 	Err      error
 }
 
-// Error says what could not be had and how the cloud put it.
+// Error names the offering, the scope and the cloud's answer.
 func (e *CapacityError) Error() string {
-	return fmt.Sprintf("launching %s: no capacity (%s, of the whole %s): %v", e.Offering, e.Code, e.Scope, e.Err)
+	return fmt.Sprintf("launching %s: no capacity in this %s (%s): %v", e.Offering, e.Scope, e.Code, e.Err)
 }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *CapacityError) Unwrap() error { return e.Err }
 
-// NoCapacityError is a wanted object for which every offering was refused.
+// NoCapacityError reports a desired object for which every offering was refused.
 type NoCapacityError struct {
 	ID     string
 	Region service.Region
-	Tried  []*CapacityError // in the order of trying; those passed over because they were refused a while ago are not in it
-	Passed Offerings        // passed over
+	Tried  []*CapacityError // in the order of attempts, without the skipped ones
+	Passed Offerings        // skipped, because they were refused recently
 }
 
-// Error lists what was tried.
+// Error lists the attempted offerings.
 func (e *NoCapacityError) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "launching %s in %s: none of %d offerings has capacity", e.ID, e.Region, len(e.Tried)+len(e.Passed))
@@ -120,16 +120,16 @@ func (e *NoCapacityError) Error() string {
 	return b.String()
 }
 
-// CredentialsError is a cloud that does not know who asks, or does not let them.
+// CredentialsError reports missing, invalid or insufficient credentials of a cloud.
 type CredentialsError struct {
 	Cloud  string // aws, gcp
-	Action string // what was refused, in the cloud's words: ec2:RunInstances; empty = everything
-	Code   string // the cloud's own
+	Action string // the denied permission in the cloud's notation: ec2:RunInstances; empty = everything
+	Code   string // the cloud's own code
 	Err    error
 	Hint   string // what to do next
 }
 
-// Error says which cloud refused what.
+// Error names the cloud and the denied permission.
 func (e *CredentialsError) Error() string {
 	if e.Action == "" {
 		return fmt.Sprintf("reaching %s: no valid credentials: %v", e.Cloud, e.Err)
@@ -137,17 +137,17 @@ func (e *CredentialsError) Error() string {
 	return fmt.Sprintf("reaching %s: %s is not allowed: %v", e.Cloud, e.Action, e.Err)
 }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *CredentialsError) Unwrap() error { return e.Err }
 
-// OwnedError is an object, or a name, that belongs to somebody else.
+// OwnedError reports an object, or a DNS name, that belongs to another owner.
 type OwnedError struct {
 	What  string // service chat, record chat.example.com
 	Where string // the region, or the zone
-	Owner string // as far as it is known
+	Owner string // if known
 }
 
-// Error says what is taken, and by whom.
+// Error names the object, its location and its owner.
 func (e *OwnedError) Error() string {
-	return fmt.Sprintf("%s in %s belongs to another owner (%s)", e.What, e.Where, cmp.Or(e.Owner, "who left no name"))
+	return fmt.Sprintf("%s in %s belongs to another owner (%s)", e.What, e.Where, cmp.Or(e.Owner, "unknown"))
 }

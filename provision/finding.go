@@ -1,13 +1,12 @@
 package provision
 
-// Finding is one thing that was looked at before anything is made, and whether it
-// is as it must be.
+// Finding is the result of one check that runs before anything is created.
 type Finding struct {
 	// Where is the cloud or the region: gcp, gcp/us-central1.
 	Where string `json:"where"`
 	OK    bool   `json:"ok"`
-	// What was looked at and what was found, in one sentence.
+	// What names the check and its result, in one sentence.
 	What string `json:"what"`
-	// Hint is what to do next; empty where nothing has to be done.
+	// Hint is the next step; empty where none is needed.
 	Hint string `json:"hint,omitempty"`
 }

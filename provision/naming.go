@@ -14,20 +14,19 @@ import (
 // ControllerID is the id of a service's controller.
 const ControllerID = "controller"
 
-// NameServerID is the id of the machine that answers a service's public name.
+// NameServerID is the id of the machine that serves DNS for a service's public name.
 const NameServerID = "nameserver"
 
-// BalancerID names the nth balancer of a region: lb-us-0.
+// BalancerID returns the id of the nth balancer of a region: lb-us-0.
 func BalancerID(region service.Region, n int) string {
 	return fmt.Sprintf("lb-%s-%d", region.Place(), n)
 }
 
-// IsBalancerID says whether an id is one that balancers have, and nothing else.
+// IsBalancerID reports whether an id is a balancer's.
 func IsBalancerID(id string) bool { return strings.HasPrefix(id, "lb-") }
 
-// ReplicaID names a replica of a region: those of the service's first model
-// us-0, us-1, ...; those of further models carry the model's short name too. model
-// is its index in spec.Models.
+// ReplicaID returns the id of a replica in a region. For the service's first model: us-0, us-1, ...;
+// for further models the id also contains the model's short name. model is its index in spec.Models.
 func ReplicaID(spec *service.Spec, model int, region service.Region, number int) string {
 	id := region.Place()
 	if model > 0 {
@@ -36,7 +35,7 @@ func ReplicaID(spec *service.Spec, model int, region service.Region, number int)
 	return id + "-" + strconv.Itoa(number)
 }
 
-// ReplicaNumber is the number in an id that ReplicaID made; 0 for other ids.
+// ReplicaNumber returns the number in an id of ReplicaID; 0 for other ids.
 func ReplicaNumber(id string) int {
 	n, err := strconv.Atoi(id[strings.LastIndex(id, "-")+1:])
 	if err != nil {
@@ -45,8 +44,8 @@ func ReplicaNumber(id string) int {
 	return n
 }
 
-// ShortName is a model's first alias, else the end of its name, in the letters
-// that an id may have.
+// ShortName returns a model's first alias, else the last part of its name, reduced to the characters
+// allowed in an id.
 func ShortName(m *service.Model) string {
 	name := m.Name[strings.LastIndex(m.Name, "/")+1:]
 	if len(m.Aliases) > 0 {
@@ -58,8 +57,9 @@ func ShortName(m *service.Model) string {
 	return strings.Join(words, "-")
 }
 
-// HashOf is 96 bits of the SHA-256 of a configuration as JSON, in hexadecimal: no
-// two configurations of one service meet. What JSON cannot say is an error.
+// HashOf returns 96 bits of the SHA-256 of a configuration as JSON, in hexadecimal: long enough that
+// two configurations of one service do not collide. A configuration that cannot be marshalled is an
+// error.
 func HashOf(config any) (string, error) {
 	text, err := json.Marshal(config)
 	sum := sha256.Sum256(text)

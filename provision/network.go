@@ -1,12 +1,11 @@
 package provision
 
-// Network is where the machines of a region stand, as a service.yaml says it: regions[].network
-// and regions[].subnets. The zero Network is the cloud's default one.
+// Network is the network of a region's machines, from regions[].network and regions[].subnets of
+// service.yaml. The zero Network is the cloud's default network.
 type Network struct {
-	// Name is what the cloud calls it: the id of a VPC at AWS, the name of a network at
-	// Google.
+	// Name is the cloud's name for it: the id of a VPC at AWS, the name of a network at Google.
 	Name string `json:"name"`
-	// Subnets are the ids or names of its subnets to use: at AWS one a zone, at Google one
-	// or none, which is then the region's.
+	// Subnets are the ids or names of the subnets to use: at AWS one per zone; at Google one, or none
+	// for the region's own subnet.
 	Subnets []string `json:"subnets,omitempty"`
 }

@@ -9,7 +9,7 @@ import (
 	"skyserve/internal/service"
 )
 
-// Kind says what an object is.
+// Kind is the kind of an object.
 type Kind string
 
 // The kinds of object.
@@ -17,66 +17,64 @@ const (
 	KindBalancer   Kind = "balancer"
 	KindReplica    Kind = "replica"
 	KindController Kind = "controller"
-	KindNameServer Kind = "nameserver" // answers the service's public name
-	// What machines in a cloud stand on: rules of a network, and what the machines
-	// may do in their own cloud. It is made before them and removed after them.
+	KindNameServer Kind = "nameserver" // serves DNS for the service's public name
+	// Prerequisites of machines in a cloud: firewall rules, and the permissions of machines in their
+	// own cloud. They are created before the machines and removed after them.
 	KindFirewall Kind = "firewall"
 	KindIdentity Kind = "identity"
 )
 
-// IsMachine says whether objects of this kind run an agent.
+// IsMachine reports whether objects of this kind run an agent.
 func (k Kind) IsMachine() bool { return k == KindBalancer || k == KindReplica || k == KindNameServer }
 
-// foundation says whether machines stand on objects of this kind.
-func (k Kind) foundation() bool { return k == KindFirewall || k == KindIdentity }
+// isPrerequisite reports whether machines need objects of this kind to exist first.
+func (k Kind) isPrerequisite() bool { return k == KindFirewall || k == KindIdentity }
 
-// Object is one thing that exists for a service: a process of this machine or
-// a VM of a cloud. It is read from where the thing lives (lock files, tags),
-// never from a list kept beside it.
+// Object is one thing that exists for a service: a local process or a VM in a cloud. It is read from
+// the actual state (lock files, tags), never from a separate inventory.
 type Object struct {
-	// ID is unique in the service (us-0, lb-us-0, controller), except when a
-	// crash left two of the same; Handle tells those apart.
+	// ID is unique in the service (us-0, lb-us-0, controller), except when a crash left two objects
+	// with the same id; Handle distinguishes those.
 	ID      string `json:"id"`
 	Kind    Kind   `json:"kind"`
 	Service string `json:"service"`
-	// Owner is whose service it is: the fingerprint of the certificate authority
-	// that made it; empty where a machine has one user.
+	// Owner is the owner of the service: the fingerprint of the certificate authority that created the
+	// object; empty where a machine has one user.
 	Owner  string         `json:"owner,omitempty"`
 	Region service.Region `json:"region,omitempty"`
-	// Offering is what it runs on in a cloud; nil elsewhere.
+	// Offering is the rented machine; nil outside clouds.
 	Offering *Offering `json:"offering,omitempty"`
 	// Spec is the hash of the configuration that the object runs with.
 	Spec string `json:"spec"`
-	// Fixed is the hash of the part of it that holds as long as the object runs;
-	// empty = all of it does, so that any change asks for another object.
+	// Fixed is the hash of the part of the configuration that cannot change while the object runs;
+	// empty = all of it, so that any change needs a replacement.
 	Fixed string `json:"fixed,omitempty"`
-	// Build is the hash of the executable or image that it runs.
+	// Build is the hash of the executable or image that the object runs.
 	Build string `json:"build,omitempty"`
-	// Address is its public base URL, Admin the base URL of its admin API;
-	// empty where it has none.
+	// Address is its public base URL, Admin the base URL of its admin API; empty where it has none.
 	Address string `json:"address,omitempty"`
 	Admin   string `json:"admin,omitempty"`
-	// PublicIP is a machine's address in the world, PrivateIP the one in the network of
-	// its region; zero while, or where, it has none.
+	// PublicIP is the machine's public address, PrivateIP its address in the region's network; zero
+	// while, or where, it has none.
 	PublicIP  netip.Addr `json:"public_ip,omitzero"`
 	PrivateIP netip.Addr `json:"private_ip,omitzero"`
-	// Endpoints are the addresses of its programs, where its provider says them; zero where they
-	// follow from PublicIP and PrivateIP.
+	// Endpoints are the addresses of its programs, where the provider sets them; zero where they follow
+	// from PublicIP and PrivateIP.
 	Endpoints Endpoints `json:"endpoints,omitzero"`
-	// Labels carry what else is worth showing, such as model and gpu.
+	// Labels are further properties to display, such as model and gpu.
 	Labels map[string]string `json:"labels,omitempty"`
-	// Handle is what the provider itself calls it: a process or instance id.
+	// Handle is the provider's own id: a process or instance id.
 	Handle string `json:"handle,omitempty"`
-	// Started is when it was started by its own host's clock; shown, never compared.
+	// Started is the start time by the clock of its own host; displayed, never compared.
 	Started time.Time `json:"started,omitzero"`
-	// Gone says why the object does not run although a trace of it exists;
-	// empty while it runs.
+	// Gone is the reason why the object does not run although a record of it exists; empty while it
+	// runs.
 	Gone string `json:"gone,omitempty"`
-	// CostPerHour is what it costs, in USD.
+	// CostPerHour is its cost, in USD per hour.
 	CostPerHour float64 `json:"cost_per_hour"`
 }
 
-// Want is an object that should exist.
+// Want is a desired object.
 type Want struct {
 	ID          string
 	Kind        Kind
@@ -86,119 +84,118 @@ type Want struct {
 	Spec        string
 	Fixed       string // see Object
 	Build       string
-	Address     string // empty = whichever it gets
-	Admin       string // empty = whichever it gets
+	Address     string // empty = assigned at launch
+	Admin       string // empty = assigned at launch
 	Labels      map[string]string
 	CostPerHour float64
-	// Offers are what it may run on, in the order of trying; empty where there is
-	// no choice. Apply hands Launch one of them at a time.
+	// Offers are the offerings to launch on, in the order of attempts; empty where there is no choice.
+	// Apply passes them to Launch one at a time.
 	Offers Offerings
-	// Machine is how a machine in a cloud is set up, Rules what a firewall lets
-	// through, Grants what an identity may do.
+	// Machine is the setup of a machine in a cloud, Rules those of a firewall, Grants the permissions
+	// of an identity.
 	Machine *Machine
 	Rules   []Rule
 	Grants  []Grant
 }
 
-// Machine is how a VM is set up, the same in every cloud.
+// Machine is the setup of a VM, the same in every cloud.
 type Machine struct {
-	// Role is whose firewall and identity it has: KindBalancer or KindReplica.
+	// Role selects the machine's firewall and identity: KindBalancer or KindReplica.
 	Role Kind
-	// UserData is its cloud-init document. Everybody who may describe the VM can
-	// read it: it holds no secret.
+	// UserData is its cloud-init document. Everybody who may describe the VM can read it: it contains
+	// no secret.
 	UserData string
-	// Image is the cloud's id of a boot image; empty = the cloud's current image
-	// for machines with, or without, a GPU.
+	// Image is the cloud's id of a boot image; empty = the cloud's current image for machines with, or
+	// without, a GPU.
 	Image string
 	// DiskGiB is the size of its disk.
 	DiskGiB int
-	// Account is the service account at Google that its programs are to the cloud; empty =
-	// the provider's choice.
+	// Account is the Google service account that its programs authenticate as; empty = the provider's
+	// default.
 	Account string `json:",omitempty"`
 }
 
-// Source is who may reach a port.
+// Source is the set of clients that may reach a port.
 type Source string
 
-// The sources of a firewall's rules.
+// The sources of firewall rules.
 const (
-	FromWorld     Source = "world"     // everybody
+	FromWorld     Source = "world"     // any address
 	FromBalancers Source = "balancers" // the balancers of the service, in every region
 )
 
-// Rule lets traffic to one TCP port in. What no rule lets in stays out; everything
-// may go out.
+// Rule allows inbound traffic to one TCP port. Other inbound traffic is denied; all outbound traffic is
+// allowed.
 type Rule struct {
 	Port int    `json:"port"`
 	From Source `json:"from"`
 }
 
-// Grant is something that a VM may do in its own cloud.
+// Grant is a permission of a VM in its own cloud.
 type Grant string
 
 // The grants.
 const (
-	// GrantOperate lets a balancer launch, list and terminate what carries the tags
-	// of its service, and nothing else.
+	// GrantOperate lets a balancer launch, list and terminate objects with the tags of its service, and
+	// nothing else.
 	GrantOperate Grant = "operate"
-	// grantSession begins the grants of SessionIn, grantRead those of ReadFrom, grantChallenge
-	// those of ChallengeOf.
+	// grantSession is the prefix of the grants of SessionIn, grantRead of those of ReadFrom,
+	// grantChallenge of those of ChallengeOf.
 	grantSession   = "session:"
 	grantRead      = "read:"
 	grantChallenge = "challenge:"
 )
 
-// ChallengeOf lets a VM write the one record by which an authority makes sure of a name (dns-01)
-// into a hosted zone of Route 53, by the zone's id, and no other record.
+// ChallengeOf lets a VM write the one DNS record of a dns-01 challenge for name into a hosted zone of
+// Route 53, by the zone's id, and no other record.
 func ChallengeOf(zoneID, name string) Grant { return Grant(grantChallenge + zoneID + "/" + name) }
 
-// Challenge is the zone's id and the name of a grant of ChallengeOf; false for any other.
+// Challenge returns the zone's id and the name of a grant of ChallengeOf; false for any other grant.
 func (g Grant) Challenge() (zoneID, name string, ok bool) {
 	text, ok := strings.CutPrefix(string(g), grantChallenge)
 	zoneID, name, _ = strings.Cut(text, "/")
 	return zoneID, name, ok
 }
 
-// ReadFrom lets a VM read what is below a folder of a bucket, bucket/prefix, and nothing else
-// in it.
+// ReadFrom lets a VM read the objects below a folder of a bucket, bucket/prefix, and nothing else in
+// the bucket.
 func ReadFrom(folder string) Grant { return Grant(grantRead + folder) }
 
-// Read is the folder of a grant of ReadFrom; false for any other.
+// Read returns the folder of a grant of ReadFrom; false for any other grant.
 func (g Grant) Read() (folder string, ok bool) { return strings.CutPrefix(string(g), grantRead) }
 
-// SessionIn lets a VM in a region, as its cloud calls it, be reached by a person whom the
-// cloud account lets: a shell by way of the cloud's own service.
+// SessionIn lets authorized people of the cloud account open a shell on a VM in a region through the
+// cloud's own session service. place is the cloud's name of the region.
 func SessionIn(place string) Grant { return Grant(grantSession + place) }
 
-// Session is the region of a grant of SessionIn; false for any other.
+// Session returns the region of a grant of SessionIn; false for any other grant.
 func (g Grant) Session() (place string, ok bool) { return strings.CutPrefix(string(g), grantSession) }
 
-// Provider makes and removes objects in one place. Its methods are safe for
-// concurrent use and safe to repeat.
+// Provider creates and removes objects in one cloud or on one machine. Its methods are safe for
+// concurrent use and idempotent.
 type Provider interface {
-	// Offerings is what a region of this place has for renting, with prices where
-	// they are known; none where nothing is rented.
+	// Offerings returns the offerings of a region, with prices where they are known; none where nothing
+	// is rented.
 	Offerings(ctx context.Context, region service.Region) (Offerings, error)
-	// List reads every object of a service, those that no longer run included
-	// as long as a trace of them exists. In a cloud it goes by tags, in every region
-	// that the provider was made for, and the empty name stands for every service.
+	// List returns every object of a service, including those that no longer run while a record of them
+	// exists. In a cloud it filters by tags, in every region of the provider. An empty name lists the
+	// objects of every service.
 	List(ctx context.Context, service string) ([]Object, error)
-	// Launch makes what is wanted, on the one offering of w.Offers where there is
-	// one, and returns it once it exists, which is before it is ready. When the same
-	// object with the same Spec runs already, that one is returned; a firewall or an
-	// identity that differs is set right. Repeating a call whose answer was lost makes
-	// nothing twice. Errors include *PortTakenError, *StartError, *CapacityError (then
-	// nothing was made), *CredentialsError and *OwnedError.
+	// Launch creates a desired object, on the single offering in w.Offers if there is one, and returns
+	// it once it exists, which is before it is ready. When the same object with the same Spec already
+	// runs, Launch returns that one; a firewall or identity that differs is repaired. Repeating a call
+	// whose answer was lost creates nothing twice. Errors include *PortTakenError, *StartError,
+	// *CapacityError (nothing was created), *CredentialsError and *OwnedError.
 	Launch(ctx context.Context, w Want) (Object, error)
-	// Terminate stops an object and removes every trace of it, and returns once
-	// that is certain. Terminating what does not exist is no error.
+	// Terminate stops an object, removes every trace of it, and returns once that is certain.
+	// Terminating an object that does not exist is not an error.
 	Terminate(ctx context.Context, o Object) error
 }
 
-// Witness tells what a machine said of itself over a channel that only the machine
-// and the account it runs in can write: the key that it will show.
+// Witness returns a machine's attestation of its own key, over a channel that only the machine can
+// write and only its cloud account can read.
 type Witness interface {
-	// Fingerprint is that of the key of a machine, as its agent published it; empty
-	// while it has not, which takes a minute or two of booting.
+	// Fingerprint returns the fingerprint of a machine's key as its agent published it; empty until
+	// then, which takes a minute or two of booting.
 	Fingerprint(ctx context.Context, o Object) (string, error)
 }

@@ -9,38 +9,38 @@ import (
 	"skyserve/internal/service"
 )
 
-// Offering is one way of having a machine: an instance type in a zone, paid for
-// in one way (DESIGN's word; a cloud calls it a machine type or a SKU).
+// Offering is one way to rent a machine: an instance type in a zone with a capacity type (a cloud calls
+// it a machine type or a SKU).
 type Offering struct {
-	// Type is what the cloud calls it: g6.xlarge, g2-standard-4.
+	// Type is the cloud's name: g6.xlarge, g2-standard-4.
 	Type   string         `json:"type"`
 	Region service.Region `json:"region"`
 	// Zone is a zone of the region, us-east-1a; empty = the cloud chooses one.
 	Zone     string               `json:"zone,omitempty"`
 	Capacity service.CapacityType `json:"capacity"`
-	// GPU and GPUs are what it has of them, L4 and 1; empty and 0 for a machine without.
+	// GPU and GPUs are the model and number of its GPUs, L4 and 1; empty and 0 for a machine without.
 	GPU  string `json:"gpu,omitempty"`
 	GPUs int    `json:"gpus,omitempty"`
-	// VCPUs is what quotas of some clouds count.
+	// VCPUs counts against the quotas of some clouds.
 	VCPUs int `json:"vcpus"`
 	// PricePerHour is in USD for the whole machine; 0 = not known.
 	PricePerHour float64 `json:"price_per_hour"`
-	// PriceFrom says where the price is from, for people.
+	// PriceFrom is the source of the price, for people.
 	PriceFrom string `json:"price_from,omitempty"`
-	// Reservation is the cloud's id of a capacity reservation to launch into; empty
-	// = the cloud matches one that is open, if the capacity type is reserved.
+	// Reservation is the cloud's id of a capacity reservation to launch into; empty = the cloud selects
+	// an open one, if the capacity type is reserved.
 	Reservation string `json:"reservation,omitempty"`
 }
 
-// String names an offering for people: spot g6.xlarge in us-east-1a.
+// String formats an offering for people: spot g6.xlarge in us-east-1a.
 func (o Offering) String() string {
 	return fmt.Sprintf("%s %s in %s", o.Capacity, o.Type, cmp.Or(o.Zone, o.Region.Place()))
 }
 
-// Offerings is what a place offers, or the order in which it is tried.
+// Offerings is a list of offerings, sometimes in the order of launch attempts.
 type Offerings []Offering
 
-// With are the offerings with these GPUs, in their order.
+// With returns the offerings with these GPUs, in their order.
 func (os Offerings) With(gpu string, count int) Offerings {
 	var with Offerings
 	for _, o := range os {
@@ -51,10 +51,9 @@ func (os Offerings) With(gpu string, count int) Offerings {
 	return with
 }
 
-// InOrder sorts offerings as an operator asked for them: by the place of their
-// capacity type in order (others are left out), then by price, the unknown last,
-// then by type and zone. It is stable in nothing but its keys: equal input in any
-// order gives equal output.
+// InOrder sorts offerings by the index of their capacity type in order (others are removed), then by
+// price with unknown prices last, then by type and zone. The result does not depend on the order of the
+// input.
 func (os Offerings) InOrder(order []service.CapacityType) Offerings {
 	var in Offerings
 	for _, o := range os {
@@ -72,7 +71,7 @@ func (os Offerings) InOrder(order []service.CapacityType) Offerings {
 	return in
 }
 
-// comparePrices puts a price that is not known after every one that is.
+// comparePrices sorts an unknown price after every known one.
 func comparePrices(a, b float64) int {
 	switch {
 	case a == b:
@@ -85,53 +84,50 @@ func comparePrices(a, b float64) int {
 	return cmp.Compare(a, b)
 }
 
-// exhaustedFor is how long an offering that had no capacity is passed over:
-// capacity comes back within minutes, and asking is cheap, but each refusal
-// costs a launch some seconds.
+// exhaustedFor is how long an offering without capacity is skipped: capacity returns within minutes,
+// and a request is cheap, but each refusal delays a launch by some seconds.
 const exhaustedFor = 10 * time.Minute
 
-// Exhausted remembers which offerings had no capacity, so that the next launch
-// does not ask again at once. The zero value remembers nothing. It is for one
-// goroutine; Apply guards its own.
+// Exhausted records which offerings had no capacity, so that the next launch does not request them
+// again at once. The zero value is empty. It is not safe for concurrent use; Apply guards its own.
 type Exhausted struct {
 	until map[exhaustedKey]time.Time
 }
 
-// exhaustedKey is what one refusal says of others: fields that are empty stand
-// for all.
+// exhaustedKey identifies the offerings that one refusal covers: empty fields match all.
 type exhaustedKey struct {
 	cloud, region, zone string
-	kind                string // instance type; empty = all
-	gpu                 string // of every type with this GPU
+	instanceType        string // instance type; empty = all
+	gpu                 string // every type with this GPU
 	capacity            service.CapacityType
 }
 
-// Add remembers a refusal at a time.
+// Add records a refusal at a time.
 func (e *Exhausted) Add(err *CapacityError, at time.Time) {
 	if e.until == nil {
 		e.until = map[exhaustedKey]time.Time{}
 	}
-	e.until[keyOf(err.Offering, err.Scope)] = at.Add(exhaustedFor)
+	e.until[exhaustedKeyFor(err.Offering, err.Scope)] = at.Add(exhaustedFor)
 }
 
-// Has says whether an offering was refused, by itself or with others, and still counts.
+// Has reports whether a refusal that has not expired covers an offering.
 func (e *Exhausted) Has(o Offering, at time.Time) bool {
 	for _, scope := range []Scope{ScopeZone, ScopeRegion, ScopeQuota, ScopeCloud} {
-		if until, ok := e.until[keyOf(o, scope)]; ok && at.Before(until) {
+		if until, ok := e.until[exhaustedKeyFor(o, scope)]; ok && at.Before(until) {
 			return true
 		}
 	}
 	return false
 }
 
-// keyOf is what a refusal of an offering at a scope speaks of.
-func keyOf(o Offering, scope Scope) exhaustedKey {
+// exhaustedKeyFor returns the key of a refusal of an offering at a scope.
+func exhaustedKeyFor(o Offering, scope Scope) exhaustedKey {
 	k := exhaustedKey{cloud: o.Region.Cloud(), capacity: o.Capacity}
 	switch scope {
 	case ScopeZone:
-		k.region, k.zone, k.kind = o.Region.Place(), o.Zone, o.Type
+		k.region, k.zone, k.instanceType = o.Region.Place(), o.Zone, o.Type
 	case ScopeRegion:
-		k.region, k.kind = o.Region.Place(), o.Type
+		k.region, k.instanceType = o.Region.Place(), o.Type
 	case ScopeQuota:
 		k.region, k.gpu = o.Region.Place(), cmp.Or(o.GPU, "none")
 	case ScopeCloud:

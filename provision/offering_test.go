@@ -34,7 +34,7 @@ func offer(kind, zone string, capacity service.CapacityType, price float64) prov
 	}
 }
 
-func TestOfferingsAreTriedInTheOperatorsOrder(t *testing.T) {
+func TestInOrderFollowsOperatorsOrder(t *testing.T) {
 	all := provision.Offerings{
 		offer("g6.xlarge", "us-east-1b", onDemand, 0.8), offer("g6.xlarge", "us-east-1a", onDemand, 0.8),
 		offer("g6.xlarge", "us-east-1c", spot, 0.5), offer("g6.xlarge", "us-east-1a", spot, 0.4),
@@ -57,8 +57,8 @@ func TestOfferingsAreTriedInTheOperatorsOrder(t *testing.T) {
 	}
 }
 
-// A refusal speaks of as much as its scope says, of nothing else, and not for ever.
-func TestExhausted(t *testing.T) {
+// A refusal covers exactly its scope, and expires.
+func TestExhaustedMatchesScopeAndExpires(t *testing.T) {
 	begin := time.Unix(1000, 0)
 	refused := offer("g6.xlarge", "us-east-1a", spot, 0.4)
 	others := map[string]provision.Offering{
@@ -93,14 +93,14 @@ func TestExhausted(t *testing.T) {
 	}
 }
 
-// scarce has no capacity but in the zones named.
-type scarce struct {
+// limitedCapacity has capacity only in some zones.
+type limitedCapacity struct {
 	fake
 	zones []string
 	tried []string
 }
 
-func (s *scarce) Launch(ctx context.Context, w provision.Want) (provision.Object, error) {
+func (s *limitedCapacity) Launch(ctx context.Context, w provision.Want) (provision.Object, error) {
 	if len(w.Offers) != 1 {
 		return provision.Object{}, fmt.Errorf("got %d offerings, want one at a time", len(w.Offers))
 	}
@@ -112,7 +112,7 @@ func (s *scarce) Launch(ctx context.Context, w provision.Want) (provision.Object
 	return s.fake.Launch(ctx, w)
 }
 
-func TestALaunchMovesOnToWhereCapacityIs(t *testing.T) {
+func TestLaunchFallsBackToNextOffering(t *testing.T) {
 	var wants []provision.Want
 	for i := range 3 {
 		w := want(fmt.Sprint("us-", i), provision.KindReplica, "aws/us-east-1", "s")
@@ -129,7 +129,7 @@ func TestALaunchMovesOnToWhereCapacityIs(t *testing.T) {
 		{[]string{"us-east-1c"}, []string{"us-east-1a", "us-east-1b", "us-east-1c", "us-east-1c", "us-east-1c"}, nil},
 		{nil, []string{"us-east-1a", "us-east-1b", "us-east-1c"}, []string{"us-0", "aws/us-east-1", "spot g6.xlarge in us-east-1b: InsufficientInstanceCapacity", "us-2", "3 more were refused"}},
 	} {
-		s := &scarce{zones: tt.zones}
+		s := &limitedCapacity{zones: tt.zones}
 		_, err := provision.Apply(context.Background(), provision.Diff(wants, nil), s, provision.Options{Parallel: 1})
 		if !slices.Equal(s.tried, tt.tried) {
 			t.Errorf("tried %q, want %q: what was refused a moment ago is not asked again", s.tried, tt.tried)
@@ -145,9 +145,8 @@ func TestALaunchMovesOnToWhereCapacityIs(t *testing.T) {
 	}
 }
 
-// Where a region allows one more, a replacement works before the old replica goes,
-// and the old one finishes what it has.
-func TestSurge(t *testing.T) {
+// With surge, the replacement is ready before the old replica is drained and terminated.
+func TestSurgeLaunchesBeforeTerminating(t *testing.T) {
 	w := want("us-0", provision.KindReplica, "aws/us-east-1", "new")
 	for surge, want := range map[bool][]string{
 		true:  {"launch us-0", "settled", "drained old", "terminate us-0"},
@@ -167,7 +166,7 @@ func TestSurge(t *testing.T) {
 	}
 }
 
-func TestPlacesGoByCloud(t *testing.T) {
+func TestPlacesRouteByCloud(t *testing.T) {
 	aws, gcp := &fake{}, &fake{}
 	p := provision.Places{"aws": aws, "gcp": gcp}
 	wants := []provision.Want{want("a", provision.KindReplica, "aws/us-east-1", "s"), want("g", provision.KindReplica, "gcp/us-central1", "s")}
@@ -191,32 +190,32 @@ func TestPlacesGoByCloud(t *testing.T) {
 	}
 }
 
-// deaf does not list.
-type deaf struct{ fake }
+// failingList returns an error from List.
+type failingList struct{ fake }
 
-func (*deaf) List(context.Context, string) ([]provision.Object, error) {
+func (*failingList) List(context.Context, string) ([]provision.Object, error) {
 	return nil, errors.New("throttled")
 }
 
-func TestHalfAListIsNone(t *testing.T) {
-	p := provision.Places{"aws": &fake{objects: []provision.Object{{ID: "a"}}}, "gcp": &deaf{}}
+func TestPlacesListFailsIfOneCloudFails(t *testing.T) {
+	p := provision.Places{"aws": &fake{objects: []provision.Object{{ID: "a"}}}, "gcp": &failingList{}}
 	if have, err := p.List(context.Background(), "chat"); err == nil || have != nil || !strings.Contains(err.Error(), "gcp") {
 		t.Errorf("got %+v, %v", have, err)
 	}
 }
 
-// slow answers when it is told to.
-type slow struct{ answer chan struct{} }
+// blockedTransport responds once its channel is closed.
+type blockedTransport struct{ answer chan struct{} }
 
-func (s slow) RoundTrip(*http.Request) (*http.Response, error) {
+func (s blockedTransport) RoundTrip(*http.Request) (*http.Response, error) {
 	<-s.answer
 	return &http.Response{StatusCode: 200, Body: http.NoBody}, nil
 }
 
-func TestCallsToAHostAreBounded(t *testing.T) {
+func TestBoundedLimitsCallsPerHost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answers := make(chan struct{})
-		rt := provision.Bounded(slow{answers})
+		rt := provision.Bounded(blockedTransport{answers})
 		const calls = 3 * provision.CallsPerHost
 		ended := map[string]int{}
 		results := make(chan string, 2*calls)
@@ -244,7 +243,7 @@ func TestCallsToAHostAreBounded(t *testing.T) {
 	})
 }
 
-func TestTheCatalogueIsWhole(t *testing.T) {
+func TestCatalogueIsConsistent(t *testing.T) {
 	for _, cloud := range []string{service.CloudAWS, service.CloudGCP} {
 		types := provision.MachineTypes(cloud)
 		if len(types) == 0 || !slices.ContainsFunc(types, func(m provision.MachineType) bool { return m.GPU == "" }) {

@@ -11,22 +11,22 @@ import (
 	"skyserve/internal/service"
 )
 
-// Places is the providers of several clouds as one, by cloud (aws, gcp, local):
-// each object belongs to the provider of its region's cloud. What has no region is
-// an error, for nobody would know where to look for it.
+// Places combines the providers of several clouds, by cloud (aws, gcp, local). Each object belongs to
+// the provider of its region's cloud. A missing region is an error: nobody could find such an object
+// later.
 type Places map[string]Provider
 
-// Offerings asks the region's cloud.
+// Offerings calls the provider of the region's cloud.
 func (p Places) Offerings(ctx context.Context, region service.Region) (Offerings, error) {
-	provider, err := p.of(region)
+	provider, err := p.provider(region)
 	if err != nil {
 		return nil, err
 	}
 	return provider.Offerings(ctx, region)
 }
 
-// List asks all clouds at once. When one does not answer there is no list: acting
-// on the rest would make again what is there.
+// List queries all clouds concurrently. When one fails there is no list: acting on a partial list would
+// launch existing objects again.
 func (p Places) List(ctx context.Context, service string) ([]Object, error) {
 	clouds := slices.Sorted(maps.Keys(p))
 	lists, errs := make([][]Object, len(clouds)), make([]error, len(clouds))
@@ -46,41 +46,41 @@ func (p Places) List(ctx context.Context, service string) ([]Object, error) {
 	return slices.Concat(lists...), nil
 }
 
-// Launch asks the region's cloud.
+// Launch calls the provider of the region's cloud.
 func (p Places) Launch(ctx context.Context, w Want) (Object, error) {
-	provider, err := p.of(w.Region)
+	provider, err := p.provider(w.Region)
 	if err != nil {
 		return Object{}, err
 	}
 	return provider.Launch(ctx, w)
 }
 
-// Terminate asks the region's cloud.
+// Terminate calls the provider of the region's cloud.
 func (p Places) Terminate(ctx context.Context, o Object) error {
-	provider, err := p.of(o.Region)
+	provider, err := p.provider(o.Region)
 	if err != nil {
 		return err
 	}
 	return provider.Terminate(ctx, o)
 }
 
-// Fingerprint asks the region's cloud; an error where it bears no witness.
+// Fingerprint calls the provider of the region's cloud; an error where that has no key attestation.
 func (p Places) Fingerprint(ctx context.Context, o Object) (string, error) {
-	provider, err := p.of(o.Region)
+	provider, err := p.provider(o.Region)
 	if err != nil {
 		return "", err
 	}
-	witness, ok := provider.(Witness)
+	attestor, ok := provider.(Witness)
 	if !ok {
-		return "", fmt.Errorf("reading the key of %s: %s bears no witness", o.ID, o.Region.Cloud())
+		return "", fmt.Errorf("reading the key of %s: %s has no key attestation", o.ID, o.Region.Cloud())
 	}
-	return witness.Fingerprint(ctx, o)
+	return attestor.Fingerprint(ctx, o)
 }
 
-func (p Places) of(region service.Region) (Provider, error) {
+func (p Places) provider(region service.Region) (Provider, error) {
 	provider, ok := p[region.Cloud()]
 	if !ok {
-		return nil, fmt.Errorf("finding a provider for the region %q: there is none for the cloud %q", region, region.Cloud())
+		return nil, fmt.Errorf("finding a provider for region %q: no provider for cloud %q", region, region.Cloud())
 	}
 	return provider, nil
 }

@@ -7,35 +7,35 @@ import (
 	"skyserve/internal/service"
 )
 
-// Price is what a cloud itself says that a machine type costs in a region.
+// Price is a cloud's published price of a machine type in a region.
 type Price struct {
 	Type string `json:"type"`
-	// Capacity is on demand or spot. What is reserved is the user's to price.
+	// Capacity is on demand or spot. Reserved capacity is priced by the user.
 	Capacity service.CapacityType `json:"capacity"`
-	// PerHour is in USD for the whole machine, less its disks; above 0.
+	// PerHour is in USD for the whole machine without its disks; above 0.
 	PerHour float64 `json:"per_hour"`
-	// From says where the price is from, for people: AWS price list, us-west-2.
+	// From is the source of the price, for people: AWS price list, us-west-2.
 	From string `json:"from"`
 }
 
-// Pricer is a provider whose cloud tells its prices.
+// Pricer is a provider whose cloud publishes its prices.
 type Pricer interface {
-	// Prices are those of the catalogue's types in a region, as far as the cloud tells
-	// them; a type that it does not have there has none. Asking again within hours gives
-	// the same answer. Beside an error are the prices that could be read; errors include
-	// *CredentialsError. They are no reason to stop: list prices stand in.
+	// Prices returns the prices of the catalogue's types in a region, as far as the cloud publishes
+	// them; a type that is not sold there has none. Repeated calls within hours return the same answer.
+	// With an error it returns the prices that could be read; errors include *CredentialsError. Errors
+	// are not fatal: list prices are the fallback.
 	Prices(ctx context.Context, region service.Region) ([]Price, error)
 }
 
-// maxPrice bounds what an hour of a machine of the catalogue may cost, in USD: ten times
-// the dearest. What is above it was misread.
+// maxPrice is the maximum plausible price of a machine, in USD per hour: ten times the costliest of the
+// catalogue. A higher one was misread.
 const maxPrice = 1000
 
-// IsPrice says whether a figure can be the price of an hour of a machine, in USD.
+// IsPrice reports whether a figure is a plausible price of a machine, in USD per hour.
 func IsPrice(usd float64) bool { return usd > 0 && usd <= maxPrice }
 
-// Priced is offerings at what their cloud says of their types; the others keep their
-// prices. What is reserved costs what is on demand until service.yaml says otherwise.
+// Priced returns the offerings with the published prices of their types; offerings without one keep
+// their prices. Reserved capacity costs the on-demand price unless service.yaml sets another.
 func (os Offerings) Priced(prices []Price) Offerings {
 	priced := slices.Clone(os)
 	for i, o := range priced {
@@ -51,9 +51,9 @@ func (os Offerings) Priced(prices []Price) Offerings {
 	return priced
 }
 
-// Prices asks the region's cloud; nothing where it does not tell prices.
+// Prices calls the provider of the region's cloud; none where it publishes no prices.
 func (p Places) Prices(ctx context.Context, region service.Region) ([]Price, error) {
-	provider, err := p.of(region)
+	provider, err := p.provider(region)
 	if err != nil {
 		return nil, err
 	}

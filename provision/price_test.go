@@ -12,9 +12,9 @@ import (
 	"skyserve/provision"
 )
 
-// What a cloud tells goes before list prices, type by type; what is reserved costs what is
-// on demand as long as the user does not price it.
-func TestPricesOfACloudGoBeforeListPrices(t *testing.T) {
+// Published prices replace list prices, type by type; reserved capacity costs the on-demand price
+// unless the user sets one.
+func TestPricedPrefersPublishedPrices(t *testing.T) {
 	listed := provision.Offerings{
 		{Type: "a", Capacity: onDemand, PricePerHour: 1, PriceFrom: "list"},
 		{Type: "a", Capacity: spot, PricePerHour: 0.5, PriceFrom: "zone"},
@@ -36,8 +36,8 @@ func TestPricesOfACloudGoBeforeListPrices(t *testing.T) {
 	}
 }
 
-// An answer holds for hours, a refusal for minutes, and that somebody left for nobody.
-func TestAnswersHold(t *testing.T) {
+// Results are cached for hours, errors for minutes, and errors of cancelled contexts not at all.
+func TestHeldCachesResultsAndErrors(t *testing.T) {
 	var h provision.Held[int]
 	noon := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 	refused := errors.New("refused")
@@ -81,8 +81,8 @@ func TestAnswersHold(t *testing.T) {
 	}
 }
 
-// Many who ask at once get one answer.
-func TestManyAskOnce(t *testing.T) {
+// Concurrent callers share one request.
+func TestHeldSharesConcurrentRequests(t *testing.T) {
 	var h provision.Held[int]
 	var wg sync.WaitGroup
 	asked := 0 // by one at a time, as the race detector sees
@@ -100,7 +100,7 @@ func TestManyAskOnce(t *testing.T) {
 	wg.Wait()
 }
 
-func TestWhatCanBeAPrice(t *testing.T) {
+func TestIsPrice(t *testing.T) {
 	for usd, want := range map[float64]bool{0.0001: true, 55.04: true, 1000: true, 1000.01: false, 0: false, -1: false} {
 		if provision.IsPrice(usd) != want {
 			t.Errorf("%g: got %v", usd, !want)

@@ -2,9 +2,9 @@ package provision
 
 import "skyserve/internal/service"
 
-// Quota is how much of something an account may have in a region.
+// Quota is the limit and the use of one resource of an account in a region.
 type Quota struct {
-	// Region is where it holds; the cloud alone (gcp/) where it holds everywhere.
+	// Region is where the quota applies; the cloud alone (gcp/) for a global quota.
 	Region service.Region `json:"region"`
 	// Name is for people: L4 on demand. Code is the cloud's own: L-DB2E81BA, NVIDIA_L4_GPUS.
 	Name string `json:"name"`

@@ -5,34 +5,32 @@ import (
 	"sync"
 )
 
-// CallsPerHost bounds the calls that are in flight to one endpoint of a cloud,
-// which is one region of AWS: more only meets the rate limit.
+// CallsPerHost is the maximum number of calls in flight to one endpoint of a cloud, which is one region
+// of AWS: more would only hit the rate limit.
 const CallsPerHost = 10
 
-// Bounded is a transport that keeps at most CallsPerHost requests to a host in
-// flight; others wait for their turn, or for the end of their context. A request
-// is in flight until its answer's header is there.
+// Bounded returns a transport that keeps at most CallsPerHost requests to a host in flight; others
+// wait, or fail when their context ends. A request is in flight until its response header arrives.
 func Bounded(next http.RoundTripper) http.RoundTripper {
 	return BoundedBy(next, func(r *http.Request) string { return r.URL.Host })
 }
 
-// BoundedBy is Bounded for a cloud that has one host for all regions: at most
-// CallsPerHost requests of the same key are in flight. There are to be few keys, for
-// none is forgotten.
+// BoundedBy is Bounded for a cloud that has one host for all regions: at most CallsPerHost requests of
+// the same key are in flight. Keys are never evicted, so use few.
 func BoundedBy(next http.RoundTripper, key func(*http.Request) string) http.RoundTripper {
-	return &bounded{next: next, key: key, turns: map[string]chan struct{}{}}
+	return &callLimit{next: next, key: key, slots: map[string]chan struct{}{}}
 }
 
-type bounded struct {
+type callLimit struct {
 	next  http.RoundTripper
 	key   func(*http.Request) string
 	mu    sync.Mutex
-	turns map[string]chan struct{}
+	slots map[string]chan struct{}
 }
 
-// RoundTrip sends a request when it is its turn.
-func (b *bounded) RoundTrip(r *http.Request) (*http.Response, error) {
-	turn := b.turn(b.key(r))
+// RoundTrip waits for a free slot and sends a request.
+func (b *callLimit) RoundTrip(r *http.Request) (*http.Response, error) {
+	turn := b.slot(b.key(r))
 	select {
 	case turn <- struct{}{}:
 	case <-r.Context().Done():
@@ -42,11 +40,11 @@ func (b *bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 	return b.next.RoundTrip(r)
 }
 
-func (b *bounded) turn(key string) chan struct{} {
+func (b *callLimit) slot(key string) chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.turns[key] == nil {
-		b.turns[key] = make(chan struct{}, CallsPerHost)
+	if b.slots[key] == nil {
+		b.slots[key] = make(chan struct{}, CallsPerHost)
 	}
-	return b.turns[key]
+	return b.slots[key]
 }

@@ -8,59 +8,59 @@ import (
 	"skyserve/internal/service"
 )
 
-// Routing is how a name's records are chosen between.
+// Routing is the policy that selects among the records of a name.
 type Routing string
 
-// The ways of routing.
+// The routing policies.
 const (
-	RoutingLatency Routing = "latency" // the region that answers the client soonest
-	RoutingGeo     Routing = "geo"     // the region nearest to where the client is
+	RoutingLatency Routing = "latency" // the region with the lowest latency to the client
+	RoutingGeo     Routing = "geo"     // the region nearest to the client's location
 )
 
-// Record is one answer to a public name: a balancer of a service.
+// Record is one balancer's entry under a public name.
 type Record struct {
-	// ID tells the records of a name apart: the balancer's.
+	// ID distinguishes the records of a name: the balancer's id.
 	ID string
-	// Region is where it is, by which it is chosen; a region of any cloud.
+	// Region is the balancer's region, which routing selects by; a region of any cloud.
 	Region service.Region
 	// Address is what the name resolves to.
 	Address netip.Addr
-	// Check is the URL that must answer 200 for the record to be given out:
+	// Check is the health check URL; the record is served only while it answers 200:
 	// http://203.0.113.7:8000/readyz.
 	Check string
-	// Withdrawn keeps a record that is not to be given out, so that it can come back.
+	// Withdrawn keeps a record without serving it, so that it can be restored.
 	Withdrawn bool
 }
 
-// Name is a public name of a service with all its records.
+// Name is a public DNS name of a service with all its records.
 type Name struct {
-	// Name is the name itself, chat.example.com, and Zone the hosted zone that it is in.
+	// Name is the DNS name, chat.example.com, and Zone its hosted zone.
 	Name string
 	Zone string
-	// Service and Owner are whose name it is; they are kept beside the records, so
-	// that nobody else's name is overwritten.
+	// Service and Owner identify whose name it is. They are stored with the records, so that another
+	// owner's name is not overwritten.
 	Service string
 	Owner   string
 	Routing Routing
-	// TTL is how long an answer may be kept; 0 = 30 s.
+	// TTL is how long resolvers may cache an answer; 0 = 30 s.
 	TTL time.Duration
-	// Private says that the zone is only known inside networks of the cloud.
+	// Private marks a zone that resolves only inside networks of the cloud.
 	Private bool
 	Records []Record
 }
 
-// Zone keeps public names. Its methods are safe to repeat.
+// Zone manages public DNS names. Its methods are idempotent.
 type Zone interface {
-	// Get reads a name as it is, with the records of its service only: what it does
-	// not have is empty. A name that is not there has no records and no owner.
+	// Get returns a name as it exists, with the records of its service only; fields that it does not
+	// have are empty. A name that does not exist has no records and no owner.
 	Get(ctx context.Context, zone, name string) (Name, error)
-	// Check says why Set would not make a name what n says, as far as that shows without
-	// changing anything; the records of n may be left out. Errors include *SpecError, for a
-	// zone that is not there or cannot be told from another, *OwnedError and *CredentialsError.
+	// Check reports why Set would fail to apply n, as far as it can find out without changing anything;
+	// the records of n may be omitted. Errors include *SpecError, for a zone that does not exist or is
+	// ambiguous, *OwnedError and *CredentialsError.
 	Check(ctx context.Context, n Name) error
-	// Set makes a name what n says, health checks included, and returns when that is
-	// certain to be given out soon; a name without records is removed with every trace
-	// of it. Errors include *OwnedError, for a name that is another owner's or was made
-	// by hand, and *CredentialsError.
+	// Set creates or updates a name to match n, including health checks, and returns when the change is
+	// certain to be served soon. A name without records is removed with every trace of it. Errors
+	// include *OwnedError, for a name that belongs to another owner or was created by hand, and
+	// *CredentialsError.
 	Set(ctx context.Context, n Name) error
 }

@@ -214,7 +214,7 @@ func TestUpReportsRejectedCredentials(t *testing.T) {
 					}
 				})
 			},
-			[]string{"reaching aws: ec2:RunInstances is not allowed", "hint: let the caller do ec2:RunInstances by an IAM policy"},
+			[]string{"reaching aws: ec2:RunInstances is not allowed", "hint: allow ec2:RunInstances for the caller in an IAM policy"},
 		},
 		"unknown Google token": {
 			func(e *emulated) { e.gce.RequireToken("another") },
@@ -222,7 +222,7 @@ func TestUpReportsRejectedCredentials(t *testing.T) {
 		},
 		"action denied by Google": {
 			func(e *emulated) { e.gce.Deny("compute.instances.create") },
-			[]string{"reaching gcp: compute.instances.create is not allowed", "hint: grant a role that has it"},
+			[]string{"reaching gcp: compute.instances.create is not allowed", "hint: grant a role with it"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -253,7 +253,7 @@ func TestUpRejectsUnknownRegionsAndGPUs(t *testing.T) {
 		"Google region": {"gcp/us-central1", "gcp/mars-north1", exitUsage, []string{`"mars-north1"`}},
 		"AWS region":    {"aws/us-east-1", "aws/mars-north-1", exitCredentials, []string{"asking aws/mars-north-1 what it offers", "hint: "}},
 		"GPU type":      {"type: L4", "type: L400", exitUsage, []string{"models[0].gpus[0].type: is not a word known here", `got "L400"`}},
-		"GPU count":     {"type: L4", "type: L4, count: 7", exitUsage, []string{"models[0].gpus: aws/us-east-1 offers no machine with L4 for m"}},
+		"GPU count":     {"type: L4", "type: L4, count: 7", exitUsage, []string{"models[0].gpus: aws/us-east-1 has no offering with L4 for m"}},
 	} {
 		out := e.skyserve(tt.exit, append(e.upOf(strings.ReplaceAll(twoClouds, tt.is, tt.not)), "--yes")...)
 		for _, want := range tt.want {

@@ -36,13 +36,13 @@ func TestServiceInProjectWithoutDefaults(t *testing.T) {
 	e.gce.SetNetworks()
 	e.gce.SetDefaultAccount("")
 	up := append(e.upOf(strings.NewReplacer("    network: prod\n", "", "    subnets: [west]\n", "", "gcp: {balancer_account: lb@p.iam.gserviceaccount.com}\n", "").Replace(googleService)), "--yes")
-	if output := e.skyserve(exitPartial, up...); !strings.Contains(output, "referenced network resource cannot be found. (name one that there is as network of the regions)") {
+	if output := e.skyserve(exitPartial, up...); !strings.Contains(output, "referenced network resource cannot be found. (set regions[].network to an existing one)") {
 		t.Errorf("without a network:\n%s", output)
 	}
 	e.gce.SetSubnets("prod", "us-central1", "east", "west")
 	up = append(e.upOf(googleService), "--yes")
 	output := e.skyserve(exitFailed, e.at("doctor", up[1])...)
-	if !strings.Contains(output, "there is no such account") {
+	if !strings.Contains(output, "account not found") {
 		t.Errorf("without the account:\n%s", output)
 	}
 	if output := e.skyserve(exitCredentials, up...); !strings.Contains(output, "gcloud iam service-accounts create lb --project p") || len(e.gce.Instances()) > 0 {

@@ -22,11 +22,11 @@ func TestUpAndDoctorReportNameErrors(t *testing.T) {
 	}{
 		"missing zone": {
 			yaml: [2]string{"name: chat.example.com, zone: example.com", "name: chat.example.net, zone: example.net"}, exit: exitUsage,
-			want: []string{"finding the hosted zone example.net: this account of AWS has no public zone of that name; its zones are: example.com (public, Z"},
+			want: []string{"finding the hosted zone example.net: no public zone of that name in this AWS account; its zones are: example.com (public, Z"},
 		},
 		"two zones of one name": {
 			prepare: func(e *emulated) error { e.names.AddZone("example.com", false); return nil }, exit: exitUsage,
-			want: []string{"finding the hosted zone example.com: the account has several"},
+			want: []string{"finding the hosted zone example.com: found several zones"},
 		},
 		"manual record": {
 			prepare: func(e *emulated) error {
@@ -39,7 +39,7 @@ func TestUpAndDoctorReportNameErrors(t *testing.T) {
 				e.names.Set(func() { e.names.Deny = map[string]string{"route53:ListHostedZonesByName": "AccessDenied"} })
 				return nil
 			}, exit: exitCredentials,
-			want: []string{"reaching aws: route53:ListHostedZonesByName is not allowed", "hint: let this identity do"},
+			want: []string{"reaching aws: route53:ListHostedZonesByName is not allowed", "hint: allow route53:"},
 		},
 		"listing health checks denied": {
 			prepare: func(e *emulated) error {

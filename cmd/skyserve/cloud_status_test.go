@@ -198,7 +198,7 @@ func (e *emulated) checkStatusOfBroken() {
 		e.t.Errorf("broken: %+v", s)
 	}
 	table := e.skyserve(exitOK, "status", "chat", "--endpoint-aws", e.url)
-	if !strings.Contains(table, "drift; repair it with: skyserve up ") || !hasRow(table, []string{"~ firewall", "firewall-us-east-1-balancer", "was changed"}) {
+	if !strings.Contains(table, "drift; repair it with: skyserve up ") || !hasRow(table, []string{"~ firewall", "firewall-us-east-1-balancer", "does not match its configuration"}) {
 		e.t.Errorf("broken:\n%s", table)
 	}
 }

@@ -128,7 +128,7 @@ func TestDoctorReportsPrices(t *testing.T) {
 	}
 	e.aws.Set(func() { e.aws.Deny = denyPrices })
 	out = strings.Join(strings.Fields(e.skyserve(exitOK, doctor...)), " ")
-	if want := "ok aws/us-east-1 prices are unknown, using list prices: reaching aws: pricing:GetProducts is not allowed"; !strings.Contains(out, want) || !strings.Contains(out, "hint: let the caller do pricing:GetProducts by an IAM policy") {
+	if want := "ok aws/us-east-1 prices are unknown, using list prices: reaching aws: pricing:GetProducts is not allowed"; !strings.Contains(out, want) || !strings.Contains(out, "hint: allow pricing:GetProducts for the caller in an IAM policy") {
 		t.Errorf("no %q in\n%s", want, out)
 	}
 }

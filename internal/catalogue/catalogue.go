@@ -1,9 +1,8 @@
-// Package catalogue is the one table of the machines that clouds rent out and of the GPUs
-// in them: what they have, carry, cost and count against. It is pure: plans are made and
-// machines are launched from the same entries.
+// Package catalogue is the single table of the machines that clouds rent out and of their GPUs:
+// hardware, capacity, prices and quotas. It is pure: plans and launches use the same entries.
 //
-// Read this file first (machines), then gpu.go (what GPUs carry, and defaults where
-// nothing is known) and quota.go.
+// Read this file first (machines), then gpu.go (the throughput of GPUs, and defaults for unknown
+// values) and quota.go.
 package catalogue
 
 import (
@@ -13,7 +12,7 @@ import (
 	"skyserve/internal/service"
 )
 
-// Machine is a type of machine that a cloud rents out.
+// Machine is a machine type that a cloud rents out.
 type Machine struct {
 	Cloud string // aws, gcp
 	Type  string
@@ -22,27 +21,27 @@ type Machine struct {
 	// GPUMemoryGB is that of each GPU.
 	GPUMemoryGB int
 	VCPUs       int
-	// MemoryGiB is its main memory: Google bills it apart.
+	// MemoryGiB is its main memory: Google bills it separately.
 	MemoryGiB int
-	// OnDemand and Spot are USD an hour in the region From, the spot price as it was
-	// seen once; 0 = not known. Parts of an eight-GPU machine are priced as its parts.
-	// Other regions differ by some ten percent; what the cloud itself says, or
-	// service.yaml, goes before these.
+	// OnDemand and Spot are prices in USD per hour in the region From, the spot price as observed once;
+	// 0 = unknown. Parts of an eight-GPU machine have the price of that part. Prices of other regions
+	// differ by some ten percent; prices published by the cloud, or set in service.yaml, have
+	// precedence.
 	OnDemand float64
 	Spot     float64
 	From     string
-	// PlanOnly says why the type is never launched: it counts where a service has
-	// committed to it. Empty = it can be launched.
+	// PlanOnly is the reason why the type is never launched; a service may still have committed to it.
+	// Empty = it can be launched.
 	PlanOnly string
 }
 
-// Why types are known and not launched.
+// Reasons for types that are known but not launched.
 const (
 	// sameGPUs: a cheaper type of the table has the same GPUs.
 	sameGPUs = "a cheaper type has the same GPUs"
-	// sixteen: no model may ask for so many.
+	// sixteen: no model may request so many GPUs.
 	sixteen = "replicas take at most eight GPUs"
-	// localDisks: what Google's price list adds up to for it is too little.
+	// localDisks: the sum of Google's price list for its parts is too low.
 	localDisks = "its local SSDs are billed apart from the parts that its price is the sum of"
 )
 
@@ -93,7 +92,7 @@ var machines = []Machine{
 	{Cloud: service.CloudGCP, Type: "e2-standard-2", VCPUs: 2, MemoryGiB: 8, OnDemand: 0.06701, From: "us-central1"},
 }
 
-// Find finds a machine type of a cloud; false when it is not in the table.
+// Find returns a machine type of a cloud; false when it is not in the table.
 func Find(cloud, name string) (Machine, bool) {
 	i := slices.IndexFunc(machines, func(m Machine) bool { return m.Cloud == cloud && m.Type == name })
 	if i < 0 {
@@ -102,7 +101,7 @@ func Find(cloud, name string) (Machine, bool) {
 	return machines[i], true
 }
 
-// Launchable are the machine types of a cloud that can be launched, by type.
+// Launchable returns the machine types of a cloud that can be launched, sorted by type.
 func Launchable(cloud string) []Machine {
 	var out []Machine
 	for _, m := range machines {
@@ -114,9 +113,9 @@ func Launchable(cloud string) []Machine {
 	return out
 }
 
-// ListPrice is the published price on demand of the cheapest machine of a cloud with just
-// so many GPUs, or where none has, as much of one whose GPUs are cheapest; 0 where it is
-// not known. From says whose price it is, for people.
+// ListPrice returns the published on-demand price of the cheapest machine of a cloud with exactly this
+// number of GPUs or, if there is none, the proportional price of the machine with the cheapest GPUs; 0
+// where it is unknown. From is the source of the price, for people.
 func ListPrice(cloud, gpu string, count int) (usd float64, from string) {
 	part, partFrom := 0.0, ""
 	for _, m := range Launchable(cloud) {

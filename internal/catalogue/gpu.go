@@ -7,14 +7,14 @@ import (
 	"skyserve/internal/service"
 )
 
-// GPU is a kind of GPU as models name it.
+// GPU is a GPU type by the name that models use.
 type GPU struct {
 	Name string
-	// TPS is what one is taken to carry of an 8-billion-parameter model, in uncached
-	// prompt tokens a second, where nothing was measured.
+	// TPS is the assumed throughput of one GPU for an 8-billion-parameter model, in uncached prompt
+	// tokens per second, without a measurement.
 	TPS float64
-	// Quota is Google's of a region, on demand; empty where that of a family counts, which
-	// Compute Engine does not tell. SpotQuota is that of spot machines.
+	// Quota is Google's on-demand quota in a region; empty where a quota of the GPU family applies,
+	// which Compute Engine does not report. SpotQuota is the quota of spot machines.
 	Quota, SpotQuota string
 }
 
@@ -24,10 +24,10 @@ var gpus = []GPU{
 	{Name: "H100", TPS: 12000, SpotQuota: "PREEMPTIBLE_NVIDIA_H100_GPUS"},
 }
 
-// GPUs are the kinds of GPUs, the smallest first.
+// GPUs returns the GPU types, the smallest first.
 func GPUs() []GPU { return slices.Clone(gpus) }
 
-// FindGPU finds a kind of GPU by its name; false when it is not known.
+// FindGPU returns a GPU type by its name; false when it is unknown.
 func FindGPU(name string) (GPU, bool) {
 	i := slices.IndexFunc(gpus, func(g GPU) bool { return g.Name == name })
 	if i < 0 {
@@ -36,25 +36,25 @@ func FindGPU(name string) (GPU, bool) {
 	return gpus[i], true
 }
 
-// Defaults where nothing is measured or configured.
+// Defaults for values that are neither measured nor configured.
 const (
-	// SpotShare is the share of the on-demand price that a spot machine is planned with:
-	// Google sells spot at 60 % off or more, AWS at up to 90 % off.
+	// SpotShare is the assumed spot price as a share of the on-demand price: Google discounts spot by
+	// 60 % or more, AWS by up to 90 %.
 	SpotShare = 0.4
-	// ReservedShare is what a commitment is taken to cost of the on-demand price: $37.56
-	// of $98.32 for three years of a p5.48xlarge (SkyLB 2.1).
+	// ReservedShare is the assumed price of a commitment as a share of the on-demand price: $37.56 of
+	// $98.32 for three years of a p5.48xlarge (SkyLB 2.1).
 	ReservedShare = 37.56 / 98.32
-	// UnknownGPUPrice is that of an hour of a GPU without a published price here: that of
-	// the most expensive one, so that a plan does not choose it for being unknown.
+	// UnknownGPUPrice is the assumed price per hour of a GPU without a published price: that of the
+	// most expensive one, so that a plan does not prefer it for being unknown.
 	UnknownGPUPrice = 11.0
-	// MachineBoot is what of StartUp a machine that another model gives up does not need
-	// again: it runs already, only its model is brought up (SageServe 2.2).
+	// MachineBoot is the part of StartUp that a machine does not need again when another model releases
+	// it: it is already running, only its model has to load (SageServe 2.2).
 	MachineBoot = 2 * time.Minute
 )
 
-// StartUp is how long a replica takes in a cloud from the order to its first token:
-// SageServe's ten minutes for a machine and its model, seconds for a local process,
-// nothing for a machine that is already there.
+// StartUp is the time from the launch of a replica to its first token: SageServe's ten minutes for a
+// machine and its model in a cloud, seconds for a local process, zero for a machine that already
+// exists.
 func StartUp(cloud string) time.Duration {
 	switch cloud {
 	case service.CloudAWS, service.CloudGCP:

@@ -5,17 +5,17 @@ import (
 	"slices"
 )
 
-// EC2Quota is a limit of EC2 on the vCPUs of families of instance types.
+// EC2Quota is an EC2 limit on the vCPUs of some families of instance types.
 type EC2Quota struct {
-	// Code is EC2's, Name is for people.
+	// Code is EC2's code, Name is for people.
 	Code, Name string
-	// Types are patterns of the instance types that count; Spot says whether those count
-	// that run as spot machines, or the others.
+	// Types are patterns of the instance types that count; Spot selects spot machines instead of the
+	// others.
 	Types []string
 	Spot  bool
 }
 
-// standard are the types that EC2 calls so: A, C, D, H, I, M, R, T and Z.
+// standard are EC2's standard instance families: A, C, D, H, I, M, R, T and Z.
 var standard = []string{"[acdhimrtz][0-9]*", "im[0-9]*", "is[0-9]*"}
 
 var ec2Quotas = []EC2Quota{
@@ -28,11 +28,10 @@ var ec2Quotas = []EC2Quota{
 	{"L-34B43A08", "standard instances as spot", standard, true},
 }
 
-// EC2Quotas are those that machines of services count against.
+// EC2Quotas are the quotas that machines of services count against.
 func EC2Quotas() []EC2Quota { return slices.Clone(ec2Quotas) }
 
-// EC2QuotaOf is the quota that an instance type counts against; false where none of the
-// table is.
+// EC2QuotaOf returns the quota that an instance type counts against; false where the table has none.
 func EC2QuotaOf(instanceType string, spot bool) (EC2Quota, bool) {
 	i := slices.IndexFunc(ec2Quotas, func(q EC2Quota) bool { return q.Spot == spot && q.Covers(instanceType) })
 	if i < 0 {
@@ -41,7 +40,7 @@ func EC2QuotaOf(instanceType string, spot bool) (EC2Quota, bool) {
 	return ec2Quotas[i], true
 }
 
-// Covers says whether an instance type counts against the quota.
+// Covers reports whether an instance type counts against the quota.
 func (q EC2Quota) Covers(instanceType string) bool {
 	return slices.ContainsFunc(q.Types, func(pattern string) bool {
 		ok, err := path.Match(pattern, instanceType)

@@ -13,7 +13,7 @@ import (
 // of a machine, whose role's policies decide each call; any other is the operator's, who may
 // do everything that Deny does not refuse.
 
-// machineKey begins the access keys of machines, as it does those that AWS gives for a time.
+// machineKey is the prefix of the access keys of machines, as it does those that AWS gives for a time.
 const machineKey = "ASIA"
 
 // Credentials are those that a machine of an id gets from its metadata service: of the role of

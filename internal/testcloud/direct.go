@@ -6,12 +6,11 @@ import (
 	"net/http/httptest"
 )
 
-// Direct is a transport that carries requests to a handler in this process, whatever
-// host they are for. A connection that a fake cuts is an io.ErrUnexpectedEOF, as over
-// a network.
+// Direct is a transport that passes requests to a handler in this process, for any host. A connection
+// that the handler breaks is an io.ErrUnexpectedEOF, as over a network.
 type Direct struct{ Handler http.Handler }
 
-// RoundTrip has the handler answer.
+// RoundTrip calls the handler.
 func (d Direct) RoundTrip(r *http.Request) (answer *http.Response, err error) {
 	if r.Body != nil {
 		defer r.Body.Close()

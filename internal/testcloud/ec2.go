@@ -13,58 +13,59 @@ import (
 	"time"
 )
 
-// AWS is Amazon Web Services in memory, as far as machines need them: EC2, IAM, STS,
-// Service Quotas and the price list, in several regions behind one address. Which service and
-// region a request is for, and who sends it, is read from its signature, which is not
-// verified: see Credentials. Use NewAWS; once it is served, change fields by Set alone.
+// AWS emulates Amazon Web Services in memory, as far as machines need it: EC2, IAM, STS, Service Quotas
+// and the price list, in several regions behind one address. Service, region and caller of a request
+// are read from its signature, which is not verified: see Credentials. Create it with NewAWS; while it
+// is serving, change fields only with Set.
 type AWS struct {
-	// Deny answers an action (ec2:RunInstances) in a region with an error code of
-	// credentials (AuthFailure, UnauthorizedOperation, ExpiredToken); "" allows it.
+	// Deny returns the error code (AuthFailure, UnauthorizedOperation, ExpiredToken) for an action
+	// (ec2:RunInstances) in a region; "" allows it.
 	Deny func(region, action string) string
-	// Refuse answers a launch with a code of capacity, InsufficientInstanceCapacity; ""
-	// grants it. market is on_demand or spot.
+	// Refuse returns the capacity error code of a launch, InsufficientInstanceCapacity; "" grants it.
+	// market is on_demand or spot.
 	Refuse func(zone, instanceType, market string) string
-	// Falter is the reason for which a launch that was granted ends at once, a code of an
-	// instance's state such as Server.InsufficientInstanceCapacity; nil or "" = it does not.
+	// Falter returns the state reason code with which a granted launch fails to start, such as
+	// Server.InsufficientInstanceCapacity; nil or "" = it starts.
 	Falter func(zone, instanceType, market string) string
-	// Offers says whether a zone has an instance type; nil = every zone has all.
+	// Offers reports whether a zone has an instance type; nil = every zone has all.
 	Offers func(zone, instanceType string) bool
-	// SpotPrice is the price of an instance type in a zone, as 0.4012; nil or "" = none is told.
+	// SpotPrice returns the price of an instance type in a zone, as 0.4012; nil or "" = none is
+	// published.
 	SpotPrice func(zone, instanceType string) string
-	// ListPrice is the price of an instance type on demand in a region, as 0.8048000000, ""
-	// = none is told; nil = FakePrice.
+	// ListPrice returns the on-demand price of an instance type in a region, as 0.8048000000, "" = none
+	// is published; nil = FakePrice.
 	ListPrice func(region, instanceType string) string
-	// Quotas are the vCPUs that every region allows by quota code; what is not in it
-	// is not limited, and only has the Defaults.
+	// Quotas are the vCPU limits of every region by quota code; a code that is missing has no limit,
+	// and reports the Defaults.
 	Quotas   map[string]float64
 	Defaults map[string]float64
-	// Closing is how many looks at an instance find it shutting down before it has
-	// terminated and lets go of its security group.
+	// Closing is how many reads of an instance report it as shutting down before it terminates and
+	// releases its security group.
 	Closing int
-	// ProfileLag is how many launches do not know an instance profile yet that was just made,
-	// and then as many that do not know of its role.
+	// ProfileLag is how many launches do not know a new instance profile yet, and then as many that do
+	// not know its role.
 	ProfileLag int
-	// PageSize is the most that one answer of a list holds; 0 = as many as were asked for.
+	// PageSize is the maximum page size of a list; 0 = as requested.
 	PageSize int
 	// Now is the clock of the cloud; nil = time.Now.
 	Now func() time.Time
-	// Address gives the nth machine its addresses; nil = some of documentation's and of
-	// the default network's.
+	// Address returns the addresses of the nth machine; nil = addresses of documentation and of the
+	// default network.
 	Address func(n int) (public, private string)
-	// Boot is told of every machine that was made, and returns what is called once it
-	// ends; nil = machines do nothing. It must not wait, nor call the cloud.
+	// Boot is called for every created machine, and returns a function that is called when it ends; nil
+	// = machines run nothing. It must not block, nor call the cloud.
 	Boot func(m Booted) (off func())
 
 	faults   *Faults
 	mu       sync.Mutex
 	next     int // numbers of ids
-	images   int // how often the images were renewed
+	images   int // how often the images were replaced
 	regions  map[string]*ec2Region
 	roles    map[string]*iamRole
 	profiles map[string]*iamProfile
 }
 
-// Booted is a machine that comes to be.
+// Booted is a machine that is booting.
 type Booted struct {
 	ID       string // i-0... at AWS, the machine's name at Google
 	Region   string
@@ -73,10 +74,10 @@ type Booted struct {
 	Tags     map[string]string // at Google its labels
 }
 
-// AWSAccount is the account that everything belongs to.
+// AWSAccount is the account that owns everything.
 const AWSAccount = "123456789012"
 
-// NewAWS makes regions of zones a, b and c, each with a default network.
+// NewAWS returns regions with the zones a, b and c, each with a default network.
 func NewAWS(faults *Faults, regions ...string) *AWS {
 	if faults == nil {
 		faults = &Faults{}
@@ -94,7 +95,7 @@ func (a *AWS) id(prefix string) string {
 	return fmt.Sprintf("%s-%017x", prefix, a.next)
 }
 
-// Set changes fields while programs call.
+// Set changes fields while the cloud is serving.
 func (a *AWS) Set(change func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -121,7 +122,7 @@ type awsCall struct {
 // name is the action as permissions spell it.
 func (c awsCall) name() string { return c.service + ":" + c.action }
 
-// reads says whether the action changes nothing.
+// reads reports whether the action changes nothing.
 func (c awsCall) reads() bool {
 	return strings.HasPrefix(c.action, "Describe") || strings.HasPrefix(c.action, "List") || strings.HasPrefix(c.action, "Get")
 }
@@ -193,7 +194,7 @@ func (a *AWS) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// speaksJSON says whether a call is to a service that speaks JSON 1.1.
+// speaksJSON reports whether a call is to a service that speaks JSON 1.1.
 func (c awsCall) speaksJSON() bool { return c.service == "servicequotas" || c.service == "pricing" }
 
 // throttled is the refusal of a call for its rate.
@@ -204,7 +205,7 @@ func (c awsCall) throttled() error {
 	return awsRefusal(http.StatusServiceUnavailable, "RequestLimitExceeded", "Request limit exceeded.")
 }
 
-// do carries a call out. The caller holds mu.
+// do executes a call. The caller holds mu.
 func (a *AWS) do(c awsCall) (any, error) {
 	for _, action := range c.needs() {
 		if a.Deny == nil {
@@ -342,7 +343,7 @@ func writeAWS(w http.ResponseWriter, c awsCall, answer any) {
 	root := xml.StartElement{Name: xml.Name{Local: c.action + "Response"}}
 	enc := xml.NewEncoder(w)
 	if c.service == "ec2" {
-		_ = enc.EncodeElement(answer, root) // a caller that is gone hears nothing
+		_ = enc.EncodeElement(answer, root) // the caller may have disconnected
 		return
 	}
 	_ = enc.EncodeToken(root)

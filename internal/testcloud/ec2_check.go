@@ -84,15 +84,14 @@ func (f awsForm) checkDisks() error {
 	return nil
 }
 
-// RenewImages makes the parameters of images name newer ones, as their keepers do
-// every few weeks.
+// RenewImages makes the image parameters name newer images, as their publishers do every few weeks.
 func (a *AWS) RenewImages() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.images++
 }
 
-// dryRun says whether a launch would be carried out, as far as EC2 looks: whether the
+// dryRun reports whether a launch would be carried out, as far as EC2 looks: whether the
 // caller may, and where it is to stand.
 func (r *ec2Region) dryRun(f awsForm) error {
 	i := &ec2Instance{subnet: cmp.Or(f.get("SubnetId"), f.get("NetworkInterface.1.SubnetId"))}

@@ -127,7 +127,7 @@ func (t awsTags) facts(f facts) facts {
 	return f
 }
 
-// matches says whether a thing passes all filters of a request. A filter that
+// matches reports whether a thing passes all filters of a request. A filter that
 // facts do not know, and does not ask for a tag, is an error: it would otherwise
 // let through what the cloud holds back.
 func (f awsForm) matches(has facts) (bool, error) {

@@ -223,7 +223,7 @@ func (r *ec2Region) deleteGroup(f awsForm) (any, error) {
 	return done(), nil
 }
 
-// Open adds a rule to the group of a name as somebody does by hand.
+// Open adds a rule to the group of a name as a person would by hand.
 func (a *AWS) Open(region, group string, port int, cidr string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -234,7 +234,7 @@ func (a *AWS) Open(region, group string, port int, cidr string) {
 	}
 }
 
-// Ungroup deletes the group of a name as somebody does by hand, who has to put its machines
+// Ungroup deletes the group of a name as a person would by hand, who has to put its machines
 // into another one first.
 func (a *AWS) Ungroup(region, group string) {
 	a.mu.Lock()

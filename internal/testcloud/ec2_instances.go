@@ -34,7 +34,7 @@ type ec2Instance struct {
 	console                                                         string
 	userData                                                        string
 	public, private                                                 string
-	off                                                             func() // ends what Boot began
+	stop                                                            func() // ends what Boot began
 	// For so many lists the instance is still shown as it was: with oldState, or not at
 	// all where that is empty.
 	unseen   int
@@ -132,20 +132,20 @@ func (i *ec2Instance) age() {
 	}
 }
 
-// holds says whether the instance still has its network interface.
+// holds reports whether the instance still has its network interface.
 func (i *ec2Instance) holds() bool { return i.state != "terminated" }
 
-// counts says whether the instance counts against quotas and reservations.
+// counts reports whether the instance counts against quotas and reservations.
 func (i *ec2Instance) counts() bool { return i.state == "pending" || i.state == "running" }
 
-// end begins the end of an instance.
+// end is the prefix of the end of an instance.
 func (r *ec2Region) end(i *ec2Instance, code, why string) {
 	if !i.counts() && i.state != "stopped" {
 		return
 	}
-	if i.off != nil {
-		i.off()
-		i.off = nil
+	if i.stop != nil {
+		i.stop()
+		i.stop = nil
 	}
 	i.oldState, i.unseen = i.state, r.aws.faults.Unseen
 	i.state, i.whyCode, i.why, i.closing = "shutting-down", code, why, r.aws.Closing
@@ -287,7 +287,7 @@ func (a *AWS) endOf(id, code, why string) {
 	}
 }
 
-// Stop makes an instance stop as somebody does by hand.
+// Stop makes an instance stop as a person would by hand.
 func (a *AWS) Stop(id string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

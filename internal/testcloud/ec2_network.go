@@ -145,7 +145,7 @@ var ec2Types = map[string]int{
 	"p4d.24xlarge": 96, "p4de.24xlarge": 96, "p5.4xlarge": 16, "p5.48xlarge": 192,
 }
 
-// offers says whether a zone has an instance type.
+// offers reports whether a zone has an instance type.
 func (r *ec2Region) offers(zone, instanceType string) bool {
 	return ec2Types[instanceType] > 0 && (r.aws.Offers == nil || r.aws.Offers(zone, instanceType))
 }

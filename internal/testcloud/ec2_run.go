@@ -67,7 +67,7 @@ func (r *ec2Region) boot(i *ec2Instance) {
 		i.public, i.private = r.aws.Address(i.number)
 	}
 	if r.aws.Boot != nil {
-		i.off = r.aws.Boot(Booted{ID: i.id, Region: r.name, Private: i.private, UserData: i.userData, Tags: maps.Clone(i.tags)})
+		i.stop = r.aws.Boot(Booted{ID: i.id, Region: r.name, Private: i.private, UserData: i.userData, Tags: maps.Clone(i.tags)})
 	}
 }
 

@@ -5,9 +5,9 @@ import (
 	"sync"
 )
 
-// Call is one request that a fake received.
+// Call is one request that an emulated cloud received.
 type Call struct {
-	// Number counts the calls of all fakes that share a Faults, from 1.
+	// Number counts the calls of all clouds that share a Faults, from 1.
 	Number int
 	Cloud  string // aws, gcp
 	Region string // us-east-1; empty = the cloud as a whole
@@ -15,28 +15,28 @@ type Call struct {
 	Reads  bool   // changes nothing
 }
 
-// Outcome is what becomes of a call.
+// Outcome is the outcome of a call.
 type Outcome int
 
 // The outcomes.
 const (
-	Served    Outcome = iota // done and answered
-	Throttled                // refused for its rate, and nothing done
-	Broken                   // answered with an internal error, and nothing done
-	Refused                  // cut off before anything was done: the caller sees a broken connection
-	Lost                     // done, and the answer is lost: the caller sees a broken connection
+	Served    Outcome = iota // executed and answered
+	Throttled                // rejected for its rate, without effect
+	Broken                   // answered with an internal error, without effect
+	Refused                  // disconnected before execution: the caller sees a broken connection
+	Lost                     // executed, and the response is lost: the caller sees a broken connection
 )
 
-// Faults decides what becomes of every call, and counts them. Several fakes may
-// share one. The zero value serves everything.
+// Faults decides the outcome of every call, and counts calls. Several clouds may share one. The zero
+// value serves every call.
 type Faults struct {
-	// Decide is asked about each call, one at a time; nil = all are served.
+	// Decide returns the outcome of each call, one call at a time; nil = all are served.
 	Decide func(Call) Outcome
-	// Unseen is how many lists do not yet show an object that was just made, or still
-	// show one that has just gone, as clouds do whose lists lag behind.
+	// Unseen is how many lists do not show a new object yet, or still show a deleted one, as with
+	// eventually consistent clouds.
 	Unseen int
-	// Hold is called while a call is in flight, which tests use to hold calls up
-	// together; nil = they are not.
+	// Hold is called while a call is in flight, so that tests can keep several calls in flight; nil =
+	// no effect.
 	Hold func(Call)
 
 	mu       sync.Mutex
@@ -46,7 +46,7 @@ type Faults struct {
 	most     map[string]int
 }
 
-// Actions says how often each action was called.
+// Actions returns how often each action was called.
 func (f *Faults) Actions() map[string]int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -57,14 +57,14 @@ func (f *Faults) Actions() map[string]int {
 	return counts
 }
 
-// MostInFlight is the most calls that were in flight to a region at once.
+// MostInFlight returns the maximum number of calls that were in flight to a region at once.
 func (f *Faults) MostInFlight(cloud, region string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.most[cloud+"/"+region]
 }
 
-// Begin counts a call in and says what becomes of it; end counts it out.
+// Begin records the start of a call and returns its outcome; end records its end.
 func (f *Faults) Begin(c Call) (o Outcome, end func()) {
 	f.mu.Lock()
 	f.number++
@@ -90,5 +90,5 @@ func (f *Faults) Begin(c Call) (o Outcome, end func()) {
 	}
 }
 
-// Cut breaks the connection of a request without an answer.
+// Cut breaks the connection of a request without a response.
 func Cut() { panic(http.ErrAbortHandler) }

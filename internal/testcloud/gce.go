@@ -10,18 +10,18 @@ import (
 	"time"
 )
 
-// GCE is Compute Engine's JSON API, v1, for one project: instances, firewalls and
-// their operations, with the price list of Cloud Billing, and as much of the rest as it takes to make them. What it does
-// not know it refuses, so that no field is sent in vain. Every call moves its
-// operations on by a step. It is safe for concurrent use; set the fields before the
-// first call. A call with the token of a service account, as Credentials gives it, is decided by the
-// roles of that account and their conditions; any other is the operator's.
+// GCE emulates Compute Engine's JSON API, v1, for one project: instances, firewalls and their
+// operations, with the price list of Cloud Billing and the other methods that these need. It rejects
+// unknown fields, so that none is sent in vain. Every call advances its operations by a step. It is
+// safe for concurrent use; set the fields before the first call. A call with a service account's token,
+// from Credentials, is authorized by the roles of that account and their conditions; any other call is
+// the operator's.
 type GCE struct {
-	// Address and Boot are as those of AWS: Boot is told of every machine that runs, and
-	// what it returns is called once the machine stops or goes.
+	// Address and Boot are as in AWS: Boot is called for every machine that runs, and the function that
+	// it returns when the machine stops or is deleted.
 	Address func(n int) (public, private string)
 	Boot    func(m Booted) (off func())
-	// Now is the cloud's clock, which its answers tell; nil = time.Now.
+	// Now is the cloud's clock, which its responses report; nil = time.Now.
 	Now func() time.Time
 
 	faults  *Faults
@@ -31,8 +31,8 @@ type GCE struct {
 	mu         sync.Mutex // guards what follows
 	calls      int        // what the operations take for time
 	made       int        // numbers what is made
-	instances  gceShelf[GCEInstance]
-	firewalls  gceShelf[GCEFirewall]
+	instances  gceStore[GCEInstance]
+	firewalls  gceStore[GCEFirewall]
 	operations map[string]*gceOperation
 	requests   map[string]string // request id -> name of the operation that it began
 	steps      int
@@ -264,7 +264,7 @@ func gceText(reply any) []byte {
 func writeGCE(w http.ResponseWriter, status int, text []byte) {
 	w.Header().Set("Content-Type", "application/json; charset=UTF-8")
 	w.WriteHeader(status)
-	w.Write(text) //nolint:errcheck // a caller that has gone needs no answer
+	w.Write(text) //nolint:errcheck // the caller may have disconnected
 }
 
 // readGCE reads a body that must say nothing that the fake does not know.

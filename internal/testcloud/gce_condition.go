@@ -27,7 +27,7 @@ func (r gceResource) attribute(name string) (string, bool) {
 	return "", false
 }
 
-// holds says whether a condition holds of a resource; an empty one always does.
+// holds reports whether a condition holds of a resource; an empty one always does.
 func (r gceResource) holds(condition string) (bool, error) {
 	if condition == "" {
 		return true, nil

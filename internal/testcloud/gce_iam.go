@@ -40,7 +40,7 @@ func (g *GCE) LetActAs(account, user string) {
 	g.locked(func() { g.users[account] = append(g.users[account], user) })
 }
 
-// tokenOf begins the access tokens of service accounts.
+// tokenOf is the prefix of the access tokens of service accounts.
 const tokenOf = "ya29.account."
 
 // Credentials are the service account that a machine of a name runs as, and an access token of
@@ -74,12 +74,12 @@ func caller(r *http.Request) string {
 	return email
 }
 
-// has says whether the operator has a permission.
+// has reports whether the operator has a permission.
 func (g *GCE) has(permission string) bool {
 	return !slices.Contains(g.denied, permission) && (g.allowed == nil || slices.Contains(g.allowed, permission))
 }
 
-// may says whether the caller of a request has a permission on a resource.
+// may reports whether the caller of a request has a permission on a resource.
 func (g *GCE) may(r *http.Request, on gceResource, permission string) (bool, *gceError) {
 	email := caller(r)
 	if email == "" {
@@ -165,7 +165,7 @@ func gcePermission(action string) string {
 	return action
 }
 
-// gceBeside are the permissions that making an instance needs beside its own, by what it says.
+// gceBeside returns the permissions that creating an instance needs in addition, by its fields.
 func gceBeside(i GCEInstance) []string {
 	needs := []string{"compute.disks.create", "compute.subnetworks.use"}
 	if len(i.Disks) != 1 || len(i.NetworkInterfaces) != 1 {

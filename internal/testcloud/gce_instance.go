@@ -44,10 +44,10 @@ type GCEInstance struct {
 	guest  map[string]string // what its own programs wrote, by namespace/key
 	number int               // of which its addresses are made
 	maker  string            // the account that made it; empty = the operator
-	off    func()            // ends what Boot began
+	stop   func()            // ends what Boot began
 }
 
-// GCEMetadata is what an instance is told, and everybody who may see it.
+// GCEMetadata is the metadata of an instance, which everybody who may see the instance can read.
 type GCEMetadata struct {
 	Items []GCEMetadataItem `json:"items,omitempty"`
 }
@@ -250,7 +250,7 @@ func (g *GCE) endOf(i GCEInstance) *GCEFailure {
 	if failure := g.actsAs(i); failure != nil {
 		return failure
 	}
-	return g.roomFor(i)
+	return g.reserveCapacity(i)
 }
 
 // boot gives a machine its addresses and starts what it runs.
@@ -274,14 +274,14 @@ func (g *GCE) boot(i *GCEInstance) {
 			m.UserData = item.Value
 		}
 	}
-	i.off = g.Boot(m)
+	i.stop = g.Boot(m)
 }
 
 // halt ends what a machine runs.
 func (i *GCEInstance) halt() {
-	if i.off != nil {
-		i.off()
-		i.off = nil
+	if i.stop != nil {
+		i.stop()
+		i.stop = nil
 	}
 }
 
@@ -300,7 +300,7 @@ func (g *GCE) getInstance(r *http.Request) (any, *gceError) {
 	return i, fail
 }
 
-// setMetadata replaces what an instance is told. What it is told runs as root at its next boot.
+// setMetadata replaces the metadata of an instance. Its startup script runs as root at the next boot.
 func (g *GCE) setMetadata(r *http.Request) (any, *gceError) {
 	i, fail := g.instance(r)
 	if fail != nil {

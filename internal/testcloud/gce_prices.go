@@ -21,8 +21,8 @@ type GCESKU struct {
 	Currency string
 }
 
-// gceRates are what parts of machines cost an hour where a region is not dearer, in
-// billionths of a dollar; as spot machines they cost two fifths. They are nobody's prices.
+// gceRates are the prices per hour of machine parts in the cheapest regions, in billionths of a dollar;
+// spot machines cost two fifths. The figures are fictitious.
 var gceRates = []struct {
 	core, ram, gpu string // what descriptions begin with
 	rate           int64
@@ -50,7 +50,7 @@ func gceSKUs() []GCESKU {
 	var all []GCESKU
 	for _, region := range slices.Sorted(maps.Keys(gceZones)) {
 		for _, r := range gceRates {
-			price := int64(float64(r.rate) * dearer(strings.Replace(region, "europe", "eu", 1)))
+			price := int64(float64(r.rate) * priceFactor(strings.Replace(region, "europe", "eu", 1)))
 			var onDemand, spot string
 			unit := "h"
 			switch {

@@ -258,7 +258,7 @@ func (a *AWS) deleteRolePolicy(f awsForm) (any, error) {
 	return struct{}{}, nil
 }
 
-// Grant sets the inline policies of a role as somebody does by hand.
+// Grant sets the inline policies of a role as a person would by hand.
 func (a *AWS) Grant(role, policy, document string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

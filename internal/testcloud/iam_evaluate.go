@@ -20,8 +20,8 @@ type iamQuestion struct {
 	context  iamContext
 }
 
-// iamContext is what is known of a request, by condition key in lower case: IAM does not
-// heed the case of keys. A key may have several values.
+// iamContext contains the facts about a request, by condition key in lower case: IAM ignores the case
+// of keys. A key may have several values.
 type iamContext map[string][]string
 
 // add adds a value to a key.
@@ -59,7 +59,8 @@ type iamPolicy struct {
 	Statement   []iamStatement
 }
 
-// readPolicy reads the policy of a role; an error where IAM, or the fake, could not carry it out.
+// readPolicy parses the policy of a role; an error where IAM rejects it, or the emulation does not
+// support it.
 func readPolicy(text string) (iamPolicy, error) {
 	var p iamPolicy
 	d := json.NewDecoder(bytes.NewReader([]byte(text)))
@@ -87,7 +88,7 @@ func readPolicy(text string) (iamPolicy, error) {
 	return p, nil
 }
 
-// allowed says whether policies, taken together, allow what is asked.
+// allowed reports whether policies, taken together, allow what is asked.
 func allowed(policies []iamPolicy, q iamQuestion) bool {
 	may := false
 	for _, p := range policies {
@@ -104,7 +105,7 @@ func allowed(policies []iamPolicy, q iamQuestion) bool {
 	return may
 }
 
-// speaksOf says whether a statement is about what is asked, and its conditions hold.
+// speaksOf reports whether a statement is about what is asked, and its conditions hold.
 func (s iamStatement) speaksOf(q iamQuestion) bool {
 	action := func(p string) bool { return wildcard(strings.ToLower(p), strings.ToLower(q.action)) }
 	resource := func(p string) bool { return wildcard(p, q.resource) }
@@ -160,7 +161,7 @@ func readOperator(name string) (iamOperator, error) {
 	return op, nil
 }
 
-// holds says whether a condition on one key holds, which has these values in the request.
+// holds reports whether a condition on one key holds, which has these values in the request.
 func (op iamOperator) holds(has, wanted []string) bool {
 	if op.null {
 		return slices.ContainsFunc(wanted, func(w string) bool { return strings.EqualFold(w, "true") == (len(has) == 0) })
@@ -181,7 +182,7 @@ func (op iamOperator) holds(has, wanted []string) bool {
 	return slices.ContainsFunc(has, fits)
 }
 
-// wildcard says whether a text fits a pattern in which * stands for any text and ? for any
+// wildcard reports whether a text fits a pattern in which * stands for any text and ? for any
 // one character.
 func wildcard(pattern, text string) bool {
 	star, next := -1, 0

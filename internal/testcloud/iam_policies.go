@@ -72,7 +72,7 @@ func (a *AWS) detachPolicy(f awsForm) (any, error) {
 	return struct{}{}, nil
 }
 
-// Attach attaches a managed policy to a role as somebody does by hand.
+// Attach attaches a managed policy to a role as a person would by hand.
 func (a *AWS) Attach(role, policy string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

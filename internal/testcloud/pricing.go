@@ -9,15 +9,15 @@ import (
 	"strings"
 )
 
-// ec2ListPrices are what instance types cost on demand where a region is not dearer, in
-// USD an hour. They are nobody's prices, so that it shows whose list a price is from.
+// ec2ListPrices are on-demand prices of instance types in the cheapest region, in USD per hour. The
+// figures are fictitious, so that tests can tell which list a price is from.
 var ec2ListPrices = map[string]float64{
 	"c7i.large": 0.0911, "g6.xlarge": 0.8211, "g6.4xlarge": 1.3411, "g6.12xlarge": 4.7011, "g6.48xlarge": 13.6011,
 	"p4d.24xlarge": 22.5011, "p4de.24xlarge": 28.0011, "p5.4xlarge": 7.0011, "p5.48xlarge": 56.0011,
 }
 
-// dearer is by how much a region is dearer than the cheapest.
-func dearer(region string) float64 {
+// priceFactor is the price factor of a region relative to the cheapest.
+func priceFactor(region string) float64 {
 	switch {
 	case strings.HasPrefix(region, "us-west"):
 		return 1.05
@@ -29,8 +29,8 @@ func dearer(region string) float64 {
 	return 1
 }
 
-// FakePrice is what an instance type costs on demand in a region unless ListPrice says
-// otherwise, in USD an hour; 0 = the fake does not have the type.
+// FakePrice is the on-demand price of an instance type in a region unless ListPrice returns another, in
+// USD per hour; 0 = the type is unknown.
 func FakePrice(region, instanceType string) float64 {
 	price, err := strconv.ParseFloat(fakeListPrice(region, instanceType), 64)
 	if err != nil {
@@ -44,7 +44,7 @@ func fakeListPrice(region, instanceType string) string {
 	if ec2ListPrices[instanceType] == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%.10f", ec2ListPrices[instanceType]*dearer(region))
+	return fmt.Sprintf("%.10f", ec2ListPrices[instanceType]*priceFactor(region))
 }
 
 // productsRequest asks for entries of the price list.
@@ -119,7 +119,7 @@ func (a *AWS) productsOf(region, kind string, asked productsRequest) []string {
 	return documents
 }
 
-// wants says whether a product passes all filters.
+// wants reports whether a product passes all filters.
 func (q productsRequest) wants(attributes map[string]string) bool {
 	for _, f := range q.Filters {
 		value := attributes[f.Field]

@@ -34,7 +34,7 @@ func (a *AWS) quota(c awsCall) (any, error) {
 func writeJSON11(w http.ResponseWriter, status int, answer any) {
 	w.Header().Set("Content-Type", "application/x-amz-json-1.1")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(answer) // a caller that is gone hears nothing
+	_ = json.NewEncoder(w).Encode(answer) // the caller may have disconnected
 }
 
 // quotaCode is the quota that an instance type counts against, empty where the fake has none.

@@ -35,7 +35,7 @@ type Route53 struct {
 	next    int // numbers of ids
 	zones   []*hostedZone
 	changes map[string]int // id -> polls until INSYNC
-	checks  []*HealthCheck // in the order of their making
+	checks  []*HealthCheck // in order of creation
 	refs    map[string]bool
 	tags    map[string]map[string]string // of health checks, by id
 }
@@ -178,7 +178,7 @@ func writeRoute53(w http.ResponseWriter, status int, root string, document any) 
 		Name: xml.Name{Local: root},
 		Attr: []xml.Attr{{Name: xml.Name{Local: "xmlns"}, Value: route53Namespace}},
 	}
-	_, _ = io.WriteString(w, xml.Header) // a caller that is gone hears nothing
+	_, _ = io.WriteString(w, xml.Header) // the caller may have disconnected
 	_ = xml.NewEncoder(w).EncodeElement(document, start)
 }
 

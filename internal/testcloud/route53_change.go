@@ -14,7 +14,7 @@ type change struct {
 	ResourceRecordSet RecordSet
 }
 
-// changeSets carries a batch out, all of it or nothing.
+// changeSets executes a batch, all of it or nothing.
 func (r *Route53) changeSets(c route53Call) (any, error) {
 	z, err := r.zone(c.PathValue("id"))
 	if err != nil {

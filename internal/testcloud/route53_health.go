@@ -36,7 +36,7 @@ type HealthCheck struct {
 	listing int  // lists that do not show what became of it yet
 }
 
-// Checks are the health checks that there are, in the order of their making, with
+// Checks are the health checks that there are, in order of creation, with
 // their tags.
 func (r *Route53) Checks() (checks []HealthCheck, tags []map[string]string) {
 	r.mu.Lock()
@@ -314,7 +314,7 @@ func (r *Route53) follow(z *hostedZone, sets []RecordSet, onlyWell bool) []netip
 	return found
 }
 
-// well says whether a health check counts as healthy.
+// well reports whether a health check counts as healthy.
 func (h *HealthCheck) well() bool {
 	return (h.HealthCheckConfig.Disabled || !h.sick) != h.HealthCheckConfig.Inverted
 }

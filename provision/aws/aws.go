@@ -27,56 +27,54 @@ import (
 	"skyserve/provision"
 )
 
-// Config is what a provider is made of.
+// Config configures a provider.
 type Config struct {
-	// Regions are the regions it works in, as AWS calls them: us-east-1.
+	// Regions are the regions of the provider, in AWS's notation: us-east-1.
 	Regions []string
-	// Endpoint is the base URL of every service, for a cloud that speaks as AWS does;
-	// empty = AWS's own, or what AWS_ENDPOINT_URL says.
+	// Endpoint is the base URL of every service, for a cloud with AWS's API; empty = AWS's own
+	// endpoints, or AWS_ENDPOINT_URL.
 	Endpoint string
-	// Transport carries the calls; nil = the SDK's own. At most
-	// provision.CallsPerHost of them are in flight to a host.
+	// Transport sends the calls; nil = the SDK's own. At most provision.CallsPerHost calls to a host
+	// are in flight.
 	Transport http.RoundTripper
-	// Credentials are whom it acts as; nil = whom the environment, the shared files or
-	// the machine's own identity name, in this order.
+	// Credentials authenticate the calls; nil = those of the environment, of the shared files or of the
+	// machine's own identity, in this order.
 	Credentials aws.CredentialsProvider
-	// Poll is how often something is looked at that takes its time; 0 = 2 s, negative =
-	// without a pause, as tests want it.
+	// Poll is the interval of polling for a slow change; 0 = 2 s, negative = no interval, for tests.
 	Poll time.Duration
-	// MachinesOnly leaves firewalls and identities alone, and out of lists: it is for a
-	// machine of the service, which may not see them (provision.GrantOperate).
+	// MachinesOnly excludes firewalls and identities from changes and lists: for a machine of the
+	// service, whose permissions do not include them (provision.GrantOperate).
 	MachinesOnly bool
-	// OneRegion says that the service has balancers in no other region and no other cloud:
-	// replicas then let their own region's in and nobody else, and are reached inside of
-	// the network.
+	// OneRegion reports that the service has balancers in no other region and no other cloud: replicas
+	// then admit only balancers of their own region, which reach them inside the network.
 	OneRegion bool
-	// Networks are where machines stand, by region, where that is not the default network;
-	// a network there has at least one subnet.
+	// Networks are the networks of machines, by region, for regions that do not use the default
+	// network; a network has at least one subnet.
 	Networks map[string]provision.Network
-	// Now is the clock that the cloud's is compared with; nil = time.Now.
+	// Now is the clock that is compared with the cloud's; nil = time.Now.
 	Now func() time.Time
 }
 
 const (
 	defaultPoll = 2 * time.Second
-	// callTimeout bounds one call, so that a connection that is dead is noticed.
+	// callTimeout is the maximum duration of one call, so that a dead connection is detected.
 	callTimeout = time.Minute
-	// maxTries bounds how often a call is sent that was throttled or failed inside AWS:
-	// with pauses that double up to maxBackoff, for about a minute.
-	maxTries   = 8
-	maxBackoff = 20 * time.Second
+	// maxCallAttempts is the maximum number of attempts of a call that was throttled or failed inside AWS:
+	// with a backoff that doubles up to maxBackoff, for about a minute.
+	maxCallAttempts = 8
+	maxBackoff      = 20 * time.Second
 )
 
-// Provider makes and removes objects of AWS. It implements provision.Provider,
-// provision.Witness and provision.Pricer.
+// Provider creates and removes objects of AWS. It implements provision.Provider, provision.Witness and
+// provision.Pricer.
 type Provider struct {
 	cfg     Config
 	poll    time.Duration
 	iam     *iam.Client
 	sts     *sts.Client
-	clock   *dates
+	clock   *clockTransport
 	regions map[string]*region
-	names   []string                          // of regions, in order
+	names   []string                          // of regions, sorted
 	prices  provision.Held[[]provision.Price] // by region
 }
 
@@ -86,17 +84,17 @@ var (
 	_ provision.Pricer   = (*Provider)(nil)
 )
 
-// New makes a provider. It asks nobody anything yet: wrong credentials show in the
-// first call, as a *provision.CredentialsError.
+// New returns a provider. It makes no calls yet: wrong credentials show in the first call, as a
+// *provision.CredentialsError.
 func New(ctx context.Context, c Config) (*Provider, error) {
 	if len(c.Regions) == 0 {
-		return nil, fmt.Errorf("reaching AWS: no region is named")
+		return nil, fmt.Errorf("creating the AWS provider: no region is configured")
 	}
 	if c.Now == nil {
 		c.Now = time.Now
 	}
 	p := &Provider{cfg: c, poll: max(0, cmp.Or(c.Poll, defaultPoll)), regions: map[string]*region{}}
-	sdk, err := p.load(ctx)
+	sdk, err := p.loadSDK(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -105,8 +103,8 @@ func New(ctx context.Context, c Config) (*Provider, error) {
 		in := sdk.Copy()
 		in.Region = name
 		p.regions[name] = &region{
-			p: p, name: name, ec2: ec2.NewFromConfig(in), quotas: servicequotas.NewFromConfig(in), pricing: pricesOf(sdk, name),
-			wanted: c.Networks[name], asking: make(chan struct{}, 1), groups: map[string]string{},
+			p: p, name: name, ec2: ec2.NewFromConfig(in), quotas: servicequotas.NewFromConfig(in), pricing: pricingClient(sdk, name),
+			configured: c.Networks[name], netSem: make(chan struct{}, 1), groups: map[string]string{},
 		}
 	}
 	home := sdk.Copy()
@@ -115,9 +113,9 @@ func New(ctx context.Context, c Config) (*Provider, error) {
 	return p, nil
 }
 
-// pricesOf is the client of the price list that tells of a region; nil where there is none.
-func pricesOf(sdk aws.Config, region string) *pricing.Client {
-	home := priceHome(region)
+// pricingClient returns the client of the price list that covers a region; nil where there is none.
+func pricingClient(sdk aws.Config, region string) *pricing.Client {
+	home := pricingRegion(region)
 	if home == "" {
 		return nil
 	}
@@ -126,11 +124,11 @@ func pricesOf(sdk aws.Config, region string) *pricing.Client {
 	return pricing.NewFromConfig(there)
 }
 
-// load makes the settings of the SDK.
-func (p *Provider) load(ctx context.Context) (aws.Config, error) {
+// loadSDK loads the configuration of the SDK.
+func (p *Provider) loadSDK(ctx context.Context) (aws.Config, error) {
 	options := []func(*config.LoadOptions) error{
 		config.WithRetryer(p.retryer), config.WithRegion(p.cfg.Regions[0]),
-		config.WithLogger(logging.StandardLogger{Logger: log.Default()}), // by itself it writes to standard error
+		config.WithLogger(logging.StandardLogger{Logger: log.Default()}), // the SDK's default logger writes to standard error
 	}
 	if p.cfg.Credentials != nil {
 		options = append(options, config.WithCredentialsProvider(p.cfg.Credentials))
@@ -141,20 +139,20 @@ func (p *Provider) load(ctx context.Context) (aws.Config, error) {
 	case errors.As(err, &profile):
 		return sdk, &provision.CredentialsError{Cloud: service.CloudAWS, Err: err, Hint: "set AWS_PROFILE to a profile of ~/.aws/config"}
 	case err != nil:
-		return sdk, fmt.Errorf("reading the settings of AWS: %w", err)
+		return sdk, fmt.Errorf("loading the AWS configuration: %w", err)
 	}
 	if p.cfg.Endpoint != "" {
 		sdk.BaseEndpoint = aws.String(p.cfg.Endpoint)
 	}
-	sdk.Credentials = asking{sdk.Credentials}
-	p.clock = &dates{next: p.carrier(sdk), now: p.cfg.Now}
+	sdk.Credentials = markedCredentials{sdk.Credentials}
+	p.clock = &clockTransport{next: p.baseTransport(sdk), now: p.cfg.Now}
 	sdk.HTTPClient = &http.Client{Transport: provision.Bounded(p.clock), Timeout: callTimeout}
 	return sdk, nil
 }
 
-// carrier is what carries the calls: the SDK's own transport, which knows AWS_CA_BUNDLE,
-// unless another is set.
-func (p *Provider) carrier(sdk aws.Config) http.RoundTripper {
+// baseTransport returns the transport of the calls: the SDK's own, which supports AWS_CA_BUNDLE, unless
+// another is configured.
+func (p *Provider) baseTransport(sdk aws.Config) http.RoundTripper {
 	if p.cfg.Transport != nil {
 		return p.cfg.Transport
 	}
@@ -164,18 +162,18 @@ func (p *Provider) carrier(sdk aws.Config) http.RoundTripper {
 	return http.DefaultTransport
 }
 
-// retryer sends calls again that were throttled, or failed inside AWS, or whose
-// connection broke: every call of this package is safe to repeat. What there is no
-// capacity for is not asked again, although AWS answers it as a failure of its own.
+// retryer retries calls that were throttled, failed inside AWS, or lost their connection: every call of
+// this package is idempotent. It does not retry a lack of capacity, although AWS reports that as a
+// server error.
 func (p *Provider) retryer() aws.Retryer {
 	return retry.NewStandard(func(o *retry.StandardOptions) {
-		o.MaxAttempts, o.MaxBackoff = maxTries, maxBackoff
-		o.RateLimiter = ratelimit.None // tries are bounded for each call
+		o.MaxAttempts, o.MaxBackoff = maxCallAttempts, maxBackoff
+		o.RateLimiter = ratelimit.None // attempts are limited per call
 		o.Retryables = append([]retry.IsErrorRetryable{retry.IsErrorRetryableFunc(func(err error) aws.Ternary {
 			if _, ok := capacityScopes[codeOf(err)]; ok {
 				return aws.FalseTernary
 			}
-			if codeOf(err) == "ConcurrentModification" { // of one thing of IAM's, by two at once
+			if codeOf(err) == "ConcurrentModification" { // two concurrent changes of one IAM object
 				return aws.TrueTernary
 			}
 			return aws.UnknownTernary
@@ -186,25 +184,25 @@ func (p *Provider) retryer() aws.Retryer {
 	})
 }
 
-// region finds the clients of a region.
+// region returns the clients of a region.
 func (p *Provider) region(name service.Region) (*region, error) {
 	r := p.regions[name.Place()]
 	if r == nil || name.Cloud() != service.CloudAWS {
-		return nil, fmt.Errorf("finding the region %q: this provider knows %s", name, strings.Join(p.names, ", "))
+		return nil, fmt.Errorf("finding region %q: this provider is configured for %s", name, strings.Join(p.names, ", "))
 	}
 	return r, nil
 }
 
-// place is the region as the house calls it.
-func (r *region) place() service.Region { return service.Region(service.CloudAWS + "/" + r.name) }
+// regionID returns the region as a service.Region.
+func (r *region) regionID() service.Region { return service.Region(service.CloudAWS + "/" + r.name) }
 
-// Launch makes what is wanted. A machine needs the firewall of its role in its
-// region, and the identity of its role, to be there: it waits for them for a while, as AWS itself
-// takes some seconds to know them everywhere.
+// Launch creates a desired object. A machine needs the firewall of its role in its region, and the
+// identity of its role: Launch waits up to a minute for them, because AWS itself takes some seconds to
+// propagate new ones.
 func (p *Provider) Launch(ctx context.Context, w provision.Want) (provision.Object, error) {
 	o, err := p.launch(ctx, w)
 	if err != nil {
-		return provision.Object{}, explain(fmt.Sprintf("launching %s in %s", w.ID, w.Region), err)
+		return provision.Object{}, wrapError(fmt.Sprintf("launching %s in %s", w.ID, w.Region), err)
 	}
 	return o, nil
 }
@@ -223,12 +221,11 @@ func (p *Provider) launch(ctx context.Context, w provision.Want) (provision.Obje
 	return r.launchMachine(ctx, w)
 }
 
-// Terminate removes an object and returns when it is certain to be gone. A machine
-// is, as soon as it shuts down: nothing brings it back, and it costs nothing. A
-// firewall goes when the last machine behind it has let go of it, which takes a minute
-// or two.
+// Terminate removes an object and returns when the removal is certain. A machine counts as removed as
+// soon as it is shutting down: that cannot be reversed, and it is no longer billed. A firewall can be
+// deleted when the last machine behind it has released it, which takes a minute or two.
 func (p *Provider) Terminate(ctx context.Context, o provision.Object) error {
-	return explain(fmt.Sprintf("removing %s (%s) in %s", o.ID, o.Handle, o.Region), p.terminate(ctx, o))
+	return wrapError(fmt.Sprintf("removing %s (%s) in %s", o.ID, o.Handle, o.Region), p.terminate(ctx, o))
 }
 
 func (p *Provider) terminate(ctx context.Context, o provision.Object) error {
@@ -245,23 +242,23 @@ func (p *Provider) terminate(ctx context.Context, o provision.Object) error {
 	return r.terminateMachine(ctx, o)
 }
 
-// appears is until for what was made a moment ago: mostly it shows at once, so that the first
-// pauses are short.
-func (p *Provider) appears(ctx context.Context, look func() (done bool, err error)) (bool, error) {
-	return p.repeat(ctx, triesToAppear, p.poll/16, look)
+// waitVisible is until for an object that was just created: it is mostly visible at once, so the first
+// intervals are short.
+func (p *Provider) waitVisible(ctx context.Context, look func() (done bool, err error)) (bool, error) {
+	return p.pollWithBackoff(ctx, maxVisibilityPolls, p.poll/16, look)
 }
 
-// until calls look until it says that it is done, with pauses; tries bounds the calls.
-// false means that it never was.
-func (p *Provider) until(ctx context.Context, tries int, look func() (done bool, err error)) (bool, error) {
-	return p.repeat(ctx, tries, p.poll, look)
+// pollUntil calls look until it reports done, at intervals, at most tries times. false means that it was
+// never done.
+func (p *Provider) pollUntil(ctx context.Context, tries int, look func() (done bool, err error)) (bool, error) {
+	return p.pollWithBackoff(ctx, tries, p.poll, look)
 }
 
-// repeat is until with a first pause; each is twice as long as the one before, up to the interval.
-func (p *Provider) repeat(ctx context.Context, tries int, wait time.Duration, look func() (done bool, err error)) (bool, error) {
+// pollWithBackoff is until with a first interval, which doubles after each attempt up to the poll interval.
+func (p *Provider) pollWithBackoff(ctx context.Context, tries int, wait time.Duration, look func() (done bool, err error)) (bool, error) {
 	for try := range tries {
 		if try > 0 {
-			if err := pause(ctx, wait); err != nil {
+			if err := sleep(ctx, wait); err != nil {
 				return false, err
 			}
 			wait = min(p.poll, 2*wait)
@@ -273,19 +270,19 @@ func (p *Provider) repeat(ctx context.Context, tries int, wait time.Duration, lo
 	return false, nil
 }
 
-// settled calls step again while it fails with a code that says no more than that AWS
-// does not know everywhere yet what was done a moment ago.
-func (p *Provider) settled(ctx context.Context, code string, step func() error) error {
+// retryOnCode repeats step while it fails with a code that means that AWS has not propagated a recent
+// change yet.
+func (p *Provider) retryOnCode(ctx context.Context, code string, step func() error) error {
 	var last error
-	_, err := p.appears(ctx, func() (bool, error) {
+	_, err := p.waitVisible(ctx, func() (bool, error) {
 		last = step()
 		return codeOf(last) != code, nil
 	})
 	return cmp.Or(err, last)
 }
 
-// pause waits.
-func pause(ctx context.Context, wait time.Duration) error {
+// sleep blocks for a duration, or until the context ends.
+func sleep(ctx context.Context, wait time.Duration) error {
 	t := time.NewTimer(wait)
 	defer t.Stop()
 	select {

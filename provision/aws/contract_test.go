@@ -11,7 +11,7 @@ import (
 	"skyserve/provision/aws"
 )
 
-func TestContract(t *testing.T) {
+func TestProviderConformance(t *testing.T) {
 	testkit.Slow(t)
 	for name, faults := range map[string]func() *testcloud.Faults{
 		"a cloud that does as it should": func() *testcloud.Faults { return &testcloud.Faults{} },

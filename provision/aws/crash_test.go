@@ -11,9 +11,9 @@ import (
 	"skyserve/provision"
 )
 
-// bring makes a service, or removes it, as `up` and `down` do: by the difference. It
+// converge makes a service, or removes it, as `up` and `down` do: by the difference. It
 // gives what is listed afterwards.
-func bring(t *testing.T, p provision.Provider, wants []provision.Want) ([]provision.Object, error) {
+func converge(t *testing.T, p provision.Provider, wants []provision.Want) ([]provision.Object, error) {
 	have, err := p.List(t.Context(), "chat")
 	if err != nil {
 		return nil, err
@@ -36,7 +36,7 @@ func small() []provision.Want {
 // A program that ends at any call, whether it was carried out or not, leaves nothing
 // behind that the next run does not find: once up, the service is there once; once
 // down, nothing is.
-func TestACrashAtAnyCallIsRecovered(t *testing.T) {
+func TestRecoversFromCrashAtAnyCall(t *testing.T) {
 	testkit.Slow(t)
 	for _, unseen := range []int{0, 2} {
 		calls := crash(t, unseen, 0, testcloud.Served)
@@ -73,7 +73,7 @@ func crash(t *testing.T, unseen, k int, outcome testcloud.Outcome) int {
 		t.Helper()
 		for try := 0; ; try++ {
 			p := open(t, cloud)
-			have, err := bring(t, p, wants)
+			have, err := converge(t, p, wants)
 			if crashed {
 				k, crashed = 0, false
 				continue

@@ -19,7 +19,7 @@ import (
 
 // Every code by which AWS turns a caller away is an error of credentials with a hint,
 // and is asked once; what is not allowed is named.
-func TestCallersThatAreTurnedAway(t *testing.T) {
+func TestCredentialErrorCodes(t *testing.T) {
 	for code, named := range map[string]bool{
 		"AuthFailure": false, "UnrecognizedClientException": false, "InvalidClientTokenId": false, "SignatureDoesNotMatch": false,
 		"ExpiredToken": false, "ExpiredTokenException": false, "RequestExpired": false, "OptInRequired": false, "Blocked": false,
@@ -29,7 +29,7 @@ func TestCallersThatAreTurnedAway(t *testing.T) {
 		t.Run(code, func(t *testing.T) {
 			f := &testcloud.Faults{}
 			cloud := newCloud(f)
-			stand(t, open(t, cloud), east)
+			launchPrerequisites(t, open(t, cloud), east)
 			cloud.Deny = func(_, action string) string {
 				if action == "ec2:RunInstances" {
 					return code
@@ -52,7 +52,7 @@ func TestCallersThatAreTurnedAway(t *testing.T) {
 	}
 }
 
-func TestListIsTurnedAway(t *testing.T) {
+func TestListWithoutPermission(t *testing.T) {
 	for _, action := range []string{"ec2:DescribeInstances", "ec2:DescribeSecurityGroups", "iam:ListRoles", "iam:ListInstanceProfiles"} {
 		cloud := newCloud(nil)
 		cloud.Deny = func(region, asked string) string {
@@ -69,16 +69,16 @@ func TestListIsTurnedAway(t *testing.T) {
 	}
 }
 
-// nobody has no credentials.
-type nobody struct{}
+// noCredentials has no credentials.
+type noCredentials struct{}
 
-func (nobody) Retrieve(context.Context) (sdk.Credentials, error) {
+func (noCredentials) Retrieve(context.Context) (sdk.Credentials, error) {
 	return sdk.Credentials{}, errors.New("no EC2 IMDS role found")
 }
 
 func TestNoCredentials(t *testing.T) {
 	c := config(newCloud(nil), "us-east-1")
-	c.Credentials = nobody{}
+	c.Credentials = noCredentials{}
 	p, err := aws.New(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)
@@ -99,7 +99,7 @@ type failing struct{ err error }
 
 func (f failing) RoundTrip(*http.Request) (*http.Response, error) { return nil, f.err }
 
-func TestRegionsThatAreNone(t *testing.T) {
+func TestUnknownRegions(t *testing.T) {
 	c := config(newCloud(nil), "us-nowhere-1")
 	c.Transport = failing{&net.DNSError{Err: "no such host", Name: "ec2.us-nowhere-1.amazonaws.com", IsNotFound: true}}
 	p, err := aws.New(t.Context(), c)
@@ -108,7 +108,7 @@ func TestRegionsThatAreNone(t *testing.T) {
 	}
 	_, err = p.Offerings(t.Context(), "aws/us-nowhere-1")
 	var spec *provision.SpecError
-	if !errors.As(err, &spec) || !strings.Contains(err.Error(), "asking aws/us-nowhere-1 what it offers: there is no ec2.us-nowhere-1.amazonaws.com: is it a region of AWS?") {
+	if !errors.As(err, &spec) || !strings.Contains(err.Error(), "listing the offerings of aws/us-nowhere-1: host ec2.us-nowhere-1.amazonaws.com not found; check the name of the region") {
 		t.Errorf("got %v", err)
 	}
 	if _, err := aws.New(t.Context(), aws.Config{}); err == nil {
@@ -117,7 +117,7 @@ func TestRegionsThatAreNone(t *testing.T) {
 }
 
 // A connection that always breaks is an error in the end.
-func TestACloudThatIsNotThere(t *testing.T) {
+func TestUnreachableEndpoint(t *testing.T) {
 	c := config(newCloud(nil), "us-east-1")
 	c.Transport = failing{io.ErrUnexpectedEOF}
 	p, err := aws.New(t.Context(), c)
@@ -130,11 +130,11 @@ func TestACloudThatIsNotThere(t *testing.T) {
 }
 
 // A launch that is refused for a part of it names that part, in one short line.
-func TestWhatALaunchMayNot(t *testing.T) {
+func TestLaunchErrorNamesDeniedAction(t *testing.T) {
 	for _, action := range []string{"ec2:RunInstances", "ec2:CreateTags", "iam:PassRole", "ssm:GetParameters"} {
 		cloud := newCloud(nil)
 		p := open(t, cloud)
-		stand(t, p, east)
+		launchPrerequisites(t, p, east)
 		cloud.Deny = func(_, asked string) string {
 			if asked == action {
 				return "UnauthorizedOperation"

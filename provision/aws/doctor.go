@@ -15,98 +15,97 @@ import (
 	"skyserve/provision"
 )
 
-// maxSkew is how far this machine's clock may be from AWS's, which refuses
-// signatures that are five minutes off.
+// maxSkew is the maximum difference between this machine's clock and AWS's, which refuses signatures
+// that are five minutes off.
 const maxSkew = 4 * time.Minute
 
-// Doctor looks at whether AWS can be used: who calls, whether the clocks agree, and in
-// each region whether there is a network to launch into and the caller may launch. It
-// changes nothing: EC2 is asked to say only what it would do (DryRun).
+// Doctor checks whether AWS can be used: the caller, the clock, and in each region the network and the
+// permission to launch. It changes nothing: EC2 calls are dry runs.
 func (p *Provider) Doctor(ctx context.Context) []provision.Finding {
-	findings := []provision.Finding{p.caller(ctx)}
-	findings = append(findings, p.clockFinding()...)
+	findings := []provision.Finding{p.checkCaller(ctx)}
+	findings = append(findings, p.checkClock()...)
 	if !findings[0].OK {
-		return findings // everything else would say the same
+		return findings // all other checks would fail for the same reason
 	}
-	findings = append(findings, p.mayList(ctx))
+	findings = append(findings, p.checkList(ctx))
 	for _, name := range p.names {
 		findings = append(findings, p.regions[name].doctor(ctx)...)
 	}
 	return findings
 }
 
-// failed is a finding of an error.
-func failed(where, what string, err error) provision.Finding {
-	f := provision.Finding{Where: where, What: fmt.Sprintf("%s: %v", what, plain(err))}
+// failedFinding returns the finding of an error.
+func failedFinding(where, what string, err error) provision.Finding {
+	f := provision.Finding{Where: where, What: fmt.Sprintf("%s: %v", what, plainError(err))}
 	if e := credentialsError(err); e != nil {
 		f.Hint = e.Hint
 	}
 	return f
 }
 
-func (p *Provider) caller(ctx context.Context) provision.Finding {
+func (p *Provider) checkCaller(ctx context.Context) provision.Finding {
 	who, err := p.sts.GetCallerIdentity(ctx, &sts.GetCallerIdentityInput{})
 	if err != nil {
-		return failed(service.CloudAWS, "credentials", err)
+		return failedFinding(service.CloudAWS, "credentials", err)
 	}
 	return provision.Finding{Where: service.CloudAWS, OK: true, What: "credentials: " + aws.ToString(who.Arn)}
 }
 
-// clockFinding compares the clocks; nothing where AWS has not answered.
-func (p *Provider) clockFinding() []provision.Finding {
-	ahead, known := p.clock.ahead()
+// checkClock compares the clocks; none before AWS has answered.
+func (p *Provider) checkClock() []provision.Finding {
+	ahead, known := p.clock.aheadBy()
 	if !known {
 		return nil
 	}
-	f := provision.Finding{Where: service.CloudAWS, OK: ahead.Abs() < maxSkew, What: fmt.Sprintf("clock: %s ahead of AWS's", ahead)}
+	f := provision.Finding{Where: service.CloudAWS, OK: ahead.Abs() < maxSkew, What: fmt.Sprintf("clock: %s ahead of AWS", ahead)}
 	if !f.OK {
 		f.Hint = "set this machine's clock: AWS refuses signatures that are five minutes off"
 	}
 	return []provision.Finding{f}
 }
 
-func (p *Provider) mayList(ctx context.Context) provision.Finding {
+func (p *Provider) checkList(ctx context.Context) provision.Finding {
 	const what = "listing identities"
 	if _, err := p.iam.ListRoles(ctx, &iam.ListRolesInput{PathPrefix: aws.String(iamPath(""))}); err != nil {
-		return failed(service.CloudAWS, what, err)
+		return failedFinding(service.CloudAWS, what, err)
 	}
 	return provision.Finding{Where: service.CloudAWS, OK: true, What: what}
 }
 
-// doctor looks at one region.
+// doctor checks one region.
 func (r *region) doctor(ctx context.Context) []provision.Finding {
-	where := string(r.place())
+	where := string(r.regionID())
 	n, err := r.network(ctx)
 	if err != nil {
-		return []provision.Finding{failed(where, "network", err)}
+		return []provision.Finding{failedFinding(where, "network", err)}
 	}
 	findings := []provision.Finding{{Where: where, OK: true, What: fmt.Sprintf("network: %s with subnets in %d zones", n.vpc, len(n.subnets))}}
-	return append(findings, r.mayLaunch(ctx, n), r.mayFirewall(ctx, n))
+	return append(findings, r.checkLaunch(ctx, n), r.checkFirewall(ctx, n))
 }
 
-// mayLaunch asks whether a small machine could be launched.
-func (r *region) mayLaunch(ctx context.Context, n *network) provision.Finding {
+// checkLaunch checks with a dry run whether a small machine could be launched.
+func (r *region) checkLaunch(ctx context.Context, n *network) provision.Finding {
 	tags := ec2Tags(map[string]string{tagService: "doctor"})
 	_, err := r.ec2.RunInstances(ctx, &ec2.RunInstancesInput{
 		DryRun: aws.Bool(true), MinCount: aws.Int32(1), MaxCount: aws.Int32(1), ImageId: aws.String(imagePlain), InstanceType: ec2types.InstanceTypeC7iLarge,
-		SubnetId:          aws.String(n.first()),
+		SubnetId:          aws.String(n.firstSubnet()),
 		TagSpecifications: []ec2types.TagSpecification{{ResourceType: ec2types.ResourceTypeInstance, Tags: tags}},
 	})
-	return r.dryRun("launching machines", err)
+	return r.dryRunFinding("launching machines", err)
 }
 
-// mayFirewall asks whether a security group could be made.
-func (r *region) mayFirewall(ctx context.Context, n *network) provision.Finding {
+// checkFirewall checks with a dry run whether a security group could be created.
+func (r *region) checkFirewall(ctx context.Context, n *network) provision.Finding {
 	_, err := r.ec2.CreateSecurityGroup(ctx, &ec2.CreateSecurityGroupInput{
 		DryRun: aws.Bool(true), GroupName: aws.String("skyserve-doctor"), Description: aws.String("never made"), VpcId: aws.String(n.vpc),
 	})
-	return r.dryRun("making firewalls", err)
+	return r.dryRunFinding("creating firewalls", err)
 }
 
-// dryRun reads the answer to a call that was not to do anything.
-func (r *region) dryRun(what string, err error) provision.Finding {
+// dryRunFinding converts the result of a dry run.
+func (r *region) dryRunFinding(what string, err error) provision.Finding {
 	if codeOf(err) == "DryRunOperation" {
-		return provision.Finding{Where: string(r.place()), OK: true, What: what}
+		return provision.Finding{Where: string(r.regionID()), OK: true, What: what}
 	}
-	return failed(string(r.place()), what, err)
+	return failedFinding(string(r.regionID()), what, err)
 }

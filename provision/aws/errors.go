@@ -16,8 +16,7 @@ import (
 	"skyserve/provision"
 )
 
-// capacityScopes are EC2's codes for an offering that cannot be had, with how far
-// each reaches.
+// capacityScopes maps EC2's codes for an unavailable offering to the scope of each.
 var capacityScopes = map[string]provision.Scope{
 	"InsufficientInstanceCapacity":         provision.ScopeZone,
 	"InsufficientHostCapacity":             provision.ScopeZone,
@@ -39,27 +38,26 @@ var capacityScopes = map[string]provision.Scope{
 	"NetworkInterfaceLimitExceeded":        provision.ScopeQuota,
 }
 
-// falterScopes are the codes of a machine's state for what EC2 could not do after it had
-// granted the launch.
-var falterScopes = map[string]provision.Scope{
+// startFailureScopes maps the state codes of a machine that EC2 failed to start, after it had granted the
+// launch, to the scope of each.
+var startFailureScopes = map[string]provision.Scope{
 	"Server.InsufficientInstanceCapacity": provision.ScopeZone,
 	"Server.InternalError":                provision.ScopeZone,
 	"Client.VolumeLimitExceeded":          provision.ScopeQuota,
 }
 
-// misfits are those for what will go wrong again wherever it is tried, with what to look for.
-var misfits = map[string]string{
-	"Client.InternalError":            "may EC2, and AWSServiceRoleForEC2Spot for spot, use the key that the account's disks are encrypted with?",
-	"Client.InvalidSnapshot.NotFound": "the image's snapshot is not there",
+// permanentStartFailures maps the state codes of a machine that will fail wherever it is launched to a hint.
+var permanentStartFailures = map[string]string{
+	"Client.InternalError":            "let EC2, and AWSServiceRoleForEC2Spot for spot, use the KMS key of the account's disks",
+	"Client.InvalidSnapshot.NotFound": "the snapshot of the image does not exist: use another image",
 }
 
-// codeNoSpotRole is EC2's code for the first spot machine of an account, asked for by
-// somebody who may not make the role that EC2 needs for it.
+// codeNoSpotRole is EC2's code for the first spot machine of an account, launched by a caller who may
+// not create the service-linked role that EC2 needs for it.
 const codeNoSpotRole = "AuthFailure.ServiceLinkedRoleCreationNotPermitted"
 
-// unknownCallers are the codes of a caller whom AWS does not know, or no longer, with
-// what to do about it.
-var unknownCallers = map[string]string{
+// credentialHints maps the codes of missing, invalid or expired credentials to a hint.
+var credentialHints = map[string]string{
 	"AuthFailure":                 "check the keys; if only this region refuses, enable it for the account",
 	"UnrecognizedClientException": "check the keys; if only this region refuses, enable it for the account",
 	"InvalidClientTokenId":        "check the access key: aws sts get-caller-identity",
@@ -70,16 +68,16 @@ var unknownCallers = map[string]string{
 	"ExpiredToken":                "log in again: aws sso login, or fetch new session keys",
 	"ExpiredTokenException":       "log in again: aws sso login, or fetch new session keys",
 	"RequestExpired":              "set this machine's clock, or log in again: aws sso login",
-	"OptInRequired":               "the account is not signed up for this service: finish it in the AWS console",
+	"OptInRequired":               "the account is not signed up for this service: complete the sign-up in the AWS console",
 	"PendingVerification":         "AWS is still verifying the account for this region; wait for its message",
 	codeNoSpotRole:                "the account has never used spot: run aws iam create-service-linked-role --aws-service-name spot.amazonaws.com once",
-	"Blocked":                     "AWS has blocked the account: write to its support",
+	"Blocked":                     "AWS has blocked the account: contact AWS support",
 }
 
-// forbidden are the codes of a caller who is known and may not do this.
-var forbidden = []string{"UnauthorizedOperation", "AccessDenied", "AccessDeniedException", "UnauthorizedException"}
+// deniedCodes are the codes of an authenticated caller without the permission.
+var deniedCodes = []string{"UnauthorizedOperation", "AccessDenied", "AccessDeniedException", "UnauthorizedException"}
 
-// codeOf is the code of an error of AWS; empty for any other error.
+// codeOf returns the code of an error of AWS; empty for any other error.
 func codeOf(err error) string {
 	var api smithy.APIError
 	if errors.As(err, &api) {
@@ -88,10 +86,10 @@ func codeOf(err error) string {
 	return ""
 }
 
-// explain says what was being done when err came, in the types of the house: a
-// *provision.CredentialsError is one, whatever it came from, and a region whose host
-// nobody knows is a *provision.SpecError.
-func explain(doing string, err error) error {
+// wrapError adds what was being done to err, and maps it to the types of package provision: credentials
+// become a *provision.CredentialsError, whatever the call was, and a region whose host does not resolve
+// a *provision.SpecError.
+func wrapError(doing string, err error) error {
 	var known *provision.CredentialsError
 	var owned *provision.OwnedError
 	var refused *provision.CapacityError
@@ -104,16 +102,16 @@ func explain(doing string, err error) error {
 	}
 	var dns *net.DNSError
 	if errors.As(err, &dns) && dns.IsNotFound {
-		return &provision.SpecError{Err: fmt.Errorf("%s: there is no %s: is it a region of AWS? %w", doing, dns.Name, dns)}
+		return &provision.SpecError{Err: fmt.Errorf("%s: host %s not found; check the name of the region: %w", doing, dns.Name, dns)}
 	}
-	return fmt.Errorf("%s: %w", doing, plain(err))
+	return fmt.Errorf("%s: %w", doing, plainError(err))
 }
 
-// encodedMessage begins the part of a refusal that only AWS itself can read.
+// encodedMessage is the start of the part of a refusal that only AWS itself can decode.
 const encodedMessage = " Encoded authorization failure message:"
 
-// plain is an error of AWS without the SDK's words around it: code and message.
-func plain(err error) error {
+// plainError reduces an error of the SDK to action, code and message.
+func plainError(err error) error {
 	var api smithy.APIError
 	var already *Error
 	if errors.As(err, &api) && !errors.As(err, &already) {
@@ -123,21 +121,21 @@ func plain(err error) error {
 	return err
 }
 
-// Error is what AWS answered.
+// Error is an error response of AWS.
 type Error struct {
-	Action  string // ec2:RunInstances
-	Code    string // AWS's own
+	Action  string // the code of AWS
+	Code    string // the message of AWS
 	Message string // AWS's own
 	err     error
 }
 
-// Error gives action, code and message.
+// Error returns action, code and message.
 func (e *Error) Error() string { return e.Action + ": " + e.Code + ": " + e.Message }
 
-// Unwrap gives the SDK's error.
+// Unwrap returns the SDK's error.
 func (e *Error) Unwrap() error { return e.err }
 
-// actionOf is the action that failed, as permissions spell it.
+// actionOf returns the failed action, in the notation of permissions.
 func actionOf(err error) string {
 	var op *smithy.OperationError
 	if !errors.As(err, &op) {
@@ -146,36 +144,36 @@ func actionOf(err error) string {
 	return strings.ToLower(strings.ReplaceAll(op.Service(), " ", "")) + ":" + op.Operation()
 }
 
-// denied finds the action in the text of a refusal: a launch is refused, too, for what is
-// part of it, such as handing over a role.
-var denied = regexp.MustCompile(`not authorized to perform: ([a-z0-9-]+:[A-Za-z]+)`)
+// notAuthorized matches the action in the text of a refusal: a launch may be refused for an action that it
+// implies, such as passing a role.
+var notAuthorized = regexp.MustCompile(`not authorized to perform: ([a-z0-9-]+:[A-Za-z]+)`)
 
-// deniedAction is the action that the caller may not do.
+// deniedAction returns the action that the caller lacks permission for.
 func deniedAction(err error) string {
-	if found := denied.FindStringSubmatch(err.Error()); found != nil {
+	if found := notAuthorized.FindStringSubmatch(err.Error()); found != nil {
 		return found[1]
 	}
 	return actionOf(err)
 }
 
-// credentialsError is err as one of credentials, or nil where it is another.
+// credentialsError converts err to an error of credentials, or nil where it is another error.
 func credentialsError(err error) *provision.CredentialsError {
 	code := codeOf(err)
 	var none *noCredentialsError
 	if errors.As(err, &none) {
 		return &provision.CredentialsError{Cloud: service.CloudAWS, Err: none.err, Hint: "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or log in: aws sso login"}
 	}
-	if hint, ok := unknownCallers[code]; ok {
-		return &provision.CredentialsError{Cloud: service.CloudAWS, Code: code, Err: plain(err), Hint: hint}
+	if hint, ok := credentialHints[code]; ok {
+		return &provision.CredentialsError{Cloud: service.CloudAWS, Code: code, Err: plainError(err), Hint: hint}
 	}
-	if slices.Contains(forbidden, code) {
+	if slices.Contains(deniedCodes, code) {
 		action := deniedAction(err)
-		return &provision.CredentialsError{Cloud: service.CloudAWS, Action: action, Code: code, Err: plain(err), Hint: "let the caller do " + action + " by an IAM policy"}
+		return &provision.CredentialsError{Cloud: service.CloudAWS, Action: action, Code: code, Err: plainError(err), Hint: "allow " + action + " for the caller in an IAM policy"}
 	}
 	return nil
 }
 
-// capacityError is err as a refusal of an offering, or nil where it is another.
+// capacityError converts err to a refusal of an offering, or nil where it is another error.
 func capacityError(o provision.Offering, err error) *provision.CapacityError {
 	code := codeOf(err)
 	scope, ok := capacityScopes[code]
@@ -183,22 +181,22 @@ func capacityError(o provision.Offering, err error) *provision.CapacityError {
 		return nil
 	}
 	if scope == provision.ScopeZone && o.Zone == "" {
-		scope = provision.ScopeRegion // AWS looked in all of them
+		scope = provision.ScopeRegion // AWS tried all zones
 	}
-	return &provision.CapacityError{Offering: o, Scope: scope, Code: code, Err: plain(err)}
+	return &provision.CapacityError{Offering: o, Scope: scope, Code: code, Err: plainError(err)}
 }
 
-// asking is a source of credentials whose errors can be told from others.
-type asking struct{ aws.CredentialsProvider }
+// netSem wraps a credentials provider so that its errors can be recognized.
+type markedCredentials struct{ aws.CredentialsProvider }
 
-// noCredentialsError is a source of credentials that has none.
+// noCredentialsError reports that a credentials provider has no credentials.
 type noCredentialsError struct{ err error }
 
 func (e *noCredentialsError) Error() string { return e.err.Error() }
 func (e *noCredentialsError) Unwrap() error { return e.err }
 
-// Retrieve gives the credentials.
-func (a asking) Retrieve(ctx context.Context) (aws.Credentials, error) {
+// Retrieve returns the credentials.
+func (a markedCredentials) Retrieve(ctx context.Context) (aws.Credentials, error) {
 	c, err := a.CredentialsProvider.Retrieve(ctx)
 	if err != nil && ctx.Err() == nil {
 		return c, &noCredentialsError{err}

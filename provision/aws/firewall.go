@@ -16,42 +16,42 @@ import (
 	"skyserve/provision"
 )
 
-// A firewall is a security group of the VPC that machines stand in. FromWorld lets every address in.
-// FromBalancers does, too: balancers of other regions and clouds come from public
-// addresses that nobody knows before they run, and that change when they are
-// replaced, so that the certificate which the port asks for has to decide who is one.
-// Where there are no others (Config.OneRegion), it lets the members of the balancers'
-// group in and nobody else. Everything may go out, which is what EC2 gives a new group.
+// A firewall is a security group of the machines' VPC. FromWorld admits every address. So does
+// FromBalancers: balancers of other regions and clouds connect from public addresses that are unknown
+// before they run and change when they are replaced. The port requires a client certificate, which
+// decides whether the caller is a balancer. Without other regions (Config.OneRegion), FromBalancers
+// admits the members of the balancers' group only. All outbound traffic is allowed, which is EC2's
+// default for a new group.
 
-// ingress lets one source reach a range of ports.
+// ingress admits one source to a range of ports.
 type ingress struct {
 	protocol string // tcp; -1 = all
 	from, to int32
-	source   string // a CIDR, or the id of a group or of a list of prefixes
+	source   string // a CIDR, or the id of a group or of a prefix list
 }
 
-// everywhere are all addresses.
-var everywhere = []string{"0.0.0.0/0", "::/0"}
+// anyAddress matches all addresses.
+var anyAddress = []string{"0.0.0.0/0", "::/0"}
 
-// codeNoGroup is EC2's code for a security group that it does not know.
+// codeNoGroup is EC2's code for an unknown security group.
 const codeNoGroup = "InvalidGroup.NotFound"
 
-// launchFirewall makes a security group, or sets one right: first its rules, then
-// its tags, so that it is listed as another as long as it is not what it should be.
+// launchFirewall creates or repairs a security group: first its rules, then its tags, so that List
+// reports it as different until it is complete.
 func (r *region) launchFirewall(ctx context.Context, w provision.Want) (provision.Object, error) {
 	role := w.Labels[labelRole]
 	if role == "" {
-		return provision.Object{}, fmt.Errorf("reading what is wanted: the label %s does not say whose firewall it is", labelRole)
+		return provision.Object{}, fmt.Errorf("reading the desired firewall: the label %s must be set", labelRole)
 	}
 	tags := tagsOf(w)
 	tags[tagRules] = rulesTag(w.Rules)
-	should, err := r.expected(ctx, w)
+	should, err := r.desiredIngress(ctx, w)
 	if err != nil {
 		return provision.Object{}, err
 	}
 	var id string
-	settled, err := r.p.appears(ctx, func() (bool, error) {
-		g, err := r.group(ctx, groupName(w.Service, role))
+	settled, err := r.p.waitVisible(ctx, func() (bool, error) {
+		g, err := r.findGroup(ctx, groupName(w.Service, role))
 		if err != nil {
 			return false, err
 		}
@@ -62,28 +62,28 @@ func (r *region) launchFirewall(ctx context.Context, w provision.Want) (provisio
 			return false, err
 		}
 		id = aws.ToString(g.GroupId)
-		right, err := r.setRules(ctx, id, should, ingressOf(g.IpPermissions))
-		return right, unless(codeNoGroup, err) // which may be that it is too new
+		right, err := r.setRules(ctx, id, should, ingressFromEC2(g.IpPermissions))
+		return right, ignoreCode(codeNoGroup, err) // the group may be too new
 	})
 	if err != nil {
 		return provision.Object{}, err
 	}
 	if !settled {
-		return provision.Object{}, fmt.Errorf("waiting for the security group %s: EC2 does not show it as it was made", groupName(w.Service, role))
+		return provision.Object{}, fmt.Errorf("waiting for security group %s: EC2 does not show its rules yet; run the command again", groupName(w.Service, role))
 	}
-	err = r.p.settled(ctx, codeNoGroup, func() error {
+	err = r.p.retryOnCode(ctx, codeNoGroup, func() error {
 		_, err := r.ec2.CreateTags(ctx, &ec2.CreateTagsInput{Resources: []string{id}, Tags: ec2Tags(tags)})
 		return err
 	})
 	if err != nil {
 		return provision.Object{}, err
 	}
-	r.remember(w, role, id)
-	return objectFor(w, id), nil
+	r.cacheGroupID(w, role, id)
+	return objectOfWant(w, id), nil
 }
 
-// group finds a security group of the network by its name; nil where there is none.
-func (r *region) group(ctx context.Context, name string) (*ec2types.SecurityGroup, error) {
+// findGroup finds a security group of the network by name; nil where there is none.
+func (r *region) findGroup(ctx context.Context, name string) (*ec2types.SecurityGroup, error) {
 	n, err := r.network(ctx)
 	if err != nil {
 		return nil, err
@@ -97,7 +97,7 @@ func (r *region) group(ctx context.Context, name string) (*ec2types.SecurityGrou
 	return &out.SecurityGroups[0], nil
 }
 
-// createGroup makes a security group without rules; one that is there already is no error.
+// createGroup creates a security group without rules; an existing one is no error.
 func (r *region) createGroup(ctx context.Context, name string, tags map[string]string) error {
 	n, err := r.network(ctx)
 	if err != nil {
@@ -107,45 +107,45 @@ func (r *region) createGroup(ctx context.Context, name string, tags map[string]s
 		GroupName: aws.String(name), VpcId: aws.String(n.vpc), Description: aws.String("Machines of a service of skyserve; see the tags."),
 		TagSpecifications: []ec2types.TagSpecification{{ResourceType: ec2types.ResourceTypeSecurityGroup, Tags: ec2Tags(tags)}},
 	})
-	return unless("InvalidGroup.Duplicate", err)
+	return ignoreCode("InvalidGroup.Duplicate", err)
 }
 
-// setRules lets in what should be and does not get in, and the other way round; true
-// when there was nothing to do. Somebody else may be doing the same.
+// setRules adds missing rules and removes excess ones; true when there was nothing to do. Another
+// process may be doing the same.
 func (r *region) setRules(ctx context.Context, group string, should, is []ingress) (right bool, err error) {
 	add := slices.DeleteFunc(slices.Clone(should), func(i ingress) bool { return slices.Contains(is, i) })
 	remove := slices.DeleteFunc(slices.Clone(is), func(i ingress) bool { return slices.Contains(should, i) })
 	if len(add) > 0 {
-		_, err = r.ec2.AuthorizeSecurityGroupIngress(ctx, &ec2.AuthorizeSecurityGroupIngressInput{GroupId: aws.String(group), IpPermissions: permissions(add)})
-		if err = unless("InvalidPermission.Duplicate", err); err != nil {
+		_, err = r.ec2.AuthorizeSecurityGroupIngress(ctx, &ec2.AuthorizeSecurityGroupIngressInput{GroupId: aws.String(group), IpPermissions: toPermissions(add)})
+		if err = ignoreCode("InvalidPermission.Duplicate", err); err != nil {
 			return false, err
 		}
 	}
 	if len(remove) > 0 {
-		_, err = r.ec2.RevokeSecurityGroupIngress(ctx, &ec2.RevokeSecurityGroupIngressInput{GroupId: aws.String(group), IpPermissions: permissions(remove)})
-		if err = unless("InvalidPermission.NotFound", err); err != nil {
+		_, err = r.ec2.RevokeSecurityGroupIngress(ctx, &ec2.RevokeSecurityGroupIngressInput{GroupId: aws.String(group), IpPermissions: toPermissions(remove)})
+		if err = ignoreCode("InvalidPermission.NotFound", err); err != nil {
 			return false, err
 		}
 	}
 	return len(add) == 0 && len(remove) == 0, nil
 }
 
-// expected are the rules of a firewall as EC2 has them.
-func (r *region) expected(ctx context.Context, w provision.Want) ([]ingress, error) {
+// desiredIngress returns the rules of a firewall in EC2's form.
+func (r *region) desiredIngress(ctx context.Context, w provision.Want) ([]ingress, error) {
 	fromBalancers := func(rule provision.Rule) bool { return rule.From == provision.FromBalancers }
 	if !r.p.cfg.OneRegion || !slices.ContainsFunc(w.Rules, fromBalancers) {
-		return ingressFor(w.Rules, ""), nil
+		return ingressFromRules(w.Rules, ""), nil
 	}
-	group, err := r.groupID(ctx, w, string(provision.KindBalancer))
-	return ingressFor(w.Rules, group), err
+	group, err := r.waitGroupID(ctx, w, string(provision.KindBalancer))
+	return ingressFromRules(w.Rules, group), err
 }
 
-// ingressFor are rules as EC2 has them, in order. balancers is the id of the group
-// that all balancers are in; empty where they are not all in one.
-func ingressFor(rules []provision.Rule, balancers string) []ingress {
+// ingressFromRules converts rules to EC2's form, sorted. balancers is the id of the group of all balancers;
+// empty where they are not all in one group.
+func ingressFromRules(rules []provision.Rule, balancers string) []ingress {
 	var all []ingress
 	for _, rule := range rules {
-		port, sources := int32(rule.Port), everywhere
+		port, sources := int32(rule.Port), anyAddress
 		if rule.From == provision.FromBalancers && balancers != "" {
 			sources = []string{balancers}
 		}
@@ -161,8 +161,8 @@ func compareIngress(a, b ingress) int {
 	return cmp.Or(cmp.Compare(a.protocol, b.protocol), cmp.Compare(a.from, b.from), cmp.Compare(a.to, b.to), cmp.Compare(a.source, b.source))
 }
 
-// ingressOf takes the rules of a group apart, in order.
-func ingressOf(all []ec2types.IpPermission) []ingress {
+// ingressFromEC2 splits the rules of a group into single sources, sorted.
+func ingressFromEC2(all []ec2types.IpPermission) []ingress {
 	var in []ingress
 	for _, p := range all {
 		var sources []string
@@ -186,8 +186,8 @@ func ingressOf(all []ec2types.IpPermission) []ingress {
 	return in
 }
 
-// permissions are rules as EC2 takes them.
-func permissions(all []ingress) []ec2types.IpPermission {
+// toPermissions converts rules to EC2's API type.
+func toPermissions(all []ingress) []ec2types.IpPermission {
 	var out []ec2types.IpPermission
 	for _, i := range all {
 		p := ec2types.IpPermission{IpProtocol: aws.String(i.protocol), FromPort: aws.Int32(i.from), ToPort: aws.Int32(i.to)}
@@ -206,7 +206,7 @@ func permissions(all []ingress) []ec2types.IpPermission {
 	return out
 }
 
-// rulesTag writes rules into a tag: "8000/world 8300/balancers".
+// rulesTag encodes rules in a tag: "8000/world 8300/balancers".
 func rulesTag(rules []provision.Rule) string {
 	var words []string
 	for _, r := range rules {
@@ -216,7 +216,7 @@ func rulesTag(rules []provision.Rule) string {
 	return strings.Join(words, " ")
 }
 
-// rulesOf reads what rulesTag wrote; what it did not write is no rule.
+// rulesOf decodes a tag of rulesTag; invalid words are skipped.
 func rulesOf(tag string) []provision.Rule {
 	var rules []provision.Rule
 	for word := range strings.FieldsSeq(tag) {
@@ -228,9 +228,9 @@ func rulesOf(tag string) []provision.Rule {
 	return rules
 }
 
-// firewalls lists the security groups of a service, or of all. One whose rules are
-// not those that its tags tell of has another Spec.
-func (r *region) firewalls(ctx context.Context, name string) ([]provision.Object, error) {
+// listFirewalls lists the security groups of a service, or of all services. A group whose rules do not
+// match its tags gets a different Spec.
+func (r *region) listFirewalls(ctx context.Context, name string) ([]provision.Object, error) {
 	var groups []ec2types.SecurityGroup
 	pages := ec2.NewDescribeSecurityGroupsPaginator(r.ec2, &ec2.DescribeSecurityGroupsInput{Filters: []ec2types.Filter{ofService(name)}})
 	for pages.HasMorePages() {
@@ -247,7 +247,7 @@ func (r *region) firewalls(ctx context.Context, name string) ([]provision.Object
 	var objects []provision.Object
 	for _, g := range groups {
 		tags := fromEC2Tags(g.Tags)
-		o, ours := objectOf(tags, r.place(), aws.ToString(g.GroupId))
+		o, ours := objectFromTags(tags, r.regionID(), aws.ToString(g.GroupId))
 		if !ours {
 			continue
 		}
@@ -255,26 +255,26 @@ func (r *region) firewalls(ctx context.Context, name string) ([]provision.Object
 		if r.p.cfg.OneRegion {
 			balancers = ids[aws.ToString(g.VpcId)+groupName(o.Service, string(provision.KindBalancer))]
 		}
-		if !slices.Equal(ingressOf(g.IpPermissions), ingressFor(rulesOf(tags[tagRules]), balancers)) {
-			o.Spec += changedByHand
+		if !slices.Equal(ingressFromEC2(g.IpPermissions), ingressFromRules(rulesOf(tags[tagRules]), balancers)) {
+			o.Spec += driftSuffix
 		}
 		objects = append(objects, o)
 	}
 	return objects, nil
 }
 
-// changedByHand ends the Spec of what is not as its tags say.
-const changedByHand = " but changed"
+// driftSuffix is appended to the Spec of an object that does not match its tags.
+const driftSuffix = " but changed"
 
-// triesToLetGo bounds the tries to delete a security group that machines still
-// have: EC2 takes its time to free the network of one with GPUs, ten minutes at most.
-const triesToLetGo = 300
+// maxGroupDeletePolls is the maximum number of attempts to delete a security group that machines still use:
+// EC2 takes up to ten minutes to release the network interface of one with GPUs.
+const maxGroupDeletePolls = 300
 
-// deleteFirewall removes a security group once nothing has it any more.
+// deleteFirewall removes a security group once no machine uses it.
 func (r *region) deleteFirewall(ctx context.Context, o provision.Object) error {
-	r.forget()
+	r.clearCache()
 	var last error
-	gone, err := r.p.until(ctx, triesToLetGo, func() (bool, error) {
+	gone, err := r.p.pollUntil(ctx, maxGroupDeletePolls, func() (bool, error) {
 		_, last = r.ec2.DeleteSecurityGroup(ctx, &ec2.DeleteSecurityGroupInput{GroupId: aws.String(o.Handle)})
 		switch codeOf(last) {
 		case "DependencyViolation", "InvalidGroup.InUse":
@@ -285,7 +285,7 @@ func (r *region) deleteFirewall(ctx context.Context, o provision.Object) error {
 		return last == nil, last
 	})
 	if err == nil && !gone {
-		return errors.Join(errors.New("waiting for the last machine to let go of it"), plain(last))
+		return errors.Join(errors.New("waiting for the last machine to release the security group"), plainError(last))
 	}
 	return err
 }

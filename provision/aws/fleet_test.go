@@ -50,7 +50,7 @@ func fleetUp(t testing.TB, latency time.Duration) (*testcloud.Faults, *testcloud
 
 // However many machines come up at once, a region is not asked too much at a time, and
 // no machine is asked for twice.
-func TestManyLaunchesAtOnce(t *testing.T) {
+func TestConcurrentLaunchesAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()
 		f, cloud := fleetUp(t, 20*time.Millisecond)

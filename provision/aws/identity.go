@@ -12,30 +12,30 @@ import (
 	"skyserve/provision"
 )
 
-// policyName is the inline policy of a role.
+// policyName is the name of the inline policy of a role.
 const policyName = "skyserve"
 
-// maxTagValue is the most characters that a tag's value has.
+// maxTagValue is the maximum length of a tag's value, in characters.
 const maxTagValue = 256
 
-// The codes of IAM for what is there already, and for what is not.
+// The codes of IAM for an object that already exists, and for one that does not.
 const (
 	codeExists   = "EntityAlreadyExists"
 	codeNoEntity = "NoSuchEntity"
-	codeConflict = "DeleteConflict" // something hangs on it
+	codeConflict = "DeleteConflict" // something depends on it
 )
 
-// launchIdentity makes a role with its policy and an instance profile that has it, or
-// sets them right. Every step may have been done before.
+// launchIdentity creates or repairs a role with its policy, and an instance profile with the role.
+// Every step is idempotent.
 func (p *Provider) launchIdentity(ctx context.Context, w provision.Want) (provision.Object, error) {
 	role := w.Labels[labelRole]
 	if role == "" || w.Region != globalRegion {
-		return provision.Object{}, fmt.Errorf("reading what is wanted: an identity is in %s, and the label %s says whose it is", globalRegion, labelRole)
+		return provision.Object{}, fmt.Errorf("reading the desired identity: its region must be %s, and the label %s must be set", globalRegion, labelRole)
 	}
 	name, tags := roleName(w.Service, role), tagsOf(w)
-	tags[tagGrants] = grantsTag(w.Grants) // also where it is empty: it may have been another
+	tags[tagGrants] = grantsTag(w.Grants) // set even when empty, to overwrite an earlier value
 	if n := len(tags[tagGrants]); n > maxTagValue {
-		return provision.Object{}, &provision.SpecError{Err: fmt.Errorf("granting %s to the %ss of %s: a tag holds %d characters of this, got %d: keep models below one folder", tags[tagGrants], role, w.Service, maxTagValue, n)}
+		return provision.Object{}, &provision.SpecError{Err: fmt.Errorf("granting %s to the %ss of %s: a tag is limited to %d characters, got %d: store the models below one folder", tags[tagGrants], role, w.Service, maxTagValue, n)}
 	}
 	policy, err := policyFor(w.Service, w.Owner, partitionOf(p.names[0]), w.Grants)
 	if err != nil {
@@ -45,21 +45,21 @@ func (p *Provider) launchIdentity(ctx context.Context, w provision.Want) (provis
 	if err != nil {
 		return provision.Object{}, err
 	}
-	if err := p.settled(ctx, codeNoEntity, func() error { return p.setPolicy(ctx, name, policy) }); err != nil {
+	if err := p.retryOnCode(ctx, codeNoEntity, func() error { return p.setPolicy(ctx, name, policy) }); err != nil {
 		return provision.Object{}, err
 	}
 	if err := p.createProfile(ctx, w, name, tags); err != nil {
 		return provision.Object{}, err
 	}
-	if lack := missing(tags, has); len(lack) > 0 {
-		if _, err := p.iam.TagRole(ctx, &iam.TagRoleInput{RoleName: aws.String(name), Tags: iamTags(lack)}); err != nil {
+	if lacking := missingTags(tags, has); len(lacking) > 0 {
+		if _, err := p.iam.TagRole(ctx, &iam.TagRoleInput{RoleName: aws.String(name), Tags: iamTags(lacking)}); err != nil {
 			return provision.Object{}, err
 		}
 	}
-	return objectFor(w, name), nil
+	return objectOfWant(w, name), nil
 }
 
-// createRole makes a role, and gives the tags that it, or the one that was there, has.
+// createRole creates a role. It returns the tags of the role, or of the existing one.
 func (p *Provider) createRole(ctx context.Context, w provision.Want, name string, tags map[string]string) (map[string]string, error) {
 	_, err := p.iam.CreateRole(ctx, &iam.CreateRoleInput{
 		RoleName: aws.String(name), Path: aws.String(iamPath(w.Service)), AssumeRolePolicyDocument: aws.String(trustPolicy), Tags: iamTags(tags),
@@ -68,7 +68,7 @@ func (p *Provider) createRole(ctx context.Context, w provision.Want, name string
 		return tags, err
 	}
 	var has map[string]string
-	_, err = p.appears(ctx, func() (bool, error) {
+	_, err = p.waitVisible(ctx, func() (bool, error) {
 		var err error
 		has, err = p.roleTags(ctx, name)
 		return has != nil, err
@@ -79,45 +79,45 @@ func (p *Provider) createRole(ctx context.Context, w provision.Want, name string
 	return has, ownedError(w, has)
 }
 
-// roleTags are the tags of a role; nil where there is none.
+// roleTags returns the tags of a role; nil where there is none.
 func (p *Provider) roleTags(ctx context.Context, name string) (map[string]string, error) {
 	out, err := p.iam.GetRole(ctx, &iam.GetRoleInput{RoleName: aws.String(name)})
 	if err != nil {
-		return nil, unless(codeNoEntity, err)
+		return nil, ignoreCode(codeNoEntity, err)
 	}
 	return fromIAMTags(out.Role.Tags), nil
 }
 
-// setPolicy gives a role its inline policy, or takes it away where it is empty.
+// setPolicy sets the inline policy of a role; an empty policy deletes it.
 func (p *Provider) setPolicy(ctx context.Context, role, policy string) error {
 	if policy == "" {
 		_, err := p.iam.DeleteRolePolicy(ctx, &iam.DeleteRolePolicyInput{RoleName: aws.String(role), PolicyName: aws.String(policyName)})
-		return unless(codeNoEntity, err)
+		return ignoreCode(codeNoEntity, err)
 	}
 	_, err := p.iam.PutRolePolicy(ctx, &iam.PutRolePolicyInput{RoleName: aws.String(role), PolicyName: aws.String(policyName), PolicyDocument: aws.String(policy)})
 	return err
 }
 
-// createProfile makes an instance profile of the role's name that has the role.
+// createProfile creates an instance profile with the role's name and adds the role.
 func (p *Provider) createProfile(ctx context.Context, w provision.Want, name string, tags map[string]string) error {
 	_, err := p.iam.CreateInstanceProfile(ctx, &iam.CreateInstanceProfileInput{
 		InstanceProfileName: aws.String(name), Path: aws.String(iamPath(w.Service)), Tags: iamTags(tags),
 	})
-	if err := unless(codeExists, err); err != nil {
+	if err := ignoreCode(codeExists, err); err != nil {
 		return err
 	}
-	err = p.settled(ctx, codeNoEntity, func() error {
+	err = p.retryOnCode(ctx, codeNoEntity, func() error {
 		_, err := p.iam.AddRoleToInstanceProfile(ctx, &iam.AddRoleToInstanceProfileInput{InstanceProfileName: aws.String(name), RoleName: aws.String(name)})
 		return err
 	})
-	if codeOf(err) != "LimitExceeded" { // which says that it has one
+	if codeOf(err) != "LimitExceeded" { // the profile already has a role
 		return err
 	}
 	var profile *iamtypes.InstanceProfile
-	_, err = p.appears(ctx, func() (bool, error) {
+	_, err = p.waitVisible(ctx, func() (bool, error) {
 		out, err := p.iam.GetInstanceProfile(ctx, &iam.GetInstanceProfileInput{InstanceProfileName: aws.String(name)})
 		if err != nil {
-			return false, unless(codeNoEntity, err)
+			return false, ignoreCode(codeNoEntity, err)
 		}
 		profile = out.InstanceProfile
 		return true, nil
@@ -126,20 +126,20 @@ func (p *Provider) createProfile(ctx context.Context, w provision.Want, name str
 		return err
 	}
 	if !hasRole(profile, name) {
-		return fmt.Errorf("giving the instance profile %s its role: it has another one", name)
+		return fmt.Errorf("adding the role to instance profile %s: it contains another role", name)
 	}
 	return nil
 }
 
-// hasRole says whether a profile has the role of a name.
+// hasRole reports whether a profile contains the role of a name.
 func hasRole(profile *iamtypes.InstanceProfile, name string) bool {
 	return profile != nil && len(profile.Roles) == 1 && aws.ToString(profile.Roles[0].RoleName) == name
 }
 
-// identities lists the roles and profiles of a service, or of all. One that lacks
-// a part, or whose policy is not the one that its tags tell of, has another Spec.
-func (p *Provider) identities(ctx context.Context, service string) ([]provision.Object, error) {
-	profiles, err := p.profiles(ctx, service)
+// listIdentities lists the roles and profiles of a service, or of all services. One that lacks a part, or
+// whose policy does not match its tags, gets a different Spec.
+func (p *Provider) listIdentities(ctx context.Context, service string) ([]provision.Object, error) {
+	profiles, err := p.listProfiles(ctx, service)
 	if err != nil {
 		return nil, err
 	}
@@ -155,8 +155,8 @@ func (p *Provider) identities(ctx context.Context, service string) ([]provision.
 		}
 	}
 	var objects []provision.Object
-	for _, name := range withProfiles(names, profiles) {
-		o, ours, err := p.identity(ctx, name, profiles[name])
+	for _, name := range mergeNames(names, profiles) {
+		o, ours, err := p.readIdentity(ctx, name, profiles[name])
 		if err != nil {
 			return nil, err
 		}
@@ -167,8 +167,8 @@ func (p *Provider) identities(ctx context.Context, service string) ([]provision.
 	return objects, nil
 }
 
-// profiles are the instance profiles of a service by name.
-func (p *Provider) profiles(ctx context.Context, service string) (map[string]*iamtypes.InstanceProfile, error) {
+// listProfiles returns the instance profiles of a service by name.
+func (p *Provider) listProfiles(ctx context.Context, service string) (map[string]*iamtypes.InstanceProfile, error) {
 	all := map[string]*iamtypes.InstanceProfile{}
 	pages := iam.NewListInstanceProfilesPaginator(p.iam, &iam.ListInstanceProfilesInput{PathPrefix: aws.String(iamPath(service))})
 	for pages.HasMorePages() {
@@ -183,9 +183,9 @@ func (p *Provider) profiles(ctx context.Context, service string) (map[string]*ia
 	return all, nil
 }
 
-// identity is one role with its profile as they are. The tags are the role's, or,
-// where somebody has removed it, the profile's.
-func (p *Provider) identity(ctx context.Context, name string, profile *iamtypes.InstanceProfile) (o provision.Object, ours bool, err error) {
+// readIdentity returns one role with its profile. The tags are those of the role or, if the role was
+// deleted, those of the profile.
+func (p *Provider) readIdentity(ctx context.Context, name string, profile *iamtypes.InstanceProfile) (o provision.Object, ours bool, err error) {
 	tags, err := p.roleTags(ctx, name)
 	if err != nil {
 		return o, false, err
@@ -194,31 +194,31 @@ func (p *Provider) identity(ctx context.Context, name string, profile *iamtypes.
 	if tags == nil {
 		out, err := p.iam.GetInstanceProfile(ctx, &iam.GetInstanceProfileInput{InstanceProfileName: aws.String(name)})
 		if err != nil {
-			return o, false, unless(codeNoEntity, err)
+			return o, false, ignoreCode(codeNoEntity, err)
 		}
 		tags = fromIAMTags(out.InstanceProfile.Tags)
 	}
-	o, ours = objectOf(tags, globalRegion, name)
+	o, ours = objectFromTags(tags, globalRegion, name)
 	if !ours || !whole {
-		o.Spec += changedByHand
+		o.Spec += driftSuffix
 		return o, ours, nil
 	}
 	should, err := policyFor(o.Service, o.Owner, partitionOf(p.names[0]), grantsOf(tags[tagGrants]))
 	if err != nil {
 		return o, false, err
 	}
-	is, err := p.policy(ctx, name)
+	is, err := p.readPolicy(ctx, name)
 	if is != should {
-		o.Spec += changedByHand
+		o.Spec += driftSuffix
 	}
 	return o, true, err
 }
 
-// policy is the inline policy of a role; empty where there is none.
-func (p *Provider) policy(ctx context.Context, role string) (string, error) {
+// readPolicy returns the inline policy of a role; empty where there is none.
+func (p *Provider) readPolicy(ctx context.Context, role string) (string, error) {
 	out, err := p.iam.GetRolePolicy(ctx, &iam.GetRolePolicyInput{RoleName: aws.String(role), PolicyName: aws.String(policyName)})
 	if err != nil {
-		return "", unless(codeNoEntity, err)
+		return "", ignoreCode(codeNoEntity, err)
 	}
 	text, err := url.PathUnescape(aws.ToString(out.PolicyDocument))
 	if err != nil {
@@ -227,8 +227,8 @@ func (p *Provider) policy(ctx context.Context, role string) (string, error) {
 	return text, nil
 }
 
-// deleteIdentity removes a profile and its role, the role last, because its tags
-// tell what is left.
+// deleteIdentity removes a profile and its role. The role is last, because its tags identify the
+// remaining parts.
 func (p *Provider) deleteIdentity(ctx context.Context, o provision.Object) error {
 	name := aws.String(o.Handle)
 	has, err := p.roleTags(ctx, o.Handle)
@@ -244,23 +244,23 @@ func (p *Provider) deleteIdentity(ctx context.Context, o provision.Object) error
 			return err
 		},
 		func() error {
-			return p.settled(ctx, codeConflict, func() error {
+			return p.retryOnCode(ctx, codeConflict, func() error {
 				_, err := p.iam.DeleteInstanceProfile(ctx, &iam.DeleteInstanceProfileInput{InstanceProfileName: name})
 				return err
 			})
 		},
 		func() error { return p.setPolicy(ctx, o.Handle, "") },
-		func() error { return p.settled(ctx, codeConflict, func() error { return p.deleteRole(ctx, name) }) },
+		func() error { return p.retryOnCode(ctx, codeConflict, func() error { return p.deleteRole(ctx, name) }) },
 	} {
-		if err := unless(codeNoEntity, step()); err != nil {
+		if err := ignoreCode(codeNoEntity, step()); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// deleteRole removes a role. What somebody gave it by hand keeps it from going, and is
-// taken away then: whoever removes a service does not want its roles to stay.
+// deleteRole deletes a role. Policies that somebody attached by hand block the deletion; they are
+// removed, because a removed service should leave no roles behind.
 func (p *Provider) deleteRole(ctx context.Context, name *string) error {
 	_, err := p.iam.DeleteRole(ctx, &iam.DeleteRoleInput{RoleName: name})
 	if codeOf(err) != codeConflict {
@@ -272,7 +272,7 @@ func (p *Provider) deleteRole(ctx context.Context, name *string) error {
 	}
 	for _, a := range attached.AttachedPolicies {
 		_, e := p.iam.DetachRolePolicy(ctx, &iam.DetachRolePolicyInput{RoleName: name, PolicyArn: a.PolicyArn})
-		if e := unless(codeNoEntity, e); e != nil {
+		if e := ignoreCode(codeNoEntity, e); e != nil {
 			return e
 		}
 	}
@@ -282,9 +282,9 @@ func (p *Provider) deleteRole(ctx context.Context, name *string) error {
 	}
 	for _, policy := range inline.PolicyNames {
 		_, e := p.iam.DeleteRolePolicy(ctx, &iam.DeleteRolePolicyInput{RoleName: name, PolicyName: aws.String(policy)})
-		if e := unless(codeNoEntity, e); e != nil {
+		if e := ignoreCode(codeNoEntity, e); e != nil {
 			return e
 		}
 	}
-	return err // deleting it is tried again
+	return err // the caller deletes the role again
 }

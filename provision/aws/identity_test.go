@@ -14,8 +14,8 @@ import (
 	"skyserve/provision"
 )
 
-// A role that somebody gave more than it had goes all the same.
-func TestARoleGoesWithWhatItWasGiven(t *testing.T) {
+// A role with manually added policies is deleted all the same.
+func TestDeleteIdentityRemovesAddedPolicies(t *testing.T) {
 	for _, unseen := range []int{0, 2} {
 		cloud := newCloud(&testcloud.Faults{Unseen: unseen})
 		p := open(t, cloud)
@@ -35,8 +35,8 @@ func TestARoleGoesWithWhatItWasGiven(t *testing.T) {
 	}
 }
 
-// Two who change one role at once are told to try again, and do.
-func TestTwoWhoChangeOneRole(t *testing.T) {
+// Two concurrent changes of one role are retried.
+func TestConcurrentRoleChangesAreRetried(t *testing.T) {
 	cloud := newCloud(nil)
 	var refused atomic.Int32
 	cloud.Deny = func(_, action string) string {
@@ -60,7 +60,7 @@ func TestTwoWhoChangeOneRole(t *testing.T) {
 
 // A shell on machines is granted for the regions that ask for it, to both roles, and no
 // more than Session Manager needs; it goes when nobody asks for it any more.
-func TestAccessBySessionManager(t *testing.T) {
+func TestSessionManagerGrants(t *testing.T) {
 	cloud := newCloud(nil)
 	p := open(t, cloud)
 	const name = "skyserve-chat-replica"
@@ -107,7 +107,7 @@ func TestAccessBySessionManager(t *testing.T) {
 }
 
 // What replicas may read of a bucket is the folder that is named, and nothing beside it.
-func TestReadingFromBuckets(t *testing.T) {
+func TestReadGrantIsLimitedToFolder(t *testing.T) {
 	cloud := newCloud(nil)
 	p := open(t, cloud)
 	w := roleFor(provision.KindReplica, provision.ReadFrom("models/llama/8b"))
@@ -124,14 +124,14 @@ func TestReadingFromBuckets(t *testing.T) {
 	w.Grants = append(w.Grants, provision.ReadFrom("models/"+strings.Repeat("long/", 60)+"er"))
 	_, err := p.Launch(t.Context(), w)
 	var unfit *provision.SpecError
-	if !errors.As(err, &unfit) || !strings.Contains(err.Error(), "a tag holds 256 characters of this, got 3") {
+	if !errors.As(err, &unfit) || !strings.Contains(err.Error(), "a tag is limited to 256 characters, got 3") {
 		t.Errorf("got %v, want that it is too long for a tag", err)
 	}
 }
 
 // A balancer may write the one record by which an authority makes sure of the service's name,
 // into the one zone, and nothing else there.
-func TestOneRecordOfAZone(t *testing.T) {
+func TestChallengeGrantIsLimitedToOneRecord(t *testing.T) {
 	cloud := newCloud(nil)
 	p := open(t, cloud)
 	w := roleFor(provision.KindBalancer, provision.ChallengeOf("Z0123456789ABCDEFGHIJ", "chat.example.com"))

@@ -20,8 +20,8 @@ import (
 	"skyserve/provision"
 )
 
-// instances lists the machines that pass filters, those that have ended included.
-func (r *region) instances(ctx context.Context, filters ...ec2types.Filter) ([]ec2types.Instance, error) {
+// listInstances lists the machines that match filters, including terminated ones.
+func (r *region) listInstances(ctx context.Context, filters ...ec2types.Filter) ([]ec2types.Instance, error) {
 	var all []ec2types.Instance
 	pages := ec2.NewDescribeInstancesPaginator(r.ec2, &ec2.DescribeInstancesInput{Filters: filters})
 	for pages.HasMorePages() {
@@ -36,8 +36,8 @@ func (r *region) instances(ctx context.Context, filters ...ec2types.Filter) ([]e
 	return all, nil
 }
 
-// over says whether an instance has ended, or ends and cannot be kept from it.
-func over(i ec2types.Instance) bool {
+// hasEnded reports whether an instance has terminated, or is irreversibly shutting down.
+func hasEnded(i ec2types.Instance) bool {
 	state := stateOf(i)
 	return state == ec2types.InstanceStateNameShuttingDown || state == ec2types.InstanceStateNameTerminated
 }
@@ -49,41 +49,42 @@ func stateOf(i ec2types.Instance) ec2types.InstanceStateName {
 	return i.State.Name
 }
 
-// object is an instance as its tags and EC2 say; false where it is not ours.
-func (r *region) object(i ec2types.Instance) (provision.Object, bool) {
-	o, ours := objectOf(fromEC2Tags(i.Tags), r.place(), aws.ToString(i.InstanceId))
-	r.complete(&o, i)
+// objectFromInstance converts an instance to an object by its tags and EC2's description; false when skyserve did
+// not create it.
+func (r *region) objectFromInstance(i ec2types.Instance) (provision.Object, bool) {
+	o, ours := objectFromTags(fromEC2Tags(i.Tags), r.regionID(), aws.ToString(i.InstanceId))
+	r.addInstanceDetails(&o, i)
 	if state := stateOf(i); state == ec2types.InstanceStateNameStopping || state == ec2types.InstanceStateNameStopped {
 		o.Gone = fmt.Sprintf("%s: %s", state, cmp.Or(aws.ToString(i.StateTransitionReason), "EC2 gives no reason"))
 	}
-	if ours && !grouped(o, i) { // then nothing that its firewall lets in reaches it
+	if ours && !inFirewallGroup(o, i) { // then its firewall admits nothing to it
 		o.Spec, o.Fixed = "", ""
 	}
 	return o, ours
 }
 
-// grouped says whether a machine is in its security group, as far as EC2 says.
-func grouped(o provision.Object, i ec2types.Instance) bool {
+// inFirewallGroup reports whether a machine is in its security group, as far as EC2 shows groups.
+func inFirewallGroup(o provision.Object, i ec2types.Instance) bool {
 	return len(i.SecurityGroups) == 0 || slices.ContainsFunc(i.SecurityGroups, func(g ec2types.GroupIdentifier) bool {
 		return aws.ToString(g.GroupName) == groupName(o.Service, string(o.Kind))
 	})
 }
 
-// complete fills in what EC2 says of a machine: what it runs on, since when, and where
-// it is reached: http:// and its address, without a port.
-func (r *region) complete(o *provision.Object, i ec2types.Instance) {
+// addInstanceDetails fills in EC2's description of a machine: its offering, its start time, and its address:
+// http:// and the address, without a port.
+func (r *region) addInstanceDetails(o *provision.Object, i ec2types.Instance) {
 	tags := fromEC2Tags(i.Tags)
 	offer := provision.Offering{
-		Type: string(i.InstanceType), Region: r.place(),
+		Type: string(i.InstanceType), Region: r.regionID(),
 		Capacity: service.CapacityType(cmp.Or(tags[tagCapacity], string(service.CapacityOnDemand))),
 	}
 	if known, ok := provision.MachineTypeOf(service.CloudAWS, offer.Type); ok {
-		offer = known.Offer(r.place(), "", offer.Capacity)
+		offer = known.Offer(r.regionID(), "", offer.Capacity)
 	}
 	if i.Placement != nil {
 		offer.Zone = aws.ToString(i.Placement.AvailabilityZone)
 	}
-	if price, err := strconv.ParseFloat(tags[tagPrice], 64); err == nil { // without the tag, the list price stands
+	if price, err := strconv.ParseFloat(tags[tagPrice], 64); err == nil { // without the tag, the list price applies
 		offer.PricePerHour, offer.PriceFrom = price, "price at launch"
 	}
 	offer.Reservation = tags[tagReservation]
@@ -91,14 +92,14 @@ func (r *region) complete(o *provision.Object, i ec2types.Instance) {
 	o.PublicIP, o.PrivateIP = addressOf(i.PublicIpAddress), addressOf(i.PrivateIpAddress)
 	reached := o.PublicIP
 	if r.p.cfg.OneRegion && o.Kind == provision.KindReplica {
-		reached = o.PrivateIP // groups know their members by this one
+		reached = o.PrivateIP // security groups match their members by the private address
 	}
 	if reached.IsValid() {
 		o.Address = "http://" + reached.String()
 	}
 }
 
-// addressOf reads an address; what is none stays zero.
+// addressOf parses an address; zero where it is none.
 func addressOf(text *string) netip.Addr {
 	a, err := netip.ParseAddr(aws.ToString(text))
 	if err != nil {
@@ -107,16 +108,16 @@ func addressOf(text *string) netip.Addr {
 	return a
 }
 
-// Fingerprint is that of the key that a machine wrote to its console; empty as long as EC2
-// does not show it. Only the machine writes there, and only its account reads it.
+// Fingerprint returns the fingerprint of the key that a machine wrote to its console; empty until EC2
+// shows it. Only the machine can write there, and only its account can read it.
 func (p *Provider) Fingerprint(ctx context.Context, o provision.Object) (string, error) {
 	r, err := p.region(o.Region)
 	if err != nil {
 		return "", err
 	}
-	text, err := r.console(ctx, o.Handle)
+	text, err := r.consoleOutput(ctx, o.Handle)
 	if err != nil {
-		return "", explain(fmt.Sprintf("reading the console of %s (%s) in %s", o.ID, o.Handle, o.Region), err)
+		return "", wrapError(fmt.Sprintf("reading the console of %s (%s) in %s", o.ID, o.Handle, o.Region), err)
 	}
 	role := identity.Balancer
 	if o.Kind == provision.KindReplica {
@@ -126,9 +127,9 @@ func (p *Provider) Fingerprint(ctx context.Context, o provision.Object) (string,
 	return fingerprint, nil
 }
 
-// console is the last text that a machine has written to its console, 64 KiB at most;
-// EC2 shows it some seconds later.
-func (r *region) console(ctx context.Context, id string) (string, error) {
+// consoleOutput returns the latest console output of a machine, at most 64 KiB; EC2 shows it some seconds
+// later.
+func (r *region) consoleOutput(ctx context.Context, id string) (string, error) {
 	out, err := r.ec2.GetConsoleOutput(ctx, &ec2.GetConsoleOutputInput{InstanceId: aws.String(id), Latest: aws.Bool(true)})
 	if err != nil {
 		return "", err
@@ -137,17 +138,17 @@ func (r *region) console(ctx context.Context, id string) (string, error) {
 	return string(text), err
 }
 
-// triesToVanish bounds the looks at something that is going: about three minutes.
-const triesToVanish = 90
+// maxTerminationPolls is the maximum number of polls for a terminating object: about three minutes.
+const maxTerminationPolls = 90
 
-// triesToBeGone is how often EC2 has to say that it does not know a machine before
-// that is believed: of one that was just made, it says so for a moment.
-const triesToBeGone = 3
+// notFoundConfirmations is how often EC2 must report a machine as unknown before that is believed: EC2 reports
+// it for a moment for a machine that was just created.
+const notFoundConfirmations = 3
 
-// terminateMachine ends a VM and returns when lists show that it ends.
+// terminateMachine terminates a VM and returns when EC2 shows it as shutting down.
 func (r *region) terminateMachine(ctx context.Context, o provision.Object) error {
 	id := []string{o.Handle}
-	known, err := r.p.until(ctx, triesToBeGone, func() (bool, error) {
+	known, err := r.p.pollUntil(ctx, notFoundConfirmations, func() (bool, error) {
 		_, err := r.ec2.TerminateInstances(ctx, &ec2.TerminateInstancesInput{InstanceIds: id})
 		if codeOf(err) == codeNoInstance {
 			return false, nil
@@ -157,14 +158,14 @@ func (r *region) terminateMachine(ctx context.Context, o provision.Object) error
 	if !known || err != nil {
 		return err
 	}
-	gone, err := r.p.until(ctx, triesToVanish, func() (bool, error) {
+	gone, err := r.p.pollUntil(ctx, maxTerminationPolls, func() (bool, error) {
 		out, err := r.ec2.DescribeInstances(ctx, &ec2.DescribeInstancesInput{InstanceIds: id})
 		if err != nil {
-			return codeOf(err) == codeNoInstance, unless(codeNoInstance, err)
+			return codeOf(err) == codeNoInstance, ignoreCode(codeNoInstance, err)
 		}
 		for _, reservation := range out.Reservations {
 			for _, i := range reservation.Instances {
-				if !over(i) {
+				if !hasEnded(i) {
 					return false, nil
 				}
 			}
@@ -172,16 +173,16 @@ func (r *region) terminateMachine(ctx context.Context, o provision.Object) error
 		return true, nil
 	})
 	if err == nil && !gone {
-		return errors.New("waiting for it to shut down: EC2 still shows it running")
+		return errors.New("waiting for the machine to shut down: EC2 still reports it as running")
 	}
 	return err
 }
 
-// codeNoInstance is EC2's code for a machine that it does not know.
+// codeNoInstance is EC2's code for an unknown machine.
 const codeNoInstance = "InvalidInstanceID.NotFound"
 
-// unless is err, or nil where it has this code.
-func unless(code string, err error) error {
+// ignoreCode returns err, or nil where it has this code.
+func ignoreCode(code string, err error) error {
 	if codeOf(err) == code {
 		return nil
 	}

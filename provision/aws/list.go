@@ -13,26 +13,26 @@ import (
 	"skyserve/provision"
 )
 
-// List reads every object of a service, all regions at once. What EC2 has ended is
-// left out, by whose will ever: nothing of it costs, and nothing can be removed of it.
+// List returns every object of a service, from all regions concurrently. Terminated machines are left
+// out, whoever terminated them: they cost nothing and nothing of them can be removed.
 func (p *Provider) List(ctx context.Context, service string) ([]provision.Object, error) {
-	asks := []func() ([]provision.Object, error){}
+	calls := []func() ([]provision.Object, error){}
 	for _, name := range p.names {
 		r := p.regions[name]
-		asks = append(asks, func() ([]provision.Object, error) {
-			found, err := r.list(ctx, service)
-			return found, explain("listing what there is in "+string(r.place()), err)
+		calls = append(calls, func() ([]provision.Object, error) {
+			found, err := r.listObjects(ctx, service)
+			return found, wrapError("listing the objects in "+string(r.regionID()), err)
 		})
 	}
 	if !p.cfg.MachinesOnly {
-		asks = append(asks, func() ([]provision.Object, error) {
-			found, err := p.identities(ctx, service)
-			return found, explain("listing the identities of AWS", err)
+		calls = append(calls, func() ([]provision.Object, error) {
+			found, err := p.listIdentities(ctx, service)
+			return found, wrapError("listing the identities of AWS", err)
 		})
 	}
-	lists, errs := make([][]provision.Object, len(asks)), make([]error, len(asks))
+	lists, errs := make([][]provision.Object, len(calls)), make([]error, len(calls))
 	var wg sync.WaitGroup
-	for i, ask := range asks {
+	for i, ask := range calls {
 		wg.Go(func() { lists[i], errs[i] = ask() })
 	}
 	wg.Wait()
@@ -42,31 +42,31 @@ func (p *Provider) List(ctx context.Context, service string) ([]provision.Object
 	return slices.Concat(lists...), nil
 }
 
-// list reads what a service has in a region.
-func (r *region) list(ctx context.Context, service string) ([]provision.Object, error) {
+// listObjects returns the objects of a service in a region.
+func (r *region) listObjects(ctx context.Context, service string) ([]provision.Object, error) {
 	states := filter("instance-state-name", "pending", "running", "stopping", "stopped")
-	machines, err := r.instances(ctx, ofService(service), states)
+	machines, err := r.listInstances(ctx, ofService(service), states)
 	if err != nil {
 		return nil, fmt.Errorf("machines: %w", err)
 	}
 	var objects []provision.Object
 	for _, i := range machines {
-		if o, ours := r.object(i); ours {
+		if o, ours := r.objectFromInstance(i); ours {
 			objects = append(objects, o)
 		}
 	}
 	if r.p.cfg.MachinesOnly {
 		return objects, nil
 	}
-	firewalls, err := r.firewalls(ctx, service)
+	firewalls, err := r.listFirewalls(ctx, service)
 	if err != nil {
 		return nil, fmt.Errorf("firewalls: %w", err)
 	}
 	return append(objects, firewalls...), nil
 }
 
-// withProfiles are names with those of profiles that are not among them, in order.
-func withProfiles(names []string, profiles map[string]*iamtypes.InstanceProfile) []string {
+// mergeNames returns names plus those of profiles that are not among them, sorted.
+func mergeNames(names []string, profiles map[string]*iamtypes.InstanceProfile) []string {
 	all := append(slices.Clone(names), slices.Collect(maps.Keys(profiles))...)
 	slices.Sort(all)
 	return slices.Compact(all)

@@ -19,38 +19,38 @@ import (
 	"skyserve/provision"
 )
 
-// The images that machines boot, named by public parameters that AWS and Canonical
-// keep at the newest: Ubuntu 22.04, with NVIDIA's driver and without.
+// The boot images of machines, by public parameters that AWS and Canonical keep current: Ubuntu 22.04,
+// with NVIDIA's driver and without.
 const (
 	imageGPU   = "resolve:ssm:/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"
 	imagePlain = "resolve:ssm:/aws/service/canonical/ubuntu/server/22.04/stable/current/amd64/hvm/ebs-gp2/ami-id"
 )
 
-// rootDevice is the disk that both images boot from.
+// rootDevice is the boot disk of both images.
 const rootDevice = "/dev/sda1"
 
-// maxUserData is the most bytes of user data that EC2 takes.
+// maxUserData is EC2's limit of user data, in bytes.
 const maxUserData = 16 << 10
 
-// maxAttempts bounds how many machines of one id and one configuration EC2 may
-// remember to have ended: it forgets them within hours.
-const maxAttempts = 1000
+// maxTokenAttempts is the maximum number of terminated machines with one id and one configuration: EC2
+// forgets them within hours.
+const maxTokenAttempts = 1000
 
-// launchMachine makes a VM, or finds the one that runs already.
+// launchMachine creates a VM, or returns the running one.
 func (r *region) launchMachine(ctx context.Context, w provision.Want) (provision.Object, error) {
 	if err := checkMachine(w); err != nil {
 		return provision.Object{}, err
 	}
-	have, err := r.instances(ctx, ofService(w.Service), filter("tag:"+tagID, w.ID))
+	have, err := r.listInstances(ctx, ofService(w.Service), filter("tag:"+tagID, w.ID))
 	if err != nil {
 		return provision.Object{}, err
 	}
 	ended := map[string]bool{} // by token
 	for _, i := range have {
 		tags := fromEC2Tags(i.Tags)
-		if over(i) {
+		if hasEnded(i) {
 			ended[aws.ToString(i.ClientToken)] = true
-			if err := r.faltered(w.Offers[0], i); err != nil {
+			if err := r.startFailure(w.Offers[0], i); err != nil {
 				return provision.Object{}, err
 			}
 			continue
@@ -58,48 +58,48 @@ func (r *region) launchMachine(ctx context.Context, w provision.Want) (provision
 		if err := ownedError(w, tags); err != nil {
 			return provision.Object{}, err
 		}
-		if o, ok := r.object(i); ok && o.Gone == "" && len(provision.Diff([]provision.Want{w}, []provision.Object{o})) == 0 {
+		if o, ok := r.objectFromInstance(i); ok && o.Gone == "" && len(provision.Diff([]provision.Want{w}, []provision.Object{o})) == 0 {
 			return o, nil
 		}
 	}
 	var o provision.Object
 	var last error
-	_, err = r.p.appears(ctx, func() (bool, error) {
-		o, last = r.run(ctx, w, ended)
+	_, err = r.p.waitVisible(ctx, func() (bool, error) {
+		o, last = r.launchWithToken(ctx, w, ended)
 		if known := codeOf(last); known != codeNoGroup && known != codeNoSubnet {
 			return true, nil
 		}
-		r.forget() // they were made anew since they were remembered, or are not known everywhere yet
+		r.clearCache() // they were created again since they were cached, or are not propagated yet
 		return false, nil
 	})
 	return o, cmp.Or(err, last)
 }
 
-// checkMachine refuses a want of which no machine can be made.
+// checkMachine rejects a want that no machine can be created from.
 func checkMachine(w provision.Want) error {
 	switch {
 	case w.Machine == nil || w.Machine.Role == "":
-		return errors.New("reading what is wanted: it is not said what machine it is")
+		return errors.New("reading the desired machine: its configuration or role is missing")
 	case len(w.Offers) != 1:
-		return fmt.Errorf("reading what is wanted: one offering has to be chosen, found %d", len(w.Offers))
+		return fmt.Errorf("reading the desired machine: must have 1 offering, found %d", len(w.Offers))
 	case len(w.Machine.UserData) > maxUserData:
-		return fmt.Errorf("reading what is wanted: user data has %d bytes, EC2 takes %d", len(w.Machine.UserData), maxUserData)
+		return fmt.Errorf("reading the desired machine: user data has %d bytes, EC2's limit is %d", len(w.Machine.UserData), maxUserData)
 	}
 	return nil
 }
 
-// run asks EC2 for a machine until it gives one that has not ended: a token that was
-// used before brings back what it made then.
-func (r *region) run(ctx context.Context, w provision.Want, ended map[string]bool) (provision.Object, error) {
+// launchWithToken launches a machine, with a new token until EC2 returns one that has not ended: a token that was
+// used before returns the machine of that time.
+func (r *region) launchWithToken(ctx context.Context, w provision.Want, ended map[string]bool) (provision.Object, error) {
 	in, err := r.request(ctx, w)
 	if err != nil {
 		return provision.Object{}, err
 	}
-	base, err := r.identifying(ctx, w)
+	base, err := r.launchKey(ctx, w)
 	if err != nil {
 		return provision.Object{}, fmt.Errorf("describing the launch: %w", err)
 	}
-	for attempt := range maxAttempts {
+	for attempt := range maxTokenAttempts {
 		token := tokenOf(base, attempt)
 		if ended[token] {
 			continue
@@ -109,8 +109,8 @@ func (r *region) run(ctx context.Context, w provision.Want, ended map[string]boo
 		switch codeOf(err) {
 		case "IdempotentInstanceTerminated":
 			continue
-		case "IdempotentParameterMismatch": // another price is known, or the same name means another image by now
-			if o, found, err := r.madeBy(ctx, token); found || err != nil {
+		case "IdempotentParameterMismatch": // a different price is known, or the name resolves to another image by now
+			if o, found, err := r.instanceOfToken(ctx, token); found || err != nil {
 				return o, err
 			}
 			continue
@@ -119,20 +119,20 @@ func (r *region) run(ctx context.Context, w provision.Want, ended map[string]boo
 			return provision.Object{}, refused
 		}
 		if err != nil {
-			return provision.Object{}, fmt.Errorf("%s: %w", w.Offers[0], plain(err))
+			return provision.Object{}, fmt.Errorf("%s: %w", w.Offers[0], plainError(err))
 		}
-		if i := made.Instances[0]; !over(i) {
-			i.Tags = ec2Tags(tagsOf(w)) // which an answer need not repeat
-			o, _ := r.object(i)
+		if i := made.Instances[0]; !hasEnded(i) {
+			i.Tags = ec2Tags(tagsOf(w)) // the response may omit the tags
+			o, _ := r.objectFromInstance(i)
 			return o, nil
 		}
 	}
-	return provision.Object{}, fmt.Errorf("launching: %d machines like this one have ended within hours", maxAttempts)
+	return provision.Object{}, fmt.Errorf("launching: %d machines like this one have ended within hours", maxTokenAttempts)
 }
 
-// identifying is what makes two launches of w the same one: the request without the price, which
-// `up` and the controller may know from different sources.
-func (r *region) identifying(ctx context.Context, w provision.Want) ([]byte, error) {
+// launchKey returns the part of the request that identifies a launch: all but the price, which `up`
+// and the controller may know from different sources.
+func (r *region) launchKey(ctx context.Context, w provision.Want) ([]byte, error) {
 	w.CostPerHour = 0
 	in, err := r.request(ctx, w)
 	if err != nil {
@@ -141,13 +141,13 @@ func (r *region) identifying(ctx context.Context, w provision.Want) ([]byte, err
 	return json.Marshal(in)
 }
 
-// madeBy is the machine that a client token made; false where it has ended, or never was.
-func (r *region) madeBy(ctx context.Context, token string) (o provision.Object, found bool, err error) {
-	_, err = r.p.until(ctx, triesToBeGone, func() (bool, error) {
-		made, err := r.instances(ctx, filter("client-token", token))
+// instanceOfToken returns the running machine of a client token; false where it has ended, or never existed.
+func (r *region) instanceOfToken(ctx context.Context, token string) (o provision.Object, found bool, err error) {
+	_, err = r.p.pollUntil(ctx, notFoundConfirmations, func() (bool, error) {
+		made, err := r.listInstances(ctx, filter("client-token", token))
 		for _, i := range made {
-			if !over(i) {
-				o, found = r.object(i)
+			if !hasEnded(i) {
+				o, found = r.objectFromInstance(i)
 			}
 		}
 		return len(made) > 0, err
@@ -155,12 +155,12 @@ func (r *region) madeBy(ctx context.Context, token string) (o provision.Object, 
 	return o, found, err
 }
 
-// runOnce sends one request, again for as long as EC2 does not know the instance
-// profile yet, or not that it has a role: IAM's news take some seconds.
+// runOnce sends one request, and repeats it while EC2 does not know the instance profile or its role
+// yet: IAM takes some seconds to propagate.
 func (r *region) runOnce(ctx context.Context, in *ec2.RunInstancesInput) (*ec2.RunInstancesOutput, error) {
 	var out *ec2.RunInstancesOutput
 	var last error
-	_, err := r.p.appears(ctx, func() (bool, error) {
+	_, err := r.p.waitVisible(ctx, func() (bool, error) {
 		out, last = r.ec2.RunInstances(ctx, in)
 		unknown := codeOf(last) == "InvalidParameterValue" && strings.Contains(last.Error(), "IAM Instance Profile")
 		return !unknown, nil
@@ -168,20 +168,20 @@ func (r *region) runOnce(ctx context.Context, in *ec2.RunInstancesInput) (*ec2.R
 	return out, cmp.Or(err, last)
 }
 
-// tokenOf is the client token of an attempt at a request.
+// tokenOf returns the client token of an attempt at a request.
 func tokenOf(request []byte, attempt int) string {
 	sum := sha256.Sum256(fmt.Appendf(request[:len(request):len(request)], "#%d", attempt))
-	return hex.EncodeToString(sum[:]) // 64 letters, the most that EC2 takes
+	return hex.EncodeToString(sum[:]) // 64 characters, EC2's maximum
 }
 
-// request is the launch of w, without its token.
+// request returns the launch request of w, without its token.
 func (r *region) request(ctx context.Context, w provision.Want) (*ec2.RunInstancesInput, error) {
 	offer, role := w.Offers[0], string(w.Machine.Role)
 	subnet, err := r.subnet(ctx, offer.Zone)
 	if err != nil {
 		return nil, err
 	}
-	group, err := r.groupID(ctx, w, role)
+	group, err := r.waitGroupID(ctx, w, role)
 	if err != nil {
 		return nil, err
 	}
@@ -198,8 +198,8 @@ func (r *region) request(ctx context.Context, w provision.Want) (*ec2.RunInstanc
 		NetworkInterfaces:                 []ec2types.InstanceNetworkInterfaceSpecification{face},
 		IamInstanceProfile:                &ec2types.IamInstanceProfileSpecification{Name: aws.String(roleName(w.Service, role))},
 		UserData:                          aws.String(base64.StdEncoding.EncodeToString([]byte(w.Machine.UserData))),
-		InstanceInitiatedShutdownBehavior: ec2types.ShutdownBehaviorTerminate, // a machine that is shut down from inside leaves no disk to pay for
-		MetadataOptions: &ec2types.InstanceMetadataOptionsRequest{ // containers are a hop away: they must not have the machine's identity
+		InstanceInitiatedShutdownBehavior: ec2types.ShutdownBehaviorTerminate, // a machine that shuts itself down leaves no billed disk
+		MetadataOptions: &ec2types.InstanceMetadataOptionsRequest{ // containers are one hop away: they must not get the machine's identity
 			HttpTokens: ec2types.HttpTokensStateRequired, HttpPutResponseHopLimit: aws.Int32(1),
 		},
 		TagSpecifications: []ec2types.TagSpecification{
@@ -210,16 +210,16 @@ func (r *region) request(ctx context.Context, w provision.Want) (*ec2.RunInstanc
 	if w.Machine.DiskGiB > 0 {
 		in.BlockDeviceMappings = []ec2types.BlockDeviceMapping{{DeviceName: aws.String(rootDevice), Ebs: diskOf(w)}}
 	}
-	pay(in, offer)
+	setCapacity(in, offer)
 	return in, nil
 }
 
-// throughputGPU is how fast the disk of a machine with GPUs is, in MiB/s: weights of 140 GB
-// are read in five minutes instead of twenty, for less than three cents an hour; and no
-// more operations have to be paid for than every volume has.
+// throughputGPU is the disk throughput of a machine with GPUs, in MiB/s: it reads weights of 140 GB in
+// five minutes instead of twenty, for less than three cents an hour, and needs no more IOPS than every
+// volume includes.
 const throughputGPU = 500
 
-// diskOf is the disk that a machine boots from.
+// diskOf returns the boot disk of a machine.
 func diskOf(w provision.Want) *ec2types.EbsBlockDevice {
 	disk := &ec2types.EbsBlockDevice{VolumeSize: aws.Int32(int32(w.Machine.DiskGiB)), VolumeType: ec2types.VolumeTypeGp3, DeleteOnTermination: aws.Bool(true)}
 	if w.Offers[0].GPU != "" {
@@ -228,7 +228,7 @@ func diskOf(w provision.Want) *ec2types.EbsBlockDevice {
 	return disk
 }
 
-// imageOf is the image that a machine boots.
+// imageOf returns the boot image of a machine.
 func imageOf(w provision.Want) string {
 	if w.Offers[0].GPU == "" {
 		return cmp.Or(w.Machine.Image, imagePlain)
@@ -236,10 +236,10 @@ func imageOf(w provision.Want) string {
 	return cmp.Or(w.Machine.Image, imageGPU)
 }
 
-// pay says how a launch is paid for. What is reserved may fill any reservation that
-// is open, and costs as agreed where the commitment is one of billing only; what is
-// on demand leaves reservations to those who ask for them.
-func pay(in *ec2.RunInstancesInput, o provision.Offering) {
+// setCapacity sets the capacity type of a launch. Reserved capacity may use any open reservation, and is billed
+// as agreed where the commitment is a billing discount only; on-demand capacity does not use
+// reservations.
+func setCapacity(in *ec2.RunInstancesInput, o provision.Offering) {
 	switch {
 	case o.Capacity == service.CapacitySpot:
 		in.InstanceMarketOptions = &ec2types.InstanceMarketOptionsRequest{

@@ -104,8 +104,8 @@ func retag(in *ec2.RunInstancesInput, key, value string) {
 	}
 }
 
-// takenOver is a service of which somebody has root on the second balancer.
-type takenOver struct {
+// compromised is a service of which somebody has root on the second balancer.
+type compromised struct {
 	t                   *testing.T
 	cloud               *testcloud.AWS
 	controller, replica string // what EC2 calls these machines
@@ -114,12 +114,12 @@ type takenOver struct {
 	roles               *iam.Client
 }
 
-func takeOver(t *testing.T) *takenOver {
+func takeOver(t *testing.T) *compromised {
 	cloud := newCloud(nil)
 	operator := open(t, cloud)
 	launch(t, operator, chat()...)
 	launch(t, operator, machine("lb-us-east-1-1", provision.KindBalancer, east, service.CapacityOnDemand))
-	a := &takenOver{t: t, cloud: cloud, controller: handleOf(t, cloud, "lb-us-east-1-0"), replica: handleOf(t, cloud, "us-east-1-0")}
+	a := &compromised{t: t, cloud: cloud, controller: handleOf(t, cloud, "lb-us-east-1-0"), replica: handleOf(t, cloud, "us-east-1-0")}
 	for _, m := range cloud.Machines() {
 		if m.ID == a.controller {
 			a.behindBalancers = m.Group
@@ -129,20 +129,20 @@ func takeOver(t *testing.T) *takenOver {
 	return a
 }
 
-// run launches what change makes of a replica.
-func (a *takenOver) run(change func(*ec2.RunInstancesInput)) error {
+// launchWithToken launches what change makes of a replica.
+func (a *compromised) run(change func(*ec2.RunInstancesInput)) error {
 	in := impostor(a.cloud, a.replica)
 	change(in)
 	_, err := a.machines.RunInstances(a.t.Context(), in)
 	return err
 }
 
-func (a *takenOver) end(ids ...string) error {
+func (a *compromised) end(ids ...string) error {
 	_, err := a.machines.TerminateInstances(a.t.Context(), &ec2.TerminateInstancesInput{InstanceIds: ids})
 	return err
 }
 
-func (a *takenOver) tag(id, key, value string) error {
+func (a *compromised) tag(id, key, value string) error {
 	_, err := a.machines.CreateTags(a.t.Context(), &ec2.CreateTagsInput{Resources: []string{id}, Tags: ec2TagsOf(map[string]string{key: value})})
 	return err
 }
@@ -150,18 +150,18 @@ func (a *takenOver) tag(id, key, value string) error {
 // Whoever has root on a balancer may launch, tag and end replicas of the service, as a
 // controller has to. With none of it they can put a machine of theirs in the place of a
 // balancer or of the controller.
-func TestRootOnABalancerCannotBecomeTheController(t *testing.T) {
-	for what, do := range map[string]func(a *takenOver) error{
-		"ends the controller's machine": func(a *takenOver) error { return a.end(a.controller) },
-		"ends it beside a replica":      func(a *takenOver) error { return a.end(a.replica, a.controller) },
-		"reads its console": func(a *takenOver) error {
+func TestRootOnBalancerCannotBecomeController(t *testing.T) {
+	for what, do := range map[string]func(a *compromised) error{
+		"ends the controller's machine": func(a *compromised) error { return a.end(a.controller) },
+		"ends it beside a replica":      func(a *compromised) error { return a.end(a.replica, a.controller) },
+		"reads its console": func(a *compromised) error {
 			_, err := a.machines.GetConsoleOutput(a.t.Context(), &ec2.GetConsoleOutputInput{InstanceId: sdk.String(a.controller)})
 			return err
 		},
-		"launches a balancer": func(a *takenOver) error {
+		"launches a balancer": func(a *compromised) error {
 			return a.run(func(in *ec2.RunInstancesInput) { retag(in, "skyserve:kind", "balancer") })
 		},
-		"launches a balancer whose disk is a replica's": func(a *takenOver) error {
+		"launches a balancer whose disk is a replica's": func(a *compromised) error {
 			return a.run(func(in *ec2.RunInstancesInput) {
 				disk := in.TagSpecifications[1]
 				disk.Tags = slices.Clone(disk.Tags)
@@ -172,7 +172,7 @@ func TestRootOnABalancerCannotBecomeTheController(t *testing.T) {
 				in.TagSpecifications[1] = disk
 			})
 		},
-		"launches a balancer that says replica in capitals": func(a *takenOver) error {
+		"launches a balancer that says replica in capitals": func(a *compromised) error {
 			return a.run(func(in *ec2.RunInstancesInput) {
 				retag(in, "skyserve:kind", "balancer")
 				for i := range in.TagSpecifications {
@@ -180,34 +180,34 @@ func TestRootOnABalancerCannotBecomeTheController(t *testing.T) {
 				}
 			})
 		},
-		"launches what carries no tags": func(a *takenOver) error {
+		"launches what carries no tags": func(a *compromised) error {
 			return a.run(func(in *ec2.RunInstancesInput) { in.TagSpecifications = nil })
 		},
-		"launches for another owner": func(a *takenOver) error {
+		"launches for another owner": func(a *compromised) error {
 			return a.run(func(in *ec2.RunInstancesInput) { retag(in, "skyserve:owner", "you") })
 		},
-		"launches for another service": func(a *takenOver) error {
+		"launches for another service": func(a *compromised) error {
 			return a.run(func(in *ec2.RunInstancesInput) { retag(in, "skyserve:service", "other") })
 		},
-		"launches with the role of balancers": func(a *takenOver) error {
+		"launches with the role of balancers": func(a *compromised) error {
 			return a.run(func(in *ec2.RunInstancesInput) { in.IamInstanceProfile.Name = sdk.String("skyserve-chat-balancer") })
 		},
-		"launches behind the firewall of balancers": func(a *takenOver) error {
+		"launches behind the firewall of balancers": func(a *compromised) error {
 			return a.run(func(in *ec2.RunInstancesInput) { in.NetworkInterfaces[0].Groups = []string{a.behindBalancers} })
 		},
-		"launches with a key to log in with": func(a *takenOver) error {
+		"launches with a key to log in with": func(a *compromised) error {
 			return a.run(func(in *ec2.RunInstancesInput) { in.KeyName = sdk.String("mine") })
 		},
-		"makes a replica a balancer":               func(a *takenOver) error { return a.tag(a.replica, "skyserve:kind", "balancer") },
-		"makes the controller's machine a replica": func(a *takenOver) error { return a.tag(a.controller, "skyserve:kind", "replica") },
-		"renames the controller's machine":         func(a *takenOver) error { return a.tag(a.controller, "skyserve:id", "lb-us-east-1-9") },
-		"grants itself more": func(a *takenOver) error {
+		"makes a replica a balancer":               func(a *compromised) error { return a.tag(a.replica, "skyserve:kind", "balancer") },
+		"makes the controller's machine a replica": func(a *compromised) error { return a.tag(a.controller, "skyserve:kind", "replica") },
+		"renames the controller's machine":         func(a *compromised) error { return a.tag(a.controller, "skyserve:id", "lb-us-east-1-9") },
+		"grants itself more": func(a *compromised) error {
 			_, err := a.roles.PutRolePolicy(a.t.Context(), &iam.PutRolePolicyInput{
 				RoleName: sdk.String("skyserve-chat-balancer"), PolicyName: sdk.String("more"), PolicyDocument: sdk.String(`{"Statement":[{"Effect":"Allow","Action":"*","Resource":"*"}]}`),
 			})
 			return err
 		},
-		"opens a firewall": func(a *takenOver) error {
+		"opens a firewall": func(a *compromised) error {
 			_, err := a.machines.AuthorizeSecurityGroupIngress(a.t.Context(), &ec2.AuthorizeSecurityGroupIngressInput{GroupId: sdk.String(a.behindBalancers), IpProtocol: sdk.String("-1"), CidrIp: sdk.String("0.0.0.0/0")})
 			return err
 		},
@@ -235,7 +235,7 @@ func TestRootOnABalancerCannotBecomeTheController(t *testing.T) {
 }
 
 // Root on a replica may do nothing in the cloud.
-func TestRootOnAReplicaMayDoNothing(t *testing.T) {
+func TestRootOnReplicaHasNoPermissions(t *testing.T) {
 	cloud := newCloud(nil)
 	launch(t, open(t, cloud), chat()...)
 	machines, _ := rootOn(t, cloud, "us-east-1-0")
@@ -279,7 +279,7 @@ func control(ctx context.Context, p *aws.Provider) error {
 
 // A machine of the service can keep its replicas with what its role allows, and every part of
 // the role is needed for that.
-func TestARoleAllowsWhatAControllerDoes(t *testing.T) {
+func TestBalancerRoleIsMinimalForController(t *testing.T) {
 	const role, name = "skyserve-chat-balancer", "skyserve"
 	type statement struct {
 		Effect    string

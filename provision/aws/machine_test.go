@@ -16,8 +16,8 @@ import (
 	"skyserve/provision"
 )
 
-// stand makes what machines of both roles stand on, in one region.
-func stand(t testing.TB, p provision.Provider, region service.Region) {
+// launchPrerequisites makes what machines of both roles stand on, in one region.
+func launchPrerequisites(t testing.TB, p provision.Provider, region service.Region) {
 	t.Helper()
 	launch(t, p,
 		roleFor(provision.KindBalancer, provision.GrantOperate), roleFor(provision.KindReplica),
@@ -25,7 +25,7 @@ func stand(t testing.TB, p provision.Provider, region service.Region) {
 }
 
 // Every code of capacity is a refusal of the right reach, is asked once, and makes nothing.
-func TestRefusalsOfCapacity(t *testing.T) {
+func TestCapacityErrorScopes(t *testing.T) {
 	for code, want := range map[string]provision.Scope{
 		"InsufficientInstanceCapacity":         provision.ScopeZone,
 		"InsufficientHostCapacity":             provision.ScopeZone,
@@ -51,7 +51,7 @@ func TestRefusalsOfCapacity(t *testing.T) {
 			cloud := newCloud(f)
 			cloud.Refuse = func(_, _, _ string) string { return code }
 			p := open(t, cloud)
-			stand(t, p, east)
+			launchPrerequisites(t, p, east)
 			w := machine("us-east-1-0", provision.KindReplica, east, service.CapacitySpot)
 			_, err := p.Launch(t.Context(), w)
 			var refused *provision.CapacityError
@@ -69,8 +69,8 @@ func TestRefusalsOfCapacity(t *testing.T) {
 	}
 }
 
-// What a zone lacks is found in the next, and what a quota forbids in no zone.
-func TestLaunchMovesOn(t *testing.T) {
+// A lack of capacity in a zone falls back to the next zone; an exceeded quota does not.
+func TestLaunchFallsBackToNextZone(t *testing.T) {
 	cloud := newCloud(nil)
 	cloud.Refuse = func(zone, _, _ string) string {
 		if zone == "us-east-1b" {
@@ -80,7 +80,7 @@ func TestLaunchMovesOn(t *testing.T) {
 	}
 	cloud.Quotas = map[string]float64{"L-DB2E81BA": 4, "L-3819A6DF": 0}
 	p := open(t, cloud)
-	stand(t, p, east)
+	launchPrerequisites(t, p, east)
 	var wants []provision.Want
 	for n := range 2 {
 		w := machine(fmt.Sprintf("us-east-1-%d", n), provision.KindReplica, east, service.CapacityOnDemand)
@@ -101,7 +101,7 @@ func TestLaunchMovesOn(t *testing.T) {
 
 // A100 are launched as other GPUs are: on demand they count with all P instances, as spot
 // apart from the newer ones.
-func TestA100AreLaunched(t *testing.T) {
+func TestA100Quotas(t *testing.T) {
 	for _, tt := range []struct {
 		capacity service.CapacityType
 		quota    string
@@ -111,7 +111,7 @@ func TestA100AreLaunched(t *testing.T) {
 			cloud.Quotas = map[string]float64{"L-417A185B": 0, "L-7212CCBC": 0, "L-C4BD4855": 1000}
 			cloud.Quotas[tt.quota] = limit
 			p := open(t, cloud)
-			stand(t, p, east)
+			launchPrerequisites(t, p, east)
 			offers, err := p.Offerings(t.Context(), east)
 			if err != nil {
 				t.Fatal(err)
@@ -130,12 +130,12 @@ func TestA100AreLaunched(t *testing.T) {
 	}
 }
 
-// The request is what the machine was to be: nothing of it may be left to EC2's defaults.
-func TestWhatALaunchAsksFor(t *testing.T) {
+// The request contains all of the configuration: nothing depends on EC2's defaults.
+func TestLaunchRequest(t *testing.T) {
 	cloud := newCloud(nil)
 	cloud.Reserve("us-east-1", "cr-mine", "us-east-1b", "g6.xlarge", 1, false)
 	p := open(t, cloud)
-	stand(t, p, east)
+	launchPrerequisites(t, p, east)
 	spot := machine("us-east-1-0", provision.KindReplica, east, service.CapacitySpot)
 	reserved := machine("us-east-1-1", provision.KindReplica, east, service.CapacityReserved)
 	reserved.Offers[0].Reservation = "cr-mine"
@@ -187,11 +187,11 @@ func TestWhatALaunchAsksFor(t *testing.T) {
 	}
 }
 
-// A listed machine tells what it runs on, what it costs and where it is reached.
-func TestListedMachine(t *testing.T) {
+// A listed machine has its offering, its cost and its addresses.
+func TestListReturnsMachineDetails(t *testing.T) {
 	cloud := newCloud(nil)
 	p := open(t, cloud)
-	stand(t, p, east)
+	launchPrerequisites(t, p, east)
 	w := machine("us-east-1-0", provision.KindReplica, east, service.CapacitySpot)
 	w.CostPerHour = 0.37
 	launch(t, p, w)
@@ -212,10 +212,10 @@ func TestListedMachine(t *testing.T) {
 }
 
 // The key of a machine is the last one that it wrote to its console, under its name.
-func TestFingerprint(t *testing.T) {
+func TestFingerprintFromConsole(t *testing.T) {
 	cloud := newCloud(nil)
 	p := open(t, cloud)
-	stand(t, p, east)
+	launchPrerequisites(t, p, east)
 	launch(t, p, machine("us-east-1-0", provision.KindReplica, east, service.CapacitySpot))
 	o := only(list(t, p), "us-east-1-0")[0]
 	first, second := strings.Repeat("a", 52), strings.Repeat("b", 52)
@@ -236,7 +236,7 @@ func TestFingerprint(t *testing.T) {
 }
 
 // A machine that ended is made anew, however EC2 remembers the one before.
-func TestLaunchAfterTheEnd(t *testing.T) {
+func TestLaunchAfterTermination(t *testing.T) {
 	for name, end := range map[string]func(*testcloud.AWS, string){
 		"interrupted by the cloud":       (*testcloud.AWS).Interrupt,
 		"terminated by hand":             (*testcloud.AWS).Vanish,
@@ -248,7 +248,7 @@ func TestLaunchAfterTheEnd(t *testing.T) {
 			f := &testcloud.Faults{}
 			cloud := newCloud(f)
 			p := open(t, cloud)
-			stand(t, p, east)
+			launchPrerequisites(t, p, east)
 			w := machine("us-east-1-0", provision.KindReplica, east, service.CapacitySpot)
 			for range 3 {
 				launch(t, p, w)
@@ -277,10 +277,10 @@ func TestLaunchAfterTheEnd(t *testing.T) {
 
 // `up` and the controller may launch one machine at the same time, and know its price from
 // different sources: it is one machine none the less.
-func TestLaunchesAtTwoPricesAreOne(t *testing.T) {
+func TestLaunchIsIdempotentAcrossPrices(t *testing.T) {
 	cloud := newCloud(&testcloud.Faults{Unseen: 3})
 	p := open(t, cloud)
-	stand(t, p, east)
+	launchPrerequisites(t, p, east)
 	w := machine("us-east-1-0", provision.KindReplica, east, service.CapacityOnDemand)
 	first, err := p.Launch(t.Context(), w)
 	if err != nil {
@@ -299,10 +299,10 @@ func only(have []provision.Object, id string) []provision.Object {
 }
 
 // A replacement may stand beside what it replaces.
-func TestLaunchBesideAnother(t *testing.T) {
+func TestLaunchReplacementBesideOldMachine(t *testing.T) {
 	cloud := newCloud(nil)
 	p := open(t, cloud)
-	stand(t, p, east)
+	launchPrerequisites(t, p, east)
 	w := machine("lb-us-east-1-0", provision.KindBalancer, east, service.CapacityOnDemand)
 	launch(t, p, w)
 	next := w
@@ -317,37 +317,37 @@ func TestLaunchBesideAnother(t *testing.T) {
 	}
 }
 
-// What cannot be made says why, and says it in one line.
-func TestLaunchErrors(t *testing.T) {
+// An impossible launch returns the reason, in one line.
+func TestLaunchErrorMessages(t *testing.T) {
 	good := func() provision.Want {
 		return machine("us-east-1-0", provision.KindReplica, east, service.CapacityOnDemand)
 	}
 	for want, change := range map[string]func(*provision.Want, *testcloud.AWS){
-		`finding the region "aws/eu-west-9": this provider knows us-east-1, us-west-2`: func(w *provision.Want, _ *testcloud.AWS) { w.Region = "aws/eu-west-9" },
-		"launching us-east-1-0 in aws/us-east-1: reading what is wanted: one offering has to be chosen, found 0": func(w *provision.Want, _ *testcloud.AWS) {
+		`finding region "aws/eu-west-9": this provider is configured for us-east-1, us-west-2`: func(w *provision.Want, _ *testcloud.AWS) { w.Region = "aws/eu-west-9" },
+		"launching us-east-1-0 in aws/us-east-1: reading the desired machine: must have 1 offering, found 0": func(w *provision.Want, _ *testcloud.AWS) {
 			w.Offers = nil
 		},
-		"user data has 20000 bytes, EC2 takes 16384": func(w *provision.Want, _ *testcloud.AWS) {
+		"user data has 20000 bytes, EC2's limit is 16384": func(w *provision.Want, _ *testcloud.AWS) {
 			w.Machine.UserData = strings.Repeat("x", 20000)
 		},
 		"on_demand g99.metal in us-east-1b: ec2:RunInstances: InvalidParameterValue: Invalid value 'g99.metal' for InstanceType.": func(w *provision.Want, _ *testcloud.AWS) {
 			w.Offers[0].Type = "g99.metal"
 		},
-		"the default VPC vpc-us-east-1 has no default subnet there; make one with `aws ec2 create-default-subnet --availability-zone us-east-1b`": func(_ *provision.Want, c *testcloud.AWS) {
+		"the default VPC vpc-us-east-1 has no default subnet there; create one with `aws ec2 create-default-subnet --availability-zone us-east-1b`": func(_ *provision.Want, c *testcloud.AWS) {
 			c.DropSubnet("us-east-1", "us-east-1b")
 		},
-		"finding the default VPC of us-west-2: there is none; name another in regions[].network, or make one with `aws ec2 create-default-vpc --region us-west-2`": func(w *provision.Want, c *testcloud.AWS) {
+		"finding the default VPC of us-west-2: not found; set regions[].network, or create one with `aws ec2 create-default-vpc --region us-west-2`": func(w *provision.Want, c *testcloud.AWS) {
 			c.DropNetwork("us-west-2")
 			w.Region = west
 		},
-		"finding the security group skyserve-chat-replica: there is none: make the firewall of every replica of chat first": func(w *provision.Want, _ *testcloud.AWS) {
+		"finding security group skyserve-chat-replica: not found; create the replica firewall of service chat first": func(w *provision.Want, _ *testcloud.AWS) {
 			w.Region, w.Offers[0].Zone = west, "us-west-2a"
 		},
-		"it is not said what machine it is": func(w *provision.Want, _ *testcloud.AWS) { w.Machine = nil },
+		"its configuration or role is missing": func(w *provision.Want, _ *testcloud.AWS) { w.Machine = nil },
 	} {
 		t.Run(want, func(t *testing.T) {
 			cloud := newCloud(nil)
-			stand(t, open(t, cloud), east)
+			launchPrerequisites(t, open(t, cloud), east)
 			w := good()
 			change(&w, cloud)
 			_, err := open(t, cloud).Launch(t.Context(), w)
@@ -359,7 +359,7 @@ func TestLaunchErrors(t *testing.T) {
 }
 
 // Of a name that another owner has, nothing is made.
-func TestAnotherOwnersName(t *testing.T) {
+func TestLaunchRejectsNameOfAnotherOwner(t *testing.T) {
 	cloud := newCloud(nil)
 	p := open(t, cloud)
 	launch(t, p, chat()...)
@@ -379,10 +379,10 @@ func TestAnotherOwnersName(t *testing.T) {
 
 // Every image that machines boot has a name that its publisher keeps: the emulated cloud knows
 // those names by itself, and no others.
-func TestImagesAreThoseThatArePublished(t *testing.T) {
+func TestBootImagesArePublished(t *testing.T) {
 	cloud := newCloud(nil)
 	p := open(t, cloud)
-	stand(t, p, east)
+	launchPrerequisites(t, p, east)
 	launch(t, p, machine("lb-us-east-1-0", provision.KindBalancer, east, service.CapacityOnDemand), machine("us-east-1-0", provision.KindReplica, east, service.CapacitySpot))
 	unknown := machine("us-east-1-1", provision.KindReplica, east, service.CapacitySpot)
 	unknown.Machine.Image = "resolve:ssm:/aws/service/deeplearning/ami/x86_64/no-such-image/latest/ami-id"

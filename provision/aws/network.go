@@ -13,17 +13,17 @@ import (
 	"skyserve/provision"
 )
 
-// network is where the machines of a region stand.
+// network is the network of a region's machines.
 type network struct {
 	vpc     string
 	subnets map[string]string // id of the subnet by zone
 }
 
-// network asks for the network, once; others wait for the answer.
+// network reads the network, once; concurrent callers wait for the result.
 func (r *region) network(ctx context.Context) (*network, error) {
 	select {
-	case r.asking <- struct{}{}:
-		defer func() { <-r.asking }()
+	case r.netSem <- struct{}{}:
+		defer func() { <-r.netSem }()
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
@@ -34,7 +34,7 @@ func (r *region) network(ctx context.Context) (*network, error) {
 		return n, nil
 	}
 	find := r.defaultNetwork
-	if r.wanted.Name != "" {
+	if r.configured.Name != "" {
 		find = r.namedNetwork
 	}
 	n, err := find(ctx)
@@ -54,7 +54,7 @@ func (r *region) defaultNetwork(ctx context.Context) (*network, error) {
 		return nil, err
 	}
 	if len(vpcs.Vpcs) == 0 {
-		return nil, fmt.Errorf("finding the default VPC of %s: there is none; name another in regions[].network, or make one with `aws ec2 create-default-vpc --region %s`", r.name, r.name)
+		return nil, fmt.Errorf("finding the default VPC of %s: not found; set regions[].network, or create one with `aws ec2 create-default-vpc --region %s`", r.name, r.name)
 	}
 	n := &network{vpc: aws.ToString(vpcs.Vpcs[0].VpcId), subnets: map[string]string{}}
 	subnets, err := r.subnetsOf(ctx, filter("vpc-id", n.vpc), filter("default-for-az", "true"))
@@ -65,18 +65,17 @@ func (r *region) defaultNetwork(ctx context.Context) (*network, error) {
 		n.subnets[aws.ToString(s.AvailabilityZone)] = aws.ToString(s.SubnetId)
 	}
 	if len(n.subnets) == 0 {
-		return nil, fmt.Errorf("finding the subnets of %s: the default VPC %s has no default subnet; make one with `aws ec2 create-default-subnet --availability-zone %sa`", r.name, n.vpc, r.name)
+		return nil, fmt.Errorf("finding the subnets of %s: the default VPC %s has no default subnet; create one with `aws ec2 create-default-subnet --availability-zone %sa`", r.name, n.vpc, r.name)
 	}
 	return n, nil
 }
 
-// namedNetwork finds the VPC and the subnets that the service names. What they are not is
-// a *provision.SpecError.
+// namedNetwork finds the VPC and the subnets of service.yaml. A mismatch is a *provision.SpecError.
 func (r *region) namedNetwork(ctx context.Context) (*network, error) {
-	vpc := r.wanted.Name
+	vpc := r.configured.Name
 	_, err := r.ec2.DescribeVpcs(ctx, &ec2.DescribeVpcsInput{VpcIds: []string{vpc}})
 	if codeOf(err) == "InvalidVpcID.NotFound" {
-		return nil, r.unfit("network: the account has no VPC %s in this region", vpc)
+		return nil, r.specError("network: VPC %s not found in this region", vpc)
 	}
 	if err != nil {
 		return nil, err
@@ -86,29 +85,29 @@ func (r *region) namedNetwork(ctx context.Context) (*network, error) {
 		return nil, err
 	}
 	n := &network{vpc: vpc, subnets: map[string]string{}}
-	for _, id := range r.wanted.Subnets {
+	for _, id := range r.configured.Subnets {
 		i := slices.IndexFunc(subnets, func(s ec2types.Subnet) bool { return aws.ToString(s.SubnetId) == id })
 		if i < 0 {
-			return nil, r.strange(ctx, id)
+			return nil, r.subnetError(ctx, id)
 		}
 		zone := aws.ToString(subnets[i].AvailabilityZone)
 		if other := n.subnets[zone]; other != "" {
-			return nil, r.unfit("subnets: %s and %s are both in %s: name one a zone", other, id, zone)
+			return nil, r.specError("subnets: %s and %s are both in %s: name one subnet per zone", other, id, zone)
 		}
 		n.subnets[zone] = id
 	}
-	if r.p.cfg.MachinesOnly { // whoever made the service has looked
+	if r.p.cfg.MachinesOnly { // the operator's `up` has already checked the routes
 		return n, nil
 	}
 	return n, r.checkRoutes(ctx, n)
 }
 
-// unfit is what the service says of this region and EC2 does not have so.
-func (r *region) unfit(format string, args ...any) error {
-	return &provision.SpecError{Err: fmt.Errorf("reading regions[] of %s: %w", r.place(), fmt.Errorf(format, args...))}
+// specError returns an error for a setting of this region that does not match EC2.
+func (r *region) specError(format string, args ...any) error {
+	return &provision.SpecError{Err: fmt.Errorf("reading regions[] of %s: %w", r.regionID(), fmt.Errorf(format, args...))}
 }
 
-// subnetsOf lists the subnets that pass filters.
+// subnetsOf lists the subnets that match filters.
 func (r *region) subnetsOf(ctx context.Context, filters ...ec2types.Filter) ([]ec2types.Subnet, error) {
 	var all []ec2types.Subnet
 	pages := ec2.NewDescribeSubnetsPaginator(r.ec2, &ec2.DescribeSubnetsInput{Filters: filters})
@@ -122,25 +121,24 @@ func (r *region) subnetsOf(ctx context.Context, filters ...ec2types.Filter) ([]e
 	return all, nil
 }
 
-// strange says what is wrong with a subnet that is not of the network.
-func (r *region) strange(ctx context.Context, id string) error {
+// subnetError returns why a subnet is not one of the network.
+func (r *region) subnetError(ctx context.Context, id string) error {
 	found, err := r.ec2.DescribeSubnets(ctx, &ec2.DescribeSubnetsInput{SubnetIds: []string{id}})
 	switch {
 	case codeOf(err) == codeNoSubnet:
-		return r.unfit("subnets: the account has no subnet %s in this region", id)
+		return r.specError("subnets: subnet %s not found in this region", id)
 	case err != nil:
 		return err
 	case len(found.Subnets) == 0:
-		return r.unfit("subnets: EC2 does not show the subnet %s", id)
+		return r.specError("subnets: EC2 returned no description of subnet %s", id)
 	}
-	return r.unfit("subnets: %s is of the VPC %s, not of %s", id, aws.ToString(found.Subnets[0].VpcId), r.wanted.Name)
+	return r.specError("subnets: %s is in VPC %s, must be in %s", id, aws.ToString(found.Subnets[0].VpcId), r.configured.Name)
 }
 
-// checkRoutes refuses subnets from which nothing reaches the internet by an address of
-// its own: machines get the program, images and weights from there, and balancers are
-// asked from there.
+// checkRoutes rejects subnets without a direct route to the internet: machines download the program,
+// images and weights from there, and balancers serve clients from there.
 func (r *region) checkRoutes(ctx context.Context, n *network) error {
-	table := map[string]ec2types.RouteTable{} // by subnet; "" is the main one
+	table := map[string]ec2types.RouteTable{} // by subnet; "" is the main route table
 	pages := ec2.NewDescribeRouteTablesPaginator(r.ec2, &ec2.DescribeRouteTablesInput{Filters: []ec2types.Filter{filter("vpc-id", n.vpc)}})
 	for pages.HasMorePages() {
 		page, err := pages.NextPage(ctx)
@@ -155,30 +153,30 @@ func (r *region) checkRoutes(ctx context.Context, n *network) error {
 			}
 		}
 	}
-	for _, id := range r.wanted.Subnets {
+	for _, id := range r.configured.Subnets {
 		t, own := table[id]
 		if !own {
 			t = table[""]
 		}
-		if !slices.ContainsFunc(t.Routes, leadsOut) {
-			return r.unfit("subnets: %s has no route to an internet gateway (route table %s): its machines would have no public address that works", id, aws.ToString(t.RouteTableId))
+		if !slices.ContainsFunc(t.Routes, routesToInternet) {
+			return r.specError("subnets: %s has no route to an internet gateway (route table %s): the public addresses of its machines would not work", id, aws.ToString(t.RouteTableId))
 		}
 	}
 	return nil
 }
 
-// leadsOut says whether a route leads everything to an internet gateway.
-func leadsOut(route ec2types.Route) bool {
+// routesToInternet reports whether a route sends all traffic to an internet gateway.
+func routesToInternet(route ec2types.Route) bool {
 	return aws.ToString(route.DestinationCidrBlock) == "0.0.0.0/0" && strings.HasPrefix(aws.ToString(route.GatewayId), "igw-") &&
 		route.State != ec2types.RouteStateBlackhole
 }
 
-// codeNoSubnet is EC2's code for a subnet that it does not know.
+// codeNoSubnet is EC2's code for an unknown subnet.
 const codeNoSubnet = "InvalidSubnetID.NotFound"
 
-// subnet is the subnet of a zone; empty for no zone of the default network, where AWS chooses.
+// subnet returns the subnet of a zone; empty for no zone of the default network, where AWS selects one.
 func (r *region) subnet(ctx context.Context, zone string) (string, error) {
-	if zone == "" && r.wanted.Name == "" {
+	if zone == "" && r.configured.Name == "" {
 		return "", nil
 	}
 	n, err := r.network(ctx)
@@ -186,20 +184,20 @@ func (r *region) subnet(ctx context.Context, zone string) (string, error) {
 		return "", err
 	}
 	if zone == "" {
-		return n.first(), nil
+		return n.firstSubnet(), nil
 	}
 	subnet := n.subnets[zone]
 	switch {
-	case subnet == "" && r.wanted.Name != "":
-		return "", r.unfit("subnets: none is in %s", zone)
+	case subnet == "" && r.configured.Name != "":
+		return "", r.specError("subnets: no subnet in %s", zone)
 	case subnet == "":
-		return "", fmt.Errorf("finding the subnet of %s: the default VPC %s has no default subnet there; make one with `aws ec2 create-default-subnet --availability-zone %s`", zone, n.vpc, zone)
+		return "", fmt.Errorf("finding the subnet of %s: the default VPC %s has no default subnet there; create one with `aws ec2 create-default-subnet --availability-zone %s`", zone, n.vpc, zone)
 	}
 	return subnet, nil
 }
 
-// first is the subnet of the zone that sorts first.
-func (n *network) first() string {
+// firstSubnet returns the subnet of the zone that sorts first.
+func (n *network) firstSubnet() string {
 	zones := make([]string, 0, len(n.subnets))
 	for zone := range n.subnets {
 		zones = append(zones, zone)

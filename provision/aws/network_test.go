@@ -45,7 +45,7 @@ func within(t *testing.T, cloud *testcloud.AWS, machinesOnly bool, vpc string, s
 
 // Machines stand in the subnets that the service names, behind firewalls of their network,
 // and only the zones of these have offers.
-func TestANetworkOfOnesOwn(t *testing.T) {
+func TestNamedNetwork(t *testing.T) {
 	cloud := officeCloud()
 	p := within(t, cloud, false, "vpc-0ff1ce00", "subnet-0000000b", "subnet-0000000a")
 	offers, err := p.Offerings(t.Context(), east)
@@ -92,14 +92,14 @@ func TestANetworkOfOnesOwn(t *testing.T) {
 
 // What the service says of its network and EC2 has otherwise is refused with what is wrong
 // before anything is made.
-func TestNetworksThatDoNotFit(t *testing.T) {
+func TestNetworkErrors(t *testing.T) {
 	for want, named := range map[string][]string{
-		"network: the account has no VPC vpc-0dead000 in this region":                                                      {"vpc-0dead000", "subnet-0000000a"},
-		"subnets: the account has no subnet subnet-0dead000 in this region":                                                {"vpc-0ff1ce00", "subnet-0000000a", "subnet-0dead000"},
-		"subnets: subnet-00000bad is of the VPC vpc-00000bad, not of vpc-0ff1ce00":                                         {"vpc-0ff1ce00", "subnet-00000bad"},
-		"subnets: subnet-0000000b and subnet-000000bb are both in us-east-1b: name one a zone":                             {"vpc-0ff1ce00", "subnet-0000000b", "subnet-000000bb"},
-		"subnets: subnet-0000000d has no route to an internet gateway (route table rtb-subnet-0000000d): its machines":     {"vpc-0ff1ce00", "subnet-0000000b", "subnet-0000000d"},
-		"subnets: subnet-0000000e has no route to an internet gateway (route table rtb-vpc-0ff1ce00): its machines would ": {"vpc-0ff1ce00", "subnet-0000000e"},
+		"network: VPC vpc-0dead000 not found in this region":                                                                   {"vpc-0dead000", "subnet-0000000a"},
+		"subnets: subnet subnet-0dead000 not found in this region":                                                             {"vpc-0ff1ce00", "subnet-0000000a", "subnet-0dead000"},
+		"subnets: subnet-00000bad is in VPC vpc-00000bad, must be in vpc-0ff1ce00":                                             {"vpc-0ff1ce00", "subnet-00000bad"},
+		"subnets: subnet-0000000b and subnet-000000bb are both in us-east-1b: name one subnet per zone":                        {"vpc-0ff1ce00", "subnet-0000000b", "subnet-000000bb"},
+		"subnets: subnet-0000000d has no route to an internet gateway (route table rtb-subnet-0000000d): the public addresses": {"vpc-0ff1ce00", "subnet-0000000b", "subnet-0000000d"},
+		"subnets: subnet-0000000e has no route to an internet gateway (route table rtb-vpc-0ff1ce00): the public addresses":    {"vpc-0ff1ce00", "subnet-0000000e"},
 	} {
 		cloud := officeCloud()
 		p := within(t, cloud, false, named[0], named[1:]...)
@@ -114,13 +114,13 @@ func TestNetworksThatDoNotFit(t *testing.T) {
 	}
 	p := within(t, officeCloud(), true, "vpc-0ff1ce00", "subnet-0000000a")
 	_, err := p.Launch(t.Context(), machine("us-east-1-0", provision.KindReplica, east, service.CapacitySpot))
-	if want := "reading regions[] of aws/us-east-1: subnets: none is in us-east-1b"; err == nil || err.Error() != want {
+	if want := "reading regions[] of aws/us-east-1: subnets: no subnet in us-east-1b"; err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
 }
 
 // A service that moves to another network leaves nothing in the one before.
-func TestMovingToAnotherNetwork(t *testing.T) {
+func TestMoveToAnotherNetwork(t *testing.T) {
 	cloud := newCloud(nil)
 	cloud.AddNetwork("us-east-1", "vpc-0ff1ce00", testcloud.Subnet{ID: "subnet-0000000b", Zone: "us-east-1b", Gateway: "igw-0ff1ce"})
 	launch(t, within(t, cloud, false, ""), chat()...)

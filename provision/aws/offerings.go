@@ -15,22 +15,22 @@ import (
 	"skyserve/provision"
 )
 
-// linux is how EC2 calls the spot prices of machines without a licence to pay for.
-const linux = "Linux/UNIX"
+// spotLinux is EC2's product description for spot prices of machines without a paid licence.
+const spotLinux = "Linux/UNIX"
 
-// Offerings is which types of the catalogue each zone with a default subnet has, on
-// demand, spot and reserved, in the order of type, zone and capacity type. Spot
-// prices are EC2's of this moment where it gives them, all others list prices.
+// Offerings returns the types of the catalogue in each zone with a subnet, on demand, spot and
+// reserved, sorted by type, zone and capacity type. Spot prices are EC2's current ones where available;
+// all others are list prices.
 func (p *Provider) Offerings(ctx context.Context, name service.Region) (provision.Offerings, error) {
 	r, err := p.region(name)
 	if err != nil {
 		return nil, err
 	}
-	offers, err := r.offerings(ctx)
-	return offers, explain(fmt.Sprintf("asking %s what it offers", name), err)
+	offers, err := r.listOfferings(ctx)
+	return offers, wrapError(fmt.Sprintf("listing the offerings of %s", name), err)
 }
 
-func (r *region) offerings(ctx context.Context) (provision.Offerings, error) {
+func (r *region) listOfferings(ctx context.Context) (provision.Offerings, error) {
 	n, err := r.network(ctx)
 	if err != nil {
 		return nil, err
@@ -50,7 +50,7 @@ func (r *region) offerings(ctx context.Context) (provision.Offerings, error) {
 				continue
 			}
 			for _, capacity := range []service.CapacityType{service.CapacityOnDemand, service.CapacitySpot, service.CapacityReserved} {
-				o := t.Offer(r.place(), zone, capacity)
+				o := t.Offer(r.regionID(), zone, capacity)
 				if price := spot[t.Type+zone]; price > 0 && capacity == service.CapacitySpot {
 					o.PricePerHour, o.PriceFrom = price, "spot price in "+zone
 				}
@@ -61,7 +61,7 @@ func (r *region) offerings(ctx context.Context) (provision.Offerings, error) {
 	return offers, nil
 }
 
-// catalogueTypes are the names of the types that are looked for.
+// catalogueTypes returns the names of the catalogue's types.
 func catalogueTypes() []string {
 	var names []string
 	for _, t := range provision.MachineTypes(service.CloudAWS) {
@@ -70,7 +70,7 @@ func catalogueTypes() []string {
 	return names
 }
 
-// zonesOf are the zones that have each type of the catalogue, in order.
+// zonesOf returns the zones of each type of the catalogue, sorted.
 func (r *region) zonesOf(ctx context.Context) (map[string][]string, error) {
 	zones := map[string][]string{}
 	pages := ec2.NewDescribeInstanceTypeOfferingsPaginator(r.ec2, &ec2.DescribeInstanceTypeOfferingsInput{
@@ -92,9 +92,9 @@ func (r *region) zonesOf(ctx context.Context) (map[string][]string, error) {
 	return zones, nil
 }
 
-// spotPrices are the newest spot prices by type and zone, in USD an hour.
+// spotPrices returns the newest spot prices by type and zone, in USD per hour.
 func (r *region) spotPrices(ctx context.Context) (map[string]float64, error) {
-	in := &ec2.DescribeSpotPriceHistoryInput{StartTime: aws.Time(r.p.cfg.Now()), ProductDescriptions: []string{linux}}
+	in := &ec2.DescribeSpotPriceHistoryInput{StartTime: aws.Time(r.p.cfg.Now()), ProductDescriptions: []string{spotLinux}}
 	for _, name := range catalogueTypes() {
 		in.InstanceTypes = append(in.InstanceTypes, ec2types.InstanceType(name))
 	}

@@ -8,10 +8,10 @@ import (
 	"skyserve/provision"
 )
 
-// trustPolicy lets EC2 hand a role to machines.
+// trustPolicy lets EC2 assume a role for machines.
 const trustPolicy = `{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Principal":{"Service":"ec2.amazonaws.com"},"Action":"sts:AssumeRole"}]}`
 
-// statement is one permission of a policy; a map is written in the order of its keys.
+// statement is one permission of a policy; the keys of a map are marshalled in sorted order.
 type statement struct {
 	Effect    string    `json:"Effect"`
 	Action    []string  `json:"Action"`
@@ -19,26 +19,26 @@ type statement struct {
 	Condition condition `json:"Condition,omitempty"`
 }
 
-// condition is what must be so of a request, by operator and key: a string, or a list of which
-// one must fit.
+// condition contains the conditions of a permission, by operator and key: a string, or a list where one
+// value must match.
 type condition map[string]map[string]any
 
-// policyFor is what machines of a service may do with these grants, as a policy of
-// IAM; empty where they may do nothing. The same grants give the same text.
+// policyFor returns the IAM policy of a service's machines with these grants; empty without
+// permissions. The same grants give the same text.
 func policyFor(name, owner, partition string, grants []provision.Grant) (string, error) {
 	var statements []statement
 	if slices.Contains(grants, provision.GrantOperate) {
-		statements = operate(name, owner, "arn:"+partition+":")
+		statements = operateStatements(name, owner, "arn:"+partition+":")
 	}
 	for _, g := range slices.Sorted(slices.Values(grants)) {
 		if place, ok := g.Session(); ok {
-			statements = append(statements, session(place))
+			statements = append(statements, sessionStatement(place))
 		}
 		if folder, ok := g.Read(); ok {
-			statements = append(statements, read(folder, "arn:"+partition+":s3:::")...)
+			statements = append(statements, readStatements(folder, "arn:"+partition+":s3:::")...)
 		}
 		if zone, of, ok := g.Challenge(); ok {
-			statements = append(statements, challenge(zone, of, "arn:"+partition+":route53:::"))
+			statements = append(statements, challengeStatement(zone, of, "arn:"+partition+":route53:::"))
 		}
 	}
 	if len(statements) == 0 {
@@ -51,8 +51,8 @@ func policyFor(name, owner, partition string, grants []provision.Grant) (string,
 	return string(text), err
 }
 
-// read lets a machine list and get what is below a folder of a bucket.
-func read(folder, arn string) []statement {
+// readStatements permits listing and reading the objects below a folder of a bucket.
+func readStatements(folder, arn string) []statement {
 	bucket, prefix, _ := strings.Cut(folder, "/")
 	return []statement{
 		{"Allow", []string{"s3:GetObject"}, []string{arn + folder + "/*"}, nil},
@@ -60,10 +60,10 @@ func read(folder, arn string) []statement {
 	}
 }
 
-// challenge lets a machine change the TXT record by which an authority makes sure of a name,
-// and nothing else in the hosted zone. IAM compares names in lower case and without the last
-// dot; every record of a change must fit.
-func challenge(zone, name, arn string) statement {
+// challengeStatement permits changing the TXT record of a dns-01 challenge for a name, and nothing else in the
+// hosted zone. IAM compares names in lower case and without the last dot; every record of a change must
+// match.
+func challengeStatement(zone, name, arn string) statement {
 	return statement{"Allow", []string{"route53:ChangeResourceRecordSets"}, []string{arn + "hostedzone/" + zone}, condition{
 		"ForAllValues:StringEquals": {
 			"route53:ChangeResourceRecordSetsNormalizedRecordNames": "_acme-challenge." + name,
@@ -72,30 +72,28 @@ func challenge(zone, name, arn string) statement {
 	}}
 }
 
-// session lets the agent of Systems Manager on a machine of one region open the channels
-// of Session Manager, the least that it asks for. They cannot be narrowed to a machine: the
-// agent speaks for the one whose credentials it has.
-func session(place string) statement {
+// sessionStatement permits the Systems Manager agent on a machine of one region to open the channels of Session
+// Manager: the minimum that it requires. They cannot be narrowed to a machine: the agent is identified
+// only by its credentials.
+func sessionStatement(place string) statement {
 	return statement{"Allow", []string{
 		"ssm:UpdateInstanceInformation", "ssmmessages:CreateControlChannel", "ssmmessages:CreateDataChannel",
 		"ssmmessages:OpenControlChannel", "ssmmessages:OpenDataChannel",
 	}, []string{"*"}, condition{"StringEquals": {"aws:RequestedRegion": place}}}
 }
 
-// tagKeys are the keys of all tags of machines. IAM heeds the case of none of them when it
-// looks for one, and machines are told apart by the one in lower case: another that differs in
-// nothing else must not be given.
+// tagKeys are the keys of all tags of machines. IAM ignores the case of a key in a condition, and
+// machines are identified by the lower-case key, so a key that differs only in case must be denied.
 var tagKeys = []string{
 	tagBuild, tagCapacity, tagFixed, tagID, tagKind, tagLabel + "*", tagName, tagOwner, tagPrice, tagReservation, tagService, tagSpec,
 }
 
-// operate lets a balancer's machine launch, list and end replicas of its service, and nothing
-// else. It is bound to the kind of machine, so that whoever has root on a balancer can put none
-// of theirs in the place of a balancer or of the controller: a machine that it launches is
-// tagged as a replica, stands behind the firewall of replicas and has their role, and no tag
-// can be changed afterwards. What EC2 lists cannot be narrowed to tags, and prices are
-// everybody's; everything else is.
-func operate(name, owner, arn string) []statement {
+// operateStatements permits a balancer's machine to launch, list and terminate replicas of its service, and
+// nothing else. It is bound to the kind of machine, so that somebody with root on a balancer cannot
+// launch a fake balancer or controller: a machine that it launches is tagged as a replica, is behind
+// the firewall of replicas and has their role, and no tag can be changed afterwards. EC2's list calls
+// cannot be narrowed to tags, and prices are public; everything else is narrowed.
+func operateStatements(name, owner, arn string) []statement {
 	replica := string(provision.KindReplica)
 	having := func(prefix string) map[string]any {
 		return map[string]any{prefix + tagService: name, prefix + tagOwner: owner, prefix + tagKind: replica}
@@ -133,7 +131,7 @@ func operate(name, owner, arn string) []statement {
 	}
 }
 
-// partitionOf is the part of AWS that a region is in.
+// partitionOf returns the AWS partition of a region.
 func partitionOf(region string) string {
 	switch {
 	case strings.HasPrefix(region, "cn-"):
@@ -144,7 +142,7 @@ func partitionOf(region string) string {
 	return "aws"
 }
 
-// grantsTag writes grants into a tag.
+// grantsTag encodes grants in a tag.
 func grantsTag(grants []provision.Grant) string {
 	var words []string
 	for _, g := range grants {
@@ -154,7 +152,7 @@ func grantsTag(grants []provision.Grant) string {
 	return strings.Join(words, " ")
 }
 
-// grantsOf reads what grantsTag wrote.
+// grantsOf decodes a tag of grantsTag.
 func grantsOf(tag string) []provision.Grant {
 	var grants []provision.Grant
 	for word := range strings.FieldsSeq(tag) {

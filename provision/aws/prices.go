@@ -18,17 +18,17 @@ import (
 	"skyserve/provision"
 )
 
-// errNoPriceList is a part of AWS that does not tell its prices.
-var errNoPriceList = errors.New("AWS GovCloud has no price list to ask")
+// errNoPriceList reports a partition of AWS without a price list.
+var errNoPriceList = errors.New("AWS GovCloud has no price list")
 
-// maxPricePages bounds the pages of one answer: the catalogue's types fill one of 100
+// maxPricePages is the maximum number of pages of one answer: the catalogue's types fill one of 100
 // products.
 const maxPricePages = 20
 
-// priceHome is the region whose price list is asked for the prices of a region: it is
-// answered in few, and tells of all in the same part of AWS. Near ones are asked because
-// accounts that are bound to a part of the world may not reach others. Empty = there is none.
-func priceHome(region string) string {
+// pricingRegion returns the region whose price list API to query for the prices of a region: the API exists
+// in few regions, and each covers its whole partition. A near one is selected because accounts that are
+// restricted to a geography may not reach others. Empty = there is none.
+func pricingRegion(region string) string {
 	switch partitionOf(region) {
 	case "aws-cn":
 		return "cn-northwest-1"
@@ -45,18 +45,18 @@ func priceHome(region string) string {
 	return "us-east-1"
 }
 
-// Prices are what the types of the catalogue cost on demand in a region by AWS's price
-// list; see provision.Pricer. Spot prices come with Offerings, by zone.
+// Prices returns the on-demand prices of the catalogue's types in a region, from AWS's price list; see
+// provision.Pricer. Spot prices come with Offerings, by zone.
 func (p *Provider) Prices(ctx context.Context, name service.Region) ([]provision.Price, error) {
 	r, err := p.region(name)
 	if err != nil {
 		return nil, err
 	}
 	prices, err := p.prices.Ask(ctx, r.name, p.cfg.Now(), r.listPrices)
-	return slices.Clone(prices), explain(fmt.Sprintf("asking for the prices of %s", name), err)
+	return slices.Clone(prices), wrapError(fmt.Sprintf("reading the prices of %s", name), err)
 }
 
-// listPrices asks for the price list, page by page.
+// listPrices reads the price list, page by page.
 func (r *region) listPrices(ctx context.Context) ([]provision.Price, error) {
 	if r.pricing == nil {
 		return nil, errNoPriceList
@@ -67,7 +67,7 @@ func (r *region) listPrices(ctx context.Context) ([]provision.Price, error) {
 	list := priceList{region: r.name, perHour: map[string]float64{}}
 	for n := 0; pages.HasMorePages(); n++ {
 		if n == maxPricePages {
-			return nil, fmt.Errorf("reading the price list: it has more than %d pages", maxPricePages)
+			return nil, fmt.Errorf("reading the price list: more than %d pages", maxPricePages)
 		}
 		page, err := pages.NextPage(ctx)
 		if err != nil {
@@ -80,8 +80,8 @@ func (r *region) listPrices(ctx context.Context) ([]provision.Price, error) {
 	return list.prices()
 }
 
-// priceFilters ask for machines as they are launched here: Linux without a licence,
-// shared hardware, on demand.
+// priceFilters select machines as skyserve launches them: Linux without a licence, shared hardware, on
+// demand.
 func (r *region) priceFilters() []pricingtypes.Filter {
 	var filters []pricingtypes.Filter
 	match := func(kind pricingtypes.FilterType, field, value string) {
@@ -101,32 +101,31 @@ func (r *region) priceFilters() []pricingtypes.Filter {
 type priceList struct {
 	region  string
 	perHour map[string]float64 // by type
-	bad     []error            // what could not be read
+	errs    []error            // products that could not be parsed
 }
 
-// add reads one product. What nobody asked for is passed over.
+// add reads one product. Products that do not match are skipped.
 func (l *priceList) add(document string) {
 	p, err := readProduct(document)
 	if err != nil {
-		l.bad = append(l.bad, err)
+		l.errs = append(l.errs, err)
 		return
 	}
-	if !p.is(l.region) {
+	if !p.matches(l.region) {
 		return
 	}
 	price, err := p.price()
-	if have := l.perHour[p.kind()]; err == nil && have != 0 && have != price {
-		err = fmt.Errorf("%s has two prices, %g and %g", p.kind(), have, price)
+	if have := l.perHour[p.instanceType()]; err == nil && have != 0 && have != price {
+		err = fmt.Errorf("%s: found two prices, %g and %g", p.instanceType(), have, price)
 	}
 	if err != nil {
-		l.bad = append(l.bad, err)
+		l.errs = append(l.errs, err)
 		return
 	}
-	l.perHour[p.kind()] = price
+	l.perHour[p.instanceType()] = price
 }
 
-// prices are those that were read, in the order of their types, and what is wrong with
-// the others.
+// prices returns the prices that were read, sorted by type, with an error about the others.
 func (l *priceList) prices() ([]provision.Price, error) {
 	var prices []provision.Price
 	for name, price := range l.perHour {
@@ -136,15 +135,15 @@ func (l *priceList) prices() ([]provision.Price, error) {
 	}
 	slices.SortFunc(prices, func(a, b provision.Price) int { return cmp.Compare(a.Type, b.Type) })
 	switch {
-	case len(l.bad) > 0:
-		return prices, fmt.Errorf("reading the price list: %w", errors.Join(l.bad...))
+	case len(l.errs) > 0:
+		return prices, fmt.Errorf("reading the price list: %w", errors.Join(l.errs...))
 	case len(prices) == 0:
-		return nil, fmt.Errorf("reading the price list: it tells nothing of %s", l.region)
+		return nil, fmt.Errorf("reading the price list: no prices for %s", l.region)
 	}
 	return prices, nil
 }
 
-// product is an entry of the price list, as far as it is read.
+// product is an entry of the price list, reduced to the fields that are read.
 type product struct {
 	Product struct {
 		Attributes struct {
@@ -175,24 +174,24 @@ type priceDimension struct {
 func readProduct(document string) (*product, error) {
 	var p product
 	if err := json.Unmarshal([]byte(document), &p); err != nil {
-		return nil, fmt.Errorf("a product is not what a price list has: %w", err)
+		return nil, fmt.Errorf("parsing a product: %w", err)
 	}
 	return &p, nil
 }
 
-func (p *product) kind() string { return p.Product.Attributes.InstanceType }
+func (p *product) instanceType() string { return p.Product.Attributes.InstanceType }
 
-// is says whether a product is a machine of the catalogue in a region as it is launched
-// here. A list that does not know of other markets leaves the market out.
-func (p *product) is(region string) bool {
+// matches reports whether a product is a machine of the catalogue in a region as skyserve launches it. A
+// list without other markets omits the market option.
+func (p *product) matches(region string) bool {
 	a := p.Product.Attributes
 	_, known := provision.MachineTypeOf(service.CloudAWS, a.InstanceType)
 	return known && a.RegionCode == region && a.OperatingSystem == "Linux" && a.Tenancy == "Shared" &&
 		a.PreInstalledSw == "NA" && a.CapacityStatus == "Used" && cmp.Or(a.MarketOption, "OnDemand") == "OnDemand"
 }
 
-// price is what an hour costs on demand, in USD. There is one price, and it holds from
-// the first hour on.
+// price returns the on-demand price per hour, in USD. There must be exactly one price, from the first
+// hour on.
 func (p *product) price() (float64, error) {
 	var all []priceDimension
 	for _, term := range p.Terms.OnDemand {
@@ -201,27 +200,27 @@ func (p *product) price() (float64, error) {
 		}
 	}
 	if len(all) != 1 {
-		return 0, fmt.Errorf("%s has %d prices on demand, want 1", p.kind(), len(all))
+		return 0, fmt.Errorf("%s: must have 1 on-demand price, found %d", p.instanceType(), len(all))
 	}
-	price, err := all[0].usd()
+	price, err := all[0].hourlyUSD()
 	if err != nil {
-		return 0, fmt.Errorf("%s: %w", p.kind(), err)
+		return 0, fmt.Errorf("%s: %w", p.instanceType(), err)
 	}
 	return price, nil
 }
 
-// usd is the price in USD of an hour, whichever it is.
-func (d priceDimension) usd() (float64, error) {
+// hourlyUSD returns the price per hour in USD.
+func (d priceDimension) hourlyUSD() (float64, error) {
 	if d.Unit != "Hrs" || d.BeginRange != "0" || d.EndRange != "Inf" {
-		return 0, fmt.Errorf("the price is for %s from %q to %q, want Hrs from 0 to Inf", d.Unit, d.BeginRange, d.EndRange)
+		return 0, fmt.Errorf("the price must be for Hrs from 0 to Inf, found %s from %q to %q", d.Unit, d.BeginRange, d.EndRange)
 	}
 	text, has := d.PerUnit["USD"]
 	if !has {
-		return 0, errors.New("it has no price in USD")
+		return 0, errors.New("no price in USD")
 	}
 	price, err := strconv.ParseFloat(text, 64)
 	if err != nil || strings.Trim(text, "0123456789.") != "" || !provision.IsPrice(price) {
-		return 0, fmt.Errorf("the price %q is not one of an hour", text)
+		return 0, fmt.Errorf("%q is not a valid price per hour", text)
 	}
 	return price, nil
 }

@@ -13,8 +13,8 @@ import (
 	"skyserve/provision/aws"
 )
 
-// The price list tells what every type of the catalogue costs in a region; other systems,
-// hardware and markets are not taken for it, and it is asked once.
+// The price list contains the price of every catalogue type in a region; other systems, hardware and
+// markets are ignored, and the list is read once.
 func TestPrices(t *testing.T) {
 	faults := &testcloud.Faults{}
 	cloud := newCloud(faults)
@@ -39,9 +39,8 @@ func TestPrices(t *testing.T) {
 	}
 }
 
-// A list that is refused, throttled or nonsense is an error that says so; prices that can
-// be read are there all the same.
-func TestPricesThatAreNotTold(t *testing.T) {
+// A denied, throttled or invalid list is a clear error; readable prices are returned all the same.
+func TestPriceListErrors(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		change func(*testcloud.AWS)
@@ -53,10 +52,10 @@ func TestPricesThatAreNotTold(t *testing.T) {
 		{name: "throttled", faults: unpricedFor(1000, testcloud.Throttled), says: "pricing:GetProducts: ThrottlingException: Rate exceeded"},
 		{name: "broken", faults: unpricedFor(1000, testcloud.Broken), says: "pricing:GetProducts: InternalError"},
 		{name: "a lost answer", faults: unpricedFor(2, testcloud.Lost), priced: 9},
-		{name: "one is nonsense", change: setPrice("g6.xlarge", "about a dollar"), priced: 8, says: `g6.xlarge: the price "about a dollar" is not one of an hour`},
-		{name: "one is free", change: setPrice("p5.48xlarge", "0.0000000000"), priced: 8, says: `p5.48xlarge: the price "0.0000000000" is not one of an hour`},
+		{name: "one is nonsense", change: setPrice("g6.xlarge", "about a dollar"), priced: 8, says: `g6.xlarge: "about a dollar" is not a valid price per hour`},
+		{name: "one is free", change: setPrice("p5.48xlarge", "0.0000000000"), priced: 8, says: `p5.48xlarge: "0.0000000000" is not a valid price per hour`},
 		{name: "one is not sold", change: setPrice("p5.48xlarge", ""), priced: 8},
-		{name: "none is sold", change: func(c *testcloud.AWS) { c.ListPrice = func(_, _ string) string { return "" } }, says: "it tells nothing of us-east-1"},
+		{name: "none is sold", change: func(c *testcloud.AWS) { c.ListPrice = func(_, _ string) string { return "" } }, says: "no prices for us-east-1"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			cloud := newCloud(tt.faults)
@@ -93,9 +92,8 @@ func setPrice(kind, price string) func(*testcloud.AWS) {
 	}
 }
 
-// Who may not read prices is told which permission lacks, and is offered machines at list
-// prices.
-func TestPricesMayNotBeRead(t *testing.T) {
+// A caller without permission gets the name of the permission, and machines at list prices.
+func TestPricesWithoutPermission(t *testing.T) {
 	cloud := newCloud(nil)
 	cloud.Deny = func(_, action string) string {
 		if action == "pricing:GetProducts" {
@@ -115,7 +113,7 @@ func TestPricesMayNotBeRead(t *testing.T) {
 }
 
 // The price list answers in few regions; each part of AWS has its own, but GovCloud none.
-func TestWherePricesAreAskedFor(t *testing.T) {
+func TestPricingRegions(t *testing.T) {
 	for region, want := range map[string]string{
 		"us-east-1": "us-east-1", "us-west-2": "us-east-1", "ca-central-1": "us-east-1", "sa-east-1": "us-east-1",
 		"eu-west-1": "eu-central-1", "me-south-1": "eu-central-1", "af-south-1": "eu-central-1", "il-central-1": "eu-central-1",

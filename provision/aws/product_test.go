@@ -22,7 +22,7 @@ const document = `{"product":{"productFamily":"Compute Instance","attributes":{"
 "pricePerUnit":{"USD":"8943"}}},"sku":"2257YY4K7BWZ4F46","termAttributes":{"LeaseContractLength":"3yr","PurchaseOption":"All Upfront"}}}},
 "version":"20261001000000","publicationDate":"2026-10-01T00:00:00Z"}`
 
-func TestAPriceIsReadStrictly(t *testing.T) {
+func TestProductPriceParsing(t *testing.T) {
 	const price = `"pricePerUnit":{"USD":"0.8048000000"}`
 	second := strings.Replace(document, `"OnDemand":{`, `"OnDemand":{"X.Y":{"priceDimensions":{"X.Y.Z":{"unit":"Hrs","beginRange":"0","endRange":"Inf","pricePerUnit":{"USD":"1"}}}},`, 1)
 	for _, tt := range []struct {
@@ -39,29 +39,29 @@ func TestAPriceIsReadStrictly(t *testing.T) {
 		{"with software", strings.Replace(document, `"preInstalledSw":"NA"`, `"preInstalledSw":"SQL Web"`, 1), 0, ""},
 		{"what a reservation holds", strings.Replace(document, `"capacitystatus":"Used"`, `"capacitystatus":"AllocatedCapacityReservation"`, 1), 0, ""},
 		{"a block of capacity", strings.Replace(document, `"marketoption":"OnDemand"`, `"marketoption":"CapacityBlock"`, 1), 0, ""},
-		{"two prices", second, 0, "g6.xlarge has 2 prices on demand, want 1"},
-		{"no price", strings.Replace(document, `"OnDemand":{"2257`, `"Other":{"2257`, 1), 0, "g6.xlarge has 0 prices on demand"},
-		{"another currency", strings.Replace(document, price, `"pricePerUnit":{"CNY":"5.8"}`, 1), 0, "g6.xlarge: it has no price in USD"},
-		{"by the second", strings.Replace(document, `"unit":"Hrs"`, `"unit":"Second"`, 1), 0, "is for Second from"},
+		{"two prices", second, 0, "g6.xlarge: must have 1 on-demand price, found 2"},
+		{"no price", strings.Replace(document, `"OnDemand":{"2257`, `"Other":{"2257`, 1), 0, "g6.xlarge: must have 1 on-demand price, found 0"},
+		{"another currency", strings.Replace(document, price, `"pricePerUnit":{"CNY":"5.8"}`, 1), 0, "g6.xlarge: no price in USD"},
+		{"by the second", strings.Replace(document, `"unit":"Hrs"`, `"unit":"Second"`, 1), 0, "found Second from"},
 		{"from the hundredth hour on", strings.Replace(document, `"beginRange":"0"`, `"beginRange":"100"`, 1), 0, `from "100" to "Inf"`},
-		{"nothing", strings.Replace(document, price, `"pricePerUnit":{"USD":"0.0000000000"}`, 1), 0, "is not one of an hour"},
-		{"below nothing", strings.Replace(document, price, `"pricePerUnit":{"USD":"-0.8"}`, 1), 0, "is not one of an hour"},
-		{"not a number", strings.Replace(document, price, `"pricePerUnit":{"USD":"NaN"}`, 1), 0, "is not one of an hour"},
-		{"in powers", strings.Replace(document, price, `"pricePerUnit":{"USD":"8e-1"}`, 1), 0, "is not one of an hour"},
-		{"more than any machine", strings.Replace(document, price, `"pricePerUnit":{"USD":"80480"}`, 1), 0, "is not one of an hour"},
-		{"cut off", document[:400], 0, "a product is not what a price list has"},
-		{"a number", "1", 0, "a product is not what a price list has"},
+		{"nothing", strings.Replace(document, price, `"pricePerUnit":{"USD":"0.0000000000"}`, 1), 0, "is not a valid price per hour"},
+		{"below nothing", strings.Replace(document, price, `"pricePerUnit":{"USD":"-0.8"}`, 1), 0, "is not a valid price per hour"},
+		{"not a number", strings.Replace(document, price, `"pricePerUnit":{"USD":"NaN"}`, 1), 0, "is not a valid price per hour"},
+		{"in powers", strings.Replace(document, price, `"pricePerUnit":{"USD":"8e-1"}`, 1), 0, "is not a valid price per hour"},
+		{"more than any machine", strings.Replace(document, price, `"pricePerUnit":{"USD":"80480"}`, 1), 0, "is not a valid price per hour"},
+		{"cut off", document[:400], 0, "parsing a product"},
+		{"a number", "1", 0, "parsing a product"},
 	} {
 		l := priceList{region: "us-west-2", perHour: map[string]float64{}}
 		l.add(tt.text)
-		if l.perHour["g6.xlarge"] != tt.usd || (len(l.bad) > 0) != (tt.says != "") || len(l.bad) > 0 && !strings.Contains(l.bad[0].Error(), tt.says) {
-			t.Errorf("%s: got %v, %v, want %g, %q", tt.name, l.perHour, l.bad, tt.usd, tt.says)
+		if l.perHour["g6.xlarge"] != tt.usd || (len(l.errs) > 0) != (tt.says != "") || len(l.errs) > 0 && !strings.Contains(l.errs[0].Error(), tt.says) {
+			t.Errorf("%s: got %v, %v, want %g, %q", tt.name, l.perHour, l.errs, tt.usd, tt.says)
 		}
 	}
 }
 
-// A type that has two prices is told of, and so are pages that say the same twice.
-func TestAProductTwice(t *testing.T) {
+// A type with two prices is an error; pages that repeat a product are not.
+func TestDuplicateProducts(t *testing.T) {
 	l := priceList{region: "us-west-2", perHour: map[string]float64{}}
 	l.add(document)
 	l.add(document)
@@ -69,7 +69,7 @@ func TestAProductTwice(t *testing.T) {
 		t.Errorf("got %+v, %v", prices, err)
 	}
 	l.add(strings.ReplaceAll(document, "0.8048", "0.9"))
-	if _, err := l.prices(); err == nil || !strings.Contains(err.Error(), "g6.xlarge has two prices, 0.8048 and 0.9") {
+	if _, err := l.prices(); err == nil || !strings.Contains(err.Error(), "g6.xlarge: found two prices, 0.8048 and 0.9") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -15,36 +15,35 @@ import (
 	"skyserve/provision"
 )
 
-// Quotas is how many vCPUs of each family the account may have in a region, and has,
-// those of other services and other tools included. Beside an error are those that
-// could be read.
+// Quotas returns the account's vCPU limit and use of each instance family in a region, including
+// machines of other services and other tools. With an error it returns those that could be read.
 func (p *Provider) Quotas(ctx context.Context, name service.Region) ([]provision.Quota, error) {
 	r, err := p.region(name)
 	if err != nil {
 		return nil, err
 	}
-	all, err := r.allQuotas(ctx)
-	return all, explain(fmt.Sprintf("asking for the quotas of %s", name), err)
+	all, err := r.listQuotas(ctx)
+	return all, wrapError(fmt.Sprintf("reading the quotas of %s", name), err)
 }
 
-func (r *region) allQuotas(ctx context.Context) ([]provision.Quota, error) {
-	running, err := r.instances(ctx, filter("instance-state-name", "pending", "running"))
+func (r *region) listQuotas(ctx context.Context) ([]provision.Quota, error) {
+	running, err := r.listInstances(ctx, filter("instance-state-name", "pending", "running"))
 	if err != nil {
 		return nil, err
 	}
 	var all []provision.Quota
-	var unknown []string // codes that this endpoint does not have
+	var unknown []string // codes that this endpoint does not support
 	var why error
 	for _, q := range catalogue.EC2Quotas() {
-		limit, err := r.limit(ctx, q.Code)
+		limit, err := r.quotaLimit(ctx, q.Code)
 		if codeOf(err) == "NoSuchResourceException" {
-			unknown, why = append(unknown, q.Code), plain(err)
+			unknown, why = append(unknown, q.Code), plainError(err)
 			continue
 		}
 		if err != nil {
 			return all, fmt.Errorf("%s: %w", q.Code, err)
 		}
-		all = append(all, provision.Quota{Region: r.place(), Name: q.Name, Code: q.Code, Unit: "vcpus", Limit: limit, Used: usedOf(q, running)})
+		all = append(all, provision.Quota{Region: r.regionID(), Name: q.Name, Code: q.Code, Unit: "vcpus", Limit: limit, Used: usedVCPUs(q, running)})
 	}
 	if len(unknown) > 0 {
 		return all, fmt.Errorf("%s: %w", strings.Join(unknown, ", "), why)
@@ -52,11 +51,11 @@ func (r *region) allQuotas(ctx context.Context) ([]provision.Quota, error) {
 	return all, nil
 }
 
-// limit is what a quota allows: what the account was granted, else what every account has.
-func (r *region) limit(ctx context.Context, code string) (float64, error) {
+// quotaLimit returns the limit of a quota: the one granted to the account, else AWS's default.
+func (r *region) quotaLimit(ctx context.Context, code string) (float64, error) {
 	own, err := r.quotas.GetServiceQuota(ctx, &servicequotas.GetServiceQuotaInput{ServiceCode: aws.String("ec2"), QuotaCode: aws.String(code)})
 	if err == nil {
-		return valueOf(own.Quota), nil
+		return quotaValue(own.Quota), nil
 	}
 	if codeOf(err) != "NoSuchResourceException" {
 		return 0, err
@@ -65,18 +64,18 @@ func (r *region) limit(ctx context.Context, code string) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return valueOf(usual.Quota), nil
+	return quotaValue(usual.Quota), nil
 }
 
-func valueOf(q *quotatypes.ServiceQuota) float64 {
+func quotaValue(q *quotatypes.ServiceQuota) float64 {
 	if q == nil {
 		return 0
 	}
 	return aws.ToFloat64(q.Value)
 }
 
-// usedOf is how many vCPUs of instances count against a quota.
-func usedOf(q catalogue.EC2Quota, running []ec2types.Instance) float64 {
+// usedVCPUs returns how many vCPUs of instances count against a quota.
+func usedVCPUs(q catalogue.EC2Quota, running []ec2types.Instance) float64 {
 	sum := 0.0
 	for _, i := range running {
 		if spot := i.InstanceLifecycle == ec2types.InstanceLifecycleTypeSpot; spot == q.Spot && q.Covers(string(i.InstanceType)) {
@@ -86,7 +85,7 @@ func usedOf(q catalogue.EC2Quota, running []ec2types.Instance) float64 {
 	return sum
 }
 
-// vcpus is how many vCPUs an instance has.
+// vcpus returns the number of vCPUs of an instance.
 func vcpus(i ec2types.Instance) float64 {
 	if i.CpuOptions == nil {
 		return 0

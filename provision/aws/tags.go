@@ -16,8 +16,8 @@ import (
 	"skyserve/provision"
 )
 
-// The tags of everything that is made. All that an object is listed with is in
-// them, or in what they are on.
+// The tags of every created object. Every field that List returns is in the tags, or in the object that
+// they are on.
 const (
 	tagPrefix      = "skyserve:"
 	tagService     = tagPrefix + "service"
@@ -29,20 +29,20 @@ const (
 	tagBuild       = tagPrefix + "build"
 	tagCapacity    = tagPrefix + "capacity"
 	tagReservation = tagPrefix + "reservation"
-	tagPrice       = tagPrefix + "price"  // USD an hour
-	tagRules       = tagPrefix + "rules"  // of a firewall, as it should be
-	tagGrants      = tagPrefix + "grants" // of an identity, as it should be
-	tagLabel       = tagPrefix + "label:" // and the label's name
-	tagName        = "Name"               // what the console shows
+	tagPrice       = tagPrefix + "price"  // USD per hour
+	tagRules       = tagPrefix + "rules"  // of a firewall: the desired rules
+	tagGrants      = tagPrefix + "grants" // of an identity: the desired grants
+	tagLabel       = tagPrefix + "label:" // followed by the label's name
+	tagName        = "Name"               // displayed in the console
 )
 
-// labelRole says whose firewall or identity an object is, and has.
+// labelRole is the role of the machines that a firewall or identity is for.
 const labelRole = "role"
 
-// globalRegion is the region of what AWS has once for all regions.
+// globalRegion is the region of objects that exist once for all regions.
 const globalRegion = service.Region(service.CloudAWS + "/global")
 
-// tagsOf are the tags of what is wanted; those without a value are left out.
+// tagsOf returns the tags of a desired object; empty ones are omitted.
 func tagsOf(w provision.Want) map[string]string {
 	tags := map[string]string{
 		tagService: w.Service, tagOwner: w.Owner, tagID: w.ID, tagKind: string(w.Kind), tagSpec: w.Spec,
@@ -62,9 +62,8 @@ func tagsOf(w provision.Want) map[string]string {
 	return tags
 }
 
-// objectOf is what tags say of the thing that they are on; false where they are
-// not those of a service.
-func objectOf(tags map[string]string, region service.Region, handle string) (provision.Object, bool) {
+// objectFromTags reads an object from its tags; false where they are not those of a service.
+func objectFromTags(tags map[string]string, region service.Region, handle string) (provision.Object, bool) {
 	o := provision.Object{
 		ID: tags[tagID], Kind: provision.Kind(tags[tagKind]), Service: tags[tagService], Owner: tags[tagOwner], Region: region,
 		Spec: tags[tagSpec], Fixed: tags[tagFixed], Build: tags[tagBuild], Handle: handle,
@@ -80,18 +79,18 @@ func objectOf(tags map[string]string, region service.Region, handle string) (pro
 	return o, o.Service != "" && o.ID != "" && o.Kind != ""
 }
 
-// objectFor is what w is once it was made.
-func objectFor(w provision.Want, handle string) provision.Object {
-	o, _ := objectOf(tagsOf(w), w.Region, handle)
+// objectOfWant returns the object that launching w creates.
+func objectOfWant(w provision.Want, handle string) provision.Object {
+	o, _ := objectFromTags(tagsOf(w), w.Region, handle)
 	return o
 }
 
-// groupName is the security group of a role of machine. It is the same for every
-// owner: who comes second finds it taken.
+// groupName returns the security group name of a role of machine. It is the same for every owner, so
+// that a second owner's launch fails.
 func groupName(name, role string) string { return "skyserve-" + name + "-" + role }
 
-// roleName is the IAM role, and its instance profile, of a role of machine. IAM
-// allows 64 letters: a longer name ends in a hash of itself.
+// roleName returns the name of the IAM role, and of its instance profile, for a role of machine. IAM
+// allows 64 characters: a longer name is truncated and ends in a hash.
 func roleName(name, role string) string {
 	const most, digits = 64, 12
 	full := groupName(name, role)
@@ -102,8 +101,7 @@ func roleName(name, role string) string {
 	return full[:most-1-digits] + "-" + hex.EncodeToString(sum[:])[:digits]
 }
 
-// iamPath is where a service's roles and profiles stand; of all services, where the
-// name is empty.
+// iamPath returns the path of a service's roles and profiles; of all services, where the name is empty.
 func iamPath(name string) string {
 	if name == "" {
 		return "/skyserve/"
@@ -111,7 +109,7 @@ func iamPath(name string) string {
 	return "/skyserve/" + name + "/"
 }
 
-// ec2Tags are tags as EC2 takes them, in order.
+// ec2Tags converts tags to EC2's API type, sorted.
 func ec2Tags(tags map[string]string) []ec2types.Tag {
 	var all []ec2types.Tag
 	for _, key := range slices.Sorted(maps.Keys(tags)) {
@@ -120,7 +118,7 @@ func ec2Tags(tags map[string]string) []ec2types.Tag {
 	return all
 }
 
-// iamTags are tags as IAM takes them, in order.
+// iamTags converts tags to IAM's API type, sorted.
 func iamTags(tags map[string]string) []iamtypes.Tag {
 	var all []iamtypes.Tag
 	for _, key := range slices.Sorted(maps.Keys(tags)) {
@@ -145,14 +143,14 @@ func fromIAMTags(all []iamtypes.Tag) map[string]string {
 	return tags
 }
 
-// missing are the tags of want that have does not have so.
-func missing(want, have map[string]string) map[string]string {
-	lack := maps.Clone(want)
-	maps.DeleteFunc(lack, func(key, value string) bool { return have[key] == value })
-	return lack
+// missingTags returns the tags of want that have lacks or has with another value.
+func missingTags(want, have map[string]string) map[string]string {
+	lacking := maps.Clone(want)
+	maps.DeleteFunc(lacking, func(key, value string) bool { return have[key] == value })
+	return lacking
 }
 
-// ownedError is what is there of the same service under another owner, or nil.
+// ownedError returns an error where the tags are of another owner, or nil.
 func ownedError(w provision.Want, tags map[string]string) error {
 	if tags[tagService] == w.Service && tags[tagOwner] == w.Owner {
 		return nil

@@ -5,12 +5,12 @@ import (
 	"skyserve/provision"
 )
 
-// fitting orders the numbers of replicas that serve: those of the classes wanted come first.
-// missing are the classes of which more are wanted than there are.
-func (l *layout) fitting(model int, region service.Region, serve []int, counts provision.Counts) (ordered []int, missing []provision.Class) {
+// matchClasses sorts the numbers of serving replicas: those that match a desired class come first. missing
+// lists the class of each replica that is still to be launched.
+func (l *layout) matchClasses(model int, region service.Region, serve []int, counts provision.Counts) (ordered []int, missing []provision.Class) {
 	objects := make([]provision.Object, len(serve))
 	for i, n := range serve {
-		objects[i] = *l.running(provision.ReplicaID(l.Spec, model, region, n)) // numbers are of what exists
+		objects[i] = *l.runningObject(provision.ReplicaID(l.Spec, model, region, n)) // numbers are those of existing replicas
 	}
 	matched, missing := counts.Fit(objects)
 	var others []int
@@ -24,9 +24,8 @@ func (l *layout) fitting(model int, region service.Region, serve []int, counts p
 	return append(ordered, others...), missing
 }
 
-// preferred moves the offerings of a class to the front, in their order: the others are what
-// is fallen back to, in the order in which they were.
-func preferred(offers provision.Offerings, class provision.Class) provision.Offerings {
+// preferClass moves the offerings of a class to the front. The others follow in their order as fallbacks.
+func preferClass(offers provision.Offerings, class provision.Class) provision.Offerings {
 	var first, rest provision.Offerings
 	for _, o := range offers {
 		if class.Takes(o) {

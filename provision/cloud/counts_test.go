@@ -11,9 +11,9 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// What a plan wants of each GPU and capacity type decides what is launched and what goes;
-// what cannot be had in that way is tried in the order of service.yaml.
-func TestCountsByClass(t *testing.T) {
+// The desired counts per GPU and capacity type decide what is launched and terminated; the fallback is
+// the order of service.yaml.
+func TestCountsSelectClasses(t *testing.T) {
 	const region = service.Region("aws/us-east-1") // two replicas at least, four at most
 	l4 := provision.Class{GPU: "L4", GPUs: 1}
 	h100 := provision.Class{GPU: "H100", GPUs: 1}
@@ -40,7 +40,7 @@ func TestCountsByClass(t *testing.T) {
 			in := input(spec)
 			in.Counts = map[cloud.Group]provision.Counts{{Model: "llama", Region: region}: tt.counts}
 			for n, class := range tt.exist {
-				in.Have = append(in.Have, existing(spec, in, region, n, class))
+				in.Have = append(in.Have, existingReplica(spec, in, region, n, class))
 			}
 			var got []string
 			l := plan(t, in)
@@ -97,8 +97,8 @@ func modelOf(c provision.Change) string {
 // numberOf is the number at the end of a replica's id.
 func numberOf(id string) string { return id[len(id)-1:] }
 
-// existing is a replica of llama that runs on a class.
-func existing(spec *service.Spec, in cloud.Input, region service.Region, n int, class provision.Class) provision.Object {
+// existingReplica is a replica of llama that runs on a class.
+func existingReplica(spec *service.Spec, in cloud.Input, region service.Region, n int, class provision.Class) provision.Object {
 	at := slices.IndexFunc(in.Offers[region], func(o provision.Offering) bool {
 		return class.Takes(o) && (class.Capacity != "" || o.Capacity == service.CapacityOnDemand)
 	})
@@ -110,7 +110,7 @@ func existing(spec *service.Spec, in cloud.Input, region service.Region, n int, 
 	id := provision.ReplicaID(spec, 0, region, n)
 	for _, w := range l.Wants {
 		if w.ID == id {
-			o := made([]provision.Want{w})[0]
+			o := launchAll([]provision.Want{w})[0]
 			o.Offering = &in.Offers[region][at]
 			return o
 		}

@@ -1,7 +1,7 @@
-// Package cloud says what a service.yaml asks for in the clouds: which machines,
-// on which offerings in which order, and the firewalls and identities that they
-// stand on. It decides from its arguments alone; the providers make what it wants.
+// Package cloud computes the desired state of a service in the clouds from its service.yaml: the
+// machines, the offerings for each in the order of launch attempts, and the firewalls and identities
+// that they need. It is pure; the providers create the objects.
 //
-// Read layout.go first, then numbers.go (how many replicas, and where instead when
-// a region has none left), then offers.go (on what).
+// Read layout.go first, then numbers.go (the number of replicas, and the fallback regions when one has
+// no capacity), then offers.go (the offerings of a replica).
 package cloud

@@ -11,27 +11,27 @@ import (
 
 // The ports of machines in a cloud.
 const (
-	// PortPublic is where a balancer answers clients without TLS, PortTLS with it.
+	// PortPublic is where a balancer serves clients in clear text, PortTLS with TLS.
 	PortPublic = 8000
 	PortTLS    = 443
-	// PortChallenge is where a balancer answers an authority that makes sure of the service's
-	// name over HTTP (http-01), and nobody else.
+	// PortChallenge is where a balancer answers http-01 challenges of the certificate authority for the
+	// service's name, and nothing else.
 	PortChallenge = 80
-	// PortAdmin is where a balancer answers operators and other balancers, who bring
-	// certificates of the service.
+	// PortAdmin is where a balancer serves operators and other balancers, authenticated by certificates
+	// of the service.
 	PortAdmin = 8100
-	// PortNode is where a machine takes its configuration from an operator or a
-	// balancer of the service.
+	// PortNode is where a machine's agent receives its configuration from an operator or a balancer of
+	// the service.
 	PortNode = 8200
-	// PortStore is where the controller's store answers balancers, who bring certificates
-	// of the service; PortController, on loopback, where the controller says how it does.
+	// PortStore is where the controller's store serves balancers, authenticated by certificates of the
+	// service; PortController, on loopback, is where the controller serves its status.
 	PortStore      = 8400
 	PortController = 8410
 	// PortEngine is where a replica admits balancers.
 	PortEngine = 8300
 )
 
-// PublicPort is where the balancers of a service answer clients.
+// PublicPort returns the port where the balancers of a service serve clients.
 func PublicPort(spec *service.Spec) int {
 	if spec.Balancer.TLS != nil {
 		return PortTLS
@@ -39,9 +39,9 @@ func PublicPort(spec *service.Spec) int {
 	return PortPublic
 }
 
-// EndpointsOf are the addresses of the programs of a machine. The network of a cloud
-// translates public addresses, so that programs listen on the private one. A provider of
-// machines that share an address says itself which ports each of them has.
+// EndpointsOf returns the addresses of the programs on a machine. The network of a cloud translates
+// public addresses, so programs listen on the private one. A provider whose machines share an address
+// sets the endpoints itself.
 func EndpointsOf(o provision.Object) provision.Endpoints {
 	if o.Endpoints != (provision.Endpoints{}) {
 		return o.Endpoints
@@ -53,7 +53,8 @@ func EndpointsOf(o provision.Object) provision.Endpoints {
 	}
 }
 
-// addressesAt are those of a machine at an address; none without one.
+// addressesAt returns the addresses of a machine's programs at an IP address; none for the zero
+// address.
 func addressesAt(ip netip.Addr) provision.Addresses {
 	if !ip.IsValid() {
 		return provision.Addresses{}
@@ -65,8 +66,8 @@ func addressesAt(ip netip.Addr) provision.Addresses {
 	}
 }
 
-// loopbackOf is a machine's own loopback address. Those of an emulated cloud share one
-// loopback network.
+// loopbackOf returns a machine's own loopback address. The machines of an emulated cloud share one
+// loopback network, each with its own address.
 func loopbackOf(o provision.Object) string {
 	if o.PrivateIP.IsLoopback() {
 		return o.PrivateIP.String()

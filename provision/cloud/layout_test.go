@@ -76,8 +76,8 @@ func plan(t interface{ Fatal(...any) }, in cloud.Input) *cloud.Layout {
 	return l
 }
 
-// made is what there is once everything wanted was launched on its first offering.
-func made(wants []provision.Want) []provision.Object {
+// launchAll returns the objects after every want was launched on its first offering.
+func launchAll(wants []provision.Want) []provision.Object {
 	var have []provision.Object
 	for i, w := range wants {
 		o := provision.Object{ID: w.ID, Kind: w.Kind, Service: w.Service, Owner: w.Owner, Region: w.Region, Spec: w.Spec, Labels: w.Labels, Handle: fmt.Sprint(i)}
@@ -99,7 +99,7 @@ func ids(wants []provision.Want, kind provision.Kind) []string {
 	return out
 }
 
-func TestWhatAServiceAsksFor(t *testing.T) {
+func TestPlanObjects(t *testing.T) {
 	l := plan(t, input(parse(t, threeRegions)))
 	for kind, want := range map[provision.Kind][]string{
 		provision.KindBalancer: {"lb-us-east-1-0", "lb-europe-west4-0", "lb-ap-northeast-1-0", "lb-ap-northeast-1-1"},
@@ -127,9 +127,9 @@ func TestWhatAServiceAsksFor(t *testing.T) {
 // The first offerings of each replica: GPUs in the order of the file, capacity
 // types in the order of the region, another zone first for each number.
 // Machines of other accounts are other machines; those of other clouds have none.
-func TestAccountsAtGoogle(t *testing.T) {
+func TestGoogleServiceAccounts(t *testing.T) {
 	spec := parse(t, threeRegions)
-	before := made(plan(t, input(spec)).Wants)
+	before := launchAll(plan(t, input(spec)).Wants)
 	spec.GCP.BalancerAccount = "lb@p.iam.gserviceaccount.com"
 	l := plan(t, input(spec))
 	for _, w := range l.Wants {
@@ -153,7 +153,7 @@ func TestAccountsAtGoogle(t *testing.T) {
 	}
 }
 
-func TestOffersInOrder(t *testing.T) {
+func TestReplicaOfferingsOrder(t *testing.T) {
 	l := plan(t, input(parse(t, threeRegions)))
 	for id, want := range map[string][]string{
 		"us-east-1-0":      {"on_demand g6.xlarge in us-east-1a", "on_demand g6.xlarge in us-east-1b", "on_demand g6.4xlarge in us-east-1a"},
@@ -181,9 +181,9 @@ func TestOffersInOrder(t *testing.T) {
 	}
 }
 
-// drawWorld draws a service in which some replicas exist, some stand in for others,
-// and some cannot be had.
-func drawWorld(t *rapid.T) cloud.Input {
+// drawService draws a service in which some replicas exist, some are fallbacks, and some have no
+// capacity.
+func drawService(t *rapid.T) cloud.Input {
 	spec := parse(t, threeRegions)
 	in := input(spec)
 	in.Short = map[cloud.Group]int{}
@@ -193,7 +193,7 @@ func drawWorld(t *rapid.T) cloud.Input {
 				in.Short[cloud.Group{Model: m.Name, Region: r.Name}] = rapid.IntRange(0, 2).Draw(t, "short")
 			}
 		}
-		have := made(plan(t, in).Wants)
+		have := launchAll(plan(t, in).Wants)
 		for i := range have {
 			if have[i].Kind == provision.KindReplica && rapid.IntRange(0, 5).Draw(t, "gone") == 0 {
 				have[i].Gone = "interrupted"
@@ -204,9 +204,9 @@ func drawWorld(t *rapid.T) cloud.Input {
 	return in
 }
 
-func TestNeverAboveMaxNorBelowMinUnlessNothingIsLeft(t *testing.T) {
+func TestPlanKeepsReplicasWithinBounds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		in := drawWorld(t)
+		in := drawService(t)
 		l := plan(t, in)
 		seen := map[string]bool{}
 		count, home := map[cloud.Group]int{}, map[cloud.Group]int{}
@@ -239,11 +239,11 @@ func TestNeverAboveMaxNorBelowMinUnlessNothingIsLeft(t *testing.T) {
 	})
 }
 
-func TestWhatIsThereIsWantedAgain(t *testing.T) {
+func TestPlanIsStableAfterLaunch(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		in := drawWorld(t)
+		in := drawService(t)
 		first := plan(t, in)
-		in.Have = made(first.Wants)
+		in.Have = launchAll(first.Wants)
 		second := plan(t, in)
 		if changes := provision.Diff(second.Wants, in.Have); len(changes) != 0 {
 			t.Fatalf("a second up changes %+v", changes)
@@ -254,15 +254,15 @@ func TestWhatIsThereIsWantedAgain(t *testing.T) {
 	})
 }
 
-// When capacity is back, the replicas are wanted at home and their stand-ins go.
-func TestStandInsGoWhenTheirRegionHasCapacityAgain(t *testing.T) {
+// When a region has capacity again, its replicas return and their fallbacks are terminated.
+func TestFallbacksEndWhenRegionHasCapacity(t *testing.T) {
 	in := input(parse(t, threeRegions))
 	in.Short = map[cloud.Group]int{{Model: "llama", Region: "aws/us-east-1"}: 2}
 	away := plan(t, in)
 	if got := ids(away.Wants, provision.KindReplica); !slices.Equal(got[:3], []string{"europe-west4-0", "europe-west4-1", "europe-west4-2"}) {
 		t.Fatalf("got %q, want two more in the next region of the file", got)
 	}
-	in.Have, in.Short = made(away.Wants), nil
+	in.Have, in.Short = launchAll(away.Wants), nil
 	var back []string
 	for _, c := range provision.Diff(plan(t, in).Wants, in.Have) {
 		back = append(back, fmt.Sprint(c.Action, " ", c.ID()))
@@ -272,12 +272,12 @@ func TestStandInsGoWhenTheirRegionHasCapacityAgain(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeInACloud(t *testing.T) {
+func TestCheckRejectsInvalidSpecs(t *testing.T) {
 	for _, tt := range []struct{ change, to, want string }{
 		{"- name: gcp/europe-west4\n", "- name: local/eu\n", "regions[1].name"},
-		{"- name: gcp/europe-west4\n", "- name: static/us-east-1\n    endpoints: ['http://10.0.0.1', 'http://10.0.0.2', 'http://10.0.0.3']\n", `both called "us-east-1"`},
+		{"- name: gcp/europe-west4\n", "- name: static/us-east-1\n    endpoints: ['http://10.0.0.1', 'http://10.0.0.2', 'http://10.0.0.3']\n", `have the same name "us-east-1"`},
 		{"    gpus: [{type: L4}, {type: H100}]\n", "", "models[0].gpus: missing"},
-		{"gpus: [{type: L4}, {type: H100}]", "gpus: [{type: A100}]", "offers no machine with A100 for llama"},
+		{"gpus: [{type: L4}, {type: H100}]", "gpus: [{type: A100}]", "has no offering with A100 for llama"},
 	} {
 		text := strings.Replace(threeRegions, tt.change, tt.to, 1)
 		if strings.Contains(tt.change, "europe-west4") {
@@ -293,8 +293,8 @@ func TestWhatCannotBeInACloud(t *testing.T) {
 	}
 }
 
-// What stands in another network is another thing; what the subnets are does not matter.
-func TestNetworksTellThingsApart(t *testing.T) {
+// Another network changes an object's hash; other subnets do not.
+func TestAnotherNetworkChangesSpecHash(t *testing.T) {
 	specs := func(more string) map[string]string {
 		spec := parse(t, strings.Replace(threeRegions, "  - name: aws/us-east-1\n", "  - name: aws/us-east-1\n"+more, 1))
 		l, err := cloud.Plan(input(spec))
@@ -322,10 +322,10 @@ func TestNetworksTellThingsApart(t *testing.T) {
 	}
 }
 
-// Regions that ask for a shell get it for the machines of both roles, replicas read the
-// models that are in buckets of AWS, and nobody else does anything: what machines at Google
-// may do the roles of their accounts say.
-func TestWhatMachinesAreGranted(t *testing.T) {
+// Regions with session access grant it to the machines of both roles, and replicas may read models in
+// buckets of AWS. There are no other grants: the roles of service accounts set the permissions of
+// machines at Google.
+func TestPlanGrants(t *testing.T) {
 	text := strings.Replace(threeRegions, "  - name: aws/us-east-1\n", "  - name: aws/us-east-1\n    access: ssm\n", 1)
 	text = strings.Replace(text, "engine: {kind: vllm}\n    gpus: [{type: L4, price", "engine: {weights: 's3://models/qwen'}\n    gpus: [{type: L4, price", 1)
 	out := "engine: {weights: 'gs://models/llama'}\n    regions: {aws/us-east-1: {min: 0, max: 0}, aws/ap-northeast-1: {min: 0, max: 0}}"
@@ -347,18 +347,18 @@ func TestWhatMachinesAreGranted(t *testing.T) {
 	}
 }
 
-// obtained is the service of threeRegions with a certificate that balancers obtain.
-func obtained(challenge string) string {
+// withObtainedCertificate is the service of threeRegions with a certificate that balancers obtain.
+func withObtainedCertificate(challenge string) string {
 	return strings.Replace(threeRegions, "insecure: true", "tls: {acme: {email: ops@example.com, challenge: "+challenge+"}}", 1) +
 		"dns: {provider: route53, name: chat.example.com, zone: example.com}\n"
 }
 
-// Port 80 is open, and a record of the zone may be written, only where a challenge asks for it.
-func TestWhatChallengesOpen(t *testing.T) {
+// Port 80 is open, and the zone's record is granted, only for the respective challenge.
+func TestChallengesOpenPortAndGrantRecord(t *testing.T) {
 	for challenge, want := range map[string]struct{ port, record bool }{
 		service.ChallengeHTTP: {port: true}, service.ChallengeTLSALPN: {}, service.ChallengeDNS: {record: true},
 	} {
-		in := input(parse(t, obtained(challenge)))
+		in := input(parse(t, withObtainedCertificate(challenge)))
 		in.ZoneID = "Z1"
 		for _, w := range plan(t, in).Wants {
 			has := func(port int) bool {

@@ -9,14 +9,14 @@ import (
 	"skyserve/provision"
 )
 
-// reservedKey is a commitment of a service in a region.
+// reservedKey identifies a commitment of a service in a region.
 type reservedKey struct {
 	region service.Region
 	kind   string
 }
 
-// reservations is how many machines of each commitment nothing runs on.
-func reservations(spec *service.Spec, have []provision.Object) map[reservedKey]int {
+// unusedReservations returns how many machines of each commitment are unused.
+func unusedReservations(spec *service.Spec, have []provision.Object) map[reservedKey]int {
 	free := map[reservedKey]int{}
 	for _, r := range spec.Regions {
 		for _, v := range r.Reserved {
@@ -31,28 +31,27 @@ func reservations(spec *service.Spec, have []provision.Object) map[reservedKey]i
 	return free
 }
 
-// addReplica wants one replica, on a class if that can be had, with labels beyond those of
-// its model.
+// addReplica adds one replica, preferably on a class, with additional labels.
 func (l *layout) addReplica(model int, r service.RegionSpec, number int, on provision.Class, more map[string]string) error {
 	m := &l.Spec.Models[model]
-	offers := preferred(l.offersFor(m, r, number), on)
+	offers := preferClass(l.offeringsFor(m, r, number), on)
 	if len(offers) == 0 {
-		return specError("models[%d].gpus: %s offers no machine with %s for %s, paid for as %s", model, r.Name, gpuList(m), m.Name, capacityList(r))
+		return specError("models[%d].gpus: %s has no offering with %s for %s (capacity: %s)", model, r.Name, gpuList(m), m.Name, capacityList(r))
 	}
 	id := provision.ReplicaID(l.Spec, model, r.Name, number)
 	labels := map[string]string{labelModel: m.Name, labelGPU: offers[0].GPU}
 	maps.Copy(labels, more)
-	if o := l.running(id); o != nil && o.Labels[labelInstead] != "" {
-		labels[labelInstead] = o.Labels[labelInstead]
+	if o := l.runningObject(id); o != nil && o.Labels[labelReplaces] != "" {
+		labels[labelReplaces] = o.Labels[labelReplaces]
 	}
-	if l.running(id) == nil && offers[0].Capacity == service.CapacityReserved {
-		l.reserved[reservedKey{r.Name, offers[0].Type}]--
+	if l.runningObject(id) == nil && offers[0].Capacity == service.CapacityReserved {
+		l.unusedReserved[reservedKey{r.Name, offers[0].Type}]--
 	}
 	return l.addMachine(Node{ID: id, Kind: provision.KindReplica, Region: r.Name, Model: m}, offers, diskReplica, labels)
 }
 
-// running is the object of an id that exists; nil without one.
-func (l *layout) running(id string) *provision.Object {
+// runningObject returns the running object of an id; nil without one.
+func (l *layout) runningObject(id string) *provision.Object {
 	at := slices.IndexFunc(l.Have, func(o provision.Object) bool { return o.ID == id && o.Gone == "" })
 	if at < 0 {
 		return nil
@@ -60,12 +59,11 @@ func (l *layout) running(id string) *provision.Object {
 	return &l.Have[at]
 }
 
-// offersFor are the offerings that a replica may run on, in the order of trying: by
-// the GPUs of the model in the order of the file, then by the region's capacity
-// types, then by price, then over the zones from another one for each number, so
-// that the loss of a zone takes few. The first on_demand_base replicas of a model
-// are not spot.
-func (l *layout) offersFor(m *service.Model, r service.RegionSpec, number int) provision.Offerings {
+// offeringsFor returns the offerings of a replica in the order of launch attempts: by the model's GPUs in
+// the order of the file, then by the region's capacity types, then by price. The zones are rotated by
+// the replica's number, so that the loss of a zone affects few replicas. The first on_demand_base
+// replicas of a model are not spot.
+func (l *layout) offeringsFor(m *service.Model, r service.RegionSpec, number int) provision.Offerings {
 	order := r.Capacity
 	if IsHere(r.Name) {
 		order = []service.CapacityType{service.CapacityOnDemand}
@@ -75,13 +73,13 @@ func (l *layout) offersFor(m *service.Model, r service.RegionSpec, number int) p
 	}
 	var all provision.Offerings
 	for _, g := range gpusOf(m) {
-		offers := l.priced(l.Offers[r.Name].With(g.Type, g.Count), r, g)
-		all = append(all, spread(offers.InOrder(order), number)...)
+		offers := l.withPrices(l.Offers[r.Name].With(g.Type, g.Count), r, g)
+		all = append(all, rotateZones(offers.InOrder(order), number)...)
 	}
 	return all
 }
 
-// gpusOf is what a model runs on; a simulated engine needs no GPU.
+// gpusOf returns the GPUs that a model runs on; a simulated engine needs none.
 func gpusOf(m *service.Model) []service.GPU {
 	if m.Engine.Kind == service.EngineSim && len(m.GPUs) == 0 {
 		return []service.GPU{{}}
@@ -89,10 +87,9 @@ func gpusOf(m *service.Model) []service.GPU {
 	return m.GPUs
 }
 
-// priced is offerings with the prices of service.yaml, and those of commitments
-// that are free beside them. The price of a GPU is that of the cheapest machine with
-// it on demand, which is what one would rent.
-func (l *layout) priced(offers provision.Offerings, r service.RegionSpec, g service.GPU) provision.Offerings {
+// withPrices applies the prices of service.yaml to offerings and adds those of unused commitments. The
+// price of a GPU applies to the cheapest on-demand machine with it, which is the one to rent.
+func (l *layout) withPrices(offers provision.Offerings, r service.RegionSpec, g service.GPU) provision.Offerings {
 	var usual string
 	if onDemand := offers.InOrder([]service.CapacityType{service.CapacityOnDemand}); len(onDemand) > 0 {
 		usual = onDemand[0].Type
@@ -101,18 +98,18 @@ func (l *layout) priced(offers provision.Offerings, r service.RegionSpec, g serv
 	for _, o := range offers {
 		switch o.Capacity {
 		case service.CapacityOnDemand:
-			if g.Price > 0 && o.Type == usual && !IsHere(r.Name) { // this computer is nobody's to bill
+			if g.Price > 0 && o.Type == usual && !IsHere(r.Name) { // this computer is not billed
 				o.PricePerHour, o.PriceFrom = g.Price, "service.yaml"
 			}
 			out = append(out, o)
-			if price, committed := l.committed(r, o.Type); committed {
+			if price, committed := l.commitmentPrice(r, o.Type); committed {
 				o.Capacity, o.PricePerHour, o.PriceFrom = service.CapacityReserved, price, "service.yaml"
 				out = append(out, o)
 			}
 		case service.CapacitySpot:
 			out = append(out, o)
-		case service.CapacityReserved: // a reservation that the cloud knows costs what the file says of it
-			if price, committed := l.committed(r, o.Type); committed {
+		case service.CapacityReserved: // a reservation at the cloud has the price of service.yaml
+			if price, committed := l.commitmentPrice(r, o.Type); committed {
 				o.PricePerHour, o.PriceFrom = price, "service.yaml"
 			}
 			out = append(out, o)
@@ -121,18 +118,18 @@ func (l *layout) priced(offers provision.Offerings, r service.RegionSpec, g serv
 	return out
 }
 
-// committed is what a commitment for a type costs an hour, if one is free.
-func (l *layout) committed(r service.RegionSpec, kind string) (price float64, free bool) {
+// commitmentPrice returns the price per hour of a commitment for a type, if one is unused.
+func (l *layout) commitmentPrice(r service.RegionSpec, kind string) (price float64, free bool) {
 	for _, v := range r.Reserved {
-		if v.Type == kind && l.reserved[reservedKey{r.Name, kind}] > 0 {
+		if v.Type == kind && l.unusedReserved[reservedKey{r.Name, kind}] > 0 {
 			return v.Price, true
 		}
 	}
 	return 0, false
 }
 
-// spread turns each run of offerings that differ by zone alone round by a number.
-func spread(offers provision.Offerings, number int) provision.Offerings {
+// rotateZones rotates each run of offerings that differ only by zone.
+func rotateZones(offers provision.Offerings, number int) provision.Offerings {
 	same := func(a, b provision.Offering) bool {
 		a.Zone, b.Zone = "", ""
 		return a == b

@@ -10,31 +10,31 @@ import (
 	"skyserve/provision"
 )
 
-// QuotaKey is a quota in a region.
+// QuotaKey identifies a quota in a region.
 type QuotaKey struct {
 	Region service.Region
 	Code   string
 }
 
-// QuotaNeed is how much of a quota a service is about to use, beside what there is.
+// QuotaNeed is how much of a quota a service is about to use, with the account's limit and use.
 type QuotaNeed struct {
-	// Region is where it holds; the cloud alone (gcp/) where it holds everywhere.
+	// Region is where the quota applies; the cloud alone (gcp/) for a global quota.
 	Region service.Region `json:"region"`
-	// Name is for people; Code is the cloud's own.
+	// Name is for people; Code is the cloud's own code.
 	Name string `json:"name"`
 	Code string `json:"code"`
-	// Unit is what is counted: vcpus, gpus, gb or addresses.
+	// Unit is the unit of the figures: vcpus, gpus, gb or addresses.
 	Unit  string  `json:"unit"`
 	Needs float64 `json:"needs"`
-	// Limit and Used are the account's; nil = the cloud did not tell.
+	// Limit and Used are the account's; nil = the cloud did not report them.
 	Limit *float64 `json:"limit"`
 	Used  *float64 `json:"used"`
 }
 
-// Exceeded says whether it is known that there is less than what is needed.
+// Exceeded reports whether the quota is known to be too low.
 func (n QuotaNeed) Exceeded() bool { return n.Limit != nil && *n.Limit-*n.Used < n.Needs }
 
-// Request says how to ask the cloud for what is needed beside what is in use.
+// Request returns the command or request for a quota of what is needed plus what is in use.
 func (n QuotaNeed) Request() string {
 	enough := n.Needs
 	if n.Used != nil {
@@ -47,12 +47,12 @@ func (n QuotaNeed) Request() string {
 	if code == quotaFamilies {
 		code += " (NVIDIA_H100)"
 	}
-	return fmt.Sprintf("ask for %g of %s in %s at https://console.cloud.google.com/iam-admin/quotas", enough, code, cmp.Or(n.Region.Place(), "all regions"))
+	return fmt.Sprintf("request %g of %s in %s at https://console.cloud.google.com/iam-admin/quotas", enough, code, cmp.Or(n.Region.Place(), "all regions"))
 }
 
-// What Google counts: GPUs by their type, and with vCPUs of all regions too unless they are
-// spot; the vCPUs of machines without GPUs; disks; public addresses. H100 on demand have a
-// quota of their family, which Compute Engine does not tell.
+// The quotas of Google: GPUs by type, plus GPUs and vCPUs of all regions for machines that are not
+// spot; the vCPUs of machines without GPUs; disks; public addresses. H100 on demand have a quota of
+// their family, which Compute Engine does not report.
 const (
 	quotaAllGPUs   = "GPUS_ALL_REGIONS"
 	quotaAllCPUs   = "CPUS_ALL_REGIONS"
@@ -62,9 +62,8 @@ const (
 	quotaAddresses = "IN_USE_ADDRESSES"
 )
 
-// quotasOf are the quotas that a machine on an offering counts against, and by how much:
-// vCPUs at AWS; GPUs, vCPUs, its disk and its address at Google. What is reserved counts as
-// on demand.
+// quotasOf returns the quotas that a machine on an offering counts against, and by how much: vCPUs at
+// AWS; GPUs, vCPUs, its disk and its address at Google. Reserved capacity counts like on demand.
 func quotasOf(o provision.Offering, diskGiB int) map[QuotaKey]float64 {
 	if o.Region.Cloud() == service.CloudAWS {
 		q, known := catalogue.EC2QuotaOf(o.Type, o.Capacity == service.CapacitySpot)
@@ -94,16 +93,15 @@ func quotasAtGoogle(o provision.Offering, diskGiB int) map[QuotaKey]float64 {
 	return needs
 }
 
-// QuotaNeeds is how much of each quota a service uses at least: its balancers, and the
-// fewest replicas on what each region tries first, which is the least machine with the
-// model's first GPU.
+// QuotaNeeds returns how much of each quota a service uses at least: its balancers, and the minimum
+// number of replicas on each region's first choice, the smallest machine with the model's first GPU.
 func QuotaNeeds(spec *service.Spec) map[QuotaKey]float64 {
 	needs := quotaSum{}
 	for _, r := range spec.Regions {
-		if !rented(r.Name) || len(r.Capacity) == 0 {
+		if !isCloudRegion(r.Name) || len(r.Capacity) == 0 {
 			continue
 		}
-		needs.add(r.Name, service.GPU{}, service.CapacityOnDemand, r.Balancers, diskBalancer)
+		needs.addMachines(r.Name, service.GPU{}, service.CapacityOnDemand, r.Balancers, diskBalancer)
 		for i := range spec.Models {
 			m := &spec.Models[i]
 			least, spot := spec.BoundsFor(m.Name, r.Name).Min, 0
@@ -111,32 +109,32 @@ func QuotaNeeds(spec *service.Spec) map[QuotaKey]float64 {
 				spot = max(0, least-r.OnDemandBase)
 			}
 			for _, g := range gpusOf(m)[:min(1, len(gpusOf(m)))] {
-				needs.add(r.Name, g, service.CapacityOnDemand, least-spot, diskReplica)
-				needs.add(r.Name, g, service.CapacitySpot, spot, diskReplica)
+				needs.addMachines(r.Name, g, service.CapacityOnDemand, least-spot, diskReplica)
+				needs.addMachines(r.Name, g, service.CapacitySpot, spot, diskReplica)
 			}
 		}
 	}
 	return needs
 }
 
-// quotaSum is how much is needed of each quota.
+// quotaSum is the total need of each quota.
 type quotaSum map[QuotaKey]float64
 
-// add counts machines with some GPUs.
-func (s quotaSum) add(r service.Region, g service.GPU, capacity service.CapacityType, machines, diskGiB int) {
-	if t, known := leastMachine(r.Cloud(), g); known && machines > 0 {
-		s.addOffer(t.Offer(r, "", capacity), machines, diskGiB)
+// addObject adds the needs of machines with some GPUs.
+func (s quotaSum) addMachines(r service.Region, g service.GPU, capacity service.CapacityType, machines, diskGiB int) {
+	if t, known := smallestMachine(r.Cloud(), g); known && machines > 0 {
+		s.addOffering(t.Offer(r, "", capacity), machines, diskGiB)
 	}
 }
 
-func (s quotaSum) addOffer(o provision.Offering, machines, diskGiB int) {
+func (s quotaSum) addOffering(o provision.Offering, machines, diskGiB int) {
 	for key, each := range quotasOf(o, diskGiB) {
 		s[key] += each * float64(machines)
 	}
 }
 
-// leastMachine is the smallest type of machine with some GPUs.
-func leastMachine(of string, g service.GPU) (least provision.MachineType, known bool) {
+// smallestMachine returns the smallest machine type with some GPUs.
+func smallestMachine(of string, g service.GPU) (least provision.MachineType, known bool) {
 	for _, t := range provision.MachineTypes(of) {
 		if t.GPU == g.Type && t.GPUs == g.Count && (!known || t.VCPUs < least.VCPUs) {
 			least, known = t, true
@@ -145,26 +143,26 @@ func leastMachine(of string, g service.GPU) (least provision.MachineType, known 
 	return least, known
 }
 
-// QuotaNeedsOf is how much of each quota the machines that changes launch use, on what is
-// tried first for each. A machine that replaces another one is left out: it takes its
-// place. What goes is in use until all else is done.
+// QuotaNeedsOf returns how much of each quota the launches among changes use, on the first offering of
+// each. Replacements are left out: they take the place of the old machine. Machines to terminate still
+// count as used, because they terminate last.
 func QuotaNeedsOf(changes provision.Changes) map[QuotaKey]float64 {
 	needs := quotaSum{}
-	for _, c := range launches(changes) {
-		needs.addOffer(c.Want.Offers[0], 1, c.Want.Machine.DiskGiB)
+	for _, c := range launchesOf(changes) {
+		needs.addOffering(c.Want.Offers[0], 1, c.Want.Machine.DiskGiB)
 	}
 	return needs
 }
 
-// launches are the changes that make a machine more.
-func launches(changes provision.Changes) provision.Changes {
+// launchesOf returns the changes that add a machine.
+func launchesOf(changes provision.Changes) provision.Changes {
 	return slices.DeleteFunc(slices.Clone(changes), func(c provision.Change) bool {
 		return c.Action != provision.ActionLaunch || len(c.Want.Offers) == 0
 	})
 }
 
-// Against puts what is needed beside the quotas of an account, by region and code; what
-// is needed nothing of is left out.
+// Against combines needs with the quotas of an account, sorted by region and code; needs of zero are
+// left out.
 func Against(needs map[QuotaKey]float64, quotas []provision.Quota) []QuotaNeed {
 	var all []QuotaNeed
 	for key, n := range needs {
@@ -194,21 +192,22 @@ func unitOf(key QuotaKey) string {
 	return "gpus"
 }
 
-// OverQuota are the launches among changes that no offering of theirs leaves room for in
-// the quotas of an account, when each takes the first that does, in their order. A quota
-// that is not known bounds nothing.
+// OverQuota returns the launches among changes that fit on none of their offerings within the quotas of
+// an account, when each takes the first offering that fits, in order. An unknown quota imposes no
+// limit.
 func OverQuota(changes provision.Changes, quotas []provision.Quota) provision.Changes {
 	left := map[QuotaKey]float64{}
 	for _, q := range quotas {
 		left[QuotaKey{q.Region, q.Code}] = q.Limit - q.Used
 	}
-	return slices.DeleteFunc(launches(changes), func(c provision.Change) bool {
-		return slices.ContainsFunc(c.Want.Offers, func(o provision.Offering) bool { return take(left, quotasOf(o, c.Want.Machine.DiskGiB)) })
+	return slices.DeleteFunc(launchesOf(changes), func(c provision.Change) bool {
+		return slices.ContainsFunc(c.Want.Offers, func(o provision.Offering) bool { return takeQuota(left, quotasOf(o, c.Want.Machine.DiskGiB)) })
 	})
 }
 
-// take takes from what is left of quotas; false, and nothing is taken, where it is too little.
-func take(left, needs map[QuotaKey]float64) bool {
+// takeQuota subtracts needs from the remaining quotas; false, and nothing is subtracted, where they do not
+// suffice.
+func takeQuota(left, needs map[QuotaKey]float64) bool {
 	for key, n := range needs {
 		if have, known := left[key]; known && have < n {
 			return false

@@ -10,8 +10,8 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// written is needs of quotas in words.
-func written(needs []cloud.QuotaNeed) []string {
+// formatNeeds is needs of quotas in words.
+func formatNeeds(needs []cloud.QuotaNeed) []string {
 	var words []string
 	for _, n := range needs {
 		words = append(words, strings.Join([]string{string(n.Region), n.Code, strings.Repeat("|", int(n.Needs)), n.Unit}, " "))
@@ -21,7 +21,7 @@ func written(needs []cloud.QuotaNeed) []string {
 
 // Two replicas of each model in us-east-1, one of them on demand: g6.xlarge has 4 vCPUs,
 // a balancer's machine 2.
-var leastNeeds = []string{
+var minNeeds = []string{
 	"aws/ap-northeast-1 L-1216C47A |||| vcpus",
 	"aws/ap-northeast-1 L-DB2E81BA |||||||| vcpus",
 	"aws/us-east-1 L-1216C47A || vcpus",
@@ -37,13 +37,13 @@ var leastNeeds = []string{
 
 func TestQuotaNeeds(t *testing.T) {
 	spec := parse(t, threeRegions)
-	if got := written(cloud.Against(cloud.QuotaNeeds(spec), nil)); !slices.Equal(got, leastNeeds) {
-		t.Errorf("the fewest machines: got %q, want %q", got, leastNeeds)
+	if got := formatNeeds(cloud.Against(cloud.QuotaNeeds(spec), nil)); !slices.Equal(got, minNeeds) {
+		t.Errorf("the fewest machines: got %q, want %q", got, minNeeds)
 	}
 	// What a service that is not there yet launches is just that.
 	changes := provision.Diff(plan(t, input(spec)).Wants, nil)
-	if got := written(cloud.Against(cloud.QuotaNeedsOf(changes), nil)); !slices.Equal(got, leastNeeds) {
-		t.Errorf("all launches: got %q, want %q", got, leastNeeds)
+	if got := formatNeeds(cloud.Against(cloud.QuotaNeedsOf(changes), nil)); !slices.Equal(got, minNeeds) {
+		t.Errorf("all launches: got %q, want %q", got, minNeeds)
 	}
 	for _, c := range changes {
 		c.Action = provision.ActionReplace
@@ -95,13 +95,13 @@ func TestOverQuota(t *testing.T) {
 	}
 }
 
-func TestRequestsForQuota(t *testing.T) {
+func TestQuotaRequestText(t *testing.T) {
 	limit, used := 8.0, 4.0
 	for want, n := range map[string]cloud.QuotaNeed{
 		"--quota-code L-DB2E81BA --desired-value 16 --region us-east-1": {Region: "aws/us-east-1", Code: "L-DB2E81BA", Needs: 12, Limit: &limit, Used: &used},
-		"ask for 6 of NVIDIA_L4_GPUS in us-central1 at":                 {Region: "gcp/us-central1", Code: "NVIDIA_L4_GPUS", Needs: 2, Limit: &limit, Used: &used},
-		"ask for 8 of GPUS_PER_GPU_FAMILY (NVIDIA_H100) in us-east4":    {Region: "gcp/us-east4", Code: "GPUS_PER_GPU_FAMILY", Needs: 8},
-		"ask for 1 of GPUS_ALL_REGIONS in all regions at":               {Region: "gcp/", Code: "GPUS_ALL_REGIONS", Needs: 1},
+		"request 6 of NVIDIA_L4_GPUS in us-central1 at":                 {Region: "gcp/us-central1", Code: "NVIDIA_L4_GPUS", Needs: 2, Limit: &limit, Used: &used},
+		"request 8 of GPUS_PER_GPU_FAMILY (NVIDIA_H100) in us-east4":    {Region: "gcp/us-east4", Code: "GPUS_PER_GPU_FAMILY", Needs: 8},
+		"request 1 of GPUS_ALL_REGIONS in all regions at":               {Region: "gcp/", Code: "GPUS_ALL_REGIONS", Needs: 1},
 	} {
 		if got := n.Request(); !strings.Contains(got, want) {
 			t.Errorf("got %q, want %q in it", got, want)

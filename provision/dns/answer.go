@@ -9,36 +9,35 @@ import (
 	"github.com/miekg/dns"
 )
 
-// owner makes the records of one name for a client. It is asked for one type;
-// those of another type are left out by whoever asks.
-type owner func(c Client) []dns.RR
+// recordsFunc returns the records of one name for a client. The caller filters them by type.
+type recordsFunc func(c Client) []dns.RR
 
-// namesOf is every name that there is, with what it holds.
-func (s *Server) namesOf() map[string]owner {
-	names := map[string]owner{}
-	for at := s.name; at != s.zone; _, at, _ = strings.Cut(at, ".") { // what stands between name and zone exists, and is empty
+// zoneNames returns every name of the zone, with a function for its records.
+func (s *Server) zoneNames() map[string]recordsFunc {
+	names := map[string]recordsFunc{}
+	for at := s.name; at != s.zone; _, at, _ = strings.Cut(at, ".") { // names between name and zone exist without records
 		names[at] = func(Client) []dns.RR { return nil }
 	}
-	ns := under("ns", s.zone)
+	ns := joinName("ns", s.zone)
 	apex := []dns.RR{s.soa(), &dns.NS{Hdr: s.header(s.zone, dns.TypeNS), Ns: ns}}
 	names[s.zone] = func(Client) []dns.RR { return apex }
-	names[ns] = func(Client) []dns.RR { return s.self(ns) }
-	names[s.name] = s.given
+	names[ns] = func(Client) []dns.RR { return s.selfAddress(ns) }
+	names[s.name] = s.addressesFor
 	if s.name == s.zone {
-		names[s.name] = func(c Client) []dns.RR { return append(s.given(c), apex...) }
+		names[s.name] = func(c Client) []dns.RR { return append(s.addressesFor(c), apex...) }
 	}
 	for _, r := range s.records {
-		at := under(r.ID, s.name)
+		at := joinName(r.ID, s.name)
 		names[at] = func(Client) []dns.RR { return s.addresses(at, []target{r}) }
 	}
-	names[under("_tcp", s.name)] = func(Client) []dns.RR { return nil }
-	srv := under("_"+s.scheme()+"._tcp", s.name)
-	names[srv] = func(c Client) []dns.RR { return s.services(srv, s.chosen(c, s.turn.Add(1), anyTarget)) }
-	names[under("_skyserve", s.name)] = func(Client) []dns.RR { return s.notes() }
+	names[joinName("_tcp", s.name)] = func(Client) []dns.RR { return nil }
+	srv := joinName("_"+s.scheme()+"._tcp", s.name)
+	names[srv] = func(c Client) []dns.RR { return s.srvRecords(srv, s.chooseTargets(c, s.rotation.Add(1), anyTarget)) }
+	names[joinName("_skyserve", s.name)] = func(Client) []dns.RR { return s.stateRecords() }
 	return names
 }
 
-// scheme is what clients speak to the balancers.
+// scheme returns the URL scheme of the balancers' clients.
 func (s *Server) scheme() string {
 	for _, r := range s.config.Records {
 		if strings.HasPrefix(r.Public, "https:") {
@@ -48,18 +47,18 @@ func (s *Server) scheme() string {
 	return "http"
 }
 
-// Answer answers a question from an address.
+// Answer returns the response to a query from an address.
 func (s *Server) Answer(q *dns.Msg, from netip.Addr) *dns.Msg {
 	m := new(dns.Msg).SetReply(q)
 	m.Authoritative = true
-	client, subnet := clientOf(q, from)
+	client, subnet := clientPrefix(q, from)
 	if opt := q.IsEdns0(); opt != nil {
 		m.SetEdns0(maxPacket, opt.Do())
 		if opt.Version() != 0 {
 			m.Rcode = dns.RcodeBadVers
 			return m
 		}
-		if subnet != nil { // the answer holds for the whole subnet that was named
+		if subnet != nil { // the answer is valid for the whole client subnet of the query
 			echo := *subnet
 			echo.SourceScope = subnet.SourceNetmask
 			m.IsEdns0().Option = append(m.IsEdns0().Option, &echo)
@@ -73,33 +72,33 @@ func (s *Server) Answer(q *dns.Msg, from netip.Addr) *dns.Msg {
 	case q.Question[0].Qclass != dns.ClassINET || !dns.IsSubDomain(s.zone, dns.CanonicalName(q.Question[0].Name)):
 		m.Rcode, m.Authoritative = dns.RcodeRefused, false
 	case q.Question[0].Qtype == dns.TypeAXFR, q.Question[0].Qtype == dns.TypeIXFR:
-		m.Rcode = dns.RcodeRefused // nobody keeps a copy
+		m.Rcode = dns.RcodeRefused // zone transfers are not supported
 	default:
-		s.fill(m, q.Question[0], s.networks.find(client))
+		s.fill(m, q.Question[0], s.networks.locate(client))
 	}
 	return m
 }
 
-// fill answers a question about a name of the zone.
+// fill adds the answer about a name of the zone.
 func (s *Server) fill(m *dns.Msg, q dns.Question, c Client) {
-	held, exists := s.owners[dns.CanonicalName(q.Name)]
+	held, exists := s.names[dns.CanonicalName(q.Name)]
 	if !exists {
 		m.Rcode = dns.RcodeNameError
 		m.Ns = []dns.RR{s.soa()}
 		return
 	}
-	if q.Qtype == dns.TypeANY { // not all that there is (RFC 8482)
+	if q.Qtype == dns.TypeANY { // a minimal response (RFC 8482)
 		m.Answer = []dns.RR{&dns.HINFO{Hdr: s.header(q.Name, dns.TypeHINFO), Cpu: "RFC8482"}}
 		return
 	}
 	for _, rr := range held(c) {
 		if rr.Header().Rrtype == q.Qtype {
 			rr = dns.Copy(rr)
-			rr.Header().Name = q.Name // with the letters of the question, which some resolvers vary and compare
+			rr.Header().Name = q.Name // with the letter case of the question, which some resolvers vary and compare
 			m.Answer = append(m.Answer, rr)
 		}
 		if srv, ok := rr.(*dns.SRV); ok && q.Qtype == dns.TypeSRV {
-			m.Extra = append(s.owners[srv.Target](c), m.Extra...)
+			m.Extra = append(s.names[srv.Target](c), m.Extra...)
 		}
 	}
 	if len(m.Answer) == 0 {
@@ -111,16 +110,16 @@ func (s *Server) header(name string, kind uint16) dns.RR_Header {
 	return dns.RR_Header{Name: name, Rrtype: kind, Class: dns.ClassINET, Ttl: s.ttl()}
 }
 
-// soa tells for how long it may be kept that something is not there.
+// soa returns the SOA record, which sets how long negative answers may be cached.
 func (s *Server) soa() *dns.SOA {
 	return &dns.SOA{
-		Hdr: s.header(s.zone, dns.TypeSOA), Ns: under("ns", s.zone), Mbox: under("hostmaster", s.zone),
+		Hdr: s.header(s.zone, dns.TypeSOA), Ns: joinName("ns", s.zone), Mbox: joinName("hostmaster", s.zone),
 		Serial: 1, Refresh: 3600, Retry: 600, Expire: 86400, Minttl: s.ttl(),
 	}
 }
 
-// self is the server's own address, where it listens on one.
-func (s *Server) self(name string) []dns.RR {
+// selfAddress returns the server's own address, where it listens on a specific one.
+func (s *Server) selfAddress(name string) []dns.RR {
 	at, err := netip.ParseAddrPort(s.config.Listen)
 	if err != nil || at.Addr().IsUnspecified() {
 		return nil
@@ -128,21 +127,21 @@ func (s *Server) self(name string) []dns.RR {
 	return []dns.RR{s.address(name, at.Addr())}
 }
 
-// given are the addresses for a client, of each kind those of the region that is best among
-// those that have one: as with Route 53, who can use one kind only is not turned away
-// because the nearest region has the other.
-func (s *Server) given(c Client) []dns.RR {
-	turn := s.turn.Add(1)
-	four := s.chosen(c, turn, func(t target) bool { return t.Address.Unmap().Is4() })
-	six := s.chosen(c, turn, func(t target) bool { return !t.Address.Unmap().Is4() })
+// addressesFor returns the addresses for a client. For each address family it selects the best region among
+// those that have one: as with Route 53, a client with one family only is still served if the nearest
+// region has just the other.
+func (s *Server) addressesFor(c Client) []dns.RR {
+	turn := s.rotation.Add(1)
+	four := s.chooseTargets(c, turn, func(t target) bool { return t.Address.Unmap().Is4() })
+	six := s.chooseTargets(c, turn, func(t target) bool { return !t.Address.Unmap().Is4() })
 	return append(s.addresses(s.name, four), s.addresses(s.name, six)...)
 }
 
 func anyTarget(target) bool { return true }
 
-// chosen are the records for a client among those of some kind; each turn begins with
-// another.
-func (s *Server) chosen(c Client, turn uint64, kind func(target) bool) []target {
+// chooseTargets returns the records for a client among those that kind accepts; each turn starts with another
+// one.
+func (s *Server) chooseTargets(c Client, turn uint64, kind func(target) bool) []target {
 	var targets []target
 	var candidates []Candidate
 	for i, candidate := range s.candidates() { // in the order of the records
@@ -164,7 +163,7 @@ func (s *Server) chosen(c Client, turn uint64, kind func(target) bool) []target 
 	return append(targets[first:], targets[:first]...)
 }
 
-// addresses are the addresses of records, each once.
+// addresses returns the addresses of records, without duplicates.
 func (s *Server) addresses(name string, targets []target) []dns.RR {
 	var rrs []dns.RR
 	seen := map[netip.Addr]bool{}
@@ -184,44 +183,43 @@ func (s *Server) address(name string, a netip.Addr) dns.RR {
 	return &dns.AAAA{Hdr: s.header(name, dns.TypeAAAA), AAAA: net.IP(a.AsSlice())}
 }
 
-// services name the balancers with their ports.
-func (s *Server) services(name string, targets []target) []dns.RR {
+// srvRecords returns the SRV records of the balancers, with their ports.
+func (s *Server) srvRecords(name string, targets []target) []dns.RR {
 	var rrs []dns.RR
 	for _, t := range targets {
-		rrs = append(rrs, &dns.SRV{Hdr: s.header(name, dns.TypeSRV), Weight: 1, Port: t.port, Target: under(t.ID, s.name)})
+		rrs = append(rrs, &dns.SRV{Hdr: s.header(name, dns.TypeSRV), Weight: 1, Port: t.port, Target: joinName(t.ID, s.name)})
 	}
 	return rrs
 }
 
-// The words of a note that say how a record does.
+// The values of a note's state.
 const (
-	stateHealthy = "healthy"
-	stateSick    = "unhealthy"
+	stateHealthy   = "healthy"
+	stateUnhealthy = "unhealthy"
 )
 
-// notes say how the records do, for status and for people. They are not to be kept.
-func (s *Server) notes() []dns.RR {
-	head := s.header(under("_skyserve", s.name), dns.TypeTXT)
+// stateRecords returns the state of the records, for `status` and for people. They must not be cached.
+func (s *Server) stateRecords() []dns.RR {
+	head := s.header(joinName("_skyserve", s.name), dns.TypeTXT)
 	head.Ttl = 0
-	rrs := []dns.RR{&dns.TXT{Hdr: head, Txt: []string{fmt.Sprintf("%s service=%s routing=%s", noteMark, s.config.Service, s.config.Routing)}}}
+	rrs := []dns.RR{&dns.TXT{Hdr: head, Txt: []string{fmt.Sprintf("%s service=%s routing=%s", notePrefix, s.config.Service, s.config.Routing)}}}
 	for _, r := range s.records {
 		well, reason := s.watch.healthy(r.ID)
 		state := stateHealthy
 		if !well {
-			state = stateSick
+			state = stateUnhealthy
 		}
 		words := []string{fmt.Sprintf("record=%s region=%s address=%s state=%s", r.ID, r.Region, netip.AddrPortFrom(r.Address, r.port), state)}
 		if reason != "" {
-			words = append(words, plain(reason))
+			words = append(words, txtString(reason))
 		}
 		rrs = append(rrs, &dns.TXT{Hdr: head, Txt: words})
 	}
 	return rrs
 }
 
-// plain is a reason as one string of a TXT record, with nothing in it that needs
-// escaping.
-func plain(reason string) string {
+// txtString converts a reason to one string of a TXT record, without characters that need escaping.
+func txtString(reason string) string {
 	reason = strings.Map(func(r rune) rune {
 		switch {
 		case r == '"':

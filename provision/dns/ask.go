@@ -11,22 +11,21 @@ import (
 	"skyserve/internal/service"
 )
 
-// RecordState is a record of a name server as the server finds it.
+// RecordState is the state of a record as its name server observes it.
 type RecordState struct {
 	ID      string
 	Region  service.Region
 	Address string // with its port
 	Healthy bool
-	Reason  string // what its last check had against it; empty when nothing
+	Reason  string // why its last check failed; empty when it succeeded
 }
 
-// Ask asks an embedded name server how the records of its name do. listen is where
-// it listens.
+// Ask queries an embedded name server at the address listen for the state of its records.
 func Ask(ctx context.Context, listen, name string) ([]RecordState, error) {
-	q := new(dns.Msg).SetQuestion(dns.CanonicalName(underName+name), dns.TypeTXT)
-	answer, _, err := (&dns.Client{Net: "tcp"}).ExchangeContext(ctx, q, listen) // as long as it needs to be
+	q := new(dns.Msg).SetQuestion(dns.CanonicalName(noteLabel+name), dns.TypeTXT)
+	answer, _, err := (&dns.Client{Net: "tcp"}).ExchangeContext(ctx, q, listen) // TCP has no length limit
 	if err != nil {
-		return nil, fmt.Errorf("asking the name server at %s: %w", listen, err)
+		return nil, fmt.Errorf("querying the name server at %s: %w", listen, err)
 	}
 	var states []RecordState
 	found := false
@@ -35,7 +34,7 @@ func Ask(ctx context.Context, listen, name string) ([]RecordState, error) {
 		if !ok || len(txt.Txt) == 0 {
 			continue
 		}
-		found = found || strings.HasPrefix(txt.Txt[0], noteMark+" ")
+		found = found || strings.HasPrefix(txt.Txt[0], notePrefix+" ")
 		words := wordsOf(txt.Txt[0])
 		if words["record"] == "" {
 			continue
@@ -47,7 +46,7 @@ func Ask(ctx context.Context, listen, name string) ([]RecordState, error) {
 		states = append(states, s)
 	}
 	if !found {
-		return nil, fmt.Errorf("asking the name server at %s: %w", listen, errors.New("it does not serve "+name))
+		return nil, fmt.Errorf("querying the name server at %s: %w", listen, errors.New("no records for "+name))
 	}
 	return states, nil
 }

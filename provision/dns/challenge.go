@@ -14,39 +14,37 @@ import (
 	"skyserve/provision"
 )
 
-// underChallenge begins the name of the record by which an authority makes sure of a name
-// (RFC 8555, section 8.4).
+// underChallenge is the first label of the record of a dns-01 challenge (RFC 8555, section 8.4).
 const underChallenge = "_acme-challenge."
 
-// ZoneID is what Route 53 calls the hosted zone of a name. Errors include
-// *provision.SpecError, where the account has no such zone or several, and
-// *provision.CredentialsError.
+// ZoneID returns Route 53's id of the hosted zone of a name. Errors include *provision.SpecError, where
+// the account has no such zone or several, and *provision.CredentialsError.
 func (z *Route53) ZoneID(ctx context.Context, name string, private bool) (string, error) {
-	zones, err := z.find(ctx, name, &private)
+	zones, err := z.findZones(ctx, name, &private)
 	if err != nil {
 		return "", err
 	}
 	return zones[0].id, nil
 }
 
-// Challenges writes records for an authority into one hosted zone. With the zone's id it
-// needs one permission, route53:ChangeResourceRecordSets; without, it looks for the zone.
+// Challenges writes dns-01 challenge records into one hosted zone. With the zone's id it requires one
+// permission, route53:ChangeResourceRecordSets; without, it searches for the zone.
 type Challenges struct {
 	api     *Route53
 	name    string
 	private bool
 
 	mu sync.Mutex
-	id string // empty until it was looked for
+	id string // empty until the zone was found
 }
 
-// Challenges writes records into the zone of a name; id is what Route 53 calls it, empty =
-// it is looked for.
+// Challenges returns a writer of records in the zone of a name; id is Route 53's id of the zone, empty
+// = search for it.
 func (z *Route53) Challenges(name, id string, private bool) *Challenges {
 	return &Challenges{api: z, name: name, private: private, id: id}
 }
 
-// zoneID is the zone's id.
+// zoneID returns the zone's id.
 func (c *Challenges) zoneID(ctx context.Context) (string, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -58,13 +56,13 @@ func (c *Challenges) zoneID(ctx context.Context) (string, error) {
 	return c.id, err
 }
 
-// SetTXT gives a name the one value; whatever it had before goes. Errors include
+// SetTXT sets the single value of a name and replaces earlier ones. Errors include
 // *provision.CredentialsError.
 func (c *Challenges) SetTXT(ctx context.Context, name, value string, ttl time.Duration) error {
 	return c.change(ctx, types.ChangeActionUpsert, name, value, ttl)
 }
 
-// RemoveTXT removes what SetTXT made; one that is not there, or another, is no error.
+// RemoveTXT removes a record of SetTXT; a missing record, or another value, is no error.
 func (c *Challenges) RemoveTXT(ctx context.Context, name, value string, ttl time.Duration) error {
 	err := c.change(ctx, types.ChangeActionDelete, name, value, ttl)
 	var absent *types.InvalidChangeBatch
@@ -80,7 +78,7 @@ func (c *Challenges) change(ctx context.Context, action types.ChangeAction, name
 		return err
 	}
 	set := types.ResourceRecordSet{
-		Name: absolute(strings.ToLower(name)), Type: types.RRTypeTxt, TTL: aws.Int64(int64(ttl / time.Second)),
+		Name: fqdn(strings.ToLower(name)), Type: types.RRTypeTxt, TTL: aws.Int64(int64(ttl / time.Second)),
 		ResourceRecords: []types.ResourceRecord{{Value: aws.String(`"` + value + `"`)}},
 	}
 	_, err = c.api.api.ChangeResourceRecordSets(ctx, &route53.ChangeResourceRecordSetsInput{
@@ -88,17 +86,16 @@ func (c *Challenges) change(ctx context.Context, action types.ChangeAction, name
 		ChangeBatch:  &types.ChangeBatch{Changes: []types.Change{{Action: action, ResourceRecordSet: &set}}, Comment: aws.String("skyserve: a challenge for " + name)},
 	})
 	if err != nil {
-		return explain(err, "ChangeResourceRecordSets", "writing %s in the zone %s (%s)", name, c.name, id)
+		return wrapError(err, "ChangeResourceRecordSets", "writing %s in zone %s (%s)", name, c.name, id)
 	}
 	return nil
 }
 
-// withoutChallenge removes the record of a challenge that a balancer which died left at a
-// name.
-func (z *Route53) withoutChallenge(ctx context.Context, n provision.Name, zone zone) error {
-	at := *absolute(underChallenge + n.Name)
+// removeChallenge removes the challenge record that a dead balancer left at a name.
+func (z *Route53) removeChallenge(ctx context.Context, n provision.Name, zone zone) error {
+	at := *fqdn(underChallenge + n.Name)
 	var left *types.ResourceRecordSet
-	err := z.list(ctx, zone, underChallenge+n.Name, func(r types.ResourceRecordSet) bool {
+	err := z.listSets(ctx, zone, underChallenge+n.Name, func(r types.ResourceRecordSet) bool {
 		if aws.ToString(r.Name) == at && r.Type == types.RRTypeTxt {
 			left = &r
 		}
@@ -107,9 +104,9 @@ func (z *Route53) withoutChallenge(ctx context.Context, n provision.Name, zone z
 	if err != nil || left == nil {
 		return err
 	}
-	err = z.change(ctx, n, zone, []types.Change{{Action: types.ChangeActionDelete, ResourceRecordSet: left}})
-	if changedMeanwhile(err) {
-		return nil // whoever left it has removed it
+	err = z.applyChanges(ctx, n, zone, []types.Change{{Action: types.ChangeActionDelete, ResourceRecordSet: left}})
+	if isConflict(err) {
+		return nil // the balancer has removed it itself
 	}
 	return err
 }

@@ -28,7 +28,7 @@ func (a *account) values(name string) []string {
 
 // A record of a challenge has one value, the newest, and goes with it. Nothing but writing is
 // asked of Route 53 where the zone's id is known.
-func TestRecordsOfChallenges(t *testing.T) {
+func TestChallengeRecords(t *testing.T) {
 	setAccount(t)
 	a := newAccount()
 	var did []string
@@ -59,7 +59,7 @@ func TestRecordsOfChallenges(t *testing.T) {
 	}
 }
 
-func TestChallengesThatMayNotBeWritten(t *testing.T) {
+func TestChallengeWithoutPermission(t *testing.T) {
 	setAccount(t)
 	a := newAccount()
 	a.fake.Deny = map[string]string{"route53:ChangeResourceRecordSets": "AccessDenied"}
@@ -74,7 +74,7 @@ func TestChallengesThatMayNotBeWritten(t *testing.T) {
 }
 
 // A name that is removed takes with it what a balancer left that died over a challenge.
-func TestANameGoesWithItsChallenge(t *testing.T) {
+func TestRemovedNameRemovesChallenge(t *testing.T) {
 	setAccount(t)
 	a, n := newAccount(), chat(record("lb-us-0", "aws/us-east-1", "198.51.100.1"))
 	a.poll = time.Nanosecond

@@ -21,52 +21,51 @@ import (
 	"skyserve/provision"
 )
 
-// How Route 53 looks at a balancer: in failing within half a minute (three checks
-// of ten seconds) lies half of the minute after which clients of a dead region are
-// served elsewhere; the other half is the TTL.
+// The settings of Route 53's health checks: failing within half a minute (three checks of ten seconds)
+// is half of the minute after which clients of a failed region are served by another; the other half is
+// the TTL.
 const (
 	checkInterval  = 10
 	checkThreshold = 3
 )
 
-// day is what the numbering of references counts in.
+// day is the unit of the day number in references, in seconds.
 const day = 24 * 60 * 60
 
-// A health check cannot be tagged by the call that makes it, so what it belongs to
-// stands in the reference that this call must give:
+// A health check cannot be tagged by the call that creates it, so its owner is in the caller reference
+// of this call:
 //
-//	skyserve-NAME-CHECK-DAY-N
+//   skyserve-NAME-CHECK-DAY-N
 //
-// NAME is a hash of the name, its service and its owner, CHECK of what is checked.
-// Asking again with the same reference makes nothing twice. A reference is never
-// usable again once its check was deleted: then N goes up. DAY keeps that short.
+// NAME is a hash of the name, its service and its owner, CHECK of the check's target. A repeated call
+// with the same reference creates nothing twice. A reference can never be used again once its check was
+// deleted: then N increases. DAY keeps N small.
 
-// refOf begins the references of all health checks of a name.
-func refOf(n provision.Name) string {
-	return noteMark + "-" + digest(n.Zone, fmt.Sprint(n.Private), n.Name, n.Service, n.Owner) + "-"
+// referencePrefix returns the reference prefix of all health checks of a name.
+func referencePrefix(n provision.Name) string {
+	return notePrefix + "-" + digest(n.Zone, fmt.Sprint(n.Private), n.Name, n.Service, n.Owner) + "-"
 }
 
-// digest is 64 bits of a hash of words.
+// digest returns 64 bits of a hash of words.
 func digest(words ...string) string {
 	sum := sha256.Sum256([]byte(strings.Join(words, "\x00")))
 	return hex.EncodeToString(sum[:8])
 }
 
-// checkable says whether Route 53 can look at a record: it reaches the public
-// internet only.
-func checkable(r provision.Record) bool {
+// isCheckable reports whether Route 53 can check a record: it reaches the public internet only.
+func isCheckable(r provision.Record) bool {
 	a := r.Address.Unmap()
 	return r.Check != "" && a.IsGlobalUnicast() && !a.IsPrivate() && !sharedSpace.Contains(a)
 }
 
-// sharedSpace is what providers share behind their address translation (RFC 6598).
+// sharedSpace is the address space of carrier-grade NAT (RFC 6598).
 var sharedSpace = netip.MustParsePrefix("100.64.0.0/10")
 
-// configOf is the health check of a record.
-func configOf(n provision.Name, r provision.Record) (*types.HealthCheckConfig, error) {
+// checkConfig returns the health check of a record.
+func checkConfig(n provision.Name, r provision.Record) (*types.HealthCheckConfig, error) {
 	u, err := url.Parse(r.Check)
 	if err != nil {
-		return nil, fmt.Errorf("reading the check of %s: %w", r.ID, err)
+		return nil, fmt.Errorf("parsing the check URL of %s: %w", r.ID, err)
 	}
 	c := &types.HealthCheckConfig{
 		Type: types.HealthCheckTypeHttp, IPAddress: aws.String(r.Address.Unmap().String()), Port: aws.Int32(80),
@@ -80,14 +79,14 @@ func configOf(n provision.Name, r provision.Record) (*types.HealthCheckConfig, e
 	if u.Port() != "" {
 		port, err := strconv.ParseUint(u.Port(), 10, 16)
 		if err != nil {
-			return nil, fmt.Errorf("reading the check of %s: port: %w", r.ID, err)
+			return nil, fmt.Errorf("parsing the check URL of %s: port: %w", r.ID, err)
 		}
 		c.Port = aws.Int32(int32(port))
 	}
 	return c, nil
 }
 
-// sameCheck says whether a health check looks where and how another does.
+// sameCheck reports whether two health checks have the same target and settings.
 func sameCheck(a, b *types.HealthCheckConfig) bool {
 	facts := func(c *types.HealthCheckConfig) string {
 		return fmt.Sprintln(c.Type, aws.ToString(c.IPAddress), aws.ToInt32(c.Port), aws.ToString(c.ResourcePath), aws.ToString(c.FullyQualifiedDomainName),
@@ -96,18 +95,18 @@ func sameCheck(a, b *types.HealthCheckConfig) bool {
 	return facts(a) == facts(b)
 }
 
-// ensureChecks makes the health checks of a name, and says their ids by record.
+// ensureChecks creates the health checks of a name, and returns their ids by record.
 func (z *Route53) ensureChecks(ctx context.Context, n provision.Name) (map[string]string, error) {
 	ids := map[string]string{}
-	if !slices.ContainsFunc(n.Records, checkable) {
+	if !slices.ContainsFunc(n.Records, isCheckable) {
 		return ids, nil
 	}
-	have, err := z.checks(ctx, n)
+	have, err := z.listChecks(ctx, n)
 	if err != nil {
 		return nil, err
 	}
 	for _, r := range n.Records {
-		if !checkable(r) {
+		if !isCheckable(r) {
 			continue
 		}
 		if ids[r.ID], err = z.ensureCheck(ctx, n, r, have); err != nil {
@@ -117,33 +116,33 @@ func (z *Route53) ensureChecks(ctx context.Context, n provision.Name) (map[strin
 	return ids, nil
 }
 
-// ensureCheck finds the health check of a record among those of its name, or makes
-// it; set right and tagged. Lists may be late: one that they show may have gone.
+// ensureCheck finds the health check of a record among those of its name, or creates it; it repairs and
+// tags it. Lists are eventually consistent: a listed check may have been deleted.
 func (z *Route53) ensureCheck(ctx context.Context, n provision.Name, r provision.Record, have []types.HealthCheck) (string, error) {
-	config, err := configOf(n, r)
+	config, err := checkConfig(n, r)
 	if err != nil {
 		return "", err
 	}
-	ref := refOf(n) + digest(r.ID, string(config.Type), *config.IPAddress, fmt.Sprint(*config.Port), *config.ResourcePath) + "-"
+	ref := referencePrefix(n) + digest(r.ID, string(config.Type), *config.IPAddress, fmt.Sprint(*config.Port), *config.ResourcePath) + "-"
 	for _, h := range have {
 		if !strings.HasPrefix(aws.ToString(h.CallerReference), ref) {
 			continue
 		}
 		id := aws.ToString(h.Id)
-		err := z.mend(ctx, n, r, id, h.HealthCheckConfig, config)
+		err := z.repairCheck(ctx, n, r, id, h.HealthCheckConfig, config)
 		if gone := (*types.NoSuchHealthCheck)(nil); !errors.As(err, &gone) {
 			return id, err
 		}
 	}
-	made, err := z.create(ctx, ref, config)
+	made, err := z.createCheck(ctx, ref, config)
 	if err != nil {
-		return "", explain(err, "CreateHealthCheck", "making the health check of %s", r.ID)
+		return "", wrapError(err, "CreateHealthCheck", "creating the health check of %s", r.ID)
 	}
-	return aws.ToString(made.Id), z.mend(ctx, n, r, aws.ToString(made.Id), made.HealthCheckConfig, config)
+	return aws.ToString(made.Id), z.repairCheck(ctx, n, r, aws.ToString(made.Id), made.HealthCheckConfig, config)
 }
 
-// create makes a health check by the first reference of today that was not used up.
-func (z *Route53) create(ctx context.Context, ref string, config *types.HealthCheckConfig) (*types.HealthCheck, error) {
+// createCheck creates a health check with the first unused reference of today.
+func (z *Route53) createCheck(ctx context.Context, ref string, config *types.HealthCheckConfig) (*types.HealthCheck, error) {
 	today := z.now().Unix() / day
 	for n := 0; ; n++ {
 		out, err := z.api.CreateHealthCheck(ctx, &route53.CreateHealthCheckInput{
@@ -159,8 +158,8 @@ func (z *Route53) create(ctx context.Context, ref string, config *types.HealthCh
 	}
 }
 
-// mend sets a health check right that somebody changed, and tags it.
-func (z *Route53) mend(ctx context.Context, n provision.Name, r provision.Record, id string, is, want *types.HealthCheckConfig) error {
+// repairCheck resets a health check that somebody changed, and tags it.
+func (z *Route53) repairCheck(ctx context.Context, n provision.Name, r provision.Record, id string, is, want *types.HealthCheckConfig) error {
 	if !sameCheck(is, want) {
 		_, err := z.api.UpdateHealthCheck(ctx, &route53.UpdateHealthCheckInput{
 			HealthCheckId: aws.String(id), IPAddress: want.IPAddress, Port: want.Port, ResourcePath: want.ResourcePath,
@@ -168,14 +167,14 @@ func (z *Route53) mend(ctx context.Context, n provision.Name, r provision.Record
 			Inverted: want.Inverted, Disabled: want.Disabled, EnableSNI: want.EnableSNI,
 		})
 		if err != nil {
-			return explain(err, "UpdateHealthCheck", "setting the health check of %s right", r.ID)
+			return wrapError(err, "UpdateHealthCheck", "updating the health check of %s", r.ID)
 		}
 	}
 	tagged, err := z.api.ListTagsForResource(ctx, &route53.ListTagsForResourceInput{
 		ResourceType: types.TagResourceTypeHealthcheck, ResourceId: aws.String(id),
 	})
 	if err != nil {
-		return explain(err, "ListTagsForResource", "reading the tags of the health check of %s", r.ID)
+		return wrapError(err, "ListTagsForResource", "reading the tags of the health check of %s", r.ID)
 	}
 	var missing []types.Tag
 	for _, t := range tagsOf(n, r) {
@@ -190,12 +189,12 @@ func (z *Route53) mend(ctx context.Context, n provision.Name, r provision.Record
 		ResourceType: types.TagResourceTypeHealthcheck, ResourceId: aws.String(id), AddTags: missing,
 	})
 	if err != nil {
-		return explain(err, "ChangeTagsForResource", "tagging the health check of %s", r.ID)
+		return wrapError(err, "ChangeTagsForResource", "tagging the health check of %s", r.ID)
 	}
 	return nil
 }
 
-// tagsOf are the tags of a record's health check; Name is what the console shows.
+// tagsOf returns the tags of a record's health check; the console displays Name.
 func tagsOf(n provision.Name, r provision.Record) []types.Tag {
 	var tags []types.Tag
 	for _, t := range [][2]string{
@@ -210,17 +209,17 @@ func tagsOf(n provision.Name, r provision.Record) []types.Tag {
 	return tags
 }
 
-// checks lists the health checks of a name, by id.
-func (z *Route53) checks(ctx context.Context, n provision.Name) ([]types.HealthCheck, error) {
+// checkURLs lists the health checks of a name, sorted by id.
+func (z *Route53) listChecks(ctx context.Context, n provision.Name) ([]types.HealthCheck, error) {
 	var found []types.HealthCheck
 	pages := route53.NewListHealthChecksPaginator(z.api, &route53.ListHealthChecksInput{})
 	for pages.HasMorePages() {
 		out, err := pages.NextPage(ctx)
 		if err != nil {
-			return nil, explain(err, "ListHealthChecks", "listing the health checks of %s", n.Name)
+			return nil, wrapError(err, "ListHealthChecks", "listing the health checks of %s", n.Name)
 		}
 		for _, h := range out.HealthChecks {
-			if strings.HasPrefix(aws.ToString(h.CallerReference), refOf(n)) {
+			if strings.HasPrefix(aws.ToString(h.CallerReference), referencePrefix(n)) {
 				found = append(found, h)
 			}
 		}
@@ -229,8 +228,8 @@ func (z *Route53) checks(ctx context.Context, n provision.Name) ([]types.HealthC
 	return found, nil
 }
 
-// checksIn are the health checks of the records of a name, by id.
-func checksIn(s sets) []string {
+// checkIDs returns the ids of the health checks of a name's records.
+func checkIDs(s recordSets) []string {
 	var ids []string
 	for _, t := range s.targets {
 		if id := aws.ToString(t.HealthCheckId); id != "" {
@@ -240,10 +239,10 @@ func checksIn(s sets) []string {
 	return ids
 }
 
-// removeChecks removes the health checks of a name, and those that its records had,
-// but not the used ones, which are by record id.
+// removeChecks deletes the health checks of a name, and those in had, except the used ones, which are
+// by record id.
 func (z *Route53) removeChecks(ctx context.Context, n provision.Name, had []string, used map[string]string) error {
-	listed, err := z.checks(ctx, n)
+	listed, err := z.listChecks(ctx, n)
 	if err != nil {
 		return err
 	}
@@ -258,7 +257,7 @@ func (z *Route53) removeChecks(ctx context.Context, n provision.Name, had []stri
 		}
 		_, err := z.api.DeleteHealthCheck(ctx, &route53.DeleteHealthCheckInput{HealthCheckId: aws.String(id)})
 		if gone := (*types.NoSuchHealthCheck)(nil); err != nil && !errors.As(err, &gone) {
-			return explain(err, "DeleteHealthCheck", "removing a health check of %s", n.Name)
+			return wrapError(err, "DeleteHealthCheck", "deleting a health check of %s", n.Name)
 		}
 	}
 	return nil

@@ -11,33 +11,32 @@ import (
 	"skyserve/provision"
 )
 
-// Candidate is a record with what its checks say of it.
+// Candidate is a record with its health.
 type Candidate struct {
 	provision.Record
 	Healthy bool
 }
 
-// Client is where a question comes from.
+// Client is the location of a client.
 type Client struct {
-	// Region is the region of the service that it is in or next to; empty = not known.
+	// Region is the service's region that the client is in or next to; empty = unknown.
 	Region service.Region
-	// RTT is its round trip to regions, where it was stated.
+	// RTT is its round trip time to regions, where it is configured.
 	RTT map[service.Region]time.Duration
 }
 
-// Distances is what is known of how far regions are from each other.
+// Distances are the known distances between regions.
 type Distances struct {
 	Routing provision.Routing
-	// RTT is the round trip between two places, keyed "us-eu" (either order).
+	// RTT is the round trip time between two places, keyed "us-eu" (either order).
 	RTT map[string]time.Duration
 }
 
-// Choose says which records a client is given: those of the one region that is
-// best for it, in their order. What is withdrawn is given to nobody. What is not
-// healthy is given only where nothing is, to everybody as if all were, since an
-// answer that may work is better than none. Of equally good regions, such as for
-// a client of which nothing is known, the first counts. These are the rules of
-// Route 53 for latency and geoproximity records.
+// Choose returns the records for a client: those of the region that is best for it, in their order.
+// Withdrawn records are never returned. Unhealthy records are returned only when all are unhealthy,
+// since an answer that may work is better than none. Among equally good regions, such as for a client
+// with an unknown location, the first one is returned. These are the rules of Route 53 for latency and
+// geoproximity records.
 func Choose(all []Candidate, d Distances, c Client) []Candidate {
 	given := slices.DeleteFunc(slices.Clone(all), func(r Candidate) bool { return r.Withdrawn })
 	if healthy := slices.DeleteFunc(slices.Clone(given), func(r Candidate) bool { return !r.Healthy }); len(healthy) > 0 {
@@ -46,15 +45,15 @@ func Choose(all []Candidate, d Distances, c Client) []Candidate {
 	if len(given) == 0 {
 		return nil
 	}
-	best := slices.MinFunc(given, func(a, b Candidate) int { return cmp.Compare(d.to(c, a.Region), d.to(c, b.Region)) }).Region
+	best := slices.MinFunc(given, func(a, b Candidate) int { return cmp.Compare(d.distanceTo(c, a.Region), d.distanceTo(c, b.Region)) }).Region
 	return slices.DeleteFunc(given, func(r Candidate) bool { return r.Region != best })
 }
 
-// to is how far a region is from a client, in seconds or kilometres; infinitely
-// where that is not known.
-func (d Distances) to(c Client, region service.Region) float64 {
+// distanceTo returns the distance of a region from a client, in seconds or kilometres; infinite where it is
+// unknown.
+func (d Distances) distanceTo(c Client, region service.Region) float64 {
 	if d.Routing == provision.RoutingGeo {
-		return apart(c.Region, region)
+		return distanceKm(c.Region, region)
 	}
 	if rtt, stated := c.RTT[region]; stated {
 		return rtt.Seconds()
@@ -67,29 +66,27 @@ func (d Distances) to(c Client, region service.Region) float64 {
 			return rtt.Seconds()
 		}
 	}
-	return apart(c.Region, region) / kilometresASecond
+	return distanceKm(c.Region, region) / kilometresASecond
 }
 
-// kilometresASecond turns a distance into a round trip: light in glass does
-// 200,000 km in a second, there and back, on cables that are half as long again
-// as the way is.
+// kilometresASecond converts a distance to a round trip time: light in glass travels 200,000 km per
+// second, there and back, on cables that are half as long again as the direct distance.
 const kilometresASecond = 200_000 / 2 / 1.5
 
-// apart is the kilometres between two regions; infinitely many where nobody knows
-// where they are.
-func apart(a, b service.Region) float64 {
+// distanceKm returns the kilometres between two regions; infinite where a location is unknown.
+func distanceKm(a, b service.Region) float64 {
 	if a == b && a != "" {
 		return 0
 	}
-	from, known := whereIs(a)
-	to, also := whereIs(b)
+	from, known := locateRegion(a)
+	to, also := locateRegion(b)
 	if !known || !also {
 		return math.Inf(1)
 	}
 	return kilometres(from, to)
 }
 
-// networks finds out where an address is.
+// networks maps addresses to locations.
 type networks []network
 
 type network struct {
@@ -97,7 +94,7 @@ type network struct {
 	client Client
 }
 
-// networksOf reads what service.yaml says of networks, the narrowest first.
+// networksOf reads the networks of service.yaml, the narrowest first.
 func networksOf(clients []service.DNSClient) (networks, error) {
 	var all networks
 	for _, c := range clients {
@@ -111,9 +108,9 @@ func networksOf(clients []service.DNSClient) (networks, error) {
 	return all, nil
 }
 
-// find is where the addresses of a prefix are: in the narrowest network that holds
-// all of them. Nothing is known of others.
-func (all networks) find(p netip.Prefix) Client {
+// locate returns the location of the addresses of a prefix: that of the narrowest network that contains
+// all of them; empty for others.
+func (all networks) locate(p netip.Prefix) Client {
 	for _, n := range all {
 		if n.prefix.Bits() <= p.Bits() && n.prefix.Contains(p.Addr()) {
 			return n.client

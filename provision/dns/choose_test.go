@@ -81,7 +81,7 @@ func chooseSimply(all []Candidate, d Distances, c Client) (chosen []Candidate) {
 				continue
 			}
 			switch {
-			case len(chosen) == 0 || d.to(c, r.Region) < d.to(c, chosen[0].Region):
+			case len(chosen) == 0 || d.distanceTo(c, r.Region) < d.distanceTo(c, chosen[0].Region):
 				chosen = []Candidate{r}
 			case r.Region == chosen[0].Region:
 				chosen = append(chosen, r)
@@ -96,7 +96,7 @@ func chooseSimply(all []Candidate, d Distances, c Client) (chosen []Candidate) {
 
 // A record that is withdrawn or sick changes nothing for the others, and Choose is
 // its simple twin.
-func TestChooseIsItsTwin(t *testing.T) {
+func TestChooseEqualsSimpleVersion(t *testing.T) {
 	regions := []service.Region{"local/us", "local/eu", "local/asia", "static/basement", "static/paris"}
 	rapid.Check(t, func(t *rapid.T) {
 		var all []Candidate
@@ -122,7 +122,7 @@ func TestChooseIsItsTwin(t *testing.T) {
 	})
 }
 
-func TestTheNarrowestNetworkCounts(t *testing.T) {
+func TestNarrowestNetworkWins(t *testing.T) {
 	all, err := networksOf([]service.DNSClient{
 		{Network: "10.0.0.0/8", Region: "local/us"},
 		{Network: "10.1.0.0/16", Region: "local/eu"},
@@ -136,7 +136,7 @@ func TestTheNarrowestNetworkCounts(t *testing.T) {
 		"10.9.9.9/32": "local/us", "10.1.9.0/24": "local/eu", "10.1.2.3/32": "local/asia",
 		"10.1.0.0/16": "local/eu", "10.0.0.0/7": "", "192.0.2.1/32": "", "fd01::/16": "local/asia", "::/0": "",
 	} {
-		if got := all.find(netip.MustParsePrefix(asked)).Region; got != want {
+		if got := all.locate(netip.MustParsePrefix(asked)).Region; got != want {
 			t.Errorf("%s: got %q, want %q", asked, got, want)
 		}
 	}

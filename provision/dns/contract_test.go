@@ -10,7 +10,7 @@ import (
 	"skyserve/provision"
 )
 
-func TestRoute53KeepsTheContract(t *testing.T) {
+func TestRoute53Conformance(t *testing.T) {
 	setAccount(t)
 	for name, unseen := range map[string]int{"as it is": 0, "lists lag": 2} {
 		t.Run(name, func(t *testing.T) {

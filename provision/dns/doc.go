@@ -1,12 +1,11 @@
-// Package dns gives a service its public name: the name resolves to the balancer
-// that is best for whoever asks.
+// Package dns publishes the public name of a service: the name resolves to the best balancer for each
+// client.
 //
-// Route53 keeps the name in a hosted zone of Amazon Route 53, which answers and
-// checks the balancers itself. Server answers it from this machine, for services
-// that run here or on machines that are already there, by the same rules.
+// Route53 manages the name in a hosted zone of Amazon Route 53, which serves DNS and checks the
+// balancers itself. Server serves it from this machine by the same rules, for services that run here or
+// on machines that already exist.
 //
-// Of Route53, read tree.go first (which record sets a name is made of, and why),
-// then route53.go (how a zone becomes that). Of the server, choose.go (which
-// records a client is given, and pure), then server.go. place.go knows where
-// regions are.
+// For Route53, read tree.go first (the record sets of a name, and why), then route53.go (how a zone is
+// changed to them). For the server, read choose.go (the pure selection of records for a client), then
+// server.go. place.go contains the locations of regions.
 package dns

@@ -11,8 +11,8 @@ import (
 	"skyserve/provision"
 )
 
-// unknownCodes are AWS's codes for a caller that it does not know, or no longer;
-// deniedCodes those for one that may not do what was asked.
+// unknownCodes are AWS's codes for missing, invalid or expired credentials; deniedCodes those for a
+// caller without the permission.
 var (
 	unknownCodes = []string{
 		"ExpiredToken", "ExpiredTokenException", "IncompleteSignature", "InvalidClientTokenId", "InvalidSignatureException",
@@ -22,34 +22,33 @@ var (
 	deniedCodes = []string{"AccessDenied", "AccessDeniedException", "NotAuthorizedException", "UnauthorizedOperation"}
 )
 
-// explain says what was being done when AWS failed, and tells missing permission
-// from everything else.
-func explain(err error, action, format string, args ...any) error {
+// wrapError adds what was being done to err, and converts errors of credentials and permissions.
+func wrapError(err error, action, format string, args ...any) error {
 	var api smithy.APIError
 	if errors.As(err, &api) {
 		refused := &provision.CredentialsError{Cloud: service.CloudAWS, Code: api.ErrorCode(), Err: err}
 		switch {
 		case slices.Contains(unknownCodes, refused.Code):
-			refused.Hint = "sign in again (aws sso login, or new keys in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY) and look with: aws sts get-caller-identity"
+			refused.Hint = "sign in again (aws sso login, or new keys in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY) and check with: aws sts get-caller-identity"
 			return refused
 		case slices.Contains(deniedCodes, refused.Code):
 			refused.Action = "route53:" + action
-			refused.Hint = "let this identity do " + refused.Action + " in the hosted zone, and on health checks"
+			refused.Hint = "allow " + refused.Action + " for this identity in the hosted zone, and for health checks"
 			return refused
 		}
 	}
 	return fmt.Errorf(format+": %w", append(args, err)...)
 }
 
-// unfit is a name that service.yaml asks for and that cannot be had.
-func unfit(format string, args ...any) error {
+// specError returns an error for a name in service.yaml that cannot be published.
+func specError(format string, args ...any) error {
 	return &provision.SpecError{Err: fmt.Errorf(format, args...)}
 }
 
-// noCredentials says that there is nothing to sign calls with.
+// noCredentials returns an error for missing credentials.
 func noCredentials(err error) error {
 	return &provision.CredentialsError{
 		Cloud: service.CloudAWS, Err: err,
-		Hint: "Route 53 needs an account of AWS: set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run aws configure",
+		Hint: "Route 53 requires an AWS account: set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run aws configure",
 	}
 }

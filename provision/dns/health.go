@@ -10,80 +10,80 @@ import (
 )
 
 const (
-	// probeEvery is how often a record is checked, and probeTimeout how long an
-	// answer may take: on one's own machines a second is long.
+	// probeEvery is the interval of a record's health checks, and probeTimeout the time limit of one:
+	// on the operator's own machines a second is long.
 	probeEvery   = time.Second
 	probeTimeout = time.Second
-	// probeThreshold is how many checks in a row have to differ before a record
-	// counts as sick, or as well again, as with Route 53.
+	// probeThreshold is how many consecutive checks must disagree before a record becomes unhealthy, or
+	// healthy again, as with Route 53.
 	probeThreshold = 3
 )
 
-// pulse is the health of one record by its checks.
-type pulse struct {
-	proven  bool // it was well once
-	healthy bool
-	row     int    // checks in a row that said otherwise
-	reason  string // of the last check that failed; empty when the last one did not
+// recordHealth is the health of one record by its checks.
+type recordHealth struct {
+	everHealthy bool // it has been healthy once
+	healthy     bool
+	streak      int    // consecutive checks with the opposite result
+	reason      string // of the last check if it failed; else empty
 }
 
-// saw notes a check; an empty problem is one that was answered. Until a record was
-// well once, the last check decides: it may be starting, as the server itself.
-func (p *pulse) saw(problem string) {
+// observe records the result of a check; an empty problem is a success. Until a record has been healthy
+// once, the last check alone decides: the balancer may be starting, as the server itself.
+func (p *recordHealth) observe(problem string) {
 	p.reason = problem
 	well := problem == ""
 	switch {
-	case !p.proven:
-		p.proven, p.healthy = well, well
+	case !p.everHealthy:
+		p.everHealthy, p.healthy = well, well
 	case p.healthy == well:
-		p.row = 0
+		p.streak = 0
 	default:
-		if p.row++; p.row == probeThreshold {
-			p.healthy, p.row = well, 0
+		if p.streak++; p.streak == probeThreshold {
+			p.healthy, p.streak = well, 0
 		}
 	}
 }
 
-// watch is the health of all records.
-type watch struct {
-	client *http.Client
-	mu     sync.Mutex
-	pulses map[string]*pulse // of the records that have a check, by id
+// healthWatcher contains the health of all records.
+type healthWatcher struct {
+	client  *http.Client
+	mu      sync.Mutex
+	records map[string]*recordHealth // of the records with a check, by id
 }
 
-// newWatch checks by transport; nil = the usual one.
-func newWatch(transport http.RoundTripper) *watch {
+// newWatch checks through transport; nil = the default one.
+func newWatch(transport http.RoundTripper) *healthWatcher {
 	if transport == nil {
 		transport = &http.Transport{
-			DisableKeepAlives: true,                                  // a balancer that ends must not be held up by its checks
+			DisableKeepAlives: true,                                  // a terminating balancer must not wait for connections of its checks
 			TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // whether it answers is all that is asked; Route 53 does not look either
 		}
 	}
-	return &watch{client: &http.Client{Timeout: probeTimeout, Transport: transport}, pulses: map[string]*pulse{}}
+	return &healthWatcher{client: &http.Client{Timeout: probeTimeout, Transport: transport}, records: map[string]*recordHealth{}}
 }
 
-// round checks every URL once, all at the same time; urls are by record id.
-func (w *watch) round(ctx context.Context, urls map[string]string) {
+// checkAll checks every URL once, concurrently; urls are by record id.
+func (w *healthWatcher) checkAll(ctx context.Context, urls map[string]string) {
 	var wg sync.WaitGroup
 	for id, url := range urls {
 		wg.Go(func() {
-			problem := w.problem(ctx, url)
+			problem := w.checkURL(ctx, url)
 			if ctx.Err() != nil {
-				return // it says nothing of the record
+				return // not a result of the check
 			}
 			w.mu.Lock()
 			defer w.mu.Unlock()
-			if w.pulses[id] == nil {
-				w.pulses[id] = &pulse{}
+			if w.records[id] == nil {
+				w.records[id] = &recordHealth{}
 			}
-			w.pulses[id].saw(problem)
+			w.records[id].observe(problem)
 		})
 	}
 	wg.Wait()
 }
 
-// problem says why a URL does not answer 200, or nothing.
-func (w *watch) problem(ctx context.Context, url string) string {
+// checkURL returns why a URL does not answer 200, or an empty string.
+func (w *healthWatcher) checkURL(ctx context.Context, url string) string {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return err.Error()
@@ -99,12 +99,12 @@ func (w *watch) problem(ctx context.Context, url string) string {
 	return ""
 }
 
-// healthy says whether a record counts as healthy, which one without a check does,
-// and what its last check had against it.
-func (w *watch) healthy(id string) (well bool, reason string) {
+// healthy reports whether a record is healthy, which one without a check always is, and why its last
+// check failed.
+func (w *healthWatcher) healthy(id string) (well bool, reason string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	p := w.pulses[id]
+	p := w.records[id]
 	if p == nil {
 		return true, ""
 	}

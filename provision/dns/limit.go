@@ -7,53 +7,53 @@ import (
 	"time"
 )
 
-// Answers over UDP are limited by the network that they go to, since its address may be
-// forged by somebody who wants it flooded.
+// Responses over UDP are limited per client network, since the source address may be forged to flood a
+// victim.
 const (
-	limitEach  = 200  // a second and network: a resolver that keeps answers asks a few times a second
-	limitBurst = 1000 // at once, after rest: a resolver that starts
-	limitSlots = 4096 // networks that fall into one slot share it, so that memory is bounded
+	ratePerSecond = 200  // per second and network: a caching resolver sends a few queries per second
+	burstSize     = 1000 // at once, after idle time: for a resolver that starts
+	bucketCount   = 4096 // networks that hash to the same slot share it, so that memory is bounded
 )
 
-// bucket is what a network may still be sent.
+// bucket is the token bucket of a network.
 type bucket struct {
-	left float64
-	at   time.Time // when that was so
+	tokens float64
+	at     time.Time // time of the last update
 }
 
-// take takes one answer, if there is one left.
+// take takes one token, if there is one.
 func (b *bucket) take(now time.Time) bool {
-	b.left = min(limitBurst, b.left+now.Sub(b.at).Seconds()*limitEach)
+	b.tokens = min(burstSize, b.tokens+now.Sub(b.at).Seconds()*ratePerSecond)
 	b.at = now
-	if b.left < 1 {
+	if b.tokens < 1 {
 		return false
 	}
-	b.left--
+	b.tokens--
 	return true
 }
 
-// limiter limits answers by network. The zero value limits nobody yet.
+// limiter limits responses by network. The zero value is ready to use.
 type limiter struct {
 	mu    sync.Mutex
-	seed  maphash.Seed // so that nobody knows whom he shares a slot with
+	seed  maphash.Seed // so that nobody can predict which networks share a slot
 	slots []bucket
 }
 
-// admits says whether a network, a /24 or a /56, may be sent one more answer.
-func (l *limiter) admits(to netip.Addr, now time.Time) bool {
+// allow reports whether one more response to a network, a /24 or a /56, is allowed.
+func (l *limiter) allow(to netip.Addr, now time.Time) bool {
 	bits := 24
 	if to.Is6() {
 		bits = 56
 	}
-	network, _ := to.Prefix(bits) // of no address it is that of nobody, which has a slot like all
+	network, _ := to.Prefix(bits) // an invalid address is the zero prefix, which has a slot like any other
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.slots == nil {
-		l.seed, l.slots = maphash.MakeSeed(), make([]bucket, limitSlots)
+		l.seed, l.slots = maphash.MakeSeed(), make([]bucket, bucketCount)
 	}
-	slot := &l.slots[maphash.Comparable(l.seed, network)%limitSlots]
+	slot := &l.slots[maphash.Comparable(l.seed, network)%bucketCount]
 	if slot.at.IsZero() {
-		*slot = bucket{left: limitBurst, at: now}
+		*slot = bucket{tokens: burstSize, at: now}
 	}
 	return slot.take(now)
 }

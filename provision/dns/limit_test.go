@@ -24,7 +24,7 @@ func askUDP(t *testing.T, at string, q *dns.Msg) (*dns.Msg, error) {
 
 // Whoever forges the address of another host has that one sent little more than he spent:
 // what is long is only told over TCP, where addresses cannot be forged.
-func TestNothingIsAmplified(t *testing.T) {
+func TestUDPResponsesAreNotAmplified(t *testing.T) {
 	c := nameServer()
 	at := running(t, c, &balancers{})
 	for _, name := range []string{"_skyserve.chat.example.com.", "_SkyServe.chat.example.com."} {
@@ -83,55 +83,55 @@ func TestLimits(t *testing.T) {
 			}
 			b := twin[network]
 			if b == nil {
-				b = &bucket{left: limitBurst, at: time.Now()}
+				b = &bucket{tokens: burstSize, at: time.Now()}
 				twin[network] = b
 			}
-			if got, want := l.admits(from, time.Now()), b.take(time.Now()); got && !want {
+			if got, want := l.allow(from, time.Now()), b.take(time.Now()); got && !want {
 				t.Fatalf("%s was let in, beyond its limit", from)
 			}
 		}
 		l = limiter{}
 		let := func(from string) (n int) {
-			for range 10 * limitBurst {
-				if l.admits(netip.MustParseAddr(from), time.Now()) {
+			for range 10 * burstSize {
+				if l.allow(netip.MustParseAddr(from), time.Now()) {
 					n++
 				}
 			}
 			return n
 		}
-		if n := let("198.51.100.7"); n != limitBurst {
-			t.Errorf("%d at once, want %d", n, limitBurst)
+		if n := let("198.51.100.7"); n != burstSize {
+			t.Errorf("%d at once, want %d", n, burstSize)
 		}
 		time.Sleep(time.Second)
-		if n := let("198.51.100.8"); n != limitEach {
-			t.Errorf("%d a second later, want %d", n, limitEach)
+		if n := let("198.51.100.8"); n != ratePerSecond {
+			t.Errorf("%d a second later, want %d", n, ratePerSecond)
 		}
 	})
 }
 
-// A network that asks for more is told to ask over TCP, or told nothing.
-func TestAFloodIsAnsweredLittle(t *testing.T) {
+// A network beyond its limit gets truncated responses, or none.
+func TestFloodIsRateLimited(t *testing.T) {
 	s := newServer(t, nameServer(), &balancers{})
 	from := &net.UDPAddr{IP: net.IPv4(192, 0, 2, 9), Port: 5353}
 	var whole, cut, none int
-	for range 4 * limitBurst {
+	for range 4 * burstSize {
 		w := &recorder{from: from}
 		s.ServeDNS(w, question("chat.example.com.", "A", ""))
 		switch {
-		case w.said == nil:
+		case w.last == nil:
 			none++
-		case w.said.Truncated && len(w.said.Answer) == 0:
+		case w.last.Truncated && len(w.last.Answer) == 0:
 			cut++
 		default:
 			whole++
 		}
 	}
-	if whole < limitBurst || whole > 2*limitBurst || cut == 0 || none == 0 {
+	if whole < burstSize || whole > 2*burstSize || cut == 0 || none == 0 {
 		t.Errorf("%d answers, %d cut, %d nothing", whole, cut, none)
 	}
 	w := &recorder{from: &net.TCPAddr{IP: from.IP, Port: 1}}
-	if s.ServeDNS(w, question("chat.example.com.", "A", "")); w.said == nil || len(w.said.Answer) == 0 {
-		t.Errorf("over TCP: %v", w.said)
+	if s.ServeDNS(w, question("chat.example.com.", "A", "")); w.last == nil || len(w.last.Answer) == 0 {
+		t.Errorf("over TCP: %v", w.last)
 	}
 }
 
@@ -139,12 +139,12 @@ func TestAFloodIsAnsweredLittle(t *testing.T) {
 type recorder struct {
 	dns.ResponseWriter
 	from net.Addr
-	said *dns.Msg
+	last *dns.Msg
 }
 
 func (r *recorder) RemoteAddr() net.Addr { return r.from }
 
 func (r *recorder) WriteMsg(m *dns.Msg) error {
-	r.said = m
+	r.last = m
 	return nil
 }

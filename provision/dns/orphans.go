@@ -12,22 +12,22 @@ import (
 	"skyserve/provision"
 )
 
-// Names are all names of services in the hosted zones of a name, public and private, with
-// whose they are and without their records, in their order. Errors include
-// *provision.SpecError where there is no such zone, and *provision.CredentialsError.
+// Names returns all names of services in the hosted zones of a name, public and private, with their
+// owners and without their records, sorted. Errors include *provision.SpecError where there is no such
+// zone, and *provision.CredentialsError.
 func (z *Route53) Names(ctx context.Context, zone string) ([]provision.Name, error) {
-	zones, err := z.find(ctx, zone, nil)
+	zones, err := z.findZones(ctx, zone, nil)
 	if err != nil {
 		return nil, err
 	}
 	var names []provision.Name
 	for _, h := range zones {
-		err := z.list(ctx, h, h.name, func(r types.ResourceRecordSet) bool {
-			name, noted := strings.CutPrefix(strings.TrimSuffix(aws.ToString(r.Name), "."), underName)
+		err := z.listSets(ctx, h, h.name, func(r types.ResourceRecordSet) bool {
+			name, noted := strings.CutPrefix(strings.TrimSuffix(aws.ToString(r.Name), "."), noteLabel)
 			if r.Type != types.RRTypeTxt || !noted {
 				return true
 			}
-			if n := nameOf(zone, name, sets{note: &r}); n.Service != "" {
+			if n := nameOf(zone, name, recordSets{note: &r}); n.Service != "" {
 				names = append(names, provision.Name{Name: name, Zone: zone, Private: h.private, Service: n.Service, Owner: n.Owner, Routing: n.Routing})
 			}
 			return true

@@ -8,16 +8,15 @@ import (
 	"skyserve/internal/service"
 )
 
-// place is a point on the earth, in degrees.
-type place struct {
+// location is a location on the earth, in degrees.
+type location struct {
 	name      string
 	lat, long float64
 }
 
-// awsRegions are the regions that latency records can name, with the city that
-// each is in or near. Only which of them is nearest is ever asked, so a degree is
-// precise enough.
-var awsRegions = []place{
+// awsRegions are the regions that latency records support, with the city that each is in or near. They
+// are only compared by distance, so a precision of a degree is enough.
+var awsRegions = []location{
 	{"af-south-1", -33.9, 18.4},
 	{"ap-east-1", 22.3, 114.2},
 	{"ap-east-2", 25.0, 121.6},
@@ -55,7 +54,7 @@ var awsRegions = []place{
 }
 
 // gcpRegions are Google Cloud's regions.
-var gcpRegions = []place{
+var gcpRegions = []location{
 	{"africa-south1", -26.2, 28.0},
 	{"asia-east1", 24.1, 120.5},
 	{"asia-east2", 22.3, 114.2},
@@ -101,10 +100,9 @@ var gcpRegions = []place{
 	{"us-west4", 36.2, -115.1},
 }
 
-// cities are what people call places of their own machines: cities, and the parts
-// of the world, for which a city in their middle stands. The names of the clouds'
-// regions are known besides.
-var cities = []place{
+// cities are names that people use for the location of their own machines: cities, and parts of the
+// world, represented by a city in their middle. The names of the clouds' regions work as well.
+var cities = []location{
 	{"us", 39.0, -77.5},
 	{"eu", 50.1, 8.7},
 	{"asia", 35.7, 139.7},
@@ -175,41 +173,41 @@ var cities = []place{
 	{"zurich", 47.4, 8.5},
 }
 
-// AWSRegionOf is the region of AWS by which Route 53 knows a region: itself, or
-// the nearest to it. A place that is neither a region of a cloud nor one of the
-// known cities is a *provision.SpecError.
+// AWSRegionOf returns the region of AWS that represents a region in Route 53: itself, or the nearest
+// one. A location that is neither a region of a cloud nor one of the known cities is a
+// *provision.SpecError.
 func AWSRegionOf(region service.Region) (string, error) {
-	at, known := whereIs(region)
+	at, known := locateRegion(region)
 	if !known {
-		return "", unfit("finding the region of AWS nearest to %s: nobody knows where %q is: name the region after its city (static/paris), or after the region of AWS nearest to it (static/eu-west-3)", region, region.Place())
+		return "", specError("finding the region of AWS nearest to %s: unknown location %q: name the region after its city (static/paris), or after the region of AWS nearest to it (static/eu-west-3)", region, region.Place())
 	}
-	nearest := slices.MinFunc(awsRegions, func(a, b place) int {
+	nearest := slices.MinFunc(awsRegions, func(a, b location) int {
 		return cmp.Or(cmp.Compare(kilometres(at, a), kilometres(at, b)), cmp.Compare(a.name, b.name))
 	})
 	return nearest.name, nil
 }
 
-// whereIs finds a region by its place: a region's own cloud knows it best.
-func whereIs(region service.Region) (place, bool) {
-	var tables [][]place
+// locateRegion returns the location of a region; the tables of its own cloud come first.
+func locateRegion(region service.Region) (location, bool) {
+	var tables [][]location
 	switch region.Cloud() {
 	case service.CloudAWS:
-		tables = [][]place{awsRegions}
+		tables = [][]location{awsRegions}
 	case service.CloudGCP:
-		tables = [][]place{gcpRegions}
+		tables = [][]location{gcpRegions}
 	default:
-		tables = [][]place{cities, awsRegions, gcpRegions}
+		tables = [][]location{cities, awsRegions, gcpRegions}
 	}
 	for _, table := range tables {
-		if i := slices.IndexFunc(table, func(p place) bool { return p.name == region.Place() }); i >= 0 {
+		if i := slices.IndexFunc(table, func(p location) bool { return p.name == region.Place() }); i >= 0 {
 			return table[i], true
 		}
 	}
-	return place{}, false
+	return location{}, false
 }
 
-// kilometres is the distance of two places along the surface (the haversine formula).
-func kilometres(a, b place) float64 {
+// kilometres returns the distance between two places along the surface (the haversine formula).
+func kilometres(a, b location) float64 {
 	const radius, degree = 6371, math.Pi / 180
 	sin := func(deg float64) float64 { return math.Sin(deg * degree / 2) }
 	h := sin(a.lat-b.lat)*sin(a.lat-b.lat) +

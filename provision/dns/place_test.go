@@ -33,7 +33,7 @@ func TestNearestRegionOfAWS(t *testing.T) {
 	}
 }
 
-func TestEveryRegionOfAWSIsItsOwn(t *testing.T) {
+func TestAWSRegionsMapToThemselves(t *testing.T) {
 	for _, r := range awsRegions {
 		if got, err := AWSRegionOf(service.Region("aws/" + r.name)); got != r.name || err != nil {
 			t.Errorf("%s: got %q, %v", r.name, got, err)
@@ -43,19 +43,19 @@ func TestEveryRegionOfAWSIsItsOwn(t *testing.T) {
 
 // Where every region is that a service may name is known, but for those of parts of AWS that
 // Route 53 keeps no names for.
-func TestEveryRegionIsSomewhere(t *testing.T) {
+func TestAllRegionsHaveLocations(t *testing.T) {
 	apart := []string{"cn-", "us-gov-", "eusc-"}
 	for _, cloud := range []string{service.CloudAWS, service.CloudGCP} {
 		for _, name := range service.KnownRegions(cloud) {
 			if slices.ContainsFunc(apart, func(prefix string) bool { return strings.HasPrefix(name, prefix) }) {
 				continue
 			}
-			if _, known := whereIs(service.Region(cloud + "/" + name)); !known {
+			if _, known := locateRegion(service.Region(cloud + "/" + name)); !known {
 				t.Errorf("nobody knows where %s/%s is", cloud, name)
 			}
 		}
 	}
-	for cloud, table := range map[string][]place{service.CloudAWS: awsRegions, service.CloudGCP: gcpRegions} {
+	for cloud, table := range map[string][]location{service.CloudAWS: awsRegions, service.CloudGCP: gcpRegions} {
 		for _, p := range table {
 			if !slices.Contains(service.KnownRegions(cloud), p.name) {
 				t.Errorf("%s has no region %s", cloud, p.name)
@@ -64,7 +64,7 @@ func TestEveryRegionIsSomewhere(t *testing.T) {
 	}
 }
 
-func TestAPlaceNobodyKnowsIsNamed(t *testing.T) {
+func TestUnknownLocationError(t *testing.T) {
 	for _, region := range []service.Region{"static/basement", "aws/us-east1", "gcp/us-east-1"} {
 		if _, err := AWSRegionOf(region); err == nil || !strings.Contains(err.Error(), string(region)) {
 			t.Errorf("%s: got %v", region, err)
@@ -74,7 +74,7 @@ func TestAPlaceNobodyKnowsIsNamed(t *testing.T) {
 
 // Distances are symmetric, zero to oneself, and what maps say.
 func TestKilometres(t *testing.T) {
-	paris, tokyo := place{"", 48.9, 2.4}, place{"", 35.7, 139.7}
+	paris, tokyo := location{"", 48.9, 2.4}, location{"", 35.7, 139.7}
 	if got := kilometres(paris, tokyo); got < 9600 || got > 9800 || got != kilometres(tokyo, paris) || kilometres(paris, paris) != 0 {
 		t.Errorf("Paris to Tokyo: %.0f km", got)
 	}

@@ -20,7 +20,7 @@ func byHand(name, kind, value string) testcloud.RecordSet {
 }
 
 // A name that is not this owner's is left as it is, whatever is wanted of it.
-func TestWhatIsNotOursIsLeftAlone(t *testing.T) {
+func TestForeignNamesAreKept(t *testing.T) {
 	setAccount(t)
 	other := world()
 	other.Service, other.Owner = "code", "cd34"
@@ -101,7 +101,7 @@ func TestCheckChangesNothing(t *testing.T) {
 }
 
 // Ours goes from beside what somebody made by hand.
-func TestOursGoesFromBesideTheirs(t *testing.T) {
+func TestOwnRecordsAreRemovedBesideForeign(t *testing.T) {
 	setAccount(t)
 	synctest.Test(t, func(t *testing.T) {
 		a := newAccount()
@@ -148,17 +148,17 @@ func TestTwoOwnersAtOnce(t *testing.T) {
 	}
 }
 
-func TestAZoneThatIsNotThere(t *testing.T) {
+func TestMissingZone(t *testing.T) {
 	setAccount(t)
 	for _, tt := range []struct {
 		zones   []string
 		private bool
 		says    string
 	}{
-		{nil, false, "no public zone of that name; its zones are: none"},
+		{nil, false, "no public zone of that name in this AWS account; its zones are: none"},
 		{[]string{"example.org", "chat.example.com"}, false, "its zones are: chat.example.com (public, Z000000000002), example.org (public, Z000000000001)"},
-		{[]string{"example.com"}, true, "no private zone of that name; its zones are: example.com (public, Z000000000001)"},
-		{[]string{"example.com", "example.com"}, false, "the account has several: example.com (public, Z000000000001) and example.com (public, Z000000000002)"},
+		{[]string{"example.com"}, true, "no private zone of that name in this AWS account; its zones are: example.com (public, Z000000000001)"},
+		{[]string{"example.com", "example.com"}, false, "found several zones: example.com (public, Z000000000001) and example.com (public, Z000000000002)"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			faults := &testcloud.Faults{}
@@ -175,7 +175,7 @@ func TestAZoneThatIsNotThere(t *testing.T) {
 	}
 }
 
-func TestWhoMayNot(t *testing.T) {
+func TestDeniedCalls(t *testing.T) {
 	setAccount(t)
 	for _, tt := range []struct{ action, code, says string }{
 		{"ListHostedZonesByName", "AccessDenied", "route53:ListHostedZonesByName is not allowed"},
@@ -204,22 +204,22 @@ func TestWhoMayNot(t *testing.T) {
 }
 
 // What no name can be made of is refused before anything is asked.
-func TestNamesThatCannotBe(t *testing.T) {
+func TestInvalidNames(t *testing.T) {
 	setAccount(t)
 	for _, tt := range []struct {
 		change func(*provision.Name)
 		says   string
 	}{
-		{func(n *provision.Name) { n.Name = "chat.example.org" }, "is not in the zone example.com"},
-		{func(n *provision.Name) { n.Name = strings.Repeat("a.", 110) + "example.com" }, "at most 220 characters"},
+		{func(n *provision.Name) { n.Name = "chat.example.org" }, "not in zone example.com"},
+		{func(n *provision.Name) { n.Name = strings.Repeat("a.", 110) + "example.com" }, "limited to 220 characters"},
 		{func(n *provision.Name) { n.Routing = "magic" }, `routing must be latency or geo, got "magic"`},
-		{func(n *provision.Name) { n.Service = "a b" }, "plain words"},
+		{func(n *provision.Name) { n.Service = "a b" }, "may contain only letters"},
 		{func(n *provision.Name) { n.Records[1].ID = "lb-us-0" }, `two records have the id "lb-us-0"`},
-		{func(n *provision.Name) { n.Records[0].ID = "" }, "plain word"},
+		{func(n *provision.Name) { n.Records[0].ID = "" }, "may contain only letters"},
 		{func(n *provision.Name) { n.Records[0].Region = "static/basement" }, `record "lb-us-0": finding the region of AWS nearest to static/basement`},
-		{func(n *provision.Name) { n.Records[0].Address = netip.Addr{} }, "no address"},
+		{func(n *provision.Name) { n.Records[0].Address = netip.Addr{} }, "address must be valid"},
 		{func(n *provision.Name) { n.Records[0].Check = "ftp://198.51.100.1/" }, "http or https URL"},
-		{func(n *provision.Name) { n.Records[0].Check += strings.Repeat("x", 250) }, "must fit 255 characters"},
+		{func(n *provision.Name) { n.Records[0].Check += strings.Repeat("x", 250) }, "limited to 255 characters"},
 	} {
 		a, n := newAccount(), world()
 		tt.change(&n)
@@ -233,7 +233,7 @@ func TestNamesThatCannotBe(t *testing.T) {
 }
 
 // A context that ended changes nothing.
-func TestAContextThatEnded(t *testing.T) {
+func TestEndedContextChangesNothing(t *testing.T) {
 	setAccount(t)
 	a := newAccount()
 	ctx, cancel := context.WithCancel(t.Context())

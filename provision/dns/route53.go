@@ -23,41 +23,39 @@ import (
 )
 
 const (
-	// homeRegion is where Route 53 is, which serves the whole world from one place.
+	// homeRegion is the region of Route 53's API, which is global.
 	homeRegion = "us-east-1"
-	// maxAttempts bounds the tries of one call that is throttled or fails inside.
+	// maxAttempts is the maximum number of attempts of a call that is throttled or fails inside AWS.
 	maxAttempts = 8
-	// maxRounds bounds how often a name is read again because somebody changed it
-	// between reading and writing: two writers meet once, not five times.
+	// maxRounds is how often a name is read again because somebody changed it between reading and
+	// writing: two concurrent writers conflict once, not five times.
 	maxRounds = 5
-	// defaultPoll is how often a change is looked at until every name server has it,
-	// which takes some 30 s.
+	// defaultPoll is the polling interval until every name server has a change, which takes some 30 s.
 	defaultPoll = 2 * time.Second
 )
 
-// Config is how Route 53 is reached; the zero value uses the account and the
-// endpoint of the environment, as AWS's own tools do.
+// Config configures the access to Route 53; the zero value uses the account and the endpoint of the
+// environment, as AWS's own tools do.
 type Config struct {
-	// Endpoint is its base URL; empty = AWS's, or that of AWS_ENDPOINT_URL.
+	// Endpoint is the API's base URL; empty = AWS's, or AWS_ENDPOINT_URL.
 	Endpoint string
-	// Transport carries the calls; nil = the usual one. It is bounded to
-	// provision.CallsPerHost at once.
+	// Transport sends the calls; nil = the SDK's own. At most provision.CallsPerHost calls are in
+	// flight.
 	Transport http.RoundTripper
-	// Poll is how often a change is looked at until it is everywhere; 0 = 2 s.
+	// Poll is the polling interval for a change to propagate; 0 = 2 s.
 	Poll time.Duration
 	// Now is the clock; nil = time.Now.
 	Now func() time.Time
 }
 
-// Route53 keeps names in hosted zones of Amazon Route 53. It is a provision.Zone.
+// Route53 manages names in hosted zones of Amazon Route 53. It is a provision.Zone.
 //
-// A record has a health check (every 10 s, three failures) when it states a Check
-// and its address is public. Route 53 cannot reach a private address: such a record
-// is given out until it is withdrawn. An address in a zone that is only known
-// inside networks of AWS is checked by the same rule.
+// A record has a health check (every 10 s, three failures) when it has a Check URL and a public
+// address. Route 53 cannot reach a private address: such a record is served until it is withdrawn. The
+// same rule applies to an address in a private zone.
 //
-// Alias records that stand for AWS's own load balancers are not made: a record is
-// the address of a balancer of this service, and nothing stands before it.
+// No alias records for AWS's own load balancers are created: a record is the address of a balancer of
+// this service, and no load balancer is in front of it.
 type Route53 struct {
 	api  *route53.Client
 	auth aws.CredentialsProvider
@@ -65,21 +63,21 @@ type Route53 struct {
 	now  func() time.Time
 }
 
-// NewRoute53 reads the configuration of AWS's tools. It calls nothing yet.
+// NewRoute53 loads the configuration of AWS's tools. It makes no calls yet.
 func NewRoute53(ctx context.Context, c Config) (*Route53, error) {
 	loaded, err := config.LoadDefaultConfig(ctx,
 		config.WithDefaultRegion(homeRegion),
-		config.WithLogger(logging.StandardLogger{Logger: log.Default()}), // by itself it writes to standard error
+		config.WithLogger(logging.StandardLogger{Logger: log.Default()}), // the SDK's default logger writes to standard error
 		config.WithRetryer(func() aws.Retryer {
 			return retry.NewStandard(func(o *retry.StandardOptions) { o.MaxAttempts = maxAttempts })
 		}),
 	)
 	if err != nil {
-		return nil, fmt.Errorf("reading the configuration of AWS: %w", err)
+		return nil, fmt.Errorf("loading the AWS configuration: %w", err)
 	}
 	next := c.Transport
 	if own, ok := loaded.HTTPClient.(*awshttp.BuildableClient); next == nil && ok {
-		next = own.GetTransport() // which trusts AWS_CA_BUNDLE
+		next = own.GetTransport() // it trusts AWS_CA_BUNDLE
 	} else if next == nil {
 		next = http.DefaultTransport
 	}
@@ -96,16 +94,16 @@ func NewRoute53(ctx context.Context, c Config) (*Route53, error) {
 	return &Route53{api: api, auth: loaded.Credentials, poll: cmp.Or(c.Poll, defaultPoll), now: now}, nil
 }
 
-// Get reads a name, of whatever service, with its records as they are. A zone that
-// the account does not have is an error.
+// Get returns a name, of any service, with its records. A zone that the account does not have is an
+// error.
 func (z *Route53) Get(ctx context.Context, zone, name string) (provision.Name, error) {
-	zones, err := z.find(ctx, zone, nil)
+	zones, err := z.findZones(ctx, zone, nil)
 	if err != nil {
 		return provision.Name{}, err
 	}
 	n := provision.Name{Name: name, Zone: zone, Private: zones[0].private}
 	for _, h := range zones {
-		have, err := z.read(ctx, h, name)
+		have, err := z.readSets(ctx, h, name)
 		if err != nil {
 			return provision.Name{}, err
 		}
@@ -118,113 +116,112 @@ func (z *Route53) Get(ctx context.Context, zone, name string) (provision.Name, e
 	return n, nil
 }
 
-// Check looks for the zone, reads the records of the name and lists health checks: all
-// that Set reads. Whether the account may write shows only when it does.
+// Check searches for the zone, reads the records of the name and lists health checks: everything that
+// Set reads. Missing write permissions show only in Set.
 func (z *Route53) Check(ctx context.Context, n provision.Name) error {
-	zone, err := z.zoneOf(ctx, n)
+	zone, err := z.findZone(ctx, n)
 	if err != nil {
 		return err
 	}
-	have, err := z.read(ctx, zone, n.Name)
+	have, err := z.readSets(ctx, zone, n.Name)
 	if err != nil {
 		return err
 	}
-	if err := ownedBy(n, zone, have); err != nil {
+	if err := checkOwner(n, zone, have); err != nil {
 		return err
 	}
-	_, err = z.checks(ctx, n)
+	_, err = z.listChecks(ctx, n)
 	return err
 }
 
-// zoneOf finds the zone of a name that record sets can be made of.
-func (z *Route53) zoneOf(ctx context.Context, n provision.Name) (zone, error) {
+// findZone returns the zone of a name, after checking that record sets can represent the name.
+func (z *Route53) findZone(ctx context.Context, n provision.Name) (zone, error) {
 	if err := checkName(n); err != nil {
 		return zone{}, err
 	}
-	zones, err := z.find(ctx, n.Zone, &n.Private)
+	zones, err := z.findZones(ctx, n.Zone, &n.Private)
 	if err != nil {
 		return zone{}, err
 	}
 	return zones[0], nil
 }
 
-// Set makes a name what n says. The record sets change all at once, and nothing is
-// given out that has no health check yet, so the name is whole whenever the
-// program ends. What such an end leaves is removed by the next Set of the name.
-// Beside the errors of provision.Zone: a region that is nowhere, a zone that the
-// account does not have, and what Route 53 refuses.
+// Set changes a name to match n. All record sets change in one batch, and no record is served without
+// its health check, so the name is consistent whenever the program ends. The next Set of the name
+// removes leftovers of an interrupted one. In addition to the errors of provision.Zone: a region with
+// an unknown location, a zone that the account does not have, and refusals of Route 53.
 func (z *Route53) Set(ctx context.Context, n provision.Name) error {
-	zone, err := z.zoneOf(ctx, n)
+	zone, err := z.findZone(ctx, n)
 	if err != nil {
 		return err
 	}
 	var refused error
-	var had []string // health checks that records had, which lists may not show yet
+	var had []string // health checks of earlier records, which lists may not show yet
 	for range maxRounds {
-		have, err := z.read(ctx, zone, n.Name)
+		have, err := z.readSets(ctx, zone, n.Name)
 		if err != nil {
 			return err
 		}
-		if len(n.Records) == 0 && isOf(n, have) {
-			have = have.ours(n) // what somebody put beside it may stay
+		if len(n.Records) == 0 && isOwn(n, have) {
+			have = have.ownSets(n) // foreign record sets beside it stay
 		}
-		if err := ownedBy(n, zone, have); err != nil {
-			if isOf(n, have) {
+		if err := checkOwner(n, zone, have); err != nil {
+			if isOwn(n, have) {
 				return err
 			}
-			// A health check made before the name was somebody else's serves nothing.
+			// A health check that was created before the name belonged to somebody else is unused.
 			return errors.Join(err, z.removeChecks(ctx, n, nil, nil))
 		}
-		had = append(had, checksIn(have)...)
+		had = append(had, checkIDs(have)...)
 		checks, err := z.ensureChecks(ctx, n)
 		if err != nil {
 			return err
 		}
-		want, err := setsOf(n, zone.id, checks)
+		want, err := recordSetsOf(n, zone.id, checks)
 		if err != nil {
 			return err
 		}
 		if len(n.Records) == 0 && have.note != nil {
-			if err := z.withoutChallenge(ctx, n, zone); err != nil {
+			if err := z.removeChallenge(ctx, n, zone); err != nil {
 				return err
 			}
 		}
-		err = z.change(ctx, n, zone, batch(have, want))
+		err = z.applyChanges(ctx, n, zone, changeBatch(have, want))
 		if refused = err; refused == nil {
 			return z.removeChecks(ctx, n, had, checks)
 		}
-		if !changedMeanwhile(err) {
+		if !isConflict(err) {
 			return err
 		}
 	}
 	return refused
 }
 
-// changedMeanwhile says whether a batch was refused for what the zone holds, or
-// names a health check that has gone: reading again may show why.
-func changedMeanwhile(err error) bool {
+// isConflict reports whether a batch was rejected because of the zone's content, or because a
+// health check was deleted: reading again may resolve it.
+func isConflict(err error) bool {
 	var batch *types.InvalidChangeBatch
 	var check *types.NoSuchHealthCheck
 	return errors.As(err, &batch) || errors.As(err, &check)
 }
 
-// read reads all record sets that a name is made of, and those that stand in the way.
-func (z *Route53) read(ctx context.Context, zone zone, name string) (sets, error) {
-	var s sets
-	err := z.list(ctx, zone, name, func(r types.ResourceRecordSet) bool {
-		if aws.ToString(r.Name) != *absolute(name) {
+// readSets returns all record sets of a name, and others at the same names.
+func (z *Route53) readSets(ctx context.Context, zone zone, name string) (recordSets, error) {
+	var s recordSets
+	err := z.listSets(ctx, zone, name, func(r types.ResourceRecordSet) bool {
+		if aws.ToString(r.Name) != *fqdn(name) {
 			return false
 		}
 		if r.Type == types.RRTypeA || r.Type == types.RRTypeAaaa || r.Type == types.RRTypeCname {
-			s.routes = append(s.routes, r)
+			s.aliases = append(s.aliases, r)
 		}
 		return true
 	})
 	if err != nil {
-		return sets{}, err
+		return recordSets{}, err
 	}
-	note := *absolute(underName + name)
-	err = z.list(ctx, zone, underName+name, func(r types.ResourceRecordSet) bool {
+	note := *fqdn(noteLabel + name)
+	err = z.listSets(ctx, zone, noteLabel+name, func(r types.ResourceRecordSet) bool {
 		switch at := aws.ToString(r.Name); {
 		case at == note && r.Type == types.RRTypeTxt:
 			s.note = &r
@@ -238,14 +235,13 @@ func (z *Route53) read(ctx context.Context, zone zone, name string) (sets, error
 	return s, err
 }
 
-// list shows the record sets of a zone to see, in their order from a name on, until
-// it has seen enough.
-func (z *Route53) list(ctx context.Context, zone zone, from string, see func(types.ResourceRecordSet) bool) error {
-	in := &route53.ListResourceRecordSetsInput{HostedZoneId: aws.String(zone.id), StartRecordName: absolute(from)}
+// listSets calls see for the record sets of a zone, in their order from a name on, until see returns false.
+func (z *Route53) listSets(ctx context.Context, zone zone, from string, see func(types.ResourceRecordSet) bool) error {
+	in := &route53.ListResourceRecordSetsInput{HostedZoneId: aws.String(zone.id), StartRecordName: fqdn(from)}
 	for {
 		out, err := z.api.ListResourceRecordSets(ctx, in)
 		if err != nil {
-			return explain(err, "ListResourceRecordSets", "listing the records of %s", zone.name)
+			return wrapError(err, "ListResourceRecordSets", "listing the records of %s", zone.name)
 		}
 		for _, r := range out.ResourceRecordSets {
 			if !see(r) {
@@ -259,34 +255,34 @@ func (z *Route53) list(ctx context.Context, zone zone, from string, see func(typ
 	}
 }
 
-// ownedBy refuses a name that another owner or service has, or that was made by
-// hand, wholly or in part.
-func ownedBy(n provision.Name, zone zone, have sets) error {
+// checkOwner rejects a name that belongs to another owner or service, or that was created by hand, wholly
+// or in part.
+func checkOwner(n provision.Name, zone zone, have recordSets) error {
 	taken := func(owner string) error {
 		return &provision.OwnedError{What: "record " + n.Name, Where: "zone " + zone.String(), Owner: owner}
 	}
-	if have.note != nil && !isOf(n, have) {
+	if have.note != nil && !isOwn(n, have) {
 		who := nameOf(n.Zone, n.Name, have)
 		if who.Service == "" {
-			return taken("made by hand: " + words(*have.note))
+			return taken("made by hand: " + formatSet(*have.note))
 		}
 		return taken(fmt.Sprintf("service %s of owner %q", who.Service, who.Owner))
 	}
-	ours := have.ours(n)
+	ours := have.ownSets(n)
 	if have.note == nil {
-		ours = sets{}
+		ours = recordSets{}
 	}
-	foreign, _ := differ(slices.Concat(have.routes, have.targets), slices.Concat(ours.routes, ours.targets))
+	foreign, _ := diffSets(slices.Concat(have.aliases, have.targets), slices.Concat(ours.aliases, ours.targets))
 	if len(foreign) > 0 {
-		return taken("made by hand: " + words(foreign[0]))
+		return taken("made by hand: " + formatSet(foreign[0]))
 	}
 	return nil
 }
 
-// ours is what of the record sets of a name has the form that Set gives them.
-func (s sets) ours(n provision.Name) sets {
-	below := "." + *absolute(underName + n.Name)
-	s.routes = slices.DeleteFunc(slices.Clone(s.routes), func(r types.ResourceRecordSet) bool {
+// ownSets returns the record sets of a name that have the form of those that Set creates.
+func (s recordSets) ownSets(n provision.Name) recordSets {
+	below := "." + *fqdn(noteLabel + n.Name)
+	s.aliases = slices.DeleteFunc(slices.Clone(s.aliases), func(r types.ResourceRecordSet) bool {
 		return r.AliasTarget == nil || !strings.HasSuffix(aws.ToString(r.AliasTarget.DNSName), below)
 	})
 	s.targets = slices.DeleteFunc(slices.Clone(s.targets), func(r types.ResourceRecordSet) bool {
@@ -295,14 +291,14 @@ func (s sets) ours(n provision.Name) sets {
 	return s
 }
 
-// isOf says whether the note of a name says that it is n's.
-func isOf(n provision.Name, have sets) bool {
+// isOwn reports whether the note of a name has n's service and owner.
+func isOwn(n provision.Name, have recordSets) bool {
 	who := nameOf(n.Zone, n.Name, have)
 	return have.note != nil && who.Service == n.Service && who.Owner == n.Owner
 }
 
-// words shows a record set to people.
-func words(s types.ResourceRecordSet) string {
+// formatSet formats a record set for people.
+func formatSet(s types.ResourceRecordSet) string {
 	values := strings.Join(valuesOf(s), " ")
 	if s.AliasTarget != nil {
 		values = "alias of " + aws.ToString(s.AliasTarget.DNSName)
@@ -310,8 +306,8 @@ func words(s types.ResourceRecordSet) string {
 	return fmt.Sprintf("%s %s %s", strings.TrimSuffix(aws.ToString(s.Name), "."), s.Type, values)
 }
 
-// change carries a batch out and waits until every name server of the zone has it.
-func (z *Route53) change(ctx context.Context, n provision.Name, zone zone, changes []types.Change) error {
+// applyChanges applies a batch and waits until every name server of the zone has it.
+func (z *Route53) applyChanges(ctx context.Context, n provision.Name, zone zone, changes []types.Change) error {
 	if len(changes) == 0 {
 		return nil
 	}
@@ -324,7 +320,7 @@ func (z *Route53) change(ctx context.Context, n provision.Name, zone zone, chang
 		ChangeBatch:  &types.ChangeBatch{Changes: changes, Comment: aws.String("skyserve: " + doing + " " + n.Name)},
 	})
 	if err != nil {
-		return explain(err, "ChangeResourceRecordSets", "%s %s in %s", doing, n.Name, zone)
+		return wrapError(err, "ChangeResourceRecordSets", "%s %s in %s", doing, n.Name, zone)
 	}
 	for info := out.ChangeInfo; info.Status != types.ChangeStatusInsync; {
 		if err := pause(ctx, z.poll); err != nil {
@@ -332,14 +328,14 @@ func (z *Route53) change(ctx context.Context, n provision.Name, zone zone, chang
 		}
 		state, err := z.api.GetChange(ctx, &route53.GetChangeInput{Id: info.Id})
 		if err != nil {
-			return explain(err, "GetChange", "waiting for %s", n.Name)
+			return wrapError(err, "GetChange", "waiting for %s", n.Name)
 		}
 		info = state.ChangeInfo
 	}
 	return nil
 }
 
-// pause waits for d, or for the end of ctx, which is an error.
+// pause blocks for d, or until ctx ends, which is an error.
 func pause(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -62,9 +62,9 @@ func drawName(t *rapid.T) provision.Name {
 	return n
 }
 
-// Whatever a name was before, Set makes it what it should be, Get reads it so, and
-// setting it again writes nothing.
-func TestANameBecomesWhatItShould(t *testing.T) {
+// Whatever the previous state, Set changes a name to match, Get returns it, and a second Set writes
+// nothing.
+func TestSetConverges(t *testing.T) {
 	setAccount(t)
 	rapid.Check(t, func(t *rapid.T) {
 		a, fresh := newAccount(), newAccount()
@@ -97,10 +97,9 @@ func TestANameBecomesWhatItShould(t *testing.T) {
 	})
 }
 
-// Clients are given the balancers of the nearest region that has a healthy one;
-// what is withdrawn is given to nobody, and what is sick to nobody while others
-// are well.
-func TestWhatClientsAreGiven(t *testing.T) {
+// Clients get the balancers of the nearest region with a healthy one. Withdrawn records are never
+// served, unhealthy ones only when all are unhealthy.
+func TestClientsGetNearestHealthyBalancers(t *testing.T) {
 	setAccount(t)
 	near := map[string][]string{ // to a client there
 		"new york": {"us-east-1", "eu-west-3", "ap-northeast-1"}, "lyon": {"eu-west-3", "us-east-1", "ap-northeast-1"},
@@ -148,9 +147,9 @@ func TestWhatClientsAreGiven(t *testing.T) {
 	}
 }
 
-// A program that ends at any call, before it was done or after, leaves a name that
-// another run completes and another removes, with nothing left over.
-func TestAnEndAtAnyCallIsMended(t *testing.T) {
+// A crash at any call, before or after its execution, leaves a name that another run can complete or
+// remove, without leftovers.
+func TestRecoversFromCrashAtAnyCall(t *testing.T) {
 	testkit.Slow(t)
 	setAccount(t)
 	whole := newAccount()
@@ -187,7 +186,7 @@ func TestAnEndAtAnyCallIsMended(t *testing.T) {
 	}
 }
 
-// runScenario publishes a name, changes it and takes it away.
+// runScenario publishes a name, changes it and removes it.
 func runScenario(t *testing.T, a *account) error {
 	n := world()
 	z := a.client(t)
@@ -214,12 +213,12 @@ func scenario(t *testing.T, a *account) {
 		t.Fatal(err)
 	}
 	if left := a.end(); len(left) != 0 {
-		t.Fatalf("left over:\n%s", strings.Join(left, "\n"))
+		t.Fatalf("leftovers:\n%s", strings.Join(left, "\n"))
 	}
 }
 
 // A health check that no list shows yet is not made a second time.
-func TestAListThatLagsDoublesNothing(t *testing.T) {
+func TestStaleListCreatesNoDuplicates(t *testing.T) {
 	setAccount(t)
 	synctest.Test(t, func(t *testing.T) {
 		a := newAccount()
@@ -244,7 +243,7 @@ func TestAListThatLagsDoublesNothing(t *testing.T) {
 }
 
 // An answer that is lost and a call that is refused now and then are no failure.
-func TestCallsThatFailAreTriedAgain(t *testing.T) {
+func TestFailedCallsAreRetried(t *testing.T) {
 	setAccount(t)
 	for _, outcome := range []testcloud.Outcome{testcloud.Throttled, testcloud.Broken, testcloud.Refused, testcloud.Lost} {
 		synctest.Test(t, func(t *testing.T) {
@@ -266,7 +265,7 @@ func TestCallsThatFailAreTriedAgain(t *testing.T) {
 }
 
 // What somebody did to health checks is set right.
-func TestHealthChecksAreSetRight(t *testing.T) {
+func TestHealthChecksAreRepaired(t *testing.T) {
 	setAccount(t)
 	synctest.Test(t, func(t *testing.T) {
 		a := newAccount()
@@ -309,7 +308,7 @@ func TestPrivateZones(t *testing.T) {
 
 // The settings of AWS's own tools are honoured: another endpoint, and who is
 // trusted to be it.
-func TestTheEnvironmentOfAWS(t *testing.T) {
+func TestAWSEnvironmentSettings(t *testing.T) {
 	setAccount(t)
 	a := newAccount()
 	server := httptest.NewTLSServer(a.fake.Handler())

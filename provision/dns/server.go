@@ -21,32 +21,32 @@ import (
 	"skyserve/provision"
 )
 
-// Server is a name server for the public name of one service. It answers for its
-// zone alone, never asks another server, and keeps nothing: what it says follows
-// from its configuration and the checks of its records.
+// Server is a name server for the public name of one service. It is authoritative for its zone only,
+// never queries another server, and caches nothing: its answers follow from its configuration and the
+// checks of its records.
 type Server struct {
-	config   service.NameServerConfig
-	zone     string // absolute, as all names here
-	name     string
-	records  []target
-	dist     Distances
-	networks networks
-	watch    *watch
-	owners   map[string]owner // what there is, by name in lower case
-	turn     atomic.Uint64    // of the answers, so that records of a region share clients
-	limit    limiter
-	slip     atomic.Uint64 // counts answers beyond the limit
-	log      *slog.Logger
+	config    service.NameServerConfig
+	zone      string // absolute, as all names here
+	name      string
+	records   []target
+	dist      Distances
+	networks  networks
+	watch     *healthWatcher
+	names     map[string]recordsFunc // the names of the zone, in lower case
+	rotation  atomic.Uint64          // increments per answer, so that the records of a region share clients
+	limit     limiter
+	overLimit atomic.Uint64 // counts responses beyond the limit
+	log       *slog.Logger
 }
 
-// target is a record with the port that SRV records name.
+// target is a record with the port for SRV records.
 type target struct {
 	provision.Record
 	port uint16
 }
 
-// NewServer reads a configuration. transport carries the checks; nil = the usual
-// one. The error names the value that cannot be.
+// NewServer returns a server with a configuration. transport sends the health checks; nil = the default
+// one. The error names the invalid value.
 func NewServer(c service.NameServerConfig, transport http.RoundTripper, log *slog.Logger) (*Server, error) {
 	s := &Server{
 		config: c, zone: dns.CanonicalName(c.Zone), name: dns.CanonicalName(c.Name),
@@ -55,10 +55,10 @@ func NewServer(c service.NameServerConfig, transport http.RoundTripper, log *slo
 	}
 	var err error
 	if s.networks, err = networksOf(c.Clients); err != nil {
-		return nil, fmt.Errorf("reading the networks of clients: %w", err)
+		return nil, fmt.Errorf("parsing the client networks: %w", err)
 	}
 	if !dns.IsSubDomain(s.zone, s.name) {
-		return nil, fmt.Errorf("reading the name %s: it is not in the zone %s", c.Name, c.Zone)
+		return nil, fmt.Errorf("checking the name %s: not in zone %s", c.Name, c.Zone)
 	}
 	for _, r := range c.Records {
 		t, err := targetOf(r)
@@ -67,21 +67,21 @@ func NewServer(c service.NameServerConfig, transport http.RoundTripper, log *slo
 		}
 		s.records = append(s.records, t)
 	}
-	s.owners = s.namesOf()
+	s.names = s.zoneNames()
 	return s, nil
 }
 
-// RecordOf is the record of a balancer at its public URL, whose host is an address.
+// RecordOf returns the record of a balancer from its public URL, whose host must be an address.
 func RecordOf(r service.NameRecord) (provision.Record, error) {
 	t, err := targetOf(r)
 	return t.Record, err
 }
 
-// targetOf reads where a record leads.
+// targetOf parses the public URL of a record.
 func targetOf(r service.NameRecord) (target, error) {
 	u, err := url.Parse(r.Public)
 	if err != nil {
-		return target{}, fmt.Errorf("reading the record %s: %w", r.ID, err)
+		return target{}, fmt.Errorf("parsing the public URL of record %s: %w", r.ID, err)
 	}
 	t := target{Record: provision.Record{ID: r.ID, Region: r.Region, Check: r.Check}, port: 80}
 	if u.Scheme == "https" {
@@ -91,21 +91,21 @@ func targetOf(r service.NameRecord) (target, error) {
 		ap, err := netip.ParseAddrPort(u.Host)
 		t.Address, t.port = ap.Addr(), ap.Port()
 		if err != nil {
-			return target{}, fmt.Errorf("reading the record %s: %w", r.ID, err)
+			return target{}, fmt.Errorf("parsing the public URL of record %s: %w", r.ID, err)
 		}
 		return t, nil
 	}
 	if t.Address, err = netip.ParseAddr(u.Hostname()); err != nil {
-		return target{}, fmt.Errorf("reading the record %s: %w", r.ID, err)
+		return target{}, fmt.Errorf("parsing the public URL of record %s: %w", r.ID, err)
 	}
 	return t, nil
 }
 
-// tcpTimeout bounds a question over TCP, which holds a connection.
+// tcpTimeout is the maximum duration of a query over TCP, which occupies a connection.
 const tcpTimeout = 5 * time.Second
 
-// Run answers on UDP and TCP, and checks the records, until ctx ends. Errors are of
-// listening. The records are checked once before the first question is answered.
+// Run serves DNS over UDP and TCP, and checks the records, until ctx ends. Errors concern listening.
+// The records are checked once before the first query is answered.
 func (s *Server) Run(ctx context.Context) error {
 	listener, err := net.Listen("tcp", s.config.Listen)
 	if err != nil {
@@ -119,11 +119,11 @@ func (s *Server) Run(ctx context.Context) error {
 	return s.serve(ctx, listener, packets)
 }
 
-// serve answers on two sockets, which it closes.
+// serve serves DNS on two sockets, which it closes.
 func (s *Server) serve(ctx context.Context, listener net.Listener, packets net.PacketConn) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	s.watch.round(ctx, s.checks())
+	s.watch.checkAll(ctx, s.checkURLs())
 	s.log.Info("name server started", "name", s.config.Name, "listen", listener.Addr().String(), "records", len(s.records))
 	servers := []*dns.Server{
 		{Listener: listener, Handler: s, ReadTimeout: tcpTimeout, WriteTimeout: tcpTimeout},
@@ -139,24 +139,24 @@ func (s *Server) serve(ctx context.Context, listener net.Listener, packets net.P
 			ended <- server.ActivateAndServe()
 			cancel()
 		})
-		select { // one that has not begun cannot be told to end
+		select { // a server that has not started cannot be shut down
 		case <-begun:
 		case <-over:
 		}
 	}
-	s.keepWatch(ctx)
+	s.watchRecords(ctx)
 	for _, server := range servers {
-		_ = server.Shutdown() // one that has ended by itself has said why
+		_ = server.Shutdown() // a server that failed has already returned its error
 	}
 	wg.Wait()
 	if err := errors.Join(<-ended, <-ended); err != nil {
-		return fmt.Errorf("answering names: %w", err)
+		return fmt.Errorf("serving DNS: %w", err)
 	}
 	return nil
 }
 
-// keepWatch checks the records until ctx ends, and says when one changes.
-func (s *Server) keepWatch(ctx context.Context) {
+// watchRecords checks the records until ctx ends, and logs changes of their health.
+func (s *Server) watchRecords(ctx context.Context) {
 	tick := time.NewTicker(probeEvery)
 	defer tick.Stop()
 	for {
@@ -166,7 +166,7 @@ func (s *Server) keepWatch(ctx context.Context) {
 		case <-tick.C:
 		}
 		before := s.candidates()
-		s.watch.round(ctx, s.checks())
+		s.watch.checkAll(ctx, s.checkURLs())
 		for i, c := range s.candidates() {
 			if c.Healthy != before[i].Healthy {
 				_, reason := s.watch.healthy(c.ID)
@@ -176,8 +176,8 @@ func (s *Server) keepWatch(ctx context.Context) {
 	}
 }
 
-// checks are the URLs that tell of the records, by id.
-func (s *Server) checks() map[string]string {
+// checkURLs returns the check URLs of the records, by id.
+func (s *Server) checkURLs() map[string]string {
 	urls := map[string]string{}
 	for _, r := range s.records {
 		if r.Check != "" {
@@ -187,7 +187,7 @@ func (s *Server) checks() map[string]string {
 	return urls
 }
 
-// candidates are the records with their health.
+// candidates returns the records with their health.
 func (s *Server) candidates() []Candidate {
 	all := make([]Candidate, 0, len(s.records))
 	for _, r := range s.records {
@@ -197,7 +197,7 @@ func (s *Server) candidates() []Candidate {
 	return all
 }
 
-// ServeDNS answers one question.
+// ServeDNS answers one query.
 func (s *Server) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
 	var from netip.Addr
 	udp := false
@@ -209,38 +209,37 @@ func (s *Server) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
 	}
 	answer := s.Answer(q, from.Unmap())
 	if udp {
-		answer = s.short(answer, q, from.Unmap())
+		answer = s.limitUDP(answer, q, from.Unmap())
 	}
 	if answer == nil {
 		return
 	}
 	if err := w.WriteMsg(answer); err != nil {
-		s.log.Debug("answering", "to", w.RemoteAddr().String(), "err", err)
+		s.log.Debug("sending a response failed", "to", w.RemoteAddr().String(), "err", err)
 	}
 }
 
-// short is an answer as it is sent over UDP to an address that may be forged: notes of the
-// records are for TCP only, and so is every second answer to a network that asks for too
-// much; the others are nil, which is not sent.
-func (s *Server) short(answer, q *dns.Msg, to netip.Addr) *dns.Msg {
-	over := !s.limit.admits(to, time.Now())
+// limitUDP reduces a response over UDP, because its source address may be forged. Notes of the records are
+// sent over TCP only. Every second response to a network beyond its limit is truncated, so that the
+// client retries over TCP; the others are nil, which is not sent.
+func (s *Server) limitUDP(answer, q *dns.Msg, to netip.Addr) *dns.Msg {
+	over := !s.limit.allow(to, time.Now())
 	switch {
-	case over && s.slip.Add(1)%2 == 0:
+	case over && s.overLimit.Add(1)%2 == 0:
 		return nil
 	case over || len(q.Question) == 1 && q.Question[0].Qtype == dns.TypeTXT && len(answer.Answer) > 0:
 		answer.Answer, answer.Ns, answer.Truncated = nil, nil, true
 		return answer
 	}
-	answer.Truncate(sizeFor(q))
+	answer.Truncate(maxUDPSize(q))
 	return answer
 }
 
-// maxPacket is the most that is sent in one packet, so that none is cut on its way
-// (DNS flag day 2020).
+// maxPacket is the maximum size of a UDP packet, so that none is fragmented (DNS flag day 2020).
 const maxPacket = 1232
 
-// sizeFor is how long an answer over UDP may be.
-func sizeFor(q *dns.Msg) int {
+// maxUDPSize returns the maximum size of a response over UDP.
+func maxUDPSize(q *dns.Msg) int {
 	size := dns.MinMsgSize
 	if opt := q.IsEdns0(); opt != nil {
 		size = max(size, min(int(opt.UDPSize()), maxPacket))
@@ -248,10 +247,10 @@ func sizeFor(q *dns.Msg) int {
 	return size
 }
 
-// clientOf is where a question comes from: the subnet that its resolver names (RFC
-// 7871), else the address that asks.
-func clientOf(q *dns.Msg, from netip.Addr) (netip.Prefix, *dns.EDNS0_SUBNET) {
-	prefix, _ := from.Prefix(from.BitLen()) // the address that nobody has is in no network
+// clientPrefix returns the location prefix of a query: the client subnet that its resolver sends (RFC
+// 7871), else the source address.
+func clientPrefix(q *dns.Msg, from netip.Addr) (netip.Prefix, *dns.EDNS0_SUBNET) {
+	prefix, _ := from.Prefix(from.BitLen()) // the zero address is in no network
 	opt := q.IsEdns0()
 	if opt == nil {
 		return prefix, nil
@@ -263,7 +262,7 @@ func clientOf(q *dns.Msg, from netip.Addr) (netip.Prefix, *dns.EDNS0_SUBNET) {
 		}
 		addr, ok := netip.AddrFromSlice(subnet.Address)
 		if !ok || subnet.SourceNetmask == 0 {
-			return prefix, subnet // it does not want to be known
+			return prefix, subnet // the client opts out of sending its subnet
 		}
 		addr = addr.Unmap()
 		if p, err := addr.Prefix(min(int(subnet.SourceNetmask), addr.BitLen())); err == nil {
@@ -274,8 +273,8 @@ func clientOf(q *dns.Msg, from netip.Addr) (netip.Prefix, *dns.EDNS0_SUBNET) {
 	return prefix, nil
 }
 
-// ttl is how long an answer may be kept, in seconds.
+// ttl returns how long an answer may be cached, in seconds.
 func (s *Server) ttl() uint32 { return uint32(cmp.Or(s.config.TTL, defaultTTL) / time.Second) }
 
-// under is a name below another.
-func under(label, name string) string { return strings.ToLower(label) + "." + name }
+// joinName returns a name below another.
+func joinName(label, name string) string { return strings.ToLower(label) + "." + name }

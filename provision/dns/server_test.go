@@ -91,8 +91,8 @@ func question(name, kind, subnet string) *dns.Msg {
 	return q
 }
 
-// said is an answer in short, sorted: its code and the records of its sections.
-func said(m *dns.Msg) []string {
+// summary formats an answer, sorted: its code and the records of its sections.
+func summary(m *dns.Msg) []string {
 	lines := []string{"= " + dns.RcodeToString[m.Rcode]}
 	for mark, rrs := range map[string][]dns.RR{"": m.Answer, "ns ": m.Ns, "+ ": m.Extra} {
 		for _, rr := range rrs {
@@ -109,7 +109,7 @@ func TestAnswers(t *testing.T) {
 	const soa = "ns example.com. 30 IN SOA ns.example.com. hostmaster.example.com. 1 3600 600 86400 30"
 	checks := &balancers{}
 	s := newServer(t, nameServer(), checks)
-	s.watch.round(t.Context(), s.checks())
+	s.watch.checkAll(t.Context(), s.checkURLs())
 	for _, tt := range []struct {
 		name, kind, subnet, from string
 		want                     []string
@@ -142,7 +142,7 @@ func TestAnswers(t *testing.T) {
 			`_skyserve.chat.example.com. 0 IN TXT "skyserve service=chat routing=latency"`,
 		}},
 	} {
-		got := said(s.Answer(question(tt.name, tt.kind, tt.subnet), netip.MustParseAddr(tt.from)))
+		got := summary(s.Answer(question(tt.name, tt.kind, tt.subnet), netip.MustParseAddr(tt.from)))
 		if !reflect.DeepEqual(got, tt.want) {
 			t.Errorf("%s %s from %s %s:\ngot  %q\nwant %q", tt.name, tt.kind, tt.from, tt.subnet, got, tt.want)
 		}
@@ -151,7 +151,7 @@ func TestAnswers(t *testing.T) {
 
 // A subnet that was named gets its answer for all of it, and questions that are
 // none get an error.
-func TestTheProtocol(t *testing.T) {
+func TestProtocol(t *testing.T) {
 	s := newServer(t, nameServer(), &balancers{})
 	from := netip.MustParseAddr("10.9.9.9")
 	m := s.Answer(question("chat.example.com.", "A", "10.1.3.0/24"), from)
@@ -175,7 +175,7 @@ func TestTheProtocol(t *testing.T) {
 }
 
 // Clients of one region are shared between its balancers.
-func TestBalancersTakeTurns(t *testing.T) {
+func TestBalancersAreRotated(t *testing.T) {
 	s := newServer(t, nameServer(), &balancers{})
 	first := map[string]int{}
 	for range 10 {
@@ -187,14 +187,14 @@ func TestBalancersTakeTurns(t *testing.T) {
 	}
 }
 
-// A balancer that does not answer, or drains, is out of the answers after three
-// checks and back after three; one bad check is nothing.
-func TestHealthFollowsTheChecks(t *testing.T) {
+// A balancer that does not answer, or drains, is excluded after three checks and included again after
+// three; a single failed check has no effect.
+func TestHealthFollowsChecks(t *testing.T) {
 	checks := &balancers{}
 	s := newServer(t, nameServer(), checks)
 	given := func() string {
 		var ids []string
-		for _, c := range s.chosen(Client{Region: "local/us"}, 0, anyTarget) {
+		for _, c := range s.chooseTargets(Client{Region: "local/us"}, 0, anyTarget) {
 			ids = append(ids, c.ID)
 		}
 		slices.Sort(ids)
@@ -221,7 +221,7 @@ func TestHealthFollowsTheChecks(t *testing.T) {
 	} {
 		checks.set(step.host, step.state)
 		for range step.rounds {
-			s.watch.round(t.Context(), s.checks())
+			s.watch.checkAll(t.Context(), s.checkURLs())
 		}
 		if got := given(); got != step.want {
 			t.Errorf("step %d: got %q, want %q", i, got, step.want)
@@ -232,15 +232,14 @@ func TestHealthFollowsTheChecks(t *testing.T) {
 	}
 }
 
-// While it runs it looks every second; checks that the end of the program cuts off
-// say nothing.
-func TestItKeepsWatch(t *testing.T) {
+// The server checks every second while it runs; checks that are interrupted by shutdown have no effect.
+func TestRunChecksEverySecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		checks := &balancers{}
 		s := newServer(t, nameServer(), checks)
-		s.watch.round(t.Context(), s.checks())
+		s.watch.checkAll(t.Context(), s.checkURLs())
 		ctx, cancel := context.WithCancel(t.Context())
-		go s.keepWatch(ctx)
+		go s.watchRecords(ctx)
 		checks.set("eu0", "down")
 		for _, want := range []bool{true, true, true, false} {
 			if well, _ := s.watch.healthy("lb-eu-0"); well != want {
@@ -250,7 +249,7 @@ func TestItKeepsWatch(t *testing.T) {
 			synctest.Wait()
 		}
 		cancel()
-		s.watch.round(ctx, map[string]string{"lb-us-0": "http://us0/readyz"})
+		s.watch.checkAll(ctx, map[string]string{"lb-us-0": "http://us0/readyz"})
 		if well, reason := s.watch.healthy("lb-us-0"); !well || reason != "" {
 			t.Errorf("a check that was cut off said %t, %q", well, reason)
 		}
@@ -282,7 +281,7 @@ func running(t *testing.T, c service.NameServerConfig, checks http.RoundTripper)
 
 // The resolver of an ordinary program finds balancers and their ports, over UDP and
 // over TCP.
-func TestAnOrdinaryResolver(t *testing.T) {
+func TestStandardResolver(t *testing.T) {
 	at := running(t, nameServer(), &balancers{})
 	for _, network := range []string{"udp", "tcp"} {
 		r := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -335,8 +334,8 @@ func TestLongAnswers(t *testing.T) {
 	}
 }
 
-// A program that is told to end while it starts ends.
-func TestItEndsWhileItStarts(t *testing.T) {
+// A shutdown during startup works.
+func TestShutdownDuringStart(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	for range 20 {
@@ -359,7 +358,7 @@ func TestAsk(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, %v; want %+v", got, err, want)
 	}
-	if _, err := Ask(t.Context(), at, "code.example.com"); err == nil || !strings.Contains(err.Error(), "it does not serve code.example.com") {
+	if _, err := Ask(t.Context(), at, "code.example.com"); err == nil || !strings.Contains(err.Error(), "no records for code.example.com") {
 		t.Errorf("another name: got %v", err)
 	}
 	if _, err := Ask(t.Context(), "127.0.0.1:1", "chat.example.com"); err == nil {
@@ -368,7 +367,7 @@ func TestAsk(t *testing.T) {
 }
 
 // A name may be a zone of its own.
-func TestANameThatIsItsZone(t *testing.T) {
+func TestNameEqualToZone(t *testing.T) {
 	c := nameServer()
 	c.Zone = c.Name
 	s := newServer(t, c, &balancers{})
@@ -378,13 +377,13 @@ func TestANameThatIsItsZone(t *testing.T) {
 	}
 }
 
-func TestConfigurationsThatCannotBe(t *testing.T) {
+func TestInvalidConfigurations(t *testing.T) {
 	for _, tt := range []struct {
 		change func(*service.NameServerConfig)
 		says   string
 	}{
-		{func(c *service.NameServerConfig) { c.Zone = "example.org" }, "not in the zone example.org"},
-		{func(c *service.NameServerConfig) { c.Clients[0].Network = "10.1" }, "networks of clients"},
+		{func(c *service.NameServerConfig) { c.Zone = "example.org" }, "not in zone example.org"},
+		{func(c *service.NameServerConfig) { c.Clients[0].Network = "10.1" }, "client networks"},
 		{func(c *service.NameServerConfig) { c.Records[0].Public = "http://us.example.com" }, "record lb-us-0"},
 		{func(c *service.NameServerConfig) { c.Records[1].Public = "http://us.example.com:8001" }, "record lb-us-1"},
 		{func(c *service.NameServerConfig) { c.Records[1].Public = ":" }, "record lb-us-1"},
@@ -435,7 +434,7 @@ func FuzzQuestions(f *testing.F) {
 		if nothing && (len(m.Ns) != 1 || m.Ns[0].Header().Rrtype != dns.TypeSOA) {
 			t.Errorf("%v: nothing, and not for how long: %v", q, m)
 		}
-		m.Truncate(sizeFor(q))
+		m.Truncate(maxUDPSize(q))
 		packed, err := m.Pack()
 		if err != nil {
 			t.Fatalf("%v: %v", q, err)

@@ -17,44 +17,42 @@ import (
 	"skyserve/provision"
 )
 
-// A name is a tree of record sets, because Route 53 takes only one latency record
-// set a region of AWS, and a region of a service has as many balancers as it
-// wants:
+// A name is a tree of record sets, because Route 53 permits only one latency record set per region of
+// AWS, while a region of a service may have any number of balancers:
 //
-//	chat.example.com                      alias, by latency or nearness: one for each region of AWS
-//	eu-west-3._skyserve.chat.example.com  one weighted record a balancer, with its health check
-//	withdrawn._skyserve.chat.example.com  the records that are not given out: nothing leads here
-//	_skyserve.chat.example.com            TXT: whose name it is, and what records do not say of themselves
+//	chat.example.com                      alias, by latency or proximity: one per region of AWS
+//	eu-west-3._skyserve.chat.example.com  one weighted record per balancer, with its health check
+//	withdrawn._skyserve.chat.example.com  withdrawn records: no alias refers to it
+//	_skyserve.chat.example.com            TXT: the owner of the name, and facts that the records do not contain
 //
-// An alias counts as healthy while one of its records is, so a region whose
-// balancers have all failed is passed over for the next best. Where all have failed
-// everywhere, Route 53 takes all of them for healthy.
+// An alias is healthy while one of its records is, so a region whose balancers have all failed is
+// skipped for the next best. When all have failed everywhere, Route 53 treats all of them as healthy.
 const (
-	underName = "_skyserve."
-	parked    = "withdrawn"
-	noteMark  = "skyserve"
-	// defaultTTL is how long an answer may be kept.
+	noteLabel      = "_skyserve."
+	withdrawnLabel = "withdrawn"
+	notePrefix     = "skyserve"
+	// defaultTTL is how long resolvers may cache an answer.
 	defaultTTL = 30 * time.Second
-	// maxName leaves room for the labels before a name, of 255 bytes in all.
+	// maxName leaves space for the labels before a name, of 255 bytes in total.
 	maxName = 220
-	// maxNote is the longest string of a TXT record.
+	// maxNote is the maximum length of a string of a TXT record.
 	maxNote = 255
 )
 
-// plainWord is what a note can hold between two blanks.
+// plainWord matches a value that a note can contain between two spaces.
 var plainWord = regexp.MustCompile(`^[A-Za-z0-9._:/@+\[\]-]+$`)
 
-// checkName refuses a name that no record sets can be made of.
+// checkName rejects a name that record sets cannot represent.
 func checkName(n provision.Name) error {
 	switch {
 	case len(n.Name) > maxName:
-		return unfit("publishing %s: a name has at most %d characters, got %d", n.Name, maxName, len(n.Name))
+		return specError("publishing %s: the name is limited to %d characters, got %d", n.Name, maxName, len(n.Name))
 	case n.Name != n.Zone && !strings.HasSuffix(n.Name, "."+n.Zone):
-		return unfit("publishing %s: it is not in the zone %s", n.Name, n.Zone)
+		return specError("publishing %s: not in zone %s", n.Name, n.Zone)
 	case n.Routing != provision.RoutingLatency && n.Routing != provision.RoutingGeo:
-		return unfit("publishing %s: routing must be %s or %s, got %q", n.Name, provision.RoutingLatency, provision.RoutingGeo, n.Routing)
+		return specError("publishing %s: routing must be %s or %s, got %q", n.Name, provision.RoutingLatency, provision.RoutingGeo, n.Routing)
 	case !plainWord.MatchString(n.Service) || n.Owner != "" && !plainWord.MatchString(n.Owner):
-		return unfit("publishing %s: service %q and owner %q must be plain words", n.Name, n.Service, n.Owner)
+		return specError("publishing %s: service %q and owner %q may contain only letters, digits and ._:/@+[]-", n.Name, n.Service, n.Owner)
 	}
 	seen := map[string]bool{}
 	for _, r := range n.Records {
@@ -71,49 +69,49 @@ func checkName(n provision.Name) error {
 
 func checkRecord(r provision.Record) error {
 	if !plainWord.MatchString(r.ID) {
-		return fmt.Errorf("its id must be a plain word")
+		return fmt.Errorf("id may contain only letters, digits and ._:/@+[]-")
 	}
 	if !r.Address.IsValid() || r.Address.IsUnspecified() || r.Address.Zone() != "" {
-		return fmt.Errorf("no address that a name can resolve to, got %s", r.Address)
+		return fmt.Errorf("address must be valid and specified, got %s", r.Address)
 	}
 	if r.Check != "" {
 		if u, err := url.Parse(r.Check); err != nil || u.Scheme != "http" && u.Scheme != "https" || !plainWord.MatchString(r.Check) {
-			return fmt.Errorf("its check must be an http or https URL, got %q", r.Check)
+			return fmt.Errorf("check must be an http or https URL, got %q", r.Check)
 		}
 	}
 	if len(noteOfRecord(r)) > maxNote {
-		return fmt.Errorf("its id, region and check must fit %d characters, got %d", maxNote, len(noteOfRecord(r)))
+		return fmt.Errorf("id, region and check are limited to %d characters in total, got %d", maxNote, len(noteOfRecord(r)))
 	}
 	_, err := AWSRegionOf(r.Region)
 	return err
 }
 
-// sets is what a name is made of.
-type sets struct {
-	routes  []types.ResourceRecordSet // at the name
-	targets []types.ResourceRecordSet // below it: the records
-	note    *types.ResourceRecordSet  // whose it is; nil = nobody's
+// recordSets contains the record sets of a name.
+type recordSets struct {
+	aliases []types.ResourceRecordSet // at the name
+	targets []types.ResourceRecordSet // below the name: the records
+	note    *types.ResourceRecordSet  // the owner; nil = none
 }
 
-// setsOf is the record sets of a name in a zone; checks are the health checks of
-// its records, by record id, where they have one.
-func setsOf(n provision.Name, zoneID string, checks map[string]string) (sets, error) {
+// recordSetsOf returns the record sets of a name in a zone; checks are the health checks of its records, by
+// record id, where they have one.
+func recordSetsOf(n provision.Name, zoneID string, checks map[string]string) (recordSets, error) {
 	if len(n.Records) == 0 {
-		return sets{}, nil
+		return recordSets{}, nil
 	}
-	s := sets{note: noteOf(n)}
+	s := recordSets{note: noteOf(n)}
 	routed := map[[2]string]bool{}
 	for _, r := range n.Records {
 		region, err := AWSRegionOf(r.Region)
 		if err != nil {
-			return sets{}, err
+			return recordSets{}, err
 		}
 		group, kind := region, typeOf(r.Address)
 		if r.Withdrawn {
-			group = parked
+			group = withdrawnLabel
 		}
 		target := types.ResourceRecordSet{
-			Name: absolute(group + "." + underName + n.Name), Type: kind,
+			Name: fqdn(group + "." + noteLabel + n.Name), Type: kind,
 			SetIdentifier: aws.String(r.ID), Weight: aws.Int64(1), TTL: aws.Int64(ttlOf(n)),
 			ResourceRecords: []types.ResourceRecord{{Value: aws.String(r.Address.Unmap().String())}},
 		}
@@ -123,18 +121,18 @@ func setsOf(n provision.Name, zoneID string, checks map[string]string) (sets, er
 		s.targets = append(s.targets, target)
 		if key := [2]string{region, string(kind)}; !r.Withdrawn && !routed[key] {
 			routed[key] = true
-			s.routes = append(s.routes, route(n, zoneID, region, kind))
+			s.aliases = append(s.aliases, aliasFor(n, zoneID, region, kind))
 		}
 	}
 	return s, nil
 }
 
-// route leads from the name to the records of one region of AWS.
-func route(n provision.Name, zoneID, region string, kind types.RRType) types.ResourceRecordSet {
+// aliasFor returns the alias from the name to the records of one region of AWS.
+func aliasFor(n provision.Name, zoneID, region string, kind types.RRType) types.ResourceRecordSet {
 	r := types.ResourceRecordSet{
-		Name: absolute(n.Name), Type: kind, SetIdentifier: aws.String(region),
+		Name: fqdn(n.Name), Type: kind, SetIdentifier: aws.String(region),
 		AliasTarget: &types.AliasTarget{
-			HostedZoneId: aws.String(zoneID), DNSName: absolute(region + "." + underName + n.Name), EvaluateTargetHealth: true,
+			HostedZoneId: aws.String(zoneID), DNSName: fqdn(region + "." + noteLabel + n.Name), EvaluateTargetHealth: true,
 		},
 	}
 	if n.Routing == provision.RoutingGeo {
@@ -145,14 +143,14 @@ func route(n provision.Name, zoneID, region string, kind types.RRType) types.Res
 	return r
 }
 
-// noteOf is the TXT record that says whose a name is.
+// noteOf returns the TXT record with the owner of a name.
 func noteOf(n provision.Name) *types.ResourceRecordSet {
-	values := []string{strings.Join([]string{noteMark, "service=" + n.Service, "owner=" + n.Owner, "routing=" + string(n.Routing)}, " ")}
+	values := []string{strings.Join([]string{notePrefix, "service=" + n.Service, "owner=" + n.Owner, "routing=" + string(n.Routing)}, " ")}
 	for _, r := range n.Records {
 		values = append(values, noteOfRecord(r))
 	}
 	slices.Sort(values)
-	set := &types.ResourceRecordSet{Name: absolute(underName + n.Name), Type: types.RRTypeTxt, TTL: aws.Int64(ttlOf(n))}
+	set := &types.ResourceRecordSet{Name: fqdn(noteLabel + n.Name), Type: types.RRTypeTxt, TTL: aws.Int64(ttlOf(n))}
 	for _, v := range values {
 		set.ResourceRecords = append(set.ResourceRecords, types.ResourceRecord{Value: aws.String(`"` + v + `"`)})
 	}
@@ -163,7 +161,7 @@ func noteOfRecord(r provision.Record) string {
 	return fmt.Sprintf("record=%s region=%s check=%s", r.ID, r.Region, r.Check)
 }
 
-// typeOf is the type of the record that an address needs.
+// typeOf returns the record type for an address.
 func typeOf(a netip.Addr) types.RRType {
 	if a.Unmap().Is4() {
 		return types.RRTypeA
@@ -173,16 +171,16 @@ func typeOf(a netip.Addr) types.RRType {
 
 func ttlOf(n provision.Name) int64 { return int64(cmp.Or(n.TTL, defaultTTL) / time.Second) }
 
-// absolute is a name with its last dot.
-func absolute(name string) *string { return aws.String(strings.TrimSuffix(name, ".") + ".") }
+// fqdn returns a name with its trailing dot.
+func fqdn(name string) *string { return aws.String(strings.TrimSuffix(name, ".") + ".") }
 
-// batch is the changes that make want of have, in an order in which each may
-// stand: what leads to records goes before them and comes after them. The note is
-// taken away and made again even when it stays the same, so that the batch is
-// refused when somebody changed it meanwhile.
-func batch(have, want sets) []types.Change {
-	_, targets := differ(have.targets, want.targets)
-	gone, routes := differ(have.routes, want.routes)
+// changeBatch returns the changes from have to want, in an order that never leaves an alias without its
+// records: aliases are deleted before the records and created after them. The note is deleted and
+// created again even when it is unchanged, so that Route 53 rejects the batch if somebody changed it
+// concurrently.
+func changeBatch(have, want recordSets) []types.Change {
+	_, targets := diffSets(have.targets, want.targets)
+	gone, routes := diffSets(have.aliases, want.aliases)
 	var changes []types.Change
 	add := func(action types.ChangeAction, sets []types.ResourceRecordSet) {
 		for i := range sets {
@@ -190,10 +188,10 @@ func batch(have, want sets) []types.Change {
 		}
 	}
 	add(types.ChangeActionDelete, gone)
-	add(types.ChangeActionDelete, keyed(have.targets, want.targets))
+	add(types.ChangeActionDelete, removedKeys(have.targets, want.targets))
 	add(types.ChangeActionUpsert, targets)
 	add(types.ChangeActionCreate, routes)
-	noted := have.note != nil && want.note != nil && printOf(*have.note) == printOf(*want.note)
+	noted := have.note != nil && want.note != nil && canonicalText(*have.note) == canonicalText(*want.note)
 	if len(changes) == 0 && (noted || have.note == nil && want.note == nil) {
 		return nil
 	}
@@ -206,30 +204,30 @@ func batch(have, want sets) []types.Change {
 	return changes
 }
 
-// differ is what only have holds, and what only want does, exactly as it is.
-func differ(have, want []types.ResourceRecordSet) (gone, fresh []types.ResourceRecordSet) {
+// diffSets returns the record sets that only have contains, and those that only want contains.
+func diffSets(have, want []types.ResourceRecordSet) (gone, fresh []types.ResourceRecordSet) {
 	in := func(sets []types.ResourceRecordSet) func(types.ResourceRecordSet) bool {
 		return func(s types.ResourceRecordSet) bool {
-			return slices.ContainsFunc(sets, func(o types.ResourceRecordSet) bool { return printOf(o) == printOf(s) })
+			return slices.ContainsFunc(sets, func(o types.ResourceRecordSet) bool { return canonicalText(o) == canonicalText(s) })
 		}
 	}
 	return slices.DeleteFunc(slices.Clone(have), in(want)), slices.DeleteFunc(slices.Clone(want), in(have))
 }
 
-// keyed is those of have of whose name, type and identifier want has none.
-func keyed(have, want []types.ResourceRecordSet) []types.ResourceRecordSet {
+// removedKeys returns the record sets of have whose name, type and identifier are not in want.
+func removedKeys(have, want []types.ResourceRecordSet) []types.ResourceRecordSet {
 	return slices.DeleteFunc(slices.Clone(have), func(h types.ResourceRecordSet) bool {
 		return slices.ContainsFunc(want, func(w types.ResourceRecordSet) bool { return keyOf(h) == keyOf(w) })
 	})
 }
 
-// keyOf tells the record sets of a zone apart.
+// keyOf returns the key of a record set in its zone.
 func keyOf(s types.ResourceRecordSet) string {
 	return strings.Join([]string{aws.ToString(s.Name), string(s.Type), aws.ToString(s.SetIdentifier)}, " ")
 }
 
-// printOf is all of a record set that is ours to say.
-func printOf(s types.ResourceRecordSet) string {
+// canonicalText returns all fields of a record set that this package sets, as text.
+func canonicalText(s types.ResourceRecordSet) string {
 	alias, near := "", ""
 	if a := s.AliasTarget; a != nil {
 		alias = fmt.Sprint(aws.ToString(a.HostedZoneId), aws.ToString(a.DNSName), a.EvaluateTargetHealth)
@@ -241,7 +239,7 @@ func printOf(s types.ResourceRecordSet) string {
 		aws.ToInt64(s.TTL), valuesOf(s), alias, aws.ToString(s.HealthCheckId))
 }
 
-// valuesOf is the values of a record set, sorted.
+// valuesOf returns the values of a record set, sorted.
 func valuesOf(s types.ResourceRecordSet) []string {
 	var values []string
 	for _, r := range s.ResourceRecords {
@@ -251,8 +249,8 @@ func valuesOf(s types.ResourceRecordSet) []string {
 	return values
 }
 
-// nameOf reads a name back from its record sets. The note says whose it is.
-func nameOf(zone, name string, s sets) provision.Name {
+// nameOf reads a name from its record sets. The note contains the owner.
+func nameOf(zone, name string, s recordSets) provision.Name {
 	n := provision.Name{Name: name, Zone: zone}
 	if s.note == nil {
 		return n
@@ -270,9 +268,9 @@ func nameOf(zone, name string, s sets) provision.Name {
 	for _, t := range s.targets {
 		id := aws.ToString(t.SetIdentifier)
 		r := provision.Record{ID: id, Region: service.Region(records[id]["region"]), Check: records[id]["check"]}
-		r.Withdrawn = strings.HasPrefix(aws.ToString(t.Name), parked+"."+underName)
+		r.Withdrawn = strings.HasPrefix(aws.ToString(t.Name), withdrawnLabel+"."+noteLabel)
 		if values := valuesOf(t); len(values) > 0 {
-			r.Address, _ = netip.ParseAddr(values[0]) // the type of the record set says that it is one
+			r.Address, _ = netip.ParseAddr(values[0]) // the type of the record set implies that it is an address
 		}
 		n.Records = append(n.Records, r)
 	}
@@ -280,7 +278,7 @@ func nameOf(zone, name string, s sets) provision.Name {
 	return n
 }
 
-// wordsOf reads what follows each = in a value of a note.
+// wordsOf parses the key=value words of a note.
 func wordsOf(value string) map[string]string {
 	words := map[string]string{}
 	for _, w := range strings.Fields(strings.Trim(value, `"`)) {

@@ -11,7 +11,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/route53"
 )
 
-// zonesShown is how many zones an error lists.
+// zonesShown is the maximum number of zones in an error.
 const zonesShown = 10
 
 // zone is a hosted zone.
@@ -21,7 +21,7 @@ type zone struct {
 	private bool
 }
 
-// String names a zone for people.
+// String formats a zone for people.
 func (z zone) String() string {
 	kind := "public"
 	if z.private {
@@ -30,14 +30,14 @@ func (z zone) String() string {
 	return fmt.Sprintf("%s (%s, %s)", z.name, kind, z.id)
 }
 
-// find is the zones of a name, the public ones first; with private set, the one of
-// that kind. None is an error that says what the account has, and so are several
-// of which one was to be chosen.
-func (z *Route53) find(ctx context.Context, name string, private *bool) ([]zone, error) {
+// locate returns the zones of a name, the public ones first; with private set, the single one of that
+// kind. If there is none, the error lists the account's zones; it is also an error if private is set
+// and several match.
+func (z *Route53) findZones(ctx context.Context, name string, private *bool) ([]zone, error) {
 	if _, err := z.auth.Retrieve(ctx); err != nil && ctx.Err() == nil {
 		return nil, noCredentials(err)
 	}
-	all, err := z.zones(ctx, name)
+	all, err := z.listZones(ctx, name)
 	if err != nil {
 		return nil, err
 	}
@@ -47,22 +47,22 @@ func (z *Route53) find(ctx context.Context, name string, private *bool) ([]zone,
 	slices.SortStableFunc(found, func(a, b zone) int { return cmp.Compare(fmt.Sprint(a.private), fmt.Sprint(b.private)) })
 	switch {
 	case len(found) == 0:
-		return nil, z.noZone(ctx, name, private)
+		return nil, z.noZoneError(ctx, name, private)
 	case private != nil && len(found) > 1:
-		return nil, unfit("finding the hosted zone %s: the account has several: %s and %s", name, found[0], found[1])
+		return nil, specError("finding the hosted zone %s: found several zones: %s and %s", name, found[0], found[1])
 	}
 	return found, nil
 }
 
-// zones lists hosted zones by name, from one on; from the first when it is empty.
-func (z *Route53) zones(ctx context.Context, from string) ([]zone, error) {
+// listZones lists hosted zones by name, starting at a name; from the first when it is empty.
+func (z *Route53) listZones(ctx context.Context, from string) ([]zone, error) {
 	in := &route53.ListHostedZonesByNameInput{}
 	if from != "" {
-		in.DNSName = absolute(from)
+		in.DNSName = fqdn(from)
 	}
 	out, err := z.api.ListHostedZonesByName(ctx, in)
 	if err != nil {
-		return nil, explain(err, "ListHostedZonesByName", "listing the hosted zones")
+		return nil, wrapError(err, "ListHostedZonesByName", "listing the hosted zones")
 	}
 	var zones []zone
 	for _, h := range out.HostedZones {
@@ -73,13 +73,13 @@ func (z *Route53) zones(ctx context.Context, from string) ([]zone, error) {
 	return zones, nil
 }
 
-// noZone says that the account has no such zone, and which it has.
-func (z *Route53) noZone(ctx context.Context, name string, private *bool) error {
+// noZoneError returns an error that the account has no such zone, with the zones that it has.
+func (z *Route53) noZoneError(ctx context.Context, name string, private *bool) error {
 	kind := ""
 	if private != nil {
 		kind = map[bool]string{true: "private ", false: "public "}[*private]
 	}
-	all, err := z.zones(ctx, "")
+	all, err := z.listZones(ctx, "")
 	if err != nil {
 		return err
 	}
@@ -94,5 +94,5 @@ func (z *Route53) noZone(ctx context.Context, name string, private *bool) error 
 			has += ", ..."
 		}
 	}
-	return unfit("finding the hosted zone %s: this account of AWS has no %szone of that name; its zones are: %s", name, kind, has)
+	return specError("finding the hosted zone %s: no %szone of that name in this AWS account; its zones are: %s", name, kind, has)
 }

@@ -72,7 +72,7 @@ func TestCredentials(t *testing.T) {
 		}, token{value: "t"}, "compute.images.useReadOnly", "Compute Instance Admin"},
 		{"no billing", func(g *testcloud.GCE) {
 			g.Refuse("compute.instances.insert", 403, "forbidden", "This API method requires billing to be enabled.")
-		}, token{value: "t"}, "what is billed", "billing account"},
+		}, token{value: "t"}, "use of billed resources", "billing account"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			g := newGCE(nil)
@@ -92,7 +92,7 @@ func TestCredentials(t *testing.T) {
 	launched(t, withToken(config(g), token{value: "good"}), replica("us-central1-0", service.CapacitySpot))
 }
 
-func TestTheProject(t *testing.T) {
+func TestProjectID(t *testing.T) {
 	g := newGCE(nil)
 	for _, tt := range []struct{ named, environment, credentials, want string }{
 		{"p", "q", "q", ""},
@@ -191,20 +191,20 @@ func TestDoctor(t *testing.T) {
 		{"all is well", func(*testcloud.GCE) {}, nil},
 		{"no permission", func(g *testcloud.GCE) { g.Deny("compute.instances.create", "compute.firewalls.delete") }, []string{"compute.firewalls.delete, compute.instances.create"}},
 		{"the clock is wrong", func(g *testcloud.GCE) { g.Now = func() time.Time { return time.Now().Add(-10 * time.Minute) } }, []string{"clock: 10m"}},
-		{"no network", func(g *testcloud.GCE) { g.SetNetworks("other") }, []string{"no network default"}},
+		{"no network", func(g *testcloud.GCE) { g.SetNetworks("other") }, []string{"network not found: default"}},
 		{"the project's default account is not asked for", func(g *testcloud.GCE) { g.SetDefaultAccount("") }, nil},
 		{"the account has no role", func(g *testcloud.GCE) { g.SetAccount(accountOfBalancers) }, []string{"lacks compute.disks.create"}},
-		{"the account has a role that is too small", func(g *testcloud.GCE) { g.SetRole(roleOfBalancers, permissionsOfRole(t)[1:]...) }, []string{"lacks compute.disks.create: a"}},
-		{"the account may do more", func(g *testcloud.GCE) { g.Bind(accountOfBalancers, "roles/editor", "") }, []string{"may do more than keep replicas, such as compute.firewalls.create"}},
+		{"the account has a role that is too small", func(g *testcloud.GCE) { g.SetRole(roleOfBalancers, permissionsOfRole(t)[1:]...) }, []string{"lacks compute.disks.create in"}},
+		{"the account may do more", func(g *testcloud.GCE) { g.Bind(accountOfBalancers, "roles/editor", "") }, []string{"has more permissions than replicas need, such as compute.firewalls.create"}},
 		{"the account's role has no condition", func(g *testcloud.GCE) { g.SetAccount(accountOfBalancers, roleOfBalancers) }, []string{"has no condition"}},
-		{"the account is not one's own to use", func(g *testcloud.GCE) { g.Deny("iam.serviceAccounts.actAs") }, []string{"you may not have machines run as it"}},
+		{"the account is not one's own to use", func(g *testcloud.GCE) { g.Deny("iam.serviceAccounts.actAs") }, []string{"you lack permission to attach it to machines"}},
 		{"roles cannot be seen", func(g *testcloud.GCE) { g.Deny("resourcemanager.projects.getIamPolicy") }, nil},
 		{"no image", func(g *testcloud.GCE) {
 			g.Refuse("compute.images.getFromFamily", 404, "notFound", "The resource was not found")
 		}, []string{"ubuntu-2204-lts", "common-cu129"}},
 		{"the answer about permissions is refused", func(g *testcloud.GCE) {
 			g.Refuse("resourcemanager.projects.testIamPermissions", 403, "forbidden", "Cloud Resource Manager API is disabled")
-		}, []string{"asking for the permissions"}},
+		}, []string{"testing the permissions"}},
 		{"nothing is let in", func(g *testcloud.GCE) { g.RequireToken("good") }, []string{"no valid credentials"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -241,7 +241,7 @@ func TestDoctor(t *testing.T) {
 			where = append(where, f.Where+": "+f.What)
 		}
 	}
-	if want := "gcp/us-east4: the network prod has no subnet prod here"; strings.Join(where, "\n") != want {
+	if want := "gcp/us-east4: network prod has no subnet prod in this region"; strings.Join(where, "\n") != want {
 		t.Errorf("got %q, want %q", where, want)
 	}
 	cfg.Network, cfg.Subnets = "", nil

@@ -12,14 +12,14 @@ import (
 	"skyserve/provision"
 )
 
-// roleID is the role of the accounts of balancers, one in a project.
+// roleID is the role of the accounts of balancers, one per project.
 const roleID = "skyserveBalancer"
 
-// accountAt ends the addresses of the service accounts of a project.
-const accountAt = ".iam.gserviceaccount.com"
+// accountSuffix is the end of the addresses of a project's service accounts.
+const accountSuffix = ".iam.gserviceaccount.com"
 
-// accountName is the name of the service account of the balancers of a service, where the service
-// names none. Google takes 30 letters.
+// accountName returns the default name of the service account of a service's balancers. Google allows
+// 30 characters.
 func accountName(name string) string {
 	const most, kept, hashed = 30, 11, 6
 	full := "skyserve-" + name + "-lb"
@@ -29,27 +29,27 @@ func accountName(name string) string {
 	return "skyserve-" + name[:kept] + "-" + hashOf([]string{name})[:hashed] + "-lb"
 }
 
-// account is the address of the service account that machines of a role of a service run as;
-// empty = nobody. It is never the project's default account, which may do more than keep replicas.
+// account returns the address of the service account for machines of a role of a service; empty = none.
+// It is never the project's default account, which has more permissions than needed.
 func (p *Provider) account(name string, role provision.Kind, wanted, project string) string {
 	email := cmp.Or(wanted, p.cfg.Accounts[role])
 	if email == "" && role != provision.KindReplica {
-		email = accountName(name) + "@" + project + accountAt
+		email = accountName(name) + "@" + project + accountSuffix
 	}
 	return email
 }
 
-// boundTo is the condition that keeps the account of balancers to the replicas of a service. What
-// is no machine and no disk is not narrowed: machine types, subnets and operations have names of
-// others. extract is empty where the name is of another kind of thing.
-func boundTo(name string) string {
+// replicaCondition returns the IAM condition that restricts the account of balancers to the replicas of a
+// service. Resources other than machines and disks are not restricted: machine types, subnets and
+// operations have other names. extract is empty where the name is of another kind of resource.
+func replicaCondition(name string) string {
 	prefix := machinePrefix(provision.KindReplica, name)
 	return fmt.Sprintf(`resource.type != "compute.googleapis.com/Instance" && resource.type != "compute.googleapis.com/Disk" || resource.name.extract("/instances/{name}").startsWith(%q) || resource.name.extract("/disks/{name}").startsWith(%q)`, prefix, prefix)
 }
 
-// permissionsNeeded are those of the role of the balancers' account. Handing an account to
-// replicas takes one more.
-func (p *Provider) permissionsNeeded() []string {
+// requiredPermissions returns the permissions of the balancers' role. Launching replicas with an account
+// requires one more.
+func (p *Provider) requiredPermissions() []string {
 	needed := slices.Clone(balancerPermissions)
 	if p.cfg.Accounts[provision.KindReplica] != "" {
 		needed = append(needed, "compute.instances.setServiceAccount")
@@ -58,14 +58,15 @@ func (p *Provider) permissionsNeeded() []string {
 	return needed
 }
 
-// commands make the account of the balancers of a service with the least that a controller needs.
-func (p *Provider) commands(name, account, project string) string {
-	id, of, _ := strings.Cut(strings.TrimSuffix(account, accountAt), "@")
+// accountCommands returns the commands that create the account of a service's balancers, with the least
+// permissions that a controller needs.
+func (p *Provider) accountCommands(name, account, project string) string {
+	id, of, _ := strings.Cut(strings.TrimSuffix(account, accountSuffix), "@")
 	lines := []string{
-		"gcloud iam roles create " + roleID + " --project " + project + " --permissions " + strings.Join(p.permissionsNeeded(), ",") + "   # once a project; 'roles update' where it is there",
+		"gcloud iam roles create " + roleID + " --project " + project + " --permissions " + strings.Join(p.requiredPermissions(), ",") + "   # once per project; 'roles update' where it exists",
 		"gcloud iam service-accounts create " + id + " --project " + cmp.Or(of, project),
 		"gcloud projects add-iam-policy-binding " + project + " --role projects/" + project + "/roles/" + roleID + " --member serviceAccount:" + account +
-			" --condition 'title=replicas-of-" + name + ",expression=" + boundTo(name) + "'",
+			" --condition 'title=replicas-of-" + name + ",expression=" + replicaCondition(name) + "'",
 	}
 	if replica := p.cfg.Accounts[provision.KindReplica]; replica != "" {
 		lines = append(lines, "gcloud iam service-accounts add-iam-policy-binding "+replica+" --member serviceAccount:"+account+" --role roles/iam.serviceAccountUser")
@@ -73,74 +74,74 @@ func (p *Provider) commands(name, account, project string) string {
 	return strings.Join(lines, "\n")
 }
 
-// makeAccount is what to do where the account of the balancers is not there, or not as it should be.
-func (p *Provider) makeAccount(name, account, project string) string {
-	return "run this, or name another account as gcp.balancer_account:\n" + p.commands(name, account, project)
+// accountHint returns the hint for a missing or wrong account of the balancers.
+func (p *Provider) accountHint(name, account, project string) string {
+	return "run these commands, or set gcp.balancer_account to another account:\n" + p.accountCommands(name, account, project)
 }
 
-// checkIdentity refuses to go on where the account that machines of a role run as is not there.
+// checkIdentity returns an error where the service account of a role does not exist.
 func (p *Provider) checkIdentity(ctx context.Context, w provision.Want) error {
 	if len(w.Grants) == 0 {
 		return nil
 	}
-	s, err := p.open(ctx)
+	s, err := p.openSession(ctx)
 	if err != nil {
 		return err
 	}
 	account := p.account(w.Service, roleOf(w), "", s.project)
-	if _, err := p.permissionsOn(ctx, account); !isMissing(err) { // IAM's API may be switched off: then the launch shows it
+	if _, err := p.testActAs(ctx, account); !isMissing(err) { // IAM's API may be disabled: then the launch reports it
 		return nil
 	}
 	return &provision.CredentialsError{
 		Cloud: service.CloudGCP, Action: fmt.Sprintf("running a %s as %s", roleOf(w), account),
-		Err: fmt.Errorf("there is no such account"), Hint: p.makeAccount(w.Service, account, s.project),
+		Err: fmt.Errorf("account not found"), Hint: p.accountHint(w.Service, account, s.project),
 	}
 }
 
-// permissionsOn are those of actAs that the caller has on an account. The error is isMissing where
-// there is none.
-func (p *Provider) permissionsOn(ctx context.Context, account string) ([]string, error) {
-	s, err := p.open(ctx)
+// testActAs tests whether the caller has actAs on an account. The error is isMissing where there is
+// no such account.
+func (p *Provider) testActAs(ctx context.Context, account string) ([]string, error) {
+	s, err := p.openSession(ctx)
 	if err != nil {
 		return nil, err
 	}
 	var reply struct{ Permissions []string }
-	err = p.ask(ctx, http.MethodPost, s.identity+"/v1/projects/-/serviceAccounts/"+account+":testIamPermissions", map[string]any{"permissions": []string{actAs}}, &reply)
+	err = p.callAPI(ctx, http.MethodPost, s.iam+"/v1/projects/-/serviceAccounts/"+account+":testIamPermissions", map[string]any{"permissions": []string{actAs}}, &reply)
 	return reply.Permissions, err
 }
 
-// findAccounts says what machines run as, whether the caller may have them do so, and whether the
-// balancers' account can do its work and nothing else.
-func (p *Provider) findAccounts(ctx context.Context) []provision.Finding {
-	s, err := p.open(ctx)
+// checkAccounts checks the service accounts of machines, whether the caller may use them, and whether
+// the balancers' account has exactly the permissions that it needs.
+func (p *Provider) checkAccounts(ctx context.Context) []provision.Finding {
+	s, err := p.openSession(ctx)
 	if err != nil {
-		return []provision.Finding{badly(service.CloudGCP, err)}
+		return []provision.Finding{failedFinding(service.CloudGCP, err)}
 	}
 	account := p.account(p.cfg.Service, provision.KindBalancer, "", s.project)
-	otherwise := p.makeAccount(p.cfg.Service, account, s.project)
-	findings := []provision.Finding{p.findActAs(ctx, account, "balancers", otherwise)}
-	if findings[0].Hint != otherwise { // it is there
-		findings = append(findings, p.findRoles(ctx, account, otherwise))
+	otherwise := p.accountHint(p.cfg.Service, account, s.project)
+	findings := []provision.Finding{p.checkActAs(ctx, account, "balancers", otherwise)}
+	if findings[0].Hint != otherwise { // the account exists
+		findings = append(findings, p.checkRoles(ctx, account, otherwise))
 	}
 	if replica := p.cfg.Accounts[provision.KindReplica]; replica != "" {
-		findings = append(findings, p.findActAs(ctx, replica, "replicas", "name an account that there is as gcp.replica_account"))
+		findings = append(findings, p.checkActAs(ctx, replica, "replicas", "set gcp.replica_account to an existing account"))
 	}
 	return findings
 }
 
-// findActAs says whether an account is there and the caller may have machines run as it.
-func (p *Provider) findActAs(ctx context.Context, account, who, otherwise string) provision.Finding {
+// checkActAs checks that an account exists and that the caller may attach it to machines.
+func (p *Provider) checkActAs(ctx context.Context, account, who, otherwise string) provision.Finding {
 	f := provision.Finding{Where: service.CloudGCP, What: who + " run as " + account}
-	held, err := p.permissionsOn(ctx, account)
+	held, err := p.testActAs(ctx, account)
 	switch {
 	case isMissing(err):
-		f.What += ", and there is no such account"
+		f.What += ": account not found"
 		f.Hint = otherwise
 	case err != nil:
-		f = badly(service.CloudGCP, explain(err, "asking who may run machines as %s", account))
-		f.Hint = cmp.Or(f.Hint, "to have it checked: gcloud services enable iam.googleapis.com")
+		f = failedFinding(service.CloudGCP, wrapError(err, "testing who may attach %s", account))
+		f.Hint = cmp.Or(f.Hint, "to check this: gcloud services enable iam.googleapis.com")
 	case !slices.Contains(held, actAs):
-		f.What += ", and you may not have machines run as it (" + actAs + ")"
+		f.What += ": you lack permission to attach it to machines (" + actAs + ")"
 		f.Hint = "gcloud iam service-accounts add-iam-policy-binding " + account + " --member user:YOU --role roles/iam.serviceAccountUser"
 	default:
 		f.OK = true
@@ -148,13 +149,12 @@ func (p *Provider) findActAs(ctx context.Context, account, who, otherwise string
 	return f
 }
 
-// findRoles says whether the roles of the balancers' account are enough for a controller, and no
-// more than that. It sees those that the project itself gives; where it may not see them it says
-// that.
-func (p *Provider) findRoles(ctx context.Context, account, otherwise string) provision.Finding {
+// checkRoles checks that the roles of the balancers' account are enough for a controller, and no more.
+// It sees the roles of the project itself; without permission to read them the finding says so.
+func (p *Provider) checkRoles(ctx context.Context, account, otherwise string) provision.Finding {
 	f := provision.Finding{Where: service.CloudGCP}
-	held, err := p.heldBy(ctx, account)
-	needed := p.permissionsNeeded()
+	held, err := p.rolesOf(ctx, account)
+	needed := p.requiredPermissions()
 	var all, unbound []string
 	for _, h := range held {
 		all = append(all, h.permissions...)
@@ -162,20 +162,20 @@ func (p *Provider) findRoles(ctx context.Context, account, otherwise string) pro
 			unbound = append(unbound, h.permissions...)
 		}
 	}
-	lacking, more := without(needed, all), without(all, needed)
+	lacking, more := difference(needed, all), difference(all, needed)
 	changes := func(permission string) bool {
 		return strings.HasPrefix(permission, "compute.instances.") && !slices.Contains([]string{"compute.instances.get", "compute.instances.list", "compute.instances.getGuestAttributes"}, permission)
 	}
 	switch {
 	case err != nil:
-		f.OK, f.What = true, fmt.Sprintf("whether %s may launch replicas, and nothing else, cannot be seen: %v", account, err)
+		f.OK, f.What = true, fmt.Sprintf("cannot check whether %s may launch replicas, and nothing else: %v", account, err)
 		return f
 	case len(lacking) > 0:
-		f.What = fmt.Sprintf("by the project's policy the account of balancers, %s, lacks %s: a controller could not launch replicas", account, strings.Join(lacking, ", "))
+		f.What = fmt.Sprintf("the account of balancers, %s, lacks %s in the project's policy: a controller could not launch replicas", account, strings.Join(lacking, ", "))
 	case len(more) > 0:
-		f.What = fmt.Sprintf("the account of balancers, %s, may do more than keep replicas, such as %s: so may whoever has root on a balancer", account, more[0])
+		f.What = fmt.Sprintf("the account of balancers, %s, has more permissions than replicas need, such as %s: anyone with root on a balancer has them too", account, more[0])
 	case slices.ContainsFunc(unbound, changes):
-		f.What = fmt.Sprintf("the role of the account of balancers, %s, has no condition: whoever has root on a balancer may end and change every machine of the project", account)
+		f.What = fmt.Sprintf("the role of the account of balancers, %s, has no condition: anyone with root on a balancer can delete and change every machine of the project", account)
 	default:
 		f.OK, f.What = true, account+" may launch replicas of this service, and nothing else"
 		return f
@@ -184,15 +184,15 @@ func (p *Provider) findRoles(ctx context.Context, account, otherwise string) pro
 	return f
 }
 
-// heldRole is a role of an account in the project.
-type heldRole struct {
+// accountRole is a role of an account in the project.
+type accountRole struct {
 	permissions []string
 	condition   string
 }
 
-// heldBy are the roles of an account in the project.
-func (p *Provider) heldBy(ctx context.Context, account string) ([]heldRole, error) {
-	s, err := p.open(ctx)
+// rolesOf returns the roles of an account in the project.
+func (p *Provider) rolesOf(ctx context.Context, account string) ([]accountRole, error) {
+	s, err := p.openSession(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -203,20 +203,20 @@ func (p *Provider) heldBy(ctx context.Context, account string) ([]heldRole, erro
 			Condition struct{ Expression string }
 		}
 	}
-	question := map[string]any{"options": map[string]any{"requestedPolicyVersion": 3}} // those before have no conditions
-	if err := p.ask(ctx, http.MethodPost, s.resource+"/v1/projects/"+s.project+":getIamPolicy", question, &policy); err != nil {
-		return nil, explain(err, "reading the policy of project %s", s.project)
+	question := map[string]any{"options": map[string]any{"requestedPolicyVersion": 3}} // earlier versions have no conditions
+	if err := p.callAPI(ctx, http.MethodPost, s.resourceManager+"/v1/projects/"+s.project+":getIamPolicy", question, &policy); err != nil {
+		return nil, wrapError(err, "reading the policy of project %s", s.project)
 	}
-	var held []heldRole
+	var held []accountRole
 	for _, b := range policy.Bindings {
 		if !slices.Contains(b.Members, "serviceAccount:"+account) {
 			continue
 		}
 		var role struct{ IncludedPermissions []string }
-		if err := p.ask(ctx, http.MethodGet, s.identity+"/v1/"+b.Role, nil, &role); err != nil {
-			return nil, explain(err, "reading %s", b.Role)
+		if err := p.callAPI(ctx, http.MethodGet, s.iam+"/v1/"+b.Role, nil, &role); err != nil {
+			return nil, wrapError(err, "reading %s", b.Role)
 		}
-		held = append(held, heldRole{role.IncludedPermissions, b.Condition.Expression})
+		held = append(held, accountRole{role.IncludedPermissions, b.Condition.Expression})
 	}
 	return held, nil
 }

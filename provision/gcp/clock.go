@@ -10,30 +10,30 @@ import (
 	"skyserve/provision"
 )
 
-// clock is the cloud's, as its answers tell it, beside this machine's.
+// clock measures the offset between this machine's clock and the cloud's, from its responses.
 type clock struct {
-	mu   sync.Mutex
-	skew time.Duration // by how much this machine's is ahead
-	seen bool
+	mu    sync.Mutex
+	skew  time.Duration // how far this machine's clock is ahead
+	known bool
 }
 
-// read takes the date of an answer; one without a date says nothing.
-func (c *clock) read(answer *http.Response) {
+// observe records the date of a response; one without a date is ignored.
+func (c *clock) observe(answer *http.Response) {
 	at, err := http.ParseTime(answer.Header.Get("Date"))
 	if err != nil {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.skew, c.seen = time.Since(at).Truncate(time.Second), true
+	c.skew, c.known = time.Since(at).Truncate(time.Second), true
 }
 
-// maxSkew is how far this machine's clock may be from Google's, which gives no tokens to
-// keys that sign five minutes off.
+// maxSkew is the maximum difference between this machine's clock and Google's, which issues no tokens
+// for signatures that are five minutes off.
 const maxSkew = 4 * time.Minute
 
-// findClock compares the clocks; nothing where Google has not answered.
-func (p *Provider) findClock() []provision.Finding {
+// checkClock checks the clock; no finding before Google has answered.
+func (p *Provider) checkClock() []provision.Finding {
 	p.mu.Lock()
 	s := p.session
 	p.mu.Unlock()
@@ -42,14 +42,14 @@ func (p *Provider) findClock() []provision.Finding {
 	}
 	s.clock.mu.Lock()
 	defer s.clock.mu.Unlock()
-	if !s.clock.seen {
+	if !s.clock.known {
 		return nil
 	}
-	f := provision.Finding{Where: service.CloudGCP, OK: s.clock.skew.Abs() < maxSkew, What: fmt.Sprintf("clock: %s ahead of Google's", s.clock.skew)}
+	f := provision.Finding{Where: service.CloudGCP, OK: s.clock.skew.Abs() < maxSkew, What: fmt.Sprintf("clock: %s ahead of Google", s.clock.skew)}
 	if !f.OK {
-		f.Hint = setClock
+		f.Hint = clockHint
 	}
 	return []provision.Finding{f}
 }
 
-const setClock = "set this machine's clock: Google gives no tokens to keys that sign five minutes off"
+const clockHint = "set this machine's clock: Google issues no tokens for signatures that are five minutes off"

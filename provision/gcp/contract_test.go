@@ -21,8 +21,8 @@ import (
 	"skyserve/provision/gcp"
 )
 
-// every lets each nth call come to something else than being served.
-func every(n int, o testcloud.Outcome) func(testcloud.Call) testcloud.Outcome {
+// everyNth lets each nth call come to something else than being served.
+func everyNth(n int, o testcloud.Outcome) func(testcloud.Call) testcloud.Outcome {
 	return func(c testcloud.Call) testcloud.Outcome {
 		if c.Number%n == 0 {
 			return o
@@ -31,7 +31,7 @@ func every(n int, o testcloud.Outcome) func(testcloud.Call) testcloud.Outcome {
 	}
 }
 
-func TestTheContract(t *testing.T) {
+func TestProviderConformance(t *testing.T) {
 	testkit.Slow(t)
 	for _, tt := range []struct {
 		name   string
@@ -40,9 +40,9 @@ func TestTheContract(t *testing.T) {
 	}{
 		{"as it is", func() *testcloud.Faults { return &testcloud.Faults{} }, func(*testcloud.GCE) {}},
 		{"lists lag", func() *testcloud.Faults { return &testcloud.Faults{Unseen: 3} }, func(*testcloud.GCE) {}},
-		{"answers are lost", func() *testcloud.Faults { return &testcloud.Faults{Decide: every(3, testcloud.Lost)} }, func(*testcloud.GCE) {}},
-		{"calls are throttled", func() *testcloud.Faults { return &testcloud.Faults{Decide: every(2, testcloud.Throttled)} }, func(*testcloud.GCE) {}},
-		{"the cloud has errors", func() *testcloud.Faults { return &testcloud.Faults{Decide: every(2, testcloud.Broken)} }, func(*testcloud.GCE) {}},
+		{"answers are lost", func() *testcloud.Faults { return &testcloud.Faults{Decide: everyNth(3, testcloud.Lost)} }, func(*testcloud.GCE) {}},
+		{"calls are throttled", func() *testcloud.Faults { return &testcloud.Faults{Decide: everyNth(2, testcloud.Throttled)} }, func(*testcloud.GCE) {}},
+		{"the cloud has errors", func() *testcloud.Faults { return &testcloud.Faults{Decide: everyNth(2, testcloud.Broken)} }, func(*testcloud.GCE) {}},
 		{"lists come in pages", func() *testcloud.Faults { return &testcloud.Faults{} }, func(g *testcloud.GCE) { g.SetPageSize(1) }},
 		{"operations take their time", func() *testcloud.Faults { return &testcloud.Faults{} }, func(g *testcloud.GCE) { g.SetSteps(7) }},
 		{"operations are done at once", func() *testcloud.Faults { return &testcloud.Faults{} }, func(g *testcloud.GCE) { g.SetSteps(0) }},
@@ -110,7 +110,7 @@ func down(g *testcloud.GCE) error {
 	return nil
 }
 
-func TestACrashAtAnyCallIsMendedByAnotherTry(t *testing.T) {
+func TestRecoversFromCrashAtAnyCall(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
 	whole := newGCE(nil)
@@ -158,7 +158,7 @@ func TestACrashAtAnyCallIsMendedByAnotherTry(t *testing.T) {
 }
 
 // A call that fails once is made again, with nothing made twice.
-func TestAnyCallMayFailOnce(t *testing.T) {
+func TestFailedCallIsRetried(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
 	whole := newGCE(nil)
@@ -187,9 +187,9 @@ func TestAnyCallMayFailOnce(t *testing.T) {
 	}
 }
 
-// atOnce does something in four programs, in a cloud that takes its time to answer,
-// so that each is told the same before any has done the next thing.
-func atOnce(t *testing.T, faults *testcloud.Faults, steps int, test func(t *testing.T, g *testcloud.GCE, all func(do func() error) []error)) {
+// runConcurrently runs a function in four programs, in a slow cloud, so that all see the same state
+// before any changes it.
+func runConcurrently(t *testing.T, faults *testcloud.Faults, steps int, test func(t *testing.T, g *testcloud.GCE, all func(do func() error) []error)) {
 	synctest.Test(t, func(t *testing.T) {
 		faults.Hold = func(testcloud.Call) { time.Sleep(time.Millisecond) }
 		g := newGCE(faults)
@@ -206,9 +206,9 @@ func atOnce(t *testing.T, faults *testcloud.Faults, steps int, test func(t *test
 	})
 }
 
-func TestProgramsAtOnceMakeOneOfEach(t *testing.T) {
+func TestConcurrentLaunchesCreateNoDuplicates(t *testing.T) {
 	for _, steps := range []int{0, 1, 20} {
-		atOnce(t, &testcloud.Faults{Unseen: 100}, steps, func(t *testing.T, g *testcloud.GCE, all func(func() error) []error) {
+		runConcurrently(t, &testcloud.Faults{Unseen: 100}, steps, func(t *testing.T, g *testcloud.GCE, all func(func() error) []error) {
 			for _, err := range all(func() error { return up(g) }) {
 				if err != nil {
 					t.Error(err)
@@ -222,8 +222,8 @@ func TestProgramsAtOnceMakeOneOfEach(t *testing.T) {
 }
 
 // A machine that another program has asked for may not come to be.
-func TestProgramsAtOnceAreAllRefused(t *testing.T) {
-	atOnce(t, &testcloud.Faults{}, 20, func(t *testing.T, g *testcloud.GCE, all func(func() error) []error) {
+func TestConcurrentLaunchesWithoutCapacity(t *testing.T) {
+	runConcurrently(t, &testcloud.Faults{}, 20, func(t *testing.T, g *testcloud.GCE, all func(func() error) []error) {
 		g.SetStock("us-central1-a", "g2-standard-4", "SPOT", 0)
 		for _, err := range all(func() error {
 			_, err := provider(g).Launch(context.Background(), replica("us-central1-0", service.CapacitySpot))
@@ -240,10 +240,9 @@ func TestProgramsAtOnceAreAllRefused(t *testing.T) {
 	})
 }
 
-// Whoever is told that an object is terminated can rely on it, also when another
-// program began it.
-func TestProgramsAtOnceTerminate(t *testing.T) {
-	atOnce(t, &testcloud.Faults{}, 20, func(t *testing.T, g *testcloud.GCE, all func(func() error) []error) {
+// When Terminate returns, the object is deleted, also when another program started the deletion.
+func TestConcurrentTerminate(t *testing.T) {
+	runConcurrently(t, &testcloud.Faults{}, 20, func(t *testing.T, g *testcloud.GCE, all func(func() error) []error) {
 		if err := up(g); err != nil {
 			t.Fatal(err)
 		}
@@ -261,8 +260,8 @@ func TestProgramsAtOnceTerminate(t *testing.T) {
 }
 
 // The same over a network, where connections that are cut off are used again.
-func TestOverASocket(t *testing.T) {
-	g := newGCE(&testcloud.Faults{Decide: every(3, testcloud.Lost)})
+func TestReusedConnectionsThatBreak(t *testing.T) {
+	g := newGCE(&testcloud.Faults{Decide: everyNth(3, testcloud.Lost)})
 	server := httptest.NewServer(g)
 	defer server.Close()
 	transport := &http.Transport{}

@@ -11,31 +11,30 @@ import (
 	"skyserve/provision"
 )
 
-// explain makes an error that is about who calls a *provision.CredentialsError, one about
-// a network that is not there or needs a subnet a *provision.SpecError, and says of any
-// other what was being done.
-func explain(err error, doing string, args ...any) error {
+// wrapError adds what was being done to err. An error about the caller becomes a
+// *provision.CredentialsError, one about a missing network or subnet a *provision.SpecError.
+func wrapError(err error, doing string, args ...any) error {
 	doing = fmt.Sprintf(doing, args...)
-	if denied := deniedBy(err); denied != nil {
+	if denied := callerError(err); denied != nil {
 		return fmt.Errorf("%s: %w", doing, denied)
 	}
-	if way := wayOut(err); way != "" {
+	if way := networkHint(err); way != "" {
 		return &provision.SpecError{Err: fmt.Errorf("%s: %w (%s)", doing, err, way)}
 	}
 	return fmt.Errorf("%s: %w", doing, err)
 }
 
-// wayOut is what to write in service.yaml where the cloud refuses the network that
-// machines are to stand in; empty for any other error.
-func wayOut(err error) string {
+// networkHint returns the setting of service.yaml to change where the cloud rejects the network of machines;
+// empty for any other error.
+func networkHint(err error) string {
 	r, _ := refusalOf(err)
 	switch {
 	case noNetwork.MatchString(r.message):
-		return "name one that there is as network of the regions"
+		return "set regions[].network to an existing one"
 	case strings.Contains(r.message, "must specify a subnet"):
-		return "name one as subnets of the region"
+		return "set regions[].subnets"
 	case noSubnet.MatchString(r.message):
-		return "name one that there is as subnets of the region"
+		return "set regions[].subnets to an existing one"
 	}
 	return ""
 }
@@ -49,16 +48,16 @@ var (
 	apiHost    = regexp.MustCompile(`[a-z]+\.googleapis\.com`)
 )
 
-// denial is one way of refusing a caller: how it is known, and what to tell of it.
+// denial is one kind of refusal that concerns the caller: how to recognize it, and what to report.
 type denial struct {
-	is     func(refusal) bool
-	action func(refusal) string // what is refused
-	hint   func(refusal) string
+	matches func(refusal) bool
+	action  func(refusal) string // the denied permission
+	hint    func(refusal) string
 }
 
-// denials are tried in this order: what is said more exactly goes first.
+// denials are matched in this order: the most specific first.
 var denials = []denial{
-	{func(r refusal) bool { return r.status == http.StatusUnauthorized }, always(""), always(logIn)},
+	{func(r refusal) bool { return r.status == http.StatusUnauthorized }, always(""), always(loginHint)},
 	{
 		func(r refusal) bool { return strings.Contains(r.message, "requires a quota project") }, always("the call"),
 		always("run gcloud auth application-default set-quota-project PROJECT"),
@@ -67,29 +66,29 @@ var denials = []denial{
 		func(r refusal) bool {
 			return r.code == "accessNotConfigured" || strings.Contains(r.message, "has not been used in project")
 		},
-		func(r refusal) string { return "the " + found(apiName, r.message, "Compute Engine API") },
+		func(r refusal) string { return "the " + firstGroup(apiName, r.message, "Compute Engine API") },
 		func(r refusal) string {
 			return "enable it: gcloud services enable " + cmp.Or(apiHost.FindString(apisPath.FindString(r.message)), "compute.googleapis.com")
 		},
 	},
 	{
-		func(r refusal) bool { return strings.Contains(r.message, "billing") }, always("what is billed"),
+		func(r refusal) bool { return strings.Contains(r.message, "billing") }, always("use of billed resources"),
 		always("link the project to a billing account"),
 	},
 	{
 		func(r refusal) bool { return constraint.MatchString(r.message) },
-		func(r refusal) string { return found(constraint, r.message, "") },
+		func(r refusal) string { return firstGroup(constraint, r.message, "") },
 		func(r refusal) string {
 			if strings.Contains(r.message, "vmExternalIpAccess") {
-				return "machines need public addresses: have who administers the policies of your organisation allow them in this project"
+				return "machines need public addresses: ask the administrator of your organisation's policies to allow them in this project"
 			}
-			return "it is a policy of your organisation: have who administers those make an exception for this project"
+			return "ask the administrator of your organisation's policies for an exception for this project"
 		},
 	},
 	{
 		func(r refusal) bool { return noAccount.MatchString(r.message) },
-		func(r refusal) string { return "running as " + found(noAccount, r.message, "") },
-		always("'skyserve doctor' prints what makes it; or name one that there is as gcp.balancer_account or gcp.replica_account"),
+		func(r refusal) string { return "running as " + firstGroup(noAccount, r.message, "") },
+		always("'skyserve doctor' prints the commands that create it; or set gcp.balancer_account or gcp.replica_account to an existing one"),
 	},
 	{
 		func(r refusal) bool {
@@ -101,12 +100,12 @@ var denials = []denial{
 		func(r refusal) bool {
 			return r.code == "insufficientPermissions" && strings.Contains(r.message, "scopes")
 		},
-		always("the call"), always("this machine's access scopes leave Compute Engine out: give it the scope cloud-platform, or run this elsewhere"),
+		always("the call"), always("this machine's access scopes do not include Compute Engine: add the scope cloud-platform, or run skyserve on another machine"),
 	},
 	{
 		func(r refusal) bool { return permission.MatchString(r.message) },
-		func(r refusal) string { return found(permission, r.message, "") },
-		always("grant a role that has it, such as Compute Instance Admin (v1) and Compute Security Admin"),
+		func(r refusal) string { return firstGroup(permission, r.message, "") },
+		always("grant a role with it, such as Compute Instance Admin (v1) and Compute Security Admin"),
 	},
 	{
 		func(r refusal) bool {
@@ -118,16 +117,16 @@ var denials = []denial{
 
 func always(text string) func(refusal) string { return func(refusal) string { return text } }
 
-// found is the first group of a form in a text; usual where it is not there.
-func found(form *regexp.Regexp, text, usual string) string {
+// firstGroup returns the first group of a pattern in a text; usual without a match.
+func firstGroup(form *regexp.Regexp, text, usual string) string {
 	if m := form.FindStringSubmatch(text); m != nil {
 		return m[1]
 	}
 	return usual
 }
 
-// deniedBy is an error as one about who calls; nil where it is not.
-func deniedBy(err error) *provision.CredentialsError {
+// callerError converts an error to one about the caller; nil where it is another error.
+func callerError(err error) *provision.CredentialsError {
 	var known *provision.CredentialsError
 	if errors.As(err, &known) {
 		return known
@@ -137,20 +136,20 @@ func deniedBy(err error) *provision.CredentialsError {
 		return nil
 	}
 	for _, d := range denials {
-		if d.is(r) {
+		if d.matches(r) {
 			return &provision.CredentialsError{Cloud: "gcp", Code: r.code, Err: err, Action: d.action(r), Hint: d.hint(r)}
 		}
 	}
 	return nil
 }
 
-const logIn = "run gcloud auth application-default login, or set GOOGLE_APPLICATION_CREDENTIALS"
+const loginHint = "run gcloud auth application-default login, or set GOOGLE_APPLICATION_CREDENTIALS"
 
-// noCredentials is that there are none, or that they are not valid any more.
+// noCredentials reports missing or expired credentials.
 func noCredentials(err error) error {
-	hint := logIn
-	if strings.Contains(err.Error(), "reasonable timeframe") { // so Google refuses what a wrong clock signs
-		hint = setClock
+	hint := loginHint
+	if strings.Contains(err.Error(), "reasonable timeframe") { // Google's refusal of a signature made with a wrong clock
+		hint = clockHint
 	}
 	return &provision.CredentialsError{Cloud: "gcp", Err: err, Hint: hint}
 }

@@ -1,28 +1,26 @@
-// Package gcp makes the objects of a service in Google Cloud: machines, firewall
-// rules and what the machines run as, by Compute Engine's API.
+// Package gcp creates the objects of a service in Google Cloud with Compute Engine's API: machines,
+// firewall rules, and the service accounts of machines.
 //
-// What a service has is read from the cloud alone. A machine carries its note, all
-// that List has to know of it, in a metadata entry, and labels for people and bills; a
-// firewall rule, which has no labels, carries it in its description. Every name is
-// derived from what the object is, so that the cloud itself refuses a second one of
-// the same.
+// The observed state is read from the cloud alone. A machine carries its note, which contains
+// everything that List needs, in a metadata entry, plus labels for people and bills. A firewall rule
+// has no labels and carries the note in its description. Every name is derived from the object's
+// configuration, so that the cloud itself rejects a duplicate.
 //
-// Networks are global in Google Cloud. A firewall is up to three rules of one network:
-// what the world may reach, what the balancers may reach, and a last one that keeps
-// out the rest, which the default network would let in. It goes by network tags, so a
-// rule for balancers holds for balancers of the service on the same network, in
-// every region. Balancers of other clouds are outside: they reach replicas
-// here through the balancers here.
+// Networks are global in Google Cloud. A firewall is up to three rules of one network: the ports open
+// to the world, the ports open to balancers, and a last rule that denies all other traffic, which the
+// default network would admit. Rules match network tags, so a rule for balancers matches balancers of
+// the service on the same network, in every region. Balancers of other clouds are outside: they reach
+// replicas here through the balancers here.
 //
-// Machines run as service accounts that an operator made; none is made here, since what an
-// account may do is decided in the project's policy, which belongs to the operator. Balancers run
-// as an account of their service, with no scopes but those of Compute Engine and of reading
-// prices; replicas run as nobody unless one is named. accounts.go prints the commands that make
-// the account of balancers, with the permissions that a controller needs (balancerPermissions)
-// under a condition on names: machines are named after their kind and their service, so that
-// the account may make, change and end replicas of its service alone. What a machine is follows
-// from its name before its note, which whoever makes it can write.
+// Machines run as service accounts that an operator created; this package creates none, because the
+// permissions of an account are set in the project's IAM policy, which belongs to the operator.
+// Balancers run as an account of their service, with only the scopes of Compute Engine and of reading
+// prices; replicas run without an account unless one is configured. accounts.go prints the commands
+// that create the account of balancers, with the permissions that a controller needs
+// (balancerPermissions) under a condition on names: machine names start with their kind and service, so
+// that the account can create, change and delete replicas of its service only. The kind of a machine
+// follows from its name rather than its note, which whoever creates it can write.
 //
-// Read gcp.go first, then instance.go and firewall.go. errors.go says which refusal of a
-// launch means what, denied.go which are about who calls.
+// Read gcp.go first, then instance.go and firewall.go. errors.go classifies refusals of a launch,
+// denied.go those that concern the caller.
 package gcp

@@ -15,32 +15,32 @@ import (
 	"skyserve/provision"
 )
 
-// Doctor looks at everything that launching needs and makes nothing. After a
-// finding that leaves nothing else to look at, it is the last one.
+// Doctor checks everything that a launch needs and creates nothing. A finding that prevents all further
+// checks is the last one.
 func (p *Provider) Doctor(ctx context.Context) []provision.Finding {
-	project, err := p.project(ctx)
+	project, err := p.readProject(ctx)
 	if err != nil {
-		return append([]provision.Finding{badly(service.CloudGCP, err)}, p.findClock()...)
+		return append([]provision.Finding{failedFinding(service.CloudGCP, err)}, p.checkClock()...)
 	}
-	findings := []provision.Finding{{Where: service.CloudGCP, OK: true, What: "project " + project.GetName() + " can be read"}}
-	findings = append(findings, p.findClock()...)
-	network := p.findNetwork(ctx)
-	findings = append(findings, p.findPermissions(ctx), network)
-	findings = append(findings, p.findAccounts(ctx)...)
+	findings := []provision.Finding{{Where: service.CloudGCP, OK: true, What: "project " + project.GetName() + " is accessible"}}
+	findings = append(findings, p.checkClock()...)
+	network := p.checkNetwork(ctx)
+	findings = append(findings, p.checkPermissions(ctx), network)
+	findings = append(findings, p.checkAccounts(ctx)...)
 	for _, image := range []string{imagePlain, imageWithGPU} {
-		findings = append(findings, p.findImage(ctx, image))
+		findings = append(findings, p.checkImage(ctx, image))
 	}
 	for _, place := range p.cfg.Regions {
-		findings = append(findings, p.findRegion(ctx, place))
+		findings = append(findings, p.checkRegion(ctx, place))
 		if network.OK {
-			findings = append(findings, p.findSubnet(ctx, place))
+			findings = append(findings, p.checkSubnet(ctx, place))
 		}
 	}
 	return findings
 }
 
-// badly is a finding that something failed.
-func badly(where string, err error) provision.Finding {
+// failedFinding returns the finding of a failed check.
+func failedFinding(where string, err error) provision.Finding {
 	f := provision.Finding{Where: where, What: err.Error()}
 	var denied *provision.CredentialsError
 	if errors.As(err, &denied) {
@@ -49,63 +49,63 @@ func badly(where string, err error) provision.Finding {
 	return f
 }
 
-func (p *Provider) findNetwork(ctx context.Context) provision.Finding {
-	client, project, err := through(ctx, p, compute.NewNetworksRESTClient)
+func (p *Provider) checkNetwork(ctx context.Context) provision.Finding {
+	client, project, err := newClient(ctx, p, compute.NewNetworksRESTClient)
 	if err != nil {
-		return badly(service.CloudGCP, err)
+		return failedFinding(service.CloudGCP, err)
 	}
 	_, err = client.Get(ctx, &computepb.GetNetworkRequest{Project: project, Network: p.cfg.Network})
 	switch {
 	case isMissing(err):
 		return provision.Finding{
-			Where: service.CloudGCP, What: "there is no network " + p.cfg.Network,
-			Hint: "make it (gcloud compute networks create " + p.cfg.Network + " --subnet-mode=auto), or name another one as network of the regions",
+			Where: service.CloudGCP, What: "network not found: " + p.cfg.Network,
+			Hint: "create it (gcloud compute networks create " + p.cfg.Network + " --subnet-mode=auto), or set regions[].network to another one",
 		}
 	case err != nil:
-		return badly(service.CloudGCP, explain(err, "reading network %s", p.cfg.Network))
+		return failedFinding(service.CloudGCP, wrapError(err, "reading network %s", p.cfg.Network))
 	}
-	return provision.Finding{Where: service.CloudGCP, OK: true, What: "network " + p.cfg.Network + " is there"}
+	return provision.Finding{Where: service.CloudGCP, OK: true, What: "network " + p.cfg.Network + " exists"}
 }
 
-// findSubnet looks at the subnet that machines of a region would stand in: the one that
-// is named, or the one that an automatic network has by its own name.
-func (p *Provider) findSubnet(ctx context.Context, place string) provision.Finding {
-	client, project, err := through(ctx, p, compute.NewSubnetworksRESTClient)
-	where, name := string(regionNamed(place)), cmp.Or(p.cfg.Subnets[place], p.cfg.Network)
+// checkSubnet checks the subnet for machines of a region: the configured one, or the one with the
+// network's name, which an automatic network has.
+func (p *Provider) checkSubnet(ctx context.Context, place string) provision.Finding {
+	client, project, err := newClient(ctx, p, compute.NewSubnetworksRESTClient)
+	where, name := string(regionID(place)), cmp.Or(p.cfg.Subnets[place], p.cfg.Network)
 	if err != nil {
-		return badly(where, err)
+		return failedFinding(where, err)
 	}
 	found, err := client.Get(ctx, &computepb.GetSubnetworkRequest{Project: project, Region: place, Subnetwork: name})
 	switch {
 	case isMissing(err) || err == nil && path.Base(found.GetNetwork()) != p.cfg.Network:
 		return provision.Finding{
-			Where: where, What: fmt.Sprintf("the network %s has no subnet %s here", p.cfg.Network, name),
-			Hint: "name one that it has as subnets of the region, or make one: gcloud compute networks subnets create NAME --network " + p.cfg.Network + " --region " + place + " --range 10.0.0.0/20",
+			Where: where, What: fmt.Sprintf("network %s has no subnet %s in this region", p.cfg.Network, name),
+			Hint: "set regions[].subnets to an existing one, or create one: gcloud compute networks subnets create NAME --network " + p.cfg.Network + " --region " + place + " --range 10.0.0.0/20",
 		}
 	case err != nil:
-		return badly(where, explain(err, "reading subnet %s", name))
+		return failedFinding(where, wrapError(err, "reading subnet %s", name))
 	}
-	return provision.Finding{Where: where, OK: true, What: "its subnet " + name + " is there"}
+	return provision.Finding{Where: where, OK: true, What: "subnet " + name + " exists"}
 }
 
-func (p *Provider) findImage(ctx context.Context, image string) provision.Finding {
-	client, _, err := through(ctx, p, compute.NewImagesRESTClient)
+func (p *Provider) checkImage(ctx context.Context, image string) provision.Finding {
+	client, _, err := newClient(ctx, p, compute.NewImagesRESTClient)
 	if err != nil {
-		return badly(service.CloudGCP, err)
+		return failedFinding(service.CloudGCP, err)
 	}
 	project, family := strings.Split(image, "/")[1], path.Base(image)
 	found, err := client.GetFromFamily(ctx, &computepb.GetFromFamilyImageRequest{Project: project, Family: family})
 	if err != nil {
-		return badly(service.CloudGCP, explain(err, "finding the current image of %s", family))
+		return failedFinding(service.CloudGCP, wrapError(err, "finding the current image of %s", family))
 	}
-	return provision.Finding{Where: service.CloudGCP, OK: true, What: "machines boot " + found.GetName()}
+	return provision.Finding{Where: service.CloudGCP, OK: true, What: "boot image " + found.GetName()}
 }
 
-func (p *Provider) findRegion(ctx context.Context, place string) provision.Finding {
-	where := string(regionNamed(place))
-	region, err := p.region(ctx, place)
+func (p *Provider) checkRegion(ctx context.Context, place string) provision.Finding {
+	where := string(regionID(place))
+	region, err := p.readRegion(ctx, place)
 	if err != nil {
-		return badly(where, err)
+		return failedFinding(where, err)
 	}
-	return provision.Finding{Where: where, OK: true, What: fmt.Sprintf("it has %d zones", len(region.GetZones()))}
+	return provision.Finding{Where: where, OK: true, What: fmt.Sprintf("%d zones", len(region.GetZones()))}
 }

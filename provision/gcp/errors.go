@@ -11,7 +11,7 @@ import (
 	"skyserve/provision"
 )
 
-// operationError is how an operation ended that the API had taken on.
+// operationError reports that an accepted operation failed.
 type operationError struct {
 	Code    string // ZONE_RESOURCE_POOL_EXHAUSTED
 	Message string
@@ -19,14 +19,14 @@ type operationError struct {
 
 func (e *operationError) Error() string { return e.Code + ": " + e.Message }
 
-// refusal is what the cloud said, whether at once or at the end of an operation.
+// refusal is an error response of the cloud, of a call or of its operation.
 type refusal struct {
-	status  int    // of HTTP; 0 = an operation ended so
+	status  int    // of HTTP; 0 = the operation failed
 	code    string // alreadyExists, QUOTA_EXCEEDED
 	message string
 }
 
-// refusalOf reads an error; false when it is not the cloud's.
+// refusalOf extracts a refusal from an error; false when the error is not the cloud's.
 func refusalOf(err error) (refusal, bool) {
 	var ended *operationError
 	if errors.As(err, &ended) {
@@ -53,14 +53,14 @@ func isTaken(err error) bool {
 	return ok && (r.code == "alreadyExists" || r.code == "RESOURCE_ALREADY_EXISTS")
 }
 
-// isBusy says whether another change of the same thing is under way.
+// isBusy reports whether another change of the same object is in progress.
 func isBusy(err error) bool {
 	r, ok := refusalOf(err)
 	return ok && (r.code == "resourceNotReady" || r.code == "RESOURCE_NOT_READY" || r.code == "resourceInUseByAnotherResource")
 }
 
-// noCapacity are the codes by which the cloud says that it has no machine of this
-// kind here and now. Refusals at once spell them in one word (quotaExceeded).
+// noCapacity maps the cloud's codes for a lack of capacity or quota to their scope. Immediate refusals
+// spell them in one word (quotaExceeded).
 var noCapacity = map[string]provision.Scope{
 	"RESOURCE_POOL_EXHAUSTED":                   provision.ScopeZone,
 	"STOCKOUT":                                  provision.ScopeZone,
@@ -70,20 +70,20 @@ var noCapacity = map[string]provision.Scope{
 	"INSUFFICIENT_CAPACITY":                     provision.ScopeZone,
 	"RESOURCE_NOT_READY":                        provision.ScopeZone,
 	"RESOURCE_OPERATION_RATE_EXCEEDED":          provision.ScopeZone,
-	"IP_SPACE_EXHAUSTED":                        provision.ScopeRegion, // of the subnet, which is in all zones
+	"IP_SPACE_EXHAUSTED":                        provision.ScopeRegion, // of the subnet, which spans all zones
 	"IP_SPACE_EXHAUSTED_WITH_DETAILS":           provision.ScopeRegion,
 	"QUOTA_EXCEEDED":                            provision.ScopeQuota,
 	"VPC_NOT_FOUND":                             provision.ScopeCloud,
 }
 
 var (
-	wordEnd   = regexp.MustCompile(`[a-z][A-Z]`)
-	noNetwork = regexp.MustCompile(`/global/networks/[^']*' was not found|referenced network resource cannot be found`)
-	noSubnet  = regexp.MustCompile(`/subnetworks/[^']*' was not found|referenced subnetwork resource cannot be found`)
-	globally  = regexp.MustCompile(`'?\w+_ALL_REGIONS'?`)
+	wordEnd         = regexp.MustCompile(`[a-z][A-Z]`)
+	noNetwork       = regexp.MustCompile(`/global/networks/[^']*' was not found|referenced network resource cannot be found`)
+	noSubnet        = regexp.MustCompile(`/subnetworks/[^']*' was not found|referenced subnetwork resource cannot be found`)
+	allRegionsQuota = regexp.MustCompile(`'?\w+_ALL_REGIONS'?`)
 )
 
-// capacityError is a refusal to launch a machine on an offering, if that is what it is.
+// capacityError converts err to a refusal of an offering; false where it is another error.
 func capacityError(offer provision.Offering, err error) (*provision.CapacityError, bool) {
 	r, ok := refusalOf(err)
 	if !ok {
@@ -98,7 +98,7 @@ func capacityError(offer provision.Offering, err error) (*provision.CapacityErro
 	if !known {
 		return nil, false
 	}
-	if spelled == "QUOTA_EXCEEDED" && globally.MatchString(r.message) {
+	if spelled == "QUOTA_EXCEEDED" && allRegionsQuota.MatchString(r.message) {
 		scope = provision.ScopeCloud
 	}
 	return &provision.CapacityError{Offering: offer, Scope: scope, Code: code, Err: err}, true

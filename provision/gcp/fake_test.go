@@ -21,23 +21,23 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // newGCE is a fake in which what `doctor` asks for was run for the service chat.
 func newGCE(faults *testcloud.Faults) *testcloud.GCE {
 	g := testcloud.NewGCE("p", faults)
-	if err := g.Gcloud(asked()); err != nil {
+	if err := g.Gcloud(accountSetup()); err != nil {
 		panic(err)
 	}
 	return g
 }
 
-// asked are the commands that `doctor` prints for the service chat where no account is there.
-var asked = sync.OnceValue(func() string { return askedFor("chat") })
+// accountSetup are the commands that `doctor` prints for the service chat where no account is there.
+var accountSetup = sync.OnceValue(func() string { return accountSetupFor("chat") })
 
-// askedFor are those that it prints for a service.
-func askedFor(name string) string {
+// accountSetupFor are those that it prints for a service.
+func accountSetupFor(name string) string {
 	g := testcloud.NewGCE("p", nil)
 	g.Refuse("resourcemanager.projects.getIamPolicy", http.StatusForbidden, "forbidden", "not yours to see") // so that they are printed once
 	cfg := config(g)
 	cfg.Service = name
 	for _, f := range gcp.New(cfg).Doctor(context.Background()) {
-		if strings.Contains(f.What, "no such account") {
+		if strings.Contains(f.What, "account not found") {
 			return f.Hint
 		}
 	}

@@ -13,10 +13,10 @@ import (
 	"skyserve/provision"
 )
 
-// The rules that a foundation may consist of, by the end of their names. The one of an
-// identity lets nothing in, keeps nothing out and is switched off: it is where the
-// identity's note is kept, for the machines of its role run as an account that is
-// not made here, and nothing else of Compute Engine is free, belongs to no machine and has room for a note.
+// The rules of a prerequisite, by the end of their names. The rule of an identity admits nothing,
+// denies nothing and is disabled: it only stores the identity's note. The machines of its role run as
+// an account that is not created here, and no other Compute Engine object is free, independent of a
+// machine and has space for a note.
 const (
 	ruleWorld     = "world"
 	ruleBalancers = "balancers"
@@ -24,39 +24,39 @@ const (
 	ruleIdentity  = "identity"
 )
 
-var rulesOf = map[provision.Kind][]string{
+var ruleEnds = map[provision.Kind][]string{
 	provision.KindFirewall: {ruleWorld, ruleBalancers, ruleRest},
 	provision.KindIdentity: {ruleIdentity},
 }
 
-// Rules that let in go before one that keeps out the rest. That one goes after what
-// an operator made by hand, whose priority is 1000 unless they say another, and before
-// what the default network comes with, which lets ssh and its own machines in (65534).
+// The priorities of rules: admitting rules come before the one that denies the rest. That one comes
+// after rules that an operator created by hand, whose default priority is 1000, and before those of the
+// default network, which admit ssh and internal traffic (65534).
 const (
-	priorityLet  = 1000
-	priorityRest = 65000
+	priorityAllow = 1000
+	priorityDeny  = 65000
 )
 
-// foundationPlace begins the handle of a foundation, where that of a machine has its zone.
-const foundationPlace = "global"
+// prerequisiteZone starts the handle of a prerequisite, where that of a machine has its zone.
+const prerequisiteZone = "global"
 
-// prefixOf begins the names of a foundation's rules. The owner is not in it: two owners
-// of one service name meet here, before either has made a machine.
-func prefixOf(n note) string {
+// rulePrefix returns the name prefix of a prerequisite's rules. It does not contain the owner: two owners
+// of one service name collide here, before either has created a machine.
+func rulePrefix(n note) string {
 	const longestEnd = len("-" + ruleBalancers)
-	return named(longestName-longestEnd, []string{"foundation", n.Service, n.ID, string(n.Kind)}, n.Service, n.ID)
+	return resourceName(maxNameLength-longestEnd, []string{"foundation", n.Service, n.ID, string(n.Kind)}, n.Service, n.ID)
 }
 
-// nameOf is the name of a foundation's rule.
+// nameOf returns the name of a prerequisite's rule.
 func nameOf(prefix, end string) string { return prefix + "-" + end }
 
-// rulesFor are the rules that a foundation consists of, by their names' ends.
+// rulesFor returns the rules of a prerequisite, by the ends of their names.
 func (p *Provider) rulesFor(n note) (map[string]*computepb.Firewall, error) {
 	text, err := n.text()
 	if err != nil {
 		return nil, err
 	}
-	prefix := prefixOf(n)
+	prefix := rulePrefix(n)
 	rule := func(end string, priority int32) *computepb.Firewall {
 		return &computepb.Firewall{
 			Name: new(nameOf(prefix, end)), Description: &text, Network: new("global/networks/" + p.cfg.Network),
@@ -66,36 +66,36 @@ func (p *Provider) rulesFor(n note) (map[string]*computepb.Firewall, error) {
 	}
 	rules := map[string]*computepb.Firewall{}
 	if n.Kind == provision.KindIdentity {
-		rules[ruleIdentity] = rule(ruleIdentity, priorityRest)
+		rules[ruleIdentity] = rule(ruleIdentity, priorityDeny)
 		rules[ruleIdentity].Disabled = new(true)
-		keepOut(rules[ruleIdentity])
+		denyAll(rules[ruleIdentity])
 		return rules, nil
 	}
-	rules[ruleRest] = rule(ruleRest, priorityRest)
-	keepOut(rules[ruleRest])
+	rules[ruleRest] = rule(ruleRest, priorityDeny)
+	denyAll(rules[ruleRest])
 	if ports := portsFrom(n.Rules, provision.FromWorld); len(ports) > 0 {
-		rules[ruleWorld] = rule(ruleWorld, priorityLet)
-		letIn(rules[ruleWorld], ports)
+		rules[ruleWorld] = rule(ruleWorld, priorityAllow)
+		allowPorts(rules[ruleWorld], ports)
 		rules[ruleWorld].SourceRanges = []string{"0.0.0.0/0"}
 	}
 	if ports := portsFrom(n.Rules, provision.FromBalancers); len(ports) > 0 {
-		rules[ruleBalancers] = rule(ruleBalancers, priorityLet)
-		letIn(rules[ruleBalancers], ports)
+		rules[ruleBalancers] = rule(ruleBalancers, priorityAllow)
+		allowPorts(rules[ruleBalancers], ports)
 		rules[ruleBalancers].SourceTags = []string{n.tag(provision.KindBalancer, "")}
 	}
 	return rules, nil
 }
 
-func letIn(f *computepb.Firewall, ports []string) {
+func allowPorts(f *computepb.Firewall, ports []string) {
 	f.Allowed = []*computepb.Allowed{{IPProtocol: new("tcp"), Ports: ports}}
 }
 
-func keepOut(f *computepb.Firewall) {
+func denyAll(f *computepb.Firewall) {
 	f.SourceRanges = []string{"0.0.0.0/0"}
 	f.Denied = []*computepb.Denied{{IPProtocol: new("all")}}
 }
 
-// portsFrom are the ports that rules open to a source, in order.
+// portsFrom returns the ports that rules open to a source, sorted.
 func portsFrom(rules []provision.Rule, from provision.Source) []string {
 	var ports []int
 	for _, r := range rules {
@@ -111,16 +111,16 @@ func portsFrom(rules []provision.Rule, from provision.Source) []string {
 	return texts
 }
 
-// sameRule says whether a rule is as it should be, but for what the cloud fills in.
+// sameRule reports whether two rules match, apart from the fields that the cloud fills in.
 func sameRule(have, want *computepb.Firewall) bool {
 	return path.Base(have.GetNetwork()) == path.Base(want.GetNetwork()) && have.GetDescription() == want.GetDescription() && have.GetDirection() == want.GetDirection() &&
 		have.GetPriority() == want.GetPriority() && have.GetDisabled() == want.GetDisabled() &&
-		sameSet(have.GetSourceRanges(), want.GetSourceRanges()) && sameSet(have.GetSourceTags(), want.GetSourceTags()) &&
-		sameSet(have.GetTargetTags(), want.GetTargetTags()) && sameSet(traffic(have), traffic(want))
+		equalSets(have.GetSourceRanges(), want.GetSourceRanges()) && equalSets(have.GetSourceTags(), want.GetSourceTags()) &&
+		equalSets(have.GetTargetTags(), want.GetTargetTags()) && equalSets(trafficOf(have), trafficOf(want))
 }
 
-// traffic is what a rule lets in or keeps out.
-func traffic(f *computepb.Firewall) []string {
+// trafficOf returns what a rule admits or denies.
+func trafficOf(f *computepb.Firewall) []string {
 	var all []string
 	for _, a := range f.GetAllowed() {
 		all = append(all, fmt.Sprint("allow ", a.GetIPProtocol(), a.GetPorts()))
@@ -131,41 +131,41 @@ func traffic(f *computepb.Firewall) []string {
 	return all
 }
 
-func sameSet(a, b []string) bool {
+func equalSets(a, b []string) bool {
 	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
 }
 
-// foundations lists the firewalls and identities of a service; those of every
-// service for the empty name.
-func (p *Provider) foundations(ctx context.Context, name string) ([]provision.Object, error) {
-	client, project, err := through(ctx, p, compute.NewFirewallsRESTClient)
+// listPrerequisites lists the firewalls and identities of a service; those of every service for the empty
+// name.
+func (p *Provider) listPrerequisites(ctx context.Context, name string) ([]provision.Object, error) {
+	client, project, err := newClient(ctx, p, compute.NewFirewallsRESTClient)
 	if err != nil {
-		return nil, explain(err, "listing firewall rules")
+		return nil, wrapError(err, "listing firewall rules")
 	}
 	filter := `name eq "skyserve-.*"`
-	found := map[string]*foundation{} // by prefix
+	found := map[string]*prerequisite{} // by prefix
 	var order []string
 	for rule, err := range client.List(ctx, &computepb.ListFirewallsRequest{Project: project, Filter: &filter}).All() {
 		if err != nil {
-			return nil, explain(err, "listing the firewall rules of project %s", project)
+			return nil, wrapError(err, "listing the firewall rules of project %s", project)
 		}
 		n, ours := readNote(rule.GetDescription())
-		if !ours || !p.looksIn(n.Region) || name != "" && n.Service != name {
+		if !ours || !p.hasRegion(n.Region) || name != "" && n.Service != name {
 			continue
 		}
-		prefix := prefixOf(n)
-		if !slices.ContainsFunc(rulesOf[n.Kind], func(end string) bool { return nameOf(prefix, end) == rule.GetName() }) {
-			continue // a copy that somebody made under another name
+		prefix := rulePrefix(n)
+		if !slices.ContainsFunc(ruleEnds[n.Kind], func(end string) bool { return nameOf(prefix, end) == rule.GetName() }) {
+			continue // a copy that somebody created under another name
 		}
 		if found[prefix] == nil {
-			found[prefix] = &foundation{note: n, rules: map[string]*computepb.Firewall{}}
+			found[prefix] = &prerequisite{note: n, rules: map[string]*computepb.Firewall{}}
 			order = append(order, prefix)
 		}
 		found[prefix].rules[rule.GetName()] = rule
 	}
 	var all []provision.Object
 	for _, prefix := range order {
-		o, err := p.foundationObject(found[prefix])
+		o, err := p.prerequisiteObject(found[prefix])
 		if err != nil {
 			return nil, err
 		}
@@ -174,21 +174,21 @@ func (p *Provider) foundations(ctx context.Context, name string) ([]provision.Ob
 	return all, nil
 }
 
-// foundation is the rules of one foundation as they are.
-type foundation struct {
+// prerequisite is the observed rules of one prerequisite.
+type prerequisite struct {
 	note  note
 	rules map[string]*computepb.Firewall // by name
 }
 
-// foundationObject is a foundation as an object. When its rules are not what its
-// note says, its Spec is not the note's either, so that it is set right.
-func (p *Provider) foundationObject(f *foundation) (provision.Object, error) {
+// prerequisiteObject converts a prerequisite to an object. When its rules do not match its note, its Spec
+// differs from the note's, so that it is repaired.
+func (p *Provider) prerequisiteObject(f *prerequisite) (provision.Object, error) {
 	want, err := p.rulesFor(f.note)
 	if err != nil {
 		return provision.Object{}, err
 	}
 	o := f.note.Object
-	o.Handle = foundationPlace + "/" + prefixOf(f.note)
+	o.Handle = prerequisiteZone + "/" + rulePrefix(f.note)
 	whole := len(want) == len(f.rules)
 	for _, rule := range want {
 		have, ok := f.rules[rule.GetName()]
@@ -200,8 +200,8 @@ func (p *Provider) foundationObject(f *foundation) (provision.Object, error) {
 	return o, nil
 }
 
-// launchFoundation makes the rules of a foundation what they should be, whatever they are.
-func (p *Provider) launchFoundation(ctx context.Context, w provision.Want) (provision.Object, error) {
+// launchPrerequisite creates or repairs the rules of a prerequisite.
+func (p *Provider) launchPrerequisite(ctx context.Context, w provision.Want) (provision.Object, error) {
 	n := noteOf(w, nil)
 	if w.Kind == provision.KindIdentity {
 		if err := p.checkIdentity(ctx, w); err != nil {
@@ -212,8 +212,8 @@ func (p *Provider) launchFoundation(ctx context.Context, w provision.Want) (prov
 	if err != nil {
 		return provision.Object{}, err
 	}
-	prefix := prefixOf(n)
-	for _, end := range rulesOf[w.Kind] {
+	prefix := rulePrefix(n)
+	for _, end := range ruleEnds[w.Kind] {
 		if rule := want[end]; rule != nil {
 			err = p.setRule(ctx, n, rule)
 		} else {
@@ -224,6 +224,6 @@ func (p *Provider) launchFoundation(ctx context.Context, w provision.Want) (prov
 		}
 	}
 	o := n.Object
-	o.Handle = foundationPlace + "/" + prefix
+	o.Handle = prerequisiteZone + "/" + prefix
 	return o, nil
 }

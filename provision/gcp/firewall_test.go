@@ -14,9 +14,8 @@ import (
 
 var hashes = regexp.MustCompile(`-[0-9a-f]{12}\b`)
 
-// told is the firewall rules of a fake in words, with the hashes at the end of names
-// left out.
-func told(g *testcloud.GCE) string {
+// formatRules formats the firewall rules of a fake, without the hashes at the end of names.
+func formatRules(g *testcloud.GCE) string {
 	var all []string
 	for _, f := range g.Firewalls() {
 		state := "on"
@@ -28,7 +27,7 @@ func told(g *testcloud.GCE) string {
 	return strings.Join(all, "\n")
 }
 
-func TestRulesOfAFirewall(t *testing.T) {
+func TestFirewallRules(t *testing.T) {
 	g := newGCE(nil)
 	p := provider(g)
 	launched(t, p, firewall(provision.KindBalancer,
@@ -42,7 +41,7 @@ skyserve-chat-firewall-us-central1-repli-#-balancers 1000 on: allow [{tcp [8300]
 skyserve-chat-firewall-us-central1-repli-#-rest 65000 on: allow [] deny [{all []}] from [0.0.0.0/0] [] to [skyserve-chat-replica-us-central1-#]
 skyserve-chat-firewall-us-central1-repli-#-world 1000 on: allow [{tcp [22]}] deny [] from [0.0.0.0/0] [] to [skyserve-chat-replica-us-central1-#]
 skyserve-chat-identity-gcp-balancer-#-identity 65000 off: allow [] deny [{all []}] from [0.0.0.0/0] [] to [skyserve-chat-balancer-global-#]`
-	if got := told(g); got != want {
+	if got := formatRules(g); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 	// the tags of the rules are those of the machines
@@ -56,7 +55,7 @@ skyserve-chat-identity-gcp-balancer-#-identity 65000 off: allow [] deny [{all []
 	}
 }
 
-func TestAFirewallIsSetRight(t *testing.T) {
+func TestFirewallIsRepaired(t *testing.T) {
 	rules := []provision.Rule{{Port: 8000, From: provision.FromWorld}, {Port: 8200, From: provision.FromBalancers}}
 	for _, tt := range []struct {
 		name string
@@ -75,7 +74,7 @@ func TestAFirewallIsSetRight(t *testing.T) {
 				g := newGCE(nil)
 				p, w := provider(g), firewall(provision.KindBalancer, rules...)
 				launched(t, p, w)
-				right := told(g)
+				right := formatRules(g)
 				for _, f := range g.Firewalls() {
 					if strings.HasSuffix(f.Name, end) {
 						g.EditFirewall(f.Name, tt.edit)
@@ -89,8 +88,8 @@ func TestAFirewallIsSetRight(t *testing.T) {
 				if len(changes) != 1 || changes[0].Action != provision.ActionMend {
 					t.Fatalf("got %+v, want it to be mended", changes)
 				}
-				if _, err := provision.Apply(t.Context(), changes, p, provision.Options{}); err != nil || told(g) != right {
-					t.Errorf("%v, got\n%s\nwant\n%s", err, told(g), right)
+				if _, err := provision.Apply(t.Context(), changes, p, provision.Options{}); err != nil || formatRules(g) != right {
+					t.Errorf("%v, got\n%s\nwant\n%s", err, formatRules(g), right)
 				}
 			})
 		}
@@ -98,13 +97,13 @@ func TestAFirewallIsSetRight(t *testing.T) {
 }
 
 // Another service.yaml asks for other rules; what it does not ask for goes.
-func TestRulesChange(t *testing.T) {
+func TestFirewallRulesAreUpdated(t *testing.T) {
 	g := newGCE(nil)
 	p := provider(g)
 	launched(t, p, firewall(provision.KindBalancer, provision.Rule{Port: 8000, From: provision.FromWorld}))
 	w := firewall(provision.KindBalancer, provision.Rule{Port: 443, From: provision.FromBalancers})
 	launched(t, p, w)
-	if got := told(g); strings.Contains(got, "-world") || !strings.Contains(got, "{tcp [443]}") {
+	if got := formatRules(g); strings.Contains(got, "-world") || !strings.Contains(got, "{tcp [443]}") {
 		t.Errorf("got\n%s", got)
 	}
 	have, err := p.List(t.Context(), "chat")
@@ -112,12 +111,12 @@ func TestRulesChange(t *testing.T) {
 		t.Errorf("got %+v, %v", have, err)
 	}
 	if err := p.Terminate(t.Context(), have[0]); err != nil || len(g.Firewalls()) != 0 {
-		t.Errorf("%v, left\n%s", err, told(g))
+		t.Errorf("%v, left\n%s", err, formatRules(g))
 	}
 }
 
 // A copy of a rule under a name of ours is a change; under another name it is nobody's.
-func TestCopiesOfRules(t *testing.T) {
+func TestCopiedRules(t *testing.T) {
 	for _, tt := range []struct {
 		end     string
 		changes int
@@ -139,14 +138,14 @@ func TestCopiesOfRules(t *testing.T) {
 		}
 		launched(t, p, w)
 		if got := len(g.Firewalls()); got != 2-tt.changes {
-			t.Errorf("%s: got %d rules\n%s", tt.end, got, told(g))
+			t.Errorf("%s: got %d rules\n%s", tt.end, got, formatRules(g))
 		}
 	}
 }
 
-// Where the account of balancers is not there, nothing is made that would need it, and what makes
-// it is told; the project's default account, which may do much more, does not take its place.
-func TestABalancerNeedsAnAccount(t *testing.T) {
+// Without the account of balancers, nothing that needs it is created, and the error contains the
+// commands that create it. The project's default account, with more permissions, is not used instead.
+func TestBalancerRequiresServiceAccount(t *testing.T) {
 	g := testcloud.NewGCE("p", nil)
 	_, err := provider(g).Launch(t.Context(), identity())
 	var denied *provision.CredentialsError
@@ -164,7 +163,7 @@ func TestABalancerNeedsAnAccount(t *testing.T) {
 }
 
 // The names of accounts are such as Google takes, one for each service.
-func TestAccountsOfServices(t *testing.T) {
+func TestServiceAccountNames(t *testing.T) {
 	seen := map[string]string{}
 	for _, name := range []string{"c", "chat", "chat-eu", strings.Repeat("a", 18), strings.Repeat("a", 19), strings.Repeat("a", 39) + "b", strings.Repeat("a", 40)} {
 		w := identity()

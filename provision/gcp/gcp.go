@@ -16,49 +16,47 @@ import (
 	"skyserve/provision"
 )
 
-// Config says where a provider works, and as whom. The zero value is the project and
-// the credentials of the environment.
+// Config configures a provider. The zero value uses the project and the credentials of the environment.
 type Config struct {
 	// Project is the project's id; empty = GOOGLE_CLOUD_PROJECT, else the project of
 	// the credentials.
 	Project string
-	// Regions are the regions that List looks in: us-central1; none = all of them.
+	// Regions are the regions that List covers: us-central1; none = all of them.
 	Regions []string
 	// Network is the VPC network of all machines; empty = default.
 	Network string
-	// Subnets are those of Network that machines stand in, by region; a region without
-	// one takes the network's own, which networks in automatic mode have.
+	// Subnets are the subnets of Network for machines, by region; a region without one uses the
+	// network's own subnet, which networks in automatic mode have.
 	Subnets map[string]string
-	// Accounts are the service accounts that machines run as, by role. Without one a
-	// balancer runs as the account skyserve-SERVICE-lb of the project, and a replica as nobody.
+	// Accounts are the service accounts of machines, by role. By default a balancer runs as the account
+	// skyserve-SERVICE-lb of the project, and a replica without an account.
 	Accounts map[provision.Kind]string
-	// Service is the service that Doctor looks for; nothing else needs it.
+	// Service is the service whose account Doctor checks; nothing else uses it.
 	Service string
 	// Endpoint is the API's base URL; empty = Google's. With one, and without
 	// Credentials, calls are not authenticated, unless GCE_METADATA_HOST names a metadata server.
 	Endpoint string
-	// Credentials are whose calls they are; nil = the application default credentials.
+	// Credentials authenticate the calls; nil = the application default credentials.
 	Credentials *auth.Credentials
-	// Transport carries the calls; nil = the standard library's.
+	// Transport sends the calls; nil = the standard library's.
 	Transport http.RoundTripper
-	// Poll is how often something is looked at that takes its time; 0 = 2 s, negative =
-	// without a pause, as tests want it.
+	// Poll is the interval of polling for a slow change; 0 = 2 s, negative = no interval, for tests.
 	Poll time.Duration
-	// MachinesOnly leaves firewalls and identities alone, and out of lists: it is for a
-	// machine of the service, which may not see them (provision.GrantOperate).
+	// MachinesOnly excludes firewalls and identities from changes and lists: for a machine of the
+	// service, whose permissions do not include them (provision.GrantOperate).
 	MachinesOnly bool
 }
 
 const defaultPoll = 2 * time.Second
 
-// Provider makes objects in the regions of Google Cloud. Use New.
+// Provider manages objects in the regions of Google Cloud. Create one with New.
 type Provider struct {
 	cfg    Config
-	prices provision.Held[*priceList] // one, of all regions
+	prices provision.Held[*priceList] // one list for all regions
 
-	mu      sync.Mutex // guards what follows
-	session *session
-	keys    map[string]readKey // by handle, as they were read last
+	mu           sync.Mutex // guards the fields below
+	session      *session
+	fingerprints map[string]cachedFingerprint // by handle, as last read
 }
 
 var (
@@ -66,8 +64,8 @@ var (
 	_ provision.Pricer   = (*Provider)(nil)
 )
 
-// New is a provider. Nothing is asked of the cloud, and no credentials are looked
-// for, before the first call of a method.
+// New returns a provider. It makes no call to the cloud, and loads no credentials, before the first
+// call of a method.
 func New(cfg Config) *Provider {
 	cfg.Network = cmp.Or(cfg.Network, "default")
 	if cfg.Transport == nil {
@@ -77,8 +75,8 @@ func New(cfg Config) *Provider {
 	return &Provider{cfg: cfg}
 }
 
-// pause waits, or returns why the context ended.
-func pause(ctx context.Context, d time.Duration) error {
+// sleep blocks for a duration, or until the context ends.
+func sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
@@ -89,45 +87,45 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// List reads the objects of a service, or of all services for the empty name.
+// List returns the objects of a service, or of all services for the empty name.
 func (p *Provider) List(ctx context.Context, service string) ([]provision.Object, error) {
-	machines, err := p.machines(ctx, service)
+	machines, err := p.listMachines(ctx, service)
 	if err != nil || p.cfg.MachinesOnly {
 		return machines, err
 	}
-	foundations, err := p.foundations(ctx, service)
-	return append(foundations, machines...), err
+	prerequisites, err := p.listPrerequisites(ctx, service)
+	return append(prerequisites, machines...), err
 }
 
-// Launch makes a machine or a foundation. An object of the service that belongs to
-// another owner is an *provision.OwnedError before anything is made.
+// Launch creates a machine or a prerequisite. It returns an *provision.OwnedError, and creates nothing,
+// if the service has an object of another owner.
 func (p *Provider) Launch(ctx context.Context, w provision.Want) (provision.Object, error) {
 	isMachine := w.Kind != provision.KindFirewall && w.Kind != provision.KindIdentity
 	if roleOf(w) == "" || isMachine && w.Machine == nil {
-		return provision.Object{}, fmt.Errorf("launching %s in %s: it is not said what machine, or whose %s, it is", w.ID, w.Region, w.Kind)
+		return provision.Object{}, fmt.Errorf("launching %s in %s: its role or machine configuration is missing", w.ID, w.Region)
 	}
-	machines, err := p.machines(ctx, w.Service)
+	machines, err := p.listMachines(ctx, w.Service)
 	if err != nil {
 		return provision.Object{}, err
 	}
-	if err := owned(w, machines); err != nil {
+	if err := checkOwner(w, machines); err != nil {
 		return provision.Object{}, err
 	}
 	if isMachine {
 		return p.launchMachine(ctx, w, machines)
 	}
-	foundations, err := p.foundations(ctx, w.Service)
+	prerequisites, err := p.listPrerequisites(ctx, w.Service)
 	if err != nil {
 		return provision.Object{}, err
 	}
-	if err := owned(w, foundations); err != nil {
+	if err := checkOwner(w, prerequisites); err != nil {
 		return provision.Object{}, err
 	}
-	return p.launchFoundation(ctx, w)
+	return p.launchPrerequisite(ctx, w)
 }
 
-// owned finds an object of the service that has another owner.
-func owned(w provision.Want, have []provision.Object) error {
+// checkOwner returns an error if an object of the service has another owner.
+func checkOwner(w provision.Want, have []provision.Object) error {
 	for _, o := range have {
 		if o.Owner != w.Owner {
 			return &provision.OwnedError{What: "service " + w.Service, Where: string(o.Region), Owner: o.Owner}
@@ -136,11 +134,10 @@ func owned(w provision.Want, have []provision.Object) error {
 	return nil
 }
 
-// Terminate removes an object of List, and only it: what has taken its name since
-// stays.
+// Terminate removes an object of List, and only that one: a new object with the same name stays.
 func (p *Provider) Terminate(ctx context.Context, o provision.Object) error {
-	if prefix, ok := strings.CutPrefix(o.Handle, foundationPlace+"/"); ok {
-		return p.removeFoundation(ctx, o, prefix)
+	if prefix, ok := strings.CutPrefix(o.Handle, prerequisiteZone+"/"); ok {
+		return p.removePrerequisite(ctx, o, prefix)
 	}
 	zone, name, number, err := handleOf(o)
 	if err != nil {
@@ -149,25 +146,24 @@ func (p *Provider) Terminate(ctx context.Context, o provision.Object) error {
 	return p.removeMachine(ctx, zone, name, number)
 }
 
-// handleOf reads the handle of a machine.
+// handleOf parses the handle of a machine.
 func handleOf(o provision.Object) (zone, name, number string, err error) {
 	parts := strings.Split(o.Handle, "/")
 	if len(parts) != 3 {
-		return "", "", "", fmt.Errorf("its handle %q is not zone/name/number", o.Handle)
+		return "", "", "", fmt.Errorf("handle %q is not zone/name/number", o.Handle)
 	}
 	return parts[0], parts[1], parts[2], nil
 }
 
-// looksIn says whether a region is one of the provider's; global, of what has no
-// region, always is.
-func (p *Provider) looksIn(region service.Region) bool {
-	return len(p.cfg.Regions) == 0 || region.Place() == foundationPlace || slices.Contains(p.cfg.Regions, region.Place())
+// hasRegion reports whether a region is one of the provider's; the region global always is.
+func (p *Provider) hasRegion(region service.Region) bool {
+	return len(p.cfg.Regions) == 0 || region.Place() == prerequisiteZone || slices.Contains(p.cfg.Regions, region.Place())
 }
 
-// regionNamed is a region by Google's name for it.
-func regionNamed(place string) service.Region { return service.Region(service.CloudGCP + "/" + place) }
+// regionID returns a region by Google's name for it.
+func regionID(place string) service.Region { return service.Region(service.CloudGCP + "/" + place) }
 
-// regionOf is the region of a zone: gcp/us-central1 of us-central1-a.
+// regionOf returns the region of a zone: gcp/us-central1 of us-central1-a.
 func regionOf(zone string) service.Region {
-	return regionNamed(zone[:max(0, strings.LastIndex(zone, "-"))])
+	return regionID(zone[:max(0, strings.LastIndex(zone, "-"))])
 }

@@ -10,30 +10,29 @@ import (
 	"skyserve/provision"
 )
 
-// The boot images, by family, so that the current one of each is taken: with the
-// drivers of NVIDIA, and without. Google gives the former up two years after it is made
-// and says when: this one in August 2028.
+// The boot images, by family, so that the current one of each is used: with NVIDIA's drivers, and
+// without. Google deprecates the former two years after its release, with a date: this one in August
+// 2028.
 const (
 	imageWithGPU = "projects/deeplearning-platform-release/global/images/family/common-cu129-ubuntu-2204-nvidia-580"
 	imagePlain   = "projects/ubuntu-os-cloud/global/images/family/ubuntu-2204-lts"
 )
 
-// defaultDiskGiB is the size of a disk where none is asked for.
+// defaultDiskGiB is the default size of a disk.
 const defaultDiskGiB = 50
 
-// machineScopes let the programs of a machine call Compute Engine and read prices, and
-// nothing else, whatever roles its account has.
+// machineScopes let the programs of a machine call Compute Engine and read prices, and nothing else,
+// whatever roles its account has.
 var machineScopes = []string{computeScope, billingScope}
 
-// serviceLabel is the label that lists go by. Labels hold what is in the note in letters that
-// labels may have, for people and for bills.
+// serviceLabel is the label that List filters by. Labels repeat the content of the note in the
+// characters that labels allow, for people and for bills.
 const serviceLabel = "skyserve-service"
 
-// labelled is a value as a label can hold it.
-func labelled(value string) string { return plain(value, longestName, "_-") }
+// labelValue converts a value to a valid label.
+func labelValue(value string) string { return sanitizeName(value, maxNameLength, "_-") }
 
-// instanceOf is a machine as Compute Engine is asked for it
-// in a project.
+// instanceOf returns the Compute Engine request for a machine in a project.
 func (p *Provider) instanceOf(w provision.Want, n note, project string) (*computepb.Instance, error) {
 	text, err := n.text()
 	if err != nil {
@@ -41,8 +40,8 @@ func (p *Provider) instanceOf(w provision.Want, n note, project string) (*comput
 	}
 	offer := *n.Offering
 	labels := map[string]string{
-		serviceLabel: labelled(n.Service), "skyserve-owner": labelled(n.Owner), "skyserve-id": labelled(n.ID),
-		"skyserve-kind": labelled(string(n.Kind)), "skyserve-role": labelled(string(n.Role)), "skyserve-capacity": labelled(string(offer.Capacity)),
+		serviceLabel: labelValue(n.Service), "skyserve-owner": labelValue(n.Owner), "skyserve-id": labelValue(n.ID),
+		"skyserve-kind": labelValue(string(n.Kind)), "skyserve-role": labelValue(string(n.Role)), "skyserve-capacity": labelValue(string(offer.Capacity)),
 	}
 	key := []string{"machine", n.Service, n.Owner, n.ID, n.Spec, n.Fixed, n.Build}
 	return &computepb.Instance{
@@ -59,8 +58,8 @@ func (p *Provider) instanceOf(w provision.Want, n note, project string) (*comput
 	}, nil
 }
 
-// nic joins a machine to its network, with an address in the world. A3 machines take
-// gVNIC alone, and all machines with GPUs are faster with it; the images have it.
+// nic connects a machine to its network, with a public address. A3 machines support only gVNIC, and all
+// machines with GPUs are faster with it; the images support it.
 func (p *Provider) nic(offer provision.Offering) *computepb.NetworkInterface {
 	nic := &computepb.NetworkInterface{
 		Network:       new("global/networks/" + p.cfg.Network),
@@ -76,15 +75,15 @@ func (p *Provider) nic(offer provision.Offering) *computepb.NetworkInterface {
 	return nic
 }
 
-// startupScript is run by Google's own agent at each boot, which all of its images have.
-// cloud-init, which reads user-data, is in those of Ubuntu and not in all others.
+// startupScript runs at each boot, by Google's own agent, which all of its images have. It installs
+// cloud-init, which reads user-data, where the image lacks it; Ubuntu's images have it.
 const startupScript = `#!/bin/sh
 command -v cloud-init >/dev/null && exit 0
 apt-get -q update && DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=300 install cloud-init && reboot
 `
 
-// metadata is the entries of a machine, given as keys and values; those without a
-// value are left out.
+// metadata returns the metadata entries of a machine, given as keys and values; those without a value
+// are omitted.
 func metadata(pairs ...string) *computepb.Metadata {
 	m := &computepb.Metadata{}
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -95,9 +94,9 @@ func metadata(pairs ...string) *computepb.Metadata {
 	return m
 }
 
-// scheduling says how a machine is paid for and what becomes of it. A spot machine that is
-// taken away is stopped, not deleted, so that List can tell why it went. A machine
-// with GPUs cannot be moved to another host while it runs.
+// scheduling sets the provisioning model of a machine. An interrupted spot machine is stopped, not
+// deleted, so that List can report the reason. A machine with GPUs cannot be migrated to another host
+// while it runs.
 func scheduling(offer provision.Offering) *computepb.Scheduling {
 	s := &computepb.Scheduling{
 		ProvisioningModel: new("STANDARD"), AutomaticRestart: new(true), OnHostMaintenance: new("MIGRATE"),
@@ -111,8 +110,8 @@ func scheduling(offer provision.Offering) *computepb.Scheduling {
 	return s
 }
 
-// affinity says which reservation a machine uses: the one that the offering names, or
-// any that is open; a machine that is not to be reserved leaves them to others.
+// affinity sets the reservation that a machine uses: the one of its offering, or any open one; a
+// machine that is not reserved uses none.
 func affinity(offer provision.Offering) *computepb.ReservationAffinity {
 	switch {
 	case offer.Capacity != service.CapacityReserved:
@@ -126,7 +125,7 @@ func affinity(offer provision.Offering) *computepb.ReservationAffinity {
 	}
 }
 
-// disk is the boot disk of a machine, which goes with it.
+// disk returns the boot disk of a machine, which is deleted with it.
 func disk(m *provision.Machine, offer provision.Offering, labels map[string]string) *computepb.AttachedDisk {
 	image := imagePlain
 	if offer.GPUs > 0 {
@@ -143,9 +142,9 @@ func disk(m *provision.Machine, offer provision.Offering, labels map[string]stri
 	}
 }
 
-// accounts is the service account that a machine of a role runs as; none is nobody. What a replica
-// may do with one, such as reading weights from a bucket, its roles alone say: its scope holds all
-// others.
+// accounts returns the service account of a machine of a role; none without an email. The permissions
+// of a replica's account, such as reading weights from a bucket, are set by its roles alone: its scope
+// includes all APIs.
 func accounts(role provision.Kind, email string) []*computepb.ServiceAccount {
 	if email == "" {
 		return nil

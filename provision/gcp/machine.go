@@ -19,28 +19,28 @@ import (
 	"skyserve/provision"
 )
 
-// machines lists the machines of a service; those of every service for the empty name. One of an
+// listMachines lists the machines of a service; those of every service for the empty name. A machine of an
 // earlier version has no kind.
-func (p *Provider) machines(ctx context.Context, name string) ([]provision.Object, error) {
-	client, project, err := through(ctx, p, compute.NewInstancesRESTClient)
+func (p *Provider) listMachines(ctx context.Context, name string) ([]provision.Object, error) {
+	client, project, err := newClient(ctx, p, compute.NewInstancesRESTClient)
 	if err != nil {
-		return nil, explain(err, "listing machines")
+		return nil, wrapError(err, "listing machines")
 	}
 	filter := "labels." + serviceLabel + ":*"
 	if name != "" {
-		filter = fmt.Sprintf("labels.%s=%q", serviceLabel, labelled(name))
+		filter = fmt.Sprintf("labels.%s=%q", serviceLabel, labelValue(name))
 	}
 	var all []provision.Object
 	for scope, err := range client.AggregatedList(ctx, &computepb.AggregatedListInstancesRequest{Project: project, Filter: &filter}).All() {
 		if err != nil {
-			return nil, explain(err, "listing the machines of project %s", project)
+			return nil, wrapError(err, "listing the machines of project %s", project)
 		}
 		// each scope without machines warns of just that; any other warning may mean that some are left out
 		if code := scope.Value.GetWarning().GetCode(); code != "" && code != "NO_RESULTS_ON_PAGE" {
-			return nil, fmt.Errorf("listing the machines of project %s: %s does not answer in full: %s", project, scope.Key, code)
+			return nil, fmt.Errorf("listing the machines of project %s: incomplete response from %s: %s", project, scope.Key, code)
 		}
 		for _, i := range scope.Value.GetInstances() {
-			if o, ours := objectOf(i); ours && p.looksIn(o.Region) && (name == "" || o.Service == name && (o.Kind != "" || isEarlier(i.GetName(), name))) {
+			if o, ours := objectOf(i); ours && p.hasRegion(o.Region) && (name == "" || o.Service == name && (o.Kind != "" || isLegacyName(i.GetName(), name))) {
 				all = append(all, o)
 			}
 		}
@@ -48,26 +48,26 @@ func (p *Provider) machines(ctx context.Context, name string) ([]provision.Objec
 	return all, nil
 }
 
-// objectOf is a machine as an object; false when it was not made here.
+// objectOf converts a machine to an object; false when skyserve did not create it.
 func objectOf(i *computepb.Instance) (provision.Object, bool) {
-	n, ours := noteIn(i)
+	n, ours := noteOfInstance(i)
 	if !ours {
 		return provision.Object{}, false
 	}
 	o, zone := n.Object, path.Base(i.GetZone())
-	if kind := kindIn(i.GetName(), n.Service); kind != n.Kind {
+	if kind := kindFromName(i.GetName(), n.Service); kind != n.Kind {
 		o.Kind, o.Spec, o.Fixed = kind, "", ""
 	}
 	o.Region = regionOf(zone)
 	o.Handle = fmt.Sprintf("%s/%s/%d", zone, i.GetName(), i.GetId())
-	o.Gone = goneFor(i)
+	o.Gone = stoppedReason(i)
 	o.PublicIP, o.PrivateIP = addressesOf(i)
-	// a time that cannot be read is not known: it is only shown
+	// an unreadable time is unknown: it is only displayed
 	o.Started, _ = time.Parse(time.RFC3339, cmp.Or(i.GetLastStartTimestamp(), i.GetCreationTimestamp()))
 	return o, true
 }
 
-func noteIn(i *computepb.Instance) (note, bool) {
+func noteOfInstance(i *computepb.Instance) (note, bool) {
 	items := i.GetMetadata().GetItems()
 	at := slices.IndexFunc(items, func(item *computepb.Items) bool { return item.GetKey() == noteKey })
 	if at < 0 {
@@ -76,10 +76,10 @@ func noteIn(i *computepb.Instance) (note, bool) {
 	return readNote(items[at].GetValue())
 }
 
-// kindIn is the kind of machine of a service that a name says; empty where it is that of none. A
-// note is whatever was written by who made the machine, and the name is what their role lets them
-// write: a balancer's account makes replicas of its own service, whatever they say of themselves.
-func kindIn(name, service string) provision.Kind {
+// kindFromName returns the kind that the name of a service's machine encodes; empty where it encodes none.
+// The note is written by whoever created the machine, but IAM restricts the name: a balancer's account
+// can create only replicas of its own service, whatever their notes claim.
+func kindFromName(name, service string) provision.Kind {
 	for _, kind := range []provision.Kind{provision.KindBalancer, provision.KindReplica} {
 		if strings.HasPrefix(name, machinePrefix(kind, service)) {
 			return kind
@@ -88,9 +88,9 @@ func kindIn(name, service string) provision.Kind {
 	return ""
 }
 
-// isEarlier says whether a name is one that earlier versions gave to machines of a service, whose
-// names did not say their kind. What the account of a balancer makes never has one.
-func isEarlier(name, service string) bool {
+// isLegacyName reports whether a name has the form of earlier versions, whose machine names did not
+// contain their kind. The account of a balancer cannot create such a name.
+func isLegacyName(name, service string) bool {
 	for _, kind := range []provision.Kind{provision.KindBalancer, provision.KindReplica} {
 		if strings.HasPrefix(name, "skyserve-"+string(kind)+"-") && strings.Contains(name, "--") {
 			return false
@@ -99,12 +99,12 @@ func isEarlier(name, service string) bool {
 	return strings.HasPrefix(name, "skyserve-"+service+"-")
 }
 
-// goneFor is why a machine does not run; empty while it does, or soon will.
-func goneFor(i *computepb.Instance) string {
+// stoppedReason returns why a machine does not run; empty while it does, or soon will.
+func stoppedReason(i *computepb.Instance) string {
 	switch i.GetStatus() {
 	case "STOPPING", "STOPPED", "TERMINATED", "PENDING_STOP", "DEPROVISIONING":
 		if i.GetScheduling().GetProvisioningModel() == spotModel {
-			return "interrupted: the cloud took the spot machine back"
+			return "interrupted: the cloud reclaimed the spot machine"
 		}
 		return "stopped"
 	case "SUSPENDING", "SUSPENDED":
@@ -113,20 +113,20 @@ func goneFor(i *computepb.Instance) string {
 	return ""
 }
 
-// addressesOf are where a machine is in the world and in its network; zero where it
-// has no such address, or not yet.
+// addressesOf returns the public and the private address of a machine; zero where it has none, or not
+// yet.
 func addressesOf(i *computepb.Instance) (public, private netip.Addr) {
 	for _, nic := range i.GetNetworkInterfaces() {
-		private = cmp.Or(private, addressIn(nic.GetNetworkIP()))
+		private = cmp.Or(private, parseAddress(nic.GetNetworkIP()))
 		for _, c := range nic.GetAccessConfigs() {
-			public = cmp.Or(public, addressIn(c.GetNatIP()))
+			public = cmp.Or(public, parseAddress(c.GetNatIP()))
 		}
 	}
 	return public, private
 }
 
-// addressIn is the address in a text; zero where there is none.
-func addressIn(text string) netip.Addr {
+// parseAddress parses an address; zero where it is none.
+func parseAddress(text string) netip.Addr {
 	address, err := netip.ParseAddr(text)
 	if err != nil {
 		return netip.Addr{}
@@ -134,7 +134,7 @@ func addressIn(text string) netip.Addr {
 	return address
 }
 
-// launchMachine makes a machine on its offering; have is what the service has.
+// launchMachine creates a machine on its offering; have are the objects of the service.
 func (p *Provider) launchMachine(ctx context.Context, w provision.Want, have []provision.Object) (provision.Object, error) {
 	for _, o := range have {
 		if o.ID == w.ID && o.Gone == "" && isWanted(w, o) {
@@ -149,12 +149,12 @@ func (p *Provider) launchMachine(ctx context.Context, w provision.Want, have []p
 		}
 	}
 	if len(w.Offers) != 1 {
-		return provision.Object{}, fmt.Errorf("launching %s in %s: it needs one offering to run on, got %d", w.ID, w.Region, len(w.Offers))
+		return provision.Object{}, fmt.Errorf("launching %s in %s: must have 1 offering, found %d", w.ID, w.Region, len(w.Offers))
 	}
 	zones := []string{w.Offers[0].Zone}
 	if zones[0] == "" {
 		var err error
-		if zones, err = p.zones(ctx, w.Region.Place()); err != nil {
+		if zones, err = p.listZones(ctx, w.Region.Place()); err != nil {
 			return provision.Object{}, err
 		}
 	}
@@ -162,52 +162,52 @@ func (p *Provider) launchMachine(ctx context.Context, w provision.Want, have []p
 	for _, zone := range zones {
 		offer := w.Offers[0]
 		offer.Zone = zone
-		o, err := p.makeIn(ctx, w, offer)
+		o, err := p.createInZone(ctx, w, offer)
 		if !errors.As(err, &refused) || refused.Scope != provision.ScopeZone {
 			return o, err
 		}
 	}
-	if w.Offers[0].Zone == "" { // every zone of the region was tried
+	if w.Offers[0].Zone == "" { // every zone of the region was attempted
 		refused.Offering.Zone, refused.Scope = "", provision.ScopeRegion
 	}
 	return provision.Object{}, refused
 }
 
-// isWanted says whether nothing has to be done for an object to be what is wanted.
+// isWanted reports whether an object already matches the desired one.
 func isWanted(w provision.Want, o provision.Object) bool {
 	return len(provision.Diff([]provision.Want{w}, []provision.Object{o})) == 0
 }
 
-// makings is how often a machine is made that went while it was being made, such as
-// one that another program had asked for and was refused. Of some programs that want
-// the same one, each try lets one know for good.
-const makings = 5
+// maxCreateAttempts is the maximum number of attempts to create a machine that is deleted while it is being
+// created, for instance by another program whose launch failed. Of several programs that create the
+// same machine, each attempt settles at least one.
+const maxCreateAttempts = 5
 
-// makeIn makes a machine in the zone of an offering. Its name is derived from what it
-// is, so if it is there already, made by whomever, then that is the one; what is
-// left of one that went is removed first.
-func (p *Provider) makeIn(ctx context.Context, w provision.Want, offer provision.Offering) (provision.Object, error) {
+// createInZone creates a machine in the zone of an offering. The name is derived from the configuration, so
+// an existing machine of that name is the desired one, whoever created it; a stopped one is removed
+// first.
+func (p *Provider) createInZone(ctx context.Context, w provision.Want, offer provision.Offering) (provision.Object, error) {
 	n := noteOf(w, &offer)
-	s, err := p.open(ctx)
+	s, err := p.openSession(ctx)
 	if err != nil {
-		return provision.Object{}, explain(err, "launching %s", offer)
+		return provision.Object{}, wrapError(err, "launching %s", offer)
 	}
 	wanted, err := p.instanceOf(w, n, s.project)
 	if err != nil {
 		return provision.Object{}, err
 	}
-	for range makings {
-		if err := p.insert(ctx, offer, wanted); err != nil {
+	for range maxCreateAttempts {
+		if err := p.insertMachine(ctx, offer, wanted); err != nil {
 			return provision.Object{}, err
 		}
-		made, err := p.made(ctx, offer.Zone, wanted.GetName())
+		made, err := p.waitMachine(ctx, offer.Zone, wanted.GetName())
 		if err != nil {
 			return provision.Object{}, err
 		}
 		if made == nil {
 			continue
 		}
-		if found, ours := noteIn(made); !ours || !found.same(n) {
+		if found, ours := noteOfInstance(made); !ours || !found.same(n) {
 			return provision.Object{}, &provision.OwnedError{What: "machine " + made.GetName(), Where: offer.Zone, Owner: found.Owner}
 		}
 		o, _ := objectOf(made)
@@ -218,19 +218,19 @@ func (p *Provider) makeIn(ctx context.Context, w provision.Want, offer provision
 			return provision.Object{}, err
 		}
 	}
-	return provision.Object{}, fmt.Errorf("launching %s as machine %s in %s: it was made %d times and each time did not stay", w.ID, wanted.GetName(), offer.Zone, makings)
+	return provision.Object{}, fmt.Errorf("launching %s as machine %s in %s: created %d times and deleted each time; check who else deletes machines of project %s", w.ID, wanted.GetName(), offer.Zone, maxCreateAttempts, s.project)
 }
 
-// insert asks for a machine and waits until it is there. One that is there already is
-// no error. After an error nothing is there that this call made.
-func (p *Provider) insert(ctx context.Context, offer provision.Offering, wanted *computepb.Instance) error {
-	client, project, err := through(ctx, p, compute.NewInstancesRESTClient)
+// insertMachine creates a machine and waits until it exists. An existing one is no error. After an error,
+// nothing remains of this call.
+func (p *Provider) insertMachine(ctx context.Context, offer provision.Offering, wanted *computepb.Instance) error {
+	client, project, err := newClient(ctx, p, compute.NewInstancesRESTClient)
 	if err != nil {
-		return explain(err, "launching %s", offer)
+		return wrapError(err, "launching %s", offer)
 	}
 	id := requestID()
 	op, err := client.Insert(ctx, &computepb.InsertInstanceRequest{Project: project, Zone: offer.Zone, InstanceResource: wanted, RequestId: &id})
-	err = p.settle(ctx, op, err)
+	err = p.waitOperation(ctx, op, err)
 	if err == nil || isTaken(err) {
 		return nil
 	}
@@ -244,66 +244,65 @@ func (p *Provider) insert(ctx context.Context, offer provision.Offering, wanted 
 	if refused, ok := capacityError(offer, err); ok {
 		return refused
 	}
-	return explain(err, "launching %s", offer)
+	return wrapError(err, "launching %s", offer)
 }
 
-// made waits until a machine has been made, by whomever, and returns it; nil when
-// there is none.
-func (p *Provider) made(ctx context.Context, zone, name string) (found *computepb.Instance, err error) {
-	err = p.wait(ctx, "machine "+name, func() (bool, error) {
+// waitMachine waits until a machine has been created, by any program, and returns it; nil when there is none.
+func (p *Provider) waitMachine(ctx context.Context, zone, name string) (found *computepb.Instance, err error) {
+	err = p.pollUntil(ctx, "machine "+name, func() (bool, error) {
 		var err error
-		found, err = p.machine(ctx, zone, name)
+		found, err = p.readMachine(ctx, zone, name)
 		return found.GetStatus() != "PROVISIONING" && found.GetStatus() != "STAGING", err
 	})
 	return found, err
 }
 
-// machine reads a machine; nil when there is none.
-func (p *Provider) machine(ctx context.Context, zone, name string) (*computepb.Instance, error) {
-	client, project, err := through(ctx, p, compute.NewInstancesRESTClient)
+// readMachine reads a machine; nil when there is none.
+func (p *Provider) readMachine(ctx context.Context, zone, name string) (*computepb.Instance, error) {
+	client, project, err := newClient(ctx, p, compute.NewInstancesRESTClient)
 	if err != nil {
-		return nil, explain(err, "reading machine %s", name)
+		return nil, wrapError(err, "reading machine %s", name)
 	}
 	found, err := client.Get(ctx, &computepb.GetInstanceRequest{Project: project, Zone: zone, Instance: name})
 	switch {
 	case isMissing(err):
 		return nil, nil
 	case err != nil:
-		return nil, explain(err, "reading machine %s in %s", name, zone)
+		return nil, wrapError(err, "reading machine %s in %s", name, zone)
 	}
 	return found, nil
 }
 
-// removeMachine deletes the machine of a name that has a number, and its disk with
-// it, and returns when it is gone. Another machine that has the name is left alone.
+// removeMachine deletes the machine with a name and number, with its disk, and returns when it is
+// deleted. Another machine with the same name is left alone.
 func (p *Provider) removeMachine(ctx context.Context, zone, name, number string) error {
-	client, project, err := through(ctx, p, compute.NewInstancesRESTClient)
+	client, project, err := newClient(ctx, p, compute.NewInstancesRESTClient)
 	if err != nil {
-		return explain(err, "terminating machine %s", name)
+		return wrapError(err, "terminating machine %s", name)
 	}
-	return p.wait(ctx, "the end of machine "+name, func() (bool, error) {
-		found, err := p.machine(ctx, zone, name)
+	return p.pollUntil(ctx, "deletion of machine "+name, func() (bool, error) {
+		found, err := p.readMachine(ctx, zone, name)
 		if err != nil || found == nil || strconv.FormatUint(found.GetId(), 10) != number {
 			return err == nil, err
 		}
-		if _, ours := noteIn(found); !ours {
+		if _, ours := noteOfInstance(found); !ours {
 			return true, nil
 		}
 		id := requestID()
 		op, err := client.Delete(ctx, &computepb.DeleteInstanceRequest{Project: project, Zone: zone, Instance: name, RequestId: &id})
-		err = p.settle(ctx, op, err)
+		err = p.waitOperation(ctx, op, err)
 		switch {
 		case err == nil || isMissing(err):
 			return true, nil
-		case isBusy(err): // it is going already
+		case isBusy(err): // it is already being deleted
 			return false, nil
 		}
-		return false, explain(err, "terminating machine %s in %s", name, zone)
+		return false, wrapError(err, "terminating machine %s in %s", name, zone)
 	})
 }
 
-// spotModel is Compute Engine's word for what may be interrupted.
+// spotModel is Compute Engine's provisioning model of interruptible machines.
 const spotModel = "SPOT"
 
-// isSpot says whether an offering may be interrupted.
+// isSpot reports whether an offering may be interrupted.
 func isSpot(o provision.Offering) bool { return o.Capacity == service.CapacitySpot }

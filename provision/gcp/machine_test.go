@@ -15,7 +15,7 @@ import (
 	"skyserve/provision/gcp"
 )
 
-func TestRefusalsOfCapacity(t *testing.T) {
+func TestCapacityErrorScopes(t *testing.T) {
 	const (
 		noNetwork  = "The resource 'projects/p/global/networks/default' was not found"
 		noNetwork2 = "Invalid value for field 'resource.networkInterfaces[0].network': 'https://www.googleapis.com/compute/v1/projects/p/global/networks/default'. The referenced network resource cannot be found."
@@ -73,7 +73,7 @@ func TestRefusalsOfCapacity(t *testing.T) {
 }
 
 // The stock and the quotas of a zone, as launches meet them, one after the other.
-func TestAnotherOfferingIsTried(t *testing.T) {
+func TestLaunchFallsBackToNextOffering(t *testing.T) {
 	g := newGCE(nil)
 	g.SetStock("us-central1-a", "g2-standard-4", "SPOT", 1)
 	g.SetQuota("us-central1", "NVIDIA_L4_GPUS", 1)
@@ -99,7 +99,7 @@ func TestAnotherOfferingIsTried(t *testing.T) {
 }
 
 // A100 are launched on demand and as spot machines, and have quotas of their own.
-func TestA100AreLaunched(t *testing.T) {
+func TestA100Quotas(t *testing.T) {
 	for _, capacity := range []service.CapacityType{service.CapacityOnDemand, service.CapacitySpot} {
 		g := newGCE(nil)
 		g.SetQuota("us-central1", "NVIDIA_A100_GPUS", 1)
@@ -124,7 +124,7 @@ func TestA100AreLaunched(t *testing.T) {
 }
 
 // The network of service.yaml, whose subnets have names of their own unless it is automatic.
-func TestMachinesStandInTheirNetwork(t *testing.T) {
+func TestMachineNetwork(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
 		subnets  map[string]string
@@ -134,9 +134,9 @@ func TestMachinesStandInTheirNetwork(t *testing.T) {
 	}{
 		{"automatic", nil, func(g *testcloud.GCE) { g.SetNetworks("prod") }, "prod", ""},
 		{"custom", map[string]string{"us-central1": "west"}, func(g *testcloud.GCE) { g.SetSubnets("prod", "us-central1", "east", "west") }, "west", ""},
-		{"custom, and not said which", nil, func(g *testcloud.GCE) { g.SetSubnets("prod", "us-central1", "west") }, "", "subnets of the region"},
-		{"no such subnet", map[string]string{"us-central1": "north"}, func(g *testcloud.GCE) { g.SetSubnets("prod", "us-central1", "west") }, "", "subnets of the region"},
-		{"no such network", nil, func(g *testcloud.GCE) { g.SetNetworks("default") }, "", "network of the regions"},
+		{"custom, and not said which", nil, func(g *testcloud.GCE) { g.SetSubnets("prod", "us-central1", "west") }, "", "set regions[].subnets"},
+		{"no such subnet", map[string]string{"us-central1": "north"}, func(g *testcloud.GCE) { g.SetSubnets("prod", "us-central1", "west") }, "", "set regions[].subnets"},
+		{"no such network", nil, func(g *testcloud.GCE) { g.SetNetworks("default") }, "", "set regions[].network"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			g := newGCE(nil)
@@ -175,7 +175,7 @@ func TestMachinesStandInTheirNetwork(t *testing.T) {
 }
 
 // Firewalls cannot move to another network: machines that stand would lose theirs.
-func TestAServiceStaysInItsNetwork(t *testing.T) {
+func TestNetworkCannotChange(t *testing.T) {
 	g := newGCE(nil)
 	g.SetNetworks("default", "prod")
 	for _, w := range chat() {
@@ -205,7 +205,7 @@ func TestAServiceStaysInItsNetwork(t *testing.T) {
 }
 
 // An offering without a zone is looked for in each zone of its region.
-func TestAnyZone(t *testing.T) {
+func TestLaunchWithoutZone(t *testing.T) {
 	g := newGCE(nil)
 	g.SetStock("us-central1-a", "g2-standard-4", "STANDARD", 0)
 	w := replica("us-central1-0", service.CapacityOnDemand)
@@ -224,7 +224,7 @@ func TestAnyZone(t *testing.T) {
 	}
 }
 
-func TestMachinesAreAskedForAsTheyArePaidFor(t *testing.T) {
+func TestLaunchScheduling(t *testing.T) {
 	held := offer("g2-standard-4", service.CapacityReserved)
 	held.Reservation = "mine"
 	for _, tt := range []struct {
@@ -255,7 +255,7 @@ func TestMachinesAreAskedForAsTheyArePaidFor(t *testing.T) {
 	}
 }
 
-func TestAMachineOfEachRole(t *testing.T) {
+func TestLaunchRequestPerRole(t *testing.T) {
 	g := newGCE(nil)
 	p := provider(g)
 	b, r := launched(t, p, balancer("lb-us-central1-0")), launched(t, p, replica("us-central1-0", service.CapacitySpot))
@@ -295,7 +295,7 @@ func TestAMachineOfEachRole(t *testing.T) {
 		}
 	}
 	if gpu.Metadata.Items[1] != (testcloud.GCEMetadataItem{Key: "user-data", Value: "#cloud-config\n"}) {
-		t.Errorf("a replica is told %+v", gpu.Metadata)
+		t.Errorf("a replica has the metadata %+v", gpu.Metadata)
 	}
 	if r.CostPerHour != 0.5 || r.Labels["model"] != "meta-llama/Llama-3.1-8B-Instruct" || *r.Offering != offer("g2-standard-4", service.CapacitySpot) || r.Started.IsZero() {
 		t.Errorf("got %+v", r)
@@ -303,7 +303,7 @@ func TestAMachineOfEachRole(t *testing.T) {
 }
 
 // The agent of a machine says which key is the machine's own.
-func TestTheKeyOfAMachine(t *testing.T) {
+func TestFingerprintFromGuestAttributes(t *testing.T) {
 	g := newGCE(nil)
 	p := provider(g)
 	o := launched(t, p, replica("us-central1-0", service.CapacitySpot))
@@ -322,14 +322,14 @@ func TestTheKeyOfAMachine(t *testing.T) {
 	}
 }
 
-func TestAMachineThatWentIsGoneAndMakesRoom(t *testing.T) {
+func TestStoppedMachineIsReplaced(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
 		capacity service.CapacityType
 		happens  func(g *testcloud.GCE, name string)
 		want     string
 	}{
-		{"preempted", service.CapacitySpot, func(g *testcloud.GCE, name string) { g.Preempt(name) }, "interrupted: the cloud took the spot machine back"},
+		{"preempted", service.CapacitySpot, func(g *testcloud.GCE, name string) { g.Preempt(name) }, "interrupted: the cloud reclaimed the spot machine"},
 		{"stopped by hand", service.CapacityOnDemand, func(g *testcloud.GCE, name string) { g.SetStatus(name, "TERMINATED") }, "stopped"},
 		{"suspended by hand", service.CapacityOnDemand, func(g *testcloud.GCE, name string) { g.SetStatus(name, "SUSPENDED") }, "suspended"},
 	} {
@@ -360,7 +360,7 @@ func TestAMachineThatWentIsGoneAndMakesRoom(t *testing.T) {
 }
 
 // Two machines of one id stand side by side while one replaces the other.
-func TestAnotherSpecIsAnotherMachine(t *testing.T) {
+func TestReplacementRunsBesideOldMachine(t *testing.T) {
 	g := newGCE(nil)
 	p, w := provider(g), replica("us-central1-0", service.CapacitySpot)
 	before := launched(t, p, w)
@@ -377,7 +377,7 @@ func TestAnotherSpecIsAnotherMachine(t *testing.T) {
 	}
 }
 
-func TestWhatIsAnotherOwnersIsLeftAlone(t *testing.T) {
+func TestObjectsOfAnotherOwnerAreKept(t *testing.T) {
 	for _, first := range chat() {
 		t.Run(first.ID, func(t *testing.T) {
 			g := newGCE(nil)
@@ -405,7 +405,7 @@ func TestWhatIsAnotherOwnersIsLeftAlone(t *testing.T) {
 }
 
 // Names meet even when lists do not show yet what another owner made.
-func TestOwnersMeetByName(t *testing.T) {
+func TestNamesOfTwoOwnersCollide(t *testing.T) {
 	g := newGCE(&testcloud.Faults{Unseen: 100})
 	w := firewall(provision.KindReplica)
 	launched(t, provider(g), w)
@@ -419,7 +419,7 @@ func TestOwnersMeetByName(t *testing.T) {
 }
 
 // A machine that somebody made by hand under a name of ours is not ours, and stays.
-func TestWhatWasMadeByHandIsLeftAlone(t *testing.T) {
+func TestForeignMachineIsKept(t *testing.T) {
 	g := newGCE(nil)
 	w := replica("us-central1-0", service.CapacitySpot)
 	launched(t, provider(g), w)
@@ -442,7 +442,7 @@ func TestWhatWasMadeByHandIsLeftAlone(t *testing.T) {
 	}
 }
 
-func TestListsLookInTheRegionsOfTheProvider(t *testing.T) {
+func TestListFiltersRegions(t *testing.T) {
 	g := newGCE(nil)
 	for _, w := range chat() {
 		launched(t, provider(g), w)
@@ -461,7 +461,7 @@ func TestListsLookInTheRegionsOfTheProvider(t *testing.T) {
 }
 
 // A list that leaves a zone out would have its machines made again.
-func TestAListWithoutAZoneIsNone(t *testing.T) {
+func TestPartialListIsAnError(t *testing.T) {
 	for _, code := range []string{"UNREACHABLE", "PARTIAL_SUCCESS", "SCHEMA_VALIDATION_IGNORED"} {
 		g := newGCE(nil)
 		launched(t, provider(g), replica("us-central1-0", service.CapacitySpot))
@@ -472,17 +472,17 @@ func TestAListWithoutAZoneIsNone(t *testing.T) {
 	}
 }
 
-func TestNonsenseIsNamed(t *testing.T) {
+func TestInvalidWants(t *testing.T) {
 	g := newGCE(nil)
 	for _, tt := range []struct {
 		change func(*provision.Want)
 		want   string
 	}{
-		{func(w *provision.Want) { w.Machine = nil }, "launching us-central1-0 in gcp/us-central1: it is not said what machine"},
-		{func(w *provision.Want) { w.Offers = nil }, "it needs one offering"},
+		{func(w *provision.Want) { w.Machine = nil }, "launching us-central1-0 in gcp/us-central1: its role or machine configuration is missing"},
+		{func(w *provision.Want) { w.Offers = nil }, "must have 1 offering"},
 		{func(w *provision.Want) { w.Offers[0].Type = "g9-huge" }, "g9-huge"},
 		{func(w *provision.Want) { w.Offers[0].Zone = "us-central1-q" }, "us-central1-q"},
-		{func(w *provision.Want) { w.Offers[0].Zone, w.Region = "", "gcp/mars-1" }, `region "mars-1": Google Cloud has none`},
+		{func(w *provision.Want) { w.Offers[0].Zone, w.Region = "", "gcp/mars-1" }, `region "mars-1": not found`},
 	} {
 		w := replica("us-central1-0", service.CapacitySpot)
 		tt.change(&w)
@@ -506,7 +506,7 @@ func (s stalled) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, r.Context().Err()
 }
 
-func TestEveryCallEndsWithItsContext(t *testing.T) {
+func TestCallsEndWithContext(t *testing.T) {
 	for _, call := range []func(context.Context, *gcp.Provider) error{
 		func(ctx context.Context, p *gcp.Provider) error { _, err := p.List(ctx, "chat"); return err },
 		func(ctx context.Context, p *gcp.Provider) error { _, err := p.Offerings(ctx, here); return err },

@@ -12,17 +12,17 @@ import (
 	"skyserve/provision"
 )
 
-// noteKey is the metadata entry of a machine that holds its note.
+// noteKey is the key of a machine's metadata entry that contains its note.
 const noteKey = "skyserve"
 
-// note is what an object says of itself in the cloud.
+// note is the description of an object that is stored with it in the cloud.
 type note struct {
 	provision.Object
 	Role  provision.Kind   `json:"role"`
 	Rules []provision.Rule `json:"rules,omitempty"` // of a firewall
 }
 
-// noteOf is the note of a wanted object, on an offering where it has one.
+// noteOf returns the note of a desired object, with its offering if it has one.
 func noteOf(w provision.Want, offer *provision.Offering) note {
 	return note{
 		Object: provision.Object{
@@ -33,8 +33,8 @@ func noteOf(w provision.Want, offer *provision.Offering) note {
 	}
 }
 
-// roleOf is the role of a machine, or of the machines that a foundation is for, which
-// has no machine to say it; empty when nothing says it.
+// roleOf returns the role of a machine, or of the machines that a prerequisite is for; empty when it is
+// not set.
 func roleOf(w provision.Want) provision.Kind {
 	if w.Machine != nil {
 		return w.Machine.Role
@@ -42,7 +42,7 @@ func roleOf(w provision.Want) provision.Kind {
 	return provision.Kind(w.Labels["role"])
 }
 
-// text is a note as it is kept.
+// text encodes a note.
 func (n note) text() (string, error) {
 	text, err := json.Marshal(n)
 	if err != nil {
@@ -51,33 +51,33 @@ func (n note) text() (string, error) {
 	return string(text), nil
 }
 
-// readNote reads a note; false where there is none, which means that the thing was
-// not made here.
+// readNote decodes a note; false where there is none, which means that skyserve did not create the
+// object.
 func readNote(text string) (note, bool) {
 	var n note
 	err := json.Unmarshal([]byte(text), &n)
 	return n, err == nil && n.Service != "" && n.ID != ""
 }
 
-// same says whether two notes are of one object, whatever its configuration.
+// same reports whether two notes are of one object, whatever its configuration.
 func (n note) same(o note) bool {
 	return n.Service == o.Service && n.Owner == o.Owner && n.ID == o.ID
 }
 
-// longestName is how long a name may be in Compute Engine.
-const longestName = 63
+// maxNameLength is the maximum length of a name in Compute Engine.
+const maxNameLength = 63
 
-// named is a name that Compute Engine takes (lower-case letters, digits and dashes),
-// cut to a length: some words for people, and a hash of the key, which is what tells names apart.
-func named(most int, key []string, words ...string) string {
+// resourceName returns a valid Compute Engine name (lower-case letters, digits and dashes) of limited length:
+// readable words, and a hash of the key, which makes the name unique.
+func resourceName(most int, key []string, words ...string) string {
 	const hashed = 12
 	readable := strings.Join(append([]string{"skyserve"}, words...), "-")
-	readable = plain(readable, most-1-hashed, "")
+	readable = sanitizeName(readable, most-1-hashed, "")
 	return strings.TrimRight(readable, "-") + "-" + hashOf(key)[:hashed]
 }
 
-// machinePrefix begins the names of the machines of one kind of one service, and of no others: two
-// dashes end it, and are nowhere before. What an account may do to machines is narrowed to it.
+// machinePrefix is the name prefix of the machines of one kind of one service, and of no others: it
+// ends in two dashes and contains none before. IAM conditions on machines match it.
 func machinePrefix(kind provision.Kind, service string) string {
 	const most, kept, hashed = 24, 17, 6
 	if len(service) > most || strings.Contains(service, "--") {
@@ -85,19 +85,19 @@ func machinePrefix(kind provision.Kind, service string) string {
 		readable = strings.TrimRight(readable[:min(kept, len(readable))], "-")
 		service = readable + "-" + hashOf([]string{service})[:hashed]
 	}
-	return fmt.Sprintf("skyserve-%s-%s--", kind, plain(service, most, ""))
+	return fmt.Sprintf("skyserve-%s-%s--", kind, sanitizeName(service, most, ""))
 }
 
-// machineName is the name of a machine: of its kind and service, its id as far as there is room,
-// and a hash of the key.
+// machineName returns the name of a machine: its kind and service, its id truncated to fit, and a hash
+// of the key.
 func machineName(kind provision.Kind, service, id string, key []string) string {
 	const hashed = 12
-	readable := plain(machinePrefix(kind, service)+id, longestName-1-hashed, "")
+	readable := sanitizeName(machinePrefix(kind, service)+id, maxNameLength-1-hashed, "")
 	return strings.TrimRight(readable, "-") + "-" + hashOf(key)[:hashed]
 }
 
-// plain is a text in the letters of names, and the extra ones, cut to a length.
-func plain(text string, most int, extra string) string {
+// unsigned replaces the characters of a text that names, and extra, do not allow, and truncates it.
+func sanitizeName(text string, most int, extra string) string {
 	text = strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || strings.ContainsRune(extra, r) {
 			return r
@@ -107,8 +107,8 @@ func plain(text string, most int, extra string) string {
 	return text[:min(most, len(text))]
 }
 
-// hashOf is the SHA-256 of some words in hexadecimal, each with its length, so that
-// no two lists of words meet.
+// hashOf returns the SHA-256 of some words in hexadecimal, each with its length, so that different
+// lists of words do not collide.
 func hashOf(words []string) string {
 	h := sha256.New()
 	for _, w := range words {
@@ -117,15 +117,15 @@ func hashOf(words []string) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// tag is the network tag of the machines of a role, in one region or, where place is
-// empty, in all.
+// tag returns the network tag of the machines of a role, in one region or, where place is empty, in
+// all.
 func (n note) tag(role provision.Kind, place string) string {
-	return named(longestName, []string{"tag", n.Service, n.Owner, string(role), place}, n.Service, string(role), cmp.Or(place, "all"))
+	return resourceName(maxNameLength, []string{"tag", n.Service, n.Owner, string(role), place}, n.Service, string(role), cmp.Or(place, "all"))
 }
 
-// requestID is new for every change: names, not request ids, keep a second program
-// from making things twice. An id that two programs derived from the same
-// want would bring the second one the first one's failure back for an hour.
+// requestID returns a new id for every change: names, not request ids, prevent duplicates across
+// programs. If two programs derived the same id from the same want, the second one would get the first
+// one's failure for an hour.
 func requestID() string {
 	var b [16]byte
 	rand.Read(b[:]) //nolint:errcheck // it never fails

@@ -15,26 +15,25 @@ import (
 	"skyserve/provision"
 )
 
-// region reads a region. One that Google does not have is a *provision.SpecError that
-// names it.
-func (p *Provider) region(ctx context.Context, place string) (*computepb.Region, error) {
-	client, project, err := through(ctx, p, compute.NewRegionsRESTClient)
+// readRegion reads a region. An unknown region is a *provision.SpecError that names it.
+func (p *Provider) readRegion(ctx context.Context, place string) (*computepb.Region, error) {
+	client, project, err := newClient(ctx, p, compute.NewRegionsRESTClient)
 	if err != nil {
-		return nil, explain(err, "reading region %s", place)
+		return nil, wrapError(err, "reading region %s", place)
 	}
 	found, err := client.Get(ctx, &computepb.GetRegionRequest{Project: project, Region: place})
 	if isMissing(err) && strings.Contains(err.Error(), "/regions/") {
-		return nil, &provision.SpecError{Err: fmt.Errorf("reading region %q: Google Cloud has none of this name, or does not let project %s use it", place, project)}
+		return nil, &provision.SpecError{Err: fmt.Errorf("reading region %q: not found, or not enabled for project %s", place, project)}
 	}
 	if err != nil {
-		return nil, explain(err, "reading region %s", place)
+		return nil, wrapError(err, "reading region %s", place)
 	}
 	return found, nil
 }
 
-// zones are the zones of a region, in the order of their names.
-func (p *Provider) zones(ctx context.Context, place string) ([]string, error) {
-	region, err := p.region(ctx, place)
+// listZones returns the zones of a region, sorted by name.
+func (p *Provider) listZones(ctx context.Context, place string) ([]string, error) {
+	region, err := p.readRegion(ctx, place)
 	if err != nil {
 		return nil, err
 	}
@@ -43,24 +42,23 @@ func (p *Provider) zones(ctx context.Context, place string) ([]string, error) {
 		zones = append(zones, path.Base(z))
 	}
 	if len(zones) == 0 {
-		return nil, fmt.Errorf("reading region %s: it has no zones", place)
+		return nil, fmt.Errorf("reading region %s: the region has no zones", place)
 	}
 	slices.Sort(zones)
 	return zones, nil
 }
 
-// Offerings are the machine types of the catalogue that each zone of a region has, on
-// demand and as spot machines, at list prices. Whether one can be had now is
-// known only by launching it. Reservations are the operator's to name.
+// Offerings returns the catalogue's machine types in each zone of a region, on demand and spot, at list
+// prices. Only a launch shows whether one has capacity. Reservations are configured by the operator.
 func (p *Provider) Offerings(ctx context.Context, region service.Region) (provision.Offerings, error) {
-	zones, err := p.zones(ctx, region.Place())
+	zones, err := p.listZones(ctx, region.Place())
 	if err != nil {
 		return nil, err
 	}
 	types, errs := make([][]string, len(zones)), make([]error, len(zones))
 	var wg sync.WaitGroup
 	for i, zone := range zones {
-		wg.Go(func() { types[i], errs[i] = p.typesIn(ctx, zone) })
+		wg.Go(func() { types[i], errs[i] = p.machineTypesIn(ctx, zone) })
 	}
 	wg.Wait()
 	var all provision.Offerings
@@ -81,17 +79,17 @@ func (p *Provider) Offerings(ctx context.Context, region service.Region) (provis
 	return all, nil
 }
 
-// onlySpot says whether Google rents a machine type out only where it may take it
-// back: A3 High with fewer than eight GPUs.
+// onlySpot reports whether Google rents a machine type as spot only: A3 High with fewer than eight
+// GPUs.
 func onlySpot(name string) bool {
 	return strings.HasPrefix(name, "a3-highgpu-") && name != "a3-highgpu-8g"
 }
 
-// typesIn are the machine types of the catalogue that a zone has.
-func (p *Provider) typesIn(ctx context.Context, zone string) ([]string, error) {
-	client, project, err := through(ctx, p, compute.NewMachineTypesRESTClient)
+// machineTypesIn returns the machine types of the catalogue in a zone.
+func (p *Provider) machineTypesIn(ctx context.Context, zone string) ([]string, error) {
+	client, project, err := newClient(ctx, p, compute.NewMachineTypesRESTClient)
 	if err != nil {
-		return nil, explain(err, "listing machine types")
+		return nil, wrapError(err, "listing machine types")
 	}
 	var known, found []string
 	for _, t := range provision.MachineTypes(service.CloudGCP) {
@@ -100,7 +98,7 @@ func (p *Provider) typesIn(ctx context.Context, zone string) ([]string, error) {
 	filter := fmt.Sprintf("name eq %q", strings.Join(known, "|"))
 	for t, err := range client.List(ctx, &computepb.ListMachineTypesRequest{Project: project, Zone: zone, Filter: &filter}).All() {
 		if err != nil {
-			return nil, explain(err, "listing the machine types of %s", zone)
+			return nil, wrapError(err, "listing the machine types of %s", zone)
 		}
 		found = append(found, t.GetName())
 	}

@@ -17,8 +17,8 @@ import (
 	"skyserve/provision"
 )
 
-// balancerPermissions are what the account of balancers needs: a controller launches and
-// ends replicas, and nothing else. docs/clouds.md makes a role of them.
+// balancerPermissions are the permissions of the account of balancers: a controller launches and
+// terminates replicas, and nothing else. docs/clouds.md shows the role with them.
 var balancerPermissions = []string{
 	"compute.disks.create", "compute.disks.setLabels",
 	"compute.instances.create", "compute.instances.delete", "compute.instances.get", "compute.instances.getGuestAttributes", "compute.instances.list",
@@ -26,7 +26,7 @@ var balancerPermissions = []string{
 	"compute.machineTypes.list", "compute.projects.get", "compute.regions.get", "compute.subnetworks.use", "compute.subnetworks.useExternalIp", "compute.zoneOperations.get",
 }
 
-// operatorPermissions are what an operator needs beside these.
+// operatorPermissions are what an operator needs in addition.
 var operatorPermissions = []string{
 	"compute.firewalls.create", "compute.firewalls.delete", "compute.firewalls.get", "compute.firewalls.list", "compute.firewalls.update",
 	"compute.globalOperations.get", "compute.instances.setServiceAccount", "compute.networks.get", "compute.networks.updatePolicy", "compute.subnetworks.get",
@@ -34,52 +34,52 @@ var operatorPermissions = []string{
 
 const actAs = "iam.serviceAccounts.actAs"
 
-// findPermissions asks which permissions the caller lacks. The Resource Manager answers that,
-// whose API may be switched off in a project; then nothing can be said.
-func (p *Provider) findPermissions(ctx context.Context) provision.Finding {
+// checkPermissions checks which permissions the caller lacks. It needs the Resource Manager API, which
+// may be disabled in a project; then the finding says so.
+func (p *Provider) checkPermissions(ctx context.Context) provision.Finding {
 	needed := slices.Concat(balancerPermissions, operatorPermissions)
 	slices.Sort(needed)
-	held, err := p.held(ctx, needed)
+	held, err := p.grantedPermissions(ctx, needed)
 	if err != nil {
-		f := badly(service.CloudGCP, err)
-		f.Hint = cmp.Or(f.Hint, "to have permissions checked: gcloud services enable cloudresourcemanager.googleapis.com")
+		f := failedFinding(service.CloudGCP, err)
+		f.Hint = cmp.Or(f.Hint, "to check permissions: gcloud services enable cloudresourcemanager.googleapis.com")
 		return f
 	}
-	if lacking := without(needed, held); len(lacking) > 0 {
+	if lacking := difference(needed, held); len(lacking) > 0 {
 		return provision.Finding{
-			Where: service.CloudGCP, What: "permissions are missing: " + strings.Join(lacking, ", "),
+			Where: service.CloudGCP, What: "missing permissions: " + strings.Join(lacking, ", "),
 			Hint: "grant the roles Compute Instance Admin (v1) and Compute Security Admin",
 		}
 	}
-	return provision.Finding{Where: service.CloudGCP, OK: true, What: fmt.Sprintf("all %d permissions are there", len(needed))}
+	return provision.Finding{Where: service.CloudGCP, OK: true, What: fmt.Sprintf("all %d permissions granted", len(needed))}
 }
 
-// without are the elements of all that some do not have.
-func without(all, some []string) []string {
+// difference returns the elements of all that are not in some.
+func difference(all, some []string) []string {
 	return slices.DeleteFunc(slices.Clone(all), func(p string) bool { return slices.Contains(some, p) })
 }
 
-// held are those of some permissions that the caller has in the project.
-func (p *Provider) held(ctx context.Context, asked []string) ([]string, error) {
-	s, err := p.open(ctx)
+// grantedPermissions returns the subset of permissions that the caller has in the project.
+func (p *Provider) grantedPermissions(ctx context.Context, asked []string) ([]string, error) {
+	s, err := p.openSession(ctx)
 	if err != nil {
 		return nil, err
 	}
 	var reply struct{ Permissions []string }
-	err = p.ask(ctx, http.MethodPost, s.resource+"/v1/projects/"+s.project+":testIamPermissions", map[string]any{"permissions": asked}, &reply)
+	err = p.callAPI(ctx, http.MethodPost, s.resourceManager+"/v1/projects/"+s.project+":testIamPermissions", map[string]any{"permissions": asked}, &reply)
 	if err != nil {
-		return nil, explain(err, "asking for the permissions in project %s", s.project)
+		return nil, wrapError(err, "testing the permissions in project %s", s.project)
 	}
 	return reply.Permissions, nil
 }
 
-// ask calls an API that no library here is for.
-func (p *Provider) ask(ctx context.Context, method, url string, question, reply any) error {
-	s, err := p.open(ctx)
+// callAPI calls an API for which this package has no library.
+func (p *Provider) callAPI(ctx context.Context, method, url string, question, reply any) error {
+	s, err := p.openSession(ctx)
 	if err != nil {
 		return err
 	}
-	var body io.Reader // without one where nothing is asked: Google refuses a GET that has one
+	var body io.Reader // a GET must not have a body: Google rejects it
 	if question != nil {
 		text, err := json.Marshal(question)
 		if err != nil {

@@ -45,7 +45,7 @@ func TestPrices(t *testing.T) {
 
 // A list that is refused or nonsense is an error that says what lacks; prices that can be
 // read are there all the same.
-func TestPricesThatAreNotTold(t *testing.T) {
+func TestPriceListErrors(t *testing.T) {
 	const action = "cloudbilling.services.skus.list"
 	change := func(description string, edit func(*testcloud.GCESKU)) func(*testcloud.GCE) {
 		return func(g *testcloud.GCE) {
@@ -86,19 +86,19 @@ func TestPricesThatAreNotTold(t *testing.T) {
 		{name: "nonsense", change: func(g *testcloud.GCE) { g.Refuse(action, 418, "teapot", "I am one") }, says: "I am one"},
 		{
 			name: "another currency", change: change("G2 Instance Core running in us-central1", func(s *testcloud.GCESKU) { s.Currency = "EUR" }), priced: 22,
-			says: `"G2 Instance Core running in us-central1": 0 units and 26000000 nanos of "EUR" are not a price of an hour`,
+			says: `"G2 Instance Core running in us-central1": 0 units and 26000000 nanos of "EUR" are not a valid price per hour`,
 		},
 		{
 			name: "another unit", change: change("Nvidia L4 GPU attached to Spot Preemptible VMs running in us-central1", func(s *testcloud.GCESKU) { s.Unit = "mo" }), priced: 22,
-			says: "is not priced by one rate for h",
+			says: "must have one rate for h",
 		},
 		{
 			name: "two prices", change: change("Commitment v1: E2 Instance Core in us-central1 for 1 Year", func(s *testcloud.GCESKU) {
 				s.Description, s.Usage = "E2 Instance Core running in Americas", "OnDemand"
-			}), priced: 25, says: "e2 core has two prices in us-central1",
+			}), priced: 25, says: "e2 core in us-central1: found two prices",
 		},
 		{name: "no H100 there", change: change("Nvidia H100 80GB GPU running in us-central1", func(s *testcloud.GCESKU) { s.Regions = []string{"europe-west4"} }), priced: 22},
-		{name: "nothing there", change: func(g *testcloud.GCE) { g.ListPrices(func([]testcloud.GCESKU) []testcloud.GCESKU { return nil }) }, says: "it tells nothing of us-central1"},
+		{name: "nothing there", change: func(g *testcloud.GCE) { g.ListPrices(func([]testcloud.GCESKU) []testcloud.GCESKU { return nil }) }, says: "no prices for us-central1"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			g := newGCE(nil)
@@ -120,7 +120,7 @@ func TestPricesThatAreNotTold(t *testing.T) {
 
 // A call that is throttled, broken or lost is repeated; credentials that are no good are
 // told of as everywhere.
-func TestPricesAreAskedForAgain(t *testing.T) {
+func TestPriceCallsAreRetried(t *testing.T) {
 	for _, o := range []testcloud.Outcome{testcloud.Throttled, testcloud.Broken, testcloud.Refused, testcloud.Lost} {
 		left := 3
 		g := newGCE(&testcloud.Faults{Decide: func(testcloud.Call) testcloud.Outcome {

@@ -13,11 +13,11 @@ import (
 	"skyserve/provision"
 )
 
-// metric is a quota that launches meet.
+// metric is a quota that launches count against.
 type metric struct{ code, name, unit string }
 
-// metrics are the quotas that launches of the catalogue's machines meet. Those of GPUs on
-// demand that count by a family are not among those that Compute Engine tells.
+// metrics returns the quotas that launches of the catalogue's machines count against. Compute Engine
+// does not report the on-demand GPU quotas that count by family.
 func metrics() []metric {
 	var all []metric
 	for _, g := range catalogue.GPUs() {
@@ -32,36 +32,36 @@ func metrics() []metric {
 		metric{"GPUS_ALL_REGIONS", "GPUs of all regions together", "gpus"})
 }
 
-// project reads the project.
-func (p *Provider) project(ctx context.Context) (*computepb.Project, error) {
-	client, project, err := through(ctx, p, compute.NewProjectsRESTClient)
+// readProject reads the project.
+func (p *Provider) readProject(ctx context.Context) (*computepb.Project, error) {
+	client, project, err := newClient(ctx, p, compute.NewProjectsRESTClient)
 	if err != nil {
-		return nil, explain(err, "reading the project")
+		return nil, wrapError(err, "reading the project")
 	}
 	found, err := client.Get(ctx, &computepb.GetProjectRequest{Project: project})
 	if err != nil {
-		return nil, explain(err, "reading project %s", project)
+		return nil, wrapError(err, "reading project %s", project)
 	}
 	return found, nil
 }
 
-// Quotas are what the project may have in a region, and in all regions together, of
-// what replicas and balancers run on. A quota that the project does not have is left out.
+// Quotas returns the project's quotas in a region, and in all regions together, that replicas and
+// balancers count against. A quota that the project does not have is omitted.
 func (p *Provider) Quotas(ctx context.Context, region service.Region) ([]provision.Quota, error) {
-	here, err := p.region(ctx, region.Place())
+	here, err := p.readRegion(ctx, region.Place())
 	if err != nil {
 		return nil, err
 	}
-	project, err := p.project(ctx)
+	project, err := p.readProject(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return append(quotasOf(region, here.GetQuotas()), quotasOf(regionNamed(""), project.GetQuotas())...), nil
+	return append(quotasOf(region, here.GetQuotas()), quotasOf(regionID(""), project.GetQuotas())...), nil
 }
 
-// counted are quotas as launches meet them: until a project was given one for spot GPUs,
-// which then is 0, these count as those on demand.
-func counted(all []*computepb.Quota) []*computepb.Quota {
+// effectiveQuotas adjusts quotas: while a project has no quota for spot GPUs of a type, its limit is 0 and spot
+// GPUs count against the on-demand quota.
+func effectiveQuotas(all []*computepb.Quota) []*computepb.Quota {
 	at := func(code string) int {
 		return slices.IndexFunc(all, func(q *computepb.Quota) bool { return q.GetMetric() == code })
 	}
@@ -75,11 +75,11 @@ func counted(all []*computepb.Quota) []*computepb.Quota {
 	return all
 }
 
-// quotasOf are the quotas among some that count here.
+// quotasOf returns the quotas that launches count against.
 func quotasOf(region service.Region, all []*computepb.Quota) []provision.Quota {
 	var quotas []provision.Quota
 	for _, m := range metrics() {
-		for _, q := range counted(all) {
+		for _, q := range effectiveQuotas(all) {
 			if q.GetMetric() == m.code {
 				quotas = append(quotas, provision.Quota{
 					Region: region, Name: m.name, Code: m.code, Unit: m.unit, Limit: q.GetLimit(), Used: q.GetUsage(),

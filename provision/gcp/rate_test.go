@@ -14,8 +14,8 @@ import (
 	"skyserve/provision/gcp"
 )
 
-// hundred wants 20 replicas in each of five regions.
-func hundred() (wants []provision.Want, places []string) {
+// hundredReplicas wants 20 replicas in each of five regions.
+func hundredReplicas() (wants []provision.Want, places []string) {
 	places = []string{"us-central1", "us-east4", "europe-west4", "asia-northeast1", "asia-southeast1"}
 	for _, place := range places {
 		for n := range 20 {
@@ -30,11 +30,11 @@ func hundred() (wants []provision.Want, places []string) {
 
 // A hundred machines wanted at once keep to ten calls a region, in a cloud whose
 // every call takes 20 ms.
-func TestCallsInFlight(t *testing.T) {
+func TestCallsInFlightAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		faults := &testcloud.Faults{Hold: func(testcloud.Call) { time.Sleep(20 * time.Millisecond) }}
 		g := newGCE(faults)
-		wants, places := hundred()
+		wants, places := hundredReplicas()
 		begun := time.Now()
 		if _, err := provision.Apply(t.Context(), provision.Diff(wants, nil), provider(g), provision.Options{Parallel: len(wants)}); err != nil {
 			t.Fatal(err)
@@ -56,10 +56,10 @@ func TestCallsInFlight(t *testing.T) {
 }
 
 // A cloud that goes on refusing is given up, after pauses that grow.
-func TestRefusalsEnd(t *testing.T) {
+func TestRetriesAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, outcome := range []testcloud.Outcome{testcloud.Throttled, testcloud.Broken, testcloud.Lost} {
-			faults := &testcloud.Faults{Decide: every(1, outcome)}
+			faults := &testcloud.Faults{Decide: everyNth(1, outcome)}
 			cfg := config(newGCE(faults))
 			cfg.Poll = time.Second
 			begun := time.Now()
@@ -81,7 +81,7 @@ func TestRefusalsEnd(t *testing.T) {
 }
 
 // A rate that was used up fills at the next full minute.
-func TestARateIsWaitedFor(t *testing.T) {
+func TestRateLimitedCallsWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()
 		faults := &testcloud.Faults{Decide: func(testcloud.Call) testcloud.Outcome {
@@ -99,7 +99,7 @@ func TestARateIsWaitedFor(t *testing.T) {
 }
 
 // Google lets a machine's guest attributes be asked for ten times a minute.
-func TestAKeyIsNotAskedForTooOften(t *testing.T) {
+func TestFingerprintIsCached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		faults := &testcloud.Faults{}
 		g := newGCE(faults)
@@ -130,7 +130,7 @@ func TestAKeyIsNotAskedForTooOften(t *testing.T) {
 }
 
 // What never ends is given up too.
-func TestAnOperationThatNeverEnds(t *testing.T) {
+func TestOperationTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGCE(nil)
 		g.SetSteps(1 << 30)

@@ -26,23 +26,23 @@ const (
 // permissionsOfRole are those of the role that `doctor` prints.
 func permissionsOfRole(t *testing.T) []string {
 	t.Helper()
-	for line := range strings.Lines(asked()) {
+	for line := range strings.Lines(accountSetup()) {
 		words := testcloud.ShellWords(line)
 		if i := slices.Index(words, "--permissions"); i >= 0 {
 			return strings.Split(words[i+1], ",")
 		}
 	}
-	t.Fatalf("doctor makes no role:\n%s", asked())
+	t.Fatalf("doctor makes no role:\n%s", accountSetup())
 	return nil
 }
 
 // The docs show what `doctor` prints.
-func TestTheDocsMakeTheAccountOfBalancers(t *testing.T) {
+func TestDocsShowAccountCommands(t *testing.T) {
 	text, err := os.ReadFile("../../docs/clouds.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for line := range strings.Lines(asked()) {
+	for line := range strings.Lines(accountSetup()) {
 		if words := testcloud.ShellWords(line); len(words) == 0 || words[0] != "gcloud" {
 			continue
 		}
@@ -118,7 +118,7 @@ func nameOf(t *testing.T, g *testcloud.GCE, id string) string {
 }
 
 // The roles of balancers and of operators are enough, and nothing in them is for nothing.
-func TestTheLeastRoles(t *testing.T) {
+func TestRolesAreMinimal(t *testing.T) {
 	account := permissionsOfRole(t)
 	person := slices.Concat(account, []string{
 		"compute.firewalls.create", "compute.firewalls.delete", "compute.firewalls.get", "compute.firewalls.list", "compute.firewalls.update",
@@ -152,8 +152,8 @@ func TestTheLeastRoles(t *testing.T) {
 	}
 }
 
-// takenOver is a service of which somebody has root on the second balancer.
-type takenOver struct {
+// compromised is a service of which somebody has root on the second balancer.
+type compromised struct {
 	t          *testing.T
 	g          *testcloud.GCE
 	token      string
@@ -161,13 +161,13 @@ type takenOver struct {
 	replica    testcloud.GCEInstance
 }
 
-func takeOver(t *testing.T) *takenOver {
+func takeOver(t *testing.T) *compromised {
 	g := newGCE(nil)
 	p := provider(g)
 	for _, w := range append(chat(), balancer("lb-us-central1-1")) {
 		launched(t, p, w)
 	}
-	a := &takenOver{t: t, g: g}
+	a := &compromised{t: t, g: g}
 	_, a.token = g.Credentials(nameOf(t, g, "lb-us-central1-1"))
 	for _, i := range g.Instances() {
 		switch i.Labels["skyserve-id"] {
@@ -181,7 +181,7 @@ func takeOver(t *testing.T) *takenOver {
 }
 
 // call sends a request as the account of the balancer, and gives how it was answered.
-func (a *takenOver) call(method, path string, body any) (status int, text string) {
+func (a *compromised) call(method, path string, body any) (status int, text string) {
 	a.t.Helper()
 	var content io.Reader
 	if body != nil {
@@ -207,8 +207,8 @@ func (a *takenOver) call(method, path string, body any) (status int, text string
 	return answer.StatusCode, string(reply)
 }
 
-// insert makes a machine like another one, by a name, with what change makes of it.
-func (a *takenOver) insert(like testcloud.GCEInstance, name string, change func(*testcloud.GCEInstance)) (int, string) {
+// insertMachine makes a machine like another one, by a name, with what change makes of it.
+func (a *compromised) insert(like testcloud.GCEInstance, name string, change func(*testcloud.GCEInstance)) (int, string) {
 	i := testcloud.GCEInstance{
 		Name: name, MachineType: "zones/us-central1-a/machineTypes/e2-standard-2", Labels: like.Labels, Metadata: like.Metadata, Tags: like.Tags,
 		Disks: like.Disks, NetworkInterfaces: []testcloud.GCEInterface{{Network: "global/networks/default"}},
@@ -222,28 +222,28 @@ func (a *takenOver) insert(like testcloud.GCEInstance, name string, change func(
 
 // Whoever has root on a balancer may launch and end replicas of the service. With none of it they
 // can put a machine of theirs in the place of a balancer or of the controller.
-func TestRootOnABalancerCannotBecomeTheController(t *testing.T) {
-	for what, do := range map[string]func(a *takenOver) (int, string){
-		"ends the controller's machine": func(a *takenOver) (int, string) {
+func TestRootOnBalancerCannotBecomeController(t *testing.T) {
+	for what, do := range map[string]func(a *compromised) (int, string){
+		"ends the controller's machine": func(a *compromised) (int, string) {
 			return a.call(http.MethodDelete, "instances/"+a.controller.Name, nil)
 		},
-		"reads its key": func(a *takenOver) (int, string) {
+		"reads its key": func(a *compromised) (int, string) {
 			return a.call(http.MethodGet, "instances/"+a.controller.Name+"/getGuestAttributes?queryPath=skyserve/fingerprint", nil)
 		},
-		"has it run another program as root": func(a *takenOver) (int, string) {
+		"has it run another program as root": func(a *compromised) (int, string) {
 			return a.call(http.MethodPost, "instances/"+a.controller.Name+"/setMetadata", testcloud.GCEMetadata{Items: []testcloud.GCEMetadataItem{{Key: "startup-script", Value: "#!/bin/sh"}}})
 		},
-		"launches a balancer": func(a *takenOver) (int, string) {
+		"launches a balancer": func(a *compromised) (int, string) {
 			return a.insert(a.controller, strings.Replace(a.controller.Name, "lb-us-central1-0", "lb-us-central1-7", 1), nil)
 		},
-		"launches a machine of another service": func(a *takenOver) (int, string) {
+		"launches a machine of another service": func(a *compromised) (int, string) {
 			return a.insert(a.replica, "skyserve-replica-chat-eu--us-central1-0-000000000000", nil)
 		},
-		"ends a machine of somebody else": func(a *takenOver) (int, string) {
+		"ends a machine of somebody else": func(a *compromised) (int, string) {
 			byHand(a.t, a.g, "zones/us-central1-a/instances", `{"name":"database","machineType":"zones/us-central1-a/machineTypes/e2-standard-2","disks":[{"boot":true,"initializeParams":{"sourceImage":"x"}}],"networkInterfaces":[{"network":"global/networks/default"}]}`)
 			return a.call(http.MethodDelete, "instances/database", nil)
 		},
-		"launches one that runs as balancers do": func(a *takenOver) (int, string) {
+		"launches one that runs as balancers do": func(a *compromised) (int, string) {
 			return a.insert(a.replica, a.replica.Name+"0", func(i *testcloud.GCEInstance) {
 				i.ServiceAccounts = []testcloud.GCEServiceAccount{{Email: accountOfBalancers, Scopes: []string{"https://www.googleapis.com/auth/cloud-platform"}}}
 			})
@@ -264,19 +264,19 @@ func TestRootOnABalancerCannotBecomeTheController(t *testing.T) {
 }
 
 // Services may be called alike: the account of one reaches no machine of another.
-func TestAnAccountReachesNoServiceOfALikeName(t *testing.T) {
+func TestAccountCannotReachSimilarlyNamedService(t *testing.T) {
 	for own, other := range map[string]string{
 		"chat": "chat--eu", "models": "models---eu", "a-service-of-s-xy": "a-service-of-s-xy-in-europe-west4", "a-service-of-s-x": "a-service-of-s-x-in-europe-west4",
 	} {
 		g := newGCE(nil)
 		mine, theirs := balancer("lb-us-central1-0"), replica("us-central1-0", service.CapacityOnDemand)
 		mine.Service, theirs.Service = own, other
-		if err := g.Gcloud(askedFor(own)); err != nil {
+		if err := g.Gcloud(accountSetupFor(own)); err != nil {
 			t.Fatal(err)
 		}
 		launched(t, provider(g), mine)
 		launched(t, provider(g), theirs)
-		a := &takenOver{t: t, g: g}
+		a := &compromised{t: t, g: g}
 		_, a.token = g.Credentials(nameOf(t, g, mine.ID))
 		if status, text := a.call(http.MethodDelete, "instances/"+nameOf(t, g, theirs.ID), nil); status != http.StatusForbidden {
 			t.Errorf("a balancer of %s ends a replica of %s: got %d %s, want that it is refused", own, other, status, text)
@@ -290,7 +290,7 @@ func TestAnAccountReachesNoServiceOfALikeName(t *testing.T) {
 
 // Machines of earlier versions are listed, without a kind, so that they can be removed. What the
 // account of a balancer makes does not pass for one.
-func TestMachinesOfEarlierVersions(t *testing.T) {
+func TestMachinesOfEarlierVersionsAreListed(t *testing.T) {
 	for _, tt := range []struct {
 		service, name string
 		listed        bool
@@ -325,7 +325,7 @@ func TestMachinesOfEarlierVersions(t *testing.T) {
 }
 
 // What the account of balancers makes is a replica of its own service, whatever it says of itself.
-func TestANoteDoesNotMakeABalancer(t *testing.T) {
+func TestNoteCannotChangeKind(t *testing.T) {
 	for _, tt := range []struct {
 		service, kind string
 		listed        provision.Kind // empty = not at all

@@ -17,34 +17,33 @@ import (
 	"skyserve/provision"
 )
 
-// scope is what access tokens are asked for: Compute Engine, whether the caller has the
-// permissions that it takes, and prices. Machines of a service have computeScope, and for
-// prices billingScope.
+// scope is the scope of access tokens: Compute Engine, testing of the caller's permissions, and prices.
+// Machines of a service have computeScope, and for prices billingScope.
 const (
 	scope        = "https://www.googleapis.com/auth/cloud-platform"
 	computeScope = "https://www.googleapis.com/auth/compute"
 	billingScope = "https://www.googleapis.com/auth/cloud-billing.readonly"
 )
 
-// metadataHost names the variable by which Google's own libraries find the metadata server of
-// a machine that is not at its usual address, as in an emulated cloud.
+// metadataHost is the environment variable by which Google's own libraries find a metadata server at an
+// unusual address, as in an emulated cloud.
 const metadataHost = "GCE_METADATA_HOST"
 
-// session is a project and the way to it.
+// session is a project with its endpoints and credentials.
 type session struct {
-	project  string
-	endpoint string            // of Compute Engine
-	resource string            // of the Resource Manager
-	identity string            // of IAM
-	billing  string            // of Cloud Billing
-	plain    http.RoundTripper // signs nothing
-	carrier  http.RoundTripper
-	clock    *clock
+	project         string
+	endpoint        string            // of Compute Engine
+	resourceManager string            // of the Resource Manager
+	iam             string            // of IAM
+	billing         string            // of Cloud Billing
+	unsigned        http.RoundTripper // does not sign requests
+	transport       http.RoundTripper
+	clock           *clock
 }
 
-// open finds the credentials and the project, once; a failure is not kept, for the
-// operator may set it right.
-func (p *Provider) open(ctx context.Context) (*session, error) {
+// openSession loads the credentials and the project, once. A failure is not cached, because the operator may
+// fix it.
+func (p *Provider) openSession(ctx context.Context) (*session, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.session != nil {
@@ -52,14 +51,14 @@ func (p *Provider) open(ctx context.Context) (*session, error) {
 	}
 	bounded := provision.BoundedBy(p.cfg.Transport, regionOfCall)
 	read := &clock{}
-	carrier := http.RoundTripper(&repeating{next: bounded, pauses: p.cfg.Poll > 0, clock: read})
+	transport := http.RoundTripper(&retryTransport{next: bounded, pauses: p.cfg.Poll > 0, clock: read})
 	s := &session{
-		clock:    read,
-		endpoint: cmp.Or(strings.TrimRight(p.cfg.Endpoint, "/"), "https://compute.googleapis.com"),
-		resource: cmp.Or(strings.TrimRight(p.cfg.Endpoint, "/"), "https://cloudresourcemanager.googleapis.com"),
-		identity: cmp.Or(strings.TrimRight(p.cfg.Endpoint, "/"), "https://iam.googleapis.com"),
-		billing:  cmp.Or(strings.TrimRight(p.cfg.Endpoint, "/"), "https://cloudbilling.googleapis.com"),
-		plain:    carrier,
+		clock:           read,
+		endpoint:        cmp.Or(strings.TrimRight(p.cfg.Endpoint, "/"), "https://compute.googleapis.com"),
+		resourceManager: cmp.Or(strings.TrimRight(p.cfg.Endpoint, "/"), "https://cloudresourcemanager.googleapis.com"),
+		iam:             cmp.Or(strings.TrimRight(p.cfg.Endpoint, "/"), "https://iam.googleapis.com"),
+		billing:         cmp.Or(strings.TrimRight(p.cfg.Endpoint, "/"), "https://cloudbilling.googleapis.com"),
+		unsigned:        transport,
 	}
 	scopes := []string{scope}
 	if p.cfg.MachinesOnly {
@@ -67,7 +66,7 @@ func (p *Provider) open(ctx context.Context) (*session, error) {
 	}
 	var creds *auth.Credentials
 	var err error
-	if s.carrier, creds, err = p.signed(carrier, scopes...); err != nil {
+	if s.transport, creds, err = p.signedTransport(transport, scopes...); err != nil {
 		return nil, err
 	}
 	if s.project, err = projectOf(ctx, p.cfg.Project, creds); err != nil {
@@ -77,9 +76,9 @@ func (p *Provider) open(ctx context.Context) (*session, error) {
 	return s, nil
 }
 
-// signed is a transport that signs requests with credentials of some scopes; where there
-// are none to look for, it does not.
-func (p *Provider) signed(next http.RoundTripper, scopes ...string) (http.RoundTripper, *auth.Credentials, error) {
+// signedTransport returns a transport that signs requests with credentials of some scopes; it does not sign
+// where there are no credentials to load.
+func (p *Provider) signedTransport(next http.RoundTripper, scopes ...string) (http.RoundTripper, *auth.Credentials, error) {
 	creds := p.cfg.Credentials
 	if creds == nil && (p.cfg.Endpoint == "" || os.Getenv(metadataHost) != "") {
 		var err error
@@ -90,9 +89,9 @@ func (p *Provider) signed(next http.RoundTripper, scopes ...string) (http.RoundT
 	if creds == nil {
 		return next, nil, nil
 	}
-	// the client keeps the credentials, and wraps their provider of tokens: a copy
+	// the client keeps the credentials and wraps their token provider: pass a copy
 	own := *creds
-	own.TokenProvider = tokens{creds.TokenProvider}
+	own.TokenProvider = tokenProvider{creds.TokenProvider}
 	client, err := httptransport.NewClient(&httptransport.Options{Credentials: &own, BaseRoundTripper: next, DisableTelemetry: true})
 	if err != nil {
 		return nil, nil, noCredentials(err)
@@ -100,12 +99,12 @@ func (p *Provider) signed(next http.RoundTripper, scopes ...string) (http.RoundT
 	return client.Transport, creds, nil
 }
 
-// projectOf is the project to work in.
+// projectOf returns the project to use.
 func projectOf(ctx context.Context, named string, creds *auth.Credentials) (string, error) {
 	if project := cmp.Or(named, os.Getenv("GOOGLE_CLOUD_PROJECT")); project != "" {
 		return project, nil
 	}
-	err := errors.New("the credentials name no project")
+	err := errors.New("the credentials contain no project")
 	if creds != nil {
 		project, lookup := creds.ProjectID(ctx)
 		if project != "" {
@@ -120,11 +119,11 @@ func projectOf(ctx context.Context, named string, creds *auth.Credentials) (stri
 	}
 }
 
-// tokens marks what goes wrong with a token as what it is.
-type tokens struct{ auth.TokenProvider }
+// tokenProvider converts errors of a token provider to errors of credentials.
+type tokenProvider struct{ auth.TokenProvider }
 
-// Token is an access token.
-func (t tokens) Token(ctx context.Context) (*auth.Token, error) {
+// Token returns an access token.
+func (t tokenProvider) Token(ctx context.Context) (*auth.Token, error) {
 	token, err := t.TokenProvider.Token(ctx)
 	if err != nil && ctx.Err() == nil {
 		err = noCredentials(err)
@@ -132,15 +131,15 @@ func (t tokens) Token(ctx context.Context) (*auth.Token, error) {
 	return token, err
 }
 
-// client is an HTTP client whose requests end with ctx. Compute Engine's library
-// leaves the context out of the requests of its lists.
+// client returns an HTTP client whose requests end with ctx. Compute Engine's library does not pass the
+// context to the requests of its lists.
 func (s *session) client(ctx context.Context) *http.Client {
-	return &http.Client{Transport: within{ctx, s.carrier}}
+	return &http.Client{Transport: contextTransport{ctx, s.transport}}
 }
 
-// through makes a client of Compute Engine's library for calls within ctx.
-func through[C any](ctx context.Context, p *Provider, make func(context.Context, ...option.ClientOption) (C, error)) (client C, project string, err error) {
-	s, err := p.open(ctx)
+// newClient returns a client of Compute Engine's library for calls within ctx.
+func newClient[C any](ctx context.Context, p *Provider, make func(context.Context, ...option.ClientOption) (C, error)) (client C, project string, err error) {
+	s, err := p.openSession(ctx)
 	if err != nil {
 		return client, "", err
 	}
@@ -148,14 +147,14 @@ func through[C any](ctx context.Context, p *Provider, make func(context.Context,
 	return client, s.project, err
 }
 
-// within gives requests that have no context of their own one.
-type within struct {
-	ctx  context.Context // it lives as long as one call of a method
+// contextTransport gives a context to requests without one.
+type contextTransport struct {
+	ctx  context.Context // one call of a method
 	next http.RoundTripper
 }
 
-// RoundTrip sends a request within the context.
-func (t within) RoundTrip(r *http.Request) (*http.Response, error) {
+// RoundTrip sends a request with the context.
+func (t contextTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Context().Done() == nil {
 		r = r.WithContext(t.ctx)
 	}

@@ -30,7 +30,7 @@ func readSKU(t testing.TB, text string) *cloudbilling.Sku {
 }
 
 // Published figures of us-central1 add up to the published prices of machine types.
-func TestMachinesAreSumsOfTheirParts(t *testing.T) {
+func TestMachinePriceIsSumOfParts(t *testing.T) {
 	l := newPriceList()
 	for _, text := range []string{
 		sku("G2 Instance Core running in Americas", "OnDemand", "h", "0", "24988000"),
@@ -53,7 +53,7 @@ func TestMachinesAreSumsOfTheirParts(t *testing.T) {
 	} {
 		l.add(readSKU(t, text))
 	}
-	prices, err := l.of("us-east1")
+	prices, err := l.regionPrices("us-east1")
 	got := map[string]float64{}
 	for _, p := range prices {
 		got[p.Type+" "+string(p.Capacity)] = p.PerHour
@@ -68,7 +68,7 @@ func TestMachinesAreSumsOfTheirParts(t *testing.T) {
 	}
 }
 
-func TestARateIsReadStrictly(t *testing.T) {
+func TestRateParsing(t *testing.T) {
 	good := sku("E2 Instance Core running in Iowa", "OnDemand", "h", "1", "500000000")
 	tier := `{"startUsageAmount":0,"unitPrice":{"currencyCode":"USD","units":"1","nanos":500000000}}`
 	for _, tt := range []struct {
@@ -79,21 +79,21 @@ func TestARateIsReadStrictly(t *testing.T) {
 		{"as Google writes it", good, 1.5, ""},
 		{"in other letters", strings.Replace(good, "E2 Instance Core", "E2 INSTANCES core", 1), 1.5, ""},
 		{"spot by its name alone", strings.Replace(good, "E2 Instance", "Spot Preemptible E2 Instance", 1), 0, ""},
-		{"from the hundredth hour on", strings.Replace(good, `"startUsageAmount":0`, `"startUsageAmount":100`, 1), 0, "does not hold from the first hour on"},
-		{"two tiers", strings.Replace(good, tier, tier+","+tier, 1), 0, "is not priced by one rate for h"},
-		{"no tier", strings.Replace(good, tier, "", 1), 0, "is not priced by one rate for h"},
-		{"an empty tier", strings.Replace(good, tier, "null", 1), 0, "does not hold from the first hour on"},
-		{"by the second", strings.Replace(good, `"usageUnit":"h"`, `"usageUnit":"s"`, 1), 0, "is not priced by one rate for h"},
-		{"no price", strings.Replace(good, `"pricingInfo"`, `"other"`, 1), 0, "has no price"},
-		{"another currency", strings.Replace(good, `"USD"`, `"EUR"`, 1), 0, `of "EUR" are not a price`},
-		{"below nothing", strings.Replace(good, `"units":"1"`, `"units":"-1"`, 1), 0, "are not a price"},
-		{"too many nanos", strings.Replace(good, "500000000", "1500000000", 1), 0, "are not a price"},
-		{"more than any machine", strings.Replace(good, `"units":"1"`, `"units":"1001"`, 1), 0, "are not a price"},
+		{"from the hundredth hour on", strings.Replace(good, `"startUsageAmount":0`, `"startUsageAmount":100`, 1), 0, "does not apply from the first hour on"},
+		{"two tiers", strings.Replace(good, tier, tier+","+tier, 1), 0, "must have one rate for h"},
+		{"no tier", strings.Replace(good, tier, "", 1), 0, "must have one rate for h"},
+		{"an empty tier", strings.Replace(good, tier, "null", 1), 0, "does not apply from the first hour on"},
+		{"by the second", strings.Replace(good, `"usageUnit":"h"`, `"usageUnit":"s"`, 1), 0, "must have one rate for h"},
+		{"no price", strings.Replace(good, `"pricingInfo"`, `"other"`, 1), 0, ": no price"},
+		{"another currency", strings.Replace(good, `"USD"`, `"EUR"`, 1), 0, `of "EUR" are not a valid price`},
+		{"below nothing", strings.Replace(good, `"units":"1"`, `"units":"-1"`, 1), 0, "are not a valid price"},
+		{"too many nanos", strings.Replace(good, "500000000", "1500000000", 1), 0, "are not a valid price"},
+		{"more than any machine", strings.Replace(good, `"units":"1"`, `"units":"1001"`, 1), 0, "are not a valid price"},
 	} {
 		l := newPriceList()
 		l.add(readSKU(t, tt.text))
-		at := part{"us-central1", "e2 core", false}
-		bad := l.bad[at]
+		at := billedPart{"us-central1", "e2 core", false}
+		bad := l.errs[at]
 		if l.perHour[at] != tt.usd || (bad != nil) != (tt.says != "") || bad != nil && !strings.Contains(bad.Error(), tt.says) {
 			t.Errorf("%s: got %v, %v, want %g, %q", tt.name, l.perHour, bad, tt.usd, tt.says)
 		}
@@ -117,7 +117,7 @@ func FuzzPriceList(f *testing.F) {
 				t.Errorf("%+v costs %g", at, price)
 			}
 		}
-		prices, err := l.of("us-central1")
+		prices, err := l.regionPrices("us-central1")
 		if len(prices) == 0 && err == nil {
 			t.Error("neither a price nor an error")
 		}

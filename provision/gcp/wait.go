@@ -8,34 +8,34 @@ import (
 	compute "cloud.google.com/go/compute/apiv1"
 )
 
-// looks is how often something is looked at before it counts as stuck: for 15 minutes.
-// Machines with many GPUs take some to stop.
-const looks = 450
+// maxPolls is the maximum number of polls for a change: 15 minutes. Machines with many GPUs take some
+// minutes to stop.
+const maxPolls = 450
 
-// wait looks until something is done.
-func (p *Provider) wait(ctx context.Context, what string, done func() (bool, error)) error {
-	for range looks {
+// pollUntil polls until a change is done.
+func (p *Provider) pollUntil(ctx context.Context, what string, done func() (bool, error)) error {
+	for range maxPolls {
 		if ok, err := done(); ok || err != nil {
 			return err
 		}
-		if err := pause(ctx, p.cfg.Poll); err != nil {
+		if err := sleep(ctx, p.cfg.Poll); err != nil {
 			return err
 		}
 	}
-	return fmt.Errorf("waiting for %s: it is not done after %s", what, looks*p.cfg.Poll)
+	return fmt.Errorf("waiting for %s: not done after %s", what, maxPolls*p.cfg.Poll)
 }
 
-// settle waits for the operation that a call began. Unlike the library's own
-// Operation.Wait it tells of the errors that the operation ended with.
-func (p *Provider) settle(ctx context.Context, op *compute.Operation, err error) error {
+// waitOperation waits for the operation that a call started. Unlike the library's own Operation.Wait it
+// returns the errors of the operation.
+func (p *Provider) waitOperation(ctx context.Context, op *compute.Operation, err error) error {
 	if err != nil {
 		return err
 	}
-	err = p.wait(ctx, "operation "+op.Name(), func() (bool, error) {
+	err = p.pollUntil(ctx, "operation "+op.Name(), func() (bool, error) {
 		if op.Done() {
 			return true, nil
 		}
-		// an operation that ended badly is an error of Poll, but a vague one
+		// a failed operation is an error of Poll too, but without details
 		err := op.Poll(ctx)
 		if op.Done() {
 			return true, nil
@@ -46,7 +46,7 @@ func (p *Provider) settle(ctx context.Context, op *compute.Operation, err error)
 		return err
 	}
 	if errs := op.Proto().GetError().GetErrors(); len(errs) > 0 {
-		var messages []string // of several quotas that are exceeded each has its own
+		var messages []string // each exceeded quota has its own message
 		for _, e := range errs {
 			messages = append(messages, e.GetMessage())
 		}

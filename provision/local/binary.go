@@ -16,15 +16,15 @@ import (
 )
 
 const (
-	fileBuild    = "build" // in a service's directory: the executable it was last brought up with
+	fileBuild    = "build" // in a service's directory: the executable of its last `up`
 	binaryPrefix = "skyserve-"
 	binaryMode   = 0o700
-	// homeTimeout bounds the wait for the lock of the state directory, which
-	// is held for as long as copying an executable takes.
+	// homeTimeout is the maximum wait for the lock of the state directory, which is held while an
+	// executable is copied.
 	homeTimeout = 30 * time.Second
 )
 
-// Executable is the running program: its path and the hash of its content.
+// Executable returns the path of the running program and the hash of its content.
 func Executable() (path, build string, err error) {
 	if path, err = os.Executable(); err != nil {
 		return "", "", fmt.Errorf("finding this program's executable: %w", err)
@@ -41,9 +41,8 @@ func Executable() (path, build string, err error) {
 	return path, hex.EncodeToString(sum.Sum(nil)[:6]), nil
 }
 
-// Install copies the running program into the state directory, where it stays
-// for as long as a service uses it (`go run` deletes its own when it ends), and
-// returns the copy.
+// Install copies the running program into the state directory, where it stays while a service uses it
+// (`go run` deletes its own binary at exit), and returns the copy.
 func (s Service) Install(ctx context.Context) (path, build string, err error) {
 	self, build, err := Executable()
 	if err != nil {
@@ -69,7 +68,7 @@ func (s Service) Install(ctx context.Context) (path, build string, err error) {
 
 func (h Home) lockPath() string { return filepath.Join(h.dir, fileLock) }
 
-// copyExecutable makes a copy that appears whole or not at all.
+// copyExecutable copies a file atomically.
 func copyExecutable(from, to string) error {
 	if err := atomicfile.MkdirAll(filepath.Dir(to), dirMode); err != nil {
 		return err
@@ -85,15 +84,15 @@ func copyExecutable(from, to string) error {
 	})
 }
 
-// Tidy removes the executables that no service uses any more, and what is left
-// of the state directory when no service is.
+// Tidy removes the executables that no service uses any more and, when no service is left, the rest of
+// the state directory.
 func (h Home) Tidy(ctx context.Context) error {
 	if _, err := os.Stat(h.dir); errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
 	lock, err := lockWait(ctx, h.lockPath(), homeTimeout)
 	if err != nil {
-		return fmt.Errorf("tidying %s: %w", h.dir, err)
+		return fmt.Errorf("cleaning up %s: %w", h.dir, err)
 	}
 	defer lock.Close()
 	used, err := h.buildsInUse()
@@ -102,25 +101,25 @@ func (h Home) Tidy(ctx context.Context) error {
 	}
 	entries, err := os.ReadDir(filepath.Join(h.dir, dirBin))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("tidying %s: %w", h.dir, err)
+		return fmt.Errorf("cleaning up %s: %w", h.dir, err)
 	}
 	for _, e := range entries {
 		if build, _ := strings.CutPrefix(e.Name(), binaryPrefix); !used[build] {
 			if err := os.Remove(filepath.Join(h.dir, dirBin, e.Name())); err != nil {
-				return fmt.Errorf("tidying %s: %w", h.dir, err)
+				return fmt.Errorf("cleaning up %s: %w", h.dir, err)
 			}
 		}
 	}
 	if len(used) == 0 {
-		_ = os.Remove(filepath.Join(h.dir, dirBin)) // these two stay where somebody put something into them
+		_ = os.Remove(filepath.Join(h.dir, dirBin)) // the directories stay if somebody put a file into them
 		_ = os.Remove(filepath.Join(h.dir, dirServices))
 		return os.Remove(h.lockPath())
 	}
 	return nil
 }
 
-// buildsInUse are the hashes of the executables that processes run or that an
-// `up` of this moment is about to run.
+// buildsInUse returns the hashes of the executables that processes run, or that an `up` in progress is
+// about to run.
 func (h Home) buildsInUse() (map[string]bool, error) {
 	names, err := h.Services()
 	if err != nil {

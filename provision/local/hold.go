@@ -15,41 +15,37 @@ import (
 )
 
 const (
-	// EnvObject names the environment variable that holds the path of a
-	// background process's object file; it is set for no other process.
+	// EnvObject is the environment variable with the path of a background process's object file; it is
+	// set for no other process.
 	EnvObject = "SKYSERVE_OBJECT"
-	// envRecord holds what the process is to write there beside its process id.
+	// envRecord contains the record to write there, without the process id.
 	envRecord = "SKYSERVE_OBJECT_RECORD"
 )
 
 const (
-	// pollEvery is how often a lock is tried while it is waited for.
-	pollEvery = 20 * time.Millisecond
-	// holdTimeout outlasts those who test the lock for an instant to see
-	// whether the object lives.
+	// pollInterval is the interval of attempts to take a lock.
+	pollInterval = 20 * time.Millisecond
+	// holdTimeout is longer than the instant for which other processes test the lock.
 	holdTimeout = time.Second
-	// watchEvery is how often a process looks whether its object file is still there.
-	watchEvery = time.Second
+	// watchInterval is how often a process checks that its object file still exists.
+	watchInterval = time.Second
 )
 
-// Holding is a process's hold of the object that it is. Its methods are safe for
-// concurrent use.
+// Holding is a process's hold on its object file. Its methods are safe for concurrent use.
 type Holding struct {
 	file *os.File
 	path string
-	stop func() // ends watching and gives the lock back, once
+	stop func() // stops the watch and releases the lock, once
 
 	mu   sync.Mutex
 	rec  record
-	text []byte // of the file
+	text []byte // the content of the file
 }
 
-// Hold makes this process the object that the file at path stands for: it
-// takes the file's lock, writes there who it is, and keeps both for the life of
-// the process or until Release. When the file is removed while it is held, the
-// process gets a SIGTERM, because nobody could find it any more; when the file is
-// damaged, it is written again. An object that another process holds already is
-// an error.
+// Hold makes this process the object of the file at path: it locks the file, writes the process's
+// record, and keeps both for the life of the process or until Release. When the file is removed, the
+// process gets a SIGTERM, because nobody could find it any more; when the file is damaged, it is
+// rewritten. An object that another process holds is an error.
 func Hold(path string) (*Holding, error) {
 	recorded := os.Getenv(envRecord)
 	for _, name := range []string{EnvObject, envRecord} { // a child is not this object
@@ -57,14 +53,14 @@ func Hold(path string) (*Holding, error) {
 			return nil, fmt.Errorf("holding object %s: %w", path, err)
 		}
 	}
-	return hold(path, recorded, watchEvery, func() { _ = unix.Kill(os.Getpid(), unix.SIGTERM) })
+	return holdFile(path, recorded, watchInterval, func() { _ = unix.Kill(os.Getpid(), unix.SIGTERM) })
 }
 
-// Release ends the hold; the file stays and tells that its process is gone. Once
-// more it does nothing.
+// Release ends the hold; the file stays and shows that its process has ended. Further calls have no
+// effect.
 func (h *Holding) Release() { h.stop() }
 
-// write writes the record; mu is held.
+// write writes the record. The caller holds mu.
 func (h *Holding) write() error {
 	text, err := json.Marshal(h.rec)
 	if err != nil {
@@ -74,15 +70,15 @@ func (h *Holding) write() error {
 	return rewrite(h.file, text)
 }
 
-// hold is Hold with its surroundings as arguments.
-func hold(path, recorded string, every time.Duration, lost func()) (*Holding, error) {
+// holdFile is Hold with its dependencies as arguments.
+func holdFile(path, recorded string, every time.Duration, lost func()) (*Holding, error) {
 	var rec record
 	if err := json.Unmarshal([]byte(recorded), &rec); err != nil {
 		return nil, fmt.Errorf("holding object %s: %s: %w", path, envRecord, err)
 	}
 	f, err := lockWait(context.Background(), path, holdTimeout)
 	if errors.Is(err, errLocked) {
-		return nil, fmt.Errorf("holding object %s: another process is this object already", path)
+		return nil, fmt.Errorf("holding object %s: another process already holds it", path)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("holding object %s: %w", path, err)
@@ -102,7 +98,7 @@ func hold(path, recorded string, every time.Duration, lost func()) (*Holding, er
 	return h, nil
 }
 
-// rewrite replaces the text of a file that others have open.
+// rewrite replaces the content of a file that others have open.
 func rewrite(f *os.File, text []byte) error {
 	if _, err := f.WriteAt(text, 0); err != nil {
 		return err
@@ -113,7 +109,7 @@ func rewrite(f *os.File, text []byte) error {
 	return f.Sync()
 }
 
-// watch mends the file's text and tells, once, when the file is gone.
+// watch repairs the file's content and calls lost, once, when the file is removed.
 func (h *Holding) watch(every time.Duration, stop <-chan struct{}, lost func()) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -123,17 +119,16 @@ func (h *Holding) watch(every time.Duration, stop <-chan struct{}, lost func()) 
 			return
 		case <-tick.C:
 		}
-		if removed(h.file, h.path) {
+		if isRemoved(h.file, h.path) {
 			lost()
 			return
 		}
-		h.mend()
+		h.repair()
 	}
 }
 
-// mend writes the text again where another one stands; what fails is tried again
-// at the next tick.
-func (h *Holding) mend() {
+// repair rewrites the content when it has changed; a failure is retried at the next tick.
+func (h *Holding) repair() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	found := make([]byte, len(h.text)+1)
@@ -143,9 +138,9 @@ func (h *Holding) mend() {
 	}
 }
 
-// removed tells whether path no longer names the open file f. Any other
-// trouble with looking is no reason to stop a service.
-func removed(f *os.File, path string) bool {
+// isRemoved reports whether path no longer names the open file f. Other errors are no reason to stop a
+// service.
+func isRemoved(f *os.File, path string) bool {
 	_, err := os.Stat(path)
-	return errors.Is(err, fs.ErrNotExist) || err == nil && !isAt(f, path)
+	return errors.Is(err, fs.ErrNotExist) || err == nil && !isSameFile(f, path)
 }

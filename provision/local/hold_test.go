@@ -56,16 +56,14 @@ func holding(t *testing.T, svc Service, o provision.Object, lost func()) *Holdin
 	if err := os.MkdirAll(svc.objectDir(), dirMode); err != nil {
 		t.Fatal(err)
 	}
-	h, err := hold(svc.objectFile(o.ID), fakeRecord(t, o), time.Millisecond, lost)
+	h, err := holdFile(svc.objectFile(o.ID), fakeRecord(t, o), time.Millisecond, lost)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return h
 }
 
-// A process that took another configuration is known by it from then on, also
-// when its file is damaged later.
-// only is the one object of a service.
+// only returns the single object of a service.
 func only(t *testing.T, svc Service) provision.Object {
 	t.Helper()
 	objects, err := svc.Objects()
@@ -75,14 +73,14 @@ func only(t *testing.T, svc Service) provision.Object {
 	return objects[0]
 }
 
-func TestAnObjectLivesAsLongAsItIsHeld(t *testing.T) {
+func TestObjectIsGoneAfterRelease(t *testing.T) {
 	testkit.Slow(t)
 	svc := newService(t, "chat")
 	release := holdObject(t, svc, provision.Object{ID: "us-0", Kind: provision.KindReplica, Spec: "s"}, nil)
 	if o := only(t, svc); o.Gone != "" || o.Spec != "s" || o.Service != "chat" || o.Handle == "" || o.Started.IsZero() {
 		t.Errorf("held: got %+v", o)
 	}
-	if _, err := hold(svc.objectFile("us-0"), fakeRecord(t, provision.Object{ID: "us-0"}), time.Second, nil); err == nil || !strings.Contains(err.Error(), "already") {
+	if _, err := holdFile(svc.objectFile("us-0"), fakeRecord(t, provision.Object{ID: "us-0"}), time.Second, nil); err == nil || !strings.Contains(err.Error(), "already") {
 		t.Errorf("a second copy: got %v", err)
 	}
 	release()
@@ -92,7 +90,7 @@ func TestAnObjectLivesAsLongAsItIsHeld(t *testing.T) {
 	}
 }
 
-func TestARemovedObjectIsNoticed(t *testing.T) {
+func TestRemovedObjectFileIsDetected(t *testing.T) {
 	svc := newService(t, "chat")
 	lost := make(chan struct{})
 	release := holdObject(t, svc, provision.Object{ID: "us-0"}, func() { close(lost) })
@@ -103,7 +101,7 @@ func TestARemovedObjectIsNoticed(t *testing.T) {
 	<-lost
 }
 
-func TestADamagedObjectIsMended(t *testing.T) {
+func TestDamagedObjectFileIsRepaired(t *testing.T) {
 	svc := newService(t, "chat")
 	release := holdObject(t, svc, provision.Object{ID: "us-0", Spec: "s"}, nil)
 	defer release()
@@ -117,7 +115,7 @@ func TestADamagedObjectIsMended(t *testing.T) {
 	}
 }
 
-func TestFilesThatAreNobodys(t *testing.T) {
+func TestFilesWithoutProcess(t *testing.T) {
 	svc := newService(t, "chat")
 	for name, text := range map[string]string{"a.json": "{", "b.json": `{"id":"other"}`, ".tmp.json": "{}", "readme": ""} {
 		if err := writeFile(filepath.Join(svc.objectDir(), name), []byte(text)); err != nil {
@@ -135,7 +133,7 @@ func TestFilesThatAreNobodys(t *testing.T) {
 	}
 }
 
-func TestHoldNeedsARecord(t *testing.T) {
+func TestHoldRequiresRecord(t *testing.T) {
 	t.Setenv(EnvObject, "x")
 	t.Setenv(envRecord, "{")
 	if _, err := Hold(filepath.Join(t.TempDir(), "x.json")); err == nil || !strings.Contains(err.Error(), envRecord) {
@@ -146,7 +144,7 @@ func TestHoldNeedsARecord(t *testing.T) {
 	}
 }
 
-func TestRunningInTheOrderOfAddresses(t *testing.T) {
+func TestRunningIsSortedByAddress(t *testing.T) {
 	objects := []provision.Object{
 		{ID: "a", Kind: provision.KindBalancer, Address: "http://127.0.0.1:10001"},
 		{ID: "b", Kind: provision.KindBalancer, Address: "http://127.0.0.1:9002"},

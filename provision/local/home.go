@@ -21,12 +21,12 @@ const (
 	fileMode = 0o600
 )
 
-// Home is the state directory of this user: what services exist on this
-// machine, and the executables that they run.
+// Home is the state directory of this user: the services on this machine, and the executables that they
+// run.
 type Home struct{ dir string }
 
-// OpenHome is the state directory that $SKYSERVE_HOME names, else skyserve in
-// the XDG state directory. Nothing is created.
+// OpenHome returns the state directory: $SKYSERVE_HOME, else skyserve in the XDG state directory. It
+// creates nothing.
 func OpenHome() (Home, error) {
 	dir := os.Getenv(envHome)
 	if dir == "" {
@@ -47,10 +47,10 @@ func OpenHome() (Home, error) {
 	return Home{dir: abs}, nil
 }
 
-// Dir is the path of the state directory.
+// Dir returns the path of the state directory.
 func (h Home) Dir() string { return h.dir }
 
-// Services lists the names of the services of which something exists here, sorted.
+// Services lists the names of the services with state on this machine, sorted.
 func (h Home) Services() ([]string, error) {
 	entries, err := os.ReadDir(filepath.Join(h.dir, dirServices))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -69,17 +69,17 @@ func (h Home) Services() ([]string, error) {
 	return names, nil
 }
 
-// Service is the state of the service name; nothing is created, and nothing
-// need exist. A name that is no plain file name is an error.
+// Service returns the state of the named service. It creates nothing, and the service need not exist. A
+// name that is not a plain file name is an error.
 func (h Home) Service(name string) (Service, error) {
 	if name == "" || name == "." || name == ".." || strings.ContainsAny(name, `/\`) {
-		return Service{}, fmt.Errorf("no service can be named %q", name)
+		return Service{}, fmt.Errorf("invalid service name %q", name)
 	}
 	return Service{home: h, name: name, dir: filepath.Join(h.dir, dirServices, name)}, nil
 }
 
-// Find is the service name, or, when name is empty, the only one that exists.
-// Errors are *NoServiceError and *WhichServiceError.
+// Find returns the named service or, when name is empty, the only one that exists. Errors are
+// *NoServiceError and *WhichServiceError.
 func (h Home) Find(name string) (Service, error) {
 	names, err := h.Services()
 	if err != nil {
@@ -96,27 +96,27 @@ func (h Home) Find(name string) (Service, error) {
 	return h.Service(names[0])
 }
 
-// NoServiceError is a service that does not exist on this machine.
+// NoServiceError reports that a service does not exist on this machine.
 type NoServiceError struct {
-	Name  string   // empty when any would have done
-	Exist []string // those that do exist
+	Name  string   // empty when any service would match
+	Exist []string // the existing services
 }
 
-// Error says what does not exist and what does.
+// Error names the missing service and the existing ones.
 func (e *NoServiceError) Error() string {
 	switch {
 	case e.Name == "":
-		return "no service is running here"
+		return "no service is running on this machine"
 	case len(e.Exist) == 0:
-		return fmt.Sprintf("no service %q here, and no other", e.Name)
+		return fmt.Sprintf("service %q not found on this machine; no services exist here", e.Name)
 	}
-	return fmt.Sprintf("no service %q here; there is %s", e.Name, strings.Join(e.Exist, ", "))
+	return fmt.Sprintf("service %q not found on this machine; found %s", e.Name, strings.Join(e.Exist, ", "))
 }
 
-// WhichServiceError is an empty name where several services exist.
+// WhichServiceError reports an empty name where several services exist.
 type WhichServiceError struct{ Exist []string }
 
 // Error lists the services.
 func (e *WhichServiceError) Error() string {
-	return "several services are running here: " + strings.Join(e.Exist, ", ")
+	return "several services are running on this machine; name one of " + strings.Join(e.Exist, ", ")
 }

@@ -10,13 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errLocked is a lock that another process holds.
+// errLocked reports a lock that another process holds.
 var errLocked = errors.New("locked by another process")
 
-// lockFile opens path, creating it, and takes an exclusive lock on it without
-// waiting; errLocked when somebody holds it. The lock is on the file that path
-// names when lockFile returns, even if another process removed and made it anew
-// in between.
+// lockFile opens path, creates it if necessary, and takes an exclusive lock on it without waiting;
+// errLocked when another process holds it. The lock is on the file that path names when lockFile
+// returns, even if another process removed and recreated it in between.
 func lockFile(path string) (*os.File, error) {
 	for {
 		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, fileMode)
@@ -27,14 +26,14 @@ func lockFile(path string) (*os.File, error) {
 			f.Close()
 			return nil, err
 		}
-		if isAt(f, path) {
+		if isSameFile(f, path) {
 			return f, nil
 		}
 		f.Close()
 	}
 }
 
-// lockWait takes an exclusive lock like lockFile and waits for it.
+// lockWait takes an exclusive lock like lockFile, and retries until timeout.
 func lockWait(ctx context.Context, path string, timeout time.Duration) (*os.File, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -43,22 +42,22 @@ func lockWait(ctx context.Context, path string, timeout time.Duration) (*os.File
 		if !errors.Is(err, errLocked) {
 			return f, err
 		}
-		if !pause(ctx, pollEvery) {
+		if !sleep(ctx, pollInterval) {
 			return nil, err
 		}
 	}
 }
 
-// locked tells whether some process holds an exclusive lock on an open file.
-func locked(f *os.File) bool {
+// isLocked reports whether some process holds an exclusive lock on an open file.
+func isLocked(f *os.File) bool {
 	if err := flock(f, unix.LOCK_SH|unix.LOCK_NB); err != nil {
 		return errors.Is(err, errLocked)
 	}
-	_ = flock(f, unix.LOCK_UN) // closing the file would do it too
+	_ = flock(f, unix.LOCK_UN) // closing the file would release it too
 	return false
 }
 
-// flock locks an open file, again when a signal interrupts it.
+// flock locks an open file; it retries when a signal interrupts it.
 func flock(f *os.File, how int) error {
 	for {
 		err := unix.Flock(int(f.Fd()), how)
@@ -74,8 +73,8 @@ func flock(f *os.File, how int) error {
 	}
 }
 
-// isAt tells whether path still names the open file f.
-func isAt(f *os.File, path string) bool {
+// isSameFile reports whether path still names the open file f.
+func isSameFile(f *os.File, path string) bool {
 	mine, err := f.Stat()
 	if err != nil {
 		return false
@@ -84,8 +83,8 @@ func isAt(f *os.File, path string) bool {
 	return err == nil && os.SameFile(mine, there)
 }
 
-// pause waits for d; false when ctx ended first.
-func pause(ctx context.Context, d time.Duration) bool {
+// sleep blocks for d; false when ctx ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {

@@ -14,19 +14,19 @@ import (
 )
 
 const (
-	// logBytes is the size from which a log begins anew when its process is
-	// started; the old one is kept once as .1.
-	logBytes = 8 << 20
-	// failureLines is how many last lines of a log an error shows.
-	failureLines = 8
-	// tailBytes bounds what is read for the last lines of a log.
-	tailBytes = 1 << 20
+	// maxLogBytes is the size at which a log is rotated when its process is started; one old log is kept
+	// as .1.
+	maxLogBytes = 8 << 20
+	// maxErrorLines is how many lines from the end of a log an error contains.
+	maxErrorLines = 8
+	// maxTailBytes is the maximum size that is read of the end of a log.
+	maxTailBytes = 1 << 20
 )
 
 // logFile is the log of one process, open for appending.
 type logFile struct{ *os.File }
 
-// size is how long the log is now; 0 where that is not known.
+// size returns the length of the log; 0 where it is unknown.
 func (l *logFile) size() int64 {
 	info, err := l.Stat()
 	if err != nil {
@@ -40,7 +40,7 @@ func openLog(path string) (*logFile, error) {
 	if err := os.MkdirAll(filepath.Dir(path), dirMode); err != nil {
 		return nil, err
 	}
-	if info, err := os.Stat(path); err == nil && info.Size() > logBytes {
+	if info, err := os.Stat(path); err == nil && info.Size() > maxLogBytes {
 		if err := atomicfile.Rename(path, path+".1"); err != nil {
 			return nil, err
 		}
@@ -49,7 +49,7 @@ func openLog(path string) (*logFile, error) {
 	return &logFile{f}, err
 }
 
-// Logs lists the ids of the objects that ever wrote a log, sorted.
+// Logs lists the ids of the objects with a log, sorted.
 func (s Service) Logs() ([]string, error) {
 	entries, err := os.ReadDir(filepath.Join(s.dir, dirLogs))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -65,8 +65,8 @@ func (s Service) Logs() ([]string, error) {
 	return ids, nil
 }
 
-// Tail is the last n lines that the object id wrote; fewer when there are fewer
-// or when they are very long. No log is no lines.
+// Tail returns the last n log lines of the object id; fewer when there are fewer or when they are very
+// long. Without a log there are no lines.
 func (s Service) Tail(id string, n int) ([]string, error) {
 	lines, err := tailFrom(s.LogFile(id), 0, n)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -75,8 +75,8 @@ func (s Service) Tail(id string, n int) ([]string, error) {
 	return lines, err
 }
 
-// UnitTail is the last n lines of a unit of the machine id, or, where that never wrote any, of the
-// machine's process itself.
+// UnitTail returns the last n log lines of a unit of the machine id or, if the unit has not logged any,
+// of the machine's process.
 func (s Service) UnitTail(id, unit string, n int) ([]string, error) {
 	lines, err := tailFrom(filepath.Join(s.machineDir(id), dirState, unit, "unit.log"), 0, n)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(lines) == 0 {
@@ -85,7 +85,7 @@ func (s Service) UnitTail(id, unit string, n int) ([]string, error) {
 	return lines, err
 }
 
-// tailFrom is the last n lines of what a file holds from begin on.
+// tailFrom returns the last n lines of a file after offset begin.
 func tailFrom(path string, begin int64, n int) ([]string, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -96,8 +96,8 @@ func tailFrom(path string, begin int64, n int) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading log: %w", err)
 	}
-	cut := info.Size()-tailBytes > begin
-	begin = max(begin, info.Size()-tailBytes)
+	cut := info.Size()-maxTailBytes > begin
+	begin = max(begin, info.Size()-maxTailBytes)
 	data, err := io.ReadAll(io.NewSectionReader(f, begin, max(0, info.Size()-begin)))
 	if err != nil {
 		return nil, fmt.Errorf("reading log: %w", err)
@@ -108,7 +108,7 @@ func tailFrom(path string, begin int64, n int) ([]string, error) {
 	}
 	lines := strings.Split(text, "\n")
 	if cut {
-		lines = lines[1:] // the first one is not whole
+		lines = lines[1:] // the first line is incomplete
 	}
 	return lines[max(0, len(lines)-n):], nil
 }

@@ -25,10 +25,10 @@ import (
 	"skyserve/provision"
 )
 
-// A machine on this computer is a directory, which is its disk, and a process that runs the
-// agent. One whose process ended starts again with the same disk, as a machine does.
+// A machine on this computer is a directory, which is its disk, and a process that runs the agent. A
+// machine whose process ended restarts with the same disk, as a VM does.
 
-// Names in a service's directory, and in that of a machine.
+// Names in the directories of a service and of a machine.
 const (
 	dirMachines  = "machines"
 	fileNode     = "node.json"
@@ -39,28 +39,28 @@ const (
 	machinesLock = "machines.lock"
 )
 
-// agentOffset begins the ports of agents, of balancers and then of replicas; frontOffset those on
-// which replicas let balancers in.
+// agentOffset is the offset of the agents' ports, of balancers and then of replicas; replicaOffset is
+// that of the ports where replicas admit balancers.
 const (
 	agentOffset        = 500
 	replicaAgentOffset = 600
-	frontOffset        = 700
-	lastOffset         = frontOffset + slotsOfAKind
+	replicaOffset      = 700
+	lastOffset         = replicaOffset + maxSlotsPerKind
 )
 
 func (s Service) machineDir(id string) string { return filepath.Join(s.dir, dirMachines, id) }
 
-// labelName is the label of a name server that says where it answers, host:port.
+// labelName is the label with the address of a name server, host:port.
 const labelName = "dns"
 
-// For makes the provider one for the regions of a service, so that it knows what a machine may
-// be, and in which order they get their ports.
+// For configures the provider for a service: its regions, the offerings of machines, and the order of
+// their ports.
 func (p *Provider) For(spec *service.Spec) *Provider {
 	p.spec = spec
 	return p
 }
 
-// Offerings is this computer: with whatever GPUs the service names, which engines simulate.
+// Offerings returns this computer, with every GPU that the service names; engines simulate them.
 func (p *Provider) Offerings(_ context.Context, region service.Region) (provision.Offerings, error) {
 	if p.spec == nil {
 		return nil, nil
@@ -84,12 +84,12 @@ func (p *Provider) Launch(ctx context.Context, w provision.Want) (provision.Obje
 		return provision.Object{}, fmt.Errorf("starting %s: %w", w.ID, err)
 	}
 	if w.Machine == nil {
-		return provision.Object{}, fmt.Errorf("starting %s: it is no machine", w.ID)
+		return provision.Object{}, fmt.Errorf("starting %s: its machine configuration is missing", w.ID)
 	}
 	if err := os.MkdirAll(p.svc.objectDir(), dirMode); err != nil {
 		return provision.Object{}, fmt.Errorf("starting %s: %w", w.ID, err)
 	}
-	one, err := lockWait(ctx, filepath.Join(p.svc.objectDir(), w.ID+".lock"), startTimeout) // until it holds its file
+	one, err := lockWait(ctx, filepath.Join(p.svc.objectDir(), w.ID+".lock"), startTimeout) // held until the process holds its object file
 	if err != nil {
 		return provision.Object{}, fmt.Errorf("starting %s: %w", w.ID, err)
 	}
@@ -97,37 +97,37 @@ func (p *Provider) Launch(ctx context.Context, w provision.Want) (provision.Obje
 	rec, alive, err := readObject(p.svc.objectFile(w.ID))
 	switch {
 	case alive && err == nil && rec.Spec == w.Spec:
-		return p.svc.describe(w.ID, rec, true, nil), nil
+		return p.svc.objectFromRecord(w.ID, rec, true, nil), nil
 	case alive:
-		return provision.Object{}, fmt.Errorf("starting %s: it runs already, with another configuration", w.ID)
+		return provision.Object{}, fmt.Errorf("starting %s: already running with another configuration", w.ID)
 	}
-	begun, err := p.boot(ctx, w, rec)
+	begun, err := p.startMachine(ctx, w, rec)
 	if err != nil {
-		if o, runs := p.runs(w); runs { // it has its ports, and was about to hold its object above
+		if o, runs := p.runningMachine(w); runs { // it uses these ports, and was about to hold its object above
 			return o, nil
 		}
 		return provision.Object{}, err
 	}
-	return p.untilHeld(ctx, w, begun.cmd, begun.log)
+	return p.waitHeld(ctx, w, begun.cmd, begun.log)
 }
 
-// runs is the machine that is wanted, where a process holds its object.
-func (p *Provider) runs(w provision.Want) (o provision.Object, runs bool) {
+// runningMachine returns the desired machine, if a process holds its object.
+func (p *Provider) runningMachine(w provision.Want) (o provision.Object, runs bool) {
 	rec, alive, err := readObject(p.svc.objectFile(w.ID))
 	if !alive || err != nil || rec.Spec != w.Spec {
 		return o, false
 	}
-	return p.svc.describe(w.ID, rec, true, nil), true
+	return p.svc.objectFromRecord(w.ID, rec, true, nil), true
 }
 
-// booting is a process that was started.
-type booting struct {
+// startedProcess is a started process.
+type startedProcess struct {
 	cmd *exec.Cmd
-	log int64 // where what it writes begins
+	log int64 // offset of its first log line
 }
 
-// boot starts a machine's process. dead is what is left of the one before, if anything.
-func (p *Provider) boot(ctx context.Context, w provision.Want, dead record) (begun booting, err error) {
+// startMachine starts a machine's process. dead is the record of the previous process, if any.
+func (p *Provider) startMachine(ctx context.Context, w provision.Want, dead record) (begun startedProcess, err error) {
 	lock, err := lockWait(ctx, p.svc.configFile(machinesLock), homeTimeout)
 	if err != nil {
 		return begun, fmt.Errorf("starting %s: %w", w.ID, err)
@@ -152,7 +152,7 @@ func (p *Provider) boot(ctx context.Context, w provision.Want, dead record) (beg
 	} else {
 		o.Labels = dead.Labels
 	}
-	file, err := prepare(dir, w.Machine.UserData, at)
+	file, err := writeAgentConfig(dir, w.Machine.UserData, at)
 	if err != nil {
 		return begun, fmt.Errorf("starting %s: %w", w.ID, err)
 	}
@@ -160,7 +160,7 @@ func (p *Provider) boot(ctx context.Context, w provision.Want, dead record) (beg
 	if err != nil {
 		return begun, fmt.Errorf("starting %s: %w", w.ID, err)
 	}
-	begun = booting{cmd, log.size()}
+	begun = startedProcess{cmd, log.size()}
 	err = cmd.Start()
 	log.Close()
 	if err != nil {
@@ -169,8 +169,8 @@ func (p *Provider) boot(ctx context.Context, w provision.Want, dead record) (beg
 	return begun, nil
 }
 
-// prepare writes the configuration of a machine's agent, as its cloud-init document has it.
-func prepare(dir, document string, at provision.Endpoints) (file string, err error) {
+// writeAgentConfig writes the configuration of a machine's agent, taken from its cloud-init document.
+func writeAgentConfig(dir, document string, at provision.Endpoints) (file string, err error) {
 	var d struct {
 		Files []struct{ Path, Content string } `yaml:"write_files"`
 	}
@@ -198,7 +198,7 @@ func prepare(dir, document string, at provision.Endpoints) (file string, err err
 	return file, err
 }
 
-// objectOf is a machine that is about to be started.
+// objectOf returns the object of a machine that is about to start.
 func (p *Provider) objectOf(w provision.Want, at provision.Endpoints) provision.Object {
 	o := provision.Object{
 		ID: w.ID, Kind: w.Kind, Service: w.Service, Owner: w.Owner, Region: w.Region, Spec: w.Spec, Fixed: w.Fixed, Build: p.build,
@@ -222,15 +222,15 @@ func (p *Provider) objectOf(w provision.Want, at provision.Endpoints) provision.
 	return o
 }
 
-// endpoints gives a machine its ports, which it keeps for as long as there is anything of it. The
-// caller holds machinesLock. A port that somebody has is a *provision.PortTakenError.
+// endpoints assigns a machine its ports, which it keeps while anything of it exists. The caller holds
+// machinesLock. A port in use is a *provision.PortTakenError.
 func (p *Provider) endpoints(w provision.Want) (at provision.Endpoints, err error) {
-	slots, err := p.slots(w)
+	slots, err := p.portSlots(w)
 	if err != nil {
 		return at, err
 	}
 	at = slots.endpoints(w.ID, w.Kind)
-	if taken := p.taken(w, at); len(taken) > 0 {
+	if taken := p.portsInUse(w, at); len(taken) > 0 {
 		return at, taken[0]
 	}
 	text, err := json.Marshal(slots)
@@ -240,16 +240,16 @@ func (p *Provider) endpoints(w provision.Want) (at provision.Endpoints, err erro
 	return at, err
 }
 
-// base is the first port of the service.
-func (p *Provider) base() int {
+// basePort returns the first port of the service.
+func (p *Provider) basePort() int {
 	if p.spec == nil {
 		return defaultPort
 	}
 	return p.spec.LocalHosts.Port
 }
 
-// slots are the places of the service's machines, and of one more, among the ports.
-func (p *Provider) slots(w provision.Want) (slotFile, error) {
+// portSlots returns the port slots of the service's machines and of one more.
+func (p *Provider) portSlots(w provision.Want) (slotFile, error) {
 	balancers, engines := []string{}, []string{}
 	if p.spec != nil {
 		balancers, engines = slotIDs(p.spec)
@@ -259,21 +259,21 @@ func (p *Provider) slots(w provision.Want) (slotFile, error) {
 	} else {
 		engines = append(engines, w.ID)
 	}
-	slots, err := p.svc.assignSlots(p.base(), balancers, engines)
+	slots, err := p.svc.assignSlots(p.basePort(), balancers, engines)
 	if err == nil {
 		err = slots.check()
 	}
 	return slots, err
 }
 
-// PublicAddress is host:port where a balancer that is wanted answers clients.
+// PublicAddress returns host:port where a desired balancer serves clients.
 func (p *Provider) PublicAddress(w provision.Want) (string, error) {
-	slots, err := p.slots(w)
+	slots, err := p.portSlots(w)
 	return slots.endpoints(w.ID, w.Kind).Inside.Public, err
 }
 
-// taken are the ports of a machine that somebody has.
-func (p *Provider) taken(w provision.Want, at provision.Endpoints) []*provision.PortTakenError {
+// portsInUse returns the ports of a machine that are in use.
+func (p *Provider) portsInUse(w provision.Want, at provision.Endpoints) []*provision.PortTakenError {
 	var taken []*provision.PortTakenError
 	for _, used := range portsOf(at, w.Kind, w.Labels[labelName]) {
 		if PortTaken(used.addr) {
@@ -283,14 +283,14 @@ func (p *Provider) taken(w provision.Want, at provision.Endpoints) []*provision.
 	return taken
 }
 
-// CheckPorts makes sure that what runs keeps its ports, which is a *provision.SpecError else, and
-// that every port that a launch needs is free. That error is of the first one that is not (a
-// *provision.PortTakenError) and says how many more there are.
+// CheckPorts checks that running machines keep their ports, with a *provision.SpecError otherwise, and
+// that every port that a launch needs is free. The latter error is the first port in use (a
+// *provision.PortTakenError) with the number of ports in use.
 func (p *Provider) CheckPorts(changes provision.Changes) error {
-	old, _ := p.svc.readSlots() // without them nobody knows where it was
+	old, _ := p.svc.readSlots() // without them the earlier ports are unknown
 	have, err := p.svc.Objects()
 	if err == nil {
-		err = p.svc.checkBase(p.base(), old, have)
+		err = p.svc.checkBase(p.basePort(), old, have)
 	}
 	if err != nil {
 		return err
@@ -300,12 +300,12 @@ func (p *Provider) CheckPorts(changes provision.Changes) error {
 		if c.Action != provision.ActionLaunch {
 			continue
 		}
-		slots, err := p.slots(c.Want)
+		slots, err := p.portSlots(c.Want)
 		if err != nil {
 			return err
 		}
-		if of := p.taken(c.Want, slots.endpoints(c.ID(), c.Kind())); len(of) > 0 {
-			if _, runs := p.runs(c.Want); !runs { // since it was planned: it has them itself
+		if of := p.portsInUse(c.Want, slots.endpoints(c.ID(), c.Kind())); len(of) > 0 {
+			if _, runs := p.runningMachine(c.Want); !runs { // launched since the plan: it uses its own ports
 				taken = append(taken, of...)
 			}
 		}
@@ -314,15 +314,15 @@ func (p *Provider) CheckPorts(changes provision.Changes) error {
 		return nil
 	}
 	first := slices.MinFunc(taken, func(a, b *provision.PortTakenError) int { return strings.Compare(a.Addr, b.Addr) })
-	first.Holder = p.svc.home.holder(first.Addr)
+	first.Holder = p.svc.home.portUser(first.Addr)
 	if len(taken) == 1 {
 		return first
 	}
-	return fmt.Errorf("%w (ports taken in all: %d)", first, len(taken))
+	return fmt.Errorf("%w (ports in use in total: %d)", first, len(taken))
 }
 
-// Fingerprint is that of the key of a machine, as its agent published it in a directory that only
-// this user can write; empty while it has not.
+// Fingerprint returns the fingerprint of a machine's key, as its agent published it in a directory that
+// only this user can write; empty until then.
 func (p *Provider) Fingerprint(_ context.Context, o provision.Object) (string, error) {
 	text, err := os.ReadFile(filepath.Join(p.svc.machineDir(o.ID), fileConsole))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -339,8 +339,8 @@ func (p *Provider) Fingerprint(_ context.Context, o provision.Object) (string, e
 	return f, nil
 }
 
-// command is the process of an object: in a session of its own, so that it outlives this one and
-// its terminal, and told which object it is.
+// command returns the process of an object: in a session of its own, so that it outlives this process
+// and its terminal, with its object in the environment.
 func (p *Provider) command(o provision.Object, args []string) (*exec.Cmd, *logFile, error) {
 	rec, err := json.Marshal(record{Object: o})
 	if err != nil {
@@ -357,7 +357,7 @@ func (p *Provider) command(o provision.Object, args []string) (*exec.Cmd, *logFi
 	cmd.Args[0] = processName
 	cmd.Stdout, cmd.Stderr = log.File, log.File
 	cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true}
-	own := slices.DeleteFunc(os.Environ(), func(v string) bool { // it is told which token is in force
+	own := slices.DeleteFunc(os.Environ(), func(v string) bool { // the process gets its token from its configuration
 		return strings.HasPrefix(v, EnvAdminToken+"=")
 	})
 	cmd.Env = append(own, EnvObject+"="+p.svc.objectFile(o.ID), envRecord+"="+string(rec))

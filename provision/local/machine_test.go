@@ -88,9 +88,9 @@ func TestPortsFollowTheFile(t *testing.T) {
 	}
 }
 
-// A machine is born with what its cloud-init document says, in a directory that is its user's
-// alone, and runs units inside of itself.
-func TestAMachineIsADirectoryOfItsOwn(t *testing.T) {
+// A machine starts with the content of its cloud-init document, in a private directory, and runs its
+// units there.
+func TestMachineDirectory(t *testing.T) {
 	p, svc := provider(t)
 	o := launch(t, p, machine("us-0", provision.KindReplica))
 	dir := filepath.Join(svc.Dir(), "machines", "us-0")
@@ -125,9 +125,9 @@ func TestAMachineIsADirectoryOfItsOwn(t *testing.T) {
 	}
 }
 
-// A machine whose process died starts again as the same one, with its disk and its port; one that
-// is to be another gets a new disk.
-func TestAMachineThatDiedKeepsItsDisk(t *testing.T) {
+// A machine whose process died restarts with the same id, disk and ports; a machine with another
+// configuration gets a new disk.
+func TestRestartedMachineKeepsDisk(t *testing.T) {
 	p, svc := provider(t)
 	w := machine("us-0", provision.KindReplica)
 	w.Labels = map[string]string{"launch": "first"}
@@ -165,12 +165,12 @@ func kill(t *testing.T, p *Provider, svc Service, id string) {
 	if err := unix.Kill(rec.PID, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	if !p.untilReleased(t.Context(), id, killTimeout) {
+	if !p.waitReleased(t.Context(), id, killTimeout) {
 		t.Fatal("it did not end")
 	}
 }
 
-func TestATakenPortIsReportedWithItsHolder(t *testing.T) {
+func TestPortInUseNamesItsUser(t *testing.T) {
 	p, svc := provider(t)
 	ln, err := net.Listen("tcp", "127.0.0.1:18901")
 	if err != nil {
@@ -193,9 +193,9 @@ func TestATakenPortIsReportedWithItsHolder(t *testing.T) {
 	}
 }
 
-// This computer offers what the service names, at no price, and lists what is in the regions asked
-// for alone.
-func TestWhatThisComputerOffersAndLists(t *testing.T) {
+// Offerings contains this computer with the service's GPUs, without a price; List returns the objects
+// of the selected regions only.
+func TestOfferingsAndList(t *testing.T) {
 	p, _ := provider(t)
 	offers, err := p.Offerings(t.Context(), "local/us")
 	if err != nil || len(offers) != 3 || len(offers.With("L4", 1)) != 1 || len(offers.With("A100", 2)) != 1 || len(offers.With("", 0)) != 1 {
@@ -214,7 +214,7 @@ func TestWhatThisComputerOffersAndLists(t *testing.T) {
 }
 
 // What a version before machines left running is found, and ended.
-func TestProcessesOfAnEarlierVersionAreEnded(t *testing.T) {
+func TestTerminateProcessOfEarlierVersion(t *testing.T) {
 	p, svc := provider(t)
 	cmd, log, err := p.command(provision.Object{ID: "controller", Kind: provision.KindController, Service: "chat", Spec: "s", Admin: "http://127.0.0.1:1"}, nil)
 	if err != nil {
@@ -224,7 +224,7 @@ func TestProcessesOfAnEarlierVersionAreEnded(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.untilHeld(t.Context(), provision.Want{ID: "controller", Spec: "s"}, cmd, 0); err != nil {
+	if _, err := p.waitHeld(t.Context(), provision.Want{ID: "controller", Spec: "s"}, cmd, 0); err != nil {
 		t.Fatal(err)
 	}
 	have, err := p.List(t.Context(), "chat")

@@ -28,19 +28,18 @@ func ReadNameServer(path string) (service.NameServerConfig, error) {
 	return c, nil
 }
 
-// KeepName notes that a name in a hosted zone is about to lead to the service, so
-// that it can be removed whatever becomes of service.yaml. Its records are not
-// kept: they are in the zone.
+// KeepName records that a name in a hosted zone is about to resolve to the service, so that it can be
+// removed whatever happens to service.yaml. The records themselves are in the zone and are not stored.
 func (s Service) KeepName(n provision.Name) error {
 	n.Records = nil
 	data, err := json.Marshal(n)
 	if err != nil {
-		return fmt.Errorf("keeping the name %s: %w", n.Name, err)
+		return fmt.Errorf("storing the name %s: %w", n.Name, err)
 	}
 	return writeFile(s.configFile(fileName), data)
 }
 
-// KeptName is the name that was last kept; false when there is none.
+// KeptName returns the name that was last stored; false when there is none.
 func (s Service) KeptName() (n provision.Name, has bool, err error) {
 	data, err := os.ReadFile(s.configFile(fileName))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -55,10 +54,10 @@ func (s Service) KeptName() (n provision.Name, has bool, err error) {
 	return n, true, nil
 }
 
-// ForgetName notes that the kept name leads nowhere any more.
+// ForgetName records that the stored name does not resolve to the service any more.
 func (s Service) ForgetName() error {
 	if err := os.Remove(s.configFile(fileName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("forgetting the published name of %s: %w", s.name, err)
+		return fmt.Errorf("deleting the stored name of %s: %w", s.name, err)
 	}
 	return nil
 }

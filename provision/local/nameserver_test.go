@@ -10,7 +10,7 @@ import (
 )
 
 // What was published is known until it is removed, whatever becomes of the rest.
-func TestAPublishedNameIsKept(t *testing.T) {
+func TestKeepName(t *testing.T) {
 	svc := newService(t, "chat")
 	if err := svc.ForgetName(); err != nil {
 		t.Error(err)

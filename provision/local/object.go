@@ -18,22 +18,21 @@ import (
 )
 
 const (
-	// maxRecordBytes bounds what is read of an object file.
+	// maxRecordBytes is the maximum size that is read of an object file.
 	maxRecordBytes = 64 << 10
-	// A process writes its record in well under readTries times readAgain.
-	readTries = 10
-	readAgain = 5 * time.Millisecond
+	// A process writes its record in well under maxReadAttempts times readRetryInterval.
+	maxReadAttempts   = 10
+	readRetryInterval = 5 * time.Millisecond
 )
 
-// record is what a process writes into its object file.
+// record is the content of a process's object file.
 type record struct {
 	provision.Object
 	PID int `json:"pid"`
 }
 
-// Objects reads every object of the service, sorted by id. An object that no
-// process holds has Gone set. A file that cannot be read is an object as well:
-// it has its id and says what is wrong.
+// Objects reads every object of the service, sorted by id. An object that no process holds has Gone
+// set. An unreadable file is an object as well: it has its id and a description of the problem.
 func (s Service) Objects() ([]provision.Object, error) {
 	entries, err := os.ReadDir(s.objectDir())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -52,16 +51,16 @@ func (s Service) Objects() ([]provision.Object, error) {
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // removed since the directory was read
 		}
-		objects = append(objects, s.describe(id, rec, alive, err))
+		objects = append(objects, s.objectFromRecord(id, rec, alive, err))
 	}
 	return objects, nil
 }
 
-// describe makes an object of what was found in its file.
-func (s Service) describe(id string, rec record, alive bool, err error) provision.Object {
+// objectFromRecord converts the content of an object file to an object.
+func (s Service) objectFromRecord(id string, rec record, alive bool, err error) provision.Object {
 	o := rec.Object
 	o.ID, o.Service = id, s.name
-	if rec.PID != 0 && o.Handle == "" { // of a version before machines
+	if rec.PID != 0 && o.Handle == "" { // written by a version without machines
 		o.Handle = strconv.Itoa(rec.PID)
 	}
 	if rec.PID != 0 {
@@ -75,23 +74,23 @@ func (s Service) describe(id string, rec record, alive bool, err error) provisio
 	case alive && err != nil:
 		o.Labels = map[string]string{"problem": err.Error()}
 	case err != nil:
-		o.Gone = "its object file is damaged"
+		o.Gone = "object file is damaged"
 	case !alive:
-		o.Gone = "its process (pid " + strconv.Itoa(rec.PID) + ") is gone"
+		o.Gone = "process exited (pid " + strconv.Itoa(rec.PID) + ")"
 	}
 	return o
 }
 
-// readObject reads an object file and tells whether a process holds it. The
-// error may stand beside alive = true: a process lives, its record is not
-// readable. That is looked at again, since it may be writing just now.
+// readObject reads an object file and reports whether a process holds it. With alive = true the error
+// means that a process runs but its record is unreadable. readObject then retries, since the process
+// may be writing it.
 func readObject(path string) (rec record, alive bool, err error) {
-	for range readTries {
+	for range maxReadAttempts {
 		rec, alive, err = readObjectOnce(path)
 		if !alive || err == nil {
 			break
 		}
-		time.Sleep(readAgain)
+		time.Sleep(readRetryInterval)
 	}
 	return rec, alive, err
 }
@@ -102,13 +101,13 @@ func readObjectOnce(path string) (rec record, alive bool, err error) {
 		return record{}, false, fmt.Errorf("reading object %s: %w", path, err)
 	}
 	defer f.Close()
-	alive = locked(f)
+	alive = isLocked(f)
 	data, err := io.ReadAll(io.LimitReader(f, maxRecordBytes))
 	if err == nil {
 		err = json.Unmarshal(data, &rec)
 	}
 	if err == nil && rec.PID <= 0 {
-		err = errors.New("no process id in it")
+		err = errors.New("no process id")
 	}
 	if err != nil {
 		return record{}, alive, fmt.Errorf("reading object %s: %w", path, err)
@@ -116,8 +115,8 @@ func readObjectOnce(path string) (rec record, alive bool, err error) {
 	return rec, alive, nil
 }
 
-// Running picks the objects of one kind that run, in the order of their
-// addresses, which is the order in which they were added to the service.
+// Running returns the running objects of one kind, sorted by address, which is the order in which they
+// were added to the service.
 func Running(objects []provision.Object, kind provision.Kind) []provision.Object {
 	var running []provision.Object
 	for _, o := range objects {

@@ -18,10 +18,10 @@ import (
 // usedPort is an address that a machine listens on.
 type usedPort struct {
 	addr, purpose string
-	setting       string // of service.yaml that moves it
+	setting       string // of service.yaml that changes it
 }
 
-// portsOf are the addresses that a machine of a kind listens on; name is where a name server does.
+// portsOf returns the addresses that a machine of a kind listens on; name is that of a name server.
 func portsOf(at provision.Endpoints, kind provision.Kind, name string) []usedPort {
 	agent := usedPort{at.Inside.Agent, "agent", portSetting}
 	switch kind {
@@ -33,21 +33,21 @@ func portsOf(at provision.Endpoints, kind provision.Kind, name string) []usedPor
 	return []usedPort{{at.Engine, "engine", portSetting}, {at.Inside.Engine, "engine for balancers", portSetting}, agent}
 }
 
-// The ports of a service, counted from local.port. A hundred of each kind fit.
+// The ports of a service, as offsets from local.port. There is space for a hundred of each kind.
 const (
 	defaultPort   = 8001
 	adminOffset   = 100
 	engineOffset  = 200
 	storeOffset   = 300
 	controlOffset = 310
-	// challengeOffset is that of the ports on which balancers answer an authority (http-01).
+	// challengeOffset is the offset of the ports where balancers answer http-01 challenges.
 	challengeOffset = 400
-	slotsOfAKind    = 100
+	maxSlotsPerKind = 100
 	loopback        = "127.0.0.1"
 	portSetting     = "local.port"
 )
 
-// PortTaken tells whether somebody listens on an address of this machine.
+// PortTaken reports whether a process listens on an address of this machine.
 func PortTaken(addr string) bool {
 	ln, err := net.Listen("tcp", addr)
 	if err != nil {
@@ -57,10 +57,10 @@ func PortTaken(addr string) bool {
 	return false
 }
 
-// holder names the object of a service of this machine that has an address,
-// empty when none is known to.
-func (h Home) holder(addr string) string {
-	names, _ := h.Services() // it is only for the wording of an error
+// portUser returns the object, of a service on this machine, that uses an address; empty when none is
+// known.
+func (h Home) portUser(addr string) string {
+	names, _ := h.Services() // it only completes an error message
 	for _, name := range names {
 		svc, err := h.Service(name)
 		if err != nil {
@@ -76,7 +76,7 @@ func (h Home) holder(addr string) string {
 	return ""
 }
 
-// hostOf is the host:port of a base URL.
+// hostOf returns the host:port of a base URL.
 func hostOf(base string) string {
 	u, err := url.Parse(base)
 	if err != nil {
@@ -85,8 +85,8 @@ func hostOf(base string) string {
 	return u.Host
 }
 
-// Ports are the addresses that the processes of the service were given when it
-// was last brought up, by id; none when that is not known any more.
+// Ports returns the addresses that the service's processes got at the last `up`, by id; none when they
+// are unknown.
 func (s Service) Ports() map[string][]string {
 	slots, err := s.readSlots()
 	if err != nil || slots.Port == 0 {
@@ -106,14 +106,14 @@ func (s Service) Ports() map[string][]string {
 	return ports
 }
 
-// addrOf is a port of the loopback address.
+// addrOf returns the loopback address with a port.
 func addrOf(port int) string { return net.JoinHostPort(loopback, strconv.Itoa(port)) }
 
-// freeTimeout is how long a process may take to notice that its object file is
-// gone and to end: what a damaged state directory leaves behind stops itself.
+// freeTimeout is how long a process may take to detect that its object file was removed and to exit:
+// processes of a damaged state directory stop themselves.
 const freeTimeout = DefaultGrace + 3*time.Second
 
-// AwaitFree waits until ports, by the id of what had them, are free and describes those that are
+// AwaitFree waits until ports, by the id of their last user, are free, and describes those that are
 // not.
 func AwaitFree(ctx context.Context, ports map[string][]string) []string {
 	ctx, cancel := context.WithTimeout(ctx, freeTimeout)
@@ -123,11 +123,11 @@ func AwaitFree(ctx context.Context, ports map[string][]string) []string {
 		for _, id := range slices.Sorted(maps.Keys(ports)) {
 			for _, addr := range ports[id] {
 				if PortTaken(addr) {
-					left = append(left, fmt.Sprintf("%s, where %s listened, is in use", addr, id))
+					left = append(left, fmt.Sprintf("%s is still in use (used by %s)", addr, id))
 				}
 			}
 		}
-		if len(left) == 0 || !pause(ctx, pollEvery) {
+		if len(left) == 0 || !sleep(ctx, pollInterval) {
 			return left
 		}
 	}

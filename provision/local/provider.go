@@ -16,24 +16,23 @@ import (
 	"skyserve/provision"
 )
 
-// Limits of starting and stopping a process.
+// Timeouts of starting and stopping a process.
 const (
-	// startTimeout is how long a process may take until it holds its object
-	// file: it does so first of all.
+	// startTimeout is how long a process may take to hold its object file, which is the first thing
+	// that it does.
 	startTimeout = 10 * time.Second
-	// DefaultGrace is how long a process may take to end once it was asked to: a
-	// balancer lets requests finish for 10 s, then hands its last answers and its
-	// history over, which takes up to 4 s.
+	// DefaultGrace is how long a process may take to exit after SIGTERM: a balancer lets requests
+	// finish for 10 s, then hands off its last responses and its history, which takes up to 4 s.
 	DefaultGrace = 15 * time.Second
 	// killTimeout is how long the system may take to end a killed process.
 	killTimeout = 5 * time.Second
 	// repairTimeout is how long a process may take to repair its object file.
-	repairTimeout = 2 * watchEvery
-	// settleEvery is how often a process that starts or ends is looked at.
-	settleEvery = 10 * time.Millisecond
+	repairTimeout = 2 * watchInterval
+	// processPollInterval is the polling interval for a process that starts or ends.
+	processPollInterval = 10 * time.Millisecond
 )
 
-// processName is what a process is listed as, whatever its executable is called.
+// processName is the process name in process lists, whatever the name of its executable.
 const processName = "skyserve"
 
 // Provider runs the objects of one service as processes of this machine.
@@ -46,15 +45,15 @@ type Provider struct {
 	*program
 }
 
-// program is the executable of machines, which is installed when the first is launched.
+// program is the executable of machines, which is installed at the first launch.
 type program struct {
 	exe   string
 	build string
 }
 
-// NewProvider runs the objects of svc with the executable exe, whose hash is
-// build; both come from Service.Install, which is called when exe is empty. grace is how long a process may take
-// to end before it is killed; 0 means DefaultGrace.
+// NewProvider returns a provider that runs the objects of svc with the executable exe, whose hash is
+// build. Both come from Service.Install, which the provider calls when exe is empty. grace is how long
+// a process may take to exit before it is killed; 0 means DefaultGrace.
 func NewProvider(svc Service, exe, build string, grace time.Duration) *Provider {
 	if grace <= 0 {
 		grace = DefaultGrace
@@ -62,10 +61,10 @@ func NewProvider(svc Service, exe, build string, grace time.Duration) *Provider 
 	return &Provider{svc: svc, grace: grace, program: &program{exe, build}}
 }
 
-// List reads every object of the service.
+// List returns every object of the service.
 func (p *Provider) List(_ context.Context, name string) ([]provision.Object, error) {
 	if name != p.svc.name {
-		return nil, fmt.Errorf("listing the objects of %s: this provider is for %s", name, p.svc.name)
+		return nil, fmt.Errorf("listing the objects of %s: this provider is for service %s", name, p.svc.name)
 	}
 	have, err := p.svc.Objects()
 	return slices.DeleteFunc(have, func(o provision.Object) bool {
@@ -73,56 +72,57 @@ func (p *Provider) List(_ context.Context, name string) ([]provision.Object, err
 	}), err
 }
 
-// Of is the provider for some regions alone, of which it lists what there is.
+// Of returns a provider that lists the objects of some regions only.
 func (p *Provider) Of(regions ...service.Region) *Provider {
 	some := *p
 	some.regions = append([]service.Region{}, regions...)
 	return &some
 }
 
-// untilHeld waits until the started process holds its object file, or ends. One that ends since
-// another start of the same object was quicker, as of an `up` that was cut short, is no failure.
-func (p *Provider) untilHeld(ctx context.Context, w provision.Want, cmd *exec.Cmd, logBegin int64) (provision.Object, error) {
+// waitHeld waits until the started process holds its object file, or exits. It is no failure if the
+// process exits because another start of the same object was faster, such as that of an interrupted
+// `up`.
+func (p *Provider) waitHeld(ctx context.Context, w provision.Want, cmd *exec.Cmd, logBegin int64) (provision.Object, error) {
 	id := w.ID
 	exited := make(chan error, 1)
-	go func() { exited <- cmd.Wait() }() // reaps it for as long as this process lives
-	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errors.New("it did not report within "+startTimeout.String()))
+	go func() { exited <- cmd.Wait() }() // reaps the process
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errors.New("its process did not write its object file within "+startTimeout.String()))
 	defer cancel()
 	for {
 		rec, alive, err := readObject(p.svc.objectFile(id))
 		if alive && err == nil && rec.PID == cmd.Process.Pid {
-			return p.svc.describe(id, rec, true, nil), nil
+			return p.svc.objectFromRecord(id, rec, true, nil), nil
 		}
 		select {
 		case err := <-exited:
-			if o, runs := p.runs(w); runs {
+			if o, runs := p.runningMachine(w); runs {
 				return o, nil
 			}
-			return provision.Object{}, p.ended(id, err, logBegin)
+			return provision.Object{}, p.startError(id, err, logBegin)
 		case <-ctx.Done():
 			return provision.Object{}, fmt.Errorf("starting %s: %w", id, context.Cause(ctx))
-		case <-time.After(settleEvery):
+		case <-time.After(processPollInterval):
 		}
 	}
 }
 
-// ended is the error of a process that ended before it was up.
-func (p *Provider) ended(id string, err error, logBegin int64) error {
+// startError returns the error of a process that exited before it was ready.
+func (p *Provider) startError(id string, err error, logBegin int64) error {
 	if err == nil {
-		err = errors.New("it ended at once")
+		err = errors.New("exited immediately with status 0")
 	}
 	file := p.svc.LogFile(id)
-	lines, _ := tailFrom(file, logBegin, failureLines) // without its last words the error is still one
+	lines, _ := tailFrom(file, logBegin, maxErrorLines) // the log lines are optional
 	return &provision.StartError{ID: id, Err: err, Log: lines, File: file}
 }
 
-// Terminate asks the process of o to end, kills it when it does not within the
-// grace, and removes its disk and object file.
+// Terminate sends SIGTERM to the process of o, kills it after the grace period, and removes its disk
+// and object file.
 func (p *Provider) Terminate(ctx context.Context, o provision.Object) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := p.stop(ctx, o.ID); err != nil {
+	if err := p.stopProcess(ctx, o.ID); err != nil {
 		return err
 	}
 	if err := os.RemoveAll(p.svc.machineDir(o.ID)); err != nil {
@@ -131,13 +131,13 @@ func (p *Provider) Terminate(ctx context.Context, o provision.Object) error {
 	return p.removeObject(o.ID)
 }
 
-// stop ends the process of an object, if there is one.
-func (p *Provider) stop(ctx context.Context, id string) error {
+// stopProcess ends the process of an object, if there is one.
+func (p *Provider) stopProcess(ctx context.Context, id string) error {
 	for _, step := range []struct {
 		signal  unix.Signal
 		timeout time.Duration
 	}{{unix.SIGTERM, p.grace}, {unix.SIGKILL, killTimeout}} {
-		rec, alive, err := p.holderOf(ctx, id)
+		rec, alive, err := p.readHolder(ctx, id)
 		if !alive {
 			return nil
 		}
@@ -147,51 +147,50 @@ func (p *Provider) stop(ctx context.Context, id string) error {
 		if err := unix.Kill(rec.PID, step.signal); err != nil && !errors.Is(err, unix.ESRCH) {
 			return fmt.Errorf("signalling process %d: %w", rec.PID, err)
 		}
-		if p.untilReleased(ctx, id, step.timeout) {
+		if p.waitReleased(ctx, id, step.timeout) {
 			return nil
 		}
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
 	}
-	return fmt.Errorf("its process still holds %s after it was killed", p.svc.objectFile(id))
+	return fmt.Errorf("process still holds %s after SIGKILL", p.svc.objectFile(id))
 }
 
-// holderOf reads who holds an object file. A damaged file is mended by its
-// holder, which is waited for.
-func (p *Provider) holderOf(ctx context.Context, id string) (rec record, alive bool, err error) {
+// readHolder returns the process that holds an object file. The holder repairs a damaged file; readHolder
+// waits for that.
+func (p *Provider) readHolder(ctx context.Context, id string) (rec record, alive bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, repairTimeout)
 	defer cancel()
 	for {
 		rec, alive, err = readObject(p.svc.objectFile(id))
-		if !alive || err == nil || !pause(ctx, pollEvery) {
+		if !alive || err == nil || !sleep(ctx, pollInterval) {
 			return rec, alive, err
 		}
 	}
 }
 
-// untilReleased waits until no process holds an object file; false when
-// timeout or ctx ended first.
-func (p *Provider) untilReleased(ctx context.Context, id string, timeout time.Duration) bool {
+// waitReleased waits until no process holds an object file; false when timeout or ctx ended first.
+func (p *Provider) waitReleased(ctx context.Context, id string, timeout time.Duration) bool {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	for {
 		if _, alive, _ := readObject(p.svc.objectFile(id)); !alive {
 			return true
 		}
-		if !pause(ctx, settleEvery) {
+		if !sleep(ctx, processPollInterval) {
 			return false
 		}
 	}
 }
 
-// removeObject removes an object file that nobody holds.
+// removeObject removes an object file that no process holds.
 func (p *Provider) removeObject(id string) error {
 	path := p.svc.objectFile(id)
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	f, err := lockFile(path) // so that no process becomes this object meanwhile
+	f, err := lockFile(path) // so that no process takes the object meanwhile
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

@@ -55,9 +55,9 @@ func TestMain(m *testing.M) {
 	<-ctx.Done()
 }
 
-// Whoever cuts an 'up' short and runs it again starts processes that start already: each runs
-// once, and nobody fails.
-func TestStartsAtTheSameTimeAreOne(t *testing.T) {
+// An interrupted 'up' that is run again starts processes that are already starting: each runs once, and
+// no launch fails.
+func TestConcurrentLaunchesStartOneProcess(t *testing.T) {
 	testkit.Slow(t)
 	exe, err := os.Executable()
 	if err != nil {
@@ -84,7 +84,7 @@ func TestStartsAtTheSameTimeAreOne(t *testing.T) {
 }
 
 // A process that does not end when it is asked to is killed after its grace.
-func TestAProcessThatDoesNotEndIsKilled(t *testing.T) {
+func TestTerminateKillsAfterGrace(t *testing.T) {
 	t.Setenv(envPlays, playsStubborn)
 	p, svc := provider(t)
 	p.grace = 50 * time.Millisecond
@@ -98,7 +98,7 @@ func TestAProcessThatDoesNotEndIsKilled(t *testing.T) {
 }
 
 // What cannot be ended, since nobody can tell which process it is, stays in the list.
-func TestWhatCannotBeEndedIsNotForgotten(t *testing.T) {
+func TestUnstoppableObjectStaysListed(t *testing.T) {
 	testkit.Slow(t)
 	p, svc := provider(t)
 	if err := os.MkdirAll(svc.objectDir(), dirMode); err != nil {
@@ -117,8 +117,8 @@ func TestWhatCannotBeEndedIsNotForgotten(t *testing.T) {
 	}
 }
 
-// A process that ends before it is the object that it was to be is an error with what it wrote.
-func TestAProcessThatEndsAtOnce(t *testing.T) {
+// A process that exits before it holds its object is an error with its log.
+func TestLaunchReportsImmediateExit(t *testing.T) {
 	t.Setenv(envPlays, playsBroken)
 	p, svc := provider(t)
 	_, err := p.Launch(t.Context(), machine("us-0", provision.KindReplica))
@@ -129,14 +129,14 @@ func TestAProcessThatEndsAtOnce(t *testing.T) {
 }
 
 // Ports do not move under what runs, also where nothing is launched.
-func TestAServiceThatRunsKeepsItsPorts(t *testing.T) {
+func TestRunningServiceKeepsPorts(t *testing.T) {
 	p, _ := provider(t)
 	o := launch(t, p, machine("us-0", provision.KindReplica))
 	moved := twoRegionsOf(t)
 	moved.LocalHosts.Port += 10
 	check := func() error { return NewProvider(p.svc, p.exe, p.build, 0).For(moved).CheckPorts(nil) }
 	var bad *provision.SpecError
-	if err := check(); !errors.As(err, &bad) || !strings.Contains(err.Error(), "local.port: chat runs at ports from "+portsOfTest+" on") {
+	if err := check(); !errors.As(err, &bad) || !strings.Contains(err.Error(), "local.port: chat is running on ports from "+portsOfTest) {
 		t.Errorf("while it runs: got %v", err)
 	}
 	if err := p.Terminate(t.Context(), o); err != nil {
@@ -149,7 +149,7 @@ func TestAServiceThatRunsKeepsItsPorts(t *testing.T) {
 
 // A process that an 'up' started which was cut short may come to be its object, and have its ports,
 // while the next one is about to start it.
-func TestAProcessThatStartsLateIsTheOneThatIsWanted(t *testing.T) {
+func TestLaunchFindsLateProcess(t *testing.T) {
 	p, svc := provider(t)
 	w := machine("us-0", provision.KindReplica)
 	if err := os.MkdirAll(svc.objectDir(), dirMode); err != nil {
@@ -171,12 +171,12 @@ func TestAProcessThatStartsLateIsTheOneThatIsWanted(t *testing.T) {
 	}()
 	for starting := false; !starting; { // until Launch has its lock and looks for a process
 		f, err := os.Open(strings.TrimSuffix(svc.objectFile("us-0"), ".json") + ".lock")
-		starting = err == nil && locked(f)
+		starting = err == nil && isLocked(f)
 		f.Close()
 	}
 	release := holdObject(t, svc, provision.Object{ID: "us-0", Handle: "local-late", Spec: w.Spec}, nil)
 	defer release()
-	slots, err := p.slots(w)
+	slots, err := p.portSlots(w)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,7 +202,7 @@ func machine(id string, kind provision.Kind) provision.Want {
 	return provision.Want{ID: id, Kind: kind, Service: "chat", Owner: "me", Region: "local/us", Spec: "s", Machine: &provision.Machine{Role: kind, UserData: document}}
 }
 
-func TestTheLocalProviderKeepsTheContract(t *testing.T) {
+func TestProviderConformance(t *testing.T) {
 	testkit.Slow(t)
 	exe, err := os.Executable()
 	if err != nil {

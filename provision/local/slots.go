@@ -14,27 +14,24 @@ import (
 	"skyserve/provision"
 )
 
-// slotFile is what slots.json holds: a slot is the place of an object within
-// the ports of its kind.
+// slotFile is the content of slots.json. A slot is an object's index within the ports of its kind.
 type slotFile struct {
-	Port      int            `json:"port"` // what local.port was
+	Port      int            `json:"port"` // local.port at that time
 	Balancers map[string]int `json:"balancers"`
 	Engines   map[string]int `json:"engines"`
 }
 
-// assignSlots gives every id a slot that it keeps for as long as the service
-// exists: adding a region or a replica moves no port of another. Ids of objects
-// that are neither wanted nor there any more give theirs back. Nothing is
-// written; endpoints does that. A first port other than the one that running
-// objects count from is an error.
+// assignSlots assigns a slot to every id for as long as the service exists: adding a region or a
+// replica changes no port of another. Ids that are neither wanted nor present lose their slots. It
+// writes nothing; endpoints does. It is an error if running objects use another first port.
 func (s Service) assignSlots(base int, balancers, engines []string) (slotFile, error) {
-	old, _ := s.readSlots() // a damaged file is as good as none: slots are dealt anew
+	old, _ := s.readSlots() // a damaged file counts as empty: slots are assigned anew
 	objects, err := s.Objects()
 	if err != nil {
 		return slotFile{}, err
 	}
 	present := map[string]bool{}
-	disks, err := os.ReadDir(filepath.Join(s.dir, dirMachines)) // of those too whose processes do not hold their objects yet
+	disks, err := os.ReadDir(filepath.Join(s.dir, dirMachines)) // includes machines whose processes do not hold their objects yet
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return slotFile{}, fmt.Errorf("listing the machines of %s: %w", s.name, err)
 	}
@@ -49,21 +46,21 @@ func (s Service) assignSlots(base int, balancers, engines []string) (slotFile, e
 	}
 	return slotFile{
 		Port:      base,
-		Balancers: deal(balancers, old.Balancers, present),
-		Engines:   deal(engines, old.Engines, present),
+		Balancers: assignFreeSlots(balancers, old.Balancers, present),
+		Engines:   assignFreeSlots(engines, old.Engines, present),
 	}, nil
 }
 
-// checkBase is an error where objects run whose ports count from another one than base.
+// checkBase returns an error where running objects count their ports from another base.
 func (s Service) checkBase(base int, old slotFile, objects []provision.Object) error {
 	runs := slices.ContainsFunc(objects, func(o provision.Object) bool { return o.Gone == "" })
 	if runs && old.Port != 0 && old.Port != base {
-		return specError("%s: %s runs at ports from %d on and cannot move to %d while it does; take it down first", portSetting, s.name, old.Port, base)
+		return specError("%s: %s is running on ports from %d and cannot change to %d; run 'skyserve down' first", portSetting, s.name, old.Port, base)
 	}
 	return nil
 }
 
-// readSlots reads the slots as they were last saved.
+// readSlots reads the saved slots.
 func (s Service) readSlots() (slots slotFile, err error) {
 	data, err := os.ReadFile(s.configFile(fileSlots))
 	if err != nil {
@@ -72,9 +69,9 @@ func (s Service) readSlots() (slots slotFile, err error) {
 	return slots, json.Unmarshal(data, &slots)
 }
 
-// deal keeps the slots of ids that are wanted or present and gives each other
-// wanted id the lowest free one, in the order given.
-func deal(wanted []string, old map[string]int, present map[string]bool) map[string]int {
+// assignFreeSlots keeps the slots of ids that are wanted or present, and gives each other wanted id the lowest
+// free slot, in the order given.
+func assignFreeSlots(wanted []string, old map[string]int, present map[string]bool) map[string]int {
 	slots, taken := map[string]int{}, map[int]bool{}
 	for _, id := range slices.Sorted(maps.Keys(old)) {
 		slot := old[id]
@@ -95,7 +92,7 @@ func deal(wanted []string, old map[string]int, present map[string]bool) map[stri
 	return slots
 }
 
-// slotIDs are the balancers and the least replicas of a service, in the order of its file: they
+// slotIDs returns the balancers and the minimum replicas of a service, in the order of its file: they
 // get the first ports.
 func slotIDs(spec *service.Spec) (balancers, engines []string) {
 	for _, r := range spec.Regions {
@@ -113,12 +110,12 @@ func slotIDs(spec *service.Spec) (balancers, engines []string) {
 	return balancers, engines
 }
 
-// check makes sure that every object has ports of its own.
+// check returns an error unless every object has ports of its own.
 func (s slotFile) check() error {
 	for _, slots := range []map[string]int{s.Balancers, s.Engines} {
 		for _, id := range slices.Sorted(maps.Keys(slots)) {
-			if slots[id] >= slotsOfAKind {
-				return specError("placing %s on this machine: no more than %d balancers and %d replicas fit", id, slotsOfAKind, slotsOfAKind)
+			if slots[id] >= maxSlotsPerKind {
+				return specError("placing %s on this machine: at most %d balancers and %d replicas are supported", id, maxSlotsPerKind, maxSlotsPerKind)
 			}
 		}
 	}
@@ -128,7 +125,7 @@ func (s slotFile) check() error {
 	return nil
 }
 
-// endpoints are the addresses of a machine of a kind.
+// endpoints returns the addresses of a machine of a kind.
 func (s slotFile) endpoints(id string, kind provision.Kind) provision.Endpoints {
 	at := func(offset int) string { return addrOf(s.Port + offset) }
 	e := provision.Endpoints{Loopback: loopback, Controller: at(controlOffset)}
@@ -142,14 +139,14 @@ func (s slotFile) endpoints(id string, kind provision.Kind) provision.Endpoints 
 		}
 	default:
 		n := s.Engines[id]
-		e.Inside = provision.Addresses{Agent: at(replicaAgentOffset + n), Engine: at(frontOffset + n)}
+		e.Inside = provision.Addresses{Agent: at(replicaAgentOffset + n), Engine: at(replicaOffset + n)}
 		e.Engine = at(engineOffset + n)
 	}
 	e.Outside = e.Inside
 	return e
 }
 
-// specError is an error of configuration.
+// specError returns an error of configuration.
 func specError(format string, args ...any) error {
 	return &provision.SpecError{Err: fmt.Errorf(format, args...)}
 }

@@ -30,19 +30,19 @@ type Service struct {
 	dir  string
 }
 
-// Name is the service's name.
+// Name returns the service's name.
 func (s Service) Name() string { return s.name }
 
-// Home is the state directory that the service is in.
+// Home returns the state directory that contains the service.
 func (s Service) Home() Home { return s.home }
 
-// Dir is the directory that holds the service's state.
+// Dir returns the directory of the service's state.
 func (s Service) Dir() string { return s.dir }
 
-// SpecFile is where the service.yaml that the service was brought up with is kept.
+// SpecFile returns the path of the stored service.yaml that the service was brought up with.
 func (s Service) SpecFile() string { return filepath.Join(s.dir, fileSpec) }
 
-// LogFile is where the object id writes what it has to say.
+// LogFile returns the path of the log of the object id.
 func (s Service) LogFile(id string) string { return filepath.Join(s.dir, dirLogs, id+".log") }
 
 func (s Service) configFile(name string) string { return filepath.Join(s.dir, name) }
@@ -51,16 +51,16 @@ func (s Service) objectDir() string { return filepath.Join(s.dir, dirObjects) }
 
 func (s Service) objectFile(id string) string { return filepath.Join(s.objectDir(), id+".json") }
 
-// BusyError is a service that another command is changing.
+// BusyError reports that another command is changing the service.
 type BusyError struct{ Service string }
 
-// Error says which.
+// Error names the service.
 func (e *BusyError) Error() string {
-	return "another skyserve command is changing the service " + e.Service + " at this moment"
+	return "another skyserve command is changing the service " + e.Service
 }
 
-// Lock keeps other commands from changing the service, until unlock is called;
-// *BusyError when one does. It makes the service's directory.
+// Lock prevents other commands from changing the service until unlock is called; *BusyError when one is
+// already changing it. It creates the service's directory.
 func (s Service) Lock() (unlock func(), err error) {
 	for {
 		if err := os.MkdirAll(s.dir, dirMode); err != nil {
@@ -70,7 +70,7 @@ func (s Service) Lock() (unlock func(), err error) {
 		switch {
 		case errors.Is(err, errLocked):
 			return nil, &BusyError{Service: s.name}
-		case errors.Is(err, fs.ErrNotExist): // whoever had the lock removed the service
+		case errors.Is(err, fs.ErrNotExist): // the previous holder of the lock removed the service
 			continue
 		case err != nil:
 			return nil, fmt.Errorf("locking the state of %s: %w", s.name, err)
@@ -79,59 +79,58 @@ func (s Service) Lock() (unlock func(), err error) {
 	}
 }
 
-// lockTimeout outlasts what the controller does to a few replicas.
+// lockTimeout is longer than the controller takes to change a few replicas.
 const lockTimeout = 5 * time.Second
 
-// LockSoon is Lock for commands, which wait a moment for whoever has the lock.
+// LockSoon is Lock for commands: it waits up to lockTimeout for another holder.
 func (s Service) LockSoon(ctx context.Context) (unlock func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, lockTimeout)
 	defer cancel()
 	for {
 		unlock, err := s.Lock()
 		var busy *BusyError
-		if !errors.As(err, &busy) || !pause(ctx, pollEvery) {
+		if !errors.As(err, &busy) || !sleep(ctx, pollInterval) {
 			return unlock, err
 		}
 	}
 }
 
-// Remove removes the service's directory with all that it holds. Call it while
-// holding the lock, when no object is left.
+// Remove deletes the service's directory with its content. Call it with the lock held, when no object
+// is left.
 func (s Service) Remove() error {
 	if err := os.RemoveAll(s.dir); err != nil {
 		return fmt.Errorf("removing the state of %s: %w", s.name, err)
 	}
-	s.tidy()
+	s.removeEmptyParents()
 	return nil
 }
 
-// tidy removes the directories around a service's; they go only when nothing else is in them.
-func (s Service) tidy() {
+// removeEmptyParents removes the parent directories of a service's directory if they are empty.
+func (s Service) removeEmptyParents() {
 	_ = os.Remove(filepath.Dir(s.dir))
 	_ = os.Remove(s.home.dir)
 }
 
-// RemoveUnused removes the service's directory when nothing was ever brought up
-// in it: what a failure before the first process leaves. Call it while holding
-// the lock.
+// RemoveUnused deletes the service's directory when nothing was ever brought up in it, after a failure
+// before the first process. Call it with the lock held.
 func (s Service) RemoveUnused() {
 	objects, err := s.Objects()
 	if _, missing := os.Stat(s.SpecFile()); err == nil && len(objects) == 0 && errors.Is(missing, fs.ErrNotExist) {
-		_ = os.RemoveAll(s.dir) // what stays is harmless
-		s.tidy()
+		_ = os.RemoveAll(s.dir) // a remaining file is harmless
+		s.removeEmptyParents()
 	}
 }
 
-// tokens are the secrets of a service that are kept here beside its operator's keys.
+// tokens are the secrets of a service that are stored here beside its operator's keys.
 type tokens struct {
-	// Admin opens the balancers' admin APIs; empty leaves them to this machine.
+	// Admin is the token of the balancers' admin APIs; empty restricts them to this machine.
 	Admin string `json:"admin,omitempty"`
 }
 
-// EnvAdminToken names the environment variable with the token of the admin APIs.
+// EnvAdminToken is the environment variable with the token of the admin APIs.
 const EnvAdminToken = "SKYSERVE_ADMIN_TOKEN"
 
-// tokens reads what is kept; a damaged file is as good as none.
+// tokens reads the stored tokens; a damaged file counts as empty.
 func (s Service) tokens() (t tokens, err error) {
 	data, err := os.ReadFile(s.configFile(fileTokens))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -144,15 +143,15 @@ func (s Service) tokens() (t tokens, err error) {
 	return t, nil
 }
 
-// AdminToken opens the admin APIs of the balancers that run: the one that they
-// were brought up with, else that of the environment; empty where they ask for none.
+// AdminToken returns the token of the running balancers' admin APIs: the one that they were brought up
+// with, else that of the environment; empty where they require none.
 func (s Service) AdminToken() (string, error) {
 	t, err := s.tokens()
 	return cmp.Or(t.Admin, os.Getenv(EnvAdminToken)), err
 }
 
-// NextAdminToken is the token that is to open the admin APIs: that of the environment where it is
-// set there, if only to nothing, else the one that was kept.
+// NextAdminToken returns the token for the next `up`: the value of the environment variable if it is
+// set, even if empty, else the stored one.
 func (s Service) NextAdminToken() (string, error) {
 	if token, isSet := os.LookupEnv(EnvAdminToken); isSet {
 		return token, nil
@@ -161,7 +160,7 @@ func (s Service) NextAdminToken() (string, error) {
 	return t.Admin, err
 }
 
-// KeepAdminToken keeps that token for other shells.
+// KeepAdminToken stores NextAdminToken for other shells.
 func (s Service) KeepAdminToken() error {
 	t, err := s.tokens()
 	if err == nil {
@@ -177,8 +176,8 @@ func (s Service) KeepAdminToken() error {
 	return err
 }
 
-// writeFile replaces a file of the service's state durably, whole or not at all.
-// Directories on the way are made; all of it is the user's alone.
+// writeFile replaces a file of the service's state durably and atomically. It creates parent
+// directories; only the user can read them.
 func writeFile(path string, data []byte) error {
 	if err := atomicfile.MkdirAll(filepath.Dir(path), dirMode); err != nil {
 		return fmt.Errorf("writing %s: %w", path, err)
@@ -186,20 +185,19 @@ func writeFile(path string, data []byte) error {
 	return atomicfile.WriteFile(path, data, fileMode)
 }
 
-// Keep keeps the service.yaml of a service whose machines are elsewhere. Call it while
-// holding the lock.
+// Keep stores the service.yaml of a service whose machines are in clouds. Call it with the lock held.
 func (s Service) Keep(text []byte) error { return writeFile(s.SpecFile(), text) }
 
-// TakeNote keeps something about the service as JSON, under a name of its own.
+// TakeNote stores a value about the service as JSON, in a file of that name.
 func (s Service) TakeNote(name string, v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {
-		return fmt.Errorf("keeping %s of %s: %w", name, s.name, err)
+		return fmt.Errorf("storing %s of %s: %w", name, s.name, err)
 	}
 	return writeFile(s.configFile(name), data)
 }
 
-// Note reads what TakeNote kept; v stays as it is where there is nothing.
+// Note reads a value that TakeNote stored; v is unchanged where there is none.
 func (s Service) Note(name string, v any) error {
 	data, err := os.ReadFile(s.configFile(name))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -214,7 +212,7 @@ func (s Service) Note(name string, v any) error {
 	return nil
 }
 
-// ServiceAt is the service whose directory this is.
+// ServiceAt returns the service with this directory.
 func ServiceAt(dir string) Service {
 	return Service{home: Home{filepath.Dir(filepath.Dir(dir))}, name: filepath.Base(dir), dir: dir}
 }

@@ -65,7 +65,7 @@ func mustWrite(t *testing.T, path, text string) {
 	}
 }
 
-func TestWriteFileIsPrivateAndWhole(t *testing.T) {
+func TestWriteFileIsPrivateAndAtomic(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a", "b")
 	path := filepath.Join(dir, "f")
 	mustWrite(t, path, "one")
@@ -85,7 +85,7 @@ func TestWriteFileIsPrivateAndWhole(t *testing.T) {
 
 // The token of the admin APIs is kept for shells that do not have it; one that is set takes its
 // place, if only to nothing.
-func TestTheAdminTokenIsKept(t *testing.T) {
+func TestAdminToken(t *testing.T) {
 	svc := newService(t, "chat")
 	for _, tt := range []struct{ set, want string }{{"unset", ""}, {"one", "one"}, {"unset", "one"}, {"", ""}, {"unset", ""}} {
 		t.Setenv(EnvAdminToken, tt.set)
@@ -105,7 +105,7 @@ func TestTheAdminTokenIsKept(t *testing.T) {
 	}
 }
 
-func TestLockKeepsOthersOut(t *testing.T) {
+func TestLockIsExclusive(t *testing.T) {
 	svc := newService(t, "chat")
 	unlock, err := svc.Lock()
 	if err != nil {
@@ -145,7 +145,7 @@ func TestRemoveUnused(t *testing.T) {
 	}
 }
 
-func TestExecutablesStayWhileTheyAreUsed(t *testing.T) {
+func TestTidyKeepsUsedExecutables(t *testing.T) {
 	ctx := context.Background()
 	chat := newService(t, "chat")
 	talk, home := beside(t, chat, "talk"), chat.Home()
@@ -184,19 +184,19 @@ func TestExecutablesStayWhileTheyAreUsed(t *testing.T) {
 
 func TestSlotsStay(t *testing.T) {
 	all := map[string]bool{}
-	first := deal([]string{"us-0", "us-1", "eu-0"}, nil, all)
+	first := assignFreeSlots([]string{"us-0", "us-1", "eu-0"}, nil, all)
 	if want := map[string]int{"us-0": 0, "us-1": 1, "eu-0": 2}; !reflect.DeepEqual(first, want) {
 		t.Fatalf("got %v, want %v", first, want)
 	}
-	more := deal([]string{"us-0", "us-1", "us-2", "eu-0"}, first, all)
+	more := assignFreeSlots([]string{"us-0", "us-1", "us-2", "eu-0"}, first, all)
 	if want := map[string]int{"us-0": 0, "us-1": 1, "us-2": 3, "eu-0": 2}; !reflect.DeepEqual(more, want) {
 		t.Errorf("one more in the middle: got %v, want %v", more, want)
 	}
-	less := deal([]string{"us-0", "asia-0"}, more, map[string]bool{"us-1": true})
+	less := assignFreeSlots([]string{"us-0", "asia-0"}, more, map[string]bool{"us-1": true})
 	if want := map[string]int{"us-0": 0, "us-1": 1, "asia-0": 2}; !reflect.DeepEqual(less, want) {
 		t.Errorf("some gone, one of them still running: got %v, want %v", less, want)
 	}
-	broken := deal([]string{"a", "b"}, map[string]int{"a": 0, "b": 0, "c": -1}, map[string]bool{"c": true})
+	broken := assignFreeSlots([]string{"a", "b"}, map[string]int{"a": 0, "b": 0, "c": -1}, map[string]bool{"c": true})
 	if want := map[string]int{"a": 0, "b": 1}; !reflect.DeepEqual(broken, want) {
 		t.Errorf("a damaged file: got %v, want %v", broken, want)
 	}
@@ -216,7 +216,7 @@ func TestTail(t *testing.T) {
 	if lines, err := tailFrom(svc.LogFile("us-0"), 4, 9); err != nil || !reflect.DeepEqual(lines, []string{"two", "three"}) {
 		t.Errorf("from the second line on: got %q, %v", lines, err)
 	}
-	mustWrite(t, svc.LogFile("us-0"), strings.Repeat("x", tailBytes)+"\nlast\n")
+	mustWrite(t, svc.LogFile("us-0"), strings.Repeat("x", maxTailBytes)+"\nlast\n")
 	if lines, err := svc.Tail("us-0", 9); err != nil || !reflect.DeepEqual(lines, []string{"last"}) {
 		t.Errorf("a line too long: got %d lines, %v", len(lines), err)
 	}
@@ -225,9 +225,9 @@ func TestTail(t *testing.T) {
 	}
 }
 
-func TestALongLogBeginsAnew(t *testing.T) {
+func TestLongLogIsRotated(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "us-0.log")
-	for _, size := range []int64{logBytes + 1, 0} {
+	for _, size := range []int64{maxLogBytes + 1, 0} {
 		f, err := openLog(path)
 		if err != nil {
 			t.Fatal(err)
@@ -240,7 +240,7 @@ func TestALongLogBeginsAnew(t *testing.T) {
 		}
 		f.Close()
 	}
-	if info, err := os.Stat(path + ".1"); err != nil || info.Size() != logBytes+1 {
+	if info, err := os.Stat(path + ".1"); err != nil || info.Size() != maxLogBytes+1 {
 		t.Errorf("the old log: got %v, %v", info, err)
 	}
 }

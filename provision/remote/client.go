@@ -11,17 +11,17 @@ import (
 	"skyserve/provision"
 )
 
-// Ask sends the body of a call to a machine in the cloud and returns the body of its
-// answer. Errors are of a machine that does not answer, or refuses to.
+// Ask sends the body of a call to a machine in the cloud and returns the body of its answer. Errors
+// mean that the machine did not answer, or rejected the call.
 type Ask func(ctx context.Context, call Call, body []byte) ([]byte, error)
 
-// Client is the provider of a cloud by way of machines there. It implements
-// provision.Provider, provision.Witness and provision.Pricer; errors of the cloud keep their types.
+// Client is the provider of a cloud through machines there. It implements provision.Provider,
+// provision.Witness and provision.Pricer; errors of the cloud keep their types.
 type Client struct {
 	// Cloud is its name, gcp.
 	Cloud string
-	// Ways are the machines that can be asked now, in the order of trying: each call is
-	// safe to repeat, so that the next one is asked where one does not answer.
+	// Ways are the machines that can be called now, in the order of attempts. Every call is idempotent,
+	// so the next machine is called when one does not answer.
 	Ways func() []Ask
 }
 
@@ -31,8 +31,8 @@ var (
 	_ provision.Pricer   = (*Client)(nil)
 )
 
-// ErrNoWay is a cloud in which no machine of the service can be asked.
-var ErrNoWay = errors.New("no balancer there can be asked")
+// ErrNoWay reports that no machine of the service in a cloud can be called.
+var ErrNoWay = errors.New("no balancer in this cloud can be reached")
 
 // Offerings implements provision.Provider.
 func (c *Client) Offerings(ctx context.Context, region service.Region) (provision.Offerings, error) {
@@ -40,13 +40,13 @@ func (c *Client) Offerings(ctx context.Context, region service.Region) (provisio
 	return r.Offerings, err
 }
 
-// List implements provision.Provider, for the service whose machines are asked.
+// List implements provision.Provider, for the service of the called machines.
 func (c *Client) List(ctx context.Context, service string) ([]provision.Object, error) {
 	r, err := c.call(ctx, CallList, request{Service: service})
 	return r.Objects, err
 }
 
-// ListIn lists one region alone, so that one that does not answer hides no other.
+// ListIn lists one region, so that a region that does not answer hides no other.
 func (c *Client) ListIn(ctx context.Context, service string, region service.Region) ([]provision.Object, error) {
 	r, err := c.call(ctx, CallList, request{Service: service, Region: region})
 	return r.Objects, err
@@ -76,38 +76,38 @@ func (c *Client) Prices(ctx context.Context, region service.Region) ([]provision
 	return r.Prices, err
 }
 
-// call asks one machine after the other until one answers.
+// call calls one machine after the other until one answers.
 func (c *Client) call(ctx context.Context, call Call, in request) (out response, err error) {
 	body, err := json.Marshal(in)
 	if err != nil {
-		return out, fmt.Errorf("asking for %s in %s: %w", call, c.Cloud, err)
+		return out, fmt.Errorf("calling %s in %s: %w", call, c.Cloud, err)
 	}
-	silent := []error{ErrNoWay}
+	errs := []error{ErrNoWay}
 	for _, ask := range c.Ways() {
-		text, err := patiently(ctx, ask, call, body)
+		text, err := callWithTimeout(ctx, ask, call, body)
 		if err != nil {
-			if silent = append(silent, err); ctx.Err() != nil {
+			if errs = append(errs, err); ctx.Err() != nil {
 				break
 			}
 			continue
 		}
 		if err := json.Unmarshal(text, &out); err != nil {
-			return response{}, fmt.Errorf("asking for %s in %s: reading the answer: %w", call, c.Cloud, err)
+			return response{}, fmt.Errorf("calling %s in %s: decoding the response: %w", call, c.Cloud, err)
 		}
 		if out.Error != nil {
-			return response{Prices: out.Prices}, out.Error.err()
+			return response{Prices: out.Prices}, out.Error.toError()
 		}
 		return out, nil
 	}
-	return out, fmt.Errorf("asking for %s in %s: %w", call, c.Cloud, errors.Join(silent...))
+	return out, fmt.Errorf("calling %s in %s: %w", call, c.Cloud, errors.Join(errs...))
 }
 
 // timeout is how long a machine may take to answer: a little longer than it may take to act.
 const timeout = callTimeout + 10*time.Second
 
-// patiently asks one machine, and gives it up where it neither answers nor goes away.
-func patiently(ctx context.Context, ask Ask, call Call, body []byte) ([]byte, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("no answer within %s", timeout))
+// callWithTimeout calls one machine with a timeout.
+func callWithTimeout(ctx context.Context, ask Ask, call Call, body []byte) ([]byte, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("no response within %s", timeout))
 	defer cancel()
 	text, err := ask(ctx, call, body)
 	if err != nil && ctx.Err() != nil {

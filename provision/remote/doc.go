@@ -1,7 +1,7 @@
-// Package remote is a provider that acts in its cloud by way of a machine of the
-// service there: keys of a cloud never leave it, and so the controller of a service asks
-// machines with an identity of that cloud to list, launch and terminate for it.
+// Package remote is a provider that calls its cloud through a machine of the service there. Credentials
+// of a cloud never leave it, so the controller of a service delegates list, launch and terminate to
+// machines with an identity in that cloud.
 //
-// Read wire.go first, which is what is said; then client.go, the provider, and
-// handler.go, the machine that carries it out.
+// Read wire.go first, the messages; then client.go, the provider, and handler.go, which executes the
+// calls on the machine.
 package remote

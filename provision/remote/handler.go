@@ -14,27 +14,27 @@ import (
 	"skyserve/provision"
 )
 
-// callTimeout bounds one call: a launch waits for what its cloud does not know yet, for a
-// minute at most, and a machine is gone within five.
+// callTimeout is the maximum duration of one call: a launch waits up to a minute for the cloud's
+// eventual consistency, and a machine terminates within five.
 const callTimeout = 6 * time.Minute
 
-// maxBody bounds what a call brings: a launch with its cloud-init document.
+// maxBody is the maximum size of a call: a launch with its cloud-init document.
 const maxBody = 1 << 20
 
-// Hand carries calls out in the cloud of the machine that it runs on.
+// Hand executes calls in the cloud of its machine.
 type Hand struct {
-	// Service and Owner are whose machines it lists, launches and terminates; others it
-	// refuses, whatever the machine's identity would let it do.
+	// Service and Owner identify the machines that it lists, launches and terminates. It rejects calls
+	// for others, whatever the machine's identity permits.
 	Service, Owner string
-	// Provider is all regions of the cloud, Witness likewise. Lists is each of them.
+	// Provider and Witness act in all regions of the cloud. Lists has one provider per region.
 	Provider provision.Provider
 	Witness  provision.Witness
 	Lists    map[service.Region]provision.Provider
 }
 
-// ServeHTTP carries one call out, whose name is the value "call" of the path. Who may ask
-// was decided before. A call that fails in the cloud is answered with 200 and its error;
-// one that is not for this hand with 400 or 403.
+// ServeHTTP executes one call, named by the path value "call". The caller has already been authorized.
+// A call that fails in the cloud is answered with 200 and its error; an invalid call with 400, a
+// forbidden one with 403.
 func (h *Hand) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c := http.NewResponseController(w)
 	deadline := time.Now().Add(callTimeout)
@@ -50,35 +50,35 @@ func (h *Hand) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		err = json.Unmarshal(text, &in)
 	}
 	if err != nil {
-		http.Error(w, fmt.Sprintf("reading the call: %v", err), http.StatusBadRequest)
+		http.Error(w, fmt.Sprintf("reading the request body: %v", err), http.StatusBadRequest)
 		return
 	}
-	if err := h.foreign(in); err != nil {
+	if err := h.checkOwner(in); err != nil {
 		http.Error(w, err.Error(), http.StatusForbidden)
 		return
 	}
-	out, err := h.do(ctx, Call(r.PathValue("call")), in)
-	if errors.Is(err, errNoCall) {
+	out, err := h.dispatch(ctx, Call(r.PathValue("call")), in)
+	if errors.Is(err, errUnknownCall) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
 	if err != nil {
-		out = response{Prices: out.Prices, Error: failureOf(err)}
+		out = response{Prices: out.Prices, Error: newWireError(err)}
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(out) // who has gone asks again
+	_ = json.NewEncoder(w).Encode(out) // a caller that has disconnected retries
 }
 
-var errNoCall = errors.New("no call of that name, or not with this argument")
+var errUnknownCall = errors.New("unknown call, or missing argument")
 
-// foreign is why a call is not for the machines of this service; nil when it is.
-func (h *Hand) foreign(in request) error {
+// checkOwner returns why a call is not permitted for this service; nil when it is.
+func (h *Hand) checkOwner(in request) error {
 	refuse := func(what, service, owner string, kind provision.Kind) error {
 		switch {
 		case service != h.Service || owner != h.Owner:
-			return fmt.Errorf("%s: it is of the service %q of %q, want %q of %q", what, service, owner, h.Service, h.Owner)
+			return fmt.Errorf("%s: belongs to service %q of owner %q, must belong to service %q of owner %q", what, service, owner, h.Service, h.Owner)
 		case kind != provision.KindReplica:
-			return fmt.Errorf("%s: it is a %s, want a %s", what, kind, provision.KindReplica)
+			return fmt.Errorf("%s: kind is %s, must be %s", what, kind, provision.KindReplica)
 		}
 		return nil
 	}
@@ -88,13 +88,13 @@ func (h *Hand) foreign(in request) error {
 	case in.Object != nil:
 		return refuse(in.Object.ID, in.Object.Service, in.Object.Owner, in.Object.Kind)
 	case in.Service != "" && in.Service != h.Service:
-		return fmt.Errorf("listing %q: want %q", in.Service, h.Service)
+		return fmt.Errorf("listing service %q: must be %q", in.Service, h.Service)
 	}
 	return nil
 }
 
-// do carries a call out.
-func (h *Hand) do(ctx context.Context, call Call, in request) (out response, err error) {
+// dispatch executes a call.
+func (h *Hand) dispatch(ctx context.Context, call Call, in request) (out response, err error) {
 	switch {
 	case call == CallOfferings:
 		out.Offerings, err = h.Provider.Offerings(ctx, in.Region)
@@ -109,12 +109,12 @@ func (h *Hand) do(ctx context.Context, call Call, in request) (out response, err
 	case call == CallPrices:
 		out.Prices, err = h.prices(ctx, in.Region)
 	default:
-		err = fmt.Errorf("%w: %q", errNoCall, call)
+		err = fmt.Errorf("%w: %q", errUnknownCall, call)
 	}
 	return out, err
 }
 
-// prices are those of a region; none where its cloud does not tell them.
+// prices returns the prices of a region; none where its cloud does not publish them.
 func (h *Hand) prices(ctx context.Context, region service.Region) ([]provision.Price, error) {
 	if p, tells := h.Provider.(provision.Pricer); tells {
 		return p.Prices(ctx, region)
@@ -122,20 +122,20 @@ func (h *Hand) prices(ctx context.Context, region service.Region) ([]provision.P
 	return nil, nil
 }
 
-// list lists a region, or all of them.
+// list lists the objects of a region, or of all regions.
 func (h *Hand) list(ctx context.Context, in request) ([]provision.Object, error) {
 	if in.Region == "" {
 		return h.Provider.List(ctx, in.Service)
 	}
 	one, known := h.Lists[in.Region]
 	if !known {
-		return nil, fmt.Errorf("listing %s: the machine that was asked acts in other regions", in.Region)
+		return nil, fmt.Errorf("listing %s: the called machine does not serve this region", in.Region)
 	}
 	return one.List(ctx, in.Service)
 }
 
-// terminate ends a machine that the cloud itself says is this service's: a handle alone
-// could be anybody's.
+// terminate terminates a machine after the cloud confirms that it belongs to this service: a handle
+// alone could be anybody's.
 func (h *Hand) terminate(ctx context.Context, o provision.Object) error {
 	have, err := h.list(ctx, request{Service: h.Service, Region: o.Region})
 	if err != nil {
@@ -143,9 +143,9 @@ func (h *Hand) terminate(ctx context.Context, o provision.Object) error {
 	}
 	i := slices.IndexFunc(have, func(is provision.Object) bool { return is.Handle == o.Handle && is.Region == o.Region })
 	if i < 0 {
-		return nil // it is gone
+		return nil // already gone
 	}
-	if is := have[i]; h.foreign(request{Object: &is}) != nil {
+	if is := have[i]; h.checkOwner(request{Object: &is}) != nil {
 		return &provision.OwnedError{What: string(is.Kind) + " " + is.ID, Where: string(is.Region), Owner: is.Owner}
 	}
 	return h.Provider.Terminate(ctx, o)

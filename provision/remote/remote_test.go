@@ -22,8 +22,8 @@ import (
 	"skyserve/provision/remote"
 )
 
-// by asks a machine at a URL.
-func by(base string) remote.Ask {
+// callURL asks a machine at a URL.
+func callURL(base string) remote.Ask {
 	return func(ctx context.Context, call remote.Call, body []byte) ([]byte, error) {
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, base+"/"+string(call), bytes.NewReader(body))
 		if err != nil {
@@ -57,13 +57,13 @@ func client(servers ...*httptest.Server) *remote.Client {
 	return &remote.Client{Cloud: "gcp", Ways: func() []remote.Ask {
 		var ways []remote.Ask
 		for _, s := range servers {
-			ways = append(ways, by(s.URL))
+			ways = append(ways, callURL(s.URL))
 		}
 		return ways
 	}}
 }
 
-func hand(p provision.Provider) *remote.Hand {
+func newHandler(p provision.Provider) *remote.Hand {
 	return &remote.Hand{Service: "chat", Owner: "o", Provider: p, Lists: map[service.Region]provision.Provider{"gcp/us-central1": p}}
 }
 
@@ -72,9 +72,9 @@ func want(id string) provision.Want {
 }
 
 // What a machine does for another keeps the contract of what the machine itself does.
-func TestActingByWayOfAMachineKeepsTheContract(t *testing.T) {
+func TestClientConformsToProviderContract(t *testing.T) {
 	conformance.Run(t, func(t *testing.T) conformance.Subject {
-		s := machine(t, hand(&conformance.Memory{}))
+		s := machine(t, newHandler(&conformance.Memory{}))
 		return conformance.Subject{
 			Provider: client(s), Reopen: func(*testing.T) provision.Provider { return client(s) }, Service: "chat",
 			Wants: []provision.Want{want("us-central1-0"), want("us-central1-1")},
@@ -82,29 +82,29 @@ func TestActingByWayOfAMachineKeepsTheContract(t *testing.T) {
 	})
 }
 
-// cloudOf answers with what it was told.
-type cloudOf struct {
+// fixedCloud answers with what it was told.
+type fixedCloud struct {
 	provision.Provider
 	err    error
 	object provision.Object
 	region service.Region // of the offerings that were asked for
 }
 
-func (c *cloudOf) Launch(context.Context, provision.Want) (provision.Object, error) {
+func (c *fixedCloud) Launch(context.Context, provision.Want) (provision.Object, error) {
 	return c.object, c.err
 }
 
-func (c *cloudOf) Offerings(_ context.Context, r service.Region) (provision.Offerings, error) {
+func (c *fixedCloud) Offerings(_ context.Context, r service.Region) (provision.Offerings, error) {
 	c.region = r
 	return provision.Offerings{{Type: "g2-standard-4", Region: r, PricePerHour: 0.7}}, c.err
 }
 
-func (c *cloudOf) Fingerprint(_ context.Context, o provision.Object) (string, error) {
+func (c *fixedCloud) Fingerprint(_ context.Context, o provision.Object) (string, error) {
 	return "key of " + o.Handle, c.err
 }
 
-// Errors that a caller reacts to are the same on the other side, words included.
-func TestErrorsKeepTheirTypes(t *testing.T) {
+// Errors that callers handle have the same type and text on the other side.
+func TestErrorsKeepTypes(t *testing.T) {
 	offer := provision.Offering{Type: "g2-standard-4", Region: "gcp/us-central1", Zone: "us-central1-a", Capacity: "spot", GPU: "L4", GPUs: 1}
 	for _, err := range []error{
 		&provision.CapacityError{Offering: offer, Scope: provision.ScopeZone, Code: "ZONE_RESOURCE_POOL_EXHAUSTED", Err: errors.New("no room")},
@@ -113,8 +113,8 @@ func TestErrorsKeepTheirTypes(t *testing.T) {
 		&provision.OwnedError{What: "the service chat", Where: "gcp/us-central1", Owner: "them"},
 		errors.New("the network is down"),
 	} {
-		cloud := &cloudOf{err: err}
-		_, got := client(machine(t, hand(cloud))).Launch(t.Context(), want("us-central1-0"))
+		cloud := &fixedCloud{err: err}
+		_, got := client(machine(t, newHandler(cloud))).Launch(t.Context(), want("us-central1-0"))
 		var capacity, gotCapacity *provision.CapacityError
 		var credentials, gotCredentials *provision.CredentialsError
 		var owned, gotOwned *provision.OwnedError
@@ -139,9 +139,9 @@ func TestErrorsKeepTheirTypes(t *testing.T) {
 	}
 }
 
-// A machine that takes a call and never answers is not waited for for ever, though whoever asks
-// sets no bound: the next one is asked.
-func TestAMachineThatHangsIsGivenUp(t *testing.T) {
+// A machine that accepts a call and never answers times out, even if the caller sets no deadline; the
+// next machine is called.
+func TestCallTimesOutOnHungMachine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hangs := func(ctx context.Context, _ remote.Call, _ []byte) ([]byte, error) {
 			<-ctx.Done()
@@ -158,20 +158,20 @@ func TestAMachineThatHangsIsGivenUp(t *testing.T) {
 			t.Errorf("after %v: %+v, %v", took, o, err)
 		}
 		ways = ways[:1]
-		if _, err := c.Launch(t.Context(), want("us-central1-0")); !errors.Is(err, remote.ErrNoWay) || !strings.Contains(err.Error(), "no answer within") {
+		if _, err := c.Launch(t.Context(), want("us-central1-0")); !errors.Is(err, remote.ErrNoWay) || !strings.Contains(err.Error(), "no response within") {
 			t.Errorf("nobody answers: %v", err)
 		}
 	})
 }
 
 // Nothing of an object is lost on the way.
-func TestWhatIsAskedComesBackWhole(t *testing.T) {
-	cloud := &cloudOf{object: provision.Object{
+func TestObjectsRoundTrip(t *testing.T) {
+	cloud := &fixedCloud{object: provision.Object{
 		ID: "us-central1-0", Kind: provision.KindReplica, Service: "chat", Owner: "o", Region: "gcp/us-central1", Spec: "s", Handle: "h",
 		Offering: &provision.Offering{Type: "g2-standard-4", Capacity: "spot"}, Labels: map[string]string{"model": "m"}, CostPerHour: 0.28,
 		PublicIP: netip.MustParseAddr("203.0.113.1"), PrivateIP: netip.MustParseAddr("10.0.0.1"),
 	}}
-	h := hand(cloud)
+	h := newHandler(cloud)
 	h.Witness = cloud
 	c := client(machine(t, h))
 	if o, err := c.Launch(t.Context(), want("us-central1-0")); err != nil || !reflect.DeepEqual(o, cloud.object) {
@@ -185,10 +185,10 @@ func TestWhatIsAskedComesBackWhole(t *testing.T) {
 	}
 }
 
-// A machine acts for its own service, on replicas, in its own regions.
-func TestWhatAMachineRefuses(t *testing.T) {
+// A machine acts only for its own service, on replicas, in its own regions.
+func TestHandlerRejectsForeignCalls(t *testing.T) {
 	m := &conformance.Memory{}
-	server := machine(t, hand(m))
+	server := machine(t, newHandler(m))
 	c := client(server)
 	change := func(do func(*provision.Want)) provision.Want {
 		w := want("us-central1-0")
@@ -237,13 +237,12 @@ func TestWhatAMachineRefuses(t *testing.T) {
 	}
 }
 
-// Where one machine does not answer, the next one is asked; what the cloud itself says is
-// the end of it.
-func TestTheNextMachineIsAsked(t *testing.T) {
+// When one machine does not answer, the next one is called; an error of the cloud itself is final.
+func TestCallFallsBackToNextMachine(t *testing.T) {
 	m := &conformance.Memory{}
-	dead := machine(t, hand(m))
+	dead := machine(t, newHandler(m))
 	dead.Close()
-	works := machine(t, hand(m))
+	works := machine(t, newHandler(m))
 	if _, err := client(dead, works).Launch(t.Context(), want("us-central1-0")); err != nil || len(m.Objects()) != 1 {
 		t.Errorf("%+v (%v)", m.Objects(), err)
 	}

@@ -7,7 +7,7 @@ import (
 	"skyserve/provision"
 )
 
-// Call names what is asked for.
+// Call is the name of a remote call.
 type Call string
 
 // The calls: the methods of provision.Provider, provision.Witness and provision.Pricer.
@@ -22,33 +22,33 @@ const (
 
 // request holds the argument of a call.
 type request struct {
-	Region  service.Region    `json:"region,omitempty"` // of offerings and prices, and of list where one region is enough
+	Region  service.Region    `json:"region,omitempty"` // for offerings and prices, and for list of one region
 	Service string            `json:"service,omitempty"`
 	Want    *provision.Want   `json:"want,omitempty"`
 	Object  *provision.Object `json:"object,omitempty"`
 }
 
-// response holds the result of a call, or why there is none.
+// response holds the result or the error of a call.
 type response struct {
 	Offerings   provision.Offerings `json:"offerings,omitempty"`
 	Objects     []provision.Object  `json:"objects,omitempty"`
 	Object      provision.Object    `json:"object,omitzero"`
 	Fingerprint string              `json:"fingerprint,omitempty"`
-	Prices      []provision.Price   `json:"prices,omitempty"` // also beside an error
-	Error       *failure            `json:"error,omitempty"`
+	Prices      []provision.Price   `json:"prices,omitempty"` // also set with an error
+	Error       *wireError          `json:"error,omitempty"`
 }
 
-// failure is an error on the wire. Those that a caller reacts to keep their type.
-type failure struct {
-	Text        string                      `json:"text"` // of what is in none of the fields below
+// wireError is an error on the wire. Errors that callers handle keep their type.
+type wireError struct {
+	Text        string                      `json:"text"` // the message of an untyped error, or the cause of a typed one
 	Capacity    *provision.CapacityError    `json:"capacity,omitempty"`
 	Credentials *provision.CredentialsError `json:"credentials,omitempty"`
 	Owned       *provision.OwnedError       `json:"owned,omitempty"`
 }
 
-// failureOf puts an error on the wire; the cause of a typed one as its text.
-func failureOf(err error) *failure {
-	f := &failure{Text: err.Error()}
+// newWireError encodes an error; the cause of a typed error becomes its text.
+func newWireError(err error) *wireError {
+	f := &wireError{Text: err.Error()}
 	cause := func(err error) {
 		if err != nil {
 			f.Text = err.Error()
@@ -70,8 +70,8 @@ func failureOf(err error) *failure {
 	return f
 }
 
-// err takes an error from the wire.
-func (f *failure) err() error {
+// toError decodes the error.
+func (f *wireError) toError() error {
 	cause := errors.New(f.Text)
 	switch {
 	case f.Capacity != nil:

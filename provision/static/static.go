@@ -6,9 +6,9 @@ import (
 	"skyserve/internal/service"
 )
 
-// Replicas are the endpoints of a static region as replicas, in the order of
-// the file. With one model in the service every endpoint serves that one; with
-// several, each endpoint is asked for its model when it is attached.
+// Replicas returns the endpoints of a static region as replicas, in the order of the file. With one
+// model in the service every endpoint serves that model; with several, the balancer queries each
+// endpoint for its model when it attaches it.
 func Replicas(spec *service.Spec, region service.RegionSpec) []service.ReplicaConfig {
 	var replicas []service.ReplicaConfig
 	for _, endpoint := range region.Endpoints {
@@ -30,8 +30,8 @@ func Replicas(spec *service.Spec, region service.RegionSpec) []service.ReplicaCo
 	return replicas
 }
 
-// id names an endpoint by its place and address, so that it keeps its id
-// whatever happens to the lines above it: paris-10-0-0-7-8000.
+// id returns the id of an endpoint from its region and address, so that it does not depend on the other
+// lines of the file: paris-10-0-0-7-8000.
 func id(region service.Region, endpoint string) string {
 	_, address, found := strings.Cut(endpoint, "://")
 	if !found {

@@ -231,7 +231,7 @@ func TestStatusTellsOfDrift(t *testing.T) {
 	for _, c := range s.Drift {
 		got = append(got, fmt.Sprintf("%s %s: %s", c.Action, c.ID, c.Reason))
 	}
-	if want := "mend firewall-us-east-1-replica: was changed, launch us-east-1-1: new"; strings.Join(got, ", ") != want || s.State != fleet.StateDegraded {
+	if want := "mend firewall-us-east-1-replica: does not match its configuration, launch us-east-1-1: new"; strings.Join(got, ", ") != want || s.State != fleet.StateDegraded {
 		t.Errorf("got %q (%s), want %q", got, s.State, want)
 	}
 	i.Fleet.UserData = nil

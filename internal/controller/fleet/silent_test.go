@@ -132,7 +132,7 @@ func TestADeadMachineIsReplaced(t *testing.T) {
 		t.Errorf("%d objects, want %d", len(m.Objects()), len(before))
 	}
 	m.Change("firewall-us-east-1-replica", func(o *provision.Object) { o.Spec = "port 8200 is shut" })
-	want := []string{"mend firewall-us-east-1-replica: was changed", "replace us-east-1-0: " + fleet.Asked}
+	want := []string{"mend firewall-us-east-1-replica: does not match its configuration", "replace us-east-1-0: " + fleet.Asked}
 	if got := replace(map[string]string{after["us-east-1-1"]: "answers nothing", after["us-east-1-0"]: fleet.Asked}); !slices.Equal(got, want) {
 		t.Errorf("behind a firewall that was changed it did %q, want %q", got, want)
 	}

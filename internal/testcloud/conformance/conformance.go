@@ -1,5 +1,4 @@
-// Package conformance holds what every provider must do, whatever it makes
-// objects of: Run is called by the tests of each.
+// Package conformance contains the requirements on every provider: the tests of each provider call Run.
 package conformance
 
 import (

@@ -14,8 +14,8 @@ import (
 // ErrCrash is what every call of a Memory returns after its crash.
 var ErrCrash = errors.New("crashed")
 
-// Memory is a cloud that is nothing but a list: the simplest provider that keeps
-// the contract. It can be told what has no capacity, and to crash.
+// Memory is a cloud in memory: the simplest provider that meets the contract. It can simulate lack of
+// capacity, and crashes.
 type Memory struct {
 	// Offers is what its regions have.
 	Offers map[service.Region]provision.Offerings

@@ -13,22 +13,22 @@ import (
 	"skyserve/internal/testcloud"
 )
 
-// Options are what clouds are made of.
+// Options configures the clouds.
 type Options struct {
-	// Dir is where machines have their disks, Program the skyserve that they run, by a
-	// path that ends in /skyserve.
+	// Dir contains the machines' disks, Program is the skyserve executable that they run, with a path
+	// that ends in /skyserve.
 	Dir, Program string
-	// Environment is that of machines. Variables that say who somebody is to a cloud, such as
-	// those that begin with AWS_ and GOOGLE_, are left out: machines have the identity that their
-	// cloud gives them.
+	// Environment is the environment of machines. Variables with credentials of a cloud, such as those
+	// that begin with AWS_ and GOOGLE_, are removed: machines have the identity that their cloud gives
+	// them.
 	Environment []string
 	// Regions are those of AWS; Google Cloud has its own. Project is Google's.
 	Regions []string
 	Project string
-	// Faults decides what becomes of calls.
+	// Faults decides the outcome of calls.
 	Faults *testcloud.Faults
-	// Ended is told of each machine that ended, by what its cloud calls it, or could not be
-	// started: why, nil where it was told to, and the end of what it wrote.
+	// Ended is called for each machine that ended or could not be started, with the cloud's id, the
+	// error (nil for a requested end) and the end of its log.
 	Ended func(name string, err error, log string)
 }
 
@@ -51,7 +51,7 @@ type Clouds struct {
 	advised map[string]bool // likewise: recommended to be left
 }
 
-// New makes clouds without machines.
+// New returns clouds without machines.
 func New(o Options) *Clouds {
 	c := &Clouds{
 		opts: o, agents: map[string]*os.Process{}, taken: map[string]bool{}, advised: map[string]bool{},
@@ -153,7 +153,7 @@ func (c *Clouds) Take(name string) {
 	}
 }
 
-// Vanish ends a machine without a word, as somebody does by hand.
+// Vanish ends a machine without a word, as a person would by hand.
 func (c *Clouds) Vanish(name string) {
 	for _, m := range c.Google.Instances() {
 		if m.Name == name {

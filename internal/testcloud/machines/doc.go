@@ -1,7 +1,7 @@
-// Package machines makes emulated clouds whose machines are processes: each runs the
-// agent of its cloud-init document on this computer, at a loopback address of its own, so
-// that a service "in clouds" can be brought up, used, broken and taken down without one.
-// Engines have to be simulated ones: there are no containers and no GPUs.
+// Package machines provides emulated clouds whose machines are processes: each runs the agent of its
+// cloud-init document on this computer, at a loopback address of its own, so that tests can bring up,
+// use, break and take down a service "in clouds" without one. Engines must be simulated: there are no
+// containers and no GPUs.
 //
-// Read clouds.go first; machine.go is one machine, inside.go what its cloud tells it.
+// Read clouds.go first; machine.go is one machine, inside.go its metadata server.
 package machines

@@ -31,9 +31,9 @@ type metadataServer struct {
 	close func()
 }
 
-// serveInside starts the metadata server of a machine, at an address of the machine's own: that
+// startMetadataServer starts the metadata server of a machine, at an address of the machine's own: that
 // is how it is known who asks. A machine gets its identity here, and nowhere else.
-func (c *Clouds) serveInside(m testcloud.Booted) (metadataServer, error) {
+func (c *Clouds) startMetadataServer(m testcloud.Booted) (metadataServer, error) {
 	ln, err := net.Listen("tcp", net.JoinHostPort(m.Private, "0"))
 	if err != nil {
 		return metadataServer{}, err
@@ -47,7 +47,7 @@ func (c *Clouds) serveInside(m testcloud.Booted) (metadataServer, error) {
 func (c *Clouds) inside(w http.ResponseWriter, r *http.Request, name string) {
 	path := strings.TrimPrefix(r.URL.Path, "/")
 	if role := c.AWS.Role(name); role != "" && strings.HasPrefix(path, rolePath) {
-		c.tellRole(w, name, role, strings.TrimPrefix(path, rolePath))
+		c.serveRole(w, name, role, strings.TrimPrefix(path, rolePath))
 		return
 	}
 	if strings.HasPrefix(path, "computeMetadata/") {
@@ -67,7 +67,7 @@ func (c *Clouds) inside(w http.ResponseWriter, r *http.Request, name string) {
 	case path == "computeMetadata/v1/project/project-id":
 		fmt.Fprint(w, c.opts.Project)
 	case path == accountPath+"token":
-		c.tellToken(w, name)
+		c.serveToken(w, name)
 	case path == accountPath+"email":
 		email, _ := c.Google.Credentials(name)
 		fmt.Fprint(w, email)
@@ -78,15 +78,15 @@ func (c *Clouds) inside(w http.ResponseWriter, r *http.Request, name string) {
 	}
 }
 
-// tellRole tells a machine of AWS the name of its role, or the role's credentials.
-func (c *Clouds) tellRole(w http.ResponseWriter, machine, role, asked string) {
+// serveRole tells a machine of AWS the name of its role, or the role's credentials.
+func (c *Clouds) serveRole(w http.ResponseWriter, machine, role, asked string) {
 	switch asked {
 	case "":
 		fmt.Fprint(w, role)
 	case role:
 		key, secret, token := c.AWS.Credentials(machine)
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(map[string]any{ // who has gone asks again
+		_ = json.NewEncoder(w).Encode(map[string]any{ // a caller that has disconnected retries
 			"Code": "Success", "Type": "AWS-HMAC", "LastUpdated": time.Now().UTC(), "Expiration": time.Now().Add(credentialsFor).UTC(),
 			"AccessKeyId": key, "SecretAccessKey": secret, "Token": token,
 		})
@@ -95,13 +95,13 @@ func (c *Clouds) tellRole(w http.ResponseWriter, machine, role, asked string) {
 	}
 }
 
-// tellToken gives a machine at Google an access token of the account that it runs as.
-func (c *Clouds) tellToken(w http.ResponseWriter, machine string) {
+// serveToken gives a machine at Google an access token of the account that it runs as.
+func (c *Clouds) serveToken(w http.ResponseWriter, machine string) {
 	email, token := c.Google.Credentials(machine)
 	if email == "" {
 		http.Error(w, "the machine has no service account", http.StatusNotFound)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(map[string]any{"access_token": token, "token_type": "Bearer", "expires_in": int(time.Hour.Seconds())}) // who has gone asks again
+	_ = json.NewEncoder(w).Encode(map[string]any{"access_token": token, "token_type": "Bearer", "expires_in": int(time.Hour.Seconds())}) // a caller that has disconnected retries
 }

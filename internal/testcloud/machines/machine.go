@@ -20,18 +20,17 @@ import (
 	"skyserve/internal/testcloud"
 )
 
-// consoleEvery is how often what a machine wrote to its console is shown to its cloud.
-const consoleEvery = 20 * time.Millisecond
+// consoleInterval is how often what a machine wrote to its console is shown to its cloud.
+const consoleInterval = 20 * time.Millisecond
 
 // ofClouds begin the variables that say who somebody is to a cloud. A machine has none of them:
 // it asks its metadata server.
 var ofClouds = []string{"AWS_", "GOOGLE_", "GCE_", "CLOUDSDK_"}
 
-// boot does what a machine's cloud-init has it do, less what needs a machine. found are the
-// variables by which its programs find the metadata server, whose host and port is given. What
-// the machine writes to its console is told to whoever listens. It returns how the machine is
-// ended.
-func (c *Clouds) boot(m testcloud.Booted, found func(host string) string, told func(name identity.Name, text string)) func() {
+// boot executes a machine's cloud-init document, except what needs a real machine. found returns the
+// environment variables by which its programs find the metadata server, from its host and port. listen
+// receives the console output. boot returns a function that ends the machine.
+func (c *Clouds) boot(m testcloud.Booted, found func(host string) string, listen func(name identity.Name, text string)) func() {
 	c.booting.RLock()
 	defer c.booting.RUnlock()
 	if c.closed {
@@ -42,7 +41,7 @@ func (c *Clouds) boot(m testcloud.Booted, found func(host string) string, told f
 		c.opts.Ended(m.ID, fmt.Errorf("booting it: %w", err), "")
 		return func() {}
 	}
-	inside, err := c.serveInside(m)
+	inside, err := c.startMetadataServer(m)
 	if err != nil {
 		return fail(err)
 	}
@@ -65,7 +64,7 @@ func (c *Clouds) boot(m testcloud.Booted, found func(host string) string, told f
 	var showing sync.WaitGroup
 	name := identity.Name{Service: config.Service, Role: config.Role, ID: config.ID}
 	showing.Go(func() {
-		show(strings.TrimPrefix(config.Publish, "console:"), stop, func(text string) { told(name, text) })
+		show(strings.TrimPrefix(config.Publish, "console:"), stop, func(text string) { listen(name, text) })
 	})
 	off := sync.OnceFunc(func() {
 		close(stop)
@@ -131,12 +130,12 @@ func (c *Clouds) note(id string, agent *os.Process, by int, end func()) {
 }
 
 // show tells what a machine writes to its console.
-func show(console string, stop chan struct{}, told func(text string)) {
-	ticker := time.NewTicker(consoleEvery)
+func show(console string, stop chan struct{}, listen func(text string)) {
+	ticker := time.NewTicker(consoleInterval)
 	defer ticker.Stop()
 	for shown := 0; ; {
 		if text, err := os.ReadFile(console); err == nil && len(text) > shown {
-			told(string(text[shown:]))
+			listen(string(text[shown:]))
 			shown = len(text)
 		}
 		select {

@@ -11,8 +11,8 @@ import (
 	"skyserve/provision/aws"
 )
 
-// What is changed by hand is seen, and set right where it is.
-func TestFoundationsAreMended(t *testing.T) {
+// Manual changes are detected and repaired in place.
+func TestPrerequisitesAreRepaired(t *testing.T) {
 	for name, tamper := range map[string]func(*testcloud.AWS){
 		"another port is open":         func(c *testcloud.AWS) { c.Open("us-east-1", "skyserve-chat-replica", 22, "0.0.0.0/0") },
 		"a port is open to one more":   func(c *testcloud.AWS) { c.Open("us-east-1", "skyserve-chat-replica", 8300, "10.0.0.0/8") },
@@ -45,9 +45,9 @@ func TestFoundationsAreMended(t *testing.T) {
 	}
 }
 
-// A replica's ports are open to balancers: to those of a group where all are in it, and
-// else to whoever brings the certificate. A service that grows changes its groups.
-func TestWhoReachesReplicas(t *testing.T) {
+// A replica's ports are open to the balancers' group where all balancers are in it, and else to holders
+// of a certificate. A service that grows changes its groups.
+func TestReplicaFirewallSources(t *testing.T) {
 	cloud := newCloud(nil)
 	c := config(cloud, "us-east-1")
 	c.OneRegion = true
@@ -82,8 +82,8 @@ func TestWhoReachesReplicas(t *testing.T) {
 	}
 }
 
-// Rules that change are changed in the group that machines have.
-func TestFirewallRulesChange(t *testing.T) {
+// Changed rules are updated in the machines' existing group.
+func TestFirewallRulesAreUpdatedInPlace(t *testing.T) {
 	cloud := newCloud(nil)
 	p := open(t, cloud)
 	w := firewall(east, provision.KindBalancer, provision.Rule{Port: 8000, From: provision.FromWorld}, provision.Rule{Port: 8100, From: provision.FromWorld})
@@ -106,7 +106,7 @@ func TestFirewallRulesChange(t *testing.T) {
 }
 
 // Each part of AWS has its own first words of names.
-func TestPolicyNamesThePartOfAWS(t *testing.T) {
+func TestPolicyUsesPartitionOfRegion(t *testing.T) {
 	for region, want := range map[string]string{
 		"us-east-1": "arn:aws:iam::*:role/skyserve/chat/skyserve-chat-replica", "cn-north-1": "arn:aws-cn:iam::*:role/skyserve/chat/skyserve-chat-replica",
 		"us-gov-west-1": "arn:aws-us-gov:iam::*:role/skyserve/chat/skyserve-chat-replica",
@@ -124,7 +124,7 @@ func TestPolicyNamesThePartOfAWS(t *testing.T) {
 }
 
 // A machine of the service sees machines alone, and makes and ends replicas.
-func TestTheGrantIsEnoughForAMachine(t *testing.T) {
+func TestMachinesOnlyProvider(t *testing.T) {
 	cloud := newCloud(nil)
 	launch(t, open(t, cloud), chat()...)
 	p := asMachine(t, cloud, "lb-us-east-1-0")
@@ -146,7 +146,7 @@ func TestTheGrantIsEnoughForAMachine(t *testing.T) {
 
 // A long name of a service still gives a role that IAM takes, and another one than
 // a name that only ends otherwise.
-func TestLongNames(t *testing.T) {
+func TestLongServiceNames(t *testing.T) {
 	cloud := newCloud(nil)
 	p := open(t, cloud)
 	for _, end := range []string{"a", "b"} {
@@ -162,8 +162,8 @@ func TestLongNames(t *testing.T) {
 	}
 }
 
-// What is removed in the wrong order goes as soon as nothing needs it any more.
-func TestAFirewallWaitsForItsMachines(t *testing.T) {
+// Objects that are removed in the wrong order are deleted as soon as nothing depends on them.
+func TestFirewallDeletionWaitsForMachines(t *testing.T) {
 	cloud := newCloud(nil)
 	cloud.Closing = 20
 	p := open(t, cloud)
@@ -175,7 +175,7 @@ func TestAFirewallWaitsForItsMachines(t *testing.T) {
 }
 
 // Objects of others, and what has no tags at all, are not seen and stay.
-func TestOthersAreLeftAlone(t *testing.T) {
+func TestForeignObjectsAreIgnored(t *testing.T) {
 	cloud := newCloud(nil)
 	p := open(t, cloud)
 	for _, w := range chat() {

@@ -12,9 +12,9 @@ import (
 	"skyserve/provision/aws"
 )
 
-// A launch that EC2 grants and cannot carry out is not asked for again at once; what had no
-// capacity is had in the next zone, and in the same one after a while.
-func TestALaunchThatFalters(t *testing.T) {
+// A launch that EC2 granted and then failed is not repeated at once. A lack of capacity falls back to
+// the next zone, and to the same zone after a while.
+func TestStartFailureBlocksRelaunch(t *testing.T) {
 	for code, want := range map[string]provision.Scope{
 		"Server.InsufficientInstanceCapacity": provision.ScopeZone,
 		"Server.InternalError":                provision.ScopeZone,
@@ -37,21 +37,21 @@ func TestALaunchThatFalters(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			stand(t, p, east)
+			launchPrerequisites(t, p, east)
 			w := machine("us-east-1-0", provision.KindReplica, east, service.CapacitySpot)
 			launch(t, p, w)
 			_, err = p.Launch(t.Context(), w)
 			var refused *provision.CapacityError
 			switch {
-			case want == "" && (err == nil || errors.As(err, &refused) || !strings.Contains(err.Error(), code) || !strings.Contains(err.Error(), "encrypted")):
+			case want == "" && (err == nil || errors.As(err, &refused) || !strings.Contains(err.Error(), code) || !strings.Contains(err.Error(), "KMS key")):
 				t.Errorf("got %v, want what it ended of and what to look for", err)
 			case want != "" && (!errors.As(err, &refused) || refused.Scope != want || refused.Code != code):
 				t.Errorf("got %v, want a refusal of the %s", err, want)
 			}
-			elsewhere := w
-			elsewhere.Offers = provision.Offerings{w.Offers[0]}
-			elsewhere.Offers[0].Zone = "us-east-1a"
-			launch(t, p, elsewhere)
+			otherZone := w
+			otherZone.Offers = provision.Offerings{w.Offers[0]}
+			otherZone.Offers[0].Zone = "us-east-1a"
+			launch(t, p, otherZone)
 			cloud.Vanish(cloud.Machines()[0].ID)
 			now = now.Add(30 * time.Minute)
 			launch(t, p, w)
@@ -64,10 +64,10 @@ func TestALaunchThatFalters(t *testing.T) {
 
 // The parameter of an image names another one between a launch and its repetition: still
 // there is one machine, and another once that one has ended.
-func TestImagesAreRenewed(t *testing.T) {
+func TestLaunchAfterImageChange(t *testing.T) {
 	cloud := newCloud(&testcloud.Faults{})
 	p := open(t, cloud)
-	stand(t, p, east)
+	launchPrerequisites(t, p, east)
 	w := machine("us-east-1-0", provision.KindReplica, east, service.CapacitySpot)
 	for range 3 {
 		launch(t, p, w)

@@ -10,43 +10,43 @@ import (
 	"strings"
 )
 
-// gceShelf keeps things by key. Its lists lag: they do not show at once what was
+// gceStore keeps things by key. Its lists lag: they do not show at once what was
 // made, and go on showing what has gone.
-type gceShelf[T any] struct {
-	things map[string]T
-	unseen map[string]int // by how many lists a thing will not be shown
-	ghosts map[string]T
-	haunts map[string]int // by how many lists a ghost will be shown
+type gceStore[T any] struct {
+	things     map[string]T
+	unseen     map[string]int // by how many lists a thing will not be shown
+	ghosts     map[string]T
+	ghostReads map[string]int // by how many lists a ghost will be shown
 }
 
-func (s *gceShelf[T]) get(key string) (T, bool) {
+func (s *gceStore[T]) get(key string) (T, bool) {
 	thing, ok := s.things[key]
 	return thing, ok
 }
 
 // set changes a thing that is there.
-func (s *gceShelf[T]) set(key string, thing T) { s.things[key] = thing }
+func (s *gceStore[T]) set(key string, thing T) { s.things[key] = thing }
 
 // add puts a new thing, unseen by the next lists.
-func (s *gceShelf[T]) add(key string, thing T, unseen int) {
+func (s *gceStore[T]) add(key string, thing T, unseen int) {
 	if s.things == nil {
 		s.things, s.unseen = map[string]T{}, map[string]int{}
-		s.ghosts, s.haunts = map[string]T{}, map[string]int{}
+		s.ghosts, s.ghostReads = map[string]T{}, map[string]int{}
 	}
 	s.things[key], s.unseen[key] = thing, unseen
 	delete(s.ghosts, key)
 }
 
 // remove takes a thing away, which the next lists still show.
-func (s *gceShelf[T]) remove(key string, unseen int) {
-	s.ghosts[key], s.haunts[key] = s.things[key], unseen
+func (s *gceStore[T]) remove(key string, unseen int) {
+	s.ghosts[key], s.ghostReads[key] = s.things[key], unseen
 	delete(s.things, key)
 }
 
-func (s *gceShelf[T]) keys() []string { return slices.Sorted(maps.Keys(s.things)) }
+func (s *gceStore[T]) keys() []string { return slices.Sorted(maps.Keys(s.things)) }
 
 // all are the things as they are.
-func (s *gceShelf[T]) all() []T {
+func (s *gceStore[T]) all() []T {
 	var all []T
 	for _, key := range s.keys() {
 		all = append(all, s.things[key])
@@ -55,7 +55,7 @@ func (s *gceShelf[T]) all() []T {
 }
 
 // list is what a list shows now.
-func (s *gceShelf[T]) list() []T {
+func (s *gceStore[T]) list() []T {
 	shown := map[string]T{}
 	for key, thing := range s.things {
 		if s.unseen[key] > 0 {
@@ -65,8 +65,8 @@ func (s *gceShelf[T]) list() []T {
 		shown[key] = thing
 	}
 	for key, ghost := range s.ghosts {
-		if s.haunts[key] > 0 {
-			s.haunts[key]--
+		if s.ghostReads[key] > 0 {
+			s.ghostReads[key]--
 			shown[key] = ghost
 		}
 	}

@@ -9,9 +9,8 @@ import (
 	"strings"
 )
 
-// roomFor says why there is none for an instance in the quotas and the zone's
-// stock, of which it takes its part.
-func (g *GCE) roomFor(i GCEInstance) *GCEFailure {
+// reserveCapacity reserves quota and stock for an instance, and returns an error if either does not suffice.
+func (g *GCE) reserveCapacity(i GCEInstance) *GCEFailure {
 	zone, kind := path.Base(i.Zone), path.Base(i.MachineType)
 	if f := g.failure("compute.instances.insert"); f != nil {
 		return f

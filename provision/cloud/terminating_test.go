@@ -10,44 +10,44 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// A replica that its cloud takes is replaced under another id while there is room for
-// both, and stays wanted until it is gone: it is the cloud's to end.
-func TestReplicasThatAreGoing(t *testing.T) {
+// A replica that its cloud is about to interrupt is replaced under another id while max permits both.
+// It stays desired until it has terminated, because the cloud terminates it.
+func TestTerminatingReplicasAreReplaced(t *testing.T) {
 	const region = service.Region("aws/us-east-1") // min 2, max 4
 	for _, tt := range []struct {
-		name              string
-		have, going, want string // numbers
-		count, short      int
+		name                    string
+		have, terminating, want string // numbers
+		count, short            int
 	}{
-		{name: "one of those of min", have: "0 1", going: "1", want: "0 1 2"},
-		{name: "both", have: "0 1", going: "0 1", want: "0 1 2 3"},
-		{name: "its replacement runs", have: "0 1 2 for 1", going: "1", want: "0 1 2"},
-		{name: "both, one was replaced", have: "0 1 2 for 1", going: "0 1", want: "0 1 2 3"},
-		{name: "the replacement goes too", have: "0 1 2 for 1", going: "1 2", want: "0 1 2 3"},
-		{name: "the replacement goes, what it was to replace does not", have: "0 1 2 for 1", going: "2", want: "0 1 2"},
+		{name: "one of those of min", have: "0 1", terminating: "1", want: "0 1 2"},
+		{name: "both", have: "0 1", terminating: "0 1", want: "0 1 2 3"},
+		{name: "its replacement runs", have: "0 1 2 for 1", terminating: "1", want: "0 1 2"},
+		{name: "both, one was replaced", have: "0 1 2 for 1", terminating: "0 1", want: "0 1 2 3"},
+		{name: "the replacement goes too", have: "0 1 2 for 1", terminating: "1 2", want: "0 1 2 3"},
+		{name: "the replacement goes, what it was to replace does not", have: "0 1 2 for 1", terminating: "2", want: "0 1 2"},
 		{name: "it is gone", have: "0 2", want: "0 2"},
-		{name: "no room beside it", have: "0 1 2 3", going: "0", want: "0 1 2 3"},
-		{name: "room for one of two", have: "0 1 2", going: "0 1", want: "0 1 2 3"},
+		{name: "no room beside it", have: "0 1 2 3", terminating: "0", want: "0 1 2 3"},
+		{name: "room for one of two", have: "0 1 2", terminating: "0 1", want: "0 1 2 3"},
 		{name: "one more", have: "0 1", count: 3, want: "0 1 2"},
 		{name: "fewer", have: "0 1 2 3", count: 3, want: "0 1 2"},
 		{name: "fewer than min", have: "0 1 2", count: 1, want: "0 1"},
 		{name: "more than max", have: "0 1", count: 9, want: "0 1 2 3"},
-		{name: "one more beside one that goes", have: "0 1", going: "0", count: 3, want: "0 1 2 3"},
-		{name: "no capacity for another", have: "0 1", going: "1", short: 1, want: "0 1"},
-		{name: "more than max exist", have: "0 1 2 3 4", going: "4", want: "0 1 2 3 4"},
+		{name: "one more beside one that goes", have: "0 1", terminating: "0", count: 3, want: "0 1 2 3"},
+		{name: "no capacity for another", have: "0 1", terminating: "1", short: 1, want: "0 1"},
+		{name: "more than max exist", have: "0 1 2 3 4", terminating: "4", want: "0 1 2 3 4"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			in := input(parse(t, threeRegions))
 			id := func(n string) string { return "us-east-1-" + n }
-			have, instead, _ := strings.Cut(tt.have, " for ")
+			have, replaces, _ := strings.Cut(tt.have, " for ")
 			for n := range strings.FieldsSeq(have) {
 				in.Have = append(in.Have, provision.Object{ID: id(n), Kind: provision.KindReplica, Region: region, Labels: map[string]string{"model": "llama"}, Handle: "i-" + n})
 			}
-			if instead != "" {
-				in.Have[len(in.Have)-1].Labels["instead"] = "i-" + instead
+			if replaces != "" {
+				in.Have[len(in.Have)-1].Labels["instead"] = "i-" + replaces
 			}
 			in.Going = map[string]bool{}
-			for n := range strings.FieldsSeq(tt.going) {
+			for n := range strings.FieldsSeq(tt.terminating) {
 				in.Going[id(n)] = true
 			}
 			g := cloud.Group{Model: "llama", Region: region}
@@ -65,7 +65,7 @@ func TestReplicasThatAreGoing(t *testing.T) {
 			if !slices.Equal(got, strings.Fields(tt.want)) {
 				t.Errorf("got %q, want %s", got, tt.want)
 			}
-			in.Have = made(layout.Wants)
+			in.Have = launchAll(layout.Wants)
 			for i := range in.Have { // the handles of those that were there are what they were
 				in.Have[i].Handle = "i-" + in.Have[i].ID[strings.LastIndex(in.Have[i].ID, "-")+1:]
 			}
@@ -76,7 +76,7 @@ func TestReplicasThatAreGoing(t *testing.T) {
 	}
 }
 
-func TestTheControllersMachine(t *testing.T) {
+func TestControllerMachine(t *testing.T) {
 	spec := parse(t, threeRegions)
 	if got := cloud.ControllerMachine(spec); got != "lb-us-east-1-0" {
 		t.Errorf("got %s", got)
