@@ -6,19 +6,18 @@ import (
 	"slices"
 )
 
-// annealing looks for cheap counts that satisfy every row by simulated annealing
-// over the blocks' options: a row that is broken costs its price and more, so
-// that a way through what is not allowed is open while the temperature is high.
-// Its random numbers are a stream of its own seed: the same problem gives the
-// same counts.
+// annealing searches for cheap counts that satisfy every row by simulated annealing over the
+// blocks' options. A broken row costs its price plus a penalty, so that the search can pass through
+// infeasible counts while the temperature is high. Its random numbers come from a stream with its
+// own seed: the same problem gives the same counts.
 type annealing struct {
 	c       *programme
 	options [][]option
-	figures [][]float64 // by block: of each option its cost, then its use of each link
+	figures [][]float64 // by block: for each option its cost, then its use of each link
 	state   []rowState
 	pick    []int
-	spares  []float64 // by region and GPU: what taking VMs over spares
-	flat    []int     // the counts picked
+	spares  []float64 // by region and GPU: the saving of taking VMs over
+	flat    []int     // the selected counts
 	movable []int     // blocks with more than one option
 	random  *rand.Rand
 	cost    float64
@@ -28,40 +27,40 @@ type annealing struct {
 	bestCost float64
 }
 
-// rowState is a row in an annealing: its use, what it allows (rounding aside)
-// and the price of what lies above.
+// rowState is a row in an annealing: its use, its bound including rounding, and the penalty per
+// unit above it.
 type rowState struct{ use, right, weight float64 }
 
 func (r *rowState) over(use float64) float64 { return max(0, use-r.right) }
 
-// The course of an annealing. Temperatures are in prices of the dearest replica,
-// which is 1 after scaling.
+// The schedule of an annealing. Temperatures are relative to the price of the most expensive
+// replica, which is 1 after scaling.
 const (
 	hottest     = 0.06
 	coldest     = 0.0006
 	stages      = 60
-	proposeWork = 12 // effort of a proposal, about
+	proposeWork = 12 // approximate effort of a proposal
 	rowSlack    = 1e-9
-	pairReach   = 1.5    // what a first move may cost for a second to make good
-	nearOptions = 2e-4   // how near the relaxation options lie, as a share of the bound,
-	nearSmall   = 0.1    // and where cells are few
-	fewOptions  = 24     // of a block
+	pairReach   = 1.5    // maximum cost of a first move that a second one may compensate
+	nearOptions = 2e-4   // distance of options from the relaxation, as a share of the bound,
+	nearSmall   = 0.1    // and with few cells
+	fewOptions  = 24     // per block
 	maxMore     = 16     // units that addGrowth adds
-	minSweeps   = 20_000 // proposals of the first annealing, at least,
-	blockSweeps = 2_500  // and for every block
+	minSweeps   = 20_000 // minimum proposals of the first annealing,
+	blockSweeps = 2_500  // and proposals per block
 	maxSweeps   = 32_000_000
-	brokenCost  = 0.1 // of a row, beyond its price
+	brokenCost  = 0.1 // penalty of a broken row beyond its price
 )
 
-// anneal looks for counts among the options near the relaxation at p. Rounds
-// differ in how near, and in what a broken row costs.
+// anneal searches for counts among the options near the relaxation at p. Rounds differ in the
+// distance and in the penalty of broken rows.
 func (c *programme) anneal(p *point, round int) {
 	d, limit := nearOptions*float64(1+round%3), fewOptions*(1+round%2)
 	if c.small() {
 		d, limit = nearSmall, 8*fewOptions
 	}
 	if c.best == nil || !c.small() && round > 3 {
-		limit *= 1 + round // the few nearest may hold no counts that satisfy every row
+		limit *= 1 + round // few nearby options may contain no feasible counts
 	}
 	d *= math.Max(math.Abs(p.value), 1e-3)
 	if c.best != nil {
@@ -86,9 +85,9 @@ func (c *programme) anneal(p *point, round int) {
 	}
 }
 
-// addGrowth adds to a block's options its cheapest with some more units of the
-// class that carries load at the lowest cost: where many options cost the same,
-// those that are listed may together carry too little.
+// addGrowth adds to a block's options its cheapest option with more units of the class with the
+// cheapest throughput. Where many options cost the same, the listed ones alone may have too little
+// capacity.
 func (c *programme) addGrowth(p *point, at int, options []option) []option {
 	if len(options) == 0 {
 		return options
@@ -116,7 +115,7 @@ func (c *programme) addGrowth(p *point, at int, options []option) []option {
 	return options
 }
 
-// addBest adds the best counts of block at to its options.
+// addBest adds the incumbent's counts of block at to its options.
 func (c *programme) addBest(at int, options []option) []option {
 	if c.best == nil {
 		return options
@@ -156,13 +155,13 @@ func (c *programme) newAnnealing(p *point, options [][]option, broken float64, s
 	return a
 }
 
-// figure is the cost of block at's option n, and behind it its use of the rows.
+// figure returns the cost of block at's option n, followed by its use of the rows.
 func (a *annealing) figure(at, n int) []float64 {
 	width := len(a.c.links[at]) + 1
 	return a.figures[at][n*width : (n+1)*width]
 }
 
-// begin counts everything anew.
+// begin recomputes all sums.
 func (a *annealing) begin() {
 	for r := range a.state {
 		a.state[r].use = 0
@@ -189,14 +188,14 @@ func (a *annealing) begin() {
 	}
 }
 
-// spare is what taking VMs over spares in a cell at the counts picked.
+// spare returns the saving of taking VMs over in a cell at the selected counts.
 func (a *annealing) spare(cell int) float64 {
 	c := a.c
 	j, k := cell/c.gpus, cell%c.gpus
 	return c.p.spared(j, k, func(i int) int { return a.flat[(i*c.regions+j)*c.gpus+k] }, nil)
 }
 
-// run makes n proposals from the hottest to the coldest temperature.
+// run makes n proposals from the highest to the lowest temperature.
 func (a *annealing) run(n int) {
 	if len(a.movable) == 0 {
 		a.note()
@@ -204,9 +203,9 @@ func (a *annealing) run(n int) {
 	}
 	cool, each := math.Pow(coldest/hottest, 1.0/stages), proposeWork
 	if a.c.p.Switch != nil {
-		each *= a.c.models // who takes which VM over is settled at each
+		each *= a.c.models // each assigns the VMs anew
 	}
-	n = min(n, int(a.c.work.left)/each*3/4) // rather a short one than none
+	n = min(n, int(a.c.work.left)/each*3/4) // a short run is better than none
 	temperature := hottest
 	for range stages {
 		if !a.c.work.spend(n / stages * each) {
@@ -221,9 +220,9 @@ func (a *annealing) run(n int) {
 	a.note()
 }
 
-// reweigh makes broken rows dearer, and counts anew.
+// reweigh raises the penalty of broken rows and recomputes the sums.
 func (a *annealing) reweigh() {
-	a.begin() // sums drift
+	a.begin() // floating-point sums drift
 	for r := range a.state {
 		if s := &a.state[r]; s.over(s.use) > 0 {
 			s.weight *= 1.1
@@ -231,12 +230,11 @@ func (a *annealing) reweigh() {
 	}
 }
 
-// propose moves one block to another of its options, always when that is
-// cheaper, else with a chance that falls with the difference. Where that fails
-// a second block that shares its region or its model moves with it: what one
-// takes from a row the other gives back.
+// propose moves one block to another of its options: always when that is cheaper, otherwise with a
+// probability that falls with the difference. When rejected, a second block of the same region or
+// model moves with it and may compensate for the use of shared rows.
 func (a *annealing) propose(temperature float64) {
-	// Drawn beforehand, so that one number decides on both.
+	// Drawn first, so that one number decides on both moves.
 	limit := -temperature * math.Log(1-a.random.Float64())
 	at := a.movable[a.random.IntN(len(a.movable))]
 	to := a.drawn(at)
@@ -266,13 +264,13 @@ func (a *annealing) propose(temperature float64) {
 	a.move(at, was, back)
 }
 
-// drawn is a random option of a block, the cheap ones more often.
+// drawn returns a random option of a block; cheap options are more likely.
 func (a *annealing) drawn(at int) int {
 	u := a.random.Float64()
 	return int(u * u * float64(len(a.options[at])))
 }
 
-// neighbour is a block of the same region or of the same model.
+// neighbour returns a random block of the same region or of the same model.
 func (a *annealing) neighbour(at int) int {
 	c := a.c
 	i, j := at/c.regions, at%c.regions
@@ -282,8 +280,7 @@ func (a *annealing) neighbour(at int) int {
 	return i*c.regions + a.random.IntN(c.regions)
 }
 
-// change is how much a move costs, rows that it breaks included, and without
-// them.
+// change returns the cost of a move with and without the penalties of broken rows.
 func (a *annealing) change(at, to int) (change, dearer float64) {
 	from, next := a.figure(at, a.pick[at]), a.figure(at, to)
 	dearer = next[0] - from[0]
@@ -298,15 +295,14 @@ func (a *annealing) change(at, to int) (change, dearer float64) {
 	return change, dearer
 }
 
-// undo takes back what change noted of a move that is not made.
+// undo reverts the bookkeeping of change for a move that is rejected.
 func (a *annealing) undo(at, to int) {
 	if a.c.p.Switch != nil {
 		a.respare(at, a.options[at][to].x, a.options[at][a.pick[at]].x)
 	}
 }
 
-// respare changes the counts of block at and gives how much more taking VMs
-// over spares then.
+// respare changes the counts of block at and returns the change of the saving from taking VMs over.
 func (a *annealing) respare(at int, from, to []int) float64 {
 	j, more := at%a.c.regions, 0.0
 	for k := range to {
@@ -320,10 +316,10 @@ func (a *annealing) respare(at int, from, to []int) float64 {
 	return more
 }
 
-// move makes a proposal so, dearer by so much without its rows.
+// move applies a proposal with the given change of cost, penalties excluded.
 func (a *annealing) move(at, to int, dearer float64) {
 	if dearer > 0 {
-		a.note() // leaving what may be the best
+		a.note() // about to leave what may be the best counts
 	}
 	from, next := a.figure(at, a.pick[at]), a.figure(at, to)
 	a.cost += dearer
@@ -341,7 +337,7 @@ func (a *annealing) move(at, to int, dearer float64) {
 	a.pick[at] = to
 }
 
-// note remembers the counts when they are the cheapest yet that satisfy every row.
+// note records the counts when they are feasible and the cheapest so far.
 func (a *annealing) note() {
 	if a.broken == 0 && a.cost < a.bestCost {
 		a.best, a.bestCost = append(a.best[:0], a.pick...), a.cost

@@ -6,53 +6,52 @@ import (
 	"time"
 )
 
-// Past is what was asked of a service, minute by minute, and what replicas cost and
-// how long they take to start: what plans are followed over. Of Problem it uses the
-// names, Theta, Capacity, CapacityType, Min and Max.
+// Past is the load of a service by minute, with the prices and start-up times of replicas, for
+// replaying plans. It uses the names, Theta, Capacity, CapacityType, Min and Max of Problem.
 type Past struct {
 	Problem *Problem
-	// Load is uncached prompt tokens a second by model, region and minute; NaN is
-	// unknown, and no minute in which a model's is unknown everywhere is judged.
+	// Load is uncached prompt tokens a second by model, region and minute; NaN is unknown. A minute
+	// in which a model's load is unknown in all regions is not evaluated.
 	Load [][][]float64
-	// Price is what a replica on GPU k in region j is billed, in USD an hour.
+	// Price is the billed price of a replica on GPU k in region j, in USD an hour.
 	Price [][]float64
-	// StartUp is how many minutes a new replica in region j takes to serve.
+	// StartUp is the number of minutes until a new replica in region j is ready.
 	StartUp []int
 }
 
-// Order asks for counts from a minute on.
+// Order sets the desired counts from a minute on.
 type Order struct {
 	Minute int
 	Want   [][][]int
 }
 
-// Followed is what following some orders over a past cost and broke.
+// Followed is the result of replaying orders over a past: cost and overload.
 type Followed struct {
-	// Rule is who gave the orders: plan, constant, reactive or real.
+	// Rule is the source of the orders: plan, constant, reactive or real.
 	Rule string `json:"rule"`
-	// CostUSD is what all replicas were billed, from their order to their end.
+	// CostUSD is the billed price of all replicas, from order to stop.
 	CostUSD      float64 `json:"cost_usd"`
 	ReplicaHours float64 `json:"replica_hours"`
-	// MostReplicas is the greatest count at a time, starting ones included.
+	// MostReplicas is the highest count at a time, including starting replicas.
 	MostReplicas int `json:"most_replicas"`
-	// MinutesAbove counts the minutes in which a model's load over all regions was
-	// above what its ready replicas carry; TokensAbove is the prompt tokens above,
+	// MinutesAbove counts the minutes in which a model's load over all regions was above the
+	// capacity of its ready replicas. TokensAbove is the number of prompt tokens above it,
 	// ShareAbove their share of all.
 	MinutesAbove int      `json:"minutes_above"`
 	TokensAbove  float64  `json:"tokens_above"`
 	ShareAbove   *float64 `json:"share_above"`
-	// TokensSent is the prompt tokens that other regions than their own carried.
+	// TokensSent is the number of prompt tokens served by other regions than their own.
 	TokensSent float64 `json:"tokens_sent"`
 	// Started and Stopped count replicas.
 	Started int `json:"started"`
 	Stopped int `json:"stopped"`
 }
 
-// minutes is how long the past is.
+// minutes returns the length of the past.
 func (p *Past) minutes() int { return len(p.Load[0][0]) }
 
-// Follow follows orders, sorted by minute, the first at minute 0, whose replicas
-// are taken to be ready. It fails on orders that are not so.
+// Follow replays orders sorted by minute. The first must be for minute 0; its replicas count as
+// ready. Follow fails on other orders.
 func (p *Past) Follow(rule string, orders []Order) (Followed, error) {
 	if len(orders) == 0 || orders[0].Minute != 0 {
 		return Followed{}, fmt.Errorf("following %s: the first order must be for the first minute", rule)
@@ -63,7 +62,7 @@ func (p *Past) Follow(rule string, orders []Order) (Followed, error) {
 		f.now = m
 		for next < len(orders) && orders[next].Minute <= m {
 			if orders[next].Minute < m {
-				return Followed{}, fmt.Errorf("following %s: orders are not sorted: minute %d comes after %d", rule, orders[next].Minute, m)
+				return Followed{}, fmt.Errorf("following %s: orders are not sorted: minute %d is after %d", rule, orders[next].Minute, m)
 			}
 			f.order(orders[next].Want)
 			next++
@@ -74,8 +73,8 @@ func (p *Past) Follow(rule string, orders []Order) (Followed, error) {
 	return f.result(), nil
 }
 
-// cell is the replicas of one model in one region on one GPU: how many are ready,
-// and how many will be by minute.
+// cell is the replicas of one model in one region on one GPU: the ready ones, and the starting ones
+// by the minute they become ready.
 type cell struct {
 	ready    int
 	starting []batch
@@ -91,7 +90,7 @@ func (c *cell) count() int {
 	return n
 }
 
-// follower is a fleet on its way through a past.
+// follower is a simulated fleet during a replay.
 type follower struct {
 	*Past
 	now    int
@@ -115,8 +114,8 @@ func newFollower(p *Past, rule string, want [][][]int) *follower {
 	return f
 }
 
-// order starts and stops replicas to have what is wanted. A model's replicas are
-// stopped only when those that the same order starts in their place are ready.
+// order starts and stops replicas to reach the desired counts. A model's replicas stop only when
+// the replicas that the same order starts in their place are ready.
 func (f *follower) order(want [][][]int) {
 	f.stops = f.stops[:0]
 	for i := range want {
@@ -139,10 +138,10 @@ func (f *follower) order(want [][][]int) {
 	}
 }
 
-// stop is replicas that go in a minute; n is below 0.
+// stop is the replicas to stop in a minute; n is negative.
 type stop struct{ at, i, j, k, n int }
 
-// stopDue stops the replicas whose minute has come.
+// stopDue stops the replicas that are due.
 func (f *follower) stopDue() {
 	later := f.stops[:0]
 	for _, s := range f.stops {
@@ -155,8 +154,7 @@ func (f *follower) stopDue() {
 	f.stops = later
 }
 
-// change starts d replicas, or stops -d of them, those first that would be ready
-// last.
+// change starts d replicas, or stops -d of them: first those that would be ready last.
 func (f *follower) change(i, j, k, d int) {
 	c := &f.cells[i][j][k]
 	if d > 0 {
@@ -176,7 +174,7 @@ func (f *follower) change(i, j, k, d int) {
 	c.ready += d
 }
 
-// minute lets a minute pass.
+// minute advances the replay by a minute.
 func (f *follower) minute() {
 	all := 0
 	for j := range f.Problem.Regions {
@@ -201,7 +199,7 @@ func (f *follower) minute() {
 	f.judge()
 }
 
-// judge compares the minute's load with what is ready.
+// judge compares the minute's load with the ready capacity.
 func (f *follower) judge() {
 	above := false
 	for i := range f.cells {
@@ -231,7 +229,7 @@ func (f *follower) judge() {
 	}
 }
 
-// ready is what model i's ready replicas in region j carry.
+// ready returns the throughput of model i's ready replicas in region j.
 func (f *follower) ready(i, j int) float64 {
 	var sum float64
 	for k := range f.cells[i][j] {
@@ -248,8 +246,8 @@ func (f *follower) result() Followed {
 	return f.out
 }
 
-// Backtest is what following plans over a past would have cost and broken, and what
-// other rules would have.
+// Backtest is the cost and overload of following plans over a past period, compared with other
+// rules.
 type Backtest struct {
 	Service    string     `json:"service"`
 	From       time.Time  `json:"from"`
@@ -262,10 +260,9 @@ type Backtest struct {
 	Assumed    []string   `json:"assumed"`
 }
 
-// Step is one review of a Backtest: what it expected and asked for, and what came.
-// The rates are the greatest of any minute, over all models and regions together;
-// what came is nil where nothing is known of it. Replicas is how many stood after
-// it, Changed how many it started and stopped.
+// Step is one review of a Backtest: its forecast and the actual load. Rates are the highest of any
+// minute, summed over all models and regions; PeakTPS is nil where the actual load is unknown.
+// Replicas is the count after the review, Changed the number that it started and stopped.
 type Step struct {
 	At              time.Time `json:"at"`
 	Status          Status    `json:"status"`

@@ -11,30 +11,30 @@ import (
 	"skyserve/internal/service"
 )
 
-// maxBacktestReviews bounds a backtest: three months of hours.
+// maxBacktestReviews bounds a backtest: three months of hourly reviews.
 const maxBacktestReviews = 2400
 
-// BacktestOptions says how a backtest is made; a zero field means its default.
+// BacktestOptions configures a backtest; a zero field means its default.
 type BacktestOptions struct {
-	// From and To are the time in which plans are followed; default a day and a
-	// horizon after the history's first minute, or its middle when it is shorter than
-	// twice that, to its end.
+	// From and To bound the replayed period. From defaults to a day and a horizon after the
+	// history's first minute, or to its middle when the history is shorter than twice that; To
+	// defaults to its end.
 	From, To time.Time
-	// Every is the time between two reviews; default what the service states.
+	// Every is the time between two reviews; default the service's setting.
 	Every time.Duration
-	// Review is as for any review.
+	// Review are the options of each review.
 	Review ReviewOptions
-	// Real is the counts that stood, from a time on; empty = unknown.
+	// Real is the actual counts over time; empty = unknown.
 	Real []CountAt
 }
 
-// CountAt is a count that stood from a time on.
+// CountAt is an actual count from a time on.
 type CountAt struct {
 	At time.Time
 	Count
 }
 
-// Backtester makes a Backtest: Forecast for every review, in any order and side by side,
+// Backtester creates a Backtest: call Forecast for every review, in any order and concurrently,
 // then Report.
 type Backtester struct {
 	spec     *service.Spec
@@ -45,8 +45,8 @@ type Backtester struct {
 	inputs   []*Inputs
 }
 
-// NewBacktest readies a backtest of the plans of a service over a history. It fails
-// on a time that the history does not hold.
+// NewBacktest prepares a backtest of a service's plans over a history. It fails on a period that
+// the history does not cover.
 func NewBacktest(spec *service.Spec, h *forecast.History, o BacktestOptions) (*Backtester, error) {
 	o.Every = cmp.Or(o.Every, spec.Autoscale.Every, defaultEvery)
 	b := &Backtester{spec: spec, h: h, o: o, every: int64(o.Every / time.Minute)}
@@ -58,9 +58,9 @@ func NewBacktest(spec *service.Spec, h *forecast.History, o BacktestOptions) (*B
 	case b.every < 1 || o.Every%time.Minute != 0:
 		return nil, wrong("every must be whole minutes, at least one, got %s", o.Every)
 	case h.Minutes < 2:
-		return nil, wrong("the history has %d minutes: want at least 2", h.Minutes)
+		return nil, wrong("the history has %d minutes: must have at least 2", h.Minutes)
 	}
-	warm := 24*60 + int64(b.o.Review.Horizon/time.Minute) // what forecasts by the day need
+	warm := 24*60 + int64(b.o.Review.Horizon/time.Minute) // the history that daily forecasts need
 	b.from, b.to = h.First+warm, h.End()
 	if int64(h.Minutes) < 2*warm {
 		b.from = h.First + int64(h.Minutes)/2
@@ -73,10 +73,10 @@ func NewBacktest(spec *service.Spec, h *forecast.History, o BacktestOptions) (*B
 	}
 	switch {
 	case b.from <= h.First || b.to > h.End() || b.from >= b.to:
-		return nil, wrong("from %s to %s: want a time after %s and by %s, which the history holds, and from before to",
+		return nil, wrong("from %s to %s: must be within the history, after %s and until %s, and from before to",
 			clock(b.from), clock(b.to), clock(h.First), clock(h.End()))
 	case (b.to-b.from)/b.every > maxBacktestReviews:
-		return nil, wrong("from %s to %s every %s: want at most %d reviews", clock(b.from), clock(b.to), o.Every, maxBacktestReviews)
+		return nil, wrong("from %s to %s every %s: must be at most %d reviews", clock(b.from), clock(b.to), o.Every, maxBacktestReviews)
 	}
 	b.inputs = make([]*Inputs, (b.to-b.from+b.every-1)/b.every)
 	return b, nil
@@ -84,24 +84,24 @@ func NewBacktest(spec *service.Spec, h *forecast.History, o BacktestOptions) (*B
 
 func clock(minute int64) string { return time.Unix(minute*60, 0).UTC().Format(time.RFC3339) }
 
-// Reviews is how many reviews there are.
+// Reviews returns the number of reviews.
 func (b *Backtester) Reviews() int { return len(b.inputs) }
 
-// at is the minute of a review.
+// at returns the minute of a review.
 func (b *Backtester) at(n int) int64 { return b.from + int64(n)*b.every }
 
-// Forecast makes the inputs of review n from what was known at its time.
+// Forecast computes the inputs of review n from the history before its time.
 func (b *Backtester) Forecast(n int) error {
 	o, err := ForecastInputs(b.spec, b.h, time.Unix(b.at(n)*60, 0), b.o.Review)
 	b.inputs[n] = o
 	return err
 }
 
-// Report follows the plans, and the rules that they are compared with. It fails when
-// a review was not forecast or cannot be solved.
+// Report replays the plans, and the rules that they are compared with. It fails when a review has
+// no forecast or cannot be solved.
 func (b *Backtester) Report() (*Backtest, error) {
 	if slices.Contains(b.inputs, nil) {
-		return nil, fmt.Errorf("backtesting %s: some reviews were not forecast", b.spec.Name)
+		return nil, fmt.Errorf("backtesting %s: some reviews have no forecast", b.spec.Name)
 	}
 	first := b.inputs[0]
 	past := b.past(first)
@@ -131,8 +131,7 @@ func (b *Backtester) Report() (*Backtest, error) {
 	return out, nil
 }
 
-// follow makes the plans one after the other, each from the counts that the one
-// before left.
+// follow solves the plans in sequence, each from the counts of the previous one.
 func (b *Backtester) follow(out *Backtest, past *Past) ([]Order, error) {
 	var orders []Order
 	var current [][][]int
@@ -159,7 +158,7 @@ func (b *Backtester) follow(out *Backtest, past *Past) ([]Order, error) {
 	return orders, nil
 }
 
-// step is what a review expected, and what came.
+// step returns a review's forecast and the actual load.
 func (b *Backtester) step(n int, r *Reviewed, past *Past) Step {
 	s := Step{At: time.Unix(b.at(n)*60, 0).UTC(), Status: r.Proposal.Status}
 	if then := r.Proposal.CostPerHour.Then; then != nil {
@@ -185,7 +184,7 @@ func (b *Backtester) step(n int, r *Reviewed, past *Past) Step {
 	return s
 }
 
-// distance is how many replicas differ between two counts.
+// distance returns the number of replicas that differ between two counts.
 func distance(a, b [][][]int) int {
 	sum := 0
 	for i := range a {
@@ -199,7 +198,7 @@ func distance(a, b [][][]int) int {
 	return sum
 }
 
-// past is what was asked of the service, as far as it must be carried at once.
+// past returns the load of the service that must be served immediately.
 func (b *Backtester) past(o *Inputs) *Past {
 	p := &Past{Problem: &o.p, Price: o.billed}
 	for i := range o.p.Models {
@@ -214,8 +213,8 @@ func (b *Backtester) past(o *Inputs) *Past {
 	return p
 }
 
-// arrived is the interactive prompt tokens a second of model i that arrived in
-// region j and that no cache spared, by minute; NaN is unknown.
+// arrived returns the interactive prompt tokens a second of model i that arrived in region j and
+// missed the prefix cache, by minute; NaN is unknown.
 func (r *review) arrived(h *forecast.History, i, j int, from, to int64) []float64 {
 	out := unknown(int(to - from))
 	for _, s := range h.Series {
@@ -232,12 +231,11 @@ func (r *review) arrived(h *forecast.History, i, j int, from, to int64) []float6
 	return out
 }
 
-// real is the counts that stood as orders; none when they are not known from the
-// beginning on.
+// real returns the actual counts as orders; none when they are unknown at the beginning.
 func (b *Backtester) real(o *Inputs) []Order {
 	counts := slices.Clone(b.o.Real)
 	slices.SortStableFunc(counts, func(a, b CountAt) int { return a.At.Compare(b.At) })
-	current := map[Count]int{} // by what is counted, with no count in it
+	current := map[Count]int{} // by model, region and GPU, with zero replicas in the key
 	var keys []Count
 	var orders []Order
 	for n, c := range counts {
@@ -266,14 +264,14 @@ func (b *Backtester) real(o *Inputs) []Order {
 	return orders
 }
 
-// assumed is what all reviews rest on, and how the rules are judged.
+// assumed returns the assumptions of all reviews, and how the rules are evaluated.
 func (b *Backtester) assumed(first *Inputs) []string {
 	out := []string{
-		"interactive load only is held against capacity, less what caches spared; batch work waits for room",
-		"every rule begins with replicas that are ready; later ones are billed from their order on",
+		"only interactive load minus cache hits is compared with capacity; batch work waits for idle capacity",
+		"every rule begins with ready replicas; later ones are billed from the time they are ordered",
 	}
 	if len(b.o.Real) > 0 && len(b.real(first)) == 0 {
-		out = append(out, "the real counts begin after the backtest: they are left out")
+		out = append(out, "the real counts begin after the backtest: they are ignored")
 	}
 	return append(out, first.lasting...)
 }

@@ -2,7 +2,7 @@ package plan
 
 import "math"
 
-// The reactive rule scales out above a share of what stands, and in below another
+// The reactive rule scales out above a share of the current capacity, and in below another
 // (SageServe 7.1), one replica after each cooldown of 15 seconds.
 const (
 	reactiveOut       = 0.7
@@ -10,8 +10,8 @@ const (
 	reactivePerMinute = 4
 )
 
-// ConstantFleet is counts sized for the peak of every model in every region over
-// the whole past, which nobody knows before it is over.
+// ConstantFleet returns counts sized for the peak of every model in every region over the whole
+// past, so it uses hindsight.
 func (p *Past) ConstantFleet() [][][]int {
 	x := zeros(p.Problem)
 	for i := range x {
@@ -28,9 +28,9 @@ func (p *Past) ConstantFleet() [][][]int {
 	return x
 }
 
-// Reactive is the orders of a rule that knows nothing of the future: every minute
-// it compares the load of the minute before with what was ordered, and starts
-// replicas above 70 % of it and stops one below 30 %, within min and max.
+// Reactive returns the orders of a rule without a forecast. Every minute it compares the load of
+// the previous minute with the ordered capacity, starts replicas above 70 % of it and stops one
+// below 30 %, within min and max.
 func (p *Past) Reactive() []Order {
 	x := zeros(p.Problem)
 	for i := range x {
@@ -55,7 +55,7 @@ func (p *Past) Reactive() []Order {
 	return orders
 }
 
-// knownAt is a value, 0 where it is unknown.
+// knownAt returns a value, 0 where it is unknown.
 func knownAt(values []float64, at int) float64 {
 	if at >= len(values) || math.IsNaN(values[at]) {
 		return 0
@@ -63,8 +63,7 @@ func knownAt(values []float64, at int) float64 {
 	return values[at]
 }
 
-// react changes the counts of model i in region j for a load, and reports whether
-// it did.
+// react changes the counts of model i in region j for a load, and reports whether any changed.
 func (p *Past) react(x [][][]int, i, j int, load float64) bool {
 	has := p.Problem.carried(x, i, j)
 	switch {
@@ -82,7 +81,7 @@ func (p *Past) react(x [][][]int, i, j int, load float64) bool {
 	case load < reactiveIn*has && replicas(x[i][j]) > limit(p.Problem.Min, i, j, 0):
 		k := p.dearest(x, i, j)
 		if load > reactiveOut*(has-p.Problem.Theta[i][k]) {
-			return false // it would come back at once
+			return false // it would be started again immediately
 		}
 		x[i][j][k]--
 		return true
@@ -90,8 +89,8 @@ func (p *Past) react(x [][][]int, i, j int, load float64) bool {
 	return false
 }
 
-// grow adds replicas of model i in region j, the cheapest for what they carry
-// first, until they carry a load and are no fewer than the least.
+// grow adds replicas of model i in region j, the cheapest per throughput first, until they serve a
+// load and reach the minimum.
 func (p *Past) grow(x [][][]int, i, j int, load float64, most int) {
 	least := limit(p.Problem.Min, i, j, 0)
 	for replicas(x[i][j]) < most && (!covers(p.Problem.carried(x, i, j), load) || replicas(x[i][j]) < least) {
@@ -107,7 +106,7 @@ func (p *Past) grow(x [][][]int, i, j int, load float64, most int) {
 	}
 }
 
-// cheapest is the GPU with room in region j on which model i is carried cheapest,
+// cheapest returns the GPU with free capacity in region j that serves model i at the lowest cost,
 // -1 for none.
 func (p *Past) cheapest(x [][][]int, i, j int) int {
 	best := -1
@@ -123,7 +122,7 @@ func (p *Past) cheapest(x [][][]int, i, j int) int {
 	return best
 }
 
-// dearest is the GPU in use in region j on which model i is carried dearest.
+// dearest returns the GPU in use in region j that serves model i at the highest cost.
 func (p *Past) dearest(x [][][]int, i, j int) int {
 	best := -1
 	for k, n := range x[i][j] {
@@ -134,11 +133,11 @@ func (p *Past) dearest(x [][][]int, i, j int) int {
 	return best
 }
 
-// rate is what carrying a token a second of model i costs on GPU k; what is
-// reserved costs nothing more.
+// rate returns the price of serving a token a second of model i on GPU k; reserved capacity is
+// free.
 func (p *Past) rate(i, j, k int) float64 { return p.Problem.Price(j, k) / p.Problem.Theta[i][k] }
 
-// replicas is how many replicas there are on all GPUs.
+// replicas returns the number of replicas on all GPUs.
 func replicas(row []int) int {
 	sum := 0
 	for _, n := range row {

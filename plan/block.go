@@ -5,19 +5,18 @@ import (
 	"slices"
 )
 
-// unlimited stands for no upper bound of a count.
+// unlimited means that a count has no upper bound.
 const unlimited = math.MaxInt32
 
-// class is one GPU as a block sees it: the first n units (those that run) cost
-// stay each, the next m (on VMs that another model gives up) stay + turn,
-// further ones stay + start; turn is at most start, or m is 0.
+// class is one GPU in a block. The first n units (running) cost stay each, the next m (on VMs that
+// another model frees) stay + turn, further ones stay + start. turn is at most start, or m is 0.
 type class struct {
 	stay, turn, start, theta float64
 	n, m, hi                 int
 }
 
-// steps are the class's runs of units of one price: the unit's cost, and after
-// how many units the run ends.
+// steps returns the class's runs of units at one price: the unit's cost, and the count at which the
+// run ends.
 func (c *class) steps() [3]step {
 	return [3]step{{c.stay, c.n}, {c.stay + c.turn, c.n + c.m}, {c.stay + c.start, unlimited}}
 }
@@ -27,13 +26,13 @@ type step struct {
 	end  int
 }
 
-// cost is the price of x units.
+// cost returns the price of x units.
 func (c *class) cost(x int) float64 {
 	return c.stay*float64(x) + c.turn*float64(min(max(0, x-c.n), c.m)) + c.start*float64(max(0, x-c.n-c.m))
 }
 
-// block is one model in one region: a count of every class such that the local
-// need is covered and the total lies between min and max.
+// block is one model in one region: a count of every class such that the local need is covered and
+// the total is between min and max.
 type block struct {
 	classes  []class
 	need     float64
@@ -42,19 +41,18 @@ type block struct {
 	away away
 }
 
-// away prices the load that a region cannot serve itself and sends away.
+// away prices the load that a region cannot serve itself and sends to others.
 type away struct {
-	// price is in USD for a token a second through the hour.
+	// price is in USD for one token a second throughout the hour.
 	price float64
 	loads []float64 // by window
 }
 
-// egressHour turns a price of a million tokens into one of a token a second
-// through the hour.
+// egressHour converts a price per million tokens to one per token a second throughout the hour.
 const egressHour = 3600.0 / 1e6
 
-// cost is the price of what lies above capacity, the mean over the windows. It
-// is convex and falls with capacity.
+// cost returns the price of the load above capacity, the mean over the windows. It is convex and
+// falls with capacity.
 func (a *away) cost(capacity float64) float64 {
 	if a.price == 0 || len(a.loads) == 0 {
 		return 0
@@ -66,7 +64,7 @@ func (a *away) cost(capacity float64) float64 {
 	return a.price * sum / float64(len(a.loads))
 }
 
-// capacity is what counts x carry.
+// capacity returns the throughput of counts x.
 func (b *block) capacity(x []int) float64 {
 	var sum float64
 	for k, c := range b.classes {
@@ -75,8 +73,8 @@ func (b *block) capacity(x []int) float64 {
 	return sum
 }
 
-// reach is the greatest capacity of counts within the bounds; ok is false when
-// no counts lie within them.
+// reach returns the highest capacity of counts within the bounds; ok is false when no counts are
+// within them.
 func (b *block) reach() (capacity float64, ok bool) {
 	count, limit := 0, 0
 	order := make([]int, len(b.classes))
@@ -104,36 +102,36 @@ func (b *block) reach() (capacity float64, ok bool) {
 	return capacity, true
 }
 
-// segment is a run of units of one class at one positive cost each.
+// segment is a run of units of one class, each at the same positive cost.
 type segment struct {
 	class        int
 	slope, theta float64
 	count        int
 }
 
-// before orders segments by cost for their capacity.
+// before orders segments by cost per capacity.
 func (s segment) before(o segment) bool {
 	a, c := s.slope*o.theta, o.slope*s.theta
 	return a < c || a == c && s.class < o.class
 }
 
-// blockSearch finds counts of a block by depth-first search over its classes. Its
-// bound covers what is left of the need by the cheapest segments, fractions of
-// units allowed. Costs may be negative: they include what coupling rows pay.
+// blockSearch finds counts of a block by depth-first branch and bound over its classes. Its lower
+// bound covers the remaining need with the cheapest segments, allowing fractions of units. Costs
+// may be negative because they include the prices of coupling rows.
 type blockSearch struct {
 	b    *block
 	segs []segment
-	// baseCost and baseCap are those of the cheapest counts, local need aside,
-	// of the classes from k on.
+	// baseCost and baseCap are the cost and capacity of the cheapest counts, ignoring the local
+	// need, of the classes from k on.
 	baseCost, baseCap []float64
 	baseCount         []int // of each class
 	x                 []int
-	limit             float64 // counts that cost more are not visited
+	limit             float64 // counts above this cost are not visited
 	work              *effort
-	visit             func(cost, capacity float64) // of the counts in x
+	visit             func(cost, capacity float64) // called with the counts in x
 }
 
-// reset prepares a search of b with the memory of the last one.
+// reset prepares a search of b and reuses the memory of the last one.
 func (w *blockSearch) reset(b *block, work *effort) {
 	g := len(b.classes)
 	if len(w.x) != g {
@@ -142,11 +140,11 @@ func (w *blockSearch) reset(b *block, work *effort) {
 		w.segs = make([]segment, 0, 3*g)
 	}
 	w.b, w.work, w.limit, w.segs = b, work, math.Inf(1), w.segs[:0]
-	work.spend(8 * g) // what preparing and sorting looks at
+	work.spend(8 * g) // the work of preparing and sorting
 	for k := g - 1; k >= 0; k-- {
 		w.addClass(k)
 	}
-	for i := 1; i < len(w.segs); i++ { // few and nearly in order: insertion
+	for i := 1; i < len(w.segs); i++ { // few and nearly sorted: insertion sort
 		s := w.segs[i]
 		at := i
 		for ; at > 0 && s.before(w.segs[at-1]); at-- {
@@ -156,8 +154,8 @@ func (w *blockSearch) reset(b *block, work *effort) {
 	}
 }
 
-// addClass adds class k's cheapest counts to the base and its units of positive
-// cost to the segments.
+// addClass adds class k's cheapest counts to the base and its units of positive cost to the
+// segments.
 func (w *blockSearch) addClass(k int) {
 	c := &w.b.classes[k]
 	var cost float64
@@ -181,8 +179,8 @@ func (w *blockSearch) addClass(k int) {
 	w.baseCap[k] = w.baseCap[k+1] + c.theta*float64(count)
 }
 
-// bound is the minimum cost at which the classes from k on cover a need,
-// fractions of units allowed; +Inf when they cannot.
+// bound returns the minimum cost at which the classes from k on cover a need, with fractions of
+// units allowed; +Inf when they cannot.
 func (w *blockSearch) bound(k int, need float64) float64 {
 	cost := w.baseCost[k]
 	need -= w.baseCap[k] + relTolerance*math.Max(1, w.b.need)
@@ -204,9 +202,9 @@ func (w *blockSearch) bound(k int, need float64) float64 {
 	return cost
 }
 
-// from fixes the classes from k on, the first k having the given cost, capacity
-// and count. For each class the bound is convex in its count: from about its
-// minimum, each way ends where it rises above the limit.
+// from enumerates the classes from k on; the first k have the given cost, capacity and count. For
+// each class the bound is convex in its count: the search starts near the minimum and stops in each
+// direction where the bound rises above the limit.
 func (w *blockSearch) from(k int, cost, capacity float64, count int) {
 	if k == len(w.x) {
 		if w.b.away.price > 0 {
@@ -236,8 +234,8 @@ func (w *blockSearch) from(k int, cost, capacity float64, count int) {
 	}
 }
 
-// likely is about how many units of class k cover a need cheapest, with those
-// of the classes after it.
+// likely returns the approximate number of units of class k in the cheapest cover of a need by the
+// classes from k on.
 func (w *blockSearch) likely(k int, need float64) int {
 	need -= w.baseCap[k]
 	n := w.baseCount[k]
@@ -254,10 +252,10 @@ func (w *blockSearch) likely(k int, need float64) int {
 	return n
 }
 
-// with fixes x units of class k, and the classes after it where the bound,
-// which it returns, allows.
+// with sets x units of class k, and searches the classes after it where the bound, which it
+// returns, allows.
 func (w *blockSearch) with(k, x int, cost, capacity float64, count int) (bound float64) {
-	if !w.work.spend(1 + len(w.segs)/2) { // what the bound looks at
+	if !w.work.spend(1 + len(w.segs)/2) { // the work of computing the bound
 		return math.Inf(1)
 	}
 	c := &w.b.classes[k]
@@ -269,8 +267,8 @@ func (w *blockSearch) with(k, x int, cost, capacity float64, count int) (bound f
 	return bound
 }
 
-// cheapest finds the cheapest counts, of those the ones of greatest capacity. ok is
-// false when none satisfy the bounds.
+// cheapest finds the cheapest counts and, among equally cheap ones, those of greatest capacity. ok
+// is false when no counts satisfy the bounds.
 func (w *blockSearch) cheapest(x []int) (cost float64, ok bool) {
 	cost = math.Inf(1)
 	capacity := 0.0
@@ -287,8 +285,8 @@ func (w *blockSearch) cheapest(x []int) (cost float64, ok bool) {
 	return cost, ok
 }
 
-// greedy is the cost of one good choice of counts, +Inf when that one breaks a
-// bound: it spares cheapest most of its search.
+// greedy returns the cost of one good choice of counts, +Inf when it breaks a bound. It cuts most
+// of the search of cheapest.
 func (w *blockSearch) greedy() float64 {
 	count := 0
 	for _, n := range w.baseCount {

@@ -6,14 +6,13 @@ import (
 	"strings"
 )
 
-// Effort of the search for what conflicts: of one proof, and of all.
+// Effort of the search for conflicts: of one proof, and of all.
 const (
 	proofEffort    = 3_000_000
 	conflictEffort = 60_000_000
 )
 
-// demand is a part of a problem that can be left out: a limit, or a model with
-// all it asks for.
+// demand is a constraint that can be removed: a limit, or a model with all that it requires.
 type demand struct {
 	kind demandKind
 	a, b int
@@ -28,7 +27,7 @@ const (
 	maxTotalDemand
 )
 
-// demands lists what a problem asks for that can be left out.
+// demands lists the constraints of a problem that can be removed.
 func (p *Problem) demands() []demand {
 	var out []demand
 	for i := range p.Models {
@@ -54,7 +53,7 @@ func (p *Problem) demands() []demand {
 	return out
 }
 
-// only is the problem with no other demands than these.
+// only returns the problem with only these constraints.
 func (p *Problem) only(kept []demand) *Problem {
 	q := *p
 	has := func(kind demandKind, a, b int) bool { return slices.Contains(kept, demand{kind, a, b}) }
@@ -83,7 +82,7 @@ func (p *Problem) only(kept []demand) *Problem {
 	return &q
 }
 
-// silence takes away what model i asks for.
+// silence removes the load and the minimums of model i.
 func (p *Problem) silence(i int) {
 	rows := make([][]float64, len(p.Regions))
 	for j := range rows {
@@ -106,9 +105,9 @@ func cloneLimits(rows [][]*int) [][]*int {
 	return out
 }
 
-// conflict is a set of demands that cannot be met together and of which none
-// can be left out: a deletion filter, by shrinking groups. What cannot be proven
-// within its effort stays in.
+// conflict returns a minimal set of constraints that cannot be met together: without any one of
+// them the others can. It is a deletion filter over shrinking groups. A constraint whose removal is
+// not decided within the effort stays in the set.
 func (p *Problem) conflict(work int64) []demand {
 	kept := p.demands()
 	for group := (len(kept) + 1) / 2; group >= 1; group /= 2 {
@@ -124,8 +123,7 @@ func (p *Problem) conflict(work int64) []demand {
 	return kept
 }
 
-// provenInfeasible reports whether a problem is shown to have no solution
-// within the effort of one proof.
+// provenInfeasible reports whether a problem is proven infeasible within the effort of one proof.
 func (p *Problem) provenInfeasible(work *int64) bool {
 	s := p.silently(0.5)
 	*work -= proofEffort - s.work.left
@@ -140,14 +138,14 @@ func (p *Problem) silently(gap float64) *solver {
 	return s
 }
 
-// giveReasons says which demands conflict.
+// giveReasons records which constraints conflict.
 func (c *programme) giveReasons() {
-	if c.wrong = []string{"no counts satisfy all rows together"}; !c.silent {
+	if c.wrong = []string{"no counts satisfy all constraints together"}; !c.silent {
 		c.wrong = []string{c.p.conflictInWords(c.p.conflict(min(conflictEffort, c.given)))}
 	}
 }
 
-// conflictInWords names the limits that conflict, and what they are against.
+// conflictInWords names the limits in conflict and the models that exceed them.
 func (p *Problem) conflictInWords(set []demand) string {
 	var limits, models []string
 	for _, d := range set {
@@ -155,35 +153,35 @@ func (p *Problem) conflictInWords(set []demand) string {
 		case modelDemand:
 			models = append(models, p.Models[d.a])
 		case capacityDemand:
-			limits = append(limits, fmt.Sprintf("%s has %d %s in all", p.Regions[d.a], *p.Capacity[d.a][d.b], p.GPUs[d.b]))
+			limits = append(limits, fmt.Sprintf("%s has a capacity of %d %s", p.Regions[d.a], *p.Capacity[d.a][d.b], p.GPUs[d.b]))
 		case maxDemand:
-			limits = append(limits, fmt.Sprintf("%s may have %d replicas in %s", p.Models[d.a], *p.Max[d.a][d.b], p.Regions[d.b]))
+			limits = append(limits, fmt.Sprintf("%s is limited to %d replicas in %s", p.Models[d.a], *p.Max[d.a][d.b], p.Regions[d.b]))
 		case maxTotalDemand:
-			limits = append(limits, fmt.Sprintf("%s may have %d replicas over all regions", p.Models[d.a], *p.MaxTotal[d.a]))
+			limits = append(limits, fmt.Sprintf("%s is limited to %d replicas over all regions", p.Models[d.a], *p.MaxTotal[d.a]))
 		}
 	}
 	verb := "need"
 	if len(models) == 1 {
 		verb = "needs"
 	}
-	needs := fmt.Sprintf("%s %s more than that together", strings.Join(models, ", "), verb)
+	needs := fmt.Sprintf("%s %s more than that", strings.Join(models, ", "), verb)
 	if least, has := p.leastThere(set); least > has {
 		needs = fmt.Sprintf("%s %s at least %d there", strings.Join(models, ", "), verb, least)
 	}
 	if len(limits) == 0 {
-		needs = fmt.Sprintf("no counts satisfy what %s %s", strings.Join(models, ", "), verb)
+		needs = fmt.Sprintf("no counts satisfy the constraints of %s", strings.Join(models, ", "))
 	}
 	switch {
 	case p.Survive && len(p.SurviveRegions) == 0:
-		needs += ", with any one region gone"
+		needs += ", after the loss of any one region"
 	case p.Survive:
-		needs += ", with " + strings.Join(p.SurviveRegions, " or ") + " gone"
+		needs += ", after the loss of " + strings.Join(p.SurviveRegions, " or ")
 	}
 	return strings.Join(append(limits, needs), "; ")
 }
 
-// leastThere is how many replicas the demands need at least on the capacities
-// that are among them, and how many these have.
+// leastThere returns the minimum number of replicas that the constraints require on the capacities
+// among them, and the sum of these capacities.
 func (p *Problem) leastThere(set []demand) (least, has int) {
 	q := p.only(slices.DeleteFunc(slices.Clone(set), func(d demand) bool { return d.kind == capacityDemand }))
 	q.Switch, q.Egress, q.CapacityType = nil, nil, nil

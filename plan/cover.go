@@ -7,8 +7,7 @@ import (
 	"slices"
 )
 
-// maxReachSets bounds how many different sets of regions limits on round trips
-// may lead to.
+// maxReachSets bounds the number of different region sets that round-trip limits may lead to.
 const maxReachSets = 2048
 
 // regionSet is a set of regions, by bit.
@@ -42,15 +41,15 @@ func (s regionSet) size() int {
 	return n
 }
 
-// cover is one row of a model: the regions of a set together carry a need.
+// cover is one coverage row of a model: the regions of a set together serve a need.
 type cover struct {
 	regions regionSet
 	need    float64
-	// lost is the region that is taken to be gone, -1 for none.
+	// lost is the region assumed lost, -1 for none.
 	lost int
 }
 
-// everywhere is the set of all regions.
+// everywhere returns the set of all regions.
 func (p *Problem) everywhere() regionSet {
 	all := newRegionSet(len(p.Regions))
 	for j := range p.Regions {
@@ -59,8 +58,8 @@ func (p *Problem) everywhere() regionSet {
 	return all
 }
 
-// near is the set of regions that may serve region j's load: itself, and those
-// within the limit.
+// near returns the set of regions that may serve region j's load: itself, and those within the
+// limit.
 func (p *Problem) near(j int) regionSet {
 	if p.RTTMillis == nil || p.MaxRTTMillis == 0 {
 		return p.everywhere()
@@ -74,9 +73,9 @@ func (p *Problem) near(j int) regionSet {
 	return s
 }
 
-// reachSets lists the unions of neighbourhoods that hang together; nil when
-// there are too many. By Hall's theorem all load can be placed when, for each
-// of them, its regions carry the load that can go nowhere else.
+// reachSets lists the unions of overlapping neighbourhoods; nil when there are too many. By Hall's
+// theorem all load can be placed when, for each union, its regions serve the load that no other
+// region can.
 func (p *Problem) reachSets() []regionSet {
 	sets := []regionSet{}
 	for j := range p.Regions {
@@ -88,7 +87,7 @@ func (p *Problem) reachSets() []regionSet {
 		for j := range p.Regions {
 			near := p.near(j)
 			if near.union(sets[at]).size() == near.size()+sets[at].size() {
-				continue // apart: the row would be the sum of two others
+				continue // disjoint: the row would be the sum of two others
 			}
 			if u := near.union(sets[at]); !slices.ContainsFunc(sets, u.equal) {
 				if sets = append(sets, u); len(sets) > maxReachSets {
@@ -100,8 +99,8 @@ func (p *Problem) reachSets() []regionSet {
 	return sets
 }
 
-// covers lists the rows of coverage of model i over several regions. Those that
-// another row implies are left out; the first is the one over most regions.
+// covers lists the coverage rows of model i over several regions. It omits rows that another row
+// implies; the first is the one over most regions.
 func (p *Problem) covers(i int, sets []regionSet) []cover {
 	var out []cover
 	for _, s := range sets {
@@ -131,8 +130,8 @@ func (p *Problem) covers(i int, sets []regionSet) []cover {
 	return kept
 }
 
-// needWithin is model i's greatest load, in one window, that only the regions
-// of the set can serve.
+// needWithin returns the highest load of model i, in one window, that only the regions of the set
+// can serve.
 func (p *Problem) needWithin(i int, s regionSet) float64 {
 	var peak float64
 	for w := range p.Rho[i][0] {
@@ -147,8 +146,8 @@ func (p *Problem) needWithin(i int, s regionSet) float64 {
 	return peak
 }
 
-// plainCover reports whether every model has one row of coverage, over all
-// regions, as in SageServe's programme.
+// plainCover reports whether every model has one coverage row, over all regions, as in SageServe's
+// programme.
 func (p *Problem) plainCover() bool {
 	return !p.Survive && (p.RTTMillis == nil || p.MaxRTTMillis == 0 || p.near(0).equal(p.everywhere()) && len(p.reachSets()) == 1)
 }

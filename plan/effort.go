@@ -2,21 +2,21 @@ package plan
 
 import "math"
 
-// relTolerance is how far sums of decimal prices and rates may be off by
-// rounding: 0.7 x 10 must not ask for more than 7.
+// relTolerance is the rounding error of sums of decimal prices and rates: 0.7 x 10 must not require
+// more than 7.
 const relTolerance = 1e-9
 
-// costTolerance is the share by which costs differ that are called equal: prices
-// are not known as well, and no bill shows it.
+// costTolerance is the relative difference below which costs are equal: prices are not known more
+// precisely, and no bill shows it.
 const costTolerance = 1e-7
 
-// covers reports whether a capacity meets a need but for rounding.
+// covers reports whether a capacity meets a need up to rounding.
 func covers(capacity, need float64) bool { return capacity >= need-relTolerance*math.Max(1, need) }
 
-// slackOf is the rounding that costs of this size carry.
+// slackOf returns the rounding error of costs of this size.
 func slackOf(cost float64) float64 { return relTolerance * math.Max(1e-3, math.Abs(cost)) }
 
-// unitsFor is how many units of theta each cover a need; 0 for no need.
+// unitsFor returns how many units of theta each cover a need; 0 for no need.
 func unitsFor(need, theta float64) int {
 	if need <= 0 || theta <= 0 {
 		return 0
@@ -25,20 +25,20 @@ func unitsFor(need, theta float64) int {
 	return int(math.Min(u, maxCount*1000))
 }
 
-// effort is a budget of counted work, so that a bound on effort gives the same
-// answer on every machine.
+// effort is a budget of counted work, so that a bound on effort gives the same result on every
+// machine.
 type effort struct {
 	left int64
-	stop func() bool // the caller's own bound, nil for none
-	next int64       // asked again when so much is left
-	// stopped says that the caller ended it.
+	stop func() bool // the caller's interrupt, nil for none
+	next int64       // call stop again at this remainder
+	// stopped is set when the caller interrupted the work.
 	stopped bool
 }
 
-// askEvery is the work between two questions to the caller: some milliseconds.
+// askEvery is the work between two calls of the interrupt: a few milliseconds.
 const askEvery = 500_000
 
-// spend takes n units and reports whether the budget still stands.
+// spend uses n units and reports whether the budget still holds.
 func (e *effort) spend(n int) bool {
 	e.left -= int64(n)
 	if e.stop != nil && e.left >= 0 && (e.next == 0 || e.left <= e.next) {
@@ -49,10 +49,10 @@ func (e *effort) spend(n int) bool {
 	return e.left >= 0
 }
 
-// part is a budget of at most so much of what is left; settle charges it.
+// part returns a budget of at most limit units of the remainder; settle charges it.
 func (e *effort) part(limit int64) effort { return effort{left: min(limit, e.left), stop: e.stop} }
 
-// settle charges what was spent of a part that began with a budget of given.
+// settle charges the work of a part that began with a budget of given.
 func (e *effort) settle(part *effort, given int64) {
 	e.left -= given - part.left
 	if part.stopped {

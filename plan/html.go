@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// Page is what a capacity review shows on a page of its own.
+// Page is a capacity review as an HTML page.
 type Page struct {
 	Service  string
 	Proposal Proposal
 	Courses  []Course
 }
 
-// WriteHTML writes the review as one page for a browser that needs nothing but
-// itself. The same review gives the same bytes, however long solving took.
+// WriteHTML writes the review as one self-contained page. The same review gives the same bytes,
+// whatever the solving time.
 func (p Page) WriteHTML(w io.Writer) error {
 	v := view{Page: p, Status: statusWords(p.Proposal), Headline: p.headline(), Tiles: p.tiles(), Held: p.held()}
 	v.When = p.when()
@@ -30,7 +30,7 @@ func (p Page) WriteHTML(w io.Writer) error {
 	return v.markup().Write(w)
 }
 
-// view is a page as it is written.
+// view is the data of the written page.
 type view struct {
 	Page
 	When, Status, Headline string
@@ -41,7 +41,7 @@ type view struct {
 	Held                   []held
 }
 
-// tile is one figure of the summary.
+// tile is one value of the summary.
 type tile struct{ Name, Value, Below string }
 
 // viewRow is one change.
@@ -70,7 +70,7 @@ func rowOf(c Change) viewRow {
 	return r
 }
 
-// Turn is the class of a row: whether it grows, shrinks or stays.
+// Turn returns the CSS class of a row: more, less or same.
 func (r viewRow) Turn() string {
 	switch {
 	case r.Delta > 0:
@@ -81,7 +81,7 @@ func (r viewRow) Turn() string {
 	return "same"
 }
 
-// signed writes an amount of money with its sign: +$1.50, -$1.50.
+// signed formats an amount of money with its sign: +$1.50, -$1.50.
 func signed(usd float64) string {
 	if usd < 0 {
 		return "-" + dollars(-usd)
@@ -89,7 +89,7 @@ func signed(usd float64) string {
 	return "+" + dollars(usd)
 }
 
-// dollars writes an amount with commas between thousands, cents below a thousand.
+// dollars formats an amount with commas between thousands, cents below a thousand.
 func dollars(usd float64) string {
 	if usd < 1000 {
 		return fmt.Sprintf("$%.2f", usd)
@@ -101,7 +101,7 @@ func dollars(usd float64) string {
 	return "$" + whole
 }
 
-// when says what time the plan is for.
+// when returns the time and forecaster of the plan.
 func (p Page) when() string {
 	var parts []string
 	if p.Proposal.Horizon != nil && p.Proposal.At != nil {
@@ -113,20 +113,20 @@ func (p Page) when() string {
 	return strings.Join(parts, ", ")
 }
 
-// statusWords says how sure the plan is the cheapest.
+// statusWords describes how close the plan is to the cheapest.
 func statusWords(p Proposal) string {
 	switch {
 	case p.Status == StatusOptimal && p.Gap != nil && *p.Gap == 0:
-		return fmt.Sprintf("Proven to be the cheapest plan that satisfies every constraint: $%.2f for the hour, starts included.", *p.Objective)
+		return fmt.Sprintf("Proven to be the cheapest plan that satisfies every constraint: $%.2f for the hour, including starts.", *p.Objective)
 	case (p.Status == StatusOptimal || p.Status == StatusFeasible) && p.Gap != nil && p.Bound != nil:
-		return fmt.Sprintf("$%.2f for the hour, starts included; no plan costs less than $%.2f (%.2g %% less).", *p.Objective, *p.Bound, 100**p.Gap)
+		return fmt.Sprintf("$%.2f for the hour, including starts; lower bound $%.2f (gap %.2g %%).", *p.Objective, *p.Bound, 100**p.Gap)
 	case p.Status == StatusInfeasible:
 		return "No plan satisfies every constraint."
 	}
-	return "No plan was found within the effort allowed."
+	return "No plan found within the effort limit."
 }
 
-// headline says in a sentence what to do and what that costs.
+// headline summarises the changes and their cost in a sentence.
 func (p Page) headline() string {
 	more, less := 0, 0
 	for _, c := range p.Proposal.Changes {
@@ -137,23 +137,23 @@ func (p Page) headline() string {
 	case p.Proposal.Status == StatusInfeasible || p.Proposal.CostPerHour.Then == nil:
 		return statusWords(p.Proposal)
 	case more == 0 && less == 0:
-		s = "Nothing has to change"
+		s = "No changes"
 	case less == 0:
 		s = fmt.Sprintf("Add %d %s", more, plural(more))
 	case more == 0:
-		s = fmt.Sprintf("Give up %d %s", less, plural(less))
+		s = fmt.Sprintf("Remove %d %s", less, plural(less))
 	default:
-		s = fmt.Sprintf("Add %d %s and give up %d", more, plural(more), less)
+		s = fmt.Sprintf("Add %d %s and remove %d", more, plural(more), less)
 	}
 	now, then := p.Proposal.CostPerHour.Now, p.Proposal.CostPerHour.Then
 	if now == nil || *now == *then {
-		return s + "; the bill stays as it is."
+		return s + "; no change in cost."
 	}
 	word := "more"
 	if *then < *now {
 		word = "less"
 	}
-	return fmt.Sprintf("%s: %s an hour %s.", s, strings.TrimLeft(signed(*then-*now), "+-"), word)
+	return fmt.Sprintf("%s: %s %s per hour.", s, strings.TrimLeft(signed(*then-*now), "+-"), word)
 }
 
 func plural(n int) string {
@@ -163,11 +163,11 @@ func plural(n int) string {
 	return "replicas"
 }
 
-// tiles are the figures of the summary: the bill, the replicas, the load.
+// tiles returns the values of the summary: cost, replicas, load.
 func (p Page) tiles() []tile {
 	var out []tile
 	if now, then := p.Proposal.CostPerHour.Now, p.Proposal.CostPerHour.Then; now != nil && then != nil {
-		out = append(out, tile{"Bill an hour", fmt.Sprintf("%s → %s", dollars(*now), dollars(*then)), signed(HoursPerMonth*(*then-*now)) + " in a month like this hour"})
+		out = append(out, tile{"Cost per hour", fmt.Sprintf("%s → %s", dollars(*now), dollars(*then)), signed(HoursPerMonth*(*then-*now)) + " per month at this rate"})
 	}
 	now, then := 0, 0
 	for _, c := range p.Proposal.Changes {
@@ -182,19 +182,19 @@ func (p Page) tiles() []tile {
 	}
 	peak, at := p.together()
 	if p.Proposal.Status != StatusInfeasible {
-		out = append(out, tile{"Replicas", fmt.Sprintf("%d → %d", now, then), fmt.Sprintf("carry %s → %s tokens/s", figure(before), figure(capacity))})
+		out = append(out, tile{"Replicas", fmt.Sprintf("%d → %d", now, then), fmt.Sprintf("capacity %s → %s tokens/s", figure(before), figure(capacity))})
 	}
-	load := tile{"Peak forecast, all regions", figure(peak) + " tokens/s", "no load is forecast"}
+	load := tile{"Forecast peak, all regions", figure(peak) + " tokens/s", "no load forecast"}
 	if peak > 0 {
 		load.Below = p.clock(at)
 		if capacity > 0 {
-			load.Below += fmt.Sprintf(", %.0f %% of what is planned", 100*peak/capacity)
+			load.Below += fmt.Sprintf(", %.0f %% of planned capacity", 100*peak/capacity)
 		}
 	}
 	return append(out, load)
 }
 
-// together is the greatest load of all courses in one minute, and which.
+// together returns the highest total load of all courses in one minute, and the minute.
 func (p Page) together() (peak float64, minute int) {
 	for w := 0; len(p.Courses) > 0 && w < len(p.Courses[0].Planned); w++ {
 		var sum float64
@@ -208,7 +208,7 @@ func (p Page) together() (peak float64, minute int) {
 	return peak, minute
 }
 
-// clock is the time of a minute of the forecast.
+// clock returns the time of a minute of the forecast.
 func (p Page) clock(minute int) string {
 	if p.Proposal.At == nil {
 		return fmt.Sprintf("minute %d", minute)
@@ -216,24 +216,24 @@ func (p Page) clock(minute int) string {
 	return "at " + p.Proposal.At.Add(time.Duration(minute)*time.Minute).Format("15:04")
 }
 
-// held is a constraint that keeps counts as they are, and where.
+// held is a binding constraint, and where it binds.
 type held struct {
 	Row, Means string
 	Places     []string
 }
 
-// meanings says what a constraint is, by the first word of its name.
+// meanings explains constraints by the first word of their name.
 var meanings = map[string]string{
-	"local":    "a region carries its share of its own peak itself",
-	"demand":   "all regions together carry their common peak",
-	"capacity": "no more of it can be had there",
-	"loss":     "all load is carried with it gone",
-	"reach":    "load is carried near enough to where it arises",
-	"min":      "the fewest replicas that the service allows",
-	"max":      "the most replicas that the service allows",
+	"local":    "a region serves its share of its own peak itself",
+	"demand":   "all regions together serve their common peak",
+	"capacity": "no more of it is available there",
+	"loss":     "all load is served after its loss",
+	"reach":    "load is served within the round trip limit",
+	"min":      "minimum set in the service",
+	"max":      "maximum set in the service",
 }
 
-// held lists the constraints that hold the counts, in the order of the changes.
+// held lists the binding constraints, in the order of the changes.
 func (p Page) held() []held {
 	var out []held
 	for _, c := range p.Proposal.Changes {

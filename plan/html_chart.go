@@ -8,8 +8,8 @@ import (
 	"skyserve/plan/chart"
 )
 
-// The last day takes pastShare of a course's drawing, the forecast the rest, or its hour
-// would be a hair.
+// The last day takes pastShare of a chart's width and the forecast the remainder; in proportion an
+// hour would be too narrow to see.
 const (
 	pastShare   = 0.6
 	pastMinutes = 24 * 60
@@ -17,24 +17,24 @@ const (
 	yMarks      = 4
 )
 
-// chartKey says what the lines and areas of a course are.
+// chartKey is the legend of a course's lines and areas.
 var chartKey = []chart.Key{
 	{Class: "past", Text: "the last day, means of 5 minutes"},
-	{Class: "mean", Text: "load planned for"},
-	{Class: "band", Area: true, Text: "forecast, 9 minutes of 10"},
-	{Class: "stand", Text: "capacity now"},
-	{Class: "then", Text: "capacity as planned"},
-	{Class: "divide", Text: "time of the plan; the forecast after it is drawn wider"},
+	{Class: "mean", Text: "planned load"},
+	{Class: "band", Area: true, Text: "forecast, 90 % prediction interval"},
+	{Class: "stand", Text: "current capacity"},
+	{Class: "then", Text: "planned capacity"},
+	{Class: "divide", Text: "time of the plan; wider scale after it"},
 }
 
-// courseChart is one course as the page draws it.
+// courseChart is the chart of one course.
 type courseChart struct {
 	Model, Region, Summary string
-	Short                  bool // load is above what stands now
+	Short                  bool // load is above current capacity
 	chart.Plot
 }
 
-// chart draws a course over minutes from the plan's time on.
+// chart draws a course over minutes relative to the plan's time.
 func (p Page) chart(c Course) courseChart {
 	ahead := max(1, float64(len(c.Planned)))
 	peak, minute := c.Peak()
@@ -70,7 +70,7 @@ func (p Page) chart(c Course) courseChart {
 	return out
 }
 
-// top is the greatest value of a drawing, with some air.
+// top returns the upper end of the Y scale: the highest value and a margin.
 func top(c Course) float64 {
 	most := math.Max(c.CapacityNow, c.PeakHigh)
 	if c.CapacityThen != nil {
@@ -78,7 +78,7 @@ func top(c Course) float64 {
 	}
 	for _, values := range [][]float64{binned(c.Past), c.Planned, c.Hi90} {
 		for _, v := range values {
-			if v > most { // never of what is unknown
+			if v > most { // false for NaN
 				most = v
 			}
 		}
@@ -89,7 +89,7 @@ func top(c Course) float64 {
 	return 1.08 * most
 }
 
-// binned is the means of every few minutes, unknown where all of them are.
+// binned returns the means of every pastBin minutes, NaN where all of them are.
 func binned(values []float64) []float64 {
 	var out []float64
 	for at := 0; at < len(values); at += pastBin {
@@ -104,7 +104,7 @@ func binned(values []float64) []float64 {
 	return out
 }
 
-// points are values that begin at a minute, each so many minutes long, at their middles.
+// points converts values of step minutes each, starting at from, to points at their middles.
 func points(values []float64, from float64, step int) []chart.Point {
 	out := make([]chart.Point, len(values))
 	for n, v := range values {
@@ -113,8 +113,8 @@ func points(values []float64, from float64, step int) []chart.Point {
 	return out
 }
 
-// steps is what will be carried: today's capacity until new replicas are ready, or the new
-// capacity at once where fewer are wanted; nil without a plan.
+// steps returns the capacity over time: the current one until new replicas are ready, or the lower
+// one at once; nil without a plan.
 func (c Course) steps() []chart.Point {
 	if c.CapacityThen == nil {
 		return nil
@@ -126,7 +126,7 @@ func (c Course) steps() []chart.Point {
 	return []chart.Point{{X: 0, Y: now}, {X: from, Y: now}, {X: from, Y: then}, {X: end, Y: then}}
 }
 
-// summary says a course in words: the peak that is planned for, and what is carried.
+// summary describes a course: its planned peak and its capacity.
 func (p Page) summary(c Course) string {
 	carries := figure(c.CapacityNow)
 	if c.CapacityThen != nil && *c.CapacityThen != c.CapacityNow {
@@ -138,7 +138,7 @@ func (p Page) summary(c Course) string {
 	}
 	s := fmt.Sprintf("peak %s %s", figure(tps), p.clock(minute))
 	if c.PeakHigh > tps*1.005 {
-		s += fmt.Sprintf(", 19 of 20 below %s", figure(c.PeakHigh))
+		s += fmt.Sprintf(", p95 %s", figure(c.PeakHigh))
 	}
 	return s + fmt.Sprintf("; capacity %s tokens/s", carries)
 }

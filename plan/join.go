@@ -7,42 +7,40 @@ import (
 	"slices"
 )
 
-// join tries all choices of one option for each item by dynamic programming over
-// the items: a partial choice goes on unless another one costs no more and uses no
-// more of any row that is still open, or what its options and the slack of its
-// rows cost at their prices leaves no hope. The items are the blocks of a model,
-// or models.
+// join enumerates all choices of one option per item by dynamic programming over the items. A
+// partial choice is dropped when another one costs no more and uses no more of any row that is
+// still open, or when its options and the slack of its rows, at their prices, exceed the limit. The
+// items are the blocks of a model, or models.
 type join struct {
 	c       *programme
 	y       []float64
-	limit   float64 // what options and slack may cost above the relaxation
-	left    int     // partial choices that may still be made
+	limit   float64 // bound on the cost of options and slack above the relaxation
+	left    int     // partial choices that may still be created
 	items   [][]option
 	rows    [][]int // by item: the row of each entry of its options' use, -1 to ignore it
-	open    []bool  // by row: other items will use it, so that its slack is not known
-	unequal bool    // costs cannot be compared before the end
-	// lo and hi are what the items from a stage on use of each row, at least and
-	// at most.
+	open    []bool  // by row: later searches use it too, so that its slack is unknown
+	unequal bool    // costs are comparable only for complete choices
+	// lo and hi are the minimum and maximum use of each row by the items from a stage on.
 	lo, hi [][]float64
 	last   []int // by row: the stage of its last item
-	live   []int // rows that partial choices state their use of
+	live   []int // rows whose use partial choices record
 	stages [][]partial
 	memory []float64 // of the last stage
 }
 
-// compared is how many partial choices another one is compared with.
+// compared is the number of partial choices that another one is compared with.
 const compared = 32
 
 // partial is a choice for the first items.
 type partial struct {
 	cost float64
-	// bound is what options and rows cost at least above the relaxation.
+	// bound is the minimum cost of options and rows above the relaxation.
 	bound        float64
 	use          int32 // where its use by live row begins in the memory of its stage
 	from, option int32
 }
 
-// prepare finds what is left for the rows at each stage.
+// prepare computes the remaining row use at each stage.
 func (g *join) prepare() {
 	n, rows := len(g.items), len(g.open)
 	g.lo, g.hi, g.last = make([][]float64, n+1), make([][]float64, n+1), make([]int, rows)
@@ -69,13 +67,12 @@ func (g *join) prepare() {
 	}
 }
 
-// slack is what row r leaves unused at least, at its price.
+// slack returns the minimum unused part of row r, at its price.
 func (g *join) slack(r int, used, rest float64) float64 {
 	return g.y[r] * math.Max(0, g.c.rows[r].right-used-rest)
 }
 
-// run makes all choices within the limit. It reports false when there were too
-// many.
+// run enumerates all choices within the limit. It returns false when there are too many.
 func (g *join) run() bool {
 	g.prepare()
 	first := partial{}
@@ -93,10 +90,10 @@ func (g *join) run() bool {
 	return true
 }
 
-// found is the choices that run made.
+// found returns the choices that run enumerated.
 func (g *join) found() []partial { return g.stages[len(g.items)] }
 
-// picked is the option of each item in a choice.
+// picked returns the option of each item in a choice.
 func (g *join) picked(choice int) []int {
 	out := make([]int, len(g.items))
 	for s := len(g.items); s > 0; s-- {
@@ -106,12 +103,10 @@ func (g *join) picked(choice int) []int {
 	return out
 }
 
-// touched is a row of the item of a stage: where its use is found before and after
-// the stage, -1 for nowhere.
+// touched is a row of a stage's item: the index of its use before and after the stage, -1 for none.
 type touched struct{ row, entry, before, after int }
 
-// rowsAt lists the rows of a stage's item, and the live rows after it with where
-// each was before.
+// rowsAt lists the rows of a stage's item, and the live rows after it with their index before it.
 func (g *join) rowsAt(s int) (rows []touched, live, from []int) {
 	for at, r := range g.live {
 		if g.last[r] > s {
@@ -132,7 +127,7 @@ func (g *join) rowsAt(s int) (rows []touched, live, from []int) {
 	return rows, live, from
 }
 
-// extend joins the partial choices of a stage with the options of its item.
+// extend combines the partial choices of a stage with the options of its item.
 func (g *join) extend(s int) bool {
 	rows, live, from := g.rowsAt(s)
 	var memory []float64
@@ -142,7 +137,7 @@ func (g *join) extend(s int) bool {
 		for o := range g.items[s] {
 			option := &g.items[s][o]
 			if q.bound+option.excess > g.limit {
-				break // they are sorted
+				break // options are sorted
 			}
 			if !g.c.work.spend(2 + len(rows)) {
 				return false
@@ -168,7 +163,7 @@ func (g *join) extend(s int) bool {
 	}
 	each := bits.Len(uint(len(out))) // sorting
 	if len(live) > 1 {
-		each += compared // with others
+		each += compared // with other choices
 	}
 	if !g.c.work.spend(each * len(out)) {
 		return false
@@ -181,8 +176,8 @@ func (g *join) extend(s int) bool {
 	return true
 }
 
-// use adds up what a partial choice uses with an option more; false when a row is
-// broken or the limit passed.
+// use adds up the use of a partial choice with one more option; false when a row is broken or the
+// limit is exceeded.
 func (g *join) use(s int, q *partial, o *option, rows []touched, use []float64, next *partial) bool {
 	for _, t := range rows {
 		used := 0.0
@@ -205,8 +200,8 @@ func (g *join) use(s int, q *partial, o *option, rows []touched, use []float64, 
 	return next.bound <= g.limit
 }
 
-// front leaves out the partial choices that another one beats in cost and in the
-// use of every live row. Of many live rows each is compared with some only.
+// front removes the partial choices that another one dominates in cost and in the use of every live
+// row. With many live rows each is compared with only some.
 func front(in []partial, memory []float64, live int) []partial {
 	use := func(q *partial) []float64 { return memory[q.use : int(q.use)+live] }
 	slices.SortFunc(in, func(a, b partial) int {
@@ -246,7 +241,7 @@ func front(in []partial, memory []float64, live int) []partial {
 	return out
 }
 
-// noMore reports whether one use is nowhere greater than another.
+// noMore reports whether one use is at most another in every row.
 func noMore(one, other []float64) bool {
 	for r, u := range one {
 		if u > other[r]+1e-12 {

@@ -12,39 +12,38 @@ import (
 // maxCount bounds every count, so that sums of costs stay exact to a cent.
 const maxCount = 1_000_000
 
-// Problem is one scaling problem: i runs over models, j over regions, k over
-// GPUs, w over windows of time (SageServe, table 2).
+// Problem is one scaling problem. Index i runs over models, j over regions, k over GPUs and w over
+// time windows (SageServe, table 2).
 type Problem struct {
 	Models  []string `json:"models"`
 	Regions []string `json:"regions"`
 	GPUs    []string `json:"gpus"`
-	// N is how many replicas of model i run in region j on GPU k now.
+	// N is the number of replicas of model i that run in region j on GPU k now.
 	N [][][]int `json:"n"`
-	// Theta is what one replica of model i on GPU k carries, in prompt tokens a
-	// second; 0 = the model does not run there.
+	// Theta is the throughput of one replica of model i on GPU k, in prompt tokens a second; 0 =
+	// the model does not run there.
 	Theta [][]float64 `json:"theta"`
 	// Alpha is the price of a replica on GPU k, in USD an hour.
 	Alpha []float64 `json:"alpha"`
 	// Sigma is the cost of starting a replica of model i on GPU k, in USD.
 	Sigma [][]float64 `json:"sigma"`
-	// Rho is the load forecast of model i in region j in window w, in prompt
-	// tokens a second.
+	// Rho is the forecast load of model i in region j in window w, in prompt tokens a second.
 	Rho [][][]float64 `json:"rho"`
-	// Epsilon is the share of its own peak that a region must be able to carry,
-	// above 0 and at most 1; the rest may be carried elsewhere.
+	// Epsilon is the share of its own peak that a region must be able to serve itself, above 0 and
+	// at most 1. Other regions may serve the remainder.
 	Epsilon float64 `json:"epsilon"`
-	// Capacity is how many replicas region j can hold on GPU k over all models;
-	// nil, or a nil entry, is no limit.
+	// Capacity is the maximum number of replicas in region j on GPU k over all models; nil, or a
+	// nil entry, is no limit.
 	Capacity [][]*int `json:"capacity"`
-	// Min and Max bound model i's replicas in region j over all GPUs; nil is no
-	// bound, as is a nil entry.
+	// Min and Max bound the replicas of model i in region j over all GPUs; nil, or a nil entry, is
+	// no bound.
 	Min [][]*int `json:"min"`
 	Max [][]*int `json:"max"`
 	Extras
 }
 
-// ReadProblem reads a problem as JSON and checks it. Errors name the place and
-// what was found there.
+// ReadProblem parses a problem from JSON and checks it. Errors contain the place and the value
+// found there.
 func ReadProblem(name string, data []byte) (*Problem, error) {
 	var p Problem
 	if err := json.Unmarshal(data, &p); err != nil {
@@ -56,7 +55,7 @@ func ReadProblem(name string, data []byte) (*Problem, error) {
 	return &p, nil
 }
 
-// lineOf is the line that a JSON error speaks of.
+// lineOf returns the line number of a JSON error.
 func lineOf(data []byte, err error) int {
 	var syntax *json.SyntaxError
 	var kind *json.UnmarshalTypeError
@@ -70,8 +69,8 @@ func lineOf(data []byte, err error) int {
 	return 1 + bytes.Count(data[:min(offset, len(data))], []byte{'\n'})
 }
 
-// Check reports the first thing that is wrong with the problem's shape or
-// figures, with the index and the value found.
+// Check returns the first error in the problem's shape or values, with the index and the value
+// found.
 func (p *Problem) Check() error {
 	c := checker{models: len(p.Models), regions: len(p.Regions), gpus: len(p.GPUs)}
 	if c.models == 0 || c.regions == 0 || c.gpus == 0 {
@@ -109,13 +108,13 @@ func (p *Problem) Check() error {
 	return c.err
 }
 
-// checker keeps the first error.
+// checker records the first error.
 type checker struct {
 	models, regions, gpus int
 	err                   error
 }
 
-// at writes an index: at("n", 0, 2) is n[0][2].
+// at formats an index: at("n", 0, 2) returns n[0][2].
 func at(name string, index ...int) string {
 	var b strings.Builder
 	b.WriteString(name)
@@ -170,7 +169,7 @@ func (c *checker) limits(name string, rows [][]*int, outer, inner int) {
 	}
 }
 
-// limit is rows[a][b], or otherwise where there is none.
+// limitOr returns rows[a][b], or fallback where there is no entry.
 func limit(rows [][]*int, a, b, otherwise int) int {
 	if rows == nil || rows[a][b] == nil {
 		return otherwise
@@ -178,10 +177,10 @@ func limit(rows [][]*int, a, b, otherwise int) int {
 	return *rows[a][b]
 }
 
-// LocalNeed is what region j itself must carry of model i: epsilon of its peak.
+// LocalNeed returns the load of model i that region j must serve itself: epsilon of its peak.
 func (p *Problem) LocalNeed(i, j int) float64 { return p.Epsilon * p.Peak(i, j) }
 
-// Peak is model i's greatest load in region j over the windows.
+// Peak returns the highest load of model i in region j over the windows.
 func (p *Problem) Peak(i, j int) float64 {
 	var peak float64
 	for _, v := range p.Rho[i][j] {
@@ -190,7 +189,7 @@ func (p *Problem) Peak(i, j int) float64 {
 	return peak
 }
 
-// GlobalNeed is model i's greatest load over all regions together, in one window.
+// GlobalNeed returns the highest load of model i in one window, summed over all regions.
 func (p *Problem) GlobalNeed(i int) float64 {
 	var peak float64
 	for w := range p.Rho[i][0] {
@@ -203,9 +202,9 @@ func (p *Problem) GlobalNeed(i int) float64 {
 	return peak
 }
 
-// Cost is what the counts x cost: the price of every replica for an hour, the
-// start of every new one, or its switch where a VM is given up that it can have,
-// and the load that is sent away.
+// Cost returns the objective at counts x: an hour's price of every replica, the start of every new
+// one (or the switch where another model frees a VM that it can use), and the egress of load served
+// by other regions.
 func (p *Problem) Cost(x [][][]int) float64 {
 	var cost float64
 	for i := range p.Models {
@@ -226,5 +225,5 @@ func (p *Problem) Cost(x [][][]int) float64 {
 			cost -= p.spared(j, k, func(i int) int { return x[i][j][k] }, nil)
 		}
 	}
-	return math.Max(0, cost) // not what rounding leaves below 0
+	return math.Max(0, cost) // rounding must not make it negative
 }

@@ -6,30 +6,29 @@ import (
 	"slices"
 )
 
-// couplingRow joins blocks: their use of it together is at most right. A row of
-// coverage counts what is carried, negative and divided by the mean throughput of
-// a replica, so that all rows are of the size of a replica.
+// couplingRow couples blocks: their combined use of it is at most right. A coverage row counts
+// served load as a negative number divided by the mean throughput of a replica, so that all rows
+// are of the magnitude of a replica.
 type couplingRow struct {
 	right float64
-	model int // whose row it is, -1 where models share it
-	// standing says that the row counts VMs that run today, of which a block uses
-	// as many as its cheapest counts want: Cost settles who has which.
+	model int // the model that the row belongs to, -1 where models share it
+	// standing marks a row that counts running VMs. A block uses as many as its cheapest counts
+	// need; Cost decides which model gets which.
 	standing bool
 }
 
-// link is what a unit of each class of a block uses of a row.
+// link is the use of a row by one unit of each class of a block.
 type link struct {
 	row    int
 	factor []float64
 }
 
-// programme is a problem as blocks (one model in one region, solved to the last
-// unit) and the rows that couple them. At prices y >= 0 for the rows the blocks
-// fall apart, and
+// programme is a problem as blocks (one model in one region, each solved exactly) and the rows that
+// couple them. At prices y >= 0 for the rows the blocks are independent, and
 //
 //	sum over blocks of min(cost + y*use) - y*right
 //
-// is a bound of every solution's cost: Lagrangian relaxation.
+// is a lower bound of every solution's cost: Lagrangian relaxation.
 type programme struct {
 	p     *Problem
 	gap   float64
@@ -40,16 +39,16 @@ type programme struct {
 	models, regions, gpus int
 	blocks                []block // model by model, region by region
 	links                 [][]link
-	standing              [][]int // by block and class: the row of standing VMs, -1 for none
+	standing              [][]int // by block and class: the row of running VMs, -1 for none
 	rows                  []couplingRow
-	max                   float64 // no solution without units to spare costs more
+	max                   float64 // upper bound on the cost of a solution without spare units
 
 	best     [][][]int
 	bestCost float64
 	bound    float64
-	hopeless bool     // load that no region may serve
-	wrong    []string // why there is no solution
-	silent   bool     // the reasons are not asked for
+	hopeless bool     // some load is out of reach of every region
+	wrong    []string // reasons for infeasibility
+	silent   bool     // skip computing the reasons
 
 	// scratch
 	search blockSearch
@@ -87,9 +86,9 @@ func newProgramme(p *Problem, gap float64, work effort) *programme {
 	return c
 }
 
-// block is model i in region j. A class holds at most what rows can ask of it: to
-// carry all load alone, or to be the minimum count alone. One unit more could be
-// taken away: no row breaks, and nothing costs more.
+// block returns model i in region j. A class has at most the units that rows can require: all load
+// alone, or the minimum count alone. A further unit could be removed without breaking a row or
+// raising the cost.
 func (p *Problem) block(i, j int) block {
 	b := block{need: p.LocalNeed(i, j), min: limit(p.Min, i, j, 0), max: limit(p.Max, i, j, unlimited), away: p.away(i, j)}
 	all := p.GlobalNeed(i)
@@ -98,7 +97,7 @@ func (p *Problem) block(i, j int) block {
 		if p.canSwitch(i, k) && p.shared(j, k) {
 			c.m, c.turn = p.standing(j, k)-c.n, *p.Switch[i][k]
 		}
-		if c.theta > 0 { // else the model does not run there
+		if c.theta > 0 { // otherwise the model does not run there
 			useful := max(unitsFor(math.Max(b.need, all), c.theta), b.min, total(p.MinTotal, i, 0))
 			if p.growsElsewhere(i, j, k) {
 				useful = max(min(c.n+c.m, useful), unitsFor(b.need, c.theta), b.min)
@@ -110,9 +109,8 @@ func (p *Problem) block(i, j int) block {
 	return b
 }
 
-// growsElsewhere reports whether a new unit of model i on GPU k that region j does
-// not need itself can as well stand in another region, without limits there and for
-// no more.
+// growsElsewhere reports whether a new unit of model i on GPU k that region j does not need itself
+// can run in another region instead, without limits there and at no higher price.
 func (p *Problem) growsElsewhere(i, j, k int) bool {
 	if !p.plainCover() || p.Egress != nil {
 		return false
@@ -126,7 +124,7 @@ func (p *Problem) growsElsewhere(i, j, k int) bool {
 	return false
 }
 
-// addRow adds a row of some blocks: of one model, or of several (-1).
+// addRow adds a row over some blocks: of one model, or of several (model -1).
 func (c *programme) addRow(model int, right float64, factor []float64, blocks []int) {
 	for _, at := range blocks {
 		c.links[at] = append(c.links[at], link{len(c.rows), factor})
@@ -134,8 +132,8 @@ func (c *programme) addRow(model int, right float64, factor []float64, blocks []
 	c.rows = append(c.rows, couplingRow{right: right, model: model})
 }
 
-// joinCell adds the row of a region's capacity on a GPU where it can bind, and
-// that of the VMs there that models can take over from each other.
+// joinCell adds the row of a region's capacity on a GPU where it can bind, and the row of the VMs
+// there that models can take over from each other.
 func (c *programme) joinCell(j, k int) {
 	if capacity, users := c.p.crowded(j, k); users != nil {
 		one := make([]float64, c.gpus)
@@ -155,8 +153,8 @@ func (c *programme) joinCell(j, k int) {
 	c.rows = append(c.rows, couplingRow{right: float64(c.p.standing(j, k)), model: -1, standing: true})
 }
 
-// crowded lists the models that together could exceed the capacity of region j on
-// GPU k; nil when they cannot.
+// crowded returns the models that together could exceed the capacity of region j on GPU k; nil when
+// they cannot.
 func (p *Problem) crowded(j, k int) (capacity int, users []int) {
 	if capacity = limit(p.Capacity, j, k, unlimited); capacity == unlimited {
 		return capacity, nil
@@ -174,8 +172,7 @@ func (p *Problem) crowded(j, k int) (capacity int, users []int) {
 	return capacity, users
 }
 
-// shared reports whether a VM in region j with GPU k may pass from one model to
-// another.
+// shared reports whether a VM in region j with GPU k can switch from one model to another.
 func (p *Problem) shared(j, k int) bool {
 	for i := range p.Models {
 		if p.canSwitch(i, k) && p.standing(j, k) > p.N[i][j][k] && p.Theta[i][k] > 0 {
@@ -185,7 +182,7 @@ func (p *Problem) shared(j, k int) bool {
 	return false
 }
 
-// sharers lists the models that have such VMs or could take them over.
+// sharers lists the models that have such VMs or can take them over.
 func (p *Problem) sharers(j, k int) []int {
 	var out []int
 	for i := range p.Models {
@@ -216,7 +213,7 @@ func (c *programme) joinModel(i int) {
 		all = append(all, i*c.regions+j)
 	}
 	for _, cv := range c.rules.covers[i] {
-		// What covers forgives must not make the row ask for a replica more.
+		// The tolerance of covers must not make the row require one more replica.
 		need := cv.need - relTolerance/2*math.Max(1, cv.need)
 		var blocks []int
 		for j, at := range all {
@@ -235,8 +232,7 @@ func (c *programme) joinModel(i int) {
 	}
 }
 
-// impossible says in words which models cannot satisfy their own rows, whatever
-// the others do.
+// impossible describes the models that cannot satisfy their own rows, whatever the other models do.
 func (c *programme) impossible() []string {
 	var out []string
 	for i, name := range c.p.Models {
@@ -254,9 +250,9 @@ func (c *programme) impossibleModel(i int) string {
 		reach, ok := b.reach()
 		switch {
 		case !ok:
-			return fmt.Sprintf("in %s: no count lies between its least (%d) and what bounds and capacity allow", region, b.min)
+			return fmt.Sprintf("in %s: the minimum of %d replicas is above what bounds and capacity allow", region, b.min)
 		case !covers(reach, b.need):
-			return fmt.Sprintf("in %s: needs %.6g tokens a second of its own, bounds and capacity allow %.6g", region, b.need, reach)
+			return fmt.Sprintf("in %s: needs %.6g tokens a second served locally, bounds and capacity allow %.6g", region, b.need, reach)
 		}
 		all += reach
 	}
@@ -283,8 +279,8 @@ func (c *programme) price(at int, y []float64) {
 	c.search.reset(q, &c.work)
 }
 
-// priceStanding adds a price to the units on VMs that run; those that a new VM
-// then beats are taken as new.
+// priceStanding adds a price to the units on running VMs. Units for which a new VM is then cheaper
+// count as new.
 func (c *class) priceStanding(q float64) {
 	switch {
 	case q >= c.start:
@@ -319,9 +315,8 @@ func (p *point) copy(o *point) {
 	p.value = o.value
 }
 
-// relax solves every block at the point's prices. ok is false when effort ran
-// out, for then the value proves nothing; a value of +Inf says that a block has
-// no counts.
+// relax solves every block at the point's prices. ok is false when the effort is spent: the value
+// then proves nothing. A value of +Inf means that a block has no feasible counts.
 func (c *programme) relax(p *point) (ok bool) {
 	p.value = 0
 	for r := range p.use {
@@ -346,8 +341,7 @@ func (c *programme) relax(p *point) (ok bool) {
 	return true
 }
 
-// count adds what counts x of block at, the last one that was priced, use of some
-// rows.
+// count adds to use what counts x of block at, the block priced last, use of the selected rows.
 func (c *programme) count(at int, x []int, use []float64, some func(row int) bool) {
 	for _, l := range c.links[at] {
 		if some(l.row) {
@@ -361,7 +355,7 @@ func (c *programme) count(at int, x []int, use []float64, some func(row int) boo
 	}
 }
 
-// used is what counts x use of a row.
+// used returns the use of a row by counts x.
 func used(factor []float64, x []int) float64 {
 	var sum float64
 	for k, n := range x {
@@ -370,7 +364,7 @@ func used(factor []float64, x []int) float64 {
 	return sum
 }
 
-// counts is x by model, region and GPU.
+// counts returns flat counts by model, region and GPU.
 func (c *programme) counts(flat []int) [][][]int {
 	out := make([][][]int, c.models)
 	for i := range out {
@@ -383,7 +377,7 @@ func (c *programme) counts(flat []int) [][][]int {
 	return out
 }
 
-// offer takes counts as the best so far when they satisfy every row and cost less.
+// offer makes counts the incumbent when they satisfy every row and cost less.
 func (c *programme) offer(x [][][]int) {
 	if c.rules.verify(x) != nil {
 		return
@@ -393,9 +387,8 @@ func (c *programme) offer(x [][][]int) {
 	}
 }
 
-// fill adds to a point's counts the units that rows lack, the cheapest for what
-// they bring first, and offers them. It leaves alone what uses too much of a row
-// that units only add to.
+// fill repairs a point's counts: it adds the units that rows lack, cheapest per gain first, and
+// offers the result. Rows that units can only add to are left as they are when exceeded.
 func (c *programme) fill(p *point) {
 	x, use := slices.Clone(p.x), slices.Clone(p.use)
 	for r, row := range c.rows {
@@ -415,8 +408,8 @@ func (c *programme) fill(p *point) {
 	c.offer(c.counts(x))
 }
 
-// cheapestUnit finds where one more unit brings the most for its price to a row,
-// breaking none that models share; at is -1 where no unit may be added.
+// cheapestUnit finds the unit that adds most to a row for its price without breaking a row that
+// models share; at is -1 where no unit can be added.
 func (c *programme) cheapestUnit(r int, x []int, use []float64) (at, class int, factor float64) {
 	at = -1
 	lowest := math.Inf(1)
@@ -448,8 +441,7 @@ func (c *programme) cheapestUnit(r int, x []int, use []float64) (at, class int, 
 	return at, class, factor
 }
 
-// full reports whether one more unit of a class breaks a row that units only add
-// to.
+// full reports whether one more unit of a class breaks a row that units only add to.
 func (c *programme) full(at, k int, use []float64) bool {
 	for _, l := range c.links[at] {
 		if l.factor[k] > 0 && use[l.row]+l.factor[k] > c.rows[l.row].right {
@@ -459,16 +451,16 @@ func (c *programme) full(at, k int, use []float64) bool {
 	return false
 }
 
-// raise takes a proven bound.
+// raise records a proven lower bound.
 func (c *programme) raise(bound float64) { c.bound = math.Max(c.bound, math.Min(bound, c.bestCost)) }
 
-// done reports whether a bound proves that the best counts cannot be improved
-// on by more than the asked gap.
+// done reports whether a bound proves that the incumbent is within the requested gap of the
+// optimum.
 func (c *programme) done(bound float64) bool {
 	return c.best != nil && bound >= c.bestCost-math.Max(c.gap*c.bestCost, costTolerance/2*math.Max(1e-3, c.bestCost))
 }
 
-// limit is the cost that counts worth finding lie below.
+// limit returns the cost that new counts must stay below to be useful.
 func (c *programme) limit() float64 {
 	if c.best == nil {
 		return c.max + slackOf(c.max)

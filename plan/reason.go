@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// wording puts counts x of a problem in words; flows is of one model.
+// wording writes the reasons for counts x of a problem; flows is of one model.
 type wording struct {
 	*Problem
 	Context
@@ -18,7 +18,7 @@ type wording struct {
 	flows []flow
 }
 
-// gpu and capacity name a column.
+// gpu and capacity return the names of a column.
 func (w *wording) gpu(k int) string {
 	if w.Columns != nil {
 		return w.Columns[k]
@@ -33,8 +33,7 @@ func (w *wording) capacity(k int) string {
 	return w.Context.Capacity
 }
 
-// rows groups the columns that hold replicas of model i in region j, now or then,
-// by what they are called.
+// rows groups the columns with current or planned replicas of model i in region j by name.
 func (w *wording) rows(i, j int) [][]int {
 	var out [][]int
 	for k := range w.Problem.GPUs {
@@ -51,7 +50,7 @@ func (w *wording) rows(i, j int) [][]int {
 	return out
 }
 
-// change is the row of the proposal for some columns of model i in region j.
+// change returns the proposal's row for some columns of model i in region j.
 func (w *wording) change(i, j int, columns []int) Change {
 	p := w.Problem
 	ch := Change{
@@ -89,8 +88,8 @@ func (w *wording) change(i, j int, columns []int) Change {
 	return ch
 }
 
-// bindingCovers names the rows over a part of the regions that one replica less
-// would break: what is to be carried without a region, or within reach.
+// bindingCovers names the rows over some of the regions that one replica less would break: coverage
+// after the loss of a region, or within reach.
 func (w *wording) bindingCovers(i, j, k int) []string {
 	var out []string
 	for _, c := range w.rules.covers[i] {
@@ -114,8 +113,8 @@ func (w *wording) bindingCovers(i, j, k int) []string {
 	return out
 }
 
-// peakAt is when window number peak begins, nil when the plan is of no time or there
-// is no peak.
+// peakAt returns the start of window number peak, nil when the plan has no time or there is no
+// peak.
 func (w *wording) peakAt(peak int) *time.Time {
 	windows := len(w.Rho[0][0])
 	if w.At.IsZero() || peak < 0 || windows == 0 {
@@ -125,7 +124,7 @@ func (w *wording) peakAt(peak int) *time.Time {
 	return &t
 }
 
-// reason says in a sentence why the count changes or stays.
+// reason returns a sentence on why the count changes or stays.
 func (w *wording) reason(c Change, i, j int) string {
 	peak := "no load is forecast"
 	if c.ForecastPeakTPS > 0 {
@@ -136,7 +135,7 @@ func (w *wording) reason(c Change, i, j int) string {
 	}
 	after := figure(w.carried(w.x, i, j))
 	if len(w.rows(i, j)) > 1 {
-		after += " in all"
+		after += " in total"
 	}
 	var do string
 	switch {
@@ -147,18 +146,18 @@ func (w *wording) reason(c Change, i, j int) string {
 		if c.Donate > 0 {
 			verb = "donate"
 		}
-		do = fmt.Sprintf("%s %d, leaving %s%s", verb, -c.Delta, after, w.money(c))
+		do = fmt.Sprintf("%s %d, %s remain%s", verb, -c.Delta, after, w.money(c))
 	default:
 		do = fmt.Sprintf("keep %d", c.Then)
 	}
-	why := "; nothing more is needed"
+	why := "; no constraint needs more"
 	if len(c.Binding) > 0 {
-		why = "; held by " + strings.Join(c.Binding, ", ")
+		why = "; bound by " + strings.Join(c.Binding, ", ")
 	}
 	return fmt.Sprintf("%s; %s: %s%s%s", peak, w.before(c, i, j), do, w.lending(j), why)
 }
 
-// before says what stands.
+// before describes the current capacity.
 func (w *wording) before(c Change, i, j int) string {
 	has := w.carried(w.N, i, j)
 	own := 0.0
@@ -173,26 +172,26 @@ func (w *wording) before(c Change, i, j int) string {
 	}
 	switch {
 	case has == 0:
-		return "nothing stands"
+		return "0 running"
 	case own == has:
-		return fmt.Sprintf("%d x %s carry %s", c.Now, c.GPU, figure(has))
+		return fmt.Sprintf("%d x %s serve up to %s", c.Now, c.GPU, figure(has))
 	}
-	return fmt.Sprintf("all replicas there carry %s", figure(has))
+	return fmt.Sprintf("all replicas there serve up to %s", figure(has))
 }
 
-// newOnes says where new replicas come from, where that is not a new VM.
+// newOnes describes where new replicas come from when not from a new VM.
 func newOnes(c Change) string {
 	s := ""
 	if c.Reclaim > 0 {
 		s += fmt.Sprintf(", %d of them reclaimed", c.Reclaim)
 	}
 	if c.Switched > 0 {
-		s += fmt.Sprintf(", %d of them on machines that other models give up", min(c.Switched, c.Delta))
+		s += fmt.Sprintf(", %d of them on machines that other models free", min(c.Switched, c.Delta))
 	}
 	return s
 }
 
-// money says what a change of the count costs or spares.
+// money describes the change in cost.
 func (w *wording) money(c Change) string {
 	switch {
 	case c.CostPerHour > 0:
@@ -200,19 +199,19 @@ func (w *wording) money(c Change) string {
 	case c.CostPerHour < 0:
 		return fmt.Sprintf(", $%.2f/h less", -c.CostPerHour)
 	case c.Capacity != nil && *c.Capacity == "reserved":
-		return ", which is paid already"
+		return ", already paid"
 	}
 	return ""
 }
 
-// lending says what region j leaves to others at its peak, and carries for others.
+// lending describes the load that region j sends to others at its peak, and serves for others.
 func (w *wording) lending(j int) string {
 	f, s := w.flows[j], ""
 	if f.sent > 0 && len(f.to) > 0 {
-		s += fmt.Sprintf("; %s carries %s of the peak", w.names(f.to), figure(f.sent))
+		s += fmt.Sprintf("; %s serves %s of the peak", w.names(f.to), figure(f.sent))
 	}
 	if f.taken > 0 {
-		s += fmt.Sprintf("; carries up to %s of %s's load", figure(f.taken), w.names(f.from))
+		s += fmt.Sprintf("; serves up to %s of %s's load", figure(f.taken), w.names(f.from))
 	}
 	return s
 }
@@ -225,20 +224,20 @@ func (w *wording) names(regions []int) string {
 	return strings.Join(out, " and ")
 }
 
-// flow is what a region gives and takes of one model's load.
+// flow is the load of one model that a region exchanges with others.
 type flow struct {
-	// peak is the window of the region's greatest load, -1 for no load.
+	// peak is the window of the region's highest load, -1 for no load.
 	peak int
-	// sent is what of that is beyond its capacity, and to where it can go.
+	// sent is the part of the peak above the region's capacity, to the regions that it can go to.
 	sent float64
 	to   []int
-	// taken is the most that it carries for others in any window, and for whom.
+	// taken is the highest load that it serves for others in any window, from which regions.
 	taken float64
 	from  []int
 }
 
-// flows places what is beyond each region's capacity, window by window, where most
-// is free within reach.
+// flows places the load above each region's capacity, window by window, in the region within reach
+// with the most free capacity.
 func (p *Problem) flows(x [][][]int, i int) []flow {
 	out := make([]flow, len(p.Regions))
 	for j := range out {
@@ -296,8 +295,7 @@ func (p *Problem) place(out []flow, x [][][]int, i, w int) {
 	}
 }
 
-// switched is how many VMs with GPU k in region j each model takes over from
-// others.
+// switched returns the number of VMs with GPU k in region j that each model takes over from others.
 func (p *Problem) switched(x [][][]int, j, k int) []int {
 	share := make([]int, len(p.Models))
 	if p.Switch != nil {
@@ -306,7 +304,7 @@ func (p *Problem) switched(x [][][]int, j, k int) []int {
 	return share
 }
 
-// figure writes a rate to about three digits.
+// figure formats a rate with about three digits.
 func figure(v float64) string {
 	for _, u := range []struct {
 		size float64
@@ -322,7 +320,7 @@ func figure(v float64) string {
 	return fmt.Sprintf("%.3g", v)
 }
 
-// decimals is how many decimals three digits of v have.
+// decimals returns the number of decimals of v at three digits.
 func decimals(v float64) int {
 	switch {
 	case v == math.Trunc(v) || v >= 100:

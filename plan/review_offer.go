@@ -8,19 +8,19 @@ import (
 	"skyserve/internal/service"
 )
 
-// baseShare is the share of spot's price that a replica of on_demand_base is planned
-// with: it comes before spot, and must not make a plan choose other GPUs.
+// baseShare is the planned price of an on_demand_base replica as a share of the spot price. The
+// base is used before spot, and must not make a plan choose other GPUs.
 const baseShare = 0.999
 
-// offer is one column of the plan: GPUs of a class by their capacity type;
-// base is what on_demand_base asks for.
+// offer is one column of the plan: GPUs of a class with one capacity type. base marks the replicas
+// of on_demand_base.
 type offer struct {
 	gpuClass
 	kind service.CapacityType
 	base bool
 }
 
-// String names the offer in a problem, where on demand goes without saying.
+// String returns the offering's name in a problem, without the default on demand.
 func (o offer) String() string {
 	switch {
 	case o.base:
@@ -31,8 +31,8 @@ func (o offer) String() string {
 	return fmt.Sprintf("%s (%s)", o.gpuClass, o.kind)
 }
 
-// findOffers lists the columns: for each class of GPU that a model can run on in
-// a cloud the ways in which a region there has it, and what a replica carries.
+// findOffers lists the columns: for each GPU class that a model can run on in a cloud, the capacity
+// types of the regions there, and the throughput of a replica.
 func (r *review) findOffers() {
 	for _, c := range r.findClasses() {
 		for _, o := range []offer{{c, service.CapacityReserved, false}, {c, service.CapacityOnDemand, true}, {c, service.CapacitySpot, false}, {c, service.CapacityOnDemand, false}} {
@@ -59,7 +59,7 @@ func (r *review) findOffers() {
 	}
 }
 
-// findClasses lists the GPUs of all models in all clouds.
+// findClasses lists the GPU classes of all models in all clouds.
 func (r *review) findClasses() []gpuClass {
 	var out []gpuClass
 	for _, region := range r.spec.Regions {
@@ -75,11 +75,11 @@ func (r *review) findClasses() []gpuClass {
 	return out
 }
 
-// noLimit is has' answer for what a region can have any number of.
+// noLimit is the result of has for an unlimited offering.
 const noLimit = -1
 
-// has is how many replicas of an offer a region can hold; 0 where it does not have
-// it at all.
+// has returns the maximum number of replicas of an offering in a region; 0 where the region does
+// not offer it.
 func (r *review) has(region *service.RegionSpec, o offer) int {
 	cloud := region.Name.Cloud()
 	switch {
@@ -97,7 +97,7 @@ func (r *review) has(region *service.RegionSpec, o offer) int {
 	return atMost(len(region.Capacity) == 0 || slices.Contains(region.Capacity, service.CapacityOnDemand), noLimit)
 }
 
-// atMost is n where there is an offer, else 0.
+// atMost returns n when offered, else 0.
 func atMost(offered bool, n int) int {
 	if offered {
 		return n
@@ -105,15 +105,15 @@ func atMost(offered bool, n int) int {
 	return 0
 }
 
-// spotFirst reports whether a region takes spot before on demand. Behind it spot
-// is for when on demand cannot be had, which no plan foresees.
+// spotFirst reports whether a region uses spot before on demand. After on demand, spot is a
+// fallback for a lack of on-demand capacity, which no plan anticipates.
 func spotFirst(region *service.RegionSpec) bool {
 	spot := slices.Index(region.Capacity, service.CapacitySpot)
 	demand := slices.Index(region.Capacity, service.CapacityOnDemand)
 	return spot >= 0 && (demand < 0 || spot < demand)
 }
 
-// reserved is how many replicas of a class a region's commitments hold. A machine
+// reserved returns the number of replicas of a class that a region's commitments can run. A machine
 // counts for the one class that uses most of its GPUs.
 func (r *review) reserved(region *service.RegionSpec, c gpuClass) int {
 	sum := 0
@@ -126,8 +126,8 @@ func (r *review) reserved(region *service.RegionSpec, c gpuClass) int {
 	return sum
 }
 
-// fitting is how many GPUs a replica takes of a machine: the most that any model
-// asks for and that the machine has; 0 where no model runs on it.
+// fitting returns the number of a machine's GPUs that a replica uses: the most that any model
+// requests and the machine has; 0 where no model runs on it.
 func (r *review) fitting(m catalogue.Machine) int {
 	best := 0
 	for i := range r.spec.Models {
@@ -140,7 +140,7 @@ func (r *review) fitting(m catalogue.Machine) int {
 	return best
 }
 
-// limits fills in how many replicas each region can hold.
+// limits sets the capacity of each region.
 func (r *review) limits() {
 	for j := range r.spec.Regions {
 		row := make([]*int, len(r.offers))
@@ -153,10 +153,10 @@ func (r *review) limits() {
 	}
 }
 
-// prices fills in what replicas cost, what starting one costs, and what is
-// billed: nothing where the machines are one's own.
+// prices sets the price of replicas, the cost of starting one, and the billed price, which is 0 on
+// the operator's own machines.
 func (r *review) prices() {
-	demand, paid := r.table(), r.table() // by region and offer
+	demand, paid := r.table(), r.table() // by region and offering
 	list := make([]float64, len(r.offers))
 	for k, o := range r.offers {
 		for j, region := range r.spec.Regions {
@@ -189,7 +189,7 @@ func (r *review) prices() {
 	}
 }
 
-// table is a figure for each region and offer.
+// table returns zeros by region and offering.
 func (r *review) table() [][]float64 {
 	rows := make([][]float64, len(r.spec.Regions))
 	for j := range rows {
@@ -198,12 +198,12 @@ func (r *review) table() [][]float64 {
 	return rows
 }
 
-// planned is what a replica on an offer is planned with in a region, where on demand it
-// costs so much.
+// planned returns the planned price of a replica on an offering in a region, given its on-demand
+// price.
 func (r *review) planned(region service.Region, o offer, onDemand float64) float64 {
 	switch {
 	case o.base:
-		r.assume("%s in %s: what on_demand_base asks for is chosen as if it were spot, and billed on demand", o.gpuClass, o.cloud)
+		r.assume("%s in %s: replicas of on_demand_base are planned at the spot price and billed on demand", o.gpuClass, o.cloud)
 		return baseShare * r.spotIn(region, o.gpuClass, onDemand)
 	case o.kind == service.CapacitySpot:
 		return r.spotIn(region, o.gpuClass, onDemand)
@@ -211,7 +211,7 @@ func (r *review) planned(region service.Region, o offer, onDemand float64) float
 	return onDemand
 }
 
-// usual is the price of an offer where all regions of its cloud have the same, else the
+// usual returns the price of an offering where all regions of its cloud have the same, else the
 // mean.
 func (r *review) usual(prices [][]float64, k int) float64 {
 	first, sum, n, same := 0.0, 0.0, 0, true
@@ -231,7 +231,7 @@ func (r *review) usual(prices [][]float64, k int) float64 {
 	return sum / float64(n)
 }
 
-// regional is prices by region where some differ from Alpha, else nil.
+// regional returns prices by region where some differ from Alpha, else nil.
 func (r *review) regional(paid [][]float64) [][]float64 {
 	rows, differ := r.table(), false
 	for j, region := range r.spec.Regions {
@@ -248,8 +248,8 @@ func (r *review) regional(paid [][]float64) [][]float64 {
 	return rows
 }
 
-// bill is what a replica on each offer is billed in a region, where on demand it costs so
-// much, and is planned with at what is paid.
+// bill returns the billed price of a replica on each offering in a region, given the on-demand and
+// the planned prices.
 func (r *review) bill(region *service.RegionSpec, demand, paid []float64) []float64 {
 	row := make([]float64, len(r.offers))
 	for k, o := range r.offers {
@@ -271,23 +271,23 @@ func (r *review) bill(region *service.RegionSpec, demand, paid []float64) []floa
 		}
 	}
 	if committed > 0 {
-		r.assume("%s: its commitments of $%.2f an hour are billed whatever is planned; the planned cost leaves them out", region.Name, committed)
+		r.assume("%s: commitments of $%.2f per hour are billed in any case and not included in the planned cost", region.Name, committed)
 	}
 	if slices.Contains(region.Capacity, service.CapacitySpot) && !spotFirst(region) {
-		r.assume("%s: spot comes after on demand, so it is for when on demand cannot be had, and not planned with", region.Name)
+		r.assume("%s: spot is listed after on_demand: it is a fallback for missing on-demand capacity and not planned for", region.Name)
 	}
 	return row
 }
 
-// ReplicaPrice is what one replica is billed in a region, in USD an hour.
+// ReplicaPrice is the billed price of one replica in a region, in USD an hour.
 type ReplicaPrice struct {
 	Region     service.Region
-	GPU        string // as plans show it: 4xL4
+	GPU        string // as plans name it: 4xL4
 	USDPerHour float64
 }
 
-// Prices is what a replica is billed by region and kind of GPU: on demand, or on its first
-// offering where none is on demand. What costs nothing is left out.
+// Prices returns the billed price of a replica by region and GPU: on demand, or of its first
+// offering where on demand is not offered. Free replicas are omitted.
 func (v *Reviewed) Prices() []ReplicaPrice {
 	r := v.made
 	prices := []ReplicaPrice{}
@@ -311,8 +311,8 @@ func (v *Reviewed) Prices() []ReplicaPrice {
 	return prices
 }
 
-// committed is what a reserved replica of a class costs in a region, the mean over
-// its commitments.
+// committed returns the price of a reserved replica of a class in a region, the mean over its
+// commitments.
 func (r *review) committed(region *service.RegionSpec, c gpuClass) float64 {
 	var sum, replicas float64
 	for _, held := range region.Reserved {
@@ -320,7 +320,7 @@ func (r *review) committed(region *service.RegionSpec, c gpuClass) float64 {
 			sum += float64(held.Count) * held.Price
 			replicas += float64(held.Count * (m.GPUs / c.count))
 			if held.Price == 0 {
-				r.assume("%s: the commitment to %d x %s states no price: $0 an hour is counted", region.Name, held.Count, held.Type)
+				r.assume("%s: the commitment to %d x %s has no price: assuming $0 per hour", region.Name, held.Count, held.Type)
 			}
 		}
 	}
@@ -330,14 +330,14 @@ func (r *review) committed(region *service.RegionSpec, c gpuClass) float64 {
 	return sum / replicas
 }
 
-// unusable says which commitments of a region no model can use.
+// unusable reports the commitments of a region that no model can use.
 func (r *review) unusable(region *service.RegionSpec) {
 	for _, held := range region.Reserved {
 		switch m, known := catalogue.Find(region.Name.Cloud(), held.Type); {
 		case !known:
-			r.assume("%s: it is not known which GPUs a %s has: the commitment is left out", region.Name, held.Type)
+			r.assume("%s: the GPUs of %s are unknown: the commitment is ignored", region.Name, held.Type)
 		case r.fitting(m) == 0:
-			r.assume("%s: no model runs on a %s (%d x %s): the commitment is left out", region.Name, held.Type, m.GPUs, m.GPU)
+			r.assume("%s: no model runs on %s (%d x %s): the commitment is ignored", region.Name, held.Type, m.GPUs, m.GPU)
 		}
 	}
 }

@@ -6,52 +6,49 @@ import (
 	"slices"
 )
 
-// DefaultEffort bounds a Solve that states no other bound: some seconds of one
-// core.
+// DefaultEffort bounds a Solve without another bound: a few seconds on one core.
 const DefaultEffort = 300_000_000
 
 // Options bounds a Solve.
 type Options struct {
-	// Gap is the relative gap between cost and proven bound at which to stop; 0
-	// asks for proof of the optimum.
+	// Gap is the relative gap between cost and lower bound at which to stop; 0 requires a proof of
+	// optimality.
 	Gap float64
-	// Effort bounds the counted work, the same on every machine; 0 =
-	// DefaultEffort.
+	// Effort bounds the counted work, which is the same on every machine; 0 = DefaultEffort.
 	Effort int64
-	// Interrupt, when it is not nil, is asked now and then whether to stop with
-	// what is known. A bound on time is the caller's: it makes answers differ
-	// between machines.
+	// Interrupt, when not nil, is called from time to time; true stops the search with the best
+	// result so far. A time limit is up to the caller because it makes results differ between
+	// machines.
 	Interrupt func() bool
 }
 
-// Status says what is known of a result.
+// Status is how much is proven about a result.
 type Status string
 
-// The statuses, from the most to the least known.
+// The statuses, from the most to the least certain.
 const (
-	StatusOptimal    Status = "optimal"    // the cost is within the asked gap of a proven bound
+	StatusOptimal    Status = "optimal"    // the cost is within the requested gap of the lower bound
 	StatusInfeasible Status = "infeasible" // proven: no counts satisfy the rows
-	StatusFeasible   Status = "feasible"   // counts were found, their gap is larger than asked
-	StatusUnknown    Status = "unknown"    // effort ran out before any counts were found
+	StatusFeasible   Status = "feasible"   // counts were found, their gap is above the requested one
+	StatusUnknown    Status = "unknown"    // the effort was spent before any counts were found
 )
 
-// Result is the answer to a Problem.
+// Result is the solution of a Problem.
 type Result struct {
-	// X is the counts to have, by model, region and GPU; nil when there are none.
+	// X is the planned counts by model, region and GPU; nil when there are none.
 	X [][][]int
-	// Objective is their cost, Bound a proven lower bound of any counts' cost,
-	// Gap (Objective-Bound)/Objective.
+	// Objective is the cost of X, Bound a proven lower bound of the cost of any counts, Gap
+	// (Objective-Bound)/Objective.
 	Objective, Bound, Gap float64
 	Status                Status
-	// Infeasible says in words what cannot be satisfied.
+	// Infeasible describes the constraints that cannot be met.
 	Infeasible []string
 }
 
-// Solve finds the cheapest counts: sum of alpha*x + sigma*max(0, x-n), with
-// every region carrying epsilon of its own peak, every model its peak over all
-// regions, and counts within capacity, min and max. It fails only on a problem
-// that Check refuses. The rows and the cost of what it returns are computed
-// again from the problem itself.
+// Solve finds the cheapest counts: it minimises the sum of alpha*x + sigma*max(0, x-n) such that
+// every region serves epsilon of its own peak, every model its peak over all regions, and counts
+// stay within capacity, min and max. It fails only on a problem that Check rejects. The rows and
+// the cost of the result are computed again from the problem itself.
 func Solve(p *Problem, o Options) (Result, error) {
 	if err := p.Check(); err != nil {
 		return Result{}, err
@@ -68,8 +65,8 @@ func Solve(p *Problem, o Options) (Result, error) {
 	return s.result(p, unit)
 }
 
-// scale divides every price by the greatest one, so that no tolerance depends
-// on the currency, and says what it divided by.
+// scale divides every price by the highest one, so that no tolerance depends on the currency, and
+// returns the divisor.
 func scale(p *Problem) (*Problem, float64) {
 	unit := p.greatestPrice()
 	if unit == 0 {
@@ -100,7 +97,7 @@ func scale(p *Problem) (*Problem, float64) {
 	return &out, unit
 }
 
-// greatestPrice is the greatest price of a replica's hour or start.
+// greatestPrice returns the highest price of a replica's hour or start.
 func (p *Problem) greatestPrice() float64 {
 	var unit float64
 	for i := range p.Models {
@@ -132,15 +129,14 @@ type solver struct {
 	best   [][][]int
 	bound  float64
 	wrong  []string
-	silent bool // the reasons of infeasibility are not asked for
+	silent bool // skip the reasons of infeasibility
 }
 
 func newSolver(p *Problem, o Options) *solver {
 	return &solver{p: p, gap: o.Gap, work: effort{left: o.Effort, stop: o.Interrupt}, rules: newRules(p)}
 }
 
-// run solves the parts of the problem that no row couples, each as a programme of
-// its own.
+// run solves each independent subproblem as a programme of its own.
 func (s *solver) run() {
 	parts := s.p.parts()
 	programmes := make([]*programme, len(parts))
@@ -177,12 +173,12 @@ func (s *solver) run() {
 	}
 }
 
-// part is some models in some regions.
+// part is a subset of models in a subset of regions.
 type part struct{ models, regions []int }
 
-// parts splits the problem into parts that no row couples: sets of models that
-// share neither a capacity that they could exceed together nor machines that pass
-// between them, in single regions where each region carries its own load.
+// parts splits the problem into independent subproblems: sets of models that share neither a
+// capacity that they could exceed together nor VMs that switch between them, in single regions
+// where each region serves its own load.
 func (p *Problem) parts() []part {
 	var all []int
 	for j := range p.Regions {
@@ -201,9 +197,9 @@ func (p *Problem) parts() []part {
 	return out
 }
 
-// modelSets are the sets of models that rows couple.
+// modelSets returns the sets of models that rows couple.
 func (p *Problem) modelSets() [][]int {
-	of := make([]int, len(p.Models)) // the first model of each one's set
+	of := make([]int, len(p.Models)) // by model: the first model of its set
 	for i := range of {
 		of[i] = i
 	}
@@ -241,7 +237,7 @@ func (p *Problem) modelSets() [][]int {
 	return out
 }
 
-// part is the problem of a part.
+// part returns the subproblem of a part.
 func (p *Problem) part(t part) *Problem {
 	out := *p
 	out.Models, out.Theta, out.Sigma, out.Switch = of(p.Models, t.models), of(p.Theta, t.models), of(p.Sigma, t.models), of(p.Switch, t.models)
@@ -264,7 +260,7 @@ func (p *Problem) part(t part) *Problem {
 	return &out
 }
 
-// of is some entries; nil of nil.
+// of returns the selected entries; nil of nil.
 func of[T any](all []T, some []int) []T {
 	if all == nil {
 		return nil
@@ -276,24 +272,24 @@ func of[T any](all []T, some []int) []T {
 	return out
 }
 
-// The course of a search.
+// The schedule of a search.
 const (
-	rootSteps   = 250 // of the ascent where cells are few,
+	rootSteps   = 250 // of the ascent where there are few cells,
 	farSteps    = 1000
 	moreSteps   = 100
-	modelSteps  = 60 // of that over whole models
+	modelSteps  = 60 // of the ascent over whole models
 	modelLevel  = 2e-4
-	modelShare  = 5   // of effort, one part
-	searchShare = 0.6 // of effort, that the ascent leaves to the search
-	fewCells    = 400 // of model x region x GPU, up to which models are solved whole
+	modelShare  = 5   // the effort's fraction 1/modelShare
+	searchShare = 0.6 // of the effort that the ascent leaves to the neighbourhood search
+	fewCells    = 400 // models x regions x GPUs up to which whole models are solved
 	rounds      = 40
-	firstTry    = 2 // rounds without cheaper counts, where cells are few, before all are tried
+	firstTry    = 2 // rounds without a better incumbent, with few cells, before all choices are enumerated
 	lastTry     = 7
 )
 
-// run raises the bound and looks for counts, until they meet within the asked gap
-// or effort runs out. Where cells are few it bounds whole models, and tries all
-// counts that may cost less than those found.
+// run raises the lower bound and searches for counts until they meet within the requested gap or
+// the effort is spent. With few cells it also bounds whole models and enumerates all counts that
+// may cost less than the incumbent.
 func (c *programme) run() {
 	c.given = c.work.left
 	a := c.newAscent(make([]float64, len(c.rows)), firstLevel)
@@ -308,14 +304,14 @@ func (c *programme) run() {
 	case c.hopeless || c.best == nil && a.best.value > c.max+slackOf(c.max):
 		c.giveReasons()
 		return
-	case math.IsInf(a.best.value, -1): // effort ran out
+	case math.IsInf(a.best.value, -1): // effort is spent
 		return
 	}
 	c.raise(a.best.value)
 	if c.small() && c.boundModels(a.best) {
 		return
 	}
-	settled := math.Inf(1) // cost of the best counts when all were tried
+	settled := math.Inf(1) // cost of the incumbent at the last enumeration
 	for round, idle := 0, 0; round < rounds && !c.finished(); round++ {
 		before := c.bestCost
 		c.anneal(a.best, round)
@@ -339,7 +335,7 @@ func (c *programme) run() {
 	}
 }
 
-// settle raises the bound over whole models, and tries all counts.
+// settle raises the bound over whole models, then enumerates all counts.
 func (c *programme) settle(p *point) {
 	m := c.newAscent(c.snapped(p.y), modelLevel)
 	m.relax, m.reserve = c.relaxModels, c.work.left-c.work.left/modelShare
@@ -359,8 +355,8 @@ func (c *programme) settle(p *point) {
 	c.raise(bound)
 }
 
-// boundModels raises the bound by solving each model whole, and reports whether
-// that settles the programme.
+// boundModels raises the bound by solving each model whole, and reports whether that finishes the
+// programme.
 func (c *programme) boundModels(p *point) bool {
 	floors, _, _ := c.wholeModels(p)
 	bound := p.value
@@ -374,8 +370,8 @@ func (c *programme) boundModels(p *point) bool {
 	return c.finished()
 }
 
-// snapped is prices without those of rows that the best counts do not fill: at the
-// best prices of a bound that meets their cost they are 0.
+// snapped returns prices with 0 for rows that the incumbent does not fill: at the optimal prices of
+// a bound equal to its cost they are 0.
 func (c *programme) snapped(y []float64) []float64 {
 	y = slices.Clone(y)
 	if c.best == nil {
@@ -395,14 +391,14 @@ func (c *programme) snapped(y []float64) []float64 {
 	return y
 }
 
-// finished reports whether nothing is left to do, or to do it with.
+// finished reports whether the gap is closed or the effort is spent.
 func (c *programme) finished() bool { return c.work.spent() || c.wrong != nil || c.done(c.bound) }
 
-// small reports whether models are solved whole.
+// small reports whether whole models are solved.
 func (c *programme) small() bool { return len(c.blocks)*c.gpus <= fewCells }
 
-// result states what was found in the prices of p, the problem as it was asked,
-// which are unit times those of the solver, and checks it once more.
+// result returns the solution in the prices of p, the problem before scaling, which are unit times
+// those of the solver, and verifies it again.
 func (s *solver) result(p *Problem, unit float64) (Result, error) {
 	r := Result{Bound: s.bound * unit, Infeasible: s.wrong}
 	switch {
@@ -420,10 +416,10 @@ func (s *solver) result(p *Problem, unit float64) (Result, error) {
 	return p.assessed(s.best, r.Bound, s.gap), nil
 }
 
-// assessed is the result of counts with a proven bound of their cost.
+// assessed returns the result for counts with a proven lower bound.
 func (p *Problem) assessed(x [][][]int, bound, gap float64) Result {
 	r := Result{X: x, Objective: p.Cost(x), Bound: bound, Status: StatusFeasible}
-	// Beside the prices, a cost that small is what rounding leaves of 0.
+	// A cost this small next to the prices is rounding of 0.
 	if slack := costTolerance * math.Max(r.Objective, 1e-3*p.greatestPrice()); r.Bound >= r.Objective-slack {
 		r.Bound = r.Objective // the difference is rounding
 	}

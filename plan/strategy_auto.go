@@ -7,75 +7,70 @@ import (
 	"time"
 )
 
-// How auto works; chosen on Monday to Wednesday of a generated week and of the
-// published one.
+// Parameters of auto, tuned on Monday to Wednesday of a generated week and of the published one.
 const (
-	// autoPool is what replicas that share their load gain over single ones, at most.
+	// autoPool is the maximum efficiency gain of replicas that share load, relative to single ones.
 	autoPool = 0.3
-	// autoLocal is the share of a region's load that its own replicas carry; the rest
-	// may be carried where a replica has room.
+	// autoLocal is the share of a region's load that its own replicas serve; the remainder may be
+	// served by any replica with free capacity.
 	autoLocal = 0.7
-	// autoLead is how far ahead the forecast is read: what is asked for now serves
-	// by then, from the spot pool or redeployed.
+	// autoLead is the forecast's lead time: replicas requested now are ready by then, from the spot
+	// pool or redeployed.
 	autoLead = 10 * time.Minute
-	// autoGrowth bounds what the forecast may add to the load that is there.
+	// autoGrowth bounds the growth that the forecast may add to the current load.
 	autoGrowth = 1.5
-	// autoDrift is from which ratio of load and forecast, either way, on the
-	// forecast is not believed.
+	// autoDrift is the ratio of load and forecast, in either direction, from which the forecast is
+	// ignored.
 	autoDrift = 1.5
-	// autoFull is the memory utilisation, replicas that are starting counted, above
-	// which more are added whatever the load says; none is given up that would bring
-	// it above autoRoom.
+	// autoFull is the memory utilisation, counting starting replicas, above which replicas are
+	// added whatever the load. No replica is removed when that would raise it above autoRoom.
 	autoFull = 0.90
 	autoRoom = 0.85
-	// autoQueue is how many requests may be without a first token for each ready
-	// replica; where there are more, the endpoint grows by autoRescue of itself.
+	// autoQueue is the number of requests without a first token allowed per ready replica. Above
+	// it, the endpoint grows by the factor autoRescue.
 	autoQueue  = 4
 	autoRescue = 0.5
-	// autoCooldown is for how long fewer replicas must have been enough before any
-	// is given up: about what it takes to have one back.
+	// autoCooldown is how long fewer replicas must have sufficed before any is removed: about the
+	// time to get one back.
 	autoCooldown = 90 * time.Second
-	// autoSmooth is the time constant that smooths the load. What is over sooner than a
-	// replica starts need not be followed.
+	// autoSmooth is the time constant of load smoothing. Changes shorter than a replica's start-up
+	// need no reaction.
 	autoSmooth = 2 * time.Minute
 )
 
-// auto follows the interactive load itself, every few seconds and over all regions
-// of a model together, and uses the forecast where it helps. It differs from LT-UA
-// in seven ways:
+// auto follows the interactive load, every few seconds and over all regions of a model together,
+// and uses the forecast where it helps. It differs from LT-UA in seven ways:
 //
-//   - it counts what interactive load needs (tokens a second over what a replica
-//     carries), not the memory that deferred work fills up, and adds all that is
-//     missing at once;
-//   - a large pool is filled further than a small one, since chance evens out in it;
-//   - how far it is filled is corrected by what came of it, until as many first tokens
-//     are late as may be: see filling;
-//   - each region has replicas for autoLocal of its load, and the rest stand where
-//     most is missing, so that three regions do not round up three times;
-//   - the forecast says how much more is expected within autoLead; one that differs
-//     from the load by more than autoDrift is left out of account at once, not in
-//     the last 20 minutes of the hour only;
-//   - where requests queue, load came that was not carried and has to be worked off
-//     beside what comes: half as many replicas again are asked for, once those
-//     asked for before have started;
-//   - replicas are given up after autoCooldown in which they were not needed.
+//   - it sizes for the interactive load (tokens a second over a replica's throughput), not for
+//     memory, which deferred work fills up, and adds all missing replicas at once;
+//   - a large pool is filled further than a small one, because random variation averages out in it;
+//   - the fill level is corrected by results, until the allowed share of first tokens is late: see
+//     filling;
+//   - each region has replicas for autoLocal of its load, and the remainder run where the shortfall
+//     is highest, so that three regions do not round up three times;
+//   - the forecast contributes the growth expected within autoLead; a forecast that differs from
+//     the load by more than autoDrift is ignored immediately, not only in the last 20 minutes of the
+//     hour;
+//   - queued requests mean that past load was not served and has to be worked off in addition to
+//     new load: the count grows by half, once the previously requested replicas have started;
+//   - replicas are removed after autoCooldown in which they were not needed.
 //
-// Memory is its safety net: above autoFull more are added in any case. Without a
-// plan it goes by memory and queues alone.
+// Memory is the safety net: above autoFull replicas are added in any case. Without a plan it uses
+// only memory and queues.
 type auto struct {
 	options StrategyOptions
 	seen    map[key]*autoState
 	fills   map[key]*filling // by model and pool
 }
 
-// autoState is what is remembered of an endpoint.
+// autoState is the state kept per endpoint.
 type autoState struct {
 	at     time.Duration
 	load   float64 // in replicas, smoothed
-	known  bool    // load is
+	known  bool    // load has a value
 	enough time.Duration
-	spare  int          // the least that was too much since enough
-	firsts *FirstTokens // as of the look before that told them
+	spare  int          // the smallest excess since enough
+	firsts *FirstTokens // at the previous step that reported them
 }
 
 func newAuto(o StrategyOptions) *auto {
@@ -111,11 +106,11 @@ func (s *auto) Step(now time.Duration, f *Fleet) []Scaling {
 	return g.out
 }
 
-// sharing names the endpoints that share a load: those of a model in all regions.
+// sharing returns the key of the endpoints that share a load: those of a model in all regions.
 func (e *Endpoint) sharing() key { return key{model: e.Model, pool: e.Pool} }
 
-// learn takes in the first tokens that came since the look before, over all regions:
-// requests go where there is room.
+// learn processes the first tokens since the previous step, over all regions: requests go where
+// there is capacity.
 func (s *auto) learn(now time.Duration, f *Fleet) {
 	came := map[key]FirstTokens{}
 	for i := range f.Endpoints {
@@ -139,7 +134,7 @@ func (s *auto) learn(now time.Duration, f *Fleet) {
 	}
 }
 
-// state is what is remembered of an endpoint.
+// state returns the state of an endpoint.
 func (s *auto) state(now time.Duration, e *Endpoint) *autoState {
 	st := s.seen[e.key()]
 	if st == nil {
@@ -149,7 +144,7 @@ func (s *auto) state(now time.Duration, e *Endpoint) *autoState {
 	return st
 }
 
-// observe takes in an endpoint's load.
+// observe updates the smoothed load of an endpoint.
 func (s *auto) observe(now time.Duration, e *Endpoint) *autoState {
 	st := s.state(now, e)
 	if e.Observed != nil && e.Target != nil && e.Target.ReplicaTPS > 0 {
@@ -163,8 +158,8 @@ func (s *auto) observe(now time.Duration, e *Endpoint) *autoState {
 	return st
 }
 
-// growth is by what factor the load is expected to rise within autoLead: 1 where
-// the forecast is not in line with the load.
+// growth returns the factor by which the load is expected to rise within autoLead: 1 where the
+// forecast does not match the load.
 func (e *Endpoint) growth(now time.Duration) float64 {
 	here, ok := e.Target.at(now)
 	ahead, _ := e.Target.at(now + autoLead)
@@ -177,15 +172,14 @@ func (e *Endpoint) growth(now time.Duration) float64 {
 	return min(max(ahead/here, 1), autoGrowth)
 }
 
-// pooled is how many replicas carry a load, given in replicas of one alone: n that
-// share what comes carry more than n times one, since chance evens out between
-// them.
+// pooled returns the number of replicas that serve a load given in single replicas: n replicas that
+// share load serve more than n times one, because random variation averages out.
 func pooled(load float64) float64 {
 	return load / (1 + autoPool*(1-1/math.Sqrt(math.Max(load, 1))))
 }
 
-// spread adds replicas until those of each model carry its load over all regions,
-// each where most is missing.
+// spread adds replicas until those of each model serve its load over all regions, each where the
+// shortfall is highest.
 func spread(f *Fleet, loads []float64, needs []int) {
 	done := map[key]bool{}
 	for first := range f.Endpoints {
@@ -213,8 +207,8 @@ func spread(f *Fleet, loads []float64, needs []int) {
 	}
 }
 
-// byMemory is how many replicas bring memory utilisation to a share; as many as
-// there are where it is not known.
+// byMemory returns the number of replicas that brings memory utilisation to a share; the current
+// count where utilisation is unknown.
 func (e *Endpoint) byMemory(share float64) int {
 	if e.Utilisation == nil {
 		return e.count()
@@ -222,8 +216,7 @@ func (e *Endpoint) byMemory(share float64) int {
 	return int(math.Ceil(*e.Utilisation * float64(e.Ready) / share))
 }
 
-// guard bounds a need by queues, memory and the endpoint's limits, and says what
-// decides.
+// guard bounds a need by queues, memory and the endpoint's limits, and returns the deciding reason.
 func (e *Endpoint) guard(need int, load float64) (int, string) {
 	have, why := e.count(), fmt.Sprintf("load of %.1f replicas", load)
 	if rescue := have + int(math.Ceil(autoRescue*float64(have))); e.queued() && rescue > need {
@@ -240,13 +233,13 @@ func (e *Endpoint) guard(need int, load float64) (int, string) {
 	return min(max(need, e.Min), e.Max), why
 }
 
-// queued says whether more requests wait than replicas that are starting explain.
+// queued reports whether more requests wait than starting replicas explain.
 func (e *Endpoint) queued() bool {
 	return e.Waiting != nil && e.Starting == 0 && *e.Waiting > autoQueue*e.Ready
 }
 
-// change is by how much to change, with so many replicas too many (or, negative,
-// missing).
+// change returns the number of replicas to add, given the current excess (or, when negative,
+// shortfall).
 func (st *autoState) change(now time.Duration, tooMany int) int {
 	if tooMany <= 0 {
 		st.enough, st.spare = now, math.MaxInt

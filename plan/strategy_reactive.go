@@ -5,10 +5,9 @@ import (
 	"time"
 )
 
-// reactive is what O365 runs today (SageServe section 4): an endpoint whose
-// memory is used above 70 % gets one replica more, one below 30 % gives one up,
-// with 15 s between two changes. It does not count replicas that are starting:
-// while they start, the others stay full and more are asked for.
+// reactive is the strategy of O365 (SageServe section 4): an endpoint with memory utilisation above
+// 70 % gets one more replica, one below 30 % loses one, with 15 s between two changes. Starting
+// replicas do not count: while they start, the others stay full and more are requested.
 type reactive struct {
 	options StrategyOptions
 	last    cooldown

@@ -2,9 +2,9 @@ package plan
 
 import "fmt"
 
-// Verify reports the first row of the problem that counts x break, with its place.
-// It uses nothing of the solver: it places every window's load in the regions that
-// may serve it, rather than trust the rows that the search keeps (rules.go).
+// Verify returns the first row of the problem that counts x break, with its place. It shares no
+// code with the solver: it places every window's load in the regions that may serve it,
+// independently of the rows that the search uses (rules.go).
 func (p *Problem) Verify(x [][][]int) error {
 	near := make([]regionSet, len(p.Regions))
 	for j := range near {
@@ -21,8 +21,8 @@ func (p *Problem) Verify(x [][][]int) error {
 	return p.verifyCapacity(x)
 }
 
-// verifyCounts checks model i's counts against the limits of the model and what
-// every region must carry itself.
+// verifyCounts checks model i's counts against the limits of the model and the local need of every
+// region.
 func (p *Problem) verifyCounts(i int, x [][]int) error {
 	all := 0
 	for j := range p.Regions {
@@ -40,15 +40,15 @@ func (p *Problem) verifyCounts(i int, x [][]int) error {
 		carried, least, most := p.Carried(i, x[j]), limit(p.Min, i, j, 0), limit(p.Max, i, j, unlimited)
 		switch {
 		case count < least || count > most:
-			return fmt.Errorf("%s in %s: %d replicas, want %d to %d", p.Models[i], p.Regions[j], count, least, most)
+			return fmt.Errorf("%s in %s: %d replicas, must be %d to %d", p.Models[i], p.Regions[j], count, least, most)
 		case !covers(carried, p.LocalNeed(i, j)):
-			return fmt.Errorf("%s in %s: carries %g tokens a second of %g", p.Models[i], p.Regions[j], carried, p.LocalNeed(i, j))
+			return fmt.Errorf("%s in %s: serves %g of %g tokens a second", p.Models[i], p.Regions[j], carried, p.LocalNeed(i, j))
 		}
 	}
 	return p.verifyTotal(i, all)
 }
 
-// verifyCapacity checks the counts of all models against what regions hold.
+// verifyCapacity checks the counts of all models against the capacity of regions.
 func (p *Problem) verifyCapacity(x [][][]int) error {
 	for j := range p.Regions {
 		for k := range p.GPUs {
@@ -64,7 +64,7 @@ func (p *Problem) verifyCapacity(x [][][]int) error {
 	return nil
 }
 
-// Carried is what counts x of model i in one region carry.
+// Carried returns the throughput of counts x of model i in one region.
 func (p *Problem) Carried(i int, x []int) float64 {
 	var sum float64
 	for k, n := range x {
@@ -73,9 +73,9 @@ func (p *Problem) Carried(i int, x []int) float64 {
 	return sum
 }
 
-// verifyLoad checks that the load of every window can be served, with every region
-// there and with each one gone that may be lost. near is where load may go, by
-// region.
+// verifyLoad checks that the load of every window can be served, with all regions and after the
+// loss of each region that the plan must survive. near is the set of regions that may serve each
+// region's load.
 func (p *Problem) verifyLoad(i int, x [][][]int, near []regionSet) error {
 	for w := range p.Rho[i][0] {
 		for lost := -1; lost < len(p.Regions); lost++ {
@@ -88,16 +88,16 @@ func (p *Problem) verifyLoad(i int, x [][][]int, near []regionSet) error {
 			}
 			gone := ""
 			if lost >= 0 {
-				gone = " without " + p.Regions[lost]
+				gone = " after the loss of " + p.Regions[lost]
 			}
-			return fmt.Errorf("%s in window %d%s: serves %g tokens a second of %g", p.Models[i], w, gone, load-unserved, load)
+			return fmt.Errorf("%s in window %d%s: serves %g of %g tokens a second", p.Models[i], w, gone, load-unserved, load)
 		}
 	}
 	return nil
 }
 
-// unserved is model i's load in a window, and how much of it no region can serve
-// when one is lost (-1 = none).
+// unserved returns model i's load in a window, and how much of it no region can serve when one is
+// lost (-1 = none).
 func (p *Problem) unserved(i, w, lost int, x [][][]int, near []regionSet) (load, unserved float64) {
 	f := placement{near: near, load: make([]float64, len(near)), free: make([]float64, len(near)), sent: make([][]float64, len(near))}
 	for j := range near {
@@ -110,16 +110,15 @@ func (p *Problem) unserved(i, w, lost int, x [][][]int, near []regionSet) (load,
 	return load, f.place()
 }
 
-// placement sends load to regions that may serve it, as a flow of the greatest
-// value.
+// placement sends load to regions that may serve it, as a maximum flow.
 type placement struct {
 	near []regionSet
-	load []float64   // of a region, not placed yet
-	free []float64   // of a region's capacity
+	load []float64   // load of a region that is not placed yet
+	free []float64   // free capacity of a region
 	sent [][]float64 // from a region to one that serves
 }
 
-// place places what can be placed and gives the rest.
+// place computes the maximum flow and returns the load that it cannot place.
 func (f *placement) place() (unserved float64) {
 	for j := range f.load {
 		for f.load[j] > 0 && f.push(j) {
@@ -129,12 +128,12 @@ func (f *placement) place() (unserved float64) {
 	return unserved
 }
 
-// push places some load of one region by a shortest path of moves: it goes to a
-// region without free capacity where load of a third one makes way for it. False
-// when there is no such path.
+// push places some load of one region along a shortest augmenting path: a region without free
+// capacity accepts it where load of a third region moves on. It returns false when there is no such
+// path.
 func (f *placement) push(start int) bool {
-	server := make([]int, len(f.load)) // by region of load: the server that it makes way at
-	client := make([]int, len(f.load)) // by server: the region of load that reached it
+	server := make([]int, len(f.load)) // by region of load: the serving region where its load moves on
+	client := make([]int, len(f.load)) // by serving region: the region of load that reached it
 	for j := range client {
 		server[j], client[j] = -1, -1
 	}
@@ -160,7 +159,7 @@ func (f *placement) push(start int) bool {
 	return false
 }
 
-// move sends as much as it can along the path that ends at a server.
+// move sends as much as possible along the augmenting path that ends at a serving region.
 func (f *placement) move(start, end int, server, client []int) {
 	amount := min(f.load[start], f.free[end])
 	for from := client[end]; from != start; from = client[server[from]] {

@@ -23,10 +23,10 @@ type term struct {
 
 func num(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
 
-// rows lists the programme's rows over the columns s_i_j_k (replicas that
-// stay, at most n), a_i_j_k (replicas added) and, where they matter, t_i_j_k
-// (replicas on VMs taken over from another model) and o_i_j_w (load sent away):
-// x = s + t + a, so that max(0, delta) needs no row of its own.
+// rows lists the programme's rows over the columns s_i_j_k (kept replicas, at most n), a_i_j_k
+// (added replicas) and, where they apply, t_i_j_k (replicas on VMs taken over from another model)
+// and o_i_j_w (load sent to other regions): x = s + t + a, so max(0, delta) needs no row of its
+// own.
 func (p *Problem) rows() []row {
 	var out []row
 	sets := p.reachSets()
@@ -46,7 +46,7 @@ func (p *Problem) rows() []row {
 				r := row{name: fmt.Sprintf("standing_%d_%d", j, k), sense: "<=", right: float64(p.standing(j, k))}
 				for i := range p.Models {
 					all := p.count(1, i, j, k)
-					r.terms = append(r.terms, all[:len(all)-1]...) // all but what is added
+					r.terms = append(r.terms, all[:len(all)-1]...) // all but the added replicas
 				}
 				out = append(out, r)
 			}
@@ -87,7 +87,7 @@ func (p *Problem) modelRows(i int, sets []regionSet) []row {
 				r.terms = append(r.terms, carried[j]...)
 			}
 		}
-		if len(r.terms) == 0 { // no region is left to carry it: never kept
+		if len(r.terms) == 0 { // no region remains to serve it: infeasible
 			r.terms = p.count(0, i, 0, 0)
 		}
 		out = append(out, r)
@@ -95,7 +95,7 @@ func (p *Problem) modelRows(i int, sets []regionSet) []row {
 	return out
 }
 
-// bounds are the rows that keep a count between least and most.
+// bounds returns the rows that keep a count between least and most.
 func bounds(name string, count []term, least, most int) []row {
 	var out []row
 	if least > 0 {
@@ -107,7 +107,7 @@ func bounds(name string, count []term, least, most int) []row {
 	return out
 }
 
-// count is factor times the replicas of a cell; what is added comes last.
+// count returns factor times the replicas of a cell; the added ones come last.
 func (p *Problem) count(factor float64, i, j, k int) []term {
 	out := []term{{factor, column("s", i, j, k)}}
 	if p.canSwitch(i, k) {
@@ -163,15 +163,15 @@ func (p *Problem) eachCell(f func(i, j, k int)) {
 	}
 }
 
-// legend says which index is which name, line by line.
+// legend lists the name of each index, one per line.
 func (p *Problem) legend(mark string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s columns: s_i_j_k = replicas that stay, a_i_j_k = replicas added\n", mark)
+	fmt.Fprintf(&b, "%s columns: s_i_j_k = replicas kept, a_i_j_k = replicas added\n", mark)
 	if p.Switch != nil {
 		fmt.Fprintf(&b, "%s t_i_j_k = replicas on VMs taken over from another model\n", mark)
 	}
 	if p.Egress != nil {
-		fmt.Fprintf(&b, "%s o_i_j_w = load sent away in window w, tokens a second\n", mark)
+		fmt.Fprintf(&b, "%s o_i_j_w = load sent to other regions in window w, tokens a second\n", mark)
 	}
 	for _, set := range []struct {
 		index string
@@ -184,8 +184,7 @@ func (p *Problem) legend(mark string) string {
 	return b.String()
 }
 
-// WriteLP writes the programme in CPLEX LP format, which GLPK, CBC and HiGHS
-// read.
+// WriteLP writes the programme in CPLEX LP format, which GLPK, CBC and HiGHS read.
 func (p *Problem) WriteLP(w io.Writer) error {
 	b := bufio.NewWriter(w)
 	fmt.Fprint(b, p.legend("\\"), "Minimize\n cost:")

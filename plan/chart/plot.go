@@ -8,10 +8,9 @@ import (
 	"strings"
 )
 
-// Plot is a drawing of values over time. The order is that of drawing: what comes later
-// covers what came before.
+// Plot is a drawing of values over time. Elements are drawn in this order, later ones on top.
 type Plot struct {
-	Title          string  // what is drawn, in words
+	Title          string  // description as text
 	Height         float64 // pixels between its axes
 	X, Y           Scale
 	XMarks, YMarks []Mark
@@ -20,11 +19,11 @@ type Plot struct {
 	Dots           []Dot
 }
 
-// Point is a place in a drawing, in the units of its scales; a Y that is NaN is unknown.
+// Point is a position in a drawing, in the units of its scales; a NaN Y is unknown.
 type Point struct{ X, Y float64 }
 
-// Line is a line through points that breaks where one is unknown or, with a Lower edge,
-// the area between the two, all of whose points are known.
+// Line is a line through points with gaps where one is unknown. With a Lower edge it is the area
+// between the two, all of whose points must be known.
 type Line struct {
 	Class         string
 	Points, Lower []Point
@@ -36,16 +35,16 @@ type Dot struct {
 	Point
 }
 
-// Span is a time that is coloured from top to bottom. One with a Number, from 1, has it
-// in a lane below the axis.
+// Span is a period that is coloured from top to bottom. A Number, from 1, is shown in a row below
+// the axis.
 type Span struct {
 	Class, Title string
 	From, To     float64
 	Number       int
 }
 
-// Measures in pixels. A lane's mark is at least as wide as its number, in a drawing
-// that is no narrower than narrowest.
+// Measures in pixels. A number's mark is at least as wide as the number, in a drawing of at least
+// the width narrowest.
 const (
 	labels     = 20 // below the axis
 	laneHeight = 12
@@ -89,11 +88,11 @@ func (p Plot) Put(page *Page) {
 	page.Put("</svg>\n")
 }
 
-// y is where a value stands from the top, in percent.
+// y returns the position of a value from the top, in percent.
 func (p Plot) y(v float64) float64 { return tenth(100 - p.Y.At(v)) }
 
-// putLabels ends the plot proper with the labels of values inside of it, upon their
-// lines and below the highest, and adds those of times below.
+// putLabels adds the labels of values inside the plot, above their lines but below the highest,
+// ends the plot area, and adds the labels of times below it.
 func (p Plot) putLabels(page *Page) {
 	const nearEdge = 4 // percent
 	for _, m := range p.YMarks {
@@ -117,8 +116,8 @@ func (p Plot) putLabels(page *Page) {
 	}
 }
 
-// path runs through a line's points in whole steps from one to the next, which keeps
-// pages small; empty where none is known.
+// path returns the SVG path through a line's points in relative integer steps, which keeps pages
+// small; empty where no point is known.
 func (p Plot) path(l Line) string {
 	var b strings.Builder
 	x, y, down := 0, 0, false
@@ -150,17 +149,17 @@ func (p Plot) path(l Line) string {
 	return strings.ReplaceAll(b.String(), " -", "-")
 }
 
-// lane is where the mark of a span lies: x and width in percent, and its row below.
+// lane is the position of a span's mark: x and width in percent, and its row below the axis.
 type lane struct {
 	x, width float64
 	row      int
 }
 
-// lanes gives each numbered span the first row in which it covers no other's mark, and
-// says how many rows there are. Spans are in the order of their beginnings.
+// lanes assigns each numbered span the first row in which it overlaps no other mark, and returns
+// the number of rows. Spans must be sorted by their start.
 func (p Plot) lanes() ([]lane, int) {
 	out := make([]lane, len(p.Spans))
-	var ends []float64 // x that each row is taken to
+	var ends []float64 // x up to which each row is occupied
 	for i, s := range p.Spans {
 		if s.Number == 0 {
 			continue
