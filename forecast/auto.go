@@ -8,36 +8,35 @@ import (
 	"strings"
 )
 
-// How auto judges its candidates.
+// Parameters of auto's comparison of candidates.
 const (
-	// autoMinWindows is the least number of past windows that decides anything.
+	// autoMinWindows is the minimum number of past windows for a comparison.
 	autoMinWindows = 4
-	// autoFade is the age at which a past window counts 1/e: habits change.
+	// autoFade is the age at which a past window has weight 1/e: habits change.
 	autoFade = 2 * day
-	// autoSharp is the power of the inverse error that a candidate's weight is:
-	// 3.5 % less error is twice the weight, and what is 15 % worse hardly counts.
+	// autoSharp is the exponent of the inverse error in a candidate's weight: 3.5 % less error
+	// doubles the weight, and a candidate that is 15 % worse has almost none.
 	autoSharp = 20
-	// autoFew is the greatest number of candidates that are combined.
+	// autoFew is the maximum number of combined candidates.
 	autoFew = 4
-	// autoPrior is how many windows' worth of "as bad as the moving average" a
-	// candidate's record is drawn to, so that luck on a few windows weighs little.
+	// autoPrior is the weight, in windows, of a prior record equal to the moving average's, so that
+	// luck on a few windows has little effect.
 	autoPrior = 3
 )
 
 type auto struct{ candidates []Forecaster }
 
-// Auto combines the models that had the least absolute error in the days before
-// the series' end, each past window forecast from what came before it: up to
-// four, whose median it takes, weighted by a power of their inverse errors, which
-// fade with age. A median because they are judged by absolute errors: where they
-// disagree whether there will be load at all it does not split the difference. Its
-// intervals are learned from what the combination itself would have said. With
-// too little history to judge it takes the moving average and says so. Being
-// judged by absolute error it leans to the median where traffic is skewed;
-// Forecast.Peak has what capacity is planned for.
+// Auto combines the models with the lowest absolute error in the days before the series' end, each
+// past window being forecast from the values before it. It takes the median of up to four models,
+// weighted by a power of their inverse errors, which fade with age. It is a median because the
+// models are compared by absolute error: where they disagree on whether there will be any load, it
+// does not average the two. Its intervals are learned from the past forecasts of the combination
+// itself. With too little history for a comparison it uses the moving average and reports that.
+// Comparing by absolute error favours the median where traffic is skewed; use Forecast.Peak for
+// planning capacity.
 func Auto() Forecaster { return auto{candidates()} }
 
-// candidates are the models that auto combines; the first is the yardstick.
+// candidates are the models that auto combines; the first is the baseline.
 func candidates() []Forecaster {
 	return []Forecaster{MovingAverage(), SeasonalNaive(), SeasonalProfile(), DampedTrend(), HAR(), TVAR(), HMM(), ARIMAForecaster()}
 }
@@ -56,7 +55,7 @@ func (a auto) Forecast(s Series, horizon int) (Forecast, error) {
 		if err != nil {
 			return Forecast{}, err
 		}
-		words := fmt.Sprintf("%s of history is too little to compare models: %s is used", s.words(len(until.Values)), f.Model)
+		words := fmt.Sprintf("%s of history is too short to compare models: using %s", s.words(len(until.Values)), f.Model)
 		f.Assumed = append([]string{words}, f.Assumed...)
 		return f, nil
 	}
@@ -69,8 +68,8 @@ func (a auto) Forecast(s Series, horizon int) (Forecast, error) {
 	return f, nil
 }
 
-// combine joins the candidates' forecasts of the horizon that begins late steps
-// after the series.
+// combine combines the candidates' forecasts of the horizon that begins late steps after the
+// series.
 func (a auto) combine(s Series, late, horizon int, weights []float64) (Forecast, error) {
 	var parts []string
 	all := make([][]float64, len(weights))
@@ -90,8 +89,8 @@ func (a auto) combine(s Series, late, horizon int, weights []float64) (Forecast,
 	return Forecast{Model: a.Name(), Mean: joined(all, weights, horizon), Assumed: []string{"combined by past errors: " + strings.Join(parts, ", ")}}, nil
 }
 
-// joined is, step by step, the weighted median of the means of the models that
-// have a weight; those whose means are nil have no say.
+// joined returns, step by step, the weighted median of the means of the models with a weight;
+// models whose means are nil are ignored.
 func joined(means [][]float64, weights []float64, horizon int) []float64 {
 	out := make([]float64, horizon)
 	parts := make([]weighted, 0, len(weights))
@@ -107,10 +106,9 @@ func joined(means [][]float64, weights []float64, horizon int) []float64 {
 	return out
 }
 
-// weightedMedian is what lies at half of the weight on the line through the
-// middles of the values' own weights, and so moves smoothly with them: of two
-// values it is between their mean and the heavier. It sorts the values, of which
-// there is at least one.
+// weightedMedian returns the value at half of the weight on the line through the middles of the
+// values' own weights, so that it changes smoothly with them: of two values it is between their
+// mean and the heavier one. It sorts values, which must not be empty.
 func weightedMedian(values []weighted) float64 {
 	slices.SortFunc(values, func(a, b weighted) int { return cmp.Compare(a.value, b.value) })
 	var half float64
@@ -131,8 +129,7 @@ func weightedMedian(values []weighted) float64 {
 	return last
 }
 
-// meaner is a forecaster that can leave out its interval, which costs most of
-// its time.
+// meaner is a forecaster that can skip its interval, which costs most of its time.
 type meaner interface {
 	means(s Series, horizon int) ([]float64, error)
 }
@@ -145,13 +142,13 @@ func meansOf(f Forecaster, s Series, horizon int) ([]float64, error) {
 	return fc.Mean, err
 }
 
-// record is what all candidates would have said in the past, told nothing of the
-// last late steps, and how far off they were.
+// record is the past forecasts of all candidates, made without the last late steps, and their
+// errors.
 type record struct {
 	s             Series
 	late, horizon int
 	origins       []int
-	means         [][][]float64 // by candidate and origin; nil = could not forecast
+	means         [][][]float64 // by candidate and origin; nil = no forecast
 	errors        [][]float64   // by candidate and origin: sum of |actual - mean|
 }
 
@@ -174,8 +171,8 @@ func (a auto) judge(s Series, late, horizon int) record {
 	return r
 }
 
-// weights are the candidates' at a time, by the windows that had ended by then;
-// nil when there are too few.
+// weights returns the candidates' weights at a time, from the windows that had ended by then; nil
+// when there are too few.
 func (r record) weights(at int) []float64 {
 	past := 0
 	for past < len(r.origins) && r.origins[past]+r.horizon <= at {
@@ -194,9 +191,8 @@ func (r record) weights(at int) []float64 {
 	return out
 }
 
-// relative is a candidate's error over that of the first one, on the windows
-// that it could forecast among the first past; ok is false where it cannot
-// forecast now.
+// relative returns a candidate's error relative to the first candidate's, over the windows that it
+// could forecast among the first `past` ones; ok is false where it cannot forecast now.
 func (r record) relative(m, past, at int) (ratio float64, ok bool) {
 	fade := float64(r.s.steps(autoFade))
 	var own, yardstick, weight float64
@@ -219,7 +215,7 @@ func (r record) relative(m, past, at int) (ratio float64, ok bool) {
 	return (own + prior) / (yardstick + prior), true
 }
 
-// keepFew sets all but the greatest n weights to zero and makes them sum to 1.
+// keepFew sets all but the greatest n weights to zero and normalises them to a sum of 1.
 func keepFew(weights []float64, n int) {
 	sorted := slices.Clone(weights)
 	slices.Sort(sorted)
@@ -236,8 +232,8 @@ func keepFew(weights []float64, n int) {
 	}
 }
 
-// combined is what the combination would have said at every past origin that had
-// enough before it, weighted by what was known then.
+// combined returns the combination's past forecasts at every origin with enough history, with the
+// weights known at the time.
 func (r record) combined() track {
 	t := track{late: r.late}
 	for i, o := range r.origins {

@@ -140,13 +140,13 @@ func (w *wording) reason(c Change, i, j int) string {
 	var do string
 	switch {
 	case c.Delta > 0:
-		do = fmt.Sprintf("add %d for %s%s%s", c.Delta, after, newOnes(c), w.money(c))
+		do = fmt.Sprintf("add %d for capacity %s%s%s", c.Delta, after, newOnes(c), w.money(c))
 	case c.Delta < 0:
 		verb := "remove"
 		if c.Donate > 0 {
 			verb = "donate"
 		}
-		do = fmt.Sprintf("%s %d, %s remain%s", verb, -c.Delta, after, w.money(c))
+		do = fmt.Sprintf("%s %d, capacity %s remains%s", verb, -c.Delta, after, w.money(c))
 	default:
 		do = fmt.Sprintf("keep %d", c.Then)
 	}
