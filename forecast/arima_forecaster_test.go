@@ -105,8 +105,8 @@ func TestARIMASaysWhatItNeeds(t *testing.T) {
 		want string
 	}{
 		"empty":        {ARIMAForecaster(), series(), "forecasting us m IW-F: no known value in 0 steps"},
-		"two points":   {ARIMAForecaster(), series(1, 2), "forecasting us m IW-F: arima needs 20 known steps of 5m, got 0"},
-		"mostly holes": {ARIMAForecaster(), holed(3 * 1440), "forecasting us m IW-F: arima needs 20 known steps of 5m, got 0"},
+		"two points":   {ARIMAForecaster(), series(1, 2), "forecasting us m IW-F: arima requires 20 known steps of 5m, got 0"},
+		"mostly holes": {ARIMAForecaster(), holed(3 * 1440), "forecasting us m IW-F: arima requires 20 known steps of 5m, got 0"},
 		"negative":     {ARIMAForecaster(), series(-1), "value 0: want 0 to 1e+18, got -1"},
 	} {
 		if _, err := c.f.Forecast(c.s, 60); err == nil || !strings.Contains(err.Error(), c.want) {

@@ -20,13 +20,13 @@ func TestFitARIMARefuses(t *testing.T) {
 		spec ARIMASpec
 		want string
 	}{
-		"a negative order":     {y, ARIMASpec{Order: Order{P: -1}}, "order: want no negative number, got -1"},
-		"no season":            {y, ARIMASpec{Order: Order{SP: 1}}, "season: a seasonal order wants a season of 2 steps or more, got 0"},
-		"two differences":      {y, ARIMASpec{Order: Order{D: 2}, Constant: true}, "constant: want at most one difference beside it, got 2"},
+		"a negative order":     {y, ARIMASpec{Order: Order{P: -1}}, "order: must not be negative, got -1"},
+		"no season":            {y, ARIMASpec{Order: Order{SP: 1}}, "season: a seasonal order requires a season of at least 2 steps, got 0"},
+		"two differences":      {y, ARIMASpec{Order: Order{D: 2}, Constant: true}, "constant: must have at most one difference, got 2"},
 		"a short regressor":    {y, ARIMASpec{X: [][]float64{ramp[1:]}}, "regressor 0: want 50 values, got 49"},
-		"an unknown regressor": {[]float64{1, 2}, ARIMASpec{X: [][]float64{{1, math.NaN()}}}, "regressor 0: value 1: want a number, got NaN"},
+		"an unknown regressor": {[]float64{1, 2}, ARIMASpec{X: [][]float64{{1, math.NaN()}}}, "regressor 0: value 1: must be a number, got NaN"},
 		"twice the same":       {y, ARIMASpec{Order: Order{P: 1}, X: [][]float64{ramp, twice}}, "regressors: want them independent"},
-		"few values":           {[]float64{1, 2, math.NaN(), 3}, ARIMASpec{Order: Order{P: 2, D: 1}}, "fitting ARIMA(2,1,0): want at least 4 known values, got 3"},
+		"few values":           {[]float64{1, 2, math.NaN(), 3}, ARIMASpec{Order: Order{P: 2, D: 1}}, "fitting ARIMA(2,1,0): need at least 4 known values, got 3"},
 		"a drift of a drift":   {y, ARIMASpec{Order: Order{D: 1}, Constant: true, X: [][]float64{ramp}}, "regressors: want them independent"},
 	} {
 		if _, err := FitARIMA(c.y, c.spec); err == nil || !strings.Contains(err.Error(), c.want) {
@@ -53,7 +53,7 @@ func TestPredictRefuses(t *testing.T) {
 		want    string
 	}{
 		"no horizon":   {0, nil, "horizon must be at least 1, got 0"},
-		"no regressor": {3, nil, "want 1 regressors, got 0"},
+		"no regressor": {3, nil, "must have 1 regressors, got 0"},
 		"too short":    {3, [][]float64{{1, 2}}, "regressor 0: want 3 values, got 2"},
 	} {
 		if _, _, err := m.Predict(c.horizon, c.x); err == nil || !strings.Contains(err.Error(), c.want) {

@@ -48,8 +48,8 @@ func TestBuild(t *testing.T) {
 	notes := strings.Join(report.Notes(), "\n")
 	wantNotes := `1 sample came twice, first of us m IW-F at 1970-01-01T01:40:00Z: the later one counts
 2 samples came out of order, first of us m IW-F at 1970-01-01T01:41:00Z: put in place
-1 sample is not a number, first of eu m IW-F at 1970-01-01T01:44:00Z: taken as unknown
-2 gaps, first of us m IW-F at 1970-01-01T01:42:00Z: 4 minutes in all are unknown`
+1 sample is not a number, first of eu m IW-F at 1970-01-01T01:44:00Z: treated as unknown
+2 gaps, first of us m IW-F at 1970-01-01T01:42:00Z: 4 minutes in total are unknown`
 	if notes != wantNotes || report.Samples != len(samples) {
 		t.Errorf("of %d samples\n%s\nwant\n%s", report.Samples, notes, wantNotes)
 	}
@@ -66,10 +66,10 @@ func TestBuildRefuses(t *testing.T) {
 		step    time.Duration
 		want    string
 	}{
-		"step":     {nil, time.Second, "building series: step: want whole minutes, got 1s"},
+		"step":     {nil, time.Second, "building series: step: must be whole minutes, got 1s"},
 		"negative": {[]Sample{sample("us", "m", "", 60, -1)}, time.Minute, "building series us m IW-F: value at 1970-01-01T00:01:00Z: want 0 to 1e+18, got -1"},
 		"infinite": {[]Sample{sample("us", "m", "", 60, math.Inf(1))}, time.Minute, "got +Inf"},
-		"span":     {[]Sample{sample("us", "m", "", 60, 1), sample("us", "m", "", 400*86400+60, 1)}, time.Minute, "want times since 1970 within 400 days of each other"},
+		"span":     {[]Sample{sample("us", "m", "", 60, 1), sample("us", "m", "", 400*86400+60, 1)}, time.Minute, "times must be after 1970 and within 400 days of each other"},
 		"before":   {[]Sample{sample("us", "m", "", -60, 1)}, time.Minute, "want times since 1970"},
 	} {
 		if _, _, err := Build(c.samples, BuildOptions{Step: c.step}); err == nil || !strings.Contains(err.Error(), c.want) {

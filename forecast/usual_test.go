@@ -57,7 +57,7 @@ func onAndOff(days int) Series {
 
 // What a load does by itself is no departure, and what it never does is one,
 // whatever the ratio to the forecast: on one that is on and off by itself, half
-// and five times the forecast come every hour.
+// and fivex the forecast come every hour.
 func TestWatchKnowsWhatIsUsual(t *testing.T) {
 	testkit.Slow(t)
 	type share struct{ factor, least, most float64 }

@@ -53,16 +53,16 @@ func TestWatch(t *testing.T) {
 	}{
 		"as forecast":              {calm, near(100, 30), NoDeparture, 0, ""},
 		"one spike":                {calm, spike, NoDeparture, 0, ""},
-		"twice as much":            {calm, near(220, 10), Burst, 10 * time.Minute, "2.2 times the forecast for 10 minutes (burst)"},
-		"more for 15 minutes":      {calm, late, DriftUp, 15 * time.Minute, "1.8 times the forecast for 15 minutes (drift up)"},
-		"half, calm":               {calm, near(60, 30), DriftDown, 20 * time.Minute, "0.6 times the forecast for 20 minutes (drift down)"},
+		"twice as much":            {calm, near(220, 10), Burst, 10 * time.Minute, "2.2x the forecast for 10 minutes (burst)"},
+		"more for 15 minutes":      {calm, late, DriftUp, 15 * time.Minute, "1.8x the forecast for 15 minutes (drift up)"},
+		"half, calm":               {calm, near(60, 30), DriftDown, 20 * time.Minute, "0.6x the forecast for 20 minutes (drift down)"},
 		"a little more":            {level(100, 0, 30).seen(flat), flat(109, 30), NoDeparture, 0, ""},
 		"as wild as ever":          {level(100, 0, 30).seen(wild), wild(100, 30), NoDeparture, 0, ""},
 		"a wild one rests":         {level(100, 0, 30).seen(wild), flat(0, 10), NoDeparture, 0, ""},
 		"burst of the wild":        {level(100, 0, 30).seen(wild), near(2000, 30), Burst, 20 * time.Minute, "19.9 times"},
 		"half is unknown":          {calm, holes, Burst, 20 * time.Minute, "3.0 times"},
 		"nothing learned":          {level(100, 30, 30), near(450, 30), NoDeparture, 0, ""},
-		"five times, unlearned":    {level(100, 2000, 30), near(520, 30), Burst, 20 * time.Minute, "5.2 times the forecast for 20 minutes"},
+		"five times, unlearned":    {level(100, 2000, 30), near(520, 30), Burst, 20 * time.Minute, "5.2x the forecast for 20 minutes"},
 		"half, unlearned":          {level(100, 100, 30), near(45, 30), DriftDown, 20 * time.Minute, "0.4 times"},
 		"load where none was":      {level(0, 0, 30), near(10, 30), Burst, 20 * time.Minute, "load where none was forecast"},
 		"nothing is known":         {calm, flat(math.NaN(), 30), NoDeparture, 0, ""},
@@ -80,7 +80,7 @@ func TestWatch(t *testing.T) {
 }
 
 // A load that does what it did before stays within its forecast; one that
-// trebles is noticed in minutes, long before 5 times the forecast over 20.
+// trebles is noticed in minutes, long before 5x the forecast over 20.
 func TestDeparted(t *testing.T) {
 	s := daily(3, 100, 21)
 	if d := Departed(SeasonalNaive(), s); d.Kind != NoDeparture {

@@ -79,7 +79,7 @@ func TestBacktestFollowsPlans(t *testing.T) {
 		t.Errorf("%s %v", data, err)
 	}
 	var table strings.Builder
-	if err := b.WriteTable(&table); err != nil || !strings.Contains(table.String(), "\nreal ") || !strings.Contains(table.String(), "a plan every 1h for the next 1h, forecast by seasonal-naive") {
+	if err := b.WriteTable(&table); err != nil || !strings.Contains(table.String(), "\nreal ") || !strings.Contains(table.String(), "a plan every 1h with a horizon of 1h, forecast by seasonal-naive") {
 		t.Errorf("%s %v", table.String(), err)
 	}
 }
@@ -116,7 +116,7 @@ func TestBacktestKnowsNoFuture(t *testing.T) {
 func TestBacktestWithoutAPlan(t *testing.T) {
 	b := backtested(t, days(t, 2, func(_ int, tps float64) float64 { return 20 * tps }), BacktestOptions{})
 	var table strings.Builder
-	if err := b.WriteTable(&table); err != nil || !strings.Contains(table.String(), "reviews found no plan within the bounds: the counts stayed.") {
+	if err := b.WriteTable(&table); err != nil || !strings.Contains(table.String(), "reviews found no feasible plan: the counts did not change.") {
 		t.Errorf("%s %v", table.String(), err)
 	}
 }
@@ -127,22 +127,22 @@ func TestBacktestRefuses(t *testing.T) {
 	first := time.Unix(h.First*60, 0)
 	for want, o := range map[string]BacktestOptions{
 		"backtesting chat: every must be whole minutes, at least one, got 30s": {Every: 30 * time.Second},
-		"want a time after 2027-01-13T08:00:00Z and by 2027-01-15T08:00:00Z":   {From: first},
+		"must be within the history, after 2027-01-13T08:00:00Z and until 2027-01-15T08:00:00Z":   {From: first},
 		"and from before to":        {From: first.Add(9 * time.Hour), To: first.Add(8 * time.Hour)},
-		"want at most 2400 reviews": {Every: time.Minute, From: first.Add(time.Hour)},
+		"must be at most 2400 reviews": {Every: time.Minute, From: first.Add(time.Hour)},
 	} {
 		if _, err := NewBacktest(spec, h, o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)
 		}
 	}
-	if _, err := NewBacktest(spec, &forecast.History{}, BacktestOptions{}); err == nil || err.Error() != "backtesting chat: the history has 0 minutes: want at least 2" {
+	if _, err := NewBacktest(spec, &forecast.History{}, BacktestOptions{}); err == nil || err.Error() != "backtesting chat: the history has 0 minutes: must have at least 2" {
 		t.Error(err)
 	}
 	b, err := NewBacktest(spec, h, BacktestOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.Report(); err == nil || err.Error() != "backtesting chat: some reviews were not forecast" {
+	if _, err := b.Report(); err == nil || err.Error() != "backtesting chat: some reviews have no forecast" {
 		t.Error(err)
 	}
 }
@@ -157,12 +157,12 @@ func TestReadCounts(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		"":                        "reading counts c.csv: EOF",
-		"model,region,replicas\n": "reading counts c.csv:1: want a column minute or at, got model,region,replicas",
-		"minute,model,region\n":   "reading counts c.csv:1: want a column replicas, got minute,model,region",
-		"minute,model,region,replicas\n1,m,r,x\n": `reading counts c.csv:2: replicas: want a whole number of 0 to 1000000, got "x"`,
+		"model,region,replicas\n": "reading counts c.csv:1: must have a column minute or at, got model,region,replicas",
+		"minute,model,region\n":   "reading counts c.csv:1: must have a column replicas, got minute,model,region",
+		"minute,model,region,replicas\n1,m,r,x\n": `reading counts c.csv:2: replicas: must be a whole number from 0 to 1000000, got "x"`,
 		"minute,model,region,replicas\n1,m,,1\n":  `reading counts c.csv:2: model and region: must not be empty, got "m" and ""`,
-		"minute,model,region,replicas\nx,m,r,1\n": `reading counts c.csv:2: minute: want minutes since 1970, got "x"`,
-		"at,model,region,replicas\nnoon,m,r,1\n":  `reading counts c.csv:2: at: want a time such as 2025-01-31T12:00:00Z, got "noon"`,
+		"minute,model,region,replicas\nx,m,r,1\n": `reading counts c.csv:2: minute: must be minutes since 1970, got "x"`,
+		"at,model,region,replicas\nnoon,m,r,1\n":  `reading counts c.csv:2: at: must be a time such as 2025-01-31T12:00:00Z, got "noon"`,
 		"at,model,region,replicas\nnoon,m\n":      "reading counts c.csv: record on line 2: wrong number of fields",
 	} {
 		if _, err := ReadCounts("c.csv", strings.NewReader(text)); err == nil || err.Error() != want {
@@ -191,7 +191,7 @@ func TestReserve(t *testing.T) {
 		t.Errorf("%+v %v", r, err)
 	}
 	_, err = Reserve(demandtest.Parse(t, yaml), &forecast.History{}, time.Time{}, time.Time{}, ReviewOptions{})
-	if err == nil || !strings.HasPrefix(err.Error(), "reserving for chat: the history holds less than 5m0s from ") {
+	if err == nil || !strings.HasPrefix(err.Error(), "reserving for chat: the history has less than 5m0s between ") {
 		t.Error(err)
 	}
 }

@@ -50,7 +50,7 @@ func TestFollow(t *testing.T) {
 func TestFollowRefuses(t *testing.T) {
 	for want, orders := range map[string][]Order{
 		"following x: the first order must be for the first minute":           nil,
-		"following x: orders are not sorted: minute 1 comes after 2":          {{0, counts(1)}, {2, counts(1)}, {1, counts(1)}},
+		"following x: orders are not sorted: minute 1 is after 2":          {{0, counts(1)}, {2, counts(1)}, {1, counts(1)}},
 		"following x: the first order must be for the first minute\x00second": {{1, counts(1)}},
 	} {
 		want, _, _ = strings.Cut(want, "\x00")

@@ -137,14 +137,14 @@ func TestConflictIsNamed(t *testing.T) {
 		edit func(p *Problem)
 		want string
 	}{
-		"capacity": {func(*Problem) {}, "us has 6 L4 in all; llama, qwen need at least 7 there"},
+		"capacity": {func(*Problem) {}, "us has a capacity of 6 L4; llama, qwen need at least 7 there"},
 		"total": {
 			func(p *Problem) { p.Capacity[0][0], p.MaxTotal = nil, []*int{ptr(4), nil, nil} },
-			"llama may have 4 replicas over all regions; llama needs more than that together",
+			"llama is limited to 4 replicas over all regions; llama needs more than that",
 		},
 		"survive": {
 			func(p *Problem) { p.Capacity[0][0], p.Capacity[1][0], p.Survive = nil, ptr(9), true },
-			"eu has 9 L4 in all; llama, qwen need at least 11 there, with any one region gone",
+			"eu has a capacity of 9 L4; llama, qwen need at least 11 there, after the loss of any one region",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -191,15 +191,15 @@ func TestExtrasErrors(t *testing.T) {
 	for extra, want := range map[string]string{
 		`"region_alpha":[[1,2]]`:                  "region_alpha[0]: must have 1 entries, got 2",
 		`"region_alpha":[[-1]]`:                   "region_alpha[0][0]: must be 0 or more, got -1",
-		`"capacity_type":["gold"]`:                `capacity_type[0]: want reserved, on_demand or spot, got "gold"`,
+		`"capacity_type":["gold"]`:                `capacity_type[0]: must be reserved, on_demand or spot, got "gold"`,
 		`"capacity_type":[]`:                      "capacity_type: must have 1 entries, got 0",
-		`"capacity_type":["reserved"]`:            "capacity_type[0]: reserved, so capacity[0][0] must be a count, got null",
+		`"capacity_type":["reserved"]`:            "capacity_type[0]: capacity is reserved, so capacity[0][0] must be a count, got null",
 		`"switch":[[-1]]`:                         "switch[0][0]: must be 0 or more, got -1",
 		`"switch":[]`:                             "switch: must have 1 entries, got 0",
 		`"min_total":[-1]`:                        "min_total[0][0]: must be 0 to 1000000, got -1",
 		`"max_total":[1,2]`:                       "max_total[0]: must have 1 entries, got 2",
 		`"egress":[-0.1]`:                         "egress[0]: must be 0 or more, got -0.1",
-		`"max_rtt_ms":50`:                         "max_rtt_ms: must come with rtt_ms",
+		`"max_rtt_ms":50`:                         "max_rtt_ms: requires rtt_ms",
 		`"max_rtt_ms":-1`:                         "max_rtt_ms: must be 0 or more, got -1",
 		`"rtt_ms":[[0,1]],"max_rtt_ms":50`:        "rtt_ms[0]: must have 1 entries, got 2",
 		`"rtt_ms":[[0],[1]],"max_rtt_ms":50`:      "rtt_ms: must have 1 entries, got 2",
@@ -230,7 +230,7 @@ func TestColumnsGiveCounts(t *testing.T) {
 	if err != nil || x[0][0][0] != 6 {
 		t.Fatalf("%v %v", x, err)
 	}
-	if _, err := p.Counts(map[string]float64{"a_0_0_0": 0.5}); err == nil || err.Error() != "a_0_0_0: want a whole number of 0 to 1000000, got 0.5" {
+	if _, err := p.Counts(map[string]float64{"a_0_0_0": 0.5}); err == nil || err.Error() != "a_0_0_0: must be a whole number from 0 to 1000000, got 0.5" {
 		t.Fatalf("got %v", err)
 	}
 	if _, err := p.Assess(x, 0, 0); err == nil || !strings.Contains(err.Error(), "eu") {

@@ -126,7 +126,7 @@ func (w *wording) peakAt(peak int) *time.Time {
 
 // reason returns a sentence on why the count changes or stays.
 func (w *wording) reason(c Change, i, j int) string {
-	peak := "no load is forecast"
+	peak := "no load forecast"
 	if c.ForecastPeakTPS > 0 {
 		peak = fmt.Sprintf("peak of %s tokens/s", figure(c.ForecastPeakTPS))
 		if c.PeakAt != nil {

@@ -22,8 +22,8 @@ func TestReasons(t *testing.T) {
 	p := twoRegions()
 	got := proposal(t, p, Context{At: time.Date(2027, 1, 15, 14, 0, 0, 0, time.UTC), Horizon: time.Hour})
 	for at, want := range []string{
-		"peak of 4000 tokens/s at 14:00; 2 x L4 carry 2000: add 1 for 3000, $0.80/h more; eu carries 1000 of the peak; held by local demand, demand over all regions",
-		"peak of 2000 tokens/s at 14:30; 2 x L4 carry 2000: keep 2; carries up to 1000 of us's load; held by local demand, demand over all regions",
+		"peak of 4000 tokens/s at 14:00; 2 x L4 serve up to 2000: add 1 for capacity 3000, $0.80/h more; eu serves 1000 of the peak; bound by local demand, demand over all regions",
+		"peak of 2000 tokens/s at 14:30; 2 x L4 serve up to 2000: keep 2; serves up to 1000 of us's load; bound by local demand, demand over all regions",
 	} {
 		if got.Changes[at].Reason != want {
 			t.Errorf("got  %q\nwant %q", got.Changes[at].Reason, want)
@@ -47,7 +47,7 @@ func TestReservedIsBilledInWhole(t *testing.T) {
 		t.Fatalf("now %g, then %g", *got.CostPerHour.Now, *got.CostPerHour.Then)
 	}
 	for _, c := range got.Changes {
-		if c.GPU != "L4" || *c.Capacity != "reserved" || c.CostPerHour != 0 || !strings.Contains(c.Reason, "which is paid already") {
+		if c.GPU != "L4" || *c.Capacity != "reserved" || c.CostPerHour != 0 || !strings.Contains(c.Reason, "already paid") {
 			t.Fatalf("%+v", c)
 		}
 	}
@@ -62,7 +62,7 @@ func TestColumnsOfOneNameAreOneRow(t *testing.T) {
 	if len(got.Changes) != 2 || got.Changes[0].Now != 2 || got.Changes[0].Then != 3 || got.Changes[0].CapacityTPS != 3000 {
 		t.Fatalf("%+v", got.Changes)
 	}
-	if !strings.Contains(got.Changes[0].Reason, "2 x L4 carry 2000") {
+	if !strings.Contains(got.Changes[0].Reason, "2 x L4 serve up to 2000") {
 		t.Fatal(got.Changes[0].Reason)
 	}
 }
@@ -76,7 +76,7 @@ func TestReasonSaysWhoGivesUpMachines(t *testing.T) {
 	swap := 0.1
 	p.Switch = [][]*float64{{&swap}, {&swap}}
 	got := proposal(t, p, Context{})
-	if c := got.Changes[0]; c.Delta != 1 || c.Switched != 1 || !strings.Contains(c.Reason, "1 of them on machines that other models give up") {
+	if c := got.Changes[0]; c.Delta != 1 || c.Switched != 1 || !strings.Contains(c.Reason, "1 of them on machines that other models free") {
 		t.Fatalf("%+v", got.Changes)
 	}
 }
@@ -158,7 +158,7 @@ func TestSurviveNamedRegions(t *testing.T) {
 		t.Errorf("a load that rounding put above four replicas: %+v", r)
 	}
 	p.Survive, p.SurviveRegions = true, []string{"mars"}
-	if _, err := Solve(p, Options{}); fmt.Sprint(err) != `survive_regions[0]: want one of the regions, got "mars"` {
+	if _, err := Solve(p, Options{}); fmt.Sprint(err) != `survive_regions[0]: must be one of the regions, got "mars"` {
 		t.Error(err)
 	}
 }

@@ -215,7 +215,7 @@ func (r *review) forecastAll(f forecast.Forecaster, all []*traffic) error {
 			for w := range rho {
 				rho[w] += buffer
 			}
-			words.add("includes 10 %% of the last hour's batch load", name)
+			words.add("includes 10 % of the last hour's batch load", name)
 		}
 	}
 	words.each(len(all), func(names, sentence string) { r.assume("%s: %s", names, sentence) })

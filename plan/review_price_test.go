@@ -54,17 +54,17 @@ func TestReviewPlansWithPricesOfTheRegions(t *testing.T) {
 		bill               [2]float64 // of the first replica in each region
 		says, never        string
 	}{
-		{"on demand", "", "", "", both, [2]float64{0.9, 1.1}, "L4 in aws/eu-west-1: $1.1 an hour (AWS price list, eu-west-1, on demand)", "list price"},
+		{"on demand", "", "", "", both, [2]float64{0.9, 1.1}, "L4 in aws/eu-west-1: $1.1 per hour (AWS price list, eu-west-1, on demand)", "list price"},
 		{"the same everywhere", "", "", "", map[service.Region][2]float64{east: {0.9, 0.3}, west: {0.9, 0.3}}, [2]float64{0.9, 0.9}, "", "in every region"},
-		{"spot", "", spot, spot, both, [2]float64{0.3, 0.5}, "L4 in aws/us-east-1 on spot: $0.3 an hour", "40 %"},
+		{"spot", "", spot, spot, both, [2]float64{0.3, 0.5}, "L4 in aws/us-east-1 on spot: $0.3 per hour", "40 %"},
 		{"spot that nobody prices", "", spot, spot, map[service.Region][2]float64{east: {0.9, 0}, west: {1.1, 0.5}}, [2]float64{0.36, 0.5}, "L4 in aws on spot: 40 % of the on-demand price", ""},
-		{"the file's price", ", price: 0.7", "", "", both, [2]float64{0.7, 0.7}, "L4: $0.7 an hour, as m states it", "AWS price list"},
-		{"the file's price and spot", ", price: 0.7", spot, "", both, [2]float64{0.3, 0.7}, "L4: $0.7 an hour, as m states it", ""},
-		{"reserved", "", "    reserved: [{type: g6.xlarge, count: 1, price: 0.42}]", "", both, [2]float64{0, 1.1}, "its commitments of $0.42 an hour are billed whatever is planned", ""},
-		{"one region does not answer", "", "", "", map[service.Region][2]float64{west: {1.1, 0.5}}, [2]float64{0.8048, 1.1}, "L4 in aws/us-east-1: $0.8048 an hour (g6.xlarge in us-east-1, on demand)", "every region"},
-		{"a region without prices", "", "", "", map[service.Region][2]float64{east: {0, 0}, west: {1.1, 0.5}}, [2]float64{0.8048, 1.1}, "L4 in aws/us-east-1: $0.8048 an hour (g6.xlarge in us-east-1, on demand)", ""},
-		{"four GPUs", ", count: 4", "", "", both, [2]float64{4.5, 5.5}, "4xL4 in aws/us-east-1: $4.5 an hour", ""},
-		{"four GPUs by the list", ", count: 4", "", "", nil, [2]float64{4.6016, 4.6016}, "4xL4 in aws: $4.602 an hour (g6.12xlarge in us-east-1, on demand) in every region", ""},
+		{"the file's price", ", price: 0.7", "", "", both, [2]float64{0.7, 0.7}, "L4: $0.7 per hour, as set for m", "AWS price list"},
+		{"the file's price and spot", ", price: 0.7", spot, "", both, [2]float64{0.3, 0.7}, "L4: $0.7 per hour, as set for m", ""},
+		{"reserved", "", "    reserved: [{type: g6.xlarge, count: 1, price: 0.42}]", "", both, [2]float64{0, 1.1}, "commitments of $0.42 per hour are billed in any case", ""},
+		{"one region does not answer", "", "", "", map[service.Region][2]float64{west: {1.1, 0.5}}, [2]float64{0.8048, 1.1}, "L4 in aws/us-east-1: $0.8048 per hour (g6.xlarge in us-east-1, on demand)", "every region"},
+		{"a region without prices", "", "", "", map[service.Region][2]float64{east: {0, 0}, west: {1.1, 0.5}}, [2]float64{0.8048, 1.1}, "L4 in aws/us-east-1: $0.8048 per hour (g6.xlarge in us-east-1, on demand)", ""},
+		{"four GPUs", ", count: 4", "", "", both, [2]float64{4.5, 5.5}, "4xL4 in aws/us-east-1: $4.5 per hour", ""},
+		{"four GPUs by the list", ", count: 4", "", "", nil, [2]float64{4.6016, 4.6016}, "4xL4 in aws: $4.602 per hour (g6.12xlarge in us-east-1, on demand) in every region", ""},
 		{"two GPUs by the list", ", count: 2", "", "", nil, [2]float64{1.6096, 1.6096}, "(g6.xlarge in us-east-1, by the GPU, on demand)", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {

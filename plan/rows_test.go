@@ -276,7 +276,7 @@ func TestNothingIsPlannedWhereAModelDoesNotRun(t *testing.T) {
 	}
 	p.Theta[0][0] = 0
 	p.Rho[0][0][0], p.Min = 0, nil
-	if got := solve(t, p, Options{}); got.Status != StatusInfeasible || got.Infeasible[0] != "no counts satisfy what m needs" {
+	if got := solve(t, p, Options{}); got.Status != StatusInfeasible || got.Infeasible[0] != "no counts satisfy the constraints of m" {
 		t.Fatalf("%s %q", got.Status, got.Infeasible)
 	}
 }

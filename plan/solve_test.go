@@ -254,7 +254,7 @@ func TestByHand(t *testing.T) {
 		"different hours": {base: two, status: StatusOptimal, cost: 6*0.8 + 4*0.1, x: "[[[3] [3]]]"},
 		"max": {
 			base: one(), edit: func(p *Problem) { p.Max = [][]*int{{ptr(2)}} }, status: StatusInfeasible,
-			wrong: "m in us: needs 2940 tokens a second of its own, bounds and capacity allow 2000",
+			wrong: "m in us: needs 2940 tokens a second served locally, bounds and capacity allow 2000",
 		},
 		"capacity": {
 			base: one(), edit: func(p *Problem) { p.Capacity = [][]*int{{ptr(4)}} }, status: StatusInfeasible,
@@ -262,7 +262,7 @@ func TestByHand(t *testing.T) {
 		},
 		"crossed": {
 			base: one(), edit: func(p *Problem) { p.Min, p.Max = [][]*int{{ptr(3)}}, [][]*int{{ptr(2)}} }, status: StatusInfeasible,
-			wrong: "m in us: no count lies between its least (3)",
+			wrong: "m in us: the minimum of 3 replicas is above",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -287,7 +287,7 @@ func TestSharedCapacityInfeasible(t *testing.T) {
 	p.Rho = [][][]float64{{{3000}}, {{3000}}}
 	p.Capacity = [][]*int{{ptr(5)}}
 	got := solve(t, p, Options{})
-	if got.Status != StatusInfeasible || len(got.Infeasible) != 1 || got.Infeasible[0] != "us has 5 L4 in all; a, b need at least 6 there" {
+	if got.Status != StatusInfeasible || len(got.Infeasible) != 1 || got.Infeasible[0] != "us has a capacity of 5 L4; a, b need at least 6 there" {
 		t.Fatalf("%s %v", got.Status, got.Infeasible)
 	}
 	p.Capacity[0][0] = ptr(6)

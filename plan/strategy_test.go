@@ -163,7 +163,7 @@ func (f *Fleet) set(words []string) error {
 
 func TestUnknownStrategy(t *testing.T) {
 	_, err := NewStrategy("lt-x", StrategyOptions{})
-	if err == nil || err.Error() != `unknown strategy "lt-x": want one of reactive, lt-i, lt-u, lt-ua, auto` {
+	if err == nil || err.Error() != `unknown strategy "lt-x": must be one of reactive, lt-i, lt-u, lt-ua, auto` {
 		t.Errorf("got %v", err)
 	}
 	for _, name := range StrategyNames() {

@@ -47,7 +47,7 @@ func TestRead(t *testing.T) {
 		"a summer in local time": {
 			"at,region,model,prompt_tokens\n2025-03-30T01:59:00+01:00,eu,m,5\n2025-03-30T03:00:00+02:00,eu,m,7\n2025-10-26T02:59:00+02:00,eu,m,0\n",
 			Options{Step: 300 * 24 * time.Hour},
-			"reading history h: resampling eu m IW-F: 302401 minutes of history hold no whole step of 7200h",
+			"reading history h: resampling eu m IW-F: 302401 minutes of history has no whole step of 7200h",
 		},
 		"the clock goes forward": {
 			"at,region,model,prompt_tokens\n2025-03-30T01:59:00+01:00,eu,m,5\n2025-03-30T03:00:00+02:00,eu,m,7\n",

@@ -77,7 +77,7 @@ func TestPrometheus(t *testing.T) {
 			params: "?query=my_rate%5B$window%5D",
 			query:  "my_rate[2m]",
 			want: "eu m NIW, prompt tokens by 1m from 2025-01-31T11:56: [60 60 NaN 0]\nus m NIW, prompt tokens by 1m from 2025-01-31T11:56: [120 NaN NaN 90]\n" +
-				"note: 2 samples are not numbers, first of eu m NIW at 2025-01-31T11:58:00Z: taken as unknown\n" +
+				"note: 2 samples are not numbers, first of eu m NIW at 2025-01-31T11:58:00Z: treated as unknown\n" +
 				"note: 2 gaps, first of us m NIW at 2025-01-31T11:57:00Z: 3 minutes in all are unknown\n",
 		},
 		"the balancers' own counters first": {
