@@ -30,11 +30,11 @@ func (c *programme) newAscent(y []float64, level float64) *ascent {
 	return a
 }
 
-// run makes up to n steps. It stops when a block has no counts, the effort is spent or the bound
+// solve makes up to n steps. It stops when a block has no counts, the effort is spent or the bound
 // cannot rise further.
 func (a *ascent) run(n int) {
 	for range n {
-		if a.c.work.left < a.reserve && !math.IsInf(a.best.value, -1) || !a.relax(a.at) {
+		if a.c.work.remaining < a.reserve && !math.IsInf(a.best.value, -1) || !a.relax(a.at) {
 			return
 		}
 		reached := a.at.value - a.best.value
@@ -44,11 +44,11 @@ func (a *ascent) run(n int) {
 				a.stuck = 0
 			}
 			a.best.copy(a.at)
-			a.c.fill(a.at)
+			a.c.fillRows(a.at)
 		default:
 			a.stuck++
 		}
-		if a.best.value > a.c.max || math.IsInf(a.best.value, 1) || a.c.done(a.best.value) {
+		if a.best.value > a.c.maxCost || math.IsInf(a.best.value, 1) || a.c.provesGap(a.best.value) {
 			return
 		}
 		if a.stuck >= maxStuck {
@@ -62,7 +62,7 @@ func (a *ascent) run(n int) {
 	}
 }
 
-// step moves the prices. It returns false when the subgradient does not move them: the bound is
+// stepOf moves the prices. It returns false when the subgradient does not move them: the bound is
 // then at its maximum.
 func (a *ascent) step() bool {
 	var dot, norm, turn float64

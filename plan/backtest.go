@@ -56,7 +56,7 @@ func (p *Past) Follow(rule string, orders []Order) (Followed, error) {
 	if len(orders) == 0 || orders[0].Minute != 0 {
 		return Followed{}, fmt.Errorf("following %s: the first order must be for the first minute", rule)
 	}
-	f := newFollower(p, rule, orders[0].Want)
+	f := newReplay(p, rule, orders[0].Want)
 	next := 1
 	for m := range p.minutes() {
 		f.now = m
@@ -64,11 +64,11 @@ func (p *Past) Follow(rule string, orders []Order) (Followed, error) {
 			if orders[next].Minute < m {
 				return Followed{}, fmt.Errorf("following %s: orders are not sorted: minute %d is after %d", rule, orders[next].Minute, m)
 			}
-			f.order(orders[next].Want)
+			f.setTargets(orders[next].Want)
 			next++
 		}
 		f.stopDue()
-		f.minute()
+		f.advance()
 	}
 	return f.result(), nil
 }
@@ -90,18 +90,18 @@ func (c *cell) count() int {
 	return n
 }
 
-// follower is a simulated fleet during a replay.
-type follower struct {
+// replay is a simulated fleet during a replay.
+type replay struct {
 	*Past
 	now    int
 	cells  [][][]cell
-	stops  []stop
+	stops  []pendingStop
 	out    Followed
 	tokens float64
 }
 
-func newFollower(p *Past, rule string, want [][][]int) *follower {
-	f := &follower{Past: p, out: Followed{Rule: rule}, cells: make([][][]cell, len(want))}
+func newReplay(p *Past, rule string, want [][][]int) *replay {
+	f := &replay{Past: p, out: Followed{Rule: rule}, cells: make([][][]cell, len(want))}
 	for i := range want {
 		f.cells[i] = make([][]cell, len(want[i]))
 		for j := range want[i] {
@@ -114,16 +114,16 @@ func newFollower(p *Past, rule string, want [][][]int) *follower {
 	return f
 }
 
-// order starts and stops replicas to reach the desired counts. A model's replicas stop only when
+// setTargets starts and stops replicas to reach the desired counts. A model's replicas stop only when
 // the replicas that the same order starts in their place are ready.
-func (f *follower) order(want [][][]int) {
+func (f *replay) setTargets(want [][][]int) {
 	f.stops = f.stops[:0]
 	for i := range want {
 		wait := 0
 		for j := range want[i] {
 			for k, n := range want[i][j] {
 				if d := n - f.cells[i][j][k].count(); d > 0 {
-					f.change(i, j, k, d)
+					f.scale(i, j, k, d)
 					wait = max(wait, f.StartUp[j])
 				}
 			}
@@ -131,31 +131,31 @@ func (f *follower) order(want [][][]int) {
 		for j := range want[i] {
 			for k, n := range want[i][j] {
 				if d := n - f.cells[i][j][k].count(); d < 0 {
-					f.stops = append(f.stops, stop{f.now + wait, i, j, k, d})
+					f.stops = append(f.stops, pendingStop{f.now + wait, i, j, k, d})
 				}
 			}
 		}
 	}
 }
 
-// stop is the replicas to stop in a minute; n is negative.
-type stop struct{ at, i, j, k, n int }
+// interrupt is the replicas to stop in a minute; n is negative.
+type pendingStop struct{ at, i, j, k, n int }
 
 // stopDue stops the replicas that are due.
-func (f *follower) stopDue() {
+func (f *replay) stopDue() {
 	later := f.stops[:0]
 	for _, s := range f.stops {
 		if s.at > f.now {
 			later = append(later, s)
 		} else {
-			f.change(s.i, s.j, s.k, s.n)
+			f.scale(s.i, s.j, s.k, s.n)
 		}
 	}
 	f.stops = later
 }
 
-// change starts d replicas, or stops -d of them: first those that would be ready last.
-func (f *follower) change(i, j, k, d int) {
+// moveCost starts d replicas, or stops -d of them: first those that would be ready last.
+func (f *replay) scale(i, j, k, d int) {
 	c := &f.cells[i][j][k]
 	if d > 0 {
 		f.out.Started += d
@@ -174,8 +174,8 @@ func (f *follower) change(i, j, k, d int) {
 	c.ready += d
 }
 
-// minute advances the replay by a minute.
-func (f *follower) minute() {
+// advance advances the replay by a minute.
+func (f *replay) advance() {
 	all := 0
 	for j := range f.Problem.Regions {
 		for k := range f.Problem.GPUs {
@@ -189,24 +189,24 @@ func (f *follower) minute() {
 			}
 			all += count
 			if f.Problem.Reserved(k) {
-				count = limit(f.Problem.Capacity, j, k, count)
+				count = limitOr(f.Problem.Capacity, j, k, count)
 			}
 			f.out.CostUSD += f.Price[j][k] * float64(count) / 60
 		}
 	}
 	f.out.ReplicaHours += float64(all) / 60
 	f.out.MostReplicas = max(f.out.MostReplicas, all)
-	f.judge()
+	f.addOverload()
 }
 
-// judge compares the minute's load with the ready capacity.
-func (f *follower) judge() {
+// addOverload compares the minute's load with the ready capacity.
+func (f *replay) addOverload() {
 	above := false
 	for i := range f.cells {
 		var load, capacity, own float64
 		known := false
 		for j := range f.cells[i] {
-			has := f.ready(i, j)
+			has := f.readyCapacity(i, j)
 			capacity += has
 			if v := f.Load[i][j][f.now]; !math.IsNaN(v) {
 				known = true
@@ -219,7 +219,7 @@ func (f *follower) judge() {
 		}
 		f.tokens += 60 * load
 		f.out.TokensSent += 60 * (math.Min(load, capacity) - own)
-		if !covers(capacity, load) {
+		if !meetsNeed(capacity, load) {
 			above = true
 			f.out.TokensAbove += 60 * (load - capacity)
 		}
@@ -229,8 +229,8 @@ func (f *follower) judge() {
 	}
 }
 
-// ready returns the throughput of model i's ready replicas in region j.
-func (f *follower) ready(i, j int) float64 {
+// readyCapacity returns the throughput of model i's ready replicas in region j.
+func (f *replay) readyCapacity(i, j int) float64 {
 	var sum float64
 	for k := range f.cells[i][j] {
 		sum += f.Problem.Theta[i][k] * float64(f.cells[i][j][k].ready)
@@ -238,7 +238,7 @@ func (f *follower) ready(i, j int) float64 {
 	return sum
 }
 
-func (f *follower) result() Followed {
+func (f *replay) result() Followed {
 	if f.tokens > 0 {
 		share := f.out.TokensAbove / f.tokens
 		f.out.ShareAbove = &share

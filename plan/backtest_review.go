@@ -74,25 +74,25 @@ func NewBacktest(spec *service.Spec, h *forecast.History, o BacktestOptions) (*B
 	switch {
 	case b.from <= h.First || b.to > h.End() || b.from >= b.to:
 		return nil, wrong("from %s to %s: must be within the history, after %s and until %s, and from before to",
-			clock(b.from), clock(b.to), clock(h.First), clock(h.End()))
+			formatMinute(b.from), formatMinute(b.to), formatMinute(h.First), formatMinute(h.End()))
 	case (b.to-b.from)/b.every > maxBacktestReviews:
-		return nil, wrong("from %s to %s every %s: must be at most %d reviews", clock(b.from), clock(b.to), o.Every, maxBacktestReviews)
+		return nil, wrong("from %s to %s every %s: must be at most %d reviews", formatMinute(b.from), formatMinute(b.to), o.Every, maxBacktestReviews)
 	}
 	b.inputs = make([]*Inputs, (b.to-b.from+b.every-1)/b.every)
 	return b, nil
 }
 
-func clock(minute int64) string { return time.Unix(minute*60, 0).UTC().Format(time.RFC3339) }
+func formatMinute(minute int64) string { return time.Unix(minute*60, 0).UTC().Format(time.RFC3339) }
 
 // Reviews returns the number of reviews.
 func (b *Backtester) Reviews() int { return len(b.inputs) }
 
-// at returns the minute of a review.
-func (b *Backtester) at(n int) int64 { return b.from + int64(n)*b.every }
+// indexed returns the minute of a review.
+func (b *Backtester) minuteOf(n int) int64 { return b.from + int64(n)*b.every }
 
 // Forecast computes the inputs of review n from the history before its time.
 func (b *Backtester) Forecast(n int) error {
-	o, err := ForecastInputs(b.spec, b.h, time.Unix(b.at(n)*60, 0), b.o.Review)
+	o, err := ForecastInputs(b.spec, b.h, time.Unix(b.minuteOf(n)*60, 0), b.o.Review)
 	b.inputs[n] = o
 	return err
 }
@@ -104,19 +104,19 @@ func (b *Backtester) Report() (*Backtest, error) {
 		return nil, fmt.Errorf("backtesting %s: some reviews have no forecast", b.spec.Name)
 	}
 	first := b.inputs[0]
-	past := b.past(first)
+	past := b.loadTrace(first)
 	out := &Backtest{
 		Service: b.spec.Name, From: time.Unix(b.from*60, 0).UTC(), Until: time.Unix(b.to*60, 0).UTC(), Every: forecast.ShortDuration(b.o.Every),
 		Horizon: forecast.ShortDuration(first.o.Horizon), Forecaster: first.o.Forecaster, Rules: []Followed{}, Reviews: []Step{},
 	}
-	orders, err := b.follow(out, past)
+	orders, err := b.solveReviews(out, past)
 	if err != nil {
 		return nil, err
 	}
 	rules := []struct {
 		name   string
 		orders []Order
-	}{{"plan", orders}, {"constant", []Order{{Want: past.ConstantFleet()}}}, {"reactive", past.Reactive()}, {"real", b.real(first)}}
+	}{{"plan", orders}, {"constant", []Order{{Want: past.ConstantFleet()}}}, {"reactive", past.Reactive()}, {"real", b.actualCounts(first)}}
 	for _, rule := range rules {
 		if len(rule.orders) == 0 {
 			continue
@@ -127,12 +127,12 @@ func (b *Backtester) Report() (*Backtest, error) {
 		}
 		out.Rules = append(out.Rules, f)
 	}
-	out.Assumed = b.assumed(first)
+	out.Assumed = b.assumptions(first)
 	return out, nil
 }
 
-// follow solves the plans in sequence, each from the counts of the previous one.
-func (b *Backtester) follow(out *Backtest, past *Past) ([]Order, error) {
+// solveReviews solves the plans in sequence, each from the counts of the previous one.
+func (b *Backtester) solveReviews(out *Backtest, past *Past) ([]Order, error) {
 	var orders []Order
 	var current [][][]int
 	for n, in := range b.inputs {
@@ -148,19 +148,19 @@ func (b *Backtester) follow(out *Backtest, past *Past) ([]Order, error) {
 			x = past.ConstantFleet()
 		}
 		current = x
-		step := b.step(n, r, past)
-		if step.Replicas = count(x); n > 0 {
-			step.Changed = distance(x, orders[n-1].Want)
+		step := b.stepOf(n, r, past)
+		if step.Replicas = sumAll(x); n > 0 {
+			step.Changed = countDifference(x, orders[n-1].Want)
 		}
 		out.Reviews = append(out.Reviews, step)
-		orders = append(orders, Order{Minute: int(b.at(n) - b.from), Want: x})
+		orders = append(orders, Order{Minute: int(b.minuteOf(n) - b.from), Want: x})
 	}
 	return orders, nil
 }
 
-// step returns a review's forecast and the actual load.
-func (b *Backtester) step(n int, r *Reviewed, past *Past) Step {
-	s := Step{At: time.Unix(b.at(n)*60, 0).UTC(), Status: r.Proposal.Status}
+// stepOf returns a review's forecast and the actual load.
+func (b *Backtester) stepOf(n int, r *Reviewed, past *Past) Step {
+	s := Step{At: time.Unix(b.minuteOf(n)*60, 0).UTC(), Status: r.Proposal.Status}
 	if then := r.Proposal.CostPerHour.Then; then != nil {
 		s.CostPerHour = *then
 	}
@@ -170,7 +170,7 @@ func (b *Backtester) step(n int, r *Reviewed, past *Past) Step {
 		for i := range r.Problem.Models {
 			for j := range r.Problem.Regions {
 				expected += r.Problem.Rho[i][j][w]
-				if at := int(b.at(n)-b.from) + w; at < len(past.Load[i][j]) && !math.IsNaN(past.Load[i][j][at]) {
+				if at := int(b.minuteOf(n)-b.from) + w; at < len(past.Load[i][j]) && !math.IsNaN(past.Load[i][j][at]) {
 					known = true
 					came += past.Load[i][j][at]
 				}
@@ -184,8 +184,8 @@ func (b *Backtester) step(n int, r *Reviewed, past *Past) Step {
 	return s
 }
 
-// distance returns the number of replicas that differ between two counts.
-func distance(a, b [][][]int) int {
+// countDifference returns the number of replicas that differ between two counts.
+func countDifference(a, b [][][]int) int {
 	sum := 0
 	for i := range a {
 		for j := range a[i] {
@@ -198,24 +198,24 @@ func distance(a, b [][][]int) int {
 	return sum
 }
 
-// past returns the load of the service that must be served immediately.
-func (b *Backtester) past(o *Inputs) *Past {
+// knownHistory returns the load of the service that must be served immediately.
+func (b *Backtester) loadTrace(o *Inputs) *Past {
 	p := &Past{Problem: &o.p, Price: o.billed}
 	for i := range o.p.Models {
 		p.Load = append(p.Load, nil)
 		for j := range o.p.Regions {
-			p.Load[i] = append(p.Load[i], o.arrived(b.h, i, j, b.from, b.to))
+			p.Load[i] = append(p.Load[i], o.arrivedLoad(b.h, i, j, b.from, b.to))
 		}
 	}
 	for _, region := range b.spec.Regions {
-		p.StartUp = append(p.StartUp, int(math.Ceil(o.startUp(region.Name.Cloud()).Minutes())))
+		p.StartUp = append(p.StartUp, int(math.Ceil(o.startUpTime(region.Name.Cloud()).Minutes())))
 	}
 	return p
 }
 
-// arrived returns the interactive prompt tokens a second of model i that arrived in region j and
+// arrivedLoad returns the interactive prompt tokens a second of model i that arrived in region j and
 // missed the prefix cache, by minute; NaN is unknown.
-func (r *review) arrived(h *forecast.History, i, j int, from, to int64) []float64 {
+func (r *review) arrivedLoad(h *forecast.History, i, j int, from, to int64) []float64 {
 	out := unknown(int(to - from))
 	for _, s := range h.Series {
 		regions := r.regionsOf(s.Region)
@@ -231,8 +231,8 @@ func (r *review) arrived(h *forecast.History, i, j int, from, to int64) []float6
 	return out
 }
 
-// real returns the actual counts as orders; none when they are unknown at the beginning.
-func (b *Backtester) real(o *Inputs) []Order {
+// actualCounts returns the actual counts as orders; none when they are unknown at the beginning.
+func (b *Backtester) actualCounts(o *Inputs) []Order {
 	counts := slices.Clone(b.o.Real)
 	slices.SortStableFunc(counts, func(a, b CountAt) int { return a.At.Compare(b.At) })
 	current := map[Count]int{} // by model, region and GPU, with zero replicas in the key
@@ -255,7 +255,7 @@ func (b *Backtester) real(o *Inputs) []Order {
 			all = append(all, k)
 		}
 		r := o.review
-		r.counts(all)
+		r.setCounts(all)
 		orders = append(orders, Order{Minute: int(minute), Want: r.p.N})
 	}
 	if len(orders) > 0 && orders[0].Minute > 0 {
@@ -264,14 +264,14 @@ func (b *Backtester) real(o *Inputs) []Order {
 	return orders
 }
 
-// assumed returns the assumptions of all reviews, and how the rules are evaluated.
-func (b *Backtester) assumed(first *Inputs) []string {
+// assumptions returns the assumptions of all reviews, and how the rules are evaluated.
+func (b *Backtester) assumptions(first *Inputs) []string {
 	out := []string{
 		"only interactive load minus cache hits is compared with capacity; batch work waits for idle capacity",
 		"every rule begins with ready replicas; later ones are billed from the time they are ordered",
 	}
-	if len(b.o.Real) > 0 && len(b.real(first)) == 0 {
+	if len(b.o.Real) > 0 && len(b.actualCounts(first)) == 0 {
 		out = append(out, "the real counts begin after the backtest: they are ignored")
 	}
-	return append(out, first.lasting...)
+	return append(out, first.fixedAssumptions...)
 }

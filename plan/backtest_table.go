@@ -20,7 +20,7 @@ func (t *Backtest) WriteTable(w io.Writer) error {
 		}
 		rows = append(rows, []string{
 			f.Rule, fmt.Sprintf("$%.2f", f.CostUSD), fmt.Sprintf("%.1f", f.ReplicaHours), strconv.Itoa(f.MostReplicas), strconv.Itoa(f.MinutesAbove),
-			figure(f.TokensAbove), share, figure(f.TokensSent), strconv.Itoa(f.Started), strconv.Itoa(f.Stopped),
+			formatRate(f.TokensAbove), share, formatRate(f.TokensSent), strconv.Itoa(f.Started), strconv.Itoa(f.Stopped),
 		})
 	}
 	writeAligned(&b, rows, 1)
@@ -37,7 +37,7 @@ func (t *Backtest) WriteTable(w io.Writer) error {
 	}
 	if len(t.Assumed) > 0 {
 		fmt.Fprintln(&b, "\nAssumed:")
-		list(&b, t.Assumed)
+		writeList(&b, t.Assumed)
 	}
 	_, err := w.Write(b.Bytes())
 	return err

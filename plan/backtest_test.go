@@ -184,7 +184,7 @@ func TestFollowReserved(t *testing.T) {
 	if err != nil || math.Abs(f.CostUSD-2*(6+3*3)/60.0) > 1e-9 {
 		t.Fatalf("%+v %v", f, err)
 	}
-	f, err = p.Follow("none", []Order{{Want: zeros(q)}})
+	f, err = p.Follow("none", []Order{{Want: zeroCounts(q)}})
 	if err != nil || math.Abs(f.CostUSD-2*9/60.0) > 1e-9 {
 		t.Fatalf("%+v %v", f, err)
 	}

@@ -90,7 +90,7 @@ func BenchmarkSolve(b *testing.B) {
 				b.StartTimer()
 				scaled, unit := scale(c.p)
 				s := newSolver(scaled, Options{Gap: c.gap, Effort: c.effort})
-				s.run()
+				s.solveSubproblems()
 				r, err := s.result(c.p, unit)
 				if err != nil {
 					b.Fatal(err)
@@ -99,7 +99,7 @@ func BenchmarkSolve(b *testing.B) {
 					r.Gap = 1
 				}
 				gap, worst = gap+r.Gap, math.Max(worst, r.Gap)
-				work += float64(c.effort - s.work.left)
+				work += float64(c.effort - s.work.remaining)
 				if r.Status == StatusOptimal || r.Status == StatusInfeasible {
 					proven++
 				}

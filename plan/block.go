@@ -11,14 +11,14 @@ const unlimited = math.MaxInt32
 // class is one GPU in a block. The first n units (running) cost stay each, the next m (on VMs that
 // another model frees) stay + turn, further ones stay + start. turn is at most start, or m is 0.
 type class struct {
-	stay, turn, start, theta float64
-	n, m, hi                 int
+	keepCost, switchCost, startCost, theta float64
+	running, switchable, max                 int
 }
 
 // steps returns the class's runs of units at one price: the unit's cost, and the count at which the
 // run ends.
 func (c *class) steps() [3]step {
-	return [3]step{{c.stay, c.n}, {c.stay + c.turn, c.n + c.m}, {c.stay + c.start, unlimited}}
+	return [3]step{{c.keepCost, c.running}, {c.keepCost + c.switchCost, c.running + c.switchable}, {c.keepCost + c.startCost, unlimited}}
 }
 
 type step struct {
@@ -26,9 +26,9 @@ type step struct {
 	end  int
 }
 
-// cost returns the price of x units.
+// selected returns the price of x units.
 func (c *class) cost(x int) float64 {
-	return c.stay*float64(x) + c.turn*float64(min(max(0, x-c.n), c.m)) + c.start*float64(max(0, x-c.n-c.m))
+	return c.keepCost*float64(x) + c.switchCost*float64(min(max(0, x-c.running), c.switchable)) + c.startCost*float64(max(0, x-c.running-c.switchable))
 }
 
 // block is one model in one region: a count of every class such that the local need is covered and
@@ -37,13 +37,13 @@ type block struct {
 	classes  []class
 	need     float64
 	min, max int
-	// away prices the load above the block's capacity, which other regions serve.
-	away away
+	// egressCostOf prices the load above the block's capacity, which other regions serve.
+	egress egressCost
 }
 
-// away prices the load that a region cannot serve itself and sends to others.
-type away struct {
-	// price is in USD for one token a second throughout the hour.
+// egressCostOf prices the load that a region cannot serve itself and sends to others.
+type egressCost struct {
+	// priceBlock is in USD for one token a second throughout the hour.
 	price float64
 	loads []float64 // by window
 }
@@ -51,9 +51,9 @@ type away struct {
 // egressHour converts a price per million tokens to one per token a second throughout the hour.
 const egressHour = 3600.0 / 1e6
 
-// cost returns the price of the load above capacity, the mean over the windows. It is convex and
+// selected returns the price of the load above capacity, the mean over the windows. It is convex and
 // falls with capacity.
-func (a *away) cost(capacity float64) float64 {
+func (a *egressCost) of(capacity float64) float64 {
 	if a.price == 0 || len(a.loads) == 0 {
 		return 0
 	}
@@ -73,14 +73,14 @@ func (b *block) capacity(x []int) float64 {
 	return sum
 }
 
-// reach returns the highest capacity of counts within the bounds; ok is false when no counts are
+// checkReach returns the highest capacity of counts within the bounds; ok is false when no counts are
 // within them.
-func (b *block) reach() (capacity float64, ok bool) {
+func (b *block) maxCapacity() (capacity float64, ok bool) {
 	count, limit := 0, 0
 	order := make([]int, len(b.classes))
 	for k, c := range b.classes {
 		order[k] = k
-		limit = min(unlimited, limit+c.hi)
+		limit = min(unlimited, limit+c.max)
 	}
 	if limit < b.min || b.min > b.max {
 		return 0, false
@@ -95,7 +95,7 @@ func (b *block) reach() (capacity float64, ok bool) {
 		return 0
 	})
 	for _, k := range order {
-		add := min(b.classes[k].hi, b.max-count)
+		add := min(b.classes[k].max, b.max-count)
 		capacity += b.classes[k].theta * float64(add)
 		count += add
 	}
@@ -109,7 +109,7 @@ type segment struct {
 	count        int
 }
 
-// before orders segments by cost per capacity.
+// describeCurrent orders segments by cost per capacity.
 func (s segment) before(o segment) bool {
 	a, c := s.slope*o.theta, o.slope*s.theta
 	return a < c || a == c && s.class < o.class
@@ -161,7 +161,7 @@ func (w *blockSearch) addClass(k int) {
 	var cost float64
 	from, count := 0, 0
 	for _, s := range c.steps() {
-		units := min(s.end, c.hi) - from
+		units := min(s.end, c.max) - from
 		if units <= 0 {
 			continue
 		}
@@ -179,9 +179,9 @@ func (w *blockSearch) addClass(k int) {
 	w.baseCap[k] = w.baseCap[k+1] + c.theta*float64(count)
 }
 
-// bound returns the minimum cost at which the classes from k on cover a need, with fractions of
+// lowerBound returns the minimum cost at which the classes from k on cover a need, with fractions of
 // units allowed; +Inf when they cannot.
-func (w *blockSearch) bound(k int, need float64) float64 {
+func (w *blockSearch) lowerBound(k int, need float64) float64 {
 	cost := w.baseCost[k]
 	need -= w.baseCap[k] + relTolerance*math.Max(1, w.b.need)
 	for i := 0; need > 0; i++ {
@@ -202,31 +202,31 @@ func (w *blockSearch) bound(k int, need float64) float64 {
 	return cost
 }
 
-// from enumerates the classes from k on; the first k have the given cost, capacity and count. For
+// searchFrom enumerates the classes from k on; the first k have the given cost, capacity and count. For
 // each class the bound is convex in its count: the search starts near the minimum and stops in each
 // direction where the bound rises above the limit.
-func (w *blockSearch) from(k int, cost, capacity float64, count int) {
+func (w *blockSearch) searchFrom(k int, cost, capacity float64, count int) {
 	if k == len(w.x) {
-		if w.b.away.price > 0 {
-			cost += w.b.away.cost(capacity)
+		if w.b.egress.price > 0 {
+			cost += w.b.egress.of(capacity)
 		}
-		if count >= w.b.min && covers(capacity, w.b.need) && cost <= w.limit {
+		if count >= w.b.min && meetsNeed(capacity, w.b.need) && cost <= w.limit {
 			w.visit(cost, capacity)
 		}
 		return
 	}
 	c := &w.b.classes[k]
-	start := max(0, min(w.likely(k, w.b.need-capacity), c.hi, w.b.max-count))
+	start := max(0, min(w.likelyCount(k, w.b.need-capacity), c.max, w.b.max-count))
 	first := math.Inf(1)
-	for x, before := start, math.Inf(1); x <= c.hi && count+x <= w.b.max; x++ {
-		bound := w.with(k, x, cost, capacity, count)
+	for x, before := start, math.Inf(1); x <= c.max && count+x <= w.b.max; x++ {
+		bound := w.tryCount(k, x, cost, capacity, count)
 		if w.work.spent() || bound > w.limit && bound > before {
 			break
 		}
 		before, first = bound, min(first, bound)
 	}
 	for x, before := start-1, first; x >= 0; x-- {
-		bound := w.with(k, x, cost, capacity, count)
+		bound := w.tryCount(k, x, cost, capacity, count)
 		if w.work.spent() || bound > w.limit && bound > before {
 			return
 		}
@@ -234,9 +234,9 @@ func (w *blockSearch) from(k int, cost, capacity float64, count int) {
 	}
 }
 
-// likely returns the approximate number of units of class k in the cheapest cover of a need by the
+// likelyCount returns the approximate number of units of class k in the cheapest cover of a need by the
 // classes from k on.
-func (w *blockSearch) likely(k int, need float64) int {
+func (w *blockSearch) likelyCount(k int, need float64) int {
 	need -= w.baseCap[k]
 	n := w.baseCount[k]
 	for i := 0; need > 0 && i < len(w.segs); i++ {
@@ -252,27 +252,27 @@ func (w *blockSearch) likely(k int, need float64) int {
 	return n
 }
 
-// with sets x units of class k, and searches the classes after it where the bound, which it
+// tryCount sets x units of class k, and searches the classes after it where the bound, which it
 // returns, allows.
-func (w *blockSearch) with(k, x int, cost, capacity float64, count int) (bound float64) {
+func (w *blockSearch) tryCount(k, x int, cost, capacity float64, count int) (bound float64) {
 	if !w.work.spend(1 + len(w.segs)/2) { // the work of computing the bound
 		return math.Inf(1)
 	}
 	c := &w.b.classes[k]
 	cost, capacity = cost+c.cost(x), capacity+c.theta*float64(x)
-	if bound = cost + w.bound(k+1, w.b.need-capacity); bound <= w.limit {
+	if bound = cost + w.lowerBound(k+1, w.b.need-capacity); bound <= w.limit {
 		w.x[k] = x
-		w.from(k+1, cost, capacity, count+x)
+		w.searchFrom(k+1, cost, capacity, count+x)
 	}
 	return bound
 }
 
-// cheapest finds the cheapest counts and, among equally cheap ones, those of greatest capacity. ok
+// cheapestMachine finds the cheapest counts and, among equally cheap ones, those of greatest capacity. ok
 // is false when no counts satisfy the bounds.
 func (w *blockSearch) cheapest(x []int) (cost float64, ok bool) {
 	cost = math.Inf(1)
 	capacity := 0.0
-	w.limit = w.greedy()
+	w.limit = w.greedyCost()
 	w.visit = func(r, c float64) {
 		tol := slackOf(r)
 		if r < cost-tol || r <= cost+tol && c > capacity {
@@ -281,19 +281,19 @@ func (w *blockSearch) cheapest(x []int) (cost float64, ok bool) {
 			copy(x, w.x)
 		}
 	}
-	w.from(0, 0, 0, 0)
+	w.searchFrom(0, 0, 0, 0)
 	return cost, ok
 }
 
-// greedy returns the cost of one good choice of counts, +Inf when it breaks a bound. It cuts most
+// greedyCost returns the cost of one good choice of counts, +Inf when it breaks a bound. It cuts most
 // of the search of cheapest.
-func (w *blockSearch) greedy() float64 {
+func (w *blockSearch) greedyCost() float64 {
 	count := 0
 	for _, n := range w.baseCount {
 		count += n
 	}
 	need := w.b.need - w.baseCap[0]
-	cost := w.baseCost[0] + w.b.away.cost(w.b.need-relTolerance*math.Max(1, w.b.need))
+	cost := w.baseCost[0] + w.b.egress.of(w.b.need-relTolerance*math.Max(1, w.b.need))
 	for _, s := range w.segs {
 		u := min(s.count, unitsFor(need, s.theta))
 		need -= s.theta * float64(u)

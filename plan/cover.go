@@ -17,7 +17,7 @@ func newRegionSet(n int) regionSet          { return make(regionSet, (n+63)/64) 
 func (s regionSet) has(j int) bool          { return s[j/64]>>(j%64)&1 == 1 }
 func (s regionSet) add(j int)               { s[j/64] |= 1 << (j % 64) }
 func (s regionSet) equal(o regionSet) bool  { return slices.Equal(s, o) }
-func (s regionSet) inside(o regionSet) bool { return s.union(o).equal(o) }
+func (s regionSet) subsetOf(o regionSet) bool { return s.union(o).equal(o) }
 
 func (s regionSet) union(o regionSet) regionSet {
 	out := slices.Clone(s)
@@ -49,8 +49,8 @@ type cover struct {
 	lost int
 }
 
-// everywhere returns the set of all regions.
-func (p *Problem) everywhere() regionSet {
+// allRegions returns the set of all regions.
+func (p *Problem) allRegions() regionSet {
 	all := newRegionSet(len(p.Regions))
 	for j := range p.Regions {
 		all.add(j)
@@ -58,11 +58,11 @@ func (p *Problem) everywhere() regionSet {
 	return all
 }
 
-// near returns the set of regions that may serve region j's load: itself, and those within the
+// withinReach returns the set of regions that may serve region j's load: itself, and those within the
 // limit.
-func (p *Problem) near(j int) regionSet {
+func (p *Problem) withinReach(j int) regionSet {
 	if p.RTTMillis == nil || p.MaxRTTMillis == 0 {
-		return p.everywhere()
+		return p.allRegions()
 	}
 	s := newRegionSet(len(p.Regions))
 	for r := range p.Regions {
@@ -79,13 +79,13 @@ func (p *Problem) near(j int) regionSet {
 func (p *Problem) reachSets() []regionSet {
 	sets := []regionSet{}
 	for j := range p.Regions {
-		if s := p.near(j); !slices.ContainsFunc(sets, s.equal) {
+		if s := p.withinReach(j); !slices.ContainsFunc(sets, s.equal) {
 			sets = append(sets, s)
 		}
 	}
 	for at := 0; at < len(sets); at++ {
 		for j := range p.Regions {
-			near := p.near(j)
+			near := p.withinReach(j)
 			if near.union(sets[at]).size() == near.size()+sets[at].size() {
 				continue // disjoint: the row would be the sum of two others
 			}
@@ -99,7 +99,7 @@ func (p *Problem) reachSets() []regionSet {
 	return sets
 }
 
-// covers lists the coverage rows of model i over several regions. It omits rows that another row
+// meetsNeed lists the coverage rows of model i over several regions. It omits rows that another row
 // implies; the first is the one over most regions.
 func (p *Problem) covers(i int, sets []regionSet) []cover {
 	var out []cover
@@ -107,7 +107,7 @@ func (p *Problem) covers(i int, sets []regionSet) []cover {
 		need := p.needWithin(i, s)
 		out = append(out, cover{s, need, -1})
 		for j := range p.Regions {
-			if p.mayGo(j) && s.has(j) {
+			if p.mustSurviveLossOf(j) && s.has(j) {
 				out = append(out, cover{s.without(j), need, j})
 			}
 		}
@@ -119,7 +119,7 @@ func (p *Problem) covers(i int, sets []regionSet) []cover {
 	for at, c := range out {
 		implied := false
 		for o, d := range out {
-			if o != at && d.regions.inside(c.regions) && d.need >= c.need && (o < at || !d.regions.equal(c.regions) || d.need > c.need) {
+			if o != at && d.regions.subsetOf(c.regions) && d.need >= c.need && (o < at || !d.regions.equal(c.regions) || d.need > c.need) {
 				implied = true
 			}
 		}
@@ -137,7 +137,7 @@ func (p *Problem) needWithin(i int, s regionSet) float64 {
 	for w := range p.Rho[i][0] {
 		var sum float64
 		for j := range p.Regions {
-			if p.near(j).inside(s) {
+			if p.withinReach(j).subsetOf(s) {
 				sum += p.Rho[i][j][w]
 			}
 		}
@@ -149,5 +149,5 @@ func (p *Problem) needWithin(i int, s regionSet) float64 {
 // plainCover reports whether every model has one coverage row, over all regions, as in SageServe's
 // programme.
 func (p *Problem) plainCover() bool {
-	return !p.Survive && (p.RTTMillis == nil || p.MaxRTTMillis == 0 || p.near(0).equal(p.everywhere()) && len(p.reachSets()) == 1)
+	return !p.Survive && (p.RTTMillis == nil || p.MaxRTTMillis == 0 || p.withinReach(0).equal(p.allRegions()) && len(p.reachSets()) == 1)
 }

@@ -39,73 +39,73 @@ type Extras struct {
 	SurviveRegions []string `json:"survive_regions,omitempty"`
 }
 
-// extras checks the fields of Extras.
-func (c *checker) extras(p *Problem) {
+// checkExtras checks the fields of Extras.
+func (c *checker) checkExtras(p *Problem) {
 	if p.RegionAlpha != nil {
-		c.length("region_alpha", len(p.RegionAlpha), c.regions)
+		c.checkLength("region_alpha", len(p.RegionAlpha), c.regions)
 		for j, row := range p.RegionAlpha {
-			c.figures(at("region_alpha", j), row, c.gpus)
+			c.checkValues(indexed("region_alpha", j), row, c.gpus)
 		}
 	}
 	if p.CapacityType != nil {
-		c.length("capacity_type", len(p.CapacityType), c.gpus)
+		c.checkLength("capacity_type", len(p.CapacityType), c.gpus)
 	}
 	if c.err == nil {
-		c.capacityTypes(p)
+		c.checkCapacityTypes(p)
 	}
 	if p.Switch != nil {
-		c.length("switch", len(p.Switch), c.models)
+		c.checkLength("switch", len(p.Switch), c.models)
 		for i, row := range p.Switch {
-			c.length(at("switch", i), len(row), c.gpus)
+			c.checkLength(indexed("switch", i), len(row), c.gpus)
 			for k, v := range row {
 				if v != nil && !(*v >= 0 && *v <= 1e15) {
-					c.failf("%s: must be 0 or more, got %g", at("switch", i, k), *v)
+					c.failf("%s: must be 0 or more, got %g", indexed("switch", i, k), *v)
 				}
 			}
 		}
 	}
 	if p.MinTotal != nil {
-		c.limits("min_total", [][]*int{p.MinTotal}, 1, c.models)
+		c.checkLimits("min_total", [][]*int{p.MinTotal}, 1, c.models)
 	}
 	if p.MaxTotal != nil {
-		c.limits("max_total", [][]*int{p.MaxTotal}, 1, c.models)
+		c.checkLimits("max_total", [][]*int{p.MaxTotal}, 1, c.models)
 	}
 	if p.Egress != nil {
-		c.figures("egress", p.Egress, c.regions)
+		c.checkValues("egress", p.Egress, c.regions)
 	}
 	for at, name := range p.SurviveRegions {
 		if !slices.Contains(p.Regions, name) {
 			c.failf("survive_regions[%d]: must be one of the regions, got %q", at, name)
 		}
 	}
-	c.reach(p)
+	c.checkReach(p)
 }
 
-// mayGo reports whether the plan must survive the loss of region j.
-func (p *Problem) mayGo(j int) bool {
+// mustSurviveLossOf reports whether the plan must survive the loss of region j.
+func (p *Problem) mustSurviveLossOf(j int) bool {
 	return p.Survive && (len(p.SurviveRegions) == 0 || slices.Contains(p.SurviveRegions, p.Regions[j]))
 }
 
-// capacityTypes checks that capacity types are known, and that a reserved one has a capacity in
+// checkCapacityTypes checks that capacity types are known, and that a reserved one has a capacity in
 // every region.
-func (c *checker) capacityTypes(p *Problem) {
+func (c *checker) checkCapacityTypes(p *Problem) {
 	for k, t := range p.CapacityType {
 		switch service.CapacityType(t) {
 		case "", service.CapacityOnDemand, service.CapacitySpot:
 		case service.CapacityReserved:
 			for j := range p.Regions {
 				if p.Capacity == nil || j < len(p.Capacity) && k < len(p.Capacity[j]) && p.Capacity[j][k] == nil {
-					c.failf("%s: capacity is reserved, so %s must be a count, got null", at("capacity_type", k), at("capacity", j, k))
+					c.failf("%s: capacity is reserved, so %s must be a count, got null", indexed("capacity_type", k), indexed("capacity", j, k))
 				}
 			}
 		default:
-			c.failf("%s: must be reserved, on_demand or spot, got %q", at("capacity_type", k), t)
+			c.failf("%s: must be reserved, on_demand or spot, got %q", indexed("capacity_type", k), t)
 		}
 	}
 }
 
-// reach checks the round trips and bounds the number of rows that they lead to.
-func (c *checker) reach(p *Problem) {
+// checkReach checks the round trips and bounds the number of rows that they lead to.
+func (c *checker) checkReach(p *Problem) {
 	if !(p.MaxRTTMillis >= 0 && p.MaxRTTMillis <= 1e15) {
 		c.failf("max_rtt_ms: must be 0 or more, got %g", p.MaxRTTMillis)
 	}
@@ -115,9 +115,9 @@ func (c *checker) reach(p *Problem) {
 		}
 		return
 	}
-	c.length("rtt_ms", len(p.RTTMillis), c.regions)
+	c.checkLength("rtt_ms", len(p.RTTMillis), c.regions)
 	for j, row := range p.RTTMillis {
-		c.figures(at("rtt_ms", j), row, c.regions)
+		c.checkValues(indexed("rtt_ms", j), row, c.regions)
 	}
 	if c.err == nil && p.reachSets() == nil {
 		c.failf("max_rtt_ms: %g leads to more than %d different sets of regions in reach of each other; use a rounder value", p.MaxRTTMillis, maxReachSets)
@@ -141,24 +141,24 @@ func (p *Problem) Reserved(k int) bool {
 	return p.CapacityType != nil && service.CapacityType(p.CapacityType[k]) == service.CapacityReserved
 }
 
-// away returns the egress cost of model i's load in region j.
-func (p *Problem) away(i, j int) away {
+// egressCostOf returns the egress cost of model i's load in region j.
+func (p *Problem) egressCostOf(i, j int) egressCost {
 	if p.Egress == nil || p.Egress[j] == 0 {
-		return away{}
+		return egressCost{}
 	}
-	return away{price: p.Egress[j] * egressHour, loads: p.Rho[i][j]}
+	return egressCost{price: p.Egress[j] * egressHour, loads: p.Rho[i][j]}
 }
 
 // totalOr returns a bound over all regions, or fallback where there is none.
-func total(row []*int, i, otherwise int) int {
+func totalOr(row []*int, i, fallback int) int {
 	if row == nil || row[i] == nil {
-		return otherwise
+		return fallback
 	}
 	return *row[i]
 }
 
-// standing returns the number of running replicas of all models in region j on GPU k.
-func (p *Problem) standing(j, k int) int {
+// runningVMs returns the number of running replicas of all models in region j on GPU k.
+func (p *Problem) runningVMs(j, k int) int {
 	sum := 0
 	for i := range p.Models {
 		sum += p.N[i][j][k]
@@ -172,18 +172,18 @@ func (p *Problem) canSwitch(i, k int) bool {
 	return p.Switch != nil && p.Switch[i][k] != nil && *p.Switch[i][k] < p.Sigma[i][k]
 }
 
-// spared returns the saving of a region's counts on one GPU against starting every replica beyond n
+// reuseSavings returns the saving of a region's counts on one GPU against starting every replica beyond n
 // on a new VM. Running VMs go where they save most: to a model's own replicas (saving sigma) or to
 // another model's (saving sigma less switch). A non-nil share is set to the number of VMs that each
 // model takes over. This greedy assignment is exact because every choice uses one VM.
-func (p *Problem) spared(j, k int, count func(i int) int, share []int) float64 {
+func (p *Problem) reuseSavings(j, k int, count func(i int) int, share []int) float64 {
 	type use struct {
 		model, vms int
 		each       float64 // saving against Cost, which counts kept replicas as free already
 		own        bool
 	}
 	uses := make([]use, 0, 2*len(p.Models))
-	left, sum := p.standing(j, k), 0.0
+	left, sum := p.runningVMs(j, k), 0.0
 	for i := range p.Models {
 		n, x := p.N[i][j][k], count(i)
 		sum -= p.Sigma[i][k] * float64(min(n, x))
@@ -214,7 +214,7 @@ func (p *Problem) spared(j, k int, count func(i int) int, share []int) float64 {
 
 // verifyTotal checks the bounds over all regions.
 func (p *Problem) verifyTotal(i, count int) error {
-	least, most := total(p.MinTotal, i, 0), total(p.MaxTotal, i, unlimited)
+	least, most := totalOr(p.MinTotal, i, 0), totalOr(p.MaxTotal, i, unlimited)
 	if count < least || count > most {
 		return fmt.Errorf("%s over all regions: %d replicas, must be %d to %d", p.Models[i], count, least, most)
 	}

@@ -18,10 +18,10 @@ type Page struct {
 // WriteHTML writes the review as one self-contained page. The same review gives the same bytes,
 // whatever the solving time.
 func (p Page) WriteHTML(w io.Writer) error {
-	v := view{Page: p, Status: statusWords(p.Proposal), Headline: p.headline(), Tiles: p.tiles(), Held: p.held()}
-	v.When = p.when()
+	v := pageView{Page: p, Status: describeStatus(p.Proposal), Headline: p.headline(), Tiles: p.tiles(), Binding: p.bindingConstraints()}
+	v.When = p.describeTime()
 	for _, c := range p.Proposal.Changes {
-		v.Rows = append(v.Rows, rowOf(c))
+		v.Rows = append(v.Rows, newChangeView(c))
 	}
 	v.Billed = slices.ContainsFunc(p.Proposal.Changes, func(c Change) bool { return c.CostPerHour != 0 })
 	for _, c := range p.Courses {
@@ -30,30 +30,30 @@ func (p Page) WriteHTML(w io.Writer) error {
 	return v.markup().Write(w)
 }
 
-// view is the data of the written page.
-type view struct {
+// pageView is the data of the written page.
+type pageView struct {
 	Page
 	When, Status, Headline string
 	Tiles                  []tile
-	Rows                   []viewRow
+	Rows                   []changeView
 	Billed                 bool // some change has a price
-	Charts                 []courseChart
-	Held                   []held
+	Charts                 []loadChart
+	Binding                   []bindingConstraint
 }
 
 // tile is one value of the summary.
 type tile struct{ Name, Value, Below string }
 
-// viewRow is one change.
-type viewRow struct {
+// changeView is one change.
+type changeView struct {
 	Change
-	Offering, Way, Sign, Peak, Time, Carries, Used, Money string
+	Offering, CapacityName, Sign, Peak, Time, Capacity2, Utilised, Money string
 }
 
-func rowOf(c Change) viewRow {
-	r := viewRow{Change: c, Offering: c.GPU, Sign: "0", Peak: figure(c.ForecastPeakTPS), Carries: figure(c.CapacityTPS), Used: "-", Money: "-"}
+func newChangeView(c Change) changeView {
+	r := changeView{Change: c, Offering: c.GPU, Sign: "0", Peak: formatRate(c.ForecastPeakTPS), Capacity2: formatRate(c.CapacityTPS), Utilised: "-", Money: "-"}
 	if c.Capacity != nil {
-		r.Way = strings.ReplaceAll(*c.Capacity, "_", " ")
+		r.CapacityName = strings.ReplaceAll(*c.Capacity, "_", " ")
 	}
 	if c.Delta != 0 {
 		r.Sign = fmt.Sprintf("%+d", c.Delta)
@@ -62,7 +62,7 @@ func rowOf(c Change) viewRow {
 		r.Time = c.PeakAt.Format("15:04")
 	}
 	if c.Utilisation != nil {
-		r.Used = fmt.Sprintf("%.0f %%", 100**c.Utilisation)
+		r.Utilised = fmt.Sprintf("%.0f %%", 100**c.Utilisation)
 	}
 	if c.CostPerHour != 0 {
 		r.Money = signed(c.CostPerHour)
@@ -70,8 +70,8 @@ func rowOf(c Change) viewRow {
 	return r
 }
 
-// Turn returns the CSS class of a row: more, less or same.
-func (r viewRow) Turn() string {
+// Class returns the CSS class of a row: more, less or same.
+func (r changeView) Class() string {
 	switch {
 	case r.Delta > 0:
 		return "more"
@@ -101,8 +101,8 @@ func dollars(usd float64) string {
 	return "$" + whole
 }
 
-// when returns the time and forecaster of the plan.
-func (p Page) when() string {
+// describeTime returns the time and forecaster of the plan.
+func (p Page) describeTime() string {
 	var parts []string
 	if p.Proposal.Horizon != nil && p.Proposal.At != nil {
 		parts = append(parts, fmt.Sprintf("for %s from %s", *p.Proposal.Horizon, p.Proposal.At.Format("Monday, 2 January 2006, 15:04 MST")))
@@ -113,8 +113,8 @@ func (p Page) when() string {
 	return strings.Join(parts, ", ")
 }
 
-// statusWords describes how close the plan is to the cheapest.
-func statusWords(p Proposal) string {
+// describeStatus describes how close the plan is to the cheapest.
+func describeStatus(p Proposal) string {
 	switch {
 	case p.Status == StatusOptimal && p.Gap != nil && *p.Gap == 0:
 		return fmt.Sprintf("Proven to be the cheapest plan that satisfies every constraint: $%.2f for the hour, including starts.", *p.Objective)
@@ -135,7 +135,7 @@ func (p Page) headline() string {
 	var s string
 	switch {
 	case p.Proposal.Status == StatusInfeasible || p.Proposal.CostPerHour.Then == nil:
-		return statusWords(p.Proposal)
+		return describeStatus(p.Proposal)
 	case more == 0 && less == 0:
 		s = "No changes"
 	case less == 0:
@@ -180,13 +180,13 @@ func (p Page) tiles() []tile {
 			capacity += *c.CapacityThen
 		}
 	}
-	peak, at := p.together()
+	peak, at := p.combinedPeak()
 	if p.Proposal.Status != StatusInfeasible {
-		out = append(out, tile{"Replicas", fmt.Sprintf("%d → %d", now, then), fmt.Sprintf("capacity %s → %s tokens/s", figure(before), figure(capacity))})
+		out = append(out, tile{"Replicas", fmt.Sprintf("%d → %d", now, then), fmt.Sprintf("capacity %s → %s tokens/s", formatRate(before), formatRate(capacity))})
 	}
-	load := tile{"Forecast peak, all regions", figure(peak) + " tokens/s", "no load forecast"}
+	load := tile{"Forecast peak, all regions", formatRate(peak) + " tokens/s", "no load forecast"}
 	if peak > 0 {
-		load.Below = p.clock(at)
+		load.Below = p.describeMinute(at)
 		if capacity > 0 {
 			load.Below += fmt.Sprintf(", %.0f %% of planned capacity", 100*peak/capacity)
 		}
@@ -194,8 +194,8 @@ func (p Page) tiles() []tile {
 	return append(out, load)
 }
 
-// together returns the highest total load of all courses in one minute, and the minute.
-func (p Page) together() (peak float64, minute int) {
+// combinedPeak returns the highest total load of all courses in one minute, and the minute.
+func (p Page) combinedPeak() (peak float64, minute int) {
 	for w := 0; len(p.Courses) > 0 && w < len(p.Courses[0].Planned); w++ {
 		var sum float64
 		for _, c := range p.Courses {
@@ -208,18 +208,18 @@ func (p Page) together() (peak float64, minute int) {
 	return peak, minute
 }
 
-// clock returns the time of a minute of the forecast.
-func (p Page) clock(minute int) string {
+// describeMinute returns the time of a minute of the forecast.
+func (p Page) describeMinute(minute int) string {
 	if p.Proposal.At == nil {
 		return fmt.Sprintf("minute %d", minute)
 	}
 	return "at " + p.Proposal.At.Add(time.Duration(minute)*time.Minute).Format("15:04")
 }
 
-// held is a binding constraint, and where it binds.
-type held struct {
-	Row, Means string
-	Places     []string
+// bindingConstraints is a binding constraint, and where it binds.
+type bindingConstraint struct {
+	Name, Meaning string
+	Endpoints     []string
 }
 
 // meanings explains constraints by the first word of their name.
@@ -233,17 +233,17 @@ var meanings = map[string]string{
 	"max":      "maximum set in the service",
 }
 
-// held lists the binding constraints, in the order of the changes.
-func (p Page) held() []held {
-	var out []held
+// bindingConstraints lists the binding constraints, in the order of the changes.
+func (p Page) bindingConstraints() []bindingConstraint {
+	var out []bindingConstraint
 	for _, c := range p.Proposal.Changes {
 		place := fmt.Sprintf("%s in %s on %s", c.Model, c.Region, c.offering())
 		for _, b := range c.Binding {
-			at := slices.IndexFunc(out, func(h held) bool { return h.Row == b })
+			at := slices.IndexFunc(out, func(h bindingConstraint) bool { return h.Name == b })
 			if at < 0 {
-				at, out = len(out), append(out, held{Row: b, Means: meanings[strings.Fields(b)[0]]})
+				at, out = len(out), append(out, bindingConstraint{Name: b, Meaning: meanings[strings.Fields(b)[0]]})
 			}
-			out[at].Places = append(out[at].Places, place)
+			out[at].Endpoints = append(out[at].Endpoints, place)
 		}
 	}
 	return out

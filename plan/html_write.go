@@ -12,7 +12,7 @@ import (
 var pageStyle string
 
 // markup returns the page without its end.
-func (v view) markup() *chart.Page {
+func (v pageView) markup() *chart.Page {
 	p := chart.NewPage("Capacity review of "+v.Service, pageStyle)
 	p.Put("<h1>Capacity review of {}</h1>\n<p class=\"when\">{}</p>\n", v.Service, v.When)
 	failed := ""
@@ -30,7 +30,7 @@ func (v view) markup() *chart.Page {
 	p.Put("</ul>\n")
 	v.putChanges(p)
 	v.putCharts(p)
-	v.putHeld(p)
+	v.putBinding(p)
 	putList(p, "Assumptions", v.Proposal.Assumed)
 	return p
 }
@@ -55,7 +55,7 @@ const changesHead = `<h2>Changes</h2>
 	`<th scope="col">planned capacity<small>tokens/s</small></th><th scope="col">region utilisation<small>at peak</small></th>`
 
 // putChanges adds the table of changes, if there are rows.
-func (v view) putChanges(p *chart.Page) {
+func (v pageView) putChanges(p *chart.Page) {
 	if len(v.Rows) == 0 {
 		return
 	}
@@ -67,26 +67,26 @@ func (v view) putChanges(p *chart.Page) {
 	}
 	p.Put("</tr></thead>\n<tbody>\n")
 	for _, r := range v.Rows {
-		p.Put(`<tr class="{}"><th scope="row">{}<small>{}</small></th>`, r.Turn(), r.Region, r.Model)
+		p.Put(`<tr class="{}"><th scope="row">{}<small>{}</small></th>`, r.Class(), r.Region, r.Model)
 		p.Put(`<td class="text" data-name="runs on"><span>{}`, r.Offering)
-		p.PutIf(r.Way != "", " <small>{}</small>", r.Way)
+		p.PutIf(r.CapacityName != "", " <small>{}</small>", r.CapacityName)
 		p.Put(`</span></td><td data-name="current">{}</td><td class="sign" data-name="change">{}</td><td data-name="planned">{}</td>`, r.Now, r.Sign, r.Then)
 		p.Put(`<td data-name="peak, tokens/s"><span>{}`, r.Peak)
 		p.PutIf(r.Time != "", " <small>{}</small>", r.Time)
-		p.Put(`</span></td><td data-name="planned capacity, tokens/s">{}</td><td data-name="region utilisation at peak">{}</td>`, r.Carries, r.Used)
+		p.Put(`</span></td><td data-name="planned capacity, tokens/s">{}</td><td data-name="region utilisation at peak">{}</td>`, r.Capacity2, r.Utilised)
 		p.PutIf(v.Billed, `<td data-name="$/h">{}</td>`, r.Money)
-		p.Put("</tr>\n<tr class=\"{} why\"><td colspan=\"{}\">{}</td></tr>\n", r.Turn(), columns, r.Reason)
+		p.Put("</tr>\n<tr class=\"{} why\"><td colspan=\"{}\">{}</td></tr>\n", r.Class(), columns, r.Reason)
 	}
 	p.Put("</tbody>\n</table></div>\n")
 }
 
 // putCharts adds a chart for each course, if there are any.
-func (v view) putCharts(p *chart.Page) {
+func (v pageView) putCharts(p *chart.Page) {
 	if len(v.Charts) == 0 {
 		return
 	}
 	p.Put("<h2>Load and capacity</h2>\n")
-	p.PutKey(chartKey...)
+	p.PutKey(chartLegend...)
 	p.Put("<div class=\"charts\">\n")
 	for _, c := range v.Charts {
 		c.put(p)
@@ -95,27 +95,27 @@ func (v view) putCharts(p *chart.Page) {
 }
 
 // put adds a chart.
-func (c courseChart) put(p *chart.Page) {
+func (c loadChart) put(p *chart.Page) {
 	p.Put("<figure>\n<figcaption><b>{}</b> <span>{}</span><br/><span", c.Region, c.Model)
-	p.PutIf(c.Short, ` class="short"`)
+	p.PutIf(c.AboveCapacity, ` class="short"`)
 	p.Put(">{}", c.Summary)
-	p.PutIf(c.Short, " (above current capacity)")
+	p.PutIf(c.AboveCapacity, " (above current capacity)")
 	p.Put("</span></figcaption>\n")
 	c.Put(p)
 	p.Put("</figure>\n")
 }
 
-// putHeld adds the binding constraints, if there are any.
-func (v view) putHeld(p *chart.Page) {
-	if len(v.Held) == 0 {
+// putBinding adds the binding constraints, if there are any.
+func (v pageView) putBinding(p *chart.Page) {
+	if len(v.Binding) == 0 {
 		return
 	}
 	p.Put("<h2>Binding constraints</h2>\n<ul class=\"list\">")
-	for _, h := range v.Held {
-		p.Put("<li><b>{}</b>", h.Row)
-		p.PutIf(h.Means != "", ` <span class="soft">({})</span>`, h.Means)
+	for _, h := range v.Binding {
+		p.Put("<li><b>{}</b>", h.Name)
+		p.PutIf(h.Meaning != "", ` <span class="soft">({})</span>`, h.Meaning)
 		before := ": "
-		for _, place := range h.Places {
+		for _, place := range h.Endpoints {
 			p.Put("{}{}", before, place)
 			before = "; "
 		}

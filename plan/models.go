@@ -24,7 +24,7 @@ type choices struct {
 // other dominates in cost and in the use of shared rows, otherwise the cheapest at these prices. ok
 // is false where there are too many to enumerate. Loose rows cannot be broken.
 func (c *programme) modelJoin(p *point, i int, d float64, shared bool, loose []bool) (out choices, ok bool) {
-	g := &join{c: c, y: p.y, limit: d, left: modelPartials, open: make([]bool, 3*len(c.rows))}
+	g := &dynamicProgramme{c: c, y: p.y, limit: d, partialsLeft: modelPartials, open: make([]bool, 3*len(c.rows))}
 	for r := range g.open {
 		g.open[r] = r >= len(c.rows) || c.rows[r].model != i
 	}
@@ -35,19 +35,19 @@ func (c *programme) modelJoin(p *point, i int, d float64, shared bool, loose []b
 		}
 		var rows []int
 		if shared {
-			rows = c.shareUse(at, options, loose)
+			rows = c.sharedRowUse(at, options, loose)
 		} else {
 			rows = c.priceShared(p, at, i, options)
-			options = unbeaten(options)
+			options = undominated(options)
 		}
 		g.items, g.rows = append(g.items, options), append(g.rows, rows)
 	}
-	if !g.run() || len(g.found()) > modelOptions {
+	if !g.enumerate() || len(g.completeChoices()) > modelOptions {
 		return out, false
 	}
-	for n, q := range g.found() {
+	for n, q := range g.completeChoices() {
 		o := option{excess: q.bound, cost: q.cost, use: g.memory[q.use : int(q.use)+len(g.live)]}
-		for j, pick := range g.picked(n) {
+		for j, pick := range g.optionsPicked(n) {
 			o.x = append(o.x, g.items[j][pick].x...)
 		}
 		out.options = append(out.options, o)
@@ -80,8 +80,8 @@ func (c *programme) priceShared(p *point, at, i int, options []option) (rows []i
 	return rows
 }
 
-// unbeaten removes the options that another one dominates in cost and use.
-func unbeaten(options []option) []option {
+// undominated removes the options that another one dominates in cost and use.
+func undominated(options []option) []option {
 	if len(options) == 0 {
 		return nil
 	}
@@ -92,23 +92,23 @@ func unbeaten(options []option) []option {
 		memory = append(memory, o.use...)
 	}
 	var out []option
-	for _, q := range front(all, memory, len(options[0].use)) {
+	for _, q := range paretoFront(all, memory, len(options[0].use)) {
 		out = append(out, options[q.option])
 	}
 	byExcess(out)
 	return out
 }
 
-// shareUse lists the rows of a block by which its options are compared: those that can be broken.
+// sharedRowUse lists the rows of a block by which its options are compared: those that can be broken.
 // Where VMs can switch between models only choices with equal counts are compared, because their
 // cost is known only for complete choices.
-func (c *programme) shareUse(at int, options []option, loose []bool) (rows []int) {
+func (c *programme) sharedRowUse(at int, options []option, loose []bool) (rows []int) {
 	for _, l := range c.links[at] {
 		if rows = append(rows, l.row); loose[l.row] {
 			rows[len(rows)-1] = -1
 		}
 	}
-	for k, r := range c.standing[at] {
+	for k, r := range c.runningRows[at] {
 		if r < 0 {
 			continue
 		}
@@ -149,11 +149,11 @@ func (c *programme) looseRows(p *point, d []float64) []bool {
 // enumerated; otherwise floors hold what is proven.
 func (c *programme) wholeModels(p *point) (floors []float64, flat []int, all bool) {
 	floors, all = make([]float64, c.models), true
-	far := c.limit() - p.value
+	far := c.costLimit() - p.value
 	for i := range floors {
 		first := firstWithin * math.Abs(p.value) / float64(c.models)
 		for d := math.Max(first, slackOf(p.value)); ; d *= widen {
-			d = math.Min(d, far+slackOf(c.limit()))
+			d = math.Min(d, far+slackOf(c.costLimit()))
 			found, ok := c.modelJoin(p, i, d, false, nil)
 			if !ok {
 				all = false
@@ -171,7 +171,7 @@ func (c *programme) wholeModels(p *point) (floors []float64, flat []int, all boo
 		far -= floors[i]
 	}
 	if len(flat) == len(c.blocks)*c.gpus {
-		c.offer(c.counts(flat))
+		c.offerIncumbent(c.unflatten(flat))
 	}
 	return floors, flat, all
 }
@@ -197,33 +197,33 @@ func (c *programme) relaxModels(p *point) bool {
 	}
 	for at := range c.blocks {
 		x := p.x[at*c.gpus : (at+1)*c.gpus]
-		c.price(at, p.y)
-		c.count(at, x, p.use, func(row int) bool { return c.rows[row].model < 0 })
+		c.priceBlock(at, p.y)
+		c.addUse(at, x, p.use, func(row int) bool { return c.rows[row].model < 0 })
 	}
 	return !c.work.spent()
 }
 
-// exhaust raises the bound at p model by model. If that does not close the gap, it enumerates all
+// enumerateAll raises the bound at p model by model. If that does not close the gap, it enumerates all
 // choices of all models that cost less than the incumbent. It returns the bound, and whether no
 // cheaper counts exist.
-func (c *programme) exhaust(p *point) (bound float64, settled bool) {
+func (c *programme) enumerateAll(p *point) (bound float64, settled bool) {
 	floors, _, whole := c.wholeModels(p)
 	bound = p.value
 	for _, f := range floors {
 		bound += f
 	}
-	if c.done(bound) || bound > c.limit() {
+	if c.provesGap(bound) || bound > c.costLimit() {
 		return bound, true
 	}
 	var d []float64 // how far above its blocks' bound a model's choices may be
 	for _, f := range floors {
-		d = append(d, c.limit()-bound+f)
+		d = append(d, c.costLimit()-bound+f)
 	}
 	if !whole {
 		return bound, false
 	}
 	loose := c.looseRows(p, d)
-	g := &join{c: c, y: p.y, limit: c.limit() - bound, left: allPartials, open: make([]bool, 3*len(c.rows)), unequal: c.p.Switch != nil}
+	g := &dynamicProgramme{c: c, y: p.y, limit: c.costLimit() - bound, partialsLeft: allPartials, open: make([]bool, 3*len(c.rows)), unequal: c.p.Switch != nil}
 	for i, floor := range floors {
 		found, ok := c.modelJoin(p, i, d[i], true, loose)
 		if !ok {
@@ -239,21 +239,21 @@ func (c *programme) exhaust(p *point) (bound float64, settled bool) {
 		}
 		g.items, g.rows = append(g.items, found.options), append(g.rows, found.rows)
 	}
-	if !g.run() {
+	if !g.enumerate() {
 		return bound, false
 	}
 	best, cost := [][][]int(nil), math.Inf(1)
-	for n := range g.found() {
+	for n := range g.completeChoices() {
 		var flat []int
-		for i, pick := range g.picked(n) {
+		for i, pick := range g.optionsPicked(n) {
 			flat = append(flat, g.items[i][pick].x...)
 		}
-		if x := c.counts(flat); c.p.Cost(x) < cost {
+		if x := c.unflatten(flat); c.p.Cost(x) < cost {
 			best, cost = x, c.p.Cost(x)
 		}
 	}
 	if best != nil {
-		c.offer(best)
+		c.offerIncumbent(best)
 	}
-	return c.limit(), true
+	return c.costLimit(), true
 }

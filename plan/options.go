@@ -19,7 +19,7 @@ type option struct {
 // cheapest first. complete is false when there are more than limit; the list then has the cheapest
 // of them.
 func (c *programme) options(p *point, at int, d float64, limit int) (out []option, complete bool) {
-	c.price(at, p.y)
+	c.priceBlock(at, p.y)
 	w, floor := &c.search, p.reduced[at]
 	w.limit = floor + d + slackOf(math.Abs(floor)+d)
 	complete = true
@@ -36,7 +36,7 @@ func (c *programme) options(p *point, at int, d float64, limit int) (out []optio
 			w.limit = math.Min(w.limit, floor+worst)
 		}
 	}
-	w.from(0, 0, 0, 0)
+	w.searchFrom(0, 0, 0, 0)
 	c.work.spend(4 * len(out) * bits.Len(uint(len(out)))) // sorting
 	complete = complete && len(out) <= limit && !c.work.spent()
 	out = cheapestOptions(out, limit)
@@ -44,7 +44,7 @@ func (c *programme) options(p *point, at int, d float64, limit int) (out []optio
 	for n := range out {
 		out[n].use = use[:0:len(c.links[at])]
 		use = use[len(c.links[at]):]
-		c.complete(at, &out[n])
+		c.fillOption(at, &out[n])
 	}
 	return out, complete
 }
@@ -84,16 +84,16 @@ func byExcess(out []option) {
 	})
 }
 
-// complete sets the cost and the row use of an option of block at.
-func (c *programme) complete(at int, o *option) {
+// fillOption sets the cost and the row use of an option of block at.
+func (c *programme) fillOption(at int, o *option) {
 	b := &c.blocks[at]
 	for k, n := range o.x {
 		cl := &b.classes[k]
-		o.cost += cl.stay*float64(n) + cl.start*float64(max(0, n-cl.n))
+		o.cost += cl.keepCost*float64(n) + cl.startCost*float64(max(0, n-cl.running))
 	}
-	o.cost += b.away.cost(b.capacity(o.x))
+	o.cost += b.egress.of(b.capacity(o.x))
 	for _, l := range c.links[at] {
-		o.use = append(o.use, used(l.factor, o.x))
+		o.use = append(o.use, rowUse(l.factor, o.x))
 	}
 }
 

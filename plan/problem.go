@@ -79,32 +79,32 @@ func (p *Problem) Check() error {
 	if !(p.Epsilon > 0 && p.Epsilon <= 1) {
 		return fmt.Errorf("epsilon: must be above 0 and at most 1, got %g", p.Epsilon)
 	}
-	c.length("n", len(p.N), c.models)
-	c.length("theta", len(p.Theta), c.models)
-	c.length("sigma", len(p.Sigma), c.models)
-	c.length("rho", len(p.Rho), c.models)
-	c.figures("alpha", p.Alpha, c.gpus)
+	c.checkLength("n", len(p.N), c.models)
+	c.checkLength("theta", len(p.Theta), c.models)
+	c.checkLength("sigma", len(p.Sigma), c.models)
+	c.checkLength("rho", len(p.Rho), c.models)
+	c.checkValues("alpha", p.Alpha, c.gpus)
 	if c.err != nil {
 		return c.err
 	}
 	for i := range p.Models {
-		c.figures(at("theta", i), p.Theta[i], c.gpus)
-		c.figures(at("sigma", i), p.Sigma[i], c.gpus)
-		c.length(at("n", i), len(p.N[i]), c.regions)
-		c.length(at("rho", i), len(p.Rho[i]), c.regions)
+		c.checkValues(indexed("theta", i), p.Theta[i], c.gpus)
+		c.checkValues(indexed("sigma", i), p.Sigma[i], c.gpus)
+		c.checkLength(indexed("n", i), len(p.N[i]), c.regions)
+		c.checkLength(indexed("rho", i), len(p.Rho[i]), c.regions)
 		if c.err != nil {
 			return c.err
 		}
 		for j := range p.Regions {
-			c.counts(at("n", i, j), p.N[i][j], c.gpus)
-			c.length(at("rho", i, j), len(p.Rho[i][j]), len(p.Rho[0][0]))
-			c.figures(at("rho", i, j), p.Rho[i][j], len(p.Rho[i][j]))
+			c.checkCounts(indexed("n", i, j), p.N[i][j], c.gpus)
+			c.checkLength(indexed("rho", i, j), len(p.Rho[i][j]), len(p.Rho[0][0]))
+			c.checkValues(indexed("rho", i, j), p.Rho[i][j], len(p.Rho[i][j]))
 		}
 	}
-	c.limits("capacity", p.Capacity, c.regions, c.gpus)
-	c.limits("min", p.Min, c.models, c.regions)
-	c.limits("max", p.Max, c.models, c.regions)
-	c.extras(p)
+	c.checkLimits("capacity", p.Capacity, c.regions, c.gpus)
+	c.checkLimits("min", p.Min, c.models, c.regions)
+	c.checkLimits("max", p.Max, c.models, c.regions)
+	c.checkExtras(p)
 	return c.err
 }
 
@@ -114,8 +114,8 @@ type checker struct {
 	err                   error
 }
 
-// at formats an index: at("n", 0, 2) returns n[0][2].
-func at(name string, index ...int) string {
+// indexed formats an index: at("n", 0, 2) returns n[0][2].
+func indexed(name string, index ...int) string {
 	var b strings.Builder
 	b.WriteString(name)
 	for _, i := range index {
@@ -130,49 +130,49 @@ func (c *checker) failf(format string, args ...any) {
 	}
 }
 
-func (c *checker) length(name string, got, want int) {
+func (c *checker) checkLength(name string, got, want int) {
 	if got != want {
 		c.failf("%s: must have %d entries, got %d", name, want, got)
 	}
 }
 
-func (c *checker) figures(name string, values []float64, want int) {
-	c.length(name, len(values), want)
+func (c *checker) checkValues(name string, values []float64, want int) {
+	c.checkLength(name, len(values), want)
 	for i, v := range values {
 		if !(v >= 0 && v <= 1e15) {
-			c.failf("%s: must be 0 or more, got %g", at(name, i), v)
+			c.failf("%s: must be 0 or more, got %g", indexed(name, i), v)
 		}
 	}
 }
 
-func (c *checker) counts(name string, values []int, want int) {
-	c.length(name, len(values), want)
+func (c *checker) checkCounts(name string, values []int, want int) {
+	c.checkLength(name, len(values), want)
 	for i, v := range values {
 		if v < 0 || v > maxCount {
-			c.failf("%s: must be 0 to %d, got %d", at(name, i), maxCount, v)
+			c.failf("%s: must be 0 to %d, got %d", indexed(name, i), maxCount, v)
 		}
 	}
 }
 
-func (c *checker) limits(name string, rows [][]*int, outer, inner int) {
+func (c *checker) checkLimits(name string, rows [][]*int, outer, inner int) {
 	if rows == nil {
 		return
 	}
-	c.length(name, len(rows), outer)
+	c.checkLength(name, len(rows), outer)
 	for i, row := range rows {
-		c.length(at(name, i), len(row), inner)
+		c.checkLength(indexed(name, i), len(row), inner)
 		for j, v := range row {
 			if v != nil && (*v < 0 || *v > maxCount) {
-				c.failf("%s: must be 0 to %d, got %d", at(name, i, j), maxCount, *v)
+				c.failf("%s: must be 0 to %d, got %d", indexed(name, i, j), maxCount, *v)
 			}
 		}
 	}
 }
 
 // limitOr returns rows[a][b], or fallback where there is no entry.
-func limit(rows [][]*int, a, b, otherwise int) int {
+func limitOr(rows [][]*int, a, b, fallback int) int {
 	if rows == nil || rows[a][b] == nil {
-		return otherwise
+		return fallback
 	}
 	return *rows[a][b]
 }
@@ -212,8 +212,8 @@ func (p *Problem) Cost(x [][][]int) float64 {
 			for k := range p.GPUs {
 				cost += p.Price(j, k)*float64(x[i][j][k]) + p.Sigma[i][k]*float64(max(0, x[i][j][k]-p.N[i][j][k]))
 			}
-			if a := p.away(i, j); a.price > 0 {
-				cost += a.cost(p.carried(x, i, j))
+			if a := p.egressCostOf(i, j); a.price > 0 {
+				cost += a.of(p.carried(x, i, j))
 			}
 		}
 	}
@@ -222,7 +222,7 @@ func (p *Problem) Cost(x [][][]int) float64 {
 	}
 	for j := range p.Regions {
 		for k := range p.GPUs {
-			cost -= p.spared(j, k, func(i int) int { return x[i][j][k] }, nil)
+			cost -= p.reuseSavings(j, k, func(i int) int { return x[i][j][k] }, nil)
 		}
 	}
 	return math.Max(0, cost) // rounding must not make it negative

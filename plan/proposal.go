@@ -112,12 +112,12 @@ func Propose(p *Problem, r Result, c Context) Proposal {
 	}
 	then := c.billed(p, r.X)
 	out.Objective, out.Gap, out.CostPerHour.Then = &r.Objective, &r.Gap, &then
-	w := wording{Problem: p, Context: c, x: r.X, rules: newRules(p)}
+	w := reasonWriter{Problem: p, Context: c, x: r.X, rules: newRules(p)}
 	for i := range p.Models {
 		w.flows = p.flows(r.X, i)
 		for j := range p.Regions {
 			for _, columns := range w.rows(i, j) {
-				out.Changes = append(out.Changes, w.change(i, j, columns))
+				out.Changes = append(out.Changes, w.changeOf(i, j, columns))
 			}
 		}
 	}
@@ -152,7 +152,7 @@ func (c Context) billed(p *Problem, x [][][]int) float64 {
 				count += x[i][j][k]
 			}
 			if p.Reserved(k) {
-				count = limit(p.Capacity, j, k, count)
+				count = limitOr(p.Capacity, j, k, count)
 			}
 			sum += c.price(p, j, k) * float64(count)
 		}
@@ -160,7 +160,7 @@ func (c Context) billed(p *Problem, x [][][]int) float64 {
 	return sum
 }
 
-// price returns the billed price of a replica on GPU k in region j.
+// priceBlock returns the billed price of a replica on GPU k in region j.
 func (c Context) price(p *Problem, j, k int) float64 {
 	switch {
 	case c.Billed != nil:
@@ -174,8 +174,8 @@ func (c Context) price(p *Problem, j, k int) float64 {
 // carried returns the throughput of counts x of model i in region j.
 func (p *Problem) carried(x [][][]int, i, j int) float64 { return p.Carried(i, x[i][j]) }
 
-// binding names the rows that one replica less would break, or else those that one more would.
-func (p *Problem) binding(x [][][]int, i, j, k int) []string {
+// bindingRows names the rows that one replica less would break, or else those that one more would.
+func (p *Problem) bindingRows(x [][][]int, i, j, k int) []string {
 	out := []string{}
 	count, used := 0, 0
 	for _, n := range x[i][j] {
@@ -186,24 +186,24 @@ func (p *Problem) binding(x [][][]int, i, j, k int) []string {
 	}
 	theta := p.Theta[i][k]
 	if x[i][j][k] > 0 {
-		if !covers(p.carried(x, i, j)-theta, p.LocalNeed(i, j)) {
+		if !meetsNeed(p.carried(x, i, j)-theta, p.LocalNeed(i, j)) {
 			out = append(out, "local demand")
 		}
 		var all float64
 		for r := range p.Regions {
 			all += p.carried(x, i, r)
 		}
-		if !covers(all-theta, p.GlobalNeed(i)) {
+		if !meetsNeed(all-theta, p.GlobalNeed(i)) {
 			out = append(out, "demand over all regions")
 		}
-		if least := limit(p.Min, i, j, 0); count <= least {
+		if least := limitOr(p.Min, i, j, 0); count <= least {
 			out = append(out, fmt.Sprintf("min %d", least))
 		}
 	}
-	if most := limit(p.Max, i, j, unlimited); count >= most {
+	if most := limitOr(p.Max, i, j, unlimited); count >= most {
 		out = append(out, fmt.Sprintf("max %d", most))
 	}
-	if most := limit(p.Capacity, j, k, unlimited); used >= most {
+	if most := limitOr(p.Capacity, j, k, unlimited); used >= most {
 		out = append(out, fmt.Sprintf("capacity %d", most))
 	}
 	return out

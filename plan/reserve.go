@@ -79,11 +79,11 @@ func compareCommitments(p *Problem, reserved []float64, from time.Time, step tim
 	q := *p
 	q.Extras, q.Max = Extras{}, nil
 	q.Alpha = reserved
-	q.N, q.Sigma = zeros(p), make([][]float64, len(p.Models))
+	q.N, q.Sigma = zeroCounts(p), make([][]float64, len(p.Models))
 	for i := range q.Sigma {
 		q.Sigma[i] = make([]float64, len(p.GPUs))
 	}
-	global, err := solved(&q, "the peak of all regions", o)
+	global, err := solveFor(&q, "the peak of all regions", o)
 	if err != nil {
 		return nil, err
 	}
@@ -94,20 +94,20 @@ func compareCommitments(p *Problem, reserved []float64, from time.Time, step tim
 			apart.Rho[i] = append(apart.Rho[i], []float64{p.Peak(i, j)})
 		}
 	}
-	own, err := solved(&apart, "each region's peak", o)
+	own, err := solveFor(&apart, "each region's peak", o)
 	if err != nil {
 		return nil, err
 	}
 	r := &Reservation{
 		From: from, Until: from.Add(time.Duration(len(p.Rho[0][0])) * step), StepSeconds: step.Seconds(), Rows: []ReservedRow{}, Assumed: []string{},
 	}
-	r.loads(p, step)
-	r.rows(p, own.X, global.X)
-	r.costs(p, reserved, own, global)
+	r.addLoads(p, step)
+	r.addRows(p, own.X, global.X)
+	r.addCosts(p, reserved, own, global)
 	return r, nil
 }
 
-func zeros(p *Problem) [][][]int {
+func zeroCounts(p *Problem) [][][]int {
 	out := make([][][]int, len(p.Models))
 	for i := range out {
 		out[i] = make([][]int, len(p.Regions))
@@ -118,7 +118,7 @@ func zeros(p *Problem) [][][]int {
 	return out
 }
 
-func solved(p *Problem, what string, o Options) (Result, error) {
+func solveFor(p *Problem, what string, o Options) (Result, error) {
 	r, err := Solve(p, o)
 	switch {
 	case err != nil:
@@ -131,21 +131,21 @@ func solved(p *Problem, what string, o Options) (Result, error) {
 	return r, nil
 }
 
-// loads adds the variation of each model's load, by region and over all.
-func (r *Reservation) loads(p *Problem, step time.Duration) {
+// addLoads adds the variation of each model's load, by region and over all.
+func (r *Reservation) addLoads(p *Problem, step time.Duration) {
 	for i, model := range p.Models {
 		sum := make([]float64, len(p.Rho[i][0]))
 		for j, region := range p.Regions {
 			for w, v := range p.Rho[i][j] {
 				sum[w] += v
 			}
-			r.load(model, &region, p.Rho[i][j], step)
+			r.addLoad(model, &region, p.Rho[i][j], step)
 		}
-		r.load(model, nil, sum, step)
+		r.addLoad(model, nil, sum, step)
 	}
 }
 
-func (r *Reservation) load(model string, region *string, values []float64, step time.Duration) {
+func (r *Reservation) addLoad(model string, region *string, values []float64, step time.Duration) {
 	l := ReservedLoad{Model: model, Region: region, PeakAt: r.From}
 	if len(values) > 0 {
 		l.PeakTPS, l.LeastTPS = slices.Max(values), slices.Min(values)
@@ -158,7 +158,7 @@ func (r *Reservation) load(model string, region *string, values []float64, step 
 	r.Loads = append(r.Loads, l)
 }
 
-func (r *Reservation) rows(p *Problem, own, global [][][]int) {
+func (r *Reservation) addRows(p *Problem, own, global [][][]int) {
 	for i := range p.Models {
 		for j := range p.Regions {
 			for k := range p.GPUs {
@@ -170,12 +170,12 @@ func (r *Reservation) rows(p *Problem, own, global [][][]int) {
 	}
 }
 
-// costs adds the cost of each way, the saving and the break-even.
-func (r *Reservation) costs(p *Problem, reserved []float64, own, global Result) {
+// addCosts adds the cost of each way, the saving and the break-even.
+func (r *Reservation) addCosts(p *Problem, reserved []float64, own, global Result) {
 	for k, gpu := range p.GPUs {
 		b := BreakEven{GPU: gpu, Regions: []string{}, OnDemandPerHour: p.Alpha[k], ReservedPerHour: reserved[k]}
 		for j, region := range p.Regions {
-			if limit(p.Capacity, j, k, unlimited) > 0 {
+			if limitOr(p.Capacity, j, k, unlimited) > 0 {
 				b.Regions = append(b.Regions, region)
 			}
 		}
@@ -184,26 +184,26 @@ func (r *Reservation) costs(p *Problem, reserved []float64, own, global Result) 
 		}
 		r.BreakEven = append(r.BreakEven, b)
 	}
-	r.cost("own_peaks", count(own.X), 0, own.Objective)
-	r.cost("global_peak", count(global.X), 0, global.Objective)
+	r.addCost("own_peaks", sumAll(own.X), 0, own.Objective)
+	r.addCost("global_peak", sumAll(global.X), 0, global.Objective)
 	if own.Objective > 0 {
 		saving := 1 - global.Objective/own.Objective
 		r.Saving = &saving
 	}
 	var mixed, rented ReservedCost
 	for i := range p.Models {
-		p.stack(i, global.X[i], reserved, reserved, &mixed)
-		p.stack(i, global.X[i], p.Alpha, nil, &rented)
+		p.addStackedCost(i, global.X[i], reserved, reserved, &mixed)
+		p.addStackedCost(i, global.X[i], p.Alpha, nil, &rented)
 	}
-	r.cost("mixed", mixed.Committed, mixed.OnDemand, mixed.CostPerHour)
-	r.cost("on_demand", 0, rented.OnDemand, rented.CostPerHour)
+	r.addCost("mixed", mixed.Committed, mixed.OnDemand, mixed.CostPerHour)
+	r.addCost("on_demand", 0, rented.OnDemand, rented.CostPerHour)
 }
 
-func (r *Reservation) cost(way string, committed, onDemand int, perHour float64) {
+func (r *Reservation) addCost(way string, committed, onDemand int, perHour float64) {
 	r.Costs = append(r.Costs, ReservedCost{way, committed, onDemand, perHour, HoursPerMonth * perHour})
 }
 
-func count(x [][][]int) int {
+func sumAll(x [][][]int) int {
 	sum := 0
 	for i := range x {
 		for j := range x[i] {
@@ -215,11 +215,11 @@ func count(x [][][]int) int {
 	return sum
 }
 
-// stack fills the replicas that the peak of all regions needs with model i's load, step by step,
+// addStackedCost fills the replicas that the peak of all regions needs with model i's load, step by step,
 // the cheapest by rank per throughput first. It adds their cost to cost: a replica is committed to
 // if that is cheaper over the time that it is needed, otherwise it is on demand for just that time.
 // With nil prices it commits to none.
-func (p *Problem) stack(i int, x [][]int, rank, reserved []float64, cost *ReservedCost) {
+func (p *Problem) addStackedCost(i int, x [][]int, rank, reserved []float64, cost *ReservedCost) {
 	loads := make([]float64, len(p.Rho[i][0]))
 	for j := range p.Regions {
 		for w, v := range p.Rho[i][j] {

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// ways describes the values of ReservedCost.Way.
-var ways = map[string]string{
+// commitmentOptions describes the values of ReservedCost.Way.
+var commitmentOptions = map[string]string{
 	"own_peaks":   "commit for each region's own peak",
 	"global_peak": "commit for the peak of all regions",
 	"mixed":       "commit to what pays off, remainder on demand",
@@ -43,7 +43,7 @@ func (r *Reservation) WriteTable(w io.Writer) error {
 	fmt.Fprintln(&b)
 	rows = [][]string{{"OPTION", "COMMITTED", "ON DEMAND UP TO", "$/H", "$/MONTH"}}
 	for _, c := range r.Costs {
-		rows = append(rows, []string{ways[c.Way], strconv.Itoa(c.Committed), strconv.Itoa(c.OnDemand), fmt.Sprintf("%.2f", c.CostPerHour), fmt.Sprintf("%.0f", c.CostPerMonth)})
+		rows = append(rows, []string{commitmentOptions[c.Way], strconv.Itoa(c.Committed), strconv.Itoa(c.OnDemand), fmt.Sprintf("%.2f", c.CostPerHour), fmt.Sprintf("%.0f", c.CostPerMonth)})
 	}
 	writeAligned(&b, rows, 1)
 	if r.Saving != nil {
@@ -54,7 +54,7 @@ func (r *Reservation) WriteTable(w io.Writer) error {
 	}
 	if len(r.Assumed) > 0 {
 		fmt.Fprintln(&b, "\nAssumed:")
-		list(&b, r.Assumed)
+		writeList(&b, r.Assumed)
 	}
 	_, err := w.Write(b.Bytes())
 	return err

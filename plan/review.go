@@ -26,8 +26,8 @@ const defaultEvery = time.Hour
 // DefaultStep is the default interval over which load is averaged before its peak is planned for.
 const DefaultStep = time.Minute
 
-// stepFrom is the minimum history for steps longer than a minute.
-const stepFrom = time.Hour
+// minHistoryForSteps is the minimum history for steps longer than a minute.
+const minHistoryForSteps = time.Hour
 
 // maxReviewHorizon bounds the horizon of a plan: a longer forecast by the minute carries no
 // information.
@@ -45,7 +45,7 @@ type ReviewOptions struct {
 	Peak string
 	// Step is the interval over which load is averaged before it is forecast and its peak planned
 	// for: whole minutes that divide the horizon; default DefaultStep. A history shorter than
-	// stepFrom is forecast by the minute.
+	// minHistoryForSteps is forecast by the minute.
 	Step    time.Duration
 	Epsilon float64 // default DefaultEpsilon
 	Gap     float64 // relative gap at which solving stops, default 0
@@ -106,7 +106,7 @@ type Reviewed struct {
 	// Those without history are omitted.
 	Loads []Load
 
-	made *review
+	review *review
 }
 
 // Review proposes the replica counts of a service for the horizon after at. It forecasts the load
@@ -135,7 +135,7 @@ type Inputs struct{ review }
 
 // ForecastInputs prepares the inputs of a review at a time; it fails like Review.
 func ForecastInputs(spec *service.Spec, h *forecast.History, at time.Time, o ReviewOptions) (*Inputs, error) {
-	r := review{spec: spec, o: o.WithDefaults(spec), at: at.UTC(), assumed: slices.Clone(o.Notes)}
+	r := review{spec: spec, o: o.WithDefaults(spec), at: at.UTC(), assumptions: slices.Clone(o.Notes)}
 	if r.o.Horizon < time.Minute || r.o.Horizon > maxReviewHorizon {
 		return nil, fmt.Errorf("planning %s: horizon must be 1m to %s, got %s", spec.Name, maxReviewHorizon, r.o.Horizon)
 	}
@@ -145,17 +145,17 @@ func ForecastInputs(spec *service.Spec, h *forecast.History, at time.Time, o Rev
 	if !slices.Contains(forecast.PeakLevels, r.o.Peak) {
 		return nil, fmt.Errorf("planning %s: peak must be one of %v, got %q", spec.Name, forecast.PeakLevels, r.o.Peak)
 	}
-	r.findOffers()
-	if len(r.offers) == 0 {
+	r.findOfferings()
+	if len(r.offerings) == 0 {
 		return nil, fmt.Errorf("planning %s: no region has capacity that a model can run on: regions[].capacity allows only reserved, and regions[].reserved has no usable machine", spec.Name)
 	}
-	r.prices()
-	r.bounds()
-	r.limits()
-	err := r.reach()
-	r.lasting = slices.Clip(r.assumed)
+	r.setPrices()
+	r.setBounds()
+	r.setCapacity()
+	err := r.setReach()
+	r.fixedAssumptions = slices.Clip(r.assumptions)
 	if err == nil {
-		err = r.load(h)
+		err = r.setLoad(h)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("planning %s: %w", spec.Name, err)
@@ -167,8 +167,8 @@ func ForecastInputs(spec *service.Spec, h *forecast.History, at time.Time, o Rev
 // Review plans from the running replicas. It does not change the inputs.
 func (in *Inputs) Review(counts []Count) (*Reviewed, error) {
 	r := in.review
-	r.assumed = slices.Clone(r.assumed)
-	r.counts(counts)
+	r.assumptions = slices.Clone(r.assumptions)
+	r.setCounts(counts)
 	return r.solve()
 }
 
@@ -176,8 +176,8 @@ func (in *Inputs) Review(counts []Count) (*Reviewed, error) {
 // nil = none.
 func (in *Inputs) reviewFrom(x [][][]int) (*Reviewed, error) {
 	r := in.review
-	r.assumed = slices.Clone(r.assumed)
-	r.counts(nil)
+	r.assumptions = slices.Clone(r.assumptions)
+	r.setCounts(nil)
 	if x != nil {
 		r.p.N = x
 	}
@@ -189,32 +189,32 @@ type review struct {
 	spec     *service.Spec
 	o        ReviewOptions
 	at       time.Time
-	offers   []offer
+	offerings   []offering
 	gpus     []string // of the offerings, without their capacity types
 	p        Problem
 	courses  []Course
 	donated  [][][]int
 	billed   [][]float64
-	assumed  []string
-	lasting  []string           // the assumptions that do not depend on the load
+	assumptions  []string
+	fixedAssumptions  []string           // the assumptions that do not depend on the load
 	uncached map[string]float64 // uncached share of each model's prompt tokens, by name
 	loads    []Load
 }
 
-// startUp returns the time a new replica takes to become ready in a cloud.
-func (r *review) startUp(cloud string) time.Duration {
+// startUpTime returns the time a new replica takes to become ready in a cloud.
+func (r *review) startUpTime(cloud string) time.Duration {
 	return cmp.Or(r.o.StartUp, catalogue.StartUp(cloud))
 }
 
 // assume adds an assumption unless it is already listed.
 func (r *review) assume(format string, args ...any) {
-	if s := fmt.Sprintf(format, args...); !slices.Contains(r.assumed, s) {
-		r.assumed = append(r.assumed, s)
+	if s := fmt.Sprintf(format, args...); !slices.Contains(r.assumptions, s) {
+		r.assumptions = append(r.assumptions, s)
 	}
 }
 
-// bounds sets min and max.
-func (r *review) bounds() {
+// boundRows sets min and max.
+func (r *review) setBounds() {
 	for i := range r.spec.Models {
 		lower, upper := make([]*int, len(r.spec.Regions)), make([]*int, len(r.spec.Regions))
 		for j, region := range r.spec.Regions {
@@ -239,14 +239,14 @@ func (r *review) solve() (*Reviewed, error) {
 	}
 	took := now().Sub(start)
 	if res.Status == StatusInfeasible {
-		res.Infeasible = append(res.Infeasible, r.wouldNeed(o)...)
+		res.Infeasible = append(res.Infeasible, r.explainMaxima(o)...)
 	}
 	out := Propose(&r.p, res, Context{
 		At: r.at, Horizon: r.o.Horizon, Forecaster: r.o.Forecaster, Donate: r.spec.Autoscale.Donate,
-		Donated: r.donated, Columns: r.gpus, Billed: r.billed, Assumed: r.assumed,
+		Donated: r.donated, Columns: r.gpus, Billed: r.billed, Assumed: r.assumptions,
 	})
 	out.SolveMillis = float64(took.Microseconds()) / 1000
-	return &Reviewed{Service: r.spec.Name, Problem: &r.p, Proposal: out, X: res.X, Courses: r.capacities(res.X), Loads: r.loads, made: r}, nil
+	return &Reviewed{Service: r.spec.Name, Problem: &r.p, Proposal: out, X: res.X, Courses: r.capacities(res.X), Loads: r.loads, review: r}, nil
 }
 
 // capacities sets the current and the planned capacity of the courses.
@@ -260,13 +260,13 @@ func (r *review) capacities(x [][][]int) []Course {
 			then := r.p.Carried(i, x[i][j])
 			c.CapacityThen = &then
 		}
-		c.StartUp = r.startUp(service.Region(c.Region).Cloud())
+		c.StartUp = r.startUpTime(service.Region(c.Region).Cloud())
 	}
 	return out
 }
 
-// wouldNeed reports which maxima are too low, and the values that would suffice.
-func (r *review) wouldNeed(o Options) []string {
+// explainMaxima reports which maxima are too low, and the values that would suffice.
+func (r *review) explainMaxima(o Options) []string {
 	free := r.p
 	free.Max = nil
 	res, err := Solve(&free, o)
@@ -288,14 +288,14 @@ func (r *review) wouldNeed(o Options) []string {
 	return out
 }
 
-// group merges equal sentences about several regions: sentences in order of first occurrence, each
+// sentenceGroup merges equal sentences about several regions: sentences in order of first occurrence, each
 // after the names that it applies to.
-type group struct {
+type sentenceGroup struct {
 	order []string
 	names map[string][]string
 }
 
-func (g *group) add(sentence, name string) {
+func (g *sentenceGroup) add(sentence, name string) {
 	if g.names == nil {
 		g.names = map[string][]string{}
 	}
@@ -307,7 +307,7 @@ func (g *group) add(sentence, name string) {
 
 // each calls f for every sentence with its names. "everywhere" replaces the names when there are
 // more than three and the sentence applies to all of them.
-func (g *group) each(all int, f func(names, sentence string)) {
+func (g *sentenceGroup) each(all int, f func(names, sentence string)) {
 	for _, s := range g.order {
 		names := strings.Join(g.names[s], ", ")
 		if all > 3 && len(g.names[s]) == all {

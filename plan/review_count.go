@@ -21,18 +21,18 @@ type Count struct {
 // Current returns a proposal of the running replicas without changes.
 func (in *Inputs) Current(counts []Count, status Status) Proposal {
 	r := in.review
-	r.counts(counts)
+	r.setCounts(counts)
 	return Propose(&r.p, Result{X: r.p.N, Status: status}, Context{At: r.at, Columns: r.gpus, Donated: r.donated, Billed: r.billed})
 }
 
-// counts sets n and the donated replicas.
-func (r *review) counts(counts []Count) {
+// checkCounts sets n and the donated replicas.
+func (r *review) setCounts(counts []Count) {
 	grid := func() [][][]int {
 		out := make([][][]int, len(r.p.Models))
 		for i := range out {
 			out[i] = make([][]int, len(r.p.Regions))
 			for j := range out[i] {
-				out[i][j] = make([]int, len(r.offers))
+				out[i][j] = make([]int, len(r.offerings))
 			}
 		}
 		return out
@@ -97,33 +97,33 @@ func (r *review) placeReplicas(i, j int, columns []int, replicas int) {
 // are returned.
 func (r *review) columnsOf(i, j int, gpu string, capacity service.CapacityType) []int {
 	var first, same []int
-	for k, o := range r.offers {
+	for k, o := range r.offerings {
 		if r.p.Theta[i][k] == 0 || r.p.Capacity[j][k] != nil && *r.p.Capacity[j][k] == 0 {
 			continue
 		}
-		if len(first) == 0 || r.offers[first[0]].gpuClass == o.gpuClass {
+		if len(first) == 0 || r.offerings[first[0]].gpuClass == o.gpuClass {
 			first = append(first, k)
 		}
-		if o.gpu == gpu && (len(same) == 0 || r.offers[same[0]].gpuClass == o.gpuClass) {
+		if o.gpu == gpu && (len(same) == 0 || r.offerings[same[0]].gpuClass == o.gpuClass) {
 			same = append(same, k)
 		}
 	}
 	if len(same) == 0 && len(first) > 0 {
 		same = first
-		r.assume("replicas of %s in %s run on %s, which the plan does not offer: counted as %s", r.p.Models[i], r.p.Regions[j], cmp.Or(gpu, "an unknown GPU"), r.offers[first[0]].gpuClass)
+		r.assume("replicas of %s in %s run on %s, which the plan does not offer: counted as %s", r.p.Models[i], r.p.Regions[j], cmp.Or(gpu, "an unknown GPU"), r.offerings[first[0]].gpuClass)
 	}
-	paid := slices.DeleteFunc(slices.Clone(same), func(k int) bool { return r.offers[k].kind != capacity })
+	paid := slices.DeleteFunc(slices.Clone(same), func(k int) bool { return r.offerings[k].capacity != capacity })
 	if len(paid) > 0 {
 		return paid
 	}
-	return r.without(j, same)
+	return r.dropUnusedOnDemand(j, same)
 }
 
-// without removes on demand where a region uses spot first: replicas there beyond the base were
+// dropUnusedOnDemand removes on demand where a region uses spot first: replicas there beyond the base were
 // launched as spot.
-func (r *review) without(j int, columns []int) []int {
+func (r *review) dropUnusedOnDemand(j int, columns []int) []int {
 	if !spotFirst(&r.spec.Regions[j]) {
 		return columns
 	}
-	return slices.DeleteFunc(columns, func(k int) bool { return r.offers[k].kind == service.CapacityOnDemand && !r.offers[k].base })
+	return slices.DeleteFunc(columns, func(k int) bool { return r.offerings[k].capacity == service.CapacityOnDemand && !r.offerings[k].onDemandBase })
 }

@@ -4,10 +4,10 @@ package plan
 // travel too, but they enter the region that pays for its prompts.
 const promptBytes = 4.0
 
-// egress sets the cost of load sent out of each region with an egress price. A forwarded prompt is
+// setEgress sets the cost of load sent out of each region with an egress price. A forwarded prompt is
 // sent whole, including the tokens that hit the other region's cache. With several models the one
 // with the highest hit rate decides, so that the cost is never underestimated.
-func (r *review) egress() {
+func (r *review) setEgress() {
 	uncached := 1.0
 	for _, share := range r.uncached {
 		uncached = min(uncached, share)

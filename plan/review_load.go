@@ -14,23 +14,23 @@ const (
 	// batchShare is the share of the last hour's batch load that capacity is planned for:
 	// SageServe's buffer beta. The remaining batch load uses idle capacity.
 	batchShare = 0.1
-	// hitMinutes is the history from which the expected prefix hit rate is computed: a day contains
+	// hitRateMinutes is the history from which the expected prefix hit rate is computed: a day contains
 	// every mix of traffic.
-	hitMinutes = 24 * 60
+	hitRateMinutes = 24 * 60
 	// shortHistory is the length in minutes from which the running minute is not needed.
 	shortHistory = 5
-	// minOfMinute is the part of the running minute that must have passed. Balancers store their
+	// minRunningMinute is the part of the running minute that must have passed. Balancers store their
 	// counts every 10 s, so an earlier reading would show some regions without load.
-	minOfMinute = 15 * time.Second
+	minRunningMinute = 15 * time.Second
 	// courseMinutes is the length of the past in a course.
 	courseMinutes = 24 * 60
-	// maxStale is the maximum time between a history's end and the planned time.
-	maxStale = 35 * 24 * time.Hour
+	// maxHistoryAge is the maximum time between a history's end and the planned time.
+	maxHistoryAge = 35 * 24 * time.Hour
 )
 
-// load sets rho: for every model and region the forecast of uncached prompt tokens a second, by
+// forecastFor sets rho: for every model and region the forecast of uncached prompt tokens a second, by
 // minute.
-func (r *review) load(h *forecast.History) error {
+func (r *review) setLoad(h *forecast.History) error {
 	minutes := int(r.o.Horizon / time.Minute)
 	f, err := forecast.ByName(r.o.Forecaster)
 	if err != nil {
@@ -47,28 +47,28 @@ func (r *review) load(h *forecast.History) error {
 	if h == nil {
 		h = &forecast.History{}
 	}
-	past, now := r.past(h)
+	past, now := r.knownHistory(h)
 	if past.Minutes == 0 {
 		r.assume("no history before %s: assuming no load, scale to min", r.at.Format(time.RFC3339))
 		return nil
 	}
 	gap := now - past.End()
-	if time.Duration(gap)*time.Minute > maxStale {
+	if time.Duration(gap)*time.Minute > maxHistoryAge {
 		return fmt.Errorf("the history ends %d minutes before %s: too old to forecast from", gap, r.at.Format(time.RFC3339))
 	}
 	r.hitRates(past)
-	r.egress()
+	r.setEgress()
 	return r.forecastAll(f, r.traffic(past, int(gap)))
 }
 
-// past returns the history known at the planned time, and the first minute of the forecast. A
+// knownHistory returns the history known at the planned time, and the first minute of the forecast. A
 // history of only a few minutes includes the running minute, once enough of it has passed to
 // compute a rate.
-func (r *review) past(h *forecast.History) (past *forecast.History, next int64) {
+func (r *review) knownHistory(h *forecast.History) (past *forecast.History, next int64) {
 	minute, passed := r.at.Unix()/60, time.Duration(r.at.Unix()%60)*time.Second
 	past = h.Before(minute)
 	begun := h.Begun(minute, passed.Minutes())
-	if past.Minutes >= shortHistory || begun.Minutes == past.Minutes || passed < minOfMinute {
+	if past.Minutes >= shortHistory || begun.Minutes == past.Minutes || passed < minRunningMinute {
 		return past, minute
 	}
 	r.assume("history is short: the running minute is extrapolated from its first %d seconds", int(passed.Seconds()))
@@ -94,7 +94,7 @@ func (r *review) hitRates(past *forecast.History) {
 func (r *review) hitRate(past *forecast.History, model string) float64 {
 	m := r.spec.ModelByName(model)
 	for _, name := range append([]string{m.Name}, m.Aliases...) {
-		if rate, ok := past.HitRate(name, hitMinutes); ok {
+		if rate, ok := past.HitRate(name, hitRateMinutes); ok {
 			return rate
 		}
 	}
@@ -198,7 +198,7 @@ func addKnown(to, values []float64, factor float64) {
 
 // forecastAll sets rho and the courses from the traffic of every model and region.
 func (r *review) forecastAll(f forecast.Forecaster, all []*traffic) error {
-	var words group
+	var words sentenceGroup
 	for _, t := range all {
 		name := r.p.Regions[t.region]
 		if len(r.p.Models) > 1 {
@@ -207,7 +207,7 @@ func (r *review) forecastAll(f forecast.Forecaster, all []*traffic) error {
 		course := r.courseOf(t)
 		if allUnknown(t.interactive) {
 			words.add("no history: assuming no interactive load", name)
-		} else if err := r.forecast(f, t, course, func(sentence string) { words.add(sentence, name) }); err != nil {
+		} else if err := r.forecastTraffic(f, t, course, func(sentence string) { words.add(sentence, name) }); err != nil {
 			return err
 		}
 		rho := r.p.Rho[t.model][t.region]
@@ -222,9 +222,9 @@ func (r *review) forecastAll(f forecast.Forecaster, all []*traffic) error {
 	return nil
 }
 
-// forecast adds the expected interactive traffic to rho and the course, and reports its
+// forecastTraffic adds the expected interactive traffic to rho and the course, and reports its
 // assumptions.
-func (r *review) forecast(f forecast.Forecaster, t *traffic, course *Course, say func(sentence string)) error {
+func (r *review) forecastTraffic(f forecast.Forecaster, t *traffic, course *Course, say func(sentence string)) error {
 	rho := r.p.Rho[t.model][t.region]
 	s := inSteps(t.start, t.interactive, int(r.o.Step/time.Minute))
 	s.Name = r.p.Regions[t.region]
@@ -235,7 +235,7 @@ func (r *review) forecast(f forecast.Forecaster, t *traffic, course *Course, say
 	if err != nil {
 		return err
 	}
-	lift := lifted(fc, r.o.Peak)
+	lift := peakFactor(fc, r.o.Peak)
 	course.Mean, course.Lo90, course.Hi90 = byMinute(fc.Mean, s.Step), byMinute(fc.Lo90, s.Step), byMinute(fc.Hi90, s.Step)
 	for w, v := range course.Mean {
 		rho[w] += lift * v
@@ -261,7 +261,7 @@ func (r *review) forecast(f forecast.Forecaster, t *traffic, course *Course, say
 // inSteps converts minutes from start on to a series of steps of several minutes; the last step
 // ends with the minutes.
 func inSteps(start int64, minutes []float64, per int) forecast.Series {
-	if len(minutes) < int(stepFrom/time.Minute) {
+	if len(minutes) < int(minHistoryForSteps/time.Minute) {
 		per = 1
 	}
 	s := forecast.Series{Start: start + int64(len(minutes)%per), Step: time.Duration(per) * time.Minute, Values: minutes}
@@ -325,10 +325,10 @@ func perSecond(values []float64) []float64 {
 	return out
 }
 
-// lifted returns the factor that raises a forecast's means so that the highest equals the peak at a
+// peakFactor returns the factor that raises a forecast's means so that the highest equals the peak at a
 // level. A noisy load exceeds its highest mean in most hours. The shape of the means, which shows
 // when regions can help each other, is unchanged.
-func lifted(fc forecast.Forecast, level string) float64 {
+func peakFactor(fc forecast.Forecast, level string) float64 {
 	top := slices.Max(fc.Mean)
 	if peak, ok := fc.Peaks.At(level); ok && top > 0 && peak > top {
 		return peak / top

@@ -12,45 +12,45 @@ import (
 // base is used before spot, and must not make a plan choose other GPUs.
 const baseShare = 0.999
 
-// offer is one column of the plan: GPUs of a class with one capacity type. base marks the replicas
+// offerIncumbent is one column of the plan: GPUs of a class with one capacity type. base marks the replicas
 // of on_demand_base.
-type offer struct {
+type offering struct {
 	gpuClass
-	kind service.CapacityType
-	base bool
+	capacity service.CapacityType
+	onDemandBase bool
 }
 
 // String returns the offering's name in a problem, without the default on demand.
-func (o offer) String() string {
+func (o offering) String() string {
 	switch {
-	case o.base:
+	case o.onDemandBase:
 		return o.gpuClass.String() + " (on-demand base)"
-	case o.kind == service.CapacityOnDemand:
+	case o.capacity == service.CapacityOnDemand:
 		return o.gpuClass.String()
 	}
-	return fmt.Sprintf("%s (%s)", o.gpuClass, o.kind)
+	return fmt.Sprintf("%s (%s)", o.gpuClass, o.capacity)
 }
 
-// findOffers lists the columns: for each GPU class that a model can run on in a cloud, the capacity
+// findOfferings lists the columns: for each GPU class that a model can run on in a cloud, the capacity
 // types of the regions there, and the throughput of a replica.
-func (r *review) findOffers() {
+func (r *review) findOfferings() {
 	for _, c := range r.findClasses() {
-		for _, o := range []offer{{c, service.CapacityReserved, false}, {c, service.CapacityOnDemand, true}, {c, service.CapacitySpot, false}, {c, service.CapacityOnDemand, false}} {
-			if slices.ContainsFunc(r.spec.Regions, func(region service.RegionSpec) bool { return r.has(&region, o) != 0 }) {
-				r.offers = append(r.offers, o)
+		for _, o := range []offering{{c, service.CapacityReserved, false}, {c, service.CapacityOnDemand, true}, {c, service.CapacitySpot, false}, {c, service.CapacityOnDemand, false}} {
+			if slices.ContainsFunc(r.spec.Regions, func(region service.RegionSpec) bool { return r.maxReplicas(&region, o) != 0 }) {
+				r.offerings = append(r.offerings, o)
 				r.p.GPUs = append(r.p.GPUs, o.String())
-				r.p.CapacityType = append(r.p.CapacityType, string(o.kind))
+				r.p.CapacityType = append(r.p.CapacityType, string(o.capacity))
 				r.gpus = append(r.gpus, c.String())
 			}
 		}
 	}
 	for i := range r.spec.Models {
 		m := &r.spec.Models[i]
-		theta := make([]float64, len(r.offers))
-		for k, o := range r.offers {
+		theta := make([]float64, len(r.offerings))
+		for k, o := range r.offerings {
 			for _, g := range r.gpusOf(m) {
 				if g.Type == o.gpu && max(1, g.Count) == o.count {
-					theta[k] = r.carries(m, g)
+					theta[k] = r.replicaTPS(m, g)
 				}
 			}
 		}
@@ -78,27 +78,27 @@ func (r *review) findClasses() []gpuClass {
 // noLimit is the result of has for an unlimited offering.
 const noLimit = -1
 
-// has returns the maximum number of replicas of an offering in a region; 0 where the region does
+// maxReplicas returns the maximum number of replicas of an offering in a region; 0 where the region does
 // not offer it.
-func (r *review) has(region *service.RegionSpec, o offer) int {
+func (r *review) maxReplicas(region *service.RegionSpec, o offering) int {
 	cloud := region.Name.Cloud()
 	switch {
 	case o.cloud != cloud:
 		return 0
 	case cloud == service.CloudStatic:
-		return atMost(o.kind == service.CapacityOnDemand && !o.base, len(region.Endpoints))
-	case o.kind == service.CapacityReserved:
+		return ifOffered(o.capacity == service.CapacityOnDemand && !o.onDemandBase, len(region.Endpoints))
+	case o.capacity == service.CapacityReserved:
 		return r.reserved(region, o.gpuClass)
-	case o.base:
-		return atMost(spotFirst(region), region.OnDemandBase)
-	case o.kind == service.CapacitySpot:
-		return atMost(spotFirst(region), noLimit)
+	case o.onDemandBase:
+		return ifOffered(spotFirst(region), region.OnDemandBase)
+	case o.capacity == service.CapacitySpot:
+		return ifOffered(spotFirst(region), noLimit)
 	}
-	return atMost(len(region.Capacity) == 0 || slices.Contains(region.Capacity, service.CapacityOnDemand), noLimit)
+	return ifOffered(len(region.Capacity) == 0 || slices.Contains(region.Capacity, service.CapacityOnDemand), noLimit)
 }
 
-// atMost returns n when offered, else 0.
-func atMost(offered bool, n int) int {
+// ifOffered returns n when offered, else 0.
+func ifOffered(offered bool, n int) int {
 	if offered {
 		return n
 	}
@@ -119,16 +119,16 @@ func (r *review) reserved(region *service.RegionSpec, c gpuClass) int {
 	sum := 0
 	for _, held := range region.Reserved {
 		m, known := catalogue.Find(region.Name.Cloud(), held.Type)
-		if known && c.gpu == m.GPU && c.count == r.fitting(m) {
+		if known && c.gpu == m.GPU && c.count == r.gpusPerReplica(m) {
 			sum += held.Count * (m.GPUs / c.count)
 		}
 	}
 	return sum
 }
 
-// fitting returns the number of a machine's GPUs that a replica uses: the most that any model
+// gpusPerReplica returns the number of a machine's GPUs that a replica uses: the most that any model
 // requests and the machine has; 0 where no model runs on it.
-func (r *review) fitting(m catalogue.Machine) int {
+func (r *review) gpusPerReplica(m catalogue.Machine) int {
 	best := 0
 	for i := range r.spec.Models {
 		for _, g := range r.gpusOf(&r.spec.Models[i]) {
@@ -140,12 +140,12 @@ func (r *review) fitting(m catalogue.Machine) int {
 	return best
 }
 
-// limits sets the capacity of each region.
-func (r *review) limits() {
+// checkLimits sets the capacity of each region.
+func (r *review) setCapacity() {
 	for j := range r.spec.Regions {
-		row := make([]*int, len(r.offers))
-		for k, o := range r.offers {
-			if n := r.has(&r.spec.Regions[j], o); n != noLimit {
+		row := make([]*int, len(r.offerings))
+		for k, o := range r.offerings {
+			if n := r.maxReplicas(&r.spec.Regions[j], o); n != noLimit {
 				row[k] = &n
 			}
 		}
@@ -153,27 +153,27 @@ func (r *review) limits() {
 	}
 }
 
-// prices sets the price of replicas, the cost of starting one, and the billed price, which is 0 on
+// setPrices sets the price of replicas, the cost of starting one, and the billed price, which is 0 on
 // the operator's own machines.
-func (r *review) prices() {
-	demand, paid := r.table(), r.table() // by region and offering
-	list := make([]float64, len(r.offers))
-	for k, o := range r.offers {
+func (r *review) setPrices() {
+	demand, paid := r.newTable(), r.newTable() // by region and offering
+	list := make([]float64, len(r.offerings))
+	for k, o := range r.offerings {
 		for j, region := range r.spec.Regions {
 			if region.Name.Cloud() == o.cloud {
-				demand[j][k] = r.onDemandIn(region.Name, o.gpuClass)
-				paid[j][k] = r.planned(region.Name, o, demand[j][k])
+				demand[j][k] = r.onDemandPrice(region.Name, o.gpuClass)
+				paid[j][k] = r.plannedPrice(region.Name, o, demand[j][k])
 			}
 		}
-		list[k] = r.usual(demand, k)
-		r.p.Alpha = append(r.p.Alpha, r.usual(paid, k))
+		list[k] = r.commonPrice(demand, k)
+		r.p.Alpha = append(r.p.Alpha, r.commonPrice(paid, k))
 	}
-	r.p.RegionAlpha = r.regional(paid)
+	r.p.RegionAlpha = r.regionalPrices(paid)
 	for range r.spec.Models {
-		sigma, swap := make([]float64, len(r.offers)), make([]*float64, len(r.offers))
-		for k, o := range r.offers {
-			sigma[k] = list[k] * r.startUp(o.cloud).Hours()
-			if saved := r.startUp(o.cloud) - catalogue.MachineBoot; saved > 0 {
+		sigma, swap := make([]float64, len(r.offerings)), make([]*float64, len(r.offerings))
+		for k, o := range r.offerings {
+			sigma[k] = list[k] * r.startUpTime(o.cloud).Hours()
+			if saved := r.startUpTime(o.cloud) - catalogue.MachineBoot; saved > 0 {
 				cost := list[k] * saved.Hours()
 				swap[k] = &cost
 			}
@@ -185,38 +185,38 @@ func (r *review) prices() {
 		r.p.Switch = nil
 	}
 	for j := range r.spec.Regions {
-		r.billed = append(r.billed, r.bill(&r.spec.Regions[j], demand[j], paid[j]))
+		r.billed = append(r.billed, r.billedPrices(&r.spec.Regions[j], demand[j], paid[j]))
 	}
 }
 
-// table returns zeros by region and offering.
-func (r *review) table() [][]float64 {
+// newTable returns zeros by region and offering.
+func (r *review) newTable() [][]float64 {
 	rows := make([][]float64, len(r.spec.Regions))
 	for j := range rows {
-		rows[j] = make([]float64, len(r.offers))
+		rows[j] = make([]float64, len(r.offerings))
 	}
 	return rows
 }
 
-// planned returns the planned price of a replica on an offering in a region, given its on-demand
+// plannedPrice returns the planned price of a replica on an offering in a region, given its on-demand
 // price.
-func (r *review) planned(region service.Region, o offer, onDemand float64) float64 {
+func (r *review) plannedPrice(region service.Region, o offering, onDemand float64) float64 {
 	switch {
-	case o.base:
+	case o.onDemandBase:
 		r.assume("%s in %s: replicas of on_demand_base are planned at the spot price and billed on demand", o.gpuClass, o.cloud)
-		return baseShare * r.spotIn(region, o.gpuClass, onDemand)
-	case o.kind == service.CapacitySpot:
-		return r.spotIn(region, o.gpuClass, onDemand)
+		return baseShare * r.spotPrice(region, o.gpuClass, onDemand)
+	case o.capacity == service.CapacitySpot:
+		return r.spotPrice(region, o.gpuClass, onDemand)
 	}
 	return onDemand
 }
 
-// usual returns the price of an offering where all regions of its cloud have the same, else the
+// commonPrice returns the price of an offering where all regions of its cloud have the same, else the
 // mean.
-func (r *review) usual(prices [][]float64, k int) float64 {
+func (r *review) commonPrice(prices [][]float64, k int) float64 {
 	first, sum, n, same := 0.0, 0.0, 0, true
 	for j, region := range r.spec.Regions {
-		if region.Name.Cloud() != r.offers[k].cloud {
+		if region.Name.Cloud() != r.offerings[k].cloud {
 			continue
 		}
 		if n == 0 {
@@ -231,11 +231,11 @@ func (r *review) usual(prices [][]float64, k int) float64 {
 	return sum / float64(n)
 }
 
-// regional returns prices by region where some differ from Alpha, else nil.
-func (r *review) regional(paid [][]float64) [][]float64 {
-	rows, differ := r.table(), false
+// regionalPrices returns prices by region where some differ from Alpha, else nil.
+func (r *review) regionalPrices(paid [][]float64) [][]float64 {
+	rows, differ := r.newTable(), false
 	for j, region := range r.spec.Regions {
-		for k, o := range r.offers {
+		for k, o := range r.offerings {
 			rows[j][k] = r.p.Alpha[k]
 			if region.Name.Cloud() == o.cloud {
 				rows[j][k], differ = paid[j][k], differ || paid[j][k] != r.p.Alpha[k]
@@ -248,25 +248,25 @@ func (r *review) regional(paid [][]float64) [][]float64 {
 	return rows
 }
 
-// bill returns the billed price of a replica on each offering in a region, given the on-demand and
+// billedPrices returns the billed price of a replica on each offering in a region, given the on-demand and
 // the planned prices.
-func (r *review) bill(region *service.RegionSpec, demand, paid []float64) []float64 {
-	row := make([]float64, len(r.offers))
-	for k, o := range r.offers {
+func (r *review) billedPrices(region *service.RegionSpec, demand, paid []float64) []float64 {
+	row := make([]float64, len(r.offerings))
+	for k, o := range r.offerings {
 		switch {
 		case ownMachines(region.Name.Cloud()) || o.cloud != region.Name.Cloud():
-		case o.kind == service.CapacityReserved:
-			row[k] = r.committed(region, o.gpuClass)
-		case o.base:
+		case o.capacity == service.CapacityReserved:
+			row[k] = r.committedPrice(region, o.gpuClass)
+		case o.onDemandBase:
 			row[k] = demand[k]
 		default:
 			row[k] = paid[k]
 		}
 	}
-	r.unusable(region)
+	r.reportUnusable(region)
 	committed := 0.0
-	for k, o := range r.offers {
-		if o.kind == service.CapacityReserved && o.cloud == region.Name.Cloud() {
+	for k, o := range r.offerings {
+		if o.capacity == service.CapacityReserved && o.cloud == region.Name.Cloud() {
 			committed += row[k] * float64(r.reserved(region, o.gpuClass))
 		}
 	}
@@ -289,11 +289,11 @@ type ReplicaPrice struct {
 // Prices returns the billed price of a replica by region and GPU: on demand, or of its first
 // offering where on demand is not offered. Free replicas are omitted.
 func (v *Reviewed) Prices() []ReplicaPrice {
-	r := v.made
+	r := v.review
 	prices := []ReplicaPrice{}
 	for j := range r.spec.Regions {
 		region, at := r.spec.Regions[j].Name, map[string]int{}
-		for k, o := range r.offers {
+		for k, o := range r.offerings {
 			if o.cloud != region.Cloud() || r.billed[j][k] <= 0 {
 				continue
 			}
@@ -303,7 +303,7 @@ func (v *Reviewed) Prices() []ReplicaPrice {
 			case !known:
 				at[class] = len(prices)
 				prices = append(prices, ReplicaPrice{Region: region, GPU: class, USDPerHour: r.billed[j][k]})
-			case o.kind == service.CapacityOnDemand:
+			case o.capacity == service.CapacityOnDemand:
 				prices[i].USDPerHour = r.billed[j][k]
 			}
 		}
@@ -311,12 +311,12 @@ func (v *Reviewed) Prices() []ReplicaPrice {
 	return prices
 }
 
-// committed returns the price of a reserved replica of a class in a region, the mean over its
+// committedPrice returns the price of a reserved replica of a class in a region, the mean over its
 // commitments.
-func (r *review) committed(region *service.RegionSpec, c gpuClass) float64 {
+func (r *review) committedPrice(region *service.RegionSpec, c gpuClass) float64 {
 	var sum, replicas float64
 	for _, held := range region.Reserved {
-		if m, known := catalogue.Find(region.Name.Cloud(), held.Type); known && c.gpu == m.GPU && c.count == r.fitting(m) {
+		if m, known := catalogue.Find(region.Name.Cloud(), held.Type); known && c.gpu == m.GPU && c.count == r.gpusPerReplica(m) {
 			sum += float64(held.Count) * held.Price
 			replicas += float64(held.Count * (m.GPUs / c.count))
 			if held.Price == 0 {
@@ -330,13 +330,13 @@ func (r *review) committed(region *service.RegionSpec, c gpuClass) float64 {
 	return sum / replicas
 }
 
-// unusable reports the commitments of a region that no model can use.
-func (r *review) unusable(region *service.RegionSpec) {
+// reportUnusable reports the commitments of a region that no model can use.
+func (r *review) reportUnusable(region *service.RegionSpec) {
 	for _, held := range region.Reserved {
 		switch m, known := catalogue.Find(region.Name.Cloud(), held.Type); {
 		case !known:
 			r.assume("%s: the GPUs of %s are unknown: the commitment is ignored", region.Name, held.Type)
-		case r.fitting(m) == 0:
+		case r.gpusPerReplica(m) == 0:
 			r.assume("%s: no model runs on %s (%d x %s): the commitment is ignored", region.Name, held.Type, m.GPUs, m.GPU)
 		}
 	}

@@ -24,8 +24,8 @@ func (c gpuClass) String() string {
 	return c.gpu
 }
 
-// usualGPU is the default GPU where a service names no known one.
-const usualGPU = "L4"
+// defaultGPU is the default GPU where a service names no known one.
+const defaultGPU = "L4"
 
 // gpusOf returns the GPUs that a model can run on. The default is the GPU of its simulated profile,
 // else an L4.
@@ -36,20 +36,20 @@ func (r *review) gpusOf(m *service.Model) []service.GPU {
 	name, _, _ := strings.Cut(m.Engine.Profile, "-")
 	gpu := strings.ToUpper(name)
 	if _, known := catalogue.FindGPU(gpu); !known {
-		gpu = usualGPU
+		gpu = defaultGPU
 	}
 	r.assume("%s has no models[].gpus: assuming one %s per replica", m.Name, gpu)
 	return []service.GPU{{Type: gpu, Count: 1}}
 }
 
-// carries returns the throughput of one replica, measured or assumed.
-func (r *review) carries(m *service.Model, g service.GPU) float64 {
+// replicaTPS returns the throughput of one replica, measured or assumed.
+func (r *review) replicaTPS(m *service.Model, g service.GPU) float64 {
 	if g.TPS > 0 {
 		return g.TPS
 	}
 	one, known := catalogue.FindGPU(g.Type)
 	if !known {
-		one, _ = catalogue.FindGPU(usualGPU)
+		one, _ = catalogue.FindGPU(defaultGPU)
 	}
 	tps := one.TPS * float64(max(1, g.Count))
 	speed := ""
@@ -65,9 +65,9 @@ func ownMachines(cloud string) bool {
 	return cloud == service.CloudLocal || cloud == service.CloudStatic
 }
 
-// stated returns the on-demand price of a replica of a class that a model of service.yaml sets; 0
+// configuredPrice returns the on-demand price of a replica of a class that a model of service.yaml sets; 0
 // where none does.
-func (r *review) stated(c gpuClass) float64 {
+func (r *review) configuredPrice(c gpuClass) float64 {
 	for i := range r.spec.Models {
 		for _, g := range r.spec.Models[i].GPUs {
 			if g.Type == c.gpu && max(1, g.Count) == c.count && g.Price > 0 {
@@ -90,9 +90,9 @@ type MachinePrice struct {
 	From       string
 }
 
-// cheapest returns the lowest price of a class in a region for one capacity type; false where none
+// cheapestMachine returns the lowest price of a class in a region for one capacity type; false where none
 // is known.
-func (r *review) cheapest(region service.Region, c gpuClass, capacity service.CapacityType) (p MachinePrice, known bool) {
+func (r *review) cheapestMachine(region service.Region, c gpuClass, capacity service.CapacityType) (p MachinePrice, known bool) {
 	for _, o := range r.o.Prices {
 		if o.Region == region && o.GPU == c.gpu && o.GPUs == c.count && o.Capacity == capacity && (!known || o.USDPerHour < p.USDPerHour) {
 			p, known = o, true
@@ -101,22 +101,22 @@ func (r *review) cheapest(region service.Region, c gpuClass, capacity service.Ca
 	return p, known
 }
 
-// onDemandIn returns the on-demand price of a replica of a class in a region: the price that a
+// onDemandPrice returns the on-demand price of a replica of a class in a region: the price that a
 // model sets, else the cloud's current price, else the list price.
-func (r *review) onDemandIn(region service.Region, c gpuClass) float64 {
-	if price := r.stated(c); price > 0 {
+func (r *review) onDemandPrice(region service.Region, c gpuClass) float64 {
+	if price := r.configuredPrice(c); price > 0 {
 		return price
 	}
-	if o, known := r.cheapest(region, c, service.CapacityOnDemand); known {
+	if o, known := r.cheapestMachine(region, c, service.CapacityOnDemand); known {
 		r.assume("%s in %s: $%.4g per hour (%s, on demand)", c, region, o.USDPerHour, o.From)
 		return o.USDPerHour
 	}
-	return r.listed(region, c)
+	return r.listPrice(region, c)
 }
 
-// spotIn returns the spot price of a replica of a class in a region, given its on-demand price.
-func (r *review) spotIn(region service.Region, c gpuClass, onDemand float64) float64 {
-	if o, known := r.cheapest(region, c, service.CapacitySpot); known {
+// spotPrice returns the spot price of a replica of a class in a region, given its on-demand price.
+func (r *review) spotPrice(region service.Region, c gpuClass, onDemand float64) float64 {
+	if o, known := r.cheapestMachine(region, c, service.CapacitySpot); known {
 		r.assume("%s in %s on spot: $%.4g per hour (%s); subject to interruption", c, region, o.USDPerHour, o.From)
 		return o.USDPerHour
 	}
@@ -124,9 +124,9 @@ func (r *review) spotIn(region service.Region, c gpuClass, onDemand float64) flo
 	return catalogue.SpotShare * onDemand
 }
 
-// listed returns the planned on-demand price of a replica of a class from the list of machine
+// listPrice returns the planned on-demand price of a replica of a class from the list of machine
 // types.
-func (r *review) listed(region service.Region, c gpuClass) float64 {
+func (r *review) listPrice(region service.Region, c gpuClass) float64 {
 	cloud := c.cloud
 	if ownMachines(cloud) {
 		cloud = service.CloudAWS

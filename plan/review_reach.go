@@ -20,9 +20,9 @@ func PairOf(a, b service.Region) Pair {
 	return Pair{a, b}
 }
 
-// reach sets the round trips between regions, and the regions whose loss the plan must survive. It
+// checkReach sets the round trips between regions, and the regions whose loss the plan must survive. It
 // fails on a region that the service does not have.
-func (r *review) reach() error {
+func (r *review) setReach() error {
 	for _, name := range r.o.Survive {
 		if name == AnyOneRegion {
 			continue
@@ -39,7 +39,7 @@ func (r *review) reach() error {
 		return nil
 	}
 	r.p.MaxRTTMillis = float64(r.o.MaxRTT) / float64(time.Millisecond)
-	var unknown group
+	var unknown sentenceGroup
 	for a := range r.p.Regions {
 		row := make([]float64, len(r.p.Regions))
 		for b := range r.p.Regions {

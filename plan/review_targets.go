@@ -4,9 +4,9 @@ import (
 	"skyserve/internal/service"
 )
 
-// targetSteps is the number of steps in a target's forecast: strategies and people need no minutes,
+// maxTargetSteps is the number of steps in a target's forecast: strategies and people need no minutes,
 // and every balancer sends it to all its clients.
-const targetSteps = 12
+const maxTargetSteps = 12
 
 // EndpointTarget is a plan's target for one model in one region.
 type EndpointTarget struct {
@@ -38,19 +38,19 @@ func (v *Reviewed) Targets() []EndpointTarget {
 	for i, m := range v.Problem.Models {
 		for j, region := range v.Problem.Regions {
 			t := EndpointTarget{Model: m, Region: service.Region(region)}
-			t.ReplicaTPS = firstKnown(v.Problem.Theta[i])
+			t.ReplicaTPS = firstThroughput(v.Problem.Theta[i])
 			for k, n := range x[i][j] {
 				if n > 0 {
-					o := v.made.offers[k]
+					o := v.review.offerings[k]
 					t.Count += n
-					t.Replicas = addReplicas(t.Replicas, v.made.replicas(i, o, n))
+					t.Replicas = addReplicas(t.Replicas, v.review.replicas(i, o, n))
 				}
 			}
 			if t.Count > 0 {
 				t.ReplicaTPS = v.Problem.Carried(i, x[i][j]) / float64(t.Count)
 			}
 			t.PeakTPS = v.Problem.Peak(i, j)
-			if l := v.load(m, t.Region); l != nil {
+			if l := v.forecastFor(m, t.Region); l != nil {
 				t.CourseStep, t.Course = l.Step(), l.PerStep(l.Forecast.Mean)
 			}
 			out = append(out, t)
@@ -59,16 +59,16 @@ func (v *Reviewed) Targets() []EndpointTarget {
 	return out
 }
 
-// replicas returns the target of n replicas of a model on an offering. The GPU is omitted where the
+// sumCounts returns the target of n replicas of a model on an offering. The GPU is omitted where the
 // model sets none, because it is only assumed, and the capacity type is omitted on the operator's
 // own machines.
-func (r *review) replicas(model int, o offer, n int) ReplicaTarget {
+func (r *review) replicas(model int, o offering, n int) ReplicaTarget {
 	t := ReplicaTarget{Count: n}
 	if len(r.spec.Models[model].GPUs) > 0 {
 		t.GPU = service.GPU{Type: o.gpu, Count: o.count}
 	}
 	if !ownMachines(o.cloud) {
-		t.Capacity = o.kind
+		t.Capacity = o.capacity
 	}
 	return t
 }
@@ -85,8 +85,8 @@ func addReplicas(all []ReplicaTarget, t ReplicaTarget) []ReplicaTarget {
 	return append(all, t)
 }
 
-// load returns the forecast of a model in a region; nil where there is none.
-func (v *Reviewed) load(model string, region service.Region) *Load {
+// forecastFor returns the forecast of a model in a region; nil where there is none.
+func (v *Reviewed) forecastFor(model string, region service.Region) *Load {
 	for i := range v.Loads {
 		if v.Loads[i].Model == model && v.Loads[i].Region == region {
 			return &v.Loads[i]
@@ -95,8 +95,8 @@ func (v *Reviewed) load(model string, region service.Region) *Load {
 	return nil
 }
 
-// firstKnown returns the throughput of a replica on the first GPU that the model runs on.
-func firstKnown(theta []float64) float64 {
+// firstThroughput returns the throughput of a replica on the first GPU that the model runs on.
+func firstThroughput(theta []float64) float64 {
 	for _, v := range theta {
 		if v > 0 {
 			return v
@@ -108,10 +108,10 @@ func firstKnown(theta []float64) float64 {
 // withinBounds returns counts that serve each region's own peak as far as min, max and capacity
 // allow, on the cheapest GPUs.
 func (p *Problem) withinBounds() [][][]int {
-	x := zeros(p)
+	x := zeroCounts(p)
 	for i := range x {
 		for j := range x[i] {
-			(&Past{Problem: p}).grow(x, i, j, p.Peak(i, j), limit(p.Max, i, j, unlimited))
+			(&Past{Problem: p}).addReplicas(x, i, j, p.Peak(i, j), limitOr(p.Max, i, j, unlimited))
 		}
 	}
 	return x

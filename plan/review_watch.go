@@ -24,11 +24,11 @@ type Load struct {
 // From returns the time at which the forecast begins.
 func (l *Load) From() time.Time { return time.Unix(l.first*60, 0).UTC() }
 
-// perTold returns the number of forecast steps in one step of PerStep.
-func (l *Load) perTold() int { return (len(l.Forecast.Mean) + targetSteps - 1) / targetSteps }
+// stepsPerTarget returns the number of forecast steps in one step of PerStep.
+func (l *Load) stepsPerTarget() int { return (len(l.Forecast.Mean) + maxTargetSteps - 1) / maxTargetSteps }
 
 // Step returns the time between two values of PerStep.
-func (l *Load) Step() time.Duration { return time.Duration(l.perTold()) * l.step }
+func (l *Load) Step() time.Duration { return time.Duration(l.stepsPerTarget()) * l.step }
 
 // PerSecond converts a value of the forecast to tokens a second.
 func (l *Load) PerSecond(value float64) float64 { return value / l.step.Seconds() }
@@ -36,7 +36,7 @@ func (l *Load) PerSecond(value float64) float64 { return value / l.step.Seconds(
 // PerStep returns the means of the forecast's values over steps, in tokens a second.
 func (l *Load) PerStep(values []float64) []float64 {
 	out := []float64{}
-	for part := range slices.Chunk(values, l.perTold()) {
+	for part := range slices.Chunk(values, l.stepsPerTarget()) {
 		out = append(out, l.PerSecond(meanKnown(part)))
 	}
 	return out
@@ -51,7 +51,7 @@ func (v *Reviewed) Watch(h *forecast.History, now time.Time) []forecast.Departur
 		return out
 	}
 	came := map[[2]string]*traffic{}
-	made := *v.made // a copy: its assumptions belong to the review
+	made := *v.review // a copy: its assumptions belong to the review
 	for _, t := range made.traffic(past, 0) {
 		came[[2]string{made.p.Models[t.model], made.p.Regions[t.region]}] = t
 	}

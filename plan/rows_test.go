@@ -236,7 +236,7 @@ func TestVerifyAndCostEqualTheStatement(t *testing.T) {
 	for seed := range uint64(4000) {
 		r := rand.New(rand.NewPCG(seed, 22))
 		p, most := anyOf(r)
-		x := clone3(p.N)
+		x := cloneCounts(p.N)
 		for i := range x {
 			for j := range x[i] {
 				for k := range x[i][j] {

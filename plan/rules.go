@@ -44,7 +44,7 @@ func (r *rules) verifyModel(i int, x [][]int) error {
 				carried += p.Carried(i, x[j])
 			}
 		}
-		if !covers(carried, c.need) {
+		if !meetsNeed(carried, c.need) {
 			return fmt.Errorf("%s over %s: serves %g of %g tokens a second", p.Models[i], p.nameCover(c), carried, c.need)
 		}
 	}
@@ -75,21 +75,21 @@ func (p *Problem) nameCover(c cover) string {
 	return name
 }
 
-// spread moves replicas between regions where that is free and puts capacity where load is. Among
+// redistribute moves replicas between regions where that is free and puts capacity where load is. Among
 // equally cheap solutions it selects the one that forwards least.
-func (s *solver) spread() {
+func (s *solver) redistribute() {
 	cost := s.p.Cost(s.best)
 	for i := range s.p.Models {
 		for k := range s.p.GPUs {
-			for s.spreadOnce(i, k, cost) {
+			for s.redistributeOnce(i, k, cost) {
 			}
 		}
 	}
 }
 
-// spreadOnce makes the single move of a replica of model i on GPU k that reduces the load without
+// redistributeOnce makes the single move of a replica of model i on GPU k that reduces the load without
 // local capacity most. It returns false when no move reduces it.
-func (s *solver) spreadOnce(i, k int, cost float64) bool {
+func (s *solver) redistributeOnce(i, k int, cost float64) bool {
 	p, x := s.p, s.best[i]
 	bestGain, bestFrom, bestTo := slackOf(p.GlobalNeed(i)), -1, -1
 	for from := range p.Regions {
@@ -97,7 +97,7 @@ func (s *solver) spreadOnce(i, k int, cost float64) bool {
 			continue
 		}
 		for to := range p.Regions {
-			gain := s.spreadGain(i, k, from, to)
+			gain := s.redistributeGain(i, k, from, to)
 			if gain <= bestGain {
 				continue
 			}
@@ -118,9 +118,9 @@ func (s *solver) spreadOnce(i, k int, cost float64) bool {
 	return true
 }
 
-// spreadGain returns how much the load without local capacity falls after the move; 0 when the move
+// redistributeGain returns how much the load without local capacity falls after the move; 0 when the move
 // would need a replica to start.
-func (s *solver) spreadGain(i, k, from, to int) float64 {
+func (s *solver) redistributeGain(i, k, from, to int) float64 {
 	p, x := s.p, s.best[i]
 	started := x[from][k] > p.N[i][from][k]
 	starts := x[to][k] >= p.N[i][to][k]
@@ -128,11 +128,11 @@ func (s *solver) spreadGain(i, k, from, to int) float64 {
 		return 0
 	}
 	theta := p.Theta[i][k]
-	return s.lacking(i, from, 0) + s.lacking(i, to, 0) - s.lacking(i, from, -theta) - s.lacking(i, to, theta)
+	return s.localShortfall(i, from, 0) + s.localShortfall(i, to, 0) - s.localShortfall(i, from, -theta) - s.localShortfall(i, to, theta)
 }
 
-// lacking returns the load of model i in region j above the capacity there.
-func (s *solver) lacking(i, j int, change float64) float64 {
+// localShortfall returns the load of model i in region j above the capacity there.
+func (s *solver) localShortfall(i, j int, change float64) float64 {
 	for k, n := range s.best[i][j] {
 		change += s.p.Theta[i][k] * float64(n)
 	}

@@ -11,10 +11,10 @@ import (
 // by trying every count. It is slow, and that is its use.
 type statement struct{ *Problem }
 
-// bound is a limit, or otherwise where there is none.
-func (s statement) bound(rows [][]*int, a, b, otherwise int) int {
+// lowerBound is a limit, or otherwise where there is none.
+func (s statement) bound(rows [][]*int, a, b, fallback int) int {
 	if rows == nil || rows[a][b] == nil {
-		return otherwise
+		return fallback
 	}
 	return *rows[a][b]
 }
@@ -35,7 +35,7 @@ func (s statement) losses() []int {
 	return out
 }
 
-// enough reports whether a capacity meets a need but for rounding.
+// sufficientSince reports whether a capacity meets a need but for rounding.
 func enough(have, need float64) bool { return have >= need-1e-9*math.Max(1, need) }
 
 // demandOf is a need that the regions of a set must carry together.
@@ -188,7 +188,7 @@ func (s statement) starts(j, k int, x [][][]int) float64 {
 	return from(0, standing)
 }
 
-// cost is what counts cost.
+// selected is what counts cost.
 func (s statement) cost(x [][][]int) float64 {
 	sum := 0.0
 	for i := range x {
@@ -229,7 +229,7 @@ func (s statement) choicesOf(i, most int) []choiceOf {
 	}
 	for cells := len(s.Regions) * len(s.GPUs); ; {
 		if s.keepsModel(i, x, demands) {
-			c := choiceOf{x: clone3([][][]int{x})[0]}
+			c := choiceOf{x: cloneCounts([][][]int{x})[0]}
 			for j := range x {
 				for k, n := range x[j] {
 					start := s.Sigma[i][k]
@@ -255,7 +255,7 @@ func (s statement) choicesOf(i, most int) []choiceOf {
 	return out
 }
 
-// cheapest tries every count of 0 to most in every cell: the least cost, +Inf when
+// cheapestMachine tries every count of 0 to most in every cell: the least cost, +Inf when
 // no counts keep the rows.
 func (s statement) cheapest(most int) float64 {
 	choices := make([][]choiceOf, len(s.Models))

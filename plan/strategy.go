@@ -67,9 +67,9 @@ type Target struct {
 	CourseStep time.Duration
 }
 
-// at returns the forecast for a time, the last value after its end; ok is false where there is
+// indexed returns the forecast for a time, the last value after its end; ok is false where there is
 // none.
-func (t *Target) at(now time.Duration) (tps float64, ok bool) {
+func (t *Target) forecastAt(now time.Duration) (tps float64, ok bool) {
 	if t == nil || len(t.Course) == 0 || t.CourseStep <= 0 {
 		return 0, false
 	}
@@ -77,12 +77,12 @@ func (t *Target) at(now time.Duration) (tps float64, ok bool) {
 	return t.Course[min(max(i, 0), len(t.Course)-1)], true
 }
 
-// key identifies an endpoint.
-type key struct{ model, region, pool string }
+// endpointKey identifies an endpoint.
+type endpointKey struct{ model, region, pool string }
 
-func (e *Endpoint) key() key { return key{e.Model, e.Region, e.Pool} }
+func (e *Endpoint) endpointKey() endpointKey { return endpointKey{e.Model, e.Region, e.Pool} }
 
-// count is the number of replicas that bounds and targets refer to.
+// addUse is the number of replicas that bounds and targets refer to.
 func (e *Endpoint) count() int { return e.Ready + e.Starting }
 
 // Scaling is a change of one endpoint. Reclaim, Redeploy and Launch add replicas, Donate or Remove
@@ -175,43 +175,43 @@ const (
 )
 
 // cooldown maps each endpoint to the time of its last scaling.
-type cooldown map[key]time.Duration
+type cooldown map[endpointKey]time.Duration
 
-// over reports whether an endpoint may be scaled again.
-func (c cooldown) over(e *Endpoint, now time.Duration) bool {
-	last, ok := c[e.key()]
+// elapsed reports whether an endpoint may be scaled again.
+func (c cooldown) elapsed(e *Endpoint, now time.Duration) bool {
+	last, ok := c[e.endpointKey()]
 	return !ok || now-last >= scaleCooldown
 }
 
-// grants allocates VMs to requested changes. When two endpoints need the same donated VM, the first
+// allocator allocates VMs to requested changes. When two endpoints need the same donated VM, the first
 // in the fleet's order gets it.
-type grants struct {
+type allocator struct {
 	fleet   *Fleet
-	keep    bool
+	noDonation    bool
 	donated []int          // by endpoint, not allocated yet
-	spare   map[string]int // by region, not allocated yet
+	freeVMs   map[string]int // by region, not allocated yet
 	out     []Scaling
 }
 
-func newGrants(f *Fleet, o StrategyOptions) *grants {
-	g := &grants{fleet: f, keep: o.Keep, donated: make([]int, len(f.Endpoints)), spare: make(map[string]int, len(f.Spare))}
+func newAllocator(f *Fleet, o StrategyOptions) *allocator {
+	g := &allocator{fleet: f, noDonation: o.Keep, donated: make([]int, len(f.Endpoints)), freeVMs: make(map[string]int, len(f.Spare))}
 	for i := range f.Endpoints {
 		g.donated[i] = f.Endpoints[i].Donated
 		region := f.Endpoints[i].Region
-		g.spare[region] = f.Spare[region]
+		g.freeVMs[region] = f.Spare[region]
 	}
 	return g
 }
 
-// want requests n more replicas of an endpoint, or -n fewer, and reports whether any can be
+// request requests n more replicas of an endpoint, or -n fewer, and reports whether any can be
 // changed.
-func (g *grants) want(i, n int, reason string) bool {
+func (g *allocator) request(i, n int, reason string) bool {
 	e := &g.fleet.Endpoints[i]
 	s := Scaling{Endpoint: i, Reason: reason}
 	if n > 0 {
-		g.add(&s, e, min(n, e.Max-e.count()))
+		g.allocate(&s, e, min(n, e.Max-e.count()))
 	} else if give := min(-n, e.Ready-e.Min); give > 0 {
-		if g.keep {
+		if g.noDonation {
 			s.Remove = give
 		} else {
 			s.Donate = give
@@ -224,10 +224,10 @@ func (g *grants) want(i, n int, reason string) bool {
 	return true
 }
 
-// add allocates VMs to n replicas, the fastest first: donated ones with the model's weights, then
+// allocate allocates VMs to n replicas, the fastest first: donated ones with the model's weights, then
 // those of other models, then new ones (SageServe section 6.4).
-func (g *grants) add(s *Scaling, e *Endpoint, n int) {
-	for _, i := range g.lenders(s.Endpoint, e) {
+func (g *allocator) allocate(s *Scaling, e *Endpoint, n int) {
+	for _, i := range g.donors(s.Endpoint, e) {
 		if n <= 0 {
 			return
 		}
@@ -240,15 +240,15 @@ func (g *grants) add(s *Scaling, e *Endpoint, n int) {
 			s.Redeploy = append(s.Redeploy, Redeploy{i, take})
 		}
 	}
-	if take := min(n, g.spare[e.Region]); take > 0 {
-		g.spare[e.Region] -= take
+	if take := min(n, g.freeVMs[e.Region]); take > 0 {
+		g.freeVMs[e.Region] -= take
 		s.Launch = take
 	}
 }
 
-// lenders lists the endpoints of a region with available VMs: the endpoint itself, those of its
+// donors lists the endpoints of a region with available VMs: the endpoint itself, those of its
 // model, then by number of donated VMs.
-func (g *grants) lenders(self int, e *Endpoint) []int {
+func (g *allocator) donors(self int, e *Endpoint) []int {
 	var all []int
 	for i := range g.fleet.Endpoints {
 		if g.donated[i] > 0 && g.fleet.Endpoints[i].Region == e.Region {

@@ -15,45 +15,45 @@ const (
 	// fillGain is the increase of the fill level, as a logarithm, after an hour of the usual
 	// traffic in which no first token was late.
 	fillGain = 0.05
-	// fillLeast and fillMost bound the level: lateness with causes other than load must not add
+	// minFill and maxFill bound the level: lateness with causes other than load must not add
 	// replicas without end.
-	fillLeast = 0.7
-	fillMost  = 1.4
-	// fillJump bounds the rise of the usual traffic per step: the counts of a balancer that
+	minFill = 0.7
+	maxFill  = 1.4
+	// maxRateJump bounds the rise of the usual traffic per step: the counts of a balancer that
 	// reconnects arrive all at once.
-	fillJump = 10
+	maxRateJump = 10
 )
 
-// filling is the fill level of a model's replicas, learned from late first tokens. Each late one
+// fillLevel is the fill level of a model's replicas, learned from late first tokens. Each late one
 // lowers it; each one in time raises it by the amount that balances at the allowed share. Over time
 // the late share converges to the allowed one, whatever the load, the model or its lengths (the
 // rule of adaptive conformal inference, Gibbs and Candès 2021). A first token weighs less the more
 // of them are usual, so that small and large models learn equally fast.
-type filling struct {
-	late  float64 // the allowed share
+type fillLevel struct {
+	maxLateShare  float64 // the allowed share
 	at    time.Duration
-	usual float64 // first tokens an hour, over the last hours; 0 = none so far
+	usualRate float64 // first tokens an hour, over the last hours; 0 = none so far
 	log   float64 // of the factor
 }
 
 // factor returns the load per replica as a multiple of its nominal throughput.
-func (l *filling) factor() float64 { return math.Exp(l.log) }
+func (l *fillLevel) factor() float64 { return math.Exp(l.log) }
 
-// learn processes the first tokens since the previous step.
-func (l *filling) learn(now time.Duration, came FirstTokens) {
+// update processes the first tokens since the previous step.
+func (l *fillLevel) update(now time.Duration, came FirstTokens) {
 	hours := (now - l.at).Hours()
 	if hours <= 0 {
 		return
 	}
 	l.at = now
 	rate := float64(came.All) / hours
-	if l.usual == 0 {
-		l.usual = rate
+	if l.usualRate == 0 {
+		l.usualRate = rate
 	}
-	l.usual += (min(rate, fillJump*l.usual) - l.usual) * -math.Expm1(-hours)
-	if l.usual > 0 {
-		l.log += fillGain * (float64(came.All) - float64(came.Late)/l.late) / max(l.usual, rate)
-		l.log = min(max(l.log, math.Log(fillLeast)), math.Log(fillMost))
+	l.usualRate += (min(rate, maxRateJump*l.usualRate) - l.usualRate) * -math.Expm1(-hours)
+	if l.usualRate > 0 {
+		l.log += fillGain * (float64(came.All) - float64(came.Late)/l.maxLateShare) / max(l.usualRate, rate)
+		l.log = min(max(l.log, math.Log(minFill)), math.Log(maxFill))
 	}
 }
 

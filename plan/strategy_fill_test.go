@@ -8,7 +8,7 @@ import (
 
 // hours lets a filling look every 5 s at so many first tokens an hour, of which the
 // share late says are late, and returns the share of the last half of the time.
-func (l *filling) hours(n, perHour float64, late func(fill float64) float64) float64 {
+func (l *fillLevel) hours(n, perHour float64, late func(fill float64) float64) float64 {
 	var came, debt, all, gone float64
 	looks := int(n * 720)
 	for i := range looks {
@@ -18,7 +18,7 @@ func (l *filling) hours(n, perHour float64, late func(fill float64) float64) flo
 		debt += late(l.factor()) * float64(news.All)
 		news.Late = min(int64(debt), news.All)
 		debt -= float64(news.Late)
-		l.learn(l.at+5*time.Second, news)
+		l.update(l.at+5*time.Second, news)
 		if i >= looks/2 {
 			all, gone = all+float64(news.All), gone+float64(news.Late)
 		}
@@ -36,7 +36,7 @@ func TestTheShareOfLateFirstTokensComesToTheOneAskedFor(t *testing.T) {
 		"far too many": func(fill float64) float64 { return 0.2 * math.Pow(fill, 5) },
 	} {
 		for _, perHour := range []float64{500, 50_000} {
-			l := &filling{late: 0.05}
+			l := &fillLevel{maxLateShare: 0.05}
 			if got := l.hours(200, perHour, late); math.Abs(got-0.05) > 0.004 {
 				t.Errorf("%s, %g an hour: %.4f are late, want 0.05; filled %.2f times", name, perHour, got, l.factor())
 			}
@@ -47,8 +47,8 @@ func TestTheShareOfLateFirstTokensComesToTheOneAskedFor(t *testing.T) {
 // What more replicas do not mend does not ask for replicas without end, and nothing
 // late at all does not fill them without end.
 func TestFillingIsBounded(t *testing.T) {
-	for share, want := range map[float64]float64{1: fillLeast, 0: fillMost} {
-		l := &filling{late: 0.05}
+	for share, want := range map[float64]float64{1: minFill, 0: maxFill} {
+		l := &fillLevel{maxLateShare: 0.05}
 		l.hours(100, 1000, func(float64) float64 { return share })
 		if math.Abs(l.factor()-want) > 1e-9 {
 			t.Errorf("%g are late: filled %g times, want %g", share, l.factor(), want)
@@ -61,15 +61,15 @@ func TestFillingIsBounded(t *testing.T) {
 func TestOneLookDecidesLittle(t *testing.T) {
 	calm := func(float64) float64 { return 0.05 }
 	for _, jump := range []FirstTokens{{1_000_000, 200_000}, {1_000_000, 0}} {
-		l := &filling{late: 0.05}
+		l := &fillLevel{maxLateShare: 0.05}
 		l.hours(10, 1000, calm)
 		before := l.factor()
-		l.learn(l.at+5*time.Second, jump)
+		l.update(l.at+5*time.Second, jump)
 		if change := l.factor() / before; math.Abs(change-1) > 0.001 {
 			t.Errorf("%+v: filled %g times as far", jump, change)
 		}
-		if l.usual > 1100 {
-			t.Errorf("%+v: %g an hour are usual", jump, l.usual)
+		if l.usualRate > 1100 {
+			t.Errorf("%+v: %g an hour are usual", jump, l.usualRate)
 		}
 	}
 	before := FirstTokens{100, 10}

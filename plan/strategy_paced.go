@@ -31,7 +31,7 @@ func newPaced(name string, o StrategyOptions) *paced { return &paced{name, o, co
 func (s *paced) Name() string { return s.name }
 
 func (s *paced) Step(now time.Duration, f *Fleet) []Scaling {
-	g := newGrants(f, s.options)
+	g := newAllocator(f, s.options)
 	for i := range f.Endpoints {
 		e := &f.Endpoints[i]
 		if e.Target == nil {
@@ -39,12 +39,12 @@ func (s *paced) Step(now time.Duration, f *Fleet) []Scaling {
 		}
 		if s.name == "lt-i" {
 			if n := e.Target.Count - e.count(); n != 0 {
-				g.want(i, n, fmt.Sprintf("%d planned for the hour, %d current", e.Target.Count, e.count()))
+				g.request(i, n, fmt.Sprintf("%d planned for the hour, %d current", e.Target.Count, e.count()))
 			}
 			continue
 		}
-		if n, reason := s.pace(now, e); n != 0 && s.last.over(e, now) && g.want(i, n, reason) {
-			s.last[e.key()] = now
+		if n, reason := s.pace(now, e); n != 0 && s.last.elapsed(e, now) && g.request(i, n, reason) {
+			s.last[e.endpointKey()] = now
 		}
 	}
 	return g.out
@@ -53,7 +53,7 @@ func (s *paced) Step(now time.Duration, f *Fleet) []Scaling {
 // pace returns the change of an endpoint, and its reason.
 func (s *paced) pace(now time.Duration, e *Endpoint) (n int, reason string) {
 	if gap, known := s.gap(now, e); known {
-		if n := e.byTraffic(gap); n != 0 {
+		if n := e.stepForTraffic(gap); n != 0 {
 			return n, fmt.Sprintf("load %.1f times the forecast, %d planned", gap, e.Target.Count)
 		}
 	}
@@ -62,16 +62,16 @@ func (s *paced) pace(now time.Duration, e *Endpoint) (n int, reason string) {
 	}
 	switch u := *e.Utilisation; {
 	case u > scaleOutAbove && e.count() < e.Target.Count:
-		return 1, fmt.Sprintf("%s, %d planned", above(u), e.Target.Count)
+		return 1, fmt.Sprintf("%s, %d planned", aboveThreshold(u), e.Target.Count)
 	case u < scaleInBelow && e.count() > e.Target.Count:
-		return -1, fmt.Sprintf("%s, %d planned", below(u), e.Target.Count)
+		return -1, fmt.Sprintf("%s, %d planned", belowThreshold(u), e.Target.Count)
 	}
 	return 0, ""
 }
 
-// byTraffic returns the next step beyond the planned count when the load is gap times the planned
+// stepForTraffic returns the next step beyond the planned count when the load is gap times the planned
 // one; 0 where the plan's error is within bounds.
-func (e *Endpoint) byTraffic(gap float64) int {
+func (e *Endpoint) stepForTraffic(gap float64) int {
 	needed := int(math.Ceil(gap * float64(e.Target.Count)))
 	switch {
 	case gap >= underestimated && e.count() >= e.Target.Count && e.count() < needed:

@@ -17,7 +17,7 @@ func (p Proposal) WriteTable(w io.Writer) error {
 	var b bytes.Buffer
 	if p.Status == StatusInfeasible {
 		fmt.Fprintln(&b, "No plan satisfies all constraints:")
-		list(&b, p.Infeasible)
+		writeList(&b, p.Infeasible)
 	}
 	if len(p.Changes) > 0 {
 		p.writeChanges(&b)
@@ -26,13 +26,13 @@ func (p Proposal) WriteTable(w io.Writer) error {
 	p.writeCosts(&b)
 	if len(p.Assumed) > 0 {
 		fmt.Fprintln(&b, "\nAssumed:")
-		list(&b, p.Assumed)
+		writeList(&b, p.Assumed)
 	}
 	_, err := w.Write(b.Bytes())
 	return err
 }
 
-func list(b *bytes.Buffer, lines []string) {
+func writeList(b *bytes.Buffer, lines []string) {
 	for _, l := range lines {
 		fmt.Fprintf(b, "  - %s\n", l)
 	}

@@ -21,9 +21,9 @@ type term struct {
 	column string
 }
 
-func num(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
+func formatNumber(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
 
-// rows lists the programme's rows over the columns s_i_j_k (kept replicas, at most n), a_i_j_k
+// addRows lists the programme's rows over the columns s_i_j_k (kept replicas, at most n), a_i_j_k
 // (added replicas) and, where they apply, t_i_j_k (replicas on VMs taken over from another model)
 // and o_i_j_w (load sent to other regions): x = s + t + a, so max(0, delta) needs no row of its
 // own.
@@ -35,17 +35,17 @@ func (p *Problem) rows() []row {
 	}
 	for j := range p.Regions {
 		for k := range p.GPUs {
-			if capacity := limit(p.Capacity, j, k, unlimited); capacity < unlimited {
+			if capacity := limitOr(p.Capacity, j, k, unlimited); capacity < unlimited {
 				r := row{name: fmt.Sprintf("capacity_%d_%d", j, k), sense: "<=", right: float64(capacity)}
 				for i := range p.Models {
-					r.terms = append(r.terms, p.count(1, i, j, k)...)
+					r.terms = append(r.terms, p.countTerms(1, i, j, k)...)
 				}
 				out = append(out, r)
 			}
 			if p.Switch != nil {
-				r := row{name: fmt.Sprintf("standing_%d_%d", j, k), sense: "<=", right: float64(p.standing(j, k))}
+				r := row{name: fmt.Sprintf("standing_%d_%d", j, k), sense: "<=", right: float64(p.runningVMs(j, k))}
 				for i := range p.Models {
-					all := p.count(1, i, j, k)
+					all := p.countTerms(1, i, j, k)
 					r.terms = append(r.terms, all[:len(all)-1]...) // all but the added replicas
 				}
 				out = append(out, r)
@@ -62,21 +62,21 @@ func (p *Problem) modelRows(i int, sets []regionSet) []row {
 	for j := range p.Regions {
 		var count []term
 		for k := range p.GPUs {
-			carried[j] = append(carried[j], p.count(p.Theta[i][k], i, j, k)...)
-			count = append(count, p.count(1, i, j, k)...)
+			carried[j] = append(carried[j], p.countTerms(p.Theta[i][k], i, j, k)...)
+			count = append(count, p.countTerms(1, i, j, k)...)
 		}
 		counted = append(counted, count...)
 		out = append(out, row{fmt.Sprintf("local_%d_%d", i, j), carried[j], ">=", p.LocalNeed(i, j)})
-		out = append(out, bounds(fmt.Sprintf("%d_%d", i, j), count, limit(p.Min, i, j, 0), limit(p.Max, i, j, unlimited))...)
+		out = append(out, boundRows(fmt.Sprintf("%d_%d", i, j), count, limitOr(p.Min, i, j, 0), limitOr(p.Max, i, j, unlimited))...)
 		for w, load := range p.Rho[i][j] {
-			if p.away(i, j).price > 0 {
+			if p.egressCostOf(i, j).price > 0 {
 				out = append(out, row{
 					fmt.Sprintf("away_%d_%d_%d", i, j, w), append([]term{{1, column("o", i, j, w)}}, carried[j]...), ">=", load,
 				})
 			}
 		}
 	}
-	out = append(out, bounds(fmt.Sprintf("total_%d", i), counted, total(p.MinTotal, i, 0), total(p.MaxTotal, i, unlimited))...)
+	out = append(out, boundRows(fmt.Sprintf("total_%d", i), counted, totalOr(p.MinTotal, i, 0), totalOr(p.MaxTotal, i, unlimited))...)
 	for n, c := range p.covers(i, sets) {
 		r := row{name: fmt.Sprintf("cover_%d_%d", i, n), sense: ">=", right: c.need}
 		if c.regions.size() == len(p.Regions) {
@@ -88,15 +88,15 @@ func (p *Problem) modelRows(i int, sets []regionSet) []row {
 			}
 		}
 		if len(r.terms) == 0 { // no region remains to serve it: infeasible
-			r.terms = p.count(0, i, 0, 0)
+			r.terms = p.countTerms(0, i, 0, 0)
 		}
 		out = append(out, r)
 	}
 	return out
 }
 
-// bounds returns the rows that keep a count between least and most.
-func bounds(name string, count []term, least, most int) []row {
+// boundRows returns the rows that keep a count between least and most.
+func boundRows(name string, count []term, least, most int) []row {
 	var out []row
 	if least > 0 {
 		out = append(out, row{"min_" + name, count, ">=", float64(least)})
@@ -107,8 +107,8 @@ func bounds(name string, count []term, least, most int) []row {
 	return out
 }
 
-// count returns factor times the replicas of a cell; the added ones come last.
-func (p *Problem) count(factor float64, i, j, k int) []term {
+// addUse returns factor times the replicas of a cell; the added ones come last.
+func (p *Problem) countTerms(factor float64, i, j, k int) []term {
 	out := []term{{factor, column("s", i, j, k)}}
 	if p.canSwitch(i, k) {
 		out = append(out, term{factor, column("t", i, j, k)})
@@ -122,8 +122,8 @@ func column(kind string, i, j, k int) string { return fmt.Sprintf("%s_%d_%d_%d",
 type variable struct {
 	name  string
 	cost  float64
-	most  int // -1 = no bound
-	whole bool
+	max  int // -1 = no bound
+	integer bool
 }
 
 // columns lists the programme's columns.
@@ -143,7 +143,7 @@ func (p *Problem) columns() []variable {
 	for i := range p.Models {
 		for j := range p.Regions {
 			for w := range p.Rho[i][j] {
-				if a := p.away(i, j); a.price > 0 {
+				if a := p.egressCostOf(i, j); a.price > 0 {
 					out = append(out, variable{column("o", i, j, w), a.price / float64(len(a.loads)), -1, false})
 				}
 			}
@@ -192,25 +192,25 @@ func (p *Problem) WriteLP(w io.Writer) error {
 		if at%2 == 0 {
 			fmt.Fprint(b, "\n")
 		}
-		fmt.Fprintf(b, " + %s %s", num(c.cost), c.name)
+		fmt.Fprintf(b, " + %s %s", formatNumber(c.cost), c.name)
 	}
 	fmt.Fprint(b, "\nSubject To\n")
 	for _, r := range p.rows() {
 		fmt.Fprintf(b, " %s:", r.name)
 		for _, t := range r.terms {
-			fmt.Fprintf(b, "\n + %s %s", num(t.factor), t.column)
+			fmt.Fprintf(b, "\n + %s %s", formatNumber(t.factor), t.column)
 		}
-		fmt.Fprintf(b, "\n %s %s\n", r.sense, num(r.right))
+		fmt.Fprintf(b, "\n %s %s\n", r.sense, formatNumber(r.right))
 	}
 	fmt.Fprint(b, "Bounds\n")
 	for _, c := range p.columns() {
-		if c.most >= 0 {
-			fmt.Fprintf(b, " 0 <= %s <= %d\n", c.name, c.most)
+		if c.max >= 0 {
+			fmt.Fprintf(b, " 0 <= %s <= %d\n", c.name, c.max)
 		}
 	}
 	fmt.Fprint(b, "Generals\n")
 	for _, c := range p.columns() {
-		if c.whole {
+		if c.integer {
 			fmt.Fprintf(b, " %s\n", c.name)
 		}
 	}
@@ -231,17 +231,17 @@ func (p *Problem) WriteMPS(w io.Writer) error {
 		}
 		fmt.Fprintf(b, " %s %s\n", sense, r.name)
 		for _, t := range r.terms {
-			entries[t.column] = append(entries[t.column], r.name+" "+num(t.factor))
+			entries[t.column] = append(entries[t.column], r.name+" "+formatNumber(t.factor))
 		}
 	}
 	fmt.Fprint(b, "COLUMNS\n M1 'MARKER' 'INTORG'\n")
 	columns := p.columns()
 	write := func(whole bool) {
 		for _, c := range columns {
-			if c.whole != whole {
+			if c.integer != whole {
 				continue
 			}
-			fmt.Fprintf(b, " %s cost %s\n", c.name, num(c.cost))
+			fmt.Fprintf(b, " %s cost %s\n", c.name, formatNumber(c.cost))
 			for _, e := range entries[c.name] {
 				fmt.Fprintf(b, " %s %s\n", c.name, e)
 			}
@@ -252,12 +252,12 @@ func (p *Problem) WriteMPS(w io.Writer) error {
 	write(false)
 	fmt.Fprint(b, "RHS\n")
 	for _, r := range rows {
-		fmt.Fprintf(b, " rhs %s %s\n", r.name, num(r.right))
+		fmt.Fprintf(b, " rhs %s %s\n", r.name, formatNumber(r.right))
 	}
 	fmt.Fprint(b, "BOUNDS\n")
 	for _, c := range columns {
-		if c.most >= 0 {
-			fmt.Fprintf(b, " UP bnd %s %d\n", c.name, c.most)
+		if c.max >= 0 {
+			fmt.Fprintf(b, " UP bnd %s %d\n", c.name, c.max)
 		} else {
 			fmt.Fprintf(b, " PL bnd %s\n", c.name)
 		}
