@@ -7,12 +7,12 @@ import (
 
 // Bounds of the order search, those of R's auto.arima (Hyndman and Khandakar 2008).
 const (
-	mostTerms         = 5
-	mostSeasonalTerms = 2
-	mostModels        = 94
-	// leastRoot is the minimum distance of a model's roots from the origin. A root closer to the
+	maxTerms         = 5
+	maxSeasonalTerms = 2
+	maxModels        = 94
+	// minRoot is the minimum distance of a model's roots from the origin. A root closer to the
 	// unit circle means one difference too few or too many.
-	leastRoot = 1.01
+	minRoot = 1.01
 	// longSeason is the longest season whose models are compared by exact likelihood; those with a
 	// longer one are compared by conditional likelihood.
 	longSeason = 30
@@ -74,9 +74,9 @@ func (s *orderSearch) difference() error {
 		values = lagged(values, s.season)
 	}
 	s.d = differences(values, s.differences-s.sd)
-	s.most = candidate{p: min(mostTerms, have/3), q: min(mostTerms, have/3), constant: s.d+s.sd < 2}
+	s.most = candidate{p: min(maxTerms, have/3), q: min(maxTerms, have/3), constant: s.d+s.sd < 2}
 	if s.season > 1 {
-		s.most.sp = min(mostSeasonalTerms, have/3/s.season)
+		s.most.sp = min(maxSeasonalTerms, have/3/s.season)
 		if s.long() {
 			s.most.sp = min(1, s.most.sp) // a week of days cannot distinguish two terms, and they double the state
 		}
@@ -209,7 +209,7 @@ var moves = []candidate{
 func (s *orderSearch) better() bool {
 	for _, m := range moves {
 		c := candidate{s.at.p + m.p, s.at.q + m.q, s.at.sp + m.sp, s.at.sq + m.sq, s.at.constant != m.constant}
-		if !s.allowed(c) || len(s.tried) >= mostModels {
+		if !s.allowed(c) || len(s.tried) >= maxModels {
 			continue
 		}
 		if ok, _ := s.try(c); ok {
@@ -248,7 +248,7 @@ func (s *orderSearch) long() bool { return s.season > longSeason }
 
 // proper reports whether the roots of every factor are away from the unit circle.
 func (m *ARIMA) proper() bool {
-	return rootsBeyond(m.AR, leastRoot) && rootsBeyond(negated(m.MA), leastRoot) && rootsBeyond(m.SAR, leastRoot) && rootsBeyond(negated(m.SMA), leastRoot)
+	return rootsBeyond(m.AR, minRoot) && rootsBeyond(negated(m.MA), minRoot) && rootsBeyond(m.SAR, minRoot) && rootsBeyond(negated(m.SMA), minRoot)
 }
 
 // free returns the search variables that correspond to the model's coefficients; nil when they are

@@ -7,9 +7,9 @@ import (
 )
 
 const (
-	// leastVariance is the minimum variance of the shocks relative to that of the series, so that a
+	// minVariance is the minimum variance of the shocks relative to that of the series, so that a
 	// series without noise has a maximum likelihood.
-	leastVariance = 1e-24
+	minVariance = 1e-24
 	// impossible is the value of coefficients that no process has.
 	impossible = 1e10
 )
@@ -160,7 +160,7 @@ func (l *likelihood) value(u []float64) float64 {
 		l.rss *= float64(l.used) / float64(l.used-process.given())
 	}
 	n := float64(l.used)
-	v := 0.5 * (math.Log(max(l.rss/n, leastVariance)) + l.logs/n)
+	v := 0.5 * (math.Log(max(l.rss/n, minVariance)) + l.logs/n)
 	if math.IsNaN(v) || math.IsInf(v, 0) {
 		return impossible
 	}
@@ -192,7 +192,7 @@ func (l *likelihood) filter(process arma) bool {
 func (l *likelihood) fit(start []float64, a accuracy) *ARIMA {
 	u := make([]float64, l.spec.params())
 	least := l.value(u)
-	if l.rss/float64(l.used) <= leastVariance || len(u) == 0 {
+	if l.rss/float64(l.used) <= minVariance || len(u) == 0 {
 		return l.model(u)
 	}
 	for _, s := range [][]float64{start, l.hannanRissanen()} {
@@ -232,7 +232,7 @@ func (l *likelihood) model(u []float64) *ARIMA {
 // judge sets the variance, the likelihood and the criteria.
 func (l *likelihood) judge(m *ARIMA) {
 	n, k := float64(l.used), float64(l.spec.count()+1)
-	if variance := l.rss / n; variance > leastVariance {
+	if variance := l.rss / n; variance > minVariance {
 		m.Sigma2 = variance * l.scales[0] * l.scales[0]
 		m.LogLik = -0.5 * (n*(math.Log(2*math.Pi*variance)+1) + l.logs + 2*n*math.Log(l.scales[0]))
 	} else {

@@ -15,11 +15,11 @@ const (
 	// trafficDifferences is the maximum number of differences of a traffic series: two would
 	// extrapolate the last minutes' trend without bound.
 	trafficDifferences = 1
-	// leastKnown is the minimum number of known steps.
-	leastKnown = 20
-	// arimaCarries is the number of steps over which a trend is extrapolated: two hours. A trend
+	// minKnown is the minimum number of known steps.
+	minKnown = 20
+	// arimaTrendSteps is the number of steps over which a trend is extrapolated: two hours. A trend
 	// learned at steps of 5 minutes says nothing about a day.
-	arimaCarries = 24
+	arimaTrendSteps = 24
 	// pastStride is the time between the past forecasts from which the interval is learned.
 	pastStride = time.Hour
 )
@@ -87,8 +87,8 @@ func (f arimaForecaster) fit(s Series, horizon int) (*fittedARIMA, error) {
 		return nil, err
 	}
 	c := f.view(s)
-	if n := len(known(c.Values)); n < leastKnown {
-		return nil, fmt.Errorf("forecasting %s: %s requires %d known steps of %s, got %d", s.Name, f.Name(), leastKnown, ShortDuration(c.Step), n)
+	if n := len(known(c.Values)); n < minKnown {
+		return nil, fmt.Errorf("forecasting %s: %s requires %d known steps of %s, got %d", s.Name, f.Name(), minKnown, ShortDuration(c.Step), n)
 	}
 	m, err := AutoARIMA(c.Values, 0, trafficDifferences, nil)
 	if err != nil {
@@ -135,8 +135,8 @@ func (f *fittedARIMA) square(path []float64, origin int) {
 		path[h] = root * root
 	}
 	if f.model.differenced() > 0 {
-		for h := arimaCarries; h < len(path); h++ {
-			path[h] = path[arimaCarries-1]
+		for h := arimaTrendSteps; h < len(path); h++ {
+			path[h] = path[arimaTrendSteps-1]
 		}
 	}
 }
@@ -146,7 +146,7 @@ func (f *fittedARIMA) square(path []float64, origin int) {
 func (f *fittedARIMA) pastOrigins(c coarse) []int {
 	n := len(c.Values)
 	stride := c.steps(pastStride)
-	first := max(f.model.differenced()+leastKnown, n-c.steps(errorLookback))
+	first := max(f.model.differenced()+minKnown, n-c.steps(errorLookback))
 	var out []int
 	for o := first + (n-first)%stride; o < n; o += stride {
 		out = append(out, o)

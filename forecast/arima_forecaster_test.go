@@ -15,7 +15,7 @@ func arimaForecasters() []arimaForecaster {
 
 // A model fitted once and rolled on forecasts as the one that Forecast fits at
 // the first origin, and sees nothing from any origin on.
-func TestRollSeesNothingAtOrAfterAnOrigin(t *testing.T) {
+func TestRollUsesNothingAfterAnOrigin(t *testing.T) {
 	s := daily(4, 60, 5)
 	origins := []int{3 * 1440, 3*1440 + 7, 3*1440 + 400}
 	for _, f := range arimaForecasters() {
@@ -57,7 +57,7 @@ func agreeing(a, b []float64) bool {
 }
 
 // What a model must make of histories that no textbook has.
-func TestARIMAOfOddHistories(t *testing.T) {
+func TestARIMAOfUnusualHistories(t *testing.T) {
 	gap := daily(4, 30, 2)
 	for i := 1440; i < 2*1440; i++ {
 		gap.Values[i] = math.NaN()
@@ -98,7 +98,7 @@ func TestARIMAOfOddHistories(t *testing.T) {
 	}
 }
 
-func TestARIMASaysWhatItNeeds(t *testing.T) {
+func TestARIMAReportsWhatItRequires(t *testing.T) {
 	for name, c := range map[string]struct {
 		f    Forecaster
 		s    Series

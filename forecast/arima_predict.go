@@ -2,9 +2,9 @@ package forecast
 
 import "math"
 
-// mostDense is the largest state for which the dense filter runs just for standard errors: a season
+// maxDenseState is the largest state for which the dense filter runs just for standard errors: a season
 // of a day at 15 minutes has 200.
-const mostDense = 128
+const maxDenseState = 128
 
 // paths forecasts the process z from each of the ascending origins, using the values before it, in
 // one pass of the filter. An origin before the values that differencing needs has no path (nil).
@@ -89,7 +89,7 @@ func (m *ARIMA) denseFilter() *dense {
 
 // standardErrors returns the standard errors of the forecasts after z. Once the gain has converged
 // only future shocks contribute; before, the uncertainty of the state contributes too, except for
-// states beyond mostDense.
+// states beyond maxDenseState.
 func (m *ARIMA) standardErrors(z []float64, horizon int) []float64 {
 	out := make([]float64, horizon)
 	var fast stationary
@@ -97,7 +97,7 @@ func (m *ARIMA) standardErrors(z []float64, horizon int) []float64 {
 	for t := 0; settled && t < len(z)-m.differenced() && !fast.settled; t++ {
 		fast.advance()
 	}
-	if size := len(m.process.phi) + m.differenced(); settled && fast.settled || size > mostDense {
+	if size := len(m.process.phi) + m.differenced(); settled && fast.settled || size > maxDenseState {
 		m.shockErrors(out)
 		return out
 	}

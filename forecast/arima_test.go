@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestFitARIMARefuses(t *testing.T) {
+func TestFitARIMARejectsBadInput(t *testing.T) {
 	ramp, twice := make([]float64, 50), make([]float64, 50)
 	for i := range ramp {
 		ramp[i], twice[i] = float64(i), 2*float64(i)
@@ -41,7 +41,7 @@ func TestFitARIMARefuses(t *testing.T) {
 	}
 }
 
-func TestPredictRefuses(t *testing.T) {
+func TestPredictRejectsBadInput(t *testing.T) {
 	y := minutes(60, 3)
 	m, err := FitARIMA(y, ARIMASpec{Order: Order{P: 1}, X: [][]float64{minutes(60, 4)}})
 	if err != nil {
@@ -94,7 +94,7 @@ func TestFitsDoNotDependOnTheUnit(t *testing.T) {
 
 // Of any order, fitted to anything, forecasts are numbers and standard errors do
 // not shrink for a process that differences.
-func TestFitsAreSound(t *testing.T) {
+func TestFitsAreValid(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		y := minutes(rapid.IntRange(1, 50).Draw(t, "n"), rapid.Uint64().Draw(t, "seed"))
 		for i := range y {
@@ -151,7 +151,7 @@ func squares(n int) []float64 {
 	return out
 }
 
-func TestStrengthOfASeason(t *testing.T) {
+func TestSeasonStrength(t *testing.T) {
 	for name, c := range map[string]struct {
 		s        Series
 		lo, high float64

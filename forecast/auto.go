@@ -10,18 +10,18 @@ import (
 
 // Parameters of auto's comparison of candidates.
 const (
-	// autoMinWindows is the minimum number of past windows for a comparison.
-	autoMinWindows = 4
-	// autoFade is the age at which a past window has weight 1/e: habits change.
-	autoFade = 2 * day
-	// autoSharp is the exponent of the inverse error in a candidate's weight: 3.5 % less error
+	// minWindows is the minimum number of past windows for a comparison.
+	minWindows = 4
+	// weightFade is the age at which a past window has weight 1/e: habits change.
+	weightFade = 2 * day
+	// weightExponent is the exponent of the inverse error in a candidate's weight: 3.5 % less error
 	// doubles the weight, and a candidate that is 15 % worse has almost none.
-	autoSharp = 20
-	// autoFew is the maximum number of combined candidates.
-	autoFew = 4
-	// autoPrior is the weight, in windows, of a prior record equal to the moving average's, so that
+	weightExponent = 20
+	// maxCombined is the maximum number of combined candidates.
+	maxCombined = 4
+	// priorWindows is the weight, in windows, of a prior record equal to the moving average's, so that
 	// luck on a few windows has little effect.
-	autoPrior = 3
+	priorWindows = 3
 )
 
 type auto struct{ candidates []Forecaster }
@@ -129,13 +129,13 @@ func weightedMedian(values []weighted) float64 {
 	return last
 }
 
-// meaner is a forecaster that can skip its interval, which costs most of its time.
-type meaner interface {
+// meanForecaster is a forecaster that can skip its interval, which costs most of its time.
+type meanForecaster interface {
 	means(s Series, horizon int) ([]float64, error)
 }
 
 func meansOf(f Forecaster, s Series, horizon int) ([]float64, error) {
-	if m, ok := f.(meaner); ok {
+	if m, ok := f.(meanForecaster); ok {
 		return m.means(s, horizon)
 	}
 	fc, err := f.Forecast(s, horizon)
@@ -154,7 +154,7 @@ type record struct {
 
 // judge rolls every candidate through the past.
 func (a auto) judge(s Series, late, horizon int) record {
-	r := record{s: s, late: late, horizon: horizon, origins: pastOrigins(s, late+leastPast)}
+	r := record{s: s, late: late, horizon: horizon, origins: pastOrigins(s, late+minPast)}
 	for _, c := range a.candidates {
 		means, errs := make([][]float64, len(r.origins)), make([]float64, len(r.origins))
 		t := rollThrough(c, s, r.origins, late, horizon)
@@ -178,23 +178,23 @@ func (r record) weights(at int) []float64 {
 	for past < len(r.origins) && r.origins[past]+r.horizon <= at {
 		past++
 	}
-	if past < autoMinWindows {
+	if past < minWindows {
 		return nil
 	}
 	out := make([]float64, len(r.means))
 	for m := range r.means {
 		if ratio, ok := r.relative(m, past, at); ok {
-			out[m] = math.Pow(max(ratio, 1e-3), -autoSharp)
+			out[m] = math.Pow(max(ratio, 1e-3), -weightExponent)
 		}
 	}
-	keepFew(out, autoFew)
+	keepGreatest(out, maxCombined)
 	return out
 }
 
 // relative returns a candidate's error relative to the first candidate's, over the windows that it
 // could forecast among the first `past` ones; ok is false where it cannot forecast now.
 func (r record) relative(m, past, at int) (ratio float64, ok bool) {
-	fade := float64(r.s.steps(autoFade))
+	fade := float64(r.s.steps(weightFade))
 	var own, yardstick, weight float64
 	for i := range past {
 		if r.means[m][i] == nil {
@@ -208,15 +208,15 @@ func (r record) relative(m, past, at int) (ratio float64, ok bool) {
 	if weight == 0 {
 		return 0, false
 	}
-	prior := autoPrior * yardstick / weight * math.Exp(-1)
+	prior := priorWindows * yardstick / weight * math.Exp(-1)
 	if yardstick+prior == 0 {
 		return 1, true
 	}
 	return (own + prior) / (yardstick + prior), true
 }
 
-// keepFew sets all but the greatest n weights to zero and normalises them to a sum of 1.
-func keepFew(weights []float64, n int) {
+// keepGreatest sets all but the greatest n weights to zero and normalises them to a sum of 1.
+func keepGreatest(weights []float64, n int) {
 	sorted := slices.Clone(weights)
 	slices.Sort(sorted)
 	least := sorted[max(0, len(sorted)-n)]

@@ -12,8 +12,8 @@ const (
 	longest = 1.5
 	// shortest is the change of every variable below which a step is empty.
 	shortest = 1e-10
-	// mostIterations bounds the search; a typical one needs 5 to 30.
-	mostIterations = 200
+	// maxIterations bounds the search; a typical one needs 5 to 30.
+	maxIterations = 200
 )
 
 // accuracy is the stopping rule of a search: every slope is below gradient, or a step gains less
@@ -58,7 +58,7 @@ func minimise(f func(x []float64) float64, x []float64, value float64, a accurac
 	}
 	b.forget()
 	b.slope()
-	for range mostIterations {
+	for range maxIterations {
 		if !b.iterate() {
 			break
 		}

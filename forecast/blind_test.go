@@ -33,7 +33,7 @@ func unknownEnd(s Series, steps int) Series {
 
 // Where nothing is known of the last day, no model forecasts more than was ever
 // seen, and says what it looked over; where it has too little before it says so.
-func TestUnknownDayCarriesNoTrend(t *testing.T) {
+func TestUnknownDayExtrapolatesNoTrend(t *testing.T) {
 	for seed := range uint64(2) {
 		minutes := unknownEnd(daily(3, 200, seed), 1440)
 		for name, s := range map[string]Series{
@@ -64,7 +64,7 @@ func TestUnknownDayCarriesNoTrend(t *testing.T) {
 
 // ARIMA on minutes of two days and nothing of the third, or only its last minute,
 // stays among what came: the load swings between 400 and 1600 and ended at 1000.
-func TestARIMAHoldsTheLevelOverAnUnknownDay(t *testing.T) {
+func TestARIMAKeepsTheLevelOverAnUnknownDay(t *testing.T) {
 	for _, seed := range []uint64{3, 12, 18} {
 		s := unknownEnd(daily(3, 200, seed), 1440)
 		lastMinute := unknownEnd(s, 0)
@@ -89,7 +89,7 @@ func TestARIMAHoldsTheLevelOverAnUnknownDay(t *testing.T) {
 
 // Intervals tell how far a load moves while nobody looks: they are those of
 // forecasts that were as blind, wider than those of forecasts that saw all.
-func TestIntervalsKnowHowLongNothingWasSeen(t *testing.T) {
+func TestIntervalsWidenWithUnknownEnd(t *testing.T) {
 	const end = 5 * 96
 	for _, c := range []struct {
 		f     Forecaster

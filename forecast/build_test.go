@@ -60,7 +60,7 @@ func TestBuild(t *testing.T) {
 	}
 }
 
-func TestBuildRefuses(t *testing.T) {
+func TestBuildRejectsBadSamples(t *testing.T) {
 	for name, c := range map[string]struct {
 		samples []Sample
 		step    time.Duration
@@ -93,7 +93,7 @@ func drawSamples(t *rapid.T, value *rapid.Generator[float64]) []Sample {
 // dumbBuild asks every sample for every value.
 func dumbBuild(samples []Sample, o BuildOptions, key Key, at int64) float64 {
 	step := int64(o.Step / time.Second)
-	total, silent, heard := 0.0, true, false
+	total, silent, received := 0.0, true, false
 	for _, src := range []string{"a", "b"} {
 		last := map[int64]float64{}
 		for _, s := range samples {
@@ -124,15 +124,15 @@ func dumbBuild(samples []Sample, o BuildOptions, key Key, at int64) float64 {
 		}
 	}
 	for _, v := range latest {
-		heard = heard || !math.IsNaN(v)
+		received = received || !math.IsNaN(v)
 	}
-	if silent && (o.SilenceUnknown || !heard) {
+	if silent && (o.SilenceUnknown || !received) {
 		return math.NaN()
 	}
 	return total
 }
 
-func TestBuildAgreesWithItsTwin(t *testing.T) {
+func TestBuildEqualsSimpleBuild(t *testing.T) {
 	values := rapid.OneOf(rapid.Float64Range(0, 1e6), rapid.Just(math.NaN()))
 	rapid.Check(t, func(t *rapid.T) {
 		samples := drawSamples(t, values)
@@ -157,7 +157,7 @@ func TestBuildAgreesWithItsTwin(t *testing.T) {
 }
 
 // Samples that differ in time may come in any order.
-func TestBuildKnowsNoOrder(t *testing.T) {
+func TestBuildIgnoresSampleOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		samples := drawSamples(t, rapid.Float64Range(0, 1e6))
 		seen := map[string]bool{}
@@ -179,7 +179,7 @@ func TestBuildKnowsNoOrder(t *testing.T) {
 // What a counter shows is what was counted: whatever the times it is read at
 // and however often it begins again, whole steps between near readings get
 // what grew in them.
-func TestIncreasesFollowTheCounter(t *testing.T) {
+func TestIncreasesSumToTheCounter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		grown := make([]float64, 600) // by second
 		for i := range grown {
@@ -303,7 +303,7 @@ func TestResample(t *testing.T) {
 }
 
 // Resampling is adding up what lies in a step, in one go or in several.
-func TestResampleAgreesWithItsTwin(t *testing.T) {
+func TestResampleEqualsSimpleResample(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := Series{Name: "s", Start: rapid.Int64Range(0, 50).Draw(t, "start"), Step: time.Minute, Unit: rapid.SampledFrom([]Unit{Requests, RequestRate}).Draw(t, "unit")}
 		s.Values = rapid.SliceOfN(rapid.OneOf(rapid.Float64Range(0, 100), rapid.Just(math.NaN())), 1, 80).Draw(t, "values")

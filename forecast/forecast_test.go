@@ -48,7 +48,7 @@ func sound(t interface{ Fatalf(string, ...any) }, name string, f Forecast, horiz
 }
 
 // Whatever the series, a forecast is sound or an error names the series.
-func TestForecastIsSoundOrSaysWhy(t *testing.T) {
+func TestForecastIsValidOrAnError(t *testing.T) {
 	testkit.Slow(t)
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.SampledFrom([]int{0, 1, 2, 7, 60, 61, 200, 400, 1500}).Draw(t, "n")
@@ -112,7 +112,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-func TestShortHistoryInWords(t *testing.T) {
+func TestShortHistoryIsReported(t *testing.T) {
 	f, err := Auto().Forecast(constant(7, 30), 60)
 	if err != nil {
 		t.Fatal(err)
@@ -184,7 +184,7 @@ func TestScale(t *testing.T) {
 }
 
 // Auto leans on what did well before, and says so.
-func TestAutoLeansOnTheBest(t *testing.T) {
+func TestAutoFavoursTheBestModels(t *testing.T) {
 	for name, c := range map[string]struct {
 		s    Series
 		most string // the model with the most weight
@@ -281,7 +281,7 @@ func TestBacktestFigures(t *testing.T) {
 	}
 }
 
-func TestBacktestRefuses(t *testing.T) {
+func TestBacktestRejectsBadInput(t *testing.T) {
 	for name, c := range map[string]struct {
 		s             Series
 		horizon, step int

@@ -22,9 +22,9 @@ const (
 	hmmMemory = 12 * time.Hour
 	// hmmFloor keeps logarithms finite: a share of the mean.
 	hmmFloor = 1e-3
-	// hmmLeastDeviation is the minimum deviation of a state, in logarithms: a state of equal values
+	// hmmMinDeviation is the minimum deviation of a state, in logarithms: a state of equal values
 	// would have an infinite likelihood.
-	hmmLeastDeviation = 0.05
+	hmmMinDeviation = 0.05
 )
 
 // hmmStates are the numbers of states to try.
@@ -273,7 +273,7 @@ func startChain(sorted []float64, k int) chain {
 
 // spread sets the deviation of a state.
 func (c *chain) spread(i int, dev float64) {
-	c.dev[i] = max(hmmLeastDeviation, dev)
+	c.dev[i] = max(hmmMinDeviation, dev)
 	c.logDev[i] = math.Log(c.dev[i] * math.Sqrt(2*math.Pi))
 }
 

@@ -55,7 +55,7 @@ func TestIntervalsCover(t *testing.T) {
 
 // Where bursts are as large as the day was busy, intervals hold 90 % of what comes
 // on quiet days as on busy ones, though the forecasts are the same.
-func TestIntervalsKnowQuietDays(t *testing.T) {
+func TestIntervalsNarrowOnQuietDays(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 5))
 	draw := func(level float64) outcome {
 		m := 400 + 200*r.Float64()
@@ -108,7 +108,7 @@ func TestSampleQuantile(t *testing.T) {
 }
 
 // What is recent counts more than what is old.
-func TestIntervalsForget(t *testing.T) {
+func TestIntervalsForgetOldErrors(t *testing.T) {
 	r := rand.New(rand.NewPCG(2, 5))
 	var past []outcome
 	for i := range 1000 {

@@ -182,7 +182,7 @@ func TestDiffuseStartEqualsDifferencing(t *testing.T) {
 }
 
 // Every place of the search stands for one stationary factor, and back.
-func TestPartialAutocorrelationsGoThereAndBack(t *testing.T) {
+func TestPartialAutocorrelationsRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(0, 6).Draw(t, "n")
 		u, coef := make([]float64, n), make([]float64, n)

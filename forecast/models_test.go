@@ -93,7 +93,7 @@ func TestDeterministic(t *testing.T) {
 
 // What each model is for: the mean relative error over the next hour on a series
 // of its kind.
-func TestModelsKnowTheirKind(t *testing.T) {
+func TestModelsForecastTheirOwnProcess(t *testing.T) {
 	half := func(i int) float64 { return wave(i) * (1 + float64(i/144)/4) } // a level that grows by day
 	for name, c := range map[string]struct {
 		f     Forecaster

@@ -44,9 +44,9 @@ const (
 	// outdated.
 	refitEvery = 2 * day
 	refitShare = 3
-	// leastPast is the minimum history, in steps, before the first past forecast of a model without
+	// minPast is the minimum history, in steps, before the first past forecast of a model without
 	// a need of its own.
-	leastPast = 10
+	minPast = 10
 )
 
 // track is the past forecasts of a forecaster: at every origin the means of the next horizon steps,
@@ -61,7 +61,7 @@ type track struct {
 // origins than a model needs give an empty track. The forecasts ignore the last late steps, see
 // rollThrough.
 func recall(f Forecaster, s Series, late, horizon int) track {
-	first := leastPast
+	first := minPast
 	if m, ok := f.(forecaster); ok {
 		n, _ := m.need(s)
 		first = max(first, n)
@@ -127,25 +127,25 @@ func pastOrigins(s Series, first int) []int {
 // origin it hides the last late steps. Origins that it cannot forecast are skipped.
 func rollThrough(f Forecaster, s Series, origins []int, late, horizon int) track {
 	t := track{late: late}
-	told := make([]int, len(origins)) // the length of the visible series at each
+	visible := make([]int, len(origins)) // the length of the visible series at each
 	for i, o := range origins {
-		told[i] = o - late
+		visible[i] = o - late
 	}
-	for len(told) > 0 {
-		chunk := min(s.steps(refitEvery), told[0]/refitShare)
+	for len(visible) > 0 {
+		chunk := min(s.steps(refitEvery), visible[0]/refitShare)
 		n := 1
-		for n < len(told) && told[n] < told[0]+chunk {
+		for n < len(visible) && visible[n] < visible[0]+chunk {
 			n++
 		}
-		fcs, err := rollAny(f, s, told[:n], late+horizon)
+		fcs, err := rollAny(f, s, visible[:n], late+horizon)
 		if err != nil {
 			n = 1 // the next origin has more history
 		}
 		for i, fc := range fcs {
-			t.origins = append(t.origins, told[i]+late)
-			t.means = append(t.means, slices.Clone(s.Upto(told[i]).afterLate(fc.Mean, late))) // drops the reference to earlier means
+			t.origins = append(t.origins, visible[i]+late)
+			t.means = append(t.means, slices.Clone(s.Upto(visible[i]).afterLate(fc.Mean, late))) // drops the reference to earlier means
 		}
-		told = told[n:]
+		visible = visible[n:]
 	}
 	return t
 }

@@ -12,7 +12,7 @@ import (
 
 // What comes at or after an origin never changes what is forecast there, whether
 // from one origin or rolled through several.
-func TestNothingLooksAhead(t *testing.T) {
+func TestForecastsUseNoFutureValues(t *testing.T) {
 	s := halfHours(3, 100, 5)
 	hole := s.Upto(len(s.Values))
 	hole.Values = slices.Clone(s.Values)
@@ -59,7 +59,7 @@ func checkBlind(t *testing.T, f Forecaster, s Series, changed ...int) {
 }
 
 // A roll's first forecast is the one that a fit there gives.
-func TestRollBeginsWithTheFit(t *testing.T) {
+func TestRollStartsAtTheFit(t *testing.T) {
 	s := halfHours(3, 100, 5)
 	for _, f := range Forecasters() {
 		rolled, err := rollAny(f, s, []int{111}, 6)

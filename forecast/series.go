@@ -40,7 +40,7 @@ type Forecast struct {
 	Assumed []string
 
 	// earlier and level, the mean of the day before, define the usual deviations for Watch.
-	earlier []earlierForecast
+	earlier []pastForecast
 	level   float64
 }
 

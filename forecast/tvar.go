@@ -14,8 +14,8 @@ const tvarOrigins = 48
 // tvarWindows are the windows of SageServe's Appendix B.
 var tvarWindows = []time.Duration{90 * time.Minute, 60 * time.Minute, 120 * time.Minute, 180 * time.Minute}
 
-// tvarLeast is the minimum number of steps of a window, for long steps.
-const tvarLeast = 24
+// tvarMinSteps is the minimum number of steps of a window, for long steps.
+const tvarMinSteps = 24
 
 type tvar struct{}
 
@@ -28,14 +28,14 @@ func TVAR() Forecaster { return forecaster{tvar{}} }
 func (tvar) Name() string { return "tvar" }
 
 func (tvar) need(s Series) (steps int, words string) {
-	n := max(s.steps(time.Hour), tvarLeast)
+	n := max(s.steps(time.Hour), tvarMinSteps)
 	return n, s.words(n)
 }
 
 func (tvar) fit(s Series, horizon int) predictor {
 	var sizes []int
 	for _, w := range tvarWindows {
-		sizes = append(sizes, max(s.steps(w), tvarLeast))
+		sizes = append(sizes, max(s.steps(w), tvarMinSteps))
 	}
 	best, least := 0, math.Inf(1)
 	for i, size := range sizes {

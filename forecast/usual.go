@@ -9,17 +9,17 @@ const (
 	// falseAlarms is the share of forecasts of an unchanged load that are reported for too much,
 	// and the same share for too little.
 	falseAlarms = 0.015
-	// leastEarlier is the minimum number of past forecasts for a learned limit: the next one
+	// minPastForecasts is the minimum number of past forecasts for a learned limit: the next one
 	// exceeds the greatest of forty on either side in 2 of 41 cases.
-	leastEarlier = 40
+	minPastForecasts = 40
 )
 
 // watchScales are the units of a window's excess: bursts scale with the day's level, lulls with the
 // forecast.
 var watchScales = []powers{{0, 0.5}, {0.5, 0.5}, {1, 0}}
 
-// earlierForecast is a past forecast, the actual values, and the mean of the day before.
-type earlierForecast struct {
+// pastForecast is a past forecast, the actual values, and the mean of the day before.
+type pastForecast struct {
 	means, came []float64
 	level       float64
 }
@@ -30,7 +30,7 @@ func (f *Forecast) remember(t track, s Series, levels []float64) {
 	f.level = levels[len(s.Values)]
 	for i, o := range t.origins {
 		if came := window(s, o, len(t.means[i])); len(came) == len(t.means[i]) {
-			f.earlier = append(f.earlier, earlierForecast{t.means[i], slices.Clone(came), levels[o-t.late]})
+			f.earlier = append(f.earlier, pastForecast{t.means[i], slices.Clone(came), levels[o-t.late]})
 		}
 	}
 }
@@ -42,7 +42,7 @@ func (f *Forecast) remember(t track, s Series, levels []float64) {
 // watchScales it uses the one that would have reported the most past windows if LT-UA's factor or a
 // stronger one had been applied to them.
 func (f Forecast) isUsual(s stretch, w int) bool {
-	side, factors := 1.0, []float64{watchSharp, burstRatio}
+	side, factors := 1.0, []float64{watchBurstRatio, burstRatio}
 	if s.excess < 0 {
 		side, factors = -1, []float64{lullRatio, 0}
 	}
@@ -52,14 +52,14 @@ func (f Forecast) isUsual(s stretch, w int) bool {
 	for _, p := range watchScales {
 		c := calibration{by: p, floor: floor}
 		limit := c.limit(undisturbed)
-		told := 0
+		visible := 0
 		for _, d := range disturbed {
 			if c.strays(d) > limit {
-				told++
+				visible++
 			}
 		}
-		if told > most {
-			usual, most = c.strays(s.on(side, f.level)) <= limit, told
+		if visible > most {
+			usual, most = c.strays(s.on(side, f.level)) <= limit, visible
 		}
 	}
 	return usual
@@ -91,8 +91,8 @@ func (s stretch) on(side, level float64) sided {
 func (f Forecast) windows(side float64, w int) [][]sided {
 	out := make([][]sided, len(f.earlier))
 	for i, e := range f.earlier {
-		for t := leastOf(w); t <= len(e.came); t++ {
-			if s := stretchOf(e.means, e.came, max(0, t-w), t, 1); s.known >= leastOf(w) {
+		for t := minKnownOf(w); t <= len(e.came); t++ {
+			if s := errorsOf(e.means, e.came, max(0, t-w), t, 1); s.known >= minKnownOf(w) {
 				out[i] = append(out[i], s.on(side, e.level))
 			}
 		}
@@ -105,7 +105,7 @@ func (f Forecast) disturbed(side float64, w int, factors []float64) (out []sided
 	for _, e := range f.earlier {
 		for _, factor := range factors {
 			n := len(e.came)
-			if s := stretchOf(e.means, e.came, max(0, n-w), n, factor); s.known >= leastOf(w) {
+			if s := errorsOf(e.means, e.came, max(0, n-w), n, factor); s.known >= minKnownOf(w) {
 				out = append(out, s.on(side, e.level))
 			}
 		}

@@ -16,7 +16,7 @@ const aFew = 0.055
 // 20 minutes are multiplied by it; of one in 97 minutes, which meets every time of the day.
 func alarms(t *testing.T, s Series, factors ...float64) []float64 {
 	t.Helper()
-	told, n := make([]float64, len(factors)), 0.0
+	visible, n := make([]float64, len(factors)), 0.0
 	for o := s.steps(2 * day); o+30 <= len(s.Values); o += s.steps(97 * time.Minute) {
 		f, err := MovingAverage().Forecast(s.Upto(o), 30)
 		if err != nil {
@@ -29,14 +29,14 @@ func alarms(t *testing.T, s Series, factors ...float64) []float64 {
 				came[i] *= factor
 			}
 			if Watch(f, came, s.Step).Kind != NoDeparture {
-				told[k]++
+				visible[k]++
 			}
 		}
 	}
-	for k := range told {
-		told[k] /= n
+	for k := range visible {
+		visible[k] /= n
 	}
-	return told
+	return visible
 }
 
 // onAndOff is a load that rests and comes in bursts of some minutes and all sizes.
@@ -58,7 +58,7 @@ func onAndOff(days int) Series {
 // What a load does by itself is no departure, and what it never does is one,
 // whatever the ratio to the forecast: on one that is on and off by itself, half
 // and fivex the forecast come every hour.
-func TestWatchKnowsWhatIsUsual(t *testing.T) {
+func TestWatchIgnoresUsualDeviations(t *testing.T) {
 	testkit.Slow(t)
 	type share struct{ factor, least, most float64 }
 	for name, c := range map[string]struct {
@@ -81,7 +81,7 @@ func TestWatchKnowsWhatIsUsual(t *testing.T) {
 }
 
 // The series may go on changing while its forecast is watched.
-func TestWatchRemembersWhatCame(t *testing.T) {
+func TestWatchCopiesPastValues(t *testing.T) {
 	s := daily(3, 100, 9)
 	f, err := MovingAverage().Forecast(s, 30)
 	if err != nil {

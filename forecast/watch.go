@@ -15,13 +15,13 @@ const (
 	// them.
 	burstRatio = 5
 	lullRatio  = 0.5
-	// watchLeast is the minimum number of known steps in a window.
-	watchLeast = 3
-	// watchSharp is the ratio from which a load above its forecast is a burst instead of a drift.
-	watchSharp = 2
-	// watchMatters is the minimum deviation, as a share of the forecast, that is reported, however
+	// watchMinKnown is the minimum number of known steps in a window.
+	watchMinKnown = 3
+	// watchBurstRatio is the ratio from which a load above its forecast is a burst instead of a drift.
+	watchBurstRatio = 2
+	// watchMinShare is the minimum deviation, as a share of the forecast, that is reported, however
 	// steady the load is.
-	watchMatters = 0.1
+	watchMinShare = 0.1
 )
 
 // DepartureKind is the kind of a deviation from the forecast.
@@ -69,12 +69,12 @@ type Departure struct {
 func Watch(f Forecast, came []float64, step time.Duration) Departure {
 	n := min(len(came), len(f.Mean))
 	w := Series{Step: step}.steps(watchWindow)
-	d := stretchOf(f.Mean, came, max(0, n-w), n, 1)
-	if d.known < leastOf(w) || math.Abs(d.excess) <= watchMatters*d.expected {
+	d := errorsOf(f.Mean, came, max(0, n-w), n, 1)
+	if d.known < minKnownOf(w) || math.Abs(d.excess) <= watchMinShare*d.expected {
 		return Departure{}
 	}
 	left := n >= w && (d.ratio() >= burstRatio || d.ratio() <= lullRatio)
-	if len(f.earlier) >= leastEarlier {
+	if len(f.earlier) >= minPastForecasts {
 		left = !f.isUsual(d, w)
 	}
 	if !left {
@@ -83,8 +83,8 @@ func Watch(f Forecast, came []float64, step time.Duration) Departure {
 	return depart(f, came, onset(f.Mean, came[:n], w), n, step)
 }
 
-// leastOf returns the minimum number of known steps in a window of w.
-func leastOf(w int) int { return min(watchLeast, w) }
+// minKnownOf returns the minimum number of known steps in a window of w.
+func minKnownOf(w int) int { return min(watchMinKnown, w) }
 
 // stretch compares some steps of a forecast with the actual values: the sum of the excess, and the
 // highest and the lowest error. Unknown steps do not count.
@@ -93,8 +93,8 @@ type stretch struct {
 	expected, excess, most, least float64
 }
 
-// stretchOf compares factor times the actual values with the means, in the steps from..to-1.
-func stretchOf(means, came []float64, from, to int, factor float64) stretch {
+// errorsOf compares factor times the actual values with the means, in the steps from..to-1.
+func errorsOf(means, came []float64, from, to int, factor float64) stretch {
 	var s stretch
 	for t := from; t < to; t++ {
 		if e := factor*came[t] - means[t]; !math.IsNaN(e) {
@@ -119,7 +119,7 @@ func (s stretch) ratio() float64 {
 // extreme step on that side: one minute is not a burst. In windows of few steps each one counts.
 func (s stretch) beyond(side float64) float64 {
 	out := side * s.excess
-	if s.known > watchLeast {
+	if s.known > watchMinKnown {
 		out -= max(side*s.most, side*s.least)
 	}
 	return max(0, out)
@@ -130,11 +130,11 @@ func (s stretch) beyond(side float64) float64 {
 func onset(means, came []float64, w int) int {
 	n := len(came)
 	first := max(0, n-w)
-	side := math.Copysign(1, stretchOf(means, came, first, n, 1).excess)
+	side := math.Copysign(1, errorsOf(means, came, first, n, 1).excess)
 	at, best := first, 0.0
 	for t := first; t < n; t++ {
-		s := stretchOf(means, came, t, n, 1)
-		if s.known < leastOf(w) || side*s.excess <= 0 {
+		s := errorsOf(means, came, t, n, 1)
+		if s.known < minKnownOf(w) || side*s.excess <= 0 {
 			continue
 		}
 		if fit := s.excess * s.excess / float64(s.known); fit > best {
@@ -145,9 +145,9 @@ func onset(means, came []float64, w int) int {
 }
 
 func depart(f Forecast, came []float64, from, to int, step time.Duration) Departure {
-	d := Departure{Since: time.Duration(to-from) * step, Ratio: stretchOf(f.Mean, came, from, to, 1).ratio()}
+	d := Departure{Since: time.Duration(to-from) * step, Ratio: errorsOf(f.Mean, came, from, to, 1).ratio()}
 	switch {
-	case d.Ratio >= watchSharp:
+	case d.Ratio >= watchBurstRatio:
 		d.Kind = Burst
 	case d.Ratio >= 1:
 		d.Kind = DriftUp
@@ -165,7 +165,7 @@ func depart(f Forecast, came []float64, from, to int, step time.Duration) Depart
 // Departed reports the deviation of the end of a series from its forecast: it forecasts the last
 // half hour from before it and calls Watch. A series that is too short for that has none.
 func Departed(f Forecaster, s Series) Departure {
-	steps := max(2*watchLeast, s.steps(watchWindow+watchWindow/2))
+	steps := max(2*watchMinKnown, s.steps(watchWindow+watchWindow/2))
 	if len(s.Values) <= steps {
 		return Departure{}
 	}

@@ -14,8 +14,8 @@ func level(mean, half float64, steps int) Forecast {
 
 // seen is a forecast after many that were as far off as near is.
 func (f Forecast) seen(near func(v float64, steps int) []float64) Forecast {
-	for range leastEarlier {
-		f.earlier = append(f.earlier, earlierForecast{f.Mean, near(f.Mean[0], len(f.Mean)), f.Mean[0]})
+	for range minPastForecasts {
+		f.earlier = append(f.earlier, pastForecast{f.Mean, near(f.Mean[0], len(f.Mean)), f.Mean[0]})
 	}
 	f.level = f.Mean[0]
 	return f

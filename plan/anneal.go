@@ -11,17 +11,17 @@ import (
 // infeasible counts while the temperature is high. Its random numbers come from a stream with its
 // own seed: the same problem gives the same counts.
 type annealing struct {
-	c       *programme
-	options [][]option
-	optionCosts [][]float64 // by block: for each option its cost, then its use of each link
-	state   []rowState
-	picked    []int
-	reuseSavings  []float64 // by region and GPU: the saving of taking VMs over
-	flat    []int     // the selected counts
-	movable []int     // blocks with more than one option
-	random  *rand.Rand
-	cost    float64
-	broken  int // rows
+	c            *programme
+	options      [][]option
+	optionCosts  [][]float64 // by block: for each option its cost, then its use of each link
+	state        []rowState
+	picked       []int
+	reuseSavings []float64 // by region and GPU: the saving of taking VMs over
+	flat         []int     // the selected counts
+	movable      []int     // blocks with more than one option
+	random       *rand.Rand
+	cost         float64
+	broken       int // rows
 
 	best     []int // picks
 	bestCost float64
@@ -36,20 +36,20 @@ func (r *rowState) over(use float64) float64 { return max(0, use-r.right) }
 // The schedule of an annealing. Temperatures are relative to the price of the most expensive
 // replica, which is 1 after scaling.
 const (
-	maxTemperature     = 0.06
-	minTemperature     = 0.0006
-	stages      = 60
-	proposeWork = 12 // approximate effort of a proposal
-	rowSlack    = 1e-9
-	pairReach   = 1.5    // maximum cost of a first move that a second one may compensate
-	optionDistance = 2e-4   // distance of options from the relaxation, as a share of the bound,
-	smallOptionDistance   = 0.1    // and with few cells
-	optionsPerBlock  = 24     // per block
-	maxGrowth     = 16     // units that addGrowth adds
-	minSweeps   = 20_000 // minimum proposals of the first annealing,
-	blockSweeps = 2_500  // and proposals per block
-	maxSweeps   = 32_000_000
-	brokenPenalty  = 0.1 // penalty of a broken row beyond its price
+	maxTemperature      = 0.06
+	minTemperature      = 0.0006
+	stages              = 60
+	proposeWork         = 12 // approximate effort of a proposal
+	rowSlack            = 1e-9
+	pairReach           = 1.5    // maximum cost of a first move that a second one may compensate
+	optionDistance      = 2e-4   // distance of options from the relaxation, as a share of the bound,
+	smallOptionDistance = 0.1    // and with few cells
+	optionsPerBlock     = 24     // per block
+	maxGrowth           = 16     // units that addGrowth adds
+	minSweeps           = 20_000 // minimum proposals of the first annealing,
+	blockSweeps         = 2_500  // and proposals per block
+	maxSweeps           = 32_000_000
+	brokenPenalty       = 0.1 // penalty of a broken row beyond its price
 )
 
 // anneal searches for counts among the options near the relaxation at p. Rounds differ in the
@@ -195,7 +195,7 @@ func (a *annealing) reuseSaving(cell int) float64 {
 	return c.p.reuseSavings(j, k, func(i int) int { return a.flat[(i*c.regions+j)*c.gpus+k] }, nil)
 }
 
-// solve makes n proposals from the highest to the lowest temperature.
+// run makes n proposals from the highest to the lowest temperature.
 func (a *annealing) run(n int) {
 	if len(a.movable) == 0 {
 		a.recordBest()

@@ -30,7 +30,7 @@ func (c *programme) newAscent(y []float64, level float64) *ascent {
 	return a
 }
 
-// solve makes up to n steps. It stops when a block has no counts, the effort is spent or the bound
+// run makes up to n steps. It stops when a block has no counts, the effort is spent or the bound
 // cannot rise further.
 func (a *ascent) run(n int) {
 	for range n {
@@ -62,7 +62,7 @@ func (a *ascent) run(n int) {
 	}
 }
 
-// stepOf moves the prices. It returns false when the subgradient does not move them: the bound is
+// step moves the prices. It returns false when the subgradient does not move them: the bound is
 // then at its maximum.
 func (a *ascent) step() bool {
 	var dot, norm, turn float64

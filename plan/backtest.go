@@ -138,7 +138,7 @@ func (f *replay) setTargets(want [][][]int) {
 	}
 }
 
-// interrupt is the replicas to stop in a minute; n is negative.
+// pendingStop is the replicas to stop in a minute; n is negative.
 type pendingStop struct{ at, i, j, k, n int }
 
 // stopDue stops the replicas that are due.
@@ -154,7 +154,7 @@ func (f *replay) stopDue() {
 	f.stops = later
 }
 
-// moveCost starts d replicas, or stops -d of them: first those that would be ready last.
+// scale starts d replicas, or stops -d of them: first those that would be ready last.
 func (f *replay) scale(i, j, k, d int) {
 	c := &f.cells[i][j][k]
 	if d > 0 {

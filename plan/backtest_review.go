@@ -87,7 +87,7 @@ func formatMinute(minute int64) string { return time.Unix(minute*60, 0).UTC().Fo
 // Reviews returns the number of reviews.
 func (b *Backtester) Reviews() int { return len(b.inputs) }
 
-// indexed returns the minute of a review.
+// minuteOf returns the minute of a review.
 func (b *Backtester) minuteOf(n int) int64 { return b.from + int64(n)*b.every }
 
 // Forecast computes the inputs of review n from the history before its time.
@@ -198,7 +198,7 @@ func countDifference(a, b [][][]int) int {
 	return sum
 }
 
-// knownHistory returns the load of the service that must be served immediately.
+// loadTrace returns the load of the service that must be served immediately.
 func (b *Backtester) loadTrace(o *Inputs) *Past {
 	p := &Past{Problem: &o.p, Price: o.billed}
 	for i := range o.p.Models {

@@ -85,7 +85,7 @@ func TestBacktestFollowsPlans(t *testing.T) {
 }
 
 // A plan knows nothing of what comes after it: another future leaves it as it was.
-func TestBacktestKnowsNoFuture(t *testing.T) {
+func TestBacktestUsesNoFutureLoad(t *testing.T) {
 	split := 40 * 60
 	one := backtested(t, days(t, 2, same), BacktestOptions{})
 	other := backtested(t, days(t, 2, func(m int, tps float64) float64 {
@@ -113,7 +113,7 @@ func TestBacktestKnowsNoFuture(t *testing.T) {
 }
 
 // Where no plan is possible the counts stay, and it is said.
-func TestBacktestWithoutAPlan(t *testing.T) {
+func TestBacktestWithoutFeasiblePlan(t *testing.T) {
 	b := backtested(t, days(t, 2, func(_ int, tps float64) float64 { return 20 * tps }), BacktestOptions{})
 	var table strings.Builder
 	if err := b.WriteTable(&table); err != nil || !strings.Contains(table.String(), "reviews found no feasible plan: the counts did not change.") {
@@ -121,14 +121,14 @@ func TestBacktestWithoutAPlan(t *testing.T) {
 	}
 }
 
-func TestBacktestRefuses(t *testing.T) {
+func TestBacktestRejectsBadPeriods(t *testing.T) {
 	h := days(t, 2, same)
 	spec := demandtest.Parse(t, reviewYAML)
 	first := time.Unix(h.First*60, 0)
 	for want, o := range map[string]BacktestOptions{
-		"backtesting chat: every must be whole minutes, at least one, got 30s": {Every: 30 * time.Second},
-		"must be within the history, after 2027-01-13T08:00:00Z and until 2027-01-15T08:00:00Z":   {From: first},
-		"and from before to":        {From: first.Add(9 * time.Hour), To: first.Add(8 * time.Hour)},
+		"backtesting chat: every must be whole minutes, at least one, got 30s":                  {Every: 30 * time.Second},
+		"must be within the history, after 2027-01-13T08:00:00Z and until 2027-01-15T08:00:00Z": {From: first},
+		"and from before to":           {From: first.Add(9 * time.Hour), To: first.Add(8 * time.Hour)},
 		"must be at most 2400 reviews": {Every: time.Minute, From: first.Add(time.Hour)},
 	} {
 		if _, err := NewBacktest(spec, h, o); err == nil || !strings.Contains(err.Error(), want) {

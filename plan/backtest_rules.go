@@ -106,7 +106,7 @@ func (p *Past) addReplicas(x [][][]int, i, j int, load float64, most int) {
 	}
 }
 
-// cheapestMachine returns the GPU with free capacity in region j that serves model i at the lowest cost,
+// cheapest returns the GPU with free capacity in region j that serves model i at the lowest cost,
 // -1 for none.
 func (p *Past) cheapest(x [][][]int, i, j int) int {
 	best := -1

@@ -18,7 +18,7 @@ func pastOf(load ...float64) *Past {
 func counts(n int) [][][]int { return [][][]int{{{n}}} }
 
 // Replicas cost from their order on, and carry from their start on.
-func TestFollow(t *testing.T) {
+func TestReplay(t *testing.T) {
 	nan := math.NaN()
 	for name, c := range map[string]struct {
 		load   []float64
@@ -47,10 +47,10 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-func TestFollowRefuses(t *testing.T) {
+func TestReplayRejectsBadOrders(t *testing.T) {
 	for want, orders := range map[string][]Order{
 		"following x: the first order must be for the first minute":           nil,
-		"following x: orders are not sorted: minute 1 is after 2":          {{0, counts(1)}, {2, counts(1)}, {1, counts(1)}},
+		"following x: orders are not sorted: minute 1 is after 2":             {{0, counts(1)}, {2, counts(1)}, {1, counts(1)}},
 		"following x: the first order must be for the first minute\x00second": {{1, counts(1)}},
 	} {
 		want, _, _ = strings.Cut(want, "\x00")
@@ -62,7 +62,7 @@ func TestFollowRefuses(t *testing.T) {
 
 // Over random pasts a follower agrees with a twin that lists every replica by the
 // minute of its order.
-func TestFollowAgreesWithItsTwin(t *testing.T) {
+func TestReplayEqualsSimpleReplay(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 3))
 	for n := range 200 {
 		load := make([]float64, 30)
@@ -153,7 +153,7 @@ func TestRules(t *testing.T) {
 
 // Where replicas move from one region to another, the old ones stay until the new
 // ones are ready; an order in between is followed from what stands.
-func TestFollowMovesWithoutAGap(t *testing.T) {
+func TestReplayMovesReplicasWithoutAGap(t *testing.T) {
 	p := pastOf(1000, 1000, 1000, 1000)
 	q := p.Problem
 	q.Regions, q.N = []string{"us", "eu"}, [][][]int{{{0}, {0}}}
@@ -170,7 +170,7 @@ func TestFollowMovesWithoutAGap(t *testing.T) {
 }
 
 // What is reserved is filled first and paid in whole.
-func TestFollowReserved(t *testing.T) {
+func TestReplayBillsReservedCapacity(t *testing.T) {
 	p := pastOf(3500, 3500)
 	q := p.Problem
 	q.GPUs, q.Theta, q.Alpha, q.Sigma = []string{"L4", "L4 (reserved)"}, [][]float64{{1000, 1000}}, []float64{6, 3}, [][]float64{{0, 0}}

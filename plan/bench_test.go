@@ -114,7 +114,7 @@ func BenchmarkSolve(b *testing.B) {
 
 // The size that SageServe times is certified within 1 % in five seconds of one
 // core, whether capacities are loose, bind or are tight.
-func TestPaperSizeIsCertified(t *testing.T) {
+func TestPaperSizeIsProvenOptimal(t *testing.T) {
 	testkit.Slow(t)
 	for _, share := range []float64{3, 1.6, 1.1} {
 		p := withCapacity(random(rand.New(rand.NewPCG(3, 9)), paperSize), rand.New(rand.NewPCG(3, 10)), share)
@@ -127,7 +127,7 @@ func TestPaperSizeIsCertified(t *testing.T) {
 
 // The greatest services that people have are solved to proof where models do not
 // compete for capacity, whatever else they state.
-func TestLargestServicesAreProven(t *testing.T) {
+func TestLargestServicesAreProvenOptimal(t *testing.T) {
 	for _, kind := range kinds {
 		switch kind.name {
 		case "capacity", "types", "switch", "everything":
@@ -147,7 +147,7 @@ func TestLargestServicesAreProven(t *testing.T) {
 
 // Where every region carries its own peak nothing joins regions, and they are
 // solved to proof.
-func TestRegionsApartAreProven(t *testing.T) {
+func TestIndependentRegionsAreProvenOptimal(t *testing.T) {
 	testkit.Slow(t)
 	for seed := range uint64(4) {
 		p := random(rand.New(rand.NewPCG(seed, 9)), size{models: 9, regions: 12, gpus: 4, windows: 4, most: 16})

@@ -12,7 +12,7 @@ const unlimited = math.MaxInt32
 // another model frees) stay + turn, further ones stay + start. turn is at most start, or m is 0.
 type class struct {
 	keepCost, switchCost, startCost, theta float64
-	running, switchable, max                 int
+	running, switchable, max               int
 }
 
 // steps returns the class's runs of units at one price: the unit's cost, and the count at which the
@@ -26,7 +26,7 @@ type step struct {
 	end  int
 }
 
-// selected returns the price of x units.
+// cost returns the price of x units.
 func (c *class) cost(x int) float64 {
 	return c.keepCost*float64(x) + c.switchCost*float64(min(max(0, x-c.running), c.switchable)) + c.startCost*float64(max(0, x-c.running-c.switchable))
 }
@@ -37,13 +37,13 @@ type block struct {
 	classes  []class
 	need     float64
 	min, max int
-	// egressCostOf prices the load above the block's capacity, which other regions serve.
+	// egress prices the load above the block's capacity, which other regions serve.
 	egress egressCost
 }
 
-// egressCostOf prices the load that a region cannot serve itself and sends to others.
+// egressCost prices the load that a region cannot serve itself and sends to others.
 type egressCost struct {
-	// priceBlock is in USD for one token a second throughout the hour.
+	// price is in USD for one token a second throughout the hour.
 	price float64
 	loads []float64 // by window
 }
@@ -51,7 +51,7 @@ type egressCost struct {
 // egressHour converts a price per million tokens to one per token a second throughout the hour.
 const egressHour = 3600.0 / 1e6
 
-// selected returns the price of the load above capacity, the mean over the windows. It is convex and
+// of returns the price of the load above capacity, the mean over the windows. It is convex and
 // falls with capacity.
 func (a *egressCost) of(capacity float64) float64 {
 	if a.price == 0 || len(a.loads) == 0 {
@@ -73,7 +73,7 @@ func (b *block) capacity(x []int) float64 {
 	return sum
 }
 
-// checkReach returns the highest capacity of counts within the bounds; ok is false when no counts are
+// maxCapacity returns the highest capacity of counts within the bounds; ok is false when no counts are
 // within them.
 func (b *block) maxCapacity() (capacity float64, ok bool) {
 	count, limit := 0, 0
@@ -109,7 +109,7 @@ type segment struct {
 	count        int
 }
 
-// describeCurrent orders segments by cost per capacity.
+// before orders segments by cost per capacity.
 func (s segment) before(o segment) bool {
 	a, c := s.slope*o.theta, o.slope*s.theta
 	return a < c || a == c && s.class < o.class
@@ -267,7 +267,7 @@ func (w *blockSearch) tryCount(k, x int, cost, capacity float64, count int) (bou
 	return bound
 }
 
-// cheapestMachine finds the cheapest counts and, among equally cheap ones, those of greatest capacity. ok
+// cheapest finds the cheapest counts and, among equally cheap ones, those of greatest capacity. ok
 // is false when no counts satisfy the bounds.
 func (w *blockSearch) cheapest(x []int) (cost float64, ok bool) {
 	cost = math.Inf(1)

@@ -13,10 +13,10 @@ const maxReachSets = 2048
 // regionSet is a set of regions, by bit.
 type regionSet []uint64
 
-func newRegionSet(n int) regionSet          { return make(regionSet, (n+63)/64) }
-func (s regionSet) has(j int) bool          { return s[j/64]>>(j%64)&1 == 1 }
-func (s regionSet) add(j int)               { s[j/64] |= 1 << (j % 64) }
-func (s regionSet) equal(o regionSet) bool  { return slices.Equal(s, o) }
+func newRegionSet(n int) regionSet            { return make(regionSet, (n+63)/64) }
+func (s regionSet) has(j int) bool            { return s[j/64]>>(j%64)&1 == 1 }
+func (s regionSet) add(j int)                 { s[j/64] |= 1 << (j % 64) }
+func (s regionSet) equal(o regionSet) bool    { return slices.Equal(s, o) }
 func (s regionSet) subsetOf(o regionSet) bool { return s.union(o).equal(o) }
 
 func (s regionSet) union(o regionSet) regionSet {
@@ -99,7 +99,7 @@ func (p *Problem) reachSets() []regionSet {
 	return sets
 }
 
-// meetsNeed lists the coverage rows of model i over several regions. It omits rows that another row
+// covers lists the coverage rows of model i over several regions. It omits rows that another row
 // implies; the first is the one over most regions.
 func (p *Problem) covers(i int, sets []regionSet) []cover {
 	var out []cover

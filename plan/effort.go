@@ -28,8 +28,8 @@ func unitsFor(need, theta float64) int {
 // effort is a budget of counted work, so that a bound on effort gives the same result on every
 // machine.
 type effort struct {
-	remaining int64
-	interrupt func() bool // the caller's interrupt, nil for none
+	remaining     int64
+	interrupt     func() bool // the caller's interrupt, nil for none
 	nextInterrupt int64       // call stop again at this remainder
 	// stopped is set when the caller interrupted the work.
 	stopped bool
@@ -50,7 +50,9 @@ func (e *effort) spend(n int) bool {
 }
 
 // slice returns a budget of at most limit units of the remainder; settle charges it.
-func (e *effort) slice(limit int64) effort { return effort{remaining: min(limit, e.remaining), interrupt: e.interrupt} }
+func (e *effort) slice(limit int64) effort {
+	return effort{remaining: min(limit, e.remaining), interrupt: e.interrupt}
+}
 
 // charge charges the work of a part that began with a budget of given.
 func (e *effort) charge(part *effort, given int64) {

@@ -35,7 +35,7 @@ func neverCheaper(t *rapid.T, a, b Result, what string) {
 
 // Surviving the loss of a region, a limit on round trips, more load and less
 // choice are never cheaper.
-func TestMoreAskedIsNeverCheaper(t *testing.T) {
+func TestTighterConstraintsAreNeverCheaper(t *testing.T) {
 	testkit.Slow(t)
 	rapid.Check(t, func(t *rapid.T) {
 		p := mixed(t)
@@ -57,7 +57,7 @@ func TestMoreAskedIsNeverCheaper(t *testing.T) {
 }
 
 // The order of models and regions does not change what a plan costs.
-func TestOrderDoesNotMatter(t *testing.T) {
+func TestOrderOfModelsDoesNotMatter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := mixed(t)
 		a, b := solve(t, p, someEffort), solve(t, turned(p), someEffort)
@@ -96,7 +96,7 @@ func reversed[T any](in []T) []T {
 }
 
 // Prices in another currency give the same plan, whatever the problem states.
-func TestCurrencyKeepsThePlan(t *testing.T) {
+func TestCurrencyDoesNotChangeThePlan(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := mixed(t)
 		q, _ := scale(p)
@@ -124,7 +124,7 @@ func TestCurrencyKeepsThePlan(t *testing.T) {
 }
 
 // What conflicts is named in words, and nothing that does not matter.
-func TestConflictIsNamed(t *testing.T) {
+func TestConflictingLimitsAreNamed(t *testing.T) {
 	p := one()
 	p.Models, p.N, p.Theta, p.Sigma = []string{"llama", "qwen", "tiny"}, nil, [][]float64{{1000}, {1000}, {1000}}, [][]float64{{0}, {0}, {0}}
 	p.Regions = []string{"us", "eu"}
@@ -171,7 +171,7 @@ func TestReservedIsUsedFirst(t *testing.T) {
 }
 
 // A VM that one model gives up is taken over where that is cheaper.
-func TestSwitchSparesTheStart(t *testing.T) {
+func TestSwitchSavesTheStartCost(t *testing.T) {
 	p := one()
 	p.Models, p.N, p.Theta, p.Sigma = []string{"a", "b"}, [][][]int{{{4}}, {{0}}}, [][]float64{{1000}, {1000}}, [][]float64{{1}, {1}}
 	p.Rho = [][][]float64{{{1000}}, {{5000}}}
@@ -215,7 +215,7 @@ func TestExtrasErrors(t *testing.T) {
 
 // What is written states every row: the columns of a plan, read back, are the
 // plan.
-func TestColumnsGiveCounts(t *testing.T) {
+func TestColumnsConvertToCounts(t *testing.T) {
 	p := written()
 	cost := 0.02
 	p.Switch, p.Egress, p.Survive = [][]*float64{{&cost}}, []float64{0.1, 0}, true
@@ -240,7 +240,7 @@ func TestColumnsGiveCounts(t *testing.T) {
 
 // However little effort there is, load that is priced when sent away gets an
 // answer at the paper's size.
-func TestEgressIsAnsweredInLittleEffort(t *testing.T) {
+func TestEgressIsSolvedWithLittleEffort(t *testing.T) {
 	p := withEgress(random(rand.New(rand.NewPCG(3, 9)), paperSize), rand.New(rand.NewPCG(3, 12)))
 	got := solve(t, p, Options{Effort: 3_000_000})
 	if got.Status != StatusFeasible || p.Verify(got.X) != nil || got.Bound > got.Objective {

@@ -38,7 +38,7 @@ type pageView struct {
 	Rows                   []changeView
 	Billed                 bool // some change has a price
 	Charts                 []loadChart
-	Binding                   []bindingConstraint
+	Binding                []bindingConstraint
 }
 
 // tile is one value of the summary.
@@ -216,7 +216,7 @@ func (p Page) describeMinute(minute int) string {
 	return "at " + p.Proposal.At.Add(time.Duration(minute)*time.Minute).Format("15:04")
 }
 
-// bindingConstraints is a binding constraint, and where it binds.
+// bindingConstraint is a binding constraint, and where it binds.
 type bindingConstraint struct {
 	Name, Meaning string
 	Endpoints     []string

@@ -30,7 +30,7 @@ var chartLegend = []chart.Key{
 // loadChart is the chart of one course.
 type loadChart struct {
 	Model, Region, Summary string
-	AboveCapacity                  bool // load is above current capacity
+	AboveCapacity          bool // load is above current capacity
 	chart.Plot
 }
 

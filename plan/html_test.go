@@ -45,7 +45,7 @@ func htmlOf(t *testing.T, p Page) string {
 }
 
 // The page says what a person has to decide on.
-func TestPageSays(t *testing.T) {
+func TestPageShowsTheReview(t *testing.T) {
 	text := htmlOf(t, aPage(t, "chat"))
 	for _, want := range []string{
 		"Capacity review of chat", "for 1h from Friday, 15 January 2027, 14:00 UTC, forecast by auto", "Add 1 replica: $0.80 more per hour.",
@@ -65,7 +65,7 @@ func TestPageSays(t *testing.T) {
 }
 
 // The page needs nothing but itself, and is the same however long solving took.
-func TestPageStandsAlone(t *testing.T) {
+func TestPageIsSelfContained(t *testing.T) {
 	p := aPage(t, "chat")
 	first := htmlOf(t, p)
 	p.Proposal.SolveMillis = 1234
@@ -103,7 +103,7 @@ func TestPageDrawsSteps(t *testing.T) {
 }
 
 // A review without a plan, a forecast or a time is a page all the same.
-func TestPageOfLittle(t *testing.T) {
+func TestPageWithoutPlanOrForecast(t *testing.T) {
 	p := aPage(t, "chat")
 	for name, page := range map[string]Page{
 		"nothing":    {},

@@ -12,14 +12,14 @@ import (
 // still open, or when its options and the slack of its rows, at their prices, exceed the limit. The
 // items are the blocks of a model, or models.
 type dynamicProgramme struct {
-	c       *programme
-	y       []float64
-	limit   float64 // bound on the cost of options and slack above the relaxation
-	partialsLeft    int     // partial choices that may still be created
-	items   [][]option
-	rows    [][]int // by item: the row of each entry of its options' use, -1 to ignore it
-	open    []bool  // by row: later searches use it too, so that its slack is unknown
-	unequal bool    // costs are comparable only for complete choices
+	c            *programme
+	y            []float64
+	limit        float64 // bound on the cost of options and slack above the relaxation
+	partialsLeft int     // partial choices that may still be created
+	items        [][]option
+	rows         [][]int // by item: the row of each entry of its options' use, -1 to ignore it
+	open         []bool  // by row: later searches use it too, so that its slack is unknown
+	unequal      bool    // costs are comparable only for complete choices
 	// lo and hi are the minimum and maximum use of each row by the items from a stage on.
 	lo, hi [][]float64
 	last   []int // by row: the stage of its last item
@@ -34,7 +34,7 @@ const maxComparisons = 32
 // partial is a choice for the first items.
 type partial struct {
 	cost float64
-	// lowerBound is the minimum cost of options and rows above the relaxation.
+	// bound is the minimum cost of options and rows above the relaxation.
 	bound        float64
 	use          int32 // where its use by live row begins in the memory of its stage
 	from, option int32
@@ -72,7 +72,7 @@ func (g *dynamicProgramme) minSlack(r int, used, rest float64) float64 {
 	return g.y[r] * math.Max(0, g.c.rows[r].right-used-rest)
 }
 
-// solve enumerates all choices within the limit. It returns false when there are too many.
+// enumerate enumerates all choices within the limit. It returns false when there are too many.
 func (g *dynamicProgramme) enumerate() bool {
 	g.prepare()
 	first := partial{}

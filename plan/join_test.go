@@ -73,7 +73,7 @@ func bruteJoin(g *dynamicProgramme, item int, cost, bound float64, used []float6
 
 // A join finds every choice within its rows and its limit, but for those that
 // another one beats in cost and in the use of the open row.
-func TestJoinEqualsTryingEverything(t *testing.T) {
+func TestDynamicProgrammeEqualsBruteForce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 13))
 		g := joinOf(r, rapid.SampledFrom([]float64{1, 4, math.Inf(1)}).Draw(t, "limit"))

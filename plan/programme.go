@@ -30,25 +30,25 @@ type link struct {
 //
 // is a lower bound of every solution's cost: Lagrangian relaxation.
 type programme struct {
-	p     *Problem
-	gap   float64
-	work  effort
+	p             *Problem
+	gap           float64
+	work          effort
 	initialEffort int64 // effort at the start
-	rules *rules
+	rules         *rules
 
 	models, regions, gpus int
 	blocks                []block // model by model, region by region
 	links                 [][]link
-	runningRows              [][]int // by block and class: the row of running VMs, -1 for none
+	runningRows           [][]int // by block and class: the row of running VMs, -1 for none
 	rows                  []couplingRow
-	maxCost                   float64 // upper bound on the cost of a solution without spare units
+	maxCost               float64 // upper bound on the cost of a solution without spare units
 
-	best     [][][]int
-	bestCost float64
-	bound    float64
+	best            [][][]int
+	bestCost        float64
+	bound           float64
 	unreachableLoad bool     // some load is out of reach of every region
-	infeasible    []string // reasons for infeasibility
-	skipReasons   bool     // skip computing the reasons
+	infeasible      []string // reasons for infeasibility
+	skipReasons     bool     // skip computing the reasons
 
 	// scratch
 	search blockSearch
@@ -364,7 +364,7 @@ func rowUse(factor []float64, x []int) float64 {
 	return sum
 }
 
-// checkCounts returns flat counts by model, region and GPU.
+// unflatten returns flat counts by model, region and GPU.
 func (c *programme) unflatten(flat []int) [][][]int {
 	out := make([][][]int, c.models)
 	for i := range out {
@@ -452,7 +452,9 @@ func (c *programme) wouldBreakRow(at, k int, use []float64) bool {
 }
 
 // raiseBound records a proven lower bound.
-func (c *programme) raiseBound(bound float64) { c.bound = math.Max(c.bound, math.Min(bound, c.bestCost)) }
+func (c *programme) raiseBound(bound float64) {
+	c.bound = math.Max(c.bound, math.Min(bound, c.bestCost))
+}
 
 // provesGap reports whether a bound proves that the incumbent is within the requested gap of the
 // optimum.
@@ -460,7 +462,7 @@ func (c *programme) provesGap(bound float64) bool {
 	return c.best != nil && bound >= c.bestCost-math.Max(c.gap*c.bestCost, costTolerance/2*math.Max(1e-3, c.bestCost))
 }
 
-// limitOr returns the cost that new counts must stay below to be useful.
+// costLimit returns the cost that new counts must stay below to be useful.
 func (c *programme) costLimit() float64 {
 	if c.best == nil {
 		return c.maxCost + slackOf(c.maxCost)

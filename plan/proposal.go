@@ -160,7 +160,7 @@ func (c Context) billed(p *Problem, x [][][]int) float64 {
 	return sum
 }
 
-// priceBlock returns the billed price of a replica on GPU k in region j.
+// price returns the billed price of a replica on GPU k in region j.
 func (c Context) price(p *Problem, j, k int) float64 {
 	switch {
 	case c.Billed != nil:

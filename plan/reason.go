@@ -33,7 +33,7 @@ func (w *reasonWriter) capacity(k int) string {
 	return w.Context.Capacity
 }
 
-// addRows groups the columns with current or planned replicas of model i in region j by name.
+// rows groups the columns with current or planned replicas of model i in region j by name.
 func (w *reasonWriter) rows(i, j int) [][]int {
 	var out [][]int
 	for k := range w.Problem.GPUs {
@@ -50,7 +50,7 @@ func (w *reasonWriter) rows(i, j int) [][]int {
 	return out
 }
 
-// moveCost returns the proposal's row for some columns of model i in region j.
+// changeOf returns the proposal's row for some columns of model i in region j.
 func (w *reasonWriter) changeOf(i, j int, columns []int) Change {
 	p := w.Problem
 	ch := Change{
@@ -254,7 +254,7 @@ func (p *Problem) flows(x [][][]int, i int) []flow {
 	return out
 }
 
-// maximise places the load of one window.
+// placeWindow places the load of one window.
 func (p *Problem) placeWindow(out []flow, x [][][]int, i, w int) {
 	free := make([]float64, len(out))
 	taken, from := make([]float64, len(out)), make([][]int, len(out))
@@ -304,7 +304,7 @@ func (p *Problem) switchedVMs(x [][][]int, j, k int) []int {
 	return share
 }
 
-// optionCost formats a rate with about three digits.
+// formatRate formats a rate with about three digits.
 func formatRate(v float64) string {
 	for _, u := range []struct {
 		size float64

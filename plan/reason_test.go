@@ -54,7 +54,7 @@ func TestReservedIsBilledInWhole(t *testing.T) {
 }
 
 // Columns of one name and capacity type are one row.
-func TestColumnsOfOneNameAreOneRow(t *testing.T) {
+func TestColumnsWithOneNameShareARow(t *testing.T) {
 	p := twoRegions()
 	p.GPUs, p.Theta, p.Alpha, p.Sigma = []string{"L4 (base)", "L4"}, [][]float64{{1000, 1000}}, []float64{0.3, 0.8}, [][]float64{{0, 0}}
 	p.N, p.Capacity = [][][]int{{{1, 1}, {0, 2}}}, [][]*int{{ptr(1), nil}, {ptr(1), nil}}
@@ -68,7 +68,7 @@ func TestColumnsOfOneNameAreOneRow(t *testing.T) {
 }
 
 // A model that takes over another's machine is said to.
-func TestReasonSaysWhoGivesUpMachines(t *testing.T) {
+func TestReasonNamesSwitchedMachines(t *testing.T) {
 	p := twoRegions()
 	p.Models, p.Theta, p.Sigma = []string{"a", "b"}, [][]float64{{1000}, {1000}}, [][]float64{{0.2}, {0.2}}
 	p.N = [][][]int{{{1}, {0}}, {{2}, {0}}}

@@ -70,7 +70,7 @@ func TestReserveForTheGlobalPeak(t *testing.T) {
 }
 
 // Regions that peak together save nothing by sharing.
-func TestReserveOfRegionsThatPeakTogether(t *testing.T) {
+func TestReserveWhenRegionsPeakTogether(t *testing.T) {
 	if r := reservation(t, reserving(diurnal([]float64{0, 0, 0}, []float64{10_000, 10_000, 10_000}, 0.1), 500), 37.56); *r.Saving != 0 {
 		t.Errorf("saves %g", *r.Saving)
 	}

@@ -186,19 +186,19 @@ func (in *Inputs) reviewFrom(x [][][]int) (*Reviewed, error) {
 
 // review is a Review in progress.
 type review struct {
-	spec     *service.Spec
-	o        ReviewOptions
-	at       time.Time
-	offerings   []offering
-	gpus     []string // of the offerings, without their capacity types
-	p        Problem
-	courses  []Course
-	donated  [][][]int
-	billed   [][]float64
-	assumptions  []string
-	fixedAssumptions  []string           // the assumptions that do not depend on the load
-	uncached map[string]float64 // uncached share of each model's prompt tokens, by name
-	loads    []Load
+	spec             *service.Spec
+	o                ReviewOptions
+	at               time.Time
+	offerings        []offering
+	gpus             []string // of the offerings, without their capacity types
+	p                Problem
+	courses          []Course
+	donated          [][][]int
+	billed           [][]float64
+	assumptions      []string
+	fixedAssumptions []string           // the assumptions that do not depend on the load
+	uncached         map[string]float64 // uncached share of each model's prompt tokens, by name
+	loads            []Load
 }
 
 // startUpTime returns the time a new replica takes to become ready in a cloud.
@@ -213,7 +213,7 @@ func (r *review) assume(format string, args ...any) {
 	}
 }
 
-// boundRows sets min and max.
+// setBounds sets min and max.
 func (r *review) setBounds() {
 	for i := range r.spec.Models {
 		lower, upper := make([]*int, len(r.spec.Regions)), make([]*int, len(r.spec.Regions))

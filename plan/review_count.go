@@ -25,7 +25,7 @@ func (in *Inputs) Current(counts []Count, status Status) Proposal {
 	return Propose(&r.p, Result{X: r.p.N, Status: status}, Context{At: r.at, Columns: r.gpus, Donated: r.donated, Billed: r.billed})
 }
 
-// checkCounts sets n and the donated replicas.
+// setCounts sets n and the donated replicas.
 func (r *review) setCounts(counts []Count) {
 	grid := func() [][][]int {
 		out := make([][][]int, len(r.p.Models))
@@ -125,5 +125,7 @@ func (r *review) dropUnusedOnDemand(j int, columns []int) []int {
 	if !spotFirst(&r.spec.Regions[j]) {
 		return columns
 	}
-	return slices.DeleteFunc(columns, func(k int) bool { return r.offerings[k].capacity == service.CapacityOnDemand && !r.offerings[k].onDemandBase })
+	return slices.DeleteFunc(columns, func(k int) bool {
+		return r.offerings[k].capacity == service.CapacityOnDemand && !r.offerings[k].onDemandBase
+	})
 }

@@ -28,7 +28,7 @@ const (
 	maxHistoryAge = 35 * 24 * time.Hour
 )
 
-// forecastFor sets rho: for every model and region the forecast of uncached prompt tokens a second, by
+// setLoad sets rho: for every model and region the forecast of uncached prompt tokens a second, by
 // minute.
 func (r *review) setLoad(h *forecast.History) error {
 	minutes := int(r.o.Horizon / time.Minute)

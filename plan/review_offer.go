@@ -12,11 +12,11 @@ import (
 // base is used before spot, and must not make a plan choose other GPUs.
 const baseShare = 0.999
 
-// offerIncumbent is one column of the plan: GPUs of a class with one capacity type. base marks the replicas
+// offering is one column of the plan: GPUs of a class with one capacity type. base marks the replicas
 // of on_demand_base.
 type offering struct {
 	gpuClass
-	capacity service.CapacityType
+	capacity     service.CapacityType
 	onDemandBase bool
 }
 
@@ -140,7 +140,7 @@ func (r *review) gpusPerReplica(m catalogue.Machine) int {
 	return best
 }
 
-// checkLimits sets the capacity of each region.
+// setCapacity sets the capacity of each region.
 func (r *review) setCapacity() {
 	for j := range r.spec.Regions {
 		row := make([]*int, len(r.offerings))

@@ -53,7 +53,7 @@ func capacities(p Proposal) string {
 
 // What is committed is used first and billed whole, then what the order of capacity
 // says, with its base on demand.
-func TestReviewPlansHowCapacityIsHad(t *testing.T) {
+func TestReviewPlansCapacityTypes(t *testing.T) {
 	for name, c := range map[string]struct {
 		region string
 		stands int
@@ -99,7 +99,7 @@ func TestReviewPlansHowCapacityIsHad(t *testing.T) {
 }
 
 // A price that the service states goes before the list's.
-func TestReviewTakesStatedPrices(t *testing.T) {
+func TestReviewUsesConfiguredPrices(t *testing.T) {
 	yaml := strings.Replace(fmt.Sprintf(offersYAML, ""), "tps: 1000", "tps: 1000, price: 0.5", 1)
 	p := reviewed(t, yaml, nil, nil, ReviewOptions{})
 	if *p.CostPerHour.Then != 0.5 || !slices.Contains(p.Assumed, "L4: $0.5 per hour, as set for m") {
@@ -169,7 +169,7 @@ local: {rtt: {us-eu: 100ms}}
 }
 
 // A service that can have nothing anywhere is told what to state.
-func TestReviewOfAServiceWithoutOfferings(t *testing.T) {
+func TestReviewWithoutOfferingsFails(t *testing.T) {
 	_, err := Review(demandtest.Parse(t, fmt.Sprintf(offersYAML, "    capacity: [reserved]\n")), nil, nil, reviewAt, ReviewOptions{})
 	const want = "planning chat: no region has capacity that a model can run on: regions[].capacity allows only reserved, and regions[].reserved has no usable machine"
 	if err == nil || err.Error() != want {
@@ -178,7 +178,7 @@ func TestReviewOfAServiceWithoutOfferings(t *testing.T) {
 }
 
 // A review can be solved elsewhere.
-func TestReviewIsSolvedElsewhere(t *testing.T) {
+func TestReviewUsesAnotherSolver(t *testing.T) {
 	called := 0
 	p := reviewed(t, reviewYAML, nil, nil, ReviewOptions{Gap: 0.1, Solve: func(p *Problem, o Options) (Result, error) {
 		called++
@@ -193,7 +193,7 @@ func TestReviewIsSolvedElsewhere(t *testing.T) {
 }
 
 // The courses that a page draws are of the same load and counts as the plan.
-func TestReviewGivesCourses(t *testing.T) {
+func TestReviewReturnsLoadCurves(t *testing.T) {
 	r, err := Review(demandtest.Parse(t, reviewYAML), standing(1, 1), demandtest.Constant(t, 300, 6000, 0, 0.5), reviewAt, ReviewOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -210,7 +210,7 @@ func TestReviewGivesCourses(t *testing.T) {
 
 // What is out of the ordinary is a plan that says what it assumed, or an answer that
 // says what cannot be.
-func TestReviewOfTheUnlikely(t *testing.T) {
+func TestReviewEdgeCases(t *testing.T) {
 	for name, c := range map[string]struct {
 		yaml   string
 		load   float64

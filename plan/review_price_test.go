@@ -43,7 +43,7 @@ func market(prices map[service.Region][2]float64) []MachinePrice {
 
 // A plan reckons with what each region's cloud asks, and is billed that; the file's prices
 // and commitments go before, and list prices stand in for what is not told.
-func TestReviewPlansWithPricesOfTheRegions(t *testing.T) {
+func TestReviewUsesRegionalPrices(t *testing.T) {
 	const east, west = "aws/us-east-1", "aws/eu-west-1"
 	both := map[service.Region][2]float64{east: {0.9, 0.3}, west: {1.1, 0.5}}
 	spot := "    capacity: [spot, on_demand]"

@@ -20,7 +20,7 @@ func PairOf(a, b service.Region) Pair {
 	return Pair{a, b}
 }
 
-// checkReach sets the round trips between regions, and the regions whose loss the plan must survive. It
+// setReach sets the round trips between regions, and the regions whose loss the plan must survive. It
 // fails on a region that the service does not have.
 func (r *review) setReach() error {
 	for _, name := range r.o.Survive {

@@ -13,7 +13,7 @@ import (
 
 // Averaged over longer steps, minutes that stick out ask for less; the load that is planned
 // for is never below its mean.
-func TestReviewByLongerSteps(t *testing.T) {
+func TestReviewWithLongerSteps(t *testing.T) {
 	var points []telemetry.Point
 	for m := reviewAt.Unix()/60 - 1500; m < reviewAt.Unix()/60; m++ {
 		tps := int64(2000)
@@ -44,7 +44,7 @@ func TestReviewByLongerSteps(t *testing.T) {
 
 // A history that is too short for steps is forecast by the minute; steps that do not fit
 // the horizon are refused.
-func TestStepsThatDoNotFit(t *testing.T) {
+func TestStepsMustDivideTheHorizon(t *testing.T) {
 	spec := demandtest.Parse(t, reviewYAML)
 	r, err := Review(spec, nil, demandtest.Constant(t, 30, 6000, 0, 0), reviewAt, ReviewOptions{Step: 10 * time.Minute})
 	if err != nil || r.Targets()[0].PeakTPS < 5999 {

@@ -59,7 +59,7 @@ func (v *Reviewed) Targets() []EndpointTarget {
 	return out
 }
 
-// sumCounts returns the target of n replicas of a model on an offering. The GPU is omitted where the
+// replicas returns the target of n replicas of a model on an offering. The GPU is omitted where the
 // model sets none, because it is only assumed, and the capacity type is omitted on the operator's
 // own machines.
 func (r *review) replicas(model int, o offering, n int) ReplicaTarget {

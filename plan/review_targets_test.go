@@ -42,7 +42,7 @@ func TestTargetsNameGPUAndCapacityType(t *testing.T) {
 }
 
 // More than the bounds allow is planned for as far as they do, for who follows the plan.
-func TestTargetsBeyondTheBounds(t *testing.T) {
+func TestTargetsOfAnInfeasiblePlan(t *testing.T) {
 	r, err := Review(demandtest.Parse(t, reviewYAML), standing(1, 1), demandtest.Constant(t, 300, 30000, 2000, 0), reviewAt, ReviewOptions{})
 	if err != nil || r.Proposal.Status != StatusInfeasible {
 		t.Fatalf("%+v, %v", r, err)

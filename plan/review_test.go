@@ -107,7 +107,7 @@ func TestReviewPlansForThePeak(t *testing.T) {
 
 // The first minute of a service counts while it runs, or a plan right after the
 // first load would see none.
-func TestReviewCountsTheRunningMinuteOfAShortHistory(t *testing.T) {
+func TestReviewExtrapolatesTheRunningMinute(t *testing.T) {
 	minute := reviewAt.Add(-time.Minute) // the last one that past fills
 	for name, c := range map[string]struct {
 		minutes int
@@ -137,7 +137,7 @@ func TestReviewCountsTheRunningMinuteOfAShortHistory(t *testing.T) {
 	}
 }
 
-func TestReviewSaysWhatIsMissing(t *testing.T) {
+func TestReviewReportsUnmetConstraints(t *testing.T) {
 	p := reviewed(t, reviewYAML, standing(1, 1), demandtest.Constant(t, 300, 30000, 0, 0), ReviewOptions{})
 	all := strings.Join(p.Infeasible, "\n")
 	if !strings.Contains(all, "local/us: needs 21000 tokens a second served locally, bounds and capacity allow 12000") ||
@@ -146,7 +146,7 @@ func TestReviewSaysWhatIsMissing(t *testing.T) {
 	}
 }
 
-func TestReviewSaysWhatItAssumed(t *testing.T) {
+func TestReviewReportsAssumptions(t *testing.T) {
 	for name, c := range map[string]struct {
 		yaml   string
 		counts []Count
@@ -202,7 +202,7 @@ regions:
 
 // What a replica is billed on demand is told by region; one's own machines are not
 // billed.
-func TestPricesThatAreShown(t *testing.T) {
+func TestPricesOfReplicas(t *testing.T) {
 	for text, want := range map[string][]ReplicaPrice{
 		pricedYAML: {
 			{Region: "aws/us-east-1", GPU: "L4", USDPerHour: 0.8048},
@@ -236,7 +236,7 @@ func TestReviewPrices(t *testing.T) {
 }
 
 // A load that left its forecast in the last minutes is said.
-func TestReviewNoticesABurst(t *testing.T) {
+func TestReviewReportsABurst(t *testing.T) {
 	end := reviewAt.Unix() / 60
 	var points []telemetry.Point
 	for m := end - 300; m < end; m++ {
@@ -284,7 +284,7 @@ func TestReviewTiersAndRegions(t *testing.T) {
 	}
 }
 
-func TestReviewRefuses(t *testing.T) {
+func TestReviewRejectsBadOptions(t *testing.T) {
 	spec := demandtest.Parse(t, reviewYAML)
 	old := demandtest.Constant(t, 10, 1, 1, 0)
 	for name, c := range map[string]struct {
@@ -305,7 +305,7 @@ func TestReviewRefuses(t *testing.T) {
 }
 
 // What was lent comes back before anything new is started.
-func TestReviewSaysWhatDonationsEarn(t *testing.T) {
+func TestReviewReportsDonationEarnings(t *testing.T) {
 	counts := standing(1, 1)
 	counts[0].Donated = 2
 	yaml := strings.Replace(reviewYAML, "donate: true", "donate: true, donate_price: 0.3", 1)
@@ -329,7 +329,7 @@ func TestReviewReclaims(t *testing.T) {
 }
 
 // What leaves a region is weighed against replicas where the load is.
-func TestReviewWeighsEgress(t *testing.T) {
+func TestReviewIncludesEgressCost(t *testing.T) {
 	dear := strings.ReplaceAll(reviewYAML, "replicas: {min: 1, max: 8}", "replicas: {min: 1, max: 8}\n    egress_per_gb: 100")
 	h := demandtest.Constant(t, 120, 7000, 100, 0) // eu has room for 1400 of us
 	near, err := Review(demandtest.Parse(t, dear), nil, h, reviewAt, ReviewOptions{Epsilon: 0.1})

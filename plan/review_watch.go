@@ -25,7 +25,9 @@ type Load struct {
 func (l *Load) From() time.Time { return time.Unix(l.first*60, 0).UTC() }
 
 // stepsPerTarget returns the number of forecast steps in one step of PerStep.
-func (l *Load) stepsPerTarget() int { return (len(l.Forecast.Mean) + maxTargetSteps - 1) / maxTargetSteps }
+func (l *Load) stepsPerTarget() int {
+	return (len(l.Forecast.Mean) + maxTargetSteps - 1) / maxTargetSteps
+}
 
 // Step returns the time between two values of PerStep.
 func (l *Load) Step() time.Duration { return time.Duration(l.stepsPerTarget()) * l.step }

@@ -154,7 +154,7 @@ var rowKinds = []struct {
 
 // The answer to a problem with rows of any two kinds is that of trying every
 // count: the optimum, its bound, and whether any counts keep the rows.
-func TestEveryPairOfRowsEqualsTryingEverything(t *testing.T) {
+func TestPairsOfRowsEqualBruteForce(t *testing.T) {
 	testkit.Slow(t)
 	const problems = 40 // of each pair
 	for a := range rowKinds {
@@ -190,7 +190,7 @@ func anyOf(r *rand.Rand) (p *Problem, most int) {
 
 // Whatever kinds of rows meet, and however little effort or great a gap is asked
 // for: what is called optimal, infeasible or a bound is so.
-func TestAnswersAreSoUnderAnyEffortAndGap(t *testing.T) {
+func TestResultsAreValidUnderAnyEffortAndGap(t *testing.T) {
 	testkit.Slow(t)
 	for seed := range uint64(600) {
 		r := rand.New(rand.NewPCG(seed, 21))
@@ -231,7 +231,7 @@ func wrongOf(p *Problem, most int, o Options, got Result) string {
 
 // Verify takes the counts that keep every row and no others, and Cost is what they
 // cost.
-func TestVerifyAndCostEqualTheStatement(t *testing.T) {
+func TestVerifyAndCostEqualTheProgramme(t *testing.T) {
 	kept, broken := 0, 0
 	for seed := range uint64(4000) {
 		r := rand.New(rand.NewPCG(seed, 22))
@@ -263,7 +263,7 @@ func TestVerifyAndCostEqualTheStatement(t *testing.T) {
 
 // A replica on a GPU that a model does not run on counts for nothing, however
 // cheap it is.
-func TestNothingIsPlannedWhereAModelDoesNotRun(t *testing.T) {
+func TestNoReplicasWhereAModelDoesNotRun(t *testing.T) {
 	p := one()
 	p.GPUs, p.N, p.Theta, p.Alpha, p.Sigma = []string{"L4", "T4"}, [][][]int{{{0, 3}}}, [][]float64{{1000, 0}}, []float64{0.8, 0.1}, [][]float64{{0.1, 0}}
 	p.Rho, p.Min, p.MinTotal = [][][]float64{{{500}}}, [][]*int{{ptr(2)}}, []*int{ptr(3)}

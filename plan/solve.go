@@ -126,8 +126,8 @@ type solver struct {
 	work  effort
 	rules *rules
 
-	best   [][][]int
-	bound  float64
+	best        [][][]int
+	bound       float64
 	infeasible  []string
 	skipReasons bool // skip the reasons of infeasibility
 }
@@ -136,7 +136,7 @@ func newSolver(p *Problem, o Options) *solver {
 	return &solver{p: p, gap: o.Gap, work: effort{remaining: o.Effort, interrupt: o.Interrupt}, rules: newRules(p)}
 }
 
-// solve solves each independent subproblem as a programme of its own.
+// solveSubproblems solves each independent subproblem as a programme of its own.
 func (s *solver) solveSubproblems() {
 	parts := s.p.subproblems()
 	programmes := make([]*programme, len(parts))
@@ -173,7 +173,7 @@ func (s *solver) solveSubproblems() {
 	}
 }
 
-// slice is a subset of models in a subset of regions.
+// modelsAndRegions is a subset of models in a subset of regions.
 type modelsAndRegions struct{ models, regions []int }
 
 // subproblems splits the problem into independent subproblems: sets of models that share neither a
@@ -237,7 +237,7 @@ func (p *Problem) modelSets() [][]int {
 	return out
 }
 
-// slice returns the subproblem of a part.
+// restrictTo returns the subproblem of a part.
 func (p *Problem) restrictTo(t modelsAndRegions) *Problem {
 	out := *p
 	out.Models, out.Theta, out.Sigma, out.Switch = selected(p.Models, t.models), selected(p.Theta, t.models), selected(p.Sigma, t.models), selected(p.Switch, t.models)
@@ -274,17 +274,17 @@ func selected[T any](all []T, some []int) []T {
 
 // The schedule of a search.
 const (
-	shortAscentSteps   = 250 // of the ascent where there are few cells,
-	longAscentSteps    = 1000
-	extraAscentSteps   = 100
-	modelAscentSteps  = 60 // of the ascent over whole models
-	modelLevel  = 2e-4
-	modelShare  = 5   // the effort's fraction 1/modelShare
-	searchShare = 0.6 // of the effort that the ascent leaves to the neighbourhood search
-	fewCells    = 400 // models x regions x GPUs up to which whole models are solved
-	rounds      = 40
-	firstEnumeration    = 2 // rounds without a better incumbent, with few cells, before all choices are enumerated
-	lastEnumeration     = 7
+	shortAscentSteps = 250 // of the ascent where there are few cells,
+	longAscentSteps  = 1000
+	extraAscentSteps = 100
+	modelAscentSteps = 60 // of the ascent over whole models
+	modelLevel       = 2e-4
+	modelShare       = 5   // the effort's fraction 1/modelShare
+	searchShare      = 0.6 // of the effort that the ascent leaves to the neighbourhood search
+	fewCells         = 400 // models x regions x GPUs up to which whole models are solved
+	rounds           = 40
+	firstEnumeration = 2 // rounds without a better incumbent, with few cells, before all choices are enumerated
+	lastEnumeration  = 7
 )
 
 // solve raises the lower bound and searches for counts until they meet within the requested gap or
@@ -335,7 +335,7 @@ func (c *programme) solve() {
 	}
 }
 
-// charge raises the bound over whole models, then enumerates all counts.
+// closeGap raises the bound over whole models, then enumerates all counts.
 func (c *programme) closeGap(p *point) {
 	m := c.newAscent(c.snappedPrices(p.y), modelLevel)
 	m.relax, m.reserve = c.relaxModels, c.work.remaining-c.work.remaining/modelShare
@@ -392,7 +392,9 @@ func (c *programme) snappedPrices(y []float64) []float64 {
 }
 
 // finished reports whether the gap is closed or the effort is spent.
-func (c *programme) finished() bool { return c.work.spent() || c.infeasible != nil || c.provesGap(c.bound) }
+func (c *programme) finished() bool {
+	return c.work.spent() || c.infeasible != nil || c.provesGap(c.bound)
+}
 
 // small reports whether whole models are solved.
 func (c *programme) small() bool { return len(c.blocks)*c.gpus <= fewCells }

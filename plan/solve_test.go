@@ -105,7 +105,7 @@ func small(t *rapid.T, caps float64) *Problem {
 }
 
 // Scaling every price scales the cost and keeps the plan.
-func TestScalingPricesKeepsThePlan(t *testing.T) {
+func TestScalingPricesDoesNotChangeThePlan(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := small(t, 0)
 		a := solve(t, p, Options{})
@@ -129,7 +129,7 @@ func TestScalingPricesKeepsThePlan(t *testing.T) {
 }
 
 // More load is never cheaper, and one more kind of GPU never dearer.
-func TestMonotone(t *testing.T) {
+func TestCostGrowsWithLoad(t *testing.T) {
 	testkit.Slow(t)
 	rapid.Check(t, func(t *rapid.T) {
 		p := small(t, rapid.SampledFrom([]float64{0, 0.4}).Draw(t, "caps"))
@@ -184,7 +184,7 @@ func withGPU(p *Problem) *Problem {
 
 // Whatever the budget, what comes back is honest: rows hold, the bound is no
 // higher than the cost, and nothing is called optimal or infeasible that is not.
-func TestHonestUnderAnyEffort(t *testing.T) {
+func TestBoundIsValidUnderAnyEffort(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := small(t, 0.5)
 		full := solve(t, p, Options{Effort: 90_000_000})
@@ -208,7 +208,7 @@ func TestHonestUnderAnyEffort(t *testing.T) {
 
 // The everyday size is solved to proof, shared capacity included, but for rare
 // hard cases that say so.
-func TestEverydaySizeIsProven(t *testing.T) {
+func TestTypicalSizeIsProvenOptimal(t *testing.T) {
 	testkit.Slow(t)
 	open := 0
 	for seed := range uint64(60) {
@@ -236,7 +236,7 @@ func one() *Problem {
 	}
 }
 
-func TestByHand(t *testing.T) {
+func TestSmallProblemsByHand(t *testing.T) {
 	two := one()
 	two.Regions, two.N, two.Rho = []string{"us", "eu"}, [][][]int{{{2}, {0}}}, [][][]float64{{{4200, 0}, {0, 4200}}}
 	for name, c := range map[string]struct {
@@ -296,7 +296,7 @@ func TestSharedCapacityInfeasible(t *testing.T) {
 	}
 }
 
-func TestSolveRefuses(t *testing.T) {
+func TestSolveRejectsBadOptions(t *testing.T) {
 	if _, err := Solve(one(), Options{Gap: 1}); err == nil {
 		t.Error("gap 1 accepted")
 	}

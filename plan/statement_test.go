@@ -11,7 +11,7 @@ import (
 // by trying every count. It is slow, and that is its use.
 type statement struct{ *Problem }
 
-// lowerBound is a limit, or otherwise where there is none.
+// bound is a limit, or otherwise where there is none.
 func (s statement) bound(rows [][]*int, a, b, fallback int) int {
 	if rows == nil || rows[a][b] == nil {
 		return fallback
@@ -35,7 +35,7 @@ func (s statement) losses() []int {
 	return out
 }
 
-// sufficientSince reports whether a capacity meets a need but for rounding.
+// enough reports whether a capacity meets a need but for rounding.
 func enough(have, need float64) bool { return have >= need-1e-9*math.Max(1, need) }
 
 // demandOf is a need that the regions of a set must carry together.
@@ -188,7 +188,7 @@ func (s statement) starts(j, k int, x [][][]int) float64 {
 	return from(0, standing)
 }
 
-// selected is what counts cost.
+// cost is what counts cost.
 func (s statement) cost(x [][][]int) float64 {
 	sum := 0.0
 	for i := range x {
@@ -255,7 +255,7 @@ func (s statement) choicesOf(i, most int) []choiceOf {
 	return out
 }
 
-// cheapestMachine tries every count of 0 to most in every cell: the least cost, +Inf when
+// cheapest tries every count of 0 to most in every cell: the least cost, +Inf when
 // no counts keep the rows.
 func (s statement) cheapest(most int) float64 {
 	choices := make([][]choiceOf, len(s.Models))

@@ -67,7 +67,7 @@ type Target struct {
 	CourseStep time.Duration
 }
 
-// indexed returns the forecast for a time, the last value after its end; ok is false where there is
+// forecastAt returns the forecast for a time, the last value after its end; ok is false where there is
 // none.
 func (t *Target) forecastAt(now time.Duration) (tps float64, ok bool) {
 	if t == nil || len(t.Course) == 0 || t.CourseStep <= 0 {
@@ -82,7 +82,7 @@ type endpointKey struct{ model, region, pool string }
 
 func (e *Endpoint) endpointKey() endpointKey { return endpointKey{e.Model, e.Region, e.Pool} }
 
-// addUse is the number of replicas that bounds and targets refer to.
+// count is the number of replicas that bounds and targets refer to.
 func (e *Endpoint) count() int { return e.Ready + e.Starting }
 
 // Scaling is a change of one endpoint. Reclaim, Redeploy and Launch add replicas, Donate or Remove
@@ -186,11 +186,11 @@ func (c cooldown) elapsed(e *Endpoint, now time.Duration) bool {
 // allocator allocates VMs to requested changes. When two endpoints need the same donated VM, the first
 // in the fleet's order gets it.
 type allocator struct {
-	fleet   *Fleet
-	noDonation    bool
-	donated []int          // by endpoint, not allocated yet
-	freeVMs   map[string]int // by region, not allocated yet
-	out     []Scaling
+	fleet      *Fleet
+	noDonation bool
+	donated    []int          // by endpoint, not allocated yet
+	freeVMs    map[string]int // by region, not allocated yet
+	out        []Scaling
 }
 
 func newAllocator(f *Fleet, o StrategyOptions) *allocator {

@@ -24,12 +24,12 @@ const (
 	maxDrift = 1.5
 	// maxMemory is the memory utilisation, counting starting replicas, above which replicas are
 	// added whatever the load. No replica is removed when that would raise it above targetMemory.
-	maxMemory = 0.90
+	maxMemory    = 0.90
 	targetMemory = 0.85
 	// queuePerReplica is the number of requests without a first token allowed per ready replica. Above
 	// it, the endpoint grows by the factor queueGrowth.
-	queuePerReplica  = 4
-	queueGrowth = 0.5
+	queuePerReplica = 4
+	queueGrowth     = 0.5
 	// scaleInDelay is how long fewer replicas must have sufficed before any is removed: about the
 	// time to get one back.
 	scaleInDelay = 90 * time.Second
@@ -58,18 +58,18 @@ const (
 // Memory is the safety net: above maxMemory replicas are added in any case. Without a plan it uses
 // only memory and queues.
 type auto struct {
-	options StrategyOptions
-	states    map[endpointKey]*autoState
-	fillLevels   map[endpointKey]*fillLevel // by model and pool
+	options    StrategyOptions
+	states     map[endpointKey]*autoState
+	fillLevels map[endpointKey]*fillLevel // by model and pool
 }
 
 // autoState is the state kept per endpoint.
 type autoState struct {
-	at     time.Duration
-	load   float64 // in replicas, smoothed
-	known  bool    // load has a value
+	at              time.Duration
+	load            float64 // in replicas, smoothed
+	known           bool    // load has a value
 	sufficientSince time.Duration
-	minExcess  int          // the smallest excess since enough
+	minExcess       int          // the smallest excess since enough
 	lastFirstTokens *FirstTokens // at the previous step that reported them
 }
 
@@ -109,7 +109,7 @@ func (s *auto) Step(now time.Duration, f *Fleet) []Scaling {
 // loadKey returns the key of the endpoints that share a load: those of a model in all regions.
 func (e *Endpoint) loadKey() endpointKey { return endpointKey{model: e.Model, pool: e.Pool} }
 
-// update processes the first tokens since the previous step, over all regions: requests go where
+// learn processes the first tokens since the previous step, over all regions: requests go where
 // there is capacity.
 func (s *auto) learn(now time.Duration, f *Fleet) {
 	came := map[endpointKey]FirstTokens{}
@@ -178,7 +178,7 @@ func pooledReplicas(load float64) float64 {
 	return load / (1 + poolGain*(1-1/math.Sqrt(math.Max(load, 1))))
 }
 
-// redistribute adds replicas until those of each model serve its load over all regions, each where the
+// spreadReplicas adds replicas until those of each model serve its load over all regions, each where the
 // shortfall is highest.
 func spreadReplicas(f *Fleet, loads []float64, needs []int) {
 	done := map[endpointKey]bool{}
@@ -238,7 +238,7 @@ func (e *Endpoint) hasQueue() bool {
 	return e.Waiting != nil && e.Starting == 0 && *e.Waiting > queuePerReplica*e.Ready
 }
 
-// moveCost returns the number of replicas to add, given the current excess (or, when negative,
+// replicasToAdd returns the number of replicas to add, given the current excess (or, when negative,
 // shortfall).
 func (st *autoState) replicasToAdd(now time.Duration, tooMany int) int {
 	if tooMany <= 0 {

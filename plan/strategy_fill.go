@@ -18,7 +18,7 @@ const (
 	// minFill and maxFill bound the level: lateness with causes other than load must not add
 	// replicas without end.
 	minFill = 0.7
-	maxFill  = 1.4
+	maxFill = 1.4
 	// maxRateJump bounds the rise of the usual traffic per step: the counts of a balancer that
 	// reconnects arrive all at once.
 	maxRateJump = 10
@@ -30,10 +30,10 @@ const (
 // rule of adaptive conformal inference, Gibbs and Candès 2021). A first token weighs less the more
 // of them are usual, so that small and large models learn equally fast.
 type fillLevel struct {
-	maxLateShare  float64 // the allowed share
-	at    time.Duration
-	usualRate float64 // first tokens an hour, over the last hours; 0 = none so far
-	log   float64 // of the factor
+	maxLateShare float64 // the allowed share
+	at           time.Duration
+	usualRate    float64 // first tokens an hour, over the last hours; 0 = none so far
+	log          float64 // of the factor
 }
 
 // factor returns the load per replica as a multiple of its nominal throughput.

@@ -28,7 +28,7 @@ func (l *fillLevel) hours(n, perHour float64, late func(fill float64) float64) f
 
 // Whatever the share of late first tokens does as replicas are filled further, it
 // comes to the one that is asked for, with much traffic and with little.
-func TestTheShareOfLateFirstTokensComesToTheOneAskedFor(t *testing.T) {
+func TestLateShareConvergesToItsTarget(t *testing.T) {
 	for name, late := range map[string]func(fill float64) float64{
 		"steep":        func(fill float64) float64 { return 0.02 * math.Pow(fill, 12) },
 		"flat":         func(fill float64) float64 { return 0.06 * fill * fill * fill },
@@ -46,7 +46,7 @@ func TestTheShareOfLateFirstTokensComesToTheOneAskedFor(t *testing.T) {
 
 // What more replicas do not mend does not ask for replicas without end, and nothing
 // late at all does not fill them without end.
-func TestFillingIsBounded(t *testing.T) {
+func TestFillLevelIsBounded(t *testing.T) {
 	for share, want := range map[float64]float64{1: minFill, 0: maxFill} {
 		l := &fillLevel{maxLateShare: 0.05}
 		l.hours(100, 1000, func(float64) float64 { return share })
@@ -58,7 +58,7 @@ func TestFillingIsBounded(t *testing.T) {
 
 // A balancer that is heard again tells all that came since it began: one look may not
 // turn what was learned over hours, nor what is learned after it.
-func TestOneLookDecidesLittle(t *testing.T) {
+func TestOneStepChangesFillLevelLittle(t *testing.T) {
 	calm := func(float64) float64 { return 0.05 }
 	for _, jump := range []FirstTokens{{1_000_000, 200_000}, {1_000_000, 0}} {
 		l := &fillLevel{maxLateShare: 0.05}

@@ -255,7 +255,7 @@ func (c *closedFleet) vms() (n int) {
 
 // Whatever happens, no strategy leaves the bounds, loses a VM or decides by
 // anything but what it was shown; paced ones keep to the plan and to the cooldown.
-func TestStrategiesKeepTheirLaws(t *testing.T) {
+func TestStrategiesRespectBounds(t *testing.T) {
 	testkit.Slow(t)
 	for _, name := range StrategyNames() {
 		t.Run(name, func(t *testing.T) {
@@ -318,7 +318,7 @@ func checkChange(t *rapid.T, name string, now time.Duration, e *Endpoint, c *Sca
 }
 
 // A fleet that is as it should be is left alone.
-func TestNothingToDo(t *testing.T) {
+func TestNoLoadNeedsNoReplicas(t *testing.T) {
 	for _, name := range StrategyNames() {
 		u, tps := 0.5, 550.0
 		f := Fleet{Endpoints: []Endpoint{{

@@ -113,9 +113,9 @@ func (p *Problem) unserved(i, w, lost int, x [][][]int, near []regionSet) (load,
 // loadFlow sends load to regions that may serve it, as a maximum flow.
 type loadFlow struct {
 	reachable []regionSet
-	load []float64   // load of a region that is not placed yet
-	free []float64   // free capacity of a region
-	sent [][]float64 // from a region to one that serves
+	load      []float64   // load of a region that is not placed yet
+	free      []float64   // free capacity of a region
+	sent      [][]float64 // from a region to one that serves
 }
 
 // maximise computes the maximum flow and returns the load that it cannot place.
@@ -159,7 +159,7 @@ func (f *loadFlow) augment(start int) bool {
 	return false
 }
 
-// applyMove sends as much as possible along the augmenting path that ends at a serving region.
+// sendAlong sends as much as possible along the augmenting path that ends at a serving region.
 func (f *loadFlow) sendAlong(start, end int, server, client []int) {
 	amount := min(f.load[start], f.free[end])
 	for from := client[end]; from != start; from = client[server[from]] {

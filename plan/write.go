@@ -23,7 +23,7 @@ type term struct {
 
 func formatNumber(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
 
-// addRows lists the programme's rows over the columns s_i_j_k (kept replicas, at most n), a_i_j_k
+// rows lists the programme's rows over the columns s_i_j_k (kept replicas, at most n), a_i_j_k
 // (added replicas) and, where they apply, t_i_j_k (replicas on VMs taken over from another model)
 // and o_i_j_w (load sent to other regions): x = s + t + a, so max(0, delta) needs no row of its
 // own.
@@ -107,7 +107,7 @@ func boundRows(name string, count []term, least, most int) []row {
 	return out
 }
 
-// addUse returns factor times the replicas of a cell; the added ones come last.
+// countTerms returns factor times the replicas of a cell; the added ones come last.
 func (p *Problem) countTerms(factor float64, i, j, k int) []term {
 	out := []term{{factor, column("s", i, j, k)}}
 	if p.canSwitch(i, k) {
@@ -120,9 +120,9 @@ func column(kind string, i, j, k int) string { return fmt.Sprintf("%s_%d_%d_%d",
 
 // variable is a column of the programme.
 type variable struct {
-	name  string
-	cost  float64
-	max  int // -1 = no bound
+	name    string
+	cost    float64
+	max     int // -1 = no bound
 	integer bool
 }
 

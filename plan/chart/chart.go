@@ -18,20 +18,20 @@ type Scale struct {
 	Middle, Share float64
 }
 
-// farApart is the ratio of the largest to the smallest value from which a scale is logarithmic:
+// minLogRatio is the ratio of the largest to the smallest value from which a scale is logarithmic:
 // below it, a linear one still shows the smallest. widest is the maximum ratio of a logarithmic
-// scale, and fewDecades the number of decades up to which marks between the powers of ten fit.
+// scale, and maxMarkedDecades the number of decades up to which marks between the powers of ten fit.
 const (
-	farApart   = 30
+	minLogRatio   = 30
 	widest     = 1e6
-	fewDecades = 2.5
+	maxMarkedDecades = 2.5
 )
 
 // Fit returns a scale for values from low to high: linear from 0, or logarithmic where they are far
 // apart.
 func Fit(low, high float64) Scale {
 	high = max(high, 1e-3)
-	if low > 0 && high/low > farApart {
+	if low > 0 && high/low > minLogRatio {
 		return Scale{Low: max(low, high/widest), High: high, Log: true}
 	}
 	return Scale{High: high}
@@ -72,7 +72,7 @@ func (s Scale) Marks(n int, text func(float64) string) []Mark {
 		return marks
 	}
 	steps := []float64{1, 2, 5}
-	if math.Log10(s.High/s.Low) > fewDecades {
+	if math.Log10(s.High/s.Low) > maxMarkedDecades {
 		steps = steps[:1]
 	}
 	for decade := math.Pow(10, math.Floor(math.Log10(s.Low))); decade <= s.High; decade *= 10 {

@@ -85,7 +85,7 @@ func TestPaths(t *testing.T) {
 }
 
 // A path followed as a browser does goes through every point.
-func TestPathsGoThroughEveryPoint(t *testing.T) {
+func TestPathsContainEveryPoint(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		values := rapid.SliceOfN(rapid.IntRange(0, 100), 1, 60).Draw(rt, "values")
 		p := Plot{X: Scale{High: float64(len(values))}, Y: Scale{High: 100}}
@@ -112,7 +112,7 @@ func TestPathsGoThroughEveryPoint(t *testing.T) {
 }
 
 // Marks of numbered spans stand inside the drawing, and never upon each other.
-func TestLanesDoNotOverlap(t *testing.T) {
+func TestMarkRowsDoNotOverlap(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		p := Plot{X: Scale{High: 100}, Spans: []Span{{To: 20}}}
 		from := 0.0

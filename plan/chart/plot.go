@@ -47,7 +47,7 @@ type Span struct {
 // the width narrowest.
 const (
 	labels     = 20 // below the axis
-	laneHeight = 12
+	markRowHeight = 12
 	narrowest  = 300
 	grid       = 1000 // steps of paths in both directions
 )
@@ -55,7 +55,7 @@ const (
 // Put adds the drawing to a page.
 func (p Plot) Put(page *Page) {
 	lanes, n := p.lanes()
-	page.Put(`<svg class="plot" height="{}" role="img"><title>{}</title><rect width="100%" height="100%" opacity="0"/>`, p.Height+labels+float64(n*laneHeight), p.Title)
+	page.Put(`<svg class="plot" height="{}" role="img"><title>{}</title><rect width="100%" height="100%" opacity="0"/>`, p.Height+labels+float64(n*markRowHeight), p.Title)
 	page.Put("\n<svg height=\"{}\"><line class=\"grid\" x2=\"100%\" y1=\"100%\" y2=\"100%\"/>", p.Height)
 	for _, m := range p.XMarks {
 		x := p.X.At(m.Value)
@@ -80,9 +80,9 @@ func (p Plot) Put(page *Page) {
 	p.putLabels(page)
 	for i, l := range lanes {
 		if s := p.Spans[i]; s.Number > 0 {
-			y := p.Height + labels + laneHeight*float64(l.row)
-			page.Put(`<g class="{}"><title>{}</title><rect x="{}%" y="{}" width="{}%" height="{}" rx="2"/>`, s.Class, s.Title, l.x, y, l.width, laneHeight-2)
-			page.Put(`<text class="number" x="{}%" y="{}" text-anchor="middle">{}</text></g>`, tenth(l.x+l.width/2), y+laneHeight-3.5, s.Number)
+			y := p.Height + labels + markRowHeight*float64(l.row)
+			page.Put(`<g class="{}"><title>{}</title><rect x="{}%" y="{}" width="{}%" height="{}" rx="2"/>`, s.Class, s.Title, l.x, y, l.width, markRowHeight-2)
+			page.Put(`<text class="number" x="{}%" y="{}" text-anchor="middle">{}</text></g>`, tenth(l.x+l.width/2), y+markRowHeight-3.5, s.Number)
 		}
 	}
 	page.Put("</svg>\n")

@@ -31,8 +31,8 @@ type Other struct {
 	Tip       string
 }
 
-// longName is the number of letters that fit beside a drawing at the usual width.
-const longName = 26
+// maxShortName is the number of letters that fit beside a drawing at the usual width.
+const maxShortName = 26
 
 // Star is the symbol of a leading subject.
 const Star = `<span class="star">★</span>`
@@ -41,7 +41,7 @@ const Star = `<span class="star">★</span>`
 func (r Rows) Put(page *Page) {
 	page.Put(`<div class="rows`)
 	for _, row := range r.Rows {
-		if utf8.RuneCountInString(row.Name+", "+row.Note) > longName {
+		if utf8.RuneCountInString(row.Name+", "+row.Note) > maxShortName {
 			page.Put(" long")
 			break
 		}
