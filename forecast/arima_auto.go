@@ -77,7 +77,7 @@ func (s *orderSearch) difference() error {
 	s.most = candidate{p: min(maxTerms, have/3), q: min(maxTerms, have/3), constant: s.d+s.sd < 2}
 	if s.season > 1 {
 		s.most.sp = min(maxSeasonalTerms, have/3/s.season)
-		if s.long() {
+		if s.comparesConditionally() {
 			s.most.sp = min(1, s.most.sp) // a week of days cannot distinguish two terms, and they double the state
 		}
 		s.most.sq = s.most.sp
@@ -133,27 +133,27 @@ func (s *orderSearch) run() (*ARIMA, error) {
 	s.tried = map[candidate]bool{}
 	var failure error
 	for _, c := range s.starts() {
-		if _, err := s.try(c); err != nil {
+		if _, err := s.tryModel(c); err != nil {
 			failure = err
 		}
 	}
 	if s.best == nil {
-		return s.plain(failure)
+		return s.constantModel(failure)
 	}
-	for s.better() {
+	for s.moveToBetter() {
 	}
 	l, err := newLikelihood(s.y, s.spec(s.at))
 	if err != nil {
 		return nil, err
 	}
-	if s.long() {
-		return l.fit(s.best.free(), rough), nil
+	if s.comparesConditionally() {
+		return l.fit(s.best.searchVariables(), rough), nil
 	}
-	return l.fit(s.best.free(), exact), nil
+	return l.fit(s.best.searchVariables(), exact), nil
 }
 
-// plain returns the model without terms, with a constant where the series has enough values for it.
-func (s *orderSearch) plain(failure error) (*ARIMA, error) {
+// constantModel returns the model without terms, with a constant where the series has enough values for it.
+func (s *orderSearch) constantModel(failure error) (*ARIMA, error) {
 	for _, constant := range []bool{s.most.constant, false} {
 		if m, err := FitARIMA(s.y, s.spec(candidate{constant: constant})); err == nil {
 			return m, nil
@@ -205,14 +205,14 @@ var moves = []candidate{
 	{constant: true}, // toggles it
 }
 
-// better moves to the first better neighbour; false when there is none.
-func (s *orderSearch) better() bool {
+// moveToBetter moves to the first better neighbour; false when there is none.
+func (s *orderSearch) moveToBetter() bool {
 	for _, m := range moves {
 		c := candidate{s.at.p + m.p, s.at.q + m.q, s.at.sp + m.sp, s.at.sq + m.sq, s.at.constant != m.constant}
 		if !s.allowed(c) || len(s.tried) >= maxModels {
 			continue
 		}
-		if ok, _ := s.try(c); ok {
+		if ok, _ := s.tryModel(c); ok {
 			return true
 		}
 	}
@@ -224,8 +224,8 @@ func (s *orderSearch) allowed(c candidate) bool {
 	return within(c.p, s.most.p) && within(c.q, s.most.q) && within(c.sp, s.most.sp) && within(c.sq, s.most.sq) && (s.most.constant || !c.constant)
 }
 
-// try fits an untried model and keeps it when it is the best so far.
-func (s *orderSearch) try(c candidate) (ok bool, err error) {
+// tryModel fits an untried model and keeps it when it is the best so far.
+func (s *orderSearch) tryModel(c candidate) (ok bool, err error) {
 	if s.tried[c] {
 		return false, nil
 	}
@@ -234,26 +234,26 @@ func (s *orderSearch) try(c candidate) (ok bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	l.conditional = !l.whole && s.long()
+	l.conditional = !l.whole && s.comparesConditionally()
 	m := l.fit(nil, rough)
-	if math.IsInf(m.AICc, 1) || !m.proper() || s.best != nil && !(m.AICc < s.best.AICc) {
+	if math.IsInf(m.AICc, 1) || !m.rootsAwayFromUnitCircle() || s.best != nil && !(m.AICc < s.best.AICc) {
 		return false, nil
 	}
 	s.best, s.at = m, c
 	return true, nil
 }
 
-// long reports whether exact likelihoods are too expensive for comparing orders.
-func (s *orderSearch) long() bool { return s.season > longSeason }
+// comparesConditionally reports whether exact likelihoods are too expensive for comparing orders.
+func (s *orderSearch) comparesConditionally() bool { return s.season > longSeason }
 
-// proper reports whether the roots of every factor are away from the unit circle.
-func (m *ARIMA) proper() bool {
+// rootsAwayFromUnitCircle reports whether the roots of every factor are away from the unit circle.
+func (m *ARIMA) rootsAwayFromUnitCircle() bool {
 	return rootsBeyond(m.AR, minRoot) && rootsBeyond(negated(m.MA), minRoot) && rootsBeyond(m.SAR, minRoot) && rootsBeyond(negated(m.SMA), minRoot)
 }
 
-// free returns the search variables that correspond to the model's coefficients; nil when they are
+// searchVariables returns the search variables that correspond to the model's coefficients; nil when they are
 // at its boundary.
-func (m *ARIMA) free() []float64 {
+func (m *ARIMA) searchVariables() []float64 {
 	out := []float64{}
 	for _, factor := range [][]float64{m.AR, negated(m.MA), m.SAR, negated(m.SMA)} {
 		u, ok := toPartial(factor)

@@ -10,8 +10,8 @@ const (
 	// minVariance is the minimum variance of the shocks relative to that of the series, so that a
 	// series without noise has a maximum likelihood.
 	minVariance = 1e-24
-	// impossible is the value of coefficients that no process has.
-	impossible = 1e10
+	// impossibleValue is the value of coefficients that no process has.
+	impossibleValue = 1e10
 )
 
 // likelihood is the likelihood of one specification and one series, as a function of the ARMA
@@ -65,7 +65,7 @@ func newLikelihood(y []float64, spec ARIMASpec) (*likelihood, error) {
 		l.scales = append(l.scales, scale)
 	}
 	l.allocate(len(l.columns[0]))
-	if l.value(make([]float64, spec.params())) == impossible {
+	if l.value(make([]float64, spec.params())) == impossibleValue {
 		return nil, errors.New("regressors: must be linearly independent of each other and of the constant")
 	}
 	return l, nil
@@ -150,11 +150,11 @@ func (l *likelihood) coefficients(u []float64) (ar, ma, sar, sma []float64) {
 func (l *likelihood) value(u []float64) float64 {
 	process := l.spec.expand(l.coefficients(u))
 	if !l.filter(process) || l.used == 0 {
-		return impossible
+		return impossibleValue
 	}
 	var ok bool
 	if l.rss, ok = l.regression.solve(l.out[0], l.out[1:]); !ok {
-		return impossible
+		return impossibleValue
 	}
 	if l.conditional {
 		l.rss *= float64(l.used) / float64(l.used-process.given())
@@ -162,7 +162,7 @@ func (l *likelihood) value(u []float64) float64 {
 	n := float64(l.used)
 	v := 0.5 * (math.Log(max(l.rss/n, minVariance)) + l.logs/n)
 	if math.IsNaN(v) || math.IsInf(v, 0) {
-		return impossible
+		return impossibleValue
 	}
 	return v
 }
@@ -225,12 +225,12 @@ func (l *likelihood) model(u []float64) *ARIMA {
 		m.Constant, beta = beta[0], beta[1:]
 	}
 	m.Beta = beta
-	l.judge(m)
+	l.setCriteria(m)
 	return m
 }
 
-// judge sets the variance, the likelihood and the criteria.
-func (l *likelihood) judge(m *ARIMA) {
+// setCriteria sets the variance, the likelihood and the criteria.
+func (l *likelihood) setCriteria(m *ARIMA) {
 	n, k := float64(l.used), float64(l.spec.count()+1)
 	if variance := l.rss / n; variance > minVariance {
 		m.Sigma2 = variance * l.scales[0] * l.scales[0]

@@ -107,12 +107,12 @@ func (f *fittedARIMA) forecast(s Series, late, horizon int) (Forecast, error) {
 	origins := append(f.pastOrigins(c), n)
 	paths := f.model.paths(z, origins, ahead)
 	for i, p := range paths {
-		f.square(p, origins[i])
+		f.toLoads(p, origins[i])
 	}
 	means := func(path []float64) []float64 {
-		return s.afterLate(bounded(c.fine(path, late+horizon), s), late)
+		return s.dropLate(bounded(c.fine(path, late+horizon), s), late)
 	}
-	t := track{late: late}
+	t := pastTrack{late: late}
 	for i, o := range origins[:len(origins)-1] {
 		if at := c.skipped + o*c.each + late; paths[i] != nil && at < len(s.Values) {
 			t.origins, t.means = append(t.origins, at), append(t.means, means(paths[i]))
@@ -128,8 +128,8 @@ func (f *fittedARIMA) forecast(s Series, late, horizon int) (Forecast, error) {
 	return out, nil
 }
 
-// square converts the path of the process from a coarse origin, which may be nil, to loads.
-func (f *fittedARIMA) square(path []float64, origin int) {
+// toLoads converts the path of the process from a coarse origin, which may be nil, to loads.
+func (f *fittedARIMA) toLoads(path []float64, origin int) {
 	for h := range path {
 		root := max(0, path[h]+f.model.explained(origin+h, nil))
 		path[h] = root * root
@@ -156,10 +156,10 @@ func (f *fittedARIMA) pastOrigins(c coarse) []int {
 
 // interval learns the interval from the errors of past forecasts with the same model. With too few
 // of them it uses the model's own standard errors and the noise within a coarse step.
-func (f *fittedARIMA) interval(out *Forecast, s Series, c coarse, t track, z []float64) {
+func (f *fittedARIMA) interval(out *Forecast, s Series, c coarse, t pastTrack, z []float64) {
 	noise := rootNoise(s, c)
 	se := f.model.standardErrors(z, (t.late+len(out.Mean)+c.each-1)/c.each)
-	out.learn(t, s, func(h int) (lo, hi float64) {
+	out.learnIntervals(t, s, func(h int) (lo, hi float64) {
 		e := se[(t.late+h)/c.each]
 		half := normal95 * math.Sqrt(e*e+noise)
 		lo, hi = max(0, math.Sqrt(out.Mean[h])-half), math.Sqrt(out.Mean[h])+half

@@ -92,7 +92,7 @@ func TestARIMAOfUnusualHistories(t *testing.T) {
 		if math.Abs(fc.Mean[59]-42) > 1e-6 || fc.Hi90[59]-fc.Lo90[59] > 1e-6 {
 			t.Errorf("%s of a constant: %g, %g to %g", f.Name(), fc.Mean[59], fc.Lo90[59], fc.Hi90[59])
 		}
-		if fc, _ := f.Forecast(late, 60); !strings.Contains(strings.Join(fc.Assumed, ";"), "nothing is known of the last 90 minutes") {
+		if fc, _ := f.Forecast(late, 60); !strings.Contains(strings.Join(fc.Assumed, ";"), "no data for the last 90 minutes") {
 			t.Errorf("%s does not say that the end is unknown: %q", f.Name(), fc.Assumed)
 		}
 	}
@@ -107,7 +107,7 @@ func TestARIMAReportsWhatItRequires(t *testing.T) {
 		"empty":        {ARIMAForecaster(), series(), "forecasting us m IW-F: no known value in 0 steps"},
 		"two points":   {ARIMAForecaster(), series(1, 2), "forecasting us m IW-F: arima requires 20 known steps of 5m, got 0"},
 		"mostly holes": {ARIMAForecaster(), holed(3 * 1440), "forecasting us m IW-F: arima requires 20 known steps of 5m, got 0"},
-		"negative":     {ARIMAForecaster(), series(-1), "value 0: want 0 to 1e+18, got -1"},
+		"negative":     {ARIMAForecaster(), series(-1), "value 0: must be 0 to 1e+18, got -1"},
 	} {
 		if _, err := c.f.Forecast(c.s, 60); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v, want %q", name, err, c.want)

@@ -103,11 +103,11 @@ func (m *ARIMA) standardErrors(z []float64, horizon int) []float64 {
 	}
 	k := m.denseFilter()
 	for _, v := range z {
-		k.pass(!math.IsNaN(v))
+		k.passValue(!math.IsNaN(v))
 	}
 	for h := range out {
 		out[h] = math.Sqrt(max(0, m.Sigma2*k.variance))
-		k.move()
+		k.predictCovariance()
 	}
 	return out
 }
@@ -134,7 +134,7 @@ func (k *dense) advance(state, next []float64, value float64) {
 			state[i] += g * e
 		}
 	}
-	k.pass(!math.IsNaN(value))
+	k.passValue(!math.IsNaN(value))
 	k.stepState(state, next)
 	copy(state, next)
 }

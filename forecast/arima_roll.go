@@ -35,7 +35,7 @@ func (f arimaForecaster) means(s Series, horizon int) ([]float64, error) {
 	if err != nil {
 		return nil, err
 	}
-	return until.afterLate(fcs[0].Mean, late), nil
+	return until.dropLate(fcs[0].Mean, late), nil
 }
 
 // rollAlong forecasts from the i-th origin and the later ones that are whole coarse steps away.
@@ -67,6 +67,6 @@ func (f *fittedARIMA) rolled(past Series, c coarse, path []float64, origin, hori
 	if path == nil {
 		return bounded(flat(math.NaN(), horizon), past)
 	}
-	f.square(path, origin)
+	f.toLoads(path, origin)
 	return bounded(c.fine(path, horizon), past)
 }

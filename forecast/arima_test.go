@@ -23,11 +23,11 @@ func TestFitARIMARejectsBadInput(t *testing.T) {
 		"a negative order":     {y, ARIMASpec{Order: Order{P: -1}}, "order: must not be negative, got -1"},
 		"no season":            {y, ARIMASpec{Order: Order{SP: 1}}, "season: a seasonal order requires a season of at least 2 steps, got 0"},
 		"two differences":      {y, ARIMASpec{Order: Order{D: 2}, Constant: true}, "constant: must have at most one difference, got 2"},
-		"a short regressor":    {y, ARIMASpec{X: [][]float64{ramp[1:]}}, "regressor 0: want 50 values, got 49"},
+		"a short regressor":    {y, ARIMASpec{X: [][]float64{ramp[1:]}}, "regressor 0: must have 50 values, got 49"},
 		"an unknown regressor": {[]float64{1, 2}, ARIMASpec{X: [][]float64{{1, math.NaN()}}}, "regressor 0: value 1: must be a number, got NaN"},
-		"twice the same":       {y, ARIMASpec{Order: Order{P: 1}, X: [][]float64{ramp, twice}}, "regressors: want them independent"},
+		"twice the same":       {y, ARIMASpec{Order: Order{P: 1}, X: [][]float64{ramp, twice}}, "regressors: must be linearly independent"},
 		"few values":           {[]float64{1, 2, math.NaN(), 3}, ARIMASpec{Order: Order{P: 2, D: 1}}, "fitting ARIMA(2,1,0): need at least 4 known values, got 3"},
-		"a drift of a drift":   {y, ARIMASpec{Order: Order{D: 1}, Constant: true, X: [][]float64{ramp}}, "regressors: want them independent"},
+		"a drift of a drift":   {y, ARIMASpec{Order: Order{D: 1}, Constant: true, X: [][]float64{ramp}}, "regressors: must be linearly independent"},
 	} {
 		if _, err := FitARIMA(c.y, c.spec); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v, want %q", name, err, c.want)
@@ -36,7 +36,7 @@ func TestFitARIMARejectsBadInput(t *testing.T) {
 	if _, err := AutoARIMA([]float64{math.NaN()}, 0, 2, nil); err == nil || !strings.Contains(err.Error(), "no known value in 1") {
 		t.Errorf("nothing known: %v", err)
 	}
-	if _, err := AutoARIMA(y, 0, 2, [][]float64{ramp, twice}); err == nil || !strings.Contains(err.Error(), "regressors: want them independent") {
+	if _, err := AutoARIMA(y, 0, 2, [][]float64{ramp, twice}); err == nil || !strings.Contains(err.Error(), "regressors: must be linearly independent") {
 		t.Errorf("dependent regressors: %v", err)
 	}
 }
@@ -54,7 +54,7 @@ func TestPredictRejectsBadInput(t *testing.T) {
 	}{
 		"no horizon":   {0, nil, "horizon must be at least 1, got 0"},
 		"no regressor": {3, nil, "must have 1 regressors, got 0"},
-		"too short":    {3, [][]float64{{1, 2}}, "regressor 0: want 3 values, got 2"},
+		"too short":    {3, [][]float64{{1, 2}}, "regressor 0: must have 3 values, got 2"},
 	} {
 		if _, _, err := m.Predict(c.horizon, c.x); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v, want %q", name, err, c.want)
@@ -186,7 +186,7 @@ func TestMinimise(t *testing.T) {
 	}
 	wall := func(x []float64) float64 {
 		if x[0] != -1.2 {
-			return impossible
+			return impossibleValue
 		}
 		return 0
 	}

@@ -48,14 +48,14 @@ func (a auto) Forecast(s Series, horizon int) (Forecast, error) {
 		return Forecast{}, err
 	}
 	until, late := s.untilKnown()
-	r := a.judge(until, late, horizon)
+	r := a.evaluate(until, late, horizon)
 	weights := r.weights(len(until.Values))
 	if weights == nil {
 		f, err := a.candidates[0].Forecast(s, horizon)
 		if err != nil {
 			return Forecast{}, err
 		}
-		words := fmt.Sprintf("%s of history is too short to compare models: using %s", s.words(len(until.Values)), f.Model)
+		words := fmt.Sprintf("%s of history is too short to compare models: using %s", s.formatSteps(len(until.Values)), f.Model)
 		f.Assumed = append([]string{words}, f.Assumed...)
 		return f, nil
 	}
@@ -64,7 +64,7 @@ func (a auto) Forecast(s Series, horizon int) (Forecast, error) {
 		return Forecast{}, err
 	}
 	f.noteLate(s, late)
-	f.learnOrSpread(r.combined(), until)
+	f.learnIntervalsOrSpread(r.combinedTrack(), until)
 	return f, nil
 }
 
@@ -81,17 +81,17 @@ func (a auto) combine(s Series, late, horizon int, weights []float64) (Forecast,
 		if err != nil {
 			return Forecast{}, err
 		}
-		all[m] = s.afterLate(means, late)
+		all[m] = s.dropLate(means, late)
 		if share := math.Round(100 * w); share > 0 {
 			parts = append(parts, fmt.Sprintf("%.0f %% %s", share, a.candidates[m].Name()))
 		}
 	}
-	return Forecast{Model: a.Name(), Mean: joined(all, weights, horizon), Assumed: []string{"combined by past errors: " + strings.Join(parts, ", ")}}, nil
+	return Forecast{Model: a.Name(), Mean: combineMeans(all, weights, horizon), Assumed: []string{"combined by past errors: " + strings.Join(parts, ", ")}}, nil
 }
 
-// joined returns, step by step, the weighted median of the means of the models with a weight;
+// combineMeans returns, step by step, the weighted median of the means of the models with a weight;
 // models whose means are nil are ignored.
-func joined(means [][]float64, weights []float64, horizon int) []float64 {
+func combineMeans(means [][]float64, weights []float64, horizon int) []float64 {
 	out := make([]float64, horizon)
 	parts := make([]weighted, 0, len(weights))
 	for h := range out {
@@ -142,9 +142,9 @@ func meansOf(f Forecaster, s Series, horizon int) ([]float64, error) {
 	return fc.Mean, err
 }
 
-// record is the past forecasts of all candidates, made without the last late steps, and their
+// pastErrors is the past forecasts of all candidates, made without the last late steps, and their
 // errors.
-type record struct {
+type pastErrors struct {
 	s             Series
 	late, horizon int
 	origins       []int
@@ -152,9 +152,9 @@ type record struct {
 	errors        [][]float64   // by candidate and origin: sum of |actual - mean|
 }
 
-// judge rolls every candidate through the past.
-func (a auto) judge(s Series, late, horizon int) record {
-	r := record{s: s, late: late, horizon: horizon, origins: pastOrigins(s, late+minPast)}
+// evaluate rolls every candidate through the past.
+func (a auto) evaluate(s Series, late, horizon int) pastErrors {
+	r := pastErrors{s: s, late: late, horizon: horizon, origins: pastOrigins(s, late+minPast)}
 	for _, c := range a.candidates {
 		means, errs := make([][]float64, len(r.origins)), make([]float64, len(r.origins))
 		t := rollThrough(c, s, r.origins, late, horizon)
@@ -173,7 +173,7 @@ func (a auto) judge(s Series, late, horizon int) record {
 
 // weights returns the candidates' weights at a time, from the windows that had ended by then; nil
 // when there are too few.
-func (r record) weights(at int) []float64 {
+func (r pastErrors) weights(at int) []float64 {
 	past := 0
 	for past < len(r.origins) && r.origins[past]+r.horizon <= at {
 		past++
@@ -183,7 +183,7 @@ func (r record) weights(at int) []float64 {
 	}
 	out := make([]float64, len(r.means))
 	for m := range r.means {
-		if ratio, ok := r.relative(m, past, at); ok {
+		if ratio, ok := r.relativeError(m, past, at); ok {
 			out[m] = math.Pow(max(ratio, 1e-3), -weightExponent)
 		}
 	}
@@ -191,9 +191,9 @@ func (r record) weights(at int) []float64 {
 	return out
 }
 
-// relative returns a candidate's error relative to the first candidate's, over the windows that it
+// relativeError returns a candidate's error relative to the first candidate's, over the windows that it
 // could forecast among the first `past` ones; ok is false where it cannot forecast now.
-func (r record) relative(m, past, at int) (ratio float64, ok bool) {
+func (r pastErrors) relativeError(m, past, at int) (ratio float64, ok bool) {
 	fade := float64(r.s.steps(weightFade))
 	var own, yardstick, weight float64
 	for i := range past {
@@ -232,10 +232,10 @@ func keepGreatest(weights []float64, n int) {
 	}
 }
 
-// combined returns the combination's past forecasts at every origin with enough history, with the
+// combinedTrack returns the combination's past forecasts at every origin with enough history, with the
 // weights known at the time.
-func (r record) combined() track {
-	t := track{late: r.late}
+func (r pastErrors) combinedTrack() pastTrack {
+	t := pastTrack{late: r.late}
 	for i, o := range r.origins {
 		weights := r.weights(o - r.late)
 		if weights == nil {
@@ -250,7 +250,7 @@ func (r record) combined() track {
 		if !known {
 			continue
 		}
-		t.origins, t.means = append(t.origins, o), append(t.means, joined(means, weights, r.horizon))
+		t.origins, t.means = append(t.origins, o), append(t.means, combineMeans(means, weights, r.horizon))
 	}
 	return t
 }

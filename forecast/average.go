@@ -49,11 +49,11 @@ func (movingAverage) assumed(s Series, horizon int) []string {
 	if have < window {
 		only := "only "
 		if have == len(s.Values) {
-			only += s.words(have) + " of history"
+			only += s.formatSteps(have) + " of history"
 		} else {
-			only += s.words(have) + " known of the last " + s.span(min(window, len(s.Values)))
+			only += s.formatSteps(have) + " known of the last " + s.formatSpan(min(window, len(s.Values)))
 		}
-		out = append(out, fmt.Sprintf("%s: assuming the mean of the last %s for the next %s", only, s.span(have), s.span(horizon)))
+		out = append(out, fmt.Sprintf("%s: assuming the mean of the last %s for the next %s", only, s.formatSpan(have), s.formatSpan(horizon)))
 	}
 	return out
 }

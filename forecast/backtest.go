@@ -48,7 +48,7 @@ func Backtest(s Series, forecasters []Forecaster, horizon, originStep int, now f
 		first = max(1, n/2)
 	}
 	if n < first+horizon {
-		return nil, fmt.Errorf("backtesting %s: %s of history is too short for a horizon of %s", s.Name, s.words(n), s.words(horizon))
+		return nil, fmt.Errorf("backtesting %s: %s of history is too short for a horizon of %s", s.Name, s.formatSteps(n), s.formatSteps(horizon))
 	}
 	rows := make([]Row, 0, len(forecasters))
 	for _, f := range forecasters {
@@ -88,7 +88,7 @@ func (sc *score) window(f Forecaster, s Series, origin, horizon int, now func() 
 		return
 	}
 	sc.windows++
-	if top, ok := highest(s.Values[origin : origin+horizon]); ok {
+	if top, ok := maxOf(s.Values[origin : origin+horizon]); ok {
 		sc.peaks++
 		if fc.Peaks.P05 <= top && top <= fc.Peaks.P95 {
 			sc.inPeaks++

@@ -3,15 +3,15 @@ package forecast
 import "math"
 
 const (
-	// sufficient is the minimum decrease of a step, as a share of the predicted decrease.
-	sufficient = 1e-4
-	// shorter is the factor by which a step with a lower decrease is cut.
-	shorter = 0.2
-	// longest bounds the change of any variable in one step: the search variables for ARMA
+	// minDecrease is the minimum decrease of a step, as a share of the predicted decrease.
+	minDecrease = 1e-4
+	// stepCut is the factor by which a step with a lower decrease is cut.
+	stepCut = 0.2
+	// maxStepLength bounds the change of any variable in one step: the search variables for ARMA
 	// coefficients are all of the order of 1.
-	longest = 1.5
-	// shortest is the change of every variable below which a step is empty.
-	shortest = 1e-10
+	maxStepLength = 1.5
+	// minStepLength is the change of every variable below which a step is empty.
+	minStepLength = 1e-10
 	// maxIterations bounds the search; a typical one needs 5 to 30.
 	maxIterations = 200
 )
@@ -56,8 +56,8 @@ func minimise(f func(x []float64) float64, x []float64, value float64, a accurac
 	for _, v := range []*[]float64{&b.grad, &b.move, &b.next, &b.before, &b.turned} {
 		*v = make([]float64, n)
 	}
-	b.forget()
-	b.slope()
+	b.resetInverse()
+	b.setGradient()
 	for range maxIterations {
 		if !b.iterate() {
 			break
@@ -66,7 +66,7 @@ func minimise(f func(x []float64) float64, x []float64, value float64, a accurac
 	return b.x, b.value
 }
 
-func (b *bfgs) forget() {
+func (b *bfgs) resetInverse() {
 	clear(b.inverse)
 	for i := range b.n {
 		b.inverse[i*b.n+i] = 1
@@ -74,8 +74,8 @@ func (b *bfgs) forget() {
 	b.fresh = true
 }
 
-// slope sets grad at x.
-func (b *bfgs) slope() {
+// setGradient sets grad at x.
+func (b *bfgs) setGradient() {
 	copy(b.next, b.x)
 	for i, v := range b.x {
 		b.next[i] = v + b.step
@@ -97,15 +97,15 @@ func (b *bfgs) iterate() bool {
 		if b.fresh {
 			return false
 		}
-		b.forget()
+		b.resetInverse()
 		return true
 	}
-	value, ok := b.line(downhill)
+	value, ok := b.lineSearch(downhill)
 	if !ok {
 		if b.fresh {
 			return false
 		}
-		b.forget()
+		b.resetInverse()
 		return true
 	}
 	gained := b.value - value
@@ -118,7 +118,7 @@ func (b *bfgs) iterate() bool {
 		return false
 	}
 	copy(b.before, b.grad)
-	b.slope()
+	b.setGradient()
 	var most float64
 	for _, g := range b.grad {
 		most = max(most, math.Abs(g))
@@ -126,7 +126,7 @@ func (b *bfgs) iterate() bool {
 	if most < b.gradient {
 		return false
 	}
-	b.learn()
+	b.updateInverse()
 	return true
 }
 
@@ -139,36 +139,36 @@ func (b *bfgs) direction() (downhill float64) {
 	return downhill
 }
 
-// line cuts the step along move until the decrease is sufficient, and leaves the point in next; ok
+// lineSearch cuts the step along move until the decrease is sufficient, and leaves the point in next; ok
 // is false when no step suffices.
-func (b *bfgs) line(downhill float64) (value float64, ok bool) {
+func (b *bfgs) lineSearch(downhill float64) (value float64, ok bool) {
 	var most float64
 	for _, m := range b.move {
 		most = max(most, math.Abs(m))
 	}
-	length := min(1, longest/most)
-	for most*length > shortest {
+	length := min(1, maxStepLength/most)
+	for most*length > minStepLength {
 		for i, m := range b.move {
 			b.next[i] = b.x[i] + length*m
 		}
 		value = b.f(b.next)
-		if value <= b.value+sufficient*length*downhill {
+		if value <= b.value+minDecrease*length*downhill {
 			return value, true
 		}
-		length *= shorter
+		length *= stepCut
 	}
 	return 0, false
 }
 
-// learn updates inverse with the change of the slope in the last step.
-func (b *bfgs) learn() {
+// updateInverse updates inverse with the change of the slope in the last step.
+func (b *bfgs) updateInverse() {
 	n, change := b.n, b.before
 	for i := range change {
 		change[i] = b.grad[i] - change[i]
 	}
 	along := dot(b.move, change)
 	if along <= 0 {
-		b.forget()
+		b.resetInverse()
 		return
 	}
 	var across float64

@@ -22,7 +22,7 @@ func wander(days int, seed uint64) Series {
 	return s
 }
 
-// unknownEnd is a series of which nothing is known of the last steps.
+// unknownEnd is a series of which no data for the last steps.
 func unknownEnd(s Series, steps int) Series {
 	s.Values = slices.Clone(s.Values)
 	for i := len(s.Values) - steps; i < len(s.Values); i++ {
@@ -31,7 +31,7 @@ func unknownEnd(s Series, steps int) Series {
 	return s
 }
 
-// Where nothing is known of the last day, no model forecasts more than was ever
+// Where no data for the last day, no model forecasts more than was ever
 // seen, and says what it looked over; where it has too little before it says so.
 func TestUnknownDayExtrapolatesNoTrend(t *testing.T) {
 	for seed := range uint64(2) {
@@ -51,10 +51,10 @@ func TestUnknownDayExtrapolatesNoTrend(t *testing.T) {
 					continue
 				}
 				sound(t, name+": "+f.Name(), fc, horizon)
-				if top := slices.Max(fc.Mean); top > s.most() {
-					t.Errorf("%s: %s forecasts %.4g after a day of nothing, the greatest known value is %.4g", name, f.Name(), top, s.most())
+				if top := slices.Max(fc.Mean); top > s.maxKnown() {
+					t.Errorf("%s: %s forecasts %.4g after a day of nothing, the greatest known value is %.4g", name, f.Name(), top, s.maxKnown())
 				}
-				if words := strings.Join(fc.Assumed, "; "); !strings.Contains(words, "nothing is known of the last day") {
+				if words := strings.Join(fc.Assumed, "; "); !strings.Contains(words, "no data for the last day") {
 					t.Errorf("%s: %s does not say that a day is unknown: %q", name, f.Name(), words)
 				}
 			}

@@ -69,7 +69,7 @@ func Build(samples []Sample, o BuildOptions) ([]Keyed, Report, error) {
 	}
 	b := builder{BuildOptions: o, step: int64(o.Step / time.Second)}
 	unique := b.dedupe(samples)
-	if err := b.measure(unique); err != nil || len(unique) == 0 {
+	if err := b.findSpan(unique); err != nil || len(unique) == 0 {
 		return nil, b.report, err
 	}
 	out := b.fill(unique)
@@ -127,11 +127,11 @@ func (b *builder) dedupe(samples []Sample) []Sample {
 	})
 }
 
-// measure computes the span and rejects invalid samples.
-func (b *builder) measure(samples []Sample) error {
+// findSpan computes the span and rejects invalid samples.
+func (b *builder) findSpan(samples []Sample) error {
 	for i, s := range samples {
 		if s.Value < 0 || s.Value > maxValue {
-			return fmt.Errorf("building series %s: value at %s: must be 0 to %g, got %g", s.Key, moment(s.At), float64(maxValue), s.Value)
+			return fmt.Errorf("building series %s: value at %s: must be 0 to %g, got %g", s.Key, formatTime(s.At), float64(maxValue), s.Value)
 		}
 		at := floorDiv(s.At, b.step)
 		if i == 0 {
@@ -141,7 +141,7 @@ func (b *builder) measure(samples []Sample) error {
 	}
 	if b.last-b.first >= int64(maxSpan/b.Step) || b.first < 0 {
 		return fmt.Errorf("building series: %s to %s: times must be after 1970 and within %d days of each other",
-			moment(b.first*b.step), moment(b.last*b.step), maxSpan/day)
+			formatTime(b.first*b.step), formatTime(b.last*b.step), maxSpan/day)
 	}
 	return nil
 }
@@ -209,5 +209,5 @@ func floorDiv(a, b int64) int64 {
 	return q
 }
 
-// moment formats a time for reports and errors.
-func moment(at int64) string { return time.Unix(at, 0).UTC().Format("2006-01-02T15:04:05Z") }
+// formatTime formats a time for reports and errors.
+func formatTime(at int64) string { return time.Unix(at, 0).UTC().Format("2006-01-02T15:04:05Z") }

@@ -46,8 +46,8 @@ func TestBuild(t *testing.T) {
 		t.Errorf("got\n%swant\n%s", describe(got), want)
 	}
 	notes := strings.Join(report.Notes(), "\n")
-	wantNotes := `1 sample came twice, first of us m IW-F at 1970-01-01T01:40:00Z: the later one counts
-2 samples came out of order, first of us m IW-F at 1970-01-01T01:41:00Z: put in place
+	wantNotes := `1 duplicate sample, first of us m IW-F at 1970-01-01T01:40:00Z: the last one is used
+2 samples out of order, first of us m IW-F at 1970-01-01T01:41:00Z: sorted in
 1 sample is not a number, first of eu m IW-F at 1970-01-01T01:44:00Z: treated as unknown
 2 gaps, first of us m IW-F at 1970-01-01T01:42:00Z: 4 minutes in total are unknown`
 	if notes != wantNotes || report.Samples != len(samples) {
@@ -67,10 +67,10 @@ func TestBuildRejectsBadSamples(t *testing.T) {
 		want    string
 	}{
 		"step":     {nil, time.Second, "building series: step: must be whole minutes, got 1s"},
-		"negative": {[]Sample{sample("us", "m", "", 60, -1)}, time.Minute, "building series us m IW-F: value at 1970-01-01T00:01:00Z: want 0 to 1e+18, got -1"},
+		"negative": {[]Sample{sample("us", "m", "", 60, -1)}, time.Minute, "building series us m IW-F: value at 1970-01-01T00:01:00Z: must be 0 to 1e+18, got -1"},
 		"infinite": {[]Sample{sample("us", "m", "", 60, math.Inf(1))}, time.Minute, "got +Inf"},
 		"span":     {[]Sample{sample("us", "m", "", 60, 1), sample("us", "m", "", 400*86400+60, 1)}, time.Minute, "times must be after 1970 and within 400 days of each other"},
-		"before":   {[]Sample{sample("us", "m", "", -60, 1)}, time.Minute, "want times since 1970"},
+		"before":   {[]Sample{sample("us", "m", "", -60, 1)}, time.Minute, "times must be after 1970"},
 	} {
 		if _, _, err := Build(c.samples, BuildOptions{Step: c.step}); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v, want it to say %q", name, err, c.want)
@@ -242,8 +242,8 @@ func TestIncreases(t *testing.T) {
 	if want := "120:10 180:10 240:10 300:3 900:1 "; b.String() != want {
 		t.Errorf("got %s, want %s", &b, want)
 	}
-	want := "1 counter began again from zero, first of us m IW-F at 1970-01-01T00:06:00Z: counted on from there\n" +
-		"1 counter was not read for long, first of us m IW-F at 1970-01-01T00:06:00Z: what it grew by is left out"
+	want := "1 counter reset, first of us m IW-F at 1970-01-01T00:06:00Z: counting continues from zero\n" +
+		"1 long gap between counter readings, first of us m IW-F at 1970-01-01T00:06:00Z: the increase is ignored"
 	if notes := strings.Join(report.Notes(), "\n"); notes != want {
 		t.Errorf("notes\n%s\nwant\n%s", notes, want)
 	}
@@ -277,7 +277,7 @@ func TestResample(t *testing.T) {
 	} {
 		got, err := Resample(c.s, c.step)
 		if c.want == nil {
-			if err == nil || !strings.Contains(err.Error(), "hold no whole step of") {
+			if err == nil || !strings.Contains(err.Error(), "has no whole step of") {
 				t.Errorf("%s: %v, %v", name, got, err)
 			}
 			continue

@@ -69,7 +69,7 @@ func judge(s Series, singles []Forecaster, step time.Duration) (judged, error) {
 		j.actual, j.steps = append(j.actual, sum), append(j.steps, float64(steps))
 		inside, score := scoreInterval(came, fc)
 		j.inside, j.score = append(j.inside, inside), append(j.score, score)
-		if top, ok := highest(came); ok && fc.Peaks.P05 <= top && top <= fc.Peaks.P95 {
+		if top, ok := maxOf(came); ok && fc.Peaks.P05 <= top && top <= fc.Peaks.P95 {
 			inPeaks++
 		}
 	}

@@ -133,7 +133,7 @@ func TestCompareWatch(t *testing.T) {
 
 func watched(t *testing.T, s Series, factors []float64) string {
 	steps := max(2*watchMinKnown, s.steps(watchWindow+watchWindow/2))
-	visible := make([]int, len(factors))
+	reported := make([]int, len(factors))
 	var n int
 	for o := s.steps(2 * day); o+steps <= len(s.Values); o += s.steps(watchStep) {
 		f, err := Auto().Forecast(s.Upto(o), steps)
@@ -148,12 +148,12 @@ func watched(t *testing.T, s Series, factors []float64) string {
 				came[i] *= factor
 			}
 			if Watch(f, came, s.Step).Kind != NoDeparture {
-				visible[k]++
+				reported[k]++
 			}
 		}
 	}
 	line := fmt.Sprintf("%-10s", s.Name)
-	for _, k := range visible {
+	for _, k := range reported {
 		line += fmt.Sprintf(" %4.0f%%", 100*float64(k)/float64(n))
 	}
 	return fmt.Sprintf("%s of %d", line, n)

@@ -33,11 +33,11 @@ func Increases(readings []Sample, step time.Duration) ([]Sample, Report, error) 
 		}
 		c := counter{builder: &b}
 		for i := from + 1; i < to; i++ {
-			if err := c.pair(sorted[i-1], sorted[i]); err != nil {
+			if err := c.addReadings(sorted[i-1], sorted[i]); err != nil {
 				return nil, b.report, err
 			}
 		}
-		out = append(out, c.whole()...)
+		out = append(out, c.coveredSteps()...)
 		from = to
 	}
 	return out, b.report, nil
@@ -51,10 +51,10 @@ type counter struct {
 	covered []int64 // seconds
 }
 
-// pair distributes the counter's increase between two readings.
-func (c *counter) pair(a, b Sample) error {
+// addReadings distributes the counter's increase between two readings.
+func (c *counter) addReadings(a, b Sample) error {
 	if b.Value < 0 || b.Value > maxValue || math.IsNaN(a.Value) || a.Value < 0 {
-		return fmt.Errorf("differencing counters: %s at %s: must be 0 to %g, got %g", b.Key, moment(b.At), float64(maxValue), min(a.Value, b.Value))
+		return fmt.Errorf("differencing counters: %s at %s: must be 0 to %g, got %g", b.Key, formatTime(b.At), float64(maxValue), min(a.Value, b.Value))
 	}
 	grown := b.Value - a.Value
 	if grown < 0 {
@@ -68,14 +68,14 @@ func (c *counter) pair(a, b Sample) error {
 	for at := a.At; at < b.At; {
 		begin := floorDiv(at, c.step) * c.step
 		end := min(begin+c.step, b.At)
-		c.grow(b, begin, grown*float64(end-at)/float64(b.At-a.At), end-at)
+		c.addIncrease(b, begin, grown*float64(end-at)/float64(b.At-a.At), end-at)
 		at = end
 	}
 	return nil
 }
 
-// grow adds to the step that begins at begin; steps must be in order.
-func (c *counter) grow(of Sample, begin int64, by float64, seconds int64) {
+// addIncrease adds to the step that begins at begin; steps must be in order.
+func (c *counter) addIncrease(of Sample, begin int64, by float64, seconds int64) {
 	if n := len(c.steps); n == 0 || c.steps[n-1].At != begin {
 		c.steps = append(c.steps, Sample{Key: of.Key, Source: of.Source, At: begin})
 		c.covered = append(c.covered, 0)
@@ -85,8 +85,8 @@ func (c *counter) grow(of Sample, begin int64, by float64, seconds int64) {
 	c.covered[last] += seconds
 }
 
-// whole returns the steps that are covered completely.
-func (c *counter) whole() []Sample {
+// coveredSteps returns the steps that are covered completely.
+func (c *counter) coveredSteps() []Sample {
 	out := c.steps[:0]
 	for i, s := range c.steps {
 		if c.covered[i] == c.step {

@@ -101,10 +101,10 @@ func TestErrors(t *testing.T) {
 	}{
 		"empty":     {MovingAverage(), series(), 5, "forecasting us m IW-F: no known value in 0 steps"},
 		"unknown":   {Auto(), series(math.NaN()), 5, "no known value in 1 steps"},
-		"negative":  {Auto(), series(1, -2), 5, "value 1: want 0 to 1e+18, got -2"},
+		"negative":  {Auto(), series(1, -2), 5, "value 1: must be 0 to 1e+18, got -2"},
 		"horizon":   {Auto(), series(1), 0, "horizon must be at least one step of 1m0s, got 0"},
 		"step":      {Auto(), Series{Name: "x", Values: []float64{1}}, 1, "step must be above 0"},
-		"short day": {SeasonalNaive(), constant(90, 1), 5, "seasonal-naive requires a day of history, got 90 minutes"},
+		"short day": {SeasonalNaive(), constant(90, 1), 5, "seasonal-naive requires 1 day of history, got 90 minutes"},
 	} {
 		if _, err := c.f.Forecast(c.s, c.horizon); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v, want it to say %q", name, err, c.want)
@@ -120,12 +120,12 @@ func TestShortHistoryIsReported(t *testing.T) {
 	got := strings.Join(f.Assumed, "; ")
 	want := "7 minutes of history is too short to compare models: using moving-average; " +
 		"only 7 minutes of history: assuming the mean of the last 7 minutes for the next hour; " +
-		"too little came of earlier forecasts to learn an interval from: it is that of the spread of the last hour"
+		"insufficient forecast history to learn an interval from: it is that of the spread of the last hour"
 	if got != want || f.Mean[59] != 30 || f.Model != "moving-average" {
 		t.Fatalf("got %q with %v by %s", got, f.Mean[59], f.Model)
 	}
 	late, err := MovingAverage().Forecast(series(4, 4, math.NaN(), math.NaN()), 1)
-	if err != nil || !strings.Contains(strings.Join(late.Assumed, "; "), "nothing is known of the last 2 minutes") || late.Mean[0] != 4 {
+	if err != nil || !strings.Contains(strings.Join(late.Assumed, "; "), "no data for the last 2 minutes") || late.Mean[0] != 4 {
 		t.Fatalf("%+v, %v", late, err)
 	}
 }

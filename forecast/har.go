@@ -41,7 +41,7 @@ func (har) Name() string { return "har" }
 
 func (har) need(s Series) (steps int, words string) {
 	n := max(s.steps(6*time.Hour), 2*harWindows[len(harWindows)-1]*s.blockSize(harBlock)/2)
-	return n, s.words(n)
+	return n, s.formatSteps(n)
 }
 
 func (har) fit(s Series, horizon int) predictor {

@@ -44,7 +44,7 @@ func (hmm) Name() string { return "hmm" }
 
 func (hmm) need(s Series) (steps int, words string) {
 	n := max(s.steps(3*time.Hour), 18)
-	return n, s.words(n)
+	return n, s.formatSteps(n)
 }
 
 func (hmm) fit(s Series, horizon int) predictor {
@@ -244,7 +244,7 @@ func fitChain(x []float64, k int) (chain, float64) {
 	c := startChain(sorted, k)
 	last := math.Inf(-1)
 	for range hmmIterations {
-		likelihood := c.improve(x)
+		likelihood := c.baumWelchStep(x)
 		if likelihood-last < hmmGain*float64(len(sorted)) {
 			return c, likelihood
 		}
@@ -348,8 +348,8 @@ func weigh(p, d []float64) float64 {
 	return sum
 }
 
-// improve makes one step of Baum-Welch and returns the log-likelihood before it.
-func (c *chain) improve(x []float64) float64 {
+// baumWelchStep makes one step of Baum-Welch and returns the log-likelihood before it.
+func (c *chain) baumWelchStep(x []float64) float64 {
 	k, n := len(c.start), len(x)
 	alpha, dens := make([]float64, n*k), make([]float64, n*k)
 	var likelihood float64

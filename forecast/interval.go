@@ -253,7 +253,7 @@ func (c calibration) score(fresh []outcome) float64 {
 }
 
 // outcomes returns the outcomes of a track's forecasts in one bin of the horizon.
-func (t track) outcomes(s Series, levels []float64, horizon, bin int) []outcome {
+func (t pastTrack) outcomes(s Series, levels []float64, horizon, bin int) []outcome {
 	from, to := bin*horizon/horizonBins, (bin+1)*horizon/horizonBins
 	var out []outcome
 	for i, o := range t.origins {
@@ -269,7 +269,7 @@ func (t track) outcomes(s Series, levels []float64, horizon, bin int) []outcome 
 }
 
 // weight returns the weight of a forecast, which fades with age.
-func (t track) weight(i int, s Series) float64 {
+func (t pastTrack) weight(i int, s Series) float64 {
 	return math.Exp(-float64(len(s.Values)-t.origins[i]) / float64(s.steps(errorFade)))
 }
 
@@ -291,10 +291,10 @@ func levelsOf(s Series) []float64 {
 	return out
 }
 
-// learn sets a forecast's intervals, its peak and the usual deviations for Watch from past
+// learnIntervals sets a forecast's intervals, its peak and the usual deviations for Watch from past
 // forecasts of a series that ends with a known value, one part of the horizon at a time. Parts with
 // too few outcomes use ends, and Assumed reports that.
-func (f *Forecast) learn(t track, s Series, ends func(h int) (lo, hi float64), words string) {
+func (f *Forecast) learnIntervals(t pastTrack, s Series, ends func(h int) (lo, hi float64), words string) {
 	horizon := len(f.Mean)
 	f.Lo90, f.Hi90 = make([]float64, horizon), make([]float64, horizon)
 	short := false
@@ -319,14 +319,14 @@ func (f *Forecast) learn(t track, s Series, ends func(h int) (lo, hi float64), w
 		f.Assumed = append(f.Assumed, "insufficient forecast history for a learned interval: using "+words)
 	}
 	f.learnPeak(t, s, levels)
-	f.remember(t, s, levels)
+	f.rememberPast(t, s, levels)
 }
 
-// learnOrSpread is learn with the spread of the last values where the interval cannot be learned.
-func (f *Forecast) learnOrSpread(t track, s Series) {
+// learnIntervalsOrSpread is learnIntervals with the spread of the last values where the interval cannot be learned.
+func (f *Forecast) learnIntervalsOrSpread(t pastTrack, s Series) {
 	past := max(s.steps(averageWindow), t.late+len(f.Mean))
 	b := spread(s, past)
-	f.learn(t, s, func(h int) (lo, hi float64) { return max(0, f.Mean[h]-b), f.Mean[h] + b }, "the spread of the last "+s.span(past))
+	f.learnIntervals(t, s, func(h int) (lo, hi float64) { return max(0, f.Mean[h]-b), f.Mean[h] + b }, "the spread of the last "+s.formatSpan(past))
 }
 
 // spread returns half the 90 % range of a normal distribution with the standard deviation of the

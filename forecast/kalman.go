@@ -2,9 +2,9 @@ package forecast
 
 import "math"
 
-// steady is the relative change of a prediction's variance below which its gain counts as
+// convergedChange is the relative change of a prediction's variance below which its gain counts as
 // converged.
-const steady = 1e-13
+const convergedChange = 1e-13
 
 // largeProduct is the size from which a product of variances, all at least 1, may soon overflow a
 // float64.
@@ -96,7 +96,7 @@ func (k *stationary) advance() {
 		left += u * u
 	}
 	k.weight += move * move / before
-	k.settled = left*math.Abs(k.weight) <= steady*k.variance
+	k.settled = left*math.Abs(k.weight) <= convergedChange*k.variance
 }
 
 // covariance sets first to the covariance of the value with each state of the stationary process.
@@ -232,7 +232,7 @@ func (k *stationary) errors(columns, out, states [][]float64) (logs float64) {
 	root := 1 / math.Sqrt(k.variance)
 	logs += float64(n-t) * math.Log(k.variance)
 	for c, col := range columns {
-		k.rest(states[c], col[t:], out[c][t:], root)
+		k.filterRest(states[c], col[t:], out[c][t:], root)
 	}
 	return logs
 }
@@ -250,8 +250,8 @@ func (k *stationary) step(state []float64, value float64) float64 {
 	return e
 }
 
-// rest is step for the remaining values of a column once the gain has converged.
-func (k *stationary) rest(state, values, out []float64, root float64) {
+// filterRest is step for the remaining values of a column once the gain has converged.
+func (k *stationary) filterRest(state, values, out []float64, root float64) {
 	switch len(state) {
 	case 1:
 		a, p0, g0 := state[0], k.phi[0], k.gain[0]

@@ -6,9 +6,9 @@ const (
 	// diffuse is the variance, in shock variances, of unknown values before the first one; the same
 	// as in R's arima.
 	diffuse = 1e6
-	// unsure is the variance from which a value only resolves the unknown start: it does not count
+	// diffuseVariance is the variance from which a value only resolves the unknown start: it does not count
 	// in the likelihood.
-	unsure = 1e4
+	diffuseVariance = 1e4
 )
 
 // dense is the exact filter of an ARIMA process with its whole covariance. Its state is that of the
@@ -43,7 +43,7 @@ func (k *dense) reset(a arma, delta, first []float64) {
 		k.cov[i*k.m+i] = diffuse
 	}
 	k.quiet = 0
-	k.observe()
+	k.setGain()
 }
 
 // stationaryCovariance sets the top left r*r of cov, whose rows have length m, to the covariance of
@@ -67,8 +67,8 @@ func stationaryCovariance(a arma, first, cov []float64, m int) {
 	}
 }
 
-// observe computes the variance and the gain of the next value.
-func (k *dense) observe() {
+// setGain computes the variance and the gain of the next value.
+func (k *dense) setGain() {
 	r, m := len(k.phi), k.m
 	for i := range m {
 		row := k.cov[i*m : i*m+m]
@@ -87,8 +87,8 @@ func (k *dense) observe() {
 	}
 }
 
-// learn reduces the covariance by the information of a known value.
-func (k *dense) learn() {
+// updateCovariance reduces the covariance by the information of a known value.
+func (k *dense) updateCovariance() {
 	m := k.m
 	for i := range m {
 		row, g := k.cov[i*m:i*m+m], k.gain[i]*k.variance
@@ -98,8 +98,8 @@ func (k *dense) learn() {
 	}
 }
 
-// move predicts the covariance one step ahead.
-func (k *dense) move() {
+// predictCovariance predicts the covariance one step ahead.
+func (k *dense) predictCovariance() {
 	r, m := len(k.phi), k.m
 	for i := range r { // work = T cov
 		row := k.work[i*m : i*m+m]
@@ -134,7 +134,7 @@ func (k *dense) move() {
 			}
 		}
 	}
-	k.observe()
+	k.setGain()
 }
 
 // stepState writes T state to out.
@@ -171,7 +171,7 @@ func (k *dense) errors(columns, out, states [][]float64) (logs float64, used int
 	next := make([]float64, k.m)
 	for t, v := range columns[0] {
 		known := !math.IsNaN(v)
-		counts := known && k.variance < unsure
+		counts := known && k.variance < diffuseVariance
 		if counts {
 			logs += math.Log(k.variance)
 			used++
@@ -192,26 +192,26 @@ func (k *dense) errors(columns, out, states [][]float64) (logs float64, used int
 			k.stepState(s, next)
 			copy(s, next)
 		}
-		k.pass(known)
+		k.passValue(known)
 	}
 	return logs, used
 }
 
-// pass updates the covariance by a value, known or not.
-func (k *dense) pass(known bool) {
+// passValue updates the covariance by a value, known or not.
+func (k *dense) passValue(known bool) {
 	if !known {
 		k.quiet = 0
-		k.move()
+		k.predictCovariance()
 		return
 	}
 	if k.quiet > k.m {
 		return
 	}
 	before := k.variance
-	k.learn()
-	k.move()
+	k.updateCovariance()
+	k.predictCovariance()
 	k.quiet++
-	if math.Abs(k.variance-before) > steady*before {
+	if math.Abs(k.variance-before) > convergedChange*before {
 		k.quiet = 0
 	}
 }

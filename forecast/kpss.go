@@ -32,15 +32,15 @@ func kpss(values []float64) float64 {
 func differences(values []float64, most int) int {
 	values = known(values)
 	d := 0
-	for d < most && !alike(values) && kpss(values) > kpssCritical {
+	for d < most && !allEqual(values) && kpss(values) > kpssCritical {
 		values = lagged(values, 1)
 		d++
 	}
 	return d
 }
 
-// alike reports whether values are all equal within floating-point precision.
-func alike(values []float64) bool {
+// allEqual reports whether values are all equal within floating-point precision.
+func allEqual(values []float64) bool {
 	if len(values) == 0 {
 		return true
 	}

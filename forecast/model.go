@@ -37,30 +37,30 @@ func (f forecaster) Forecast(s Series, horizon int) (Forecast, error) {
 	if err != nil {
 		return Forecast{}, err
 	}
-	out := Forecast{Model: f.Name(), Mean: until.afterLate(means, late)}
+	out := Forecast{Model: f.Name(), Mean: until.dropLate(means, late)}
 	if e, ok := f.model.(explainer); ok {
 		out.Assumed = e.assumed(s, horizon)
 	}
 	out.noteLate(s, late)
-	out.learnOrSpread(recall(f, until, late, horizon), until)
+	out.learnIntervalsOrSpread(rollRecent(f, until, late, horizon), until)
 	return out, nil
 }
 
 // means returns the forecast without its interval.
 func (f forecaster) means(s Series, horizon int) ([]float64, error) {
-	if err := f.refuse(s, horizon); err != nil {
+	if err := f.checkNeed(s, horizon); err != nil {
 		return nil, err
 	}
 	return bounded(f.fit(s, horizon)(s, horizon), s), nil
 }
 
-// refuse returns the reason why the model cannot forecast a series.
-func (f forecaster) refuse(s Series, horizon int) error {
+// checkNeed returns the reason why the model cannot forecast a series.
+func (f forecaster) checkNeed(s Series, horizon int) error {
 	if err := s.check(horizon); err != nil {
 		return err
 	}
 	if n, words := f.need(s); len(s.Values) < n {
-		return fmt.Errorf("forecasting %s: %s requires %s of history, got %s", s.Name, f.Name(), words, s.words(len(s.Values)))
+		return fmt.Errorf("forecasting %s: %s requires %s of history, got %s", s.Name, f.Name(), words, s.formatSteps(len(s.Values)))
 	}
 	return nil
 }
@@ -71,7 +71,7 @@ func (f forecaster) roll(s Series, origins []int, horizon int) ([]Forecast, erro
 		return nil, nil
 	}
 	first := s.Upto(origins[0])
-	if err := f.refuse(first, horizon); err != nil {
+	if err := f.checkNeed(first, horizon); err != nil {
 		return nil, err
 	}
 	predict := f.fit(first, horizon)
@@ -83,14 +83,14 @@ func (f forecaster) roll(s Series, origins []int, horizon int) ([]Forecast, erro
 	return out, nil
 }
 
-// growth bounds a forecast to this multiple of the highest known value, so that a model does not
+// maxGrowth bounds a forecast to this multiple of the highest known value, so that a model does not
 // extrapolate a trend further.
-const growth = 4
+const maxGrowth = 4
 
 // bounded keeps means finite, not negative and not far above the highest known value; a NaN mean
 // becomes the mean of the last hour.
 func bounded(means []float64, s Series) []float64 {
-	most := min(growth*s.most(), maxValue)
+	most := min(maxGrowth*s.maxKnown(), maxValue)
 	for h, m := range means {
 		if math.IsNaN(m) {
 			m = s.lastMean()
@@ -100,8 +100,8 @@ func bounded(means []float64, s Series) []float64 {
 	return means
 }
 
-// most returns the highest known value, 0 where there is none.
-func (s Series) most() float64 {
+// maxKnown returns the highest known value, 0 where there is none.
+func (s Series) maxKnown() float64 {
 	most := 0.0
 	for _, v := range s.Values {
 		if v > most {

@@ -46,12 +46,12 @@ func (p Peaks) At(level string) (peak float64, ok bool) {
 
 // learnPeak sets the distribution of the peak from the deviations of past peaks from the highest
 // means that were forecast. With too few it is derived from the intervals.
-func (f *Forecast) learnPeak(t track, s Series, levels []float64) {
-	top, _ := highest(f.Mean)
+func (f *Forecast) learnPeak(t pastTrack, s Series, levels []float64) {
+	top, _ := maxOf(f.Mean)
 	c, ok := calibrate(t.peaks(s, levels), nearPeaks)
 	if !ok {
-		lo, _ := highest(f.Lo90)
-		hi, _ := highest(f.Hi90)
+		lo, _ := maxOf(f.Lo90)
+		hi, _ := maxOf(f.Hi90)
 		f.Peaks = Peaks{Mean: top, P05: lo, P50: top, P90: top + (hi-top)*normal90/normal95, P95: hi, P99: top + (hi-top)*normal99/normal95}
 		return
 	}
@@ -72,20 +72,20 @@ const (
 
 // peaks returns the highest means of a track and the highest actual values, of the horizons that
 // are complete and known.
-func (t track) peaks(s Series, levels []float64) []outcome {
+func (t pastTrack) peaks(s Series, levels []float64) []outcome {
 	var out []outcome
 	for i, o := range t.origins {
 		actual := window(s, o, len(t.means[i]))
-		if top, ok := highest(actual); ok && len(actual) == len(t.means[i]) {
-			expected, _ := highest(t.means[i])
+		if top, ok := maxOf(actual); ok && len(actual) == len(t.means[i]) {
+			expected, _ := maxOf(t.means[i])
 			out = append(out, outcome{expected, top, levels[o-t.late], t.weight(i, s)})
 		}
 	}
 	return out
 }
 
-// highest returns the highest value; ok is false when one is unknown or there is none.
-func highest(values []float64) (top float64, ok bool) {
+// maxOf returns the highest value; ok is false when one is unknown or there is none.
+func maxOf(values []float64) (top float64, ok bool) {
 	for _, v := range values {
 		if math.IsNaN(v) {
 			return 0, false

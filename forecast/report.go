@@ -26,15 +26,15 @@ func (f *Finding) merge(other Finding) {
 	f.Count += other.Count
 }
 
-// note returns a sentence about the finding, "" when there is none.
-func (f Finding) note(one, many, done string) string {
+// sentence returns a sentence about the finding, "" when there is none.
+func (f Finding) sentence(one, many, done string) string {
 	if f.Count == 0 {
 		return ""
 	}
 	if f.Count > 1 {
 		one = many
 	}
-	return fmt.Sprintf("%d %s, first of %s at %s: %s", f.Count, one, f.Key, moment(f.At), done)
+	return fmt.Sprintf("%d %s, first of %s at %s: %s", f.Count, one, f.Key, formatTime(f.At), done)
 }
 
 // Report lists the flaws of the samples that series were built from. Notes describes them and how
@@ -93,15 +93,15 @@ func (r *Report) Merge(other Report) {
 
 // Notes returns the findings as sentences; none when there are no findings.
 func (r Report) Notes() []string {
-	unknown := Series{Step: r.step}.words(r.UnknownSteps)
+	unknown := Series{Step: r.step}.formatSteps(r.UnknownSteps)
 	var out []string
 	for _, n := range []string{
-		r.Duplicates.note("duplicate sample", "duplicate samples", "the last one is used"),
-		r.Late.note("sample out of order", "samples out of order", "sorted in"),
-		r.NotNumbers.note("sample is not a number", "samples are not numbers", "treated as unknown"),
-		r.Resets.note("counter reset", "counter resets", "counting continues from zero"),
-		r.Lapses.note("long gap between counter readings", "long gaps between counter readings", "the increase is ignored"),
-		r.Gaps.note("gap", "gaps", unknown+" in total are unknown"),
+		r.Duplicates.sentence("duplicate sample", "duplicate samples", "the last one is used"),
+		r.Late.sentence("sample out of order", "samples out of order", "sorted in"),
+		r.NotNumbers.sentence("sample is not a number", "samples are not numbers", "treated as unknown"),
+		r.Resets.sentence("counter reset", "counter resets", "counting continues from zero"),
+		r.Lapses.sentence("long gap between counter readings", "long gaps between counter readings", "the increase is ignored"),
+		r.Gaps.sentence("gap", "gaps", unknown+" in total are unknown"),
 	} {
 		if n != "" {
 			out = append(out, n)

@@ -28,7 +28,7 @@ func Resample(s Series, step time.Duration) (Series, error) {
 	}
 	n := max(0, len(s.Values)-skip) / parts
 	if n == 0 {
-		return s, fmt.Errorf("resampling %s: %s of history has no whole step of %s", s.Name, s.words(len(s.Values)), ShortDuration(step))
+		return s, fmt.Errorf("resampling %s: %s of history has no whole step of %s", s.Name, s.formatSteps(len(s.Values)), ShortDuration(step))
 	}
 	out := s
 	out.Step, out.Start, out.Values = step, int64(start/time.Minute), make([]float64, n)

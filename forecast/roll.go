@@ -49,18 +49,18 @@ const (
 	minPast = 10
 )
 
-// track is the past forecasts of a forecaster: at every origin the means of the next horizon steps,
+// pastTrack is the past forecasts of a forecaster: at every origin the means of the next horizon steps,
 // made without the last late steps before it. Origins and means are parallel, oldest first.
-type track struct {
+type pastTrack struct {
 	late    int
 	origins []int
 	means   [][]float64
 }
 
-// recall rolls a forecaster through the last week of a series, at most maxOrigins times; fewer
+// rollRecent rolls a forecaster through the last week of a series, at most maxOrigins times; fewer
 // origins than a model needs give an empty track. The forecasts ignore the last late steps, see
 // rollThrough.
-func recall(f Forecaster, s Series, late, horizon int) track {
+func rollRecent(f Forecaster, s Series, late, horizon int) pastTrack {
 	first := minPast
 	if m, ok := f.(forecaster); ok {
 		n, _ := m.need(s)
@@ -80,12 +80,12 @@ func (s Series) untilKnown() (until Series, late int) {
 	return s.Upto(n), len(s.Values) - n
 }
 
-// afterLate drops the first late means. When an hour or more is unknown, it bounds the means by the
+// dropLate drops the first late means. When an hour or more is unknown, it bounds the means by the
 // highest known value, so that no trend extrapolates beyond it.
-func (s Series) afterLate(means []float64, late int) []float64 {
+func (s Series) dropLate(means []float64, late int) []float64 {
 	means = means[late:]
 	if late >= s.steps(averageWindow) {
-		most := s.most()
+		most := s.maxKnown()
 		for h := range means {
 			means[h] = min(means[h], most)
 		}
@@ -96,7 +96,7 @@ func (s Series) afterLate(means []float64, late int) []float64 {
 // noteLate reports that the end of a series is unknown.
 func (f *Forecast) noteLate(s Series, late int) {
 	if late > 0 {
-		f.Assumed = append(f.Assumed, fmt.Sprintf("no data for the last %s: the forecast covers it", s.span(late)))
+		f.Assumed = append(f.Assumed, fmt.Sprintf("no data for the last %s: the forecast covers it", s.formatSpan(late)))
 	}
 }
 
@@ -125,8 +125,8 @@ func pastOrigins(s Series, first int) []int {
 
 // rollThrough rolls a forecaster through origins, refitting it every refitEvery or sooner. At each
 // origin it hides the last late steps. Origins that it cannot forecast are skipped.
-func rollThrough(f Forecaster, s Series, origins []int, late, horizon int) track {
-	t := track{late: late}
+func rollThrough(f Forecaster, s Series, origins []int, late, horizon int) pastTrack {
+	t := pastTrack{late: late}
 	visible := make([]int, len(origins)) // the length of the visible series at each
 	for i, o := range origins {
 		visible[i] = o - late
@@ -143,7 +143,7 @@ func rollThrough(f Forecaster, s Series, origins []int, late, horizon int) track
 		}
 		for i, fc := range fcs {
 			t.origins = append(t.origins, visible[i]+late)
-			t.means = append(t.means, slices.Clone(s.Upto(visible[i]).afterLate(fc.Mean, late))) // drops the reference to earlier means
+			t.means = append(t.means, slices.Clone(s.Upto(visible[i]).dropLate(fc.Mean, late))) // drops the reference to earlier means
 		}
 		visible = visible[n:]
 	}

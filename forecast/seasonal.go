@@ -55,5 +55,5 @@ func (seasonalNaive) assumed(s Series, horizon int) []string {
 	if missing == 0 {
 		return nil
 	}
-	return []string{fmt.Sprintf("%s of the day before are unknown: assuming the mean of the last hour", s.words(missing))}
+	return []string{fmt.Sprintf("%s of the day before are unknown: assuming the mean of the last hour", s.formatSteps(missing))}
 }

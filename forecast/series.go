@@ -84,8 +84,8 @@ func (s Series) check(horizon int) error {
 	return nil
 }
 
-// words formats a number of steps as time: "7 minutes", "36 hours".
-func (s Series) words(steps int) string {
+// formatSteps formats a number of steps as time: "7 minutes", "36 hours".
+func (s Series) formatSteps(steps int) string {
 	d := time.Duration(steps) * s.Step
 	for _, u := range []struct {
 		size time.Duration
@@ -101,8 +101,8 @@ func (s Series) words(steps int) string {
 	return d.String()
 }
 
-// span is words for use after "the last" or "the next": "hour", "7 minutes".
-func (s Series) span(steps int) string { return strings.TrimPrefix(s.words(steps), "1 ") }
+// formatSpan is words for use after "the last" or "the next": "hour", "7 minutes".
+func (s Series) formatSpan(steps int) string { return strings.TrimPrefix(s.formatSteps(steps), "1 ") }
 
 // Forecasters returns every model, simplest first.
 func Forecasters() []Forecaster {

@@ -26,7 +26,7 @@ func DampedTrend() Forecaster { return forecaster{dampedTrend{}} }
 func (dampedTrend) Name() string { return "damped-trend" }
 
 func (dampedTrend) need(s Series) (steps int, words string) {
-	return s.steps(averageWindow), s.words(s.steps(averageWindow))
+	return s.steps(averageWindow), s.formatSteps(s.steps(averageWindow))
 }
 
 // damping are the constants of level, trend and damping.

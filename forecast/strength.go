@@ -23,7 +23,7 @@ func seasonStrength(values []float64, season int) float64 {
 		both[t] = v - trend[t]
 	}
 	whole := variance(both)
-	if whole == 0 || alike(values) {
+	if whole == 0 || allEqual(values) {
 		return 0
 	}
 	return max(0, 1-variance(rest)/whole)

@@ -29,7 +29,7 @@ func (tvar) Name() string { return "tvar" }
 
 func (tvar) need(s Series) (steps int, words string) {
 	n := max(s.steps(time.Hour), tvarMinSteps)
-	return n, s.words(n)
+	return n, s.formatSteps(n)
 }
 
 func (tvar) fit(s Series, horizon int) predictor {

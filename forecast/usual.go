@@ -24,9 +24,9 @@ type pastForecast struct {
 	level       float64
 }
 
-// remember keeps the forecasts of a track whose whole horizon is complete, as a sample of usual
+// rememberPast keeps the forecasts of a track whose whole horizon is complete, as a sample of usual
 // deviations. It copies values because a caller may change the series later.
-func (f *Forecast) remember(t track, s Series, levels []float64) {
+func (f *Forecast) rememberPast(t pastTrack, s Series, levels []float64) {
 	f.level = levels[len(s.Values)]
 	for i, o := range t.origins {
 		if came := window(s, o, len(t.means[i])); len(came) == len(t.means[i]) {
@@ -41,25 +41,25 @@ func (f *Forecast) remember(t track, s Series, levels []float64) {
 // of the same kind stays under in all but falseAlarms of cases, however often it is checked. Of
 // watchScales it uses the one that would have reported the most past windows if LT-UA's factor or a
 // stronger one had been applied to them.
-func (f Forecast) isUsual(s stretch, w int) bool {
+func (f Forecast) isUsual(s windowErrors, w int) bool {
 	side, factors := 1.0, []float64{watchBurstRatio, burstRatio}
 	if s.excess < 0 {
 		side, factors = -1, []float64{lullRatio, 0}
 	}
-	undisturbed, disturbed := f.windows(side, w), f.disturbed(side, w, factors)
+	undisturbed, disturbed := f.windows(side, w), f.disturbedWindows(side, w, factors)
 	floor := f.floor()
 	usual, most := false, -1
 	for _, p := range watchScales {
 		c := calibration{by: p, floor: floor}
 		limit := c.limit(undisturbed)
-		visible := 0
+		reported := 0
 		for _, d := range disturbed {
-			if c.strays(d) > limit {
-				visible++
+			if c.scaledDeviation(d) > limit {
+				reported++
 			}
 		}
-		if visible > most {
-			usual, most = c.strays(s.on(side, f.level)) <= limit, visible
+		if reported > most {
+			usual, most = c.scaledDeviation(s.on(side, f.level)) <= limit, reported
 		}
 	}
 	return usual
@@ -79,17 +79,17 @@ func (f Forecast) floor() float64 {
 	return 0.01 * came / max(1, known)
 }
 
-// sided is a window measured on one side: its deviation there, the mean of its forecast and the
+// sidedWindow is a window measured on one side: its deviation there, the mean of its forecast and the
 // level.
-type sided struct{ beyond, mean, level float64 }
+type sidedWindow struct{ beyond, mean, level float64 }
 
-func (s stretch) on(side, level float64) sided {
-	return sided{s.beyond(side), s.expected / float64(s.known), level}
+func (s windowErrors) on(side, level float64) sidedWindow {
+	return sidedWindow{s.beyond(side), s.expected / float64(s.known), level}
 }
 
 // windows returns the sufficiently known windows of every past forecast, at each of its steps.
-func (f Forecast) windows(side float64, w int) [][]sided {
-	out := make([][]sided, len(f.earlier))
+func (f Forecast) windows(side float64, w int) [][]sidedWindow {
+	out := make([][]sidedWindow, len(f.earlier))
 	for i, e := range f.earlier {
 		for t := minKnownOf(w); t <= len(e.came); t++ {
 			if s := errorsOf(e.means, e.came, max(0, t-w), t, 1); s.known >= minKnownOf(w) {
@@ -100,8 +100,8 @@ func (f Forecast) windows(side float64, w int) [][]sided {
 	return out
 }
 
-// disturbed returns the last windows of the past forecasts, multiplied by each of the factors.
-func (f Forecast) disturbed(side float64, w int, factors []float64) (out []sided) {
+// disturbedWindows returns the last windows of the past forecasts, multiplied by each of the factors.
+func (f Forecast) disturbedWindows(side float64, w int, factors []float64) (out []sidedWindow) {
 	for _, e := range f.earlier {
 		for _, factor := range factors {
 			n := len(e.came)
@@ -113,15 +113,17 @@ func (f Forecast) disturbed(side float64, w int, factors []float64) (out []sided
 	return out
 }
 
-// strays returns a window's deviation in units of the scale.
-func (c calibration) strays(s sided) float64 { return s.beyond / c.scale(s.mean, s.level) }
+// scaledDeviation returns a window's deviation in units of the scale.
+func (c calibration) scaledDeviation(s sidedWindow) float64 {
+	return s.beyond / c.scale(s.mean, s.level)
+}
 
 // limit returns the deviation that the windows of nearly every forecast stay under.
-func (c calibration) limit(windows [][]sided) float64 {
+func (c calibration) limit(windows [][]sidedWindow) float64 {
 	furthest := make([]float64, len(windows))
 	for i, of := range windows {
 		for _, s := range of {
-			furthest[i] = max(furthest[i], c.strays(s))
+			furthest[i] = max(furthest[i], c.scaledDeviation(s))
 		}
 	}
 	slices.Sort(furthest)

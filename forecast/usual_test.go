@@ -16,7 +16,7 @@ const aFew = 0.055
 // 20 minutes are multiplied by it; of one in 97 minutes, which meets every time of the day.
 func alarms(t *testing.T, s Series, factors ...float64) []float64 {
 	t.Helper()
-	visible, n := make([]float64, len(factors)), 0.0
+	reported, n := make([]float64, len(factors)), 0.0
 	for o := s.steps(2 * day); o+30 <= len(s.Values); o += s.steps(97 * time.Minute) {
 		f, err := MovingAverage().Forecast(s.Upto(o), 30)
 		if err != nil {
@@ -29,14 +29,14 @@ func alarms(t *testing.T, s Series, factors ...float64) []float64 {
 				came[i] *= factor
 			}
 			if Watch(f, came, s.Step).Kind != NoDeparture {
-				visible[k]++
+				reported[k]++
 			}
 		}
 	}
-	for k := range visible {
-		visible[k] /= n
+	for k := range reported {
+		reported[k] /= n
 	}
-	return visible
+	return reported
 }
 
 // onAndOff is a load that rests and comes in bursts of some minutes and all sizes.

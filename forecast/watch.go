@@ -80,22 +80,22 @@ func Watch(f Forecast, came []float64, step time.Duration) Departure {
 	if !left {
 		return Departure{}
 	}
-	return depart(f, came, onset(f.Mean, came[:n], w), n, step)
+	return newDeviation(f, came, onset(f.Mean, came[:n], w), n, step)
 }
 
 // minKnownOf returns the minimum number of known steps in a window of w.
 func minKnownOf(w int) int { return min(watchMinKnown, w) }
 
-// stretch compares some steps of a forecast with the actual values: the sum of the excess, and the
+// windowErrors compares some steps of a forecast with the actual values: the sum of the excess, and the
 // highest and the lowest error. Unknown steps do not count.
-type stretch struct {
+type windowErrors struct {
 	known                         int
 	expected, excess, most, least float64
 }
 
 // errorsOf compares factor times the actual values with the means, in the steps from..to-1.
-func errorsOf(means, came []float64, from, to int, factor float64) stretch {
-	var s stretch
+func errorsOf(means, came []float64, from, to int, factor float64) windowErrors {
+	var s windowErrors
 	for t := from; t < to; t++ {
 		if e := factor*came[t] - means[t]; !math.IsNaN(e) {
 			s.known++
@@ -108,7 +108,7 @@ func errorsOf(means, came []float64, from, to int, factor float64) stretch {
 }
 
 // ratio returns the load over its forecast.
-func (s stretch) ratio() float64 {
+func (s windowErrors) ratio() float64 {
 	if s.excess == 0 {
 		return 1
 	}
@@ -117,7 +117,7 @@ func (s stretch) ratio() float64 {
 
 // beyond returns the excess (side 1) or the shortfall (side -1), at least 0, without the most
 // extreme step on that side: one minute is not a burst. In windows of few steps each one counts.
-func (s stretch) beyond(side float64) float64 {
+func (s windowErrors) beyond(side float64) float64 {
 	out := side * s.excess
 	if s.known > watchMinKnown {
 		out -= max(side*s.most, side*s.least)
@@ -144,7 +144,7 @@ func onset(means, came []float64, w int) int {
 	return at
 }
 
-func depart(f Forecast, came []float64, from, to int, step time.Duration) Departure {
+func newDeviation(f Forecast, came []float64, from, to int, step time.Duration) Departure {
 	d := Departure{Since: time.Duration(to-from) * step, Ratio: errorsOf(f.Mean, came, from, to, 1).ratio()}
 	switch {
 	case d.Ratio >= watchBurstRatio:
@@ -158,7 +158,7 @@ func depart(f Forecast, came []float64, from, to int, step time.Duration) Depart
 	if math.IsInf(d.Ratio, 1) {
 		times = "load where none was forecast"
 	}
-	d.Words = fmt.Sprintf("%s for %s (%s)", times, Series{Step: step}.words(to-from), d.Kind)
+	d.Words = fmt.Sprintf("%s for %s (%s)", times, Series{Step: step}.formatSteps(to-from), d.Kind)
 	return d
 }
 

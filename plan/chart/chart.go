@@ -22,8 +22,8 @@ type Scale struct {
 // below it, a linear one still shows the smallest. widest is the maximum ratio of a logarithmic
 // scale, and maxMarkedDecades the number of decades up to which marks between the powers of ten fit.
 const (
-	minLogRatio   = 30
-	widest     = 1e6
+	minLogRatio      = 30
+	maxLogRatio      = 1e6
 	maxMarkedDecades = 2.5
 )
 
@@ -32,7 +32,7 @@ const (
 func Fit(low, high float64) Scale {
 	high = max(high, 1e-3)
 	if low > 0 && high/low > minLogRatio {
-		return Scale{Low: max(low, high/widest), High: high, Log: true}
+		return Scale{Low: max(low, high/maxLogRatio), High: high, Log: true}
 	}
 	return Scale{High: high}
 }

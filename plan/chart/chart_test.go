@@ -120,7 +120,7 @@ func TestMarkRowsDoNotOverlap(t *testing.T) {
 			from = min(100, from+rapid.Float64Range(0, 10).Draw(rt, "later"))
 			p.Spans = append(p.Spans, Span{From: from, To: from + rapid.Float64Range(0, 50).Draw(rt, "long"), Number: i + 1})
 		}
-		lanes, n := p.lanes()
+		lanes, n := p.placeMarks()
 		for i, l := range lanes {
 			if p.Spans[i].Number == 0 {
 				continue

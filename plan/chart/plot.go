@@ -46,16 +46,16 @@ type Span struct {
 // Measures in pixels. A number's mark is at least as wide as the number, in a drawing of at least
 // the width narrowest.
 const (
-	labels     = 20 // below the axis
+	labelHeight   = 20 // below the axis
 	markRowHeight = 12
-	narrowest  = 300
-	grid       = 1000 // steps of paths in both directions
+	minWidth      = 300
+	grid          = 1000 // steps of paths in both directions
 )
 
 // Put adds the drawing to a page.
 func (p Plot) Put(page *Page) {
-	lanes, n := p.lanes()
-	page.Put(`<svg class="plot" height="{}" role="img"><title>{}</title><rect width="100%" height="100%" opacity="0"/>`, p.Height+labels+float64(n*markRowHeight), p.Title)
+	lanes, n := p.placeMarks()
+	page.Put(`<svg class="plot" height="{}" role="img"><title>{}</title><rect width="100%" height="100%" opacity="0"/>`, p.Height+labelHeight+float64(n*markRowHeight), p.Title)
 	page.Put("\n<svg height=\"{}\"><line class=\"grid\" x2=\"100%\" y1=\"100%\" y2=\"100%\"/>", p.Height)
 	for _, m := range p.XMarks {
 		x := p.X.At(m.Value)
@@ -80,7 +80,7 @@ func (p Plot) Put(page *Page) {
 	p.putLabels(page)
 	for i, l := range lanes {
 		if s := p.Spans[i]; s.Number > 0 {
-			y := p.Height + labels + markRowHeight*float64(l.row)
+			y := p.Height + labelHeight + markRowHeight*float64(l.row)
 			page.Put(`<g class="{}"><title>{}</title><rect x="{}%" y="{}" width="{}%" height="{}" rx="2"/>`, s.Class, s.Title, l.x, y, l.width, markRowHeight-2)
 			page.Put(`<text class="number" x="{}%" y="{}" text-anchor="middle">{}</text></g>`, tenth(l.x+l.width/2), y+markRowHeight-3.5, s.Number)
 		}
@@ -149,16 +149,16 @@ func (p Plot) path(l Line) string {
 	return strings.ReplaceAll(b.String(), " -", "-")
 }
 
-// lane is the position of a span's mark: x and width in percent, and its row below the axis.
-type lane struct {
+// markPosition is the position of a span's mark: x and width in percent, and its row below the axis.
+type markPosition struct {
 	x, width float64
 	row      int
 }
 
-// lanes assigns each numbered span the first row in which it overlaps no other mark, and returns
+// placeMarks assigns each numbered span the first row in which it overlaps no other mark, and returns
 // the number of rows. Spans must be sorted by their start.
-func (p Plot) lanes() ([]lane, int) {
-	out := make([]lane, len(p.Spans))
+func (p Plot) placeMarks() ([]markPosition, int) {
+	out := make([]markPosition, len(p.Spans))
 	var ends []float64 // x up to which each row is occupied
 	for i, s := range p.Spans {
 		if s.Number == 0 {
@@ -166,7 +166,7 @@ func (p Plot) lanes() ([]lane, int) {
 		}
 		l := &out[i]
 		number := 6 + 7*len(strconv.Itoa(s.Number))
-		l.width = tenth(max(p.X.At(s.To)-p.X.At(s.From), 100*float64(number)/narrowest))
+		l.width = tenth(max(p.X.At(s.To)-p.X.At(s.From), 100*float64(number)/minWidth))
 		l.x = tenth(min(p.X.At(s.From), 100-l.width))
 		l.row = slices.IndexFunc(ends, func(end float64) bool { return end <= l.x })
 		if l.row < 0 {
