@@ -15,7 +15,7 @@ import (
 	"skyserve/internal/telemetry/demand/demandtest"
 )
 
-// days is a load that swings through the day, in two regions half a day apart.
+// days is a load with a daily cycle in two regions half a day apart.
 func days(t *testing.T, n int, change func(minute int, tps float64) float64) *forecast.History {
 	t.Helper()
 	var points []telemetry.Point
@@ -58,8 +58,8 @@ func backtested(t *testing.T, h *forecast.History, o BacktestOptions) *Backtest 
 	return out
 }
 
-// Plans that know the day carry a load that swings for less than a fleet for the
-// peaks, and the real counts are followed the same way.
+// Plans with a daily forecast serve a cyclic load with less than a fleet for the peaks. The actual
+// counts are replayed the same way.
 func TestBacktestFollowsPlans(t *testing.T) {
 	h := days(t, 3, same)
 	from := time.Unix(h.First*60, 0).Add(36 * time.Hour)
@@ -84,7 +84,7 @@ func TestBacktestFollowsPlans(t *testing.T) {
 	}
 }
 
-// A plan knows nothing of what comes after it: another future leaves it as it was.
+// A plan uses no later load: another future does not change it.
 func TestBacktestUsesNoFutureLoad(t *testing.T) {
 	split := 40 * 60
 	one := backtested(t, days(t, 2, same), BacktestOptions{})
@@ -112,7 +112,7 @@ func TestBacktestUsesNoFutureLoad(t *testing.T) {
 	}
 }
 
-// Where no plan is possible the counts stay, and it is said.
+// Without a feasible plan the counts do not change, and the table reports it.
 func TestBacktestWithoutFeasiblePlan(t *testing.T) {
 	b := backtested(t, days(t, 2, func(_ int, tps float64) float64 { return 20 * tps }), BacktestOptions{})
 	var table strings.Builder
@@ -171,8 +171,8 @@ func TestReadCounts(t *testing.T) {
 	}
 }
 
-// Regions that are busy at different times need less together; prices are those of
-// the service's commitments where it states one.
+// Regions with peaks at different times need less together; prices are those of the service's
+// commitments where it has one.
 func TestReserve(t *testing.T) {
 	yaml := strings.NewReplacer("local/us", "aws/us-east-1", "local/eu", "aws/eu-west-1", "autoscale: {donate: true}", "    reserved: [{type: g6.xlarge, count: 2, price: 0.5}]").Replace(reviewYAML)
 	h := days(t, 2, same)

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// pastOf is one model in one region on one GPU that carries 1000 tokens a second at
-// $6 an hour, and starts in two minutes.
+// pastOf is one model in one region on one GPU with a throughput of 1000 tokens a second at $6 an
+// hour, and a start-up time of two minutes.
 func pastOf(load ...float64) *Past {
 	p := one()
 	p.N, p.Alpha = [][][]int{{{0}}}, []float64{6}
@@ -17,7 +17,7 @@ func pastOf(load ...float64) *Past {
 
 func counts(n int) [][][]int { return [][][]int{{{n}}} }
 
-// Replicas cost from their order on, and carry from their start on.
+// Replicas are billed from their order on, and serve from their start on.
 func TestReplay(t *testing.T) {
 	nan := math.NaN()
 	for name, c := range map[string]struct {
@@ -60,8 +60,8 @@ func TestReplayRejectsBadOrders(t *testing.T) {
 	}
 }
 
-// Over random pasts a follower agrees with a twin that lists every replica by the
-// minute of its order.
+// Over random pasts a replay equals a simple one that lists every replica by the minute of its
+// order.
 func TestReplayEqualsSimpleReplay(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 3))
 	for n := range 200 {
@@ -87,8 +87,7 @@ func TestReplayEqualsSimpleReplay(t *testing.T) {
 	}
 }
 
-// twin keeps a list of the minutes at which replicas are ready, the last the first to
-// go.
+// twin keeps the minutes at which replicas are ready; the last one is stopped first.
 func twin(load []float64, orders []Order) (cost, above float64) {
 	var fleet []int
 	for m, v := range load {
@@ -119,8 +118,8 @@ func twin(load []float64, orders []Order) (cost, above float64) {
 	return cost, above
 }
 
-// A fleet for the peak is never above, whatever else it is; the reactive rule keeps
-// within the bounds and goes to what a constant load needs.
+// A fleet for the peak is never overloaded. The reactive rule stays within the bounds and converges
+// to the replicas that a constant load needs.
 func TestRules(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 5))
 	load := make([]float64, 600)
@@ -151,8 +150,8 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// Where replicas move from one region to another, the old ones stay until the new
-// ones are ready; an order in between is followed from what stands.
+// When replicas move between regions, the old ones stay until the new ones are ready; an order in
+// between starts from the current counts.
 func TestReplayMovesReplicasWithoutAGap(t *testing.T) {
 	p := pastOf(1000, 1000, 1000, 1000)
 	q := p.Problem
@@ -169,7 +168,7 @@ func TestReplayMovesReplicasWithoutAGap(t *testing.T) {
 	}
 }
 
-// What is reserved is filled first and paid in whole.
+// Reserved capacity is used first and billed whole.
 func TestReplayBillsReservedCapacity(t *testing.T) {
 	p := pastOf(3500, 3500)
 	q := p.Problem

@@ -13,7 +13,7 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// mixed draws a problem of some kind of the everyday size.
+// mixed draws a problem of random kind and typical size.
 func mixed(t *rapid.T) *Problem {
 	r := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 8))
 	p := random(r, size{models: 1 + r.IntN(3), regions: 2 + r.IntN(2), gpus: 1 + r.IntN(2), windows: 3, most: 8})
@@ -33,8 +33,8 @@ func neverCheaper(t *rapid.T, a, b Result, what string) {
 	}
 }
 
-// Surviving the loss of a region, a limit on round trips, more load and less
-// choice are never cheaper.
+// Surviving the loss of a region, a limit on round trips, more load and fewer choices are never
+// cheaper.
 func TestTighterConstraintsAreNeverCheaper(t *testing.T) {
 	testkit.Slow(t)
 	rapid.Check(t, func(t *rapid.T) {
@@ -66,7 +66,7 @@ func TestOrderOfModelsDoesNotMatter(t *testing.T) {
 	})
 }
 
-// turned is p with its models and regions in the opposite order.
+// turned is p with its models and regions in reverse order.
 func turned(p *Problem) *Problem {
 	q := *p
 	q.Models, q.Regions = reversed(p.Models), reversed(p.Regions)
@@ -123,7 +123,7 @@ func TestCurrencyDoesNotChangeThePlan(t *testing.T) {
 	})
 }
 
-// What conflicts is named in words, and nothing that does not matter.
+// The conflicting limits are named, and no others.
 func TestConflictingLimitsAreNamed(t *testing.T) {
 	p := one()
 	p.Models, p.N, p.Theta, p.Sigma = []string{"llama", "qwen", "tiny"}, nil, [][]float64{{1000}, {1000}, {1000}}, [][]float64{{0}, {0}, {0}}
@@ -159,7 +159,7 @@ func TestConflictingLimitsAreNamed(t *testing.T) {
 	}
 }
 
-// A reserved GPU that is there is used before one that is billed.
+// An available reserved GPU is used before a billed one.
 func TestReservedIsUsedFirst(t *testing.T) {
 	p := one()
 	p.GPUs, p.N, p.Theta, p.Alpha, p.Sigma = []string{"L4 reserved", "L4"}, [][][]int{{{0, 0}}}, [][]float64{{1000, 1000}}, []float64{0.5, 0.8}, [][]float64{{0.1, 0.1}}
@@ -170,7 +170,7 @@ func TestReservedIsUsedFirst(t *testing.T) {
 	}
 }
 
-// A VM that one model gives up is taken over where that is cheaper.
+// A VM that one model frees is taken over where that is cheaper.
 func TestSwitchSavesTheStartCost(t *testing.T) {
 	p := one()
 	p.Models, p.N, p.Theta, p.Sigma = []string{"a", "b"}, [][][]int{{{4}}, {{0}}}, [][]float64{{1000}, {1000}}, [][]float64{{1}, {1}}
@@ -213,8 +213,7 @@ func TestExtrasErrors(t *testing.T) {
 	}
 }
 
-// What is written states every row: the columns of a plan, read back, are the
-// plan.
+// The written file states every row: a plan's columns, read back, give the plan.
 func TestColumnsConvertToCounts(t *testing.T) {
 	p := written()
 	cost := 0.02
@@ -238,8 +237,7 @@ func TestColumnsConvertToCounts(t *testing.T) {
 	}
 }
 
-// However little effort there is, load that is priced when sent away gets an
-// answer at the paper's size.
+// With little effort, load with an egress price still gets counts at the paper's size.
 func TestEgressIsSolvedWithLittleEffort(t *testing.T) {
 	p := withEgress(random(rand.New(rand.NewPCG(3, 9)), paperSize), rand.New(rand.NewPCG(3, 12)))
 	got := solve(t, p, Options{Effort: 3_000_000})
@@ -248,7 +246,7 @@ func TestEgressIsSolvedWithLittleEffort(t *testing.T) {
 	}
 }
 
-// The caller may stop a search; what is known by then is sound.
+// The caller may interrupt a search; the result so far is valid.
 func TestInterrupt(t *testing.T) {
 	p := withCapacity(random(rand.New(rand.NewPCG(2, 9)), size{models: 8, regions: 6, gpus: 4, windows: 6, most: 20}), rand.New(rand.NewPCG(2, 10)), 1.3)
 	asked := 0

@@ -44,7 +44,7 @@ func htmlOf(t *testing.T, p Page) string {
 	return b.String()
 }
 
-// The page says what a person has to decide on.
+// The page shows everything needed for a decision.
 func TestPageShowsTheReview(t *testing.T) {
 	text := htmlOf(t, aPage(t, "chat"))
 	for _, want := range []string{
@@ -64,7 +64,7 @@ func TestPageShowsTheReview(t *testing.T) {
 	}
 }
 
-// The page needs nothing but itself, and is the same however long solving took.
+// The page is self-contained, and does not depend on the solving time.
 func TestPageIsSelfContained(t *testing.T) {
 	p := aPage(t, "chat")
 	first := htmlOf(t, p)
@@ -77,7 +77,7 @@ func TestPageIsSelfContained(t *testing.T) {
 	}
 }
 
-// Names of other people's making stay text.
+// Names from users are escaped.
 func TestPageEscapes(t *testing.T) {
 	const evil = `"><script>alert(1)</script>`
 	p := aPage(t, evil)
@@ -88,7 +88,7 @@ func TestPageEscapes(t *testing.T) {
 	}
 }
 
-// Steps are drawn up when new replicas are ready, and down at once.
+// Capacity rises when new replicas are ready, and falls at once.
 func TestPageDrawsSteps(t *testing.T) {
 	for name, c := range map[string]struct {
 		now, then float64
@@ -102,7 +102,7 @@ func TestPageDrawsSteps(t *testing.T) {
 	}
 }
 
-// A review without a plan, a forecast or a time is a page all the same.
+// A review without a plan, a forecast or a time still gives a page.
 func TestPageWithoutPlanOrForecast(t *testing.T) {
 	p := aPage(t, "chat")
 	for name, page := range map[string]Page{

@@ -8,8 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// joinOf is a random join of a few items over a few rows, the last one open to
-// others.
+// joinOf is a random dynamic programme of a few items over a few rows; the last row is open.
 func joinOf(r *rand.Rand, limit float64) *dynamicProgramme {
 	c := &programme{work: effort{remaining: 100_000_000}}
 	rows := 1 + r.IntN(4)
@@ -71,8 +70,8 @@ func bruteJoin(g *dynamicProgramme, item int, cost, bound float64, used []float6
 	}
 }
 
-// A join finds every choice within its rows and its limit, but for those that
-// another one beats in cost and in the use of the open row.
+// The dynamic programme finds every choice within its rows and its limit, except those that another
+// one dominates in cost and in the use of the open row.
 func TestDynamicProgrammeEqualsBruteForce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 13))

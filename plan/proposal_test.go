@@ -49,7 +49,7 @@ func TestProposalShrinks(t *testing.T) {
 	}
 }
 
-// What is unknown is null and never 0; lists are never null.
+// Unknown values are null and never 0; lists are never null.
 func TestProposalJSON(t *testing.T) {
 	p := one()
 	p.Max = [][]*int{{ptr(1)}}

@@ -16,8 +16,8 @@ func twoRegions() *Problem {
 	}
 }
 
-// A reason says when the peak comes, what carries it now, what the change costs,
-// and who helps whom.
+// A reason contains the time of the peak, the current capacity, the change of cost, and the
+// forwarding between regions.
 func TestReasons(t *testing.T) {
 	p := twoRegions()
 	got := proposal(t, p, Context{At: time.Date(2027, 1, 15, 14, 0, 0, 0, time.UTC), Horizon: time.Hour})
@@ -37,7 +37,7 @@ func TestReasons(t *testing.T) {
 	}
 }
 
-// What is reserved is billed in whole, used or not, and its use costs no more.
+// Reserved capacity is billed whole, used or not, and using it costs nothing more.
 func TestReservedIsBilledInWhole(t *testing.T) {
 	p := twoRegions()
 	p.GPUs, p.Theta, p.Alpha, p.Sigma = []string{"L4", "L4 (reserved)"}, [][]float64{{1000, 1000}}, []float64{0.8, 0.4}, [][]float64{{0.1, 0.1}}
@@ -67,7 +67,7 @@ func TestColumnsWithOneNameShareARow(t *testing.T) {
 	}
 }
 
-// A model that takes over another's machine is said to.
+// The reason of a model that takes over another's machine mentions it.
 func TestReasonNamesSwitchedMachines(t *testing.T) {
 	p := twoRegions()
 	p.Models, p.Theta, p.Sigma = []string{"a", "b"}, [][]float64{{1000}, {1000}}, [][]float64{{0.2}, {0.2}}
@@ -81,7 +81,7 @@ func TestReasonNamesSwitchedMachines(t *testing.T) {
 	}
 }
 
-// What is sent somewhere is taken by somebody, and nobody takes more than is free.
+// Load that one region sends another receives, and no region receives more than its free capacity.
 func TestFlowsBalance(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 7))
 	for n := range 300 {
@@ -115,8 +115,8 @@ func TestFigures(t *testing.T) {
 	}
 }
 
-// To survive the loss of one region needs no more than to survive any, and what it
-// needs really is enough.
+// Surviving the loss of one named region needs at most as much as surviving any, and that is
+// sufficient.
 func TestSurviveNamedRegions(t *testing.T) {
 	p := twoRegions()
 	p.Regions, p.N, p.Rho = []string{"a", "b", "c"}, [][][]int{{{0}, {0}, {0}}}, [][][]float64{{{3000}, {2000}, {1000}}}

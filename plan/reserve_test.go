@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// diurnal is a week of load in regions whose days lie hours apart: a busy day over a
-// quiet night, by the 5 minutes.
+// diurnal is a week of load, by 5 minutes, in regions whose days are hours apart: a busy day and a
+// quiet night.
 func diurnal(offsets, peaks []float64, night float64) [][]float64 {
 	out := make([][]float64, len(offsets))
 	for j, offset := range offsets {
@@ -45,10 +45,9 @@ func reservation(t *testing.T, p *Problem, reserved ...float64) *Reservation {
 	return r
 }
 
-// Figure 3 of SkyLB: regions whose load varies by several times add up to one that
-// hardly varies; sized for that, commitments cost some 40 % less (the paper: 40.5 %
-// over five regions), and on demand, even scaled without delay, costs about twice
-// as much (the paper: 2.2 times).
+// Figure 3 of SkyLB: regions whose load varies severalfold add up to a load that hardly varies.
+// Commitments sized for the sum cost about 40 % less (the paper: 40.5 % over five regions), and on
+// demand, even scaled without delay, costs about twice as much (the paper: 2.2 times).
 func TestReserveForTheGlobalPeak(t *testing.T) {
 	r := reservation(t, reserving(diurnal([]float64{0, 7, 16}, []float64{100_000, 90_000, 80_000}, 0.03), 500), 37.56)
 	for _, l := range r.Loads {
@@ -76,8 +75,8 @@ func TestReserveWhenRegionsPeakTogether(t *testing.T) {
 	}
 }
 
-// The global peak never needs more than the regions' own, what pays never costs more
-// than either all committed or all on demand, and every replica is in one of the rows.
+// The global peak never needs more than the regions' own peaks, the mixed option never costs more
+// than all committed or all on demand, and every replica is in one of the rows.
 func TestReserveLaws(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	for n := range 60 {
@@ -126,8 +125,8 @@ func TestReserveMixes(t *testing.T) {
 	}
 }
 
-// No load needs nothing, and nothing is unknown as null; a region that can have no
-// GPU of the model is an error that names it.
+// No load needs no replicas and gives no null values; a region without any GPU of the model is an
+// error that names it.
 func TestReserveEdges(t *testing.T) {
 	data, err := json.Marshal(reservation(t, reserving([][]float64{{0, 0}}, 1000), 1))
 	if err != nil || !strings.Contains(string(data), `"rows":[]`) || !strings.Contains(string(data), `"saving":null`) || !strings.Contains(string(data), `"peak_over_least":null`) {

@@ -51,8 +51,8 @@ func capacities(p Proposal) string {
 	return string(p.Status) + ": " + strings.Join(out, " ")
 }
 
-// What is committed is used first and billed whole, then what the order of capacity
-// says, with its base on demand.
+// Commitments are used first and billed whole, then capacity types in their order, with the
+// on-demand base.
 func TestReviewPlansCapacityTypes(t *testing.T) {
 	for name, c := range map[string]struct {
 		region string
@@ -98,7 +98,7 @@ func TestReviewPlansCapacityTypes(t *testing.T) {
 	}
 }
 
-// A price that the service states goes before the list's.
+// A price set in the service takes precedence over the list price.
 func TestReviewUsesConfiguredPrices(t *testing.T) {
 	yaml := strings.Replace(fmt.Sprintf(offersYAML, ""), "tps: 1000", "tps: 1000, price: 0.5", 1)
 	p := reviewed(t, yaml, nil, nil, ReviewOptions{})
@@ -107,8 +107,8 @@ func TestReviewUsesConfiguredPrices(t *testing.T) {
 	}
 }
 
-// Losing a region, limits on round trips and switched machines change what is
-// planned; what cannot be meant is refused.
+// The loss of a region, limits on round trips and switched machines change the plan; invalid
+// options are rejected.
 func TestReviewConstraints(t *testing.T) {
 	const yaml = `name: chat
 models:
@@ -168,7 +168,7 @@ local: {rtt: {us-eu: 100ms}}
 	}
 }
 
-// A service that can have nothing anywhere is told what to state.
+// A service without any usable capacity gets an error that names the settings.
 func TestReviewWithoutOfferingsFails(t *testing.T) {
 	_, err := Review(demandtest.Parse(t, fmt.Sprintf(offersYAML, "    capacity: [reserved]\n")), nil, nil, reviewAt, ReviewOptions{})
 	const want = "planning chat: no region has capacity that a model can run on: regions[].capacity allows only reserved, and regions[].reserved has no usable machine"
@@ -177,7 +177,7 @@ func TestReviewWithoutOfferingsFails(t *testing.T) {
 	}
 }
 
-// A review can be solved elsewhere.
+// A review can use another solver.
 func TestReviewUsesAnotherSolver(t *testing.T) {
 	called := 0
 	p := reviewed(t, reviewYAML, nil, nil, ReviewOptions{Gap: 0.1, Solve: func(p *Problem, o Options) (Result, error) {
@@ -192,7 +192,7 @@ func TestReviewUsesAnotherSolver(t *testing.T) {
 	}
 }
 
-// The courses that a page draws are of the same load and counts as the plan.
+// The load curves of a page have the load and counts of the plan.
 func TestReviewReturnsLoadCurves(t *testing.T) {
 	r, err := Review(demandtest.Parse(t, reviewYAML), standing(1, 1), demandtest.Constant(t, 300, 6000, 0, 0.5), reviewAt, ReviewOptions{})
 	if err != nil {
@@ -208,8 +208,7 @@ func TestReviewReturnsLoadCurves(t *testing.T) {
 	}
 }
 
-// What is out of the ordinary is a plan that says what it assumed, or an answer that
-// says what cannot be.
+// An unusual input gives a plan that lists its assumptions, or an error that states the problem.
 func TestReviewEdgeCases(t *testing.T) {
 	for name, c := range map[string]struct {
 		yaml   string
@@ -231,9 +230,9 @@ func TestReviewEdgeCases(t *testing.T) {
 			}
 			region := demandtest.Parse(t, c.yaml).Regions[0].Name
 			p := reviewed(t, c.yaml, nil, loaded(t, 300, "m", map[service.Region]float64{region: c.load}), o)
-			said := strings.Join(append(p.Infeasible, p.Assumed...), "\n")
-			if p.Status != c.status || !strings.Contains(said, c.says) {
-				t.Errorf("%s\n%s", p.Status, said)
+			text := strings.Join(append(p.Infeasible, p.Assumed...), "\n")
+			if p.Status != c.status || !strings.Contains(text, c.says) {
+				t.Errorf("%s\n%s", p.Status, text)
 			}
 		})
 	}

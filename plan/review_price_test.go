@@ -22,8 +22,7 @@ regions:
 %s
 `
 
-// market is what clouds ask for: L4s at a price on demand and one as spot by region, 0 =
-// not known.
+// market is the clouds' prices: L4s at an on-demand and a spot price by region, 0 = unknown.
 func market(prices map[service.Region][2]float64) []MachinePrice {
 	var all []MachinePrice
 	for r, p := range prices {
@@ -41,8 +40,8 @@ func market(prices map[service.Region][2]float64) []MachinePrice {
 	return all
 }
 
-// A plan reckons with what each region's cloud asks, and is billed that; the file's prices
-// and commitments go before, and list prices stand in for what is not told.
+// A plan uses and bills each region's current cloud price; prices and commitments in the file take
+// precedence, and list prices replace missing ones.
 func TestReviewUsesRegionalPrices(t *testing.T) {
 	const east, west = "aws/us-east-1", "aws/eu-west-1"
 	both := map[service.Region][2]float64{east: {0.9, 0.3}, west: {1.1, 0.5}}
@@ -74,28 +73,28 @@ func TestReviewUsesRegionalPrices(t *testing.T) {
 			for _, change := range p.Changes {
 				bill[change.Region] += change.CostPerHour
 			}
-			said := strings.Join(p.Assumed, "\n")
+			text := strings.Join(p.Assumed, "\n")
 			if p.Status != StatusOptimal || math.Abs(bill[east]-c.bill[0])+math.Abs(bill[west]-c.bill[1]) > 1e-9 {
 				t.Errorf("%s: billed %v, want %v: %+v", p.Status, bill, c.bill, p.Changes)
 			}
-			if !strings.Contains(said, c.says) || c.never != "" && strings.Contains(said, c.never) {
-				t.Errorf("it wants %q and never %q in\n%s", c.says, c.never, said)
+			if !strings.Contains(text, c.says) || c.never != "" && strings.Contains(text, c.never) {
+				t.Errorf("it wants %q and never %q in\n%s", c.says, c.never, text)
 			}
 		})
 	}
 }
 
-// Load that may be carried anywhere goes where machines are cheap.
+// Load that any region may serve goes where machines are cheap.
 func TestReviewChoosesTheCheaperRegion(t *testing.T) {
-	for cheap, dear := range map[service.Region]service.Region{"aws/us-east-1": "aws/eu-west-1", "aws/eu-west-1": "aws/us-east-1"} {
-		o := ReviewOptions{Epsilon: 0.01, Prices: market(map[service.Region][2]float64{cheap: {0.8, 0}, dear: {1.2, 0}})}
-		h := loaded(t, 300, "m", map[service.Region]float64{cheap: 2000, dear: 2000})
+	for cheap, expensive := range map[service.Region]service.Region{"aws/us-east-1": "aws/eu-west-1", "aws/eu-west-1": "aws/us-east-1"} {
+		o := ReviewOptions{Epsilon: 0.01, Prices: market(map[service.Region][2]float64{cheap: {0.8, 0}, expensive: {1.2, 0}})}
+		h := loaded(t, 300, "m", map[service.Region]float64{cheap: 2000, expensive: 2000})
 		p := reviewed(t, fmt.Sprintf(pricesYAML, "", "", ""), nil, h, o)
 		then := map[string]int{}
 		for _, c := range p.Changes {
 			then[c.Region] += c.Then
 		}
-		if then[string(dear)] != 1 || then[string(cheap)] < 3 {
+		if then[string(expensive)] != 1 || then[string(cheap)] < 3 {
 			t.Errorf("%s is cheap: %v", cheap, then)
 		}
 	}

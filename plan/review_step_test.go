@@ -11,8 +11,8 @@ import (
 	"skyserve/internal/telemetry/demand/demandtest"
 )
 
-// Averaged over longer steps, minutes that stick out ask for less; the load that is planned
-// for is never below its mean.
+// Averaging over longer steps reduces the effect of outlier minutes; the planned load is never
+// below its mean.
 func TestReviewWithLongerSteps(t *testing.T) {
 	var points []telemetry.Point
 	for m := reviewAt.Unix()/60 - 1500; m < reviewAt.Unix()/60; m++ {
@@ -42,8 +42,8 @@ func TestReviewWithLongerSteps(t *testing.T) {
 	}
 }
 
-// A history that is too short for steps is forecast by the minute; steps that do not fit
-// the horizon are refused.
+// A history that is too short for steps is forecast by the minute; steps that do not divide the
+// horizon are rejected.
 func TestStepsMustDivideTheHorizon(t *testing.T) {
 	spec := demandtest.Parse(t, reviewYAML)
 	r, err := Review(spec, nil, demandtest.Constant(t, 30, 6000, 0, 0), reviewAt, ReviewOptions{Step: 10 * time.Minute})

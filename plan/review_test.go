@@ -71,8 +71,7 @@ func TestReviewFollowsLoad(t *testing.T) {
 	}
 }
 
-// A load that jumps about from minute to minute is planned for by the peak of the
-// hour, and the higher the level, the higher that is.
+// A noisy load is planned for by the peak of the hour; a higher level gives a higher peak.
 func TestReviewPlansForThePeak(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	var points []telemetry.Point
@@ -105,8 +104,8 @@ func TestReviewPlansForThePeak(t *testing.T) {
 	}
 }
 
-// The first minute of a service counts while it runs, or a plan right after the
-// first load would see none.
+// The first minute of a service counts while it is running, so that a plan right after the first
+// load sees it.
 func TestReviewExtrapolatesTheRunningMinute(t *testing.T) {
 	minute := reviewAt.Add(-time.Minute) // the last one that past fills
 	for name, c := range map[string]struct {
@@ -200,8 +199,7 @@ regions:
     capacity: [spot, on_demand]
 `
 
-// What a replica is billed on demand is told by region; one's own machines are not
-// billed.
+// The on-demand price of a replica is listed by region; the operator's own machines are not billed.
 func TestPricesOfReplicas(t *testing.T) {
 	for text, want := range map[string][]ReplicaPrice{
 		pricedYAML: {
@@ -222,7 +220,7 @@ func TestPricesOfReplicas(t *testing.T) {
 	}
 }
 
-// Clouds have prices of their own, and a region only what its cloud has.
+// Clouds have different prices, and a region offers only the machines of its cloud.
 func TestReviewPrices(t *testing.T) {
 	text := strings.Replace(pricedYAML, "    capacity: [spot, on_demand]\n", "", 1)
 	p := reviewed(t, text, []Count{{Model: "m", Region: "gcp/europe-west4", GPU: "L4", Replicas: 2}}, nil, ReviewOptions{})
@@ -235,7 +233,7 @@ func TestReviewPrices(t *testing.T) {
 	}
 }
 
-// A load that left its forecast in the last minutes is said.
+// A load that deviates from its forecast in the last minutes is reported.
 func TestReviewReportsABurst(t *testing.T) {
 	end := reviewAt.Unix() / 60
 	var points []telemetry.Point
@@ -256,7 +254,7 @@ func TestReviewReportsABurst(t *testing.T) {
 	}
 }
 
-// Batch load counts for a tenth, and load that names no region is shared out.
+// Batch load counts for a tenth, and load without a region is split evenly.
 func TestReviewTiersAndRegions(t *testing.T) {
 	end := reviewAt.Unix() / 60
 	var points []telemetry.Point
@@ -304,7 +302,7 @@ func TestReviewRejectsBadOptions(t *testing.T) {
 	}
 }
 
-// What was lent comes back before anything new is started.
+// Donated replicas are reclaimed before anything new is started.
 func TestReviewReportsDonationEarnings(t *testing.T) {
 	counts := standing(1, 1)
 	counts[0].Donated = 2
@@ -328,11 +326,11 @@ func TestReviewReclaims(t *testing.T) {
 	}
 }
 
-// What leaves a region is weighed against replicas where the load is.
+// The cost of egress is weighed against replicas where the load is.
 func TestReviewIncludesEgressCost(t *testing.T) {
-	dear := strings.ReplaceAll(reviewYAML, "replicas: {min: 1, max: 8}", "replicas: {min: 1, max: 8}\n    egress_per_gb: 100")
+	expensive := strings.ReplaceAll(reviewYAML, "replicas: {min: 1, max: 8}", "replicas: {min: 1, max: 8}\n    egress_per_gb: 100")
 	h := demandtest.Constant(t, 120, 7000, 100, 0) // eu has room for 1400 of us
-	near, err := Review(demandtest.Parse(t, dear), nil, h, reviewAt, ReviewOptions{Epsilon: 0.1})
+	near, err := Review(demandtest.Parse(t, expensive), nil, h, reviewAt, ReviewOptions{Epsilon: 0.1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -352,8 +350,8 @@ func TestReviewIncludesEgressCost(t *testing.T) {
 		}
 		return sum
 	}
-	if dear, free := sent(near.Proposal), sent(far.Proposal); dear != 0 || free != 1000 {
-		t.Errorf("%g tokens a second are sent where that is dear, %g where it is free", dear, free)
+	if expensive, free := sent(near.Proposal), sent(far.Proposal); expensive != 0 || free != 1000 {
+		t.Errorf("%g tokens a second are sent where egress has a price, %g where it is free", expensive, free)
 	}
 	if !slices.ContainsFunc(near.Proposal.Assumed, func(s string) bool { return strings.Contains(s, "local/us: egress at $100 per GB") }) {
 		t.Errorf("got %q", near.Proposal.Assumed)

@@ -19,7 +19,7 @@ type size struct {
 	caps, bounds                   float64 // chance of each capacity, min and max
 }
 
-// random makes a problem whose figures are not round, from a seed.
+// random returns a problem with uneven values, from a seed.
 func random(r *rand.Rand, s size) *Problem {
 	p := &Problem{Epsilon: []float64{0.5, 0.7, 1}[r.IntN(3)], Alpha: make([]float64, s.gpus)}
 	p.Models, p.Regions, p.GPUs = names("m", s.models), names("r", s.regions), names("g", s.gpus)
@@ -98,13 +98,13 @@ func solve(t interface {
 	return r
 }
 
-// small draws a problem of the everyday size.
+// small draws a problem of typical size.
 func small(t *rapid.T, caps float64) *Problem {
 	r := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 4))
 	return random(r, size{models: 1 + r.IntN(4), regions: 1 + r.IntN(3), gpus: 1 + r.IntN(3), windows: 4, most: 5 + r.IntN(20), caps: caps, bounds: 0.2})
 }
 
-// Scaling every price scales the cost and keeps the plan.
+// Scaling every price scales the cost and does not change the plan.
 func TestScalingPricesDoesNotChangeThePlan(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := small(t, 0)
@@ -128,7 +128,7 @@ func TestScalingPricesDoesNotChangeThePlan(t *testing.T) {
 	})
 }
 
-// More load is never cheaper, and one more kind of GPU never dearer.
+// More load is never cheaper, and one more kind of GPU never more expensive.
 func TestCostGrowsWithLoad(t *testing.T) {
 	testkit.Slow(t)
 	rapid.Check(t, func(t *rapid.T) {
@@ -182,8 +182,8 @@ func withGPU(p *Problem) *Problem {
 	return &q
 }
 
-// Whatever the budget, what comes back is honest: rows hold, the bound is no
-// higher than the cost, and nothing is called optimal or infeasible that is not.
+// With any effort the result is valid: rows hold, the bound is at most the cost, and optimal or
+// infeasible is reported only when proven.
 func TestBoundIsValidUnderAnyEffort(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := small(t, 0.5)
@@ -206,8 +206,8 @@ func TestBoundIsValidUnderAnyEffort(t *testing.T) {
 	})
 }
 
-// The everyday size is solved to proof, shared capacity included, but for rare
-// hard cases that say so.
+// The typical size is solved to optimality, including shared capacity, except for rare hard cases
+// that report their gap.
 func TestTypicalSizeIsProvenOptimal(t *testing.T) {
 	testkit.Slow(t)
 	open := 0
@@ -280,7 +280,7 @@ func TestSmallProblemsByHand(t *testing.T) {
 	}
 }
 
-// Two models that fit apart but not together.
+// Two models that fit separately but not together.
 func TestSharedCapacityInfeasible(t *testing.T) {
 	p := one()
 	p.Models, p.N, p.Theta, p.Sigma = []string{"a", "b"}, [][][]int{{{0}}, {{0}}}, [][]float64{{1000}, {1000}}, [][]float64{{0}, {0}}

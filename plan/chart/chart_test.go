@@ -66,7 +66,7 @@ func TestScales(t *testing.T) {
 	}
 }
 
-// A line breaks where nothing is known, and an area comes back along its lower edge.
+// A line has a gap where values are unknown, and an area returns along its lower edge.
 func TestPaths(t *testing.T) {
 	p := Plot{X: Scale{High: 10}, Y: Scale{High: 10}}
 	for _, c := range []struct {
@@ -84,7 +84,7 @@ func TestPaths(t *testing.T) {
 	}
 }
 
-// A path followed as a browser does goes through every point.
+// A path interpreted like a browser contains every point.
 func TestPathsContainEveryPoint(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		values := rapid.SliceOfN(rapid.IntRange(0, 100), 1, 60).Draw(rt, "values")
@@ -111,7 +111,7 @@ func TestPathsContainEveryPoint(t *testing.T) {
 	})
 }
 
-// Marks of numbered spans stand inside the drawing, and never upon each other.
+// Marks of numbered spans are inside the drawing and do not overlap.
 func TestMarkRowsDoNotOverlap(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		p := Plot{X: Scale{High: 100}, Spans: []Span{{To: 20}}}
