@@ -13,8 +13,8 @@ func arimaForecasters() []arimaForecaster {
 	return []arimaForecaster{ARIMAForecaster().(arimaForecaster)}
 }
 
-// A model fitted once and rolled on forecasts as the one that Forecast fits at
-// the first origin, and sees nothing from any origin on.
+// A model fitted once and rolled forward forecasts like the one that Forecast fits at the first
+// origin, and uses nothing after any origin.
 func TestRollUsesNothingAfterAnOrigin(t *testing.T) {
 	s := daily(4, 60, 5)
 	origins := []int{3 * 1440, 3*1440 + 7, 3*1440 + 400}
@@ -50,13 +50,13 @@ func TestRollUsesNothingAfterAnOrigin(t *testing.T) {
 	}
 }
 
-// agreeing reports whether means are the same but for rounding: a roll may have
-// more of the past before the first step that counts.
+// agreeing reports whether means are equal up to rounding: a roll may include more history before
+// the first step that counts.
 func agreeing(a, b []float64) bool {
 	return slices.EqualFunc(a, b, func(x, y float64) bool { return math.Abs(x-y) <= 1e-6*y })
 }
 
-// What a model must make of histories that no textbook has.
+// Models handle unusual histories.
 func TestARIMAOfUnusualHistories(t *testing.T) {
 	gap := daily(4, 30, 2)
 	for i := 1440; i < 2*1440; i++ {
@@ -118,7 +118,7 @@ func TestARIMAReportsWhatItRequires(t *testing.T) {
 	}
 }
 
-// holed knows one minute in ten.
+// holed keeps one minute in ten and makes the others unknown.
 func holed(n int) Series {
 	s := constant(n, math.NaN())
 	for i := 0; i < n; i += 10 {

@@ -62,8 +62,8 @@ func TestPredictRejectsBadInput(t *testing.T) {
 	}
 }
 
-// A series times a factor has the same coefficients, and forecasts times the
-// factor; a model fitted to the same values twice is the same to the last bit.
+// A series times a factor has the same coefficients, and its forecasts are multiplied by the
+// factor; two fits to the same values are identical to the last bit.
 func TestFitsDoNotDependOnTheUnit(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		y := minutes(120, rapid.Uint64().Draw(t, "seed"))
@@ -92,8 +92,8 @@ func TestFitsDoNotDependOnTheUnit(t *testing.T) {
 	})
 }
 
-// Of any order, fitted to anything, forecasts are numbers and standard errors do
-// not shrink for a process that differences.
+// For any order and series, forecasts are numbers and standard errors of a differenced process do
+// not shrink.
 func TestFitsAreValid(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		y := minutes(rapid.IntRange(1, 50).Draw(t, "n"), rapid.Uint64().Draw(t, "seed"))
@@ -168,8 +168,8 @@ func TestSeasonStrength(t *testing.T) {
 	}
 }
 
-// The search finds the bottom of Rosenbrock's valley, and stops where a function
-// gives it nothing to go by.
+// The search finds the minimum of Rosenbrock's function, and stops where a function gives no
+// direction.
 func TestMinimise(t *testing.T) {
 	valley := func(x []float64) float64 {
 		a, b := 1-x[0], x[1]-x[0]*x[0]

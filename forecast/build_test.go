@@ -90,7 +90,7 @@ func drawSamples(t *rapid.T, value *rapid.Generator[float64]) []Sample {
 	return out
 }
 
-// dumbBuild asks every sample for every value.
+// dumbBuild checks every sample for every value.
 func dumbBuild(samples []Sample, o BuildOptions, key Key, at int64) float64 {
 	step := int64(o.Step / time.Second)
 	total, silent, received := 0.0, true, false
@@ -156,7 +156,7 @@ func TestBuildEqualsSimpleBuild(t *testing.T) {
 	})
 }
 
-// Samples that differ in time may come in any order.
+// Samples with different times may be in any order.
 func TestBuildIgnoresSampleOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		samples := drawSamples(t, rapid.Float64Range(0, 1e6))
@@ -176,9 +176,8 @@ func TestBuildIgnoresSampleOrder(t *testing.T) {
 	})
 }
 
-// What a counter shows is what was counted: whatever the times it is read at
-// and however often it begins again, whole steps between near readings get
-// what grew in them.
+// Increases sum to the counter's growth: whatever the reading times and resets, complete steps
+// between close readings get the growth within them.
 func TestIncreasesSumToTheCounter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		grown := make([]float64, 600) // by second
@@ -302,7 +301,7 @@ func TestResample(t *testing.T) {
 	}
 }
 
-// Resampling is adding up what lies in a step, in one go or in several.
+// Resampling sums the values within a step, in one pass or in several.
 func TestResampleEqualsSimpleResample(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := Series{Name: "s", Start: rapid.Int64Range(0, 50).Draw(t, "start"), Step: time.Minute, Unit: rapid.SampledFrom([]Unit{Requests, RequestRate}).Draw(t, "unit")}

@@ -35,7 +35,7 @@ func constant(n int, v float64) Series {
 	return series(values...)
 }
 
-// sound checks what every forecast promises.
+// sound checks the guarantees of every forecast.
 func sound(t interface{ Fatalf(string, ...any) }, name string, f Forecast, horizon int) {
 	if len(f.Mean) != horizon || len(f.Lo90) != horizon || len(f.Hi90) != horizon {
 		t.Fatalf("%s: %d/%d/%d steps of %d", name, len(f.Mean), len(f.Lo90), len(f.Hi90), horizon)
@@ -47,7 +47,7 @@ func sound(t interface{ Fatalf(string, ...any) }, name string, f Forecast, horiz
 	}
 }
 
-// Whatever the series, a forecast is sound or an error names the series.
+// For any series, a forecast is valid or an error names the series.
 func TestForecastIsValidOrAnError(t *testing.T) {
 	testkit.Slow(t)
 	rapid.Check(t, func(t *rapid.T) {
@@ -158,7 +158,7 @@ func TestPoints(t *testing.T) {
 	}
 }
 
-// Values are four times as large, and so are forecasts: nothing depends on the
+// Values that are four times as large give forecasts four times as large: nothing depends on the
 // unit. (Roots of 4 are exact.)
 func TestScale(t *testing.T) {
 	a := thinned(tens(3, 50, wave), 2)
@@ -183,7 +183,7 @@ func TestScale(t *testing.T) {
 	}
 }
 
-// Auto leans on what did well before, and says so.
+// Auto favours the models with the lowest past errors, and reports that.
 func TestAutoFavoursTheBestModels(t *testing.T) {
 	for name, c := range map[string]struct {
 		s    Series
@@ -266,8 +266,7 @@ func TestBacktest(t *testing.T) {
 	}
 }
 
-// The figures of a case that can be worked out by hand: a level of 10, and one
-// hour later 20, 0, unknown.
+// The results of a case computed by hand: a level of 10, and one hour later 20, 0, unknown.
 func TestBacktestFigures(t *testing.T) {
 	s := constant(1443, 10)
 	copy(s.Values[1440:], []float64{20, 0, math.NaN()})
@@ -328,8 +327,8 @@ func TestShortDuration(t *testing.T) {
 	}
 }
 
-// The weighted median lies among its values, is the middle one of equal weights,
-// and no value with most of the weight is far from it.
+// The weighted median is among its values, is the middle one of equal weights, and no value with
+// most of the weight is far from it.
 func TestWeightedMedian(t *testing.T) {
 	for name, c := range map[string]struct {
 		values []weighted

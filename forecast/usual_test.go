@@ -9,11 +9,11 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// aFew is what a Watch that reports 3 of 100 may report of the 59 of a test: three.
+// aFew is the number of false reports allowed among the 59 of a test for a rate of 3 in 100: three.
 const aFew = 0.055
 
-// alarms is, by factor, the share of half hours that are reported when their last
-// 20 minutes are multiplied by it; of one in 97 minutes, which meets every time of the day.
+// alarms is, by factor, the share of half hours that are reported when their last 20 minutes are
+// multiplied by it; one is checked every 97 minutes, which covers every time of the day.
 func alarms(t *testing.T, s Series, factors ...float64) []float64 {
 	t.Helper()
 	reported, n := make([]float64, len(factors)), 0.0
@@ -39,7 +39,7 @@ func alarms(t *testing.T, s Series, factors ...float64) []float64 {
 	return reported
 }
 
-// onAndOff is a load that rests and comes in bursts of some minutes and all sizes.
+// onAndOff is a load that is idle and has bursts of some minutes and of all sizes.
 func onAndOff(days int) Series {
 	r := rand.New(rand.NewPCG(5, 6))
 	s := constant(days*1440, 0)
@@ -55,9 +55,9 @@ func onAndOff(days int) Series {
 	return s
 }
 
-// What a load does by itself is no departure, and what it never does is one,
-// whatever the ratio to the forecast: on one that is on and off by itself, half
-// and fivex the forecast come every hour.
+// A deviation that is usual for a load is not reported, and an unusual one is, whatever the ratio
+// to the forecast: for a load that is on and off by itself, half and five times the forecast occur
+// every hour.
 func TestWatchIgnoresUsualDeviations(t *testing.T) {
 	testkit.Slow(t)
 	type share struct{ factor, least, most float64 }
@@ -80,7 +80,7 @@ func TestWatchIgnoresUsualDeviations(t *testing.T) {
 	}
 }
 
-// The series may go on changing while its forecast is watched.
+// The series may change after its forecast is made.
 func TestWatchCopiesPastValues(t *testing.T) {
 	s := daily(3, 100, 9)
 	f, err := MovingAverage().Forecast(s, 30)
