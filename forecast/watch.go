@@ -154,7 +154,7 @@ func newDeviation(f Forecast, came []float64, from, to int, step time.Duration) 
 	default:
 		d.Kind = DriftDown
 	}
-	times := fmt.Sprintf("%.1fx the forecast", d.Ratio)
+	times := fmt.Sprintf("%.1f times the forecast", d.Ratio)
 	if math.IsInf(d.Ratio, 1) {
 		times = "load where none was forecast"
 	}
