@@ -53,7 +53,7 @@ type calibration struct {
 // calibrate creates a calibration from past outcomes, oldest first; ok is false when there are too
 // few. The scale is the one whose intervals, learned from the older half, have the lowest interval
 // score (Gneiting and Raftery 2007, eq. 43) on the newer half.
-func calibrate(past []outcome, leastNear int) (c calibration, ok bool) {
+func calibrate(past []outcome, minNear int) (c calibration, ok bool) {
 	if len(past) < minErrors {
 		return calibration{}, false
 	}
@@ -61,11 +61,11 @@ func calibrate(past []outcome, leastNear int) (c calibration, ok bool) {
 	older := byMean(past[:half])
 	best, least := scales[0], math.Inf(1)
 	for _, p := range scales {
-		if score := newCalibration(older, p, leastNear).score(past[half:]); score < least {
+		if score := newCalibration(older, p, minNear).score(past[half:]); score < least {
 			best, least = p, score
 		}
 	}
-	return newCalibration(byMean(past), best, leastNear), true
+	return newCalibration(byMean(past), best, minNear), true
 }
 
 // byMean returns outcomes sorted by mean, the older of equal ones first.
@@ -86,14 +86,14 @@ func ascending(a, b float64) int {
 }
 
 // newCalibration scales outcomes, which must be sorted by mean, by powers.
-func newCalibration(sorted []outcome, p powers, leastNear int) calibration {
+func newCalibration(sorted []outcome, p powers, minNear int) calibration {
 	c := calibration{outcomes: sorted, by: p}
 	var sum float64
 	for _, o := range sorted {
 		sum += o.actual
 	}
 	c.floor = 0.01 * sum / float64(max(1, len(sorted)))
-	c.near = max(leastNear, int(nearShare*float64(len(sorted))))
+	c.near = max(minNear, int(nearShare*float64(len(sorted))))
 	c.byError = make([]scaledError, len(sorted))
 	for i, o := range sorted {
 		c.byError[i] = scaledError{(o.actual - o.mean) / c.scale(o.mean, o.level), i}

@@ -295,7 +295,7 @@ func (a *annealing) moveCost(at, to int) (change, costChange float64) {
 	return change, costChange
 }
 
-// undoMove reverts the bookkeeping of change for a move that is rejected.
+// undoMove reverts the bookkeeping of moveCost for a move that is rejected.
 func (a *annealing) undoMove(at, to int) {
 	if a.c.p.Switch != nil {
 		a.updateReuseSavings(at, a.options[at][to].x, a.options[at][a.picked[at]].x)

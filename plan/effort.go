@@ -30,7 +30,7 @@ func unitsFor(need, theta float64) int {
 type effort struct {
 	remaining     int64
 	interrupt     func() bool // the caller's interrupt, nil for none
-	nextInterrupt int64       // call stop again at this remainder
+	nextInterrupt int64       // call interrupt again at this remainder
 	// stopped is set when the caller interrupted the work.
 	stopped bool
 }
@@ -49,12 +49,12 @@ func (e *effort) spend(n int) bool {
 	return e.remaining >= 0
 }
 
-// slice returns a budget of at most limit units of the remainder; settle charges it.
+// slice returns a budget of at most limit units of the remainder; charge subtracts its use.
 func (e *effort) slice(limit int64) effort {
 	return effort{remaining: min(limit, e.remaining), interrupt: e.interrupt}
 }
 
-// charge charges the work of a part that began with a budget of given.
+// charge subtracts the work of a slice that began with a budget of given.
 func (e *effort) charge(part *effort, given int64) {
 	e.remaining -= given - part.remaining
 	if part.stopped {

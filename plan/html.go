@@ -47,11 +47,11 @@ type tile struct{ Name, Value, Below string }
 // changeView is one change.
 type changeView struct {
 	Change
-	Offering, CapacityName, Sign, Peak, Time, Capacity2, Utilised, Money string
+	Offering, CapacityName, Sign, Peak, Time, PlannedCapacity, UtilisationText, Money string
 }
 
 func newChangeView(c Change) changeView {
-	r := changeView{Change: c, Offering: c.GPU, Sign: "0", Peak: formatRate(c.ForecastPeakTPS), Capacity2: formatRate(c.CapacityTPS), Utilised: "-", Money: "-"}
+	r := changeView{Change: c, Offering: c.GPU, Sign: "0", Peak: formatRate(c.ForecastPeakTPS), PlannedCapacity: formatRate(c.CapacityTPS), UtilisationText: "-", Money: "-"}
 	if c.Capacity != nil {
 		r.CapacityName = strings.ReplaceAll(*c.Capacity, "_", " ")
 	}
@@ -62,7 +62,7 @@ func newChangeView(c Change) changeView {
 		r.Time = c.PeakAt.Format("15:04")
 	}
 	if c.Utilisation != nil {
-		r.Utilised = fmt.Sprintf("%.0f %%", 100**c.Utilisation)
+		r.UtilisationText = fmt.Sprintf("%.0f %%", 100**c.Utilisation)
 	}
 	if c.CostPerHour != 0 {
 		r.Money = signed(c.CostPerHour)

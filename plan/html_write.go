@@ -73,7 +73,7 @@ func (v pageView) putChanges(p *chart.Page) {
 		p.Put(`</span></td><td data-name="current">{}</td><td class="sign" data-name="change">{}</td><td data-name="planned">{}</td>`, r.Now, r.Sign, r.Then)
 		p.Put(`<td data-name="peak, tokens/s"><span>{}`, r.Peak)
 		p.PutIf(r.Time != "", " <small>{}</small>", r.Time)
-		p.Put(`</span></td><td data-name="planned capacity, tokens/s">{}</td><td data-name="region utilisation at peak">{}</td>`, r.Capacity2, r.Utilised)
+		p.Put(`</span></td><td data-name="planned capacity, tokens/s">{}</td><td data-name="region utilisation at peak">{}</td>`, r.PlannedCapacity, r.UtilisationText)
 		p.PutIf(v.Billed, `<td data-name="$/h">{}</td>`, r.Money)
 		p.Put("</tr>\n<tr class=\"{} why\"><td colspan=\"{}\">{}</td></tr>\n", r.Class(), columns, r.Reason)
 	}

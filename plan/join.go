@@ -90,7 +90,7 @@ func (g *dynamicProgramme) enumerate() bool {
 	return true
 }
 
-// completeChoices returns the choices that run enumerated.
+// completeChoices returns the choices that enumerate found.
 func (g *dynamicProgramme) completeChoices() []partial { return g.stages[len(g.items)] }
 
 // optionsPicked returns the option of each item in a choice.
