@@ -73,7 +73,7 @@ func TestBuildRejectsBadSamples(t *testing.T) {
 		"before":   {[]Sample{sample("us", "m", "", -60, 1)}, time.Minute, "times must be after 1970"},
 	} {
 		if _, _, err := Build(c.samples, BuildOptions{Step: c.step}); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: got %v, want it to say %q", name, err, c.want)
+			t.Errorf("%s: got %v, want %q in it", name, err, c.want)
 		}
 	}
 	if got, report, err := Build([]Sample{sample("us", "m", "", 60, math.NaN())}, BuildOptions{Step: time.Minute}); err != nil || len(got) != 0 || report.NotNumbers.Count != 1 {

@@ -107,7 +107,7 @@ func TestErrors(t *testing.T) {
 		"short day": {SeasonalNaive(), constant(90, 1), 5, "seasonal-naive requires 1 day of history, got 90 minutes"},
 	} {
 		if _, err := c.f.Forecast(c.s, c.horizon); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: got %v, want it to say %q", name, err, c.want)
+			t.Errorf("%s: got %v, want %q in it", name, err, c.want)
 		}
 	}
 }

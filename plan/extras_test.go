@@ -208,7 +208,7 @@ func TestExtrasErrors(t *testing.T) {
 	} {
 		text := strings.TrimSuffix(string(base), "}") + "," + extra + "}"
 		if _, err := ReadProblem("p.json", []byte(text)); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: got %v, want it to say %q", extra, err, want)
+			t.Errorf("%s: got %v, want %q in it", extra, err, want)
 		}
 	}
 }

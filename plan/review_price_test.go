@@ -78,7 +78,7 @@ func TestReviewUsesRegionalPrices(t *testing.T) {
 				t.Errorf("%s: billed %v, want %v: %+v", p.Status, bill, c.bill, p.Changes)
 			}
 			if !strings.Contains(text, c.says) || c.never != "" && strings.Contains(text, c.never) {
-				t.Errorf("it wants %q and never %q in\n%s", c.says, c.never, text)
+				t.Errorf("must contain %q and not %q:\n%s", c.says, c.never, text)
 			}
 		})
 	}

@@ -297,7 +297,7 @@ func TestReviewRejectsBadOptions(t *testing.T) {
 		"short":      {reviewAt, ReviewOptions{Forecaster: "seasonal-naive"}, "requires 1 day of history, got 10 minutes"},
 	} {
 		if _, err := Review(spec, nil, old, c.at, c.o); err == nil || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "planning chat: ") {
-			t.Errorf("%s: got %v, want it to say %q", name, err, c.want)
+			t.Errorf("%s: got %v, want %q in it", name, err, c.want)
 		}
 	}
 }
