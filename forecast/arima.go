@@ -6,38 +6,37 @@ import (
 	"strings"
 )
 
-// ARIMASpec says which ARIMA model to fit.
+// ARIMASpec specifies the ARIMA model to fit.
 type ARIMASpec struct {
 	Order
-	// Constant adds the mean of a model that does not difference, or the drift of
-	// one that differences once. With two differences there is none.
+	// Constant adds the mean of a model without differences, or the drift of a model with one. A
+	// model with two differences has no constant.
 	Constant bool
-	// X are regressors, one column each, as long as the series and without
-	// unknown values. The errors of the regression are the ARIMA process.
+	// X are regressors, one column each, as long as the series and without unknown values. The
+	// errors of the regression are the ARIMA process.
 	X [][]float64
 }
 
-// ARIMA is a seasonal ARIMA model, with or without regressors, fitted by exact
-// maximum likelihood. The signs of the coefficients are those of R and of
-// statsmodels: y[t] = ar y[t-1] + ... + e[t] + ma e[t-1] + ...
+// ARIMA is a seasonal ARIMA model, with or without regressors, fitted by exact maximum likelihood.
+// The signs of the coefficients are those of R and of statsmodels: y[t] = ar y[t-1] + ... + e[t] +
+// ma e[t-1] + ...
 type ARIMA struct {
 	Order
 	// AR and MA are the coefficients at single steps, SAR and SMA those at seasons.
 	AR, MA, SAR, SMA []float64
-	// HasConstant tells whether Constant, the mean or the drift a step, was fitted.
+	// HasConstant is set when Constant, the mean or the drift per step, was fitted.
 	HasConstant bool
 	Constant    float64
-	// Beta is one coefficient a regressor.
+	// Beta has one coefficient per regressor.
 	Beta []float64
-	// Sigma2 is the variance of the shocks (sum of squares over Used), LogLik the
-	// logarithm of the likelihood; of a series that the model repeats exactly they
-	// are 0 and +Inf.
+	// Sigma2 is the variance of the shocks (sum of squares over Used), LogLik the log-likelihood.
+	// For a series that the model reproduces exactly they are 0 and +Inf.
 	Sigma2, LogLik float64
-	// AIC, AICc and BIC count the coefficients and Sigma2. AICc is +Inf where there
-	// are too few values for it.
+	// AIC, AICc and BIC count the coefficients and Sigma2. AICc is +Inf where there are too few
+	// values for it.
 	AIC, AICc, BIC float64
-	// Used is how many values count in the likelihood: the known ones less those
-	// that differencing takes.
+	// Used is the number of values in the likelihood: the known ones minus those lost to
+	// differencing.
 	Used int
 
 	process arma
@@ -45,7 +44,7 @@ type ARIMA struct {
 	x       [][]float64
 }
 
-// String names the model as R does: ARIMA(0,1,1)(0,1,1)[12].
+// String returns the model's name as in R: ARIMA(0,1,1)(0,1,1)[12].
 func (m *ARIMA) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "ARIMA%s", m.Order)
@@ -61,7 +60,7 @@ func (m *ARIMA) String() string {
 	return b.String()
 }
 
-// String is (p,d,q)(P,D,Q)[s], without the seasonal part where it is nothing.
+// String returns (p,d,q)(P,D,Q)[s], without a zero seasonal part.
 func (o Order) String() string {
 	s := fmt.Sprintf("(%d,%d,%d)", o.P, o.D, o.Q)
 	if o.SP+o.SD+o.SQ > 0 {
@@ -70,13 +69,12 @@ func (o Order) String() string {
 	return s
 }
 
-// FitARIMA fits one ARIMA model by exact maximum likelihood (Gaussian shocks;
-// Harvey 1989, Durbin and Koopman 2012, chapter 2). Unknown values (NaN) are
-// passed over exactly; with differences they make what came before the series
-// diffuse, as R's arima does. Regression coefficients and the variance are
-// maximised in closed form, the rest by BFGS among stationary and invertible
-// coefficients. It fails when the order is impossible, when there are too few
-// values for it, or when regressors depend on each other.
+// FitARIMA fits one ARIMA model by exact maximum likelihood (Gaussian shocks; Harvey 1989, Durbin
+// and Koopman 2012, chapter 2). Unknown values (NaN) are skipped exactly; with differences they
+// make the values before the series diffuse, as in R's arima. Regression coefficients and the
+// variance are maximised in closed form, the others by BFGS among stationary and invertible
+// coefficients. It fails when the order is impossible, when there are too few values for it, or
+// when regressors are linearly dependent.
 func FitARIMA(y []float64, spec ARIMASpec) (*ARIMA, error) {
 	l, err := newLikelihood(y, spec)
 	if err != nil {
@@ -85,45 +83,45 @@ func FitARIMA(y []float64, spec ARIMASpec) (*ARIMA, error) {
 	return l.fit(nil, exact), nil
 }
 
-// check refuses an order, a constant or regressors that cannot be meant.
+// check rejects an invalid order, constant or regressor.
 func (s ARIMASpec) check(n int) error {
 	for _, v := range []int{s.P, s.D, s.Q, s.SP, s.SD, s.SQ, s.Season} {
 		if v < 0 {
-			return fmt.Errorf("order: want no negative number, got %d", v)
+			return fmt.Errorf("order: must not be negative, got %d", v)
 		}
 	}
 	if s.lags() == 0 && s.SP+s.SD+s.SQ > 0 {
-		return fmt.Errorf("season: a seasonal order wants a season of 2 steps or more, got %d", s.Season)
+		return fmt.Errorf("season: a seasonal order requires a season of at least 2 steps, got %d", s.Season)
 	}
 	if s.Constant && s.D+s.SD > 1 {
-		return fmt.Errorf("constant: want at most one difference beside it, got %d", s.D+s.SD)
+		return fmt.Errorf("constant: must have at most one difference, got %d", s.D+s.SD)
 	}
 	for i, c := range s.X {
 		if len(c) != n {
-			return fmt.Errorf("regressor %d: want %d values, got %d", i, n, len(c))
+			return fmt.Errorf("regressor %d: must have %d values, got %d", i, n, len(c))
 		}
 		for t, v := range c {
 			if math.IsNaN(v) || math.IsInf(v, 0) {
-				return fmt.Errorf("regressor %d: value %d: want a number, got %g", i, t, v)
+				return fmt.Errorf("regressor %d: value %d: must be a number, got %g", i, t, v)
 			}
 		}
 	}
 	return nil
 }
 
-// Predict forecasts the horizon values after the fitted series, with the standard
-// error of each, which holds for Gaussian shocks and known coefficients. x are
-// the regressors over the horizon. It fails when they do not fit.
+// Predict forecasts the horizon values after the fitted series, with the standard error of each,
+// assuming Gaussian shocks and known coefficients. x are the regressors over the horizon. It fails
+// when they do not fit.
 func (m *ARIMA) Predict(horizon int, x [][]float64) (mean, se []float64, err error) {
 	if horizon < 1 {
 		return nil, nil, fmt.Errorf("predicting by %s: horizon must be at least 1, got %d", m, horizon)
 	}
 	if len(x) != len(m.Beta) {
-		return nil, nil, fmt.Errorf("predicting by %s: want %d regressors, got %d", m, len(m.Beta), len(x))
+		return nil, nil, fmt.Errorf("predicting by %s: must have %d regressors, got %d", m, len(m.Beta), len(x))
 	}
 	for i, c := range x {
 		if len(c) < horizon {
-			return nil, nil, fmt.Errorf("predicting by %s: regressor %d: want %d values, got %d", m, i, horizon, len(c))
+			return nil, nil, fmt.Errorf("predicting by %s: regressor %d: must have %d values, got %d", m, i, horizon, len(c))
 		}
 	}
 	z := m.unexplained(m.y, m.x)
@@ -134,7 +132,7 @@ func (m *ARIMA) Predict(horizon int, x [][]float64) (mean, se []float64, err err
 	return mean, m.standardErrors(z, horizon), nil
 }
 
-// explained is what constant and regressors say of the step t.
+// explained returns the part of step t that constant and regressors explain.
 func (m *ARIMA) explained(t int, x func(i int) float64) float64 {
 	v := 0.0
 	if m.HasConstant {
@@ -149,7 +147,7 @@ func (m *ARIMA) explained(t int, x func(i int) float64) float64 {
 	return v
 }
 
-// unexplained is the series without what constant and regressors say: the ARIMA
+// unexplained returns the series minus the part that constant and regressors explain: the ARIMA
 // process itself.
 func (m *ARIMA) unexplained(y []float64, x [][]float64) []float64 {
 	z := make([]float64, len(y))

@@ -5,28 +5,26 @@ import (
 	"math"
 )
 
-// Bounds of the search for an order, those of R's auto.arima (Hyndman and
-// Khandakar 2008).
+// Bounds of the order search, those of R's auto.arima (Hyndman and Khandakar 2008).
 const (
-	mostTerms         = 5
-	mostSeasonalTerms = 2
-	mostModels        = 94
-	// leastRoot is how far from the unit circle the roots of a model must stay: a
-	// nearer one is a difference too few or too many.
-	leastRoot = 1.01
-	// longSeason is the longest season whose models are compared by their exact
-	// likelihood; those of a longer one are by the conditional.
+	maxTerms         = 5
+	maxSeasonalTerms = 2
+	maxModels        = 94
+	// minRoot is the minimum distance of a model's roots from the origin. A root closer to the
+	// unit circle means one difference too few or too many.
+	minRoot = 1.01
+	// longSeason is the longest season whose models are compared by exact likelihood; those with a
+	// longer one are compared by conditional likelihood.
 	longSeason = 30
 )
 
-// AutoARIMA chooses an ARIMA model for a series by AICc and fits it. The
-// differences come of the KPSS test and, with a season, of the season's strength;
-// the other orders of the stepwise search of Hyndman and Khandakar (2008), which
-// is that of R's auto.arima, each model being fitted by exact maximum likelihood;
-// those of a season longer than 30 steps are compared by the conditional one.
-// season is in steps, 0 for none; differences is the most of both kinds together,
-// 2 in R; x are regressors as in ARIMASpec. A constant series gives a model
-// without any term. It fails when no value is known or when regressors do not fit.
+// AutoARIMA selects an ARIMA model for a series by AICc and fits it. The differences follow from
+// the KPSS test and, with a season, from the season's strength. The other orders come from the
+// stepwise search of Hyndman and Khandakar (2008), the one of R's auto.arima, with each model
+// fitted by exact maximum likelihood; models with a season longer than 30 steps are compared by
+// conditional likelihood. season is in steps, 0 for none; differences is the maximum of both kinds
+// together, 2 in R; x are regressors as in ARIMASpec. A constant series gives a model without
+// terms. It fails when no value is known or when regressors do not fit.
 func AutoARIMA(y []float64, season, differences int, x [][]float64) (*ARIMA, error) {
 	s := &orderSearch{y: y, x: x, season: season, differences: differences}
 	if err := s.difference(); err != nil {
@@ -49,10 +47,10 @@ type orderSearch struct {
 	y      []float64
 	x      [][]float64
 	season int
-	// differences is the most that d and sd may be together.
+	// differences is the maximum of d and sd together.
 	differences int
 	d, sd       int
-	// most is the greatest order of each kind that the length allows.
+	// most is the highest order of each kind that the length allows.
 	most candidate
 
 	tried map[candidate]bool
@@ -60,7 +58,7 @@ type orderSearch struct {
 	best  *ARIMA
 }
 
-// difference settles d, sd and the bounds.
+// difference sets d, sd and the bounds.
 func (s *orderSearch) difference() error {
 	level := ARIMASpec{X: s.x}
 	if err := level.check(len(s.y)); err != nil {
@@ -76,11 +74,11 @@ func (s *orderSearch) difference() error {
 		values = lagged(values, s.season)
 	}
 	s.d = differences(values, s.differences-s.sd)
-	s.most = candidate{p: min(mostTerms, have/3), q: min(mostTerms, have/3), constant: s.d+s.sd < 2}
+	s.most = candidate{p: min(maxTerms, have/3), q: min(maxTerms, have/3), constant: s.d+s.sd < 2}
 	if s.season > 1 {
-		s.most.sp = min(mostSeasonalTerms, have/3/s.season)
-		if s.long() {
-			s.most.sp = min(1, s.most.sp) // a week of days cannot tell two terms, and they double the state
+		s.most.sp = min(maxSeasonalTerms, have/3/s.season)
+		if s.comparesConditionally() {
+			s.most.sp = min(1, s.most.sp) // a week of days cannot distinguish two terms, and they double the state
 		}
 		s.most.sq = s.most.sp
 		s.most.p, s.most.q = min(s.most.p, s.season-1), min(s.most.q, s.season-1)
@@ -88,8 +86,8 @@ func (s *orderSearch) difference() error {
 	return nil
 }
 
-// withoutRegressors is the series less what ordinary least squares explains by
-// the regressors.
+// withoutRegressors returns the series minus the part that the regressors explain by ordinary least
+// squares.
 func (s *orderSearch) withoutRegressors() ([]float64, error) {
 	if len(known(s.y)) == 0 {
 		return nil, fmt.Errorf("no known value in %d", len(s.y))
@@ -99,7 +97,7 @@ func (s *orderSearch) withoutRegressors() ([]float64, error) {
 	}
 	beta, ok := regress(s.y, s.x)
 	if !ok {
-		return nil, fmt.Errorf("regressors: want them independent of each other and of the constant")
+		return nil, fmt.Errorf("regressors: must be linearly independent of each other and of the constant")
 	}
 	out := append([]float64(nil), s.y...)
 	for i, c := range s.x {
@@ -110,8 +108,8 @@ func (s *orderSearch) withoutRegressors() ([]float64, error) {
 	return out, nil
 }
 
-// regress is ordinary least squares of the known values on columns and a
-// constant; beta is one coefficient a column.
+// regress fits the known values on columns and a constant by ordinary least squares; beta has one
+// coefficient per column.
 func regress(y []float64, columns [][]float64) (beta []float64, ok bool) {
 	values := known(y)
 	rows := make([][]float64, len(columns)+1)
@@ -129,34 +127,33 @@ func regress(y []float64, columns [][]float64) (beta []float64, ok bool) {
 	return ls.beta[:len(columns)], ok
 }
 
-// run is the stepwise search: from the best of a few plain models it moves to
-// the first neighbour that is better, until none is.
+// run is the stepwise search: from the best of a few simple models it moves to the first better
+// neighbour, until there is none.
 func (s *orderSearch) run() (*ARIMA, error) {
 	s.tried = map[candidate]bool{}
 	var failure error
 	for _, c := range s.starts() {
-		if _, err := s.try(c); err != nil {
+		if _, err := s.tryModel(c); err != nil {
 			failure = err
 		}
 	}
 	if s.best == nil {
-		return s.plain(failure)
+		return s.constantModel(failure)
 	}
-	for s.better() {
+	for s.moveToBetter() {
 	}
 	l, err := newLikelihood(s.y, s.spec(s.at))
 	if err != nil {
 		return nil, err
 	}
-	if s.long() {
-		return l.fit(s.best.free(), rough), nil
+	if s.comparesConditionally() {
+		return l.fit(s.best.searchVariables(), rough), nil
 	}
-	return l.fit(s.best.free(), exact), nil
+	return l.fit(s.best.searchVariables(), exact), nil
 }
 
-// plain is the model without terms, with a constant where the series has the
-// values for it.
-func (s *orderSearch) plain(failure error) (*ARIMA, error) {
+// constantModel returns the model without terms, with a constant where the series has enough values for it.
+func (s *orderSearch) constantModel(failure error) (*ARIMA, error) {
 	for _, constant := range []bool{s.most.constant, false} {
 		if m, err := FitARIMA(s.y, s.spec(candidate{constant: constant})); err == nil {
 			return m, nil
@@ -169,7 +166,7 @@ func (s *orderSearch) spec(c candidate) ARIMASpec {
 	return ARIMASpec{Order: Order{P: c.p, D: s.d, Q: c.q, SP: c.sp, SD: s.sd, SQ: c.sq, Season: s.season}, Constant: c.constant, X: s.x}
 }
 
-// starts are the models that the search begins with.
+// starts returns the initial models of the search.
 func (s *orderSearch) starts() []candidate {
 	m := s.most
 	out := []candidate{
@@ -205,17 +202,17 @@ var moves = []candidate{
 	{p: -1, q: 1},
 	{p: 1, q: -1},
 	{p: 1, q: 1},
-	{constant: true}, // the other way round
+	{constant: true}, // toggles it
 }
 
-// better moves to the first better neighbour; false when there is none.
-func (s *orderSearch) better() bool {
+// moveToBetter moves to the first better neighbour; false when there is none.
+func (s *orderSearch) moveToBetter() bool {
 	for _, m := range moves {
 		c := candidate{s.at.p + m.p, s.at.q + m.q, s.at.sp + m.sp, s.at.sq + m.sq, s.at.constant != m.constant}
-		if !s.allowed(c) || len(s.tried) >= mostModels {
+		if !s.allowed(c) || len(s.tried) >= maxModels {
 			continue
 		}
-		if ok, _ := s.try(c); ok {
+		if ok, _ := s.tryModel(c); ok {
 			return true
 		}
 	}
@@ -227,8 +224,8 @@ func (s *orderSearch) allowed(c candidate) bool {
 	return within(c.p, s.most.p) && within(c.q, s.most.q) && within(c.sp, s.most.sp) && within(c.sq, s.most.sq) && (s.most.constant || !c.constant)
 }
 
-// try fits a model that was not yet tried and keeps it where it is the best.
-func (s *orderSearch) try(c candidate) (ok bool, err error) {
+// tryModel fits an untried model and keeps it when it is the best so far.
+func (s *orderSearch) tryModel(c candidate) (ok bool, err error) {
 	if s.tried[c] {
 		return false, nil
 	}
@@ -237,26 +234,26 @@ func (s *orderSearch) try(c candidate) (ok bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	l.conditional = !l.whole && s.long()
+	l.conditional = !l.whole && s.comparesConditionally()
 	m := l.fit(nil, rough)
-	if math.IsInf(m.AICc, 1) || !m.proper() || s.best != nil && !(m.AICc < s.best.AICc) {
+	if math.IsInf(m.AICc, 1) || !m.rootsAwayFromUnitCircle() || s.best != nil && !(m.AICc < s.best.AICc) {
 		return false, nil
 	}
 	s.best, s.at = m, c
 	return true, nil
 }
 
-// long tells whether exact likelihoods are too dear to compare orders by.
-func (s *orderSearch) long() bool { return s.season > longSeason }
+// comparesConditionally reports whether exact likelihoods are too expensive for comparing orders.
+func (s *orderSearch) comparesConditionally() bool { return s.season > longSeason }
 
-// proper tells whether every factor's roots are away from the unit circle.
-func (m *ARIMA) proper() bool {
-	return rootsBeyond(m.AR, leastRoot) && rootsBeyond(negated(m.MA), leastRoot) && rootsBeyond(m.SAR, leastRoot) && rootsBeyond(negated(m.SMA), leastRoot)
+// rootsAwayFromUnitCircle reports whether the roots of every factor are away from the unit circle.
+func (m *ARIMA) rootsAwayFromUnitCircle() bool {
+	return rootsBeyond(m.AR, minRoot) && rootsBeyond(negated(m.MA), minRoot) && rootsBeyond(m.SAR, minRoot) && rootsBeyond(negated(m.SMA), minRoot)
 }
 
-// free are the free variables of the search that stand for the model's
-// coefficients; nil when they lie at its edge.
-func (m *ARIMA) free() []float64 {
+// searchVariables returns the search variables that correspond to the model's coefficients; nil when they are
+// at its boundary.
+func (m *ARIMA) searchVariables() []float64 {
 	out := []float64{}
 	for _, factor := range [][]float64{m.AR, negated(m.MA), m.SAR, negated(m.SMA)} {
 		u, ok := toPartial(factor)

@@ -2,7 +2,7 @@ package forecast
 
 import "testing"
 
-// goldenOrder is what R finds about differences and orders.
+// goldenOrder is R's differences and orders.
 type goldenOrder struct {
 	Series          string
 	KPSS, Strength  float64
@@ -11,8 +11,8 @@ type goldenOrder struct {
 	AICc            float64
 }
 
-// Differences are R's, and the order that the search ends at is no worse by AICc
-// than the one R's search without approximations ends at.
+// Differences equal R's, and the selected order is no worse by AICc than the one of R's search
+// without approximations.
 func TestAutoARIMAIsNoWorseThanR(t *testing.T) {
 	var golden struct{ Series map[string]goldenSeries }
 	readGolden(t, "arima.json", &golden)

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// minutes is a day of minutes like traffic: a slow ARMA process on a level.
+// minutes is a day of traffic-like minutes: a slow ARMA process around a level.
 func minutes(n int, seed uint64) []float64 {
 	r := rand.New(rand.NewPCG(seed, 9))
 	out := make([]float64, n)

@@ -7,27 +7,28 @@ import (
 )
 
 const (
-	// leastVariance floors the variance of the shocks, relative to that of the
-	// series, so that a series without any noise has a greatest likelihood.
-	leastVariance = 1e-24
-	// impossible is the value of coefficients that no process has.
-	impossible = 1e10
+	// minVariance is the minimum variance of the shocks relative to that of the series, so that a
+	// series without noise has a maximum likelihood.
+	minVariance = 1e-24
+	// impossibleValue is the value of coefficients that no process has.
+	impossibleValue = 1e10
 )
 
-// likelihood is that of one specification and one series, as a function of the
-// ARMA coefficients alone: the regression and the variance of the shocks are
-// taken at their best for those. All its buffers are used again.
+// likelihood is the likelihood of one specification and one series, as a function of the ARMA
+// coefficients alone: the regression and the variance of the shocks are optimal for those. It
+// reuses all its buffers.
 type likelihood struct {
 	spec ARIMASpec
 	y    []float64
-	// columns are the series, the constant where there is one and the
-	// regressors, differenced unless whole, each divided by its scale.
+	// columns are the series, the constant where there is one and the regressors, differenced
+	// unless whole, each divided by its scale.
 	columns [][]float64
 	scales  []float64
-	// whole says that values are unknown and the dense filter takes them as they are.
+	// whole is set when values are unknown, so that the dense filter processes the undifferenced
+	// series.
 	whole bool
-	// conditional takes the first values as given instead of as coming from the
-	// stationary process: a fraction of the work, near enough to compare orders.
+	// conditional treats the first values as given instead of as drawn from the stationary process.
+	// It costs a fraction of the work and is accurate enough for comparing orders.
 	conditional bool
 	delta       []float64
 
@@ -48,7 +49,7 @@ func newLikelihood(y []float64, spec ARIMASpec) (*likelihood, error) {
 	}
 	have := len(known(y))
 	if need := spec.differenced() + spec.count() + 1; have < need {
-		return nil, fmt.Errorf("want at least %d known values, got %d", need, have)
+		return nil, fmt.Errorf("need at least %d known values, got %d", need, have)
 	}
 	l := &likelihood{spec: spec, y: y, whole: anyUnknown(y), delta: spec.delta()}
 	l.columns = append([][]float64{y}, spec.X...)
@@ -64,13 +65,13 @@ func newLikelihood(y []float64, spec ARIMASpec) (*likelihood, error) {
 		l.scales = append(l.scales, scale)
 	}
 	l.allocate(len(l.columns[0]))
-	if l.value(make([]float64, spec.params())) == impossible {
-		return nil, errors.New("regressors: want them independent of each other and of the constant")
+	if l.value(make([]float64, spec.params())) == impossibleValue {
+		return nil, errors.New("regressors: must be linearly independent of each other and of the constant")
 	}
 	return l, nil
 }
 
-// count is how many coefficients the specification has, ARMA and regression.
+// count returns the number of coefficients of the specification, ARMA and regression.
 func (s ARIMASpec) count() int {
 	n := s.params() + len(s.X)
 	if s.Constant {
@@ -79,7 +80,7 @@ func (s ARIMASpec) count() int {
 	return n
 }
 
-// constant is the regressor of a mean or of a drift.
+// constant returns the regressor of a mean or of a drift.
 func (l *likelihood) constant(n int) []float64 {
 	out := make([]float64, n)
 	for t := range out {
@@ -91,8 +92,7 @@ func (l *likelihood) constant(n int) []float64 {
 	return out
 }
 
-// scaled divides a column by the root of its mean square, so that nothing
-// depends on its unit.
+// scaled divides a column by the root of its mean square, so that nothing depends on its unit.
 func scaled(c []float64) (out []float64, scale float64) {
 	var most, sum float64
 	for _, v := range c {
@@ -130,8 +130,8 @@ func (l *likelihood) allocate(n int) {
 	l.coef, l.work = make([]float64, l.spec.params()), make([]float64, l.spec.params())
 }
 
-// coefficients are those that the search's free variables stand for: each factor
-// stationary, or invertible.
+// coefficients converts the search variables to coefficients: each factor is stationary, or
+// invertible.
 func (l *likelihood) coefficients(u []float64) (ar, ma, sar, sma []float64) {
 	at := 0
 	next := func(n int, sign float64) []float64 {
@@ -146,29 +146,28 @@ func (l *likelihood) coefficients(u []float64) (ar, ma, sar, sma []float64) {
 	return next(l.spec.P, 1), next(l.spec.Q, -1), next(l.spec.SP, 1), next(l.spec.SQ, -1)
 }
 
-// value is minus the logarithm of the likelihood a value, without what does not
-// depend on u.
+// value returns minus the log-likelihood per value, without terms that do not depend on u.
 func (l *likelihood) value(u []float64) float64 {
 	process := l.spec.expand(l.coefficients(u))
 	if !l.filter(process) || l.used == 0 {
-		return impossible
+		return impossibleValue
 	}
 	var ok bool
 	if l.rss, ok = l.regression.solve(l.out[0], l.out[1:]); !ok {
-		return impossible
+		return impossibleValue
 	}
 	if l.conditional {
 		l.rss *= float64(l.used) / float64(l.used-process.given())
 	}
 	n := float64(l.used)
-	v := 0.5 * (math.Log(max(l.rss/n, leastVariance)) + l.logs/n)
+	v := 0.5 * (math.Log(max(l.rss/n, minVariance)) + l.logs/n)
 	if math.IsNaN(v) || math.IsInf(v, 0) {
-		return impossible
+		return impossibleValue
 	}
 	return v
 }
 
-// filter fills out with the errors of the columns, and sets logs and used.
+// filter sets out to the prediction errors of the columns, and sets logs and used.
 func (l *likelihood) filter(process arma) bool {
 	l.used = len(l.out[0])
 	if l.conditional {
@@ -188,12 +187,12 @@ func (l *likelihood) filter(process arma) bool {
 	return true
 }
 
-// fit searches from the best of the given start (nil for none), Hannan and
-// Rissanen's and nothing at all.
+// fit searches from the best of three points: the given start (nil for none), the estimate of
+// Hannan and Rissanen, and zero.
 func (l *likelihood) fit(start []float64, a accuracy) *ARIMA {
 	u := make([]float64, l.spec.params())
 	least := l.value(u)
-	if l.rss/float64(l.used) <= leastVariance || len(u) == 0 {
+	if l.rss/float64(l.used) <= minVariance || len(u) == 0 {
 		return l.model(u)
 	}
 	for _, s := range [][]float64{start, l.hannanRissanen()} {
@@ -208,7 +207,7 @@ func (l *likelihood) fit(start []float64, a accuracy) *ARIMA {
 	return l.model(u)
 }
 
-// model is the fitted model at u.
+// model returns the fitted model at u.
 func (l *likelihood) model(u []float64) *ARIMA {
 	l.value(u)
 	ar, ma, sar, sma := l.coefficients(u)
@@ -226,14 +225,14 @@ func (l *likelihood) model(u []float64) *ARIMA {
 		m.Constant, beta = beta[0], beta[1:]
 	}
 	m.Beta = beta
-	l.judge(m)
+	l.setCriteria(m)
 	return m
 }
 
-// judge sets the variance, the likelihood and the criteria.
-func (l *likelihood) judge(m *ARIMA) {
+// setCriteria sets the variance, the likelihood and the criteria.
+func (l *likelihood) setCriteria(m *ARIMA) {
 	n, k := float64(l.used), float64(l.spec.count()+1)
-	if variance := l.rss / n; variance > leastVariance {
+	if variance := l.rss / n; variance > minVariance {
 		m.Sigma2 = variance * l.scales[0] * l.scales[0]
 		m.LogLik = -0.5 * (n*(math.Log(2*math.Pi*variance)+1) + l.logs + 2*n*math.Log(l.scales[0]))
 	} else {

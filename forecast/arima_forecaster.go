@@ -6,39 +6,37 @@ import (
 	"time"
 )
 
-// How the ARIMA forecasters look at a series.
+// Parameters of the ARIMA forecasters.
 const (
-	// arimaStep is what it takes together: minutes of traffic are mostly noise.
+	// arimaStep is the model's step: single minutes of traffic are mostly noise.
 	arimaStep = 5 * time.Minute
-	// arimaMemory bounds the past that it learns from.
+	// arimaMemory bounds the history that is fitted.
 	arimaMemory = 3 * day
-	// trafficDifferences is how often a series of traffic is differenced at most:
-	// twice would carry the last minutes' trend on without end.
+	// trafficDifferences is the maximum number of differences of a traffic series: two would
+	// extrapolate the last minutes' trend without bound.
 	trafficDifferences = 1
-	// leastKnown is how many known steps a model needs at the least.
-	leastKnown = 20
-	// arimaCarries is how many steps a trend is carried on: two hours. One that is
-	// learned from 5 minutes to the next says nothing of a day.
-	arimaCarries = 24
-	// pastStride is the time between the past forecasts that the interval is
-	// learned from.
+	// minKnown is the minimum number of known steps.
+	minKnown = 20
+	// arimaTrendSteps is the number of steps over which a trend is extrapolated: two hours. A trend
+	// learned at steps of 5 minutes says nothing about a day.
+	arimaTrendSteps = 24
+	// pastStride is the time between the past forecasts from which the interval is learned.
 	pastStride = time.Hour
 )
 
-// arimaForecaster models the square root of the load: the noise of arrivals grows
-// with the root of their number, so that its root has the same noise by night and
-// by day. What is forecast is the square of the expected root, the middle of what
-// may come, which bursts draw less upwards than a mean.
+// arimaForecaster models the square root of the load. The noise of arrivals grows with the square
+// root of their number, so the root has the same noise by night and by day. The forecast is the
+// square of the expected root, a median, which bursts raise less than a mean.
 type arimaForecaster struct {
-	memory time.Duration // how long a past the model is built from
+	memory time.Duration // length of the fitted history
 }
 
-// ARIMAForecaster forecasts by the ARIMA model without a season that AutoARIMA
-// chooses for the last three days, at steps of 5 minutes. A trend goes on for two
-// hours; after that the level stays.
+// ARIMAForecaster forecasts with the non-seasonal ARIMA model that AutoARIMA selects for the last
+// three days, at steps of 5 minutes. A trend continues for two hours; after that the level is
+// constant.
 func ARIMAForecaster() Forecaster { return arimaForecaster{memory: arimaMemory} }
 
-// Name is arima.
+// Name returns arima.
 func (arimaForecaster) Name() string { return "arima" }
 
 func (f arimaForecaster) Forecast(s Series, horizon int) (Forecast, error) {
@@ -58,8 +56,7 @@ func (f arimaForecaster) Forecast(s Series, horizon int) (Forecast, error) {
 	return out, nil
 }
 
-// untilKnown is Series.untilKnown by the steps of the model: a known minute does
-// not make one.
+// untilKnown is Series.untilKnown at the model's steps: a step needs more than one known minute.
 func (f arimaForecaster) untilKnown(s Series) (until Series, late int) {
 	until, late = s.untilKnown()
 	c := coarsen(until, arimaStep, len(until.Values))
@@ -70,13 +67,13 @@ func (f arimaForecaster) untilKnown(s Series) (until Series, late int) {
 	return until.Upto(len(until.Values) - unknown*c.each), late + unknown*c.each
 }
 
-// fittedARIMA is a model with how it reads a series.
+// fittedARIMA is a fitted model with its forecaster.
 type fittedARIMA struct {
 	arimaForecaster
 	model *ARIMA
 }
 
-// view is the series as the model reads it, the roots of coarse means.
+// view converts a series to the model's input, the square roots of coarse means.
 func (f arimaForecaster) view(s Series) coarse {
 	c := coarsen(s, arimaStep, int(f.memory/max(arimaStep, s.Step)))
 	for i, v := range c.Values {
@@ -90,8 +87,8 @@ func (f arimaForecaster) fit(s Series, horizon int) (*fittedARIMA, error) {
 		return nil, err
 	}
 	c := f.view(s)
-	if n := len(known(c.Values)); n < leastKnown {
-		return nil, fmt.Errorf("forecasting %s: %s needs %d known steps of %s, got %d", s.Name, f.Name(), leastKnown, ShortDuration(c.Step), n)
+	if n := len(known(c.Values)); n < minKnown {
+		return nil, fmt.Errorf("forecasting %s: %s requires %d known steps of %s, got %d", s.Name, f.Name(), minKnown, ShortDuration(c.Step), n)
 	}
 	m, err := AutoARIMA(c.Values, 0, trafficDifferences, nil)
 	if err != nil {
@@ -100,8 +97,8 @@ func (f arimaForecaster) fit(s Series, horizon int) (*fittedARIMA, error) {
 	return &fittedARIMA{f, m}, nil
 }
 
-// forecast forecasts the horizon that begins late steps after s, which need not be
-// what the model was fitted on.
+// forecast forecasts the horizon that begins late steps after s, which may differ from the fitted
+// series.
 func (f *fittedARIMA) forecast(s Series, late, horizon int) (Forecast, error) {
 	c := f.view(s)
 	n := len(c.Values)
@@ -110,12 +107,12 @@ func (f *fittedARIMA) forecast(s Series, late, horizon int) (Forecast, error) {
 	origins := append(f.pastOrigins(c), n)
 	paths := f.model.paths(z, origins, ahead)
 	for i, p := range paths {
-		f.square(p, origins[i])
+		f.toLoads(p, origins[i])
 	}
 	means := func(path []float64) []float64 {
-		return s.afterLate(bounded(c.fine(path, late+horizon), s), late)
+		return s.dropLate(bounded(c.fine(path, late+horizon), s), late)
 	}
-	t := track{late: late}
+	t := pastTrack{late: late}
 	for i, o := range origins[:len(origins)-1] {
 		if at := c.skipped + o*c.each + late; paths[i] != nil && at < len(s.Values) {
 			t.origins, t.means = append(t.origins, at), append(t.means, means(paths[i]))
@@ -125,32 +122,31 @@ func (f *fittedARIMA) forecast(s Series, late, horizon int) (Forecast, error) {
 	f.interval(&out, s, c, t, z)
 	for h, v := range out.Mean {
 		if math.IsNaN(v) || math.IsInf(out.Hi90[h], 0) {
-			return Forecast{}, fmt.Errorf("forecasting %s: %s finds no finite forecast", s.Name, f.Name())
+			return Forecast{}, fmt.Errorf("forecasting %s: %s has no finite forecast", s.Name, f.Name())
 		}
 	}
 	return out, nil
 }
 
-// square turns the path of the process from a coarse origin, unless it is nil, into
-// loads.
-func (f *fittedARIMA) square(path []float64, origin int) {
+// toLoads converts the path of the process from a coarse origin, which may be nil, to loads.
+func (f *fittedARIMA) toLoads(path []float64, origin int) {
 	for h := range path {
 		root := max(0, path[h]+f.model.explained(origin+h, nil))
 		path[h] = root * root
 	}
 	if f.model.differenced() > 0 {
-		for h := arimaCarries; h < len(path); h++ {
-			path[h] = path[arimaCarries-1]
+		for h := arimaTrendSteps; h < len(path); h++ {
+			path[h] = path[arimaTrendSteps-1]
 		}
 	}
 }
 
-// pastOrigins are the coarse steps of the last week from which forecasts are
-// made to learn the interval, ascending.
+// pastOrigins returns the coarse steps of the last week from which forecasts are made to learn the
+// interval, ascending.
 func (f *fittedARIMA) pastOrigins(c coarse) []int {
 	n := len(c.Values)
 	stride := c.steps(pastStride)
-	first := max(f.model.differenced()+leastKnown, n-c.steps(errorLookback))
+	first := max(f.model.differenced()+minKnown, n-c.steps(errorLookback))
 	var out []int
 	for o := first + (n-first)%stride; o < n; o += stride {
 		out = append(out, o)
@@ -158,22 +154,21 @@ func (f *fittedARIMA) pastOrigins(c coarse) []int {
 	return out
 }
 
-// interval learns the interval from what came of past forecasts by the same
-// model; with too few of them it is that of the model's own standard errors and
-// the noise within a coarse step.
-func (f *fittedARIMA) interval(out *Forecast, s Series, c coarse, t track, z []float64) {
+// interval learns the interval from the errors of past forecasts with the same model. With too few
+// of them it uses the model's own standard errors and the noise within a coarse step.
+func (f *fittedARIMA) interval(out *Forecast, s Series, c coarse, t pastTrack, z []float64) {
 	noise := rootNoise(s, c)
 	se := f.model.standardErrors(z, (t.late+len(out.Mean)+c.each-1)/c.each)
-	out.learn(t, s, func(h int) (lo, hi float64) {
+	out.learnIntervals(t, s, func(h int) (lo, hi float64) {
 		e := se[(t.late+h)/c.each]
 		half := normal95 * math.Sqrt(e*e+noise)
 		lo, hi = max(0, math.Sqrt(out.Mean[h])-half), math.Sqrt(out.Mean[h])+half
 		return min(out.Mean[h], lo*lo), max(out.Mean[h], hi*hi)
-	}, "the model's own errors")
+	}, "the model's standard errors")
 }
 
-// rootNoise is the variance of the roots of the series about that of their coarse
-// step: what the coarser series cannot show.
+// rootNoise returns the variance of the roots of the series around the root of their coarse step:
+// the noise that the coarse series hides.
 func rootNoise(s Series, c coarse) float64 {
 	var sum float64
 	n := 0

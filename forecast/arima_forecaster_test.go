@@ -13,9 +13,9 @@ func arimaForecasters() []arimaForecaster {
 	return []arimaForecaster{ARIMAForecaster().(arimaForecaster)}
 }
 
-// A model fitted once and rolled on forecasts as the one that Forecast fits at
-// the first origin, and sees nothing from any origin on.
-func TestRollSeesNothingAtOrAfterAnOrigin(t *testing.T) {
+// A model fitted once and rolled forward forecasts like the one that Forecast fits at the first
+// origin, and uses nothing after any origin.
+func TestRollUsesNothingAfterAnOrigin(t *testing.T) {
 	s := daily(4, 60, 5)
 	origins := []int{3 * 1440, 3*1440 + 7, 3*1440 + 400}
 	for _, f := range arimaForecasters() {
@@ -50,14 +50,14 @@ func TestRollSeesNothingAtOrAfterAnOrigin(t *testing.T) {
 	}
 }
 
-// agreeing reports whether means are the same but for rounding: a roll may have
-// more of the past before the first step that counts.
+// agreeing reports whether means are equal up to rounding: a roll may include more history before
+// the first step that counts.
 func agreeing(a, b []float64) bool {
 	return slices.EqualFunc(a, b, func(x, y float64) bool { return math.Abs(x-y) <= 1e-6*y })
 }
 
-// What a model must make of histories that no textbook has.
-func TestARIMAOfOddHistories(t *testing.T) {
+// Models handle unusual histories.
+func TestARIMAOfUnusualHistories(t *testing.T) {
 	gap := daily(4, 30, 2)
 	for i := 1440; i < 2*1440; i++ {
 		gap.Values[i] = math.NaN()
@@ -92,22 +92,22 @@ func TestARIMAOfOddHistories(t *testing.T) {
 		if math.Abs(fc.Mean[59]-42) > 1e-6 || fc.Hi90[59]-fc.Lo90[59] > 1e-6 {
 			t.Errorf("%s of a constant: %g, %g to %g", f.Name(), fc.Mean[59], fc.Lo90[59], fc.Hi90[59])
 		}
-		if fc, _ := f.Forecast(late, 60); !strings.Contains(strings.Join(fc.Assumed, ";"), "nothing is known of the last 90 minutes") {
+		if fc, _ := f.Forecast(late, 60); !strings.Contains(strings.Join(fc.Assumed, ";"), "no data for the last 90 minutes") {
 			t.Errorf("%s does not say that the end is unknown: %q", f.Name(), fc.Assumed)
 		}
 	}
 }
 
-func TestARIMASaysWhatItNeeds(t *testing.T) {
+func TestARIMAReportsWhatItRequires(t *testing.T) {
 	for name, c := range map[string]struct {
 		f    Forecaster
 		s    Series
 		want string
 	}{
 		"empty":        {ARIMAForecaster(), series(), "forecasting us m IW-F: no known value in 0 steps"},
-		"two points":   {ARIMAForecaster(), series(1, 2), "forecasting us m IW-F: arima needs 20 known steps of 5m, got 0"},
-		"mostly holes": {ARIMAForecaster(), holed(3 * 1440), "forecasting us m IW-F: arima needs 20 known steps of 5m, got 0"},
-		"negative":     {ARIMAForecaster(), series(-1), "value 0: want 0 to 1e+18, got -1"},
+		"two points":   {ARIMAForecaster(), series(1, 2), "forecasting us m IW-F: arima requires 20 known steps of 5m, got 0"},
+		"mostly holes": {ARIMAForecaster(), holed(3 * 1440), "forecasting us m IW-F: arima requires 20 known steps of 5m, got 0"},
+		"negative":     {ARIMAForecaster(), series(-1), "value 0: must be 0 to 1e+18, got -1"},
 	} {
 		if _, err := c.f.Forecast(c.s, 60); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v, want %q", name, err, c.want)
@@ -118,7 +118,7 @@ func TestARIMASaysWhatItNeeds(t *testing.T) {
 	}
 }
 
-// holed knows one minute in ten.
+// holed keeps one minute in ten and makes the others unknown.
 func holed(n int) Series {
 	s := constant(n, math.NaN())
 	for i := 0; i < n; i += 10 {

@@ -15,7 +15,7 @@ type goldenSeries struct {
 	X      [][]float64
 }
 
-// goldenFit is what R found of a model.
+// goldenFit is R's fit of a model.
 type goldenFit struct {
 	Series          string
 	Order, Seasonal [3]int
@@ -56,13 +56,13 @@ func readGolden(t testing.TB, name string, into any) {
 	}
 }
 
-// near tells whether two figures agree within 1 in 1,000, or within an absolute
-// slack where they are about 0.
+// near reports whether two values agree within 1 in 1,000, or within an absolute slack where they
+// are about 0.
 func near(got, want, slack float64) bool {
 	return math.Abs(got-want) <= 1e-3*math.Abs(want)+slack
 }
 
-// coefficients names a model's coefficients as R does.
+// coefficients returns a model's coefficients with R's names.
 func (m *ARIMA) coefficients() map[string]float64 {
 	out := map[string]float64{}
 	for name, values := range map[string][]float64{"ar": m.AR, "ma": m.MA, "sar": m.SAR, "sma": m.SMA} {
@@ -83,8 +83,8 @@ func (m *ARIMA) coefficients() map[string]float64 {
 	return out
 }
 
-// Coefficients, likelihood, variance, forecasts and their errors are R's and
-// statsmodels' within 1 in 1,000.
+// Coefficients, likelihood, variance, forecasts and standard errors equal R's and statsmodels'
+// within 1 in 1,000.
 func TestARIMAEqualsRAndStatsmodels(t *testing.T) {
 	var golden struct {
 		Series map[string]goldenSeries

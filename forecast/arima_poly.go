@@ -2,18 +2,17 @@ package forecast
 
 import "math"
 
-// Order is the order of a seasonal ARIMA model, (P,D,Q)(SP,SD,SQ)[Season]: how
-// many autoregressive terms, differences and moving-average terms it has at
-// single steps and at whole seasons.
+// Order is the order of a seasonal ARIMA model, (P,D,Q)(SP,SD,SQ)[Season]: the number of
+// autoregressive terms, differences and moving-average terms at single steps and at whole seasons.
 type Order struct {
 	P, D, Q    int
 	SP, SD, SQ int
-	// Season is the length of a season in steps; 0 or 1 for none, and then the
-	// seasonal orders are 0.
+	// Season is the length of a season in steps. With 0 or 1 there is none, and the seasonal orders
+	// are 0.
 	Season int
 }
 
-// lags is the length of the season where there is one.
+// lags returns the length of the season, 0 for none.
 func (o Order) lags() int {
 	if o.Season > 1 {
 		return o.Season
@@ -21,19 +20,18 @@ func (o Order) lags() int {
 	return 0
 }
 
-// differenced is how many values differencing costs.
+// differenced returns the number of values lost to differencing.
 func (o Order) differenced() int { return o.D + o.SD*o.lags() }
 
-// params is how many ARMA coefficients the order has.
+// params returns the number of ARMA coefficients.
 func (o Order) params() int { return o.P + o.Q + o.SP + o.SQ }
 
-// arma is an ARMA process with the seasonal factors multiplied out, in the form
-// of its state space: r = max(p, q+1) states, phi and theta one value a state,
-// theta[0] = 1.
+// arma is an ARMA process with its seasonal factors multiplied out, in state-space form: r = max(p,
+// q+1) states, phi and theta with one value per state, theta[0] = 1.
 type arma struct{ phi, theta []float64 }
 
-// expand multiplies the factors out. ar, ma, sar and sma are coefficients as R
-// signs them: (1 - ar B) y = (1 + ma B) e.
+// expand multiplies the factors out. ar, ma, sar and sma are coefficients with R's signs: (1 - ar
+// B) y = (1 + ma B) e.
 func (o Order) expand(ar, ma, sar, sma []float64) arma {
 	s := o.lags()
 	p, q := len(ar)+s*len(sar), len(ma)+s*len(sma)
@@ -59,8 +57,8 @@ func (o Order) expand(ar, ma, sar, sma []float64) arma {
 	return a
 }
 
-// delta is the differencing polynomial as the weights of past values: y[t] =
-// w[t] + sum delta[i] y[t-1-i], where w is the differenced series.
+// delta returns the differencing polynomial as the weights of past values: y[t] = w[t] + sum
+// delta[i] y[t-1-i], where w is the differenced series.
 func (o Order) delta() []float64 {
 	poly := []float64{1}
 	times := func(lag int) {
@@ -84,8 +82,8 @@ func (o Order) delta() []float64 {
 	return out
 }
 
-// difference applies the order's differences; the result is shorter by
-// differenced values, unknown wherever one of its values is.
+// difference applies the order's differences. The result is shorter by differenced values, and
+// unknown wherever one of its inputs is.
 func (o Order) difference(y []float64) []float64 {
 	for range o.D {
 		y = lagged(y, 1)
@@ -107,9 +105,9 @@ func lagged(y []float64, lag int) []float64 {
 	return out
 }
 
-// fromPartial writes to out the coefficients of the autoregression whose partial
-// autocorrelations are tanh of u: every u gives a stationary one, and every
-// stationary one comes of one u (Jones 1980, Monahan 1984). work is as long.
+// fromPartial writes to out the coefficients of the autoregression whose partial autocorrelations
+// are tanh of u. Every u gives a stationary one, and every stationary one has exactly one u (Jones
+// 1980, Monahan 1984). work has the same length.
 func fromPartial(u, out, work []float64) {
 	for k, v := range u {
 		r := math.Tanh(v)
@@ -121,8 +119,8 @@ func fromPartial(u, out, work []float64) {
 	}
 }
 
-// toPartial is the inverse of fromPartial; ok is false for coefficients that are
-// not those of a stationary process.
+// toPartial is the inverse of fromPartial; ok is false for coefficients of a process that is not
+// stationary.
 func toPartial(coef []float64) (u []float64, ok bool) {
 	partial, ok := partials(coef)
 	if !ok {
@@ -134,8 +132,8 @@ func toPartial(coef []float64) (u []float64, ok bool) {
 	return partial, true
 }
 
-// partials steps the coefficients of an autoregression down to its partial
-// autocorrelations, all of which lie inside (-1,1) exactly when it is stationary.
+// partials converts the coefficients of an autoregression to its partial autocorrelations, which
+// are all in (-1,1) exactly when it is stationary.
 func partials(coef []float64) (partial []float64, ok bool) {
 	a := append([]float64(nil), coef...)
 	work := make([]float64, len(a))
@@ -152,8 +150,8 @@ func partials(coef []float64) (partial []float64, ok bool) {
 	return a, true
 }
 
-// rootsBeyond says whether every root of 1 - sum coef[i] z^(i+1) lies further
-// from the origin than radius.
+// rootsBeyond reports whether every root of 1 - sum coef[i] z^(i+1) is further from the origin than
+// radius.
 func rootsBeyond(coef []float64, radius float64) bool {
 	scaled := make([]float64, len(coef))
 	f := 1.0
@@ -165,7 +163,7 @@ func rootsBeyond(coef []float64, radius float64) bool {
 	return ok
 }
 
-// negated is the polynomial of a moving average as an autoregression's.
+// negated converts the polynomial of a moving average to that of an autoregression.
 func negated(coef []float64) []float64 {
 	out := make([]float64, len(coef))
 	for i, c := range coef {
@@ -188,7 +186,7 @@ func (a arma) psi(out []float64) {
 	}
 }
 
-// trimmed is coef without the zeros at its end.
+// trimmed returns coef without trailing zeros.
 func trimmed(coef []float64) []float64 {
 	for len(coef) > 0 && coef[len(coef)-1] == 0 {
 		coef = coef[:len(coef)-1]
@@ -196,10 +194,10 @@ func trimmed(coef []float64) []float64 {
 	return coef
 }
 
-// given is how many first values the conditional errors take as they are.
+// given returns the number of first values that the conditional errors take as given.
 func (a arma) given() int { return len(trimmed(a.phi)) }
 
-// term is a coefficient that is not 0, at its lag.
+// term is a non-zero coefficient at its lag.
 type term struct {
 	lag  int
 	coef float64
@@ -220,8 +218,8 @@ func (a arma) terms() (ar, ma []term) {
 	return ar, ma
 }
 
-// conditionalErrors writes each column's prediction errors to out with the first
-// values taken as given and the shocks before the first as 0 (Box and Jenkins).
+// conditionalErrors writes each column's prediction errors to out, with the first values taken as
+// given and the shocks before the first as 0 (Box and Jenkins).
 func (a arma) conditionalErrors(columns, out [][]float64) {
 	ar, ma := a.terms()
 	given := a.given()

@@ -2,13 +2,12 @@ package forecast
 
 import "math"
 
-// mostDense is the largest state that the dense filter is run with for standard
-// errors alone: a season of a day at 15 minutes has 200.
-const mostDense = 128
+// maxDenseState is the largest state for which the dense filter runs just for standard errors: a season
+// of a day at 15 minutes has 200.
+const maxDenseState = 128
 
-// paths forecasts the process z from each of the ascending origins, from what
-// came before it, with one pass of the filter. An origin before the values that
-// differencing needs has none (nil).
+// paths forecasts the process z from each of the ascending origins, using the values before it, in
+// one pass of the filter. An origin before the values that differencing needs has no path (nil).
 func (m *ARIMA) paths(z []float64, origins []int, horizon int) [][]float64 {
 	var fast stationary
 	if anyUnknown(z) || !fast.reset(m.process) {
@@ -31,8 +30,8 @@ func (m *ARIMA) paths(z []float64, origins []int, horizon int) [][]float64 {
 	return out
 }
 
-// path runs the process on without shocks from the state after the values last,
-// as many as differencing needs.
+// path continues the process without shocks from the state after the values last, as many as
+// differencing needs.
 func (m *ARIMA) path(state, last, delta []float64, horizon int) []float64 {
 	state = append([]float64(nil), state...)
 	out := make([]float64, horizon)
@@ -88,9 +87,9 @@ func (m *ARIMA) denseFilter() *dense {
 	return k
 }
 
-// standardErrors are those of the forecasts after z. Once the gain has settled
-// they are those of the shocks to come alone; until then what is unsure of the
-// state counts too, save for states beyond mostDense.
+// standardErrors returns the standard errors of the forecasts after z. Once the gain has converged
+// only future shocks contribute; before, the uncertainty of the state contributes too, except for
+// states beyond maxDenseState.
 func (m *ARIMA) standardErrors(z []float64, horizon int) []float64 {
 	out := make([]float64, horizon)
 	var fast stationary
@@ -98,22 +97,22 @@ func (m *ARIMA) standardErrors(z []float64, horizon int) []float64 {
 	for t := 0; settled && t < len(z)-m.differenced() && !fast.settled; t++ {
 		fast.advance()
 	}
-	if size := len(m.process.phi) + m.differenced(); settled && fast.settled || size > mostDense {
+	if size := len(m.process.phi) + m.differenced(); settled && fast.settled || size > maxDenseState {
 		m.shockErrors(out)
 		return out
 	}
 	k := m.denseFilter()
 	for _, v := range z {
-		k.pass(!math.IsNaN(v))
+		k.passValue(!math.IsNaN(v))
 	}
 	for h := range out {
 		out[h] = math.Sqrt(max(0, m.Sigma2*k.variance))
-		k.move()
+		k.predictCovariance()
 	}
 	return out
 }
 
-// shockErrors fills out with the errors that the shocks to come make.
+// shockErrors sets out to the errors caused by future shocks.
 func (m *ARIMA) shockErrors(out []float64) {
 	weights := make([]float64, len(out))
 	m.process.psi(weights)
@@ -127,7 +126,7 @@ func (m *ARIMA) shockErrors(out []float64) {
 	}
 }
 
-// advance moves a state and the covariance past one value.
+// advance updates a state and the covariance by one value.
 func (k *dense) advance(state, next []float64, value float64) {
 	if !math.IsNaN(value) {
 		e := value - k.expected(state)
@@ -135,7 +134,7 @@ func (k *dense) advance(state, next []float64, value float64) {
 			state[i] += g * e
 		}
 	}
-	k.pass(!math.IsNaN(value))
+	k.passValue(!math.IsNaN(value))
 	k.stepState(state, next)
 	copy(state, next)
 }

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// roll fits the model on what comes before the first of the ascending origins,
-// then forecasts from each with that model and what came before the origin.
-// Origins that are whole coarse steps apart share one pass over the series.
+// roll fits the model on the values before the first of the ascending origins, then forecasts from
+// each origin with that model and the values before the origin. Origins that are whole coarse steps
+// apart share one pass over the series.
 func (f arimaForecaster) roll(s Series, origins []int, horizon int) ([]Forecast, error) {
 	if len(origins) == 0 {
 		return nil, nil
@@ -25,7 +25,7 @@ func (f arimaForecaster) roll(s Series, origins []int, horizon int) ([]Forecast,
 	return out, nil
 }
 
-// means is the forecast without its interval.
+// means returns the forecast without its interval.
 func (f arimaForecaster) means(s Series, horizon int) ([]float64, error) {
 	if err := s.check(horizon); err != nil {
 		return nil, err
@@ -35,11 +35,10 @@ func (f arimaForecaster) means(s Series, horizon int) ([]float64, error) {
 	if err != nil {
 		return nil, err
 	}
-	return until.afterLate(fcs[0].Mean, late), nil
+	return until.dropLate(fcs[0].Mean, late), nil
 }
 
-// rollAlong forecasts from the i-th origin and those after it that are whole
-// coarse steps away.
+// rollAlong forecasts from the i-th origin and the later ones that are whole coarse steps away.
 func (f *fittedARIMA) rollAlong(s Series, origins []int, i, horizon int, out []Forecast) {
 	each := s.steps(max(arimaStep, s.Step))
 	var along []int
@@ -63,11 +62,11 @@ func (f *fittedARIMA) rollAlong(s Series, origins []int, i, horizon int, out []F
 	}
 }
 
-// rolled turns a path from a coarse origin into means.
+// rolled converts a path from a coarse origin to means.
 func (f *fittedARIMA) rolled(past Series, c coarse, path []float64, origin, horizon int) []float64 {
 	if path == nil {
 		return bounded(flat(math.NaN(), horizon), past)
 	}
-	f.square(path, origin)
+	f.toLoads(path, origin)
 	return bounded(c.fine(path, horizon), past)
 }

@@ -2,9 +2,9 @@ package forecast
 
 import "math"
 
-// hannanRissanen is where the search starts: the shocks are taken from a long
-// autoregression, then value and past shocks are regressed on (Hannan and
-// Rissanen 1982). It gives the free variables, nil where that finds nothing.
+// hannanRissanen returns a starting point of the search (Hannan and Rissanen 1982): a long
+// autoregression estimates the shocks, then the series is regressed on past values and past shocks.
+// It returns the search variables, nil without a result.
 func (l *likelihood) hannanRissanen() []float64 {
 	w := l.residuals()
 	if w == nil {
@@ -39,13 +39,13 @@ func (l *likelihood) hannanRissanen() []float64 {
 	return l.freeVariables(ls.beta)
 }
 
-// startLag is one regressor of the start: a past value or a past shock.
+// startLag is one regressor of the starting point: a past value or a past shock.
 type startLag struct {
 	lag   int
 	shock bool
 }
 
-// startLags lists them in the order of the coefficients.
+// startLags lists the regressors in the order of the coefficients.
 func (l *likelihood) startLags() []startLag {
 	var out []startLag
 	add := func(count, step int, shock bool) {
@@ -61,8 +61,8 @@ func (l *likelihood) startLags() []startLag {
 	return out
 }
 
-// residuals is the differenced series without what ordinary least squares on
-// constant and regressors explains; nil where values are unknown.
+// residuals returns the differenced series without the part that constant and regressors explain by
+// ordinary least squares; nil where values are unknown.
 func (l *likelihood) residuals() []float64 {
 	if l.whole {
 		return nil
@@ -80,8 +80,8 @@ func (l *likelihood) residuals() []float64 {
 	return w
 }
 
-// longShocks are the errors of an autoregression of the given order by
-// Yule-Walker, 0 before its first; nil for a series without variance.
+// longShocks returns the errors of an autoregression of the given order by Yule-Walker, 0 before
+// its first; nil for a series without variance.
 func longShocks(w []float64, order int) []float64 {
 	if order < 1 {
 		return nil
@@ -130,8 +130,8 @@ func levinson(gamma []float64) []float64 {
 	return phi
 }
 
-// freeVariables turns estimates into what the search moves, shrinking a factor
-// until it is stationary, or invertible.
+// freeVariables converts estimates to search variables, shrinking a factor until it is stationary,
+// or invertible.
 func (l *likelihood) freeVariables(coef []float64) []float64 {
 	var out []float64
 	at := 0
@@ -150,8 +150,7 @@ func (l *likelihood) freeVariables(coef []float64) []float64 {
 	return out
 }
 
-// within shrinks a factor's roots away from the origin until they are well
-// outside the unit circle; nil if that does not come about.
+// within shrinks a factor until its roots are well outside the unit circle; nil when that fails.
 func within(coef []float64) []float64 {
 	c := append([]float64(nil), coef...)
 	for range 60 {

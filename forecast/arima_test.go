@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestFitARIMARefuses(t *testing.T) {
+func TestFitARIMARejectsBadInput(t *testing.T) {
 	ramp, twice := make([]float64, 50), make([]float64, 50)
 	for i := range ramp {
 		ramp[i], twice[i] = float64(i), 2*float64(i)
@@ -20,14 +20,14 @@ func TestFitARIMARefuses(t *testing.T) {
 		spec ARIMASpec
 		want string
 	}{
-		"a negative order":     {y, ARIMASpec{Order: Order{P: -1}}, "order: want no negative number, got -1"},
-		"no season":            {y, ARIMASpec{Order: Order{SP: 1}}, "season: a seasonal order wants a season of 2 steps or more, got 0"},
-		"two differences":      {y, ARIMASpec{Order: Order{D: 2}, Constant: true}, "constant: want at most one difference beside it, got 2"},
-		"a short regressor":    {y, ARIMASpec{X: [][]float64{ramp[1:]}}, "regressor 0: want 50 values, got 49"},
-		"an unknown regressor": {[]float64{1, 2}, ARIMASpec{X: [][]float64{{1, math.NaN()}}}, "regressor 0: value 1: want a number, got NaN"},
-		"twice the same":       {y, ARIMASpec{Order: Order{P: 1}, X: [][]float64{ramp, twice}}, "regressors: want them independent"},
-		"few values":           {[]float64{1, 2, math.NaN(), 3}, ARIMASpec{Order: Order{P: 2, D: 1}}, "fitting ARIMA(2,1,0): want at least 4 known values, got 3"},
-		"a drift of a drift":   {y, ARIMASpec{Order: Order{D: 1}, Constant: true, X: [][]float64{ramp}}, "regressors: want them independent"},
+		"a negative order":     {y, ARIMASpec{Order: Order{P: -1}}, "order: must not be negative, got -1"},
+		"no season":            {y, ARIMASpec{Order: Order{SP: 1}}, "season: a seasonal order requires a season of at least 2 steps, got 0"},
+		"two differences":      {y, ARIMASpec{Order: Order{D: 2}, Constant: true}, "constant: must have at most one difference, got 2"},
+		"a short regressor":    {y, ARIMASpec{X: [][]float64{ramp[1:]}}, "regressor 0: must have 50 values, got 49"},
+		"an unknown regressor": {[]float64{1, 2}, ARIMASpec{X: [][]float64{{1, math.NaN()}}}, "regressor 0: value 1: must be a number, got NaN"},
+		"twice the same":       {y, ARIMASpec{Order: Order{P: 1}, X: [][]float64{ramp, twice}}, "regressors: must be linearly independent"},
+		"few values":           {[]float64{1, 2, math.NaN(), 3}, ARIMASpec{Order: Order{P: 2, D: 1}}, "fitting ARIMA(2,1,0): need at least 4 known values, got 3"},
+		"a drift of a drift":   {y, ARIMASpec{Order: Order{D: 1}, Constant: true, X: [][]float64{ramp}}, "regressors: must be linearly independent"},
 	} {
 		if _, err := FitARIMA(c.y, c.spec); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v, want %q", name, err, c.want)
@@ -36,12 +36,12 @@ func TestFitARIMARefuses(t *testing.T) {
 	if _, err := AutoARIMA([]float64{math.NaN()}, 0, 2, nil); err == nil || !strings.Contains(err.Error(), "no known value in 1") {
 		t.Errorf("nothing known: %v", err)
 	}
-	if _, err := AutoARIMA(y, 0, 2, [][]float64{ramp, twice}); err == nil || !strings.Contains(err.Error(), "regressors: want them independent") {
+	if _, err := AutoARIMA(y, 0, 2, [][]float64{ramp, twice}); err == nil || !strings.Contains(err.Error(), "regressors: must be linearly independent") {
 		t.Errorf("dependent regressors: %v", err)
 	}
 }
 
-func TestPredictRefuses(t *testing.T) {
+func TestPredictRejectsBadInput(t *testing.T) {
 	y := minutes(60, 3)
 	m, err := FitARIMA(y, ARIMASpec{Order: Order{P: 1}, X: [][]float64{minutes(60, 4)}})
 	if err != nil {
@@ -53,8 +53,8 @@ func TestPredictRefuses(t *testing.T) {
 		want    string
 	}{
 		"no horizon":   {0, nil, "horizon must be at least 1, got 0"},
-		"no regressor": {3, nil, "want 1 regressors, got 0"},
-		"too short":    {3, [][]float64{{1, 2}}, "regressor 0: want 3 values, got 2"},
+		"no regressor": {3, nil, "must have 1 regressors, got 0"},
+		"too short":    {3, [][]float64{{1, 2}}, "regressor 0: must have 3 values, got 2"},
 	} {
 		if _, _, err := m.Predict(c.horizon, c.x); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v, want %q", name, err, c.want)
@@ -62,8 +62,8 @@ func TestPredictRefuses(t *testing.T) {
 	}
 }
 
-// A series times a factor has the same coefficients, and forecasts times the
-// factor; a model fitted to the same values twice is the same to the last bit.
+// A series times a factor has the same coefficients, and its forecasts are multiplied by the
+// factor; two fits to the same values are identical to the last bit.
 func TestFitsDoNotDependOnTheUnit(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		y := minutes(120, rapid.Uint64().Draw(t, "seed"))
@@ -92,9 +92,9 @@ func TestFitsDoNotDependOnTheUnit(t *testing.T) {
 	})
 }
 
-// Of any order, fitted to anything, forecasts are numbers and standard errors do
-// not shrink for a process that differences.
-func TestFitsAreSound(t *testing.T) {
+// For any order and series, forecasts are numbers and standard errors of a differenced process do
+// not shrink.
+func TestFitsAreValid(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		y := minutes(rapid.IntRange(1, 50).Draw(t, "n"), rapid.Uint64().Draw(t, "seed"))
 		for i := range y {
@@ -151,7 +151,7 @@ func squares(n int) []float64 {
 	return out
 }
 
-func TestStrengthOfASeason(t *testing.T) {
+func TestSeasonStrength(t *testing.T) {
 	for name, c := range map[string]struct {
 		s        Series
 		lo, high float64
@@ -168,8 +168,8 @@ func TestStrengthOfASeason(t *testing.T) {
 	}
 }
 
-// The search finds the bottom of Rosenbrock's valley, and stops where a function
-// gives it nothing to go by.
+// The search finds the minimum of Rosenbrock's function, and stops where a function gives no
+// direction.
 func TestMinimise(t *testing.T) {
 	valley := func(x []float64) float64 {
 		a, b := 1-x[0], x[1]-x[0]*x[0]
@@ -186,7 +186,7 @@ func TestMinimise(t *testing.T) {
 	}
 	wall := func(x []float64) float64 {
 		if x[0] != -1.2 {
-			return impossible
+			return impossibleValue
 		}
 		return 0
 	}

@@ -8,36 +8,35 @@ import (
 	"strings"
 )
 
-// How auto judges its candidates.
+// Parameters of auto's comparison of candidates.
 const (
-	// autoMinWindows is the least number of past windows that decides anything.
-	autoMinWindows = 4
-	// autoFade is the age at which a past window counts 1/e: habits change.
-	autoFade = 2 * day
-	// autoSharp is the power of the inverse error that a candidate's weight is:
-	// 3.5 % less error is twice the weight, and what is 15 % worse hardly counts.
-	autoSharp = 20
-	// autoFew is the greatest number of candidates that are combined.
-	autoFew = 4
-	// autoPrior is how many windows' worth of "as bad as the moving average" a
-	// candidate's record is drawn to, so that luck on a few windows weighs little.
-	autoPrior = 3
+	// minWindows is the minimum number of past windows for a comparison.
+	minWindows = 4
+	// weightFade is the age at which a past window has weight 1/e: habits change.
+	weightFade = 2 * day
+	// weightExponent is the exponent of the inverse error in a candidate's weight: 3.5 % less error
+	// doubles the weight, and a candidate that is 15 % worse has almost none.
+	weightExponent = 20
+	// maxCombined is the maximum number of combined candidates.
+	maxCombined = 4
+	// priorWindows is the weight, in windows, of a prior record equal to the moving average's, so that
+	// luck on a few windows has little effect.
+	priorWindows = 3
 )
 
 type auto struct{ candidates []Forecaster }
 
-// Auto combines the models that had the least absolute error in the days before
-// the series' end, each past window forecast from what came before it: up to
-// four, whose median it takes, weighted by a power of their inverse errors, which
-// fade with age. A median because they are judged by absolute errors: where they
-// disagree whether there will be load at all it does not split the difference. Its
-// intervals are learned from what the combination itself would have said. With
-// too little history to judge it takes the moving average and says so. Being
-// judged by absolute error it leans to the median where traffic is skewed;
-// Forecast.Peak has what capacity is planned for.
+// Auto combines the models with the lowest absolute error in the days before the series' end, each
+// past window being forecast from the values before it. It takes the median of up to four models,
+// weighted by a power of their inverse errors, which fade with age. It is a median because the
+// models are compared by absolute error: where they disagree on whether there will be any load, it
+// does not average the two. Its intervals are learned from the past forecasts of the combination
+// itself. With too little history for a comparison it uses the moving average and reports that.
+// Comparing by absolute error favours the median where traffic is skewed; use Forecast.Peak for
+// planning capacity.
 func Auto() Forecaster { return auto{candidates()} }
 
-// candidates are the models that auto combines; the first is the yardstick.
+// candidates are the models that auto combines; the first is the baseline.
 func candidates() []Forecaster {
 	return []Forecaster{MovingAverage(), SeasonalNaive(), SeasonalProfile(), DampedTrend(), HAR(), TVAR(), HMM(), ARIMAForecaster()}
 }
@@ -49,14 +48,14 @@ func (a auto) Forecast(s Series, horizon int) (Forecast, error) {
 		return Forecast{}, err
 	}
 	until, late := s.untilKnown()
-	r := a.judge(until, late, horizon)
+	r := a.evaluate(until, late, horizon)
 	weights := r.weights(len(until.Values))
 	if weights == nil {
 		f, err := a.candidates[0].Forecast(s, horizon)
 		if err != nil {
 			return Forecast{}, err
 		}
-		words := fmt.Sprintf("%s of history is too little to compare models: %s is used", s.words(len(until.Values)), f.Model)
+		words := fmt.Sprintf("%s of history is too short to compare models: using %s", s.formatSteps(len(until.Values)), f.Model)
 		f.Assumed = append([]string{words}, f.Assumed...)
 		return f, nil
 	}
@@ -65,12 +64,12 @@ func (a auto) Forecast(s Series, horizon int) (Forecast, error) {
 		return Forecast{}, err
 	}
 	f.noteLate(s, late)
-	f.learnOrSpread(r.combined(), until)
+	f.learnIntervalsOrSpread(r.combinedTrack(), until)
 	return f, nil
 }
 
-// combine joins the candidates' forecasts of the horizon that begins late steps
-// after the series.
+// combine combines the candidates' forecasts of the horizon that begins late steps after the
+// series.
 func (a auto) combine(s Series, late, horizon int, weights []float64) (Forecast, error) {
 	var parts []string
 	all := make([][]float64, len(weights))
@@ -82,17 +81,17 @@ func (a auto) combine(s Series, late, horizon int, weights []float64) (Forecast,
 		if err != nil {
 			return Forecast{}, err
 		}
-		all[m] = s.afterLate(means, late)
+		all[m] = s.dropLate(means, late)
 		if share := math.Round(100 * w); share > 0 {
 			parts = append(parts, fmt.Sprintf("%.0f %% %s", share, a.candidates[m].Name()))
 		}
 	}
-	return Forecast{Model: a.Name(), Mean: joined(all, weights, horizon), Assumed: []string{"combined by past errors: " + strings.Join(parts, ", ")}}, nil
+	return Forecast{Model: a.Name(), Mean: combineMeans(all, weights, horizon), Assumed: []string{"combined by past errors: " + strings.Join(parts, ", ")}}, nil
 }
 
-// joined is, step by step, the weighted median of the means of the models that
-// have a weight; those whose means are nil have no say.
-func joined(means [][]float64, weights []float64, horizon int) []float64 {
+// combineMeans returns, step by step, the weighted median of the means of the models with a weight;
+// models whose means are nil are ignored.
+func combineMeans(means [][]float64, weights []float64, horizon int) []float64 {
 	out := make([]float64, horizon)
 	parts := make([]weighted, 0, len(weights))
 	for h := range out {
@@ -107,10 +106,9 @@ func joined(means [][]float64, weights []float64, horizon int) []float64 {
 	return out
 }
 
-// weightedMedian is what lies at half of the weight on the line through the
-// middles of the values' own weights, and so moves smoothly with them: of two
-// values it is between their mean and the heavier. It sorts the values, of which
-// there is at least one.
+// weightedMedian returns the value at half of the weight on the line through the middles of the
+// values' own weights, so that it changes smoothly with them: of two values it is between their
+// mean and the heavier one. It sorts values, which must not be empty.
 func weightedMedian(values []weighted) float64 {
 	slices.SortFunc(values, func(a, b weighted) int { return cmp.Compare(a.value, b.value) })
 	var half float64
@@ -131,33 +129,32 @@ func weightedMedian(values []weighted) float64 {
 	return last
 }
 
-// meaner is a forecaster that can leave out its interval, which costs most of
-// its time.
-type meaner interface {
+// meanForecaster is a forecaster that can skip its interval, which costs most of its time.
+type meanForecaster interface {
 	means(s Series, horizon int) ([]float64, error)
 }
 
 func meansOf(f Forecaster, s Series, horizon int) ([]float64, error) {
-	if m, ok := f.(meaner); ok {
+	if m, ok := f.(meanForecaster); ok {
 		return m.means(s, horizon)
 	}
 	fc, err := f.Forecast(s, horizon)
 	return fc.Mean, err
 }
 
-// record is what all candidates would have said in the past, told nothing of the
-// last late steps, and how far off they were.
-type record struct {
+// pastErrors is the past forecasts of all candidates, made without the last late steps, and their
+// errors.
+type pastErrors struct {
 	s             Series
 	late, horizon int
 	origins       []int
-	means         [][][]float64 // by candidate and origin; nil = could not forecast
+	means         [][][]float64 // by candidate and origin; nil = no forecast
 	errors        [][]float64   // by candidate and origin: sum of |actual - mean|
 }
 
-// judge rolls every candidate through the past.
-func (a auto) judge(s Series, late, horizon int) record {
-	r := record{s: s, late: late, horizon: horizon, origins: pastOrigins(s, late+leastPast)}
+// evaluate rolls every candidate through the past.
+func (a auto) evaluate(s Series, late, horizon int) pastErrors {
+	r := pastErrors{s: s, late: late, horizon: horizon, origins: pastOrigins(s, late+minPast)}
 	for _, c := range a.candidates {
 		means, errs := make([][]float64, len(r.origins)), make([]float64, len(r.origins))
 		t := rollThrough(c, s, r.origins, late, horizon)
@@ -174,31 +171,30 @@ func (a auto) judge(s Series, late, horizon int) record {
 	return r
 }
 
-// weights are the candidates' at a time, by the windows that had ended by then;
-// nil when there are too few.
-func (r record) weights(at int) []float64 {
+// weights returns the candidates' weights at a time, from the windows that had ended by then; nil
+// when there are too few.
+func (r pastErrors) weights(at int) []float64 {
 	past := 0
 	for past < len(r.origins) && r.origins[past]+r.horizon <= at {
 		past++
 	}
-	if past < autoMinWindows {
+	if past < minWindows {
 		return nil
 	}
 	out := make([]float64, len(r.means))
 	for m := range r.means {
-		if ratio, ok := r.relative(m, past, at); ok {
-			out[m] = math.Pow(max(ratio, 1e-3), -autoSharp)
+		if ratio, ok := r.relativeError(m, past, at); ok {
+			out[m] = math.Pow(max(ratio, 1e-3), -weightExponent)
 		}
 	}
-	keepFew(out, autoFew)
+	keepGreatest(out, maxCombined)
 	return out
 }
 
-// relative is a candidate's error over that of the first one, on the windows
-// that it could forecast among the first past; ok is false where it cannot
-// forecast now.
-func (r record) relative(m, past, at int) (ratio float64, ok bool) {
-	fade := float64(r.s.steps(autoFade))
+// relativeError returns a candidate's error relative to the first candidate's, over the windows that it
+// could forecast among the first `past` ones; ok is false where it cannot forecast now.
+func (r pastErrors) relativeError(m, past, at int) (ratio float64, ok bool) {
+	fade := float64(r.s.steps(weightFade))
 	var own, yardstick, weight float64
 	for i := range past {
 		if r.means[m][i] == nil {
@@ -212,15 +208,15 @@ func (r record) relative(m, past, at int) (ratio float64, ok bool) {
 	if weight == 0 {
 		return 0, false
 	}
-	prior := autoPrior * yardstick / weight * math.Exp(-1)
+	prior := priorWindows * yardstick / weight * math.Exp(-1)
 	if yardstick+prior == 0 {
 		return 1, true
 	}
 	return (own + prior) / (yardstick + prior), true
 }
 
-// keepFew sets all but the greatest n weights to zero and makes them sum to 1.
-func keepFew(weights []float64, n int) {
+// keepGreatest sets all but the greatest n weights to zero and normalises them to a sum of 1.
+func keepGreatest(weights []float64, n int) {
 	sorted := slices.Clone(weights)
 	slices.Sort(sorted)
 	least := sorted[max(0, len(sorted)-n)]
@@ -236,10 +232,10 @@ func keepFew(weights []float64, n int) {
 	}
 }
 
-// combined is what the combination would have said at every past origin that had
-// enough before it, weighted by what was known then.
-func (r record) combined() track {
-	t := track{late: r.late}
+// combinedTrack returns the combination's past forecasts at every origin with enough history, with the
+// weights known at the time.
+func (r pastErrors) combinedTrack() pastTrack {
+	t := pastTrack{late: r.late}
 	for i, o := range r.origins {
 		weights := r.weights(o - r.late)
 		if weights == nil {
@@ -254,7 +250,7 @@ func (r record) combined() track {
 		if !known {
 			continue
 		}
-		t.origins, t.means = append(t.origins, o), append(t.means, joined(means, weights, r.horizon))
+		t.origins, t.means = append(t.origins, o), append(t.means, combineMeans(means, weights, r.horizon))
 	}
 	return t
 }

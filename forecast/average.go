@@ -6,14 +6,12 @@ import (
 	"time"
 )
 
-// averageWindow is what the moving average looks back: the hour that a plan is
-// made for.
+// averageWindow is the window of the moving average: the hour that a plan covers.
 const averageWindow = time.Hour
 
 type movingAverage struct{}
 
-// MovingAverage expects the mean of the last hour (or of what there is) to go
-// on.
+// MovingAverage forecasts the mean of the last hour, or of the available history.
 func MovingAverage() Forecaster { return forecaster{movingAverage{}} }
 
 func (movingAverage) Name() string { return "moving-average" }
@@ -24,7 +22,7 @@ func (movingAverage) fit(Series, int) predictor {
 	return func(s Series, horizon int) []float64 { return flat(s.lastMean(), horizon) }
 }
 
-// flat is the same value at every step.
+// flat returns the same value at every step.
 func flat(v float64, horizon int) []float64 {
 	out := make([]float64, horizon)
 	for h := range out {
@@ -33,8 +31,8 @@ func flat(v float64, horizon int) []float64 {
 	return out
 }
 
-// lastKnown takes the window's known values, or, when it has none, as many as
-// it would hold from before it.
+// lastKnown returns the window's known values, or, when it has none, those of a window that ends
+// with the last known value.
 func lastKnown(values []float64, window int) []float64 {
 	end := len(values)
 	for end > 0 && math.IsNaN(values[end-1]) {
@@ -51,11 +49,11 @@ func (movingAverage) assumed(s Series, horizon int) []string {
 	if have < window {
 		only := "only "
 		if have == len(s.Values) {
-			only += s.words(have) + " of history"
+			only += s.formatSteps(have) + " of history"
 		} else {
-			only += s.words(have) + " known of the last " + s.span(min(window, len(s.Values)))
+			only += s.formatSteps(have) + " known of the last " + s.formatSpan(min(window, len(s.Values)))
 		}
-		out = append(out, fmt.Sprintf("%s: the mean of the last %s is assumed for the next %s", only, s.span(have), s.span(horizon)))
+		out = append(out, fmt.Sprintf("%s: assuming the mean of the last %s for the next %s", only, s.formatSpan(have), s.formatSpan(horizon)))
 	}
 	return out
 }

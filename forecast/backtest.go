@@ -6,16 +6,16 @@ import (
 	"time"
 )
 
-// Row is how one forecaster did over the windows of a backtest. A figure is
-// nil where it is not defined (no window, nothing but zeros).
+// Row is the accuracy of one forecaster over the windows of a backtest. A value is nil where it is
+// not defined (no window, only zeros).
 type Row struct {
 	Forecaster string `json:"forecaster"`
 	// MAPE is the mean of |actual-mean|/actual over the steps whose actual is not 0.
 	MAPE *float64 `json:"mape"`
 	// WAPE is the sum of |actual-mean| over the sum of actuals.
 	WAPE *float64 `json:"wape"`
-	// MASE is the mean absolute error over that of repeating the day before,
-	// in the window's own past; with less than two days, of repeating the last step.
+	// MASE is the mean absolute error relative to that of repeating the day before, in the window's
+	// own past; with less than two days, to that of repeating the last step.
 	MASE *float64 `json:"mase"`
 	// RMSE is the root of the mean squared error, in the series' own unit.
 	RMSE *float64 `json:"rmse"`
@@ -23,18 +23,18 @@ type Row struct {
 	Coverage90 *float64 `json:"coverage_90"`
 	// FitMillis is the mean time of one forecast.
 	FitMillis *float64 `json:"fit_ms"`
-	// Windows is how many windows the forecaster could forecast.
+	// Windows is the number of windows that the forecaster could forecast.
 	Windows int `json:"windows"`
-	// PeakCoverage90 is the share of windows whose greatest value lay within the
-	// forecast's P05 and P95 of the peak; windows with unknown values are left out.
+	// PeakCoverage90 is the share of windows whose highest value was between the forecast's P05 and
+	// P95 of the peak; windows with unknown values are excluded.
 	PeakCoverage90 *float64 `json:"peak_coverage_90"`
 }
 
-// Backtest scores forecasters out of sample, all on the same windows of horizon
-// steps: every originStep steps a forecast is made from what came before and
-// compared with what came. The first origin is a day after the series' start,
-// or its middle when it is shorter than a day and a horizon. now times the
-// forecasts; nil leaves FitMillis out. It fails when there is no window at all.
+// Backtest evaluates forecasters out of sample, all on the same windows of horizon steps. Every
+// originStep steps it makes a forecast from the values before and compares it with the actual
+// values. The first origin is a day after the series' start, or its middle when the series is
+// shorter than a day and a horizon. now measures the forecasts; nil omits FitMillis. It fails when
+// there is no window.
 func Backtest(s Series, forecasters []Forecaster, horizon, originStep int, now func() time.Duration) ([]Row, error) {
 	if err := s.check(horizon); err != nil {
 		return nil, err
@@ -48,7 +48,7 @@ func Backtest(s Series, forecasters []Forecaster, horizon, originStep int, now f
 		first = max(1, n/2)
 	}
 	if n < first+horizon {
-		return nil, fmt.Errorf("backtesting %s: %s of history is too little for a horizon of %s", s.Name, s.words(n), s.words(horizon))
+		return nil, fmt.Errorf("backtesting %s: %s of history is too short for a horizon of %s", s.Name, s.formatSteps(n), s.formatSteps(horizon))
 	}
 	rows := make([]Row, 0, len(forecasters))
 	for _, f := range forecasters {
@@ -61,7 +61,7 @@ func Backtest(s Series, forecasters []Forecaster, horizon, originStep int, now f
 	return rows, nil
 }
 
-// score gathers the errors of one forecaster.
+// score accumulates the errors of one forecaster.
 type score struct {
 	scales          []float64
 	windows, steps  int
@@ -88,7 +88,7 @@ func (sc *score) window(f Forecaster, s Series, origin, horizon int, now func() 
 		return
 	}
 	sc.windows++
-	if top, ok := highest(s.Values[origin : origin+horizon]); ok {
+	if top, ok := maxOf(s.Values[origin : origin+horizon]); ok {
 		sc.peaks++
 		if fc.Peaks.P05 <= top && top <= fc.Peaks.P95 {
 			sc.inPeaks++
@@ -137,7 +137,7 @@ func (sc *score) row(name string, timed bool) Row {
 	return r
 }
 
-// ratio is a/b, nil when b is 0.
+// ratio returns a/b, nil when b is 0.
 func ratio(a, b float64) *float64 {
 	if b == 0 {
 		return nil
@@ -146,9 +146,9 @@ func ratio(a, b float64) *float64 {
 	return &r
 }
 
-// naiveScales is, for every origin, the mean absolute error that the naive rule
-// made in the steps before it: repeating the day before once there are two
-// days, the step before until then; 0 where it made none.
+// naiveScales returns, for every origin, the mean absolute error of the naive forecast in the steps
+// before it: repeating the day before once there are two days, until then the previous step; 0
+// where there is no error.
 func naiveScales(s Series) []float64 {
 	period := s.steps(day)
 	daily, last := meanAbsoluteLag(s.Values, period), meanAbsoluteLag(s.Values, 1)
@@ -160,7 +160,7 @@ func naiveScales(s Series) []float64 {
 	return last
 }
 
-// meanAbsoluteLag is, for every o, the mean of |y[t]-y[t-lag]| over t < o.
+// meanAbsoluteLag returns, for every o, the mean of |y[t]-y[t-lag]| over t < o.
 func meanAbsoluteLag(values []float64, lag int) []float64 {
 	out := make([]float64, len(values)+1)
 	var sum float64

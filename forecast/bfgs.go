@@ -3,64 +3,62 @@ package forecast
 import "math"
 
 const (
-	// sufficient is the share of the promised decrease that a step must bring.
-	sufficient = 1e-4
-	// shorter is by how much a step that brings less is cut.
-	shorter = 0.2
-	// longest bounds what one step changes of any variable: the variables of the
-	// search for ARMA coefficients are all of the order of 1.
-	longest = 1.5
-	// shortest is the change of every variable below which a step is none.
-	shortest = 1e-10
-	// mostIterations bounds the search; an ordinary one takes 5 to 30.
-	mostIterations = 200
+	// minDecrease is the minimum decrease of a step, as a share of the predicted decrease.
+	minDecrease = 1e-4
+	// stepCut is the factor by which a step with a lower decrease is cut.
+	stepCut = 0.2
+	// maxStepLength bounds the change of any variable in one step: the search variables for ARMA
+	// coefficients are all of the order of 1.
+	maxStepLength = 1.5
+	// minStepLength is the change of every variable below which a step is empty.
+	minStepLength = 1e-10
+	// maxIterations bounds the search; a typical one needs 5 to 30.
+	maxIterations = 200
 )
 
-// accuracy is how far a search goes: until every slope is below gradient, or a
-// step brings less than change.
+// accuracy is the stopping rule of a search: every slope is below gradient, or a step gains less
+// than change.
 type accuracy struct {
 	gradient, change float64
-	// step is that of the differences that stand for the gradient, and central
-	// tells whether they are taken to both sides.
+	// step is the step of the finite differences that approximate the gradient; central makes them
+	// two-sided.
 	step    float64
 	central bool
 }
 
 var (
-	// exact is beyond what any figure of a model shows.
+	// exact is more precise than any printed value of a model.
 	exact = accuracy{gradient: 1e-6, change: 1e-12, step: 1e-4, central: true}
-	// rough tells AICc to about a thousandth, which is enough to compare orders.
+	// rough computes AICc to about a thousandth, which is enough for comparing orders.
 	rough = accuracy{gradient: 1e-4, change: 1e-7, step: 1e-5}
 )
 
-// bfgs minimises a function by the variable metric of Broyden, Fletcher, Goldfarb
-// and Shanno with steps cut until they bring enough (Nash 1990, algorithm 21, that
-// of R's optim).
+// bfgs minimises a function by the variable metric method of Broyden, Fletcher, Goldfarb and
+// Shanno, with a backtracking line search (Nash 1990, algorithm 21, the one of R's optim).
 type bfgs struct {
 	f func(x []float64) float64
 	accuracy
 	n       int
 	x, grad []float64
 	value   float64
-	// inverse approximates the inverse of the second derivatives, by rows; fresh
-	// says that nothing was learned of it yet.
+	// inverse approximates the inverse of the second derivatives, by rows; fresh is set while it is
+	// the identity.
 	inverse []float64
 	fresh   bool
 
 	move, next, before, turned []float64
 }
 
-// minimise starts at x, where f is value, and returns the least place found and
-// its value.
+// minimise starts at x, where f is value, and returns the minimum found and its value.
 func minimise(f func(x []float64) float64, x []float64, value float64, a accuracy) (least []float64, at float64) {
 	n := len(x)
 	b := &bfgs{f: f, accuracy: a, n: n, x: append([]float64(nil), x...), value: value, inverse: make([]float64, n*n)}
 	for _, v := range []*[]float64{&b.grad, &b.move, &b.next, &b.before, &b.turned} {
 		*v = make([]float64, n)
 	}
-	b.forget()
-	b.slope()
-	for range mostIterations {
+	b.resetInverse()
+	b.setGradient()
+	for range maxIterations {
 		if !b.iterate() {
 			break
 		}
@@ -68,7 +66,7 @@ func minimise(f func(x []float64) float64, x []float64, value float64, a accurac
 	return b.x, b.value
 }
 
-func (b *bfgs) forget() {
+func (b *bfgs) resetInverse() {
 	clear(b.inverse)
 	for i := range b.n {
 		b.inverse[i*b.n+i] = 1
@@ -76,8 +74,8 @@ func (b *bfgs) forget() {
 	b.fresh = true
 }
 
-// slope fills grad at x.
-func (b *bfgs) slope() {
+// setGradient sets grad at x.
+func (b *bfgs) setGradient() {
 	copy(b.next, b.x)
 	for i, v := range b.x {
 		b.next[i] = v + b.step
@@ -92,22 +90,22 @@ func (b *bfgs) slope() {
 	}
 }
 
-// iterate makes one step; false when there is none left to make.
+// iterate makes one step; false when the search is finished.
 func (b *bfgs) iterate() bool {
 	downhill := b.direction()
 	if downhill >= 0 {
 		if b.fresh {
 			return false
 		}
-		b.forget()
+		b.resetInverse()
 		return true
 	}
-	value, ok := b.line(downhill)
+	value, ok := b.lineSearch(downhill)
 	if !ok {
 		if b.fresh {
 			return false
 		}
-		b.forget()
+		b.resetInverse()
 		return true
 	}
 	gained := b.value - value
@@ -120,7 +118,7 @@ func (b *bfgs) iterate() bool {
 		return false
 	}
 	copy(b.before, b.grad)
-	b.slope()
+	b.setGradient()
 	var most float64
 	for _, g := range b.grad {
 		most = max(most, math.Abs(g))
@@ -128,11 +126,11 @@ func (b *bfgs) iterate() bool {
 	if most < b.gradient {
 		return false
 	}
-	b.learn()
+	b.updateInverse()
 	return true
 }
 
-// direction fills move and returns the slope along it.
+// direction sets move and returns the slope along it.
 func (b *bfgs) direction() (downhill float64) {
 	for i := range b.n {
 		b.move[i] = -dot(b.inverse[i*b.n:(i+1)*b.n], b.grad)
@@ -141,36 +139,36 @@ func (b *bfgs) direction() (downhill float64) {
 	return downhill
 }
 
-// line cuts the step along move until it brings enough, and leaves the place in
-// next; ok is false when none does.
-func (b *bfgs) line(downhill float64) (value float64, ok bool) {
+// lineSearch cuts the step along move until the decrease is sufficient, and leaves the point in next; ok
+// is false when no step suffices.
+func (b *bfgs) lineSearch(downhill float64) (value float64, ok bool) {
 	var most float64
 	for _, m := range b.move {
 		most = max(most, math.Abs(m))
 	}
-	length := min(1, longest/most)
-	for most*length > shortest {
+	length := min(1, maxStepLength/most)
+	for most*length > minStepLength {
 		for i, m := range b.move {
 			b.next[i] = b.x[i] + length*m
 		}
 		value = b.f(b.next)
-		if value <= b.value+sufficient*length*downhill {
+		if value <= b.value+minDecrease*length*downhill {
 			return value, true
 		}
-		length *= shorter
+		length *= stepCut
 	}
 	return 0, false
 }
 
-// learn updates inverse by what the last step showed of the slope's change.
-func (b *bfgs) learn() {
+// updateInverse updates inverse with the change of the slope in the last step.
+func (b *bfgs) updateInverse() {
 	n, change := b.n, b.before
 	for i := range change {
 		change[i] = b.grad[i] - change[i]
 	}
 	along := dot(b.move, change)
 	if along <= 0 {
-		b.forget()
+		b.resetInverse()
 		return
 	}
 	var across float64

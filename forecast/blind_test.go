@@ -9,8 +9,7 @@ import (
 	"time"
 )
 
-// wander is days of a load, by the quarter of an hour, that rises and falls with
-// the day and drifts besides.
+// wander is days of a load by the quarter of an hour with a daily cycle and a drift.
 func wander(days int, seed uint64) Series {
 	r := rand.New(rand.NewPCG(seed, 11))
 	s := Series{Name: "us m IW-F", Step: 15 * time.Minute, Values: make([]float64, days*96)}
@@ -22,7 +21,7 @@ func wander(days int, seed uint64) Series {
 	return s
 }
 
-// unknownEnd is a series of which nothing is known of the last steps.
+// unknownEnd is a series whose last steps are unknown.
 func unknownEnd(s Series, steps int) Series {
 	s.Values = slices.Clone(s.Values)
 	for i := len(s.Values) - steps; i < len(s.Values); i++ {
@@ -31,9 +30,9 @@ func unknownEnd(s Series, steps int) Series {
 	return s
 }
 
-// Where nothing is known of the last day, no model forecasts more than was ever
-// seen, and says what it looked over; where it has too little before it says so.
-func TestUnknownDayCarriesNoTrend(t *testing.T) {
+// After an unknown day no model forecasts more than the highest known value, and it reports the
+// unknown day; with too little history before it the error reports that.
+func TestUnknownDayExtrapolatesNoTrend(t *testing.T) {
 	for seed := range uint64(2) {
 		minutes := unknownEnd(daily(3, 200, seed), 1440)
 		for name, s := range map[string]Series{
@@ -51,10 +50,10 @@ func TestUnknownDayCarriesNoTrend(t *testing.T) {
 					continue
 				}
 				sound(t, name+": "+f.Name(), fc, horizon)
-				if top := slices.Max(fc.Mean); top > s.most() {
-					t.Errorf("%s: %s forecasts %.4g after a day of nothing, the greatest known value is %.4g", name, f.Name(), top, s.most())
+				if top := slices.Max(fc.Mean); top > s.maxKnown() {
+					t.Errorf("%s: %s forecasts %.4g after a day of nothing, the greatest known value is %.4g", name, f.Name(), top, s.maxKnown())
 				}
-				if words := strings.Join(fc.Assumed, "; "); !strings.Contains(words, "nothing is known of the last day") {
+				if words := strings.Join(fc.Assumed, "; "); !strings.Contains(words, "no data for the last day") {
 					t.Errorf("%s: %s does not say that a day is unknown: %q", name, f.Name(), words)
 				}
 			}
@@ -62,9 +61,9 @@ func TestUnknownDayCarriesNoTrend(t *testing.T) {
 	}
 }
 
-// ARIMA on minutes of two days and nothing of the third, or only its last minute,
-// stays among what came: the load swings between 400 and 1600 and ended at 1000.
-func TestARIMAHoldsTheLevelOverAnUnknownDay(t *testing.T) {
+// ARIMA on minutes of two days with an unknown third day, or only its last minute known, stays
+// within the past range: the load varies between 400 and 1600 and ended at 1000.
+func TestARIMAKeepsTheLevelOverAnUnknownDay(t *testing.T) {
 	for _, seed := range []uint64{3, 12, 18} {
 		s := unknownEnd(daily(3, 200, seed), 1440)
 		lastMinute := unknownEnd(s, 0)
@@ -87,9 +86,9 @@ func TestARIMAHoldsTheLevelOverAnUnknownDay(t *testing.T) {
 	}
 }
 
-// Intervals tell how far a load moves while nobody looks: they are those of
-// forecasts that were as blind, wider than those of forecasts that saw all.
-func TestIntervalsKnowHowLongNothingWasSeen(t *testing.T) {
+// Intervals of a series with an unknown end reflect past forecasts with the same gap, so they are
+// wider than those of a fully known series.
+func TestIntervalsWidenWithUnknownEnd(t *testing.T) {
 	const end = 5 * 96
 	for _, c := range []struct {
 		f     Forecaster

@@ -5,9 +5,8 @@ import (
 	"time"
 )
 
-// blocks is a series at a coarser step, counted back from its end so that the
-// last block is whole: the mean of each block's known values, NaN for a block
-// with less than half of them known.
+// blocks returns a series at a coarser step, aligned to its end so that the last block is whole:
+// the mean of each block's known values, NaN for a block with less than half of them known.
 func blocks(values []float64, size int) []float64 {
 	if size <= 1 {
 		return values
@@ -32,8 +31,8 @@ func blocks(values []float64, size int) []float64 {
 	return out
 }
 
-// blockSize is how many steps make a block of about d that divides a day; 1 for
-// steps that are longer.
+// blockSize returns the number of steps in a block of about d that divides a day; 1 for steps
+// longer than d.
 func (s Series) blockSize(d time.Duration) int {
 	perDay := s.steps(day)
 	for size := s.steps(d); size > 1; size-- {
@@ -44,8 +43,8 @@ func (s Series) blockSize(d time.Duration) int {
 	return 1
 }
 
-// unblock goes back to single steps: the value of each block at its middle, and
-// between two middles the line that joins them.
+// unblock converts blocks back to single steps: each block's value is at its middle, with linear
+// interpolation between two middles.
 func unblock(means []float64, size, horizon int) []float64 {
 	out := make([]float64, horizon)
 	last := len(means) - 1
@@ -58,5 +57,5 @@ func unblock(means []float64, size, horizon int) []float64 {
 	return out
 }
 
-// blocksOf is how many blocks cover a horizon.
+// blocksOf returns the number of blocks that cover a horizon.
 func blocksOf(horizon, size int) int { return (horizon + size - 1) / size }

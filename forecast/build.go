@@ -10,68 +10,66 @@ import (
 	"skyserve/internal/service"
 )
 
-// maxSpan bounds what a set of series may span (400 days): a stray time must
-// not ask for the memory of a century.
+// maxSpan bounds the span of a set of series (400 days): one wrong timestamp must not allocate the
+// memory of a century.
 const maxSpan = 400 * day
 
-// Key names a series: where what it counts arrived, and of which kind it was.
+// Key identifies a series: the region, model and tier of its requests.
 type Key struct {
 	Region service.Region
 	Model  string
 	Tier   service.Tier
 }
 
-// String is region, model and tier, as tables and errors show it.
+// String returns region, model and tier for tables and errors.
 func (k Key) String() string { return fmt.Sprintf("%s %s %s", k.Region, k.Model, k.Tier) }
 
 func compareKeys(a, b Key) int {
 	return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(a.Region, b.Region), cmp.Compare(a.Tier, b.Tier))
 }
 
-// Sample is what one source, such as a balancer, says of a series.
+// Sample is a value of a series from one source, such as a balancer.
 type Sample struct {
 	Key
-	// Source is who counted. Sources of one series add up.
+	// Source identifies who counted. Sources of one series add up.
 	Source string
-	// At is in seconds since the Unix epoch: a moment of the step that Value is
-	// of, or, for Increases, the moment at which a counter was read.
+	// At is in seconds since the Unix epoch: a moment within Value's step, or, for Increases, the
+	// moment when a counter was read.
 	At int64
-	// Value is what was counted since the sample before, the mean rate, or a
-	// counter's reading. NaN = the source says that it does not know.
+	// Value is the count since the previous sample, the mean rate, or a counter's reading. NaN =
+	// unknown to the source.
 	Value float64
 }
 
-// Keyed is a series and what it is of.
+// Keyed is a series with its key.
 type Keyed struct {
 	Key
 	Series
 }
 
-// BuildOptions says how samples become series.
+// BuildOptions configures the conversion of samples to series.
 type BuildOptions struct {
 	// Step is the length of a step: whole minutes, at least one.
 	Step time.Duration
-	// Unit is what the values count. It decides how several samples of a source
-	// within a step are joined: counts add up, of rates the mean is taken.
+	// Unit is the unit of the values. It decides how several samples of a source within a step are
+	// combined: counts are summed, rates averaged.
 	Unit Unit
-	// SilenceUnknown makes a step unknown to a series without a sample in it. Else
-	// it is zero when any source of the region has a sample there: a source
-	// that has nothing to say of a quiet model says nothing.
+	// SilenceUnknown makes a step without a sample unknown. Otherwise it is zero when any source of
+	// the region has a sample in that step: a source sends nothing for an idle model.
 	SilenceUnknown bool
 }
 
-// Build makes one series of every key, all of the same span and sorted by
-// model, region and tier. The order of the samples plays no part but in one
-// thing: of two samples with the same key, source and time the later one
-// counts. The report tells what was wrong with them. It fails when a value is
+// Build returns one series per key, all of the same span and sorted by model, region and tier. The
+// order of the samples does not matter, except that of two samples with the same key, source and
+// time the later one counts. The report lists the flaws of the samples. It fails when a value is
 // negative or too large, or when the samples span more than 400 days.
 func Build(samples []Sample, o BuildOptions) ([]Keyed, Report, error) {
 	if o.Step < time.Minute || o.Step%time.Minute != 0 {
-		return nil, Report{}, fmt.Errorf("building series: step: want whole minutes, got %s", o.Step)
+		return nil, Report{}, fmt.Errorf("building series: step: must be whole minutes, got %s", o.Step)
 	}
 	b := builder{BuildOptions: o, step: int64(o.Step / time.Second)}
 	unique := b.dedupe(samples)
-	if err := b.measure(unique); err != nil || len(unique) == 0 {
+	if err := b.findSpan(unique); err != nil || len(unique) == 0 {
 		return nil, b.report, err
 	}
 	out := b.fill(unique)
@@ -88,14 +86,14 @@ type builder struct {
 	report      Report
 }
 
-// source makes samples of one origin comparable.
+// source groups the samples of one origin.
 type source struct {
 	Key
 	name string
 }
 
-// dedupe keeps the last sample of each time of a source, and reports those that
-// it drops, those that came late and those that are unknown.
+// dedupe keeps the last sample of each time of a source, and reports duplicates, late samples and
+// NaN samples.
 func (b *builder) dedupe(samples []Sample) []Sample {
 	type id struct {
 		source
@@ -129,11 +127,11 @@ func (b *builder) dedupe(samples []Sample) []Sample {
 	})
 }
 
-// measure finds the span and refuses what cannot be.
-func (b *builder) measure(samples []Sample) error {
+// findSpan computes the span and rejects invalid samples.
+func (b *builder) findSpan(samples []Sample) error {
 	for i, s := range samples {
 		if s.Value < 0 || s.Value > maxValue {
-			return fmt.Errorf("building series %s: value at %s: want 0 to %g, got %g", s.Key, moment(s.At), float64(maxValue), s.Value)
+			return fmt.Errorf("building series %s: value at %s: must be 0 to %g, got %g", s.Key, formatTime(s.At), float64(maxValue), s.Value)
 		}
 		at := floorDiv(s.At, b.step)
 		if i == 0 {
@@ -142,14 +140,13 @@ func (b *builder) measure(samples []Sample) error {
 		b.first, b.last = min(b.first, at), max(b.last, at)
 	}
 	if b.last-b.first >= int64(maxSpan/b.Step) || b.first < 0 {
-		return fmt.Errorf("building series: %s to %s: want times since 1970 within %d days of each other",
-			moment(b.first*b.step), moment(b.last*b.step), maxSpan/day)
+		return fmt.Errorf("building series: %s to %s: times must be after 1970 and within %d days of each other",
+			formatTime(b.first*b.step), formatTime(b.last*b.step), maxSpan/day)
 	}
 	return nil
 }
 
-// fill adds the samples up. They are sorted, so that the same ones give the
-// same sums in whatever order they came.
+// fill sums the samples. They are sorted, so that the sums do not depend on their order.
 func (b *builder) fill(samples []Sample) []Keyed {
 	slices.SortStableFunc(samples, func(x, y Sample) int {
 		return cmp.Or(compareKeys(x.Key, y.Key), cmp.Compare(x.Source, y.Source), cmp.Compare(x.At, y.At))
@@ -203,7 +200,7 @@ func silenceIsZero(series []Keyed, reported map[service.Region][]bool) {
 	}
 }
 
-// floorDiv is a/b rounded down; b is above 0.
+// floorDiv returns a/b rounded down; b must be above 0.
 func floorDiv(a, b int64) int64 {
 	q := a / b
 	if a%b < 0 {
@@ -212,5 +209,5 @@ func floorDiv(a, b int64) int64 {
 	return q
 }
 
-// moment writes a time as reports and errors show it.
-func moment(at int64) string { return time.Unix(at, 0).UTC().Format("2006-01-02T15:04:05Z") }
+// formatTime formats a time for reports and errors.
+func formatTime(at int64) string { return time.Unix(at, 0).UTC().Format("2006-01-02T15:04:05Z") }

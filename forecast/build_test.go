@@ -46,10 +46,10 @@ func TestBuild(t *testing.T) {
 		t.Errorf("got\n%swant\n%s", describe(got), want)
 	}
 	notes := strings.Join(report.Notes(), "\n")
-	wantNotes := `1 sample came twice, first of us m IW-F at 1970-01-01T01:40:00Z: the later one counts
-2 samples came out of order, first of us m IW-F at 1970-01-01T01:41:00Z: put in place
-1 sample is not a number, first of eu m IW-F at 1970-01-01T01:44:00Z: taken as unknown
-2 gaps, first of us m IW-F at 1970-01-01T01:42:00Z: 4 minutes in all are unknown`
+	wantNotes := `1 duplicate sample, first of us m IW-F at 1970-01-01T01:40:00Z: the last one is used
+2 samples out of order, first of us m IW-F at 1970-01-01T01:41:00Z: sorted in
+1 sample is not a number, first of eu m IW-F at 1970-01-01T01:44:00Z: treated as unknown
+2 gaps, first of us m IW-F at 1970-01-01T01:42:00Z: 4 minutes in total are unknown`
 	if notes != wantNotes || report.Samples != len(samples) {
 		t.Errorf("of %d samples\n%s\nwant\n%s", report.Samples, notes, wantNotes)
 	}
@@ -60,20 +60,20 @@ func TestBuild(t *testing.T) {
 	}
 }
 
-func TestBuildRefuses(t *testing.T) {
+func TestBuildRejectsBadSamples(t *testing.T) {
 	for name, c := range map[string]struct {
 		samples []Sample
 		step    time.Duration
 		want    string
 	}{
-		"step":     {nil, time.Second, "building series: step: want whole minutes, got 1s"},
-		"negative": {[]Sample{sample("us", "m", "", 60, -1)}, time.Minute, "building series us m IW-F: value at 1970-01-01T00:01:00Z: want 0 to 1e+18, got -1"},
+		"step":     {nil, time.Second, "building series: step: must be whole minutes, got 1s"},
+		"negative": {[]Sample{sample("us", "m", "", 60, -1)}, time.Minute, "building series us m IW-F: value at 1970-01-01T00:01:00Z: must be 0 to 1e+18, got -1"},
 		"infinite": {[]Sample{sample("us", "m", "", 60, math.Inf(1))}, time.Minute, "got +Inf"},
-		"span":     {[]Sample{sample("us", "m", "", 60, 1), sample("us", "m", "", 400*86400+60, 1)}, time.Minute, "want times since 1970 within 400 days of each other"},
-		"before":   {[]Sample{sample("us", "m", "", -60, 1)}, time.Minute, "want times since 1970"},
+		"span":     {[]Sample{sample("us", "m", "", 60, 1), sample("us", "m", "", 400*86400+60, 1)}, time.Minute, "times must be after 1970 and within 400 days of each other"},
+		"before":   {[]Sample{sample("us", "m", "", -60, 1)}, time.Minute, "times must be after 1970"},
 	} {
 		if _, _, err := Build(c.samples, BuildOptions{Step: c.step}); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: got %v, want it to say %q", name, err, c.want)
+			t.Errorf("%s: got %v, want %q in it", name, err, c.want)
 		}
 	}
 	if got, report, err := Build([]Sample{sample("us", "m", "", 60, math.NaN())}, BuildOptions{Step: time.Minute}); err != nil || len(got) != 0 || report.NotNumbers.Count != 1 {
@@ -90,10 +90,10 @@ func drawSamples(t *rapid.T, value *rapid.Generator[float64]) []Sample {
 	return out
 }
 
-// dumbBuild asks every sample for every value.
+// dumbBuild checks every sample for every value.
 func dumbBuild(samples []Sample, o BuildOptions, key Key, at int64) float64 {
 	step := int64(o.Step / time.Second)
-	total, silent, heard := 0.0, true, false
+	total, silent, received := 0.0, true, false
 	for _, src := range []string{"a", "b"} {
 		last := map[int64]float64{}
 		for _, s := range samples {
@@ -124,15 +124,15 @@ func dumbBuild(samples []Sample, o BuildOptions, key Key, at int64) float64 {
 		}
 	}
 	for _, v := range latest {
-		heard = heard || !math.IsNaN(v)
+		received = received || !math.IsNaN(v)
 	}
-	if silent && (o.SilenceUnknown || !heard) {
+	if silent && (o.SilenceUnknown || !received) {
 		return math.NaN()
 	}
 	return total
 }
 
-func TestBuildAgreesWithItsTwin(t *testing.T) {
+func TestBuildEqualsSimpleBuild(t *testing.T) {
 	values := rapid.OneOf(rapid.Float64Range(0, 1e6), rapid.Just(math.NaN()))
 	rapid.Check(t, func(t *rapid.T) {
 		samples := drawSamples(t, values)
@@ -156,8 +156,8 @@ func TestBuildAgreesWithItsTwin(t *testing.T) {
 	})
 }
 
-// Samples that differ in time may come in any order.
-func TestBuildKnowsNoOrder(t *testing.T) {
+// Samples with different times may be in any order.
+func TestBuildIgnoresSampleOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		samples := drawSamples(t, rapid.Float64Range(0, 1e6))
 		seen := map[string]bool{}
@@ -176,10 +176,9 @@ func TestBuildKnowsNoOrder(t *testing.T) {
 	})
 }
 
-// What a counter shows is what was counted: whatever the times it is read at
-// and however often it begins again, whole steps between near readings get
-// what grew in them.
-func TestIncreasesFollowTheCounter(t *testing.T) {
+// Increases sum to the counter's growth: whatever the reading times and resets, complete steps
+// between close readings get the growth within them.
+func TestIncreasesSumToTheCounter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		grown := make([]float64, 600) // by second
 		for i := range grown {
@@ -242,8 +241,8 @@ func TestIncreases(t *testing.T) {
 	if want := "120:10 180:10 240:10 300:3 900:1 "; b.String() != want {
 		t.Errorf("got %s, want %s", &b, want)
 	}
-	want := "1 counter began again from zero, first of us m IW-F at 1970-01-01T00:06:00Z: counted on from there\n" +
-		"1 counter was not read for long, first of us m IW-F at 1970-01-01T00:06:00Z: what it grew by is left out"
+	want := "1 counter reset, first of us m IW-F at 1970-01-01T00:06:00Z: counting continues from zero\n" +
+		"1 long gap between counter readings, first of us m IW-F at 1970-01-01T00:06:00Z: the increase is ignored"
 	if notes := strings.Join(report.Notes(), "\n"); notes != want {
 		t.Errorf("notes\n%s\nwant\n%s", notes, want)
 	}
@@ -277,7 +276,7 @@ func TestResample(t *testing.T) {
 	} {
 		got, err := Resample(c.s, c.step)
 		if c.want == nil {
-			if err == nil || !strings.Contains(err.Error(), "hold no whole step of") {
+			if err == nil || !strings.Contains(err.Error(), "has no whole step of") {
 				t.Errorf("%s: %v, %v", name, got, err)
 			}
 			continue
@@ -302,8 +301,8 @@ func TestResample(t *testing.T) {
 	}
 }
 
-// Resampling is adding up what lies in a step, in one go or in several.
-func TestResampleAgreesWithItsTwin(t *testing.T) {
+// Resampling sums the values within a step, in one pass or in several.
+func TestResampleEqualsSimpleResample(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := Series{Name: "s", Start: rapid.Int64Range(0, 50).Draw(t, "start"), Step: time.Minute, Unit: rapid.SampledFrom([]Unit{Requests, RequestRate}).Draw(t, "unit")}
 		s.Values = rapid.SliceOfN(rapid.OneOf(rapid.Float64Range(0, 100), rapid.Just(math.NaN())), 1, 80).Draw(t, "values")

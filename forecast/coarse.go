@@ -5,19 +5,18 @@ import (
 	"time"
 )
 
-// coarse is a series at a coarser step, whose last step ends where the series
-// does. A step's value is the mean of its known values, unknown where less than
-// half of them are known.
+// coarse is a series at a coarser step, aligned to the series' end. A step's value is the mean of
+// its known values, unknown where less than half of them are known.
 type coarse struct {
 	Series
-	// each is how many steps of the series make one of these.
+	// each is the number of steps of the series in one coarse step.
 	each int
-	// skipped is how many steps of the series come before the first whole one.
+	// skipped is the number of steps of the series before the first coarse one.
 	skipped int
 }
 
-// coarsen takes steps together until they are at least as long as step, of the
-// series' last mostly steps of that length at most.
+// coarsen combines steps until they are at least as long as step, and keeps at most the last `most`
+// of them.
 func coarsen(s Series, step time.Duration, most int) coarse {
 	c := coarse{Series: s, each: s.steps(step)}
 	n := min(len(s.Values)/c.each, most)
@@ -30,7 +29,7 @@ func coarsen(s Series, step time.Duration, most int) coarse {
 	return c
 }
 
-// meanOfKnown is the mean of the known values, unknown where less than half are.
+// meanOfKnown returns the mean of the known values, unknown where less than half are.
 func meanOfKnown(values []float64) float64 {
 	var sum float64
 	n := 0
@@ -46,8 +45,8 @@ func meanOfKnown(values []float64) float64 {
 	return sum / float64(n)
 }
 
-// fine spreads coarse means over horizon steps of the series, on the line between
-// the middles of the coarse steps, and keeps them from falling below 0.
+// fine interpolates coarse means over horizon steps of the series, on the line between the middles
+// of the coarse steps, and never below 0.
 func (c coarse) fine(means []float64, horizon int) []float64 {
 	out := make([]float64, horizon)
 	for h := range out {

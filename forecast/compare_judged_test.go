@@ -14,17 +14,17 @@ import (
 	"time"
 )
 
-// rTable is where backtest.R's figures are kept.
+// rTable is the file of backtest.R's results.
 const rTable = "testdata/golden/backtest.csv"
 
-// resamples is how many times the days of a backtest are drawn anew to tell how
-// sure a ratio of errors is.
+// resamples is the number of bootstrap draws of a backtest's days for the confidence of a ratio of
+// errors.
 const resamples = 2000
 
-// judged is what the forecasters made of the windows of one series. By window:
-// the sum of what came, each forecaster's sum of |actual - mean|, and how auto's
-// intervals did. Who needs more history than a window has before it is judged by
-// the moving average there, as whoever uses it would have to.
+// judged is the forecasters' results on the windows of one series. By window: the sum of actual
+// values, each forecaster's sum of |actual - mean|, and the results of auto's intervals. A
+// forecaster that needs more history than a window has is replaced by the moving average there, as
+// a user would do.
 type judged struct {
 	series Series
 	perDay int // windows a day
@@ -38,8 +38,8 @@ type judged struct {
 	peaks  float64   // share of windows whose peak lies within its interval
 }
 
-// judge forecasts the hour after every origin, step apart, from a day on, by
-// single forecasters and by auto.
+// judge forecasts the hour after every origin, step apart, from a day on, with the single
+// forecasters and with auto.
 func judge(s Series, singles []Forecaster, step time.Duration) (judged, error) {
 	horizon, first := s.steps(time.Hour), s.steps(day)
 	all := append(slices.Clone(singles), Auto())
@@ -69,7 +69,7 @@ func judge(s Series, singles []Forecaster, step time.Duration) (judged, error) {
 		j.actual, j.steps = append(j.actual, sum), append(j.steps, float64(steps))
 		inside, score := scoreInterval(came, fc)
 		j.inside, j.score = append(j.inside, inside), append(j.score, score)
-		if top, ok := highest(came); ok && fc.Peaks.P05 <= top && top <= fc.Peaks.P95 {
+		if top, ok := maxOf(came); ok && fc.Peaks.P05 <= top && top <= fc.Peaks.P95 {
 			inPeaks++
 		}
 	}
@@ -80,7 +80,7 @@ func judge(s Series, singles []Forecaster, step time.Duration) (judged, error) {
 // auto is the last forecaster.
 func (j judged) auto() int { return len(j.names) - 1 }
 
-// wape is a forecaster's on the windows that take keeps.
+// wape is a forecaster's WAPE on the windows that take selects.
 func (j judged) wape(f int, take func(w int) bool) float64 {
 	var off, sum float64
 	for w, e := range j.off[f] {
@@ -91,12 +91,12 @@ func (j judged) wape(f int, take func(w int) bool) float64 {
 	return off / sum
 }
 
-// over is auto's error over a single forecaster's.
+// over is auto's error relative to a single forecaster's.
 func (j judged) over(f int, take func(w int) bool) float64 {
 	return j.wape(j.auto(), take) / j.wape(f, take)
 }
 
-// best is the single forecaster that only hindsight knows.
+// best is the best single forecaster in hindsight.
 func (j judged) best(take func(w int) bool) (f int, ratio float64) {
 	ratio = math.Inf(-1)
 	for i := range j.auto() {
@@ -109,8 +109,8 @@ func (j judged) best(take func(w int) bool) (f int, ratio float64) {
 
 func every(int) bool { return true }
 
-// spreadOf is the 90 % range of auto's error over a single forecaster's when the
-// days are drawn anew.
+// spreadOf is the 90 % range of auto's error relative to a single forecaster's over bootstrap draws
+// of the days.
 func (j judged) spreadOf(f int, take func(w int) bool) (lo, hi float64) {
 	r := rand.New(rand.NewPCG(1, 2))
 	days := (len(j.actual) + j.perDay - 1) / j.perDay
@@ -131,7 +131,7 @@ func (j judged) spreadOf(f int, take func(w int) bool) (lo, hi float64) {
 	return ratios[resamples/20], ratios[resamples-1-resamples/20]
 }
 
-// report says how auto did beside the single forecasters and R's.
+// report prints auto's results next to the single forecasters' and R's.
 func (j judged) report(r map[string]float64) string {
 	var b strings.Builder
 	wape := j.wape(j.auto(), every)
@@ -157,10 +157,9 @@ func (j judged) report(r map[string]float64) string {
 	return b.String() + "\n"
 }
 
-// offsets says how auto would have done with an origin only every so many windows,
-// by which window is the first; and beside it the single forecaster that is the
-// best of all windows, which shows how much of it is the luck of few: choosing
-// the best of many afterwards flatters it.
+// offsets prints auto's results with an origin only every so many windows, by the index of the
+// first window, and next to it the best single forecaster of all windows. That shows how much the
+// latter owes to luck: choosing the best of many in hindsight flatters it.
 func (j judged) offsets(each int) string {
 	var b strings.Builder
 	whole, _ := j.best(every)
@@ -186,7 +185,7 @@ func sum(values []float64) float64 {
 	return out
 }
 
-// readR reads the WAPE that R had, by series and method.
+// readR reads R's WAPE by series and method.
 func readR() (map[string]float64, error) {
 	f, err := os.Open(rTable)
 	if err != nil {

@@ -26,18 +26,18 @@ var (
 )
 
 const (
-	// comparedTenants have the most windows; every second one is for tuning, and
-	// the others are held back.
+	// comparedTenants is the number of tenants with the most windows; every second one is for
+	// tuning, and the others are held back.
 	comparedTenants = 40
-	// tenantStep between two origins meets all hours of the day in turn. The fewer
-	// windows, the more the best single model of hindsight owes to luck.
+	// tenantStep is the time between two origins; it covers all hours of the day. With fewer
+	// windows the best single model in hindsight owes more to luck.
 	tenantStep = 5 * time.Hour
-	// watchStep is the time between two forecasts that are watched.
+	// watchStep is the time between two forecasts that are checked.
 	watchStep = 3 * time.Hour
 )
 
-// Auto beside each single model on the public weeks, where R's auto.arima had the
-// same windows, and what of them is left where origins are rare.
+// Auto compared with each single model on the public weeks, where R's auto.arima had the same
+// windows, and with rare origins.
 func TestCompareWeeks(t *testing.T) {
 	fromR, err := readR()
 	if err != nil {
@@ -55,8 +55,8 @@ func TestCompareWeeks(t *testing.T) {
 	t.Logf("every 6 hours from each of the first 6: auto over the best single one of those windows (days drawn anew):\n%s", sixth.String())
 }
 
-// Auto beside each single model on the tenants of a public trace, those that
-// settings may be tuned on and those held back.
+// Auto compared with each single model on the tenants of a public trace, separately for those used
+// for tuning and those held back.
 func TestCompareTenants(t *testing.T) {
 	tenants, _ := readRates(t)
 	var halves [2][]Series
@@ -68,7 +68,7 @@ func TestCompareTenants(t *testing.T) {
 	}
 }
 
-// judgeAll judges series side by side.
+// judgeAll evaluates series in parallel.
 func judgeAll(t *testing.T, name string, series []Series, singles []Forecaster, step time.Duration) []judged {
 	t.Helper()
 	out := make([]judged, len(series))
@@ -89,8 +89,8 @@ func judgeAll(t *testing.T, name string, series []Series, singles []Forecaster, 
 	return out
 }
 
-// summary is how far auto and each single forecaster lie above the best single
-// one of each series, in the mean, and how its intervals did.
+// summary is the mean excess of auto and each single forecaster over the best single one of each
+// series, and the results of auto's intervals.
 func summary(all []judged) string {
 	n := float64(len(all))
 	names := all[0].names
@@ -113,8 +113,8 @@ func summary(all []judged) string {
 	return b.String()
 }
 
-// How often Watch says that a load left a forecast by auto when nothing was done
-// to it, and when its last 20 minutes are multiplied.
+// How often Watch reports a deviation from a forecast by auto when the load is unchanged, and when
+// its last 20 minutes are multiplied.
 func TestCompareWatch(t *testing.T) {
 	_, totals := readRates(t)
 	factors := []float64{1, 1.5, 2, 3, 5, 8, 0.5, 0.25, 0}
@@ -132,8 +132,8 @@ func TestCompareWatch(t *testing.T) {
 }
 
 func watched(t *testing.T, s Series, factors []float64) string {
-	steps := max(2*watchLeast, s.steps(watchWindow+watchWindow/2))
-	told := make([]int, len(factors))
+	steps := max(2*watchMinKnown, s.steps(watchWindow+watchWindow/2))
+	reported := make([]int, len(factors))
 	var n int
 	for o := s.steps(2 * day); o+steps <= len(s.Values); o += s.steps(watchStep) {
 		f, err := Auto().Forecast(s.Upto(o), steps)
@@ -148,12 +148,12 @@ func watched(t *testing.T, s Series, factors []float64) string {
 				came[i] *= factor
 			}
 			if Watch(f, came, s.Step).Kind != NoDeparture {
-				told[k]++
+				reported[k]++
 			}
 		}
 	}
 	line := fmt.Sprintf("%-10s", s.Name)
-	for _, k := range told {
+	for _, k := range reported {
 		line += fmt.Sprintf(" %4.0f%%", 100*float64(k)/float64(n))
 	}
 	return fmt.Sprintf("%s of %d", line, n)

@@ -8,18 +8,17 @@ import (
 	"time"
 )
 
-// maxLapse is how many steps two readings of a counter may lie apart: what it
-// grew by between them is spread evenly, which over a longer time would make
-// up a course that nobody saw.
+// maxLapse is the maximum distance of two readings of a counter, in steps. Their increase is spread
+// evenly, which over a longer time would invent a load curve.
 const maxLapse = 5
 
-// Increases turns readings of counters into what they grew by in each step: one
-// sample a step, source and key, at the step's start. A counter that falls began
-// again from zero. Only steps that the readings cover from end to end are
-// given; the rest is unknown. The step is in whole seconds, above 0.
+// Increases converts readings of counters to their increase in each step: one sample per step,
+// source and key, at the step's start. A counter that falls was reset to zero. Only steps that the
+// readings cover completely are returned; others are unknown. The step is in whole seconds, above
+// 0.
 func Increases(readings []Sample, step time.Duration) ([]Sample, Report, error) {
 	if step < time.Second || step%time.Second != 0 {
-		return nil, Report{}, fmt.Errorf("differencing counters: step: want whole seconds, got %s", step)
+		return nil, Report{}, fmt.Errorf("differencing counters: step: must be whole seconds, got %s", step)
 	}
 	b := builder{BuildOptions: BuildOptions{Step: step}, step: int64(step / time.Second)}
 	sorted := b.dedupe(readings)
@@ -34,28 +33,28 @@ func Increases(readings []Sample, step time.Duration) ([]Sample, Report, error) 
 		}
 		c := counter{builder: &b}
 		for i := from + 1; i < to; i++ {
-			if err := c.pair(sorted[i-1], sorted[i]); err != nil {
+			if err := c.addReadings(sorted[i-1], sorted[i]); err != nil {
 				return nil, b.report, err
 			}
 		}
-		out = append(out, c.whole()...)
+		out = append(out, c.coveredSteps()...)
 		from = to
 	}
 	return out, b.report, nil
 }
 
-// counter is the growth of one counter by steps, and how much of each step its
-// readings cover.
+// counter is the increase of one counter by steps, and the part of each step that its readings
+// cover.
 type counter struct {
 	*builder
 	steps   []Sample
 	covered []int64 // seconds
 }
 
-// pair spreads what the counter grew by between two readings.
-func (c *counter) pair(a, b Sample) error {
+// addReadings distributes the counter's increase between two readings.
+func (c *counter) addReadings(a, b Sample) error {
 	if b.Value < 0 || b.Value > maxValue || math.IsNaN(a.Value) || a.Value < 0 {
-		return fmt.Errorf("differencing counters: %s at %s: want 0 to %g, got %g", b.Key, moment(b.At), float64(maxValue), min(a.Value, b.Value))
+		return fmt.Errorf("differencing counters: %s at %s: must be 0 to %g, got %g", b.Key, formatTime(b.At), float64(maxValue), min(a.Value, b.Value))
 	}
 	grown := b.Value - a.Value
 	if grown < 0 {
@@ -69,14 +68,14 @@ func (c *counter) pair(a, b Sample) error {
 	for at := a.At; at < b.At; {
 		begin := floorDiv(at, c.step) * c.step
 		end := min(begin+c.step, b.At)
-		c.grow(b, begin, grown*float64(end-at)/float64(b.At-a.At), end-at)
+		c.addIncrease(b, begin, grown*float64(end-at)/float64(b.At-a.At), end-at)
 		at = end
 	}
 	return nil
 }
 
-// grow adds to the step that begins then; steps come in order.
-func (c *counter) grow(of Sample, begin int64, by float64, seconds int64) {
+// addIncrease adds to the step that begins at begin; steps must be in order.
+func (c *counter) addIncrease(of Sample, begin int64, by float64, seconds int64) {
 	if n := len(c.steps); n == 0 || c.steps[n-1].At != begin {
 		c.steps = append(c.steps, Sample{Key: of.Key, Source: of.Source, At: begin})
 		c.covered = append(c.covered, 0)
@@ -86,8 +85,8 @@ func (c *counter) grow(of Sample, begin int64, by float64, seconds int64) {
 	c.covered[last] += seconds
 }
 
-// whole is the steps that are covered from end to end.
-func (c *counter) whole() []Sample {
+// coveredSteps returns the steps that are covered completely.
+func (c *counter) coveredSteps() []Sample {
 	out := c.steps[:0]
 	for i, s := range c.steps {
 		if c.covered[i] == c.step {

@@ -1,14 +1,12 @@
-// Package forecast predicts the next hours of a time series with an interval,
-// and judges predictors out of sample. It is pure: no clock, no randomness, no
-// I/O; the same series gives the same forecast.
+// Package forecast predicts the next hours of a time series with a prediction interval, and
+// backtests forecasters out of sample. It is pure: no clock, no randomness, no I/O; the same series
+// gives the same forecast.
 //
-// Read series.go first (what a series and a forecast are), then model.go (what a
-// model is: means only), roll.go (what a model would have said in the past),
-// interval.go and peak.go (what is learned from that) and auto.go (combining
-// models by it). The models are in files of their own, simplest first:
-// average.go, seasonal.go, profile.go, smoothing.go, har.go,
-// tvar.go, hmm.go, and arima.go with kalman.go, its filter, and
-// arima_forecaster.go, what it makes of traffic. backtest.go judges them,
-// watch.go notices a load
-// that leaves its forecast.
+// Read series.go first (series and forecasts), then model.go (models, which forecast means only),
+// roll.go (past forecasts of a model), interval.go and peak.go (intervals and peaks learned from
+// their errors) and auto.go (the combination of models by past errors). The models have files of
+// their own, simplest first: average.go, seasonal.go, profile.go, smoothing.go, har.go, tvar.go,
+// hmm.go, and arima.go with its filter kalman.go and its application to traffic,
+// arima_forecaster.go. backtest.go evaluates them, watch.go detects a load that deviates from its
+// forecast.
 package forecast

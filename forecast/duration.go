@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// ShortDuration writes a duration without its zero ends: 1h for 1h0m0s. No
-// duration is "".
+// ShortDuration formats a duration without trailing zero units: 1h for 1h0m0s. A duration of 0 is
+// "".
 func ShortDuration(d time.Duration) string {
 	if d == 0 {
 		return ""

@@ -35,7 +35,7 @@ func constant(n int, v float64) Series {
 	return series(values...)
 }
 
-// sound checks what every forecast promises.
+// sound checks the guarantees of every forecast.
 func sound(t interface{ Fatalf(string, ...any) }, name string, f Forecast, horizon int) {
 	if len(f.Mean) != horizon || len(f.Lo90) != horizon || len(f.Hi90) != horizon {
 		t.Fatalf("%s: %d/%d/%d steps of %d", name, len(f.Mean), len(f.Lo90), len(f.Hi90), horizon)
@@ -47,8 +47,8 @@ func sound(t interface{ Fatalf(string, ...any) }, name string, f Forecast, horiz
 	}
 }
 
-// Whatever the series, a forecast is sound or an error names the series.
-func TestForecastIsSoundOrSaysWhy(t *testing.T) {
+// For any series, a forecast is valid or an error names the series.
+func TestForecastIsValidOrAnError(t *testing.T) {
 	testkit.Slow(t)
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.SampledFrom([]int{0, 1, 2, 7, 60, 61, 200, 400, 1500}).Draw(t, "n")
@@ -101,31 +101,31 @@ func TestErrors(t *testing.T) {
 	}{
 		"empty":     {MovingAverage(), series(), 5, "forecasting us m IW-F: no known value in 0 steps"},
 		"unknown":   {Auto(), series(math.NaN()), 5, "no known value in 1 steps"},
-		"negative":  {Auto(), series(1, -2), 5, "value 1: want 0 to 1e+18, got -2"},
+		"negative":  {Auto(), series(1, -2), 5, "value 1: must be 0 to 1e+18, got -2"},
 		"horizon":   {Auto(), series(1), 0, "horizon must be at least one step of 1m0s, got 0"},
 		"step":      {Auto(), Series{Name: "x", Values: []float64{1}}, 1, "step must be above 0"},
-		"short day": {SeasonalNaive(), constant(90, 1), 5, "seasonal-naive needs a day of history, got 90 minutes"},
+		"short day": {SeasonalNaive(), constant(90, 1), 5, "seasonal-naive requires 1 day of history, got 90 minutes"},
 	} {
 		if _, err := c.f.Forecast(c.s, c.horizon); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: got %v, want it to say %q", name, err, c.want)
+			t.Errorf("%s: got %v, want %q in it", name, err, c.want)
 		}
 	}
 }
 
-func TestShortHistoryInWords(t *testing.T) {
+func TestShortHistoryIsReported(t *testing.T) {
 	f, err := Auto().Forecast(constant(7, 30), 60)
 	if err != nil {
 		t.Fatal(err)
 	}
 	got := strings.Join(f.Assumed, "; ")
-	want := "7 minutes of history is too little to compare models: moving-average is used; " +
-		"only 7 minutes of history: the mean of the last 7 minutes is assumed for the next hour; " +
-		"too little came of earlier forecasts to learn an interval from: it is that of the spread of the last hour"
+	want := "7 minutes of history is too short to compare models: using moving-average; " +
+		"only 7 minutes of history: assuming the mean of the last 7 minutes for the next hour; " +
+		"insufficient forecast history for a learned interval: using the spread of the last hour"
 	if got != want || f.Mean[59] != 30 || f.Model != "moving-average" {
 		t.Fatalf("got %q with %v by %s", got, f.Mean[59], f.Model)
 	}
 	late, err := MovingAverage().Forecast(series(4, 4, math.NaN(), math.NaN()), 1)
-	if err != nil || !strings.Contains(strings.Join(late.Assumed, "; "), "nothing is known of the last 2 minutes") || late.Mean[0] != 4 {
+	if err != nil || !strings.Contains(strings.Join(late.Assumed, "; "), "no data for the last 2 minutes") || late.Mean[0] != 4 {
 		t.Fatalf("%+v, %v", late, err)
 	}
 }
@@ -158,7 +158,7 @@ func TestPoints(t *testing.T) {
 	}
 }
 
-// Values are four times as large, and so are forecasts: nothing depends on the
+// Values that are four times as large give forecasts four times as large: nothing depends on the
 // unit. (Roots of 4 are exact.)
 func TestScale(t *testing.T) {
 	a := thinned(tens(3, 50, wave), 2)
@@ -183,8 +183,8 @@ func TestScale(t *testing.T) {
 	}
 }
 
-// Auto leans on what did well before, and says so.
-func TestAutoLeansOnTheBest(t *testing.T) {
+// Auto favours the models with the lowest past errors, and reports that.
+func TestAutoFavoursTheBestModels(t *testing.T) {
 	for name, c := range map[string]struct {
 		s    Series
 		most string // the model with the most weight
@@ -266,8 +266,7 @@ func TestBacktest(t *testing.T) {
 	}
 }
 
-// The figures of a case that can be worked out by hand: a level of 10, and one
-// hour later 20, 0, unknown.
+// The results of a case computed by hand: a level of 10, and one hour later 20, 0, unknown.
 func TestBacktestFigures(t *testing.T) {
 	s := constant(1443, 10)
 	copy(s.Values[1440:], []float64{20, 0, math.NaN()})
@@ -281,7 +280,7 @@ func TestBacktestFigures(t *testing.T) {
 	}
 }
 
-func TestBacktestRefuses(t *testing.T) {
+func TestBacktestRejectsBadInput(t *testing.T) {
 	for name, c := range map[string]struct {
 		s             Series
 		horizon, step int
@@ -328,8 +327,8 @@ func TestShortDuration(t *testing.T) {
 	}
 }
 
-// The weighted median lies among its values, is the middle one of equal weights,
-// and no value with most of the weight is far from it.
+// The weighted median is among its values, is the middle one of equal weights, and no value with
+// most of the weight is far from it.
 func TestWeightedMedian(t *testing.T) {
 	for name, c := range map[string]struct {
 		values []weighted

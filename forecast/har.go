@@ -5,15 +5,14 @@ import (
 	"time"
 )
 
-// Parts of the heterogeneous autoregression.
+// Parameters of the heterogeneous autoregression.
 const (
 	harBlock = 10 * time.Minute
-	// harPast is the past that it is fitted on: two weeks hold two of each day.
+	// harPast is the history that is fitted: two weeks contain every weekday twice.
 	harPast = 14 * day
-	// harGroups is the greatest number of parts of a horizon with coefficients of
-	// their own.
+	// harGroups is the maximum number of parts of a horizon with separate coefficients.
 	harGroups = 12
-	// harRidge draws coefficients to zero, which is "the level goes on"; in rows.
+	// harRidge shrinks coefficients to zero, that means to a constant level; in rows.
 	harRidge = 3
 	// harFloor keeps logarithms of small loads finite: a share of the level.
 	harFloor = 0.01
@@ -21,29 +20,28 @@ const (
 	harClip = 2
 )
 
-// harWindows are the blocks whose means are regressors: 10 minutes to 4 hours.
+// harWindows are the windows whose means are regressors, in blocks: 10 minutes to 4 hours.
 var harWindows = [...]int{1, 2, 3, 6, 12, 24}
 
-// harDays is over how many days before the way to go on is read.
+// harDays are the numbers of previous days over which the daily trend is averaged.
 var harDays = [...]int{1, 7}
 
-// harTerms is a constant, the windows and the days.
+// harTerms counts a constant, the windows and the days.
 const harTerms = 1 + len(harWindows) + len(harDays)
 
 type har struct{}
 
-// HAR is a heterogeneous autoregression (Corsi 2009): the logarithm of each part
-// of the horizon is regressed, with a small ridge, on the logarithms of the
-// means of the last 10 minutes to 4 hours and on how the days before went on at
-// this time, all relative to the present level. Being fitted on logarithms it
-// forecasts the median. It needs 6 hours of history.
+// HAR is a heterogeneous autoregression (Corsi 2009). The logarithm of each part of the horizon is
+// regressed, with a small ridge, on the logarithms of the means of the last 10 minutes to 4 hours
+// and on the trend of previous days at this time, all relative to the current level. Because it is
+// fitted on logarithms it forecasts the median. It requires 6 hours of history.
 func HAR() Forecaster { return forecaster{har{}} }
 
 func (har) Name() string { return "har" }
 
 func (har) need(s Series) (steps int, words string) {
 	n := max(s.steps(6*time.Hour), 2*harWindows[len(harWindows)-1]*s.blockSize(harBlock)/2)
-	return n, s.words(n)
+	return n, s.formatSteps(n)
 }
 
 func (har) fit(s Series, horizon int) predictor {
@@ -66,12 +64,12 @@ func (har) fit(s Series, horizon int) predictor {
 	}
 }
 
-// regressors reads the regressors off a series in blocks.
+// regressors computes the regressors of a series in blocks.
 type regressors struct{ days }
 
 func newRegressors(s Series, size int) regressors { return regressors{newDays(s, size)} }
 
-// level is what everything is relative to at an origin.
+// level returns the reference level at an origin.
 func (r regressors) level(o int) float64 {
 	l := 0.5*r.mean(o-6, o, o) + 0.5*r.mean(o-18, o, o)
 	if math.IsNaN(l) {
@@ -84,9 +82,8 @@ func logRatio(v, level float64) float64 {
 	return math.Log((v/level + harFloor) / (1 + harFloor))
 }
 
-// row fills in the regressors at an origin for the blocks from..to-1 after it;
-// what is unknown counts as "as now". ok is false where the level is unknown or
-// nothing.
+// row sets the regressors at an origin for the blocks from..to-1 after it; unknown ones count as
+// the current level. ok is false where the level is unknown or zero.
 func (r regressors) row(o, from, to int, x *[harTerms]float64) (level float64, ok bool) {
 	level = r.level(o)
 	if !(level > 0) {
@@ -102,9 +99,9 @@ func (r regressors) row(o, from, to int, x *[harTerms]float64) (level float64, o
 	return level, true
 }
 
-// trend is how the days before went on at this time: the logarithm of the mean of
-// the blocks from..to-1 after the time of the origin over that of the hour
-// before it, each summed over so many days; 0 where they are not known.
+// trend returns the trend of previous days at this time: the logarithm of the mean of the blocks
+// from..to-1 after the time of the origin over that of the hour before it, each summed over `days`
+// days; 0 where they are unknown.
 func (r regressors) trend(o, from, to, days int) float64 {
 	var then, now float64
 	for k := 1; k <= days; k++ {
@@ -130,8 +127,7 @@ func orZero(v float64) float64 {
 	return min(max(v, -2*harClip), harClip)
 }
 
-// regress fits the mean of the blocks from..to-1 after each origin of the last
-// past blocks.
+// regress fits the mean of the blocks from..to-1 after each origin of the last `past` blocks.
 func (r regressors) regress(from, to, past int) [harTerms]float64 {
 	var xx [harTerms][harTerms]float64
 	var xy, x [harTerms]float64
@@ -155,7 +151,7 @@ func (r regressors) regress(from, to, past int) [harTerms]float64 {
 	return solveRidge(&xx, &xy, harRidge)
 }
 
-// solveRidge solves (xx + ridge I) beta = xy by Cholesky; xx has its lower half.
+// solveRidge solves (xx + ridge I) beta = xy by Cholesky; xx contains its lower half.
 func solveRidge(xx *[harTerms][harTerms]float64, xy *[harTerms]float64, ridge float64) (beta [harTerms]float64) {
 	for i := range xx {
 		for j := 0; j <= i; j++ {
@@ -189,7 +185,7 @@ func solveRidge(xx *[harTerms][harTerms]float64, xy *[harTerms]float64, ridge fl
 	return beta
 }
 
-// predict is the regression at the series' end.
+// predict returns the regression at the series' end.
 func (r regressors) predict(from, to int, beta [harTerms]float64) float64 {
 	var x [harTerms]float64
 	level, ok := r.row(len(r.values), from, to, &x)

@@ -6,26 +6,26 @@ import (
 	"time"
 )
 
-// Traffic is the prompt tokens of one key by minute, and which of them prefix caches
-// spared. NaN in both = nobody knows that minute.
+// Traffic is the prompt tokens of one key by minute, and the part of them that hit prefix caches.
+// NaN in both = unknown.
 type Traffic struct {
 	Keyed
-	// Cached is by the same minutes as Values, of which it is a part.
+	// Cached has the same minutes as Values and is included in them.
 	Cached []float64
 }
 
-// History is the traffic of a service by minute: one Traffic for every region, model and
-// tier seen, all of the same span.
+// History is the traffic of a service by minute: one Traffic for every region, model and tier, all
+// of the same span.
 type History struct {
-	// First is the first minute since the Unix epoch, Minutes how many there are.
+	// First is the first minute since the Unix epoch, Minutes their number.
 	First   int64
 	Minutes int
 	// Series are sorted by model, region and tier.
 	Series []Traffic
 }
 
-// NewHistory makes a history of samples of prompt tokens by the minute and, of the same
-// keys, sources and times, samples of those that caches spared. It fails where Build does.
+// NewHistory creates a history from samples of prompt tokens by minute and samples of cached tokens
+// with the same keys, sources and times. It fails like Build.
 func NewHistory(prompt, cached []Sample) (*History, error) {
 	o := BuildOptions{Step: time.Minute, Unit: PromptTokens}
 	prompts, _, err := Build(prompt, o)
@@ -43,12 +43,11 @@ func NewHistory(prompt, cached []Sample) (*History, error) {
 	return h, nil
 }
 
-// End is the minute after the last.
+// End returns the minute after the last.
 func (h *History) End() int64 { return h.First + int64(h.Minutes) }
 
-// Begun is the history up to and with a minute that is still running, of which
-// the given share (0..1) has passed: what was counted in it is taken to go on at
-// the same rate. The series do not share memory with h.
+// Begun returns the history including a running minute of which the given share (0..1) has passed.
+// Its counts are extrapolated at the same rate. The series do not share memory with h.
 func (h *History) Begun(minute int64, share float64) *History {
 	out := h.Before(minute + 1)
 	last := int(minute - out.First)
@@ -65,8 +64,8 @@ func (h *History) Begun(minute int64, share float64) *History {
 	return out
 }
 
-// Before is the history of the minutes before the given one: what was known at
-// its start. The series share memory with h.
+// Before returns the history of the minutes before the given one, which is known at its start. The
+// series share memory with h.
 func (h *History) Before(minute int64) *History {
 	n := int(min(max(minute-h.First, 0), int64(h.Minutes)))
 	out := &History{First: h.First, Minutes: n, Series: slices.Clone(h.Series)}
@@ -77,9 +76,8 @@ func (h *History) Before(minute int64) *History {
 	return out
 }
 
-// HitRate is the share of a model's prompt tokens that engines took from their
-// prefix caches, 0..1, over the last given minutes; ok is false when no prompt
-// token is known there.
+// HitRate returns the share of a model's prompt tokens that hit prefix caches, 0..1, over the last
+// given minutes; ok is false when no prompt token is known there.
 func (h *History) HitRate(model string, minutes int) (rate float64, ok bool) {
 	var prompt, cached float64
 	from := max(h.Minutes-minutes, 0)

@@ -6,46 +6,45 @@ import (
 	"time"
 )
 
-// Parts of the hidden Markov model.
+// Parameters of the hidden Markov model.
 const (
-	// hmmBlock is its step.
+	// hmmBlock is the step of the model.
 	hmmBlock = 10 * time.Minute
-	// hmmPast is the past that it is fitted on.
+	// hmmPast is the history that is fitted.
 	hmmPast = 7 * day
-	// hmmIterations bounds Baum-Welch; hmmGain ends it when the likelihood of a
-	// step grows by less.
+	// hmmIterations bounds Baum-Welch; hmmGain stops it when the likelihood per step grows by less.
 	hmmIterations = 25
 	hmmGain       = 3e-4
-	// hmmRecent is how many blocks tell how far the load is from its state's mean.
+	// hmmRecent is the number of blocks from which the load's offset from its state's mean is
+	// computed.
 	hmmRecent = 3
-	// hmmMemory is the past that tells the present state: the chain forgets sooner.
+	// hmmMemory is the history that determines the current state: the chain forgets sooner.
 	hmmMemory = 12 * time.Hour
 	// hmmFloor keeps logarithms finite: a share of the mean.
 	hmmFloor = 1e-3
-	// hmmLeastDeviation bounds a state's deviation from below, in logarithms: a
-	// state of equal values would have an infinite likelihood.
-	hmmLeastDeviation = 0.05
+	// hmmMinDeviation is the minimum deviation of a state, in logarithms: a state of equal values
+	// would have an infinite likelihood.
+	hmmMinDeviation = 0.05
 )
 
-// hmmStates are the numbers of states that are tried.
+// hmmStates are the numbers of states to try.
 var hmmStates = []int{2, 3, 4}
 
 type hmm struct{}
 
-// HMM is a hidden Markov model with Gaussian emissions of the logarithm of
-// ten-minute means (SageServe, Appendix B, uses one with the tokens as
-// observations): the load is in one of a few states, and moves between them.
-// Baum-Welch starts from quantiles, the number of states has the least BIC. With
-// two days of history it also tries the load relative to its daily profile, and
-// keeps what had the least absolute error. The forecast is the mean over the
-// distribution of states. It needs 3 hours of history.
+// HMM is a hidden Markov model with Gaussian emissions of the logarithm of ten-minute means
+// (SageServe, Appendix B, uses one with the tokens as observations): the load is in one of a few
+// states and moves between them. Baum-Welch starts from quantiles; the number of states is the one
+// with the lowest BIC. With two days of history it also tries the load relative to its daily
+// profile, and keeps the variant with the lower absolute error. The forecast is the mean over the
+// distribution of states. It requires 3 hours of history.
 func HMM() Forecaster { return forecaster{hmm{}} }
 
 func (hmm) Name() string { return "hmm" }
 
 func (hmm) need(s Series) (steps int, words string) {
 	n := max(s.steps(3*time.Hour), 18)
-	return n, s.words(n)
+	return n, s.formatSteps(n)
 }
 
 func (hmm) fit(s Series, horizon int) predictor {
@@ -66,18 +65,18 @@ func (hmm) fit(s Series, horizon int) predictor {
 	}
 }
 
-// regimes is a series as a hidden Markov model sees it.
+// regimes is a series as the input of a hidden Markov model.
 type regimes struct {
 	days
 	around bool // relative to the daily profile
-	first  int  // the first block that counts
+	first  int  // the first block that is used
 	base   []float64
 	logs   []float64 // log of the values relative to base
 	chain  chain
 	ratios []float64 // mean of value/base by state
 }
 
-// newRegimes looks at the last past of a series.
+// newRegimes prepares the last `past` of a series.
 func newRegimes(s Series, size int, around bool, past time.Duration) *regimes {
 	r := &regimes{days: newDays(s, size), around: around}
 	n := len(r.values)
@@ -93,8 +92,8 @@ func newRegimes(s Series, size int, around bool, past time.Duration) *regimes {
 	return r
 }
 
-// baseAt is what block t is relative to as of an origin: the mean of the day
-// before, or the daily profile where that is above a hundredth of it.
+// baseAt returns the reference of block t at an origin: the mean of the day before, or the daily
+// profile where it is above a hundredth of that mean.
 func (r *regimes) baseAt(t, origin int) float64 {
 	all := r.mean(origin-r.period, origin, origin)
 	if math.IsNaN(all) {
@@ -129,7 +128,7 @@ func fitRegimes(s Series, size int, around bool) *regimes {
 	return r
 }
 
-// stateRatios is the mean of the values relative to their base by state.
+// stateRatios returns the mean of the values relative to their base, by state.
 func (r *regimes) stateRatios() []float64 {
 	k := len(r.chain.start)
 	sum, weight := make([]float64, k), make([]float64, k)
@@ -150,7 +149,7 @@ func (r *regimes) stateRatios() []float64 {
 	return sum
 }
 
-// expected is the mean of block t as of an origin over a distribution of states.
+// expected returns the mean of block t at an origin over a distribution of states.
 func (r *regimes) expected(p []float64, t, origin int) float64 {
 	var ratio float64
 	for i, q := range p {
@@ -159,8 +158,8 @@ func (r *regimes) expected(p []float64, t, origin int) float64 {
 	return ratio * r.baseAt(t, origin)
 }
 
-// walk filters the blocks and visits the state after each: the distribution and
-// how far the last hmmRecent values lay from what it expects of them, in the mean.
+// walk filters the blocks and calls visit after each with the distribution of states and the mean
+// offset of the last hmmRecent values from their expectation.
 func (r *regimes) walk(visit func(origin int, p []float64, apart float64)) {
 	var recent [hmmRecent]float64
 	seen := 0
@@ -177,7 +176,7 @@ func (r *regimes) walk(visit func(origin int, p []float64, apart float64)) {
 	})
 }
 
-// forecast goes on from the state after the last block.
+// forecast continues from the state after the last block.
 func (r *regimes) forecast(ahead int) []float64 {
 	out := flat(math.NaN(), ahead)
 	if len(r.chain.start) == 0 {
@@ -191,8 +190,8 @@ func (r *regimes) forecast(ahead int) []float64 {
 	return out
 }
 
-// ahead is the forecast at an origin: the mean over the states, and what the
-// load is apart from it for as long as the state stays.
+// ahead returns the forecast at an origin: the mean over the states, plus the load's current
+// offset, which decays with the probability of staying in the state.
 func (r *regimes) ahead(p []float64, apart float64, origin, ahead int) []float64 {
 	stay := slices.Clone(p)
 	out := make([]float64, ahead)
@@ -208,8 +207,8 @@ func (r *regimes) ahead(p []float64, apart float64, origin, ahead int) []float64
 	return out
 }
 
-// error is the sum of |actual - forecast| from every block on that both ways
-// have a day before.
+// error returns the sum of |actual - forecast| from every block on for which both variants have a
+// day of history.
 func (r *regimes) error(ahead int) float64 {
 	n := len(r.values)
 	var sum float64
@@ -234,8 +233,8 @@ type chain struct {
 	logDev    []float64 // log(dev * sqrt(2 pi))
 }
 
-// fitChain runs Baum-Welch (Rabiner 1989, scaled) from k quantiles of x; NaN is
-// unknown. The chain is empty when there are too few known values.
+// fitChain runs Baum-Welch (Rabiner 1989, scaled) from k quantiles of x; NaN is unknown. The chain
+// is empty when there are too few known values.
 func fitChain(x []float64, k int) (chain, float64) {
 	sorted := known(x)
 	if len(sorted) < 4*k {
@@ -245,7 +244,7 @@ func fitChain(x []float64, k int) (chain, float64) {
 	c := startChain(sorted, k)
 	last := math.Inf(-1)
 	for range hmmIterations {
-		likelihood := c.improve(x)
+		likelihood := c.baumWelchStep(x)
 		if likelihood-last < hmmGain*float64(len(sorted)) {
 			return c, likelihood
 		}
@@ -254,7 +253,7 @@ func fitChain(x []float64, k int) (chain, float64) {
 	return c, last
 }
 
-// startChain has a state at the middle of each k-th of the values, and stays.
+// startChain has a state at the middle of each k-th of the values, and mostly stays in its state.
 func startChain(sorted []float64, k int) chain {
 	c := chain{start: make([]float64, k), mean: make([]float64, k), dev: make([]float64, k), logDev: make([]float64, k)}
 	for i := range k {
@@ -274,12 +273,12 @@ func startChain(sorted []float64, k int) chain {
 
 // spread sets the deviation of a state.
 func (c *chain) spread(i int, dev float64) {
-	c.dev[i] = max(hmmLeastDeviation, dev)
+	c.dev[i] = max(hmmMinDeviation, dev)
 	c.logDev[i] = math.Log(c.dev[i] * math.Sqrt(2*math.Pi))
 }
 
-// density fills in how likely each state makes a value, relative to the
-// likeliest, and returns the logarithm of the factor left out.
+// density sets the likelihood of a value in each state, relative to the most likely one, and
+// returns the logarithm of the omitted factor.
 func (c chain) density(v float64, out []float64) float64 {
 	most := math.Inf(-1)
 	for i := range out {
@@ -293,7 +292,7 @@ func (c chain) density(v float64, out []float64) float64 {
 	return most
 }
 
-// step is the distribution of states one step on.
+// step returns the distribution of states one step later.
 func (c chain) step(p []float64) []float64 {
 	out := make([]float64, len(p))
 	for i, q := range p {
@@ -304,8 +303,8 @@ func (c chain) step(p []float64) []float64 {
 	return out
 }
 
-// filter returns the distribution of states after the last value; visit, unless
-// nil, sees it after each.
+// filter returns the distribution of states after the last value; visit, unless nil, is called
+// after each value.
 func (c chain) filter(x []float64, visit func(t int, p []float64)) []float64 {
 	p, next, d := slices.Clone(c.start), make([]float64, len(c.start)), make([]float64, len(c.start))
 	for t, v := range x {
@@ -329,8 +328,7 @@ func (c chain) filter(x []float64, visit func(t int, p []float64)) []float64 {
 	return p
 }
 
-// weigh multiplies a distribution by densities and makes it sum to 1 again; it
-// returns the sum before.
+// weigh multiplies a distribution by densities and normalises it; it returns the sum before.
 func weigh(p, d []float64) float64 {
 	var sum float64
 	for i := range p {
@@ -338,7 +336,7 @@ func weigh(p, d []float64) float64 {
 		sum += p[i]
 	}
 	if !(sum > 0) {
-		copy(p, d) // no state of the distribution explains the value: the likeliest does
+		copy(p, d) // no state of the distribution explains the value: use the densities alone
 		sum = 0
 		for _, q := range p {
 			sum += q
@@ -350,8 +348,8 @@ func weigh(p, d []float64) float64 {
 	return sum
 }
 
-// improve does one step of Baum-Welch and returns the log-likelihood before it.
-func (c *chain) improve(x []float64) float64 {
+// baumWelchStep makes one step of Baum-Welch and returns the log-likelihood before it.
+func (c *chain) baumWelchStep(x []float64) float64 {
 	k, n := len(c.start), len(x)
 	alpha, dens := make([]float64, n*k), make([]float64, n*k)
 	var likelihood float64
@@ -375,7 +373,7 @@ func (c *chain) improve(x []float64) float64 {
 	return likelihood
 }
 
-// maximise goes backwards, gathers what was expected and sets the parameters.
+// maximise runs the backward pass, accumulates expected counts and sets the parameters.
 func (c *chain) maximise(x, alpha, dens []float64) {
 	k, n := len(c.start), len(x)
 	beta, older := make([]float64, k), make([]float64, k)
@@ -428,8 +426,8 @@ func (c *chain) maximise(x, alpha, dens []float64) {
 	c.set(moves, weight, sum, squares)
 }
 
-// set takes the parameters from expected counts; each row of moves starts with
-// a little of everything, so that no move is impossible.
+// set computes the parameters from expected counts. Each transition starts with a small count, so
+// that none is impossible.
 func (c *chain) set(moves, weight, sum, squares []float64) {
 	k := len(c.start)
 	for i := range k {
@@ -442,7 +440,7 @@ func (c *chain) set(moves, weight, sum, squares []float64) {
 			c.move[i][j] = moves[i*k+j] / total
 		}
 		if weight[i] < 1e-6 {
-			continue // nothing is in the state: it stays as it is
+			continue // the state is empty and stays unchanged
 		}
 		c.mean[i] = sum[i] / weight[i]
 		c.spread(i, math.Sqrt(max(0, squares[i]/weight[i]-c.mean[i]*c.mean[i])))

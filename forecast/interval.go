@@ -6,54 +6,54 @@ import (
 )
 
 const (
-	// minErrors is how many past errors an interval needs: with fewer than 20 the
-	// ends of a 90 % interval lie outside everything seen.
+	// minErrors is the minimum number of past errors for an interval: with fewer than 20 the ends
+	// of a 90 % interval are outside the observed range.
 	minErrors = 20
-	// horizonBins is into how many parts a horizon is cut to learn how errors
-	// grow with distance.
+	// horizonBins is the number of parts of a horizon whose errors are learned separately, because
+	// errors grow with distance.
 	horizonBins = 6
-	// nearShare is the share of past errors that count for a forecast: those made
-	// at the most similar levels, because a quiet night says nothing about noon.
+	// nearShare is the share of past errors that apply to a forecast: those at the most similar
+	// levels, because a quiet night is no evidence for noon.
 	nearShare = 0.4
-	// nearZero is the share of the mean under which a lower end is near zero.
+	// nearZero is the share of the mean below which a lower end is near zero.
 	nearZero = 0.1
-	// errorFade is the age at which an error counts 1/e.
+	// errorFade is the age at which an error has weight 1/e.
 	errorFade = 3 * day
-	// levelPast is the past whose mean is the level at an origin: a whole day, so
-	// that it moves between days and not within them.
+	// levelPast is the history whose mean is the level at an origin: a whole day, so that it
+	// changes between days and not within them.
 	levelPast = day
-	// nearSteps and nearPeaks are the least numbers of errors that count, of steps
-	// and of peaks, of which a horizon has one.
+	// nearSteps and nearPeaks are the minimum numbers of errors that apply, of steps and of peaks.
+	// A horizon has one peak.
 	nearSteps = 100
 	nearPeaks = 100
 )
 
-// outcome is a past forecast of one value and what came; level is the mean of the
-// day before the forecast, weight fades with age.
+// outcome is a past forecast of one value and the actual value. level is the mean of the day before
+// the forecast; weight fades with age.
 type outcome struct{ mean, actual, level, weight float64 }
 
-// powers say what errors are measured in: a power of the forecast (0 = absolute,
-// 1 = relative) times one of the level. A forecast alone cannot tell a quiet
-// weekend, whose bursts are small, from a quiet hour of a busy day.
+// powers are the unit of errors: a power of the forecast (0 = absolute, 1 = relative) times one of
+// the level. A forecast alone cannot distinguish a quiet weekend, whose bursts are small, from a
+// quiet hour of a busy day.
 type powers struct{ mean, level float64 }
 
-// scales are the powers that are tried: no error grows faster than the load.
+// scales are the units to try: no error grows faster than the load.
 var scales = []powers{{0, 0}, {0.5, 0}, {1, 0}, {0, 0.5}, {0.5, 0.5}}
 
-// calibration is past outcomes as a ruler for new forecasts: split conformal
-// prediction, with scaled errors that are taken from forecasts of about the same.
+// calibration uses past outcomes to measure new forecasts: split conformal prediction, with scaled
+// errors from forecasts of similar size.
 type calibration struct {
 	outcomes []outcome // by mean
 	byError  []scaledError
 	by       powers
-	floor    float64 // added to a mean and a level before they scale
-	near     int     // how many outcomes count
+	floor    float64 // added to a mean and a level before scaling
+	near     int     // number of outcomes that apply
 }
 
-// calibrate sorts out the past, oldest first; ok is false when it is too short.
-// The scale is the one whose intervals, learned from the older half, have the
-// least interval score (Gneiting and Raftery 2007, eq. 43) on the newer half.
-func calibrate(past []outcome, leastNear int) (c calibration, ok bool) {
+// calibrate creates a calibration from past outcomes, oldest first; ok is false when there are too
+// few. The scale is the one whose intervals, learned from the older half, have the lowest interval
+// score (Gneiting and Raftery 2007, eq. 43) on the newer half.
+func calibrate(past []outcome, minNear int) (c calibration, ok bool) {
 	if len(past) < minErrors {
 		return calibration{}, false
 	}
@@ -61,20 +61,20 @@ func calibrate(past []outcome, leastNear int) (c calibration, ok bool) {
 	older := byMean(past[:half])
 	best, least := scales[0], math.Inf(1)
 	for _, p := range scales {
-		if score := newCalibration(older, p, leastNear).score(past[half:]); score < least {
+		if score := newCalibration(older, p, minNear).score(past[half:]); score < least {
 			best, least = p, score
 		}
 	}
-	return newCalibration(byMean(past), best, leastNear), true
+	return newCalibration(byMean(past), best, minNear), true
 }
 
-// byMean is outcomes sorted by mean, the older of equals first.
+// byMean returns outcomes sorted by mean, the older of equal ones first.
 func byMean(past []outcome) []outcome {
 	return slices.SortedStableFunc(slices.Values(past), func(a, b outcome) int { return ascending(a.mean, b.mean) })
 }
 
-// ascending is cmp.Compare of numbers that are known, which need no test for NaN:
-// most of the time of a calibration is spent in it.
+// ascending is cmp.Compare for known numbers, without a test for NaN: a calibration spends most of
+// its time in it.
 func ascending(a, b float64) int {
 	switch {
 	case a < b:
@@ -85,15 +85,15 @@ func ascending(a, b float64) int {
 	return 0
 }
 
-// newCalibration measures outcomes, which are sorted by mean, in powers.
-func newCalibration(sorted []outcome, p powers, leastNear int) calibration {
+// newCalibration scales outcomes, which must be sorted by mean, by powers.
+func newCalibration(sorted []outcome, p powers, minNear int) calibration {
 	c := calibration{outcomes: sorted, by: p}
 	var sum float64
 	for _, o := range sorted {
 		sum += o.actual
 	}
 	c.floor = 0.01 * sum / float64(max(1, len(sorted)))
-	c.near = max(leastNear, int(nearShare*float64(len(sorted))))
+	c.near = max(minNear, int(nearShare*float64(len(sorted))))
 	c.byError = make([]scaledError, len(sorted))
 	for i, o := range sorted {
 		c.byError[i] = scaledError{(o.actual - o.mean) / c.scale(o.mean, o.level), i}
@@ -102,14 +102,14 @@ func newCalibration(sorted []outcome, p powers, leastNear int) calibration {
 	return c
 }
 
-// scaledError is that of an outcome. Sorted once by value, they give the errors
-// of any stretch of outcomes in order without another sort.
+// scaledError is the scaled error of an outcome. Sorted once by value, scaled errors give the
+// errors of any range of outcomes in order without another sort.
 type scaledError struct {
 	value   float64
 	outcome int
 }
 
-// scale is what an error of a forecast is measured in.
+// scale returns the unit of an error of a forecast.
 func (c calibration) scale(mean, level float64) float64 {
 	if s := power(mean+c.floor, c.by.mean) * power(level+c.floor, c.by.level); s > 0 {
 		return s
@@ -117,7 +117,7 @@ func (c calibration) scale(mean, level float64) float64 {
 	return 1
 }
 
-// power is math.Pow for the few exponents of scales, which take most of its time.
+// power is math.Pow, faster for the few exponents of scales.
 func power(x, exponent float64) float64 {
 	switch exponent {
 	case 0:
@@ -130,7 +130,7 @@ func power(x, exponent float64) float64 {
 	return math.Pow(x, exponent)
 }
 
-// errors are the scaled errors of the outcomes whose means are nearest to one.
+// errors returns the scaled errors of the outcomes whose means are nearest to mean.
 func (c calibration) errors(mean float64) errorSample {
 	from, to := nearest(c.outcomes, mean, c.near)
 	out := errorSample{values: make([]weighted, 0, to-from)}
@@ -151,7 +151,8 @@ func (c calibration) errors(mean float64) errorSample {
 	return out
 }
 
-// errorSample is past errors, sorted and weighted to a sum of 1; it is worth count equal ones.
+// errorSample is past errors, sorted, with weights that sum to 1; it is equivalent to count equally
+// weighted ones.
 type errorSample struct {
 	values []weighted
 	count  float64
@@ -159,8 +160,8 @@ type errorSample struct {
 
 type weighted struct{ value, weight float64 }
 
-// quantile is rounded outwards from the middle: of count past errors and the
-// next one, every order is as likely.
+// quantile rounds away from the median: among count past errors and the next one, every order is
+// equally likely.
 func (e errorSample) quantile(q float64) float64 {
 	if q < 0.5 {
 		return -e.upper(1-q, -1)
@@ -168,7 +169,7 @@ func (e errorSample) quantile(q float64) float64 {
 	return e.upper(q, 1)
 }
 
-// upper is the q-quantile, q at least 0.5, of the errors times sign.
+// upper returns the q-quantile, q at least 0.5, of the errors times sign.
 func (e errorSample) upper(q, sign float64) float64 {
 	beyond := (1-q)*(1+1/e.count) - 1/e.count
 	var sum float64
@@ -185,8 +186,8 @@ func (e errorSample) upper(q, sign float64) float64 {
 	return sign * e.values[n-1].value
 }
 
-// nearest is the range of n outcomes whose means are nearest to one, by rank:
-// as many below as above.
+// nearest returns the range of n outcomes whose means are nearest to mean by rank: as many below as
+// above.
 func nearest(sorted []outcome, mean float64, n int) (from, to int) {
 	at, _ := slices.BinarySearchFunc(sorted, mean, func(o outcome, m float64) int {
 		if o.mean < m {
@@ -198,9 +199,8 @@ func nearest(sorted []outcome, mean float64, n int) (from, to int) {
 	return from, min(len(sorted), from+n)
 }
 
-// interval holds 90 % of what came of similar forecasts: 5 % lay below and 5 %
-// above, or, where nothing can lie below because the lower end is at zero, up to
-// 10 % above.
+// interval returns the range that contains 90 % of the outcomes of similar forecasts: 5 % are below
+// and 5 % above. Where the lower end is at zero, so that none can be below, up to 10 % are above.
 func (c calibration) interval(mean, level float64) (lo, hi float64) {
 	errs := c.errors(mean)
 	s := c.scale(mean, level)
@@ -212,7 +212,7 @@ func (c calibration) interval(mean, level float64) (lo, hi float64) {
 	return lo, mean + s*max(0, errs.quantile(0.90+below))
 }
 
-// below is the share of what came of similar forecasts that is under a value.
+// below returns the share of outcomes of similar forecasts under a value.
 func (c calibration) below(mean, value float64) float64 {
 	from, to := nearest(c.outcomes, mean, c.near)
 	var under, all float64
@@ -225,7 +225,7 @@ func (c calibration) below(mean, value float64) float64 {
 	return under / all
 }
 
-// score is the mean interval score on outcomes, at a few levels of forecast only.
+// score returns the mean interval score on outcomes, at only a few levels of forecast.
 func (c calibration) score(fresh []outcome) float64 {
 	if len(c.outcomes) == 0 {
 		return 0
@@ -252,9 +252,8 @@ func (c calibration) score(fresh []outcome) float64 {
 	return sum / float64(max(1, len(fresh)))
 }
 
-// outcomes are what came of a track's forecasts in the part of the horizon that
-// a bin stands for.
-func (t track) outcomes(s Series, levels []float64, horizon, bin int) []outcome {
+// outcomes returns the outcomes of a track's forecasts in one bin of the horizon.
+func (t pastTrack) outcomes(s Series, levels []float64, horizon, bin int) []outcome {
 	from, to := bin*horizon/horizonBins, (bin+1)*horizon/horizonBins
 	var out []outcome
 	for i, o := range t.origins {
@@ -269,13 +268,13 @@ func (t track) outcomes(s Series, levels []float64, horizon, bin int) []outcome 
 	return out
 }
 
-// weight fades with the age of a forecast.
-func (t track) weight(i int, s Series) float64 {
+// weight returns the weight of a forecast, which fades with age.
+func (t pastTrack) weight(i int, s Series) float64 {
 	return math.Exp(-float64(len(s.Values)-t.origins[i]) / float64(s.steps(errorFade)))
 }
 
-// levelsOf are the means of the last levelPast before every step and after the last
-// one; where nothing is known of it, of all before, and 0 where nothing is.
+// levelsOf returns the means of the last levelPast before every step and after the last one. Where
+// that period is unknown, the mean is over all values before, and 0 where none is known.
 func levelsOf(s Series) []float64 {
 	sum, count := prefixSums(s.Values)
 	out := make([]float64, len(sum))
@@ -292,11 +291,10 @@ func levelsOf(s Series) []float64 {
 	return out
 }
 
-// learn sets a forecast's intervals, its peak and what Watch takes for usual from
-// what came of earlier ones of a series that ends with a known value, one part of
-// the horizon at a time. Parts of which too little came end where ends says, and
-// that is said in words.
-func (f *Forecast) learn(t track, s Series, ends func(h int) (lo, hi float64), words string) {
+// learnIntervals sets a forecast's intervals, its peak and the usual deviations for Watch from past
+// forecasts of a series that ends with a known value, one part of the horizon at a time. Parts with
+// too few outcomes use ends, and Assumed reports that.
+func (f *Forecast) learnIntervals(t pastTrack, s Series, ends func(h int) (lo, hi float64), words string) {
 	horizon := len(f.Mean)
 	f.Lo90, f.Hi90 = make([]float64, horizon), make([]float64, horizon)
 	short := false
@@ -305,7 +303,7 @@ func (f *Forecast) learn(t track, s Series, ends func(h int) (lo, hi float64), w
 	for bin := range horizonBins {
 		from, to := bin*horizon/horizonBins, (bin+1)*horizon/horizonBins
 		if from == to {
-			continue // a horizon shorter than horizonBins leaves parts empty
+			continue // a horizon shorter than horizonBins has empty parts
 		}
 		c, ok := calibrate(t.outcomes(s, levels, horizon, bin), nearSteps)
 		short = short || !ok
@@ -318,24 +316,22 @@ func (f *Forecast) learn(t track, s Series, ends func(h int) (lo, hi float64), w
 		}
 	}
 	if short {
-		f.Assumed = append(f.Assumed, "too little came of earlier forecasts to learn an interval from: it is that of "+words)
+		f.Assumed = append(f.Assumed, "insufficient forecast history for a learned interval: using "+words)
 	}
 	f.learnPeak(t, s, levels)
-	f.remember(t, s, levels)
+	f.rememberPast(t, s, levels)
 }
 
-// learnOrSpread is learn where nothing but the spread of the last values stands
-// for what is not learned.
-func (f *Forecast) learnOrSpread(t track, s Series) {
+// learnIntervalsOrSpread is learnIntervals with the spread of the last values where the interval cannot be learned.
+func (f *Forecast) learnIntervalsOrSpread(t pastTrack, s Series) {
 	past := max(s.steps(averageWindow), t.late+len(f.Mean))
 	b := spread(s, past)
-	f.learn(t, s, func(h int) (lo, hi float64) { return max(0, f.Mean[h]-b), f.Mean[h] + b }, "the spread of the last "+s.span(past))
+	f.learnIntervals(t, s, func(h int) (lo, hi float64) { return max(0, f.Mean[h]-b), f.Mean[h] + b }, "the spread of the last "+s.formatSpan(past))
 }
 
-// spread is half the 90 % range of a normal distribution with the deviation of
-// the last known values of so many steps, for when there are no past errors: who
-// looks further ahead takes more of the past. Of a single value nothing is known,
-// and the range is as wide as the value.
+// spread returns half the 90 % range of a normal distribution with the standard deviation of the
+// last `past` known values, for series without past errors: a longer horizon uses more of the past.
+// For a single value the range is as wide as the value.
 func spread(s Series, past int) float64 {
 	values := lastKnown(s.Values, past)
 	n := float64(len(values))
@@ -358,7 +354,7 @@ func mean(values []float64) float64 {
 	return sum / float64(len(values))
 }
 
-// known keeps the values that are known.
+// known returns the known values.
 func known(values []float64) []float64 {
 	out := make([]float64, 0, len(values))
 	for _, v := range values {

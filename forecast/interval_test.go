@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// outcomesOf draws forecasts and what came of them.
+// outcomesOf draws forecasts and actual values.
 func outcomesOf(n int, r *rand.Rand, spread func(mean float64) float64) []outcome {
 	out := make([]outcome, n)
 	for i := range out {
@@ -21,8 +21,8 @@ func outcomesOf(n int, r *rand.Rand, spread func(mean float64) float64) []outcom
 	return out
 }
 
-// Intervals hold 90 % of what comes, at low levels as at high ones, whether
-// errors grow with the level or not.
+// Intervals contain 90 % of the actual values, at low and at high levels, whether errors grow with
+// the level or not.
 func TestIntervalsCover(t *testing.T) {
 	for name, spread := range map[string]func(float64) float64{
 		"absolute": func(float64) float64 { return 5 },
@@ -53,9 +53,9 @@ func TestIntervalsCover(t *testing.T) {
 	}
 }
 
-// Where bursts are as large as the day was busy, intervals hold 90 % of what comes
-// on quiet days as on busy ones, though the forecasts are the same.
-func TestIntervalsKnowQuietDays(t *testing.T) {
+// When bursts grow with the day's level, intervals contain 90 % of the actual values on quiet and
+// on busy days, although the forecasts are the same.
+func TestIntervalsNarrowOnQuietDays(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 5))
 	draw := func(level float64) outcome {
 		m := 400 + 200*r.Float64()
@@ -88,7 +88,7 @@ func TestLevels(t *testing.T) {
 	}
 }
 
-// A quantile of equal weights is that of the sorted values, rounded outwards.
+// A quantile with equal weights is that of the sorted values, rounded away from the median.
 func TestSampleQuantile(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		values := rapid.SliceOfN(rapid.Float64Range(-100, 100), 1, 60).Draw(t, "values")
@@ -107,8 +107,8 @@ func TestSampleQuantile(t *testing.T) {
 	})
 }
 
-// What is recent counts more than what is old.
-func TestIntervalsForget(t *testing.T) {
+// Recent errors weigh more than old ones.
+func TestIntervalsForgetOldErrors(t *testing.T) {
 	r := rand.New(rand.NewPCG(2, 5))
 	var past []outcome
 	for i := range 1000 {
@@ -127,7 +127,7 @@ func TestIntervalsForget(t *testing.T) {
 	}
 }
 
-// The peak of noise lies above its mean; how far is learned.
+// The peak of noise is above its mean; the distance is learned.
 func TestPeaks(t *testing.T) {
 	s := noise(4, 3)
 	f, err := MovingAverage().Forecast(s, 60)
@@ -151,9 +151,8 @@ func TestPeaks(t *testing.T) {
 	}
 }
 
-// scoreInterval counts the values inside the interval and sums its score
-// (Gneiting and Raftery 2007, eq. 43): its width, and 20 times what a value lies
-// outside.
+// scoreInterval counts the values inside the interval and sums its score (Gneiting and Raftery
+// 2007, eq. 43): its width, and 20 times the distance of a value outside.
 func scoreInterval(came []float64, f Forecast) (inside, score float64) {
 	for h, v := range came {
 		if math.IsNaN(v) {

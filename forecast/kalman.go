@@ -2,27 +2,26 @@ package forecast
 
 import "math"
 
-// steady is how little the variance of a prediction must still change, relative
-// to itself, for its gain to be taken as settled.
-const steady = 1e-13
+// convergedChange is the relative change of a prediction's variance below which its gain counts as
+// converged.
+const convergedChange = 1e-13
 
-// largeProduct is from which on a product of variances, none under 1, may soon
-// be too great for a float64.
+// largeProduct is the size from which a product of variances, all at least 1, may soon overflow a
+// float64.
 const largeProduct = 1e150
 
-// stationary is the exact filter of a stationary ARMA process without unknown
-// values, with the variance of its shocks as 1. The gain follows the recursions
-// of Morf, Sidhu and Kailath (1974): the covariance of the state changes by a
-// matrix of rank one a step, so a step costs r and not r*r. The gain depends on
-// no data, so one pass serves several series. The buffers are used again by the
-// next pass.
+// stationary is the exact filter of a stationary ARMA process without unknown values, with the
+// variance of its shocks as 1. The gain follows the recursions of Morf, Sidhu and Kailath (1974):
+// the covariance of the state changes by a matrix of rank one per step, so a step costs r and not
+// r*r. The gain does not depend on data, so one pass serves several series. The next pass reuses
+// the buffers.
 type stationary struct {
 	arma
-	// gain is what the state learns of a prediction error, and variance that of
-	// the errors as multiples of the shocks'; both are those of the next step.
+	// gain is the state's response to a prediction error, and variance the variance of the errors
+	// as a multiple of the shocks'; both are for the next step.
 	gain     []float64
 	variance float64
-	// settled says that the gain no longer changes.
+	// settled is set when the gain has converged.
 	settled bool
 
 	change    []float64 // W: the covariance changes by weight * W W'
@@ -37,8 +36,8 @@ type stationary struct {
 	psiBuffer []float64
 }
 
-// reset prepares the filter for a process before its first value; ok is false
-// when the process is too near to one without a variance.
+// reset prepares the filter for a process before its first value; ok is false when the process is
+// too close to one without a finite variance.
 func (k *stationary) reset(a arma) (ok bool) {
 	k.arma = a
 	r := len(a.phi)
@@ -69,7 +68,7 @@ func resized(b []float64, n int) []float64 {
 	return b[:n]
 }
 
-// advance moves the gain on by one step.
+// advance updates the gain by one step.
 func (k *stationary) advance() {
 	if k.settled {
 		return
@@ -80,7 +79,7 @@ func (k *stationary) advance() {
 	move := k.weight * lead
 	k.variance += move * lead
 	if !(k.variance > 1) {
-		k.variance = 1 // a prediction is never surer than the shocks
+		k.variance = 1 // a prediction is never more certain than the shocks
 	}
 	inverse, left := 1/k.variance, 0.0
 	for i, p := range phi {
@@ -97,11 +96,10 @@ func (k *stationary) advance() {
 		left += u * u
 	}
 	k.weight += move * move / before
-	k.settled = left*math.Abs(k.weight) <= steady*k.variance
+	k.settled = left*math.Abs(k.weight) <= convergedChange*k.variance
 }
 
-// covariance fills first with the covariance of the value with each state of the
-// stationary process.
+// covariance sets first to the covariance of the value with each state of the stationary process.
 func (k *stationary) covariance() bool {
 	p, q := len(trimmed(k.phi)), len(trimmed(k.theta))-1
 	r := len(k.phi)
@@ -124,8 +122,8 @@ func (k *stationary) covariance() bool {
 	return k.gamma[0] >= 1-1e-9 && !math.IsInf(k.gamma[0], 0)
 }
 
-// autocovariances fills gamma with those of the process at lags 0 to r: those of
-// its autoregression alone, weighted by the moving average.
+// autocovariances sets gamma to the autocovariances of the process at lags 0 to r: those of its
+// autoregression alone, weighted by the moving average.
 func (k *stationary) autocovariances(p, q, r int) bool {
 	k.plain = resized(k.plain, r+q+2)
 	if !k.autoregression(p, k.plain) {
@@ -161,8 +159,8 @@ func abs(i int) int {
 	return i
 }
 
-// autoregression fills out with the autocovariances of the autoregressive part
-// alone, by its partial autocorrelations: Levinson's recursion down and up again.
+// autoregression sets out to the autocovariances of the autoregressive part alone, from its partial
+// autocorrelations: Levinson's recursion down and up again.
 func (k *stationary) autoregression(p int, out []float64) bool {
 	k.levels = resized(k.levels, p*p)
 	k.partial = resized(k.partial, p)
@@ -206,17 +204,16 @@ func (k *stationary) autoregression(p int, out []float64) bool {
 	return !math.IsNaN(variance) && !math.IsInf(variance, 0)
 }
 
-// errors filters each column and writes its prediction errors to out, each
-// divided by the root of its variance; it returns the sum of the variances'
-// logarithms. states, where not nil, are left as they are after the last value:
-// what is expected of the next one is a column's states[0].
+// errors filters each column and writes its prediction errors to out, each divided by the root of
+// its variance; it returns the sum of the variances' logarithms. states, where not nil, hold the
+// states after the last value: the prediction of the next value is a column's states[0].
 func (k *stationary) errors(columns, out, states [][]float64) (logs float64) {
 	n := len(columns[0])
 	for _, s := range states {
 		clear(s)
 	}
 	t := 0
-	product := 1.0 // of variances whose logarithm is still to be taken: one call serves many
+	product := 1.0 // of variances whose logarithm is still to be added: one call serves many
 	for ; t < n && !k.settled; t++ {
 		root := 1 / math.Sqrt(k.variance)
 		if product *= k.variance; product > largeProduct {
@@ -235,12 +232,12 @@ func (k *stationary) errors(columns, out, states [][]float64) (logs float64) {
 	root := 1 / math.Sqrt(k.variance)
 	logs += float64(n-t) * math.Log(k.variance)
 	for c, col := range columns {
-		k.rest(states[c], col[t:], out[c][t:], root)
+		k.filterRest(states[c], col[t:], out[c][t:], root)
 	}
 	return logs
 }
 
-// step moves a column's state on by one value and returns its prediction error.
+// step updates a column's state by one value and returns its prediction error.
 func (k *stationary) step(state []float64, value float64) float64 {
 	expected := state[0]
 	e := value - expected
@@ -253,8 +250,8 @@ func (k *stationary) step(state []float64, value float64) float64 {
 	return e
 }
 
-// rest is step for every value of a column once the gain is settled.
-func (k *stationary) rest(state, values, out []float64, root float64) {
+// filterRest is step for the remaining values of a column once the gain has converged.
+func (k *stationary) filterRest(state, values, out []float64, root float64) {
 	switch len(state) {
 	case 1:
 		a, p0, g0 := state[0], k.phi[0], k.gain[0]

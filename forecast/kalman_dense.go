@@ -3,35 +3,34 @@ package forecast
 import "math"
 
 const (
-	// diffuse is the variance, in those of a shock, of what nothing is known of
-	// before the first value; the same as R's arima takes.
+	// diffuse is the variance, in shock variances, of unknown values before the first one; the same
+	// as in R's arima.
 	diffuse = 1e6
-	// unsure is the variance from which on a prediction only removes what was
-	// unknown at the start: it does not count in the likelihood.
-	unsure = 1e4
+	// diffuseVariance is the variance from which a value only resolves the unknown start: it does not count
+	// in the likelihood.
+	diffuseVariance = 1e4
 )
 
-// dense is the exact filter of an ARIMA process with its whole covariance. Its
-// state is that of the ARMA process, then the last values that differencing
-// needs, of which nothing is known at first (Gardner 1980; Harvey 1989, 3.4; the
-// form of R's arima). It passes over unknown values, and so does what the fast
-// filter cannot, at r*r a step.
+// dense is the exact filter of an ARIMA process with its whole covariance. Its state is that of the
+// ARMA process, followed by the last values that differencing needs, which are unknown at first
+// (Gardner 1980; Harvey 1989, 3.4; the form of R's arima). It supports unknown values, which the
+// fast filter does not, at a cost of r*r per step.
 type dense struct {
 	arma
 	delta []float64
 	m     int // states
 
-	// variance and gain are those of the next value.
+	// variance and gain are for the next value.
 	variance  float64
 	gain      []float64
 	cov, work []float64 // covariance of the predicted state, by rows
-	// quiet is for how many known values in a row the variance has not changed:
-	// beyond the number of states the whole covariance no longer does.
+	// quiet is the number of successive known values for which the variance has not changed: beyond
+	// the number of states the whole covariance is constant.
 	quiet int
 }
 
-// reset prepares the filter for a process before its first value. first is the
-// stationary covariance of the ARMA part's state with its value.
+// reset prepares the filter for a process before its first value. first is the stationary
+// covariance of the ARMA part's state with its value.
 func (k *dense) reset(a arma, delta, first []float64) {
 	k.arma, k.delta = a, delta
 	r := len(a.phi)
@@ -44,11 +43,11 @@ func (k *dense) reset(a arma, delta, first []float64) {
 		k.cov[i*k.m+i] = diffuse
 	}
 	k.quiet = 0
-	k.observe()
+	k.setGain()
 }
 
-// stationaryCovariance fills the top left r*r of cov, whose rows are m long, with
-// the covariance of the stationary state, from its first column.
+// stationaryCovariance sets the top left r*r of cov, whose rows have length m, to the covariance of
+// the stationary state, from its first column.
 func stationaryCovariance(a arma, first, cov []float64, m int) {
 	r := len(first)
 	at := func(i, j int) float64 {
@@ -68,8 +67,8 @@ func stationaryCovariance(a arma, first, cov []float64, m int) {
 	}
 }
 
-// observe finds the variance and the gain of the next value.
-func (k *dense) observe() {
+// setGain computes the variance and the gain of the next value.
+func (k *dense) setGain() {
 	r, m := len(k.phi), k.m
 	for i := range m {
 		row := k.cov[i*m : i*m+m]
@@ -88,8 +87,8 @@ func (k *dense) observe() {
 	}
 }
 
-// learn takes from the covariance what a known value tells.
-func (k *dense) learn() {
+// updateCovariance reduces the covariance by the information of a known value.
+func (k *dense) updateCovariance() {
 	m := k.m
 	for i := range m {
 		row, g := k.cov[i*m:i*m+m], k.gain[i]*k.variance
@@ -99,8 +98,8 @@ func (k *dense) learn() {
 	}
 }
 
-// move predicts the covariance one step on.
-func (k *dense) move() {
+// predictCovariance predicts the covariance one step ahead.
+func (k *dense) predictCovariance() {
 	r, m := len(k.phi), k.m
 	for i := range r { // work = T cov
 		row := k.work[i*m : i*m+m]
@@ -135,7 +134,7 @@ func (k *dense) move() {
 			}
 		}
 	}
-	k.observe()
+	k.setGain()
 }
 
 // stepState writes T state to out.
@@ -154,7 +153,7 @@ func (k *dense) stepState(state, out []float64) {
 	}
 }
 
-// expected is the value that a predicted state means.
+// expected returns the value of a predicted state.
 func (k *dense) expected(state []float64) float64 {
 	v := state[0]
 	for j, d := range k.delta {
@@ -163,9 +162,8 @@ func (k *dense) expected(state []float64) float64 {
 	return v
 }
 
-// errors filters each column as stationary.errors does. Where the first column
-// is unknown, or a value only settles the start, the error is 0 and does not
-// count; used is how many count.
+// errors filters each column like stationary.errors. Where the first column is unknown, or a value
+// only resolves the start, the error is 0 and does not count; used is the number that count.
 func (k *dense) errors(columns, out, states [][]float64) (logs float64, used int) {
 	for _, s := range states {
 		clear(s)
@@ -173,7 +171,7 @@ func (k *dense) errors(columns, out, states [][]float64) (logs float64, used int
 	next := make([]float64, k.m)
 	for t, v := range columns[0] {
 		known := !math.IsNaN(v)
-		counts := known && k.variance < unsure
+		counts := known && k.variance < diffuseVariance
 		if counts {
 			logs += math.Log(k.variance)
 			used++
@@ -194,26 +192,26 @@ func (k *dense) errors(columns, out, states [][]float64) (logs float64, used int
 			k.stepState(s, next)
 			copy(s, next)
 		}
-		k.pass(known)
+		k.passValue(known)
 	}
 	return logs, used
 }
 
-// pass moves the covariance past a value, known or not.
-func (k *dense) pass(known bool) {
+// passValue updates the covariance by a value, known or not.
+func (k *dense) passValue(known bool) {
 	if !known {
 		k.quiet = 0
-		k.move()
+		k.predictCovariance()
 		return
 	}
 	if k.quiet > k.m {
 		return
 	}
 	before := k.variance
-	k.learn()
-	k.move()
+	k.updateCovariance()
+	k.predictCovariance()
 	k.quiet++
-	if math.Abs(k.variance-before) > steady*before {
+	if math.Abs(k.variance-before) > convergedChange*before {
 		k.quiet = 0
 	}
 }

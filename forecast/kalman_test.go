@@ -37,8 +37,8 @@ func drawValues(t *rapid.T, n int) []float64 {
 	return out
 }
 
-// bruteForce is the covariance matrix of n values of a process from its weights
-// as an infinite moving average, cut where they are nothing.
+// bruteForce is the covariance matrix of n values of a process from its weights as an infinite
+// moving average, truncated where they vanish.
 func bruteForce(a arma, n int) [][]float64 {
 	psi := make([]float64, 4000)
 	a.psi(psi)
@@ -155,8 +155,8 @@ func agree(t *rapid.T, what string, got, want float64) {
 	}
 }
 
-// With differences, a diffuse start costs only what the first values say: the
-// dense filter of the series and the fast one of its differences agree.
+// With differences, a diffuse start costs only the information of the first values: the dense
+// filter of the series equals the fast one of its differences.
 func TestDiffuseStartEqualsDifferencing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		o, a := drawProcess(t)
@@ -181,8 +181,8 @@ func TestDiffuseStartEqualsDifferencing(t *testing.T) {
 	})
 }
 
-// Every place of the search stands for one stationary factor, and back.
-func TestPartialAutocorrelationsGoThereAndBack(t *testing.T) {
+// Every point of the search corresponds to one stationary factor, and back.
+func TestPartialAutocorrelationsRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(0, 6).Draw(t, "n")
 		u, coef := make([]float64, n), make([]float64, n)

@@ -6,9 +6,9 @@ import "math"
 // Phillips, Schmidt and Shin 1992, table 1).
 const kpssCritical = 0.463
 
-// kpss is the statistic of the test that a series is stationary about a level:
-// the greater, the less it is. The long-run variance takes 3*sqrt(n)/13 lags, as
-// R's ndiffs has it. values must be known and not all alike.
+// kpss returns the statistic of the test that a series is stationary around a level: the higher,
+// the less stationary. The long-run variance uses 3*sqrt(n)/13 lags, as in R's ndiffs. values must
+// be known and not all equal.
 func kpss(values []float64) float64 {
 	n := len(values)
 	m := mean(values)
@@ -27,21 +27,20 @@ func kpss(values []float64) float64 {
 	return squares / float64(n) / long
 }
 
-// differences is how often a series must be differenced until the KPSS test no
-// longer speaks against a level, at most most.
+// differences returns how often a series must be differenced until the KPSS test no longer rejects
+// a level, at most `most` times.
 func differences(values []float64, most int) int {
 	values = known(values)
 	d := 0
-	for d < most && !alike(values) && kpss(values) > kpssCritical {
+	for d < most && !allEqual(values) && kpss(values) > kpssCritical {
 		values = lagged(values, 1)
 		d++
 	}
 	return d
 }
 
-// alike tells whether values are all the same, as far as numbers of their size
-// can tell.
-func alike(values []float64) bool {
+// allEqual reports whether values are all equal within floating-point precision.
+func allEqual(values []float64) bool {
 	if len(values) == 0 {
 		return true
 	}

@@ -2,21 +2,21 @@ package forecast
 
 import "math"
 
-// leastSquares solves ordinary least squares by the normal equations of columns
-// of length one; its buffers are used again.
+// leastSquares solves ordinary least squares by the normal equations of columns of unit length; it
+// reuses its buffers.
 type leastSquares struct {
-	// beta is one coefficient a column.
+	// beta has one coefficient per column.
 	beta        []float64
 	gram, norms []float64
 	right       []float64
 }
 
-// dependent is the squared part of a column, relative to its length, that the
-// columns before it leave unexplained when it counts as depending on them.
+// dependent is the squared part of a column, relative to its length, not explained by the columns
+// before it, below which it counts as linearly dependent.
 const dependent = 1e-12
 
-// solve finds beta and the sum of squared residuals; ok is false when columns
-// depend on each other.
+// solve computes beta and the sum of squared residuals; ok is false when columns are linearly
+// dependent.
 func (l *leastSquares) solve(y []float64, columns [][]float64) (rss float64, ok bool) {
 	k := len(columns)
 	l.beta, l.norms, l.right = resized(l.beta, k), resized(l.norms, k), resized(l.right, k)
@@ -74,7 +74,7 @@ func (l *leastSquares) cholesky(k int) bool {
 	return true
 }
 
-// dot is the product of two columns of the same length.
+// dot returns the product of two columns of the same length.
 func dot(a, b []float64) float64 {
 	b = b[:len(a)]
 	var s0, s1 float64

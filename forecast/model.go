@@ -5,23 +5,22 @@ import (
 	"math"
 )
 
-// model is the core of a forecaster: it says what it expects, and leaves it to
-// forecaster to learn from past errors how far that may be off.
+// model is the core of a forecaster: it forecasts means, and forecaster learns the interval from
+// past errors.
 type model interface {
 	Name() string
-	// need is how many steps of history the model takes at least, and that in
-	// words for those who have less.
+	// need returns the minimum number of steps of history, and the same as text for error messages.
 	need(s Series) (steps int, words string)
-	// fit learns from a series of at least need steps, one of them known. Every
-	// model here takes the fit of a short series for a longer one.
+	// fit learns from a series of at least need steps, one of them known. Every model here can use
+	// the fit of a short series for a longer one.
 	fit(s Series, horizon int) predictor
 }
 
-// predictor forecasts the steps after a series that begins where the fitted one
-// did; it uses nothing else. What it says need not be sound: bounded makes it so.
+// predictor forecasts the steps after a series that begins where the fitted one did; it uses
+// nothing else. Its result may be invalid: bounded corrects it.
 type predictor func(s Series, horizon int) []float64
 
-// explainer is a model that says what it had to assume.
+// explainer is a model that reports its assumptions.
 type explainer interface {
 	assumed(s Series, horizon int) []string
 }
@@ -38,41 +37,41 @@ func (f forecaster) Forecast(s Series, horizon int) (Forecast, error) {
 	if err != nil {
 		return Forecast{}, err
 	}
-	out := Forecast{Model: f.Name(), Mean: until.afterLate(means, late)}
+	out := Forecast{Model: f.Name(), Mean: until.dropLate(means, late)}
 	if e, ok := f.model.(explainer); ok {
 		out.Assumed = e.assumed(s, horizon)
 	}
 	out.noteLate(s, late)
-	out.learnOrSpread(recall(f, until, late, horizon), until)
+	out.learnIntervalsOrSpread(rollRecent(f, until, late, horizon), until)
 	return out, nil
 }
 
-// means is the forecast without its interval.
+// means returns the forecast without its interval.
 func (f forecaster) means(s Series, horizon int) ([]float64, error) {
-	if err := f.refuse(s, horizon); err != nil {
+	if err := f.checkNeed(s, horizon); err != nil {
 		return nil, err
 	}
 	return bounded(f.fit(s, horizon)(s, horizon), s), nil
 }
 
-// refuse says why the model cannot forecast a series.
-func (f forecaster) refuse(s Series, horizon int) error {
+// checkNeed returns the reason why the model cannot forecast a series.
+func (f forecaster) checkNeed(s Series, horizon int) error {
 	if err := s.check(horizon); err != nil {
 		return err
 	}
 	if n, words := f.need(s); len(s.Values) < n {
-		return fmt.Errorf("forecasting %s: %s needs %s of history, got %s", s.Name, f.Name(), words, s.words(len(s.Values)))
+		return fmt.Errorf("forecasting %s: %s requires %s of history, got %s", s.Name, f.Name(), words, s.formatSteps(len(s.Values)))
 	}
 	return nil
 }
 
-// roll is roller's.
+// roll implements roller.
 func (f forecaster) roll(s Series, origins []int, horizon int) ([]Forecast, error) {
 	if len(origins) == 0 {
 		return nil, nil
 	}
 	first := s.Upto(origins[0])
-	if err := f.refuse(first, horizon); err != nil {
+	if err := f.checkNeed(first, horizon); err != nil {
 		return nil, err
 	}
 	predict := f.fit(first, horizon)
@@ -84,14 +83,14 @@ func (f forecaster) roll(s Series, origins []int, horizon int) ([]Forecast, erro
 	return out, nil
 }
 
-// growth bounds a forecast to this many times the greatest value ever seen: a
-// trend that a model carries on does not go beyond.
-const growth = 4
+// maxGrowth bounds a forecast to this multiple of the highest known value, so that a model does not
+// extrapolate a trend further.
+const maxGrowth = 4
 
-// bounded keeps means finite, not negative and not far above what was ever
-// seen; a mean that is no number becomes that of the last hour.
+// bounded keeps means finite, not negative and not far above the highest known value; a NaN mean
+// becomes the mean of the last hour.
 func bounded(means []float64, s Series) []float64 {
-	most := min(growth*s.most(), maxValue)
+	most := min(maxGrowth*s.maxKnown(), maxValue)
 	for h, m := range means {
 		if math.IsNaN(m) {
 			m = s.lastMean()
@@ -101,8 +100,8 @@ func bounded(means []float64, s Series) []float64 {
 	return means
 }
 
-// most is the greatest known value, 0 where there is none.
-func (s Series) most() float64 {
+// maxKnown returns the highest known value, 0 where there is none.
+func (s Series) maxKnown() float64 {
 	most := 0.0
 	for _, v := range s.Values {
 		if v > most {
@@ -112,8 +111,8 @@ func (s Series) most() float64 {
 	return most
 }
 
-// lastMean is the mean of the last hour's known values, or of as many steps
-// before where the last hour has none; 0 where nothing is known.
+// lastMean returns the mean of the last hour's known values, or of as many steps before where the
+// last hour has none; 0 where nothing is known.
 func (s Series) lastMean() float64 {
 	recent := lastKnown(s.Values, s.steps(averageWindow))
 	if len(recent) == 0 {

@@ -23,8 +23,8 @@ func tens(days int, noise float64, shape func(i int) float64) Series {
 
 func wave(i int) float64 { return 1000 + 600*math.Sin(2*math.Pi*float64(i)/144) }
 
-// Series that people bring: every model makes a sound forecast of them, and none
-// is thrown far off by what is missing.
+// Unusual series: every model makes a valid forecast of them, and gaps do not distort any of them
+// much.
 func TestHardSeries(t *testing.T) {
 	testkit.Slow(t)
 	day := func(i int) int { return i / 144 }
@@ -91,9 +91,8 @@ func TestDeterministic(t *testing.T) {
 	}
 }
 
-// What each model is for: the mean relative error over the next hour on a series
-// of its kind.
-func TestModelsKnowTheirKind(t *testing.T) {
+// The purpose of each model: the mean relative error over the next hour on a series of its kind.
+func TestModelsForecastTheirOwnProcess(t *testing.T) {
 	half := func(i int) float64 { return wave(i) * (1 + float64(i/144)/4) } // a level that grows by day
 	for name, c := range map[string]struct {
 		f     Forecaster
@@ -122,7 +121,7 @@ func TestModelsKnowTheirKind(t *testing.T) {
 	}
 }
 
-// A chain fitted to what a chain made finds its states and how long they last.
+// A chain fitted to the output of a chain finds its states and their durations.
 func TestHMMFindsStates(t *testing.T) {
 	r := rand.New(rand.NewPCG(9, 9))
 	x, state := make([]float64, 3000), 0
@@ -150,7 +149,7 @@ func TestHMMFindsStates(t *testing.T) {
 	}
 }
 
-// Each step of Baum-Welch makes the series likelier.
+// Each step of Baum-Welch increases the likelihood.
 func TestBaumWelchImproves(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	x := make([]float64, 400)
@@ -160,7 +159,7 @@ func TestBaumWelchImproves(t *testing.T) {
 	c := startChain(slices.Sorted(slices.Values(x)), 3)
 	last := math.Inf(-1)
 	for range 20 {
-		likelihood := c.improve(x)
+		likelihood := c.baumWelchStep(x)
 		if likelihood < last-0.1 { // a little is lost to moves that must stay possible
 			t.Fatalf("%g after %g", likelihood, last)
 		}
@@ -168,7 +167,7 @@ func TestBaumWelchImproves(t *testing.T) {
 	}
 }
 
-// Burg's method finds an autoregression, and nothing in noise.
+// Burg's method finds an autoregression, and none in noise.
 func TestBurg(t *testing.T) {
 	r := rand.New(rand.NewPCG(4, 4))
 	x := make([]float64, 4000)
@@ -184,7 +183,7 @@ func TestBurg(t *testing.T) {
 	}
 }
 
-// Ridge regression is that of the normal equations.
+// Ridge regression solves the regularised normal equations.
 func TestSolveRidge(t *testing.T) {
 	var xx [harTerms][harTerms]float64
 	var xy, want [harTerms]float64

@@ -4,17 +4,15 @@ import (
 	"math"
 )
 
-// Peaks is the distribution of the greatest value over a horizon, which is what
-// capacity is planned for: of a noisy series it lies above the greatest mean.
-// P05..P99 are its quantiles, none below 0, ascending.
+// Peaks is the distribution of the highest value over a horizon, which capacity is planned for: in
+// a noisy series it is above the highest mean. P05..P99 are its quantiles, none below 0, ascending.
 type Peaks struct {
 	Mean                    float64
 	P05, P50, P90, P95, P99 float64
 }
 
-// Peak is the expected greatest value over the horizon and its 95 % quantile; of
-// a forecast that has learned no peaks, the greatest mean and upper end of the
-// interval.
+// Peak returns the expected highest value over the horizon and its 95 % quantile; for a forecast
+// without learned peaks, the highest mean and upper end of the interval.
 func (f Forecast) Peak() (mean, hi float64) {
 	if f.Peaks != (Peaks{}) {
 		return f.Peaks.Mean, f.Peaks.P95
@@ -25,11 +23,11 @@ func (f Forecast) Peak() (mean, hi float64) {
 	return mean, hi
 }
 
-// PeakLevels are the names by which At knows the points of a distribution of peaks.
+// PeakLevels are the names that At accepts.
 var PeakLevels = []string{"p50", "p90", "p95", "p99", "expected"}
 
-// At is the peak at a level: expected for the mean, or a quantile; ok is false for a
-// name that is not of PeakLevels.
+// At returns the peak at a level: expected for the mean, or a quantile; ok is false for a name that
+// is not in PeakLevels.
 func (p Peaks) At(level string) (peak float64, ok bool) {
 	switch level {
 	case "expected":
@@ -46,15 +44,14 @@ func (p Peaks) At(level string) (peak float64, ok bool) {
 	return 0, false
 }
 
-// learnPeak sets the distribution of the peak from how far the peaks of earlier
-// horizons lay from the greatest means forecast for them. With too few it is
-// read off the intervals.
-func (f *Forecast) learnPeak(t track, s Series, levels []float64) {
-	top, _ := highest(f.Mean)
+// learnPeak sets the distribution of the peak from the deviations of past peaks from the highest
+// means that were forecast. With too few it is derived from the intervals.
+func (f *Forecast) learnPeak(t pastTrack, s Series, levels []float64) {
+	top, _ := maxOf(f.Mean)
 	c, ok := calibrate(t.peaks(s, levels), nearPeaks)
 	if !ok {
-		lo, _ := highest(f.Lo90)
-		hi, _ := highest(f.Hi90)
+		lo, _ := maxOf(f.Lo90)
+		hi, _ := maxOf(f.Hi90)
 		f.Peaks = Peaks{Mean: top, P05: lo, P50: top, P90: top + (hi-top)*normal90/normal95, P95: hi, P99: top + (hi-top)*normal99/normal95}
 		return
 	}
@@ -73,22 +70,22 @@ const (
 	normal99 = 2.3263478740408408
 )
 
-// peaks are the greatest means of a track and the greatest values that came, of
-// the horizons that are over and known.
-func (t track) peaks(s Series, levels []float64) []outcome {
+// peaks returns the highest means of a track and the highest actual values, of the horizons that
+// are complete and known.
+func (t pastTrack) peaks(s Series, levels []float64) []outcome {
 	var out []outcome
 	for i, o := range t.origins {
 		actual := window(s, o, len(t.means[i]))
-		if top, ok := highest(actual); ok && len(actual) == len(t.means[i]) {
-			expected, _ := highest(t.means[i])
+		if top, ok := maxOf(actual); ok && len(actual) == len(t.means[i]) {
+			expected, _ := maxOf(t.means[i])
 			out = append(out, outcome{expected, top, levels[o-t.late], t.weight(i, s)})
 		}
 	}
 	return out
 }
 
-// highest is the greatest value; ok is false when one is unknown or there is none.
-func highest(values []float64) (top float64, ok bool) {
+// maxOf returns the highest value; ok is false when one is unknown or there is none.
+func maxOf(values []float64) (top float64, ok bool) {
 	for _, v := range values {
 		if math.IsNaN(v) {
 			return 0, false

@@ -5,38 +5,38 @@ import (
 	"time"
 )
 
-// Parts of the seasonal profile.
+// Parameters of the seasonal profile.
 const (
-	// profileBlock is the step at which a day is drawn.
+	// profileBlock is the step of the profile.
 	profileBlock = 10 * time.Minute
-	// profileDays is how many days before make the profile.
+	// profileDays is the number of previous days in the profile.
 	profileDays = 7
-	// profileReach smooths the profile over this much to each side.
+	// profileReach is the smoothing window of the profile, to each side.
 	profileReach = 30 * time.Minute
-	// profileOrigins is how many past forecasts decide how the level is followed.
+	// profileOrigins is the number of past forecasts that select the level adjustment.
 	profileOrigins = 96
-	// maxLevelRatio bounds how far a level is scaled.
+	// maxLevelRatio bounds the scaling to the current level.
 	maxLevelRatio = 5
 )
 
 type seasonalProfile struct{}
 
-// SeasonalProfile expects the mean of the days before at the same time of day,
-// smoothed over half an hour to each side, scaled or shifted to the level of the
-// last half hour or hour; how the level is followed is chosen by the absolute
-// error of past forecasts. It needs a day of history.
+// SeasonalProfile forecasts the mean of previous days at the same time of day, smoothed over half
+// an hour to each side, scaled or shifted to the level of the last half hour or hour. The
+// adjustment to the level is the one with the lowest absolute error of past forecasts. It requires
+// a day of history.
 func SeasonalProfile() Forecaster { return forecaster{seasonalProfile{}} }
 
 func (seasonalProfile) Name() string { return "seasonal-profile" }
 
 func (seasonalProfile) need(s Series) (steps int, words string) {
-	return s.steps(day) + s.steps(time.Hour), "a day and an hour"
+	return s.steps(day) + s.steps(time.Hour), "1 day and 1 hour"
 }
 
-// follow is a way to bring a profile to the level of the last blocks.
+// follow is a way to adjust a profile to the level of the last blocks.
 type follow struct {
-	blocks   int     // how many of the last blocks are the level
-	power    float64 // of the level's ratio to the profile's; 1 follows it all
+	blocks   int     // number of last blocks whose mean is the level
+	power    float64 // exponent of the level's ratio to the profile's; 1 adjusts completely
 	additive bool    // shift by power times the difference instead
 }
 
@@ -68,13 +68,12 @@ func (seasonalProfile) fit(s Series, horizon int) predictor {
 	}
 }
 
-// days is a series in blocks with running sums, to read a time of day across
-// the days before.
+// days is a series in blocks with running sums, for averaging a time of day over previous days.
 type days struct {
 	values []float64
 	sum    []float64
 	count  []float64
-	period int // blocks a day
+	period int // blocks per day
 	reach  int
 }
 
@@ -84,8 +83,7 @@ func newDays(s Series, size int) days {
 	return d
 }
 
-// prefixSums gives running sums and counts of the known values: sum[i] is over
-// the first i.
+// prefixSums returns running sums and counts of the known values: sum[i] is over the first i.
 func prefixSums(values []float64) (sum, count []float64) {
 	sum, count = make([]float64, len(values)+1), make([]float64, len(values)+1)
 	for i, v := range values {
@@ -98,7 +96,7 @@ func prefixSums(values []float64) (sum, count []float64) {
 	return sum, count
 }
 
-// mean is over the known blocks from..to-1 that are before limit; NaN for none.
+// mean returns the mean of the known blocks from..to-1 that are before limit; NaN for none.
 func (d days) mean(from, to, limit int) float64 {
 	from, to = max(0, from), min(to, limit)
 	if from >= to {
@@ -107,7 +105,7 @@ func (d days) mean(from, to, limit int) float64 {
 	return (d.sum[to] - d.sum[from]) / (d.count[to] - d.count[from])
 }
 
-// at is the profile at block t as of the origin: the mean over the days before.
+// at returns the profile at block t as of the origin: the mean over previous days.
 func (d days) at(t, origin int) float64 {
 	var sum, have float64
 	first := 1
@@ -125,8 +123,8 @@ func (d days) at(t, origin int) float64 {
 	return sum / have
 }
 
-// forecast is the profile of the blocks from the origin on, at the level of
-// those before it; where no day knows a block it is that level.
+// forecast returns the profile of the blocks from the origin on, adjusted to the level of those
+// before it; the level itself where no day has a value.
 func (d days) forecast(origin, ahead int, f follow) []float64 {
 	level := d.mean(origin-f.blocks, origin, origin)
 	var base, have float64
@@ -144,7 +142,7 @@ func (d days) forecast(origin, ahead int, f follow) []float64 {
 	return out
 }
 
-// follow brings one value of the profile to the level.
+// follow adjusts one value of the profile to the level.
 func (d days) follow(m, level, base float64, f follow) float64 {
 	switch {
 	case math.IsNaN(m):
@@ -159,7 +157,7 @@ func (d days) follow(m, level, base float64, f follow) float64 {
 	return m * math.Pow(min(max(level/base, 1.0/maxLevelRatio), maxLevelRatio), f.power)
 }
 
-// error is the sum of |actual - forecast| over past origins, by blocks.
+// error returns the sum of |actual - forecast| over past origins, by blocks.
 func (d days) error(f follow, ahead int) float64 {
 	n := len(d.values)
 	first := d.period + f.blocks

@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// Finding counts one kind of flaw in a history and says where it is met first.
+// Finding counts one kind of flaw in a history and records its first occurrence.
 type Finding struct {
 	Count int
-	// Key and At (seconds since the Unix epoch) are of the earliest.
+	// Key and At (seconds since the Unix epoch) are of the earliest occurrence.
 	Key Key
 	At  int64
 }
@@ -26,42 +26,41 @@ func (f *Finding) merge(other Finding) {
 	f.Count += other.Count
 }
 
-// note is a sentence about the finding, "" when there is none.
-func (f Finding) note(one, many, done string) string {
+// sentence returns a sentence about the finding, "" when there is none.
+func (f Finding) sentence(one, many, done string) string {
 	if f.Count == 0 {
 		return ""
 	}
 	if f.Count > 1 {
 		one = many
 	}
-	return fmt.Sprintf("%d %s, first of %s at %s: %s", f.Count, one, f.Key, moment(f.At), done)
+	return fmt.Sprintf("%d %s, first of %s at %s: %s", f.Count, one, f.Key, formatTime(f.At), done)
 }
 
-// Report tells what was wrong with the samples that series were built from, and
-// what was done about it is what Notes says.
+// Report lists the flaws of the samples that series were built from. Notes describes them and how
+// they were handled.
 type Report struct {
-	// Samples is how many there were.
+	// Samples is the number of samples.
 	Samples int
-	// Duplicates have the key, source and time of an earlier one, which they replace.
+	// Duplicates have the key, source and time of an earlier sample, which they replace.
 	Duplicates Finding
-	// Late came after one of the same source that is of a later time. They are
-	// put in their place.
+	// Late samples arrived after one of the same source with a later time. They are sorted in.
 	Late Finding
-	// NotNumbers are NaN and left out.
+	// NotNumbers are NaN and ignored.
 	NotNumbers Finding
-	// Resets are counters that began again from zero.
+	// Resets are counters that restarted from zero.
 	Resets Finding
-	// Lapses are pairs of readings of a counter so far apart that nobody can say
-	// when what lies between them came: it is left out.
+	// Lapses are pairs of readings of a counter so far apart that the time of the increase is
+	// unknown: it is ignored.
 	Lapses Finding
-	// Gaps are runs of unknown steps between known ones, UnknownSteps their steps in all.
+	// Gaps are runs of unknown steps between known ones, UnknownSteps their total number of steps.
 	Gaps         Finding
 	UnknownSteps int
-	// step is the length of a step that UnknownSteps counts.
+	// step is the length of a step in UnknownSteps.
 	step time.Duration
 }
 
-// addGaps finds the gaps of a series.
+// addGaps adds the gaps of a series.
 func (r *Report) addGaps(k Keyed) {
 	r.step = k.Step
 	open := -1 // the first unknown step after a known one
@@ -77,7 +76,7 @@ func (r *Report) addGaps(k Keyed) {
 	}
 }
 
-// Merge adds what another report found.
+// Merge adds the findings of another report.
 func (r *Report) Merge(other Report) {
 	r.Samples += other.Samples
 	r.Duplicates.merge(other.Duplicates)
@@ -92,17 +91,17 @@ func (r *Report) Merge(other Report) {
 	}
 }
 
-// Notes says in sentences what was found; none when nothing was.
+// Notes returns the findings as sentences; none when there are no findings.
 func (r Report) Notes() []string {
-	unknown := Series{Step: r.step}.words(r.UnknownSteps)
+	unknown := Series{Step: r.step}.formatSteps(r.UnknownSteps)
 	var out []string
 	for _, n := range []string{
-		r.Duplicates.note("sample came twice", "samples came twice", "the later one counts"),
-		r.Late.note("sample came out of order", "samples came out of order", "put in place"),
-		r.NotNumbers.note("sample is not a number", "samples are not numbers", "taken as unknown"),
-		r.Resets.note("counter began again from zero", "counters began again from zero", "counted on from there"),
-		r.Lapses.note("counter was not read for long", "times that a counter was not read for long", "what it grew by is left out"),
-		r.Gaps.note("gap", "gaps", unknown+" in all are unknown"),
+		r.Duplicates.sentence("duplicate sample", "duplicate samples", "the last one is used"),
+		r.Late.sentence("sample out of order", "samples out of order", "sorted in"),
+		r.NotNumbers.sentence("sample is not a number", "samples are not numbers", "treated as unknown"),
+		r.Resets.sentence("counter reset", "counter resets", "counting continues from zero"),
+		r.Lapses.sentence("long gap between counter readings", "long gaps between counter readings", "the increase is ignored"),
+		r.Gaps.sentence("gap", "gaps", unknown+" in total are unknown"),
 	} {
 		if n != "" {
 			out = append(out, n)

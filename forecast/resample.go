@@ -5,31 +5,30 @@ import (
 	"time"
 )
 
-// Resample is the series by longer steps, which begin at multiples of their
-// length since the Unix epoch: counts add up, of rates the mean is taken. A step
-// of which any part is unknown is unknown; one at either end that the series
-// covers only in part is left out. It fails when the new step is no multiple
-// of the old one and of a minute, or when the series covers no step of it.
+// Resample returns the series in longer steps, which begin at multiples of their length since the
+// Unix epoch: counts are summed, rates averaged. A step with any unknown part is unknown; a step at
+// either end that the series covers only partly is omitted. It fails when the new step is not a
+// multiple of the old one and of a minute, or when the series covers no whole step.
 func Resample(s Series, step time.Duration) (Series, error) {
 	if s.Step <= 0 || step < s.Step || step%s.Step != 0 {
-		return s, fmt.Errorf("resampling %s: step: want a multiple of %s, got %s", s.Name, s.Step, step)
+		return s, fmt.Errorf("resampling %s: step: must be a multiple of %s, got %s", s.Name, s.Step, step)
 	}
 	if step%time.Minute != 0 {
-		return s, fmt.Errorf("resampling %s: step: want whole minutes, got %s", s.Name, step)
+		return s, fmt.Errorf("resampling %s: step: must be whole minutes, got %s", s.Name, step)
 	}
 	parts := int(step / s.Step)
 	skip := 0 // to the first multiple of the new step
 	start := time.Duration(s.Start) * time.Minute
 	if over := start % step; over != 0 {
 		if (step-over)%s.Step != 0 {
-			return s, fmt.Errorf("resampling %s: the steps of %s do not meet those of %s: the first begins at %s", s.Name, s.Step, step, s.At(0).Format(time.RFC3339))
+			return s, fmt.Errorf("resampling %s: steps of %s do not align with steps of %s: the first begins at %s", s.Name, s.Step, step, s.At(0).Format(time.RFC3339))
 		}
 		skip = int((step - over) / s.Step)
 		start += step - over
 	}
 	n := max(0, len(s.Values)-skip) / parts
 	if n == 0 {
-		return s, fmt.Errorf("resampling %s: %s of history hold no whole step of %s", s.Name, s.words(len(s.Values)), ShortDuration(step))
+		return s, fmt.Errorf("resampling %s: %s of history has no whole step of %s", s.Name, s.formatSteps(len(s.Values)), ShortDuration(step))
 	}
 	out := s
 	out.Step, out.Start, out.Values = step, int64(start/time.Minute), make([]float64, n)

@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// roller is a forecaster that says what it would have forecast at several
-// origins from one fit, which costs less than a fit at each.
+// roller is a forecaster that computes its past forecasts at several origins from one fit, which
+// costs less than a fit at each.
 type roller interface {
-	// roll fits the series up to the first origin and forecasts the horizon steps
-	// from each on. Origins ascend and lie within the series; a forecast uses
-	// nothing at or after its origin. The intervals may be left out.
+	// roll fits the series up to the first origin and forecasts the horizon steps from each origin
+	// on. Origins are ascending and within the series; a forecast uses nothing at or after its
+	// origin. The intervals may be omitted.
 	roll(s Series, origins []int, horizon int) ([]Forecast, error)
 }
 
-// rollAny rolls a forecaster, one that is no roller by a forecast at each origin.
+// rollAny rolls any forecaster; without a roller it makes a separate forecast at each origin.
 func rollAny(f Forecaster, s Series, origins []int, horizon int) ([]Forecast, error) {
 	if r, ok := f.(roller); ok {
 		return r.roll(s, origins, horizon)
@@ -32,36 +32,36 @@ func rollAny(f Forecaster, s Series, origins []int, horizon int) ([]Forecast, er
 	return out, nil
 }
 
-// How the past is looked at.
+// Parameters of past forecasts.
 const (
-	// errorLookback bounds the past that errors are learned from: a week holds
-	// every kind of day and nothing of last season.
+	// errorLookback bounds the history that errors are learned from: a week contains every weekday
+	// and nothing of last season.
 	errorLookback = 7 * 24 * time.Hour
 	// maxOrigins bounds the past forecasts: a week by the hour.
 	maxOrigins = 7 * 24
-	// refitEvery is how long one fit serves when the past is rolled through, and
-	// refitShare the share of its history: a fit on little is soon outgrown.
+	// refitEvery is the maximum time between two fits when rolling through the past, and refitShare
+	// the maximum as a fraction 1/refitShare of the history: a fit on little history is soon
+	// outdated.
 	refitEvery = 2 * day
 	refitShare = 3
-	// leastPast is the history that a model without a need of its own has before
-	// its first remembered forecast, in steps.
-	leastPast = 10
+	// minPast is the minimum history, in steps, before the first past forecast of a model without
+	// a need of its own.
+	minPast = 10
 )
 
-// track is what a forecaster would have said: at every origin the means of the
-// horizon steps that follow, told nothing of the last late steps before it.
-// Origins and means are parallel, oldest first.
-type track struct {
+// pastTrack is the past forecasts of a forecaster: at every origin the means of the next horizon steps,
+// made without the last late steps before it. Origins and means are parallel, oldest first.
+type pastTrack struct {
 	late    int
 	origins []int
 	means   [][]float64
 }
 
-// recall rolls a forecaster through the last week of a series, at most
-// maxOrigins times; fewer origins than a model needs give an empty track. Its
-// forecasts are made late, see rollThrough.
-func recall(f Forecaster, s Series, late, horizon int) track {
-	first := leastPast
+// rollRecent rolls a forecaster through the last week of a series, at most maxOrigins times; fewer
+// origins than a model needs give an empty track. The forecasts ignore the last late steps, see
+// rollThrough.
+func rollRecent(f Forecaster, s Series, late, horizon int) pastTrack {
+	first := minPast
 	if m, ok := f.(forecaster); ok {
 		n, _ := m.need(s)
 		first = max(first, n)
@@ -69,9 +69,9 @@ func recall(f Forecaster, s Series, late, horizon int) track {
 	return rollThrough(f, s, pastOrigins(s, late+first), late, horizon)
 }
 
-// untilKnown is the series up to its last known value, and how many unknown ones
-// follow it: who forecasts from there looks that much further ahead. Past
-// forecasts that are to be like it are made late too.
+// untilKnown returns the series up to its last known value, and the number of unknown ones after
+// it. A forecast from there covers that many more steps, and past forecasts are made with the same
+// delay to be comparable.
 func (s Series) untilKnown() (until Series, late int) {
 	n := len(s.Values)
 	for n > 0 && math.IsNaN(s.Values[n-1]) {
@@ -80,12 +80,12 @@ func (s Series) untilKnown() (until Series, late int) {
 	return s.Upto(n), len(s.Values) - n
 }
 
-// afterLate leaves out the first late means. Where nothing is known of an hour or
-// more, no trend is carried on to more than was ever seen.
-func (s Series) afterLate(means []float64, late int) []float64 {
+// dropLate drops the first late means. When an hour or more is unknown, it bounds the means by the
+// highest known value, so that no trend extrapolates beyond it.
+func (s Series) dropLate(means []float64, late int) []float64 {
 	means = means[late:]
 	if late >= s.steps(averageWindow) {
-		most := s.most()
+		most := s.maxKnown()
 		for h := range means {
 			means[h] = min(means[h], most)
 		}
@@ -93,16 +93,16 @@ func (s Series) afterLate(means []float64, late int) []float64 {
 	return means
 }
 
-// noteLate says in words that the end of a series is unknown.
+// noteLate reports that the end of a series is unknown.
 func (f *Forecast) noteLate(s Series, late int) {
 	if late > 0 {
-		f.Assumed = append(f.Assumed, fmt.Sprintf("nothing is known of the last %s: the forecast reaches over them", s.span(late)))
+		f.Assumed = append(f.Assumed, fmt.Sprintf("no data for the last %s: the forecast covers it", s.formatSpan(late)))
 	}
 }
 
-// pastOrigins are at most maxOrigins steps of the last week before the series'
-// end and at or after first, evenly apart and, unless that is too rare, by
-// whole blocks, which lets models in blocks share their work.
+// pastOrigins returns at most maxOrigins steps of the last week before the series' end and at or
+// after first. They are equally spaced and, unless that is too rare, by whole blocks, which lets
+// models in blocks share their work.
 func pastOrigins(s Series, first int) []int {
 	n := len(s.Values)
 	first = max(first, n-s.steps(errorLookback))
@@ -123,41 +123,39 @@ func pastOrigins(s Series, first int) []int {
 	return out
 }
 
-// rollThrough rolls a forecaster through origins, fitting it anew every
-// refitEvery or sooner. At each origin it is told nothing of the last late steps.
-// Origins that it cannot forecast at are left out.
-func rollThrough(f Forecaster, s Series, origins []int, late, horizon int) track {
-	t := track{late: late}
-	told := make([]int, len(origins)) // how much of the series at each
+// rollThrough rolls a forecaster through origins, refitting it every refitEvery or sooner. At each
+// origin it hides the last late steps. Origins that it cannot forecast are skipped.
+func rollThrough(f Forecaster, s Series, origins []int, late, horizon int) pastTrack {
+	t := pastTrack{late: late}
+	visible := make([]int, len(origins)) // the length of the visible series at each
 	for i, o := range origins {
-		told[i] = o - late
+		visible[i] = o - late
 	}
-	for len(told) > 0 {
-		chunk := min(s.steps(refitEvery), told[0]/refitShare)
+	for len(visible) > 0 {
+		chunk := min(s.steps(refitEvery), visible[0]/refitShare)
 		n := 1
-		for n < len(told) && told[n] < told[0]+chunk {
+		for n < len(visible) && visible[n] < visible[0]+chunk {
 			n++
 		}
-		fcs, err := rollAny(f, s, told[:n], late+horizon)
+		fcs, err := rollAny(f, s, visible[:n], late+horizon)
 		if err != nil {
 			n = 1 // the next origin has more history
 		}
 		for i, fc := range fcs {
-			t.origins = append(t.origins, told[i]+late)
-			t.means = append(t.means, slices.Clone(s.Upto(told[i]).afterLate(fc.Mean, late))) // what lies before is kept by nobody
+			t.origins = append(t.origins, visible[i]+late)
+			t.means = append(t.means, slices.Clone(s.Upto(visible[i]).dropLate(fc.Mean, late))) // drops the reference to earlier means
 		}
-		told = told[n:]
+		visible = visible[n:]
 	}
 	return t
 }
 
-// window is the known part of what came after an origin, cut at the series' end.
+// window returns the values after an origin, cut at the series' end.
 func window(s Series, origin, horizon int) []float64 {
 	return s.Values[origin:min(origin+horizon, len(s.Values))]
 }
 
-// absoluteError sums |actual - mean| over the known steps of a window, with the
-// sum of actuals.
+// absoluteError sums |actual - mean| over the known steps of a window, and the actual values.
 func absoluteError(actual, means []float64) (abs, sum float64, steps int) {
 	for h, v := range actual {
 		if !math.IsNaN(v) {

@@ -10,9 +10,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// What comes at or after an origin never changes what is forecast there, whether
-// from one origin or rolled through several.
-func TestNothingLooksAhead(t *testing.T) {
+// Values at or after an origin never change the forecast from it, from one origin or rolled through
+// several.
+func TestForecastsUseNoFutureValues(t *testing.T) {
 	s := halfHours(3, 100, 5)
 	hole := s.Upto(len(s.Values))
 	hole.Values = slices.Clone(s.Values)
@@ -25,14 +25,14 @@ func TestNothingLooksAhead(t *testing.T) {
 	}
 }
 
-// halfHours is daily by steps that make less work.
+// halfHours is daily with longer steps, for less work.
 func halfHours(days int, noise float64, seed uint64) Series {
 	s := daily(days, noise, seed)
 	s.Step, s.Values = 30*time.Minute, blocks(s.Values, 30)
 	return s
 }
 
-// checkBlind changes what comes at or after some of the origins.
+// checkBlind changes the values at or after some of the origins.
 func checkBlind(t *testing.T, f Forecaster, s Series, changed ...int) {
 	t.Helper()
 	origins := []int{106, 109}
@@ -58,8 +58,8 @@ func checkBlind(t *testing.T, f Forecaster, s Series, changed ...int) {
 	}
 }
 
-// A roll's first forecast is the one that a fit there gives.
-func TestRollBeginsWithTheFit(t *testing.T) {
+// A roll's first forecast equals that of a fit there.
+func TestRollStartsAtTheFit(t *testing.T) {
 	s := halfHours(3, 100, 5)
 	for _, f := range Forecasters() {
 		rolled, err := rollAny(f, s, []int{111}, 6)
@@ -78,8 +78,7 @@ func TestRollBeginsWithTheFit(t *testing.T) {
 	}
 }
 
-// The origins that the past is looked at from ascend, lie in the last week at or
-// after the first, before the end, and are few.
+// Past origins are ascending, in the last week, at or after the first, before the end, and few.
 func TestPastOrigins(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		step := rapid.SampledFrom([]time.Duration{time.Minute, 10 * time.Minute, time.Hour}).Draw(t, "step")
@@ -97,7 +96,7 @@ func TestPastOrigins(t *testing.T) {
 	})
 }
 
-// A series in blocks has the means of its whole blocks, the last of them whole.
+// A series in blocks has the means of its whole blocks, aligned to the end.
 func TestBlocks(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		size := rapid.IntRange(1, 15).Draw(t, "size")

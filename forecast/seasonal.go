@@ -6,18 +6,17 @@ import (
 	"time"
 )
 
-// day is the season of traffic that people make.
+// day is the season of traffic from people.
 const day = 24 * time.Hour
 
 type seasonalNaive struct{}
 
-// SeasonalNaive expects of each step what came a day before it. It needs a day
-// of history.
+// SeasonalNaive forecasts the value of the day before for each step. It requires a day of history.
 func SeasonalNaive() Forecaster { return forecaster{seasonalNaive{}} }
 
 func (seasonalNaive) Name() string { return "seasonal-naive" }
 
-func (seasonalNaive) need(s Series) (steps int, words string) { return s.steps(day), "a day" }
+func (seasonalNaive) need(s Series) (steps int, words string) { return s.steps(day), "1 day" }
 
 func (seasonalNaive) fit(Series, int) predictor {
 	return func(s Series, horizon int) []float64 {
@@ -26,8 +25,8 @@ func (seasonalNaive) fit(Series, int) predictor {
 	}
 }
 
-// repeatDay takes each step from the day before, or the fallback where no day
-// knows it; missing counts those.
+// repeatDay repeats each step of the day before, or the fallback where no day has a value; missing
+// counts those.
 func repeatDay(values []float64, period int, fallback float64, horizon int) (out []float64, missing int) {
 	out = make([]float64, horizon)
 	for h := range out {
@@ -41,8 +40,7 @@ func repeatDay(values []float64, period int, fallback float64, horizon int) (out
 	return out, missing
 }
 
-// yesterday is the newest known value at the time of day of the step h after
-// the series' end.
+// yesterday returns the newest known value at the time of day of the step h after the series' end.
 func yesterday(values []float64, period, h int) (float64, bool) {
 	for i := len(values) - period + h%period; i >= 0; i -= period {
 		if !math.IsNaN(values[i]) {
@@ -57,5 +55,5 @@ func (seasonalNaive) assumed(s Series, horizon int) []string {
 	if missing == 0 {
 		return nil
 	}
-	return []string{fmt.Sprintf("%s of the day before are unknown: the mean of the last hour is assumed for them", s.words(missing))}
+	return []string{fmt.Sprintf("%s of the day before are unknown: assuming the mean of the last hour", s.formatSteps(missing))}
 }

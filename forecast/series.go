@@ -9,60 +9,58 @@ import (
 	"skyserve/internal/service"
 )
 
-// maxValue bounds what a series may hold: sums of a year of larger values would
-// no longer be exact, and no service carries them.
+// maxValue bounds a series' values: sums of a year of larger values would no longer be exact, and
+// no service has such a load.
 const maxValue = 1e18
 
-// Series is a quantity by equal steps of time. It must not be negative: traffic
-// is what it stands for. NaN = unknown.
+// Series is a quantity at equal time steps. It must not be negative because it represents traffic.
+// NaN = unknown.
 type Series struct {
-	// Name is how errors call the series.
+	// Name identifies the series in errors.
 	Name string
-	// Unit is what the values count.
+	// Unit is the unit of the values.
 	Unit Unit
-	// Start is the first step's beginning, in minutes since the Unix epoch.
+	// Start is the start of the first step, in minutes since the Unix epoch.
 	Start int64
 	// Step is the length of a step, above 0.
 	Step   time.Duration
 	Values []float64
 }
 
-// Forecast is what is expected of the steps after a series: the mean (of a model
-// that works on logarithms or combines by absolute error, the median) and an
-// interval that is meant to hold each value with probability 0.9. All three
-// have one value a step, Lo90 <= Mean <= Hi90, none below 0 and none NaN.
+// Forecast is the forecast of the steps after a series: the mean (for a model on logarithms or one
+// that combines by absolute error, the median) and a 90 % prediction interval. All three have one
+// value per step, Lo90 <= Mean <= Hi90, none below 0 and none NaN.
 type Forecast struct {
-	// Model is the name of the forecaster that made it.
+	// Model is the name of the forecaster.
 	Model            string
 	Mean, Lo90, Hi90 []float64
-	// Peaks is the distribution of the greatest value among the steps.
+	// Peaks is the distribution of the highest value among the steps.
 	Peaks Peaks
-	// Assumed says in words what the data could not say.
+	// Assumed lists assumptions for missing data.
 	Assumed []string
 
-	// earlier and level, the mean of the day before, tell Watch what is usual.
-	earlier []earlierForecast
+	// earlier and level, the mean of the day before, define the usual deviations for Watch.
+	earlier []pastForecast
 	level   float64
 }
 
-// Forecaster predicts the horizon steps that follow a series. It fails, naming
-// the series, when the series holds no known value or an impossible one, or is
-// too short for the model.
+// Forecaster predicts the horizon steps that follow a series. It fails, with the series' name, when
+// the series has no known value or an invalid one, or is too short for the model.
 type Forecaster interface {
 	Name() string
 	Forecast(s Series, horizon int) (Forecast, error)
 }
 
-// Upto is the series' first n steps, sharing memory with it.
+// Upto returns the series' first n steps, sharing memory with it.
 func (s Series) Upto(n int) Series {
 	s.Values = s.Values[:n]
 	return s
 }
 
-// steps is how many steps a duration holds, at least 1.
+// steps returns the number of steps in a duration, at least 1.
 func (s Series) steps(d time.Duration) int { return max(1, int(d/s.Step)) }
 
-// check refuses what no forecaster can use.
+// check rejects series and horizons that no forecaster can use.
 func (s Series) check(horizon int) error {
 	if s.Step <= 0 {
 		return fmt.Errorf("forecasting %s: step must be above 0, got %s", s.Name, s.Step)
@@ -76,7 +74,7 @@ func (s Series) check(horizon int) error {
 			continue
 		}
 		if v < 0 || v > maxValue {
-			return fmt.Errorf("forecasting %s: value %d: want 0 to %g, got %g", s.Name, i, float64(maxValue), v)
+			return fmt.Errorf("forecasting %s: value %d: must be 0 to %g, got %g", s.Name, i, float64(maxValue), v)
 		}
 		known++
 	}
@@ -86,8 +84,8 @@ func (s Series) check(horizon int) error {
 	return nil
 }
 
-// words says a number of steps as time: "7 minutes", "36 hours".
-func (s Series) words(steps int) string {
+// formatSteps formats a number of steps as time: "7 minutes", "36 hours".
+func (s Series) formatSteps(steps int) string {
 	d := time.Duration(steps) * s.Step
 	for _, u := range []struct {
 		size time.Duration
@@ -103,15 +101,15 @@ func (s Series) words(steps int) string {
 	return d.String()
 }
 
-// span is words after "the last" or "the next": "hour", "7 minutes".
-func (s Series) span(steps int) string { return strings.TrimPrefix(s.words(steps), "1 ") }
+// formatSpan is words for use after "the last" or "the next": "hour", "7 minutes".
+func (s Series) formatSpan(steps int) string { return strings.TrimPrefix(s.formatSteps(steps), "1 ") }
 
-// Forecasters lists every model, simplest first.
+// Forecasters returns every model, simplest first.
 func Forecasters() []Forecaster {
 	return append(candidates(), Auto())
 }
 
-// ByName finds a forecaster by its name; the error lists the names, the nearest first.
+// ByName returns a forecaster by name; the error suggests the nearest name and lists all.
 func ByName(name string) (Forecaster, error) {
 	var names []string
 	for _, f := range Forecasters() {
@@ -121,7 +119,7 @@ func ByName(name string) (Forecaster, error) {
 		names = append(names, f.Name())
 	}
 	if near := service.Nearest(name, names); near != "" {
-		return nil, fmt.Errorf("unknown forecaster %q: did you mean %q? The names are %s", name, near, strings.Join(names, ", "))
+		return nil, fmt.Errorf("unknown forecaster %q: did you mean %q? Must be one of %s", name, near, strings.Join(names, ", "))
 	}
-	return nil, fmt.Errorf("unknown forecaster %q: want one of %s", name, strings.Join(names, ", "))
+	return nil, fmt.Errorf("unknown forecaster %q: must be one of %s", name, strings.Join(names, ", "))
 }

@@ -5,35 +5,34 @@ import (
 	"time"
 )
 
-// smoothingBlock is the step that is smoothed: single minutes are mostly noise.
+// smoothingBlock is the step of the smoothing: single minutes are mostly noise.
 const smoothingBlock = 10 * time.Minute
 
-// smoothingReach is how many blocks ahead the constants are judged, and how far a
-// trend is carried on: two hours.
+// smoothingReach is the number of blocks over which the constants are evaluated and a trend is
+// extrapolated: two hours.
 const smoothingReach = 12
 
-// smoothingPast is the past that decides the constants.
+// smoothingPast is the history that selects the constants.
 const smoothingPast = 7 * day
 
 type dampedTrend struct{}
 
-// DampedTrend is exponential smoothing of level and trend, the trend damped
-// (Gardner and McKenzie 1985), at ten-minute steps; without a trend it is simple
-// exponential smoothing. The constants are those of a grid with the least
-// absolute error over the horizon, or two hours of it, in the past; after two hours
-// the level stays.
+// DampedTrend is exponential smoothing of level and trend with a damped trend (Gardner and McKenzie
+// 1985), at ten-minute steps; without a trend it is simple exponential smoothing. The constants are
+// those of a grid with the lowest past absolute error over the horizon, or over two hours of it.
+// After two hours the level is constant.
 func DampedTrend() Forecaster { return forecaster{dampedTrend{}} }
 
 func (dampedTrend) Name() string { return "damped-trend" }
 
 func (dampedTrend) need(s Series) (steps int, words string) {
-	return s.steps(averageWindow), s.words(s.steps(averageWindow))
+	return s.steps(averageWindow), s.formatSteps(s.steps(averageWindow))
 }
 
-// damping are the constants of a damped trend: of level, trend and damping.
+// damping are the constants of level, trend and damping.
 type damping struct{ alpha, beta, phi float64 }
 
-// dampings is the grid.
+// dampings returns the grid.
 func dampings() []damping {
 	var out []damping
 	for _, alpha := range []float64{0.6, 0.1, 0.2, 0.3, 0.45, 0.8, 1} {
@@ -73,8 +72,8 @@ func (dampedTrend) fit(s Series, horizon int) predictor {
 	}
 }
 
-// run smooths values and returns the state after the last. visit, unless nil,
-// sees the state before each value.
+// run smooths values and returns the state after the last. visit, unless nil, is called with the
+// state before each value.
 func (c damping) run(values []float64, visit func(t int, level, trend float64)) (level, trend float64) {
 	level = math.NaN()
 	for t, v := range values {
@@ -83,7 +82,7 @@ func (c damping) run(values []float64, visit func(t int, level, trend float64)) 
 		}
 		switch {
 		case math.IsNaN(v):
-			trend *= c.phi // the level stays: nothing says that it moved
+			trend *= c.phi // the level stays: there is no evidence of a change
 		case math.IsNaN(level):
 			level = v
 		default:
@@ -95,8 +94,7 @@ func (c damping) run(values []float64, visit func(t int, level, trend float64)) 
 	return level, trend
 }
 
-// error is the sum of absolute errors of forecasts at every block, up to ahead
-// blocks.
+// error returns the sum of absolute errors of forecasts at every block, up to ahead blocks.
 func (c damping) error(values []float64, ahead int) float64 {
 	ahead = min(ahead, smoothingReach)
 	var sum float64

@@ -2,18 +2,15 @@ package forecast
 
 import "math"
 
-// strongSeason is the strength from which on a series is differenced by its
-// season; R's nsdiffs has the same.
+// strongSeason is the strength from which a series is seasonally differenced, as in R's nsdiffs.
 const strongSeason = 0.64
 
-// seasonSmoothing is how many seasons the loess of the seasonal part takes
-// together, that of R's mstl.
+// seasonSmoothing is the number of seasons in the loess of the seasonal part, as in R's mstl.
 const seasonSmoothing = 11
 
-// seasonStrength is the share of a series' variance about its trend that its
-// season explains, 0 to 1 (Wang, Smith and Hyndman 2006), from a decomposition
-// by loess. Unknown values are interpolated first. It is 0 for less than two
-// seasons.
+// seasonStrength returns the share of a series' variance around its trend that its season explains,
+// 0 to 1 (Wang, Smith and Hyndman 2006), from a decomposition by loess. Unknown values are
+// interpolated first. It is 0 for less than two seasons.
 func seasonStrength(values []float64, season int) float64 {
 	if season < 2 || len(values) <= 2*season {
 		return 0
@@ -26,7 +23,7 @@ func seasonStrength(values []float64, season int) float64 {
 		both[t] = v - trend[t]
 	}
 	whole := variance(both)
-	if whole == 0 || alike(values) {
+	if whole == 0 || allEqual(values) {
 		return 0
 	}
 	return max(0, 1-variance(rest)/whole)
@@ -41,8 +38,8 @@ func variance(values []float64) float64 {
 	return sum / float64(len(values)-1)
 }
 
-// interpolated fills unknown values on the line between their known neighbours,
-// and with the nearest known one at the ends.
+// interpolated fills unknown values linearly between their known neighbours, and with the nearest
+// known one at the ends.
 func interpolated(values []float64) []float64 {
 	out := append([]float64(nil), values...)
 	last := -1
@@ -65,9 +62,8 @@ func interpolated(values []float64) []float64 {
 	return out
 }
 
-// stl decomposes a series into a season and a trend by loess (Cleveland,
-// Cleveland, McRae and Terpenning 1990), without robust weights, with R's
-// windows; the rest is noise.
+// stl decomposes a series into a season and a trend by loess (Cleveland, Cleveland, McRae and
+// Terpenning 1990), without robust weights, with R's windows; the residual is noise.
 func stl(values []float64, season int) (seasonal, trend []float64) {
 	n := len(values)
 	trendWindow := nextOdd(1.5 * float64(season) / (1 - 1.5/seasonSmoothing))
@@ -89,14 +85,14 @@ func stl(values []float64, season int) (seasonal, trend []float64) {
 	return seasonal, trend
 }
 
-// nextOdd is the least odd number that is not below v.
+// nextOdd returns the smallest odd number that is not below v.
 func nextOdd(v float64) int {
 	n := int(math.Ceil(v))
 	return n + 1 - n%2
 }
 
-// cycleLoess smooths the values of each place in the season by themselves, and
-// goes a season beyond both ends.
+// cycleLoess smooths the values of each position in the season separately, and extends them by a
+// season at both ends.
 func cycleLoess(values []float64, season int) []float64 {
 	out := make([]float64, len(values)+2*season)
 	for place := range season {
@@ -111,8 +107,8 @@ func cycleLoess(values []float64, season int) []float64 {
 	return out
 }
 
-// loess is the local regression of degree 0 or 1 of values on their places, with
-// the tricube weights of the window nearest values, at the places from..to-1.
+// loess returns the local regression of degree 0 or 1 of values on their positions, with the
+// tricube weights of the window nearest values, at positions from..to-1.
 func loess(values []float64, window, degree, from, to int) []float64 {
 	n := len(values)
 	out := make([]float64, 0, to-from)
@@ -136,8 +132,8 @@ func loess(values []float64, window, degree, from, to int) []float64 {
 	return out
 }
 
-// tricube is the weight of a value at a distance, with the limits of the
-// original program: whole near the middle, nothing at the edge.
+// tricube returns the weight of a value at a distance, with the limits of the original program: 1
+// near the middle, 0 at the edge.
 func tricube(distance, reach float64) float64 {
 	switch {
 	case distance <= 0.001*reach:
@@ -150,8 +146,8 @@ func tricube(distance, reach float64) float64 {
 	return f * f * f
 }
 
-// localFit is the weighted mean, or line, of values at the place at; the first
-// value's place is left, their weighted middle is middle.
+// localFit returns the weighted mean, or line, of values at position at; the first value's position
+// is left, their weighted centre is middle.
 func localFit(values, weights []float64, left, middle, at, sum float64, degree int) float64 {
 	var square, v, slope float64
 	for i, w := range weights {
@@ -167,8 +163,7 @@ func localFit(values, weights []float64, left, middle, at, sum float64, degree i
 	return v
 }
 
-// average is the moving average of window values; the result is shorter by
-// window-1.
+// average returns the moving average of window values; the result is shorter by window-1.
 func average(values []float64, window int) []float64 {
 	out := make([]float64, len(values)-window+1)
 	var sum float64

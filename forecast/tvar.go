@@ -5,37 +5,37 @@ import (
 	"time"
 )
 
-// tvarMaxOrder bounds the autoregression of a window.
+// tvarMaxOrder bounds the order of a window's autoregression.
 const tvarMaxOrder = 8
 
-// tvarOrigins is how many past forecasts choose the window.
+// tvarOrigins is the number of past forecasts that select the window.
 const tvarOrigins = 48
 
 // tvarWindows are the windows of SageServe's Appendix B.
 var tvarWindows = []time.Duration{90 * time.Minute, 60 * time.Minute, 120 * time.Minute, 180 * time.Minute}
 
-// tvarLeast is the least number of steps of a window, where steps are long.
-const tvarLeast = 24
+// tvarMinSteps is the minimum number of steps of a window, for long steps.
+const tvarMinSteps = 24
 
 type tvar struct{}
 
-// TVAR is an autoregression whose coefficients vary with time: fitted anew at
-// every origin to the last 60 to 180 minutes (SageServe, Appendix B) by Burg's
-// method, which keeps it stationary, its order by AICc. The window is the one of
-// the least absolute error in the past. It needs an hour of history.
+// TVAR is an autoregression with time-varying coefficients: it is fitted anew at every origin to
+// the last 60 to 180 minutes (SageServe, Appendix B) by Burg's method, which keeps it stationary,
+// with its order selected by AICc. The window is the one with the lowest past absolute error. It
+// requires an hour of history.
 func TVAR() Forecaster { return forecaster{tvar{}} }
 
 func (tvar) Name() string { return "tvar" }
 
 func (tvar) need(s Series) (steps int, words string) {
-	n := max(s.steps(time.Hour), tvarLeast)
-	return n, s.words(n)
+	n := max(s.steps(time.Hour), tvarMinSteps)
+	return n, s.formatSteps(n)
 }
 
 func (tvar) fit(s Series, horizon int) predictor {
 	var sizes []int
 	for _, w := range tvarWindows {
-		sizes = append(sizes, max(s.steps(w), tvarLeast))
+		sizes = append(sizes, max(s.steps(w), tvarMinSteps))
 	}
 	best, least := 0, math.Inf(1)
 	for i, size := range sizes {
@@ -46,8 +46,8 @@ func (tvar) fit(s Series, horizon int) predictor {
 	return func(s Series, horizon int) []float64 { return tvarMeans(s.Values, sizes[best], horizon) }
 }
 
-// tvarError is the absolute error of a window over past origins that have the
-// longest window before them.
+// tvarError returns the absolute error of a window over past origins that have the longest window
+// before them.
 func tvarError(s Series, size, horizon, longest int) float64 {
 	n := len(s.Values)
 	stride := max(1, (n-longest)/tvarOrigins)
@@ -59,7 +59,7 @@ func tvarError(s Series, size, horizon, longest int) float64 {
 	return sum
 }
 
-// tvarMeans fits the last size values and carries the autoregression on.
+// tvarMeans fits the last size values and extrapolates the autoregression.
 func tvarMeans(values []float64, size, horizon int) []float64 {
 	x := bridged(values[max(0, len(values)-size):])
 	if len(x) == 0 {
@@ -82,8 +82,8 @@ func tvarMeans(values []float64, size, horizon int) []float64 {
 	return out
 }
 
-// bridged copies values with unknown ones on the line between their known
-// neighbours, and like the nearest at the ends; empty when none is known.
+// bridged returns values with unknown ones interpolated linearly between their known neighbours and
+// filled with the nearest at the ends; empty when none is known.
 func bridged(values []float64) []float64 {
 	out := make([]float64, 0, len(values)+64)
 	last := -1
@@ -107,8 +107,8 @@ func bridged(values []float64) []float64 {
 	return out
 }
 
-// burg fits an autoregression of the order of the least AICc up to most by
-// Burg's method; the result is stationary.
+// burg fits an autoregression by Burg's method, with the order up to most that has the lowest AICc;
+// the result is stationary.
 func burg(x []float64, most int) []float64 {
 	n := len(x)
 	f, b := append([]float64(nil), x...), append([]float64(nil), x...)
@@ -152,8 +152,7 @@ func burg(x []float64, most int) []float64 {
 	return best
 }
 
-// aicc is Akaike's criterion, corrected for few values, of an autoregression
-// with a mean.
+// aicc returns Akaike's criterion, corrected for small samples, of an autoregression with a mean.
 func aicc(variance float64, n, p int) float64 {
 	k := float64(p + 2)
 	return float64(n)*math.Log(variance) + 2*k + 2*k*(k+1)/max(1, float64(n)-k-1)

@@ -2,11 +2,10 @@ package forecast
 
 import "time"
 
-// Unit is what the values of a series count. No unit is a count in a step of
-// something that has no name.
+// Unit is the unit of a series' values. The empty unit is a count per step of something unnamed.
 type Unit string
 
-// The units of demand.
+// The units of load.
 const (
 	// PromptTokens are counted in each step.
 	PromptTokens Unit = "prompt tokens"
@@ -16,10 +15,10 @@ const (
 	RequestRate Unit = "requests/s"
 )
 
-// Rate tells a mean over the step from what was counted in it.
+// Rate reports whether the unit is a mean over the step instead of a count.
 func (u Unit) Rate() bool { return u == RequestRate }
 
-// PerSecond is the unit by the second, as tables and plots write it: tok/s, req/s.
+// PerSecond returns the unit per second for tables and plots: tok/s, req/s.
 func (u Unit) PerSecond() string {
 	switch u {
 	case PromptTokens:
@@ -30,7 +29,7 @@ func (u Unit) PerSecond() string {
 	return "/s"
 }
 
-// join makes one value of what a source said within a step.
+// join combines a source's samples within a step to one value.
 func (u Unit) join(samples []Sample) float64 {
 	var sum float64
 	for _, s := range samples {
@@ -42,7 +41,7 @@ func (u Unit) join(samples []Sample) float64 {
 	return sum
 }
 
-// PerSecond turns a value of the series into what came a second.
+// PerSecond converts a value of the series to a rate per second.
 func (s Series) PerSecond(value float64) float64 {
 	if s.Unit.Rate() {
 		return value
@@ -50,10 +49,10 @@ func (s Series) PerSecond(value float64) float64 {
 	return value / s.Step.Seconds()
 }
 
-// At is when the step i begins, whether the series holds it or not.
+// At returns the start of step i, whether the series contains it or not.
 func (s Series) At(i int) time.Time {
 	return time.Unix(s.Start*60, 0).UTC().Add(time.Duration(i) * s.Step)
 }
 
-// End is when the series' last step ends.
+// End returns the end of the series' last step.
 func (s Series) End() time.Time { return s.At(len(s.Values)) }

@@ -6,69 +6,67 @@ import (
 )
 
 const (
-	// falseAlarms is the share of forecasts of a load that goes on as it did that are
-	// reported for too much, and as many for too little.
+	// falseAlarms is the share of forecasts of an unchanged load that are reported for too much,
+	// and the same share for too little.
 	falseAlarms = 0.015
-	// leastEarlier is how many earlier forecasts teach a limit: the next one passes
-	// the greatest of forty on either side in 2 of 41 cases.
-	leastEarlier = 40
+	// minPastForecasts is the minimum number of past forecasts for a learned limit: the next one
+	// exceeds the greatest of forty on either side in 2 of 41 cases.
+	minPastForecasts = 40
 )
 
-// watchScales are what the excess of a window may be measured in: bursts come in
-// sizes of the day's level, lulls in shares of the forecast.
+// watchScales are the units of a window's excess: bursts scale with the day's level, lulls with the
+// forecast.
 var watchScales = []powers{{0, 0.5}, {0.5, 0.5}, {1, 0}}
 
-// earlierForecast is what a forecaster would have said at a time in the past, what
-// came, and the mean of the day before.
-type earlierForecast struct {
+// pastForecast is a past forecast, the actual values, and the mean of the day before.
+type pastForecast struct {
 	means, came []float64
 	level       float64
 }
 
-// remember keeps the forecasts of a track whose whole horizon is over, as the
-// measure of what the load does by itself. A caller may change the series later.
-func (f *Forecast) remember(t track, s Series, levels []float64) {
+// rememberPast keeps the forecasts of a track whose whole horizon is complete, as a sample of usual
+// deviations. It copies values because a caller may change the series later.
+func (f *Forecast) rememberPast(t pastTrack, s Series, levels []float64) {
 	f.level = levels[len(s.Values)]
 	for i, o := range t.origins {
 		if came := window(s, o, len(t.means[i])); len(came) == len(t.means[i]) {
-			f.earlier = append(f.earlier, earlierForecast{t.means[i], slices.Clone(came), levels[o-t.late]})
+			f.earlier = append(f.earlier, pastForecast{t.means[i], slices.Clone(came), levels[o-t.late]})
 		}
 	}
 }
 
-// isUsual tells whether the load strayed no further in a window of w steps than it
-// does at some time after nearly every earlier forecast. It is split conformal: a
-// forecast's figure is the furthest that any of its windows went, and the limit is
-// the quantile of these figures that one more of the same kind stays under in all
-// but falseAlarms of cases, however often it is looked at. Of watchScales that one
-// measures on which the most past windows would have been reported, had LT-UA's
-// factor or a clearer one been on them.
-func (f Forecast) isUsual(s stretch, w int) bool {
-	side, factors := 1.0, []float64{watchSharp, burstRatio}
+// isUsual reports whether the load in a window of w steps deviates no more than it does at some
+// time after nearly every past forecast. It is split conformal: a forecast's score is the greatest
+// deviation of any of its windows, and the limit is the quantile of these scores that a further one
+// of the same kind stays under in all but falseAlarms of cases, however often it is checked. Of
+// watchScales it uses the one that would have reported the most past windows if LT-UA's factor or a
+// stronger one had been applied to them.
+func (f Forecast) isUsual(s windowErrors, w int) bool {
+	side, factors := 1.0, []float64{watchBurstRatio, burstRatio}
 	if s.excess < 0 {
 		side, factors = -1, []float64{lullRatio, 0}
 	}
-	undisturbed, disturbed := f.windows(side, w), f.disturbed(side, w, factors)
+	undisturbed, disturbed := f.windows(side, w), f.disturbedWindows(side, w, factors)
 	floor := f.floor()
 	usual, most := false, -1
 	for _, p := range watchScales {
 		c := calibration{by: p, floor: floor}
 		limit := c.limit(undisturbed)
-		told := 0
+		reported := 0
 		for _, d := range disturbed {
-			if c.strays(d) > limit {
-				told++
+			if c.scaledDeviation(d) > limit {
+				reported++
 			}
 		}
-		if told > most {
-			usual, most = c.strays(s.on(side, f.level)) <= limit, told
+		if reported > most {
+			usual, most = c.scaledDeviation(s.on(side, f.level)) <= limit, reported
 		}
 	}
 	return usual
 }
 
-// floor is a hundredth of the mean of what came, which keeps a rest from being
-// measured in nothing.
+// floor returns a hundredth of the mean of the actual values, so that the unit of an idle load is
+// not zero.
 func (f Forecast) floor() float64 {
 	var came, known float64
 	for _, e := range f.earlier {
@@ -81,21 +79,20 @@ func (f Forecast) floor() float64 {
 	return 0.01 * came / max(1, known)
 }
 
-// sided is a window as seen from one side: how far it went there, the mean of its
-// forecast and the level.
-type sided struct{ beyond, mean, level float64 }
+// sidedWindow is a window measured on one side: its deviation there, the mean of its forecast and the
+// level.
+type sidedWindow struct{ beyond, mean, level float64 }
 
-func (s stretch) on(side, level float64) sided {
-	return sided{s.beyond(side), s.expected / float64(s.known), level}
+func (s windowErrors) on(side, level float64) sidedWindow {
+	return sidedWindow{s.beyond(side), s.expected / float64(s.known), level}
 }
 
-// windows are those of every earlier forecast, at each step of it, that are known
-// well enough.
-func (f Forecast) windows(side float64, w int) [][]sided {
-	out := make([][]sided, len(f.earlier))
+// windows returns the sufficiently known windows of every past forecast, at each of its steps.
+func (f Forecast) windows(side float64, w int) [][]sidedWindow {
+	out := make([][]sidedWindow, len(f.earlier))
 	for i, e := range f.earlier {
-		for t := leastOf(w); t <= len(e.came); t++ {
-			if s := stretchOf(e.means, e.came, max(0, t-w), t, 1); s.known >= leastOf(w) {
+		for t := minKnownOf(w); t <= len(e.came); t++ {
+			if s := errorsOf(e.means, e.came, max(0, t-w), t, 1); s.known >= minKnownOf(w) {
 				out[i] = append(out[i], s.on(side, e.level))
 			}
 		}
@@ -103,13 +100,12 @@ func (f Forecast) windows(side float64, w int) [][]sided {
 	return out
 }
 
-// disturbed are the last windows of the earlier forecasts, multiplied by each of
-// the factors.
-func (f Forecast) disturbed(side float64, w int, factors []float64) (out []sided) {
+// disturbedWindows returns the last windows of the past forecasts, multiplied by each of the factors.
+func (f Forecast) disturbedWindows(side float64, w int, factors []float64) (out []sidedWindow) {
 	for _, e := range f.earlier {
 		for _, factor := range factors {
 			n := len(e.came)
-			if s := stretchOf(e.means, e.came, max(0, n-w), n, factor); s.known >= leastOf(w) {
+			if s := errorsOf(e.means, e.came, max(0, n-w), n, factor); s.known >= minKnownOf(w) {
 				out = append(out, s.on(side, e.level))
 			}
 		}
@@ -117,15 +113,17 @@ func (f Forecast) disturbed(side float64, w int, factors []float64) (out []sided
 	return out
 }
 
-// strays is how far a window went, in units of the scale.
-func (c calibration) strays(s sided) float64 { return s.beyond / c.scale(s.mean, s.level) }
+// scaledDeviation returns a window's deviation in units of the scale.
+func (c calibration) scaledDeviation(s sidedWindow) float64 {
+	return s.beyond / c.scale(s.mean, s.level)
+}
 
-// limit is what the windows of nearly every forecast stay under.
-func (c calibration) limit(windows [][]sided) float64 {
+// limit returns the deviation that the windows of nearly every forecast stay under.
+func (c calibration) limit(windows [][]sidedWindow) float64 {
 	furthest := make([]float64, len(windows))
 	for i, of := range windows {
 		for _, s := range of {
-			furthest[i] = max(furthest[i], c.strays(s))
+			furthest[i] = max(furthest[i], c.scaledDeviation(s))
 		}
 	}
 	slices.Sort(furthest)

@@ -9,14 +9,14 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// aFew is what a Watch that reports 3 of 100 may report of the 59 of a test: three.
+// aFew is the number of false reports allowed among the 59 of a test for a rate of 3 in 100: three.
 const aFew = 0.055
 
-// alarms is, by factor, the share of half hours that are reported when their last
-// 20 minutes are multiplied by it; of one in 97 minutes, which meets every time of the day.
+// alarms is, by factor, the share of half hours that are reported when their last 20 minutes are
+// multiplied by it; one is checked every 97 minutes, which covers every time of the day.
 func alarms(t *testing.T, s Series, factors ...float64) []float64 {
 	t.Helper()
-	told, n := make([]float64, len(factors)), 0.0
+	reported, n := make([]float64, len(factors)), 0.0
 	for o := s.steps(2 * day); o+30 <= len(s.Values); o += s.steps(97 * time.Minute) {
 		f, err := MovingAverage().Forecast(s.Upto(o), 30)
 		if err != nil {
@@ -29,17 +29,17 @@ func alarms(t *testing.T, s Series, factors ...float64) []float64 {
 				came[i] *= factor
 			}
 			if Watch(f, came, s.Step).Kind != NoDeparture {
-				told[k]++
+				reported[k]++
 			}
 		}
 	}
-	for k := range told {
-		told[k] /= n
+	for k := range reported {
+		reported[k] /= n
 	}
-	return told
+	return reported
 }
 
-// onAndOff is a load that rests and comes in bursts of some minutes and all sizes.
+// onAndOff is a load that is idle and has bursts of some minutes and of all sizes.
 func onAndOff(days int) Series {
 	r := rand.New(rand.NewPCG(5, 6))
 	s := constant(days*1440, 0)
@@ -55,10 +55,10 @@ func onAndOff(days int) Series {
 	return s
 }
 
-// What a load does by itself is no departure, and what it never does is one,
-// whatever the ratio to the forecast: on one that is on and off by itself, half
-// and five times the forecast come every hour.
-func TestWatchKnowsWhatIsUsual(t *testing.T) {
+// A deviation that is usual for a load is not reported, and an unusual one is, whatever the ratio
+// to the forecast: for a load that is on and off by itself, half and five times the forecast occur
+// every hour.
+func TestWatchIgnoresUsualDeviations(t *testing.T) {
 	testkit.Slow(t)
 	type share struct{ factor, least, most float64 }
 	for name, c := range map[string]struct {
@@ -80,8 +80,8 @@ func TestWatchKnowsWhatIsUsual(t *testing.T) {
 	}
 }
 
-// The series may go on changing while its forecast is watched.
-func TestWatchRemembersWhatCame(t *testing.T) {
+// The series may change after its forecast is made.
+func TestWatchCopiesPastValues(t *testing.T) {
 	s := daily(3, 100, 9)
 	f, err := MovingAverage().Forecast(s, 30)
 	if err != nil {

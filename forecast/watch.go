@@ -6,27 +6,25 @@ import (
 	"time"
 )
 
-// How a load that leaves its forecast is noticed.
+// Parameters for detecting a load that deviates from its forecast.
 const (
-	// watchWindow is what is compared: SageServe's LT-UA looks at the last 20
-	// minutes (section 6.4).
+	// watchWindow is the compared period: SageServe's LT-UA uses the last 20 minutes (section 6.4).
 	watchWindow = 20 * time.Minute
-	// burstRatio and lullRatio are LT-UA's thresholds on the load of the window
-	// over its forecast. They rule while too little is known of the load, and are
-	// what a limit that is learned should tell.
+	// burstRatio and lullRatio are LT-UA's thresholds on the ratio of the window's load to its
+	// forecast. They apply while too little is known of the load, and a learned limit should detect
+	// them.
 	burstRatio = 5
 	lullRatio  = 0.5
-	// watchLeast is how many known steps are too few to judge, where a window has more.
-	watchLeast = 3
-	// watchSharp is the ratio from which a load above its forecast is a burst and
-	// not a drift.
-	watchSharp = 2
-	// watchMatters is the least share of the forecast that is worth a word, however
+	// watchMinKnown is the minimum number of known steps in a window.
+	watchMinKnown = 3
+	// watchBurstRatio is the ratio from which a load above its forecast is a burst instead of a drift.
+	watchBurstRatio = 2
+	// watchMinShare is the minimum deviation, as a share of the forecast, that is reported, however
 	// steady the load is.
-	watchMatters = 0.1
+	watchMinShare = 0.1
 )
 
-// DepartureKind says how a load left its forecast.
+// DepartureKind is the kind of a deviation from the forecast.
 type DepartureKind string
 
 // The kinds of Departure.
@@ -37,29 +35,26 @@ const (
 	DriftDown   DepartureKind = "drift down"
 )
 
-// Departure is how a load left its forecast; the zero value says that it did not.
+// Departure is a deviation of a load from its forecast; the zero value means that there is none.
 type Departure struct {
 	Kind DepartureKind
-	// Since is how long ago it began.
+	// Since is the time since the deviation began.
 	Since time.Duration
-	// Ratio is the load since then over its forecast; +Inf where none was expected.
+	// Ratio is the load since then over its forecast; +Inf where none was forecast.
 	Ratio float64
-	// Words says all that in a sentence.
+	// Words describes the deviation in a sentence.
 	Words string
 }
 
-// Watch compares the values that came, of steps of that length, with the
-// forecast of the same steps made before. It reports a departure when the last 20
-// minutes, without the one step that lies furthest out, brought more or less than
-// nearly all of the forecaster's earlier forecasts of this load ever saw: at most 3 %
-// of forecasts of a load that goes on as it did are reported. After fewer than forty
-// earlier ones SageServe's thresholds rule: 5 and 0.5 times the load expected of
-// 20 minutes. NaN is unknown; fewer than three known values (two where a step
-// lasts ten minutes) say nothing.
+// Watch compares actual values, in steps of the given length, with an earlier forecast of the same
+// steps. It reports a deviation when the last 20 minutes, without the single most extreme step,
+// deviate more than nearly all past forecasts of this load did: at most 3 % of forecasts of an
+// unchanged load are reported. With fewer than forty past forecasts SageServe's thresholds apply: 5
+// and 0.5 times the load forecast for 20 minutes. NaN is unknown; fewer than three known values
+// (two where a step lasts ten minutes) are not enough to decide.
 //
-// Measured with auto's forecasts of half hours (make compare-forecast): the share
-// in which a departure is reported when nothing was done to the load, and when
-// its last 20 minutes are multiplied.
+// Measured with auto's forecasts of half hours (make compare-forecast): the share in which a
+// deviation is reported for an unchanged load, and when its last 20 minutes are multiplied.
 //
 //	           x1    x1.5   x2     x3     x5     x8    x0.5  x0.25    x0
 //	A IW       0 %   42 %   88 %  100 %  100 %  100 %  88 %  100 %  100 %  by the minute, steady
@@ -69,39 +64,38 @@ type Departure struct {
 //	m-large    2 %   18 %   69 %   98 %   99 %  100 %  11 %   94 %  100 %  by ten minutes
 //	m-mid      3 %   12 %   56 %   90 %   95 %   96 %  10 %   23 %   48 %  by ten minutes
 //
-// A load that is on and off by itself can rest for 20 minutes, and what rests stays
-// at rest when it is multiplied.
+// A load that is on and off by itself can be idle for 20 minutes, and an idle load stays idle when
+// it is multiplied.
 func Watch(f Forecast, came []float64, step time.Duration) Departure {
 	n := min(len(came), len(f.Mean))
 	w := Series{Step: step}.steps(watchWindow)
-	d := stretchOf(f.Mean, came, max(0, n-w), n, 1)
-	if d.known < leastOf(w) || math.Abs(d.excess) <= watchMatters*d.expected {
+	d := errorsOf(f.Mean, came, max(0, n-w), n, 1)
+	if d.known < minKnownOf(w) || math.Abs(d.excess) <= watchMinShare*d.expected {
 		return Departure{}
 	}
 	left := n >= w && (d.ratio() >= burstRatio || d.ratio() <= lullRatio)
-	if len(f.earlier) >= leastEarlier {
+	if len(f.earlier) >= minPastForecasts {
 		left = !f.isUsual(d, w)
 	}
 	if !left {
 		return Departure{}
 	}
-	return depart(f, came, onset(f.Mean, came[:n], w), n, step)
+	return newDeviation(f, came, onset(f.Mean, came[:n], w), n, step)
 }
 
-// leastOf is how many known steps of a window of w are needed to judge it.
-func leastOf(w int) int { return min(watchLeast, w) }
+// minKnownOf returns the minimum number of known steps in a window of w.
+func minKnownOf(w int) int { return min(watchMinKnown, w) }
 
-// stretch is some steps of a forecast beside what came: how much more came than
-// was expected, in sum, and the greatest and the least of the errors. Unknown
-// steps do not count.
-type stretch struct {
+// windowErrors compares some steps of a forecast with the actual values: the sum of the excess, and the
+// highest and the lowest error. Unknown steps do not count.
+type windowErrors struct {
 	known                         int
 	expected, excess, most, least float64
 }
 
-// stretchOf holds factor times what came to the means, in the steps from..to-1.
-func stretchOf(means, came []float64, from, to int, factor float64) stretch {
-	var s stretch
+// errorsOf compares factor times the actual values with the means, in the steps from..to-1.
+func errorsOf(means, came []float64, from, to int, factor float64) windowErrors {
+	var s windowErrors
 	for t := from; t < to; t++ {
 		if e := factor*came[t] - means[t]; !math.IsNaN(e) {
 			s.known++
@@ -113,36 +107,34 @@ func stretchOf(means, came []float64, from, to int, factor float64) stretch {
 	return s
 }
 
-// ratio is the load over its forecast.
-func (s stretch) ratio() float64 {
+// ratio returns the load over its forecast.
+func (s windowErrors) ratio() float64 {
 	if s.excess == 0 {
 		return 1
 	}
 	return 1 + s.excess/s.expected
 }
 
-// beyond is how much more came (side 1) or less (side -1), at least 0, without the
-// step furthest out on that side: one minute is no burst. In windows of few steps
-// each one counts.
-func (s stretch) beyond(side float64) float64 {
+// beyond returns the excess (side 1) or the shortfall (side -1), at least 0, without the most
+// extreme step on that side: one minute is not a burst. In windows of few steps each one counts.
+func (s windowErrors) beyond(side float64) float64 {
 	out := side * s.excess
-	if s.known > watchLeast {
+	if s.known > watchMinKnown {
 		out -= max(side*s.most, side*s.least)
 	}
 	return max(0, out)
 }
 
-// onset is the step of the last w since which the load is another: where two
-// levels of the error, none before it and another after it, fit best by least
-// squares.
+// onset returns the step of the last w at which the load changed: two levels of the error, zero
+// before it and another after it, fit best there by least squares.
 func onset(means, came []float64, w int) int {
 	n := len(came)
 	first := max(0, n-w)
-	side := math.Copysign(1, stretchOf(means, came, first, n, 1).excess)
+	side := math.Copysign(1, errorsOf(means, came, first, n, 1).excess)
 	at, best := first, 0.0
 	for t := first; t < n; t++ {
-		s := stretchOf(means, came, t, n, 1)
-		if s.known < leastOf(w) || side*s.excess <= 0 {
+		s := errorsOf(means, came, t, n, 1)
+		if s.known < minKnownOf(w) || side*s.excess <= 0 {
 			continue
 		}
 		if fit := s.excess * s.excess / float64(s.known); fit > best {
@@ -152,10 +144,10 @@ func onset(means, came []float64, w int) int {
 	return at
 }
 
-func depart(f Forecast, came []float64, from, to int, step time.Duration) Departure {
-	d := Departure{Since: time.Duration(to-from) * step, Ratio: stretchOf(f.Mean, came, from, to, 1).ratio()}
+func newDeviation(f Forecast, came []float64, from, to int, step time.Duration) Departure {
+	d := Departure{Since: time.Duration(to-from) * step, Ratio: errorsOf(f.Mean, came, from, to, 1).ratio()}
 	switch {
-	case d.Ratio >= watchSharp:
+	case d.Ratio >= watchBurstRatio:
 		d.Kind = Burst
 	case d.Ratio >= 1:
 		d.Kind = DriftUp
@@ -166,15 +158,14 @@ func depart(f Forecast, came []float64, from, to int, step time.Duration) Depart
 	if math.IsInf(d.Ratio, 1) {
 		times = "load where none was forecast"
 	}
-	d.Words = fmt.Sprintf("%s for %s (%s)", times, Series{Step: step}.words(to-from), d.Kind)
+	d.Words = fmt.Sprintf("%s for %s (%s)", times, Series{Step: step}.formatSteps(to-from), d.Kind)
 	return d
 }
 
-// Departed tells whether the end of a series left what a forecaster expected of
-// it: it forecasts the last half hour from before it and calls Watch. A series
-// that is too short for that has not departed.
+// Departed reports the deviation of the end of a series from its forecast: it forecasts the last
+// half hour from before it and calls Watch. A series that is too short for that has none.
 func Departed(f Forecaster, s Series) Departure {
-	steps := max(2*watchLeast, s.steps(watchWindow+watchWindow/2))
+	steps := max(2*watchMinKnown, s.steps(watchWindow+watchWindow/2))
 	if len(s.Values) <= steps {
 		return Departure{}
 	}

@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// level forecasts a mean with an interval of so much to each side.
+// level forecasts a mean with an interval of a given half width.
 func level(mean, half float64, steps int) Forecast {
 	return Forecast{Mean: flat(mean, steps), Lo90: flat(max(0, mean-half), steps), Hi90: flat(mean+half, steps)}
 }
 
-// seen is a forecast after many that were as far off as near is.
+// seen is a forecast after many with the same deviation as near.
 func (f Forecast) seen(near func(v float64, steps int) []float64) Forecast {
-	for range leastEarlier {
-		f.earlier = append(f.earlier, earlierForecast{f.Mean, near(f.Mean[0], len(f.Mean)), f.Mean[0]})
+	for range minPastForecasts {
+		f.earlier = append(f.earlier, pastForecast{f.Mean, near(f.Mean[0], len(f.Mean)), f.Mean[0]})
 	}
 	f.level = f.Mean[0]
 	return f
@@ -79,8 +79,8 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// A load that does what it did before stays within its forecast; one that
-// trebles is noticed in minutes, long before 5 times the forecast over 20.
+// A load with its usual deviations stays within its forecast; one that trebles is reported within
+// minutes, long before it reaches five times the forecast over 20.
 func TestDeparted(t *testing.T) {
 	s := daily(3, 100, 21)
 	if d := Departed(SeasonalNaive(), s); d.Kind != NoDeparture {

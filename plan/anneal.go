@@ -6,62 +6,61 @@ import (
 	"slices"
 )
 
-// annealing looks for cheap counts that satisfy every row by simulated annealing
-// over the blocks' options: a row that is broken costs its price and more, so
-// that a way through what is not allowed is open while the temperature is high.
-// Its random numbers are a stream of its own seed: the same problem gives the
-// same counts.
+// annealing searches for cheap counts that satisfy every row by simulated annealing over the
+// blocks' options. A broken row costs its price plus a penalty, so that the search can pass through
+// infeasible counts while the temperature is high. Its random numbers come from a stream with its
+// own seed: the same problem gives the same counts.
 type annealing struct {
-	c       *programme
-	options [][]option
-	figures [][]float64 // by block: of each option its cost, then its use of each link
-	state   []rowState
-	pick    []int
-	spares  []float64 // by region and GPU: what taking VMs over spares
-	flat    []int     // the counts picked
-	movable []int     // blocks with more than one option
-	random  *rand.Rand
-	cost    float64
-	broken  int // rows
+	c            *programme
+	options      [][]option
+	optionCosts  [][]float64 // by block: for each option its cost, then its use of each link
+	state        []rowState
+	picked       []int
+	reuseSavings []float64 // by region and GPU: the saving of taking VMs over
+	flat         []int     // the selected counts
+	movable      []int     // blocks with more than one option
+	random       *rand.Rand
+	cost         float64
+	broken       int // rows
 
 	best     []int // picks
 	bestCost float64
 }
 
-// rowState is a row in an annealing: its use, what it allows (rounding aside)
-// and the price of what lies above.
+// rowState is a row in an annealing: its use, its bound including rounding, and the penalty per
+// unit above it.
 type rowState struct{ use, right, weight float64 }
 
 func (r *rowState) over(use float64) float64 { return max(0, use-r.right) }
 
-// The course of an annealing. Temperatures are in prices of the dearest replica,
-// which is 1 after scaling.
+// The schedule of an annealing. Temperatures are relative to the price of the most expensive
+// replica, which is 1 after scaling.
 const (
-	hottest     = 0.06
-	coldest     = 0.0006
-	stages      = 60
-	proposeWork = 12 // effort of a proposal, about
-	rowSlack    = 1e-9
-	pairReach   = 1.5    // what a first move may cost for a second to make good
-	nearOptions = 2e-4   // how near the relaxation options lie, as a share of the bound,
-	nearSmall   = 0.1    // and where cells are few
-	fewOptions  = 24     // of a block
-	maxMore     = 16     // units that addGrowth adds
-	minSweeps   = 20_000 // proposals of the first annealing, at least,
-	blockSweeps = 2_500  // and for every block
-	maxSweeps   = 32_000_000
-	brokenCost  = 0.1 // of a row, beyond its price
+	maxTemperature      = 0.06
+	minTemperature      = 0.0006
+	stages              = 60
+	proposeWork         = 12 // approximate effort of a proposal
+	rowSlack            = 1e-9
+	pairReach           = 1.5    // maximum cost of a first move that a second one may compensate
+	optionDistance      = 2e-4   // distance of options from the relaxation, as a share of the bound,
+	smallOptionDistance = 0.1    // and with few cells
+	optionsPerBlock     = 24     // per block
+	maxGrowth           = 16     // units that addGrowth adds
+	minSweeps           = 20_000 // minimum proposals of the first annealing,
+	blockSweeps         = 2_500  // and proposals per block
+	maxSweeps           = 32_000_000
+	brokenPenalty       = 0.1 // penalty of a broken row beyond its price
 )
 
-// anneal looks for counts among the options near the relaxation at p. Rounds
-// differ in how near, and in what a broken row costs.
+// anneal searches for counts among the options near the relaxation at p. Rounds differ in the
+// distance and in the penalty of broken rows.
 func (c *programme) anneal(p *point, round int) {
-	d, limit := nearOptions*float64(1+round%3), fewOptions*(1+round%2)
+	d, limit := optionDistance*float64(1+round%3), optionsPerBlock*(1+round%2)
 	if c.small() {
-		d, limit = nearSmall, 8*fewOptions
+		d, limit = smallOptionDistance, 8*optionsPerBlock
 	}
 	if c.best == nil || !c.small() && round > 3 {
-		limit *= 1 + round // the few nearest may hold no counts that satisfy every row
+		limit *= 1 + round // few nearby options may contain no feasible counts
 	}
 	d *= math.Max(math.Abs(p.value), 1e-3)
 	if c.best != nil {
@@ -74,29 +73,29 @@ func (c *programme) anneal(p *point, round int) {
 	for at := range options {
 		options[at] = c.addBest(at, c.addGrowth(p, at, options[at]))
 	}
-	a := c.newAnnealing(p, options, brokenCost*float64(1+round%4), uint64(round))
-	a.begin()
+	a := c.newAnnealing(p, options, brokenPenalty*float64(1+round%4), uint64(round))
+	a.recompute()
 	a.run(min(max(minSweeps, blockSweeps*len(c.blocks))<<min(round, 20), maxSweeps))
 	if a.best != nil {
 		flat := make([]int, len(a.flat))
 		for at, n := range a.best {
 			copy(flat[at*c.gpus:], options[at][n].x)
 		}
-		c.offer(c.counts(flat))
+		c.offerIncumbent(c.unflatten(flat))
 	}
 }
 
-// addGrowth adds to a block's options its cheapest with some more units of the
-// class that carries load at the lowest cost: where many options cost the same,
-// those that are listed may together carry too little.
+// addGrowth adds to a block's options its cheapest option with more units of the class with the
+// cheapest throughput. Where many options cost the same, the listed ones alone may have too little
+// capacity.
 func (c *programme) addGrowth(p *point, at int, options []option) []option {
 	if len(options) == 0 {
 		return options
 	}
-	c.price(at, p.y)
+	c.priceBlock(at, p.y)
 	best, lowest := -1, math.Inf(1)
 	for k, cl := range c.priced.classes {
-		if slope := (cl.stay + cl.start) / cl.theta; cl.theta > 0 && slope < lowest {
+		if slope := (cl.keepCost + cl.startCost) / cl.theta; cl.theta > 0 && slope < lowest {
 			best, lowest = k, slope
 		}
 	}
@@ -107,8 +106,8 @@ func (c *programme) addGrowth(p *point, at int, options []option) []option {
 	for _, n := range first {
 		count += n
 	}
-	free := min(c.priced.classes[best].hi-first[best], c.priced.max-count)
-	for more := 1; more <= min(free, maxMore); more *= 2 {
+	free := min(c.priced.classes[best].max-first[best], c.priced.max-count)
+	for more := 1; more <= min(free, maxGrowth); more *= 2 {
 		x := slices.Clone(first)
 		x[best] += more
 		options = c.addOption(at, options, x)
@@ -116,7 +115,7 @@ func (c *programme) addGrowth(p *point, at int, options []option) []option {
 	return options
 }
 
-// addBest adds the best counts of block at to its options.
+// addBest adds the incumbent's counts of block at to its options.
 func (c *programme) addBest(at int, options []option) []option {
 	if c.best == nil {
 		return options
@@ -129,25 +128,25 @@ func (c *programme) addOption(at int, options []option, x []int) []option {
 		return options
 	}
 	o := option{x: x}
-	c.complete(at, &o)
+	c.fillOption(at, &o)
 	return append(options, o)
 }
 
 func (c *programme) newAnnealing(p *point, options [][]option, broken float64, seed uint64) *annealing {
 	a := &annealing{
-		c: c, options: options, figures: make([][]float64, len(options)), state: make([]rowState, len(c.rows)),
-		pick: make([]int, len(options)), spares: make([]float64, c.regions*c.gpus), flat: make([]int, len(options)*c.gpus),
+		c: c, options: options, optionCosts: make([][]float64, len(options)), state: make([]rowState, len(c.rows)),
+		picked: make([]int, len(options)), reuseSavings: make([]float64, c.regions*c.gpus), flat: make([]int, len(options)*c.gpus),
 		random: rand.New(rand.NewPCG(seed, 0x706c616e)), bestCost: math.Inf(1),
 	}
 	for r, row := range c.rows {
 		a.state[r] = rowState{right: row.right + rowSlack*math.Max(1, math.Abs(row.right)), weight: 1.2*p.y[r] + broken}
-		if row.standing {
+		if row.runningVMs {
 			a.state[r] = rowState{right: math.Inf(1)}
 		}
 	}
 	for at := range options {
 		for _, o := range options[at] {
-			a.figures[at] = append(append(a.figures[at], o.cost), o.use...)
+			a.optionCosts[at] = append(append(a.optionCosts[at], o.cost), o.use...)
 		}
 		if len(options[at]) > 1 {
 			a.movable = append(a.movable, at)
@@ -156,20 +155,20 @@ func (c *programme) newAnnealing(p *point, options [][]option, broken float64, s
 	return a
 }
 
-// figure is the cost of block at's option n, and behind it its use of the rows.
-func (a *annealing) figure(at, n int) []float64 {
+// optionCost returns the cost of block at's option n, followed by its use of the rows.
+func (a *annealing) optionCost(at, n int) []float64 {
 	width := len(a.c.links[at]) + 1
-	return a.figures[at][n*width : (n+1)*width]
+	return a.optionCosts[at][n*width : (n+1)*width]
 }
 
-// begin counts everything anew.
-func (a *annealing) begin() {
+// recompute recomputes all sums.
+func (a *annealing) recompute() {
 	for r := range a.state {
 		a.state[r].use = 0
 	}
 	a.cost, a.broken = 0, 0
-	for at, n := range a.pick {
-		f := a.figure(at, n)
+	for at, n := range a.picked {
+		f := a.optionCost(at, n)
 		a.cost += f[0]
 		copy(a.flat[at*a.c.gpus:], a.options[at][n].x)
 		for t, l := range a.c.links[at] {
@@ -182,32 +181,32 @@ func (a *annealing) begin() {
 		}
 	}
 	if a.c.p.Switch != nil {
-		for cell := range a.spares {
-			a.spares[cell] = a.spare(cell)
-			a.cost -= a.spares[cell]
+		for cell := range a.reuseSavings {
+			a.reuseSavings[cell] = a.reuseSaving(cell)
+			a.cost -= a.reuseSavings[cell]
 		}
 	}
 }
 
-// spare is what taking VMs over spares in a cell at the counts picked.
-func (a *annealing) spare(cell int) float64 {
+// reuseSaving returns the saving of taking VMs over in a cell at the selected counts.
+func (a *annealing) reuseSaving(cell int) float64 {
 	c := a.c
 	j, k := cell/c.gpus, cell%c.gpus
-	return c.p.spared(j, k, func(i int) int { return a.flat[(i*c.regions+j)*c.gpus+k] }, nil)
+	return c.p.reuseSavings(j, k, func(i int) int { return a.flat[(i*c.regions+j)*c.gpus+k] }, nil)
 }
 
-// run makes n proposals from the hottest to the coldest temperature.
+// run makes n proposals from the highest to the lowest temperature.
 func (a *annealing) run(n int) {
 	if len(a.movable) == 0 {
-		a.note()
+		a.recordBest()
 		return
 	}
-	cool, each := math.Pow(coldest/hottest, 1.0/stages), proposeWork
+	cool, each := math.Pow(minTemperature/maxTemperature, 1.0/stages), proposeWork
 	if a.c.p.Switch != nil {
-		each *= a.c.models // who takes which VM over is settled at each
+		each *= a.c.models // each assigns the VMs anew
 	}
-	n = min(n, int(a.c.work.left)/each*3/4) // rather a short one than none
-	temperature := hottest
+	n = min(n, int(a.c.work.remaining)/each*3/4) // a short run is better than none
+	temperature := maxTemperature
 	for range stages {
 		if !a.c.work.spend(n / stages * each) {
 			return
@@ -218,12 +217,12 @@ func (a *annealing) run(n int) {
 		temperature *= cool
 		a.reweigh()
 	}
-	a.note()
+	a.recordBest()
 }
 
-// reweigh makes broken rows dearer, and counts anew.
+// reweigh raises the penalty of broken rows and recomputes the sums.
 func (a *annealing) reweigh() {
-	a.begin() // sums drift
+	a.recompute() // floating-point sums drift
 	for r := range a.state {
 		if s := &a.state[r]; s.over(s.use) > 0 {
 			s.weight *= 1.1
@@ -231,49 +230,48 @@ func (a *annealing) reweigh() {
 	}
 }
 
-// propose moves one block to another of its options, always when that is
-// cheaper, else with a chance that falls with the difference. Where that fails
-// a second block that shares its region or its model moves with it: what one
-// takes from a row the other gives back.
+// propose moves one block to another of its options: always when that is cheaper, otherwise with a
+// probability that falls with the difference. When rejected, a second block of the same region or
+// model moves with it and may compensate for the use of shared rows.
 func (a *annealing) propose(temperature float64) {
-	// Drawn beforehand, so that one number decides on both.
+	// Drawn first, so that one number decides on both moves.
 	limit := -temperature * math.Log(1-a.random.Float64())
 	at := a.movable[a.random.IntN(len(a.movable))]
-	to := a.drawn(at)
-	if to == a.pick[at] {
+	to := a.randomOption(at)
+	if to == a.picked[at] {
 		return
 	}
-	change, dearer := a.change(at, to)
+	change, costChange := a.moveCost(at, to)
 	if change <= limit {
-		a.move(at, to, dearer)
+		a.applyMove(at, to, costChange)
 		return
 	}
-	second := a.neighbour(at)
-	next := a.drawn(second)
-	if change > pairReach || second == at || next == a.pick[second] {
-		a.undo(at, to)
+	second := a.randomNeighbour(at)
+	next := a.randomOption(second)
+	if change > pairReach || second == at || next == a.picked[second] {
+		a.undoMove(at, to)
 		return
 	}
-	was := a.pick[at]
-	a.move(at, to, dearer)
-	with, also := a.change(second, next)
+	was := a.picked[at]
+	a.applyMove(at, to, costChange)
+	with, also := a.moveCost(second, next)
 	if change+with <= limit {
-		a.move(second, next, also)
+		a.applyMove(second, next, also)
 		return
 	}
-	a.undo(second, next)
-	_, back := a.change(at, was)
-	a.move(at, was, back)
+	a.undoMove(second, next)
+	_, back := a.moveCost(at, was)
+	a.applyMove(at, was, back)
 }
 
-// drawn is a random option of a block, the cheap ones more often.
-func (a *annealing) drawn(at int) int {
+// randomOption returns a random option of a block; cheap options are more likely.
+func (a *annealing) randomOption(at int) int {
 	u := a.random.Float64()
 	return int(u * u * float64(len(a.options[at])))
 }
 
-// neighbour is a block of the same region or of the same model.
-func (a *annealing) neighbour(at int) int {
+// randomNeighbour returns a random block of the same region or of the same model.
+func (a *annealing) randomNeighbour(at int) int {
 	c := a.c
 	i, j := at/c.regions, at%c.regions
 	if a.random.Uint64()&1 == 0 {
@@ -282,51 +280,49 @@ func (a *annealing) neighbour(at int) int {
 	return i*c.regions + a.random.IntN(c.regions)
 }
 
-// change is how much a move costs, rows that it breaks included, and without
-// them.
-func (a *annealing) change(at, to int) (change, dearer float64) {
-	from, next := a.figure(at, a.pick[at]), a.figure(at, to)
-	dearer = next[0] - from[0]
+// moveCost returns the cost of a move with and without the penalties of broken rows.
+func (a *annealing) moveCost(at, to int) (change, costChange float64) {
+	from, next := a.optionCost(at, a.picked[at]), a.optionCost(at, to)
+	costChange = next[0] - from[0]
 	if a.c.p.Switch != nil {
-		dearer -= a.respare(at, a.options[at][a.pick[at]].x, a.options[at][to].x)
+		costChange -= a.updateReuseSavings(at, a.options[at][a.picked[at]].x, a.options[at][to].x)
 	}
-	change = dearer
+	change = costChange
 	for t, l := range a.c.links[at] {
 		s := &a.state[l.row]
 		change += s.weight * (s.over(s.use+next[t+1]-from[t+1]) - s.over(s.use))
 	}
-	return change, dearer
+	return change, costChange
 }
 
-// undo takes back what change noted of a move that is not made.
-func (a *annealing) undo(at, to int) {
+// undoMove reverts the bookkeeping of moveCost for a move that is rejected.
+func (a *annealing) undoMove(at, to int) {
 	if a.c.p.Switch != nil {
-		a.respare(at, a.options[at][to].x, a.options[at][a.pick[at]].x)
+		a.updateReuseSavings(at, a.options[at][to].x, a.options[at][a.picked[at]].x)
 	}
 }
 
-// respare changes the counts of block at and gives how much more taking VMs
-// over spares then.
-func (a *annealing) respare(at int, from, to []int) float64 {
+// updateReuseSavings changes the counts of block at and returns the change of the saving from taking VMs over.
+func (a *annealing) updateReuseSavings(at int, from, to []int) float64 {
 	j, more := at%a.c.regions, 0.0
 	for k := range to {
 		a.flat[at*a.c.gpus+k] = to[k]
-		if cell := j*a.c.gpus + k; from[k] != to[k] && a.c.standing[at][k] >= 0 {
-			now := a.spare(cell)
-			more += now - a.spares[cell]
-			a.spares[cell] = now
+		if cell := j*a.c.gpus + k; from[k] != to[k] && a.c.runningRows[at][k] >= 0 {
+			now := a.reuseSaving(cell)
+			more += now - a.reuseSavings[cell]
+			a.reuseSavings[cell] = now
 		}
 	}
 	return more
 }
 
-// move makes a proposal so, dearer by so much without its rows.
-func (a *annealing) move(at, to int, dearer float64) {
-	if dearer > 0 {
-		a.note() // leaving what may be the best
+// applyMove applies a proposal with the given change of cost, penalties excluded.
+func (a *annealing) applyMove(at, to int, costChange float64) {
+	if costChange > 0 {
+		a.recordBest() // about to leave what may be the best counts
 	}
-	from, next := a.figure(at, a.pick[at]), a.figure(at, to)
-	a.cost += dearer
+	from, next := a.optionCost(at, a.picked[at]), a.optionCost(at, to)
+	a.cost += costChange
 	for t, l := range a.c.links[at] {
 		s := &a.state[l.row]
 		was := s.use > s.right
@@ -338,12 +334,12 @@ func (a *annealing) move(at, to int, dearer float64) {
 			a.broken--
 		}
 	}
-	a.pick[at] = to
+	a.picked[at] = to
 }
 
-// note remembers the counts when they are the cheapest yet that satisfy every row.
-func (a *annealing) note() {
+// recordBest records the counts when they are feasible and the cheapest so far.
+func (a *annealing) recordBest() {
 	if a.broken == 0 && a.cost < a.bestCost {
-		a.best, a.bestCost = append(a.best[:0], a.pick...), a.cost
+		a.best, a.bestCost = append(a.best[:0], a.picked...), a.cost
 	}
 }

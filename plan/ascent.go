@@ -2,9 +2,9 @@ package plan
 
 import "math"
 
-// ascent raises the bound of a programme: the subgradient method, deflected (a
-// step goes on in part where the last one went, Camerini, Fratta and Maffioli),
-// with Polyak's step length towards a level that follows what is reached.
+// ascent raises the lower bound of a programme with the deflected subgradient method: a step
+// continues partly in the direction of the last one (Camerini, Fratta and Maffioli). Steps have
+// Polyak's length towards a level that follows the progress.
 type ascent struct {
 	c         *programme
 	relax     func(p *point) bool
@@ -12,10 +12,10 @@ type ascent struct {
 	direction []float64
 	level     float64 // how far above the best bound the next steps aim, as a share of it
 	stuck     int     // steps without a better bound
-	reserve   int64   // effort that is left to others
+	reserve   int64   // effort reserved for other steps
 }
 
-// The course of an ascent.
+// The schedule of an ascent.
 const (
 	firstLevel = 0.05
 	minLevel   = 1e-6
@@ -30,11 +30,11 @@ func (c *programme) newAscent(y []float64, level float64) *ascent {
 	return a
 }
 
-// run makes up to n steps. It ends where no block has counts, effort runs out or
-// the bound cannot rise further.
+// run makes up to n steps. It stops when a block has no counts, the effort is spent or the bound
+// cannot rise further.
 func (a *ascent) run(n int) {
 	for range n {
-		if a.c.work.left < a.reserve && !math.IsInf(a.best.value, -1) || !a.relax(a.at) {
+		if a.c.work.remaining < a.reserve && !math.IsInf(a.best.value, -1) || !a.relax(a.at) {
 			return
 		}
 		reached := a.at.value - a.best.value
@@ -44,11 +44,11 @@ func (a *ascent) run(n int) {
 				a.stuck = 0
 			}
 			a.best.copy(a.at)
-			a.c.fill(a.at)
+			a.c.fillRows(a.at)
 		default:
 			a.stuck++
 		}
-		if a.best.value > a.c.max || math.IsInf(a.best.value, 1) || a.c.done(a.best.value) {
+		if a.best.value > a.c.maxCost || math.IsInf(a.best.value, 1) || a.c.provesGap(a.best.value) {
 			return
 		}
 		if a.stuck >= maxStuck {
@@ -62,8 +62,8 @@ func (a *ascent) run(n int) {
 	}
 }
 
-// step moves the prices; false when the subgradient leaves them where they are:
-// then the bound is the greatest.
+// step moves the prices. It returns false when the subgradient does not move them: the bound is
+// then at its maximum.
 func (a *ascent) step() bool {
 	var dot, norm, turn float64
 	for r, row := range a.c.rows {

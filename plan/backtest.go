@@ -6,76 +6,75 @@ import (
 	"time"
 )
 
-// Past is what was asked of a service, minute by minute, and what replicas cost and
-// how long they take to start: what plans are followed over. Of Problem it uses the
-// names, Theta, Capacity, CapacityType, Min and Max.
+// Past is the load of a service by minute, with the prices and start-up times of replicas, for
+// replaying plans. It uses the names, Theta, Capacity, CapacityType, Min and Max of Problem.
 type Past struct {
 	Problem *Problem
-	// Load is uncached prompt tokens a second by model, region and minute; NaN is
-	// unknown, and no minute in which a model's is unknown everywhere is judged.
+	// Load is uncached prompt tokens a second by model, region and minute; NaN is unknown. A minute
+	// in which a model's load is unknown in all regions is not evaluated.
 	Load [][][]float64
-	// Price is what a replica on GPU k in region j is billed, in USD an hour.
+	// Price is the billed price of a replica on GPU k in region j, in USD an hour.
 	Price [][]float64
-	// StartUp is how many minutes a new replica in region j takes to serve.
+	// StartUp is the number of minutes until a new replica in region j is ready.
 	StartUp []int
 }
 
-// Order asks for counts from a minute on.
+// Order sets the desired counts from a minute on.
 type Order struct {
 	Minute int
 	Want   [][][]int
 }
 
-// Followed is what following some orders over a past cost and broke.
+// Followed is the result of replaying orders over a past: cost and overload.
 type Followed struct {
-	// Rule is who gave the orders: plan, constant, reactive or real.
+	// Rule is the source of the orders: plan, constant, reactive or real.
 	Rule string `json:"rule"`
-	// CostUSD is what all replicas were billed, from their order to their end.
+	// CostUSD is the billed price of all replicas, from order to stop.
 	CostUSD      float64 `json:"cost_usd"`
 	ReplicaHours float64 `json:"replica_hours"`
-	// MostReplicas is the greatest count at a time, starting ones included.
+	// MostReplicas is the highest count at a time, including starting replicas.
 	MostReplicas int `json:"most_replicas"`
-	// MinutesAbove counts the minutes in which a model's load over all regions was
-	// above what its ready replicas carry; TokensAbove is the prompt tokens above,
+	// MinutesAbove counts the minutes in which a model's load over all regions was above the
+	// capacity of its ready replicas. TokensAbove is the number of prompt tokens above it,
 	// ShareAbove their share of all.
 	MinutesAbove int      `json:"minutes_above"`
 	TokensAbove  float64  `json:"tokens_above"`
 	ShareAbove   *float64 `json:"share_above"`
-	// TokensSent is the prompt tokens that other regions than their own carried.
+	// TokensSent is the number of prompt tokens served by other regions than their own.
 	TokensSent float64 `json:"tokens_sent"`
 	// Started and Stopped count replicas.
 	Started int `json:"started"`
 	Stopped int `json:"stopped"`
 }
 
-// minutes is how long the past is.
+// minutes returns the length of the past.
 func (p *Past) minutes() int { return len(p.Load[0][0]) }
 
-// Follow follows orders, sorted by minute, the first at minute 0, whose replicas
-// are taken to be ready. It fails on orders that are not so.
+// Follow replays orders sorted by minute. The first must be for minute 0; its replicas count as
+// ready. Follow fails on other orders.
 func (p *Past) Follow(rule string, orders []Order) (Followed, error) {
 	if len(orders) == 0 || orders[0].Minute != 0 {
 		return Followed{}, fmt.Errorf("following %s: the first order must be for the first minute", rule)
 	}
-	f := newFollower(p, rule, orders[0].Want)
+	f := newReplay(p, rule, orders[0].Want)
 	next := 1
 	for m := range p.minutes() {
 		f.now = m
 		for next < len(orders) && orders[next].Minute <= m {
 			if orders[next].Minute < m {
-				return Followed{}, fmt.Errorf("following %s: orders are not sorted: minute %d comes after %d", rule, orders[next].Minute, m)
+				return Followed{}, fmt.Errorf("following %s: orders are not sorted: minute %d is after %d", rule, orders[next].Minute, m)
 			}
-			f.order(orders[next].Want)
+			f.setTargets(orders[next].Want)
 			next++
 		}
 		f.stopDue()
-		f.minute()
+		f.advance()
 	}
 	return f.result(), nil
 }
 
-// cell is the replicas of one model in one region on one GPU: how many are ready,
-// and how many will be by minute.
+// cell is the replicas of one model in one region on one GPU: the ready ones, and the starting ones
+// by the minute they become ready.
 type cell struct {
 	ready    int
 	starting []batch
@@ -91,18 +90,18 @@ func (c *cell) count() int {
 	return n
 }
 
-// follower is a fleet on its way through a past.
-type follower struct {
+// replay is a simulated fleet during a replay.
+type replay struct {
 	*Past
 	now    int
 	cells  [][][]cell
-	stops  []stop
+	stops  []pendingStop
 	out    Followed
 	tokens float64
 }
 
-func newFollower(p *Past, rule string, want [][][]int) *follower {
-	f := &follower{Past: p, out: Followed{Rule: rule}, cells: make([][][]cell, len(want))}
+func newReplay(p *Past, rule string, want [][][]int) *replay {
+	f := &replay{Past: p, out: Followed{Rule: rule}, cells: make([][][]cell, len(want))}
 	for i := range want {
 		f.cells[i] = make([][]cell, len(want[i]))
 		for j := range want[i] {
@@ -115,16 +114,16 @@ func newFollower(p *Past, rule string, want [][][]int) *follower {
 	return f
 }
 
-// order starts and stops replicas to have what is wanted. A model's replicas are
-// stopped only when those that the same order starts in their place are ready.
-func (f *follower) order(want [][][]int) {
+// setTargets starts and stops replicas to reach the desired counts. A model's replicas stop only when
+// the replicas that the same order starts in their place are ready.
+func (f *replay) setTargets(want [][][]int) {
 	f.stops = f.stops[:0]
 	for i := range want {
 		wait := 0
 		for j := range want[i] {
 			for k, n := range want[i][j] {
 				if d := n - f.cells[i][j][k].count(); d > 0 {
-					f.change(i, j, k, d)
+					f.scale(i, j, k, d)
 					wait = max(wait, f.StartUp[j])
 				}
 			}
@@ -132,32 +131,31 @@ func (f *follower) order(want [][][]int) {
 		for j := range want[i] {
 			for k, n := range want[i][j] {
 				if d := n - f.cells[i][j][k].count(); d < 0 {
-					f.stops = append(f.stops, stop{f.now + wait, i, j, k, d})
+					f.stops = append(f.stops, pendingStop{f.now + wait, i, j, k, d})
 				}
 			}
 		}
 	}
 }
 
-// stop is replicas that go in a minute; n is below 0.
-type stop struct{ at, i, j, k, n int }
+// pendingStop is the replicas to stop in a minute; n is negative.
+type pendingStop struct{ at, i, j, k, n int }
 
-// stopDue stops the replicas whose minute has come.
-func (f *follower) stopDue() {
+// stopDue stops the replicas that are due.
+func (f *replay) stopDue() {
 	later := f.stops[:0]
 	for _, s := range f.stops {
 		if s.at > f.now {
 			later = append(later, s)
 		} else {
-			f.change(s.i, s.j, s.k, s.n)
+			f.scale(s.i, s.j, s.k, s.n)
 		}
 	}
 	f.stops = later
 }
 
-// change starts d replicas, or stops -d of them, those first that would be ready
-// last.
-func (f *follower) change(i, j, k, d int) {
+// scale starts d replicas, or stops -d of them: first those that would be ready last.
+func (f *replay) scale(i, j, k, d int) {
 	c := &f.cells[i][j][k]
 	if d > 0 {
 		f.out.Started += d
@@ -176,8 +174,8 @@ func (f *follower) change(i, j, k, d int) {
 	c.ready += d
 }
 
-// minute lets a minute pass.
-func (f *follower) minute() {
+// advance advances the replay by a minute.
+func (f *replay) advance() {
 	all := 0
 	for j := range f.Problem.Regions {
 		for k := range f.Problem.GPUs {
@@ -191,24 +189,24 @@ func (f *follower) minute() {
 			}
 			all += count
 			if f.Problem.Reserved(k) {
-				count = limit(f.Problem.Capacity, j, k, count)
+				count = limitOr(f.Problem.Capacity, j, k, count)
 			}
 			f.out.CostUSD += f.Price[j][k] * float64(count) / 60
 		}
 	}
 	f.out.ReplicaHours += float64(all) / 60
 	f.out.MostReplicas = max(f.out.MostReplicas, all)
-	f.judge()
+	f.addOverload()
 }
 
-// judge compares the minute's load with what is ready.
-func (f *follower) judge() {
+// addOverload compares the minute's load with the ready capacity.
+func (f *replay) addOverload() {
 	above := false
 	for i := range f.cells {
 		var load, capacity, own float64
 		known := false
 		for j := range f.cells[i] {
-			has := f.ready(i, j)
+			has := f.readyCapacity(i, j)
 			capacity += has
 			if v := f.Load[i][j][f.now]; !math.IsNaN(v) {
 				known = true
@@ -221,7 +219,7 @@ func (f *follower) judge() {
 		}
 		f.tokens += 60 * load
 		f.out.TokensSent += 60 * (math.Min(load, capacity) - own)
-		if !covers(capacity, load) {
+		if !meetsNeed(capacity, load) {
 			above = true
 			f.out.TokensAbove += 60 * (load - capacity)
 		}
@@ -231,8 +229,8 @@ func (f *follower) judge() {
 	}
 }
 
-// ready is what model i's ready replicas in region j carry.
-func (f *follower) ready(i, j int) float64 {
+// readyCapacity returns the throughput of model i's ready replicas in region j.
+func (f *replay) readyCapacity(i, j int) float64 {
 	var sum float64
 	for k := range f.cells[i][j] {
 		sum += f.Problem.Theta[i][k] * float64(f.cells[i][j][k].ready)
@@ -240,7 +238,7 @@ func (f *follower) ready(i, j int) float64 {
 	return sum
 }
 
-func (f *follower) result() Followed {
+func (f *replay) result() Followed {
 	if f.tokens > 0 {
 		share := f.out.TokensAbove / f.tokens
 		f.out.ShareAbove = &share
@@ -248,8 +246,8 @@ func (f *follower) result() Followed {
 	return f.out
 }
 
-// Backtest is what following plans over a past would have cost and broken, and what
-// other rules would have.
+// Backtest is the cost and overload of following plans over a past period, compared with other
+// rules.
 type Backtest struct {
 	Service    string     `json:"service"`
 	From       time.Time  `json:"from"`
@@ -262,10 +260,9 @@ type Backtest struct {
 	Assumed    []string   `json:"assumed"`
 }
 
-// Step is one review of a Backtest: what it expected and asked for, and what came.
-// The rates are the greatest of any minute, over all models and regions together;
-// what came is nil where nothing is known of it. Replicas is how many stood after
-// it, Changed how many it started and stopped.
+// Step is one review of a Backtest: its forecast and the actual load. Rates are the highest of any
+// minute, summed over all models and regions; PeakTPS is nil where the actual load is unknown.
+// Replicas is the count after the review, Changed the number that it started and stopped.
 type Step struct {
 	At              time.Time `json:"at"`
 	Status          Status    `json:"status"`

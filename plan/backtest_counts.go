@@ -13,10 +13,9 @@ import (
 	"skyserve/internal/service"
 )
 
-// ReadCounts reads the counts that stood over time: CSV whose header names minute
-// (since 1970) or at (RFC 3339), model, region, replicas and, where known, gpu. A
-// count stands until the next one of its model, region and gpu. Errors name file,
-// line, column and the value found.
+// ReadCounts reads actual counts over time from CSV. The header must contain minute (since 1970) or
+// at (RFC 3339), model, region and replicas; gpu is optional. A count applies until the next one of
+// its model, region and gpu. Errors contain file, line, column and the value found.
 func ReadCounts(name string, in io.Reader) ([]CountAt, error) {
 	r := csv.NewReader(in)
 	r.TrimLeadingSpace = true
@@ -31,11 +30,11 @@ func ReadCounts(name string, in io.Reader) ([]CountAt, error) {
 	_, byMinute := columns["minute"]
 	_, byTime := columns["at"]
 	if !byMinute && !byTime {
-		return nil, fmt.Errorf("reading counts %s:1: want a column minute or at, got %s", name, strings.Join(header, ","))
+		return nil, fmt.Errorf("reading counts %s:1: must have a column minute or at, got %s", name, strings.Join(header, ","))
 	}
 	for _, want := range []string{"model", "region", "replicas"} {
 		if _, ok := columns[want]; !ok {
-			return nil, fmt.Errorf("reading counts %s:1: want a column %s, got %s", name, want, strings.Join(header, ","))
+			return nil, fmt.Errorf("reading counts %s:1: must have a column %s, got %s", name, want, strings.Join(header, ","))
 		}
 	}
 	var out []CountAt
@@ -71,18 +70,18 @@ func readCount(record []string, columns map[string]int) (CountAt, error) {
 	}
 	var err error
 	if c.Replicas, err = strconv.Atoi(field("replicas")); err != nil || c.Replicas < 0 || c.Replicas > 1e6 {
-		return c, fmt.Errorf("replicas: want a whole number of 0 to 1000000, got %q", field("replicas"))
+		return c, fmt.Errorf("replicas: must be a whole number from 0 to 1000000, got %q", field("replicas"))
 	}
 	if minute := field("minute"); minute != "" {
 		n, err := strconv.ParseInt(minute, 10, 64)
 		if err != nil || n < 0 || n > 1e9 {
-			return c, fmt.Errorf("minute: want minutes since 1970, got %q", minute)
+			return c, fmt.Errorf("minute: must be minutes since 1970, got %q", minute)
 		}
 		c.At = time.Unix(n*60, 0)
 		return c, nil
 	}
 	if c.At, err = time.Parse(time.RFC3339, field("at")); err != nil {
-		return c, fmt.Errorf("at: want a time such as 2025-01-31T12:00:00Z, got %q", field("at"))
+		return c, fmt.Errorf("at: must be a time such as 2025-01-31T12:00:00Z, got %q", field("at"))
 	}
 	return c, nil
 }

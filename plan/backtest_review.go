@@ -11,30 +11,30 @@ import (
 	"skyserve/internal/service"
 )
 
-// maxBacktestReviews bounds a backtest: three months of hours.
+// maxBacktestReviews bounds a backtest: three months of hourly reviews.
 const maxBacktestReviews = 2400
 
-// BacktestOptions says how a backtest is made; a zero field means its default.
+// BacktestOptions configures a backtest; a zero field means its default.
 type BacktestOptions struct {
-	// From and To are the time in which plans are followed; default a day and a
-	// horizon after the history's first minute, or its middle when it is shorter than
-	// twice that, to its end.
+	// From and To bound the replayed period. From defaults to a day and a horizon after the
+	// history's first minute, or to its middle when the history is shorter than twice that; To
+	// defaults to its end.
 	From, To time.Time
-	// Every is the time between two reviews; default what the service states.
+	// Every is the time between two reviews; default the service's setting.
 	Every time.Duration
-	// Review is as for any review.
+	// Review are the options of each review.
 	Review ReviewOptions
-	// Real is the counts that stood, from a time on; empty = unknown.
+	// Real is the actual counts over time; empty = unknown.
 	Real []CountAt
 }
 
-// CountAt is a count that stood from a time on.
+// CountAt is an actual count from a time on.
 type CountAt struct {
 	At time.Time
 	Count
 }
 
-// Backtester makes a Backtest: Forecast for every review, in any order and side by side,
+// Backtester creates a Backtest: call Forecast for every review, in any order and concurrently,
 // then Report.
 type Backtester struct {
 	spec     *service.Spec
@@ -45,8 +45,8 @@ type Backtester struct {
 	inputs   []*Inputs
 }
 
-// NewBacktest readies a backtest of the plans of a service over a history. It fails
-// on a time that the history does not hold.
+// NewBacktest prepares a backtest of a service's plans over a history. It fails on a period that
+// the history does not cover.
 func NewBacktest(spec *service.Spec, h *forecast.History, o BacktestOptions) (*Backtester, error) {
 	o.Every = cmp.Or(o.Every, spec.Autoscale.Every, defaultEvery)
 	b := &Backtester{spec: spec, h: h, o: o, every: int64(o.Every / time.Minute)}
@@ -58,9 +58,9 @@ func NewBacktest(spec *service.Spec, h *forecast.History, o BacktestOptions) (*B
 	case b.every < 1 || o.Every%time.Minute != 0:
 		return nil, wrong("every must be whole minutes, at least one, got %s", o.Every)
 	case h.Minutes < 2:
-		return nil, wrong("the history has %d minutes: want at least 2", h.Minutes)
+		return nil, wrong("the history has %d minutes: must have at least 2", h.Minutes)
 	}
-	warm := 24*60 + int64(b.o.Review.Horizon/time.Minute) // what forecasts by the day need
+	warm := 24*60 + int64(b.o.Review.Horizon/time.Minute) // the history that daily forecasts need
 	b.from, b.to = h.First+warm, h.End()
 	if int64(h.Minutes) < 2*warm {
 		b.from = h.First + int64(h.Minutes)/2
@@ -73,50 +73,50 @@ func NewBacktest(spec *service.Spec, h *forecast.History, o BacktestOptions) (*B
 	}
 	switch {
 	case b.from <= h.First || b.to > h.End() || b.from >= b.to:
-		return nil, wrong("from %s to %s: want a time after %s and by %s, which the history holds, and from before to",
-			clock(b.from), clock(b.to), clock(h.First), clock(h.End()))
+		return nil, wrong("from %s to %s: must be within the history, after %s and until %s, and from before to",
+			formatMinute(b.from), formatMinute(b.to), formatMinute(h.First), formatMinute(h.End()))
 	case (b.to-b.from)/b.every > maxBacktestReviews:
-		return nil, wrong("from %s to %s every %s: want at most %d reviews", clock(b.from), clock(b.to), o.Every, maxBacktestReviews)
+		return nil, wrong("from %s to %s every %s: must be at most %d reviews", formatMinute(b.from), formatMinute(b.to), o.Every, maxBacktestReviews)
 	}
 	b.inputs = make([]*Inputs, (b.to-b.from+b.every-1)/b.every)
 	return b, nil
 }
 
-func clock(minute int64) string { return time.Unix(minute*60, 0).UTC().Format(time.RFC3339) }
+func formatMinute(minute int64) string { return time.Unix(minute*60, 0).UTC().Format(time.RFC3339) }
 
-// Reviews is how many reviews there are.
+// Reviews returns the number of reviews.
 func (b *Backtester) Reviews() int { return len(b.inputs) }
 
-// at is the minute of a review.
-func (b *Backtester) at(n int) int64 { return b.from + int64(n)*b.every }
+// minuteOf returns the minute of a review.
+func (b *Backtester) minuteOf(n int) int64 { return b.from + int64(n)*b.every }
 
-// Forecast makes the inputs of review n from what was known at its time.
+// Forecast computes the inputs of review n from the history before its time.
 func (b *Backtester) Forecast(n int) error {
-	o, err := ForecastInputs(b.spec, b.h, time.Unix(b.at(n)*60, 0), b.o.Review)
+	o, err := ForecastInputs(b.spec, b.h, time.Unix(b.minuteOf(n)*60, 0), b.o.Review)
 	b.inputs[n] = o
 	return err
 }
 
-// Report follows the plans, and the rules that they are compared with. It fails when
-// a review was not forecast or cannot be solved.
+// Report replays the plans, and the rules that they are compared with. It fails when a review has
+// no forecast or cannot be solved.
 func (b *Backtester) Report() (*Backtest, error) {
 	if slices.Contains(b.inputs, nil) {
-		return nil, fmt.Errorf("backtesting %s: some reviews were not forecast", b.spec.Name)
+		return nil, fmt.Errorf("backtesting %s: some reviews have no forecast", b.spec.Name)
 	}
 	first := b.inputs[0]
-	past := b.past(first)
+	past := b.loadTrace(first)
 	out := &Backtest{
 		Service: b.spec.Name, From: time.Unix(b.from*60, 0).UTC(), Until: time.Unix(b.to*60, 0).UTC(), Every: forecast.ShortDuration(b.o.Every),
 		Horizon: forecast.ShortDuration(first.o.Horizon), Forecaster: first.o.Forecaster, Rules: []Followed{}, Reviews: []Step{},
 	}
-	orders, err := b.follow(out, past)
+	orders, err := b.solveReviews(out, past)
 	if err != nil {
 		return nil, err
 	}
 	rules := []struct {
 		name   string
 		orders []Order
-	}{{"plan", orders}, {"constant", []Order{{Want: past.ConstantFleet()}}}, {"reactive", past.Reactive()}, {"real", b.real(first)}}
+	}{{"plan", orders}, {"constant", []Order{{Want: past.ConstantFleet()}}}, {"reactive", past.Reactive()}, {"real", b.actualCounts(first)}}
 	for _, rule := range rules {
 		if len(rule.orders) == 0 {
 			continue
@@ -127,13 +127,12 @@ func (b *Backtester) Report() (*Backtest, error) {
 		}
 		out.Rules = append(out.Rules, f)
 	}
-	out.Assumed = b.assumed(first)
+	out.Assumed = b.assumptions(first)
 	return out, nil
 }
 
-// follow makes the plans one after the other, each from the counts that the one
-// before left.
-func (b *Backtester) follow(out *Backtest, past *Past) ([]Order, error) {
+// solveReviews solves the plans in sequence, each from the counts of the previous one.
+func (b *Backtester) solveReviews(out *Backtest, past *Past) ([]Order, error) {
 	var orders []Order
 	var current [][][]int
 	for n, in := range b.inputs {
@@ -149,19 +148,19 @@ func (b *Backtester) follow(out *Backtest, past *Past) ([]Order, error) {
 			x = past.ConstantFleet()
 		}
 		current = x
-		step := b.step(n, r, past)
-		if step.Replicas = count(x); n > 0 {
-			step.Changed = distance(x, orders[n-1].Want)
+		step := b.stepOf(n, r, past)
+		if step.Replicas = sumAll(x); n > 0 {
+			step.Changed = countDifference(x, orders[n-1].Want)
 		}
 		out.Reviews = append(out.Reviews, step)
-		orders = append(orders, Order{Minute: int(b.at(n) - b.from), Want: x})
+		orders = append(orders, Order{Minute: int(b.minuteOf(n) - b.from), Want: x})
 	}
 	return orders, nil
 }
 
-// step is what a review expected, and what came.
-func (b *Backtester) step(n int, r *Reviewed, past *Past) Step {
-	s := Step{At: time.Unix(b.at(n)*60, 0).UTC(), Status: r.Proposal.Status}
+// stepOf returns a review's forecast and the actual load.
+func (b *Backtester) stepOf(n int, r *Reviewed, past *Past) Step {
+	s := Step{At: time.Unix(b.minuteOf(n)*60, 0).UTC(), Status: r.Proposal.Status}
 	if then := r.Proposal.CostPerHour.Then; then != nil {
 		s.CostPerHour = *then
 	}
@@ -171,7 +170,7 @@ func (b *Backtester) step(n int, r *Reviewed, past *Past) Step {
 		for i := range r.Problem.Models {
 			for j := range r.Problem.Regions {
 				expected += r.Problem.Rho[i][j][w]
-				if at := int(b.at(n)-b.from) + w; at < len(past.Load[i][j]) && !math.IsNaN(past.Load[i][j][at]) {
+				if at := int(b.minuteOf(n)-b.from) + w; at < len(past.Load[i][j]) && !math.IsNaN(past.Load[i][j][at]) {
 					known = true
 					came += past.Load[i][j][at]
 				}
@@ -185,8 +184,8 @@ func (b *Backtester) step(n int, r *Reviewed, past *Past) Step {
 	return s
 }
 
-// distance is how many replicas differ between two counts.
-func distance(a, b [][][]int) int {
+// countDifference returns the number of replicas that differ between two counts.
+func countDifference(a, b [][][]int) int {
 	sum := 0
 	for i := range a {
 		for j := range a[i] {
@@ -199,24 +198,24 @@ func distance(a, b [][][]int) int {
 	return sum
 }
 
-// past is what was asked of the service, as far as it must be carried at once.
-func (b *Backtester) past(o *Inputs) *Past {
+// loadTrace returns the load of the service that must be served immediately.
+func (b *Backtester) loadTrace(o *Inputs) *Past {
 	p := &Past{Problem: &o.p, Price: o.billed}
 	for i := range o.p.Models {
 		p.Load = append(p.Load, nil)
 		for j := range o.p.Regions {
-			p.Load[i] = append(p.Load[i], o.arrived(b.h, i, j, b.from, b.to))
+			p.Load[i] = append(p.Load[i], o.arrivedLoad(b.h, i, j, b.from, b.to))
 		}
 	}
 	for _, region := range b.spec.Regions {
-		p.StartUp = append(p.StartUp, int(math.Ceil(o.startUp(region.Name.Cloud()).Minutes())))
+		p.StartUp = append(p.StartUp, int(math.Ceil(o.startUpTime(region.Name.Cloud()).Minutes())))
 	}
 	return p
 }
 
-// arrived is the interactive prompt tokens a second of model i that arrived in
-// region j and that no cache spared, by minute; NaN is unknown.
-func (r *review) arrived(h *forecast.History, i, j int, from, to int64) []float64 {
+// arrivedLoad returns the interactive prompt tokens a second of model i that arrived in region j and
+// missed the prefix cache, by minute; NaN is unknown.
+func (r *review) arrivedLoad(h *forecast.History, i, j int, from, to int64) []float64 {
 	out := unknown(int(to - from))
 	for _, s := range h.Series {
 		regions := r.regionsOf(s.Region)
@@ -232,12 +231,11 @@ func (r *review) arrived(h *forecast.History, i, j int, from, to int64) []float6
 	return out
 }
 
-// real is the counts that stood as orders; none when they are not known from the
-// beginning on.
-func (b *Backtester) real(o *Inputs) []Order {
+// actualCounts returns the actual counts as orders; none when they are unknown at the beginning.
+func (b *Backtester) actualCounts(o *Inputs) []Order {
 	counts := slices.Clone(b.o.Real)
 	slices.SortStableFunc(counts, func(a, b CountAt) int { return a.At.Compare(b.At) })
-	current := map[Count]int{} // by what is counted, with no count in it
+	current := map[Count]int{} // by model, region and GPU, with zero replicas in the key
 	var keys []Count
 	var orders []Order
 	for n, c := range counts {
@@ -257,7 +255,7 @@ func (b *Backtester) real(o *Inputs) []Order {
 			all = append(all, k)
 		}
 		r := o.review
-		r.counts(all)
+		r.setCounts(all)
 		orders = append(orders, Order{Minute: int(minute), Want: r.p.N})
 	}
 	if len(orders) > 0 && orders[0].Minute > 0 {
@@ -266,14 +264,14 @@ func (b *Backtester) real(o *Inputs) []Order {
 	return orders
 }
 
-// assumed is what all reviews rest on, and how the rules are judged.
-func (b *Backtester) assumed(first *Inputs) []string {
+// assumptions returns the assumptions of all reviews, and how the rules are evaluated.
+func (b *Backtester) assumptions(first *Inputs) []string {
 	out := []string{
-		"interactive load only is held against capacity, less what caches spared; batch work waits for room",
-		"every rule begins with replicas that are ready; later ones are billed from their order on",
+		"only interactive load minus cache hits is compared with capacity; batch work waits for idle capacity",
+		"every rule begins with ready replicas; later ones are billed from the time they are ordered",
 	}
-	if len(b.o.Real) > 0 && len(b.real(first)) == 0 {
-		out = append(out, "the real counts begin after the backtest: they are left out")
+	if len(b.o.Real) > 0 && len(b.actualCounts(first)) == 0 {
+		out = append(out, "the real counts begin after the backtest: they are ignored")
 	}
-	return append(out, first.lasting...)
+	return append(out, first.fixedAssumptions...)
 }

@@ -15,7 +15,7 @@ import (
 	"skyserve/internal/telemetry/demand/demandtest"
 )
 
-// days is a load that swings through the day, in two regions half a day apart.
+// days is a load with a daily cycle in two regions half a day apart.
 func days(t *testing.T, n int, change func(minute int, tps float64) float64) *forecast.History {
 	t.Helper()
 	var points []telemetry.Point
@@ -58,8 +58,8 @@ func backtested(t *testing.T, h *forecast.History, o BacktestOptions) *Backtest 
 	return out
 }
 
-// Plans that know the day carry a load that swings for less than a fleet for the
-// peaks, and the real counts are followed the same way.
+// Plans with a daily forecast serve a cyclic load with less than a fleet for the peaks. The actual
+// counts are replayed the same way.
 func TestBacktestFollowsPlans(t *testing.T) {
 	h := days(t, 3, same)
 	from := time.Unix(h.First*60, 0).Add(36 * time.Hour)
@@ -79,13 +79,13 @@ func TestBacktestFollowsPlans(t *testing.T) {
 		t.Errorf("%s %v", data, err)
 	}
 	var table strings.Builder
-	if err := b.WriteTable(&table); err != nil || !strings.Contains(table.String(), "\nreal ") || !strings.Contains(table.String(), "a plan every 1h for the next 1h, forecast by seasonal-naive") {
+	if err := b.WriteTable(&table); err != nil || !strings.Contains(table.String(), "\nreal ") || !strings.Contains(table.String(), "a plan every 1h with a horizon of 1h, forecast by seasonal-naive") {
 		t.Errorf("%s %v", table.String(), err)
 	}
 }
 
-// A plan knows nothing of what comes after it: another future leaves it as it was.
-func TestBacktestKnowsNoFuture(t *testing.T) {
+// A plan uses no later load: another future does not change it.
+func TestBacktestUsesNoFutureLoad(t *testing.T) {
 	split := 40 * 60
 	one := backtested(t, days(t, 2, same), BacktestOptions{})
 	other := backtested(t, days(t, 2, func(m int, tps float64) float64 {
@@ -112,37 +112,37 @@ func TestBacktestKnowsNoFuture(t *testing.T) {
 	}
 }
 
-// Where no plan is possible the counts stay, and it is said.
-func TestBacktestWithoutAPlan(t *testing.T) {
+// Without a feasible plan the counts do not change, and the table reports it.
+func TestBacktestWithoutFeasiblePlan(t *testing.T) {
 	b := backtested(t, days(t, 2, func(_ int, tps float64) float64 { return 20 * tps }), BacktestOptions{})
 	var table strings.Builder
-	if err := b.WriteTable(&table); err != nil || !strings.Contains(table.String(), "reviews found no plan within the bounds: the counts stayed.") {
+	if err := b.WriteTable(&table); err != nil || !strings.Contains(table.String(), "reviews found no feasible plan: the counts did not change.") {
 		t.Errorf("%s %v", table.String(), err)
 	}
 }
 
-func TestBacktestRefuses(t *testing.T) {
+func TestBacktestRejectsBadPeriods(t *testing.T) {
 	h := days(t, 2, same)
 	spec := demandtest.Parse(t, reviewYAML)
 	first := time.Unix(h.First*60, 0)
 	for want, o := range map[string]BacktestOptions{
-		"backtesting chat: every must be whole minutes, at least one, got 30s": {Every: 30 * time.Second},
-		"want a time after 2027-01-13T08:00:00Z and by 2027-01-15T08:00:00Z":   {From: first},
-		"and from before to":        {From: first.Add(9 * time.Hour), To: first.Add(8 * time.Hour)},
-		"want at most 2400 reviews": {Every: time.Minute, From: first.Add(time.Hour)},
+		"backtesting chat: every must be whole minutes, at least one, got 30s":                  {Every: 30 * time.Second},
+		"must be within the history, after 2027-01-13T08:00:00Z and until 2027-01-15T08:00:00Z": {From: first},
+		"and from before to":           {From: first.Add(9 * time.Hour), To: first.Add(8 * time.Hour)},
+		"must be at most 2400 reviews": {Every: time.Minute, From: first.Add(time.Hour)},
 	} {
 		if _, err := NewBacktest(spec, h, o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)
 		}
 	}
-	if _, err := NewBacktest(spec, &forecast.History{}, BacktestOptions{}); err == nil || err.Error() != "backtesting chat: the history has 0 minutes: want at least 2" {
+	if _, err := NewBacktest(spec, &forecast.History{}, BacktestOptions{}); err == nil || err.Error() != "backtesting chat: the history has 0 minutes: must have at least 2" {
 		t.Error(err)
 	}
 	b, err := NewBacktest(spec, h, BacktestOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.Report(); err == nil || err.Error() != "backtesting chat: some reviews were not forecast" {
+	if _, err := b.Report(); err == nil || err.Error() != "backtesting chat: some reviews have no forecast" {
 		t.Error(err)
 	}
 }
@@ -157,12 +157,12 @@ func TestReadCounts(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		"":                        "reading counts c.csv: EOF",
-		"model,region,replicas\n": "reading counts c.csv:1: want a column minute or at, got model,region,replicas",
-		"minute,model,region\n":   "reading counts c.csv:1: want a column replicas, got minute,model,region",
-		"minute,model,region,replicas\n1,m,r,x\n": `reading counts c.csv:2: replicas: want a whole number of 0 to 1000000, got "x"`,
+		"model,region,replicas\n": "reading counts c.csv:1: must have a column minute or at, got model,region,replicas",
+		"minute,model,region\n":   "reading counts c.csv:1: must have a column replicas, got minute,model,region",
+		"minute,model,region,replicas\n1,m,r,x\n": `reading counts c.csv:2: replicas: must be a whole number from 0 to 1000000, got "x"`,
 		"minute,model,region,replicas\n1,m,,1\n":  `reading counts c.csv:2: model and region: must not be empty, got "m" and ""`,
-		"minute,model,region,replicas\nx,m,r,1\n": `reading counts c.csv:2: minute: want minutes since 1970, got "x"`,
-		"at,model,region,replicas\nnoon,m,r,1\n":  `reading counts c.csv:2: at: want a time such as 2025-01-31T12:00:00Z, got "noon"`,
+		"minute,model,region,replicas\nx,m,r,1\n": `reading counts c.csv:2: minute: must be minutes since 1970, got "x"`,
+		"at,model,region,replicas\nnoon,m,r,1\n":  `reading counts c.csv:2: at: must be a time such as 2025-01-31T12:00:00Z, got "noon"`,
 		"at,model,region,replicas\nnoon,m\n":      "reading counts c.csv: record on line 2: wrong number of fields",
 	} {
 		if _, err := ReadCounts("c.csv", strings.NewReader(text)); err == nil || err.Error() != want {
@@ -171,8 +171,8 @@ func TestReadCounts(t *testing.T) {
 	}
 }
 
-// Regions that are busy at different times need less together; prices are those of
-// the service's commitments where it states one.
+// Regions with peaks at different times need less together; prices are those of the service's
+// commitments where it has one.
 func TestReserve(t *testing.T) {
 	yaml := strings.NewReplacer("local/us", "aws/us-east-1", "local/eu", "aws/eu-west-1", "autoscale: {donate: true}", "    reserved: [{type: g6.xlarge, count: 2, price: 0.5}]").Replace(reviewYAML)
 	h := days(t, 2, same)
@@ -191,7 +191,7 @@ func TestReserve(t *testing.T) {
 		t.Errorf("%+v %v", r, err)
 	}
 	_, err = Reserve(demandtest.Parse(t, yaml), &forecast.History{}, time.Time{}, time.Time{}, ReviewOptions{})
-	if err == nil || !strings.HasPrefix(err.Error(), "reserving for chat: the history holds less than 5m0s from ") {
+	if err == nil || !strings.HasPrefix(err.Error(), "reserving for chat: the history has less than 5m0s between ") {
 		t.Error(err)
 	}
 }

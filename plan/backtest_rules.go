@@ -2,7 +2,7 @@ package plan
 
 import "math"
 
-// The reactive rule scales out above a share of what stands, and in below another
+// The reactive rule scales out above a share of the current capacity, and in below another
 // (SageServe 7.1), one replica after each cooldown of 15 seconds.
 const (
 	reactiveOut       = 0.7
@@ -10,10 +10,10 @@ const (
 	reactivePerMinute = 4
 )
 
-// ConstantFleet is counts sized for the peak of every model in every region over
-// the whole past, which nobody knows before it is over.
+// ConstantFleet returns counts sized for the peak of every model in every region over the whole
+// past, so it uses hindsight.
 func (p *Past) ConstantFleet() [][][]int {
-	x := zeros(p.Problem)
+	x := zeroCounts(p.Problem)
 	for i := range x {
 		for j := range x[i] {
 			var peak float64
@@ -22,40 +22,40 @@ func (p *Past) ConstantFleet() [][][]int {
 					peak = v
 				}
 			}
-			p.grow(x, i, j, peak, unlimited)
+			p.addReplicas(x, i, j, peak, unlimited)
 		}
 	}
 	return x
 }
 
-// Reactive is the orders of a rule that knows nothing of the future: every minute
-// it compares the load of the minute before with what was ordered, and starts
-// replicas above 70 % of it and stops one below 30 %, within min and max.
+// Reactive returns the orders of a rule without a forecast. Every minute it compares the load of
+// the previous minute with the ordered capacity, starts replicas above 70 % of it and stops one
+// below 30 %, within min and max.
 func (p *Past) Reactive() []Order {
-	x := zeros(p.Problem)
+	x := zeroCounts(p.Problem)
 	for i := range x {
 		for j := range x[i] {
-			p.grow(x, i, j, knownAt(p.Load[i][j], 0)/reactiveOut, limit(p.Problem.Max, i, j, unlimited))
+			p.addReplicas(x, i, j, knownAt(p.Load[i][j], 0)/reactiveOut, limitOr(p.Problem.Max, i, j, unlimited))
 		}
 	}
-	orders := []Order{{0, clone3(x)}}
+	orders := []Order{{0, cloneCounts(x)}}
 	for m := 1; m < p.minutes(); m++ {
 		changed := false
 		for i := range x {
 			for j := range x[i] {
 				if v := p.Load[i][j][m-1]; !math.IsNaN(v) {
-					changed = p.react(x, i, j, v) || changed
+					changed = p.scaleReactively(x, i, j, v) || changed
 				}
 			}
 		}
 		if changed {
-			orders = append(orders, Order{m, clone3(x)})
+			orders = append(orders, Order{m, cloneCounts(x)})
 		}
 	}
 	return orders
 }
 
-// knownAt is a value, 0 where it is unknown.
+// knownAt returns a value, 0 where it is unknown.
 func knownAt(values []float64, at int) float64 {
 	if at >= len(values) || math.IsNaN(values[at]) {
 		return 0
@@ -63,26 +63,25 @@ func knownAt(values []float64, at int) float64 {
 	return values[at]
 }
 
-// react changes the counts of model i in region j for a load, and reports whether
-// it did.
-func (p *Past) react(x [][][]int, i, j int, load float64) bool {
+// scaleReactively changes the counts of model i in region j for a load, and reports whether any changed.
+func (p *Past) scaleReactively(x [][][]int, i, j int, load float64) bool {
 	has := p.Problem.carried(x, i, j)
 	switch {
 	case load > reactiveOut*has:
 		changed := false
 		for range reactivePerMinute {
 			k := p.cheapest(x, i, j)
-			if load <= reactiveOut*p.Problem.carried(x, i, j) || k < 0 || replicas(x[i][j]) >= limit(p.Problem.Max, i, j, unlimited) {
+			if load <= reactiveOut*p.Problem.carried(x, i, j) || k < 0 || sumCounts(x[i][j]) >= limitOr(p.Problem.Max, i, j, unlimited) {
 				break
 			}
 			x[i][j][k]++
 			changed = true
 		}
 		return changed
-	case load < reactiveIn*has && replicas(x[i][j]) > limit(p.Problem.Min, i, j, 0):
-		k := p.dearest(x, i, j)
+	case load < reactiveIn*has && sumCounts(x[i][j]) > limitOr(p.Problem.Min, i, j, 0):
+		k := p.mostExpensive(x, i, j)
 		if load > reactiveOut*(has-p.Problem.Theta[i][k]) {
-			return false // it would come back at once
+			return false // it would be started again immediately
 		}
 		x[i][j][k]--
 		return true
@@ -90,24 +89,24 @@ func (p *Past) react(x [][][]int, i, j int, load float64) bool {
 	return false
 }
 
-// grow adds replicas of model i in region j, the cheapest for what they carry
-// first, until they carry a load and are no fewer than the least.
-func (p *Past) grow(x [][][]int, i, j int, load float64, most int) {
-	least := limit(p.Problem.Min, i, j, 0)
-	for replicas(x[i][j]) < most && (!covers(p.Problem.carried(x, i, j), load) || replicas(x[i][j]) < least) {
+// addReplicas adds replicas of model i in region j, the cheapest per throughput first, until they serve a
+// load and reach the minimum.
+func (p *Past) addReplicas(x [][][]int, i, j int, load float64, most int) {
+	least := limitOr(p.Problem.Min, i, j, 0)
+	for sumCounts(x[i][j]) < most && (!meetsNeed(p.Problem.carried(x, i, j), load) || sumCounts(x[i][j]) < least) {
 		k := p.cheapest(x, i, j)
 		if k < 0 {
 			return
 		}
 		n := 1
 		if p.Problem.Capacity == nil || p.Problem.Capacity[j][k] == nil {
-			n = max(1, min(unitsFor(load-p.Problem.carried(x, i, j), p.Problem.Theta[i][k]), most-replicas(x[i][j])))
+			n = max(1, min(unitsFor(load-p.Problem.carried(x, i, j), p.Problem.Theta[i][k]), most-sumCounts(x[i][j])))
 		}
 		x[i][j][k] += n
 	}
 }
 
-// cheapest is the GPU with room in region j on which model i is carried cheapest,
+// cheapest returns the GPU with free capacity in region j that serves model i at the lowest cost,
 // -1 for none.
 func (p *Past) cheapest(x [][][]int, i, j int) int {
 	best := -1
@@ -116,30 +115,30 @@ func (p *Past) cheapest(x [][][]int, i, j int) int {
 		for m := range x {
 			used += x[m][j][k]
 		}
-		if theta > 0 && used < limit(p.Problem.Capacity, j, k, unlimited) && (best < 0 || p.rate(i, j, k) < p.rate(i, j, best)) {
+		if theta > 0 && used < limitOr(p.Problem.Capacity, j, k, unlimited) && (best < 0 || p.priceRate(i, j, k) < p.priceRate(i, j, best)) {
 			best = k
 		}
 	}
 	return best
 }
 
-// dearest is the GPU in use in region j on which model i is carried dearest.
-func (p *Past) dearest(x [][][]int, i, j int) int {
+// mostExpensive returns the GPU in use in region j that serves model i at the highest cost.
+func (p *Past) mostExpensive(x [][][]int, i, j int) int {
 	best := -1
 	for k, n := range x[i][j] {
-		if n > 0 && (best < 0 || p.rate(i, j, k) > p.rate(i, j, best)) {
+		if n > 0 && (best < 0 || p.priceRate(i, j, k) > p.priceRate(i, j, best)) {
 			best = k
 		}
 	}
 	return best
 }
 
-// rate is what carrying a token a second of model i costs on GPU k; what is
-// reserved costs nothing more.
-func (p *Past) rate(i, j, k int) float64 { return p.Problem.Price(j, k) / p.Problem.Theta[i][k] }
+// priceRate returns the price of serving a token a second of model i on GPU k; reserved capacity is
+// free.
+func (p *Past) priceRate(i, j, k int) float64 { return p.Problem.Price(j, k) / p.Problem.Theta[i][k] }
 
-// replicas is how many replicas there are on all GPUs.
-func replicas(row []int) int {
+// sumCounts returns the number of replicas on all GPUs.
+func sumCounts(row []int) int {
 	sum := 0
 	for _, n := range row {
 		sum += n

@@ -7,12 +7,12 @@ import (
 	"strconv"
 )
 
-// WriteTable writes the backtest for people: a line a rule, and what was assumed.
+// WriteTable writes the backtest for people: one line per rule, then the assumptions.
 func (t *Backtest) WriteTable(w io.Writer) error {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "%s from %s to %s: a plan every %s for the next %s, forecast by %s\n\n",
+	fmt.Fprintf(&b, "%s from %s to %s: a plan every %s with a horizon of %s, forecast by %s\n\n",
 		t.Service, t.From.Format("2006-01-02 15:04"), t.Until.Format("2006-01-02 15:04 MST"), t.Every, t.Horizon, t.Forecaster)
-	rows := [][]string{{"RULE", "COST", "REPLICA-HOURS", "MOST", "MINUTES ABOVE", "TOKENS ABOVE", "SHARE", "SENT ELSEWHERE", "STARTED", "STOPPED"}}
+	rows := [][]string{{"RULE", "COST", "REPLICA-HOURS", "MAX REPLICAS", "OVERLOAD MINUTES", "OVERLOAD TOKENS", "OVERLOAD %", "FORWARDED TOKENS", "STARTED", "STOPPED"}}
 	for _, f := range t.Rules {
 		share := "-"
 		if f.ShareAbove != nil {
@@ -20,12 +20,12 @@ func (t *Backtest) WriteTable(w io.Writer) error {
 		}
 		rows = append(rows, []string{
 			f.Rule, fmt.Sprintf("$%.2f", f.CostUSD), fmt.Sprintf("%.1f", f.ReplicaHours), strconv.Itoa(f.MostReplicas), strconv.Itoa(f.MinutesAbove),
-			figure(f.TokensAbove), share, figure(f.TokensSent), strconv.Itoa(f.Started), strconv.Itoa(f.Stopped),
+			formatRate(f.TokensAbove), share, formatRate(f.TokensSent), strconv.Itoa(f.Started), strconv.Itoa(f.Stopped),
 		})
 	}
 	writeAligned(&b, rows, 1)
-	fmt.Fprintln(&b, "\nAbove: load over what the ready replicas of all regions carry. The constant fleet is sized with hindsight for each region's peak;")
-	fmt.Fprintln(&b, "the reactive rule starts replicas above 70 % of what stands and stops one below 30 %, each minute.")
+	fmt.Fprintln(&b, "\nOverload: load above the capacity of the ready replicas of all regions. The constant fleet is sized with hindsight for each region's peak;")
+	fmt.Fprintln(&b, "the reactive rule starts replicas above 70 % of the current capacity and stops one below 30 %, each minute.")
 	failed := 0
 	for _, s := range t.Reviews {
 		if s.Status == StatusInfeasible || s.Status == StatusUnknown {
@@ -33,11 +33,11 @@ func (t *Backtest) WriteTable(w io.Writer) error {
 		}
 	}
 	if failed > 0 {
-		fmt.Fprintf(&b, "%d of %d reviews found no plan within the bounds: the counts stayed.\n", failed, len(t.Reviews))
+		fmt.Fprintf(&b, "%d of %d reviews found no feasible plan: the counts did not change.\n", failed, len(t.Reviews))
 	}
 	if len(t.Assumed) > 0 {
 		fmt.Fprintln(&b, "\nAssumed:")
-		list(&b, t.Assumed)
+		writeList(&b, t.Assumed)
 	}
 	_, err := w.Write(b.Bytes())
 	return err

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// pastOf is one model in one region on one GPU that carries 1000 tokens a second at
-// $6 an hour, and starts in two minutes.
+// pastOf is one model in one region on one GPU with a throughput of 1000 tokens a second at $6 an
+// hour, and a start-up time of two minutes.
 func pastOf(load ...float64) *Past {
 	p := one()
 	p.N, p.Alpha = [][][]int{{{0}}}, []float64{6}
@@ -17,8 +17,8 @@ func pastOf(load ...float64) *Past {
 
 func counts(n int) [][][]int { return [][][]int{{{n}}} }
 
-// Replicas cost from their order on, and carry from their start on.
-func TestFollow(t *testing.T) {
+// Replicas are billed from their order on, and serve from their start on.
+func TestReplay(t *testing.T) {
 	nan := math.NaN()
 	for name, c := range map[string]struct {
 		load   []float64
@@ -47,10 +47,10 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-func TestFollowRefuses(t *testing.T) {
+func TestReplayRejectsBadOrders(t *testing.T) {
 	for want, orders := range map[string][]Order{
 		"following x: the first order must be for the first minute":           nil,
-		"following x: orders are not sorted: minute 1 comes after 2":          {{0, counts(1)}, {2, counts(1)}, {1, counts(1)}},
+		"following x: orders are not sorted: minute 1 is after 2":             {{0, counts(1)}, {2, counts(1)}, {1, counts(1)}},
 		"following x: the first order must be for the first minute\x00second": {{1, counts(1)}},
 	} {
 		want, _, _ = strings.Cut(want, "\x00")
@@ -60,9 +60,9 @@ func TestFollowRefuses(t *testing.T) {
 	}
 }
 
-// Over random pasts a follower agrees with a twin that lists every replica by the
-// minute of its order.
-func TestFollowAgreesWithItsTwin(t *testing.T) {
+// Over random pasts a replay equals a simple one that lists every replica by the minute of its
+// order.
+func TestReplayEqualsSimpleReplay(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 3))
 	for n := range 200 {
 		load := make([]float64, 30)
@@ -87,8 +87,7 @@ func TestFollowAgreesWithItsTwin(t *testing.T) {
 	}
 }
 
-// twin keeps a list of the minutes at which replicas are ready, the last the first to
-// go.
+// twin keeps the minutes at which replicas are ready; the last one is stopped first.
 func twin(load []float64, orders []Order) (cost, above float64) {
 	var fleet []int
 	for m, v := range load {
@@ -119,8 +118,8 @@ func twin(load []float64, orders []Order) (cost, above float64) {
 	return cost, above
 }
 
-// A fleet for the peak is never above, whatever else it is; the reactive rule keeps
-// within the bounds and goes to what a constant load needs.
+// A fleet for the peak is never overloaded. The reactive rule stays within the bounds and converges
+// to the replicas that a constant load needs.
 func TestRules(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 5))
 	load := make([]float64, 600)
@@ -151,9 +150,9 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// Where replicas move from one region to another, the old ones stay until the new
-// ones are ready; an order in between is followed from what stands.
-func TestFollowMovesWithoutAGap(t *testing.T) {
+// When replicas move between regions, the old ones stay until the new ones are ready; an order in
+// between starts from the current counts.
+func TestReplayMovesReplicasWithoutAGap(t *testing.T) {
 	p := pastOf(1000, 1000, 1000, 1000)
 	q := p.Problem
 	q.Regions, q.N = []string{"us", "eu"}, [][][]int{{{0}, {0}}}
@@ -169,8 +168,8 @@ func TestFollowMovesWithoutAGap(t *testing.T) {
 	}
 }
 
-// What is reserved is filled first and paid in whole.
-func TestFollowReserved(t *testing.T) {
+// Reserved capacity is used first and billed whole.
+func TestReplayBillsReservedCapacity(t *testing.T) {
 	p := pastOf(3500, 3500)
 	q := p.Problem
 	q.GPUs, q.Theta, q.Alpha, q.Sigma = []string{"L4", "L4 (reserved)"}, [][]float64{{1000, 1000}}, []float64{6, 3}, [][]float64{{0, 0}}
@@ -184,7 +183,7 @@ func TestFollowReserved(t *testing.T) {
 	if err != nil || math.Abs(f.CostUSD-2*(6+3*3)/60.0) > 1e-9 {
 		t.Fatalf("%+v %v", f, err)
 	}
-	f, err = p.Follow("none", []Order{{Want: zeros(q)}})
+	f, err = p.Follow("none", []Order{{Want: zeroCounts(q)}})
 	if err != nil || math.Abs(f.CostUSD-2*9/60.0) > 1e-9 {
 		t.Fatalf("%+v %v", f, err)
 	}

@@ -9,8 +9,7 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// paperSize is the greater of the two sizes that SageServe times, l=20, r=20,
-// g=5.
+// paperSize is the larger of the two sizes that SageServe measures, l=20, r=20, g=5.
 var paperSize = size{models: 20, regions: 20, gpus: 5, windows: 12, most: 20}
 
 // withCapacity gives every region and GPU a capacity: about share times what
@@ -41,7 +40,7 @@ func withCapacity(p *Problem, r *rand.Rand, share float64) *Problem {
 // aSecond is the work that one core of a small machine does in about a second.
 const aSecond = 75_000_000
 
-// timed is a problem that is solved to a gap with some effort.
+// timed is a problem that is solved to a gap with a given effort.
 type timed struct {
 	name   string
 	gap    float64
@@ -49,7 +48,7 @@ type timed struct {
 	p      *Problem
 }
 
-// benchmarked are the problems that are timed.
+// benchmarked are the problems of the benchmarks.
 func benchmarked(seed uint64) []timed {
 	caps := func(share float64) *Problem {
 		return withCapacity(random(rand.New(rand.NewPCG(seed, 9)), paperSize), rand.New(rand.NewPCG(seed, 10)), share)
@@ -78,8 +77,8 @@ func benchmarked(seed uint64) []timed {
 	return out
 }
 
-// BenchmarkSolve reports how far the answers are proven, on average and at worst,
-// beside their time; none found counts as a gap of all.
+// BenchmarkSolve reports the mean and the worst gap besides the time; no counts found is a gap of
+// 1.
 func BenchmarkSolve(b *testing.B) {
 	for at, c := range benchmarked(1) {
 		b.Run(c.name, func(b *testing.B) {
@@ -90,7 +89,7 @@ func BenchmarkSolve(b *testing.B) {
 				b.StartTimer()
 				scaled, unit := scale(c.p)
 				s := newSolver(scaled, Options{Gap: c.gap, Effort: c.effort})
-				s.run()
+				s.solveSubproblems()
 				r, err := s.result(c.p, unit)
 				if err != nil {
 					b.Fatal(err)
@@ -99,7 +98,7 @@ func BenchmarkSolve(b *testing.B) {
 					r.Gap = 1
 				}
 				gap, worst = gap+r.Gap, math.Max(worst, r.Gap)
-				work += float64(c.effort - s.work.left)
+				work += float64(c.effort - s.work.remaining)
 				if r.Status == StatusOptimal || r.Status == StatusInfeasible {
 					proven++
 				}
@@ -112,9 +111,9 @@ func BenchmarkSolve(b *testing.B) {
 	}
 }
 
-// The size that SageServe times is certified within 1 % in five seconds of one
-// core, whether capacities are loose, bind or are tight.
-func TestPaperSizeIsCertified(t *testing.T) {
+// The size that SageServe measures is proven within 1 % in five seconds of one core, whether
+// capacities are loose, binding or tight.
+func TestPaperSizeIsProvenOptimal(t *testing.T) {
 	testkit.Slow(t)
 	for _, share := range []float64{3, 1.6, 1.1} {
 		p := withCapacity(random(rand.New(rand.NewPCG(3, 9)), paperSize), rand.New(rand.NewPCG(3, 10)), share)
@@ -125,9 +124,9 @@ func TestPaperSizeIsCertified(t *testing.T) {
 	}
 }
 
-// The greatest services that people have are solved to proof where models do not
-// compete for capacity, whatever else they state.
-func TestLargestServicesAreProven(t *testing.T) {
+// The largest realistic services are solved to optimality where models do not compete for capacity,
+// whatever the other constraints.
+func TestLargestServicesAreProvenOptimal(t *testing.T) {
 	for _, kind := range kinds {
 		switch kind.name {
 		case "capacity", "types", "switch", "everything":
@@ -145,9 +144,8 @@ func TestLargestServicesAreProven(t *testing.T) {
 	}
 }
 
-// Where every region carries its own peak nothing joins regions, and they are
-// solved to proof.
-func TestRegionsApartAreProven(t *testing.T) {
+// Where every region serves its own peak no row couples regions, and they are solved to optimality.
+func TestIndependentRegionsAreProvenOptimal(t *testing.T) {
 	testkit.Slow(t)
 	for seed := range uint64(4) {
 		p := random(rand.New(rand.NewPCG(seed, 9)), size{models: 9, regions: 12, gpus: 4, windows: 4, most: 16})
@@ -159,7 +157,7 @@ func TestRegionsApartAreProven(t *testing.T) {
 	}
 }
 
-// Where capacities bind there is an answer as soon as there is a bound.
+// Where capacities bind there are counts as soon as there is a bound.
 func TestCountsAreFoundWithLittleEffort(t *testing.T) {
 	testkit.Slow(t)
 	for seed := range uint64(8) {

@@ -5,21 +5,20 @@ import (
 	"slices"
 )
 
-// unlimited stands for no upper bound of a count.
+// unlimited means that a count has no upper bound.
 const unlimited = math.MaxInt32
 
-// class is one GPU as a block sees it: the first n units (those that run) cost
-// stay each, the next m (on VMs that another model gives up) stay + turn,
-// further ones stay + start; turn is at most start, or m is 0.
+// class is one GPU in a block. The first n units (running) cost stay each, the next m (on VMs that
+// another model frees) stay + turn, further ones stay + start. turn is at most start, or m is 0.
 type class struct {
-	stay, turn, start, theta float64
-	n, m, hi                 int
+	keepCost, switchCost, startCost, theta float64
+	running, switchable, max               int
 }
 
-// steps are the class's runs of units of one price: the unit's cost, and after
-// how many units the run ends.
+// steps returns the class's runs of units at one price: the unit's cost, and the count at which the
+// run ends.
 func (c *class) steps() [3]step {
-	return [3]step{{c.stay, c.n}, {c.stay + c.turn, c.n + c.m}, {c.stay + c.start, unlimited}}
+	return [3]step{{c.keepCost, c.running}, {c.keepCost + c.switchCost, c.running + c.switchable}, {c.keepCost + c.startCost, unlimited}}
 }
 
 type step struct {
@@ -27,35 +26,34 @@ type step struct {
 	end  int
 }
 
-// cost is the price of x units.
+// cost returns the price of x units.
 func (c *class) cost(x int) float64 {
-	return c.stay*float64(x) + c.turn*float64(min(max(0, x-c.n), c.m)) + c.start*float64(max(0, x-c.n-c.m))
+	return c.keepCost*float64(x) + c.switchCost*float64(min(max(0, x-c.running), c.switchable)) + c.startCost*float64(max(0, x-c.running-c.switchable))
 }
 
-// block is one model in one region: a count of every class such that the local
-// need is covered and the total lies between min and max.
+// block is one model in one region: a count of every class such that the local need is covered and
+// the total is between min and max.
 type block struct {
 	classes  []class
 	need     float64
 	min, max int
-	// away prices the load above the block's capacity, which other regions serve.
-	away away
+	// egress prices the load above the block's capacity, which other regions serve.
+	egress egressCost
 }
 
-// away prices the load that a region cannot serve itself and sends away.
-type away struct {
-	// price is in USD for a token a second through the hour.
+// egressCost prices the load that a region cannot serve itself and sends to others.
+type egressCost struct {
+	// price is in USD for one token a second throughout the hour.
 	price float64
 	loads []float64 // by window
 }
 
-// egressHour turns a price of a million tokens into one of a token a second
-// through the hour.
+// egressHour converts a price per million tokens to one per token a second throughout the hour.
 const egressHour = 3600.0 / 1e6
 
-// cost is the price of what lies above capacity, the mean over the windows. It
-// is convex and falls with capacity.
-func (a *away) cost(capacity float64) float64 {
+// of returns the price of the load above capacity, the mean over the windows. It is convex and
+// falls with capacity.
+func (a *egressCost) of(capacity float64) float64 {
 	if a.price == 0 || len(a.loads) == 0 {
 		return 0
 	}
@@ -66,7 +64,7 @@ func (a *away) cost(capacity float64) float64 {
 	return a.price * sum / float64(len(a.loads))
 }
 
-// capacity is what counts x carry.
+// capacity returns the throughput of counts x.
 func (b *block) capacity(x []int) float64 {
 	var sum float64
 	for k, c := range b.classes {
@@ -75,14 +73,14 @@ func (b *block) capacity(x []int) float64 {
 	return sum
 }
 
-// reach is the greatest capacity of counts within the bounds; ok is false when
-// no counts lie within them.
-func (b *block) reach() (capacity float64, ok bool) {
+// maxCapacity returns the highest capacity of counts within the bounds; ok is false when no counts are
+// within them.
+func (b *block) maxCapacity() (capacity float64, ok bool) {
 	count, limit := 0, 0
 	order := make([]int, len(b.classes))
 	for k, c := range b.classes {
 		order[k] = k
-		limit = min(unlimited, limit+c.hi)
+		limit = min(unlimited, limit+c.max)
 	}
 	if limit < b.min || b.min > b.max {
 		return 0, false
@@ -97,43 +95,43 @@ func (b *block) reach() (capacity float64, ok bool) {
 		return 0
 	})
 	for _, k := range order {
-		add := min(b.classes[k].hi, b.max-count)
+		add := min(b.classes[k].max, b.max-count)
 		capacity += b.classes[k].theta * float64(add)
 		count += add
 	}
 	return capacity, true
 }
 
-// segment is a run of units of one class at one positive cost each.
+// segment is a run of units of one class, each at the same positive cost.
 type segment struct {
 	class        int
 	slope, theta float64
 	count        int
 }
 
-// before orders segments by cost for their capacity.
+// before orders segments by cost per capacity.
 func (s segment) before(o segment) bool {
 	a, c := s.slope*o.theta, o.slope*s.theta
 	return a < c || a == c && s.class < o.class
 }
 
-// blockSearch finds counts of a block by depth-first search over its classes. Its
-// bound covers what is left of the need by the cheapest segments, fractions of
-// units allowed. Costs may be negative: they include what coupling rows pay.
+// blockSearch finds counts of a block by depth-first branch and bound over its classes. Its lower
+// bound covers the remaining need with the cheapest segments, allowing fractions of units. Costs
+// may be negative because they include the prices of coupling rows.
 type blockSearch struct {
 	b    *block
 	segs []segment
-	// baseCost and baseCap are those of the cheapest counts, local need aside,
-	// of the classes from k on.
+	// baseCost and baseCap are the cost and capacity of the cheapest counts, ignoring the local
+	// need, of the classes from k on.
 	baseCost, baseCap []float64
 	baseCount         []int // of each class
 	x                 []int
-	limit             float64 // counts that cost more are not visited
+	limit             float64 // counts above this cost are not visited
 	work              *effort
-	visit             func(cost, capacity float64) // of the counts in x
+	visit             func(cost, capacity float64) // called with the counts in x
 }
 
-// reset prepares a search of b with the memory of the last one.
+// reset prepares a search of b and reuses the memory of the last one.
 func (w *blockSearch) reset(b *block, work *effort) {
 	g := len(b.classes)
 	if len(w.x) != g {
@@ -142,11 +140,11 @@ func (w *blockSearch) reset(b *block, work *effort) {
 		w.segs = make([]segment, 0, 3*g)
 	}
 	w.b, w.work, w.limit, w.segs = b, work, math.Inf(1), w.segs[:0]
-	work.spend(8 * g) // what preparing and sorting looks at
+	work.spend(8 * g) // the work of preparing and sorting
 	for k := g - 1; k >= 0; k-- {
 		w.addClass(k)
 	}
-	for i := 1; i < len(w.segs); i++ { // few and nearly in order: insertion
+	for i := 1; i < len(w.segs); i++ { // few and nearly sorted: insertion sort
 		s := w.segs[i]
 		at := i
 		for ; at > 0 && s.before(w.segs[at-1]); at-- {
@@ -156,14 +154,14 @@ func (w *blockSearch) reset(b *block, work *effort) {
 	}
 }
 
-// addClass adds class k's cheapest counts to the base and its units of positive
-// cost to the segments.
+// addClass adds class k's cheapest counts to the base and its units of positive cost to the
+// segments.
 func (w *blockSearch) addClass(k int) {
 	c := &w.b.classes[k]
 	var cost float64
 	from, count := 0, 0
 	for _, s := range c.steps() {
-		units := min(s.end, c.hi) - from
+		units := min(s.end, c.max) - from
 		if units <= 0 {
 			continue
 		}
@@ -181,9 +179,9 @@ func (w *blockSearch) addClass(k int) {
 	w.baseCap[k] = w.baseCap[k+1] + c.theta*float64(count)
 }
 
-// bound is the minimum cost at which the classes from k on cover a need,
-// fractions of units allowed; +Inf when they cannot.
-func (w *blockSearch) bound(k int, need float64) float64 {
+// lowerBound returns the minimum cost at which the classes from k on cover a need, with fractions of
+// units allowed; +Inf when they cannot.
+func (w *blockSearch) lowerBound(k int, need float64) float64 {
 	cost := w.baseCost[k]
 	need -= w.baseCap[k] + relTolerance*math.Max(1, w.b.need)
 	for i := 0; need > 0; i++ {
@@ -204,31 +202,31 @@ func (w *blockSearch) bound(k int, need float64) float64 {
 	return cost
 }
 
-// from fixes the classes from k on, the first k having the given cost, capacity
-// and count. For each class the bound is convex in its count: from about its
-// minimum, each way ends where it rises above the limit.
-func (w *blockSearch) from(k int, cost, capacity float64, count int) {
+// searchFrom enumerates the classes from k on; the first k have the given cost, capacity and count. For
+// each class the bound is convex in its count: the search starts near the minimum and stops in each
+// direction where the bound rises above the limit.
+func (w *blockSearch) searchFrom(k int, cost, capacity float64, count int) {
 	if k == len(w.x) {
-		if w.b.away.price > 0 {
-			cost += w.b.away.cost(capacity)
+		if w.b.egress.price > 0 {
+			cost += w.b.egress.of(capacity)
 		}
-		if count >= w.b.min && covers(capacity, w.b.need) && cost <= w.limit {
+		if count >= w.b.min && meetsNeed(capacity, w.b.need) && cost <= w.limit {
 			w.visit(cost, capacity)
 		}
 		return
 	}
 	c := &w.b.classes[k]
-	start := max(0, min(w.likely(k, w.b.need-capacity), c.hi, w.b.max-count))
+	start := max(0, min(w.likelyCount(k, w.b.need-capacity), c.max, w.b.max-count))
 	first := math.Inf(1)
-	for x, before := start, math.Inf(1); x <= c.hi && count+x <= w.b.max; x++ {
-		bound := w.with(k, x, cost, capacity, count)
+	for x, before := start, math.Inf(1); x <= c.max && count+x <= w.b.max; x++ {
+		bound := w.tryCount(k, x, cost, capacity, count)
 		if w.work.spent() || bound > w.limit && bound > before {
 			break
 		}
 		before, first = bound, min(first, bound)
 	}
 	for x, before := start-1, first; x >= 0; x-- {
-		bound := w.with(k, x, cost, capacity, count)
+		bound := w.tryCount(k, x, cost, capacity, count)
 		if w.work.spent() || bound > w.limit && bound > before {
 			return
 		}
@@ -236,9 +234,9 @@ func (w *blockSearch) from(k int, cost, capacity float64, count int) {
 	}
 }
 
-// likely is about how many units of class k cover a need cheapest, with those
-// of the classes after it.
-func (w *blockSearch) likely(k int, need float64) int {
+// likelyCount returns the approximate number of units of class k in the cheapest cover of a need by the
+// classes from k on.
+func (w *blockSearch) likelyCount(k int, need float64) int {
 	need -= w.baseCap[k]
 	n := w.baseCount[k]
 	for i := 0; need > 0 && i < len(w.segs); i++ {
@@ -254,27 +252,27 @@ func (w *blockSearch) likely(k int, need float64) int {
 	return n
 }
 
-// with fixes x units of class k, and the classes after it where the bound,
-// which it returns, allows.
-func (w *blockSearch) with(k, x int, cost, capacity float64, count int) (bound float64) {
-	if !w.work.spend(1 + len(w.segs)/2) { // what the bound looks at
+// tryCount sets x units of class k, and searches the classes after it where the bound, which it
+// returns, allows.
+func (w *blockSearch) tryCount(k, x int, cost, capacity float64, count int) (bound float64) {
+	if !w.work.spend(1 + len(w.segs)/2) { // the work of computing the bound
 		return math.Inf(1)
 	}
 	c := &w.b.classes[k]
 	cost, capacity = cost+c.cost(x), capacity+c.theta*float64(x)
-	if bound = cost + w.bound(k+1, w.b.need-capacity); bound <= w.limit {
+	if bound = cost + w.lowerBound(k+1, w.b.need-capacity); bound <= w.limit {
 		w.x[k] = x
-		w.from(k+1, cost, capacity, count+x)
+		w.searchFrom(k+1, cost, capacity, count+x)
 	}
 	return bound
 }
 
-// cheapest finds the cheapest counts, of those the ones of greatest capacity. ok is
-// false when none satisfy the bounds.
+// cheapest finds the cheapest counts and, among equally cheap ones, those of greatest capacity. ok
+// is false when no counts satisfy the bounds.
 func (w *blockSearch) cheapest(x []int) (cost float64, ok bool) {
 	cost = math.Inf(1)
 	capacity := 0.0
-	w.limit = w.greedy()
+	w.limit = w.greedyCost()
 	w.visit = func(r, c float64) {
 		tol := slackOf(r)
 		if r < cost-tol || r <= cost+tol && c > capacity {
@@ -283,19 +281,19 @@ func (w *blockSearch) cheapest(x []int) (cost float64, ok bool) {
 			copy(x, w.x)
 		}
 	}
-	w.from(0, 0, 0, 0)
+	w.searchFrom(0, 0, 0, 0)
 	return cost, ok
 }
 
-// greedy is the cost of one good choice of counts, +Inf when that one breaks a
-// bound: it spares cheapest most of its search.
-func (w *blockSearch) greedy() float64 {
+// greedyCost returns the cost of one good choice of counts, +Inf when it breaks a bound. It cuts most
+// of the search of cheapest.
+func (w *blockSearch) greedyCost() float64 {
 	count := 0
 	for _, n := range w.baseCount {
 		count += n
 	}
 	need := w.b.need - w.baseCap[0]
-	cost := w.baseCost[0] + w.b.away.cost(w.b.need-relTolerance*math.Max(1, w.b.need))
+	cost := w.baseCost[0] + w.b.egress.of(w.b.need-relTolerance*math.Max(1, w.b.need))
 	for _, s := range w.segs {
 		u := min(s.count, unitsFor(need, s.theta))
 		need -= s.theta * float64(u)

@@ -17,10 +17,10 @@ import (
 	"testing"
 )
 
-// Solve finds what GLPK finds, on small random problems of every kind and size that
-// nobody could solve by trying everything. GLPK gets the problem twice: as its
-// statement (statement.writeLP, which shares nothing with the code that it judges) and
-// as WriteLP writes it. It needs glpsol and says so where there is none.
+// Solve finds the optimum of GLPK on small random problems of every kind that are too large for
+// brute force. GLPK gets the problem twice: from the statement (statement.writeLP, which shares no
+// code with the tested package) and from WriteLP. The test requires glpsol and is skipped without
+// it.
 func TestSolveEqualsGLPK(t *testing.T) {
 	glpsol, err := exec.LookPath("glpsol")
 	if err != nil {
@@ -71,13 +71,13 @@ func glpk(t *testing.T, glpsol, dir string, write func(io.Writer) error) (object
 		t.Fatal(err)
 	}
 	os.Remove(out)
-	said, err := exec.Command(glpsol, "--lp", file, "-w", out, "--tmlim", "10").CombinedOutput()
+	output, err := exec.Command(glpsol, "--lp", file, "-w", out, "--tmlim", "10").CombinedOutput()
 	if err != nil {
-		t.Fatalf("%v: %s", err, said)
+		t.Fatalf("%v: %s", err, output)
 	}
 	text, err := os.ReadFile(out)
 	if err != nil {
-		t.Fatalf("%v: %s", err, said)
+		t.Fatalf("%v: %s", err, output)
 	}
 	status = "stopped"
 	for _, line := range strings.Split(string(text), "\n") {
@@ -95,7 +95,7 @@ func glpk(t *testing.T, glpsol, dir string, write func(io.Writer) error) (object
 		}
 	}
 	for _, none := range []string{"NO PRIMAL FEASIBLE", "NO INTEGER FEASIBLE", "INFEASIBLE"} {
-		if strings.Contains(string(said), none) {
+		if strings.Contains(string(text), none) {
 			return 0, "infeasible"
 		}
 	}
@@ -121,10 +121,9 @@ func (f *lpFile) atMost(column string, most int) {
 	f.bounds = append(f.bounds, fmt.Sprintf("0 <= %s <= %d", column, most))
 }
 
-// writeLP writes the problem as its documentation states it: every window's load is
-// sent from the region where it arises to one that may serve it, once with all
-// regions there and once for each that may be lost; each VM stays, is new, or
-// passes from one named model to another.
+// writeLP writes the problem as documented: every window's load is sent from its region to one that
+// may serve it, once with all regions and once for each region that may be lost; each VM is kept,
+// new, or switched from one named model to another.
 func (s statement) writeLP(w io.Writer) error {
 	f := &lpFile{}
 	for i := range s.Models {
@@ -150,8 +149,8 @@ func columnOf(kind string, index ...int) string {
 	return strings.NewReplacer("[", "_", " ", "_", "]", "").Replace(fmt.Sprint(kind, index))
 }
 
-// writeCounts writes what model i has in region j: x replicas, of which some stay,
-// some are brought up on another model's VM, and the others are new.
+// writeCounts writes the counts of model i in region j: x replicas, each kept, started on another
+// model's VM, or new.
 func (s statement) writeCounts(f *lpFile, i, j int) {
 	var count, carried []string
 	for k := range s.GPUs {
@@ -211,8 +210,8 @@ func (s statement) writeTotals(f *lpFile, i int) {
 	}
 }
 
-// writeFlow writes that all load of a window goes where it may be served, without
-// the region that is lost (-1 = none).
+// writeFlow writes that all load of a window is sent to regions that may serve it, without the lost
+// region (-1 = none).
 func (s statement) writeFlow(f *lpFile, i, w, lost int) {
 	served := make([][]string, len(s.Regions))
 	for j := range s.Regions {
@@ -236,7 +235,7 @@ func (s statement) writeFlow(f *lpFile, i, w, lost int) {
 	}
 }
 
-// writeCapacity writes what regions hold of all models.
+// writeCapacity writes the capacity of regions over all models.
 func (s statement) writeCapacity(f *lpFile) {
 	for j := range s.Regions {
 		for k := range s.GPUs {

@@ -6,85 +6,84 @@ import (
 	"strings"
 )
 
-// Effort of the search for what conflicts: of one proof, and of all.
+// Effort of the search for conflicts: of one proof, and of all.
 const (
 	proofEffort    = 3_000_000
 	conflictEffort = 60_000_000
 )
 
-// demand is a part of a problem that can be left out: a limit, or a model with
-// all it asks for.
-type demand struct {
-	kind demandKind
+// relaxable is a constraint that can be removed: a limit, or a model with all that it requires.
+type relaxable struct {
+	kind relaxableKind
 	a, b int
 }
 
-type demandKind int
+type relaxableKind int
 
 const (
-	modelDemand demandKind = iota
-	capacityDemand
-	maxDemand
-	maxTotalDemand
+	modelRelaxable relaxableKind = iota
+	capacityRelaxable
+	maxRelaxable
+	maxTotalRelaxable
 )
 
-// demands lists what a problem asks for that can be left out.
-func (p *Problem) demands() []demand {
-	var out []demand
+// relaxables lists the constraints of a problem that can be removed.
+func (p *Problem) relaxables() []relaxable {
+	var out []relaxable
 	for i := range p.Models {
-		out = append(out, demand{kind: modelDemand, a: i})
+		out = append(out, relaxable{kind: modelRelaxable, a: i})
 	}
 	for j := range p.Regions {
 		for k := range p.GPUs {
-			if limit(p.Capacity, j, k, unlimited) < unlimited {
-				out = append(out, demand{capacityDemand, j, k})
+			if limitOr(p.Capacity, j, k, unlimited) < unlimited {
+				out = append(out, relaxable{capacityRelaxable, j, k})
 			}
 		}
 	}
 	for i := range p.Models {
 		for j := range p.Regions {
-			if limit(p.Max, i, j, unlimited) < unlimited {
-				out = append(out, demand{maxDemand, i, j})
+			if limitOr(p.Max, i, j, unlimited) < unlimited {
+				out = append(out, relaxable{maxRelaxable, i, j})
 			}
 		}
-		if total(p.MaxTotal, i, unlimited) < unlimited {
-			out = append(out, demand{kind: maxTotalDemand, a: i})
+		if totalOr(p.MaxTotal, i, unlimited) < unlimited {
+			out = append(out, relaxable{kind: maxTotalRelaxable, a: i})
 		}
 	}
 	return out
 }
 
-// only is the problem with no other demands than these.
-func (p *Problem) only(kept []demand) *Problem {
+// withOnly returns the problem with only these constraints.
+func (p *Problem) withOnly(kept []relaxable) *Problem {
 	q := *p
-	has := func(kind demandKind, a, b int) bool { return slices.Contains(kept, demand{kind, a, b}) }
+	has := func(kind relaxableKind, a, b int) bool { return slices.Contains(kept, relaxable{kind, a, b}) }
 	q.Rho, q.Capacity, q.Max = slices.Clone(p.Rho), cloneLimits(p.Capacity), cloneLimits(p.Max)
 	q.Min, q.MinTotal, q.MaxTotal = cloneLimits(p.Min), slices.Clone(p.MinTotal), slices.Clone(p.MaxTotal)
 	for j, row := range q.Capacity {
 		for k := range row {
-			if !has(capacityDemand, j, k) {
+			if !has(capacityRelaxable, j, k) {
 				row[k] = nil
 			}
 		}
 	}
 	for i := range p.Models {
 		for j := range p.Regions {
-			if q.Max != nil && !has(maxDemand, i, j) {
+			if q.Max != nil && !has(maxRelaxable, i, j) {
 				q.Max[i][j] = nil
 			}
 		}
-		if q.MaxTotal != nil && !has(maxTotalDemand, i, 0) {
+		if q.MaxTotal != nil && !has(maxTotalRelaxable, i, 0) {
 			q.MaxTotal[i] = nil
 		}
-		if !has(modelDemand, i, 0) {
-			q.silence(i)
+		if !has(modelRelaxable, i, 0) {
+			q.clearModelDemand(i)
 		}
 	}
 	return &q
 }
 
-// silence takes away what model i asks for.
-func (p *Problem) silence(i int) {
+// clearModelDemand removes the load and the minimums of model i.
+func (p *Problem) clearModelDemand(i int) {
 	rows := make([][]float64, len(p.Regions))
 	for j := range rows {
 		rows[j] = make([]float64, len(p.Rho[i][j]))
@@ -106,15 +105,15 @@ func cloneLimits(rows [][]*int) [][]*int {
 	return out
 }
 
-// conflict is a set of demands that cannot be met together and of which none
-// can be left out: a deletion filter, by shrinking groups. What cannot be proven
-// within its effort stays in.
-func (p *Problem) conflict(work int64) []demand {
-	kept := p.demands()
+// minimalConflict returns a minimal set of constraints that cannot be met together: without any one of
+// them the others can. It is a deletion filter over shrinking groups. A constraint whose removal is
+// not decided within the effort stays in the set.
+func (p *Problem) minimalConflict(work int64) []relaxable {
+	kept := p.relaxables()
 	for group := (len(kept) + 1) / 2; group >= 1; group /= 2 {
 		for from := 0; from < len(kept) && work > 0; {
 			rest := slices.Delete(slices.Clone(kept), from, min(from+group, len(kept)))
-			if p.only(rest).provenInfeasible(&work) {
+			if p.withOnly(rest).provenInfeasible(&work) {
 				kept = rest
 			} else {
 				from += group
@@ -124,68 +123,67 @@ func (p *Problem) conflict(work int64) []demand {
 	return kept
 }
 
-// provenInfeasible reports whether a problem is shown to have no solution
-// within the effort of one proof.
+// provenInfeasible reports whether a problem is proven infeasible within the effort of one proof.
 func (p *Problem) provenInfeasible(work *int64) bool {
-	s := p.silently(0.5)
-	*work -= proofEffort - s.work.left
-	return s.wrong != nil
+	s := p.solveWithoutReasons(0.5)
+	*work -= proofEffort - s.work.remaining
+	return s.infeasible != nil
 }
 
-// silently solves a problem within the effort of one proof, without reasons.
-func (p *Problem) silently(gap float64) *solver {
+// solveWithoutReasons solves a problem within the effort of one proof, without reasons.
+func (p *Problem) solveWithoutReasons(gap float64) *solver {
 	s := newSolver(p, Options{Gap: gap, Effort: proofEffort})
-	s.silent = true
-	s.run()
+	s.skipReasons = true
+	s.solveSubproblems()
 	return s
 }
 
-// giveReasons says which demands conflict.
-func (c *programme) giveReasons() {
-	if c.wrong = []string{"no counts satisfy all rows together"}; !c.silent {
-		c.wrong = []string{c.p.conflictInWords(c.p.conflict(min(conflictEffort, c.given)))}
+// explainConflict records which constraints conflict.
+func (c *programme) explainConflict() {
+	if c.infeasible = []string{"no counts satisfy all constraints together"}; !c.skipReasons {
+		c.infeasible = []string{c.p.describeConflict(c.p.minimalConflict(min(conflictEffort, c.initialEffort)))}
 	}
 }
 
-// conflictInWords names the limits that conflict, and what they are against.
-func (p *Problem) conflictInWords(set []demand) string {
+// describeConflict names the limits in conflict and the models that exceed them.
+func (p *Problem) describeConflict(set []relaxable) string {
 	var limits, models []string
 	for _, d := range set {
 		switch d.kind {
-		case modelDemand:
+		case modelRelaxable:
 			models = append(models, p.Models[d.a])
-		case capacityDemand:
-			limits = append(limits, fmt.Sprintf("%s has %d %s in all", p.Regions[d.a], *p.Capacity[d.a][d.b], p.GPUs[d.b]))
-		case maxDemand:
-			limits = append(limits, fmt.Sprintf("%s may have %d replicas in %s", p.Models[d.a], *p.Max[d.a][d.b], p.Regions[d.b]))
-		case maxTotalDemand:
-			limits = append(limits, fmt.Sprintf("%s may have %d replicas over all regions", p.Models[d.a], *p.MaxTotal[d.a]))
+		case capacityRelaxable:
+			limits = append(limits, fmt.Sprintf("%s has a capacity of %d %s", p.Regions[d.a], *p.Capacity[d.a][d.b], p.GPUs[d.b]))
+		case maxRelaxable:
+			limits = append(limits, fmt.Sprintf("%s is limited to %d replicas in %s", p.Models[d.a], *p.Max[d.a][d.b], p.Regions[d.b]))
+		case maxTotalRelaxable:
+			limits = append(limits, fmt.Sprintf("%s is limited to %d replicas over all regions", p.Models[d.a], *p.MaxTotal[d.a]))
 		}
 	}
 	verb := "need"
 	if len(models) == 1 {
 		verb = "needs"
 	}
-	needs := fmt.Sprintf("%s %s more than that together", strings.Join(models, ", "), verb)
-	if least, has := p.leastThere(set); least > has {
+	needs := fmt.Sprintf("%s %s more than that", strings.Join(models, ", "), verb)
+	if least, has := p.minReplicasNeeded(set); least > has {
 		needs = fmt.Sprintf("%s %s at least %d there", strings.Join(models, ", "), verb, least)
 	}
 	if len(limits) == 0 {
-		needs = fmt.Sprintf("no counts satisfy what %s %s", strings.Join(models, ", "), verb)
+		needs = fmt.Sprintf("no counts satisfy the constraints of %s", strings.Join(models, ", "))
 	}
 	switch {
 	case p.Survive && len(p.SurviveRegions) == 0:
-		needs += ", with any one region gone"
+		needs += ", after the loss of any one region"
 	case p.Survive:
-		needs += ", with " + strings.Join(p.SurviveRegions, " or ") + " gone"
+		needs += ", after the loss of " + strings.Join(p.SurviveRegions, " or ")
 	}
 	return strings.Join(append(limits, needs), "; ")
 }
 
-// leastThere is how many replicas the demands need at least on the capacities
-// that are among them, and how many these have.
-func (p *Problem) leastThere(set []demand) (least, has int) {
-	q := p.only(slices.DeleteFunc(slices.Clone(set), func(d demand) bool { return d.kind == capacityDemand }))
+// minReplicasNeeded returns the minimum number of replicas that the constraints require on the capacities
+// among them, and the sum of these capacities.
+func (p *Problem) minReplicasNeeded(set []relaxable) (least, has int) {
+	q := p.withOnly(slices.DeleteFunc(slices.Clone(set), func(d relaxable) bool { return d.kind == capacityRelaxable }))
 	q.Switch, q.Egress, q.CapacityType = nil, nil, nil
 	q.Sigma, q.RegionAlpha = make([][]float64, len(p.Models)), make([][]float64, len(p.Regions))
 	for i := range q.Sigma {
@@ -195,10 +193,10 @@ func (p *Problem) leastThere(set []demand) (least, has int) {
 		q.RegionAlpha[j] = make([]float64, len(p.GPUs))
 	}
 	for _, d := range set {
-		if d.kind == capacityDemand {
+		if d.kind == capacityRelaxable {
 			q.RegionAlpha[d.a][d.b] = 1
 			has += *p.Capacity[d.a][d.b]
 		}
 	}
-	return int(q.silently(0).bound + 0.999), has
+	return int(q.solveWithoutReasons(0).bound + 0.999), has
 }

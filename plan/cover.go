@@ -7,18 +7,17 @@ import (
 	"slices"
 )
 
-// maxReachSets bounds how many different sets of regions limits on round trips
-// may lead to.
+// maxReachSets bounds the number of different region sets that round-trip limits may lead to.
 const maxReachSets = 2048
 
 // regionSet is a set of regions, by bit.
 type regionSet []uint64
 
-func newRegionSet(n int) regionSet          { return make(regionSet, (n+63)/64) }
-func (s regionSet) has(j int) bool          { return s[j/64]>>(j%64)&1 == 1 }
-func (s regionSet) add(j int)               { s[j/64] |= 1 << (j % 64) }
-func (s regionSet) equal(o regionSet) bool  { return slices.Equal(s, o) }
-func (s regionSet) inside(o regionSet) bool { return s.union(o).equal(o) }
+func newRegionSet(n int) regionSet            { return make(regionSet, (n+63)/64) }
+func (s regionSet) has(j int) bool            { return s[j/64]>>(j%64)&1 == 1 }
+func (s regionSet) add(j int)                 { s[j/64] |= 1 << (j % 64) }
+func (s regionSet) equal(o regionSet) bool    { return slices.Equal(s, o) }
+func (s regionSet) subsetOf(o regionSet) bool { return s.union(o).equal(o) }
 
 func (s regionSet) union(o regionSet) regionSet {
 	out := slices.Clone(s)
@@ -42,16 +41,16 @@ func (s regionSet) size() int {
 	return n
 }
 
-// cover is one row of a model: the regions of a set together carry a need.
+// cover is one coverage row of a model: the regions of a set together serve a need.
 type cover struct {
 	regions regionSet
 	need    float64
-	// lost is the region that is taken to be gone, -1 for none.
+	// lost is the region assumed lost, -1 for none.
 	lost int
 }
 
-// everywhere is the set of all regions.
-func (p *Problem) everywhere() regionSet {
+// allRegions returns the set of all regions.
+func (p *Problem) allRegions() regionSet {
 	all := newRegionSet(len(p.Regions))
 	for j := range p.Regions {
 		all.add(j)
@@ -59,11 +58,11 @@ func (p *Problem) everywhere() regionSet {
 	return all
 }
 
-// near is the set of regions that may serve region j's load: itself, and those
-// within the limit.
-func (p *Problem) near(j int) regionSet {
+// withinReach returns the set of regions that may serve region j's load: itself, and those within the
+// limit.
+func (p *Problem) withinReach(j int) regionSet {
 	if p.RTTMillis == nil || p.MaxRTTMillis == 0 {
-		return p.everywhere()
+		return p.allRegions()
 	}
 	s := newRegionSet(len(p.Regions))
 	for r := range p.Regions {
@@ -74,21 +73,21 @@ func (p *Problem) near(j int) regionSet {
 	return s
 }
 
-// reachSets lists the unions of neighbourhoods that hang together; nil when
-// there are too many. By Hall's theorem all load can be placed when, for each
-// of them, its regions carry the load that can go nowhere else.
+// reachSets lists the unions of overlapping neighbourhoods; nil when there are too many. By Hall's
+// theorem all load can be placed when, for each union, its regions serve the load that no other
+// region can.
 func (p *Problem) reachSets() []regionSet {
 	sets := []regionSet{}
 	for j := range p.Regions {
-		if s := p.near(j); !slices.ContainsFunc(sets, s.equal) {
+		if s := p.withinReach(j); !slices.ContainsFunc(sets, s.equal) {
 			sets = append(sets, s)
 		}
 	}
 	for at := 0; at < len(sets); at++ {
 		for j := range p.Regions {
-			near := p.near(j)
+			near := p.withinReach(j)
 			if near.union(sets[at]).size() == near.size()+sets[at].size() {
-				continue // apart: the row would be the sum of two others
+				continue // disjoint: the row would be the sum of two others
 			}
 			if u := near.union(sets[at]); !slices.ContainsFunc(sets, u.equal) {
 				if sets = append(sets, u); len(sets) > maxReachSets {
@@ -100,15 +99,15 @@ func (p *Problem) reachSets() []regionSet {
 	return sets
 }
 
-// covers lists the rows of coverage of model i over several regions. Those that
-// another row implies are left out; the first is the one over most regions.
+// covers lists the coverage rows of model i over several regions. It omits rows that another row
+// implies; the first is the one over most regions.
 func (p *Problem) covers(i int, sets []regionSet) []cover {
 	var out []cover
 	for _, s := range sets {
 		need := p.needWithin(i, s)
 		out = append(out, cover{s, need, -1})
 		for j := range p.Regions {
-			if p.mayGo(j) && s.has(j) {
+			if p.mustSurviveLossOf(j) && s.has(j) {
 				out = append(out, cover{s.without(j), need, j})
 			}
 		}
@@ -120,7 +119,7 @@ func (p *Problem) covers(i int, sets []regionSet) []cover {
 	for at, c := range out {
 		implied := false
 		for o, d := range out {
-			if o != at && d.regions.inside(c.regions) && d.need >= c.need && (o < at || !d.regions.equal(c.regions) || d.need > c.need) {
+			if o != at && d.regions.subsetOf(c.regions) && d.need >= c.need && (o < at || !d.regions.equal(c.regions) || d.need > c.need) {
 				implied = true
 			}
 		}
@@ -131,14 +130,14 @@ func (p *Problem) covers(i int, sets []regionSet) []cover {
 	return kept
 }
 
-// needWithin is model i's greatest load, in one window, that only the regions
-// of the set can serve.
+// needWithin returns the highest load of model i, in one window, that only the regions of the set
+// can serve.
 func (p *Problem) needWithin(i int, s regionSet) float64 {
 	var peak float64
 	for w := range p.Rho[i][0] {
 		var sum float64
 		for j := range p.Regions {
-			if p.near(j).inside(s) {
+			if p.withinReach(j).subsetOf(s) {
 				sum += p.Rho[i][j][w]
 			}
 		}
@@ -147,8 +146,8 @@ func (p *Problem) needWithin(i int, s regionSet) float64 {
 	return peak
 }
 
-// plainCover reports whether every model has one row of coverage, over all
-// regions, as in SageServe's programme.
+// plainCover reports whether every model has one coverage row, over all regions, as in SageServe's
+// programme.
 func (p *Problem) plainCover() bool {
-	return !p.Survive && (p.RTTMillis == nil || p.MaxRTTMillis == 0 || p.near(0).equal(p.everywhere()) && len(p.reachSets()) == 1)
+	return !p.Survive && (p.RTTMillis == nil || p.MaxRTTMillis == 0 || p.withinReach(0).equal(p.allRegions()) && len(p.reachSets()) == 1)
 }

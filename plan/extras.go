@@ -7,126 +7,125 @@ import (
 	"skyserve/internal/service"
 )
 
-// Extras are what a Problem may state beyond SageServe's programme; the zero
-// value changes nothing. The GPUs of the problem are then offerings: a GPU that
-// can be had as reserved, on demand and spot is three of them.
+// Extras are optional fields of a Problem beyond SageServe's programme; the zero value changes
+// nothing. The GPUs of the problem are then offerings: a GPU available as reserved, on demand and
+// spot is three of them.
 type Extras struct {
-	// RegionAlpha is the price of a replica in region j on GPU k, in USD an hour,
-	// where prices differ by region; nil = Alpha everywhere.
+	// RegionAlpha is the price of a replica in region j on GPU k, in USD an hour, where prices
+	// differ by region; nil = Alpha everywhere.
 	RegionAlpha [][]float64 `json:"region_alpha,omitempty"`
-	// CapacityType is how GPU k is had: reserved, on_demand, spot, or empty =
-	// unknown. What is reserved is paid whether it is used or not, up to its
-	// capacity, which must be stated: it costs nothing more to use.
+	// CapacityType is the capacity type of GPU k: reserved, on_demand, spot, or empty = unknown.
+	// Reserved capacity is paid whether used or not, so using it costs nothing more; its Capacity
+	// is required.
 	CapacityType []string `json:"capacity_type,omitempty"`
-	// Switch is the cost of bringing model i up on a VM with GPU k that another
-	// model of the same region gives up, in USD, instead of Sigma on a new one
-	// (SageServe: some 10 minutes); nil, or a nil entry, is not possible.
+	// Switch is the cost in USD of starting model i on a VM with GPU k that another model in the
+	// same region frees, where Sigma is the cost on a new VM (SageServe: about 10 minutes); nil, or
+	// a nil entry, means that it is not possible.
 	Switch [][]*float64 `json:"switch,omitempty"`
-	// MinTotal and MaxTotal bound model i's replicas over all regions; nil is no
-	// bound, as is a nil entry.
+	// MinTotal and MaxTotal bound the replicas of model i over all regions; nil, or a nil entry, is
+	// no bound.
 	MinTotal []*int `json:"min_total,omitempty"`
 	MaxTotal []*int `json:"max_total,omitempty"`
-	// RTTMillis is the round trip between regions; load is served only where that
-	// is at most MaxRTTMillis from where it arises. Nil, or 0, is no limit.
+	// RTTMillis is the round trip between regions. A region serves load only from regions at most
+	// MaxRTTMillis away. Nil, or 0, is no limit.
 	RTTMillis    [][]float64 `json:"rtt_ms,omitempty"`
 	MaxRTTMillis float64     `json:"max_rtt_ms,omitempty"`
-	// Egress is the price of a million prompt tokens that region j sends away
-	// because its own capacity is less than its load, in USD; nil = 0.
+	// Egress is the price in USD of a million prompt tokens that region j sends to other regions
+	// because its own capacity is below its load; nil = 0.
 	Egress []float64 `json:"egress,omitempty"`
-	// Survive asks that every load is still carried with any one region gone.
+	// Survive requires that all load is still served after the loss of any one region.
 	Survive bool `json:"survive,omitempty"`
-	// SurviveRegions narrows Survive to the loss of any one of these regions; empty
-	// = of any region.
+	// SurviveRegions limits Survive to the loss of any one of these regions; empty = of any region.
 	SurviveRegions []string `json:"survive_regions,omitempty"`
 }
 
-// extras checks what the problem states beyond the programme.
-func (c *checker) extras(p *Problem) {
+// checkExtras checks the fields of Extras.
+func (c *checker) checkExtras(p *Problem) {
 	if p.RegionAlpha != nil {
-		c.length("region_alpha", len(p.RegionAlpha), c.regions)
+		c.checkLength("region_alpha", len(p.RegionAlpha), c.regions)
 		for j, row := range p.RegionAlpha {
-			c.figures(at("region_alpha", j), row, c.gpus)
+			c.checkValues(indexed("region_alpha", j), row, c.gpus)
 		}
 	}
 	if p.CapacityType != nil {
-		c.length("capacity_type", len(p.CapacityType), c.gpus)
+		c.checkLength("capacity_type", len(p.CapacityType), c.gpus)
 	}
 	if c.err == nil {
-		c.capacityTypes(p)
+		c.checkCapacityTypes(p)
 	}
 	if p.Switch != nil {
-		c.length("switch", len(p.Switch), c.models)
+		c.checkLength("switch", len(p.Switch), c.models)
 		for i, row := range p.Switch {
-			c.length(at("switch", i), len(row), c.gpus)
+			c.checkLength(indexed("switch", i), len(row), c.gpus)
 			for k, v := range row {
 				if v != nil && !(*v >= 0 && *v <= 1e15) {
-					c.failf("%s: must be 0 or more, got %g", at("switch", i, k), *v)
+					c.failf("%s: must be 0 or more, got %g", indexed("switch", i, k), *v)
 				}
 			}
 		}
 	}
 	if p.MinTotal != nil {
-		c.limits("min_total", [][]*int{p.MinTotal}, 1, c.models)
+		c.checkLimits("min_total", [][]*int{p.MinTotal}, 1, c.models)
 	}
 	if p.MaxTotal != nil {
-		c.limits("max_total", [][]*int{p.MaxTotal}, 1, c.models)
+		c.checkLimits("max_total", [][]*int{p.MaxTotal}, 1, c.models)
 	}
 	if p.Egress != nil {
-		c.figures("egress", p.Egress, c.regions)
+		c.checkValues("egress", p.Egress, c.regions)
 	}
 	for at, name := range p.SurviveRegions {
 		if !slices.Contains(p.Regions, name) {
-			c.failf("survive_regions[%d]: want one of the regions, got %q", at, name)
+			c.failf("survive_regions[%d]: must be one of the regions, got %q", at, name)
 		}
 	}
-	c.reach(p)
+	c.checkReach(p)
 }
 
-// mayGo reports whether the loss of region j is to be survived.
-func (p *Problem) mayGo(j int) bool {
+// mustSurviveLossOf reports whether the plan must survive the loss of region j.
+func (p *Problem) mustSurviveLossOf(j int) bool {
 	return p.Survive && (len(p.SurviveRegions) == 0 || slices.Contains(p.SurviveRegions, p.Regions[j]))
 }
 
-// capacityTypes checks that they are known, and that what is reserved has a
-// count in every region.
-func (c *checker) capacityTypes(p *Problem) {
+// checkCapacityTypes checks that capacity types are known, and that a reserved one has a capacity in
+// every region.
+func (c *checker) checkCapacityTypes(p *Problem) {
 	for k, t := range p.CapacityType {
 		switch service.CapacityType(t) {
 		case "", service.CapacityOnDemand, service.CapacitySpot:
 		case service.CapacityReserved:
 			for j := range p.Regions {
 				if p.Capacity == nil || j < len(p.Capacity) && k < len(p.Capacity[j]) && p.Capacity[j][k] == nil {
-					c.failf("%s: reserved, so %s must be a count, got null", at("capacity_type", k), at("capacity", j, k))
+					c.failf("%s: capacity is reserved, so %s must be a count, got null", indexed("capacity_type", k), indexed("capacity", j, k))
 				}
 			}
 		default:
-			c.failf("%s: want reserved, on_demand or spot, got %q", at("capacity_type", k), t)
+			c.failf("%s: must be reserved, on_demand or spot, got %q", indexed("capacity_type", k), t)
 		}
 	}
 }
 
-// reach checks the round trips and that no row over them is beyond reason.
-func (c *checker) reach(p *Problem) {
+// checkReach checks the round trips and bounds the number of rows that they lead to.
+func (c *checker) checkReach(p *Problem) {
 	if !(p.MaxRTTMillis >= 0 && p.MaxRTTMillis <= 1e15) {
 		c.failf("max_rtt_ms: must be 0 or more, got %g", p.MaxRTTMillis)
 	}
 	if p.RTTMillis == nil {
 		if p.MaxRTTMillis > 0 {
-			c.failf("max_rtt_ms: must come with rtt_ms")
+			c.failf("max_rtt_ms: requires rtt_ms")
 		}
 		return
 	}
-	c.length("rtt_ms", len(p.RTTMillis), c.regions)
+	c.checkLength("rtt_ms", len(p.RTTMillis), c.regions)
 	for j, row := range p.RTTMillis {
-		c.figures(at("rtt_ms", j), row, c.regions)
+		c.checkValues(indexed("rtt_ms", j), row, c.regions)
 	}
 	if c.err == nil && p.reachSets() == nil {
-		c.failf("max_rtt_ms: %g leaves more than %d different sets of regions that reach each other: round it", p.MaxRTTMillis, maxReachSets)
+		c.failf("max_rtt_ms: %g leads to more than %d different sets of regions in reach of each other; use a rounder value", p.MaxRTTMillis, maxReachSets)
 	}
 }
 
-// Price is what one more replica on GPU k in region j is billed an hour, in
-// USD: 0 for what is reserved, for that is paid anyway.
+// Price returns the hourly price of one more replica on GPU k in region j, in USD: 0 for reserved
+// capacity, which is paid anyway.
 func (p *Problem) Price(j, k int) float64 {
 	switch {
 	case p.Reserved(k):
@@ -137,29 +136,29 @@ func (p *Problem) Price(j, k int) float64 {
 	return p.Alpha[k]
 }
 
-// Reserved reports whether GPU k is paid whether it is used or not.
+// Reserved reports whether GPU k is reserved, so paid whether used or not.
 func (p *Problem) Reserved(k int) bool {
 	return p.CapacityType != nil && service.CapacityType(p.CapacityType[k]) == service.CapacityReserved
 }
 
-// away is how load of model i in region j that is sent away is priced.
-func (p *Problem) away(i, j int) away {
+// egressCostOf returns the egress cost of model i's load in region j.
+func (p *Problem) egressCostOf(i, j int) egressCost {
 	if p.Egress == nil || p.Egress[j] == 0 {
-		return away{}
+		return egressCost{}
 	}
-	return away{price: p.Egress[j] * egressHour, loads: p.Rho[i][j]}
+	return egressCost{price: p.Egress[j] * egressHour, loads: p.Rho[i][j]}
 }
 
-// total is a bound over all regions, or otherwise where there is none.
-func total(row []*int, i, otherwise int) int {
+// totalOr returns a bound over all regions, or fallback where there is none.
+func totalOr(row []*int, i, fallback int) int {
 	if row == nil || row[i] == nil {
-		return otherwise
+		return fallback
 	}
 	return *row[i]
 }
 
-// standing is how many replicas of any model stand in region j on GPU k.
-func (p *Problem) standing(j, k int) int {
+// runningVMs returns the number of running replicas of all models in region j on GPU k.
+func (p *Problem) runningVMs(j, k int) int {
 	sum := 0
 	for i := range p.Models {
 		sum += p.N[i][j][k]
@@ -167,25 +166,24 @@ func (p *Problem) standing(j, k int) int {
 	return sum
 }
 
-// canSwitch reports whether model i can take over VMs with GPU k, and cheaper
-// than it starts new ones.
+// canSwitch reports whether model i can take over VMs with GPU k at a lower cost than starting new
+// ones.
 func (p *Problem) canSwitch(i, k int) bool {
 	return p.Switch != nil && p.Switch[i][k] != nil && *p.Switch[i][k] < p.Sigma[i][k]
 }
 
-// spared is how much less the counts of a region on one GPU cost than with
-// every replica beyond n started on a new VM: the VMs that stand go where they
-// spare most, to a model's own replicas (its sigma) or to another's (sigma less
-// switch). When share is not nil it is set to how many VMs each model takes
-// over. That greedy choice is exact, for every choice takes one VM.
-func (p *Problem) spared(j, k int, count func(i int) int, share []int) float64 {
+// reuseSavings returns the saving of a region's counts on one GPU against starting every replica beyond n
+// on a new VM. Running VMs go where they save most: to a model's own replicas (saving sigma) or to
+// another model's (saving sigma less switch). A non-nil share is set to the number of VMs that each
+// model takes over. This greedy assignment is exact because every choice uses one VM.
+func (p *Problem) reuseSavings(j, k int, count func(i int) int, share []int) float64 {
 	type use struct {
 		model, vms int
-		each       float64 // over what Cost counts: keeping is free there already
+		each       float64 // saving against Cost, which counts kept replicas as free already
 		own        bool
 	}
 	uses := make([]use, 0, 2*len(p.Models))
-	left, sum := p.standing(j, k), 0.0
+	left, sum := p.runningVMs(j, k), 0.0
 	for i := range p.Models {
 		n, x := p.N[i][j][k], count(i)
 		sum -= p.Sigma[i][k] * float64(min(n, x))
@@ -216,9 +214,9 @@ func (p *Problem) spared(j, k int, count func(i int) int, share []int) float64 {
 
 // verifyTotal checks the bounds over all regions.
 func (p *Problem) verifyTotal(i, count int) error {
-	least, most := total(p.MinTotal, i, 0), total(p.MaxTotal, i, unlimited)
+	least, most := totalOr(p.MinTotal, i, 0), totalOr(p.MaxTotal, i, unlimited)
 	if count < least || count > most {
-		return fmt.Errorf("%s over all regions: %d replicas, want %d to %d", p.Models[i], count, least, most)
+		return fmt.Errorf("%s over all regions: %d replicas, must be %d to %d", p.Models[i], count, least, most)
 	}
 	return nil
 }

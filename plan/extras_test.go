@@ -13,7 +13,7 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// mixed draws a problem of some kind of the everyday size.
+// mixed draws a problem of random kind and typical size.
 func mixed(t *rapid.T) *Problem {
 	r := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 8))
 	p := random(r, size{models: 1 + r.IntN(3), regions: 2 + r.IntN(2), gpus: 1 + r.IntN(2), windows: 3, most: 8})
@@ -33,9 +33,9 @@ func neverCheaper(t *rapid.T, a, b Result, what string) {
 	}
 }
 
-// Surviving the loss of a region, a limit on round trips, more load and less
-// choice are never cheaper.
-func TestMoreAskedIsNeverCheaper(t *testing.T) {
+// Surviving the loss of a region, a limit on round trips, more load and fewer choices are never
+// cheaper.
+func TestTighterConstraintsAreNeverCheaper(t *testing.T) {
 	testkit.Slow(t)
 	rapid.Check(t, func(t *rapid.T) {
 		p := mixed(t)
@@ -57,7 +57,7 @@ func TestMoreAskedIsNeverCheaper(t *testing.T) {
 }
 
 // The order of models and regions does not change what a plan costs.
-func TestOrderDoesNotMatter(t *testing.T) {
+func TestOrderOfModelsDoesNotMatter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := mixed(t)
 		a, b := solve(t, p, someEffort), solve(t, turned(p), someEffort)
@@ -66,7 +66,7 @@ func TestOrderDoesNotMatter(t *testing.T) {
 	})
 }
 
-// turned is p with its models and regions in the opposite order.
+// turned is p with its models and regions in reverse order.
 func turned(p *Problem) *Problem {
 	q := *p
 	q.Models, q.Regions = reversed(p.Models), reversed(p.Regions)
@@ -96,7 +96,7 @@ func reversed[T any](in []T) []T {
 }
 
 // Prices in another currency give the same plan, whatever the problem states.
-func TestCurrencyKeepsThePlan(t *testing.T) {
+func TestCurrencyDoesNotChangeThePlan(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := mixed(t)
 		q, _ := scale(p)
@@ -123,8 +123,8 @@ func TestCurrencyKeepsThePlan(t *testing.T) {
 	})
 }
 
-// What conflicts is named in words, and nothing that does not matter.
-func TestConflictIsNamed(t *testing.T) {
+// The conflicting limits are named, and no others.
+func TestConflictingLimitsAreNamed(t *testing.T) {
 	p := one()
 	p.Models, p.N, p.Theta, p.Sigma = []string{"llama", "qwen", "tiny"}, nil, [][]float64{{1000}, {1000}, {1000}}, [][]float64{{0}, {0}, {0}}
 	p.Regions = []string{"us", "eu"}
@@ -137,14 +137,14 @@ func TestConflictIsNamed(t *testing.T) {
 		edit func(p *Problem)
 		want string
 	}{
-		"capacity": {func(*Problem) {}, "us has 6 L4 in all; llama, qwen need at least 7 there"},
+		"capacity": {func(*Problem) {}, "us has a capacity of 6 L4; llama, qwen need at least 7 there"},
 		"total": {
 			func(p *Problem) { p.Capacity[0][0], p.MaxTotal = nil, []*int{ptr(4), nil, nil} },
-			"llama may have 4 replicas over all regions; llama needs more than that together",
+			"llama is limited to 4 replicas over all regions; llama needs more than that",
 		},
 		"survive": {
 			func(p *Problem) { p.Capacity[0][0], p.Capacity[1][0], p.Survive = nil, ptr(9), true },
-			"eu has 9 L4 in all; llama, qwen need at least 11 there, with any one region gone",
+			"eu has a capacity of 9 L4; llama, qwen need at least 11 there, after the loss of any one region",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -159,7 +159,7 @@ func TestConflictIsNamed(t *testing.T) {
 	}
 }
 
-// A reserved GPU that is there is used before one that is billed.
+// An available reserved GPU is used before a billed one.
 func TestReservedIsUsedFirst(t *testing.T) {
 	p := one()
 	p.GPUs, p.N, p.Theta, p.Alpha, p.Sigma = []string{"L4 reserved", "L4"}, [][][]int{{{0, 0}}}, [][]float64{{1000, 1000}}, []float64{0.5, 0.8}, [][]float64{{0.1, 0.1}}
@@ -170,8 +170,8 @@ func TestReservedIsUsedFirst(t *testing.T) {
 	}
 }
 
-// A VM that one model gives up is taken over where that is cheaper.
-func TestSwitchSparesTheStart(t *testing.T) {
+// A VM that one model frees is taken over where that is cheaper.
+func TestSwitchSavesTheStartCost(t *testing.T) {
 	p := one()
 	p.Models, p.N, p.Theta, p.Sigma = []string{"a", "b"}, [][][]int{{{4}}, {{0}}}, [][]float64{{1000}, {1000}}, [][]float64{{1}, {1}}
 	p.Rho = [][][]float64{{{1000}}, {{5000}}}
@@ -191,15 +191,15 @@ func TestExtrasErrors(t *testing.T) {
 	for extra, want := range map[string]string{
 		`"region_alpha":[[1,2]]`:                  "region_alpha[0]: must have 1 entries, got 2",
 		`"region_alpha":[[-1]]`:                   "region_alpha[0][0]: must be 0 or more, got -1",
-		`"capacity_type":["gold"]`:                `capacity_type[0]: want reserved, on_demand or spot, got "gold"`,
+		`"capacity_type":["gold"]`:                `capacity_type[0]: must be reserved, on_demand or spot, got "gold"`,
 		`"capacity_type":[]`:                      "capacity_type: must have 1 entries, got 0",
-		`"capacity_type":["reserved"]`:            "capacity_type[0]: reserved, so capacity[0][0] must be a count, got null",
+		`"capacity_type":["reserved"]`:            "capacity_type[0]: capacity is reserved, so capacity[0][0] must be a count, got null",
 		`"switch":[[-1]]`:                         "switch[0][0]: must be 0 or more, got -1",
 		`"switch":[]`:                             "switch: must have 1 entries, got 0",
 		`"min_total":[-1]`:                        "min_total[0][0]: must be 0 to 1000000, got -1",
 		`"max_total":[1,2]`:                       "max_total[0]: must have 1 entries, got 2",
 		`"egress":[-0.1]`:                         "egress[0]: must be 0 or more, got -0.1",
-		`"max_rtt_ms":50`:                         "max_rtt_ms: must come with rtt_ms",
+		`"max_rtt_ms":50`:                         "max_rtt_ms: requires rtt_ms",
 		`"max_rtt_ms":-1`:                         "max_rtt_ms: must be 0 or more, got -1",
 		`"rtt_ms":[[0,1]],"max_rtt_ms":50`:        "rtt_ms[0]: must have 1 entries, got 2",
 		`"rtt_ms":[[0],[1]],"max_rtt_ms":50`:      "rtt_ms: must have 1 entries, got 2",
@@ -208,14 +208,13 @@ func TestExtrasErrors(t *testing.T) {
 	} {
 		text := strings.TrimSuffix(string(base), "}") + "," + extra + "}"
 		if _, err := ReadProblem("p.json", []byte(text)); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: got %v, want it to say %q", extra, err, want)
+			t.Errorf("%s: got %v, want %q in it", extra, err, want)
 		}
 	}
 }
 
-// What is written states every row: the columns of a plan, read back, are the
-// plan.
-func TestColumnsGiveCounts(t *testing.T) {
+// The written file states every row: a plan's columns, read back, give the plan.
+func TestColumnsConvertToCounts(t *testing.T) {
 	p := written()
 	cost := 0.02
 	p.Switch, p.Egress, p.Survive = [][]*float64{{&cost}}, []float64{0.1, 0}, true
@@ -230,7 +229,7 @@ func TestColumnsGiveCounts(t *testing.T) {
 	if err != nil || x[0][0][0] != 6 {
 		t.Fatalf("%v %v", x, err)
 	}
-	if _, err := p.Counts(map[string]float64{"a_0_0_0": 0.5}); err == nil || err.Error() != "a_0_0_0: want a whole number of 0 to 1000000, got 0.5" {
+	if _, err := p.Counts(map[string]float64{"a_0_0_0": 0.5}); err == nil || err.Error() != "a_0_0_0: must be a whole number from 0 to 1000000, got 0.5" {
 		t.Fatalf("got %v", err)
 	}
 	if _, err := p.Assess(x, 0, 0); err == nil || !strings.Contains(err.Error(), "eu") {
@@ -238,9 +237,8 @@ func TestColumnsGiveCounts(t *testing.T) {
 	}
 }
 
-// However little effort there is, load that is priced when sent away gets an
-// answer at the paper's size.
-func TestEgressIsAnsweredInLittleEffort(t *testing.T) {
+// With little effort, load with an egress price still gets counts at the paper's size.
+func TestEgressIsSolvedWithLittleEffort(t *testing.T) {
 	p := withEgress(random(rand.New(rand.NewPCG(3, 9)), paperSize), rand.New(rand.NewPCG(3, 12)))
 	got := solve(t, p, Options{Effort: 3_000_000})
 	if got.Status != StatusFeasible || p.Verify(got.X) != nil || got.Bound > got.Objective {
@@ -248,7 +246,7 @@ func TestEgressIsAnsweredInLittleEffort(t *testing.T) {
 	}
 }
 
-// The caller may stop a search; what is known by then is sound.
+// The caller may interrupt a search; the result so far is valid.
 func TestInterrupt(t *testing.T) {
 	p := withCapacity(random(rand.New(rand.NewPCG(2, 9)), size{models: 8, regions: 6, gpus: 4, windows: 6, most: 20}), rand.New(rand.NewPCG(2, 10)), 1.3)
 	asked := 0

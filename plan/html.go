@@ -8,20 +8,20 @@ import (
 	"time"
 )
 
-// Page is what a capacity review shows on a page of its own.
+// Page is a capacity review as an HTML page.
 type Page struct {
 	Service  string
 	Proposal Proposal
 	Courses  []Course
 }
 
-// WriteHTML writes the review as one page for a browser that needs nothing but
-// itself. The same review gives the same bytes, however long solving took.
+// WriteHTML writes the review as one self-contained page. The same review gives the same bytes,
+// whatever the solving time.
 func (p Page) WriteHTML(w io.Writer) error {
-	v := view{Page: p, Status: statusWords(p.Proposal), Headline: p.headline(), Tiles: p.tiles(), Held: p.held()}
-	v.When = p.when()
+	v := pageView{Page: p, Status: describeStatus(p.Proposal), Headline: p.headline(), Tiles: p.tiles(), Binding: p.bindingConstraints()}
+	v.When = p.describeTime()
 	for _, c := range p.Proposal.Changes {
-		v.Rows = append(v.Rows, rowOf(c))
+		v.Rows = append(v.Rows, newChangeView(c))
 	}
 	v.Billed = slices.ContainsFunc(p.Proposal.Changes, func(c Change) bool { return c.CostPerHour != 0 })
 	for _, c := range p.Courses {
@@ -30,30 +30,30 @@ func (p Page) WriteHTML(w io.Writer) error {
 	return v.markup().Write(w)
 }
 
-// view is a page as it is written.
-type view struct {
+// pageView is the data of the written page.
+type pageView struct {
 	Page
 	When, Status, Headline string
 	Tiles                  []tile
-	Rows                   []viewRow
+	Rows                   []changeView
 	Billed                 bool // some change has a price
-	Charts                 []courseChart
-	Held                   []held
+	Charts                 []loadChart
+	Binding                []bindingConstraint
 }
 
-// tile is one figure of the summary.
+// tile is one value of the summary.
 type tile struct{ Name, Value, Below string }
 
-// viewRow is one change.
-type viewRow struct {
+// changeView is one change.
+type changeView struct {
 	Change
-	Offering, Way, Sign, Peak, Time, Carries, Used, Money string
+	Offering, CapacityName, Sign, Peak, Time, PlannedCapacity, UtilisationText, Money string
 }
 
-func rowOf(c Change) viewRow {
-	r := viewRow{Change: c, Offering: c.GPU, Sign: "0", Peak: figure(c.ForecastPeakTPS), Carries: figure(c.CapacityTPS), Used: "-", Money: "-"}
+func newChangeView(c Change) changeView {
+	r := changeView{Change: c, Offering: c.GPU, Sign: "0", Peak: formatRate(c.ForecastPeakTPS), PlannedCapacity: formatRate(c.CapacityTPS), UtilisationText: "-", Money: "-"}
 	if c.Capacity != nil {
-		r.Way = strings.ReplaceAll(*c.Capacity, "_", " ")
+		r.CapacityName = strings.ReplaceAll(*c.Capacity, "_", " ")
 	}
 	if c.Delta != 0 {
 		r.Sign = fmt.Sprintf("%+d", c.Delta)
@@ -62,7 +62,7 @@ func rowOf(c Change) viewRow {
 		r.Time = c.PeakAt.Format("15:04")
 	}
 	if c.Utilisation != nil {
-		r.Used = fmt.Sprintf("%.0f %%", 100**c.Utilisation)
+		r.UtilisationText = fmt.Sprintf("%.0f %%", 100**c.Utilisation)
 	}
 	if c.CostPerHour != 0 {
 		r.Money = signed(c.CostPerHour)
@@ -70,8 +70,8 @@ func rowOf(c Change) viewRow {
 	return r
 }
 
-// Turn is the class of a row: whether it grows, shrinks or stays.
-func (r viewRow) Turn() string {
+// Class returns the CSS class of a row: more, less or same.
+func (r changeView) Class() string {
 	switch {
 	case r.Delta > 0:
 		return "more"
@@ -81,7 +81,7 @@ func (r viewRow) Turn() string {
 	return "same"
 }
 
-// signed writes an amount of money with its sign: +$1.50, -$1.50.
+// signed formats an amount of money with its sign: +$1.50, -$1.50.
 func signed(usd float64) string {
 	if usd < 0 {
 		return "-" + dollars(-usd)
@@ -89,7 +89,7 @@ func signed(usd float64) string {
 	return "+" + dollars(usd)
 }
 
-// dollars writes an amount with commas between thousands, cents below a thousand.
+// dollars formats an amount with commas between thousands, cents below a thousand.
 func dollars(usd float64) string {
 	if usd < 1000 {
 		return fmt.Sprintf("$%.2f", usd)
@@ -101,8 +101,8 @@ func dollars(usd float64) string {
 	return "$" + whole
 }
 
-// when says what time the plan is for.
-func (p Page) when() string {
+// describeTime returns the time and forecaster of the plan.
+func (p Page) describeTime() string {
 	var parts []string
 	if p.Proposal.Horizon != nil && p.Proposal.At != nil {
 		parts = append(parts, fmt.Sprintf("for %s from %s", *p.Proposal.Horizon, p.Proposal.At.Format("Monday, 2 January 2006, 15:04 MST")))
@@ -113,20 +113,20 @@ func (p Page) when() string {
 	return strings.Join(parts, ", ")
 }
 
-// statusWords says how sure the plan is the cheapest.
-func statusWords(p Proposal) string {
+// describeStatus describes how close the plan is to the cheapest.
+func describeStatus(p Proposal) string {
 	switch {
 	case p.Status == StatusOptimal && p.Gap != nil && *p.Gap == 0:
-		return fmt.Sprintf("Proven to be the cheapest plan that satisfies every constraint: $%.2f for the hour, starts included.", *p.Objective)
+		return fmt.Sprintf("Proven to be the cheapest plan that satisfies every constraint: $%.2f for the hour, including starts.", *p.Objective)
 	case (p.Status == StatusOptimal || p.Status == StatusFeasible) && p.Gap != nil && p.Bound != nil:
-		return fmt.Sprintf("$%.2f for the hour, starts included; no plan costs less than $%.2f (%.2g %% less).", *p.Objective, *p.Bound, 100**p.Gap)
+		return fmt.Sprintf("$%.2f for the hour, including starts; lower bound $%.2f (gap %.2g %%).", *p.Objective, *p.Bound, 100**p.Gap)
 	case p.Status == StatusInfeasible:
 		return "No plan satisfies every constraint."
 	}
-	return "No plan was found within the effort allowed."
+	return "No plan found within the effort limit."
 }
 
-// headline says in a sentence what to do and what that costs.
+// headline summarises the changes and their cost in a sentence.
 func (p Page) headline() string {
 	more, less := 0, 0
 	for _, c := range p.Proposal.Changes {
@@ -135,25 +135,25 @@ func (p Page) headline() string {
 	var s string
 	switch {
 	case p.Proposal.Status == StatusInfeasible || p.Proposal.CostPerHour.Then == nil:
-		return statusWords(p.Proposal)
+		return describeStatus(p.Proposal)
 	case more == 0 && less == 0:
-		s = "Nothing has to change"
+		s = "No changes"
 	case less == 0:
 		s = fmt.Sprintf("Add %d %s", more, plural(more))
 	case more == 0:
-		s = fmt.Sprintf("Give up %d %s", less, plural(less))
+		s = fmt.Sprintf("Remove %d %s", less, plural(less))
 	default:
-		s = fmt.Sprintf("Add %d %s and give up %d", more, plural(more), less)
+		s = fmt.Sprintf("Add %d %s and remove %d", more, plural(more), less)
 	}
 	now, then := p.Proposal.CostPerHour.Now, p.Proposal.CostPerHour.Then
 	if now == nil || *now == *then {
-		return s + "; the bill stays as it is."
+		return s + "; no change in cost."
 	}
 	word := "more"
 	if *then < *now {
 		word = "less"
 	}
-	return fmt.Sprintf("%s: %s an hour %s.", s, strings.TrimLeft(signed(*then-*now), "+-"), word)
+	return fmt.Sprintf("%s: %s %s per hour.", s, strings.TrimLeft(signed(*then-*now), "+-"), word)
 }
 
 func plural(n int) string {
@@ -163,11 +163,11 @@ func plural(n int) string {
 	return "replicas"
 }
 
-// tiles are the figures of the summary: the bill, the replicas, the load.
+// tiles returns the values of the summary: cost, replicas, load.
 func (p Page) tiles() []tile {
 	var out []tile
 	if now, then := p.Proposal.CostPerHour.Now, p.Proposal.CostPerHour.Then; now != nil && then != nil {
-		out = append(out, tile{"Bill an hour", fmt.Sprintf("%s → %s", dollars(*now), dollars(*then)), signed(HoursPerMonth*(*then-*now)) + " in a month like this hour"})
+		out = append(out, tile{"Cost per hour", fmt.Sprintf("%s → %s", dollars(*now), dollars(*then)), signed(HoursPerMonth*(*then-*now)) + " per month at this rate"})
 	}
 	now, then := 0, 0
 	for _, c := range p.Proposal.Changes {
@@ -180,22 +180,22 @@ func (p Page) tiles() []tile {
 			capacity += *c.CapacityThen
 		}
 	}
-	peak, at := p.together()
+	peak, at := p.combinedPeak()
 	if p.Proposal.Status != StatusInfeasible {
-		out = append(out, tile{"Replicas", fmt.Sprintf("%d → %d", now, then), fmt.Sprintf("carry %s → %s tokens/s", figure(before), figure(capacity))})
+		out = append(out, tile{"Replicas", fmt.Sprintf("%d → %d", now, then), fmt.Sprintf("capacity %s → %s tokens/s", formatRate(before), formatRate(capacity))})
 	}
-	load := tile{"Peak forecast, all regions", figure(peak) + " tokens/s", "no load is forecast"}
+	load := tile{"Forecast peak, all regions", formatRate(peak) + " tokens/s", "no load forecast"}
 	if peak > 0 {
-		load.Below = p.clock(at)
+		load.Below = p.describeMinute(at)
 		if capacity > 0 {
-			load.Below += fmt.Sprintf(", %.0f %% of what is planned", 100*peak/capacity)
+			load.Below += fmt.Sprintf(", %.0f %% of planned capacity", 100*peak/capacity)
 		}
 	}
 	return append(out, load)
 }
 
-// together is the greatest load of all courses in one minute, and which.
-func (p Page) together() (peak float64, minute int) {
+// combinedPeak returns the highest total load of all courses in one minute, and the minute.
+func (p Page) combinedPeak() (peak float64, minute int) {
 	for w := 0; len(p.Courses) > 0 && w < len(p.Courses[0].Planned); w++ {
 		var sum float64
 		for _, c := range p.Courses {
@@ -208,42 +208,42 @@ func (p Page) together() (peak float64, minute int) {
 	return peak, minute
 }
 
-// clock is the time of a minute of the forecast.
-func (p Page) clock(minute int) string {
+// describeMinute returns the time of a minute of the forecast.
+func (p Page) describeMinute(minute int) string {
 	if p.Proposal.At == nil {
 		return fmt.Sprintf("minute %d", minute)
 	}
 	return "at " + p.Proposal.At.Add(time.Duration(minute)*time.Minute).Format("15:04")
 }
 
-// held is a constraint that keeps counts as they are, and where.
-type held struct {
-	Row, Means string
-	Places     []string
+// bindingConstraint is a binding constraint, and where it binds.
+type bindingConstraint struct {
+	Name, Meaning string
+	Endpoints     []string
 }
 
-// meanings says what a constraint is, by the first word of its name.
+// meanings explains constraints by the first word of their name.
 var meanings = map[string]string{
-	"local":    "a region carries its share of its own peak itself",
-	"demand":   "all regions together carry their common peak",
-	"capacity": "no more of it can be had there",
-	"loss":     "all load is carried with it gone",
-	"reach":    "load is carried near enough to where it arises",
-	"min":      "the fewest replicas that the service allows",
-	"max":      "the most replicas that the service allows",
+	"local":    "a region serves its share of its own peak itself",
+	"demand":   "all regions together serve their common peak",
+	"capacity": "no more of it is available there",
+	"loss":     "all load is served after its loss",
+	"reach":    "load is served within the round trip limit",
+	"min":      "minimum set in the service",
+	"max":      "maximum set in the service",
 }
 
-// held lists the constraints that hold the counts, in the order of the changes.
-func (p Page) held() []held {
-	var out []held
+// bindingConstraints lists the binding constraints, in the order of the changes.
+func (p Page) bindingConstraints() []bindingConstraint {
+	var out []bindingConstraint
 	for _, c := range p.Proposal.Changes {
 		place := fmt.Sprintf("%s in %s on %s", c.Model, c.Region, c.offering())
 		for _, b := range c.Binding {
-			at := slices.IndexFunc(out, func(h held) bool { return h.Row == b })
+			at := slices.IndexFunc(out, func(h bindingConstraint) bool { return h.Name == b })
 			if at < 0 {
-				at, out = len(out), append(out, held{Row: b, Means: meanings[strings.Fields(b)[0]]})
+				at, out = len(out), append(out, bindingConstraint{Name: b, Meaning: meanings[strings.Fields(b)[0]]})
 			}
-			out[at].Places = append(out[at].Places, place)
+			out[at].Endpoints = append(out[at].Endpoints, place)
 		}
 	}
 	return out

@@ -8,8 +8,8 @@ import (
 	"skyserve/plan/chart"
 )
 
-// The last day takes pastShare of a course's drawing, the forecast the rest, or its hour
-// would be a hair.
+// The last day takes pastShare of a chart's width and the forecast the remainder; in proportion an
+// hour would be too narrow to see.
 const (
 	pastShare   = 0.6
 	pastMinutes = 24 * 60
@@ -17,33 +17,33 @@ const (
 	yMarks      = 4
 )
 
-// chartKey says what the lines and areas of a course are.
-var chartKey = []chart.Key{
+// chartLegend is the legend of a course's lines and areas.
+var chartLegend = []chart.Key{
 	{Class: "past", Text: "the last day, means of 5 minutes"},
-	{Class: "mean", Text: "load planned for"},
-	{Class: "band", Area: true, Text: "forecast, 9 minutes of 10"},
-	{Class: "stand", Text: "capacity now"},
-	{Class: "then", Text: "capacity as planned"},
-	{Class: "divide", Text: "time of the plan; the forecast after it is drawn wider"},
+	{Class: "mean", Text: "planned load"},
+	{Class: "band", Area: true, Text: "forecast, 90 % prediction interval"},
+	{Class: "stand", Text: "current capacity"},
+	{Class: "then", Text: "planned capacity"},
+	{Class: "divide", Text: "time of the plan; wider scale after it"},
 }
 
-// courseChart is one course as the page draws it.
-type courseChart struct {
+// loadChart is the chart of one course.
+type loadChart struct {
 	Model, Region, Summary string
-	Short                  bool // load is above what stands now
+	AboveCapacity          bool // load is above current capacity
 	chart.Plot
 }
 
-// chart draws a course over minutes from the plan's time on.
-func (p Page) chart(c Course) courseChart {
+// chart draws a course over minutes relative to the plan's time.
+func (p Page) chart(c Course) loadChart {
 	ahead := max(1, float64(len(c.Planned)))
 	peak, minute := c.Peak()
-	out := courseChart{Model: c.Model, Region: c.Region, Summary: p.summary(c), Short: peak > c.CapacityNow*(1+relTolerance)}
+	out := loadChart{Model: c.Model, Region: c.Region, Summary: p.summarise(c), AboveCapacity: peak > c.CapacityNow*(1+relTolerance)}
 	out.Title = fmt.Sprintf("%s in %s: %s", c.Model, c.Region, out.Summary)
 	out.Height = 150
 	out.X = chart.Scale{Low: -pastMinutes, High: ahead, Middle: 0, Share: pastShare}
-	out.Y = chart.Scale{High: top(c)}
-	out.YMarks = out.Y.Marks(yMarks, figure)
+	out.Y = chart.Scale{High: scaleTop(c)}
+	out.YMarks = out.Y.Marks(yMarks, formatRate)
 	for _, at := range []float64{-pastMinutes, -pastMinutes / 2, 0, ahead / 2, ahead} {
 		label := fmt.Sprintf("%+.0fm", at)
 		if p.Proposal.At != nil {
@@ -53,13 +53,13 @@ func (p Page) chart(c Course) courseChart {
 	}
 	out.Lines = []chart.Line{
 		{Class: "divide", Points: []chart.Point{{X: 0, Y: 0}, {X: 0, Y: out.Y.High}}},
-		{Class: "past", Points: points(binned(c.Past), -float64(len(c.Past)), pastBin)},
+		{Class: "past", Points: binPoints(binMeans(c.Past), -float64(len(c.Past)), pastBin)},
 		{Class: "stand", Points: []chart.Point{{X: -pastMinutes, Y: c.CapacityNow}, {X: ahead, Y: c.CapacityNow}}},
 		{Class: "then", Points: c.steps()},
-		{Class: "mean", Points: points(c.Planned, 0, 1)},
+		{Class: "mean", Points: binPoints(c.Planned, 0, 1)},
 	}
 	if len(c.Lo90) == len(c.Hi90) && len(c.Hi90) > 0 {
-		band := chart.Line{Class: "band", Points: points(c.Hi90, 0, 1), Lower: points(c.Lo90, 0, 1)}
+		band := chart.Line{Class: "band", Points: binPoints(c.Hi90, 0, 1), Lower: binPoints(c.Lo90, 0, 1)}
 		out.Lines = append([]chart.Line{band}, out.Lines...)
 	}
 	if peak > 0 {
@@ -70,15 +70,15 @@ func (p Page) chart(c Course) courseChart {
 	return out
 }
 
-// top is the greatest value of a drawing, with some air.
-func top(c Course) float64 {
+// scaleTop returns the upper end of the Y scale: the highest value and a margin.
+func scaleTop(c Course) float64 {
 	most := math.Max(c.CapacityNow, c.PeakHigh)
 	if c.CapacityThen != nil {
 		most = math.Max(most, *c.CapacityThen)
 	}
-	for _, values := range [][]float64{binned(c.Past), c.Planned, c.Hi90} {
+	for _, values := range [][]float64{binMeans(c.Past), c.Planned, c.Hi90} {
 		for _, v := range values {
-			if v > most { // never of what is unknown
+			if v > most { // false for NaN
 				most = v
 			}
 		}
@@ -89,8 +89,8 @@ func top(c Course) float64 {
 	return 1.08 * most
 }
 
-// binned is the means of every few minutes, unknown where all of them are.
-func binned(values []float64) []float64 {
+// binMeans returns the means of every pastBin minutes, NaN where all of them are.
+func binMeans(values []float64) []float64 {
 	var out []float64
 	for at := 0; at < len(values); at += pastBin {
 		var sum, n float64
@@ -104,8 +104,8 @@ func binned(values []float64) []float64 {
 	return out
 }
 
-// points are values that begin at a minute, each so many minutes long, at their middles.
-func points(values []float64, from float64, step int) []chart.Point {
+// binPoints converts values of step minutes each, starting at from, to points at their middles.
+func binPoints(values []float64, from float64, step int) []chart.Point {
 	out := make([]chart.Point, len(values))
 	for n, v := range values {
 		out[n] = chart.Point{X: from + (float64(n)+0.5)*float64(step), Y: v}
@@ -113,8 +113,8 @@ func points(values []float64, from float64, step int) []chart.Point {
 	return out
 }
 
-// steps is what will be carried: today's capacity until new replicas are ready, or the new
-// capacity at once where fewer are wanted; nil without a plan.
+// steps returns the capacity over time: the current one until new replicas are ready, or the lower
+// one at once; nil without a plan.
 func (c Course) steps() []chart.Point {
 	if c.CapacityThen == nil {
 		return nil
@@ -126,19 +126,19 @@ func (c Course) steps() []chart.Point {
 	return []chart.Point{{X: 0, Y: now}, {X: from, Y: now}, {X: from, Y: then}, {X: end, Y: then}}
 }
 
-// summary says a course in words: the peak that is planned for, and what is carried.
-func (p Page) summary(c Course) string {
-	carries := figure(c.CapacityNow)
+// summarise describes a course: its planned peak and its capacity.
+func (p Page) summarise(c Course) string {
+	carries := formatRate(c.CapacityNow)
 	if c.CapacityThen != nil && *c.CapacityThen != c.CapacityNow {
-		carries += " → " + figure(*c.CapacityThen)
+		carries += " → " + formatRate(*c.CapacityThen)
 	}
 	tps, minute := c.Peak()
 	if tps == 0 {
 		return fmt.Sprintf("no load forecast; capacity %s tokens/s", carries)
 	}
-	s := fmt.Sprintf("peak %s %s", figure(tps), p.clock(minute))
+	s := fmt.Sprintf("peak %s %s", formatRate(tps), p.describeMinute(minute))
 	if c.PeakHigh > tps*1.005 {
-		s += fmt.Sprintf(", 19 of 20 below %s", figure(c.PeakHigh))
+		s += fmt.Sprintf(", p95 %s", formatRate(c.PeakHigh))
 	}
 	return s + fmt.Sprintf("; capacity %s tokens/s", carries)
 }

@@ -44,14 +44,14 @@ func htmlOf(t *testing.T, p Page) string {
 	return b.String()
 }
 
-// The page says what a person has to decide on.
-func TestPageSays(t *testing.T) {
+// The page shows everything needed for a decision.
+func TestPageShowsTheReview(t *testing.T) {
 	text := htmlOf(t, aPage(t, "chat"))
 	for _, want := range []string{
-		"Capacity review of chat", "for 1h from Friday, 15 January 2027, 14:00 UTC, forecast by auto", "Add 1 replica: $0.80 an hour more.",
-		"Proven to be the cheapest plan that satisfies every constraint: $4.10 for the hour, starts included.", "$3.20 → $4.00", "+$584.00 in a month like this hour",
-		"4 → 5", "eu carries 1000 of the peak", "peak 3944 at 14:59, 19 of 20 below 4400; capacity 2000 → 3000 tokens/s", "(above what stands)",
-		"no load forecast; capacity 2000 tokens/s", "a &lt;price&gt; &amp; more", "all regions together carry their common peak",
+		"Capacity review of chat", "for 1h from Friday, 15 January 2027, 14:00 UTC, forecast by auto", "Add 1 replica: $0.80 more per hour.",
+		"Proven to be the cheapest plan that satisfies every constraint: $4.10 for the hour, including starts.", "$3.20 → $4.00", "+$584.00 per month at this rate",
+		"4 → 5", "eu serves 1000 of the peak", "peak 3944 at 14:59, p95 4400; capacity 2000 → 3000 tokens/s", "(above current capacity)",
+		"no load forecast; capacity 2000 tokens/s", "a &lt;price&gt; &amp; more", "all regions together serve their common peak",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is not on the page", want)
@@ -64,8 +64,8 @@ func TestPageSays(t *testing.T) {
 	}
 }
 
-// The page needs nothing but itself, and is the same however long solving took.
-func TestPageStandsAlone(t *testing.T) {
+// The page is self-contained, and does not depend on the solving time.
+func TestPageIsSelfContained(t *testing.T) {
 	p := aPage(t, "chat")
 	first := htmlOf(t, p)
 	p.Proposal.SolveMillis = 1234
@@ -77,7 +77,7 @@ func TestPageStandsAlone(t *testing.T) {
 	}
 }
 
-// Names of other people's making stay text.
+// Names from users are escaped.
 func TestPageEscapes(t *testing.T) {
 	const evil = `"><script>alert(1)</script>`
 	p := aPage(t, evil)
@@ -88,7 +88,7 @@ func TestPageEscapes(t *testing.T) {
 	}
 }
 
-// Steps are drawn up when new replicas are ready, and down at once.
+// Capacity rises when new replicas are ready, and falls at once.
 func TestPageDrawsSteps(t *testing.T) {
 	for name, c := range map[string]struct {
 		now, then float64
@@ -102,8 +102,8 @@ func TestPageDrawsSteps(t *testing.T) {
 	}
 }
 
-// A review without a plan, a forecast or a time is a page all the same.
-func TestPageOfLittle(t *testing.T) {
+// A review without a plan, a forecast or a time still gives a page.
+func TestPageWithoutPlanOrForecast(t *testing.T) {
 	p := aPage(t, "chat")
 	for name, page := range map[string]Page{
 		"nothing":    {},

@@ -6,13 +6,13 @@ import (
 	"skyserve/plan/chart"
 )
 
-// pageStyle is what this page adds to the style of all.
+// pageStyle is added to the style of all pages.
 //
 //go:embed page.css
 var pageStyle string
 
-// markup is the page up to its end.
-func (v view) markup() *chart.Page {
+// markup returns the page without its end.
+func (v pageView) markup() *chart.Page {
 	p := chart.NewPage("Capacity review of "+v.Service, pageStyle)
 	p.Put("<h1>Capacity review of {}</h1>\n<p class=\"when\">{}</p>\n", v.Service, v.When)
 	failed := ""
@@ -22,7 +22,7 @@ func (v view) markup() *chart.Page {
 	p.Put(`<p class="headline{}">{}`, failed, v.Headline)
 	p.PutIf(v.Status != v.Headline, "<small>{}</small>", v.Status)
 	p.Put("</p>\n")
-	putList(p, "What cannot be met", v.Proposal.Infeasible)
+	putList(p, "Unmet constraints", v.Proposal.Infeasible)
 	p.Put("<ul class=\"tiles\">\n")
 	for _, t := range v.Tiles {
 		p.Put("<li><span>{}</span><b>{}</b><span>{}</span></li>\n", t.Name, t.Value, t.Below)
@@ -30,8 +30,8 @@ func (v view) markup() *chart.Page {
 	p.Put("</ul>\n")
 	v.putChanges(p)
 	v.putCharts(p)
-	v.putHeld(p)
-	putList(p, "What was assumed", v.Proposal.Assumed)
+	v.putBinding(p)
+	putList(p, "Assumptions", v.Proposal.Assumed)
 	return p
 }
 
@@ -47,15 +47,15 @@ func putList(p *chart.Page, heading string, sentences []string) {
 	p.Put("</ul>\n")
 }
 
-// changesHead is the head of the table of changes up to its last column.
+// changesHead is the head of the table of changes, without the optional last column.
 const changesHead = `<h2>Changes</h2>
 <div class="wide" role="region" aria-label="Changes" tabindex="0"><table class="changes">
-<thead><tr><th scope="col">region<small>model</small></th><th scope="col" class="text">runs on</th><th scope="col">now</th>` +
-	`<th scope="col">change</th><th scope="col">then</th><th scope="col">peak<small>tokens/s</small></th>` +
-	`<th scope="col">carries then<small>tokens/s</small></th><th scope="col">region used<small>at its peak</small></th>`
+<thead><tr><th scope="col">region<small>model</small></th><th scope="col" class="text">runs on</th><th scope="col">current</th>` +
+	`<th scope="col">change</th><th scope="col">planned</th><th scope="col">peak<small>tokens/s</small></th>` +
+	`<th scope="col">planned capacity<small>tokens/s</small></th><th scope="col">region utilisation<small>at peak</small></th>`
 
 // putChanges adds the table of changes, if there are rows.
-func (v view) putChanges(p *chart.Page) {
+func (v pageView) putChanges(p *chart.Page) {
 	if len(v.Rows) == 0 {
 		return
 	}
@@ -63,30 +63,30 @@ func (v view) putChanges(p *chart.Page) {
 	p.Put(changesHead)
 	if v.Billed {
 		columns = 9
-		p.Put(`<th scope="col">$ an hour</th>`)
+		p.Put(`<th scope="col">$/h</th>`)
 	}
 	p.Put("</tr></thead>\n<tbody>\n")
 	for _, r := range v.Rows {
-		p.Put(`<tr class="{}"><th scope="row">{}<small>{}</small></th>`, r.Turn(), r.Region, r.Model)
+		p.Put(`<tr class="{}"><th scope="row">{}<small>{}</small></th>`, r.Class(), r.Region, r.Model)
 		p.Put(`<td class="text" data-name="runs on"><span>{}`, r.Offering)
-		p.PutIf(r.Way != "", " <small>{}</small>", r.Way)
-		p.Put(`</span></td><td data-name="now">{}</td><td class="sign" data-name="change">{}</td><td data-name="then">{}</td>`, r.Now, r.Sign, r.Then)
+		p.PutIf(r.CapacityName != "", " <small>{}</small>", r.CapacityName)
+		p.Put(`</span></td><td data-name="current">{}</td><td class="sign" data-name="change">{}</td><td data-name="planned">{}</td>`, r.Now, r.Sign, r.Then)
 		p.Put(`<td data-name="peak, tokens/s"><span>{}`, r.Peak)
 		p.PutIf(r.Time != "", " <small>{}</small>", r.Time)
-		p.Put(`</span></td><td data-name="carries then, tokens/s">{}</td><td data-name="region used at its peak">{}</td>`, r.Carries, r.Used)
-		p.PutIf(v.Billed, `<td data-name="$ an hour">{}</td>`, r.Money)
-		p.Put("</tr>\n<tr class=\"{} why\"><td colspan=\"{}\">{}</td></tr>\n", r.Turn(), columns, r.Reason)
+		p.Put(`</span></td><td data-name="planned capacity, tokens/s">{}</td><td data-name="region utilisation at peak">{}</td>`, r.PlannedCapacity, r.UtilisationText)
+		p.PutIf(v.Billed, `<td data-name="$/h">{}</td>`, r.Money)
+		p.Put("</tr>\n<tr class=\"{} why\"><td colspan=\"{}\">{}</td></tr>\n", r.Class(), columns, r.Reason)
 	}
 	p.Put("</tbody>\n</table></div>\n")
 }
 
 // putCharts adds a chart for each course, if there are any.
-func (v view) putCharts(p *chart.Page) {
+func (v pageView) putCharts(p *chart.Page) {
 	if len(v.Charts) == 0 {
 		return
 	}
 	p.Put("<h2>Load and capacity</h2>\n")
-	p.PutKey(chartKey...)
+	p.PutKey(chartLegend...)
 	p.Put("<div class=\"charts\">\n")
 	for _, c := range v.Charts {
 		c.put(p)
@@ -95,27 +95,27 @@ func (v view) putCharts(p *chart.Page) {
 }
 
 // put adds a chart.
-func (c courseChart) put(p *chart.Page) {
+func (c loadChart) put(p *chart.Page) {
 	p.Put("<figure>\n<figcaption><b>{}</b> <span>{}</span><br/><span", c.Region, c.Model)
-	p.PutIf(c.Short, ` class="short"`)
+	p.PutIf(c.AboveCapacity, ` class="short"`)
 	p.Put(">{}", c.Summary)
-	p.PutIf(c.Short, " (above what stands)")
+	p.PutIf(c.AboveCapacity, " (above current capacity)")
 	p.Put("</span></figcaption>\n")
 	c.Put(p)
 	p.Put("</figure>\n")
 }
 
-// putHeld adds what holds the counts, if anything does.
-func (v view) putHeld(p *chart.Page) {
-	if len(v.Held) == 0 {
+// putBinding adds the binding constraints, if there are any.
+func (v pageView) putBinding(p *chart.Page) {
+	if len(v.Binding) == 0 {
 		return
 	}
-	p.Put("<h2>What holds the counts</h2>\n<ul class=\"list\">")
-	for _, h := range v.Held {
-		p.Put("<li><b>{}</b>", h.Row)
-		p.PutIf(h.Means != "", ` <span class="soft">({})</span>`, h.Means)
+	p.Put("<h2>Binding constraints</h2>\n<ul class=\"list\">")
+	for _, h := range v.Binding {
+		p.Put("<li><b>{}</b>", h.Name)
+		p.PutIf(h.Meaning != "", ` <span class="soft">({})</span>`, h.Meaning)
 		before := ": "
-		for _, place := range h.Places {
+		for _, place := range h.Endpoints {
 			p.Put("{}{}", before, place)
 			before = "; "
 		}

@@ -7,43 +7,41 @@ import (
 	"slices"
 )
 
-// join tries all choices of one option for each item by dynamic programming over
-// the items: a partial choice goes on unless another one costs no more and uses no
-// more of any row that is still open, or what its options and the slack of its
-// rows cost at their prices leaves no hope. The items are the blocks of a model,
-// or models.
-type join struct {
-	c       *programme
-	y       []float64
-	limit   float64 // what options and slack may cost above the relaxation
-	left    int     // partial choices that may still be made
-	items   [][]option
-	rows    [][]int // by item: the row of each entry of its options' use, -1 to ignore it
-	open    []bool  // by row: other items will use it, so that its slack is not known
-	unequal bool    // costs cannot be compared before the end
-	// lo and hi are what the items from a stage on use of each row, at least and
-	// at most.
+// dynamicProgramme enumerates all choices of one option per item by dynamic programming over the items. A
+// partial choice is dropped when another one costs no more and uses no more of any row that is
+// still open, or when its options and the slack of its rows, at their prices, exceed the limit. The
+// items are the blocks of a model, or models.
+type dynamicProgramme struct {
+	c            *programme
+	y            []float64
+	limit        float64 // bound on the cost of options and slack above the relaxation
+	partialsLeft int     // partial choices that may still be created
+	items        [][]option
+	rows         [][]int // by item: the row of each entry of its options' use, -1 to ignore it
+	open         []bool  // by row: later searches use it too, so that its slack is unknown
+	unequal      bool    // costs are comparable only for complete choices
+	// lo and hi are the minimum and maximum use of each row by the items from a stage on.
 	lo, hi [][]float64
 	last   []int // by row: the stage of its last item
-	live   []int // rows that partial choices state their use of
+	live   []int // rows whose use partial choices record
 	stages [][]partial
 	memory []float64 // of the last stage
 }
 
-// compared is how many partial choices another one is compared with.
-const compared = 32
+// maxComparisons is the number of partial choices that another one is compared with.
+const maxComparisons = 32
 
 // partial is a choice for the first items.
 type partial struct {
 	cost float64
-	// bound is what options and rows cost at least above the relaxation.
+	// bound is the minimum cost of options and rows above the relaxation.
 	bound        float64
 	use          int32 // where its use by live row begins in the memory of its stage
 	from, option int32
 }
 
-// prepare finds what is left for the rows at each stage.
-func (g *join) prepare() {
+// prepare computes the remaining row use at each stage.
+func (g *dynamicProgramme) prepare() {
 	n, rows := len(g.items), len(g.open)
 	g.lo, g.hi, g.last = make([][]float64, n+1), make([][]float64, n+1), make([]int, rows)
 	g.lo[n], g.hi[n] = make([]float64, rows), make([]float64, rows)
@@ -69,19 +67,18 @@ func (g *join) prepare() {
 	}
 }
 
-// slack is what row r leaves unused at least, at its price.
-func (g *join) slack(r int, used, rest float64) float64 {
+// minSlack returns the minimum unused part of row r, at its price.
+func (g *dynamicProgramme) minSlack(r int, used, rest float64) float64 {
 	return g.y[r] * math.Max(0, g.c.rows[r].right-used-rest)
 }
 
-// run makes all choices within the limit. It reports false when there were too
-// many.
-func (g *join) run() bool {
+// enumerate enumerates all choices within the limit. It returns false when there are too many.
+func (g *dynamicProgramme) enumerate() bool {
 	g.prepare()
 	first := partial{}
 	for r, s := range g.last {
 		if s >= 0 && !g.open[r] {
-			first.bound += g.slack(r, 0, g.hi[0][r])
+			first.bound += g.minSlack(r, 0, g.hi[0][r])
 		}
 	}
 	g.stages = [][]partial{{first}}
@@ -93,11 +90,11 @@ func (g *join) run() bool {
 	return true
 }
 
-// found is the choices that run made.
-func (g *join) found() []partial { return g.stages[len(g.items)] }
+// completeChoices returns the choices that enumerate found.
+func (g *dynamicProgramme) completeChoices() []partial { return g.stages[len(g.items)] }
 
-// picked is the option of each item in a choice.
-func (g *join) picked(choice int) []int {
+// optionsPicked returns the option of each item in a choice.
+func (g *dynamicProgramme) optionsPicked(choice int) []int {
 	out := make([]int, len(g.items))
 	for s := len(g.items); s > 0; s-- {
 		q := &g.stages[s][choice]
@@ -106,13 +103,11 @@ func (g *join) picked(choice int) []int {
 	return out
 }
 
-// touched is a row of the item of a stage: where its use is found before and after
-// the stage, -1 for nowhere.
-type touched struct{ row, entry, before, after int }
+// rowPosition is a row of a stage's item: the index of its use before and after the stage, -1 for none.
+type rowPosition struct{ row, entry, before, after int }
 
-// rowsAt lists the rows of a stage's item, and the live rows after it with where
-// each was before.
-func (g *join) rowsAt(s int) (rows []touched, live, from []int) {
+// rowsAt lists the rows of a stage's item, and the live rows after it with their index before it.
+func (g *dynamicProgramme) rowsAt(s int) (rows []rowPosition, live, from []int) {
 	for at, r := range g.live {
 		if g.last[r] > s {
 			live, from = append(live, r), append(from, at)
@@ -122,7 +117,7 @@ func (g *join) rowsAt(s int) (rows []touched, live, from []int) {
 		if r < 0 {
 			continue
 		}
-		row := touched{r, t, slices.Index(g.live, r), slices.Index(live, r)}
+		row := rowPosition{r, t, slices.Index(g.live, r), slices.Index(live, r)}
 		if row.after < 0 && g.last[r] > s {
 			row.after = len(live)
 			live, from = append(live, r), append(from, -1)
@@ -132,8 +127,8 @@ func (g *join) rowsAt(s int) (rows []touched, live, from []int) {
 	return rows, live, from
 }
 
-// extend joins the partial choices of a stage with the options of its item.
-func (g *join) extend(s int) bool {
+// extend combines the partial choices of a stage with the options of its item.
+func (g *dynamicProgramme) extend(s int) bool {
 	rows, live, from := g.rowsAt(s)
 	var memory []float64
 	var out []partial
@@ -142,7 +137,7 @@ func (g *join) extend(s int) bool {
 		for o := range g.items[s] {
 			option := &g.items[s][o]
 			if q.bound+option.excess > g.limit {
-				break // they are sorted
+				break // options are sorted
 			}
 			if !g.c.work.spend(2 + len(rows)) {
 				return false
@@ -156,34 +151,34 @@ func (g *join) extend(s int) bool {
 					memory = append(memory, g.memory[int(q.use)+before])
 				}
 			}
-			if !g.use(s, q, option, rows, memory[at:], &next) {
+			if !g.addOptionUse(s, q, option, rows, memory[at:], &next) {
 				memory = memory[:at]
 				continue
 			}
 			out = append(out, next)
-			if g.left--; g.left < 0 {
+			if g.partialsLeft--; g.partialsLeft < 0 {
 				return false
 			}
 		}
 	}
 	each := bits.Len(uint(len(out))) // sorting
 	if len(live) > 1 {
-		each += compared // with others
+		each += maxComparisons // with other choices
 	}
 	if !g.c.work.spend(each * len(out)) {
 		return false
 	}
 	if g.live = live; !g.unequal {
-		out = front(out, memory, len(live))
+		out = paretoFront(out, memory, len(live))
 	}
 	g.memory = memory
 	g.stages = append(g.stages, out)
 	return true
 }
 
-// use adds up what a partial choice uses with an option more; false when a row is
-// broken or the limit passed.
-func (g *join) use(s int, q *partial, o *option, rows []touched, use []float64, next *partial) bool {
+// addOptionUse adds up the use of a partial choice with one more option; false when a row is broken or the
+// limit is exceeded.
+func (g *dynamicProgramme) addOptionUse(s int, q *partial, o *option, rows []rowPosition, use []float64, next *partial) bool {
 	for _, t := range rows {
 		used := 0.0
 		if t.before >= 0 {
@@ -200,14 +195,14 @@ func (g *join) use(s int, q *partial, o *option, rows []touched, use []float64, 
 		if now+g.lo[s+1][t.row] > right+1e-8*math.Max(1, math.Abs(right)) {
 			return false
 		}
-		next.bound += g.slack(t.row, now, g.hi[s+1][t.row]) - g.slack(t.row, used, g.hi[s][t.row])
+		next.bound += g.minSlack(t.row, now, g.hi[s+1][t.row]) - g.minSlack(t.row, used, g.hi[s][t.row])
 	}
 	return next.bound <= g.limit
 }
 
-// front leaves out the partial choices that another one beats in cost and in the
-// use of every live row. Of many live rows each is compared with some only.
-func front(in []partial, memory []float64, live int) []partial {
+// paretoFront removes the partial choices that another one dominates in cost and in the use of every live
+// row. With many live rows each is compared with only some.
+func paretoFront(in []partial, memory []float64, live int) []partial {
 	use := func(q *partial) []float64 { return memory[q.use : int(q.use)+live] }
 	slices.SortFunc(in, func(a, b partial) int {
 		if a.cost != b.cost {
@@ -219,10 +214,10 @@ func front(in []partial, memory []float64, live int) []partial {
 	lowest := math.Inf(1) // use of the one live row
 	beaten := func(q *partial) bool {
 		for n := 0; n < len(out); n++ {
-			if n == compared/2 && len(out) > compared {
-				n = len(out) - compared/2
+			if n == maxComparisons/2 && len(out) > maxComparisons {
+				n = len(out) - maxComparisons/2
 			}
-			if noMore(use(&out[n]), use(q)) {
+			if usesNoMore(use(&out[n]), use(q)) {
 				return true
 			}
 		}
@@ -246,8 +241,8 @@ func front(in []partial, memory []float64, live int) []partial {
 	return out
 }
 
-// noMore reports whether one use is nowhere greater than another.
-func noMore(one, other []float64) bool {
+// usesNoMore reports whether one use is at most another in every row.
+func usesNoMore(one, other []float64) bool {
 	for r, u := range one {
 		if u > other[r]+1e-12 {
 			return false

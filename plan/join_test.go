@@ -8,12 +8,11 @@ import (
 	"pgregory.net/rapid"
 )
 
-// joinOf is a random join of a few items over a few rows, the last one open to
-// others.
-func joinOf(r *rand.Rand, limit float64) *join {
-	c := &programme{work: effort{left: 100_000_000}}
+// joinOf is a random dynamic programme of a few items over a few rows; the last row is open.
+func joinOf(r *rand.Rand, limit float64) *dynamicProgramme {
+	c := &programme{work: effort{remaining: 100_000_000}}
 	rows := 1 + r.IntN(4)
-	g := &join{c: c, limit: limit, left: 1 << 20, open: make([]bool, rows)}
+	g := &dynamicProgramme{c: c, limit: limit, partialsLeft: 1 << 20, open: make([]bool, rows)}
 	g.open[rows-1] = true
 	for range rows {
 		c.rows = append(c.rows, couplingRow{right: float64(r.IntN(12) - 2)})
@@ -46,7 +45,7 @@ func joinOf(r *rand.Rand, limit float64) *join {
 }
 
 // bruteJoin tries every choice: visit gets those within the rows and the limit.
-func bruteJoin(g *join, item int, cost, bound float64, used []float64, touched []bool, visit func(cost, open float64)) {
+func bruteJoin(g *dynamicProgramme, item int, cost, bound float64, used []float64, touched []bool, visit func(cost, open float64)) {
 	if item == len(g.items) {
 		for row, u := range used {
 			if g.open[row] || !touched[row] {
@@ -71,13 +70,13 @@ func bruteJoin(g *join, item int, cost, bound float64, used []float64, touched [
 	}
 }
 
-// A join finds every choice within its rows and its limit, but for those that
-// another one beats in cost and in the use of the open row.
-func TestJoinEqualsTryingEverything(t *testing.T) {
+// The dynamic programme finds every choice within its rows and its limit, except those that another
+// one dominates in cost and in the use of the open row.
+func TestDynamicProgrammeEqualsBruteForce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 13))
 		g := joinOf(r, rapid.SampledFrom([]float64{1, 4, math.Inf(1)}).Draw(t, "limit"))
-		if !g.run() {
+		if !g.enumerate() {
 			t.Fatal("not all were tried")
 		}
 		open := func(q *partial) float64 {
@@ -95,23 +94,23 @@ func TestJoinEqualsTryingEverything(t *testing.T) {
 		all := 0
 		bruteJoin(g, 0, 0, 0, make([]float64, len(g.open)), touched, func(cost, used float64) {
 			all++
-			for n := range g.found() {
-				if q := &g.found()[n]; q.cost <= cost+1e-9 && open(q) <= used+1e-9 {
+			for n := range g.completeChoices() {
+				if q := &g.completeChoices()[n]; q.cost <= cost+1e-9 && open(q) <= used+1e-9 {
 					return
 				}
 			}
 			t.Fatalf("cost %g with %g of the open row is not found", cost, used)
 		})
-		if all == 0 && len(g.found()) > 0 {
-			t.Fatalf("%d choices found where there are none", len(g.found()))
+		if all == 0 && len(g.completeChoices()) > 0 {
+			t.Fatalf("%d choices found where there are none", len(g.completeChoices()))
 		}
-		for n := range g.found() {
+		for n := range g.completeChoices() {
 			cost := 0.0
-			for item, pick := range g.picked(n) {
+			for item, pick := range g.optionsPicked(n) {
 				cost += g.items[item][pick].cost
 			}
-			if math.Abs(cost-g.found()[n].cost) > 1e-9 {
-				t.Fatalf("a choice costs %g, not %g", cost, g.found()[n].cost)
+			if math.Abs(cost-g.completeChoices()[n].cost) > 1e-9 {
+				t.Fatalf("a choice costs %g, not %g", cost, g.completeChoices()[n].cost)
 			}
 		}
 	})

@@ -5,7 +5,7 @@ import (
 	"math/rand/v2"
 )
 
-// kinds are the ways in which a problem goes beyond SageServe's programme.
+// kinds are the extensions of SageServe's programme that a problem may have.
 var kinds = []struct {
 	name string
 	make func(p *Problem, r *rand.Rand) *Problem
@@ -24,7 +24,7 @@ var kinds = []struct {
 	}},
 }
 
-// withTypes makes the first GPU reserved: dear, paid anyway, few.
+// withTypes makes the first GPU reserved: expensive, paid anyway, few.
 func withTypes(p *Problem, r *rand.Rand) *Problem {
 	withCapacity(p, r, 2.5)
 	p.CapacityType = make([]string, len(p.GPUs))
@@ -75,7 +75,7 @@ func withTotals(p *Problem, r *rand.Rand) *Problem {
 	return p
 }
 
-// withRTT puts the regions on a line and limits how far load goes.
+// withRTT puts the regions on a line and limits the round trip of load.
 func withRTT(p *Problem, r *rand.Rand) *Problem {
 	p.MaxRTTMillis = 80
 	where := make([]float64, len(p.Regions))

@@ -2,30 +2,29 @@ package plan
 
 import "math"
 
-// Bounds of a proof by trying all choices: past them it gives up, and what is
-// proven stands.
+// Bounds of a proof by enumeration. Beyond them the enumeration stops, and the bound proven so far
+// is kept.
 const (
 	blockOptions  = 1 << 13 // of a block
 	modelPartials = 1 << 19 // of a model
-	modelOptions  = 1 << 15 // of a model among others
+	modelOptions  = 1 << 15 // of a model when combined with other models
 	allPartials   = 1 << 21 // of all models
-	firstWithin   = 1e-4    // how far above the bound a first search looks, as a share of it
+	firstWithin   = 1e-4    // distance above the bound of the first search, as a share of the bound
 	widen         = 2
 )
 
-// choices are those of one model that lie within a distance of its bound.
+// choices are the choices of one model within a distance of its bound.
 type choices struct {
 	options []option
-	rows    []int // of the entries of their use: rows that models share
+	rows    []int // of the entries of their use: rows shared between models
 }
 
-// modelJoin joins the blocks of model i within d of their bound: the model's own
-// rows are satisfied, those that it shares with other models are priced. With
-// shared it lists every choice that another does not beat in cost and in the use
-// of shared rows, else the cheapest at these prices. ok is false where there are
-// too many to try. Rows that are loose cannot be broken.
+// modelJoin combines the blocks of model i within d of their bound. It satisfies the model's own
+// rows and prices the rows shared with other models. With shared set it lists every choice that no
+// other dominates in cost and in the use of shared rows, otherwise the cheapest at these prices. ok
+// is false where there are too many to enumerate. Loose rows cannot be broken.
 func (c *programme) modelJoin(p *point, i int, d float64, shared bool, loose []bool) (out choices, ok bool) {
-	g := &join{c: c, y: p.y, limit: d, left: modelPartials, open: make([]bool, 3*len(c.rows))}
+	g := &dynamicProgramme{c: c, y: p.y, limit: d, partialsLeft: modelPartials, open: make([]bool, 3*len(c.rows))}
 	for r := range g.open {
 		g.open[r] = r >= len(c.rows) || c.rows[r].model != i
 	}
@@ -36,19 +35,19 @@ func (c *programme) modelJoin(p *point, i int, d float64, shared bool, loose []b
 		}
 		var rows []int
 		if shared {
-			rows = c.shareUse(at, options, loose)
+			rows = c.sharedRowUse(at, options, loose)
 		} else {
 			rows = c.priceShared(p, at, i, options)
-			options = unbeaten(options)
+			options = undominated(options)
 		}
 		g.items, g.rows = append(g.items, options), append(g.rows, rows)
 	}
-	if !g.run() || len(g.found()) > modelOptions {
+	if !g.enumerate() || len(g.completeChoices()) > modelOptions {
 		return out, false
 	}
-	for n, q := range g.found() {
+	for n, q := range g.completeChoices() {
 		o := option{excess: q.bound, cost: q.cost, use: g.memory[q.use : int(q.use)+len(g.live)]}
-		for j, pick := range g.picked(n) {
+		for j, pick := range g.optionsPicked(n) {
 			o.x = append(o.x, g.items[j][pick].x...)
 		}
 		out.options = append(out.options, o)
@@ -58,9 +57,8 @@ func (c *programme) modelJoin(p *point, i int, d float64, shared bool, loose []b
 	return out, true
 }
 
-// priceShared adds to the cost of a block's options, of model i, what they pay for
-// the rows that models share, and leaves these out of their use. It lists the
-// others.
+// priceShared adds the prices of shared rows to the cost of the options of a block of model i, and
+// removes these rows from their use. It returns the remaining rows.
 func (c *programme) priceShared(p *point, at, i int, options []option) (rows []int) {
 	for n := range options {
 		o := &options[n]
@@ -82,8 +80,8 @@ func (c *programme) priceShared(p *point, at, i int, options []option) (rows []i
 	return rows
 }
 
-// unbeaten leaves out the options that another one beats in cost and use.
-func unbeaten(options []option) []option {
+// undominated removes the options that another one dominates in cost and use.
+func undominated(options []option) []option {
 	if len(options) == 0 {
 		return nil
 	}
@@ -94,23 +92,23 @@ func unbeaten(options []option) []option {
 		memory = append(memory, o.use...)
 	}
 	var out []option
-	for _, q := range front(all, memory, len(options[0].use)) {
+	for _, q := range paretoFront(all, memory, len(options[0].use)) {
 		out = append(out, options[q.option])
 	}
 	byExcess(out)
 	return out
 }
 
-// shareUse lists the rows of a block by which its options are compared: those that
-// can be broken. Where machines may pass between models only choices with the same
-// counts are compared, for what these cost is known in the end.
-func (c *programme) shareUse(at int, options []option, loose []bool) (rows []int) {
+// sharedRowUse lists the rows of a block by which its options are compared: those that can be broken.
+// Where VMs can switch between models only choices with equal counts are compared, because their
+// cost is known only for complete choices.
+func (c *programme) sharedRowUse(at int, options []option, loose []bool) (rows []int) {
 	for _, l := range c.links[at] {
 		if rows = append(rows, l.row); loose[l.row] {
 			rows[len(rows)-1] = -1
 		}
 	}
-	for k, r := range c.standing[at] {
+	for k, r := range c.runningRows[at] {
 		if r < 0 {
 			continue
 		}
@@ -123,8 +121,7 @@ func (c *programme) shareUse(at int, options []option, loose []bool) (rows []int
 	return rows
 }
 
-// looseRows finds the rows that no options of the blocks within the distances of
-// their models break.
+// looseRows finds the rows that no options within their models' distances can break.
 func (c *programme) looseRows(p *point, d []float64) []bool {
 	most := make([]float64, len(c.rows))
 	for at := range c.blocks {
@@ -147,16 +144,16 @@ func (c *programme) looseRows(p *point, d []float64) []bool {
 	return loose
 }
 
-// wholeModels bounds each model with its own rows satisfied and those that models
-// share at their prices. It gives by how much each lies above its blocks, offers
-// the counts, and reports whether all were tried: else floors are what is proven.
+// wholeModels bounds each model with its own rows satisfied and the shared rows priced. It returns
+// how far each is above its blocks' bound, offers the counts, and reports whether all choices were
+// enumerated; otherwise floors hold what is proven.
 func (c *programme) wholeModels(p *point) (floors []float64, flat []int, all bool) {
 	floors, all = make([]float64, c.models), true
-	far := c.limit() - p.value
+	far := c.costLimit() - p.value
 	for i := range floors {
 		first := firstWithin * math.Abs(p.value) / float64(c.models)
 		for d := math.Max(first, slackOf(p.value)); ; d *= widen {
-			d = math.Min(d, far+slackOf(c.limit()))
+			d = math.Min(d, far+slackOf(c.costLimit()))
 			found, ok := c.modelJoin(p, i, d, false, nil)
 			if !ok {
 				all = false
@@ -168,19 +165,19 @@ func (c *programme) wholeModels(p *point) (floors []float64, flat []int, all boo
 				break
 			}
 			if floors[i] = d; d >= far {
-				return floors, flat, true // no counts are worth finding
+				return floors, flat, true // no counts can improve the incumbent
 			}
 		}
 		far -= floors[i]
 	}
 	if len(flat) == len(c.blocks)*c.gpus {
-		c.offer(c.counts(flat))
+		c.offerIncumbent(c.unflatten(flat))
 	}
 	return floors, flat, all
 }
 
-// relaxModels solves every model at the point's prices of the rows that models
-// share. Like relax it reports whether the value proves anything.
+// relaxModels solves every model at the point's prices of shared rows. Like relax it reports
+// whether the value is a proven bound.
 func (c *programme) relaxModels(p *point) bool {
 	if !c.relax(p) || math.IsInf(p.value, 1) {
 		return !c.work.spent()
@@ -195,38 +192,38 @@ func (c *programme) relaxModels(p *point) bool {
 	copy(p.x, flat)
 	for r, row := range c.rows {
 		if p.use[r] = 0; row.model >= 0 {
-			p.use[r] = row.right // it is satisfied
+			p.use[r] = row.right // the row is satisfied
 		}
 	}
 	for at := range c.blocks {
 		x := p.x[at*c.gpus : (at+1)*c.gpus]
-		c.price(at, p.y)
-		c.count(at, x, p.use, func(row int) bool { return c.rows[row].model < 0 })
+		c.priceBlock(at, p.y)
+		c.addUse(at, x, p.use, func(row int) bool { return c.rows[row].model < 0 })
 	}
 	return !c.work.spent()
 }
 
-// exhaust raises the bound at p model by model, and if that does not settle it
-// tries all choices of all models that cost less than the best counts. It gives
-// the bound, and whether nothing cheaper than the best counts is left.
-func (c *programme) exhaust(p *point) (bound float64, settled bool) {
+// enumerateAll raises the bound at p model by model. If that does not close the gap, it enumerates all
+// choices of all models that cost less than the incumbent. It returns the bound, and whether no
+// cheaper counts exist.
+func (c *programme) enumerateAll(p *point) (bound float64, settled bool) {
 	floors, _, whole := c.wholeModels(p)
 	bound = p.value
 	for _, f := range floors {
 		bound += f
 	}
-	if c.done(bound) || bound > c.limit() {
+	if c.provesGap(bound) || bound > c.costLimit() {
 		return bound, true
 	}
-	var d []float64 // how far above its blocks' bound a model's choices may lie
+	var d []float64 // how far above its blocks' bound a model's choices may be
 	for _, f := range floors {
-		d = append(d, c.limit()-bound+f)
+		d = append(d, c.costLimit()-bound+f)
 	}
 	if !whole {
 		return bound, false
 	}
 	loose := c.looseRows(p, d)
-	g := &join{c: c, y: p.y, limit: c.limit() - bound, left: allPartials, open: make([]bool, 3*len(c.rows)), unequal: c.p.Switch != nil}
+	g := &dynamicProgramme{c: c, y: p.y, limit: c.costLimit() - bound, partialsLeft: allPartials, open: make([]bool, 3*len(c.rows)), unequal: c.p.Switch != nil}
 	for i, floor := range floors {
 		found, ok := c.modelJoin(p, i, d[i], true, loose)
 		if !ok {
@@ -242,21 +239,21 @@ func (c *programme) exhaust(p *point) (bound float64, settled bool) {
 		}
 		g.items, g.rows = append(g.items, found.options), append(g.rows, found.rows)
 	}
-	if !g.run() {
+	if !g.enumerate() {
 		return bound, false
 	}
 	best, cost := [][][]int(nil), math.Inf(1)
-	for n := range g.found() {
+	for n := range g.completeChoices() {
 		var flat []int
-		for i, pick := range g.picked(n) {
+		for i, pick := range g.optionsPicked(n) {
 			flat = append(flat, g.items[i][pick].x...)
 		}
-		if x := c.counts(flat); c.p.Cost(x) < cost {
+		if x := c.unflatten(flat); c.p.Cost(x) < cost {
 			best, cost = x, c.p.Cost(x)
 		}
 	}
 	if best != nil {
-		c.offer(best)
+		c.offerIncumbent(best)
 	}
-	return c.limit(), true
+	return c.costLimit(), true
 }

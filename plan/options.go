@@ -7,19 +7,19 @@ import (
 	"slices"
 )
 
-// option is one choice of counts of a block near its cheapest at some prices.
+// option is one choice of a block's counts, near the cheapest at some row prices.
 type option struct {
 	x      []int
-	excess float64   // cost with its rows priced, above the block's minimum
+	excess float64   // cost including its rows' prices, above the block's minimum
 	cost   float64   // with every replica beyond n started on a new VM
 	use    []float64 // by link of the block
 }
 
-// options lists block at's counts whose cost at the point's prices is within d of
-// the minimum, cheapest first. complete is false when there are more than limit;
-// it then lists the cheapest of them.
+// options lists the counts of block at whose cost at the point's prices is within d of the minimum,
+// cheapest first. complete is false when there are more than limit; the list then has the cheapest
+// of them.
 func (c *programme) options(p *point, at int, d float64, limit int) (out []option, complete bool) {
-	c.price(at, p.y)
+	c.priceBlock(at, p.y)
 	w, floor := &c.search, p.reduced[at]
 	w.limit = floor + d + slackOf(math.Abs(floor)+d)
 	complete = true
@@ -36,7 +36,7 @@ func (c *programme) options(p *point, at int, d float64, limit int) (out []optio
 			w.limit = math.Min(w.limit, floor+worst)
 		}
 	}
-	w.from(0, 0, 0, 0)
+	w.searchFrom(0, 0, 0, 0)
 	c.work.spend(4 * len(out) * bits.Len(uint(len(out)))) // sorting
 	complete = complete && len(out) <= limit && !c.work.spent()
 	out = cheapestOptions(out, limit)
@@ -44,14 +44,14 @@ func (c *programme) options(p *point, at int, d float64, limit int) (out []optio
 	for n := range out {
 		out[n].use = use[:0:len(c.links[at])]
 		use = use[len(c.links[at]):]
-		c.complete(at, &out[n])
+		c.fillOption(at, &out[n])
 	}
 	return out, complete
 }
 
-// replicaWeight is what a replica weighs among options of one cost, as a share of
-// the greatest price: where capacity is free of its row, every count of it costs
-// the same, and the small ones are the useful ones.
+// replicaWeight is the weight of a replica among options of equal cost, as a share of the highest
+// price. Where a capacity row has price 0 every count costs the same, and small counts are the
+// useful ones.
 const replicaWeight = 1e-4
 
 func (o *option) weight() float64 {
@@ -62,7 +62,7 @@ func (o *option) weight() float64 {
 	return o.excess + replicaWeight*float64(count)
 }
 
-// cheapestOptions sorts options and returns the first of them.
+// cheapestOptions sorts options and returns the first limit of them.
 func cheapestOptions(out []option, limit int) []option {
 	if len(out) > limit {
 		slices.SortFunc(out, func(a, b option) int {
@@ -74,7 +74,7 @@ func cheapestOptions(out []option, limit int) []option {
 	return out
 }
 
-// byExcess sorts options, the cheapest first.
+// byExcess sorts options by excess cost, cheapest first.
 func byExcess(out []option) {
 	slices.SortFunc(out, func(a, b option) int {
 		if a.excess != b.excess {
@@ -84,21 +84,21 @@ func byExcess(out []option) {
 	})
 }
 
-// complete notes what an option of block at costs and uses.
-func (c *programme) complete(at int, o *option) {
+// fillOption sets the cost and the row use of an option of block at.
+func (c *programme) fillOption(at int, o *option) {
 	b := &c.blocks[at]
 	for k, n := range o.x {
 		cl := &b.classes[k]
-		o.cost += cl.stay*float64(n) + cl.start*float64(max(0, n-cl.n))
+		o.cost += cl.keepCost*float64(n) + cl.startCost*float64(max(0, n-cl.running))
 	}
-	o.cost += b.away.cost(b.capacity(o.x))
+	o.cost += b.egress.of(b.capacity(o.x))
 	for _, l := range c.links[at] {
-		o.use = append(o.use, used(l.factor, o.x))
+		o.use = append(o.use, rowUse(l.factor, o.x))
 	}
 }
 
-// allOptions lists every block's options within d, at most so many of each. whole
-// is false when some block has more; out is nil when effort ran out.
+// allOptions lists every block's options within d, at most limit of each. whole is false when some
+// block has more; out is nil when the effort is spent.
 func (c *programme) allOptions(p *point, d float64, limit int) (out [][]option, whole bool) {
 	out, whole = make([][]option, len(c.blocks)), true
 	for at := range out {

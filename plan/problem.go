@@ -12,39 +12,38 @@ import (
 // maxCount bounds every count, so that sums of costs stay exact to a cent.
 const maxCount = 1_000_000
 
-// Problem is one scaling problem: i runs over models, j over regions, k over
-// GPUs, w over windows of time (SageServe, table 2).
+// Problem is one scaling problem. Index i runs over models, j over regions, k over GPUs and w over
+// time windows (SageServe, table 2).
 type Problem struct {
 	Models  []string `json:"models"`
 	Regions []string `json:"regions"`
 	GPUs    []string `json:"gpus"`
-	// N is how many replicas of model i run in region j on GPU k now.
+	// N is the number of replicas of model i that run in region j on GPU k now.
 	N [][][]int `json:"n"`
-	// Theta is what one replica of model i on GPU k carries, in prompt tokens a
-	// second; 0 = the model does not run there.
+	// Theta is the throughput of one replica of model i on GPU k, in prompt tokens a second; 0 =
+	// the model does not run there.
 	Theta [][]float64 `json:"theta"`
 	// Alpha is the price of a replica on GPU k, in USD an hour.
 	Alpha []float64 `json:"alpha"`
 	// Sigma is the cost of starting a replica of model i on GPU k, in USD.
 	Sigma [][]float64 `json:"sigma"`
-	// Rho is the load forecast of model i in region j in window w, in prompt
-	// tokens a second.
+	// Rho is the forecast load of model i in region j in window w, in prompt tokens a second.
 	Rho [][][]float64 `json:"rho"`
-	// Epsilon is the share of its own peak that a region must be able to carry,
-	// above 0 and at most 1; the rest may be carried elsewhere.
+	// Epsilon is the share of its own peak that a region must be able to serve itself, above 0 and
+	// at most 1. Other regions may serve the remainder.
 	Epsilon float64 `json:"epsilon"`
-	// Capacity is how many replicas region j can hold on GPU k over all models;
-	// nil, or a nil entry, is no limit.
+	// Capacity is the maximum number of replicas in region j on GPU k over all models; nil, or a
+	// nil entry, is no limit.
 	Capacity [][]*int `json:"capacity"`
-	// Min and Max bound model i's replicas in region j over all GPUs; nil is no
-	// bound, as is a nil entry.
+	// Min and Max bound the replicas of model i in region j over all GPUs; nil, or a nil entry, is
+	// no bound.
 	Min [][]*int `json:"min"`
 	Max [][]*int `json:"max"`
 	Extras
 }
 
-// ReadProblem reads a problem as JSON and checks it. Errors name the place and
-// what was found there.
+// ReadProblem parses a problem from JSON and checks it. Errors contain the place and the value
+// found there.
 func ReadProblem(name string, data []byte) (*Problem, error) {
 	var p Problem
 	if err := json.Unmarshal(data, &p); err != nil {
@@ -56,7 +55,7 @@ func ReadProblem(name string, data []byte) (*Problem, error) {
 	return &p, nil
 }
 
-// lineOf is the line that a JSON error speaks of.
+// lineOf returns the line number of a JSON error.
 func lineOf(data []byte, err error) int {
 	var syntax *json.SyntaxError
 	var kind *json.UnmarshalTypeError
@@ -70,8 +69,8 @@ func lineOf(data []byte, err error) int {
 	return 1 + bytes.Count(data[:min(offset, len(data))], []byte{'\n'})
 }
 
-// Check reports the first thing that is wrong with the problem's shape or
-// figures, with the index and the value found.
+// Check returns the first error in the problem's shape or values, with the index and the value
+// found.
 func (p *Problem) Check() error {
 	c := checker{models: len(p.Models), regions: len(p.Regions), gpus: len(p.GPUs)}
 	if c.models == 0 || c.regions == 0 || c.gpus == 0 {
@@ -80,43 +79,43 @@ func (p *Problem) Check() error {
 	if !(p.Epsilon > 0 && p.Epsilon <= 1) {
 		return fmt.Errorf("epsilon: must be above 0 and at most 1, got %g", p.Epsilon)
 	}
-	c.length("n", len(p.N), c.models)
-	c.length("theta", len(p.Theta), c.models)
-	c.length("sigma", len(p.Sigma), c.models)
-	c.length("rho", len(p.Rho), c.models)
-	c.figures("alpha", p.Alpha, c.gpus)
+	c.checkLength("n", len(p.N), c.models)
+	c.checkLength("theta", len(p.Theta), c.models)
+	c.checkLength("sigma", len(p.Sigma), c.models)
+	c.checkLength("rho", len(p.Rho), c.models)
+	c.checkValues("alpha", p.Alpha, c.gpus)
 	if c.err != nil {
 		return c.err
 	}
 	for i := range p.Models {
-		c.figures(at("theta", i), p.Theta[i], c.gpus)
-		c.figures(at("sigma", i), p.Sigma[i], c.gpus)
-		c.length(at("n", i), len(p.N[i]), c.regions)
-		c.length(at("rho", i), len(p.Rho[i]), c.regions)
+		c.checkValues(indexed("theta", i), p.Theta[i], c.gpus)
+		c.checkValues(indexed("sigma", i), p.Sigma[i], c.gpus)
+		c.checkLength(indexed("n", i), len(p.N[i]), c.regions)
+		c.checkLength(indexed("rho", i), len(p.Rho[i]), c.regions)
 		if c.err != nil {
 			return c.err
 		}
 		for j := range p.Regions {
-			c.counts(at("n", i, j), p.N[i][j], c.gpus)
-			c.length(at("rho", i, j), len(p.Rho[i][j]), len(p.Rho[0][0]))
-			c.figures(at("rho", i, j), p.Rho[i][j], len(p.Rho[i][j]))
+			c.checkCounts(indexed("n", i, j), p.N[i][j], c.gpus)
+			c.checkLength(indexed("rho", i, j), len(p.Rho[i][j]), len(p.Rho[0][0]))
+			c.checkValues(indexed("rho", i, j), p.Rho[i][j], len(p.Rho[i][j]))
 		}
 	}
-	c.limits("capacity", p.Capacity, c.regions, c.gpus)
-	c.limits("min", p.Min, c.models, c.regions)
-	c.limits("max", p.Max, c.models, c.regions)
-	c.extras(p)
+	c.checkLimits("capacity", p.Capacity, c.regions, c.gpus)
+	c.checkLimits("min", p.Min, c.models, c.regions)
+	c.checkLimits("max", p.Max, c.models, c.regions)
+	c.checkExtras(p)
 	return c.err
 }
 
-// checker keeps the first error.
+// checker records the first error.
 type checker struct {
 	models, regions, gpus int
 	err                   error
 }
 
-// at writes an index: at("n", 0, 2) is n[0][2].
-func at(name string, index ...int) string {
+// indexed formats an index: at("n", 0, 2) returns n[0][2].
+func indexed(name string, index ...int) string {
 	var b strings.Builder
 	b.WriteString(name)
 	for _, i := range index {
@@ -131,57 +130,57 @@ func (c *checker) failf(format string, args ...any) {
 	}
 }
 
-func (c *checker) length(name string, got, want int) {
+func (c *checker) checkLength(name string, got, want int) {
 	if got != want {
 		c.failf("%s: must have %d entries, got %d", name, want, got)
 	}
 }
 
-func (c *checker) figures(name string, values []float64, want int) {
-	c.length(name, len(values), want)
+func (c *checker) checkValues(name string, values []float64, want int) {
+	c.checkLength(name, len(values), want)
 	for i, v := range values {
 		if !(v >= 0 && v <= 1e15) {
-			c.failf("%s: must be 0 or more, got %g", at(name, i), v)
+			c.failf("%s: must be 0 or more, got %g", indexed(name, i), v)
 		}
 	}
 }
 
-func (c *checker) counts(name string, values []int, want int) {
-	c.length(name, len(values), want)
+func (c *checker) checkCounts(name string, values []int, want int) {
+	c.checkLength(name, len(values), want)
 	for i, v := range values {
 		if v < 0 || v > maxCount {
-			c.failf("%s: must be 0 to %d, got %d", at(name, i), maxCount, v)
+			c.failf("%s: must be 0 to %d, got %d", indexed(name, i), maxCount, v)
 		}
 	}
 }
 
-func (c *checker) limits(name string, rows [][]*int, outer, inner int) {
+func (c *checker) checkLimits(name string, rows [][]*int, outer, inner int) {
 	if rows == nil {
 		return
 	}
-	c.length(name, len(rows), outer)
+	c.checkLength(name, len(rows), outer)
 	for i, row := range rows {
-		c.length(at(name, i), len(row), inner)
+		c.checkLength(indexed(name, i), len(row), inner)
 		for j, v := range row {
 			if v != nil && (*v < 0 || *v > maxCount) {
-				c.failf("%s: must be 0 to %d, got %d", at(name, i, j), maxCount, *v)
+				c.failf("%s: must be 0 to %d, got %d", indexed(name, i, j), maxCount, *v)
 			}
 		}
 	}
 }
 
-// limit is rows[a][b], or otherwise where there is none.
-func limit(rows [][]*int, a, b, otherwise int) int {
+// limitOr returns rows[a][b], or fallback where there is no entry.
+func limitOr(rows [][]*int, a, b, fallback int) int {
 	if rows == nil || rows[a][b] == nil {
-		return otherwise
+		return fallback
 	}
 	return *rows[a][b]
 }
 
-// LocalNeed is what region j itself must carry of model i: epsilon of its peak.
+// LocalNeed returns the load of model i that region j must serve itself: epsilon of its peak.
 func (p *Problem) LocalNeed(i, j int) float64 { return p.Epsilon * p.Peak(i, j) }
 
-// Peak is model i's greatest load in region j over the windows.
+// Peak returns the highest load of model i in region j over the windows.
 func (p *Problem) Peak(i, j int) float64 {
 	var peak float64
 	for _, v := range p.Rho[i][j] {
@@ -190,7 +189,7 @@ func (p *Problem) Peak(i, j int) float64 {
 	return peak
 }
 
-// GlobalNeed is model i's greatest load over all regions together, in one window.
+// GlobalNeed returns the highest load of model i in one window, summed over all regions.
 func (p *Problem) GlobalNeed(i int) float64 {
 	var peak float64
 	for w := range p.Rho[i][0] {
@@ -203,9 +202,9 @@ func (p *Problem) GlobalNeed(i int) float64 {
 	return peak
 }
 
-// Cost is what the counts x cost: the price of every replica for an hour, the
-// start of every new one, or its switch where a VM is given up that it can have,
-// and the load that is sent away.
+// Cost returns the objective at counts x: an hour's price of every replica, the start of every new
+// one (or the switch where another model frees a VM that it can use), and the egress of load served
+// by other regions.
 func (p *Problem) Cost(x [][][]int) float64 {
 	var cost float64
 	for i := range p.Models {
@@ -213,8 +212,8 @@ func (p *Problem) Cost(x [][][]int) float64 {
 			for k := range p.GPUs {
 				cost += p.Price(j, k)*float64(x[i][j][k]) + p.Sigma[i][k]*float64(max(0, x[i][j][k]-p.N[i][j][k]))
 			}
-			if a := p.away(i, j); a.price > 0 {
-				cost += a.cost(p.carried(x, i, j))
+			if a := p.egressCostOf(i, j); a.price > 0 {
+				cost += a.of(p.carried(x, i, j))
 			}
 		}
 	}
@@ -223,8 +222,8 @@ func (p *Problem) Cost(x [][][]int) float64 {
 	}
 	for j := range p.Regions {
 		for k := range p.GPUs {
-			cost -= p.spared(j, k, func(i int) int { return x[i][j][k] }, nil)
+			cost -= p.reuseSavings(j, k, func(i int) int { return x[i][j][k] }, nil)
 		}
 	}
-	return math.Max(0, cost) // not what rounding leaves below 0
+	return math.Max(0, cost) // rounding must not make it negative
 }

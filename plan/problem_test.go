@@ -52,7 +52,7 @@ func TestReadProblemErrors(t *testing.T) {
 				t.Fatalf("%s is not in %s", c.old, good)
 			}
 			if _, err := ReadProblem("p.json", []byte(text)); err == nil || !strings.Contains(err.Error(), c.want) {
-				t.Fatalf("got %v, want it to say %q", err, c.want)
+				t.Fatalf("got %v, want %q in it", err, c.want)
 			}
 		})
 	}

@@ -6,50 +6,49 @@ import (
 	"slices"
 )
 
-// couplingRow joins blocks: their use of it together is at most right. A row of
-// coverage counts what is carried, negative and divided by the mean throughput of
-// a replica, so that all rows are of the size of a replica.
+// couplingRow couples blocks: their combined use of it is at most right. A coverage row counts
+// served load as a negative number divided by the mean throughput of a replica, so that all rows
+// are of the magnitude of a replica.
 type couplingRow struct {
 	right float64
-	model int // whose row it is, -1 where models share it
-	// standing says that the row counts VMs that run today, of which a block uses
-	// as many as its cheapest counts want: Cost settles who has which.
-	standing bool
+	model int // the model that the row belongs to, -1 where models share it
+	// runningVMs marks a row that counts running VMs. A block uses as many as its cheapest counts
+	// need; Cost decides which model gets which.
+	runningVMs bool
 }
 
-// link is what a unit of each class of a block uses of a row.
+// link is the use of a row by one unit of each class of a block.
 type link struct {
 	row    int
 	factor []float64
 }
 
-// programme is a problem as blocks (one model in one region, solved to the last
-// unit) and the rows that couple them. At prices y >= 0 for the rows the blocks
-// fall apart, and
+// programme is a problem as blocks (one model in one region, each solved exactly) and the rows that
+// couple them. At prices y >= 0 for the rows the blocks are independent, and
 //
 //	sum over blocks of min(cost + y*use) - y*right
 //
-// is a bound of every solution's cost: Lagrangian relaxation.
+// is a lower bound of every solution's cost: Lagrangian relaxation.
 type programme struct {
-	p     *Problem
-	gap   float64
-	work  effort
-	given int64 // effort at the start
-	rules *rules
+	p             *Problem
+	gap           float64
+	work          effort
+	initialEffort int64 // effort at the start
+	rules         *rules
 
 	models, regions, gpus int
 	blocks                []block // model by model, region by region
 	links                 [][]link
-	standing              [][]int // by block and class: the row of standing VMs, -1 for none
+	runningRows           [][]int // by block and class: the row of running VMs, -1 for none
 	rows                  []couplingRow
-	max                   float64 // no solution without units to spare costs more
+	maxCost               float64 // upper bound on the cost of a solution without spare units
 
-	best     [][][]int
-	bestCost float64
-	bound    float64
-	hopeless bool     // load that no region may serve
-	wrong    []string // why there is no solution
-	silent   bool     // the reasons are not asked for
+	best            [][][]int
+	bestCost        float64
+	bound           float64
+	unreachableLoad bool     // some load is out of reach of every region
+	infeasible      []string // reasons for infeasibility
+	skipReasons     bool     // skip computing the reasons
 
 	// scratch
 	search blockSearch
@@ -66,59 +65,58 @@ func newProgramme(p *Problem, gap float64, work effort) *programme {
 		for j := range p.Regions {
 			b := p.block(i, j)
 			c.blocks = append(c.blocks, b)
-			c.max += b.away.cost(0)
+			c.maxCost += b.egress.of(0)
 			none := make([]int, c.gpus)
 			for k, cl := range b.classes {
 				none[k] = -1
-				c.max += float64(cl.hi) * (cl.stay + cl.start)
+				c.maxCost += float64(cl.max) * (cl.keepCost + cl.startCost)
 			}
-			c.standing = append(c.standing, none)
+			c.runningRows = append(c.runningRows, none)
 		}
 	}
 	c.links = make([][]link, len(c.blocks))
 	for j := range p.Regions {
 		for k := range p.GPUs {
-			c.joinCell(j, k)
+			c.addCellRows(j, k)
 		}
 	}
 	for i := range p.Models {
-		c.joinModel(i)
+		c.addModelRows(i)
 	}
 	return c
 }
 
-// block is model i in region j. A class holds at most what rows can ask of it: to
-// carry all load alone, or to be the minimum count alone. One unit more could be
-// taken away: no row breaks, and nothing costs more.
+// block returns model i in region j. A class has at most the units that rows can require: all load
+// alone, or the minimum count alone. A further unit could be removed without breaking a row or
+// raising the cost.
 func (p *Problem) block(i, j int) block {
-	b := block{need: p.LocalNeed(i, j), min: limit(p.Min, i, j, 0), max: limit(p.Max, i, j, unlimited), away: p.away(i, j)}
+	b := block{need: p.LocalNeed(i, j), min: limitOr(p.Min, i, j, 0), max: limitOr(p.Max, i, j, unlimited), egress: p.egressCostOf(i, j)}
 	all := p.GlobalNeed(i)
 	for k := range p.GPUs {
-		c := class{stay: p.Price(j, k), start: p.Sigma[i][k], theta: p.Theta[i][k], n: p.N[i][j][k]}
-		if p.canSwitch(i, k) && p.shared(j, k) {
-			c.m, c.turn = p.standing(j, k)-c.n, *p.Switch[i][k]
+		c := class{keepCost: p.Price(j, k), startCost: p.Sigma[i][k], theta: p.Theta[i][k], running: p.N[i][j][k]}
+		if p.canSwitch(i, k) && p.canSwitchVMs(j, k) {
+			c.switchable, c.switchCost = p.runningVMs(j, k)-c.running, *p.Switch[i][k]
 		}
-		if c.theta > 0 { // else the model does not run there
-			useful := max(unitsFor(math.Max(b.need, all), c.theta), b.min, total(p.MinTotal, i, 0))
-			if p.growsElsewhere(i, j, k) {
-				useful = max(min(c.n+c.m, useful), unitsFor(b.need, c.theta), b.min)
+		if c.theta > 0 { // otherwise the model does not run there
+			useful := max(unitsFor(math.Max(b.need, all), c.theta), b.min, totalOr(p.MinTotal, i, 0))
+			if p.growsInOtherRegion(i, j, k) {
+				useful = max(min(c.running+c.switchable, useful), unitsFor(b.need, c.theta), b.min)
 			}
-			c.hi = min(useful, limit(p.Capacity, j, k, unlimited), b.max)
+			c.max = min(useful, limitOr(p.Capacity, j, k, unlimited), b.max)
 		}
 		b.classes = append(b.classes, c)
 	}
 	return b
 }
 
-// growsElsewhere reports whether a new unit of model i on GPU k that region j does
-// not need itself can as well stand in another region, without limits there and for
-// no more.
-func (p *Problem) growsElsewhere(i, j, k int) bool {
+// growsInOtherRegion reports whether a new unit of model i on GPU k that region j does not need itself
+// can run in another region instead, without limits there and at no higher price.
+func (p *Problem) growsInOtherRegion(i, j, k int) bool {
 	if !p.plainCover() || p.Egress != nil {
 		return false
 	}
 	for o := range p.Regions {
-		open := limit(p.Capacity, o, k, unlimited) == unlimited && limit(p.Max, i, o, unlimited) == unlimited
+		open := limitOr(p.Capacity, o, k, unlimited) == unlimited && limitOr(p.Max, i, o, unlimited) == unlimited
 		if open && (p.Price(o, k) < p.Price(j, k) || o < j && p.Price(o, k) == p.Price(j, k)) {
 			return true
 		}
@@ -126,7 +124,7 @@ func (p *Problem) growsElsewhere(i, j, k int) bool {
 	return false
 }
 
-// addRow adds a row of some blocks: of one model, or of several (-1).
+// addRow adds a row over some blocks: of one model, or of several (model -1).
 func (c *programme) addRow(model int, right float64, factor []float64, blocks []int) {
 	for _, at := range blocks {
 		c.links[at] = append(c.links[at], link{len(c.rows), factor})
@@ -134,10 +132,10 @@ func (c *programme) addRow(model int, right float64, factor []float64, blocks []
 	c.rows = append(c.rows, couplingRow{right: right, model: model})
 }
 
-// joinCell adds the row of a region's capacity on a GPU where it can bind, and
-// that of the VMs there that models can take over from each other.
-func (c *programme) joinCell(j, k int) {
-	if capacity, users := c.p.crowded(j, k); users != nil {
+// addCellRows adds the row of a region's capacity on a GPU where it can bind, and the row of the VMs
+// there that models can take over from each other.
+func (c *programme) addCellRows(j, k int) {
+	if capacity, users := c.p.modelsContending(j, k); users != nil {
 		one := make([]float64, c.gpus)
 		one[k] = 1
 		var blocks []int
@@ -146,24 +144,24 @@ func (c *programme) joinCell(j, k int) {
 		}
 		c.addRow(-1, float64(capacity), one, blocks)
 	}
-	if !c.p.shared(j, k) {
+	if !c.p.canSwitchVMs(j, k) {
 		return
 	}
 	for i := range c.models {
-		c.standing[i*c.regions+j][k] = len(c.rows)
+		c.runningRows[i*c.regions+j][k] = len(c.rows)
 	}
-	c.rows = append(c.rows, couplingRow{right: float64(c.p.standing(j, k)), model: -1, standing: true})
+	c.rows = append(c.rows, couplingRow{right: float64(c.p.runningVMs(j, k)), model: -1, runningVMs: true})
 }
 
-// crowded lists the models that together could exceed the capacity of region j on
-// GPU k; nil when they cannot.
-func (p *Problem) crowded(j, k int) (capacity int, users []int) {
-	if capacity = limit(p.Capacity, j, k, unlimited); capacity == unlimited {
+// modelsContending returns the models that together could exceed the capacity of region j on GPU k; nil when
+// they cannot.
+func (p *Problem) modelsContending(j, k int) (capacity int, users []int) {
+	if capacity = limitOr(p.Capacity, j, k, unlimited); capacity == unlimited {
 		return capacity, nil
 	}
 	wanted := 0
 	for i := range p.Models {
-		if hi := p.block(i, j).classes[k].hi; hi > 0 {
+		if hi := p.block(i, j).classes[k].max; hi > 0 {
 			wanted += hi
 			users = append(users, i)
 		}
@@ -174,19 +172,18 @@ func (p *Problem) crowded(j, k int) (capacity int, users []int) {
 	return capacity, users
 }
 
-// shared reports whether a VM in region j with GPU k may pass from one model to
-// another.
-func (p *Problem) shared(j, k int) bool {
+// canSwitchVMs reports whether a VM in region j with GPU k can switch from one model to another.
+func (p *Problem) canSwitchVMs(j, k int) bool {
 	for i := range p.Models {
-		if p.canSwitch(i, k) && p.standing(j, k) > p.N[i][j][k] && p.Theta[i][k] > 0 {
+		if p.canSwitch(i, k) && p.runningVMs(j, k) > p.N[i][j][k] && p.Theta[i][k] > 0 {
 			return true
 		}
 	}
 	return false
 }
 
-// sharers lists the models that have such VMs or could take them over.
-func (p *Problem) sharers(j, k int) []int {
+// modelsSwitchingVMs lists the models that have such VMs or can take them over.
+func (p *Problem) modelsSwitchingVMs(j, k int) []int {
 	var out []int
 	for i := range p.Models {
 		if p.N[i][j][k] > 0 || p.canSwitch(i, k) && p.Theta[i][k] > 0 {
@@ -196,8 +193,8 @@ func (p *Problem) sharers(j, k int) []int {
 	return out
 }
 
-// joinModel adds model i's rows over several regions.
-func (c *programme) joinModel(i int) {
+// addModelRows adds model i's rows over several regions.
+func (c *programme) addModelRows(i int) {
 	p := c.p
 	unit, runs := 0.0, 0
 	for _, t := range p.Theta[i] {
@@ -216,7 +213,7 @@ func (c *programme) joinModel(i int) {
 		all = append(all, i*c.regions+j)
 	}
 	for _, cv := range c.rules.covers[i] {
-		// What covers forgives must not make the row ask for a replica more.
+		// The tolerance of covers must not make the row require one more replica.
 		need := cv.need - relTolerance/2*math.Max(1, cv.need)
 		var blocks []int
 		for j, at := range all {
@@ -225,57 +222,56 @@ func (c *programme) joinModel(i int) {
 			}
 		}
 		c.addRow(i, -need/unit, carries, blocks)
-		c.hopeless = c.hopeless || blocks == nil
+		c.unreachableLoad = c.unreachableLoad || blocks == nil
 	}
-	if v := total(p.MaxTotal, i, unlimited); v < unlimited {
+	if v := totalOr(p.MaxTotal, i, unlimited); v < unlimited {
 		c.addRow(i, float64(v), counts, all)
 	}
-	if v := total(p.MinTotal, i, 0); v > 0 {
+	if v := totalOr(p.MinTotal, i, 0); v > 0 {
 		c.addRow(i, -float64(v), owes, all)
 	}
 }
 
-// impossible says in words which models cannot satisfy their own rows, whatever
-// the others do.
-func (c *programme) impossible() []string {
+// explainInfeasibleModels describes the models that cannot satisfy their own rows, whatever the other models do.
+func (c *programme) explainInfeasibleModels() []string {
 	var out []string
 	for i, name := range c.p.Models {
-		if wrong := c.impossibleModel(i); wrong != "" {
+		if wrong := c.explainInfeasibleModel(i); wrong != "" {
 			out = append(out, name+" "+wrong)
 		}
 	}
 	return out
 }
 
-func (c *programme) impossibleModel(i int) string {
+func (c *programme) explainInfeasibleModel(i int) string {
 	var all float64
 	for j, region := range c.p.Regions {
 		b := &c.blocks[i*c.regions+j]
-		reach, ok := b.reach()
+		reach, ok := b.maxCapacity()
 		switch {
 		case !ok:
-			return fmt.Sprintf("in %s: no count lies between its least (%d) and what bounds and capacity allow", region, b.min)
-		case !covers(reach, b.need):
-			return fmt.Sprintf("in %s: needs %.6g tokens a second of its own, bounds and capacity allow %.6g", region, b.need, reach)
+			return fmt.Sprintf("in %s: the minimum of %d replicas is above what bounds and capacity allow", region, b.min)
+		case !meetsNeed(reach, b.need):
+			return fmt.Sprintf("in %s: needs %.6g tokens a second served locally, bounds and capacity allow %.6g", region, b.need, reach)
 		}
 		all += reach
 	}
-	if need := c.p.GlobalNeed(i); !covers(all, need) {
+	if need := c.p.GlobalNeed(i); !meetsNeed(all, need) {
 		return fmt.Sprintf("over all regions: needs %.6g tokens a second, bounds and capacity allow %.6g", need, all)
 	}
 	return ""
 }
 
-// price prepares the search of block at with its rows priced.
-func (c *programme) price(at int, y []float64) {
+// priceBlock prepares the search of block at with its rows priced.
+func (c *programme) priceBlock(at int, y []float64) {
 	b, q := &c.blocks[at], &c.priced
-	q.need, q.min, q.max, q.away = b.need, b.min, b.max, b.away
+	q.need, q.min, q.max, q.egress = b.need, b.min, b.max, b.egress
 	for k := range b.classes {
 		cl := b.classes[k]
 		for _, l := range c.links[at] {
-			cl.stay += y[l.row] * l.factor[k]
+			cl.keepCost += y[l.row] * l.factor[k]
 		}
-		if r := c.standing[at][k]; r >= 0 && y[r] > 0 {
+		if r := c.runningRows[at][k]; r >= 0 && y[r] > 0 {
 			cl.priceStanding(y[r])
 		}
 		q.classes[k] = cl
@@ -283,16 +279,16 @@ func (c *programme) price(at int, y []float64) {
 	c.search.reset(q, &c.work)
 }
 
-// priceStanding adds a price to the units on VMs that run; those that a new VM
-// then beats are taken as new.
+// priceStanding adds a price to the units on running VMs. Units for which a new VM is then cheaper
+// count as new.
 func (c *class) priceStanding(q float64) {
 	switch {
-	case q >= c.start:
-		c.stay, c.start, c.n, c.m = c.stay+c.start, 0, 0, 0
-	case q+c.turn >= c.start:
-		c.stay, c.start, c.m = c.stay+q, c.start-q, 0
+	case q >= c.startCost:
+		c.keepCost, c.startCost, c.running, c.switchable = c.keepCost+c.startCost, 0, 0, 0
+	case q+c.switchCost >= c.startCost:
+		c.keepCost, c.startCost, c.switchable = c.keepCost+q, c.startCost-q, 0
 	default:
-		c.stay, c.start = c.stay+q, c.start-q
+		c.keepCost, c.startCost = c.keepCost+q, c.startCost-q
 	}
 }
 
@@ -319,9 +315,8 @@ func (p *point) copy(o *point) {
 	p.value = o.value
 }
 
-// relax solves every block at the point's prices. ok is false when effort ran
-// out, for then the value proves nothing; a value of +Inf says that a block has
-// no counts.
+// relax solves every block at the point's prices. ok is false when the effort is spent: the value
+// then proves nothing. A value of +Inf means that a block has no feasible counts.
 func (c *programme) relax(p *point) (ok bool) {
 	p.value = 0
 	for r := range p.use {
@@ -329,7 +324,7 @@ func (c *programme) relax(p *point) (ok bool) {
 		p.value -= p.y[r] * c.rows[r].right
 	}
 	for at := range c.blocks {
-		c.price(at, p.y)
+		c.priceBlock(at, p.y)
 		x := p.x[at*c.gpus : (at+1)*c.gpus]
 		cost, found := c.search.cheapest(x)
 		if c.work.spent() {
@@ -341,28 +336,27 @@ func (c *programme) relax(p *point) (ok bool) {
 		}
 		p.reduced[at] = cost
 		p.value += cost
-		c.count(at, x, p.use, func(int) bool { return true })
+		c.addUse(at, x, p.use, func(int) bool { return true })
 	}
 	return true
 }
 
-// count adds what counts x of block at, the last one that was priced, use of some
-// rows.
-func (c *programme) count(at int, x []int, use []float64, some func(row int) bool) {
+// addUse adds to use what counts x of block at, the block priced last, use of the selected rows.
+func (c *programme) addUse(at int, x []int, use []float64, some func(row int) bool) {
 	for _, l := range c.links[at] {
 		if some(l.row) {
-			use[l.row] += used(l.factor, x)
+			use[l.row] += rowUse(l.factor, x)
 		}
 	}
-	for k, r := range c.standing[at] {
+	for k, r := range c.runningRows[at] {
 		if r >= 0 {
-			use[r] += float64(min(x[k], c.priced.classes[k].n+c.priced.classes[k].m))
+			use[r] += float64(min(x[k], c.priced.classes[k].running+c.priced.classes[k].switchable))
 		}
 	}
 }
 
-// used is what counts x use of a row.
-func used(factor []float64, x []int) float64 {
+// rowUse returns the use of a row by counts x.
+func rowUse(factor []float64, x []int) float64 {
 	var sum float64
 	for k, n := range x {
 		sum += factor[k] * float64(n)
@@ -370,8 +364,8 @@ func used(factor []float64, x []int) float64 {
 	return sum
 }
 
-// counts is x by model, region and GPU.
-func (c *programme) counts(flat []int) [][][]int {
+// unflatten returns flat counts by model, region and GPU.
+func (c *programme) unflatten(flat []int) [][][]int {
 	out := make([][][]int, c.models)
 	for i := range out {
 		out[i] = make([][]int, c.regions)
@@ -383,40 +377,39 @@ func (c *programme) counts(flat []int) [][][]int {
 	return out
 }
 
-// offer takes counts as the best so far when they satisfy every row and cost less.
-func (c *programme) offer(x [][][]int) {
+// offerIncumbent makes counts the incumbent when they satisfy every row and cost less.
+func (c *programme) offerIncumbent(x [][][]int) {
 	if c.rules.verify(x) != nil {
 		return
 	}
 	if cost := c.p.Cost(x); cost < c.bestCost-slackOf(cost) {
-		c.best, c.bestCost = clone3(x), cost
+		c.best, c.bestCost = cloneCounts(x), cost
 	}
 }
 
-// fill adds to a point's counts the units that rows lack, the cheapest for what
-// they bring first, and offers them. It leaves alone what uses too much of a row
-// that units only add to.
-func (c *programme) fill(p *point) {
+// fillRows repairs a point's counts: it adds the units that rows lack, cheapest per gain first, and
+// offers the result. Rows that units can only add to are left as they are when exceeded.
+func (c *programme) fillRows(p *point) {
 	x, use := slices.Clone(p.x), slices.Clone(p.use)
 	for r, row := range c.rows {
-		for !row.standing && use[r] > row.right+relTolerance/2*math.Max(1, math.Abs(row.right)) {
+		for !row.runningVMs && use[r] > row.right+relTolerance/2*math.Max(1, math.Abs(row.right)) {
 			at, k, factor := c.cheapestUnit(r, x, use)
 			if at < 0 {
 				return
 			}
-			units := max(1, min(int((use[r]-row.right)/-factor), c.blocks[at].classes[k].n-x[at*c.gpus+k]))
-			units = min(units, c.blocks[at].classes[k].hi-x[at*c.gpus+k])
+			units := max(1, min(int((use[r]-row.right)/-factor), c.blocks[at].classes[k].running-x[at*c.gpus+k]))
+			units = min(units, c.blocks[at].classes[k].max-x[at*c.gpus+k])
 			x[at*c.gpus+k] += units
 			for _, l := range c.links[at] {
 				use[l.row] += l.factor[k] * float64(units)
 			}
 		}
 	}
-	c.offer(c.counts(x))
+	c.offerIncumbent(c.unflatten(x))
 }
 
-// cheapestUnit finds where one more unit brings the most for its price to a row,
-// breaking none that models share; at is -1 where no unit may be added.
+// cheapestUnit finds the unit that adds most to a row for its price without breaking a row that
+// models share; at is -1 where no unit can be added.
 func (c *programme) cheapestUnit(r int, x []int, use []float64) (at, class int, factor float64) {
 	at = -1
 	lowest := math.Inf(1)
@@ -436,7 +429,7 @@ func (c *programme) cheapestUnit(r int, x []int, use []float64) (at, class int, 
 			}
 			for k, f := range l.factor {
 				cl, n := &c.blocks[b].classes[k], x[b*c.gpus+k]
-				if f >= 0 || n >= cl.hi || c.full(b, k, use) {
+				if f >= 0 || n >= cl.max || c.wouldBreakRow(b, k, use) {
 					continue
 				}
 				if price := (cl.cost(n+1) - cl.cost(n)) / -f; price < lowest {
@@ -448,9 +441,8 @@ func (c *programme) cheapestUnit(r int, x []int, use []float64) (at, class int, 
 	return at, class, factor
 }
 
-// full reports whether one more unit of a class breaks a row that units only add
-// to.
-func (c *programme) full(at, k int, use []float64) bool {
+// wouldBreakRow reports whether one more unit of a class breaks a row that units only add to.
+func (c *programme) wouldBreakRow(at, k int, use []float64) bool {
 	for _, l := range c.links[at] {
 		if l.factor[k] > 0 && use[l.row]+l.factor[k] > c.rows[l.row].right {
 			return true
@@ -459,24 +451,26 @@ func (c *programme) full(at, k int, use []float64) bool {
 	return false
 }
 
-// raise takes a proven bound.
-func (c *programme) raise(bound float64) { c.bound = math.Max(c.bound, math.Min(bound, c.bestCost)) }
+// raiseBound records a proven lower bound.
+func (c *programme) raiseBound(bound float64) {
+	c.bound = math.Max(c.bound, math.Min(bound, c.bestCost))
+}
 
-// done reports whether a bound proves that the best counts cannot be improved
-// on by more than the asked gap.
-func (c *programme) done(bound float64) bool {
+// provesGap reports whether a bound proves that the incumbent is within the requested gap of the
+// optimum.
+func (c *programme) provesGap(bound float64) bool {
 	return c.best != nil && bound >= c.bestCost-math.Max(c.gap*c.bestCost, costTolerance/2*math.Max(1e-3, c.bestCost))
 }
 
-// limit is the cost that counts worth finding lie below.
-func (c *programme) limit() float64 {
+// costLimit returns the cost that new counts must stay below to be useful.
+func (c *programme) costLimit() float64 {
 	if c.best == nil {
-		return c.max + slackOf(c.max)
+		return c.maxCost + slackOf(c.maxCost)
 	}
 	return c.bestCost
 }
 
-func clone3(x [][][]int) [][][]int {
+func cloneCounts(x [][][]int) [][][]int {
 	out := make([][][]int, len(x))
 	for i := range x {
 		out[i] = make([][]int, len(x[i]))

@@ -7,93 +7,93 @@ import (
 	"skyserve/forecast"
 )
 
-// Proposal is a plan as people and tools read it. What is unknown is nil.
+// Proposal is a plan for people and tools. Unknown fields are nil.
 type Proposal struct {
 	At         *time.Time `json:"at"`
 	Horizon    *string    `json:"horizon"`
 	Forecaster *string    `json:"forecaster"`
-	// Objective is the planned cost of the hour, starts included, in USD; Bound
-	// a proven lower bound of what any plan costs, Gap their relative distance.
+	// Objective is the planned cost of the hour in USD, including starts; Bound a proven lower
+	// bound of any plan's cost, Gap their relative difference.
 	Objective *float64 `json:"objective"`
 	Bound     *float64 `json:"bound"`
 	Gap       *float64 `json:"gap"`
-	// SolveMillis is how long solving took; the caller measures it.
+	// SolveMillis is the duration of solving; the caller measures it.
 	SolveMillis float64     `json:"solve_ms"`
 	Status      Status      `json:"status"`
 	Changes     []Change    `json:"changes"`
 	CostPerHour CostPerHour `json:"cost_per_hour"`
-	// Infeasible says what cannot be satisfied, Assumed what was not known.
+	// Infeasible lists the constraints that cannot be met, Assumed the assumptions for unknown
+	// values.
 	Infeasible []string `json:"infeasible"`
 	Assumed    []string `json:"assumed"`
 }
 
-// CostPerHour is what the replicas are billed, in USD an hour, without starts.
+// CostPerHour is the billed price of the replicas, in USD an hour, without starts.
 type CostPerHour struct {
 	Now  *float64 `json:"now"`
 	Then *float64 `json:"then"`
 }
 
-// Change is what happens to one model in one region on one kind of GPU.
+// Change is the change of one model in one region on one GPU.
 type Change struct {
 	Model  string `json:"model"`
 	Region string `json:"region"`
 	GPU    string `json:"gpu"`
-	// Capacity is the capacity type that is planned with; nil for a bare problem.
+	// Capacity is the planned capacity type; nil for a bare problem.
 	Capacity *string `json:"capacity"`
 	Now      int     `json:"now"`
 	Delta    int     `json:"delta"`
 	Then     int     `json:"then"`
-	// ForecastPeakTPS is the forecast peak of the model in the region, uncached
-	// prompt tokens a second.
+	// ForecastPeakTPS is the forecast peak of the model in the region, in uncached prompt tokens a
+	// second.
 	ForecastPeakTPS float64 `json:"forecast_peak_tps"`
-	// CapacityTPS is what the row's replicas carry then.
+	// CapacityTPS is the planned throughput of the row's replicas.
 	CapacityTPS float64 `json:"capacity_tps"`
-	// Utilisation is the region's peak over all its capacity for the model; above
-	// 1, the excess goes to other regions. Nil without capacity.
+	// Utilisation is the region's peak divided by its whole capacity for the model. Above 1, the
+	// excess goes to other regions. Nil without capacity.
 	Utilisation *float64 `json:"utilisation"`
-	// Donate is how many replicas are lent to the spot pool instead of removed,
-	// Reclaim how many of the new ones are taken back from it.
+	// Donate is the number of replicas that are donated to the spot pool before they are removed,
+	// Reclaim the number of new ones that are reclaimed from it.
 	Donate  int `json:"donate"`
 	Reclaim int `json:"reclaim"`
-	// Switched is how many of the new ones take over VMs that other models give up.
+	// Switched is the number of new replicas on VMs that other models free.
 	Switched int `json:"switched"`
-	// PeakAt is when the forecast peak comes; nil when that is unknown.
+	// PeakAt is the time of the forecast peak; nil when unknown.
 	PeakAt *time.Time `json:"peak_at"`
-	// SentTPS is what of its peak the region leaves to others, TakenTPS the most that
-	// it carries for others; both of all its replicas of the model.
+	// SentTPS is the part of its peak that the region sends to others, TakenTPS the maximum that it
+	// serves for others; both over all its replicas of the model.
 	SentTPS  float64 `json:"sent_tps"`
 	TakenTPS float64 `json:"taken_tps"`
-	// CostPerHour is what the row's replicas are billed more (or, below 0, less) an
-	// hour than now.
+	// CostPerHour is the change of the billed price of the row's replicas, in USD an hour; below 0
+	// for a saving.
 	CostPerHour float64 `json:"cost_change_per_hour"`
-	// Binding names the rows that keep the count from being lower, or higher.
+	// Binding names the constraints that keep the count from being lower, or higher.
 	Binding []string `json:"binding"`
 	Reason  string   `json:"reason"`
 }
 
-// Context is what a Proposal says beyond the problem and its solution. Its zero
-// value is that of a bare problem.
+// Context is the part of a Proposal beyond the problem and its solution. The zero value is for a
+// bare problem.
 type Context struct {
 	At         time.Time // zero = unknown
 	Horizon    time.Duration
 	Forecaster string
-	// Donate says that replicas are lent before they are removed.
+	// Donate is set when replicas are donated before they are removed.
 	Donate bool
-	// Donated is how many replicas are lent now, by model, region and GPU; nil =
-	// none.
+	// Donated is the number of donated replicas by model, region and GPU; nil = none.
 	Donated [][][]int
-	// Capacity names the capacity type of columns that state none; empty = unknown.
+	// Capacity is the capacity type of columns without one; empty = unknown.
 	Capacity string
-	// Columns names the GPU of each column, where the problem's own names say more;
-	// columns of one name and capacity type are shown as one. Nil = the problem's.
+	// Columns is the GPU of each column, where the problem's own names contain more. Columns with
+	// the same name and capacity type are shown as one. Nil = the problem's names.
 	Columns []string
-	// Billed is the price of a replica in region j on GPU k, where it is not
-	// alpha; nil = alpha everywhere.
+	// Billed is the billed price of a replica in region j on GPU k, where it differs from alpha;
+	// nil = alpha everywhere.
 	Billed  [][]float64
 	Assumed []string
 }
 
-// Propose puts a result in words.
+// Propose converts a result to a proposal.
 func Propose(p *Problem, r Result, c Context) Proposal {
 	out := Proposal{
 		Horizon: known(forecast.ShortDuration(c.Horizon)), Forecaster: known(c.Forecaster), Status: r.Status, Changes: []Change{},
@@ -112,12 +112,12 @@ func Propose(p *Problem, r Result, c Context) Proposal {
 	}
 	then := c.billed(p, r.X)
 	out.Objective, out.Gap, out.CostPerHour.Then = &r.Objective, &r.Gap, &then
-	w := wording{Problem: p, Context: c, x: r.X, rules: newRules(p)}
+	w := reasonWriter{Problem: p, Context: c, x: r.X, rules: newRules(p)}
 	for i := range p.Models {
 		w.flows = p.flows(r.X, i)
 		for j := range p.Regions {
 			for _, columns := range w.rows(i, j) {
-				out.Changes = append(out.Changes, w.change(i, j, columns))
+				out.Changes = append(out.Changes, w.changeOf(i, j, columns))
 			}
 		}
 	}
@@ -134,7 +134,7 @@ func (p Proposal) Changed() bool {
 	return false
 }
 
-// known is nil for the empty string, which stands for unknown.
+// known returns nil for the empty string, which means unknown.
 func known(s string) *string {
 	if s == "" {
 		return nil
@@ -142,7 +142,7 @@ func known(s string) *string {
 	return &s
 }
 
-// billed is what counts x are billed an hour. What is reserved is paid in whole.
+// billed returns the billed price of counts x, in USD an hour. Reserved capacity is billed whole.
 func (c Context) billed(p *Problem, x [][][]int) float64 {
 	var sum float64
 	for j := range p.Regions {
@@ -152,7 +152,7 @@ func (c Context) billed(p *Problem, x [][][]int) float64 {
 				count += x[i][j][k]
 			}
 			if p.Reserved(k) {
-				count = limit(p.Capacity, j, k, count)
+				count = limitOr(p.Capacity, j, k, count)
 			}
 			sum += c.price(p, j, k) * float64(count)
 		}
@@ -160,7 +160,7 @@ func (c Context) billed(p *Problem, x [][][]int) float64 {
 	return sum
 }
 
-// price is what a replica on GPU k in region j is billed.
+// price returns the billed price of a replica on GPU k in region j.
 func (c Context) price(p *Problem, j, k int) float64 {
 	switch {
 	case c.Billed != nil:
@@ -171,12 +171,11 @@ func (c Context) price(p *Problem, j, k int) float64 {
 	return p.Alpha[k]
 }
 
-// carried is what counts x of model i carry in region j.
+// carried returns the throughput of counts x of model i in region j.
 func (p *Problem) carried(x [][][]int, i, j int) float64 { return p.Carried(i, x[i][j]) }
 
-// binding names the rows that one replica less would break, or else those that
-// one more would.
-func (p *Problem) binding(x [][][]int, i, j, k int) []string {
+// bindingRows names the rows that one replica less would break, or else those that one more would.
+func (p *Problem) bindingRows(x [][][]int, i, j, k int) []string {
 	out := []string{}
 	count, used := 0, 0
 	for _, n := range x[i][j] {
@@ -187,24 +186,24 @@ func (p *Problem) binding(x [][][]int, i, j, k int) []string {
 	}
 	theta := p.Theta[i][k]
 	if x[i][j][k] > 0 {
-		if !covers(p.carried(x, i, j)-theta, p.LocalNeed(i, j)) {
+		if !meetsNeed(p.carried(x, i, j)-theta, p.LocalNeed(i, j)) {
 			out = append(out, "local demand")
 		}
 		var all float64
 		for r := range p.Regions {
 			all += p.carried(x, i, r)
 		}
-		if !covers(all-theta, p.GlobalNeed(i)) {
+		if !meetsNeed(all-theta, p.GlobalNeed(i)) {
 			out = append(out, "demand over all regions")
 		}
-		if least := limit(p.Min, i, j, 0); count <= least {
+		if least := limitOr(p.Min, i, j, 0); count <= least {
 			out = append(out, fmt.Sprintf("min %d", least))
 		}
 	}
-	if most := limit(p.Max, i, j, unlimited); count >= most {
+	if most := limitOr(p.Max, i, j, unlimited); count >= most {
 		out = append(out, fmt.Sprintf("max %d", most))
 	}
-	if most := limit(p.Capacity, j, k, unlimited); used >= most {
+	if most := limitOr(p.Capacity, j, k, unlimited); used >= most {
 		out = append(out, fmt.Sprintf("capacity %d", most))
 	}
 	return out

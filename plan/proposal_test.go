@@ -25,7 +25,7 @@ func TestProposalGrows(t *testing.T) {
 	if c.ForecastPeakTPS != 4200 || c.CapacityTPS != 5000 || *c.Utilisation != 0.84 {
 		t.Fatalf("%+v", c)
 	}
-	want := "peak of 4200 tokens/s at 00:20; 2 x L4 carry 2000: add 3 for 5000, 2 of them reclaimed; held by demand over all regions"
+	want := "peak of 4200 tokens/s at 00:20; 2 x L4 serve up to 2000: add 3 for capacity 5000, 2 of them reclaimed; bound by demand over all regions"
 	if c.Reason != want {
 		t.Fatalf("%q, want %q", c.Reason, want)
 	}
@@ -39,7 +39,7 @@ func TestProposalShrinks(t *testing.T) {
 	p.N[0][0][0], p.Min, p.Rho[0][0] = 4, [][]*int{{ptr(1)}}, []float64{0}
 	for donate, verb := range map[bool]string{true: "donate", false: "remove"} {
 		c := proposal(t, p, Context{Donate: donate}).Changes[0]
-		if c.Delta != -3 || (c.Donate == 3) != donate || !strings.Contains(c.Reason, verb+" 3") || !strings.Contains(c.Reason, "held by min 1") {
+		if c.Delta != -3 || (c.Donate == 3) != donate || !strings.Contains(c.Reason, verb+" 3") || !strings.Contains(c.Reason, "bound by min 1") {
 			t.Fatalf("donate %v: %+v", donate, c)
 		}
 	}
@@ -49,7 +49,7 @@ func TestProposalShrinks(t *testing.T) {
 	}
 }
 
-// What is unknown is null and never 0; lists are never null.
+// Unknown values are null and never 0; lists are never null.
 func TestProposalJSON(t *testing.T) {
 	p := one()
 	p.Max = [][]*int{{ptr(1)}}

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// wording puts counts x of a problem in words; flows is of one model.
-type wording struct {
+// reasonWriter writes the reasons for counts x of a problem; flows is of one model.
+type reasonWriter struct {
 	*Problem
 	Context
 	x     [][][]int
@@ -18,24 +18,23 @@ type wording struct {
 	flows []flow
 }
 
-// gpu and capacity name a column.
-func (w *wording) gpu(k int) string {
+// gpu and capacity return the names of a column.
+func (w *reasonWriter) gpu(k int) string {
 	if w.Columns != nil {
 		return w.Columns[k]
 	}
 	return w.Problem.GPUs[k]
 }
 
-func (w *wording) capacity(k int) string {
+func (w *reasonWriter) capacity(k int) string {
 	if w.CapacityType != nil && w.CapacityType[k] != "" {
 		return w.CapacityType[k]
 	}
 	return w.Context.Capacity
 }
 
-// rows groups the columns that hold replicas of model i in region j, now or then,
-// by what they are called.
-func (w *wording) rows(i, j int) [][]int {
+// rows groups the columns with current or planned replicas of model i in region j by name.
+func (w *reasonWriter) rows(i, j int) [][]int {
 	var out [][]int
 	for k := range w.Problem.GPUs {
 		if w.N[i][j][k] == 0 && w.x[i][j][k] == 0 {
@@ -51,8 +50,8 @@ func (w *wording) rows(i, j int) [][]int {
 	return out
 }
 
-// change is the row of the proposal for some columns of model i in region j.
-func (w *wording) change(i, j int, columns []int) Change {
+// changeOf returns the proposal's row for some columns of model i in region j.
+func (w *reasonWriter) changeOf(i, j int, columns []int) Change {
 	p := w.Problem
 	ch := Change{
 		Model: p.Models[i], Region: p.Regions[j], GPU: w.gpu(columns[0]), Capacity: known(w.capacity(columns[0])), ForecastPeakTPS: p.Peak(i, j),
@@ -69,8 +68,8 @@ func (w *wording) change(i, j int, columns []int) Change {
 		if w.Donated != nil {
 			donated += w.Donated[i][j][k]
 		}
-		ch.Switched += p.switched(w.x, j, k)[i]
-		for _, b := range append(p.binding(w.x, i, j, k), w.bindingCovers(i, j, k)...) {
+		ch.Switched += p.switchedVMs(w.x, j, k)[i]
+		for _, b := range append(p.bindingRows(w.x, i, j, k), w.bindingCovers(i, j, k)...) {
 			if !slices.Contains(ch.Binding, b) {
 				ch.Binding = append(ch.Binding, b)
 			}
@@ -89,9 +88,9 @@ func (w *wording) change(i, j int, columns []int) Change {
 	return ch
 }
 
-// bindingCovers names the rows over a part of the regions that one replica less
-// would break: what is to be carried without a region, or within reach.
-func (w *wording) bindingCovers(i, j, k int) []string {
+// bindingCovers names the rows over some of the regions that one replica less would break: coverage
+// after the loss of a region, or within reach.
+func (w *reasonWriter) bindingCovers(i, j, k int) []string {
 	var out []string
 	for _, c := range w.rules.covers[i] {
 		if w.x[i][j][k] == 0 || !c.regions.has(j) || c.regions.size() == len(w.Regions) {
@@ -104,7 +103,7 @@ func (w *wording) bindingCovers(i, j, k int) []string {
 			}
 		}
 		switch {
-		case covers(carried, c.need):
+		case meetsNeed(carried, c.need):
 		case c.lost >= 0:
 			out = append(out, "loss of "+w.Regions[c.lost])
 		default:
@@ -114,9 +113,9 @@ func (w *wording) bindingCovers(i, j, k int) []string {
 	return out
 }
 
-// peakAt is when window number peak begins, nil when the plan is of no time or there
-// is no peak.
-func (w *wording) peakAt(peak int) *time.Time {
+// peakAt returns the start of window number peak, nil when the plan has no time or there is no
+// peak.
+func (w *reasonWriter) peakAt(peak int) *time.Time {
 	windows := len(w.Rho[0][0])
 	if w.At.IsZero() || peak < 0 || windows == 0 {
 		return nil
@@ -125,41 +124,41 @@ func (w *wording) peakAt(peak int) *time.Time {
 	return &t
 }
 
-// reason says in a sentence why the count changes or stays.
-func (w *wording) reason(c Change, i, j int) string {
-	peak := "no load is forecast"
+// reason returns a sentence on why the count changes or stays.
+func (w *reasonWriter) reason(c Change, i, j int) string {
+	peak := "no load forecast"
 	if c.ForecastPeakTPS > 0 {
-		peak = fmt.Sprintf("peak of %s tokens/s", figure(c.ForecastPeakTPS))
+		peak = fmt.Sprintf("peak of %s tokens/s", formatRate(c.ForecastPeakTPS))
 		if c.PeakAt != nil {
 			peak += c.PeakAt.Format(" at 15:04")
 		}
 	}
-	after := figure(w.carried(w.x, i, j))
+	after := formatRate(w.carried(w.x, i, j))
 	if len(w.rows(i, j)) > 1 {
-		after += " in all"
+		after += " in total"
 	}
 	var do string
 	switch {
 	case c.Delta > 0:
-		do = fmt.Sprintf("add %d for %s%s%s", c.Delta, after, newOnes(c), w.money(c))
+		do = fmt.Sprintf("add %d for capacity %s%s%s", c.Delta, after, describeNewReplicas(c), w.describeCostChange(c))
 	case c.Delta < 0:
 		verb := "remove"
 		if c.Donate > 0 {
 			verb = "donate"
 		}
-		do = fmt.Sprintf("%s %d, leaving %s%s", verb, -c.Delta, after, w.money(c))
+		do = fmt.Sprintf("%s %d, capacity %s remains%s", verb, -c.Delta, after, w.describeCostChange(c))
 	default:
 		do = fmt.Sprintf("keep %d", c.Then)
 	}
-	why := "; nothing more is needed"
+	why := "; no constraint needs more"
 	if len(c.Binding) > 0 {
-		why = "; held by " + strings.Join(c.Binding, ", ")
+		why = "; bound by " + strings.Join(c.Binding, ", ")
 	}
-	return fmt.Sprintf("%s; %s: %s%s%s", peak, w.before(c, i, j), do, w.lending(j), why)
+	return fmt.Sprintf("%s; %s: %s%s%s", peak, w.describeCurrent(c, i, j), do, w.describeForwarding(j), why)
 }
 
-// before says what stands.
-func (w *wording) before(c Change, i, j int) string {
+// describeCurrent describes the current capacity.
+func (w *reasonWriter) describeCurrent(c Change, i, j int) string {
 	has := w.carried(w.N, i, j)
 	own := 0.0
 	if c.Now > 0 {
@@ -173,51 +172,51 @@ func (w *wording) before(c Change, i, j int) string {
 	}
 	switch {
 	case has == 0:
-		return "nothing stands"
+		return "0 running"
 	case own == has:
-		return fmt.Sprintf("%d x %s carry %s", c.Now, c.GPU, figure(has))
+		return fmt.Sprintf("%d x %s serve up to %s", c.Now, c.GPU, formatRate(has))
 	}
-	return fmt.Sprintf("all replicas there carry %s", figure(has))
+	return fmt.Sprintf("all replicas there serve up to %s", formatRate(has))
 }
 
-// newOnes says where new replicas come from, where that is not a new VM.
-func newOnes(c Change) string {
+// describeNewReplicas describes where new replicas come from when not from a new VM.
+func describeNewReplicas(c Change) string {
 	s := ""
 	if c.Reclaim > 0 {
 		s += fmt.Sprintf(", %d of them reclaimed", c.Reclaim)
 	}
 	if c.Switched > 0 {
-		s += fmt.Sprintf(", %d of them on machines that other models give up", min(c.Switched, c.Delta))
+		s += fmt.Sprintf(", %d of them on machines that other models free", min(c.Switched, c.Delta))
 	}
 	return s
 }
 
-// money says what a change of the count costs or spares.
-func (w *wording) money(c Change) string {
+// describeCostChange describes the change in cost.
+func (w *reasonWriter) describeCostChange(c Change) string {
 	switch {
 	case c.CostPerHour > 0:
 		return fmt.Sprintf(", $%.2f/h more", c.CostPerHour)
 	case c.CostPerHour < 0:
 		return fmt.Sprintf(", $%.2f/h less", -c.CostPerHour)
 	case c.Capacity != nil && *c.Capacity == "reserved":
-		return ", which is paid already"
+		return ", already paid"
 	}
 	return ""
 }
 
-// lending says what region j leaves to others at its peak, and carries for others.
-func (w *wording) lending(j int) string {
+// describeForwarding describes the load that region j sends to others at its peak, and serves for others.
+func (w *reasonWriter) describeForwarding(j int) string {
 	f, s := w.flows[j], ""
 	if f.sent > 0 && len(f.to) > 0 {
-		s += fmt.Sprintf("; %s carries %s of the peak", w.names(f.to), figure(f.sent))
+		s += fmt.Sprintf("; %s serves %s of the peak", w.regionNames(f.to), formatRate(f.sent))
 	}
 	if f.taken > 0 {
-		s += fmt.Sprintf("; carries up to %s of %s's load", figure(f.taken), w.names(f.from))
+		s += fmt.Sprintf("; serves up to %s of %s's load", formatRate(f.taken), w.regionNames(f.from))
 	}
 	return s
 }
 
-func (w *wording) names(regions []int) string {
+func (w *reasonWriter) regionNames(regions []int) string {
 	var out []string
 	for _, j := range regions {
 		out = append(out, w.Regions[j])
@@ -225,20 +224,20 @@ func (w *wording) names(regions []int) string {
 	return strings.Join(out, " and ")
 }
 
-// flow is what a region gives and takes of one model's load.
+// flow is the load of one model that a region exchanges with others.
 type flow struct {
-	// peak is the window of the region's greatest load, -1 for no load.
+	// peak is the window of the region's highest load, -1 for no load.
 	peak int
-	// sent is what of that is beyond its capacity, and to where it can go.
+	// sent is the part of the peak above the region's capacity, to the regions that it can go to.
 	sent float64
 	to   []int
-	// taken is the most that it carries for others in any window, and for whom.
+	// taken is the highest load that it serves for others in any window, from which regions.
 	taken float64
 	from  []int
 }
 
-// flows places what is beyond each region's capacity, window by window, where most
-// is free within reach.
+// flows places the load above each region's capacity, window by window, in the region within reach
+// with the most free capacity.
 func (p *Problem) flows(x [][][]int, i int) []flow {
 	out := make([]flow, len(p.Regions))
 	for j := range out {
@@ -250,13 +249,13 @@ func (p *Problem) flows(x [][][]int, i int) []flow {
 		}
 	}
 	for w := range p.Rho[i][0] {
-		p.place(out, x, i, w)
+		p.placeWindow(out, x, i, w)
 	}
 	return out
 }
 
-// place places the load of one window.
-func (p *Problem) place(out []flow, x [][][]int, i, w int) {
+// placeWindow places the load of one window.
+func (p *Problem) placeWindow(out []flow, x [][][]int, i, w int) {
 	free := make([]float64, len(out))
 	taken, from := make([]float64, len(out)), make([][]int, len(out))
 	for j := range out {
@@ -264,13 +263,13 @@ func (p *Problem) place(out []flow, x [][][]int, i, w int) {
 	}
 	for j := range out {
 		beyond := -free[j]
-		if covers(0, beyond) || beyond < 1e-6*p.Rho[i][j][w] {
+		if meetsNeed(0, beyond) || beyond < 1e-6*p.Rho[i][j][w] {
 			continue
 		}
 		if w == out[j].peak {
 			out[j].sent = beyond
 		}
-		near := p.near(j)
+		near := p.withinReach(j)
 		for beyond > 0 {
 			to := -1
 			for r := range out {
@@ -296,18 +295,17 @@ func (p *Problem) place(out []flow, x [][][]int, i, w int) {
 	}
 }
 
-// switched is how many VMs with GPU k in region j each model takes over from
-// others.
-func (p *Problem) switched(x [][][]int, j, k int) []int {
+// switchedVMs returns the number of VMs with GPU k in region j that each model takes over from others.
+func (p *Problem) switchedVMs(x [][][]int, j, k int) []int {
 	share := make([]int, len(p.Models))
 	if p.Switch != nil {
-		p.spared(j, k, func(i int) int { return x[i][j][k] }, share)
+		p.reuseSavings(j, k, func(i int) int { return x[i][j][k] }, share)
 	}
 	return share
 }
 
-// figure writes a rate to about three digits.
-func figure(v float64) string {
+// formatRate formats a rate with about three digits.
+func formatRate(v float64) string {
 	for _, u := range []struct {
 		size float64
 		name string
@@ -322,7 +320,7 @@ func figure(v float64) string {
 	return fmt.Sprintf("%.3g", v)
 }
 
-// decimals is how many decimals three digits of v have.
+// decimals returns the number of decimals of v at three digits.
 func decimals(v float64) int {
 	switch {
 	case v == math.Trunc(v) || v >= 100:

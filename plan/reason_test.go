@@ -16,14 +16,14 @@ func twoRegions() *Problem {
 	}
 }
 
-// A reason says when the peak comes, what carries it now, what the change costs,
-// and who helps whom.
+// A reason contains the time of the peak, the current capacity, the change of cost, and the
+// forwarding between regions.
 func TestReasons(t *testing.T) {
 	p := twoRegions()
 	got := proposal(t, p, Context{At: time.Date(2027, 1, 15, 14, 0, 0, 0, time.UTC), Horizon: time.Hour})
 	for at, want := range []string{
-		"peak of 4000 tokens/s at 14:00; 2 x L4 carry 2000: add 1 for 3000, $0.80/h more; eu carries 1000 of the peak; held by local demand, demand over all regions",
-		"peak of 2000 tokens/s at 14:30; 2 x L4 carry 2000: keep 2; carries up to 1000 of us's load; held by local demand, demand over all regions",
+		"peak of 4000 tokens/s at 14:00; 2 x L4 serve up to 2000: add 1 for capacity 3000, $0.80/h more; eu serves 1000 of the peak; bound by local demand, demand over all regions",
+		"peak of 2000 tokens/s at 14:30; 2 x L4 serve up to 2000: keep 2; serves up to 1000 of us's load; bound by local demand, demand over all regions",
 	} {
 		if got.Changes[at].Reason != want {
 			t.Errorf("got  %q\nwant %q", got.Changes[at].Reason, want)
@@ -37,7 +37,7 @@ func TestReasons(t *testing.T) {
 	}
 }
 
-// What is reserved is billed in whole, used or not, and its use costs no more.
+// Reserved capacity is billed whole, used or not, and using it costs nothing more.
 func TestReservedIsBilledInWhole(t *testing.T) {
 	p := twoRegions()
 	p.GPUs, p.Theta, p.Alpha, p.Sigma = []string{"L4", "L4 (reserved)"}, [][]float64{{1000, 1000}}, []float64{0.8, 0.4}, [][]float64{{0.1, 0.1}}
@@ -47,14 +47,14 @@ func TestReservedIsBilledInWhole(t *testing.T) {
 		t.Fatalf("now %g, then %g", *got.CostPerHour.Now, *got.CostPerHour.Then)
 	}
 	for _, c := range got.Changes {
-		if c.GPU != "L4" || *c.Capacity != "reserved" || c.CostPerHour != 0 || !strings.Contains(c.Reason, "which is paid already") {
+		if c.GPU != "L4" || *c.Capacity != "reserved" || c.CostPerHour != 0 || !strings.Contains(c.Reason, "already paid") {
 			t.Fatalf("%+v", c)
 		}
 	}
 }
 
 // Columns of one name and capacity type are one row.
-func TestColumnsOfOneNameAreOneRow(t *testing.T) {
+func TestColumnsWithOneNameShareARow(t *testing.T) {
 	p := twoRegions()
 	p.GPUs, p.Theta, p.Alpha, p.Sigma = []string{"L4 (base)", "L4"}, [][]float64{{1000, 1000}}, []float64{0.3, 0.8}, [][]float64{{0, 0}}
 	p.N, p.Capacity = [][][]int{{{1, 1}, {0, 2}}}, [][]*int{{ptr(1), nil}, {ptr(1), nil}}
@@ -62,13 +62,13 @@ func TestColumnsOfOneNameAreOneRow(t *testing.T) {
 	if len(got.Changes) != 2 || got.Changes[0].Now != 2 || got.Changes[0].Then != 3 || got.Changes[0].CapacityTPS != 3000 {
 		t.Fatalf("%+v", got.Changes)
 	}
-	if !strings.Contains(got.Changes[0].Reason, "2 x L4 carry 2000") {
+	if !strings.Contains(got.Changes[0].Reason, "2 x L4 serve up to 2000") {
 		t.Fatal(got.Changes[0].Reason)
 	}
 }
 
-// A model that takes over another's machine is said to.
-func TestReasonSaysWhoGivesUpMachines(t *testing.T) {
+// The reason of a model that takes over another's machine mentions it.
+func TestReasonNamesSwitchedMachines(t *testing.T) {
 	p := twoRegions()
 	p.Models, p.Theta, p.Sigma = []string{"a", "b"}, [][]float64{{1000}, {1000}}, [][]float64{{0.2}, {0.2}}
 	p.N = [][][]int{{{1}, {0}}, {{2}, {0}}}
@@ -76,12 +76,12 @@ func TestReasonSaysWhoGivesUpMachines(t *testing.T) {
 	swap := 0.1
 	p.Switch = [][]*float64{{&swap}, {&swap}}
 	got := proposal(t, p, Context{})
-	if c := got.Changes[0]; c.Delta != 1 || c.Switched != 1 || !strings.Contains(c.Reason, "1 of them on machines that other models give up") {
+	if c := got.Changes[0]; c.Delta != 1 || c.Switched != 1 || !strings.Contains(c.Reason, "1 of them on machines that other models free") {
 		t.Fatalf("%+v", got.Changes)
 	}
 }
 
-// What is sent somewhere is taken by somebody, and nobody takes more than is free.
+// Load that one region sends another receives, and no region receives more than its free capacity.
 func TestFlowsBalance(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 7))
 	for n := range 300 {
@@ -109,14 +109,14 @@ func TestFlowsBalance(t *testing.T) {
 
 func TestFigures(t *testing.T) {
 	for v, want := range map[float64]string{0: "0", 12: "12", 0.125: "0.125", 123.4: "123", 9999: "9999", 12340: "12.3k", 41000: "41k", 1.5e6: "1.50M", 1e9: "1G", 2.5e10: "25G"} {
-		if got := figure(v); got != want {
+		if got := formatRate(v); got != want {
 			t.Errorf("%g: %s, want %s", v, got, want)
 		}
 	}
 }
 
-// To survive the loss of one region needs no more than to survive any, and what it
-// needs really is enough.
+// Surviving the loss of one named region needs at most as much as surviving any, and that is
+// sufficient.
 func TestSurviveNamedRegions(t *testing.T) {
 	p := twoRegions()
 	p.Regions, p.N, p.Rho = []string{"a", "b", "c"}, [][][]int{{{0}, {0}, {0}}}, [][][]float64{{{3000}, {2000}, {1000}}}
@@ -158,7 +158,7 @@ func TestSurviveNamedRegions(t *testing.T) {
 		t.Errorf("a load that rounding put above four replicas: %+v", r)
 	}
 	p.Survive, p.SurviveRegions = true, []string{"mars"}
-	if _, err := Solve(p, Options{}); fmt.Sprint(err) != `survive_regions[0]: want one of the regions, got "mars"` {
+	if _, err := Solve(p, Options{}); fmt.Sprint(err) != `survive_regions[0]: must be one of the regions, got "mars"` {
 		t.Error(err)
 	}
 }

@@ -7,31 +7,30 @@ import (
 	"time"
 )
 
-// HoursPerMonth is what prices by the month are counted with.
+// HoursPerMonth converts hourly prices to monthly ones.
 const HoursPerMonth = 730
 
-// Reservation compares what a service could commit to for a load that it had:
-// enough for each region's own peak, enough for the peak of all regions together
-// (SkyLB 2.2 and figure 3), or what pays and the rest on demand.
+// Reservation compares commitments for a service's past load: enough for each region's own peak,
+// enough for the peak of all regions together (SkyLB 2.2 and figure 3), or the share that pays off,
+// with the remainder on demand.
 type Reservation struct {
 	From  time.Time `json:"from"`
 	Until time.Time `json:"until"`
-	// StepSeconds is over how long the load was averaged.
+	// StepSeconds is the interval over which the load was averaged.
 	StepSeconds float64        `json:"step_s"`
 	Loads       []ReservedLoad `json:"loads"`
 	Rows        []ReservedRow  `json:"rows"`
 	Costs       []ReservedCost `json:"costs"`
 	BreakEven   []BreakEven    `json:"break_even"`
-	// Saving is the share that committing for the peak of all regions costs less
-	// than for each region's own; nil when there is no load.
+	// Saving is the relative saving of committing for the peak of all regions instead of for each
+	// region's own; nil when there is no load.
 	Saving *float64 `json:"saving"`
-	// Assumed says what was not known.
+	// Assumed lists the assumptions for unknown values.
 	Assumed []string `json:"assumed"`
 }
 
-// ReservedLoad is a model's load in one region, or, without one, in all together.
-// PeakTPS and LeastTPS are uncached prompt tokens a second; PeakOverLeast is nil
-// where the least is 0.
+// ReservedLoad is a model's load in one region, or, when Region is nil, in all together. PeakTPS
+// and LeastTPS are uncached prompt tokens a second; PeakOverLeast is nil where the least is 0.
 type ReservedLoad struct {
 	Model         string    `json:"model"`
 	Region        *string   `json:"region"`
@@ -41,8 +40,8 @@ type ReservedLoad struct {
 	PeakOverLeast *float64  `json:"peak_over_least"`
 }
 
-// ReservedRow is how many replicas to commit to: for the region's own peak, and for
-// the peak of all regions.
+// ReservedRow is the number of replicas to commit to: for the region's own peak, and for the peak
+// of all regions.
 type ReservedRow struct {
 	Model      string `json:"model"`
 	Region     string `json:"region"`
@@ -51,9 +50,9 @@ type ReservedRow struct {
 	GlobalPeak int    `json:"global_peak"`
 }
 
-// ReservedCost is what a way of having the replicas would have cost, in USD, a
-// mean hour and a month of it. Committed replicas are paid all the time, OnDemand
-// is how many more there are in the busiest step.
+// ReservedCost is the cost in USD of one way of providing the replicas, for a mean hour and for a
+// month. Committed replicas are billed all the time; OnDemand is the number of additional ones in
+// the busiest step.
 type ReservedCost struct {
 	Way          string  `json:"way"` // own_peaks, global_peak, mixed or on_demand
 	Committed    int     `json:"committed"`
@@ -62,30 +61,29 @@ type ReservedCost struct {
 	CostPerMonth float64 `json:"cost_per_month"`
 }
 
-// BreakEven is when committing to a GPU pays: from so many hours of use a month on.
+// BreakEven is the number of hours of use a month from which a commitment to a GPU pays off.
 type BreakEven struct {
 	GPU string `json:"gpu"`
-	// Regions are those that have it.
+	// Regions are the regions that have it.
 	Regions         []string `json:"regions"`
 	OnDemandPerHour float64  `json:"on_demand_per_hour"`
 	ReservedPerHour float64  `json:"reserved_per_hour"`
 	HoursPerMonth   float64  `json:"hours_per_month"`
 }
 
-// compareCommitments compares commitments for the load of p, whose windows are steps of a
-// past that began at from. Alpha is what a replica costs on demand, reserved what
-// it costs committed; what stands and what starts cost is left out. The peak of
-// all regions is carried with Epsilon of its own peak in each. It fails on a
-// problem that Check refuses or that has no solution.
+// compareCommitments compares commitments for the load of p, whose windows are steps of a past that
+// began at from. Alpha is the on-demand price of a replica, reserved its committed price. Running
+// replicas and start-up costs are ignored. The peak of all regions is served with Epsilon of its
+// own peak in each. It fails on a problem that Check rejects or that is infeasible.
 func compareCommitments(p *Problem, reserved []float64, from time.Time, step time.Duration, o Options) (*Reservation, error) {
 	q := *p
 	q.Extras, q.Max = Extras{}, nil
 	q.Alpha = reserved
-	q.N, q.Sigma = zeros(p), make([][]float64, len(p.Models))
+	q.N, q.Sigma = zeroCounts(p), make([][]float64, len(p.Models))
 	for i := range q.Sigma {
 		q.Sigma[i] = make([]float64, len(p.GPUs))
 	}
-	global, err := solved(&q, "the peak of all regions", o)
+	global, err := solveFor(&q, "the peak of all regions", o)
 	if err != nil {
 		return nil, err
 	}
@@ -96,20 +94,20 @@ func compareCommitments(p *Problem, reserved []float64, from time.Time, step tim
 			apart.Rho[i] = append(apart.Rho[i], []float64{p.Peak(i, j)})
 		}
 	}
-	own, err := solved(&apart, "each region's peak", o)
+	own, err := solveFor(&apart, "each region's peak", o)
 	if err != nil {
 		return nil, err
 	}
 	r := &Reservation{
 		From: from, Until: from.Add(time.Duration(len(p.Rho[0][0])) * step), StepSeconds: step.Seconds(), Rows: []ReservedRow{}, Assumed: []string{},
 	}
-	r.loads(p, step)
-	r.rows(p, own.X, global.X)
-	r.costs(p, reserved, own, global)
+	r.addLoads(p, step)
+	r.addRows(p, own.X, global.X)
+	r.addCosts(p, reserved, own, global)
 	return r, nil
 }
 
-func zeros(p *Problem) [][][]int {
+func zeroCounts(p *Problem) [][][]int {
 	out := make([][][]int, len(p.Models))
 	for i := range out {
 		out[i] = make([][]int, len(p.Regions))
@@ -120,34 +118,34 @@ func zeros(p *Problem) [][][]int {
 	return out
 }
 
-func solved(p *Problem, what string, o Options) (Result, error) {
+func solveFor(p *Problem, what string, o Options) (Result, error) {
 	r, err := Solve(p, o)
 	switch {
 	case err != nil:
 		return r, err
 	case r.Status == StatusInfeasible:
-		return r, fmt.Errorf("reserving for %s: nothing carries it: %s", what, r.Infeasible[0])
+		return r, fmt.Errorf("reserving for %s: infeasible: %s", what, r.Infeasible[0])
 	case r.X == nil:
-		return r, fmt.Errorf("reserving for %s: no counts were found within the effort allowed", what)
+		return r, fmt.Errorf("reserving for %s: no counts found within the effort limit", what)
 	}
 	return r, nil
 }
 
-// loads fills in how each model's load varies, by region and over all.
-func (r *Reservation) loads(p *Problem, step time.Duration) {
+// addLoads adds the variation of each model's load, by region and over all.
+func (r *Reservation) addLoads(p *Problem, step time.Duration) {
 	for i, model := range p.Models {
 		sum := make([]float64, len(p.Rho[i][0]))
 		for j, region := range p.Regions {
 			for w, v := range p.Rho[i][j] {
 				sum[w] += v
 			}
-			r.load(model, &region, p.Rho[i][j], step)
+			r.addLoad(model, &region, p.Rho[i][j], step)
 		}
-		r.load(model, nil, sum, step)
+		r.addLoad(model, nil, sum, step)
 	}
 }
 
-func (r *Reservation) load(model string, region *string, values []float64, step time.Duration) {
+func (r *Reservation) addLoad(model string, region *string, values []float64, step time.Duration) {
 	l := ReservedLoad{Model: model, Region: region, PeakAt: r.From}
 	if len(values) > 0 {
 		l.PeakTPS, l.LeastTPS = slices.Max(values), slices.Min(values)
@@ -160,7 +158,7 @@ func (r *Reservation) load(model string, region *string, values []float64, step 
 	r.Loads = append(r.Loads, l)
 }
 
-func (r *Reservation) rows(p *Problem, own, global [][][]int) {
+func (r *Reservation) addRows(p *Problem, own, global [][][]int) {
 	for i := range p.Models {
 		for j := range p.Regions {
 			for k := range p.GPUs {
@@ -172,12 +170,12 @@ func (r *Reservation) rows(p *Problem, own, global [][][]int) {
 	}
 }
 
-// costs fills in the ways, the saving and the break-even.
-func (r *Reservation) costs(p *Problem, reserved []float64, own, global Result) {
+// addCosts adds the cost of each way, the saving and the break-even.
+func (r *Reservation) addCosts(p *Problem, reserved []float64, own, global Result) {
 	for k, gpu := range p.GPUs {
 		b := BreakEven{GPU: gpu, Regions: []string{}, OnDemandPerHour: p.Alpha[k], ReservedPerHour: reserved[k]}
 		for j, region := range p.Regions {
-			if limit(p.Capacity, j, k, unlimited) > 0 {
+			if limitOr(p.Capacity, j, k, unlimited) > 0 {
 				b.Regions = append(b.Regions, region)
 			}
 		}
@@ -186,26 +184,26 @@ func (r *Reservation) costs(p *Problem, reserved []float64, own, global Result) 
 		}
 		r.BreakEven = append(r.BreakEven, b)
 	}
-	r.cost("own_peaks", count(own.X), 0, own.Objective)
-	r.cost("global_peak", count(global.X), 0, global.Objective)
+	r.addCost("own_peaks", sumAll(own.X), 0, own.Objective)
+	r.addCost("global_peak", sumAll(global.X), 0, global.Objective)
 	if own.Objective > 0 {
 		saving := 1 - global.Objective/own.Objective
 		r.Saving = &saving
 	}
 	var mixed, rented ReservedCost
 	for i := range p.Models {
-		p.stack(i, global.X[i], reserved, reserved, &mixed)
-		p.stack(i, global.X[i], p.Alpha, nil, &rented)
+		p.addStackedCost(i, global.X[i], reserved, reserved, &mixed)
+		p.addStackedCost(i, global.X[i], p.Alpha, nil, &rented)
 	}
-	r.cost("mixed", mixed.Committed, mixed.OnDemand, mixed.CostPerHour)
-	r.cost("on_demand", 0, rented.OnDemand, rented.CostPerHour)
+	r.addCost("mixed", mixed.Committed, mixed.OnDemand, mixed.CostPerHour)
+	r.addCost("on_demand", 0, rented.OnDemand, rented.CostPerHour)
 }
 
-func (r *Reservation) cost(way string, committed, onDemand int, perHour float64) {
+func (r *Reservation) addCost(way string, committed, onDemand int, perHour float64) {
 	r.Costs = append(r.Costs, ReservedCost{way, committed, onDemand, perHour, HoursPerMonth * perHour})
 }
 
-func count(x [][][]int) int {
+func sumAll(x [][][]int) int {
 	sum := 0
 	for i := range x {
 		for j := range x[i] {
@@ -217,11 +215,11 @@ func count(x [][][]int) int {
 	return sum
 }
 
-// stack fills the replicas that the peak of all regions needs with model i's load,
-// step by step, the cheapest by rank for what they carry first, and adds to cost
-// what they cost when each is committed to if that is cheaper for the time that it
-// is needed, and else on demand for just that time. Nil prices commit to none.
-func (p *Problem) stack(i int, x [][]int, rank, reserved []float64, cost *ReservedCost) {
+// addStackedCost fills the replicas that the peak of all regions needs with model i's load, step by step,
+// the cheapest by rank per throughput first. It adds their cost to cost: a replica is committed to
+// if that is cheaper over the time that it is needed, otherwise it is on demand for just that time.
+// With nil prices it commits to none.
+func (p *Problem) addStackedCost(i int, x [][]int, rank, reserved []float64, cost *ReservedCost) {
 	loads := make([]float64, len(p.Rho[i][0]))
 	for j := range p.Regions {
 		for w, v := range p.Rho[i][j] {
@@ -229,7 +227,7 @@ func (p *Problem) stack(i int, x [][]int, rank, reserved []float64, cost *Reserv
 		}
 	}
 	slices.Sort(loads)
-	var order []int // a column a replica
+	var order []int // one column per replica
 	for j := range x {
 		for k, n := range x[j] {
 			order = append(order, slices.Repeat([]int{k}, n)...)

@@ -9,15 +9,15 @@ import (
 	"skyserve/internal/service"
 )
 
-// reserveStep is over how long load is averaged before its peak is taken.
+// reserveStep is the interval over which load is averaged before its peak is computed.
 const reserveStep = 5 * time.Minute
 
-// Reserve says what to commit to for the load of a history between two times; a
-// zero time is the history's first or last. Options give epsilon, gap and notes. It
-// fails when the history holds nothing there.
+// Reserve recommends commitments for the load of a history between two times; a zero time is the
+// history's first or last. The options provide epsilon, gap and notes. It fails when the history
+// has no data in that period.
 func Reserve(spec *service.Spec, h *forecast.History, from, to time.Time, o ReviewOptions) (*Reservation, error) {
-	r := review{spec: spec, o: o.WithDefaults(spec), assumed: append([]string(nil), o.Notes...)}
-	r.findOffers()
+	r := review{spec: spec, o: o.WithDefaults(spec), assumptions: append([]string(nil), o.Notes...)}
+	r.findOfferings()
 	first, end := h.First, h.End()
 	if !from.IsZero() {
 		first = max(first, from.Unix()/60)
@@ -26,44 +26,44 @@ func Reserve(spec *service.Spec, h *forecast.History, from, to time.Time, o Revi
 		end = min(end, to.Unix()/60)
 	}
 	if steps := (end - first) * int64(time.Minute) / int64(reserveStep); steps < 1 {
-		return nil, fmt.Errorf("reserving for %s: the history holds less than %s from %s to %s", spec.Name, reserveStep, clock(first), clock(end))
+		return nil, fmt.Errorf("reserving for %s: the history has less than %s between %s and %s", spec.Name, reserveStep, formatMinute(first), formatMinute(end))
 	}
-	p, reserved := r.onDemand()
-	load := r.averages(h, first, end)
+	p, reserved := r.onDemandProblem()
+	load := r.averageLoads(h, first, end)
 	if len(load[0][0]) == 0 {
-		return nil, fmt.Errorf("reserving for %s: the history knows nothing of its models and regions from %s to %s", spec.Name, clock(first), clock(end))
+		return nil, fmt.Errorf("reserving for %s: the history has no data for its models and regions between %s and %s", spec.Name, formatMinute(first), formatMinute(end))
 	}
 	p.Rho, p.Epsilon = load, r.o.Epsilon
 	out, err := compareCommitments(p, reserved, time.Unix(first*60, 0).UTC(), reserveStep, Options{Gap: r.o.Gap, Effort: r.o.Effort})
 	if err != nil {
 		return nil, fmt.Errorf("planning %s: %w", spec.Name, err)
 	}
-	r.assume("each region carries at least %.0f %% of its own peak; maxima are left out", 100*r.o.Epsilon)
-	out.Assumed = append(out.Assumed, r.assumed...)
+	r.assume("each region serves at least %.0f %% of its own peak; maxima are ignored", 100*r.o.Epsilon)
+	out.Assumed = append(out.Assumed, r.assumptions...)
 	return out, nil
 }
 
-// onDemand is the problem with one column a class of GPU at its price on demand,
-// and what a replica on each costs committed.
-func (r *review) onDemand() (*Problem, []float64) {
+// onDemandProblem returns the problem with one column per GPU class at its on-demand price, and the
+// committed price of a replica on each.
+func (r *review) onDemandProblem() (*Problem, []float64) {
 	p := &Problem{Models: r.p.Models, Regions: r.p.Regions, Theta: make([][]float64, len(r.p.Models))}
 	seen := map[gpuClass]bool{}
 	var reserved []float64
 	var columns []gpuClass
-	for k, o := range r.offers {
+	for k, o := range r.offerings {
 		if seen[o.gpuClass] {
 			continue
 		}
 		seen[o.gpuClass] = true
 		columns = append(columns, o.gpuClass)
 		p.GPUs = append(p.GPUs, o.gpuClass.String())
-		p.Alpha = append(p.Alpha, r.onDemandOf(k))
+		p.Alpha = append(p.Alpha, r.meanOnDemandPrice(k))
 		reserved = append(reserved, r.reservedPrice(o.gpuClass, p.Alpha[len(p.Alpha)-1]))
 		for i := range r.p.Models {
 			p.Theta[i] = append(p.Theta[i], r.p.Theta[i][k])
 		}
 	}
-	// A region has what its cloud has.
+	// A region has the GPUs of its cloud.
 	for range r.p.Models {
 		p.N, p.Sigma = append(p.N, make([][]int, len(p.Regions))), append(p.Sigma, make([]float64, len(p.GPUs)))
 	}
@@ -82,41 +82,41 @@ func (r *review) onDemand() (*Problem, []float64) {
 	return p, reserved
 }
 
-// onDemandOf is what a replica on the GPUs of an offer costs on demand, the mean over the
+// meanOnDemandPrice returns the on-demand price of a replica on an offering's GPUs, the mean over the
 // regions of its cloud.
-func (r *review) onDemandOf(k int) float64 {
-	demand := r.table()
+func (r *review) meanOnDemandPrice(k int) float64 {
+	demand := r.newTable()
 	for j, region := range r.spec.Regions {
-		if region.Name.Cloud() == r.offers[k].cloud {
-			demand[j][k] = r.onDemandIn(region.Name, r.offers[k].gpuClass)
+		if region.Name.Cloud() == r.offerings[k].cloud {
+			demand[j][k] = r.onDemandPrice(region.Name, r.offerings[k].gpuClass)
 		}
 	}
-	return r.usual(demand, k)
+	return r.commonPrice(demand, k)
 }
 
-// reservedPrice is the mean of what the service's commitments to a class cost, else
-// a share of its price on demand.
+// reservedPrice returns the mean price of the service's commitments to a class, else a share of its
+// on-demand price.
 func (r *review) reservedPrice(c gpuClass, onDemand float64) float64 {
 	var sum, n float64
 	for j := range r.spec.Regions {
 		region := &r.spec.Regions[j]
 		if held := r.reserved(region, c); region.Name.Cloud() == c.cloud && held > 0 {
-			if each := r.committed(region, c); each > 0 {
+			if each := r.committedPrice(region, c); each > 0 {
 				sum, n = sum+each*float64(held), n+float64(held)
 			}
 		}
 	}
 	if n > 0 {
-		r.assume("%s in %s: $%.4g an hour reserved, as regions[].reserved states it", c, c.cloud, sum/n)
+		r.assume("%s in %s: $%.4g per hour reserved, as set in regions[].reserved", c, c.cloud, sum/n)
 		return sum / n
 	}
-	r.assume("%s in %s: no price of a commitment is known: %.1f %% of on demand is assumed, as a p5.48xlarge costs for three years", c, c.cloud, 100*catalogue.ReservedShare)
+	r.assume("%s in %s: commitment price unknown: assuming %.1f %% of on demand, the three-year price of a p5.48xlarge", c, c.cloud, 100*catalogue.ReservedShare)
 	return catalogue.ReservedShare * onDemand
 }
 
-// averages is the load by model, region and step, nil where nothing is known of any;
-// what is unknown of one counts as no load.
-func (r *review) averages(h *forecast.History, first, end int64) [][][]float64 {
+// averageLoads returns the load by model, region and step; nil where none is known. Unknown load of a
+// single model or region counts as no load.
+func (r *review) averageLoads(h *forecast.History, first, end int64) [][][]float64 {
 	per := int(reserveStep / time.Minute)
 	steps := int(end-first) / per
 	minutes := make([][][]float64, len(r.p.Models))
@@ -124,7 +124,7 @@ func (r *review) averages(h *forecast.History, first, end int64) [][][]float64 {
 	for i := range minutes {
 		out[i] = make([][]float64, len(r.p.Regions))
 		for j := range r.p.Regions {
-			minutes[i] = append(minutes[i], r.arrived(h, i, j, first, end))
+			minutes[i] = append(minutes[i], r.arrivedLoad(h, i, j, first, end))
 		}
 	}
 	lost := 0
@@ -145,7 +145,7 @@ func (r *review) averages(h *forecast.History, first, end int64) [][][]float64 {
 			}
 		}
 	} else if lost > 0 {
-		r.assume("of %d of %d steps nothing is known: they count as no load", lost, steps)
+		r.assume("%d of %d steps have no data: they count as no load", lost, steps)
 	}
 	return out
 }

@@ -8,11 +8,11 @@ import (
 	"strings"
 )
 
-// ways puts the ways of a ReservedCost in words.
-var ways = map[string]string{
+// commitmentOptions describes the values of ReservedCost.Way.
+var commitmentOptions = map[string]string{
 	"own_peaks":   "commit for each region's own peak",
 	"global_peak": "commit for the peak of all regions",
-	"mixed":       "commit to what pays, the rest on demand",
+	"mixed":       "commit to what pays off, remainder on demand",
 	"on_demand":   "all on demand, scaled without delay",
 }
 
@@ -20,9 +20,9 @@ var ways = map[string]string{
 func (r *Reservation) WriteTable(w io.Writer) error {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "Load from %s to %s, means of %gs:\n", r.From.Format("2006-01-02 15:04"), r.Until.Format("2006-01-02 15:04 MST"), r.StepSeconds)
-	rows := [][]string{{"MODEL", "REGION", "PEAK TOK/S", "PEAK AT", "LEAST TOK/S", "PEAK/LEAST"}}
+	rows := [][]string{{"MODEL", "REGION", "PEAK TOK/S", "PEAK AT", "MIN TOK/S", "PEAK/MIN"}}
 	for _, l := range r.Loads {
-		region, ratio := "all together", "-"
+		region, ratio := "all regions", "-"
 		if l.Region != nil {
 			region = *l.Region
 		}
@@ -41,20 +41,20 @@ func (r *Reservation) WriteTable(w io.Writer) error {
 		writeAligned(&b, rows, 3)
 	}
 	fmt.Fprintln(&b)
-	rows = [][]string{{"WAY", "COMMITTED", "ON DEMAND UP TO", "$/H", "$/MONTH"}}
+	rows = [][]string{{"OPTION", "COMMITTED", "ON DEMAND UP TO", "$/H", "$/MONTH"}}
 	for _, c := range r.Costs {
-		rows = append(rows, []string{ways[c.Way], strconv.Itoa(c.Committed), strconv.Itoa(c.OnDemand), fmt.Sprintf("%.2f", c.CostPerHour), fmt.Sprintf("%.0f", c.CostPerMonth)})
+		rows = append(rows, []string{commitmentOptions[c.Way], strconv.Itoa(c.Committed), strconv.Itoa(c.OnDemand), fmt.Sprintf("%.2f", c.CostPerHour), fmt.Sprintf("%.0f", c.CostPerMonth)})
 	}
 	writeAligned(&b, rows, 1)
 	if r.Saving != nil {
 		fmt.Fprintf(&b, "\nCommitting for the peak of all regions costs %.1f %% less than for each region's own.\n", 100**r.Saving)
 	}
 	for _, e := range r.BreakEven {
-		fmt.Fprintf(&b, "%s in %s: $%.4g/h reserved, $%.4g/h on demand: a commitment pays from %.0f hours of use a month on, of %d.\n", e.GPU, strings.Join(e.Regions, ", "), e.ReservedPerHour, e.OnDemandPerHour, e.HoursPerMonth, HoursPerMonth)
+		fmt.Fprintf(&b, "%s in %s: $%.4g/h reserved, $%.4g/h on demand: a commitment pays off from %.0f of %d hours of use per month.\n", e.GPU, strings.Join(e.Regions, ", "), e.ReservedPerHour, e.OnDemandPerHour, e.HoursPerMonth, HoursPerMonth)
 	}
 	if len(r.Assumed) > 0 {
 		fmt.Fprintln(&b, "\nAssumed:")
-		list(&b, r.Assumed)
+		writeList(&b, r.Assumed)
 	}
 	_, err := w.Write(b.Bytes())
 	return err

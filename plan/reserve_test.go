@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// diurnal is a week of load in regions whose days lie hours apart: a busy day over a
-// quiet night, by the 5 minutes.
+// diurnal is a week of load, by 5 minutes, in regions whose days are hours apart: a busy day and a
+// quiet night.
 func diurnal(offsets, peaks []float64, night float64) [][]float64 {
 	out := make([][]float64, len(offsets))
 	for j, offset := range offsets {
@@ -45,10 +45,9 @@ func reservation(t *testing.T, p *Problem, reserved ...float64) *Reservation {
 	return r
 }
 
-// Figure 3 of SkyLB: regions whose load varies by several times add up to one that
-// hardly varies; sized for that, commitments cost some 40 % less (the paper: 40.5 %
-// over five regions), and on demand, even scaled without delay, costs about twice
-// as much (the paper: 2.2 times).
+// Figure 3 of SkyLB: regions whose load varies severalfold add up to a load that hardly varies.
+// Commitments sized for the sum cost about 40 % less (the paper: 40.5 % over five regions), and on
+// demand, even scaled without delay, costs about twice as much (the paper: 2.2 times).
 func TestReserveForTheGlobalPeak(t *testing.T) {
 	r := reservation(t, reserving(diurnal([]float64{0, 7, 16}, []float64{100_000, 90_000, 80_000}, 0.03), 500), 37.56)
 	for _, l := range r.Loads {
@@ -70,14 +69,14 @@ func TestReserveForTheGlobalPeak(t *testing.T) {
 }
 
 // Regions that peak together save nothing by sharing.
-func TestReserveOfRegionsThatPeakTogether(t *testing.T) {
+func TestReserveWhenRegionsPeakTogether(t *testing.T) {
 	if r := reservation(t, reserving(diurnal([]float64{0, 0, 0}, []float64{10_000, 10_000, 10_000}, 0.1), 500), 37.56); *r.Saving != 0 {
 		t.Errorf("saves %g", *r.Saving)
 	}
 }
 
-// The global peak never needs more than the regions' own, what pays never costs more
-// than either all committed or all on demand, and every replica is in one of the rows.
+// The global peak never needs more than the regions' own peaks, the mixed option never costs more
+// than all committed or all on demand, and every replica is in one of the rows.
 func TestReserveLaws(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	for n := range 60 {
@@ -119,15 +118,15 @@ func TestReserveMixes(t *testing.T) {
 	if err := r.WriteTable(&b); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"all together", "commit to what pays, the rest on demand          1                3", "H100 in a: $50/h reserved, $98.32/h on demand: a commitment pays from 371 hours of use a month on, of 730."} {
+	for _, want := range []string{"all regions", "commit to what pays off, remainder on demand          1                3", "H100 in a: $50/h reserved, $98.32/h on demand: a commitment pays off from 371 of 730 hours of use per month."} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("%q is not in\n%s", want, b.String())
 		}
 	}
 }
 
-// No load needs nothing, and nothing is unknown as null; a region that can have no
-// GPU of the model is an error that names it.
+// No load needs no replicas and gives no null values; a region without any GPU of the model is an
+// error that names it.
 func TestReserveEdges(t *testing.T) {
 	data, err := json.Marshal(reservation(t, reserving([][]float64{{0, 0}}, 1000), 1))
 	if err != nil || !strings.Contains(string(data), `"rows":[]`) || !strings.Contains(string(data), `"saving":null`) || !strings.Contains(string(data), `"peak_over_least":null`) {
@@ -135,7 +134,7 @@ func TestReserveEdges(t *testing.T) {
 	}
 	p := reserving([][]float64{{5, 6}}, 1000)
 	p.Capacity = [][]*int{{ptr(0)}}
-	if _, err := compareCommitments(p, []float64{1}, reserveFrom, time.Minute, Options{}); err == nil || !strings.Contains(err.Error(), "reserving for the peak of all regions: nothing carries it: m in a: needs 0.6") {
+	if _, err := compareCommitments(p, []float64{1}, reserveFrom, time.Minute, Options{}); err == nil || !strings.Contains(err.Error(), "reserving for the peak of all regions: infeasible: m in a: needs 0.6") {
 		t.Error(err)
 	}
 }

@@ -12,76 +12,74 @@ import (
 	"skyserve/internal/service"
 )
 
-// DefaultEpsilon is the share of its own peak that each region must be able to
-// carry when nothing else is asked: the rest may travel, as SageServe's
-// re-routing below 70 % utilisation lets it.
+// DefaultEpsilon is the default share of its own peak that each region must be able to serve. Other
+// regions may serve the remainder, like SageServe's re-routing below 70 % utilisation.
 const DefaultEpsilon = 0.7
 
-// DefaultPeak is the level of the forecast peak that is planned for when nothing
-// else is asked. The expected peak would be ruled by bursts that come once a week.
+// DefaultPeak is the default level of the forecast peak to plan for. Bursts that occur once a week
+// would dominate the expected peak.
 const DefaultPeak = "p50"
 
-// defaultEvery is the time between two plans where a service states none.
+// defaultEvery is the default time between two plans.
 const defaultEvery = time.Hour
 
-// DefaultStep is over how long load is averaged before its peak is planned for when
-// nothing else is asked.
+// DefaultStep is the default interval over which load is averaged before its peak is planned for.
 const DefaultStep = time.Minute
 
-// stepFrom is how long a history must be for steps longer than a minute.
-const stepFrom = time.Hour
+// minHistoryForSteps is the minimum history for steps longer than a minute.
+const minHistoryForSteps = time.Hour
 
-// maxReviewHorizon bounds how far ahead a plan may look: a forecast by the
-// minute for longer says nothing.
+// maxReviewHorizon bounds the horizon of a plan: a longer forecast by the minute carries no
+// information.
 const maxReviewHorizon = 7 * 24 * time.Hour
 
-// AnyOneRegion is the word of ReviewOptions.Survive for the loss of any region.
+// AnyOneRegion is the value of ReviewOptions.Survive for the loss of any region.
 const AnyOneRegion = "region"
 
-// ReviewOptions says how a review is made; a zero field means its default.
+// ReviewOptions configures a review; a zero field means its default.
 type ReviewOptions struct {
 	Horizon    time.Duration // default the time between two plans, at least an hour
-	Forecaster string        // default what the service states, else auto
-	// Peak is the level of the forecast peak that capacity is planned for: one of
-	// forecast.PeakLevels; default p50.
+	Forecaster string        // default the service's setting, else auto
+	// Peak is the level of the forecast peak to plan capacity for: one of forecast.PeakLevels;
+	// default p50.
 	Peak string
-	// Step is over how long load is averaged before it is forecast and its peak planned
-	// for: whole minutes that divide the horizon; default DefaultStep. A shorter history
-	// than stepFrom is forecast by the minute.
+	// Step is the interval over which load is averaged before it is forecast and its peak planned
+	// for: whole minutes that divide the horizon; default DefaultStep. A history shorter than
+	// minHistoryForSteps is forecast by the minute.
 	Step    time.Duration
 	Epsilon float64 // default DefaultEpsilon
 	Gap     float64 // relative gap at which solving stops, default 0
 	Effort  int64   // default DefaultEffort
-	// Interrupt, unless it is nil, is asked now and then whether to stop solving
-	// with what is known.
+	// Interrupt, when not nil, is called from time to time; true stops solving with the best result
+	// so far.
 	Interrupt func() bool
-	// Survive asks that all load is carried with a region gone: AnyOneRegion, or the
-	// names of those of which any one may be lost; empty = none.
+	// Survive requires that all load is served after the loss of a region: AnyOneRegion, or the
+	// names of the regions, any one of which may be lost; empty = none.
 	Survive []string
-	// MaxRTT is how far load may travel; 0 = what the service states, else anywhere.
-	// RTT holds the round trips that were measured.
+	// MaxRTT is the maximum round trip between a load and the region that serves it; 0 = the
+	// service's setting, else no limit. RTT contains the measured round trips.
 	MaxRTT time.Duration
 	RTT    map[Pair]time.Duration
-	// Prices is what clouds ask for machines; list prices stand in for those that are
-	// not known.
+	// Prices are the clouds' current prices of machines; list prices replace those that are
+	// missing.
 	Prices []MachinePrice
-	// StartUp is how long a new replica takes to serve; 0 = as the catalogue has it of
-	// its cloud.
+	// StartUp is the time a new replica takes to become ready; 0 = the catalogue's value for its
+	// cloud.
 	StartUp time.Duration
-	// Switch lets a model take over machines that another one gives up.
+	// Switch allows a model to take over machines that another one frees.
 	Switch bool
 	// Solve solves the problem; nil = the function of that name.
 	Solve func(*Problem, Options) (Result, error)
-	// Now is the clock by which solving is measured; nil = it is not.
+	// Now is the clock that measures solving; nil = solving is not measured.
 	Now func() time.Time
-	// Notes are assumptions made before the review, in words.
+	// Notes are assumptions made before the review, as text.
 	Notes []string
 }
 
-// horizonOf is how far a plan looks ahead where there is one every so often.
+// horizonOf returns the horizon of a plan for a planning interval.
 func horizonOf(every time.Duration) time.Duration { return max(defaultEvery, every) }
 
-// WithDefaults is the options with all that has a default.
+// WithDefaults returns the options with defaults filled in.
 func (o ReviewOptions) WithDefaults(spec *service.Spec) ReviewOptions {
 	o.Horizon = cmp.Or(o.Horizon, horizonOf(spec.Autoscale.Every))
 	o.Forecaster = cmp.Or(o.Forecaster, spec.Autoscale.Forecast, "auto")
@@ -95,28 +93,27 @@ func (o ReviewOptions) WithDefaults(spec *service.Spec) ReviewOptions {
 	return o
 }
 
-// Reviewed is a review's outcome: the problem that was solved, the proposal, and
-// for each model and region the load that it is for.
+// Reviewed is the result of a review: the solved problem, the proposal, and the load of each model
+// and region that it is for.
 type Reviewed struct {
 	Service  string
 	Problem  *Problem
 	Proposal Proposal
 	Courses  []Course
-	// X is the counts by the problem's model, region and GPU; nil when there are none.
+	// X is the planned counts by the problem's model, region and GPU; nil when there are none.
 	X [][][]int
-	// Loads are the forecasts that the problem was made from, by model and region in
-	// the order of service.yaml; those without history are left out.
+	// Loads are the forecasts behind the problem, by model and region in the order of service.yaml.
+	// Those without history are omitted.
 	Loads []Load
 
-	made *review
+	review *review
 }
 
-// Review proposes the counts of a service for the time after at: it forecasts
-// the load from the history before at (nil = none), less what prefix caches are
-// expected to spare, and solves the scaling problem from the counts that run.
-// Whatever it had to assume is in the proposal, in words. It fails on a
-// horizon, forecaster or peak that cannot be, and on a history that ends long before
-// at; no plan within the bounds is no failure but the status infeasible.
+// Review proposes the replica counts of a service for the horizon after at. It forecasts the load
+// from the history before at (nil = none), subtracts expected prefix cache hits, and solves the
+// scaling problem from the current counts. The proposal lists every assumption as text. Review
+// fails on an invalid horizon, forecaster or peak, and on a history that ends long before at. A
+// service without a feasible plan is not an error but has the status infeasible.
 func Review(spec *service.Spec, counts []Count, h *forecast.History, at time.Time, o ReviewOptions) (*Reviewed, error) {
 	in, err := ForecastInputs(spec, h, at, o)
 	if err != nil {
@@ -125,20 +122,20 @@ func Review(spec *service.Spec, counts []Count, h *forecast.History, at time.Tim
 	return in.Review(counts)
 }
 
-// NextReview is how long after a review of a history of so many minutes the next is due,
-// where a service asks for one every so often: what is learned from a short history is soon
-// outdated, and there is twice as much of it by then.
+// NextReview returns the time until the next review, for a service's planning interval and the
+// minutes of history of the last review. A short history gives a short interval: its forecast is
+// soon outdated, and by then the history has doubled.
 func NextReview(every time.Duration, minutes int) time.Duration {
 	return min(every, max(time.Minute, time.Duration(minutes)*time.Minute))
 }
 
-// Inputs is all of a review that does not depend on the replicas that run: the forecast
-// and the problem, but for its counts.
+// Inputs are the parts of a review that do not depend on running replicas: the forecast, and the
+// problem without its counts.
 type Inputs struct{ review }
 
-// ForecastInputs makes the inputs of a review at a time; it fails where Review does.
+// ForecastInputs prepares the inputs of a review at a time; it fails like Review.
 func ForecastInputs(spec *service.Spec, h *forecast.History, at time.Time, o ReviewOptions) (*Inputs, error) {
-	r := review{spec: spec, o: o.WithDefaults(spec), at: at.UTC(), assumed: slices.Clone(o.Notes)}
+	r := review{spec: spec, o: o.WithDefaults(spec), at: at.UTC(), assumptions: slices.Clone(o.Notes)}
 	if r.o.Horizon < time.Minute || r.o.Horizon > maxReviewHorizon {
 		return nil, fmt.Errorf("planning %s: horizon must be 1m to %s, got %s", spec.Name, maxReviewHorizon, r.o.Horizon)
 	}
@@ -148,17 +145,17 @@ func ForecastInputs(spec *service.Spec, h *forecast.History, at time.Time, o Rev
 	if !slices.Contains(forecast.PeakLevels, r.o.Peak) {
 		return nil, fmt.Errorf("planning %s: peak must be one of %v, got %q", spec.Name, forecast.PeakLevels, r.o.Peak)
 	}
-	r.findOffers()
-	if len(r.offers) == 0 {
-		return nil, fmt.Errorf("planning %s: no region has anything to run a model on: its capacity names only reserved, and nothing usable is (regions[].capacity, regions[].reserved)", spec.Name)
+	r.findOfferings()
+	if len(r.offerings) == 0 {
+		return nil, fmt.Errorf("planning %s: no region has capacity that a model can run on: regions[].capacity allows only reserved, and regions[].reserved has no usable machine", spec.Name)
 	}
-	r.prices()
-	r.bounds()
-	r.limits()
-	err := r.reach()
-	r.lasting = slices.Clip(r.assumed)
+	r.setPrices()
+	r.setBounds()
+	r.setCapacity()
+	err := r.setReach()
+	r.fixedAssumptions = slices.Clip(r.assumptions)
 	if err == nil {
-		err = r.load(h)
+		err = r.setLoad(h)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("planning %s: %w", spec.Name, err)
@@ -167,57 +164,57 @@ func ForecastInputs(spec *service.Spec, h *forecast.History, at time.Time, o Rev
 	return &Inputs{r}, nil
 }
 
-// Review reviews the counts that run. The inputs are not changed.
+// Review plans from the running replicas. It does not change the inputs.
 func (in *Inputs) Review(counts []Count) (*Reviewed, error) {
 	r := in.review
-	r.assumed = slices.Clone(r.assumed)
-	r.counts(counts)
+	r.assumptions = slices.Clone(r.assumptions)
+	r.setCounts(counts)
 	return r.solve()
 }
 
-// reviewFrom reviews counts by the problem's model, region and GPU, none of them
-// donated; nil = none.
+// reviewFrom plans from counts by the problem's model, region and GPU, with no donated replicas;
+// nil = none.
 func (in *Inputs) reviewFrom(x [][][]int) (*Reviewed, error) {
 	r := in.review
-	r.assumed = slices.Clone(r.assumed)
-	r.counts(nil)
+	r.assumptions = slices.Clone(r.assumptions)
+	r.setCounts(nil)
 	if x != nil {
 		r.p.N = x
 	}
 	return r.solve()
 }
 
-// review is a Review being made.
+// review is a Review in progress.
 type review struct {
-	spec     *service.Spec
-	o        ReviewOptions
-	at       time.Time
-	offers   []offer
-	gpus     []string // of the offers, without their capacity types
-	p        Problem
-	courses  []Course
-	donated  [][][]int
-	billed   [][]float64
-	assumed  []string
-	lasting  []string           // of assumed, what does not depend on the load of the time
-	uncached map[string]float64 // share of each model's prompt tokens, by its name
-	loads    []Load
+	spec             *service.Spec
+	o                ReviewOptions
+	at               time.Time
+	offerings        []offering
+	gpus             []string // of the offerings, without their capacity types
+	p                Problem
+	courses          []Course
+	donated          [][][]int
+	billed           [][]float64
+	assumptions      []string
+	fixedAssumptions []string           // the assumptions that do not depend on the load
+	uncached         map[string]float64 // uncached share of each model's prompt tokens, by name
+	loads            []Load
 }
 
-// startUp is how long a new replica takes to serve in a cloud.
-func (r *review) startUp(cloud string) time.Duration {
+// startUpTime returns the time a new replica takes to become ready in a cloud.
+func (r *review) startUpTime(cloud string) time.Duration {
 	return cmp.Or(r.o.StartUp, catalogue.StartUp(cloud))
 }
 
-// assume notes an assumption once.
+// assume adds an assumption unless it is already listed.
 func (r *review) assume(format string, args ...any) {
-	if s := fmt.Sprintf(format, args...); !slices.Contains(r.assumed, s) {
-		r.assumed = append(r.assumed, s)
+	if s := fmt.Sprintf(format, args...); !slices.Contains(r.assumptions, s) {
+		r.assumptions = append(r.assumptions, s)
 	}
 }
 
-// bounds fills in min and max.
-func (r *review) bounds() {
+// setBounds sets min and max.
+func (r *review) setBounds() {
 	for i := range r.spec.Models {
 		lower, upper := make([]*int, len(r.spec.Regions)), make([]*int, len(r.spec.Regions))
 		for j, region := range r.spec.Regions {
@@ -228,7 +225,7 @@ func (r *review) bounds() {
 	}
 }
 
-// solve solves the problem and puts the result in words.
+// solve solves the problem and converts the result to a proposal.
 func (r *review) solve() (*Reviewed, error) {
 	o := Options{Gap: r.o.Gap, Effort: r.o.Effort, Interrupt: r.o.Interrupt}
 	now := r.o.Now
@@ -242,17 +239,17 @@ func (r *review) solve() (*Reviewed, error) {
 	}
 	took := now().Sub(start)
 	if res.Status == StatusInfeasible {
-		res.Infeasible = append(res.Infeasible, r.wouldNeed(o)...)
+		res.Infeasible = append(res.Infeasible, r.explainMaxima(o)...)
 	}
 	out := Propose(&r.p, res, Context{
 		At: r.at, Horizon: r.o.Horizon, Forecaster: r.o.Forecaster, Donate: r.spec.Autoscale.Donate,
-		Donated: r.donated, Columns: r.gpus, Billed: r.billed, Assumed: r.assumed,
+		Donated: r.donated, Columns: r.gpus, Billed: r.billed, Assumed: r.assumptions,
 	})
 	out.SolveMillis = float64(took.Microseconds()) / 1000
-	return &Reviewed{Service: r.spec.Name, Problem: &r.p, Proposal: out, X: res.X, Courses: r.capacities(res.X), Loads: r.loads, made: r}, nil
+	return &Reviewed{Service: r.spec.Name, Problem: &r.p, Proposal: out, X: res.X, Courses: r.capacities(res.X), Loads: r.loads, review: r}, nil
 }
 
-// capacities completes the courses with what the counts carry now and then.
+// capacities sets the current and the planned capacity of the courses.
 func (r *review) capacities(x [][][]int) []Course {
 	out := slices.Clone(r.courses)
 	for at := range out {
@@ -263,13 +260,13 @@ func (r *review) capacities(x [][][]int) []Course {
 			then := r.p.Carried(i, x[i][j])
 			c.CapacityThen = &then
 		}
-		c.StartUp = r.startUp(service.Region(c.Region).Cloud())
+		c.StartUp = r.startUpTime(service.Region(c.Region).Cloud())
 	}
 	return out
 }
 
-// wouldNeed says which maxima are too low, and how high they would have to be.
-func (r *review) wouldNeed(o Options) []string {
+// explainMaxima reports which maxima are too low, and the values that would suffice.
+func (r *review) explainMaxima(o Options) []string {
 	free := r.p
 	free.Max = nil
 	res, err := Solve(&free, o)
@@ -284,21 +281,21 @@ func (r *review) wouldNeed(o Options) []string {
 				need += n
 			}
 			if limit := r.p.Max[i][j]; limit != nil && need > *limit {
-				out = append(out, fmt.Sprintf("%s in %s: without its max of %d the cheapest plan has %d replicas there", model, region, *limit, need))
+				out = append(out, fmt.Sprintf("%s in %s: max is %d; without it the cheapest plan has %d replicas there", model, region, *limit, need))
 			}
 		}
 	}
 	return out
 }
 
-// group says the same thing of several regions at once: sentences in the order
-// in which they first came, each after the names it holds for.
-type group struct {
+// sentenceGroup merges equal sentences about several regions: sentences in order of first occurrence, each
+// after the names that it applies to.
+type sentenceGroup struct {
 	order []string
 	names map[string][]string
 }
 
-func (g *group) add(sentence, name string) {
+func (g *sentenceGroup) add(sentence, name string) {
 	if g.names == nil {
 		g.names = map[string][]string{}
 	}
@@ -308,9 +305,9 @@ func (g *group) add(sentence, name string) {
 	g.names[sentence] = append(g.names[sentence], name)
 }
 
-// each gives every sentence with its names; those that hold for all of them, when
-// these are many, hold everywhere.
-func (g *group) each(all int, f func(names, sentence string)) {
+// each calls f for every sentence with its names. "everywhere" replaces the names when there are
+// more than three and the sentence applies to all of them.
+func (g *sentenceGroup) each(all int, f func(names, sentence string)) {
 	for _, s := range g.order {
 		names := strings.Join(g.names[s], ", ")
 		if all > 3 && len(g.names[s]) == all {

@@ -7,32 +7,32 @@ import (
 	"skyserve/internal/service"
 )
 
-// Count is how many replicas of a model run in a region on a GPU.
+// Count is the number of replicas of a model that run in a region on a GPU.
 type Count struct {
 	Model  string
 	Region service.Region
 	GPU    string
-	// Capacity is how their machines are paid for; empty = not known.
+	// Capacity is the capacity type of their machines; empty = unknown.
 	Capacity service.CapacityType
-	// Replicas serve or will soon; Donated are lent to the spot pool.
+	// Replicas are ready or starting; Donated are in the spot pool.
 	Replicas, Donated int
 }
 
-// Current proposes the replicas that run, as they are.
+// Current returns a proposal of the running replicas without changes.
 func (in *Inputs) Current(counts []Count, status Status) Proposal {
 	r := in.review
-	r.counts(counts)
+	r.setCounts(counts)
 	return Propose(&r.p, Result{X: r.p.N, Status: status}, Context{At: r.at, Columns: r.gpus, Donated: r.donated, Billed: r.billed})
 }
 
-// counts fills in n and what is donated.
-func (r *review) counts(counts []Count) {
+// setCounts sets n and the donated replicas.
+func (r *review) setCounts(counts []Count) {
 	grid := func() [][][]int {
 		out := make([][][]int, len(r.p.Models))
 		for i := range out {
 			out[i] = make([][]int, len(r.p.Regions))
 			for j := range out[i] {
-				out[i][j] = make([]int, len(r.offers))
+				out[i][j] = make([]int, len(r.offerings))
 			}
 		}
 		return out
@@ -46,7 +46,7 @@ func (r *review) counts(counts []Count) {
 			columns = r.columnsOf(i, j, c.GPU, c.Capacity)
 		}
 		if len(columns) == 0 {
-			r.assume("%d replicas of %s in %s are of no model or region of the service: left out", c.Replicas+c.Donated, c.Model, c.Region)
+			r.assume("the service has no %[2]s in %[3]s: %[1]d replicas are ignored", c.Replicas+c.Donated, c.Model, c.Region)
 			continue
 		}
 		r.placeReplicas(i, j, columns, c.Replicas)
@@ -54,14 +54,14 @@ func (r *review) counts(counts []Count) {
 		total, donated = total+c.Replicas, donated+c.Donated
 	}
 	if price := r.spec.Autoscale.DonatePrice; donated > 0 && price > 0 {
-		r.assume("%d donated replicas earn $%.2f an hour, which the cost leaves out", donated, price*float64(donated))
+		r.assume("%d donated replicas earn $%.2f per hour, not included in the cost", donated, price*float64(donated))
 	}
 	if total == 0 {
-		r.assume("no replica runs now: every one is counted as new")
+		r.assume("no replica is running: all are counted as new")
 	}
 }
 
-// modelIndex finds a model by name or alias, -1 for none.
+// modelIndex returns the index of a model by name or alias, -1 for none.
 func (r *review) modelIndex(name string) int {
 	m := r.spec.ModelByName(name)
 	if m == nil {
@@ -74,8 +74,8 @@ func (r *review) regionIndex(region service.Region) int {
 	return slices.Index(r.p.Regions, string(region))
 }
 
-// placeReplicas counts replicas in columns, each up to the region's capacity, the rest in
-// the last: that is the order in which they were launched.
+// placeReplicas assigns replicas to columns in launch order: each up to the region's capacity, the
+// remainder to the last.
 func (r *review) placeReplicas(i, j int, columns []int, replicas int) {
 	for at, k := range columns {
 		n := replicas
@@ -91,39 +91,41 @@ func (r *review) placeReplicas(i, j int, columns []int, replicas int) {
 	}
 }
 
-// columnsOf finds the columns of a replica of model i in region j by its GPU's type, in
-// the order in which they are launched; none where the region has
-// nothing for the model. A replica of another or unknown type counts as the first
-// that the model lists. Where it is known how machines are paid for, replicas stand there.
+// columnsOf returns the columns of a replica of model i in region j by its GPU type, in launch
+// order; none where the region has no offering for the model. A replica of another or unknown type
+// counts as the first type that the model lists. Where the capacity type is known, only its columns
+// are returned.
 func (r *review) columnsOf(i, j int, gpu string, capacity service.CapacityType) []int {
 	var first, same []int
-	for k, o := range r.offers {
+	for k, o := range r.offerings {
 		if r.p.Theta[i][k] == 0 || r.p.Capacity[j][k] != nil && *r.p.Capacity[j][k] == 0 {
 			continue
 		}
-		if len(first) == 0 || r.offers[first[0]].gpuClass == o.gpuClass {
+		if len(first) == 0 || r.offerings[first[0]].gpuClass == o.gpuClass {
 			first = append(first, k)
 		}
-		if o.gpu == gpu && (len(same) == 0 || r.offers[same[0]].gpuClass == o.gpuClass) {
+		if o.gpu == gpu && (len(same) == 0 || r.offerings[same[0]].gpuClass == o.gpuClass) {
 			same = append(same, k)
 		}
 	}
 	if len(same) == 0 && len(first) > 0 {
 		same = first
-		r.assume("replicas of %s in %s run on %s: counted as %s", r.p.Models[i], r.p.Regions[j], cmp.Or(gpu, "an unknown GPU"), r.offers[first[0]].gpuClass)
+		r.assume("replicas of %s in %s run on %s, which the plan does not offer: counted as %s", r.p.Models[i], r.p.Regions[j], cmp.Or(gpu, "an unknown GPU"), r.offerings[first[0]].gpuClass)
 	}
-	paid := slices.DeleteFunc(slices.Clone(same), func(k int) bool { return r.offers[k].kind != capacity })
+	paid := slices.DeleteFunc(slices.Clone(same), func(k int) bool { return r.offerings[k].capacity != capacity })
 	if len(paid) > 0 {
 		return paid
 	}
-	return r.without(j, same)
+	return r.dropUnusedOnDemand(j, same)
 }
 
-// without leaves on demand out where a region takes spot first: what runs there
-// beyond its base was launched as spot.
-func (r *review) without(j int, columns []int) []int {
+// dropUnusedOnDemand removes on demand where a region uses spot first: replicas there beyond the base were
+// launched as spot.
+func (r *review) dropUnusedOnDemand(j int, columns []int) []int {
 	if !spotFirst(&r.spec.Regions[j]) {
 		return columns
 	}
-	return slices.DeleteFunc(columns, func(k int) bool { return r.offers[k].kind == service.CapacityOnDemand && !r.offers[k].base })
+	return slices.DeleteFunc(columns, func(k int) bool {
+		return r.offerings[k].capacity == service.CapacityOnDemand && !r.offerings[k].onDemandBase
+	})
 }

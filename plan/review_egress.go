@@ -1,14 +1,13 @@
 package plan
 
-// promptBytes is how long a prompt token is on the wire, in bytes: that of English
-// text. Answers travel too, but they enter the region that pays for its prompts.
+// promptBytes is the size of a prompt token on the wire, in bytes, for English text. Responses
+// travel too, but they enter the region that pays for its prompts.
 const promptBytes = 4.0
 
-// egress fills in what it costs to send load out of each region that states a price.
-// A forwarded prompt is sent in whole, what the other region's cache spares of it
-// too; with several models the one whose prompts are spared most decides, so that
-// sending is never thought too cheap.
-func (r *review) egress() {
+// setEgress sets the cost of load sent out of each region with an egress price. A forwarded prompt is
+// sent whole, including the tokens that hit the other region's cache. With several models the one
+// with the highest hit rate decides, so that the cost is never underestimated.
+func (r *review) setEgress() {
 	uncached := 1.0
 	for _, share := range r.uncached {
 		uncached = min(uncached, share)
@@ -19,7 +18,7 @@ func (r *review) egress() {
 		perGB := r.spec.Regions[j].EgressPerGB
 		prices[j] = perGB * promptBytes * 1e6 / 1e9 / max(uncached, minUncached)
 		if stated = stated || perGB > 0; perGB > 0 {
-			r.assume("%s: $%g a GB that leaves it, %g bytes a prompt token: $%.2g a million tokens sent away", r.spec.Regions[j].Name, perGB, promptBytes, prices[j])
+			r.assume("%s: egress at $%g per GB and %g bytes per prompt token: $%.2g per million forwarded tokens", r.spec.Regions[j].Name, perGB, promptBytes, prices[j])
 		}
 	}
 	if stated {
@@ -27,5 +26,5 @@ func (r *review) egress() {
 	}
 }
 
-// minUncached bounds how much of the prompts caches are thought to spare here.
+// minUncached is the minimum uncached share of prompts in the egress cost.
 const minUncached = 0.01

@@ -11,26 +11,26 @@ import (
 )
 
 const (
-	// batchShare is how much of the last hour's batch load is planned for:
-	// SageServe's buffer beta; the rest fills idle capacity.
+	// batchShare is the share of the last hour's batch load that capacity is planned for:
+	// SageServe's buffer beta. The remaining batch load uses idle capacity.
 	batchShare = 0.1
-	// hitMinutes is the past that the expected prefix hit rate is learned from:
-	// a day holds every mix of traffic.
-	hitMinutes = 24 * 60
-	// shortHistory is how many minutes are enough to do without the running one.
+	// hitRateMinutes is the history from which the expected prefix hit rate is computed: a day contains
+	// every mix of traffic.
+	hitRateMinutes = 24 * 60
+	// shortHistory is the length in minutes from which the running minute is not needed.
 	shortHistory = 5
-	// minOfMinute is how much of the running minute must have passed: balancers
-	// store what they counted every 10 s, so less would show some regions empty.
-	minOfMinute = 15 * time.Second
-	// courseMinutes is how much of the past a course shows.
+	// minRunningMinute is the part of the running minute that must have passed. Balancers store their
+	// counts every 10 s, so an earlier reading would show some regions without load.
+	minRunningMinute = 15 * time.Second
+	// courseMinutes is the length of the past in a course.
 	courseMinutes = 24 * 60
-	// maxStale is how long before the planned time a history may end.
-	maxStale = 35 * 24 * time.Hour
+	// maxHistoryAge is the maximum time between a history's end and the planned time.
+	maxHistoryAge = 35 * 24 * time.Hour
 )
 
-// load fills in rho: for every model and region the forecast of uncached prompt
-// tokens a second by minute.
-func (r *review) load(h *forecast.History) error {
+// setLoad sets rho: for every model and region the forecast of uncached prompt tokens a second, by
+// minute.
+func (r *review) setLoad(h *forecast.History) error {
 	minutes := int(r.o.Horizon / time.Minute)
 	f, err := forecast.ByName(r.o.Forecaster)
 	if err != nil {
@@ -47,71 +47,70 @@ func (r *review) load(h *forecast.History) error {
 	if h == nil {
 		h = &forecast.History{}
 	}
-	past, now := r.past(h)
+	past, now := r.knownHistory(h)
 	if past.Minutes == 0 {
-		r.assume("there is no history before %s: no load is assumed, and only the least replicas are kept", r.at.Format(time.RFC3339))
+		r.assume("no history before %s: assuming no load, scale to min", r.at.Format(time.RFC3339))
 		return nil
 	}
 	gap := now - past.End()
-	if time.Duration(gap)*time.Minute > maxStale {
-		return fmt.Errorf("the history ends %d minutes before %s: too long ago to forecast from", gap, r.at.Format(time.RFC3339))
+	if time.Duration(gap)*time.Minute > maxHistoryAge {
+		return fmt.Errorf("the history ends %d minutes before %s: too old to forecast from", gap, r.at.Format(time.RFC3339))
 	}
 	r.hitRates(past)
-	r.egress()
+	r.setEgress()
 	return r.forecastAll(f, r.traffic(past, int(gap)))
 }
 
-// past is what is known at the planned time, and the minute that the forecast
-// begins with. With a few minutes of history only, the running one counts too,
-// once enough of it has passed to tell a rate.
-func (r *review) past(h *forecast.History) (past *forecast.History, next int64) {
+// knownHistory returns the history known at the planned time, and the first minute of the forecast. A
+// history of only a few minutes includes the running minute, once enough of it has passed to
+// compute a rate.
+func (r *review) knownHistory(h *forecast.History) (past *forecast.History, next int64) {
 	minute, passed := r.at.Unix()/60, time.Duration(r.at.Unix()%60)*time.Second
 	past = h.Before(minute)
 	begun := h.Begun(minute, passed.Minutes())
-	if past.Minutes >= shortHistory || begun.Minutes == past.Minutes || passed < minOfMinute {
+	if past.Minutes >= shortHistory || begun.Minutes == past.Minutes || passed < minRunningMinute {
 		return past, minute
 	}
-	r.assume("history is short: the running minute counts too, as if its first %d seconds went on", int(passed.Seconds()))
+	r.assume("history is short: the running minute is extrapolated from its first %d seconds", int(passed.Seconds()))
 	return begun, minute + 1
 }
 
-// hitRates says how much of each model's prompts caches are expected to spare.
+// hitRates computes the expected prefix cache hit rate of each model.
 func (r *review) hitRates(past *forecast.History) {
 	r.uncached = map[string]float64{}
 	for _, m := range r.p.Models {
 		rate := r.hitRate(past, m)
 		r.uncached[m] = 1 - rate
 		if rate > 0 {
-			r.assume("%s: %.0f %% of its prompt tokens hit the prefix cache, as in the last day", m, 100*rate)
+			r.assume("%s: prefix hit rate of %.0f %%, as in the last day", m, 100*rate)
 		} else {
-			r.assume("%s: no prefix hits are known in the last day, none are expected", m)
+			r.assume("%s: no prefix hits recorded in the last day, assuming none", m)
 		}
 	}
 }
 
-// hitRate is the share of a model's prompt tokens that caches spared, over all
-// names that it goes by.
+// hitRate returns the share of a model's prompt tokens that hit the prefix cache, over its name and
+// aliases.
 func (r *review) hitRate(past *forecast.History, model string) float64 {
 	m := r.spec.ModelByName(model)
 	for _, name := range append([]string{m.Name}, m.Aliases...) {
-		if rate, ok := past.HitRate(name, hitMinutes); ok {
+		if rate, ok := past.HitRate(name, hitRateMinutes); ok {
 			return rate
 		}
 	}
 	return 0
 }
 
-// traffic is a model's past in a region: interactive prompt tokens by minute,
-// and batch ones.
+// traffic is the past load of a model in a region: prompt tokens by minute, interactive and batch.
 type traffic struct {
 	model, region      int
 	start              int64
 	interactive, batch []float64
 }
 
-// traffic sorts a history's series by the service's models and regions, and
-// less what caches spare. gap is how many minutes before the planned time the
-// history ends; they are unknown.
+// traffic groups a history's series by the service's models and regions, and subtracts cached
+// tokens. gap is the number of minutes between the history's end and the planned time; their load
+// is unknown.
 func (r *review) traffic(past *forecast.History, gap int) []*traffic {
 	grid := map[[2]int]*traffic{}
 	for i := range r.p.Models {
@@ -125,12 +124,12 @@ func (r *review) traffic(past *forecast.History, gap int) []*traffic {
 	for _, s := range past.Series {
 		i := r.modelIndex(s.Model)
 		if i < 0 {
-			r.assume("the history of %s is of no model of the service: left out", s.Model)
+			r.assume("the service has no model %s: its history is ignored", s.Model)
 			continue
 		}
 		regions := r.regionsOf(s.Region)
 		if len(regions) == 0 {
-			r.assume("the history of region %s is of no region of the service: left out", s.Region)
+			r.assume("the service has no region %s: its history is ignored", s.Region)
 		}
 		uncached := r.uncached[r.p.Models[i]]
 		for _, j := range regions {
@@ -151,8 +150,8 @@ func (r *review) traffic(past *forecast.History, gap int) []*traffic {
 	return out
 }
 
-// regionsOf is which regions of the service a region of the history stands for:
-// itself, the one of that place, or, for one that names none, all.
+// regionsOf returns the service's regions that a history's region stands for: the region itself,
+// the region of that place, or, when it is unnamed, all regions.
 func (r *review) regionsOf(region service.Region) []int {
 	if j := r.regionIndex(region); j >= 0 {
 		return []int{j}
@@ -166,7 +165,7 @@ func (r *review) regionsOf(region service.Region) []int {
 	}
 	if region == service.AnyRegion {
 		if len(all) > 1 {
-			r.assume("the history does not tell regions: its load is split evenly over %d", len(all))
+			r.assume("the history has no regions: its load is split evenly over %d", len(all))
 		}
 		return all
 	}
@@ -184,7 +183,7 @@ func unknown(n int) []float64 {
 	return out
 }
 
-// addKnown adds what is known, times a factor.
+// addKnown adds the known values, multiplied by factor.
 func addKnown(to, values []float64, factor float64) {
 	for m, v := range values {
 		if math.IsNaN(v) {
@@ -197,10 +196,9 @@ func addKnown(to, values []float64, factor float64) {
 	}
 }
 
-// forecastAll fills rho in from the traffic of every model and region, and the
-// courses.
+// forecastAll sets rho and the courses from the traffic of every model and region.
 func (r *review) forecastAll(f forecast.Forecaster, all []*traffic) error {
-	var words group
+	var words sentenceGroup
 	for _, t := range all {
 		name := r.p.Regions[t.region]
 		if len(r.p.Models) > 1 {
@@ -208,8 +206,8 @@ func (r *review) forecastAll(f forecast.Forecaster, all []*traffic) error {
 		}
 		course := r.courseOf(t)
 		if allUnknown(t.interactive) {
-			words.add("no history: no interactive load is assumed", name)
-		} else if err := r.forecast(f, t, course, func(sentence string) { words.add(sentence, name) }); err != nil {
+			words.add("no history: assuming no interactive load", name)
+		} else if err := r.forecastTraffic(f, t, course, func(sentence string) { words.add(sentence, name) }); err != nil {
 			return err
 		}
 		rho := r.p.Rho[t.model][t.region]
@@ -217,16 +215,16 @@ func (r *review) forecastAll(f forecast.Forecaster, all []*traffic) error {
 			for w := range rho {
 				rho[w] += buffer
 			}
-			words.add("a tenth of the last hour's batch load is planned for", name)
+			words.add("includes 10 % of the last hour's batch load", name)
 		}
 	}
 	words.each(len(all), func(names, sentence string) { r.assume("%s: %s", names, sentence) })
 	return nil
 }
 
-// forecast adds what is expected of the interactive traffic to rho and its course,
-// and says what that rests on.
-func (r *review) forecast(f forecast.Forecaster, t *traffic, course *Course, say func(sentence string)) error {
+// forecastTraffic adds the expected interactive traffic to rho and the course, and reports its
+// assumptions.
+func (r *review) forecastTraffic(f forecast.Forecaster, t *traffic, course *Course, say func(sentence string)) error {
 	rho := r.p.Rho[t.model][t.region]
 	s := inSteps(t.start, t.interactive, int(r.o.Step/time.Minute))
 	s.Name = r.p.Regions[t.region]
@@ -237,21 +235,21 @@ func (r *review) forecast(f forecast.Forecaster, t *traffic, course *Course, say
 	if err != nil {
 		return err
 	}
-	lift := lifted(fc, r.o.Peak)
+	lift := peakFactor(fc, r.o.Peak)
 	course.Mean, course.Lo90, course.Hi90 = byMinute(fc.Mean, s.Step), byMinute(fc.Lo90, s.Step), byMinute(fc.Hi90, s.Step)
 	for w, v := range course.Mean {
 		rho[w] += lift * v
 	}
 	course.PeakHigh = max(fc.Peaks.P95/s.Step.Seconds(), slices.Max(rho))
 	if lift > 1 {
-		say(fmt.Sprintf("the %s peak of the time is planned for, not its mean", r.o.Peak))
+		say(fmt.Sprintf("planned for the %s peak, not the mean", r.o.Peak))
 	}
 	for _, a := range fc.Assumed {
 		say(a)
 	}
 	left := forecast.Departed(f, s)
 	if left.Kind != forecast.NoDeparture {
-		say("load left the forecast: " + left.Words)
+		say("load deviates from the forecast: " + left.Words)
 	}
 	r.loads = append(r.loads, Load{
 		Model: r.p.Models[t.model], Region: service.Region(r.p.Regions[t.region]), Forecast: fc, Left: left,
@@ -260,10 +258,10 @@ func (r *review) forecast(f forecast.Forecaster, t *traffic, course *Course, say
 	return nil
 }
 
-// inSteps is minutes from start on as a series of steps of several minutes, the last of
-// which ends where the minutes do.
+// inSteps converts minutes from start on to a series of steps of several minutes; the last step
+// ends with the minutes.
 func inSteps(start int64, minutes []float64, per int) forecast.Series {
-	if len(minutes) < int(stepFrom/time.Minute) {
+	if len(minutes) < int(minHistoryForSteps/time.Minute) {
 		per = 1
 	}
 	s := forecast.Series{Start: start + int64(len(minutes)%per), Step: time.Duration(per) * time.Minute, Values: minutes}
@@ -274,9 +272,9 @@ func inSteps(start int64, minutes []float64, per int) forecast.Series {
 	return s
 }
 
-// stepsOf is the sums of each so many minutes, of those steps that are over. A step of
-// which less than half is known is unknown; what else is unknown of one was as what is
-// known.
+// stepsOf returns the sums over each `per` minutes, for complete steps. A step with less than half
+// of its minutes known is unknown; otherwise its unknown minutes count as the mean of the known
+// ones.
 func stepsOf(minutes []float64, per int) []float64 {
 	out := unknown(len(minutes) / per)
 	for i := range out {
@@ -294,7 +292,7 @@ func stepsOf(minutes []float64, per int) []float64 {
 	return out
 }
 
-// byMinute is values of steps by the minute, a second.
+// byMinute converts values of steps to one value per minute, as a rate per second.
 func byMinute(values []float64, step time.Duration) []float64 {
 	var out []float64
 	for _, v := range values {
@@ -305,8 +303,8 @@ func byMinute(values []float64, step time.Duration) []float64 {
 	return out
 }
 
-// courseOf begins the course of a model in a region with the last day of its load,
-// interactive and batch.
+// courseOf starts the course of a model in a region with the last day of its load, interactive and
+// batch.
 func (r *review) courseOf(t *traffic) *Course {
 	for at := range r.courses {
 		if c := &r.courses[at]; c.Model == r.p.Models[t.model] && c.Region == r.p.Regions[t.region] {
@@ -318,7 +316,7 @@ func (r *review) courseOf(t *traffic) *Course {
 	return &Course{}
 }
 
-// perSecond turns what came by the minute into what came a second.
+// perSecond converts values per minute to values per second.
 func perSecond(values []float64) []float64 {
 	out := make([]float64, len(values))
 	for i, v := range values {
@@ -327,10 +325,10 @@ func perSecond(values []float64) []float64 {
 	return out
 }
 
-// lifted is by how much the means of a forecast must be raised for the greatest of
-// them to be the peak at a level. A noisy load passes its greatest mean in most
-// hours; the means' course, which says when regions can help each other, stays.
-func lifted(fc forecast.Forecast, level string) float64 {
+// peakFactor returns the factor that raises a forecast's means so that the highest equals the peak at a
+// level. A noisy load exceeds its highest mean in most hours. The shape of the means, which shows
+// when regions can help each other, is unchanged.
+func peakFactor(fc forecast.Forecast, level string) float64 {
 	top := slices.Max(fc.Mean)
 	if peak, ok := fc.Peaks.At(level); ok && top > 0 && peak > top {
 		return peak / top
@@ -342,10 +340,10 @@ func allUnknown(values []float64) bool {
 	return !slices.ContainsFunc(values, func(v float64) bool { return !math.IsNaN(v) })
 }
 
-// lastHour is the mean of the known values of the last 60 minutes, 0 for none.
+// lastHour returns the mean of the known values of the last 60 minutes, 0 for none.
 func lastHour(values []float64) float64 { return meanKnown(values[max(0, len(values)-60):]) }
 
-// meanKnown is the mean of the known values, 0 for none.
+// meanKnown returns the mean of the known values, 0 for none.
 func meanKnown(values []float64) float64 {
 	var sum, n float64
 	for _, v := range values {

@@ -8,49 +8,49 @@ import (
 	"skyserve/internal/service"
 )
 
-// baseShare is the share of spot's price that a replica of on_demand_base is planned
-// with: it comes before spot, and must not make a plan choose other GPUs.
+// baseShare is the planned price of an on_demand_base replica as a share of the spot price. The
+// base is used before spot, and must not make a plan choose other GPUs.
 const baseShare = 0.999
 
-// offer is one column of the plan: GPUs of a class by their capacity type;
-// base is what on_demand_base asks for.
-type offer struct {
+// offering is one column of the plan: GPUs of a class with one capacity type. base marks the replicas
+// of on_demand_base.
+type offering struct {
 	gpuClass
-	kind service.CapacityType
-	base bool
+	capacity     service.CapacityType
+	onDemandBase bool
 }
 
-// String names the offer in a problem, where on demand goes without saying.
-func (o offer) String() string {
+// String returns the offering's name in a problem, without the default on demand.
+func (o offering) String() string {
 	switch {
-	case o.base:
+	case o.onDemandBase:
 		return o.gpuClass.String() + " (on-demand base)"
-	case o.kind == service.CapacityOnDemand:
+	case o.capacity == service.CapacityOnDemand:
 		return o.gpuClass.String()
 	}
-	return fmt.Sprintf("%s (%s)", o.gpuClass, o.kind)
+	return fmt.Sprintf("%s (%s)", o.gpuClass, o.capacity)
 }
 
-// findOffers lists the columns: for each class of GPU that a model can run on in
-// a cloud the ways in which a region there has it, and what a replica carries.
-func (r *review) findOffers() {
+// findOfferings lists the columns: for each GPU class that a model can run on in a cloud, the capacity
+// types of the regions there, and the throughput of a replica.
+func (r *review) findOfferings() {
 	for _, c := range r.findClasses() {
-		for _, o := range []offer{{c, service.CapacityReserved, false}, {c, service.CapacityOnDemand, true}, {c, service.CapacitySpot, false}, {c, service.CapacityOnDemand, false}} {
-			if slices.ContainsFunc(r.spec.Regions, func(region service.RegionSpec) bool { return r.has(&region, o) != 0 }) {
-				r.offers = append(r.offers, o)
+		for _, o := range []offering{{c, service.CapacityReserved, false}, {c, service.CapacityOnDemand, true}, {c, service.CapacitySpot, false}, {c, service.CapacityOnDemand, false}} {
+			if slices.ContainsFunc(r.spec.Regions, func(region service.RegionSpec) bool { return r.maxReplicas(&region, o) != 0 }) {
+				r.offerings = append(r.offerings, o)
 				r.p.GPUs = append(r.p.GPUs, o.String())
-				r.p.CapacityType = append(r.p.CapacityType, string(o.kind))
+				r.p.CapacityType = append(r.p.CapacityType, string(o.capacity))
 				r.gpus = append(r.gpus, c.String())
 			}
 		}
 	}
 	for i := range r.spec.Models {
 		m := &r.spec.Models[i]
-		theta := make([]float64, len(r.offers))
-		for k, o := range r.offers {
+		theta := make([]float64, len(r.offerings))
+		for k, o := range r.offerings {
 			for _, g := range r.gpusOf(m) {
 				if g.Type == o.gpu && max(1, g.Count) == o.count {
-					theta[k] = r.carries(m, g)
+					theta[k] = r.replicaTPS(m, g)
 				}
 			}
 		}
@@ -59,7 +59,7 @@ func (r *review) findOffers() {
 	}
 }
 
-// findClasses lists the GPUs of all models in all clouds.
+// findClasses lists the GPU classes of all models in all clouds.
 func (r *review) findClasses() []gpuClass {
 	var out []gpuClass
 	for _, region := range r.spec.Regions {
@@ -75,60 +75,60 @@ func (r *review) findClasses() []gpuClass {
 	return out
 }
 
-// noLimit is has' answer for what a region can have any number of.
+// noLimit is the result of has for an unlimited offering.
 const noLimit = -1
 
-// has is how many replicas of an offer a region can hold; 0 where it does not have
-// it at all.
-func (r *review) has(region *service.RegionSpec, o offer) int {
+// maxReplicas returns the maximum number of replicas of an offering in a region; 0 where the region does
+// not offer it.
+func (r *review) maxReplicas(region *service.RegionSpec, o offering) int {
 	cloud := region.Name.Cloud()
 	switch {
 	case o.cloud != cloud:
 		return 0
 	case cloud == service.CloudStatic:
-		return atMost(o.kind == service.CapacityOnDemand && !o.base, len(region.Endpoints))
-	case o.kind == service.CapacityReserved:
+		return ifOffered(o.capacity == service.CapacityOnDemand && !o.onDemandBase, len(region.Endpoints))
+	case o.capacity == service.CapacityReserved:
 		return r.reserved(region, o.gpuClass)
-	case o.base:
-		return atMost(spotFirst(region), region.OnDemandBase)
-	case o.kind == service.CapacitySpot:
-		return atMost(spotFirst(region), noLimit)
+	case o.onDemandBase:
+		return ifOffered(spotFirst(region), region.OnDemandBase)
+	case o.capacity == service.CapacitySpot:
+		return ifOffered(spotFirst(region), noLimit)
 	}
-	return atMost(len(region.Capacity) == 0 || slices.Contains(region.Capacity, service.CapacityOnDemand), noLimit)
+	return ifOffered(len(region.Capacity) == 0 || slices.Contains(region.Capacity, service.CapacityOnDemand), noLimit)
 }
 
-// atMost is n where there is an offer, else 0.
-func atMost(offered bool, n int) int {
+// ifOffered returns n when offered, else 0.
+func ifOffered(offered bool, n int) int {
 	if offered {
 		return n
 	}
 	return 0
 }
 
-// spotFirst reports whether a region takes spot before on demand. Behind it spot
-// is for when on demand cannot be had, which no plan foresees.
+// spotFirst reports whether a region uses spot before on demand. After on demand, spot is a
+// fallback for a lack of on-demand capacity, which no plan anticipates.
 func spotFirst(region *service.RegionSpec) bool {
 	spot := slices.Index(region.Capacity, service.CapacitySpot)
 	demand := slices.Index(region.Capacity, service.CapacityOnDemand)
 	return spot >= 0 && (demand < 0 || spot < demand)
 }
 
-// reserved is how many replicas of a class a region's commitments hold. A machine
+// reserved returns the number of replicas of a class that a region's commitments can run. A machine
 // counts for the one class that uses most of its GPUs.
 func (r *review) reserved(region *service.RegionSpec, c gpuClass) int {
 	sum := 0
 	for _, held := range region.Reserved {
 		m, known := catalogue.Find(region.Name.Cloud(), held.Type)
-		if known && c.gpu == m.GPU && c.count == r.fitting(m) {
+		if known && c.gpu == m.GPU && c.count == r.gpusPerReplica(m) {
 			sum += held.Count * (m.GPUs / c.count)
 		}
 	}
 	return sum
 }
 
-// fitting is how many GPUs a replica takes of a machine: the most that any model
-// asks for and that the machine has; 0 where no model runs on it.
-func (r *review) fitting(m catalogue.Machine) int {
+// gpusPerReplica returns the number of a machine's GPUs that a replica uses: the most that any model
+// requests and the machine has; 0 where no model runs on it.
+func (r *review) gpusPerReplica(m catalogue.Machine) int {
 	best := 0
 	for i := range r.spec.Models {
 		for _, g := range r.gpusOf(&r.spec.Models[i]) {
@@ -140,12 +140,12 @@ func (r *review) fitting(m catalogue.Machine) int {
 	return best
 }
 
-// limits fills in how many replicas each region can hold.
-func (r *review) limits() {
+// setCapacity sets the capacity of each region.
+func (r *review) setCapacity() {
 	for j := range r.spec.Regions {
-		row := make([]*int, len(r.offers))
-		for k, o := range r.offers {
-			if n := r.has(&r.spec.Regions[j], o); n != noLimit {
+		row := make([]*int, len(r.offerings))
+		for k, o := range r.offerings {
+			if n := r.maxReplicas(&r.spec.Regions[j], o); n != noLimit {
 				row[k] = &n
 			}
 		}
@@ -153,27 +153,27 @@ func (r *review) limits() {
 	}
 }
 
-// prices fills in what replicas cost, what starting one costs, and what is
-// billed: nothing where the machines are one's own.
-func (r *review) prices() {
-	demand, paid := r.table(), r.table() // by region and offer
-	list := make([]float64, len(r.offers))
-	for k, o := range r.offers {
+// setPrices sets the price of replicas, the cost of starting one, and the billed price, which is 0 on
+// the operator's own machines.
+func (r *review) setPrices() {
+	demand, paid := r.newTable(), r.newTable() // by region and offering
+	list := make([]float64, len(r.offerings))
+	for k, o := range r.offerings {
 		for j, region := range r.spec.Regions {
 			if region.Name.Cloud() == o.cloud {
-				demand[j][k] = r.onDemandIn(region.Name, o.gpuClass)
-				paid[j][k] = r.planned(region.Name, o, demand[j][k])
+				demand[j][k] = r.onDemandPrice(region.Name, o.gpuClass)
+				paid[j][k] = r.plannedPrice(region.Name, o, demand[j][k])
 			}
 		}
-		list[k] = r.usual(demand, k)
-		r.p.Alpha = append(r.p.Alpha, r.usual(paid, k))
+		list[k] = r.commonPrice(demand, k)
+		r.p.Alpha = append(r.p.Alpha, r.commonPrice(paid, k))
 	}
-	r.p.RegionAlpha = r.regional(paid)
+	r.p.RegionAlpha = r.regionalPrices(paid)
 	for range r.spec.Models {
-		sigma, swap := make([]float64, len(r.offers)), make([]*float64, len(r.offers))
-		for k, o := range r.offers {
-			sigma[k] = list[k] * r.startUp(o.cloud).Hours()
-			if saved := r.startUp(o.cloud) - catalogue.MachineBoot; saved > 0 {
+		sigma, swap := make([]float64, len(r.offerings)), make([]*float64, len(r.offerings))
+		for k, o := range r.offerings {
+			sigma[k] = list[k] * r.startUpTime(o.cloud).Hours()
+			if saved := r.startUpTime(o.cloud) - catalogue.MachineBoot; saved > 0 {
 				cost := list[k] * saved.Hours()
 				swap[k] = &cost
 			}
@@ -185,38 +185,38 @@ func (r *review) prices() {
 		r.p.Switch = nil
 	}
 	for j := range r.spec.Regions {
-		r.billed = append(r.billed, r.bill(&r.spec.Regions[j], demand[j], paid[j]))
+		r.billed = append(r.billed, r.billedPrices(&r.spec.Regions[j], demand[j], paid[j]))
 	}
 }
 
-// table is a figure for each region and offer.
-func (r *review) table() [][]float64 {
+// newTable returns zeros by region and offering.
+func (r *review) newTable() [][]float64 {
 	rows := make([][]float64, len(r.spec.Regions))
 	for j := range rows {
-		rows[j] = make([]float64, len(r.offers))
+		rows[j] = make([]float64, len(r.offerings))
 	}
 	return rows
 }
 
-// planned is what a replica on an offer is planned with in a region, where on demand it
-// costs so much.
-func (r *review) planned(region service.Region, o offer, onDemand float64) float64 {
+// plannedPrice returns the planned price of a replica on an offering in a region, given its on-demand
+// price.
+func (r *review) plannedPrice(region service.Region, o offering, onDemand float64) float64 {
 	switch {
-	case o.base:
-		r.assume("%s in %s: what on_demand_base asks for is chosen as if it were spot, and billed on demand", o.gpuClass, o.cloud)
-		return baseShare * r.spotIn(region, o.gpuClass, onDemand)
-	case o.kind == service.CapacitySpot:
-		return r.spotIn(region, o.gpuClass, onDemand)
+	case o.onDemandBase:
+		r.assume("%s in %s: replicas of on_demand_base are planned at the spot price and billed on demand", o.gpuClass, o.cloud)
+		return baseShare * r.spotPrice(region, o.gpuClass, onDemand)
+	case o.capacity == service.CapacitySpot:
+		return r.spotPrice(region, o.gpuClass, onDemand)
 	}
 	return onDemand
 }
 
-// usual is the price of an offer where all regions of its cloud have the same, else the
+// commonPrice returns the price of an offering where all regions of its cloud have the same, else the
 // mean.
-func (r *review) usual(prices [][]float64, k int) float64 {
+func (r *review) commonPrice(prices [][]float64, k int) float64 {
 	first, sum, n, same := 0.0, 0.0, 0, true
 	for j, region := range r.spec.Regions {
-		if region.Name.Cloud() != r.offers[k].cloud {
+		if region.Name.Cloud() != r.offerings[k].cloud {
 			continue
 		}
 		if n == 0 {
@@ -231,11 +231,11 @@ func (r *review) usual(prices [][]float64, k int) float64 {
 	return sum / float64(n)
 }
 
-// regional is prices by region where some differ from Alpha, else nil.
-func (r *review) regional(paid [][]float64) [][]float64 {
-	rows, differ := r.table(), false
+// regionalPrices returns prices by region where some differ from Alpha, else nil.
+func (r *review) regionalPrices(paid [][]float64) [][]float64 {
+	rows, differ := r.newTable(), false
 	for j, region := range r.spec.Regions {
-		for k, o := range r.offers {
+		for k, o := range r.offerings {
 			rows[j][k] = r.p.Alpha[k]
 			if region.Name.Cloud() == o.cloud {
 				rows[j][k], differ = paid[j][k], differ || paid[j][k] != r.p.Alpha[k]
@@ -248,52 +248,52 @@ func (r *review) regional(paid [][]float64) [][]float64 {
 	return rows
 }
 
-// bill is what a replica on each offer is billed in a region, where on demand it costs so
-// much, and is planned with at what is paid.
-func (r *review) bill(region *service.RegionSpec, demand, paid []float64) []float64 {
-	row := make([]float64, len(r.offers))
-	for k, o := range r.offers {
+// billedPrices returns the billed price of a replica on each offering in a region, given the on-demand and
+// the planned prices.
+func (r *review) billedPrices(region *service.RegionSpec, demand, paid []float64) []float64 {
+	row := make([]float64, len(r.offerings))
+	for k, o := range r.offerings {
 		switch {
 		case ownMachines(region.Name.Cloud()) || o.cloud != region.Name.Cloud():
-		case o.kind == service.CapacityReserved:
-			row[k] = r.committed(region, o.gpuClass)
-		case o.base:
+		case o.capacity == service.CapacityReserved:
+			row[k] = r.committedPrice(region, o.gpuClass)
+		case o.onDemandBase:
 			row[k] = demand[k]
 		default:
 			row[k] = paid[k]
 		}
 	}
-	r.unusable(region)
+	r.reportUnusable(region)
 	committed := 0.0
-	for k, o := range r.offers {
-		if o.kind == service.CapacityReserved && o.cloud == region.Name.Cloud() {
+	for k, o := range r.offerings {
+		if o.capacity == service.CapacityReserved && o.cloud == region.Name.Cloud() {
 			committed += row[k] * float64(r.reserved(region, o.gpuClass))
 		}
 	}
 	if committed > 0 {
-		r.assume("%s: its commitments of $%.2f an hour are billed whatever is planned; the planned cost leaves them out", region.Name, committed)
+		r.assume("%s: commitments of $%.2f per hour are billed in any case and not included in the planned cost", region.Name, committed)
 	}
 	if slices.Contains(region.Capacity, service.CapacitySpot) && !spotFirst(region) {
-		r.assume("%s: spot comes after on demand, so it is for when on demand cannot be had, and not planned with", region.Name)
+		r.assume("%s: spot is listed after on_demand: it is a fallback for missing on-demand capacity and not planned for", region.Name)
 	}
 	return row
 }
 
-// ReplicaPrice is what one replica is billed in a region, in USD an hour.
+// ReplicaPrice is the billed price of one replica in a region, in USD an hour.
 type ReplicaPrice struct {
 	Region     service.Region
-	GPU        string // as plans show it: 4xL4
+	GPU        string // as plans name it: 4xL4
 	USDPerHour float64
 }
 
-// Prices is what a replica is billed by region and kind of GPU: on demand, or on its first
-// offering where none is on demand. What costs nothing is left out.
+// Prices returns the billed price of a replica by region and GPU: on demand, or of its first
+// offering where on demand is not offered. Free replicas are omitted.
 func (v *Reviewed) Prices() []ReplicaPrice {
-	r := v.made
+	r := v.review
 	prices := []ReplicaPrice{}
 	for j := range r.spec.Regions {
 		region, at := r.spec.Regions[j].Name, map[string]int{}
-		for k, o := range r.offers {
+		for k, o := range r.offerings {
 			if o.cloud != region.Cloud() || r.billed[j][k] <= 0 {
 				continue
 			}
@@ -303,7 +303,7 @@ func (v *Reviewed) Prices() []ReplicaPrice {
 			case !known:
 				at[class] = len(prices)
 				prices = append(prices, ReplicaPrice{Region: region, GPU: class, USDPerHour: r.billed[j][k]})
-			case o.kind == service.CapacityOnDemand:
+			case o.capacity == service.CapacityOnDemand:
 				prices[i].USDPerHour = r.billed[j][k]
 			}
 		}
@@ -311,16 +311,16 @@ func (v *Reviewed) Prices() []ReplicaPrice {
 	return prices
 }
 
-// committed is what a reserved replica of a class costs in a region, the mean over
-// its commitments.
-func (r *review) committed(region *service.RegionSpec, c gpuClass) float64 {
+// committedPrice returns the price of a reserved replica of a class in a region, the mean over its
+// commitments.
+func (r *review) committedPrice(region *service.RegionSpec, c gpuClass) float64 {
 	var sum, replicas float64
 	for _, held := range region.Reserved {
-		if m, known := catalogue.Find(region.Name.Cloud(), held.Type); known && c.gpu == m.GPU && c.count == r.fitting(m) {
+		if m, known := catalogue.Find(region.Name.Cloud(), held.Type); known && c.gpu == m.GPU && c.count == r.gpusPerReplica(m) {
 			sum += float64(held.Count) * held.Price
 			replicas += float64(held.Count * (m.GPUs / c.count))
 			if held.Price == 0 {
-				r.assume("%s: the commitment to %d x %s states no price: $0 an hour is counted", region.Name, held.Count, held.Type)
+				r.assume("%s: the commitment to %d x %s has no price: assuming $0 per hour", region.Name, held.Count, held.Type)
 			}
 		}
 	}
@@ -330,14 +330,14 @@ func (r *review) committed(region *service.RegionSpec, c gpuClass) float64 {
 	return sum / replicas
 }
 
-// unusable says which commitments of a region no model can use.
-func (r *review) unusable(region *service.RegionSpec) {
+// reportUnusable reports the commitments of a region that no model can use.
+func (r *review) reportUnusable(region *service.RegionSpec) {
 	for _, held := range region.Reserved {
 		switch m, known := catalogue.Find(region.Name.Cloud(), held.Type); {
 		case !known:
-			r.assume("%s: it is not known which GPUs a %s has: the commitment is left out", region.Name, held.Type)
-		case r.fitting(m) == 0:
-			r.assume("%s: no model runs on a %s (%d x %s): the commitment is left out", region.Name, held.Type, m.GPUs, m.GPU)
+			r.assume("%s: the GPUs of %s are unknown: the commitment is ignored", region.Name, held.Type)
+		case r.gpusPerReplica(m) == 0:
+			r.assume("%s: no model runs on %s (%d x %s): the commitment is ignored", region.Name, held.Type, m.GPUs, m.GPU)
 		}
 	}
 }

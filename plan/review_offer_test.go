@@ -51,9 +51,9 @@ func capacities(p Proposal) string {
 	return string(p.Status) + ": " + strings.Join(out, " ")
 }
 
-// What is committed is used first and billed whole, then what the order of capacity
-// says, with its base on demand.
-func TestReviewPlansHowCapacityIsHad(t *testing.T) {
+// Commitments are used first and billed whole, then capacity types in their order, with the
+// on-demand base.
+func TestReviewPlansCapacityTypes(t *testing.T) {
 	for name, c := range map[string]struct {
 		region string
 		stands int
@@ -66,16 +66,16 @@ func TestReviewPlansHowCapacityIsHad(t *testing.T) {
 		"spot that had none": {region: "    capacity: [spot, on_demand]\n", stands: 1, load: 2000, want: "optimal: spot:0+2 on_demand:1-1", bill: 2 * 0.4 * 0.8048, paid: service.CapacityOnDemand},
 		"spot that is so":    {region: "    capacity: [spot, on_demand]\n    on_demand_base: 1\n", stands: 1, load: 2000, want: "optimal: spot:1+0 on_demand:0+1", bill: 1.4 * 0.8048, paid: service.CapacitySpot},
 		"on demand":          {"", 2, 4000, "optimal: on_demand:2+2", 4 * 0.8048, "", ""},
-		"reserved first":     {"    reserved: [{type: g6.xlarge, count: 3, price: 0.42}]\n", 2, 5000, "optimal: reserved:2+1 on_demand:0+2", 3*0.42 + 2*0.8048, "its commitments of $1.26 an hour are billed whatever is planned", ""},
+		"reserved first":     {"    reserved: [{type: g6.xlarge, count: 3, price: 0.42}]\n", 2, 5000, "optimal: reserved:2+1 on_demand:0+2", 3*0.42 + 2*0.8048, "commitments of $1.26 per hour are billed in any case", ""},
 		"reserved idle":      {"    reserved: [{type: g6.xlarge, count: 3, price: 0.42}]\n", 3, 100, "optimal: reserved:3-2", 3 * 0.42, "", ""},
 		"big machine":        {"    reserved: [{type: g6.12xlarge, count: 1, price: 2}]\n", 0, 3000, "optimal: reserved:0+3", 2, "", ""},
 		"spot":               {"    capacity: [spot, on_demand]\n", 1, 3000, "optimal: spot:1+2", 3 * 0.4 * 0.8048, "L4 in aws on spot: 40 % of the on-demand price", ""},
-		"spot with base":     {"    capacity: [spot, on_demand]\n    on_demand_base: 2\n", 1, 3000, "optimal: spot:0+1 on_demand:1+1", 2*0.8048 + 0.4*0.8048, "what on_demand_base asks for is chosen as if it were spot", ""},
-		"spot behind":        {"    capacity: [on_demand, spot]\n", 1, 3000, "optimal: on_demand:1+2", 3 * 0.8048, "spot comes after on demand", ""},
+		"spot with base":     {"    capacity: [spot, on_demand]\n    on_demand_base: 2\n", 1, 3000, "optimal: spot:0+1 on_demand:1+1", 2*0.8048 + 0.4*0.8048, "replicas of on_demand_base are planned at the spot price", ""},
+		"spot behind":        {"    capacity: [on_demand, spot]\n", 1, 3000, "optimal: on_demand:1+2", 3 * 0.8048, "spot is listed after on_demand", ""},
 		"only reserved":      {"    capacity: [reserved]\n    reserved: [{type: g6.xlarge, count: 3, price: 0.42}]\n", 0, 9000, "infeasible: ", 3 * 0.42, "", ""},
-		"unknown type":       {"    reserved: [{type: z9.huge, count: 3, price: 0.42}]\n", 1, 1000, "optimal: on_demand:1+0", 0.8048, "it is not known which GPUs a z9.huge has: the commitment is left out", ""},
-		"wrong GPU":          {"    reserved: [{type: p5.4xlarge, count: 1, price: 3}]\n", 1, 1000, "optimal: on_demand:1+0", 0.8048, "no model runs on a p5.4xlarge (1 x H100)", ""},
-		"no price":           {"    reserved: [{type: g6.xlarge, count: 1}]\n", 1, 1000, "optimal: reserved:1+0", 0, "the commitment to 1 x g6.xlarge states no price", ""},
+		"unknown type":       {"    reserved: [{type: z9.huge, count: 3, price: 0.42}]\n", 1, 1000, "optimal: on_demand:1+0", 0.8048, "the GPUs of z9.huge are unknown: the commitment is ignored", ""},
+		"wrong GPU":          {"    reserved: [{type: p5.4xlarge, count: 1, price: 3}]\n", 1, 1000, "optimal: on_demand:1+0", 0.8048, "no model runs on p5.4xlarge (1 x H100)", ""},
+		"no price":           {"    reserved: [{type: g6.xlarge, count: 1}]\n", 1, 1000, "optimal: reserved:1+0", 0, "the commitment to 1 x g6.xlarge has no price", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			counts := []Count{{Model: "m", Region: "aws/us-east-1", GPU: "L4", Capacity: c.paid, Replicas: c.stands}}
@@ -98,17 +98,17 @@ func TestReviewPlansHowCapacityIsHad(t *testing.T) {
 	}
 }
 
-// A price that the service states goes before the list's.
-func TestReviewTakesStatedPrices(t *testing.T) {
+// A price set in the service takes precedence over the list price.
+func TestReviewUsesConfiguredPrices(t *testing.T) {
 	yaml := strings.Replace(fmt.Sprintf(offersYAML, ""), "tps: 1000", "tps: 1000, price: 0.5", 1)
 	p := reviewed(t, yaml, nil, nil, ReviewOptions{})
-	if *p.CostPerHour.Then != 0.5 || !slices.Contains(p.Assumed, "L4: $0.5 an hour, as m states it") {
+	if *p.CostPerHour.Then != 0.5 || !slices.Contains(p.Assumed, "L4: $0.5 per hour, as set for m") {
 		t.Fatalf("%g %q", *p.CostPerHour.Then, p.Assumed)
 	}
 }
 
-// Losing a region, limits on round trips and switched machines change what is
-// planned; what cannot be meant is refused.
+// The loss of a region, limits on round trips and switched machines change the plan; invalid
+// options are rejected.
 func TestReviewConstraints(t *testing.T) {
 	const yaml = `name: chat
 models:
@@ -154,7 +154,7 @@ local: {rtt: {us-eu: 100ms}}
 		t.Errorf("measured within 50ms: %d and %d replicas", us, eu)
 	}
 	_, err := Review(demandtest.Parse(t, yaml), nil, h, reviewAt, ReviewOptions{Survive: []string{"local/mars"}})
-	if err == nil || err.Error() != `planning chat: survive local/mars: want "region" or regions of the service (local/us, local/eu)` {
+	if err == nil || err.Error() != `planning chat: survive local/mars: must be "region" or regions of the service (local/us, local/eu)` {
 		t.Error(err)
 	}
 	cloud := strings.NewReplacer("local/us", "aws/us-east-1", "local/eu", "aws/eu-west-1", "local: {rtt: {us-eu: 100ms}}\n", "autoscale: {max_rtt: 80ms}\n").Replace(yaml)
@@ -163,22 +163,22 @@ local: {rtt: {us-eu: 100ms}}
 	if c := p.Changes[0]; c.Model != "a" || c.Switched != 2 {
 		t.Errorf("%+v", p.Changes)
 	}
-	if all := strings.Join(p.Assumed, "\n"); !strings.Contains(all, "the round trip between aws/us-east-1 and aws/eu-west-1 is not known: they are taken to be within 80ms") {
+	if all := strings.Join(p.Assumed, "\n"); !strings.Contains(all, "the round trip between aws/us-east-1 and aws/eu-west-1 is unknown: assuming at most 80ms") {
 		t.Error(all)
 	}
 }
 
-// A service that can have nothing anywhere is told what to state.
-func TestReviewOfAServiceWithoutOfferings(t *testing.T) {
+// A service without any usable capacity gets an error that names the settings.
+func TestReviewWithoutOfferingsFails(t *testing.T) {
 	_, err := Review(demandtest.Parse(t, fmt.Sprintf(offersYAML, "    capacity: [reserved]\n")), nil, nil, reviewAt, ReviewOptions{})
-	const want = "planning chat: no region has anything to run a model on: its capacity names only reserved, and nothing usable is (regions[].capacity, regions[].reserved)"
+	const want = "planning chat: no region has capacity that a model can run on: regions[].capacity allows only reserved, and regions[].reserved has no usable machine"
 	if err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
 }
 
-// A review can be solved elsewhere.
-func TestReviewIsSolvedElsewhere(t *testing.T) {
+// A review can use another solver.
+func TestReviewUsesAnotherSolver(t *testing.T) {
 	called := 0
 	p := reviewed(t, reviewYAML, nil, nil, ReviewOptions{Gap: 0.1, Solve: func(p *Problem, o Options) (Result, error) {
 		called++
@@ -192,8 +192,8 @@ func TestReviewIsSolvedElsewhere(t *testing.T) {
 	}
 }
 
-// The courses that a page draws are of the same load and counts as the plan.
-func TestReviewGivesCourses(t *testing.T) {
+// The load curves of a page have the load and counts of the plan.
+func TestReviewReturnsLoadCurves(t *testing.T) {
 	r, err := Review(demandtest.Parse(t, reviewYAML), standing(1, 1), demandtest.Constant(t, 300, 6000, 0, 0.5), reviewAt, ReviewOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -208,9 +208,8 @@ func TestReviewGivesCourses(t *testing.T) {
 	}
 }
 
-// What is out of the ordinary is a plan that says what it assumed, or an answer that
-// says what cannot be.
-func TestReviewOfTheUnlikely(t *testing.T) {
+// An unusual input gives a plan that lists its assumptions, or an error that states the problem.
+func TestReviewEdgeCases(t *testing.T) {
 	for name, c := range map[string]struct {
 		yaml   string
 		load   float64
@@ -218,11 +217,11 @@ func TestReviewOfTheUnlikely(t *testing.T) {
 		says   string
 	}{
 		"no load":       {fmt.Sprintf(offersYAML, ""), 0, StatusOptimal, ""},
-		"1e9 tokens/s":  {fmt.Sprintf(offersYAML, ""), 1e9, StatusInfeasible, "m in aws/us-east-1: without its max of 20 the cheapest plan has 1000000 replicas there"},
+		"1e9 tokens/s":  {fmt.Sprintf(offersYAML, ""), 1e9, StatusInfeasible, "m in aws/us-east-1: max is 20; without it the cheapest plan has 1000000 replicas there"},
 		"no price":      {strings.Replace(fmt.Sprintf(offersYAML, ""), "aws/us-east-1", "local/us", 1), 1000, StatusOptimal, "local regions are not billed"},
-		"no offering":   {fmt.Sprintf(offersYAML, "  - name: aws/eu-west-1\n    replicas: {min: 1, max: 9}\n    capacity: [reserved]\n"), 1000, StatusInfeasible, "m in aws/eu-west-1: no count lies between its least (1) and what bounds and capacity allow"},
-		"unmeasured":    {strings.Replace(fmt.Sprintf(offersYAML, ""), ", tps: 1000", "", 1), 1000, StatusOptimal, "m on L4 is not measured: 1500 uncached prompt tokens"},
-		"survives none": {fmt.Sprintf(offersYAML, ""), 1000, StatusInfeasible, "with any one region gone"},
+		"no offering":   {fmt.Sprintf(offersYAML, "  - name: aws/eu-west-1\n    replicas: {min: 1, max: 9}\n    capacity: [reserved]\n"), 1000, StatusInfeasible, "m in aws/eu-west-1: the minimum of 1 replicas is above what bounds and capacity allow"},
+		"unmeasured":    {strings.Replace(fmt.Sprintf(offersYAML, ""), ", tps: 1000", "", 1), 1000, StatusOptimal, "m on L4 has no measured throughput (models[].gpus[].tps): assuming 1500 uncached prompt tokens"},
+		"survives none": {fmt.Sprintf(offersYAML, ""), 1000, StatusInfeasible, "after the loss of any one region"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := ReviewOptions{}
@@ -231,9 +230,9 @@ func TestReviewOfTheUnlikely(t *testing.T) {
 			}
 			region := demandtest.Parse(t, c.yaml).Regions[0].Name
 			p := reviewed(t, c.yaml, nil, loaded(t, 300, "m", map[service.Region]float64{region: c.load}), o)
-			said := strings.Join(append(p.Infeasible, p.Assumed...), "\n")
-			if p.Status != c.status || !strings.Contains(said, c.says) {
-				t.Errorf("%s\n%s", p.Status, said)
+			text := strings.Join(append(p.Infeasible, p.Assumed...), "\n")
+			if p.Status != c.status || !strings.Contains(text, c.says) {
+				t.Errorf("%s\n%s", p.Status, text)
 			}
 		})
 	}

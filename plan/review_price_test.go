@@ -22,8 +22,7 @@ regions:
 %s
 `
 
-// market is what clouds ask for: L4s at a price on demand and one as spot by region, 0 =
-// not known.
+// market is the clouds' prices: L4s at an on-demand and a spot price by region, 0 = unknown.
 func market(prices map[service.Region][2]float64) []MachinePrice {
 	var all []MachinePrice
 	for r, p := range prices {
@@ -41,9 +40,9 @@ func market(prices map[service.Region][2]float64) []MachinePrice {
 	return all
 }
 
-// A plan reckons with what each region's cloud asks, and is billed that; the file's prices
-// and commitments go before, and list prices stand in for what is not told.
-func TestReviewPlansWithPricesOfTheRegions(t *testing.T) {
+// A plan uses and bills each region's current cloud price; prices and commitments in the file take
+// precedence, and list prices replace missing ones.
+func TestReviewUsesRegionalPrices(t *testing.T) {
 	const east, west = "aws/us-east-1", "aws/eu-west-1"
 	both := map[service.Region][2]float64{east: {0.9, 0.3}, west: {1.1, 0.5}}
 	spot := "    capacity: [spot, on_demand]"
@@ -54,17 +53,17 @@ func TestReviewPlansWithPricesOfTheRegions(t *testing.T) {
 		bill               [2]float64 // of the first replica in each region
 		says, never        string
 	}{
-		{"on demand", "", "", "", both, [2]float64{0.9, 1.1}, "L4 in aws/eu-west-1: $1.1 an hour (AWS price list, eu-west-1, on demand)", "list price"},
+		{"on demand", "", "", "", both, [2]float64{0.9, 1.1}, "L4 in aws/eu-west-1: $1.1 per hour (AWS price list, eu-west-1, on demand)", "list price"},
 		{"the same everywhere", "", "", "", map[service.Region][2]float64{east: {0.9, 0.3}, west: {0.9, 0.3}}, [2]float64{0.9, 0.9}, "", "in every region"},
-		{"spot", "", spot, spot, both, [2]float64{0.3, 0.5}, "L4 in aws/us-east-1 on spot: $0.3 an hour", "40 %"},
+		{"spot", "", spot, spot, both, [2]float64{0.3, 0.5}, "L4 in aws/us-east-1 on spot: $0.3 per hour", "40 %"},
 		{"spot that nobody prices", "", spot, spot, map[service.Region][2]float64{east: {0.9, 0}, west: {1.1, 0.5}}, [2]float64{0.36, 0.5}, "L4 in aws on spot: 40 % of the on-demand price", ""},
-		{"the file's price", ", price: 0.7", "", "", both, [2]float64{0.7, 0.7}, "L4: $0.7 an hour, as m states it", "AWS price list"},
-		{"the file's price and spot", ", price: 0.7", spot, "", both, [2]float64{0.3, 0.7}, "L4: $0.7 an hour, as m states it", ""},
-		{"reserved", "", "    reserved: [{type: g6.xlarge, count: 1, price: 0.42}]", "", both, [2]float64{0, 1.1}, "its commitments of $0.42 an hour are billed whatever is planned", ""},
-		{"one region does not answer", "", "", "", map[service.Region][2]float64{west: {1.1, 0.5}}, [2]float64{0.8048, 1.1}, "L4 in aws/us-east-1: $0.8048 an hour (g6.xlarge in us-east-1, on demand)", "every region"},
-		{"a region without prices", "", "", "", map[service.Region][2]float64{east: {0, 0}, west: {1.1, 0.5}}, [2]float64{0.8048, 1.1}, "L4 in aws/us-east-1: $0.8048 an hour (g6.xlarge in us-east-1, on demand)", ""},
-		{"four GPUs", ", count: 4", "", "", both, [2]float64{4.5, 5.5}, "4xL4 in aws/us-east-1: $4.5 an hour", ""},
-		{"four GPUs by the list", ", count: 4", "", "", nil, [2]float64{4.6016, 4.6016}, "4xL4 in aws: $4.602 an hour (g6.12xlarge in us-east-1, on demand) in every region", ""},
+		{"the file's price", ", price: 0.7", "", "", both, [2]float64{0.7, 0.7}, "L4: $0.7 per hour, as set for m", "AWS price list"},
+		{"the file's price and spot", ", price: 0.7", spot, "", both, [2]float64{0.3, 0.7}, "L4: $0.7 per hour, as set for m", ""},
+		{"reserved", "", "    reserved: [{type: g6.xlarge, count: 1, price: 0.42}]", "", both, [2]float64{0, 1.1}, "commitments of $0.42 per hour are billed in any case", ""},
+		{"one region does not answer", "", "", "", map[service.Region][2]float64{west: {1.1, 0.5}}, [2]float64{0.8048, 1.1}, "L4 in aws/us-east-1: $0.8048 per hour (g6.xlarge in us-east-1, on demand)", "every region"},
+		{"a region without prices", "", "", "", map[service.Region][2]float64{east: {0, 0}, west: {1.1, 0.5}}, [2]float64{0.8048, 1.1}, "L4 in aws/us-east-1: $0.8048 per hour (g6.xlarge in us-east-1, on demand)", ""},
+		{"four GPUs", ", count: 4", "", "", both, [2]float64{4.5, 5.5}, "4xL4 in aws/us-east-1: $4.5 per hour", ""},
+		{"four GPUs by the list", ", count: 4", "", "", nil, [2]float64{4.6016, 4.6016}, "4xL4 in aws: $4.602 per hour (g6.12xlarge in us-east-1, on demand) in every region", ""},
 		{"two GPUs by the list", ", count: 2", "", "", nil, [2]float64{1.6096, 1.6096}, "(g6.xlarge in us-east-1, by the GPU, on demand)", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -74,28 +73,28 @@ func TestReviewPlansWithPricesOfTheRegions(t *testing.T) {
 			for _, change := range p.Changes {
 				bill[change.Region] += change.CostPerHour
 			}
-			said := strings.Join(p.Assumed, "\n")
+			text := strings.Join(p.Assumed, "\n")
 			if p.Status != StatusOptimal || math.Abs(bill[east]-c.bill[0])+math.Abs(bill[west]-c.bill[1]) > 1e-9 {
 				t.Errorf("%s: billed %v, want %v: %+v", p.Status, bill, c.bill, p.Changes)
 			}
-			if !strings.Contains(said, c.says) || c.never != "" && strings.Contains(said, c.never) {
-				t.Errorf("it wants %q and never %q in\n%s", c.says, c.never, said)
+			if !strings.Contains(text, c.says) || c.never != "" && strings.Contains(text, c.never) {
+				t.Errorf("must contain %q and not %q:\n%s", c.says, c.never, text)
 			}
 		})
 	}
 }
 
-// Load that may be carried anywhere goes where machines are cheap.
+// Load that any region may serve goes where machines are cheap.
 func TestReviewChoosesTheCheaperRegion(t *testing.T) {
-	for cheap, dear := range map[service.Region]service.Region{"aws/us-east-1": "aws/eu-west-1", "aws/eu-west-1": "aws/us-east-1"} {
-		o := ReviewOptions{Epsilon: 0.01, Prices: market(map[service.Region][2]float64{cheap: {0.8, 0}, dear: {1.2, 0}})}
-		h := loaded(t, 300, "m", map[service.Region]float64{cheap: 2000, dear: 2000})
+	for cheap, expensive := range map[service.Region]service.Region{"aws/us-east-1": "aws/eu-west-1", "aws/eu-west-1": "aws/us-east-1"} {
+		o := ReviewOptions{Epsilon: 0.01, Prices: market(map[service.Region][2]float64{cheap: {0.8, 0}, expensive: {1.2, 0}})}
+		h := loaded(t, 300, "m", map[service.Region]float64{cheap: 2000, expensive: 2000})
 		p := reviewed(t, fmt.Sprintf(pricesYAML, "", "", ""), nil, h, o)
 		then := map[string]int{}
 		for _, c := range p.Changes {
 			then[c.Region] += c.Then
 		}
-		if then[string(dear)] != 1 || then[string(cheap)] < 3 {
+		if then[string(expensive)] != 1 || then[string(cheap)] < 3 {
 			t.Errorf("%s is cheap: %v", cheap, then)
 		}
 	}

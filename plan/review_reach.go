@@ -9,10 +9,10 @@ import (
 	"skyserve/internal/service"
 )
 
-// Pair is two regions, in alphabetical order.
+// Pair is a pair of regions, in alphabetical order.
 type Pair struct{ A, B service.Region }
 
-// PairOf is the pair of two regions.
+// PairOf returns the pair of two regions.
 func PairOf(a, b service.Region) Pair {
 	if b < a {
 		a, b = b, a
@@ -20,15 +20,15 @@ func PairOf(a, b service.Region) Pair {
 	return Pair{a, b}
 }
 
-// reach fills in how far load may travel, and which regions may be lost. It fails
-// on a region that the service does not have.
-func (r *review) reach() error {
+// setReach sets the round trips between regions, and the regions whose loss the plan must survive. It
+// fails on a region that the service does not have.
+func (r *review) setReach() error {
 	for _, name := range r.o.Survive {
 		if name == AnyOneRegion {
 			continue
 		}
 		if r.regionIndex(service.Region(name)) < 0 {
-			return fmt.Errorf("survive %s: want %q or regions of the service (%s)", name, AnyOneRegion, strings.Join(r.p.Regions, ", "))
+			return fmt.Errorf("survive %s: must be %q or regions of the service (%s)", name, AnyOneRegion, strings.Join(r.p.Regions, ", "))
 		}
 		r.p.SurviveRegions = append(r.p.SurviveRegions, name)
 	}
@@ -39,7 +39,7 @@ func (r *review) reach() error {
 		return nil
 	}
 	r.p.MaxRTTMillis = float64(r.o.MaxRTT) / float64(time.Millisecond)
-	var unknown group
+	var unknown sentenceGroup
 	for a := range r.p.Regions {
 		row := make([]float64, len(r.p.Regions))
 		for b := range r.p.Regions {
@@ -52,13 +52,12 @@ func (r *review) reach() error {
 		r.p.RTTMillis = append(r.p.RTTMillis, row)
 	}
 	unknown.each(0, func(names, region string) {
-		r.assume("the round trip between %s and %s is not known: they are taken to be within %s", region, names, r.o.MaxRTT)
+		r.assume("the round trip between %s and %s is unknown: assuming at most %s", region, names, r.o.MaxRTT)
 	})
 	return nil
 }
 
-// roundTrip is that between two regions, as measured, else as local regions
-// emulate it.
+// roundTrip returns the round trip between two regions: measured, else as local regions emulate it.
 func (r *review) roundTrip(a, b service.Region) (rtt time.Duration, known bool) {
 	if a == b {
 		return 0, true

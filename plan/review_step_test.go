@@ -11,9 +11,9 @@ import (
 	"skyserve/internal/telemetry/demand/demandtest"
 )
 
-// Averaged over longer steps, minutes that stick out ask for less; the load that is planned
-// for is never below its mean.
-func TestReviewByLongerSteps(t *testing.T) {
+// Averaging over longer steps reduces the effect of outlier minutes; the planned load is never
+// below its mean.
+func TestReviewWithLongerSteps(t *testing.T) {
 	var points []telemetry.Point
 	for m := reviewAt.Unix()/60 - 1500; m < reviewAt.Unix()/60; m++ {
 		tps := int64(2000)
@@ -42,9 +42,9 @@ func TestReviewByLongerSteps(t *testing.T) {
 	}
 }
 
-// A history that is too short for steps is forecast by the minute; steps that do not fit
-// the horizon are refused.
-func TestStepsThatDoNotFit(t *testing.T) {
+// A history that is too short for steps is forecast by the minute; steps that do not divide the
+// horizon are rejected.
+func TestStepsMustDivideTheHorizon(t *testing.T) {
 	spec := demandtest.Parse(t, reviewYAML)
 	r, err := Review(spec, nil, demandtest.Constant(t, 30, 6000, 0, 0), reviewAt, ReviewOptions{Step: 10 * time.Minute})
 	if err != nil || r.Targets()[0].PeakTPS < 5999 {

@@ -4,28 +4,28 @@ import (
 	"skyserve/internal/service"
 )
 
-// targetSteps is how many steps a forecast is told in: strategies and people need no
-// minutes, and every balancer hands it to everyone who asks.
-const targetSteps = 12
+// maxTargetSteps is the number of steps in a target's forecast: strategies and people need no minutes,
+// and every balancer sends it to all its clients.
+const maxTargetSteps = 12
 
-// EndpointTarget is what a plan wants of one model in one region.
+// EndpointTarget is a plan's target for one model in one region.
 type EndpointTarget struct {
 	Model  string
 	Region service.Region
-	// Target holds from the time of the plan on; whoever paces it sets From and Until.
+	// Target applies from the time of the plan on; the pacing caller sets From and Until.
 	Target
 }
 
-// ReplicaTarget is how many replicas a plan wants on one kind of GPU, paid for in one way.
+// ReplicaTarget is a plan's target number of replicas on one GPU and capacity type.
 type ReplicaTarget struct {
-	GPU      service.GPU          // its type and count; zero where the model states none
+	GPU      service.GPU          // type and count; zero where the model sets none
 	Capacity service.CapacityType // empty where nothing is rented
 	Count    int
 }
 
-// Targets is what the plan wants of each model and region, in the order of service.yaml.
-// Where no plan keeps to the bounds, load is planned for as far as they allow, each
-// region's peak for itself. There are none where solving was cut short.
+// Targets returns the plan's targets for each model and region, in the order of service.yaml. When
+// no plan is feasible, it plans each region's own peak as far as the bounds allow. There are no
+// targets when solving was interrupted.
 func (v *Reviewed) Targets() []EndpointTarget {
 	x := v.X
 	if x == nil && v.Proposal.Status == StatusInfeasible {
@@ -38,19 +38,19 @@ func (v *Reviewed) Targets() []EndpointTarget {
 	for i, m := range v.Problem.Models {
 		for j, region := range v.Problem.Regions {
 			t := EndpointTarget{Model: m, Region: service.Region(region)}
-			t.ReplicaTPS = firstKnown(v.Problem.Theta[i])
+			t.ReplicaTPS = firstThroughput(v.Problem.Theta[i])
 			for k, n := range x[i][j] {
 				if n > 0 {
-					o := v.made.offers[k]
+					o := v.review.offerings[k]
 					t.Count += n
-					t.Replicas = addReplicas(t.Replicas, v.made.replicas(i, o, n))
+					t.Replicas = addReplicas(t.Replicas, v.review.replicas(i, o, n))
 				}
 			}
 			if t.Count > 0 {
 				t.ReplicaTPS = v.Problem.Carried(i, x[i][j]) / float64(t.Count)
 			}
 			t.PeakTPS = v.Problem.Peak(i, j)
-			if l := v.load(m, t.Region); l != nil {
+			if l := v.forecastFor(m, t.Region); l != nil {
 				t.CourseStep, t.Course = l.Step(), l.PerStep(l.Forecast.Mean)
 			}
 			out = append(out, t)
@@ -59,21 +59,22 @@ func (v *Reviewed) Targets() []EndpointTarget {
 	return out
 }
 
-// replicas are n of a model on an offer. What a model runs on that states no GPU is assumed, and
-// asked of nobody, and so is how machines are paid for that are one's own.
-func (r *review) replicas(model int, o offer, n int) ReplicaTarget {
+// replicas returns the target of n replicas of a model on an offering. The GPU is omitted where the
+// model sets none, because it is only assumed, and the capacity type is omitted on the operator's
+// own machines.
+func (r *review) replicas(model int, o offering, n int) ReplicaTarget {
 	t := ReplicaTarget{Count: n}
 	if len(r.spec.Models[model].GPUs) > 0 {
 		t.GPU = service.GPU{Type: o.gpu, Count: o.count}
 	}
 	if !ownMachines(o.cloud) {
-		t.Capacity = o.kind
+		t.Capacity = o.capacity
 	}
 	return t
 }
 
-// addReplicas adds to those of the same GPU and capacity type: the base on demand and what
-// is on demand beyond it are one.
+// addReplicas merges targets of the same GPU and capacity type: the on-demand base and on demand
+// beyond it are one.
 func addReplicas(all []ReplicaTarget, t ReplicaTarget) []ReplicaTarget {
 	for i := range all {
 		if all[i].GPU == t.GPU && all[i].Capacity == t.Capacity {
@@ -84,8 +85,8 @@ func addReplicas(all []ReplicaTarget, t ReplicaTarget) []ReplicaTarget {
 	return append(all, t)
 }
 
-// load is the forecast of a model in a region; nil where there is none.
-func (v *Reviewed) load(model string, region service.Region) *Load {
+// forecastFor returns the forecast of a model in a region; nil where there is none.
+func (v *Reviewed) forecastFor(model string, region service.Region) *Load {
 	for i := range v.Loads {
 		if v.Loads[i].Model == model && v.Loads[i].Region == region {
 			return &v.Loads[i]
@@ -94,8 +95,8 @@ func (v *Reviewed) load(model string, region service.Region) *Load {
 	return nil
 }
 
-// firstKnown is what a replica carries on the first GPU that the model runs on.
-func firstKnown(theta []float64) float64 {
+// firstThroughput returns the throughput of a replica on the first GPU that the model runs on.
+func firstThroughput(theta []float64) float64 {
 	for _, v := range theta {
 		if v > 0 {
 			return v
@@ -104,13 +105,13 @@ func firstKnown(theta []float64) float64 {
 	return 0
 }
 
-// withinBounds is counts that carry each region's own peak as far as min, max and capacity
-// allow, on what carries it cheapest.
+// withinBounds returns counts that serve each region's own peak as far as min, max and capacity
+// allow, on the cheapest GPUs.
 func (p *Problem) withinBounds() [][][]int {
-	x := zeros(p)
+	x := zeroCounts(p)
 	for i := range x {
 		for j := range x[i] {
-			(&Past{Problem: p}).grow(x, i, j, p.Peak(i, j), limit(p.Max, i, j, unlimited))
+			(&Past{Problem: p}).addReplicas(x, i, j, p.Peak(i, j), limitOr(p.Max, i, j, unlimited))
 		}
 	}
 	return x

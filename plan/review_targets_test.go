@@ -10,7 +10,7 @@ import (
 	"skyserve/internal/telemetry/demand/demandtest"
 )
 
-// A target says on which GPU and by which capacity type its replicas are wanted.
+// A target contains the GPU and the capacity type of its replicas.
 func TestTargetsNameGPUAndCapacityType(t *testing.T) {
 	l4 := service.GPU{Type: "L4", Count: 1}
 	for name, c := range map[string]struct {
@@ -41,8 +41,8 @@ func TestTargetsNameGPUAndCapacityType(t *testing.T) {
 	}
 }
 
-// More than the bounds allow is planned for as far as they do, for who follows the plan.
-func TestTargetsBeyondTheBounds(t *testing.T) {
+// Load beyond the bounds is planned for as far as they allow, so that targets exist.
+func TestTargetsOfAnInfeasiblePlan(t *testing.T) {
 	r, err := Review(demandtest.Parse(t, reviewYAML), standing(1, 1), demandtest.Constant(t, 300, 30000, 2000, 0), reviewAt, ReviewOptions{})
 	if err != nil || r.Proposal.Status != StatusInfeasible {
 		t.Fatalf("%+v, %v", r, err)
@@ -53,7 +53,7 @@ func TestTargetsBeyondTheBounds(t *testing.T) {
 	}
 }
 
-// The same load at another price is the same plan.
+// The same load at another price gives the same plan.
 func TestTargetsDoNotDependOnPrices(t *testing.T) {
 	counts := func(price string) (out []int) {
 		yaml := fmt.Sprintf(pricesYAML, ", price: "+price, "", "")

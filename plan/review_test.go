@@ -71,8 +71,7 @@ func TestReviewFollowsLoad(t *testing.T) {
 	}
 }
 
-// A load that jumps about from minute to minute is planned for by the peak of the
-// hour, and the higher the level, the higher that is.
+// A noisy load is planned for by the peak of the hour; a higher level gives a higher peak.
 func TestReviewPlansForThePeak(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	var points []telemetry.Point
@@ -98,16 +97,16 @@ func TestReviewPlansForThePeak(t *testing.T) {
 		if peak < before*0.999 || peak > 1.2*top {
 			t.Errorf("%s: %.0f tokens/s after %.0f at the level before; the mean is %.0f, the most ever %.0f", level, peak, before, sum/1500, top)
 		}
-		if !slices.ContainsFunc(p.Assumed, func(a string) bool { return strings.Contains(a, "the "+level+" peak of the time is planned for") }) {
+		if !slices.ContainsFunc(p.Assumed, func(a string) bool { return strings.Contains(a, "planned for the "+level+" peak") }) {
 			t.Errorf("%s: assumed %q", level, p.Assumed)
 		}
 		before = peak
 	}
 }
 
-// The first minute of a service counts while it runs, or a plan right after the
-// first load would see none.
-func TestReviewCountsTheRunningMinuteOfAShortHistory(t *testing.T) {
+// The first minute of a service counts while it is running, so that a plan right after the first
+// load sees it.
+func TestReviewExtrapolatesTheRunningMinute(t *testing.T) {
 	minute := reviewAt.Add(-time.Minute) // the last one that past fills
 	for name, c := range map[string]struct {
 		minutes int
@@ -115,8 +114,8 @@ func TestReviewCountsTheRunningMinuteOfAShortHistory(t *testing.T) {
 		peak    float64
 		says    string
 	}{
-		"too early to tell":  {1, 10 * time.Second, 0, "there is no history before"},
-		"most of it":         {1, 40 * time.Second, 4500, "the running minute counts too, as if its first 40 seconds went on"},
+		"too early to tell":  {1, 10 * time.Second, 0, "no history before"},
+		"most of it":         {1, 40 * time.Second, 4500, "the running minute is extrapolated from its first 40 seconds"},
 		"history is long":    {30, 40 * time.Second, 3000, "minutes of history"},
 		"exactly at its end": {1, time.Minute, 3000, "1 minute of history"},
 	} {
@@ -137,16 +136,16 @@ func TestReviewCountsTheRunningMinuteOfAShortHistory(t *testing.T) {
 	}
 }
 
-func TestReviewSaysWhatIsMissing(t *testing.T) {
+func TestReviewReportsUnmetConstraints(t *testing.T) {
 	p := reviewed(t, reviewYAML, standing(1, 1), demandtest.Constant(t, 300, 30000, 0, 0), ReviewOptions{})
 	all := strings.Join(p.Infeasible, "\n")
-	if !strings.Contains(all, "local/us: needs 21000 tokens a second of its own, bounds and capacity allow 12000") ||
-		!strings.Contains(all, "local/us: without its max of 8 the cheapest plan has 19 replicas there") {
+	if !strings.Contains(all, "local/us: needs 21000 tokens a second served locally, bounds and capacity allow 12000") ||
+		!strings.Contains(all, "local/us: max is 8; without it the cheapest plan has 19 replicas there") {
 		t.Fatalf("%s", all)
 	}
 }
 
-func TestReviewSaysWhatItAssumed(t *testing.T) {
+func TestReviewReportsAssumptions(t *testing.T) {
 	for name, c := range map[string]struct {
 		yaml   string
 		counts []Count
@@ -154,23 +153,23 @@ func TestReviewSaysWhatItAssumed(t *testing.T) {
 		want   []string
 	}{
 		"no history": {reviewYAML, standing(2, 2), nil, []string{
-			"there is no history before 2027-01-15T08:00:00Z: no load is assumed, and only the least replicas are kept",
-			"local regions are not billed; their L4 are planned with at $0.8048 an hour (g6.xlarge in us-east-1, on demand)",
+			"no history before 2027-01-15T08:00:00Z: assuming no load, scale to min",
+			"local regions are not billed; L4 is planned at $0.8048 per hour (g6.xlarge in us-east-1, on demand)",
 		}},
 		"seven minutes": {reviewYAML, nil, demandtest.Constant(t, 7, 100, 100, 0), []string{
-			"local/us, local/eu: only 7 minutes of history: the mean of the last 7 minutes is assumed for the next hour",
-			"no replica runs now: every one is counted as new",
-			"meta-llama/Llama-3.1-8B-Instruct: no prefix hits are known in the last day, none are expected",
+			"local/us, local/eu: only 7 minutes of history: assuming the mean of the last 7 minutes for the next hour",
+			"no replica is running: all are counted as new",
+			"meta-llama/Llama-3.1-8B-Instruct: no prefix hits recorded in the last day, assuming none",
 		}},
 		"unmeasured": {strings.Replace(reviewYAML, ", tps: 1500", "", 1), standing(1, 1), nil, []string{
-			"meta-llama/Llama-3.1-8B-Instruct on L4 is not measured: 15000 uncached prompt tokens a second a replica are assumed, 10 times faster than life (models[].gpus[].tps)",
+			"meta-llama/Llama-3.1-8B-Instruct on L4 has no measured throughput (models[].gpus[].tps): assuming 15000 uncached prompt tokens a second per replica, at 10x real time",
 		}},
 		"no gpu": {strings.Replace(reviewYAML, "    gpus: [{type: L4, count: 1, tps: 1500}]\n", "", 1), standing(1, 1), nil, []string{
-			"meta-llama/Llama-3.1-8B-Instruct does not say what it runs on: one L4 a replica is assumed (models[].gpus)",
+			"meta-llama/Llama-3.1-8B-Instruct has no models[].gpus: assuming one L4 per replica",
 		}},
 		"strangers": {reviewYAML, []Count{{Model: "other", Region: "local/us", Replicas: 2}, {Model: "chat-small", Region: "local/us", GPU: "A10", Replicas: 1}}, nil, []string{
-			"2 replicas of other in local/us are of no model or region of the service: left out",
-			"replicas of meta-llama/Llama-3.1-8B-Instruct in local/us run on A10: counted as L4",
+			"the service has no other in local/us: 2 replicas are ignored",
+			"replicas of meta-llama/Llama-3.1-8B-Instruct in local/us run on A10, which the plan does not offer: counted as L4",
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -200,9 +199,8 @@ regions:
     capacity: [spot, on_demand]
 `
 
-// What a replica is billed on demand is told by region; one's own machines are not
-// billed.
-func TestPricesThatAreShown(t *testing.T) {
+// The on-demand price of a replica is listed by region; the operator's own machines are not billed.
+func TestPricesOfReplicas(t *testing.T) {
 	for text, want := range map[string][]ReplicaPrice{
 		pricedYAML: {
 			{Region: "aws/us-east-1", GPU: "L4", USDPerHour: 0.8048},
@@ -222,7 +220,7 @@ func TestPricesThatAreShown(t *testing.T) {
 	}
 }
 
-// Clouds have prices of their own, and a region only what its cloud has.
+// Clouds have different prices, and a region offers only the machines of its cloud.
 func TestReviewPrices(t *testing.T) {
 	text := strings.Replace(pricedYAML, "    capacity: [spot, on_demand]\n", "", 1)
 	p := reviewed(t, text, []Count{{Model: "m", Region: "gcp/europe-west4", GPU: "L4", Replicas: 2}}, nil, ReviewOptions{})
@@ -235,8 +233,8 @@ func TestReviewPrices(t *testing.T) {
 	}
 }
 
-// A load that left its forecast in the last minutes is said.
-func TestReviewNoticesABurst(t *testing.T) {
+// A load that deviates from its forecast in the last minutes is reported.
+func TestReviewReportsABurst(t *testing.T) {
 	end := reviewAt.Unix() / 60
 	var points []telemetry.Point
 	for m := end - 300; m < end; m++ {
@@ -251,12 +249,12 @@ func TestReviewNoticesABurst(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := reviewed(t, reviewYAML, standing(1, 1), h, ReviewOptions{})
-	if all := strings.Join(p.Assumed, "\n"); !strings.Contains(all, "local/us: load left the forecast: 4.") || !strings.Contains(all, "for 8 minutes (burst)") {
+	if all := strings.Join(p.Assumed, "\n"); !strings.Contains(all, "local/us: load deviates from the forecast: 4.") || !strings.Contains(all, "for 8 minutes (burst)") {
 		t.Fatal(all)
 	}
 }
 
-// Batch load counts for a tenth, and load that names no region is shared out.
+// Batch load counts for a tenth, and load without a region is split evenly.
 func TestReviewTiersAndRegions(t *testing.T) {
 	end := reviewAt.Unix() / 60
 	var points []telemetry.Point
@@ -279,12 +277,12 @@ func TestReviewTiersAndRegions(t *testing.T) {
 		t.Fatalf("us %g, eu %g", rho[0][0], rho[1][29])
 	}
 	all := strings.Join(r.Proposal.Assumed, "\n")
-	if !strings.Contains(all, "split evenly over 2") || !strings.Contains(all, "a tenth of the last hour's batch load") {
+	if !strings.Contains(all, "split evenly over 2") || !strings.Contains(all, "includes 10 % of the last hour's batch load") {
 		t.Fatal(all)
 	}
 }
 
-func TestReviewRefuses(t *testing.T) {
+func TestReviewRejectsBadOptions(t *testing.T) {
 	spec := demandtest.Parse(t, reviewYAML)
 	old := demandtest.Constant(t, 10, 1, 1, 0)
 	for name, c := range map[string]struct {
@@ -296,21 +294,21 @@ func TestReviewRefuses(t *testing.T) {
 		"forecaster": {reviewAt, ReviewOptions{Forecaster: "oracle"}, `unknown forecaster "oracle"`},
 		"peak":       {reviewAt, ReviewOptions{Peak: "p42"}, `peak must be one of [p50 p90 p95 p99 expected], got "p42"`},
 		"stale":      {reviewAt.Add(40 * 24 * time.Hour), ReviewOptions{}, "the history ends 57600 minutes before"},
-		"short":      {reviewAt, ReviewOptions{Forecaster: "seasonal-naive"}, "needs a day of history, got 10 minutes"},
+		"short":      {reviewAt, ReviewOptions{Forecaster: "seasonal-naive"}, "requires 1 day of history, got 10 minutes"},
 	} {
 		if _, err := Review(spec, nil, old, c.at, c.o); err == nil || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "planning chat: ") {
-			t.Errorf("%s: got %v, want it to say %q", name, err, c.want)
+			t.Errorf("%s: got %v, want %q in it", name, err, c.want)
 		}
 	}
 }
 
-// What was lent comes back before anything new is started.
-func TestReviewSaysWhatDonationsEarn(t *testing.T) {
+// Donated replicas are reclaimed before anything new is started.
+func TestReviewReportsDonationEarnings(t *testing.T) {
 	counts := standing(1, 1)
 	counts[0].Donated = 2
 	yaml := strings.Replace(reviewYAML, "donate: true", "donate: true, donate_price: 0.3", 1)
 	p := reviewed(t, yaml, counts, demandtest.Constant(t, 300, 600, 0, 0), ReviewOptions{})
-	if !slices.Contains(p.Assumed, "2 donated replicas earn $0.60 an hour, which the cost leaves out") {
+	if !slices.Contains(p.Assumed, "2 donated replicas earn $0.60 per hour, not included in the cost") {
 		t.Errorf("got %q", p.Assumed)
 	}
 }
@@ -328,11 +326,11 @@ func TestReviewReclaims(t *testing.T) {
 	}
 }
 
-// What leaves a region is weighed against replicas where the load is.
-func TestReviewWeighsEgress(t *testing.T) {
-	dear := strings.ReplaceAll(reviewYAML, "replicas: {min: 1, max: 8}", "replicas: {min: 1, max: 8}\n    egress_per_gb: 100")
+// The cost of egress is weighed against replicas where the load is.
+func TestReviewIncludesEgressCost(t *testing.T) {
+	expensive := strings.ReplaceAll(reviewYAML, "replicas: {min: 1, max: 8}", "replicas: {min: 1, max: 8}\n    egress_per_gb: 100")
 	h := demandtest.Constant(t, 120, 7000, 100, 0) // eu has room for 1400 of us
-	near, err := Review(demandtest.Parse(t, dear), nil, h, reviewAt, ReviewOptions{Epsilon: 0.1})
+	near, err := Review(demandtest.Parse(t, expensive), nil, h, reviewAt, ReviewOptions{Epsilon: 0.1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -352,10 +350,10 @@ func TestReviewWeighsEgress(t *testing.T) {
 		}
 		return sum
 	}
-	if dear, free := sent(near.Proposal), sent(far.Proposal); dear != 0 || free != 1000 {
-		t.Errorf("%g tokens a second are sent where that is dear, %g where it is free", dear, free)
+	if expensive, free := sent(near.Proposal), sent(far.Proposal); expensive != 0 || free != 1000 {
+		t.Errorf("%g tokens a second are sent where egress has a price, %g where it is free", expensive, free)
 	}
-	if !slices.ContainsFunc(near.Proposal.Assumed, func(s string) bool { return strings.Contains(s, "local/us: $100 a GB that leaves it") }) {
+	if !slices.ContainsFunc(near.Proposal.Assumed, func(s string) bool { return strings.Contains(s, "local/us: egress at $100 per GB") }) {
 		t.Errorf("got %q", near.Proposal.Assumed)
 	}
 }

@@ -8,43 +8,44 @@ import (
 	"skyserve/internal/service"
 )
 
-// Load is the forecast of the interactive load of one model in one region, in
-// uncached prompt tokens a step.
+// Load is the forecast of the interactive load of one model in one region, in uncached prompt
+// tokens a step.
 type Load struct {
 	Model    string
 	Region   service.Region
-	Forecast forecast.Forecast // of steps of ReviewOptions.Step
-	// Left is how the load had left its forecast when the review was made.
+	Forecast forecast.Forecast // in steps of ReviewOptions.Step
+	// Left is the deviation of the load from its forecast at the time of the review.
 	Left forecast.Departure
 
 	step  time.Duration // of the forecast
-	first int64         // the minute since 1970 that the forecast begins with
+	first int64         // the first minute of the forecast, since 1970
 }
 
-// From is when the forecast begins.
+// From returns the time at which the forecast begins.
 func (l *Load) From() time.Time { return time.Unix(l.first*60, 0).UTC() }
 
-// perTold is how many steps of the forecast make one of what is told of it.
-func (l *Load) perTold() int { return (len(l.Forecast.Mean) + targetSteps - 1) / targetSteps }
+// stepsPerTarget returns the number of forecast steps in one step of PerStep.
+func (l *Load) stepsPerTarget() int {
+	return (len(l.Forecast.Mean) + maxTargetSteps - 1) / maxTargetSteps
+}
 
-// Step is the time between two values of PerStep.
-func (l *Load) Step() time.Duration { return time.Duration(l.perTold()) * l.step }
+// Step returns the time between two values of PerStep.
+func (l *Load) Step() time.Duration { return time.Duration(l.stepsPerTarget()) * l.step }
 
-// PerSecond is a value of the forecast in tokens a second.
+// PerSecond converts a value of the forecast to tokens a second.
 func (l *Load) PerSecond(value float64) float64 { return value / l.step.Seconds() }
 
-// PerStep is the means over steps of the forecast's values, in tokens a second.
+// PerStep returns the means of the forecast's values over steps, in tokens a second.
 func (l *Load) PerStep(values []float64) []float64 {
 	out := []float64{}
-	for part := range slices.Chunk(values, l.perTold()) {
+	for part := range slices.Chunk(values, l.stepsPerTarget()) {
 		out = append(out, l.PerSecond(meanKnown(part)))
 	}
 	return out
 }
 
-// Watch compares the loads that came since the review with its forecasts: how each
-// of Loads left its own, in their order. h holds the minutes since then or more;
-// those from now on do not count.
+// Watch compares the loads since the review with its forecasts and returns the deviation of each of
+// Loads, in their order. h must contain the minutes since then; minutes from now on are ignored.
 func (v *Reviewed) Watch(h *forecast.History, now time.Time) []forecast.Departure {
 	past := h.Before(now.Unix() / 60)
 	out := make([]forecast.Departure, len(v.Loads))
@@ -52,7 +53,7 @@ func (v *Reviewed) Watch(h *forecast.History, now time.Time) []forecast.Departur
 		return out
 	}
 	came := map[[2]string]*traffic{}
-	made := *v.made // a copy: its assumptions are those of the review already
+	made := *v.review // a copy: its assumptions belong to the review
 	for _, t := range made.traffic(past, 0) {
 		came[[2]string{made.p.Models[t.model], made.p.Regions[t.region]}] = t
 	}

@@ -29,9 +29,9 @@ var shapes = []shape{
 	{2, 3, 2, 1},
 }
 
-// plainOf draws a problem without limits, of round figures or of uneven ones. No model needs more than most
-// replicas on any GPU: a count above that can always be lowered, which never costs
-// more and breaks no row, so trying 0 to most finds the optimum.
+// plainOf draws a problem without limits, with round or uneven values. No model needs more than
+// most replicas on any GPU: a higher count can always be reduced without higher cost or a broken
+// row, so enumerating 0 to most finds the optimum.
 func plainOf(r *rand.Rand, s shape) *Problem {
 	p := &Problem{
 		Models: names("m", s.models), Regions: names("r", s.regions), GPUs: names("g", s.gpus),
@@ -152,9 +152,9 @@ var rowKinds = []struct {
 	}},
 }
 
-// The answer to a problem with rows of any two kinds is that of trying every
-// count: the optimum, its bound, and whether any counts keep the rows.
-func TestEveryPairOfRowsEqualsTryingEverything(t *testing.T) {
+// The result for a problem with rows of any two kinds equals brute force: the optimum, its bound,
+// and feasibility.
+func TestPairsOfRowsEqualBruteForce(t *testing.T) {
 	testkit.Slow(t)
 	const problems = 40 // of each pair
 	for a := range rowKinds {
@@ -188,9 +188,9 @@ func anyOf(r *rand.Rand) (p *Problem, most int) {
 	return p, s.most
 }
 
-// Whatever kinds of rows meet, and however little effort or great a gap is asked
-// for: what is called optimal, infeasible or a bound is so.
-func TestAnswersAreSoUnderAnyEffortAndGap(t *testing.T) {
+// With any kinds of rows, any effort and any gap, every reported optimum, infeasibility and bound
+// is correct.
+func TestResultsAreValidUnderAnyEffortAndGap(t *testing.T) {
 	testkit.Slow(t)
 	for seed := range uint64(600) {
 		r := rand.New(rand.NewPCG(seed, 21))
@@ -202,8 +202,8 @@ func TestAnswersAreSoUnderAnyEffortAndGap(t *testing.T) {
 	}
 }
 
-// wrongOf says what is wrong with an answer to p, "" when nothing is. Without a
-// bound on effort the answer must be proven.
+// wrongOf describes an error in the result for p, "" for none. Without a bound on effort the result
+// must be proven.
 func wrongOf(p *Problem, most int, o Options, got Result) string {
 	s := statement{p}
 	want := s.cheapest(most)
@@ -229,14 +229,13 @@ func wrongOf(p *Problem, most int, o Options, got Result) string {
 	return ""
 }
 
-// Verify takes the counts that keep every row and no others, and Cost is what they
-// cost.
-func TestVerifyAndCostEqualTheStatement(t *testing.T) {
+// Verify accepts exactly the feasible counts, and Cost returns their cost.
+func TestVerifyAndCostEqualTheProgramme(t *testing.T) {
 	kept, broken := 0, 0
 	for seed := range uint64(4000) {
 		r := rand.New(rand.NewPCG(seed, 22))
 		p, most := anyOf(r)
-		x := clone3(p.N)
+		x := cloneCounts(p.N)
 		for i := range x {
 			for j := range x[i] {
 				for k := range x[i][j] {
@@ -261,9 +260,8 @@ func TestVerifyAndCostEqualTheStatement(t *testing.T) {
 	}
 }
 
-// A replica on a GPU that a model does not run on counts for nothing, however
-// cheap it is.
-func TestNothingIsPlannedWhereAModelDoesNotRun(t *testing.T) {
+// A replica on a GPU that a model does not run on does not count, however cheap it is.
+func TestNoReplicasWhereAModelDoesNotRun(t *testing.T) {
 	p := one()
 	p.GPUs, p.N, p.Theta, p.Alpha, p.Sigma = []string{"L4", "T4"}, [][][]int{{{0, 3}}}, [][]float64{{1000, 0}}, []float64{0.8, 0.1}, [][]float64{{0.1, 0}}
 	p.Rho, p.Min, p.MinTotal = [][][]float64{{{500}}}, [][]*int{{ptr(2)}}, []*int{ptr(3)}
@@ -276,7 +274,7 @@ func TestNothingIsPlannedWhereAModelDoesNotRun(t *testing.T) {
 	}
 	p.Theta[0][0] = 0
 	p.Rho[0][0][0], p.Min = 0, nil
-	if got := solve(t, p, Options{}); got.Status != StatusInfeasible || got.Infeasible[0] != "no counts satisfy what m needs" {
+	if got := solve(t, p, Options{}); got.Status != StatusInfeasible || got.Infeasible[0] != "no counts satisfy the constraints of m" {
 		t.Fatalf("%s %q", got.Status, got.Infeasible)
 	}
 }

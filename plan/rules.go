@@ -5,9 +5,8 @@ import (
 	"strings"
 )
 
-// rules are the rows that a solution keeps as the search sees them: those of
-// Verify, with the coverage of each model as rows over sets of regions, listed
-// once. They are quick to check; Verify has the last word.
+// rules are the rows of Verify in the form that the search uses: coverage of each model as rows
+// over sets of regions, listed once. They are fast to check; Verify makes the final check.
 type rules struct {
 	p      *Problem
 	covers [][]cover // by model
@@ -22,7 +21,7 @@ func newRules(p *Problem) *rules {
 	return r
 }
 
-// verify reports the first row that counts x break.
+// verify returns the first row that counts x break.
 func (r *rules) verify(x [][][]int) error {
 	for i := range r.p.Models {
 		if err := r.verifyModel(i, x[i]); err != nil {
@@ -32,7 +31,7 @@ func (r *rules) verify(x [][][]int) error {
 	return r.p.verifyCapacity(x)
 }
 
-// verifyModel reports the first row of model i alone that counts x break.
+// verifyModel returns the first row of model i alone that counts x break.
 func (r *rules) verifyModel(i int, x [][]int) error {
 	p := r.p
 	if err := p.verifyCounts(i, x); err != nil {
@@ -45,20 +44,20 @@ func (r *rules) verifyModel(i int, x [][]int) error {
 				carried += p.Carried(i, x[j])
 			}
 		}
-		if !covers(carried, c.need) {
-			return fmt.Errorf("%s over %s: carries %g tokens a second of %g", p.Models[i], p.nameCover(c), carried, c.need)
+		if !meetsNeed(carried, c.need) {
+			return fmt.Errorf("%s over %s: serves %g of %g tokens a second", p.Models[i], p.nameCover(c), carried, c.need)
 		}
 	}
 	return nil
 }
 
-// nameCover names the regions of a row of coverage.
+// nameCover names the regions of a coverage row.
 func (p *Problem) nameCover(c cover) string {
 	if c.regions.size() == len(p.Regions) {
 		return "all regions"
 	}
 	if c.lost >= 0 && c.regions.size() == len(p.Regions)-1 {
-		return "all regions without " + p.Regions[c.lost]
+		return "all regions except " + p.Regions[c.lost]
 	}
 	var names []string
 	for j, name := range p.Regions {
@@ -71,27 +70,26 @@ func (p *Problem) nameCover(c cover) string {
 		name = "no region"
 	}
 	if c.lost >= 0 {
-		name += " without " + p.Regions[c.lost]
+		name += " except " + p.Regions[c.lost]
 	}
 	return name
 }
 
-// spread moves replicas between regions where that costs nothing and brings
-// capacity to where load is: of equally cheap answers, the one that forwards
-// least.
-func (s *solver) spread() {
+// redistribute moves replicas between regions where that is free and puts capacity where load is. Among
+// equally cheap solutions it selects the one that forwards least.
+func (s *solver) redistribute() {
 	cost := s.p.Cost(s.best)
 	for i := range s.p.Models {
 		for k := range s.p.GPUs {
-			for s.spreadOnce(i, k, cost) {
+			for s.redistributeOnce(i, k, cost) {
 			}
 		}
 	}
 }
 
-// spreadOnce makes the one move of a replica of model i on GPU k that lowers
-// the load without local capacity most; false when none does.
-func (s *solver) spreadOnce(i, k int, cost float64) bool {
+// redistributeOnce makes the single move of a replica of model i on GPU k that reduces the load without
+// local capacity most. It returns false when no move reduces it.
+func (s *solver) redistributeOnce(i, k int, cost float64) bool {
 	p, x := s.p, s.best[i]
 	bestGain, bestFrom, bestTo := slackOf(p.GlobalNeed(i)), -1, -1
 	for from := range p.Regions {
@@ -99,7 +97,7 @@ func (s *solver) spreadOnce(i, k int, cost float64) bool {
 			continue
 		}
 		for to := range p.Regions {
-			gain := s.spreadGain(i, k, from, to)
+			gain := s.redistributeGain(i, k, from, to)
 			if gain <= bestGain {
 				continue
 			}
@@ -120,9 +118,9 @@ func (s *solver) spreadOnce(i, k int, cost float64) bool {
 	return true
 }
 
-// spreadGain is how much less load lacks local capacity after the move; 0 when
-// the start of a replica would cost more.
-func (s *solver) spreadGain(i, k, from, to int) float64 {
+// redistributeGain returns how much the load without local capacity falls after the move; 0 when the move
+// would need a replica to start.
+func (s *solver) redistributeGain(i, k, from, to int) float64 {
 	p, x := s.p, s.best[i]
 	started := x[from][k] > p.N[i][from][k]
 	starts := x[to][k] >= p.N[i][to][k]
@@ -130,11 +128,11 @@ func (s *solver) spreadGain(i, k, from, to int) float64 {
 		return 0
 	}
 	theta := p.Theta[i][k]
-	return s.lacking(i, from, 0) + s.lacking(i, to, 0) - s.lacking(i, from, -theta) - s.lacking(i, to, theta)
+	return s.localShortfall(i, from, 0) + s.localShortfall(i, to, 0) - s.localShortfall(i, from, -theta) - s.localShortfall(i, to, theta)
 }
 
-// lacking is the load of model i in region j above its capacity there.
-func (s *solver) lacking(i, j int, change float64) float64 {
+// localShortfall returns the load of model i in region j above the capacity there.
+func (s *solver) localShortfall(i, j int, change float64) float64 {
 	for k, n := range s.best[i][j] {
 		change += s.p.Theta[i][k] * float64(n)
 	}

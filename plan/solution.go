@@ -5,8 +5,8 @@ import (
 	"math"
 )
 
-// ColumnNames are the names of the columns that WriteLP and WriteMPS write, in
-// the order in which the LP file's objective has them.
+// ColumnNames returns the names of the columns that WriteLP and WriteMPS write, in the order of the
+// LP file's objective.
 func (p *Problem) ColumnNames() []string {
 	var out []string
 	for _, c := range p.columns() {
@@ -15,9 +15,8 @@ func (p *Problem) ColumnNames() []string {
 	return out
 }
 
-// Counts turns the values of the columns that WriteLP and WriteMPS name into
-// counts by model, region and GPU; a column left out is 0. It fails on a value
-// that is no whole number of 0 or more.
+// Counts converts values of the columns named by WriteLP and WriteMPS to counts by model, region
+// and GPU. An absent column is 0. It fails on a value that is not a whole number of 0 or more.
 func (p *Problem) Counts(columns map[string]float64) ([][][]int, error) {
 	x := make([][][]int, len(p.Models))
 	for i := range x {
@@ -33,7 +32,7 @@ func (p *Problem) Counts(columns map[string]float64) ([][][]int, error) {
 			v := columns[name]
 			n := math.Round(v)
 			if !(math.Abs(v-n) <= 1e-5 && n >= 0 && n <= maxCount) && err == nil {
-				err = fmt.Errorf("%s: want a whole number of 0 to %d, got %g", name, maxCount, v)
+				err = fmt.Errorf("%s: must be a whole number from 0 to %d, got %g", name, maxCount, v)
 			}
 			x[i][j][k] += int(n)
 		}
@@ -44,9 +43,8 @@ func (p *Problem) Counts(columns map[string]float64) ([][][]int, error) {
 	return x, nil
 }
 
-// Assess is the Result of counts that come from elsewhere with a bound of
-// their cost: rows and cost are computed from the problem itself. It fails when
-// a row is broken.
+// Assess returns the Result of counts from another solver with a lower bound of their cost. Rows
+// and cost are computed from the problem itself. It fails when a row is broken.
 func (p *Problem) Assess(x [][][]int, bound, gap float64) (Result, error) {
 	if err := p.Verify(x); err != nil {
 		return Result{}, err

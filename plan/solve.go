@@ -6,52 +6,49 @@ import (
 	"slices"
 )
 
-// DefaultEffort bounds a Solve that states no other bound: some seconds of one
-// core.
+// DefaultEffort bounds a Solve without another bound: a few seconds on one core.
 const DefaultEffort = 300_000_000
 
 // Options bounds a Solve.
 type Options struct {
-	// Gap is the relative gap between cost and proven bound at which to stop; 0
-	// asks for proof of the optimum.
+	// Gap is the relative gap between cost and lower bound at which to stop; 0 requires a proof of
+	// optimality.
 	Gap float64
-	// Effort bounds the counted work, the same on every machine; 0 =
-	// DefaultEffort.
+	// Effort bounds the counted work, which is the same on every machine; 0 = DefaultEffort.
 	Effort int64
-	// Interrupt, when it is not nil, is asked now and then whether to stop with
-	// what is known. A bound on time is the caller's: it makes answers differ
-	// between machines.
+	// Interrupt, when not nil, is called from time to time; true stops the search with the best
+	// result so far. A time limit is up to the caller because it makes results differ between
+	// machines.
 	Interrupt func() bool
 }
 
-// Status says what is known of a result.
+// Status is how much is proven about a result.
 type Status string
 
-// The statuses, from the most to the least known.
+// The statuses, from the most to the least certain.
 const (
-	StatusOptimal    Status = "optimal"    // the cost is within the asked gap of a proven bound
+	StatusOptimal    Status = "optimal"    // the cost is within the requested gap of the lower bound
 	StatusInfeasible Status = "infeasible" // proven: no counts satisfy the rows
-	StatusFeasible   Status = "feasible"   // counts were found, their gap is larger than asked
-	StatusUnknown    Status = "unknown"    // effort ran out before any counts were found
+	StatusFeasible   Status = "feasible"   // counts were found, their gap is above the requested one
+	StatusUnknown    Status = "unknown"    // the effort was spent before any counts were found
 )
 
-// Result is the answer to a Problem.
+// Result is the solution of a Problem.
 type Result struct {
-	// X is the counts to have, by model, region and GPU; nil when there are none.
+	// X is the planned counts by model, region and GPU; nil when there are none.
 	X [][][]int
-	// Objective is their cost, Bound a proven lower bound of any counts' cost,
-	// Gap (Objective-Bound)/Objective.
+	// Objective is the cost of X, Bound a proven lower bound of the cost of any counts, Gap
+	// (Objective-Bound)/Objective.
 	Objective, Bound, Gap float64
 	Status                Status
-	// Infeasible says in words what cannot be satisfied.
+	// Infeasible describes the constraints that cannot be met.
 	Infeasible []string
 }
 
-// Solve finds the cheapest counts: sum of alpha*x + sigma*max(0, x-n), with
-// every region carrying epsilon of its own peak, every model its peak over all
-// regions, and counts within capacity, min and max. It fails only on a problem
-// that Check refuses. The rows and the cost of what it returns are computed
-// again from the problem itself.
+// Solve finds the cheapest counts: it minimises the sum of alpha*x + sigma*max(0, x-n) such that
+// every region serves epsilon of its own peak, every model its peak over all regions, and counts
+// stay within capacity, min and max. It fails only on a problem that Check rejects. The rows and
+// the cost of the result are computed again from the problem itself.
 func Solve(p *Problem, o Options) (Result, error) {
 	if err := p.Check(); err != nil {
 		return Result{}, err
@@ -64,12 +61,12 @@ func Solve(p *Problem, o Options) (Result, error) {
 	}
 	scaled, unit := scale(p)
 	s := newSolver(scaled, o)
-	s.run()
+	s.solveSubproblems()
 	return s.result(p, unit)
 }
 
-// scale divides every price by the greatest one, so that no tolerance depends
-// on the currency, and says what it divided by.
+// scale divides every price by the highest one, so that no tolerance depends on the currency, and
+// returns the divisor.
 func scale(p *Problem) (*Problem, float64) {
 	unit := p.greatestPrice()
 	if unit == 0 {
@@ -100,7 +97,7 @@ func scale(p *Problem) (*Problem, float64) {
 	return &out, unit
 }
 
-// greatestPrice is the greatest price of a replica's hour or start.
+// greatestPrice returns the highest price of a replica's hour or start.
 func (p *Problem) greatestPrice() float64 {
 	var unit float64
 	for i := range p.Models {
@@ -129,38 +126,37 @@ type solver struct {
 	work  effort
 	rules *rules
 
-	best   [][][]int
-	bound  float64
-	wrong  []string
-	silent bool // the reasons of infeasibility are not asked for
+	best        [][][]int
+	bound       float64
+	infeasible  []string
+	skipReasons bool // skip the reasons of infeasibility
 }
 
 func newSolver(p *Problem, o Options) *solver {
-	return &solver{p: p, gap: o.Gap, work: effort{left: o.Effort, stop: o.Interrupt}, rules: newRules(p)}
+	return &solver{p: p, gap: o.Gap, work: effort{remaining: o.Effort, interrupt: o.Interrupt}, rules: newRules(p)}
 }
 
-// run solves the parts of the problem that no row couples, each as a programme of
-// its own.
-func (s *solver) run() {
-	parts := s.p.parts()
+// solveSubproblems solves each independent subproblem as a programme of its own.
+func (s *solver) solveSubproblems() {
+	parts := s.p.subproblems()
 	programmes := make([]*programme, len(parts))
 	for n, part := range parts {
-		programmes[n] = newProgramme(s.p.part(part), s.gap, effort{})
-		s.wrong = append(s.wrong, programmes[n].impossible()...)
+		programmes[n] = newProgramme(s.p.restrictTo(part), s.gap, effort{})
+		s.infeasible = append(s.infeasible, programmes[n].explainInfeasibleModels()...)
 	}
-	if s.wrong != nil {
+	if s.infeasible != nil {
 		return
 	}
 	found := true
-	x := clone3(s.p.N)
+	x := cloneCounts(s.p.N)
 	for n, c := range programmes {
-		given := s.work.left / int64(len(parts)-n)
-		c.work, c.silent = s.work.part(given), s.silent
-		c.run()
-		s.work.settle(&c.work, min(given, s.work.left))
+		given := s.work.remaining / int64(len(parts)-n)
+		c.work, c.skipReasons = s.work.slice(given), s.skipReasons
+		c.solve()
+		s.work.charge(&c.work, min(given, s.work.remaining))
 		s.bound += c.bound
-		if c.wrong != nil {
-			s.wrong = c.wrong
+		if c.infeasible != nil {
+			s.infeasible = c.infeasible
 			return
 		}
 		if found = found && c.best != nil; !found {
@@ -177,33 +173,33 @@ func (s *solver) run() {
 	}
 }
 
-// part is some models in some regions.
-type part struct{ models, regions []int }
+// modelsAndRegions is a subset of models in a subset of regions.
+type modelsAndRegions struct{ models, regions []int }
 
-// parts splits the problem into parts that no row couples: sets of models that
-// share neither a capacity that they could exceed together nor machines that pass
-// between them, in single regions where each region carries its own load.
-func (p *Problem) parts() []part {
+// subproblems splits the problem into independent subproblems: sets of models that share neither a
+// capacity that they could exceed together nor VMs that switch between them, in single regions
+// where each region serves its own load.
+func (p *Problem) subproblems() []modelsAndRegions {
 	var all []int
 	for j := range p.Regions {
 		all = append(all, j)
 	}
-	var out []part
+	var out []modelsAndRegions
 	for _, models := range p.modelSets() {
 		if p.Epsilon < 1 || p.Survive || p.MinTotal != nil || p.MaxTotal != nil {
-			out = append(out, part{models, all})
+			out = append(out, modelsAndRegions{models, all})
 			continue
 		}
 		for _, j := range all {
-			out = append(out, part{models, []int{j}})
+			out = append(out, modelsAndRegions{models, []int{j}})
 		}
 	}
 	return out
 }
 
-// modelSets are the sets of models that rows couple.
+// modelSets returns the sets of models that rows couple.
 func (p *Problem) modelSets() [][]int {
-	of := make([]int, len(p.Models)) // the first model of each one's set
+	of := make([]int, len(p.Models)) // by model: the first model of its set
 	for i := range of {
 		of[i] = i
 	}
@@ -219,10 +215,10 @@ func (p *Problem) modelSets() [][]int {
 	}
 	for j := range p.Regions {
 		for k := range p.GPUs {
-			_, users := p.crowded(j, k)
+			_, users := p.modelsContending(j, k)
 			join(users)
-			if p.shared(j, k) {
-				join(p.sharers(j, k))
+			if p.canSwitchVMs(j, k) {
+				join(p.modelsSwitchingVMs(j, k))
 			}
 		}
 	}
@@ -241,31 +237,31 @@ func (p *Problem) modelSets() [][]int {
 	return out
 }
 
-// part is the problem of a part.
-func (p *Problem) part(t part) *Problem {
+// restrictTo returns the subproblem of a part.
+func (p *Problem) restrictTo(t modelsAndRegions) *Problem {
 	out := *p
-	out.Models, out.Theta, out.Sigma, out.Switch = of(p.Models, t.models), of(p.Theta, t.models), of(p.Sigma, t.models), of(p.Switch, t.models)
-	out.MinTotal, out.MaxTotal = of(p.MinTotal, t.models), of(p.MaxTotal, t.models)
-	out.Regions, out.Egress = of(p.Regions, t.regions), of(p.Egress, t.regions)
-	out.Capacity, out.RegionAlpha, out.RTTMillis = of(p.Capacity, t.regions), of(p.RegionAlpha, t.regions), of(p.RTTMillis, t.regions)
+	out.Models, out.Theta, out.Sigma, out.Switch = selected(p.Models, t.models), selected(p.Theta, t.models), selected(p.Sigma, t.models), selected(p.Switch, t.models)
+	out.MinTotal, out.MaxTotal = selected(p.MinTotal, t.models), selected(p.MaxTotal, t.models)
+	out.Regions, out.Egress = selected(p.Regions, t.regions), selected(p.Egress, t.regions)
+	out.Capacity, out.RegionAlpha, out.RTTMillis = selected(p.Capacity, t.regions), selected(p.RegionAlpha, t.regions), selected(p.RTTMillis, t.regions)
 	for a, row := range out.RTTMillis {
-		out.RTTMillis[a] = of(row, t.regions)
+		out.RTTMillis[a] = selected(row, t.regions)
 	}
-	out.N, out.Rho, out.Min, out.Max = of(p.N, t.models), of(p.Rho, t.models), of(p.Min, t.models), of(p.Max, t.models)
+	out.N, out.Rho, out.Min, out.Max = selected(p.N, t.models), selected(p.Rho, t.models), selected(p.Min, t.models), selected(p.Max, t.models)
 	for a := range t.models {
-		out.N[a], out.Rho[a] = of(out.N[a], t.regions), of(out.Rho[a], t.regions)
+		out.N[a], out.Rho[a] = selected(out.N[a], t.regions), selected(out.Rho[a], t.regions)
 		if p.Min != nil {
-			out.Min[a] = of(out.Min[a], t.regions)
+			out.Min[a] = selected(out.Min[a], t.regions)
 		}
 		if p.Max != nil {
-			out.Max[a] = of(out.Max[a], t.regions)
+			out.Max[a] = selected(out.Max[a], t.regions)
 		}
 	}
 	return &out
 }
 
-// of is some entries; nil of nil.
-func of[T any](all []T, some []int) []T {
+// selected returns the selected entries; nil of nil.
+func selected[T any](all []T, some []int) []T {
 	if all == nil {
 		return nil
 	}
@@ -276,46 +272,46 @@ func of[T any](all []T, some []int) []T {
 	return out
 }
 
-// The course of a search.
+// The schedule of a search.
 const (
-	rootSteps   = 250 // of the ascent where cells are few,
-	farSteps    = 1000
-	moreSteps   = 100
-	modelSteps  = 60 // of that over whole models
-	modelLevel  = 2e-4
-	modelShare  = 5   // of effort, one part
-	searchShare = 0.6 // of effort, that the ascent leaves to the search
-	fewCells    = 400 // of model x region x GPU, up to which models are solved whole
-	rounds      = 40
-	firstTry    = 2 // rounds without cheaper counts, where cells are few, before all are tried
-	lastTry     = 7
+	shortAscentSteps = 250 // of the ascent where there are few cells,
+	longAscentSteps  = 1000
+	extraAscentSteps = 100
+	modelAscentSteps = 60 // of the ascent over whole models
+	modelLevel       = 2e-4
+	modelShare       = 5   // the effort's fraction 1/modelShare
+	searchShare      = 0.6 // of the effort that the ascent leaves to the neighbourhood search
+	fewCells         = 400 // models x regions x GPUs up to which whole models are solved
+	rounds           = 40
+	firstEnumeration = 2 // rounds without a better incumbent, with few cells, before all choices are enumerated
+	lastEnumeration  = 7
 )
 
-// run raises the bound and looks for counts, until they meet within the asked gap
-// or effort runs out. Where cells are few it bounds whole models, and tries all
-// counts that may cost less than those found.
-func (c *programme) run() {
-	c.given = c.work.left
+// solve raises the lower bound and searches for counts until they meet within the requested gap or
+// the effort is spent. With few cells it also bounds whole models and enumerates all counts that
+// may cost less than the incumbent.
+func (c *programme) solve() {
+	c.initialEffort = c.work.remaining
 	a := c.newAscent(make([]float64, len(c.rows)), firstLevel)
-	a.reserve = int64(searchShare * float64(c.work.left))
+	a.reserve = int64(searchShare * float64(c.work.remaining))
 	if c.small() {
-		a.run(rootSteps)
+		a.run(shortAscentSteps)
 	} else {
-		a.run(farSteps)
+		a.run(longAscentSteps)
 	}
 	a.reserve = 0
 	switch {
-	case c.hopeless || c.best == nil && a.best.value > c.max+slackOf(c.max):
-		c.giveReasons()
+	case c.unreachableLoad || c.best == nil && a.best.value > c.maxCost+slackOf(c.maxCost):
+		c.explainConflict()
 		return
-	case math.IsInf(a.best.value, -1): // effort ran out
+	case math.IsInf(a.best.value, -1): // effort is spent
 		return
 	}
-	c.raise(a.best.value)
+	c.raiseBound(a.best.value)
 	if c.small() && c.boundModels(a.best) {
 		return
 	}
-	settled := math.Inf(1) // cost of the best counts when all were tried
+	settled := math.Inf(1) // cost of the incumbent at the last enumeration
 	for round, idle := 0, 0; round < rounds && !c.finished(); round++ {
 		before := c.bestCost
 		c.anneal(a.best, round)
@@ -324,59 +320,59 @@ func (c *programme) run() {
 		}
 		switch {
 		case c.small():
-			if (idle == firstTry || idle == lastTry) && c.models > 1 && !c.finished() && (c.best == nil || c.bestCost < settled) {
+			if (idle == firstEnumeration || idle == lastEnumeration) && c.models > 1 && !c.finished() && (c.best == nil || c.bestCost < settled) {
 				settled = c.bestCost
-				c.settle(a.best)
+				c.closeGap(a.best)
 			}
-			if idle == lastTry {
+			if idle == lastEnumeration {
 				return
 			}
 		case round%8 == 7 && !c.finished():
 			a.level, a.stuck = math.Max(a.level, 1e-3), 0
-			a.run(moreSteps)
-			c.raise(a.best.value)
+			a.run(extraAscentSteps)
+			c.raiseBound(a.best.value)
 		}
 	}
 }
 
-// settle raises the bound over whole models, and tries all counts.
-func (c *programme) settle(p *point) {
-	m := c.newAscent(c.snapped(p.y), modelLevel)
-	m.relax, m.reserve = c.relaxModels, c.work.left-c.work.left/modelShare
-	m.run(modelSteps)
+// closeGap raises the bound over whole models, then enumerates all counts.
+func (c *programme) closeGap(p *point) {
+	m := c.newAscent(c.snappedPrices(p.y), modelLevel)
+	m.relax, m.reserve = c.relaxModels, c.work.remaining-c.work.remaining/modelShare
+	m.run(modelAscentSteps)
 	if m.best.value > c.bound-slackOf(c.bound) {
 		copy(p.y, m.best.y)
 	}
-	c.raise(m.best.value)
+	c.raiseBound(m.best.value)
 	if c.finished() || !c.relax(p) {
 		return
 	}
-	bound, settled := c.exhaust(p)
+	bound, settled := c.enumerateAll(p)
 	if settled && c.best == nil && !c.work.spent() {
-		c.giveReasons()
+		c.explainConflict()
 		return
 	}
-	c.raise(bound)
+	c.raiseBound(bound)
 }
 
-// boundModels raises the bound by solving each model whole, and reports whether
-// that settles the programme.
+// boundModels raises the bound by solving each model whole, and reports whether that finishes the
+// programme.
 func (c *programme) boundModels(p *point) bool {
 	floors, _, _ := c.wholeModels(p)
 	bound := p.value
 	for _, f := range floors {
 		bound += f
 	}
-	if c.best == nil && bound > c.limit() && !c.work.spent() {
-		c.giveReasons()
+	if c.best == nil && bound > c.costLimit() && !c.work.spent() {
+		c.explainConflict()
 	}
-	c.raise(bound)
+	c.raiseBound(bound)
 	return c.finished()
 }
 
-// snapped is prices without those of rows that the best counts do not fill: at the
-// best prices of a bound that meets their cost they are 0.
-func (c *programme) snapped(y []float64) []float64 {
+// snappedPrices returns prices with 0 for rows that the incumbent does not fill: at the optimal prices of
+// a bound equal to its cost they are 0.
+func (c *programme) snappedPrices(y []float64) []float64 {
 	y = slices.Clone(y)
 	if c.best == nil {
 		return y
@@ -384,46 +380,48 @@ func (c *programme) snapped(y []float64) []float64 {
 	use := make([]float64, len(c.rows))
 	for at := range c.blocks {
 		for _, l := range c.links[at] {
-			use[l.row] += used(l.factor, c.best[at/c.regions][at%c.regions])
+			use[l.row] += rowUse(l.factor, c.best[at/c.regions][at%c.regions])
 		}
 	}
 	for r, row := range c.rows {
-		if row.model < 0 && !row.standing && use[r] < row.right {
+		if row.model < 0 && !row.runningVMs && use[r] < row.right {
 			y[r] = 0
 		}
 	}
 	return y
 }
 
-// finished reports whether nothing is left to do, or to do it with.
-func (c *programme) finished() bool { return c.work.spent() || c.wrong != nil || c.done(c.bound) }
+// finished reports whether the gap is closed or the effort is spent.
+func (c *programme) finished() bool {
+	return c.work.spent() || c.infeasible != nil || c.provesGap(c.bound)
+}
 
-// small reports whether models are solved whole.
+// small reports whether whole models are solved.
 func (c *programme) small() bool { return len(c.blocks)*c.gpus <= fewCells }
 
-// result states what was found in the prices of p, the problem as it was asked,
-// which are unit times those of the solver, and checks it once more.
+// result returns the solution in the prices of p, the problem before scaling, which are unit times
+// those of the solver, and verifies it again.
 func (s *solver) result(p *Problem, unit float64) (Result, error) {
-	r := Result{Bound: s.bound * unit, Infeasible: s.wrong}
+	r := Result{Bound: s.bound * unit, Infeasible: s.infeasible}
 	switch {
-	case s.wrong != nil:
+	case s.infeasible != nil:
 		r.Status = StatusInfeasible
 		return r, nil
 	case s.best == nil:
 		r.Status = StatusUnknown
 		return r, nil
 	}
-	s.spread()
+	s.redistribute()
 	if err := p.Verify(s.best); err != nil {
 		return Result{}, fmt.Errorf("solving: the counts found break a row: %w", err)
 	}
 	return p.assessed(s.best, r.Bound, s.gap), nil
 }
 
-// assessed is the result of counts with a proven bound of their cost.
+// assessed returns the result for counts with a proven lower bound.
 func (p *Problem) assessed(x [][][]int, bound, gap float64) Result {
 	r := Result{X: x, Objective: p.Cost(x), Bound: bound, Status: StatusFeasible}
-	// Beside the prices, a cost that small is what rounding leaves of 0.
+	// A cost this small next to the prices is rounding of 0.
 	if slack := costTolerance * math.Max(r.Objective, 1e-3*p.greatestPrice()); r.Bound >= r.Objective-slack {
 		r.Bound = r.Objective // the difference is rounding
 	}

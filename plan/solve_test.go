@@ -19,7 +19,7 @@ type size struct {
 	caps, bounds                   float64 // chance of each capacity, min and max
 }
 
-// random makes a problem whose figures are not round, from a seed.
+// random returns a problem with uneven values, from a seed.
 func random(r *rand.Rand, s size) *Problem {
 	p := &Problem{Epsilon: []float64{0.5, 0.7, 1}[r.IntN(3)], Alpha: make([]float64, s.gpus)}
 	p.Models, p.Regions, p.GPUs = names("m", s.models), names("r", s.regions), names("g", s.gpus)
@@ -98,14 +98,14 @@ func solve(t interface {
 	return r
 }
 
-// small draws a problem of the everyday size.
+// small draws a problem of typical size.
 func small(t *rapid.T, caps float64) *Problem {
 	r := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 4))
 	return random(r, size{models: 1 + r.IntN(4), regions: 1 + r.IntN(3), gpus: 1 + r.IntN(3), windows: 4, most: 5 + r.IntN(20), caps: caps, bounds: 0.2})
 }
 
-// Scaling every price scales the cost and keeps the plan.
-func TestScalingPricesKeepsThePlan(t *testing.T) {
+// Scaling every price scales the cost and does not change the plan.
+func TestScalingPricesDoesNotChangeThePlan(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := small(t, 0)
 		a := solve(t, p, Options{})
@@ -128,8 +128,8 @@ func TestScalingPricesKeepsThePlan(t *testing.T) {
 	})
 }
 
-// More load is never cheaper, and one more kind of GPU never dearer.
-func TestMonotone(t *testing.T) {
+// More load is never cheaper, and one more kind of GPU never more expensive.
+func TestCostGrowsWithLoad(t *testing.T) {
 	testkit.Slow(t)
 	rapid.Check(t, func(t *rapid.T) {
 		p := small(t, rapid.SampledFrom([]float64{0, 0.4}).Draw(t, "caps"))
@@ -182,9 +182,9 @@ func withGPU(p *Problem) *Problem {
 	return &q
 }
 
-// Whatever the budget, what comes back is honest: rows hold, the bound is no
-// higher than the cost, and nothing is called optimal or infeasible that is not.
-func TestHonestUnderAnyEffort(t *testing.T) {
+// With any effort the result is valid: rows hold, the bound is at most the cost, and optimal or
+// infeasible is reported only when proven.
+func TestBoundIsValidUnderAnyEffort(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := small(t, 0.5)
 		full := solve(t, p, Options{Effort: 90_000_000})
@@ -206,9 +206,9 @@ func TestHonestUnderAnyEffort(t *testing.T) {
 	})
 }
 
-// The everyday size is solved to proof, shared capacity included, but for rare
-// hard cases that say so.
-func TestEverydaySizeIsProven(t *testing.T) {
+// The typical size is solved to optimality, including shared capacity, except for rare hard cases
+// that report their gap.
+func TestTypicalSizeIsProvenOptimal(t *testing.T) {
 	testkit.Slow(t)
 	open := 0
 	for seed := range uint64(60) {
@@ -236,7 +236,7 @@ func one() *Problem {
 	}
 }
 
-func TestByHand(t *testing.T) {
+func TestSmallProblemsByHand(t *testing.T) {
 	two := one()
 	two.Regions, two.N, two.Rho = []string{"us", "eu"}, [][][]int{{{2}, {0}}}, [][][]float64{{{4200, 0}, {0, 4200}}}
 	for name, c := range map[string]struct {
@@ -254,7 +254,7 @@ func TestByHand(t *testing.T) {
 		"different hours": {base: two, status: StatusOptimal, cost: 6*0.8 + 4*0.1, x: "[[[3] [3]]]"},
 		"max": {
 			base: one(), edit: func(p *Problem) { p.Max = [][]*int{{ptr(2)}} }, status: StatusInfeasible,
-			wrong: "m in us: needs 2940 tokens a second of its own, bounds and capacity allow 2000",
+			wrong: "m in us: needs 2940 tokens a second served locally, bounds and capacity allow 2000",
 		},
 		"capacity": {
 			base: one(), edit: func(p *Problem) { p.Capacity = [][]*int{{ptr(4)}} }, status: StatusInfeasible,
@@ -262,7 +262,7 @@ func TestByHand(t *testing.T) {
 		},
 		"crossed": {
 			base: one(), edit: func(p *Problem) { p.Min, p.Max = [][]*int{{ptr(3)}}, [][]*int{{ptr(2)}} }, status: StatusInfeasible,
-			wrong: "m in us: no count lies between its least (3)",
+			wrong: "m in us: the minimum of 3 replicas is above",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -280,14 +280,14 @@ func TestByHand(t *testing.T) {
 	}
 }
 
-// Two models that fit apart but not together.
+// Two models that fit separately but not together.
 func TestSharedCapacityInfeasible(t *testing.T) {
 	p := one()
 	p.Models, p.N, p.Theta, p.Sigma = []string{"a", "b"}, [][][]int{{{0}}, {{0}}}, [][]float64{{1000}, {1000}}, [][]float64{{0}, {0}}
 	p.Rho = [][][]float64{{{3000}}, {{3000}}}
 	p.Capacity = [][]*int{{ptr(5)}}
 	got := solve(t, p, Options{})
-	if got.Status != StatusInfeasible || len(got.Infeasible) != 1 || got.Infeasible[0] != "us has 5 L4 in all; a, b need at least 6 there" {
+	if got.Status != StatusInfeasible || len(got.Infeasible) != 1 || got.Infeasible[0] != "us has a capacity of 5 L4; a, b need at least 6 there" {
 		t.Fatalf("%s %v", got.Status, got.Infeasible)
 	}
 	p.Capacity[0][0] = ptr(6)
@@ -296,7 +296,7 @@ func TestSharedCapacityInfeasible(t *testing.T) {
 	}
 }
 
-func TestSolveRefuses(t *testing.T) {
+func TestSolveRejectsBadOptions(t *testing.T) {
 	if _, err := Solve(one(), Options{Gap: 1}); err == nil {
 		t.Error("gap 1 accepted")
 	}

@@ -6,15 +6,14 @@ import (
 	"slices"
 )
 
-// statement is a Problem taken by its documentation (docs/json.md, "plan --problem
-// FILE"), with nothing of the solver's: its own rows, its own cost, and an answer
-// by trying every count. It is slow, and that is its use.
+// statement is a Problem by its documentation (docs/json.md, "plan --problem FILE"), without code
+// of the solver: its own rows, its own cost, and a solution by brute force. It is slow on purpose.
 type statement struct{ *Problem }
 
 // bound is a limit, or otherwise where there is none.
-func (s statement) bound(rows [][]*int, a, b, otherwise int) int {
+func (s statement) bound(rows [][]*int, a, b, fallback int) int {
 	if rows == nil || rows[a][b] == nil {
-		return otherwise
+		return fallback
 	}
 	return *rows[a][b]
 }
@@ -24,7 +23,7 @@ func (s statement) reaches(j, r int) bool {
 	return j == r || s.RTTMillis == nil || s.MaxRTTMillis == 0 || s.RTTMillis[j][r] <= s.MaxRTTMillis
 }
 
-// losses lists the regions of which one may be gone, with -1 for none gone.
+// losses lists the regions that may be lost one at a time, with -1 for no loss.
 func (s statement) losses() []int {
 	out := []int{-1}
 	for j, name := range s.Regions {
@@ -35,18 +34,18 @@ func (s statement) losses() []int {
 	return out
 }
 
-// enough reports whether a capacity meets a need but for rounding.
+// enough reports whether a capacity meets a need up to rounding.
 func enough(have, need float64) bool { return have >= need-1e-9*math.Max(1, need) }
 
-// demandOf is a need that the regions of a set must carry together.
+// demandOf is a need that the regions of a set must serve together.
 type demandOf struct {
 	servers []bool
 	need    float64
 }
 
-// demandsOf lists what sets of regions must carry of model i: for every set of
-// regions with load, and every loss, the regions that may serve any of that load
-// must carry all of it. By Hall's theorem the load can then be placed.
+// demandsOf lists the load that sets of regions must serve of model i: for every set of regions
+// with load, and every loss, the regions that may serve any of that load must serve all of it. By
+// Hall's theorem the load can then be placed.
 func (s statement) demandsOf(i int) []demandOf {
 	var out []demandOf
 	for _, lost := range s.losses() {
@@ -138,8 +137,8 @@ func (s statement) hourly(j, k int) float64 {
 	return s.Alpha[k]
 }
 
-// hours is the price of model i's counts without starts: the replicas, and the
-// load that a region's own replicas do not carry, the mean of the windows.
+// hours is the price of model i's counts without starts: the replicas, and the load that a region's
+// own replicas do not serve, the mean of the windows.
 func (s statement) hours(i int, x [][]int) float64 {
 	sum := 0.0
 	for j := range s.Regions {
@@ -158,8 +157,8 @@ func (s statement) hours(i int, x [][]int) float64 {
 	return sum
 }
 
-// starts is what bringing up the replicas of region j on GPU k costs at least,
-// over every choice of which VMs stay with their model and which pass to another.
+// starts is the minimum cost of starting the replicas of region j on GPU k, over every choice of
+// which VMs stay with their model and which switch to another.
 func (s statement) starts(j, k int, x [][][]int) float64 {
 	standing := 0
 	for i := range x {
@@ -188,7 +187,7 @@ func (s statement) starts(j, k int, x [][][]int) float64 {
 	return from(0, standing)
 }
 
-// cost is what counts cost.
+// cost is the cost of counts.
 func (s statement) cost(x [][][]int) float64 {
 	sum := 0.0
 	for i := range x {
@@ -212,7 +211,7 @@ func (s statement) keeps(x [][][]int) bool {
 	return s.keepsCapacity(x)
 }
 
-// choiceOf is one model's counts and what they cost at least.
+// choiceOf is one model's counts and their minimum cost.
 type choiceOf struct {
 	x     [][]int
 	least float64
@@ -229,7 +228,7 @@ func (s statement) choicesOf(i, most int) []choiceOf {
 	}
 	for cells := len(s.Regions) * len(s.GPUs); ; {
 		if s.keepsModel(i, x, demands) {
-			c := choiceOf{x: clone3([][][]int{x})[0]}
+			c := choiceOf{x: cloneCounts([][][]int{x})[0]}
 			for j := range x {
 				for k, n := range x[j] {
 					start := s.Sigma[i][k]
@@ -255,8 +254,8 @@ func (s statement) choicesOf(i, most int) []choiceOf {
 	return out
 }
 
-// cheapest tries every count of 0 to most in every cell: the least cost, +Inf when
-// no counts keep the rows.
+// cheapest tries every count of 0 to most in every cell and returns the lowest cost, +Inf when no
+// counts keep the rows.
 func (s statement) cheapest(most int) float64 {
 	choices := make([][]choiceOf, len(s.Models))
 	rest := make([]float64, len(s.Models)+1)

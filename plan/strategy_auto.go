@@ -7,80 +7,75 @@ import (
 	"time"
 )
 
-// How auto works; chosen on Monday to Wednesday of a generated week and of the
-// published one.
+// Parameters of auto, tuned on Monday to Wednesday of a generated week and of the published one.
 const (
-	// autoPool is what replicas that share their load gain over single ones, at most.
-	autoPool = 0.3
-	// autoLocal is the share of a region's load that its own replicas carry; the rest
-	// may be carried where a replica has room.
-	autoLocal = 0.7
-	// autoLead is how far ahead the forecast is read: what is asked for now serves
-	// by then, from the spot pool or redeployed.
-	autoLead = 10 * time.Minute
-	// autoGrowth bounds what the forecast may add to the load that is there.
-	autoGrowth = 1.5
-	// autoDrift is from which ratio of load and forecast, either way, on the
-	// forecast is not believed.
-	autoDrift = 1.5
-	// autoFull is the memory utilisation, replicas that are starting counted, above
-	// which more are added whatever the load says; none is given up that would bring
-	// it above autoRoom.
-	autoFull = 0.90
-	autoRoom = 0.85
-	// autoQueue is how many requests may be without a first token for each ready
-	// replica; where there are more, the endpoint grows by autoRescue of itself.
-	autoQueue  = 4
-	autoRescue = 0.5
-	// autoCooldown is for how long fewer replicas must have been enough before any
-	// is given up: about what it takes to have one back.
-	autoCooldown = 90 * time.Second
-	// autoSmooth is the time constant that smooths the load. What is over sooner than a
-	// replica starts need not be followed.
-	autoSmooth = 2 * time.Minute
+	// poolGain is the maximum efficiency gain of replicas that share load, relative to single ones.
+	poolGain = 0.3
+	// localShare is the share of a region's load that its own replicas serve; the remainder may be
+	// served by any replica with free capacity.
+	localShare = 0.7
+	// forecastLead is the forecast's lead time: replicas requested now are ready by then, from the spot
+	// pool or redeployed.
+	forecastLead = 10 * time.Minute
+	// maxGrowthFactor bounds the growth that the forecast may add to the current load.
+	maxGrowthFactor = 1.5
+	// maxDrift is the ratio of load and forecast, in either direction, from which the forecast is
+	// ignored.
+	maxDrift = 1.5
+	// maxMemory is the memory utilisation, counting starting replicas, above which replicas are
+	// added whatever the load. No replica is removed when that would raise it above targetMemory.
+	maxMemory    = 0.90
+	targetMemory = 0.85
+	// queuePerReplica is the number of requests without a first token allowed per ready replica. Above
+	// it, the endpoint grows by the factor queueGrowth.
+	queuePerReplica = 4
+	queueGrowth     = 0.5
+	// scaleInDelay is how long fewer replicas must have sufficed before any is removed: about the
+	// time to get one back.
+	scaleInDelay = 90 * time.Second
+	// loadSmoothing is the time constant of load smoothing. Changes shorter than a replica's start-up
+	// need no reaction.
+	loadSmoothing = 2 * time.Minute
 )
 
-// auto follows the interactive load itself, every few seconds and over all regions
-// of a model together, and uses the forecast where it helps. It differs from LT-UA
-// in seven ways:
+// auto follows the interactive load, every few seconds and over all regions of a model together,
+// and uses the forecast where it helps. It differs from LT-UA in seven ways:
 //
-//   - it counts what interactive load needs (tokens a second over what a replica
-//     carries), not the memory that deferred work fills up, and adds all that is
-//     missing at once;
-//   - a large pool is filled further than a small one, since chance evens out in it;
-//   - how far it is filled is corrected by what came of it, until as many first tokens
-//     are late as may be: see filling;
-//   - each region has replicas for autoLocal of its load, and the rest stand where
-//     most is missing, so that three regions do not round up three times;
-//   - the forecast says how much more is expected within autoLead; one that differs
-//     from the load by more than autoDrift is left out of account at once, not in
-//     the last 20 minutes of the hour only;
-//   - where requests queue, load came that was not carried and has to be worked off
-//     beside what comes: half as many replicas again are asked for, once those
-//     asked for before have started;
-//   - replicas are given up after autoCooldown in which they were not needed.
+//   - it sizes for the interactive load (tokens a second over a replica's throughput), not for
+//     memory, which deferred work fills up, and adds all missing replicas at once;
+//   - a large pool is filled further than a small one, because random variation averages out in it;
+//   - the fill level is corrected by results, until the allowed share of first tokens is late: see
+//     filling;
+//   - each region has replicas for localShare of its load, and the remainder run where the shortfall
+//     is highest, so that three regions do not round up three times;
+//   - the forecast contributes the growth expected within forecastLead; a forecast that differs from
+//     the load by more than maxDrift is ignored immediately, not only in the last 20 minutes of the
+//     hour;
+//   - queued requests mean that past load was not served and has to be worked off in addition to
+//     new load: the count grows by half, once the previously requested replicas have started;
+//   - replicas are removed after scaleInDelay in which they were not needed.
 //
-// Memory is its safety net: above autoFull more are added in any case. Without a
-// plan it goes by memory and queues alone.
+// Memory is the safety net: above maxMemory replicas are added in any case. Without a plan it uses
+// only memory and queues.
 type auto struct {
-	options StrategyOptions
-	seen    map[key]*autoState
-	fills   map[key]*filling // by model and pool
+	options    StrategyOptions
+	states     map[endpointKey]*autoState
+	fillLevels map[endpointKey]*fillLevel // by model and pool
 }
 
-// autoState is what is remembered of an endpoint.
+// autoState is the state kept per endpoint.
 type autoState struct {
-	at     time.Duration
-	load   float64 // in replicas, smoothed
-	known  bool    // load is
-	enough time.Duration
-	spare  int          // the least that was too much since enough
-	firsts *FirstTokens // as of the look before that told them
+	at              time.Duration
+	load            float64 // in replicas, smoothed
+	known           bool    // load has a value
+	sufficientSince time.Duration
+	minExcess       int          // the smallest excess since enough
+	lastFirstTokens *FirstTokens // at the previous step that reported them
 }
 
 func newAuto(o StrategyOptions) *auto {
 	o.Late = cmp.Or(o.Late, DefaultLate)
-	return &auto{o, map[key]*autoState{}, map[key]*filling{}}
+	return &auto{o, map[endpointKey]*autoState{}, map[endpointKey]*fillLevel{}}
 }
 
 func (*auto) Name() string { return "auto" }
@@ -92,64 +87,64 @@ func (s *auto) Step(now time.Duration, f *Fleet) []Scaling {
 	for i := range f.Endpoints {
 		e := &f.Endpoints[i]
 		st := s.observe(now, e)
-		loads[i] = pooled(st.load*e.growth(now)) / s.fills[e.sharing()].factor()
-		needs[i] = max(int(math.Ceil(autoLocal*loads[i])), e.Min)
+		loads[i] = pooledReplicas(st.load*e.expectedGrowth(now)) / s.fillLevels[e.loadKey()].factor()
+		needs[i] = max(int(math.Ceil(localShare*loads[i])), e.Min)
 		if !st.known {
-			needs[i] = e.byMemory(autoRoom)
+			needs[i] = e.countForMemory(targetMemory)
 			loads[i] = float64(needs[i])
 		}
 	}
-	spread(f, loads, needs)
-	g := newGrants(f, s.options)
+	spreadReplicas(f, loads, needs)
+	g := newAllocator(f, s.options)
 	for i := range f.Endpoints {
 		e := &f.Endpoints[i]
-		need, why := e.guard(needs[i], loads[i])
-		if n := s.seen[e.key()].change(now, e.count()-need); n != 0 {
-			g.want(i, n, fmt.Sprintf("%s: want %d, have %d", why, need, e.count()))
+		need, why := e.clampNeed(needs[i], loads[i])
+		if n := s.states[e.endpointKey()].replicasToAdd(now, e.count()-need); n != 0 {
+			g.request(i, n, fmt.Sprintf("%s: want %d, have %d", why, need, e.count()))
 		}
 	}
 	return g.out
 }
 
-// sharing names the endpoints that share a load: those of a model in all regions.
-func (e *Endpoint) sharing() key { return key{model: e.Model, pool: e.Pool} }
+// loadKey returns the key of the endpoints that share a load: those of a model in all regions.
+func (e *Endpoint) loadKey() endpointKey { return endpointKey{model: e.Model, pool: e.Pool} }
 
-// learn takes in the first tokens that came since the look before, over all regions:
-// requests go where there is room.
+// learn processes the first tokens since the previous step, over all regions: requests go where
+// there is capacity.
 func (s *auto) learn(now time.Duration, f *Fleet) {
-	came := map[key]FirstTokens{}
+	came := map[endpointKey]FirstTokens{}
 	for i := range f.Endpoints {
 		e := &f.Endpoints[i]
-		k, st := e.sharing(), s.state(now, e)
-		if s.fills[k] == nil {
-			s.fills[k] = &filling{late: s.options.Late, at: now}
+		k, st := e.loadKey(), s.state(now, e)
+		if s.fillLevels[k] == nil {
+			s.fillLevels[k] = &fillLevel{maxLateShare: s.options.Late, at: now}
 		}
 		if e.Fast == nil {
 			continue
 		}
-		if st.firsts != nil {
-			n, sum := e.Fast.since(*st.firsts), came[k]
+		if st.lastFirstTokens != nil {
+			n, sum := e.Fast.since(*st.lastFirstTokens), came[k]
 			came[k] = FirstTokens{sum.All + n.All, sum.Late + n.Late}
 		}
 		firsts := *e.Fast
-		st.firsts = &firsts
+		st.lastFirstTokens = &firsts
 	}
 	for k, n := range came {
-		s.fills[k].learn(now, n)
+		s.fillLevels[k].update(now, n)
 	}
 }
 
-// state is what is remembered of an endpoint.
+// state returns the state of an endpoint.
 func (s *auto) state(now time.Duration, e *Endpoint) *autoState {
-	st := s.seen[e.key()]
+	st := s.states[e.endpointKey()]
 	if st == nil {
-		st = &autoState{at: now, enough: now, spare: math.MaxInt}
-		s.seen[e.key()] = st
+		st = &autoState{at: now, sufficientSince: now, minExcess: math.MaxInt}
+		s.states[e.endpointKey()] = st
 	}
 	return st
 }
 
-// observe takes in an endpoint's load.
+// observe updates the smoothed load of an endpoint.
 func (s *auto) observe(now time.Duration, e *Endpoint) *autoState {
 	st := s.state(now, e)
 	if e.Observed != nil && e.Target != nil && e.Target.ReplicaTPS > 0 {
@@ -157,39 +152,38 @@ func (s *auto) observe(now time.Duration, e *Endpoint) *autoState {
 		if !st.known {
 			st.load, st.known = load, true
 		}
-		st.load += (load - st.load) * -math.Expm1(-float64(now-st.at)/float64(autoSmooth))
+		st.load += (load - st.load) * -math.Expm1(-float64(now-st.at)/float64(loadSmoothing))
 	}
 	st.at = now
 	return st
 }
 
-// growth is by what factor the load is expected to rise within autoLead: 1 where
-// the forecast is not in line with the load.
-func (e *Endpoint) growth(now time.Duration) float64 {
-	here, ok := e.Target.at(now)
-	ahead, _ := e.Target.at(now + autoLead)
+// expectedGrowth returns the factor by which the load is expected to rise within forecastLead: 1 where the
+// forecast does not match the load.
+func (e *Endpoint) expectedGrowth(now time.Duration) float64 {
+	here, ok := e.Target.forecastAt(now)
+	ahead, _ := e.Target.forecastAt(now + forecastLead)
 	if !ok || e.Observed == nil || here <= 0 || *e.Observed <= 0 {
 		return 1
 	}
-	if drift := *e.Observed / here; drift > autoDrift || drift < 1/autoDrift {
+	if drift := *e.Observed / here; drift > maxDrift || drift < 1/maxDrift {
 		return 1
 	}
-	return min(max(ahead/here, 1), autoGrowth)
+	return min(max(ahead/here, 1), maxGrowthFactor)
 }
 
-// pooled is how many replicas carry a load, given in replicas of one alone: n that
-// share what comes carry more than n times one, since chance evens out between
-// them.
-func pooled(load float64) float64 {
-	return load / (1 + autoPool*(1-1/math.Sqrt(math.Max(load, 1))))
+// pooledReplicas returns the number of replicas that serve a load given in single replicas: n replicas that
+// share load serve more than n times one, because random variation averages out.
+func pooledReplicas(load float64) float64 {
+	return load / (1 + poolGain*(1-1/math.Sqrt(math.Max(load, 1))))
 }
 
-// spread adds replicas until those of each model carry its load over all regions,
-// each where most is missing.
-func spread(f *Fleet, loads []float64, needs []int) {
-	done := map[key]bool{}
+// spreadReplicas adds replicas until those of each model serve its load over all regions, each where the
+// shortfall is highest.
+func spreadReplicas(f *Fleet, loads []float64, needs []int) {
+	done := map[endpointKey]bool{}
 	for first := range f.Endpoints {
-		of := f.Endpoints[first].sharing()
+		of := f.Endpoints[first].loadKey()
 		if done[of] {
 			continue
 		}
@@ -197,7 +191,7 @@ func spread(f *Fleet, loads []float64, needs []int) {
 		var same []int
 		load, have := 0.0, 0
 		for i := first; i < len(f.Endpoints); i++ {
-			if f.Endpoints[i].sharing() == of {
+			if f.Endpoints[i].loadKey() == of {
 				same, load, have = append(same, i), load+loads[i], have+needs[i]
 			}
 		}
@@ -213,50 +207,49 @@ func spread(f *Fleet, loads []float64, needs []int) {
 	}
 }
 
-// byMemory is how many replicas bring memory utilisation to a share; as many as
-// there are where it is not known.
-func (e *Endpoint) byMemory(share float64) int {
+// countForMemory returns the number of replicas that brings memory utilisation to a share; the current
+// count where utilisation is unknown.
+func (e *Endpoint) countForMemory(share float64) int {
 	if e.Utilisation == nil {
 		return e.count()
 	}
 	return int(math.Ceil(*e.Utilisation * float64(e.Ready) / share))
 }
 
-// guard bounds a need by queues, memory and the endpoint's limits, and says what
-// decides.
-func (e *Endpoint) guard(need int, load float64) (int, string) {
+// clampNeed bounds a need by queues, memory and the endpoint's limits, and returns the deciding reason.
+func (e *Endpoint) clampNeed(need int, load float64) (int, string) {
 	have, why := e.count(), fmt.Sprintf("load of %.1f replicas", load)
-	if rescue := have + int(math.Ceil(autoRescue*float64(have))); e.queued() && rescue > need {
+	if rescue := have + int(math.Ceil(queueGrowth*float64(have))); e.hasQueue() && rescue > need {
 		need, why = rescue, fmt.Sprintf("%d requests without a first token", *e.Waiting)
 	}
 	switch {
 	case e.Utilisation == nil:
 		return min(max(need, have, e.Min), e.Max), why
-	case e.byMemory(autoFull) > max(have, need):
-		need, why = e.byMemory(autoFull), memoryUsed(*e.Utilisation)
-	case min(have, e.byMemory(autoRoom)) > need:
-		need, why = min(have, e.byMemory(autoRoom)), memoryUsed(*e.Utilisation)
+	case e.countForMemory(maxMemory) > max(have, need):
+		need, why = e.countForMemory(maxMemory), describeMemory(*e.Utilisation)
+	case min(have, e.countForMemory(targetMemory)) > need:
+		need, why = min(have, e.countForMemory(targetMemory)), describeMemory(*e.Utilisation)
 	}
 	return min(max(need, e.Min), e.Max), why
 }
 
-// queued says whether more requests wait than replicas that are starting explain.
-func (e *Endpoint) queued() bool {
-	return e.Waiting != nil && e.Starting == 0 && *e.Waiting > autoQueue*e.Ready
+// hasQueue reports whether more requests wait than starting replicas explain.
+func (e *Endpoint) hasQueue() bool {
+	return e.Waiting != nil && e.Starting == 0 && *e.Waiting > queuePerReplica*e.Ready
 }
 
-// change is by how much to change, with so many replicas too many (or, negative,
-// missing).
-func (st *autoState) change(now time.Duration, tooMany int) int {
+// replicasToAdd returns the number of replicas to add, given the current excess (or, when negative,
+// shortfall).
+func (st *autoState) replicasToAdd(now time.Duration, tooMany int) int {
 	if tooMany <= 0 {
-		st.enough, st.spare = now, math.MaxInt
+		st.sufficientSince, st.minExcess = now, math.MaxInt
 		return -tooMany
 	}
-	st.spare = min(st.spare, tooMany)
-	if now-st.enough < autoCooldown {
+	st.minExcess = min(st.minExcess, tooMany)
+	if now-st.sufficientSince < scaleInDelay {
 		return 0
 	}
-	n := st.spare
-	st.enough, st.spare = now, math.MaxInt
+	n := st.minExcess
+	st.sufficientSince, st.minExcess = now, math.MaxInt
 	return -n
 }

@@ -6,29 +6,29 @@ import (
 	"time"
 )
 
-// hours lets a filling look every 5 s at so many first tokens an hour, of which the
-// share late says are late, and returns the share of the last half of the time.
-func (l *filling) hours(n, perHour float64, late func(fill float64) float64) float64 {
+// hours updates a fill level every 5 s with so many first tokens an hour, of which the share given
+// by late is late, and returns that share over the last half of the time.
+func (l *fillLevel) hours(n, perHour float64, late func(fill float64) float64) float64 {
 	var came, debt, all, gone float64
 	looks := int(n * 720)
 	for i := range looks {
 		came += perHour / 720
-		news := FirstTokens{All: int64(came)}
-		came -= float64(news.All)
-		debt += late(l.factor()) * float64(news.All)
-		news.Late = min(int64(debt), news.All)
-		debt -= float64(news.Late)
-		l.learn(l.at+5*time.Second, news)
+		tokens := FirstTokens{All: int64(came)}
+		came -= float64(tokens.All)
+		debt += late(l.factor()) * float64(tokens.All)
+		tokens.Late = min(int64(debt), tokens.All)
+		debt -= float64(tokens.Late)
+		l.update(l.at+5*time.Second, tokens)
 		if i >= looks/2 {
-			all, gone = all+float64(news.All), gone+float64(news.Late)
+			all, gone = all+float64(tokens.All), gone+float64(tokens.Late)
 		}
 	}
 	return gone / all
 }
 
-// Whatever the share of late first tokens does as replicas are filled further, it
-// comes to the one that is asked for, with much traffic and with little.
-func TestTheShareOfLateFirstTokensComesToTheOneAskedFor(t *testing.T) {
+// Whatever the dependence of late first tokens on the fill level, their share converges to the
+// target, with high and with low traffic.
+func TestLateShareConvergesToItsTarget(t *testing.T) {
 	for name, late := range map[string]func(fill float64) float64{
 		"steep":        func(fill float64) float64 { return 0.02 * math.Pow(fill, 12) },
 		"flat":         func(fill float64) float64 { return 0.06 * fill * fill * fill },
@@ -36,7 +36,7 @@ func TestTheShareOfLateFirstTokensComesToTheOneAskedFor(t *testing.T) {
 		"far too many": func(fill float64) float64 { return 0.2 * math.Pow(fill, 5) },
 	} {
 		for _, perHour := range []float64{500, 50_000} {
-			l := &filling{late: 0.05}
+			l := &fillLevel{maxLateShare: 0.05}
 			if got := l.hours(200, perHour, late); math.Abs(got-0.05) > 0.004 {
 				t.Errorf("%s, %g an hour: %.4f are late, want 0.05; filled %.2f times", name, perHour, got, l.factor())
 			}
@@ -44,11 +44,11 @@ func TestTheShareOfLateFirstTokensComesToTheOneAskedFor(t *testing.T) {
 	}
 }
 
-// What more replicas do not mend does not ask for replicas without end, and nothing
-// late at all does not fill them without end.
-func TestFillingIsBounded(t *testing.T) {
-	for share, want := range map[float64]float64{1: fillLeast, 0: fillMost} {
-		l := &filling{late: 0.05}
+// Lateness that more replicas do not reduce does not add replicas without end, and no lateness does
+// not fill them without end.
+func TestFillLevelIsBounded(t *testing.T) {
+	for share, want := range map[float64]float64{1: minFill, 0: maxFill} {
+		l := &fillLevel{maxLateShare: 0.05}
 		l.hours(100, 1000, func(float64) float64 { return share })
 		if math.Abs(l.factor()-want) > 1e-9 {
 			t.Errorf("%g are late: filled %g times, want %g", share, l.factor(), want)
@@ -56,20 +56,20 @@ func TestFillingIsBounded(t *testing.T) {
 	}
 }
 
-// A balancer that is heard again tells all that came since it began: one look may not
-// turn what was learned over hours, nor what is learned after it.
-func TestOneLookDecidesLittle(t *testing.T) {
+// A balancer that reconnects reports all counts since its start: one step must not undo what was
+// learned over hours, nor what is learned after it.
+func TestOneStepChangesFillLevelLittle(t *testing.T) {
 	calm := func(float64) float64 { return 0.05 }
 	for _, jump := range []FirstTokens{{1_000_000, 200_000}, {1_000_000, 0}} {
-		l := &filling{late: 0.05}
+		l := &fillLevel{maxLateShare: 0.05}
 		l.hours(10, 1000, calm)
 		before := l.factor()
-		l.learn(l.at+5*time.Second, jump)
+		l.update(l.at+5*time.Second, jump)
 		if change := l.factor() / before; math.Abs(change-1) > 0.001 {
 			t.Errorf("%+v: filled %g times as far", jump, change)
 		}
-		if l.usual > 1100 {
-			t.Errorf("%+v: %g an hour are usual", jump, l.usual)
+		if l.usualRate > 1100 {
+			t.Errorf("%+v: %g an hour are usual", jump, l.usualRate)
 		}
 	}
 	before := FirstTokens{100, 10}

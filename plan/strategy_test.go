@@ -20,10 +20,9 @@ import (
 
 var update = flag.Bool("update", false, "write the transcripts' answers instead of checking them")
 
-// A transcript is a strategy's name, then what it sees and what it answers. A line
-// "a ready=5 u=0.75" changes the endpoint a of model a (b, c: other models in the
-// same region), "at 15s" asks, and the answers are indented below it. "# ..." is a
-// comment.
+// A transcript is a strategy's name, then its inputs and its results. A line "a ready=5 u=0.75"
+// changes the endpoint a of model a (b, c: other models in the same region), "at 15s" runs a step,
+// and the results are indented below it. "# ..." is a comment.
 func TestStrategyTranscripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/strategy/*.txt")
 	if err != nil || len(files) == 0 {
@@ -84,7 +83,7 @@ func replayStrategy(t *testing.T, text string) string {
 	return out.String()
 }
 
-// inWords puts a scaling in words.
+// inWords formats a scaling as text.
 func inWords(f *Fleet, c *Scaling) string {
 	text := f.Endpoints[c.Endpoint].Model + ":"
 	for _, w := range []struct {
@@ -101,7 +100,7 @@ func inWords(f *Fleet, c *Scaling) string {
 	return text + " (" + c.Reason + ")"
 }
 
-// set changes an endpoint as a line of a transcript says.
+// set changes an endpoint as a line of a transcript specifies.
 func (f *Fleet) set(words []string) error {
 	i := slices.IndexFunc(f.Endpoints, func(e Endpoint) bool { return e.Model == words[0] })
 	if i < 0 {
@@ -163,7 +162,7 @@ func (f *Fleet) set(words []string) error {
 
 func TestUnknownStrategy(t *testing.T) {
 	_, err := NewStrategy("lt-x", StrategyOptions{})
-	if err == nil || err.Error() != `unknown strategy "lt-x": want one of reactive, lt-i, lt-u, lt-ua, auto` {
+	if err == nil || err.Error() != `unknown strategy "lt-x": must be one of reactive, lt-i, lt-u, lt-ua, auto` {
 		t.Errorf("got %v", err)
 	}
 	for _, name := range StrategyNames() {
@@ -173,8 +172,8 @@ func TestUnknownStrategy(t *testing.T) {
 	}
 }
 
-// closedFleet is a fleet of three models in two regions in which what a strategy
-// wants happens, late.
+// closedFleet is a fleet of three models in two regions that applies a strategy's changes with a
+// delay.
 type closedFleet struct {
 	fleet Fleet
 }
@@ -194,7 +193,7 @@ func drawFleet(t *rapid.T) *closedFleet {
 	return c
 }
 
-// vary draws what happens between two looks.
+// vary draws the changes between two steps.
 func (c *closedFleet) vary(t *rapid.T, now time.Duration) {
 	for i := range c.fleet.Endpoints {
 		e := &c.fleet.Endpoints[i]
@@ -219,7 +218,7 @@ func (c *closedFleet) vary(t *rapid.T, now time.Duration) {
 	}
 }
 
-// apply does what a strategy wants; what cannot be is a failure.
+// apply applies a strategy's changes; an impossible change is a failure.
 func (c *closedFleet) apply(t *rapid.T, changes []Scaling) {
 	for _, s := range changes {
 		e := &c.fleet.Endpoints[s.Endpoint]
@@ -253,9 +252,9 @@ func (c *closedFleet) vms() (n int) {
 	return n
 }
 
-// Whatever happens, no strategy leaves the bounds, loses a VM or decides by
-// anything but what it was shown; paced ones keep to the plan and to the cooldown.
-func TestStrategiesKeepTheirLaws(t *testing.T) {
+// No strategy leaves the bounds, loses a VM or depends on anything but its inputs; paced ones
+// follow the plan and the cooldown.
+func TestStrategiesRespectBounds(t *testing.T) {
 	testkit.Slow(t)
 	for _, name := range StrategyNames() {
 		t.Run(name, func(t *testing.T) {
@@ -292,7 +291,7 @@ func checkStrategy(t *rapid.T, name string) {
 	}
 }
 
-// checkChange holds one change to the laws of its strategy.
+// checkChange checks one change against the rules of its strategy.
 func checkChange(t *rapid.T, name string, now time.Duration, e *Endpoint, c *Scaling, last map[int]time.Duration) {
 	n := c.Added() - c.GivenUp()
 	byTraffic := false
@@ -317,8 +316,8 @@ func checkChange(t *rapid.T, name string, now time.Duration, e *Endpoint, c *Sca
 	}
 }
 
-// A fleet that is as it should be is left alone.
-func TestNothingToDo(t *testing.T) {
+// A fleet without need for change is not changed.
+func TestNoLoadNeedsNoReplicas(t *testing.T) {
 	for _, name := range StrategyNames() {
 		u, tps := 0.5, 550.0
 		f := Fleet{Endpoints: []Endpoint{{

@@ -11,13 +11,13 @@ import (
 	"skyserve/internal/service"
 )
 
-// WriteTable writes the proposal for people: one line a change, the reasons
-// beneath, then costs and what was assumed.
+// WriteTable writes the proposal for people: one line per change, the reasons below it, then costs
+// and assumptions.
 func (p Proposal) WriteTable(w io.Writer) error {
 	var b bytes.Buffer
 	if p.Status == StatusInfeasible {
-		fmt.Fprintln(&b, "No plan satisfies the bounds:")
-		list(&b, p.Infeasible)
+		fmt.Fprintln(&b, "No plan satisfies all constraints:")
+		writeList(&b, p.Infeasible)
 	}
 	if len(p.Changes) > 0 {
 		p.writeChanges(&b)
@@ -26,20 +26,20 @@ func (p Proposal) WriteTable(w io.Writer) error {
 	p.writeCosts(&b)
 	if len(p.Assumed) > 0 {
 		fmt.Fprintln(&b, "\nAssumed:")
-		list(&b, p.Assumed)
+		writeList(&b, p.Assumed)
 	}
 	_, err := w.Write(b.Bytes())
 	return err
 }
 
-func list(b *bytes.Buffer, lines []string) {
+func writeList(b *bytes.Buffer, lines []string) {
 	for _, l := range lines {
 		fmt.Fprintf(b, "  - %s\n", l)
 	}
 }
 
 func (p Proposal) writeChanges(b *bytes.Buffer) {
-	rows := [][]string{{"MODEL", "REGION", "GPU", "NOW", "CHANGE", "THEN", "PEAK TOK/S", "CAPACITY TOK/S", "USED", "DONATE", "RECLAIM"}}
+	rows := [][]string{{"MODEL", "REGION", "GPU", "CURRENT", "CHANGE", "PLANNED", "PEAK TOK/S", "CAPACITY TOK/S", "UTILISATION", "DONATE", "RECLAIM"}}
 	for _, c := range p.Changes {
 		used := "-"
 		if c.Utilisation != nil {
@@ -57,7 +57,7 @@ func (p Proposal) writeChanges(b *bytes.Buffer) {
 	writeAligned(b, rows, 3)
 }
 
-// offering names the GPU and how it is had, where on demand goes without saying.
+// offering returns the GPU and its capacity type, without the default on demand.
 func (c Change) offering() string {
 	if c.Capacity == nil || *c.Capacity == string(service.CapacityOnDemand) {
 		return c.GPU
@@ -65,8 +65,8 @@ func (c Change) offering() string {
 	return c.GPU + " " + *c.Capacity
 }
 
-// writeAligned writes rows in columns two spaces apart, the first few flush
-// left, the others right, as words and figures are.
+// writeAligned writes rows in columns two spaces apart: the first `left` columns flush left for
+// text, the others flush right for numbers.
 func writeAligned(b *bytes.Buffer, rows [][]string, left int) {
 	widths := make([]int, len(rows[0]))
 	for _, row := range rows {
@@ -89,7 +89,8 @@ func writeAligned(b *bytes.Buffer, rows [][]string, left int) {
 	}
 }
 
-// writeReasons says why, of every row; the model only where there are several.
+// writeReasons writes the reason of every change, with the model's name where there are several
+// models.
 func (p Proposal) writeReasons(b *bytes.Buffer) {
 	fmt.Fprintln(b, "\nWhy:")
 	one := true
@@ -108,17 +109,17 @@ func (p Proposal) writeReasons(b *bytes.Buffer) {
 func (p Proposal) writeCosts(b *bytes.Buffer) {
 	fmt.Fprintln(b)
 	if n, t := p.CostPerHour.Now, p.CostPerHour.Then; n != nil && t != nil {
-		fmt.Fprintf(b, "Cost an hour: $%.2f now, $%.2f then\n", *n, *t)
+		fmt.Fprintf(b, "Cost per hour: $%.2f now, $%.2f planned\n", *n, *t)
 	}
 	fmt.Fprintf(b, "Plan: %s", p.Status)
 	if p.Objective != nil && p.Bound != nil && p.Gap != nil {
-		fmt.Fprintf(b, ", planned cost $%.2f with starts, proven to be at least $%.2f (gap %.2g %%)", *p.Objective, *p.Bound, 100**p.Gap)
+		fmt.Fprintf(b, ", cost $%.2f including starts, lower bound $%.2f (gap %.2g %%)", *p.Objective, *p.Bound, 100**p.Gap)
 	}
 	if p.SolveMillis > 0 {
 		fmt.Fprintf(b, ", solved in %.3g ms", p.SolveMillis)
 	}
 	if p.Horizon != nil {
-		fmt.Fprintf(b, "; the next %s", *p.Horizon)
+		fmt.Fprintf(b, "; horizon %s", *p.Horizon)
 	}
 	if p.At != nil {
 		fmt.Fprintf(b, " from %s", p.At.Format("2006-01-02 15:04 MST"))

@@ -2,13 +2,13 @@ package plan
 
 import "fmt"
 
-// Verify reports the first row of the problem that counts x break, with its place.
-// It uses nothing of the solver: it places every window's load in the regions that
-// may serve it, rather than trust the rows that the search keeps (rules.go).
+// Verify returns the first row of the problem that counts x break, with its place. It shares no
+// code with the solver: it places every window's load in the regions that may serve it,
+// independently of the rows that the search uses (rules.go).
 func (p *Problem) Verify(x [][][]int) error {
 	near := make([]regionSet, len(p.Regions))
 	for j := range near {
-		near[j] = p.near(j)
+		near[j] = p.withinReach(j)
 	}
 	for i := range p.Models {
 		if err := p.verifyCounts(i, x[i]); err != nil {
@@ -21,8 +21,8 @@ func (p *Problem) Verify(x [][][]int) error {
 	return p.verifyCapacity(x)
 }
 
-// verifyCounts checks model i's counts against the limits of the model and what
-// every region must carry itself.
+// verifyCounts checks model i's counts against the limits of the model and the local need of every
+// region.
 func (p *Problem) verifyCounts(i int, x [][]int) error {
 	all := 0
 	for j := range p.Regions {
@@ -37,18 +37,18 @@ func (p *Problem) verifyCounts(i int, x [][]int) error {
 			count += n
 		}
 		all += count
-		carried, least, most := p.Carried(i, x[j]), limit(p.Min, i, j, 0), limit(p.Max, i, j, unlimited)
+		carried, least, most := p.Carried(i, x[j]), limitOr(p.Min, i, j, 0), limitOr(p.Max, i, j, unlimited)
 		switch {
 		case count < least || count > most:
-			return fmt.Errorf("%s in %s: %d replicas, want %d to %d", p.Models[i], p.Regions[j], count, least, most)
-		case !covers(carried, p.LocalNeed(i, j)):
-			return fmt.Errorf("%s in %s: carries %g tokens a second of %g", p.Models[i], p.Regions[j], carried, p.LocalNeed(i, j))
+			return fmt.Errorf("%s in %s: %d replicas, must be %d to %d", p.Models[i], p.Regions[j], count, least, most)
+		case !meetsNeed(carried, p.LocalNeed(i, j)):
+			return fmt.Errorf("%s in %s: serves %g of %g tokens a second", p.Models[i], p.Regions[j], carried, p.LocalNeed(i, j))
 		}
 	}
 	return p.verifyTotal(i, all)
 }
 
-// verifyCapacity checks the counts of all models against what regions hold.
+// verifyCapacity checks the counts of all models against the capacity of regions.
 func (p *Problem) verifyCapacity(x [][][]int) error {
 	for j := range p.Regions {
 		for k := range p.GPUs {
@@ -56,7 +56,7 @@ func (p *Problem) verifyCapacity(x [][][]int) error {
 			for i := range p.Models {
 				used += x[i][j][k]
 			}
-			if most := limit(p.Capacity, j, k, unlimited); used > most {
+			if most := limitOr(p.Capacity, j, k, unlimited); used > most {
 				return fmt.Errorf("%s on %s: %d replicas, capacity is %d", p.Regions[j], p.GPUs[k], used, most)
 			}
 		}
@@ -64,7 +64,7 @@ func (p *Problem) verifyCapacity(x [][][]int) error {
 	return nil
 }
 
-// Carried is what counts x of model i in one region carry.
+// Carried returns the throughput of counts x of model i in one region.
 func (p *Problem) Carried(i int, x []int) float64 {
 	var sum float64
 	for k, n := range x {
@@ -73,33 +73,33 @@ func (p *Problem) Carried(i int, x []int) float64 {
 	return sum
 }
 
-// verifyLoad checks that the load of every window can be served, with every region
-// there and with each one gone that may be lost. near is where load may go, by
-// region.
+// verifyLoad checks that the load of every window can be served, with all regions and after the
+// loss of each region that the plan must survive. near is the set of regions that may serve each
+// region's load.
 func (p *Problem) verifyLoad(i int, x [][][]int, near []regionSet) error {
 	for w := range p.Rho[i][0] {
 		for lost := -1; lost < len(p.Regions); lost++ {
-			if lost >= 0 && !p.mayGo(lost) {
+			if lost >= 0 && !p.mustSurviveLossOf(lost) {
 				continue
 			}
 			load, unserved := p.unserved(i, w, lost, x, near)
-			if covers(load-unserved, load) {
+			if meetsNeed(load-unserved, load) {
 				continue
 			}
 			gone := ""
 			if lost >= 0 {
-				gone = " without " + p.Regions[lost]
+				gone = " after the loss of " + p.Regions[lost]
 			}
-			return fmt.Errorf("%s in window %d%s: serves %g tokens a second of %g", p.Models[i], w, gone, load-unserved, load)
+			return fmt.Errorf("%s in window %d%s: serves %g of %g tokens a second", p.Models[i], w, gone, load-unserved, load)
 		}
 	}
 	return nil
 }
 
-// unserved is model i's load in a window, and how much of it no region can serve
-// when one is lost (-1 = none).
+// unserved returns model i's load in a window, and how much of it no region can serve when one is
+// lost (-1 = none).
 func (p *Problem) unserved(i, w, lost int, x [][][]int, near []regionSet) (load, unserved float64) {
-	f := placement{near: near, load: make([]float64, len(near)), free: make([]float64, len(near)), sent: make([][]float64, len(near))}
+	f := loadFlow{reachable: near, load: make([]float64, len(near)), free: make([]float64, len(near)), sent: make([][]float64, len(near))}
 	for j := range near {
 		f.load[j], f.sent[j] = p.Rho[i][j][w], make([]float64, len(near))
 		load += f.load[j]
@@ -107,46 +107,45 @@ func (p *Problem) unserved(i, w, lost int, x [][][]int, near []regionSet) (load,
 			f.free[j] = p.Carried(i, x[i][j])
 		}
 	}
-	return load, f.place()
+	return load, f.maximise()
 }
 
-// placement sends load to regions that may serve it, as a flow of the greatest
-// value.
-type placement struct {
-	near []regionSet
-	load []float64   // of a region, not placed yet
-	free []float64   // of a region's capacity
-	sent [][]float64 // from a region to one that serves
+// loadFlow sends load to regions that may serve it, as a maximum flow.
+type loadFlow struct {
+	reachable []regionSet
+	load      []float64   // load of a region that is not placed yet
+	free      []float64   // free capacity of a region
+	sent      [][]float64 // from a region to one that serves
 }
 
-// place places what can be placed and gives the rest.
-func (f *placement) place() (unserved float64) {
+// maximise computes the maximum flow and returns the load that it cannot place.
+func (f *loadFlow) maximise() (unserved float64) {
 	for j := range f.load {
-		for f.load[j] > 0 && f.push(j) {
+		for f.load[j] > 0 && f.augment(j) {
 		}
 		unserved += f.load[j]
 	}
 	return unserved
 }
 
-// push places some load of one region by a shortest path of moves: it goes to a
-// region without free capacity where load of a third one makes way for it. False
-// when there is no such path.
-func (f *placement) push(start int) bool {
-	server := make([]int, len(f.load)) // by region of load: the server that it makes way at
-	client := make([]int, len(f.load)) // by server: the region of load that reached it
+// augment places some load of one region along a shortest augmenting path: a region without free
+// capacity accepts it where load of a third region moves on. It returns false when there is no such
+// path.
+func (f *loadFlow) augment(start int) bool {
+	server := make([]int, len(f.load)) // by region of load: the serving region where its load moves on
+	client := make([]int, len(f.load)) // by serving region: the region of load that reached it
 	for j := range client {
 		server[j], client[j] = -1, -1
 	}
 	for queue := []int{start}; len(queue) > 0; queue = queue[1:] {
 		from := queue[0]
 		for to := range f.load {
-			if client[to] >= 0 || !f.near[from].has(to) {
+			if client[to] >= 0 || !f.reachable[from].has(to) {
 				continue
 			}
 			client[to] = from
 			if f.free[to] > 0 {
-				f.move(start, to, server, client)
+				f.sendAlong(start, to, server, client)
 				return true
 			}
 			for other := range f.load {
@@ -160,8 +159,8 @@ func (f *placement) push(start int) bool {
 	return false
 }
 
-// move sends as much as it can along the path that ends at a server.
-func (f *placement) move(start, end int, server, client []int) {
+// sendAlong sends as much as possible along the augmenting path that ends at a serving region.
+func (f *loadFlow) sendAlong(start, end int, server, client []int) {
 	amount := min(f.load[start], f.free[end])
 	for from := client[end]; from != start; from = client[server[from]] {
 		amount = min(amount, f.sent[from][server[from]])

@@ -21,12 +21,12 @@ type term struct {
 	column string
 }
 
-func num(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
+func formatNumber(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
 
-// rows lists the programme's rows over the columns s_i_j_k (replicas that
-// stay, at most n), a_i_j_k (replicas added) and, where they matter, t_i_j_k
-// (replicas on VMs taken over from another model) and o_i_j_w (load sent away):
-// x = s + t + a, so that max(0, delta) needs no row of its own.
+// rows lists the programme's rows over the columns s_i_j_k (kept replicas, at most n), a_i_j_k
+// (added replicas) and, where they apply, t_i_j_k (replicas on VMs taken over from another model)
+// and o_i_j_w (load sent to other regions): x = s + t + a, so max(0, delta) needs no row of its
+// own.
 func (p *Problem) rows() []row {
 	var out []row
 	sets := p.reachSets()
@@ -35,18 +35,18 @@ func (p *Problem) rows() []row {
 	}
 	for j := range p.Regions {
 		for k := range p.GPUs {
-			if capacity := limit(p.Capacity, j, k, unlimited); capacity < unlimited {
+			if capacity := limitOr(p.Capacity, j, k, unlimited); capacity < unlimited {
 				r := row{name: fmt.Sprintf("capacity_%d_%d", j, k), sense: "<=", right: float64(capacity)}
 				for i := range p.Models {
-					r.terms = append(r.terms, p.count(1, i, j, k)...)
+					r.terms = append(r.terms, p.countTerms(1, i, j, k)...)
 				}
 				out = append(out, r)
 			}
 			if p.Switch != nil {
-				r := row{name: fmt.Sprintf("standing_%d_%d", j, k), sense: "<=", right: float64(p.standing(j, k))}
+				r := row{name: fmt.Sprintf("standing_%d_%d", j, k), sense: "<=", right: float64(p.runningVMs(j, k))}
 				for i := range p.Models {
-					all := p.count(1, i, j, k)
-					r.terms = append(r.terms, all[:len(all)-1]...) // all but what is added
+					all := p.countTerms(1, i, j, k)
+					r.terms = append(r.terms, all[:len(all)-1]...) // all but the added replicas
 				}
 				out = append(out, r)
 			}
@@ -62,21 +62,21 @@ func (p *Problem) modelRows(i int, sets []regionSet) []row {
 	for j := range p.Regions {
 		var count []term
 		for k := range p.GPUs {
-			carried[j] = append(carried[j], p.count(p.Theta[i][k], i, j, k)...)
-			count = append(count, p.count(1, i, j, k)...)
+			carried[j] = append(carried[j], p.countTerms(p.Theta[i][k], i, j, k)...)
+			count = append(count, p.countTerms(1, i, j, k)...)
 		}
 		counted = append(counted, count...)
 		out = append(out, row{fmt.Sprintf("local_%d_%d", i, j), carried[j], ">=", p.LocalNeed(i, j)})
-		out = append(out, bounds(fmt.Sprintf("%d_%d", i, j), count, limit(p.Min, i, j, 0), limit(p.Max, i, j, unlimited))...)
+		out = append(out, boundRows(fmt.Sprintf("%d_%d", i, j), count, limitOr(p.Min, i, j, 0), limitOr(p.Max, i, j, unlimited))...)
 		for w, load := range p.Rho[i][j] {
-			if p.away(i, j).price > 0 {
+			if p.egressCostOf(i, j).price > 0 {
 				out = append(out, row{
 					fmt.Sprintf("away_%d_%d_%d", i, j, w), append([]term{{1, column("o", i, j, w)}}, carried[j]...), ">=", load,
 				})
 			}
 		}
 	}
-	out = append(out, bounds(fmt.Sprintf("total_%d", i), counted, total(p.MinTotal, i, 0), total(p.MaxTotal, i, unlimited))...)
+	out = append(out, boundRows(fmt.Sprintf("total_%d", i), counted, totalOr(p.MinTotal, i, 0), totalOr(p.MaxTotal, i, unlimited))...)
 	for n, c := range p.covers(i, sets) {
 		r := row{name: fmt.Sprintf("cover_%d_%d", i, n), sense: ">=", right: c.need}
 		if c.regions.size() == len(p.Regions) {
@@ -87,16 +87,16 @@ func (p *Problem) modelRows(i int, sets []regionSet) []row {
 				r.terms = append(r.terms, carried[j]...)
 			}
 		}
-		if len(r.terms) == 0 { // no region is left to carry it: never kept
-			r.terms = p.count(0, i, 0, 0)
+		if len(r.terms) == 0 { // no region remains to serve it: infeasible
+			r.terms = p.countTerms(0, i, 0, 0)
 		}
 		out = append(out, r)
 	}
 	return out
 }
 
-// bounds are the rows that keep a count between least and most.
-func bounds(name string, count []term, least, most int) []row {
+// boundRows returns the rows that keep a count between least and most.
+func boundRows(name string, count []term, least, most int) []row {
 	var out []row
 	if least > 0 {
 		out = append(out, row{"min_" + name, count, ">=", float64(least)})
@@ -107,8 +107,8 @@ func bounds(name string, count []term, least, most int) []row {
 	return out
 }
 
-// count is factor times the replicas of a cell; what is added comes last.
-func (p *Problem) count(factor float64, i, j, k int) []term {
+// countTerms returns factor times the replicas of a cell; the added ones come last.
+func (p *Problem) countTerms(factor float64, i, j, k int) []term {
 	out := []term{{factor, column("s", i, j, k)}}
 	if p.canSwitch(i, k) {
 		out = append(out, term{factor, column("t", i, j, k)})
@@ -120,10 +120,10 @@ func column(kind string, i, j, k int) string { return fmt.Sprintf("%s_%d_%d_%d",
 
 // variable is a column of the programme.
 type variable struct {
-	name  string
-	cost  float64
-	most  int // -1 = no bound
-	whole bool
+	name    string
+	cost    float64
+	max     int // -1 = no bound
+	integer bool
 }
 
 // columns lists the programme's columns.
@@ -143,7 +143,7 @@ func (p *Problem) columns() []variable {
 	for i := range p.Models {
 		for j := range p.Regions {
 			for w := range p.Rho[i][j] {
-				if a := p.away(i, j); a.price > 0 {
+				if a := p.egressCostOf(i, j); a.price > 0 {
 					out = append(out, variable{column("o", i, j, w), a.price / float64(len(a.loads)), -1, false})
 				}
 			}
@@ -163,15 +163,15 @@ func (p *Problem) eachCell(f func(i, j, k int)) {
 	}
 }
 
-// legend says which index is which name, line by line.
+// legend lists the name of each index, one per line.
 func (p *Problem) legend(mark string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s columns: s_i_j_k = replicas that stay, a_i_j_k = replicas added\n", mark)
+	fmt.Fprintf(&b, "%s columns: s_i_j_k = replicas kept, a_i_j_k = replicas added\n", mark)
 	if p.Switch != nil {
 		fmt.Fprintf(&b, "%s t_i_j_k = replicas on VMs taken over from another model\n", mark)
 	}
 	if p.Egress != nil {
-		fmt.Fprintf(&b, "%s o_i_j_w = load sent away in window w, tokens a second\n", mark)
+		fmt.Fprintf(&b, "%s o_i_j_w = load sent to other regions in window w, tokens a second\n", mark)
 	}
 	for _, set := range []struct {
 		index string
@@ -184,8 +184,7 @@ func (p *Problem) legend(mark string) string {
 	return b.String()
 }
 
-// WriteLP writes the programme in CPLEX LP format, which GLPK, CBC and HiGHS
-// read.
+// WriteLP writes the programme in CPLEX LP format, which GLPK, CBC and HiGHS read.
 func (p *Problem) WriteLP(w io.Writer) error {
 	b := bufio.NewWriter(w)
 	fmt.Fprint(b, p.legend("\\"), "Minimize\n cost:")
@@ -193,25 +192,25 @@ func (p *Problem) WriteLP(w io.Writer) error {
 		if at%2 == 0 {
 			fmt.Fprint(b, "\n")
 		}
-		fmt.Fprintf(b, " + %s %s", num(c.cost), c.name)
+		fmt.Fprintf(b, " + %s %s", formatNumber(c.cost), c.name)
 	}
 	fmt.Fprint(b, "\nSubject To\n")
 	for _, r := range p.rows() {
 		fmt.Fprintf(b, " %s:", r.name)
 		for _, t := range r.terms {
-			fmt.Fprintf(b, "\n + %s %s", num(t.factor), t.column)
+			fmt.Fprintf(b, "\n + %s %s", formatNumber(t.factor), t.column)
 		}
-		fmt.Fprintf(b, "\n %s %s\n", r.sense, num(r.right))
+		fmt.Fprintf(b, "\n %s %s\n", r.sense, formatNumber(r.right))
 	}
 	fmt.Fprint(b, "Bounds\n")
 	for _, c := range p.columns() {
-		if c.most >= 0 {
-			fmt.Fprintf(b, " 0 <= %s <= %d\n", c.name, c.most)
+		if c.max >= 0 {
+			fmt.Fprintf(b, " 0 <= %s <= %d\n", c.name, c.max)
 		}
 	}
 	fmt.Fprint(b, "Generals\n")
 	for _, c := range p.columns() {
-		if c.whole {
+		if c.integer {
 			fmt.Fprintf(b, " %s\n", c.name)
 		}
 	}
@@ -232,17 +231,17 @@ func (p *Problem) WriteMPS(w io.Writer) error {
 		}
 		fmt.Fprintf(b, " %s %s\n", sense, r.name)
 		for _, t := range r.terms {
-			entries[t.column] = append(entries[t.column], r.name+" "+num(t.factor))
+			entries[t.column] = append(entries[t.column], r.name+" "+formatNumber(t.factor))
 		}
 	}
 	fmt.Fprint(b, "COLUMNS\n M1 'MARKER' 'INTORG'\n")
 	columns := p.columns()
 	write := func(whole bool) {
 		for _, c := range columns {
-			if c.whole != whole {
+			if c.integer != whole {
 				continue
 			}
-			fmt.Fprintf(b, " %s cost %s\n", c.name, num(c.cost))
+			fmt.Fprintf(b, " %s cost %s\n", c.name, formatNumber(c.cost))
 			for _, e := range entries[c.name] {
 				fmt.Fprintf(b, " %s %s\n", c.name, e)
 			}
@@ -253,12 +252,12 @@ func (p *Problem) WriteMPS(w io.Writer) error {
 	write(false)
 	fmt.Fprint(b, "RHS\n")
 	for _, r := range rows {
-		fmt.Fprintf(b, " rhs %s %s\n", r.name, num(r.right))
+		fmt.Fprintf(b, " rhs %s %s\n", r.name, formatNumber(r.right))
 	}
 	fmt.Fprint(b, "BOUNDS\n")
 	for _, c := range columns {
-		if c.most >= 0 {
-			fmt.Fprintf(b, " UP bnd %s %d\n", c.name, c.most)
+		if c.max >= 0 {
+			fmt.Fprintf(b, " UP bnd %s %d\n", c.name, c.max)
 		} else {
 			fmt.Fprintf(b, " PL bnd %s\n", c.name)
 		}

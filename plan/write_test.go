@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// golden compares got with testdata/name; the file is the review of a change.
+// golden compares got with testdata/name; the file's diff is reviewed with a change.
 func golden(t *testing.T, name string, got []byte) {
 	t.Helper()
 	want, err := os.ReadFile("testdata/" + name)

@@ -1,8 +1,8 @@
-// Package chart writes pages of HTML and draws on them, as SVG: values over time (Plot),
-// and rows of bars and boxes (Rows). A caller says what is to be drawn, in its own units;
-// scales, marks, paths and legends are made here, and page.css says how they look. A
-// drawing is as wide as its place: x is in percent of its width, and letters keep their
-// size. Read page.go first. The package is pure.
+// Package chart writes HTML pages with SVG drawings: values over time (Plot), and rows of bars and
+// boxes (Rows). The caller provides the values in its own units; the package computes scales,
+// marks, paths and legends, and page.css defines their style. A drawing is as wide as its
+// container: x is in percent of the width, and text keeps its size. Read page.go first. The package
+// is pure.
 package chart
 
 import (
@@ -13,33 +13,32 @@ import (
 type Scale struct {
 	Low, High float64
 	Log       bool // logarithmic, for a Low above 0
-	// Low to Middle takes Share (0 to 1) of the whole and the rest what is left of it; a
-	// Share of 0 is an even scale.
+	// Low to Middle uses the first Share (0 to 1) of the scale and Middle to High the remainder; a
+	// Share of 0 is a linear scale.
 	Middle, Share float64
 }
 
-// farApart is the ratio of the largest to the smallest value from which on a scale is
-// logarithmic: below it, an even one still shows the smallest. widest is the most that
-// such a scale spans, and fewDecades how many decades leave room for marks between the
-// powers of ten.
+// minLogRatio is the ratio of the largest to the smallest value from which a scale is logarithmic:
+// below it, a linear one still shows the smallest. widest is the maximum ratio of a logarithmic
+// scale, and maxMarkedDecades the number of decades up to which marks between the powers of ten fit.
 const (
-	farApart   = 30
-	widest     = 1e6
-	fewDecades = 2.5
+	minLogRatio      = 30
+	maxLogRatio      = 1e6
+	maxMarkedDecades = 2.5
 )
 
-// Fit is a scale for values from low to high: even from 0, or logarithmic where they are
-// far apart.
+// Fit returns a scale for values from low to high: linear from 0, or logarithmic where they are far
+// apart.
 func Fit(low, high float64) Scale {
 	high = max(high, 1e-3)
-	if low > 0 && high/low > farApart {
-		return Scale{Low: max(low, high/widest), High: high, Log: true}
+	if low > 0 && high/low > minLogRatio {
+		return Scale{Low: max(low, high/maxLogRatio), High: high, Log: true}
 	}
 	return Scale{High: high}
 }
 
-// At is where a value stands, in percent to a tenth; what lies beyond the scale stands
-// at its edge, and NaN nowhere.
+// At returns the position of a value, in percent to a tenth. Values beyond the scale are at its
+// edge, and NaN has no position.
 func (s Scale) At(v float64) float64 {
 	share := (v - s.Low) / (s.High - s.Low)
 	switch {
@@ -61,8 +60,8 @@ type Mark struct {
 	Text  string
 }
 
-// Marks are round values: on an even scale up to n+1 multiples from 0, on a logarithmic
-// one powers of ten, and 2 and 5 times these where there is room.
+// Marks returns round values: on a linear scale up to n+1 multiples from 0, on a logarithmic one
+// powers of ten, and 2 and 5 times these where they fit.
 func (s Scale) Marks(n int, text func(float64) string) []Mark {
 	var marks []Mark
 	if !s.Log {
@@ -73,7 +72,7 @@ func (s Scale) Marks(n int, text func(float64) string) []Mark {
 		return marks
 	}
 	steps := []float64{1, 2, 5}
-	if math.Log10(s.High/s.Low) > fewDecades {
+	if math.Log10(s.High/s.Low) > maxMarkedDecades {
 		steps = steps[:1]
 	}
 	for decade := math.Pow(10, math.Floor(math.Log10(s.Low))); decade <= s.High; decade *= 10 {
@@ -86,7 +85,7 @@ func (s Scale) Marks(n int, text func(float64) string) []Mark {
 	return marks
 }
 
-// roundStep is the least of 1, 2, 5, 10, ... that is no smaller than a step above 0.
+// roundStep returns the smallest of 1, 2, 5, 10, ... that is not below a step above 0.
 func roundStep(step float64) float64 {
 	decade := math.Pow(10, math.Floor(math.Log10(step)))
 	for _, m := range []float64{1, 2, 5} {

@@ -66,7 +66,7 @@ func TestScales(t *testing.T) {
 	}
 }
 
-// A line breaks where nothing is known, and an area comes back along its lower edge.
+// A line has a gap where values are unknown, and an area returns along its lower edge.
 func TestPaths(t *testing.T) {
 	p := Plot{X: Scale{High: 10}, Y: Scale{High: 10}}
 	for _, c := range []struct {
@@ -84,8 +84,8 @@ func TestPaths(t *testing.T) {
 	}
 }
 
-// A path followed as a browser does goes through every point.
-func TestPathsGoThroughEveryPoint(t *testing.T) {
+// A path interpreted like a browser contains every point.
+func TestPathsContainEveryPoint(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		values := rapid.SliceOfN(rapid.IntRange(0, 100), 1, 60).Draw(rt, "values")
 		p := Plot{X: Scale{High: float64(len(values))}, Y: Scale{High: 100}}
@@ -111,8 +111,8 @@ func TestPathsGoThroughEveryPoint(t *testing.T) {
 	})
 }
 
-// Marks of numbered spans stand inside the drawing, and never upon each other.
-func TestLanesDoNotOverlap(t *testing.T) {
+// Marks of numbered spans are inside the drawing and do not overlap.
+func TestMarkRowsDoNotOverlap(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		p := Plot{X: Scale{High: 100}, Spans: []Span{{To: 20}}}
 		from := 0.0
@@ -120,7 +120,7 @@ func TestLanesDoNotOverlap(t *testing.T) {
 			from = min(100, from+rapid.Float64Range(0, 10).Draw(rt, "later"))
 			p.Spans = append(p.Spans, Span{From: from, To: from + rapid.Float64Range(0, 50).Draw(rt, "long"), Number: i + 1})
 		}
-		lanes, n := p.lanes()
+		lanes, n := p.placeMarks()
 		for i, l := range lanes {
 			if p.Spans[i].Number == 0 {
 				continue

@@ -8,15 +8,14 @@ import (
 	"strings"
 )
 
-// Page is a page of HTML as it is written, in which every value is escaped; the zero
-// value is empty. It stands in for the standard library's templates, which look methods
-// up by name: a program that does so carries every method of everything it links, which
-// for cloud SDKs is tens of megabytes.
+// Page builds an HTML page in which every value is escaped; the zero value is empty. It replaces
+// the standard library's templates, which look methods up by name: a program that does so keeps
+// every method of everything it links, which for cloud SDKs is tens of megabytes.
 type Page struct {
 	text strings.Builder
 }
 
-// pageHead is a page up to its title, and pageStyle how all pages and their drawings look.
+// pageHead is a page up to its title, and pageStyle the style of all pages and drawings.
 const pageHead = `<!doctype html>
 <html lang="en">
 <head>
@@ -30,7 +29,7 @@ const pageHead = `<!doctype html>
 //go:embed page.css
 var pageStyle string
 
-// NewPage begins a page, whose style is added to that of all pages.
+// NewPage starts a page, with style added to the style of all pages.
 func NewPage(title, style string) *Page {
 	var p Page
 	p.Put(pageHead, title)
@@ -38,10 +37,9 @@ func NewPage(title, style string) *Page {
 	return &p
 }
 
-// Put adds markup in which each {} stands for the next value, as fmt prints it and
-// escaped for text and for attributes in double quotes. The markup is written by the
-// caller, never by a user; too few or too many values are an error of the caller's
-// that panics.
+// Put adds markup in which each {} is replaced by the next value, formatted by fmt and escaped for
+// text and for attributes in double quotes. The markup must come from the program, never from a
+// user. Put panics when the number of values does not match.
 func (p *Page) Put(markup string, values ...any) {
 	parts := strings.Split(markup, "{}")
 	if len(parts) != len(values)+1 {
@@ -55,15 +53,15 @@ func (p *Page) Put(markup string, values ...any) {
 	}
 }
 
-// PutIf is Put where a condition holds.
+// PutIf calls Put when holds is true.
 func (p *Page) PutIf(holds bool, markup string, values ...any) {
 	if holds {
 		p.Put(markup, values...)
 	}
 }
 
-// Key is an entry of a legend: how something is drawn, and what it is. Without a class
-// it is only words.
+// Key is an entry of a legend: how something is drawn, and its text. Without a class it is only
+// text.
 type Key struct {
 	Class  string
 	Area   bool // an area instead of a line

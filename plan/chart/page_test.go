@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestValuesAreEscapedAndMarkupIsNot(t *testing.T) {
+func TestValuesAreEscaped(t *testing.T) {
 	var p Page
 	p.Put(`<a title="{}">{}</a>`, `"><script>`, "1 < 2 & 3")
 	p.PutIf(false, "never {}", 1)
@@ -16,7 +16,7 @@ func TestValuesAreEscapedAndMarkupIsNot(t *testing.T) {
 	}
 }
 
-func TestAPlaceWithoutAValueIsAMistakeOfTheCaller(t *testing.T) {
+func TestPutPanicsOnMissingValues(t *testing.T) {
 	defer func() {
 		if recover() == nil {
 			t.Error("it went unnoticed")
@@ -27,7 +27,7 @@ func TestAPlaceWithoutAValueIsAMistakeOfTheCaller(t *testing.T) {
 }
 
 // A page has its title, all styles and its end.
-func TestPageIsWhole(t *testing.T) {
+func TestPageIsComplete(t *testing.T) {
 	var b strings.Builder
 	p := NewPage("a <title>", ".own { }\n")
 	p.PutKey(Key{Class: "line", Text: "a line"}, Key{Class: "fault", Number: 3, Text: "a fault"}, Key{Text: "words"})

@@ -8,10 +8,9 @@ import (
 	"strings"
 )
 
-// Plot is a drawing of values over time. The order is that of drawing: what comes later
-// covers what came before.
+// Plot is a drawing of values over time. Elements are drawn in this order, later ones on top.
 type Plot struct {
-	Title          string  // what is drawn, in words
+	Title          string  // description as text
 	Height         float64 // pixels between its axes
 	X, Y           Scale
 	XMarks, YMarks []Mark
@@ -20,11 +19,11 @@ type Plot struct {
 	Dots           []Dot
 }
 
-// Point is a place in a drawing, in the units of its scales; a Y that is NaN is unknown.
+// Point is a position in a drawing, in the units of its scales; a NaN Y is unknown.
 type Point struct{ X, Y float64 }
 
-// Line is a line through points that breaks where one is unknown or, with a Lower edge,
-// the area between the two, all of whose points are known.
+// Line is a line through points with gaps where one is unknown. With a Lower edge it is the area
+// between the two, all of whose points must be known.
 type Line struct {
 	Class         string
 	Points, Lower []Point
@@ -36,27 +35,27 @@ type Dot struct {
 	Point
 }
 
-// Span is a time that is coloured from top to bottom. One with a Number, from 1, has it
-// in a lane below the axis.
+// Span is a period that is coloured from top to bottom. A Number, from 1, is shown in a row below
+// the axis.
 type Span struct {
 	Class, Title string
 	From, To     float64
 	Number       int
 }
 
-// Measures in pixels. A lane's mark is at least as wide as its number, in a drawing
-// that is no narrower than narrowest.
+// Measures in pixels. A number's mark is at least as wide as the number, in a drawing of at least
+// the width narrowest.
 const (
-	labels     = 20 // below the axis
-	laneHeight = 12
-	narrowest  = 300
-	grid       = 1000 // steps of paths in both directions
+	labelHeight   = 20 // below the axis
+	markRowHeight = 12
+	minWidth      = 300
+	grid          = 1000 // steps of paths in both directions
 )
 
 // Put adds the drawing to a page.
 func (p Plot) Put(page *Page) {
-	lanes, n := p.lanes()
-	page.Put(`<svg class="plot" height="{}" role="img"><title>{}</title><rect width="100%" height="100%" opacity="0"/>`, p.Height+labels+float64(n*laneHeight), p.Title)
+	lanes, n := p.placeMarks()
+	page.Put(`<svg class="plot" height="{}" role="img"><title>{}</title><rect width="100%" height="100%" opacity="0"/>`, p.Height+labelHeight+float64(n*markRowHeight), p.Title)
 	page.Put("\n<svg height=\"{}\"><line class=\"grid\" x2=\"100%\" y1=\"100%\" y2=\"100%\"/>", p.Height)
 	for _, m := range p.XMarks {
 		x := p.X.At(m.Value)
@@ -81,19 +80,19 @@ func (p Plot) Put(page *Page) {
 	p.putLabels(page)
 	for i, l := range lanes {
 		if s := p.Spans[i]; s.Number > 0 {
-			y := p.Height + labels + laneHeight*float64(l.row)
-			page.Put(`<g class="{}"><title>{}</title><rect x="{}%" y="{}" width="{}%" height="{}" rx="2"/>`, s.Class, s.Title, l.x, y, l.width, laneHeight-2)
-			page.Put(`<text class="number" x="{}%" y="{}" text-anchor="middle">{}</text></g>`, tenth(l.x+l.width/2), y+laneHeight-3.5, s.Number)
+			y := p.Height + labelHeight + markRowHeight*float64(l.row)
+			page.Put(`<g class="{}"><title>{}</title><rect x="{}%" y="{}" width="{}%" height="{}" rx="2"/>`, s.Class, s.Title, l.x, y, l.width, markRowHeight-2)
+			page.Put(`<text class="number" x="{}%" y="{}" text-anchor="middle">{}</text></g>`, tenth(l.x+l.width/2), y+markRowHeight-3.5, s.Number)
 		}
 	}
 	page.Put("</svg>\n")
 }
 
-// y is where a value stands from the top, in percent.
+// y returns the position of a value from the top, in percent.
 func (p Plot) y(v float64) float64 { return tenth(100 - p.Y.At(v)) }
 
-// putLabels ends the plot proper with the labels of values inside of it, upon their
-// lines and below the highest, and adds those of times below.
+// putLabels adds the labels of values inside the plot, above their lines but below the highest,
+// ends the plot area, and adds the labels of times below it.
 func (p Plot) putLabels(page *Page) {
 	const nearEdge = 4 // percent
 	for _, m := range p.YMarks {
@@ -117,8 +116,8 @@ func (p Plot) putLabels(page *Page) {
 	}
 }
 
-// path runs through a line's points in whole steps from one to the next, which keeps
-// pages small; empty where none is known.
+// path returns the SVG path through a line's points in relative integer steps, which keeps pages
+// small; empty where no point is known.
 func (p Plot) path(l Line) string {
 	var b strings.Builder
 	x, y, down := 0, 0, false
@@ -150,24 +149,24 @@ func (p Plot) path(l Line) string {
 	return strings.ReplaceAll(b.String(), " -", "-")
 }
 
-// lane is where the mark of a span lies: x and width in percent, and its row below.
-type lane struct {
+// markPosition is the position of a span's mark: x and width in percent, and its row below the axis.
+type markPosition struct {
 	x, width float64
 	row      int
 }
 
-// lanes gives each numbered span the first row in which it covers no other's mark, and
-// says how many rows there are. Spans are in the order of their beginnings.
-func (p Plot) lanes() ([]lane, int) {
-	out := make([]lane, len(p.Spans))
-	var ends []float64 // x that each row is taken to
+// placeMarks assigns each numbered span the first row in which it overlaps no other mark, and returns
+// the number of rows. Spans must be sorted by their start.
+func (p Plot) placeMarks() ([]markPosition, int) {
+	out := make([]markPosition, len(p.Spans))
+	var ends []float64 // x up to which each row is occupied
 	for i, s := range p.Spans {
 		if s.Number == 0 {
 			continue
 		}
 		l := &out[i]
 		number := 6 + 7*len(strconv.Itoa(s.Number))
-		l.width = tenth(max(p.X.At(s.To)-p.X.At(s.From), 100*float64(number)/narrowest))
+		l.width = tenth(max(p.X.At(s.To)-p.X.At(s.From), 100*float64(number)/minWidth))
 		l.x = tenth(min(p.X.At(s.From), 100-l.width))
 		l.row = slices.IndexFunc(ends, func(end float64) bool { return end <= l.x })
 		if l.row < 0 {

@@ -2,7 +2,7 @@ package chart
 
 import "unicode/utf8"
 
-// Rows is a drawing of a row a subject, with values along one scale.
+// Rows is a drawing with one row per subject and values along one scale.
 type Rows struct {
 	X     Scale
 	Marks []Mark
@@ -10,13 +10,12 @@ type Rows struct {
 	Rows  []Row
 }
 
-// Row is a subject: its name with a note, what was measured, and what that is compared
-// with.
+// Row is a subject: its name with a note, its measured value, and the values it is compared with.
 type Row struct {
 	Class, Name, Note string
 	Star              bool
-	Value, Tip        string // at the right end, and for a pointer that rests on the row
-	Box               *Box   // nil where nothing was measured
+	Value, Tip        string // at the right end, and as a tooltip of the row
+	Box               *Box   // nil where there is no measurement
 	Others            []Other
 }
 
@@ -24,25 +23,25 @@ type Row struct {
 // equal, and a line across it at Middle, none at 0.
 type Box struct{ From, To, Low, High, Middle float64 }
 
-// Other is what a row is compared with: a reference, or a span that a paper claims,
-// where From and To are equal if it gives one number.
+// Other is a value that a row is compared with: a reference, or a span that a paper claims, where
+// From and To are equal for a single number.
 type Other struct {
 	Reference bool
 	From, To  float64
 	Tip       string
 }
 
-// longName is how many letters fit beside a drawing as it mostly is.
-const longName = 26
+// maxShortName is the number of letters that fit beside a drawing at the usual width.
+const maxShortName = 26
 
-// Star is the sign of a subject that leads.
+// Star is the symbol of a leading subject.
 const Star = `<span class="star">★</span>`
 
 // Put adds the drawing to a page.
 func (r Rows) Put(page *Page) {
 	page.Put(`<div class="rows`)
 	for _, row := range r.Rows {
-		if utf8.RuneCountInString(row.Name+", "+row.Note) > longName {
+		if utf8.RuneCountInString(row.Name+", "+row.Note) > maxShortName {
 			page.Put(" long")
 			break
 		}

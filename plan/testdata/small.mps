@@ -1,4 +1,4 @@
-* columns: s_i_j_k = replicas that stay, a_i_j_k = replicas added
+* columns: s_i_j_k = replicas kept, a_i_j_k = replicas added
 * i=0: m
 * j=0: us
 * j=1: eu

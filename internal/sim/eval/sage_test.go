@@ -183,7 +183,7 @@ func TestSageRefuses(t *testing.T) {
 		want   string
 		change func(*SagePlan)
 	}{
-		{`unknown strategy "lt-x": want one of reactive, lt-i`, func(p *SagePlan) { p.Strategies = []string{"lt-x"} }},
+		{`unknown strategy "lt-x": must be one of reactive, lt-i`, func(p *SagePlan) { p.Strategies = []string{"lt-x"} }},
 		{"seeds: must be at least 1, got 0", func(p *SagePlan) { p.Seeds = 0 }},
 		{`unknown forecaster "x"`, func(p *SagePlan) { p.Settings.Forecaster = "x" }},
 		{"the run ends 24h0m0s after the week", func(p *SagePlan) { p.Settings.Day, p.Settings.Duration = 7, 48*time.Hour }},

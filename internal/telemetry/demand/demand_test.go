@@ -47,7 +47,7 @@ func TestRead(t *testing.T) {
 		"a summer in local time": {
 			"at,region,model,prompt_tokens\n2025-03-30T01:59:00+01:00,eu,m,5\n2025-03-30T03:00:00+02:00,eu,m,7\n2025-10-26T02:59:00+02:00,eu,m,0\n",
 			Options{Step: 300 * 24 * time.Hour},
-			"reading history h: resampling eu m IW-F: 302401 minutes of history hold no whole step of 7200h",
+			"reading history h: resampling eu m IW-F: 302401 minutes of history has no whole step of 7200h",
 		},
 		"the clock goes forward": {
 			"at,region,model,prompt_tokens\n2025-03-30T01:59:00+01:00,eu,m,5\n2025-03-30T03:00:00+02:00,eu,m,7\n",
@@ -64,9 +64,9 @@ func TestRead(t *testing.T) {
 				`{"minute":101,"balancer":"a","model":"m","prompt_tokens":7}` + "\n" + `{"minute":100,"balancer":"a","model":"m","prompt_tokens":8}` + "\n",
 			Options{},
 			"all m IW-F, prompt tokens by 1m from 1970-01-01T01:40: [8 7 NaN 6]\n" +
-				"note: 1 sample came twice, first of all m IW-F at 1970-01-01T01:40:00Z: the later one counts\n" +
-				"note: 1 sample came out of order, first of all m IW-F at 1970-01-01T01:41:00Z: put in place\n" +
-				"note: 1 gap, first of all m IW-F at 1970-01-01T01:42:00Z: 1 minute in all are unknown\n",
+				"note: 1 duplicate sample, first of all m IW-F at 1970-01-01T01:40:00Z: the last one is used\n" +
+				"note: 1 sample out of order, first of all m IW-F at 1970-01-01T01:41:00Z: sorted in\n" +
+				"note: 1 gap, first of all m IW-F at 1970-01-01T01:42:00Z: 1 minute in total are unknown\n",
 		},
 		"requests": {
 			"minute,model,tier,prompt_tokens,requests\n0,m,IW,5,2\n1,m,IW,6,3\n",
@@ -109,7 +109,7 @@ func TestRead(t *testing.T) {
 			"model,t_s,total_rps,active_clients\nm,0,2,1\nm,600,4,1\nn,0,5,1\nn,1200,5,1\n",
 			Options{Requests: true},
 			"all m IW-F, requests/s by 10m from 1970-01-01T00:00: [2 4 NaN]\nall n IW-F, requests/s by 10m from 1970-01-01T00:00: [5 NaN 5]\n" +
-				"note: 1 gap, first of all n IW-F at 1970-01-01T00:10:00Z: 10 minutes in all are unknown\n",
+				"note: 1 gap, first of all n IW-F at 1970-01-01T00:10:00Z: 10 minutes in total are unknown\n",
 		},
 		"servegen by client": {
 			"model,client,t_s,rate_rps,cv,dist,p1,p2\nm,0,0,2,1,,,\nm,1,0,3,1,,,\nm,1,600,4,1,,,\nn,0,1200,1,1,,,\nn,0,1800,3,1,,,\n",
@@ -122,7 +122,7 @@ func TestRead(t *testing.T) {
 				"2025-01-31T12:02:00Z,m,7,a\n2025-01-31T12:00:00Z,m,5,b\n2025-01-31T12:01:00Z,m,6,b\n",
 			Options{},
 			"all m IW-F, prompt tokens by 1m from 2025-01-31T12:00: [21 7]\n" +
-				"note: 1 counter began again from zero, first of all m IW-F at 2025-01-31T12:02:00Z: counted on from there\n",
+				"note: 1 counter reset, first of all m IW-F at 2025-01-31T12:02:00Z: counting continues from zero\n",
 		},
 		"counters without a time":  {"minute,model,prompt_tokens_total\n1,m,1\n", Options{}, `reading history h:1: header: want a column at, got "minute,model,prompt_tokens_total"`},
 		"a counter's bad time":     {"at,model,prompt_tokens_total\nnoon,m,1\n", Options{}, `reading history h:2: at: want a time with its offset`},
@@ -138,7 +138,7 @@ func TestRead(t *testing.T) {
 		"bad rate":                 {"t_s,total_rps\n0,x\n", Options{}, `reading h:2: total_rps: want a number from 0 to 1e+06, found "x"`},
 		"unknown header":           {"a,b\n1,2\n", Options{}, `reading history h:1: header: want a column minute or at, got "a,b"`},
 		"naive time":               {"at,model,prompt_tokens\n2025-03-30 02:30:00,m,1\n", Options{}, `reading history h:2: at: want a time with its offset from UTC`},
-		"before 1970":              {"t_s,input_tokens,output_tokens\n-120,1,1\n0,1,1\n", Options{}, "want times since 1970"},
+		"before 1970":              {"t_s,input_tokens,output_tokens\n-120,1,1\n0,1,1\n", Options{}, "times must be after 1970"},
 		"broken gzip":              {"\x1f\x8bnonsense", Options{}, "reading history h: unpacking gzip: gzip: invalid header"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -77,8 +77,8 @@ func TestPrometheus(t *testing.T) {
 			params: "?query=my_rate%5B$window%5D",
 			query:  "my_rate[2m]",
 			want: "eu m NIW, prompt tokens by 1m from 2025-01-31T11:56: [60 60 NaN 0]\nus m NIW, prompt tokens by 1m from 2025-01-31T11:56: [120 NaN NaN 90]\n" +
-				"note: 2 samples are not numbers, first of eu m NIW at 2025-01-31T11:58:00Z: taken as unknown\n" +
-				"note: 2 gaps, first of us m NIW at 2025-01-31T11:57:00Z: 3 minutes in all are unknown\n",
+				"note: 2 samples are not numbers, first of eu m NIW at 2025-01-31T11:58:00Z: treated as unknown\n" +
+				"note: 2 gaps, first of us m NIW at 2025-01-31T11:57:00Z: 3 minutes in total are unknown\n",
 		},
 		"the balancers' own counters first": {
 			answer: []string{matrix(values(`"model":"m"`, last, "1"))},
@@ -103,7 +103,7 @@ func TestPrometheus(t *testing.T) {
 			o:     Options{PromQL: "vllm:prompt_tokens_total"},
 			query: "vllm:prompt_tokens_total",
 			want: "all m IW-F, prompt tokens by 1m from 2025-01-31T11:56: [61 31 11 6]\n" +
-				"note: 1 counter began again from zero, first of all m IW-F at 2025-01-31T11:58:00Z: counted on from there\n",
+				"note: 1 counter reset, first of all m IW-F at 2025-01-31T11:58:00Z: counting continues from zero\n",
 		},
 		"warnings": {
 			answer: []string{strings.Replace(matrix(values("", last, "1")), `"data"`, `"warnings":["partial data"],"data"`, 1)},
@@ -194,7 +194,7 @@ func TestPrometheusErrors(t *testing.T) {
 		"histograms":        {200, matrix(`{"metric":{},"histograms":[[1,{}]]}`), "the query gives histograms"},
 		"a bad pair":        {200, matrix(`{"metric":{},"values":[[1,2]]}`), "want a time and a number as text, got [1,2]"},
 		"cut short":         {200, `{"status":"success","data":{"res`, "decoding the answer: unexpected EOF"},
-		"a negative rate":   {200, matrix(values(`"model":"m"`, now.Unix()/60*60, "-1")), "want 0 to 1e+18, got -60"},
+		"a negative rate":   {200, matrix(values(`"model":"m"`, now.Unix()/60*60, "-1")), "must be 0 to 1e+18, got -60"},
 		"an unknown tier":   {200, matrix(values(`"tier":"gold"`, now.Unix()/60*60, "1")), `tier: want IW-F, IW-N, NIW or IW, got "gold"`},
 	} {
 		t.Run(name, func(t *testing.T) {
