@@ -78,7 +78,7 @@ func newSimulatedRecord(t *testing.T, p engine.Profile, replicas, clients int) *
 	return w
 }
 
-// step tells the balancer, records it, and sends what it sends.
+// applyStep tells the balancer, records it, and sends what it sends.
 func (w *simulatedRecord) step(at time.Duration, e core.Event) {
 	actions := w.balancer.Step(at, e)
 	if err := json.NewEncoder(&w.out).Encode(record.Line{T: at, Event: &e, Actions: actions}); err != nil {
@@ -143,7 +143,7 @@ func (w *simulatedRecord) ask(at time.Duration, c *recordedClient) {
 	w.step(at, core.Event{Kind: core.EventArrived, Request: &core.Request{ID: fmt.Sprint(w.next), Model: replayModel, PromptTokens: len(c.prompt)}})
 }
 
-// tell sends an engine's events on their way to the balancer.
+// report sends an engine's events on their way to the balancer.
 func (w *simulatedRecord) tell(at time.Duration, events []engine.Event) {
 	for _, e := range events {
 		d := delivery{at: at, event: core.Event{ID: fmt.Sprint(e.ID)}}
@@ -323,13 +323,13 @@ func TestStaysOfARecord(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := readStays(t.Context(), r)
+	s, err := readAttempts(t.Context(), r)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var got []string
 	for _, f := range s.all {
-		got = append(got, fmt.Sprintf("%s %d-%d-%d %d/%d %d %v", f.replica, f.sent, f.first, f.end, f.cached, f.prompt, f.output, f.whole))
+		got = append(got, fmt.Sprintf("%s %d-%d-%d %d/%d %d %v", f.replica, f.sent, f.first, f.end, f.cached, f.prompt, f.output, f.usable))
 	}
 	want := []string{
 		"a 1-5-9 10/40 3 true",
@@ -342,7 +342,7 @@ func TestStaysOfARecord(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("stays are\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
-	if s.failed != 3 || s.uncounted != 1 || s.own["a"] != 0 || s.own["b"] != 0 {
-		t.Errorf("failed %d, uncounted %d, outstanding %v", s.failed, s.uncounted, s.own)
+	if s.failed != 3 || s.uncounted != 1 || s.outstanding["a"] != 0 || s.outstanding["b"] != 0 {
+		t.Errorf("failed %d, uncounted %d, outstanding %v", s.failed, s.uncounted, s.outstanding)
 	}
 }

@@ -33,14 +33,14 @@ func TestMarksStandWhereTheValueWould(t *testing.T) {
 	r := everything("")
 	r.Summary[0].Policy = "quick" // no line of the oracle here
 	r.Summary[0].Reference, r.Summary[2].Reference = nil, nil
-	r.judge([]sim.Claim{
+	r.addClaims([]sim.Claim{
 		{Figure: "output_tokens_per_second", Side: sim.Side{Policy: "slow"}, Than: &sim.Side{Policy: "fast"}, Least: 4, Most: 4},
 		{Figure: "output_tokens_per_second", Side: sim.Side{Policy: "quick"}, Least: 600, Most: 600},
 		{Figure: "output_tokens_per_second", Side: sim.Side{Policy: "absent"}, Least: 9e9, Most: 9e9},
 		{Figure: "output_tokens_per_second", Side: sim.Side{Policy: "slow"}, Than: &sim.Side{Policy: "absent"}, Least: 9e9, Most: 9e9},
 		{Figure: "ttft_p90_ms", Side: sim.Side{Policy: "slow"}, Least: 45, Most: 90},
 	})
-	l := lineUp(r)
+	l := newLineup(r)
 	c := l.bars()
 	want := map[string][]chart.Other{
 		"quick": {{From: 600, To: 600, Tip: "paper: 600.00"}},

@@ -88,12 +88,12 @@ func everything(word string) *Report {
 			Policy: policy, Push: "push" + word, Layout: sim.Layout("layout" + word),
 			Mean: f, Spread: &spread, Reference: &Reference{150, 80},
 		})
-		r.courses = append(r.courses, []sim.Moment{
+		r.series = append(r.series, []sim.Moment{
 			{Regions: make([]sim.RegionLoad, 2)},
 			{At: 50 * time.Second, Regions: []sim.RegionLoad{{Queued: i, Pending: 1, Running: 2}, {Running: 7}}},
 		})
 	}
-	r.judge([]sim.Claim{{
+	r.addClaims([]sim.Claim{{
 		Figure: "output_tokens_per_second", Side: sim.Side{Policy: "fast" + word}, Than: &sim.Side{Policy: "slow" + word}, Least: 1.5, Most: 1.8,
 	}})
 	return r
@@ -175,7 +175,7 @@ func TestThePageOfNothing(t *testing.T) {
 
 // The oracle is no policy to run: it stands last, and never leads.
 func TestTheOracleStandsApart(t *testing.T) {
-	l := lineUp(everything(""))
+	l := newLineup(everything(""))
 	var got []string
 	for i := range l.entries {
 		got = append(got, l.entries[i].Policy+" "+l.entries[i].Style())
@@ -183,10 +183,10 @@ func TestTheOracleStandsApart(t *testing.T) {
 	if text := strings.Join(got, ", "); text != "slow plain, fast lead, oracle oracle" {
 		t.Errorf("the page shows %s", text)
 	}
-	if alone := lineUp(&Report{Summary: []Summary{{Policy: "p"}}}); alone.entries[0].Style() != "plain" {
+	if alone := newLineup(&Report{Summary: []Summary{{Policy: "p"}}}); alone.entries[0].Style() != "plain" {
 		t.Error("a policy leads itself")
 	}
-	if only := lineUp(&Report{Summary: []Summary{{Policy: sim.Oracle}}}); only.leader != nil || only.headline() != "" {
+	if only := newLineup(&Report{Summary: []Summary{{Policy: sim.Oracle}}}); only.leader != nil || only.headline() != "" {
 		t.Errorf("the oracle leads: %s", only.headline())
 	}
 }
@@ -227,7 +227,7 @@ func TestHeadlines(t *testing.T) {
 			"b (blind) has 1000 output tokens a second, most of the policies that can be run. a (blind) has as much to within 1%.",
 		},
 	} {
-		if got := lineUp(&Report{Summary: c.runs}).headline(); got != c.want {
+		if got := newLineup(&Report{Summary: c.runs}).headline(); got != c.want {
 			t.Errorf("got  %s\nwant %s", got, c.want)
 		}
 	}
@@ -239,7 +239,7 @@ func TestTheBestOfEachColumn(t *testing.T) {
 	run := func(policy string, speed, p50, p90 float64) Summary {
 		return Summary{Policy: policy, Mean: sim.Figures{OutputTokensPerSecond: speed, TTFT: &sim.Percentiles{P50: p50, P90: p90}}}
 	}
-	l := lineUp(&Report{Summary: []Summary{
+	l := newLineup(&Report{Summary: []Summary{
 		run("a", 100.2, 500, 1000), run("b", 99.9, 500, 3000), run("c", 90, 501, 1001), {Policy: "d"}, run(sim.Oracle, 120, 1, 1),
 	}})
 	columns, rows := l.table()
@@ -269,7 +269,7 @@ func TestClaims(t *testing.T) {
 		{Policy: "b", Push: "blind"},
 	}}
 	blind, pending := sim.Side{Policy: "a", Push: "blind"}, sim.Side{Policy: "a", Push: "pending"}
-	r.judge([]sim.Claim{
+	r.addClaims([]sim.Claim{
 		{Figure: "output_tokens_per_second", Side: pending, Than: &blind, Least: 1.2, Most: 1.2},
 		{Figure: "output_tokens_per_second", Side: pending, Than: &blind, Least: 1.2, Most: 1.6},
 		{Figure: "ttft_p90_ms", Side: sim.Side{Policy: "a"}, Than: &pending, Least: 20, Most: 20},

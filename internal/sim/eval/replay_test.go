@@ -423,7 +423,7 @@ func TestDifferenceIsShown(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), `unknown field "x"`) {
 				t.Errorf("%s: %v, want the unknown field named", to, err)
 			}
-		case err != nil || report.Replay.Difference == nil || inWords(report.Replay.Difference.Repeated) != "nothing":
+		case err != nil || report.Replay.Difference == nil || formatActions(report.Replay.Difference.Repeated) != "nothing":
 			t.Errorf("%s: %+v, %v", to, report, err)
 		}
 	}
@@ -496,10 +496,10 @@ func TestReplayKnowsEveryKindOfEvent(t *testing.T) {
 		}
 		return true
 	})
-	if declared != len(needs) {
-		t.Errorf("core declares %d kinds of event, replay knows %d", declared, len(needs))
+	if declared != len(requiredFields) {
+		t.Errorf("core declares %d kinds of event, replay knows %d", declared, len(requiredFields))
 	}
-	for kind := range needs {
+	for kind := range requiredFields {
 		e := core.Event{
 			Kind: kind, Request: &core.Request{Model: "m"}, Replica: &core.ReplicaInfo{}, Report: &core.Report{},
 			Peer: &core.PeerInfo{}, PeerReport: &core.PeerReport{},

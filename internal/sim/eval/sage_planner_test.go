@@ -31,14 +31,14 @@ func TestFleetsAreSimulatedWithTheShippedPlanner(t *testing.T) {
 	if _, err := f.Step(0, view); err != nil {
 		t.Fatal(err)
 	}
-	at := time.Unix(60*weekBegins, 0).Add(s.From)
+	at := time.Unix(60*weekStartMinute, 0).Add(s.From)
 	want, err := plan.Review(fleetService(s, tps), f.counts(view), f.history(view), at, plan.ReviewOptions{StartUp: s.Starts.Reclaim})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i, target := range want.Targets() {
 		target.From, target.Until = 0, time.Hour
-		if got := f.watched[i].target; got == nil || !reflect.DeepEqual(*got, target.Target) {
+		if got := f.demand[i].target; got == nil || !reflect.DeepEqual(*got, target.Target) {
 			t.Errorf("%s in %s: got %+v, want %+v", target.Model, target.Region, got, target.Target)
 		}
 		if target.Replicas[0].GPU.Count != s.Models[view.Endpoints[i].Model].GPUs {
@@ -72,8 +72,8 @@ func TestNoPlanYet(t *testing.T) {
 		}
 		view := &sim.FleetView{Spare: make([]int, 3), Endpoints: []sim.EndpointView{{Ready: 2}}}
 		_, err = f.Step(c.now, view)
-		if (err != nil) != c.fails || !c.fails && (f.next != c.next || f.watched[0].target != nil) {
-			t.Errorf("from %s: next at %s, target %+v, %v", c.from, f.next, f.watched[0].target, err)
+		if (err != nil) != c.fails || !c.fails && (f.nextPlan != c.next || f.demand[0].target != nil) {
+			t.Errorf("from %s: next at %s, target %+v, %v", c.from, f.nextPlan, f.demand[0].target, err)
 		}
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"skyserve/plan/chart"
 )
 
-// course is a load of some regions that changes at every moment.
+// series is a load of some regions that changes at every moment.
 func course(regions, moments int) []sim.Moment {
 	var out []sim.Moment
 	for i := range moments {
@@ -33,10 +33,10 @@ func TestThePageStaysSmall(t *testing.T) {
 	r.Constants.Duration = 200
 	r.Constants.Regions = make([]sim.ConstantsRegion, 3)
 	summary := r.Summary[1]
-	r.Summary, r.courses = nil, nil
+	r.Summary, r.series = nil, nil
 	for i := range 13 {
 		summary.Policy = fmt.Sprintf("a-long-policy-name-%d", i)
-		r.Summary, r.courses = append(r.Summary, summary), append(r.courses, course(3, 200))
+		r.Summary, r.series = append(r.Summary, summary), append(r.series, course(3, 200))
 	}
 	if n := len(htmlOf(t, r)); n > 200_000 {
 		t.Errorf("the page has %d bytes", n)
@@ -48,21 +48,21 @@ func TestThePageStaysSmall(t *testing.T) {
 func TestManyRegions(t *testing.T) {
 	r := everything("")
 	r.Constants.Regions = make([]sim.ConstantsRegion, 9)
-	for i := range r.courses {
-		r.courses[i] = []sim.Moment{{At: 50 * time.Second, Regions: make([]sim.RegionLoad, 9)}}
+	for i := range r.series {
+		r.series[i] = []sim.Moment{{At: 50 * time.Second, Regions: make([]sim.RegionLoad, 9)}}
 		for k := range 9 {
-			r.courses[i][0].Regions[k] = sim.RegionLoad{Queued: 1, Pending: 2, Running: 3}
+			r.series[i][0].Regions[k] = sim.RegionLoad{Queued: 1, Pending: 2, Running: 3}
 		}
 	}
-	c := lineUp(r).courses()
+	c := newLineup(r).loadSeries()
 	if got := strings.Join(c.Regions, "|"); got != "|||||4 others" || c.frame.Y.High != 20 {
 		t.Errorf("regions %s, at most %v", got, c.frame.Y.High)
 	}
 	lines := c.Panels[0].Lines
-	if len(lines) != 2*drawnRegions || lines[11].Class != "run c5" || lines[0].Class != "held c0" {
+	if len(lines) != 2*maxLines || lines[11].Class != "run c5" || lines[0].Class != "held c0" {
 		t.Errorf("lines %+v", lines)
 	}
-	if r.courses[0][0].Regions[5].Queued != 1 {
+	if r.series[0][0].Regions[5].Queued != 1 {
 		t.Error("drawing changes what is drawn")
 	}
 	if !strings.HasSuffix(c.Panels[0].Title, "\n4 others: in the engines 20.0 on average, 20 at most; held 4.0 on average, 4 at most") {
@@ -109,10 +109,10 @@ func TestCoursesAreOfTheFirstSeed(t *testing.T) {
 	many := report(t, p)
 	p.Seeds = 1
 	one := report(t, p)
-	if fmt.Sprint(many.courses) != fmt.Sprint(one.courses) || len(one.courses) != len(one.Summary) {
+	if fmt.Sprint(many.series) != fmt.Sprint(one.series) || len(one.series) != len(one.Summary) {
 		t.Error("other seeds change the courses")
 	}
-	for _, moments := range one.courses {
+	for _, moments := range one.series {
 		if len(moments) < 200 || moments[0].At != 0 || len(moments[0].Regions) != 3 || p.Scenario.Duration-moments[len(moments)-1].At > time.Second {
 			t.Errorf("%d moments to %v", len(moments), moments[len(moments)-1].At)
 		}
