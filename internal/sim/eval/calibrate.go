@@ -111,7 +111,7 @@ func decompress(name string, in io.Reader) (*bufio.Reader, error) {
 	if magic, err := text.Peek(2); err == nil && magic[0] == 0x1f && magic[1] == 0x8b {
 		plain, err := gzip.NewReader(text)
 		if err != nil {
-			return nil, fmt.Errorf("reading %s: unpacking it with gzip: %w", name, err)
+			return nil, fmt.Errorf("reading %s: decompressing gzip: %w", name, err)
 		}
 		text = bufio.NewReaderSize(plain, 64<<10)
 	}

@@ -11,9 +11,9 @@ import (
 	"skyserve/plan"
 )
 
-// What a strategy is simulated with is the shipped planner at its defaults: the same
-// history gives the same targets as a review of the service that the fleet stands for.
-func TestFleetsAreSimulatedWithTheShippedPlanner(t *testing.T) {
+// The simulation uses the production planner with its defaults: the same history yields the same
+// targets as a review of the corresponding service.
+func TestSageUsesProductionPlanner(t *testing.T) {
 	testkit.Slow(t)
 	testkit.NotUnderRace(t, "it computes, which takes minutes with the detector on")
 	p := shippedForecaster(sagePlan(t, "sage-day", "lt-ua"))
@@ -50,9 +50,9 @@ func TestFleetsAreSimulatedWithTheShippedPlanner(t *testing.T) {
 	}
 }
 
-// Before there is a history, and where a forecaster needs more of it, strategies do
-// without a plan; with enough of it a forecast that fails ends the run.
-func TestNoPlanYet(t *testing.T) {
+// Without history, or with too little for the forecaster, strategies run without a plan; with enough
+// history a failed forecast ends the run.
+func TestNoPlanWithoutHistory(t *testing.T) {
 	for _, c := range []struct {
 		from, now time.Duration
 		next      time.Duration
@@ -67,7 +67,7 @@ func TestNoPlanYet(t *testing.T) {
 		f := runs[0].setup.Scaler.(*fleetScaler)
 		f.scenario.From = c.from
 		if c.fails {
-			f.service.Regions[0].Name = service.Region("local/elsewhere") // of which the history knows nothing
+			f.service.Regions[0].Name = service.Region("local/elsewhere") // unknown to the history
 			f.inputs.options.Survive = []string{"local/nowhere"}
 		}
 		view := &sim.FleetView{Spare: make([]int, 3), Endpoints: []sim.EndpointView{{Ready: 2}}}
