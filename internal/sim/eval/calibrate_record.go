@@ -36,16 +36,16 @@ func (s *attempt) decode() time.Duration { return s.end - s.first }
 
 // attemptLog collects the dispatches of a record.
 type attemptLog struct {
-	all    []*attempt
+	all      []*attempt
 	inFlight map[string]*attempt // by request ID: the current dispatch
-	requests  map[string]*core.Request
+	requests map[string]*core.Request
 
 	uncounted, failed int // attempts unusable for the fit: no token counts; not answered
 
-	outstanding     map[string]int // outstanding requests of this balancer, by replica
-	foreign float64        // sum over reports of the requests beyond own
+	outstanding map[string]int // outstanding requests of this balancer, by replica
+	foreign     float64        // sum over reports of the requests beyond own
 	reported    float64        // sum over reports of the replica's requests
-	last    time.Duration
+	last        time.Duration
 }
 
 // sentAction holds the fields of an action that the fit uses.

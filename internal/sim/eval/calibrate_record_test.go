@@ -28,29 +28,29 @@ type simulatedRecord struct {
 	engines  map[string]*engine.Engine
 	names    []string
 	clients  []*recordedClient
-	client     map[uint64]*recordedClient
+	waiting  map[uint64]*recordedClient
 	next     uint64
 
-	networkDelay      bool // tokens reach the balancer after a varying delay
-	arrivals  []delivery
-	lengths   func() int // tokens that a client adds to its prompt
-	thinking  time.Duration
-	uncounted bool // the engine reports no token counts
+	networkDelay bool // tokens reach the balancer after a varying delay
+	arrivals     []delivery
+	lengths      func() int // tokens that a client adds to its prompt
+	thinking     time.Duration
+	uncounted    bool // the engine reports no token counts
 }
 
 // delivery is an event on its way to the balancer.
 type delivery struct {
-	at    time.Duration
-	event core.Event
-	client  *recordedClient // who is answered
+	at     time.Duration
+	event  core.Event
+	client *recordedClient // who is answered
 }
 
 // recordedClient sends one conversation after another, with think time in between.
 type recordedClient struct {
-	prompt []engine.Token
-	turns  int
+	prompt      []engine.Token
+	turns       int
 	nextRequest time.Duration // time of its next request; 0 while it waits
-	answer int
+	answer      int
 }
 
 // newSimulatedRecord creates engines with a profile.
@@ -58,7 +58,7 @@ func newSimulatedRecord(t *testing.T, p engine.Profile, replicas, clients int) *
 	t.Helper()
 	cfg := core.DefaultConfig(newPolicy(t, "least-load"))
 	cfg.Push, cfg.ProbeInterval = core.Push{Mode: core.PushBlind}, time.Hour // reports never expire
-	w := &simulatedRecord{t: t, rng: rand.New(rand.NewPCG(1, 2)), balancer: core.New(cfg), engines: map[string]*engine.Engine{}, asks: map[uint64]*recordedClient{}, thinking: 2 * time.Second}
+	w := &simulatedRecord{t: t, rng: rand.New(rand.NewPCG(1, 2)), balancer: core.New(cfg), engines: map[string]*engine.Engine{}, waiting: map[uint64]*recordedClient{}, thinking: 2 * time.Second}
 	w.lengths = func() int { return int(40 + 300*w.rng.ExpFloat64()) }
 	w.out.Write(recordWith(t, cfg))
 	for i := range replicas {
@@ -88,7 +88,7 @@ func (w *simulatedRecord) step(at time.Duration, e core.Event) {
 		if _, err := fmt.Sscan(a.ID, &id); err != nil || a.Kind != core.ActionDispatch {
 			continue
 		}
-		c := w.asks[id]
+		c := w.waiting[id]
 		w.engines[a.Target].Submit(at, engine.Request{ID: id, Prompt: c.prompt, OutputLen: c.answer})
 	}
 }
@@ -137,7 +137,7 @@ func (w *simulatedRecord) sendTurn(at time.Duration, c *recordedClient) {
 		c.answer = 1 // the response ends with its first token
 	}
 	w.next++
-	w.asks[w.next] = c
+	w.waiting[w.next] = c
 	// Prompts of one word: the cache contents do not affect the routing.
 	w.step(at, core.Event{Kind: core.EventArrived, Request: &core.Request{ID: fmt.Sprint(w.next), Model: replayModel, PromptTokens: len(c.prompt)}})
 }
@@ -150,13 +150,13 @@ func (w *simulatedRecord) scheduleEvents(at time.Duration, events []engine.Event
 		case e.First():
 			d.event.Kind = core.EventFirstToken
 		case e.Kind == engine.Finished:
-			d.event.Kind, d.client = core.EventFinished, w.asks[e.ID]
+			d.event.Kind, d.client = core.EventFinished, w.waiting[e.ID]
 			if !w.uncounted {
 				d.event.Outcome = &core.Outcome{
 					PromptTokens: policy.Known(e.PromptTokens), CachedTokens: policy.Known(e.CachedTokens), OutputTokens: policy.Known(e.OutputTokens),
 				}
 			}
-			delete(w.asks, e.ID)
+			delete(w.waiting, e.ID)
 		default:
 			continue
 		}

@@ -43,10 +43,10 @@ func (a sums) minus(b sums) sums {
 // timeline is the timeline of one replica under a timing: when it computed prompts, and how many decode
 // steps it did in between.
 type timeline struct {
-	attempts    []*attempt // ordered by dispatch
-	prefills []prefillStep
-	positions       map[*attempt]*attemptPosition
-	maxContext     float64 // most context that ran at once
+	attempts   []*attempt // ordered by dispatch
+	prefills   []prefillStep
+	positions  map[*attempt]*attemptPosition
+	maxContext float64 // most context that ran at once
 }
 
 // attemptPosition is the position of an attempt on its timeline.
@@ -127,10 +127,10 @@ func (l *timeline) findAlone() {
 
 // timelineMark is a moment at which the state of a timeline changes.
 type timelineMark struct {
-	at   float64
-	kind markKind
+	at      float64
+	kind    markKind
 	attempt *attempt
-	step int
+	step    int
 }
 
 type markKind int

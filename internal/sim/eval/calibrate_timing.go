@@ -39,8 +39,8 @@ var missingData = [unknowns]string{
 type recordFit struct {
 	timing
 	fitted, heldOut int
-	maxContext       float64   // most context that ran at once at a replica
-	ttft, tpot []float64 // absolute relative errors on held-out requests
+	maxContext      float64   // most context that ran at once at a replica
+	ttft, tpot      []float64 // absolute relative errors on held-out requests
 }
 
 // fitAttempts fits a timing to the attempts of one model.

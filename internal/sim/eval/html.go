@@ -31,7 +31,7 @@ type reportView struct {
 	Columns                      []column
 	Rows                         []tableRow
 	Charts                       []*policyChart
-	LoadOverTime                      *loadSeries // nil without time series
+	LoadOverTime                 *loadSeries // nil without time series
 	Note                         string
 	ClaimHeader                  []string
 	Claims                       [][]string
@@ -60,11 +60,11 @@ func newReportView(r *Report) reportView {
 // lineup holds a report's policies in display order: runnable policies in the plan's order, then the
 // oracle, which is an upper bound and not a policy.
 type lineup struct {
-	report  *Report
-	entries []entry
-	leader  *entry // the runnable policy with the most output tokens per second
-	runnerUp  *entry // the runnable policy with the second most
-	oracle  *entry
+	report   *Report
+	entries  []entry
+	leader   *entry // the runnable policy with the most output tokens per second
+	runnerUp *entry // the runnable policy with the second most
+	oracle   *entry
 }
 
 // entry is a policy with a push rule. Leader and Oracle select how it is drawn.

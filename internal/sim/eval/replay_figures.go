@@ -31,7 +31,7 @@ type recordedRun struct {
 	begun       bool
 	first, last time.Duration
 
-	inFlight  map[string]*inFlightRequest
+	inFlight map[string]*inFlightRequest
 	replicas map[string]*recordedReplica
 
 	finished, rejected, forwarded int
@@ -50,7 +50,7 @@ type inFlightRequest struct {
 // recordedReplica integrates the outstanding requests of a replica over time.
 type recordedReplica struct {
 	since       time.Duration
-	removed        bool
+	removed     bool
 	outstanding int
 	area, life  time.Duration
 }

@@ -20,12 +20,12 @@ import (
 // replicas and the peers.
 type recordedLoad struct {
 	requests []replayRequest
-	inFlight   map[string]int // index in requests by ID, while in flight
+	inFlight map[string]int // index in requests by ID, while in flight
 
-	models   map[string]string         // of the present replicas, by ID
-	replicas map[string]int            // maximum present at once, by model
-	peerReplicas   map[string]map[string]int // maximum replicas reported, by peer and model
-	rtt      map[string]time.Duration  // last reported RTT, by peer
+	models       map[string]string         // of the present replicas, by ID
+	replicas     map[string]int            // maximum present at once, by model
+	peerReplicas map[string]map[string]int // maximum replicas reported, by peer and model
+	rtt          map[string]time.Duration  // last reported RTT, by peer
 }
 
 // replayRequest is a recorded request with its output length, if it was answered.
@@ -34,7 +34,7 @@ type replayRequest struct {
 	model       string
 	row         workload.Row
 	estimate    int // prompt tokens before an engine counted them
-	maxTokens       int // max_tokens of the request, 0 = none
+	maxTokens   int // max_tokens of the request, 0 = none
 	counted     bool
 	answerKnown bool
 }

@@ -20,14 +20,14 @@ const maxRecordLine = 64 << 20
 
 // recordReader reads a record. It keeps only one line in memory.
 type recordReader struct {
-	name     string
-	in       *bufio.Reader
-	header   record.Header
-	line     int           // of the last line read, from 1
-	at       time.Duration // of the last step read
-	truncated      bool          // the record ended in the middle of a line
-	panicked string        // the value of the panic that ended the record; may be empty
-	step     recordedStep
+	name      string
+	in        *bufio.Reader
+	header    record.Header
+	line      int           // of the last line read, from 1
+	at        time.Duration // of the last step read
+	truncated bool          // the record ended in the middle of a line
+	panicked  string        // the value of the panic that ended the record; may be empty
+	step      recordedStep
 }
 
 // recordedStep is a line of a record with its actions as raw JSON: an event, or the configuration from

@@ -159,14 +159,14 @@ func serve(t *testing.T, policyName string) (us, eu *recordedBalancer) {
 	us, eu = newRecorded(t, policyName, "lb-us-0", "local/us"), newRecorded(t, policyName, "lb-eu-0", "local/eu")
 	us.AddPeer(service.PeerConfig{ID: "lb-eu-0", Region: "local/eu", URL: eu.url}, nil)
 	eu.AddPeer(service.PeerConfig{ID: "lb-us-0", Region: "local/us", URL: us.url}, nil)
-	heard := func() {
+	exchangeReports := func() {
 		us.Step(core.Event{Kind: core.EventPeerReport, Target: "lb-eu-0", PeerReport: &core.PeerReport{
 			RTT: 3 * time.Millisecond, Models: []core.ModelLoad{{Model: replayModel, Replicas: 2, Available: 2, KV: policy.Known(0.25)}},
 		}})
 	}
 	eu.attach(t, "eu-0", streamResponse(0, 0))
 	eu.attach(t, "eu-1", streamResponse(4, 0))
-	heard()
+	exchangeReports()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	many := func(n int) {
 		var asking sync.WaitGroup
@@ -178,7 +178,7 @@ func serve(t *testing.T, policyName string) (us, eu *recordedBalancer) {
 	many(8) // no replica yet: all are forwarded
 	us.attach(t, "us-0", streamResponse(3, 5))
 	us.attach(t, "us-1", streamResponse(0, 0))
-	heard()
+	exchangeReports()
 	many(24)
 	begun := make(chan struct{}, 1)
 	us.attach(t, "us-2", hangAfterFirstToken(begun))

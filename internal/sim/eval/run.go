@@ -158,12 +158,12 @@ func runAll(ctx context.Context, p *Plan, setups []sim.Setup) ([]*sim.Result, er
 
 // progress tracks the progress of concurrent runs.
 type progress struct {
-	mu     sync.Mutex
-	plan   *Plan
-	simulated []time.Duration // simulated time of each run
-	sum    time.Duration
-	finished  int
-	reportedPercent   int // last reported percent
+	mu              sync.Mutex
+	plan            *Plan
+	simulated       []time.Duration // simulated time of each run
+	sum             time.Duration
+	finished        int
+	reportedPercent int // last reported percent
 }
 
 func newProgress(p *Plan, runs int) *progress {

@@ -25,21 +25,21 @@ type SageScenario struct {
 	Name, Title string
 	Load        string // request pattern, as printed
 	// Strategies are compared by default.
-	Strategies []string
-	cases      []string // other variants to compare, such as queue orders; empty = none
-	models     int      // how many of the paper's four models; 5 adds the paper's extra model
-	regions    int
-	from       time.Duration // since the start of the week
-	duration   time.Duration
-	sampleInterval     time.Duration // interval between two samples of the time series
-	vms        int           // per model and region; 0 = that of sim.SageFleet
-	load       float64       // factor on the demand; 0 = 1
-	deferred   float64       // factor on the deferred part; 0 = 1
-	hardware   func(s *sim.FleetScenario)
-	adapt      func(s *sim.FleetScenario, name string)
-	burst      *burst
-	columns    func(r *SageReport) []sageColumn
-	paper      []SagePaper
+	Strategies     []string
+	cases          []string // other variants to compare, such as queue orders; empty = none
+	models         int      // how many of the paper's four models; 5 adds the paper's extra model
+	regions        int
+	from           time.Duration // since the start of the week
+	duration       time.Duration
+	sampleInterval time.Duration // interval between two samples of the time series
+	vms            int           // per model and region; 0 = that of sim.SageFleet
+	load           float64       // factor on the demand; 0 = 1
+	deferred       float64       // factor on the deferred part; 0 = 1
+	hardware       func(s *sim.FleetScenario)
+	adapt          func(s *sim.FleetScenario, name string)
+	burst          *burst
+	columns        func(r *SageReport) []sageColumn
+	paper          []SagePaper
 }
 
 // burst multiplies the demand during part of the run.

@@ -20,7 +20,7 @@ type SageReport struct {
 	// Requests is the total number of simulated requests.
 	Requests int `json:"-"`
 	columns  []sageColumn
-	series  []sageSeries // with seed 1, by row of the summary
+	series   []sageSeries // with seed 1, by row of the summary
 }
 
 // SageConstants are the parameters common to all runs.

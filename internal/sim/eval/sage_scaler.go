@@ -26,9 +26,9 @@ type fleetScaler struct {
 	service  *service.Spec
 	inputs   *sharedInputs
 
-	nextPlan    time.Duration // when the next plan is due
-	demand []endpointDemand     // by endpoint
-	fleet   plan.Fleet
+	nextPlan time.Duration    // when the next plan is due
+	demand   []endpointDemand // by endpoint
+	fleet    plan.Fleet
 }
 
 // demand is the observed demand of an endpoint.
@@ -128,8 +128,8 @@ const weekStartMinute = 4 * 24 * 60
 // learningPeriod is the period during which a forecaster may fail for lack of history and no plan is made;
 // after it a failed forecast ends the run. retryPlan is the retry interval, as in the controller.
 const (
-	learningPeriod  = 3 * 24 * time.Hour
-	retryPlan = 5 * time.Minute
+	learningPeriod = 3 * 24 * time.Hour
+	retryPlan      = 5 * time.Minute
 )
 
 // plan plans the service and stores the targets of the endpoints, except silos for deferred work, which
