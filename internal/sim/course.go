@@ -2,23 +2,22 @@ package sim
 
 import "time"
 
-// moments is how many times the load is looked at in a run: as many as a drawing
-// can show.
+// moments is the number of samples of the load over time in a run, as many as a chart can show.
 const moments = 200
 
-// Moment is the load at a time.
+// Moment is a sample of the load.
 type Moment struct {
 	At      time.Duration
-	Regions []RegionLoad // in the order of the scenario's
+	Regions []RegionLoad // in the scenario's order
 }
 
-// RegionLoad counts the requests in a region: Queued are held by its balancers,
-// Pending and Running are in the engines that stand there.
+// RegionLoad counts the requests in a region: Queued at its balancers, Pending and Running in its
+// engines.
 type RegionLoad struct {
 	Queued, Pending, Running int
 }
 
-// lookAround notes the load of each region.
+// lookAround samples the load of each region.
 func (w *world) lookAround() {
 	regions := make([]RegionLoad, len(w.scenario.Regions))
 	for _, n := range w.nodes {

@@ -12,7 +12,7 @@ type fleetTally struct {
 	ttft, e2e                               sample
 }
 
-// tallies are those of a request: of its model, and of its client's endpoint.
+// tallies returns the tallies of a request: of its model, and of its client's endpoint.
 func (f *fleet) tallies(q *ask) [2]*fleetTally {
 	return [2]*fleetTally{&f.tally[q.model][q.tier], &f.endpoint(int(q.model), int(q.region), false).tally[q.tier]}
 }
@@ -59,8 +59,8 @@ func (f *fleet) firstToken(c *call) {
 	}
 }
 
-// misses says whether a request misses its tier's target: of interactive tiers
-// by its first token, of deferred work by its end.
+// misses reports whether a request misses its tier's target: TTFT for interactive tiers, E2E for
+// deferred work.
 func (f *fleet) misses(tier int, ttft, e2e time.Duration) bool {
 	if tier == deferredTier {
 		return e2e > f.s.Targets.Of(tierOrder[tier])
@@ -68,7 +68,7 @@ func (f *fleet) misses(tier int, ttft, e2e time.Duration) bool {
 	return ttft > f.s.Targets.Of(tierOrder[tier])
 }
 
-// moment notes the fleet as it is.
+// moment samples the fleet.
 func (f *fleet) moment() {
 	m := FleetMoment{At: f.now, Endpoints: make([]EndpointMoment, len(f.endpoints))}
 	for i, e := range f.endpoints {
@@ -83,7 +83,7 @@ func (f *fleet) moment() {
 	f.course = append(f.course, m)
 }
 
-// result reads the figures off a run that has ended.
+// result returns the figures of a finished run.
 func (f *fleet) result() *FleetResult {
 	r := &FleetResult{Course: f.course, Events: f.events}
 	for _, v := range f.vms {
@@ -112,8 +112,7 @@ func (f *fleet) result() *FleetResult {
 	return r
 }
 
-// unfinished counts a request that has not ended: waiting for room, or at a
-// replica.
+// unfinished counts an unfinished request: waiting for capacity, or at a replica.
 func (f *fleet) unfinished(c *call, r *FleetResult) {
 	if !c.live {
 		return

@@ -12,14 +12,14 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// The kinds of a fleet's events.
+// The kinds of fleet events.
 const (
-	fleetWake   kind = iota // index (VM), turn: an engine's step ends
+	fleetWake   kind = iota // index (VM), turn: an engine step ends
 	fleetSubmit             // index (call): a request reaches its replica
-	fleetReady              // index (VM): a replica serves from now on
-	fleetLook               // the scaler looks
-	fleetSignal             // endpoints tell the deferred queue their utilisation
-	fleetMoment             // the course is noted
+	fleetReady              // index (VM): a replica becomes ready
+	fleetLook               // the scaler runs
+	fleetSignal             // endpoints report their utilisation to the deferred queue
+	fleetMoment             // the time series is sampled
 )
 
 // fleet is a run of a FleetScenario.
@@ -35,26 +35,26 @@ type fleet struct {
 
 	endpoints []*endpoint // by model, region and pool
 	spare     []int       // by region
-	remote    [][]bool    // by model and region: the store there lacks the weights
+	remote    [][]bool    // by model and region: the storage there lacks the weights
 	vms       []*vm
 	calls     []call
 	free      []int32 // of calls
 	facts     policy.Facts
-	answers   []int // expected tokens of an answer, by model
+	answers   []int // expected output tokens, by model
 	view      FleetView
 	course    []FleetMoment
 	tally     [][tiers]fleetTally // by model
 	failed    error
 }
 
-// endpoint is the replicas of a model in a region that serve the same requests.
+// endpoint holds the replicas of a model in a region that serve the same requests.
 type endpoint struct {
 	index, model, region int
 	deferred             bool
 	ready                []*vm // by id
 	donated              []*vm
-	// candidates are the ready replicas and then the other regions' endpoints, as
-	// the policy sees them.
+	// candidates are the ready replicas followed by the other regions' endpoints, as input of the
+	// policy.
 	candidates   []policy.Candidate
 	peers        []*endpoint
 	router       policy.Policy
@@ -62,10 +62,10 @@ type endpoint struct {
 	kv, capacity int // of the ready replicas, in tokens
 	backlog      backlog
 	waiting      int   // interactive requests without a first token
-	firsts, late int64 // of IW-F requests: had a first token, had it after its target
+	firsts, late int64 // IW-F requests with a first token, and with a late one
 
 	interactive, deferredTokens int64
-	arrived                     int64 // as of the last moment of the course
+	arrived                     int64 // at the last sample of the time series
 	hours                       [vmStates]time.Duration
 	starts, redeployed          int
 	launched                    int
@@ -81,41 +81,40 @@ type vm struct {
 	since    time.Duration // when the state began
 	fetches  bool          // its weights come from another region
 	engine   *engine.Engine
-	at       int // among endpoint.ready, while ready
+	at       int // index in endpoint.ready, while ready
 
-	inFlight  int // requests sent there that have not ended
-	remaining int // tokens of those, as estimated
+	inFlight  int // unfinished requests sent there
+	remaining int // estimated tokens to process for those
 	kv        int
-	waiting   []int32 // calls, under another order than FCFS
+	waiting   []int32 // calls, with an order other than FCFS
 
 	waking bool
 	wakeAt time.Duration
 	turn   uint64
 }
 
-// call is a request under way.
+// call is a request in progress.
 type call struct {
 	ask
 	vm       *vm
-	away     bool // served by another region than the client's
+	away     bool // served by a region other than the client's
 	live     bool
 	priority int
 	first    time.Duration // when the first token left the engine, 0 = not yet
 }
 
-// streamStarts keeps the times of starts apart from other draws of a seed.
+// streamStarts separates start-up times from other random draws of a seed.
 const streamStarts = 0x737461727473
 
-// RunFleet simulates a service whose replicas come and go. An impossible
-// scenario, an error of the scaler and the end of ctx are errors. The same
-// scenario, setup and seed give the same result, byte for byte, and the same
-// requests whatever the scaler does.
+// RunFleet simulates a service with scaling. It returns an error for an invalid scenario, an error of
+// the scaler, or the end of ctx. The same scenario, setup and seed yield the same result, byte for
+// byte, and the same requests regardless of the scaler.
 func RunFleet(ctx context.Context, s *FleetScenario, setup FleetSetup) (*FleetResult, error) {
 	if err := s.Validate(); err != nil {
 		return nil, err
 	}
 	if setup.Scaler == nil || !setup.Deferred.On() && s.Silo == 0 {
-		return nil, fmt.Errorf("scenario %s: want a scaler and, without silos, a rule for deferred requests", s.Name)
+		return nil, fmt.Errorf("scenario %s: requires a scaler and, without silos, a rule for deferred requests", s.Name)
 	}
 	f, err := newFleet(s, setup)
 	if err != nil {
@@ -169,7 +168,7 @@ func newFleet(s *FleetScenario, setup FleetSetup) (*fleet, error) {
 	return f, nil
 }
 
-// addEndpoint makes an endpoint with its VMs, all ready.
+// addEndpoint creates an endpoint with its VMs, all ready.
 func (f *fleet) addEndpoint(m, r, p int) error {
 	s := f.s
 	n := s.VMs - s.Silo
@@ -189,21 +188,21 @@ func (f *fleet) addEndpoint(m, r, p int) error {
 	return nil
 }
 
-// newVM makes a VM that is about to do something for an endpoint.
+// newVM creates a VM without a state for an endpoint.
 func (f *fleet) newVM(e *endpoint) (*vm, error) {
 	v := &vm{index: int32(len(f.vms)), id: fmt.Sprintf("vm-%05d", len(f.vms)), endpoint: e, state: vmStates}
 	f.vms = append(f.vms, v)
 	return v, f.load(v, e.model)
 }
 
-// load gives a VM an engine for a model.
+// load creates a VM's engine for a model.
 func (f *fleet) load(v *vm, model int) error {
 	e, err := engine.NewLight(f.s.Models[model].Profile)
 	v.engine = e
 	return err
 }
 
-// endpoint finds one.
+// endpoint returns an endpoint.
 func (f *fleet) endpoint(model, region int, deferred bool) *endpoint {
 	i := (model*len(f.s.Regions) + region) * f.s.pools()
 	if deferred {
@@ -212,7 +211,7 @@ func (f *fleet) endpoint(model, region int, deferred bool) *endpoint {
 	return f.endpoints[i]
 }
 
-// step lets the next thing happen; false at the end.
+// step processes the next event; it returns false at the end.
 func (f *fleet) step() bool {
 	if f.failed != nil {
 		return false
@@ -263,7 +262,7 @@ func (f *fleet) happen(e *event) {
 	}
 }
 
-// submit hands a request to its replica's engine, or to those waiting there.
+// submit submits a request to its replica's engine, or queues it there.
 func (f *fleet) submit(i int32) {
 	v := f.calls[i].vm
 	if f.s.Order == core.OrderFCFS || f.s.Order == "" {
@@ -282,8 +281,7 @@ func (f *fleet) run(v *vm, i int32) {
 	})
 }
 
-// settle takes in what an engine has to say, lets in who waits at the replica,
-// and sees to it that it is woken.
+// settle processes an engine's events, admits queued requests, and schedules its next wake-up.
 func (f *fleet) settle(v *vm) {
 	for _, ev := range v.engine.Advance(f.now) {
 		f.hear(v, &ev)
@@ -314,7 +312,7 @@ func (f *fleet) settle(v *vm) {
 	}
 }
 
-// hear is what an engine says of a request.
+// hear processes an engine's event.
 func (f *fleet) hear(v *vm, ev *engine.Event) {
 	i := int32(ev.ID - 1)
 	c := &f.calls[i]
@@ -332,11 +330,11 @@ func (f *fleet) hear(v *vm, ev *engine.Event) {
 		f.completed(c, ev.At)
 		f.release(i)
 	case engine.Rejected:
-		f.failed = fmt.Errorf("a prompt of %d tokens is refused: %s", c.prompt, ev.Reason)
+		f.failed = fmt.Errorf("the engine rejected a prompt of %d tokens: %s", c.prompt, ev.Reason)
 	}
 }
 
-// hold makes a call of a request.
+// hold creates the call of a request.
 func (f *fleet) hold(q *ask) int32 {
 	i := int32(len(f.calls))
 	if n := len(f.free); n > 0 {
@@ -354,8 +352,7 @@ func (f *fleet) release(i int32) {
 	f.free = append(f.free, i)
 }
 
-// takeFirst takes the request that the order puts first from those that wait at a
-// replica; of equals, the first to come.
+// takeFirst removes the first request by order from a replica's queue; of equals, the earliest.
 func (f *fleet) takeFirst(v *vm) int32 {
 	rank := func(i int32) core.Rank {
 		c := &f.calls[i]

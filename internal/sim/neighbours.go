@@ -6,30 +6,29 @@ import (
 	"skyserve/lbd/core"
 )
 
-// How balancers of one region tell each other what they learned of their
-// replicas' caches, as lbd/peer does it.
+// How balancers of one region exchange what they learned about their replicas' caches, as in lbd/peer.
 const (
 	askEvery  = time.Second
-	moreAfter = 100 * time.Millisecond // where an answer was not all
+	moreAfter = 100 * time.Millisecond // if the previous answer was incomplete
 	pageBytes = 128 << 10
-	atOnce    = 32 // entries that a balancer takes in between two decisions
+	atOnce    = 32 // entries applied between two decisions
 )
 
-// progress is how far a balancer is with what a neighbour learned.
+// progress is the position of a balancer in a neighbour's log.
 type progress struct {
-	life int    // of the neighbour: its numbers are of that
-	next uint64 // what to ask from
-	some bool   // something came already
+	life int    // life of the neighbour to which next refers
+	next uint64 // next entry to request
+	some bool   // received some entries before
 }
 
-// page is an answer on its way.
+// page is an answer in transit.
 type page struct {
 	entries []core.Learned
-	life    int // of who asked
+	life    int // life of the requesting balancer
 }
 
-// askPrefixes lets a balancer ask all its neighbours. An answer is as its
-// neighbour is when it is asked: both ways inside a region are one here.
+// askPrefixes requests the entries of all neighbours. An answer has the neighbour's state at the time
+// of the request: the two one-way delays inside a region are simulated as one.
 func (w *world) askPrefixes(n *node) {
 	again := askEvery
 	if !n.dead {
@@ -42,8 +41,8 @@ func (w *world) askPrefixes(n *node) {
 	w.push(again, event{kind: evAskPrefixes, index: n.index})
 }
 
-// askOne asks one neighbour, and says whether there is more. Who begins with
-// nothing is told also what the neighbour heard from others.
+// askOne requests one neighbour's entries and reports whether there are more. A balancer without
+// entries also gets those that the neighbour received from others.
 func (w *world) askOne(n, from *node) (more bool) {
 	at := n.asked[from.index]
 	if at.life != from.lives {
@@ -64,7 +63,7 @@ func (w *world) askOne(n, from *node) (more bool) {
 	return more
 }
 
-// hearPrefixes takes an answer in, unless it is for an earlier life.
+// hearPrefixes applies an answer, unless it is for an earlier life.
 func (w *world) hearPrefixes(n, from *node, p *page) {
 	if !n.dead && n.lives == p.life {
 		w.tell(n, core.Event{Kind: core.EventPeerLearned, Target: from.id, Learned: p.entries})

@@ -9,35 +9,32 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// Oracle is the name of a bound to measure policies against: a policy that is
-// told the truth. It knows
-//   - each engine at the instant of the decision: what its cache holds, its free
-//     memory, who runs and who is pending there, and its profile, slowed down
-//     where it is; nothing is learned and nothing is old;
-//   - every request that is on its way to an engine, and what that one's cache
-//     will hold because of it;
-//   - how long every answer will be, so how long everybody there stays;
+// Oracle is the name of an upper bound for policies: a policy with perfect information. It knows
+//   - each engine at the time of the decision: its cache, its free
+//     memory, its running and pending requests, and its profile, including
+//     slow-downs; nothing is learned or outdated;
+//   - every request on its way to an engine, and its effect on that engine's
+//     cache;
+//   - the length of every answer, and so when every request finishes;
 //   - which replicas are down.
 //
-// It stands beside every client, so that the only way is that to the replica. It
-// does not know what will be asked next, it chooses for one request after the
-// other, in the order of the core's queue, and does not search: it is no proof
-// that nothing better exists.
+// It is next to every client, so that the only delay is that to the replica. It does not know future
+// requests, decides for one request after the other, in the order of the core's queue, and does not
+// search: it does not prove that nothing better exists.
 const Oracle = "oracle"
 
-// Everywhere is the layout of the oracle: one balancer for all replicas that is
-// in every region at once. No other policy has it.
+// Everywhere is the layout of the oracle: one balancer for all replicas that is in every region at
+// once. No other policy supports it.
 const Everywhere Layout = "everywhere"
 
-// oracle sends a request where it costs the least time, its own and that of all
-// others, by the engines' own formulae (oracle_cost.go) over the truth about
-// them (oracle_sight.go).
+// oracle sends a request where its cost in time is lowest, its own plus that of all others, by the
+// engines' own formulas (oracle_cost.go) over their true state (oracle_sight.go).
 type oracle struct {
 	w *world
 	n *node
 
 	sights  []*sight // by replica
-	event   int64    // the one that the sights are of
+	event   int64    // the event for which sights were updated
 	waiting map[*flight]*outlook
 	manner  *manner
 }
@@ -46,15 +43,14 @@ func newOracle(w *world, n *node) *oracle {
 	return &oracle{w: w, n: n, event: -1, waiting: map[*flight]*outlook{}}
 }
 
-// Name is oracle.
+// Name returns Oracle.
 func (*oracle) Name() string { return Oracle }
 
-// Traits says that it may hold requests. What replicas hold of a prompt it sees
-// by itself.
+// Traits reports that it may hold requests. It reads the replicas' caches directly.
 func (*oracle) Traits() policy.Traits { return policy.Traits{Regions: true, Holds: true} }
 
-// Choose takes the replica of the least cost. The request is held while it would
-// only be pending there, or while a prefill step for it alone does not pay.
+// Choose returns the replica with the lowest cost. It holds the request while it would only be pending
+// there, or while a prefill step for it alone does not pay.
 func (o *oracle) Choose(f *policy.Facts) policy.Choice {
 	o.look()
 	l := o.n.legs[f.ID]
@@ -86,7 +82,7 @@ func (o *oracle) Choose(f *policy.Facts) policy.Choice {
 	return policy.Choice{Index: best, Hold: hold, Reason: policy.ReasonCheapest}
 }
 
-// hold says whether a request is kept for a replica rather than sent to it.
+// hold reports whether to keep a request for a replica rather than send it.
 func (o *oracle) hold(q *outlook, s *sight, wait float64) bool {
 	switch {
 	case s.present() == 0:
@@ -102,10 +98,9 @@ func (o *oracle) hold(q *outlook, s *sight, wait float64) bool {
 	return !o.doorOpens(q, s)
 }
 
-// doorOpens says whether a prefill step pays. Each one stops the whole batch for
-// its fixed part, however little it computes, so requests wait at the door for
-// each other until what they waited in all is what the batch will lose. The
-// fuller the memory, the less they wait: it is room that nobody uses.
+// doorOpens reports whether a prefill step pays. Each one stops the whole batch for its fixed part,
+// however little it computes, so requests wait for each other until their total wait equals the batch's
+// loss. The fuller the memory, the shorter the wait, since waiting leaves memory unused.
 func (o *oracle) doorOpens(q *outlook, s *sight) bool {
 	if q.door != s {
 		since := o.w.now
@@ -121,7 +116,7 @@ func (o *oracle) doorOpens(q *outlook, s *sight) bool {
 	return waited >= o.manner.company*(1-s.pressure())*s.prefillBase*float64(len(s.stays))
 }
 
-// leaveDoor forgets that a request waits at a door.
+// leaveDoor removes a request from the door it waits at.
 func (o *oracle) leaveDoor(q *outlook) {
 	if q.door != nil {
 		q.door.atDoor--
@@ -130,15 +125,15 @@ func (o *oracle) leaveDoor(q *outlook) {
 	}
 }
 
-// send notes what a request that leaves for a replica means for those after it.
+// send updates a replica's state for a request sent to it.
 func (o *oracle) send(l *leg, q *outlook, s *sight, cached int) {
 	o.leaveDoor(q)
 	delete(o.waiting, l.flight)
 	s.leaves(l, q.tokens-cached)
 }
 
-// seat is the region that a balancer acts from for a client: its own, or the
-// client's where it is everywhere.
+// seat returns the region that a balancer acts from for a client: its own, or the client's in layout
+// Everywhere.
 func (w *world) seat(n *node, c *client) int {
 	if w.setup.Layout == Everywhere {
 		return c.region
@@ -146,13 +141,12 @@ func (w *world) seat(n *node, c *client) int {
 	return n.region
 }
 
-// way is how long it takes from replica r to the balancer where a request's leg
-// is, or back.
+// way returns the delay from replica r to the balancer of a leg, or back.
 func (w *world) way(r *replica, l *leg) time.Duration {
 	return w.delay[r.region][w.seat(l.node, l.flight.client)]
 }
 
-// policyFor makes the policy of a balancer.
+// policyFor creates the policy of a balancer.
 func (w *world) policyFor(n *node) (policy.Policy, error) {
 	if w.setup.Policy == Oracle {
 		return newOracle(w, n), nil
@@ -160,7 +154,7 @@ func (w *world) policyFor(n *node) (policy.Policy, error) {
 	return policy.New(w.setup.Policy)
 }
 
-// reveal tells the oracle what a replica's engine is like now.
+// reveal reports the current state of a replica's engine to the oracle.
 func (w *world) reveal(r *replica) {
 	l := r.engine.Load()
 	if l.Pending == r.revealed.Pending {
@@ -173,10 +167,10 @@ func (w *world) reveal(r *replica) {
 	}}})
 }
 
-// check says what is wrong with a setup: the oracle and its layout go together.
+// check validates a setup: the oracle requires its layout, and no other policy supports it.
 func (s *Setup) check() error {
 	if (s.Policy == Oracle) != (s.Layout == Everywhere) {
-		return fmt.Errorf("policy %s in layout %s: the policy %s has the layout %s, and no other has", s.Policy, s.Layout, Oracle, Everywhere)
+		return fmt.Errorf("policy %s in layout %s: policy %s requires layout %s, which no other policy supports", s.Policy, s.Layout, Oracle, Everywhere)
 	}
 	if s.Layout == Everywhere {
 		return nil

@@ -6,50 +6,46 @@ import (
 	"time"
 )
 
-// What the oracle weighs. Everything else is the engines' own.
+// Weights of the oracle. All other values are the engines' own.
 const (
-	// oracleRoomy is the share of the memory, or of the places in the batch, beyond
-	// which they are short.
+	// oracleRoomy is the share of memory, or of batch slots, beyond which they are scarce.
 	oracleRoomy = 0.6
-	// oracleMemory and oraclePlaces weigh what a request takes of either from those
-	// that wait. Who takes a place while the queue is never empty delays not only
-	// those who are in it now.
+	// oracleMemory and oraclePlaces weigh the memory and the slots that a request takes from waiting
+	// requests. A slot taken while the queue is never empty also delays requests that have not arrived
+	// yet.
 	oracleMemory, oraclePlaces = 2, 3
-	// oraclePatience is how long a request may be held.
+	// oraclePatience is the maximum time that a request is held.
 	oraclePatience = 30 * time.Second
-	// unequal is from which ratio of their decode steps on engines are not alike.
+	// unequal is the ratio of decode times from which engines count as different.
 	unequal = 1.25
 )
 
-// manner is what the oracle does differently where engines are alike and where
-// they are not: two oracles, of which the engines' profiles choose one.
+// manner holds the weights that differ between equal and unequal engines. The engines' profiles select
+// one of the two.
 type manner struct {
-	// ahead is how many decode steps before its admission a request is sent: an
-	// engine that has somebody pending loses no step when memory comes free.
+	// ahead is how many decode steps before its admission a request is sent: an engine with a pending
+	// request loses no step when memory becomes free.
 	ahead float64
-	// company weighs what a batch loses to a prefill step against the waiting of
-	// those who share it.
+	// company weighs a batch's loss from a prefill step against the wait of the requests that share it.
 	company float64
-	// abroad is the price in seconds of leaving the region.
+	// abroad is the penalty in seconds for leaving the region.
 	abroad float64
-	// evicted is the share of what is pushed out of a cache that will be computed
-	// again.
+	// evicted is the share of evicted cache entries that will be computed again.
 	evicted float64
-	// queue weighs those that wait against those in the batch where a prompt is
-	// computed that need not be.
+	// queue weighs waiting requests against running ones where a prompt is computed needlessly.
 	queue float64
 }
 
 var (
-	// amongEquals: any engine will do, and memory is what they are short of.
+	// amongEquals: any engine is suitable, and memory is the scarce resource.
 	amongEquals = manner{ahead: 7, evicted: 1}
-	// amongUnequals: fast engines are short of places in the batch and fill one many
-	// times a second. The slow ones are of use only to whole sessions: a stray
-	// request there keeps all that follow it waiting, so that regions keep theirs.
+	// amongUnequals: fast engines lack batch slots and fill one many times per second. Slow ones are
+	// useful only for whole sessions: a single request there delays all that follow it, so regions keep
+	// their sessions.
 	amongUnequals = manner{ahead: 2, company: 1, abroad: 10, evicted: 0.3, queue: 2}
 )
 
-// mannerOf chooses by the engines' profiles.
+// mannerOf selects the weights by the engines' profiles.
 func mannerOf(replicas []*replica) *manner {
 	least, most := math.Inf(1), 0.0
 	for _, r := range replicas {
@@ -63,17 +59,16 @@ func mannerOf(replicas []*replica) *manner {
 	return &amongEquals
 }
 
-// estimate is what a request costs at a replica.
+// estimate is the cost of a request at a replica.
 type estimate struct {
-	cost   float64 // seconds, of its own and of others
-	wait   float64 // of them, until it is admitted
-	cached int     // tokens of its prompt that need not be computed
+	cost   float64 // seconds, of the request and of others
+	wait   float64 // part of it until admission
+	cached int     // prompt tokens that are cached
 }
 
-// estimate is what the request costs at a replica that held others are kept for:
-// the ways, the wait, its prefill and its decode steps; what those make everybody
-// else there wait; and what its memory and its place are worth to those that wait
-// for them.
+// estimate returns the cost of a request at a replica for which held others are kept: network delays,
+// the wait, its prefill and its decode steps; the delay of all requests there; and the value of its
+// memory and slot to waiting requests.
 func (o *oracle) estimate(q *outlook, s *sight, held int) estimate {
 	cached := q.cached(s)
 	most, length := s.bounds(q.leg.flight)
@@ -97,10 +92,10 @@ func (o *oracle) estimate(q *outlook, s *sight, held int) estimate {
 	return estimate{cost: own + others + (memory+places)*steps*step + evicted, wait: wait, cached: cached}
 }
 
-// way is how many seconds it is from the request to a replica.
+// way returns the delay in seconds from the request to a replica.
 func (o *oracle) way(q *outlook, s *sight) float64 { return o.w.way(s.r, q.leg).Seconds() }
 
-// ways is what the way there and back costs.
+// ways returns the cost of the round trip.
 func (o *oracle) ways(q *outlook, s *sight) float64 {
 	ways := 2 * o.way(q, s)
 	if s.r.region != q.leg.flight.client.region {
@@ -109,24 +104,24 @@ func (o *oracle) ways(q *outlook, s *sight) float64 {
 	return ways
 }
 
-// present is how many are there, or on the way.
+// present returns the number of requests there, or on their way.
 func (s *sight) present() int { return len(s.stays) }
 
-// step is how many seconds a decode step takes with all those present.
+// step returns the seconds of a decode step with all present requests.
 func (s *sight) step() float64 {
 	return s.decodeBase + float64(s.present())*s.perRequest + float64(s.context)*s.perKV
 }
 
-// prefillComes says whether the engine will compute a prompt anyway: what comes
-// with it pays for no step of its own.
+// prefillComes reports whether the engine will run a prefill step anyway, which further requests can
+// share.
 func (s *sight) prefillComes() bool { return s.pending > 0 }
 
-// pressure is how short memory is, from 0 to 1.
+// pressure returns the scarcity of memory, from 0 to 1.
 func (s *sight) pressure() float64 {
 	return beyondRoomy((float64(s.load.KVActive) + s.reserve*float64(s.promised)) / float64(s.profile.KVTokens))
 }
 
-// crowd is how short places in the batch are, from 0 on.
+// crowd returns the scarcity of batch slots, from 0.
 func (s *sight) crowd() float64 {
 	return beyondRoomy(float64(s.present()) / float64(s.profile.MaxRunning))
 }
@@ -135,8 +130,8 @@ func beyondRoomy(share float64) float64 {
 	return min(1, max(0, (share-oracleRoomy)/(1-oracleRoomy)))
 }
 
-// overlap is how many steps those present have in common with a request of that
-// many, in all.
+// overlap returns the number of steps that present requests share with a request of that many steps, in
+// total.
 func (s *sight) overlap(steps int) float64 {
 	i := sort.Search(len(s.stays), func(i int) bool { return s.stays[i].steps > steps })
 	sum := (len(s.stays) - i) * steps
@@ -146,9 +141,9 @@ func (s *sight) overlap(steps int) float64 {
 	return float64(sum)
 }
 
-// wait is in how many decode steps a request that needs so much memory is
-// admitted, by the engine's own rule: after everybody who is pending and after
-// those held for the replica, who are taken to need as much.
+// wait returns the number of decode steps until a request with that memory need is admitted, by the
+// engine's own rule: after all pending requests and those held for the replica, which are assumed to
+// need as much.
 func (s *sight) wait(need float64, held int) float64 {
 	room := float64(s.profile.KVTokens-s.load.KVActive) - s.reserve*float64(s.promised) - s.need - need*float64(1+held)
 	places := s.profile.MaxRunning - s.present() - 1 - held
@@ -156,16 +151,15 @@ func (s *sight) wait(need float64, held int) float64 {
 		return 0
 	}
 	if len(s.stays) == 0 {
-		return float64(held) // it is empty: who is held for it comes at once
+		return float64(held) // empty: held requests start at once
 	}
 	i := sort.SearchFloat64s(s.freed, -room)
 	if i = max(i, -places-1); i < len(s.stays) {
 		return float64(s.stays[i].steps)
 	}
-	// Not before all those have gone, and some of the others as well.
+	// After all present requests and some of the held ones.
 	return float64(s.stays[len(s.stays)-1].steps + beyondAll*(1+held))
 }
 
-// beyondAll is how many steps each of those takes that come after all who are
-// there.
+// beyondAll is the assumed number of steps of each request that follows all present ones.
 const beyondAll = 100

@@ -13,54 +13,52 @@ type replica struct {
 	index  int32
 	id     string
 	region int
-	node   *node // who owns it now
-	home   *node // and at first
+	node   *node // current owner
+	home   *node // initial owner
 	engine *engine.Engine
 	clock  clock          // the engine's
-	jobs   map[uint64]job // in the engine
+	jobs   map[uint64]job // in the engine, by number
 
-	down   bool        // it answers nobody
-	before engine.Load // counters of its engines that died
-	lost   int64       // requests that died with them
+	down   bool        // it does not respond
+	before engine.Load // counters of earlier engines
+	lost   int64       // requests lost with them
 
-	// The engine is woken at wakeAt by the event that carries turn; what carries
-	// an older turn comes to nothing.
+	// The engine is woken at wakeAt by the event with the current turn; events with an older turn are
+	// ignored.
 	waking bool
 	wakeAt time.Duration
 	turn   uint64
 
-	// For the oracle: what it was shown last, and the requests that are on their
-	// way or have no first token yet.
+	// For the oracle: the last reported load, and the requests on their way or without a first token.
 	revealed engine.Load
 	due      map[*leg]bool
 
-	told   int64         // tokens generated, as of the last probe that came back
-	heard  int           // tokens that reached the balancer since its last tick
-	newest time.Duration // when the last report that reached it was read
+	told   int64         // generated tokens at the last successful probe
+	heard  int           // tokens received by the balancer since its last tick
+	newest time.Duration // read time of the last report received
 
-	atWarm  engine.Load // when the figures began
-	samples int         // since then, by probes
-	seen    int         // sum over those of what was outstanding in the engine
+	atWarm  engine.Load // at the end of the warm-up
+	samples int         // probes since then
+	seen    int         // sum over those of the outstanding requests in the engine
 }
 
-// news is what a probe read, on its way.
+// news is a probe's result in transit.
 type news struct {
 	report core.Report
-	to     *node         // who probed
+	to     *node         // the probing balancer
 	read   time.Duration // when
-	// tokens is how many were generated since the probe before. They come to the
-	// balancer in answers all the time; that it hears of them with the next probe
-	// only is as coarse as the ticks that it tells its core at.
+	// tokens is the number of tokens generated since the previous probe. They reach the balancer in
+	// responses continuously; reporting them with the next probe is as coarse as the ticks of its core.
 	tokens int
 }
 
-// job is a request in an engine: one try of a leg.
+// job is a request in an engine: one attempt of a leg.
 type job struct {
 	leg *leg
 	try int32
 }
 
-// addReplicas makes the replicas and hands each to its balancer.
+// addReplicas creates the replicas and attaches each to its balancer.
 func (w *world) addReplicas(phase func(time.Duration) time.Duration) error {
 	for region := range w.scenario.Regions {
 		r := &w.scenario.Regions[region]
@@ -81,7 +79,7 @@ func (w *world) addReplicas(phase func(time.Duration) time.Duration) error {
 	return nil
 }
 
-// newEngine makes an engine of the scenario's model.
+// newEngine creates an engine of the scenario's model.
 func (w *world) newEngine(p engine.Profile) (*engine.Engine, error) {
 	if w.light() {
 		return engine.NewLight(p)
@@ -98,7 +96,7 @@ func (w *world) give(r *replica, to *node) {
 	w.tell(to, core.Event{Kind: core.EventReplicaAdded, Replica: &core.ReplicaInfo{ID: r.id, Model: model}})
 }
 
-// load is what a replica has done in its life, and what is in its engine now.
+// load returns a replica's counters over all its lives, and the current load of its engine.
 func (r *replica) load() engine.Load {
 	l, b := r.engine.Load(), &r.before
 	for _, sum := range []struct {
@@ -135,7 +133,7 @@ func (w *world) replicaNamed(id string) *replica {
 	return nil
 }
 
-// submit hands a request to its engine.
+// submit submits a request to its engine.
 func (w *world) submit(l *leg, try int32) {
 	w.jobs++
 	l.job = w.jobs
@@ -151,7 +149,7 @@ func (w *world) submit(l *leg, try int32) {
 	w.settle(r)
 }
 
-// abort takes a request out of its engine, if it is still there.
+// abort cancels a request in its engine, if it is still there.
 func (w *world) abort(l *leg) {
 	r := l.replica
 	delete(r.due, l)
@@ -167,21 +165,20 @@ func (w *world) wake(r *replica, turn uint64) {
 	}
 }
 
-// settle passes on what an engine has to say by now and sees to it that it is
-// woken when it next has something to say.
+// settle relays an engine's events and schedules its next wake-up.
 func (w *world) settle(r *replica) {
 	now := r.clock.at(w.now)
 	for _, ev := range r.engine.Advance(now) {
-		// A preemption is decided when a step is planned and told at its end.
+		// A preemption is decided when a step is planned and reported at its end.
 		if ev.At != now && ev.Kind != engine.Preempted {
-			w.broke("replica %s: told at %v what happened at %v", r.id, now, ev.At)
+			w.broke("replica %s: event of %v reported at %v", r.id, ev.At, now)
 		}
 		w.relay(r, &ev)
 	}
 	at, more := r.engine.NextAt()
 	at = r.clock.when(at)
 	if more && at <= w.now {
-		w.broke("replica %s: has more to say at %v", r.id, at)
+		w.broke("replica %s: next event at %v is not in the future", r.id, at)
 	}
 	if w.setup.Layout == Everywhere && !r.down {
 		w.reveal(r)
@@ -196,7 +193,7 @@ func (w *world) settle(r *replica) {
 	}
 }
 
-// relay sends what an engine says of a request to the balancer.
+// relay sends an engine's event about a request to the balancer.
 func (w *world) relay(r *replica, ev *engine.Event) {
 	j, known := r.jobs[ev.ID]
 	if !known {
@@ -220,8 +217,8 @@ func (w *world) relay(r *replica, ev *engine.Event) {
 	w.push(w.way(r, j.leg), event{kind: evUp, leg: j.leg, try: j.try, word: said})
 }
 
-// probe reads an engine's figures as they are; they are known to the balancer
-// when they have travelled there. A replica that is down refuses.
+// probe reads an engine's load; it reaches the balancer after the network delay. A stopped replica
+// refuses the connection.
 func (w *world) probe(r *replica) {
 	w.settle(r)
 	half := w.delay[r.region][r.node.region]
@@ -249,7 +246,7 @@ func (w *world) probe(r *replica) {
 	w.push(w.scenario.Interval, event{kind: evProbe, index: r.index})
 }
 
-// probeFaults says whether a probe comes to nothing, and how late it is.
+// probeFaults returns whether a probe is lost, and how late it is.
 func (w *world) probeFaults(r *replica) (lost bool, late time.Duration) {
 	for i := range w.scenario.Faults {
 		f := &w.scenario.Faults[i]
@@ -263,8 +260,8 @@ func (w *world) probeFaults(r *replica) (lost bool, late time.Duration) {
 	return lost, late
 }
 
-// report gives the balancer what a probe read, unless it no longer asks or knows
-// better.
+// report delivers a probe's result to the balancer, unless it no longer owns the replica or has a newer
+// one.
 func (w *world) report(r *replica, n *news) {
 	if n.to != r.node || n.to.dead || n.read < r.newest {
 		return
@@ -274,7 +271,7 @@ func (w *world) report(r *replica, n *news) {
 	w.tell(r.node, core.Event{Kind: core.EventReplicaReport, Target: r.id, Report: &n.report})
 }
 
-// progress tells a balancer what its replicas generated since its last tick.
+// progress reports the tokens that a balancer's replicas generated since its last tick.
 func (w *world) progress(n *node) {
 	for _, r := range w.replicas {
 		if r.node == n && r.heard > 0 {

@@ -21,49 +21,48 @@ type world struct {
 	events int64
 
 	nodes    []*node
-	homes    [][]*node // by region: the balancers that its clients ask, and its replicas' owners
+	homes    [][]*node // by region: the balancers of its clients and replicas
 	replicas []*replica
-	clients  []*client    // of the closed loop
-	arrivals []*arrivals  // of the open one, by region
+	clients  []*client    // closed loop
+	arrivals []*arrivals  // open loop, by region
 	rows     Rows         // of a trace; nil without one
-	row      workload.Row // that comes next
-	taken    int          // rows so far
-	spare    []*flight    // of rows, to be used again
-	sessions int32        // clients made so far, in either
-	flights  uint64       // made so far: the last one's number
+	row      workload.Row // the next one
+	taken    int          // rows replayed so far
+	spare    []*flight    // finished row flights for reuse
+	sessions int32        // clients created so far, in either loop
+	flights  uint64       // created so far: the number of the last one
 	jobs     uint64       // submitted to engines so far
 
-	links  map[[2]int32]bool // pairs of balancers that are cut off from each other, lower index first
+	links  map[[2]int32]bool // pairs of balancers whose link is cut, lower index first
 	probes *rand.Rand        // which probes are lost
 
-	warm   bool // the figures have begun
+	warm   bool // the warm-up has ended
 	tally  tally
 	course []Moment
-	breach error // the first law that was seen broken
-	failed error // what came from outside: a row of a trace that cannot be read
+	breach error // the first violated law
+	failed error // an external error: an unreadable trace row
 }
 
-// streamJitter keeps the phases of probes, heartbeats and ticks apart from other
-// draws of a seed, streamProbes which probes are lost.
+// streamJitter separates the phases of probes, heartbeats and ticks from other random draws of a seed,
+// streamProbes the lost probes.
 const (
 	streamJitter = 0x6a6974746572
 	streamProbes = 0x70726f626573
 )
 
-// startSpread is the time over which clients start: not all at one instant.
+// startSpread is the period over which clients start, to avoid a simultaneous start.
 const startSpread = time.Second
 
-// checkEvery is how many events happen between two looks at the context.
+// checkEvery is the number of events between two checks of the context.
 const checkEvery = 4096
 
-// Run simulates a scenario under a setup. An impossible scenario, an unknown
-// policy, the end of ctx and a broken law of audit.go are errors.
+// Run simulates a scenario with a setup. It returns an error for an invalid scenario, an unknown
+// policy, the end of ctx, and a violated law of audit.go.
 func Run(ctx context.Context, s *Scenario, setup Setup) (*Result, error) {
 	return RunWatched(ctx, s, setup, func(time.Duration) {})
 }
 
-// RunWatched is Run that tells, every few thousand events, how much of the
-// scenario's Duration has passed.
+// RunWatched is Run that reports the simulated time every few thousand events.
 func RunWatched(ctx context.Context, s *Scenario, setup Setup, watch func(now time.Duration)) (*Result, error) {
 	w, err := newWorld(s, setup)
 	if err != nil {
@@ -82,7 +81,7 @@ func RunWatched(ctx context.Context, s *Scenario, setup Setup, watch func(now ti
 	return w.result(), nil
 }
 
-// run lets everything happen until the end.
+// run processes events until the end.
 func (w *world) run(ctx context.Context, watch func(time.Duration)) error {
 	end := w.scenario.Duration
 	for w.breach == nil && w.failed == nil {
@@ -104,10 +103,10 @@ func (w *world) run(ctx context.Context, watch func(time.Duration)) error {
 	return w.failed
 }
 
-// light says whether engines keep lengths only.
+// light reports whether engines simulate only lengths.
 func (w *world) light() bool { return w.scenario.Engine == LightEngine }
 
-// newWorld builds everything and schedules what starts by itself.
+// newWorld creates all objects and schedules the initial events.
 func newWorld(s *Scenario, setup Setup) (*world, error) {
 	if err := s.Validate(); err != nil {
 		return nil, err
@@ -116,7 +115,7 @@ func newWorld(s *Scenario, setup Setup) (*world, error) {
 		return nil, err
 	}
 	if setup.Policy == Oracle && s.Engine == LightEngine {
-		return nil, fmt.Errorf("policy %s: wants the %s engine, for what is in its cache", Oracle, FullEngine)
+		return nil, fmt.Errorf("policy %s: requires the %s engine, because it reads prefix caches", Oracle, FullEngine)
 	}
 	w := &world{
 		scenario: s, setup: setup, delay: s.delays(),
@@ -139,12 +138,12 @@ func newWorld(s *Scenario, setup Setup) (*world, error) {
 	return w, nil
 }
 
-// begin is when the figures begin.
+// begin returns the end of the warm-up.
 func (w *world) begin() time.Duration {
 	return time.Duration(w.scenario.Warmup * float64(w.scenario.Duration))
 }
 
-// addNodes makes the balancers and introduces them to each other.
+// addNodes creates the balancers and makes them peers.
 func (w *world) addNodes(phase func(time.Duration) time.Duration) error {
 	for region := range w.scenario.Regions {
 		if w.setup.Layout != Regional {
@@ -177,7 +176,7 @@ func (w *world) addNodes(phase func(time.Duration) time.Duration) error {
 	return nil
 }
 
-// addNode makes the i-th balancer of a region.
+// addNode creates the i-th balancer of a region.
 func (w *world) addNode(region, i int) error {
 	n, err := newNode(w, region, i)
 	if err != nil {
@@ -193,11 +192,11 @@ func (w *world) push(after time.Duration, e event) {
 	w.queue.push(e)
 }
 
-// step lets the next event happen.
+// step processes the next event.
 func (w *world) step() {
 	e := w.queue.pop()
 	if e.at < w.now {
-		w.broke("an event of %v happens at %v", e.at, w.now)
+		w.broke("an event scheduled for %v is processed at %v", e.at, w.now)
 	}
 	w.now = e.at
 	w.events++
@@ -227,7 +226,7 @@ func (w *world) step() {
 	}
 }
 
-// stepTimed lets happen what comes by itself, not from a request.
+// stepTimed processes timed events, which no request causes.
 func (w *world) stepTimed(e *event) {
 	switch e.kind {
 	case evWake:
@@ -257,14 +256,14 @@ func (w *world) stepTimed(e *event) {
 	}
 }
 
-// fails ends the run with an error that is nobody's breach.
+// fails ends the run with an external error.
 func (w *world) fails(err error) {
 	if w.failed == nil {
 		w.failed = err
 	}
 }
 
-// broke notes the first law seen broken; the run ends there.
+// broke records the first violated law, which ends the run.
 func (w *world) broke(format string, args ...any) {
 	if w.breach == nil {
 		w.breach = fmt.Errorf(format, args...)

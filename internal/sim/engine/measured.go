@@ -39,7 +39,7 @@ func measuredProfiles() []Profile {
 	}
 }
 
-// large is a machine of measuredProfiles.
+// large returns a profile of measuredProfiles.
 func large(name, description string, kv int, perKV time.Duration, prefill, decode Curve) Profile {
 	o := DefaultFitOptions()
 	return Profile{
@@ -48,7 +48,7 @@ func large(name, description string, kv int, perKV time.Duration, prefill, decod
 	}
 }
 
-// micros makes a curve of sizes and times in microseconds.
+// micros returns a curve from sizes and times in microseconds.
 func micros(sizesAndTimes ...int) Curve {
 	c := make(Curve, len(sizesAndTimes)/2)
 	for i := range c {

@@ -272,7 +272,7 @@ func TestFirstModel(t *testing.T) {
 		if got != c.want || (err == nil) != (c.err == "") {
 			t.Errorf("%s: model %q, error %v", c.body, got, err)
 		}
-		if prefix := fmt.Sprintf("asking %s/v1/models: ", server.URL); err != nil &&
+		if prefix := fmt.Sprintf("listing models at %s/v1/models: ", server.URL); err != nil &&
 			(!strings.HasPrefix(err.Error(), prefix) || !strings.Contains(err.Error(), c.err)) {
 			t.Errorf("error %v, want %s", err, c.err)
 		}
