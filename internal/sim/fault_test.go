@@ -269,18 +269,18 @@ func TestFaultErrors(t *testing.T) {
 		want   string
 		faults []Fault
 	}{
-		{`faults[0].kind: unknown "fire": want one of replica-down, `, []Fault{{Kind: "fire"}}},
-		{`faults[0].replica: no replica is called "us-09": the first one`, []Fault{{Kind: ReplicaDown, Replica: "us-09"}}},
+		{`faults[0].kind: unknown value "fire": must be one of replica-down, `, []Fault{{Kind: "fire"}}},
+		{`faults[0].replica: unknown replica "us-09": the first replica`, []Fault{{Kind: ReplicaDown, Replica: "us-09"}}},
 		{`faults[0].factor: must be at least 1 and at most 1000, got 0.5`, []Fault{{Kind: ReplicaSlow, Replica: "us-01", Factor: 0.5}}},
-		{`faults[0].peer: must be another region than "us"`, []Fault{{Kind: LinkCut, Region: "us", Peer: "us"}}},
-		{`faults[0].peer: no region is called "mars"`, []Fault{{Kind: LinkCut, Region: "us", Peer: "mars"}}},
+		{`faults[0].peer: must differ from region "us"`, []Fault{{Kind: LinkCut, Region: "us", Peer: "us"}}},
+		{`faults[0].peer: unknown region "mars"`, []Fault{{Kind: LinkCut, Region: "us", Peer: "mars"}}},
 		{`faults[0].share: must be at least 0 and at most 1, got 2`, []Fault{{Kind: ProbeLoss, Share: 2}}},
 		{`faults[0].delay: must be more than zero and at most 1h0m0s, got 0s`, []Fault{{Kind: ReportDelay}}},
-		{`faults[0].replica: no replica is called "x"`, []Fault{{Kind: ReportDelay, Delay: 1, Replica: "x"}}},
-		{`faults[0].region: no region is called ""`, []Fault{{Kind: BalancerDown}}},
+		{`faults[0].replica: unknown replica "x"`, []Fault{{Kind: ReportDelay, Delay: 1, Replica: "x"}}},
+		{`faults[0].region: unknown region ""`, []Fault{{Kind: BalancerDown}}},
 		{`faults[0].balancer: must be at least 0 (all) and at most 1, got 2`, []Fault{{Kind: BalancerDown, Region: "us", Balancer: 2}}},
-		{`faults[0]: must end after it begins, got 5s to 3s`, []Fault{{Kind: BalancerDown, Region: "us", From: 5 * time.Second, To: 3 * time.Second}}},
-		{`faults[1]: link-cut: begins or ends within faults[0], which strikes the same`, []Fault{{Kind: LinkCut, Region: "us", Peer: "eu"}, {Kind: LinkCut, Region: "eu", Peer: "us", From: time.Second}}},
+		{`faults[0]: must end after it starts, got 5s to 3s`, []Fault{{Kind: BalancerDown, Region: "us", From: 5 * time.Second, To: 3 * time.Second}}},
+		{`faults[1]: link-cut: overlaps faults[0], which affects the same target`, []Fault{{Kind: LinkCut, Region: "us", Peer: "eu"}, {Kind: LinkCut, Region: "eu", Peer: "us", From: time.Second}}},
 	} {
 		s := short(t, "fig8a", time.Minute)
 		s.Faults = c.faults

@@ -63,7 +63,7 @@ faults: [{kind: probe-loss, share: 0.5, to: 10s}]
 	}
 }
 
-// Where no region is called as the default's home, the first one is home.
+// Where unknown region as the default's home, the first one is home.
 func TestTheFirstRegionIsHome(t *testing.T) {
 	s, err := ParseFile("x.yml", []byte("workload: arena\nregions: [{name: paris, replicas: 1, clients: 1}]\n"))
 	if err != nil || s.Home != "paris" || s.Name != "x" {
@@ -85,15 +85,15 @@ links:
   - {a: us, b: eu, rtt: 100}
 speed: 3
 policies: [best]
-`, `bad.yaml:2:11: duration: want a duration such as 100s, got "soon"
+`, `bad.yaml:2:11: duration: must be a duration such as 100s, got "soon"
 bad.yaml:3:9: warmup: must be at least 0 and below 1, got 2
-bad.yaml:6:15: regions[0].replicas: want a whole number, got "many"
-bad.yaml:7:5: regions[0].clints: unknown key: the keys here are balancers, clients, name, profile, profiles, replicas
-bad.yaml:10:25: links[0].rtt: want a duration such as 100s, got "100"
-bad.yaml:11:1: speed: unknown key: the keys here are balancers, balancers.REGION, clients,`},
-		{"what stands nowhere", "workload: arena\n", `bad.yaml:1:1: home: no region is called "us"
-bad.yaml:1:1: regions: want at least one client, got none
-bad.yaml:1:1: regions: want at least one replica, got none`},
+bad.yaml:6:15: regions[0].replicas: must be an integer, got "many"
+bad.yaml:7:5: regions[0].clints: unknown key: must be one of balancers, clients, name, profile, profiles, replicas
+bad.yaml:10:25: links[0].rtt: must be a duration such as 100s, got "100"
+bad.yaml:11:1: speed: unknown key: must be one of balancers, balancers.REGION, clients,`},
+		{"what stands nowhere", "workload: arena\n", `bad.yaml:1:1: home: unknown region "us"
+bad.yaml:1:1: regions: must have at least one client, got none
+bad.yaml:1:1: regions: must have at least one replica, got none`},
 		{"inside a list", `
 regions:
   - {name: us, replicas: 1, clients: 1}
@@ -102,19 +102,19 @@ faults:
   - kind: replica-slow
     replica: us-07
 `, `bad.yaml:4:28: regions[1].replicas: must be at least 0 and at most 100000, got -1
-bad.yaml:2:1: links: the round trip`},
+bad.yaml:2:1: links: the round-trip time`},
 		{
 			"a policy", "regions: [{name: us, replicas: 1, clients: 1}]\npolicies: [best]\npushes: [hard]\nlayout: round\n",
-			"bad.yaml:2:11: policies: unknown policy \"best\": want one of ",
+			"bad.yaml:2:11: policies: unknown policy \"best\": must be one of ",
 		},
-		{"twice", "home: us\nhome: eu\n", "bad.yaml:2:1: home: the key stands twice"},
+		{"twice", "home: us\nhome: eu\n", "bad.yaml:2:1: home: duplicate key"},
 		{"no list", "regions: us\n", "bad.yaml:1:10: regions: must be a list"},
 		{"no mapping", "- us\n", "bad.yaml:1:1: must be a mapping of keys"},
 		{"no text", "home: {a: b}\n", "bad.yaml:1:7: home: must be a text, a number, a duration or a list of texts"},
-		{"no profile", "profile: abacus\n", `bad.yaml:1:10: profile: unknown engine profile "abacus": want `},
+		{"no profile", "profile: abacus\n", `bad.yaml:1:10: profile: unknown engine profile "abacus": must be `},
 		{"no YAML", "a: [\n", "bad.yaml:1:4: is not YAML: "},
-		{"nothing", "# nothing\n", "bad.yaml:1:1: the file is empty; 'skyserve sim list -o yaml fig8a' prints one to start from"},
-		{"two", "home: us\n---\nhome: eu\n", "bad.yaml:3:1: must be one YAML document, and a second starts here"},
+		{"nothing", "# nothing\n", "bad.yaml:1:1: the file is empty; 'skyserve sim list -o yaml fig8a' prints an example"},
+		{"two", "home: us\n---\nhome: eu\n", "bad.yaml:3:1: must be a single YAML document; a second starts here"},
 		{"too large", strings.Repeat("#", maxFileBytes+1), "bad.yaml: is too large: must be at most 1048576 bytes, got 1048577"},
 	} {
 		s, err := ParseFile("bad.yaml", []byte(c.text))

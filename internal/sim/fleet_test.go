@@ -223,13 +223,13 @@ func TestFleetRefusesTheImpossible(t *testing.T) {
 		change FleetChange
 		want   string
 	}{
-		{FleetChange{Endpoint: 9}, "scaling endpoint 9: there are 4 endpoints"},
-		{FleetChange{Endpoint: 0, Reclaim: 1}, "scaling endpoint 0: reclaim 1: 0 are lent"},
-		{FleetChange{Endpoint: 1, Donate: 4}, "scaling endpoint 1: donate 4: 4 are ready, and one must stay"},
+		{FleetChange{Endpoint: 9}, "scaling endpoint 9: must be below 4"},
+		{FleetChange{Endpoint: 0, Reclaim: 1}, "scaling endpoint 0: reclaim 1: only 0 are donated"},
+		{FleetChange{Endpoint: 1, Donate: 4}, "scaling endpoint 1: donate 4: only 4 are ready, and one must remain"},
 		{FleetChange{Endpoint: 1, Donate: -1}, "donate -1"},
-		{FleetChange{Endpoint: 0, Redeploy: []Lent{{1, 1}}}, "redeploy from endpoint 1: not of this region"},
-		{FleetChange{Endpoint: 0, Redeploy: []Lent{{2, 1}}}, "redeploy 1 from endpoint 2: 0 are lent"},
-		{FleetChange{Endpoint: 0, Launch: 1}, "launch 1: the region has room for 0"},
+		{FleetChange{Endpoint: 0, Redeploy: []Lent{{1, 1}}}, "redeploy from endpoint 1: not in this region"},
+		{FleetChange{Endpoint: 0, Redeploy: []Lent{{2, 1}}}, "redeploy 1 from endpoint 2: only 0 are donated"},
+		{FleetChange{Endpoint: 0, Launch: 1}, "launch 1: only 0"},
 	} {
 		s := smallFleet(1)
 		_, err := RunFleet(context.Background(), &s, FleetSetup{Scaler: script{5 * time.Second: {c.change}}, Deferred: freely, Seed: 1})
@@ -256,22 +256,22 @@ func TestFleetErrors(t *testing.T) {
 		want   string
 		change func(*FleetScenario)
 	}{
-		{"want models and regions, got 0", func(s *FleetScenario) { s.Models = nil }},
+		{"must have models and regions, got 0", func(s *FleetScenario) { s.Models = nil }},
 		{"min: must be at least 1, got 0", func(s *FleetScenario) { s.Min = 0 }},
 		{"max: must be at least min, 1, got 0", func(s *FleetScenario) { s.Max = 0 }},
 		{"spare: must be at least 0, got -1", func(s *FleetScenario) { s.Spare = -1 }},
-		{"model bloom-176b: remote in: want regions 0 to 1, got 2", func(s *FleetScenario) { s.Models[1].RemoteIn = []int{2} }},
-		{"want at least 1 in each pool, got 4 of which 4 are a silo", func(s *FleetScenario) { s.Silo = 4 }},
+		{"model bloom-176b: remote in: must be regions 0 to 1, got 2", func(s *FleetScenario) { s.Models[1].RemoteIn = []int{2} }},
+		{"must be at least 1 in each pool, got 4, 4 of them in a silo", func(s *FleetScenario) { s.Silo = 4 }},
 		{"duration, period and signal period", func(s *FleetScenario) { s.Period = 0 }},
-		{"from: want whole minutes", func(s *FleetScenario) { s.From = time.Second }},
+		{"from: must be whole minutes", func(s *FleetScenario) { s.From = time.Second }},
 		{"no demand", func(s *FleetScenario) { s.Demand = nil }},
-		{"demand: ends at 30m0s, want at least 1h0m0s", func(s *FleetScenario) { s.From = 30 * time.Minute }},
-		{"demand: want that of 1 models, got 2", func(s *FleetScenario) { s.Models = s.Models[:1] }},
-		{"demand: model 0: want that of 1 regions, got 2", func(s *FleetScenario) { s.Regions = s.Regions[:1] }},
-		{"demand: model 1: region 0: NIW: minute 3: want 0 to 1e9", func(s *FleetScenario) { s.Demand.PromptTPS[1][0][2][3] = math.NaN() }},
+		{"demand: ends at 30m0s, must cover 1h0m0s", func(s *FleetScenario) { s.From = 30 * time.Minute }},
+		{"demand: must have 1 models, got 2", func(s *FleetScenario) { s.Models = s.Models[:1] }},
+		{"demand: model 0: must have 1 regions, got 2", func(s *FleetScenario) { s.Regions = s.Regions[:1] }},
+		{"demand: model 1: region 0: NIW: minute 3: must be from 0 to 1e9", func(s *FleetScenario) { s.Demand.PromptTPS[1][0][2][3] = math.NaN() }},
 		{"unknown order", func(s *FleetScenario) { s.Order = "lifo" }},
-		{"prompt: most: want less than the KV memory", func(s *FleetScenario) { s.Models[0].Lengths.Prompt.Most = 1 << 20 }},
-		{"output: want a median of 1 or more", func(s *FleetScenario) { s.Models[0].Lengths.Output.Median = 0 }},
+		{"prompt: maximum: must be below the KV memory", func(s *FleetScenario) { s.Models[0].Lengths.Prompt.Most = 1 << 20 }},
+		{"output: must have a median of at least 1", func(s *FleetScenario) { s.Models[0].Lengths.Output.Median = 0 }},
 	} {
 		s := smallFleet(1)
 		c.change(&s)

@@ -314,28 +314,28 @@ func TestSettings(t *testing.T) {
 func TestErrorsSayWhat(t *testing.T) {
 	ok := Setup{Policy: "skylb", Push: push(t, "pending"), Layout: Regional}
 	for _, c := range []struct{ name, value, want string }{
-		{"speed", "3", `unknown setting "speed": want one of balancers, balancers.REGION, clients, clients.REGION,`},
-		{"clients.mars", "3", `setting clients: no region is called "mars"`},
-		{"clients", "many", `setting clients: want a whole number, got "many"`},
-		{"duration", "4", `setting duration: want a duration such as 100s, got "4"`},
-		{"profile", "h100", `setting profile: unknown engine profile "h100": want one of l4-llama3.1-8b, `},
-		{"forward", "perhaps", `setting forward: want true or false, got "perhaps"`},
+		{"speed", "3", `unknown setting "speed": must be one of balancers, balancers.REGION, clients, clients.REGION,`},
+		{"clients.mars", "3", `setting clients: unknown region "mars"`},
+		{"clients", "many", `setting clients: must be an integer, got "many"`},
+		{"duration", "4", `setting duration: must be a duration such as 100s, got "4"`},
+		{"profile", "h100", `setting profile: unknown engine profile "h100": must be one of l4-llama3.1-8b, `},
+		{"forward", "perhaps", `setting forward: must be true or false, got "perhaps"`},
 		{"warmup", "1", `checking scenario fig8a: warmup: must be at least 0 and below 1, got 1`},
 		{"kv", "1000", `checking scenario fig8a: max_context: must be at least 1024 and below the 1000 KV tokens of a replica, got 16384`},
-		{"replicas", "0", `checking scenario fig8a: regions: want at least one replica, got none`},
-		{"clients", "0", `checking scenario fig8a: regions: want at least one client, got none`},
-		{"rtt_scale", "0", `checking scenario fig8a: links: the round trip between us and eu must be more than zero, got 0s`},
-		{"home", "mars", `checking scenario fig8a: home: no region is called "mars"`},
+		{"replicas", "0", `checking scenario fig8a: regions: must have at least one replica, got none`},
+		{"clients", "0", `checking scenario fig8a: regions: must have at least one client, got none`},
+		{"rtt_scale", "0", `checking scenario fig8a: links: the round-trip time between us and eu must be more than zero, got 0s`},
+		{"home", "mars", `checking scenario fig8a: home: unknown region "mars"`},
 		{"lengths", "0", `checking scenario fig8a: lengths: must be more than 0 and at most 100, got 0`},
 		{"sigma", "11", `checking scenario fig8a: sigma: must be more than 0 and at most 10, got 11`},
-		{"rate", "-1", `checking scenario fig8a: rate: must be at least 0 and at most 100000 sessions a second, got -1`},
-		{"rate", "NaN", `setting rate: want a number, got "NaN"`},
+		{"rate", "-1", `checking scenario fig8a: rate: must be at least 0 and at most 100000 sessions per second, got -1`},
+		{"rate", "NaN", `setting rate: must be a number, got "NaN"`},
 		{"profile.us", "h100", `setting profile: unknown engine profile "h100"`},
-		{"profiles.mars", "l4-llama3.1-8b", `setting profiles: no region is called "mars"`},
-		{"engine", "steam", `checking scenario fig8a: engine: unknown "steam": want full or light`},
+		{"profiles.mars", "l4-llama3.1-8b", `setting profiles: unknown region "mars"`},
+		{"engine", "steam", `checking scenario fig8a: engine: unknown value "steam": must be full or light`},
 		{"order", "alphabetic", `setting order: unknown `},
 		{"balancers", "65", `checking scenario fig8a: regions[0].balancers: must be at least 0 and at most 64, got 65`},
-		{"workload", "poetry", `checking scenario fig8a: workload: unknown "poetry"`},
+		{"workload", "poetry", `checking scenario fig8a: workload: unknown value "poetry"`},
 	} {
 		s := short(t, "fig8a", time.Second)
 		err := s.Set(c.name, c.value)
@@ -351,7 +351,7 @@ func TestErrorsSayWhat(t *testing.T) {
 	if _, err := Run(ended, short(t, "fig8a", time.Second), ok); !errors.Is(err, context.Canceled) {
 		t.Errorf("a run whose context ended gives %v", err)
 	}
-	if _, err := Named("fig7"); err == nil || !strings.HasPrefix(err.Error(), `unknown scenario "fig7": want one of fig8a, `) {
+	if _, err := Named("fig7"); err == nil || !strings.HasPrefix(err.Error(), `unknown scenario "fig7": must be one of fig8a, `) {
 		t.Errorf("got %v", err)
 	}
 }

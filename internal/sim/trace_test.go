@@ -50,8 +50,8 @@ func TestReplayingATrace(t *testing.T) {
 		t.Errorf("constants are %+v", c)
 	}
 	for want, o := range map[string]workload.TraceOptions{
-		`weight of mars: no region is called "mars"`:   {Weights: []workload.Weight{{Region: "mars", Weight: 1}}},
-		"reading t.csv: no request comes within 30s o": {From: time.Hour},
+		`weight of mars: unknown region "mars"`:   {Weights: []workload.Weight{{Region: "mars", Weight: 1}}},
+		"reading t.csv: no request within 30s o": {From: time.Hour},
 	} {
 		if err := s.ReadTrace("t.csv", fileOf(lines), o); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)

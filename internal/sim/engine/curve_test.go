@@ -140,9 +140,9 @@ func TestWhatIsNoCurve(t *testing.T) {
 		want  string
 	}{
 		{Curve{{-1, ms}}, "knot 1: must be at 0 to 1073741824, got -1"},
-		{Curve{{1, ms}, {1, ms}}, "knot 2: must be beyond the one before it at 1, got 1"},
-		{Curve{{2, ms}, {1, 2 * ms}}, "knot 2: must be beyond the one before it at 2, got 1"},
-		{Curve{{1, 2 * ms}, {4, ms}}, "knot 2 (at 4): time must not be below the 2ms before it, got 1ms"},
+		{Curve{{1, ms}, {1, ms}}, "knot 2: must be greater than the previous knot 1, got 1"},
+		{Curve{{2, ms}, {1, 2 * ms}}, "knot 2: must be greater than the previous knot 2, got 1"},
+		{Curve{{1, 2 * ms}, {4, ms}}, "knot 2 (at 4): time must be at least the previous 2ms, got 1ms"},
 		{Curve{{1, 0}}, "knot 1 (at 1): time must be more than 0 and at most 1h0m0s, got 0s"},
 		{Curve{{1, 2 * time.Hour}}, "knot 1 (at 1): time must be more than 0 and at most 1h0m0s, got 2h0m0s"},
 	} {
@@ -153,12 +153,12 @@ func TestWhatIsNoCurve(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"":              "want knots such as 128=65.3ms,512=94.3ms, got none",
-		"1":             `knot 1: want SIZE=TIME such as 128=65.3ms, got "1"`,
-		"1=1ms, x=2ms":  `knot 2: want SIZE=TIME such as 128=65.3ms, got "x=2ms"`,
-		"1=1ms,2=3":     `knot 2 (at 2): want a duration such as 65.3ms, got "3"`,
-		"1=1ms,2=NaNms": `knot 2 (at 2): want a duration such as 65.3ms, got "NaNms"`,
-		"1=2ms,2=1ms":   "knot 2 (at 2): time must not be below the 2ms before it, got 1ms",
+		"":              "must have knots such as 128=65.3ms,512=94.3ms, got none",
+		"1":             `knot 1: must be SIZE=TIME such as 128=65.3ms, got "1"`,
+		"1=1ms, x=2ms":  `knot 2: must be SIZE=TIME such as 128=65.3ms, got "x=2ms"`,
+		"1=1ms,2=3":     `knot 2 (at 2): must be a duration such as 65.3ms, got "3"`,
+		"1=1ms,2=NaNms": `knot 2 (at 2): must be a duration such as 65.3ms, got "NaNms"`,
+		"1=2ms,2=1ms":   "knot 2 (at 2): time must be at least the previous 2ms, got 1ms",
 	} {
 		if _, err := ParseCurve(text); err == nil || err.Error() != want {
 			t.Errorf("%q: got %v, want %s", text, err, want)

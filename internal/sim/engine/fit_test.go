@@ -193,10 +193,10 @@ func TestAProfileForEachMachine(t *testing.T) {
 
 func TestTooLittleToFit(t *testing.T) {
 	for rows, want := range map[string]string{
-		"m,h,512,1,128,0,0,100,50,6450,8\n":                                                "fitting m on h, tensor parallel 8: want prefills of at least 2 sizes (prompt_size x batch_size), got only 512",
-		"m,h,512,1,128,0,0,100,50,6450,8\nm,h,1024,1,128,0,0,200,50,6550,8\n":              "fitting m on h, tensor parallel 8: want decodes of at least 2 batch sizes, got only 1",
-		"m,h,512,2,128,0,0,100,50,99999,8\nm,h,1024,1,128,0,0,200,50,99999,8\n":            "fitting m on h, tensor parallel 8: want prefills of at least 2 sizes (prompt_size x batch_size), got none",
-		"m,h,9,1,9,0,0,1,1,9,8\nm,h,9000,1,9,0,0,9,9000,72009,8\nm,h,9,2,9,0,0,2,3,26,8\n": "the times of decode steps rise so steeply with the context that none is left for the weights",
+		"m,h,512,1,128,0,0,100,50,6450,8\n":                                                "fitting m on h, tensor parallel 8: must contain prefills of at least 2 sizes (prompt_size x batch_size), got only 512",
+		"m,h,512,1,128,0,0,100,50,6450,8\nm,h,1024,1,128,0,0,200,50,6550,8\n":              "fitting m on h, tensor parallel 8: must contain decodes of at least 2 batch sizes, got only 1",
+		"m,h,512,2,128,0,0,100,50,99999,8\nm,h,1024,1,128,0,0,200,50,99999,8\n":            "fitting m on h, tensor parallel 8: must contain prefills of at least 2 sizes (prompt_size x batch_size), got none",
+		"m,h,9,1,9,0,0,1,1,9,8\nm,h,9000,1,9,0,0,9,9000,72009,8\nm,h,9,2,9,0,0,2,3,26,8\n": "decode times increase too steeply with the context",
 	} {
 		ms, err := ReadMeasurements("x", strings.NewReader(tableHeader+rows))
 		if err != nil {
@@ -214,26 +214,26 @@ func TestTooLittleToFit(t *testing.T) {
 func TestTablesThatCannotBeRead(t *testing.T) {
 	const good = "m,h,512,1,128,0,0,100,50,6450,8\n"
 	for _, c := range []struct{ text, want string }{
-		{"", "reading perf.csv: the table is empty: want the columns model,hardware,"},
-		{tableHeader, "reading perf.csv: the table has a header and no measurements"},
-		{"model,hardware\n", `reading perf.csv:1: column "prompt_size" is missing: want model,hardware,prompt_size,`},
-		{"model," + tableHeader, `reading perf.csv:1: column "model" stands twice`},
+		{"", "reading perf.csv: the table is empty: must have the columns model,hardware,"},
+		{tableHeader, "reading perf.csv: the table has no measurements"},
+		{"model,hardware\n", `reading perf.csv:1: column "prompt_size" is missing: must have model,hardware,prompt_size,`},
+		{"model," + tableHeader, `reading perf.csv:1: duplicate column "model"`},
 		{tableHeader + good + "m,h,512,1\n", "reading perf.csv: record on line 3: wrong number of fields"},
 		{tableHeader + "m,\"h,1\n", "reading perf.csv: "},
-		{tableHeader + good + strings.Replace(good, "m,h", " ,h", 1), "reading perf.csv:3: model: want a name, got none"},
-		{tableHeader + good + strings.Replace(good, "512,1,", "512,x,", 1), `reading perf.csv:3: batch_size: want a whole number of 1 to 10000000, got "x"`},
-		{tableHeader + strings.Replace(good, "512,1,", "512,0,", 1), `reading perf.csv:2: batch_size: want a whole number of 1 to 10000000, got "0"`},
-		{tableHeader + strings.Replace(good, "512,1,", "-512,1,", 1), `reading perf.csv:2: prompt_size: want a whole number of 1 to 10000000, got "-512"`},
-		{tableHeader + strings.Replace(good, "512,1,", "512.5,1,", 1), `reading perf.csv:2: prompt_size: want a whole number of 1 to 10000000, got "512.5"`},
-		{tableHeader + strings.Replace(good, "512,1,", "99999,99999,", 1), "reading perf.csv:2: batch_size: want at most 10000000 tokens in a batch, got 99999 prompts of 99999"},
-		{tableHeader + strings.Replace(good, ",8\n", ",\n", 1), `reading perf.csv:2: tensor_parallel: want a whole number of 1 to 10000000, got ""`},
-		{tableHeader + strings.Replace(good, "100,", "NaN,", 1), `reading perf.csv:2: prompt_time: want a time of more than 0 and at most a day, got "NaN"`},
-		{tableHeader + strings.Replace(good, "100,", "Inf,", 1), `reading perf.csv:2: prompt_time: want a time of more than 0 and at most a day, got "Inf"`},
-		{tableHeader + strings.Replace(good, ",50,", ",0,", 1), `reading perf.csv:2: token_time: want a time of more than 0 and at most a day, got "0"`},
-		{tableHeader + strings.Replace(good, ",50,", ",-50,", 1), `reading perf.csv:2: token_time: want a time of more than 0 and at most a day, got "-50"`},
-		{tableHeader + strings.Replace(good, ",50,", ",1e-30,", 1), "reading perf.csv:2: token_time: want at least a nanosecond a token, got 1e-30"},
-		{tableHeader + strings.Replace(good, "6450", "99", 1), "reading perf.csv:2: e2e_time: must not be below prompt_time, 100, got 99"},
-		{tableHeader + strings.Replace(good, "128", "2", 1), "reading perf.csv: no row has a token_size of 3 or more: without one it cannot be told whether token_time is that of a token or of all"},
+		{tableHeader + good + strings.Replace(good, "m,h", " ,h", 1), "reading perf.csv:3: model: must not be empty"},
+		{tableHeader + good + strings.Replace(good, "512,1,", "512,x,", 1), `reading perf.csv:3: batch_size: must be an integer from 1 to 10000000, got "x"`},
+		{tableHeader + strings.Replace(good, "512,1,", "512,0,", 1), `reading perf.csv:2: batch_size: must be an integer from 1 to 10000000, got "0"`},
+		{tableHeader + strings.Replace(good, "512,1,", "-512,1,", 1), `reading perf.csv:2: prompt_size: must be an integer from 1 to 10000000, got "-512"`},
+		{tableHeader + strings.Replace(good, "512,1,", "512.5,1,", 1), `reading perf.csv:2: prompt_size: must be an integer from 1 to 10000000, got "512.5"`},
+		{tableHeader + strings.Replace(good, "512,1,", "99999,99999,", 1), "reading perf.csv:2: batch_size: must be at most 10000000 tokens in a batch, got 99999 prompts of 99999"},
+		{tableHeader + strings.Replace(good, ",8\n", ",\n", 1), `reading perf.csv:2: tensor_parallel: must be an integer from 1 to 10000000, got ""`},
+		{tableHeader + strings.Replace(good, "100,", "NaN,", 1), `reading perf.csv:2: prompt_time: must be a time greater than 0 and at most a day, got "NaN"`},
+		{tableHeader + strings.Replace(good, "100,", "Inf,", 1), `reading perf.csv:2: prompt_time: must be a time greater than 0 and at most a day, got "Inf"`},
+		{tableHeader + strings.Replace(good, ",50,", ",0,", 1), `reading perf.csv:2: token_time: must be a time greater than 0 and at most a day, got "0"`},
+		{tableHeader + strings.Replace(good, ",50,", ",-50,", 1), `reading perf.csv:2: token_time: must be a time greater than 0 and at most a day, got "-50"`},
+		{tableHeader + strings.Replace(good, ",50,", ",1e-30,", 1), "reading perf.csv:2: token_time: must be at least a nanosecond per token, got 1e-30"},
+		{tableHeader + strings.Replace(good, "6450", "99", 1), "reading perf.csv:2: e2e_time: must be at least prompt_time, 100, got 99"},
+		{tableHeader + strings.Replace(good, "128", "2", 1), "reading perf.csv: no row has a token_size of 3 or more, so it is unknown whether token_time is per token or the total"},
 	} {
 		got, err := ReadMeasurements("perf.csv", strings.NewReader(c.text))
 		if err == nil || !strings.HasPrefix(err.Error(), c.want) {

@@ -158,7 +158,7 @@ func TestCheckRejectsInvalidPlans(t *testing.T) {
 		`unknown policy "best": want one of`:            func(p *Plan) { p.Policies = []string{"best"} },
 		`unknown push rule "hard"`:                      func(p *Plan) { p.Pushes = []string{"hard"} },
 		"checking scenario fig8c: duration: must be":    func(p *Plan) { p.Scenario.Duration = 0 },
-		`unknown layout "round": want single or regio`:  func(p *Plan) { p.Layout = "round" },
+		`unknown layout "round": must be single or regio`:  func(p *Plan) { p.Layout = "round" },
 		"checking scenario fig8c: max_new: must be at ": func(p *Plan) { p.Scenario.MaxNew = 0 },
 	} {
 		p := smallPlan(t)

@@ -450,8 +450,8 @@ func TestNewClientRefusesNonsense(t *testing.T) {
 		context int
 		want    string
 	}{
-		{"tot16", 0, `unknown workload "tot16": want tot15, tot30, mixed, arena, wildchat, groups, shared, bursts or programs`},
-		{Arena, 100, "making a arena client: the context must be at least 1024 tokens, got 100"},
+		{"tot16", 0, `unknown workload "tot16": must be tot15, tot30, mixed, arena, wildchat, groups, shared, bursts or programs`},
+		{Arena, 100, "creating a arena client: context: must be at least 1024 tokens, got 100"},
 	} {
 		if _, err := NewClient(c.kind, Options{MaxContext: c.context}); err == nil || err.Error() != c.want {
 			t.Errorf("NewClient(%s): error %v, want %s", c.kind, err, c.want)

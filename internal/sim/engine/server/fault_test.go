@@ -43,14 +43,14 @@ func TestFaultGrammar(t *testing.T) {
 
 func TestFaultErrors(t *testing.T) {
 	for words, want := range map[string]string{
-		"explode=1":            `unknown fault "explode": want one of die-after, error-rate, hang-after, reset-after-tokens, slow`,
-		"slow":                 `reading fault slow=: want a number from 1 to 1e+06, got ""`,
+		"explode=1":            `unknown fault "explode": must be one of die-after, error-rate, hang-after, reset-after-tokens, slow`,
+		"slow":                 `parsing fault slow=: must be a number from 1 to 1e+06, got ""`,
 		"slow=0.5":             `got "0.5"`,
 		"slow=NaN":             `got "NaN"`,
-		"error-rate=2":         "want a number from 0 to 1",
-		"die-after=soon":       `want a duration (20s) or a number of requests (at least 1), got "soon"`,
+		"error-rate=2":         "must be a number from 0 to 1",
+		"die-after=soon":       `must be a duration (20s) or a number of requests (at least 1), got "soon"`,
 		"die-after=-1s":        `got "-1s"`,
-		"reset-after-tokens=0": "want a whole number of at least 1",
+		"reset-after-tokens=0": "must be an integer of at least 1",
 	} {
 		if _, err := ParseFaults([]string{words}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("ParseFaults(%q): %v, want %q", words, err, want)

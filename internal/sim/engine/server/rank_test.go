@@ -47,7 +47,7 @@ func TestARequestGoesToTheRankThatItNames(t *testing.T) {
 		}
 		for _, rank := range []string{"3", "-1", "x"} {
 			status, text := b.sendTo(rank, "hello")
-			if status != http.StatusBadRequest || !strings.Contains(text, "want a rank from 0 to 2, got") {
+			if status != http.StatusBadRequest || !strings.Contains(text, "must be a rank from 0 to 2, got") {
 				t.Errorf("rank %s: %d: %s", rank, status, text)
 			}
 		}

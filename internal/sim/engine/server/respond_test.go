@@ -87,16 +87,16 @@ func TestResponsesThatCannotBe(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, b *bench) {
 		unstored := b.respond(`{"input":"hello","store":false}`)
 		for body, want := range map[string]string{
-			`{"input":"x","previous_response_id":"resp_9"}`:                     `404 "resp_9\" is stored here`,
-			fmt.Sprintf(`{"input":"x","previous_response_id":%q}`, unstored.ID): "404 is stored here",
+			`{"input":"x","previous_response_id":"resp_9"}`:                     `404 "resp_9\" not found`,
+			fmt.Sprintf(`{"input":"x","previous_response_id":%q}`, unstored.ID): "404 not found",
 			`{"model":"gpt-9","input":"x"}`:                                     "404 does not exist",
-			`{}`:                                                                "400 input: want a string or an array of items, got ",
+			`{}`:                                                                "400 input: must be a string or an array of items, got ",
 			`{"input":7}`:                                                       "400 got 7",
 			`{"input":[7]}`:                                                     "400 want",
-			`{"input":[{"type":"computer_call"}]}`:                              `400 input[0].type: want message, function_call or function_call_output, got \"computer_call`,
-			`{"input":[{"content":"x"}]}`:                                       "400 messages[0].role: is missing",
+			`{"input":[{"type":"computer_call"}]}`:                              `400 input[0].type: must be message, function_call or function_call_output, got \"computer_call`,
+			`{"input":[{"content":"x"}]}`:                                       "400 messages[0].role: required",
 			`{"input":"x","max_output_tokens":0}`:                               "400 want at least 1, got 0",
-			`{"input":"x"`:                                                      "400 it is not JSON",
+			`{"input":"x"`:                                                      "400 invalid JSON",
 		} {
 			status, text := b.post(responsesPath, body)
 			code, words, _ := strings.Cut(want, " ")
