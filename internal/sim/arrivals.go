@@ -44,9 +44,9 @@ func (w *world) awaitRow() {
 	switch {
 	case errors.Is(err, io.EOF):
 	case err != nil:
-		w.fails(err)
+		w.fail(err)
 	case row.At < w.now:
-		w.broke("row %d of %s: time %v is before the previous row's %v", row.Number, w.scenario.Trace.Name, row.At, w.now)
+		w.violate("row %d of %s: time %v is before the previous row's %v", row.Number, w.scenario.Trace.Name, row.At, w.now)
 	default:
 		w.row = row
 		w.queue.push(event{at: row.At, kind: evRow})
@@ -57,7 +57,7 @@ func (w *world) awaitRow() {
 func (w *world) replay() {
 	region := w.scenario.region(w.row.Region)
 	if region < 0 {
-		w.broke("row %d of %s: unknown region %q", w.row.Number, w.scenario.Trace.Name, w.row.Region)
+		w.violate("row %d of %s: unknown region %q", w.row.Number, w.scenario.Trace.Name, w.row.Region)
 		return
 	}
 	w.taken++
@@ -65,7 +65,7 @@ func (w *world) replay() {
 	if !w.light() {
 		ask = w.row.Request(w.setup.Seed, "")
 	}
-	w.issue(w.rowFlight(region, ask))
+	w.issue(w.newRowRequest(region, ask))
 	w.awaitRow()
 }
 
@@ -109,11 +109,11 @@ func (w *world) beginSession(region int) {
 	a := w.arrivals[region]
 	c, err := w.newClient(region, a.begun, true)
 	if err != nil {
-		w.broke("region %s: starting a session: %v", w.scenario.Regions[region].Name, err)
+		w.violate("region %s: starting a session: %v", w.scenario.Regions[region].Name, err)
 		return
 	}
 	a.begun++
-	w.issueAll(w.flightsOf(c, nil, c.workload.Next()))
+	w.issueAll(w.newRequests(c, nil, c.workload.Next()))
 	w.awaitSession(region)
 }
 

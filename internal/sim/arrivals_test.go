@@ -35,7 +35,7 @@ func TestArrivalsFollowTheRate(t *testing.T) {
 
 // An open loop takes from the policy neither when sessions begin nor what they
 // ask, and a session ends: what begins is one chat, not a client for ever.
-func TestOpenLoopIsOneSessionEach(t *testing.T) {
+func TestOpenLoopRunsOneSessionPerArrival(t *testing.T) {
 	s := short(t, "fig8a", 60*time.Second)
 	s.Rate, s.Warmup = 3, 0
 	for i := range s.Regions {

@@ -5,8 +5,8 @@ import "fmt"
 // audit checks the conservation laws of a finished run: requests neither vanish nor appear from
 // nowhere. A run that violates one has no result.
 func (w *world) audit() error {
-	if w.breach != nil {
-		return w.breach
+	if w.violation != nil {
+		return w.violation
 	}
 	for _, n := range w.nodes {
 		if err := auditNode(w, n); err != nil {

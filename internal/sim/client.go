@@ -13,14 +13,14 @@ import (
 
 // client is a closed-loop client in its region, or a session of an open loop.
 type client struct {
-	index    int32
-	region   int
-	workload workload.Client
-	mute     bool // it issues no requests after its first
+	index         int32
+	region        int
+	workload      workload.Client
+	singleRequest bool // it issues no requests after its first
 }
 
-// flight is a request of a client, from issue to end.
-type flight struct {
+// clientRequest is a request of a client, from issue to end.
+type clientRequest struct {
 	row     client // of a trace row
 	id      string
 	client  *client
@@ -32,20 +32,20 @@ type flight struct {
 	key    prefix.Key // of prompt
 	answer []engine.Token
 
-	leg     leg           // at the client's balancer
-	asked   time.Duration // first issue, before retries
-	issued  time.Duration // issue of this attempt
-	retried bool          // not the first attempt
-	first   time.Duration
-	started bool // received its first token
-	ended   bool
-	refused bool // no engine can run it
-	cached  int  // cached prompt tokens, as reported by the engine
-	output  int  // output tokens of the engine
+	leg         leg           // at the client's balancer
+	firstIssued time.Duration // first issue, before retries
+	issued      time.Duration // issue of this attempt
+	retried     bool          // not the first attempt
+	first       time.Duration
+	started     bool // received its first token
+	ended       bool
+	rejected    bool // no engine can run it
+	cached      int  // cached prompt tokens, as reported by the engine
+	output      int  // output tokens of the engine
 }
 
-// retryPause is the wait of a client after a failed request: the balancer's Retry-After.
-const retryPause = time.Second
+// retryInterval is the wait of a client after a failed request: the balancer's Retry-After.
+const retryInterval = time.Second
 
 // wordBytes is the length of a token of the generated answers, which consist of the workload's words: a
 // space and three letters.
@@ -60,7 +60,7 @@ func (w *world) addClients(phase func(time.Duration) time.Duration) error {
 				return err
 			}
 			w.clients = append(w.clients, c)
-			w.queue.push(event{at: phase(startSpread), kind: evIssue, issue: w.flightsOf(c, nil, c.workload.Next())})
+			w.queue.push(event{at: phase(startSpread), kind: evIssue, issue: w.newRequests(c, nil, c.workload.Next())})
 		}
 	}
 	return nil
@@ -90,53 +90,53 @@ func (s *Scenario) heavy() string {
 	return workload.HeavyRegion(names)
 }
 
-// flightsOf creates flights for a client's next requests; before is its previous request.
-func (w *world) flightsOf(c *client, before *flight, requests []workload.Request) []*flight {
-	flights := make([]*flight, 0, len(requests))
+// newRequests creates flights for a client's next requests; before is its previous request.
+func (w *world) newRequests(c *client, before *clientRequest, requests []workload.Request) []*clientRequest {
+	flights := make([]*clientRequest, 0, len(requests))
 	for _, r := range requests {
-		flights = append(flights, w.newFlight(c, before, r))
+		flights = append(flights, w.newRequest(c, before, r))
 	}
 	return flights
 }
 
-func (w *world) newFlight(c *client, before *flight, r workload.Request) *flight {
-	f := &flight{}
-	w.fill(f, c, before, r)
+func (w *world) newRequest(c *client, before *clientRequest, r workload.Request) *clientRequest {
+	f := &clientRequest{}
+	w.initRequest(f, c, before, r)
 	return f
 }
 
-// rowFlight creates the flight of a trace row, and reuses a finished one if possible.
-func (w *world) rowFlight(region int, r workload.Request) *flight {
-	var f *flight
+// newRowRequest creates the flight of a trace row, and reuses a finished one if possible.
+func (w *world) newRowRequest(region int, r workload.Request) *clientRequest {
+	var f *clientRequest
 	if n := len(w.spare); n > 0 {
 		f = w.spare[n-1]
 		w.spare = w.spare[:n-1]
-		*f = flight{}
+		*f = clientRequest{}
 	} else {
-		f = &flight{}
+		f = &clientRequest{}
 	}
-	f.row = client{index: w.sessions, region: region, workload: oneRow{}, mute: true}
+	f.row = client{index: w.sessions, region: region, workload: oneRow{}, singleRequest: true}
 	w.sessions++
-	w.fill(f, &f.row, nil, r)
+	w.initRequest(f, &f.row, nil, r)
 	return f
 }
 
-// mostSpare limits the flights kept for reuse.
-const mostSpare = 4096
+// maxSpareRequests limits the flights kept for reuse.
+const maxSpareRequests = 4096
 
-// home keeps the finished flight of a row for reuse. Without faults and client timeouts no pending
+// recycle keeps the finished flight of a row for reuse. Without faults and client timeouts no pending
 // event refers to it.
-func (w *world) home(f *flight) {
+func (w *world) recycle(f *clientRequest) {
 	quiet := len(w.scenario.Faults) == 0 && w.scenario.Patience == 0 && w.setup.Layout != Everywhere
-	if quiet && f.ended && f.client == &f.row && len(w.spare) < mostSpare {
+	if quiet && f.ended && f.client == &f.row && len(w.spare) < maxSpareRequests {
 		w.spare = append(w.spare, f)
 	}
 }
 
-// fill initialises f with a client's request.
-func (w *world) fill(f *flight, c *client, before *flight, r workload.Request) {
-	w.flights++
-	f.id, f.client, f.request = strconv.FormatUint(w.flights, 10), c, r
+// initRequest initialises f with a client's request.
+func (w *world) initRequest(f *clientRequest, c *client, before *clientRequest, r workload.Request) {
+	w.requestCount++
+	f.id, f.client, f.request = strconv.FormatUint(w.requestCount, 10), c, r
 	f.maxNew = max(w.scenario.MaxNew, r.OutputTokens)
 	if r.Messages != nil {
 		// The answers do not depend on the policy.
@@ -152,7 +152,7 @@ func (w *world) fill(f *flight, c *client, before *flight, r workload.Request) {
 }
 
 // promptTokens returns the length of the prompt.
-func (f *flight) promptTokens() int {
+func (f *clientRequest) promptTokens() int {
 	if f.prompt == nil {
 		return f.request.InputTokens
 	}
@@ -161,7 +161,7 @@ func (f *flight) promptTokens() int {
 
 // promptOf returns the tokens of a conversation. Most conversations continue an earlier request of the
 // client and its answer: only the rest is tokenised.
-func promptOf(before *flight, messages []workload.Message) []engine.Token {
+func promptOf(before *clientRequest, messages []workload.Message) []engine.Token {
 	var tokens []engine.Token
 	if before != nil {
 		if n := len(before.request.Messages); len(messages) > n && messages[n].Content == before.text && slices.Equal(messages[:n], before.request.Messages) {
@@ -196,7 +196,7 @@ func keyOf(key prefix.Key, tokens []engine.Token, seed uint64) prefix.Key {
 }
 
 // wholeKey returns the key of the prompt and its answer.
-func (f *flight) wholeKey(seed uint64) prefix.Key {
+func (f *clientRequest) wholeKey(seed uint64) prefix.Key {
 	if f.prompt == nil {
 		return nil
 	}
@@ -205,7 +205,7 @@ func (f *flight) wholeKey(seed uint64) prefix.Key {
 }
 
 // finished applies the engine's final counts: it may have truncated the answer.
-func (f *flight) finished(ev *engine.Event) {
+func (f *clientRequest) finished(ev *engine.Event) {
 	f.cached, f.output = ev.CachedTokens, ev.OutputTokens
 	if f.answer != nil {
 		f.answer = f.answer[:ev.OutputTokens]
@@ -216,70 +216,70 @@ func (f *flight) finished(ev *engine.Event) {
 }
 
 // issueAll sends flights to their clients' balancers.
-func (w *world) issueAll(flights []*flight) {
+func (w *world) issueAll(flights []*clientRequest) {
 	for _, f := range flights {
 		w.issue(f)
 	}
 }
 
-func (w *world) issue(f *flight) {
+func (w *world) issue(f *clientRequest) {
 	c := f.client
-	home := w.ask(c)
+	home := w.balancerFor(c)
 	f.issued = w.now
 	if !f.retried {
-		f.asked = w.now
+		f.firstIssued = w.now
 	}
-	f.leg = leg{flight: f, node: home}
+	f.leg = leg{request: f, node: home}
 	w.tally.issued++
-	w.push(w.delay[c.region][w.seat(home, c)], event{kind: evArrive, leg: &f.leg})
+	w.push(w.delay[c.region][w.location(home, c)], event{kind: evArrive, leg: &f.leg})
 	if w.scenario.Patience > 0 {
-		w.push(max(0, f.asked+w.scenario.Patience-w.now), event{kind: evPatience, flight: f})
+		w.push(max(0, f.firstIssued+w.scenario.Patience-w.now), event{kind: evTimeout, request: f})
 	}
 }
 
-// answer delivers a message about a request to its client at a time.
-func (w *world) answer(f *flight, said word, at time.Duration) {
+// deliver delivers a message about a request to its client at a time.
+func (w *world) deliver(f *clientRequest, msg message, at time.Duration) {
 	if f.ended {
 		return
 	}
-	switch said {
-	case saidFirst:
+	switch msg {
+	case msgFirstToken:
 		f.first, f.started = at, true
-	case saidDone:
+	case msgDone:
 		if !f.started || f.first < f.issued || at < f.first {
-			w.broke("request %s: issued at %v, first token at %v, finished at %v", f.id, f.issued, f.first, at)
+			w.violate("request %s: issued at %v, first token at %v, finished at %v", f.id, f.issued, f.first, at)
 		}
 		f.ended = true
-		w.tally.answered(at >= w.begin(), at, f)
-		w.issueAll(w.flightsOf(f.client, f, f.client.workload.Done(f.request, f.text)))
-	case saidBroken, saidRefused:
+		w.tally.answered(at >= w.warmupEnd(), at, f)
+		w.issueAll(w.newRequests(f.client, f, f.client.workload.Done(f.request, f.text)))
+	case msgBroken, msgRefused:
 		f.ended = true
 		w.tally.lost++
-		again := w.newFlight(f.client, nil, f.request)
-		again.asked, again.retried = f.asked, true
-		w.push(retryPause, event{kind: evIssue, issue: []*flight{again}})
+		again := w.newRequest(f.client, nil, f.request)
+		again.firstIssued, again.retried = f.firstIssued, true
+		w.push(retryInterval, event{kind: evIssue, issue: []*clientRequest{again}})
 	default:
 		f.ended = true
-		w.tally.failed(at >= w.begin())
-		w.goOn(f)
+		w.tally.failed(at >= w.warmupEnd())
+		w.continueClient(f)
 	}
 }
 
-// giveUp cancels a request when its client's timeout expires.
-func (w *world) giveUp(f *flight) {
+// timeOut cancels a request when its client's timeout expires.
+func (w *world) timeOut(f *clientRequest) {
 	if f.ended {
 		return
 	}
 	f.ended = true
 	w.tally.cancelled++
-	w.push(w.delay[f.client.region][w.seat(f.leg.node, f.client)], event{kind: evCancel, leg: &f.leg})
-	w.goOn(f)
+	w.push(w.delay[f.client.region][w.location(f.leg.node, f.client)], event{kind: evCancel, leg: &f.leg})
+	w.continueClient(f)
 }
 
-// goOn issues a client's next requests, after a pause, when a request failed.
-func (w *world) goOn(f *flight) {
+// continueClient issues a client's next requests, after a pause, when a request failed.
+func (w *world) continueClient(f *clientRequest) {
 	c := f.client
-	if next := w.flightsOf(c, nil, c.workload.Failed(f.request)); len(next) > 0 {
-		w.push(retryPause, event{kind: evIssue, issue: next})
+	if next := w.newRequests(c, nil, c.workload.Failed(f.request)); len(next) > 0 {
+		w.push(retryInterval, event{kind: evIssue, issue: next})
 	}
 }

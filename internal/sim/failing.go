@@ -30,16 +30,16 @@ func (w *world) addFaults() {
 func (w *world) fault(f *Fault, ends bool) {
 	switch f.Kind {
 	case ReplicaDown:
-		w.fell(w.replicaNamed(f.Replica), ends)
+		w.setReplicaDown(w.replicaNamed(f.Replica), ends)
 	case ReplicaSlow:
 		factor := f.Factor
 		if ends {
 			factor = 1
 		}
 		r := w.replicaNamed(f.Replica)
-		w.settle(r)
+		w.advanceReplica(r)
 		r.clock.slow(w.now, factor)
-		w.settle(r)
+		w.advanceReplica(r)
 	case LinkCut:
 		for _, a := range w.balancersOf(f.Region) {
 			for _, b := range w.balancersOf(f.Peer) {
@@ -51,9 +51,9 @@ func (w *world) fault(f *Fault, ends bool) {
 			switch {
 			case f.Balancer != 0 && f.Balancer != i+1:
 			case ends:
-				w.revive(n)
+				w.restartBalancer(n)
 			default:
-				w.kill(n)
+				w.stopBalancer(n)
 			}
 		}
 	}
@@ -69,33 +69,33 @@ func (w *world) balancersOf(region string) (there []*node) {
 	return there
 }
 
-// fell stops a replica, or restarts it with an empty engine.
-func (w *world) fell(r *replica, ends bool) {
+// setReplicaDown stops a replica, or restarts it with an empty engine.
+func (w *world) setReplicaDown(r *replica, ends bool) {
 	if ends {
 		r.down = false
 		return
 	}
-	w.settle(r)
+	w.advanceReplica(r)
 	for _, id := range sortedKeys(r.jobs) {
 		j := r.jobs[id]
-		w.push(w.way(r, j.leg), event{kind: evUp, leg: j.leg, try: j.try, word: saidBroken})
+		w.push(w.way(r, j.leg), event{kind: evUp, leg: j.leg, try: j.try, message: msgBroken})
 	}
 	here := r.engine.Load()
 	r.lost += int64(here.Pending + here.Running)
 	r.before = r.load()
-	r.down, r.told, r.waking = true, 0, false
-	r.turn++ // invalidates the wake-up events of the old engine
+	r.down, r.probedTokens, r.waking = true, 0, false
+	r.wakeSeq++ // invalidates the wake-up events of the old engine
 	clear(r.jobs)
 	fresh, err := w.newEngine(r.engine.Profile())
 	if err != nil {
-		w.broke("replica %s: restarting: %v", r.id, err)
+		w.violate("replica %s: restarting: %v", r.id, err)
 		return
 	}
 	r.engine, r.clock = fresh, clock{world: w.now, stretch: r.clock.stretch}
 }
 
-// cut reports whether the link between two balancers is cut.
-func (w *world) cut(a, b *node) bool { return w.links[pairOf(a, b)] }
+// isCut reports whether the link between two balancers is cut.
+func (w *world) isCut(a, b *node) bool { return w.links[pairOf(a, b)] }
 
 func pairOf(a, b *node) [2]int32 {
 	return [2]int32{min(a.index, b.index), max(a.index, b.index)}
@@ -119,7 +119,7 @@ func (w *world) cutLink(a, b *node, parts bool) {
 			case l.down != nil && l.down.node == other:
 				l.down.broken = true
 				l.try++ // ignores messages in transit from there
-				w.tell(n, core.Event{Kind: core.EventFailed, ID: id, Outcome: &core.Outcome{
+				w.sendEvent(n, core.Event{Kind: core.EventFailed, ID: id, Outcome: &core.Outcome{
 					Retryable: !l.started, Unreachable: true, Cause: "connection lost",
 				}})
 			}
@@ -127,13 +127,13 @@ func (w *world) cutLink(a, b *node, parts bool) {
 	}
 }
 
-// kill stops a balancer. Its connections break: clients and forwarding peers see the failure, and
+// stopBalancer stops a balancer. Its connections break: clients and forwarding peers see the failure, and
 // requests that it sent on are cancelled.
-func (w *world) kill(n *node) {
+func (w *world) stopBalancer(n *node) {
 	for _, id := range sortedKeys(n.legs) {
 		l := n.legs[id]
 		l.here = false
-		w.sayUp(l, saidRefused)
+		w.sendUp(l, msgRefused)
 		if l.down != nil || l.replica != nil {
 			w.abortDown(l)
 		}
@@ -144,9 +144,9 @@ func (w *world) kill(n *node) {
 	n.lives++
 	clear(n.legs)
 	if err := w.boot(n); err != nil {
-		w.broke("balancer %s: restarting: %v", n.id, err)
+		w.violate("balancer %s: restarting: %v", n.id, err)
 	}
-	w.push(adoption, event{kind: evAdopt, index: n.index})
+	w.push(adoptionDelay, event{kind: evAdopt, index: n.index})
 }
 
 // adopt transfers the replicas of a balancer that is still down to the nearest running one.
@@ -160,29 +160,29 @@ func (w *world) adopt(dead *node) {
 	}
 	for _, r := range w.replicas {
 		if r.node == dead {
-			w.give(r, to)
+			w.assignReplica(r, to)
 		}
 	}
 }
 
-// revive restarts a balancer. It gets back its own replicas, and those of stopped balancers that were
+// restartBalancer restarts a balancer. It gets back its own replicas, and those of stopped balancers that were
 // not adopted.
-func (w *world) revive(n *node) {
+func (w *world) restartBalancer(n *node) {
 	n.dead = false
-	w.meet(n)
+	w.addPeers(n)
 	for _, r := range w.replicas {
 		switch {
 		case r.home == n:
-			w.give(r, n)
+			w.assignReplica(r, n)
 		case r.node.dead:
-			w.push(adoption, event{kind: evAdopt, index: r.node.index})
+			w.push(adoptionDelay, event{kind: evAdopt, index: r.node.index})
 		}
 	}
 }
 
-// ask returns the balancer for a client: its own one of those in its region or, while that is down, the
+// balancerFor returns the balancer for a client: its own one of those in its region or, while that is down, the
 // nearest running one.
-func (w *world) ask(c *client) *node {
+func (w *world) balancerFor(c *client) *node {
 	homes := w.homes[c.region]
 	home := homes[int(c.index)%len(homes)]
 	if home.dead {

@@ -53,13 +53,13 @@ type Fault struct {
 }
 
 const (
-	// adoption is the time until the replicas of a stopped balancer are adopted: three missed
+	// adoptionDelay is the time until the replicas of a stopped balancer are adopted: three missed
 	// heartbeats.
-	adoption = 300 * time.Millisecond
-	// slowest is the maximum Factor of ReplicaSlow.
-	slowest = 1000
-	// longestDelay is the maximum Delay of ReportDelay.
-	longestDelay = time.Hour
+	adoptionDelay = 300 * time.Millisecond
+	// maxSlowdown is the maximum Factor of ReplicaSlow.
+	maxSlowdown = 1000
+	// maxReportDelay is the maximum Delay of ReportDelay.
+	maxReportDelay = time.Hour
 )
 
 func faultKindList() string {
@@ -93,8 +93,8 @@ func (s *Scenario) end(f *Fault) time.Duration {
 	return f.To
 }
 
-// strikes reports whether a probe fault currently affects a replica.
-func (w *world) strikes(f *Fault, r *replica) bool {
+// affects reports whether a probe fault currently affects a replica.
+func (w *world) affects(f *Fault, r *replica) bool {
 	if w.now < f.From || w.now >= w.scenario.end(f) {
 		return false
 	}

@@ -28,7 +28,7 @@ func (silent) Failed(workload.Request) []workload.Request       { return nil }
 // Whatever fails, under whatever policy: nothing is lost, nothing is counted
 // twice, nothing comes before its cause; and when clients fall silent and what
 // failed is back, every request comes to an end.
-func TestTheLawsHoldUnderFaults(t *testing.T) {
+func TestLawsHoldUnderFaults(t *testing.T) {
 	testkit.Slow(t)
 	var seen Totals
 	for seed := range uint64(worlds) {
@@ -37,7 +37,7 @@ func TestTheLawsHoldUnderFaults(t *testing.T) {
 		if err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
-		for w.queue.heap[0].at < s.Duration && w.breach == nil {
+		for w.queue.heap[0].at < s.Duration && w.violation == nil {
 			w.step()
 		}
 		if err := drained(w); err != nil {
@@ -68,15 +68,15 @@ func drained(w *world) error {
 		}
 	}
 	hushed := map[*client]bool{}
-	hush := func(f *flight) {
+	hush := func(f *clientRequest) {
 		if f != nil && !hushed[f.client] {
 			hushed[f.client] = true
 			f.client.workload = silent{}
 		}
 	}
-	for limit := w.now + 20*time.Minute; w.now < limit && w.breach == nil; w.step() {
+	for limit := w.now + 20*time.Minute; w.now < limit && w.violation == nil; w.step() {
 		e := w.queue.peek()
-		hush(e.flight)
+		hush(e.request)
 		for _, f := range e.issue {
 			hush(f)
 		}
@@ -93,7 +93,7 @@ func drained(w *world) error {
 // quiet says whether nothing is about to happen to any request.
 func (w *world) quiet() bool {
 	for i := range w.queue.heap {
-		if e := &w.queue.slots[w.queue.heap[i].slot]; e.leg != nil || e.flight != nil && !e.flight.ended || len(e.issue) > 0 {
+		if e := &w.queue.slots[w.queue.heap[i].slot]; e.leg != nil || e.request != nil && !e.request.ended || len(e.issue) > 0 {
 			return false
 		}
 	}
@@ -187,7 +187,7 @@ func under(t *testing.T, f Fault) (*Result, *world) {
 
 // Each fault does what it says: what it strikes is worse off than without it,
 // and works again afterwards.
-func TestFaultsStrike(t *testing.T) {
+func TestFaultsHaveTheirEffects(t *testing.T) {
 	sound, _ := under(t, Fault{Kind: ProbeLoss})
 	if sound.Figures.Rejected > 0 || sound.Totals.Lost > 0 {
 		t.Fatalf("without a fault, %v were rejected and %d lost", sound.Figures.Rejected, sound.Totals.Lost)
@@ -202,7 +202,7 @@ func TestFaultsStrike(t *testing.T) {
 		t.Errorf("replica-slow: %d tokens generated, %d without", got, want)
 	}
 	r, w = under(t, Fault{Kind: LinkCut, Region: "us", Peer: "eu"})
-	if r.Figures.Forwarded >= sound.Figures.Forwarded || r.Balancers[1].Cancelled == 0 || w.cut(w.nodes[0], w.nodes[1]) {
+	if r.Figures.Forwarded >= sound.Figures.Forwarded || r.Balancers[1].Cancelled == 0 || w.isCut(w.nodes[0], w.nodes[1]) {
 		t.Errorf("link-cut: %v forwarded, %v without; %+v in eu", r.Figures.Forwarded, sound.Figures.Forwarded, r.Balancers[1])
 	}
 	r, w = under(t, Fault{Kind: BalancerDown, Region: "us"})
@@ -219,7 +219,7 @@ func TestFaultsStrike(t *testing.T) {
 }
 
 // While its balancer is dead a replica is another one's, 300 ms after the death.
-func TestADeadBalancersReplicasAreAdopted(t *testing.T) {
+func TestReplicasOfStoppedBalancerAreAdopted(t *testing.T) {
 	s := short(t, "fig8a", 60*time.Second)
 	s.Faults = []Fault{{Kind: BalancerDown, Region: "us", From: 10 * time.Second, To: 20 * time.Second}, {Kind: BalancerDown, Region: "eu", From: 15 * time.Second}}
 	w, err := newWorld(s, Setup{Policy: "skylb", Push: core.Push{Mode: core.PushPending}, Layout: Regional, Seed: 2})
@@ -229,7 +229,7 @@ func TestADeadBalancersReplicasAreAdopted(t *testing.T) {
 	for _, at := range []struct {
 		until time.Duration
 		owner string
-	}{{10*time.Second + adoption - 1, "us"}, {10*time.Second + adoption + 1, "eu"}, {16 * time.Second, "asia"}, {21 * time.Second, "us"}} {
+	}{{10*time.Second + adoptionDelay - 1, "us"}, {10*time.Second + adoptionDelay + 1, "eu"}, {16 * time.Second, "asia"}, {21 * time.Second, "us"}} {
 		for w.queue.heap[0].at < at.until {
 			w.step()
 		}
@@ -237,13 +237,13 @@ func TestADeadBalancersReplicasAreAdopted(t *testing.T) {
 			t.Errorf("at %v us-01 is %s's, want %s's", at.until, got, at.owner)
 		}
 	}
-	if n := w.ask(&client{region: 1}); n.id != "us" {
+	if n := w.balancerFor(&client{region: 1}); n.id != "us" {
 		t.Errorf("clients of eu ask %s, want us, which is nearer than asia", n.id)
 	}
 }
 
 // An engine's clock says the same in both directions, whatever was changed.
-func TestClocksAgree(t *testing.T) {
+func TestClockAtAndWhenAgree(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	var c clock
 	now := time.Duration(0)

@@ -86,13 +86,13 @@ type tally struct {
 // inFlight returns the number of unfinished requests.
 func (t *tally) inFlight() int { return t.issued - t.done - t.failures - t.cancelled - t.lost }
 
-func (t *tally) answered(warm bool, now time.Duration, f *flight) {
+func (t *tally) answered(warm bool, now time.Duration, f *clientRequest) {
 	t.done++
 	if !warm {
 		return
 	}
-	t.ttft.add(milliseconds(f.first - f.asked))
-	t.e2e.add(milliseconds(now - f.asked))
+	t.ttft.add(milliseconds(f.first - f.firstIssued))
+	t.e2e.add(milliseconds(now - f.firstIssued))
 	if f.output > 1 {
 		t.tpot.add(milliseconds(now-f.first) / float64(f.output-1))
 	}
@@ -115,7 +115,7 @@ func (t *tally) waited(warm bool, wait time.Duration) {
 func (w *world) beginFigures() {
 	w.warm = true
 	for _, r := range w.replicas {
-		w.settle(r)
+		w.advanceReplica(r)
 		r.atWarm = r.load()
 	}
 }
@@ -136,7 +136,7 @@ func (w *world) result() *Result {
 	for _, rep := range w.replicas {
 		r.Replicas = append(r.Replicas, rep.load())
 	}
-	r.Course = w.course
+	r.Course = w.samples
 	generated, hitRate := w.engineFigures()
 	r.Figures = Figures{
 		Completed: float64(t.e2e.count), Rejected: float64(t.rejected), OutputTokensPerSecond: generated, PrefixHitRate: hitRate,
@@ -159,7 +159,7 @@ func (w *world) engineFigures() (perSecond float64, hitRate *float64) {
 		rate := float64(hit) / float64(queried)
 		hitRate = &rate
 	}
-	return float64(generated) / (w.scenario.Duration - w.begin()).Seconds(), hitRate
+	return float64(generated) / (w.scenario.Duration - w.warmupEnd()).Seconds(), hitRate
 }
 
 // imbalance returns the ratio of the highest to the lowest mean load of a replica.

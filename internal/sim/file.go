@@ -34,7 +34,7 @@ func ParseFile(file string, data []byte) (*Scenario, error) {
 		r.top(&s, p)
 	}
 	if r.at["links"] == nil {
-		s.keepLinks()
+		s.dropUnusedLinks()
 	}
 	if r.at["home"] == nil && len(s.Regions) > 0 && s.region(s.Home) < 0 {
 		s.Home = s.Regions[0].Name
@@ -68,8 +68,8 @@ func topKey(path string) string {
 	return path
 }
 
-// keepLinks removes the default links of missing regions.
-func (s *Scenario) keepLinks() {
+// dropUnusedLinks removes the default links of missing regions.
+func (s *Scenario) dropUnusedLinks() {
 	s.Links = slices.DeleteFunc(s.Links, func(l Link) bool { return s.region(l.A) < 0 || s.region(l.B) < 0 })
 }
 
@@ -109,7 +109,7 @@ func (r *reader) curves(p *engine.Profile, path string) {
 		curve       engine.Curve
 		name        string
 		base, slope *time.Duration
-		instead     [2]string
+		replaced    [2]string
 	}{
 		{p.Prefill, "prefill_curve", &p.PrefillBase, &p.PrefillPerToken, [2]string{"prefill_base", "prefill_per_token"}},
 		{p.Decode, "decode_curve", &p.DecodeBase, &p.DecodePerRequest, [2]string{"decode_base", "decode_per_request"}},
@@ -118,7 +118,7 @@ func (r *reader) curves(p *engine.Profile, path string) {
 			continue
 		}
 		*c.base, *c.slope = 0, 0
-		for _, key := range c.instead {
+		for _, key := range c.replaced {
 			if n := r.at[join(path, key)]; n != nil {
 				r.fail(n, join(path, key), "conflicts with "+c.name+", which sets the step time")
 			}

@@ -10,7 +10,7 @@ import (
 )
 
 // Every built-in profile is written as an engine that reads back the same.
-func TestEnginesAreReadAsWritten(t *testing.T) {
+func TestEnginesFileRoundTrip(t *testing.T) {
 	for _, p := range engine.Profiles() {
 		p.Name = "own-" + p.Name
 		text := "workload: arena\nprofile: " + p.Name + "\nregions: [{name: us, replicas: 1, clients: 1}]\n" + EnginesFile([]engine.Profile{p})
@@ -29,7 +29,7 @@ func TestEnginesAreReadAsWritten(t *testing.T) {
 }
 
 // A curve replaces two constants; the rest of an engine is as it is without.
-func TestACurveStandsForItsConstants(t *testing.T) {
+func TestCurveReplacesConstants(t *testing.T) {
 	const file = `workload: arena
 regions: [{name: us, replicas: 1, clients: 1, profiles: [toy]}]
 engines:
@@ -61,7 +61,7 @@ engines:
 }
 
 // A scenario of a measured machine runs, and its steps are those of its curve.
-func TestSimulatingAMeasuredMachine(t *testing.T) {
+func TestMeasuredMachine(t *testing.T) {
 	s := short(t, "fig8a", 20*time.Second)
 	if err := s.Set("profile", "h100-llama2-70b"); err != nil {
 		t.Fatal(err)

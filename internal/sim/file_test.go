@@ -13,7 +13,7 @@ import (
 )
 
 // What ships is written as it is read, and runs the same.
-func TestFilesHoldWhatShips(t *testing.T) {
+func TestFileRoundTrip(t *testing.T) {
 	for _, s := range Scenarios() {
 		read, err := ParseFile(s.Name+".yaml", []byte(s.File()))
 		if err != nil {
@@ -41,7 +41,7 @@ func TestFilesHoldWhatShips(t *testing.T) {
 }
 
 // A file says what differs; the rest is as the paper has it.
-func TestASmallFile(t *testing.T) {
+func TestParseSmallFile(t *testing.T) {
 	s, err := ParseFile("dir/mine.yaml", []byte(`
 workload: tot15
 engines:
@@ -58,20 +58,20 @@ faults: [{kind: probe-loss, share: 0.5, to: 10s}]
 		t.Fatal(err)
 	}
 	toy := s.profile(&s.Regions[0], 0)
-	if s.Name != "mine" || toy.KVTokens != 30_000 || toy.PrefillBase != common.Profile.PrefillBase || s.leastKV() != 30_000 || len(s.Links) != 1 || s.Duration != 400*time.Second {
+	if s.Name != "mine" || toy.KVTokens != 30_000 || toy.PrefillBase != common.Profile.PrefillBase || s.minKV() != 30_000 || len(s.Links) != 1 || s.Duration != 400*time.Second {
 		t.Errorf("read %+v", s)
 	}
 }
 
 // Where unknown region as the default's home, the first one is home.
-func TestTheFirstRegionIsHome(t *testing.T) {
+func TestFirstRegionIsHome(t *testing.T) {
 	s, err := ParseFile("x.yml", []byte("workload: arena\nregions: [{name: paris, replicas: 1, clients: 1}]\n"))
 	if err != nil || s.Home != "paris" || s.Name != "x" {
 		t.Errorf("read %+v, %v", s, err)
 	}
 }
 
-func TestFileErrorsHavePlaces(t *testing.T) {
+func TestFileErrorsHavePositions(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
 		{"several at once", `
 duration: soon

@@ -150,8 +150,8 @@ func (s Spread) Mean() float64 {
 // random draws of a seed.
 const streamDemand = 0x64656d616e64
 
-// ask is an arriving request.
-type ask struct {
+// balancerFor is an arriving request.
+type arrival struct {
 	at             time.Duration
 	model          int32
 	region         int16
@@ -159,19 +159,19 @@ type ask struct {
 	prompt, output int32
 }
 
-// asker draws the requests of a demand, minute by minute: a Poisson number per minute, uniformly
+// arrivalSource draws the requests of a demand, minute by minute: a Poisson number per minute, uniformly
 // distributed. The draws depend only on the seed.
-type asker struct {
+type arrivalSource struct {
 	s       *FleetScenario
 	streams []*rand.Rand // by model, region, tier
 	means   []float64    // prompt tokens, by model
 	minute  int          // next minute of the run to draw
-	due     []ask
+	due     []arrival
 	head    int
 }
 
-func newAsker(s *FleetScenario, seed uint64) *asker {
-	a := &asker{s: s}
+func newArrivalSource(s *FleetScenario, seed uint64) *arrivalSource {
+	a := &arrivalSource{s: s}
 	for m := range s.Models {
 		a.means = append(a.means, s.Models[m].Lengths.Prompt.Mean())
 		for r := range s.Regions {
@@ -184,7 +184,7 @@ func newAsker(s *FleetScenario, seed uint64) *asker {
 }
 
 // next returns the next request before a time, nil if there is none.
-func (a *asker) next(end time.Duration) *ask {
+func (a *arrivalSource) next(end time.Duration) *arrival {
 	for a.head == len(a.due) {
 		if time.Duration(a.minute)*time.Minute >= end {
 			return nil
@@ -198,7 +198,7 @@ func (a *asker) next(end time.Duration) *ask {
 }
 
 // draw draws the requests of the next minute.
-func (a *asker) draw() {
+func (a *arrivalSource) draw() {
 	a.due, a.head = a.due[:0], 0
 	begins := time.Duration(a.minute) * time.Minute
 	at := int(a.s.From/time.Minute) + a.minute
@@ -211,15 +211,15 @@ func (a *asker) draw() {
 			}
 		}
 	}
-	slices.SortStableFunc(a.due, func(x, y ask) int { return cmp.Compare(x.at, y.at) })
+	slices.SortStableFunc(a.due, func(x, y arrival) int { return cmp.Compare(x.at, y.at) })
 	a.minute++
 }
 
-func (a *asker) drawStream(m, r, t int, begins time.Duration, mean float64) {
+func (a *arrivalSource) drawStream(m, r, t int, begins time.Duration, mean float64) {
 	random := a.streams[(m*len(a.s.Regions)+r)*tiers+t]
 	l := &a.s.Models[m].Lengths
 	for range poisson(random, mean) {
-		a.due = append(a.due, ask{
+		a.due = append(a.due, arrival{
 			at: begins + time.Duration(random.Int64N(int64(time.Minute))), model: int32(m), region: int16(r), tier: int8(t),
 			prompt: int32(l.Prompt.draw(random)), output: int32(l.Output.draw(random)),
 		})

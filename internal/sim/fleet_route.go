@@ -41,8 +41,8 @@ func (e *endpoint) utilisation() float64 {
 
 // arrive handles a request of a region's client: interactive ones are routed at once, deferred ones
 // wait for capacity or go to their silo.
-func (f *fleet) arrive(q *ask) {
-	i := f.hold(q)
+func (f *fleet) arrive(q *arrival) {
+	i := f.newCall(q)
 	home := f.endpoint(int(q.model), int(q.region), false)
 	f.issued(q)
 	if q.tier != deferredTier {
@@ -130,8 +130,8 @@ func (f *fleet) start(i int32, v *vm, home *endpoint) {
 	f.submit(i)
 }
 
-// relist rebuilds an endpoint's candidates after a change of its replicas.
-func (f *fleet) relist(e *endpoint) {
+// rebuildCandidates rebuilds an endpoint's candidates after a change of its replicas.
+func (f *fleet) rebuildCandidates(e *endpoint) {
 	slices.SortFunc(e.ready, func(a, b *vm) int { return int(a.index - b.index) })
 	e.candidates, e.kv, e.capacity = e.candidates[:0], 0, 0
 	for at, v := range e.ready {

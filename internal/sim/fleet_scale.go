@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// leave ends a VM's state and counts its time for its endpoint. A new VM has no state.
-func (f *fleet) leave(v *vm) {
+// endLeg ends a VM's state and counts its time for its endpoint. A new VM has no state.
+func (f *fleet) endState(v *vm) {
 	if v.state < vmStates {
 		v.endpoint.counts[v.state]--
 		v.endpoint.hours[v.state] += f.now - v.since
@@ -16,9 +16,9 @@ func (f *fleet) leave(v *vm) {
 	v.state = vmStates
 }
 
-// turnTo changes a VM's state.
-func (f *fleet) turnTo(v *vm, state VMState) {
-	f.leave(v)
+// setState changes a VM's state.
+func (f *fleet) setState(v *vm, state VMState) {
+	f.endState(v)
 	e := v.endpoint
 	v.state, v.since = state, f.now
 	e.counts[state]++
@@ -27,8 +27,8 @@ func (f *fleet) turnTo(v *vm, state VMState) {
 	}
 }
 
-// look calls the scaler and applies its changes.
-func (f *fleet) look() {
+// refresh calls the scaler and applies its changes.
+func (f *fleet) runScaler() {
 	for i, e := range f.endpoints {
 		f.view.Endpoints[i] = EndpointView{
 			Model: e.model, Region: e.region, Deferred: e.deferred,
@@ -65,7 +65,7 @@ func (f *fleet) scale(c *FleetChange) error {
 		return fmt.Errorf("launch %d: only %d spare VMs in the region", c.Launch, f.spare[e.region])
 	}
 	for range c.Reclaim {
-		f.bring(e, e, f.reclaimTime())
+		f.startOn(e, e, f.reclaimTime())
 	}
 	for _, l := range c.Redeploy {
 		if l.Endpoint < 0 || l.Endpoint >= len(f.endpoints) || f.endpoints[l.Endpoint].region != e.region {
@@ -76,7 +76,7 @@ func (f *fleet) scale(c *FleetChange) error {
 			return fmt.Errorf("redeploy %d from endpoint %d: only %d are donated", l.Count, l.Endpoint, len(from.donated))
 		}
 		for range l.Count {
-			f.bring(from, e, f.redeployTime(from, e))
+			f.startOn(from, e, f.redeployTime(from, e))
 		}
 	}
 	for range c.Launch {
@@ -115,12 +115,12 @@ func (f *fleet) weightsTime(e *endpoint) time.Duration {
 	return f.s.Starts.Redeploy
 }
 
-// bring starts a replica of an endpoint on the VM donated last.
-func (f *fleet) bring(from, to *endpoint, after time.Duration) {
+// startOn starts a replica of an endpoint on the VM donated last.
+func (f *fleet) startOn(from, to *endpoint, after time.Duration) {
 	last := len(from.donated) - 1
 	v := from.donated[last]
 	from.donated = from.donated[:last]
-	f.leave(v)
+	f.endState(v)
 	v.endpoint = to
 	if from.model != to.model {
 		to.redeployed++
@@ -129,7 +129,7 @@ func (f *fleet) bring(from, to *endpoint, after time.Duration) {
 			f.failed = err
 		}
 	}
-	f.begin(v, after)
+	f.startReplica(v, after)
 }
 
 // launch starts a replica of an endpoint on a new VM.
@@ -141,26 +141,26 @@ func (f *fleet) launch(e *endpoint) error {
 	f.spare[e.region]--
 	e.launched++
 	v.fetches = f.remote[e.model][e.region]
-	f.begin(v, f.s.Starts.Launch+f.weightsTime(e))
+	f.startReplica(v, f.s.Starts.Launch+f.weightsTime(e))
 	return nil
 }
 
-// begin starts a replica of its endpoint on a VM.
-func (f *fleet) begin(v *vm, after time.Duration) {
-	f.turnTo(v, VMStarting)
+// warmupEnd starts a replica of its endpoint on a VM.
+func (f *fleet) startReplica(v *vm, after time.Duration) {
+	f.setState(v, VMStarting)
 	v.endpoint.starts++
 	f.queue.push(event{at: f.now + after, kind: fleetReady, index: v.index})
 }
 
-// serve marks a started replica as ready. Weights that it fetched from another region are in this
+// markReady marks a started replica as ready. Weights that it fetched from another region are in this
 // region's storage from then on.
-func (f *fleet) serve(v *vm) {
+func (f *fleet) markReady(v *vm) {
 	if v.fetches {
 		v.fetches, f.remote[v.endpoint.model][v.endpoint.region] = false, false
 	}
-	f.turnTo(v, VMReady)
+	f.setState(v, VMReady)
 	v.endpoint.ready = append(v.endpoint.ready, v)
-	f.relist(v.endpoint)
+	f.rebuildCandidates(v.endpoint)
 }
 
 // drain drains n replicas, those with the fewest requests, and donates them once they are idle.
@@ -168,11 +168,11 @@ func (f *fleet) drain(e *endpoint, n int) {
 	order := slices.Clone(e.ready)
 	slices.SortStableFunc(order, func(a, b *vm) int { return a.inFlight - b.inFlight })
 	for _, v := range order[:n] {
-		f.turnTo(v, VMDraining)
+		f.setState(v, VMDraining)
 		e.ready = slices.DeleteFunc(e.ready, func(r *vm) bool { return r == v })
 	}
-	f.relist(e)
+	f.rebuildCandidates(e)
 	for _, v := range order[:n] {
-		f.settle(v)
+		f.advanceVM(v)
 	}
 }

@@ -96,10 +96,10 @@ var (
 
 // noiseShape describes the variation between the minutes of a region's load.
 type noiseShape struct {
-	sigma, keep float64 // standard deviation of the factor's logarithm, and its correlation with the next minute
-	chance      float64 // probability of a burst per minute
-	least, most float64 // minimum and maximum factor of a burst
-	minutes     int     // maximum duration of a burst
+	sigma, correlation   float64 // standard deviation of the factor's logarithm, and its correlation with the next minute
+	chance               float64 // probability of a burst per minute
+	minFactor, maxFactor float64 // minimum and maximum factor of a burst
+	minutes              int     // maximum duration of a burst
 }
 
 // The noise is that of the week of November 2024 that SageServe's authors
@@ -120,8 +120,8 @@ type noiseShape struct {
 // One region's interactive load is correlated with the day before by about 0.7,
 // which is where the paper's periodicity of July begins (0.7 to 0.95).
 var (
-	interactiveNoise = noiseShape{sigma: 0.33 * calmer, keep: 0.3, chance: 1.0 / 100, least: 1 + 1*calmer, most: 1 + 5*calmer, minutes: 3}
-	deferredNoise    = noiseShape{sigma: 0.8 * calmer, keep: 0.8}
+	interactiveNoise = noiseShape{sigma: 0.33 * calmer, correlation: 0.3, chance: 1.0 / 100, minFactor: 1 + 1*calmer, maxFactor: 1 + 5*calmer, minutes: 3}
+	deferredNoise    = noiseShape{sigma: 0.8 * calmer, correlation: 0.8}
 )
 
 // calmer is the square root of one fifth.
@@ -192,11 +192,11 @@ func newNoise(shape noiseShape, seed, stream uint64) *noise {
 }
 
 func (n *noise) next() float64 {
-	n.log = n.keep*n.log + n.sigma*math.Sqrt(1-n.keep*n.keep)*n.random.NormFloat64()
+	n.log = n.correlation*n.log + n.sigma*math.Sqrt(1-n.correlation*n.correlation)*n.random.NormFloat64()
 	factor := math.Exp(n.log - n.sigma*n.sigma/2)
 	if n.left == 0 && n.random.Float64() < n.chance {
 		n.left = 1 + n.random.IntN(n.minutes)
-		n.burst = n.least + (n.most-n.least)*n.random.Float64()
+		n.burst = n.minFactor + (n.maxFactor-n.minFactor)*n.random.Float64()
 	}
 	if n.left > 0 {
 		n.left--

@@ -104,7 +104,7 @@ func runFleet(t testing.TB, s FleetScenario, setup FleetSetup) *FleetResult {
 
 // Hours by state are what a log of every change adds up to, minute by minute of
 // every VM; no VM is lost, and every request comes to something.
-func TestFleetHoursAreTheLogsSum(t *testing.T) {
+func TestFleetHoursMatchStateChanges(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		s := smallFleet(rapid.SampledFrom([]float64{50, 200}).Draw(rt, "load"))
 		s.Duration = 4 * time.Minute
@@ -138,7 +138,7 @@ func TestFleetHoursAreTheLogsSum(t *testing.T) {
 }
 
 // The same seed gives the same bytes; the requests do not depend on the scaler.
-func TestFleetIsItsSeeds(t *testing.T) {
+func TestFleetIsReproducible(t *testing.T) {
 	s := smallFleet(300)
 	random := rand.New(rand.NewPCG(1, 2))
 	draws := make([]int, 997)
@@ -218,7 +218,7 @@ func TestFleetLaunches(t *testing.T) {
 	}
 }
 
-func TestFleetRefusesTheImpossible(t *testing.T) {
+func TestFleetRejectsImpossibleChanges(t *testing.T) {
 	for _, c := range []struct {
 		change FleetChange
 		want   string
@@ -283,21 +283,21 @@ func TestFleetErrors(t *testing.T) {
 
 // A region whose memory is used below 70 % keeps its requests; a full one sends
 // some to another.
-// lastLook remembers what the scaler saw last.
-type lastLook struct{ seen []EndpointView }
+// lastScaling remembers what the scaler saw last.
+type lastScaling struct{ seen []EndpointView }
 
-func (l *lastLook) Step(_ time.Duration, v *FleetView) ([]FleetChange, error) {
+func (l *lastScaling) Step(_ time.Duration, v *FleetView) ([]FleetChange, error) {
 	l.seen = slices.Clone(v.Endpoints)
 	return nil, nil
 }
 
 // What a scaler is told of first tokens is, once all requests have ended, what the
 // result says of IW-F.
-func TestFleetTellsOfLateFirstTokens(t *testing.T) {
+func TestFleetCountsLateFirstTokens(t *testing.T) {
 	s := smallFleet(7000)
 	s.RTT = 0
 	s.Demand.Scale(15, 30, 0)
-	look := &lastLook{}
+	look := &lastScaling{}
 	r, err := RunFleet(context.Background(), &s, FleetSetup{Scaler: look, Deferred: freely, Seed: 1})
 	if err != nil {
 		t.Fatal(err)
@@ -336,7 +336,7 @@ func TestFleetReroutesWhenFull(t *testing.T) {
 
 // Deferred requests wait until they are released or urgent; a silo serves them at
 // once.
-func TestFleetDefers(t *testing.T) {
+func TestFleetDeferredQueue(t *testing.T) {
 	s := smallFleet(100)
 	byAge := core.DeferredRule{Wait: 10.0 / (24 * 60)} // after ten minutes
 	held := runFleet(t, s, FleetSetup{Seed: 1, Deferred: byAge})
@@ -366,7 +366,7 @@ func TestFleetOrders(t *testing.T) {
 	}
 }
 
-func TestFleetStopsWithItsContext(t *testing.T) {
+func TestFleetStopsOnCancel(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	stop()
 	s := smallFleet(3000)
@@ -376,9 +376,9 @@ func TestFleetStopsWithItsContext(t *testing.T) {
 }
 
 // What is asked has the demand's mean in tokens, and comes in order.
-func TestAskerMeetsTheDemand(t *testing.T) {
+func TestArrivalsMatchDemand(t *testing.T) {
 	s := smallFleet(2000)
-	a := newAsker(&s, 1)
+	a := newArrivalSource(&s, 1)
 	tokens, last := 0.0, time.Duration(0)
 	for q := a.next(s.Duration); q != nil; q = a.next(s.Duration) {
 		if q.at < last || q.prompt < 1 || q.output < 1 {

@@ -17,9 +17,9 @@ const (
 	fleetWake   kind = iota // index (VM), turn: an engine step ends
 	fleetSubmit             // index (call): a request reaches its replica
 	fleetReady              // index (VM): a replica becomes ready
-	fleetLook               // the scaler runs
+	fleetScale              // the scaler runs
 	fleetSignal             // endpoints report their utilisation to the deferred queue
-	fleetMoment             // the time series is sampled
+	fleetSample             // the time series is sampled
 )
 
 // fleet is a run of a FleetScenario.
@@ -27,11 +27,11 @@ type fleet struct {
 	s     *FleetScenario
 	setup FleetSetup
 
-	now    time.Duration
-	queue  queue
-	events int64
-	asks   *asker
-	starts *rand.Rand
+	now      time.Duration
+	queue    queue
+	events   int64
+	arrivals *arrivalSource
+	starts   *rand.Rand
 
 	endpoints []*endpoint // by model, region and pool
 	spare     []int       // by region
@@ -42,7 +42,7 @@ type fleet struct {
 	facts     policy.Facts
 	answers   []int // expected output tokens, by model
 	view      FleetView
-	course    []FleetMoment
+	samples   []FleetMoment
 	tally     [][tiers]fleetTally // by model
 	failed    error
 }
@@ -88,14 +88,14 @@ type vm struct {
 	kv        int
 	waiting   []int32 // calls, with an order other than FCFS
 
-	waking bool
-	wakeAt time.Duration
-	turn   uint64
+	waking  bool
+	wakeAt  time.Duration
+	wakeSeq uint64
 }
 
 // call is a request in progress.
 type call struct {
-	ask
+	arrival
 	vm       *vm
 	away     bool // served by a region other than the client's
 	live     bool
@@ -133,7 +133,7 @@ func RunFleet(ctx context.Context, s *FleetScenario, setup FleetSetup) (*FleetRe
 
 func newFleet(s *FleetScenario, setup FleetSetup) (*fleet, error) {
 	f := &fleet{
-		s: s, setup: setup, asks: newAsker(s, setup.Seed), starts: rand.New(rand.NewPCG(setup.Seed, streamStarts)),
+		s: s, setup: setup, arrivals: newArrivalSource(s, setup.Seed), starts: rand.New(rand.NewPCG(setup.Seed, streamStarts)),
 		tally: make([][tiers]fleetTally, len(s.Models)),
 		spare: slices.Repeat([]int{s.Spare}, len(s.Regions)),
 	}
@@ -158,12 +158,12 @@ func newFleet(s *FleetScenario, setup FleetSetup) (*fleet, error) {
 				e.peers = append(e.peers, f.endpoint(e.model, r, e.deferred))
 			}
 		}
-		f.relist(e)
+		f.rebuildCandidates(e)
 	}
-	f.queue.push(event{at: 0, kind: fleetLook})
+	f.queue.push(event{at: 0, kind: fleetScale})
 	f.queue.push(event{at: 0, kind: fleetSignal})
 	if s.CoursePeriod > 0 {
-		f.queue.push(event{at: 0, kind: fleetMoment})
+		f.queue.push(event{at: 0, kind: fleetSample})
 	}
 	return f, nil
 }
@@ -182,7 +182,7 @@ func (f *fleet) addEndpoint(m, r, p int) error {
 		if err != nil {
 			return err
 		}
-		f.turnTo(v, VMReady)
+		f.setState(v, VMReady)
 		e.ready = append(e.ready, v)
 	}
 	return nil
@@ -221,9 +221,9 @@ func (f *fleet) step() bool {
 	if next := f.queue.peek(); next != nil && next.at < until {
 		until = next.at
 	}
-	if q := f.asks.next(until); q != nil {
+	if q := f.arrivals.next(until); q != nil {
 		f.now = q.at
-		f.asks.head++
+		f.arrivals.head++
 		f.events++
 		f.arrive(q)
 		return true
@@ -235,30 +235,30 @@ func (f *fleet) step() bool {
 	e := f.queue.pop()
 	f.now = e.at
 	f.events++
-	f.happen(&e)
+	f.handle(&e)
 	return true
 }
 
-func (f *fleet) happen(e *event) {
+func (f *fleet) handle(e *event) {
 	switch e.kind {
 	case fleetWake:
-		if v := f.vms[e.index]; v.waking && v.turn == e.turn {
+		if v := f.vms[e.index]; v.waking && v.wakeSeq == e.wakeSeq {
 			v.waking = false
-			f.settle(v)
+			f.advanceVM(v)
 		}
 	case fleetSubmit:
 		f.submit(e.index)
 	case fleetReady:
-		f.serve(f.vms[e.index])
-	case fleetLook:
-		f.look()
-		f.queue.push(event{at: f.now + f.s.Period, kind: fleetLook})
+		f.markReady(f.vms[e.index])
+	case fleetScale:
+		f.runScaler()
+		f.queue.push(event{at: f.now + f.s.Period, kind: fleetScale})
 	case fleetSignal:
 		f.signal()
 		f.queue.push(event{at: f.now + f.s.SignalPeriod, kind: fleetSignal})
-	case fleetMoment:
-		f.moment()
-		f.queue.push(event{at: f.now + f.s.CoursePeriod, kind: fleetMoment})
+	case fleetSample:
+		f.takeSample()
+		f.queue.push(event{at: f.now + f.s.CoursePeriod, kind: fleetSample})
 	}
 }
 
@@ -266,28 +266,28 @@ func (f *fleet) happen(e *event) {
 func (f *fleet) submit(i int32) {
 	v := f.calls[i].vm
 	if f.s.Order == core.OrderFCFS || f.s.Order == "" {
-		f.run(v, i)
+		f.submitToEngine(v, i)
 	} else {
 		v.waiting = append(v.waiting, i)
 	}
-	f.settle(v)
+	f.advanceVM(v)
 }
 
-// run submits a request to an engine.
-func (f *fleet) run(v *vm, i int32) {
+// submitToEngine submits a request to an engine.
+func (f *fleet) submitToEngine(v *vm, i int32) {
 	c := &f.calls[i]
 	v.engine.Submit(f.now, engine.Request{
 		ID: uint64(i) + 1, PromptTokens: int(c.prompt), OutputLen: int(c.output), Priority: c.priority,
 	})
 }
 
-// settle processes an engine's events, admits queued requests, and schedules its next wake-up.
-func (f *fleet) settle(v *vm) {
+// advanceReplica processes an engine's events, admits queued requests, and schedules its next wake-up.
+func (f *fleet) advanceVM(v *vm) {
 	for _, ev := range v.engine.Advance(f.now) {
-		f.hear(v, &ev)
+		f.handleEngineEvent(v, &ev)
 	}
 	for len(v.waiting) > 0 && v.engine.Load().Pending == 0 {
-		f.run(v, f.takeFirst(v))
+		f.submitToEngine(v, f.popQueued(v))
 	}
 	l := v.engine.Load()
 	if v.state == VMReady {
@@ -298,7 +298,7 @@ func (f *fleet) settle(v *vm) {
 	}
 	v.kv = l.KVActive
 	if v.state == VMDraining && v.inFlight == 0 {
-		f.turnTo(v, VMDonated)
+		f.setState(v, VMDonated)
 		v.endpoint.donated = append(v.endpoint.donated, v)
 	}
 	at, more := v.engine.NextAt()
@@ -307,13 +307,13 @@ func (f *fleet) settle(v *vm) {
 	}
 	v.waking, v.wakeAt = more, at
 	if more {
-		v.turn++
-		f.queue.push(event{at: at, kind: fleetWake, index: v.index, turn: v.turn})
+		v.wakeSeq++
+		f.queue.push(event{at: at, kind: fleetWake, index: v.index, wakeSeq: v.wakeSeq})
 	}
 }
 
-// hear processes an engine's event.
-func (f *fleet) hear(v *vm, ev *engine.Event) {
+// receive processes an engine's event.
+func (f *fleet) handleEngineEvent(v *vm, ev *engine.Event) {
 	i := int32(ev.ID - 1)
 	c := &f.calls[i]
 	switch ev.Kind {
@@ -334,8 +334,8 @@ func (f *fleet) hear(v *vm, ev *engine.Event) {
 	}
 }
 
-// hold creates the call of a request.
-func (f *fleet) hold(q *ask) int32 {
+// newCall creates the call of a request.
+func (f *fleet) newCall(q *arrival) int32 {
 	i := int32(len(f.calls))
 	if n := len(f.free); n > 0 {
 		i = f.free[n-1]
@@ -343,7 +343,7 @@ func (f *fleet) hold(q *ask) int32 {
 	} else {
 		f.calls = append(f.calls, call{})
 	}
-	f.calls[i] = call{ask: *q, live: true}
+	f.calls[i] = call{arrival: *q, live: true}
 	return i
 }
 
@@ -352,8 +352,8 @@ func (f *fleet) release(i int32) {
 	f.free = append(f.free, i)
 }
 
-// takeFirst removes the first request by order from a replica's queue; of equals, the earliest.
-func (f *fleet) takeFirst(v *vm) int32 {
+// popQueued removes the first request by order from a replica's queue; of equals, the earliest.
+func (f *fleet) popQueued(v *vm) int32 {
 	rank := func(i int32) core.Rank {
 		c := &f.calls[i]
 		return core.RankOf(f.s.Order, f.s.Targets, f.s.TauN, f.s.TauP, tierOrder[c.tier], c.at, f.now)

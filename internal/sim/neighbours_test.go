@@ -18,7 +18,7 @@ func pairs(t testing.TB, duration time.Duration) *Scenario {
 
 // Two balancers of a region have half of its clients and of its replicas each, and
 // do the work of one.
-func TestBalancersOfARegionShareIt(t *testing.T) {
+func TestBalancersShareARegion(t *testing.T) {
 	setup := Setup{Policy: "cost", Push: core.Push{Mode: core.PushPending}, Layout: Regional, Seed: 1}
 	one := run(t, short(t, "fig8a", 100*time.Second), setup)
 	two := run(t, pairs(t, 100*time.Second), setup)
@@ -43,7 +43,7 @@ func TestBalancersOfARegionShareIt(t *testing.T) {
 
 // What a balancer learned of its replicas comes to its neighbour, though the
 // neighbour dies and begins with nothing in between.
-func TestNeighboursTellWhatTheyLearn(t *testing.T) {
+func TestNeighboursExchangePrefixes(t *testing.T) {
 	s := pairs(t, 60*time.Second)
 	s.Faults = []Fault{{Kind: BalancerDown, Region: "us", Balancer: 2, From: 20 * time.Second, To: 30 * time.Second}}
 	w, err := newWorld(s, Setup{Policy: "cost", Push: core.Push{Mode: core.PushPending}, Layout: Regional, Seed: 1})
@@ -52,7 +52,7 @@ func TestNeighboursTellWhatTheyLearn(t *testing.T) {
 	}
 	heard := map[int32]int{}
 	late := 0 // what the one that died heard after that
-	for next := w.queue.peek(); next.at < s.Duration && w.breach == nil; next = w.queue.peek() {
+	for next := w.queue.peek(); next.at < s.Duration && w.violation == nil; next = w.queue.peek() {
 		if next.kind == evPrefixes {
 			heard[next.index] += len(next.learned.entries)
 			if next.index == 1 && next.at > 30*time.Second {

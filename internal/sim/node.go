@@ -20,7 +20,7 @@ type node struct {
 	legs   map[string]*leg // requests at it, by ID
 
 	// Position in each neighbour's log, by index.
-	asked map[int32]progress
+	prefixes map[int32]prefixProgress
 
 	dead   bool
 	lives  int         // number of crashes
@@ -30,15 +30,15 @@ type node struct {
 
 // leg is a request's time at one balancer. A forwarded request has a leg at each of the two balancers.
 type leg struct {
-	flight *flight
-	node   *node
-	here   bool  // in the node's legs
-	up     *leg  // the leg at the forwarding balancer; nil if the request came from a client
-	broken bool  // the link to the forwarding balancer was cut
-	upTry  int32 // attempt number of that leg
-	hop    core.Hop
-	age    time.Duration // of the session, as known to the forwarding balancer
-	wait   time.Duration // maximum queue time granted by the forwarding balancer
+	request *clientRequest
+	node    *node
+	here    bool  // in the node's legs
+	up      *leg  // the leg at the forwarding balancer; nil if the request came from a client
+	broken  bool  // the link to the forwarding balancer was cut
+	upTry   int32 // attempt number of that leg
+	hop     core.Hop
+	age     time.Duration // of the session, as known to the forwarding balancer
+	wait    time.Duration // maximum queue time granted by the forwarding balancer
 
 	// State of the latest attempt; messages of earlier ones are ignored.
 	try     int32
@@ -67,7 +67,7 @@ func (w *world) boot(n *node) error {
 	cfg.Push, cfg.Forward = w.setup.Push, w.scenario.Forward
 	cfg.Order, cfg.Tau, cfg.MaxWait = w.scenario.Order, w.scenario.Tau, w.scenario.MaxWait
 	cfg.ProbeInterval = w.scenario.Interval
-	n.core, n.asked = core.New(cfg), map[int32]progress{}
+	n.core, n.prefixes = core.New(cfg), map[int32]prefixProgress{}
 	return nil
 }
 
@@ -81,18 +81,18 @@ func (n *node) counts(now time.Duration) core.Counts {
 	return c
 }
 
-// meet adds all other balancers as peers of a balancer.
-func (w *world) meet(n *node) {
+// addPeers adds all other balancers as peers of a balancer.
+func (w *world) addPeers(n *node) {
 	for _, peer := range w.nodes {
 		if peer != n {
-			w.tell(n, core.Event{Kind: core.EventPeerAdded, Peer: &core.PeerInfo{ID: peer.id, SameRegion: peer.region == n.region}})
+			w.sendEvent(n, core.Event{Kind: core.EventPeerAdded, Peer: &core.PeerInfo{ID: peer.id, SameRegion: peer.region == n.region}})
 		}
 	}
 }
 
-// tell sends a balancer an event and executes its actions. Every action takes effect after a network
+// sendEvent sends a balancer an event and executes its actions. Every action takes effect after a network
 // delay.
-func (w *world) tell(n *node, ev core.Event) {
+func (w *world) sendEvent(n *node, ev core.Event) {
 	actions := n.core.Step(w.now, ev)
 	for i := range actions {
 		w.carryOut(n, &actions[i])
@@ -105,7 +105,7 @@ func (w *world) carryOut(n *node, a *core.Action) {
 	}
 	l := n.legs[a.ID]
 	if l == nil {
-		w.broke("balancer %s: %s of unknown request %s", n.id, a.Kind, a.ID)
+		w.violate("balancer %s: %s of unknown request %s", n.id, a.Kind, a.ID)
 		return
 	}
 	switch a.Kind {
@@ -114,9 +114,9 @@ func (w *world) carryOut(n *node, a *core.Action) {
 	case core.ActionForward:
 		w.forward(l, a)
 	case core.ActionBounce:
-		w.leave(l, saidBounced)
+		w.endLeg(l, msgBounced)
 	case core.ActionReject:
-		w.leave(l, saidFailed)
+		w.endLeg(l, msgFailed)
 	case core.ActionAbort:
 		w.abortDown(l)
 	}
@@ -125,7 +125,7 @@ func (w *world) carryOut(n *node, a *core.Action) {
 func (w *world) dispatch(l *leg, a *core.Action) {
 	r := w.replicaNamed(a.Target)
 	if r == nil || r.node != l.node {
-		w.broke("balancer %s dispatches to replica %s, which it does not own", l.node.id, a.Target)
+		w.violate("balancer %s dispatches to replica %s, which it does not own", l.node.id, a.Target)
 		return
 	}
 	l.try++
@@ -141,7 +141,7 @@ func (w *world) forward(l *leg, a *core.Action) {
 	l.try++
 	for _, peer := range w.nodes {
 		if peer.id == a.Target {
-			l.replica, l.down = nil, &leg{flight: l.flight, node: peer, up: l, upTry: l.try, hop: a.Hop, age: a.SessionAge, wait: a.Wait}
+			l.replica, l.down = nil, &leg{request: l.request, node: peer, up: l, upTry: l.try, hop: a.Hop, age: a.SessionAge, wait: a.Wait}
 		}
 	}
 	w.tally.waited(w.warm, a.Decision.Queued)
@@ -149,9 +149,9 @@ func (w *world) forward(l *leg, a *core.Action) {
 		w.tally.forwarded++
 	}
 	way := w.delay[l.node.region][l.down.node.region]
-	if w.cut(l.node, l.down.node) {
+	if w.isCut(l.node, l.down.node) {
 		l.down.broken = true
-		w.push(2*way, event{kind: evUp, leg: l, try: l.try, word: saidRefused})
+		w.push(2*way, event{kind: evUp, leg: l, try: l.try, message: msgRefused})
 		return
 	}
 	w.push(way, event{kind: evArrive, leg: l.down})
@@ -159,12 +159,12 @@ func (w *world) forward(l *leg, a *core.Action) {
 
 // arrive delivers a request to a balancer. A stopped balancer refuses it.
 func (w *world) arrive(l *leg) {
-	f := l.flight
+	f := l.request
 	if l.broken {
 		return
 	}
 	if l.node.dead {
-		w.sayUp(l, saidRefused)
+		w.sendUp(l, msgRefused)
 		return
 	}
 	l.node.legs[f.id], l.here = l, true
@@ -175,69 +175,69 @@ func (w *world) arrive(l *leg) {
 	if l.up != nil {
 		req.From = l.up.node.id
 	}
-	w.tell(l.node, core.Event{Kind: core.EventArrived, Request: &req})
+	w.sendEvent(l.node, core.Event{Kind: core.EventArrived, Request: &req})
 }
 
 // end removes a leg from its balancer.
 func (l *leg) end() {
-	delete(l.node.legs, l.flight.id)
+	delete(l.node.legs, l.request.id)
 	l.here = false
 }
 
-// leave ends a request's leg with a message to its sender.
-func (w *world) leave(l *leg, said word) {
+// endLeg ends a request's leg with a message to its sender.
+func (w *world) endLeg(l *leg, msg message) {
 	l.end()
-	w.sayUp(l, said)
+	w.sendUp(l, msg)
 }
 
-// sayUp sends a message towards the client.
-func (w *world) sayUp(l *leg, said word) {
+// sendUp sends a message towards the client.
+func (w *world) sendUp(l *leg, msg message) {
 	if l.up != nil {
-		w.push(w.delay[l.node.region][l.up.node.region], event{kind: evUp, leg: l.up, try: l.upTry, word: said})
+		w.push(w.delay[l.node.region][l.up.node.region], event{kind: evUp, leg: l.up, try: l.upTry, message: msg})
 		return
 	}
-	f := l.flight
-	way := w.delay[w.seat(l.node, f.client)][f.client.region]
-	if f.client.mute && (said == saidFirst || said == saidDone) && w.scenario.Patience == 0 {
+	f := l.request
+	way := w.delay[w.location(l.node, f.client)][f.client.region]
+	if f.client.singleRequest && (msg == msgFirstToken || msg == msgDone) && w.scenario.Patience == 0 {
 		// No other event can intervene or follow, so none is needed.
 		if at := w.now + way; at < w.scenario.Duration {
-			w.answer(f, said, at)
+			w.deliver(f, msg, at)
 		}
 		return
 	}
-	w.push(way, event{kind: evAnswer, flight: f, word: said})
+	w.push(way, event{kind: evAnswer, request: f, message: msg})
 }
 
-// hear processes a message from a replica or a peer, unless it belongs to an abandoned attempt.
-func (w *world) hear(l *leg, try int32, said word) {
-	f := l.flight
+// receive processes a message from a replica or a peer, unless it belongs to an abandoned attempt.
+func (w *world) receive(l *leg, try int32, msg message) {
+	f := l.request
 	if !l.here || l.try != try {
 		return
 	}
-	switch said {
-	case saidFirst:
+	switch msg {
+	case msgFirstToken:
 		l.started = true
-		w.tell(l.node, core.Event{Kind: core.EventFirstToken, ID: f.id})
-		w.sayUp(l, saidFirst)
-	case saidDone:
-		w.leave(l, saidDone)
-		w.tell(l.node, core.Event{Kind: core.EventFinished, ID: f.id, Outcome: &core.Outcome{
+		w.sendEvent(l.node, core.Event{Kind: core.EventFirstToken, ID: f.id})
+		w.sendUp(l, msgFirstToken)
+	case msgDone:
+		w.endLeg(l, msgDone)
+		w.sendEvent(l.node, core.Event{Kind: core.EventFinished, ID: f.id, Outcome: &core.Outcome{
 			PromptTokens: policy.Known(f.promptTokens()), CachedTokens: policy.Known(f.cached),
 			OutputTokens: policy.Known(f.output), Key: f.wholeKey(w.setup.Seed),
 		}})
 		if l.up == nil {
-			w.home(f)
+			w.recycle(f)
 		}
-	case saidFailed:
-		w.tell(l.node, core.Event{Kind: core.EventFailed, ID: f.id, Outcome: &core.Outcome{
-			Retryable: !l.started && !f.refused, Cause: "refused",
+	case msgFailed:
+		w.sendEvent(l.node, core.Event{Kind: core.EventFailed, ID: f.id, Outcome: &core.Outcome{
+			Retryable: !l.started && !f.rejected, Cause: "refused",
 		}})
-	case saidBroken, saidRefused:
-		w.tell(l.node, core.Event{Kind: core.EventFailed, ID: f.id, Outcome: &core.Outcome{
-			Retryable: !l.started, Unreachable: said == saidRefused, Cause: "connection lost",
+	case msgBroken, msgRefused:
+		w.sendEvent(l.node, core.Event{Kind: core.EventFailed, ID: f.id, Outcome: &core.Outcome{
+			Retryable: !l.started, Unreachable: msg == msgRefused, Cause: "connection lost",
 		}})
-	case saidBounced:
-		w.tell(l.node, core.Event{Kind: core.EventBounced, ID: f.id})
+	case msgBounced:
+		w.sendEvent(l.node, core.Event{Kind: core.EventBounced, ID: f.id})
 	}
 }
 
@@ -246,7 +246,7 @@ func (w *world) cancel(l *leg) {
 	if !l.here {
 		return
 	}
-	w.tell(l.node, core.Event{Kind: core.EventCancelled, ID: l.flight.id})
+	w.sendEvent(l.node, core.Event{Kind: core.EventCancelled, ID: l.request.id})
 	l.end()
 }
 
@@ -264,7 +264,7 @@ func (w *world) heartbeat(n *node) {
 	if !n.dead {
 		loads := n.core.Load(w.now)
 		for _, peer := range w.nodes {
-			if peer != n && !w.cut(n, peer) {
+			if peer != n && !w.isCut(n, peer) {
 				d := w.delay[n.region][peer.region]
 				w.push(d, event{kind: evPeer, index: peer.index, from: n.index, peer: &core.PeerReport{Age: d, RTT: 2 * d, Models: loads}})
 			}
@@ -274,16 +274,16 @@ func (w *world) heartbeat(n *node) {
 }
 
 func (w *world) peerReport(n, from *node, report *core.PeerReport) {
-	if n.dead || w.cut(n, from) {
+	if n.dead || w.isCut(n, from) {
 		return
 	}
-	w.tell(n, core.Event{Kind: core.EventPeerReport, Target: from.id, PeerReport: report})
+	w.sendEvent(n, core.Event{Kind: core.EventPeerReport, Target: from.id, PeerReport: report})
 }
 
 func (w *world) tick(n *node) {
 	if !n.dead {
 		w.progress(n)
-		w.tell(n, core.Event{Kind: core.EventTick})
+		w.sendEvent(n, core.Event{Kind: core.EventTick})
 	}
 	w.push(w.scenario.Interval, event{kind: evTick, index: n.index})
 }

@@ -33,14 +33,14 @@ type oracle struct {
 	w *world
 	n *node
 
-	sights  []*sight // by replica
-	event   int64    // the event for which sights were updated
-	waiting map[*flight]*outlook
-	manner  *manner
+	states  []*replicaState // by replica
+	event   int64           // the event for which sights were updated
+	waiting map[*clientRequest]*waitingRequest
+	weights *oracleWeights
 }
 
 func newOracle(w *world, n *node) *oracle {
-	return &oracle{w: w, n: n, event: -1, waiting: map[*flight]*outlook{}}
+	return &oracle{w: w, n: n, event: -1, waiting: map[*clientRequest]*waitingRequest{}}
 }
 
 // Name returns Oracle.
@@ -52,15 +52,15 @@ func (*oracle) Traits() policy.Traits { return policy.Traits{Regions: true, Hold
 // Choose returns the replica with the lowest cost. It holds the request while it would only be pending
 // there, or while a prefill step for it alone does not pay.
 func (o *oracle) Choose(f *policy.Facts) policy.Choice {
-	o.look()
+	o.refresh()
 	l := o.n.legs[f.ID]
-	q := o.outlook(l)
+	q := o.waitingRequestOf(l)
 	q.queued = float64(max(0, f.Queued-1)) / float64(max(1, len(f.Candidates)))
 	best, least := policy.Wait, estimate{cost: math.Inf(1)}
 	for i := range f.Candidates {
 		c := &f.Candidates[i]
-		s := o.sightOf(i, c.ID)
-		if s == nil || !c.Live || s.r.down || (!c.Available && f.Waited > oraclePatience) {
+		s := o.stateOf(i, c.ID)
+		if s == nil || !c.Live || s.r.down || (!c.Available && f.Waited > maxOracleHold) {
 			continue
 		}
 		e := o.estimate(q, s, c.Held)
@@ -70,71 +70,71 @@ func (o *oracle) Choose(f *policy.Facts) policy.Choice {
 		}
 	}
 	if best == policy.Wait {
-		o.leaveDoor(q)
+		o.leaveGate(q)
 		return policy.Choice{Index: policy.Wait, Reason: policy.ReasonNoneAvailable}
 	}
 	c := &f.Candidates[best]
-	s := o.sightOf(best, c.ID)
-	hold := f.Waited <= oraclePatience && o.hold(q, s, least.wait)
+	s := o.stateOf(best, c.ID)
+	hold := f.Waited <= maxOracleHold && o.hold(q, s, least.wait)
 	if !hold {
 		o.send(l, q, s, least.cached)
 	}
 	return policy.Choice{Index: best, Hold: hold, Reason: policy.ReasonCheapest}
 }
 
-// hold reports whether to keep a request for a replica rather than send it.
-func (o *oracle) hold(q *outlook, s *sight, wait float64) bool {
+// newCall reports whether to keep a request for a replica rather than send it.
+func (o *oracle) hold(q *waitingRequest, s *replicaState, wait float64) bool {
 	switch {
 	case s.present() == 0:
-		o.leaveDoor(q)
+		o.leaveGate(q)
 		return false
-	case wait > o.way(q, s)+o.manner.ahead*s.step():
-		o.leaveDoor(q)
+	case wait > o.way(q, s)+o.weights.ahead*s.step():
+		o.leaveGate(q)
 		return true
 	case s.prefillComes():
-		o.leaveDoor(q)
+		o.leaveGate(q)
 		return false
 	}
-	return !o.doorOpens(q, s)
+	return !o.gateOpens(q, s)
 }
 
-// doorOpens reports whether a prefill step pays. Each one stops the whole batch for its fixed part,
+// gateOpens reports whether a prefill step pays. Each one stops the whole batch for its fixed part,
 // however little it computes, so requests wait for each other until their total wait equals the batch's
 // loss. The fuller the memory, the shorter the wait, since waiting leaves memory unused.
-func (o *oracle) doorOpens(q *outlook, s *sight) bool {
-	if q.door != s {
+func (o *oracle) gateOpens(q *waitingRequest, s *replicaState) bool {
+	if q.gate != s {
 		since := o.w.now
-		if q.door != nil {
+		if q.gate != nil {
 			since = q.since
 		}
-		o.leaveDoor(q)
-		q.door, q.since = s, since
-		s.atDoor++
-		s.sinces += since
+		o.leaveGate(q)
+		q.gate, q.since = s, since
+		s.gateWaiters++
+		s.gateSince += since
 	}
-	waited := (time.Duration(s.atDoor)*o.w.now - s.sinces).Seconds()
-	return waited >= o.manner.company*(1-s.pressure())*s.prefillBase*float64(len(s.stays))
+	waited := (time.Duration(s.gateWaiters)*o.w.now - s.gateSince).Seconds()
+	return waited >= o.weights.sharing*(1-s.memoryScarcity())*s.prefillBase*float64(len(s.remaining))
 }
 
-// leaveDoor removes a request from the door it waits at.
-func (o *oracle) leaveDoor(q *outlook) {
-	if q.door != nil {
-		q.door.atDoor--
-		q.door.sinces -= q.since
-		q.door, q.since = nil, 0
+// leaveGate removes a request from the door it waits at.
+func (o *oracle) leaveGate(q *waitingRequest) {
+	if q.gate != nil {
+		q.gate.gateWaiters--
+		q.gate.gateSince -= q.since
+		q.gate, q.since = nil, 0
 	}
 }
 
 // send updates a replica's state for a request sent to it.
-func (o *oracle) send(l *leg, q *outlook, s *sight, cached int) {
-	o.leaveDoor(q)
-	delete(o.waiting, l.flight)
-	s.leaves(l, q.tokens-cached)
+func (o *oracle) send(l *leg, q *waitingRequest, s *replicaState, cached int) {
+	o.leaveGate(q)
+	delete(o.waiting, l.request)
+	s.addSent(l, q.tokens-cached)
 }
 
-// seat returns the region that a balancer acts from for a client: its own, or the client's in layout
+// location returns the region that a balancer acts from for a client: its own, or the client's in layout
 // Everywhere.
-func (w *world) seat(n *node, c *client) int {
+func (w *world) location(n *node, c *client) int {
 	if w.setup.Layout == Everywhere {
 		return c.region
 	}
@@ -143,7 +143,7 @@ func (w *world) seat(n *node, c *client) int {
 
 // way returns the delay from replica r to the balancer of a leg, or back.
 func (w *world) way(r *replica, l *leg) time.Duration {
-	return w.delay[r.region][w.seat(l.node, l.flight.client)]
+	return w.delay[r.region][w.location(l.node, l.request.client)]
 }
 
 // policyFor creates the policy of a balancer.
@@ -154,14 +154,14 @@ func (w *world) policyFor(n *node) (policy.Policy, error) {
 	return policy.New(w.setup.Policy)
 }
 
-// reveal reports the current state of a replica's engine to the oracle.
-func (w *world) reveal(r *replica) {
+// reportToOracle reports the current state of a replica's engine to the oracle.
+func (w *world) reportToOracle(r *replica) {
 	l := r.engine.Load()
 	if l.Pending == r.revealed.Pending {
 		return
 	}
 	r.revealed = l
-	w.push(0, event{kind: evReport, index: r.index, news: &news{to: r.node, read: w.now, report: core.Report{
+	w.push(0, event{kind: evReport, index: r.index, probe: &probeResult{to: r.node, read: w.now, report: core.Report{
 		Ready: true, Pending: policy.Known(l.Pending), Running: policy.Known(l.Running),
 		KV: policy.Known(float64(l.KVActive) / float64(l.KVCapacity)),
 	}}})

@@ -8,28 +8,28 @@ import (
 
 // Weights of the oracle. All other values are the engines' own.
 const (
-	// oracleRoomy is the share of memory, or of batch slots, beyond which they are scarce.
-	oracleRoomy = 0.6
-	// oracleMemory and oraclePlaces weigh the memory and the slots that a request takes from waiting
+	// scarceAbove is the share of memory, or of batch slots, beyond which they are scarce.
+	scarceAbove = 0.6
+	// oracleMemory and oracleSlots weigh the memory and the slots that a request takes from waiting
 	// requests. A slot taken while the queue is never empty also delays requests that have not arrived
 	// yet.
-	oracleMemory, oraclePlaces = 2, 3
-	// oraclePatience is the maximum time that a request is held.
-	oraclePatience = 30 * time.Second
-	// unequal is the ratio of decode times from which engines count as different.
-	unequal = 1.25
+	oracleMemory, oracleSlots = 2, 3
+	// maxOracleHold is the maximum time that a request is held.
+	maxOracleHold = 30 * time.Second
+	// unequalRatio is the ratio of decode times from which engines count as different.
+	unequalRatio = 1.25
 )
 
-// manner holds the weights that differ between equal and unequal engines. The engines' profiles select
+// oracleWeights holds the weights that differ between equal and unequal engines. The engines' profiles select
 // one of the two.
-type manner struct {
+type oracleWeights struct {
 	// ahead is how many decode steps before its admission a request is sent: an engine with a pending
 	// request loses no step when memory becomes free.
 	ahead float64
-	// company weighs a batch's loss from a prefill step against the wait of the requests that share it.
-	company float64
-	// abroad is the penalty in seconds for leaving the region.
-	abroad float64
+	// sharing weighs a batch's loss from a prefill step against the wait of the requests that share it.
+	sharing float64
+	// remotePenalty is the penalty in seconds for leaving the region.
+	remotePenalty float64
 	// evicted is the share of evicted cache entries that will be computed again.
 	evicted float64
 	// queue weighs waiting requests against running ones where a prompt is computed needlessly.
@@ -37,26 +37,26 @@ type manner struct {
 }
 
 var (
-	// amongEquals: any engine is suitable, and memory is the scarce resource.
-	amongEquals = manner{ahead: 7, evicted: 1}
-	// amongUnequals: fast engines lack batch slots and fill one many times per second. Slow ones are
+	// equalEngines: any engine is suitable, and memory is the scarce resource.
+	equalEngines = oracleWeights{ahead: 7, evicted: 1}
+	// unequalEngines: fast engines lack batch slots and fill one many times per second. Slow ones are
 	// useful only for whole sessions: a single request there delays all that follow it, so regions keep
 	// their sessions.
-	amongUnequals = manner{ahead: 2, company: 1, abroad: 10, evicted: 0.3, queue: 2}
+	unequalEngines = oracleWeights{ahead: 2, sharing: 1, remotePenalty: 10, evicted: 0.3, queue: 2}
 )
 
-// mannerOf selects the weights by the engines' profiles.
-func mannerOf(replicas []*replica) *manner {
+// weightsFor selects the weights by the engines' profiles.
+func weightsFor(replicas []*replica) *oracleWeights {
 	least, most := math.Inf(1), 0.0
 	for _, r := range replicas {
 		p := r.engine.Profile()
 		base, _ := straight(p.Decode, p.DecodeBase, p.DecodePerRequest)
 		least, most = min(least, base), max(most, base)
 	}
-	if most > unequal*least {
-		return &amongUnequals
+	if most > unequalRatio*least {
+		return &unequalEngines
 	}
-	return &amongEquals
+	return &equalEngines
 }
 
 // estimate is the cost of a request at a replica.
@@ -69,9 +69,9 @@ type estimate struct {
 // estimate returns the cost of a request at a replica for which held others are kept: network delays,
 // the wait, its prefill and its decode steps; the delay of all requests there; and the value of its
 // memory and slot to waiting requests.
-func (o *oracle) estimate(q *outlook, s *sight, held int) estimate {
+func (o *oracle) estimate(q *waitingRequest, s *replicaState, held int) estimate {
 	cached := q.cached(s)
-	most, length := s.bounds(q.leg.flight)
+	most, length := s.bounds(q.leg.request)
 	uncached, steps, n := float64(q.tokens-cached), float64(length), float64(s.present())
 	context := float64(q.tokens) + steps/2
 
@@ -82,59 +82,61 @@ func (o *oracle) estimate(q *outlook, s *sight, held int) estimate {
 	}
 	wait := s.wait(uncached+s.reserve*float64(most), held) * step
 	own := o.ways(q, s) + max(wait, step/2) + float64(s.backlog)*s.perToken + prefill + steps*step
-	others := (n+o.manner.queue*q.queued)*prefill + s.overlap(length)*(s.perRequest+s.perKV*context)
+	others := (n+o.weights.queue*q.queued)*prefill + s.overlap(length)*(s.perRequest+s.perKV*context)
 
 	capacity := float64(s.profile.KVTokens)
-	memory := oracleMemory * s.pressure() * min(1, (uncached+steps)/capacity) * (1 + q.queued)
-	places := oraclePlaces * s.crowd() / float64(s.profile.MaxRunning) * (1 + q.queued + float64(held+s.pending))
+	memory := oracleMemory * s.memoryScarcity() * min(1, (uncached+steps)/capacity) * (1 + q.queued)
+	places := oracleSlots * s.slotScarcity() / float64(s.profile.MaxRunning) * (1 + q.queued + float64(held+s.pending))
 	free := capacity - float64(s.load.KVUsed+s.backlog)
-	evicted := o.manner.evicted * max(0, min(uncached+steps, uncached+steps-free)) * s.perToken * (1 + n)
+	evicted := o.weights.evicted * max(0, min(uncached+steps, uncached+steps-free)) * s.perToken * (1 + n)
 	return estimate{cost: own + others + (memory+places)*steps*step + evicted, wait: wait, cached: cached}
 }
 
 // way returns the delay in seconds from the request to a replica.
-func (o *oracle) way(q *outlook, s *sight) float64 { return o.w.way(s.r, q.leg).Seconds() }
+func (o *oracle) way(q *waitingRequest, s *replicaState) float64 {
+	return o.w.way(s.r, q.leg).Seconds()
+}
 
 // ways returns the cost of the round trip.
-func (o *oracle) ways(q *outlook, s *sight) float64 {
+func (o *oracle) ways(q *waitingRequest, s *replicaState) float64 {
 	ways := 2 * o.way(q, s)
-	if s.r.region != q.leg.flight.client.region {
-		ways += o.manner.abroad
+	if s.r.region != q.leg.request.client.region {
+		ways += o.weights.remotePenalty
 	}
 	return ways
 }
 
 // present returns the number of requests there, or on their way.
-func (s *sight) present() int { return len(s.stays) }
+func (s *replicaState) present() int { return len(s.remaining) }
 
 // step returns the seconds of a decode step with all present requests.
-func (s *sight) step() float64 {
+func (s *replicaState) step() float64 {
 	return s.decodeBase + float64(s.present())*s.perRequest + float64(s.context)*s.perKV
 }
 
 // prefillComes reports whether the engine will run a prefill step anyway, which further requests can
 // share.
-func (s *sight) prefillComes() bool { return s.pending > 0 }
+func (s *replicaState) prefillComes() bool { return s.pending > 0 }
 
-// pressure returns the scarcity of memory, from 0 to 1.
-func (s *sight) pressure() float64 {
-	return beyondRoomy((float64(s.load.KVActive) + s.reserve*float64(s.promised)) / float64(s.profile.KVTokens))
+// memoryScarcity returns the scarcity of memory, from 0 to 1.
+func (s *replicaState) memoryScarcity() float64 {
+	return scarcity((float64(s.load.KVActive) + s.reserve*float64(s.promised)) / float64(s.profile.KVTokens))
 }
 
-// crowd returns the scarcity of batch slots, from 0.
-func (s *sight) crowd() float64 {
-	return beyondRoomy(float64(s.present()) / float64(s.profile.MaxRunning))
+// slotScarcity returns the scarcity of batch slots, from 0.
+func (s *replicaState) slotScarcity() float64 {
+	return scarcity(float64(s.present()) / float64(s.profile.MaxRunning))
 }
 
-func beyondRoomy(share float64) float64 {
-	return min(1, max(0, (share-oracleRoomy)/(1-oracleRoomy)))
+func scarcity(share float64) float64 {
+	return min(1, max(0, (share-scarceAbove)/(1-scarceAbove)))
 }
 
 // overlap returns the number of steps that present requests share with a request of that many steps, in
 // total.
-func (s *sight) overlap(steps int) float64 {
-	i := sort.Search(len(s.stays), func(i int) bool { return s.stays[i].steps > steps })
-	sum := (len(s.stays) - i) * steps
+func (s *replicaState) overlap(steps int) float64 {
+	i := sort.Search(len(s.remaining), func(i int) bool { return s.remaining[i].steps > steps })
+	sum := (len(s.remaining) - i) * steps
 	if i > 0 {
 		sum += s.sums[i-1]
 	}
@@ -144,21 +146,21 @@ func (s *sight) overlap(steps int) float64 {
 // wait returns the number of decode steps until a request with that memory need is admitted, by the
 // engine's own rule: after all pending requests and those held for the replica, which are assumed to
 // need as much.
-func (s *sight) wait(need float64, held int) float64 {
+func (s *replicaState) wait(need float64, held int) float64 {
 	room := float64(s.profile.KVTokens-s.load.KVActive) - s.reserve*float64(s.promised) - s.need - need*float64(1+held)
 	places := s.profile.MaxRunning - s.present() - 1 - held
 	if room >= 0 && places >= 0 {
 		return 0
 	}
-	if len(s.stays) == 0 {
+	if len(s.remaining) == 0 {
 		return float64(held) // empty: held requests start at once
 	}
 	i := sort.SearchFloat64s(s.freed, -room)
-	if i = max(i, -places-1); i < len(s.stays) {
-		return float64(s.stays[i].steps)
+	if i = max(i, -places-1); i < len(s.remaining) {
+		return float64(s.remaining[i].steps)
 	}
 	// After all present requests and some of the held ones.
-	return float64(s.stays[len(s.stays)-1].steps + beyondAll*(1+held))
+	return float64(s.remaining[len(s.remaining)-1].steps + beyondAll*(1+held))
 }
 
 // beyondAll is the assumed number of steps of each request that follows all present ones.

@@ -10,12 +10,12 @@ import (
 	"skyserve/lbd/prefix"
 )
 
-// stay is a request at an engine, or on its way: it finishes in steps, and then frees so many tokens,
+// remainingWork is a request at an engine, or on its way: it finishes in steps, and then frees so many tokens,
 // including its reserve.
-type stay struct{ steps, frees int }
+type remainingWork struct{ steps, frees int }
 
-// sight is the state of one replica at an instant.
-type sight struct {
+// replicaState is the state of one replica at an instant.
+type replicaState struct {
 	r       *replica
 	profile engine.Profile
 	// The profile's times in seconds, including the current slow-down.
@@ -29,58 +29,58 @@ type sight struct {
 	// version counts the updates, cacheVersion those with a changed cache.
 	version, cacheVersion int
 
-	stays    []stay    // present requests, by steps
-	sums     []int     // prefix sums of their steps
-	freed    []float64 // maximum memory freed until each finishes
-	due      []*leg    // those without a first token, by arrival
-	context  int       // context tokens of present requests
-	backlog  int       // prompt tokens of due not yet computed
-	promised int       // tokens that admitted requests may still generate
-	need     float64   // memory needed to admit the others
-	pending  int       // number of those
+	remaining []remainingWork // present requests, by steps
+	sums      []int           // prefix sums of their steps
+	freed     []float64       // maximum memory freed until each finishes
+	due       []*leg          // those without a first token, by arrival
+	context   int             // context tokens of present requests
+	backlog   int             // prompt tokens of due not yet computed
+	promised  int             // tokens that admitted requests may still generate
+	need      float64         // memory needed to admit the others
+	pending   int             // number of those
 
 	// computed is the estimated uncached prompt of each present request.
 	computed map[*leg]int
-	// gone are requests sent during the current event; they are included above.
-	gone []*leg
+	// justSent are requests sent during the current event; they are included above.
+	justSent []*leg
 
 	// Requests waiting at its door, and the sum of their start times.
-	atDoor int
-	sinces time.Duration
+	gateWaiters int
+	gateSince   time.Duration
 }
 
-// look updates the state of all replicas, once per event.
-func (o *oracle) look() {
+// refresh updates the state of all replicas, once per event.
+func (o *oracle) refresh() {
 	if o.event == o.w.events {
 		return
 	}
 	o.event = o.w.events
-	for len(o.sights) < len(o.w.replicas) {
-		o.sights = append(o.sights, &sight{r: o.w.replicas[len(o.sights)], computed: map[*leg]int{}})
+	for len(o.states) < len(o.w.replicas) {
+		o.states = append(o.states, &replicaState{r: o.w.replicas[len(o.states)], computed: map[*leg]int{}})
 	}
-	if o.manner == nil {
-		o.manner = mannerOf(o.w.replicas)
+	if o.weights == nil {
+		o.weights = weightsFor(o.w.replicas)
 	}
-	for _, s := range o.sights {
-		s.look()
+	for _, s := range o.states {
+		s.refresh()
 	}
 	if len(o.waiting) > 2*len(o.n.legs)+64 {
 		for f, q := range o.waiting { // integer sums: the order does not matter
-			if l := o.n.legs[f.id]; l == nil || l.flight != f {
-				o.leaveDoor(q)
+			if l := o.n.legs[f.id]; l == nil || l.request != f {
+				o.leaveGate(q)
 				delete(o.waiting, f)
 			}
 		}
 	}
 }
 
-// sightOf returns the state of a replica, which is usually at the candidate's index; nil if there is no
+// stateOf returns the state of a replica, which is usually at the candidate's index; nil if there is no
 // such replica.
-func (o *oracle) sightOf(i int, id string) *sight {
-	if i < len(o.sights) && o.sights[i].r.id == id {
-		return o.sights[i]
+func (o *oracle) stateOf(i int, id string) *replicaState {
+	if i < len(o.states) && o.states[i].r.id == id {
+		return o.states[i]
 	}
-	for _, s := range o.sights {
+	for _, s := range o.states {
 		if s.r.id == id {
 			return s
 		}
@@ -88,10 +88,10 @@ func (o *oracle) sightOf(i int, id string) *sight {
 	return nil
 }
 
-// look updates the state if anything has changed.
-func (s *sight) look() {
+// refresh updates the state if anything has changed.
+func (s *replicaState) refresh() {
 	l := s.r.engine.Load()
-	if len(s.gone) == 0 && l == s.load && s.engine == s.r.engine && s.coming == len(s.r.due) {
+	if len(s.justSent) == 0 && l == s.load && s.engine == s.r.engine && s.coming == len(s.r.due) {
 		return
 	}
 	if s.engine != s.r.engine || l.PrefillSteps != s.load.PrefillSteps || l.Finished != s.load.Finished || l.EvictedTokens != s.load.EvictedTokens {
@@ -99,17 +99,17 @@ func (s *sight) look() {
 	}
 	s.load, s.engine, s.coming = l, s.r.engine, len(s.r.due)
 	s.version++
-	s.gone, s.stays, s.due = s.gone[:0], s.stays[:0], s.due[:0]
+	s.justSent, s.remaining, s.due = s.justSent[:0], s.remaining[:0], s.due[:0]
 	s.context, s.backlog, s.promised, s.need, s.pending = 0, 0, 0, 0, 0
 	s.readProfile()
-	s.seeDecoding()
-	s.seeDue()
+	s.addDecoding()
+	s.addDue()
 	s.sum()
 	s.forget()
 }
 
 // readProfile loads the engine's constants.
-func (s *sight) readProfile() {
+func (s *replicaState) readProfile() {
 	p, slow := s.engine.Profile(), 1.0
 	if s.r.clock.stretch > 0 {
 		slow = float64(s.r.clock.stretch) / perMille
@@ -134,34 +134,34 @@ func straight(c engine.Curve, base, slope time.Duration) (atNothing, each float6
 	return max(0, first.Time.Seconds()-each*float64(first.At)), each
 }
 
-// seeDecoding adds requests with a first token.
-func (s *sight) seeDecoding() {
+// addDecoding adds requests with a first token.
+func (s *replicaState) addDecoding() {
 	for id, j := range s.r.jobs { // integer sums, sorted afterwards
 		if s.r.due[j.leg] {
 			continue
 		}
-		f := j.leg.flight
+		f := j.leg.request
 		most, length := s.bounds(f)
 		emitted, _ := s.engine.Generated(id)
-		s.stays = append(s.stays, stay{max(0, length-emitted), s.computed[j.leg] + length + s.spare(most-length)})
+		s.remaining = append(s.remaining, remainingWork{max(0, length-emitted), s.computed[j.leg] + length + s.spare(most-length)})
 		s.context += f.promptTokens() + emitted
 		s.promised += max(0, most-emitted)
 	}
 }
 
-// seeDue adds requests without a first token: those in prefill, then pending ones, then those on their
+// addDue adds requests without a first token: those in prefill, then pending ones, then those on their
 // way.
-func (s *sight) seeDue() {
-	prefilling := s.load.Running - len(s.stays)
+func (s *replicaState) addDue() {
+	prefilling := s.load.Running - len(s.remaining)
 	for l := range s.r.due {
 		s.due = append(s.due, l)
 	}
 	slices.SortFunc(s.due, func(a, b *leg) int {
 		// requests without a number come last
-		return cmp.Or(cmp.Compare(a.job-1, b.job-1), cmp.Compare(a.flight.id, b.flight.id))
+		return cmp.Or(cmp.Compare(a.job-1, b.job-1), cmp.Compare(a.request.id, b.request.id))
 	})
 	for i, l := range s.due {
-		f := l.flight
+		f := l.request
 		uncached := f.promptTokens() - s.engine.CachedPrefix(f.prompt)
 		if thought, ok := s.computed[l]; ok {
 			uncached = min(uncached, thought)
@@ -171,10 +171,10 @@ func (s *sight) seeDue() {
 }
 
 // add adds a request without a first token.
-func (s *sight) add(l *leg, uncached int, admitted bool) {
-	most, length := s.bounds(l.flight)
-	s.stays = append(s.stays, stay{length, uncached + length + s.spare(most-length)})
-	s.context += l.flight.promptTokens()
+func (s *replicaState) add(l *leg, uncached int, admitted bool) {
+	most, length := s.bounds(l.request)
+	s.remaining = append(s.remaining, remainingWork{length, uncached + length + s.spare(most-length)})
+	s.context += l.request.promptTokens()
 	s.backlog += uncached
 	if admitted {
 		s.promised += most
@@ -184,39 +184,41 @@ func (s *sight) add(l *leg, uncached int, admitted bool) {
 	s.pending++
 }
 
-// leaves adds a request that is being sent.
-func (s *sight) leaves(l *leg, uncached int) {
+// addSent adds a request that is being sent.
+func (s *replicaState) addSent(l *leg, uncached int) {
 	s.computed[l] = uncached
-	s.gone = append(s.gone, l)
+	s.justSent = append(s.justSent, l)
 	s.add(l, uncached, false)
 	s.sum()
 }
 
 // bounds returns the maximum number of tokens a request may generate, and how many it will.
-func (s *sight) bounds(f *flight) (most, length int) {
+func (s *replicaState) bounds(f *clientRequest) (most, length int) {
 	most = max(1, min(f.maxNew, s.profile.KVTokens-f.promptTokens()))
 	return most, min(most, max(1, f.request.OutputTokens))
 }
 
 // spare returns the reserve for a number of tokens.
-func (s *sight) spare(tokens int) int { return tokens * s.profile.ReservePerMille / 1000 }
+func (s *replicaState) spare(tokens int) int { return tokens * s.profile.ReservePerMille / 1000 }
 
 // sum sorts the present requests and computes their sums.
-func (s *sight) sum() {
-	slices.SortFunc(s.stays, func(a, b stay) int { return cmp.Or(cmp.Compare(a.steps, b.steps), cmp.Compare(a.frees, b.frees)) })
+func (s *replicaState) sum() {
+	slices.SortFunc(s.remaining, func(a, b remainingWork) int {
+		return cmp.Or(cmp.Compare(a.steps, b.steps), cmp.Compare(a.frees, b.frees))
+	})
 	s.sums, s.freed = s.sums[:0], s.freed[:0]
 	steps, frees, most := 0, 0, 0.0
-	for i, t := range s.stays {
+	for i, t := range s.remaining {
 		steps += t.steps
 		frees += t.frees
-		grown := steps + (len(s.stays)-i-1)*t.steps
+		grown := steps + (len(s.remaining)-i-1)*t.steps
 		most = max(most, float64(frees)-(1-s.reserve)*float64(grown))
 		s.sums, s.freed = append(s.sums, steps), append(s.freed, most)
 	}
 }
 
 // forget removes entries of requests that have left.
-func (s *sight) forget() {
+func (s *replicaState) forget() {
 	if len(s.computed) <= 2*(len(s.r.jobs)+len(s.r.due))+64 {
 		return
 	}
@@ -227,13 +229,13 @@ func (s *sight) forget() {
 	}
 }
 
-// outlook is the oracle's state of a waiting request.
-type outlook struct {
+// waitingRequest is the oracle's state of a waiting request.
+type waitingRequest struct {
 	leg    *leg
 	tokens int     // of its prompt
 	queued float64 // requests waiting besides it, per replica
 
-	door  *sight // where it waits to share a prefill step
+	gate  *replicaState // where it waits to share a prefill step
 	since time.Duration
 
 	found []found // by replica
@@ -245,12 +247,12 @@ type found struct {
 	cacheVersion, version int
 }
 
-// outlook returns the state of the waiting request of a leg.
-func (o *oracle) outlook(l *leg) *outlook {
-	q := o.waiting[l.flight]
+// waitingRequest returns the state of the waiting request of a leg.
+func (o *oracle) waitingRequestOf(l *leg) *waitingRequest {
+	q := o.waiting[l.request]
 	if q == nil {
-		q = &outlook{tokens: l.flight.promptTokens(), found: make([]found, len(o.w.replicas))}
-		o.waiting[l.flight] = q
+		q = &waitingRequest{tokens: l.request.promptTokens(), found: make([]found, len(o.w.replicas))}
+		o.waiting[l.request] = q
 	}
 	q.leg = l
 	return q
@@ -259,29 +261,31 @@ func (o *oracle) outlook(l *leg) *outlook {
 // cached returns the number of prompt tokens that the replica will not have to compute when the request
 // arrives: tokens in its cache, or shared with a request there or on its way. The last token of a
 // prompt is always computed.
-func (q *outlook) cached(s *sight) int {
-	f, at := q.leg.flight, &q.found[s.r.index]
+func (q *waitingRequest) cached(s *replicaState) int {
+	f, at := q.leg.request, &q.found[s.r.index]
 	if at.cacheVersion != s.cacheVersion {
 		*at = found{cached: s.engine.CachedPrefix(f.prompt), cacheVersion: s.cacheVersion}
 	}
 	if at.version != s.version {
 		at.version, at.shared = s.version, at.cached
 		for _, l := range s.due {
-			at.shared = max(at.shared, inCommon(f, l.flight))
+			at.shared = max(at.shared, commonTokens(f, l.request))
 		}
 	}
 	best := at.shared
-	for _, l := range s.gone {
-		best = max(best, inCommon(f, l.flight))
+	for _, l := range s.justSent {
+		best = max(best, commonTokens(f, l.request))
 	}
 	return max(0, min(best, q.tokens-1))
 }
 
-// inCommon returns the length in tokens of the common prefix of two prompts, in whole blocks.
-func inCommon(a, b *flight) int { return alike(a.key, b.key) * prefix.BlockBytes / wordBytes }
+// commonTokens returns the length in tokens of the common prefix of two prompts, in whole blocks.
+func commonTokens(a, b *clientRequest) int {
+	return commonBlocks(a.key, b.key) * prefix.BlockBytes / wordBytes
+}
 
-// alike returns the number of common leading blocks of two keys. A hash covers all blocks before it, so
+// commonBlocks returns the number of common leading blocks of two keys. A hash covers all blocks before it, so
 // binary search works.
-func alike(a, b prefix.Key) int {
+func commonBlocks(a, b prefix.Key) int {
 	return sort.Search(min(len(a), len(b)), func(i int) bool { return a[i] != b[i] })
 }

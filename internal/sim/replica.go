@@ -25,25 +25,25 @@ type replica struct {
 
 	// The engine is woken at wakeAt by the event with the current turn; events with an older turn are
 	// ignored.
-	waking bool
-	wakeAt time.Duration
-	turn   uint64
+	waking  bool
+	wakeAt  time.Duration
+	wakeSeq uint64
 
 	// For the oracle: the last reported load, and the requests on their way or without a first token.
 	revealed engine.Load
 	due      map[*leg]bool
 
-	told   int64         // generated tokens at the last successful probe
-	heard  int           // tokens received by the balancer since its last tick
-	newest time.Duration // read time of the last report received
+	probedTokens     int64         // generated tokens at the last successful probe
+	unreportedTokens int           // tokens received by the balancer since its last tick
+	newest           time.Duration // read time of the last report received
 
 	atWarm  engine.Load // at the end of the warm-up
 	samples int         // probes since then
 	seen    int         // sum over those of the outstanding requests in the engine
 }
 
-// news is a probe's result in transit.
-type news struct {
+// probeResult is a probe's result in transit.
+type probeResult struct {
 	report core.Report
 	to     *node         // the probing balancer
 	read   time.Duration // when
@@ -72,7 +72,7 @@ func (w *world) addReplicas(phase func(time.Duration) time.Duration) error {
 				home: w.homes[region][i%len(w.homes[region])], engine: e, jobs: map[uint64]job{}, due: map[*leg]bool{},
 			}
 			w.replicas = append(w.replicas, rep)
-			w.give(rep, rep.home)
+			w.assignReplica(rep, rep.home)
 			w.queue.push(event{at: phase(w.scenario.Interval), kind: evProbe, index: rep.index})
 		}
 	}
@@ -87,13 +87,13 @@ func (w *world) newEngine(p engine.Profile) (*engine.Engine, error) {
 	return engine.New(p, engine.ReportChanges)
 }
 
-// give makes a balancer the owner of a replica.
-func (w *world) give(r *replica, to *node) {
+// assignReplica makes a balancer the owner of a replica.
+func (w *world) assignReplica(r *replica, to *node) {
 	if r.node != nil && !r.node.dead {
-		w.tell(r.node, core.Event{Kind: core.EventReplicaRemoved, Target: r.id})
+		w.sendEvent(r.node, core.Event{Kind: core.EventReplicaRemoved, Target: r.id})
 	}
-	r.node, r.heard = to, 0
-	w.tell(to, core.Event{Kind: core.EventReplicaAdded, Replica: &core.ReplicaInfo{ID: r.id, Model: model}})
+	r.node, r.unreportedTokens = to, 0
+	w.sendEvent(to, core.Event{Kind: core.EventReplicaAdded, Replica: &core.ReplicaInfo{ID: r.id, Model: model}})
 }
 
 // load returns a replica's counters over all its lives, and the current load of its engine.
@@ -137,16 +137,16 @@ func (w *world) replicaNamed(id string) *replica {
 func (w *world) submit(l *leg, try int32) {
 	w.jobs++
 	l.job = w.jobs
-	r, f := l.replica, l.flight
+	r, f := l.replica, l.request
 	if r.down {
-		w.push(w.way(r, l), event{kind: evUp, leg: l, try: try, word: saidRefused})
+		w.push(w.way(r, l), event{kind: evUp, leg: l, try: try, message: msgRefused})
 		return
 	}
 	r.jobs[l.job] = job{l, try}
 	r.engine.Submit(r.clock.at(w.now), engine.Request{
 		ID: l.job, Prompt: f.prompt, PromptTokens: f.promptTokens(), MaxNew: f.maxNew, Output: f.answer, OutputLen: f.request.OutputTokens,
 	})
-	w.settle(r)
+	w.advanceReplica(r)
 }
 
 // abort cancels a request in its engine, if it is still there.
@@ -155,41 +155,41 @@ func (w *world) abort(l *leg) {
 	delete(r.due, l)
 	r.engine.Cancel(r.clock.at(w.now), l.job)
 	delete(r.jobs, l.job)
-	w.settle(r)
+	w.advanceReplica(r)
 }
 
 func (w *world) wake(r *replica, turn uint64) {
-	if r.waking && r.turn == turn {
+	if r.waking && r.wakeSeq == turn {
 		r.waking = false
-		w.settle(r)
+		w.advanceReplica(r)
 	}
 }
 
-// settle relays an engine's events and schedules its next wake-up.
-func (w *world) settle(r *replica) {
+// advanceReplica relays an engine's events and schedules its next wake-up.
+func (w *world) advanceReplica(r *replica) {
 	now := r.clock.at(w.now)
 	for _, ev := range r.engine.Advance(now) {
 		// A preemption is decided when a step is planned and reported at its end.
 		if ev.At != now && ev.Kind != engine.Preempted {
-			w.broke("replica %s: event of %v reported at %v", r.id, ev.At, now)
+			w.violate("replica %s: event of %v reported at %v", r.id, ev.At, now)
 		}
 		w.relay(r, &ev)
 	}
 	at, more := r.engine.NextAt()
 	at = r.clock.when(at)
 	if more && at <= w.now {
-		w.broke("replica %s: next event at %v is not in the future", r.id, at)
+		w.violate("replica %s: next event at %v is not in the future", r.id, at)
 	}
 	if w.setup.Layout == Everywhere && !r.down {
-		w.reveal(r)
+		w.reportToOracle(r)
 	}
 	if more == r.waking && at == r.wakeAt {
 		return
 	}
 	r.waking, r.wakeAt = more, at
 	if more {
-		r.turn++
-		w.queue.push(event{at: at, kind: evWake, index: r.index, turn: r.turn})
+		r.wakeSeq++
+		w.queue.push(event{at: at, kind: evWake, index: r.index, wakeSeq: r.wakeSeq})
 	}
 }
 
@@ -199,33 +199,33 @@ func (w *world) relay(r *replica, ev *engine.Event) {
 	if !known {
 		return // cancelled
 	}
-	said := saidFirst
+	msg := msgFirstToken
 	delete(r.due, j.leg)
 	switch ev.Kind {
 	case engine.TokenEmitted:
 	case engine.Finished:
-		j.leg.flight.finished(ev)
+		j.leg.request.finished(ev)
 		delete(r.jobs, ev.ID)
-		said = saidDone
+		msg = msgDone
 	case engine.Rejected:
-		j.leg.flight.refused = true
+		j.leg.request.rejected = true
 		delete(r.jobs, ev.ID)
-		said = saidFailed
+		msg = msgFailed
 	default:
 		return
 	}
-	w.push(w.way(r, j.leg), event{kind: evUp, leg: j.leg, try: j.try, word: said})
+	w.push(w.way(r, j.leg), event{kind: evUp, leg: j.leg, try: j.try, message: msg})
 }
 
 // probe reads an engine's load; it reaches the balancer after the network delay. A stopped replica
 // refuses the connection.
 func (w *world) probe(r *replica) {
-	w.settle(r)
+	w.advanceReplica(r)
 	half := w.delay[r.region][r.node.region]
 	if w.setup.Layout == Everywhere {
 		half = 0
 	}
-	fresh := &news{to: r.node, read: w.now, report: core.Report{Age: half, Reason: "connection refused"}}
+	fresh := &probeResult{to: r.node, read: w.now, report: core.Report{Age: half, Reason: "connection refused"}}
 	if !r.down {
 		l := r.engine.Load()
 		if w.warm {
@@ -236,12 +236,12 @@ func (w *world) probe(r *replica) {
 			Age: half, Ready: true, Pending: policy.Known(l.Pending), Running: policy.Known(l.Running),
 			KV: policy.Known(float64(l.KVActive) / float64(l.KVCapacity)),
 		}
-		fresh.tokens = int(l.GeneratedTokens - r.told)
+		fresh.tokens = int(l.GeneratedTokens - r.probedTokens)
 	}
 	if lost, late := w.probeFaults(r); !lost {
-		r.told += int64(fresh.tokens)
+		r.probedTokens += int64(fresh.tokens)
 		fresh.report.Age += late
-		w.push(fresh.report.Age, event{kind: evReport, index: r.index, news: fresh})
+		w.push(fresh.report.Age, event{kind: evReport, index: r.index, probe: fresh})
 	}
 	w.push(w.scenario.Interval, event{kind: evProbe, index: r.index})
 }
@@ -250,10 +250,10 @@ func (w *world) probe(r *replica) {
 func (w *world) probeFaults(r *replica) (lost bool, late time.Duration) {
 	for i := range w.scenario.Faults {
 		f := &w.scenario.Faults[i]
-		if f.Kind == ProbeLoss && w.strikes(f, r) && w.probes.Float64() < f.Share {
+		if f.Kind == ProbeLoss && w.affects(f, r) && w.probes.Float64() < f.Share {
 			lost = true
 		}
-		if f.Kind == ReportDelay && w.strikes(f, r) {
+		if f.Kind == ReportDelay && w.affects(f, r) {
 			late += f.Delay
 		}
 	}
@@ -262,21 +262,21 @@ func (w *world) probeFaults(r *replica) (lost bool, late time.Duration) {
 
 // report delivers a probe's result to the balancer, unless it no longer owns the replica or has a newer
 // one.
-func (w *world) report(r *replica, n *news) {
+func (w *world) report(r *replica, n *probeResult) {
 	if n.to != r.node || n.to.dead || n.read < r.newest {
 		return
 	}
 	r.newest = n.read
-	r.heard += n.tokens
-	w.tell(r.node, core.Event{Kind: core.EventReplicaReport, Target: r.id, Report: &n.report})
+	r.unreportedTokens += n.tokens
+	w.sendEvent(r.node, core.Event{Kind: core.EventReplicaReport, Target: r.id, Report: &n.report})
 }
 
-// progress reports the tokens that a balancer's replicas generated since its last tick.
+// prefixProgress reports the tokens that a balancer's replicas generated since its last tick.
 func (w *world) progress(n *node) {
 	for _, r := range w.replicas {
-		if r.node == n && r.heard > 0 {
-			w.tell(n, core.Event{Kind: core.EventProgress, Target: r.id, Tokens: r.heard})
-			r.heard = 0
+		if r.node == n && r.unreportedTokens > 0 {
+			w.sendEvent(n, core.Event{Kind: core.EventProgress, Target: r.id, Tokens: r.unreportedTokens})
+			r.unreportedTokens = 0
 		}
 	}
 }

@@ -10,10 +10,10 @@ const (
 	exactSample = 1 << 18
 	// bucketStep is the ratio of the bounds of a bucket beyond that: percentiles are within 0.05 %.
 	bucketStep = 1.001
-	// leastBucket is the upper bound of the first bucket, in ms, and mostBuckets the number of buckets:
+	// firstBucket is the upper bound of the first bucket, in ms, and bucketCount the number of buckets:
 	// up to 10^9 ms.
-	leastBucket = 1e-3
-	mostBuckets = 27_645
+	firstBucket = 1e-3
+	bucketCount = 27_645
 )
 
 // sample is a set of times in ms for percentiles: exact while it is small, in buckets of a geometric
@@ -23,21 +23,21 @@ type sample struct {
 	buckets []int64 // nil while values holds all
 	count   int
 	sum     float64
-	most    float64
+	max     float64
 }
 
 // add adds a non-negative value.
 func (s *sample) add(ms float64) {
 	s.count++
 	s.sum += ms
-	s.most = max(s.most, ms)
+	s.max = max(s.max, ms)
 	if s.buckets != nil {
 		s.buckets[bucketOf(ms)]++
 		return
 	}
 	s.values = append(s.values, ms)
 	if len(s.values) == exactSample {
-		s.buckets = make([]int64, mostBuckets)
+		s.buckets = make([]int64, bucketCount)
 		for _, v := range s.values {
 			s.buckets[bucketOf(v)]++
 		}
@@ -46,10 +46,10 @@ func (s *sample) add(ms float64) {
 }
 
 func bucketOf(ms float64) int {
-	if ms <= leastBucket {
+	if ms <= firstBucket {
 		return 0
 	}
-	return min(int(math.Log(ms/leastBucket)/math.Log(bucketStep))+1, mostBuckets-1)
+	return min(int(math.Log(ms/firstBucket)/math.Log(bucketStep))+1, bucketCount-1)
 }
 
 // percentiles returns the percentiles; nil without values.
@@ -60,7 +60,7 @@ func (s *sample) percentiles() *Percentiles {
 	if s.buckets == nil {
 		return percentiles(s.values)
 	}
-	p := &Percentiles{Mean: s.sum / float64(s.count), Max: s.most}
+	p := &Percentiles{Mean: s.sum / float64(s.count), Max: s.max}
 	seen, i := int64(0), 0
 	for _, at := range []struct {
 		share float64
@@ -70,7 +70,7 @@ func (s *sample) percentiles() *Percentiles {
 			seen += s.buckets[i]
 		}
 		// The geometric middle of the bucket.
-		*at.to = min(s.most, leastBucket*math.Pow(bucketStep, float64(i)-0.5))
+		*at.to = min(s.max, firstBucket*math.Pow(bucketStep, float64(i)-0.5))
 	}
 	return p
 }

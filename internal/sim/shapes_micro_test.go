@@ -8,7 +8,7 @@ import (
 )
 
 // A claim speaks of what its scenario compares, where that says what it compares.
-func TestClaimsSpeakOfWhatIsCompared(t *testing.T) {
+func TestClaimsMatchComparedPolicies(t *testing.T) {
 	for _, s := range Scenarios() {
 		compared := func(side *Side) bool {
 			return side == nil ||
@@ -53,7 +53,7 @@ func TestFigure9SweepsTheClients(t *testing.T) {
 }
 
 // Each scenario of figure 6 says what was fitted to the paper's gap.
-func TestFigure6SaysWhatIsFitted(t *testing.T) {
+func TestFigure6NotesDescribeTheFit(t *testing.T) {
 	found, err := Named("fig6")
 	if err != nil || len(found) != 3 {
 		t.Fatalf("%d scenarios, %v", len(found), err)

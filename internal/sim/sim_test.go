@@ -84,7 +84,7 @@ func drawScenario(rt *rapid.T) (*Scenario, Setup) {
 
 // Whatever the service, the policy and the seed: the laws of audit.go hold, the
 // figures are possible, and the same again gives the same bytes.
-func TestEveryRunKeepsTheLaws(t *testing.T) {
+func TestRandomRunsKeepTheLaws(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		s, setup := drawScenario(rt)
 		first, err := Run(context.Background(), s, setup)
@@ -126,7 +126,7 @@ func checkFigures(rt *rapid.T, s *Scenario, r *Result) {
 }
 
 // The rare ways of a request are taken by the drawn scenarios' like, not only the usual one.
-func TestRareWaysAreTaken(t *testing.T) {
+func TestRarePathsAreCovered(t *testing.T) {
 	s := short(t, "fig8a", 30*time.Second)
 	s.Patience = 4 * time.Second
 	for i := range s.Regions {
@@ -146,7 +146,7 @@ func TestRareWaysAreTaken(t *testing.T) {
 
 // An idle service answers in exactly the time of its parts: the wire there and
 // back, the prefill, and the decode steps.
-func TestOneClientSeesTheTimesOfTheParts(t *testing.T) {
+func TestSingleClientTimes(t *testing.T) {
 	s := common
 	s.Name, s.Workload, s.Warmup, s.Duration = "one", workload.ToT15, 0, 4*time.Second
 	s.Regions = []Region{{Name: "us", Clients: 1}, {Name: "eu", Replicas: 1}}
@@ -168,7 +168,7 @@ func TestOneClientSeesTheTimesOfTheParts(t *testing.T) {
 }
 
 // clientsFirst lets time pass until the first request is issued.
-func (w *world) clientsFirst(t *testing.T) *flight {
+func (w *world) clientsFirst(t *testing.T) *clientRequest {
 	for {
 		if e := w.queue.peek(); e.kind == evIssue {
 			issue := e.issue
@@ -198,16 +198,16 @@ func TestKeysExtend(t *testing.T) {
 
 // A conversation's prompt is the same whether it goes on from the last one or
 // is read from its beginning.
-func TestPromptsGoOnWhereAnswersEnded(t *testing.T) {
+func TestPromptsContinueConversations(t *testing.T) {
 	w, err := newWorld(short(t, "fig8a", time.Second), Setup{Policy: "skylb", Push: push(t, "pending"), Layout: Regional, Seed: 5})
 	if err != nil {
 		t.Fatal(err)
 	}
 	c, reused := w.clients[0], 0
-	before := w.newFlight(c, nil, c.workload.Next()[0])
+	before := w.newRequest(c, nil, c.workload.Next()[0])
 	for range 40 {
 		next := c.workload.Done(before.request, before.text)[0]
-		f := w.newFlight(c, before, next)
+		f := w.newRequest(c, before, next)
 		if whole := promptOf(nil, next.Messages); fmt.Sprint(f.prompt) != fmt.Sprint(whole) {
 			t.Fatalf("turn %d: the prompt is not the conversation", next.Turn)
 		}
@@ -225,7 +225,7 @@ func TestPromptsGoOnWhereAnswersEnded(t *testing.T) {
 }
 
 // Every shipped scenario can run, and every reference is read.
-func TestScenariosShip(t *testing.T) {
+func TestBuiltInScenarios(t *testing.T) {
 	for _, s := range Scenarios() {
 		if err := s.Validate(); err != nil {
 			t.Error(err)
@@ -248,7 +248,7 @@ func TestScenariosShip(t *testing.T) {
 
 // The order that the paper shows: knowing prefixes beats balancing load alone
 // on trees, and balancing load beats taking turns.
-func TestPrefixesWinOnTrees(t *testing.T) {
+func TestPrefixPoliciesWinOnTrees(t *testing.T) {
 	s := short(t, "fig8c", 60*time.Second)
 	at := func(name, rule string, l Layout) float64 {
 		return run(t, s, Setup{Policy: name, Push: push(t, rule), Layout: l, Seed: 1}).Figures.OutputTokensPerSecond
@@ -300,8 +300,8 @@ func TestSettings(t *testing.T) {
 			t.Errorf("replica 8 of %s has %d KV tokens, want %d", s.Regions[i].Name, got, want)
 		}
 	}
-	if err := s.Set("kv", "30000"); err != nil || s.leastKV() != 30_000 || s.profile(&s.Regions[0], 0).Name != "h100-llama3.1-8b" {
-		t.Errorf("kv sets %d, %v", s.leastKV(), err)
+	if err := s.Set("kv", "30000"); err != nil || s.minKV() != 30_000 || s.profile(&s.Regions[0], 0).Name != "h100-llama3.1-8b" {
+		t.Errorf("kv sets %d, %v", s.minKV(), err)
 	}
 	if err := s.Set("profile", "l4-llama3.1-8b"); err != nil || len(s.Constants().Others) > 0 {
 		t.Errorf("profile leaves %+v, %v", s.Constants().Others, err)
@@ -311,7 +311,7 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-func TestErrorsSayWhat(t *testing.T) {
+func TestSettingErrors(t *testing.T) {
 	ok := Setup{Policy: "skylb", Push: push(t, "pending"), Layout: Regional}
 	for _, c := range []struct{ name, value, want string }{
 		{"speed", "3", `unknown setting "speed": must be one of balancers, balancers.REGION, clients, clients.REGION,`},
@@ -357,7 +357,7 @@ func TestErrorsSayWhat(t *testing.T) {
 }
 
 // The audit must be able to fail: worlds in which something was lost.
-func TestTheAuditSeesBreaches(t *testing.T) {
+func TestAuditFindsViolations(t *testing.T) {
 	testkit.Slow(t)
 	for name, spoil := range map[string]func(*world){
 		"a request vanishes from a balancer": func(w *world) { clear(w.nodes[0].legs) },
@@ -366,7 +366,7 @@ func TestTheAuditSeesBreaches(t *testing.T) {
 		"more ends than requests":            func(w *world) { w.tally.failures = 1 << 20 },
 		"an event lies in the past":          func(w *world) { w.now += time.Hour; w.step() },
 		"tokens come from nowhere": func(w *world) {
-			w.tell(w.nodes[0], core.Event{Kind: core.EventProgress, Target: w.replicas[0].id, Tokens: 1 << 30})
+			w.sendEvent(w.nodes[0], core.Event{Kind: core.EventProgress, Target: w.replicas[0].id, Tokens: 1 << 30})
 		},
 		"an engine acts unseen": func(w *world) { w.replicas[0].engine.Advance(w.now + time.Minute) },
 	} {

@@ -30,7 +30,7 @@ func rowsEvery(n int, gap time.Duration) string {
 }
 
 // A trace's requests come when it says, where its weights say, and end.
-func TestReplayingATrace(t *testing.T) {
+func TestReplayTrace(t *testing.T) {
 	s := short(t, "fig8a", 30*time.Second)
 	s.Warmup = 0
 	lines := rowsEvery(40, time.Second) + "15,90000,20\n" // longer than the context
@@ -50,7 +50,7 @@ func TestReplayingATrace(t *testing.T) {
 		t.Errorf("constants are %+v", c)
 	}
 	for want, o := range map[string]workload.TraceOptions{
-		`weight of mars: unknown region "mars"`:   {Weights: []workload.Weight{{Region: "mars", Weight: 1}}},
+		`weight of mars: unknown region "mars"`:  {Weights: []workload.Weight{{Region: "mars", Weight: 1}}},
 		"reading t.csv: no request within 30s o": {From: time.Hour},
 	} {
 		if err := s.ReadTrace("t.csv", fileOf(lines), o); err == nil || !strings.HasPrefix(err.Error(), want) {
@@ -64,14 +64,14 @@ func TestReplayingATrace(t *testing.T) {
 }
 
 // A row that cannot be read ends the run that gets there, and says where it is.
-func TestABadRowFarDownATrace(t *testing.T) {
+func TestBadTraceRowEndsRun(t *testing.T) {
 	s := short(t, "fig8a", time.Hour)
 	lines := rowsEvery(2000, 10*time.Millisecond) + "21,many,20\n"
 	if err := s.ReadTrace("t.csv", fileOf(lines), workload.TraceOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	_, err := Run(context.Background(), s, Setup{Policy: "round-robin", Push: push(t, "blind"), Layout: Single, Seed: 1})
-	if err == nil || !strings.HasPrefix(err.Error(), "reading t.csv:2002: input_tokens: want a whole number") {
+	if err == nil || !strings.HasPrefix(err.Error(), "reading t.csv:2002: input_tokens: must be an integer") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -88,7 +88,7 @@ func (c *countedRows) Close() error { c.closed++; return nil }
 
 // A run holds one row beside those that it has let ask, and ends with an endless
 // trace under way.
-func TestRowsAreReadOneByOne(t *testing.T) {
+func TestTraceRowsAreStreamed(t *testing.T) {
 	s := short(t, "fig8a", 20*time.Second)
 	rows := &countedRows{}
 	s.Trace = &Trace{Name: "endless", Open: func() (Rows, error) { return rows, nil }}
@@ -101,7 +101,7 @@ func TestRowsAreReadOneByOne(t *testing.T) {
 
 // Where requests share nothing and memory suffices, a light engine is the full
 // one: whatever a run measures is the same.
-func TestALightEngineIsTheFullOneWithoutSharing(t *testing.T) {
+func TestLightEngineEqualsFullWithoutSharing(t *testing.T) {
 	testkit.Slow(t)
 	for _, policy := range []string{"round-robin", "least-load", "skylb", "cost", "sageserve"} {
 		s := short(t, "fig8a", 60*time.Second)
@@ -136,7 +136,7 @@ func TestALightEngineIsTheFullOneWithoutSharing(t *testing.T) {
 
 // A sample of many values takes bounded memory and is still read within a
 // thousandth.
-func TestALargeSampleIsNearlyExact(t *testing.T) {
+func TestLargeSamplePrecision(t *testing.T) {
 	var s sample
 	var all []float64
 	for i := range exactSample + 50_000 {

@@ -85,8 +85,8 @@ func (c *checker) numbers() {
 	c.need(s.Interval >= time.Millisecond, "interval", "must be at least 1ms, got %s", s.Interval)
 	c.need(s.LocalRTT > 0, "local_rtt", "must be more than zero, got %s", s.LocalRTT)
 	c.need(s.MaxNew >= 1, "max_new", "must be at least 1, got %d", s.MaxNew)
-	c.need(s.MaxContext >= workload.MinContext && s.MaxContext < s.leastKV(), "max_context",
-		"must be at least %d and below the %d KV tokens of a replica, got %d", workload.MinContext, s.leastKV(), s.MaxContext)
+	c.need(s.MaxContext >= workload.MinContext && s.MaxContext < s.minKV(), "max_context",
+		"must be at least %d and below the %d KV tokens of a replica, got %d", workload.MinContext, s.minKV(), s.MaxContext)
 	_, err := core.ParseOrder(string(s.Order))
 	c.need(err == nil, "order", "%v", err)
 	c.need(s.Tau >= 0, "tau", "must be at least 0, got %d", s.Tau)
@@ -157,7 +157,7 @@ func (c *checker) fault(f *Fault, path string) {
 	case ReplicaDown:
 		c.replica(f.Replica, path)
 	case ReplicaSlow:
-		c.need(f.Factor >= 1 && f.Factor <= slowest, path+".factor", "must be at least 1 and at most %d, got %v", slowest, f.Factor)
+		c.need(f.Factor >= 1 && f.Factor <= maxSlowdown, path+".factor", "must be at least 1 and at most %d, got %v", maxSlowdown, f.Factor)
 		c.replica(f.Replica, path)
 	case LinkCut:
 		c.region(f.Region, path+".region")
@@ -167,7 +167,7 @@ func (c *checker) fault(f *Fault, path string) {
 		c.need(f.Share >= 0 && f.Share <= 1, path+".share", "must be at least 0 and at most 1, got %v", f.Share)
 		c.scope(f, path)
 	case ReportDelay:
-		c.need(f.Delay > 0 && f.Delay <= longestDelay, path+".delay", "must be more than zero and at most %s, got %s", longestDelay, f.Delay)
+		c.need(f.Delay > 0 && f.Delay <= maxReportDelay, path+".delay", "must be more than zero and at most %s, got %s", maxReportDelay, f.Delay)
 		c.scope(f, path)
 	case BalancerDown:
 		c.region(f.Region, path+".region")
@@ -229,8 +229,8 @@ func (c *checker) compared() {
 	}
 }
 
-// leastKV returns the KV memory of the smallest replica, in tokens.
-func (s *Scenario) leastKV() int {
+// minKV returns the KV memory of the smallest replica, in tokens.
+func (s *Scenario) minKV() int {
 	least := 0
 	for i := range s.Regions {
 		r := &s.Regions[i]

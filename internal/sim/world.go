@@ -20,27 +20,27 @@ type world struct {
 	queue  queue
 	events int64
 
-	nodes    []*node
-	homes    [][]*node // by region: the balancers of its clients and replicas
-	replicas []*replica
-	clients  []*client    // closed loop
-	arrivals []*arrivals  // open loop, by region
-	rows     Rows         // of a trace; nil without one
-	row      workload.Row // the next one
-	taken    int          // rows replayed so far
-	spare    []*flight    // finished row flights for reuse
-	sessions int32        // clients created so far, in either loop
-	flights  uint64       // created so far: the number of the last one
-	jobs     uint64       // submitted to engines so far
+	nodes        []*node
+	homes        [][]*node // by region: the balancers of its clients and replicas
+	replicas     []*replica
+	clients      []*client        // closed loop
+	arrivals     []*arrivals      // open loop, by region
+	rows         Rows             // of a trace; nil without one
+	row          workload.Row     // the next one
+	taken        int              // rows replayed so far
+	spare        []*clientRequest // finished row flights for reuse
+	sessions     int32            // clients created so far, in either loop
+	requestCount uint64           // created so far: the number of the last one
+	jobs         uint64           // submitted to engines so far
 
 	links  map[[2]int32]bool // pairs of balancers whose link is cut, lower index first
 	probes *rand.Rand        // which probes are lost
 
-	warm   bool // the warm-up has ended
-	tally  tally
-	course []Moment
-	breach error // the first violated law
-	failed error // an external error: an unreadable trace row
+	warm      bool // the warm-up has ended
+	tally     tally
+	samples   []Moment
+	violation error // the first violated law
+	failed    error // an external error: an unreadable trace row
 }
 
 // streamJitter separates the phases of probes, heartbeats and ticks from other random draws of a seed,
@@ -81,10 +81,10 @@ func RunWatched(ctx context.Context, s *Scenario, setup Setup, watch func(now ti
 	return w.result(), nil
 }
 
-// run processes events until the end.
+// submitToEngine processes events until the end.
 func (w *world) run(ctx context.Context, watch func(time.Duration)) error {
 	end := w.scenario.Duration
-	for w.breach == nil && w.failed == nil {
+	for w.violation == nil && w.failed == nil {
 		if next := w.queue.peek(); next == nil || next.at >= end {
 			break
 		}
@@ -98,7 +98,7 @@ func (w *world) run(ctx context.Context, watch func(time.Duration)) error {
 	}
 	w.now = end
 	for _, r := range w.replicas {
-		w.settle(r)
+		w.advanceReplica(r)
 	}
 	return w.failed
 }
@@ -133,13 +133,13 @@ func newWorld(s *Scenario, setup Setup) (*world, error) {
 		return nil, err
 	}
 	w.addFaults()
-	w.queue.push(event{at: w.begin(), kind: evWarm})
+	w.queue.push(event{at: w.warmupEnd(), kind: evWarm})
 	w.queue.push(event{at: 0, kind: evMoment})
 	return w, nil
 }
 
-// begin returns the end of the warm-up.
-func (w *world) begin() time.Duration {
+// warmupEnd returns the end of the warm-up.
+func (w *world) warmupEnd() time.Duration {
 	return time.Duration(w.scenario.Warmup * float64(w.scenario.Duration))
 }
 
@@ -164,13 +164,13 @@ func (w *world) addNodes(phase func(time.Duration) time.Duration) error {
 		w.homes = append(w.homes, w.nodes[first:])
 	}
 	for _, n := range w.nodes {
-		w.meet(n)
+		w.addPeers(n)
 		w.queue.push(event{at: phase(w.scenario.Interval), kind: evTick, index: n.index})
 		if w.scenario.Forward && len(w.nodes) > 1 {
 			w.queue.push(event{at: phase(w.scenario.Interval), kind: evHeartbeat, index: n.index})
 		}
 		if len(w.homes[n.region]) > 1 && w.setup.Layout == Regional {
-			w.queue.push(event{at: phase(askEvery), kind: evAskPrefixes, index: n.index})
+			w.queue.push(event{at: phase(prefixInterval), kind: evRequestPrefixes, index: n.index})
 		}
 	}
 	return nil
@@ -196,7 +196,7 @@ func (w *world) push(after time.Duration, e event) {
 func (w *world) step() {
 	e := w.queue.pop()
 	if e.at < w.now {
-		w.broke("an event scheduled for %v is processed at %v", e.at, w.now)
+		w.violate("an event scheduled for %v is processed at %v", e.at, w.now)
 	}
 	w.now = e.at
 	w.events++
@@ -212,15 +212,15 @@ func (w *world) step() {
 	case evSubmit:
 		w.submit(e.leg, e.try)
 	case evUp:
-		w.hear(e.leg, e.try, e.word)
+		w.receive(e.leg, e.try, e.message)
 	case evAnswer:
-		w.answer(e.flight, e.word, e.at)
+		w.deliver(e.request, e.message, e.at)
 	case evCancel:
 		w.cancel(e.leg)
 	case evAbort:
 		w.abort(e.leg)
-	case evPatience:
-		w.giveUp(e.flight)
+	case evTimeout:
+		w.timeOut(e.request)
 	default:
 		w.stepTimed(&e)
 	}
@@ -230,19 +230,19 @@ func (w *world) step() {
 func (w *world) stepTimed(e *event) {
 	switch e.kind {
 	case evWake:
-		w.wake(w.replicas[e.index], e.turn)
+		w.wake(w.replicas[e.index], e.wakeSeq)
 	case evProbe:
 		w.probe(w.replicas[e.index])
 	case evReport:
-		w.report(w.replicas[e.index], e.news)
+		w.report(w.replicas[e.index], e.probe)
 	case evHeartbeat:
 		w.heartbeat(w.nodes[e.index])
 	case evPeer:
 		w.peerReport(w.nodes[e.index], w.nodes[e.from], e.peer)
-	case evAskPrefixes:
-		w.askPrefixes(w.nodes[e.index])
+	case evRequestPrefixes:
+		w.requestPrefixes(w.nodes[e.index])
 	case evPrefixes:
-		w.hearPrefixes(w.nodes[e.index], w.nodes[e.from], e.learned)
+		w.receivePrefixes(w.nodes[e.index], w.nodes[e.from], e.learned)
 	case evTick:
 		w.tick(w.nodes[e.index])
 	case evFault:
@@ -252,20 +252,20 @@ func (w *world) stepTimed(e *event) {
 	case evWarm:
 		w.beginFigures()
 	case evMoment:
-		w.lookAround()
+		w.sampleLoad()
 	}
 }
 
-// fails ends the run with an external error.
-func (w *world) fails(err error) {
+// fail ends the run with an external error.
+func (w *world) fail(err error) {
 	if w.failed == nil {
 		w.failed = err
 	}
 }
 
-// broke records the first violated law, which ends the run.
-func (w *world) broke(format string, args ...any) {
-	if w.breach == nil {
-		w.breach = fmt.Errorf(format, args...)
+// violate records the first violated law, which ends the run.
+func (w *world) violate(format string, args ...any) {
+	if w.violation == nil {
+		w.violation = fmt.Errorf(format, args...)
 	}
 }

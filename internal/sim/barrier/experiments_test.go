@@ -31,7 +31,7 @@ func TestOpenFleetsStayBalancedUnderBFIO(t *testing.T) {
 	}
 }
 
-func TestCapacityIsWhatFCFSEndsInOverload(t *testing.T) {
+func TestCapacityEqualsFCFSOverload(t *testing.T) {
 	scenario := Table1(2)
 	scenario.Steps = 10000
 	f := NewSim(scenario, bfio.Defaults(0)).Run(FCFS())
@@ -42,7 +42,7 @@ func TestCapacityIsWhatFCFSEndsInOverload(t *testing.T) {
 
 // Where queues are deep, binding on arrival loses most of what BF-IO gains, and
 // with slots free next to nothing (section 7.3).
-func TestBindingOnArrivalCostsBalanceWhereQueuesAreDeep(t *testing.T) {
+func TestBindingOnArrivalCostsBalance(t *testing.T) {
 	cases := DispatchCases(1, 311)
 	figures := func(at int) Figures {
 		c := cases[at]
@@ -73,7 +73,7 @@ func TestBFIOGainsAtEveryDrift(t *testing.T) {
 }
 
 // Theorem 2: the gain grows with the slots, and the cases are the fleets they say.
-func TestTheGainGrowsWithTheSlots(t *testing.T) {
+func TestGainGrowsWithSlots(t *testing.T) {
 	testkit.Slow(t)
 	cases := ScaleCases(1)
 	last := 0.0
@@ -96,7 +96,7 @@ func TestTheGainGrowsWithTheSlots(t *testing.T) {
 
 // Every case starts with the baseline, and the paper's figures stand where its
 // fleet does and nowhere else.
-func TestCasesStartWithFCFSAndCarryThePapersFigures(t *testing.T) {
+func TestCasesStartWithFCFS(t *testing.T) {
 	all := map[string][]Case{
 		"table1": Table1Cases(1), "open": OpenCases(1, 300), "dispatch": DispatchCases(1, 300), "drift": DriftCases(1), "scale": ScaleCases(1),
 	}

@@ -15,17 +15,17 @@ func (s *Scenario) Drift() float64 {
 // arrive adds the requests that have arrived by now. An empty fleet idles until the next request.
 func (s *Sim) arrive() {
 	if s.counts.Active+s.counts.Waiting == 0 && s.due > s.clock {
-		s.rest(s.due - s.clock)
+		s.idle(s.due - s.clock)
 		s.clock = s.due
 	}
 	for s.due <= s.clock {
-		s.join(s.due)
+		s.addRequest(s.due)
 		s.due += s.rng.ExpFloat64() / s.scenario.Rate
 	}
 }
 
-// rest accounts for seconds in which no worker has a request.
-func (s *Sim) rest(seconds float64) {
+// idle accounts for seconds in which no worker has a request.
+func (s *Sim) idle(seconds float64) {
 	if s.measured() {
 		joules := seconds * idleWatts * float64(s.scenario.Workers)
 		s.figures.Seconds += seconds
@@ -78,7 +78,7 @@ func (s *Sim) startBound() {
 	for g := range s.bound {
 		n := min(len(s.bound[g]), s.scenario.Slots-len(s.active[g]))
 		for _, r := range s.bound[g] {
-			s.noteWait(r)
+			s.recordWait(r)
 		}
 		for _, r := range s.bound[g][:n] {
 			s.start(g, r)

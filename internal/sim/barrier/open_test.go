@@ -44,7 +44,7 @@ func TestRequestsAreConservedAndSlotsHold(t *testing.T) {
 		scenario, options := small(n), bfio.Defaults(n(0, 3))
 		name := rapid.SampledFrom([]string{"fcfs", "jsq", "bf-io"}).Draw(t, "policy")
 		sim, policy := NewSim(scenario, options), policies()[name]()
-		for !sim.over() {
+		for !sim.finished() {
 			in := sim.Decision()
 			assignment := policy(in)
 			if err := bfio.Check(in, assignment); err != nil {
@@ -73,12 +73,12 @@ func TestRequestsAreConservedAndSlotsHold(t *testing.T) {
 
 // A slot that falls free is taken by who is bound to its worker, oldest first, and
 // nobody is bound behind others while a slot is free elsewhere.
-func TestBoundRequestsWaitInOrderAndOnlyForFullFleets(t *testing.T) {
+func TestBoundRequestsWaitInOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		scenario := small(drawRapid(t))
 		scenario.OnArrival = true
 		sim, policy := NewSim(scenario, bfio.Defaults(1)), new(bfio.Solver).Solve
-		for !sim.over() {
+		for !sim.finished() {
 			in := sim.Decision()
 			free, held := 0, make([]int, len(in.Workers))
 			for g := range sim.active {
@@ -103,7 +103,7 @@ func TestBoundRequestsWaitInOrderAndOnlyForFullFleets(t *testing.T) {
 }
 
 // While there is a slot for everybody, a pool and binding on arrival are the same.
-func TestWithRoomForAllDispatchMakesNoDifference(t *testing.T) {
+func TestDispatchIsIrrelevantWithCapacity(t *testing.T) {
 	scenario := Open(3, 100)
 	scenario.Duration, scenario.Settle = 5, 2
 	for name, policy := range policies() {
@@ -119,7 +119,7 @@ func TestWithRoomForAllDispatchMakesNoDifference(t *testing.T) {
 // arrivals runs an open scenario and lists who came, in order.
 func arrivals(scenario Scenario, policy Policy) (came []float64, lengths [][2]int64) {
 	sim := NewSim(scenario, bfio.Defaults(0))
-	for !sim.over() {
+	for !sim.finished() {
 		in := sim.Decision()
 		for _, r := range sim.queue {
 			if r.arrived == sim.step {
@@ -131,7 +131,7 @@ func arrivals(scenario Scenario, policy Policy) (came []float64, lengths [][2]in
 	return came, lengths
 }
 
-func TestAllPoliciesAreGivenTheSameArrivals(t *testing.T) {
+func TestPoliciesGetEqualArrivals(t *testing.T) {
 	scenario := Open(5, 300)
 	scenario.Duration, scenario.Settle = 3, 1
 	came, lengths := arrivals(scenario, FCFS())
@@ -148,7 +148,7 @@ func TestAllPoliciesAreGivenTheSameArrivals(t *testing.T) {
 }
 
 // Twice the rate brings the same requests in half the time.
-func TestUtilisationScalesTheTimesOfTheSameArrivals(t *testing.T) {
+func TestUtilisationScalesArrivalTimes(t *testing.T) {
 	scenario := Open(5, 150)
 	scenario.Duration, scenario.Settle = 4, 0
 	came, lengths := arrivals(scenario, FCFS())
@@ -177,7 +177,7 @@ func TestArrivalsArePoisson(t *testing.T) {
 }
 
 // One slot: a queue that a few lines work out.
-func TestOneSlotAgainstItsRecursion(t *testing.T) {
+func TestOneSlotMatchesRecursion(t *testing.T) {
 	scenario := Scenario{
 		Workers: 1, Slots: 1, Overhead: 0.5, PerToken: 0.01, Seed: 11, Rate: 0.3, Duration: 200,
 		Lengths: func(rng *rand.Rand) (int64, int64) { return rng.Int64N(50), 1 + rng.Int64N(5) },
@@ -219,7 +219,7 @@ func TestOneSlotAgainstItsRecursion(t *testing.T) {
 	}
 }
 
-func TestAnOpenScenarioGivesTheSameFiguresAgain(t *testing.T) {
+func TestOpenScenarioIsReproducible(t *testing.T) {
 	scenario := Open(1, 330)
 	scenario.Duration, scenario.Settle = 2, 1
 	for name, policy := range policies() {

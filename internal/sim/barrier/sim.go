@@ -77,7 +77,7 @@ type Sim struct {
 	steps    int // measured
 	tokens   int64
 	waits    []float64 // seconds, of the requests started during the measurement
-	gone     []int64   // scratch: tokens and requests that end per step of the window
+	departed []int64   // scratch: tokens and requests that end per step of the window
 	ended    []int64
 }
 
@@ -102,7 +102,7 @@ func NewSim(scenario Scenario, options bfio.Options) *Sim {
 		rng:      rand.New(rand.NewPCG(scenario.Seed, 0x62662d696f)),
 		active:   make([][]request, scenario.Workers),
 		bound:    make([][]request, scenario.Workers),
-		gone:     make([]int64, options.H+1),
+		departed: make([]int64, options.H+1),
 		ended:    make([]int64, options.H+1),
 	}
 	s.instance = bfio.Instance{Workers: make([]bfio.Worker, scenario.Workers), Options: options}
@@ -117,13 +117,13 @@ func NewSim(scenario Scenario, options bfio.Options) *Sim {
 
 // Run runs all steps of the scenario with the policy's decisions.
 func (s *Sim) Run(policy Policy) Figures {
-	for !s.over() {
+	for !s.finished() {
 		s.Apply(policy(s.Decision()))
 	}
 	return s.Figures()
 }
 
-func (s *Sim) over() bool {
+func (s *Sim) finished() bool {
 	if s.scenario.Rate > 0 {
 		return s.clock >= s.scenario.Settle+s.scenario.Duration
 	}
@@ -147,7 +147,7 @@ func (s *Sim) Decision() bfio.Instance {
 		s.arrive()
 	} else {
 		for s.counts.Waiting < s.scenario.Reveal {
-			s.join(s.clock)
+			s.addRequest(s.clock)
 		}
 	}
 	s.instance.Jobs = s.instance.Jobs[:0]
@@ -163,8 +163,8 @@ func (s *Sim) Decision() bfio.Instance {
 	return s.instance
 }
 
-// join adds a request with an arrival time.
-func (s *Sim) join(came float64) {
+// addRequest adds a request with an arrival time.
+func (s *Sim) addRequest(came float64) {
 	prompt, output := s.scenario.Lengths(s.rng)
 	s.queue = append(s.queue, request{tokens: prompt, left: output, output: output, arrived: s.step, came: came})
 	s.counts.Arrived++
@@ -175,19 +175,19 @@ func (s *Sim) join(came float64) {
 // window.
 func (s *Sim) observe(g int) {
 	w := &s.instance.Workers[g]
-	clear(s.gone)
+	clear(s.departed)
 	clear(s.ended)
 	w.Load, w.Free = 0, s.scenario.Slots-len(s.active[g])
 	for _, r := range s.active[g] {
 		w.Load += r.tokens
-		if r.left < int64(len(s.gone)) {
-			s.gone[r.left] += r.tokens
+		if r.left < int64(len(s.departed)) {
+			s.departed[r.left] += r.tokens
 			s.ended[r.left]++
 		}
 	}
 	load, running, grown := w.Load, int64(len(s.active[g])), int64(0)
 	for h := 1; h <= len(w.Future); h++ {
-		load -= s.gone[h]
+		load -= s.departed[h]
 		running -= s.ended[h]
 		grown += s.growth(s.step + h - 1)
 		w.Future[h-1] = load + grown*running
@@ -207,7 +207,7 @@ func (s *Sim) growth(step int) int64 {
 func (s *Sim) Apply(assignment []int) {
 	kept := s.queue[:0]
 	for i, r := range s.queue {
-		s.noteWait(r)
+		s.recordWait(r)
 		switch g := assignment[i]; {
 		case g == bfio.Unplaced:
 			kept = append(kept, r)
@@ -224,7 +224,7 @@ func (s *Sim) Apply(assignment []int) {
 	s.decode()
 }
 
-func (s *Sim) noteWait(r request) {
+func (s *Sim) recordWait(r request) {
 	if s.measured() {
 		s.figures.MaxWait = max(s.figures.MaxWait, s.step-r.arrived)
 	}

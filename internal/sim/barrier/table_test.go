@@ -17,7 +17,7 @@ func short() Scenario {
 	return scenario
 }
 
-func TestTable1KeepsThePapersOrder(t *testing.T) {
+func TestTable1OrderMatchesPaper(t *testing.T) {
 	testkit.Slow(t)
 	at := map[string]Figures{}
 	for _, r := range Rows() {
@@ -64,7 +64,7 @@ func TestTable1KeepsThePapersOrder(t *testing.T) {
 	}
 }
 
-func TestTheSameScenarioGivesTheSameFigures(t *testing.T) {
+func TestScenarioIsReproducible(t *testing.T) {
 	scenario := short()
 	scenario.Steps, scenario.Warmup = 200, 50
 	for name, policy := range map[string]func() Policy{"fcfs": FCFS, "jsq": JSQ, "bf-io": func() Policy { return new(bfio.Solver).Solve }} {
@@ -124,7 +124,7 @@ func TestPowerModels(t *testing.T) {
 }
 
 // What the simulation foresees is what happens when nothing new starts.
-func TestForesightComesTrue(t *testing.T) {
+func TestPredictedCompletionsAreExact(t *testing.T) {
 	const window = 12
 	sim, in := steady(t, 4, 64, window, 300, 3)
 	want := clone(in).Workers

@@ -100,7 +100,7 @@ func (t *trie) evict(tokens int) {
 	}
 }
 
-func TestCacheIsItsDumbTwin(t *testing.T) {
+func TestCacheMatchesReference(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c, twin := newCache(), newTrie()
 		type held struct {
@@ -212,7 +212,7 @@ func checkCache(t fataler, c *cache) {
 	}
 }
 
-func TestCacheKeepsLittleForReuse(t *testing.T) {
+func TestCacheReuseIsBounded(t *testing.T) {
 	c := newCache()
 	long := make([]Token, 10*maxSpareKey)
 	for i := range long {

@@ -13,7 +13,7 @@ import (
 
 const ms = time.Millisecond
 
-func TestACurveBetweenItsKnotsAndBeyond(t *testing.T) {
+func TestCurveInterpolation(t *testing.T) {
 	c := Curve{{128, 60 * ms}, {256, 60 * ms}, {512, 100 * ms}, {1024, 200 * ms}}
 	for _, at := range []struct {
 		x    int
@@ -64,7 +64,7 @@ func twin(c Curve, x int) time.Duration {
 	return c[i].Time + time.Duration(product.Div(product, big.NewInt(int64(c[i+1].At-c[i].At))).Int64())
 }
 
-func TestACurveIsAsItsDumbTwin(t *testing.T) {
+func TestCurveMatchesReference(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := drawCurve(t)
 		if err := c.Validate(); err != nil {
@@ -85,7 +85,7 @@ func TestACurveIsAsItsDumbTwin(t *testing.T) {
 }
 
 // Constants written as curves are the same engine: every event at the same time.
-func TestConstantsAreCurvesOfTwoKnots(t *testing.T) {
+func TestConstantsEqualTwoKnotCurves(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p, ops := drawProfile(t), drawOps(t)
 		curved := p
@@ -122,7 +122,7 @@ func liveLog(t *rapid.T, p Profile, ops []op) string {
 }
 
 // Steps of a run add up: k steps at once are k single ones with growing context.
-func TestDecodeStepsOfACurveAddUp(t *testing.T) {
+func TestCurveDecodeStepsAddUp(t *testing.T) {
 	for _, p := range Profiles() {
 		var sum time.Duration
 		for i := range 50 {
@@ -134,7 +134,7 @@ func TestDecodeStepsOfACurveAddUp(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoCurve(t *testing.T) {
+func TestInvalidCurves(t *testing.T) {
 	for _, c := range []struct {
 		curve Curve
 		want  string

@@ -135,7 +135,7 @@ func fitMachine(group []Measurement, o FitOptions) (*Fit, error) {
 	f.Runs = len(used)
 	p := &f.Profile
 	p.Prefill, p.Decode, p.DecodePerKVToken = m.curves()
-	p.KVTokens = cmp.Or(o.KVTokens, mostHeld(used))
+	p.KVTokens = cmp.Or(o.KVTokens, maxHeld(used))
 	p.Description = fmt.Sprintf("%s, %d KV tokens, fitted to %d measurements", group[0].Machine(), p.KVTokens, f.Runs)
 	f.Repetitions = heldOutRuns(used, p.ChunkTokens)
 	f.Points = heldOutPoints(used, p.ChunkTokens)
@@ -166,8 +166,8 @@ func (f *Fit) usable(group []Measurement) []Measurement {
 	return used
 }
 
-// mostHeld returns the most KV tokens that a run held at once.
-func mostHeld(ms []Measurement) int {
+// maxHeld returns the most KV tokens that a run held at once.
+func maxHeld(ms []Measurement) int {
 	most := 0
 	for i := range ms {
 		most = max(most, ms[i].Batch*(ms[i].PromptTokens+ms[i].Steps+1))

@@ -145,20 +145,20 @@ func readRow(fields []string, column map[string]int) (*tableRow, error) {
 	return &row, nil
 }
 
-// tellable is the minimum token_size of a row that distinguishes the two conventions: with 2 tokens
+// minTokenSize is the minimum token_size of a row that distinguishes the two conventions: with 2 tokens
 // there is one decode step, whose time is the total.
-const tellable = 3
+const minTokenSize = 3
 
 // measurementsOf detects the convention and converts rows to measurements.
 func measurementsOf(name string, rows []tableRow) ([]Measurement, error) {
 	var steps []float64
 	for i := range rows {
-		if rows[i].OutputTokens >= tellable {
+		if rows[i].OutputTokens >= minTokenSize {
 			steps = append(steps, (rows[i].whole-rows[i].prefill)/rows[i].decode)
 		}
 	}
 	if len(steps) == 0 {
-		return nil, fmt.Errorf("reading %s: no row has a token_size of %d or more, so it is unknown whether token_time is per token or the total", name, tellable)
+		return nil, fmt.Errorf("reading %s: no row has a token_size of %d or more, so it is unknown whether token_time is per token or the total", name, minTokenSize)
 	}
 	slices.Sort(steps)
 	totals := steps[len(steps)/2] < 1.5

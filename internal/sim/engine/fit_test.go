@@ -80,7 +80,7 @@ func near(a, b Curve, by time.Duration) bool {
 }
 
 // The machines that are built in come back from what a benchmark of them measures.
-func TestFittingFindsTheCurvesOfATable(t *testing.T) {
+func TestFitRecoversCurves(t *testing.T) {
 	for _, p := range measuredProfiles() {
 		f := fitTable(t, table(&p, false, sparseGrid(), 1, exact), FitOptions{Name: "x", KVTokens: 7, ChunkTokens: 4096, MaxRunning: 9, ReservePerMille: 11})
 		got := f.Profile
@@ -97,7 +97,7 @@ func TestFittingFindsTheCurvesOfATable(t *testing.T) {
 }
 
 // Both conventions say the same; of batches the second one does not know the prefill.
-func TestTheTwoConventionsOfATable(t *testing.T) {
+func TestTableConventionsAreDetected(t *testing.T) {
 	p := measuredProfiles()[1]
 	a := fitTable(t, table(&p, false, sparseGrid(), 1, exact), FitOptions{})
 	b := fitTable(t, table(&p, true, sparseGrid(), 1, exact), FitOptions{})
@@ -155,7 +155,7 @@ func TestRowsInAnyOrderFitTheSame(t *testing.T) {
 
 // A batch that was computed in turns tells nothing of a step; answers that ended
 // early tell as much as they had steps.
-func TestRunsThatAreNotWhatTheyWereMeantToBe(t *testing.T) {
+func TestIncompleteRuns(t *testing.T) {
 	p := measuredProfiles()[0]
 	text := table(&p, false, sparseGrid(), 1, exact)
 	waited := text + "m,h,512,128,128,0,0,800,67,160000,8\n"
@@ -170,7 +170,7 @@ func TestRunsThatAreNotWhatTheyWereMeantToBe(t *testing.T) {
 }
 
 // Models, hardware and tensor parallelism are profiles of their own, in order.
-func TestAProfileForEachMachine(t *testing.T) {
+func TestOneProfilePerMachine(t *testing.T) {
 	p := measuredProfiles()[0]
 	rows := strings.TrimPrefix(table(&p, false, sparseGrid(), 1, exact), tableHeader)
 	text := tableHeader + strings.ReplaceAll(rows, "m,h,", "B/x y,GPU_1,") + rows + strings.ReplaceAll(rows, ",8\n", ",4\n")
@@ -191,7 +191,7 @@ func TestAProfileForEachMachine(t *testing.T) {
 	}
 }
 
-func TestTooLittleToFit(t *testing.T) {
+func TestInsufficientMeasurements(t *testing.T) {
 	for rows, want := range map[string]string{
 		"m,h,512,1,128,0,0,100,50,6450,8\n":                                                "fitting m on h, tensor parallel 8: must contain prefills of at least 2 sizes (prompt_size x batch_size), got only 512",
 		"m,h,512,1,128,0,0,100,50,6450,8\nm,h,1024,1,128,0,0,200,50,6550,8\n":              "fitting m on h, tensor parallel 8: must contain decodes of at least 2 batch sizes, got only 1",
@@ -211,7 +211,7 @@ func TestTooLittleToFit(t *testing.T) {
 	}
 }
 
-func TestTablesThatCannotBeRead(t *testing.T) {
+func TestTableErrors(t *testing.T) {
 	const good = "m,h,512,1,128,0,0,100,50,6450,8\n"
 	for _, c := range []struct{ text, want string }{
 		{"", "reading perf.csv: the table is empty: must have the columns model,hardware,"},
@@ -247,7 +247,7 @@ func TestTablesThatCannotBeRead(t *testing.T) {
 }
 
 // The rising curve is that of the formula: the largest of the least means.
-func TestRisingIsAsItsDumbTwin(t *testing.T) {
+func TestRisingMatchesReference(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var points []point
 		for range rapid.IntRange(1, 12).Draw(t, "points") {

@@ -157,7 +157,7 @@ func live(t fataler, e *Engine, ops []op, stepping bool, read func([]Event)) {
 	}
 }
 
-func TestEngineKeepsItsBooks(t *testing.T) {
+func TestEngineInvariants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p, ops := drawProfile(t), drawOps(t)
 		e, err := New(p, ReportTokens)
@@ -176,7 +176,7 @@ func TestEngineKeepsItsBooks(t *testing.T) {
 	})
 }
 
-func TestEngineIsTheSameHoweverItIsWatched(t *testing.T) {
+func TestAdvanceIntervalsDoNotAffectEngine(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p, ops := drawProfile(t), drawOps(t)
 		var first string

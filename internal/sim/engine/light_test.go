@@ -19,7 +19,7 @@ func unshared(ops []op) []op {
 
 // Where nothing is shared and nobody is preempted, a light engine tells the same
 // events at the same times as the full one, whatever is asked of it.
-func TestLightIsTheFullEngineWithoutSharing(t *testing.T) {
+func TestLightEqualsFullWithoutSharing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		profile := drawProfile(t)
 		ops := unshared(drawOps(t))

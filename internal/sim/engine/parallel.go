@@ -130,7 +130,7 @@ func (p *Parallel) settle(now time.Duration) {
 	for {
 		switch {
 		case p.stepping:
-			if !p.pass(now) {
+			if !p.advance(now) {
 				return
 			}
 		case !p.busy():
@@ -215,9 +215,9 @@ func (p *Parallel) share() {
 	}
 }
 
-// pass processes steps of the run that end at or before now and reports whether there were any. With
+// advance processes steps of the run that end at or before now and reports whether there were any. With
 // ReportTokens it processes one step, so that the ranks report in order of time.
-func (p *Parallel) pass(now time.Duration) bool {
+func (p *Parallel) advance(now time.Duration) bool {
 	k := p.done
 	for k < len(p.ends) && p.ends[k] <= now {
 		if k++; p.ranks[0].detail == ReportTokens {
@@ -305,12 +305,12 @@ func (p *Parallel) collect() {
 		e.taken = true
 	}
 	if from >= 0 {
-		p.note(p.events[from:])
+		p.forgetFinished(p.events[from:])
 	}
 }
 
-// note removes finished requests from rankOf.
-func (p *Parallel) note(events []Event) {
+// forgetFinished removes finished requests from rankOf.
+func (p *Parallel) forgetFinished(events []Event) {
 	for _, ev := range events {
 		if ev.Kind == Finished || ev.Kind == Rejected && ev.Reason != ReasonDuplicate {
 			delete(p.rankOf, ev.ID)

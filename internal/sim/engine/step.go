@@ -188,7 +188,7 @@ func (e *Engine) admit(r *request) bool {
 	r.node, r.depth, r.left, r.held, r.running = node, depth, uncached, uncached+1, true
 	e.running = append(e.running, r)
 	e.promised += toCome
-	e.take(r.held)
+	e.allocate(r.held)
 	if !r.admitted && !e.light {
 		r.admitted, r.cached = true, depth
 		e.load.QueriedTokens += int64(r.promptLen)
@@ -197,8 +197,8 @@ func (e *Engine) admit(r *request) bool {
 	return true
 }
 
-// take allocates KV memory outside the cache, and evicts unused entries as needed.
-func (e *Engine) take(tokens int) {
+// allocate allocates KV memory outside the cache, and evicts unused entries as needed.
+func (e *Engine) allocate(tokens int) {
 	e.private += tokens
 	if over := e.cache.tokens + e.private - e.profile.KVTokens; over > 0 {
 		before := e.cache.tokens
@@ -243,15 +243,15 @@ func (e *Engine) finishPrefill(r *request) {
 		e.load.PromptTokens += int64(r.promptLen)
 	}
 	if e.detail == ReportTokens || r.base == 1 {
-		e.tell(r, r.base, e.at)
+		e.emitToken(r, r.base, e.at)
 	}
 	if r.base == r.outputLen {
 		e.finish(r)
 	}
 }
 
-// tell reports the n-th token of a request.
-func (e *Engine) tell(r *request, n int, at time.Duration) {
+// emitToken reports the n-th token of a request.
+func (e *Engine) emitToken(r *request, n int, at time.Duration) {
 	ev := Event{
 		At: at, ID: r.id, Kind: TokenEmitted, Index: n - 1,
 		PromptTokens: r.promptLen, CachedTokens: r.cached, OutputTokens: n,
@@ -291,7 +291,7 @@ func (e *Engine) decode(k int) {
 	s := &e.step
 	e.load.BusyTime += s.end(s.done+k) - s.end(s.done)
 	if e.detail == ReportTokens {
-		e.tellSteps(k)
+		e.emitTokens(k)
 	}
 	s.done += k
 	e.steps += k
@@ -299,16 +299,16 @@ func (e *Engine) decode(k int) {
 	e.context += added
 	e.promised -= added
 	e.load.GeneratedTokens += int64(added)
-	e.take(added)
+	e.allocate(added)
 }
 
-// tellSteps reports each token of the next k decode steps.
-func (e *Engine) tellSteps(k int) {
+// emitTokens reports each token of the next k decode steps.
+func (e *Engine) emitTokens(k int) {
 	for i := 1; i <= k; i++ {
 		at := e.step.end(e.step.done + i)
 		for _, r := range e.running {
 			if r.decoding {
-				e.tell(r, e.emitted(r)+i, at)
+				e.emitToken(r, e.emitted(r)+i, at)
 			}
 		}
 	}

@@ -19,7 +19,7 @@ type batchShape struct {
 	own      float64 // probability that a call has the user's own prefix instead
 	even     bool    // shared prefixes are equally frequent; otherwise a few make most of the calls
 	perCall  bool    // each call of a session draws its prefix; otherwise all have the same
-	most     int     // maximum concurrent calls of a session, mostly few
+	maxCalls int     // maximum concurrent calls of a session, mostly few
 	question logNormal
 	output   logNormal
 }
@@ -27,7 +27,7 @@ type batchShape struct {
 // groupsShape is SGLang's benchmark of shared prefixes: questions of 128 tokens after one of 64 prompts
 // of 2048, with answers of 256.
 var groupsShape = batchShape{
-	users: batchUsers, prefixes: 64, prefix: 2048, even: true, most: 1, question: logNormal{128, 0.1}, output: logNormal{256, 0.1},
+	users: batchUsers, prefixes: 64, prefix: 2048, even: true, maxCalls: 1, question: logNormal{128, 0.1}, output: logNormal{256, 0.1},
 }
 
 // The lengths of the three troubles of hashing by user (SkyLB 3.2) are those of
@@ -50,13 +50,13 @@ var groupsShape = batchShape{
 // paper is silent on that.
 var (
 	sharedShape = batchShape{
-		users: batchUsers, prefixes: 20, prefix: templateTokens, own: 0.26, most: 1, question: logNormal{40, 1.0}, output: logNormal{160, 0.75},
+		users: batchUsers, prefixes: 20, prefix: templateTokens, own: 0.26, maxCalls: 1, question: logNormal{40, 1.0}, output: logNormal{160, 0.75},
 	}
 	burstsShape = batchShape{
-		users: 30, prefix: templateTokens, own: 1, most: 4, question: logNormal{40, 1.0}, output: logNormal{160, 0.75},
+		users: 30, prefix: templateTokens, own: 1, maxCalls: 4, question: logNormal{40, 1.0}, output: logNormal{160, 0.75},
 	}
 	programsShape = batchShape{
-		users: batchUsers, prefixes: 20, prefix: templateTokens, perCall: true, most: 4, question: logNormal{40, 1.0}, output: logNormal{160, 0.75},
+		users: batchUsers, prefixes: 20, prefix: templateTokens, perCall: true, maxCalls: 4, question: logNormal{40, 1.0}, output: logNormal{160, 0.75},
 	}
 )
 
@@ -82,7 +82,7 @@ func (c *batch) Next() []Request {
 	name := fmt.Sprintf("%s-user-%d", c.Region, user)
 	prefix := c.prefix(random, user)
 	var calls []Request
-	for range 1 + skewed(random, c.shape.most) {
+	for range 1 + skewed(random, c.shape.maxCalls) {
 		if c.shape.perCall {
 			prefix = c.prefix(random, user)
 		}

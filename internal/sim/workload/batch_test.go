@@ -12,7 +12,7 @@ import (
 
 // Whose the prefixes of calls are, and how many come at once, is what makes the
 // four workloads of calls.
-func TestCallsShareTheirPrefixesAsTheirKindSays(t *testing.T) {
+func TestCallsSharePrefixesByKind(t *testing.T) {
 	testkit.Slow(t)
 	for _, c := range []struct {
 		kind        Kind
@@ -153,7 +153,7 @@ func callsOf(t *testing.T, kind Kind, n int) [][]Request {
 }
 
 // The next calls come when all of the last ones have ended, one way or another.
-func TestCallsWaitForEachOther(t *testing.T) {
+func TestNextCallsWaitForAll(t *testing.T) {
 	client := mustClient(t, Bursts, Options{Seed: 1})
 	calls := client.Next()
 	for len(calls) < 3 {

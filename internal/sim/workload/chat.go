@@ -58,7 +58,7 @@ func (c *chat) Done(r Request, answer string) []Request {
 	c.messages = extend(c.messages, Message{"assistant", answer})
 	c.tokens += CountTokens(answer)
 	if c.turn == c.turns {
-		return c.over()
+		return c.endConversation()
 	}
 	return c.ask("")
 }
@@ -68,11 +68,11 @@ func (c *chat) Failed(r Request) []Request {
 	if r.Seq != c.waiting {
 		return nil
 	}
-	return c.over()
+	return c.endConversation()
 }
 
-// over ends a conversation and starts another, unless Once is set.
-func (c *chat) over() []Request {
+// endConversation ends a conversation and starts another, unless Once is set.
+func (c *chat) endConversation() []Request {
 	if c.Once {
 		c.waiting = -1
 		return nil
@@ -88,7 +88,7 @@ func (c *chat) ask(opening string) []Request {
 	output := c.shape.output.draw(c.random, 1, maxChatOutput)
 	room := c.MaxContext - c.tokens - fixed - output
 	if room < 1 {
-		return c.over() // ends: a first turn always fits into MinContext
+		return c.endConversation() // ends: a first turn always fits into MinContext
 	}
 	n := c.shape.user.draw(c.random, 1, (room+1)/2)
 	c.messages = extend(c.messages, Message{"user", opening + Text(n, c.random.Uint64())})

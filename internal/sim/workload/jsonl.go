@@ -124,7 +124,7 @@ func (t *jsonlTrace) at(field string) place { return place{t.file, t.line, field
 // text.
 func (t *jsonlTrace) session(raw jsonRow, blocks []uint64) string {
 	if t.chats.session != nil {
-		return t.chats.of(string(raw.ChatID), string(raw.ParentChatID))
+		return t.chats.sessionOf(string(raw.ChatID), string(raw.ParentChatID))
 	}
 	if len(blocks) > 1 {
 		return "block-" + strconv.FormatUint(blocks[1], 10)
@@ -169,7 +169,7 @@ type chats struct {
 	oldest  int
 }
 
-func (c *chats) of(chat, parent string) string {
+func (c *chats) sessionOf(chat, parent string) string {
 	session, ok := c.session[parent]
 	if !ok {
 		session = "chat-" + chat

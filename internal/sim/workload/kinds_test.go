@@ -84,7 +84,7 @@ func countAll(messages []Message) int {
 	return n
 }
 
-func TestTreesHaveTheirShape(t *testing.T) {
+func TestTreeShape(t *testing.T) {
 	for _, c := range []struct {
 		kind   Kind
 		heavy  bool
@@ -169,7 +169,7 @@ func siblingPairs(requests []Request, level int) [][2]string {
 
 // A sibling that asks just what the first one asks is answered alike and as
 // long; every other request has an answer of its own.
-func TestIdenticalSiblingsAreAnsweredAlike(t *testing.T) {
+func TestIdenticalSiblingsShareAnswers(t *testing.T) {
 	requests := drive(t, mustClient(t, ToT30, Options{Seed: 5, Region: "us"}), 30*200, first)
 	bySeq, alike := map[int]Request{}, 0
 	for _, r := range requests {
@@ -260,7 +260,7 @@ func TestTreeLengths(t *testing.T) {
 	near(t, "output mean at level 0", mean(outputs[0]), 105*math.Exp(0.08), 0.03)
 }
 
-func TestTreeContentDoesNotDependOnTheOrderOfAnswers(t *testing.T) {
+func TestTreeIsIndependentOfAnswerOrder(t *testing.T) {
 	for _, kind := range []Kind{ToT15, ToT30} {
 		var want []string
 		for i, pick := range []func(int) int{first, func(n int) int { return n - 1 }, rand.New(rand.NewPCG(1, 2)).IntN} {
@@ -280,7 +280,7 @@ func TestTreeContentDoesNotDependOnTheOrderOfAnswers(t *testing.T) {
 	}
 }
 
-func TestAFailedNodeTakesItsSubtreeOnly(t *testing.T) {
+func TestFailedNodeDropsItsSubtree(t *testing.T) {
 	client := mustClient(t, ToT15, Options{Seed: 1})
 	root := client.Next()[0]
 	children := client.Done(root, " yes")
@@ -379,7 +379,7 @@ func checkChat(t *testing.T, r Request) {
 	}
 }
 
-func TestTheNextTurnCarriesTheRealAnswer(t *testing.T) {
+func TestNextTurnHasTheActualAnswer(t *testing.T) {
 	client := mustClient(t, Arena, Options{Seed: 1, Region: "eu"})
 	r := client.Next()[0]
 	if again := client.Done(Request{Seq: r.Seq + 1}, "?"); again != nil {
@@ -401,7 +401,7 @@ func TestTheNextTurnCarriesTheRealAnswer(t *testing.T) {
 	}
 }
 
-func TestASmallContextEndsConversationsEarly(t *testing.T) {
+func TestSmallContextEndsConversations(t *testing.T) {
 	client := mustClient(t, WildChat, Options{Seed: 4, Region: "us", MaxContext: 2048})
 	for _, r := range drive(t, client, 3000, first) {
 		if r.InputTokens+r.OutputTokens > 2048 {
@@ -426,7 +426,7 @@ func fingerprint(t *testing.T, requests []Request) uint64 {
 	return h.Sum64()
 }
 
-func TestEqualSeedsGiveEqualRequests(t *testing.T) {
+func TestEqualSeedsYieldEqualRequests(t *testing.T) {
 	for _, kind := range Kinds() {
 		make1 := func(seed uint64, region string, client int) uint64 {
 			o := Options{Seed: seed, Region: region, Client: client, Tier: service.TierNormal}
@@ -444,7 +444,7 @@ func TestEqualSeedsGiveEqualRequests(t *testing.T) {
 	}
 }
 
-func TestNewClientRefusesNonsense(t *testing.T) {
+func TestNewClientErrors(t *testing.T) {
 	for _, c := range []struct {
 		kind    Kind
 		context int

@@ -207,7 +207,7 @@ func (t *rateTrace) begin(o TraceOptions) {
 	}
 	live := t.clients[:0]
 	for _, c := range t.clients {
-		c.keep(from, to, length)
+		c.selectWindows(from, to, length)
 		c.random = stream(keyOf("arrivals/"+c.name, o.Seed))
 		if c.start() {
 			live = append(live, c)
@@ -262,8 +262,8 @@ type arrivals struct {
 	at      float64 // the next arrival, seconds
 }
 
-// keep removes the windows outside from..to and sets the length of the others.
-func (c *arrivals) keep(from, to, length float64) {
+// selectWindows removes the windows outside from..to and sets the length of the others.
+func (c *arrivals) selectWindows(from, to, length float64) {
 	kept := c.windows[:0]
 	for _, w := range c.windows {
 		w.length = length

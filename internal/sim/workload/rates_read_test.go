@@ -43,7 +43,7 @@ func TestFormatOf(t *testing.T) {
 	}
 }
 
-func TestOriginIsWhatTheFileSays(t *testing.T) {
+func TestOriginMatchesFile(t *testing.T) {
 	for text, want := range map[string]time.Duration{
 		mooncakeText:  time.Second,
 		azure2024Text: time.Duration(time.Date(2024, 5, 12, 0, 0, 0, 1163000, time.UTC).UnixNano()),

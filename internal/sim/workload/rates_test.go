@@ -41,7 +41,7 @@ func variation(xs []float64) float64 {
 	return math.Sqrt(squares/n-m*m) / m
 }
 
-func TestArrivalsHaveTheirRateAndBurstiness(t *testing.T) {
+func TestArrivalRateAndBurstiness(t *testing.T) {
 	testkit.Slow(t)
 	for _, c := range []struct {
 		dist, p1, cv string
@@ -145,7 +145,7 @@ func TestExtremeShapesStayFinite(t *testing.T) {
 	}
 }
 
-func TestTheSameSeedDrawsTheSameArrivals(t *testing.T) {
+func TestArrivalsAreReproducible(t *testing.T) {
 	table := rateTable(3, 3, "Weibull", "0.4", "2")
 	a, b := mustRows(t, table, TraceOptions{Seed: 1}), mustRows(t, table, TraceOptions{Seed: 1})
 	if !slices.EqualFunc(a, b, sameRow) {

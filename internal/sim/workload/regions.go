@@ -39,9 +39,9 @@ func checkWeights(weights []Weight) error {
 	return nil
 }
 
-// of returns the region of a row: its own if that has a weight, otherwise a draw that depends only on
+// regionOf returns the region of a row: its own if that has a weight, otherwise a draw that depends only on
 // the seed and the row's session, or its number without one.
-func (r regions) of(row Row) string {
+func (r regions) regionOf(row Row) string {
 	if len(r.weights) == 0 {
 		return row.Region
 	}

@@ -220,7 +220,7 @@ func (t *Trace) Next() (Row, error) {
 		if s := t.options.RateScale; s > 0 {
 			row.At = time.Duration(min(float64(row.At)/s, math.MaxInt64/2))
 		}
-		row.Region = t.regions.of(row)
+		row.Region = t.regions.regionOf(row)
 		return row, nil
 	}
 }

@@ -193,7 +193,7 @@ func TestMalformedTraces(t *testing.T) {
 	}
 }
 
-func TestAReadErrorIsReported(t *testing.T) {
+func TestReadErrorIsReported(t *testing.T) {
 	broken := io.MultiReader(strings.NewReader(azure2023Text), failing{})
 	tr, err := OpenTrace("t", broken, TraceOptions{})
 	if err == nil {
@@ -227,7 +227,7 @@ func TestRowsAreSortedWithinTheWindow(t *testing.T) {
 	}
 }
 
-func TestARowTooFarFromItsPlaceIsRefused(t *testing.T) {
+func TestRowTooFarOutOfOrder(t *testing.T) {
 	text := func(late int) string {
 		var b strings.Builder
 		b.WriteString("t_s,input_tokens,output_tokens\n")
@@ -268,7 +268,7 @@ func TestReplayFilters(t *testing.T) {
 	}
 }
 
-func TestOptionsAreChecked(t *testing.T) {
+func TestTraceOptionErrors(t *testing.T) {
 	for _, c := range []struct {
 		o    TraceOptions
 		want string
@@ -326,7 +326,7 @@ func TestRegionsFollowWeightsAndSessions(t *testing.T) {
 	}
 }
 
-func TestPromptsShareWhatBlocksShare(t *testing.T) {
+func TestPromptsSharePrefixesByBlocks(t *testing.T) {
 	rows := mustRows(t, mooncakeText, TraceOptions{})
 	a, b, c := rows[0].Request(1, "m"), rows[1].Request(1, "m"), rows[2].Request(1, "m")
 	for i, r := range []Request{a, b, c} {
@@ -363,16 +363,16 @@ func TestRowsWithoutBlocksAreUnique(t *testing.T) {
 	}
 }
 
-func TestForgottenChatsBeginAgain(t *testing.T) {
+func TestForgottenChatsStartNewSessions(t *testing.T) {
 	c := chats{session: map[string]string{}}
-	c.of("root", "-1")
+	c.sessionOf("root", "-1")
 	for i := range maxChats - 1 {
-		c.of(fmt.Sprint("x", i), "-1")
+		c.sessionOf(fmt.Sprint("x", i), "-1")
 	}
-	if got := c.of("child", "root"); got != "chat-root" {
+	if got := c.sessionOf("child", "root"); got != "chat-root" {
 		t.Errorf("a remembered parent gave %q", got)
 	}
-	if got := c.of("late", "root"); got != "chat-late" { // the child took root's place
+	if got := c.sessionOf("late", "root"); got != "chat-late" { // the child took root's place
 		t.Errorf("a forgotten parent gave %q", got)
 	}
 	if len(c.session) != maxChats || len(c.order) != maxChats {

@@ -9,8 +9,8 @@ import (
 	"skyserve/internal/sim/engine"
 )
 
-// answerer writes a response while the engine generates it.
-type answerer struct {
+// responder writes a response while the engine generates it.
+type responder struct {
 	server   *Server
 	job      *job
 	stream   *stream
@@ -23,10 +23,10 @@ type answerer struct {
 // next waits for the next tokens. If the client disconnects or the engine stops first, it cancels the
 // request and closes the connection without an end of stream, so that a truncated response never looks
 // complete.
-func (a *answerer) next() *batch {
+func (a *responder) next() *batch {
 	select {
 	case <-a.stream.ready:
-		a.stream.take(&a.batch)
+		a.stream.drain(&a.batch)
 		if a.batch.last.Kind == engine.Rejected {
 			a.abort()
 		}
@@ -39,13 +39,13 @@ func (a *answerer) next() *batch {
 }
 
 // abort cancels the request and closes the connection.
-func (a *answerer) abort() {
+func (a *responder) abort() {
 	a.server.driver.cancel(a.stream)
 	panic(http.ErrAbortHandler)
 }
 
 // broken reports whether a fault resets the connection after this many tokens.
-func (a *answerer) broken(sent int) bool {
+func (a *responder) broken(sent int) bool {
 	most := a.server.faults.current().ResetAfterTokens
 	return most > 0 && sent >= most
 }
@@ -110,8 +110,8 @@ func (j *job) call(arguments string) toolCall {
 	return toolCall{ID: "call_" + unique, Type: "function", Function: functionCall{j.form.tool, arguments}}
 }
 
-// whole sends one document after generation has ended.
-func (a *answerer) whole() {
+// respondWhole sends one document after generation has ended.
+func (a *responder) respondWhole() {
 	var text strings.Builder
 	for sent := 0; ; {
 		b := a.next()
@@ -128,8 +128,8 @@ func (a *answerer) whole() {
 	}
 }
 
-func (a *answerer) writeWhole(text string, end engine.Event) {
-	c := choice{FinishReason: a.job.ending(end.Reason)}
+func (a *responder) writeWhole(text string, end engine.Event) {
+	c := choice{FinishReason: a.job.finishReason(end.Reason)}
 	object := "text_completion"
 	if a.job.chat {
 		object = "chat.completion"
@@ -146,9 +146,9 @@ func (a *answerer) writeWhole(text string, end engine.Event) {
 	})
 }
 
-// streamed sends server-sent events and flushes each: one per token, or one per Options.StreamInterval
+// respondStream sends server-sent events and flushes each: one per token, or one per Options.StreamInterval
 // tokens after the first. The last one has the finish reason.
-func (a *answerer) streamed() {
+func (a *responder) respondStream() {
 	header := a.response.Header()
 	header.Set("Content-Type", "text/event-stream; charset=utf-8")
 	header.Set("Cache-Control", "no-cache")
@@ -161,7 +161,7 @@ func (a *answerer) streamed() {
 		for i, w := range b.words {
 			reason := ""
 			if b.ended() && i == len(b.words)-1 {
-				reason = a.job.ending(b.last.Reason)
+				reason = a.job.finishReason(b.last.Reason)
 			}
 			text.WriteString(w)
 			made++
@@ -185,13 +185,13 @@ func (a *answerer) streamed() {
 }
 
 // write sends bytes to the client, and aborts if it has disconnected.
-func (a *answerer) write(p []byte) {
+func (a *responder) write(p []byte) {
 	if _, err := a.response.Write(p); err != nil {
 		a.abort()
 	}
 }
 
-func (a *answerer) flush() {
+func (a *responder) flush() {
 	if err := http.NewResponseController(a.response).Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		a.abort()
 	}

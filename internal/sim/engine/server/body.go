@@ -115,8 +115,8 @@ func jsonKind(t reflect.Type) string {
 // prompt is a prompt in tokens.
 type prompt struct {
 	tokens []engine.Token
-	// said is the number of tokens at its end that belong to the response.
-	said int
+	// continued is the number of tokens at its end that belong to the response.
+	continued int
 	// unmarked reports that the request does not mark the start of the response.
 	unmarked bool
 }

@@ -3,6 +3,6 @@
 // replaces a GPU where none is needed: in the quickstart, in tests of the balancer, in rehearsals.
 //
 // Read server.go first (the routes), then driver.go (model time and wall time), generate.go (a
-// generation request), respond.go (the Responses API), kept.go (stored responses), body.go and
+// generation request), respond.go (the Responses API), stored.go (stored responses), body.go and
 // render.go (request bodies), form.go (structured outputs), and fault.go (fault injection).
 package server

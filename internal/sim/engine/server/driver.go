@@ -12,12 +12,12 @@ import (
 // driver owns the engine: one goroutine advances it in scaled real time and delivers its events to the
 // streams of the requests. Other goroutines send it commands. Clients cannot block it.
 type driver struct {
-	engine  *engine.Parallel
-	clock   modelClock
-	speed   float64 // normal speed of time
-	streams map[uint64]*stream
-	nextID  uint64
-	turn    int // next rank for requests without one
+	engine   *engine.Parallel
+	clock    modelClock
+	speed    float64 // normal speed of time
+	streams  map[uint64]*stream
+	nextID   uint64
+	nextRank int // next rank for requests without one
 
 	commands chan func()
 	quit     chan struct{}
@@ -166,8 +166,8 @@ func (d *driver) submit(rank int, q engine.Request, texts []string) *stream {
 	d.do(func() {
 		d.nextID++
 		if rank == anyRank {
-			rank = d.turn
-			d.turn = (d.turn + 1) % d.engine.Ranks()
+			rank = d.nextRank
+			d.nextRank = (d.nextRank + 1) % d.engine.Ranks()
 		}
 		q.ID, s.id = d.nextID, d.nextID
 		d.streams[q.ID] = s

@@ -49,12 +49,12 @@ type embedding struct {
 func (s *Server) serveEmbeddings(w http.ResponseWriter, r *http.Request) {
 	var b embeddingBody
 	if err := s.readBody(w, r, &b); err != nil {
-		answer(w, err)
+		writeError(w, err)
 		return
 	}
 	list, err := s.embed(&b)
 	if err != nil {
-		answer(w, err)
+		writeError(w, err)
 		return
 	}
 	writeJSON(w, http.StatusOK, list)

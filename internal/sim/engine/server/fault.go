@@ -248,8 +248,8 @@ func (s *faultState) gate() <-chan struct{} {
 	return s.released
 }
 
-// arrive counts a generation request, starts the faults that it triggers, and returns whether it fails.
-func (s *faultState) arrive() (fails bool) {
+// countRequest counts a generation request, starts the faults that it triggers, and returns whether it fails.
+func (s *faultState) countRequest() (fails bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.arrived++

@@ -146,7 +146,7 @@ func TestHangAndWakeUp(t *testing.T) {
 	})
 }
 
-func TestHangAfterSomeRequestsHoldsThatRequest(t *testing.T) {
+func TestHangAfterBlocksThatRequest(t *testing.T) {
 	bubble(t, Options{Faults: Faults{HangAfter: Trigger{Set: true, Requests: 1}}}, func(t *testing.T, b *bench) {
 		answered := make(chan reply)
 		go func() { answered <- b.complete(chatPath, chat("x", `,"max_tokens":2`)) }()

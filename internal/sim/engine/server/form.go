@@ -22,8 +22,8 @@ type form struct {
 
 // Limits of a document, for recursive schemas: beyond them every value is null.
 const (
-	deepest      = 8       // levels; typical documents have four
-	longestBytes = 1 << 14 // several times the longest random response
+	maxDepth         = 8       // levels; typical documents have four
+	maxDocumentBytes = 1 << 14 // several times the longest random response
 )
 
 // schema is the supported part of JSON Schema; other keywords only restrict values and are ignored.
@@ -140,7 +140,7 @@ type writer struct {
 // value writes a value of a schema. An invalid schema allows any value.
 func (w *writer) value(raw json.RawMessage, depth int) {
 	var s schema
-	if depth > deepest || w.out.Len() > longestBytes || json.Unmarshal(raw, &s) != nil {
+	if depth > maxDepth || w.out.Len() > maxDocumentBytes || json.Unmarshal(raw, &s) != nil {
 		w.out.WriteString("null")
 		return
 	}

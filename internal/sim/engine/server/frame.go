@@ -11,12 +11,12 @@ import (
 
 // frame builds the server-sent events of a stream. It formats the common part of all events once.
 type frame struct {
-	job       *job
-	chat      bool
-	withUsage bool
-	counted   bool   // each event has the usage so far
-	head      []byte // up to the value of "choices"
-	buf       []byte
+	job           *job
+	chat          bool
+	withUsage     bool
+	usageInEvents bool   // each event has the usage so far
+	head          []byte // up to the value of "choices"
+	buf           []byte
 }
 
 func newFrame(j *job) *frame {
@@ -26,7 +26,7 @@ func newFrame(j *job) *frame {
 	}
 	model, _ := json.Marshal(j.model) // a string always marshals
 	return &frame{
-		job: j, chat: j.chat, withUsage: j.withUsage, counted: j.counted,
+		job: j, chat: j.chat, withUsage: j.withUsage, usageInEvents: j.usageInEvents,
 		head: fmt.Appendf(nil, `data: {"id":"%s","object":"%s","created":%d,"model":%s,"choices":`, j.id, object, time.Now().Unix(), model),
 	}
 }
@@ -61,7 +61,7 @@ func (f *frame) chunk(text string, first bool, reason string, prompt, output int
 	}
 	b = append(b, "}]"...)
 	switch {
-	case f.counted:
+	case f.usageInEvents:
 		b = fmt.Appendf(b, `,"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d}`, prompt, prompt+output, output)
 	case f.withUsage:
 		b = append(b, `,"usage":null`...)

@@ -22,15 +22,15 @@ const (
 
 // job is a valid generation request.
 type job struct {
-	id        string
-	model     string
-	chat      bool
-	stream    bool
-	withUsage bool
-	counted   bool // every event has the usage so far
-	request   engine.Request
-	form      *form // of the response; nil = any text
-	rank      int   // anyRank if the client set none
+	id            string
+	model         string
+	chat          bool
+	stream        bool
+	withUsage     bool
+	usageInEvents bool // every event has the usage so far
+	request       engine.Request
+	form          *form // of the response; nil = any text
+	rank          int   // anyRank if the client set none
 }
 
 // texts returns the texts of the response's tokens, if its form determines them.
@@ -49,9 +49,9 @@ func (j *job) tool() string {
 	return j.form.tool
 }
 
-// ending returns the finish reason for the client: a complete response with a function call ends with
+// finishReason returns the finish reason for the client: a complete response with a function call ends with
 // tool_calls.
-func (j *job) ending(reason engine.Reason) string {
+func (j *job) finishReason(reason engine.Reason) string {
 	if j.tool() != "" && reason == engine.ReasonStop {
 		return "tool_calls"
 	}
@@ -71,20 +71,20 @@ func (s *Server) generate(w http.ResponseWriter, r *http.Request, chat bool) {
 	}
 	j, err := s.readJob(w, r, chat)
 	if err != nil {
-		answer(w, err)
+		writeError(w, err)
 		return
 	}
-	if s.faults.arrive() {
+	if s.faults.countRequest() {
 		errFault.write(w)
 		return
 	}
 	s.waitGate(r.Context()) // this request may have triggered hang-after
 	stream := s.driver.submit(j.rank, j.request, j.texts())
-	a := answerer{server: s, job: j, stream: stream, response: w, request: r}
+	a := responder{server: s, job: j, stream: stream, response: w, request: r}
 	if j.stream {
-		a.streamed()
+		a.respondStream()
 	} else {
-		a.whole()
+		a.respondWhole()
 	}
 }
 
@@ -129,7 +129,7 @@ func (s *Server) readJob(w http.ResponseWriter, r *http.Request, chat bool) (*jo
 	withUsage := b.StreamOptions != nil && b.StreamOptions.IncludeUsage
 	return &job{
 		id: fmt.Sprintf("%s-%016x", prefix, rand.Uint64()), model: model, chat: chat, stream: b.Stream,
-		withUsage: withUsage, counted: withUsage && b.StreamOptions.ContinuousUsage && !s.opts.NoContinuousUsage,
+		withUsage: withUsage, usageInEvents: withUsage && b.StreamOptions.ContinuousUsage && !s.opts.NoContinuousUsage,
 		request: request, form: f, rank: rank,
 	}, nil
 }
@@ -144,13 +144,13 @@ func (s *Server) plan(b *body, p prompt, a adapter) (engine.Request, error) {
 		seed += (uint64(*b.Seed) + 1) * 0x9e3779b97f4a7c15
 	}
 	if p.unmarked {
-		p.said = recognise(seed, p.tokens)
+		p.continued = recognise(seed, p.tokens)
 	}
 	maxNew, err := s.bound(b, p)
 	if err != nil {
 		return engine.Request{}, err
 	}
-	beginning := engine.NewSpeech(seed, p.tokens[:len(p.tokens)-p.said])
+	beginning := engine.NewSpeech(seed, p.tokens[:len(p.tokens)-p.continued])
 	q := engine.Request{
 		Prompt: p.tokens, MaxNew: maxNew, Priority: b.Priority,
 		Speech:    engine.NewSpeech(seed, p.tokens),
@@ -163,16 +163,16 @@ func (s *Server) plan(b *body, p prompt, a adapter) (engine.Request, error) {
 // recognise counts the tokens at the end of a prompt that the engine itself would generate after the
 // tokens before them: a client that sends a prompt with the start of its response wants the
 // continuation. It counts at most the longest random response.
-func recognise(seed uint64, tokens []engine.Token) (said int) {
-	for said < min(len(tokens)-1, engine.MaxDrawnTokens) {
-		at := len(tokens) - said - 1
+func recognise(seed uint64, tokens []engine.Token) (continued int) {
+	for continued < min(len(tokens)-1, engine.MaxDrawnTokens) {
+		at := len(tokens) - continued - 1
 		speech := engine.NewSpeech(seed, tokens[:at])
 		if own, _ := speech.Next(); own != tokens[at] {
 			break
 		}
-		said++
+		continued++
 	}
-	return said
+	return continued
 }
 
 // bound returns the maximum number of tokens to generate. A request that does not fit into the KV
@@ -193,7 +193,7 @@ func (s *Server) bound(b *body, p prompt) (int, error) {
 	case asked != nil:
 		return *asked, nil
 	}
-	return min(max(defaultMaxNew-p.said, b.MinTokens, 1), room), nil
+	return min(max(defaultMaxNew-p.continued, b.MinTokens, 1), room), nil
 }
 
 // tooLong is the problem of a request that exceeds the KV memory.
@@ -210,14 +210,14 @@ func tooLong(promptTokens, kvTokens int, asked *int) *problem {
 // outputLen returns the length of the response, given its random length without continuation. Tokens
 // before the continuation count.
 func (b *body) outputLen(maxNew int, p prompt, drawn int) int {
-	exact := exactTokens - p.said
+	exact := exactTokens - p.continued
 	if p.unmarked {
 		exact = min(exact+chanceTokens, exactTokens)
 	}
 	if b.IgnoreEOS || b.maxNew() != nil && maxNew <= exact {
 		return maxNew
 	}
-	return min(max(drawn-p.said, b.MinTokens, 1), maxNew)
+	return min(max(drawn-p.continued, b.MinTokens, 1), maxNew)
 }
 
 // isolate separates the cache entries of a prompt by changing its first token.

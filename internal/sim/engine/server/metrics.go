@@ -22,8 +22,8 @@ type throughput struct {
 // throughputWindow is the minimum interval of a rate.
 const throughputWindow = time.Second
 
-// see returns the tokens per second of wall time, given the counter now.
-func (t *throughput) see(now time.Time, tokens int64) float64 {
+// update returns the tokens per second of wall time, given the counter now.
+func (t *throughput) update(now time.Time, tokens int64) float64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if passed := now.Sub(t.at); passed >= throughputWindow {
@@ -90,7 +90,7 @@ func (s *Server) writeSGLang(m *metricWriter) {
 	m.add("sglang:token_usage", "gauge", "The token usage.", utilisation)
 	m.add("sglang:cache_hit_rate", "gauge", "The prefix cache hit rate.", hitRate)
 	m.add("sglang:gen_throughput", "gauge", "The generation throughput (token/s).", func(rank int, l *engine.Load) float64 {
-		return s.throughput[rank].see(now, l.GeneratedTokens)
+		return s.throughput[rank].update(now, l.GeneratedTokens)
 	})
 	m.add("sglang:prompt_tokens_total", "counter", "Number of prefill tokens processed.", promptTokens)
 	m.add("sglang:generation_tokens_total", "counter", "Number of generation tokens processed.", generatedTokens)

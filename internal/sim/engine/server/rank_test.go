@@ -31,7 +31,7 @@ func (b *bench) served() []int64 {
 	return n
 }
 
-func TestARequestGoesToTheRankThatItNames(t *testing.T) {
+func TestRequestUsesItsRank(t *testing.T) {
 	bubble(t, Options{DataParallel: 3}, func(t *testing.T, b *bench) {
 		for _, rank := range []string{"2", "2", "0"} {
 			if status, text := b.sendTo(rank, "hello there again"); status != http.StatusOK {
@@ -54,7 +54,7 @@ func TestARequestGoesToTheRankThatItNames(t *testing.T) {
 	})
 }
 
-func TestWithoutARankEachHasItsTurn(t *testing.T) {
+func TestRanksRoundRobin(t *testing.T) {
 	bubble(t, Options{DataParallel: 4}, func(t *testing.T, b *bench) {
 		for range 8 {
 			if status, text := b.post(textPath, `{"prompt":"hello","max_tokens":2}`); status != http.StatusOK {
@@ -69,7 +69,7 @@ func TestWithoutARankEachHasItsTurn(t *testing.T) {
 	})
 }
 
-func TestMetricsHaveASeriesForEachRank(t *testing.T) {
+func TestMetricsPerRank(t *testing.T) {
 	for flavor, want := range map[Flavor][]string{
 		FlavorVLLM: {
 			`vllm:num_requests_running{engine="0",model_name="m"} 0`,
@@ -105,7 +105,7 @@ func TestMetricsHaveASeriesForEachRank(t *testing.T) {
 	}
 }
 
-func TestImpossibleRanksAreRefused(t *testing.T) {
+func TestRankErrors(t *testing.T) {
 	for _, n := range []int{-1, 65} {
 		if _, err := New(Options{DataParallel: n}); err == nil {
 			t.Errorf("%d ranks were accepted", n)

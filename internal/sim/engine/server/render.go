@@ -33,7 +33,7 @@ func (b *body) chatPrompt(most int) (prompt, error) {
 	tokens := engine.Tokenize(nil, text[:open])
 	before := len(tokens)
 	tokens = engine.Tokenize(tokens, text[open:])
-	return prompt{tokens: tokens, said: len(tokens) - before}, nil
+	return prompt{tokens: tokens, continued: len(tokens) - before}, nil
 }
 
 // render returns the text of a chat and the position where the response starts.

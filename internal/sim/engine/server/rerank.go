@@ -41,12 +41,12 @@ type ranked struct {
 func (s *Server) serveRerank(w http.ResponseWriter, r *http.Request) {
 	var b rerankBody
 	if err := s.readBody(w, r, &b); err != nil {
-		answer(w, err)
+		writeError(w, err)
 		return
 	}
 	list, err := s.rerank(&b)
 	if err != nil {
-		answer(w, err)
+		writeError(w, err)
 		return
 	}
 	writeJSON(w, http.StatusOK, list)

@@ -139,37 +139,37 @@ func (s *Server) serveResponse(w http.ResponseWriter, r *http.Request) {
 	}
 	var b responseBody
 	if err := s.readBody(w, r, &b); err != nil {
-		answer(w, err)
+		writeError(w, err)
 		return
 	}
 	q, err := s.readResponse(r, &b)
 	if err != nil {
-		answer(w, err)
+		writeError(w, err)
 		return
 	}
-	if s.faults.arrive() {
+	if s.faults.countRequest() {
 		errFault.write(w)
 		return
 	}
 	s.waitGate(r.Context()) // this request may have triggered hang-after
-	q.answerer = answerer{server: s, job: q.job, response: w, request: r, stream: s.driver.submit(q.job.rank, q.job.request, nil)}
+	q.responder = responder{server: s, job: q.job, response: w, request: r, stream: s.driver.submit(q.job.rank, q.job.request, nil)}
 	if b.Stream {
-		q.streamed()
+		q.respondStream()
 	} else {
-		q.whole()
+		q.respondWhole()
 	}
 }
 
-// responding is a valid request to /v1/responses.
-type responding struct {
-	answerer
+// responseRequest is a valid request to /v1/responses.
+type responseRequest struct {
+	responder
 	body     *responseBody
 	messages []message // before the response
 	document response
 }
 
 // readResponse parses and validates a request.
-func (s *Server) readResponse(r *http.Request, b *responseBody) (*responding, error) {
+func (s *Server) readResponse(r *http.Request, b *responseBody) (*responseRequest, error) {
 	model, adapter, err := s.resolve(b.Model)
 	if err != nil {
 		return nil, err
@@ -196,7 +196,7 @@ func (s *Server) readResponse(r *http.Request, b *responseBody) (*responding, er
 		return nil, err
 	}
 	id := fmt.Sprintf("resp_%016x%016x", rand.Uint64(), rand.Uint64())
-	q := &responding{body: b, messages: messages, document: response{
+	q := &responseRequest{body: b, messages: messages, document: response{
 		ID: id, Object: "response", CreatedAt: time.Now().Unix(), Status: "in_progress", Model: model,
 		Previous: b.Previous, Instructions: b.Instructions, Output: []outputItem{}, ParallelToolCalls: true, ToolChoice: "auto", Tools: []struct{}{},
 	}}
@@ -244,7 +244,7 @@ func (s *Server) conversationOf(b *responseBody) (messages []message, err error)
 }
 
 // complete finishes the document and stores it, unless store is false.
-func (q *responding) complete(text string) {
+func (q *responseRequest) complete(text string) {
 	d, end := &q.document, q.batch.last
 	d.Status = "completed"
 	if end.Reason.String() == "length" {
@@ -261,15 +261,15 @@ func (q *responding) complete(text string) {
 }
 
 // item returns the message of a response.
-func (q *responding) item(status, text string) outputItem {
+func (q *responseRequest) item(status, text string) outputItem {
 	return outputItem{
 		ID: "msg_" + q.document.ID[len("resp_"):], Type: "message", Status: status, Role: "assistant",
 		Content: []outputText{{Type: "output_text", Text: text, Annotations: []struct{}{}}},
 	}
 }
 
-// whole sends one document after generation has ended.
-func (q *responding) whole() {
+// respondWhole sends one document after generation has ended.
+func (q *responseRequest) respondWhole() {
 	var text strings.Builder
 	for sent := 0; ; {
 		b := q.next()
@@ -287,8 +287,8 @@ func (q *responding) whole() {
 	}
 }
 
-// streamed sends events: the start of each item, a delta per token, and the completed items.
-func (q *responding) streamed() {
+// respondStream sends events: the start of each item, a delta per token, and the completed items.
+func (q *responseRequest) respondStream() {
 	header := q.response.Header()
 	header.Set("Content-Type", "text/event-stream; charset=utf-8")
 	header.Set("Cache-Control", "no-cache")

@@ -202,7 +202,7 @@ func (s *Server) serveFault(w http.ResponseWriter, r *http.Request) {
 	case http.MethodPost:
 		var f Faults
 		if err := s.readBody(w, r, &f); err != nil {
-			answer(w, err)
+			writeError(w, err)
 			return
 		}
 		s.faults.set(f)
@@ -213,8 +213,8 @@ func (s *Server) serveFault(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, s.faults.current())
 }
 
-// answer sends an error, with status 400 unless it is a problem.
-func answer(w http.ResponseWriter, err error) {
+// writeError sends an error, with status 400 unless it is a problem.
+func writeError(w http.ResponseWriter, err error) {
 	var p *problem
 	if !errors.As(err, &p) {
 		p = malformed("", err.Error())

@@ -18,7 +18,7 @@ import (
 
 const chatPath, textPath = "/v1/chat/completions", "/v1/completions"
 
-func TestStreamHasOneEventATokenAtItsTime(t *testing.T) {
+func TestStreamHasOneEventPerToken(t *testing.T) {
 	bubble(t, Options{Speed: 10}, func(t *testing.T, b *bench) {
 		// "<|user|>\nhi\n<|assistant|>\n" is 5+1+1+1+... tokens: count them.
 		prompt := engine.CountTokens("<|user|>\nhi\n<|assistant|>\n")
@@ -49,7 +49,7 @@ func TestStreamHasOneEventATokenAtItsTime(t *testing.T) {
 	})
 }
 
-func TestStreamedAndWholeAnswersAreTheSame(t *testing.T) {
+func TestStreamedEqualsWholeAnswer(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, b *bench) {
 		for path, body := range map[string]string{
 			chatPath: `{"messages":[{"role":"user","content":"hello"}],"max_tokens":20`,
@@ -90,16 +90,16 @@ func TestNextTurnFindsTheAnswerInTheCache(t *testing.T) {
 	})
 }
 
-func TestBrokenAnswerGoesOnAsItWouldHave(t *testing.T) {
+func TestBrokenAnswerContinuesUnchanged(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, b *bench) {
 		want := b.complete(chatPath, chat("tell me a story", "")).text()
 		words := strings.SplitAfter(want, " ")
 		for _, cut := range []int{1, len(words) / 2, len(words) - 1} {
-			said := strings.TrimSuffix(strings.Join(words[:cut], ""), " ")
-			partial, _ := json.Marshal(said)
+			continued := strings.TrimSuffix(strings.Join(words[:cut], ""), " ")
+			partial, _ := json.Marshal(continued)
 			rest := b.complete(chatPath, `{"continue_final_message":true,"add_generation_prompt":false,
 				"messages":[{"role":"user","content":"tell me a story"},{"role":"assistant","content":`+string(partial)+`}]}`)
-			if got := said + rest.text(); got != want {
+			if got := continued + rest.text(); got != want {
 				t.Errorf("after %d words: %q\nwant %q", cut, got, want)
 			}
 		}
@@ -133,7 +133,7 @@ func TestLengths(t *testing.T) {
 	})
 }
 
-func TestSeedsModelsAndSaltsAreKeptApart(t *testing.T) {
+func TestSeedsModelsAndSaltsAreSeparate(t *testing.T) {
 	opts := Options{Speed: 1000, Model: "base", Aliases: []string{"small"}, LoRA: []string{"law"}}
 	bubble(t, opts, func(t *testing.T, b *bench) {
 		ask := func(more string) reply { return b.complete(chatPath, chat("who are you?", `,"max_tokens":20`+more)) }
@@ -316,7 +316,7 @@ func TestEmbeddings(t *testing.T) {
 	})
 }
 
-func TestHangingUpFreesTheEngineAtOnce(t *testing.T) {
+func TestDisconnectFreesTheEngine(t *testing.T) {
 	for _, stream := range []bool{true, false} {
 		bubble(t, Options{}, func(t *testing.T, b *bench) {
 			ctx, hangUp := context.WithCancel(context.Background())
@@ -341,7 +341,7 @@ func TestHangingUpFreesTheEngineAtOnce(t *testing.T) {
 	}
 }
 
-func TestClientThatDoesNotReadBlocksNobody(t *testing.T) {
+func TestSlowClientBlocksNoOthers(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, b *bench) {
 		stuck := b.send(chatPath, chat("x", `,"max_tokens":2000,"ignore_eos":true,"stream":true`))
 		defer stuck.Body.Close()
@@ -355,7 +355,7 @@ func TestClientThatDoesNotReadBlocksNobody(t *testing.T) {
 	})
 }
 
-func TestStopLetsShortAnswersFinish(t *testing.T) {
+func TestShutdownFinishesShortAnswers(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, b *bench) {
 		short := b.send(chatPath, chat("x", `,"max_tokens":20,"stream":true`))
 		long := b.send(chatPath, chat("x", `,"max_tokens":60,"stream":true`))
@@ -377,7 +377,7 @@ func TestStopLetsShortAnswersFinish(t *testing.T) {
 	})
 }
 
-func TestStoppingServerRefusesNewRequests(t *testing.T) {
+func TestShutdownRejectsNewRequests(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, b *bench) {
 		if status, _ := b.get("/health"); status != http.StatusOK {
 			t.Errorf("GET /health: %d", status)
@@ -395,7 +395,7 @@ func TestStoppingServerRefusesNewRequests(t *testing.T) {
 	})
 }
 
-func TestRunReportsABrokenListener(t *testing.T) {
+func TestRunReportsListenerErrors(t *testing.T) {
 	s, err := New(Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -407,13 +407,13 @@ func TestRunReportsABrokenListener(t *testing.T) {
 	}
 }
 
-func TestOptionsThatMakeNoSense(t *testing.T) {
+func TestOptionErrors(t *testing.T) {
 	for want, o := range map[string]Options{
 		"speed must be above 0": {Speed: -1},
 		"body limit":            {MaxBodyBytes: -1},
 		"grace":                 {Grace: -time.Second},
 		`unknown flavor "tgi"`:  {Flavor: "tgi"},
-		"duplicate model name":           {Model: "a", Aliases: []string{"a"}},
+		"duplicate model name":  {Model: "a", Aliases: []string{"a"}},
 		"is empty":              {LoRA: []string{""}},
 		"KVTokens":              {Profile: engine.Profile{Name: "x", DecodeBase: 1, ChunkTokens: 1, KVTokens: 1, MaxRunning: 1}},
 	} {

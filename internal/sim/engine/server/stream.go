@@ -47,8 +47,8 @@ type batch struct {
 // ended reports whether the response ends with this batch.
 func (b *batch) ended() bool { return b.last.Reason != 0 }
 
-// take empties the stream. It overwrites the words of the last batch.
-func (s *stream) take(b *batch) {
+// drain empties the stream. It overwrites the words of the last batch.
+func (s *stream) drain(b *batch) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	b.words, s.words = s.words, b.words[:0]

@@ -17,16 +17,16 @@ type tokenization struct {
 func (s *Server) serveTokenize(w http.ResponseWriter, r *http.Request) {
 	var b body
 	if err := s.readBody(w, r, &b); err != nil {
-		answer(w, err)
+		writeError(w, err)
 		return
 	}
 	if _, _, err := s.resolve(b.Model); err != nil {
-		answer(w, err)
+		writeError(w, err)
 		return
 	}
 	t, err := s.tokenize(&b)
 	if err != nil {
-		answer(w, err)
+		writeError(w, err)
 		return
 	}
 	writeJSON(w, http.StatusOK, t)

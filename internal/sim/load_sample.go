@@ -2,8 +2,8 @@ package sim
 
 import "time"
 
-// moments is the number of samples of the load over time in a run, as many as a chart can show.
-const moments = 200
+// loadSamples is the number of samples of the load over time in a run, as many as a chart can show.
+const loadSamples = 200
 
 // Moment is a sample of the load.
 type Moment struct {
@@ -17,8 +17,8 @@ type RegionLoad struct {
 	Queued, Pending, Running int
 }
 
-// lookAround samples the load of each region.
-func (w *world) lookAround() {
+// sampleLoad samples the load of each region.
+func (w *world) sampleLoad() {
 	regions := make([]RegionLoad, len(w.scenario.Regions))
 	for _, n := range w.nodes {
 		if !n.dead {
@@ -26,11 +26,11 @@ func (w *world) lookAround() {
 		}
 	}
 	for _, r := range w.replicas {
-		w.settle(r)
+		w.advanceReplica(r)
 		l := r.engine.Load()
 		regions[r.region].Pending += l.Pending
 		regions[r.region].Running += l.Running
 	}
-	w.course = append(w.course, Moment{w.now, regions})
-	w.push(max(1, w.scenario.Duration/moments), event{kind: evMoment})
+	w.samples = append(w.samples, Moment{w.now, regions})
+	w.push(max(1, w.scenario.Duration/loadSamples), event{kind: evMoment})
 }
