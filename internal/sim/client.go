@@ -90,7 +90,7 @@ func (s *Scenario) heavy() string {
 	return workload.HeavyRegion(names)
 }
 
-// newRequests creates flights for a client's next requests; before is its previous request.
+// newRequests creates requests for a client's next requests; before is its previous request.
 func (w *world) newRequests(c *client, before *clientRequest, requests []workload.Request) []*clientRequest {
 	flights := make([]*clientRequest, 0, len(requests))
 	for _, r := range requests {
@@ -105,7 +105,7 @@ func (w *world) newRequest(c *client, before *clientRequest, r workload.Request)
 	return f
 }
 
-// newRowRequest creates the flight of a trace row, and reuses a finished one if possible.
+// newRowRequest creates the request of a trace row, and reuses a finished one if possible.
 func (w *world) newRowRequest(region int, r workload.Request) *clientRequest {
 	var f *clientRequest
 	if n := len(w.spare); n > 0 {
@@ -121,10 +121,10 @@ func (w *world) newRowRequest(region int, r workload.Request) *clientRequest {
 	return f
 }
 
-// maxSpareRequests limits the flights kept for reuse.
+// maxSpareRequests limits the requests kept for reuse.
 const maxSpareRequests = 4096
 
-// recycle keeps the finished flight of a row for reuse. Without faults and client timeouts no pending
+// recycle keeps the finished request of a row for reuse. Without faults and client timeouts no pending
 // event refers to it.
 func (w *world) recycle(f *clientRequest) {
 	quiet := len(w.scenario.Faults) == 0 && w.scenario.Patience == 0 && w.setup.Layout != Everywhere
@@ -215,7 +215,7 @@ func (f *clientRequest) finished(ev *engine.Event) {
 	}
 }
 
-// issueAll sends flights to their clients' balancers.
+// issueAll sends requests to their clients' balancers.
 func (w *world) issueAll(flights []*clientRequest) {
 	for _, f := range flights {
 		w.issue(f)

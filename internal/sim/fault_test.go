@@ -185,7 +185,7 @@ func under(t *testing.T, f Fault) (*Result, *world) {
 	return w.result(), w
 }
 
-// Each fault does what it says: what it strikes is worse off than without it,
+// Each fault has its effect: its target is worse off than without it,
 // and works again afterwards.
 func TestFaultsHaveTheirEffects(t *testing.T) {
 	sound, _ := under(t, Fault{Kind: ProbeLoss})

@@ -150,7 +150,7 @@ func (s Spread) Mean() float64 {
 // random draws of a seed.
 const streamDemand = 0x64656d616e64
 
-// balancerFor is an arriving request.
+// arrival is an arriving request.
 type arrival struct {
 	at             time.Duration
 	model          int32

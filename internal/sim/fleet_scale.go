@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// endLeg ends a VM's state and counts its time for its endpoint. A new VM has no state.
+// endState ends a VM's state and counts its time for its endpoint. A new VM has no state.
 func (f *fleet) endState(v *vm) {
 	if v.state < vmStates {
 		v.endpoint.counts[v.state]--
@@ -27,7 +27,7 @@ func (f *fleet) setState(v *vm, state VMState) {
 	}
 }
 
-// refresh calls the scaler and applies its changes.
+// runScaler calls the scaler and applies its changes.
 func (f *fleet) runScaler() {
 	for i, e := range f.endpoints {
 		f.view.Endpoints[i] = EndpointView{
@@ -145,7 +145,7 @@ func (f *fleet) launch(e *endpoint) error {
 	return nil
 }
 
-// warmupEnd starts a replica of its endpoint on a VM.
+// startReplica starts a replica of its endpoint on a VM.
 func (f *fleet) startReplica(v *vm, after time.Duration) {
 	f.setState(v, VMStarting)
 	v.endpoint.starts++

@@ -40,7 +40,7 @@ type still struct{}
 
 func (still) Step(time.Duration, *FleetView) ([]FleetChange, error) { return nil, nil }
 
-// script does what it is told at the looks that it names.
+// script applies given changes at given times.
 type script map[time.Duration][]FleetChange
 
 func (s script) Step(now time.Duration, _ *FleetView) ([]FleetChange, error) { return s[now], nil }
@@ -57,9 +57,9 @@ func (r *restless) draw(n int) int {
 }
 
 func (r *restless) Step(_ time.Duration, v *FleetView) (out []FleetChange, _ error) {
-	lent := make([]int, len(v.Endpoints))
+	donated := make([]int, len(v.Endpoints))
 	for i := range v.Endpoints {
-		lent[i] = v.Endpoints[i].Donated
+		donated[i] = v.Endpoints[i].Donated
 	}
 	for i := range v.Endpoints {
 		e := &v.Endpoints[i]
@@ -68,13 +68,13 @@ func (r *restless) Step(_ time.Duration, v *FleetView) (out []FleetChange, _ err
 			c.Donate = r.draw(e.Ready)
 			out = append(out, c)
 		case 1:
-			c.Reclaim = r.draw(lent[i] + 1)
-			lent[i] -= c.Reclaim
+			c.Reclaim = r.draw(donated[i] + 1)
+			donated[i] -= c.Reclaim
 			out = append(out, c)
 		case 2:
 			from := (i + 2) % len(v.Endpoints) // the other model's of the region
-			c.Redeploy = []Lent{{from, r.draw(lent[from] + 1)}}
-			lent[from] -= c.Redeploy[0].Count
+			c.Redeploy = []Lent{{from, r.draw(donated[from] + 1)}}
+			donated[from] -= c.Redeploy[0].Count
 			out = append(out, c)
 		}
 	}
@@ -165,7 +165,7 @@ func TestFleetIsReproducible(t *testing.T) {
 	}
 }
 
-// A lent VM comes back in minutes, one with other weights in ten.
+// A donated VM is reclaimed in minutes, one with other weights in ten.
 func TestFleetStarts(t *testing.T) {
 	s := smallFleet(10)
 	began, took := map[int]time.Duration{}, map[int][]time.Duration{}
@@ -204,7 +204,7 @@ func TestFleetLaunches(t *testing.T) {
 		5 * time.Minute: {{Endpoint: 2, Redeploy: []Lent{{0, 1}}}},
 		2*time.Hour + 3*time.Minute + 5*time.Second: {{Endpoint: 2, Launch: 1}},
 	}})
-	// VMs 0 to 15 were there; one of endpoint 0's is lent and redeployed.
+	// VMs 0 to 15 were there; one of endpoint 0's is donated and redeployed.
 	if took[16] != 13*time.Minute || took[17] != 123*time.Minute || took[18] != 13*time.Minute || len(took) != 4 {
 		t.Errorf("starts took %v, want 13m and 2h3m, then 2h and 13m", took)
 	}
@@ -291,7 +291,7 @@ func (l *lastScaling) Step(_ time.Duration, v *FleetView) ([]FleetChange, error)
 	return nil, nil
 }
 
-// What a scaler is told of first tokens is, once all requests have ended, what the
+// After all requests have ended, the first tokens that a scaler received match the
 // result says of IW-F.
 func TestFleetCountsLateFirstTokens(t *testing.T) {
 	s := smallFleet(7000)

@@ -281,7 +281,7 @@ func (f *fleet) submitToEngine(v *vm, i int32) {
 	})
 }
 
-// advanceReplica processes an engine's events, admits queued requests, and schedules its next wake-up.
+// advanceVM processes an engine's events, admits queued requests, and schedules its next wake-up.
 func (f *fleet) advanceVM(v *vm) {
 	for _, ev := range v.engine.Advance(f.now) {
 		f.handleEngineEvent(v, &ev)
@@ -312,7 +312,7 @@ func (f *fleet) advanceVM(v *vm) {
 	}
 }
 
-// receive processes an engine's event.
+// handleEngineEvent processes an engine's event.
 func (f *fleet) handleEngineEvent(v *vm, ev *engine.Event) {
 	i := int32(ev.ID - 1)
 	c := &f.calls[i]

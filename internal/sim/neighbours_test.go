@@ -50,11 +50,11 @@ func TestNeighboursExchangePrefixes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	heard := map[int32]int{}
-	late := 0 // what the one that died heard after that
+	received := map[int32]int{}
+	late := 0 // what the stopped balancer received afterwards
 	for next := w.queue.peek(); next.at < s.Duration && w.violation == nil; next = w.queue.peek() {
 		if next.kind == evPrefixes {
-			heard[next.index] += len(next.learned.entries)
+			received[next.index] += len(next.learned.entries)
 			if next.index == 1 && next.at > 30*time.Second {
 				late += len(next.learned.entries)
 			}
@@ -68,12 +68,12 @@ func TestNeighboursExchangePrefixes(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, n := range w.nodes {
-		if heard[n.index] < 10 {
-			t.Errorf("balancer %s heard of %d prompts", n.id, heard[n.index])
+		if received[n.index] < 10 {
+			t.Errorf("balancer %s received %d prompts", n.id, received[n.index])
 		}
 	}
 	if late < 10 {
-		t.Errorf("after its death it heard of %d prompts", late)
+		t.Errorf("after its crash it received %d prompts", late)
 	}
 	if w.nodes[1].lives != 1 || w.nodes[0].lives != 0 {
 		t.Errorf("lives that ended: %d and %d, want only the second balancer's", w.nodes[0].lives, w.nodes[1].lives)

@@ -82,7 +82,7 @@ func (o *oracle) Choose(f *policy.Facts) policy.Choice {
 	return policy.Choice{Index: best, Hold: hold, Reason: policy.ReasonCheapest}
 }
 
-// newCall reports whether to keep a request for a replica rather than send it.
+// hold reports whether to keep a request for a replica rather than send it.
 func (o *oracle) hold(q *waitingRequest, s *replicaState, wait float64) bool {
 	switch {
 	case s.present() == 0:
@@ -116,7 +116,7 @@ func (o *oracle) gateOpens(q *waitingRequest, s *replicaState) bool {
 	return waited >= o.weights.sharing*(1-s.memoryScarcity())*s.prefillBase*float64(len(s.remaining))
 }
 
-// leaveGate removes a request from the door it waits at.
+// leaveGate removes a request from the gate it waits at.
 func (o *oracle) leaveGate(q *waitingRequest) {
 	if q.gate != nil {
 		q.gate.gateWaiters--

@@ -44,7 +44,7 @@ type replicaState struct {
 	// justSent are requests sent during the current event; they are included above.
 	justSent []*leg
 
-	// Requests waiting at its door, and the sum of their start times.
+	// Requests waiting at its gate, and the sum of their start times.
 	gateWaiters int
 	gateSince   time.Duration
 }
@@ -247,7 +247,7 @@ type found struct {
 	cacheVersion, version int
 }
 
-// waitingRequest returns the state of the waiting request of a leg.
+// waitingRequestOf returns the state of the waiting request of a leg.
 func (o *oracle) waitingRequestOf(l *leg) *waitingRequest {
 	q := o.waiting[l.request]
 	if q == nil {

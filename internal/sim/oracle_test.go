@@ -61,7 +61,7 @@ func reachable(r *replica, f *clientRequest) int {
 	return min(best, f.promptTokens()-1)
 }
 
-// checkState holds a sight against its engine.
+// checkState compares a state with its engine.
 func checkState(t *testing.T, s *replicaState) {
 	t.Helper()
 	l := s.r.engine.Load()

@@ -271,7 +271,7 @@ func (w *world) report(r *replica, n *probeResult) {
 	w.sendEvent(r.node, core.Event{Kind: core.EventReplicaReport, Target: r.id, Report: &n.report})
 }
 
-// prefixProgress reports the tokens that a balancer's replicas generated since its last tick.
+// progress reports the tokens that a balancer's replicas generated since its last tick.
 func (w *world) progress(n *node) {
 	for _, r := range w.replicas {
 		if r.node == n && r.unreportedTokens > 0 {

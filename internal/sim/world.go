@@ -28,7 +28,7 @@ type world struct {
 	rows         Rows             // of a trace; nil without one
 	row          workload.Row     // the next one
 	taken        int              // rows replayed so far
-	spare        []*clientRequest // finished row flights for reuse
+	spare        []*clientRequest // finished row requests for reuse
 	sessions     int32            // clients created so far, in either loop
 	requestCount uint64           // created so far: the number of the last one
 	jobs         uint64           // submitted to engines so far
@@ -81,7 +81,7 @@ func RunWatched(ctx context.Context, s *Scenario, setup Setup, watch func(now ti
 	return w.result(), nil
 }
 
-// submitToEngine processes events until the end.
+// run processes events until the end.
 func (w *world) run(ctx context.Context, watch func(time.Duration)) error {
 	end := w.scenario.Duration
 	for w.violation == nil && w.failed == nil {

@@ -230,7 +230,7 @@ func TestOpenScenarioIsReproducible(t *testing.T) {
 	}
 }
 
-// Loads that grow by a pattern are foreseen by that pattern, and one token at
+// Loads that grow by a pattern are predicted by that pattern, and one token at
 // every step is decoding.
 func TestGrowth(t *testing.T) {
 	const window = 9
@@ -255,7 +255,7 @@ func TestGrowth(t *testing.T) {
 		in = sim.Decision()
 		for g, w := range in.Workers {
 			if w.Load != want[g].Future[h] {
-				t.Fatalf("worker %d, %d steps on: %d tokens, %d foreseen", g, h+1, w.Load, want[g].Future[h])
+				t.Fatalf("worker %d, %d steps on: %d tokens, %d predicted", g, h+1, w.Load, want[g].Future[h])
 			}
 		}
 	}

@@ -123,7 +123,7 @@ func TestPowerModels(t *testing.T) {
 	}
 }
 
-// What the simulation foresees is what happens when nothing new starts.
+// What the simulation predicts is what happens when nothing new starts.
 func TestPredictedCompletionsAreExact(t *testing.T) {
 	const window = 12
 	sim, in := steady(t, 4, 64, window, 300, 3)
@@ -140,7 +140,7 @@ func TestPredictedCompletionsAreExact(t *testing.T) {
 		in = sim.Decision()
 		for g, w := range in.Workers {
 			if w.Load != want[g].Future[h] {
-				t.Fatalf("worker %d, %d steps on: %d tokens, %d foreseen", g, h+1, w.Load, want[g].Future[h])
+				t.Fatalf("worker %d, %d steps on: %d tokens, %d predicted", g, h+1, w.Load, want[g].Future[h])
 			}
 		}
 	}

@@ -17,7 +17,7 @@ type bfioColumn struct {
 // bfioRows are the rows of one policy on one case, one row per seed.
 type bfioRows []BFIORow
 
-// describeAveraging returns the mean over the seeds.
+// meanOf returns the mean over the seeds.
 func (rows bfioRows) meanOf(get func(*BFIORow) float64) float64 {
 	values := make([]float64, 0, len(rows))
 	for i := range rows {

@@ -115,7 +115,7 @@ func (l *lineup) annotations(figure sim.Figure) [][]chart.Other {
 	return out
 }
 
-// get returns the reference value of a figure.
+// of returns the reference value of a figure.
 func (r *Reference) of(figure sim.Figure) (float64, bool) {
 	switch figure {
 	case "output_tokens_per_second":

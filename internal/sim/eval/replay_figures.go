@@ -128,7 +128,7 @@ func (r *recordedRun) replica(now time.Duration, id string) *recordedReplica {
 	return rep
 }
 
-// abandon removes a request from its replica.
+// detach removes a request from its replica.
 func (r *recordedRun) detach(now time.Duration, f *inFlightRequest) {
 	if f.target != "" {
 		r.replica(now, f.target).outstanding--

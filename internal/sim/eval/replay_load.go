@@ -89,7 +89,7 @@ func (l *recordedLoad) addRequest(at time.Duration, r *core.Request) {
 	})
 }
 
-// finish records the token counts of an answered request.
+// addOutcome records the token counts of an answered request.
 func (l *recordedLoad) addOutcome(e *core.Event) {
 	i, flying := l.inFlight[e.ID]
 	if !flying {

@@ -103,7 +103,7 @@ func (r *recordReader) text() ([]byte, error) {
 	}
 }
 
-// nextPlan returns the next step, valid until the next call; io.EOF at the end.
+// next returns the next step, valid until the next call; io.EOF at the end.
 func (r *recordReader) next() (*recordedStep, error) {
 	text, err := r.text()
 	if err != nil {

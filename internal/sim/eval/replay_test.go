@@ -97,7 +97,7 @@ func (b *recordedBalancer) report(id string) {
 	}})
 }
 
-// sendTurn sends one request, reads its response and returns the status and body.
+// ask sends one request, reads its response and returns the status and body.
 func (b *recordedBalancer) ask(ctx context.Context, client *http.Client, n int) (status int, body string) {
 	text := fmt.Sprintf(`{"model":%q,"stream":true,"user":%q,"messages":[{"role":"user","content":%q}]}`,
 		replayModel, secretUser, strings.Repeat(fmt.Sprintf("%s %d. ", secretPrompt, n%5), 12))

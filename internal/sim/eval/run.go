@@ -170,7 +170,7 @@ func newProgress(p *Plan, runs int) *progress {
 	return &progress{plan: p, simulated: make([]time.Duration, runs)}
 }
 
-// positions updates the simulated time of run i.
+// advance updates the simulated time of run i.
 func (p *progress) advance(i int, now time.Duration) {
 	if p.plan.Progress == nil {
 		return

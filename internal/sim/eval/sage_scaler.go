@@ -31,7 +31,7 @@ type fleetScaler struct {
 	fleet    plan.Fleet
 }
 
-// demand is the observed demand of an endpoint.
+// endpointDemand is the observed demand of an endpoint.
 type endpointDemand struct {
 	interactive, deferred tokenCounts
 	recent                []int64 // interactive tokens as of the last looks, the newest last

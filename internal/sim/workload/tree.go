@@ -112,12 +112,12 @@ func (t *tree) siblings(level, count int, parent uint64, context []Message, toke
 	var requests []Request
 	for i := range count {
 		key := keyOf("node", parent, uint64(level), uint64(i))
-		random, wording := stream(key), uint64(i)
+		random, variant := stream(key), uint64(i)
 		same := i > 0 && random.Float64() < t.shape.identical
 		if same {
-			random, wording = stream(keyOf("node", parent, uint64(level), 0)), 0
+			random, variant = stream(keyOf("node", parent, uint64(level), 0)), 0
 		}
-		prompt, added := t.prompt(level, keyOf("wording", parent, wording), wording)
+		prompt, added := t.prompt(level, keyOf("wording", parent, variant), variant)
 		n := node{key: key, context: extend(context, prompt...), tokens: tokens + added}
 		room := t.MaxContext - n.tokens
 		if room < 1 {
@@ -135,14 +135,14 @@ func (t *tree) siblings(level, count int, parent uint64, context []Message, toke
 }
 
 // prompt is what a call adds to its context, and its length in tokens. A
-// sibling with its own wording differs in its whole follow-up; at the root it
+// sibling with its own variant differs in its whole follow-up; at the root it
 // shares the preamble and the first half of the question.
-func (t *tree) prompt(level int, key, wording uint64) ([]Message, int) {
+func (t *tree) prompt(level int, key, variant uint64) ([]Message, int) {
 	if level > 0 {
 		return []Message{{"user", Text(t.followUps[level], key)}}, t.followUps[level]
 	}
 	text := Text(t.question.tokens, t.question.key)
-	if wording > 0 {
+	if variant > 0 {
 		half := t.question.tokens / 2
 		text = text[:half*wordBytes] + Text(t.question.tokens-half, key)
 	}

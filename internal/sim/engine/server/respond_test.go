@@ -41,11 +41,11 @@ func TestResponseContinuesPrevious(t *testing.T) {
 		first := b.respond(`{"input":"hello","max_output_tokens":9}`)
 		second := b.respond(fmt.Sprintf(`{"input":"and then?","previous_response_id":%q,"max_output_tokens":9}`, first.ID))
 		continued, _ := json.Marshal(first.text())
-		told := b.respond(`{"input":[{"role":"user","content":"hello"},{"type":"message","role":"assistant","content":` + string(continued) + `},{"role":"user","content":"and then?"}],"max_output_tokens":9}`)
-		if second.text() != told.text() || second.Usage.InputTokens != told.Usage.InputTokens || *second.Previous != first.ID {
-			t.Errorf("going on from a response gives %+v, telling the whole conversation %+v", second, told)
+		reported := b.respond(`{"input":[{"role":"user","content":"hello"},{"type":"message","role":"assistant","content":` + string(continued) + `},{"role":"user","content":"and then?"}],"max_output_tokens":9}`)
+		if second.text() != reported.text() || second.Usage.InputTokens != reported.Usage.InputTokens || *second.Previous != first.ID {
+			t.Errorf("going on from a response gives %+v, sending the whole conversation %+v", second, reported)
 		}
-		if told.Usage.InputDetails.CachedTokens == 0 {
+		if reported.Usage.InputDetails.CachedTokens == 0 {
 			t.Error("nothing of the conversation was cached")
 		}
 	})
