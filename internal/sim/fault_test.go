@@ -15,19 +15,18 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// worlds is how many small services with random faults the laws are tried on.
+// worlds is the number of small services with random faults to check.
 const worlds = 600
 
-// silent is a client that asks nothing more.
+// silent is a client that issues no more requests.
 type silent struct{}
 
 func (silent) Next() []workload.Request                         { return nil }
 func (silent) Done(workload.Request, string) []workload.Request { return nil }
 func (silent) Failed(workload.Request) []workload.Request       { return nil }
 
-// Whatever fails, under whatever policy: nothing is lost, nothing is counted
-// twice, nothing comes before its cause; and when clients fall silent and what
-// failed is back, every request comes to an end.
+// With any fault and any policy: no request is lost or counted twice, and no effect precedes its cause;
+// after clients stop and faults end, every request ends.
 func TestLawsHoldUnderFaults(t *testing.T) {
 	testkit.Slow(t)
 	var seen Totals
@@ -54,8 +53,7 @@ func TestLawsHoldUnderFaults(t *testing.T) {
 	}
 }
 
-// drained lets clients fall silent and everything that failed come back, and
-// says what is then still wrong.
+// drained stops all clients and ends all faults, and returns an error if requests remain.
 func drained(w *world) error {
 	for _, a := range w.arrivals {
 		a.rate = 0
@@ -90,7 +88,7 @@ func drained(w *world) error {
 	return fmt.Errorf("%d requests never come to an end", w.tally.inFlight())
 }
 
-// quiet says whether nothing is about to happen to any request.
+// quiet reports whether no event about a request is pending.
 func (w *world) quiet() bool {
 	for i := range w.queue.heap {
 		if e := &w.queue.slots[w.queue.heap[i].slot]; e.leg != nil || e.request != nil && !e.request.ended || len(e.issue) > 0 {
@@ -105,7 +103,7 @@ func (w *world) quiet() bool {
 	return true
 }
 
-// troubled is a small service in which some things go wrong, chosen by a seed.
+// troubled is a small service with faults chosen by a seed.
 func troubled(seed uint64) (*Scenario, Setup) {
 	r := rand.New(rand.NewPCG(seed, 7))
 	pick := func(n int) int { return r.IntN(n) }
@@ -165,7 +163,7 @@ func drawFault(r *rand.Rand, s *Scenario) Fault {
 	return f
 }
 
-// under runs a scenario of two regions with one fault in its middle.
+// under runs a scenario of two regions with one fault in the middle.
 func under(t *testing.T, f Fault) (*Result, *world) {
 	t.Helper()
 	s := short(t, "fig8a", 60*time.Second)
@@ -185,8 +183,7 @@ func under(t *testing.T, f Fault) (*Result, *world) {
 	return w.result(), w
 }
 
-// Each fault has its effect: its target is worse off than without it,
-// and works again afterwards.
+// Each fault affects its target, which works again afterwards.
 func TestFaultsHaveTheirEffects(t *testing.T) {
 	sound, _ := under(t, Fault{Kind: ProbeLoss})
 	if sound.Figures.Rejected > 0 || sound.Totals.Lost > 0 {
@@ -218,7 +215,7 @@ func TestFaultsHaveTheirEffects(t *testing.T) {
 	}
 }
 
-// While its balancer is dead a replica is another one's, 300 ms after the death.
+// 300 ms after a balancer stops, its replicas belong to another one.
 func TestReplicasOfStoppedBalancerAreAdopted(t *testing.T) {
 	s := short(t, "fig8a", 60*time.Second)
 	s.Faults = []Fault{{Kind: BalancerDown, Region: "us", From: 10 * time.Second, To: 20 * time.Second}, {Kind: BalancerDown, Region: "eu", From: 15 * time.Second}}
@@ -242,7 +239,7 @@ func TestReplicasOfStoppedBalancerAreAdopted(t *testing.T) {
 	}
 }
 
-// An engine's clock says the same in both directions, whatever was changed.
+// at and when of an engine's clock agree after any change of speed.
 func TestClockAtAndWhenAgree(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	var c clock

@@ -9,7 +9,7 @@ import (
 	"skyserve/internal/sim/engine"
 )
 
-// Every built-in profile is written as an engine that reads back the same.
+// Every built-in profile round-trips through EnginesFile.
 func TestEnginesFileRoundTrip(t *testing.T) {
 	for _, p := range engine.Profiles() {
 		p.Name = "own-" + p.Name
@@ -28,7 +28,7 @@ func TestEnginesFileRoundTrip(t *testing.T) {
 	}
 }
 
-// A curve replaces two constants; the rest of an engine is as it is without.
+// A curve replaces two constants; the other values of an engine do not change.
 func TestCurveReplacesConstants(t *testing.T) {
 	const file = `workload: arena
 regions: [{name: us, replicas: 1, clients: 1, profiles: [toy]}]
@@ -60,7 +60,7 @@ engines:
 	}
 }
 
-// A scenario of a measured machine runs, and its steps are those of its curve.
+// A scenario with a measured profile runs, and its step times follow the curve.
 func TestMeasuredMachine(t *testing.T) {
 	s := short(t, "fig8a", 20*time.Second)
 	if err := s.Set("profile", "h100-llama2-70b"); err != nil {

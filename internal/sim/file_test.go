@@ -12,7 +12,7 @@ import (
 	"skyserve/lbd/core"
 )
 
-// What ships is written as it is read, and runs the same.
+// Built-in scenarios round-trip through File, and yield the same results.
 func TestFileRoundTrip(t *testing.T) {
 	for _, s := range Scenarios() {
 		read, err := ParseFile(s.Name+".yaml", []byte(s.File()))
@@ -40,7 +40,7 @@ func TestFileRoundTrip(t *testing.T) {
 	}
 }
 
-// A file says what differs; the rest is as the paper has it.
+// A file contains only what differs from the defaults.
 func TestParseSmallFile(t *testing.T) {
 	s, err := ParseFile("dir/mine.yaml", []byte(`
 workload: tot15
@@ -63,7 +63,7 @@ faults: [{kind: probe-loss, share: 0.5, to: 10s}]
 	}
 }
 
-// Where unknown region as the default's home, the first one is home.
+// Without a region us, the first region is home.
 func TestFirstRegionIsHome(t *testing.T) {
 	s, err := ParseFile("x.yml", []byte("workload: arena\nregions: [{name: paris, replicas: 1, clients: 1}]\n"))
 	if err != nil || s.Home != "paris" || s.Name != "x" {
@@ -131,7 +131,7 @@ bad.yaml:2:1: links: the round-trip time`},
 	}
 }
 
-// Whatever a file holds: it is read or refused, and what is read can run.
+// Any file is parsed or rejected, and a parsed scenario is runnable.
 func FuzzParseFile(f *testing.F) {
 	for _, s := range Scenarios() {
 		f.Add([]byte(s.File()))

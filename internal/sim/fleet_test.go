@@ -35,7 +35,7 @@ func smallFleet(tps float64) FleetScenario {
 	return s
 }
 
-// still changes nothing.
+// still never scales.
 type still struct{}
 
 func (still) Step(time.Duration, *FleetView) ([]FleetChange, error) { return nil, nil }
@@ -45,7 +45,7 @@ type script map[time.Duration][]FleetChange
 
 func (s script) Step(now time.Duration, _ *FleetView) ([]FleetChange, error) { return s[now], nil }
 
-// restless moves VMs about as a table of draws says.
+// restless scales VMs by a table of random draws.
 type restless struct {
 	draws []int
 	next  int
@@ -81,7 +81,7 @@ func (r *restless) Step(_ time.Duration, v *FleetView) (out []FleetChange, _ err
 	return out, nil
 }
 
-// freely releases what is below a half, and nothing by its age.
+// freely releases below half utilisation, and never by age.
 var freely = core.DeferredRule{OneBelow: 0.5, TwoBelow: 0.5, Wait: 1}
 
 func runFleet(t testing.TB, s FleetScenario, setup FleetSetup) *FleetResult {
@@ -102,8 +102,8 @@ func runFleet(t testing.TB, s FleetScenario, setup FleetSetup) *FleetResult {
 	return r
 }
 
-// Hours by state are what a log of every change adds up to, minute by minute of
-// every VM; no VM is lost, and every request comes to something.
+// Hours by state equal the sums over a log of all changes; no VM is lost, and every request is
+// accounted for.
 func TestFleetHoursMatchStateChanges(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		s := smallFleet(rapid.SampledFrom([]float64{50, 200}).Draw(rt, "load"))
@@ -137,7 +137,7 @@ func TestFleetHoursMatchStateChanges(t *testing.T) {
 	})
 }
 
-// The same seed gives the same bytes; the requests do not depend on the scaler.
+// The same seed yields the same bytes; the requests do not depend on the scaler.
 func TestFleetIsReproducible(t *testing.T) {
 	s := smallFleet(300)
 	random := rand.New(rand.NewPCG(1, 2))
@@ -184,8 +184,8 @@ func TestFleetStarts(t *testing.T) {
 	}
 }
 
-// A new VM takes its launch and its weights' time; weights that the region's store
-// lacks take two hours for those that start before they are there.
+// A new VM takes its launch time plus the time to load weights; if the region's storage lacks them,
+// replicas started before they are fetched take two hours.
 func TestFleetLaunches(t *testing.T) {
 	s := smallFleet(10)
 	s.Spare, s.Duration = 3, 150*time.Minute
@@ -281,9 +281,7 @@ func TestFleetErrors(t *testing.T) {
 	}
 }
 
-// A region whose memory is used below 70 % keeps its requests; a full one sends
-// some to another.
-// lastScaling remembers what the scaler saw last.
+// lastScaling records the last view of the scaler.
 type lastScaling struct{ seen []EndpointView }
 
 func (l *lastScaling) Step(_ time.Duration, v *FleetView) ([]FleetChange, error) {
@@ -291,8 +289,7 @@ func (l *lastScaling) Step(_ time.Duration, v *FleetView) ([]FleetChange, error)
 	return nil, nil
 }
 
-// After all requests have ended, the first tokens that a scaler received match the
-// result says of IW-F.
+// The first tokens reported to the scaler match the result for IW-F once all requests have ended.
 func TestFleetCountsLateFirstTokens(t *testing.T) {
 	s := smallFleet(7000)
 	s.RTT = 0
@@ -316,6 +313,7 @@ func TestFleetCountsLateFirstTokens(t *testing.T) {
 	}
 }
 
+// A region with a memory utilisation below 70 % keeps its requests; a full one sends some to another.
 func TestFleetReroutesWhenFull(t *testing.T) {
 	reroutes := func(tps float64) int {
 		s := smallFleet(tps)
@@ -334,8 +332,7 @@ func TestFleetReroutesWhenFull(t *testing.T) {
 	}
 }
 
-// Deferred requests wait until they are released or urgent; a silo serves them at
-// once.
+// Deferred requests wait until they are released or urgent; a silo serves them at once.
 func TestFleetDeferredQueue(t *testing.T) {
 	s := smallFleet(100)
 	byAge := core.DeferredRule{Wait: 10.0 / (24 * 60)} // after ten minutes
@@ -350,7 +347,7 @@ func TestFleetDeferredQueue(t *testing.T) {
 	}
 }
 
-// Under overload, pf serves IW-F before IW-N, and fcfs does not tell them apart.
+// In overload, pf serves IW-F before IW-N, and fcfs treats them alike.
 func TestFleetOrders(t *testing.T) {
 	medians := func(o core.Order) (fast, normal float64) {
 		s := smallFleet(6000)
@@ -375,7 +372,7 @@ func TestFleetStopsOnCancel(t *testing.T) {
 	}
 }
 
-// What is asked has the demand's mean in tokens, and comes in order.
+// Arrivals have the demand's mean in tokens, and are in order of time.
 func TestArrivalsMatchDemand(t *testing.T) {
 	s := smallFleet(2000)
 	a := newArrivalSource(&s, 1)
@@ -420,8 +417,7 @@ func TestSageWeek(t *testing.T) {
 	}
 }
 
-// A replica carries more the fuller its memory may be, and as much again where it
-// is measured again.
+// A replica's capacity grows with the allowed utilisation, and the measurement is reproducible.
 func TestReplicaTPS(t *testing.T) {
 	testkit.Slow(t)
 	s := SageFleet()

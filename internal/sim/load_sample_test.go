@@ -7,9 +7,8 @@ import (
 	"skyserve/lbd/core"
 )
 
-// A run's course has its moments at equal distances, and what it counts is what
-// is there: never more than clients that ask one by one have issued, and most of
-// that while they are busy.
+// A run's samples are equidistant, and their counts are consistent: never more than the requests of
+// closed-loop clients, and close to that while they are busy.
 func TestLoadIsSampled(t *testing.T) {
 	s := short(t, "fig8a", 40*time.Second)
 	r := run(t, s, Setup{Policy: "skylb", Push: core.Push{Mode: core.PushPending}, Layout: Regional, Seed: 1})

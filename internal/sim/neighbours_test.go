@@ -7,7 +7,7 @@ import (
 	"skyserve/lbd/core"
 )
 
-// pairs is fig8a's chats with two balancers a region.
+// pairs is fig8a with two balancers per region.
 func pairs(t testing.TB, duration time.Duration) *Scenario {
 	s := short(t, "fig8a", duration)
 	if err := s.Set("balancers", "2"); err != nil {
@@ -16,8 +16,7 @@ func pairs(t testing.TB, duration time.Duration) *Scenario {
 	return s
 }
 
-// Two balancers of a region have half of its clients and of its replicas each, and
-// do the work of one.
+// Two balancers in a region share its clients and replicas equally, and perform like one.
 func TestBalancersShareARegion(t *testing.T) {
 	setup := Setup{Policy: "cost", Push: core.Push{Mode: core.PushPending}, Layout: Regional, Seed: 1}
 	one := run(t, short(t, "fig8a", 100*time.Second), setup)
@@ -41,8 +40,7 @@ func TestBalancersShareARegion(t *testing.T) {
 	}
 }
 
-// What a balancer learned of its replicas comes to its neighbour, though the
-// neighbour dies and begins with nothing in between.
+// A balancer's learned prefixes reach its neighbour, even after the neighbour's restart.
 func TestNeighboursExchangePrefixes(t *testing.T) {
 	s := pairs(t, 60*time.Second)
 	s.Faults = []Fault{{Kind: BalancerDown, Region: "us", Balancer: 2, From: 20 * time.Second, To: 30 * time.Second}}

@@ -10,7 +10,7 @@ import (
 	"skyserve/lbd/core"
 )
 
-// watched is a run with the oracle, and the oracle.
+// watched is a run with the oracle.
 func watched(t *testing.T, name string, duration time.Duration) (*world, *oracle) {
 	t.Helper()
 	w, err := newWorld(short(t, name, duration), Setup{Policy: Oracle, Push: push(t, "pending"), Layout: Everywhere, Seed: 1})
@@ -20,8 +20,8 @@ func watched(t *testing.T, name string, duration time.Duration) (*world, *oracle
 	return w, newOracle(w, w.nodes[0])
 }
 
-// What the oracle remembers from one event to the next is what somebody sees who
-// looks at everything again: checked all along runs that fill caches and memories.
+// The oracle's incremental state equals a full recomputation, throughout runs that fill caches and
+// memories.
 func TestOracleStateIsAccurate(t *testing.T) {
 	testkit.Slow(t)
 	for _, name := range []string{"tot30", "mixed-gpu-chat", "sglang-groups"} {
@@ -52,7 +52,7 @@ func TestOracleStateIsAccurate(t *testing.T) {
 	}
 }
 
-// reachable is what a request will find at a replica, by looking everywhere.
+// reachable computes the cached part of a prompt at a replica by brute force.
 func reachable(r *replica, f *clientRequest) int {
 	best := r.engine.CachedPrefix(f.prompt)
 	for l := range r.due {
@@ -86,8 +86,7 @@ func checkState(t *testing.T, s *replicaState) {
 	}
 }
 
-// The oracle's own steps keep its books: who waits at a door is counted there
-// once, and nobody is there who has left.
+// The oracle's counts are consistent: a request is counted at one gate, and not after it has left.
 func TestOracleCountsGateWaiters(t *testing.T) {
 	w, _ := watched(t, "mixed-gpu-chat", 8*time.Second)
 	o := newOracle(w, w.nodes[0])
@@ -121,7 +120,7 @@ func TestOracleCountsGateWaiters(t *testing.T) {
 	}
 }
 
-// The wait by bisection is the wait by going through everybody there.
+// The wait by bisection equals the wait by linear search.
 func TestOracleWaitMatchesBruteForce(t *testing.T) {
 	draw := rand.New(rand.NewPCG(1, 2))
 	for range 2000 {
@@ -142,7 +141,7 @@ func TestOracleWaitMatchesBruteForce(t *testing.T) {
 	}
 }
 
-// longWait goes through the stays one by one.
+// longWait searches the present requests linearly.
 func longWait(s *replicaState, need float64, held int) float64 {
 	room := float64(s.profile.KVTokens-s.load.KVActive) - need*float64(1+held)
 	places := s.profile.MaxRunning - len(s.remaining) - 1 - held
@@ -169,7 +168,7 @@ func longWait(s *replicaState, need float64, held int) float64 {
 	return float64(s.remaining[len(s.remaining)-1].steps + beyondAll*(1+held))
 }
 
-// A bound that is below what it bounds is none.
+// No policy exceeds the oracle.
 func TestOracleBoundsPolicies(t *testing.T) {
 	testkit.Slow(t)
 	for _, c := range []struct {
@@ -224,7 +223,7 @@ func TestOracleRequiresItsLayout(t *testing.T) {
 	}
 }
 
-// BenchmarkOracle is what a second of the busiest scenario takes.
+// BenchmarkOracle measures a second of the busiest scenario.
 func BenchmarkOracle(b *testing.B) {
 	for b.Loop() {
 		run(b, short(b, "mixed-gpu-tree", 2*time.Second), Setup{Policy: Oracle, Push: push(b, "pending"), Layout: Everywhere, Seed: 1})

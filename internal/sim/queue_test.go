@@ -8,8 +8,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Whatever is put in and taken out in between, events come by their time, and
-// those of one time in the order in which they were put in.
+// With any pushes and pops in between, events are popped by time, and those with equal times in order
+// of insertion.
 func TestQueueOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var q queue

@@ -18,7 +18,7 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// short is a shipped scenario cut to a few simulated seconds.
+// short returns a built-in scenario limited to a few simulated seconds.
 func short(t testing.TB, name string, duration time.Duration) *Scenario {
 	t.Helper()
 	found, err := Named(name)
@@ -47,7 +47,7 @@ func run(t testing.TB, s *Scenario, setup Setup) *Result {
 	return r
 }
 
-// drawScenario is a small service under some load, possible by construction.
+// drawScenario draws a small, valid service with load.
 func drawScenario(rt *rapid.T) (*Scenario, Setup) {
 	names := []string{"us", "eu", "asia"}[:rapid.IntRange(1, 3).Draw(rt, "regions")]
 	s := common
@@ -82,8 +82,8 @@ func drawScenario(rt *rapid.T) (*Scenario, Setup) {
 	return &s, setup
 }
 
-// Whatever the service, the policy and the seed: the laws of audit.go hold, the
-// figures are possible, and the same again gives the same bytes.
+// For any service, policy and seed: the laws of audit.go hold, the figures are plausible, and a second
+// run yields the same bytes.
 func TestRandomRunsKeepTheLaws(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		s, setup := drawScenario(rt)
@@ -125,7 +125,7 @@ func checkFigures(rt *rapid.T, s *Scenario, r *Result) {
 	}
 }
 
-// The rare ways of a request are taken by the drawn scenarios' like, not only the usual one.
+// Random scenarios cover the rare paths of a request, not only the usual one.
 func TestRarePathsAreCovered(t *testing.T) {
 	s := short(t, "fig8a", 30*time.Second)
 	s.Patience = 4 * time.Second
@@ -144,8 +144,7 @@ func TestRarePathsAreCovered(t *testing.T) {
 	}
 }
 
-// An idle service answers in exactly the time of its parts: the wire there and
-// back, the prefill, and the decode steps.
+// The times of an idle service are the sums of their parts: network delays, prefill, and decode steps.
 func TestSingleClientTimes(t *testing.T) {
 	s := common
 	s.Name, s.Workload, s.Warmup, s.Duration = "one", workload.ToT15, 0, 4*time.Second
@@ -167,7 +166,7 @@ func TestSingleClientTimes(t *testing.T) {
 	}
 }
 
-// clientsFirst lets time pass until the first request is issued.
+// clientsFirst advances time until the first request is issued.
 func (w *world) clientsFirst(t *testing.T) *clientRequest {
 	for {
 		if e := w.queue.peek(); e.kind == evIssue {
@@ -179,8 +178,8 @@ func (w *world) clientsFirst(t *testing.T) *clientRequest {
 	}
 }
 
-// What a balancer hashes grows as conversations do: the key of a prompt and its
-// answer is the beginning of the next turn's key.
+// A balancer's keys extend like conversations: the key of a prompt and its answer is a prefix of the
+// next turn's key.
 func TestKeysExtend(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		n, more := rapid.IntRange(0, 100).Draw(rt, "tokens"), rapid.IntRange(0, 100).Draw(rt, "more")
@@ -196,8 +195,8 @@ func TestKeysExtend(t *testing.T) {
 	})
 }
 
-// A conversation's prompt is the same whether it goes on from the last one or
-// is read from its beginning.
+// A conversation's prompt is the same whether it extends the previous one or is tokenised from the
+// start.
 func TestPromptsContinueConversations(t *testing.T) {
 	w, err := newWorld(short(t, "fig8a", time.Second), Setup{Policy: "skylb", Push: push(t, "pending"), Layout: Regional, Seed: 5})
 	if err != nil {
@@ -224,7 +223,7 @@ func TestPromptsContinueConversations(t *testing.T) {
 	}
 }
 
-// Every shipped scenario can run, and every reference is read.
+// Every built-in scenario is valid, and all its references parse.
 func TestBuiltInScenarios(t *testing.T) {
 	for _, s := range Scenarios() {
 		if err := s.Validate(); err != nil {
@@ -246,8 +245,7 @@ func TestBuiltInScenarios(t *testing.T) {
 	}
 }
 
-// The order that the paper shows: knowing prefixes beats balancing load alone
-// on trees, and balancing load beats taking turns.
+// The paper's order on trees: prefix policies outperform load balancing, which outperforms round-robin.
 func TestPrefixPoliciesWinOnTrees(t *testing.T) {
 	s := short(t, "fig8c", 60*time.Second)
 	at := func(name, rule string, l Layout) float64 {
@@ -356,7 +354,7 @@ func TestSettingErrors(t *testing.T) {
 	}
 }
 
-// The audit must be able to fail: worlds in which something was lost.
+// The audit must detect violations.
 func TestAuditFindsViolations(t *testing.T) {
 	testkit.Slow(t)
 	for name, spoil := range map[string]func(*world){

@@ -14,12 +14,12 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// fileOf opens a file of that text, again and again.
+// fileOf returns a function that opens a file with that text repeatedly.
 func fileOf(text string) func() (io.ReadCloser, error) {
 	return func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(text)), nil }
 }
 
-// rowsEvery is a trace of n rows of a prompt of 200 and an answer of 20 tokens.
+// rowsEvery is a trace of n rows with prompts of 200 and answers of 20 tokens.
 func rowsEvery(n int, gap time.Duration) string {
 	var lines strings.Builder
 	lines.WriteString("t_s,input_tokens,output_tokens\n")
@@ -29,7 +29,7 @@ func rowsEvery(n int, gap time.Duration) string {
 	return lines.String()
 }
 
-// A trace's requests come when it says, where its weights say, and end.
+// A trace's requests arrive at their times in their weighted regions, and end.
 func TestReplayTrace(t *testing.T) {
 	s := short(t, "fig8a", 30*time.Second)
 	s.Warmup = 0
@@ -63,7 +63,7 @@ func TestReplayTrace(t *testing.T) {
 	}
 }
 
-// A row that cannot be read ends the run that gets there, and says where it is.
+// An unreadable row ends the run when it is reached; the error has its position.
 func TestBadTraceRowEndsRun(t *testing.T) {
 	s := short(t, "fig8a", time.Hour)
 	lines := rowsEvery(2000, 10*time.Millisecond) + "21,many,20\n"
@@ -76,7 +76,7 @@ func TestBadTraceRowEndsRun(t *testing.T) {
 	}
 }
 
-// countedRows is an endless trace that counts how often it was asked.
+// countedRows is an endless trace that counts calls of Next.
 type countedRows struct{ given, closed int }
 
 func (c *countedRows) Next() (workload.Row, error) {
@@ -86,8 +86,7 @@ func (c *countedRows) Next() (workload.Row, error) {
 func (*countedRows) LeftOut() int   { return 0 }
 func (c *countedRows) Close() error { c.closed++; return nil }
 
-// A run holds one row beside those that it has let ask, and ends with an endless
-// trace under way.
+// A run reads only one row ahead, and ends although the trace is endless.
 func TestTraceRowsAreStreamed(t *testing.T) {
 	s := short(t, "fig8a", 20*time.Second)
 	rows := &countedRows{}
@@ -99,8 +98,8 @@ func TestTraceRowsAreStreamed(t *testing.T) {
 	}
 }
 
-// Where requests share nothing and memory suffices, a light engine is the full
-// one: whatever a run measures is the same.
+// Without shared prefixes and with sufficient memory, a light engine yields the same figures as the
+// full one.
 func TestLightEngineEqualsFullWithoutSharing(t *testing.T) {
 	testkit.Slow(t)
 	for _, policy := range []string{"round-robin", "least-load", "skylb", "cost", "sageserve"} {
@@ -134,8 +133,7 @@ func TestLightEngineEqualsFullWithoutSharing(t *testing.T) {
 	}
 }
 
-// A sample of many values takes bounded memory and is still read within a
-// thousandth.
+// A sample of many values has bounded memory and a precision of a thousandth.
 func TestLargeSamplePrecision(t *testing.T) {
 	var s sample
 	var all []float64

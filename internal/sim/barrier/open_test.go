@@ -11,8 +11,7 @@ import (
 	"skyserve/lbd/bfio"
 )
 
-// small is a fleet that a test sees through, of any kind: overloaded or open,
-// with a pool or bound on arrival.
+// small is a small fleet of any kind: overloaded or open, with a pool or binding on arrival.
 func small(n draw) Scenario {
 	s := Scenario{
 		Workers: n(1, 4), Slots: n(1, 4), Overhead: 1e-2, PerToken: 1e-4, Seed: uint64(n(1, 1000)),
@@ -36,8 +35,8 @@ func policies() map[string]func() Policy {
 	return map[string]func() Policy{"fcfs": FCFS, "jsq": JSQ, "bf-io": func() Policy { return new(bfio.Solver).Solve }}
 }
 
-// Nothing is lost, no worker runs more than its slots, and every policy places
-// what (IO) lets it place and no more.
+// No request is lost, no worker exceeds its slots, and every policy places exactly the number of jobs
+// that (IO) allows.
 func TestRequestsAreConservedAndSlotsHold(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := drawRapid(t)
@@ -71,8 +70,8 @@ func TestRequestsAreConservedAndSlotsHold(t *testing.T) {
 	})
 }
 
-// A slot that falls free is taken by who is bound to its worker, oldest first, and
-// nobody is bound behind others while a slot is free elsewhere.
+// A freed slot goes to the oldest request bound to its worker, and no request is bound behind others
+// while a slot is free on another worker.
 func TestBoundRequestsWaitInOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		scenario := small(drawRapid(t))
@@ -102,7 +101,7 @@ func TestBoundRequestsWaitInOrder(t *testing.T) {
 	})
 }
 
-// While there is a slot for everybody, a pool and binding on arrival are the same.
+// While slots suffice for all requests, a pool and binding on arrival are equal.
 func TestDispatchIsIrrelevantWithCapacity(t *testing.T) {
 	scenario := Open(3, 100)
 	scenario.Duration, scenario.Settle = 5, 2
@@ -116,7 +115,7 @@ func TestDispatchIsIrrelevantWithCapacity(t *testing.T) {
 	}
 }
 
-// arrivals runs an open scenario and lists who came, in order.
+// arrivals runs an open scenario and returns the requests in order.
 func arrivals(scenario Scenario, policy Policy) (came []float64, lengths [][2]int64) {
 	sim := NewSim(scenario, bfio.Defaults(0))
 	for !sim.finished() {
@@ -147,7 +146,7 @@ func TestPoliciesGetEqualArrivals(t *testing.T) {
 	}
 }
 
-// Twice the rate brings the same requests in half the time.
+// Twice the rate yields the same requests in half the time.
 func TestUtilisationScalesArrivalTimes(t *testing.T) {
 	scenario := Open(5, 150)
 	scenario.Duration, scenario.Settle = 4, 0
@@ -176,7 +175,7 @@ func TestArrivalsArePoisson(t *testing.T) {
 	}
 }
 
-// One slot: a queue that a few lines work out.
+// One slot: a queue with a simple recursion.
 func TestOneSlotMatchesRecursion(t *testing.T) {
 	scenario := Scenario{
 		Workers: 1, Slots: 1, Overhead: 0.5, PerToken: 0.01, Seed: 11, Rate: 0.3, Duration: 200,
@@ -230,8 +229,7 @@ func TestOpenScenarioIsReproducible(t *testing.T) {
 	}
 }
 
-// Loads that grow by a pattern are predicted by that pattern, and one token at
-// every step is decoding.
+// Loads with a growth pattern are predicted by that pattern; one token per step equals decoding.
 func TestGrowth(t *testing.T) {
 	const window = 9
 	scenario := Table1(2)

@@ -10,7 +10,7 @@ import (
 	"skyserve/lbd/bfio"
 )
 
-// short is Table 1 over fewer steps, with which a test has done in seconds.
+// short is Table 1 with fewer steps, for tests of a few seconds.
 func short() Scenario {
 	scenario := Table1(1)
 	scenario.Steps, scenario.Warmup = 2000, 1200
@@ -79,7 +79,7 @@ func TestScenarioIsReproducible(t *testing.T) {
 	}
 }
 
-// One worker, one request at a time, worked out by hand.
+// One worker with one request at a time, computed by hand.
 func TestFiguresOfASmallRun(t *testing.T) {
 	scenario := Scenario{
 		Workers: 2, Slots: 1, Reveal: 2, Steps: 4, Overhead: 1, PerToken: 0.1, Seed: 1,
@@ -123,7 +123,7 @@ func TestPowerModels(t *testing.T) {
 	}
 }
 
-// What the simulation predicts is what happens when nothing new starts.
+// Predicted completions match the simulation if no new request starts.
 func TestPredictedCompletionsAreExact(t *testing.T) {
 	const window = 12
 	sim, in := steady(t, 4, 64, window, 300, 3)

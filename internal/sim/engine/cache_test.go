@@ -6,8 +6,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// trie is the dumb twin of cache: one node a token, every question answered by
-// looking at all of them.
+// trie is the reference implementation of cache: one node per token, searched linearly.
 type trie struct {
 	root  *trieNode
 	clock int
@@ -176,7 +175,7 @@ func TestCacheMatchesReference(t *testing.T) {
 
 type fataler interface{ Fatalf(string, ...any) }
 
-// checkCache recounts everything that a cache keeps a count of.
+// checkCache recomputes all counts of a cache.
 func checkCache(t fataler, c *cache) {
 	tokens, locked, kids, unused := 0, 0, map[*node]int32{}, 0
 	for e, n := range c.kids {

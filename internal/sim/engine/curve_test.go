@@ -39,7 +39,7 @@ func TestCurveInterpolation(t *testing.T) {
 	}
 }
 
-// drawCurve makes a curve that is valid.
+// drawCurve draws a valid curve.
 func drawCurve(t *rapid.T) Curve {
 	var c Curve
 	at, took := rapid.IntRange(0, 100).Draw(t, "at"), time.Duration(rapid.Int64Range(1, int64(time.Second)).Draw(t, "time"))
@@ -51,7 +51,7 @@ func drawCurve(t *rapid.T) Curve {
 	return c
 }
 
-// twin looks the segment up from the front and computes without a bound.
+// twin is the reference: it searches the segment linearly and computes without overflow.
 func twin(c Curve, x int) time.Duration {
 	if x <= c[0].At || len(c) == 1 {
 		return c[0].Time
@@ -84,7 +84,7 @@ func TestCurveMatchesReference(t *testing.T) {
 	})
 }
 
-// Constants written as curves are the same engine: every event at the same time.
+// Constants written as curves yield the same engine: every event at the same time.
 func TestConstantsEqualTwoKnotCurves(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p, ops := drawProfile(t), drawOps(t)
@@ -106,7 +106,7 @@ func TestConstantsEqualTwoKnotCurves(t *testing.T) {
 	})
 }
 
-// liveLog is all that an engine of a profile tells.
+// liveLog returns all events of an engine with a profile.
 func liveLog(t *rapid.T, p Profile, ops []op) string {
 	e, err := New(p, ReportTokens)
 	if err != nil {
@@ -121,7 +121,7 @@ func liveLog(t *rapid.T, p Profile, ops []op) string {
 	return log.String()
 }
 
-// Steps of a run add up: k steps at once are k single ones with growing context.
+// k steps at once take as long as k single steps with growing context.
 func TestCurveDecodeStepsAddUp(t *testing.T) {
 	for _, p := range Profiles() {
 		var sum time.Duration
@@ -170,7 +170,7 @@ func TestInvalidCurves(t *testing.T) {
 	}
 }
 
-// A slower machine takes as many times as long in every step.
+// Every step of a slower machine takes longer by the factor.
 func TestScaledProfiles(t *testing.T) {
 	for _, p := range Profiles() {
 		slow := p.Scaled(3)

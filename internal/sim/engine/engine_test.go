@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// small is a profile whose figures are easy to add up by hand.
+// small is a profile with round values.
 func small(change ...func(*Profile)) Profile {
 	p := Profile{
 		Name:        "small",
@@ -31,7 +31,7 @@ func newEngine(t testing.TB, p Profile, d Detail) *Engine {
 	return e
 }
 
-// numbered makes n tokens that begin with first.
+// numbered returns n consecutive tokens from first.
 func numbered(first, n int) []Token {
 	tokens := make([]Token, n)
 	for i := range tokens {
@@ -40,14 +40,14 @@ func numbered(first, n int) []Token {
 	return tokens
 }
 
-// drain runs the engine until it is idle and writes down what happened.
+// drain runs the engine until it is idle and returns a log of its events.
 func drain(e *Engine, log *strings.Builder) {
 	for at, ok := e.NextAt(); ok; at, ok = e.NextAt() {
 		record(e.Advance(at), log)
 	}
 }
 
-// record writes one line an event.
+// record formats one line per event.
 func record(events []Event, log *strings.Builder) {
 	for _, ev := range events {
 		fmt.Fprintf(log, "%v %d %v", ev.At, ev.ID, ev.Kind)
@@ -68,7 +68,7 @@ func record(events []Event, log *strings.Builder) {
 	}
 }
 
-// want compares a log with the lines expected.
+// want compares a log with the expected lines.
 func want(t *testing.T, log *strings.Builder, lines string) {
 	t.Helper()
 	got, exp := strings.TrimSpace(log.String()), strings.ReplaceAll(strings.TrimSpace(lines), "\t", "")

@@ -17,7 +17,7 @@ const tableHeader = "model,hardware,prompt_size,batch_size,token_size,peak_power
 // benchmarkRow is one run of a grid.
 type benchmarkRow struct{ prompt, batch, output int }
 
-// sparseGrid is the usual one: batches at one length, lengths at one batch.
+// sparseGrid is the usual grid: batches with one length, lengths with one batch.
 func sparseGrid() (rows []benchmarkRow) {
 	for batch := 1; batch <= 64; batch *= 2 {
 		rows = append(rows, benchmarkRow{512, batch, 128})
@@ -31,8 +31,7 @@ func sparseGrid() (rows []benchmarkRow) {
 	return rows
 }
 
-// table writes a benchmark of a profile in one of the two conventions, each run
-// so many times and each time a little off, as noise says.
+// table formats a benchmark of a profile in one of the two conventions, with repetitions and noise.
 func table(p *Profile, totals bool, rows []benchmarkRow, times int, noise func() float64) string {
 	var b strings.Builder
 	b.WriteString(tableHeader)
@@ -79,7 +78,7 @@ func near(a, b Curve, by time.Duration) bool {
 	return true
 }
 
-// The machines that are built in come back from what a benchmark of them measures.
+// The fit recovers the built-in machines from a simulated benchmark.
 func TestFitRecoversCurves(t *testing.T) {
 	for _, p := range measuredProfiles() {
 		f := fitTable(t, table(&p, false, sparseGrid(), 1, exact), FitOptions{Name: "x", KVTokens: 7, ChunkTokens: 4096, MaxRunning: 9, ReservePerMille: 11})
@@ -96,7 +95,7 @@ func TestFitRecoversCurves(t *testing.T) {
 	}
 }
 
-// Both conventions say the same; of batches the second one does not know the prefill.
+// Both conventions yield the same profile; the second one lacks the prefill of batches.
 func TestTableConventionsAreDetected(t *testing.T) {
 	p := measuredProfiles()[1]
 	a := fitTable(t, table(&p, false, sparseGrid(), 1, exact), FitOptions{})
@@ -112,7 +111,7 @@ func TestTableConventionsAreDetected(t *testing.T) {
 	}
 }
 
-// Noise of 2 % in every run is what the errors show, not more.
+// The errors show the noise of 2 % per run, and not more.
 func TestHeldOutErrorsShowTheNoise(t *testing.T) {
 	p := measuredProfiles()[2]
 	rng := rand.New(rand.NewPCG(1, 1))
@@ -138,7 +137,7 @@ func TestHeldOutErrorsShowTheNoise(t *testing.T) {
 	}
 }
 
-// The order of the rows changes no profile.
+// The order of the rows does not affect the profile.
 func TestRowsInAnyOrderFitTheSame(t *testing.T) {
 	p := measuredProfiles()[0]
 	rng := rand.New(rand.NewPCG(3, 1))
@@ -153,8 +152,7 @@ func TestRowsInAnyOrderFitTheSame(t *testing.T) {
 	}
 }
 
-// A batch that was computed in turns tells nothing of a step; answers that ended
-// early tell as much as they had steps.
+// A batch computed in parts is excluded; answers that ended early count with their actual steps.
 func TestIncompleteRuns(t *testing.T) {
 	p := measuredProfiles()[0]
 	text := table(&p, false, sparseGrid(), 1, exact)
@@ -169,7 +167,7 @@ func TestIncompleteRuns(t *testing.T) {
 	}
 }
 
-// Models, hardware and tensor parallelism are profiles of their own, in order.
+// Each combination of model, hardware and tensor parallelism has its own profile, in order.
 func TestOneProfilePerMachine(t *testing.T) {
 	p := measuredProfiles()[0]
 	rows := strings.TrimPrefix(table(&p, false, sparseGrid(), 1, exact), tableHeader)
@@ -246,7 +244,7 @@ func TestTableErrors(t *testing.T) {
 	}
 }
 
-// The rising curve is that of the formula: the largest of the least means.
+// The rising curve equals the min-max formula of isotonic regression.
 func TestRisingMatchesReference(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var points []point

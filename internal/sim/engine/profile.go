@@ -53,8 +53,8 @@ var l4Llama = Profile{
 // h100Llama is one H100 SXM (80 GB) serving Llama-3.1-8B with memory fraction
 // 0.8, scaled from the L4's constants by what bounds each of them:
 //   - reads of memory, 3350 against 300 GB/s (11.17x): the weights, 16 GB of
-//     bf16 a step, are what a decode step costs at least (L4: 54 ms; 4.8 ms), and
-//     most of what a prefill step costs beside its tokens (45 ms; 4.0 ms); a
+//     bf16 a step, are the minimum cost of a decode step (L4: 54 ms; 4.8 ms), and
+//     most of the fixed cost of a prefill step (45 ms; 4.0 ms); a
 //     context token is 128 KiB of KV memory (0.44 us; 39 ns);
 //   - arithmetic, about 8x the bf16 operations that an L4 sustains: a prompt token
 //     (500 us; 62.5 us) and a request's own token in a decode step (250 us; 31 us);

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// say takes the next n words.
+// say returns the next n words.
 func say(s *Speech, n int) (tokens []Token, text string) {
 	var b strings.Builder
 	for range n {

@@ -30,11 +30,10 @@ var groupsShape = batchShape{
 	users: batchUsers, prefixes: 64, prefix: 2048, even: true, maxCalls: 1, question: logNormal{128, 0.1}, output: logNormal{256, 0.1},
 }
 
-// The lengths of the three troubles of hashing by user (SkyLB 3.2) are those of
-// the chats with which the paper argues: a template of the arena workload, and
-// what is asked and answered in a turn of it.
+// The lengths of the three workloads in which hashing by user fails (SkyLB 3.2) are those of the
+// paper's chats: a template of the arena workload, and the question and answer of a turn of it.
 //
-// The paper tells the troubles in words. Two of its numbers fix a parameter:
+// The paper describes these workloads in words. Two of its numbers determine a parameter:
 //
 //   - Two requests of one user have 2.47 times as much of a prefix in common as
 //     those of two users in Chatbot Arena, the log whose users share more (figure
@@ -43,11 +42,10 @@ var groupsShape = batchShape{
 //   - A user's concurrent requests vary by up to 4 times: burstsShape's most, and
 //     for want of a number of its own programsShape's.
 //
-// The other two numbers are fitted, so that the global view's advantage over
-// hashing comes near figure 6's: 20 shared prefixes, both where users and where
-// programs share them, and the 30 users who make bursts. Each says how much more
-// there is to remember than one replica's cache of 21,000 tokens holds, and the
-// paper is silent on that.
+// The other two numbers are fitted, so that the advantage of the global view over hashing approximates
+// figure 6: 20 shared prefixes, for both shared and program prefixes, and the 30 bursty users. Both
+// determine how far the working set exceeds one replica's cache of 21,000 tokens, which the paper does
+// not report.
 var (
 	sharedShape = batchShape{
 		users: batchUsers, prefixes: 20, prefix: templateTokens, own: 0.26, maxCalls: 1, question: logNormal{40, 1.0}, output: logNormal{160, 0.75},

@@ -14,14 +14,14 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// answer stands for a model: the text follows from the request, so that equal
-// requests are answered equally whatever order they come in.
+// answer simulates a model: the text depends only on the request, so that equal requests get equal
+// answers in any order.
 func answer(r Request) string {
 	return Text(r.OutputTokens, keyOf(r.Session+r.Messages[len(r.Messages)-1].Content))
 }
 
-// drive runs a client until it has been given n requests, ending in-flight ones
-// in the order that pick chooses, and returns the requests in the order issued.
+// drive runs a client until it has issued n requests, ending in-flight ones in the order that pick
+// chooses, and returns the requests in order of issue.
 func drive(t *testing.T, c Client, n int, pick func(inFlight int) int) []Request {
 	t.Helper()
 	all := c.Next()
@@ -51,7 +51,7 @@ func mustClient(t *testing.T, kind Kind, o Options) Client {
 	return c
 }
 
-// sessions groups requests by session, in the order the sessions began.
+// sessions groups requests by session, in order of the sessions' starts.
 func sessions(requests []Request) [][]Request {
 	index := map[string]int{}
 	var out [][]Request
@@ -75,7 +75,7 @@ func rendered(messages []Message) string {
 	return b.String()
 }
 
-// countAll counts the tokens of messages, each by itself.
+// countAll counts the tokens of messages separately.
 func countAll(messages []Message) int {
 	n := 0
 	for _, m := range messages {
@@ -141,7 +141,7 @@ func TestTreePromptsGrowByAnswerAndFollowUp(t *testing.T) {
 	}
 }
 
-// siblingPairs gives the prompts of the two calls of every parent.
+// siblingPairs returns the prompts of the two calls of every parent.
 func siblingPairs(requests []Request, level int) [][2]string {
 	byParent := map[string][]string{}
 	var order []string
@@ -167,8 +167,8 @@ func siblingPairs(requests []Request, level int) [][2]string {
 	return pairs
 }
 
-// A sibling that asks just what the first one asks is answered alike and as
-// long; every other request has an answer of its own.
+// A sibling identical to the first one gets the same answer with the same length; every other request
+// has its own answer.
 func TestIdenticalSiblingsShareAnswers(t *testing.T) {
 	requests := drive(t, mustClient(t, ToT30, Options{Seed: 5, Region: "us"}), 30*200, first)
 	bySeq, alike := map[int]Request{}, 0
@@ -352,8 +352,8 @@ func TestChatTurnsAndLengths(t *testing.T) {
 	}
 }
 
-// isTemplated tells whether a conversation begins with a template: only then do
-// two conversations begin with the same words after the header.
+// isTemplated reports whether a conversation starts with a template: only then do two conversations
+// share words after the header.
 func isTemplated(r Request) bool {
 	for i := range uint64(8) {
 		if strings.HasPrefix(r.Messages[1].Content, Text(400, keyOf("template/us", i))) {
@@ -416,7 +416,7 @@ func TestSmallContextEndsConversations(t *testing.T) {
 	}
 }
 
-// fingerprint hashes everything a client asked for.
+// fingerprint hashes all requests of a client.
 func fingerprint(t *testing.T, requests []Request) uint64 {
 	t.Helper()
 	h := fnv.New64a()

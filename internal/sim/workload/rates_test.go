@@ -21,7 +21,7 @@ func rateTable(n int, rate float64, dist string, p1, cv string) string {
 	return b.String()
 }
 
-// gapsOf are the gaps between the rows' arrivals, in seconds.
+// gapsOf returns the gaps between the rows' arrivals, in seconds.
 func gapsOf(rows []Row) []float64 {
 	var gaps []float64
 	for i := 1; i < len(rows); i++ {
@@ -67,8 +67,8 @@ func TestArrivalRateAndBurstiness(t *testing.T) {
 	}
 }
 
-// A bursty process must not come with more than its rate at the start: over
-// many short processes the mean count is the rate's integral.
+// A bursty process must not exceed its rate at the start: over many short processes the mean count is
+// the integral of the rate.
 func TestBurstyArrivalsStartUnbiased(t *testing.T) {
 	testkit.Slow(t)
 	for _, dist := range []string{"Gamma", "Weibull"} {

@@ -26,7 +26,7 @@ func openText(t *testing.T, text string, o TraceOptions) *Trace {
 	return tr
 }
 
-// rowsOf reads up to limit rows of a trace.
+// rowsOf returns up to limit rows of a trace.
 func rowsOf(tr *Trace, limit int) ([]Row, error) {
 	var rows []Row
 	for len(rows) < limit {

@@ -9,7 +9,7 @@ import (
 	"skyserve/internal/sim/engine"
 )
 
-// begun is the text of the first tokens of an answer.
+// begun returns the text of the first tokens of an answer.
 func begun(answer string, tokens int) string {
 	for end := range len(answer) {
 		if engine.CountTokens(answer[:end]) == tokens && engine.CountTokens(answer[:end+1]) > tokens {
@@ -19,9 +19,8 @@ func begun(answer string, tokens int) string {
 	return answer
 }
 
-// An answer that broke off and is asked for again, with what was said of it behind
-// the prompt and the bounds less that, ends as it would have ended: word by word,
-// at the same length and for the same reason.
+// A truncated answer that is requested again, with its beginning after the prompt and reduced limits,
+// continues word by word to the same length and finish reason.
 func TestContinuedAnswerIsTheRemainder(t *testing.T) {
 	bounds := []struct {
 		name string
@@ -78,8 +77,8 @@ func TestContinuedAnswerIsTheRemainder(t *testing.T) {
 	}
 }
 
-// A completion's prompt that ends, by chance, in a word that the engine would have
-// said there keeps the promise of an exact length.
+// A completion's prompt that ends by chance with a word that the engine would have generated still gets
+// an answer of exact length.
 func TestChanceMatchKeepsExactLengths(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, b *bench) {
 		first := b.complete(textPath, `{"prompt":"Tell me","max_tokens":3}`).text()
@@ -115,7 +114,7 @@ func TestRecogniseOwnWords(t *testing.T) {
 	}
 }
 
-// Only what is there can be gone on with.
+// Only existing content can be continued.
 func TestContinueErrors(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, b *bench) {
 		for _, body := range []string{

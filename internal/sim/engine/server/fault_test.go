@@ -67,7 +67,7 @@ func TestFaultErrors(t *testing.T) {
 	}
 }
 
-// broken asks for a stream that must break, and returns its text.
+// broken requests a stream that must break, and returns its text.
 func broken(t *testing.T, b *bench, body string) string {
 	t.Helper()
 	resp, err := b.client.Post("http://engine"+chatPath, "application/json", strings.NewReader(body))

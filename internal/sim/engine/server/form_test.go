@@ -11,7 +11,7 @@ import (
 const weather = `,"tools":[{"type":"function","function":{"name":"time"}},{"type":"function","function":{"name":"weather","parameters":
 	{"type":"object","properties":{"city":{"type":"string"},"unit":{"enum":["°C","°F"]}}}}}]`
 
-// toolReply is an answer that calls functions.
+// toolReply is a response with function calls.
 type toolReply struct {
 	Choices []struct {
 		Message struct {
@@ -50,7 +50,7 @@ func TestForcedFunctionIsCalled(t *testing.T) {
 	})
 }
 
-// streamCall streams an answer that is a call.
+// streamCall streams a response with a call.
 func (b *bench) streamCall(body string) (name, arguments string) {
 	b.t.Helper()
 	chunks, err := b.stream(chatPath, strings.TrimSuffix(body, "}")+`,"stream":true}`)

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// An event holds as many tokens as the interval says, after the first, which comes at
-// once; together they are the answer. Asked for it, each tells the usage so far.
+// An event has as many tokens as the interval, except for the first one; together they are the answer.
+// With continuous usage, each has the usage so far.
 func TestStreamInterval(t *testing.T) {
 	for _, c := range []struct {
 		interval int

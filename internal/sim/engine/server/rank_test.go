@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// sendTo sends a short request to a rank and returns the status and the answer.
+// sendTo sends a short request to a rank and returns the status and the response.
 func (b *bench) sendTo(rank, prompt string) (int, string) {
 	b.t.Helper()
 	req, err := http.NewRequest(http.MethodPost, "http://engine"+textPath, strings.NewReader(`{"prompt":"`+prompt+`","max_tokens":4}`))
@@ -22,7 +22,7 @@ func (b *bench) sendTo(rank, prompt string) (int, string) {
 	return resp.StatusCode, read(b.t, resp)
 }
 
-// served is how many requests each rank was sent.
+// served returns the number of requests per rank.
 func (b *bench) served() []int64 {
 	var n []int64
 	for _, l := range b.server.driver.loads() {

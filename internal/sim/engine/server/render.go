@@ -18,7 +18,7 @@ import (
 //
 // and at the end <|assistant|>, where the answer begins. With
 // continue_final_message the last message is left open instead, and the answer
-// goes on where it ends; with add_generation_prompt false alone, nothing is
+// continues where it ends; with add_generation_prompt false alone, nothing is
 // added. A chat of more tokens than most is a problem.
 func (b *body) chatPrompt(most int) (prompt, error) {
 	text, open, err := b.render()

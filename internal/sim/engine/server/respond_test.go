@@ -9,7 +9,7 @@ import (
 
 const responsesPath = "/v1/responses"
 
-// respond asks for a response and reads it.
+// respond sends a request to /v1/responses and returns the response.
 func (b *bench) respond(body string) response {
 	b.t.Helper()
 	status, text := b.post(responsesPath, body)
