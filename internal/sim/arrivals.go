@@ -10,18 +10,18 @@ import (
 	"skyserve/internal/sim/workload"
 )
 
-// streamArrivals keeps the arrivals of sessions apart from other draws of a seed.
+// streamArrivals separates the arrivals of sessions from other random draws of a seed.
 const streamArrivals = 0x6172726976616c
 
-// arrivals is the Poisson process by which sessions begin in a region.
+// arrivals is the Poisson process of session starts in a region.
 type arrivals struct {
 	random *rand.Rand
-	rate   float64 // sessions a second, but for surges
+	rate   float64 // sessions per second, without surges
 	surges []Surge
 	begun  int
 }
 
-// addLoad starts whoever asks: the rows of a trace, an open loop or a closed one.
+// addLoad starts the source of requests: a trace, an open loop or a closed loop.
 func (w *world) addLoad(phase func(time.Duration) time.Duration) error {
 	switch {
 	case w.scenario.Trace != nil:
@@ -38,26 +38,26 @@ func (w *world) addLoad(phase func(time.Duration) time.Duration) error {
 	return w.addClients(phase)
 }
 
-// awaitRow schedules the next row of the trace, if there is one.
+// awaitRow schedules the next row of the trace, if any.
 func (w *world) awaitRow() {
 	row, err := w.rows.Next()
 	switch {
 	case errors.Is(err, io.EOF):
 	case err != nil:
-		w.fails(err)
+		w.fail(err)
 	case row.At < w.now:
-		w.broke("row %d of %s: comes at %v, after one of %v", row.Number, w.scenario.Trace.Name, row.At, w.now)
+		w.violate("row %d of %s: time %v is before the previous row's %v", row.Number, w.scenario.Trace.Name, row.At, w.now)
 	default:
 		w.row = row
 		w.queue.push(event{at: row.At, kind: evRow})
 	}
 }
 
-// replay lets a row of the trace ask.
+// replay issues the current row of the trace.
 func (w *world) replay() {
 	region := w.scenario.region(w.row.Region)
 	if region < 0 {
-		w.broke("row %d of %s: no region is called %q", w.row.Number, w.scenario.Trace.Name, w.row.Region)
+		w.violate("row %d of %s: unknown region %q", w.row.Number, w.scenario.Trace.Name, w.row.Region)
 		return
 	}
 	w.taken++
@@ -65,18 +65,18 @@ func (w *world) replay() {
 	if !w.light() {
 		ask = w.row.Request(w.setup.Seed, "")
 	}
-	w.issue(w.rowFlight(region, ask))
+	w.issue(w.newRowRequest(region, ask))
 	w.awaitRow()
 }
 
-// oneRow is the workload of a row: nothing comes after it.
+// oneRow is the workload of a row: a single request.
 type oneRow struct{}
 
 func (oneRow) Next() []workload.Request                         { return nil }
 func (oneRow) Done(workload.Request, string) []workload.Request { return nil }
 func (oneRow) Failed(workload.Request) []workload.Request       { return nil }
 
-// addArrivals starts the process of each region that has clients.
+// addArrivals starts the arrival process of each region that has clients.
 func (w *world) addArrivals() {
 	total := 0
 	for _, r := range w.scenario.Regions {
@@ -97,29 +97,29 @@ func (w *world) addArrivals() {
 	}
 }
 
-// awaitSession schedules the next session of a region, if one comes in the run.
+// awaitSession schedules the next session of a region, if it starts before the end of the run.
 func (w *world) awaitSession(region int) {
 	if at := w.arrivals[region].next(w.now, w.scenario.Duration); at < w.scenario.Duration {
 		w.queue.push(event{at: at, kind: evSession, index: int32(region)})
 	}
 }
 
-// beginSession lets a session ask its first.
+// beginSession issues a session's first requests.
 func (w *world) beginSession(region int) {
 	a := w.arrivals[region]
 	c, err := w.newClient(region, a.begun, true)
 	if err != nil {
-		w.broke("region %s: beginning a session: %v", w.scenario.Regions[region].Name, err)
+		w.violate("region %s: starting a session: %v", w.scenario.Regions[region].Name, err)
 		return
 	}
 	a.begun++
-	w.issueAll(w.flightsOf(c, nil, c.workload.Next()))
+	w.issueAll(w.newRequests(c, nil, c.workload.Next()))
 	w.awaitSession(region)
 }
 
-// next is when the next session begins after now, end or later when none does
-// before end. A gap is an exponential draw of sessions that the rate, as it
-// changes, has to bring.
+// next returns the start of the next session after now; end or later if there is none before end. It
+// draws an exponential number of expected sessions, and returns when the time-varying rate has
+// accumulated it.
 func (a *arrivals) next(now, end time.Duration) time.Duration {
 	left := a.random.ExpFloat64()
 	for now < end {
@@ -134,7 +134,7 @@ func (a *arrivals) next(now, end time.Duration) time.Duration {
 	return end
 }
 
-// rateAt is the rate at an instant and until when it holds, end at the latest.
+// rateAt returns the rate at now and the time until which it applies, at most end.
 func (a *arrivals) rateAt(now, end time.Duration) (rate float64, until time.Duration) {
 	rate, until = a.rate, end
 	for _, u := range a.surges {

@@ -10,7 +10,7 @@ import (
 	"skyserve/lbd/core"
 )
 
-// Sessions come as often as the rate says, in a surge so many times as often.
+// Sessions arrive at the configured rate, multiplied by the factor in a surge.
 func TestArrivalsFollowTheRate(t *testing.T) {
 	const end = 3000 * time.Second
 	surge := Surge{From: 1000 * time.Second, To: 2000 * time.Second, Factor: 8}
@@ -33,9 +33,9 @@ func TestArrivalsFollowTheRate(t *testing.T) {
 	}
 }
 
-// An open loop takes from the policy neither when sessions begin nor what they
-// ask, and a session ends: what begins is one chat, not a client for ever.
-func TestOpenLoopIsOneSessionEach(t *testing.T) {
+// In an open loop the start and contents of sessions do not depend on the policy, and a session ends:
+// an arrival is one chat, not a permanent client.
+func TestOpenLoopRunsOneSessionPerArrival(t *testing.T) {
 	s := short(t, "fig8a", 60*time.Second)
 	s.Rate, s.Warmup = 3, 0
 	for i := range s.Regions {
@@ -62,8 +62,8 @@ func TestOpenLoopIsOneSessionEach(t *testing.T) {
 	}
 }
 
-// The same requests take an H100 about an eighth of the prefill and a tenth of
-// the decode time that they take an L4.
+// An H100 needs about an eighth of the prefill time and a tenth of the decode time of an L4 for the
+// same requests.
 func TestMixedReplicas(t *testing.T) {
 	s := short(t, "fig8a", 40*time.Second)
 	s.Workload, s.Warmup, s.Regions = workload.Arena, 0, []Region{{Name: "us", Replicas: 2, Clients: 12}}

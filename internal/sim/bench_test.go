@@ -34,7 +34,7 @@ func (d *drawnRows) Next() (workload.Row, error) {
 func (*drawnRows) LeftOut() int { return 0 }
 func (*drawnRows) Close() error { return nil }
 
-// lightScenario is 12 H100 that a stream of requests keeps busy to 70 %.
+// lightScenario is 12 H100 with a stream of requests that uses 70 % of their capacity.
 func lightScenario(requests int) *Scenario {
 	s := Default()
 	s.Name, s.Engine, s.Warmup, s.MaxContext = "light", LightEngine, 0, 16_000
@@ -72,7 +72,7 @@ func BenchmarkLight(b *testing.B) {
 	b.Run("cost", func(b *testing.B) { benchmarkLight(b, "cost", "pending", Regional) })
 }
 
-// Of the full engine: trees of thoughts with all that they share.
+// Full engine: trees of thoughts with shared prefixes.
 func BenchmarkFull(b *testing.B) {
 	s := short(b, "fig8c", 100*time.Second)
 	requests, events := 0, int64(0)

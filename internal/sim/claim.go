@@ -1,9 +1,9 @@
 package sim
 
-// Figure names a figure that claims speak of.
+// Figure is the name of a figure that claims refer to.
 type Figure string
 
-// The figures that papers make claims of.
+// The figures in papers' claims.
 const (
 	throughput Figure = "output_tokens_per_second"
 	ttftP90    Figure = "ttft_p90_ms"
@@ -11,27 +11,27 @@ const (
 	imbalance  Figure = "outstanding_max_over_min"
 )
 
-// Side is a policy at a push rule; an empty Push is any.
+// Side is a policy with a push rule; an empty Push matches any.
 type Side struct {
 	Policy string `json:"policy"`
 	Push   string `json:"push,omitempty"`
 }
 
-// Claim is what a paper says of a figure: of Side by itself, or against Than,
-// as a ratio or, for shares, as a difference.
+// Claim is a paper's claim about a figure of Side, or of Side relative to Than: a ratio or, for shares,
+// a difference.
 type Claim struct {
 	Figure Figure `json:"figure"`
 	Side   Side   `json:"side"`
 	Than   *Side  `json:"than,omitempty"`
-	// Least and Most are equal where the paper gives one number.
+	// Least and Most are equal if the paper reports a single value.
 	Least float64 `json:"least"`
 	Most  float64 `json:"most"`
 }
 
-// Share says whether the figure is a share, from 0 to 1.
+// Share reports whether the figure is a share, from 0 to 1.
 func (f Figure) Share() bool { return f == hitRate }
 
-// Of reads the figure; nil when it is unknown.
+// Of returns the figure; nil if it is unknown.
 func (f Figure) Of(from *Figures) *float64 {
 	switch f {
 	case throughput:
@@ -48,8 +48,8 @@ func (f Figure) Of(from *Figures) *float64 {
 	return nil
 }
 
-// Compare is what the claim speaks of, measured: the figure of one side, or how
-// it compares with the other's. It is nil when something is unknown.
+// Compare returns the measured value of the claim: the figure of one side, or its ratio or difference
+// to the other side's. It is nil if a value is unknown.
 func (c *Claim) Compare(side, than *Figures) *float64 {
 	got := c.Figure.Of(side)
 	if c.Than == nil || got == nil {
@@ -66,12 +66,12 @@ func (c *Claim) Compare(side, than *Figures) *float64 {
 	return &compared
 }
 
-// level claims a figure of a policy.
+// level returns a claim about a figure of a policy.
 func level(f Figure, policy string, least, most float64) Claim {
 	return Claim{Figure: f, Side: Side{Policy: policy}, Least: least, Most: most}
 }
 
-// ratio claims how two policies compare: a ratio, of shares the difference.
+// ratio returns a claim about two policies: a ratio or, for shares, a difference.
 func ratio(f Figure, policy, than string, paper float64) Claim {
 	return Claim{Figure: f, Side: Side{Policy: policy}, Than: &Side{Policy: than}, Least: paper, Most: paper}
 }

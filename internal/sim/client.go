@@ -11,48 +11,47 @@ import (
 	"skyserve/lbd/prefix"
 )
 
-// client is a closed-loop client in its region, or one session of an open loop.
+// client is a closed-loop client in its region, or a session of an open loop.
 type client struct {
-	index    int32
-	region   int
-	workload workload.Client
-	mute     bool // it never asks anything after its first
+	index         int32
+	region        int
+	workload      workload.Client
+	singleRequest bool // it issues no requests after its first
 }
 
-// flight is one request of a client, from its issue to its end.
-type flight struct {
-	row     client // of a row of a trace
+// clientRequest is a request of a client, from issue to end.
+type clientRequest struct {
+	row     client // of a trace row
 	id      string
 	client  *client
 	request workload.Request
 	maxNew  int
 	text    string // the answer
-	// What a light engine does without.
+	// Not used with light engines.
 	prompt []engine.Token
 	key    prefix.Key // of prompt
 	answer []engine.Token
 
-	leg     leg           // at the balancer that the client asked
-	asked   time.Duration // when the client first asked for it
-	issued  time.Duration // and when this try began
-	retried bool          // it is not the first try
-	first   time.Duration
-	started bool // the first token came
-	ended   bool
-	refused bool // an engine can never run it
-	cached  int  // prompt tokens that the engine found in its cache
-	output  int  // tokens that the engine emitted
+	leg         leg           // at the client's balancer
+	firstIssued time.Duration // first issue, before retries
+	issued      time.Duration // issue of this attempt
+	retried     bool          // not the first attempt
+	first       time.Duration
+	started     bool // received its first token
+	ended       bool
+	rejected    bool // no engine can run it
+	cached      int  // cached prompt tokens, as reported by the engine
+	output      int  // output tokens of the engine
 }
 
-// retryPause is how long a client waits after a request that was not answered:
-// the Retry-After of the balancer.
-const retryPause = time.Second
+// retryInterval is the wait of a client after a failed request: the balancer's Retry-After.
+const retryInterval = time.Second
 
-// wordBytes is the length of a token of the answers, which are made of the
-// workload's words: a space and three letters.
+// wordBytes is the length of a token of the generated answers, which consist of the workload's words: a
+// space and three letters.
 const wordBytes = 4
 
-// addClients makes the clients; they start one after the other.
+// addClients creates the clients, with staggered starts.
 func (w *world) addClients(phase func(time.Duration) time.Duration) error {
 	for region, r := range w.scenario.Regions {
 		for i := range r.Clients {
@@ -61,13 +60,13 @@ func (w *world) addClients(phase func(time.Duration) time.Duration) error {
 				return err
 			}
 			w.clients = append(w.clients, c)
-			w.queue.push(event{at: phase(startSpread), kind: evIssue, issue: w.flightsOf(c, nil, c.workload.Next())})
+			w.queue.push(event{at: phase(startSpread), kind: evIssue, issue: w.newRequests(c, nil, c.workload.Next())})
 		}
 	}
 	return nil
 }
 
-// newClient makes the i-th client of a region, or its i-th session.
+// newClient creates the i-th client of a region, or its i-th session.
 func (w *world) newClient(region, i int, once bool) (*client, error) {
 	s := w.scenario
 	name := s.Regions[region].Name
@@ -82,7 +81,7 @@ func (w *world) newClient(region, i int, once bool) (*client, error) {
 	return &client{index: w.sessions - 1, region: region, workload: load}, nil
 }
 
-// heavy is the region with the larger trees, where a workload has such.
+// heavy returns the region with the larger trees, for workloads that have one.
 func (s *Scenario) heavy() string {
 	names := make([]string, 0, len(s.Regions))
 	for _, r := range s.Regions {
@@ -91,57 +90,56 @@ func (s *Scenario) heavy() string {
 	return workload.HeavyRegion(names)
 }
 
-// flightsOf makes flights of what a client asks next; before is what it asked last.
-func (w *world) flightsOf(c *client, before *flight, requests []workload.Request) []*flight {
-	flights := make([]*flight, 0, len(requests))
+// newRequests creates requests for a client's next requests; before is its previous request.
+func (w *world) newRequests(c *client, before *clientRequest, requests []workload.Request) []*clientRequest {
+	flights := make([]*clientRequest, 0, len(requests))
 	for _, r := range requests {
-		flights = append(flights, w.newFlight(c, before, r))
+		flights = append(flights, w.newRequest(c, before, r))
 	}
 	return flights
 }
 
-func (w *world) newFlight(c *client, before *flight, r workload.Request) *flight {
-	f := &flight{}
-	w.fill(f, c, before, r)
+func (w *world) newRequest(c *client, before *clientRequest, r workload.Request) *clientRequest {
+	f := &clientRequest{}
+	w.initRequest(f, c, before, r)
 	return f
 }
 
-// rowFlight makes the flight of a row of a trace, of one that came home if there
-// is any.
-func (w *world) rowFlight(region int, r workload.Request) *flight {
-	var f *flight
+// newRowRequest creates the request of a trace row, and reuses a finished one if possible.
+func (w *world) newRowRequest(region int, r workload.Request) *clientRequest {
+	var f *clientRequest
 	if n := len(w.spare); n > 0 {
 		f = w.spare[n-1]
 		w.spare = w.spare[:n-1]
-		*f = flight{}
+		*f = clientRequest{}
 	} else {
-		f = &flight{}
+		f = &clientRequest{}
 	}
-	f.row = client{index: w.sessions, region: region, workload: oneRow{}, mute: true}
+	f.row = client{index: w.sessions, region: region, workload: oneRow{}, singleRequest: true}
 	w.sessions++
-	w.fill(f, &f.row, nil, r)
+	w.initRequest(f, &f.row, nil, r)
 	return f
 }
 
-// mostSpare bounds the flights that are kept to be used again.
-const mostSpare = 4096
+// maxSpareRequests limits the requests kept for reuse.
+const maxSpareRequests = 4096
 
-// home keeps the flight of a row for the next one: it was answered, and where
-// nothing fails and nobody gives up nothing under way can speak of it any more.
-func (w *world) home(f *flight) {
+// recycle keeps the finished request of a row for reuse. Without faults and client timeouts no pending
+// event refers to it.
+func (w *world) recycle(f *clientRequest) {
 	quiet := len(w.scenario.Faults) == 0 && w.scenario.Patience == 0 && w.setup.Layout != Everywhere
-	if quiet && f.ended && f.client == &f.row && len(w.spare) < mostSpare {
+	if quiet && f.ended && f.client == &f.row && len(w.spare) < maxSpareRequests {
 		w.spare = append(w.spare, f)
 	}
 }
 
-// fill makes f what a client asks for.
-func (w *world) fill(f *flight, c *client, before *flight, r workload.Request) {
-	w.flights++
-	f.id, f.client, f.request = strconv.FormatUint(w.flights, 10), c, r
+// initRequest initialises f with a client's request.
+func (w *world) initRequest(f *clientRequest, c *client, before *clientRequest, r workload.Request) {
+	w.requestCount++
+	f.id, f.client, f.request = strconv.FormatUint(w.requestCount, 10), c, r
 	f.maxNew = max(w.scenario.MaxNew, r.OutputTokens)
 	if r.Messages != nil {
-		// Answers are the same under every policy.
+		// The answers do not depend on the policy.
 		draw := rand.New(rand.NewPCG(w.setup.Seed, uint64(c.index)<<32|uint64(uint32(r.AnswerOf))))
 		f.text = workload.Text(r.OutputTokens, draw.Uint64())
 	}
@@ -153,17 +151,17 @@ func (w *world) fill(f *flight, c *client, before *flight, r workload.Request) {
 	f.key = keyOf(nil, f.prompt, w.setup.Seed)
 }
 
-// promptTokens is the length of the prompt.
-func (f *flight) promptTokens() int {
+// promptTokens returns the length of the prompt.
+func (f *clientRequest) promptTokens() int {
 	if f.prompt == nil {
 		return f.request.InputTokens
 	}
 	return len(f.prompt)
 }
 
-// promptOf is the tokens of a conversation. Most go on where an earlier request
-// of the client and its answer ended: only the rest is new.
-func promptOf(before *flight, messages []workload.Message) []engine.Token {
+// promptOf returns the tokens of a conversation. Most conversations continue an earlier request of the
+// client and its answer: only the rest is tokenised.
+func promptOf(before *clientRequest, messages []workload.Message) []engine.Token {
 	var tokens []engine.Token
 	if before != nil {
 		if n := len(before.request.Messages); len(messages) > n && messages[n].Content == before.text && slices.Equal(messages[:n], before.request.Messages) {
@@ -178,11 +176,10 @@ func promptOf(before *flight, messages []workload.Message) []engine.Token {
 	return tokens
 }
 
-// keyOf is the key of tokens that go on after those that key was made of; key
-// covers whole blocks of them. Every token counts as its four bytes, so a block
-// is 16 tokens.
+// keyOf extends the key of the first tokens to all whole blocks of tokens. Every token counts as four
+// bytes, so a block has 16 tokens.
 func keyOf(key prefix.Key, tokens []engine.Token, seed uint64) prefix.Key {
-	// A key's hashes are a chain: the last one is where the next begins.
+	// A key's hashes are a chain: each is the seed of the next.
 	if len(key) > 0 {
 		seed = key[len(key)-1]
 	}
@@ -198,8 +195,8 @@ func keyOf(key prefix.Key, tokens []engine.Token, seed uint64) prefix.Key {
 	return append(key[:len(key):len(key)], h.Key()...)
 }
 
-// wholeKey is the key of the prompt with its answer.
-func (f *flight) wholeKey(seed uint64) prefix.Key {
+// wholeKey returns the key of the prompt and its answer.
+func (f *clientRequest) wholeKey(seed uint64) prefix.Key {
 	if f.prompt == nil {
 		return nil
 	}
@@ -207,8 +204,8 @@ func (f *flight) wholeKey(seed uint64) prefix.Key {
 	return keyOf(f.key, append(append(whole, f.prompt...), f.answer...), seed)
 }
 
-// finished takes the engine's word: the answer may have been cut.
-func (f *flight) finished(ev *engine.Event) {
+// finished applies the engine's final counts: it may have truncated the answer.
+func (f *clientRequest) finished(ev *engine.Event) {
 	f.cached, f.output = ev.CachedTokens, ev.OutputTokens
 	if f.answer != nil {
 		f.answer = f.answer[:ev.OutputTokens]
@@ -218,72 +215,71 @@ func (f *flight) finished(ev *engine.Event) {
 	}
 }
 
-// issueAll sends flights to their client's balancer.
-func (w *world) issueAll(flights []*flight) {
+// issueAll sends requests to their clients' balancers.
+func (w *world) issueAll(flights []*clientRequest) {
 	for _, f := range flights {
 		w.issue(f)
 	}
 }
 
-func (w *world) issue(f *flight) {
+func (w *world) issue(f *clientRequest) {
 	c := f.client
-	home := w.ask(c)
+	home := w.balancerFor(c)
 	f.issued = w.now
 	if !f.retried {
-		f.asked = w.now
+		f.firstIssued = w.now
 	}
-	f.leg = leg{flight: f, node: home}
+	f.leg = leg{request: f, node: home}
 	w.tally.issued++
-	w.push(w.delay[c.region][w.seat(home, c)], event{kind: evArrive, leg: &f.leg})
+	w.push(w.delay[c.region][w.location(home, c)], event{kind: evArrive, leg: &f.leg})
 	if w.scenario.Patience > 0 {
-		w.push(max(0, f.asked+w.scenario.Patience-w.now), event{kind: evPatience, flight: f})
+		w.push(max(0, f.firstIssued+w.scenario.Patience-w.now), event{kind: evTimeout, request: f})
 	}
 }
 
-// answer takes news of a request that the client still waits for, which reach it
-// at a time.
-func (w *world) answer(f *flight, said word, at time.Duration) {
+// deliver delivers a message about a request to its client at a time.
+func (w *world) deliver(f *clientRequest, msg message, at time.Duration) {
 	if f.ended {
 		return
 	}
-	switch said {
-	case saidFirst:
+	switch msg {
+	case msgFirstToken:
 		f.first, f.started = at, true
-	case saidDone:
+	case msgDone:
 		if !f.started || f.first < f.issued || at < f.first {
-			w.broke("request %s: issued at %v, first token at %v, done at %v", f.id, f.issued, f.first, at)
+			w.violate("request %s: issued at %v, first token at %v, finished at %v", f.id, f.issued, f.first, at)
 		}
 		f.ended = true
-		w.tally.answered(at >= w.begin(), at, f)
-		w.issueAll(w.flightsOf(f.client, f, f.client.workload.Done(f.request, f.text)))
-	case saidBroken, saidRefused:
+		w.tally.answered(at >= w.warmupEnd(), at, f)
+		w.issueAll(w.newRequests(f.client, f, f.client.workload.Done(f.request, f.text)))
+	case msgBroken, msgRefused:
 		f.ended = true
 		w.tally.lost++
-		again := w.newFlight(f.client, nil, f.request)
-		again.asked, again.retried = f.asked, true
-		w.push(retryPause, event{kind: evIssue, issue: []*flight{again}})
+		again := w.newRequest(f.client, nil, f.request)
+		again.firstIssued, again.retried = f.firstIssued, true
+		w.push(retryInterval, event{kind: evIssue, issue: []*clientRequest{again}})
 	default:
 		f.ended = true
-		w.tally.failed(at >= w.begin())
-		w.goOn(f)
+		w.tally.failed(at >= w.warmupEnd())
+		w.continueClient(f)
 	}
 }
 
-// giveUp ends the patience of a client with a request.
-func (w *world) giveUp(f *flight) {
+// timeOut cancels a request when its client's timeout expires.
+func (w *world) timeOut(f *clientRequest) {
 	if f.ended {
 		return
 	}
 	f.ended = true
 	w.tally.cancelled++
-	w.push(w.delay[f.client.region][w.seat(f.leg.node, f.client)], event{kind: evCancel, leg: &f.leg})
-	w.goOn(f)
+	w.push(w.delay[f.client.region][w.location(f.leg.node, f.client)], event{kind: evCancel, leg: &f.leg})
+	w.continueClient(f)
 }
 
-// goOn lets a client ask on, after a pause, when a request was not answered.
-func (w *world) goOn(f *flight) {
+// continueClient issues a client's next requests, after a pause, when a request failed.
+func (w *world) continueClient(f *clientRequest) {
 	c := f.client
-	if next := w.flightsOf(c, nil, c.workload.Failed(f.request)); len(next) > 0 {
-		w.push(retryPause, event{kind: evIssue, issue: next})
+	if next := w.newRequests(c, nil, c.workload.Failed(f.request)); len(next) > 0 {
+		w.push(retryInterval, event{kind: evIssue, issue: next})
 	}
 }

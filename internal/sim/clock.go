@@ -2,18 +2,18 @@ package sim
 
 import "time"
 
-// clock is the time of an engine that may run slower than the world: from the
-// instant of its last change on it takes stretch thousandths as long.
+// clock is the time of an engine that may run slower than simulated time: since its last change it
+// advances 1000/stretch as fast.
 type clock struct {
-	world   time.Duration // the last change, in the world's time
-	engine  time.Duration // and in the engine's
-	stretch time.Duration // thousandths; 0 stands for 1000
+	world   time.Duration // last change, in simulated time
+	engine  time.Duration // last change, in engine time
+	stretch time.Duration // per mille; 0 = 1000
 }
 
-// perMille is a stretch that changes nothing.
+// perMille is the stretch of normal speed.
 const perMille = 1000
 
-// at is the engine's time at an instant of the world, rounded down.
+// at returns the engine's time at a simulated time, rounded down.
 func (c *clock) at(world time.Duration) time.Duration {
 	if c.stretch == 0 {
 		return c.engine + world - c.world
@@ -21,7 +21,7 @@ func (c *clock) at(world time.Duration) time.Duration {
 	return c.engine + (world-c.world)*perMille/c.stretch
 }
 
-// when is the first instant of the world at which at gives an engine's time.
+// when returns the first simulated time at which at returns an engine's time.
 func (c *clock) when(engine time.Duration) time.Duration {
 	if c.stretch == 0 {
 		return c.world + engine - c.engine
@@ -30,7 +30,7 @@ func (c *clock) when(engine time.Duration) time.Duration {
 	return c.world + whole*c.stretch + (rest*c.stretch+perMille-1)/perMille
 }
 
-// slow makes everything take factor times as long from now on.
+// slow makes the engine slower by factor from now on.
 func (c *clock) slow(now time.Duration, factor float64) {
 	c.engine, c.world = c.at(now), now
 	c.stretch = time.Duration(factor * perMille)

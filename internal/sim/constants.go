@@ -8,11 +8,10 @@ import (
 	"skyserve/lbd/core"
 )
 
-// Constants is a scenario as its report names it: every figure that a result
-// rests on, so that it can be judged and repeated.
+// Constants are the parameters of a scenario in its report, complete enough to reproduce a result.
 type Constants struct {
 	Workload string `json:"workload"`
-	// Lengths and Sigma are left out where they are 1, Rate where the loop is closed.
+	// Lengths and Sigma are omitted if they are 1, Rate in a closed loop.
 	Lengths    float64           `json:"lengths,omitempty"`
 	Sigma      float64           `json:"sigma,omitempty"`
 	Rate       float64           `json:"rate,omitempty"`
@@ -33,10 +32,10 @@ type Constants struct {
 	Order      core.Order        `json:"order"`
 	Tau        int               `json:"tau"`
 	MaxWait    float64           `json:"max_wait_ms"`
-	Patience   float64           `json:"patience_ms"` // 0 = for ever
+	Patience   float64           `json:"patience_ms"` // client timeout; 0 = none
 
 	ConstantsProfile
-	// Others are the other profiles that regions name.
+	// Others are further profiles of regions.
 	Others []ConstantsProfile `json:"profiles,omitempty"`
 }
 
@@ -48,13 +47,13 @@ type ConstantsProfile struct {
 	DecodeBase       float64 `json:"decode_base_ms"`
 	DecodePerRequest float64 `json:"decode_per_request_ms"`
 	DecodePerKVToken float64 `json:"decode_per_kv_token_ms"`
-	// The curves are left out where the constants before them hold.
+	// The curves are omitted if the linear constants above apply.
 	PrefillCurve []ConstantsKnot `json:"prefill_curve,omitempty"`
 	DecodeCurve  []ConstantsKnot `json:"decode_curve,omitempty"`
 	ChunkTokens  int             `json:"chunk_tokens"`
 	KVTokens     int             `json:"kv_tokens"`
 	MaxRunning   int             `json:"max_running"`
-	Reserve      float64         `json:"reserve"` // share of the tokens to come that admission keeps room for
+	Reserve      float64         `json:"reserve"` // share of the tokens to be generated that admission reserves memory for
 }
 
 // ConstantsKnot is an engine.Knot in a report.
@@ -68,9 +67,9 @@ type ConstantsRegion struct {
 	Name     string `json:"name"`
 	Replicas int    `json:"replicas"`
 	Clients  int    `json:"clients"`
-	// Profiles are names, where the region has its own.
+	// Profiles are names, if the region has its own.
 	Profiles []string `json:"profiles,omitempty"`
-	// Balancers is left out where there is one.
+	// Balancers is omitted if it is 1.
 	Balancers int `json:"balancers,omitempty"`
 }
 
@@ -82,13 +81,12 @@ type ConstantsSurge struct {
 	Factor float64 `json:"factor"`
 }
 
-// ConstantsTrace is a Trace in a report. How many requests there are is known
-// from a run.
+// ConstantsTrace is a Trace in a report. A run determines the number of requests.
 type ConstantsTrace struct {
 	Name     string `json:"name"`
 	Format   string `json:"format"`
 	Requests int    `json:"requests"`
-	LeftOut  int    `json:"left_out"` // too long for the context
+	LeftOut  int    `json:"left_out"` // prompt exceeds the context
 }
 
 // ConstantsFault is a Fault in a report.
@@ -99,7 +97,7 @@ type ConstantsFault struct {
 	Replica  string    `json:"replica,omitempty"`
 	Region   string    `json:"region,omitempty"`
 	Peer     string    `json:"peer,omitempty"`
-	Balancer int       `json:"balancer,omitempty"` // 0 = all of the region
+	Balancer int       `json:"balancer,omitempty"` // 0 = all balancers of the region
 	Factor   float64   `json:"factor,omitempty"`
 	Share    float64   `json:"share,omitempty"`
 	Delay    float64   `json:"delay_ms,omitempty"`
@@ -112,7 +110,7 @@ type ConstantsLink struct {
 	RTT float64 `json:"rtt_ms"`
 }
 
-// Constants lists what the scenario is made of.
+// Constants returns the scenario's parameters.
 func (s *Scenario) Constants() Constants {
 	c := Constants{
 		Workload: string(s.Workload), Lengths: unlessOne(s.Lengths), Sigma: unlessOne(s.Sigma), Rate: s.Rate, Engine: s.Engine,
@@ -139,8 +137,7 @@ func (s *Scenario) Constants() Constants {
 	return c
 }
 
-// regionConstants lists the regions, and every profile that they name beside the
-// scenario's.
+// regionConstants returns the regions, and every profile they use besides the scenario's.
 func (s *Scenario) regionConstants() (regions []ConstantsRegion, others []ConstantsProfile) {
 	seen := []engine.Profile{s.Profile}
 	for _, r := range s.Regions {
@@ -177,7 +174,7 @@ func constantsKnots(c engine.Curve) (all []ConstantsKnot) {
 	return all
 }
 
-// unlessOne is a factor, or 0 where it changes nothing.
+// unlessOne returns a factor, or 0 if it is 1.
 func unlessOne(factor float64) float64 {
 	if factor == 1 {
 		return 0

@@ -7,14 +7,13 @@ import (
 	"skyserve/lbd/core"
 )
 
-// What event.from says of an evFault.
+// Values of event.from in an evFault.
 const (
 	faultBegins = 0
 	faultEnds   = 1
 )
 
-// addFaults schedules what goes wrong. Faults of probes need no event: each
-// probe looks for them.
+// addFaults schedules the scenario's faults. Probe faults need no event: each probe checks for them.
 func (w *world) addFaults() {
 	for i := range w.scenario.Faults {
 		f := &w.scenario.Faults[i]
@@ -26,21 +25,21 @@ func (w *world) addFaults() {
 	}
 }
 
-// fault begins or ends a fault. One of a balancer or a link that the layout does
-// not have changes nothing.
+// fault starts or ends a fault. A fault of a balancer or a link that the layout does not have has no
+// effect.
 func (w *world) fault(f *Fault, ends bool) {
 	switch f.Kind {
 	case ReplicaDown:
-		w.fell(w.replicaNamed(f.Replica), ends)
+		w.setReplicaDown(w.replicaNamed(f.Replica), ends)
 	case ReplicaSlow:
 		factor := f.Factor
 		if ends {
 			factor = 1
 		}
 		r := w.replicaNamed(f.Replica)
-		w.settle(r)
+		w.advanceReplica(r)
 		r.clock.slow(w.now, factor)
-		w.settle(r)
+		w.advanceReplica(r)
 	case LinkCut:
 		for _, a := range w.balancersOf(f.Region) {
 			for _, b := range w.balancersOf(f.Peer) {
@@ -52,15 +51,15 @@ func (w *world) fault(f *Fault, ends bool) {
 			switch {
 			case f.Balancer != 0 && f.Balancer != i+1:
 			case ends:
-				w.revive(n)
+				w.restartBalancer(n)
 			default:
-				w.kill(n)
+				w.stopBalancer(n)
 			}
 		}
 	}
 }
 
-// balancersOf are the balancers that stand in a region.
+// balancersOf returns the balancers in a region.
 func (w *world) balancersOf(region string) (there []*node) {
 	for _, n := range w.nodes {
 		if w.scenario.Regions[n.region].Name == region {
@@ -70,41 +69,40 @@ func (w *world) balancersOf(region string) (there []*node) {
 	return there
 }
 
-// fell ends a replica's life, or begins its next one: with an empty engine.
-func (w *world) fell(r *replica, ends bool) {
+// setReplicaDown stops a replica, or restarts it with an empty engine.
+func (w *world) setReplicaDown(r *replica, ends bool) {
 	if ends {
 		r.down = false
 		return
 	}
-	w.settle(r)
+	w.advanceReplica(r)
 	for _, id := range sortedKeys(r.jobs) {
 		j := r.jobs[id]
-		w.push(w.way(r, j.leg), event{kind: evUp, leg: j.leg, try: j.try, word: saidBroken})
+		w.push(w.way(r, j.leg), event{kind: evUp, leg: j.leg, try: j.try, message: msgBroken})
 	}
 	here := r.engine.Load()
 	r.lost += int64(here.Pending + here.Running)
 	r.before = r.load()
-	r.down, r.told, r.waking = true, 0, false
-	r.turn++ // whatever was to wake the old engine comes to nothing
+	r.down, r.probedTokens, r.waking = true, 0, false
+	r.wakeSeq++ // invalidates the wake-up events of the old engine
 	clear(r.jobs)
 	fresh, err := w.newEngine(r.engine.Profile())
 	if err != nil {
-		w.broke("replica %s: starting again: %v", r.id, err)
+		w.violate("replica %s: restarting: %v", r.id, err)
 		return
 	}
 	r.engine, r.clock = fresh, clock{world: w.now, stretch: r.clock.stretch}
 }
 
-// cut says whether two balancers cannot reach each other.
-func (w *world) cut(a, b *node) bool { return w.links[pairOf(a, b)] }
+// isCut reports whether the link between two balancers is cut.
+func (w *world) isCut(a, b *node) bool { return w.links[pairOf(a, b)] }
 
 func pairOf(a, b *node) [2]int32 {
 	return [2]int32{min(a.index, b.index), max(a.index, b.index)}
 }
 
-// cutLink parts two balancers, or lets them reach each other again. Both ends
-// see their connections break: the one that forwarded a request tries elsewhere,
-// the other one takes its asker for gone.
+// cutLink cuts or restores the link between two balancers. Both ends see their connections break: the
+// forwarding balancer retries, the other one cancels the forwarded requests.
 func (w *world) cutLink(a, b *node, parts bool) {
 	w.links[pairOf(a, b)] = parts
 	if !parts {
@@ -115,13 +113,13 @@ func (w *world) cutLink(a, b *node, parts bool) {
 		for _, id := range sortedKeys(n.legs) {
 			l := n.legs[id]
 			switch {
-			case l == nil: // ended by what another one's end set free
+			case l == nil: // ended by an earlier iteration
 			case l.up != nil && l.up.node == other:
 				w.cancel(l)
 			case l.down != nil && l.down.node == other:
 				l.down.broken = true
-				l.try++ // nothing that is under way from there counts
-				w.tell(n, core.Event{Kind: core.EventFailed, ID: id, Outcome: &core.Outcome{
+				l.try++ // ignores messages in transit from there
+				w.sendEvent(n, core.Event{Kind: core.EventFailed, ID: id, Outcome: &core.Outcome{
 					Retryable: !l.started, Unreachable: true, Cause: "connection lost",
 				}})
 			}
@@ -129,13 +127,13 @@ func (w *world) cutLink(a, b *node, parts bool) {
 	}
 }
 
-// kill ends a balancer's life. Its connections break: its clients and the peers
-// that forwarded to it hear of it, and what it sent on is given up.
-func (w *world) kill(n *node) {
+// stopBalancer stops a balancer. Its connections break: clients and forwarding peers see the failure, and
+// requests that it sent on are cancelled.
+func (w *world) stopBalancer(n *node) {
 	for _, id := range sortedKeys(n.legs) {
 		l := n.legs[id]
 		l.here = false
-		w.sayUp(l, saidRefused)
+		w.sendUp(l, msgRefused)
 		if l.down != nil || l.replica != nil {
 			w.abortDown(l)
 		}
@@ -146,13 +144,12 @@ func (w *world) kill(n *node) {
 	n.lives++
 	clear(n.legs)
 	if err := w.boot(n); err != nil {
-		w.broke("balancer %s: starting again: %v", n.id, err)
+		w.violate("balancer %s: restarting: %v", n.id, err)
 	}
-	w.push(adoption, event{kind: evAdopt, index: n.index})
+	w.push(adoptionDelay, event{kind: evAdopt, index: n.index})
 }
 
-// adopt gives the replicas of a balancer that is still dead to the nearest one
-// that lives.
+// adopt transfers the replicas of a balancer that is still down to the nearest running one.
 func (w *world) adopt(dead *node) {
 	if !dead.dead {
 		return
@@ -163,29 +160,29 @@ func (w *world) adopt(dead *node) {
 	}
 	for _, r := range w.replicas {
 		if r.node == dead {
-			w.give(r, to)
+			w.assignReplica(r, to)
 		}
 	}
 }
 
-// revive begins a balancer's next life: its replicas come home, and those that
-// found nobody to adopt them come to it.
-func (w *world) revive(n *node) {
+// restartBalancer restarts a balancer. It gets back its own replicas, and those of stopped balancers that were
+// not adopted.
+func (w *world) restartBalancer(n *node) {
 	n.dead = false
-	w.meet(n)
+	w.addPeers(n)
 	for _, r := range w.replicas {
 		switch {
 		case r.home == n:
-			w.give(r, n)
+			w.assignReplica(r, n)
 		case r.node.dead:
-			w.push(adoption, event{kind: evAdopt, index: r.node.index})
+			w.push(adoptionDelay, event{kind: evAdopt, index: r.node.index})
 		}
 	}
 }
 
-// ask is the balancer that a client asks: its own of those in its region, while
-// that is dead the nearest one that lives.
-func (w *world) ask(c *client) *node {
+// balancerFor returns the balancer for a client: its own one of those in its region or, while that is down, the
+// nearest running one.
+func (w *world) balancerFor(c *client) *node {
 	homes := w.homes[c.region]
 	home := homes[int(c.index)%len(homes)]
 	if home.dead {
@@ -196,8 +193,7 @@ func (w *world) ask(c *client) *node {
 	return home
 }
 
-// nearest is the living balancer that is nearest to a region, the first of
-// several; nil when all are dead.
+// nearest returns the running balancer nearest to a region, the first of several; nil if all are down.
 func (w *world) nearest(region int) (found *node) {
 	for _, n := range w.nodes {
 		if !n.dead && (found == nil || w.delay[region][n.region] < w.delay[region][found.region]) {
@@ -207,7 +203,7 @@ func (w *world) nearest(region int) (found *node) {
 	return found
 }
 
-// sortedKeys lists the keys of a map whose order must not matter.
+// sortedKeys returns the sorted keys of a map, for a deterministic order.
 func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K {
 	keys := make([]K, 0, len(m))
 	for k := range m {

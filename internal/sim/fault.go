@@ -7,47 +7,45 @@ import (
 	"time"
 )
 
-// FaultKind says what goes wrong.
+// FaultKind is a kind of fault.
 type FaultKind string
 
-// The kinds of fault, with the fields of Fault that each of them reads beside
-// From and To.
+// The kinds of fault, with the fields of Fault that each uses besides From and To.
 const (
-	// ReplicaDown: Replica dies and comes back empty. What it was at is lost; who
-	// asks meanwhile is refused.
+	// ReplicaDown: Replica stops and restarts with an empty cache. Its requests are lost; new requests
+	// are refused until it restarts.
 	ReplicaDown FaultKind = "replica-down"
-	// ReplicaSlow: Replica takes Factor times as long for everything.
+	// ReplicaSlow: Replica is slower by Factor.
 	ReplicaSlow FaultKind = "replica-slow"
-	// LinkCut: the balancers of Region and Peer do not reach each other. What was
-	// under way between them breaks at both ends.
+	// LinkCut: the link between the balancers of Region and Peer is cut. Requests between them break at
+	// both ends.
 	LinkCut FaultKind = "link-cut"
-	// ProbeLoss: the Share of the probes comes to nothing: of Replica, of those of
-	// Region, or of all where neither is given.
+	// ProbeLoss: the Share of probes is lost: of Replica, of those in Region, or of all if neither is
+	// set.
 	ProbeLoss FaultKind = "probe-loss"
-	// ReportDelay: what probes read comes Delay later; of whom, as ProbeLoss.
+	// ReportDelay: probe reports are delayed by Delay; replicas as in ProbeLoss.
 	ReportDelay FaultKind = "report-delay"
-	// BalancerDown: Region's Balancer, or all that it has, dies and comes back
-	// knowing nothing. What it
-	// held is lost to the clients, who ask again, and to its peers; the nearest
-	// balancer adopts its replicas, which go home when it is back.
+	// BalancerDown: Region's Balancer, or all of its balancers, stop and restart without state. Their
+	// requests are lost to the clients, who retry, and to peers; the nearest balancer adopts their
+	// replicas until they restart.
 	BalancerDown FaultKind = "balancer-down"
 )
 
-// FaultKinds lists the kinds.
+// FaultKinds returns all kinds.
 func FaultKinds() []FaultKind {
 	return []FaultKind{ReplicaDown, ReplicaSlow, LinkCut, ProbeLoss, ReportDelay, BalancerDown}
 }
 
-// Fault is something that goes wrong from From until To.
+// Fault is a fault from From until To.
 type Fault struct {
 	Kind FaultKind
-	// To 0 = to the end of the run.
+	// To = 0 means the end of the run.
 	From, To time.Duration
-	// Replica is named as us-01: the first one of region us.
+	// Replica is an ID such as us-01: the first replica of region us.
 	Replica string
 	Region  string
 	Peer    string
-	// Balancer is which one of the region, from 1; 0 = all.
+	// Balancer is the number of a balancer in the region, from 1; 0 = all.
 	Balancer int
 	Factor   float64 // at least 1
 	Share    float64 // 0 to 1
@@ -55,13 +53,13 @@ type Fault struct {
 }
 
 const (
-	// adoption is how long it takes until a dead balancer's replicas are adopted:
-	// three heartbeats that did not come.
-	adoption = 300 * time.Millisecond
-	// slowest is the most that a replica can be slowed down.
-	slowest = 1000
-	// longestDelay bounds how late a report can come.
-	longestDelay = time.Hour
+	// adoptionDelay is the time until the replicas of a stopped balancer are adopted: three missed
+	// heartbeats.
+	adoptionDelay = 300 * time.Millisecond
+	// maxSlowdown is the maximum Factor of ReplicaSlow.
+	maxSlowdown = 1000
+	// maxReportDelay is the maximum Delay of ReportDelay.
+	maxReportDelay = time.Hour
 )
 
 func faultKindList() string {
@@ -72,10 +70,10 @@ func faultKindList() string {
 	return strings.Join(names, ", ")
 }
 
-// replicaID is what the i-th replica of a region is called.
+// replicaID returns the ID of the i-th replica of a region.
 func replicaID(region string, i int) string { return fmt.Sprintf("%s-%02d", region, i+1) }
 
-// same says whether two faults turn the same thing on and off.
+// same reports whether two faults affect the same object.
 func (f *Fault) same(o *Fault) bool {
 	if f.Kind != o.Kind || f.Kind == ProbeLoss || f.Kind == ReportDelay {
 		return false
@@ -87,7 +85,7 @@ func (f *Fault) same(o *Fault) bool {
 	return f.Replica == o.Replica && slices.Equal(ends(f), ends(o))
 }
 
-// end is when a fault ends.
+// end returns the end of a fault.
 func (s *Scenario) end(f *Fault) time.Duration {
 	if f.To == 0 {
 		return s.Duration
@@ -95,8 +93,8 @@ func (s *Scenario) end(f *Fault) time.Duration {
 	return f.To
 }
 
-// strikes says whether a fault of probes speaks of a replica now.
-func (w *world) strikes(f *Fault, r *replica) bool {
+// affects reports whether a probe fault currently affects a replica.
+func (w *world) affects(f *Fault, r *replica) bool {
 	if w.now < f.From || w.now >= w.scenario.end(f) {
 		return false
 	}

@@ -15,20 +15,19 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// worlds is how many small services with random faults the laws are tried on.
+// worlds is the number of small services with random faults to check.
 const worlds = 600
 
-// silent is a client that asks nothing more.
+// silent is a client that issues no more requests.
 type silent struct{}
 
 func (silent) Next() []workload.Request                         { return nil }
 func (silent) Done(workload.Request, string) []workload.Request { return nil }
 func (silent) Failed(workload.Request) []workload.Request       { return nil }
 
-// Whatever fails, under whatever policy: nothing is lost, nothing is counted
-// twice, nothing comes before its cause; and when clients fall silent and what
-// failed is back, every request comes to an end.
-func TestTheLawsHoldUnderFaults(t *testing.T) {
+// With any fault and any policy: no request is lost or counted twice, and no effect precedes its cause;
+// after clients stop and faults end, every request ends.
+func TestLawsHoldUnderFaults(t *testing.T) {
 	testkit.Slow(t)
 	var seen Totals
 	for seed := range uint64(worlds) {
@@ -37,7 +36,7 @@ func TestTheLawsHoldUnderFaults(t *testing.T) {
 		if err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
-		for w.queue.heap[0].at < s.Duration && w.breach == nil {
+		for w.queue.heap[0].at < s.Duration && w.violation == nil {
 			w.step()
 		}
 		if err := drained(w); err != nil {
@@ -54,8 +53,7 @@ func TestTheLawsHoldUnderFaults(t *testing.T) {
 	}
 }
 
-// drained lets clients fall silent and everything that failed come back, and
-// says what is then still wrong.
+// drained stops all clients and ends all faults, and returns an error if requests remain.
 func drained(w *world) error {
 	for _, a := range w.arrivals {
 		a.rate = 0
@@ -68,15 +66,15 @@ func drained(w *world) error {
 		}
 	}
 	hushed := map[*client]bool{}
-	hush := func(f *flight) {
+	hush := func(f *clientRequest) {
 		if f != nil && !hushed[f.client] {
 			hushed[f.client] = true
 			f.client.workload = silent{}
 		}
 	}
-	for limit := w.now + 20*time.Minute; w.now < limit && w.breach == nil; w.step() {
+	for limit := w.now + 20*time.Minute; w.now < limit && w.violation == nil; w.step() {
 		e := w.queue.peek()
-		hush(e.flight)
+		hush(e.request)
 		for _, f := range e.issue {
 			hush(f)
 		}
@@ -90,10 +88,10 @@ func drained(w *world) error {
 	return fmt.Errorf("%d requests never come to an end", w.tally.inFlight())
 }
 
-// quiet says whether nothing is about to happen to any request.
+// quiet reports whether no event about a request is pending.
 func (w *world) quiet() bool {
 	for i := range w.queue.heap {
-		if e := &w.queue.slots[w.queue.heap[i].slot]; e.leg != nil || e.flight != nil && !e.flight.ended || len(e.issue) > 0 {
+		if e := &w.queue.slots[w.queue.heap[i].slot]; e.leg != nil || e.request != nil && !e.request.ended || len(e.issue) > 0 {
 			return false
 		}
 	}
@@ -105,7 +103,7 @@ func (w *world) quiet() bool {
 	return true
 }
 
-// troubled is a small service in which some things go wrong, chosen by a seed.
+// troubled is a small service with faults chosen by a seed.
 func troubled(seed uint64) (*Scenario, Setup) {
 	r := rand.New(rand.NewPCG(seed, 7))
 	pick := func(n int) int { return r.IntN(n) }
@@ -165,7 +163,7 @@ func drawFault(r *rand.Rand, s *Scenario) Fault {
 	return f
 }
 
-// under runs a scenario of two regions with one fault in its middle.
+// under runs a scenario of two regions with one fault in the middle.
 func under(t *testing.T, f Fault) (*Result, *world) {
 	t.Helper()
 	s := short(t, "fig8a", 60*time.Second)
@@ -185,9 +183,8 @@ func under(t *testing.T, f Fault) (*Result, *world) {
 	return w.result(), w
 }
 
-// Each fault does what it says: what it strikes is worse off than without it,
-// and works again afterwards.
-func TestFaultsStrike(t *testing.T) {
+// Each fault affects its target, which works again afterwards.
+func TestFaultsHaveTheirEffects(t *testing.T) {
 	sound, _ := under(t, Fault{Kind: ProbeLoss})
 	if sound.Figures.Rejected > 0 || sound.Totals.Lost > 0 {
 		t.Fatalf("without a fault, %v were rejected and %d lost", sound.Figures.Rejected, sound.Totals.Lost)
@@ -202,7 +199,7 @@ func TestFaultsStrike(t *testing.T) {
 		t.Errorf("replica-slow: %d tokens generated, %d without", got, want)
 	}
 	r, w = under(t, Fault{Kind: LinkCut, Region: "us", Peer: "eu"})
-	if r.Figures.Forwarded >= sound.Figures.Forwarded || r.Balancers[1].Cancelled == 0 || w.cut(w.nodes[0], w.nodes[1]) {
+	if r.Figures.Forwarded >= sound.Figures.Forwarded || r.Balancers[1].Cancelled == 0 || w.isCut(w.nodes[0], w.nodes[1]) {
 		t.Errorf("link-cut: %v forwarded, %v without; %+v in eu", r.Figures.Forwarded, sound.Figures.Forwarded, r.Balancers[1])
 	}
 	r, w = under(t, Fault{Kind: BalancerDown, Region: "us"})
@@ -218,8 +215,8 @@ func TestFaultsStrike(t *testing.T) {
 	}
 }
 
-// While its balancer is dead a replica is another one's, 300 ms after the death.
-func TestADeadBalancersReplicasAreAdopted(t *testing.T) {
+// 300 ms after a balancer stops, its replicas belong to another one.
+func TestReplicasOfStoppedBalancerAreAdopted(t *testing.T) {
 	s := short(t, "fig8a", 60*time.Second)
 	s.Faults = []Fault{{Kind: BalancerDown, Region: "us", From: 10 * time.Second, To: 20 * time.Second}, {Kind: BalancerDown, Region: "eu", From: 15 * time.Second}}
 	w, err := newWorld(s, Setup{Policy: "skylb", Push: core.Push{Mode: core.PushPending}, Layout: Regional, Seed: 2})
@@ -229,7 +226,7 @@ func TestADeadBalancersReplicasAreAdopted(t *testing.T) {
 	for _, at := range []struct {
 		until time.Duration
 		owner string
-	}{{10*time.Second + adoption - 1, "us"}, {10*time.Second + adoption + 1, "eu"}, {16 * time.Second, "asia"}, {21 * time.Second, "us"}} {
+	}{{10*time.Second + adoptionDelay - 1, "us"}, {10*time.Second + adoptionDelay + 1, "eu"}, {16 * time.Second, "asia"}, {21 * time.Second, "us"}} {
 		for w.queue.heap[0].at < at.until {
 			w.step()
 		}
@@ -237,13 +234,13 @@ func TestADeadBalancersReplicasAreAdopted(t *testing.T) {
 			t.Errorf("at %v us-01 is %s's, want %s's", at.until, got, at.owner)
 		}
 	}
-	if n := w.ask(&client{region: 1}); n.id != "us" {
+	if n := w.balancerFor(&client{region: 1}); n.id != "us" {
 		t.Errorf("clients of eu ask %s, want us, which is nearer than asia", n.id)
 	}
 }
 
-// An engine's clock says the same in both directions, whatever was changed.
-func TestClocksAgree(t *testing.T) {
+// at and when of an engine's clock agree after any change of speed.
+func TestClockAtAndWhenAgree(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	var c clock
 	now := time.Duration(0)
@@ -269,18 +266,18 @@ func TestFaultErrors(t *testing.T) {
 		want   string
 		faults []Fault
 	}{
-		{`faults[0].kind: unknown "fire": want one of replica-down, `, []Fault{{Kind: "fire"}}},
-		{`faults[0].replica: no replica is called "us-09": the first one`, []Fault{{Kind: ReplicaDown, Replica: "us-09"}}},
+		{`faults[0].kind: unknown value "fire": must be one of replica-down, `, []Fault{{Kind: "fire"}}},
+		{`faults[0].replica: unknown replica "us-09": the first replica`, []Fault{{Kind: ReplicaDown, Replica: "us-09"}}},
 		{`faults[0].factor: must be at least 1 and at most 1000, got 0.5`, []Fault{{Kind: ReplicaSlow, Replica: "us-01", Factor: 0.5}}},
-		{`faults[0].peer: must be another region than "us"`, []Fault{{Kind: LinkCut, Region: "us", Peer: "us"}}},
-		{`faults[0].peer: no region is called "mars"`, []Fault{{Kind: LinkCut, Region: "us", Peer: "mars"}}},
+		{`faults[0].peer: must differ from region "us"`, []Fault{{Kind: LinkCut, Region: "us", Peer: "us"}}},
+		{`faults[0].peer: unknown region "mars"`, []Fault{{Kind: LinkCut, Region: "us", Peer: "mars"}}},
 		{`faults[0].share: must be at least 0 and at most 1, got 2`, []Fault{{Kind: ProbeLoss, Share: 2}}},
 		{`faults[0].delay: must be more than zero and at most 1h0m0s, got 0s`, []Fault{{Kind: ReportDelay}}},
-		{`faults[0].replica: no replica is called "x"`, []Fault{{Kind: ReportDelay, Delay: 1, Replica: "x"}}},
-		{`faults[0].region: no region is called ""`, []Fault{{Kind: BalancerDown}}},
+		{`faults[0].replica: unknown replica "x"`, []Fault{{Kind: ReportDelay, Delay: 1, Replica: "x"}}},
+		{`faults[0].region: unknown region ""`, []Fault{{Kind: BalancerDown}}},
 		{`faults[0].balancer: must be at least 0 (all) and at most 1, got 2`, []Fault{{Kind: BalancerDown, Region: "us", Balancer: 2}}},
-		{`faults[0]: must end after it begins, got 5s to 3s`, []Fault{{Kind: BalancerDown, Region: "us", From: 5 * time.Second, To: 3 * time.Second}}},
-		{`faults[1]: link-cut: begins or ends within faults[0], which strikes the same`, []Fault{{Kind: LinkCut, Region: "us", Peer: "eu"}, {Kind: LinkCut, Region: "eu", Peer: "us", From: time.Second}}},
+		{`faults[0]: must end after it starts, got 5s to 3s`, []Fault{{Kind: BalancerDown, Region: "us", From: 5 * time.Second, To: 3 * time.Second}}},
+		{`faults[1]: link-cut: overlaps faults[0], which affects the same target`, []Fault{{Kind: LinkCut, Region: "us", Peer: "eu"}, {Kind: LinkCut, Region: "eu", Peer: "us", From: time.Second}}},
 	} {
 		s := short(t, "fig8a", time.Minute)
 		s.Faults = c.faults

@@ -8,31 +8,30 @@ import (
 	"skyserve/lbd/core"
 )
 
-// Figures is what a run measured after its warm-up. Times are what clients saw,
-// over the requests that were answered in that time; what could not be measured
-// is nil.
+// Figures are the measurements of a run after its warm-up. Times are measured at the clients, over the
+// requests answered in that period; unmeasured figures are nil.
 type Figures struct {
-	// Completed counts answers, Rejected requests that ended without one.
+	// Completed counts answered requests, Rejected requests that ended without an answer.
 	Completed float64 `json:"completed"`
 	Rejected  float64 `json:"rejected"`
-	// OutputTokensPerSecond counts the tokens that engines emitted.
+	// OutputTokensPerSecond counts the output tokens of the engines.
 	OutputTokensPerSecond float64 `json:"output_tokens_per_second"`
-	// TTFT is until the first token, TPOT (E2E-TTFT)/(tokens-1), E2E until the last.
+	// TTFT is the time to the first token, TPOT (E2E-TTFT)/(tokens-1), E2E the time to the last token.
 	TTFT *Percentiles `json:"ttft_ms"`
 	TPOT *Percentiles `json:"tpot_ms"`
 	E2E  *Percentiles `json:"e2e_ms"`
-	// PrefixHitRate is cached over prompt tokens of what engines admitted.
+	// PrefixHitRate is cached over prompt tokens of requests admitted by engines.
 	PrefixHitRate *float64 `json:"prefix_hit_rate"`
-	// Forwarded counts requests that a balancer sent to another one.
+	// Forwarded counts requests that a balancer forwarded to another.
 	Forwarded float64 `json:"forwarded"`
-	// MaxWaitMillis is the longest that a request was held by one balancer.
+	// MaxWaitMillis is the longest time that a balancer queued a request.
 	MaxWaitMillis float64 `json:"max_wait_ms"`
-	// OutstandingMaxOverMin compares the replicas with the most and the fewest
-	// requests in the engine, each by its mean over time; nil when one had none.
+	// OutstandingMaxOverMin is the ratio of the highest to the lowest mean number of requests in an
+	// engine; nil if the lowest is 0.
 	OutstandingMaxOverMin *float64 `json:"outstanding_max_over_min"`
 }
 
-// Percentiles is a percentile set: the nearest rank, in milliseconds.
+// Percentiles is a set of percentiles by nearest rank, in milliseconds.
 type Percentiles struct {
 	Mean float64 `json:"mean"`
 	P10  float64 `json:"p10"`
@@ -45,55 +44,55 @@ type Percentiles struct {
 	Max  float64 `json:"max"`
 }
 
-// Result is a run at its end.
+// Result is the result of a run.
 type Result struct {
 	Figures Figures
 	Totals  Totals
-	// Balancers and Replicas are the final state of each, in the order of the regions.
+	// Balancers and Replicas are the final states, in the order of the regions.
 	Balancers []core.Counts
 	Replicas  []engine.Load
-	// Course is the load at moments at equal distances, from the very beginning.
+	// Course is the load at equidistant times, from the start.
 	Course []Moment
 }
 
-// Totals counts the whole run, warm-up included.
+// Totals counts the whole run, including the warm-up.
 type Totals struct {
-	// Issued is the sum of the others: every request that a client sent.
+	// Issued is the sum of the others: all requests that clients sent.
 	Issued    int
 	Answered  int
 	Failed    int
 	Cancelled int
-	// Lost went with a balancer that died; their clients asked again.
+	// Lost counts requests lost with a stopped balancer; their clients retried.
 	Lost     int
 	InFlight int
-	// Events is how many things happened.
+	// Events is the number of simulated events.
 	Events int64
-	// Rows is how many rows of a trace were replayed, LeftOut how many did not fit
-	// into the scenario's MaxContext.
+	// Rows is the number of replayed trace rows, LeftOut the number that exceed the scenario's
+	// MaxContext.
 	Rows    int
 	LeftOut int
 }
 
-// tally collects a run's figures.
+// tally accumulates a run's figures.
 type tally struct {
-	issued, done, failures, cancelled, lost int // all run
+	issued, done, failures, cancelled, lost int // whole run
 
-	ttft, tpot, e2e sample // since the warm-up
+	ttft, tpot, e2e sample // after the warm-up
 	rejected        int
 	forwarded       int
 	longest         time.Duration
 }
 
-// inFlight is how many requests have not come to an end.
+// inFlight returns the number of unfinished requests.
 func (t *tally) inFlight() int { return t.issued - t.done - t.failures - t.cancelled - t.lost }
 
-func (t *tally) answered(warm bool, now time.Duration, f *flight) {
+func (t *tally) answered(warm bool, now time.Duration, f *clientRequest) {
 	t.done++
 	if !warm {
 		return
 	}
-	t.ttft.add(milliseconds(f.first - f.asked))
-	t.e2e.add(milliseconds(now - f.asked))
+	t.ttft.add(milliseconds(f.first - f.firstIssued))
+	t.e2e.add(milliseconds(now - f.firstIssued))
 	if f.output > 1 {
 		t.tpot.add(milliseconds(now-f.first) / float64(f.output-1))
 	}
@@ -116,12 +115,12 @@ func (t *tally) waited(warm bool, wait time.Duration) {
 func (w *world) beginFigures() {
 	w.warm = true
 	for _, r := range w.replicas {
-		w.settle(r)
+		w.advanceReplica(r)
 		r.atWarm = r.load()
 	}
 }
 
-// result reads the figures off a run that has ended.
+// result returns the figures of a finished run.
 func (w *world) result() *Result {
 	t := &w.tally
 	r := &Result{Totals: Totals{
@@ -137,7 +136,7 @@ func (w *world) result() *Result {
 	for _, rep := range w.replicas {
 		r.Replicas = append(r.Replicas, rep.load())
 	}
-	r.Course = w.course
+	r.Course = w.samples
 	generated, hitRate := w.engineFigures()
 	r.Figures = Figures{
 		Completed: float64(t.e2e.count), Rejected: float64(t.rejected), OutputTokensPerSecond: generated, PrefixHitRate: hitRate,
@@ -147,7 +146,7 @@ func (w *world) result() *Result {
 	return r
 }
 
-// engineFigures is the tokens generated a second and the prefix hit rate.
+// engineFigures returns the generated tokens per second and the prefix hit rate.
 func (w *world) engineFigures() (perSecond float64, hitRate *float64) {
 	var generated, hit, queried int64
 	for _, r := range w.replicas {
@@ -160,10 +159,10 @@ func (w *world) engineFigures() (perSecond float64, hitRate *float64) {
 		rate := float64(hit) / float64(queried)
 		hitRate = &rate
 	}
-	return float64(generated) / (w.scenario.Duration - w.begin()).Seconds(), hitRate
+	return float64(generated) / (w.scenario.Duration - w.warmupEnd()).Seconds(), hitRate
 }
 
-// imbalance is the ratio of the greatest to the least mean load of a replica.
+// imbalance returns the ratio of the highest to the lowest mean load of a replica.
 func (w *world) imbalance() *float64 {
 	least, most := math.Inf(1), 0.0
 	for _, r := range w.replicas {

@@ -9,20 +9,17 @@ import (
 	"skyserve/internal/sim/engine"
 )
 
-// Default is what a scenario is where its file says nothing: the paper's round
-// trips and constants, no regions.
+// Default returns the defaults of a scenario file: SkyLB's round-trip times and constants, no regions.
 func Default() Scenario {
 	s := common
 	s.Links = slices.Clone(common.Links)
 	return s
 }
 
-// ParseFile reads a scenario from YAML; file is the name that errors show. The
-// keys are those of Set and the lists regions, links, surges, faults and engines,
-// which are profiles of the file's own. Where it says nothing, Default holds, with
-// those of its links that join the file's regions, and the first region is home
-// where none is called us. What is wrong comes back all at once, as
-// service.Errors in the order of the lines; then there is no scenario.
+// ParseFile parses a scenario from YAML; errors refer to it as file. The keys are those of Set and the
+// lists regions, links, surges, faults and engines (profiles of the file's own). Defaults come from
+// Default, with its links between the file's regions; without a region us, the first region is home. It
+// returns all errors at once, as service.Errors in line order, and then no scenario.
 func ParseFile(file string, data []byte) (*Scenario, error) {
 	r, root := openYAML(file, data)
 	if root == nil {
@@ -31,13 +28,13 @@ func ParseFile(file string, data []byte) (*Scenario, error) {
 	s := Default()
 	s.Name = strings.TrimSuffix(strings.TrimSuffix(file[strings.LastIndexAny(file, `/\`)+1:], ".yaml"), ".yml")
 	top := r.mapping(root, "")
-	// The profiles of the file come first: others name them.
+	// The file's profiles come first because other keys refer to them.
 	slices.SortStableFunc(top, func(a, b pair) int { return rank(a.key) - rank(b.key) })
 	for _, p := range top {
 		r.top(&s, p)
 	}
 	if r.at["links"] == nil {
-		s.keepLinks()
+		s.dropUnusedLinks()
 	}
 	if r.at["home"] == nil && len(s.Regions) > 0 && s.region(s.Home) < 0 {
 		s.Home = s.Regions[0].Name
@@ -54,7 +51,7 @@ func ParseFile(file string, data []byte) (*Scenario, error) {
 	return &s, nil
 }
 
-// rank orders the keys that others rest on before those.
+// rank orders keys before those that refer to them.
 func rank(key string) int {
 	first := []string{"engines", "profile", "regions"}
 	if at := slices.Index(first, key); at >= 0 {
@@ -63,7 +60,7 @@ func rank(key string) int {
 	return len(first)
 }
 
-// topKey is the key of the file that a path begins with.
+// topKey returns the first key of a path.
 func topKey(path string) string {
 	if end := strings.IndexAny(path, ".["); end >= 0 {
 		return path[:end]
@@ -71,12 +68,12 @@ func topKey(path string) string {
 	return path
 }
 
-// keepLinks drops the default's links of regions that are not there.
-func (s *Scenario) keepLinks() {
+// dropUnusedLinks removes the default links of missing regions.
+func (s *Scenario) dropUnusedLinks() {
 	s.Links = slices.DeleteFunc(s.Links, func(l Link) bool { return s.region(l.A) < 0 || s.region(l.B) < 0 })
 }
 
-// top reads one key of the file.
+// top parses one top-level key.
 func (r *reader) top(s *Scenario, p pair) {
 	switch p.key {
 	case "engines":
@@ -106,14 +103,13 @@ func (r *reader) top(s *Scenario, p pair) {
 	}
 }
 
-// curves clears the constants that an engine's curves stand for, and refuses
-// both at once.
+// curves clears the constants that an engine's curves replace, and rejects a file with both.
 func (r *reader) curves(p *engine.Profile, path string) {
 	for _, c := range []struct {
 		curve       engine.Curve
 		name        string
 		base, slope *time.Duration
-		instead     [2]string
+		replaced    [2]string
 	}{
 		{p.Prefill, "prefill_curve", &p.PrefillBase, &p.PrefillPerToken, [2]string{"prefill_base", "prefill_per_token"}},
 		{p.Decode, "decode_curve", &p.DecodeBase, &p.DecodePerRequest, [2]string{"decode_base", "decode_per_request"}},
@@ -122,15 +118,15 @@ func (r *reader) curves(p *engine.Profile, path string) {
 			continue
 		}
 		*c.base, *c.slope = 0, 0
-		for _, key := range c.instead {
+		for _, key := range c.replaced {
 			if n := r.at[join(path, key)]; n != nil {
-				r.fail(n, join(path, key), "cannot stand beside "+c.name+", which says how long a step takes")
+				r.fail(n, join(path, key), "conflicts with "+c.name+", which sets the step time")
 			}
 		}
 	}
 }
 
-// text, span, whole, number and curve set a field of that kind.
+// text, span, whole, number and curve return setters of a field.
 func text[T any](field func(*T) *string) func(*T, string) error {
 	return func(to *T, v string) error { *field(to) = v; return nil }
 }
@@ -151,7 +147,7 @@ func curve[T any](field func(*T) *engine.Curve) func(*T, string) error {
 	return func(to *T, v string) (err error) { *field(to), err = engine.ParseCurve(v); return err }
 }
 
-// The keys of the elements of the file's lists.
+// The keys of the file's list elements.
 var (
 	linkFields = map[string]func(*Link, string) error{
 		"a":   text(func(l *Link) *string { return &l.A }),

@@ -9,8 +9,8 @@ import (
 	"skyserve/internal/sim/engine"
 )
 
-// Every built-in profile is written as an engine that reads back the same.
-func TestEnginesAreReadAsWritten(t *testing.T) {
+// Every built-in profile round-trips through EnginesFile.
+func TestEnginesFileRoundTrip(t *testing.T) {
 	for _, p := range engine.Profiles() {
 		p.Name = "own-" + p.Name
 		text := "workload: arena\nprofile: " + p.Name + "\nregions: [{name: us, replicas: 1, clients: 1}]\n" + EnginesFile([]engine.Profile{p})
@@ -28,8 +28,8 @@ func TestEnginesAreReadAsWritten(t *testing.T) {
 	}
 }
 
-// A curve replaces two constants; the rest of an engine is as it is without.
-func TestACurveStandsForItsConstants(t *testing.T) {
+// A curve replaces two constants; the other values of an engine do not change.
+func TestCurveReplacesConstants(t *testing.T) {
 	const file = `workload: arena
 regions: [{name: us, replicas: 1, clients: 1, profiles: [toy]}]
 engines:
@@ -46,12 +46,12 @@ engines:
 		t.Errorf("read %+v", p)
 	}
 	for _, c := range []struct{ line, want string }{
-		{"decode_curve: [1=10ms, 8=9ms]", "x.yaml:5:19: engines[0].decode_curve: knot 2 (at 8): time must not be below the 10ms before it, got 9ms"},
-		{"decode_curve: []", "x.yaml:5:19: engines[0].decode_curve: want knots such as 128=65.3ms,512=94.3ms, got none"},
-		{"decode_curve: [1=10ms, 1=11ms]", "engines[0].decode_curve: knot 2: must be beyond the one before it at 1, got 1"},
-		{"decode_curve: 10ms", `engines[0].decode_curve: knot 1: want SIZE=TIME such as 128=65.3ms, got "10ms"`},
-		{"decode_curve: [1=10ms]\n    decode_base: 3ms", "x.yaml:6:18: engines[0].decode_base: cannot stand beside decode_curve, which says how long a step takes"},
-		{"prefill_per_token: 1ms\n    prefill_curve: [1=10ms]", "x.yaml:5:24: engines[0].prefill_per_token: cannot stand beside prefill_curve, which says how long a step takes"},
+		{"decode_curve: [1=10ms, 8=9ms]", "x.yaml:5:19: engines[0].decode_curve: knot 2 (at 8): time must be at least the previous 10ms, got 9ms"},
+		{"decode_curve: []", "x.yaml:5:19: engines[0].decode_curve: must have knots such as 128=65.3ms,512=94.3ms, got none"},
+		{"decode_curve: [1=10ms, 1=11ms]", "engines[0].decode_curve: knot 2: must be greater than the previous knot 1, got 1"},
+		{"decode_curve: 10ms", `engines[0].decode_curve: knot 1: must be SIZE=TIME such as 128=65.3ms, got "10ms"`},
+		{"decode_curve: [1=10ms]\n    decode_base: 3ms", "x.yaml:6:18: engines[0].decode_base: conflicts with decode_curve, which sets the step time"},
+		{"prefill_per_token: 1ms\n    prefill_curve: [1=10ms]", "x.yaml:5:24: engines[0].prefill_per_token: conflicts with prefill_curve, which sets the step time"},
 	} {
 		_, err := ParseFile("x.yaml", []byte(strings.Replace(file, "decode_curve: [1=10ms, 8=20ms]", c.line, 1)))
 		if err == nil || !strings.Contains(err.Error(), c.want) {
@@ -60,8 +60,8 @@ engines:
 	}
 }
 
-// A scenario of a measured machine runs, and its steps are those of its curve.
-func TestSimulatingAMeasuredMachine(t *testing.T) {
+// A scenario with a measured profile runs, and its step times follow the curve.
+func TestMeasuredMachine(t *testing.T) {
 	s := short(t, "fig8a", 20*time.Second)
 	if err := s.Set("profile", "h100-llama2-70b"); err != nil {
 		t.Fatal(err)

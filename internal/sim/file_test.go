@@ -12,8 +12,8 @@ import (
 	"skyserve/lbd/core"
 )
 
-// What ships is written as it is read, and runs the same.
-func TestFilesHoldWhatShips(t *testing.T) {
+// Built-in scenarios round-trip through File, and yield the same results.
+func TestFileRoundTrip(t *testing.T) {
 	for _, s := range Scenarios() {
 		read, err := ParseFile(s.Name+".yaml", []byte(s.File()))
 		if err != nil {
@@ -40,8 +40,8 @@ func TestFilesHoldWhatShips(t *testing.T) {
 	}
 }
 
-// A file says what differs; the rest is as the paper has it.
-func TestASmallFile(t *testing.T) {
+// A file contains only what differs from the defaults.
+func TestParseSmallFile(t *testing.T) {
 	s, err := ParseFile("dir/mine.yaml", []byte(`
 workload: tot15
 engines:
@@ -58,20 +58,20 @@ faults: [{kind: probe-loss, share: 0.5, to: 10s}]
 		t.Fatal(err)
 	}
 	toy := s.profile(&s.Regions[0], 0)
-	if s.Name != "mine" || toy.KVTokens != 30_000 || toy.PrefillBase != common.Profile.PrefillBase || s.leastKV() != 30_000 || len(s.Links) != 1 || s.Duration != 400*time.Second {
+	if s.Name != "mine" || toy.KVTokens != 30_000 || toy.PrefillBase != common.Profile.PrefillBase || s.minKV() != 30_000 || len(s.Links) != 1 || s.Duration != 400*time.Second {
 		t.Errorf("read %+v", s)
 	}
 }
 
-// Where no region is called as the default's home, the first one is home.
-func TestTheFirstRegionIsHome(t *testing.T) {
+// Without a region us, the first region is home.
+func TestFirstRegionIsHome(t *testing.T) {
 	s, err := ParseFile("x.yml", []byte("workload: arena\nregions: [{name: paris, replicas: 1, clients: 1}]\n"))
 	if err != nil || s.Home != "paris" || s.Name != "x" {
 		t.Errorf("read %+v, %v", s, err)
 	}
 }
 
-func TestFileErrorsHavePlaces(t *testing.T) {
+func TestFileErrorsHavePositions(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
 		{"several at once", `
 duration: soon
@@ -85,15 +85,15 @@ links:
   - {a: us, b: eu, rtt: 100}
 speed: 3
 policies: [best]
-`, `bad.yaml:2:11: duration: want a duration such as 100s, got "soon"
+`, `bad.yaml:2:11: duration: must be a duration such as 100s, got "soon"
 bad.yaml:3:9: warmup: must be at least 0 and below 1, got 2
-bad.yaml:6:15: regions[0].replicas: want a whole number, got "many"
-bad.yaml:7:5: regions[0].clints: unknown key: the keys here are balancers, clients, name, profile, profiles, replicas
-bad.yaml:10:25: links[0].rtt: want a duration such as 100s, got "100"
-bad.yaml:11:1: speed: unknown key: the keys here are balancers, balancers.REGION, clients,`},
-		{"what stands nowhere", "workload: arena\n", `bad.yaml:1:1: home: no region is called "us"
-bad.yaml:1:1: regions: want at least one client, got none
-bad.yaml:1:1: regions: want at least one replica, got none`},
+bad.yaml:6:15: regions[0].replicas: must be an integer, got "many"
+bad.yaml:7:5: regions[0].clints: unknown key: must be one of balancers, clients, name, profile, profiles, replicas
+bad.yaml:10:25: links[0].rtt: must be a duration such as 100s, got "100"
+bad.yaml:11:1: speed: unknown key: must be one of balancers, balancers.REGION, clients,`},
+		{"what stands nowhere", "workload: arena\n", `bad.yaml:1:1: home: unknown region "us"
+bad.yaml:1:1: regions: must have at least one client, got none
+bad.yaml:1:1: regions: must have at least one replica, got none`},
 		{"inside a list", `
 regions:
   - {name: us, replicas: 1, clients: 1}
@@ -102,19 +102,19 @@ faults:
   - kind: replica-slow
     replica: us-07
 `, `bad.yaml:4:28: regions[1].replicas: must be at least 0 and at most 100000, got -1
-bad.yaml:2:1: links: the round trip`},
+bad.yaml:2:1: links: the round-trip time`},
 		{
 			"a policy", "regions: [{name: us, replicas: 1, clients: 1}]\npolicies: [best]\npushes: [hard]\nlayout: round\n",
-			"bad.yaml:2:11: policies: unknown policy \"best\": want one of ",
+			"bad.yaml:2:11: policies: unknown policy \"best\"",
 		},
-		{"twice", "home: us\nhome: eu\n", "bad.yaml:2:1: home: the key stands twice"},
+		{"twice", "home: us\nhome: eu\n", "bad.yaml:2:1: home: duplicate key"},
 		{"no list", "regions: us\n", "bad.yaml:1:10: regions: must be a list"},
 		{"no mapping", "- us\n", "bad.yaml:1:1: must be a mapping of keys"},
 		{"no text", "home: {a: b}\n", "bad.yaml:1:7: home: must be a text, a number, a duration or a list of texts"},
-		{"no profile", "profile: abacus\n", `bad.yaml:1:10: profile: unknown engine profile "abacus": want `},
+		{"no profile", "profile: abacus\n", `bad.yaml:1:10: profile: unknown engine profile "abacus": must be `},
 		{"no YAML", "a: [\n", "bad.yaml:1:4: is not YAML: "},
-		{"nothing", "# nothing\n", "bad.yaml:1:1: the file is empty; 'skyserve sim list -o yaml fig8a' prints one to start from"},
-		{"two", "home: us\n---\nhome: eu\n", "bad.yaml:3:1: must be one YAML document, and a second starts here"},
+		{"nothing", "# nothing\n", "bad.yaml:1:1: the file is empty; 'skyserve sim list -o yaml fig8a' prints an example"},
+		{"two", "home: us\n---\nhome: eu\n", "bad.yaml:3:1: must be a single YAML document; a second starts here"},
 		{"too large", strings.Repeat("#", maxFileBytes+1), "bad.yaml: is too large: must be at most 1048576 bytes, got 1048577"},
 	} {
 		s, err := ParseFile("bad.yaml", []byte(c.text))
@@ -131,7 +131,7 @@ bad.yaml:2:1: links: the round trip`},
 	}
 }
 
-// Whatever a file holds: it is read or refused, and what is read can run.
+// Any file is parsed or rejected, and a parsed scenario is runnable.
 func FuzzParseFile(f *testing.F) {
 	for _, s := range Scenarios() {
 		f.Add([]byte(s.File()))

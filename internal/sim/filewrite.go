@@ -11,8 +11,7 @@ import (
 	"skyserve/internal/sim/engine"
 )
 
-// File writes the scenario as ParseFile reads it; its claims, references and
-// trace are left out.
+// File formats the scenario as YAML for ParseFile, without its claims, references and trace.
 func (s *Scenario) File() string {
 	var w writer
 	w.line("name", quote(s.Name))
@@ -20,24 +19,24 @@ func (s *Scenario) File() string {
 	w.line("workload", string(s.Workload))
 	w.line("lengths", decimal(s.Lengths))
 	w.line("sigma", decimal(s.Sigma))
-	w.line("rate", decimal(s.Rate)+" # sessions a second; 0 = every client asks again when it was answered")
+	w.line("rate", decimal(s.Rate)+" # sessions per second (open loop); 0 = closed loop")
 	w.list("engines", engineLines(s.ownEngines()))
 	w.line("engine", string(s.Engine)+" # or light: lengths only, no cache")
 	w.line("profile", quote(s.Profile.Name))
 	w.list("regions", s.regionLines())
 	w.list("links", linkLines(s.Links))
 	w.line("local_rtt", brief(s.LocalRTT))
-	w.line("home", quote(s.Home)+" # where one balancer stands when there is only one")
+	w.line("home", quote(s.Home)+" # region of the balancer in the layout single")
 	w.line("duration", brief(s.Duration))
-	w.line("warmup", decimal(s.Warmup)+" # the share at the beginning that is not measured")
-	w.line("interval", brief(s.Interval)+" # between two probes, two heartbeats, two ticks")
+	w.line("warmup", decimal(s.Warmup)+" # share of the run excluded from figures")
+	w.line("interval", brief(s.Interval)+" # of probes, heartbeats and ticks")
 	w.line("forward", strconv.FormatBool(s.Forward))
 	w.line("max_new", strconv.Itoa(s.MaxNew))
 	w.line("max_context", strconv.Itoa(s.MaxContext))
 	w.line("order", string(s.Order))
 	w.line("tau", strconv.Itoa(s.Tau))
 	w.line("max_wait", brief(s.MaxWait))
-	w.line("patience", brief(s.Patience)+" # 0s = for ever")
+	w.line("patience", brief(s.Patience)+" # client timeout; 0s = none")
 	w.list("surges", surgeLines(s.Surges))
 	w.list("faults", faultLines(s.Faults))
 	w.names("policies", s.Policies)
@@ -48,12 +47,12 @@ func (s *Scenario) File() string {
 	return w.String()
 }
 
-// writer writes YAML, a key a line.
+// writer writes YAML, one key per line.
 type writer struct{ strings.Builder }
 
 func (w *writer) line(key, value string) { fmt.Fprintf(w, "%s: %s\n", key, value) }
 
-// list writes a list of mappings, each on its line; none is left out.
+// list writes a list of mappings, one per line; it omits an empty list.
 func (w *writer) list(key string, items []string) {
 	if len(items) == 0 {
 		return
@@ -78,7 +77,7 @@ func list(names []string) string {
 	return "[" + strings.Join(quoted, ", ") + "]"
 }
 
-// quote writes a text so that YAML reads it as text.
+// quote formats a text so that YAML parses it as text.
 func quote(text string) string {
 	plain := text != "" && text != "true" && text != "false" && text != "null"
 	for i, c := range text {
@@ -93,7 +92,7 @@ func quote(text string) string {
 
 func decimal(x float64) string { return strconv.FormatFloat(x, 'g', -1, 64) }
 
-// brief writes a duration in its largest whole unit: 400s, not 6m40s.
+// brief formats a duration in its largest whole unit: 400s, not 6m40s.
 func brief(d time.Duration) string {
 	for _, unit := range []struct {
 		name string
@@ -106,7 +105,7 @@ func brief(d time.Duration) string {
 	return strconv.FormatInt(int64(d), 10) + "ns"
 }
 
-// ownEngines are the profiles that are no built-in ones.
+// ownEngines returns the profiles that are not built in.
 func (s *Scenario) ownEngines() []engine.Profile {
 	var own []engine.Profile
 	all := append(slices.Clone(s.Engines), s.Profile)
@@ -122,8 +121,7 @@ func (s *Scenario) ownEngines() []engine.Profile {
 	return own
 }
 
-// EnginesFile writes profiles as the engines of a scenario's file, which
-// ParseFile reads back the same.
+// EnginesFile formats profiles as the engines section of a scenario file, for ParseFile.
 func EnginesFile(profiles []engine.Profile) string {
 	var w writer
 	w.list("engines", engineLines(profiles))
@@ -147,7 +145,7 @@ func engineLines(profiles []engine.Profile) (lines []string) {
 	return lines
 }
 
-// knots writes a curve as a list of texts, a knot each.
+// knots formats a curve as a list of texts, one per knot.
 func knots(c engine.Curve) string { return "[" + strings.ReplaceAll(c.String(), ",", ", ") + "]" }
 
 func (s *Scenario) regionLines() (lines []string) {

@@ -9,46 +9,43 @@ import (
 	"skyserve/lbd/core"
 )
 
-// FleetScenario is a service whose replicas come and go: several models in
-// several regions on VMs, each with one replica or lent to the spot pool (SageServe
-// section 7.1); some are there from the start, others can be launched. Engines are
-// light ones.
+// FleetScenario is a service with scaling: several models in several regions on VMs, each with one
+// replica or donated to the spot pool (SageServe section 7.1). Some VMs exist from the start, others
+// can be launched. Engines are light.
 //
-// Read fleet.go first (what can be said and what is measured), then
-// fleet_demand.go (what is asked), fleet_world.go (what happens when),
-// fleet_route.go (where requests go), fleet_scale.go (how replicas come and go)
-// and fleet_count.go (what is counted).
+// Read fleet.go first (scenarios and results), then fleet_demand.go (demand), fleet_world.go (the event
+// loop), fleet_route.go (routing), fleet_scale.go (scaling) and fleet_count.go (figures).
 type FleetScenario struct {
 	Name, Title string
 	Models      []FleetModel
 	Regions     []string
-	// RTT is the round trip between any two regions.
+	// RTT is the round-trip time between any two regions.
 	RTT time.Duration
-	// VMs is how many VMs each model has in each region at first, all serving.
+	// VMs is the initial number of VMs per model and region, all serving.
 	VMs int
-	// Silo is how many of them serve deferred requests only, and are all that do;
-	// 0 = one pool for all requests, in which deferred ones wait for room.
+	// Silo is how many of them serve only deferred requests, which then no others serve; 0 = one pool
+	// for all requests, in which deferred ones wait for capacity.
 	Silo int
-	// Spare is how many more VMs can be launched in each region, of which nobody has
-	// any at first. Once launched they are there to stay, as the others.
+	// Spare is the number of additional VMs that can be launched in each region. A launched VM stays
+	// until the end.
 	Spare int
-	// Min and Max bound the replicas of an endpoint.
+	// Min and Max are the limits of replicas per endpoint.
 	Min, Max int
-	// Order is that of the requests waiting at a replica. Under FCFS, the engine's
-	// own, deferred requests are behind all others; see fleetRank.
+	// Order is the queue order at a replica. With FCFS, the engine's own order, deferred requests come
+	// last; see fleetRank.
 	Order core.Order
-	// Targets is when a request of each tier is due; it says what a violation is.
+	// Targets are the deadlines of the tiers, which define violations.
 	Targets core.Targets
 	// TauN and TauP are those of core.Config, for DPA.
 	TauN, TauP time.Duration
 	Starts     StartTimes
-	// Period is the time between two looks of the Scaler, SignalPeriod between two
-	// in which an endpoint tells the deferred queue its utilisation.
+	// Period is the interval of the Scaler, SignalPeriod the interval at which endpoints report their
+	// utilisation to the deferred queue.
 	Period, SignalPeriod time.Duration
-	// Demand is what is asked; the run begins at its time From and takes Duration.
+	// Demand is the load; the run starts at its time From and lasts Duration.
 	Demand         *Demand
 	From, Duration time.Duration
-	// CoursePeriod is the time between two Moments of the course; 0 = none.
+	// CoursePeriod is the interval between two Moments of the time series; 0 = none.
 	CoursePeriod time.Duration
 }
 
@@ -57,31 +54,29 @@ type FleetModel struct {
 	Name    string
 	Profile engine.Profile // of one replica
 	GPUs    int            // of one replica
-	// Lengths are those of all its requests.
+	// Lengths apply to all its requests.
 	Lengths Lengths
-	// RemoteIn are the regions, by index, whose stores do not have the model's weights,
-	// until a VM has fetched them from another one.
+	// RemoteIn are the regions, by index, whose storage lacks the model's weights until a VM has fetched
+	// them from another region.
 	RemoteIn []int
 }
 
-// StartTimes is how long it takes until a replica that was asked for serves
-// (SageServe section 7.1).
+// StartTimes are the times from a scaling request until the replica serves (SageServe section 7.1).
 type StartTimes struct {
-	// Reclaim is the median of taking back a lent VM with the right weights, log-
-	// normal with ReclaimSigma and never above ReclaimMost.
+	// Reclaim is the median time to reclaim a donated VM with the right weights, log-normal with
+	// ReclaimSigma and at most ReclaimMost.
 	Reclaim      time.Duration
 	ReclaimSigma float64
 	ReclaimMost  time.Duration
-	// Redeploy is until another model's weights are in place, Fetch where they come
-	// from another region's store.
+	// Redeploy is the time to load another model's weights, Fetch the time if they come from another
+	// region's storage.
 	Redeploy, Fetch time.Duration
-	// Launch is what a new VM takes before its weights can be loaded.
+	// Launch is the time to start a new VM, before its weights are loaded.
 	Launch time.Duration
 }
 
-// SageStarts is what the paper states, and a spread by which one start in 26 takes
-// 3 minutes or more. Of a new VM it says that it takes minutes to have one: three
-// are assumed.
+// SageStarts returns the paper's times, with a spread by which one start in 26 takes 3 minutes or more.
+// For a new VM the paper reports minutes: three are assumed.
 func SageStarts() StartTimes {
 	return StartTimes{
 		Reclaim: time.Minute, ReclaimSigma: 0.6, ReclaimMost: 5 * time.Minute,
@@ -89,65 +84,63 @@ func SageStarts() StartTimes {
 	}
 }
 
-// FleetSetup is what is under test.
+// FleetSetup is the configuration under test.
 type FleetSetup struct {
 	Scaler   Scaler
-	Deferred core.DeferredRule // of a scenario without silos
+	Deferred core.DeferredRule // for a scenario without silos
 	Seed     uint64
-	// Watch, when set, is told of every change of a VM.
+	// Watch, if set, receives every change of a VM.
 	Watch func(VMChange)
 }
 
-// Scaler decides how many replicas there are. It is called every Period, times
-// counting from the run's beginning. The view is valid during the call only. An
-// error ends the run.
+// Scaler decides the number of replicas. It is called every Period, with times since the start of the
+// run. The view is valid only during the call. An error ends the run.
 type Scaler interface {
 	Step(now time.Duration, v *FleetView) ([]FleetChange, error)
 }
 
-// FleetView is what a Scaler sees: the endpoints by model, region and pool.
+// FleetView is the input of a Scaler: the endpoints by model, region and pool.
 type FleetView struct {
 	Endpoints []EndpointView
 	Spare     []int // VMs that can still be launched, by region
 }
 
-// EndpointView is the replicas of a model in a region that serve the same
-// requests.
+// EndpointView describes the replicas of a model in a region that serve the same requests.
 type EndpointView struct {
 	Model, Region int  // indices in the scenario
-	Deferred      bool // of silos: it serves deferred requests
+	Deferred      bool // in a silo for deferred requests
 	Ready         int
 	Starting      int
 	Draining      int
 	Donated       int
-	// Utilisation is KV memory in use over KV memory, of the ready replicas.
+	// Utilisation is the share of KV memory in use, of the ready replicas.
 	Utilisation float64
-	// Waiting is how many interactive requests are there without a first token.
+	// Waiting is the number of interactive requests without a first token.
 	Waiting int
-	// FirstTokens is how many IW-F requests that were served here had a first token
-	// since the run began, Late for how many of them it came after the tier's target.
+	// FirstTokens counts the IW-F requests served here that received a first token since the start of
+	// the run, Late those that received it after the tier's target.
 	FirstTokens, Late int64
-	// Interactive and DeferredTokens are the prompt tokens that clients of the region
-	// have asked with since the run began.
+	// Interactive and DeferredTokens are the prompt tokens requested by clients of the region since the
+	// start of the run.
 	Interactive, DeferredTokens int64
 }
 
-// FleetChange is what a Scaler wants of an endpoint.
+// FleetChange is a scaling decision for an endpoint.
 type FleetChange struct {
 	Endpoint int // index in the view
-	// Reclaim is how many of its own lent VMs come back, Redeploy takes those of
-	// others in the region, Launch starts new ones, Donate is how many replicas drain
-	// and are then lent.
+	// Reclaim is the number of its own donated VMs to reclaim, Redeploy takes donated VMs of other
+	// endpoints in the region, Launch starts new VMs, Donate is the number of replicas to drain and
+	// donate.
 	Reclaim  int
 	Redeploy []Lent
 	Launch   int
 	Donate   int
 }
 
-// Lent is so many lent VMs of an endpoint.
+// Lent is a number of donated VMs of an endpoint.
 type Lent struct{ Endpoint, Count int }
 
-// VMState is what a VM does.
+// VMState is the state of a VM.
 type VMState uint8
 
 // The states of a VM.
@@ -163,7 +156,7 @@ func (s VMState) String() string {
 	return [vmStates]string{"ready", "starting", "draining", "donated"}[s]
 }
 
-// VMChange is a VM that begins to do something for an endpoint.
+// VMChange is a state change of a VM.
 type VMChange struct {
 	At       time.Duration
 	VM       int
@@ -171,77 +164,76 @@ type VMChange struct {
 	State    VMState
 }
 
-// FleetResult is what a run measured from its beginning to its end.
+// FleetResult holds the measurements of a whole run.
 type FleetResult struct {
 	Endpoints []EndpointResult // as in the view
 	// Tiers is by model, then IW-F, IW-N, NIW.
 	Tiers  []TierResult
 	Course []FleetMoment
-	// Issued is every request; the others sum up to it.
+	// Issued counts all requests and is the sum of the others.
 	Issued, Completed, Waiting, InFlight int
 	Events                               int64
 }
 
-// EndpointResult is an endpoint's use of VMs.
+// EndpointResult is the use of VMs by an endpoint.
 type EndpointResult struct {
 	Model, Region int
 	Deferred      bool
 	// Hours is by state, in VM-hours.
 	Hours [vmStates]float64
-	// Starts counts the replicas that were asked for; Redeployed are those of them
-	// that had other weights before, Launched those on new VMs.
+	// Starts counts started replicas; Redeployed of them replaced other weights, Launched of them are on
+	// new VMs.
 	Starts, Redeployed, Launched int
 	// Tiers is by IW-F, IW-N, NIW, over the requests of the region's clients.
 	Tiers [tiers]TierResult
 }
 
-// InstanceHours is all VM-hours that are not lent.
+// InstanceHours returns all VM-hours that were not donated.
 func (r *EndpointResult) InstanceHours() float64 {
 	return r.Hours[VMReady] + r.Hours[VMStarting] + r.Hours[VMDraining]
 }
 
-// TierResult is what became of the requests of a tier.
+// TierResult is the result of a tier's requests.
 type TierResult struct {
 	Model     int
 	Tier      service.Tier
 	Issued    int
 	Completed int
-	// Violations counts the requests that missed the tier's target, those included
-	// that have not ended and are overdue.
+	// Violations counts the requests that missed the tier's target, including overdue unfinished ones.
 	Violations int
-	// Reroutes counts the requests that another region served.
+	// Reroutes counts the requests served by another region.
 	Reroutes int
-	// TTFT and E2E are what clients saw, in ms; nil when there were none.
+	// TTFT and E2E are measured at the clients, in ms; nil without requests.
 	TTFT, E2E *Percentiles
 }
 
-// FleetMoment is the fleet at a time.
+// FleetMoment is a sample of the fleet.
 type FleetMoment struct {
 	At        time.Duration
 	Endpoints []EndpointMoment // as in the view
 }
 
-// EndpointMoment is an endpoint at a time.
+// EndpointMoment is a sample of an endpoint.
 type EndpointMoment struct {
-	// Instances is ready, starting and draining.
+	// Instances counts ready, starting and draining VMs.
 	Instances int
-	// Utilisation is that of the ready replicas' KV memory.
+	// Utilisation is the KV utilisation of the ready replicas.
 	Utilisation float64
-	// Arrived is prompt tokens a second since the moment before, Deferred how many
-	// requests wait in the deferred queue.
+	// Arrived is the prompt tokens per second since the previous sample, Deferred the length of the
+	// deferred queue.
 	Arrived  float64
 	Deferred int
 }
 
-// tiers is how many there are: IW-F, IW-N, NIW.
+// tiers is the number of tiers: IW-F, IW-N, NIW.
 const tiers = 3
 
-// tierOrder is that of everything counted by tier.
+// tierOrder is the order of arrays indexed by tier.
 var tierOrder = [tiers]service.Tier{service.TierFast, service.TierNormal, service.TierDeferred}
 
-const deferredTier = 2 // of tierOrder
+const deferredTier = 2 // index in tierOrder
 
-// pools is how many endpoints a model has in a region.
+// pools returns the number of endpoints of a model in a region.
 func (s *FleetScenario) pools() int {
 	if s.Silo > 0 {
 		return 2
@@ -249,23 +241,23 @@ func (s *FleetScenario) pools() int {
 	return 1
 }
 
-// Validate says what is wrong, or nil.
+// Validate returns an error for an invalid scenario.
 func (s *FleetScenario) Validate() error {
 	switch {
 	case len(s.Models) == 0 || len(s.Regions) == 0:
-		return fmt.Errorf("scenario %s: want models and regions, got %d and %d", s.Name, len(s.Models), len(s.Regions))
+		return fmt.Errorf("scenario %s: must have models and regions, got %d and %d", s.Name, len(s.Models), len(s.Regions))
 	case s.Min < 1:
 		return fmt.Errorf("scenario %s: min: must be at least 1, got %d", s.Name, s.Min)
 	case s.Max < s.Min:
 		return fmt.Errorf("scenario %s: max: must be at least min, %d, got %d", s.Name, s.Min, s.Max)
 	case s.Silo > 0 && (s.Silo < s.Min || s.VMs-s.Silo < s.Min), s.VMs < s.Min:
-		return fmt.Errorf("scenario %s: vms: want at least %d in each pool, got %d of which %d are a silo", s.Name, s.Min, s.VMs, s.Silo)
+		return fmt.Errorf("scenario %s: vms: must be at least %d in each pool, got %d, %d of them in a silo", s.Name, s.Min, s.VMs, s.Silo)
 	case s.Spare < 0:
 		return fmt.Errorf("scenario %s: spare: must be at least 0, got %d", s.Name, s.Spare)
 	case s.Duration <= 0 || s.Period <= 0 || s.SignalPeriod <= 0:
 		return fmt.Errorf("scenario %s: duration, period and signal period must be above 0, got %s, %s and %s", s.Name, s.Duration, s.Period, s.SignalPeriod)
 	case s.From < 0 || s.From%time.Minute != 0:
-		return fmt.Errorf("scenario %s: from: want whole minutes from 0 on, got %s", s.Name, s.From)
+		return fmt.Errorf("scenario %s: from: must be whole minutes, at least 0, got %s", s.Name, s.From)
 	case s.Demand == nil:
 		return fmt.Errorf("scenario %s: no demand", s.Name)
 	}
@@ -282,7 +274,7 @@ func (s *FleetScenario) Validate() error {
 		}
 		for _, r := range m.RemoteIn {
 			if r < 0 || r >= len(s.Regions) {
-				return fmt.Errorf("scenario %s: model %s: remote in: want regions 0 to %d, got %d", s.Name, m.Name, len(s.Regions)-1, r)
+				return fmt.Errorf("scenario %s: model %s: remote in: must be regions 0 to %d, got %d", s.Name, m.Name, len(s.Regions)-1, r)
 			}
 		}
 	}

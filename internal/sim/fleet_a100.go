@@ -6,14 +6,12 @@ import (
 	"skyserve/internal/sim/engine"
 )
 
-// OnA100 puts SageFleet's models onto A100 (SageServe appendix A): llama2-70b on four
-// and bloom-176b on eight, fitted to Splitwise's measurements as on H100; the small
-// models run on A100 anyway.
+// OnA100 moves SageFleet's models to A100 (SageServe appendix A): llama2-70b to four and bloom-176b to
+// eight, fitted to Splitwise's measurements as on H100; the small models run on A100 anyway.
 //
-// The paper says that models load longer there, not how long: twice as long is
-// assumed, as their PCIe 4 has half of PCIe 5's bandwidth. It does not say what
-// is in time there either: bloom-176b takes two seconds to read the longest prompt,
-// so that first tokens of IW-F are due after three.
+// The paper reports that models load more slowly there, without a figure: twice the time is assumed, as
+// PCIe 4 has half the bandwidth of PCIe 5. It does not report deadlines for A100 either: bloom-176b
+// takes two seconds to prefill the longest prompt, so first tokens of IW-F are due after three.
 func OnA100(s *FleetScenario) {
 	bloom, _ := engine.ProfileNamed("a100-bloom-176b")
 	s.Models[0].Profile = fleetProfile("a100x4-llama2-70b", 56_600, 365*time.Nanosecond,

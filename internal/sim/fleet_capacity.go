@@ -8,7 +8,7 @@ import (
 	"skyserve/internal/sim/engine"
 )
 
-// How ReplicaTPS measures.
+// Parameters of ReplicaTPS.
 const (
 	capacityRequests = 1500
 	capacitySteps    = 12
@@ -17,14 +17,13 @@ const (
 	streamBench  = 0x62656e6368
 )
 
-// ReplicaTPS measures what one replica of a model carries, in prompt tokens a
-// second: the most at which its KV memory is used to no more than a share, 0..1,
-// on average, and the first token of 95 % of the requests comes within the target
-// of the tier IW-F (SageServe section 2.1: input tokens a second at a target
-// latency). Requests come by a Poisson process.
+// ReplicaTPS measures the capacity of one replica of a model, in prompt tokens per second: the highest
+// load with a mean KV utilisation of at most utilisation (0..1) and 95 % of first tokens within the
+// target of tier IW-F (SageServe section 2.1: input tokens per second at a target latency). Arrivals
+// are a Poisson process.
 func (s *FleetScenario) ReplicaTPS(m *FleetModel, utilisation float64, seed uint64) (float64, error) {
 	target := s.Targets.Of(service.TierFast)
-	low, high := 0.0, 64.0 // requests a second
+	low, high := 0.0, 64.0 // requests per second
 	for range capacitySteps {
 		rate := (low + high) / 2
 		used, late, err := m.bench(rate, target, seed)
@@ -40,9 +39,8 @@ func (s *FleetScenario) ReplicaTPS(m *FleetModel, utilisation float64, seed uint
 	return low * m.Lengths.Prompt.Mean(), nil
 }
 
-// bench drives one replica at a rate: the mean share of its KV memory that is
-// used, and the share of first tokens later than target. The first tenth of
-// requests warms it up.
+// bench runs one replica at a rate. It returns the mean share of KV memory in use, and the share of
+// first tokens later than target. The first tenth of the requests is warm-up.
 func (m *FleetModel) bench(rate float64, target time.Duration, seed uint64) (used, late float64, err error) {
 	e, err := engine.NewLight(m.Profile)
 	if err != nil {

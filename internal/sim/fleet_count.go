@@ -12,19 +12,19 @@ type fleetTally struct {
 	ttft, e2e                               sample
 }
 
-// tallies are those of a request: of its model, and of its client's endpoint.
-func (f *fleet) tallies(q *ask) [2]*fleetTally {
+// tallies returns the tallies of a request: of its model, and of its client's endpoint.
+func (f *fleet) tallies(q *arrival) [2]*fleetTally {
 	return [2]*fleetTally{&f.tally[q.model][q.tier], &f.endpoint(int(q.model), int(q.region), false).tally[q.tier]}
 }
 
-func (f *fleet) issued(q *ask) {
+func (f *fleet) issued(q *arrival) {
 	for _, t := range f.tallies(q) {
 		t.issued++
 	}
 }
 
 func (f *fleet) rerouted(c *call) {
-	for _, t := range f.tallies(&c.ask) {
+	for _, t := range f.tallies(&c.arrival) {
 		t.reroutes++
 	}
 }
@@ -37,7 +37,7 @@ func (f *fleet) completed(c *call, at time.Duration) {
 	}
 	ttft, e2e := c.first+way-c.at, at+way-c.at
 	missed := f.misses(int(c.tier), ttft, e2e)
-	for _, t := range f.tallies(&c.ask) {
+	for _, t := range f.tallies(&c.arrival) {
 		t.completed++
 		t.ttft.add(milliseconds(ttft))
 		t.e2e.add(milliseconds(e2e))
@@ -59,8 +59,8 @@ func (f *fleet) firstToken(c *call) {
 	}
 }
 
-// misses says whether a request misses its tier's target: of interactive tiers
-// by its first token, of deferred work by its end.
+// misses reports whether a request misses its tier's target: TTFT for interactive tiers, E2E for
+// deferred work.
 func (f *fleet) misses(tier int, ttft, e2e time.Duration) bool {
 	if tier == deferredTier {
 		return e2e > f.s.Targets.Of(tierOrder[tier])
@@ -68,8 +68,8 @@ func (f *fleet) misses(tier int, ttft, e2e time.Duration) bool {
 	return ttft > f.s.Targets.Of(tierOrder[tier])
 }
 
-// moment notes the fleet as it is.
-func (f *fleet) moment() {
+// takeSample samples the fleet.
+func (f *fleet) takeSample() {
 	m := FleetMoment{At: f.now, Endpoints: make([]EndpointMoment, len(f.endpoints))}
 	for i, e := range f.endpoints {
 		arrived := e.interactive + e.deferredTokens
@@ -80,12 +80,12 @@ func (f *fleet) moment() {
 		}
 		e.arrived = arrived
 	}
-	f.course = append(f.course, m)
+	f.samples = append(f.samples, m)
 }
 
-// result reads the figures off a run that has ended.
+// result returns the figures of a finished run.
 func (f *fleet) result() *FleetResult {
-	r := &FleetResult{Course: f.course, Events: f.events}
+	r := &FleetResult{Course: f.samples, Events: f.events}
 	for _, v := range f.vms {
 		v.endpoint.hours[v.state] += f.now - v.since
 	}
@@ -112,8 +112,7 @@ func (f *fleet) result() *FleetResult {
 	return r
 }
 
-// unfinished counts a request that has not ended: waiting for room, or at a
-// replica.
+// unfinished counts an unfinished request: waiting for capacity, or at a replica.
 func (f *fleet) unfinished(c *call, r *FleetResult) {
 	if !c.live {
 		return
@@ -128,7 +127,7 @@ func (f *fleet) unfinished(c *call, r *FleetResult) {
 		ttft = c.first - c.at
 	}
 	if f.misses(int(c.tier), ttft, f.now-c.at) {
-		for _, t := range f.tallies(&c.ask) {
+		for _, t := range f.tallies(&c.arrival) {
 			t.violations++
 		}
 	}

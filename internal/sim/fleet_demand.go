@@ -9,15 +9,13 @@ import (
 	"time"
 )
 
-// Demand is the prompt tokens a second that are asked by the minute. It is not
-// changed by a run.
+// Demand is the load in prompt tokens per second, by the minute. A run does not change it.
 type Demand struct {
-	// PromptTPS is by model, region and tier (IW-F, IW-N, NIW); minutes beyond its
-	// end ask nothing.
+	// PromptTPS is by model, region and tier (IW-F, IW-N, NIW); minutes after its end have no load.
 	PromptTPS [][][tiers][]float64
 }
 
-// NewDemand makes room for so many minutes, all without load.
+// NewDemand returns a demand of the given size without load.
 func NewDemand(models, regions, minutes int) *Demand {
 	d := &Demand{PromptTPS: make([][][tiers][]float64, models)}
 	for m := range d.PromptTPS {
@@ -31,7 +29,7 @@ func NewDemand(models, regions, minutes int) *Demand {
 	return d
 }
 
-// Minutes is how long the demand is known for.
+// Minutes returns the length of the demand.
 func (d *Demand) Minutes() int {
 	n := 0
 	for _, model := range d.PromptTPS {
@@ -44,7 +42,7 @@ func (d *Demand) Minutes() int {
 	return n
 }
 
-// Scale multiplies all of it in a span of minutes; to is not part of it.
+// Scale multiplies the demand in minutes from up to, but not including, to.
 func (d *Demand) Scale(from, to int, factor float64) {
 	for _, model := range d.PromptTPS {
 		for _, region := range model {
@@ -57,18 +55,18 @@ func (d *Demand) Scale(from, to int, factor float64) {
 	}
 }
 
-// Interactive is the prompt tokens that a region's clients ask a model with in a
-// minute, IW-F and IW-N together.
+// Interactive returns the prompt tokens that a region's clients request from a model in a minute, IW-F
+// plus IW-N.
 func (d *Demand) Interactive(model, region, minute int) float64 {
 	return d.tokens(model, region, 0, minute) + d.tokens(model, region, 1, minute)
 }
 
-// Deferred is the same of NIW.
+// Deferred is Interactive for NIW.
 func (d *Demand) Deferred(model, region, minute int) float64 {
 	return d.tokens(model, region, deferredTier, minute)
 }
 
-// tokens is the prompt tokens of a tier in a minute.
+// tokens returns the prompt tokens of a tier in a minute.
 func (d *Demand) tokens(model, region, tier, minute int) float64 {
 	if series := d.PromptTPS[model][region][tier]; minute < len(series) {
 		return 60 * series[minute]
@@ -78,30 +76,29 @@ func (d *Demand) tokens(model, region, tier, minute int) float64 {
 
 func (d *Demand) check(models, regions int, until time.Duration) error {
 	if len(d.PromptTPS) != models {
-		return fmt.Errorf("demand: want that of %d models, got %d", models, len(d.PromptTPS))
+		return fmt.Errorf("demand: must have %d models, got %d", models, len(d.PromptTPS))
 	}
 	for m := range d.PromptTPS {
 		if len(d.PromptTPS[m]) != regions {
-			return fmt.Errorf("demand: model %d: want that of %d regions, got %d", m, regions, len(d.PromptTPS[m]))
+			return fmt.Errorf("demand: model %d: must have %d regions, got %d", m, regions, len(d.PromptTPS[m]))
 		}
 		for r := range d.PromptTPS[m] {
 			for t, series := range d.PromptTPS[m][r] {
 				for i, v := range series {
 					if !(v >= 0 && v <= 1e9) {
-						return fmt.Errorf("demand: model %d: region %d: %s: minute %d: want 0 to 1e9 tokens a second, got %g", m, r, tierOrder[t], i, v)
+						return fmt.Errorf("demand: model %d: region %d: %s: minute %d: must be from 0 to 1e9 tokens per second, got %g", m, r, tierOrder[t], i, v)
 					}
 				}
 			}
 		}
 	}
 	if have := time.Duration(d.Minutes()) * time.Minute; have < until {
-		return fmt.Errorf("demand: ends at %s, want at least %s", have, until)
+		return fmt.Errorf("demand: ends at %s, must cover %s", have, until)
 	}
 	return nil
 }
 
-// Lengths is how many tokens prompts and answers have: log-normal, cut to 1 and a
-// most.
+// Lengths are the distributions of prompt and output tokens: log-normal, limited to 1 and a maximum.
 type Lengths struct {
 	Prompt, Output Spread
 }
@@ -114,7 +111,7 @@ type Spread struct {
 
 func (s Spread) check(what string) error {
 	if !(s.Median >= 1) || !(s.Sigma >= 0 && s.Sigma < 5) || s.Most < 1 || s.Most > 1<<24 {
-		return fmt.Errorf("%s: want a median of 1 or more, sigma 0 to 5 and a most of 1 to %d, got %g, %g and %d", what, 1<<24, s.Median, s.Sigma, s.Most)
+		return fmt.Errorf("%s: must have a median of at least 1, sigma from 0 to 5 and a maximum from 1 to %d, got %g, %g and %d", what, 1<<24, s.Median, s.Sigma, s.Most)
 	}
 	return nil
 }
@@ -127,19 +124,19 @@ func (l Lengths) check(kv int) error {
 		return err
 	}
 	if l.Prompt.Most+1 > kv {
-		return fmt.Errorf("prompt: most: want less than the KV memory of %d tokens, got %d", kv, l.Prompt.Most)
+		return fmt.Errorf("prompt: maximum: must be below the KV memory of %d tokens, got %d", kv, l.Prompt.Most)
 	}
 	return nil
 }
 
 func (s Spread) draw(r *rand.Rand) int { return s.at(r.NormFloat64()) }
 
-// at is the number so many standard deviations from the median.
+// at returns the number z standard deviations from the median.
 func (s Spread) at(z float64) int {
 	return min(max(int(s.Median*math.Exp(s.Sigma*z)+0.5), 1), s.Most)
 }
 
-// Mean is the mean of the numbers, by 2,000 quantiles.
+// Mean returns the mean, from 2,000 quantiles.
 func (s Spread) Mean() float64 {
 	const n = 2000
 	sum := 0.0
@@ -149,12 +146,12 @@ func (s Spread) Mean() float64 {
 	return sum / n
 }
 
-// streamDemand keeps the arrivals of each model, region and tier apart from each
-// other and from other draws of a seed.
+// streamDemand separates the arrivals of each model, region and tier from each other and from other
+// random draws of a seed.
 const streamDemand = 0x64656d616e64
 
-// ask is a request that comes.
-type ask struct {
+// arrival is an arriving request.
+type arrival struct {
 	at             time.Duration
 	model          int32
 	region         int16
@@ -162,19 +159,19 @@ type ask struct {
 	prompt, output int32
 }
 
-// asker draws the requests of a demand, minute by minute: a Poisson number each,
-// spread evenly. What it draws depends on the seed alone.
-type asker struct {
+// arrivalSource draws the requests of a demand, minute by minute: a Poisson number per minute, uniformly
+// distributed. The draws depend only on the seed.
+type arrivalSource struct {
 	s       *FleetScenario
 	streams []*rand.Rand // by model, region, tier
 	means   []float64    // prompt tokens, by model
-	minute  int          // of the run, to be drawn next
-	due     []ask
+	minute  int          // next minute of the run to draw
+	due     []arrival
 	head    int
 }
 
-func newAsker(s *FleetScenario, seed uint64) *asker {
-	a := &asker{s: s}
+func newArrivalSource(s *FleetScenario, seed uint64) *arrivalSource {
+	a := &arrivalSource{s: s}
 	for m := range s.Models {
 		a.means = append(a.means, s.Models[m].Lengths.Prompt.Mean())
 		for r := range s.Regions {
@@ -186,8 +183,8 @@ func newAsker(s *FleetScenario, seed uint64) *asker {
 	return a
 }
 
-// next is the next request before a time, nil when there is none.
-func (a *asker) next(end time.Duration) *ask {
+// next returns the next request before a time, nil if there is none.
+func (a *arrivalSource) next(end time.Duration) *arrival {
 	for a.head == len(a.due) {
 		if time.Duration(a.minute)*time.Minute >= end {
 			return nil
@@ -200,8 +197,8 @@ func (a *asker) next(end time.Duration) *ask {
 	return nil
 }
 
-// draw makes the requests of the next minute.
-func (a *asker) draw() {
+// draw draws the requests of the next minute.
+func (a *arrivalSource) draw() {
 	a.due, a.head = a.due[:0], 0
 	begins := time.Duration(a.minute) * time.Minute
 	at := int(a.s.From/time.Minute) + a.minute
@@ -214,22 +211,22 @@ func (a *asker) draw() {
 			}
 		}
 	}
-	slices.SortStableFunc(a.due, func(x, y ask) int { return cmp.Compare(x.at, y.at) })
+	slices.SortStableFunc(a.due, func(x, y arrival) int { return cmp.Compare(x.at, y.at) })
 	a.minute++
 }
 
-func (a *asker) drawStream(m, r, t int, begins time.Duration, mean float64) {
+func (a *arrivalSource) drawStream(m, r, t int, begins time.Duration, mean float64) {
 	random := a.streams[(m*len(a.s.Regions)+r)*tiers+t]
 	l := &a.s.Models[m].Lengths
 	for range poisson(random, mean) {
-		a.due = append(a.due, ask{
+		a.due = append(a.due, arrival{
 			at: begins + time.Duration(random.Int64N(int64(time.Minute))), model: int32(m), region: int16(r), tier: int8(t),
 			prompt: int32(l.Prompt.draw(random)), output: int32(l.Output.draw(random)),
 		})
 	}
 }
 
-// poisson draws a number of events of a mean, the sum of exponential waits.
+// poisson draws a Poisson number with a mean, as a sum of exponential waits.
 func poisson(r *rand.Rand, mean float64) int {
 	n := 0
 	for left := mean - r.ExpFloat64(); left > 0; left -= r.ExpFloat64() {

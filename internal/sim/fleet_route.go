@@ -9,7 +9,7 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// backlog is a first-in, first-out list of calls.
+// backlog is a FIFO queue of calls.
 type backlog struct {
 	calls []int32
 	head  int
@@ -31,8 +31,7 @@ func (b *backlog) pop() int32 {
 	return i
 }
 
-// utilisation is an endpoint's effective memory utilisation (SageServe section
-// 6.1).
+// utilisation returns an endpoint's effective memory utilisation (SageServe section 6.1).
 func (e *endpoint) utilisation() float64 {
 	if e.capacity == 0 {
 		return 1
@@ -40,10 +39,10 @@ func (e *endpoint) utilisation() float64 {
 	return float64(e.kv) / float64(e.capacity)
 }
 
-// arrive takes in a request of a region's client: interactive ones go to a region
-// at once, deferred ones wait for room, or go to their silo.
-func (f *fleet) arrive(q *ask) {
-	i := f.hold(q)
+// arrive handles a request of a region's client: interactive ones are routed at once, deferred ones
+// wait for capacity or go to their silo.
+func (f *fleet) arrive(q *arrival) {
+	i := f.newCall(q)
 	home := f.endpoint(int(q.model), int(q.region), false)
 	f.issued(q)
 	if q.tier != deferredTier {
@@ -61,8 +60,8 @@ func (f *fleet) arrive(q *ask) {
 	home.backlog.push(i)
 }
 
-// signal lets each endpoint tell the deferred queue its utilisation, and sends
-// what that, or the age of requests, lets go.
+// signal reports each endpoint's utilisation to the deferred queue, and sends the requests that it, or
+// their age, releases.
 func (f *fleet) signal() {
 	urgent := f.setup.Deferred.UrgentAfter(f.s.Targets.Of(service.TierDeferred))
 	for _, e := range f.endpoints {
@@ -80,9 +79,9 @@ func (f *fleet) signal() {
 	}
 }
 
-// send chooses a region and a replica by the production policy: the region of
-// the client while its memory is used below 70 %, else another that is, else the
-// least used; there, the replica with the fewest tokens to process.
+// send chooses a region and a replica with the production policy: the client's region while its memory
+// utilisation is below 70 %, otherwise another one below it, otherwise the least utilised; there, the
+// replica with the fewest tokens to process.
 func (f *fleet) send(i int32, home *endpoint) {
 	own := len(home.ready)
 	for k, peer := range home.peers {
@@ -94,7 +93,7 @@ func (f *fleet) send(i int32, home *endpoint) {
 	choice := home.router.Choose(&f.facts)
 	switch {
 	case choice.Index == policy.Wait:
-		f.failed = errors.New("no region has a replica that is ready")
+		f.failed = errors.New("no region has a ready replica")
 	case choice.Index < own:
 		f.start(i, home.ready[choice.Index], home)
 	default:
@@ -107,14 +106,13 @@ func (f *fleet) dispatch(i int32, home, to *endpoint) {
 	f.facts.Now, f.facts.Candidates = f.now, to.candidates[:len(to.ready)]
 	choice := to.router.Choose(&f.facts)
 	if choice.Index == policy.Wait {
-		f.failed = errors.New("a region without a replica was chosen")
+		f.failed = errors.New("the policy chose a region without a replica")
 		return
 	}
 	f.start(i, to.ready[choice.Index], home)
 }
 
-// start sends a request to a replica. Between regions that takes half a round
-// trip.
+// start sends a request to a replica. Between regions that takes half an RTT.
 func (f *fleet) start(i int32, v *vm, home *endpoint) {
 	c := &f.calls[i]
 	c.vm, c.away = v, v.endpoint.region != home.region
@@ -132,8 +130,8 @@ func (f *fleet) start(i int32, v *vm, home *endpoint) {
 	f.submit(i)
 }
 
-// relist makes an endpoint's candidates anew, after a replica came or went.
-func (f *fleet) relist(e *endpoint) {
+// rebuildCandidates rebuilds an endpoint's candidates after a change of its replicas.
+func (f *fleet) rebuildCandidates(e *endpoint) {
 	slices.SortFunc(e.ready, func(a, b *vm) int { return int(a.index - b.index) })
 	e.candidates, e.kv, e.capacity = e.candidates[:0], 0, 0
 	for at, v := range e.ready {
@@ -150,8 +148,8 @@ func (f *fleet) relist(e *endpoint) {
 	}
 }
 
-// distance ranks the other regions: the next one in the scenario's order is the
-// nearest, so that what does not fit does not all go to one.
+// distance orders the other regions: the next one in the scenario's order is the nearest, so that
+// overflow spreads over regions.
 func (f *fleet) distance(from, to *endpoint) time.Duration {
 	n := len(f.s.Regions)
 	return f.s.RTT + time.Duration((to.region-from.region+n)%n)

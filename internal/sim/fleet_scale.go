@@ -7,9 +7,8 @@ import (
 	"time"
 )
 
-// leave ends a VM's state, which is counted for the endpoint that it was in. One
-// that is new has none.
-func (f *fleet) leave(v *vm) {
+// endState ends a VM's state and counts its time for its endpoint. A new VM has no state.
+func (f *fleet) endState(v *vm) {
 	if v.state < vmStates {
 		v.endpoint.counts[v.state]--
 		v.endpoint.hours[v.state] += f.now - v.since
@@ -17,9 +16,9 @@ func (f *fleet) leave(v *vm) {
 	v.state = vmStates
 }
 
-// turnTo lets a VM begin another state.
-func (f *fleet) turnTo(v *vm, state VMState) {
-	f.leave(v)
+// setState changes a VM's state.
+func (f *fleet) setState(v *vm, state VMState) {
+	f.endState(v)
 	e := v.endpoint
 	v.state, v.since = state, f.now
 	e.counts[state]++
@@ -28,8 +27,8 @@ func (f *fleet) turnTo(v *vm, state VMState) {
 	}
 }
 
-// look shows the fleet to the scaler and does what it wants.
-func (f *fleet) look() {
+// runScaler calls the scaler and applies its changes.
+func (f *fleet) runScaler() {
 	for i, e := range f.endpoints {
 		f.view.Endpoints[i] = EndpointView{
 			Model: e.model, Region: e.region, Deferred: e.deferred,
@@ -50,34 +49,34 @@ func (f *fleet) look() {
 	}
 }
 
-// scale does one change; what cannot be is an error.
+// scale applies one change; an impossible change is an error.
 func (f *fleet) scale(c *FleetChange) error {
 	if c.Endpoint < 0 || c.Endpoint >= len(f.endpoints) {
-		return fmt.Errorf("there are %d endpoints", len(f.endpoints))
+		return fmt.Errorf("must be below %d", len(f.endpoints))
 	}
 	e := f.endpoints[c.Endpoint]
 	if c.Reclaim < 0 || c.Reclaim > len(e.donated) {
-		return fmt.Errorf("reclaim %d: %d are lent", c.Reclaim, len(e.donated))
+		return fmt.Errorf("reclaim %d: only %d are donated", c.Reclaim, len(e.donated))
 	}
 	if c.Donate < 0 || c.Donate > 0 && c.Donate >= len(e.ready) {
-		return fmt.Errorf("donate %d: %d are ready, and one must stay", c.Donate, len(e.ready))
+		return fmt.Errorf("donate %d: only %d are ready, and one must remain", c.Donate, len(e.ready))
 	}
 	if c.Launch < 0 || c.Launch > f.spare[e.region] {
-		return fmt.Errorf("launch %d: the region has room for %d", c.Launch, f.spare[e.region])
+		return fmt.Errorf("launch %d: only %d spare VMs in the region", c.Launch, f.spare[e.region])
 	}
 	for range c.Reclaim {
-		f.bring(e, e, f.reclaimTime())
+		f.startOn(e, e, f.reclaimTime())
 	}
 	for _, l := range c.Redeploy {
 		if l.Endpoint < 0 || l.Endpoint >= len(f.endpoints) || f.endpoints[l.Endpoint].region != e.region {
-			return fmt.Errorf("redeploy from endpoint %d: not of this region", l.Endpoint)
+			return fmt.Errorf("redeploy from endpoint %d: not in this region", l.Endpoint)
 		}
 		from := f.endpoints[l.Endpoint]
 		if l.Count < 0 || l.Count > len(from.donated) {
-			return fmt.Errorf("redeploy %d from endpoint %d: %d are lent", l.Count, l.Endpoint, len(from.donated))
+			return fmt.Errorf("redeploy %d from endpoint %d: only %d are donated", l.Count, l.Endpoint, len(from.donated))
 		}
 		for range l.Count {
-			f.bring(from, e, f.redeployTime(from, e))
+			f.startOn(from, e, f.redeployTime(from, e))
 		}
 	}
 	for range c.Launch {
@@ -91,15 +90,15 @@ func (f *fleet) scale(c *FleetChange) error {
 	return nil
 }
 
-// reclaimTime is how long the spot pool takes to give a VM back.
+// reclaimTime returns the time to reclaim a VM from the spot pool.
 func (f *fleet) reclaimTime() time.Duration {
 	s := &f.s.Starts
 	factor := math.Exp(s.ReclaimSigma * f.starts.NormFloat64())
 	return min(time.Duration(float64(s.Reclaim)*factor), s.ReclaimMost)
 }
 
-// redeployTime is how long it takes until a lent VM serves another endpoint: of
-// the same model it has the weights already.
+// redeployTime returns the time until a donated VM serves another endpoint: with the same model it
+// already has the weights.
 func (f *fleet) redeployTime(from, to *endpoint) time.Duration {
 	if from.model == to.model {
 		return f.reclaimTime()
@@ -107,8 +106,8 @@ func (f *fleet) redeployTime(from, to *endpoint) time.Duration {
 	return f.weightsTime(to)
 }
 
-// weightsTime is how long it takes to put a model's weights onto a VM, from the
-// region's store or from another region's.
+// weightsTime returns the time to load a model's weights onto a VM, from the region's storage or
+// another region's.
 func (f *fleet) weightsTime(e *endpoint) time.Duration {
 	if f.remote[e.model][e.region] {
 		return f.s.Starts.Fetch
@@ -116,12 +115,12 @@ func (f *fleet) weightsTime(e *endpoint) time.Duration {
 	return f.s.Starts.Redeploy
 }
 
-// bring starts a replica of an endpoint on the VM that was lent last.
-func (f *fleet) bring(from, to *endpoint, after time.Duration) {
+// startOn starts a replica of an endpoint on the VM donated last.
+func (f *fleet) startOn(from, to *endpoint, after time.Duration) {
 	last := len(from.donated) - 1
 	v := from.donated[last]
 	from.donated = from.donated[:last]
-	f.leave(v)
+	f.endState(v)
 	v.endpoint = to
 	if from.model != to.model {
 		to.redeployed++
@@ -130,7 +129,7 @@ func (f *fleet) bring(from, to *endpoint, after time.Duration) {
 			f.failed = err
 		}
 	}
-	f.begin(v, after)
+	f.startReplica(v, after)
 }
 
 // launch starts a replica of an endpoint on a new VM.
@@ -142,39 +141,38 @@ func (f *fleet) launch(e *endpoint) error {
 	f.spare[e.region]--
 	e.launched++
 	v.fetches = f.remote[e.model][e.region]
-	f.begin(v, f.s.Starts.Launch+f.weightsTime(e))
+	f.startReplica(v, f.s.Starts.Launch+f.weightsTime(e))
 	return nil
 }
 
-// begin lets a VM start a replica of its endpoint.
-func (f *fleet) begin(v *vm, after time.Duration) {
-	f.turnTo(v, VMStarting)
+// startReplica starts a replica of its endpoint on a VM.
+func (f *fleet) startReplica(v *vm, after time.Duration) {
+	f.setState(v, VMStarting)
 	v.endpoint.starts++
 	f.queue.push(event{at: f.now + after, kind: fleetReady, index: v.index})
 }
 
-// serve makes a replica that has started ready. Weights that it fetched from
-// another region are in this one's store from then on.
-func (f *fleet) serve(v *vm) {
+// markReady marks a started replica as ready. Weights that it fetched from another region are in this
+// region's storage from then on.
+func (f *fleet) markReady(v *vm) {
 	if v.fetches {
 		v.fetches, f.remote[v.endpoint.model][v.endpoint.region] = false, false
 	}
-	f.turnTo(v, VMReady)
+	f.setState(v, VMReady)
 	v.endpoint.ready = append(v.endpoint.ready, v)
-	f.relist(v.endpoint)
+	f.rebuildCandidates(v.endpoint)
 }
 
-// drain sends nothing more to so many replicas, those with the fewest requests,
-// and lends them once they are idle.
+// drain drains n replicas, those with the fewest requests, and donates them once they are idle.
 func (f *fleet) drain(e *endpoint, n int) {
 	order := slices.Clone(e.ready)
 	slices.SortStableFunc(order, func(a, b *vm) int { return a.inFlight - b.inFlight })
 	for _, v := range order[:n] {
-		f.turnTo(v, VMDraining)
+		f.setState(v, VMDraining)
 		e.ready = slices.DeleteFunc(e.ready, func(r *vm) bool { return r == v })
 	}
-	f.relist(e)
+	f.rebuildCandidates(e)
 	for _, v := range order[:n] {
-		f.settle(v)
+		f.advanceVM(v)
 	}
 }

@@ -10,9 +10,9 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// SageFleet is the setup of SageServe's evaluation (section 7.1) without its
-// demand: three regions, four models, 20 VMs for each in each region, at least two
-// replicas an endpoint. The paper's models are measured ones:
+// SageFleet returns the setup of SageServe's evaluation (section 7.1) without its demand: three
+// regions, four models, 20 VMs for each in each region, at least two replicas per endpoint. The models
+// use measured profiles:
 //
 //   - bloom-176b: eight H100, as in engine.Profiles;
 //   - llama2-70b: four H100 (as the paper's section 2.1 has it), fitted to
@@ -22,7 +22,7 @@ import (
 //   - llama3.1-8b and llama3.2-3b: two A100, fitted to the measurements in the authors'
 //     repository; 32 and 28 layers of eight KV heads.
 //
-// Prompts are mostly above a thousand tokens and answers mostly below (figure 10).
+// Most prompts are longer than a thousand tokens and most answers shorter (figure 10).
 func SageFleet() FleetScenario {
 	defaults := core.DefaultConfig(policy.NewSageServe())
 	return FleetScenario{
@@ -48,9 +48,9 @@ func sageModels() []FleetModel {
 	}
 }
 
-// Scout is the paper's fifth model (section 7.2.5), 109 billion weights of which 17
-// billion work on a token. It was not measured: its steps are those of llama2-70b on
-// eight H100 by the share of weights that work, its memory what its weights leave.
+// Scout returns the paper's fifth model (section 7.2.5) with 109 billion weights, 17 billion of them
+// active per token. It was not measured: its step times are those of llama2-70b on eight H100 times the
+// share of active weights, its KV memory what its weights leave free.
 func Scout() FleetModel {
 	llama, _ := engine.ProfileNamed("h100-llama2-70b")
 	p := llama.Scaled(17.0 / 69)
@@ -58,7 +58,7 @@ func Scout() FleetModel {
 	return FleetModel{Name: "llama4-scout", GPUs: 8, Lengths: sageModels()[0].Lengths, Profile: p}
 }
 
-// fleetProfile makes a profile of fitted curves.
+// fleetProfile returns a profile with fitted curves.
 func fleetProfile(name string, kv int, perKV time.Duration, prefill, decode string) engine.Profile {
 	o := engine.DefaultFitOptions()
 	p := engine.Profile{
@@ -70,37 +70,36 @@ func fleetProfile(name string, kv int, perKV time.Duration, prefill, decode stri
 	return p
 }
 
-// The shapes of SageServe's week (figures 3 to 5): interactive load follows the
-// working day and all but ends at the weekend, deferred load does not.
+// The shapes of SageServe's week (figures 3 to 5): interactive load follows the working day and nearly
+// vanishes at the weekend, deferred load is constant.
 var (
-	// hourShape is a working day's interactive load by the hour (UTC), its peak 1.
+	// hourShape is a working day's interactive load by hour (UTC), with peak 1.
 	hourShape = [24]float64{
 		.52, .45, .38, .35, .34, .36, .37, .42, .44, .42, .36, .38,
 		.44, .58, .84, .92, .96, 1, .98, .99, .93, .84, .74, .62,
 	}
-	// dayShape is by the day, Monday first.
+	// dayShape is by day, Monday first.
 	dayShape = [7]float64{.88, .94, 1, 1.04, .98, .24, .21}
-	// regionShape is the share of the load of each region, by model: model A is
-	// asked most in the East, B in the Centre (section 3).
+	// regionShape is each region's share of the load, by model: model A has most load in the East, B in
+	// the Centre (section 3).
 	regionShape = [][3]float64{{.52, .21, .27}, {.30, .45, .25}, {.40, .35, .25}, {.45, .30, .25}, {.40, .30, .30}}
-	// peakShape is the interactive prompt tokens a second of a model over all
-	// regions at a Wednesday's peak: what about 20 replicas of the two large models
-	// carry, and two a region of the small ones.
-	// The paper does not publish them: they were set so that the instance-hours of
-	// its peak day come near, so those say nothing, and their differences between
-	// strategies do.
+	// peakShape is a model's interactive prompt tokens per second over all regions at a Wednesday's
+	// peak: the capacity of about 20 replicas of the two large models, and of two per region of the
+	// small ones. The paper does not publish it: it was set to match the instance-hours of the paper's
+	// peak day approximately, so absolute hours are no evidence, but the differences between strategies
+	// are.
 	peakShape = []float64{28_000, 26_000, 9_000, 9_000, 12_000}
-	// tierShape is IW-F and IW-N by their share of interactive load, and NIW by what
-	// it is beside the mean of it: interactive requests are 72 % of all.
+	// tierShape is the shares of IW-F and IW-N in interactive load, and NIW relative to its mean: 72 %
+	// of all requests are interactive.
 	tierShape = [tiers]float64{.62, .38, .28 / .72}
 )
 
-// noiseShape is how the minutes of a region's load differ from their neighbours.
+// noiseShape describes the variation between the minutes of a region's load.
 type noiseShape struct {
-	sigma, keep float64 // of the factor's logarithm, and what of it the next minute keeps
-	chance      float64 // of a burst, a minute
-	least, most float64 // of a burst, as a factor
-	minutes     int     // that a burst lasts at most
+	sigma, correlation   float64 // standard deviation of the factor's logarithm, and its correlation with the next minute
+	chance               float64 // probability of a burst per minute
+	minFactor, maxFactor float64 // minimum and maximum factor of a burst
+	minutes              int     // maximum duration of a burst
 }
 
 // The noise is that of the week of November 2024 that SageServe's authors
@@ -121,23 +120,23 @@ type noiseShape struct {
 // One region's interactive load is correlated with the day before by about 0.7,
 // which is where the paper's periodicity of July begins (0.7 to 0.95).
 var (
-	interactiveNoise = noiseShape{sigma: 0.33 * calmer, keep: 0.3, chance: 1.0 / 100, least: 1 + 1*calmer, most: 1 + 5*calmer, minutes: 3}
-	deferredNoise    = noiseShape{sigma: 0.8 * calmer, keep: 0.8}
+	interactiveNoise = noiseShape{sigma: 0.33 * calmer, correlation: 0.3, chance: 1.0 / 100, minFactor: 1 + 1*calmer, maxFactor: 1 + 5*calmer, minutes: 3}
+	deferredNoise    = noiseShape{sigma: 0.8 * calmer, correlation: 0.8}
 )
 
-// calmer is the root of one in five.
+// calmer is the square root of one fifth.
 const calmer = 0.447
 
-// streamWeek keeps the noise of a week apart from other draws of a seed.
+// streamWeek separates the noise of a week from other random draws of a seed.
 const streamWeek = 0x7765656b
 
-// weekMinutes is how many minutes a week has.
+// weekMinutes is the number of minutes in a week.
 const weekMinutes = 7 * 24 * 60
 
-// SageWeek is a week of demand of the published shapes for so many models (at
-// most five), Monday first, in three regions: working days, quiet weekends,
-// minutes that differ from their neighbours, and a burst of some minutes now
-// and then. The interactive tiers of a region rise and fall together. Factor multiplies it, deferred the deferred part of it once more.
+// SageWeek returns a week of demand with the published shapes for up to five models, Monday first, in
+// three regions: working days, quiet weekends, noise between minutes, and occasional bursts of a few
+// minutes. The interactive tiers of a region are correlated. factor multiplies all of it, deferred
+// additionally the deferred part.
 func SageWeek(seed uint64, models int, factor, deferred float64) *Demand {
 	d := NewDemand(models, 3, weekMinutes)
 	mean := meanShape()
@@ -157,8 +156,8 @@ func SageWeek(seed uint64, models int, factor, deferred float64) *Demand {
 	return d
 }
 
-// shapeAt is the interactive load of a minute of the week: the hours' shape, with
-// straight lines between the middles of two hours.
+// shapeAt returns the interactive load of a minute of the week: the hourly shape, interpolated linearly
+// between the middles of hours.
 func shapeAt(minute int) float64 {
 	day := minute / (24 * 60)
 	at := float64(minute%(24*60))/60 - 0.5
@@ -166,7 +165,7 @@ func shapeAt(minute int) float64 {
 	share := at - float64(low)
 	h := hourShape[(low+24)%24]*(1-share) + hourShape[(low+1)%24]*share
 	if day >= 5 {
-		h = 0.9 + 0.1*h // a weekend has hardly any hours
+		h = 0.9 + 0.1*h // weekends are nearly flat
 	}
 	return h * dayShape[day]
 }
@@ -179,7 +178,7 @@ func meanShape() float64 {
 	return sum / weekMinutes
 }
 
-// noise is the factor of a minute: log-normal with memory, and bursts.
+// noise is the factor of a minute: log-normal with autocorrelation, and bursts.
 type noise struct {
 	noiseShape
 	random *rand.Rand
@@ -193,11 +192,11 @@ func newNoise(shape noiseShape, seed, stream uint64) *noise {
 }
 
 func (n *noise) next() float64 {
-	n.log = n.keep*n.log + n.sigma*math.Sqrt(1-n.keep*n.keep)*n.random.NormFloat64()
+	n.log = n.correlation*n.log + n.sigma*math.Sqrt(1-n.correlation*n.correlation)*n.random.NormFloat64()
 	factor := math.Exp(n.log - n.sigma*n.sigma/2)
 	if n.left == 0 && n.random.Float64() < n.chance {
 		n.left = 1 + n.random.IntN(n.minutes)
-		n.burst = n.least + (n.most-n.least)*n.random.Float64()
+		n.burst = n.minFactor + (n.maxFactor-n.minFactor)*n.random.Float64()
 	}
 	if n.left > 0 {
 		n.left--
@@ -206,8 +205,7 @@ func (n *noise) next() float64 {
 	return factor
 }
 
-// RegionShares is how the load of the first model is spread over SageFleet's
-// regions.
+// RegionShares returns the distribution of the first model's load over SageFleet's regions.
 func RegionShares() []float64 {
 	shares := regionShape[0]
 	return shares[:]

@@ -35,17 +35,17 @@ func smallFleet(tps float64) FleetScenario {
 	return s
 }
 
-// still changes nothing.
+// still never scales.
 type still struct{}
 
 func (still) Step(time.Duration, *FleetView) ([]FleetChange, error) { return nil, nil }
 
-// script does what it is told at the looks that it names.
+// script applies given changes at given times.
 type script map[time.Duration][]FleetChange
 
 func (s script) Step(now time.Duration, _ *FleetView) ([]FleetChange, error) { return s[now], nil }
 
-// restless moves VMs about as a table of draws says.
+// restless scales VMs by a table of random draws.
 type restless struct {
 	draws []int
 	next  int
@@ -57,9 +57,9 @@ func (r *restless) draw(n int) int {
 }
 
 func (r *restless) Step(_ time.Duration, v *FleetView) (out []FleetChange, _ error) {
-	lent := make([]int, len(v.Endpoints))
+	donated := make([]int, len(v.Endpoints))
 	for i := range v.Endpoints {
-		lent[i] = v.Endpoints[i].Donated
+		donated[i] = v.Endpoints[i].Donated
 	}
 	for i := range v.Endpoints {
 		e := &v.Endpoints[i]
@@ -68,20 +68,20 @@ func (r *restless) Step(_ time.Duration, v *FleetView) (out []FleetChange, _ err
 			c.Donate = r.draw(e.Ready)
 			out = append(out, c)
 		case 1:
-			c.Reclaim = r.draw(lent[i] + 1)
-			lent[i] -= c.Reclaim
+			c.Reclaim = r.draw(donated[i] + 1)
+			donated[i] -= c.Reclaim
 			out = append(out, c)
 		case 2:
 			from := (i + 2) % len(v.Endpoints) // the other model's of the region
-			c.Redeploy = []Lent{{from, r.draw(lent[from] + 1)}}
-			lent[from] -= c.Redeploy[0].Count
+			c.Redeploy = []Lent{{from, r.draw(donated[from] + 1)}}
+			donated[from] -= c.Redeploy[0].Count
 			out = append(out, c)
 		}
 	}
 	return out, nil
 }
 
-// freely releases what is below a half, and nothing by its age.
+// freely releases below half utilisation, and never by age.
 var freely = core.DeferredRule{OneBelow: 0.5, TwoBelow: 0.5, Wait: 1}
 
 func runFleet(t testing.TB, s FleetScenario, setup FleetSetup) *FleetResult {
@@ -102,9 +102,9 @@ func runFleet(t testing.TB, s FleetScenario, setup FleetSetup) *FleetResult {
 	return r
 }
 
-// Hours by state are what a log of every change adds up to, minute by minute of
-// every VM; no VM is lost, and every request comes to something.
-func TestFleetHoursAreTheLogsSum(t *testing.T) {
+// Hours by state equal the sums over a log of all changes; no VM is lost, and every request is
+// accounted for.
+func TestFleetHoursMatchStateChanges(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		s := smallFleet(rapid.SampledFrom([]float64{50, 200}).Draw(rt, "load"))
 		s.Duration = 4 * time.Minute
@@ -137,8 +137,8 @@ func TestFleetHoursAreTheLogsSum(t *testing.T) {
 	})
 }
 
-// The same seed gives the same bytes; the requests do not depend on the scaler.
-func TestFleetIsItsSeeds(t *testing.T) {
+// The same seed yields the same bytes; the requests do not depend on the scaler.
+func TestFleetIsReproducible(t *testing.T) {
 	s := smallFleet(300)
 	random := rand.New(rand.NewPCG(1, 2))
 	draws := make([]int, 997)
@@ -165,7 +165,7 @@ func TestFleetIsItsSeeds(t *testing.T) {
 	}
 }
 
-// A lent VM comes back in minutes, one with other weights in ten.
+// A donated VM is reclaimed in minutes, one with other weights in ten.
 func TestFleetStarts(t *testing.T) {
 	s := smallFleet(10)
 	began, took := map[int]time.Duration{}, map[int][]time.Duration{}
@@ -184,8 +184,8 @@ func TestFleetStarts(t *testing.T) {
 	}
 }
 
-// A new VM takes its launch and its weights' time; weights that the region's store
-// lacks take two hours for those that start before they are there.
+// A new VM takes its launch time plus the time to load weights; if the region's storage lacks them,
+// replicas started before they are fetched take two hours.
 func TestFleetLaunches(t *testing.T) {
 	s := smallFleet(10)
 	s.Spare, s.Duration = 3, 150*time.Minute
@@ -204,7 +204,7 @@ func TestFleetLaunches(t *testing.T) {
 		5 * time.Minute: {{Endpoint: 2, Redeploy: []Lent{{0, 1}}}},
 		2*time.Hour + 3*time.Minute + 5*time.Second: {{Endpoint: 2, Launch: 1}},
 	}})
-	// VMs 0 to 15 were there; one of endpoint 0's is lent and redeployed.
+	// VMs 0 to 15 were there; one of endpoint 0's is donated and redeployed.
 	if took[16] != 13*time.Minute || took[17] != 123*time.Minute || took[18] != 13*time.Minute || len(took) != 4 {
 		t.Errorf("starts took %v, want 13m and 2h3m, then 2h and 13m", took)
 	}
@@ -218,18 +218,18 @@ func TestFleetLaunches(t *testing.T) {
 	}
 }
 
-func TestFleetRefusesTheImpossible(t *testing.T) {
+func TestFleetRejectsImpossibleChanges(t *testing.T) {
 	for _, c := range []struct {
 		change FleetChange
 		want   string
 	}{
-		{FleetChange{Endpoint: 9}, "scaling endpoint 9: there are 4 endpoints"},
-		{FleetChange{Endpoint: 0, Reclaim: 1}, "scaling endpoint 0: reclaim 1: 0 are lent"},
-		{FleetChange{Endpoint: 1, Donate: 4}, "scaling endpoint 1: donate 4: 4 are ready, and one must stay"},
+		{FleetChange{Endpoint: 9}, "scaling endpoint 9: must be below 4"},
+		{FleetChange{Endpoint: 0, Reclaim: 1}, "scaling endpoint 0: reclaim 1: only 0 are donated"},
+		{FleetChange{Endpoint: 1, Donate: 4}, "scaling endpoint 1: donate 4: only 4 are ready, and one must remain"},
 		{FleetChange{Endpoint: 1, Donate: -1}, "donate -1"},
-		{FleetChange{Endpoint: 0, Redeploy: []Lent{{1, 1}}}, "redeploy from endpoint 1: not of this region"},
-		{FleetChange{Endpoint: 0, Redeploy: []Lent{{2, 1}}}, "redeploy 1 from endpoint 2: 0 are lent"},
-		{FleetChange{Endpoint: 0, Launch: 1}, "launch 1: the region has room for 0"},
+		{FleetChange{Endpoint: 0, Redeploy: []Lent{{1, 1}}}, "redeploy from endpoint 1: not in this region"},
+		{FleetChange{Endpoint: 0, Redeploy: []Lent{{2, 1}}}, "redeploy 1 from endpoint 2: only 0 are donated"},
+		{FleetChange{Endpoint: 0, Launch: 1}, "launch 1: only 0"},
 	} {
 		s := smallFleet(1)
 		_, err := RunFleet(context.Background(), &s, FleetSetup{Scaler: script{5 * time.Second: {c.change}}, Deferred: freely, Seed: 1})
@@ -256,22 +256,22 @@ func TestFleetErrors(t *testing.T) {
 		want   string
 		change func(*FleetScenario)
 	}{
-		{"want models and regions, got 0", func(s *FleetScenario) { s.Models = nil }},
+		{"must have models and regions, got 0", func(s *FleetScenario) { s.Models = nil }},
 		{"min: must be at least 1, got 0", func(s *FleetScenario) { s.Min = 0 }},
 		{"max: must be at least min, 1, got 0", func(s *FleetScenario) { s.Max = 0 }},
 		{"spare: must be at least 0, got -1", func(s *FleetScenario) { s.Spare = -1 }},
-		{"model bloom-176b: remote in: want regions 0 to 1, got 2", func(s *FleetScenario) { s.Models[1].RemoteIn = []int{2} }},
-		{"want at least 1 in each pool, got 4 of which 4 are a silo", func(s *FleetScenario) { s.Silo = 4 }},
+		{"model bloom-176b: remote in: must be regions 0 to 1, got 2", func(s *FleetScenario) { s.Models[1].RemoteIn = []int{2} }},
+		{"must be at least 1 in each pool, got 4, 4 of them in a silo", func(s *FleetScenario) { s.Silo = 4 }},
 		{"duration, period and signal period", func(s *FleetScenario) { s.Period = 0 }},
-		{"from: want whole minutes", func(s *FleetScenario) { s.From = time.Second }},
+		{"from: must be whole minutes", func(s *FleetScenario) { s.From = time.Second }},
 		{"no demand", func(s *FleetScenario) { s.Demand = nil }},
-		{"demand: ends at 30m0s, want at least 1h0m0s", func(s *FleetScenario) { s.From = 30 * time.Minute }},
-		{"demand: want that of 1 models, got 2", func(s *FleetScenario) { s.Models = s.Models[:1] }},
-		{"demand: model 0: want that of 1 regions, got 2", func(s *FleetScenario) { s.Regions = s.Regions[:1] }},
-		{"demand: model 1: region 0: NIW: minute 3: want 0 to 1e9", func(s *FleetScenario) { s.Demand.PromptTPS[1][0][2][3] = math.NaN() }},
+		{"demand: ends at 30m0s, must cover 1h0m0s", func(s *FleetScenario) { s.From = 30 * time.Minute }},
+		{"demand: must have 1 models, got 2", func(s *FleetScenario) { s.Models = s.Models[:1] }},
+		{"demand: model 0: must have 1 regions, got 2", func(s *FleetScenario) { s.Regions = s.Regions[:1] }},
+		{"demand: model 1: region 0: NIW: minute 3: must be from 0 to 1e9", func(s *FleetScenario) { s.Demand.PromptTPS[1][0][2][3] = math.NaN() }},
 		{"unknown order", func(s *FleetScenario) { s.Order = "lifo" }},
-		{"prompt: most: want less than the KV memory", func(s *FleetScenario) { s.Models[0].Lengths.Prompt.Most = 1 << 20 }},
-		{"output: want a median of 1 or more", func(s *FleetScenario) { s.Models[0].Lengths.Output.Median = 0 }},
+		{"prompt: maximum: must be below the KV memory", func(s *FleetScenario) { s.Models[0].Lengths.Prompt.Most = 1 << 20 }},
+		{"output: must have a median of at least 1", func(s *FleetScenario) { s.Models[0].Lengths.Output.Median = 0 }},
 	} {
 		s := smallFleet(1)
 		c.change(&s)
@@ -281,23 +281,20 @@ func TestFleetErrors(t *testing.T) {
 	}
 }
 
-// A region whose memory is used below 70 % keeps its requests; a full one sends
-// some to another.
-// lastLook remembers what the scaler saw last.
-type lastLook struct{ seen []EndpointView }
+// lastScaling records the last view of the scaler.
+type lastScaling struct{ seen []EndpointView }
 
-func (l *lastLook) Step(_ time.Duration, v *FleetView) ([]FleetChange, error) {
+func (l *lastScaling) Step(_ time.Duration, v *FleetView) ([]FleetChange, error) {
 	l.seen = slices.Clone(v.Endpoints)
 	return nil, nil
 }
 
-// What a scaler is told of first tokens is, once all requests have ended, what the
-// result says of IW-F.
-func TestFleetTellsOfLateFirstTokens(t *testing.T) {
+// The first tokens reported to the scaler match the result for IW-F once all requests have ended.
+func TestFleetCountsLateFirstTokens(t *testing.T) {
 	s := smallFleet(7000)
 	s.RTT = 0
 	s.Demand.Scale(15, 30, 0)
-	look := &lastLook{}
+	look := &lastScaling{}
 	r, err := RunFleet(context.Background(), &s, FleetSetup{Scaler: look, Deferred: freely, Seed: 1})
 	if err != nil {
 		t.Fatal(err)
@@ -316,6 +313,7 @@ func TestFleetTellsOfLateFirstTokens(t *testing.T) {
 	}
 }
 
+// A region with a memory utilisation below 70 % keeps its requests; a full one sends some to another.
 func TestFleetReroutesWhenFull(t *testing.T) {
 	reroutes := func(tps float64) int {
 		s := smallFleet(tps)
@@ -334,9 +332,8 @@ func TestFleetReroutesWhenFull(t *testing.T) {
 	}
 }
 
-// Deferred requests wait until they are released or urgent; a silo serves them at
-// once.
-func TestFleetDefers(t *testing.T) {
+// Deferred requests wait until they are released or urgent; a silo serves them at once.
+func TestFleetDeferredQueue(t *testing.T) {
 	s := smallFleet(100)
 	byAge := core.DeferredRule{Wait: 10.0 / (24 * 60)} // after ten minutes
 	held := runFleet(t, s, FleetSetup{Seed: 1, Deferred: byAge})
@@ -350,7 +347,7 @@ func TestFleetDefers(t *testing.T) {
 	}
 }
 
-// Under overload, pf serves IW-F before IW-N, and fcfs does not tell them apart.
+// In overload, pf serves IW-F before IW-N, and fcfs treats them alike.
 func TestFleetOrders(t *testing.T) {
 	medians := func(o core.Order) (fast, normal float64) {
 		s := smallFleet(6000)
@@ -366,7 +363,7 @@ func TestFleetOrders(t *testing.T) {
 	}
 }
 
-func TestFleetStopsWithItsContext(t *testing.T) {
+func TestFleetStopsOnCancel(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	stop()
 	s := smallFleet(3000)
@@ -375,10 +372,10 @@ func TestFleetStopsWithItsContext(t *testing.T) {
 	}
 }
 
-// What is asked has the demand's mean in tokens, and comes in order.
-func TestAskerMeetsTheDemand(t *testing.T) {
+// Arrivals have the demand's mean in tokens, and are in order of time.
+func TestArrivalsMatchDemand(t *testing.T) {
 	s := smallFleet(2000)
-	a := newAsker(&s, 1)
+	a := newArrivalSource(&s, 1)
 	tokens, last := 0.0, time.Duration(0)
 	for q := a.next(s.Duration); q != nil; q = a.next(s.Duration) {
 		if q.at < last || q.prompt < 1 || q.output < 1 {
@@ -420,8 +417,7 @@ func TestSageWeek(t *testing.T) {
 	}
 }
 
-// A replica carries more the fuller its memory may be, and as much again where it
-// is measured again.
+// A replica's capacity grows with the allowed utilisation, and the measurement is reproducible.
 func TestReplicaTPS(t *testing.T) {
 	testkit.Slow(t)
 	s := SageFleet()

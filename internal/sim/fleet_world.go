@@ -12,14 +12,14 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// The kinds of a fleet's events.
+// The kinds of fleet events.
 const (
-	fleetWake   kind = iota // index (VM), turn: an engine's step ends
+	fleetWake   kind = iota // index (VM), turn: an engine step ends
 	fleetSubmit             // index (call): a request reaches its replica
-	fleetReady              // index (VM): a replica serves from now on
-	fleetLook               // the scaler looks
-	fleetSignal             // endpoints tell the deferred queue their utilisation
-	fleetMoment             // the course is noted
+	fleetReady              // index (VM): a replica becomes ready
+	fleetScale              // the scaler runs
+	fleetSignal             // endpoints report their utilisation to the deferred queue
+	fleetSample             // the time series is sampled
 )
 
 // fleet is a run of a FleetScenario.
@@ -27,34 +27,34 @@ type fleet struct {
 	s     *FleetScenario
 	setup FleetSetup
 
-	now    time.Duration
-	queue  queue
-	events int64
-	asks   *asker
-	starts *rand.Rand
+	now      time.Duration
+	queue    queue
+	events   int64
+	arrivals *arrivalSource
+	starts   *rand.Rand
 
 	endpoints []*endpoint // by model, region and pool
 	spare     []int       // by region
-	remote    [][]bool    // by model and region: the store there lacks the weights
+	remote    [][]bool    // by model and region: the storage there lacks the weights
 	vms       []*vm
 	calls     []call
 	free      []int32 // of calls
 	facts     policy.Facts
-	answers   []int // expected tokens of an answer, by model
+	answers   []int // expected output tokens, by model
 	view      FleetView
-	course    []FleetMoment
+	samples   []FleetMoment
 	tally     [][tiers]fleetTally // by model
 	failed    error
 }
 
-// endpoint is the replicas of a model in a region that serve the same requests.
+// endpoint holds the replicas of a model in a region that serve the same requests.
 type endpoint struct {
 	index, model, region int
 	deferred             bool
 	ready                []*vm // by id
 	donated              []*vm
-	// candidates are the ready replicas and then the other regions' endpoints, as
-	// the policy sees them.
+	// candidates are the ready replicas followed by the other regions' endpoints, as input of the
+	// policy.
 	candidates   []policy.Candidate
 	peers        []*endpoint
 	router       policy.Policy
@@ -62,10 +62,10 @@ type endpoint struct {
 	kv, capacity int // of the ready replicas, in tokens
 	backlog      backlog
 	waiting      int   // interactive requests without a first token
-	firsts, late int64 // of IW-F requests: had a first token, had it after its target
+	firsts, late int64 // IW-F requests with a first token, and with a late one
 
 	interactive, deferredTokens int64
-	arrived                     int64 // as of the last moment of the course
+	arrived                     int64 // at the last sample of the time series
 	hours                       [vmStates]time.Duration
 	starts, redeployed          int
 	launched                    int
@@ -81,41 +81,40 @@ type vm struct {
 	since    time.Duration // when the state began
 	fetches  bool          // its weights come from another region
 	engine   *engine.Engine
-	at       int // among endpoint.ready, while ready
+	at       int // index in endpoint.ready, while ready
 
-	inFlight  int // requests sent there that have not ended
-	remaining int // tokens of those, as estimated
+	inFlight  int // unfinished requests sent there
+	remaining int // estimated tokens to process for those
 	kv        int
-	waiting   []int32 // calls, under another order than FCFS
+	waiting   []int32 // calls, with an order other than FCFS
 
-	waking bool
-	wakeAt time.Duration
-	turn   uint64
+	waking  bool
+	wakeAt  time.Duration
+	wakeSeq uint64
 }
 
-// call is a request under way.
+// call is a request in progress.
 type call struct {
-	ask
+	arrival
 	vm       *vm
-	away     bool // served by another region than the client's
+	away     bool // served by a region other than the client's
 	live     bool
 	priority int
 	first    time.Duration // when the first token left the engine, 0 = not yet
 }
 
-// streamStarts keeps the times of starts apart from other draws of a seed.
+// streamStarts separates start-up times from other random draws of a seed.
 const streamStarts = 0x737461727473
 
-// RunFleet simulates a service whose replicas come and go. An impossible
-// scenario, an error of the scaler and the end of ctx are errors. The same
-// scenario, setup and seed give the same result, byte for byte, and the same
-// requests whatever the scaler does.
+// RunFleet simulates a service with scaling. It returns an error for an invalid scenario, an error of
+// the scaler, or the end of ctx. The same scenario, setup and seed yield the same result, byte for
+// byte, and the same requests regardless of the scaler.
 func RunFleet(ctx context.Context, s *FleetScenario, setup FleetSetup) (*FleetResult, error) {
 	if err := s.Validate(); err != nil {
 		return nil, err
 	}
 	if setup.Scaler == nil || !setup.Deferred.On() && s.Silo == 0 {
-		return nil, fmt.Errorf("scenario %s: want a scaler and, without silos, a rule for deferred requests", s.Name)
+		return nil, fmt.Errorf("scenario %s: requires a scaler and, without silos, a rule for deferred requests", s.Name)
 	}
 	f, err := newFleet(s, setup)
 	if err != nil {
@@ -134,7 +133,7 @@ func RunFleet(ctx context.Context, s *FleetScenario, setup FleetSetup) (*FleetRe
 
 func newFleet(s *FleetScenario, setup FleetSetup) (*fleet, error) {
 	f := &fleet{
-		s: s, setup: setup, asks: newAsker(s, setup.Seed), starts: rand.New(rand.NewPCG(setup.Seed, streamStarts)),
+		s: s, setup: setup, arrivals: newArrivalSource(s, setup.Seed), starts: rand.New(rand.NewPCG(setup.Seed, streamStarts)),
 		tally: make([][tiers]fleetTally, len(s.Models)),
 		spare: slices.Repeat([]int{s.Spare}, len(s.Regions)),
 	}
@@ -159,17 +158,17 @@ func newFleet(s *FleetScenario, setup FleetSetup) (*fleet, error) {
 				e.peers = append(e.peers, f.endpoint(e.model, r, e.deferred))
 			}
 		}
-		f.relist(e)
+		f.rebuildCandidates(e)
 	}
-	f.queue.push(event{at: 0, kind: fleetLook})
+	f.queue.push(event{at: 0, kind: fleetScale})
 	f.queue.push(event{at: 0, kind: fleetSignal})
 	if s.CoursePeriod > 0 {
-		f.queue.push(event{at: 0, kind: fleetMoment})
+		f.queue.push(event{at: 0, kind: fleetSample})
 	}
 	return f, nil
 }
 
-// addEndpoint makes an endpoint with its VMs, all ready.
+// addEndpoint creates an endpoint with its VMs, all ready.
 func (f *fleet) addEndpoint(m, r, p int) error {
 	s := f.s
 	n := s.VMs - s.Silo
@@ -183,27 +182,27 @@ func (f *fleet) addEndpoint(m, r, p int) error {
 		if err != nil {
 			return err
 		}
-		f.turnTo(v, VMReady)
+		f.setState(v, VMReady)
 		e.ready = append(e.ready, v)
 	}
 	return nil
 }
 
-// newVM makes a VM that is about to do something for an endpoint.
+// newVM creates a VM without a state for an endpoint.
 func (f *fleet) newVM(e *endpoint) (*vm, error) {
 	v := &vm{index: int32(len(f.vms)), id: fmt.Sprintf("vm-%05d", len(f.vms)), endpoint: e, state: vmStates}
 	f.vms = append(f.vms, v)
 	return v, f.load(v, e.model)
 }
 
-// load gives a VM an engine for a model.
+// load creates a VM's engine for a model.
 func (f *fleet) load(v *vm, model int) error {
 	e, err := engine.NewLight(f.s.Models[model].Profile)
 	v.engine = e
 	return err
 }
 
-// endpoint finds one.
+// endpoint returns an endpoint.
 func (f *fleet) endpoint(model, region int, deferred bool) *endpoint {
 	i := (model*len(f.s.Regions) + region) * f.s.pools()
 	if deferred {
@@ -212,7 +211,7 @@ func (f *fleet) endpoint(model, region int, deferred bool) *endpoint {
 	return f.endpoints[i]
 }
 
-// step lets the next thing happen; false at the end.
+// step processes the next event; it returns false at the end.
 func (f *fleet) step() bool {
 	if f.failed != nil {
 		return false
@@ -222,9 +221,9 @@ func (f *fleet) step() bool {
 	if next := f.queue.peek(); next != nil && next.at < until {
 		until = next.at
 	}
-	if q := f.asks.next(until); q != nil {
+	if q := f.arrivals.next(until); q != nil {
 		f.now = q.at
-		f.asks.head++
+		f.arrivals.head++
 		f.events++
 		f.arrive(q)
 		return true
@@ -236,60 +235,59 @@ func (f *fleet) step() bool {
 	e := f.queue.pop()
 	f.now = e.at
 	f.events++
-	f.happen(&e)
+	f.handle(&e)
 	return true
 }
 
-func (f *fleet) happen(e *event) {
+func (f *fleet) handle(e *event) {
 	switch e.kind {
 	case fleetWake:
-		if v := f.vms[e.index]; v.waking && v.turn == e.turn {
+		if v := f.vms[e.index]; v.waking && v.wakeSeq == e.wakeSeq {
 			v.waking = false
-			f.settle(v)
+			f.advanceVM(v)
 		}
 	case fleetSubmit:
 		f.submit(e.index)
 	case fleetReady:
-		f.serve(f.vms[e.index])
-	case fleetLook:
-		f.look()
-		f.queue.push(event{at: f.now + f.s.Period, kind: fleetLook})
+		f.markReady(f.vms[e.index])
+	case fleetScale:
+		f.runScaler()
+		f.queue.push(event{at: f.now + f.s.Period, kind: fleetScale})
 	case fleetSignal:
 		f.signal()
 		f.queue.push(event{at: f.now + f.s.SignalPeriod, kind: fleetSignal})
-	case fleetMoment:
-		f.moment()
-		f.queue.push(event{at: f.now + f.s.CoursePeriod, kind: fleetMoment})
+	case fleetSample:
+		f.takeSample()
+		f.queue.push(event{at: f.now + f.s.CoursePeriod, kind: fleetSample})
 	}
 }
 
-// submit hands a request to its replica's engine, or to those waiting there.
+// submit submits a request to its replica's engine, or queues it there.
 func (f *fleet) submit(i int32) {
 	v := f.calls[i].vm
 	if f.s.Order == core.OrderFCFS || f.s.Order == "" {
-		f.run(v, i)
+		f.submitToEngine(v, i)
 	} else {
 		v.waiting = append(v.waiting, i)
 	}
-	f.settle(v)
+	f.advanceVM(v)
 }
 
-// run submits a request to an engine.
-func (f *fleet) run(v *vm, i int32) {
+// submitToEngine submits a request to an engine.
+func (f *fleet) submitToEngine(v *vm, i int32) {
 	c := &f.calls[i]
 	v.engine.Submit(f.now, engine.Request{
 		ID: uint64(i) + 1, PromptTokens: int(c.prompt), OutputLen: int(c.output), Priority: c.priority,
 	})
 }
 
-// settle takes in what an engine has to say, lets in who waits at the replica,
-// and sees to it that it is woken.
-func (f *fleet) settle(v *vm) {
+// advanceVM processes an engine's events, admits queued requests, and schedules its next wake-up.
+func (f *fleet) advanceVM(v *vm) {
 	for _, ev := range v.engine.Advance(f.now) {
-		f.hear(v, &ev)
+		f.handleEngineEvent(v, &ev)
 	}
 	for len(v.waiting) > 0 && v.engine.Load().Pending == 0 {
-		f.run(v, f.takeFirst(v))
+		f.submitToEngine(v, f.popQueued(v))
 	}
 	l := v.engine.Load()
 	if v.state == VMReady {
@@ -300,7 +298,7 @@ func (f *fleet) settle(v *vm) {
 	}
 	v.kv = l.KVActive
 	if v.state == VMDraining && v.inFlight == 0 {
-		f.turnTo(v, VMDonated)
+		f.setState(v, VMDonated)
 		v.endpoint.donated = append(v.endpoint.donated, v)
 	}
 	at, more := v.engine.NextAt()
@@ -309,13 +307,13 @@ func (f *fleet) settle(v *vm) {
 	}
 	v.waking, v.wakeAt = more, at
 	if more {
-		v.turn++
-		f.queue.push(event{at: at, kind: fleetWake, index: v.index, turn: v.turn})
+		v.wakeSeq++
+		f.queue.push(event{at: at, kind: fleetWake, index: v.index, wakeSeq: v.wakeSeq})
 	}
 }
 
-// hear is what an engine says of a request.
-func (f *fleet) hear(v *vm, ev *engine.Event) {
+// handleEngineEvent processes an engine's event.
+func (f *fleet) handleEngineEvent(v *vm, ev *engine.Event) {
 	i := int32(ev.ID - 1)
 	c := &f.calls[i]
 	switch ev.Kind {
@@ -332,12 +330,12 @@ func (f *fleet) hear(v *vm, ev *engine.Event) {
 		f.completed(c, ev.At)
 		f.release(i)
 	case engine.Rejected:
-		f.failed = fmt.Errorf("a prompt of %d tokens is refused: %s", c.prompt, ev.Reason)
+		f.failed = fmt.Errorf("the engine rejected a prompt of %d tokens: %s", c.prompt, ev.Reason)
 	}
 }
 
-// hold makes a call of a request.
-func (f *fleet) hold(q *ask) int32 {
+// newCall creates the call of a request.
+func (f *fleet) newCall(q *arrival) int32 {
 	i := int32(len(f.calls))
 	if n := len(f.free); n > 0 {
 		i = f.free[n-1]
@@ -345,7 +343,7 @@ func (f *fleet) hold(q *ask) int32 {
 	} else {
 		f.calls = append(f.calls, call{})
 	}
-	f.calls[i] = call{ask: *q, live: true}
+	f.calls[i] = call{arrival: *q, live: true}
 	return i
 }
 
@@ -354,9 +352,8 @@ func (f *fleet) release(i int32) {
 	f.free = append(f.free, i)
 }
 
-// takeFirst takes the request that the order puts first from those that wait at a
-// replica; of equals, the first to come.
-func (f *fleet) takeFirst(v *vm) int32 {
+// popQueued removes the first request by order from a replica's queue; of equals, the earliest.
+func (f *fleet) popQueued(v *vm) int32 {
 	rank := func(i int32) core.Rank {
 		c := &f.calls[i]
 		return core.RankOf(f.s.Order, f.s.Targets, f.s.TauN, f.s.TauP, tierOrder[c.tier], c.at, f.now)

@@ -7,7 +7,7 @@ import (
 	"skyserve/lbd/core"
 )
 
-// pairs is fig8a's chats with two balancers a region.
+// pairs is fig8a with two balancers per region.
 func pairs(t testing.TB, duration time.Duration) *Scenario {
 	s := short(t, "fig8a", duration)
 	if err := s.Set("balancers", "2"); err != nil {
@@ -16,9 +16,8 @@ func pairs(t testing.TB, duration time.Duration) *Scenario {
 	return s
 }
 
-// Two balancers of a region have half of its clients and of its replicas each, and
-// do the work of one.
-func TestBalancersOfARegionShareIt(t *testing.T) {
+// Two balancers in a region share its clients and replicas equally, and perform like one.
+func TestBalancersShareARegion(t *testing.T) {
 	setup := Setup{Policy: "cost", Push: core.Push{Mode: core.PushPending}, Layout: Regional, Seed: 1}
 	one := run(t, short(t, "fig8a", 100*time.Second), setup)
 	two := run(t, pairs(t, 100*time.Second), setup)
@@ -41,20 +40,19 @@ func TestBalancersOfARegionShareIt(t *testing.T) {
 	}
 }
 
-// What a balancer learned of its replicas comes to its neighbour, though the
-// neighbour dies and begins with nothing in between.
-func TestNeighboursTellWhatTheyLearn(t *testing.T) {
+// A balancer's learned prefixes reach its neighbour, even after the neighbour's restart.
+func TestNeighboursExchangePrefixes(t *testing.T) {
 	s := pairs(t, 60*time.Second)
 	s.Faults = []Fault{{Kind: BalancerDown, Region: "us", Balancer: 2, From: 20 * time.Second, To: 30 * time.Second}}
 	w, err := newWorld(s, Setup{Policy: "cost", Push: core.Push{Mode: core.PushPending}, Layout: Regional, Seed: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	heard := map[int32]int{}
-	late := 0 // what the one that died heard after that
-	for next := w.queue.peek(); next.at < s.Duration && w.breach == nil; next = w.queue.peek() {
+	received := map[int32]int{}
+	late := 0 // what the stopped balancer received afterwards
+	for next := w.queue.peek(); next.at < s.Duration && w.violation == nil; next = w.queue.peek() {
 		if next.kind == evPrefixes {
-			heard[next.index] += len(next.learned.entries)
+			received[next.index] += len(next.learned.entries)
 			if next.index == 1 && next.at > 30*time.Second {
 				late += len(next.learned.entries)
 			}
@@ -68,12 +66,12 @@ func TestNeighboursTellWhatTheyLearn(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, n := range w.nodes {
-		if heard[n.index] < 10 {
-			t.Errorf("balancer %s heard of %d prompts", n.id, heard[n.index])
+		if received[n.index] < 10 {
+			t.Errorf("balancer %s received %d prompts", n.id, received[n.index])
 		}
 	}
 	if late < 10 {
-		t.Errorf("after its death it heard of %d prompts", late)
+		t.Errorf("after its crash it received %d prompts", late)
 	}
 	if w.nodes[1].lives != 1 || w.nodes[0].lives != 0 {
 		t.Errorf("lives that ended: %d and %d, want only the second balancer's", w.nodes[0].lives, w.nodes[1].lives)

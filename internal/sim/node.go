@@ -8,7 +8,7 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// model is the one model that a simulated service serves.
+// model is the model that a simulated service serves.
 const model = "m"
 
 // node is a balancer.
@@ -17,40 +17,38 @@ type node struct {
 	region int
 	id     string
 	core   *core.Balancer
-	legs   map[string]*leg // requests here, by id
+	legs   map[string]*leg // requests at it, by ID
 
-	// What it has of its neighbours, by their index.
-	asked map[int32]progress
+	// Position in each neighbour's log, by index.
+	prefixes map[int32]prefixProgress
 
 	dead   bool
-	lives  int         // that ended
-	before core.Counts // of its lives that ended
-	lost   int64       // requests that died with those
+	lives  int         // number of crashes
+	before core.Counts // counts of earlier lives
+	lost   int64       // requests lost in crashes
 }
 
-// leg is a request's stay at one balancer. A forwarded request has a leg at
-// each of the two.
+// leg is a request's time at one balancer. A forwarded request has a leg at each of the two balancers.
 type leg struct {
-	flight *flight
-	node   *node
-	here   bool  // it is among the node's legs
-	up     *leg  // the leg at the balancer that forwarded it; nil when its client asked here
-	broken bool  // the way to that balancer was cut; never set where there is none
-	upTry  int32 // which try of that leg this is
-	hop    core.Hop
-	age    time.Duration // of the session, as that balancer knows it
-	wait   time.Duration // how long that balancer lets it be held here
+	request *clientRequest
+	node    *node
+	here    bool  // in the node's legs
+	up      *leg  // the leg at the forwarding balancer; nil if the request came from a client
+	broken  bool  // the link to the forwarding balancer was cut
+	upTry   int32 // attempt number of that leg
+	hop     core.Hop
+	age     time.Duration // of the session, as known to the forwarding balancer
+	wait    time.Duration // maximum queue time granted by the forwarding balancer
 
-	// Of its latest try: what came of an earlier one counts no more.
+	// State of the latest attempt; messages of earlier ones are ignored.
 	try     int32
-	started bool     // the first token has passed here
-	replica *replica // it went to this replica ...
-	job     uint64   // ... under this number, once it was submitted,
-	down    *leg     // or to a peer
+	started bool     // the first token passed through
+	replica *replica // the replica it was sent to ...
+	job     uint64   // ... and its number there once submitted,
+	down    *leg     // or the leg at the peer
 }
 
-// newNode makes the i-th balancer of a region; the first one is called as its
-// region.
+// newNode creates the i-th balancer of a region. The first has the region's name.
 func newNode(w *world, region, i int) (*node, error) {
 	n := &node{index: int32(len(w.nodes)), region: region, id: w.scenario.Regions[region].Name, legs: map[string]*leg{}}
 	if i > 0 {
@@ -59,7 +57,7 @@ func newNode(w *world, region, i int) (*node, error) {
 	return n, w.boot(n)
 }
 
-// boot gives a balancer a core that knows nothing.
+// boot creates an empty core for a balancer.
 func (w *world) boot(n *node) error {
 	p, err := w.policyFor(n)
 	if err != nil {
@@ -69,12 +67,12 @@ func (w *world) boot(n *node) error {
 	cfg.Push, cfg.Forward = w.setup.Push, w.scenario.Forward
 	cfg.Order, cfg.Tau, cfg.MaxWait = w.scenario.Order, w.scenario.Tau, w.scenario.MaxWait
 	cfg.ProbeInterval = w.scenario.Interval
-	n.core, n.asked = core.New(cfg), map[int32]progress{}
+	n.core, n.prefixes = core.New(cfg), map[int32]prefixProgress{}
 	return nil
 }
 
-// counts is where every request of all its lives went; what died with it is in
-// Arrived alone.
+// counts returns the counts over all lives of a balancer; requests lost in crashes count only in
+// Arrived.
 func (n *node) counts(now time.Duration) core.Counts {
 	c, b := n.core.View(now).Counts, &n.before
 	c.Arrived, c.Finished, c.Rejected = c.Arrived+b.Arrived, c.Finished+b.Finished, c.Rejected+b.Rejected
@@ -83,18 +81,18 @@ func (n *node) counts(now time.Duration) core.Counts {
 	return c
 }
 
-// meet introduces all others to a balancer.
-func (w *world) meet(n *node) {
+// addPeers adds all other balancers as peers of a balancer.
+func (w *world) addPeers(n *node) {
 	for _, peer := range w.nodes {
 		if peer != n {
-			w.tell(n, core.Event{Kind: core.EventPeerAdded, Peer: &core.PeerInfo{ID: peer.id, SameRegion: peer.region == n.region}})
+			w.sendEvent(n, core.Event{Kind: core.EventPeerAdded, Peer: &core.PeerInfo{ID: peer.id, SameRegion: peer.region == n.region}})
 		}
 	}
 }
 
-// tell hands a balancer an event and carries out what it decides. Nothing that
-// it decides happens at once: it all goes over a wire.
-func (w *world) tell(n *node, ev core.Event) {
+// sendEvent sends a balancer an event and executes its actions. Every action takes effect after a network
+// delay.
+func (w *world) sendEvent(n *node, ev core.Event) {
 	actions := n.core.Step(w.now, ev)
 	for i := range actions {
 		w.carryOut(n, &actions[i])
@@ -107,7 +105,7 @@ func (w *world) carryOut(n *node, a *core.Action) {
 	}
 	l := n.legs[a.ID]
 	if l == nil {
-		w.broke("balancer %s: %s of request %s, which is not there", n.id, a.Kind, a.ID)
+		w.violate("balancer %s: %s of unknown request %s", n.id, a.Kind, a.ID)
 		return
 	}
 	switch a.Kind {
@@ -116,9 +114,9 @@ func (w *world) carryOut(n *node, a *core.Action) {
 	case core.ActionForward:
 		w.forward(l, a)
 	case core.ActionBounce:
-		w.leave(l, saidBounced)
+		w.endLeg(l, msgBounced)
 	case core.ActionReject:
-		w.leave(l, saidFailed)
+		w.endLeg(l, msgFailed)
 	case core.ActionAbort:
 		w.abortDown(l)
 	}
@@ -127,7 +125,7 @@ func (w *world) carryOut(n *node, a *core.Action) {
 func (w *world) dispatch(l *leg, a *core.Action) {
 	r := w.replicaNamed(a.Target)
 	if r == nil || r.node != l.node {
-		w.broke("balancer %s sends to replica %s, which is not its own", l.node.id, a.Target)
+		w.violate("balancer %s dispatches to replica %s, which it does not own", l.node.id, a.Target)
 		return
 	}
 	l.try++
@@ -143,7 +141,7 @@ func (w *world) forward(l *leg, a *core.Action) {
 	l.try++
 	for _, peer := range w.nodes {
 		if peer.id == a.Target {
-			l.replica, l.down = nil, &leg{flight: l.flight, node: peer, up: l, upTry: l.try, hop: a.Hop, age: a.SessionAge, wait: a.Wait}
+			l.replica, l.down = nil, &leg{request: l.request, node: peer, up: l, upTry: l.try, hop: a.Hop, age: a.SessionAge, wait: a.Wait}
 		}
 	}
 	w.tally.waited(w.warm, a.Decision.Queued)
@@ -151,22 +149,22 @@ func (w *world) forward(l *leg, a *core.Action) {
 		w.tally.forwarded++
 	}
 	way := w.delay[l.node.region][l.down.node.region]
-	if w.cut(l.node, l.down.node) {
+	if w.isCut(l.node, l.down.node) {
 		l.down.broken = true
-		w.push(2*way, event{kind: evUp, leg: l, try: l.try, word: saidRefused})
+		w.push(2*way, event{kind: evUp, leg: l, try: l.try, message: msgRefused})
 		return
 	}
 	w.push(way, event{kind: evArrive, leg: l.down})
 }
 
-// arrive takes a request in. A balancer that is dead refuses.
+// arrive delivers a request to a balancer. A stopped balancer refuses it.
 func (w *world) arrive(l *leg) {
-	f := l.flight
+	f := l.request
 	if l.broken {
 		return
 	}
 	if l.node.dead {
-		w.sayUp(l, saidRefused)
+		w.sendUp(l, msgRefused)
 		return
 	}
 	l.node.legs[f.id], l.here = l, true
@@ -177,83 +175,82 @@ func (w *world) arrive(l *leg) {
 	if l.up != nil {
 		req.From = l.up.node.id
 	}
-	w.tell(l.node, core.Event{Kind: core.EventArrived, Request: &req})
+	w.sendEvent(l.node, core.Event{Kind: core.EventArrived, Request: &req})
 }
 
-// end takes a leg off its balancer.
+// end removes a leg from its balancer.
 func (l *leg) end() {
-	delete(l.node.legs, l.flight.id)
+	delete(l.node.legs, l.request.id)
 	l.here = false
 }
 
-// leave ends a request's stay with a word to whoever sent it.
-func (w *world) leave(l *leg, said word) {
+// endLeg ends a request's leg with a message to its sender.
+func (w *world) endLeg(l *leg, msg message) {
 	l.end()
-	w.sayUp(l, said)
+	w.sendUp(l, msg)
 }
 
-// sayUp passes a word on towards the client.
-func (w *world) sayUp(l *leg, said word) {
+// sendUp sends a message towards the client.
+func (w *world) sendUp(l *leg, msg message) {
 	if l.up != nil {
-		w.push(w.delay[l.node.region][l.up.node.region], event{kind: evUp, leg: l.up, try: l.upTry, word: said})
+		w.push(w.delay[l.node.region][l.up.node.region], event{kind: evUp, leg: l.up, try: l.upTry, message: msg})
 		return
 	}
-	f := l.flight
-	way := w.delay[w.seat(l.node, f.client)][f.client.region]
-	if f.client.mute && (said == saidFirst || said == saidDone) && w.scenario.Patience == 0 {
-		// Nothing can come in between and nothing follows: no event is needed.
+	f := l.request
+	way := w.delay[w.location(l.node, f.client)][f.client.region]
+	if f.client.singleRequest && (msg == msgFirstToken || msg == msgDone) && w.scenario.Patience == 0 {
+		// No other event can intervene or follow, so none is needed.
 		if at := w.now + way; at < w.scenario.Duration {
-			w.answer(f, said, at)
+			w.deliver(f, msg, at)
 		}
 		return
 	}
-	w.push(way, event{kind: evAnswer, flight: f, word: said})
+	w.push(way, event{kind: evAnswer, request: f, message: msg})
 }
 
-// hear takes news from a replica or a peer, unless they are of a try that was
-// given up.
-func (w *world) hear(l *leg, try int32, said word) {
-	f := l.flight
+// receive processes a message from a replica or a peer, unless it belongs to an abandoned attempt.
+func (w *world) receive(l *leg, try int32, msg message) {
+	f := l.request
 	if !l.here || l.try != try {
 		return
 	}
-	switch said {
-	case saidFirst:
+	switch msg {
+	case msgFirstToken:
 		l.started = true
-		w.tell(l.node, core.Event{Kind: core.EventFirstToken, ID: f.id})
-		w.sayUp(l, saidFirst)
-	case saidDone:
-		w.leave(l, saidDone)
-		w.tell(l.node, core.Event{Kind: core.EventFinished, ID: f.id, Outcome: &core.Outcome{
+		w.sendEvent(l.node, core.Event{Kind: core.EventFirstToken, ID: f.id})
+		w.sendUp(l, msgFirstToken)
+	case msgDone:
+		w.endLeg(l, msgDone)
+		w.sendEvent(l.node, core.Event{Kind: core.EventFinished, ID: f.id, Outcome: &core.Outcome{
 			PromptTokens: policy.Known(f.promptTokens()), CachedTokens: policy.Known(f.cached),
 			OutputTokens: policy.Known(f.output), Key: f.wholeKey(w.setup.Seed),
 		}})
 		if l.up == nil {
-			w.home(f)
+			w.recycle(f)
 		}
-	case saidFailed:
-		w.tell(l.node, core.Event{Kind: core.EventFailed, ID: f.id, Outcome: &core.Outcome{
-			Retryable: !l.started && !f.refused, Cause: "refused",
+	case msgFailed:
+		w.sendEvent(l.node, core.Event{Kind: core.EventFailed, ID: f.id, Outcome: &core.Outcome{
+			Retryable: !l.started && !f.rejected, Cause: "refused",
 		}})
-	case saidBroken, saidRefused:
-		w.tell(l.node, core.Event{Kind: core.EventFailed, ID: f.id, Outcome: &core.Outcome{
-			Retryable: !l.started, Unreachable: said == saidRefused, Cause: "connection lost",
+	case msgBroken, msgRefused:
+		w.sendEvent(l.node, core.Event{Kind: core.EventFailed, ID: f.id, Outcome: &core.Outcome{
+			Retryable: !l.started, Unreachable: msg == msgRefused, Cause: "connection lost",
 		}})
-	case saidBounced:
-		w.tell(l.node, core.Event{Kind: core.EventBounced, ID: f.id})
+	case msgBounced:
+		w.sendEvent(l.node, core.Event{Kind: core.EventBounced, ID: f.id})
 	}
 }
 
-// cancel takes a client's cancellation in; the request may have ended already.
+// cancel processes a client's cancellation; the request may have ended already.
 func (w *world) cancel(l *leg) {
 	if !l.here {
 		return
 	}
-	w.tell(l.node, core.Event{Kind: core.EventCancelled, ID: l.flight.id})
+	w.sendEvent(l.node, core.Event{Kind: core.EventCancelled, ID: l.request.id})
 	l.end()
 }
 
-// abortDown sends a cancellation after a request.
+// abortDown forwards a cancellation.
 func (w *world) abortDown(l *leg) {
 	if l.down != nil {
 		w.push(w.delay[l.node.region][l.down.node.region], event{kind: evCancel, leg: l.down})
@@ -262,12 +259,12 @@ func (w *world) abortDown(l *leg) {
 	w.push(w.way(l.replica, l), event{kind: evAbort, leg: l})
 }
 
-// heartbeat tells a balancer's load to all others that it reaches.
+// heartbeat sends a balancer's load to all reachable peers.
 func (w *world) heartbeat(n *node) {
 	if !n.dead {
 		loads := n.core.Load(w.now)
 		for _, peer := range w.nodes {
-			if peer != n && !w.cut(n, peer) {
+			if peer != n && !w.isCut(n, peer) {
 				d := w.delay[n.region][peer.region]
 				w.push(d, event{kind: evPeer, index: peer.index, from: n.index, peer: &core.PeerReport{Age: d, RTT: 2 * d, Models: loads}})
 			}
@@ -277,21 +274,21 @@ func (w *world) heartbeat(n *node) {
 }
 
 func (w *world) peerReport(n, from *node, report *core.PeerReport) {
-	if n.dead || w.cut(n, from) {
+	if n.dead || w.isCut(n, from) {
 		return
 	}
-	w.tell(n, core.Event{Kind: core.EventPeerReport, Target: from.id, PeerReport: report})
+	w.sendEvent(n, core.Event{Kind: core.EventPeerReport, Target: from.id, PeerReport: report})
 }
 
 func (w *world) tick(n *node) {
 	if !n.dead {
 		w.progress(n)
-		w.tell(n, core.Event{Kind: core.EventTick})
+		w.sendEvent(n, core.Event{Kind: core.EventTick})
 	}
 	w.push(w.scenario.Interval, event{kind: evTick, index: n.index})
 }
 
-// oldest is the longest time that a request now held by any balancer waits.
+// oldest returns the longest current queue time at any balancer.
 func (w *world) oldest() (wait time.Duration) {
 	for _, n := range w.nodes {
 		wait = max(wait, n.core.View(w.now).OldestWait)

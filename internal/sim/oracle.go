@@ -9,62 +9,58 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// Oracle is the name of a bound to measure policies against: a policy that is
-// told the truth. It knows
-//   - each engine at the instant of the decision: what its cache holds, its free
-//     memory, who runs and who is pending there, and its profile, slowed down
-//     where it is; nothing is learned and nothing is old;
-//   - every request that is on its way to an engine, and what that one's cache
-//     will hold because of it;
-//   - how long every answer will be, so how long everybody there stays;
+// Oracle is the name of an upper bound for policies: a policy with perfect information. It knows
+//   - each engine at the time of the decision: its cache, its free
+//     memory, its running and pending requests, and its profile, including
+//     slow-downs; nothing is learned or outdated;
+//   - every request on its way to an engine, and its effect on that engine's
+//     cache;
+//   - the length of every answer, and so when every request finishes;
 //   - which replicas are down.
 //
-// It stands beside every client, so that the only way is that to the replica. It
-// does not know what will be asked next, it chooses for one request after the
-// other, in the order of the core's queue, and does not search: it is no proof
-// that nothing better exists.
+// It is next to every client, so that the only delay is that to the replica. It does not know future
+// requests, decides for one request after the other, in the order of the core's queue, and does not
+// search: it does not prove that nothing better exists.
 const Oracle = "oracle"
 
-// Everywhere is the layout of the oracle: one balancer for all replicas that is
-// in every region at once. No other policy has it.
+// Everywhere is the layout of the oracle: one balancer for all replicas that is in every region at
+// once. No other policy supports it.
 const Everywhere Layout = "everywhere"
 
-// oracle sends a request where it costs the least time, its own and that of all
-// others, by the engines' own formulae (oracle_cost.go) over the truth about
-// them (oracle_sight.go).
+// oracle sends a request where its cost in time is lowest, its own plus that of all others, by the
+// engines' own formulas (oracle_cost.go) over their true state (oracle_sight.go).
 type oracle struct {
 	w *world
 	n *node
 
-	sights  []*sight // by replica
-	event   int64    // the one that the sights are of
-	waiting map[*flight]*outlook
-	manner  *manner
+	states  []*replicaState // by replica
+	event   int64           // the event for which sights were updated
+	waiting map[*clientRequest]*waitingRequest
+	weights *oracleWeights
 }
 
 func newOracle(w *world, n *node) *oracle {
-	return &oracle{w: w, n: n, event: -1, waiting: map[*flight]*outlook{}}
+	return &oracle{w: w, n: n, event: -1, waiting: map[*clientRequest]*waitingRequest{}}
 }
 
-// Name is oracle.
+// Name returns Oracle.
 func (*oracle) Name() string { return Oracle }
 
-// Traits says that it may hold requests. What replicas hold of a prompt it sees
-// by itself.
+// Traits reports that it may hold requests. It reads the replicas' caches directly.
 func (*oracle) Traits() policy.Traits { return policy.Traits{Regions: true, Holds: true} }
 
-// Choose takes the replica of the least cost. The request is held while it would
-// only be pending there, or while a prefill step for it alone does not pay.
+// Choose returns the replica with the lowest cost. It holds the request while it would only be pending
+// there, or while a prefill step for it alone does not pay.
 func (o *oracle) Choose(f *policy.Facts) policy.Choice {
-	o.look()
+	o.refresh()
 	l := o.n.legs[f.ID]
-	q := o.outlook(l)
+	q := o.waitingRequestOf(l)
 	q.queued = float64(max(0, f.Queued-1)) / float64(max(1, len(f.Candidates)))
 	best, least := policy.Wait, estimate{cost: math.Inf(1)}
 	for i := range f.Candidates {
 		c := &f.Candidates[i]
-		s := o.sightOf(i, c.ID)
-		if s == nil || !c.Live || s.r.down || (!c.Available && f.Waited > oraclePatience) {
+		s := o.stateOf(i, c.ID)
+		if s == nil || !c.Live || s.r.down || (!c.Available && f.Waited > maxOracleHold) {
 			continue
 		}
 		e := o.estimate(q, s, c.Held)
@@ -74,85 +70,83 @@ func (o *oracle) Choose(f *policy.Facts) policy.Choice {
 		}
 	}
 	if best == policy.Wait {
-		o.leaveDoor(q)
+		o.leaveGate(q)
 		return policy.Choice{Index: policy.Wait, Reason: policy.ReasonNoneAvailable}
 	}
 	c := &f.Candidates[best]
-	s := o.sightOf(best, c.ID)
-	hold := f.Waited <= oraclePatience && o.hold(q, s, least.wait)
+	s := o.stateOf(best, c.ID)
+	hold := f.Waited <= maxOracleHold && o.hold(q, s, least.wait)
 	if !hold {
 		o.send(l, q, s, least.cached)
 	}
 	return policy.Choice{Index: best, Hold: hold, Reason: policy.ReasonCheapest}
 }
 
-// hold says whether a request is kept for a replica rather than sent to it.
-func (o *oracle) hold(q *outlook, s *sight, wait float64) bool {
+// hold reports whether to keep a request for a replica rather than send it.
+func (o *oracle) hold(q *waitingRequest, s *replicaState, wait float64) bool {
 	switch {
 	case s.present() == 0:
-		o.leaveDoor(q)
+		o.leaveGate(q)
 		return false
-	case wait > o.way(q, s)+o.manner.ahead*s.step():
-		o.leaveDoor(q)
+	case wait > o.way(q, s)+o.weights.ahead*s.step():
+		o.leaveGate(q)
 		return true
 	case s.prefillComes():
-		o.leaveDoor(q)
+		o.leaveGate(q)
 		return false
 	}
-	return !o.doorOpens(q, s)
+	return !o.gateOpens(q, s)
 }
 
-// doorOpens says whether a prefill step pays. Each one stops the whole batch for
-// its fixed part, however little it computes, so requests wait at the door for
-// each other until what they waited in all is what the batch will lose. The
-// fuller the memory, the less they wait: it is room that nobody uses.
-func (o *oracle) doorOpens(q *outlook, s *sight) bool {
-	if q.door != s {
+// gateOpens reports whether a prefill step pays. Each one stops the whole batch for its fixed part,
+// however little it computes, so requests wait for each other until their total wait equals the batch's
+// loss. The fuller the memory, the shorter the wait, since waiting leaves memory unused.
+func (o *oracle) gateOpens(q *waitingRequest, s *replicaState) bool {
+	if q.gate != s {
 		since := o.w.now
-		if q.door != nil {
+		if q.gate != nil {
 			since = q.since
 		}
-		o.leaveDoor(q)
-		q.door, q.since = s, since
-		s.atDoor++
-		s.sinces += since
+		o.leaveGate(q)
+		q.gate, q.since = s, since
+		s.gateWaiters++
+		s.gateSince += since
 	}
-	waited := (time.Duration(s.atDoor)*o.w.now - s.sinces).Seconds()
-	return waited >= o.manner.company*(1-s.pressure())*s.prefillBase*float64(len(s.stays))
+	waited := (time.Duration(s.gateWaiters)*o.w.now - s.gateSince).Seconds()
+	return waited >= o.weights.sharing*(1-s.memoryScarcity())*s.prefillBase*float64(len(s.remaining))
 }
 
-// leaveDoor forgets that a request waits at a door.
-func (o *oracle) leaveDoor(q *outlook) {
-	if q.door != nil {
-		q.door.atDoor--
-		q.door.sinces -= q.since
-		q.door, q.since = nil, 0
+// leaveGate removes a request from the gate it waits at.
+func (o *oracle) leaveGate(q *waitingRequest) {
+	if q.gate != nil {
+		q.gate.gateWaiters--
+		q.gate.gateSince -= q.since
+		q.gate, q.since = nil, 0
 	}
 }
 
-// send notes what a request that leaves for a replica means for those after it.
-func (o *oracle) send(l *leg, q *outlook, s *sight, cached int) {
-	o.leaveDoor(q)
-	delete(o.waiting, l.flight)
-	s.leaves(l, q.tokens-cached)
+// send updates a replica's state for a request sent to it.
+func (o *oracle) send(l *leg, q *waitingRequest, s *replicaState, cached int) {
+	o.leaveGate(q)
+	delete(o.waiting, l.request)
+	s.addSent(l, q.tokens-cached)
 }
 
-// seat is the region that a balancer acts from for a client: its own, or the
-// client's where it is everywhere.
-func (w *world) seat(n *node, c *client) int {
+// location returns the region that a balancer acts from for a client: its own, or the client's in layout
+// Everywhere.
+func (w *world) location(n *node, c *client) int {
 	if w.setup.Layout == Everywhere {
 		return c.region
 	}
 	return n.region
 }
 
-// way is how long it takes from replica r to the balancer where a request's leg
-// is, or back.
+// way returns the delay from replica r to the balancer of a leg, or back.
 func (w *world) way(r *replica, l *leg) time.Duration {
-	return w.delay[r.region][w.seat(l.node, l.flight.client)]
+	return w.delay[r.region][w.location(l.node, l.request.client)]
 }
 
-// policyFor makes the policy of a balancer.
+// policyFor creates the policy of a balancer.
 func (w *world) policyFor(n *node) (policy.Policy, error) {
 	if w.setup.Policy == Oracle {
 		return newOracle(w, n), nil
@@ -160,23 +154,23 @@ func (w *world) policyFor(n *node) (policy.Policy, error) {
 	return policy.New(w.setup.Policy)
 }
 
-// reveal tells the oracle what a replica's engine is like now.
-func (w *world) reveal(r *replica) {
+// reportToOracle reports the current state of a replica's engine to the oracle.
+func (w *world) reportToOracle(r *replica) {
 	l := r.engine.Load()
 	if l.Pending == r.revealed.Pending {
 		return
 	}
 	r.revealed = l
-	w.push(0, event{kind: evReport, index: r.index, news: &news{to: r.node, read: w.now, report: core.Report{
+	w.push(0, event{kind: evReport, index: r.index, probe: &probeResult{to: r.node, read: w.now, report: core.Report{
 		Ready: true, Pending: policy.Known(l.Pending), Running: policy.Known(l.Running),
 		KV: policy.Known(float64(l.KVActive) / float64(l.KVCapacity)),
 	}}})
 }
 
-// check says what is wrong with a setup: the oracle and its layout go together.
+// check validates a setup: the oracle requires its layout, and no other policy supports it.
 func (s *Setup) check() error {
 	if (s.Policy == Oracle) != (s.Layout == Everywhere) {
-		return fmt.Errorf("policy %s in layout %s: the policy %s has the layout %s, and no other has", s.Policy, s.Layout, Oracle, Everywhere)
+		return fmt.Errorf("policy %s in layout %s: policy %s requires layout %s, which no other policy supports", s.Policy, s.Layout, Oracle, Everywhere)
 	}
 	if s.Layout == Everywhere {
 		return nil

@@ -10,78 +10,77 @@ import (
 	"skyserve/lbd/prefix"
 )
 
-// stay is somebody who is at an engine, or is on the way there: in so many steps
-// it is done, and then frees so many tokens, its reserve included.
-type stay struct{ steps, frees int }
+// remainingWork is a request at an engine, or on its way: it finishes in steps, and then frees so many tokens,
+// including its reserve.
+type remainingWork struct{ steps, frees int }
 
-// sight is one replica as it is at an instant.
-type sight struct {
+// replicaState is the state of one replica at an instant.
+type replicaState struct {
 	r       *replica
 	profile engine.Profile
-	// The profile's times in seconds, as slow as the engine is now.
+	// The profile's times in seconds, including the current slow-down.
 	prefillBase, perToken, decodeBase, perRequest, perKV float64
-	reserve                                              float64 // share of the tokens to come
+	reserve                                              float64 // share of the tokens to be generated
 
-	// What it was made of: as long as these are the same, so is all that follows.
+	// Inputs of the state: while they are unchanged, the rest is valid.
 	load   engine.Load
 	engine *engine.Engine
 	coming int // legs in replica.due
-	// version counts how often it was made anew, cacheVersion how often with
-	// another cache.
+	// version counts the updates, cacheVersion those with a changed cache.
 	version, cacheVersion int
 
-	stays    []stay    // those present, by steps
-	sums     []int     // of their steps, up to each
-	freed    []float64 // the most memory that comes free until each is done
-	due      []*leg    // of those: no first token yet; by arrival
-	context  int       // tokens that those present attend to
-	backlog  int       // prompt tokens of due still to be computed
-	promised int       // tokens that those admitted may still generate
-	need     float64   // memory that the others there have to find to be admitted
-	pending  int       // how many those are
+	remaining []remainingWork // present requests, by steps
+	sums      []int           // prefix sums of their steps
+	freed     []float64       // maximum memory freed until each finishes
+	due       []*leg          // those without a first token, by arrival
+	context   int             // context tokens of present requests
+	backlog   int             // prompt tokens of due not yet computed
+	promised  int             // tokens that admitted requests may still generate
+	need      float64         // memory needed to admit the others
+	pending   int             // number of those
 
-	// computed is what each of those present was thought to have to compute.
+	// computed is the estimated uncached prompt of each present request.
 	computed map[*leg]int
-	// gone are those who left for it in this very event; they are in the figures.
-	gone []*leg
+	// justSent are requests sent during the current event; they are included above.
+	justSent []*leg
 
-	// The requests that wait at its door, and the sum of the times since which.
-	atDoor int
-	sinces time.Duration
+	// Requests waiting at its gate, and the sum of their start times.
+	gateWaiters int
+	gateSince   time.Duration
 }
 
-// look brings the sights up to date, once an event.
-func (o *oracle) look() {
+// refresh updates the state of all replicas, once per event.
+func (o *oracle) refresh() {
 	if o.event == o.w.events {
 		return
 	}
 	o.event = o.w.events
-	for len(o.sights) < len(o.w.replicas) {
-		o.sights = append(o.sights, &sight{r: o.w.replicas[len(o.sights)], computed: map[*leg]int{}})
+	for len(o.states) < len(o.w.replicas) {
+		o.states = append(o.states, &replicaState{r: o.w.replicas[len(o.states)], computed: map[*leg]int{}})
 	}
-	if o.manner == nil {
-		o.manner = mannerOf(o.w.replicas)
+	if o.weights == nil {
+		o.weights = weightsFor(o.w.replicas)
 	}
-	for _, s := range o.sights {
-		s.look()
+	for _, s := range o.states {
+		s.refresh()
 	}
 	if len(o.waiting) > 2*len(o.n.legs)+64 {
-		for f, q := range o.waiting { // the order does not matter: sums of integers
-			if l := o.n.legs[f.id]; l == nil || l.flight != f {
-				o.leaveDoor(q)
+		for f, q := range o.waiting { // integer sums: the order does not matter
+			if l := o.n.legs[f.id]; l == nil || l.request != f {
+				o.leaveGate(q)
 				delete(o.waiting, f)
 			}
 		}
 	}
 }
 
-// sightOf is the sight of a replica, which is most often at the candidate's own
-// position; nil when there is no such replica.
-func (o *oracle) sightOf(i int, id string) *sight {
-	if i < len(o.sights) && o.sights[i].r.id == id {
-		return o.sights[i]
+// stateOf returns the state of a replica, which is usually at the candidate's index; nil if there is no
+// such replica.
+func (o *oracle) stateOf(i int, id string) *replicaState {
+	if i < len(o.states) && o.states[i].r.id == id {
+		return o.states[i]
 	}
-	for _, s := range o.sights {
+	for _, s := range o.states {
 		if s.r.id == id {
 			return s
 		}
@@ -89,10 +88,10 @@ func (o *oracle) sightOf(i int, id string) *sight {
 	return nil
 }
 
-// look makes the sight anew if anything has changed.
-func (s *sight) look() {
+// refresh updates the state if anything has changed.
+func (s *replicaState) refresh() {
 	l := s.r.engine.Load()
-	if len(s.gone) == 0 && l == s.load && s.engine == s.r.engine && s.coming == len(s.r.due) {
+	if len(s.justSent) == 0 && l == s.load && s.engine == s.r.engine && s.coming == len(s.r.due) {
 		return
 	}
 	if s.engine != s.r.engine || l.PrefillSteps != s.load.PrefillSteps || l.Finished != s.load.Finished || l.EvictedTokens != s.load.EvictedTokens {
@@ -100,17 +99,17 @@ func (s *sight) look() {
 	}
 	s.load, s.engine, s.coming = l, s.r.engine, len(s.r.due)
 	s.version++
-	s.gone, s.stays, s.due = s.gone[:0], s.stays[:0], s.due[:0]
+	s.justSent, s.remaining, s.due = s.justSent[:0], s.remaining[:0], s.due[:0]
 	s.context, s.backlog, s.promised, s.need, s.pending = 0, 0, 0, 0, 0
 	s.readProfile()
-	s.seeDecoding()
-	s.seeDue()
+	s.addDecoding()
+	s.addDue()
 	s.sum()
 	s.forget()
 }
 
-// readProfile takes the engine's formulae.
-func (s *sight) readProfile() {
+// readProfile loads the engine's constants.
+func (s *replicaState) readProfile() {
 	p, slow := s.engine.Profile(), 1.0
 	if s.r.clock.stretch > 0 {
 		slow = float64(s.r.clock.stretch) / perMille
@@ -124,8 +123,8 @@ func (s *sight) readProfile() {
 	s.perKV, s.reserve = slow*p.DecodePerKVToken.Seconds(), float64(p.ReservePerMille)/1000
 }
 
-// straight is a base and a slope in seconds: those given or, where a curve was
-// measured instead, those of the line through its ends.
+// straight returns a base and a slope in seconds: the given ones or, with a measured curve, those of
+// the line through its ends.
 func straight(c engine.Curve, base, slope time.Duration) (atNothing, each float64) {
 	if len(c) == 0 {
 		return base.Seconds(), slope.Seconds()
@@ -135,34 +134,34 @@ func straight(c engine.Curve, base, slope time.Duration) (atNothing, each float6
 	return max(0, first.Time.Seconds()-each*float64(first.At)), each
 }
 
-// seeDecoding takes in who has a first token.
-func (s *sight) seeDecoding() {
-	for id, j := range s.r.jobs { // sums of integers, and sorted afterwards
+// addDecoding adds requests with a first token.
+func (s *replicaState) addDecoding() {
+	for id, j := range s.r.jobs { // integer sums, sorted afterwards
 		if s.r.due[j.leg] {
 			continue
 		}
-		f := j.leg.flight
+		f := j.leg.request
 		most, length := s.bounds(f)
 		emitted, _ := s.engine.Generated(id)
-		s.stays = append(s.stays, stay{max(0, length-emitted), s.computed[j.leg] + length + s.spare(most-length)})
+		s.remaining = append(s.remaining, remainingWork{max(0, length-emitted), s.computed[j.leg] + length + s.spare(most-length)})
 		s.context += f.promptTokens() + emitted
 		s.promised += max(0, most-emitted)
 	}
 }
 
-// seeDue takes in who has none yet: first those whose prompt is being computed,
-// then those who are pending, then those on the way.
-func (s *sight) seeDue() {
-	prefilling := s.load.Running - len(s.stays)
+// addDue adds requests without a first token: those in prefill, then pending ones, then those on their
+// way.
+func (s *replicaState) addDue() {
+	prefilling := s.load.Running - len(s.remaining)
 	for l := range s.r.due {
 		s.due = append(s.due, l)
 	}
 	slices.SortFunc(s.due, func(a, b *leg) int {
-		// Who has no number yet comes last.
-		return cmp.Or(cmp.Compare(a.job-1, b.job-1), cmp.Compare(a.flight.id, b.flight.id))
+		// requests without a number come last
+		return cmp.Or(cmp.Compare(a.job-1, b.job-1), cmp.Compare(a.request.id, b.request.id))
 	})
 	for i, l := range s.due {
-		f := l.flight
+		f := l.request
 		uncached := f.promptTokens() - s.engine.CachedPrefix(f.prompt)
 		if thought, ok := s.computed[l]; ok {
 			uncached = min(uncached, thought)
@@ -171,11 +170,11 @@ func (s *sight) seeDue() {
 	}
 }
 
-// add takes in somebody without a first token.
-func (s *sight) add(l *leg, uncached int, admitted bool) {
-	most, length := s.bounds(l.flight)
-	s.stays = append(s.stays, stay{length, uncached + length + s.spare(most-length)})
-	s.context += l.flight.promptTokens()
+// add adds a request without a first token.
+func (s *replicaState) add(l *leg, uncached int, admitted bool) {
+	most, length := s.bounds(l.request)
+	s.remaining = append(s.remaining, remainingWork{length, uncached + length + s.spare(most-length)})
+	s.context += l.request.promptTokens()
 	s.backlog += uncached
 	if admitted {
 		s.promised += most
@@ -185,40 +184,41 @@ func (s *sight) add(l *leg, uncached int, admitted bool) {
 	s.pending++
 }
 
-// leaves takes in a request that is sent there now.
-func (s *sight) leaves(l *leg, uncached int) {
+// addSent adds a request that is being sent.
+func (s *replicaState) addSent(l *leg, uncached int) {
 	s.computed[l] = uncached
-	s.gone = append(s.gone, l)
+	s.justSent = append(s.justSent, l)
 	s.add(l, uncached, false)
 	s.sum()
 }
 
-// bounds is how many tokens the engine lets a request generate, and how many it
-// will.
-func (s *sight) bounds(f *flight) (most, length int) {
+// bounds returns the maximum number of tokens a request may generate, and how many it will.
+func (s *replicaState) bounds(f *clientRequest) (most, length int) {
 	most = max(1, min(f.maxNew, s.profile.KVTokens-f.promptTokens()))
 	return most, min(most, max(1, f.request.OutputTokens))
 }
 
-// spare is the reserve of so many tokens.
-func (s *sight) spare(tokens int) int { return tokens * s.profile.ReservePerMille / 1000 }
+// spare returns the reserve for a number of tokens.
+func (s *replicaState) spare(tokens int) int { return tokens * s.profile.ReservePerMille / 1000 }
 
-// sum sorts those present and adds them up.
-func (s *sight) sum() {
-	slices.SortFunc(s.stays, func(a, b stay) int { return cmp.Or(cmp.Compare(a.steps, b.steps), cmp.Compare(a.frees, b.frees)) })
+// sum sorts the present requests and computes their sums.
+func (s *replicaState) sum() {
+	slices.SortFunc(s.remaining, func(a, b remainingWork) int {
+		return cmp.Or(cmp.Compare(a.steps, b.steps), cmp.Compare(a.frees, b.frees))
+	})
 	s.sums, s.freed = s.sums[:0], s.freed[:0]
 	steps, frees, most := 0, 0, 0.0
-	for i, t := range s.stays {
+	for i, t := range s.remaining {
 		steps += t.steps
 		frees += t.frees
-		grown := steps + (len(s.stays)-i-1)*t.steps
+		grown := steps + (len(s.remaining)-i-1)*t.steps
 		most = max(most, float64(frees)-(1-s.reserve)*float64(grown))
 		s.sums, s.freed = append(s.sums, steps), append(s.freed, most)
 	}
 }
 
-// forget drops what was noted of those who are there no more.
-func (s *sight) forget() {
+// forget removes entries of requests that have left.
+func (s *replicaState) forget() {
 	if len(s.computed) <= 2*(len(s.r.jobs)+len(s.r.due))+64 {
 		return
 	}
@@ -229,62 +229,63 @@ func (s *sight) forget() {
 	}
 }
 
-// outlook is a waiting request as the oracle sees it.
-type outlook struct {
+// waitingRequest is the oracle's state of a waiting request.
+type waitingRequest struct {
 	leg    *leg
 	tokens int     // of its prompt
-	queued float64 // who waits beside it, for each replica
+	queued float64 // requests waiting besides it, per replica
 
-	door  *sight // where it waits for company
+	gate  *replicaState // where it waits to share a prefill step
 	since time.Duration
 
 	found []found // by replica
 }
 
-// found is what a replica has of a prompt, in tokens, as of two versions.
+// found is the cached part of a prompt at a replica, in tokens, with the versions it is valid for.
 type found struct {
 	cached, shared        int
 	cacheVersion, version int
 }
 
-// outlook is what is remembered of the waiting request of a leg.
-func (o *oracle) outlook(l *leg) *outlook {
-	q := o.waiting[l.flight]
+// waitingRequestOf returns the state of the waiting request of a leg.
+func (o *oracle) waitingRequestOf(l *leg) *waitingRequest {
+	q := o.waiting[l.request]
 	if q == nil {
-		q = &outlook{tokens: l.flight.promptTokens(), found: make([]found, len(o.w.replicas))}
-		o.waiting[l.flight] = q
+		q = &waitingRequest{tokens: l.request.promptTokens(), found: make([]found, len(o.w.replicas))}
+		o.waiting[l.request] = q
 	}
 	q.leg = l
 	return q
 }
 
-// cached is how many tokens of the prompt the replica will not have to compute
-// when the request gets there: what is in its cache, or what somebody who is
-// there or on the way has in common with it. The last token of a prompt is
-// always computed.
-func (q *outlook) cached(s *sight) int {
-	f, at := q.leg.flight, &q.found[s.r.index]
+// cached returns the number of prompt tokens that the replica will not have to compute when the request
+// arrives: tokens in its cache, or shared with a request there or on its way. The last token of a
+// prompt is always computed.
+func (q *waitingRequest) cached(s *replicaState) int {
+	f, at := q.leg.request, &q.found[s.r.index]
 	if at.cacheVersion != s.cacheVersion {
 		*at = found{cached: s.engine.CachedPrefix(f.prompt), cacheVersion: s.cacheVersion}
 	}
 	if at.version != s.version {
 		at.version, at.shared = s.version, at.cached
 		for _, l := range s.due {
-			at.shared = max(at.shared, inCommon(f, l.flight))
+			at.shared = max(at.shared, commonTokens(f, l.request))
 		}
 	}
 	best := at.shared
-	for _, l := range s.gone {
-		best = max(best, inCommon(f, l.flight))
+	for _, l := range s.justSent {
+		best = max(best, commonTokens(f, l.request))
 	}
 	return max(0, min(best, q.tokens-1))
 }
 
-// inCommon is with how many tokens two prompts begin alike, in whole blocks.
-func inCommon(a, b *flight) int { return alike(a.key, b.key) * prefix.BlockBytes / wordBytes }
+// commonTokens returns the length in tokens of the common prefix of two prompts, in whole blocks.
+func commonTokens(a, b *clientRequest) int {
+	return commonBlocks(a.key, b.key) * prefix.BlockBytes / wordBytes
+}
 
-// alike is how many blocks two keys begin with alike. A hash stands for all
-// before it, so those that are alike come first.
-func alike(a, b prefix.Key) int {
+// commonBlocks returns the number of common leading blocks of two keys. A hash covers all blocks before it, so
+// binary search works.
+func commonBlocks(a, b prefix.Key) int {
 	return sort.Search(min(len(a), len(b)), func(i int) bool { return a[i] != b[i] })
 }

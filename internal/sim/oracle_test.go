@@ -10,7 +10,7 @@ import (
 	"skyserve/lbd/core"
 )
 
-// watched is a run with the oracle, and the oracle.
+// watched is a run with the oracle.
 func watched(t *testing.T, name string, duration time.Duration) (*world, *oracle) {
 	t.Helper()
 	w, err := newWorld(short(t, name, duration), Setup{Policy: Oracle, Push: push(t, "pending"), Layout: Everywhere, Seed: 1})
@@ -20,9 +20,9 @@ func watched(t *testing.T, name string, duration time.Duration) (*world, *oracle
 	return w, newOracle(w, w.nodes[0])
 }
 
-// What the oracle remembers from one event to the next is what somebody sees who
-// looks at everything again: checked all along runs that fill caches and memories.
-func TestTheOracleSeesTheTruth(t *testing.T) {
+// The oracle's incremental state equals a full recomputation, throughout runs that fill caches and
+// memories.
+func TestOracleStateIsAccurate(t *testing.T) {
 	testkit.Slow(t)
 	for _, name := range []string{"tot30", "mixed-gpu-chat", "sglang-groups"} {
 		w, o := watched(t, name, 8*time.Second)
@@ -32,18 +32,18 @@ func TestTheOracleSeesTheTruth(t *testing.T) {
 			if w.events%211 != 0 {
 				continue
 			}
-			o.look()
+			o.refresh()
 			for id, l := range w.nodes[0].legs {
-				for _, s := range o.sights {
-					got, want := o.outlook(l).cached(s), reachable(s.r, l.flight)
+				for _, s := range o.states {
+					got, want := o.waitingRequestOf(l).cached(s), reachable(s.r, l.request)
 					if got != want {
 						t.Fatalf("%s at %v: request %s finds %d tokens at %s, want %d", name, w.now, id, got, s.r.id, want)
 					}
 					seen += want
 				}
 			}
-			for _, s := range o.sights {
-				checkSight(t, s)
+			for _, s := range o.states {
+				checkState(t, s)
 			}
 		}
 		if seen == 0 {
@@ -52,17 +52,17 @@ func TestTheOracleSeesTheTruth(t *testing.T) {
 	}
 }
 
-// reachable is what a request will find at a replica, by looking everywhere.
-func reachable(r *replica, f *flight) int {
+// reachable computes the cached part of a prompt at a replica by brute force.
+func reachable(r *replica, f *clientRequest) int {
 	best := r.engine.CachedPrefix(f.prompt)
 	for l := range r.due {
-		best = max(best, inCommon(f, l.flight))
+		best = max(best, commonTokens(f, l.request))
 	}
 	return min(best, f.promptTokens()-1)
 }
 
-// checkSight holds a sight against its engine.
-func checkSight(t *testing.T, s *sight) {
+// checkState compares a state with its engine.
+func checkState(t *testing.T, s *replicaState) {
 	t.Helper()
 	l := s.r.engine.Load()
 	onTheWay := 0
@@ -79,41 +79,40 @@ func checkSight(t *testing.T, s *sight) {
 		t.Fatalf("%s: %d pending of %+v and %d on the way", s.r.id, s.pending, l, onTheWay)
 	}
 	steps := 0
-	for i, at := range s.stays {
-		if steps += at.steps; s.sums[i] != steps || at.steps < 0 || i > 0 && at.steps < s.stays[i-1].steps {
-			t.Fatalf("%s: stays %v, sums %v", s.r.id, s.stays, s.sums)
+	for i, at := range s.remaining {
+		if steps += at.steps; s.sums[i] != steps || at.steps < 0 || i > 0 && at.steps < s.remaining[i-1].steps {
+			t.Fatalf("%s: stays %v, sums %v", s.r.id, s.remaining, s.sums)
 		}
 	}
 }
 
-// The oracle's own steps keep its books: who waits at a door is counted there
-// once, and nobody is there who has left.
-func TestTheOracleCountsWhoWaitsAtDoors(t *testing.T) {
+// The oracle's counts are consistent: a request is counted at one gate, and not after it has left.
+func TestOracleCountsGateWaiters(t *testing.T) {
 	w, _ := watched(t, "mixed-gpu-chat", 8*time.Second)
 	o := newOracle(w, w.nodes[0])
 	cfg := core.DefaultConfig(o)
 	cfg.ProbeInterval = w.scenario.Interval
 	w.nodes[0].core = core.New(cfg)
 	for _, r := range w.replicas {
-		w.give(r, w.nodes[0])
+		w.assignReplica(r, w.nodes[0])
 	}
 	waited := 0
 	for w.queue.heap[0].at < w.scenario.Duration {
 		w.step()
-		counts := map[*sight]int{}
+		counts := map[*replicaState]int{}
 		for f, q := range o.waiting {
-			if q.door != nil {
-				counts[q.door]++
+			if q.gate != nil {
+				counts[q.gate]++
 			}
 			if l := w.nodes[0].legs[f.id]; l == nil || l.replica != nil {
 				t.Fatalf("request %s is remembered as waiting", f.id)
 			}
 		}
-		for _, s := range o.sights {
-			if s.atDoor != counts[s] {
-				t.Fatalf("%s: %d at the door, counted %d", s.r.id, counts[s], s.atDoor)
+		for _, s := range o.states {
+			if s.gateWaiters != counts[s] {
+				t.Fatalf("%s: %d at the door, counted %d", s.r.id, counts[s], s.gateWaiters)
 			}
-			waited += s.atDoor
+			waited += s.gateWaiters
 		}
 	}
 	if waited == 0 {
@@ -121,38 +120,38 @@ func TestTheOracleCountsWhoWaitsAtDoors(t *testing.T) {
 	}
 }
 
-// The wait by bisection is the wait by going through everybody there.
-func TestTheOraclesWaitIsThatOfALongLook(t *testing.T) {
+// The wait by bisection equals the wait by linear search.
+func TestOracleWaitMatchesBruteForce(t *testing.T) {
 	draw := rand.New(rand.NewPCG(1, 2))
 	for range 2000 {
-		s := &sight{reserve: 0.2}
+		s := &replicaState{reserve: 0.2}
 		s.profile.KVTokens, s.profile.MaxRunning = 500+draw.IntN(4000), 1+draw.IntN(30)
 		s.load.KVActive = draw.IntN(s.profile.KVTokens)
 		for range draw.IntN(20) {
-			s.stays = append(s.stays, stay{draw.IntN(200), draw.IntN(600)})
+			s.remaining = append(s.remaining, remainingWork{draw.IntN(200), draw.IntN(600)})
 		}
 		s.sum()
 		need, held := float64(draw.IntN(800)), draw.IntN(4)
 		if got, want := s.wait(need, held), longWait(s, need, held); got != want {
-			t.Fatalf("%d needed behind %d at %+v: %v steps, want %v", int(need), held, s.stays, got, want)
+			t.Fatalf("%d needed behind %d at %+v: %v steps, want %v", int(need), held, s.remaining, got, want)
 		}
 		if s.wait(need+100, held) < s.wait(need, held) || s.wait(need, held+1) < s.wait(need, held) {
-			t.Fatalf("more is admitted sooner: %+v", s.stays)
+			t.Fatalf("more is admitted sooner: %+v", s.remaining)
 		}
 	}
 }
 
-// longWait goes through the stays one by one.
-func longWait(s *sight, need float64, held int) float64 {
+// longWait searches the present requests linearly.
+func longWait(s *replicaState, need float64, held int) float64 {
 	room := float64(s.profile.KVTokens-s.load.KVActive) - need*float64(1+held)
-	places := s.profile.MaxRunning - len(s.stays) - 1 - held
+	places := s.profile.MaxRunning - len(s.remaining) - 1 - held
 	if room >= 0 && places >= 0 {
 		return 0
 	}
 	enough := room >= 0
-	for i, at := range s.stays {
+	for i, at := range s.remaining {
 		frees, grown := 0, 0
-		for j, other := range s.stays {
+		for j, other := range s.remaining {
 			if j <= i {
 				frees += other.frees
 			}
@@ -163,14 +162,14 @@ func longWait(s *sight, need float64, held int) float64 {
 			return float64(at.steps)
 		}
 	}
-	if len(s.stays) == 0 {
+	if len(s.remaining) == 0 {
 		return float64(held)
 	}
-	return float64(s.stays[len(s.stays)-1].steps + beyondAll*(1+held))
+	return float64(s.remaining[len(s.remaining)-1].steps + beyondAll*(1+held))
 }
 
-// A bound that is below what it bounds is none.
-func TestTheOracleIsNoWorseThanWhatItBounds(t *testing.T) {
+// No policy exceeds the oracle.
+func TestOracleBoundsPolicies(t *testing.T) {
 	testkit.Slow(t)
 	for _, c := range []struct {
 		scenario, policy, push string
@@ -190,16 +189,16 @@ func TestTheOracleIsNoWorseThanWhatItBounds(t *testing.T) {
 	}
 }
 
-func TestTheOraclesMannerIsTheEngines(t *testing.T) {
-	for name, want := range map[string]*manner{"fig8a": &amongEquals, "mixed-gpu-chat": &amongUnequals} {
+func TestOracleWeightsFollowEngines(t *testing.T) {
+	for name, want := range map[string]*oracleWeights{"fig8a": &equalEngines, "mixed-gpu-chat": &unequalEngines} {
 		w, _ := watched(t, name, time.Second)
-		if got := mannerOf(w.replicas); got != want {
+		if got := weightsFor(w.replicas); got != want {
 			t.Errorf("%s: %+v, want %+v", name, got, want)
 		}
 	}
 }
 
-func TestTheOracleReadsACurveAsALine(t *testing.T) {
+func TestOracleLinearisesCurves(t *testing.T) {
 	for _, c := range []struct {
 		curve       engine.Curve
 		base, slope float64
@@ -215,7 +214,7 @@ func TestTheOracleReadsACurveAsALine(t *testing.T) {
 	}
 }
 
-func TestTheOracleAndItsLayoutGoTogether(t *testing.T) {
+func TestOracleRequiresItsLayout(t *testing.T) {
 	for _, setup := range []Setup{{Policy: Oracle, Layout: Regional}, {Policy: "cost", Layout: Everywhere}} {
 		setup.Push = push(t, "pending")
 		if _, err := Run(t.Context(), short(t, "fig8a", time.Second), setup); err == nil {
@@ -224,7 +223,7 @@ func TestTheOracleAndItsLayoutGoTogether(t *testing.T) {
 	}
 }
 
-// BenchmarkOracle is what a second of the busiest scenario takes.
+// BenchmarkOracle measures a second of the busiest scenario.
 func BenchmarkOracle(b *testing.B) {
 	for b.Loop() {
 		run(b, short(b, "mixed-gpu-tree", 2*time.Second), Setup{Policy: Oracle, Push: push(b, "pending"), Layout: Everywhere, Seed: 1})

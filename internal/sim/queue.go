@@ -6,84 +6,83 @@ import (
 	"skyserve/lbd/core"
 )
 
-// kind says what an event is.
+// kind is the kind of an event.
 type kind uint8
 
 const (
-	evSession     kind = iota // index (region): a session begins, in an open loop
-	evRow                     // index (of the trace's rows): a request of a trace comes
-	evIssue                   // issue: a client makes its first requests, or goes on after a pause
-	evArrive                  // leg: a request reaches a balancer
-	evSubmit                  // leg, try: a request reaches a replica
-	evUp                      // leg, try, word: news of a request reaches a balancer
-	evAnswer                  // flight, word: news of a request reaches its client
-	evCancel                  // leg: a cancellation reaches a balancer
-	evAbort                   // leg: a cancellation reaches a replica
-	evPatience                // flight: a client's patience ends
-	evWake                    // index (replica), turn: an engine's step ends
-	evProbe                   // index (replica): a probe reads the engine
-	evReport                  // index (replica), news: what a probe read reaches the balancer
-	evHeartbeat               // index (balancer): it tells its peers its load
-	evPeer                    // index (balancer), from, peer: a heartbeat arrives
-	evTick                    // index (balancer)
-	evAskPrefixes             // index (balancer): it asks its neighbours what they learned
-	evPrefixes                // index (balancer), from, learned: an answer reaches it
-	evFault                   // index (of the scenario's), from: 0 = it begins, 1 = it ends
-	evAdopt                   // index (balancer): those who miss it take its replicas
-	evWarm                    // the figures begin
-	evMoment                  // the load is looked at
+	evSession         kind = iota // index (region): a session starts, in an open loop
+	evRow                         // index (trace row): a trace request arrives
+	evIssue                       // issue: a client issues requests, first or after a pause
+	evArrive                      // leg: a request reaches a balancer
+	evSubmit                      // leg, try: a request reaches a replica
+	evUp                          // leg, try, word: a message about a request reaches a balancer
+	evAnswer                      // flight, word: a message about a request reaches its client
+	evCancel                      // leg: a cancellation reaches a balancer
+	evAbort                       // leg: a cancellation reaches a replica
+	evTimeout                     // flight: a client's timeout expires
+	evWake                        // index (replica), turn: an engine step ends
+	evProbe                       // index (replica): a probe reads the engine
+	evReport                      // index (replica), news: a probe's report reaches the balancer
+	evHeartbeat                   // index (balancer): it sends its load to its peers
+	evPeer                        // index (balancer), from, peer: a heartbeat arrives
+	evTick                        // index (balancer)
+	evRequestPrefixes             // index (balancer): it requests its neighbours' prefixes
+	evPrefixes                    // index (balancer), from, learned: an answer reaches it
+	evFault                       // index (fault), from: 0 = it starts, 1 = it ends
+	evAdopt                       // index (balancer): its replicas are adopted if it is still down
+	evWarm                        // the warm-up ends
+	evMoment                      // the load is sampled
 )
 
-// word is what is told of a request on its way back.
-type word uint8
+// message is the kind of a message about a request on its way back.
+type message uint8
 
 const (
-	saidFirst word = iota
-	saidDone
-	saidFailed
-	saidBounced
-	saidBroken  // whoever served it died or was cut off
-	saidRefused // whoever was to serve it cannot be reached
+	msgFirstToken message = iota
+	msgDone
+	msgFailed
+	msgBounced
+	msgBroken  // the serving process stopped or was cut off
+	msgRefused // the next hop is unreachable
 )
 
-// event is something that will happen.
+// event is a scheduled event.
 type event struct {
 	at      time.Duration
 	kind    kind
-	word    word
+	message message
 	index   int32
 	from    int32
 	try     int32
-	turn    uint64
+	wakeSeq uint64
 	leg     *leg
-	flight  *flight
-	news    *news
+	request *clientRequest
+	probe   *probeResult
 	peer    *core.PeerReport
 	learned *page
-	issue   []*flight
+	issue   []*clientRequest
 }
 
-// turn is an event's place in the heap: what orders it, and where it is. The
-// heap holds no pointers, so that moving its entries costs the collector nothing.
-type turn struct {
+// heapEntry is an event's entry in the heap: its order and its slot. The heap contains no pointers, which
+// keeps the garbage collector's work small.
+type heapEntry struct {
 	at   time.Duration
 	seq  uint64
 	slot int32
 }
 
-func (t *turn) before(o *turn) bool { return t.at < o.at || t.at == o.at && t.seq < o.seq }
+func (t *heapEntry) before(o *heapEntry) bool { return t.at < o.at || t.at == o.at && t.seq < o.seq }
 
-// queue gives out events, the earliest first, and those of one instant in the
-// order in which they were made: a heap of four children a node.
+// queue is a priority queue of events, ordered by time and then by insertion: a heap with four children
+// per node.
 type queue struct {
-	heap  []turn
+	heap  []heapEntry
 	slots []event
 	free  []int32
 	seq   uint64
 }
 
-// peek is the next event, nil when there is none. It holds until the next push
-// or pop.
+// peek returns the next event, nil if there is none. It is valid until the next push or pop.
 func (q *queue) peek() *event {
 	if len(q.heap) == 0 {
 		return nil
@@ -101,7 +100,7 @@ func (q *queue) push(e event) {
 		q.slots = append(q.slots, e)
 	}
 	q.seq++
-	t := turn{e.at, q.seq, slot}
+	t := heapEntry{e.at, q.seq, slot}
 	q.heap = append(q.heap, t)
 	i := len(q.heap) - 1
 	for i > 0 {
@@ -115,7 +114,7 @@ func (q *queue) push(e event) {
 	q.heap[i] = t
 }
 
-// pop takes the earliest event; the queue must not be empty.
+// pop removes the earliest event; the queue must not be empty.
 func (q *queue) pop() event {
 	first, last := q.heap[0].slot, len(q.heap)-1
 	t := q.heap[last]
@@ -128,8 +127,8 @@ func (q *queue) pop() event {
 	return e
 }
 
-// sink puts t where it belongs from the top, which is free, downwards.
-func (q *queue) sink(t turn) {
+// sink moves t from the top, which is free, down to its place.
+func (q *queue) sink(t heapEntry) {
 	i := 0
 	for {
 		least := 4*i + 1

@@ -8,9 +8,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Whatever is put in and taken out in between, events come by their time, and
-// those of one time in the order in which they were put in.
-func TestEventsComeInOrder(t *testing.T) {
+// With any pushes and pops in between, events are popped by time, and those with equal times in order
+// of insertion.
+func TestQueueOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var q queue
 		var waiting []event // a sorted list beside it
@@ -18,17 +18,17 @@ func TestEventsComeInOrder(t *testing.T) {
 		for range rapid.IntRange(1, 200).Draw(t, "steps") {
 			if len(waiting) > 0 && rapid.Bool().Draw(t, "pop") {
 				want := waiting[0]
-				if next := q.peek(); next == nil || next.at != want.at || next.turn != want.turn {
-					t.Fatalf("next is %+v, want %d of %v", next, want.turn, want.at)
+				if next := q.peek(); next == nil || next.at != want.at || next.wakeSeq != want.wakeSeq {
+					t.Fatalf("next is %+v, want %d of %v", next, want.wakeSeq, want.at)
 				}
-				if e := q.pop(); e.at != want.at || e.turn != want.turn {
-					t.Fatalf("got event %d of %v, want %d of %v", e.turn, e.at, want.turn, want.at)
+				if e := q.pop(); e.at != want.at || e.wakeSeq != want.wakeSeq {
+					t.Fatalf("got event %d of %v, want %d of %v", e.wakeSeq, e.at, want.wakeSeq, want.at)
 				}
 				waiting = waiting[1:]
 				continue
 			}
 			made++
-			e := event{at: time.Duration(rapid.IntRange(0, 20).Draw(t, "at")), turn: made}
+			e := event{at: time.Duration(rapid.IntRange(0, 20).Draw(t, "at")), wakeSeq: made}
 			q.push(e)
 			at, _ := slices.BinarySearchFunc(waiting, e, func(a, b event) int {
 				if a.at <= b.at {

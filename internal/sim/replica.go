@@ -13,54 +13,52 @@ type replica struct {
 	index  int32
 	id     string
 	region int
-	node   *node // who owns it now
-	home   *node // and at first
+	node   *node // current owner
+	home   *node // initial owner
 	engine *engine.Engine
 	clock  clock          // the engine's
-	jobs   map[uint64]job // in the engine
+	jobs   map[uint64]job // in the engine, by number
 
-	down   bool        // it answers nobody
-	before engine.Load // counters of its engines that died
-	lost   int64       // requests that died with them
+	down   bool        // it does not respond
+	before engine.Load // counters of earlier engines
+	lost   int64       // requests lost with them
 
-	// The engine is woken at wakeAt by the event that carries turn; what carries
-	// an older turn comes to nothing.
-	waking bool
-	wakeAt time.Duration
-	turn   uint64
+	// The engine is woken at wakeAt by the event with the current turn; events with an older turn are
+	// ignored.
+	waking  bool
+	wakeAt  time.Duration
+	wakeSeq uint64
 
-	// For the oracle: what it was shown last, and the requests that are on their
-	// way or have no first token yet.
+	// For the oracle: the last reported load, and the requests on their way or without a first token.
 	revealed engine.Load
 	due      map[*leg]bool
 
-	told   int64         // tokens generated, as of the last probe that came back
-	heard  int           // tokens that reached the balancer since its last tick
-	newest time.Duration // when the last report that reached it was read
+	probedTokens     int64         // generated tokens at the last successful probe
+	unreportedTokens int           // tokens received by the balancer since its last tick
+	newest           time.Duration // read time of the last report received
 
-	atWarm  engine.Load // when the figures began
-	samples int         // since then, by probes
-	seen    int         // sum over those of what was outstanding in the engine
+	atWarm  engine.Load // at the end of the warm-up
+	samples int         // probes since then
+	seen    int         // sum over those of the outstanding requests in the engine
 }
 
-// news is what a probe read, on its way.
-type news struct {
+// probeResult is a probe's result in transit.
+type probeResult struct {
 	report core.Report
-	to     *node         // who probed
+	to     *node         // the probing balancer
 	read   time.Duration // when
-	// tokens is how many were generated since the probe before. They come to the
-	// balancer in answers all the time; that it hears of them with the next probe
-	// only is as coarse as the ticks that it tells its core at.
+	// tokens is the number of tokens generated since the previous probe. They reach the balancer in
+	// responses continuously; reporting them with the next probe is as coarse as the ticks of its core.
 	tokens int
 }
 
-// job is a request in an engine: one try of a leg.
+// job is a request in an engine: one attempt of a leg.
 type job struct {
 	leg *leg
 	try int32
 }
 
-// addReplicas makes the replicas and hands each to its balancer.
+// addReplicas creates the replicas and attaches each to its balancer.
 func (w *world) addReplicas(phase func(time.Duration) time.Duration) error {
 	for region := range w.scenario.Regions {
 		r := &w.scenario.Regions[region]
@@ -74,14 +72,14 @@ func (w *world) addReplicas(phase func(time.Duration) time.Duration) error {
 				home: w.homes[region][i%len(w.homes[region])], engine: e, jobs: map[uint64]job{}, due: map[*leg]bool{},
 			}
 			w.replicas = append(w.replicas, rep)
-			w.give(rep, rep.home)
+			w.assignReplica(rep, rep.home)
 			w.queue.push(event{at: phase(w.scenario.Interval), kind: evProbe, index: rep.index})
 		}
 	}
 	return nil
 }
 
-// newEngine makes an engine of the scenario's model.
+// newEngine creates an engine of the scenario's model.
 func (w *world) newEngine(p engine.Profile) (*engine.Engine, error) {
 	if w.light() {
 		return engine.NewLight(p)
@@ -89,16 +87,16 @@ func (w *world) newEngine(p engine.Profile) (*engine.Engine, error) {
 	return engine.New(p, engine.ReportChanges)
 }
 
-// give makes a balancer the owner of a replica.
-func (w *world) give(r *replica, to *node) {
+// assignReplica makes a balancer the owner of a replica.
+func (w *world) assignReplica(r *replica, to *node) {
 	if r.node != nil && !r.node.dead {
-		w.tell(r.node, core.Event{Kind: core.EventReplicaRemoved, Target: r.id})
+		w.sendEvent(r.node, core.Event{Kind: core.EventReplicaRemoved, Target: r.id})
 	}
-	r.node, r.heard = to, 0
-	w.tell(to, core.Event{Kind: core.EventReplicaAdded, Replica: &core.ReplicaInfo{ID: r.id, Model: model}})
+	r.node, r.unreportedTokens = to, 0
+	w.sendEvent(to, core.Event{Kind: core.EventReplicaAdded, Replica: &core.ReplicaInfo{ID: r.id, Model: model}})
 }
 
-// load is what a replica has done in its life, and what is in its engine now.
+// load returns a replica's counters over all its lives, and the current load of its engine.
 func (r *replica) load() engine.Load {
 	l, b := r.engine.Load(), &r.before
 	for _, sum := range []struct {
@@ -135,100 +133,99 @@ func (w *world) replicaNamed(id string) *replica {
 	return nil
 }
 
-// submit hands a request to its engine.
+// submit submits a request to its engine.
 func (w *world) submit(l *leg, try int32) {
 	w.jobs++
 	l.job = w.jobs
-	r, f := l.replica, l.flight
+	r, f := l.replica, l.request
 	if r.down {
-		w.push(w.way(r, l), event{kind: evUp, leg: l, try: try, word: saidRefused})
+		w.push(w.way(r, l), event{kind: evUp, leg: l, try: try, message: msgRefused})
 		return
 	}
 	r.jobs[l.job] = job{l, try}
 	r.engine.Submit(r.clock.at(w.now), engine.Request{
 		ID: l.job, Prompt: f.prompt, PromptTokens: f.promptTokens(), MaxNew: f.maxNew, Output: f.answer, OutputLen: f.request.OutputTokens,
 	})
-	w.settle(r)
+	w.advanceReplica(r)
 }
 
-// abort takes a request out of its engine, if it is still there.
+// abort cancels a request in its engine, if it is still there.
 func (w *world) abort(l *leg) {
 	r := l.replica
 	delete(r.due, l)
 	r.engine.Cancel(r.clock.at(w.now), l.job)
 	delete(r.jobs, l.job)
-	w.settle(r)
+	w.advanceReplica(r)
 }
 
 func (w *world) wake(r *replica, turn uint64) {
-	if r.waking && r.turn == turn {
+	if r.waking && r.wakeSeq == turn {
 		r.waking = false
-		w.settle(r)
+		w.advanceReplica(r)
 	}
 }
 
-// settle passes on what an engine has to say by now and sees to it that it is
-// woken when it next has something to say.
-func (w *world) settle(r *replica) {
+// advanceReplica relays an engine's events and schedules its next wake-up.
+func (w *world) advanceReplica(r *replica) {
 	now := r.clock.at(w.now)
 	for _, ev := range r.engine.Advance(now) {
-		// A preemption is decided when a step is planned and told at its end.
+		// A preemption is decided when a step is planned and reported at its end.
 		if ev.At != now && ev.Kind != engine.Preempted {
-			w.broke("replica %s: told at %v what happened at %v", r.id, now, ev.At)
+			w.violate("replica %s: event of %v reported at %v", r.id, ev.At, now)
 		}
 		w.relay(r, &ev)
 	}
 	at, more := r.engine.NextAt()
 	at = r.clock.when(at)
 	if more && at <= w.now {
-		w.broke("replica %s: has more to say at %v", r.id, at)
+		w.violate("replica %s: next event at %v is not in the future", r.id, at)
 	}
 	if w.setup.Layout == Everywhere && !r.down {
-		w.reveal(r)
+		w.reportToOracle(r)
 	}
 	if more == r.waking && at == r.wakeAt {
 		return
 	}
 	r.waking, r.wakeAt = more, at
 	if more {
-		r.turn++
-		w.queue.push(event{at: at, kind: evWake, index: r.index, turn: r.turn})
+		r.wakeSeq++
+		w.queue.push(event{at: at, kind: evWake, index: r.index, wakeSeq: r.wakeSeq})
 	}
 }
 
-// relay sends what an engine says of a request to the balancer.
+// relay sends an engine's event about a request to the balancer.
 func (w *world) relay(r *replica, ev *engine.Event) {
 	j, known := r.jobs[ev.ID]
 	if !known {
 		return // cancelled
 	}
-	said := saidFirst
+	msg := msgFirstToken
 	delete(r.due, j.leg)
 	switch ev.Kind {
 	case engine.TokenEmitted:
 	case engine.Finished:
-		j.leg.flight.finished(ev)
+		j.leg.request.finished(ev)
 		delete(r.jobs, ev.ID)
-		said = saidDone
+		msg = msgDone
 	case engine.Rejected:
-		j.leg.flight.refused = true
+		j.leg.request.rejected = true
 		delete(r.jobs, ev.ID)
-		said = saidFailed
+		msg = msgFailed
 	default:
 		return
 	}
-	w.push(w.way(r, j.leg), event{kind: evUp, leg: j.leg, try: j.try, word: said})
+	w.push(w.way(r, j.leg), event{kind: evUp, leg: j.leg, try: j.try, message: msg})
 }
 
-// probe reads an engine's figures as they are; they are known to the balancer
-// when they have travelled there. A replica that is down refuses.
+// probe reads an engine's load; it reaches the balancer after the network delay. A stopped replica
+// refuses the connection.
 func (w *world) probe(r *replica) {
-	w.settle(r)
+	w.advanceReplica(r)
 	half := w.delay[r.region][r.node.region]
 	if w.setup.Layout == Everywhere {
 		half = 0
 	}
-	fresh := &news{to: r.node, read: w.now, report: core.Report{Age: half, Reason: "connection refused"}}
+	fresh := &probeResult{to: r.node, read: w.now, report: core.Report{Age: half, Reason: "connection refused"}}
 	if !r.down {
 		l := r.engine.Load()
 		if w.warm {
@@ -239,47 +236,47 @@ func (w *world) probe(r *replica) {
 			Age: half, Ready: true, Pending: policy.Known(l.Pending), Running: policy.Known(l.Running),
 			KV: policy.Known(float64(l.KVActive) / float64(l.KVCapacity)),
 		}
-		fresh.tokens = int(l.GeneratedTokens - r.told)
+		fresh.tokens = int(l.GeneratedTokens - r.probedTokens)
 	}
 	if lost, late := w.probeFaults(r); !lost {
-		r.told += int64(fresh.tokens)
+		r.probedTokens += int64(fresh.tokens)
 		fresh.report.Age += late
-		w.push(fresh.report.Age, event{kind: evReport, index: r.index, news: fresh})
+		w.push(fresh.report.Age, event{kind: evReport, index: r.index, probe: fresh})
 	}
 	w.push(w.scenario.Interval, event{kind: evProbe, index: r.index})
 }
 
-// probeFaults says whether a probe comes to nothing, and how late it is.
+// probeFaults returns whether a probe is lost, and how late it is.
 func (w *world) probeFaults(r *replica) (lost bool, late time.Duration) {
 	for i := range w.scenario.Faults {
 		f := &w.scenario.Faults[i]
-		if f.Kind == ProbeLoss && w.strikes(f, r) && w.probes.Float64() < f.Share {
+		if f.Kind == ProbeLoss && w.affects(f, r) && w.probes.Float64() < f.Share {
 			lost = true
 		}
-		if f.Kind == ReportDelay && w.strikes(f, r) {
+		if f.Kind == ReportDelay && w.affects(f, r) {
 			late += f.Delay
 		}
 	}
 	return lost, late
 }
 
-// report gives the balancer what a probe read, unless it no longer asks or knows
-// better.
-func (w *world) report(r *replica, n *news) {
+// report delivers a probe's result to the balancer, unless it no longer owns the replica or has a newer
+// one.
+func (w *world) report(r *replica, n *probeResult) {
 	if n.to != r.node || n.to.dead || n.read < r.newest {
 		return
 	}
 	r.newest = n.read
-	r.heard += n.tokens
-	w.tell(r.node, core.Event{Kind: core.EventReplicaReport, Target: r.id, Report: &n.report})
+	r.unreportedTokens += n.tokens
+	w.sendEvent(r.node, core.Event{Kind: core.EventReplicaReport, Target: r.id, Report: &n.report})
 }
 
-// progress tells a balancer what its replicas generated since its last tick.
+// progress reports the tokens that a balancer's replicas generated since its last tick.
 func (w *world) progress(n *node) {
 	for _, r := range w.replicas {
-		if r.node == n && r.heard > 0 {
-			w.tell(n, core.Event{Kind: core.EventProgress, Target: r.id, Tokens: r.heard})
-			r.heard = 0
+		if r.node == n && r.unreportedTokens > 0 {
+			w.sendEvent(n, core.Event{Kind: core.EventProgress, Target: r.id, Tokens: r.unreportedTokens})
+			r.unreportedTokens = 0
 		}
 	}
 }

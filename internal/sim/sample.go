@@ -6,40 +6,38 @@ import (
 )
 
 const (
-	// exactSample is how many values a sample keeps as they are.
+	// exactSample is the number of values that a sample keeps exactly.
 	exactSample = 1 << 18
-	// bucketStep is the ratio of the bounds of a bucket beyond that: what is read
-	// off is within 0.05 % of what was put in.
+	// bucketStep is the ratio of the bounds of a bucket beyond that: percentiles are within 0.05 %.
 	bucketStep = 1.001
-	// leastBucket is the upper end of the first bucket, in ms, and mostBuckets is
-	// how many there are: up to 10^9 ms.
-	leastBucket = 1e-3
-	mostBuckets = 27_645
+	// firstBucket is the upper bound of the first bucket, in ms, and bucketCount the number of buckets:
+	// up to 10^9 ms.
+	firstBucket = 1e-3
+	bucketCount = 27_645
 )
 
-// sample is a set of times in ms of which percentiles are asked in the end: exact
-// for as long as they are few, in buckets of a geometric scale when they are
-// many, so that a run of any length takes the same memory.
+// sample is a set of times in ms for percentiles: exact while it is small, in buckets of a geometric
+// scale when it is large, so that memory is bounded for runs of any length.
 type sample struct {
 	values  []float64
 	buckets []int64 // nil while values holds all
 	count   int
 	sum     float64
-	most    float64
+	max     float64
 }
 
-// add puts a value in; none is negative.
+// add adds a non-negative value.
 func (s *sample) add(ms float64) {
 	s.count++
 	s.sum += ms
-	s.most = max(s.most, ms)
+	s.max = max(s.max, ms)
 	if s.buckets != nil {
 		s.buckets[bucketOf(ms)]++
 		return
 	}
 	s.values = append(s.values, ms)
 	if len(s.values) == exactSample {
-		s.buckets = make([]int64, mostBuckets)
+		s.buckets = make([]int64, bucketCount)
 		for _, v := range s.values {
 			s.buckets[bucketOf(v)]++
 		}
@@ -48,13 +46,13 @@ func (s *sample) add(ms float64) {
 }
 
 func bucketOf(ms float64) int {
-	if ms <= leastBucket {
+	if ms <= firstBucket {
 		return 0
 	}
-	return min(int(math.Log(ms/leastBucket)/math.Log(bucketStep))+1, mostBuckets-1)
+	return min(int(math.Log(ms/firstBucket)/math.Log(bucketStep))+1, bucketCount-1)
 }
 
-// percentiles reads the set off; nil when there are no values.
+// percentiles returns the percentiles; nil without values.
 func (s *sample) percentiles() *Percentiles {
 	if s.count == 0 {
 		return nil
@@ -62,7 +60,7 @@ func (s *sample) percentiles() *Percentiles {
 	if s.buckets == nil {
 		return percentiles(s.values)
 	}
-	p := &Percentiles{Mean: s.sum / float64(s.count), Max: s.most}
+	p := &Percentiles{Mean: s.sum / float64(s.count), Max: s.max}
 	seen, i := int64(0), 0
 	for _, at := range []struct {
 		share float64
@@ -71,16 +69,16 @@ func (s *sample) percentiles() *Percentiles {
 		for rank := int64(nearest(at.share, s.count)); i < len(s.buckets)-1 && seen+s.buckets[i] < rank; i++ {
 			seen += s.buckets[i]
 		}
-		// The middle of the bucket on its own scale.
-		*at.to = min(s.most, leastBucket*math.Pow(bucketStep, float64(i)-0.5))
+		// The geometric middle of the bucket.
+		*at.to = min(s.max, firstBucket*math.Pow(bucketStep, float64(i)-0.5))
 	}
 	return p
 }
 
-// nearest is the rank of a percentile among n values, from 1.
+// nearest returns the rank of a percentile among n values, from 1.
 func nearest(share float64, n int) int { return max(int(math.Ceil(share*float64(n))), 1) }
 
-// percentiles sorts values and reads the set off them; nil when there are none.
+// percentiles sorts values and returns their percentiles; nil if there are none.
 func percentiles(values []float64) *Percentiles {
 	n := len(values)
 	if n == 0 {

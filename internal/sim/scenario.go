@@ -10,70 +10,65 @@ import (
 	"skyserve/lbd/core"
 )
 
-// Scenario is a service and its load: everything of a run but the policy under
-// test and the seed.
+// Scenario is a service and its load: all parameters of a run except the policy under test and the
+// seed.
 type Scenario struct {
 	Name     string
-	Title    string // one line for people
+	Title    string // one-line description
 	Workload workload.Kind
-	// Lengths multiplies the medians of the workload's user and output lengths,
-	// Sigma the spread of their logarithms; 1 = as the workload has them.
+	// Lengths multiplies the medians of the workload's user and output lengths, Sigma the spread of
+	// their logarithms; 1 = unchanged.
 	Lengths, Sigma float64
-	// Rate opens the loop: so many sessions (a chat, a tree) begin a second over
-	// all regions, in proportion to their clients, each region's by a Poisson
-	// process; each then runs to its end as a client's does. 0 closes the loop.
+	// Rate selects an open loop: the number of sessions (chats, trees) that start per second over all
+	// regions, in proportion to their clients, with a Poisson process per region; each session then runs
+	// like a client. 0 selects a closed loop.
 	Rate float64
-	// Trace, when set, is replayed instead of Workload: each of its requests by
-	// itself when it comes, Rate and Clients of no meaning.
+	// Trace, if set, is replayed instead of Workload: each request at its own time; Rate and Clients are
+	// ignored.
 	Trace *Trace
-	// Surges raise the rate of a region for a time.
+	// Surges raise the rate of a region for a period.
 	Surges  []Surge
 	Regions []Region
 	Links   []Link
-	// Engine is how replicas are modelled.
+	// Engine is the model of replicas.
 	Engine EngineModel
-	// LocalRTT is the round trip inside a region.
+	// LocalRTT is the round-trip time inside a region.
 	LocalRTT time.Duration
-	// Home is the region of the balancer where there is only one.
+	// Home is the region of the balancer in layout Single.
 	Home string
-	// Profile is what a replica is, where its region does not say otherwise.
+	// Profile is the profile of replicas whose region has none.
 	Profile engine.Profile
-	// Engines are profiles of the scenario's own, found by name before the
-	// built-in ones.
+	// Engines are the scenario's own profiles, which take precedence over built-in ones.
 	Engines []engine.Profile
-	// Duration is simulated time; the share Warmup (0..1) of it at the start is
-	// left out of every figure.
+	// Duration is simulated time; figures exclude the share Warmup (0..1) at its start.
 	Duration time.Duration
 	Warmup   float64
-	// Interval is the time between two probes of a replica, two heartbeats of a
-	// balancer and two of its ticks.
+	// Interval is the interval of replica probes, balancer heartbeats and ticks.
 	Interval time.Duration
 	// Forward allows balancers to send requests to each other.
 	Forward bool
-	// MaxNew is the most tokens a client asks for, at least: it does not know
-	// how long its answer will be.
+	// MaxNew is the minimum of the max_tokens of requests: clients do not know the length of their
+	// answer.
 	MaxNew int
-	// MaxContext bounds prompt plus answer, in tokens.
+	// MaxContext limits prompt plus answer, in tokens.
 	MaxContext int
-	// Order, Tau and MaxWait are core.Config's.
+	// Order, Tau and MaxWait are those of core.Config.
 	Order   core.Order
 	Tau     int
 	MaxWait time.Duration
-	// Patience is how long a client waits for its whole answer before it gives
-	// up; 0 = for ever.
+	// Patience is the client timeout for a complete answer; 0 = none.
 	Patience time.Duration
-	// Faults are what goes wrong.
+	// Faults are the injected faults.
 	Faults []Fault
-	// Policies, Pushes and Layout are compared where nothing else is asked for;
-	// none = all policies, each as its source runs it.
+	// Policies, Pushes and Layout are compared by default; none = all policies, each with its canonical
+	// push rule and layout.
 	Policies []string
 	Pushes   []string
 	Layout   Layout
-	// Claims are what a paper prints of the comparison, Note what it says of it
-	// in words.
+	// Claims are a paper's claims about the comparison, Note its remark.
 	Claims []Claim
 	Note   string
-	// Reference holds, by policy, what a faithful model of the SkyLB paper gave.
+	// Reference holds, by policy, the results of a faithful model of the SkyLB paper.
 	Reference map[string]Reference
 }
 
@@ -82,40 +77,35 @@ type Region struct {
 	Name     string
 	Replicas int
 	Clients  int
-	// Profiles are what its replicas are, one after the other and then again
-	// from the first; none = the scenario's.
+	// Profiles are the profiles of its replicas, repeated cyclically; none = the scenario's.
 	Profiles []engine.Profile
-	// Balancers share the replicas of the region between them, and its clients;
-	// 0 = 1. A layout of one balancer for all regions has no others.
+	// Balancers share the replicas and clients of the region; 0 = 1. Layout Single ignores it.
 	Balancers int
 }
 
-// Trace is requests as they came, and where from. It is not changed by a run.
+// Trace is a recorded sequence of requests and its origin. A run does not change it.
 type Trace struct {
 	Name, Format string
-	// Open begins to read the requests; each run reads them anew, several at the
-	// same time.
+	// Open starts reading the requests; each run opens the trace, several concurrently.
 	Open func() (Rows, error)
 }
 
-// Rows are the requests of a trace.
+// Rows iterates over the requests of a trace.
 type Rows interface {
-	// Next gives the next one, not before the one before it, or io.EOF; each
-	// names a region of the scenario.
+	// Next returns the next row in order of time, or io.EOF; each row has a region of the scenario.
 	Next() (workload.Row, error)
-	// LeftOut is how many were left out so far because they do not fit.
+	// LeftOut returns the number of rows omitted so far because they exceed the context.
 	LeftOut() int
-	// Close ends the reading.
+	// Close closes the trace.
 	Close() error
 }
 
-// InMemory makes a Trace's Open of rows that are there, and the number of those
-// that were left out.
+// InMemory returns a Trace's Open for rows in memory and a number of omitted rows.
 func InMemory(rows []workload.Row, leftOut int) func() (Rows, error) {
 	return func() (Rows, error) { return &rowList{rows, leftOut}, nil }
 }
 
-// rowList is rows in memory.
+// rowList holds rows in memory.
 type rowList struct {
 	rows    []workload.Row
 	leftOut int
@@ -133,39 +123,38 @@ func (l *rowList) Next() (workload.Row, error) {
 func (l *rowList) LeftOut() int { return l.leftOut }
 func (*rowList) Close() error   { return nil }
 
-// Surge multiplies the rate of a region's sessions by Factor from From until To.
+// Surge multiplies the session rate of a region by Factor from From until To.
 type Surge struct {
 	Region   string
 	From, To time.Duration
 	Factor   float64
 }
 
-// Link is the round trip between two regions.
+// Link is the round-trip time between two regions.
 type Link struct {
 	A, B string
 	RTT  time.Duration
 }
 
-// Reference is a figure to compare with.
+// Reference holds reference values of a policy.
 type Reference struct {
 	OutputTokensPerSecond float64
 	TTFTP90Seconds        float64
 }
 
-// EngineModel says how replicas are modelled.
+// EngineModel is how replicas are simulated.
 type EngineModel string
 
-// The models of engines.
+// The engine models.
 const (
-	// FullEngine has a KV memory with its prefix cache.
+	// FullEngine simulates KV memory with a prefix cache.
 	FullEngine EngineModel = "full"
-	// LightEngine keeps the lengths of prompts and answers only, and so finds
-	// nothing in a cache: for millions of requests, and for policies that do not
-	// look at prefixes.
+	// LightEngine simulates only the lengths of prompts and answers, without a prefix cache: for
+	// millions of requests, and for policies that ignore prefixes.
 	LightEngine EngineModel = "light"
 )
 
-// Layout says where balancers stand.
+// Layout is the placement of balancers.
 type Layout string
 
 // The layouts.
@@ -176,16 +165,16 @@ const (
 	Regional Layout = "regional"
 )
 
-// ParseLayout reads a layout as users write it.
+// ParseLayout parses a layout.
 func ParseLayout(text string) (Layout, error) {
 	switch l := Layout(text); l {
 	case Single, Regional:
 		return l, nil
 	}
-	return "", fmt.Errorf("unknown layout %q: want %s or %s", text, Single, Regional)
+	return "", fmt.Errorf("unknown layout %q: must be %s or %s", text, Single, Regional)
 }
 
-// Setup is what is under test.
+// Setup is the configuration under test.
 type Setup struct {
 	Policy string // a name of policy.Names
 	Push   core.Push
@@ -193,10 +182,10 @@ type Setup struct {
 	Seed   uint64
 }
 
-// balancers is how many balancers a region has.
+// balancers returns the number of balancers of a region.
 func (r *Region) balancers() int { return max(1, r.Balancers) }
 
-// profile is what the i-th replica of a region is.
+// profile returns the profile of the i-th replica of a region.
 func (s *Scenario) profile(r *Region, i int) *engine.Profile {
 	if len(r.Profiles) == 0 {
 		return &s.Profile
@@ -204,7 +193,7 @@ func (s *Scenario) profile(r *Region, i int) *engine.Profile {
 	return &r.Profiles[i%len(r.Profiles)]
 }
 
-// rtt is the round trip between two regions, 0 where none is given.
+// rtt returns the round-trip time between two regions, 0 if there is no link.
 func (s *Scenario) rtt(a, b string) time.Duration {
 	if a == b {
 		return s.LocalRTT
@@ -217,7 +206,7 @@ func (s *Scenario) rtt(a, b string) time.Duration {
 	return 0
 }
 
-// delays is the one-way delay between any two regions.
+// delays returns the one-way delays between all regions.
 func (s *Scenario) delays() [][]time.Duration {
 	d := make([][]time.Duration, len(s.Regions))
 	for i, a := range s.Regions {
@@ -228,7 +217,7 @@ func (s *Scenario) delays() [][]time.Duration {
 	return d
 }
 
-// region is the position of a region; Validate saw that the home exists.
+// region returns the index of a region, -1 if there is none.
 func (s *Scenario) region(name string) int {
 	for i, r := range s.Regions {
 		if r.Name == name {

@@ -11,8 +11,8 @@ import (
 	"skyserve/lbd/core"
 )
 
-// What the scenarios have in common: SkyLB 5.1's three regions, their round
-// trips, and 400 s of which the first 15 % are not counted.
+// common holds the defaults of built-in scenarios: SkyLB 5.1's three regions, their round-trip times,
+// and 400 s with 15 % warm-up.
 var common = Scenario{
 	Links:    []Link{{"us", "eu", 100 * time.Millisecond}, {"us", "asia", 160 * time.Millisecond}, {"eu", "asia", 220 * time.Millisecond}},
 	Lengths:  1,
@@ -33,8 +33,7 @@ var common = Scenario{
 	MaxWait:    60 * time.Second, // core.DefaultConfig's
 }
 
-// shape is what distinguishes one scenario from the others. Counts stand in the
-// order us, eu, asia.
+// shape is the distinguishing part of a scenario. Counts are in the order us, eu, asia.
 type shape struct {
 	name, title string
 	workload    workload.Kind
@@ -44,14 +43,13 @@ type shape struct {
 	reference   string
 	claims      []Claim
 	note        string
-	change      func(*Scenario) // what else is different
+	change      func(*Scenario) // other changes
 }
 
-// allShapes lists every shape in the order in which scenarios are listed.
+// allShapes returns all shapes in the order of the scenario list.
 func allShapes() []shape { return slices.Concat(paperShapes, microShapes(), ownShapes) }
 
-// Scenarios lists the scenarios that ship, in a fixed order. The caller owns
-// the result.
+// Scenarios returns the built-in scenarios in a fixed order. The caller owns the result.
 func Scenarios() []Scenario {
 	var all []Scenario
 	for _, h := range allShapes() {
@@ -60,8 +58,8 @@ func Scenarios() []Scenario {
 	return all
 }
 
-// Named finds scenarios: the one of that name, or all whose names begin with it
-// and a dash (fig10). An unknown name is an error that lists the known ones.
+// Named returns the scenario with that name, or all whose names start with it and a dash (fig10). The
+// error for an unknown name lists the known ones.
 func Named(name string) ([]Scenario, error) {
 	var found []Scenario
 	var names []string
@@ -75,7 +73,7 @@ func Named(name string) ([]Scenario, error) {
 		names = append(names, s.Name)
 	}
 	if len(found) == 0 {
-		return nil, fmt.Errorf("unknown scenario %q: want one of %s", name, strings.Join(names, ", "))
+		return nil, fmt.Errorf("unknown scenario %q: must be one of %s", name, strings.Join(names, ", "))
 	}
 	return found, nil
 }
@@ -96,7 +94,7 @@ func (h *shape) scenario() Scenario {
 	return s
 }
 
-// readReferences reads the table's own lines; a test reads them all.
+// readReferences parses a shape's references; a test checks them all.
 func readReferences(line string) map[string]Reference {
 	refs := map[string]Reference{}
 	for _, entry := range strings.Split(line, ", ") {

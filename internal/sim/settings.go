@@ -13,7 +13,7 @@ import (
 	"skyserve/lbd/core"
 )
 
-// settings are the fields of a scenario that can be set by name.
+// settings are the scenario fields that can be set by name.
 var settings = map[string]func(s *Scenario, value string) error{
 	"name":        func(s *Scenario, v string) error { s.Name = v; return nil },
 	"title":       func(s *Scenario, v string) error { s.Title = v; return nil },
@@ -42,8 +42,7 @@ var settings = map[string]func(s *Scenario, value string) error{
 	"profile":     setProfile,
 }
 
-// perRegion are the fields that every region has: set as NAME for all, as
-// NAME.REGION for one.
+// perRegion are the fields of regions: NAME sets it for all, NAME.REGION for one.
 var perRegion = map[string]func(s *Scenario, r *Region, value string) error{
 	"clients":   func(_ *Scenario, r *Region, v string) error { return setInt(&r.Clients, v) },
 	"balancers": func(_ *Scenario, r *Region, v string) error { return setInt(&r.Balancers, v) },
@@ -52,12 +51,10 @@ var perRegion = map[string]func(s *Scenario, r *Region, value string) error{
 	"profiles":  setProfiles,
 }
 
-// Set changes one field of the scenario. Of those of SettingNames, clients,
-// replicas, profile and profiles set every region's, clients.REGION and so on
-// one region's. Profiles are names with commas between them: what the
-// replicas of a region are, one after the other and then again from the first.
-// An unknown name and a value that cannot be read are errors; whether the
-// scenario can still run, Validate says.
+// Set sets a field of the scenario. Of SettingNames, clients, replicas, profile and profiles set it for
+// all regions, clients.REGION and so on for one. Profiles are comma-separated names, assigned to a
+// region's replicas cyclically. Unknown names and unparsable values are errors; Validate checks the
+// result.
 func (s *Scenario) Set(name, value string) error {
 	var err error
 	field, region, _ := strings.Cut(name, ".")
@@ -67,7 +64,7 @@ func (s *Scenario) Set(name, value string) error {
 		name = field
 		err = s.setRegions(set, region, value)
 	} else {
-		return fmt.Errorf("unknown setting %q: want one of %s", name, strings.Join(SettingNames(), ", "))
+		return fmt.Errorf("unknown setting %q: must be one of %s", name, strings.Join(SettingNames(), ", "))
 	}
 	if err != nil {
 		return fmt.Errorf("setting %s: %w", name, err)
@@ -75,7 +72,7 @@ func (s *Scenario) Set(name, value string) error {
 	return nil
 }
 
-// SettingNames lists what Set understands, sorted.
+// SettingNames returns the names that Set accepts, sorted.
 func SettingNames() []string {
 	var names []string
 	for n := range settings {
@@ -88,7 +85,7 @@ func SettingNames() []string {
 	return slices.Compact(names)
 }
 
-// setRegions sets a field of one region, or of all when none is named.
+// setRegions sets a field of one region, or of all if region is empty.
 func (s *Scenario) setRegions(set func(*Scenario, *Region, string) error, region, value string) error {
 	s.Regions = append([]Region(nil), s.Regions...) // may be shared with another scenario
 	found := false
@@ -102,12 +99,12 @@ func (s *Scenario) setRegions(set func(*Scenario, *Region, string) error, region
 		}
 	}
 	if !found {
-		return fmt.Errorf("no region is called %q", region)
+		return fmt.Errorf("unknown region %q", region)
 	}
 	return nil
 }
 
-// setProfile makes every replica the same.
+// setProfile sets the profile of all replicas.
 func setProfile(s *Scenario, value string) (err error) {
 	if s.Profile, err = s.profileNamed(value); err != nil || len(s.Regions) == 0 {
 		return err
@@ -115,7 +112,7 @@ func setProfile(s *Scenario, value string) (err error) {
 	return s.setRegions(func(_ *Scenario, r *Region, _ string) error { r.Profiles = nil; return nil }, "", "")
 }
 
-// profileNamed finds a profile of the scenario's own, or a built-in one.
+// profileNamed returns one of the scenario's own profiles, or a built-in one.
 func (s *Scenario) profileNamed(name string) (engine.Profile, error) {
 	for i := range s.Engines {
 		if s.Engines[i].Name == name {
@@ -135,7 +132,7 @@ func setLayout(s *Scenario, value string) (err error) {
 	return err
 }
 
-// split reads names with commas between them.
+// split splits comma-separated names.
 func split(value string) []string {
 	var names []string
 	for name := range strings.SplitSeq(value, ",") {
@@ -159,7 +156,7 @@ func setProfiles(s *Scenario, r *Region, value string) error {
 	return nil
 }
 
-// setKV sets the KV memory of every replica.
+// setKV sets the KV memory of all replicas.
 func setKV(s *Scenario, value string) error {
 	if err := setInt(&s.Profile.KVTokens, value); err != nil {
 		return err
@@ -191,7 +188,7 @@ func scaleLinks(s *Scenario, value string) error {
 func setDuration(to *time.Duration, value string) error {
 	d, err := time.ParseDuration(value)
 	if err != nil {
-		return fmt.Errorf("want a duration such as 100s, got %q", value)
+		return fmt.Errorf("must be a duration such as 100s, got %q", value)
 	}
 	*to = d
 	return nil
@@ -200,7 +197,7 @@ func setDuration(to *time.Duration, value string) error {
 func setInt(to *int, value string) error {
 	n, err := strconv.Atoi(value)
 	if err != nil {
-		return fmt.Errorf("want a whole number, got %q", value)
+		return fmt.Errorf("must be an integer, got %q", value)
 	}
 	*to = n
 	return nil
@@ -209,7 +206,7 @@ func setInt(to *int, value string) error {
 func setFloat(to *float64, value string) error {
 	f, err := strconv.ParseFloat(value, 64)
 	if err != nil || f != f {
-		return fmt.Errorf("want a number, got %q", value)
+		return fmt.Errorf("must be a number, got %q", value)
 	}
 	*to = f
 	return nil
@@ -218,7 +215,7 @@ func setFloat(to *float64, value string) error {
 func setBool(to *bool, value string) error {
 	b, err := strconv.ParseBool(value)
 	if err != nil {
-		return fmt.Errorf("want true or false, got %q", value)
+		return fmt.Errorf("must be true or false, got %q", value)
 	}
 	*to = b
 	return nil

@@ -7,8 +7,8 @@ import (
 	"skyserve/lbd/core"
 )
 
-// microShapes are the experiments that look at one thing: SkyLB's figures 6 and
-// 9 and SGLang's balanced groups. Each compares what its source compares.
+// microShapes are experiments on a single aspect: SkyLB's figures 6 and 9 and SGLang's balanced groups.
+// Each compares the policies of its source.
 func microShapes() []shape {
 	var all []shape
 	for _, clients := range []int{30, 40, 45, 50, 60} {
@@ -34,18 +34,16 @@ func microShapes() []shape {
 	})
 }
 
-// The bounds at which figure 9's requests are pushed by outstanding ones. The
-// paper does not tell its bound. It saw a full replica run 20 to 50 requests
-// (3.3): 24 is near the low end, so that it hardly overfills one; 10 is what a
-// bound costs that is too low.
+// The limits of outstanding requests in figure 9. The paper does not report its limit. It saw a full
+// replica run 20 to 50 requests (3.3): 24 is near the low end and hardly overfills a replica; 10 shows
+// the cost of a limit that is too low.
 const (
 	boundTooLow = "outstanding:10"
 	boundFull   = "outstanding:24"
 )
 
-// pushing compares when a policy's requests are pushed: blindly (BP), by
-// outstanding (SP-O) and by pending requests (SP-P), in one region, on trees with
-// two branches.
+// pushing compares the push rules of a policy: blind (BP), by outstanding (SP-O) and by pending
+// requests (SP-P), in one region, on trees with two branches.
 func pushing(name, title, policy string, clients int) shape {
 	return shape{
 		name: fmt.Sprintf("%s-%d", name, clients), title: fmt.Sprintf("%s, trees of 15 requests, 4 replicas, %d clients", title, clients),
@@ -57,17 +55,14 @@ func pushing(name, title, policy string, clients int) shape {
 	}
 }
 
-// fig9 is SkyLB's figure 9: when to push, with SGLang's router. The paper ran 30
-// clients, under which, by its TTFT, its replicas had queues. The profile's have
-// them from 40 to 50 on; so the sweep goes on, and every scenario of it has the
-// claims.
+// fig9 is SkyLB's figure 9: push rules with SGLang's router. The paper ran 30 clients, with queues at
+// its replicas according to its TTFT. The simulated profile has queues from 40 to 50 clients on, so the
+// sweep includes those, and every scenario has the claims.
 //
-// A queue by itself costs no locality: an engine serves it in order, from the
-// cache that its requests were sent for. Pushing blindly costs something where
-// one replica is a hot spot, whose queue waits while others have room. Whether
-// the router makes one lies in whom it gives a question to: all of them begin
-// alike, most for more than half their length, so that soon every replica
-// matches as well as any other.
+// A queue by itself costs no locality: an engine serves it in order, from the cache that its requests
+// were sent for. Blind pushing costs throughput when one replica is a hot spot whose queue waits while
+// others have capacity. Whether the router creates one depends on the assignment of questions: they all
+// start alike, most for more than half their length, so that soon every replica matches equally well.
 func fig9(clients int) shape {
 	const router = "cache-aware:skylb"
 	side := func(push string) Side { return Side{Policy: router, Push: push} }
@@ -80,33 +75,31 @@ func fig9(clients int) shape {
 		{Figure: hitRate, Side: blind, Least: 0.6889, Most: 0.6889},
 		{Figure: throughput, Side: pending, Than: &bound, Least: 1.4, Most: 1.4},
 	}
-	h.note = "it ran 30 clients, and does not tell the bound on outstanding requests: 24 is near the fewest that it saw a full replica run, 20"
+	h.note = "30 clients; the limit of outstanding requests is not reported: 24 is near the fewest requests that a full replica ran, 20"
 	return h
 }
 
-// fig9Trie is figure 9 with SkyLB's own trie, which has none of the rules by
-// which SGLang's router evens out: the imbalance that following prefixes brings
-// by itself, for which selective pushing was made (3.3). The paper prints no
-// figure of it.
+// fig9Trie is figure 9 with SkyLB's own trie, which lacks the balancing rules of SGLang's router: it
+// shows the imbalance of prefix matching alone, which selective pushing is designed for (3.3). The
+// paper has no figure of it.
 func fig9Trie(clients int) shape {
 	h := pushing("fig9-trie", "SkyLB 3.3: when to push by SkyLB's own trie", "skylb", clients)
 	h.note = "following prefixes leads to load imbalance, and must be combined with selective pushing (3.3); no figure shows it alone"
 	return h
 }
 
-// What is fitted in the workloads of figure 6: see workload.Shared and its like.
+// Notes on the fitted workloads of figure 6: see workload.Shared and its like.
 const (
-	fittedPrompts = "it prints the gap but not the workload: that 20 prompts are shared is fitted to it"
-	fittedUsers   = "it prints the gap but not the workload: that 30 users make the bursts is fitted to it"
+	fittedPrompts = "reports the gap but not the workload: the 20 shared prompts are fitted to it"
+	fittedUsers   = "reports the gap but not the workload: the 30 bursty users are fitted to it"
 )
 
-// fig6 is SkyLB's figure 6: the hit rate of hashing by user against one balancer
-// that sees what every replica holds and pushes there at once. The gap is taken
-// as the difference of the two rates. Its note says what was fitted to it.
+// fig6 is SkyLB's figure 6: the hit rate of hashing by user versus one balancer with a global view that
+// pushes at once. The gap is the difference of the two rates. Its note describes the fit.
 func fig6(name, title string, kind workload.Kind, clients int, gap float64, note string) shape {
 	const push = string(core.PushBlind)
 	return shape{
-		name: "fig6-" + name, title: "SkyLB fig. 6: hashing by user or a global view, " + title, workload: kind,
+		name: "fig6-" + name, title: "SkyLB fig. 6: hashing by user versus a global view, " + title, workload: kind,
 		replicas: [3]int{6}, clients: [3]int{clients},
 		claims: []Claim{{
 			Figure: hitRate, Side: Side{"longest-prefix", push}, Than: &Side{"consistent-hash", push}, Least: gap, Most: gap,

@@ -7,8 +7,8 @@ import (
 	"skyserve/lbd/core"
 )
 
-// A claim speaks of what its scenario compares, where that says what it compares.
-func TestClaimsSpeakOfWhatIsCompared(t *testing.T) {
+// Claims refer to policies and push rules that their scenario compares.
+func TestClaimsMatchComparedPolicies(t *testing.T) {
 	for _, s := range Scenarios() {
 		compared := func(side *Side) bool {
 			return side == nil ||
@@ -28,8 +28,7 @@ func TestClaimsSpeakOfWhatIsCompared(t *testing.T) {
 	}
 }
 
-// What figure 9 sweeps is the clients, and nothing else; with SkyLB's trie it is
-// the same service.
+// Figure 9's scenarios differ only in the clients; those with SkyLB's trie have the same service.
 func TestFigure9SweepsTheClients(t *testing.T) {
 	for name, want := range map[string][]int{"fig9-trie": {30, 40, 50}, "fig9": {30, 40, 45, 50, 60, 30, 40, 50}} {
 		found, err := Named(name)
@@ -52,8 +51,8 @@ func TestFigure9SweepsTheClients(t *testing.T) {
 	}
 }
 
-// Each scenario of figure 6 says what was fitted to the paper's gap.
-func TestFigure6SaysWhatIsFitted(t *testing.T) {
+// Each scenario of figure 6 has a note about the fit to the paper's gap.
+func TestFigure6NotesDescribeTheFit(t *testing.T) {
 	found, err := Named("fig6")
 	if err != nil || len(found) != 3 {
 		t.Fatalf("%d scenarios, %v", len(found), err)

@@ -7,8 +7,7 @@ import (
 	"skyserve/internal/sim/workload"
 )
 
-// ownShapes are what no paper measures: different accelerators in one service,
-// a burst, and failures.
+// ownShapes are scenarios without a paper: mixed accelerators, a burst, and failures.
 var ownShapes = []shape{
 	{
 		name: "mixed-gpu-chat", title: "chats on 6 L4 and 2 H100 in one service", workload: workload.Arena,
@@ -19,7 +18,7 @@ var ownShapes = []shape{
 		replicas: [3]int{4, 4, 4}, clients: [3]int{80, 40, 80}, change: mixGPUs,
 	},
 	{
-		name: "burst", title: "chats in an open loop, 8 times as many in the US for 20 s, 8 replicas", workload: workload.Arena,
+		name: "burst", title: "chats in an open loop with an 8x surge in the US for 20 s, 8 replicas", workload: workload.Arena,
 		replicas: [3]int{3, 2, 3}, clients: [3]int{80, 80, 80},
 		change: func(s *Scenario) {
 			s.Rate = 3
@@ -27,7 +26,7 @@ var ownShapes = []shape{
 		},
 	},
 	{
-		name: "failover", title: "chats; a replica, a link and a balancer fail one after the other and come back, 12 replicas", workload: workload.Arena,
+		name: "failover", title: "chats with consecutive failures of a replica, a link and a balancer, 12 replicas", workload: workload.Arena,
 		replicas: [3]int{4, 4, 4}, clients: [3]int{120, 40, 40},
 		change: func(s *Scenario) {
 			s.Faults = []Fault{
@@ -38,7 +37,7 @@ var ownShapes = []shape{
 		},
 	},
 	{
-		name: "failover-pairs", title: "chats; two balancers a region, one of them dies in each, 12 replicas", workload: workload.Arena,
+		name: "failover-pairs", title: "chats with two balancers per region, one of which fails in each, 12 replicas", workload: workload.Arena,
 		replicas: [3]int{4, 4, 4}, clients: [3]int{120, 40, 40},
 		change: func(s *Scenario) {
 			for i := range s.Regions {
@@ -50,7 +49,7 @@ var ownShapes = []shape{
 	},
 }
 
-// mixGPUs makes the first replica of the US and of Asia an H100.
+// mixGPUs makes the first replica in the US and in Asia an H100.
 func mixGPUs(s *Scenario) {
 	for i := range s.Regions {
 		r := &s.Regions[i]
@@ -67,7 +66,7 @@ func mixGPUs(s *Scenario) {
 // h100 is the built-in profile of that name.
 var h100 = profileNamed("h100-llama3.1-8b")
 
-// profileNamed finds a built-in profile that must be there.
+// profileNamed returns a built-in profile, which must exist.
 func profileNamed(name string) engine.Profile {
 	p, err := engine.ProfileNamed(name)
 	if err != nil {

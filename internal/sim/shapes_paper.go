@@ -2,9 +2,9 @@ package sim
 
 import "skyserve/internal/sim/workload"
 
-// The end-to-end experiments of the SkyLB paper (5.1) and its figure 10.
-// References are output tokens a second and P90 TTFT in seconds of a faithful
-// model of it, by policy; claims are what the paper itself prints.
+// paperShapes are the end-to-end experiments of the SkyLB paper (5.1) and its figure 10. References are
+// output tokens per second and P90 TTFT in seconds of a faithful model of it, by policy; claims are the
+// paper's own.
 var paperShapes = []shape{
 	{
 		name: "fig8a", title: "SkyLB fig. 8a: chats of Chatbot Arena, 8 replicas", workload: workload.Arena,
@@ -16,7 +16,7 @@ var paperShapes = []shape{
 			level(hitRate, "round-robin", 0.1078, 0.1657),
 			level(hitRate, "least-load", 0.2829, 0.3113),
 		},
-		note: "hit rates are given for both chat workloads at once; SkyLB's throughput is 1.12 to 1.2 times that of single balancers",
+		note: "hit rates are reported for both chat workloads together; SkyLB's throughput is 1.12 to 1.2 times that of single balancers",
 	},
 	{
 		name: "fig8b", title: "SkyLB fig. 8b: chats of WildChat, 8 replicas", workload: workload.WildChat,
@@ -28,7 +28,7 @@ var paperShapes = []shape{
 			level(hitRate, "round-robin", 0.1078, 0.1657),
 			level(hitRate, "least-load", 0.2829, 0.3113),
 		},
-		note: "hit rates are given for both chat workloads at once; SkyLB's throughput is 1.12 to 1.2 times that of single balancers",
+		note: "hit rates are reported for both chat workloads together; SkyLB's throughput is 1.12 to 1.2 times that of single balancers",
 	},
 	{
 		name: "fig8c", title: "SkyLB fig. 8c: trees of thoughts of 15 requests, 12 replicas", workload: workload.ToT15,
@@ -40,7 +40,7 @@ var paperShapes = []shape{
 		},
 	},
 	{
-		name: "fig8d", title: "SkyLB fig. 8d: trees of 85 requests in the US, of 15 elsewhere, 12 replicas", workload: workload.Mixed,
+		name: "fig8d", title: "SkyLB fig. 8d: trees of 85 requests in the US, of 15 in other regions, 12 replicas", workload: workload.Mixed,
 		replicas: [3]int{4, 4, 4}, clients: [3]int{2, 20, 20},
 		reference: "round-robin 1799 0.63, least-load 1853 0.70, consistent-hash 2116 0.42, cache-aware:skylb 1911 0.77, skylb-ch 2120 0.17, skylb 2150 0.19, cost 2201 0.17",
 		claims: []Claim{
@@ -60,7 +60,7 @@ var paperShapes = []shape{
 		note:      fig10Note,
 	},
 	{
-		name: "fig10-12-local", title: "SkyLB fig. 10: the same, each region for itself", workload: workload.Arena,
+		name: "fig10-12-local", title: "SkyLB fig. 10: the same without forwarding", workload: workload.Arena,
 		replicas: [3]int{4, 4, 4}, clients: [3]int{120, 40, 40},
 		local:     true,
 		reference: "skylb 2541 0.72",
@@ -73,7 +73,7 @@ var paperShapes = []shape{
 		note:      fig10Note,
 	},
 	{
-		name: "fig10-9-local", title: "SkyLB fig. 10: the same, each region for itself", workload: workload.Arena,
+		name: "fig10-9-local", title: "SkyLB fig. 10: the same without forwarding", workload: workload.Arena,
 		replicas: [3]int{3, 3, 3}, clients: [3]int{120, 40, 40},
 		local:     true,
 		reference: "skylb 2066 9.0",
@@ -85,7 +85,7 @@ var paperShapes = []shape{
 		note: fig10Note,
 	},
 	{
-		name: "fig10-6-local", title: "SkyLB fig. 10: the same, each region for itself", workload: workload.Arena,
+		name: "fig10-6-local", title: "SkyLB fig. 10: the same without forwarding", workload: workload.Arena,
 		replicas: [3]int{2, 2, 2}, clients: [3]int{120, 40, 40},
 		local: true,
 		note:  fig10Note,
@@ -96,7 +96,7 @@ var paperShapes = []shape{
 		reference: "skylb 4324 6.7, cost 5824 2.8",
 	},
 	{
-		name: "fig10-tot-12-local", title: "SkyLB fig. 10: the same, each region for itself", workload: workload.ToT15,
+		name: "fig10-tot-12-local", title: "SkyLB fig. 10: the same without forwarding", workload: workload.ToT15,
 		replicas: [3]int{4, 4, 4}, clients: [3]int{120, 40, 40},
 		local: true,
 	},
@@ -106,11 +106,11 @@ var paperShapes = []shape{
 		reference: "skylb 3164 28, cost 4433 14.5",
 	},
 	{
-		name: "fig10-tot-9-local", title: "SkyLB fig. 10: the same, each region for itself", workload: workload.ToT15,
+		name: "fig10-tot-9-local", title: "SkyLB fig. 10: the same without forwarding", workload: workload.ToT15,
 		replicas: [3]int{3, 3, 3}, clients: [3]int{120, 40, 40},
 		local: true,
 	},
 }
 
-// fig10Note is what the paper says of its figure 10: it compares scenarios.
-const fig10Note = "SkyLB's throughput is 1.07 to 1.18 times that of each region for itself, and 9 replicas do the work of 12"
+// fig10Note is the paper's result of figure 10, which compares scenarios.
+const fig10Note = "SkyLB's throughput is 1.07 to 1.18 times that of regions without forwarding, and 9 replicas match 12"

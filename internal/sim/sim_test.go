@@ -18,7 +18,7 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// short is a shipped scenario cut to a few simulated seconds.
+// short returns a built-in scenario limited to a few simulated seconds.
 func short(t testing.TB, name string, duration time.Duration) *Scenario {
 	t.Helper()
 	found, err := Named(name)
@@ -47,7 +47,7 @@ func run(t testing.TB, s *Scenario, setup Setup) *Result {
 	return r
 }
 
-// drawScenario is a small service under some load, possible by construction.
+// drawScenario draws a small, valid service with load.
 func drawScenario(rt *rapid.T) (*Scenario, Setup) {
 	names := []string{"us", "eu", "asia"}[:rapid.IntRange(1, 3).Draw(rt, "regions")]
 	s := common
@@ -82,9 +82,9 @@ func drawScenario(rt *rapid.T) (*Scenario, Setup) {
 	return &s, setup
 }
 
-// Whatever the service, the policy and the seed: the laws of audit.go hold, the
-// figures are possible, and the same again gives the same bytes.
-func TestEveryRunKeepsTheLaws(t *testing.T) {
+// For any service, policy and seed: the laws of audit.go hold, the figures are plausible, and a second
+// run yields the same bytes.
+func TestRandomRunsKeepTheLaws(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		s, setup := drawScenario(rt)
 		first, err := Run(context.Background(), s, setup)
@@ -125,8 +125,8 @@ func checkFigures(rt *rapid.T, s *Scenario, r *Result) {
 	}
 }
 
-// The rare ways of a request are taken by the drawn scenarios' like, not only the usual one.
-func TestRareWaysAreTaken(t *testing.T) {
+// Random scenarios cover the rare paths of a request, not only the usual one.
+func TestRarePathsAreCovered(t *testing.T) {
 	s := short(t, "fig8a", 30*time.Second)
 	s.Patience = 4 * time.Second
 	for i := range s.Regions {
@@ -144,9 +144,8 @@ func TestRareWaysAreTaken(t *testing.T) {
 	}
 }
 
-// An idle service answers in exactly the time of its parts: the wire there and
-// back, the prefill, and the decode steps.
-func TestOneClientSeesTheTimesOfTheParts(t *testing.T) {
+// The times of an idle service are the sums of their parts: network delays, prefill, and decode steps.
+func TestSingleClientTimes(t *testing.T) {
 	s := common
 	s.Name, s.Workload, s.Warmup, s.Duration = "one", workload.ToT15, 0, 4*time.Second
 	s.Regions = []Region{{Name: "us", Clients: 1}, {Name: "eu", Replicas: 1}}
@@ -167,8 +166,8 @@ func TestOneClientSeesTheTimesOfTheParts(t *testing.T) {
 	}
 }
 
-// clientsFirst lets time pass until the first request is issued.
-func (w *world) clientsFirst(t *testing.T) *flight {
+// clientsFirst advances time until the first request is issued.
+func (w *world) clientsFirst(t *testing.T) *clientRequest {
 	for {
 		if e := w.queue.peek(); e.kind == evIssue {
 			issue := e.issue
@@ -179,8 +178,8 @@ func (w *world) clientsFirst(t *testing.T) *flight {
 	}
 }
 
-// What a balancer hashes grows as conversations do: the key of a prompt and its
-// answer is the beginning of the next turn's key.
+// A balancer's keys extend like conversations: the key of a prompt and its answer is a prefix of the
+// next turn's key.
 func TestKeysExtend(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		n, more := rapid.IntRange(0, 100).Draw(rt, "tokens"), rapid.IntRange(0, 100).Draw(rt, "more")
@@ -196,18 +195,18 @@ func TestKeysExtend(t *testing.T) {
 	})
 }
 
-// A conversation's prompt is the same whether it goes on from the last one or
-// is read from its beginning.
-func TestPromptsGoOnWhereAnswersEnded(t *testing.T) {
+// A conversation's prompt is the same whether it extends the previous one or is tokenised from the
+// start.
+func TestPromptsContinueConversations(t *testing.T) {
 	w, err := newWorld(short(t, "fig8a", time.Second), Setup{Policy: "skylb", Push: push(t, "pending"), Layout: Regional, Seed: 5})
 	if err != nil {
 		t.Fatal(err)
 	}
 	c, reused := w.clients[0], 0
-	before := w.newFlight(c, nil, c.workload.Next()[0])
+	before := w.newRequest(c, nil, c.workload.Next()[0])
 	for range 40 {
 		next := c.workload.Done(before.request, before.text)[0]
-		f := w.newFlight(c, before, next)
+		f := w.newRequest(c, before, next)
 		if whole := promptOf(nil, next.Messages); fmt.Sprint(f.prompt) != fmt.Sprint(whole) {
 			t.Fatalf("turn %d: the prompt is not the conversation", next.Turn)
 		}
@@ -224,8 +223,8 @@ func TestPromptsGoOnWhereAnswersEnded(t *testing.T) {
 	}
 }
 
-// Every shipped scenario can run, and every reference is read.
-func TestScenariosShip(t *testing.T) {
+// Every built-in scenario is valid, and all its references parse.
+func TestBuiltInScenarios(t *testing.T) {
 	for _, s := range Scenarios() {
 		if err := s.Validate(); err != nil {
 			t.Error(err)
@@ -246,9 +245,8 @@ func TestScenariosShip(t *testing.T) {
 	}
 }
 
-// The order that the paper shows: knowing prefixes beats balancing load alone
-// on trees, and balancing load beats taking turns.
-func TestPrefixesWinOnTrees(t *testing.T) {
+// The paper's order on trees: prefix policies outperform load balancing, which outperforms round-robin.
+func TestPrefixPoliciesWinOnTrees(t *testing.T) {
 	s := short(t, "fig8c", 60*time.Second)
 	at := func(name, rule string, l Layout) float64 {
 		return run(t, s, Setup{Policy: name, Push: push(t, rule), Layout: l, Seed: 1}).Figures.OutputTokensPerSecond
@@ -300,8 +298,8 @@ func TestSettings(t *testing.T) {
 			t.Errorf("replica 8 of %s has %d KV tokens, want %d", s.Regions[i].Name, got, want)
 		}
 	}
-	if err := s.Set("kv", "30000"); err != nil || s.leastKV() != 30_000 || s.profile(&s.Regions[0], 0).Name != "h100-llama3.1-8b" {
-		t.Errorf("kv sets %d, %v", s.leastKV(), err)
+	if err := s.Set("kv", "30000"); err != nil || s.minKV() != 30_000 || s.profile(&s.Regions[0], 0).Name != "h100-llama3.1-8b" {
+		t.Errorf("kv sets %d, %v", s.minKV(), err)
 	}
 	if err := s.Set("profile", "l4-llama3.1-8b"); err != nil || len(s.Constants().Others) > 0 {
 		t.Errorf("profile leaves %+v, %v", s.Constants().Others, err)
@@ -311,31 +309,31 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-func TestErrorsSayWhat(t *testing.T) {
+func TestSettingErrors(t *testing.T) {
 	ok := Setup{Policy: "skylb", Push: push(t, "pending"), Layout: Regional}
 	for _, c := range []struct{ name, value, want string }{
-		{"speed", "3", `unknown setting "speed": want one of balancers, balancers.REGION, clients, clients.REGION,`},
-		{"clients.mars", "3", `setting clients: no region is called "mars"`},
-		{"clients", "many", `setting clients: want a whole number, got "many"`},
-		{"duration", "4", `setting duration: want a duration such as 100s, got "4"`},
-		{"profile", "h100", `setting profile: unknown engine profile "h100": want one of l4-llama3.1-8b, `},
-		{"forward", "perhaps", `setting forward: want true or false, got "perhaps"`},
+		{"speed", "3", `unknown setting "speed": must be one of balancers, balancers.REGION, clients, clients.REGION,`},
+		{"clients.mars", "3", `setting clients: unknown region "mars"`},
+		{"clients", "many", `setting clients: must be an integer, got "many"`},
+		{"duration", "4", `setting duration: must be a duration such as 100s, got "4"`},
+		{"profile", "h100", `setting profile: unknown engine profile "h100": must be one of l4-llama3.1-8b, `},
+		{"forward", "perhaps", `setting forward: must be true or false, got "perhaps"`},
 		{"warmup", "1", `checking scenario fig8a: warmup: must be at least 0 and below 1, got 1`},
 		{"kv", "1000", `checking scenario fig8a: max_context: must be at least 1024 and below the 1000 KV tokens of a replica, got 16384`},
-		{"replicas", "0", `checking scenario fig8a: regions: want at least one replica, got none`},
-		{"clients", "0", `checking scenario fig8a: regions: want at least one client, got none`},
-		{"rtt_scale", "0", `checking scenario fig8a: links: the round trip between us and eu must be more than zero, got 0s`},
-		{"home", "mars", `checking scenario fig8a: home: no region is called "mars"`},
+		{"replicas", "0", `checking scenario fig8a: regions: must have at least one replica, got none`},
+		{"clients", "0", `checking scenario fig8a: regions: must have at least one client, got none`},
+		{"rtt_scale", "0", `checking scenario fig8a: links: the round-trip time between us and eu must be more than zero, got 0s`},
+		{"home", "mars", `checking scenario fig8a: home: unknown region "mars"`},
 		{"lengths", "0", `checking scenario fig8a: lengths: must be more than 0 and at most 100, got 0`},
 		{"sigma", "11", `checking scenario fig8a: sigma: must be more than 0 and at most 10, got 11`},
-		{"rate", "-1", `checking scenario fig8a: rate: must be at least 0 and at most 100000 sessions a second, got -1`},
-		{"rate", "NaN", `setting rate: want a number, got "NaN"`},
+		{"rate", "-1", `checking scenario fig8a: rate: must be at least 0 and at most 100000 sessions per second, got -1`},
+		{"rate", "NaN", `setting rate: must be a number, got "NaN"`},
 		{"profile.us", "h100", `setting profile: unknown engine profile "h100"`},
-		{"profiles.mars", "l4-llama3.1-8b", `setting profiles: no region is called "mars"`},
-		{"engine", "steam", `checking scenario fig8a: engine: unknown "steam": want full or light`},
+		{"profiles.mars", "l4-llama3.1-8b", `setting profiles: unknown region "mars"`},
+		{"engine", "steam", `checking scenario fig8a: engine: unknown value "steam": must be full or light`},
 		{"order", "alphabetic", `setting order: unknown `},
 		{"balancers", "65", `checking scenario fig8a: regions[0].balancers: must be at least 0 and at most 64, got 65`},
-		{"workload", "poetry", `checking scenario fig8a: workload: unknown "poetry"`},
+		{"workload", "poetry", `checking scenario fig8a: workload: unknown value "poetry"`},
 	} {
 		s := short(t, "fig8a", time.Second)
 		err := s.Set(c.name, c.value)
@@ -351,13 +349,13 @@ func TestErrorsSayWhat(t *testing.T) {
 	if _, err := Run(ended, short(t, "fig8a", time.Second), ok); !errors.Is(err, context.Canceled) {
 		t.Errorf("a run whose context ended gives %v", err)
 	}
-	if _, err := Named("fig7"); err == nil || !strings.HasPrefix(err.Error(), `unknown scenario "fig7": want one of fig8a, `) {
+	if _, err := Named("fig7"); err == nil || !strings.HasPrefix(err.Error(), `unknown scenario "fig7": must be one of fig8a, `) {
 		t.Errorf("got %v", err)
 	}
 }
 
-// The audit must be able to fail: worlds in which something was lost.
-func TestTheAuditSeesBreaches(t *testing.T) {
+// The audit must detect violations.
+func TestAuditFindsViolations(t *testing.T) {
 	testkit.Slow(t)
 	for name, spoil := range map[string]func(*world){
 		"a request vanishes from a balancer": func(w *world) { clear(w.nodes[0].legs) },
@@ -366,7 +364,7 @@ func TestTheAuditSeesBreaches(t *testing.T) {
 		"more ends than requests":            func(w *world) { w.tally.failures = 1 << 20 },
 		"an event lies in the past":          func(w *world) { w.now += time.Hour; w.step() },
 		"tokens come from nowhere": func(w *world) {
-			w.tell(w.nodes[0], core.Event{Kind: core.EventProgress, Target: w.replicas[0].id, Tokens: 1 << 30})
+			w.sendEvent(w.nodes[0], core.Event{Kind: core.EventProgress, Target: w.replicas[0].id, Tokens: 1 << 30})
 		},
 		"an engine acts unseen": func(w *world) { w.replicas[0].engine.Advance(w.now + time.Minute) },
 	} {

@@ -8,18 +8,16 @@ import (
 	"skyserve/internal/sim/workload"
 )
 
-// ReadTrace makes the scenario replay a trace: the rows that come within its
-// Duration and whose prompt fits into MaxContext. open begins to read the file
-// called name: once now, to see that there is something to replay, and again for
-// each run, so that no more of it is in memory than the rows that are being sorted
-// (workload.ReorderWindow). Where o gives no weights, rows are spread over the
-// regions by their clients. A file that cannot be read, a weight of a region that
-// is not there and a trace without a row are errors; what is wrong further down
-// the file is one of the run.
+// ReadTrace makes the scenario replay a trace: the rows within its Duration whose prompt fits into
+// MaxContext. open opens the file called name: once now, to check that there is something to replay,
+// and again for each run, so that memory holds only the rows being sorted (workload.ReorderWindow).
+// Without weights in o, rows are distributed over the regions by their clients. An unreadable file, a
+// weight of an unknown region and a trace without rows are errors; errors further down in the file are
+// errors of the run.
 func (s *Scenario) ReadTrace(name string, open func() (io.ReadCloser, error), o workload.TraceOptions) error {
 	for _, w := range o.Weights {
 		if s.region(w.Region) < 0 {
-			return fmt.Errorf("weight of %s: no region is called %q", w.Region, w.Region)
+			return fmt.Errorf("weight of %s: unknown region %q", w.Region, w.Region)
 		}
 	}
 	if len(o.Weights) == 0 {
@@ -27,19 +25,19 @@ func (s *Scenario) ReadTrace(name string, open func() (io.ReadCloser, error), o 
 			o.Weights = append(o.Weights, workload.Weight{Region: region.Name, Weight: float64(region.Clients)})
 		}
 	}
-	o.MaxInput = s.MaxContext - 1 // a token of the answer must fit too
+	o.MaxInput = s.MaxContext - 1 // at least one token of the answer must fit too
 	again := func() (Rows, error) { return openFile(name, open, o) }
 	format, err := s.tryTrace(name, again)
 	if err != nil {
 		return err
 	}
-	// What papers say is of the scenario's own workload.
+	// The papers' claims are about the scenario's own workload.
 	s.Trace, s.Reference, s.Claims, s.Note = &Trace{name, format, again}, nil, nil, ""
 	s.Title = fmt.Sprintf("%s (%s) on the service of %s", name, format, s.Name)
 	return nil
 }
 
-// tryTrace reads a trace until its first row.
+// tryTrace reads a trace up to its first row.
 func (s *Scenario) tryTrace(name string, open func() (Rows, error)) (format string, err error) {
 	rows, err := open()
 	if err != nil {
@@ -52,7 +50,7 @@ func (s *Scenario) tryTrace(name string, open func() (Rows, error)) (format stri
 		err = closing
 	}
 	if errors.Is(err, io.EOF) || err == nil && row.At >= s.Duration {
-		return "", fmt.Errorf("reading %s: no request comes within %s of its beginning (%d are longer than %d tokens)", name, s.Duration, leftOut, s.MaxContext)
+		return "", fmt.Errorf("reading %s: no request within %s of its start (%d exceed %d tokens)", name, s.Duration, leftOut, s.MaxContext)
 	}
 	return format, err
 }

@@ -14,12 +14,12 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// fileOf opens a file of that text, again and again.
+// fileOf returns a function that opens a file with that text repeatedly.
 func fileOf(text string) func() (io.ReadCloser, error) {
 	return func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(text)), nil }
 }
 
-// rowsEvery is a trace of n rows of a prompt of 200 and an answer of 20 tokens.
+// rowsEvery is a trace of n rows with prompts of 200 and answers of 20 tokens.
 func rowsEvery(n int, gap time.Duration) string {
 	var lines strings.Builder
 	lines.WriteString("t_s,input_tokens,output_tokens\n")
@@ -29,8 +29,8 @@ func rowsEvery(n int, gap time.Duration) string {
 	return lines.String()
 }
 
-// A trace's requests come when it says, where its weights say, and end.
-func TestReplayingATrace(t *testing.T) {
+// A trace's requests arrive at their times in their weighted regions, and end.
+func TestReplayTrace(t *testing.T) {
 	s := short(t, "fig8a", 30*time.Second)
 	s.Warmup = 0
 	lines := rowsEvery(40, time.Second) + "15,90000,20\n" // longer than the context
@@ -50,8 +50,8 @@ func TestReplayingATrace(t *testing.T) {
 		t.Errorf("constants are %+v", c)
 	}
 	for want, o := range map[string]workload.TraceOptions{
-		`weight of mars: no region is called "mars"`:   {Weights: []workload.Weight{{Region: "mars", Weight: 1}}},
-		"reading t.csv: no request comes within 30s o": {From: time.Hour},
+		`weight of mars: unknown region "mars"`:  {Weights: []workload.Weight{{Region: "mars", Weight: 1}}},
+		"reading t.csv: no request within 30s o": {From: time.Hour},
 	} {
 		if err := s.ReadTrace("t.csv", fileOf(lines), o); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)
@@ -63,20 +63,20 @@ func TestReplayingATrace(t *testing.T) {
 	}
 }
 
-// A row that cannot be read ends the run that gets there, and says where it is.
-func TestABadRowFarDownATrace(t *testing.T) {
+// An unreadable row ends the run when it is reached; the error has its position.
+func TestBadTraceRowEndsRun(t *testing.T) {
 	s := short(t, "fig8a", time.Hour)
 	lines := rowsEvery(2000, 10*time.Millisecond) + "21,many,20\n"
 	if err := s.ReadTrace("t.csv", fileOf(lines), workload.TraceOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	_, err := Run(context.Background(), s, Setup{Policy: "round-robin", Push: push(t, "blind"), Layout: Single, Seed: 1})
-	if err == nil || !strings.HasPrefix(err.Error(), "reading t.csv:2002: input_tokens: want a whole number") {
+	if err == nil || !strings.HasPrefix(err.Error(), "reading t.csv:2002: input_tokens: must be an integer") {
 		t.Errorf("got %v", err)
 	}
 }
 
-// countedRows is an endless trace that counts how often it was asked.
+// countedRows is an endless trace that counts calls of Next.
 type countedRows struct{ given, closed int }
 
 func (c *countedRows) Next() (workload.Row, error) {
@@ -86,9 +86,8 @@ func (c *countedRows) Next() (workload.Row, error) {
 func (*countedRows) LeftOut() int   { return 0 }
 func (c *countedRows) Close() error { c.closed++; return nil }
 
-// A run holds one row beside those that it has let ask, and ends with an endless
-// trace under way.
-func TestRowsAreReadOneByOne(t *testing.T) {
+// A run reads only one row ahead, and ends although the trace is endless.
+func TestTraceRowsAreStreamed(t *testing.T) {
 	s := short(t, "fig8a", 20*time.Second)
 	rows := &countedRows{}
 	s.Trace = &Trace{Name: "endless", Open: func() (Rows, error) { return rows, nil }}
@@ -99,9 +98,9 @@ func TestRowsAreReadOneByOne(t *testing.T) {
 	}
 }
 
-// Where requests share nothing and memory suffices, a light engine is the full
-// one: whatever a run measures is the same.
-func TestALightEngineIsTheFullOneWithoutSharing(t *testing.T) {
+// Without shared prefixes and with sufficient memory, a light engine yields the same figures as the
+// full one.
+func TestLightEngineEqualsFullWithoutSharing(t *testing.T) {
 	testkit.Slow(t)
 	for _, policy := range []string{"round-robin", "least-load", "skylb", "cost", "sageserve"} {
 		s := short(t, "fig8a", 60*time.Second)
@@ -134,9 +133,8 @@ func TestALightEngineIsTheFullOneWithoutSharing(t *testing.T) {
 	}
 }
 
-// A sample of many values takes bounded memory and is still read within a
-// thousandth.
-func TestALargeSampleIsNearlyExact(t *testing.T) {
+// A sample of many values has bounded memory and a precision of a thousandth.
+func TestLargeSamplePrecision(t *testing.T) {
 	var s sample
 	var all []float64
 	for i := range exactSample + 50_000 {

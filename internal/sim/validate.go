@@ -12,30 +12,29 @@ import (
 )
 
 const (
-	// maxRate bounds the sessions that begin in a second, and so what a run takes.
+	// maxRate limits the sessions per second, and so the cost of a run.
 	maxRate = 100_000
-	// maxDuration keeps every product of times within 64 bits.
+	// maxDuration keeps all products of times within 64 bits.
 	maxDuration = 1000 * time.Hour
-	// maxFactor bounds how much a surge adds.
+	// maxFactor limits the factor of a surge.
 	maxFactor = 1000
-	// maxReplicas, maxBalancers (a region) and maxClients bound what a scenario builds.
+	// maxReplicas, maxBalancers (per region) and maxClients limit the size of a scenario.
 	maxReplicas  = 100_000
 	maxBalancers = 64
 	maxClients   = 1_000_000
 )
 
-// Problem is one thing that makes a scenario impossible to run: where, by the
-// names that settings and files have (regions[1].replicas), and what.
+// Problem is one error of a scenario: its path in settings and files (regions[1].replicas), and its
+// description.
 type Problem struct {
 	Path string
 	Text string
 }
 
-// Error is the problem in a line.
+// Error formats the problem in one line.
 func (p Problem) Error() string { return p.Path + ": " + p.Text }
 
-// Validate says what makes a scenario impossible to run, or nil: the first of
-// its problems.
+// Validate returns the first problem of a scenario, or nil.
 func (s *Scenario) Validate() error {
 	if found := s.Problems(); len(found) > 0 {
 		return fmt.Errorf("checking scenario %s: %w", s.Name, found[0])
@@ -43,7 +42,7 @@ func (s *Scenario) Validate() error {
 	return nil
 }
 
-// Problems lists everything that makes a scenario impossible to run.
+// Problems returns all problems of a scenario.
 func (s *Scenario) Problems() []Problem {
 	c := checker{s: s}
 	c.numbers()
@@ -65,13 +64,13 @@ func kindList() string {
 	return strings.Join(names, ", ")
 }
 
-// checker collects what is wrong with a scenario.
+// checker collects the problems of a scenario.
 type checker struct {
 	s     *Scenario
 	found []Problem
 }
 
-// need notes a problem unless ok.
+// need adds a problem unless ok.
 func (c *checker) need(ok bool, path, format string, args ...any) {
 	if !ok {
 		c.found = append(c.found, Problem{path, fmt.Sprintf(format, args...)})
@@ -86,8 +85,8 @@ func (c *checker) numbers() {
 	c.need(s.Interval >= time.Millisecond, "interval", "must be at least 1ms, got %s", s.Interval)
 	c.need(s.LocalRTT > 0, "local_rtt", "must be more than zero, got %s", s.LocalRTT)
 	c.need(s.MaxNew >= 1, "max_new", "must be at least 1, got %d", s.MaxNew)
-	c.need(s.MaxContext >= workload.MinContext && s.MaxContext < s.leastKV(), "max_context",
-		"must be at least %d and below the %d KV tokens of a replica, got %d", workload.MinContext, s.leastKV(), s.MaxContext)
+	c.need(s.MaxContext >= workload.MinContext && s.MaxContext < s.minKV(), "max_context",
+		"must be at least %d and below the %d KV tokens of a replica, got %d", workload.MinContext, s.minKV(), s.MaxContext)
 	_, err := core.ParseOrder(string(s.Order))
 	c.need(err == nil, "order", "%v", err)
 	c.need(s.Tau >= 0, "tau", "must be at least 0, got %d", s.Tau)
@@ -95,14 +94,14 @@ func (c *checker) numbers() {
 	c.need(s.Patience >= 0, "patience", "must be at least 0, got %s", s.Patience)
 }
 
-// load checks what is asked for.
+// load checks the load parameters.
 func (c *checker) load() {
 	s := c.s
-	c.need(s.Trace != nil || workload.Known(string(s.Workload)), "workload", "unknown %q: want one of %s", s.Workload, kindList())
-	c.need(s.Engine == FullEngine || s.Engine == LightEngine, "engine", "unknown %q: want %s or %s", s.Engine, FullEngine, LightEngine)
+	c.need(s.Trace != nil || workload.Known(string(s.Workload)), "workload", "unknown value %q: must be one of %s", s.Workload, kindList())
+	c.need(s.Engine == FullEngine || s.Engine == LightEngine, "engine", "unknown value %q: must be %s or %s", s.Engine, FullEngine, LightEngine)
 	c.need(s.Lengths > 0 && s.Lengths <= workload.MaxLengths, "lengths", "must be more than 0 and at most %d, got %v", workload.MaxLengths, s.Lengths)
 	c.need(s.Sigma > 0 && s.Sigma <= workload.MaxSigma, "sigma", "must be more than 0 and at most %d, got %v", workload.MaxSigma, s.Sigma)
-	c.need(s.Rate >= 0 && s.Rate <= maxRate, "rate", "must be at least 0 and at most %d sessions a second, got %v", maxRate, s.Rate)
+	c.need(s.Rate >= 0 && s.Rate <= maxRate, "rate", "must be at least 0 and at most %d sessions per second, got %v", maxRate, s.Rate)
 }
 
 func (c *checker) regions() {
@@ -114,19 +113,19 @@ func (c *checker) regions() {
 		c.need(r.Clients >= 0 && r.Clients <= maxClients, path+".clients", "must be at least 0 and at most %d, got %d", maxClients, r.Clients)
 		c.need(r.Balancers >= 0 && r.Balancers <= maxBalancers, path+".balancers", "must be at least 0 and at most %d, got %d", maxBalancers, r.Balancers)
 		replicas, clients = replicas+max(0, r.Replicas), clients+max(0, r.Clients)
-		c.need(c.s.region(r.Name) == i, path+".name", "%q stands there twice", r.Name)
+		c.need(c.s.region(r.Name) == i, path+".name", "duplicate region %q", r.Name)
 	}
-	c.need(replicas > 0, "regions", "want at least one replica, got none")
-	c.need(clients > 0 || c.s.Trace != nil, "regions", "want at least one client, got none")
-	c.need(c.s.region(c.s.Home) >= 0, "home", "no region is called %q", c.s.Home)
+	c.need(replicas > 0, "regions", "must have at least one replica, got none")
+	c.need(clients > 0 || c.s.Trace != nil, "regions", "must have at least one client, got none")
+	c.need(c.s.region(c.s.Home) >= 0, "home", "unknown region %q", c.s.Home)
 }
 
-// links checks that every two regions reach each other.
+// links checks that all regions are connected.
 func (c *checker) links() {
 	for i, a := range c.s.Regions {
 		for _, b := range c.s.Regions[:i] {
 			rtt := c.s.rtt(b.Name, a.Name)
-			c.need(rtt > 0 || a.Name == b.Name, "links", "the round trip between %s and %s must be more than zero, got %s", b.Name, a.Name, rtt)
+			c.need(rtt > 0 || a.Name == b.Name, "links", "the round-trip time between %s and %s must be more than zero, got %s", b.Name, a.Name, rtt)
 		}
 	}
 }
@@ -134,10 +133,10 @@ func (c *checker) links() {
 func (c *checker) surges() {
 	for i := range c.s.Surges {
 		u, path := &c.s.Surges[i], fmt.Sprintf("surges[%d]", i)
-		c.need(c.s.region(u.Region) >= 0, path+".region", "no region is called %q", u.Region)
-		c.need(u.From >= 0 && u.To > u.From, path, "must end after it begins, got %s to %s", u.From, u.To)
+		c.need(c.s.region(u.Region) >= 0, path+".region", "unknown region %q", u.Region)
+		c.need(u.From >= 0 && u.To > u.From, path, "must end after it starts, got %s to %s", u.From, u.To)
 		c.need(u.Factor >= 0 && u.Factor <= maxFactor, path+".factor", "must be at least 0 and at most %d, got %v", maxFactor, u.Factor)
-		c.need(c.s.Rate > 0, path, "a closed loop has no rate to raise: set a rate")
+		c.need(c.s.Rate > 0, path, "requires an open loop: set rate")
 	}
 }
 
@@ -147,28 +146,28 @@ func (c *checker) faults() {
 		c.fault(f, path)
 		for k := range c.s.Faults[:i] {
 			o := &c.s.Faults[k]
-			c.need(!o.same(f) || f.From >= c.s.end(o) || o.From >= c.s.end(f), path, "%s: begins or ends within faults[%d], which strikes the same", f.Kind, k)
+			c.need(!o.same(f) || f.From >= c.s.end(o) || o.From >= c.s.end(f), path, "%s: overlaps faults[%d], which affects the same target", f.Kind, k)
 		}
 	}
 }
 
 func (c *checker) fault(f *Fault, path string) {
-	c.need(f.From >= 0 && f.To >= 0 && (f.To == 0 || f.To > f.From), path, "must end after it begins, got %s to %s", f.From, f.To)
+	c.need(f.From >= 0 && f.To >= 0 && (f.To == 0 || f.To > f.From), path, "must end after it starts, got %s to %s", f.From, f.To)
 	switch f.Kind {
 	case ReplicaDown:
 		c.replica(f.Replica, path)
 	case ReplicaSlow:
-		c.need(f.Factor >= 1 && f.Factor <= slowest, path+".factor", "must be at least 1 and at most %d, got %v", slowest, f.Factor)
+		c.need(f.Factor >= 1 && f.Factor <= maxSlowdown, path+".factor", "must be at least 1 and at most %d, got %v", maxSlowdown, f.Factor)
 		c.replica(f.Replica, path)
 	case LinkCut:
 		c.region(f.Region, path+".region")
 		c.region(f.Peer, path+".peer")
-		c.need(f.Region != f.Peer, path+".peer", "must be another region than %q", f.Region)
+		c.need(f.Region != f.Peer, path+".peer", "must differ from region %q", f.Region)
 	case ProbeLoss:
 		c.need(f.Share >= 0 && f.Share <= 1, path+".share", "must be at least 0 and at most 1, got %v", f.Share)
 		c.scope(f, path)
 	case ReportDelay:
-		c.need(f.Delay > 0 && f.Delay <= longestDelay, path+".delay", "must be more than zero and at most %s, got %s", longestDelay, f.Delay)
+		c.need(f.Delay > 0 && f.Delay <= maxReportDelay, path+".delay", "must be more than zero and at most %s, got %s", maxReportDelay, f.Delay)
 		c.scope(f, path)
 	case BalancerDown:
 		c.region(f.Region, path+".region")
@@ -177,11 +176,11 @@ func (c *checker) fault(f *Fault, path string) {
 			c.need(f.Balancer >= 0 && f.Balancer <= most, path+".balancer", "must be at least 0 (all) and at most %d, got %d", most, f.Balancer)
 		}
 	default:
-		c.need(false, path+".kind", "unknown %q: want one of %s", f.Kind, faultKindList())
+		c.need(false, path+".kind", "unknown value %q: must be one of %s", f.Kind, faultKindList())
 	}
 }
 
-// scope checks whose probes a fault speaks of.
+// scope checks the targets of a probe fault.
 func (c *checker) scope(f *Fault, path string) {
 	if f.Replica != "" {
 		c.replica(f.Replica, path)
@@ -191,7 +190,7 @@ func (c *checker) scope(f *Fault, path string) {
 }
 
 func (c *checker) region(name, path string) {
-	c.need(c.s.region(name) >= 0, path, "no region is called %q", name)
+	c.need(c.s.region(name) >= 0, path, "unknown region %q", name)
 }
 
 func (c *checker) replica(id, path string) {
@@ -202,7 +201,7 @@ func (c *checker) replica(id, path string) {
 			}
 		}
 	}
-	c.need(false, path+".replica", "no replica is called %q: the first one of a region is its name and -01", id)
+	c.need(false, path+".replica", "unknown replica %q: the first replica of region us is us-01", id)
 }
 
 func (c *checker) profiles() {
@@ -218,7 +217,7 @@ func (c *checker) profiles() {
 	}
 }
 
-// compared checks what is compared where nothing else is asked for.
+// compared checks the default policies and push rules.
 func (c *checker) compared() {
 	for _, name := range c.s.Policies {
 		_, err := policy.New(name)
@@ -230,8 +229,8 @@ func (c *checker) compared() {
 	}
 }
 
-// leastKV is the KV memory of the smallest replica, in tokens.
-func (s *Scenario) leastKV() int {
+// minKV returns the KV memory of the smallest replica, in tokens.
+func (s *Scenario) minKV() int {
 	least := 0
 	for i := range s.Regions {
 		r := &s.Regions[i]

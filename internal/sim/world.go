@@ -20,50 +20,49 @@ type world struct {
 	queue  queue
 	events int64
 
-	nodes    []*node
-	homes    [][]*node // by region: the balancers that its clients ask, and its replicas' owners
-	replicas []*replica
-	clients  []*client    // of the closed loop
-	arrivals []*arrivals  // of the open one, by region
-	rows     Rows         // of a trace; nil without one
-	row      workload.Row // that comes next
-	taken    int          // rows so far
-	spare    []*flight    // of rows, to be used again
-	sessions int32        // clients made so far, in either
-	flights  uint64       // made so far: the last one's number
-	jobs     uint64       // submitted to engines so far
+	nodes        []*node
+	homes        [][]*node // by region: the balancers of its clients and replicas
+	replicas     []*replica
+	clients      []*client        // closed loop
+	arrivals     []*arrivals      // open loop, by region
+	rows         Rows             // of a trace; nil without one
+	row          workload.Row     // the next one
+	taken        int              // rows replayed so far
+	spare        []*clientRequest // finished row requests for reuse
+	sessions     int32            // clients created so far, in either loop
+	requestCount uint64           // created so far: the number of the last one
+	jobs         uint64           // submitted to engines so far
 
-	links  map[[2]int32]bool // pairs of balancers that are cut off from each other, lower index first
+	links  map[[2]int32]bool // pairs of balancers whose link is cut, lower index first
 	probes *rand.Rand        // which probes are lost
 
-	warm   bool // the figures have begun
-	tally  tally
-	course []Moment
-	breach error // the first law that was seen broken
-	failed error // what came from outside: a row of a trace that cannot be read
+	warm      bool // the warm-up has ended
+	tally     tally
+	samples   []Moment
+	violation error // the first violated law
+	failed    error // an external error: an unreadable trace row
 }
 
-// streamJitter keeps the phases of probes, heartbeats and ticks apart from other
-// draws of a seed, streamProbes which probes are lost.
+// streamJitter separates the phases of probes, heartbeats and ticks from other random draws of a seed,
+// streamProbes the lost probes.
 const (
 	streamJitter = 0x6a6974746572
 	streamProbes = 0x70726f626573
 )
 
-// startSpread is the time over which clients start: not all at one instant.
+// startSpread is the period over which clients start, to avoid a simultaneous start.
 const startSpread = time.Second
 
-// checkEvery is how many events happen between two looks at the context.
+// checkEvery is the number of events between two checks of the context.
 const checkEvery = 4096
 
-// Run simulates a scenario under a setup. An impossible scenario, an unknown
-// policy, the end of ctx and a broken law of audit.go are errors.
+// Run simulates a scenario with a setup. It returns an error for an invalid scenario, an unknown
+// policy, the end of ctx, and a violated law of audit.go.
 func Run(ctx context.Context, s *Scenario, setup Setup) (*Result, error) {
 	return RunWatched(ctx, s, setup, func(time.Duration) {})
 }
 
-// RunWatched is Run that tells, every few thousand events, how much of the
-// scenario's Duration has passed.
+// RunWatched is Run that reports the simulated time every few thousand events.
 func RunWatched(ctx context.Context, s *Scenario, setup Setup, watch func(now time.Duration)) (*Result, error) {
 	w, err := newWorld(s, setup)
 	if err != nil {
@@ -82,10 +81,10 @@ func RunWatched(ctx context.Context, s *Scenario, setup Setup, watch func(now ti
 	return w.result(), nil
 }
 
-// run lets everything happen until the end.
+// run processes events until the end.
 func (w *world) run(ctx context.Context, watch func(time.Duration)) error {
 	end := w.scenario.Duration
-	for w.breach == nil && w.failed == nil {
+	for w.violation == nil && w.failed == nil {
 		if next := w.queue.peek(); next == nil || next.at >= end {
 			break
 		}
@@ -99,15 +98,15 @@ func (w *world) run(ctx context.Context, watch func(time.Duration)) error {
 	}
 	w.now = end
 	for _, r := range w.replicas {
-		w.settle(r)
+		w.advanceReplica(r)
 	}
 	return w.failed
 }
 
-// light says whether engines keep lengths only.
+// light reports whether engines simulate only lengths.
 func (w *world) light() bool { return w.scenario.Engine == LightEngine }
 
-// newWorld builds everything and schedules what starts by itself.
+// newWorld creates all objects and schedules the initial events.
 func newWorld(s *Scenario, setup Setup) (*world, error) {
 	if err := s.Validate(); err != nil {
 		return nil, err
@@ -116,7 +115,7 @@ func newWorld(s *Scenario, setup Setup) (*world, error) {
 		return nil, err
 	}
 	if setup.Policy == Oracle && s.Engine == LightEngine {
-		return nil, fmt.Errorf("policy %s: wants the %s engine, for what is in its cache", Oracle, FullEngine)
+		return nil, fmt.Errorf("policy %s: requires the %s engine, because it reads prefix caches", Oracle, FullEngine)
 	}
 	w := &world{
 		scenario: s, setup: setup, delay: s.delays(),
@@ -134,17 +133,17 @@ func newWorld(s *Scenario, setup Setup) (*world, error) {
 		return nil, err
 	}
 	w.addFaults()
-	w.queue.push(event{at: w.begin(), kind: evWarm})
+	w.queue.push(event{at: w.warmupEnd(), kind: evWarm})
 	w.queue.push(event{at: 0, kind: evMoment})
 	return w, nil
 }
 
-// begin is when the figures begin.
-func (w *world) begin() time.Duration {
+// warmupEnd returns the end of the warm-up.
+func (w *world) warmupEnd() time.Duration {
 	return time.Duration(w.scenario.Warmup * float64(w.scenario.Duration))
 }
 
-// addNodes makes the balancers and introduces them to each other.
+// addNodes creates the balancers and makes them peers.
 func (w *world) addNodes(phase func(time.Duration) time.Duration) error {
 	for region := range w.scenario.Regions {
 		if w.setup.Layout != Regional {
@@ -165,19 +164,19 @@ func (w *world) addNodes(phase func(time.Duration) time.Duration) error {
 		w.homes = append(w.homes, w.nodes[first:])
 	}
 	for _, n := range w.nodes {
-		w.meet(n)
+		w.addPeers(n)
 		w.queue.push(event{at: phase(w.scenario.Interval), kind: evTick, index: n.index})
 		if w.scenario.Forward && len(w.nodes) > 1 {
 			w.queue.push(event{at: phase(w.scenario.Interval), kind: evHeartbeat, index: n.index})
 		}
 		if len(w.homes[n.region]) > 1 && w.setup.Layout == Regional {
-			w.queue.push(event{at: phase(askEvery), kind: evAskPrefixes, index: n.index})
+			w.queue.push(event{at: phase(prefixInterval), kind: evRequestPrefixes, index: n.index})
 		}
 	}
 	return nil
 }
 
-// addNode makes the i-th balancer of a region.
+// addNode creates the i-th balancer of a region.
 func (w *world) addNode(region, i int) error {
 	n, err := newNode(w, region, i)
 	if err != nil {
@@ -193,11 +192,11 @@ func (w *world) push(after time.Duration, e event) {
 	w.queue.push(e)
 }
 
-// step lets the next event happen.
+// step processes the next event.
 func (w *world) step() {
 	e := w.queue.pop()
 	if e.at < w.now {
-		w.broke("an event of %v happens at %v", e.at, w.now)
+		w.violate("an event scheduled for %v is processed at %v", e.at, w.now)
 	}
 	w.now = e.at
 	w.events++
@@ -213,37 +212,37 @@ func (w *world) step() {
 	case evSubmit:
 		w.submit(e.leg, e.try)
 	case evUp:
-		w.hear(e.leg, e.try, e.word)
+		w.receive(e.leg, e.try, e.message)
 	case evAnswer:
-		w.answer(e.flight, e.word, e.at)
+		w.deliver(e.request, e.message, e.at)
 	case evCancel:
 		w.cancel(e.leg)
 	case evAbort:
 		w.abort(e.leg)
-	case evPatience:
-		w.giveUp(e.flight)
+	case evTimeout:
+		w.timeOut(e.request)
 	default:
 		w.stepTimed(&e)
 	}
 }
 
-// stepTimed lets happen what comes by itself, not from a request.
+// stepTimed processes timed events, which no request causes.
 func (w *world) stepTimed(e *event) {
 	switch e.kind {
 	case evWake:
-		w.wake(w.replicas[e.index], e.turn)
+		w.wake(w.replicas[e.index], e.wakeSeq)
 	case evProbe:
 		w.probe(w.replicas[e.index])
 	case evReport:
-		w.report(w.replicas[e.index], e.news)
+		w.report(w.replicas[e.index], e.probe)
 	case evHeartbeat:
 		w.heartbeat(w.nodes[e.index])
 	case evPeer:
 		w.peerReport(w.nodes[e.index], w.nodes[e.from], e.peer)
-	case evAskPrefixes:
-		w.askPrefixes(w.nodes[e.index])
+	case evRequestPrefixes:
+		w.requestPrefixes(w.nodes[e.index])
 	case evPrefixes:
-		w.hearPrefixes(w.nodes[e.index], w.nodes[e.from], e.learned)
+		w.receivePrefixes(w.nodes[e.index], w.nodes[e.from], e.learned)
 	case evTick:
 		w.tick(w.nodes[e.index])
 	case evFault:
@@ -253,20 +252,20 @@ func (w *world) stepTimed(e *event) {
 	case evWarm:
 		w.beginFigures()
 	case evMoment:
-		w.lookAround()
+		w.sampleLoad()
 	}
 }
 
-// fails ends the run with an error that is nobody's breach.
-func (w *world) fails(err error) {
+// fail ends the run with an external error.
+func (w *world) fail(err error) {
 	if w.failed == nil {
 		w.failed = err
 	}
 }
 
-// broke notes the first law seen broken; the run ends there.
-func (w *world) broke(format string, args ...any) {
-	if w.breach == nil {
-		w.breach = fmt.Errorf(format, args...)
+// violate records the first violated law, which ends the run.
+func (w *world) violate(format string, args ...any) {
+	if w.violation == nil {
+		w.violation = fmt.Errorf(format, args...)
 	}
 }

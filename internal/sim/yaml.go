@@ -14,17 +14,17 @@ import (
 	"skyserve/internal/service"
 )
 
-// maxFileBytes bounds a scenario's file: a thousand regions are 100 KB.
+// maxFileBytes limits a scenario file: a thousand regions take 100 KB.
 const maxFileBytes = 1 << 20
 
-// maxFileErrors bounds how many errors one reading reports.
+// maxFileErrors limits the errors reported for a file.
 const maxFileErrors = 100
 
-// reader reads a scenario's YAML and collects what is wrong with it.
+// reader parses a scenario's YAML and collects its errors.
 type reader struct {
 	file string
 	errs service.Errors
-	at   map[string]ast.Node // by path: where a value stands
+	at   map[string]ast.Node // by path: the node of a value
 }
 
 // pair is one key of a mapping with its value.
@@ -34,14 +34,14 @@ type pair struct {
 	value ast.Node
 }
 
-// openYAML parses a text into its one document; nil when it is none.
+// openYAML parses a text into its only document; root is nil on errors.
 func openYAML(file string, data []byte) (r *reader, root ast.Node) {
 	r = &reader{file: file, at: map[string]ast.Node{}}
 	defer func() {
-		// The parser has bugs on texts that nobody writes by hand.
+		// The parser panics on some malformed inputs.
 		if recover() != nil {
 			root = nil
-			r.errs = append(r.errs, service.Error{File: file, Line: 1, Column: 1, Problem: "is not YAML that can be read"})
+			r.errs = append(r.errs, service.Error{File: file, Line: 1, Column: 1, Problem: "is not valid YAML"})
 		}
 	}()
 	if len(data) > maxFileBytes {
@@ -59,11 +59,11 @@ func openYAML(file string, data []byte) (r *reader, root ast.Node) {
 		case root == nil:
 			root = d.Body
 		default:
-			r.fail(d.Body, "", "must be one YAML document, and a second starts here")
+			r.fail(d.Body, "", "must be a single YAML document; a second starts here")
 		}
 	}
 	if root == nil {
-		r.errs = append(r.errs, service.Error{File: file, Line: 1, Column: 1, Problem: "the file is empty", Suggestion: "'skyserve sim list -o yaml fig8a' prints one to start from"})
+		r.errs = append(r.errs, service.Error{File: file, Line: 1, Column: 1, Problem: "the file is empty", Suggestion: "'skyserve sim list -o yaml fig8a' prints an example"})
 	} else {
 		r.at[""] = root
 	}
@@ -76,24 +76,24 @@ func syntaxError(file string, err error) service.Error {
 		p := ye.GetToken().Position
 		return service.Error{File: file, Line: p.Line, Column: p.Column, Problem: "is not YAML: " + ye.GetMessage()}
 	}
-	return service.Error{File: file, Line: 1, Column: 1, Problem: "is not YAML that can be read"}
+	return service.Error{File: file, Line: 1, Column: 1, Problem: "is not valid YAML"}
 }
 
-// report is everything that is wrong, in the order of the lines.
+// report returns all errors, in line order.
 func (r *reader) report() service.Errors {
 	slices.SortStableFunc(r.errs, func(a, b service.Error) int {
 		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column), cmp.Compare(a.Path, b.Path))
 	})
 	if more := len(r.errs) - maxFileErrors; more > 0 {
-		r.errs = append(r.errs[:maxFileErrors:maxFileErrors], service.Error{File: r.file, Problem: fmt.Sprintf("has %d more problems, not shown", more)})
+		r.errs = append(r.errs[:maxFileErrors:maxFileErrors], service.Error{File: r.file, Problem: fmt.Sprintf("%d more problems not shown", more)})
 	}
 	return r.errs
 }
 
-// fail notes a problem with a value.
+// fail adds an error for a value.
 func (r *reader) fail(n ast.Node, path, problem string) {
 	e := service.Error{File: r.file, Line: 1, Column: 1, Path: path, Problem: problem}
-	switch m := n.(type) { // a mapping in block style begins with its first key
+	switch m := n.(type) { // a block mapping starts at its first key
 	case *ast.MappingNode:
 		if len(m.Values) > 0 && !m.IsFlowStyle {
 			n = m.Values[0].Key
@@ -107,8 +107,8 @@ func (r *reader) fail(n ast.Node, path, problem string) {
 	r.errs = append(r.errs, e)
 }
 
-// keysWithErrors are the keys of the file below which something is wrong: what
-// they lead to need not be said too.
+// keysWithErrors returns the top-level keys with errors. Errors that result from those are not
+// reported.
 func (r *reader) keysWithErrors() map[string]bool {
 	bad := map[string]bool{}
 	for i := range r.errs {
@@ -117,7 +117,7 @@ func (r *reader) keysWithErrors() map[string]bool {
 	return bad
 }
 
-// failAt notes a problem with what a path names, or what it would stand in.
+// failAt adds an error for the value at a path, or its nearest existing parent.
 func (r *reader) failAt(path, problem string) {
 	for at := path; ; at = at[:max(0, strings.LastIndexAny(at, ".["))] {
 		if n := r.at[at]; n != nil || at == "" {
@@ -127,10 +127,10 @@ func (r *reader) failAt(path, problem string) {
 	}
 }
 
-// unknown notes a key that its mapping does not have.
+// unknown adds an error for an unknown key.
 func (r *reader) unknown(p pair, path string, known []string) {
 	slices.Sort(known)
-	r.fail(p.at, join(path, p.key), "unknown key: the keys here are "+strings.Join(slices.Compact(known), ", "))
+	r.fail(p.at, join(path, p.key), "unknown key: must be one of "+strings.Join(slices.Compact(known), ", "))
 }
 
 func join(path, key string) string {
@@ -140,7 +140,7 @@ func join(path, key string) string {
 	return path + "." + key
 }
 
-// mapping lists the keys of a mapping in their order.
+// mapping returns the keys of a mapping in their order.
 func (r *reader) mapping(n ast.Node, path string) []pair {
 	var values []*ast.MappingValueNode
 	switch n := n.(type) {
@@ -156,7 +156,7 @@ func (r *reader) mapping(n ast.Node, path string) []pair {
 	for _, kv := range values {
 		p := pair{key: kv.Key.String(), at: kv.Key, value: kv.Value}
 		if slices.ContainsFunc(pairs, func(o pair) bool { return o.key == p.key }) {
-			r.fail(p.at, join(path, p.key), "the key stands twice")
+			r.fail(p.at, join(path, p.key), "duplicate key")
 			continue
 		}
 		r.at[join(path, p.key)] = p.value
@@ -165,7 +165,7 @@ func (r *reader) mapping(n ast.Node, path string) []pair {
 	return pairs
 }
 
-// scalar hands the text of a value on; a list of texts is joined with commas.
+// scalar passes the text of a value to set; a list of texts is joined with commas.
 func (r *reader) scalar(p pair, path string, set func(string) error) {
 	value, ok := scalarText(p.value)
 	if seq, list := p.value.(*ast.SequenceNode); list {
@@ -187,7 +187,7 @@ func (r *reader) scalar(p pair, path string, set func(string) error) {
 	}
 }
 
-// scalarText is the text of a scalar as it was written, without its quotes.
+// scalarText returns the text of a scalar as written, without quotes.
 func scalarText(n ast.Node) (string, bool) {
 	switch n := n.(type) {
 	case *ast.StringNode:
@@ -200,8 +200,7 @@ func scalarText(n ast.Node) (string, bool) {
 	return "", false
 }
 
-// readList reads a list of mappings whose keys are fields, each beginning as
-// fresh makes it.
+// readList parses a list of mappings with the keys of fields; fresh returns the defaults of an element.
 func readList[T any](r *reader, p pair, fields map[string]func(*T, string) error, fresh func() T) []T {
 	seq, ok := p.value.(*ast.SequenceNode)
 	if !ok {

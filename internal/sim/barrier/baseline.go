@@ -6,12 +6,12 @@ import (
 	"skyserve/lbd/bfio"
 )
 
-// Policy decides an instance: for each job its worker's index, or Unplaced. What
-// it returns holds until its next call. (*Solver).Solve is one.
+// Policy decides an instance: it returns, for each job, its worker's index or Unplaced. The result is
+// valid until the next call. (*Solver).Solve is a Policy.
 type Policy func(in bfio.Instance) []int
 
-// FCFS returns first come, first served (appendix B of the paper): workers in
-// the order of their index are filled with the jobs in the order of their age.
+// FCFS returns first come, first served (appendix B of the paper): it fills workers in index order with
+// jobs in order of age.
 func FCFS() Policy {
 	var answer []int
 	return func(in bfio.Instance) []int {
@@ -28,9 +28,9 @@ func FCFS() Policy {
 	}
 }
 
-// JSQ returns join the shortest queue (section 6.2): jobs in the order of their
-// age, each to the worker that runs the fewest requests. Workers are alike, so
-// that it is the one with the most free slots; of equals the first.
+// JSQ returns join the shortest queue (section 6.2): jobs in order of age, each to the worker with the
+// fewest running requests. Workers are identical, so that is the worker with the most free slots; of
+// equals the first.
 func JSQ() Policy {
 	var answer, free []int
 	return func(in bfio.Instance) []int {
@@ -53,8 +53,7 @@ func JSQ() Policy {
 	}
 }
 
-// inOrder is an empty answer to an instance whose jobs come oldest first, as a
-// queue hands them over.
+// inOrder returns an empty answer for an instance whose jobs are ordered oldest first.
 func inOrder(answer []int, in bfio.Instance) []int {
 	answer = slices.Grow(answer[:0], len(in.Jobs))[:len(in.Jobs)]
 	for i := range answer {

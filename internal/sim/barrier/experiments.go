@@ -4,20 +4,19 @@ import (
 	"skyserve/lbd/bfio"
 )
 
-// Case is one fleet with its load, and the rows compared on it; the first is FCFS.
+// Case is a fleet with its load and the rows compared on it; the first row is FCFS.
 type Case struct {
 	Scenario Scenario
-	// Utilisation is the requests that come, as a share of the FCFS capacity; 0 in
-	// overload.
+	// Utilisation is the arrival rate as a fraction of the FCFS capacity; 0 in overload.
 	Utilisation float64
 	Rows        []Row
 }
 
-// Table1Cases is the paper's Table 1: one fleet, overloaded.
+// Table1Cases returns the paper's Table 1: one fleet, overloaded.
 func Table1Cases(seed uint64) []Case { return []Case{{Scenario: Table1(seed), Rows: Rows()}} }
 
-// Capacity is how many requests per second the fleet of Table 1 ends under FCFS
-// in overload, over 20,000 steps (some 90,000 requests) of seed 1.
+// Capacity returns the requests per second that the fleet of Table 1 completes with FCFS in overload,
+// over 20,000 steps (some 90,000 requests) with seed 1.
 func Capacity() float64 {
 	scenario := Table1(1)
 	scenario.Steps = 20000
@@ -25,8 +24,8 @@ func Capacity() float64 {
 	return float64(f.Completed) / f.Seconds
 }
 
-// Open is the fleet of Table 1 with so many requests per second. Ten simulated
-// seconds, a few times as long as a request runs, go before the minute measured.
+// Open returns the fleet of Table 1 with an arrival rate in requests per second. Ten simulated seconds,
+// a few times the duration of a request, precede the measured minute.
 func Open(seed uint64, rate float64) Scenario {
 	scenario := Table1(seed)
 	scenario.Reveal, scenario.Rate = 0, rate
@@ -34,8 +33,8 @@ func Open(seed uint64, rate float64) Scenario {
 	return scenario
 }
 
-// OpenCases load the fleet with shares of the capacity that FCFS reaches: three
-// that it carries, one that BF-IO carries alone, and one that is too much for all.
+// OpenCases load the fleet with fractions of the FCFS capacity: three that FCFS sustains, one that only
+// BF-IO sustains, and one that exceeds all policies.
 func OpenCases(seed uint64, capacity float64) []Case {
 	var cases []Case
 	for _, u := range []float64{0.7, 0.9, 0.98, 1.1, 1.2} {
@@ -54,8 +53,8 @@ func OpenCases(seed uint64, capacity float64) []Case {
 	return cases
 }
 
-// DispatchCases compare a pool of waiting requests with binding each to a worker
-// when it comes (section 7.3 of the paper), open fleets both.
+// DispatchCases compare a shared pool of waiting requests with binding on arrival (section 7.3 of the
+// paper), both in open fleets.
 func DispatchCases(seed uint64, capacity float64) []Case {
 	var cases []Case
 	for _, u := range []float64{0.98, 1.1, 1.2} {
@@ -71,9 +70,9 @@ func DispatchCases(seed uint64, capacity float64) []Case {
 	return cases
 }
 
-// DriftCases are the fleet of Table 1 with loads that grow by other than one token
-// per step (section 5.1): constant ones, a cache compressed four to one, decoding,
-// speculative decoding that accepts one to three tokens at a time, and four.
+// DriftCases are the fleet of Table 1 with loads that grow by other than one token per step (section
+// 5.1): constant loads, a cache compressed four to one, decoding, speculative decoding that accepts one
+// to three tokens at a time, and four tokens.
 func DriftCases(seed uint64) []Case {
 	var cases []Case
 	for _, growth := range [][]int64{{0}, {0, 0, 0, 1}, {1}, {1, 2, 3, 2}, {4}} {
@@ -90,9 +89,9 @@ func DriftCases(seed uint64) []Case {
 	return cases
 }
 
-// ScaleCases vary the workers at the 72 slots of Table 1, then the slots at its 16
-// workers. The pool keeps Table 1's proportion to the slots in all; fewer steps are
-// measured than there, 2,000, so that all of it runs in half a minute.
+// ScaleCases vary the workers with the 72 slots of Table 1, then the slots with its 16 workers. The
+// pool scales with the total number of slots; 2,000 steps are measured, fewer than in Table 1, so that
+// all cases run in half a minute.
 func ScaleCases(seed uint64) []Case {
 	table := Table1(seed)
 	var cases []Case
@@ -116,7 +115,7 @@ func ScaleCases(seed uint64) []Case {
 	return cases
 }
 
-// printedRows gives rows what Table 1 prints for them.
+// printedRows adds the values of Table 1 to rows.
 func printedRows(rows []Row) []Row {
 	for i := range rows {
 		for _, printed := range Rows() {

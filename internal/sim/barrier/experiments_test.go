@@ -13,8 +13,8 @@ func replayed(c Case, r Row) Figures {
 	return r.Figures
 }
 
-// Below capacity too BF-IO keeps the fleet balanced: slots are free everywhere,
-// and the policies differ in whom they fill.
+// BF-IO keeps the fleet balanced below capacity too: slots are free everywhere, and the policies differ
+// in which they fill.
 func TestOpenFleetsStayBalancedUnderBFIO(t *testing.T) {
 	const capacity = 311 // requests per second, near what Capacity finds
 	for _, c := range OpenCases(1, capacity)[:4] {
@@ -31,7 +31,7 @@ func TestOpenFleetsStayBalancedUnderBFIO(t *testing.T) {
 	}
 }
 
-func TestCapacityIsWhatFCFSEndsInOverload(t *testing.T) {
+func TestCapacityEqualsFCFSOverload(t *testing.T) {
 	scenario := Table1(2)
 	scenario.Steps = 10000
 	f := NewSim(scenario, bfio.Defaults(0)).Run(FCFS())
@@ -40,9 +40,9 @@ func TestCapacityIsWhatFCFSEndsInOverload(t *testing.T) {
 	}
 }
 
-// Where queues are deep, binding on arrival loses most of what BF-IO gains, and
-// with slots free next to nothing (section 7.3).
-func TestBindingOnArrivalCostsBalanceWhereQueuesAreDeep(t *testing.T) {
+// With deep queues, binding on arrival loses most of BF-IO's gain; with free slots, next to nothing
+// (section 7.3).
+func TestBindingOnArrivalCostsBalance(t *testing.T) {
 	cases := DispatchCases(1, 311)
 	figures := func(at int) Figures {
 		c := cases[at]
@@ -59,7 +59,7 @@ func TestBindingOnArrivalCostsBalanceWhereQueuesAreDeep(t *testing.T) {
 	}
 }
 
-// Theorem 3: whatever the common growth, BF-IO gains; the less the loads grow the more.
+// Theorem 3: BF-IO gains for any common growth, and more the less the loads grow.
 func TestBFIOGainsAtEveryDrift(t *testing.T) {
 	last := math.Inf(1)
 	for _, c := range DriftCases(1) {
@@ -72,8 +72,8 @@ func TestBFIOGainsAtEveryDrift(t *testing.T) {
 	}
 }
 
-// Theorem 2: the gain grows with the slots, and the cases are the fleets they say.
-func TestTheGainGrowsWithTheSlots(t *testing.T) {
+// Theorem 2: the gain grows with the slots; the cases have the stated sizes.
+func TestGainGrowsWithSlots(t *testing.T) {
 	testkit.Slow(t)
 	cases := ScaleCases(1)
 	last := 0.0
@@ -94,9 +94,8 @@ func TestTheGainGrowsWithTheSlots(t *testing.T) {
 	}
 }
 
-// Every case starts with the baseline, and the paper's figures stand where its
-// fleet does and nowhere else.
-func TestCasesStartWithFCFSAndCarryThePapersFigures(t *testing.T) {
+// Every case starts with the baseline, and only cases with the paper's fleet have the paper's values.
+func TestCasesStartWithFCFS(t *testing.T) {
 	all := map[string][]Case{
 		"table1": Table1Cases(1), "open": OpenCases(1, 300), "dispatch": DispatchCases(1, 300), "drift": DriftCases(1), "scale": ScaleCases(1),
 	}

@@ -4,7 +4,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// draw chooses a number from lo to hi.
+// draw draws a number from lo to hi.
 type draw func(lo, hi int) int
 
 func drawRapid(t *rapid.T) draw {

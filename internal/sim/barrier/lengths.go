@@ -8,10 +8,9 @@ import (
 // Lengths draws the prompt and output lengths, in tokens, of the next request.
 type Lengths func(rng *rand.Rand) (prompt, output int64)
 
-// SyntheticLengths stand in for the trace of the paper's section 6.1 (BurstGPT):
-// prompts 3/4 LogN(300, 1.2) and 1/4 LogN(900, 0.8) within 4..16000, outputs 1/4
-// LogN(20, 0.8) and 3/4 LogN(250, 0.75) within 1..4096, each given by its median
-// and the deviation of its logarithm.
+// SyntheticLengths replaces the trace of the paper's section 6.1 (BurstGPT): prompts 3/4 LogN(300, 1.2)
+// and 1/4 LogN(900, 0.8) within 4..16000, outputs 1/4 LogN(20, 0.8) and 3/4 LogN(250, 0.75) within
+// 1..4096, each with its median and the standard deviation of its logarithm.
 func SyntheticLengths(rng *rand.Rand) (prompt, output int64) {
 	if rng.Float64() < 0.75 {
 		prompt = logNormal(rng, 300, 1.2, 4, 16000)

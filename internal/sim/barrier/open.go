@@ -1,6 +1,6 @@
 package barrier
 
-// Drift is the mean of Growth, tokens per step, and 1 where that is empty.
+// Drift returns the mean of Growth in tokens per step, or 1 if it is empty.
 func (s *Scenario) Drift() float64 {
 	if len(s.Growth) == 0 {
 		return 1
@@ -12,21 +12,20 @@ func (s *Scenario) Drift() float64 {
 	return float64(sum) / float64(len(s.Growth))
 }
 
-// arrive lets in what came up to now. A fleet with nothing to do rests until
-// the next request.
+// arrive adds the requests that have arrived by now. An empty fleet idles until the next request.
 func (s *Sim) arrive() {
 	if s.counts.Active+s.counts.Waiting == 0 && s.due > s.clock {
-		s.rest(s.due - s.clock)
+		s.idle(s.due - s.clock)
 		s.clock = s.due
 	}
 	for s.due <= s.clock {
-		s.join(s.due)
+		s.addRequest(s.due)
 		s.due += s.rng.ExpFloat64() / s.scenario.Rate
 	}
 }
 
-// rest accounts for seconds in which no worker has a request.
-func (s *Sim) rest(seconds float64) {
+// idle accounts for seconds in which no worker has a request.
+func (s *Sim) idle(seconds float64) {
 	if s.measured() {
 		joules := seconds * idleWatts * float64(s.scenario.Workers)
 		s.figures.Seconds += seconds
@@ -35,9 +34,8 @@ func (s *Sim) rest(seconds float64) {
 	}
 }
 
-// Waits are the seconds that requests waited from when they came to when they
-// started, for those that started while the run was measured, and after them, for
-// those that wait still, what they waited so far.
+// Waits returns the wait in seconds, from arrival to start, of the requests that started during the
+// measurement, followed by the wait so far of those still waiting.
 func (s *Sim) Waits() []float64 {
 	waits := append([]float64(nil), s.waits...)
 	for _, queue := range append([][]request{s.queue}, s.bound...) {
@@ -48,9 +46,9 @@ func (s *Sim) Waits() []float64 {
 	return waits
 }
 
-// observeQueues adds to what is known of each worker the prompts in its own
-// queue, which are there for all of the window, and opens places in the queues:
-// free slots while they last, then so few more of every worker as let all jobs in.
+// observeQueues adds the prompts in each worker's own queue, which stay for the whole window, to its
+// observed load, and provides places in the queues: free slots first, then as few more per worker as
+// needed for all jobs.
 func (s *Sim) observeQueues() {
 	free := 0
 	for g := range s.instance.Workers {
@@ -75,12 +73,12 @@ func (s *Sim) observeQueues() {
 	}
 }
 
-// startBound starts the oldest of each worker's own queue while it has slots.
+// startBound starts the oldest requests in each worker's own queue while it has slots.
 func (s *Sim) startBound() {
 	for g := range s.bound {
 		n := min(len(s.bound[g]), s.scenario.Slots-len(s.active[g]))
 		for _, r := range s.bound[g] {
-			s.noteWait(r)
+			s.recordWait(r)
 		}
 		for _, r := range s.bound[g][:n] {
 			s.start(g, r)

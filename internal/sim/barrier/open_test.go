@@ -11,8 +11,7 @@ import (
 	"skyserve/lbd/bfio"
 )
 
-// small is a fleet that a test sees through, of any kind: overloaded or open,
-// with a pool or bound on arrival.
+// small is a small fleet of any kind: overloaded or open, with a pool or binding on arrival.
 func small(n draw) Scenario {
 	s := Scenario{
 		Workers: n(1, 4), Slots: n(1, 4), Overhead: 1e-2, PerToken: 1e-4, Seed: uint64(n(1, 1000)),
@@ -36,15 +35,15 @@ func policies() map[string]func() Policy {
 	return map[string]func() Policy{"fcfs": FCFS, "jsq": JSQ, "bf-io": func() Policy { return new(bfio.Solver).Solve }}
 }
 
-// Nothing is lost, no worker runs more than its slots, and every policy places
-// what (IO) lets it place and no more.
+// No request is lost, no worker exceeds its slots, and every policy places exactly the number of jobs
+// that (IO) allows.
 func TestRequestsAreConservedAndSlotsHold(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := drawRapid(t)
 		scenario, options := small(n), bfio.Defaults(n(0, 3))
 		name := rapid.SampledFrom([]string{"fcfs", "jsq", "bf-io"}).Draw(t, "policy")
 		sim, policy := NewSim(scenario, options), policies()[name]()
-		for !sim.over() {
+		for !sim.finished() {
 			in := sim.Decision()
 			assignment := policy(in)
 			if err := bfio.Check(in, assignment); err != nil {
@@ -71,14 +70,14 @@ func TestRequestsAreConservedAndSlotsHold(t *testing.T) {
 	})
 }
 
-// A slot that falls free is taken by who is bound to its worker, oldest first, and
-// nobody is bound behind others while a slot is free elsewhere.
-func TestBoundRequestsWaitInOrderAndOnlyForFullFleets(t *testing.T) {
+// A freed slot goes to the oldest request bound to its worker, and no request is bound behind others
+// while a slot is free on another worker.
+func TestBoundRequestsWaitInOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		scenario := small(drawRapid(t))
 		scenario.OnArrival = true
 		sim, policy := NewSim(scenario, bfio.Defaults(1)), new(bfio.Solver).Solve
-		for !sim.over() {
+		for !sim.finished() {
 			in := sim.Decision()
 			free, held := 0, make([]int, len(in.Workers))
 			for g := range sim.active {
@@ -102,8 +101,8 @@ func TestBoundRequestsWaitInOrderAndOnlyForFullFleets(t *testing.T) {
 	})
 }
 
-// While there is a slot for everybody, a pool and binding on arrival are the same.
-func TestWithRoomForAllDispatchMakesNoDifference(t *testing.T) {
+// While slots suffice for all requests, a pool and binding on arrival are equal.
+func TestDispatchIsIrrelevantWithCapacity(t *testing.T) {
 	scenario := Open(3, 100)
 	scenario.Duration, scenario.Settle = 5, 2
 	for name, policy := range policies() {
@@ -116,10 +115,10 @@ func TestWithRoomForAllDispatchMakesNoDifference(t *testing.T) {
 	}
 }
 
-// arrivals runs an open scenario and lists who came, in order.
+// arrivals runs an open scenario and returns the requests in order.
 func arrivals(scenario Scenario, policy Policy) (came []float64, lengths [][2]int64) {
 	sim := NewSim(scenario, bfio.Defaults(0))
-	for !sim.over() {
+	for !sim.finished() {
 		in := sim.Decision()
 		for _, r := range sim.queue {
 			if r.arrived == sim.step {
@@ -131,7 +130,7 @@ func arrivals(scenario Scenario, policy Policy) (came []float64, lengths [][2]in
 	return came, lengths
 }
 
-func TestAllPoliciesAreGivenTheSameArrivals(t *testing.T) {
+func TestPoliciesGetEqualArrivals(t *testing.T) {
 	scenario := Open(5, 300)
 	scenario.Duration, scenario.Settle = 3, 1
 	came, lengths := arrivals(scenario, FCFS())
@@ -147,8 +146,8 @@ func TestAllPoliciesAreGivenTheSameArrivals(t *testing.T) {
 	}
 }
 
-// Twice the rate brings the same requests in half the time.
-func TestUtilisationScalesTheTimesOfTheSameArrivals(t *testing.T) {
+// Twice the rate yields the same requests in half the time.
+func TestUtilisationScalesArrivalTimes(t *testing.T) {
 	scenario := Open(5, 150)
 	scenario.Duration, scenario.Settle = 4, 0
 	came, lengths := arrivals(scenario, FCFS())
@@ -176,8 +175,8 @@ func TestArrivalsArePoisson(t *testing.T) {
 	}
 }
 
-// One slot: a queue that a few lines work out.
-func TestOneSlotAgainstItsRecursion(t *testing.T) {
+// One slot: a queue with a simple recursion.
+func TestOneSlotMatchesRecursion(t *testing.T) {
 	scenario := Scenario{
 		Workers: 1, Slots: 1, Overhead: 0.5, PerToken: 0.01, Seed: 11, Rate: 0.3, Duration: 200,
 		Lengths: func(rng *rand.Rand) (int64, int64) { return rng.Int64N(50), 1 + rng.Int64N(5) },
@@ -219,7 +218,7 @@ func TestOneSlotAgainstItsRecursion(t *testing.T) {
 	}
 }
 
-func TestAnOpenScenarioGivesTheSameFiguresAgain(t *testing.T) {
+func TestOpenScenarioIsReproducible(t *testing.T) {
 	scenario := Open(1, 330)
 	scenario.Duration, scenario.Settle = 2, 1
 	for name, policy := range policies() {
@@ -230,8 +229,7 @@ func TestAnOpenScenarioGivesTheSameFiguresAgain(t *testing.T) {
 	}
 }
 
-// Loads that grow by a pattern are foreseen by that pattern, and one token at
-// every step is decoding.
+// Loads with a growth pattern are predicted by that pattern; one token per step equals decoding.
 func TestGrowth(t *testing.T) {
 	const window = 9
 	scenario := Table1(2)
@@ -255,7 +253,7 @@ func TestGrowth(t *testing.T) {
 		in = sim.Decision()
 		for g, w := range in.Workers {
 			if w.Load != want[g].Future[h] {
-				t.Fatalf("worker %d, %d steps on: %d tokens, %d foreseen", g, h+1, w.Load, want[g].Future[h])
+				t.Fatalf("worker %d, %d steps on: %d tokens, %d predicted", g, h+1, w.Load, want[g].Future[h])
 			}
 		}
 	}

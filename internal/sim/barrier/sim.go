@@ -6,38 +6,37 @@ import (
 	"skyserve/lbd/bfio"
 )
 
-// Scenario is the decode fleet of section 6.2 of the paper. It is overloaded (the
-// queue is filled up to Reveal requests before every decision and the run is
-// measured in steps) or, with a Rate, open: requests come when they come, and the
-// run is measured in seconds, so that all policies are given the same requests.
+// Scenario is the decode fleet of section 6.2 of the paper. It is overloaded (the queue is filled up to
+// Reveal requests before every decision, and the run is measured in steps) or, with a Rate, open:
+// requests arrive independently of the policy, and the run is measured in seconds, so that all policies
+// get the same requests.
 type Scenario struct {
 	Workers int // G
-	Slots   int // B, requests at once on one worker
-	Reveal  int // the revelation target, of an overloaded fleet
-	Steps   int // decode steps measured, of an overloaded fleet
-	Warmup  int // decode steps before them, not measured
-	// Rate is how many requests come per second, as a Poisson process; 0 is overload.
+	Slots   int // concurrent requests per worker (B)
+	Reveal  int // target number of visible waiting requests, in overload
+	Steps   int // measured decode steps, in overload
+	Warmup  int // decode steps before the measurement
+	// Rate is the arrival rate in requests per second, a Poisson process; 0 = overload.
 	Rate float64
-	// Duration and Settle are for how many seconds an open fleet is measured, and
-	// how many go before.
+	// Duration and Settle are the measured seconds of an open fleet, and the seconds before.
 	Duration, Settle float64
-	// OnArrival binds each request to a worker at the first decision after it came:
-	// it waits in that worker's own queue, first in, first out (section 7.3).
+	// OnArrival binds each request to a worker at the first decision after its arrival: it waits in that
+	// worker's own FIFO queue (section 7.3).
 	OnArrival bool
-	// Growth is by how many tokens every active request grows per step, repeated
-	// for ever (section 5.1); empty is the options' Drift at every step.
+	// Growth is the growth of every active request in tokens per step, repeated cyclically (section
+	// 5.1); empty = the options' Drift at every step.
 	Growth []int64
-	// Overhead (C) and PerToken (t_l) make up the length of a step, equation (6):
-	// C + t_l * highest load, in seconds and seconds per token.
+	// Overhead (C) and PerToken (t_l) determine the length of a step, equation (6): C + t_l * highest
+	// load, in seconds and seconds per token.
 	Overhead, PerToken float64
 	Lengths            Lengths
 	Seed               uint64
 }
 
-// Table1 is the scenario of the paper's Table 1. Of its two time constants only
-// C + t_l * mean load = 12.4 ms can be told from the figures printed; with t_l =
-// 1e-7 s a token, C is what gives FCFS the paper's 14.2 ms per output token. The
-// steps measured give the paper's energy, some 5.5 million tokens' worth.
+// Table1 returns the scenario of the paper's Table 1. The printed figures determine only C + t_l * mean
+// load = 12.4 ms of its two time constants; with t_l = 1e-7 s per token, C is chosen to give FCFS the
+// paper's 14.2 ms per output token. The number of measured steps matches the paper's energy, some 5.5
+// million tokens.
 func Table1(seed uint64) Scenario {
 	return Scenario{
 		Workers: 16, Slots: 72, Reveal: 256,
@@ -47,7 +46,7 @@ func Table1(seed uint64) Scenario {
 	}
 }
 
-// Figures are the metrics of section 6.3 over the steps measured.
+// Figures are the metrics of section 6.3 over the measured steps.
 type Figures struct {
 	Imbalance   float64 // tokens, mean per step, equation (7)
 	BarrierIdle float64 // share of the workers' time spent waiting for the slowest
@@ -55,20 +54,20 @@ type Figures struct {
 	TPOT        float64 // seconds per output token, mean over the requests completed, equation (9)
 	Linear      float64 // joules, by Power Linear, equation (10)
 	Sublinear   float64 // joules, by Power Sublinear
-	MaxWait     int     // steps that the request that waited longest has waited, placed or not
-	Completed   int     // requests that ended
+	MaxWait     int     // longest wait of a request in steps, placed or not
+	Completed   int     // finished requests
 	Seconds     float64 // simulated time
 }
 
-// Sim replays a scenario step by step. The same scenario and policy give the
-// same figures, and all policies are given the same requests in the same order.
+// Sim replays a scenario step by step. The same scenario and policy yield the same figures, and all
+// policies get the same requests in the same order.
 type Sim struct {
 	scenario Scenario
 	options  bfio.Options
 	rng      *rand.Rand
 	step     int
 	clock    float64 // seconds
-	due      float64 // when the next request comes, of an open fleet, seconds
+	due      float64 // arrival of the next request in an open fleet, seconds
 	active   [][]request
 	queue    []request
 	bound    [][]request // each worker's own queue, with OnArrival
@@ -77,27 +76,25 @@ type Sim struct {
 	figures  Figures
 	steps    int // measured
 	tokens   int64
-	waits    []float64 // seconds, of the requests that started while measured
-	gone     []int64   // scratch: tokens and requests that end per step of the window
+	waits    []float64 // seconds, of the requests started during the measurement
+	departed []int64   // scratch: tokens and requests that end per step of the window
 	ended    []int64
 }
 
-// Counts are the requests of a Sim since its start: Arrived is always the sum of
-// the three others.
+// Counts are the requests of a Sim since its start: Arrived is always the sum of the other three.
 type Counts struct {
 	Arrived, Done, Active, Waiting int
 }
 
-// request is one request's life. Its load is tokens from the step it starts in.
+// request is a request. Its load is tokens from the step in which it starts.
 type request struct {
 	tokens, left, output int64
 	arrived              int     // step
 	came, started        float64 // seconds
 }
 
-// NewSim starts a scenario with empty workers. The options' window is for how
-// many steps completions are foreseen, without error, for the active requests
-// only (section 4); of a waiting one nothing but its prompt is known.
+// NewSim returns a scenario with empty workers. Completions within the options' window are known
+// exactly, for active requests only (section 4); for waiting requests only the prompt is known.
 func NewSim(scenario Scenario, options bfio.Options) *Sim {
 	s := &Sim{
 		scenario: scenario,
@@ -105,7 +102,7 @@ func NewSim(scenario Scenario, options bfio.Options) *Sim {
 		rng:      rand.New(rand.NewPCG(scenario.Seed, 0x62662d696f)),
 		active:   make([][]request, scenario.Workers),
 		bound:    make([][]request, scenario.Workers),
-		gone:     make([]int64, options.H+1),
+		departed: make([]int64, options.H+1),
 		ended:    make([]int64, options.H+1),
 	}
 	s.instance = bfio.Instance{Workers: make([]bfio.Worker, scenario.Workers), Options: options}
@@ -118,15 +115,15 @@ func NewSim(scenario Scenario, options bfio.Options) *Sim {
 	return s
 }
 
-// Run takes every step of the scenario with the policy's decisions.
+// Run runs all steps of the scenario with the policy's decisions.
 func (s *Sim) Run(policy Policy) Figures {
-	for !s.over() {
+	for !s.finished() {
 		s.Apply(policy(s.Decision()))
 	}
 	return s.Figures()
 }
 
-func (s *Sim) over() bool {
+func (s *Sim) finished() bool {
 	if s.scenario.Rate > 0 {
 		return s.clock >= s.scenario.Settle+s.scenario.Duration
 	}
@@ -140,18 +137,17 @@ func (s *Sim) measured() bool {
 	return s.step >= s.scenario.Warmup
 }
 
-// Counts tells where the requests are that came so far.
+// Counts returns the number of requests in each state.
 func (s *Sim) Counts() Counts { return s.counts }
 
-// Decision lets in the requests that came, or those that an overloaded queue
-// lacks, and returns the instance to decide now. It is the Sim's own and holds
-// until Apply.
+// Decision adds the arrived requests, or in overload refills the queue, and returns the instance to
+// decide. It belongs to the Sim and is valid until Apply.
 func (s *Sim) Decision() bfio.Instance {
 	if s.scenario.Rate > 0 {
 		s.arrive()
 	} else {
 		for s.counts.Waiting < s.scenario.Reveal {
-			s.join(s.clock)
+			s.addRequest(s.clock)
 		}
 	}
 	s.instance.Jobs = s.instance.Jobs[:0]
@@ -167,38 +163,38 @@ func (s *Sim) Decision() bfio.Instance {
 	return s.instance
 }
 
-// join lets one request in, which came at that time.
-func (s *Sim) join(came float64) {
+// addRequest adds a request with an arrival time.
+func (s *Sim) addRequest(came float64) {
 	prompt, output := s.scenario.Lengths(s.rng)
 	s.queue = append(s.queue, request{tokens: prompt, left: output, output: output, arrived: s.step, came: came})
 	s.counts.Arrived++
 	s.counts.Waiting++
 }
 
-// observe fills in what is known of worker g: a request with n steps left is
-// there for the steps 0..n-1 of the window and gone from step n on.
+// observe updates the state of worker g: a request with n steps left is present in steps 0..n-1 of the
+// window.
 func (s *Sim) observe(g int) {
 	w := &s.instance.Workers[g]
-	clear(s.gone)
+	clear(s.departed)
 	clear(s.ended)
 	w.Load, w.Free = 0, s.scenario.Slots-len(s.active[g])
 	for _, r := range s.active[g] {
 		w.Load += r.tokens
-		if r.left < int64(len(s.gone)) {
-			s.gone[r.left] += r.tokens
+		if r.left < int64(len(s.departed)) {
+			s.departed[r.left] += r.tokens
 			s.ended[r.left]++
 		}
 	}
 	load, running, grown := w.Load, int64(len(s.active[g])), int64(0)
 	for h := 1; h <= len(w.Future); h++ {
-		load -= s.gone[h]
+		load -= s.departed[h]
 		running -= s.ended[h]
 		grown += s.growth(s.step + h - 1)
 		w.Future[h-1] = load + grown*running
 	}
 }
 
-// growth is by how many tokens an active request grows in that step.
+// growth returns the growth of an active request in a step, in tokens.
 func (s *Sim) growth(step int) int64 {
 	if n := len(s.scenario.Growth); n > 0 {
 		return s.scenario.Growth[step%n]
@@ -206,12 +202,12 @@ func (s *Sim) growth(step int) int64 {
 	return s.options.Drift
 }
 
-// Apply starts the jobs of the last Decision as assigned and takes one step. With
-// OnArrival the jobs join their workers' queues, and the oldest there start.
+// Apply starts the jobs of the last Decision as assigned and runs one step. With OnArrival the jobs
+// join their workers' queues, whose oldest start.
 func (s *Sim) Apply(assignment []int) {
 	kept := s.queue[:0]
 	for i, r := range s.queue {
-		s.noteWait(r)
+		s.recordWait(r)
 		switch g := assignment[i]; {
 		case g == bfio.Unplaced:
 			kept = append(kept, r)
@@ -228,7 +224,7 @@ func (s *Sim) Apply(assignment []int) {
 	s.decode()
 }
 
-func (s *Sim) noteWait(r request) {
+func (s *Sim) recordWait(r request) {
 	if s.measured() {
 		s.figures.MaxWait = max(s.figures.MaxWait, s.step-r.arrived)
 	}
@@ -244,8 +240,8 @@ func (s *Sim) start(g int, r request) {
 	}
 }
 
-// decode takes one step: its length is the slowest worker's, every active
-// request gets one token, and those that have all theirs leave.
+// decode runs one step: its length is that of the slowest worker, every active request gets one token,
+// and finished ones leave.
 func (s *Sim) decode() {
 	var peak, sum int64
 	for g, active := range s.active {
@@ -267,7 +263,7 @@ func (s *Sim) decode() {
 	s.step++
 }
 
-// account adds one step's figures.
+// account adds the figures of one step.
 func (s *Sim) account(length, imbalance float64) {
 	s.steps++
 	s.figures.Imbalance += imbalance
@@ -282,7 +278,7 @@ func (s *Sim) account(length, imbalance float64) {
 	}
 }
 
-// emit gives each request its token and keeps those that have not ended.
+// emit adds a token to each request and returns those that have not finished.
 func (s *Sim) emit(active []request, growth int64) []request {
 	kept := active[:0]
 	for _, r := range active {
@@ -302,7 +298,7 @@ func (s *Sim) emit(active []request, growth int64) []request {
 	return kept
 }
 
-// Figures are the metrics of the steps measured so far.
+// Figures returns the metrics of the steps measured so far.
 func (s *Sim) Figures() Figures {
 	f := s.figures
 	f.Imbalance /= float64(max(1, s.steps))

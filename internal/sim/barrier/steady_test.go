@@ -7,8 +7,8 @@ import (
 	"skyserve/lbd/bfio"
 )
 
-// steady is the decision that a fleet in steady state takes next: workers of 72
-// slots that BF-IO has balanced, with as many waiting jobs as the scenario reveals.
+// steady returns the next decision of a fleet in steady state: workers with 72 slots balanced by BF-IO,
+// with as many waiting jobs as the scenario reveals.
 func steady(t testing.TB, workers, reveal, h, steps int, seed uint64) (*Sim, bfio.Instance) {
 	t.Helper()
 	scenario := Table1(seed)
@@ -18,7 +18,7 @@ func steady(t testing.TB, workers, reveal, h, steps int, seed uint64) (*Sim, bfi
 	return sim, sim.Decision()
 }
 
-// clone is an instance that shares nothing with the simulation it came from.
+// clone returns a deep copy of an instance.
 func clone(in bfio.Instance) bfio.Instance {
 	in.Jobs, in.Workers = slices.Clone(in.Jobs), slices.Clone(in.Workers)
 	for g := range in.Workers {

@@ -6,27 +6,26 @@ import (
 	"skyserve/lbd/bfio"
 )
 
-// Row is one line of a table: a policy, what it reached, and what the paper says.
+// Row is one line of a table: a policy, its results, and the paper's values.
 type Row struct {
 	Policy    string // fcfs, jsq or bf-io
-	H         int    // window, steps; of bf-io
+	H         int    // window in steps, of bf-io
 	WaitBound int    // steps; 0 is none
 	Figures   Figures
 	Waits     []float64 // of the Sim, seconds
-	// Paper holds the printed figures, of which there are imbalance, throughput,
-	// TPOT and energy (in Linear and Sublinear alike); nil where there are none.
+	// Paper holds the paper's values for imbalance, throughput, TPOT and energy (in both Linear and
+	// Sublinear); nil if there are none.
 	Paper *Figures
 }
 
-// printed is what Table 1 prints for a row, in SI units.
+// printed returns the values of a row in Table 1, in SI units.
 func printed(imbalance, throughput, tpot, kilojoules float64) *Figures {
 	joules := kilojoules * 1e3
 	return &Figures{Imbalance: imbalance * 1e4, Throughput: throughput * 1e4, TPOT: tpot * 1e-2, Linear: joules, Sublinear: joules}
 }
 
-// Rows lists what Table 1 compares, without figures: the paper's four rows, H = 20,
-// which does as well as 80, and both windows with a bound on the wait, without
-// which long prompts starve.
+// Rows returns the rows of Table 1 without figures: the paper's four rows, H = 20, which performs as
+// well as 80, and both windows with a bound on the wait, without which long prompts starve.
 func Rows() []Row {
 	return []Row{
 		{Policy: "fcfs", Paper: printed(27.9, 8.00, 1.42, 396)},
@@ -39,8 +38,7 @@ func Rows() []Row {
 	}
 }
 
-// Replay fills in the row's figures. Every decision is made by what around
-// returns, which can measure or watch the row's own policy.
+// Replay fills in the row's figures. around wraps the row's policy, for example to measure it.
 func (r *Row) Replay(scenario Scenario, around func(Policy) Policy) {
 	options := bfio.Defaults(r.H)
 	options.WaitBound = r.WaitBound

@@ -10,14 +10,14 @@ import (
 	"skyserve/lbd/bfio"
 )
 
-// short is Table 1 over fewer steps, with which a test has done in seconds.
+// short is Table 1 with fewer steps, for tests of a few seconds.
 func short() Scenario {
 	scenario := Table1(1)
 	scenario.Steps, scenario.Warmup = 2000, 1200
 	return scenario
 }
 
-func TestTable1KeepsThePapersOrder(t *testing.T) {
+func TestTable1OrderMatchesPaper(t *testing.T) {
 	testkit.Slow(t)
 	at := map[string]Figures{}
 	for _, r := range Rows() {
@@ -64,7 +64,7 @@ func TestTable1KeepsThePapersOrder(t *testing.T) {
 	}
 }
 
-func TestTheSameScenarioGivesTheSameFigures(t *testing.T) {
+func TestScenarioIsReproducible(t *testing.T) {
 	scenario := short()
 	scenario.Steps, scenario.Warmup = 200, 50
 	for name, policy := range map[string]func() Policy{"fcfs": FCFS, "jsq": JSQ, "bf-io": func() Policy { return new(bfio.Solver).Solve }} {
@@ -79,7 +79,7 @@ func TestTheSameScenarioGivesTheSameFigures(t *testing.T) {
 	}
 }
 
-// One worker, one request at a time, worked out by hand.
+// One worker with one request at a time, computed by hand.
 func TestFiguresOfASmallRun(t *testing.T) {
 	scenario := Scenario{
 		Workers: 2, Slots: 1, Reveal: 2, Steps: 4, Overhead: 1, PerToken: 0.1, Seed: 1,
@@ -123,8 +123,8 @@ func TestPowerModels(t *testing.T) {
 	}
 }
 
-// What the simulation foresees is what happens when nothing new starts.
-func TestForesightComesTrue(t *testing.T) {
+// Predicted completions match the simulation if no new request starts.
+func TestPredictedCompletionsAreExact(t *testing.T) {
 	const window = 12
 	sim, in := steady(t, 4, 64, window, 300, 3)
 	want := clone(in).Workers
@@ -140,7 +140,7 @@ func TestForesightComesTrue(t *testing.T) {
 		in = sim.Decision()
 		for g, w := range in.Workers {
 			if w.Load != want[g].Future[h] {
-				t.Fatalf("worker %d, %d steps on: %d tokens, %d foreseen", g, h+1, w.Load, want[g].Future[h])
+				t.Fatalf("worker %d, %d steps on: %d tokens, %d predicted", g, h+1, w.Load, want[g].Future[h])
 			}
 		}
 	}

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// chatter is a closed-loop client: it holds one conversation after another and
-// sends its next turn when the last is answered.
+// chatter is a closed-loop client with one conversation after another, which sends its next turn after
+// the last answer.
 type chatter struct {
 	rng    *rand.Rand
 	first  Token // makes its tokens its own

@@ -1,26 +1,24 @@
 package engine
 
-// cache is a radix tree over tokens: what the KV memory remembers of finished
-// and running requests. A path from the root spells a prefix; prefixes that
-// requests have in common are stored, and counted, once. A node whose ref is
-// above zero is in use by that many running requests and cannot be evicted.
+// cache is a radix tree over tokens: the prefixes of finished and running requests in KV memory. A path
+// from the root is a prefix; common prefixes are stored, and counted, once. A node with a positive ref
+// is used by that many running requests and cannot be evicted.
 //
-// Unused nodes stand in a list by the time of their last use. A node is never
-// used after its parent is, and of nodes used together the deeper one is listed
-// as older; so the oldest node of the list is always a leaf, and eviction takes
-// whole leaves from the end of the list, least recently used first.
+// Unused nodes are in a list by time of last use. A node is never used after its parent, and of nodes
+// used together the deeper one is listed as older; so the oldest node of the list is always a leaf, and
+// eviction removes whole leaves from the end of the list, least recently used first.
 type cache struct {
 	root   node
 	kids   map[edge]*node
 	lru    node // sentinel: next is the most recently used, prev the least
 	tokens int  // in all nodes
-	locked int  // in nodes that are in use
+	locked int  // in used nodes
 
 	spare  []*node
 	nextID uint64
 }
 
-// edge names a child: its parent and the first token on the way to it.
+// edge identifies a child: its parent and its first token.
 type edge struct {
 	parent uint64
 	first  Token
@@ -35,8 +33,7 @@ type node struct {
 	prev, next *node // in cache.lru; nil while in use
 }
 
-// Bounds on what is kept for reuse, so that the memory of a cache stays within
-// a small multiple of the tokens in it.
+// Limits of the nodes kept for reuse, so that the memory of a cache is a small multiple of its tokens.
 const (
 	maxSpareNodes = 256
 	maxSpareKey   = 1024
@@ -48,8 +45,8 @@ func newCache() *cache {
 	return c
 }
 
-// peek is how many of the tokens, from the first on, are cached. It changes
-// nothing, not even the order of eviction.
+// peek returns the length of the cached prefix of tokens. It changes nothing, not even the order of
+// eviction.
 func (c *cache) peek(tokens []Token) int {
 	at, depth := &c.root, 0
 	for depth < len(tokens) {
@@ -67,9 +64,8 @@ func (c *cache) peek(tokens []Token) int {
 	return depth
 }
 
-// walk follows tokens down from a node as far as they are cached and returns
-// where it ended, splitting a node that matches only in part, and how many
-// tokens it matched.
+// walk follows tokens from a node as far as they are cached. It returns the last node, splitting one
+// that matches in part, and the number of matched tokens.
 func (c *cache) walk(from *node, tokens []Token) (*node, int) {
 	depth := 0
 	for depth < len(tokens) {
@@ -87,8 +83,7 @@ func (c *cache) walk(from *node, tokens []Token) (*node, int) {
 	return from, depth
 }
 
-// extend makes tokens cached below a node and locks the path to their end,
-// which it returns.
+// extend caches tokens below a node, locks the path to their end and returns that.
 func (c *cache) extend(from *node, tokens []Token) *node {
 	end, depth := c.walk(from, tokens)
 	if depth < len(tokens) {
@@ -102,7 +97,7 @@ func (c *cache) extend(from *node, tokens []Token) *node {
 	return end
 }
 
-// lock marks the path from the root to n as in use once more.
+// lock increments the use count of the path from the root to n.
 func (c *cache) lock(n *node) {
 	for ; n != &c.root; n = n.parent {
 		if n.ref == 0 {
@@ -113,8 +108,7 @@ func (c *cache) lock(n *node) {
 	}
 }
 
-// unlock takes one lock back. What nobody uses any more becomes the most
-// recently used part of the list.
+// unlock decrements the use count. Nodes that become unused become the most recently used.
 func (c *cache) unlock(n *node) {
 	for ; n != &c.root; n = n.parent {
 		n.ref--
@@ -125,7 +119,7 @@ func (c *cache) unlock(n *node) {
 	}
 }
 
-// evict frees at least that many tokens, or all that nobody uses.
+// evict frees at least that many tokens, or all unused ones.
 func (c *cache) evict(tokens int) {
 	for tokens > 0 && c.lru.prev != &c.lru {
 		leaf := c.lru.prev
@@ -134,7 +128,7 @@ func (c *cache) evict(tokens int) {
 	}
 }
 
-// remove takes an unused leaf out of the tree.
+// remove removes an unused leaf from the tree.
 func (c *cache) remove(leaf *node) {
 	leaf.unlink()
 	delete(c.kids, edge{leaf.parent.id, leaf.key[0]})
@@ -149,8 +143,8 @@ func (c *cache) remove(leaf *node) {
 	}
 }
 
-// split cuts a node after its first i tokens and returns the new upper half.
-// The lower half stays the node it was: whoever holds it still holds its end.
+// split splits a node after its first i tokens and returns the new upper half. The lower half keeps its
+// identity, so references to the node's end stay valid.
 func (c *cache) split(n *node, i int) *node {
 	upper := c.newNode(n.parent, n.key[:i])
 	upper.ref, upper.kids = n.ref, 1
@@ -164,7 +158,7 @@ func (c *cache) split(n *node, i int) *node {
 	return upper
 }
 
-// newNode makes a node that nothing points to yet, with its own copy of key.
+// newNode returns an unlinked node with its own copy of key.
 func (c *cache) newNode(parent *node, key []Token) *node {
 	var n *node
 	if last := len(c.spare) - 1; last >= 0 {
@@ -178,7 +172,7 @@ func (c *cache) newNode(parent *node, key []Token) *node {
 	return n
 }
 
-// linkAfter puts an unlinked node right after (as older than) another.
+// linkAfter inserts an unlinked node right after (as older than) another.
 func (n *node) linkAfter(newer *node) {
 	n.prev, n.next = newer, newer.next
 	n.next.prev = n
@@ -193,7 +187,7 @@ func (n *node) unlink() {
 	n.prev, n.next = nil, nil
 }
 
-// commonLen is how many tokens a and b share from the first on.
+// commonLen returns the length of the common prefix of a and b.
 func commonLen(a, b []Token) int {
 	n := min(len(a), len(b))
 	a, b = a[:n], b[:n]

@@ -6,8 +6,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// trie is the dumb twin of cache: one node a token, every question answered by
-// looking at all of them.
+// trie is the reference implementation of cache: one node per token, searched linearly.
 type trie struct {
 	root  *trieNode
 	clock int
@@ -100,7 +99,7 @@ func (t *trie) evict(tokens int) {
 	}
 }
 
-func TestCacheIsItsDumbTwin(t *testing.T) {
+func TestCacheMatchesReference(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c, twin := newCache(), newTrie()
 		type held struct {
@@ -176,7 +175,7 @@ func TestCacheIsItsDumbTwin(t *testing.T) {
 
 type fataler interface{ Fatalf(string, ...any) }
 
-// checkCache recounts everything that a cache keeps a count of.
+// checkCache recomputes all counts of a cache.
 func checkCache(t fataler, c *cache) {
 	tokens, locked, kids, unused := 0, 0, map[*node]int32{}, 0
 	for e, n := range c.kids {
@@ -212,7 +211,7 @@ func checkCache(t fataler, c *cache) {
 	}
 }
 
-func TestCacheKeepsLittleForReuse(t *testing.T) {
+func TestCacheReuseIsBounded(t *testing.T) {
 	c := newCache()
 	long := make([]Token, 10*maxSpareKey)
 	for i := range long {

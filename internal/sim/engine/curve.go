@@ -9,31 +9,30 @@ import (
 	"time"
 )
 
-// Knot is one point of a Curve: how long a step of that size takes.
+// Knot is one point of a Curve: the time of a step of a size.
 type Knot struct {
 	At   int           // tokens of a prefill step, or requests of a decode step
 	Time time.Duration // of the step
 }
 
-// Curve is how long a step takes by its size: straight between its knots, flat
-// before the first, because what a step costs at least is reading the weights,
-// and beyond the last as the last two lead. Knots ascend and times do not fall.
-// A curve is not changed once it is made.
+// Curve is the time of a step by its size: linear between knots, constant before the first, because
+// reading the weights is the minimum cost, and extrapolated beyond the last. Knots ascend and times do
+// not decrease. A curve is immutable.
 type Curve []Knot
 
-// The bounds of a knot: far beyond any engine, they keep times from overflowing.
+// Limits of a knot: far beyond any engine, they prevent overflow.
 const (
 	maxKnotAt   = 1 << 30
 	maxKnotTime = time.Hour
 )
 
-// at is the curve's value; there is at least one knot. It is exact where the
-// slope is whole nanoseconds, and rounds down elsewhere.
+// at returns the curve's value; there is at least one knot. It is exact if the slope is whole
+// nanoseconds, and otherwise rounded down.
 func (c Curve) at(x int) time.Duration {
 	if x <= c[0].At || len(c) == 1 {
 		return c[0].Time
 	}
-	low, high := 0, len(c)-1 // the segment begins at low or later, before high
+	low, high := 0, len(c)-1 // the segment starts at low or later, before high
 	for low+1 < high {
 		if mid := (low + high) / 2; c[mid].At <= x {
 			low = mid
@@ -48,8 +47,7 @@ func (c Curve) at(x int) time.Duration {
 	return from.Time + rise/run*beyond + rise%run*beyond/run
 }
 
-// Validate says what is wrong with the curve, by the place of the knot, or nil.
-// No knots are a curve that says nothing, and are fine.
+// Validate returns an error with the position of the invalid knot, or nil. An empty curve is valid.
 func (c Curve) Validate() error {
 	for i, k := range c {
 		switch {
@@ -58,15 +56,15 @@ func (c Curve) Validate() error {
 		case k.Time <= 0 || k.Time > maxKnotTime:
 			return fmt.Errorf("knot %d (at %d): time must be more than 0 and at most %s, got %s", i+1, k.At, maxKnotTime, k.Time)
 		case i > 0 && k.At <= c[i-1].At:
-			return fmt.Errorf("knot %d: must be beyond the one before it at %d, got %d", i+1, c[i-1].At, k.At)
+			return fmt.Errorf("knot %d: must be greater than the previous knot %d, got %d", i+1, c[i-1].At, k.At)
 		case i > 0 && k.Time < c[i-1].Time:
-			return fmt.Errorf("knot %d (at %d): time must not be below the %s before it, got %s", i+1, k.At, c[i-1].Time, k.Time)
+			return fmt.Errorf("knot %d (at %d): time must be at least the previous %s, got %s", i+1, k.At, c[i-1].Time, k.Time)
 		}
 	}
 	return nil
 }
 
-// scaled is the curve of a machine on which everything takes factor times as long.
+// scaled returns the curve of a machine that is slower by factor.
 func (c Curve) scaled(factor float64) Curve {
 	out := slices.Clone(c)
 	for i := range out {
@@ -79,7 +77,7 @@ func scale(d time.Duration, factor float64) time.Duration {
 	return time.Duration(float64(d)*factor + 0.5)
 }
 
-// String writes the curve as ParseCurve reads it: 128=65347us,512=94310us.
+// String formats the curve for ParseCurve: 128=65347us,512=94310us.
 func (c Curve) String() string {
 	parts := make([]string, len(c))
 	for i, k := range c {
@@ -88,7 +86,7 @@ func (c Curve) String() string {
 	return strings.Join(parts, ",")
 }
 
-// brief writes a duration in its largest whole unit: 65347us, not 65.347ms.
+// brief formats a duration in its largest whole unit: 65347us, not 65.347ms.
 func brief(d time.Duration) string {
 	for _, unit := range []struct {
 		name string
@@ -101,22 +99,22 @@ func brief(d time.Duration) string {
 	return strconv.FormatInt(int64(d), 10) + "ns"
 }
 
-// ParseCurve reads knots as SIZE=TIME with commas between them, such as
-// 128=65.3ms,512=94.3ms. What is wrong is said with the place of its knot.
+// ParseCurve parses comma-separated knots SIZE=TIME, such as 128=65.3ms,512=94.3ms. Errors contain the
+// position of the knot.
 func ParseCurve(text string) (Curve, error) {
 	if strings.TrimSpace(text) == "" {
-		return nil, errors.New("want knots such as 128=65.3ms,512=94.3ms, got none")
+		return nil, errors.New("must have knots such as 128=65.3ms,512=94.3ms, got none")
 	}
 	var c Curve
 	for part := range strings.SplitSeq(text, ",") {
 		size, took, ok := strings.Cut(part, "=")
 		at, err := strconv.Atoi(strings.TrimSpace(size))
 		if !ok || err != nil {
-			return nil, fmt.Errorf("knot %d: want SIZE=TIME such as 128=65.3ms, got %q", len(c)+1, strings.TrimSpace(part))
+			return nil, fmt.Errorf("knot %d: must be SIZE=TIME such as 128=65.3ms, got %q", len(c)+1, strings.TrimSpace(part))
 		}
 		d, err := time.ParseDuration(strings.TrimSpace(took))
 		if err != nil {
-			return nil, fmt.Errorf("knot %d (at %d): want a duration such as 65.3ms, got %q", len(c)+1, at, strings.TrimSpace(took))
+			return nil, fmt.Errorf("knot %d (at %d): must be a duration such as 65.3ms, got %q", len(c)+1, at, strings.TrimSpace(took))
 		}
 		c = append(c, Knot{at, d})
 	}

@@ -13,7 +13,7 @@ import (
 
 const ms = time.Millisecond
 
-func TestACurveBetweenItsKnotsAndBeyond(t *testing.T) {
+func TestCurveInterpolation(t *testing.T) {
 	c := Curve{{128, 60 * ms}, {256, 60 * ms}, {512, 100 * ms}, {1024, 200 * ms}}
 	for _, at := range []struct {
 		x    int
@@ -39,7 +39,7 @@ func TestACurveBetweenItsKnotsAndBeyond(t *testing.T) {
 	}
 }
 
-// drawCurve makes a curve that is valid.
+// drawCurve draws a valid curve.
 func drawCurve(t *rapid.T) Curve {
 	var c Curve
 	at, took := rapid.IntRange(0, 100).Draw(t, "at"), time.Duration(rapid.Int64Range(1, int64(time.Second)).Draw(t, "time"))
@@ -51,7 +51,7 @@ func drawCurve(t *rapid.T) Curve {
 	return c
 }
 
-// twin looks the segment up from the front and computes without a bound.
+// twin is the reference: it searches the segment linearly and computes without overflow.
 func twin(c Curve, x int) time.Duration {
 	if x <= c[0].At || len(c) == 1 {
 		return c[0].Time
@@ -64,7 +64,7 @@ func twin(c Curve, x int) time.Duration {
 	return c[i].Time + time.Duration(product.Div(product, big.NewInt(int64(c[i+1].At-c[i].At))).Int64())
 }
 
-func TestACurveIsAsItsDumbTwin(t *testing.T) {
+func TestCurveMatchesReference(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := drawCurve(t)
 		if err := c.Validate(); err != nil {
@@ -84,8 +84,8 @@ func TestACurveIsAsItsDumbTwin(t *testing.T) {
 	})
 }
 
-// Constants written as curves are the same engine: every event at the same time.
-func TestConstantsAreCurvesOfTwoKnots(t *testing.T) {
+// Constants written as curves yield the same engine: every event at the same time.
+func TestConstantsEqualTwoKnotCurves(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p, ops := drawProfile(t), drawOps(t)
 		curved := p
@@ -106,7 +106,7 @@ func TestConstantsAreCurvesOfTwoKnots(t *testing.T) {
 	})
 }
 
-// liveLog is all that an engine of a profile tells.
+// liveLog returns all events of an engine with a profile.
 func liveLog(t *rapid.T, p Profile, ops []op) string {
 	e, err := New(p, ReportTokens)
 	if err != nil {
@@ -121,8 +121,8 @@ func liveLog(t *rapid.T, p Profile, ops []op) string {
 	return log.String()
 }
 
-// Steps of a run add up: k steps at once are k single ones with growing context.
-func TestDecodeStepsOfACurveAddUp(t *testing.T) {
+// k steps at once take as long as k single steps with growing context.
+func TestCurveDecodeStepsAddUp(t *testing.T) {
 	for _, p := range Profiles() {
 		var sum time.Duration
 		for i := range 50 {
@@ -134,15 +134,15 @@ func TestDecodeStepsOfACurveAddUp(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoCurve(t *testing.T) {
+func TestInvalidCurves(t *testing.T) {
 	for _, c := range []struct {
 		curve Curve
 		want  string
 	}{
 		{Curve{{-1, ms}}, "knot 1: must be at 0 to 1073741824, got -1"},
-		{Curve{{1, ms}, {1, ms}}, "knot 2: must be beyond the one before it at 1, got 1"},
-		{Curve{{2, ms}, {1, 2 * ms}}, "knot 2: must be beyond the one before it at 2, got 1"},
-		{Curve{{1, 2 * ms}, {4, ms}}, "knot 2 (at 4): time must not be below the 2ms before it, got 1ms"},
+		{Curve{{1, ms}, {1, ms}}, "knot 2: must be greater than the previous knot 1, got 1"},
+		{Curve{{2, ms}, {1, 2 * ms}}, "knot 2: must be greater than the previous knot 2, got 1"},
+		{Curve{{1, 2 * ms}, {4, ms}}, "knot 2 (at 4): time must be at least the previous 2ms, got 1ms"},
 		{Curve{{1, 0}}, "knot 1 (at 1): time must be more than 0 and at most 1h0m0s, got 0s"},
 		{Curve{{1, 2 * time.Hour}}, "knot 1 (at 1): time must be more than 0 and at most 1h0m0s, got 2h0m0s"},
 	} {
@@ -153,12 +153,12 @@ func TestWhatIsNoCurve(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"":              "want knots such as 128=65.3ms,512=94.3ms, got none",
-		"1":             `knot 1: want SIZE=TIME such as 128=65.3ms, got "1"`,
-		"1=1ms, x=2ms":  `knot 2: want SIZE=TIME such as 128=65.3ms, got "x=2ms"`,
-		"1=1ms,2=3":     `knot 2 (at 2): want a duration such as 65.3ms, got "3"`,
-		"1=1ms,2=NaNms": `knot 2 (at 2): want a duration such as 65.3ms, got "NaNms"`,
-		"1=2ms,2=1ms":   "knot 2 (at 2): time must not be below the 2ms before it, got 1ms",
+		"":              "must have knots such as 128=65.3ms,512=94.3ms, got none",
+		"1":             `knot 1: must be SIZE=TIME such as 128=65.3ms, got "1"`,
+		"1=1ms, x=2ms":  `knot 2: must be SIZE=TIME such as 128=65.3ms, got "x=2ms"`,
+		"1=1ms,2=3":     `knot 2 (at 2): must be a duration such as 65.3ms, got "3"`,
+		"1=1ms,2=NaNms": `knot 2 (at 2): must be a duration such as 65.3ms, got "NaNms"`,
+		"1=2ms,2=1ms":   "knot 2 (at 2): time must be at least the previous 2ms, got 1ms",
 	} {
 		if _, err := ParseCurve(text); err == nil || err.Error() != want {
 			t.Errorf("%q: got %v, want %s", text, err, want)
@@ -170,7 +170,7 @@ func TestWhatIsNoCurve(t *testing.T) {
 	}
 }
 
-// A slower machine takes as many times as long in every step.
+// Every step of a slower machine takes longer by the factor.
 func TestScaledProfiles(t *testing.T) {
 	for _, p := range Profiles() {
 		slow := p.Scaled(3)

@@ -1,11 +1,9 @@
-// Package engine is a model of an inference engine: one replica with continuous
-// batching, chunked prefill, a bounded KV memory and a radix prefix cache. It
-// has no clock, no goroutine and no I/O: time is a duration since the engine's
-// epoch, handed in by whoever drives it. The simulator drives many of them from
-// an event heap; internal/sim/engine/server drives one in scaled real time.
+// Package engine simulates an inference engine: one replica with continuous batching, chunked prefill,
+// limited KV memory and a radix prefix cache. It has no clock, no goroutines and no I/O: times are
+// durations since the engine's epoch, passed in by its driver. The simulator drives many engines from
+// an event queue; internal/sim/engine/server drives one in scaled real time.
 //
-// Read engine.go first (what a driver calls), then step.go (what happens when),
-// cache.go (prefix reuse) and profile.go (how long things take). parallel.go joins
-// several into a data-parallel engine whose ranks wait for each other. token.go and
-// speech.go turn text into tokens and make up answers.
+// Read engine.go first (the driver's API), then step.go (the scheduler), cache.go (prefix reuse) and
+// profile.go (step times). parallel.go combines several engines into a data-parallel one whose ranks
+// synchronise at every step. token.go and speech.go tokenise text and generate answers.
 package engine

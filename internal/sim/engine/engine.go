@@ -5,20 +5,19 @@ import (
 	"time"
 )
 
-// Detail says which tokens an engine reports.
+// Detail selects the tokens that an engine reports.
 type Detail uint8
 
-// The levels of detail. Times and results are the same under both.
+// The levels of detail. Times and results do not depend on them.
 const (
-	// ReportTokens reports every token: what a server needs.
+	// ReportTokens reports every token, for servers.
 	ReportTokens Detail = iota
-	// ReportChanges reports the first token of each request only, and passes
-	// over the decode steps between two changes at once: what a simulation of
-	// millions of requests needs.
+	// ReportChanges reports only the first token of each request, and processes the decode steps between
+	// two changes at once, for simulations of millions of requests.
 	ReportChanges
 )
 
-// Engine is one simulated replica. It is driven from one goroutine:
+// Engine is one simulated replica. It is driven by one goroutine:
 //
 //	e.Submit(now, request)
 //	for {
@@ -27,46 +26,44 @@ const (
 //		for _, ev := range e.Advance(at) { ... }
 //	}
 //
-// Times are durations since the engine's epoch and must not go backwards; an
-// earlier time counts as the latest one told. A step takes in what was
-// submitted up to the instant it begins. (Only the order can depend on whether
-// NextAt was asked between two submissions at one instant: it makes the engine
-// choose among those that are there, so that one of priority 0 submitted after
-// it comes behind those.)
+// Times are durations since the engine's epoch and must not decrease; an earlier time counts as the
+// latest one. A step includes the requests submitted up to its start. (Calling NextAt between two
+// submissions at the same time can only affect their order: it makes the engine choose among the
+// present requests, so that a later one with priority 0 comes after those.)
 type Engine struct {
 	profile Profile
 	detail  Detail
-	light   bool // it keeps no tokens, only their numbers
+	light   bool // it stores only the number of tokens
 
-	at    time.Duration // end of the last step, or the latest time told while idle
+	at    time.Duration // end of the last step, or the latest time while idle
 	step  step
-	steps int // decode steps done since the epoch
+	steps int // decode steps since the epoch
 
 	cache   *cache
 	private int // KV tokens outside the cache
 
 	byID    map[uint64]*request
 	waiting [2]queue   // by priority
-	running []*request // in the order of admission
-	partial *request   // admitted, its prompt only partly in a prefill step so far
+	running []*request // in order of admission
+	partial *request   // admitted, with a prompt only partly in prefill steps so far
 
-	decoding int // of running, how many are past their prefill
-	context  int // tokens in the contexts of those
+	decoding int // running requests past their prefill
+	context  int // context tokens of those
 	promised int // sum over running of MaxNew minus emitted
 
 	load   Load
 	events []Event
-	taken  bool // Advance has handed the events out
+	taken  bool // Advance has returned the events
 	spare  []*request
 }
 
-// Load is what an engine knows about its load at the time it was last told.
+// Load is an engine's load after the last call of Submit, Cancel or Advance.
 type Load struct {
-	Pending int // submitted, not running yet
-	Running int // in the batch, their prompt computed or being computed
+	Pending int // submitted, not yet running
+	Running int // in the batch, with the prompt computed or being computed
 
-	KVActive   int // KV tokens that running requests use, shared ones once
-	KVUsed     int // KVActive and what the cache remembers beside it
+	KVActive   int // KV tokens used by running requests, shared ones counted once
+	KVUsed     int // KVActive plus unused cached tokens
 	KVCapacity int
 
 	// Counters since the epoch.
@@ -75,19 +72,19 @@ type Load struct {
 	Cancelled        int64
 	Rejected         int64
 	Preempted        int64
-	QueriedTokens    int64 // prompt tokens looked up in the cache, once a request
-	HitTokens        int64 // of those, found
-	PromptTokens     int64 // prompt tokens of requests whose first token came
+	QueriedTokens    int64 // prompt tokens looked up in the cache, once per request
+	HitTokens        int64 // those found
+	PromptTokens     int64 // prompt tokens of requests with a first token
 	GeneratedTokens  int64
-	PrefilledTokens  int64 // tokens computed in prefill steps, after preemptions again
+	PrefilledTokens  int64 // tokens computed in prefill steps, including recomputation after preemptions
 	PrefillSteps     int64
 	DecodeSteps      int64
-	BusyTime         time.Duration // spent in steps that have ended
+	BusyTime         time.Duration // in finished steps
 	EvictedTokens    int64
-	RecomputedTokens int64 // tokens that preemptions threw away
+	RecomputedTokens int64 // tokens discarded by preemptions
 }
 
-// New makes an idle engine whose epoch is 0. An unusable profile is an error.
+// New returns an idle engine with epoch 0, or an error for an invalid profile.
 func New(p Profile, d Detail) (*Engine, error) {
 	if err := p.Validate(); err != nil {
 		return nil, err
@@ -95,12 +92,10 @@ func New(p Profile, d Detail) (*Engine, error) {
 	return &Engine{profile: p, detail: d, cache: newCache(), byID: make(map[uint64]*request)}, nil
 }
 
-// NewLight makes an engine that keeps no tokens and so no cache: requests are
-// submitted with the length of their prompt, nothing is found in a cache, and no
-// figures of one are kept (QueriedTokens stays 0). Times, admission and
-// preemption are those of an engine whose requests share nothing, at a fraction
-// of the cost: for millions of requests that are known by their lengths. It
-// reports changes only. An unusable profile is an error.
+// NewLight returns an engine that stores no tokens and so has no cache: requests have only the length
+// of their prompt, nothing is cached, and cache counters stay 0. Times, admission and preemption are
+// those of an engine whose requests share nothing, at a fraction of the cost: for millions of requests
+// known by their lengths. It reports changes only. An invalid profile is an error.
 func NewLight(p Profile) (*Engine, error) {
 	e, err := New(p, ReportChanges)
 	if err != nil {
@@ -110,11 +105,11 @@ func NewLight(p Profile) (*Engine, error) {
 	return e, nil
 }
 
-// Profile is the profile the engine was made with.
+// Profile returns the engine's profile.
 func (e *Engine) Profile() Profile { return e.profile }
 
-// Submit hands a request to the engine. One that can never run is told as
-// Rejected by the next Advance; every other will finish unless cancelled.
+// Submit submits a request to the engine. A request that can never run is reported as Rejected by the
+// next Advance; every other finishes unless cancelled.
 func (e *Engine) Submit(now time.Duration, q Request) {
 	e.settle(now)
 	e.load.Submitted++
@@ -132,14 +127,14 @@ func (e *Engine) Submit(now time.Duration, q Request) {
 	e.byID[r.id] = r
 	e.waiting[r.priority].pushBack(r)
 	if e.head() == r {
-		// Anyone behind the head stays blocked by it until a request leaves:
-		// every decode step takes more memory than it takes from the reserve.
+		// Requests behind the head stay blocked until a request leaves: every decode step uses more
+		// memory than it releases from the reserve.
 		e.interrupt(now)
 		e.join(now)
 	}
 }
 
-// refuse says why a request can never run, or 0.
+// refuse returns why a request can never run, or 0.
 func (e *Engine) refuse(id uint64, prompt int) Reason {
 	switch {
 	case prompt == 0:
@@ -152,10 +147,9 @@ func (e *Engine) refuse(id uint64, prompt int) Reason {
 	return 0
 }
 
-// Cancel takes a request out of the engine and frees its memory and its place
-// in the batch at once; a step that is under way still takes its time. It
-// reports whether the request was there. What the cache learned of its prompt
-// stays. A token that the engine emitted before now may still be told.
+// Cancel removes a request from the engine and frees its memory and batch slot at once; a step in
+// progress still takes its full time. It reports whether the request was present. The cached part of
+// its prompt stays cached. A token emitted before now may still be reported.
 func (e *Engine) Cancel(now time.Duration, id uint64) bool {
 	e.settle(now)
 	r := e.byID[id]
@@ -177,9 +171,9 @@ func (e *Engine) Cancel(now time.Duration, id uint64) bool {
 	return true
 }
 
-// NextAt is when Advance next has something to say or to do: the end of the
-// step under way (under ReportChanges, of the run of decode steps under way).
-// It is false while the engine is idle. Submit and Cancel change it.
+// NextAt returns the time of the next event for Advance: the end of the current step (with
+// ReportChanges, of the current run of decode steps). It returns false while the engine is idle. Submit
+// and Cancel change it.
 func (e *Engine) NextAt() (time.Duration, bool) {
 	if !e.taken && len(e.events) > 0 {
 		return e.events[0].At, true
@@ -199,9 +193,8 @@ func (e *Engine) NextAt() (time.Duration, bool) {
 	return 0, false
 }
 
-// Advance lets every step that ends at or before now happen and returns what
-// happened since the last Advance, in order. The slice is valid until the next
-// call of any method.
+// Advance processes every step that ends at or before now and returns the events since the last
+// Advance, in order. The slice is valid until the next call of any method.
 func (e *Engine) Advance(now time.Duration) []Event {
 	e.settle(now)
 	if e.taken {
@@ -211,7 +204,7 @@ func (e *Engine) Advance(now time.Duration) []Event {
 	return e.events
 }
 
-// Load is the load after the last Submit, Cancel or Advance.
+// Load returns the load after the last Submit, Cancel or Advance.
 func (e *Engine) Load() Load {
 	l := e.load
 	l.Pending = e.waiting[0].len() + e.waiting[1].len()
@@ -223,8 +216,7 @@ func (e *Engine) Load() Load {
 	return l
 }
 
-// Generated is how many tokens a request has emitted, and whether it is in the
-// engine.
+// Generated returns how many tokens a request has emitted, and whether it is in the engine.
 func (e *Engine) Generated(id uint64) (tokens int, ok bool) {
 	r := e.byID[id]
 	if r == nil {
@@ -233,18 +225,17 @@ func (e *Engine) Generated(id uint64) (tokens int, ok bool) {
 	return e.emitted(r), true
 }
 
-// CachedPrefix is how many tokens of a prompt the cache holds. It changes
-// nothing: an oracle's question.
+// CachedPrefix returns how many tokens of a prompt are cached. It changes nothing; the oracle uses it.
 func (e *Engine) CachedPrefix(prompt []Token) int { return e.cache.peek(prompt) }
 
-// String describes the engine's state in a line, for failure messages.
+// String describes the engine's state in one line, for failure messages.
 func (e *Engine) String() string {
 	l := e.Load()
 	return fmt.Sprintf("%s at %v: pending %d, running %d, KV %d active, %d used of %d",
 		e.profile.Name, e.at, l.Pending, l.Running, l.KVActive, l.KVUsed, l.KVCapacity)
 }
 
-// emit appends an event, recycling the buffer once its content was handed out.
+// emit appends an event, and reuses the buffer once its contents were returned.
 func (e *Engine) emit(ev Event) {
 	if e.taken {
 		e.events, e.taken = e.events[:0], false
@@ -252,12 +243,12 @@ func (e *Engine) emit(ev Event) {
 	e.events = append(e.events, ev)
 }
 
-// clock is now, or the end of the last step where now lies before it.
+// clock returns now, or the end of the last step if that is later.
 func (e *Engine) clock(now time.Duration) time.Duration { return max(now, e.at) }
 
 func (e *Engine) busy() bool { return len(e.running) > 0 || e.head() != nil }
 
-// head is the request that is admitted next.
+// head returns the next request to be admitted.
 func (e *Engine) head() *request {
 	if r := e.waiting[0].front(); r != nil {
 		return r
@@ -265,7 +256,7 @@ func (e *Engine) head() *request {
 	return e.waiting[1].front()
 }
 
-// emitted is how many tokens a request has emitted.
+// emitted returns how many tokens a request has emitted.
 func (e *Engine) emitted(r *request) int {
 	if r.decoding {
 		return r.base + e.steps - r.joined
@@ -283,10 +274,10 @@ func (e *Engine) newRequest() *request {
 	return r
 }
 
-// maxSpareRequests bounds what is kept for reuse.
+// maxSpareRequests limits the requests kept for reuse.
 const maxSpareRequests = 256
 
-// forget drops a request that has left the queue and the batch.
+// forget removes a request that has left the queue and the batch.
 func (e *Engine) forget(r *request) {
 	delete(e.byID, r.id)
 	r.seq, r.given = nil, nil

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// small is a profile whose figures are easy to add up by hand.
+// small is a profile with round values.
 func small(change ...func(*Profile)) Profile {
 	p := Profile{
 		Name:        "small",
@@ -31,7 +31,7 @@ func newEngine(t testing.TB, p Profile, d Detail) *Engine {
 	return e
 }
 
-// numbered makes n tokens that begin with first.
+// numbered returns n consecutive tokens from first.
 func numbered(first, n int) []Token {
 	tokens := make([]Token, n)
 	for i := range tokens {
@@ -40,14 +40,14 @@ func numbered(first, n int) []Token {
 	return tokens
 }
 
-// drain runs the engine until it is idle and writes down what happened.
+// drain runs the engine until it is idle and returns a log of its events.
 func drain(e *Engine, log *strings.Builder) {
 	for at, ok := e.NextAt(); ok; at, ok = e.NextAt() {
 		record(e.Advance(at), log)
 	}
 }
 
-// record writes one line an event.
+// record formats one line per event.
 func record(events []Event, log *strings.Builder) {
 	for _, ev := range events {
 		fmt.Fprintf(log, "%v %d %v", ev.At, ev.ID, ev.Kind)
@@ -68,7 +68,7 @@ func record(events []Event, log *strings.Builder) {
 	}
 }
 
-// want compares a log with the lines expected.
+// want compares a log with the expected lines.
 func want(t *testing.T, log *strings.Builder, lines string) {
 	t.Helper()
 	got, exp := strings.TrimSpace(log.String()), strings.ReplaceAll(strings.TrimSpace(lines), "\t", "")
@@ -91,7 +91,7 @@ func TestOneRequestOnL4(t *testing.T) {
 		654.38132ms 1 finished length 1000/0/3`)
 }
 
-func TestSameTimesWhetherTokensAreReportedOrNot(t *testing.T) {
+func TestDetailDoesNotAffectTimes(t *testing.T) {
 	e := newEngine(t, Profiles()[0], ReportChanges)
 	e.Submit(0, Request{ID: 1, Prompt: numbered(0, 1000), OutputLen: 3})
 	var log strings.Builder
@@ -150,7 +150,7 @@ func TestBatchOfTwoSharesSteps(t *testing.T) {
 		67.8ms 1 finished length 4/0/3`)
 }
 
-func TestAskingNextAtDoesNotShutOthersOut(t *testing.T) {
+func TestNextAtDoesNotBlockSubmissions(t *testing.T) {
 	e := newEngine(t, small(), ReportTokens)
 	e.Submit(0, Request{ID: 1, Prompt: numbered(0, 4), OutputLen: 1})
 	if at, _ := e.NextAt(); at != 14*time.Millisecond {
@@ -181,7 +181,7 @@ func TestPrefillIsChunkedAndComesFirst(t *testing.T) {
 		101.7ms 1 finished length 2/0/3`)
 }
 
-func TestArrivalWaitsForTheStepUnderWay(t *testing.T) {
+func TestArrivalWaitsForCurrentStep(t *testing.T) {
 	for _, d := range []Detail{ReportTokens, ReportChanges} {
 		e := newEngine(t, small(), d)
 		var log strings.Builder
@@ -203,7 +203,7 @@ func TestArrivalWaitsForTheStepUnderWay(t *testing.T) {
 	}
 }
 
-func TestArrivalAtTheEndOfAStepJoinsTheNext(t *testing.T) {
+func TestArrivalAtStepEndJoinsNextStep(t *testing.T) {
 	for _, d := range []Detail{ReportTokens, ReportChanges} {
 		for _, asked := range []bool{false, true} {
 			e := newEngine(t, small(), d)
@@ -225,7 +225,7 @@ func TestArrivalAtTheEndOfAStepJoinsTheNext(t *testing.T) {
 	}
 }
 
-func TestRetractionTakesTheNewest(t *testing.T) {
+func TestPreemptionTakesTheNewest(t *testing.T) {
 	e := newEngine(t, small(func(p *Profile) { p.KVTokens, p.ReservePerMille = 20, 0 }), ReportTokens)
 	var log strings.Builder
 	e.Submit(0, Request{ID: 1, Prompt: numbered(0, 5), OutputLen: 10})
@@ -260,7 +260,7 @@ func TestRetractionTakesTheNewest(t *testing.T) {
 	}
 }
 
-func TestRetractedAnswerIsTheSame(t *testing.T) {
+func TestPreemptedAnswerIsUnchanged(t *testing.T) {
 	answers := map[int]string{}
 	for _, kv := range []int{20, 1000} {
 		e := newEngine(t, small(func(p *Profile) { p.KVTokens, p.ReservePerMille = kv, 0 }), ReportTokens)
@@ -281,7 +281,7 @@ func TestRetractedAnswerIsTheSame(t *testing.T) {
 	}
 }
 
-func TestCancelInTheMiddleOfPrefill(t *testing.T) {
+func TestCancelDuringPrefill(t *testing.T) {
 	e := newEngine(t, small(), ReportTokens)
 	e.Submit(0, Request{ID: 1, Prompt: numbered(0, 40), OutputLen: 5})
 	e.Submit(0, Request{ID: 2, Prompt: numbered(100, 4), OutputLen: 1})
@@ -301,7 +301,7 @@ func TestCancelInTheMiddleOfPrefill(t *testing.T) {
 	want(t, &log, "66ms 2 token 0 cached 0\n66ms 2 finished length 4/0/1")
 }
 
-func TestCancelInTheMiddleOfDecode(t *testing.T) {
+func TestCancelDuringDecode(t *testing.T) {
 	e := newEngine(t, small(), ReportTokens)
 	e.Submit(0, Request{ID: 1, Prompt: numbered(0, 4), OutputLen: 30})
 	e.Submit(0, Request{ID: 2, Prompt: numbered(100, 6), OutputLen: 3})
@@ -335,7 +335,7 @@ func TestCancelWhileWaitingUnblocksTheNext(t *testing.T) {
 	}
 }
 
-func TestAdmissionReservesAShareOfWhatIsToCome(t *testing.T) {
+func TestAdmissionReservesMemory(t *testing.T) {
 	for _, c := range []struct{ maxNew, running int }{
 		// The first takes 40 tokens and promises 50; after its prefill, when 59
 		// are free, 49 are to come: 40 + 0.2 x (maxNew + 49) <= 59.
@@ -399,7 +399,7 @@ func TestRejections(t *testing.T) {
 		174ms 3 finished length 99/0/1`)
 }
 
-func TestAnswerIsCutToWhatFits(t *testing.T) {
+func TestAnswerIsTruncatedToMemory(t *testing.T) {
 	e := newEngine(t, small(), ReportChanges)
 	var log strings.Builder
 	e.Submit(0, Request{ID: 1, Prompt: numbered(0, 90), MaxNew: 50, OutputLen: 40})

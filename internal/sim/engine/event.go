@@ -5,20 +5,20 @@ import (
 	"time"
 )
 
-// EventKind says what an Event tells.
+// EventKind is the kind of an Event.
 type EventKind uint8
 
 // The kinds of event.
 const (
-	// TokenEmitted: a token came out. Under ReportChanges only the first one
-	// of each request is told.
+	// TokenEmitted: a token was generated. With ReportChanges only the first one of each request is
+	// reported.
 	TokenEmitted EventKind = iota + 1
-	// Finished: the request has all its tokens and has left the engine.
+	// Finished: the request has generated all its tokens and has left the engine.
 	Finished
 	// Rejected: the request can never run here; it was not queued.
 	Rejected
-	// Preempted: memory ran out and the newest request went back to the head
-	// of the queue. It keeps its tokens and goes on later.
+	// Preempted: memory ran out and the newest request went back to the head of the queue. It keeps its
+	// tokens and continues later.
 	Preempted
 )
 
@@ -36,7 +36,7 @@ func (k EventKind) String() string {
 	return fmt.Sprintf("EventKind(%d)", uint8(k))
 }
 
-// Reason says why a request finished or was rejected.
+// Reason is why a request finished or was rejected.
 type Reason uint8
 
 // The reasons.
@@ -69,25 +69,24 @@ func (r Reason) String() string {
 	return fmt.Sprintf("Reason(%d)", uint8(r))
 }
 
-// Event is something that happened to one request.
+// Event is an event of one request.
 type Event struct {
-	At   time.Duration // since the engine's epoch; never decreases from event to event
+	At   time.Duration // since the engine's epoch; non-decreasing
 	ID   uint64
 	Kind EventKind
 
-	// Reason is set on Finished and Rejected, and on TokenEmitted where the
-	// token is the request's last.
+	// Reason is set on Finished and Rejected, and on the TokenEmitted of the last token.
 	Reason Reason
-	// Token, Text and Index are set on TokenEmitted. Index counts from 0; Text
-	// is empty when the request brought its own Output.
+	// Token, Text and Index are set on TokenEmitted. Index counts from 0; Text is empty if the request
+	// has its own Output.
 	Token Token
 	Text  string
 	Index int
 
 	PromptTokens int // the length of the prompt
-	CachedTokens int // prompt tokens that were not computed when the request was first admitted
-	OutputTokens int // emitted so far, this one included
+	CachedTokens int // prompt tokens that were cached when the request was first admitted
+	OutputTokens int // emitted so far, including this one
 }
 
-// First says whether a TokenEmitted event is the request's first token.
+// First reports whether a TokenEmitted event is the request's first token.
 func (e Event) First() bool { return e.Kind == TokenEmitted && e.Index == 0 }

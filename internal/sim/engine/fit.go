@@ -8,91 +8,87 @@ import (
 	"time"
 )
 
-// Measurement is one run of a benchmark on one machine: a batch of prompts of
-// one length computed together, and answers of one length decoded together.
+// Measurement is one run of a benchmark on one machine: a batch of prompts of equal length prefilled
+// together, and answers of equal length decoded together.
 type Measurement struct {
 	Line           int // of its file
 	Model          string
 	Hardware       string
 	TensorParallel int
 
-	PromptTokens int // of each prompt
-	Batch        int // prompts
-	OutputTokens int // of each answer, the first one included
+	PromptTokens int // per prompt
+	Batch        int // number of prompts
+	OutputTokens int // per answer, including the first token
 
-	PrefillTime time.Duration // of the whole batch, in one step; 0 where it is not known
-	StepTime    time.Duration // of a decode step, the mean over Steps; 0 where there was none
-	Steps       int           // decode steps: answers may have ended early
+	PrefillTime time.Duration // of the whole batch, in one step; 0 = unknown
+	StepTime    time.Duration // mean time of a decode step over Steps; 0 = none
+	Steps       int           // decode steps; answers may end early
 
-	// Waited: the run took longer than its decode steps together, so the batch
-	// was not computed together. It does not tell how long a step takes.
+	// Waited: the run took longer than its decode steps, so the batch was not computed together, and
+	// does not determine the time of a step.
 	Waited bool
 }
 
-// Machine names what the run was made on.
+// Machine describes the machine of the run.
 func (m *Measurement) Machine() string {
 	return fmt.Sprintf("%s on %s, tensor parallel %d", m.Model, m.Hardware, m.TensorParallel)
 }
 
-// context is the mean of the tokens that a decode step of the run attends to.
+// context returns the mean context tokens of a decode step of the run.
 func (m *Measurement) context() float64 {
 	return float64(m.Batch) * (float64(m.PromptTokens) + 1 + float64(m.Steps-1)/2)
 }
 
-// FitOptions is what measurements do not say of a profile. What is zero gets the
-// default of DefaultFitOptions.
+// FitOptions are the profile values that measurements lack. Zero values select DefaultFitOptions.
 type FitOptions struct {
-	Name string // default: of the hardware, the model and the tensor parallelism
-	// KVTokens is what the KV memory holds; default: the most that the
-	// measurements held at once, which it can do at least.
+	Name string // default: from the hardware, the model and the tensor parallelism
+	// KVTokens is the size of the KV memory; default: the most that a measurement held at once, a lower
+	// bound.
 	KVTokens        int
 	ChunkTokens     int
 	MaxRunning      int
 	ReservePerMille int
 }
 
-// DefaultFitOptions are chunks of 2048 tokens (the prompts that Splitwise batches:
-// beyond them a step gains nothing), 256 requests at once (vLLM's and SGLang's
-// usual max_num_seqs) and a new-token ratio of 0.2, as the built-in profiles have it.
+// DefaultFitOptions returns chunks of 2048 tokens (Splitwise's batch of prompts: larger steps gain
+// nothing), 256 concurrent requests (the usual max_num_seqs of vLLM and SGLang) and a new-token ratio
+// of 0.2, as in the built-in profiles.
 func DefaultFitOptions() FitOptions {
 	return FitOptions{ChunkTokens: 2048, MaxRunning: 256, ReservePerMille: 200}
 }
 
-// Fit is a profile fitted to measurements, and how well it does on measurements
-// that it had not seen.
+// Fit is a profile fitted to measurements, with its errors on held-out measurements.
 type Fit struct {
 	Profile Profile
 
-	Runs     int // measurements that were used
-	Repeated int // rows that another row repeats to the last digit, left out
-	Waited   int // measurements of batches that were not computed together, left out
+	Runs     int // measurements used
+	Repeated int // omitted rows that repeat another row exactly
+	Waited   int // omitted measurements of batches that were not computed together
 
-	// Repetitions tells of one run in five of each point held out in turn, as
-	// SageServe checks its performance model (80:20); Points, of whole points of the
-	// grid held out in turn, those within the range of the others: interpolation.
-	// Noise is how far each run is from its repetitions, which no model predicts.
+	// Repetitions are the errors with one run in five of each point held out in turn, as SageServe
+	// checks its performance model (80:20); Points with whole points of the grid held out in turn, if
+	// they are within the range of the others (interpolation). Noise is the deviation of runs from their
+	// repetitions, which no model predicts.
 	Repetitions, Points, Noise FitErrors
 }
 
-// FitErrors are how far predictions are from what was held out: the prefill,
-// those prefills that the profile can meet (steps of up to ChunkTokens), a decode
-// step, and the whole run.
+// FitErrors are the errors of predictions for held-out data: of prefills, of prefills within
+// ChunkTokens, of decode steps, and of whole runs.
 type FitErrors struct {
 	Prefill, PrefillInChunk, Decode, Whole Errors
 }
 
-// Errors sums up absolute relative errors: 0.03 is 3 %.
+// Errors summarises absolute relative errors: 0.03 is 3 %.
 type Errors struct {
 	N      int
 	Mean   float64
 	Median float64
 }
 
-// FitMeasurements fits one profile a model, hardware and tensor parallelism, in
-// the order of these, to measurements. Repetitions are joined by their median. The
-// prefill curve is over the tokens of the batch and the decode curve over its
-// requests, with a slope for each token of context. Measurements that do not tell
-// how long one of the kinds of step takes are an error that says what is missing.
+// FitMeasurements fits one profile per model, hardware and tensor parallelism, in that order.
+// Repetitions are aggregated by their median. The prefill curve is over the tokens of the batch and the
+// decode curve over its requests, with a slope per token of context. Measurements that do not determine
+// the time of a kind of step are an error that states what is missing.
 func FitMeasurements(ms []Measurement, o FitOptions) ([]Fit, error) {
 	var fits []Fit
 	for _, group := range byMachine(ms) {
@@ -105,7 +101,7 @@ func FitMeasurements(ms []Measurement, o FitOptions) ([]Fit, error) {
 	return fits, nil
 }
 
-// byMachine groups measurements by what they were made on.
+// byMachine groups measurements by machine.
 func byMachine(ms []Measurement) [][]Measurement {
 	ms = slices.Clone(ms)
 	order := func(a, b Measurement) int {
@@ -139,7 +135,7 @@ func fitMachine(group []Measurement, o FitOptions) (*Fit, error) {
 	f.Runs = len(used)
 	p := &f.Profile
 	p.Prefill, p.Decode, p.DecodePerKVToken = m.curves()
-	p.KVTokens = cmp.Or(o.KVTokens, mostHeld(used))
+	p.KVTokens = cmp.Or(o.KVTokens, maxHeld(used))
 	p.Description = fmt.Sprintf("%s, %d KV tokens, fitted to %d measurements", group[0].Machine(), p.KVTokens, f.Runs)
 	f.Repetitions = heldOutRuns(used, p.ChunkTokens)
 	f.Points = heldOutPoints(used, p.ChunkTokens)
@@ -147,7 +143,7 @@ func fitMachine(group []Measurement, o FitOptions) (*Fit, error) {
 	return f, p.Validate()
 }
 
-// usable leaves out what tells nothing more, and what tells nothing of a step.
+// usable removes duplicates and measurements without step times.
 func (f *Fit) usable(group []Measurement) []Measurement {
 	var used []Measurement
 	seen := map[Measurement]bool{}
@@ -170,8 +166,8 @@ func (f *Fit) usable(group []Measurement) []Measurement {
 	return used
 }
 
-// mostHeld is the most KV tokens that a run held at once.
-func mostHeld(ms []Measurement) int {
+// maxHeld returns the most KV tokens that a run held at once.
+func maxHeld(ms []Measurement) int {
 	most := 0
 	for i := range ms {
 		most = max(most, ms[i].Batch*(ms[i].PromptTokens+ms[i].Steps+1))
@@ -179,13 +175,13 @@ func mostHeld(ms []Measurement) int {
 	return most
 }
 
-// profileName is a100-80gb-llama2-70b-tp8 for llama2-70b on a100-80gb with 8.
+// profileName returns the default name, such as a100-80gb-llama2-70b-tp8.
 func profileName(m *Measurement) string {
 	return SafeName(fmt.Sprintf("%s-%s-tp%d", m.Hardware, m.Model, m.TensorParallel))
 }
 
-// SafeName makes a name of small letters, digits, dots and dashes, as it can stand
-// in a list of names: whatever else a text has becomes a dash.
+// SafeName converts text to a valid name of lower-case letters, digits, dots and dashes: all other
+// characters become dashes.
 func SafeName(text string) string {
 	return strings.Map(func(c rune) rune {
 		switch {

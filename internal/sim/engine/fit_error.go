@@ -5,11 +5,10 @@ import (
 	"slices"
 )
 
-// folds is how many parts of the repetitions are held out in turn: one in five,
-// SageServe's 80:20.
+// folds is the number of parts of the repetitions held out in turn: one in five, SageServe's 80:20.
 const folds = 5
 
-// residuals collects relative errors by what is predicted.
+// residuals collects relative errors by predicted quantity.
 type residuals struct{ prefill, inChunk, decode, whole []float64 }
 
 func (r *residuals) sum() FitErrors {
@@ -20,8 +19,8 @@ func sumErrors(errors []float64) Errors {
 	return Errors{N: len(errors), Mean: mean(errors), Median: median(errors)}
 }
 
-// repetitionNoise compares each run with the median of its repetitions: no model
-// that says the same of all of them does much better.
+// repetitionNoise compares each run with the median of its repetitions, a floor for the error of every
+// model.
 func repetitionNoise(ms []Measurement, chunk int) FitErrors {
 	type place struct{ prompt, batch, output int }
 	at := func(m *Measurement) place { return place{m.PromptTokens, m.Batch, m.OutputTokens} }
@@ -45,8 +44,8 @@ func repetitionNoise(ms []Measurement, chunk int) FitErrors {
 	return all.sum()
 }
 
-// prefilled compares a prefill with its prediction, where it is known and the
-// model has measurements on both sides of it.
+// prefilled adds the error of a prefill prediction, if the prefill is known and within the measured
+// range.
 func (r *residuals) prefilled(m *stepModel, g *gridPoint, chunk int) {
 	if g.prefill == 0 || !within(m.prefill, g.tokens()) {
 		return
@@ -58,7 +57,7 @@ func (r *residuals) prefilled(m *stepModel, g *gridPoint, chunk int) {
 	}
 }
 
-// decoded compares a decode step likewise, and the whole run.
+// decoded adds the errors of a decode step and of the whole run, likewise.
 func (r *residuals) decoded(m *stepModel, g *gridPoint) {
 	if g.step == 0 || !within(m.decode, float64(g.batch)) {
 		return
@@ -71,7 +70,7 @@ func (r *residuals) decoded(m *stepModel, g *gridPoint) {
 	}
 }
 
-// heldOutRuns holds out every fifth run of each point of the grid in turn.
+// heldOutRuns holds out every fifth run of each grid point in turn.
 func heldOutRuns(ms []Measurement, chunk int) FitErrors {
 	type place struct{ prompt, batch, output int }
 	runs := map[place]int{}
@@ -94,7 +93,7 @@ func heldOutRuns(ms []Measurement, chunk int) FitErrors {
 		}
 		m, err := fitModel(kept)
 		if err != nil {
-			continue // every point keeps a run, but the joined times may lead nowhere
+			continue // every point keeps a run, but the fit may still fail
 		}
 		for i := range held {
 			g := joined(held[i : i+1])
@@ -105,8 +104,8 @@ func heldOutRuns(ms []Measurement, chunk int) FitErrors {
 	return all.sum()
 }
 
-// heldOutPoints holds out each prompt and batch size in turn, whatever its
-// answers, and predicts it where the others lie on both sides of it.
+// heldOutPoints holds out each prompt and batch size in turn, with all its answer lengths, and predicts
+// it if the others enclose it.
 func heldOutPoints(ms []Measurement, chunk int) FitErrors {
 	type shape struct{ prompt, batch int }
 	var shapes []shape
@@ -129,7 +128,7 @@ func heldOutPoints(ms []Measurement, chunk int) FitErrors {
 		}
 		m, err := fitModel(kept)
 		if err != nil {
-			continue // without it too little is left to fit
+			continue // too little data is left to fit
 		}
 		whole := joined(held)
 		all.prefilled(m, &whole, chunk)
@@ -145,7 +144,7 @@ func within(points []point, x float64) bool {
 	return points[0].x <= x && x <= points[len(points)-1].x
 }
 
-// prefillsOf are the times of prefills that are known.
+// prefillsOf returns the known prefill times.
 func prefillsOf(ms []Measurement) (seconds []float64) {
 	for i := range ms {
 		if took := ms[i].PrefillTime; took > 0 {

@@ -9,28 +9,28 @@ import (
 	"time"
 )
 
-// stepModel is what is fitted to measurements: times in seconds.
+// stepModel is a model fitted to measurements, with times in seconds.
 type stepModel struct {
 	prefill []point // over tokens
-	decode  []point // over requests, without what their context takes
-	perKV   float64 // for each token of context
+	decode  []point // over requests, without the time for their context
+	perKV   float64 // per token of context
 }
 
-// point is a time y at a size x with the weight of what it stands for.
+// point is a time y at a size x with a weight.
 type point struct{ x, y, weight float64 }
 
-// gridPoint is what repetitions of one run join to.
+// gridPoint aggregates the repetitions of one run.
 type gridPoint struct {
 	prompt, batch, output int
 	runs                  float64
-	prefill               float64 // seconds: the median; 0 = not known
-	step, context         float64 // seconds, tokens: medians; step 0 = not known
+	prefill               float64 // median in seconds; 0 = unknown
+	step, context         float64 // medians in seconds and tokens; step 0 = unknown
 	steps                 float64
 }
 
 func (g *gridPoint) tokens() float64 { return float64(g.prompt * g.batch) }
 
-// grid joins repetitions by their medians, in the order of batch, prompt, output.
+// grid aggregates repetitions by their medians, in order of batch, prompt, output.
 func grid(ms []Measurement) []gridPoint {
 	ms = slices.Clone(ms)
 	order := func(a, b Measurement) int {
@@ -62,13 +62,13 @@ func joined(ms []Measurement) gridPoint {
 	return g
 }
 
-// fitModel fits both kinds of step. It fails where fewer than two sizes of one
-// of them were measured: a slope would be a guess.
+// fitModel fits both kinds of step. It fails if fewer than two sizes of one kind were measured, since
+// the slope would be a guess.
 func fitModel(ms []Measurement) (*stepModel, error) {
 	points := grid(ms)
 	m := &stepModel{prefill: prefillPoints(points)}
 	if len(m.prefill) < 2 {
-		return nil, fmt.Errorf("want prefills of at least 2 sizes (prompt_size x batch_size), got %s", sizes(m.prefill))
+		return nil, fmt.Errorf("must contain prefills of at least 2 sizes (prompt_size x batch_size), got %s", sizes(m.prefill))
 	}
 	m.perKV = contextSlope(points)
 	var decode []point
@@ -78,15 +78,15 @@ func fitModel(ms []Measurement) (*stepModel, error) {
 		}
 	}
 	if m.decode = rising(decode); len(m.decode) < 2 {
-		return nil, fmt.Errorf("want decodes of at least 2 batch sizes, got %s", sizes(m.decode))
+		return nil, fmt.Errorf("must contain decodes of at least 2 batch sizes, got %s", sizes(m.decode))
 	}
 	if m.decode[0].y <= 0 {
-		return nil, errors.New("the times of decode steps rise so steeply with the context that none is left for the weights: measure more contexts of one batch size")
+		return nil, errors.New("decode times increase too steeply with the context, leaving no time for the weights: measure more contexts with one batch size")
 	}
 	return m, nil
 }
 
-// sizes lists the sizes of points.
+// sizes formats the sizes of points.
 func sizes(points []point) string {
 	if len(points) == 0 {
 		return "none"
@@ -94,8 +94,8 @@ func sizes(points []point) string {
 	return fmt.Sprintf("only %g", points[0].x)
 }
 
-// prefillPoints joins what was measured of one number of tokens, as one prompt or
-// as several, by the geometric mean, from which both are as many times off.
+// prefillPoints aggregates prefills with the same number of tokens, as one prompt or several, by the
+// geometric mean, which has the same ratio to both.
 func prefillPoints(points []gridPoint) []point {
 	var logs []point
 	for i := range points {
@@ -110,9 +110,9 @@ func prefillPoints(points []gridPoint) []point {
 	return logs
 }
 
-// contextSlope is how much longer a decode step takes for each token of context:
-// the median of the slopes between any two points of one batch size, each with the
-// weight of their distance. It is 0 where every batch was measured at one context.
+// contextSlope returns the additional time of a decode step per token of context: the median slope
+// between any two points of one batch size, weighted by their distance. It is 0 if every batch was
+// measured with a single context.
 func contextSlope(points []gridPoint) float64 {
 	var slopes []point
 	for i := range points {
@@ -137,9 +137,8 @@ func contextSlope(points []gridPoint) float64 {
 	return 0
 }
 
-// rising makes points a curve: sizes that stand several times are joined by the
-// mean of their times, and times that fall with the size are replaced by the
-// mean of the neighbours that contradict each other, the nearest rising curve in
+// rising converts points to a curve: points of equal size are averaged, and times that decrease with
+// the size are replaced by the mean of the conflicting neighbours, the nearest non-decreasing curve in
 // least squares (pool adjacent violators).
 func rising(points []point) []point {
 	slices.SortFunc(points, func(a, b point) int { return cmp.Or(cmp.Compare(a.x, b.x), cmp.Compare(a.y, b.y)) })
@@ -155,7 +154,7 @@ func rising(points []point) []point {
 			blocks = append(blocks, block{p, []float64{p.x}})
 		}
 	}
-	// What a block is pooled with may now contradict the one before it.
+	// A pooled block may conflict with the one before it.
 	for i := 1; i < len(blocks); {
 		if blocks[i].y >= blocks[i-1].y {
 			i++
@@ -174,14 +173,14 @@ func rising(points []point) []point {
 	return out
 }
 
-// pooled is the weighted mean of two points, at the first one's size.
+// pooled returns the weighted mean of two points, at the size of the first.
 func pooled(a, b point) point {
 	w := a.weight + b.weight
 	return point{a.x, (a.y*a.weight + b.y*b.weight) / w, w}
 }
 
-// curves is the model in a profile's terms; times are rounded to microseconds,
-// the context's to nanoseconds.
+// curves converts the model to profile constants; times are rounded to microseconds, the context's to
+// nanoseconds.
 func (m *stepModel) curves() (prefill, decode Curve, perKV time.Duration) {
 	return curveOf(m.prefill), curveOf(m.decode), time.Duration(math.Round(m.perKV * 1e9))
 }
@@ -193,7 +192,7 @@ func curveOf(points []point) (c Curve) {
 	return c
 }
 
-// prefillAt and decodeAt predict a step in seconds.
+// prefillAt and decodeAt predict the seconds of a step.
 func (m *stepModel) prefillAt(tokens float64) float64 { return interpolate(m.prefill, tokens) }
 
 func (m *stepModel) decodeAt(batch, context float64) float64 {
@@ -224,7 +223,7 @@ func mean(xs []float64) float64 {
 	return sum / float64(len(xs))
 }
 
-// median is the middle of values, or the mean of the two in the middle; 0 of none.
+// median returns the median of values; 0 if there are none.
 func median(xs []float64) float64 {
 	if len(xs) == 0 {
 		return 0

@@ -17,7 +17,7 @@ const tableHeader = "model,hardware,prompt_size,batch_size,token_size,peak_power
 // benchmarkRow is one run of a grid.
 type benchmarkRow struct{ prompt, batch, output int }
 
-// sparseGrid is the usual one: batches at one length, lengths at one batch.
+// sparseGrid is the usual grid: batches with one length, lengths with one batch.
 func sparseGrid() (rows []benchmarkRow) {
 	for batch := 1; batch <= 64; batch *= 2 {
 		rows = append(rows, benchmarkRow{512, batch, 128})
@@ -31,8 +31,7 @@ func sparseGrid() (rows []benchmarkRow) {
 	return rows
 }
 
-// table writes a benchmark of a profile in one of the two conventions, each run
-// so many times and each time a little off, as noise says.
+// table formats a benchmark of a profile in one of the two conventions, with repetitions and noise.
 func table(p *Profile, totals bool, rows []benchmarkRow, times int, noise func() float64) string {
 	var b strings.Builder
 	b.WriteString(tableHeader)
@@ -79,8 +78,8 @@ func near(a, b Curve, by time.Duration) bool {
 	return true
 }
 
-// The machines that are built in come back from what a benchmark of them measures.
-func TestFittingFindsTheCurvesOfATable(t *testing.T) {
+// The fit recovers the built-in machines from a simulated benchmark.
+func TestFitRecoversCurves(t *testing.T) {
 	for _, p := range measuredProfiles() {
 		f := fitTable(t, table(&p, false, sparseGrid(), 1, exact), FitOptions{Name: "x", KVTokens: 7, ChunkTokens: 4096, MaxRunning: 9, ReservePerMille: 11})
 		got := f.Profile
@@ -96,8 +95,8 @@ func TestFittingFindsTheCurvesOfATable(t *testing.T) {
 	}
 }
 
-// Both conventions say the same; of batches the second one does not know the prefill.
-func TestTheTwoConventionsOfATable(t *testing.T) {
+// Both conventions yield the same profile; the second one lacks the prefill of batches.
+func TestTableConventionsAreDetected(t *testing.T) {
 	p := measuredProfiles()[1]
 	a := fitTable(t, table(&p, false, sparseGrid(), 1, exact), FitOptions{})
 	b := fitTable(t, table(&p, true, sparseGrid(), 1, exact), FitOptions{})
@@ -112,7 +111,7 @@ func TestTheTwoConventionsOfATable(t *testing.T) {
 	}
 }
 
-// Noise of 2 % in every run is what the errors show, not more.
+// The errors show the noise of 2 % per run, and not more.
 func TestHeldOutErrorsShowTheNoise(t *testing.T) {
 	p := measuredProfiles()[2]
 	rng := rand.New(rand.NewPCG(1, 1))
@@ -138,7 +137,7 @@ func TestHeldOutErrorsShowTheNoise(t *testing.T) {
 	}
 }
 
-// The order of the rows changes no profile.
+// The order of the rows does not affect the profile.
 func TestRowsInAnyOrderFitTheSame(t *testing.T) {
 	p := measuredProfiles()[0]
 	rng := rand.New(rand.NewPCG(3, 1))
@@ -153,9 +152,8 @@ func TestRowsInAnyOrderFitTheSame(t *testing.T) {
 	}
 }
 
-// A batch that was computed in turns tells nothing of a step; answers that ended
-// early tell as much as they had steps.
-func TestRunsThatAreNotWhatTheyWereMeantToBe(t *testing.T) {
+// A batch computed in parts is excluded; answers that ended early count with their actual steps.
+func TestIncompleteRuns(t *testing.T) {
 	p := measuredProfiles()[0]
 	text := table(&p, false, sparseGrid(), 1, exact)
 	waited := text + "m,h,512,128,128,0,0,800,67,160000,8\n"
@@ -169,8 +167,8 @@ func TestRunsThatAreNotWhatTheyWereMeantToBe(t *testing.T) {
 	}
 }
 
-// Models, hardware and tensor parallelism are profiles of their own, in order.
-func TestAProfileForEachMachine(t *testing.T) {
+// Each combination of model, hardware and tensor parallelism has its own profile, in order.
+func TestOneProfilePerMachine(t *testing.T) {
 	p := measuredProfiles()[0]
 	rows := strings.TrimPrefix(table(&p, false, sparseGrid(), 1, exact), tableHeader)
 	text := tableHeader + strings.ReplaceAll(rows, "m,h,", "B/x y,GPU_1,") + rows + strings.ReplaceAll(rows, ",8\n", ",4\n")
@@ -191,12 +189,12 @@ func TestAProfileForEachMachine(t *testing.T) {
 	}
 }
 
-func TestTooLittleToFit(t *testing.T) {
+func TestInsufficientMeasurements(t *testing.T) {
 	for rows, want := range map[string]string{
-		"m,h,512,1,128,0,0,100,50,6450,8\n":                                                "fitting m on h, tensor parallel 8: want prefills of at least 2 sizes (prompt_size x batch_size), got only 512",
-		"m,h,512,1,128,0,0,100,50,6450,8\nm,h,1024,1,128,0,0,200,50,6550,8\n":              "fitting m on h, tensor parallel 8: want decodes of at least 2 batch sizes, got only 1",
-		"m,h,512,2,128,0,0,100,50,99999,8\nm,h,1024,1,128,0,0,200,50,99999,8\n":            "fitting m on h, tensor parallel 8: want prefills of at least 2 sizes (prompt_size x batch_size), got none",
-		"m,h,9,1,9,0,0,1,1,9,8\nm,h,9000,1,9,0,0,9,9000,72009,8\nm,h,9,2,9,0,0,2,3,26,8\n": "the times of decode steps rise so steeply with the context that none is left for the weights",
+		"m,h,512,1,128,0,0,100,50,6450,8\n":                                                "fitting m on h, tensor parallel 8: must contain prefills of at least 2 sizes (prompt_size x batch_size), got only 512",
+		"m,h,512,1,128,0,0,100,50,6450,8\nm,h,1024,1,128,0,0,200,50,6550,8\n":              "fitting m on h, tensor parallel 8: must contain decodes of at least 2 batch sizes, got only 1",
+		"m,h,512,2,128,0,0,100,50,99999,8\nm,h,1024,1,128,0,0,200,50,99999,8\n":            "fitting m on h, tensor parallel 8: must contain prefills of at least 2 sizes (prompt_size x batch_size), got none",
+		"m,h,9,1,9,0,0,1,1,9,8\nm,h,9000,1,9,0,0,9,9000,72009,8\nm,h,9,2,9,0,0,2,3,26,8\n": "decode times increase too steeply with the context",
 	} {
 		ms, err := ReadMeasurements("x", strings.NewReader(tableHeader+rows))
 		if err != nil {
@@ -211,29 +209,29 @@ func TestTooLittleToFit(t *testing.T) {
 	}
 }
 
-func TestTablesThatCannotBeRead(t *testing.T) {
+func TestTableErrors(t *testing.T) {
 	const good = "m,h,512,1,128,0,0,100,50,6450,8\n"
 	for _, c := range []struct{ text, want string }{
-		{"", "reading perf.csv: the table is empty: want the columns model,hardware,"},
-		{tableHeader, "reading perf.csv: the table has a header and no measurements"},
-		{"model,hardware\n", `reading perf.csv:1: column "prompt_size" is missing: want model,hardware,prompt_size,`},
-		{"model," + tableHeader, `reading perf.csv:1: column "model" stands twice`},
+		{"", "reading perf.csv: the table is empty: must have the columns model,hardware,"},
+		{tableHeader, "reading perf.csv: the table has no measurements"},
+		{"model,hardware\n", `reading perf.csv:1: column "prompt_size" is missing: must have model,hardware,prompt_size,`},
+		{"model," + tableHeader, `reading perf.csv:1: duplicate column "model"`},
 		{tableHeader + good + "m,h,512,1\n", "reading perf.csv: record on line 3: wrong number of fields"},
 		{tableHeader + "m,\"h,1\n", "reading perf.csv: "},
-		{tableHeader + good + strings.Replace(good, "m,h", " ,h", 1), "reading perf.csv:3: model: want a name, got none"},
-		{tableHeader + good + strings.Replace(good, "512,1,", "512,x,", 1), `reading perf.csv:3: batch_size: want a whole number of 1 to 10000000, got "x"`},
-		{tableHeader + strings.Replace(good, "512,1,", "512,0,", 1), `reading perf.csv:2: batch_size: want a whole number of 1 to 10000000, got "0"`},
-		{tableHeader + strings.Replace(good, "512,1,", "-512,1,", 1), `reading perf.csv:2: prompt_size: want a whole number of 1 to 10000000, got "-512"`},
-		{tableHeader + strings.Replace(good, "512,1,", "512.5,1,", 1), `reading perf.csv:2: prompt_size: want a whole number of 1 to 10000000, got "512.5"`},
-		{tableHeader + strings.Replace(good, "512,1,", "99999,99999,", 1), "reading perf.csv:2: batch_size: want at most 10000000 tokens in a batch, got 99999 prompts of 99999"},
-		{tableHeader + strings.Replace(good, ",8\n", ",\n", 1), `reading perf.csv:2: tensor_parallel: want a whole number of 1 to 10000000, got ""`},
-		{tableHeader + strings.Replace(good, "100,", "NaN,", 1), `reading perf.csv:2: prompt_time: want a time of more than 0 and at most a day, got "NaN"`},
-		{tableHeader + strings.Replace(good, "100,", "Inf,", 1), `reading perf.csv:2: prompt_time: want a time of more than 0 and at most a day, got "Inf"`},
-		{tableHeader + strings.Replace(good, ",50,", ",0,", 1), `reading perf.csv:2: token_time: want a time of more than 0 and at most a day, got "0"`},
-		{tableHeader + strings.Replace(good, ",50,", ",-50,", 1), `reading perf.csv:2: token_time: want a time of more than 0 and at most a day, got "-50"`},
-		{tableHeader + strings.Replace(good, ",50,", ",1e-30,", 1), "reading perf.csv:2: token_time: want at least a nanosecond a token, got 1e-30"},
-		{tableHeader + strings.Replace(good, "6450", "99", 1), "reading perf.csv:2: e2e_time: must not be below prompt_time, 100, got 99"},
-		{tableHeader + strings.Replace(good, "128", "2", 1), "reading perf.csv: no row has a token_size of 3 or more: without one it cannot be told whether token_time is that of a token or of all"},
+		{tableHeader + good + strings.Replace(good, "m,h", " ,h", 1), "reading perf.csv:3: model: must not be empty"},
+		{tableHeader + good + strings.Replace(good, "512,1,", "512,x,", 1), `reading perf.csv:3: batch_size: must be an integer from 1 to 10000000, got "x"`},
+		{tableHeader + strings.Replace(good, "512,1,", "512,0,", 1), `reading perf.csv:2: batch_size: must be an integer from 1 to 10000000, got "0"`},
+		{tableHeader + strings.Replace(good, "512,1,", "-512,1,", 1), `reading perf.csv:2: prompt_size: must be an integer from 1 to 10000000, got "-512"`},
+		{tableHeader + strings.Replace(good, "512,1,", "512.5,1,", 1), `reading perf.csv:2: prompt_size: must be an integer from 1 to 10000000, got "512.5"`},
+		{tableHeader + strings.Replace(good, "512,1,", "99999,99999,", 1), "reading perf.csv:2: batch_size: must be at most 10000000 tokens in a batch, got 99999 prompts of 99999"},
+		{tableHeader + strings.Replace(good, ",8\n", ",\n", 1), `reading perf.csv:2: tensor_parallel: must be an integer from 1 to 10000000, got ""`},
+		{tableHeader + strings.Replace(good, "100,", "NaN,", 1), `reading perf.csv:2: prompt_time: must be a time greater than 0 and at most a day, got "NaN"`},
+		{tableHeader + strings.Replace(good, "100,", "Inf,", 1), `reading perf.csv:2: prompt_time: must be a time greater than 0 and at most a day, got "Inf"`},
+		{tableHeader + strings.Replace(good, ",50,", ",0,", 1), `reading perf.csv:2: token_time: must be a time greater than 0 and at most a day, got "0"`},
+		{tableHeader + strings.Replace(good, ",50,", ",-50,", 1), `reading perf.csv:2: token_time: must be a time greater than 0 and at most a day, got "-50"`},
+		{tableHeader + strings.Replace(good, ",50,", ",1e-30,", 1), "reading perf.csv:2: token_time: must be at least a nanosecond per token, got 1e-30"},
+		{tableHeader + strings.Replace(good, "6450", "99", 1), "reading perf.csv:2: e2e_time: must be at least prompt_time, 100, got 99"},
+		{tableHeader + strings.Replace(good, "128", "2", 1), "reading perf.csv: no row has a token_size of 3 or more, so it is unknown whether token_time is per token or the total"},
 	} {
 		got, err := ReadMeasurements("perf.csv", strings.NewReader(c.text))
 		if err == nil || !strings.HasPrefix(err.Error(), c.want) {
@@ -246,8 +244,8 @@ func TestTablesThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// The rising curve is that of the formula: the largest of the least means.
-func TestRisingIsAsItsDumbTwin(t *testing.T) {
+// The rising curve equals the min-max formula of isotonic regression.
+func TestRisingMatchesReference(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var points []point
 		for range rapid.IntRange(1, 12).Draw(t, "points") {

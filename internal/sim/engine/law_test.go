@@ -9,14 +9,14 @@ import (
 	"pgregory.net/rapid"
 )
 
-// op is one thing done to an engine.
+// op is an operation on an engine.
 type op struct {
 	at     time.Duration
 	submit *Request
 	cancel uint64
 }
 
-// drawProfile makes memory scarce often, so that eviction and preemption happen.
+// drawProfile draws profiles that are often short of memory, to cause eviction and preemption.
 func drawProfile(t *rapid.T) Profile {
 	return small(func(p *Profile) {
 		p.KVTokens = rapid.IntRange(20, 150).Draw(t, "kv tokens")
@@ -26,8 +26,7 @@ func drawProfile(t *rapid.T) Profile {
 	})
 }
 
-// drawOps makes a day in an engine's life. No two times are the same, and none
-// is the very end of a step.
+// drawOps draws a sequence of operations. All times differ, and none is exactly the end of a step.
 func drawOps(t *rapid.T) []op {
 	var ops []op
 	at := time.Duration(3)
@@ -48,7 +47,7 @@ func drawOps(t *rapid.T) []op {
 	return ops
 }
 
-// checkEngine recounts everything that an engine keeps a count of.
+// checkEngine recomputes all counts of an engine.
 func checkEngine(t fataler, e *Engine) {
 	checkCache(t, e.cache)
 	private, decoding, context, promised := 0, 0, 0, 0
@@ -86,7 +85,7 @@ func checkEngine(t fataler, e *Engine) {
 	}
 }
 
-// ledger follows what an engine tells and checks that it makes sense.
+// ledger checks the consistency of an engine's events.
 type ledger struct {
 	now    time.Duration
 	tokens map[uint64]int
@@ -124,8 +123,8 @@ func (g *ledger) read(t fataler, events []Event) {
 	}
 }
 
-// live runs ops on an engine. A watcher that steps advances to every NextAt on
-// the way; one that does not, only to the times of the ops.
+// live runs ops on an engine. A watcher with steps advances to every NextAt in between; one without,
+// only to the times of the ops.
 func live(t fataler, e *Engine, ops []op, stepping bool, read func([]Event)) {
 	for _, o := range ops {
 		for stepping {
@@ -157,7 +156,7 @@ func live(t fataler, e *Engine, ops []op, stepping bool, read func([]Event)) {
 	}
 }
 
-func TestEngineKeepsItsBooks(t *testing.T) {
+func TestEngineInvariants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p, ops := drawProfile(t), drawOps(t)
 		e, err := New(p, ReportTokens)
@@ -176,7 +175,7 @@ func TestEngineKeepsItsBooks(t *testing.T) {
 	})
 }
 
-func TestEngineIsTheSameHoweverItIsWatched(t *testing.T) {
+func TestAdvanceIntervalsDoNotAffectEngine(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p, ops := drawProfile(t), drawOps(t)
 		var first string
@@ -197,7 +196,7 @@ func TestEngineIsTheSameHoweverItIsWatched(t *testing.T) {
 	})
 }
 
-// recordChanges writes down what an engine tells under ReportChanges.
+// recordChanges logs an engine's events with ReportChanges.
 func recordChanges(events []Event, log *strings.Builder) {
 	for _, ev := range events {
 		if ev.Kind != TokenEmitted || ev.First() {

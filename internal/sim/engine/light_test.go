@@ -7,7 +7,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// unshared makes the ops' prompts begin differently, and long enough for that.
+// unshared gives the ops' prompts different first tokens.
 func unshared(ops []op) []op {
 	for i := range ops {
 		if q := ops[i].submit; q != nil && len(q.Prompt) > 0 {
@@ -17,9 +17,9 @@ func unshared(ops []op) []op {
 	return ops
 }
 
-// Where nothing is shared and nobody is preempted, a light engine tells the same
-// events at the same times as the full one, whatever is asked of it.
-func TestLightIsTheFullEngineWithoutSharing(t *testing.T) {
+// Without shared prefixes and preemptions, a light engine reports the same events at the same times as
+// the full one.
+func TestLightEqualsFullWithoutSharing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		profile := drawProfile(t)
 		ops := unshared(drawOps(t))
@@ -56,8 +56,7 @@ func TestLightIsTheFullEngineWithoutSharing(t *testing.T) {
 	})
 }
 
-// compareEvents holds the light engine's events to the full one's, but for what
-// only tokens tell.
+// compareEvents compares the events of a light and a full engine, except for tokens.
 func compareEvents(t *rapid.T, full, light []Event) {
 	if len(full) != len(light) {
 		t.Fatalf("full %v, light %v", full, light)
@@ -70,8 +69,7 @@ func compareEvents(t *rapid.T, full, light []Event) {
 	}
 }
 
-// A light engine whose memory runs out preempts and finishes everything all the
-// same, and gives all memory back.
+// A light engine that runs out of memory preempts, finishes all requests, and releases all memory.
 func TestLightFinishesEverything(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		profile := drawProfile(t)

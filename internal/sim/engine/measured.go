@@ -2,26 +2,23 @@ package engine
 
 import "time"
 
-// measuredProfiles are machines with eight GPUs that serve large models, fitted by
-// FitMeasurements to the measurements of Splitwise (Patel et al., ISCA 2024;
-// Mutinifni/splitwise-sim, MIT licence): batches of 1 to 64 prompts of 512 tokens
-// and single prompts of 128 to 8192, tensor parallel 8.
+// measuredProfiles returns machines with eight GPUs that serve large models, fitted by FitMeasurements
+// to the measurements of Splitwise (Patel et al., ISCA 2024; Mutinifni/splitwise-sim, MIT licence):
+// batches of 1 to 64 prompts of 512 tokens and single prompts of 128 to 8192, tensor parallel 8.
 //
-// Their KV memory is arithmetic: nine tenths of eight times 80 GB (vLLM's usual
-// gpu_memory_utilization; of eight tenths bloom-176b would leave less than its
-// measured batch of 64 takes), less the weights at 2 bytes each and 0.39 GB a GPU
-// for other things, as for h100Llama, in tokens of layers x KV heads x head
-// dimension x 2 (K and V) x 2 bytes:
+// Their KV memory is computed: nine tenths of eight times 80 GB (vLLM's usual gpu_memory_utilization;
+// with eight tenths bloom-176b would have less memory than its measured batch of 64 needs), minus the
+// weights at 2 bytes each and 0.39 GB per GPU for other data, as for h100Llama, in tokens of layers x
+// KV heads x head dimension x 2 (K and V) x 2 bytes:
 //   - llama2-70b: 69.0e9 weights are 138 GB, a token 80 x 8 x 128 x 2 x 2 = 327,680
 //     bytes: (576 - 138 - 3.1) GB hold 1,327,000 tokens;
 //   - bloom-176b: 176.2e9 weights are 352.5 GB, and with all 112 heads kept a token
 //     takes 70 x 112 x 128 x 2 x 2 = 4,014,080 bytes, twelve times as much:
 //     (576 - 352.5 - 3.1) GB hold 54,900 tokens.
 //
-// Chunks are of 2048 tokens: of larger prefills fewer tokens a second were
-// measured, and one long prompt and many short ones take different times there.
-// What lies beyond batches of 64 and 37,000 tokens of context was not measured:
-// the last segment and the slope go on.
+// Chunks have 2048 tokens: larger prefills had a lower measured token rate, and one long prompt and
+// many short ones take different times there. Batches beyond 64 and contexts beyond 37,000 tokens were
+// not measured: the last segment and the slope are extrapolated.
 func measuredProfiles() []Profile {
 	return []Profile{
 		large("a100-llama2-70b", "eight NVIDIA A100 (80 GB), tensor parallel 8, Llama-2-70B, 1,327,000 KV tokens", 1_327_000, 216*time.Nanosecond,
@@ -39,7 +36,7 @@ func measuredProfiles() []Profile {
 	}
 }
 
-// large is a machine of measuredProfiles.
+// large returns a profile of measuredProfiles.
 func large(name, description string, kv int, perKV time.Duration, prefill, decode Curve) Profile {
 	o := DefaultFitOptions()
 	return Profile{
@@ -48,7 +45,7 @@ func large(name, description string, kv int, perKV time.Duration, prefill, decod
 	}
 }
 
-// micros makes a curve of sizes and times in microseconds.
+// micros returns a curve from sizes and times in microseconds.
 func micros(sizesAndTimes ...int) Curve {
 	c := make(Curve, len(sizesAndTimes)/2)
 	for i := range c {

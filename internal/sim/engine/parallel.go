@@ -5,38 +5,36 @@ import (
 	"time"
 )
 
-// Parallel is a data-parallel engine: ranks that have each a queue, a batch and
-// a KV memory of their own, and that begin and end every step together, because
-// they share what a step needs (the experts of a mixture, collective operations).
-// Every step takes as long as the slowest rank needs (equation (6) of the BF-IO
-// paper) and is of one kind, prefill before decode; a rank without work of that
-// kind takes part with a dummy batch, as in vLLM. With one rank it is an Engine.
+// Parallel is a data-parallel engine: each rank has its own queue, batch and KV memory, and all ranks
+// start and end every step together, because steps need shared resources (experts of a mixture,
+// collective operations). Every step takes as long as the slowest rank needs (equation (6) of the BF-IO
+// paper) and is of one kind, prefill before decode; a rank without work of that kind participates with
+// a dummy batch, as in vLLM. With one rank it equals an Engine.
 //
-// It is driven as an Engine is, from one goroutine.
+// It is driven like an Engine, by one goroutine.
 type Parallel struct {
 	ranks []*Engine
-	at    time.Duration // end of the last step, or the latest time told while idle
+	at    time.Duration // end of the last step, or the latest time while idle
 
-	// The run of steps under way: of prefills, a single step.
-	// Its ends are shared with the ranks' own steps.
+	// The current run of steps; a prefill run is a single step. The ranks' own steps share its ends.
 	stepping bool
 	start    time.Duration
 	ends     []time.Duration
-	done     int // steps of the run that have ended
+	done     int // finished steps of the run
 
-	waited []time.Duration // by rank, for slower ones
-	took   time.Duration   // all steps that have ended
+	waited []time.Duration // waiting time for slower ranks, by rank
+	took   time.Duration   // total time of finished steps
 	rankOf map[uint64]int
 
 	events []Event
 	taken  bool
 }
 
-// NewParallel makes an idle engine of that many ranks, at least 1, whose epoch
-// is 0. The profile is that of one rank. An unusable profile is an error.
+// NewParallel returns an idle engine with epoch 0 and that many ranks, at least 1. The profile is that
+// of one rank. An invalid profile is an error.
 func NewParallel(p Profile, ranks int, d Detail) (*Parallel, error) {
 	if ranks < 1 {
-		return nil, fmt.Errorf("making a data-parallel engine: must have at least 1 rank, got %d", ranks)
+		return nil, fmt.Errorf("creating a data-parallel engine: must have at least 1 rank, got %d", ranks)
 	}
 	x := &Parallel{waited: make([]time.Duration, ranks), rankOf: map[uint64]int{}}
 	for range ranks {
@@ -49,15 +47,15 @@ func NewParallel(p Profile, ranks int, d Detail) (*Parallel, error) {
 	return x, nil
 }
 
-// Ranks is how many ranks there are.
+// Ranks returns the number of ranks.
 func (p *Parallel) Ranks() int { return len(p.ranks) }
 
-// Submit hands a request to a rank. One that can never run, or whose ID is in
-// the engine already, is told as Rejected by the next Advance.
+// Submit submits a request to a rank. A request that can never run, or has the ID of a present request,
+// is reported as Rejected by the next Advance.
 func (p *Parallel) Submit(now time.Duration, rank int, q Request) {
 	p.settle(now)
 	if other, dup := p.rankOf[q.ID]; dup {
-		rank = other // which finds the duplicate
+		rank = other // that rank detects the duplicate
 	} else {
 		p.rankOf[q.ID] = rank
 	}
@@ -67,7 +65,7 @@ func (p *Parallel) Submit(now time.Duration, rank int, q Request) {
 	p.resync(now, e.step.mark() != before)
 }
 
-// Cancel takes a request out of the engine, as Engine.Cancel does.
+// Cancel removes a request from the engine, like Engine.Cancel.
 func (p *Parallel) Cancel(now time.Duration, id uint64) bool {
 	p.settle(now)
 	rank, there := p.rankOf[id]
@@ -82,7 +80,7 @@ func (p *Parallel) Cancel(now time.Duration, id uint64) bool {
 	return ok
 }
 
-// NextAt is when Advance next has something to say or to do, as Engine.NextAt.
+// NextAt returns the time of the next event, like Engine.NextAt.
 func (p *Parallel) NextAt() (time.Duration, bool) {
 	if !p.taken && len(p.events) > 0 {
 		return p.events[0].At, true
@@ -99,9 +97,8 @@ func (p *Parallel) NextAt() (time.Duration, bool) {
 	return p.ends[len(p.ends)-1], true
 }
 
-// Advance lets every step that ends at or before now happen and returns what
-// happened since the last Advance, in order, of equal times by rank. The slice
-// is valid until the next call of any method.
+// Advance processes every step that ends at or before now and returns the events since the last
+// Advance, in order of time and then rank. The slice is valid until the next call of any method.
 func (p *Parallel) Advance(now time.Duration) []Event {
 	p.settle(now)
 	if p.taken {
@@ -111,11 +108,10 @@ func (p *Parallel) Advance(now time.Duration) []Event {
 	return p.events
 }
 
-// Load is the load of one rank.
+// Load returns the load of one rank.
 func (p *Parallel) Load(rank int) Load { return p.ranks[rank].Load() }
 
-// Barrier is how long the steps that have ended took in all, and how much of
-// that a rank waited for slower ones.
+// Barrier returns the total time of finished steps, and how much of it a rank waited for slower ones.
 func (p *Parallel) Barrier(rank int) (took, waited time.Duration) { return p.took, p.waited[rank] }
 
 func (p *Parallel) clock(now time.Duration) time.Duration { return max(now, p.at) }
@@ -129,13 +125,12 @@ func (p *Parallel) busy() bool {
 	return false
 }
 
-// settle lets every step happen that ends at or before now, and begins those
-// that lie partly before now, but none that would begin at now.
+// settle processes every step that ends at or before now, and starts those that start before now.
 func (p *Parallel) settle(now time.Duration) {
 	for {
 		switch {
 		case p.stepping:
-			if !p.pass(now) {
+			if !p.advance(now) {
 				return
 			}
 		case !p.busy():
@@ -152,15 +147,14 @@ func (p *Parallel) settle(now time.Duration) {
 	}
 }
 
-// plan begins the next run on every rank: as many steps as change nothing on
-// any of them.
+// plan starts the next run on every rank: all steps until a change on any rank.
 func (p *Parallel) plan() {
 	p.stepping, p.start, p.done = true, p.at, 0
 	p.waitFor(p.begin())
 }
 
-// begin begins a step on every rank that is in none and returns how many steps
-// the run has. Prefills go first: while any rank has one, all others wait.
+// begin starts a step on every idle rank and returns the number of steps in the run. Prefills come
+// first: while any rank has one, all others wait.
 func (p *Parallel) begin() int {
 	kind := stepDecode
 	for _, e := range p.ranks {
@@ -179,12 +173,12 @@ func (p *Parallel) begin() int {
 	for _, e := range p.ranks {
 		e.step.kind, e.step.count = kind, count
 	}
-	p.collect() // what beginning preempted comes before what any rank does next
+	p.collect() // preemptions come before later events of any rank
 	return count
 }
 
-// beginDecode begins a run of decode steps on the ranks that have some and
-// returns how many of them change nothing on any.
+// beginDecode starts a run of decode steps on the ranks with running requests and returns the number of
+// steps until a change on any rank.
 func (p *Parallel) beginDecode() int {
 	count := 0
 	for _, e := range p.ranks {
@@ -199,7 +193,7 @@ func (p *Parallel) beginDecode() int {
 	return count
 }
 
-// waitFor makes every rank wait for the slowest at each of count steps.
+// waitFor sets the ends of count steps to those of the slowest rank.
 func (p *Parallel) waitFor(count int) {
 	p.ends = p.ends[:0]
 	end := p.start
@@ -214,17 +208,16 @@ func (p *Parallel) waitFor(count int) {
 	p.share()
 }
 
-// share hands the ends of the run to the ranks.
+// share passes the ends of the run to the ranks.
 func (p *Parallel) share() {
 	for _, e := range p.ranks {
 		e.step.ends = p.ends
 	}
 }
 
-// pass lets steps of the run happen that end at or before now and says whether
-// any did. Where every token is told it is one step, so that the ranks tell
-// theirs in the order of time.
-func (p *Parallel) pass(now time.Duration) bool {
+// advance processes steps of the run that end at or before now and reports whether there were any. With
+// ReportTokens it processes one step, so that the ranks report in order of time.
+func (p *Parallel) advance(now time.Duration) bool {
 	k := p.done
 	for k < len(p.ends) && p.ends[k] <= now {
 		if k++; p.ranks[0].detail == ReportTokens {
@@ -246,7 +239,7 @@ func (p *Parallel) pass(now time.Duration) bool {
 	return true
 }
 
-// account counts what the ranks waited until the k-th step of the run ends.
+// account adds the waiting times until the k-th step of the run ends.
 func (p *Parallel) account(k int) {
 	from := p.start
 	if p.done > 0 {
@@ -259,13 +252,11 @@ func (p *Parallel) account(k int) {
 	}
 }
 
-// mark is what tells whether somebody who came or left changed a run: its kind,
-// its steps and its prompt tokens.
+// mark identifies a run, to detect changes by Submit or Cancel: its kind, steps and prompt tokens.
 func (s *step) mark() [3]int { return [3]int{int(s.kind), s.steps(), s.tokens} }
 
-// resync carries over to all ranks what a request that came or left changed on
-// one: the run ends after the step under way, and a step that would begin only
-// now begins again with what is there now.
+// resync applies a change on one rank to all: the run ends after the current step, and a step that
+// starts at now is planned again.
 func (p *Parallel) resync(now time.Duration, changed bool) {
 	p.collect()
 	if !p.stepping || !changed {
@@ -279,17 +270,17 @@ func (p *Parallel) resync(now time.Duration, changed bool) {
 		}
 	}
 	switch {
-	case left == 0: // all of them are between two steps
+	case left == 0: // all ranks are between two steps
 		p.stepping, p.at = false, p.ranks[0].at
 	case p.done == 0 && p.start >= now:
-		p.waitFor(p.begin()) // a prefill has grown that begins just now
+		p.waitFor(p.begin()) // a prefill that starts now has grown
 	default:
 		p.ends = p.ends[:left]
 		p.share()
 	}
 }
 
-// steps is how many steps the run has.
+// steps returns the number of steps in the run.
 func (s *step) steps() int {
 	if s.kind == stepPrefill {
 		return 1
@@ -297,7 +288,7 @@ func (s *step) steps() int {
 	return s.count
 }
 
-// collect takes over what the ranks have to tell.
+// collect takes over the events of the ranks.
 func (p *Parallel) collect() {
 	from := -1
 	for _, e := range p.ranks {
@@ -314,12 +305,12 @@ func (p *Parallel) collect() {
 		e.taken = true
 	}
 	if from >= 0 {
-		p.note(p.events[from:])
+		p.forgetFinished(p.events[from:])
 	}
 }
 
-// note forgets where the requests are that ended.
-func (p *Parallel) note(events []Event) {
+// forgetFinished removes finished requests from rankOf.
+func (p *Parallel) forgetFinished(events []Event) {
 	for _, ev := range events {
 		if ev.Kind == Finished || ev.Kind == Rejected && ev.Reason != ReasonDuplicate {
 			delete(p.rankOf, ev.ID)
@@ -327,7 +318,7 @@ func (p *Parallel) note(events []Event) {
 	}
 }
 
-// String describes the ranks' states, a line each, for failure messages.
+// String describes the state of each rank in a line, for failure messages.
 func (p *Parallel) String() string {
 	text := ""
 	for g, e := range p.ranks {

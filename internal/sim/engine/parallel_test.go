@@ -17,10 +17,10 @@ func newParallel(t fataler, p Profile, ranks int, d Detail) *Parallel {
 	return x
 }
 
-// rankFor spreads ops over the ranks unevenly, so that some are idle.
+// rankFor distributes ops over the ranks unevenly, so that some are idle.
 func rankFor(id uint64, ranks int) int { return int(id*id+id/3) % ranks }
 
-// liveParallel runs ops on a data-parallel engine, as live does on an engine.
+// liveParallel runs ops on a data-parallel engine, like live.
 func liveParallel(t fataler, p *Parallel, ops []op, stepping bool, read func([]Event)) {
 	advance := func(at time.Duration) {
 		read(p.Advance(at))
@@ -54,8 +54,8 @@ func liveParallel(t fataler, p *Parallel, ops []op, stepping bool, read func([]E
 	}
 }
 
-// checkParallel holds the barrier's law: all ranks are in one step, which ends
-// for all at once, or between two.
+// checkParallel checks the barrier: all ranks are in the same step, with the same end, or between two
+// steps.
 func checkParallel(t fataler, p *Parallel) {
 	owned := 0
 	for g, e := range p.ranks {
@@ -81,7 +81,7 @@ func checkParallel(t fataler, p *Parallel) {
 	}
 }
 
-func TestOneRankIsAnEngine(t *testing.T) {
+func TestOneRankEqualsEngine(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p, ops := drawProfile(t), drawOps(t)
 		for _, d := range []Detail{ReportTokens, ReportChanges} {
@@ -111,7 +111,7 @@ func recordAll(events []Event, log *strings.Builder) {
 	}
 }
 
-func TestRanksStepTogetherAndKeepTheirBooks(t *testing.T) {
+func TestParallelInvariants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p, ops, ranks := drawProfile(t), drawOps(t), rapid.IntRange(2, 5).Draw(t, "ranks")
 		var first string
@@ -146,9 +146,9 @@ func TestRanksStepTogetherAndKeepTheirBooks(t *testing.T) {
 	})
 }
 
-// A decode step takes what the rank with the most context needs; the others
-// wait for it, and one that has nothing waits all the time.
-func TestEveryStepTakesAsLongAsTheSlowestRankNeeds(t *testing.T) {
+// A decode step takes as long as the rank with the most context needs; the others wait for it, and an
+// idle rank waits all the time.
+func TestStepsTakeAsLongAsTheSlowestRank(t *testing.T) {
 	p := small(func(p *Profile) { p.KVTokens, p.ChunkTokens = 1000, 1000 })
 	x := newParallel(t, p, 3, ReportTokens)
 	x.Submit(0, 0, Request{ID: 1, Prompt: numbered(0, 10), OutputLen: 4})
@@ -179,9 +179,9 @@ func TestEveryStepTakesAsLongAsTheSlowestRankNeeds(t *testing.T) {
 	}
 }
 
-// What comes in the middle of a run of decode steps on other ranks starts at the
-// end of the step under way, not of the run.
-func TestAnIdleRankTakesPartFromTheNextStep(t *testing.T) {
+// A request that arrives during a run of decode steps on other ranks starts at the end of the current
+// step, not of the run.
+func TestIdleRankJoinsAtNextStep(t *testing.T) {
 	p := small(func(p *Profile) { p.KVTokens = 1000 })
 	for _, d := range []Detail{ReportTokens, ReportChanges} {
 		x := newParallel(t, p, 2, d)
@@ -208,7 +208,7 @@ func TestAnIdleRankTakesPartFromTheNextStep(t *testing.T) {
 	}
 }
 
-func TestAParallelEngineRefusesWhatItCannotBe(t *testing.T) {
+func TestNewParallelErrors(t *testing.T) {
 	for _, ranks := range []int{0, -1} {
 		if _, err := NewParallel(small(), ranks, ReportTokens); err == nil {
 			t.Errorf("%d ranks were accepted", ranks)

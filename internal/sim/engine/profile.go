@@ -6,32 +6,29 @@ import (
 	"time"
 )
 
-// Profile is what one replica can do: how long its steps take and how much it
-// holds. A prefill step takes PrefillBase plus PrefillPerToken for every
-// uncached prompt token in it; a decode step takes DecodeBase plus
-// DecodePerRequest for every request in it plus DecodePerKVToken for every
-// token of context that those requests attend to. Where a curve was measured it
-// stands for the base and the first slope: Prefill over the uncached tokens of
-// the step, Decode over its requests.
+// Profile is the performance and capacity of one replica. A prefill step takes PrefillBase plus
+// PrefillPerToken per uncached prompt token in it; a decode step takes DecodeBase plus DecodePerRequest
+// per request in it plus DecodePerKVToken per token of their context. A measured curve replaces the
+// base and the first slope: Prefill over the uncached tokens of the step, Decode over its requests.
 type Profile struct {
 	Name        string
-	Description string // what hardware and model it stands for
+	Description string // its hardware and model
 
 	PrefillBase      time.Duration
-	PrefillPerToken  time.Duration // for each uncached prompt token
+	PrefillPerToken  time.Duration // per uncached prompt token
 	DecodeBase       time.Duration
-	DecodePerRequest time.Duration // for each request in the step
-	DecodePerKVToken time.Duration // for each context token of the requests in the step
+	DecodePerRequest time.Duration // per request in the step
+	DecodePerKVToken time.Duration // per context token of the requests in the step
 
-	Prefill Curve // instead of PrefillBase and PrefillPerToken; empty = those
-	Decode  Curve // instead of DecodeBase and DecodePerRequest; empty = those
+	Prefill Curve // replaces PrefillBase and PrefillPerToken unless empty
+	Decode  Curve // replaces DecodeBase and DecodePerRequest unless empty
 
-	ChunkTokens int // most uncached prompt tokens that one prefill step takes
-	KVTokens    int // tokens that the KV memory holds, shared prefixes counted once
-	MaxRunning  int // most requests running at once (max_num_seqs)
+	ChunkTokens int // maximum uncached prompt tokens in a prefill step
+	KVTokens    int // size of the KV memory in tokens, shared prefixes counted once
+	MaxRunning  int // maximum running requests (max_num_seqs)
 
-	// ReservePerMille is the share of the tokens still to be generated, in
-	// thousandths, that admission keeps room for.
+	// ReservePerMille is the share, in thousandths, of the tokens still to be generated that admission
+	// reserves memory for.
 	ReservePerMille int
 }
 
@@ -56,8 +53,8 @@ var l4Llama = Profile{
 // h100Llama is one H100 SXM (80 GB) serving Llama-3.1-8B with memory fraction
 // 0.8, scaled from the L4's constants by what bounds each of them:
 //   - reads of memory, 3350 against 300 GB/s (11.17x): the weights, 16 GB of
-//     bf16 a step, are what a decode step costs at least (L4: 54 ms; 4.8 ms), and
-//     most of what a prefill step costs beside its tokens (45 ms; 4.0 ms); a
+//     bf16 a step, are the minimum cost of a decode step (L4: 54 ms; 4.8 ms), and
+//     most of the fixed cost of a prefill step (45 ms; 4.0 ms); a
 //     context token is 128 KiB of KV memory (0.44 us; 39 ns);
 //   - arithmetic, about 8x the bf16 operations that an L4 sustains: a prompt token
 //     (500 us; 62.5 us) and a request's own token in a decode step (250 us; 31 us);
@@ -78,8 +75,7 @@ var h100Llama = Profile{
 	ReservePerMille:  200,
 }
 
-// Profiles lists the built-in profiles in a fixed order; the first one is the
-// default.
+// Profiles returns the built-in profiles in a fixed order; the first is the default.
 func Profiles() []Profile {
 	large := l4Llama
 	large.Name = "l4-llama3.1-8b-38k"
@@ -88,8 +84,7 @@ func Profiles() []Profile {
 	return append([]Profile{l4Llama, large, h100Llama}, measuredProfiles()...)
 }
 
-// ProfileNamed finds a built-in profile. An unknown name is an error that lists
-// the known ones.
+// ProfileNamed returns a built-in profile. The error for an unknown name lists the known ones.
 func ProfileNamed(name string) (Profile, error) {
 	var names []string
 	for _, p := range Profiles() {
@@ -98,10 +93,10 @@ func ProfileNamed(name string) (Profile, error) {
 		}
 		names = append(names, p.Name)
 	}
-	return Profile{}, fmt.Errorf("unknown engine profile %q: want one of %s", name, strings.Join(names, ", "))
+	return Profile{}, fmt.Errorf("unknown engine profile %q: must be one of %s", name, strings.Join(names, ", "))
 }
 
-// Validate says what makes a profile unusable, or nil.
+// Validate returns an error for an invalid profile.
 func (p Profile) Validate() error {
 	leastDecode := int64(1)
 	if len(p.Decode) > 0 {
@@ -138,8 +133,8 @@ func (p Profile) Validate() error {
 	return nil
 }
 
-// Scaled is the profile of a machine on which every step takes factor times as
-// long, more than 0; no curve's time becomes less than a nanosecond.
+// Scaled returns the profile of a machine that is slower by factor, which must be positive; curve times
+// are at least a nanosecond.
 func (p Profile) Scaled(factor float64) Profile {
 	for _, d := range []*time.Duration{&p.PrefillBase, &p.PrefillPerToken, &p.DecodeBase, &p.DecodePerRequest, &p.DecodePerKVToken} {
 		*d = scale(*d, factor)
@@ -148,7 +143,7 @@ func (p Profile) Scaled(factor float64) Profile {
 	return p
 }
 
-// prefillTime is how long a prefill step of that many uncached tokens takes.
+// prefillTime returns the time of a prefill step with that many uncached tokens.
 func (p *Profile) prefillTime(tokens int) time.Duration {
 	if len(p.Prefill) > 0 {
 		return p.Prefill.at(tokens)
@@ -156,9 +151,9 @@ func (p *Profile) prefillTime(tokens int) time.Duration {
 	return p.PrefillBase + time.Duration(tokens)*p.PrefillPerToken
 }
 
-// decodeTime is how long k decode steps in a row take for n requests whose
-// contexts hold kv tokens before the first of them. Every step adds one token
-// to each context, so the sum is an arithmetic series and exact.
+// decodeTime returns the time of k consecutive decode steps for n requests whose contexts have kv
+// tokens before the first step. Every step adds one token to each context, so the sum is an exact
+// arithmetic series.
 func (p *Profile) decodeTime(k, n, kv int) time.Duration {
 	step := p.DecodeBase + time.Duration(n)*p.DecodePerRequest
 	if len(p.Decode) > 0 {

@@ -1,39 +1,35 @@
 package engine
 
-// Request is what is submitted. Times, counts and tokens of it come back in
-// events under its ID.
+// Request is a request to an engine. Events refer to it by its ID.
 type Request struct {
 	// ID is chosen by the caller, unique among the requests in the engine.
 	ID uint64
-	// Prompt must stay unchanged until the request has finished, was cancelled
-	// or was rejected.
+	// Prompt must not change until the request has finished, was cancelled or was rejected.
 	Prompt []Token
-	// PromptTokens is the length of the prompt for an engine of NewLight, which
-	// reads no Prompt; others read no PromptTokens.
+	// PromptTokens is the length of the prompt for an engine of NewLight, which ignores Prompt; other
+	// engines ignore PromptTokens.
 	PromptTokens int
-	// MaxNew is the most tokens that may be generated: what admission reserves
-	// for. 0 means as many as OutputLen. It is cut to what the KV memory can
-	// hold beside the prompt.
+	// MaxNew is the maximum number of tokens to generate, which admission reserves for; 0 = OutputLen.
+	// It is limited to the KV memory left by the prompt.
 	MaxNew int
-	// OutputLen is how many tokens the request will generate, at least 1.
+	// OutputLen is the number of tokens that the request will generate, at least 1.
 	OutputLen int
-	// Output, when set, is the answer itself (it must stay unchanged as Prompt
-	// must), and its length replaces OutputLen. Otherwise Speech makes it up.
+	// Output, if set, is the answer (it must not change, like Prompt), and its length replaces
+	// OutputLen. Otherwise Speech generates the answer.
 	Output []Token
 	Speech Speech
-	// Priority 0 is admitted before every other; anything else is priority 1
-	// (SageServe 6.1).
+	// Priority 0 is admitted before all others; other values count as priority 1 (SageServe 6.1).
 	Priority int
 }
 
-// request is a Request inside the engine.
+// request is a Request in the engine.
 type request struct {
 	id        uint64
 	promptLen int
-	need      int     // tokens to compute before decoding: of the prompt, after a preemption with those emitted so far
-	seq       []Token // those tokens themselves, but for a light engine
+	need      int     // tokens to compute before decoding: the prompt, plus emitted tokens after a preemption
+	seq       []Token // those tokens; nil in a light engine
 	buf       []Token // storage for seq after a preemption
-	out       []Token // tokens emitted, as far as anybody had to know them
+	out       []Token // emitted tokens, as far as generated
 	given     []Token // Request.Output
 	speech    Speech
 	outputLen int // tokens it will emit
@@ -46,16 +42,16 @@ type request struct {
 	cached   int // of the prompt, at the first admission
 
 	// While running:
-	node     *node // locked end of what the cache holds of seq
+	node     *node // locked end of the cached part of seq
 	depth    int   // tokens from the root to node
-	left     int   // tokens of seq still to compute
-	held     int   // KV tokens outside the cache, but for those of decode steps
+	left     int   // uncomputed tokens of seq
+	held     int   // KV tokens outside the cache, except those of decode steps
 	decoding bool  // past its prefill
-	base     int   // tokens emitted when it began to decode
-	joined   int   // Engine.steps when it began to decode
+	base     int   // tokens emitted when decoding started
+	joined   int   // Engine.steps when decoding started
 }
 
-// load fills a fresh or recycled request whose prompt has so many tokens.
+// load initialises a new or reused request with a prompt of that many tokens.
 func (r *request) load(q *Request, prompt, kvTokens int) {
 	length := max(q.OutputLen, 1)
 	if len(q.Output) > 0 {
@@ -77,8 +73,7 @@ func (r *request) load(q *Request, prompt, kvTokens int) {
 	}
 }
 
-// materialise makes out hold the first n tokens of the answer and returns the
-// text of the last one it made.
+// materialise generates the answer up to n tokens and returns the text of the last generated one.
 func (r *request) materialise(n int) (text string) {
 	for len(r.out) < n {
 		var t Token
@@ -92,7 +87,7 @@ func (r *request) materialise(n int) (text string) {
 	return text
 }
 
-// fresh is the part of the emitted tokens that seq does not hold.
+// fresh returns the emitted tokens that are not in seq.
 func (r *request) fresh() []Token { return r.out[len(r.seq)-r.promptLen:] }
 
 // queue is a double-ended queue of waiting requests.

@@ -7,7 +7,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestQueueIsASlice(t *testing.T) {
+func TestQueueMatchesSlice(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var q queue
 		var twin []*request
@@ -39,7 +39,7 @@ func TestQueueIsASlice(t *testing.T) {
 	})
 }
 
-func TestQueueDoesNotGrowWithWhatPassedThroughIt(t *testing.T) {
+func TestQueueMemoryIsBounded(t *testing.T) {
 	var q queue
 	for range 10 {
 		q.pushBack(new(request))

@@ -7,19 +7,18 @@ import (
 	"strings"
 )
 
-// Speech makes up an answer word by word. Like a language model at temperature
-// zero, the next word depends on the seed and on every token before it, and on
-// nothing else: an answer that is cut off and sent back as the end of the
-// prompt goes on exactly as it would have gone on. Each word is one token.
+// Speech generates an answer word by word. Like a language model at temperature zero, the next word
+// depends only on the seed and all previous tokens: an answer that is cut off and sent back as the end
+// of the prompt continues exactly as without the cut. Each word is one token.
 //
-// The zero Speech says the same words every time; NewSpeech is the usual start.
+// The zero Speech is valid; NewSpeech is the usual start.
 type Speech struct {
 	state uint64
 	last  wordClass
-	open  bool // something stands before the next word on its line
+	open  bool // the next word is not the first on its line
 }
 
-// NewSpeech begins an answer to a prompt.
+// NewSpeech starts an answer to a prompt.
 func NewSpeech(seed uint64, prompt []Token) Speech {
 	s := Speech{state: scramble(seed)}
 	for _, t := range prompt {
@@ -33,8 +32,8 @@ func NewSpeech(seed uint64, prompt []Token) Speech {
 	return s
 }
 
-// Next says the next word: its token and its text, which begins with a space
-// unless the word opens a line.
+// Next returns the next word: its token and its text, which starts with a space except at the start of
+// a line.
 func (s *Speech) Next() (Token, string) {
 	draw := scramble(s.state)
 	class := grammar[s.last][draw>>61]
@@ -49,27 +48,25 @@ func (s *Speech) Next() (Token, string) {
 	return form.token, form.text
 }
 
-// DrawLength is how many tokens the answer has when its client sets no bound:
-// log-normal with median 160 and sigma 0.75, from 1 to 512, drawn from the
-// speech's present state, so that the same prompt gets the same length.
+// DrawLength returns the length of the answer without a limit by the client: log-normal with median 160
+// and sigma 0.75, from 1 to 512, drawn from the current state, so that equal prompts get equal lengths.
 func (s Speech) DrawLength() int {
 	r := rand.New(rand.NewPCG(s.state, lengthStream))
 	n := int(math.Round(160 * math.Exp(0.75*r.NormFloat64())))
 	return min(max(n, 1), MaxDrawnTokens)
 }
 
-// MaxDrawnTokens is the longest answer that DrawLength gives.
+// MaxDrawnTokens is the maximum of DrawLength.
 const MaxDrawnTokens = 512
 
-// lengthStream keeps the draw of a length apart from other draws of a state.
+// lengthStream separates the draw of a length from other draws of a state.
 const lengthStream = 0x6c656e677468
 
 func (s *Speech) absorb(t Token) {
 	s.state = bits.RotateLeft64((s.state^uint64(t))*0x9e3779b97f4a7c15, 29)
 }
 
-// scramble spreads every bit of x over the whole word (the finaliser of
-// SplitMix64).
+// scramble mixes every bit of x into the whole word (the finaliser of SplitMix64).
 func scramble(x uint64) uint64 {
 	x += 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
@@ -81,7 +78,7 @@ func scramble(x uint64) uint64 {
 type wordClass uint8
 
 const (
-	classNone wordClass = iota // whatever no word of ours is
+	classNone wordClass = iota // not a word of the vocabulary
 	classDeterminer
 	classAdjective
 	classNoun
@@ -92,8 +89,8 @@ const (
 	classCount
 )
 
-// grammar gives the classes that may follow a class, each as often as it is
-// listed, so that answers read vaguely like sentences.
+// grammar lists the classes that may follow a class, with repetition for weight, so that answers
+// resemble sentences.
 var grammar = [classCount][8]wordClass{
 	classNone:        fill("DDDDDDDR"),
 	classDeterminer:  fill("AAANNNNN"),
@@ -112,13 +109,13 @@ func fill(row string) (classes [8]wordClass) {
 	return classes
 }
 
-// form is one way to write a word.
+// form is a spelling of a word.
 type form struct {
 	token Token
 	text  string
 }
 
-// word is a word in the middle of a line and at its beginning.
+// word holds the forms of a word inside a line and at its start.
 type word struct{ inside, opening form }
 
 var (
@@ -127,8 +124,8 @@ var (
 	newline    = tokenOf("\n")
 )
 
-// readVocabulary splits the word lists. Every word has at most eight letters,
-// because a longer one would be two tokens.
+// readVocabulary splits the word lists. Words have at most eight letters, because longer ones would be
+// two tokens.
 func readVocabulary() (v [classCount][]word) {
 	for class, list := range wordLists {
 		for _, text := range strings.Fields(list) {
@@ -142,8 +139,8 @@ func readVocabulary() (v [classCount][]word) {
 	return v
 }
 
-// classify maps every form of every word back to its class, so that a speech
-// can go on in the middle of a sentence.
+// classify maps every form of every word to its class, so that a speech can continue in the middle of a
+// sentence.
 func classify() map[Token]wordClass {
 	m := make(map[Token]wordClass)
 	for class, words := range vocabulary {

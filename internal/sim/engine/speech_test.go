@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// say takes the next n words.
+// say returns the next n words.
 func say(s *Speech, n int) (tokens []Token, text string) {
 	var b strings.Builder
 	for range n {
@@ -18,7 +18,7 @@ func say(s *Speech, n int) (tokens []Token, text string) {
 	return tokens, b.String()
 }
 
-func TestVocabularyIsOneTokenAWord(t *testing.T) {
+func TestVocabularyWordsAreSingleTokens(t *testing.T) {
 	seen := map[string]wordClass{}
 	for class, words := range vocabulary {
 		if len(words) == 0 && wordClass(class) != classNone {
@@ -38,7 +38,7 @@ func TestVocabularyIsOneTokenAWord(t *testing.T) {
 	}
 }
 
-func TestSpeechSentBackTokenisesToItself(t *testing.T) {
+func TestSpeechTokenisesToItself(t *testing.T) {
 	prompt := "<|user|>\nhi\n<|assistant|>\n"
 	s := NewSpeech(1, Tokenize(nil, prompt))
 	tokens, text := say(&s, 200)
@@ -51,7 +51,7 @@ func TestSpeechSentBackTokenisesToItself(t *testing.T) {
 	}
 }
 
-func TestSpeechGoesOnWhereItWasCutOff(t *testing.T) {
+func TestSpeechContinuesAfterCut(t *testing.T) {
 	prompt := "<|user|>\nwhere is the station?\n<|assistant|>\n"
 	whole := NewSpeech(7, Tokenize(nil, prompt))
 	_, want := say(&whole, 60)
@@ -81,7 +81,7 @@ func TestSpeechDependsOnSeedAndPrompt(t *testing.T) {
 	}
 }
 
-func TestDrawLengthFollowsItsLaw(t *testing.T) {
+func TestDrawLengthDistribution(t *testing.T) {
 	lengths := make([]int, 4000)
 	logs := 0.0
 	for i := range lengths {

@@ -13,23 +13,22 @@ const (
 	stepDecode
 )
 
-// step is what the engine is doing: one prefill step, or a run of decode steps
-// between which nothing can change (no request finishes, memory suffices, and
-// nobody who waits can be admitted).
+// step is the current work of the engine: one prefill step, or a run of decode steps without changes in
+// between (no request finishes, memory suffices, and no waiting request can be admitted).
 type step struct {
 	kind    stepKind
 	start   time.Duration
 	profile *Profile
 
-	chunks []chunk // prefill: who computes how much
-	tokens int     // prefill: the sum of it
+	chunks []chunk // prefill: the prompts it computes
+	tokens int     // prefill: their total tokens
 
 	count int // decode: steps in the run
-	done  int // decode: of those, ended
+	done  int // decode: finished steps of the run
 	n, kv int // decode: requests in each step, their context before the first
 
-	// ends, where set, is when each step of the run ends whatever the profile
-	// says: a rank waits for the slowest (parallel.go).
+	// ends, if set, overrides the profile's times: the end of each step of a rank that waits for the
+	// slowest (parallel.go).
 	ends []time.Duration
 }
 
@@ -39,7 +38,7 @@ type chunk struct {
 	tokens int
 }
 
-// end is when the k-th step of the run ends; a prefill step is a run of one.
+// end returns the end of the k-th step of the run; a prefill step is a run of one.
 func (s *step) end(k int) time.Duration {
 	if k > 0 && len(s.ends) > 0 {
 		return s.ends[k-1]
@@ -47,8 +46,7 @@ func (s *step) end(k int) time.Duration {
 	return s.start + s.own(k)
 }
 
-// own is how long the first k steps take by themselves: no time for a rank that
-// has nothing to compute in them.
+// own returns the time of the first k steps by the profile; 0 for a rank without work in them.
 func (s *step) own(k int) time.Duration {
 	switch {
 	case k == 0 || (len(s.chunks) == 0 && s.n == 0):
@@ -59,7 +57,7 @@ func (s *step) own(k int) time.Duration {
 	return s.profile.decodeTime(k, s.n, s.kv)
 }
 
-// endedBy is how many steps of a decode run have ended at a time.
+// endedBy returns how many steps of a decode run have ended at a time.
 func (s *step) endedBy(now time.Duration) int {
 	low, high := s.done, s.count
 	if s.end(high) <= now {
@@ -75,8 +73,7 @@ func (s *step) endedBy(now time.Duration) int {
 	return low
 }
 
-// settle lets every step happen that ends at or before now. It begins steps
-// that lie wholly or partly before now, but none that would begin at now.
+// settle processes every step that ends at or before now. It starts steps before now, but none at now.
 func (e *Engine) settle(now time.Duration) {
 	for {
 		switch e.step.kind {
@@ -104,9 +101,8 @@ func (e *Engine) settle(now time.Duration) {
 	}
 }
 
-// interrupt ends a run of decode steps after the step under way, because
-// somebody came or left. A step that would begin only now does not count as
-// under way.
+// interrupt ends a run of decode steps after the current step, after a submission or cancellation. A
+// step that starts at now is not current.
 func (e *Engine) interrupt(now time.Duration) {
 	s := &e.step
 	if s.kind != stepDecode {
@@ -120,7 +116,7 @@ func (e *Engine) interrupt(now time.Duration) {
 	s.count = s.done + 1
 }
 
-// plan begins the next step at the end of the last one: prefill first.
+// plan starts the next step at the end of the last one: prefill first.
 func (e *Engine) plan() {
 	e.planPrefill()
 	switch {
@@ -131,14 +127,14 @@ func (e *Engine) plan() {
 	}
 }
 
-// planPrefill begins a step with the prompts that are to be computed now.
+// planPrefill starts a step with the next prompts.
 func (e *Engine) planPrefill() {
 	e.step = step{start: e.at, profile: &e.profile, chunks: e.step.chunks[:0]}
 	e.fillChunk()
 }
 
-// fillChunk admits requests, first come first served within a priority, until
-// the prefill step is full or the next one has to wait.
+// fillChunk admits requests, FCFS within a priority, until the prefill step is full or the next request
+// has to wait.
 func (e *Engine) fillChunk() {
 	if e.partial != nil {
 		e.compute(e.partial)
@@ -153,8 +149,7 @@ func (e *Engine) fillChunk() {
 	}
 }
 
-// join lets the head of the queue into a prefill step that begins just now and
-// has room left.
+// join adds the head of the queue to a prefill step that starts now and has capacity left.
 func (e *Engine) join(now time.Duration) {
 	s := &e.step
 	if s.kind == stepPrefill && s.start >= now && s.tokens < e.profile.ChunkTokens {
@@ -162,7 +157,7 @@ func (e *Engine) join(now time.Duration) {
 	}
 }
 
-// compute puts as much of a request's prompt into the prefill step as fits.
+// compute adds as much of a request's prompt to the prefill step as fits.
 func (e *Engine) compute(r *request) {
 	n := min(r.left, e.profile.ChunkTokens-e.step.tokens)
 	e.step.chunks = append(e.step.chunks, chunk{r, n})
@@ -173,10 +168,9 @@ func (e *Engine) compute(r *request) {
 	}
 }
 
-// admit starts a request if memory allows: what it must compute, and a share
-// of all that is still to be generated, has to fit into what is free or can be
-// evicted. The last token of a prompt is always computed, because the first
-// output token comes from it.
+// admit starts a request if memory allows: its uncached tokens plus a share of all tokens still to be
+// generated must fit into free or evictable memory. The last token of a prompt is always computed,
+// because it produces the first output token.
 func (e *Engine) admit(r *request) bool {
 	node, depth := &e.cache.root, 0
 	if !e.light {
@@ -194,7 +188,7 @@ func (e *Engine) admit(r *request) bool {
 	r.node, r.depth, r.left, r.held, r.running = node, depth, uncached, uncached+1, true
 	e.running = append(e.running, r)
 	e.promised += toCome
-	e.take(r.held)
+	e.allocate(r.held)
 	if !r.admitted && !e.light {
 		r.admitted, r.cached = true, depth
 		e.load.QueriedTokens += int64(r.promptLen)
@@ -203,8 +197,8 @@ func (e *Engine) admit(r *request) bool {
 	return true
 }
 
-// take uses KV memory outside the cache, evicting what nobody uses as needed.
-func (e *Engine) take(tokens int) {
+// allocate allocates KV memory outside the cache, and evicts unused entries as needed.
+func (e *Engine) allocate(tokens int) {
 	e.private += tokens
 	if over := e.cache.tokens + e.private - e.profile.KVTokens; over > 0 {
 		before := e.cache.tokens
@@ -231,8 +225,7 @@ func (e *Engine) finishPrefills() {
 	}
 }
 
-// finishPrefill moves a request from prefill to decode: its prompt enters the
-// cache and its next token comes out.
+// finishPrefill moves a request from prefill to decode: it caches its prompt and emits its next token.
 func (e *Engine) finishPrefill(r *request) {
 	if !e.light {
 		end := e.cache.extend(r.node, r.seq[r.depth:])
@@ -250,15 +243,15 @@ func (e *Engine) finishPrefill(r *request) {
 		e.load.PromptTokens += int64(r.promptLen)
 	}
 	if e.detail == ReportTokens || r.base == 1 {
-		e.tell(r, r.base, e.at)
+		e.emitToken(r, r.base, e.at)
 	}
 	if r.base == r.outputLen {
 		e.finish(r)
 	}
 }
 
-// tell reports the n-th token of a request.
-func (e *Engine) tell(r *request, n int, at time.Duration) {
+// emitToken reports the n-th token of a request.
+func (e *Engine) emitToken(r *request, n int, at time.Duration) {
 	ev := Event{
 		At: at, ID: r.id, Kind: TokenEmitted, Index: n - 1,
 		PromptTokens: r.promptLen, CachedTokens: r.cached, OutputTokens: n,
@@ -273,9 +266,8 @@ func (e *Engine) tell(r *request, n int, at time.Duration) {
 	e.emit(ev)
 }
 
-// planDecode begins a run of decode steps that is as long as nothing changes:
-// until the first request is done or memory is used up. If there is no memory
-// for a single step, the newest requests go back to the queue.
+// planDecode starts a run of decode steps until the next change: the first request finishes or memory
+// is used up. If memory does not suffice for a single step, it preempts the newest requests.
 func (e *Engine) planDecode() {
 	for e.room() < e.decoding {
 		e.preempt(e.running[len(e.running)-1])
@@ -288,10 +280,10 @@ func (e *Engine) planDecode() {
 	s.kind, s.count, s.n, s.kv = stepDecode, count, e.decoding, e.context
 }
 
-// room is how many KV tokens are free or can be evicted.
+// room returns the KV tokens that are free or evictable.
 func (e *Engine) room() int { return e.profile.KVTokens - e.private - e.cache.locked }
 
-// decode lets k steps of the run happen.
+// decode processes k steps of the run.
 func (e *Engine) decode(k int) {
 	if k == 0 {
 		return
@@ -299,7 +291,7 @@ func (e *Engine) decode(k int) {
 	s := &e.step
 	e.load.BusyTime += s.end(s.done+k) - s.end(s.done)
 	if e.detail == ReportTokens {
-		e.tellSteps(k)
+		e.emitTokens(k)
 	}
 	s.done += k
 	e.steps += k
@@ -307,37 +299,36 @@ func (e *Engine) decode(k int) {
 	e.context += added
 	e.promised -= added
 	e.load.GeneratedTokens += int64(added)
-	e.take(added)
+	e.allocate(added)
 }
 
-// tellSteps reports each token of the next k decode steps.
-func (e *Engine) tellSteps(k int) {
+// emitTokens reports each token of the next k decode steps.
+func (e *Engine) emitTokens(k int) {
 	for i := 1; i <= k; i++ {
 		at := e.step.end(e.step.done + i)
 		for _, r := range e.running {
 			if r.decoding {
-				e.tell(r, e.emitted(r)+i, at)
+				e.emitToken(r, e.emitted(r)+i, at)
 			}
 		}
 	}
 }
 
-// finishRun ends a run of decode steps and lets go of the requests that have
-// all their tokens.
+// finishRun ends a run of decode steps and finishes the requests that have all their tokens.
 func (e *Engine) finishRun() {
 	s := &e.step
 	e.at, s.kind = s.end(s.done), stepNone
 	for i := 0; i < len(e.running); {
 		r := e.running[i]
 		if r.decoding && e.emitted(r) == r.outputLen {
-			e.finish(r) // takes r out of running
+			e.finish(r) // removes r from running
 			continue
 		}
 		i++
 	}
 }
 
-// finish remembers the whole answer and lets the request go.
+// finish caches the whole answer and removes the request.
 func (e *Engine) finish(r *request) {
 	if !e.light {
 		r.materialise(r.outputLen)
@@ -353,9 +344,8 @@ func (e *Engine) finish(r *request) {
 	e.forget(r)
 }
 
-// preempt sends a running request back to the head of its queue. Its emitted
-// tokens become part of what it has to compute again; they alone lose their
-// memory for certain, the prompt stays in the cache until it is evicted.
+// preempt moves a running request back to the head of its queue. Its emitted tokens must be computed
+// again and lose their memory; the prompt stays cached until it is evicted.
 func (e *Engine) preempt(r *request) {
 	n := e.emitted(r)
 	e.load.Preempted++
@@ -374,7 +364,7 @@ func (e *Engine) preempt(r *request) {
 	e.waiting[r.priority].pushFront(r)
 }
 
-// release takes a running request out of the batch and frees what it holds.
+// release removes a running request from the batch and frees its memory.
 func (e *Engine) release(r *request) {
 	n := e.emitted(r)
 	e.promised -= r.maxNew - n
@@ -391,7 +381,7 @@ func (e *Engine) release(r *request) {
 	r.node, r.running, r.decoding = nil, false, false
 }
 
-// leaveStep removes a request from the prefill step under way.
+// leaveStep removes a request from the current prefill step.
 func (e *Engine) leaveStep(r *request) {
 	if e.partial == r {
 		e.partial = nil

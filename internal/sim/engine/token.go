@@ -6,12 +6,11 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// Token is one unit of text as the engine counts and caches it. It is a hash of
-// the token's bytes; two texts that collide would share a cache entry, which
-// costs a model nothing but a wrong hit once in billions.
+// Token is a unit of text for counting and caching. It is a hash of the token's bytes; colliding texts
+// share a cache entry, which costs the simulation at most a wrong hit once in billions.
 type Token uint32
 
-// maxRun is the most letters and digits in one token.
+// maxRun is the maximum number of letters and digits in a token.
 const maxRun = 8
 
 // Tokenize appends the tokens of text to dst. A token is an optional single
@@ -27,7 +26,7 @@ func Tokenize(dst []Token, text string) []Token {
 	return dst
 }
 
-// Split is the text of each token that Tokenize would append.
+// Split returns the text of each token that Tokenize would append.
 func Split(text string) []string {
 	var tokens []string
 	for len(text) > 0 {
@@ -38,7 +37,7 @@ func Split(text string) []string {
 	return tokens
 }
 
-// CountTokens is the length of what Tokenize would append.
+// CountTokens returns the number of tokens that Tokenize would append.
 func CountTokens(text string) int {
 	count := 0
 	for len(text) > 0 {
@@ -48,10 +47,10 @@ func CountTokens(text string) int {
 	return count
 }
 
-// tokenOf is the token that stands for exactly these bytes.
+// tokenOf returns the token for these bytes.
 func tokenOf(text string) Token { return Token(xxh3.HashString(text)) }
 
-// tokenLen is how many bytes the first token of a text that is not empty has.
+// tokenLen returns the length in bytes of the first token of a non-empty text.
 func tokenLen(text string) int {
 	start := 0
 	if text[0] == ' ' {

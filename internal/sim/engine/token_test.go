@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// pieces cuts text into the texts of its tokens.
+// pieces returns the texts of the tokens of text.
 func pieces(text string) (list []string) {
 	for len(text) > 0 {
 		n := tokenLen(text)

@@ -1,7 +1,7 @@
 package engine
 
-// wordLists is the vocabulary that answers are made of. A word stands in one
-// list only, has at most eight letters and is written in lower case.
+// wordLists is the vocabulary of answers. A word is in one list only, has at most eight letters and is
+// in lower case.
 var wordLists = [classCount]string{
 	classDeterminer: `the a this that each every some any one its our their your
 		another most many few both such no`,

@@ -13,46 +13,46 @@ import (
 	"skyserve/lbd/bfio"
 )
 
-// BFIOScenario is a scenario of the BF-IO paper: a decode fleet whose workers wait
-// for the slowest.
+// BFIOScenario is a scenario of the BF-IO paper: a decode fleet in which every step waits for the
+// slowest worker.
 type BFIOScenario struct {
 	Name, Title string
-	Workers     string // how many, for people
-	Load        string // how the requests come, for people
+	Workers     string // worker count, as printed
+	Load        string // arrival load, as printed
 
 	cases   func(seed uint64, capacity float64) []barrier.Case
-	open    bool // the cases need the capacity
-	ratio   bool // rows are compared with FCFS on the same case
+	open    bool // the cases depend on the measured capacity
+	ratio   bool // rows report the imbalance ratio to FCFS on the same case
 	label   func(row *BFIORow, c *barrier.Case)
 	columns []bfioColumn
 }
 
-// BFIOScenarios lists the scenarios of the BF-IO paper.
+// BFIOScenarios returns the scenarios of the BF-IO paper.
 func BFIOScenarios() []BFIOScenario {
 	return []BFIOScenario{
 		{
-			Name: "bfio-table1", Title: "BF-IO Table 1: 16 workers of 72 slots that wait for the slowest, overloaded",
+			Name: "bfio-table1", Title: "BF-IO Table 1: 16 workers of 72 slots with a step barrier, overloaded",
 			Workers: "16 workers", Load: "overload",
 			cases:   func(seed uint64, _ float64) []barrier.Case { return barrier.Table1Cases(seed) },
 			label:   func(*BFIORow, *barrier.Case) {},
 			columns: table1Columns(),
 		},
 		{
-			Name: "bfio-open", Title: "16 workers of 72 slots that wait for the slowest, with Poisson arrivals at shares of the FCFS capacity",
+			Name: "bfio-open", Title: "16 workers of 72 slots with a step barrier, Poisson arrivals at fractions of the FCFS capacity",
 			Workers: "16 workers", Load: "0.7 to 1.2 of FCFS", open: true,
 			cases:   barrier.OpenCases,
 			label:   func(row *BFIORow, c *barrier.Case) { row.Utilisation = c.Utilisation },
 			columns: openColumns(false),
 		},
 		{
-			Name: "bfio-dispatch", Title: "BF-IO 7.3: a pool of waiting requests against binding each to a worker when it comes",
+			Name: "bfio-dispatch", Title: "BF-IO 7.3: a shared pool of waiting requests versus binding each request on arrival",
 			Workers: "16 workers", Load: "0.98 to 1.2 of FCFS", open: true,
 			cases:   barrier.DispatchCases,
 			label:   labelDispatch,
 			columns: openColumns(true),
 		},
 		{
-			Name: "bfio-drift", Title: "BF-IO 5.1: loads that grow by other than one token a step, 16 workers of 72 slots, overloaded",
+			Name: "bfio-drift", Title: "BF-IO 5.1: load drift other than one token per step, 16 workers of 72 slots, overloaded",
 			Workers: "16 workers", Load: "overload", ratio: true,
 			cases: func(seed uint64, _ float64) []barrier.Case { return barrier.DriftCases(seed) },
 			label: func(row *BFIORow, c *barrier.Case) {
@@ -62,7 +62,7 @@ func BFIOScenarios() []BFIOScenario {
 			columns: driftColumns(),
 		},
 		{
-			Name: "bfio-scale", Title: "BF-IO theorem 2: the gain over FCFS from 8 to 256 workers and from 8 to 288 slots, overloaded",
+			Name: "bfio-scale", Title: "BF-IO theorem 2: gain over FCFS with 8 to 256 workers and 8 to 288 slots, overloaded",
 			Workers: "8 to 256 workers", Load: "overload", ratio: true,
 			cases:   func(seed uint64, _ float64) []barrier.Case { return barrier.ScaleCases(seed) },
 			label:   func(row *BFIORow, c *barrier.Case) { row.Workers, row.Slots = c.Scenario.Workers, c.Scenario.Slots },
@@ -78,13 +78,12 @@ func labelDispatch(row *BFIORow, c *barrier.Case) {
 	}
 }
 
-// IsBFIO tells whether a name is, or looks like, that of one of BFIOScenarios and
-// not that of a file.
+// IsBFIO reports whether name is, or looks like, the name of one of BFIOScenarios rather than a file.
 func IsBFIO(name string) bool {
 	return strings.HasPrefix(name, "bfio") && !strings.ContainsAny(name, "./")
 }
 
-// BFIONamed is the scenario of that name.
+// BFIONamed returns the scenario with that name, or an error that lists the known names.
 func BFIONamed(name string) (*BFIOScenario, error) {
 	var names []string
 	for _, s := range BFIOScenarios() {
@@ -93,25 +92,24 @@ func BFIONamed(name string) (*BFIOScenario, error) {
 		}
 		names = append(names, s.Name)
 	}
-	return nil, fmt.Errorf("unknown scenario %q: want one of %s", name, strings.Join(names, ", "))
+	return nil, fmt.Errorf("unknown scenario %q: must be one of %s", name, strings.Join(names, ", "))
 }
 
-// BFIOReport compares ways to assign a waiting pool to ranks that wait for the
-// slowest of them.
+// BFIOReport compares policies that assign waiting requests to workers with a step barrier.
 type BFIOReport struct {
 	Scenario   string    `json:"scenario"`
 	Title      string    `json:"title"`
 	Rows       []BFIORow `json:"rows"`
 	WallMillis float64   `json:"wall_ms"`
-	// Capacity is how many requests a second end under FCFS in overload, of which
-	// utilisations are shares; 0 and left out in overload.
+	// Capacity is the number of requests per second that FCFS completes in overload. Utilisations are
+	// fractions of it. It is 0 and omitted in overload scenarios.
 	Capacity float64 `json:"capacity_requests_per_second,omitempty"`
 
 	columns []bfioColumn
 }
 
-// BFIORow is one policy at one seed. What does not vary in a scenario is left out
-// of its rows.
+// BFIORow is the result of one policy with one seed. A row omits values that do not vary in its
+// scenario.
 type BFIORow struct {
 	Policy     string  `json:"policy"` // fcfs, jsq or bf-io
 	H          int     `json:"h"`
@@ -124,7 +122,7 @@ type BFIORow struct {
 	Energy     float64 `json:"energy_kj"` // by the linear power model
 	Sublinear  float64 `json:"energy_sublinear_kj"`
 	MaxWait    int     `json:"max_wait_steps"`
-	// Decision is the time that one decision took, in microseconds.
+	// Decision is the time per decision, in microseconds.
 	Decision sim.Percentiles `json:"decision_us"`
 	Paper    *BFIOPaper      `json:"paper"`
 
@@ -133,13 +131,13 @@ type BFIORow struct {
 	Utilisation float64  `json:"utilisation,omitempty"`
 	Dispatch    string   `json:"dispatch,omitempty"` // pool or arrival
 	Drift       *float64 `json:"drift,omitempty"`    // tokens per step, mean
-	// Wait is from when a request came to when it started, or to the end.
+	// Wait is the time from a request's arrival to its start, or to the end of the run.
 	Wait *sim.Percentiles `json:"wait_ms,omitempty"`
-	// Ratio is the imbalance of FCFS over that of the row.
+	// Ratio is the imbalance of FCFS divided by the imbalance of the row.
 	Ratio *float64 `json:"imbalance_ratio,omitempty"`
 }
 
-// BFIOPaper is what the paper prints for a row.
+// BFIOPaper holds the values that the paper reports for a row.
 type BFIOPaper struct {
 	Imbalance  float64 `json:"imbalance"`
 	Throughput float64 `json:"throughput_tokens_per_second"`
@@ -147,9 +145,9 @@ type BFIOPaper struct {
 	Energy     float64 `json:"energy_kj"`
 }
 
-// RunBFIO runs the scenario of that name for seeds 1 to n, one row after the
-// other: a decision is timed, and two at once would disturb each other. It ends
-// early with ctx, and fails on an unknown name.
+// RunBFIO runs the named scenario with seeds 1 to seeds, one row after the other: decisions are timed,
+// and concurrent runs would disturb the timings. It returns early when ctx ends, and fails on an
+// unknown name.
 func RunBFIO(ctx context.Context, name string, seeds int, clock func() time.Duration) (*BFIOReport, error) {
 	s, err := BFIONamed(name)
 	if err != nil {
@@ -171,8 +169,8 @@ func RunBFIO(ctx context.Context, name string, seeds int, clock func() time.Dura
 	return report, nil
 }
 
-// runCase adds the rows of one case, each for all seeds. The first row is FCFS,
-// which the others are compared with.
+// runCase adds the rows of one case, each with all seeds. The first row is FCFS, the baseline of the
+// ratios.
 func (s *BFIOScenario) runCase(ctx context.Context, report *BFIOReport, cases [][]barrier.Case, at int, clock func() time.Duration) error {
 	fcfs := len(report.Rows)
 	for i := range cases[0][at].Rows {
@@ -233,7 +231,7 @@ func bfioRow(r *barrier.Row, seed uint64, took []float64) BFIORow {
 	return row
 }
 
-// percentilesOf is the percentile set of values, by the nearest rank.
+// percentilesOf returns the percentiles of values, by nearest rank.
 func percentilesOf(values []float64) sim.Percentiles {
 	if len(values) == 0 {
 		return sim.Percentiles{}
@@ -246,6 +244,6 @@ func percentilesOf(values []float64) sim.Percentiles {
 	}
 }
 
-// theory is what theorem 2 of the paper lets the gain over FCFS grow with: the
-// root of slots times the logarithm of the workers.
+// theory returns the growth rate of the gain over FCFS by theorem 2 of the paper: the square root of
+// slots times the logarithm of the workers.
 func (r *BFIORow) theory() float64 { return math.Sqrt(float64(r.Slots) * math.Log(float64(r.Workers))) }

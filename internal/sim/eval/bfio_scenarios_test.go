@@ -13,7 +13,8 @@ import (
 	"skyserve/internal/sim/barrier"
 )
 
-// tinyBFIO are two cases of a fleet that takes no time: with a pool, and bound on arrival.
+// tinyBFIO returns two cases of a fleet whose runs are short: with a pool, and with dispatch on
+// arrival.
 func tinyBFIO(seed uint64, capacity float64) []barrier.Case {
 	c := barrier.Case{
 		Scenario: barrier.Scenario{
@@ -29,7 +30,7 @@ func tinyBFIO(seed uint64, capacity float64) []barrier.Case {
 	return []barrier.Case{c, bound}
 }
 
-func TestBFIORowsComeByCaseThenPolicyThenSeed(t *testing.T) {
+func TestBFIORowOrder(t *testing.T) {
 	s := BFIOScenario{Name: "tiny", cases: tinyBFIO, open: true, ratio: true, label: labelDispatch}
 	cases := [][]barrier.Case{tinyBFIO(1, 30), tinyBFIO(2, 30)}
 	run := func() []BFIORow {
@@ -71,22 +72,22 @@ func TestBFIONames(t *testing.T) {
 		}
 		for _, c := range s.cases(1, 300) {
 			var row BFIORow
-			s.label(&row, &c) // what the columns need is there
+			s.label(&row, &c) // the columns must find their values
 		}
 	}
 	for name, want := range map[string]bool{"bfio": true, "bfio-opne": true, "bfio.yaml": false, "bfio-mine.yaml": false, "bfio/mine": false, "fig8a": false} {
 		if IsBFIO(name) != want {
-			t.Errorf("%s: told as %v", name, !want)
+			t.Errorf("IsBFIO(%q) = %v", name, !want)
 		}
 	}
 	_, err := RunBFIO(context.Background(), "bfio-opne", 1, nil)
-	const want = `unknown scenario "bfio-opne": want one of bfio-table1, bfio-open, bfio-dispatch, bfio-drift, bfio-scale`
+	const want = `unknown scenario "bfio-opne": must be one of bfio-table1, bfio-open, bfio-dispatch, bfio-drift, bfio-scale`
 	if err == nil || err.Error() != want {
 		t.Errorf("got %v", err)
 	}
 }
 
-// bfioFigures are one made-up row for every scenario.
+// bfioFigures returns a made-up row for every scenario.
 func bfioFigures(policy string, seed uint64, imbalance float64) BFIORow {
 	drift, ratio := 0.25, 4e5/imbalance
 	return BFIORow{
@@ -132,7 +133,7 @@ WORKERS  SLOTS  POLICY  H   IMBALANCE 1e4 TOK  BELOW FCFS  OVER SQRT(B LN G)  BA
 		head := s.Name + ": a title\n"
 		if s.open {
 			report.Capacity = 311.44
-			head += "a utilisation of 1 is what FCFS ends in overload, 311.4 requests a second\n"
+			head += "utilisation 1 = FCFS throughput in overload, 311.4 requests per second\n"
 		}
 		var got strings.Builder
 		if err := report.WriteTable(&got); err != nil {
@@ -144,7 +145,7 @@ WORKERS  SLOTS  POLICY  H   IMBALANCE 1e4 TOK  BELOW FCFS  OVER SQRT(B LN G)  BA
 	}
 }
 
-func TestBFIORowsLeaveOutWhatDoesNotVary(t *testing.T) {
+func TestBFIORowsOmitConstantColumns(t *testing.T) {
 	data, err := json.Marshal(BFIORow{Policy: "fcfs"})
 	if err != nil {
 		t.Fatal(err)
@@ -156,6 +157,6 @@ func TestBFIORowsLeaveOutWhatDoesNotVary(t *testing.T) {
 	}
 	still := 0.0
 	if data, _ := json.Marshal(BFIORow{Drift: &still}); !strings.Contains(string(data), `"drift":0`) {
-		t.Errorf("a drift of nothing is left out: %s", data)
+		t.Errorf("a drift of 0 is omitted: %s", data)
 	}
 }

@@ -7,18 +7,18 @@ import (
 	"skyserve/internal/printable"
 )
 
-// bfioColumn is a column of a table: its heading and what it prints of one
-// policy's rows, one a seed.
+// bfioColumn is a table column: its heading and how it formats the rows of one policy, one row per
+// seed.
 type bfioColumn struct {
 	head string
 	cell func(rows bfioRows) string
 }
 
-// bfioRows are one policy's rows on one case, one a seed.
+// bfioRows are the rows of one policy on one case, one row per seed.
 type bfioRows []BFIORow
 
-// over is the mean over the seeds.
-func (rows bfioRows) over(get func(*BFIORow) float64) float64 {
+// meanOf returns the mean over the seeds.
+func (rows bfioRows) meanOf(get func(*BFIORow) float64) float64 {
 	values := make([]float64, 0, len(rows))
 	for i := range rows {
 		values = append(values, get(&rows[i]))
@@ -26,14 +26,14 @@ func (rows bfioRows) over(get func(*BFIORow) float64) float64 {
 	return mean(values)
 }
 
-// WriteTable prints the mean over the seeds in the units of the paper's table,
-// with the paper's figure in brackets.
+// WriteTable prints means over the seeds in the units of the paper's table, with the paper's values in
+// brackets.
 func (r *BFIOReport) WriteTable(w io.Writer) error {
 	if _, err := fmt.Fprintf(w, "%s: %s\n", r.Scenario, r.Title); err != nil {
 		return err
 	}
 	if r.Capacity > 0 {
-		if _, err := fmt.Fprintf(w, "a utilisation of 1 is what FCFS ends in overload, %.1f requests a second\n", r.Capacity); err != nil {
+		if _, err := fmt.Fprintf(w, "utilisation 1 = FCFS throughput in overload, %.1f requests per second\n", r.Capacity); err != nil {
 			return err
 		}
 	}
@@ -58,15 +58,15 @@ func (r *BFIOReport) WriteTable(w io.Writer) error {
 	return t.Flush()
 }
 
-// meanColumn prints a mean over the seeds by a format.
+// meanColumn formats the mean over the seeds.
 func meanColumn(head, format string, get func(*BFIORow) float64) bfioColumn {
-	return bfioColumn{head, func(rows bfioRows) string { return fmt.Sprintf(format, rows.over(get)) }}
+	return bfioColumn{head, func(rows bfioRows) string { return fmt.Sprintf(format, rows.meanOf(get)) }}
 }
 
-// paperColumn is a meanColumn with what the paper prints beside it.
+// paperColumn is a meanColumn that adds the paper's value in brackets.
 func paperColumn(head, format string, get func(*BFIORow) float64, paper func(*BFIOPaper) float64) bfioColumn {
 	return bfioColumn{head, func(rows bfioRows) string {
-		text := fmt.Sprintf(format, rows.over(get))
+		text := fmt.Sprintf(format, rows.meanOf(get))
 		if p := rows[0].Paper; p != nil {
 			text += " (" + fmt.Sprintf(format, paper(p)) + ")"
 		}
@@ -74,7 +74,7 @@ func paperColumn(head, format string, get func(*BFIORow) float64, paper func(*BF
 	}}
 }
 
-// policyColumns say what decided.
+// policyColumns identify the policy and its parameters.
 func policyColumns() []bfioColumn {
 	return []bfioColumn{
 		{"POLICY", func(rows bfioRows) string { return rows[0].Policy }},
@@ -118,8 +118,8 @@ func table1Columns() []bfioColumn {
 		decisionColumn())
 }
 
-// openColumns tell of fleets at a given load. Where requests may be bound when
-// they come, a column says whether they were.
+// openColumns are the columns of open-loop scenarios. dispatch adds a column that shows whether
+// requests are bound on arrival.
 func openColumns(dispatch bool) []bfioColumn {
 	columns := []bfioColumn{meanColumn("UTILISATION", "%.2f", func(r *BFIORow) float64 { return r.Utilisation })}
 	if dispatch {
@@ -140,7 +140,7 @@ func driftColumns() []bfioColumn {
 	return append(columns, imbalanceColumn(), ratioColumn(), idleColumn(), throughputColumn(), tpotColumn(), decisionColumn())
 }
 
-// ratioColumn is by how much the imbalance is below that of FCFS.
+// ratioColumn shows how many times smaller the imbalance is than that of FCFS.
 func ratioColumn() bfioColumn {
 	return meanColumn("BELOW FCFS", "%.1fx", func(r *BFIORow) float64 { return *r.Ratio })
 }
@@ -159,7 +159,7 @@ func scaleColumns() []bfioColumn {
 			if rows[0].Policy == "fcfs" {
 				return "-"
 			}
-			return fmt.Sprintf("%.2f", rows.over(func(r *BFIORow) float64 { return *r.Ratio / r.theory() }))
+			return fmt.Sprintf("%.2f", rows.meanOf(func(r *BFIORow) float64 { return *r.Ratio / r.theory() }))
 		}},
 		idleColumn(), decisionColumn())
 }

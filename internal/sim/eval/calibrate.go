@@ -15,38 +15,37 @@ import (
 	"skyserve/internal/sim/engine"
 )
 
-// CalibrateOptions choose what to fit, and say what measurements do not.
+// CalibrateOptions select what to fit and supply values that the measurements lack.
 type CalibrateOptions struct {
-	// Model, Hardware and TensorParallel choose among the measurements of a table;
-	// empty or 0 = all. Of a record, Model chooses where it has several.
+	// Model, Hardware and TensorParallel select measurements of a table; empty or 0 = all. For a record,
+	// Model selects one of several models.
 	Model          string
 	Hardware       string
 	TensorParallel int
-	// Fit is what measurements do not say of a profile. The default name of a
-	// record's is recorded- and its model.
+	// Fit supplies the profile values that the measurements lack. The default name for a record is
+	// "recorded-" plus the model.
 	Fit engine.FitOptions
-	// Speed is how many times faster than real the engines of a record ran, as
-	// simulated ones may; 0 = 1.
+	// Speed is the speed-up over real time of the engines in a record, as simulated engines may have; 0
+	// = 1.
 	Speed float64
 }
 
-// Calibration is profiles fitted to measurements, and how far off they are from
-// those that were held out.
+// Calibration holds profiles fitted to measurements, and their errors on held-out measurements.
 type Calibration struct {
 	Source  string             `json:"source"` // the file's name
 	Format  CalibrationFormat  `json:"format"`
 	Engines []CalibratedEngine `json:"engines"`
-	// Assumed is what the source does not tell, in words.
+	// Assumed lists the assumptions made where the source lacks data, as sentences.
 	Assumed []string `json:"assumed"`
 }
 
-// CalibrationFormat says what profiles were fitted to.
+// CalibrationFormat is the kind of source that profiles were fitted to.
 type CalibrationFormat string
 
-// The formats.
+// The values of CalibrationFormat.
 const (
-	CalibratedTable  CalibrationFormat = "measurements" // a CSV of a benchmark's runs
-	CalibratedRecord CalibrationFormat = "record"       // of skyserve lb --record
+	CalibratedTable  CalibrationFormat = "measurements" // a CSV of benchmark runs
+	CalibratedRecord CalibrationFormat = "record"       // written by skyserve lb --record
 )
 
 // CalibratedEngine is one fitted profile, in the terms of engine.Profile.
@@ -57,19 +56,19 @@ type CalibratedEngine struct {
 	Description      string           `json:"description"`
 	PrefillBase      float64          `json:"prefill_base_ms"`
 	PrefillPerToken  float64          `json:"prefill_per_token_ms"`
-	PrefillCurve     []CalibratedKnot `json:"prefill_curve"` // null where the two before it hold
+	PrefillCurve     []CalibratedKnot `json:"prefill_curve"` // null where prefill_base_ms and prefill_per_token_ms apply
 	DecodeBase       float64          `json:"decode_base_ms"`
 	DecodePerRequest float64          `json:"decode_per_request_ms"`
-	DecodeCurve      []CalibratedKnot `json:"decode_curve"` // likewise
+	DecodeCurve      []CalibratedKnot `json:"decode_curve"` // null where decode_base_ms and decode_per_request_ms apply
 	DecodePerKVToken float64          `json:"decode_per_kv_token_ms"`
 	ChunkTokens      int              `json:"chunk_tokens"`
 	KVTokens         int              `json:"kv_tokens"`
 	MaxRunning       int              `json:"max_running"`
 	Reserve          float64          `json:"reserve"`
 
-	Runs     int                `json:"runs"`     // measurements or requests that were fitted to
-	Repeated int                `json:"repeated"` // rows that repeat another to the last digit, left out
-	Waited   int                `json:"waited"`   // batches that were not computed together, left out
+	Runs     int                `json:"runs"`     // measurements or requests used for the fit
+	Repeated int                `json:"repeated"` // omitted rows that repeat another row exactly
+	Waited   int                `json:"waited"`   // omitted batches that did not fit and were computed in parts
 	Errors   []CalibrationError `json:"errors"`
 }
 
@@ -79,22 +78,20 @@ type CalibratedKnot struct {
 	Millis float64 `json:"ms"`
 }
 
-// CalibrationError sums up absolute relative errors of predictions of what was
-// held out: 0.03 is 3 %.
+// CalibrationError summarises absolute relative errors of predictions for held-out data: 0.03 is 3 %.
 type CalibrationError struct {
 	HeldOut string  `json:"held_out"`
-	Of      string  `json:"of"` // what was predicted
+	Of      string  `json:"of"` // the predicted quantity
 	N       int     `json:"n"`
 	Mean    float64 `json:"mean"`
 	Median  float64 `json:"median"`
 }
 
-// Calibrate fits profiles to a table of measurements or to a balancer's record,
-// plain or compressed with gzip; the first line tells which. name is what errors
-// call it. A source that does not tell all of a profile is an error that says what
-// it lacks.
+// Calibrate fits profiles to a table of measurements or to a balancer's record, plain or compressed
+// with gzip; it detects the format from the first line. Errors refer to the source as name. A source
+// that does not determine all constants of a profile is an error that states what is missing.
 func Calibrate(ctx context.Context, name string, in io.Reader, o CalibrateOptions) (*Calibration, error) {
-	text, err := unpack(name, in)
+	text, err := decompress(name, in)
 	if err != nil {
 		return nil, err
 	}
@@ -108,23 +105,23 @@ func Calibrate(ctx context.Context, name string, in io.Reader, o CalibrateOption
 	return calibrateTable(name, text, o)
 }
 
-// unpack reads through gzip where the text is packed.
-func unpack(name string, in io.Reader) (*bufio.Reader, error) {
+// decompress decompresses gzip input and returns other input as it is.
+func decompress(name string, in io.Reader) (*bufio.Reader, error) {
 	text := bufio.NewReaderSize(in, 64<<10)
 	if magic, err := text.Peek(2); err == nil && magic[0] == 0x1f && magic[1] == 0x8b {
 		plain, err := gzip.NewReader(text)
 		if err != nil {
-			return nil, fmt.Errorf("reading %s: unpacking it with gzip: %w", name, err)
+			return nil, fmt.Errorf("reading %s: decompressing gzip: %w", name, err)
 		}
 		text = bufio.NewReaderSize(plain, 64<<10)
 	}
 	return text, nil
 }
 
-// calibrateTable fits to a table of measurements.
+// calibrateTable fits profiles to a table of measurements.
 func calibrateTable(name string, in io.Reader, o CalibrateOptions) (*Calibration, error) {
 	if o.Speed != 0 && o.Speed != 1 {
-		return nil, fmt.Errorf("reading %s: a table of measurements has no speed: it is told of a record only", name)
+		return nil, fmt.Errorf("reading %s: --speed applies only to records, not to tables of measurements", name)
 	}
 	all, err := engine.ReadMeasurements(name, in)
 	if err != nil {
@@ -132,15 +129,15 @@ func calibrateTable(name string, in io.Reader, o CalibrateOptions) (*Calibration
 	}
 	var chosen []engine.Measurement
 	for i := range all {
-		if o.chooses(&all[i]) {
+		if o.matches(&all[i]) {
 			chosen = append(chosen, all[i])
 		}
 	}
 	if len(chosen) == 0 {
-		return nil, fmt.Errorf("reading %s: no measurement is of %s: there are those of %s", name, o.chosen(), strings.Join(machines(all), "; "))
+		return nil, fmt.Errorf("reading %s: no measurements of %s, only of %s", name, o.selection(), strings.Join(machines(all), "; "))
 	}
 	if found := machines(chosen); o.Fit.Name != "" && len(found) > 1 {
-		return nil, fmt.Errorf("naming a profile %q: there are %d: %s: choose one with --model, --hardware and --tensor-parallel", o.Fit.Name, len(found), strings.Join(found, "; "))
+		return nil, fmt.Errorf("naming a profile %q: the table yields %d profiles (%s): select one with --model, --hardware and --tensor-parallel", o.Fit.Name, len(found), strings.Join(found, "; "))
 	}
 	fits, err := engine.FitMeasurements(chosen, o.Fit)
 	if err != nil {
@@ -151,19 +148,19 @@ func calibrateTable(name string, in io.Reader, o CalibrateOptions) (*Calibration
 		c.Engines = append(c.Engines, tableEngine(&fits[i]))
 	}
 	if o.Fit.KVTokens == 0 {
-		c.Assumed = append(c.Assumed, "the KV memory holds what the measured batches took at most: a table does not say more (--kv)")
+		c.Assumed = append(c.Assumed, "KV memory is the largest measured batch; set the real size with --kv")
 	}
 	return c, nil
 }
 
-func (o *CalibrateOptions) chooses(m *engine.Measurement) bool {
+func (o *CalibrateOptions) matches(m *engine.Measurement) bool {
 	return (o.Model == "" || strings.EqualFold(o.Model, m.Model)) &&
 		(o.Hardware == "" || strings.EqualFold(o.Hardware, m.Hardware)) &&
 		(o.TensorParallel == 0 || o.TensorParallel == m.TensorParallel)
 }
 
-// chosen says what was asked for.
-func (o *CalibrateOptions) chosen() string {
+// selection describes the selection for error messages.
+func (o *CalibrateOptions) selection() string {
 	var parts []string
 	if o.Model != "" {
 		parts = append(parts, "model "+o.Model)
@@ -177,7 +174,7 @@ func (o *CalibrateOptions) chosen() string {
 	return strings.Join(parts, ", ")
 }
 
-// machines lists what measurements were made on, in the order they come.
+// machines lists the machines of the measurements, in order of appearance.
 func machines(ms []engine.Measurement) (names []string) {
 	seen := map[string]bool{}
 	for i := range ms {
@@ -189,7 +186,7 @@ func machines(ms []engine.Measurement) (names []string) {
 	return names
 }
 
-// tableEngine is what a fit to a table tells.
+// tableEngine reports a fit to a table.
 func tableEngine(f *engine.Fit) CalibratedEngine {
 	e := calibratedEngine(&f.Profile)
 	e.Runs, e.Repeated, e.Waited = f.Runs, f.Repeated, f.Waited
@@ -231,24 +228,24 @@ func calibratedKnots(c engine.Curve) (knots []CalibratedKnot) {
 
 func toMillis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// calibrateRecord fits to a balancer's record.
+// calibrateRecord fits a profile to a balancer's record.
 func calibrateRecord(ctx context.Context, name string, in io.Reader, o CalibrateOptions) (*Calibration, error) {
 	if o.Hardware != "" || o.TensorParallel != 0 {
-		return nil, fmt.Errorf("reading %s: a record does not say what hardware its replicas have: it can be chosen by model only", name)
+		return nil, fmt.Errorf("reading %s: a record does not contain the hardware of its replicas: select by --model only", name)
 	}
 	r, err := openRecord(name, in)
 	if err != nil {
 		return nil, err
 	}
-	s, err := readStays(ctx, r)
+	s, err := readAttempts(ctx, r)
 	if err != nil {
 		return nil, err
 	}
-	model, all, err := s.ofModel(o.Model)
+	model, all, err := s.selectModel(o.Model)
 	if err != nil {
 		return nil, fmt.Errorf("reading %s: %w", name, err)
 	}
-	scaleStays(all, cmp.Or(o.Speed, 1))
+	scaleAttempts(all, cmp.Or(o.Speed, 1))
 	defaults := engine.DefaultFitOptions()
 	p := engine.Profile{
 		Name:            cmp.Or(o.Fit.Name, engine.SafeName("recorded-"+model)),
@@ -256,29 +253,29 @@ func calibrateRecord(ctx context.Context, name string, in io.Reader, o Calibrate
 		MaxRunning:      cmp.Or(o.Fit.MaxRunning, defaults.MaxRunning),
 		ReservePerMille: cmp.Or(o.Fit.ReservePerMille, defaults.ReservePerMille),
 	}
-	f, err := fitStays(all, p.ChunkTokens)
+	f, err := fitAttempts(all, p.ChunkTokens)
 	if err != nil {
 		return nil, fmt.Errorf("reading %s: fitting %s: %w", name, model, err)
 	}
-	f.profile(&p, cmp.Or(o.Fit.KVTokens, int(math.Ceil(f.most))))
-	p.Description = fmt.Sprintf("%s as balancer %s recorded it, fitted to %d requests", model, r.header.Self.ID, f.used)
+	f.profile(&p, cmp.Or(o.Fit.KVTokens, int(math.Ceil(f.maxContext))))
+	p.Description = fmt.Sprintf("%s as balancer %s recorded it, fitted to %d requests", model, r.header.Self.ID, f.fitted)
 	if err := p.Validate(); err != nil {
 		return nil, fmt.Errorf("reading %s: %w", name, err)
 	}
 	e := calibratedEngine(&p)
-	e.Runs = f.used
-	e.Errors = []CalibrationError{sumUp("first token", f.ttft), sumUp("decode step", f.tpot)}
+	e.Runs = f.fitted
+	e.Errors = []CalibrationError{summariseErrors("first token", f.ttft), summariseErrors("decode step", f.tpot)}
 	c := &Calibration{Source: name, Format: CalibratedRecord, Engines: []CalibratedEngine{e}}
-	c.Assumed = s.assumed(f, &o, &p)
+	c.Assumed = s.assumptions(f, &o, &p)
 	return c, nil
 }
 
-func sumUp(of string, errors []float64) CalibrationError {
+func summariseErrors(of string, errors []float64) CalibrationError {
 	return CalibrationError{"one request in five", of, len(errors), mean(errors), medianOf(errors)}
 }
 
-// profile writes the timing as a profile's constants: what a step takes in
-// microseconds, what is many times in it in nanoseconds.
+// profile writes the timing to a profile's constants: per-step times in microseconds, per-token and
+// per-request times in nanoseconds.
 func (f *recordFit) profile(p *engine.Profile, kv int) {
 	d := func(s float64, unit time.Duration) time.Duration {
 		return time.Duration(math.Round(s/unit.Seconds())) * unit
@@ -288,31 +285,31 @@ func (f *recordFit) profile(p *engine.Profile, kv int) {
 	p.DecodePerKVToken, p.KVTokens = d(f.decodePerKV, time.Nanosecond), kv
 }
 
-// foreignShare is how much of what the replicas reported may come from elsewhere
-// before it is said that it does: what is on its way makes up a little.
+// foreignShare is the share of reported requests from other sources above which the result notes them.
+// A small excess comes from requests in transit.
 const foreignShare = 0.1
 
-// assumed says in words what the record does not tell.
-func (s *stays) assumed(f *recordFit, o *CalibrateOptions, p *engine.Profile) []string {
-	var said []string
+// assumptions lists the assumptions and omissions of a fit, as sentences.
+func (s *attemptLog) assumptions(f *recordFit, o *CalibrateOptions, p *engine.Profile) []string {
+	var notes []string
 	if o.Fit.KVTokens == 0 {
-		said = append(said, "the KV memory holds the most context that ran at once at a replica: a record does not say more (--kv)")
+		notes = append(notes, "KV memory is the most context that one replica ran at once; set the real size with --kv")
 	}
-	said = append(said, fmt.Sprintf("a prefill step takes at most %d tokens (--chunk)", p.ChunkTokens))
-	if s.seen > 0 && s.foreign > foreignShare*s.seen {
-		said = append(said, fmt.Sprintf("the replicas reported %.0f %% more requests than this balancer had sent: others use them too, and what those cost is counted as the engine's own", 100*s.foreign/(s.seen-s.foreign)))
+	notes = append(notes, fmt.Sprintf("a prefill step computes at most %d tokens (--chunk)", p.ChunkTokens))
+	if s.reported > 0 && s.foreign > foreignShare*s.reported {
+		notes = append(notes, fmt.Sprintf("the replicas reported %.0f %% more requests than this balancer sent: other clients use them, and the fit attributes their cost to the engine", 100*s.foreign/(s.reported-s.foreign)))
 	}
-	if waited := f.held - len(f.ttft); waited > 0 {
-		said = append(said, fmt.Sprintf("%d of the %d requests held out waited for room in the engine's memory: first tokens are checked without them", waited, f.held))
+	if waited := f.heldOut - len(f.ttft); waited > 0 {
+		notes = append(notes, fmt.Sprintf("%d of the %d held-out requests waited for KV memory: excluded from the first-token check", waited, f.heldOut))
 	}
 	if s.uncounted > 0 {
-		said = append(said, fmt.Sprintf("%d answers without the engine's token counts count as load only", s.uncounted))
+		notes = append(notes, fmt.Sprintf("%d responses without token counts from the engine count as load only", s.uncounted))
 	}
 	if s.failed > 0 {
-		said = append(said, fmt.Sprintf("%d requests that failed, were cancelled or had not ended count as load only", s.failed))
+		notes = append(notes, fmt.Sprintf("%d failed, cancelled or unfinished requests count as load only", s.failed))
 	}
 	if f.overhead > 0 {
-		said = append(said, fmt.Sprintf("a first token takes %.1f ms beside its prefill, on the wire and in the balancer: the profile leaves them out", 1000*f.overhead))
+		notes = append(notes, fmt.Sprintf("a first token takes %.1f ms besides its prefill, in the network and the balancer: not part of the profile", 1000*f.overhead))
 	}
-	return said
+	return notes
 }

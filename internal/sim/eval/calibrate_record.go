@@ -14,40 +14,41 @@ import (
 	"skyserve/lbd/core"
 )
 
-// stay is a request's time at one replica, as a balancer saw it.
-type stay struct {
+// attempt is one dispatch of a request to a replica, from sent to end, as the balancer observed it.
+type attempt struct {
 	replica, model string
 	prompt, cached int
 	output         int
 
-	sent, first, end time.Duration // of the record; first and end are 0 until they are known
+	sent, first, end time.Duration // since the record's start; first and end are 0 until they are known
 
-	// whole: it came and was answered here, and the engine counted its tokens.
-	whole bool
+	// usable reports that the request arrived here and was answered, and that the engine counted its
+	// tokens.
+	usable bool
 }
 
-// uncached is how many tokens of the prompt the engine computed; the last one
-// it always does.
-func (s *stay) uncached() int { return max(1, s.prompt-s.cached) }
+// uncached returns the number of prompt tokens that the engine computed; it always computes the last
+// one.
+func (s *attempt) uncached() int { return max(1, s.prompt-s.cached) }
 
-// decode is the time between the first token and the last.
-func (s *stay) decode() time.Duration { return s.end - s.first }
+// decode returns the time between the first token and the last.
+func (s *attempt) decode() time.Duration { return s.end - s.first }
 
-// stays gathers from a record who was where and when.
-type stays struct {
-	all    []*stay
-	flying map[string]*stay // by request: where it is now
-	asked  map[string]*core.Request
+// attemptLog collects the dispatches of a record.
+type attemptLog struct {
+	all      []*attempt
+	inFlight map[string]*attempt // by request ID: the current dispatch
+	requests map[string]*core.Request
 
-	uncounted, failed int // stays that tell nothing: without token counts; ended otherwise
+	uncounted, failed int // attempts unusable for the fit: no token counts; not answered
 
-	own     map[string]int // outstanding, by replica
-	foreign float64        // sum over reports of what a replica had beyond own
-	seen    float64        // sum over reports of what it had
-	last    time.Duration
+	outstanding map[string]int // outstanding requests of this balancer, by replica
+	foreign     float64        // sum over reports of the requests beyond own
+	reported    float64        // sum over reports of the replica's requests
+	last        time.Duration
 }
 
-// sentAction is what matters of an action here.
+// sentAction holds the fields of an action that the fit uses.
 type sentAction struct {
 	Kind   core.ActionKind `json:"kind"`
 	ID     string          `json:"id"`
@@ -55,9 +56,9 @@ type sentAction struct {
 	Reason string          `json:"reason"`
 }
 
-// readStays reads a whole record whose header was read.
-func readStays(ctx context.Context, r *recordReader) (*stays, error) {
-	s := &stays{flying: map[string]*stay{}, asked: map[string]*core.Request{}, own: map[string]int{}}
+// readAttempts reads the rest of a record after its header.
+func readAttempts(ctx context.Context, r *recordReader) (*attemptLog, error) {
+	s := &attemptLog{inFlight: map[string]*attempt{}, requests: map[string]*core.Request{}, outstanding: map[string]int{}}
 	for n := 0; ; n++ {
 		if n%1024 == 0 && ctx.Err() != nil {
 			return nil, ctx.Err()
@@ -71,48 +72,48 @@ func readStays(ctx context.Context, r *recordReader) (*stays, error) {
 		}
 		s.last = step.T
 		if step.Event != nil {
-			s.event(step.T, step.Event)
+			s.applyEvent(step.T, step.Event)
 		}
-		if err := s.actions(step); err != nil {
+		if err := s.applyActions(step); err != nil {
 			return nil, fmt.Errorf("reading %s:%d: %w", r.name, r.line, err)
 		}
 	}
-	for _, id := range slices.Sorted(maps.Keys(s.flying)) {
-		s.leave(id, s.last) // what is not over when the record ends
+	for _, id := range slices.Sorted(maps.Keys(s.inFlight)) {
+		s.abandon(id, s.last) // unfinished at the end of the record
 	}
 	return s, nil
 }
 
-// event takes in what happened.
-func (s *stays) event(at time.Duration, e *core.Event) {
+// applyEvent applies an event.
+func (s *attemptLog) applyEvent(at time.Duration, e *core.Event) {
 	switch e.Kind {
 	case core.EventArrived:
-		if _, twice := s.asked[e.Request.ID]; !twice {
+		if _, twice := s.requests[e.Request.ID]; !twice {
 			r := *e.Request
-			s.asked[r.ID] = &r
+			s.requests[r.ID] = &r
 		}
 	case core.EventFirstToken:
-		if f := s.flying[e.ID]; f != nil && f.first == 0 {
+		if f := s.inFlight[e.ID]; f != nil && f.first == 0 {
 			f.first = at
 		}
 	case core.EventFinished:
 		s.finish(at, e)
 	case core.EventFailed:
-		s.leave(e.ID, at)
+		s.abandon(e.ID, at)
 	case core.EventCancelled, core.EventBounced:
-		s.leave(e.ID, at)
-		delete(s.asked, e.ID)
+		s.abandon(e.ID, at)
+		delete(s.requests, e.ID)
 	case core.EventReplicaReport:
 		if running := e.Report.Running; running.Known {
 			there := running.Value + e.Report.Pending.Or(0)
-			s.seen += float64(there)
-			s.foreign += float64(max(0, there-s.own[e.Target]))
+			s.reported += float64(there)
+			s.foreign += float64(max(0, there-s.outstanding[e.Target]))
 		}
 	}
 }
 
-// actions takes in what the balancer did about it.
-func (s *stays) actions(step *recordedStep) error {
+// applyActions applies the balancer's actions of a step.
+func (s *attemptLog) applyActions(step *recordedStep) error {
 	if len(step.Actions) == 0 {
 		return nil
 	}
@@ -123,62 +124,61 @@ func (s *stays) actions(step *recordedStep) error {
 	for _, a := range actions {
 		switch {
 		case a.Kind == core.ActionDispatch:
-			s.send(step.T, a)
-		case a.Kind == core.ActionReject && a.Reason == core.RejectDuplicate: // of the other request of that id
+			s.start(step.T, a)
+		case a.Kind == core.ActionReject && a.Reason == core.RejectDuplicate: // concerns the other request with that ID
 		case a.Kind == core.ActionReject, a.Kind == core.ActionForward, a.Kind == core.ActionBounce:
-			s.leave(a.ID, step.T)
-			delete(s.asked, a.ID)
+			s.abandon(a.ID, step.T)
+			delete(s.requests, a.ID)
 		}
 	}
 	return nil
 }
 
-// send begins a stay.
-func (s *stays) send(at time.Duration, a sentAction) {
-	r := s.asked[a.ID]
+// start begins an attempt.
+func (s *attemptLog) start(at time.Duration, a sentAction) {
+	r := s.requests[a.ID]
 	if r == nil {
 		return
 	}
-	s.leave(a.ID, at)
-	f := &stay{replica: a.Target, model: r.Model, prompt: r.PromptTokens, sent: at, whole: true}
-	s.flying[a.ID] = f
+	s.abandon(a.ID, at)
+	f := &attempt{replica: a.Target, model: r.Model, prompt: r.PromptTokens, sent: at, usable: true}
+	s.inFlight[a.ID] = f
 	s.all = append(s.all, f)
-	s.own[a.Target]++
+	s.outstanding[a.Target]++
 }
 
-// finish ends a stay with an answer.
-func (s *stays) finish(at time.Duration, e *core.Event) {
-	f := s.flying[e.ID]
+// finish ends an attempt with a response.
+func (s *attemptLog) finish(at time.Duration, e *core.Event) {
+	f := s.inFlight[e.ID]
 	if f != nil {
 		f.end = at
-		delete(s.flying, e.ID)
-		s.own[f.replica]--
+		delete(s.inFlight, e.ID)
+		s.outstanding[f.replica]--
 		if o := e.Outcome; o != nil && o.PromptTokens.Known && o.OutputTokens.Known && o.OutputTokens.Value > 0 && o.CachedTokens.Or(0) <= o.PromptTokens.Value {
 			f.prompt, f.cached, f.output = o.PromptTokens.Value, o.CachedTokens.Or(0), o.OutputTokens.Value
 		} else {
-			f.whole = false
+			f.usable = false
 			s.uncounted++
 		}
 		if f.first == 0 {
-			f.whole = false
+			f.usable = false
 		}
 	}
-	delete(s.asked, e.ID)
+	delete(s.requests, e.ID)
 }
 
-// leave ends a stay without an answer.
-func (s *stays) leave(id string, at time.Duration) {
-	if f := s.flying[id]; f != nil {
-		f.end, f.whole = at, false
+// abandon ends an attempt without a response.
+func (s *attemptLog) abandon(id string, at time.Duration) {
+	if f := s.inFlight[id]; f != nil {
+		f.end, f.usable = at, false
 		s.failed++
-		s.own[f.replica]--
-		delete(s.flying, id)
+		s.outstanding[f.replica]--
+		delete(s.inFlight, id)
 	}
 }
 
-// ofModel keeps the stays of one model, the one that was asked for or the only
-// one there is.
-func (s *stays) ofModel(want string) (model string, kept []*stay, err error) {
+// selectModel returns the attempts of the requested model, or of the only model in the record.
+func (s *attemptLog) selectModel(want string) (model string, kept []*attempt, err error) {
 	found := map[string]bool{}
 	for _, f := range s.all {
 		found[f.model] = true
@@ -186,13 +186,13 @@ func (s *stays) ofModel(want string) (model string, kept []*stay, err error) {
 	names := slices.Sorted(maps.Keys(found))
 	switch {
 	case len(names) == 0:
-		return "", nil, errors.New("no request was sent to a replica: there is nothing to fit")
+		return "", nil, errors.New("the record contains no request that was sent to a replica")
 	case want == "" && len(names) > 1:
-		return "", nil, fmt.Errorf("there are requests of %s: choose one with --model", strings.Join(names, ", "))
+		return "", nil, fmt.Errorf("the record contains several models (%s): select one with --model", strings.Join(names, ", "))
 	case want == "":
 		want = names[0]
 	case !found[want]:
-		return "", nil, fmt.Errorf("no request of model %q was sent to a replica: there are those of %s", want, strings.Join(names, ", "))
+		return "", nil, fmt.Errorf("the record contains no request for model %q, only for %s", want, strings.Join(names, ", "))
 	}
 	for _, f := range s.all {
 		if f.model == want {

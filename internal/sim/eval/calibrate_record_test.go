@@ -19,8 +19,7 @@ import (
 	"skyserve/lbd/record"
 )
 
-// simulatedRecord is a balancer of simulated engines, whose every event is
-// recorded at the time it has.
+// simulatedRecord simulates a balancer with simulated engines and records every event at its time.
 type simulatedRecord struct {
 	t        *testing.T
 	rng      *rand.Rand
@@ -29,37 +28,37 @@ type simulatedRecord struct {
 	engines  map[string]*engine.Engine
 	names    []string
 	clients  []*recordedClient
-	asks     map[uint64]*recordedClient
+	waiting  map[uint64]*recordedClient
 	next     uint64
 
-	wire      bool // tokens take a while to the balancer, and not the same while
-	arrivals  []delivery
-	lengths   func() int // of what a client adds to its prompt
-	thinking  time.Duration
-	uncounted bool // the engine tells no token counts
+	networkDelay bool // tokens reach the balancer after a varying delay
+	arrivals     []delivery
+	lengths      func() int // tokens that a client adds to its prompt
+	thinking     time.Duration
+	uncounted    bool // the engine reports no token counts
 }
 
 // delivery is an event on its way to the balancer.
 type delivery struct {
-	at    time.Duration
-	event core.Event
-	asks  *recordedClient // who is answered
+	at     time.Duration
+	event  core.Event
+	client *recordedClient // who is answered
 }
 
-// recordedClient holds one conversation after another, thinking in between.
+// recordedClient sends one conversation after another, with think time in between.
 type recordedClient struct {
-	prompt []engine.Token
-	turns  int
-	asksAt time.Duration // its next question; 0 while it waits
-	answer int
+	prompt      []engine.Token
+	turns       int
+	nextRequest time.Duration // time of its next request; 0 while it waits
+	answer      int
 }
 
-// newSimulatedRecord makes engines of a profile.
+// newSimulatedRecord creates engines with a profile.
 func newSimulatedRecord(t *testing.T, p engine.Profile, replicas, clients int) *simulatedRecord {
 	t.Helper()
 	cfg := core.DefaultConfig(newPolicy(t, "least-load"))
-	cfg.Push, cfg.ProbeInterval = core.Push{Mode: core.PushBlind}, time.Hour // reports never grow old
-	w := &simulatedRecord{t: t, rng: rand.New(rand.NewPCG(1, 2)), balancer: core.New(cfg), engines: map[string]*engine.Engine{}, asks: map[uint64]*recordedClient{}, thinking: 2 * time.Second}
+	cfg.Push, cfg.ProbeInterval = core.Push{Mode: core.PushBlind}, time.Hour // reports never expire
+	w := &simulatedRecord{t: t, rng: rand.New(rand.NewPCG(1, 2)), balancer: core.New(cfg), engines: map[string]*engine.Engine{}, waiting: map[uint64]*recordedClient{}, thinking: 2 * time.Second}
 	w.lengths = func() int { return int(40 + 300*w.rng.ExpFloat64()) }
 	w.out.Write(recordWith(t, cfg))
 	for i := range replicas {
@@ -73,12 +72,12 @@ func newSimulatedRecord(t *testing.T, p engine.Profile, replicas, clients int) *
 		w.step(0, core.Event{Kind: core.EventReplicaReport, Target: name, Report: &core.Report{Ready: true, Pending: policy.Known(0)}})
 	}
 	for range clients {
-		w.clients = append(w.clients, &recordedClient{asksAt: 1 + time.Duration(w.rng.ExpFloat64()*float64(2*time.Second))})
+		w.clients = append(w.clients, &recordedClient{nextRequest: 1 + time.Duration(w.rng.ExpFloat64()*float64(2*time.Second))})
 	}
 	return w
 }
 
-// step tells the balancer, records it, and sends what it sends.
+// step sends an event to the balancer, records it, and executes the actions.
 func (w *simulatedRecord) step(at time.Duration, e core.Event) {
 	actions := w.balancer.Step(at, e)
 	if err := json.NewEncoder(&w.out).Encode(record.Line{T: at, Event: &e, Actions: actions}); err != nil {
@@ -89,43 +88,43 @@ func (w *simulatedRecord) step(at time.Duration, e core.Event) {
 		if _, err := fmt.Sscan(a.ID, &id); err != nil || a.Kind != core.ActionDispatch {
 			continue
 		}
-		c := w.asks[id]
+		c := w.waiting[id]
 		w.engines[a.Target].Submit(at, engine.Request{ID: id, Prompt: c.prompt, OutputLen: c.answer})
 	}
 }
 
-// run lets the clients ask until a time.
+// run simulates the clients until a time.
 func (w *simulatedRecord) run(until time.Duration) []byte {
 	for {
-		at, name, client, told := until, "", (*recordedClient)(nil), false
+		at, name, client, reported := until, "", (*recordedClient)(nil), false
 		for _, n := range w.names {
 			if next, ok := w.engines[n].NextAt(); ok && next < at {
 				at, name = next, n
 			}
 		}
 		for _, c := range w.clients {
-			if c.asksAt > 0 && c.asksAt < at {
-				at, name, client = c.asksAt, "", c
+			if c.nextRequest > 0 && c.nextRequest < at {
+				at, name, client = c.nextRequest, "", c
 			}
 		}
 		if len(w.arrivals) > 0 && w.arrivals[0].at <= at {
-			told = true
+			reported = true
 		}
 		switch {
-		case told:
+		case reported:
 			w.deliver()
 		case client != nil:
-			w.ask(at, client)
+			w.sendTurn(at, client)
 		case name != "":
-			w.tell(at, w.engines[name].Advance(at))
+			w.scheduleEvents(at, w.engines[name].Advance(at))
 		default:
 			return w.out.Bytes()
 		}
 	}
 }
 
-// ask sends a client's next turn.
-func (w *simulatedRecord) ask(at time.Duration, c *recordedClient) {
+// sendTurn sends a client's next turn.
+func (w *simulatedRecord) sendTurn(at time.Duration, c *recordedClient) {
 	if c.turns == 0 {
 		c.turns, c.prompt = 1+w.rng.IntN(4), nil
 	}
@@ -133,35 +132,35 @@ func (w *simulatedRecord) ask(at time.Duration, c *recordedClient) {
 	for range w.lengths() {
 		c.prompt = append(c.prompt, engine.Token(w.rng.Uint32()))
 	}
-	c.asksAt, c.answer = 0, 1+int(150*w.rng.ExpFloat64())
+	c.nextRequest, c.answer = 0, 1+int(150*w.rng.ExpFloat64())
 	if w.rng.IntN(10) == 0 {
-		c.answer = 1 // it ends with its first token
+		c.answer = 1 // the response ends with its first token
 	}
 	w.next++
-	w.asks[w.next] = c
-	// Prompts of one word: where they go does not depend on what is cached there.
+	w.waiting[w.next] = c
+	// Prompts of one word: the cache contents do not affect the routing.
 	w.step(at, core.Event{Kind: core.EventArrived, Request: &core.Request{ID: fmt.Sprint(w.next), Model: replayModel, PromptTokens: len(c.prompt)}})
 }
 
-// tell sends an engine's events on their way to the balancer.
-func (w *simulatedRecord) tell(at time.Duration, events []engine.Event) {
+// scheduleEvents schedules an engine's events for delivery to the balancer.
+func (w *simulatedRecord) scheduleEvents(at time.Duration, events []engine.Event) {
 	for _, e := range events {
 		d := delivery{at: at, event: core.Event{ID: fmt.Sprint(e.ID)}}
 		switch {
 		case e.First():
 			d.event.Kind = core.EventFirstToken
 		case e.Kind == engine.Finished:
-			d.event.Kind, d.asks = core.EventFinished, w.asks[e.ID]
+			d.event.Kind, d.client = core.EventFinished, w.waiting[e.ID]
 			if !w.uncounted {
 				d.event.Outcome = &core.Outcome{
 					PromptTokens: policy.Known(e.PromptTokens), CachedTokens: policy.Known(e.CachedTokens), OutputTokens: policy.Known(e.OutputTokens),
 				}
 			}
-			delete(w.asks, e.ID)
+			delete(w.waiting, e.ID)
 		default:
 			continue
 		}
-		if w.wire {
+		if w.networkDelay {
 			d.at += time.Duration((1 + 0.3*w.rng.ExpFloat64()) * float64(time.Millisecond))
 		}
 		w.arrivals = append(w.arrivals, d)
@@ -169,17 +168,17 @@ func (w *simulatedRecord) tell(at time.Duration, events []engine.Event) {
 	slices.SortStableFunc(w.arrivals, func(a, b delivery) int { return cmp.Compare(a.at, b.at) })
 }
 
-// deliver tells the balancer what arrives first, and lets who is answered think.
+// deliver sends the earliest event to the balancer, and starts the think time of an answered client.
 func (w *simulatedRecord) deliver() {
 	d := w.arrivals[0]
 	w.arrivals = w.arrivals[1:]
 	w.step(d.at, d.event)
-	if d.asks != nil {
-		d.asks.asksAt = d.at + 1 + time.Duration(w.rng.ExpFloat64()*float64(w.thinking))
+	if d.client != nil {
+		d.client.nextRequest = d.at + 1 + time.Duration(w.rng.ExpFloat64()*float64(w.thinking))
 	}
 }
 
-// constants lists a profile's in seconds, by name.
+// constants returns the constants of a profile in seconds, by name.
 func constants(p *engine.Profile) map[string]float64 {
 	return map[string]float64{
 		"prefill base": p.PrefillBase.Seconds(), "prefill per token": p.PrefillPerToken.Seconds(),
@@ -187,7 +186,7 @@ func constants(p *engine.Profile) map[string]float64 {
 	}
 }
 
-// calibrate fits to a record, which must be possible.
+// calibrate fits a profile to a record and fails the test on errors.
 func calibrate(t *testing.T, record []byte, o CalibrateOptions) *Calibration {
 	t.Helper()
 	c, err := Calibrate(t.Context(), "r.jsonl", bytes.NewReader(record), o)
@@ -197,7 +196,7 @@ func calibrate(t *testing.T, record []byte, o CalibrateOptions) *Calibration {
 	return c
 }
 
-// checkConstants compares a fitted profile with what really ran.
+// checkConstants compares a fitted profile with the simulated one.
 func checkConstants(t *testing.T, c *Calibration, want *engine.Profile, within float64) {
 	t.Helper()
 	got, ran := constants(&c.Engines[0].Profile), constants(want)
@@ -208,9 +207,8 @@ func checkConstants(t *testing.T, c *Calibration, want *engine.Profile, within f
 	}
 }
 
-// The constants of engines that were only watched come back from the record, of
-// light and of heavy load.
-func TestConstantsComeBackFromARecord(t *testing.T) {
+// The fit recovers the constants of engines from a record, under light and heavy load.
+func TestCalibrateRecoversConstants(t *testing.T) {
 	for _, p := range []engine.Profile{engine.Profiles()[0], engine.Profiles()[2]} {
 		p.KVTokens = 1_000_000
 		for _, clients := range []int{6, 40} {
@@ -227,21 +225,21 @@ func TestConstantsComeBackFromARecord(t *testing.T) {
 	}
 }
 
-// A wire that takes a while, and not the same one, changes little.
-func TestConstantsComeBackOverAWire(t *testing.T) {
+// A varying network delay changes the result only a little.
+func TestCalibrateToleratesNetworkDelay(t *testing.T) {
 	p := engine.Profiles()[0]
 	p.KVTokens = 1_000_000
 	w := newSimulatedRecord(t, p, 2, 8)
-	w.wire = true
+	w.networkDelay = true
 	c := calibrate(t, w.run(400*time.Second), CalibrateOptions{})
 	checkConstants(t, c, &p, 0.05)
-	if !strings.Contains(strings.Join(c.Assumed, "\n"), " ms beside its prefill, on the wire and in the balancer") {
+	if !strings.Contains(strings.Join(c.Assumed, "\n"), " ms besides its prefill, in the network and the balancer") {
 		t.Errorf("assumed is %q", c.Assumed)
 	}
 }
 
-// Engines that run ten times faster are told by their speed.
-func TestCalibratingAFasterEngine(t *testing.T) {
+// Speed scales the constants of engines that run ten times faster.
+func TestCalibrateScalesBySpeed(t *testing.T) {
 	p := engine.Profiles()[0]
 	p.KVTokens = 1_000_000
 	fast := p.Scaled(0.1)
@@ -250,8 +248,8 @@ func TestCalibratingAFasterEngine(t *testing.T) {
 	checkConstants(t, calibrate(t, w.run(40*time.Second), CalibrateOptions{Speed: 10}), &p, 0.02)
 }
 
-// What others send to the same replicas is seen in what those report.
-func TestReplicasThatOthersUseToo(t *testing.T) {
+// Reports of the replicas reveal requests from other sources.
+func TestCalibrateReportsForeignRequests(t *testing.T) {
 	w := newSimulatedRecord(t, engine.Profiles()[0], 1, 6)
 	w.run(100 * time.Second)
 	for i := range 100 {
@@ -259,13 +257,13 @@ func TestReplicasThatOthersUseToo(t *testing.T) {
 		w.step(at, core.Event{Kind: core.EventReplicaReport, Target: "us-0", Report: &core.Report{Ready: true, Pending: policy.Known(4), Running: policy.Known(16)}})
 	}
 	c := calibrate(t, w.out.Bytes(), CalibrateOptions{})
-	if !strings.Contains(strings.Join(c.Assumed, "\n"), "% more requests than this balancer had sent: others use them too") {
+	if !strings.Contains(strings.Join(c.Assumed, "\n"), "% more requests than this balancer sent: other clients use them") {
 		t.Errorf("assumed is %q", c.Assumed)
 	}
 }
 
-// A record that does not tell all says what it lacks.
-func TestRecordsThatTellTooLittle(t *testing.T) {
+// The error for an insufficient record states what is missing.
+func TestCalibrateRejectsInsufficientRecords(t *testing.T) {
 	p := engine.Profiles()[0]
 	p.KVTokens = 1_000_000
 	for _, c := range []struct {
@@ -275,12 +273,12 @@ func TestRecordsThatTellTooLittle(t *testing.T) {
 		o    CalibrateOptions
 		want string
 	}{
-		{"nothing", func(*simulatedRecord) {}, 1, CalibrateOptions{}, "reading r.jsonl: no request was sent to a replica: there is nothing to fit"},
-		{"a few", func(*simulatedRecord) {}, 20 * time.Second, CalibrateOptions{}, "reading r.jsonl: fitting llama: want at least 50 requests that were answered with 2 tokens or more and whose tokens the engine counted, got "},
-		{"no counts", func(w *simulatedRecord) { w.uncounted = true }, 100 * time.Second, CalibrateOptions{}, "whose tokens the engine counted, got 0 of "},
-		{"never together", func(w *simulatedRecord) { w.clients = w.clients[:1] }, 1000 * time.Second, CalibrateOptions{}, "it lacks, for decode_per_request: requests that ran beside different numbers of others"},
-		{"another model", func(*simulatedRecord) {}, 100 * time.Second, CalibrateOptions{Model: "gpt"}, `reading r.jsonl: no request of model "gpt" was sent to a replica: there are those of llama`},
-		{"hardware", func(*simulatedRecord) {}, 100 * time.Second, CalibrateOptions{Hardware: "a100"}, "reading r.jsonl: a record does not say what hardware its replicas have"},
+		{"nothing", func(*simulatedRecord) {}, 1, CalibrateOptions{}, "reading r.jsonl: the record contains no request that was sent to a replica"},
+		{"a few", func(*simulatedRecord) {}, 20 * time.Second, CalibrateOptions{}, "reading r.jsonl: fitting llama: must contain at least 50 requests with 2 output tokens or more and token counts from the engine, got "},
+		{"no counts", func(w *simulatedRecord) { w.uncounted = true }, 100 * time.Second, CalibrateOptions{}, "token counts from the engine, got 0 of "},
+		{"never together", func(w *simulatedRecord) { w.clients = w.clients[:1] }, 1000 * time.Second, CalibrateOptions{}, "missing for decode_per_request: requests that ran with different numbers of other requests"},
+		{"another model", func(*simulatedRecord) {}, 100 * time.Second, CalibrateOptions{Model: "gpt"}, `reading r.jsonl: the record contains no request for model "gpt", only for llama`},
+		{"hardware", func(*simulatedRecord) {}, 100 * time.Second, CalibrateOptions{Hardware: "a100"}, "reading r.jsonl: a record does not contain the hardware of its replicas"},
 	} {
 		w := newSimulatedRecord(t, p, 1, 6)
 		c.make(w)
@@ -290,9 +288,9 @@ func TestRecordsThatTellTooLittle(t *testing.T) {
 	}
 }
 
-// A stay ends where its request leaves the replica: answered, failed and tried
-// elsewhere, cancelled, or with the record.
-func TestStaysOfARecord(t *testing.T) {
+// An attempt ends when its request leaves the replica: answered, failed and retried on another replica,
+// cancelled, or at the end of the record.
+func TestReadAttemptsTracksDispatches(t *testing.T) {
 	ready := &core.Report{Ready: true, Pending: policy.Known(0)}
 	ask := func(id string) core.Event {
 		return core.Event{Kind: core.EventArrived, Request: &core.Request{ID: id, Model: "m", PromptTokens: 32}}
@@ -304,11 +302,11 @@ func TestStaysOfARecord(t *testing.T) {
 		recordedEvent{0, core.Event{Kind: core.EventReplicaReport, Target: "a", Report: ready}},
 		recordedEvent{0, core.Event{Kind: core.EventReplicaReport, Target: "b", Report: ready}},
 		recordedEvent{1, ask("answered")},                                        // at a
-		recordedEvent{2, ask("answered")},                                        // refused: the id is taken
+		recordedEvent{2, ask("answered")},                                        // rejected: duplicate ID
 		recordedEvent{3, ask("retried")},                                         // at b
 		recordedEvent{4, ask("cancelled")},                                       // at a
 		recordedEvent{5, core.Event{Kind: core.EventFirstToken, ID: "answered"}}, //
-		recordedEvent{6, core.Event{Kind: core.EventFailed, ID: "retried", Outcome: &core.Outcome{Retryable: true}}}, // at a from now
+		recordedEvent{6, core.Event{Kind: core.EventFailed, ID: "retried", Outcome: &core.Outcome{Retryable: true}}}, // retried at a
 		recordedEvent{7, core.Event{Kind: core.EventFirstToken, ID: "retried"}},
 		recordedEvent{8, core.Event{Kind: core.EventCancelled, ID: "cancelled"}},
 		recordedEvent{9, core.Event{Kind: core.EventFinished, ID: "answered", Outcome: done}},
@@ -323,13 +321,13 @@ func TestStaysOfARecord(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := readStays(t.Context(), r)
+	s, err := readAttempts(t.Context(), r)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var got []string
 	for _, f := range s.all {
-		got = append(got, fmt.Sprintf("%s %d-%d-%d %d/%d %d %v", f.replica, f.sent, f.first, f.end, f.cached, f.prompt, f.output, f.whole))
+		got = append(got, fmt.Sprintf("%s %d-%d-%d %d/%d %d %v", f.replica, f.sent, f.first, f.end, f.cached, f.prompt, f.output, f.usable))
 	}
 	want := []string{
 		"a 1-5-9 10/40 3 true",
@@ -340,9 +338,9 @@ func TestStaysOfARecord(t *testing.T) {
 		"a 14-0-15 0/32 0 false",
 	}
 	if !slices.Equal(got, want) {
-		t.Errorf("stays are\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+		t.Errorf("attempts are\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
-	if s.failed != 3 || s.uncounted != 1 || s.own["a"] != 0 || s.own["b"] != 0 {
-		t.Errorf("failed %d, uncounted %d, outstanding %v", s.failed, s.uncounted, s.own)
+	if s.failed != 3 || s.uncounted != 1 || s.outstanding["a"] != 0 || s.outstanding["b"] != 0 {
+		t.Errorf("failed %d, uncounted %d, outstanding %v", s.failed, s.uncounted, s.outstanding)
 	}
 }

@@ -5,16 +5,15 @@ import (
 	"slices"
 )
 
-// equation says that the columns, each times an unknown, add up to value.
+// equation states that the sum of the columns, each times an unknown, equals value.
 type equation struct {
 	columns []float64
 	value   float64
 }
 
-// solveRelative finds the unknowns, none of them negative, that miss the values
-// least, each miss counted against its value: in least squares for most of them and
-// in proportion for those that miss by far (Huber's weights at 1.5 deviations).
-// Unknowns that the equations cannot tell apart from others are listed in lost.
+// solveRelative finds the non-negative unknowns with the smallest relative residuals: least squares for
+// most equations, linear weight for outliers (Huber's weights at 1.5 deviations). It lists unknowns
+// that the equations do not determine in lost.
 func solveRelative(equations []equation, unknowns int) (x []float64, lost []int) {
 	weights := make([]float64, len(equations))
 	for i := range weights {
@@ -28,7 +27,7 @@ func solveRelative(equations []equation, unknowns int) (x []float64, lost []int)
 		for i := range equations {
 			misses[i] = math.Abs(predict(equations[i].columns, x)/equations[i].value - 1)
 		}
-		limit := 1.5 * 1.4826 * medianOf(misses) // 1.4826 medians are a deviation of normal misses
+		limit := 1.5 * 1.4826 * medianOf(misses) // 1.4826 medians are one standard deviation of normal residuals
 		for i, m := range misses {
 			weights[i] = 1
 			if m > limit && limit > 0 {
@@ -39,7 +38,7 @@ func solveRelative(equations []equation, unknowns int) (x []float64, lost []int)
 	return x, nil
 }
 
-// predict adds up the columns of the unknowns there are.
+// predict returns the sum of the columns times the unknowns.
 func predict(columns, x []float64) float64 {
 	sum := 0.0
 	for i := range x {
@@ -48,7 +47,7 @@ func predict(columns, x []float64) float64 {
 	return sum
 }
 
-// solveNotNegative leaves out the most negative unknown until none is.
+// solveNotNegative removes the most negative unknown until none is negative.
 func solveNotNegative(equations []equation, weights []float64, unknowns int) (x []float64, lost []int) {
 	use := make([]int, unknowns)
 	for i := range use {
@@ -77,7 +76,7 @@ func solveNotNegative(equations []equation, weights []float64, unknowns int) (x 
 	return make([]float64, unknowns), nil
 }
 
-// scaleOf is how large a column is against the values.
+// scaleOf returns the mean size of a column relative to the values.
 func scaleOf(equations []equation, column int) float64 {
 	sum := 0.0
 	for i := range equations {
@@ -86,12 +85,11 @@ func scaleOf(equations []equation, column int) float64 {
 	return sum / float64(len(equations))
 }
 
-// leastPivot is how much of a column must be left, in squares, once what the
-// columns before it explain is taken out: less would be noise.
-const leastPivot = 1e-6
+// minPivot is the smallest usable pivot: the squared remainder of a column after the columns before
+// it are eliminated. A smaller one is noise.
+const minPivot = 1e-6
 
-// solveLeastSquares solves the normal equations of the columns in use, each scaled
-// to length 1.
+// solveLeastSquares solves the normal equations of the used columns, each scaled to length 1.
 func solveLeastSquares(equations []equation, weights []float64, use []int) (x []float64, lost []int) {
 	n := len(use)
 	a := make([][]float64, n)
@@ -126,12 +124,12 @@ func solveLeastSquares(equations []equation, weights []float64, use []int) (x []
 	return eliminate(a, length, use)
 }
 
-// eliminate solves a symmetric system whose diagonal is 1, without exchanging
-// rows: a pivot is what is left of its column.
+// eliminate solves a symmetric system whose diagonal is 1, without exchanging rows: a pivot is the
+// remainder of its column.
 func eliminate(a [][]float64, length []float64, use []int) (x []float64, lost []int) {
 	n := len(a)
 	for i := range n {
-		if a[i][i] < leastPivot {
+		if a[i][i] < minPivot {
 			return nil, []int{use[i]}
 		}
 		for k := i + 1; k < n; k++ {
@@ -155,7 +153,7 @@ func eliminate(a [][]float64, length []float64, use []int) (x []float64, lost []
 	return x, nil
 }
 
-// medianOf is the middle of values; 0 of none.
+// medianOf returns the median of values; 0 if there are none.
 func medianOf(values []float64) float64 {
 	if len(values) == 0 {
 		return 0

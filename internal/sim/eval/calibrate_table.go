@@ -9,7 +9,7 @@ import (
 	"skyserve/internal/sim/engine"
 )
 
-// WriteYAML writes the profiles as the engines of a scenario's file.
+// WriteYAML writes the profiles as the engines section of a scenario file.
 func (c *Calibration) WriteYAML(w io.Writer) error {
 	var profiles []engine.Profile
 	for i := range c.Engines {
@@ -19,15 +19,14 @@ func (c *Calibration) WriteYAML(w io.Writer) error {
 	return err
 }
 
-// WriteTable writes, for people, how well each profile does on what was held out:
-// the mean error and the median, and of how many.
+// WriteTable prints the errors of each profile on held-out data: mean, median and count.
 func (c *Calibration) WriteTable(w io.Writer) error {
 	t := printable.NewTable(w)
 	for i := range c.Engines {
 		e := &c.Engines[i]
 		if i == 0 {
 			cells := []string{"PROFILE", "FITTED TO", "HELD OUT"}
-			for _, of := range ofOne(e.Errors) {
+			for _, of := range leadingHeldOut(e.Errors) {
 				cells = append(cells, of.Of)
 			}
 			t.Row(cells...)
@@ -38,7 +37,7 @@ func (c *Calibration) WriteTable(w io.Writer) error {
 		}
 		name := e.Name
 		for from := 0; from < len(e.Errors); {
-			row := ofOne(e.Errors[from:])
+			row := leadingHeldOut(e.Errors[from:])
 			cells := []string{name, fitted, row[0].HeldOut}
 			for _, x := range row {
 				cells = append(cells, x.cell())
@@ -51,14 +50,14 @@ func (c *Calibration) WriteTable(w io.Writer) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	fmt.Fprintln(w, "errors are mean / median of those held out, relative")
+	fmt.Fprintln(w, "errors: mean / median relative error on held-out data")
 	if c.Format == CalibratedTable {
-		fmt.Fprintln(w, "(noise) is how far runs are from their own repetitions: no profile predicts that")
+		fmt.Fprintln(w, "(noise): deviation of runs from their own repetitions, a floor for every profile")
 	}
 	for i := range c.Engines {
 		e := &c.Engines[i]
 		if e.Repeated > 0 || e.Waited > 0 {
-			fmt.Fprintf(w, "%s: left out are %d rows that repeat another and %d of batches that did not fit and were computed in turns\n", e.Name, e.Repeated, e.Waited)
+			fmt.Fprintf(w, "%s: excluded %d duplicate rows and %d batches that did not fit and were computed in parts\n", e.Name, e.Repeated, e.Waited)
 		}
 	}
 	for _, a := range c.Assumed {
@@ -67,8 +66,8 @@ func (c *Calibration) WriteTable(w io.Writer) error {
 	return nil
 }
 
-// ofOne is the leading errors of one way of holding out.
-func ofOne(errors []CalibrationError) []CalibrationError {
+// leadingHeldOut returns the leading errors with the same held-out set.
+func leadingHeldOut(errors []CalibrationError) []CalibrationError {
 	for i := range errors {
 		if errors[i].HeldOut != errors[0].HeldOut {
 			return errors[:i]
@@ -77,7 +76,7 @@ func ofOne(errors []CalibrationError) []CalibrationError {
 	return errors
 }
 
-// cell is 1.8% / 0.7% of 95.
+// cell formats an error, such as 1.8% / 0.7% of 95.
 func (e *CalibrationError) cell() string {
 	if e.N == 0 {
 		return "-"

@@ -17,8 +17,8 @@ import (
 	"skyserve/internal/sim/engine"
 )
 
-// benchmarkTable is a small table of two machines: a prefill of a tenth of a
-// millisecond a token, a decode step of 20 ms and one a request.
+// benchmarkTable is a small table of two machines: 0.1 ms of prefill per token, and decode steps of 20
+// ms plus 1 ms per request.
 func benchmarkTable() string {
 	var b strings.Builder
 	b.WriteString("model,hardware,prompt_size,batch_size,token_size,prompt_time,token_time,e2e_time,tensor_parallel\n")
@@ -36,8 +36,8 @@ func benchmarkTable() string {
 	return b.String()
 }
 
-// What is printed is a scenario's engines: it reads back as the same profiles.
-func TestCalibratedProfilesAreAScenariosEngines(t *testing.T) {
+// WriteYAML prints the engines section of a scenario, which parses to the same profiles.
+func TestCalibrationYAMLParsesAsScenario(t *testing.T) {
 	c := calibrate(t, []byte(benchmarkTable()), CalibrateOptions{Fit: engine.FitOptions{KVTokens: 50_000}})
 	if c.Format != CalibratedTable || len(c.Engines) != 2 || c.Engines[0].Name != "gpu-big-tp4" || len(c.Assumed) != 0 {
 		t.Fatalf("calibrated %+v", c)
@@ -58,8 +58,8 @@ func TestCalibratedProfilesAreAScenariosEngines(t *testing.T) {
 	}
 }
 
-// What JSON says is what the profile is.
-func TestCalibrationAsJSON(t *testing.T) {
+// The JSON output contains the profile's values.
+func TestCalibrationJSON(t *testing.T) {
 	c := calibrate(t, []byte(benchmarkTable()), CalibrateOptions{TensorParallel: 8, Fit: engine.FitOptions{Name: "ours"}})
 	b, err := json.Marshal(c)
 	if err != nil {
@@ -70,7 +70,7 @@ func TestCalibrationAsJSON(t *testing.T) {
 		`"prefill_base_ms":0,"prefill_per_token_ms":0,"prefill_curve":[{"at":100,"ms":10.002},`,
 		`"decode_curve":[{"at":1,"ms":21},{"at":2,"ms":22},`,
 		`"decode_per_kv_token_ms":0,"chunk_tokens":2048,"kv_tokens":16176,"max_running":256,"reserve":0.2,"runs":75,"repeated":0,"waited":0,"errors":[{"held_out":"one run in five","of":"prefill","n":75,`,
-		`"assumed":["the KV memory holds what the measured batches took at most`,
+		`"assumed":["KV memory is the largest measured batch; set the real size with --kv"]`,
 	} {
 		if !strings.Contains(string(b), want) {
 			t.Errorf("JSON lacks %s:\n%s", want, b)
@@ -80,14 +80,14 @@ func TestCalibrationAsJSON(t *testing.T) {
 	if err := c.WriteTable(&table); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"PROFILE  FITTED TO  HELD OUT         prefill ", "\nours     75 runs    one run in five  0.0% / 0.0% of 75", "\n                    whole points ", "\nassumed: the KV memory"} {
+	for _, want := range []string{"PROFILE  FITTED TO  HELD OUT         prefill ", "\nours     75 runs    one run in five  0.0% / 0.0% of 75", "\n                    whole points ", "\nassumed: KV memory"} {
 		if !strings.Contains(table.String(), want) {
 			t.Errorf("the table lacks %q:\n%s", want, table.String())
 		}
 	}
 }
 
-func TestCalibratingAPackedTable(t *testing.T) {
+func TestCalibrateReadsGzip(t *testing.T) {
 	var packed bytes.Buffer
 	w := gzip.NewWriter(&packed)
 	w.Write([]byte(benchmarkTable()))
@@ -98,7 +98,7 @@ func TestCalibratingAPackedTable(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeCalibrated(t *testing.T) {
+func TestCalibrateErrors(t *testing.T) {
 	for _, c := range []struct {
 		name, text string
 		o          CalibrateOptions
@@ -106,11 +106,11 @@ func TestWhatCannotBeCalibrated(t *testing.T) {
 	}{
 		{"nothing", "", CalibrateOptions{}, "reading r.jsonl: the table is empty"},
 		{"text", "hello\n", CalibrateOptions{}, `reading r.jsonl:1: column "model" is missing`},
-		{"broken gzip", "\x1f\x8b\x00", CalibrateOptions{}, "reading r.jsonl: unpacking it with gzip: "},
-		{"other JSON", `{"a":1}`, CalibrateOptions{}, "reading r.jsonl: is no record"},
-		{"another machine", benchmarkTable(), CalibrateOptions{Model: "small", Hardware: "tpu", TensorParallel: 2}, "reading r.jsonl: no measurement is of model small, hardware tpu, tensor parallel 2: there are those of Big on gpu, tensor parallel 4; Big on gpu, tensor parallel 8"},
-		{"one name for two", benchmarkTable(), CalibrateOptions{Model: "BIG", Fit: engine.FitOptions{Name: "ours"}}, `naming a profile "ours": there are 2: Big on gpu, tensor parallel 4; Big on gpu, tensor parallel 8: choose one with --model, --hardware and --tensor-parallel`},
-		{"speed", benchmarkTable(), CalibrateOptions{Speed: 10}, "reading r.jsonl: a table of measurements has no speed: it is told of a record only"},
+		{"broken gzip", "\x1f\x8b\x00", CalibrateOptions{}, "reading r.jsonl: decompressing gzip: "},
+		{"other JSON", `{"a":1}`, CalibrateOptions{}, "reading r.jsonl: not a record"},
+		{"another machine", benchmarkTable(), CalibrateOptions{Model: "small", Hardware: "tpu", TensorParallel: 2}, "reading r.jsonl: no measurements of model small, hardware tpu, tensor parallel 2, only of Big on gpu, tensor parallel 4; Big on gpu, tensor parallel 8"},
+		{"one name for two", benchmarkTable(), CalibrateOptions{Model: "BIG", Fit: engine.FitOptions{Name: "ours"}}, `naming a profile "ours": the table yields 2 profiles (Big on gpu, tensor parallel 4; Big on gpu, tensor parallel 8): select one with --model, --hardware and --tensor-parallel`},
+		{"speed", benchmarkTable(), CalibrateOptions{Speed: 10}, "reading r.jsonl: --speed applies only to records, not to tables of measurements"},
 	} {
 		if got, err := Calibrate(t.Context(), "r.jsonl", strings.NewReader(c.text), c.o); err == nil || !strings.HasPrefix(err.Error(), c.want) {
 			t.Errorf("%s: got %+v, %v, want %s", c.name, got, err, c.want)
@@ -123,8 +123,8 @@ func TestWhatCannotBeCalibrated(t *testing.T) {
 	}
 }
 
-// Unknowns come back from equations of which one in ten is far off.
-func TestSolvingPastOutliers(t *testing.T) {
+// solveRelative recovers the unknowns although one equation in ten is far off.
+func TestSolveRelativeToleratesOutliers(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 5))
 	want := []float64{0.05, 0.0002, 0, 3}
 	var equations []equation
@@ -147,8 +147,8 @@ func TestSolvingPastOutliers(t *testing.T) {
 	}
 }
 
-// No unknown is negative: what would be is nothing, and the others make up for it.
-func TestSolvingWithoutNegatives(t *testing.T) {
+// No unknown is negative: it is set to 0, and the others compensate.
+func TestSolveRelativeKeepsUnknownsNonNegative(t *testing.T) {
 	rng := rand.New(rand.NewPCG(6, 6))
 	var equations []equation
 	for range 100 {
@@ -161,8 +161,8 @@ func TestSolvingWithoutNegatives(t *testing.T) {
 	}
 }
 
-// An unknown that no equation has, or that another always goes with, is named.
-func TestUnknownsThatCannotBeTold(t *testing.T) {
+// lost names an unknown that no equation contains, or that is collinear with another.
+func TestSolveRelativeNamesUndeterminedUnknowns(t *testing.T) {
 	var none, twins []equation
 	for i := range 20 {
 		a := float64(1 + i)

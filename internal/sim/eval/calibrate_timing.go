@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// leastStays is how few requests a record must have for its constants to mean
-// something: four in five are fitted to, one in five checks.
-const leastStays = 50
+// minAttempts is the minimum number of requests for a meaningful fit: four in five are fitted, one in
+// five is held out.
+const minAttempts = 50
 
-// rounds is how often lanes are laid out again by the timing that the last
-// layout gave: from the second on little changes.
-const rounds = 8
+// fitRounds is the number of times that timelines are computed again with the previous timing. The result
+// changes little after the second.
+const fitRounds = 8
 
 // The unknowns of a fit.
 const (
@@ -25,68 +25,67 @@ const (
 	unknowns
 )
 
-// whyLost says what a record must have for each unknown.
-var whyLost = [unknowns]string{
-	byStep:         "decode_base: no request had a second token",
-	byRequest:      "decode_per_request: requests that ran beside different numbers of others",
-	byContext:      "decode_per_kv_token: requests whose prompts are of different lengths",
-	byPrefill:      "prefill_base: requests that came while others were answered, or alone",
+// missingData states what a record must contain to determine each unknown.
+var missingData = [unknowns]string{
+	byStep:         "decode_base: requests with two output tokens or more",
+	byRequest:      "decode_per_request: requests that ran with different numbers of other requests",
+	byContext:      "decode_per_kv_token: requests with prompts of different lengths",
+	byPrefill:      "prefill_base: requests that arrived while others were running, or alone",
 	byPrefillToken: "prefill_per_token: requests with different numbers of uncached prompt tokens",
-	byFirstToken:   "what a first token takes beside its prefill: requests that came alone",
+	byFirstToken:   "first-token overhead: requests that arrived alone",
 }
 
-// recordFit is the timing that a record's stays give.
+// recordFit is a timing fitted to a record.
 type recordFit struct {
 	timing
-	used, held int
-	most       float64   // context of all that ran at once at a replica
-	ttft, tpot []float64 // absolute relative errors of those held out
+	fitted, heldOut int
+	maxContext      float64   // most context that ran at once at a replica
+	ttft, tpot      []float64 // absolute relative errors on held-out requests
 }
 
-// fitStays fits a timing to the stays of one model.
+// fitAttempts fits a timing to the attempts of one model.
 //
-// The time between a request's first token and its last is that of its decode
-// steps, each with the requests and the context that were there, and of the prefill
-// steps of others that came between: linear in the constants. Who was there is
-// known from the balancer's own counts. How the steps lie in that time depends
-// on the constants in turn, so lanes are laid out and fitted to by turns. The first
-// tokens of requests that came alone tell what they take beside their prefill:
-// the wire and the balancer.
-func fitStays(all []*stay, chunk int) (*recordFit, error) {
+// The time between a request's first token and its last consists of its decode steps, each with the
+// requests and context running then, and of the prefill steps of other requests in between. It is
+// linear in the constants. The balancer's own counts give the requests running at each time. The
+// position of the steps depends on the constants, so the fit alternates between computing timelines and
+// solving. The first tokens of requests that arrived alone determine the overhead besides their
+// prefill: the network and the balancer.
+func fitAttempts(all []*attempt, chunk int) (*recordFit, error) {
 	f := &recordFit{}
-	var whole []*stay
+	var whole []*attempt
 	for _, s := range all {
-		if s.whole && s.end > s.first && s.output > 1 && s.first > s.sent {
+		if s.usable && s.end > s.first && s.output > 1 && s.first > s.sent {
 			whole = append(whole, s)
 		}
 	}
-	if len(whole) < leastStays {
-		return nil, fmt.Errorf("want at least %d requests that were answered with 2 tokens or more and whose tokens the engine counted, got %d of %d", leastStays, len(whole), len(all))
+	if len(whole) < minAttempts {
+		return nil, fmt.Errorf("must contain at least %d requests with 2 output tokens or more and token counts from the engine, got %d of %d", minAttempts, len(whole), len(all))
 	}
-	fitted, held := splitStays(whole)
-	f.used, f.held = len(fitted), len(held)
+	fitted, held := splitAttempts(whole)
+	f.fitted, f.heldOut = len(fitted), len(held)
 	pace := medianPace(fitted)
 	f.timing = timing{decodeBase: pace}
-	ls := lanes(all)
-	at := map[*stay]*lane{}
+	ls := timelines(all)
+	at := map[*attempt]*timeline{}
 	for _, l := range ls {
-		for _, s := range l.stays {
+		for _, s := range l.attempts {
 			at[s] = l
 		}
 	}
-	for range rounds {
+	for range fitRounds {
 		for _, l := range ls {
-			// Two prefill steps lie further apart than a quarter of a decode step: each
-			// reads the weights, as that does.
-			l.lay(&f.timing, pace/4, chunk)
+			// Two prefill steps are further apart than a quarter of a decode step: each reads the weights,
+			// as a decode step does.
+			l.compute(&f.timing, pace/4, chunk)
 		}
 		if err := f.refit(fitted, at, chunk); err != nil {
 			return nil, err
 		}
 	}
 	for _, l := range ls {
-		l.lay(&f.timing, pace/4, chunk)
-		f.most = max(f.most, l.most)
+		l.compute(&f.timing, pace/4, chunk)
+		f.maxContext = max(f.maxContext, l.maxContext)
 	}
 	for _, s := range held {
 		f.check(s, at[s])
@@ -94,8 +93,8 @@ func fitStays(all []*stay, chunk int) (*recordFit, error) {
 	return f, nil
 }
 
-// splitStays holds one in five out.
-func splitStays(whole []*stay) (fitted, held []*stay) {
+// splitAttempts holds out one in five.
+func splitAttempts(whole []*attempt) (fitted, held []*attempt) {
 	for i, s := range whole {
 		if i%5 == 4 {
 			held = append(held, s)
@@ -106,8 +105,8 @@ func splitStays(whole []*stay) (fitted, held []*stay) {
 	return fitted, held
 }
 
-// medianPace is the time between two tokens in the middle of requests.
-func medianPace(whole []*stay) float64 {
+// medianPace returns the median over requests of the time between two tokens.
+func medianPace(whole []*attempt) float64 {
 	var paces []float64
 	for _, s := range whole {
 		paces = append(paces, s.decode().Seconds()/float64(s.output-1))
@@ -115,8 +114,8 @@ func medianPace(whole []*stay) float64 {
 	return medianOf(paces)
 }
 
-// refit finds the constants for the lanes as they lie.
-func (f *recordFit) refit(fitted []*stay, at map[*stay]*lane, chunk int) error {
+// refit solves for the constants with the current timelines.
+func (f *recordFit) refit(fitted []*attempt, at map[*attempt]*timeline, chunk int) error {
 	var equations []equation
 	stalled, alone := false, false
 	for _, s := range fitted {
@@ -125,24 +124,24 @@ func (f *recordFit) refit(fitted []*stay, at map[*stay]*lane, chunk int) error {
 		equations = append(equations, equation{c, s.decode().Seconds()})
 	}
 	for _, s := range fitted {
-		if !at[s].at[s].alone {
+		if !at[s].positions[s].alone {
 			continue
 		}
 		c := make([]float64, unknowns)
 		c[byPrefill] = math.Ceil(float64(s.uncached()) / float64(chunk))
 		c[byPrefillToken] = float64(s.uncached())
-		if stalled { // else the engine's share cannot be told from the rest
+		if stalled { // otherwise the overhead cannot be separated from the engine's time
 			c[byFirstToken], alone = 1, true
 		}
 		equations = append(equations, equation{c, (s.first - s.sent).Seconds()})
 	}
 	n := unknowns
 	if !alone {
-		n-- // byFirstToken is the last
+		n-- // byFirstToken is the last unknown
 	}
 	x, lost := solveRelative(equations, n)
 	if len(lost) > 0 {
-		return fmt.Errorf("the record does not tell all constants: it lacks, for %s", whyLost[lost[0]])
+		return fmt.Errorf("the record does not determine all constants: missing for %s", missingData[lost[0]])
 	}
 	f.timing = timing{
 		decodeBase: x[byStep], decodePerRequest: x[byRequest], decodePerKV: x[byContext],
@@ -152,15 +151,15 @@ func (f *recordFit) refit(fitted []*stay, at map[*stay]*lane, chunk int) error {
 		f.overhead = x[byFirstToken]
 	}
 	if f.decodeBase <= 0 {
-		return fmt.Errorf("the record does not tell all constants: what decode steps took grows with their requests and context alone, so none is left for decode_base; it lacks requests that ran beside few others")
+		return fmt.Errorf("the record does not determine all constants: decode time is fully explained by requests and context, leaving none for decode_base; missing: requests that ran with few others")
 	}
 	return nil
 }
 
-// decodeColumns are what lay between a stay's first token and its end. The steps
-// are known, one a token; the layout says what was in them.
-func decodeColumns(s *stay, l *lane) []float64 {
-	at := l.at[s]
+// decodeColumns returns the columns for the time between an attempt's first token and its end. The number
+// of steps is known, one per token; the timeline gives their contents.
+func decodeColumns(s *attempt, l *timeline) []float64 {
+	at := l.positions[s]
 	between := at.end.minus(at.first)
 	steps := float64(s.output - 1)
 	c := make([]float64, unknowns)
@@ -175,9 +174,8 @@ func decodeColumns(s *stay, l *lane) []float64 {
 	return c
 }
 
-// check compares a stay that was held out with what its constants predict beside
-// those that were there.
-func (f *recordFit) check(s *stay, l *lane) {
+// check adds the errors of the predictions for a held-out attempt.
+func (f *recordFit) check(s *attempt, l *timeline) {
 	columns := decodeColumns(s, l)[:byFirstToken]
 	x := []float64{f.decodeBase, f.decodePerRequest, f.decodePerKV, f.prefillBase, f.prefillPerToken}
 	f.tpot = append(f.tpot, math.Abs(predict(columns, x)/s.decode().Seconds()-1))
@@ -186,28 +184,27 @@ func (f *recordFit) check(s *stay, l *lane) {
 	}
 }
 
-// firstToken predicts how long a first token takes: half a decode step where one
-// was under way, since a balancer does not see how far it was, and the prefill
-// steps that ended from then on, the last one its own. A request for which two
-// decode steps or more were done before that waited for room in the engine's
-// memory: how long is not up to the time of a step.
-func (f *recordFit) firstToken(s *stay, l *lane) (took float64, waited bool) {
+// firstToken predicts the time to a first token: half a decode step if one was in progress, since a
+// balancer does not see its progress, plus the prefill steps that ended from then on, the last of them
+// its own. A request for which two decode steps or more ran first waited for KV memory; the step times
+// do not determine that wait.
+func (f *recordFit) firstToken(s *attempt, l *timeline) (took float64, waited bool) {
 	sent, first := s.sent.Seconds(), s.first.Seconds()
 	prefill := 0.0
-	for i := l.at[s].step; i >= 0 && l.prefills[i].end > sent; i-- {
+	for i := l.positions[s].step; i >= 0 && l.prefills[i].end > sent; i-- {
 		p := l.prefills[i]
 		prefill += min(f.prefill(p.steps, p.tokens), p.end-sent)
 	}
 	took = f.overhead + prefill
-	if at := l.at[s]; at.running > 0 && first-sent > prefill {
+	if at := l.positions[s]; at.running > 0 && first-sent > prefill {
 		step := f.decode(at.running, at.context)
 		return took + step/2, first-sent > took+2*step
 	}
 	return took, false
 }
 
-// scaleStays takes a record's times as those of an engine that is speed times slower.
-func scaleStays(all []*stay, speed float64) {
+// scaleAttempts converts a record's times to those of an engine that is speed times slower.
+func scaleAttempts(all []*attempt, speed float64) {
 	for _, s := range all {
 		for _, at := range []*time.Duration{&s.sent, &s.first, &s.end} {
 			*at = time.Duration(float64(*at) * speed)

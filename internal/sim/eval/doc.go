@@ -1,8 +1,7 @@
-// Package eval compares: it runs the simulator for several policies and seeds
-// side by side and joins what they measured, each row in its fixed place
-// whatever ran first.
+// Package eval runs the simulator for several policies and seeds side by side and joins the results.
+// The order of rows does not depend on which run finishes first.
 //
-// Read run.go first (what is run), then report.go (what comes of it), paper.go
-// (what a paper says of it), table.go and html.go (how it is shown). sage.go joins
-// package plan's scaling strategies to the simulator's fleets (sage_scaler.go).
+// Read run.go first (the plan of a comparison), then report.go (its result), paper.go (reference values
+// from papers), table.go and html.go (output). sage.go connects the scaling strategies of package plan
+// to the simulator's fleets (sage_scaler.go).
 package eval

@@ -13,8 +13,8 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// small is a comparison of a few simulated seconds.
-func small(t *testing.T) Plan {
+// smallPlan returns a comparison of a few simulated seconds.
+func smallPlan(t *testing.T) Plan {
 	t.Helper()
 	found, err := sim.Named("fig8c")
 	if err != nil {
@@ -34,9 +34,9 @@ func report(t *testing.T, p Plan) *Report {
 	return r
 }
 
-// How many runs go on at once changes nothing.
-func TestWorkersChangeNothing(t *testing.T) {
-	p := small(t)
+// The number of workers does not affect the report.
+func TestWorkerCountDoesNotAffectReport(t *testing.T) {
+	p := smallPlan(t)
 	var texts []string
 	for _, workers := range []int{1, 4, 0} {
 		p.Workers = workers
@@ -51,11 +51,11 @@ func TestWorkersChangeNothing(t *testing.T) {
 	}
 }
 
-func TestRowsStandInThePlansOrder(t *testing.T) {
-	p := small(t)
+func TestRowsFollowPlanOrder(t *testing.T) {
+	p := smallPlan(t)
 	p.Pushes = []string{"pending", "outstanding:8"}
 	p.Seeds = 2
-	ends, last := 0, 0.0 // runs that ended, and the share done, as they were told
+	ends, last := 0, 0.0 // finished runs and the simulated share, as last reported
 	p.Progress = func(done, all int, share float64) {
 		if all != 8 || done < ends || share < last || share > 1 {
 			t.Errorf("progress goes from %d runs and %v to %d of %d and %v", ends, last, done, all, share)
@@ -80,9 +80,9 @@ func TestRowsStandInThePlansOrder(t *testing.T) {
 	}
 }
 
-// Mean and spread are those of the rows; one seed has no spread.
-func TestSummary(t *testing.T) {
-	p := small(t)
+// Mean and spread match the rows; one seed has no spread.
+func TestSummaryMeanAndSpread(t *testing.T) {
+	p := smallPlan(t)
 	r := report(t, p)
 	a, b, c := r.Rows[0].OutputTokensPerSecond, r.Rows[1].OutputTokensPerSecond, r.Rows[2].OutputTokensPerSecond
 	s := r.Summary[0]
@@ -116,10 +116,10 @@ func table(t *testing.T, r *Report) string {
 	return out.String()
 }
 
-// What was not measured is unknown, never zero.
-func TestUnknownStaysUnknown(t *testing.T) {
-	p := small(t)
-	p.Scenario.Duration = time.Millisecond // no request reaches an engine by then
+// Unmeasured figures are null, never zero.
+func TestUnmeasuredFiguresAreNull(t *testing.T) {
+	p := smallPlan(t)
+	p.Scenario.Duration = time.Millisecond // too short for a request to reach an engine
 	r := report(t, p)
 	text, err := json.Marshal(r)
 	if err != nil {
@@ -135,8 +135,8 @@ func TestUnknownStaysUnknown(t *testing.T) {
 	}
 }
 
-func TestEveryPolicyRunsAtItsCanonicalPush(t *testing.T) {
-	p := small(t)
+func TestPoliciesUseCanonicalPushAndLayout(t *testing.T) {
+	p := smallPlan(t)
 	p.Policies, p.Seeds, p.Scenario.Duration = nil, 1, 5*time.Second
 	r := report(t, p)
 	if len(r.Rows) != len(policy.Names())+1 {
@@ -152,16 +152,16 @@ func TestEveryPolicyRunsAtItsCanonicalPush(t *testing.T) {
 	}
 }
 
-func TestImpossiblePlans(t *testing.T) {
+func TestCheckRejectsInvalidPlans(t *testing.T) {
 	for want, spoil := range map[string]func(*Plan){
-		"seeds: must be at least 1, got 0":              func(p *Plan) { p.Seeds = 0 },
-		`unknown policy "best": want one of`:            func(p *Plan) { p.Policies = []string{"best"} },
-		`unknown push rule "hard": want pending`:        func(p *Plan) { p.Pushes = []string{"hard"} },
-		"checking scenario fig8c: duration: must be":    func(p *Plan) { p.Scenario.Duration = 0 },
-		`unknown layout "round": want single or regio`:  func(p *Plan) { p.Layout = "round" },
-		"checking scenario fig8c: max_new: must be at ": func(p *Plan) { p.Scenario.MaxNew = 0 },
+		"seeds: must be at least 1, got 0":                func(p *Plan) { p.Seeds = 0 },
+		`unknown policy "best": want one of`:              func(p *Plan) { p.Policies = []string{"best"} },
+		`unknown push rule "hard"`:                        func(p *Plan) { p.Pushes = []string{"hard"} },
+		"checking scenario fig8c: duration: must be":      func(p *Plan) { p.Scenario.Duration = 0 },
+		`unknown layout "round": must be single or regio`: func(p *Plan) { p.Layout = "round" },
+		"checking scenario fig8c: max_new: must be at ":   func(p *Plan) { p.Scenario.MaxNew = 0 },
 	} {
-		p := small(t)
+		p := smallPlan(t)
 		spoil(&p)
 		if r, err := Run(t.Context(), p); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("got %v, %v, want %s", r, err, want)
@@ -169,9 +169,9 @@ func TestImpossiblePlans(t *testing.T) {
 	}
 }
 
-func TestTheEndOfTheContextEndsTheRuns(t *testing.T) {
+func TestRunReturnsOnCancel(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
-	p := small(t)
+	p := smallPlan(t)
 	p.Scenario.Duration = 1000 * time.Hour
 	p.Policies = append(p.Policies, "least-load")
 	p.Scenario.Warmup = 0

@@ -10,9 +10,8 @@ import (
 	"skyserve/internal/sim"
 )
 
-// WriteHTML writes reports as one page for a browser that needs nothing but
-// itself: for each report the table, the bars of throughput, the boxes of TTFT
-// and E2E and the load over time.
+// WriteHTML writes reports as one self-contained HTML page: for each report a table, bars of
+// throughput, boxes of TTFT and E2E, and the load over time.
 func WriteHTML(out io.Writer, reports []*Report) error {
 	var names []string
 	for _, r := range reports {
@@ -20,28 +19,28 @@ func WriteHTML(out io.Writer, reports []*Report) error {
 	}
 	p := newPage(names)
 	for _, r := range reports {
-		viewOf(r).put(p)
+		newReportView(r).addTo(p)
 	}
 	return p.Write(out)
 }
 
-// view is a report as the page shows it.
-type view struct {
+// reportView holds the contents of a report's section of the page.
+type reportView struct {
 	Name, Title, Basis, Headline string
-	Compares, Oracle             bool // the page has more than one policy, and the oracle
+	Compares, Oracle             bool // the page has more than one policy; it has the oracle
 	Columns                      []column
-	Rows                         []viewRow
+	Rows                         []tableRow
 	Charts                       []*policyChart
-	Courses                      *courses // nil where no course is known
+	LoadOverTime                 *loadSeries // nil without time series
 	Note                         string
 	ClaimHeader                  []string
 	Claims                       [][]string
 }
 
-func viewOf(r *Report) view {
-	l := lineUp(r)
-	v := view{Name: r.Scenario, Title: r.Title, Basis: r.basis(), Headline: l.headline(), Note: r.Note}
-	v.Compares, v.Oracle = l.second != nil, l.oracle != nil
+func newReportView(r *Report) reportView {
+	l := newLineup(r)
+	v := reportView{Name: r.Scenario, Title: r.Title, Basis: r.basis(), Headline: l.headline(), Note: r.Note}
+	v.Compares, v.Oracle = l.runnerUp != nil, l.oracle != nil
 	v.Columns, v.Rows = l.table()
 	for _, name := range claimHeader {
 		v.ClaimHeader = append(v.ClaimHeader, strings.ToLower(name))
@@ -54,33 +53,33 @@ func viewOf(r *Report) view {
 		l.boxes("Time to first token, in seconds", sim.Figure("ttft_p90_ms"), func(f *sim.Figures) *sim.Percentiles { return f.TTFT }),
 		l.boxes("Time to the last token, in seconds", "", func(f *sim.Figures) *sim.Percentiles { return f.E2E }),
 	}
-	v.Courses = l.courses()
+	v.LoadOverTime = l.loadSeries()
 	return v
 }
 
-// lineup holds a report's policies as the page shows them: those that can be run
-// in the plan's order, and after them the oracle, which bounds them and is none.
+// lineup holds a report's policies in display order: runnable policies in the plan's order, then the
+// oracle, which is an upper bound and not a policy.
 type lineup struct {
-	report  *Report
-	entries []entry
-	leader  *entry // of those that can be run, the one with the most output tokens a second
-	second  *entry // the one after it
-	oracle  *entry
+	report   *Report
+	entries  []entry
+	leader   *entry // the runnable policy with the most output tokens per second
+	runnerUp *entry // the runnable policy with the second most
+	oracle   *entry
 }
 
-// entry is a policy at a push rule. Leader and Oracle say how it is drawn.
+// entry is a policy with a push rule. Leader and Oracle select how it is drawn.
 type entry struct {
 	*Summary
-	course         []sim.Moment
+	series         []sim.Moment
 	Leader, Oracle bool
 }
 
-func lineUp(r *Report) *lineup {
+func newLineup(r *Report) *lineup {
 	l := &lineup{report: r}
 	for i := range r.Summary {
 		e := entry{Summary: &r.Summary[i], Oracle: r.Summary[i].Policy == sim.Oracle}
-		if i < len(r.courses) {
-			e.course = r.courses[i]
+		if i < len(r.series) {
+			e.series = r.series[i]
 		}
 		l.entries = append(l.entries, e)
 	}
@@ -89,14 +88,14 @@ func lineUp(r *Report) *lineup {
 		switch e := &l.entries[i]; {
 		case e.Oracle:
 			l.oracle = e
-		case l.leader == nil || e.speed() > l.leader.speed():
-			l.leader, l.second = e, l.leader
-		case l.second == nil || e.speed() > l.second.speed():
-			l.second = e
+		case l.leader == nil || e.throughput() > l.leader.throughput():
+			l.leader, l.runnerUp = e, l.leader
+		case l.runnerUp == nil || e.throughput() > l.runnerUp.throughput():
+			l.runnerUp = e
 		}
 	}
-	if l.second != nil {
-		l.leader.Leader = true // of one alone there is nothing to say
+	if l.runnerUp != nil {
+		l.leader.Leader = true // a single policy has no competitor to lead
 	}
 	return l
 }
@@ -108,9 +107,9 @@ func b2i(b bool) int {
 	return 0
 }
 
-func (e *entry) speed() float64 { return e.Mean.OutputTokensPerSecond }
+func (e *entry) throughput() float64 { return e.Mean.OutputTokensPerSecond }
 
-// deviation is the spread of speed, 0 where there was one seed.
+// deviation returns the standard deviation of speed; 0 with one seed.
 func (e *entry) deviation() float64 {
 	if e.Spread == nil {
 		return 0
@@ -118,10 +117,10 @@ func (e *entry) deviation() float64 {
 	return e.Spread.OutputTokensPerSecond
 }
 
-// name tells the entry from all others of the report.
+// name identifies the entry within the report.
 func (e *entry) name() string { return e.Policy + ", " + e.Push }
 
-// Style is the class that the entry is drawn in.
+// Style returns the CSS class of the entry.
 func (e *entry) Style() string {
 	switch {
 	case e.Leader:
@@ -132,69 +131,68 @@ func (e *entry) Style() string {
 	return "plain"
 }
 
-// headline says in words which policy leads, by how much, and how near it comes
-// to the oracle.
+// headline describes the leading policy, its margin, and its share of the oracle's throughput.
 func (l *lineup) headline() string {
 	lead := l.leader
-	if lead == nil || lead.speed() == 0 {
+	if lead == nil || lead.throughput() == 0 {
 		return ""
 	}
-	text := fmt.Sprintf("%s (%s) has %.0f output tokens a second", lead.Policy, lead.Push, lead.speed())
-	if l.second != nil {
-		text += ", most of the policies that can be run"
+	text := fmt.Sprintf("%s (%s) reaches %.0f output tokens per second", lead.Policy, lead.Push, lead.throughput())
+	if l.runnerUp != nil {
+		text += ", the most of all runnable policies"
 	}
 	if t := lead.Mean.TTFT; t != nil {
 		text += fmt.Sprintf(", with a P90 TTFT of %s", seconds(t.P90/1000))
 	}
-	text += l.rivals()
-	if l.oracle != nil && l.oracle.speed() > 0 {
-		text += fmt.Sprintf(". The oracle reaches %.0f, of which this is %.1f%%", l.oracle.speed(), 100*lead.speed()/l.oracle.speed())
+	text += l.describeRunnersUp()
+	if l.oracle != nil && l.oracle.throughput() > 0 {
+		text += fmt.Sprintf(". That is %.1f%% of the oracle's %.0f", 100*lead.throughput()/l.oracle.throughput(), l.oracle.throughput())
 	}
 	return text + "."
 }
 
-// alike is the share of the leader's throughput from which on another policy's
-// counts as much: what people choose by is then the wait.
-const alike = 0.99
+// nearTie is the share of the leader's throughput from which another policy's throughput counts as equal.
+// The P90 TTFT then decides.
+const nearTie = 0.99
 
-// rivals says how far behind the next policy is or, where several have about as
-// much throughput as the leader, which of them has the shortest wait.
-func (l *lineup) rivals() string {
-	lead, next := l.leader, l.second
+// describeRunnersUp describes the margin to the next policy or, if several have about the leader's throughput,
+// which of them has the lowest P90 TTFT.
+func (l *lineup) describeRunnersUp() string {
+	lead, next := l.leader, l.runnerUp
 	if next == nil {
 		return ""
 	}
-	if next.speed() < alike*lead.speed() {
-		less := lead.speed() - next.speed()
-		text := fmt.Sprintf(". Next comes %s (%s) with %.1f%% less", next.Policy, next.Push, 100*less/lead.speed())
+	if next.throughput() < nearTie*lead.throughput() {
+		less := lead.throughput() - next.throughput()
+		text := fmt.Sprintf(". Next is %s (%s) with %.1f%% less", next.Policy, next.Push, 100*less/lead.throughput())
 		if less <= lead.deviation()+next.deviation() {
-			text += ", which is no more than they vary from seed to seed"
+			text += ", within the variation between seeds"
 		}
 		return text
 	}
 	others, first := 0, lead
 	for i := range l.entries {
 		e := &l.entries[i]
-		if e.Oracle || e.speed() < alike*lead.speed() {
+		if e.Oracle || e.throughput() < nearTie*lead.throughput() {
 			continue
 		}
 		others++
-		if e.wait() < first.wait() {
+		if e.ttftP90() < first.ttftP90() {
 			first = e
 		}
 	}
-	text := fmt.Sprintf(". %d others have as much to within %.0f%%", others-1, 100-100*alike)
+	text := fmt.Sprintf(". %d other policies are within %.0f%%", others-1, 100-100*nearTie)
 	if others == 2 {
-		text = fmt.Sprintf(". %s (%s) has as much to within %.0f%%", next.Policy, next.Push, 100-100*alike)
+		text = fmt.Sprintf(". %s (%s) is within %.0f%%", next.Policy, next.Push, 100-100*nearTie)
 	}
-	if first.wait() < math.Inf(1) {
-		text += fmt.Sprintf("; of them all %s (%s) has the least P90 TTFT, %s", first.Policy, first.Push, seconds(first.wait()/1000))
+	if first.ttftP90() < math.Inf(1) {
+		text += fmt.Sprintf("; of these, %s (%s) has the lowest P90 TTFT, %s", first.Policy, first.Push, seconds(first.ttftP90()/1000))
 	}
 	return text
 }
 
-// wait is the P90 TTFT in milliseconds, without end where it is unknown.
-func (e *entry) wait() float64 {
+// ttftP90 returns the P90 TTFT in milliseconds, +Inf where it is unknown.
+func (e *entry) ttftP90() float64 {
 	if t := e.Mean.TTFT; t != nil {
 		return t.P90
 	}

@@ -10,31 +10,31 @@ import (
 	"skyserve/plan/chart"
 )
 
-// policyChart is one drawing: a row a policy, values along x.
+// policyChart is one chart: a row per policy, values along x.
 type policyChart struct {
 	Title  string
 	Legend []string
-	Wide   bool // takes the page's whole width
+	Wide   bool // spans the page's full width
 	chart.Rows
 }
 
-// boxes draws the percentiles of a time, in seconds, and what is said of its
-// figure, where it has one.
+// boxes draws the percentiles of a time in seconds, with the references and claims for its figure, if
+// it has one.
 func (l *lineup) boxes(title string, figure sim.Figure, get func(*sim.Figures) *sim.Percentiles) *policyChart {
-	said := l.said(figure)
+	annotations := l.annotations(figure)
 	low, high := math.Inf(1), 0.0
 	for i := range l.entries {
 		if p := get(&l.entries[i].Mean); p != nil {
 			low, high = min(low, p.P10/1000), max(high, p.P90/1000)
 		}
-		for _, s := range said[i] {
+		for _, s := range annotations[i] {
 			low, high = min(low, s.From/1000), max(high, s.To/1000)
 		}
 	}
-	c := &policyChart{Title: title, Legend: []string{"whiskers P10 and P90, box P25 to P75, line P50: " + l.over()}}
+	c := &policyChart{Title: title, Legend: []string{"whiskers P10 and P90, box P25 to P75, line P50: " + l.describeAveraging()}}
 	c.X = chart.Fit(low, high)
 	for i := range l.entries {
-		row := l.entries[i].row(said[i], 1000)
+		row := l.entries[i].row(annotations[i], 1000)
 		if p := get(&l.entries[i].Mean); p != nil {
 			row.Box = &chart.Box{From: p.P25 / 1000, To: p.P75 / 1000, Low: p.P10 / 1000, High: p.P90 / 1000, Middle: p.P50 / 1000}
 			row.Value = seconds(p.P50 / 1000)
@@ -43,29 +43,28 @@ func (l *lineup) boxes(title string, figure sim.Figure, get func(*sim.Figures) *
 		}
 		c.Rows.Rows = append(c.Rows.Rows, row)
 	}
-	c.explain(" of the P90")
+	c.addLegend(" of the P90")
 	return c
 }
 
-// bars draws the output tokens a second with their spread, and what is said of
-// them.
+// bars draws the output tokens per second with their deviation, references and claims.
 func (l *lineup) bars() *policyChart {
-	said := l.said("output_tokens_per_second")
+	annotations := l.annotations("output_tokens_per_second")
 	high := 1.0
 	for i := range l.entries {
-		high = max(high, l.entries[i].speed()+l.entries[i].deviation())
-		for _, s := range said[i] {
+		high = max(high, l.entries[i].throughput()+l.entries[i].deviation())
+		for _, s := range annotations[i] {
 			high = max(high, s.To)
 		}
 	}
-	c := &policyChart{Title: "Output tokens a second", Wide: true, Legend: []string{l.over()}}
+	c := &policyChart{Title: "Output tokens per second", Wide: true, Legend: []string{l.describeAveraging()}}
 	if len(l.report.Rows) > len(l.report.Summary) {
 		c.Legend[0] += ", whiskers the standard deviation"
 	}
 	c.X = chart.Scale{High: high}
 	for i := range l.entries {
 		e := &l.entries[i]
-		row, v, d := e.row(said[i], 1), e.speed(), e.deviation()
+		row, v, d := e.row(annotations[i], 1), e.throughput(), e.deviation()
 		row.Box = &chart.Box{To: v, Low: max(0, v-d), High: v + d}
 		row.Value = fmt.Sprintf("%.0f", v)
 		row.Tip = fmt.Sprintf("%s: %.0f ± %.0f tok/s", e.name(), v, d)
@@ -75,22 +74,21 @@ func (l *lineup) bars() *policyChart {
 		}
 		c.Rows.Rows = append(c.Rows.Rows, row)
 	}
-	c.explain("")
+	c.addLegend("")
 	return c
 }
 
-// over says what the figures of the drawings are.
-func (l *lineup) over() string {
+// describeAveraging describes what the values of the charts average over.
+func (l *lineup) describeAveraging() string {
 	if len(l.report.Rows) > len(l.report.Summary) {
 		return "means over the seeds"
 	}
 	return "one seed"
 }
 
-// said lists, by entry, the references and the paper's claims of a figure, in its unit. A claim
-// of a ratio says where the paper would have the one policy, given where the
-// other one was measured.
-func (l *lineup) said(figure sim.Figure) [][]chart.Other {
+// annotations lists, by entry, the references and the paper's claims for a figure, in its unit. A claim about
+// a ratio is applied to the measured value of the other policy.
+func (l *lineup) annotations(figure sim.Figure) [][]chart.Other {
 	out := make([][]chart.Other, len(l.entries))
 	for i := range l.entries {
 		if ref := l.entries[i].Reference; ref != nil {
@@ -101,13 +99,13 @@ func (l *lineup) said(figure sim.Figure) [][]chart.Other {
 	}
 	for k := range l.report.Claims {
 		c := &l.report.Claims[k]
-		i := l.position(l.report.find(&c.Side))
+		i := l.position(l.report.findSummary(&c.Side))
 		if c.Figure != figure || i < 0 {
 			continue
 		}
 		if c.Than == nil {
 			out[i] = append(out[i], chart.Other{From: c.Least, To: c.Most, Tip: "paper: " + c.cells()[1]})
-		} else if than := l.report.find(c.Than); than != nil {
+		} else if than := l.report.findSummary(c.Than); than != nil {
 			if base := figure.Of(&than.Mean); base != nil {
 				text := fmt.Sprintf("paper: %s times that of %s", c.cells()[1], sideName(*c.Than))
 				out[i] = append(out[i], chart.Other{From: *base * c.Least, To: *base * c.Most, Tip: text})
@@ -117,7 +115,7 @@ func (l *lineup) said(figure sim.Figure) [][]chart.Other {
 	return out
 }
 
-// of reads a figure of the reference.
+// of returns the reference value of a figure.
 func (r *Reference) of(figure sim.Figure) (float64, bool) {
 	switch figure {
 	case "output_tokens_per_second":
@@ -128,7 +126,7 @@ func (r *Reference) of(figure sim.Figure) (float64, bool) {
 	return 0, false
 }
 
-// position is where a summary stands; -1 where it does not.
+// position returns the index of a summary's entry; -1 if there is none.
 func (l *lineup) position(s *Summary) int {
 	for i := range l.entries {
 		if l.entries[i].Summary == s {
@@ -138,19 +136,18 @@ func (l *lineup) position(s *Summary) int {
 	return -1
 }
 
-// row begins the row of an entry with what it is compared with, in so many of the
-// drawing's units.
-func (e *entry) row(said []chart.Other, unit float64) chart.Row {
+// row returns the row of an entry with its comparison values, divided by unit.
+func (e *entry) row(annotations []chart.Other, unit float64) chart.Row {
 	row := chart.Row{Class: e.Style(), Name: e.Policy, Note: e.Push, Star: e.Leader, Value: "-", Tip: e.name()}
-	for _, s := range said {
+	for _, s := range annotations {
 		s.From, s.To = s.From/unit, s.To/unit
 		row.Others = append(row.Others, s)
 	}
 	return row
 }
 
-// explain adds marks to the axis, and to the legend what rows are compared with.
-func (c *policyChart) explain(what string) {
+// addLegend adds marks to the axis, and the comparison values to the legend.
+func (c *policyChart) addLegend(what string) {
 	c.Marks = c.X.Marks(5, plain)
 	references, claims := false, false
 	for _, row := range c.Rows.Rows {
@@ -162,11 +159,11 @@ func (c *policyChart) explain(what string) {
 		c.Legend = append(c.Legend, "◆ reference"+what+": a faithful model of the paper")
 	}
 	if claims {
-		c.Legend = append(c.Legend, "▾ paper's claim"+what+", where a ratio is applied to what the other policy has here")
+		c.Legend = append(c.Legend, "▾ paper's claim"+what+"; a ratio is applied to the other policy's measured value")
 	}
 }
 
-// plain writes a number to four digits, without an exponent.
+// plain formats a number with four digits, without an exponent.
 func plain(v float64) string {
 	if math.Abs(v) >= 1e4 {
 		return strconv.FormatFloat(v, 'f', 0, 64)
@@ -178,7 +175,7 @@ func plain(v float64) string {
 	return text
 }
 
-// seconds writes a time to three digits, but no finer than milliseconds.
+// seconds formats a time with three digits, no finer than milliseconds.
 func seconds(v float64) string {
 	digits := 3
 	for bound := 1.0; digits > 0 && v >= bound; bound *= 10 {

@@ -9,8 +9,8 @@ import (
 	"skyserve/plan/chart"
 )
 
-// Numbers are written as people write them.
-func TestPlainNumbers(t *testing.T) {
+// plain and seconds format numbers.
+func TestNumberFormats(t *testing.T) {
 	tenth := 0.1
 	for v, want := range map[float64]string{
 		0: "0", 3 * tenth: "0.3", 0.00001: "0.00001", 2.5: "2.5", 9999: "9999", 20000: "20000", 1e6: "1000000", 123456.7: "123457",
@@ -26,21 +26,20 @@ func TestPlainNumbers(t *testing.T) {
 	}
 }
 
-// What a bar is compared with stands where the value would: a reference at its
-// figure, a ratio that the paper claims at so many times the other's measured
-// one, and the axis reaches to all of them.
-func TestMarksStandWhereTheValueWould(t *testing.T) {
-	r := everything("")
-	r.Summary[0].Policy = "quick" // no line of the oracle here
+// Comparison values use the chart's scale: a reference at its value, a claimed ratio multiplied by the
+// other policy's measured value. The axis covers all of them.
+func TestChartsShowReferencesAndClaims(t *testing.T) {
+	r := fullReport("")
+	r.Summary[0].Policy = "quick" // no line of the oracle in this chart
 	r.Summary[0].Reference, r.Summary[2].Reference = nil, nil
-	r.judge([]sim.Claim{
+	r.addClaims([]sim.Claim{
 		{Figure: "output_tokens_per_second", Side: sim.Side{Policy: "slow"}, Than: &sim.Side{Policy: "fast"}, Least: 4, Most: 4},
 		{Figure: "output_tokens_per_second", Side: sim.Side{Policy: "quick"}, Least: 600, Most: 600},
 		{Figure: "output_tokens_per_second", Side: sim.Side{Policy: "absent"}, Least: 9e9, Most: 9e9},
 		{Figure: "output_tokens_per_second", Side: sim.Side{Policy: "slow"}, Than: &sim.Side{Policy: "absent"}, Least: 9e9, Most: 9e9},
 		{Figure: "ttft_p90_ms", Side: sim.Side{Policy: "slow"}, Least: 45, Most: 90},
 	})
-	l := lineUp(r)
+	l := newLineup(r)
 	c := l.bars()
 	want := map[string][]chart.Other{
 		"quick": {{From: 600, To: 600, Tip: "paper: 600.00"}},

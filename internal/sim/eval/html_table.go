@@ -6,33 +6,33 @@ import (
 	"skyserve/internal/sim"
 )
 
-// column heads a column of the page's table; its unit stands below the name.
+// column is the heading of a table column; the unit is below the name.
 type column struct{ Name, Unit string }
 
-// viewRow is an entry in the page's table.
-type viewRow struct {
+// tableRow is the table row of an entry.
+type tableRow struct {
 	*entry
 	Cells []cell
 }
 
-// cell is a figure, and below it its spread over the seeds or how far it is from
-// what it is compared with. Best marks the best of its column.
+// cell is a value, and below it its standard deviation or its difference to the reference. Best marks
+// the best value of a column.
 type cell struct {
 	Text, Below string
 	Best        bool
 }
 
-// figure is a column that can be had of any run.
+// figure is a column that every run has.
 type figure struct {
 	column
 	format string
 	unit   float64
-	better int // 1 where more is better, -1 where less is, 0 where neither is
+	better int // 1 if more is better, -1 if less is better, 0 if neither
 	spread bool
 	get    func(*sim.Figures) *float64
 }
 
-// percentile reads one of a set; nil where nothing was measured.
+// percentile returns a getter for one percentile; it yields nil where nothing was measured.
 func percentile(set func(*sim.Figures) *sim.Percentiles, which func(*sim.Percentiles) *float64) func(*sim.Figures) *float64 {
 	return func(f *sim.Figures) *float64 {
 		if p := set(f); p != nil {
@@ -56,14 +56,14 @@ func figures() []figure {
 		{column{"E2E P90", "s"}, "%.1f", 1000, -1, true, percentile(e2e, p90)},
 		{column{"prefix hits", "%"}, "%.1f", 0.01, 1, true, func(f *sim.Figures) *float64 { return f.PrefixHitRate }},
 		{column{"forwarded", "requests"}, "%.0f", 1, 0, false, func(f *sim.Figures) *float64 { return &f.Forwarded }},
-		{column{"held longest", "s"}, "%.2f", 1000, 0, false, func(f *sim.Figures) *float64 { return &f.MaxWaitMillis }},
+		{column{"max queue wait", "s"}, "%.2f", 1000, 0, false, func(f *sim.Figures) *float64 { return &f.MaxWaitMillis }},
 		{column{"imbalance", "max/min"}, "%.2f", 1, 0, false, func(f *sim.Figures) *float64 { return f.OutstandingMaxOverMin }},
-		{column{"done", "requests"}, "%.0f", 1, 0, false, func(f *sim.Figures) *float64 { return &f.Completed }},
+		{column{"completed", "requests"}, "%.0f", 1, 0, false, func(f *sim.Figures) *float64 { return &f.Completed }},
 		{column{"rejected", "requests"}, "%.0f", 1, 0, false, func(f *sim.Figures) *float64 { return &f.Rejected }},
 	}
 }
 
-// cell writes the figure of an entry.
+// cell formats the figure of an entry.
 func (f *figure) cell(e *entry) cell {
 	v := f.get(&e.Mean)
 	if v == nil {
@@ -79,10 +79,10 @@ func (f *figure) cell(e *entry) cell {
 	return c
 }
 
-// table lists the columns beside the policy's own, and the rows.
-func (l *lineup) table() ([]column, []viewRow) {
+// table returns the columns besides the policy's own, and the rows.
+func (l *lineup) table() ([]column, []tableRow) {
 	var columns []column
-	rows := make([]viewRow, len(l.entries))
+	rows := make([]tableRow, len(l.entries))
 	for i := range l.entries {
 		rows[i].entry = &l.entries[i]
 	}
@@ -98,8 +98,7 @@ func (l *lineup) table() ([]column, []viewRow) {
 	return l.addReferences(columns, rows)
 }
 
-// best is how the best figure of those that can be run is written; nothing where
-// they are all alike.
+// best returns the formatted best value of the runnable policies, or "" if all are equal.
 func (f *figure) best(entries []entry) string {
 	if f.better == 0 {
 		return ""
@@ -127,9 +126,9 @@ func (f *figure) best(entries []entry) string {
 	return text
 }
 
-// addReferences adds what to compare with, where any policy has it, and below it
-// how far off the measured figure is where the plan asked for that.
-func (l *lineup) addReferences(columns []column, rows []viewRow) ([]column, []viewRow) {
+// addReferences adds the reference columns if any policy has a reference and, where the plan asks for
+// it, the difference to the measured value.
+func (l *lineup) addReferences(columns []column, rows []tableRow) ([]column, []tableRow) {
 	known := false
 	for i := range rows {
 		known = known || rows[i].Reference != nil
@@ -142,7 +141,7 @@ func (l *lineup) addReferences(columns []column, rows []viewRow) ([]column, []vi
 		if ref := rows[i].Reference; ref != nil {
 			speed.Text, wait.Text = fmt.Sprintf("%.0f", ref.OutputTokensPerSecond), fmt.Sprintf("%.2f", ref.TTFTP90Millis/1000)
 			if l.report.paper {
-				speed.Below = percent(rows[i].speed()/ref.OutputTokensPerSecond - 1)
+				speed.Below = percent(rows[i].throughput()/ref.OutputTokensPerSecond - 1)
 				if t := rows[i].Mean.TTFT; t != nil {
 					wait.Below = percent(t.P90/ref.TTFTP90Millis - 1)
 				}
@@ -150,5 +149,5 @@ func (l *lineup) addReferences(columns []column, rows []viewRow) ([]column, []vi
 		}
 		rows[i].Cells = append(rows[i].Cells, speed, wait)
 	}
-	return append(columns, column{"reference", "tok/s"}, column{"its P90", "TTFT, s"}), rows
+	return append(columns, column{"reference", "tok/s"}, column{"ref. TTFT P90", "s"}), rows
 }

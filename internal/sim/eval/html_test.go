@@ -24,9 +24,8 @@ func htmlOf(t *testing.T, reports ...*Report) string {
 	return out.String()
 }
 
-// outline lists the elements of a page, each by its name and classes and indented
-// by its depth, with the text of headings; it fails where elements are not
-// well-formed. What stands in the head and in drawings is left out.
+// outline lists the elements of a page, each by its name and classes and indented by its depth, with
+// the text of headings; it fails if elements are not well-formed. It omits the head and drawings.
 func outline(t *testing.T, text string) []string {
 	t.Helper()
 	var lines, open []string
@@ -64,9 +63,9 @@ func outline(t *testing.T, text string) []string {
 	}
 }
 
-// everything is a report that has all that a page can show, with words of the
-// caller's wherever people choose them.
-func everything(word string) *Report {
+// fullReport returns a report with everything that a page can show. word is used for all user-defined
+// text.
+func fullReport(word string) *Report {
 	figures := func(speed float64) sim.Figures {
 		hits := 0.5
 		set := &sim.Percentiles{P10: 10, P25: 25, P50: 50, P75: 75, P90: 90}
@@ -88,21 +87,21 @@ func everything(word string) *Report {
 			Policy: policy, Push: "push" + word, Layout: sim.Layout("layout" + word),
 			Mean: f, Spread: &spread, Reference: &Reference{150, 80},
 		})
-		r.courses = append(r.courses, []sim.Moment{
+		r.series = append(r.series, []sim.Moment{
 			{Regions: make([]sim.RegionLoad, 2)},
 			{At: 50 * time.Second, Regions: []sim.RegionLoad{{Queued: i, Pending: 1, Running: 2}, {Running: 7}}},
 		})
 	}
-	r.judge([]sim.Claim{{
+	r.addClaims([]sim.Claim{{
 		Figure: "output_tokens_per_second", Side: sim.Side{Policy: "fast" + word}, Than: &sim.Side{Policy: "slow" + word}, Least: 1.5, Most: 1.8,
 	}})
 	return r
 }
 
-// A page has, for each report, the words, the table, three charts with a row for
-// each policy, and a panel for each; its elements are well-formed.
-func TestThePagesStructure(t *testing.T) {
-	got := outline(t, htmlOf(t, everything("")))
+// For each report, a page has the texts, the table, three charts with a row per policy, and a panel per
+// policy; its elements are well-formed.
+func TestPageStructure(t *testing.T) {
+	got := outline(t, htmlOf(t, fullReport("")))
 	var marks []string
 	seen := regexp.MustCompile(`^ *(h1|h2|p\.headline|p\.note|table.*|tr.*|figure.*|div\.(row\.|lead|plain|oracle|panels|charts).*|b\.badge.*)$`)
 	for _, line := range got {
@@ -112,7 +111,7 @@ func TestThePagesStructure(t *testing.T) {
 	}
 	rows := " div.row.plain div.row.lead div.row.oracle div.row.ticks"
 	want := "h1: name p.headline table.policies tr tr.plain tr.lead tr.oracle p.note table.claims tr tr div.charts" +
-		" figure.across h2: Output tokens a second" + rows +
+		" figure.across h2: Output tokens per second" + rows +
 		" figure h2: Time to first token, in seconds" + rows +
 		" figure h2: Time to the last token, in seconds" + rows +
 		" figure.courses h2: Load over time b.badge.surge b.badge.fault div.panels div.plain div.lead div.oracle"
@@ -121,10 +120,10 @@ func TestThePagesStructure(t *testing.T) {
 	}
 }
 
-// The page of real runs needs nothing from elsewhere, and is the same each time.
-func TestThePageStandsByItself(t *testing.T) {
+// The page of real runs is self-contained and reproducible.
+func TestPageIsSelfContained(t *testing.T) {
 	testkit.Slow(t)
-	p := small(t)
+	p := smallPlan(t)
 	p.Paper = true
 	p.Scenario.Faults = []sim.Fault{{Kind: sim.BalancerDown, Region: "eu", From: 8 * time.Second, To: 12 * time.Second}}
 	text := htmlOf(t, report(t, p), report(t, p))
@@ -134,8 +133,8 @@ func TestThePageStandsByItself(t *testing.T) {
 	outline(t, text)
 	for want, times := range map[string]int{
 		"<section>": 2, "<figure": 8, `class="box"`: 12, `<svg class="plot" height="`: 4, `class="run c2"`: 6, "balancer-down: eu, 8 to 12 s": 10,
-		`<title>warm-up, to 3 s: no figure counts it</title>`: 4, `class="reference"`: 8, `>3161<small>`: 2,
-		"throughput of consistent-hash over that of least-load": 2, "prefers-color-scheme: dark": 2,
+		`<title>warm-up until 3 s, excluded from all figures</title>`: 4, `class="reference"`: 8, `>3161<small>`: 2,
+		"throughput of consistent-hash relative to that of least-load": 2, "prefers-color-scheme: dark": 2,
 	} {
 		if n := strings.Count(text, want); n != times {
 			t.Errorf("the page has %q %d times, want %d", want, n, times)
@@ -147,14 +146,14 @@ func TestThePageStandsByItself(t *testing.T) {
 	}
 }
 
-// What people write into a scenario's file stays text.
-func TestThePageEscapes(t *testing.T) {
+// Text from a scenario file is escaped.
+func TestPageEscapesText(t *testing.T) {
 	for _, word := range []string{"<script>alert(1)</script>", `"><b id=hostile>`, "'onload='alert(1)", "</title></style></svg><hostile/>", "{{.}}"} {
-		text := htmlOf(t, everything(word))
+		text := htmlOf(t, fullReport(word))
 		if strings.Contains(text, "<script") || strings.Contains(text, "<hostile") || strings.Contains(text, "<b id") {
 			t.Errorf("the page is\n%s", text)
 		}
-		plain := outline(t, htmlOf(t, everything("")))
+		plain := outline(t, htmlOf(t, fullReport("")))
 		for i, line := range outline(t, text) {
 			line = strings.ReplaceAll(line, word, "")
 			if want := strings.Replace(plain[i], "div.rows", "div.rows.long", 1); line != plain[i] && line != want {
@@ -164,8 +163,8 @@ func TestThePageEscapes(t *testing.T) {
 	}
 }
 
-// A report without a course, or of which nothing was measured, still has a page.
-func TestThePageOfNothing(t *testing.T) {
+// A report without time series or measurements still has a page.
+func TestPageWithoutMeasurements(t *testing.T) {
 	text := htmlOf(t, &Report{Rows: []Row{{}}, Summary: []Summary{{Policy: "p"}}})
 	if outline(t, text); strings.Contains(text, "Load over time") || strings.Contains(text, `class="headline"`) || strings.Contains(text, "NaN") {
 		t.Errorf("the page is\n%s", text)
@@ -173,9 +172,9 @@ func TestThePageOfNothing(t *testing.T) {
 	outline(t, htmlOf(t))
 }
 
-// The oracle is no policy to run: it stands last, and never leads.
-func TestTheOracleStandsApart(t *testing.T) {
-	l := lineUp(everything(""))
+// The oracle is not a runnable policy: it is last and never leads.
+func TestOracleIsLastAndNeverLeads(t *testing.T) {
+	l := newLineup(fullReport(""))
 	var got []string
 	for i := range l.entries {
 		got = append(got, l.entries[i].Policy+" "+l.entries[i].Style())
@@ -183,10 +182,10 @@ func TestTheOracleStandsApart(t *testing.T) {
 	if text := strings.Join(got, ", "); text != "slow plain, fast lead, oracle oracle" {
 		t.Errorf("the page shows %s", text)
 	}
-	if alone := lineUp(&Report{Summary: []Summary{{Policy: "p"}}}); alone.entries[0].Style() != "plain" {
+	if alone := newLineup(&Report{Summary: []Summary{{Policy: "p"}}}); alone.entries[0].Style() != "plain" {
 		t.Error("a policy leads itself")
 	}
-	if only := lineUp(&Report{Summary: []Summary{{Policy: sim.Oracle}}}); only.leader != nil || only.headline() != "" {
+	if only := newLineup(&Report{Summary: []Summary{{Policy: sim.Oracle}}}); only.leader != nil || only.headline() != "" {
 		t.Errorf("the oracle leads: %s", only.headline())
 	}
 }
@@ -206,40 +205,40 @@ func TestHeadlines(t *testing.T) {
 		runs []Summary
 		want string
 	}{
-		{[]Summary{run("a", 100, 0, 0)}, "a (blind) has 100 output tokens a second."},
+		{[]Summary{run("a", 100, 0, 0)}, "a (blind) reaches 100 output tokens per second."},
 		{
 			[]Summary{run("a", 80, 1, 0), run("b", 100, 1, 250), run("oracle", 125, 1, 0)},
-			"b (blind) has 100 output tokens a second, most of the policies that can be run, with a P90 TTFT of 0.250 s." +
-				" Next comes a (blind) with 20.0% less. The oracle reaches 125, of which this is 80.0%.",
+			"b (blind) reaches 100 output tokens per second, the most of all runnable policies, with a P90 TTFT of 0.250 s." +
+				" Next is a (blind) with 20.0% less. That is 80.0% of the oracle's 125.",
 		},
 		{
 			[]Summary{run("a", 80, 12, 0), run("b", 100, 8, 0)},
-			"b (blind) has 100 output tokens a second, most of the policies that can be run." +
-				" Next comes a (blind) with 20.0% less, which is no more than they vary from seed to seed.",
+			"b (blind) reaches 100 output tokens per second, the most of all runnable policies." +
+				" Next is a (blind) with 20.0% less, within the variation between seeds.",
 		},
 		{
 			[]Summary{run("a", 999, 0, 2000), run("b", 1000, 0, 3000), run("c", 998, 0, 2500), run("d", 500, 0, 1)},
-			"b (blind) has 1000 output tokens a second, most of the policies that can be run, with a P90 TTFT of 3.00 s." +
-				" 2 others have as much to within 1%; of them all a (blind) has the least P90 TTFT, 2.00 s.",
+			"b (blind) reaches 1000 output tokens per second, the most of all runnable policies, with a P90 TTFT of 3.00 s." +
+				" 2 other policies are within 1%; of these, a (blind) has the lowest P90 TTFT, 2.00 s.",
 		},
 		{
 			[]Summary{run("a", 999, 0, 0), run("b", 1000, 0, 0)},
-			"b (blind) has 1000 output tokens a second, most of the policies that can be run. a (blind) has as much to within 1%.",
+			"b (blind) reaches 1000 output tokens per second, the most of all runnable policies. a (blind) is within 1%.",
 		},
 	} {
-		if got := lineUp(&Report{Summary: c.runs}).headline(); got != c.want {
+		if got := newLineup(&Report{Summary: c.runs}).headline(); got != c.want {
 			t.Errorf("got  %s\nwant %s", got, c.want)
 		}
 	}
 }
 
-// The best of a column is bold, of those that can be run, and by what is read:
-// two that read alike are both best, and where all do, none is.
-func TestTheBestOfEachColumn(t *testing.T) {
+// The best value in a column is bold. Only runnable policies count, and formatted values are compared:
+// equal texts are all best, and if all are equal, none is.
+func TestBestValuesAreMarked(t *testing.T) {
 	run := func(policy string, speed, p50, p90 float64) Summary {
 		return Summary{Policy: policy, Mean: sim.Figures{OutputTokensPerSecond: speed, TTFT: &sim.Percentiles{P50: p50, P90: p90}}}
 	}
-	l := lineUp(&Report{Summary: []Summary{
+	l := newLineup(&Report{Summary: []Summary{
 		run("a", 100.2, 500, 1000), run("b", 99.9, 500, 3000), run("c", 90, 501, 1001), {Policy: "d"}, run(sim.Oracle, 120, 1, 1),
 	}})
 	columns, rows := l.table()
@@ -259,9 +258,9 @@ func TestTheBestOfEachColumn(t *testing.T) {
 	}
 }
 
-// What a paper claims stands beside what was measured: ratios as ratios, shares
-// as points, and what was not run is a dash.
-func TestClaims(t *testing.T) {
+// Claims of ratios are shown as ratios and shares as points, with the measured value; a side that was
+// not run is a dash.
+func TestClaimCells(t *testing.T) {
 	rate := func(x float64) *float64 { return &x }
 	r := &Report{paper: true, Summary: []Summary{
 		{Policy: "a", Push: "blind", Mean: sim.Figures{OutputTokensPerSecond: 100, PrefixHitRate: rate(0.5), TTFT: &sim.Percentiles{P90: 4000}}},
@@ -269,7 +268,7 @@ func TestClaims(t *testing.T) {
 		{Policy: "b", Push: "blind"},
 	}}
 	blind, pending := sim.Side{Policy: "a", Push: "blind"}, sim.Side{Policy: "a", Push: "pending"}
-	r.judge([]sim.Claim{
+	r.addClaims([]sim.Claim{
 		{Figure: "output_tokens_per_second", Side: pending, Than: &blind, Least: 1.2, Most: 1.2},
 		{Figure: "output_tokens_per_second", Side: pending, Than: &blind, Least: 1.2, Most: 1.6},
 		{Figure: "ttft_p90_ms", Side: sim.Side{Policy: "a"}, Than: &pending, Least: 20, Most: 20},
@@ -282,20 +281,20 @@ func TestClaims(t *testing.T) {
 		got = append(got, strings.Join(r.Claims[i].cells(), "|"))
 	}
 	want := []string{
-		"throughput of a (pending) over that of a (blind)|1.20|1.50|+25.0%",
-		"throughput of a (pending) over that of a (blind)|1.20 to 1.60|1.50|+0.0%",
-		"P90 TTFT of a over that of a (pending)|20.00|10.00|-50.0%",
-		"hit rate of a (pending) less that of a (blind)|25.0%|30.0%|+5.0 points",
+		"throughput of a (pending) relative to that of a (blind)|1.20|1.50|+25.0%",
+		"throughput of a (pending) relative to that of a (blind)|1.20 to 1.60|1.50|+0.0%",
+		"P90 TTFT of a relative to that of a (pending)|20.00|10.00|-50.0%",
+		"hit rate of a (pending) minus that of a (blind)|25.0%|30.0%|+5.0 points",
 		"hit rate of b|25.0%|-|-",
-		"most over least outstanding of c|2.00|-|-",
+		"max/min outstanding of c|2.00|-|-",
 	}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
 
-// A scenario compares what it says where the plan says nothing.
-func TestScenariosSayWhatToCompare(t *testing.T) {
+// A plan without policies and push rules uses those of the scenario.
+func TestPlanDefaultsToScenarioPolicies(t *testing.T) {
 	found, err := sim.Named("fig9-30")
 	if err != nil {
 		t.Fatal(err)

@@ -8,43 +8,43 @@ import (
 	"skyserve/plan/chart"
 )
 
-// pageStyle is what the pages of evaluations add to the style of all.
+// pageStyle is the CSS of evaluation pages, added to the common style.
 //
 //go:embed page.css
 var pageStyle string
 
-// newPage begins a page of reports of scenarios.
+// newPage returns an empty page for reports of scenarios.
 func newPage(scenarios []string) *chart.Page {
 	return chart.NewPage("skyserve sim "+strings.Join(scenarios, " "), pageStyle)
 }
 
-// put adds a report.
-func (v view) put(p *chart.Page) {
+// addTo adds a report to the page.
+func (v reportView) addTo(p *chart.Page) {
 	p.Put("<section>\n<h1>{}</h1>\n<p>{}</p>\n<p>{}</p>\n", v.Name, v.Title, v.Basis)
 	p.PutIf(v.Headline != "", "<p class=\"headline\">{}</p>\n", v.Headline)
-	v.putTable(p)
+	v.addTable(p)
 	if v.Compares || v.Oracle {
 		p.Put(`<p class="key">`)
-		p.PutIf(v.Compares, `<span>`+chart.Star+` most output of the policies that can be run</span><span><b>bold</b> best of its column</span>`)
-		p.PutIf(v.Oracle, `<span><i>oracle</i> knows what no balancer can: what throughput to measure against, not a policy to run</span>`)
+		p.PutIf(v.Compares, `<span>`+chart.Star+` most output of the runnable policies</span><span><b>bold</b> best in column</span>`)
+		p.PutIf(v.Oracle, `<span><i>oracle</i> uses information that no balancer has: an upper bound for comparison, not a policy</span>`)
 		p.Put("</p>\n")
 	}
 	p.PutIf(v.Note != "", "<p class=\"note\">paper: {}</p>\n", v.Note)
-	v.putClaims(p)
+	v.addClaims(p)
 	p.Put("<div class=\"charts\">\n")
 	for _, c := range v.Charts {
-		c.put(p)
+		c.addTo(p)
 	}
 	p.Put("</div>\n")
-	if v.Courses != nil {
-		v.Courses.put(p)
+	if v.LoadOverTime != nil {
+		v.LoadOverTime.addTo(p)
 	}
 	p.Put("</section>\n")
 }
 
-// putTable adds the table of policies.
-func (v view) putTable(p *chart.Page) {
-	p.Put("<div class=\"wide\" role=\"region\" aria-label=\"Figures of {}\" tabindex=\"0\"><table class=\"policies\">\n", v.Name)
+// addTable adds the table of policies.
+func (v reportView) addTable(p *chart.Page) {
+	p.Put("<div class=\"wide\" role=\"region\" aria-label=\"Results of {}\" tabindex=\"0\"><table class=\"policies\">\n", v.Name)
 	p.Put(`<thead><tr><th scope="col">policy<small>push, layout</small></th>`)
 	for _, c := range v.Columns {
 		p.Put(`<th scope="col">{}<small>{}</small></th>`, c.Name, c.Unit)
@@ -66,8 +66,8 @@ func (v view) putTable(p *chart.Page) {
 	p.Put("</tbody>\n</table></div>\n")
 }
 
-// putClaims adds the paper's figures beside ours, where there are any.
-func (v view) putClaims(p *chart.Page) {
+// addClaims adds the paper's claims with the measured values, if there are any.
+func (v reportView) addClaims(p *chart.Page) {
 	if len(v.Claims) == 0 {
 		return
 	}
@@ -86,8 +86,8 @@ func (v view) putClaims(p *chart.Page) {
 	p.Put("</tbody>\n</table></div>\n")
 }
 
-// put adds a chart.
-func (c *policyChart) put(p *chart.Page) {
+// addTo adds a chart.
+func (c *policyChart) addTo(p *chart.Page) {
 	p.Put("<figure")
 	p.PutIf(c.Wide, ` class="across"`)
 	p.Put(">\n<h2>{}</h2>\n", c.Title)
@@ -100,8 +100,8 @@ func (c *policyChart) put(p *chart.Page) {
 	p.Put("</figure>\n")
 }
 
-// put adds the load over time.
-func (c *courses) put(p *chart.Page) {
+// addTo adds the load over time.
+func (c *loadSeries) addTo(p *chart.Page) {
 	p.Put("<figure class=\"courses\">\n<h2>Load over time</h2>\n")
 	var keys []chart.Key
 	for i, name := range c.Regions {
@@ -109,8 +109,8 @@ func (c *courses) put(p *chart.Page) {
 	}
 	p.PutKey(append(keys, chart.Key{Text: fmt.Sprintf("one scale for all panels, seed %d", c.Seed)})...)
 	p.PutKey(
-		chart.Key{Class: "run", Text: "requests in the engines of a region, waiting or running"},
-		chart.Key{Class: "held", Area: true, Text: "held by its balancers"},
+		chart.Key{Class: "run", Text: "requests in the engines of a region, pending or running"},
+		chart.Key{Class: "held", Area: true, Text: "queued at its balancers"},
 		chart.Key{Class: "warm", Area: true, Text: "warm-up"},
 	)
 	keys = nil
@@ -127,7 +127,7 @@ func (c *courses) put(p *chart.Page) {
 		of := &c.Panels[i]
 		p.Put(`<div class="{}"><h3><span>{}<span class="soft">, {}</span></span>`, of.Style(), of.Policy, of.Push)
 		p.PutIf(of.Leader, chart.Star)
-		p.Put("<span class=\"soft end\">{}</span></h3>\n", fmt.Sprintf("%.0f tok/s", of.speed()))
+		p.Put("<span class=\"soft end\">{}</span></h3>\n", fmt.Sprintf("%.0f tok/s", of.throughput()))
 		of.Put(p)
 		p.Put("</div>\n")
 	}

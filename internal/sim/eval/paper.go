@@ -8,16 +8,15 @@ import (
 	"skyserve/internal/sim"
 )
 
-// Claim is what a paper prints of the comparison, and what was measured: the
-// mean over the seeds, nil where a side was not run or measured nothing.
+// Claim is a paper's claim about the comparison with the measured value: the mean over the seeds, nil
+// if a side was not run or not measured.
 type Claim struct {
 	sim.Claim
 	Measured *float64 `json:"measured"`
 }
 
-// Delta is how far what was measured lies outside of what the paper prints: a
-// share of the paper's figure, for shares a difference. It is 0 inside and nil
-// where nothing was measured.
+// Delta returns the distance of the measured value from the claimed range, relative to the nearest end,
+// or as a difference if the figure is a share. It is 0 inside the range and nil without a measurement.
 func (c *Claim) Delta() *float64 {
 	if c.Measured == nil {
 		return nil
@@ -30,11 +29,11 @@ func (c *Claim) Delta() *float64 {
 	return &delta
 }
 
-// judge fills in what was measured of the scenario's claims.
-func (r *Report) judge(claims []sim.Claim) {
+// addClaims adds the scenario's claims with their measured values.
+func (r *Report) addClaims(claims []sim.Claim) {
 	for i := range claims {
 		c := Claim{Claim: claims[i]}
-		side, than := r.find(&c.Side), r.find(c.Than)
+		side, than := r.findSummary(&c.Side), r.findSummary(c.Than)
 		if side != nil && (c.Than == nil || than != nil) {
 			base := side
 			if than != nil {
@@ -46,8 +45,8 @@ func (r *Report) judge(claims []sim.Claim) {
 	}
 }
 
-// find is the summary of a side of a claim; nil when it was not run.
-func (r *Report) find(side *sim.Side) *Summary {
+// findSummary returns the summary of a side of a claim; nil if it was not run.
+func (r *Report) findSummary(side *sim.Side) *Summary {
 	if side == nil {
 		return nil
 	}
@@ -59,20 +58,19 @@ func (r *Report) find(side *sim.Side) *Summary {
 	return nil
 }
 
-// claimNames says in words what the figures of claims are.
+// claimNames are the display names of claimed figures.
 var claimNames = map[sim.Figure]string{
 	"output_tokens_per_second": "throughput",
 	"ttft_p90_ms":              "P90 TTFT",
 	"prefix_hit_rate":          "hit rate",
-	"outstanding_max_over_min": "most over least outstanding",
+	"outstanding_max_over_min": "max/min outstanding",
 }
 
-// cells are a claim as a row of a table: what it speaks of, the paper's figure,
-// ours and the difference.
+// cells formats a claim as a table row: subject, paper's value, measured value and difference.
 func (c *Claim) cells() []string {
 	what := claimNames[c.Figure] + " of " + sideName(c.Side)
 	if c.Than != nil {
-		what += map[bool]string{true: " less that of ", false: " over that of "}[c.Figure.Share()] + sideName(*c.Than)
+		what += map[bool]string{true: " minus that of ", false: " relative to that of "}[c.Figure.Share()] + sideName(*c.Than)
 	}
 	paper := c.value(c.Least)
 	if c.Most != c.Least {
@@ -106,9 +104,9 @@ func sideName(s sim.Side) string {
 func percent(share float64) string { return fmt.Sprintf("%+.1f%%", 100*share) }
 
 // claimHeader names the columns of cells.
-var claimHeader = []string{"WHAT", "PAPER", "MEASURED", "OFF BY"}
+var claimHeader = []string{"FIGURE", "PAPER", "MEASURED", "DEVIATION"}
 
-// writeClaims writes what the paper says beside what was measured.
+// writeClaims prints the paper's claims with the measured values.
 func (r *Report) writeClaims(out io.Writer) error {
 	if r.Note != "" {
 		if _, err := fmt.Fprintf(out, "paper: %s\n", r.Note); err != nil {

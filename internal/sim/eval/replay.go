@@ -14,74 +14,71 @@ import (
 	"skyserve/lbd/record"
 )
 
-// ReplayReport is what a record of `skyserve lb --record` tells when its events
-// are fed to a balancer again. It is the same for the same record, byte for
-// byte, until WallMillis is set.
+// ReplayReport is the result of feeding the events of a record of `skyserve lb --record` to a new
+// balancer. The same record yields the same report, byte for byte, until WallMillis is set.
 type ReplayReport struct {
 	Scenario  string          `json:"scenario"` // the record's name
 	Title     string          `json:"title"`
 	Constants ReplayConstants `json:"constants"`
-	// Rows has what the recorded run measured and, where that was asked for, what
-	// its requests would have met under other policies.
+	// Rows holds the recorded run and, if requested, simulated runs of its requests under other
+	// policies.
 	Rows    []ReplayRow `json:"rows"`
 	Summary []Summary   `json:"summary"`
 	Replay  Replay      `json:"replay"`
-	// Simulated is what the simulation was made of, nil where there was none;
-	// Assumed, what the record could not tell it, in words.
+	// Simulated holds the constants of the simulation, nil without one; Assumed lists assumptions about
+	// values that the record lacks, as sentences.
 	Simulated *sim.Constants `json:"simulated"`
 	Assumed   []string       `json:"assumed"`
-	// WallMillis is how long the replay took, for whoever measured it.
+	// WallMillis is the duration of the replay, set by the caller.
 	WallMillis float64 `json:"wall_ms"`
 
 	span time.Duration
 }
 
-// ReplayConstants is what the record's balancer was.
+// ReplayConstants describe the record's balancer.
 type ReplayConstants struct {
 	Started time.Time     `json:"started"`
 	Self    record.Self   `json:"self"`
 	Config  record.Config `json:"config"`
 }
 
-// Replay is how a record compares with the same decisions made again.
+// Replay is the comparison of a record with the same decisions computed again.
 type Replay struct {
-	// Steps counts the events and changes of configuration repeated, Seconds the
-	// time from the first to the last; Reconfigured, those changes.
+	// Steps counts the replayed events and configuration changes, Seconds is the time from the first to
+	// the last; Reconfigured counts the configuration changes.
 	Steps        int64   `json:"steps"`
 	Seconds      float64 `json:"duration_s"`
 	Reconfigured int64   `json:"reconfigured"`
-	// Identical: every action was the same, byte for byte in JSON.
+	// Identical reports that all actions were equal, byte for byte in JSON.
 	Identical bool `json:"identical"`
-	// Cut: the record ends in the middle of a line; what is before it was repeated.
+	// Cut reports that the record ends in the middle of a line; the steps before it were replayed.
 	Cut bool `json:"cut"`
-	// Panic is the value of the panic in the last step of the record, empty if there is
-	// none. That step is not repeated.
+	// Panic is the value of the panic in the last step of the record, empty if there is none. That step
+	// is not replayed.
 	Panic string `json:"panic"`
-	// Difference is the first step that differs, nil where none does.
+	// Difference is the first step that differs, nil if none does.
 	Difference *Difference `json:"difference"`
 }
 
-// Difference is a step whose actions are not those of the record.
+// Difference is a step whose replayed actions differ from the recorded ones.
 type Difference struct {
 	Line int           `json:"line"` // of the record, from 1
-	T    time.Duration `json:"t_ns"` // core's time
-	// Event (or the configuration that changed), Recorded and Repeated are JSON as
-	// the record has it.
+	T    time.Duration `json:"t_ns"` // time of the core
+	// Event (or the changed configuration), Recorded and Repeated are JSON, as in the record.
 	Event    json.RawMessage `json:"event"`
 	Recorded json.RawMessage `json:"recorded"`
 	Repeated json.RawMessage `json:"repeated"`
 }
 
-// ReplayRecord reads a record, plain or compressed with gzip, step by step, makes
-// its balancer again, feeds it every event at its recorded time and compares the
-// actions. It stops at the first difference, which is no error but part of the
-// report; name says where lines come from in errors. A record with a gap, of
-// another version or not a record at all is an error.
+// ReplayRecord reads a record, plain or compressed with gzip, step by step, creates its balancer, feeds
+// it every event at its recorded time and compares the actions. It stops at the first difference, which
+// is part of the report and not an error. Errors refer to the record as name. A record with a gap, of
+// another version, or an input that is not a record is an error.
 func ReplayRecord(ctx context.Context, name string, in io.Reader) (*ReplayReport, error) {
 	return replayRecord(ctx, name, in, func(*recordedStep) {})
 }
 
-// replayRecord is ReplayRecord; seen is given each step that was repeated.
+// replayRecord is ReplayRecord; it calls seen with each replayed step.
 func replayRecord(ctx context.Context, name string, in io.Reader, seen func(*recordedStep)) (*ReplayReport, error) {
 	rec, err := openRecord(name, in)
 	if err != nil {
@@ -105,7 +102,7 @@ func replayRecord(ctx context.Context, name string, in io.Reader, seen func(*rec
 		if err != nil {
 			return nil, err
 		}
-		replay.Difference, err = repeat(again, rec, line)
+		replay.Difference, err = compareStep(again, rec, line)
 		if err != nil {
 			return nil, err
 		}
@@ -116,16 +113,16 @@ func replayRecord(ctx context.Context, name string, in io.Reader, seen func(*rec
 		if line.Config != nil {
 			replay.Reconfigured++
 		}
-		run.step(line)
+		run.applyStep(line)
 		seen(line)
 	}
-	replay.Identical, replay.Cut, replay.Panic, replay.Seconds = replay.Difference == nil, rec.cut, rec.panicked, run.span().Seconds()
+	replay.Identical, replay.Cut, replay.Panic, replay.Seconds = replay.Difference == nil, rec.truncated, rec.panicked, run.span().Seconds()
 	return newReplayReport(name, &rec.header, &run, replay), nil
 }
 
-// repeat feeds one step to a balancer and compares what it does.
-func repeat(b *core.Balancer, rec *recordReader, line *recordedStep) (*Difference, error) {
-	actions, err := line.feed(b)
+// compareStep feeds one step to a balancer and compares its actions.
+func compareStep(b *core.Balancer, rec *recordReader, line *recordedStep) (*Difference, error) {
+	actions, err := line.applyTo(b)
 	if err != nil {
 		return nil, fmt.Errorf("reading %s:%d: %w", rec.name, rec.line, err)
 	}
@@ -136,21 +133,21 @@ func repeat(b *core.Balancer, rec *recordReader, line *recordedStep) (*Differenc
 	repeated := []byte("[]")
 	if len(actions) > 0 {
 		if repeated, err = json.Marshal(actions); err != nil {
-			return nil, fmt.Errorf("repeating %s:%d: writing the actions as JSON: %w", rec.name, rec.line, err)
+			return nil, fmt.Errorf("replaying %s:%d: writing the actions as JSON: %w", rec.name, rec.line, err)
 		}
 	}
 	if bytes.Equal(recorded, repeated) {
 		return nil, nil //nolint:nilnil // no difference and no error
 	}
-	event, err := line.what()
+	event, err := line.payload()
 	if err != nil {
-		return nil, fmt.Errorf("repeating %s:%d: writing the event as JSON: %w", rec.name, rec.line, err)
+		return nil, fmt.Errorf("replaying %s:%d: writing the event as JSON: %w", rec.name, rec.line, err)
 	}
 	return &Difference{Line: rec.line, T: line.T, Event: event, Recorded: bytes.Clone(recorded), Repeated: repeated}, nil
 }
 
-// feed does to a balancer what the line says.
-func (s *recordedStep) feed(b *core.Balancer) ([]core.Action, error) {
+// applyTo applies the line's event or configuration to a balancer.
+func (s *recordedStep) applyTo(b *core.Balancer) ([]core.Action, error) {
 	if s.Config == nil {
 		return b.Step(s.T, *s.Event), nil
 	}
@@ -161,8 +158,8 @@ func (s *recordedStep) feed(b *core.Balancer) ([]core.Action, error) {
 	return b.Reconfigure(s.T, cfg), nil
 }
 
-// what is the line's event, or its configuration, as JSON.
-func (s *recordedStep) what() ([]byte, error) {
+// payload returns the line's event, or its configuration, as JSON.
+func (s *recordedStep) payload() ([]byte, error) {
 	if s.Config == nil {
 		return json.Marshal(s.Event)
 	}
@@ -173,7 +170,7 @@ func newReplayReport(name string, h *record.Header, run *recordedRun, replay Rep
 	row := ReplayRow{Of: "recorded", Policy: h.Config.Policy, Push: h.Config.Push, Figures: run.figures(), Requests: run.finished}
 	return &ReplayReport{
 		Scenario: name,
-		Title: fmt.Sprintf("balancer %s of %s in %s, from %s on", h.Self.ID, h.Self.Service, h.Self.Region,
+		Title: fmt.Sprintf("balancer %s of %s in %s, from %s", h.Self.ID, h.Self.Service, h.Self.Region,
 			h.Started.UTC().Format("2006-01-02 15:04:05 MST")),
 		Constants: ReplayConstants{Started: h.Started, Self: h.Self, Config: h.Config},
 		Rows:      []ReplayRow{row},

@@ -11,28 +11,27 @@ import (
 	"skyserve/lbd/core"
 )
 
-// ReplayRow is what one side of a replay measured, as a row of `sim run`. Of the
-// recorded run it counts all that the balancer handled, requests of peers
-// included, from the first event of the record to the last; times are since the
-// arrival at the balancer. A simulated run is as long, and its times are what
-// clients see.
+// ReplayRow is the result of one run of a replay, as a row of `sim run`. For the recorded run it covers
+// all requests that the balancer handled, including those of peers, from the first event of the record
+// to the last, with times since the arrival at the balancer. A simulated run has the same length, and
+// its times are measured at the clients.
 type ReplayRow struct {
 	Of     string `json:"of"` // recorded or simulated
 	Policy string `json:"policy"`
 	Push   string `json:"push"`
-	// Seed is nil: what was recorded happened once.
+	// Seed is nil for the recorded run.
 	Seed *uint64 `json:"seed"`
 	sim.Figures
-	// Requests counts those that were answered.
+	// Requests counts answered requests.
 	Requests int `json:"requests"`
 }
 
-// recordedRun gathers the figures of a recorded run, event by event.
+// recordedRun accumulates the figures of a recorded run, event by event.
 type recordedRun struct {
 	begun       bool
 	first, last time.Duration
 
-	flights  map[string]*recordedFlight
+	inFlight map[string]*inFlightRequest
 	replicas map[string]*recordedReplica
 
 	finished, rejected, forwarded int
@@ -41,24 +40,24 @@ type recordedRun struct {
 	ttft, tpot, e2e               []float64
 }
 
-// recordedFlight is a request in flight.
-type recordedFlight struct {
+// inFlightRequest is a request in flight.
+type inFlightRequest struct {
 	arrived, first time.Duration
-	begun          bool   // a first token came
-	target         string // the replica it is at, empty elsewhere
+	begun          bool   // received its first token
+	target         string // its current replica; empty if none
 }
 
-// recordedReplica integrates what is outstanding at a replica over time.
+// recordedReplica integrates the outstanding requests of a replica over time.
 type recordedReplica struct {
 	since       time.Duration
-	gone        bool
+	removed     bool
 	outstanding int
 	area, life  time.Duration
 }
 
-// settle brings the integral up to now.
-func (r *recordedReplica) settle(now time.Duration) {
-	if !r.gone {
+// advance advances the integral to now.
+func (r *recordedReplica) advance(now time.Duration) {
+	if !r.removed {
 		r.area += time.Duration(r.outstanding) * (now - r.since)
 		r.life += now - r.since
 	}
@@ -67,84 +66,84 @@ func (r *recordedReplica) settle(now time.Duration) {
 
 func (r *recordedRun) span() time.Duration { return r.last - r.first }
 
-// step takes in one step.
-func (r *recordedRun) step(s *recordedStep) {
+// applyStep applies one step.
+func (r *recordedRun) applyStep(s *recordedStep) {
 	if !r.begun {
 		r.begun, r.first = true, s.T
-		r.flights, r.replicas = map[string]*recordedFlight{}, map[string]*recordedReplica{}
+		r.inFlight, r.replicas = map[string]*inFlightRequest{}, map[string]*recordedReplica{}
 	}
 	r.last = s.T
 	if s.Event != nil {
-		r.event(s.T, s.Event)
+		r.applyEvent(s.T, s.Event)
 	}
 	if len(s.Actions) > 0 {
 		var actions []core.Action
-		if json.Unmarshal(s.Actions, &actions) == nil { // they are what a balancer just did again
+		if json.Unmarshal(s.Actions, &actions) == nil { // always valid: the replay just compared them
 			for i := range actions {
-				r.action(s.T, &actions[i])
+				r.applyAction(s.T, &actions[i])
 			}
 		}
 	}
 }
 
-func (r *recordedRun) event(now time.Duration, e *core.Event) {
+func (r *recordedRun) applyEvent(now time.Duration, e *core.Event) {
 	switch e.Kind {
 	case core.EventArrived:
-		if r.flights[e.Request.ID] == nil {
-			r.flights[e.Request.ID] = &recordedFlight{arrived: now}
+		if r.inFlight[e.Request.ID] == nil {
+			r.inFlight[e.Request.ID] = &inFlightRequest{arrived: now}
 		}
 	case core.EventFirstToken:
-		if f := r.flights[e.ID]; f != nil && !f.begun {
+		if f := r.inFlight[e.ID]; f != nil && !f.begun {
 			f.begun, f.first = true, now
 		}
 	case core.EventFinished:
-		r.end(now, e)
+		r.finish(now, e)
 	case core.EventFailed, core.EventBounced:
-		if f := r.flights[e.ID]; f != nil {
-			r.leave(now, f)
+		if f := r.inFlight[e.ID]; f != nil {
+			r.detach(now, f)
 		}
 	case core.EventCancelled:
-		if f := r.flights[e.ID]; f != nil {
-			r.leave(now, f)
-			delete(r.flights, e.ID)
+		if f := r.inFlight[e.ID]; f != nil {
+			r.detach(now, f)
+			delete(r.inFlight, e.ID)
 		}
 	case core.EventReplicaAdded:
-		r.replica(now, e.Replica.ID).gone = false
+		r.replica(now, e.Replica.ID).removed = false
 	case core.EventReplicaRemoved:
 		if rep := r.replicas[e.Target]; rep != nil {
-			rep.settle(now)
-			rep.gone = true
+			rep.advance(now)
+			rep.removed = true
 		}
 	}
 }
 
-// replica is the integral of a replica, begun when it is first heard of.
+// replica returns the integral of a replica, and starts it on first use.
 func (r *recordedRun) replica(now time.Duration, id string) *recordedReplica {
 	rep := r.replicas[id]
 	if rep == nil {
 		rep = &recordedReplica{since: now}
 		r.replicas[id] = rep
 	}
-	rep.settle(now)
+	rep.advance(now)
 	return rep
 }
 
-// leave takes a request off its replica.
-func (r *recordedRun) leave(now time.Duration, f *recordedFlight) {
+// detach removes a request from its replica.
+func (r *recordedRun) detach(now time.Duration, f *inFlightRequest) {
 	if f.target != "" {
 		r.replica(now, f.target).outstanding--
 		f.target = ""
 	}
 }
 
-// end notes a request that was served.
-func (r *recordedRun) end(now time.Duration, e *core.Event) {
-	f := r.flights[e.ID]
+// finish records an answered request.
+func (r *recordedRun) finish(now time.Duration, e *core.Event) {
+	f := r.inFlight[e.ID]
 	if f == nil {
 		return
 	}
-	r.leave(now, f)
-	delete(r.flights, e.ID)
+	r.detach(now, f)
+	delete(r.inFlight, e.ID)
 	r.finished++
 	r.e2e = append(r.e2e, inMillis(now-f.arrived))
 	if f.begun {
@@ -166,16 +165,16 @@ func (r *recordedRun) end(now time.Duration, e *core.Event) {
 	}
 }
 
-// action notes what the balancer did.
-func (r *recordedRun) action(now time.Duration, a *core.Action) {
-	f := r.flights[a.ID]
+// applyAction applies an action of the balancer.
+func (r *recordedRun) applyAction(now time.Duration, a *core.Action) {
+	f := r.inFlight[a.ID]
 	if a.Decision != nil {
 		r.longest = max(r.longest, a.Decision.Queued)
 	}
 	switch a.Kind {
 	case core.ActionDispatch:
 		if f != nil {
-			r.leave(now, f)
+			r.detach(now, f)
 			f.target = a.Target
 			r.replica(now, a.Target).outstanding++
 		}
@@ -187,15 +186,15 @@ func (r *recordedRun) action(now time.Duration, a *core.Action) {
 			r.longest = max(r.longest, now-f.arrived)
 		}
 		if f != nil && a.Reason != core.RejectDuplicate {
-			r.leave(now, f)
-			delete(r.flights, a.ID)
+			r.detach(now, f)
+			delete(r.inFlight, a.ID)
 		}
 	case core.ActionBounce:
-		delete(r.flights, a.ID)
+		delete(r.inFlight, a.ID)
 	}
 }
 
-// figures reads the run off.
+// figures returns the figures of the run.
 func (r *recordedRun) figures() sim.Figures {
 	f := sim.Figures{
 		Completed: float64(r.finished), Rejected: float64(r.rejected), Forwarded: float64(r.forwarded), MaxWaitMillis: inMillis(r.longest),
@@ -211,12 +210,12 @@ func (r *recordedRun) figures() sim.Figures {
 	return f
 }
 
-// imbalance is the ratio of the greatest to the least mean load of a replica.
+// imbalance returns the ratio of the highest to the lowest mean load of a replica.
 func (r *recordedRun) imbalance() *float64 {
 	least, most := math.Inf(1), 0.0
 	for _, id := range slices.Sorted(maps.Keys(r.replicas)) {
 		rep := r.replicas[id]
-		rep.settle(r.last)
+		rep.advance(r.last)
 		if rep.life > 0 {
 			load := float64(rep.area) / float64(rep.life)
 			least, most = min(least, load), max(most, load)
@@ -229,7 +228,7 @@ func (r *recordedRun) imbalance() *float64 {
 	return &ratio
 }
 
-// percentileSet is percentilesOf, nil where nothing was measured.
+// percentileSet is percentilesOf; nil without values.
 func percentileSet(values []float64) *sim.Percentiles {
 	if len(values) == 0 {
 		return nil

@@ -15,8 +15,8 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// lawfulReplay checks what holds of any record: it ends in a report or an error.
-func lawfulReplay(t *testing.T, data []byte) {
+// checkReplay checks that any record yields a report or an error.
+func checkReplay(t *testing.T, data []byte) {
 	t.Helper()
 	report, err := ReplayRecord(context.Background(), "r", bytes.NewReader(data))
 	if (report == nil) == (err == nil) {
@@ -27,28 +27,27 @@ func lawfulReplay(t *testing.T, data []byte) {
 	}
 }
 
-// Whatever bytes a record is made of, reading it ends in a report or an error.
+// Any bytes read as a record yield a report or an error.
 func FuzzReplayRecord(f *testing.F) {
 	for _, name := range []string{"cost", "skylb", "sageserve"} {
 		f.Add(recordOf(f, name, twoReplicas()...))
 	}
 	f.Add([]byte("{\"record\":2}\n{\"t\":1,\"event\":{\"kind\":\"tick\"}}\n"))
 	f.Add([]byte("\x1f\x8b\x08"))
-	f.Fuzz(lawfulReplay)
+	f.Fuzz(checkReplay)
 }
 
-// FuzzReplaySteps is FuzzReplayRecord behind a header that is good.
+// FuzzReplaySteps is FuzzReplayRecord after a valid header.
 func FuzzReplaySteps(f *testing.F) {
 	header := recordOf(f, "cost")
 	f.Add(recordOf(f, "cost", twoReplicas()...)[len(header):])
 	f.Add([]byte(`{"t":1,"config":{"policy":"bf-io","order":"dpa","tau_n_ns":-1},"actions":[]}` + "\n"))
 	f.Add([]byte(`{"t":1,"event":{"kind":"peer_report","target":"p","peer_report":{"models":[{}]}},"actions":[]}` + "\n"))
-	f.Fuzz(func(t *testing.T, steps []byte) { lawfulReplay(t, append(bytes.Clone(header), steps...)) })
+	f.Fuzz(func(t *testing.T, steps []byte) { checkReplay(t, append(bytes.Clone(header), steps...)) })
 }
 
-// oddEvent draws an event over few ids, so that they meet, with figures that no
-// sane sender sends.
-func oddEvent(r *rapid.T) core.Event {
+// randomEvent draws an event with few distinct IDs, so that events interact, and with extreme values.
+func randomEvent(r *rapid.T) core.Event {
 	id := rapid.SampledFrom([]string{"", "1", "2", "3", "4"})
 	target := rapid.SampledFrom([]string{"", "a", "b", "p", "q"})
 	model := rapid.SampledFrom([]string{"", "m", "n"})
@@ -83,7 +82,7 @@ func oddEvent(r *rapid.T) core.Event {
 	return e
 }
 
-// kinds lists the kinds of event in one order.
+// kinds returns the kinds of event in a fixed order.
 func kinds() []core.EventKind {
 	return []core.EventKind{
 		core.EventArrived, core.EventFirstToken, core.EventProgress, core.EventFinished, core.EventFailed, core.EventCancelled, core.EventBounced,
@@ -92,16 +91,16 @@ func kinds() []core.EventKind {
 	}
 }
 
-// Any history repeats, also one that no sane sender makes: what was written can
-// be read, and nothing of it was lost on the way.
-func TestOddHistoriesRepeat(t *testing.T) {
+// Any history replays identically, including one with extreme values: the record is readable and
+// complete.
+func TestRandomHistoriesReplayIdentically(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		name := rapid.SampledFrom(policy.Names()).Draw(r, "policy")
 		var events []recordedEvent
 		at := time.Duration(0)
 		for range rapid.IntRange(1, 40).Draw(r, "events") {
 			at += time.Duration(rapid.Int64Range(0, int64(time.Second)).Draw(r, "gap"))
-			events = append(events, recordedEvent{at, oddEvent(r)})
+			events = append(events, recordedEvent{at, randomEvent(r)})
 		}
 		cfg := core.DefaultConfig(newPolicy(t, name))
 		cfg.Order = rapid.SampledFrom([]core.Order{core.OrderFCFS, core.OrderEDF, core.OrderPF, core.OrderDPA}).Draw(r, "order")
@@ -114,7 +113,7 @@ func TestOddHistoriesRepeat(t *testing.T) {
 	})
 }
 
-// BenchmarkReplay repeats a record of one request after the other.
+// BenchmarkReplay replays a record with one request after the other.
 func BenchmarkReplay(b *testing.B) {
 	events := twoReplicas()[:4]
 	for i := range 1000 {

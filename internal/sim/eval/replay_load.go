@@ -16,49 +16,49 @@ import (
 	"skyserve/lbd/prefix"
 )
 
-// recordedLoad gathers from a record what a simulation needs to be asked the
-// same: the requests, the replicas and the peers.
+// recordedLoad collects from a record what is needed to simulate the same load: the requests, the
+// replicas and the peers.
 type recordedLoad struct {
-	requests []askedRequest
-	flying   map[string]int // position in requests by id, while in flight
+	requests []replayRequest
+	inFlight map[string]int // index in requests by ID, while in flight
 
-	models   map[string]string         // of the replicas present, by id
-	replicas map[string]int            // the most that were present at once, by model
-	offers   map[string]map[string]int // the most replicas reported, by peer and model
-	rtt      map[string]time.Duration  // last reported, by peer
+	models       map[string]string         // of the present replicas, by ID
+	replicas     map[string]int            // maximum present at once, by model
+	peerReplicas map[string]map[string]int // maximum replicas reported, by peer and model
+	rtt          map[string]time.Duration  // last reported RTT, by peer
 }
 
-// askedRequest is a request as it came and, where it was served, as long as it was.
-type askedRequest struct {
+// replayRequest is a recorded request with its output length, if it was answered.
+type replayRequest struct {
 	at          time.Duration
 	model       string
 	row         workload.Row
-	estimate    int // prompt tokens before an engine had counted
-	bound       int // most tokens asked for, 0 = no bound
+	estimate    int // prompt tokens before an engine counted them
+	maxTokens   int // max_tokens of the request, 0 = none
 	counted     bool
 	answerKnown bool
 }
 
 func newRecordedLoad() *recordedLoad {
 	return &recordedLoad{
-		flying: map[string]int{}, models: map[string]string{}, replicas: map[string]int{},
-		offers: map[string]map[string]int{}, rtt: map[string]time.Duration{},
+		inFlight: map[string]int{}, models: map[string]string{}, replicas: map[string]int{},
+		peerReplicas: map[string]map[string]int{}, rtt: map[string]time.Duration{},
 	}
 }
 
-// step takes in one step.
-func (l *recordedLoad) step(s *recordedStep) {
+// applyStep applies one step.
+func (l *recordedLoad) applyStep(s *recordedStep) {
 	e := s.Event
 	if e == nil {
-		return // a configuration: nobody asked for anything
+		return // a configuration change has no request
 	}
 	switch e.Kind {
 	case core.EventArrived:
-		l.arrive(s.T, e.Request)
+		l.addRequest(s.T, e.Request)
 	case core.EventFinished:
-		l.end(e)
+		l.addOutcome(e)
 	case core.EventCancelled:
-		delete(l.flying, e.ID)
+		delete(l.inFlight, e.ID)
 	case core.EventReplicaAdded:
 		l.models[e.Replica.ID] = e.Replica.Model
 		present := 0
@@ -71,31 +71,31 @@ func (l *recordedLoad) step(s *recordedStep) {
 	case core.EventReplicaRemoved:
 		delete(l.models, e.Target)
 	case core.EventPeerReport:
-		l.hear(e.Target, e.PeerReport)
+		l.observePeer(e.Target, e.PeerReport)
 	}
 }
 
-// arrive notes a request; an id that is in flight is refused by the balancer.
-func (l *recordedLoad) arrive(at time.Duration, r *core.Request) {
-	if _, twice := l.flying[r.ID]; twice {
+// addRequest adds a request; the balancer rejects an ID that is already in flight.
+func (l *recordedLoad) addRequest(at time.Duration, r *core.Request) {
+	if _, twice := l.inFlight[r.ID]; twice {
 		return
 	}
-	l.flying[r.ID] = len(l.requests)
-	l.requests = append(l.requests, askedRequest{
-		at: at, model: r.Model, estimate: r.PromptTokens, bound: r.MaxTokens,
+	l.inFlight[r.ID] = len(l.requests)
+	l.requests = append(l.requests, replayRequest{
+		at: at, model: r.Model, estimate: r.PromptTokens, maxTokens: r.MaxTokens,
 		row: workload.Row{
 			InputTokens: r.PromptTokens, Blocks: slices.Clone(r.Prompt), Session: r.Session, User: r.Tenant, Tier: r.Tier,
 		},
 	})
 }
 
-// end notes how long a request was that was served.
-func (l *recordedLoad) end(e *core.Event) {
-	i, flying := l.flying[e.ID]
+// addOutcome records the token counts of an answered request.
+func (l *recordedLoad) addOutcome(e *core.Event) {
+	i, flying := l.inFlight[e.ID]
 	if !flying {
 		return
 	}
-	delete(l.flying, e.ID)
+	delete(l.inFlight, e.ID)
 	o, r := e.Outcome, &l.requests[i]
 	if o == nil {
 		return
@@ -108,73 +108,73 @@ func (l *recordedLoad) end(e *core.Event) {
 	}
 }
 
-func (l *recordedLoad) hear(peer string, report *core.PeerReport) {
+func (l *recordedLoad) observePeer(peer string, report *core.PeerReport) {
 	if report.RTT > 0 {
 		l.rtt[peer] = report.RTT
 	}
-	if l.offers[peer] == nil {
-		l.offers[peer] = map[string]int{}
+	if l.peerReplicas[peer] == nil {
+		l.peerReplicas[peer] = map[string]int{}
 	}
 	for _, m := range report.Models {
-		l.offers[peer][m.Model] = max(l.offers[peer][m.Model], m.Replicas)
+		l.peerReplicas[peer][m.Model] = max(l.peerReplicas[peer][m.Model], m.Replicas)
 	}
 }
 
-// scenario is the open loop that asks what the record was asked, and what had to
-// be assumed for it, in words.
+// scenario returns an open-loop scenario that sends the recorded requests, and the assumptions behind
+// it, as sentences.
 func (l *recordedLoad) scenario(name string, c *ReplayConstants, profile engine.Profile) (*sim.Scenario, []string, error) {
 	if len(l.requests) == 0 {
-		return nil, nil, errors.New("no request arrived in the record: there is nothing to ask again")
+		return nil, nil, errors.New("the record contains no request to simulate")
 	}
 	s := sim.Default()
-	s.Name, s.Title = name, "what was asked of balancer "+c.Self.ID+", asked again"
+	s.Name, s.Title = name, "recorded requests of balancer "+c.Self.ID
 	s.Profile, s.MaxContext, s.Home, s.Warmup = profile, profile.KVTokens-1, c.Self.ID, 0
 	s.Interval, s.Forward, s.Tau, s.MaxWait = c.Config.ProbeInterval, c.Config.Forward, c.Config.Tau, c.Config.MaxWait
 	var assumed []string
 	model := l.mainModel(&assumed)
-	l.regions(&s, c, model, &assumed)
-	if err := l.rows(&s, c.Self.ID, model, &assumed); err != nil {
+	l.addRegions(&s, c, model, &assumed)
+	if err := l.addRows(&s, c.Self.ID, model, &assumed); err != nil {
 		return nil, nil, err
 	}
 	if c.Config.Order != "" && c.Config.Order != core.OrderFCFS {
-		assumed = append(assumed, fmt.Sprintf("the queue is first come, first served; recorded was %s", c.Config.Order))
+		assumed = append(assumed, fmt.Sprintf("the queue order is fcfs; recorded: %s", c.Config.Order))
 	}
 	return &s, assumed, s.Validate()
 }
 
-// mainModel is the model of the most requests; one scenario has one model.
+// mainModel returns the model with the most requests; a scenario has one model.
 func (l *recordedLoad) mainModel(assumed *[]string) string {
-	asked := map[string]int{}
+	requests := map[string]int{}
 	for i := range l.requests {
-		asked[l.requests[i].model]++
+		requests[l.requests[i].model]++
 	}
-	models := slices.Sorted(maps.Keys(asked))
-	most := slices.MaxFunc(models, func(a, b string) int { return cmp.Compare(asked[a], asked[b]) })
-	if others := len(l.requests) - asked[most]; others > 0 {
-		*assumed = append(*assumed, fmt.Sprintf("%d requests of other models than %s are left out", others, most))
+	models := slices.Sorted(maps.Keys(requests))
+	most := slices.MaxFunc(models, func(a, b string) int { return cmp.Compare(requests[a], requests[b]) })
+	if others := len(l.requests) - requests[most]; others > 0 {
+		*assumed = append(*assumed, fmt.Sprintf("%d requests for models other than %s are omitted", others, most))
 	}
 	return most
 }
 
-// regions makes the balancer and each peer that has replicas a region of its own.
-func (l *recordedLoad) regions(s *sim.Scenario, c *ReplayConstants, model string, assumed *[]string) {
+// addRegions creates a region for the balancer and for each peer with replicas.
+func (l *recordedLoad) addRegions(s *sim.Scenario, c *ReplayConstants, model string, assumed *[]string) {
 	s.Regions, s.Links = []sim.Region{{Name: c.Self.ID, Replicas: l.replicas[model]}}, nil
-	for _, peer := range slices.Sorted(maps.Keys(l.offers)) {
-		if peer == c.Self.ID || l.offers[peer][model] < 1 {
+	for _, peer := range slices.Sorted(maps.Keys(l.peerReplicas)) {
+		if peer == c.Self.ID || l.peerReplicas[peer][model] < 1 {
 			continue
 		}
 		away := cmp.Or(l.rtt[peer], s.LocalRTT)
 		for _, r := range s.Regions {
-			// Between two peers nothing passes: requests are forwarded once.
+			// Requests are forwarded once, so the RTT between two peers has no effect.
 			s.Links = append(s.Links, sim.Link{A: r.Name, B: peer, RTT: away})
 		}
-		s.Regions = append(s.Regions, sim.Region{Name: peer, Replicas: l.offers[peer][model]})
-		*assumed = append(*assumed, fmt.Sprintf("peer %s has as many replicas as it reported, %d, and no clients of its own: they are not in this record", peer, l.offers[peer][model]))
+		s.Regions = append(s.Regions, sim.Region{Name: peer, Replicas: l.peerReplicas[peer][model]})
+		*assumed = append(*assumed, fmt.Sprintf("peer %s has %d replicas, as it reported, and no clients of its own: the record does not contain them", peer, l.peerReplicas[peer][model]))
 	}
 }
 
-// rows makes the requests rows of a trace.
-func (l *recordedLoad) rows(s *sim.Scenario, region, model string, assumed *[]string) error {
+// addRows converts the requests to rows of a trace.
+func (l *recordedLoad) addRows(s *sim.Scenario, region, model string, assumed *[]string) error {
 	block, answer, bound, err := l.lengths(model)
 	if err != nil {
 		return err
@@ -207,20 +207,20 @@ func (l *recordedLoad) rows(s *sim.Scenario, region, model string, assumed *[]st
 	}
 	s.Trace = &sim.Trace{Name: s.Name, Format: "record", Open: sim.InMemory(rows, leftOut)}
 	if len(rows) == 0 {
-		return fmt.Errorf("every prompt in the record is longer than the %d tokens that %s holds", s.MaxContext, s.Profile.Name)
+		return fmt.Errorf("every prompt in the record exceeds the %d tokens that fit into the KV memory of %s", s.MaxContext, s.Profile.Name)
 	}
 	if guessed > 0 {
-		*assumed = append(*assumed, fmt.Sprintf("%d requests without an answer in the record get the mean of the others, %d tokens", guessed, answer))
+		*assumed = append(*assumed, fmt.Sprintf("%d requests without a recorded response get the mean output of the others, %d tokens", guessed, answer))
 	}
 	if leftOut > 0 {
-		*assumed = append(*assumed, fmt.Sprintf("%d requests that do not fit into the %d tokens of %s are left out", leftOut, s.MaxContext, s.Profile.Name))
+		*assumed = append(*assumed, fmt.Sprintf("%d requests that exceed the %d tokens of %s are omitted", leftOut, s.MaxContext, s.Profile.Name))
 	}
-	*assumed = append(*assumed, "an answer that a later prompt repeats counts as new there: a record has no text to tell that it is the same")
+	*assumed = append(*assumed, "an answer repeated in a later prompt counts as uncached there: a record contains no text to match it")
 	return nil
 }
 
-// lengths are the tokens of a block of prompt, of a mean answer, and the mean
-// bound that requests ask with (0 where none does).
+// lengths returns the mean tokens of a prompt block, of an answer, and of the max_tokens of requests (0
+// if none sets it).
 func (l *recordedLoad) lengths(model string) (block, answer, bound int, err error) {
 	var counted, estimated, output, answers, bounds, bounded float64
 	for i := range l.requests {
@@ -234,14 +234,14 @@ func (l *recordedLoad) lengths(model string) (block, answer, bound int, err erro
 		if r.answerKnown {
 			output, answers = output+float64(r.row.OutputTokens), answers+1
 		}
-		if r.bound > 0 {
-			bounds, bounded = bounds+float64(r.bound), bounded+1
+		if r.maxTokens > 0 {
+			bounds, bounded = bounds+float64(r.maxTokens), bounded+1
 		}
 	}
 	if answers == 0 {
-		return 0, 0, 0, errors.New("no request of the record was answered: how long answers are is not known")
+		return 0, 0, 0, errors.New("no request in the record was answered: the output length is unknown")
 	}
-	const perBlock = prefix.BlockBytes / 4 // as prompts are estimated before an engine counts
+	const perBlock = prefix.BlockBytes / 4 // the estimate of prompt tokens before an engine counts them
 	block = perBlock
 	if counted > 0 && estimated > 0 {
 		block = max(1, int(math.Round(perBlock*counted/estimated)))

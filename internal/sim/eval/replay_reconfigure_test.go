@@ -12,8 +12,8 @@ import (
 	"skyserve/lbd/record"
 )
 
-// changedRecord is a record in which the push rule is relaxed while one of two
-// requests waits, with what was done about it.
+// changedRecord is a record in which the push rule is relaxed while one of two requests is queued, with
+// the resulting actions.
 func changedRecord(t *testing.T) []byte {
 	t.Helper()
 	cfg := core.DefaultConfig(newPolicy(t, "skylb"))
@@ -53,12 +53,11 @@ func changedRecord(t *testing.T) []byte {
 	return out.Bytes()
 }
 
-// A record repeats byte for byte over a change of configuration, and what the
-// change led to is part of what is compared.
-func TestReplayOverAChangeOfConfiguration(t *testing.T) {
+// A replay across a configuration change is identical, and compares the actions that the change causes.
+func TestReplayAcrossConfigChange(t *testing.T) {
 	record := changedRecord(t)
 	if !bytes.Contains(record, []byte(`"kind":"dispatch","id":"2"`)) {
-		t.Fatalf("the change led to nothing:\n%s", record)
+		t.Fatalf("the change caused no action:\n%s", record)
 	}
 	report, err := ReplayRecord(t.Context(), "r", bytes.NewReader(record))
 	if err != nil || !report.Replay.Identical || report.Replay.Steps != 6 || report.Replay.Reconfigured != 1 {
@@ -77,7 +76,7 @@ func TestReplayOverAChangeOfConfiguration(t *testing.T) {
 	if err != nil || report.Replay.Difference == nil {
 		t.Fatalf("%+v, %v, want a difference", report, err)
 	}
-	if got := report.Replay.Difference.String(); got != "line 6, new configuration at 0.900 s: recorded dispatch 2 to a (least_load), repeated nothing" {
+	if got := report.Replay.Difference.String(); got != "line 6, new configuration at 0.900 s: recorded dispatch 2 to a (least_load), replayed no action" {
 		t.Errorf("got %s", got)
 	}
 }

@@ -14,24 +14,24 @@ import (
 	"skyserve/lbd/record"
 )
 
-// maxRecordLine bounds one line of a record: the key of the largest prompt that
-// a balancer takes, twice, and thousands of candidates stay far below it.
+// maxRecordLine limits a line of a record. Twice the key of the largest accepted prompt plus thousands
+// of candidates stay far below it.
 const maxRecordLine = 64 << 20
 
-// recordReader reads a record. Only one line is held at a time.
+// recordReader reads a record. It keeps only one line in memory.
 type recordReader struct {
-	name     string
-	in       *bufio.Reader
-	header   record.Header
-	line     int           // of the line read last, from 1
-	at       time.Duration // of the step read last
-	cut      bool          // it ended in the middle of a line
-	panicked string        // the value of the panic that ended it; may be empty
-	step     recordedStep
+	name      string
+	in        *bufio.Reader
+	header    record.Header
+	line      int           // of the last line read, from 1
+	at        time.Duration // of the last step read
+	truncated bool          // the record ended in the middle of a line
+	panicked  string        // the value of the panic that ended the record; may be empty
+	step      recordedStep
 }
 
-// recordedStep is a line of a record with the actions as they stand there: an
-// event, or the configuration from there on.
+// recordedStep is a line of a record with its actions as raw JSON: an event, or the configuration from
+// then on.
 type recordedStep struct {
 	T       time.Duration   `json:"t"`
 	Event   *core.Event     `json:"event"`
@@ -41,13 +41,13 @@ type recordedStep struct {
 	Panic   string          `json:"panic"`
 }
 
-// openRecord reads a record's first line.
+// openRecord opens a record and reads its first line.
 func openRecord(name string, in io.Reader) (*recordReader, error) {
 	r := &recordReader{name: name, in: bufio.NewReaderSize(in, 64<<10)}
 	if magic, err := r.in.Peek(2); err == nil && magic[0] == 0x1f && magic[1] == 0x8b {
 		plain, err := gzip.NewReader(r.in)
 		if err != nil {
-			return nil, fmt.Errorf("reading %s: unpacking it with gzip: %w", name, err)
+			return nil, fmt.Errorf("reading %s: decompressing gzip: %w", name, err)
 		}
 		r.in = bufio.NewReaderSize(plain, 64<<10)
 	}
@@ -64,10 +64,10 @@ func (r *recordReader) readHeader(text []byte) error {
 		Record int `json:"record"`
 	}
 	if err := json.Unmarshal(text, &version); err != nil || version.Record == 0 {
-		return fmt.Errorf("reading %s: is no record: its first line must be the header that 'skyserve lb --record' writes", r.name)
+		return fmt.Errorf("reading %s: not a record: the first line must be the header that 'skyserve lb --record' writes", r.name)
 	}
 	if version.Record != record.Version {
-		return fmt.Errorf("reading %s:1: record version must be %d, got %d: only the version of skyserve that wrote it can repeat it",
+		return fmt.Errorf("reading %s:1: record version must be %d, got %d: replay it with the skyserve version that wrote it",
 			r.name, record.Version, version.Record)
 	}
 	if err := json.Unmarshal(text, &r.header); err != nil {
@@ -76,8 +76,8 @@ func (r *recordReader) readHeader(text []byte) error {
 	return nil
 }
 
-// text reads a line without its end; io.EOF where none is left. A last line
-// without an end comes with cut set: the balancer was killed, or still writes.
+// text reads a line without its end; io.EOF if there is none. A last line without an end sets cut: the
+// balancer was killed, or is still writing.
 func (r *recordReader) text() ([]byte, error) {
 	var long []byte
 	for {
@@ -95,7 +95,7 @@ func (r *recordReader) text() ([]byte, error) {
 		case errors.Is(err, bufio.ErrBufferFull):
 			long = append(long, piece...)
 		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-			r.cut = len(long)+len(piece) > 0 || errors.Is(err, io.ErrUnexpectedEOF)
+			r.truncated = len(long)+len(piece) > 0 || errors.Is(err, io.ErrUnexpectedEOF)
 			return nil, io.EOF
 		default:
 			return nil, fmt.Errorf("reading %s:%d: %w", r.name, r.line+1, err)
@@ -103,7 +103,7 @@ func (r *recordReader) text() ([]byte, error) {
 	}
 }
 
-// next is the next step, valid until the next call; io.EOF at the end.
+// next returns the next step, valid until the next call; io.EOF at the end.
 func (r *recordReader) next() (*recordedStep, error) {
 	text, err := r.text()
 	if err != nil {
@@ -112,18 +112,18 @@ func (r *recordReader) next() (*recordedStep, error) {
 	s := &r.step
 	*s = recordedStep{Actions: s.Actions[:0]}
 	dec := json.NewDecoder(bytes.NewReader(text))
-	dec.DisallowUnknownFields() // what is not understood would not be repeated
+	dec.DisallowUnknownFields() // an unknown field would make the replay differ
 	if err := dec.Decode(s); err != nil {
 		return nil, fmt.Errorf("reading %s:%d: decoding a step: %w", r.name, r.line, err)
 	}
 	switch {
-	case s.Panic != "": // repeating the step would panic too
+	case s.Panic != "": // replaying the step would panic too
 		r.panicked = s.Panic
 		return nil, io.EOF
 	case s.Gap > 0:
-		return nil, fmt.Errorf("reading %s:%d: %d steps are missing here: the disk was too slow for the balancer, and without them nothing repeats", r.name, r.line, s.Gap)
+		return nil, fmt.Errorf("reading %s:%d: %d steps are missing: the disk was too slow for the balancer, so the record cannot be replayed", r.name, r.line, s.Gap)
 	case s.T < r.at:
-		return nil, fmt.Errorf("reading %s:%d: t: must not go back from %s, got %s", r.name, r.line, r.at, s.T)
+		return nil, fmt.Errorf("reading %s:%d: t: must not be before %s, got %s", r.name, r.line, r.at, s.T)
 	}
 	if err := s.check(); err != nil {
 		return nil, fmt.Errorf("reading %s:%d: %w", r.name, r.line, err)
@@ -132,8 +132,8 @@ func (r *recordReader) next() (*recordedStep, error) {
 	return s, nil
 }
 
-// needs says for each kind of event what it must carry, and whether it does.
-var needs = map[core.EventKind]struct {
+// requiredFields lists the known kinds of events with the field that each requires.
+var requiredFields = map[core.EventKind]struct {
 	field string
 	has   func(*core.Event) bool
 }{
@@ -155,23 +155,23 @@ var needs = map[core.EventKind]struct {
 	core.EventTick:            {},
 }
 
-// check refuses a line that is neither an event nor a configuration.
+// check rejects a line that is neither an event nor a configuration.
 func (s *recordedStep) check() error {
 	switch {
 	case s.Config == nil:
 		return checkEvent(s.Event)
 	case s.Event != nil:
-		return errors.New("config: must not stand beside an event")
+		return errors.New("config: must not be combined with an event")
 	}
 	return nil
 }
 
-// checkEvent refuses what no balancer is ever told.
+// checkEvent rejects events that a balancer never receives.
 func checkEvent(e *core.Event) error {
 	if e == nil {
 		return errors.New("event: missing")
 	}
-	need, known := needs[e.Kind]
+	need, known := requiredFields[e.Kind]
 	switch {
 	case !known:
 		return fmt.Errorf("event.kind: unknown kind %q", e.Kind)

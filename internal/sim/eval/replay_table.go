@@ -11,17 +11,17 @@ import (
 	"skyserve/lbd/core"
 )
 
-// WriteTable writes the report for people: whether the record repeats, the first
-// difference if it does not, and what the recorded run measured.
+// WriteTable prints the report: whether the replay is identical, the first difference if not, and the
+// figures of the runs.
 func (r *ReplayReport) WriteTable(out io.Writer) error {
 	fmt.Fprintf(out, "%s: %s\npolicy %s, push %s, %.1f s recorded\n", r.Scenario, r.Title, r.Constants.Config.Policy, r.Constants.Config.Push, r.Replay.Seconds)
 	if d := r.Replay.Difference; d != nil {
 		d.write(out)
 	} else {
-		fmt.Fprintf(out, "%d steps repeated: every action is the same\n", r.Replay.Steps)
+		fmt.Fprintf(out, "%d steps replayed: all actions identical\n", r.Replay.Steps)
 	}
 	if n := r.Replay.Reconfigured; n > 0 {
-		fmt.Fprintf(out, "the configuration changed %d times on the way; shown is the first\n", n)
+		fmt.Fprintf(out, "the configuration changed %d times; the first is shown\n", n)
 	}
 	w := printable.NewTable(out)
 	w.Rowf("RUN\tSEED\tPOLICY\tPUSH\tTOK/S\tTTFT P50\tTTFT P90\tTPOT P50\tE2E P90\tHIT\tFORWARDED\tMAX WAIT\tMAX/MIN\tDONE\tREJECTED")
@@ -53,8 +53,7 @@ func (r *ReplayRow) write(t *printable.Table) {
 		known(r.OutstandingMaxOverMin, 1, "%.2f"), r.Completed, r.Rejected)
 }
 
-// percentileIn writes one figure of a set in units of so many milliseconds, a
-// dash where there is none.
+// percentileIn formats one value of a set in units of unit milliseconds, or a dash without a set.
 func percentileIn(p *sim.Percentiles, get func(*sim.Percentiles) float64, unit float64, format string) string {
 	if p == nil {
 		return "-"
@@ -62,34 +61,34 @@ func percentileIn(p *sim.Percentiles, get func(*sim.Percentiles) float64, unit f
 	return fmt.Sprintf(format, get(p)/unit)
 }
 
-// String says in one line where a record differs.
+// String describes the difference in one line.
 func (d *Difference) String() string {
 	var e core.Event
-	_ = json.Unmarshal(d.Event, &e) // an event that was just written
-	recorded, repeated := inWords(d.Recorded), inWords(d.Repeated)
+	_ = json.Unmarshal(d.Event, &e) // cannot fail: the event was marshalled above
+	recorded, repeated := formatActions(d.Recorded), formatActions(d.Repeated)
 	if recorded == repeated {
-		repeated = "the same, from other figures"
+		repeated = "the same with different values"
 	}
 	event := "event " + string(e.Kind)
 	if e.Kind == "" {
 		event = "new configuration"
 	}
-	return fmt.Sprintf("line %d, %s at %.3f s: recorded %s, repeated %s", d.Line, event, d.T.Seconds(), recorded, repeated)
+	return fmt.Sprintf("line %d, %s at %.3f s: recorded %s, replayed %s", d.Line, event, d.T.Seconds(), recorded, repeated)
 }
 
-// write shows a difference in full.
+// write prints the difference in full.
 func (d *Difference) write(out io.Writer) {
-	fmt.Fprintf(out, "the first difference: %s\nevent     %s\nrecorded  %s\nrepeated  %s\nbefore it:\n", d, d.Event, d.Recorded, d.Repeated)
+	fmt.Fprintf(out, "first difference: %s\nevent     %s\nrecorded  %s\nreplayed  %s\nbefore it:\n", d, d.Event, d.Recorded, d.Repeated)
 }
 
-// inWords is a list of actions in words.
-func inWords(actions json.RawMessage) string {
+// formatActions formats a list of actions.
+func formatActions(actions json.RawMessage) string {
 	var list []core.Action
 	if json.Unmarshal(actions, &list) != nil {
-		return "what is no list of actions"
+		return "an invalid list of actions"
 	}
 	if len(list) == 0 {
-		return "nothing"
+		return "no action"
 	}
 	words := make([]string, 0, len(list))
 	for _, a := range list {

@@ -28,7 +28,7 @@ import (
 
 const replayModel = "llama"
 
-// Words that a record must not hold.
+// Secrets that a record must not contain.
 const (
 	secretPrompt = "the recognisable prompt"
 	secretAnswer = "the recognisable answer"
@@ -37,7 +37,7 @@ const (
 	secretUser   = "ann@example.com"
 )
 
-// recordedBalancer is a balancer that serves and is recorded.
+// recordedBalancer is a running balancer with a recorder.
 type recordedBalancer struct {
 	*proxy.Runtime
 	url    string
@@ -45,8 +45,7 @@ type recordedBalancer struct {
 	end    func() // of the record
 }
 
-// newRecorded starts a balancer of a region under a policy; its targets' reports
-// never grow old.
+// newRecorded starts a balancer in a region with a policy; reports of its targets never expire.
 func newRecorded(t *testing.T, policyName, id string, region service.Region) *recordedBalancer {
 	t.Helper()
 	cfg := core.DefaultConfig(newPolicy(t, policyName))
@@ -78,7 +77,7 @@ func newRecorded(t *testing.T, policyName, id string, region service.Region) *re
 	return b
 }
 
-// attach adds a replica that h serves and reports it idle.
+// attach adds a replica served by h and reports it idle.
 func (b *recordedBalancer) attach(t *testing.T, id string, h http.HandlerFunc) {
 	t.Helper()
 	srv := httptest.NewServer(h)
@@ -98,7 +97,7 @@ func (b *recordedBalancer) report(id string) {
 	}})
 }
 
-// ask sends one request, reads its answer and says how it ended.
+// ask sends one request, reads its response and returns the status and body.
 func (b *recordedBalancer) ask(ctx context.Context, client *http.Client, n int) (status int, body string) {
 	text := fmt.Sprintf(`{"model":%q,"stream":true,"user":%q,"messages":[{"role":"user","content":%q}]}`,
 		replayModel, secretUser, strings.Repeat(fmt.Sprintf("%s %d. ", secretPrompt, n%5), 12))
@@ -124,8 +123,8 @@ func replayEvent(w http.ResponseWriter, content string) {
 	_ = http.NewResponseController(w).Flush()
 }
 
-// speaks streams an answer; every so often it fails, or breaks in the middle.
-func speaks(fails, breaks int64) http.HandlerFunc {
+// streamResponse streams a response; every fails-th fails, and every breaks-th is cut off.
+func streamResponse(fails, breaks int64) http.HandlerFunc {
 	var n atomic.Int64
 	return func(w http.ResponseWriter, _ *http.Request) {
 		i := n.Add(1)
@@ -143,8 +142,8 @@ func speaks(fails, breaks int64) http.HandlerFunc {
 	}
 }
 
-// hangs begins an answer and goes on when its client has gone.
-func hangs(begun chan<- struct{}) http.HandlerFunc {
+// hangAfterFirstToken starts a response and returns when its client has disconnected.
+func hangAfterFirstToken(begun chan<- struct{}) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		replayEvent(w, secretAnswer)
@@ -153,21 +152,21 @@ func hangs(begun chan<- struct{}) http.HandlerFunc {
 	}
 }
 
-// serve drives two balancers that forward to each other, with replicas that
-// fail, break off and are cancelled, until nothing is in flight.
+// serve drives two balancers that forward to each other, with replicas that fail, break off and are
+// cancelled, until no request is in flight.
 func serve(t *testing.T, policyName string) (us, eu *recordedBalancer) {
 	t.Helper()
 	us, eu = newRecorded(t, policyName, "lb-us-0", "local/us"), newRecorded(t, policyName, "lb-eu-0", "local/eu")
 	us.AddPeer(service.PeerConfig{ID: "lb-eu-0", Region: "local/eu", URL: eu.url}, nil)
 	eu.AddPeer(service.PeerConfig{ID: "lb-us-0", Region: "local/us", URL: us.url}, nil)
-	heard := func() {
+	exchangeReports := func() {
 		us.Step(core.Event{Kind: core.EventPeerReport, Target: "lb-eu-0", PeerReport: &core.PeerReport{
 			RTT: 3 * time.Millisecond, Models: []core.ModelLoad{{Model: replayModel, Replicas: 2, Available: 2, KV: policy.Known(0.25)}},
 		}})
 	}
-	eu.attach(t, "eu-0", speaks(0, 0))
-	eu.attach(t, "eu-1", speaks(4, 0))
-	heard()
+	eu.attach(t, "eu-0", streamResponse(0, 0))
+	eu.attach(t, "eu-1", streamResponse(4, 0))
+	exchangeReports()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	many := func(n int) {
 		var asking sync.WaitGroup
@@ -177,12 +176,12 @@ func serve(t *testing.T, policyName string) (us, eu *recordedBalancer) {
 		asking.Wait()
 	}
 	many(8) // no replica yet: all are forwarded
-	us.attach(t, "us-0", speaks(3, 5))
-	us.attach(t, "us-1", speaks(0, 0))
-	heard()
+	us.attach(t, "us-0", streamResponse(3, 5))
+	us.attach(t, "us-1", streamResponse(0, 0))
+	exchangeReports()
 	many(24)
 	begun := make(chan struct{}, 1)
-	us.attach(t, "us-2", hangs(begun))
+	us.attach(t, "us-2", hangAfterFirstToken(begun))
 	for _, id := range []string{"us-0", "us-1"} {
 		if _, err := us.RemoveReplica(id, 0); err != nil {
 			t.Fatal(err)
@@ -207,9 +206,9 @@ func serve(t *testing.T, policyName string) (us, eu *recordedBalancer) {
 	return us, eu
 }
 
-// What a balancer decided under any policy, in front of replicas that fail and
-// clients that leave, it decides again; and its record keeps no secret.
-func TestRecordedDecisionsRepeat(t *testing.T) {
+// Recorded decisions of any policy, with failing replicas and cancelled requests, replay identically;
+// the record contains no secret.
+func TestRecordedDecisionsReplayIdentically(t *testing.T) {
 	testkit.Slow(t)
 	for _, name := range policy.Names() {
 		t.Run(name, func(t *testing.T) {
@@ -225,12 +224,12 @@ func TestRecordedDecisionsRepeat(t *testing.T) {
 				checkRow(t, &report.Rows[0], b.View().Counts)
 				for _, word := range []string{secretPrompt, secretAnswer, secretKey, secretToken, secretUser, "recognisable"} {
 					if bytes.Contains(b.record.Bytes(), []byte(word)) {
-						t.Errorf("the record holds %q", word)
+						t.Errorf("the record contains %q", word)
 					}
 				}
 			}
 			if c := us.View().Counts; c.Cancelled != 1 || c.ForwardedOut == 0 || c.Finished == 0 {
-				t.Errorf("counts %+v: the run was to forward, finish and cancel", c)
+				t.Errorf("counts %+v: the run must forward, finish and cancel", c)
 			}
 			if !bytes.Contains(us.record.Bytes(), []byte(`"kind":"failed"`)) {
 				t.Error("nothing failed in the run")
@@ -239,19 +238,19 @@ func TestRecordedDecisionsRepeat(t *testing.T) {
 	}
 }
 
-// checkRow compares what a record tells with what its balancer counted.
+// checkRow compares the figures of a record with the counts of its balancer.
 func checkRow(t *testing.T, row *ReplayRow, c core.Counts) {
 	t.Helper()
 	if int64(row.Completed) != c.Finished || int64(row.Rejected) != c.Rejected || int64(row.Forwarded) != c.ForwardedOut {
-		t.Errorf("the record tells %+v, the balancer counted %+v", row, c)
+		t.Errorf("record has %+v, balancer counted %+v", row, c)
 	}
 	if c.Finished > 0 && (row.TTFT == nil || row.E2E == nil || row.TTFT.Max > row.E2E.Max || row.PrefixHitRate == nil || *row.PrefixHitRate != 0.25) {
 		t.Errorf("TTFT %+v, E2E %+v, hit rate %v", row.TTFT, row.E2E, row.PrefixHitRate)
 	}
 }
 
-// recordOf writes a record of a balancer of two replicas without a wire: lines
-// as the proxy writes them.
+// recordOf writes a record of a balancer with two replicas, without network: lines as the proxy writes
+// them.
 func recordOf(tb testing.TB, policyName string, events ...recordedEvent) []byte {
 	tb.Helper()
 	return recordWith(tb, core.DefaultConfig(newPolicy(tb, policyName)), events...)
@@ -266,7 +265,7 @@ func newPolicy(tb testing.TB, name string) policy.Policy {
 	return p
 }
 
-// recordWith is recordOf for any configuration.
+// recordWith is recordOf with any configuration.
 func recordWith(tb testing.TB, cfg core.Config, events ...recordedEvent) []byte {
 	tb.Helper()
 	var out bytes.Buffer
@@ -292,8 +291,8 @@ type recordedEvent struct {
 	core.Event
 }
 
-// twoReplicas is a small history: two requests at two replicas, one of which
-// ends after a second with three tokens.
+// twoReplicas is a small history: two requests at two replicas; one ends after a second with three
+// tokens.
 func twoReplicas() []recordedEvent {
 	ready := &core.Report{Ready: true, Pending: policy.Known(0)}
 	return []recordedEvent{
@@ -311,7 +310,7 @@ func twoReplicas() []recordedEvent {
 	}
 }
 
-func TestFiguresOfARecord(t *testing.T) {
+func TestRecordedFigures(t *testing.T) {
 	report, err := ReplayRecord(t.Context(), "r", bytes.NewReader(recordOf(t, "round-robin", twoReplicas()...)))
 	if err != nil {
 		t.Fatal(err)
@@ -329,13 +328,13 @@ func TestFiguresOfARecord(t *testing.T) {
 		t.Errorf("replay %+v of %+v", report.Replay, report.Constants)
 	}
 	var table bytes.Buffer
-	if err := report.WriteTable(&table); err != nil || !strings.Contains(table.String(), "9 steps repeated: every action is the same") {
+	if err := report.WriteTable(&table); err != nil || !strings.Contains(table.String(), "9 steps replayed: all actions identical") {
 		t.Errorf("%v\n%s", err, table.String())
 	}
 }
 
-// A request that waited as long as it may, and one that never had a place.
-func TestFiguresOfRefusals(t *testing.T) {
+// A request that reached the maximum wait, and one without any replica.
+func TestRecordedRejectionFigures(t *testing.T) {
 	report, err := ReplayRecord(t.Context(), "r", bytes.NewReader(recordOf(t, "cost",
 		recordedEvent{0, core.Event{Kind: core.EventArrived, Request: &core.Request{ID: "0", Model: "m"}}},
 		recordedEvent{0, core.Event{Kind: core.EventReplicaAdded, Replica: &core.ReplicaInfo{ID: "a", Model: "m"}}},
@@ -346,11 +345,11 @@ func TestFiguresOfRefusals(t *testing.T) {
 		t.Fatal(err)
 	}
 	if row := report.Rows[0]; row.Rejected != 2 || row.MaxWaitMillis != 60_000 || row.TTFT != nil || row.OutstandingMaxOverMin != nil {
-		t.Errorf("row %+v, want two refusals, one after a minute", row)
+		t.Errorf("row %+v, want two rejections, one after a minute", row)
 	}
 }
 
-func TestPackedRecordRepeats(t *testing.T) {
+func TestReplayReadsGzip(t *testing.T) {
 	plain := recordOf(t, "skylb", twoReplicas()...)
 	var packed bytes.Buffer
 	w := gzip.NewWriter(&packed)
@@ -386,8 +385,8 @@ func toJSON(t *testing.T, v any) string {
 	return string(text)
 }
 
-// The first step that differs is shown with what was done then and now.
-func TestDifferenceIsShown(t *testing.T) {
+// The report contains the first step that differs with its recorded and replayed actions.
+func TestReplayReportsFirstDifference(t *testing.T) {
 	record := recordOf(t, "round-robin", twoReplicas()...)
 	changed := bytes.Replace(record, []byte(`"actions":[{"kind":"dispatch","id":"2","target":"b"`), []byte(`"actions":[{"kind":"dispatch","id":"2","target":"a"`), 1)
 	if bytes.Equal(record, changed) {
@@ -401,15 +400,15 @@ func TestDifferenceIsShown(t *testing.T) {
 	if d == nil || report.Replay.Identical || d.Line != 7 || report.Replay.Steps != 5 {
 		t.Fatalf("replay %+v, want a difference in line 7", report.Replay)
 	}
-	want := "line 7, event arrived at 0.000 s: recorded dispatch 2 to a (rotation), repeated dispatch 2 to b (rotation)"
+	want := "line 7, event arrived at 0.000 s: recorded dispatch 2 to a (rotation), replayed dispatch 2 to b (rotation)"
 	if d.String() != want || !bytes.Contains(d.Recorded, []byte(`"target":"a"`)) || !bytes.Contains(d.Repeated, []byte(`"target":"b"`)) {
 		t.Errorf("got %s, want %s", d, want)
 	}
 	var table bytes.Buffer
-	if err := report.WriteTable(&table); err != nil || !strings.Contains(table.String(), "the first difference: line 7") {
+	if err := report.WriteTable(&table); err != nil || !strings.Contains(table.String(), "first difference: line 7") {
 		t.Errorf("%v\n%s", err, table.String())
 	}
-	// Nothing recorded, something done; and the other way round.
+	// An action only in the replay, and an action only in the record.
 	for from, to := range map[string]string{
 		`,"actions":[{"kind":"dispatch","id":"1"`: `,"actions":null,"x":[{"kind":"dispatch","id":"1"`,
 		`{"t":2000000000,"event":{"kind":"tick"}`: `{"t":2000000000,"event":{"kind":"tick"},"actions":[{"kind":"hold","id":"1"}]`,
@@ -423,14 +422,14 @@ func TestDifferenceIsShown(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), `unknown field "x"`) {
 				t.Errorf("%s: %v, want the unknown field named", to, err)
 			}
-		case err != nil || report.Replay.Difference == nil || inWords(report.Replay.Difference.Repeated) != "nothing":
+		case err != nil || report.Replay.Difference == nil || formatActions(report.Replay.Difference.Repeated) != "no action":
 			t.Errorf("%s: %+v, %v", to, report, err)
 		}
 	}
 }
 
-// A balancer that was killed leaves half a line: what is before it counts.
-func TestRecordThatEndsInALine(t *testing.T) {
+// A killed balancer leaves a partial last line: the steps before it count.
+func TestReplayOfTruncatedRecord(t *testing.T) {
 	record := recordOf(t, "cost", twoReplicas()...)
 	report, err := ReplayRecord(t.Context(), "r", bytes.NewReader(record[:len(record)-5]))
 	if err != nil || !report.Replay.Cut || !report.Replay.Identical || report.Replay.Steps != 8 {
@@ -439,7 +438,7 @@ func TestRecordThatEndsInALine(t *testing.T) {
 }
 
 // A record that ends in a panic is replayed up to the step before it.
-func TestRecordThatEndsInAPanic(t *testing.T) {
+func TestReplayStopsBeforePanic(t *testing.T) {
 	record := recordOf(t, "cost", twoReplicas()...)
 	whole, err := ReplayRecord(t.Context(), "r", bytes.NewReader(record))
 	if err != nil {
@@ -452,27 +451,27 @@ func TestRecordThatEndsInAPanic(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoRecord(t *testing.T) {
+func TestReplayRejectsInvalidRecords(t *testing.T) {
 	whole := string(recordOf(t, "cost", twoReplicas()...))
 	header, _, _ := strings.Cut(whole, "\n")
 	header += "\n"
 	for name, c := range map[string]struct{ text, want string }{
-		"nothing":        {"", "reading r: is no record"},
-		"something else": {"{\"a\":1}\n", "reading r: is no record"},
-		"no JSON":        {"GIF89a\n", "reading r: is no record"},
-		"bad gzip":       {"\x1f\x8bxxxxxxxxxxxxxxxxxxx", "reading r: unpacking it with gzip"},
+		"nothing":        {"", "reading r: not a record"},
+		"something else": {"{\"a\":1}\n", "reading r: not a record"},
+		"no JSON":        {"GIF89a\n", "reading r: not a record"},
+		"bad gzip":       {"\x1f\x8bxxxxxxxxxxxxxxxxxxx", "reading r: decompressing gzip"},
 		"older":          {strings.Replace(header, fmt.Sprintf(`{"record":%d`, record.Version), `{"record":1`, 1), fmt.Sprintf("reading r:1: record version must be %d, got 1", record.Version)},
 		"newer":          {strings.Replace(header, fmt.Sprintf(`{"record":%d`, record.Version), `{"record":99`, 1), "got 99"},
 		"policy":         {strings.Replace(header, `"policy":"cost"`, `"policy":"best"`, 1), `reading r:1: reading config.policy: unknown policy "best"`},
 		"push":           {strings.Replace(header, `"push":"pending"`, `"push":"hard"`, 1), `reading r:1: reading config.push: unknown push rule "hard"`},
-		"gap":            {header + `{"t":3,"gap":12}` + "\n", "reading r:2: 12 steps are missing here"},
+		"gap":            {header + `{"t":3,"gap":12}` + "\n", "reading r:2: 12 steps are missing: the disk"},
 		"broken line":    {header + "{\"t\":\n{}\n", "reading r:2: decoding a step"},
 		"no event":       {header + `{"t":3}` + "\n", "reading r:2: event: missing"},
 		"unknown event":  {header + `{"t":3,"event":{"kind":"wedding"}}` + "\n", `reading r:2: event.kind: unknown kind "wedding"`},
 		"empty event":    {header + `{"t":3,"event":{"kind":"arrived"}}` + "\n", "reading r:2: event.request: missing in an event of kind arrived"},
 		"bad change":     {header + `{"t":3,"config":{"policy":"best"}}` + "\n", `reading r:2: reading config.policy: unknown policy "best"`},
-		"change beside":  {header + `{"t":3,"config":{"policy":"cost"},"event":{"kind":"tick"}}` + "\n", "reading r:2: config: must not stand beside an event"},
-		"back in time":   {header + `{"t":3,"event":{"kind":"tick"}}` + "\n" + `{"t":2,"event":{"kind":"tick"}}` + "\n", "reading r:3: t: must not go back from 3ns, got 2ns"},
+		"change beside":  {header + `{"t":3,"config":{"policy":"cost"},"event":{"kind":"tick"}}` + "\n", "reading r:2: config: must not be combined with an event"},
+		"back in time":   {header + `{"t":3,"event":{"kind":"tick"}}` + "\n" + `{"t":2,"event":{"kind":"tick"}}` + "\n", "reading r:3: t: must not be before 3ns, got 2ns"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := ReplayRecord(t.Context(), "r", strings.NewReader(c.text))
@@ -483,8 +482,8 @@ func TestWhatIsNoRecord(t *testing.T) {
 	}
 }
 
-// Every kind of event that core knows is one that a record may have.
-func TestReplayKnowsEveryKindOfEvent(t *testing.T) {
+// Replay supports every event kind that the core declares.
+func TestReplaySupportsEveryEventKind(t *testing.T) {
 	parsed, err := parser.ParseFile(token.NewFileSet(), "../../../lbd/core/event.go", nil, parser.SkipObjectResolution)
 	if err != nil {
 		t.Fatal(err)
@@ -496,10 +495,10 @@ func TestReplayKnowsEveryKindOfEvent(t *testing.T) {
 		}
 		return true
 	})
-	if declared != len(needs) {
-		t.Errorf("core declares %d kinds of event, replay knows %d", declared, len(needs))
+	if declared != len(requiredFields) {
+		t.Errorf("core declares %d kinds of event, replay knows %d", declared, len(requiredFields))
 	}
-	for kind := range needs {
+	for kind := range requiredFields {
 		e := core.Event{
 			Kind: kind, Request: &core.Request{Model: "m"}, Replica: &core.ReplicaInfo{}, Report: &core.Report{},
 			Peer: &core.PeerInfo{}, PeerReport: &core.PeerReport{},
@@ -507,11 +506,11 @@ func TestReplayKnowsEveryKindOfEvent(t *testing.T) {
 		if err := checkEvent(&e); err != nil {
 			t.Errorf("%s: %v", kind, err)
 		}
-		core.New(core.DefaultConfig(newPolicy(t, "cost"))).Step(0, e) // panics on a kind that it does not know
+		core.New(core.DefaultConfig(newPolicy(t, "cost"))).Step(0, e) // panics on an unknown kind
 	}
 }
 
-func TestReplayEndsWithItsContext(t *testing.T) {
+func TestReplayReturnsOnCancel(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := ReplayRecord(ctx, "r", bytes.NewReader(recordOf(t, "cost", twoReplicas()...))); err == nil || ctx.Err() == nil {

@@ -13,20 +13,20 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// WhatIf is what to decide a record's requests with instead.
+// WhatIf configures the simulation of a record's requests under other policies.
 type WhatIf struct {
 	// Policies are compared in this order; none = the recorded one.
 	Policies []string
 	// Push is the push rule for them; empty = the recorded one.
 	Push string
-	// Profile is what each replica is, Speed how many times faster it runs.
+	// Profile is the profile of each replica, Speed its speed-up.
 	Profile engine.Profile
 	Speed   float64
-	// Seeds is how many seeds to run, from 1.
+	// Seeds is the number of seeds, from 1.
 	Seeds int
 }
 
-// Check says what makes the question impossible, or nil.
+// Check returns an error if the options are invalid.
 func (w *WhatIf) Check() error {
 	for _, name := range w.Policies {
 		if _, err := policy.New(name); err != nil {
@@ -42,7 +42,7 @@ func (w *WhatIf) Check() error {
 	return w.profile().Validate()
 }
 
-// profile is Profile in the time that it runs in.
+// profile returns Profile scaled by Speed.
 func (w *WhatIf) profile() engine.Profile {
 	if w.Speed == 1 {
 		return w.Profile
@@ -52,19 +52,17 @@ func (w *WhatIf) profile() engine.Profile {
 	return p
 }
 
-// ReplayWhatIf is ReplayRecord, and then what other policies would have made of
-// the same requests. A record cannot tell what would have followed another
-// decision, so the requests are asked of simulated engines as they came: at the
-// recorded times, with prompts that share what the recorded ones shared and of
-// the recorded lengths. The recorded policy is simulated too: what is said of the
-// others is to be compared with that, not with the recorded figures. What had to
-// be assumed is in the report. A record that does not repeat is not simulated.
+// ReplayWhatIf replays a record like ReplayRecord and then simulates the same requests under other
+// policies. A record cannot contain the consequences of another decision, so the requests are sent to
+// simulated engines: at their recorded times, with the recorded lengths and shared prefixes. The
+// recorded policy is simulated too: compare the others with that row, not with the recorded figures.
+// The report lists the assumptions. A record whose replay differs is not simulated.
 func ReplayWhatIf(ctx context.Context, name string, in io.Reader, w WhatIf) (*ReplayReport, error) {
 	if err := w.Check(); err != nil {
 		return nil, err
 	}
 	load := newRecordedLoad()
-	report, err := replayRecord(ctx, name, in, load.step)
+	report, err := replayRecord(ctx, name, in, load.applyStep)
 	if err != nil || report.Replay.Difference != nil {
 		return report, err
 	}
@@ -97,7 +95,7 @@ func ReplayWhatIf(ctx context.Context, name string, in io.Reader, w WhatIf) (*Re
 	return report, nil
 }
 
-// span is from the first request to the last.
+// span returns the time from the first request to the last.
 func (l *recordedLoad) span() time.Duration {
 	return l.requests[len(l.requests)-1].at - l.requests[0].at + 1
 }
@@ -108,7 +106,7 @@ func (r *ReplayReport) simulate(ctx context.Context, plan Plan) error {
 	if err != nil {
 		return err
 	}
-	r.Simulated = &ran.Constants // alike for all plans
+	r.Simulated = &ran.Constants // the same for all plans
 	for i := range ran.Rows {
 		row := &ran.Rows[i]
 		seed := row.Seed
@@ -118,7 +116,7 @@ func (r *ReplayReport) simulate(ctx context.Context, plan Plan) error {
 	}
 	for i := range ran.Summary {
 		summary := ran.Summary[i]
-		summary.Best = false // the recorded run is no competitor
+		summary.Best = false // the recorded run does not compete
 		r.Summary = append(r.Summary, summary)
 	}
 	return nil

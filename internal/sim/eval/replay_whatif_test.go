@@ -13,9 +13,9 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// asked is a history of n requests, ten a second, of two kinds of prompt: all
-// but the last two are answered with answer tokens after half a second.
-func asked(n, answer int) []recordedEvent {
+// requestHistory is a history of n requests, ten per second, with two kinds of prompt: all but the last two are
+// answered with answer tokens after half a second.
+func requestHistory(n, answer int) []recordedEvent {
 	ready := &core.Report{Ready: true, Pending: policy.Known(0)}
 	events := []recordedEvent{
 		{0, core.Event{Kind: core.EventReplicaAdded, Replica: &core.ReplicaInfo{ID: "a", Model: "m"}}},
@@ -46,15 +46,15 @@ func asked(n, answer int) []recordedEvent {
 	return append(events, recordedEvent{time.Duration(n)*100*time.Millisecond + time.Minute, core.Event{Kind: core.EventTick}})
 }
 
-func question(policies ...string) WhatIf {
+func whatIf(policies ...string) WhatIf {
 	return WhatIf{Policies: policies, Profile: engine.Profiles()[0], Speed: 1, Seeds: 1}
 }
 
-// The record's requests are asked again as they came, of the recorded policy and
-// of the others; the same question has the same answer.
-func TestWhatIfAsksTheSameAgain(t *testing.T) {
-	record := recordOf(t, "cost", asked(30, 20)...)
-	report, err := ReplayWhatIf(t.Context(), "r", bytes.NewReader(record), question("round-robin", "cost"))
+// The recorded requests are simulated with the recorded policy and the others; the result is
+// reproducible.
+func TestWhatIfSimulatesRecordedRequests(t *testing.T) {
+	record := recordOf(t, "cost", requestHistory(30, 20)...)
+	report, err := ReplayWhatIf(t.Context(), "r", bytes.NewReader(record), whatIf("round-robin", "cost"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,21 +68,21 @@ func TestWhatIfAsksTheSameAgain(t *testing.T) {
 	for _, r := range report.Rows[1:] {
 		// Of 120 prompt tokens 8 blocks of 13 are shared with every second request.
 		if r.PrefixHitRate == nil || *r.PrefixHitRate < 0.5 || *r.PrefixHitRate > 0.9 || r.Seed == nil || *r.Seed != 1 {
-			t.Errorf("%s: hit rate %v, seed %v: what prompts share is lost", r.Policy, r.PrefixHitRate, r.Seed)
+			t.Errorf("%s: hit rate %v, seed %v: shared prefixes are lost", r.Policy, r.PrefixHitRate, r.Seed)
 		}
 	}
 	c := report.Simulated
 	if c == nil || len(c.Regions) != 2 || c.Regions[0].Replicas != 2 || c.Regions[1].Replicas != 3 || len(c.Links) != 1 || c.Links[0].RTT != 80 || c.MaxNew != 64 || c.Trace.Requests != 30 {
 		t.Errorf("simulated %+v", c)
 	}
-	for _, want := range []string{"peer far has as many replicas as it reported, 3,", "2 requests without an answer in the record get the mean of the others, 20 tokens"} {
+	for _, want := range []string{"peer far has 3 replicas, as it reported,", "2 requests without a recorded response get the mean output of the others, 20 tokens"} {
 		if !strings.Contains(strings.Join(report.Assumed, "\n"), want) {
-			t.Errorf("%q is not said to be assumed: %q", want, report.Assumed)
+			t.Errorf("assumptions lack %q: %q", want, report.Assumed)
 		}
 	}
-	again, err := ReplayWhatIf(t.Context(), "r", bytes.NewReader(record), question("round-robin", "cost"))
+	again, err := ReplayWhatIf(t.Context(), "r", bytes.NewReader(record), whatIf("round-robin", "cost"))
 	if err != nil || toJSON(t, report) != toJSON(t, again) {
-		t.Errorf("the same question has another answer: %v", err)
+		t.Errorf("the same options yield another report: %v", err)
 	}
 	var table bytes.Buffer
 	if err := report.WriteTable(&table); err != nil || !strings.Contains(table.String(), "simulated with l4-llama3.1-8b; assumed:") {
@@ -90,11 +90,11 @@ func TestWhatIfAsksTheSameAgain(t *testing.T) {
 	}
 }
 
-// A push rule alone asks for the recorded policy under it, beside the recorded rule.
-func TestWhatIfOfAPushRule(t *testing.T) {
-	w := question()
+// A push rule alone simulates the recorded policy with it, in addition to the recorded rule.
+func TestWhatIfWithPushRule(t *testing.T) {
+	w := whatIf()
 	w.Push, w.Speed = "outstanding:4", 10
-	report, err := ReplayWhatIf(t.Context(), "r", bytes.NewReader(recordOf(t, "skylb", asked(12, 20)...)), w)
+	report, err := ReplayWhatIf(t.Context(), "r", bytes.NewReader(recordOf(t, "skylb", requestHistory(12, 20)...)), w)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,13 +103,13 @@ func TestWhatIfOfAPushRule(t *testing.T) {
 	}
 }
 
-func TestWhatIfThatCannotBeAnswered(t *testing.T) {
+func TestWhatIfErrors(t *testing.T) {
 	bad := func(change func(*WhatIf)) WhatIf {
-		w := question("cost")
+		w := whatIf("cost")
 		change(&w)
 		return w
 	}
-	long := asked(4, 20)
+	long := requestHistory(4, 20)
 	for i := range long {
 		if r := long[i].Request; r != nil {
 			r.PromptTokens = 30_000
@@ -123,12 +123,12 @@ func TestWhatIfThatCannotBeAnswered(t *testing.T) {
 		events []recordedEvent
 		want   string
 	}{
-		"policy":       {bad(func(w *WhatIf) { w.Policies = []string{"best"} }), asked(4, 20), `unknown policy "best"`},
-		"push":         {bad(func(w *WhatIf) { w.Push = "hard" }), asked(4, 20), `unknown push rule "hard"`},
-		"seeds":        {bad(func(w *WhatIf) { w.Seeds = 0 }), asked(4, 20), "seeds: must be at least 1, got 0"},
-		"no request":   {question("cost"), asked(0, 20), "simulating r: no request arrived in the record"},
-		"no answer":    {question("cost"), asked(2, 20), "simulating r: no request of the record was answered"},
-		"long prompts": {question("cost"), long, "simulating r: every prompt in the record is longer than the"},
+		"policy":       {bad(func(w *WhatIf) { w.Policies = []string{"best"} }), requestHistory(4, 20), `unknown policy "best"`},
+		"push":         {bad(func(w *WhatIf) { w.Push = "hard" }), requestHistory(4, 20), `unknown push rule "hard"`},
+		"seeds":        {bad(func(w *WhatIf) { w.Seeds = 0 }), requestHistory(4, 20), "seeds: must be at least 1, got 0"},
+		"no request":   {whatIf("cost"), requestHistory(0, 20), "simulating r: the record contains no request to simulate"},
+		"no answer":    {whatIf("cost"), requestHistory(2, 20), "simulating r: no request in the record was answered"},
+		"long prompts": {whatIf("cost"), long, "simulating r: every prompt in the record exceeds the"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := ReplayWhatIf(t.Context(), "r", bytes.NewReader(recordOf(t, "cost", c.events...)), c.w)
@@ -139,10 +139,10 @@ func TestWhatIfThatCannotBeAnswered(t *testing.T) {
 	}
 }
 
-// A record that does not repeat is not worth a simulation.
-func TestWhatIfOfARecordThatDiffers(t *testing.T) {
-	record := bytes.Replace(recordOf(t, "round-robin", asked(6, 20)...), []byte(`"target":"b"`), []byte(`"target":"x"`), 1)
-	report, err := ReplayWhatIf(t.Context(), "r", bytes.NewReader(record), question("cost"))
+// A record whose replay differs is not simulated.
+func TestWhatIfSkipsDifferingRecords(t *testing.T) {
+	record := bytes.Replace(recordOf(t, "round-robin", requestHistory(6, 20)...), []byte(`"target":"b"`), []byte(`"target":"x"`), 1)
+	report, err := ReplayWhatIf(t.Context(), "r", bytes.NewReader(record), whatIf("cost"))
 	if err != nil || report.Replay.Difference == nil || report.Simulated != nil || len(report.Rows) != 1 {
 		t.Errorf("%+v, %v", report, err)
 	}

@@ -6,28 +6,27 @@ import (
 	"skyserve/internal/sim"
 )
 
-// Report is a comparison on one scenario. It is the same for the same plan,
-// byte for byte, until WallMillis is set.
+// Report is a comparison on one scenario. The same plan yields the same report, byte for byte, until
+// WallMillis is set.
 type Report struct {
 	Scenario  string        `json:"scenario"`
 	Title     string        `json:"title"`
 	Constants sim.Constants `json:"constants"`
-	// Rows has one element a policy, push rule and seed, in the plan's order.
+	// Rows has one element per policy, push rule and seed, in the plan's order.
 	Rows []Row `json:"rows"`
-	// Summary has one element a policy and push rule.
+	// Summary has one element per policy and push rule.
 	Summary []Summary `json:"summary"`
-	// Claims are what the scenario's paper prints, Note what it says in words,
-	// where the plan asked for them.
+	// Claims are the claims of the scenario's paper and Note its remark, if the plan requests them.
 	Claims []Claim `json:"claims,omitempty"`
 	Note   string  `json:"note,omitempty"`
-	// WallMillis is how long the comparison took, for whoever measured it.
+	// WallMillis is the duration of the comparison, set by the caller.
 	WallMillis float64 `json:"wall_ms"`
-	// Issued counts every request that a client sent in any of the runs.
+	// Issued counts all requests that clients sent in any run.
 	Issued int `json:"-"`
 
-	paper bool // the plan asked for the paper's figures
-	// courses has, for each summary, the load over time at its first seed.
-	courses [][]sim.Moment
+	paper bool // the plan requests the paper's claims
+	// loadSeries holds, for each summary, the load over time with its first seed.
+	series [][]sim.Moment
 }
 
 // Row is one run.
@@ -37,27 +36,26 @@ type Row struct {
 	Layout sim.Layout `json:"layout"`
 	Seed   uint64     `json:"seed"`
 	sim.Figures
-	// Requests counts all requests answered in the run, its warm-up included.
+	// Requests counts all requests answered in the run, including its warm-up.
 	Requests int `json:"requests"`
 }
 
-// Summary is a policy at a push rule over all seeds.
+// Summary is a policy with a push rule over all seeds.
 type Summary struct {
 	Policy string     `json:"policy"`
 	Push   string     `json:"push"`
 	Layout sim.Layout `json:"layout"`
-	// Mean and Spread (the standard deviation of a sample) are over the seeds,
-	// figure by figure. A figure that is unknown for one seed is unknown here;
-	// Spread is nil when there is one seed.
+	// Mean and Spread (the sample standard deviation) are over the seeds, figure by figure. A figure
+	// unknown for one seed is unknown here; Spread is nil with one seed.
 	Mean   sim.Figures  `json:"mean"`
 	Spread *sim.Figures `json:"spread"`
 	// Best marks the highest output tokens per second.
 	Best bool `json:"best"`
-	// Reference is what a faithful model of the paper gave, nil where it has none.
+	// Reference holds the results of a faithful model of the paper, nil if there are none.
 	Reference *Reference `json:"reference"`
 }
 
-// Reference is a figure to compare with.
+// Reference holds reference values of a policy.
 type Reference struct {
 	OutputTokensPerSecond float64 `json:"output_tokens_per_second"`
 	TTFTP90Millis         float64 `json:"ttft_p90_ms"`
@@ -67,7 +65,7 @@ func newReport(p *Plan, setups []sim.Setup, results []*sim.Result) *Report {
 	s := &p.Scenario
 	r := &Report{Scenario: s.Name, Title: s.Title, Constants: s.Constants(), paper: p.Paper}
 	if t := r.Constants.Trace; t != nil {
-		// Every run replays the same rows.
+		// all runs replay the same rows
 		t.Requests, t.LeftOut = results[0].Totals.Rows, results[0].Totals.LeftOut
 	}
 	for i, setup := range setups {
@@ -83,18 +81,18 @@ func newReport(p *Plan, setups []sim.Setup, results []*sim.Result) *Report {
 			to++
 		}
 		r.Summary = append(r.Summary, summarise(s, r.Rows[from:to]))
-		r.courses = append(r.courses, results[from].Course)
+		r.series = append(r.series, results[from].Course)
 		from = to
 	}
 	r.markBest()
 	if p.Paper {
-		r.judge(s.Claims)
+		r.addClaims(s.Claims)
 		r.Note = s.Note
 	}
 	return r
 }
 
-// summarise joins the seeds of one policy and push rule.
+// summarise aggregates the seeds of one policy and push rule.
 func summarise(s *sim.Scenario, rows []Row) Summary {
 	first := &rows[0]
 	sum := Summary{Policy: first.Policy, Push: first.Push, Layout: first.Layout, Mean: fold(rows, mean)}
@@ -134,7 +132,7 @@ func deviation(values []float64) float64 {
 	return math.Sqrt(sum / float64(len(values)-1))
 }
 
-// fold joins each figure of the rows by a function of its values.
+// fold combines each figure of the rows with by.
 func fold(rows []Row, by func([]float64) float64) sim.Figures {
 	maybe := func(get func(*sim.Figures) *float64) *float64 {
 		values := make([]float64, 0, len(rows))
@@ -178,7 +176,7 @@ func fold(rows []Row, by func([]float64) float64) sim.Figures {
 	}
 }
 
-// ranks lists the figures of a percentile set.
+// ranks returns pointers to the values of a percentile set.
 func ranks(p *sim.Percentiles) [9]*float64 {
 	return [9]*float64{&p.Mean, &p.P10, &p.P25, &p.P50, &p.P75, &p.P90, &p.P95, &p.P99, &p.Max}
 }

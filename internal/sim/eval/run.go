@@ -15,32 +15,29 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// Plan is what to compare on one scenario.
+// Plan configures a comparison on one scenario.
 type Plan struct {
 	Scenario sim.Scenario
-	// Policies are compared in this order; none = the scenario's, or all there are.
+	// Policies are compared in this order; none = those of the scenario, or all policies.
 	Policies []string
-	// Pushes are the push rules to run each policy at; none = the scenario's, or
-	// the policy's canonical one.
+	// Pushes are the push rules for each policy; none = those of the scenario, or the policy's canonical
+	// one.
 	Pushes []string
-	// Layout is where balancers stand; empty = the scenario's, or where the policy's
-	// source puts them.
+	// Layout is the placement of balancers; empty = that of the scenario, or of the policy's source.
 	Layout sim.Layout
-	// Seeds is how many seeds to run, from 1.
+	// Seeds is the number of seeds, from 1.
 	Seeds int
-	// Paper puts what the scenario's paper prints beside what is measured.
+	// Paper adds the claims of the scenario's paper to the report.
 	Paper bool
-	// Workers is how many runs go on at once; 0 = as many as there are processors.
+	// Workers is the number of concurrent runs; 0 = the number of processors.
 	Workers int
-	// Progress, when set, is told how many of how many runs are done, and which
-	// share (0..1) of all that is to be simulated: after each run and with every
-	// hundredth. Calls never overlap.
+	// Progress, if set, receives the number of finished runs, the number of all runs, and the simulated
+	// share (0..1) of all runs: after each run and at every percent. Calls never overlap.
 	Progress func(done, all int, share float64)
 }
 
-// CanonicalLayout is where a policy's source has its balancers: one for all
-// replicas where it sends blindly and knows no regions, else one a region
-// (SkyLB 5.1).
+// CanonicalLayout returns the balancer layout of a policy's source: one balancer for all replicas if
+// the policy pushes blindly and does not use regions, otherwise one per region (SkyLB 5.1).
 func CanonicalLayout(name string) (sim.Layout, error) {
 	if name == sim.Oracle {
 		return sim.Everywhere, nil
@@ -55,13 +52,13 @@ func CanonicalLayout(name string) (sim.Layout, error) {
 	return sim.Regional, nil
 }
 
-// Check says what makes the plan impossible, or nil, without running it.
+// Check returns an error if the plan cannot run; it runs nothing.
 func (p *Plan) Check() error {
 	_, err := p.setups()
 	return err
 }
 
-// setups lists the runs in the order of their rows: by policy, push and seed.
+// setups returns the runs in the order of their rows: by policy, push and seed.
 func (p *Plan) setups() ([]sim.Setup, error) {
 	if err := p.Scenario.Validate(); err != nil {
 		return nil, err
@@ -71,23 +68,23 @@ func (p *Plan) setups() ([]sim.Setup, error) {
 	}
 	names := p.Policies
 	if len(names) == 0 {
-		names = slices.Clone(firstOf(p.Scenario.Policies, policy.Names()))
+		names = slices.Clone(firstNonEmpty(p.Scenario.Policies, policy.Names()))
 		if p.Scenario.Engine == sim.FullEngine {
 			names = append(names, sim.Oracle)
 		}
 	}
-	asked := cmp.Or(p.Layout, p.Scenario.Layout)
+	requested := cmp.Or(p.Layout, p.Scenario.Layout)
 	var setups []sim.Setup
 	for _, name := range names {
-		pushes := firstOf(p.Pushes, p.Scenario.Pushes, []string{policy.CanonicalPush(name)})
+		pushes := firstNonEmpty(p.Pushes, p.Scenario.Pushes, []string{policy.CanonicalPush(name)})
 		layout, err := CanonicalLayout(name)
 		if err != nil {
 			return nil, err
 		}
 		if name == sim.Oracle {
-			pushes = []string{policy.CanonicalPush(name)} // it needs no other
-		} else if asked != "" {
-			if layout, err = sim.ParseLayout(string(asked)); err != nil {
+			pushes = []string{policy.CanonicalPush(name)} // the oracle supports no other push rule
+		} else if requested != "" {
+			if layout, err = sim.ParseLayout(string(requested)); err != nil {
 				return nil, err
 			}
 		}
@@ -104,8 +101,8 @@ func (p *Plan) setups() ([]sim.Setup, error) {
 	return setups, nil
 }
 
-// firstOf is the first list that holds something.
-func firstOf(lists ...[]string) []string {
+// firstNonEmpty returns the first non-empty list.
+func firstNonEmpty(lists ...[]string) []string {
 	for _, l := range lists {
 		if len(l) > 0 {
 			return l
@@ -114,8 +111,8 @@ func firstOf(lists ...[]string) []string {
 	return nil
 }
 
-// Run runs the plan and reports. The first run that fails, in the order of the
-// rows, is the error, and so is the end of ctx; the others are then stopped.
+// Run runs the plan and returns its report. It returns the error of the first failed run in the order
+// of the rows, or the end of ctx; the other runs are then cancelled.
 func Run(ctx context.Context, p Plan) (*Report, error) {
 	setups, err := p.setups()
 	if err != nil {
@@ -128,7 +125,7 @@ func Run(ctx context.Context, p Plan) (*Report, error) {
 	return newReport(&p, setups, results), nil
 }
 
-// runAll runs the setups on some workers and keeps each result in its place.
+// runAll runs the setups on concurrent workers and keeps the order of the results.
 func runAll(ctx context.Context, p *Plan, setups []sim.Setup) ([]*sim.Result, error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -147,7 +144,7 @@ func runAll(ctx context.Context, p *Plan, setups []sim.Setup) ([]*sim.Result, er
 	for range min(workers, len(setups)) {
 		running.Go(func() {
 			for i := range todo {
-				watch := func(now time.Duration) { progress.at(i, now) }
+				watch := func(now time.Duration) { progress.advance(i, now) }
 				if results[i], failures[i] = sim.RunWatched(ctx, &p.Scenario, setups[i], watch); failures[i] != nil {
 					stop()
 				}
@@ -159,58 +156,58 @@ func runAll(ctx context.Context, p *Plan, setups []sim.Setup) ([]*sim.Result, er
 	return results, firstFailure(failures)
 }
 
-// progress sums up how far runs side by side are.
+// progress tracks the progress of concurrent runs.
 type progress struct {
-	mu     sync.Mutex
-	plan   *Plan
-	passed []time.Duration // of each run
-	sum    time.Duration
-	ended  int
-	told   int // hundredths
+	mu              sync.Mutex
+	plan            *Plan
+	simulated       []time.Duration // simulated time of each run
+	sum             time.Duration
+	finished        int
+	reportedPercent int // last reported percent
 }
 
 func newProgress(p *Plan, runs int) *progress {
-	return &progress{plan: p, passed: make([]time.Duration, runs)}
+	return &progress{plan: p, simulated: make([]time.Duration, runs)}
 }
 
-// at takes how far run i is.
-func (p *progress) at(i int, now time.Duration) {
+// advance updates the simulated time of run i.
+func (p *progress) advance(i int, now time.Duration) {
 	if p.plan.Progress == nil {
 		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.sum += now - p.passed[i]
-	p.passed[i] = now
-	if int(100*p.share()) > p.told {
-		p.tell()
+	p.sum += now - p.simulated[i]
+	p.simulated[i] = now
+	if int(100*p.share()) > p.reportedPercent {
+		p.report()
 	}
 }
 
-// done takes the end of run i.
+// done marks run i as finished.
 func (p *progress) done(i int) {
-	p.at(i, p.plan.Scenario.Duration)
+	p.advance(i, p.plan.Scenario.Duration)
 	if p.plan.Progress == nil {
 		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.ended++
-	p.tell()
+	p.finished++
+	p.report()
 }
 
-// share is the part of all runs that has been simulated.
+// share returns the simulated share of all runs.
 func (p *progress) share() float64 {
-	return p.sum.Seconds() / (float64(len(p.passed)) * p.plan.Scenario.Duration.Seconds())
+	return p.sum.Seconds() / (float64(len(p.simulated)) * p.plan.Scenario.Duration.Seconds())
 }
 
-func (p *progress) tell() {
-	p.told = int(100 * p.share())
-	p.plan.Progress(p.ended, len(p.passed), p.share())
+func (p *progress) report() {
+	p.reportedPercent = int(100 * p.share())
+	p.plan.Progress(p.finished, len(p.simulated), p.share())
 }
 
-// firstFailure is the first error that is not of a run that another one stopped;
-// where all were stopped, it is that.
+// firstFailure returns the first error that is not a cancellation; if there is none, the first
+// cancellation.
 func firstFailure(failures []error) error {
 	var stopped error
 	for _, err := range failures {

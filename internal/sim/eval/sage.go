@@ -19,30 +19,30 @@ import (
 	"skyserve/plan"
 )
 
-// SageScenario is a scenario of SageServe's evaluation (section 7): a service whose
-// replicas come and go.
+// SageScenario is a scenario of SageServe's evaluation (section 7): a service whose replicas are
+// scaled.
 type SageScenario struct {
 	Name, Title string
-	Load        string // how requests come, for people
-	// Strategies are compared where nothing else is asked for.
-	Strategies []string
-	cases      []string // what else is compared, such as orders; one empty = nothing
-	models     int      // how many of the paper's four, or 5 with the one that it adds
-	regions    int
-	from       time.Duration // of the week
-	duration   time.Duration
-	course     time.Duration // between two moments
-	vms        int           // a model and region; 0 = sim.SageFleet's
-	load       float64       // factor on the demand; 0 = 1
-	deferred   float64       // factor on the deferred part; 0 = 1
-	hardware   func(s *sim.FleetScenario)
-	adapt      func(s *sim.FleetScenario, name string)
-	burst      *burst
-	columns    func(r *SageReport) []sageColumn
-	paper      []SagePaper
+	Load        string // request pattern, as printed
+	// Strategies are compared by default.
+	Strategies     []string
+	cases          []string // other variants to compare, such as queue orders; empty = none
+	models         int      // how many of the paper's four models; 5 adds the paper's extra model
+	regions        int
+	from           time.Duration // since the start of the week
+	duration       time.Duration
+	sampleInterval time.Duration // interval between two samples of the time series
+	vms            int           // per model and region; 0 = that of sim.SageFleet
+	load           float64       // factor on the demand; 0 = 1
+	deferred       float64       // factor on the deferred part; 0 = 1
+	hardware       func(s *sim.FleetScenario)
+	adapt          func(s *sim.FleetScenario, name string)
+	burst          *burst
+	columns        func(r *SageReport) []sageColumn
+	paper          []SagePaper
 }
 
-// burst multiplies the demand for some minutes of the run.
+// burst multiplies the demand during part of the run.
 type burst struct {
 	from, to int // minutes
 	factor   float64
@@ -50,66 +50,66 @@ type burst struct {
 
 const sageDay = 24 * time.Hour
 
-// SageScenarios lists the scenarios of SageServe.
+// SageScenarios returns the scenarios of SageServe.
 func SageScenarios() []SageScenario {
 	all := plan.StrategyNames()
 	return []SageScenario{
 		{
 			Name: "sage-day", Title: "SageServe 7.2.1: scaling strategies on the peak day of a week, 4 models in 3 regions",
 			Load: "Thursday", Strategies: all, models: 4, regions: 3, from: 3 * sageDay, duration: sageDay,
-			course: 15 * time.Minute, columns: dayColumns, paper: dayPaper(),
+			sampleInterval: 15 * time.Minute, columns: dayColumns, paper: dayPaper(),
 		},
 		{
 			Name: "sage-week", Title: "SageServe 7.2.7: scaling strategies over a week, 4 models in 3 regions",
 			Load: "a week", Strategies: all, models: 4, regions: 3, duration: 7 * sageDay,
-			course: time.Hour, columns: dayColumns,
+			sampleInterval: time.Hour, columns: dayColumns,
 		},
 		{
 			Name: "sage-burst", Title: "SageServe 7.2.7: 8 times the load from minute 45 to minute 75 of two hours, one model in 3 regions",
 			Load: "a burst", Strategies: all, models: 1, regions: 3, from: 3*sageDay + 6*time.Hour, duration: 2 * time.Hour,
-			course: time.Minute, burst: &burst{45, 75, 8}, columns: burstColumns,
+			sampleInterval: time.Minute, burst: &burst{45, 75, 8}, columns: burstColumns,
 		},
 		{
-			Name: "sage-silo", Title: "SageServe 4: one pool of 20 VMs a model against 16 for interactive and 4 for deferred requests, one region",
+			Name: "sage-silo", Title: "SageServe 4: one pool of 20 VMs per model versus 16 for interactive and 4 for deferred requests, one region",
 			Load: "Tuesday", Strategies: []string{"reactive"}, cases: []string{"siloed", "unified"}, models: 4, regions: 1, from: sageDay, duration: sageDay,
-			course: 15 * time.Minute, adapt: adaptSilo, columns: dayColumns, paper: siloPaper(),
+			sampleInterval: 15 * time.Minute, adapt: adaptSilo, columns: dayColumns, paper: siloPaper(),
 		},
 		{
-			Name: "sage-tiers", Title: "SageServe 7.2.6: orders of the requests waiting at a replica, too few replicas of one model in one region at the peak",
+			Name: "sage-tiers", Title: "SageServe 7.2.6: queue orders at the replica, one under-provisioned model in one region at the peak",
 			Load: "overload", Strategies: []string{"fixed"}, cases: []string{"fcfs", "edf", "pf", "dpa"}, models: 1, regions: 1, from: 3*sageDay + 14*time.Hour, duration: 6 * time.Hour,
-			vms: 7, load: 1.05, course: 15 * time.Minute, adapt: adaptOrder, columns: tierColumns, paper: tierPaper(),
+			vms: 7, load: 1.05, sampleInterval: 15 * time.Minute, adapt: adaptOrder, columns: tierColumns, paper: tierPaper(),
 		},
 		{
 			Name: "sage-fifth-model", Title: "SageServe 7.2.5: the peak day with Llama 4 Scout as a fifth model",
 			Load: "Thursday", Strategies: all, models: 5, regions: 3, from: 3 * sageDay, duration: sageDay,
-			course: 15 * time.Minute, columns: dayColumns,
+			sampleInterval: 15 * time.Minute, columns: dayColumns,
 		},
 		{
-			Name: "sage-scarce", Title: "SageServe 6.4, 7.1: the peak day with 6 VMs a model and region, 12 more that a region can launch, bloom's weights not in westus",
+			Name: "sage-scarce", Title: "SageServe 6.4, 7.1: the peak day with 6 VMs per model and region, 12 spare VMs per region, bloom's weights not stored in westus",
 			Load: "Thursday", Strategies: all, models: 4, regions: 3, from: 3 * sageDay, duration: sageDay, vms: 6,
-			course: 15 * time.Minute, hardware: scarce, columns: scarceColumns,
+			sampleInterval: 15 * time.Minute, hardware: limitVMs, columns: scarceColumns,
 		},
 		{
-			Name: "sage-a100", Title: "SageServe A: the peak day on A100, 0.55 of the load, starts twice as long, IW-F due after 3 s",
+			Name: "sage-a100", Title: "SageServe A: the peak day on A100, 0.55 times the load, start-up times doubled, IW-F deadline 3 s",
 			Load: "Thursday", Strategies: []string{"reactive", "lt-ua", "auto"}, models: 4, regions: 3, from: 3 * sageDay, duration: sageDay, load: 0.55,
-			course: 15 * time.Minute, hardware: sim.OnA100, columns: dayColumns, paper: savedPaper(0.282),
+			sampleInterval: 15 * time.Minute, hardware: sim.OnA100, columns: dayColumns, paper: savedPaper(0.282),
 		},
 		{
 			Name: "sage-iw-9-1", Title: "SageServe A: the peak day with 9 interactive tokens to 1 deferred",
 			Load: "Thursday", Strategies: []string{"reactive", "lt-ua", "auto"}, models: 4, regions: 3, from: 3 * sageDay, duration: sageDay, deferred: 0.72 / 0.28 / 9,
-			course: 15 * time.Minute, columns: dayColumns, paper: savedPaper(0.263),
+			sampleInterval: 15 * time.Minute, columns: dayColumns, paper: savedPaper(0.263),
 		},
 		{
-			Name: "sage-iw-1-1", Title: "SageServe A: the peak day with as many deferred tokens as interactive ones",
+			Name: "sage-iw-1-1", Title: "SageServe A: the peak day with 1 interactive token to 1 deferred",
 			Load: "Thursday", Strategies: []string{"reactive", "lt-ua", "auto"}, models: 4, regions: 3, from: 3 * sageDay, duration: sageDay, deferred: 0.72 / 0.28,
-			course: 15 * time.Minute, columns: dayColumns, paper: savedPaper(0.22),
+			sampleInterval: 15 * time.Minute, columns: dayColumns, paper: savedPaper(0.22),
 		},
 	}
 }
 
-// scarce leaves too few VMs for the peak, and takes the large model's weights out of
-// one region's store.
-func scarce(s *sim.FleetScenario) {
+// limitVMs leaves too few VMs for the peak, and removes the large model's weights from one region's
+// storage.
+func limitVMs(s *sim.FleetScenario) {
 	s.Spare = 12
 	s.Models[1].RemoteIn = []int{2}
 }
@@ -122,14 +122,13 @@ func adaptSilo(s *sim.FleetScenario, name string) {
 
 func adaptOrder(s *sim.FleetScenario, name string) { s.Order = core.Order(name) }
 
-// IsSage tells whether a name is, or looks like, that of one of SageScenarios and
-// not that of a file.
+// IsSage reports whether name is, or looks like, the name of one of SageScenarios rather than a file.
 func IsSage(name string) bool {
 	return strings.HasPrefix(name, "sage") && !strings.ContainsAny(name, "./")
 }
 
-// SageNamed finds the scenarios of a name; sage is all of them. An unknown one is
-// an error that lists the names.
+// SageNamed returns the scenarios with that name; "sage" selects all. The error for an unknown name
+// lists the names.
 func SageNamed(name string) ([]SageScenario, error) {
 	all := SageScenarios()
 	if name == "sage" {
@@ -142,29 +141,28 @@ func SageNamed(name string) ([]SageScenario, error) {
 		}
 		names = append(names, all[i].Name)
 	}
-	return nil, fmt.Errorf("unknown scenario %q: want one of %s", name, strings.Join(names, ", "))
+	return nil, fmt.Errorf("unknown scenario %q: must be one of %s", name, strings.Join(names, ", "))
 }
 
-// SagePlan is what to compare on a scenario of SageServe.
+// SagePlan configures a comparison on a SageServe scenario.
 type SagePlan struct {
 	Scenario SageScenario
-	// Strategies are names of plan.StrategyNames; none = the scenario's.
+	// Strategies are names from plan.StrategyNames; none = the scenario's.
 	Strategies []string
-	// Seeds is how many seeds to run, from 1.
+	// Seeds is the number of seeds, from 1.
 	Seeds    int
 	Settings SageSettings
-	// Trace, when set, is the demand instead of a generated week.
+	// Trace, if set, replaces the generated week of demand.
 	Trace *SageTrace
-	// Paper puts what the paper prints beside what is measured.
+	// Paper adds the paper's values to the report.
 	Paper bool
-	// Workers is how many runs go on at once; 0 = as many as there are processors.
+	// Workers is the number of concurrent runs; 0 = the number of processors.
 	Workers int
-	// Progress, when set, is told how many of how many runs are done. Calls never
-	// overlap.
+	// Progress, if set, receives the number of finished runs and of all runs. Calls never overlap.
 	Progress func(done, all int)
 }
 
-// sageRun is one row to be.
+// sageRun is the run of one row.
 type sageRun struct {
 	strategy, label string
 	seed            uint64
@@ -172,8 +170,8 @@ type sageRun struct {
 	setup           sim.FleetSetup
 }
 
-// RunSage runs the plan and reports. The first run that fails, in the order of the
-// rows, is the error, and so is the end of ctx.
+// RunSage runs the plan and returns its report. It returns the error of the first failed run in the
+// order of the rows, or the end of ctx.
 func RunSage(ctx context.Context, p SagePlan) (*SageReport, error) {
 	runs, tps, err := p.runs()
 	if err != nil {
@@ -216,7 +214,7 @@ func RunSage(ctx context.Context, p SagePlan) (*SageReport, error) {
 	return newSageReport(&p, tps, runs, results), nil
 }
 
-// Check says what makes the plan impossible, or nil, without running it.
+// Check returns an error if the plan cannot run; it runs nothing.
 func (p *SagePlan) Check() error {
 	if p.Seeds < 1 {
 		return fmt.Errorf("seeds: must be at least 1, got %d", p.Seeds)
@@ -232,10 +230,9 @@ func (p *SagePlan) Check() error {
 	return nil
 }
 
-func (p *SagePlan) strategies() []string { return firstOf(p.Strategies, p.Scenario.Strategies) }
+func (p *SagePlan) strategies() []string { return firstNonEmpty(p.Strategies, p.Scenario.Strategies) }
 
-// runs lists the runs in the order of their rows, and says what a replica of each
-// model carries.
+// runs returns the runs in the order of their rows, and the capacity of a replica of each model.
 func (p *SagePlan) runs() ([]sageRun, []float64, error) {
 	if err := p.Check(); err != nil {
 		return nil, nil, err
@@ -289,10 +286,10 @@ func (p *SagePlan) runs() ([]sageRun, []float64, error) {
 	return runs, tps, nil
 }
 
-// fleet is the scenario's fleet, as the settings change it.
+// fleet returns the scenario's fleet with the settings applied.
 func (p *SagePlan) fleet() (*sim.FleetScenario, error) {
 	s, c := sim.SageFleet(), &p.Scenario
-	s.Name, s.Title, s.From, s.Duration, s.CoursePeriod = c.Name, c.Title, c.from, c.duration, c.course
+	s.Name, s.Title, s.From, s.Duration, s.CoursePeriod = c.Name, c.Title, c.from, c.duration, c.sampleInterval
 	if c.models > len(s.Models) {
 		s.Models = append(s.Models, sim.Scout())
 	}
@@ -303,20 +300,20 @@ func (p *SagePlan) fleet() (*sim.FleetScenario, error) {
 	}
 	if p.Trace != nil {
 		if c.burst != nil || len(c.cases) > 0 {
-			return nil, fmt.Errorf("--trace: %s has a load of its own", c.Name)
+			return nil, fmt.Errorf("--trace: not supported by %s, which defines its own load", c.Name)
 		}
 		s.Models = p.Trace.models(s.Models)
 	}
 	return &s, p.Settings.apply(&s)
 }
 
-// planning is how plans are made: as everywhere, but for what the settings say and for
-// how long a replica takes to start, which is the scenario's.
+// planning returns the review options: the planner's defaults, the settings, and the scenario's replica
+// start-up time.
 func (p *SagePlan) planning(s *sim.FleetScenario) plan.ReviewOptions {
 	return plan.ReviewOptions{Forecaster: p.Settings.Forecaster, Epsilon: p.Settings.Epsilon, Peak: p.Settings.Peak, Horizon: p.Settings.Horizon, Step: p.Settings.Step, StartUp: s.Starts.Reclaim}
 }
 
-// newFleetSetup makes the state machines of one run.
+// newFleetSetup creates the state machines of one run.
 func newFleetSetup(s *sim.FleetScenario, name string, o plan.StrategyOptions, seed uint64, spec *service.Spec, inputs *sharedInputs) (sim.FleetSetup, error) {
 	if name == "fixed" {
 		return sim.FleetSetup{Scaler: fixedFleet{}, Deferred: core.DefaultDeferred(), Seed: seed}, nil
@@ -328,7 +325,7 @@ func newFleetSetup(s *sim.FleetScenario, name string, o plan.StrategyOptions, se
 	return sim.FleetSetup{Scaler: newFleetScaler(s, strategy, spec, inputs), Deferred: deferredOf(name), Seed: seed}, nil
 }
 
-// deferredOf is the rule for deferred requests that goes with a strategy.
+// deferredOf returns the rule for deferred requests that a strategy uses.
 func deferredOf(strategy string) core.DeferredRule {
 	if strategy == "auto" {
 		return core.AutoDeferred()
@@ -336,16 +333,16 @@ func deferredOf(strategy string) core.DeferredRule {
 	return core.DefaultDeferred()
 }
 
-// fixedFleet changes nothing.
+// fixedFleet never scales.
 type fixedFleet struct{}
 
 func (fixedFleet) Step(time.Duration, *sim.FleetView) ([]sim.FleetChange, error) { return nil, nil }
 
-// planUtilisation is the memory utilisation at which a replica's capacity is
-// measured: that above which the paper's strategies scale out.
+// planUtilisation is the memory utilisation at which a replica's capacity is measured: the scale-out
+// threshold of the paper's strategies.
 const planUtilisation = 0.70
 
-// replicaTPS measures what a replica of each model carries.
+// replicaTPS measures the capacity of a replica of each model.
 func replicaTPS(s *sim.FleetScenario) ([]float64, error) {
 	var out []float64
 	for i := range s.Models {
@@ -358,7 +355,7 @@ func replicaTPS(s *sim.FleetScenario) ([]float64, error) {
 	return out, nil
 }
 
-// demand is what is asked under a seed.
+// demand returns the demand with a seed.
 func (p *SagePlan) demand(s *sim.FleetScenario, seed uint64) (*sim.Demand, error) {
 	load, deferred := cmp.Or(p.Settings.Load, p.Scenario.load, 1), cmp.Or(p.Settings.Deferred, p.Scenario.deferred, 1)
 	if p.Trace != nil {
@@ -375,18 +372,18 @@ func (p *SagePlan) demand(s *sim.FleetScenario, seed uint64) (*sim.Demand, error
 	return d, nil
 }
 
-// SageSettings change a scenario of SageServe; zero values change nothing.
+// SageSettings change a SageServe scenario; zero values change nothing.
 type SageSettings struct {
-	// Load multiplies the demand, Deferred the deferred part once more.
+	// Load multiplies the demand; Deferred additionally multiplies the deferred part.
 	Load, Deferred float64
-	// VMs, Spare, Min and Max are sim.FleetScenario's.
+	// VMs, Spare, Min and Max are those of sim.FleetScenario.
 	VMs, Spare, Min, Max int
-	// Day is where the run begins, from 0 = Monday, plus one; Duration how long it is.
+	// Day is the start of the run: 1 = Monday, 0 = the scenario's. Duration is its length.
 	Day      int
 	Duration time.Duration
-	Late     float64 // the share of late first tokens that auto aims at; 0 = plan.DefaultLate
-	// Forecaster, Epsilon, Peak and Horizon are those of plan.ReviewOptions, whose
-	// defaults hold: what is simulated is the planner as it is used.
+	Late     float64 // target share of late first tokens for strategy auto; 0 = plan.DefaultLate
+	// Forecaster, Epsilon, Peak and Horizon are those of plan.ReviewOptions with its defaults: the
+	// simulation runs the planner of production.
 	Forecaster string
 	Epsilon    float64
 	Peak       string
@@ -394,10 +391,10 @@ type SageSettings struct {
 	Step       time.Duration
 }
 
-// sageDays are the days as users write them.
+// sageDays are the values of the setting day.
 var sageDays = []string{"mon", "tue", "wed", "thu", "fri", "sat", "sun"}
 
-// apply changes a fleet. What it cannot be is an error of Validate.
+// apply changes a fleet. Invalid results are errors of Validate.
 func (o *SageSettings) apply(s *sim.FleetScenario) error {
 	for _, v := range []struct{ to, from *int }{{&s.VMs, &o.VMs}, {&s.Spare, &o.Spare}, {&s.Min, &o.Min}, {&s.Max, &o.Max}} {
 		*v.to = cmp.Or(*v.from, *v.to)
@@ -407,17 +404,17 @@ func (o *SageSettings) apply(s *sim.FleetScenario) error {
 	}
 	s.Duration = cmp.Or(o.Duration, s.Duration)
 	if week := 7 * sageDay; s.From+s.Duration > week {
-		return fmt.Errorf("day and duration: the run ends %s after the week, whose demand is all that is known", s.From+s.Duration-week)
+		return fmt.Errorf("day and duration: the run ends %s after the week that the demand covers", s.From+s.Duration-week)
 	}
 	return nil
 }
 
-// SageSettingNames lists the keys of Set.
+// SageSettingNames returns the keys of Set.
 func SageSettingNames() []string {
 	return []string{"day", "deferred", "duration", "epsilon", "forecaster", "horizon", "late", "load", "max", "min", "peak", "spare", "step", "vms"}
 }
 
-// Set changes a setting by its name, as users write it.
+// Set sets the named setting from text.
 func (o *SageSettings) Set(name, text string) error {
 	switch name {
 	case "load":
@@ -437,20 +434,20 @@ func (o *SageSettings) Set(name, text string) error {
 	case "day":
 		i := slices.Index(sageDays, text)
 		if i < 0 {
-			return fmt.Errorf("want one of %s, got %q", strings.Join(sageDays, ", "), text)
+			return fmt.Errorf("must be one of %s, got %q", strings.Join(sageDays, ", "), text)
 		}
 		o.Day = i + 1
 	case "duration":
 		d, err := time.ParseDuration(text)
 		if err != nil || d < time.Hour {
-			return fmt.Errorf("want a duration of 1h or more, got %q", text)
+			return fmt.Errorf("must be a duration of at least 1h, got %q", text)
 		}
 		o.Duration = d
 	case "epsilon":
 		return setFigure(&o.Epsilon, text, 1)
 	case "peak":
 		if !slices.Contains(forecast.PeakLevels, text) {
-			return fmt.Errorf("want one of %s, got %q", strings.Join(forecast.PeakLevels, ", "), text)
+			return fmt.Errorf("must be one of %s, got %q", strings.Join(forecast.PeakLevels, ", "), text)
 		}
 		o.Peak = text
 	case "horizon":
@@ -463,7 +460,7 @@ func (o *SageSettings) Set(name, text string) error {
 		}
 		o.Forecaster = text
 	default:
-		return fmt.Errorf("unknown setting %q: want one of %s", name, strings.Join(SageSettingNames(), ", "))
+		return fmt.Errorf("unknown setting %q: must be one of %s", name, strings.Join(SageSettingNames(), ", "))
 	}
 	return nil
 }
@@ -471,7 +468,7 @@ func (o *SageSettings) Set(name, text string) error {
 func setMinutes(to *time.Duration, text string) error {
 	d, err := time.ParseDuration(text)
 	if err != nil || d < time.Minute || d > sageDay || d%time.Minute != 0 {
-		return fmt.Errorf("want whole minutes from 1m to 24h, got %q", text)
+		return fmt.Errorf("must be whole minutes from 1m to 24h, got %q", text)
 	}
 	*to = d
 	return nil
@@ -480,7 +477,7 @@ func setMinutes(to *time.Duration, text string) error {
 func setFigure(to *float64, text string, most float64) error {
 	v, err := strconv.ParseFloat(text, 64)
 	if err != nil || !(v > 0 && v <= most) {
-		return fmt.Errorf("want a number above 0 and at most %g, got %q", most, text)
+		return fmt.Errorf("must be greater than 0 and at most %g, got %q", most, text)
 	}
 	*to = v
 	return nil
@@ -489,7 +486,7 @@ func setFigure(to *float64, text string, most float64) error {
 func setCount(to *int, text string, most int) error {
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 1 || n > most {
-		return fmt.Errorf("want a whole number from 1 to %d, got %q", most, text)
+		return fmt.Errorf("must be an integer from 1 to %d, got %q", most, text)
 	}
 	*to = n
 	return nil

@@ -9,9 +9,9 @@ import (
 	"skyserve/internal/service"
 )
 
-// What a balancer does with deferred work is what the strategy was simulated with: the rule is
-// the same, and so are its defaults, but for what a percentage rounds off.
-func TestDeferredWorkIsReleasedAsSimulated(t *testing.T) {
+// Balancers release deferred work by the rule that the simulation uses, with the same defaults up to
+// rounding of percentages.
+func TestDeferredRuleMatchesBalancers(t *testing.T) {
 	for _, strategy := range []string{"lt-ua", "auto"} {
 		spec, err := service.Parse("service.yaml", fmt.Appendf(nil, "name: chat\nmodels: [{name: m}]\nregions: [{name: local/us}]\nautoscale: {strategy: %s}\n", strategy))
 		if err != nil {
@@ -23,7 +23,7 @@ func TestDeferredWorkIsReleasedAsSimulated(t *testing.T) {
 		}
 		day := 24 * time.Hour
 		if hours, want := float64(b.DeferredWaitPercent)/100*day.Hours(), rule.UrgentAfter(day).Hours(); math.Abs(hours-want) > 0.1 {
-			t.Errorf("%s: balancers hold for %.1f h, the simulator for %.1f h", strategy, hours, want)
+			t.Errorf("%s: balancers wait for %.1f h, the simulator for %.1f h", strategy, hours, want)
 		}
 	}
 }

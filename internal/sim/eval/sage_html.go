@@ -8,8 +8,8 @@ import (
 	"skyserve/plan/chart"
 )
 
-// WriteSageHTML writes reports as one page for a browser that needs nothing but
-// itself: for each the table, and for each model its replicas over time.
+// WriteSageHTML writes reports as one self-contained HTML page: for each report a table, and for each
+// model its replicas over time.
 func WriteSageHTML(out io.Writer, reports []*SageReport) error {
 	var names []string
 	for _, r := range reports {
@@ -17,13 +17,13 @@ func WriteSageHTML(out io.Writer, reports []*SageReport) error {
 	}
 	p := newPage(names)
 	for _, r := range reports {
-		r.put(p)
+		r.addTo(p)
 	}
 	return p.Write(out)
 }
 
-// put adds a report.
-func (r *SageReport) put(p *chart.Page) {
+// addTo adds a report to the page.
+func (r *SageReport) addTo(p *chart.Page) {
 	p.Put("<section>\n<h1>{}</h1>\n<p>{}</p>\n<p>{}</p>\n", r.Scenario, r.Title, r.basis())
 	p.Put("<div class=\"wide\"><table class=\"strategies\">\n<thead><tr>")
 	header, rows := r.table()
@@ -43,18 +43,18 @@ func (r *SageReport) put(p *chart.Page) {
 		p.Put("<p>{}</p>\n", n)
 	}
 	for m := range r.Constants.Models {
-		r.putReplicas(p, m)
+		r.addReplicaChart(p, m)
 	}
 	p.Put("</section>\n")
 }
 
-// putReplicas adds a drawing of a model's replicas over time under each strategy.
-func (r *SageReport) putReplicas(p *chart.Page, model int) {
+// addReplicaChart adds a chart of a model's replicas over time with each strategy.
+func (r *SageReport) addReplicaChart(p *chart.Page, model int) {
 	name, hours := r.Constants.Models[model].Model, r.Constants.DurationHours
 	plot := chart.Plot{Title: name + ": replicas over time", Height: 205, X: chart.Scale{High: hours}, Y: chart.Scale{High: 1}}
 	var keys []chart.Key
-	for k := range r.courses {
-		c := &r.courses[k]
+	for k := range r.series {
+		c := &r.series[k]
 		line := chart.Line{Class: fmt.Sprintf("strategy c%d", k%5)}
 		for i, n := range c.count(model) {
 			line.Points = append(line.Points, chart.Point{X: c.moments[i].At.Hours(), Y: float64(n)})
@@ -71,8 +71,8 @@ func (r *SageReport) putReplicas(p *chart.Page, model int) {
 	p.Put("</figure>\n")
 }
 
-// count is a model's replicas at each moment, over all its endpoints.
-func (c *sageCourse) count(model int) []int {
+// count returns the replicas of a model at each sample, over all its endpoints.
+func (c *sageSeries) count(model int) []int {
 	out := make([]int, len(c.moments))
 	for i := range c.moments {
 		for k := range c.moments[i].Endpoints {

@@ -1,16 +1,16 @@
 package eval
 
-// SagePaper is what SageServe's paper prints of a strategy or case on a model. What
-// it does not print is null.
+// SagePaper holds the values that SageServe's paper reports for a strategy or case and a model. Values
+// that it does not report are null.
 type SagePaper struct {
 	Of               string   `json:"of"`
-	Model            string   `json:"model,omitempty"` // of all models where there is none
+	Model            string   `json:"model,omitempty"` // empty = all models
 	InstanceHours    *float64 `json:"instance_hours,omitempty"`
 	TTFTP75Fast      *float64 `json:"iw_f_ttft_p75_ms,omitempty"`
 	TTFTP75Normal    *float64 `json:"iw_n_ttft_p75_ms,omitempty"`
 	ViolationsFast   *float64 `json:"iw_f_sla_violations,omitempty"`
 	ViolationsNormal *float64 `json:"iw_n_sla_violations,omitempty"`
-	// GPUHoursSaved is the share of the reactive strategy's GPU-hours, over all models.
+	// GPUHoursSaved is the saving relative to the reactive strategy's GPU-hours, over all models.
 	GPUHoursSaved *float64 `json:"gpu_hours_saved,omitempty"`
 }
 
@@ -18,7 +18,7 @@ func paperHours(of, model string, hours float64) SagePaper {
 	return SagePaper{Of: of, Model: model, InstanceHours: &hours}
 }
 
-// dayPaper is figure 11: Llama 2 on the peak day, over three regions.
+// dayPaper returns figure 11: Llama 2 on the peak day, over three regions.
 func dayPaper() []SagePaper {
 	return []SagePaper{
 		paperHours("reactive", "llama2-70b", 362.25), paperHours("lt-i", "llama2-70b", 274.5),
@@ -26,8 +26,8 @@ func dayPaper() []SagePaper {
 	}
 }
 
-// tracePaper is section 7.2.7: Llama 2 on a peak day of the trace of November 2024,
-// which the authors published.
+// tracePaper returns section 7.2.7: Llama 2 on a peak day of the authors' published trace of November
+// 2024.
 func tracePaper() []SagePaper {
 	return []SagePaper{
 		paperHours("reactive", "llama2-70b", 302), paperHours("lt-i", "llama2-70b", 227),
@@ -35,10 +35,10 @@ func tracePaper() []SagePaper {
 	}
 }
 
-// savedPaper is what appendix A prints of LT-UA against reactive.
+// savedPaper returns the saving of LT-UA relative to reactive in appendix A.
 func savedPaper(share float64) []SagePaper { return []SagePaper{{Of: "lt-ua", GPUHoursSaved: &share}} }
 
-// siloPaper is figure 8: a Tuesday in one region.
+// siloPaper returns figure 8: a Tuesday in one region.
 func siloPaper() []SagePaper {
 	var out []SagePaper
 	for _, p := range []struct {
@@ -50,7 +50,7 @@ func siloPaper() []SagePaper {
 	return out
 }
 
-// tierPaper is figure 15.
+// tierPaper returns figure 15.
 func tierPaper() []SagePaper {
 	var out []SagePaper
 	for _, p := range []struct {

@@ -11,9 +11,9 @@ import (
 	"skyserve/plan"
 )
 
-// What a strategy is simulated with is the shipped planner at its defaults: the same
-// history gives the same targets as a review of the service that the fleet stands for.
-func TestFleetsAreSimulatedWithTheShippedPlanner(t *testing.T) {
+// The simulation uses the production planner with its defaults: the same history yields the same
+// targets as a review of the corresponding service.
+func TestSageUsesProductionPlanner(t *testing.T) {
 	testkit.Slow(t)
 	testkit.NotUnderRace(t, "it computes, which takes minutes with the detector on")
 	p := shippedForecaster(sagePlan(t, "sage-day", "lt-ua"))
@@ -31,14 +31,14 @@ func TestFleetsAreSimulatedWithTheShippedPlanner(t *testing.T) {
 	if _, err := f.Step(0, view); err != nil {
 		t.Fatal(err)
 	}
-	at := time.Unix(60*weekBegins, 0).Add(s.From)
+	at := time.Unix(60*weekStartMinute, 0).Add(s.From)
 	want, err := plan.Review(fleetService(s, tps), f.counts(view), f.history(view), at, plan.ReviewOptions{StartUp: s.Starts.Reclaim})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i, target := range want.Targets() {
 		target.From, target.Until = 0, time.Hour
-		if got := f.watched[i].target; got == nil || !reflect.DeepEqual(*got, target.Target) {
+		if got := f.demand[i].target; got == nil || !reflect.DeepEqual(*got, target.Target) {
 			t.Errorf("%s in %s: got %+v, want %+v", target.Model, target.Region, got, target.Target)
 		}
 		if target.Replicas[0].GPU.Count != s.Models[view.Endpoints[i].Model].GPUs {
@@ -50,9 +50,9 @@ func TestFleetsAreSimulatedWithTheShippedPlanner(t *testing.T) {
 	}
 }
 
-// Before there is a history, and where a forecaster needs more of it, strategies do
-// without a plan; with enough of it a forecast that fails ends the run.
-func TestNoPlanYet(t *testing.T) {
+// Without history, or with too little for the forecaster, strategies run without a plan; with enough
+// history a failed forecast ends the run.
+func TestNoPlanWithoutHistory(t *testing.T) {
 	for _, c := range []struct {
 		from, now time.Duration
 		next      time.Duration
@@ -67,13 +67,13 @@ func TestNoPlanYet(t *testing.T) {
 		f := runs[0].setup.Scaler.(*fleetScaler)
 		f.scenario.From = c.from
 		if c.fails {
-			f.service.Regions[0].Name = service.Region("local/elsewhere") // of which the history knows nothing
+			f.service.Regions[0].Name = service.Region("local/elsewhere") // unknown to the history
 			f.inputs.options.Survive = []string{"local/nowhere"}
 		}
 		view := &sim.FleetView{Spare: make([]int, 3), Endpoints: []sim.EndpointView{{Ready: 2}}}
 		_, err = f.Step(c.now, view)
-		if (err != nil) != c.fails || !c.fails && (f.next != c.next || f.watched[0].target != nil) {
-			t.Errorf("from %s: next at %s, target %+v, %v", c.from, f.next, f.watched[0].target, err)
+		if (err != nil) != c.fails || !c.fails && (f.nextPlan != c.next || f.demand[0].target != nil) {
+			t.Errorf("from %s: next at %s, target %+v, %v", c.from, f.nextPlan, f.demand[0].target, err)
 		}
 	}
 }

@@ -14,24 +14,24 @@ type SageReport struct {
 	Rows       []SageRow     `json:"rows"`
 	Summary    []SageSummary `json:"summary"`
 	WallMillis float64       `json:"wall_ms"`
-	// Paper is what the paper prints, where --paper asks for it.
+	// Paper holds the paper's values, with --paper.
 	Paper []SagePaper `json:"paper,omitempty"`
 
-	// Requests is how many were simulated in all.
+	// Requests is the total number of simulated requests.
 	Requests int `json:"-"`
 	columns  []sageColumn
-	courses  []sageCourse // of seed 1, by row of the summary
+	series   []sageSeries // with seed 1, by row of the summary
 }
 
-// SageConstants is what the runs have in common.
+// SageConstants are the parameters common to all runs.
 type SageConstants struct {
 	Regions       []string    `json:"regions"`
 	RTTMillis     float64     `json:"rtt_ms"`
-	VMs           int         `json:"vms"`   // a model and region
+	VMs           int         `json:"vms"`   // per model and region
 	Spare         int         `json:"spare"` // VMs that a region can launch
 	Min           int         `json:"min"`
 	Max           int         `json:"max"`
-	FromHours     float64     `json:"from_h"` // of the week, from Monday
+	FromHours     float64     `json:"from_h"` // since Monday of the week
 	DurationHours float64     `json:"duration_h"`
 	PeriodSeconds float64     `json:"period_s"`
 	Trace         string      `json:"trace,omitempty"`
@@ -39,34 +39,34 @@ type SageConstants struct {
 	Models        []SageModel `json:"models"`
 }
 
-// SagePlanner is how the plans of a run are made.
+// SagePlanner holds the planner's parameters.
 type SagePlanner struct {
 	Forecaster     string  `json:"forecaster"`
-	Peak           string  `json:"peak"`    // level of the forecast peak that is planned for
-	Epsilon        float64 `json:"epsilon"` // share of its own peak that a region carries
+	Peak           string  `json:"peak"`    // quantile of the forecast peak that the plan covers
+	Epsilon        float64 `json:"epsilon"` // share of its own peak that a region must serve
 	HorizonSeconds float64 `json:"horizon_s"`
-	StepSeconds    float64 `json:"step_s"` // over which load is averaged before its peak is planned for
+	StepSeconds    float64 `json:"step_s"` // averaging interval of the load before its peak is taken
 	StartUpSeconds float64 `json:"start_up_s"`
 }
 
-// SageModel is a model and what one replica of it is.
+// SageModel describes a model and its replicas.
 type SageModel struct {
 	Model    string `json:"model"`
 	Profile  string `json:"profile"`
 	GPUs     int    `json:"gpus"`
 	KVTokens int    `json:"kv_tokens"`
-	// ReplicaTPS is what was measured of one replica, in prompt tokens a second.
+	// ReplicaTPS is the measured capacity of one replica, in prompt tokens per second.
 	ReplicaTPS float64 `json:"replica_tps"`
 }
 
-// SageRow is one strategy at one seed. Case says what else is compared: the order
-// of the requests that wait, or the pools.
+// SageRow is one strategy with one seed. Case is the other variant compared: the queue order at
+// replicas, or the pools.
 type SageRow struct {
 	Strategy string `json:"strategy"`
 	Case     string `json:"case,omitempty"`
 	Seed     uint64 `json:"seed"`
-	// Requests were asked; those that are not in Completed wait for room or are being
-	// served at the end.
+	// Requests counts the sent requests; those not in Completed are waiting for capacity or being served
+	// at the end.
 	Requests  int            `json:"requests"`
 	Completed int            `json:"completed"`
 	Waiting   int            `json:"waiting"`
@@ -74,32 +74,31 @@ type SageRow struct {
 	Burst     *SageBurst     `json:"burst,omitempty"`
 }
 
-// SageBurst is how a scenario's burst went.
+// SageBurst describes the reaction to a scenario's burst.
 type SageBurst struct {
-	// PeakUtilisation is the most that the KV memory of all replicas is used, 0..1,
-	// from the burst's beginning on.
+	// PeakUtilisation is the maximum KV utilisation over all replicas, 0..1, from the burst's start on.
 	PeakUtilisation float64 `json:"peak_utilisation"`
-	// RecoverySeconds is how long after its beginning utilisation is back below 70 %
-	// for five minutes; null where it is not before the end.
+	// RecoverySeconds is the time from its start until utilisation stays below 70 % for five minutes;
+	// null if it does not before the end.
 	RecoverySeconds *float64 `json:"recovery_s"`
-	// InBurst says that it was back before the burst was over.
+	// InBurst reports that utilisation recovered before the burst ended.
 	InBurst bool `json:"recovered_in_burst"`
 }
 
-// SageUse is what replicas were used for.
+// SageUse is the use of VMs.
 type SageUse struct {
-	// InstanceHours is VM-hours that were not lent, starting and draining included.
+	// InstanceHours counts VM-hours that were not donated, including starting and draining.
 	InstanceHours float64 `json:"instance_hours"`
-	// GPUHours is the same by GPUs.
+	// GPUHours is InstanceHours times the GPUs per VM.
 	GPUHours float64 `json:"gpu_hours"`
-	// WastedInstanceHours is from asking for a replica until it serves, and
-	// WastedGPUHours the same by GPUs.
+	// WastedInstanceHours counts VM-hours from the scaling request until the replica serves;
+	// WastedGPUHours is the same times the GPUs per VM.
 	WastedInstanceHours  float64 `json:"wasted_instance_hours"`
 	WastedGPUHours       float64 `json:"wasted_gpu_hours"`
 	DonatedInstanceHours float64 `json:"donated_instance_hours"`
 	Starts               int     `json:"starts"`
-	Redeployed           int     `json:"redeployed"` // of the starts, with other weights before
-	Launched             int     `json:"launched"`   // of the starts, on new VMs
+	Redeployed           int     `json:"redeployed"` // starts that replaced other weights
+	Launched             int     `json:"launched"`   // starts on new VMs
 }
 
 // SageModelRow is one model of a row.
@@ -110,35 +109,35 @@ type SageModelRow struct {
 	Regions []SageRegionRow `json:"regions"`
 }
 
-// SageRegionRow is one model in one region. Its tiers are those of the region's
-// clients, wherever they were served.
+// SageRegionRow is one model in one region. Its tiers count the region's clients, wherever they were
+// served.
 type SageRegionRow struct {
 	Region string `json:"region"`
-	Pool   string `json:"pool,omitempty"` // IW or NIW, of silos
+	Pool   string `json:"pool,omitempty"` // IW or NIW, with silos
 	SageUse
 	Tiers []SageTier `json:"tiers"`
 }
 
-// SageTier is what became of a tier's requests.
+// SageTier is the result of a tier's requests.
 type SageTier struct {
 	Tier      string `json:"tier"`
 	Requests  int    `json:"requests"`
 	Completed int    `json:"completed"`
-	// Violations is the share (0..1) that missed the tier's target.
+	// Violations is the share (0..1) of requests that missed the tier's target.
 	Violations *float64         `json:"sla_violations"`
 	Reroutes   int              `json:"reroutes"`
 	TTFT       *sim.Percentiles `json:"ttft_ms"`
 	E2E        *sim.Percentiles `json:"e2e_ms"`
 }
 
-// sageCourse is a row's course, for drawings.
-type sageCourse struct {
+// sageSeries is the time series of a row, for charts.
+type sageSeries struct {
 	strategy, label string
 	moments         []sim.FleetMoment
 	models          []int // by endpoint
 }
 
-// newSageReport makes the report of runs that have ended.
+// newSageReport returns the report of finished runs.
 func newSageReport(p *SagePlan, tps []float64, runs []sageRun, results []*sim.FleetResult) *SageReport {
 	r := &SageReport{Scenario: p.Scenario.Name, Title: p.Scenario.Title, Constants: sageConstants(p, runs[0].fleet, tps)}
 	for i := range runs {
@@ -149,11 +148,11 @@ func newSageReport(p *SagePlan, tps []float64, runs []sageRun, results []*sim.Fl
 		r.Rows = append(r.Rows, row)
 		r.Requests += row.Requests
 		if runs[i].seed == 1 {
-			c := sageCourse{strategy: row.Strategy, label: row.Case, moments: results[i].Course}
+			c := sageSeries{strategy: row.Strategy, label: row.Case, moments: results[i].Course}
 			for _, e := range results[i].Endpoints {
 				c.models = append(c.models, e.Model)
 			}
-			r.courses = append(r.courses, c)
+			r.series = append(r.series, c)
 		}
 	}
 	if p.Paper {
@@ -243,18 +242,18 @@ func sageTier(t *sim.TierResult) SageTier {
 	return out
 }
 
-// A burst counts as over when utilisation has been below recoveredBelow, above which
-// the strategies scale out, for recoveredFor.
+// A burst has ended when utilisation has stayed below recoveredBelow, the strategies' scale-out
+// threshold, for recoveredFor.
 const (
 	recoveredBelow = 0.70
 	recoveredFor   = 5 * time.Minute
 )
 
-// recovery reads off how a burst went.
+// recovery computes the reaction to a burst.
 func recovery(b *burst, result *sim.FleetResult) *SageBurst {
 	began, ended := time.Duration(b.from)*time.Minute, time.Duration(b.to)*time.Minute
 	out := &SageBurst{}
-	last := began // time above
+	last := began // last time above the threshold
 	for _, m := range result.Course {
 		if m.At < began {
 			continue

@@ -13,64 +13,63 @@ import (
 	"skyserve/plan"
 )
 
-// observedOver is the time over which the load that strategies see is taken: the
-// paper counts tokens a minute (appendix B).
+// observedOver is the interval over which strategies observe the load: the paper counts tokens per
+// minute (appendix B).
 const observedOver = time.Minute
 
-// fleetScaler lets a strategy of package plan scale a simulated fleet: it keeps the
-// history of the demand, has the service planned from what is past as a controller does,
-// and puts counts and changes into the simulator's types.
+// fleetScaler runs a strategy of package plan on a simulated fleet: it keeps the history of the demand,
+// plans the service from past data as a controller does, and converts counts and changes to the
+// simulator's types.
 type fleetScaler struct {
 	scenario *sim.FleetScenario
 	strategy plan.Strategy
 	service  *service.Spec
 	inputs   *sharedInputs
 
-	next    time.Duration // when the next plan is due
-	watched []watched     // by endpoint
-	fleet   plan.Fleet
+	nextPlan time.Duration    // when the next plan is due
+	demand   []endpointDemand // by endpoint
+	fleet    plan.Fleet
 }
 
-// watched is what is known of an endpoint's demand.
-type watched struct {
-	interactive, deferred counted
+// endpointDemand is the observed demand of an endpoint.
+type endpointDemand struct {
+	interactive, deferred tokenCounts
 	recent                []int64 // interactive tokens as of the last looks, the newest last
 	target                *plan.Target
 }
 
-// counted is prompt tokens by the minute, the past before the run included.
-type counted struct {
+// tokenCounts holds prompt tokens per minute, including the past before the run.
+type tokenCounts struct {
 	minutes []float64
-	last    int64 // tokens of the run as of the end of minutes
+	last    int64 // cumulative tokens of the run at the end of minutes
 }
 
-// add takes in the tokens of the run as of the end of a minute.
-func (c *counted) add(tokens int64) {
+// add appends a minute, given the cumulative tokens of the run at its end.
+func (c *tokenCounts) add(tokens int64) {
 	c.minutes = append(c.minutes, float64(tokens-c.last))
 	c.last = tokens
 }
 
-// newFleetScaler makes the scaler of a run: the demand before the run's beginning
-// is its history.
+// newFleetScaler returns the scaler of a run. The demand before the start of the run is its history.
 func newFleetScaler(s *sim.FleetScenario, strategy plan.Strategy, spec *service.Spec, inputs *sharedInputs) *fleetScaler {
 	return &fleetScaler{scenario: s, strategy: strategy, service: spec, inputs: inputs}
 }
 
 // Step implements sim.Scaler.
 func (f *fleetScaler) Step(now time.Duration, v *sim.FleetView) ([]sim.FleetChange, error) {
-	if f.watched == nil {
-		f.begin(v)
+	if f.demand == nil {
+		f.loadHistory(v)
 	}
 	for i := range v.Endpoints {
 		f.observe(i, &v.Endpoints[i], now)
 	}
-	if now >= f.next && plan.FollowsPlan(f.strategy.Name()) {
+	if now >= f.nextPlan && plan.FollowsPlan(f.strategy.Name()) {
 		if err := f.plan(now, v); err != nil {
 			return nil, err
 		}
 	}
 	for i := range v.Endpoints {
-		f.show(i, &v.Endpoints[i])
+		f.convertEndpoint(i, &v.Endpoints[i])
 	}
 	f.fleet.Spare = make(map[string]int, len(v.Spare))
 	for r, n := range v.Spare {
@@ -87,12 +86,12 @@ func (f *fleetScaler) Step(now time.Duration, v *sim.FleetView) ([]sim.FleetChan
 	return changes, nil
 }
 
-// begin takes in the history.
-func (f *fleetScaler) begin(v *sim.FleetView) {
-	f.watched = make([]watched, len(v.Endpoints))
+// loadHistory loads the history.
+func (f *fleetScaler) loadHistory(v *sim.FleetView) {
+	f.demand = make([]endpointDemand, len(v.Endpoints))
 	f.fleet.Endpoints = make([]plan.Endpoint, len(v.Endpoints))
 	for i := range v.Endpoints {
-		e, w := &v.Endpoints[i], &f.watched[i]
+		e, w := &v.Endpoints[i], &f.demand[i]
 		for minute := range int(f.scenario.From / time.Minute) {
 			w.interactive.minutes = append(w.interactive.minutes, f.scenario.Demand.Interactive(e.Model, e.Region, minute))
 			w.deferred.minutes = append(w.deferred.minutes, f.scenario.Demand.Deferred(e.Model, e.Region, minute))
@@ -100,9 +99,9 @@ func (f *fleetScaler) begin(v *sim.FleetView) {
 	}
 }
 
-// observe takes in what an endpoint was asked.
+// observe adds an endpoint's latest demand.
 func (f *fleetScaler) observe(i int, e *sim.EndpointView, now time.Duration) {
-	w := &f.watched[i]
+	w := &f.demand[i]
 	if now > 0 && now%time.Minute == 0 {
 		w.interactive.add(e.Interactive)
 		w.deferred.add(e.DeferredTokens)
@@ -113,8 +112,8 @@ func (f *fleetScaler) observe(i int, e *sim.EndpointView, now time.Duration) {
 	}
 }
 
-// observed is the recent load in tokens a second, nil at first.
-func (f *fleetScaler) observed(w *watched) *float64 {
+// observed returns the recent load in tokens per second; nil at first.
+func (f *fleetScaler) observed(w *endpointDemand) *float64 {
 	n := len(w.recent)
 	if n < 2 {
 		return nil
@@ -123,31 +122,30 @@ func (f *fleetScaler) observed(w *watched) *float64 {
 	return &tps
 }
 
-// weekBegins is the first minute of the simulated week since the Unix epoch: a Monday.
-const weekBegins = 4 * 24 * 60
+// weekStartMinute is the first minute of the simulated week since the Unix epoch: a Monday.
+const weekStartMinute = 4 * 24 * 60
 
-// learning is for how long a history may be too short for a forecaster, which then gives
-// no plan yet; after it a forecast that fails ends the run. retryPlan is the wait before
-// another try, as the controller's.
+// learningPeriod is the period during which a forecaster may fail for lack of history and no plan is made;
+// after it a failed forecast ends the run. retryPlan is the retry interval, as in the controller.
 const (
-	learning  = 3 * 24 * time.Hour
-	retryPlan = 5 * time.Minute
+	learningPeriod = 3 * 24 * time.Hour
+	retryPlan      = 5 * time.Minute
 )
 
-// plan has the service planned, and keeps the targets for the endpoints but silos of
-// deferred work, which the paper does not plan for.
+// plan plans the service and stores the targets of the endpoints, except silos for deferred work, which
+// the paper does not plan.
 func (f *fleetScaler) plan(now time.Duration, v *sim.FleetView) error {
 	h := f.history(v)
-	if h.Minutes == 0 { // nothing is known yet: strategies do without
-		f.next = now + time.Minute
+	if h.Minutes == 0 { // no history yet: strategies run without targets
+		f.nextPlan = now + time.Minute
 		return nil
 	}
-	in, err := f.inputs.of(now, func() (*plan.Inputs, error) {
-		at := time.Unix(60*weekBegins, 0).Add(f.scenario.From + now)
+	in, err := f.inputs.get(now, func() (*plan.Inputs, error) {
+		at := time.Unix(60*weekStartMinute, 0).Add(f.scenario.From + now)
 		return plan.ForecastInputs(f.service, h, at, f.inputs.options)
 	})
-	if err != nil && f.scenario.From+now < learning {
-		f.next = now + retryPlan
+	if err != nil && f.scenario.From+now < learningPeriod {
+		f.nextPlan = now + retryPlan
 		return nil
 	}
 	if err != nil {
@@ -157,43 +155,43 @@ func (f *fleetScaler) plan(now time.Duration, v *sim.FleetView) error {
 	if err != nil {
 		return err
 	}
-	f.next = now + plan.NextReview(f.service.Autoscale.Every, h.Minutes)
+	f.nextPlan = now + plan.NextReview(f.service.Autoscale.Every, h.Minutes)
 	for _, t := range made.Targets() {
 		for i := range v.Endpoints {
 			e := &v.Endpoints[i]
 			if !e.Deferred && f.service.Models[e.Model].Name == t.Model && f.service.Regions[e.Region].Name == t.Region {
 				target := t.Target
-				target.From, target.Until = now, f.next
-				f.watched[i].target = &target
+				target.From, target.Until = now, f.nextPlan
+				f.demand[i].target = &target
 			}
 		}
 	}
 	return nil
 }
 
-// history is what was asked so far.
+// history returns the demand so far.
 func (f *fleetScaler) history(v *sim.FleetView) *forecast.History {
-	h := &forecast.History{First: weekBegins, Minutes: len(f.watched[0].interactive.minutes)}
-	none := make([]float64, h.Minutes) // that caches spared
+	h := &forecast.History{First: weekStartMinute, Minutes: len(f.demand[0].interactive.minutes)}
+	none := make([]float64, h.Minutes) // tokens served from caches
 	for i := range v.Endpoints {
-		e, w := &v.Endpoints[i], &f.watched[i]
+		e, w := &v.Endpoints[i], &f.demand[i]
 		if e.Deferred {
 			continue
 		}
 		for _, t := range []struct {
 			tier   service.Tier
-			counts counted
+			counts tokenCounts
 		}{{service.TierNormal, w.interactive}, {service.TierDeferred, w.deferred}} {
 			key := forecast.Key{Region: f.service.Regions[e.Region].Name, Model: f.service.Models[e.Model].Name, Tier: t.tier}
 			h.Series = append(h.Series, forecast.Traffic{Keyed: forecast.Keyed{Key: key, Series: forecast.Series{
-				Name: key.String(), Unit: forecast.PromptTokens, Start: weekBegins, Step: time.Minute, Values: t.counts.minutes,
+				Name: key.String(), Unit: forecast.PromptTokens, Start: weekStartMinute, Step: time.Minute, Values: t.counts.minutes,
 			}}, Cached: none})
 		}
 	}
 	return h
 }
 
-// counts is the replicas that run.
+// counts returns the running replicas.
 func (f *fleetScaler) counts(v *sim.FleetView) []plan.Count {
 	var out []plan.Count
 	for i := range v.Endpoints {
@@ -205,8 +203,8 @@ func (f *fleetScaler) counts(v *sim.FleetView) []plan.Count {
 	return out
 }
 
-// fleetService is a simulated fleet as the service that it stands for, whose replicas
-// carry what was measured of them.
+// fleetService returns the service spec of a simulated fleet, with the measured capacity of its
+// replicas.
 func fleetService(s *sim.FleetScenario, tps []float64) *service.Spec {
 	spec := &service.Spec{Name: s.Name, Autoscale: service.Autoscale{Every: time.Hour, Donate: true}}
 	for i := range s.Models {
@@ -219,7 +217,7 @@ func fleetService(s *sim.FleetScenario, tps []float64) *service.Spec {
 	return spec
 }
 
-// gpuOf is the GPU that a model's profile is of, by the beginning of its name: h100x4-...
+// gpuOf returns the GPU of a model's profile, from the prefix of its name: h100x4-...
 func gpuOf(m *sim.FleetModel) string {
 	for _, g := range catalogue.GPUs() {
 		if strings.HasPrefix(m.Profile.Name, strings.ToLower(g.Name)) {
@@ -229,26 +227,25 @@ func gpuOf(m *sim.FleetModel) string {
 	return "H100"
 }
 
-// sharedInputs is the inputs of the plans of one seed, by their time. What is asked does
-// not depend on how replicas are scaled, so that every strategy sees the same past, and
-// what is expected of it has to be computed once.
+// sharedInputs caches the planning inputs of one seed by time. Demand does not depend on scaling, so
+// every strategy has the same history, and each forecast is computed once.
 type sharedInputs struct {
 	options plan.ReviewOptions
 	mu      sync.Mutex
-	known   map[time.Duration]func() (*plan.Inputs, error)
+	cache   map[time.Duration]func() (*plan.Inputs, error)
 }
 
 func newSharedInputs(o plan.ReviewOptions) *sharedInputs {
-	return &sharedInputs{options: o, known: map[time.Duration]func() (*plan.Inputs, error){}}
+	return &sharedInputs{options: o, cache: map[time.Duration]func() (*plan.Inputs, error){}}
 }
 
-// of is the inputs of a time; several runs may ask at once.
-func (s *sharedInputs) of(now time.Duration, forecastInputs func() (*plan.Inputs, error)) (*plan.Inputs, error) {
+// get returns the inputs at a time; it is safe for concurrent use.
+func (s *sharedInputs) get(now time.Duration, forecastInputs func() (*plan.Inputs, error)) (*plan.Inputs, error) {
 	s.mu.Lock()
-	made := s.known[now]
+	made := s.cache[now]
 	if made == nil {
 		made = sync.OnceValues(forecastInputs)
-		s.known[now] = made
+		s.cache[now] = made
 	}
 	s.mu.Unlock()
 	in, err := made()
@@ -258,9 +255,9 @@ func (s *sharedInputs) of(now time.Duration, forecastInputs func() (*plan.Inputs
 	return in, nil
 }
 
-// show puts an endpoint into the strategy's words.
-func (f *fleetScaler) show(i int, e *sim.EndpointView) {
-	s, w := f.scenario, &f.watched[i]
+// convertEndpoint converts an endpoint to the strategy's type.
+func (f *fleetScaler) convertEndpoint(i int, e *sim.EndpointView) {
+	s, w := f.scenario, &f.demand[i]
 	out := &f.fleet.Endpoints[i]
 	*out = plan.Endpoint{
 		Model: s.Models[e.Model].Name, Region: s.Regions[e.Region],

@@ -12,22 +12,21 @@ import (
 	"skyserve/plan"
 )
 
-// SageSummary is one strategy, and case, over the seeds, by model.
+// SageSummary is one strategy and case over the seeds, by model.
 type SageSummary struct {
 	Strategy string             `json:"strategy"`
 	Case     string             `json:"case,omitempty"`
 	Models   []SageModelSummary `json:"models"`
 }
 
-// SageModelSummary is the mean over the seeds and its spread.
+// SageModelSummary holds the mean over the seeds and its spread.
 type SageModelSummary struct {
 	Model  string       `json:"model"`
 	Mean   SageFigures  `json:"mean"`
 	Spread *SageFigures `json:"spread"` // standard deviation; null for one seed
 }
 
-// SageFigures is what strategies are compared by. What could not be measured is
-// null.
+// SageFigures are the figures for comparing strategies. Figures that were not measured are null.
 type SageFigures struct {
 	InstanceHours        float64  `json:"instance_hours"`
 	GPUHours             float64  `json:"gpu_hours"`
@@ -46,10 +45,10 @@ type SageFigures struct {
 	Redeployed           float64  `json:"redeployed"`
 	Launched             float64  `json:"launched"`
 	Rerouted             float64  `json:"rerouted"`         // share of all requests
-	Waiting              float64  `json:"waiting_requests"` // of all models, at the end
+	Waiting              float64  `json:"waiting_requests"` // over all models, at the end
 }
 
-// fields lists the figures, nil where one is not known.
+// fields returns the optional figures; nil = not measured.
 func (f *SageFigures) fields() []**float64 {
 	return []**float64{
 		&f.TTFTP75Fast, &f.TTFTP95Fast, &f.TTFTP75Normal, &f.TTFTP95Normal, &f.ViolationsFast, &f.ViolationsNormal, &f.ViolationsDeferred, &f.DeferredP95,
@@ -63,7 +62,7 @@ func (f *SageFigures) sums() []*float64 {
 	}
 }
 
-// sageFigures reads them off a model's row.
+// sageFigures returns the figures of a model's row.
 func sageFigures(row *SageRow, m *SageModelRow) SageFigures {
 	f := SageFigures{
 		InstanceHours: m.InstanceHours, GPUHours: m.GPUHours, WastedInstanceHours: m.WastedInstanceHours, WastedGPUHours: m.WastedGPUHours,
@@ -87,7 +86,7 @@ func sageFigures(row *SageRow, m *SageModelRow) SageFigures {
 	return f
 }
 
-// summariseSage takes the seeds of each strategy and case together.
+// summariseSage aggregates the seeds of each strategy and case.
 func summariseSage(rows []SageRow) []SageSummary {
 	var out []SageSummary
 	for from := 0; from < len(rows); {
@@ -101,7 +100,7 @@ func summariseSage(rows []SageRow) []SageSummary {
 			for i := from; i < to; i++ {
 				seeds = append(seeds, sageFigures(&rows[i], &rows[i].Models[m]))
 			}
-			s.Models = append(s.Models, overSeeds(rows[from].Models[m].Model, seeds))
+			s.Models = append(s.Models, aggregateSeeds(rows[from].Models[m].Model, seeds))
 		}
 		out = append(out, s)
 		from = to
@@ -109,9 +108,8 @@ func summariseSage(rows []SageRow) []SageSummary {
 	return out
 }
 
-// overSeeds is the mean and spread of figures; one that is unknown of any seed is
-// unknown.
-func overSeeds(model string, seeds []SageFigures) SageModelSummary {
+// aggregateSeeds returns the mean and spread of figures; a figure unknown for any seed is unknown.
+func aggregateSeeds(model string, seeds []SageFigures) SageModelSummary {
 	out := SageModelSummary{Model: model}
 	spread := &SageFigures{}
 	each := func(get func(*SageFigures) *float64, to, deviationTo func(float64)) {
@@ -140,14 +138,13 @@ func overSeeds(model string, seeds []SageFigures) SageModelSummary {
 	return out
 }
 
-// sageColumn is a column of the table: what it prints of a model under a strategy.
+// sageColumn is a table column: its heading and how it formats a model with a strategy.
 type sageColumn struct {
 	head string
 	cell func(s *SageSummary, m *SageModelSummary) string
 }
 
-// WriteTable prints the means over the seeds, with their spread: a block for each
-// model.
+// WriteTable prints means over the seeds with their spread, in one block per model.
 func (r *SageReport) WriteTable(w io.Writer) error {
 	if _, err := fmt.Fprintf(w, "%s: %s\n%s\n", r.Scenario, r.Title, r.basis()); err != nil {
 		return err
@@ -169,7 +166,7 @@ func (r *SageReport) WriteTable(w io.Writer) error {
 	return nil
 }
 
-// basis says in a line what the runs have in common.
+// basis describes the parameters common to all runs in one line.
 func (r *SageReport) basis() string {
 	c := &r.Constants
 	seeds := "seed 1"
@@ -180,21 +177,21 @@ func (r *SageReport) basis() string {
 	if c.Trace != "" {
 		load = c.Trace
 	}
-	return fmt.Sprintf("%s from hour %.0f for %.0f h, %s, %d VMs a model and region, at least %d replicas; %s%s",
+	return fmt.Sprintf("%s from hour %.0f for %.0f h, %s, %d VMs per model and region, at least %d replicas; %s%s",
 		load, c.FromHours, c.DurationHours, strings.Join(c.Regions, ", "), c.VMs, c.Min, seeds, r.planning())
 }
 
-// planning says how plans were made, where a strategy goes by them.
+// planning describes the planner's parameters, if a strategy follows a plan.
 func (r *SageReport) planning() string {
 	p := &r.Constants.Planner
 	if !slices.ContainsFunc(r.Summary, func(s SageSummary) bool { return s.Strategy != "fixed" && plan.FollowsPlan(s.Strategy) }) {
 		return ""
 	}
-	return fmt.Sprintf("; plans of %s: forecast by %s, %s peak of %s steps, epsilon %g", forecast.ShortDuration(time.Duration(p.HorizonSeconds*1e9)),
+	return fmt.Sprintf("; plan horizon %s: forecaster %s, %s peak over %s steps, epsilon %g", forecast.ShortDuration(time.Duration(p.HorizonSeconds*1e9)),
 		p.Forecaster, p.Peak, forecast.ShortDuration(time.Duration(p.StepSeconds*1e9)), p.Epsilon)
 }
 
-// table is the report's header and cells.
+// table returns the report's header and cells.
 func (r *SageReport) table() (header []string, rows [][]string) {
 	for _, c := range r.columns {
 		header = append(header, c.head)
@@ -211,27 +208,27 @@ func (r *SageReport) table() (header []string, rows [][]string) {
 	return header, rows
 }
 
-// notes sum up all models, and say how much deferred work is left at the end.
+// notes summarise all models, and the deferred work left at the end.
 func (r *SageReport) notes() []string {
 	var out []string
 	firstHours, firstGPUs := r.Summary[0].hours()
 	for i := range r.Summary {
 		s := &r.Summary[i]
 		hours, gpus := s.hours()
-		text := fmt.Sprintf("%s: %.1f instance-hours in all", s.name(), hours)
+		text := fmt.Sprintf("%s: %.1f instance-hours in total", s.name(), hours)
 		if i > 0 && firstHours > 0 {
-			text += fmt.Sprintf(" (%+.1f%%; by GPUs %+.1f%%", 100*(hours/firstHours-1), 100*(gpus/firstGPUs-1))
+			text += fmt.Sprintf(" (%+.1f%%; GPU-hours %+.1f%%", 100*(hours/firstHours-1), 100*(gpus/firstGPUs-1))
 			if p := r.paperOf(s, &SageModelSummary{}); p != nil && p.GPUHoursSaved != nil {
 				text += fmt.Sprintf(", paper %+.1f%%", -100**p.GPUHoursSaved)
 			}
 			text += ")"
 		}
-		out = append(out, text+fmt.Sprintf(", %.0f deferred requests wait at the end", s.Models[0].Mean.Waiting))
+		out = append(out, text+fmt.Sprintf(", %.0f deferred requests left at the end", s.Models[0].Mean.Waiting))
 	}
 	return out
 }
 
-// hours is the instance-hours and GPU-hours of all models.
+// hours returns the instance-hours and GPU-hours of all models.
 func (s *SageSummary) hours() (instances, gpus float64) {
 	for i := range s.Models {
 		instances += s.Models[i].Mean.InstanceHours
@@ -240,7 +237,7 @@ func (s *SageSummary) hours() (instances, gpus float64) {
 	return instances, gpus
 }
 
-// name is a summary's strategy, or case where there is one.
+// name returns a summary's case or, without one, its strategy.
 func (s *SageSummary) name() string {
 	if s.Case != "" {
 		return s.Case
@@ -248,7 +245,7 @@ func (s *SageSummary) name() string {
 	return s.Strategy
 }
 
-// withSpread prints a mean with the spread over the seeds.
+// withSpread formats a mean with its spread over the seeds.
 func withSpread(m *SageModelSummary, format string, unit float64, get func(*SageFigures) *float64) string {
 	v := get(&m.Mean)
 	if v == nil {
@@ -265,7 +262,7 @@ func figureColumn(head, format string, unit float64, get func(*SageFigures) *flo
 	return sageColumn{head, func(_ *SageSummary, m *SageModelSummary) string { return withSpread(m, format, unit, get) }}
 }
 
-// modelColumn and strategyColumn say what a row is of.
+// modelColumn and strategyColumn identify the row.
 func modelColumn() sageColumn {
 	return sageColumn{"MODEL", func(_ *SageSummary, m *SageModelSummary) string { return m.Model }}
 }
@@ -274,7 +271,7 @@ func strategyColumn(head string) sageColumn {
 	return sageColumn{head, func(s *SageSummary, _ *SageModelSummary) string { return s.name() }}
 }
 
-// paperOf finds what the paper prints of a strategy, or case, and a model.
+// paperOf returns the paper's values for a strategy, or case, and a model.
 func (r *SageReport) paperOf(s *SageSummary, m *SageModelSummary) *SagePaper {
 	i := slices.IndexFunc(r.Paper, func(p SagePaper) bool { return p.Of == s.name() && p.Model == m.Model })
 	if i < 0 {
@@ -283,7 +280,7 @@ func (r *SageReport) paperOf(s *SageSummary, m *SageModelSummary) *SagePaper {
 	return &r.Paper[i]
 }
 
-// hoursColumn is instance-hours, with the paper's in brackets.
+// hoursColumn shows instance-hours, with the paper's value in brackets.
 func hoursColumn(r *SageReport) sageColumn {
 	return sageColumn{"INSTANCE-HOURS", func(s *SageSummary, m *SageModelSummary) string {
 		text := withSpread(m, "%.1f", 1, func(f *SageFigures) *float64 { return &f.InstanceHours })
@@ -294,9 +291,9 @@ func hoursColumn(r *SageReport) sageColumn {
 	}}
 }
 
-// againstFirst compares instance-hours with those of the first row.
-func againstFirst(r *SageReport) sageColumn {
-	return sageColumn{"AGAINST " + strings.ToUpper(r.Summary[0].name()), func(s *SageSummary, m *SageModelSummary) string {
+// versusFirst shows instance-hours relative to the first row.
+func versusFirst(r *SageReport) sageColumn {
+	return sageColumn{"VS " + strings.ToUpper(r.Summary[0].name()), func(s *SageSummary, m *SageModelSummary) string {
 		i := slices.IndexFunc(r.Summary[0].Models, func(o SageModelSummary) bool { return o.Model == m.Model })
 		first := r.Summary[0].Models[i].Mean.InstanceHours
 		if s.name() == r.Summary[0].name() || first == 0 {
@@ -316,26 +313,26 @@ func dayColumns(r *SageReport) []sageColumn {
 		head = "POOLS"
 	}
 	return []sageColumn{
-		modelColumn(), strategyColumn(head), hoursColumn(r), againstFirst(r),
+		modelColumn(), strategyColumn(head), hoursColumn(r), versusFirst(r),
 		figureColumn("STARTING H", "%.2f", 1, func(f *SageFigures) *float64 { return &f.WastedInstanceHours }),
-		figureColumn("LENT H", "%.0f", 1, func(f *SageFigures) *float64 { return &f.DonatedInstanceHours }),
+		figureColumn("DONATED H", "%.0f", 1, func(f *SageFigures) *float64 { return &f.DonatedInstanceHours }),
 		figureColumn("IW-F TTFT P95 S", "%.2f", 1000, func(f *SageFigures) *float64 { return f.TTFTP95Fast }),
-		figureColumn("IW-F LATE", "%.2f%%", 0.01, func(f *SageFigures) *float64 { return f.ViolationsFast }),
-		figureColumn("IW-N LATE", "%.2f%%", 0.01, func(f *SageFigures) *float64 { return f.ViolationsNormal }),
-		figureColumn("NIW LATE", "%.2f%%", 0.01, func(f *SageFigures) *float64 { return f.ViolationsDeferred }),
-		figureColumn("NIW P95 H", "%.1f", 3.6e6, func(f *SageFigures) *float64 { return f.DeferredP95 }),
+		figureColumn("IW-F SLO MISS", "%.2f%%", 0.01, func(f *SageFigures) *float64 { return f.ViolationsFast }),
+		figureColumn("IW-N SLO MISS", "%.2f%%", 0.01, func(f *SageFigures) *float64 { return f.ViolationsNormal }),
+		figureColumn("NIW SLO MISS", "%.2f%%", 0.01, func(f *SageFigures) *float64 { return f.ViolationsDeferred }),
+		figureColumn("NIW E2E P95 H", "%.1f", 3.6e6, func(f *SageFigures) *float64 { return f.DeferredP95 }),
 		figureColumn("REROUTED", "%.1f%%", 0.01, func(f *SageFigures) *float64 { return &f.Rerouted }),
 	}
 }
 
-// scarceColumns tell where replicas came from.
+// scarceColumns add the origin of replicas.
 func scarceColumns(r *SageReport) []sageColumn {
 	return append(dayColumns(r)[:5],
 		figureColumn("STARTS", "%.0f", 1, func(f *SageFigures) *float64 { return &f.Starts }),
 		figureColumn("REDEPLOYED", "%.0f", 1, func(f *SageFigures) *float64 { return &f.Redeployed }),
 		figureColumn("NEW VMS", "%.0f", 1, func(f *SageFigures) *float64 { return &f.Launched }),
 		figureColumn("IW-F TTFT P95 S", "%.2f", 1000, func(f *SageFigures) *float64 { return f.TTFTP95Fast }),
-		figureColumn("IW-F LATE", "%.2f%%", 0.01, func(f *SageFigures) *float64 { return f.ViolationsFast }),
+		figureColumn("IW-F SLO MISS", "%.2f%%", 0.01, func(f *SageFigures) *float64 { return f.ViolationsFast }),
 	)
 }
 
@@ -359,14 +356,14 @@ func burstColumns(r *SageReport) []sageColumn {
 			peaks, _ := of(s, func(row *SageRow) *float64 { return &row.Burst.PeakUtilisation })
 			return fmt.Sprintf("%.0f%%", 100*mean(peaks))
 		}},
-		{"BELOW 70% AFTER", func(s *SageSummary, _ *SageModelSummary) string {
+		{"RECOVERY (<70%)", func(s *SageSummary, _ *SageModelSummary) string {
 			times, all := of(s, func(row *SageRow) *float64 { return row.Burst.RecoverySeconds })
 			if !all {
-				return fmt.Sprintf("not at the end in %d of %d", len(r.Rows)/len(r.Summary)-len(times), len(r.Rows)/len(r.Summary))
+				return fmt.Sprintf("not recovered in %d of %d", len(r.Rows)/len(r.Summary)-len(times), len(r.Rows)/len(r.Summary))
 			}
 			return fmt.Sprintf("%.0f min", mean(times)/60)
 		}},
-		{"IN THE BURST", func(s *SageSummary, _ *SageModelSummary) string {
+		{"RECOVERED IN BURST", func(s *SageSummary, _ *SageModelSummary) string {
 			inside, _ := of(s, func(row *SageRow) *float64 {
 				if row.Burst.InBurst {
 					return row.Burst.RecoverySeconds
@@ -378,8 +375,8 @@ func burstColumns(r *SageReport) []sageColumn {
 		hoursColumn(r),
 		figureColumn("IW-F TTFT P75 S", "%.2f", 1000, func(f *SageFigures) *float64 { return f.TTFTP75Fast }),
 		figureColumn("P95", "%.1f", 1000, func(f *SageFigures) *float64 { return f.TTFTP95Fast }),
-		figureColumn("IW-F LATE", "%.1f%%", 0.01, func(f *SageFigures) *float64 { return f.ViolationsFast }),
-		figureColumn("IW-N LATE", "%.1f%%", 0.01, func(f *SageFigures) *float64 { return f.ViolationsNormal }),
+		figureColumn("IW-F SLO MISS", "%.1f%%", 0.01, func(f *SageFigures) *float64 { return f.ViolationsFast }),
+		figureColumn("IW-N SLO MISS", "%.1f%%", 0.01, func(f *SageFigures) *float64 { return f.ViolationsNormal }),
 		figureColumn("REROUTED", "%.1f%%", 0.01, func(f *SageFigures) *float64 { return &f.Rerouted }),
 	}
 }
@@ -398,7 +395,7 @@ func tierColumns(r *SageReport) []sageColumn {
 		strategyColumn("ORDER"),
 		beside("IW-F TTFT P75 S", "%.2f", 1000, func(f *SageFigures) *float64 { return f.TTFTP75Fast }, func(p *SagePaper) *float64 { return p.TTFTP75Fast }),
 		beside("IW-N TTFT P75 S", "%.2f", 1000, func(f *SageFigures) *float64 { return f.TTFTP75Normal }, func(p *SagePaper) *float64 { return p.TTFTP75Normal }),
-		beside("IW-F LATE %", "%.1f", 0.01, func(f *SageFigures) *float64 { return f.ViolationsFast }, func(p *SagePaper) *float64 { return p.ViolationsFast }),
-		beside("IW-N LATE %", "%.1f", 0.01, func(f *SageFigures) *float64 { return f.ViolationsNormal }, func(p *SagePaper) *float64 { return p.ViolationsNormal }),
+		beside("IW-F SLO MISS %", "%.1f", 0.01, func(f *SageFigures) *float64 { return f.ViolationsFast }, func(p *SagePaper) *float64 { return p.ViolationsFast }),
+		beside("IW-N SLO MISS %", "%.1f", 0.01, func(f *SageFigures) *float64 { return f.ViolationsNormal }, func(p *SagePaper) *float64 { return p.ViolationsNormal }),
 	}
 }

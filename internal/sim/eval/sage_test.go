@@ -16,8 +16,8 @@ import (
 	"skyserve/plan"
 )
 
-// sagePlan is a scenario made short and light: its forecaster is one that costs nothing. Tests about
-// the default one say so by shippedForecaster.
+// sagePlan returns a short, light scenario with a cheap forecaster. Tests of the default forecaster use
+// shippedForecaster.
 func sagePlan(t testing.TB, name string, strategies ...string) SagePlan {
 	t.Helper()
 	found, err := SageNamed(name)
@@ -30,7 +30,7 @@ func sagePlan(t testing.TB, name string, strategies ...string) SagePlan {
 	}
 }
 
-// shippedForecaster has a plan use the forecaster that services have where they name none.
+// shippedForecaster makes a plan use the default forecaster of services.
 func shippedForecaster(p SagePlan) SagePlan {
 	p.Settings.Forecaster = ""
 	return p
@@ -45,7 +45,7 @@ func runSage(t testing.TB, p SagePlan) *SageReport {
 	return r
 }
 
-// Regions and tiers add up to their model, and every VM to the closed pool.
+// Regions and tiers add up to their model, and VMs to the closed pool.
 func TestSageReportAddsUp(t *testing.T) {
 	testkit.Slow(t)
 	testkit.NotUnderRace(t, "it computes, which takes minutes with the detector on")
@@ -90,8 +90,8 @@ func TestSageReportAddsUp(t *testing.T) {
 	}
 }
 
-// The same plan gives the same bytes, however many run at once.
-func TestSageIsItsSeeds(t *testing.T) {
+// The same plan yields the same bytes, regardless of the number of workers.
+func TestSageIsReproducible(t *testing.T) {
 	testkit.Slow(t)
 	testkit.NotUnderRace(t, "it computes, which takes minutes with the detector on")
 	text := func(workers int) string {
@@ -108,9 +108,9 @@ func TestSageIsItsSeeds(t *testing.T) {
 	}
 }
 
-// Where lent VMs do not suffice a strategy takes those of other models and new ones,
-// in that order, and there are never more than there were and can be launched.
-func TestSageScarce(t *testing.T) {
+// When donated VMs do not suffice, a strategy takes those of other models and then new ones, up to the
+// existing and spare VMs.
+func TestSageScarceUsesSpareVMs(t *testing.T) {
 	testkit.Slow(t)
 	p := sagePlan(t, "sage-scarce", "reactive")
 	p.Settings = SageSettings{VMs: 2, Spare: 3, Duration: time.Hour, Load: 0.3}
@@ -130,7 +130,7 @@ func TestSageTables(t *testing.T) {
 	testkit.NotUnderRace(t, "it computes, which takes minutes with the detector on")
 	for _, c := range []struct{ name, want string }{
 		{"sage-scarce", `MODEL +STRATEGY .+ STARTS +REDEPLOYED +NEW VMS`},
-		{"sage-a100", `lt-ua: .+; by GPUs [-+][\d.]+%, paper -28.2%\)`},
+		{"sage-a100", `lt-ua: .+; GPU-hours [-+][\d.]+%, paper -28.2%\)`},
 		{"sage-day", `llama2-70b +lt-ua +[\d.]+ \(277.5\) +[-+][\d.]+% \(-23.4%\)`},
 		{"sage-silo", `bloom-176b +unified +[\d.]+ \(148\) +[-+][\d.]+% \(-25.7%\)`},
 		{"sage-tiers", `pf +[\d.]+ \(0.9\) +[\d.]+ \(12.1\)`},
@@ -158,8 +158,7 @@ func TestSageTables(t *testing.T) {
 	}
 }
 
-// A burst that a strategy does not answer lasts until the load is gone; one that it
-// answers does not.
+// Without a response by the strategy a burst lasts until the load drops; with one it ends earlier.
 func TestSageBurst(t *testing.T) {
 	testkit.Slow(t)
 	p := sagePlan(t, "sage-burst", "reactive", "lt-i")
@@ -178,7 +177,7 @@ func TestSageBurst(t *testing.T) {
 	}
 }
 
-func TestSageRefuses(t *testing.T) {
+func TestSageRejectsInvalidInput(t *testing.T) {
 	for _, c := range []struct {
 		want   string
 		change func(*SagePlan)
@@ -188,7 +187,7 @@ func TestSageRefuses(t *testing.T) {
 		{`unknown forecaster "x"`, func(p *SagePlan) { p.Settings.Forecaster = "x" }},
 		{"the run ends 24h0m0s after the week", func(p *SagePlan) { p.Settings.Day, p.Settings.Duration = 7, 48*time.Hour }},
 		{"max: must be at least min, 2, got 1", func(p *SagePlan) { p.Settings.Max = 1 }},
-		{"--trace: sage-tiers has a load of its own", func(p *SagePlan) {
+		{"--trace: not supported by sage-tiers, which defines its own load", func(p *SagePlan) {
 			p.Scenario = SageScenarios()[4]
 			p.Trace = &SageTrace{}
 		}},
@@ -201,13 +200,13 @@ func TestSageRefuses(t *testing.T) {
 	}
 	var o SageSettings
 	for _, c := range []struct{ key, value, want string }{
-		{"load", "0", "want a number above 0 and at most 100"},
-		{"late", "0.6", "want a number above 0 and at most 0.5"},
-		{"vms", "x", "want a whole number from 1 to 200"},
-		{"day", "monday", `want one of mon, tue, wed, thu, fri, sat, sun, got "monday"`},
-		{"duration", "5m", "want a duration of 1h or more"},
+		{"load", "0", "must be greater than 0 and at most 100"},
+		{"late", "0.6", "must be greater than 0 and at most 0.5"},
+		{"vms", "x", "must be an integer from 1 to 200"},
+		{"day", "monday", `must be one of mon, tue, wed, thu, fri, sat, sun, got "monday"`},
+		{"duration", "5m", "must be a duration of at least 1h"},
 		{"forecaster", "x", `unknown forecaster "x"`},
-		{"lod", "1", "unknown setting \"lod\": want one of day, deferred"},
+		{"lod", "1", "unknown setting \"lod\": must be one of day, deferred"},
 	} {
 		if err := o.Set(c.key, c.value); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s=%s: got %v, want %q", c.key, c.value, err, c.want)
@@ -221,7 +220,7 @@ func TestSageRefuses(t *testing.T) {
 	if want := (SageSettings{2, 0.5, 8, 4, 3, 9, 7, 2 * time.Hour, 0.1, "auto", 0.8, "p90", 70 * time.Minute, 0}); o != want {
 		t.Errorf("got %+v, want %+v", o, want)
 	}
-	if _, err := SageNamed("sage-dya"); err == nil || !strings.Contains(err.Error(), "want one of sage-day, sage-week") {
+	if _, err := SageNamed("sage-dya"); err == nil || !strings.Contains(err.Error(), "must be one of sage-day, sage-week") {
 		t.Errorf("got %v", err)
 	}
 	if all, err := SageNamed("sage"); err != nil || len(all) != 10 || IsSage("./sage.yaml") || !IsSage("sage-x") {
@@ -229,8 +228,8 @@ func TestSageRefuses(t *testing.T) {
 	}
 }
 
-// traceText is a day and an hour of two models: 100 tokens a second, and 10 of
-// deferred work; model y is asked in its first two minutes only.
+// traceText is a day and an hour of two models: 100 tokens per second, and 10 of deferred work; model y
+// has load only in its first two minutes.
 func traceText() string {
 	var b strings.Builder
 	b.WriteString("minute,model,tier,prompt_tokens,exact\n")
@@ -247,7 +246,7 @@ func TestSageTrace(t *testing.T) {
 		t.Fatal(err)
 	}
 	if y := trace.minutes[1][0]; len(y) != 4 || y[2] != 100 || y[3] != 0 {
-		t.Errorf("what is left out repeats the minute before: got %v", y)
+		t.Errorf("a missing minute must repeat the one before: got %v", y)
 	}
 	mix := "day_nov2024,tenant,tier,requests_in_sample\n5,prod-eastus,IW,3\n5,prod-westus3,IW,1\n5,prod-northcentralus,IW,4\n5,prod-japanwest,IW,9\n5,prod-eastus,NIW,1\n"
 	if err := trace.ReadMix("mix.csv", strings.NewReader(mix), sim.SageFleet().Regions); err != nil {
@@ -273,10 +272,10 @@ func TestSageTrace(t *testing.T) {
 		t.Errorf("%g tokens, want about 3.6e6", tokens)
 	}
 	if x.Regions[1].Tiers[2].Requests != 0 || x.Regions[0].Tiers[2].Requests == 0 {
-		t.Error("deferred work is not where the mix says")
+		t.Error("deferred work is not in the mix's regions")
 	}
 	p.Settings.Day = 3
-	if _, err := RunSage(context.Background(), p); err == nil || err.Error() != "week.csv: ends after 1500 minutes, the run after 2940" {
+	if _, err := RunSage(context.Background(), p); err == nil || err.Error() != "week.csv: ends after 1500 minutes, but the run needs 2940" {
 		t.Errorf("got %v", err)
 	}
 }
@@ -284,13 +283,13 @@ func TestSageTrace(t *testing.T) {
 func TestSageTraceErrors(t *testing.T) {
 	const head = "minute,model,tier,prompt_tokens\n"
 	for _, c := range []struct{ text, want string }{
-		{"", "reading f.csv: its header: EOF"},
-		{"minute,model,tier\n", "reading f.csv:1: want the columns minute, model, tier, prompt_tokens, got minute, model, tier"},
+		{"", "reading f.csv:1: header: EOF"},
+		{"minute,model,tier\n", "reading f.csv:1: must have the columns minute, model, tier, prompt_tokens, got minute, model, tier"},
 		{head, "reading f.csv: no rows"},
-		{head + "x,a,IW,1\n", `reading f.csv:2: minute: want a whole number from 0 to 527039, got "x"`},
-		{head + "0,a,IW,1\n-1,a,IW,1\n", `reading f.csv:3: minute: want a whole number from 0`},
-		{head + "0,a,IW-F,1\n", `reading f.csv:2: tier: want IW or NIW, got "IW-F"`},
-		{head + "0,a,IW,NaN\n", `reading f.csv:2: prompt_tokens: want a number from 0 to 1e+10, got "NaN"`},
+		{head + "x,a,IW,1\n", `reading f.csv:2: minute: must be an integer from 0 to 527039, got "x"`},
+		{head + "0,a,IW,1\n-1,a,IW,1\n", `reading f.csv:3: minute: must be an integer from 0`},
+		{head + "0,a,IW-F,1\n", `reading f.csv:2: tier: must be IW or NIW, got "IW-F"`},
+		{head + "0,a,IW,NaN\n", `reading f.csv:2: prompt_tokens: must be a number from 0 to 1e+10, got "NaN"`},
 		{head + "0,a\n", "wrong number of fields"},
 	} {
 		if _, err := ReadSageTrace("f.csv", strings.NewReader(c.text)); err == nil || !strings.Contains(err.Error(), c.want) {
@@ -299,9 +298,9 @@ func TestSageTraceErrors(t *testing.T) {
 	}
 	const mix = "tenant,tier,requests_in_sample\n"
 	for _, c := range []struct{ text, want string }{
-		{mix + "a-eastus,IW,1\n", "want requests of both tiers in the regions eastus, centralus, westus, got 1 and 0"},
-		{mix + "a-eastus,X,1\n", `reading m.csv:2: tier: want IW or NIW, got "X"`},
-		{mix + "a-eastus,IW,-1\n", `reading m.csv:2: requests_in_sample: want a number of 0 or more, got "-1"`},
+		{mix + "a-eastus,IW,1\n", "must contain requests of both tiers in the regions eastus, centralus, westus, got 1 and 0"},
+		{mix + "a-eastus,X,1\n", `reading m.csv:2: tier: must be IW or NIW, got "X"`},
+		{mix + "a-eastus,IW,-1\n", `reading m.csv:2: requests_in_sample: must be at least 0, got "-1"`},
 	} {
 		if err := new(SageTrace).ReadMix("m.csv", strings.NewReader(c.text), sim.SageFleet().Regions); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%q: got %v, want %q", c.text, err, c.want)
@@ -309,7 +308,7 @@ func TestSageTraceErrors(t *testing.T) {
 	}
 }
 
-// No file makes the reader do worse than refuse it.
+// Any file yields a trace or an error.
 func FuzzSageTrace(f *testing.F) {
 	f.Add("minute,model,tier,prompt_tokens\n0,a,IW,1\n7,a,NIW,2.5\n")
 	f.Add("tier,model,minute,prompt_tokens\nIW,,0,0\n")
@@ -334,7 +333,7 @@ func FuzzSageTrace(f *testing.F) {
 	})
 }
 
-// matches says whether some line of a text begins with what a pattern wants.
+// matches reports whether a line of text starts with a match of pattern.
 func matches(pattern, text string) bool {
 	return regexp.MustCompile(`(?m)^` + pattern).MatchString(text)
 }

@@ -13,48 +13,47 @@ import (
 	"skyserve/internal/sim"
 )
 
-// SageTrace is a demand by the minute, as SageServe's authors publish theirs.
+// SageTrace is demand per minute, in the format of SageServe's authors.
 type SageTrace struct {
 	Name   string
 	Models []string // sorted
-	// minutes is prompt tokens by model and tier (IW, NIW), a minute each; what the
-	// file leaves out repeats the minute before.
+	// minutes holds prompt tokens by model and tier (IW, NIW), one value per minute; a minute missing in
+	// the file repeats the one before.
 	minutes [][2][]float64
-	// shares is by region and tier (IW, NIW); nil = the published ones.
+	// shares are by region and tier (IW, NIW); nil = the published ones.
 	shares [][2]float64
 }
 
-// traceTiers are the tiers of a SageTrace: IW-F and IW-N are one.
+// traceTiers are the tiers of a SageTrace. It does not separate IW-F and IW-N.
 var traceTiers = []string{"IW", "NIW"}
 
-// fastShare is the part of interactive load that is IW-F where a trace does not tell
-// (SageServe figure 3c).
+// fastShare is the part of the interactive load that is IW-F, which a trace does not contain (SageServe
+// figure 3c).
 const fastShare = 0.62
 
-// maxTraceMinutes bounds a trace: a year.
+// maxTraceMinutes limits a trace to a year.
 const maxTraceMinutes = 366 * 24 * 60
 
-// maxMinuteTokens bounds a minute of it.
+// maxMinuteTokens limits the tokens of a minute.
 const maxMinuteTokens = 1e10
 
-// ReadSageTrace reads CSV with the columns minute (from 0), model, tier (IW, NIW)
-// and prompt_tokens, plain or compressed with gzip; other columns are not read.
-// Errors name the line and what was found.
+// ReadSageTrace reads CSV with the columns minute (from 0), model, tier (IW, NIW) and prompt_tokens,
+// plain or compressed with gzip; it ignores other columns. Errors contain the line and the value.
 func ReadSageTrace(name string, in io.Reader) (*SageTrace, error) {
 	t := &SageTrace{Name: name}
 	known := map[string]*[2][]float64{}
 	err := readTable(name, in, []string{"minute", "model", "tier", "prompt_tokens"}, func(row []string) error {
 		minute, err := strconv.Atoi(row[0])
 		if err != nil || minute < 0 || minute >= maxTraceMinutes {
-			return fmt.Errorf("minute: want a whole number from 0 to %d, got %q", maxTraceMinutes-1, row[0])
+			return fmt.Errorf("minute: must be an integer from 0 to %d, got %q", maxTraceMinutes-1, row[0])
 		}
 		tier := slices.Index(traceTiers, row[2])
 		if tier < 0 {
-			return fmt.Errorf("tier: want IW or NIW, got %q", row[2])
+			return fmt.Errorf("tier: must be IW or NIW, got %q", row[2])
 		}
 		tokens, err := strconv.ParseFloat(row[3], 64)
 		if err != nil || !(tokens >= 0 && tokens <= maxMinuteTokens) {
-			return fmt.Errorf("prompt_tokens: want a number from 0 to %g, got %q", float64(maxMinuteTokens), row[3])
+			return fmt.Errorf("prompt_tokens: must be a number from 0 to %g, got %q", float64(maxMinuteTokens), row[3])
 		}
 		series := known[row[1]]
 		if series == nil {
@@ -89,21 +88,20 @@ func ReadSageTrace(name string, in io.Reader) (*SageTrace, error) {
 	return t, nil
 }
 
-// ReadMix reads how the trace's requests are spread over regions: CSV with the
-// columns tenant, tier and requests_in_sample. A tenant stands in the region that
-// its name ends with, digits left out of account (prod-northcentralus, prod-westus3);
-// others are left out.
+// ReadMix reads the distribution of the trace's requests over regions: CSV with the columns tenant,
+// tier and requests_in_sample. A tenant belongs to the region that its name ends with, ignoring digits
+// (prod-northcentralus, prod-westus3); other tenants are ignored.
 func (t *SageTrace) ReadMix(name string, in io.Reader, regions []string) error {
 	shares := make([][2]float64, len(regions))
 	var sum [2]float64
 	err := readTable(name, in, []string{"tenant", "tier", "requests_in_sample"}, func(row []string) error {
 		tier := slices.Index(traceTiers, row[1])
 		if tier < 0 {
-			return fmt.Errorf("tier: want IW or NIW, got %q", row[1])
+			return fmt.Errorf("tier: must be IW or NIW, got %q", row[1])
 		}
 		n, err := strconv.ParseFloat(row[2], 64)
 		if err != nil || !(n >= 0 && n <= maxMinuteTokens) {
-			return fmt.Errorf("requests_in_sample: want a number of 0 or more, got %q", row[2])
+			return fmt.Errorf("requests_in_sample: must be at least 0, got %q", row[2])
 		}
 		for r, region := range regions {
 			if strings.HasSuffix(strings.TrimRight(row[0], "0123456789"), region) {
@@ -118,7 +116,7 @@ func (t *SageTrace) ReadMix(name string, in io.Reader, regions []string) error {
 		return err
 	}
 	if sum[0] == 0 || sum[1] == 0 {
-		return fmt.Errorf("reading %s: want requests of both tiers in the regions %s, got %g and %g", name, strings.Join(regions, ", "), sum[0], sum[1])
+		return fmt.Errorf("reading %s: must contain requests of both tiers in the regions %s, got %g and %g", name, strings.Join(regions, ", "), sum[0], sum[1])
 	}
 	for r := range shares {
 		for tier := range sum {
@@ -129,10 +127,10 @@ func (t *SageTrace) ReadMix(name string, in io.Reader, regions []string) error {
 	return nil
 }
 
-// readTable reads CSV with a header and gives each row's columns in the order asked
-// for.
+// readTable reads CSV with a header and passes the requested columns of each row to take, in the order
+// of columns.
 func readTable(name string, in io.Reader, columns []string, take func(row []string) error) error {
-	text, err := unpack(name, in)
+	text, err := decompress(name, in)
 	if err != nil {
 		return err
 	}
@@ -140,13 +138,13 @@ func readTable(name string, in io.Reader, columns []string, take func(row []stri
 	r.ReuseRecord = true
 	header, err := r.Read()
 	if err != nil {
-		return fmt.Errorf("reading %s: its header: %w", name, err)
+		return fmt.Errorf("reading %s:1: header: %w", name, err)
 	}
 	var at []int
 	for _, c := range columns {
 		i := slices.Index(header, c)
 		if i < 0 {
-			return fmt.Errorf("reading %s:1: want the columns %s, got %s", name, strings.Join(columns, ", "), strings.Join(header, ", "))
+			return fmt.Errorf("reading %s:1: must have the columns %s, got %s", name, strings.Join(columns, ", "), strings.Join(header, ", "))
 		}
 		at = append(at, i)
 	}
@@ -169,8 +167,8 @@ func readTable(name string, in io.Reader, columns []string, take func(row []stri
 	}
 }
 
-// models are the simulated models that serve the trace's, in its order: first the
-// large one, then the first that is not.
+// models returns the simulated models that serve the trace's, in its order: the large one first, then
+// the first of the others.
 func (t *SageTrace) models(all []sim.FleetModel) []sim.FleetModel {
 	order := []int{0, 2, 1, 3}
 	var out []sim.FleetModel
@@ -182,7 +180,7 @@ func (t *SageTrace) models(all []sim.FleetModel) []sim.FleetModel {
 	return out
 }
 
-// demand is the trace on a fleet; what is not known of a minute is no load.
+// demand returns the trace as the demand of a fleet; a missing minute has no load.
 func (t *SageTrace) demand(s *sim.FleetScenario, load, deferred float64) (*sim.Demand, error) {
 	need := int((s.From + s.Duration) / time.Minute)
 	d := sim.NewDemand(len(s.Models), len(s.Regions), need)
@@ -204,12 +202,12 @@ func (t *SageTrace) demand(s *sim.FleetScenario, load, deferred float64) (*sim.D
 		}
 	}
 	if have < need {
-		return nil, fmt.Errorf("%s: ends after %d minutes, the run after %d", t.Name, have, need)
+		return nil, fmt.Errorf("%s: ends after %d minutes, but the run needs %d", t.Name, have, need)
 	}
 	return d, nil
 }
 
-// share is a region's part of a tier: of the mix, or those of the generated week.
+// share returns a region's part of a tier, from the mix or the generated week.
 func (t *SageTrace) share(s *sim.FleetScenario, region, tier int) float64 {
 	if t.shares != nil {
 		return t.shares[region][tier]

@@ -14,10 +14,9 @@ var tableHeader = []string{
 	"REJECTED", "REFERENCE",
 }
 
-// WriteTable writes the report for people: one row a policy and push rule, the
-// mean over the seeds with its spread, and beside it the reference. The row
-// with the most output tokens a second has a star. Where the plan asked for the
-// paper, the reference shows how far off it is, and the paper's claims follow.
+// WriteTable prints the report: one row per policy and push rule with the mean over the seeds, its
+// spread, and the reference. The row with the most output tokens per second has a star. If the plan
+// requests the paper's values, the reference shows its deviation, and the paper's claims follow.
 func (r *Report) WriteTable(out io.Writer) error {
 	if _, err := fmt.Fprintf(out, "%s: %s\n%s\n", r.Scenario, r.Title, r.basis()); err != nil {
 		return err
@@ -33,7 +32,7 @@ func (r *Report) WriteTable(out io.Writer) error {
 	return r.writeClaims(out)
 }
 
-// basis says in a line what the figures rest on.
+// basis describes the parameters of the runs in one line.
 func (r *Report) basis() string {
 	c := &r.Constants
 	profiles := c.Profile
@@ -43,10 +42,10 @@ func (r *Report) basis() string {
 	if c.Engine == sim.LightEngine {
 		profiles += " (light engine: lengths only, no cache)"
 	}
-	return fmt.Sprintf("%s, %s, %g s simulated, %g %% of them warm-up", profiles, r.seeds(), c.Duration, 100*c.Warmup)
+	return fmt.Sprintf("%s, %s, %g s simulated, %g %% of it warm-up", profiles, r.seeds(), c.Duration, 100*c.Warmup)
 }
 
-// seeds says how many seeds there were.
+// seeds describes the seeds of the rows.
 func (r *Report) seeds() string {
 	if n := len(r.Rows) / len(r.Summary); n > 1 {
 		return fmt.Sprintf("seeds 1 to %d", n)
@@ -54,7 +53,7 @@ func (r *Report) seeds() string {
 	return "seed 1"
 }
 
-// cells are a summary as a row of the table.
+// cells formats a summary as a table row.
 func (s *Summary) cells(paper bool) []string {
 	m, sp := &s.Mean, s.Spread
 	if sp == nil {
@@ -76,7 +75,7 @@ func (s *Summary) cells(paper bool) []string {
 	}
 }
 
-// reference is what to compare with, and how far off it is where that was asked for.
+// reference formats the reference, with the deviation from it if deltas is set.
 func (s *Summary) reference(deltas bool) string {
 	ref := s.Reference
 	if ref == nil {
@@ -92,7 +91,7 @@ func (s *Summary) reference(deltas bool) string {
 	return text
 }
 
-// spread writes a mean with its spread, where there is one.
+// spread formats a mean with its spread, if there is one.
 func spread(s *Summary, mean, deviation, unit float64, format string) string {
 	text := fmt.Sprintf(format, mean/unit)
 	if s.Spread != nil {
@@ -101,7 +100,7 @@ func spread(s *Summary, mean, deviation, unit float64, format string) string {
 	return text
 }
 
-// timeOf writes one figure of a percentile set, a dash where it is unknown.
+// timeOf formats one value of a percentile set, or a dash if it is unknown.
 func timeOf(s *Summary, mean, deviation *sim.Percentiles, get func(*sim.Percentiles) float64, unit float64, format string) string {
 	if mean == nil {
 		return "-"

@@ -10,9 +10,8 @@ import (
 )
 
 const (
-	// firstBackoff is how long a client waits after a request that was not
-	// answered; it doubles with every further one. Without it a closed loop
-	// would turn on a service that refuses at once.
+	// firstBackoff is the wait of a client after a failed request; it doubles with each consecutive
+	// failure. Without it a closed loop would spin on a service that rejects at once.
 	firstBackoff = 100 * time.Millisecond
 	maxBackoff   = 5 * time.Second
 )
@@ -23,12 +22,12 @@ type Client struct {
 	workload.Client
 }
 
-// RunClosed runs closed-loop clients for a duration. At its end they issue
-// nothing more, and requests in flight drain. When ctx ends first, the report
-// is marked as interrupted. The error says that the load could not be started.
+// RunClosed runs closed-loop clients for duration. Then it issues no new requests, and drains requests
+// in flight. If ctx ends first, the report is marked as interrupted. An error means that the load could
+// not start.
 func RunClosed(ctx context.Context, c Config, clients []Client, duration time.Duration) (*Report, error) {
 	if duration <= 0 {
-		return nil, fmt.Errorf("starting the load: the duration must be positive, got %s", duration)
+		return nil, fmt.Errorf("starting the load: duration: must be positive, got %s", duration)
 	}
 	r, err := newRun(ctx, c, duration)
 	if err != nil {
@@ -44,20 +43,20 @@ func RunClosed(ctx context.Context, c Config, clients []Client, duration time.Du
 		l.issue(client.Next())
 	}
 	<-r.issue.Done()
-	r.over.Store(true)
+	r.ended.Store(true)
 	window := time.Since(r.start)
 	r.drain(ctx)
 	return r.record.report(window, ctx.Err() != nil), nil
 }
 
-// loop turns one client: requests out, answers in.
+// loop runs one client.
 type loop struct {
 	run    *run
 	target Target
 
 	mu       sync.Mutex
 	client   workload.Client
-	failures int // in a row
+	failures int // consecutive
 }
 
 // issue sends requests, each in its own goroutine.
@@ -67,7 +66,7 @@ func (l *loop) issue(requests []workload.Request) {
 	}
 }
 
-// serve sends a request and, when it ended, what follows from it.
+// serve sends a request and, after its end, the requests that follow.
 func (l *loop) serve(request workload.Request) {
 	res := l.run.serve(l.target, request)
 	if res.outcome == outcomeCancelled || l.run.issue.Err() != nil {
@@ -86,8 +85,8 @@ func (l *loop) serve(request workload.Request) {
 	l.issue(next)
 }
 
-// next tells the client what came of a request and gives what it issues now,
-// and how long to wait before.
+// next reports the result of a request to the client and returns its next requests, and the wait before
+// them.
 func (l *loop) next(request workload.Request, res *result) ([]workload.Request, time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

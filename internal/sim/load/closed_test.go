@@ -17,9 +17,9 @@ import (
 
 const second = time.Second
 
-func TestClosedLoopMeasures(t *testing.T) {
+func TestRunClosedMeasuresFigures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		// An answer takes 0.5 s and then 10 times 50 ms: one a second.
+		// A response takes 0.5 s plus 10 times 50 ms: one per second.
 		svc := newFake(func(int, seen) reply { return reply{chunks: streamed(11, second/2, 50*time.Millisecond)} })
 		client := &looped{}
 		r, err := RunClosed(context.Background(), oneRegion(svc), []Client{{"us", client}}, 10*second+1)
@@ -45,7 +45,7 @@ func TestClosedLoopMeasures(t *testing.T) {
 	})
 }
 
-func TestClosedLoopSendsWhatItSays(t *testing.T) {
+func TestRunClosedRequestContents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		svc := newFake(func(int, seen) reply { return reply{chunks: streamed(1, second, 0)} })
 		c := oneRegion(svc)
@@ -74,7 +74,7 @@ func TestClosedLoopSendsWhatItSays(t *testing.T) {
 
 func TestRequestsInFlightDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		// Three regions with answers of 3 s, 8 s and 20 s, a load of 4 s.
+		// Three regions with responses of 3 s, 8 s and 20 s, and a load of 4 s.
 		takes := map[string]time.Duration{"us": 3 * second, "eu": 8 * second, "asia": 20 * second}
 		svc := newFake(func(_ int, s seen) reply { return reply{chunks: streamed(1, takes[s.host], 0)} })
 		c := oneRegion(svc)
@@ -95,12 +95,12 @@ func TestRequestsInFlightDrain(t *testing.T) {
 		}
 		wantClose(t, "requests/s of us: the second answer came after the end", us.RequestsPerSecond, 0.25, 1e-6)
 		if r.TTFT == nil || asia.TTFT != nil || asia.PrefixHitRate != nil {
-			t.Error("latencies are of answered requests only")
+			t.Error("latencies must cover answered requests only")
 		}
 	})
 }
 
-func TestAnInterruptionReportsWhatThereIs(t *testing.T) {
+func TestInterruptedLoadIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		svc := newFake(func(n int, _ seen) reply { return reply{chunks: streamed(1, second+time.Duration(n/2)*time.Hour, 0)} })
 		ctx, cancel := context.WithCancel(context.Background())
@@ -118,7 +118,7 @@ func TestAnInterruptionReportsWhatThereIs(t *testing.T) {
 	})
 }
 
-func TestAClientBacksOff(t *testing.T) {
+func TestFailedClientBacksOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		svc := newFake(func(n int, _ seen) reply {
 			switch {
@@ -153,7 +153,7 @@ func TestAClientBacksOff(t *testing.T) {
 	})
 }
 
-func TestSiblingsAreConcurrent(t *testing.T) {
+func TestTreeSiblingsAreConcurrent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		svc := newFake(func(int, seen) reply { return reply{chunks: streamed(1, second, 0)} })
 		client, err := workload.NewClient(workload.ToT15, workload.Options{Seed: 1, Region: "us"})
@@ -177,8 +177,8 @@ func TestSiblingsAreConcurrent(t *testing.T) {
 	})
 }
 
-// Whatever a service does, every request ends in exactly one way.
-func TestNothingIsLostUnderRandomFaults(t *testing.T) {
+// Every request ends with exactly one outcome, whatever the service does.
+func TestEveryRequestHasOneOutcome(t *testing.T) {
 	for seed := range uint64(20) {
 		synctest.Test(t, func(t *testing.T) {
 			var mu sync.Mutex
@@ -225,7 +225,7 @@ func TestNothingIsLostUnderRandomFaults(t *testing.T) {
 	}
 }
 
-func TestLoadsThatCannotStart(t *testing.T) {
+func TestRunClosedErrors(t *testing.T) {
 	svc := newFake(nil)
 	for _, c := range []struct {
 		config   Config
@@ -234,7 +234,7 @@ func TestLoadsThatCannotStart(t *testing.T) {
 		want     string
 	}{
 		{Config{}, "us", second, "starting the load: no target"},
-		{oneRegion(svc), "us", 0, "starting the load: the duration must be positive, got 0s"},
+		{oneRegion(svc), "us", 0, "starting the load: duration: must be positive, got 0s"},
 		{oneRegion(svc), "mars", second, `starting client 0: region "mars" has no target`},
 	} {
 		if _, err := RunClosed(context.Background(), c.config, []Client{{c.region, &looped{}}}, c.duration); err == nil || err.Error() != c.want {

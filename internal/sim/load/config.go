@@ -12,72 +12,70 @@ import (
 	"skyserve/internal/service"
 )
 
-// The defaults, each with its reason.
+// Default values and limits.
 const (
-	// DefaultDrain is how long requests in flight may go on after the end, then
-	// they count as cancelled: most answers take less.
+	// DefaultDrain is the time for requests in flight to finish after the load ends; then they count as
+	// cancelled. Most responses take less.
 	DefaultDrain = 5 * time.Second
-	// interruptedDrain is the same after an interruption: somebody waits at a
-	// terminal.
+	// interruptedDrain is the drain time after an interruption, when somebody is waiting at a terminal.
 	interruptedDrain = time.Second
-	// DefaultMaxInFlight bounds the open loop's concurrency, so that a service
-	// that answers nothing costs the generator its report and not its memory. A
-	// row that has to wait for it is counted as delayed.
+	// DefaultMaxInFlight limits the concurrency of an open loop, so that an unresponsive service does
+	// not exhaust the generator's memory. A row that waits for a slot is counted as delayed.
 	DefaultMaxInFlight = 8192
-	// dialTimeout is how long a connection may take to be made.
+	// dialTimeout is the limit for establishing a connection.
 	dialTimeout = 5 * time.Second
-	// maxErrorBody is how much of an error's body is read for its message.
+	// maxErrorBody limits how much of an error's body is read for its message.
 	maxErrorBody = 64 << 10
 )
 
-// Target is where the clients of a region send their requests.
+// Target is the endpoint for the clients of a region.
 type Target struct {
-	// Region is the place, such as us.
+	// Region is a place, such as us.
 	Region string
 	// URL is the base URL, without /v1.
 	URL string
 }
 
-// Config is what both kinds of load need.
+// Config holds the options common to open and closed loops.
 type Config struct {
-	// Targets has one entry a region, at least one.
+	// Targets has one entry per region, at least one.
 	Targets []Target
-	// Model and Tier are put into requests that name none.
+	// Model and Tier are the defaults for requests without them.
 	Model string
 	Tier  service.Tier
-	// APIKey is sent as a bearer token when it is not empty.
+	// APIKey is sent as a bearer token unless empty.
 	APIKey string
-	// Timeout bounds one request; it fails when it takes longer. 0 = none.
+	// Timeout limits the duration of a request, which fails when it is exceeded; 0 = none.
 	Timeout time.Duration
-	// Drain is how long requests in flight may go on after the end; 0 = DefaultDrain.
+	// Drain is the time for requests in flight to finish after the end; 0 = DefaultDrain.
 	Drain time.Duration
-	// MaxInFlight bounds the open loop's concurrency; 0 = DefaultMaxInFlight.
+	// MaxInFlight limits the open loop's concurrency; 0 = DefaultMaxInFlight.
 	MaxInFlight int
-	// KeepEOS lets a model end its answer early. Without it ignore_eos is sent,
-	// so that answers have the length that the workload says.
+	// KeepEOS lets a model end its response early. Without it requests set ignore_eos, so that responses
+	// have the length of the workload.
 	KeepEOS bool
-	// Transport carries the requests; nil = one made for many streams.
+	// Transport sends the requests; nil = NewTransport.
 	Transport http.RoundTripper
-	// Progress, when set, is called every ProgressEvery while the load runs.
+	// Progress, if set, is called every ProgressEvery while the load runs.
 	Progress func(Progress)
 }
 
 // ProgressEvery is the time between two calls of Config.Progress.
 const ProgressEvery = 500 * time.Millisecond
 
-// Progress is a running load at one instant.
+// Progress is the state of a running load.
 type Progress struct {
 	Elapsed  time.Duration
 	InFlight int
 	OK       int
-	// Failed counts the rejected ones too.
+	// Failed includes rejected requests.
 	Failed int
-	// TokensPerSecond is over the time since the last call.
+	// TokensPerSecond is the rate since the last call.
 	TokensPerSecond float64
 }
 
-// NewTransport makes a transport for many concurrent streams: connections are
-// kept, bodies are not decompressed, and large prompts leave in few writes.
+// NewTransport returns a transport for many concurrent streams: it keeps connections, does not
+// decompress bodies, and sends large prompts in few writes.
 func NewTransport() *http.Transport {
 	return &http.Transport{
 		Proxy:               http.ProxyFromEnvironment,
@@ -90,10 +88,10 @@ func NewTransport() *http.Transport {
 	}
 }
 
-// FirstModel asks a target which models it serves and gives the first one.
+// FirstModel requests the models of a target and returns the first.
 func FirstModel(ctx context.Context, c Config, target Target) (string, error) {
 	url := target.URL + "/v1/models"
-	fail := func(err error) (string, error) { return "", fmt.Errorf("asking %s for its models: %w", url, err) }
+	fail := func(err error) (string, error) { return "", fmt.Errorf("listing models at %s: %w", url, err) }
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
@@ -124,7 +122,7 @@ func FirstModel(ctx context.Context, c Config, target Target) (string, error) {
 		return fail(err)
 	}
 	if len(list.Data) == 0 || list.Data[0].ID == "" {
-		return fail(fmt.Errorf("it lists none"))
+		return fail(fmt.Errorf("the list is empty"))
 	}
 	return list.Data[0].ID, nil
 }
@@ -135,7 +133,7 @@ func (c *Config) authorize(req *http.Request) {
 	}
 }
 
-// transport is the configured transport, or a new one; done frees the new one.
+// transport returns the configured transport, or a new one that done closes.
 func (c *Config) transport() (t http.RoundTripper, done func()) {
 	if c.Transport != nil {
 		return c.Transport, func() {}

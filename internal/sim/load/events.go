@@ -10,40 +10,40 @@ import (
 
 const (
 	firstBuffer = 4 << 10
-	// maxEvent bounds a line of a stream.
+	// maxEvent limits a line of a stream.
 	maxEvent = 4 << 20
 )
 
-// errEventTooLong is the failure of a stream whose line never ends.
-var errEventTooLong = errors.New("an event is longer than 4 MiB")
+// errEventTooLong is the error of a stream with a line longer than maxEvent.
+var errEventTooLong = errors.New("event longer than 4 MiB")
 
-// lines splits a stream into lines, reading as much at a time as is there.
+// lines splits a stream into lines and reads as much as is available at a time.
 type lines struct {
 	in         io.Reader
 	buf        []byte
-	start, end int // what is read and not yet given
-	seen       int // how much of that holds no newline
+	start, end int // read but not yet returned
+	scanned    int // length of its prefix known to contain no newline
 }
 
-// next gives a line without its end; it is valid until the next call. io.EOF
-// comes after the last complete line: what a cut stream leaves is no line.
+// next returns a line without its end, valid until the next call. It returns io.EOF after the last
+// complete line and ignores an incomplete one.
 func (l *lines) next() ([]byte, error) {
 	for {
-		if i := bytes.IndexByte(l.buf[l.start+l.seen:l.end], '\n'); i >= 0 {
-			line := l.buf[l.start : l.start+l.seen+i]
-			l.start += l.seen + i + 1
-			l.seen = 0
+		if i := bytes.IndexByte(l.buf[l.start+l.scanned:l.end], '\n'); i >= 0 {
+			line := l.buf[l.start : l.start+l.scanned+i]
+			l.start += l.scanned + i + 1
+			l.scanned = 0
 			return bytes.TrimSuffix(line, []byte("\r")), nil
 		}
-		l.seen = l.end - l.start
-		if err := l.more(); err != nil {
+		l.scanned = l.end - l.start
+		if err := l.fill(); err != nil {
 			return nil, err
 		}
 	}
 }
 
-// more reads once, making room before it.
-func (l *lines) more() error {
+// fill reads once, after making space in the buffer.
+func (l *lines) fill() error {
 	if l.start > 0 {
 		copy(l.buf, l.buf[l.start:l.end])
 		l.start, l.end = 0, l.end-l.start
@@ -57,23 +57,23 @@ func (l *lines) more() error {
 	n, err := l.in.Read(l.buf[l.end:])
 	l.end += n
 	if n > 0 {
-		return nil // the error, if any, comes again
+		return nil // the next read returns the error again, if any
 	}
 	return err
 }
 
-// usage is what a service says a request cost.
+// usage is the token usage that a service reports for a request.
 type usage struct {
 	prompt, output, cached int
 	hasCached              bool
 }
 
-// event is what a line of a stream means.
+// event is a parsed line of a stream.
 type event struct {
-	// content is the piece of the answer as it stands in the JSON, escaped.
+	// content is the escaped JSON string of a piece of the response.
 	content []byte
-	// token tells that the model produced something: content, or thoughts that
-	// are no part of the answer.
+	// token reports that the model produced output: content, or reasoning, which is not part of the
+	// response.
 	token bool
 	usage *usage
 	done  bool
@@ -94,13 +94,12 @@ var (
 	cachedKey    = []byte(`"cached_tokens"`)
 )
 
-// parseEvent reads a line of an OpenAI stream by searching for the few keys that
-// matter. That is exact: a quote inside a JSON string is escaped, so a key's
-// quotes and the colon after it are found nowhere but at a key.
+// parseEvent parses a line of an OpenAI stream by searching for the few relevant keys. That is exact:
+// quotes inside a JSON string are escaped, so a quoted key followed by a colon is always a key.
 func parseEvent(line []byte) event {
 	data, ok := bytes.CutPrefix(line, dataField)
 	if !ok {
-		return event{} // a comment, an event name, the empty line between events
+		return event{} // a comment, an event name, or the empty line between events
 	}
 	data = bytes.TrimSpace(data)
 	if bytes.Equal(data, doneMark) {
@@ -120,8 +119,7 @@ func parseEvent(line []byte) event {
 	return e
 }
 
-// valueAt is what follows a key and its colon, from the given place on; next is
-// where to go on searching.
+// valueAt returns the data after a key and its colon, searching from from; next is where to continue.
 func valueAt(data, key []byte, from int) (value []byte, next int, ok bool) {
 	for {
 		i := bytes.Index(data[from:], key)
@@ -136,7 +134,7 @@ func valueAt(data, key []byte, from int) (value []byte, next int, ok bool) {
 	}
 }
 
-// stringAt is the first string under a key that is not empty, still escaped.
+// stringAt returns the first non-empty string value of a key, still escaped.
 func stringAt(data, key []byte) ([]byte, bool) {
 	for from := 0; ; {
 		value, next, ok := valueAt(data, key, from)
@@ -150,7 +148,7 @@ func stringAt(data, key []byte) ([]byte, bool) {
 	}
 }
 
-// quoted is the inside of the string that value begins with.
+// quoted returns the contents of the string at the start of value.
 func quoted(value []byte) ([]byte, bool) {
 	if len(value) == 0 || value[0] != '"' {
 		return nil, false
@@ -166,7 +164,7 @@ func quoted(value []byte) ([]byte, bool) {
 	return nil, false
 }
 
-// objectAt is the data from the object under a key on.
+// objectAt returns the data from the start of the object value of a key.
 func objectAt(data, key []byte) ([]byte, bool) {
 	value, _, ok := valueAt(data, key, 0)
 	return value, ok && len(value) > 0 && value[0] == '{'
@@ -180,7 +178,7 @@ func parseUsage(object []byte) *usage {
 	return u
 }
 
-// intAt is the whole number under a key.
+// intAt returns the integer value of a key.
 func intAt(data, key []byte) (int, bool) {
 	value, _, ok := valueAt(data, key, 0)
 	if !ok {
@@ -194,7 +192,7 @@ func intAt(data, key []byte) (int, bool) {
 	return n, err == nil
 }
 
-// errorAt is the message of an error event.
+// errorAt returns the message of an error event.
 func errorAt(data []byte) (string, bool) {
 	value, _, ok := valueAt(data, errorKey, 0)
 	if !ok || len(value) == 0 || value[0] != '{' && value[0] != '"' {
@@ -203,8 +201,8 @@ func errorAt(data []byte) (string, bool) {
 	return errorMessage(data), true
 }
 
-// errorMessage finds the message in an error body of OpenAI's shape, or of one
-// like it; else it is the beginning of the body.
+// errorMessage returns the message in an error body in OpenAI's format, or a similar one; otherwise the
+// start of the body.
 func errorMessage(body []byte) string {
 	var outer struct {
 		Error   json.RawMessage `json:"error"`
@@ -227,7 +225,7 @@ func errorMessage(body []byte) string {
 	return shorten(string(bytes.TrimSpace(body)))
 }
 
-// shorten keeps a message to what fits into a line or two.
+// shorten truncates a message to a line or two.
 func shorten(s string) string {
 	const limit = 200
 	if len(s) > limit {
@@ -236,8 +234,7 @@ func shorten(s string) string {
 	return s
 }
 
-// appendUnescaped appends the text of an escaped JSON string. A string that is
-// not valid JSON is appended as it stands.
+// appendUnescaped appends the text of an escaped JSON string. Invalid JSON is appended unchanged.
 func appendUnescaped(dst, escaped []byte) []byte {
 	if bytes.IndexByte(escaped, '\\') < 0 {
 		return append(dst, escaped...)

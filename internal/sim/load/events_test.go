@@ -93,7 +93,7 @@ func TestParseEventEqualsDecoding(t *testing.T) {
 			t.Fatal(err)
 		}
 		e := parseEvent(append([]byte("data: "), data...))
-		var valid string // what JSON makes of the text
+		var valid string // the text after JSON decoding
 		raw, _ := json.Marshal(content)
 		if err := json.Unmarshal(raw, &valid); err != nil {
 			t.Fatal(err)
@@ -110,7 +110,7 @@ func TestParseEventEqualsDecoding(t *testing.T) {
 	})
 }
 
-func TestLinesHoweverTheyArrive(t *testing.T) {
+func TestLinesFromAnyReadSizes(t *testing.T) {
 	long := strings.Repeat("x", 3*firstBuffer)
 	text := "one\r\ntwo\n\n" + long + "\nlast\ncut"
 	want := []string{"one", "two", "", long, "last"}
@@ -142,7 +142,7 @@ func (endless) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func TestALineWithoutEndIsRefused(t *testing.T) {
+func TestOverlongLineIsAnError(t *testing.T) {
 	l := lines{in: endless{}}
 	if _, err := l.next(); !errors.Is(err, errEventTooLong) {
 		t.Errorf("error %v", err)
@@ -180,7 +180,7 @@ func FuzzStream(f *testing.F) {
 			}
 			e := parseEvent(line)
 			if e.token && e.failed || e.done && e.token {
-				t.Fatalf("%q is two things at once: %+v", line, e)
+				t.Fatalf("%q has several meanings: %+v", line, e)
 			}
 			appendUnescaped(nil, e.content)
 		}

@@ -17,13 +17,13 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// chunk is a piece of a response body and how long it takes to come.
+// chunk is a piece of a response body with its delay.
 type chunk struct {
 	after time.Duration
 	text  string
 }
 
-// timedBody gives its chunks at their times, until its request is cancelled.
+// timedBody returns its chunks at their times, until its request is cancelled.
 type timedBody struct {
 	ctx    context.Context
 	chunks []chunk
@@ -51,9 +51,9 @@ func (b *timedBody) Read(p []byte) (int, error) {
 
 func (b *timedBody) Close() error { return nil }
 
-// seen is a request as the service got it.
+// seen is a request as received by the service.
 type seen struct {
-	at     time.Duration // since the service was made
+	at     time.Duration // since the service was created
 	host   string
 	header http.Header
 	body   struct {
@@ -69,8 +69,8 @@ type seen struct {
 	}
 }
 
-// fake is a service: a transport that answers without a network: the n-th request gets
-// what answer says. It works inside a synctest bubble.
+// fake is a service without network: a transport whose n-th response comes from answer. It works inside
+// a synctest bubble.
 type fake struct {
 	answer func(n int, s seen) reply
 	start  time.Time
@@ -79,7 +79,7 @@ type fake struct {
 	seen []seen
 }
 
-// reply is a response to be given.
+// reply is a response.
 type reply struct {
 	err    error
 	hang   bool // no response until the request is cancelled
@@ -134,7 +134,7 @@ func usageEvent(prompt, output, cached int) string {
 		prompt, output, prompt+output, cached)
 }
 
-// streamed is an answer of n tokens: the first after ttft, the others every gap.
+// streamed returns a response of n tokens: the first after ttft, the others every gap.
 func streamed(n int, ttft, gap time.Duration) []chunk {
 	chunks := []chunk{{0, `data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}` + "\n\n"}}
 	for i := range n {
@@ -147,7 +147,7 @@ func streamed(n int, ttft, gap time.Duration) []chunk {
 	return append(chunks, chunk{0, usageEvent(100, n, 40) + doneEvent})
 }
 
-// looped is a closed-loop client that asks one request after the other.
+// looped is a closed-loop client that sends one request after the other.
 type looped struct {
 	n       int
 	answers []string
@@ -174,7 +174,7 @@ func (l *looped) Failed(workload.Request) []workload.Request {
 	return l.request()
 }
 
-// oneRegion is a configuration with the region us at host us.
+// oneRegion returns a configuration with the region us at host us.
 func oneRegion(t http.RoundTripper) Config {
 	return Config{Targets: []Target{{"us", "http://us"}}, Model: "m", Transport: t}
 }
@@ -186,7 +186,7 @@ func wantClose(t *testing.T, what string, got, want, tolerance float64) {
 	}
 }
 
-// checkLaw checks that every request ended in exactly one way.
+// checkLaw checks that every request has exactly one outcome.
 func checkLaw(t *testing.T, r *Report) {
 	t.Helper()
 	for region, f := range r.ByRegion {

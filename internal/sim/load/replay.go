@@ -10,15 +10,15 @@ import (
 	"skyserve/internal/sim/workload"
 )
 
-// Rows is a trace as Replay reads it; *workload.Trace is one.
+// Rows is the source of rows for Replay; *workload.Trace implements it.
 type Rows interface {
-	// Next gives the next row in the order of time; io.EOF ends the trace.
+	// Next returns the next row in order of time; io.EOF ends the trace.
 	Next() (workload.Row, error)
-	// LeftOut counts the rows that were left out so far.
+	// LeftOut counts the rows omitted so far.
 	LeftOut() int
 }
 
-// replay is an open loop: what it issues depends on the trace alone.
+// replay is an open loop: responses do not affect what it issues.
 type replay struct {
 	*run
 	rows  Rows
@@ -29,11 +29,10 @@ type replay struct {
 	maxLag  time.Duration
 }
 
-// Replay issues a trace's rows at their times, each in the region the row names,
-// and never waits for an answer before the next. It ends with the trace, or
-// after duration when that is not 0; requests in flight then drain. seed chooses
-// the text of rows that share nothing. A malformed row ends the load with its
-// error and no report.
+// Replay issues a trace's rows at their times, each in the row's region, without waiting for responses.
+// It ends with the trace, or after duration if that is not 0, and then drains requests in flight. seed
+// determines the text of rows without shared text. A malformed row ends the load with an error and no
+// report.
 func Replay(ctx context.Context, c Config, rows Rows, seed uint64, duration time.Duration) (*Report, error) {
 	r, err := newRun(ctx, c, duration)
 	if err != nil {
@@ -45,7 +44,7 @@ func Replay(ctx context.Context, c Config, rows Rows, seed uint64, duration time
 	if err != nil {
 		return nil, err
 	}
-	r.over.Store(!finished)
+	r.ended.Store(!finished)
 	window := time.Since(r.start)
 	if whole := r.drain(ctx); finished {
 		window = p.window(whole)
@@ -56,7 +55,7 @@ func Replay(ctx context.Context, c Config, rows Rows, seed uint64, duration time
 	return report, nil
 }
 
-// all issues every row; finished is false when the load was ended before.
+// all issues every row; finished is false if the load ended first.
 func (p *replay) all() (finished bool, err error) {
 	for {
 		row, err := p.rows.Next()
@@ -81,7 +80,7 @@ func (p *replay) all() (finished bool, err error) {
 	}
 }
 
-// await waits until a row is due; false when the load ends before.
+// await waits until a row is due; it returns false if the load ends first.
 func (p *replay) await(at time.Duration) bool {
 	wait := at - time.Since(p.start)
 	if wait <= 0 {
@@ -97,8 +96,8 @@ func (p *replay) await(at time.Duration) bool {
 	}
 }
 
-// slot takes one of the places in flight, and counts the row as delayed when it
-// has to wait for it; false when the load ends before.
+// slot acquires a slot in flight, and counts the row as delayed if it has to wait; it returns false if
+// the load ends first.
 func (p *replay) slot() bool {
 	select {
 	case p.slots <- struct{}{}:
@@ -114,8 +113,8 @@ func (p *replay) slot() bool {
 	}
 }
 
-// window is the time that the rates of a trace replayed to its end are over:
-// until the last answer, or until what was still in flight was cut off.
+// window returns the time that the rates of a completed trace cover: until the last response, or until
+// the requests in flight were cancelled.
 func (p *replay) window(whole bool) time.Duration {
 	if last := p.record.lastEnd; whole && last.After(p.start) {
 		return last.Sub(p.start)

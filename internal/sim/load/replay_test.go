@@ -31,7 +31,7 @@ func (t *trace) Next() (workload.Row, error) {
 
 func (t *trace) LeftOut() int { return 3 }
 
-// rowsAt are rows at the given times, in us.
+// rowsAt returns rows at the given times, in us.
 func rowsAt(at ...time.Duration) *trace {
 	t := &trace{}
 	for i, a := range at {
@@ -40,7 +40,7 @@ func rowsAt(at ...time.Duration) *trace {
 	return t
 }
 
-func TestReplayIssuesRowsAtTheirTimes(t *testing.T) {
+func TestReplayIssuesRowsOnTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		svc := newFake(func(int, seen) reply { return reply{chunks: streamed(4, 3*second, 0)} })
 		c := oneRegion(svc)
@@ -73,7 +73,7 @@ func TestReplayIssuesRowsAtTheirTimes(t *testing.T) {
 	})
 }
 
-func TestReplayCountsWhatTheBoundDelays(t *testing.T) {
+func TestReplayCountsDelayedRows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		svc := newFake(func(int, seen) reply { return reply{chunks: streamed(1, 2*second, 0)} })
 		c := oneRegion(svc)
@@ -90,7 +90,7 @@ func TestReplayCountsWhatTheBoundDelays(t *testing.T) {
 	})
 }
 
-func TestReplayEndsAtItsDuration(t *testing.T) {
+func TestReplayStopsAfterDuration(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		bound int
@@ -123,7 +123,7 @@ func TestReplayEndsAtItsDuration(t *testing.T) {
 	}
 }
 
-func TestAnUnansweredTraceEndsWithTheDrain(t *testing.T) {
+func TestUnansweredReplayEndsAfterDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		svc := newFake(func(int, seen) reply { return reply{chunks: []chunk{{time.Hour, ""}}} })
 		r, err := Replay(context.Background(), oneRegion(svc), rowsAt(0, second), 1, 0)
@@ -136,7 +136,7 @@ func TestAnUnansweredTraceEndsWithTheDrain(t *testing.T) {
 	})
 }
 
-func TestAnEmptyTrace(t *testing.T) {
+func TestReplayOfEmptyTrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, err := Replay(context.Background(), oneRegion(newFake(nil)), rowsAt(), 1, 0)
 		if err != nil || r.Requests != 0 || r.RequestsPerSecond != 0 || r.OutputTokensPerSecond != 0 {
@@ -145,7 +145,7 @@ func TestAnEmptyTrace(t *testing.T) {
 	})
 }
 
-func TestAnInterruptedReplay(t *testing.T) {
+func TestReplayInterrupted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		svc := newFake(func(int, seen) reply { return reply{chunks: streamed(1, second, 0)} })
 		ctx, cancel := context.WithCancel(context.Background())
@@ -158,7 +158,7 @@ func TestAnInterruptedReplay(t *testing.T) {
 	})
 }
 
-func TestAMalformedRowEndsTheReplay(t *testing.T) {
+func TestMalformedRowEndsReplay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		svc := newFake(func(int, seen) reply { return reply{chunks: []chunk{{time.Hour, ""}}} })
 		rows := rowsAt(0, second)
@@ -168,7 +168,7 @@ func TestAMalformedRowEndsTheReplay(t *testing.T) {
 			t.Errorf("error %v", err)
 		}
 		if took := time.Since(begin); took != second {
-			t.Errorf("it took %s to say so", took)
+			t.Errorf("it took %s to fail", took)
 		}
 	})
 	rows := rowsAt(0)

@@ -58,7 +58,7 @@ func TestHistogramEqualsSorting(t *testing.T) {
 	})
 }
 
-func TestNoSampleIsUnknown(t *testing.T) {
+func TestPercentilesWithoutSamples(t *testing.T) {
 	if p := (&histogram{}).percentiles(); p != nil {
 		t.Errorf("percentiles of nothing: %+v", p)
 	}
@@ -69,7 +69,7 @@ func TestNoSampleIsUnknown(t *testing.T) {
 	}
 }
 
-// keys lists the keys of an object, sorted.
+// keys returns the keys of an object, sorted.
 func keys(t *testing.T, data []byte) []string {
 	t.Helper()
 	var object map[string]json.RawMessage
@@ -109,7 +109,7 @@ func TestJSONKeysAreStable(t *testing.T) {
 		}
 	}
 	if !strings.Contains(string(data), `"prefix_hit_rate":null`) || !strings.Contains(string(data), `"itl_ms":null`) {
-		t.Errorf("what is unknown is not null: %s", data)
+		t.Errorf("unknown values are not null: %s", data)
 	}
 	if got := keys(t, mustJSON(t, report.TTFT)); !slices.Equal(got, []string{"max", "mean", "p10", "p25", "p50", "p75", "p90", "p95", "p99"}) {
 		t.Errorf("a percentile set has %v", got)
@@ -130,7 +130,7 @@ func mustJSON(t *testing.T, v any) []byte {
 	return data
 }
 
-func TestTable(t *testing.T) {
+func TestWriteTable(t *testing.T) {
 	hits := 0.8765
 	left, delayed := 4, 2
 	set := func(scale float64) *telemetry.Percentiles {
@@ -162,9 +162,9 @@ forwarded  2
 
 failures: connect 3, stream_broken 1
 first error: status 429: slow down
-left out: 4 rows with a longer prompt than allowed
-delayed: 2 rows waited because too many requests were in flight
-interrupted: the load ended before its time
+omitted: 4 rows whose prompt exceeds the limit
+delayed: 2 rows waited for an in-flight slot
+interrupted: the load ended early
 `
 	var b strings.Builder
 	if err := r.WriteTable(&b); err != nil {

@@ -16,7 +16,7 @@ import (
 	"skyserve/internal/sim/workload"
 )
 
-// outcome is how a request ended; each has exactly one.
+// outcome is how a request ended.
 type outcome int
 
 const (
@@ -26,41 +26,39 @@ const (
 	outcomeCancelled
 )
 
-// The reasons of requests that failed, the keys of Figures.Failures.
+// Reasons of failed requests, the keys of Figures.Failures.
 const (
-	reasonConnect = "connect"       // no response came
-	reasonTimeout = "timeout"       // longer than Config.Timeout
-	reasonStatus  = "status"        // a status that is neither 200 nor a rejection
+	reasonConnect = "connect"       // no response
+	reasonTimeout = "timeout"       // Config.Timeout exceeded
+	reasonStatus  = "status"        // neither 200 nor a rejection
 	reasonBroken  = "stream_broken" // the stream ended without [DONE]
-	reasonError   = "stream_error"  // the stream carried an error event
+	reasonError   = "stream_error"  // the stream contained an error event
 )
 
-// result is what came of one request.
+// result is the result of one request.
 type result struct {
 	region  string
 	outcome outcome
-	// status is the HTTP status, 0 when no response came.
+	// status is the HTTP status, 0 without a response.
 	status int
-	// reason and detail say why a request failed or was rejected.
+	// reason and detail describe why a request failed or was rejected.
 	reason, detail string
-	// retryAfter is what a rejection asked to wait.
+	// retryAfter is the wait that a rejection requested.
 	retryAfter time.Duration
 
 	ttft, e2e time.Duration
 	// gaps are the times between two events with content.
 	gaps []time.Duration
-	// events counts the events with content, inWindow those before the end of
-	// the load.
+	// events counts the events with content, inWindow those before the load ended.
 	events, inWindow int
 	usage            *usage
 	forwarded        bool
-	// endedInWindow tells that the request ended before the end of the load.
+	// endedInWindow reports that the request ended before the load.
 	endedInWindow bool
 	answer        []byte
 }
 
-// outputTokens is the length of the answer: what the service says, else one an
-// event.
+// outputTokens returns the length of the response: the service's count, or else one token per event.
 func (r *result) outputTokens() int {
 	if r.usage != nil && r.usage.output > 0 {
 		return r.usage.output
@@ -68,7 +66,7 @@ func (r *result) outputTokens() int {
 	return r.events
 }
 
-// body is the chat completion that is sent.
+// body is the body of a chat completion request.
 type body struct {
 	Model         string             `json:"model"`
 	Messages      []workload.Message `json:"messages"`
@@ -83,14 +81,14 @@ type streamOptions struct {
 	IncludeUsage bool `json:"include_usage"`
 }
 
-// encode makes the body of a request.
+// encode returns the body of a request.
 func (c *Config) encode(r workload.Request) ([]byte, error) {
 	b := body{
 		Model: cmp.Or(r.Model, c.Model), Messages: r.Messages, MaxTokens: r.OutputTokens, IgnoreEOS: !c.KeepEOS,
 		Stream: true, StreamOptions: streamOptions{IncludeUsage: true}, User: r.User,
 	}
 	var out bytes.Buffer
-	out.Grow(6*r.InputTokens + 512) // about what words and quotes take
+	out.Grow(6*r.InputTokens + 512) // approximate size of words and quotes
 	encoder := json.NewEncoder(&out)
 	encoder.SetEscapeHTML(false)
 	if err := encoder.Encode(b); err != nil {
@@ -99,7 +97,7 @@ func (c *Config) encode(r workload.Request) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// post makes the HTTP request.
+// post returns the HTTP request.
 func (c *Config) post(ctx context.Context, target Target, r workload.Request, payload []byte) (*http.Request, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target.URL+"/v1/chat/completions", bytes.NewReader(payload))
 	if err != nil {
@@ -117,8 +115,8 @@ func (c *Config) post(ctx context.Context, target Target, r workload.Request, pa
 	return req, nil
 }
 
-// do issues one request and sees it through to its end.
-func (r *run) do(target Target, request workload.Request) result {
+// send sends one request and reads its response.
+func (r *run) send(target Target, request workload.Request) result {
 	res := result{region: target.Region}
 	ctx, cancel := context.WithCancelCause(r.requests)
 	defer cancel(nil)
@@ -139,7 +137,7 @@ func (r *run) do(target Target, request workload.Request) result {
 	start := time.Now()
 	resp, err := r.client.Do(req)
 	if err != nil {
-		res.broken(ctx, reasonConnect, err)
+		res.failWithError(ctx, reasonConnect, err)
 		return res
 	}
 	defer resp.Body.Close()
@@ -148,7 +146,7 @@ func (r *run) do(target Target, request workload.Request) result {
 		res.forwarded = service.Region(at).Place() != service.Region(target.Region).Place()
 	}
 	if resp.StatusCode != http.StatusOK {
-		res.refused(resp)
+		res.rejectStatus(resp)
 		return res
 	}
 	r.stream(ctx, &res, resp.Body, start)
@@ -161,13 +159,13 @@ func (r *run) do(target Target, request workload.Request) result {
 	return res
 }
 
-// hidesCache says whether an answer came through a balancer that does not tell its
-// client what was cached: the figure is 0 then, whatever it was.
+// hidesCache reports whether the response came through a balancer that hides the cached tokens from its
+// client; the count is then always 0.
 func hidesCache(h http.Header) bool {
 	return h.Get("X-Skyserve-Region") != "" && h.Get("X-Skyserve-Prefix-Match") == ""
 }
 
-// errTimeout is the cause of a request that took longer than Config.Timeout.
+// errTimeout is the cause of a request that exceeded Config.Timeout.
 var errTimeout = errors.New("the request timed out")
 
 // fail records a failure.
@@ -175,9 +173,9 @@ func (r *result) fail(reason, detail string) {
 	r.outcome, r.reason, r.detail = outcomeFailed, reason, shorten(detail)
 }
 
-// broken records a request that an error ended: ours when the load is over or
-// its time is up, else the service's.
-func (r *result) broken(ctx context.Context, reason string, err error) {
+// failWithError records a request that ended with an error: a cancellation or timeout of the generator, or a
+// failure of the service.
+func (r *result) failWithError(ctx context.Context, reason string, err error) {
 	switch cause := context.Cause(ctx); {
 	case cause == nil:
 		r.fail(reason, err.Error())
@@ -188,10 +186,9 @@ func (r *result) broken(ctx context.Context, reason string, err error) {
 	}
 }
 
-// refused records a response that is no stream: 429 and 503 are rejections, all
-// others failures.
-func (r *result) refused(resp *http.Response) {
-	text, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody)) // what came of it is enough for a message
+// rejectStatus records a response that is not a stream: 429 and 503 are rejections, all others failures.
+func (r *result) rejectStatus(resp *http.Response) {
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody)) // a partial body is enough for a message
 	detail := fmt.Sprintf("status %d: %s", resp.StatusCode, errorMessage(text))
 	r.fail(reasonStatus, detail)
 	if resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusServiceUnavailable {
@@ -202,7 +199,7 @@ func (r *result) refused(resp *http.Response) {
 	}
 }
 
-// stream reads an answer to its end.
+// stream reads a response to its end.
 func (r *run) stream(ctx context.Context, res *result, body io.Reader, start time.Time) {
 	in := lines{in: body}
 	last := start
@@ -210,9 +207,9 @@ func (r *run) stream(ctx context.Context, res *result, body io.Reader, start tim
 		line, err := in.next()
 		if err != nil {
 			if errors.Is(err, io.EOF) {
-				err = errors.New("the stream ended without [DONE]")
+				err = errors.New("stream ended without [DONE]")
 			}
-			res.broken(ctx, reasonBroken, err)
+			res.failWithError(ctx, reasonBroken, err)
 			return
 		}
 		e := parseEvent(line)
@@ -232,7 +229,7 @@ func (r *run) stream(ctx context.Context, res *result, body io.Reader, start tim
 	}
 }
 
-// token takes an event with content: it came at the time returned.
+// token records an event with content and returns its time.
 func (r *run) token(res *result, e event, start, last time.Time) time.Time {
 	now := time.Now()
 	if res.events == 0 {
@@ -241,7 +238,7 @@ func (r *run) token(res *result, e event, start, last time.Time) time.Time {
 		res.gaps = append(res.gaps, now.Sub(last))
 	}
 	res.events++
-	if !r.over.Load() {
+	if !r.ended.Load() {
 		res.inWindow++
 	}
 	r.live.tokens.Add(1)
@@ -249,11 +246,10 @@ func (r *run) token(res *result, e event, start, last time.Time) time.Time {
 	return now
 }
 
-// finish reads what follows [DONE], which is the end of the body, so that the
-// connection can be used again; a service that does not end it loses the
-// connection.
+// finish reads the rest of the body after [DONE] so that the connection can be reused; if the service
+// does not end the body, the connection is closed.
 func finish(body io.Reader, cancel context.CancelCauseFunc) {
 	timer := time.AfterFunc(time.Second, func() { cancel(nil) })
 	defer timer.Stop()
-	_, _ = io.Copy(io.Discard, io.LimitReader(body, firstBuffer)) // the answer is complete whatever comes
+	_, _ = io.Copy(io.Discard, io.LimitReader(body, firstBuffer)) // the response is already complete
 }

@@ -14,7 +14,7 @@ import (
 	"skyserve/internal/sim/workload"
 )
 
-// serveOnce drives one request against a handler over a real connection.
+// serveOnce sends one request to a handler over a real connection.
 func serveOnce(t *testing.T, c Config, handler http.HandlerFunc) (result, *Report) {
 	t.Helper()
 	server := httptest.NewServer(handler)
@@ -29,16 +29,16 @@ func serveOnce(t *testing.T, c Config, handler http.HandlerFunc) (result, *Repor
 	return res, r.record.report(time.Second, false)
 }
 
-// stream writes pieces of a stream, flushing each.
+// stream writes pieces of a stream and flushes each.
 func stream(w http.ResponseWriter, pieces ...string) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	for _, p := range pieces {
-		_, _ = io.WriteString(w, p) // the test sees what arrives
+		_, _ = io.WriteString(w, p) // the test checks the received data
 		w.(http.Flusher).Flush()
 	}
 }
 
-// cut ends the connection in the middle of the response.
+// cut closes the connection in the middle of the response.
 func cut(w http.ResponseWriter) {
 	conn, _, err := w.(http.Hijacker).Hijack()
 	if err == nil {
@@ -46,7 +46,7 @@ func cut(w http.ResponseWriter) {
 	}
 }
 
-func TestHowRequestsEnd(t *testing.T) {
+func TestRequestOutcomes(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		handler http.HandlerFunc
@@ -82,11 +82,11 @@ func TestHowRequestsEnd(t *testing.T) {
 			handler: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(404) },
 		},
 		{
-			name: "silence instead of [DONE]", outcome: outcomeFailed, status: 200, reason: reasonBroken, detail: "the stream ended without [DONE]",
+			name: "silence instead of [DONE]", outcome: outcomeFailed, status: 200, reason: reasonBroken, detail: "stream ended without [DONE]",
 			handler: func(w http.ResponseWriter, _ *http.Request) { stream(w, contentEvent("a")) },
 		},
 		{
-			name: "not a stream", outcome: outcomeFailed, status: 200, reason: reasonBroken, detail: "the stream ended without [DONE]",
+			name: "not a stream", outcome: outcomeFailed, status: 200, reason: reasonBroken, detail: "stream ended without [DONE]",
 			handler: func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"choices":[]}`) },
 		},
 		{
@@ -117,7 +117,7 @@ func TestHowRequestsEnd(t *testing.T) {
 	}
 }
 
-func TestATimeoutIsAFailure(t *testing.T) {
+func TestTimeoutIsAFailure(t *testing.T) {
 	for name, r := range map[string]reply{
 		"before the response": {hang: true},
 		"in the stream":       {chunks: streamed(5, time.Second, time.Second)},
@@ -144,10 +144,10 @@ func TestATimeoutIsAFailure(t *testing.T) {
 	}
 }
 
-func TestNoServerIsAFailure(t *testing.T) {
+func TestConnectionErrorIsAFailure(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	url := server.URL
-	server.Close() // its port is free now: nobody listens
+	server.Close() // its port is free now
 	r, err := newRun(context.Background(), Config{Targets: []Target{{"us", url}}}, time.Hour)
 	if err != nil {
 		t.Fatal(err)
@@ -159,7 +159,7 @@ func TestNoServerIsAFailure(t *testing.T) {
 	}
 }
 
-func TestRetryAfterIsHeardAndBounded(t *testing.T) {
+func TestRetryAfterIsBounded(t *testing.T) {
 	for header, want := range map[string]time.Duration{"1.5": 1500 * time.Millisecond, "9999": maxBackoff, "-1": 0, "soon": 0} {
 		res, _ := serveOnce(t, Config{}, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Retry-After", header)
@@ -209,9 +209,9 @@ func TestAnswersAndUsage(t *testing.T) {
 	}
 }
 
-// A balancer that does not tell a client what was cached leaves out the header that
-// would, and writes 0 for the figure: that is not known, and no hit rate of 0.
-func TestAHiddenFigureOfTheCacheIsUnknown(t *testing.T) {
+// A balancer that hides cached tokens omits the header and reports 0 cached tokens: the hit rate is
+// unknown, not 0.
+func TestHiddenCachedTokensAreUnknown(t *testing.T) {
 	for header, known := range map[string]bool{"": false, "0.000": true} {
 		_, report := serveOnce(t, Config{}, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("X-Skyserve-Region", "local/us")
@@ -226,10 +226,10 @@ func TestAHiddenFigureOfTheCacheIsUnknown(t *testing.T) {
 	}
 }
 
-func TestConnectionsAreKept(t *testing.T) {
+func TestConnectionsAreReused(t *testing.T) {
 	conns := map[string]bool{}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		conns[r.RemoteAddr] = true // requests come one after the other
+		conns[r.RemoteAddr] = true // requests are sequential
 		stream(w, contentEvent("a"), doneEvent)
 	}))
 	defer server.Close()
@@ -256,7 +256,7 @@ func TestFirstModel(t *testing.T) {
 		err        string
 	}{
 		{200, `{"data":[{"id":"llama"},{"id":"qwen"}]}`, "llama", ""},
-		{200, `{"data":[]}`, "", "it lists none"},
+		{200, `{"data":[]}`, "", "the list is empty"},
 		{200, `<html>`, "", "invalid character"},
 		{401, `{"error":{"message":"no key"}}`, "", "status 401: no key"},
 	} {
@@ -272,14 +272,14 @@ func TestFirstModel(t *testing.T) {
 		if got != c.want || (err == nil) != (c.err == "") {
 			t.Errorf("%s: model %q, error %v", c.body, got, err)
 		}
-		if prefix := fmt.Sprintf("asking %s/v1/models for its models: ", server.URL); err != nil &&
+		if prefix := fmt.Sprintf("listing models at %s/v1/models: ", server.URL); err != nil &&
 			(!strings.HasPrefix(err.Error(), prefix) || !strings.Contains(err.Error(), c.err)) {
 			t.Errorf("error %v, want %s", err, c.err)
 		}
 		server.Close()
 	}
 	if _, err := FirstModel(context.Background(), Config{}, Target{"us", "http://%zz"}); err == nil {
-		t.Error("a URL that is none was asked")
+		t.Error("no error for an invalid URL")
 	}
 }
 

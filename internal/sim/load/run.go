@@ -11,7 +11,7 @@ import (
 	"skyserve/internal/sim/workload"
 )
 
-// run is a load while it is on.
+// run is a running load.
 type run struct {
 	config  Config
 	targets map[string]Target
@@ -20,24 +20,24 @@ type run struct {
 	record  *recorder
 	start   time.Time
 
-	// issue ends when nothing new is to be issued, requests when what is in
-	// flight is to be cut off.
+	// issue ends when no new requests are to be issued, requests when those in flight are to be
+	// cancelled.
 	issue, requests     context.Context
 	stopIssue, stopRuns context.CancelFunc
-	// over is set when the load ends; what comes later is not in the rates.
-	over     atomic.Bool
+	// ended is set when the load ends; rates exclude later events.
+	ended    atomic.Bool
 	inFlight sync.WaitGroup
-	live     live
+	live     counters
 	progress sync.WaitGroup
-	quit     chan struct{} // ends the progress
+	quit     chan struct{} // ends the progress reports
 }
 
-// live is what Progress is made of.
-type live struct {
+// counters holds the counters of Progress.
+type counters struct {
 	inFlight, ok, failed, tokens atomic.Int64
 }
 
-// newRun prepares a load; duration 0 has no end of its own.
+// newRun prepares a load; duration 0 = unlimited.
 func newRun(ctx context.Context, c Config, duration time.Duration) (*run, error) {
 	if len(c.Targets) == 0 {
 		return nil, fmt.Errorf("starting the load: no target")
@@ -62,12 +62,12 @@ func newRun(ctx context.Context, c Config, duration time.Duration) (*run, error)
 		r.issue, r.stopIssue = context.WithCancel(ctx)
 	}
 	if c.Progress != nil {
-		r.progress.Go(r.tell)
+		r.progress.Go(r.reportProgress)
 	}
 	return r, nil
 }
 
-// target finds the region of a request.
+// target returns the target of a region.
 func (r *run) target(region string) (Target, error) {
 	t, ok := r.targets[region]
 	if !ok {
@@ -76,12 +76,12 @@ func (r *run) target(region string) (Target, error) {
 	return t, nil
 }
 
-// serve issues one request, records what came of it, and gives the result.
+// serve issues one request, records and returns its result.
 func (r *run) serve(target Target, request workload.Request) result {
 	r.live.inFlight.Add(1)
-	res := r.do(target, request)
+	res := r.send(target, request)
 	r.live.inFlight.Add(-1)
-	res.endedInWindow = !r.over.Load()
+	res.endedInWindow = !r.ended.Load()
 	switch res.outcome {
 	case outcomeOK:
 		r.live.ok.Add(1)
@@ -92,8 +92,8 @@ func (r *run) serve(target Target, request workload.Request) result {
 	return res
 }
 
-// drain waits for what is in flight, no longer than the drain, then cuts it
-// off; an interruption of ctx shortens it. It tells whether all ended by itself.
+// drain waits for requests in flight up to the drain time and then cancels them; an interruption of ctx
+// shortens the wait. It reports whether all ended by themselves.
 func (r *run) drain(ctx context.Context) bool {
 	done := make(chan struct{})
 	go func() {
@@ -118,7 +118,7 @@ func (r *run) drain(ctx context.Context) bool {
 	}
 }
 
-// close ends what the run started.
+// close releases the run's resources.
 func (r *run) close() {
 	r.stopIssue()
 	r.stopRuns()
@@ -128,8 +128,8 @@ func (r *run) close() {
 	r.release()
 }
 
-// tell tells Config.Progress how the load goes until it is over.
-func (r *run) tell() {
+// reportProgress calls Config.Progress until the load ends.
+func (r *run) reportProgress() {
 	ticker := time.NewTicker(ProgressEvery)
 	defer ticker.Stop()
 	last, tokens := r.start, int64(0)

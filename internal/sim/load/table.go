@@ -12,7 +12,7 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// WriteTable prints the report for people.
+// WriteTable prints the report.
 func (r *Report) WriteTable(w io.Writer) error {
 	var b strings.Builder
 	r.summary(&b)
@@ -29,7 +29,7 @@ func (r *Report) summary(b *strings.Builder) {
 	t.Rowf("rates\t%.1f requests/s, %.0f output tokens/s over %.1f s", r.RequestsPerSecond, r.OutputTokensPerSecond, r.DurationSeconds)
 	t.Rowf("tokens\t%d prompt, %d output; prefix hits %s", r.PromptTokens, r.OutputTokens, share(r.PrefixHitRate))
 	t.Rowf("forwarded\t%d", r.Forwarded)
-	_ = t.Flush() // a strings.Builder takes everything
+	_ = t.Flush() // a strings.Builder returns no errors
 }
 
 func (r *Report) latencies(b *strings.Builder) {
@@ -41,10 +41,10 @@ func (r *Report) latencies(b *strings.Builder) {
 	}{{"TTFT", r.TTFT}, {"TPOT", r.TPOT}, {"ITL", r.ITL}, {"E2E", r.E2E}} {
 		t.Row(slices.Concat([]string{row.name}, columns(row.set), []string{""})...)
 	}
-	_ = t.Flush() // a strings.Builder takes everything
+	_ = t.Flush() // a strings.Builder returns no errors
 }
 
-// columns are the figures of a percentile set that the table shows.
+// columns returns the values of a percentile set for the table.
 func columns(p *telemetry.Percentiles) []string {
 	if p == nil {
 		return []string{"-", "-", "-", "-", "-"}
@@ -56,7 +56,7 @@ func columns(p *telemetry.Percentiles) []string {
 	return out
 }
 
-// figure prints milliseconds with three digits that matter.
+// figure formats milliseconds with three significant digits.
 func figure(ms float64) string {
 	switch {
 	case ms < 10:
@@ -76,10 +76,10 @@ func (r *Report) regions(b *strings.Builder) {
 		t.Rowf("%s\t%d\t%d\t%d\t%d\t%.1f\t%.0f\t%s\t%s\t%s\t%s\t%d\t", name, f.OK, f.Rejected, f.Failed, f.Cancelled,
 			f.RequestsPerSecond, f.OutputTokensPerSecond, ttft[1], ttft[2], tpot[1], share(f.PrefixHitRate), f.Forwarded)
 	}
-	_ = t.Flush() // a strings.Builder takes everything
+	_ = t.Flush() // a strings.Builder returns no errors
 }
 
-// remarks are the lines that only some loads have.
+// remarks prints optional lines.
 func (r *Report) remarks(b *strings.Builder) {
 	lines := []string{}
 	if r.Failed > 0 {
@@ -93,20 +93,20 @@ func (r *Report) remarks(b *strings.Builder) {
 		lines = append(lines, "first error: "+printable.Line(r.FirstError))
 	}
 	if r.RowsLeftOut != nil && *r.RowsLeftOut > 0 {
-		lines = append(lines, fmt.Sprintf("left out: %d rows with a longer prompt than allowed", *r.RowsLeftOut))
+		lines = append(lines, fmt.Sprintf("omitted: %d rows whose prompt exceeds the limit", *r.RowsLeftOut))
 	}
 	if r.Delayed != nil && *r.Delayed > 0 {
-		lines = append(lines, fmt.Sprintf("delayed: %d rows waited because too many requests were in flight", *r.Delayed))
+		lines = append(lines, fmt.Sprintf("delayed: %d rows waited for an in-flight slot", *r.Delayed))
 	}
 	if r.Interrupted {
-		lines = append(lines, "interrupted: the load ended before its time")
+		lines = append(lines, "interrupted: the load ended early")
 	}
 	if len(lines) > 0 {
 		fmt.Fprintf(b, "\n%s\n", strings.Join(lines, "\n"))
 	}
 }
 
-// share prints a part of 1 as a percentage; a dash when it is unknown.
+// share formats a fraction as a percentage, or a dash if it is unknown.
 func share(x *float64) string {
 	if x == nil {
 		return "-"
@@ -114,7 +114,7 @@ func share(x *float64) string {
 	return fmt.Sprintf("%.1f%%", 100**x)
 }
 
-// Line is the progress in one line.
+// Line formats the progress in one line.
 func (p Progress) Line() string {
 	return fmt.Sprintf("%s  in flight %d  ok %d  failed %d  %.0f tok/s",
 		p.Elapsed.Truncate(time.Second), p.InFlight, p.OK, p.Failed, p.TokensPerSecond)

@@ -9,13 +9,12 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// growth is the ratio of two bucket borders of a histogram: a percentile is
-// within half a percent.
+// growth is the ratio of two bucket bounds of a histogram: percentiles are within half a percent.
 const growth = 1.01
 
-// histogram counts durations in buckets that grow by growth, from a microsecond
-// on, so that its memory is bounded (2,300 buckets reach three hours) and those
-// of several regions add up. Mean and maximum are exact.
+// histogram counts durations in buckets that grow by growth from a microsecond on, which limits its
+// memory (2,300 buckets reach three hours) and lets histograms of several regions be added. Mean and
+// maximum are exact.
 type histogram struct {
 	counts []int
 	n      int
@@ -48,8 +47,8 @@ func (h *histogram) merge(o *histogram) {
 	h.max = max(h.max, o.max)
 }
 
-// quantile is the smallest value that a share q of the samples does not exceed,
-// in microseconds, in the middle of its bucket.
+// quantile returns the smallest value that a share q of the samples does not exceed, in microseconds,
+// at the middle of its bucket.
 func (h *histogram) quantile(q float64) float64 {
 	rank := max(int(math.Ceil(q*float64(h.n))), 1)
 	for i, c := range h.counts {
@@ -60,7 +59,7 @@ func (h *histogram) quantile(q float64) float64 {
 	return h.max
 }
 
-// percentiles is the set in milliseconds, nil when there is no sample.
+// percentiles returns the percentiles in milliseconds, nil without samples.
 func (h *histogram) percentiles() *telemetry.Percentiles {
 	if h.n == 0 {
 		return nil
@@ -73,16 +72,16 @@ func (h *histogram) percentiles() *telemetry.Percentiles {
 	}
 }
 
-// tally is what came of all requests of a region.
+// tally accumulates the results of all requests of a region.
 type tally struct {
 	requests, ok, rejected, failed, cancelled int
 	forwarded                                 int
 	ttft, tpot, itl, e2e                      histogram
 	prompt, output, cached                    int // tokens
-	cachedPrompt                              int // prompt tokens of requests that report cached ones
+	cachedPrompt                              int // prompt tokens of requests with cached tokens in their usage
 	cachedKnown                               bool
-	okEvents                                  int // events with content of ok requests
-	okInWindow, inWindow                      int // ok requests, and events, before the end
+	okEvents                                  int // events with content of answered requests
+	okInWindow, inWindow                      int // answered requests, and events, before the end
 	byStatus                                  map[string]int
 	failures                                  map[string]int
 }
@@ -114,7 +113,7 @@ func (t *tally) add(r *result) {
 	}
 }
 
-// addOK counts an answered request: only these have latencies.
+// addOK counts an answered request. Only these count in latencies.
 func (t *tally) addOK(r *result) {
 	t.ok++
 	if r.endedInWindow {
@@ -178,7 +177,7 @@ func (t *tally) merge(o *tally) {
 	}
 }
 
-// recorder takes the results of concurrent requests.
+// recorder collects the results of concurrent requests.
 type recorder struct {
 	mu         sync.Mutex
 	regions    map[string]*tally

@@ -5,36 +5,35 @@ import (
 	"math/rand/v2"
 )
 
-// Bounds of the calls with long prefixes.
+// Limits of calls with long prefixes.
 const (
-	batchUsers     = 60 // a region's, as in the chats
+	batchUsers     = 60 // per region, as in the chats
 	maxBatchOutput = 512
 )
 
-// batchShape is how calls with long prefixes look.
+// batchShape describes calls with long prefixes.
 type batchShape struct {
-	users    int     // of a region; few of them make most of the sessions
-	prefixes int     // how many prefixes there are that any user may have
-	prefix   int     // tokens of each prefix
-	own      float64 // share of the draws, 0 to 1, that give the user's own prefix instead
-	even     bool    // shared prefixes are as frequent as each other; else few make most of the calls
-	perCall  bool    // each call of a session draws its prefix; else all of them have one
-	most     int     // calls that a session makes at once: 1 to most, few of them mostly
+	users    int     // per region; a few users make most of the sessions
+	prefixes int     // number of shared prefixes
+	prefix   int     // tokens per prefix
+	own      float64 // probability that a call has the user's own prefix instead
+	even     bool    // shared prefixes are equally frequent; otherwise a few make most of the calls
+	perCall  bool    // each call of a session draws its prefix; otherwise all have the same
+	maxCalls int     // maximum concurrent calls of a session, mostly few
 	question logNormal
 	output   logNormal
 }
 
-// groupsShape is SGLang's benchmark of shared prefixes: 128 tokens asked after
-// one of 64 prompts of 2048, and 256 wanted back.
+// groupsShape is SGLang's benchmark of shared prefixes: questions of 128 tokens after one of 64 prompts
+// of 2048, with answers of 256.
 var groupsShape = batchShape{
-	users: batchUsers, prefixes: 64, prefix: 2048, even: true, most: 1, question: logNormal{128, 0.1}, output: logNormal{256, 0.1},
+	users: batchUsers, prefixes: 64, prefix: 2048, even: true, maxCalls: 1, question: logNormal{128, 0.1}, output: logNormal{256, 0.1},
 }
 
-// The lengths of the three troubles of hashing by user (SkyLB 3.2) are those of
-// the chats with which the paper argues: a template of the arena workload, and
-// what is asked and answered in a turn of it.
+// The lengths of the three workloads in which hashing by user fails (SkyLB 3.2) are those of the
+// paper's chats: a template of the arena workload, and the question and answer of a turn of it.
 //
-// The paper tells the troubles in words. Two of its numbers fix a parameter:
+// The paper describes these workloads in words. Two of its numbers determine a parameter:
 //
 //   - Two requests of one user have 2.47 times as much of a prefix in common as
 //     those of two users in Chatbot Arena, the log whose users share more (figure
@@ -43,25 +42,24 @@ var groupsShape = batchShape{
 //   - A user's concurrent requests vary by up to 4 times: burstsShape's most, and
 //     for want of a number of its own programsShape's.
 //
-// The other two numbers are fitted, so that the global view's advantage over
-// hashing comes near figure 6's: 20 shared prefixes, both where users and where
-// programs share them, and the 30 users who make bursts. Each says how much more
-// there is to remember than one replica's cache of 21,000 tokens holds, and the
-// paper is silent on that.
+// The other two numbers are fitted, so that the advantage of the global view over hashing approximates
+// figure 6: 20 shared prefixes, for both shared and program prefixes, and the 30 bursty users. Both
+// determine how far the working set exceeds one replica's cache of 21,000 tokens, which the paper does
+// not report.
 var (
 	sharedShape = batchShape{
-		users: batchUsers, prefixes: 20, prefix: templateTokens, own: 0.26, most: 1, question: logNormal{40, 1.0}, output: logNormal{160, 0.75},
+		users: batchUsers, prefixes: 20, prefix: templateTokens, own: 0.26, maxCalls: 1, question: logNormal{40, 1.0}, output: logNormal{160, 0.75},
 	}
 	burstsShape = batchShape{
-		users: 30, prefix: templateTokens, own: 1, most: 4, question: logNormal{40, 1.0}, output: logNormal{160, 0.75},
+		users: 30, prefix: templateTokens, own: 1, maxCalls: 4, question: logNormal{40, 1.0}, output: logNormal{160, 0.75},
 	}
 	programsShape = batchShape{
-		users: batchUsers, prefixes: 20, prefix: templateTokens, perCall: true, most: 4, question: logNormal{40, 1.0}, output: logNormal{160, 0.75},
+		users: batchUsers, prefixes: 20, prefix: templateTokens, perCall: true, maxCalls: 4, question: logNormal{40, 1.0}, output: logNormal{160, 0.75},
 	}
 )
 
-// batch is a client that makes some calls at once, as one of its region's users,
-// and the next ones when all of them were answered.
+// batch is a client that makes several calls at once, as one of its region's users, and the next ones
+// after all have ended.
 type batch struct {
 	base
 	shape batchShape
@@ -70,19 +68,19 @@ type batch struct {
 
 func newBatch(b base, shape batchShape) *batch {
 	shape.question, shape.output = b.scale(shape.question), b.scale(shape.output)
-	// A prefix takes at most half of what can be asked.
+	// A prefix is limited to half of the context.
 	shape.prefix = min(shape.prefix, b.MaxContext/2)
 	return &batch{base: b, shape: shape, open: map[int]bool{}}
 }
 
-// Next makes the calls of a session.
+// Next returns the calls of a session.
 func (c *batch) Next() []Request {
 	random := stream(c.nextSession())
 	user := skewed(random, c.shape.users)
 	name := fmt.Sprintf("%s-user-%d", c.Region, user)
 	prefix := c.prefix(random, user)
 	var calls []Request
-	for range 1 + skewed(random, c.shape.most) {
+	for range 1 + skewed(random, c.shape.maxCalls) {
 		if c.shape.perCall {
 			prefix = c.prefix(random, user)
 		}
@@ -99,7 +97,7 @@ func (c *batch) Next() []Request {
 	return calls
 }
 
-// prefix is the key of the prefix that a call has.
+// prefix returns the key of a call's prefix.
 func (c *batch) prefix(random *rand.Rand, user int) uint64 {
 	switch {
 	case c.shape.own > 0 && random.Float64() < c.shape.own:
@@ -110,8 +108,7 @@ func (c *batch) prefix(random *rand.Rand, user int) uint64 {
 	return keyOf("prefix", uint64(skewed(random, c.shape.prefixes)))
 }
 
-// skewed draws from 0 to n-1: the square of a uniform draw, so that few of them
-// come most of the time.
+// skewed draws from 0 to n-1 as the square of a uniform draw, so that few values are frequent.
 func skewed(r *rand.Rand, n int) int {
 	u := r.Float64()
 	return int(float64(n) * u * u)
@@ -129,5 +126,5 @@ func (c *batch) Done(r Request, _ string) []Request {
 	return c.Next()
 }
 
-// Failed is as Done: nothing hangs on a call.
+// Failed is Done: no other call depends on a call.
 func (c *batch) Failed(r Request) []Request { return c.Done(r, "") }

@@ -10,9 +10,8 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// Whose the prefixes of calls are, and how many come at once, is what makes the
-// four workloads of calls.
-func TestCallsShareTheirPrefixesAsTheirKindSays(t *testing.T) {
+// The owner of prefixes and the number of concurrent calls distinguish the four workloads of calls.
+func TestCallsSharePrefixesByKind(t *testing.T) {
 	testkit.Slow(t)
 	for _, c := range []struct {
 		kind        Kind
@@ -98,7 +97,7 @@ func TestUsersShareAsInChatbotArena(t *testing.T) {
 	near(t, "similarity within users over that across users", within.value()/across.value(), 2.47, 0.1)
 }
 
-// similarity is the common prefix of two prompts over the shorter of them.
+// similarity returns the common prefix of two prompts relative to the shorter one.
 func similarity(a, b Request) float64 {
 	common := 0
 	if prefix := a.Messages[0].Content; prefix == b.Messages[0].Content {
@@ -112,8 +111,8 @@ type average struct{ sum, n float64 }
 func (m *average) add(x float64)  { m.sum, m.n = m.sum+x, m.n+1 }
 func (m *average) value() float64 { return m.sum / m.n }
 
-// A user's bursts are of one to four calls, single ones the most frequent; and
-// the calls of a program have no prefix by which its user could be told.
+// A user's bursts have one to four calls, single calls most often; the calls of a program have no
+// prefix that identifies its user.
 func TestBurstsAndPrograms(t *testing.T) {
 	for _, kind := range []Kind{Bursts, Programs} {
 		sizes, calls := [5]int{}, 0
@@ -141,7 +140,7 @@ func TestBurstsAndPrograms(t *testing.T) {
 	}
 }
 
-// callsOf is the first calls of a client, one session after the other.
+// callsOf returns the first calls of a client, session by session.
 func callsOf(t *testing.T, kind Kind, n int) [][]Request {
 	t.Helper()
 	client := mustClient(t, kind, Options{Seed: 3, Region: "us"})
@@ -152,8 +151,8 @@ func callsOf(t *testing.T, kind Kind, n int) [][]Request {
 	return all
 }
 
-// The next calls come when all of the last ones have ended, one way or another.
-func TestCallsWaitForEachOther(t *testing.T) {
+// The next calls start after all of the last ones have ended, successfully or not.
+func TestNextCallsWaitForAll(t *testing.T) {
 	client := mustClient(t, Bursts, Options{Seed: 1})
 	calls := client.Next()
 	for len(calls) < 3 {
@@ -172,8 +171,7 @@ func TestCallsWaitForEachOther(t *testing.T) {
 	}
 }
 
-// A client of one session asks what the first session of any other asks, and
-// then nothing.
+// A client with Once issues the same requests as the first session of any other, and then none.
 func TestOnceEndsWithTheSession(t *testing.T) {
 	for _, kind := range Kinds() {
 		for _, fails := range []bool{false, true} {
@@ -204,7 +202,7 @@ func TestOnceEndsWithTheSession(t *testing.T) {
 	}
 }
 
-// The factors move medians and spreads, and 1 moves nothing.
+// The factors scale medians and spreads; 1 changes nothing.
 func TestLengthFactors(t *testing.T) {
 	testkit.Slow(t)
 	lengths := func(kind Kind, o Options) (in, out []int) {

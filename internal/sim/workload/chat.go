@@ -5,25 +5,25 @@ import (
 	"math/rand/v2"
 )
 
-// What the chats of Chatbot Arena and WildChat have in common.
+// Common parameters of the chats of Chatbot Arena and WildChat.
 const (
 	headerTokens   = 30
-	templates      = 8   // a region's
+	templates      = 8   // per region
 	templateTokens = 400 // each
 	templateShare  = 0.15
 	minTurns       = 2
 	maxTurns       = 10
-	chatUsers      = 60 // a region's
+	chatUsers      = 60 // per region
 	maxChatOutput  = 512
 )
 
-// chatShape is the lengths of a chat workload.
+// chatShape holds the lengths of a chat workload.
 type chatShape struct {
 	user, output logNormal
 }
 
-// chat is a client that holds one conversation after the other, each as one of
-// its region's users; a turn starts when the one before it was answered.
+// chat is a client with one conversation after the other, each as one of its region's users; a turn
+// starts after the previous answer.
 type chat struct {
 	base
 	shape chatShape
@@ -39,7 +39,7 @@ type chat struct {
 
 func newChat(b base, shape chatShape) *chat { return &chat{base: b, shape: shape, waiting: -1} }
 
-// Next begins a conversation.
+// Next starts a conversation.
 func (c *chat) Next() []Request {
 	c.random = stream(c.nextSession())
 	c.user = fmt.Sprintf("%s-user-%d", c.Region, skewedUser(c.random))
@@ -49,7 +49,7 @@ func (c *chat) Next() []Request {
 	return c.ask(c.template())
 }
 
-// Done asks the next turn, with the answer that was really given before it.
+// Done returns the next turn, with the actual answer before it.
 func (c *chat) Done(r Request, answer string) []Request {
 	if r.Seq != c.waiting {
 		return nil
@@ -58,21 +58,21 @@ func (c *chat) Done(r Request, answer string) []Request {
 	c.messages = extend(c.messages, Message{"assistant", answer})
 	c.tokens += CountTokens(answer)
 	if c.turn == c.turns {
-		return c.over()
+		return c.endConversation()
 	}
 	return c.ask("")
 }
 
-// Failed gives the conversation up.
+// Failed abandons the conversation.
 func (c *chat) Failed(r Request) []Request {
 	if r.Seq != c.waiting {
 		return nil
 	}
-	return c.over()
+	return c.endConversation()
 }
 
-// over ends a conversation; another one begins, unless there is to be one only.
-func (c *chat) over() []Request {
+// endConversation ends a conversation and starts another, unless Once is set.
+func (c *chat) endConversation() []Request {
 	if c.Once {
 		c.waiting = -1
 		return nil
@@ -80,15 +80,15 @@ func (c *chat) over() []Request {
 	return c.Next()
 }
 
-// ask adds a user message that begins with opening. A message takes at most half
-// of the context that is left, so that the long tail of lengths seldom ends a
-// conversation: one that has filled its context ends and another one begins.
+// ask adds a user message that starts with opening. A message has at most half of the remaining
+// context, so that the long tail of lengths rarely ends a conversation; a conversation that has filled
+// its context ends and another one starts.
 func (c *chat) ask(opening string) []Request {
 	fixed := len(opening) / wordBytes
 	output := c.shape.output.draw(c.random, 1, maxChatOutput)
 	room := c.MaxContext - c.tokens - fixed - output
 	if room < 1 {
-		return c.over() // ends: a first turn always fits into MinContext
+		return c.endConversation() // ends: a first turn always fits into MinContext
 	}
 	n := c.shape.user.draw(c.random, 1, (room+1)/2)
 	c.messages = extend(c.messages, Message{"user", opening + Text(n, c.random.Uint64())})
@@ -98,8 +98,7 @@ func (c *chat) ask(opening string) []Request {
 	return []Request{r}
 }
 
-// template is the text that some conversations begin with: one of the region's
-// templates, or nothing.
+// template returns the opening of some conversations: one of the region's templates, or "".
 func (c *chat) template() string {
 	if c.random.Float64() >= templateShare {
 		return ""
@@ -107,7 +106,7 @@ func (c *chat) template() string {
 	return Text(templateTokens, keyOf("template/"+c.Region, uint64(c.random.IntN(templates))))
 }
 
-// skewedUser draws a user: few of them have most of the conversations.
+// skewedUser draws a user: a few users have most of the conversations.
 func skewedUser(r *rand.Rand) int {
 	u := r.Float64()
 	return int(chatUsers * u * u)

@@ -13,7 +13,7 @@ import (
 	"skyserve/internal/service"
 )
 
-// csvFormat is a trace with one request a row, by the names of its columns.
+// csvFormat is a trace format with one request per row, by column names.
 type csvFormat struct {
 	name          string
 	at            string
@@ -23,8 +23,7 @@ type csvFormat struct {
 	session, user, region, model, tier, sla string
 }
 
-// csvFormats are the known ones; a header belongs to the first whose required
-// columns it has.
+// csvFormats are the known formats; the first whose required columns a header contains applies.
 var csvFormats = []csvFormat{
 	{name: "azure-2023", at: "t_s", input: "input_tokens", output: "output_tokens"},
 	{name: "azure-2024", at: "timestamp", moment: true, input: "contexttokens", output: "generatedtokens"},
@@ -35,10 +34,10 @@ var csvFormats = []csvFormat{
 	},
 }
 
-// header maps a column's name, in lower case, to its place.
+// header maps a lower-case column name to its index.
 type header map[string]int
 
-// has tells whether all columns are there.
+// has reports whether all columns are present.
 func (h header) has(columns ...string) bool {
 	for _, c := range columns {
 		if _, ok := h[c]; !ok {
@@ -48,17 +47,17 @@ func (h header) has(columns ...string) bool {
 	return true
 }
 
-// records reads the rows of a CSV file and knows where it is.
+// records reads the rows of a CSV file and tracks the position.
 type records struct {
 	file    string
 	in      *csv.Reader
 	columns header
 	record  []string
-	names   []string // as the file writes them
+	names   []string // as in the file
 	line    int
 }
 
-// openCSV begins to read a CSV trace of whichever format its header says.
+// openCSV opens a CSV trace in the format that its header determines.
 func openCSV(name string, in *bufio.Reader, first string, o TraceOptions) (string, source, error) {
 	r, err := newRecords(name, in)
 	if err != nil {
@@ -74,8 +73,7 @@ func openCSV(name string, in *bufio.Reader, first string, o TraceOptions) (strin
 	return "", nil, unknownFormat(name, first)
 }
 
-// requests is the format with one request a row that the header belongs to, nil
-// when there is none.
+// requests returns the request format of the header, nil if there is none.
 func (r *records) requests() *csvFormat {
 	for i, f := range csvFormats {
 		if r.columns.has(f.at, f.input, f.output) {
@@ -85,7 +83,7 @@ func (r *records) requests() *csvFormat {
 	return nil
 }
 
-// rates is the table of rates that the header belongs to, nil when there is none.
+// rates returns the rate format of the header, nil if there is none.
 func (r *records) rates() *rateFormat {
 	for i, f := range rateFormats {
 		if r.columns.has(f.columns...) {
@@ -99,10 +97,10 @@ func newRecords(name string, in *bufio.Reader) (*records, error) {
 	c := csv.NewReader(in)
 	c.ReuseRecord = true
 	c.TrimLeadingSpace = true
-	c.FieldsPerRecord = -1 // counted in read, whose error says how many there are
+	c.FieldsPerRecord = -1 // checked in read, for its error message
 	head, err := c.Read()
 	if err != nil {
-		return nil, fmt.Errorf("reading %s:1: the header: %w", name, err)
+		return nil, fmt.Errorf("reading %s:1: header: %w", name, err)
 	}
 	r := &records{file: name, in: c, columns: header{}}
 	for i, column := range head {
@@ -113,7 +111,7 @@ func newRecords(name string, in *bufio.Reader) (*records, error) {
 	return r, nil
 }
 
-// read moves to the next row; io.EOF ends the file.
+// read advances to the next row; io.EOF at the end.
 func (r *records) read() error {
 	record, err := r.in.Read()
 	if errors.Is(err, io.EOF) {
@@ -122,20 +120,19 @@ func (r *records) read() error {
 	if err != nil {
 		var bad *csv.ParseError
 		if errors.As(err, &bad) {
-			return fmt.Errorf("reading %s:%d: the row: %w", r.file, bad.Line, bad.Err)
+			return fmt.Errorf("reading %s:%d: row: %w", r.file, bad.Line, bad.Err)
 		}
 		return fmt.Errorf("reading %s:%d: %w", r.file, r.line+1, err)
 	}
 	r.line, _ = r.in.FieldPos(0)
 	if len(record) != len(r.names) {
-		return fmt.Errorf("reading %s:%d: the row: want %d fields as in the header, found %d", r.file, r.line, len(r.names), len(record))
+		return fmt.Errorf("reading %s:%d: row: must have %d fields like the header, got %d", r.file, r.line, len(r.names), len(record))
 	}
 	r.record = record
 	return nil
 }
 
-// field is the text of a column, empty when the file has no such column, and
-// where it stands.
+// field returns the text and position of a column, empty if the file lacks the column.
 func (r *records) field(column string) (string, place) {
 	i, ok := r.columns[column]
 	if !ok {
@@ -144,7 +141,7 @@ func (r *records) field(column string) (string, place) {
 	return strings.TrimSpace(r.record[i]), place{r.file, r.line, r.names[i]}
 }
 
-// csvTrace reads a trace with one request a row.
+// csvTrace reads a trace with one request per row.
 type csvTrace struct {
 	*records
 	format csvFormat
@@ -188,9 +185,9 @@ func (t *csvTrace) length(column string) (int, error) {
 	return at.tokens(text)
 }
 
-// tier reads a row's latency class: the workload type where that names one (IW
-// is IW-F), else the class whose target the row's sla in seconds falls into
-// (SageServe 3: fast within a minute, normal within an hour, else deferred).
+// tier returns a row's latency class: its workload type if that is a tier (IW = IW-F), otherwise the
+// class of its sla in seconds (SageServe 3: fast within a minute, normal within an hour, else
+// deferred).
 func (t *csvTrace) tier() service.Tier {
 	kind, _ := t.field(t.format.tier)
 	if strings.EqualFold(kind, "IW") {

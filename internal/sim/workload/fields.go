@@ -8,31 +8,31 @@ import (
 	"time"
 )
 
-// place is where a field stands, for its error.
+// place is the position of a field, for errors.
 type place struct {
 	file  string
 	line  int
 	field string
 }
 
-// bad is the error of a field whose value is not what it must be.
+// bad returns the error of an invalid field.
 func (p place) bad(want, found string) error {
-	return fmt.Errorf("reading %s:%d: %s: want %s, found %s", p.file, p.line, p.field, want, excerpt(found))
+	return fmt.Errorf("reading %s:%d: %s: must be %s, got %s", p.file, p.line, p.field, want, excerpt(found))
 }
 
-// tokens reads a length. Some tools write whole numbers as 12.0.
+// tokens parses a length. Some tools write integers as 12.0.
 func (p place) tokens(text string) (int, error) {
 	if n, err := strconv.Atoi(text); err == nil && 0 <= n && n <= maxTokens {
 		return n, nil
 	}
 	x, err := strconv.ParseFloat(text, 64)
 	if err != nil || x != math.Trunc(x) || !(x >= 0 && x <= maxTokens) {
-		return 0, p.bad(fmt.Sprintf("a whole number from 0 to %d", maxTokens), text)
+		return 0, p.bad(fmt.Sprintf("an integer from 0 to %d", maxTokens), text)
 	}
 	return int(x), nil
 }
 
-// seconds reads a time, scaled by unit (a second, a millisecond).
+// seconds parses a time in unit (a second, a millisecond).
 func (p place) seconds(text string, unit time.Duration) (time.Duration, error) {
 	x, err := strconv.ParseFloat(text, 64)
 	ns := x * float64(unit)
@@ -42,7 +42,7 @@ func (p place) seconds(text string, unit time.Duration) (time.Duration, error) {
 	return time.Duration(math.Round(ns)), nil
 }
 
-// number reads a number that is zero or more and at most limit.
+// number parses a number from 0 to limit.
 func (p place) number(text string, limit float64) (float64, error) {
 	x, err := strconv.ParseFloat(text, 64)
 	if err != nil || !(x >= 0 && x <= limit) {
@@ -51,14 +51,14 @@ func (p place) number(text string, limit float64) (float64, error) {
 	return x, nil
 }
 
-// moments are the ways that traces write an absolute time.
+// moments are the formats of absolute times in traces.
 var moments = []string{
 	"2006-01-02 15:04:05.999999999Z07:00",
 	"2006-01-02 15:04:05.999999999",
 	time.RFC3339Nano,
 }
 
-// moment reads an absolute time; one without a zone is UTC.
+// moment parses an absolute time; without a zone it is UTC.
 func (p place) moment(text string) (time.Duration, error) {
 	text = strings.TrimSpace(text)
 	for _, layout := range moments {

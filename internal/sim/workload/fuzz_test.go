@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// checkTrace reads what bytes come in: no panic, and rows that keep the
-// promises of Row whatever the file says.
+// checkTrace reads arbitrary bytes: no panic, and rows are valid.
 func checkTrace(t *testing.T, data []byte) {
 	o := TraceOptions{Seed: 1, RateScale: 2, MaxInput: 5000, Weights: []Weight{{"us", 2}, {"eu", 1}}}
 	tr, err := OpenTrace("f", bytes.NewReader(data), o)

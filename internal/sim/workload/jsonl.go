@@ -12,28 +12,24 @@ import (
 	"time"
 )
 
-// The traces with a JSON object a line.
+// The trace formats with one JSON object per line.
 const (
 	// formatMooncake has timestamps in milliseconds and blocks of 512 tokens.
 	formatMooncake = "mooncake"
-	// formatBailian has timestamps in seconds, blocks of 16 tokens, and says
-	// which chat a row continues.
+	// formatBailian has timestamps in seconds, blocks of 16 tokens, and the chat that a row continues.
 	formatBailian = "bailian"
 )
 
 const (
 	mooncakeBlock = 512
 	bailianBlock  = 16
-	// maxLine bounds a line: a prompt of a million tokens in blocks of 16 has
-	// 65,536 ids, which is well below it.
+	// maxLine limits a line: a prompt of a million tokens in blocks of 16 has 65,536 IDs, well below it.
 	maxLine = 4 << 20
-	// maxChats bounds how many chats are remembered to find the conversation
-	// that a row continues.
+	// maxChats limits the chats remembered to find the conversation of a row.
 	maxChats = 1 << 16
 )
 
-// jsonRow is a line as it stands; what a field holds is checked afterwards, so
-// that an error can show it.
+// jsonRow is a line with raw fields, which are checked afterwards so that errors can contain them.
 type jsonRow struct {
 	Timestamp    json.RawMessage `json:"timestamp"`
 	InputLength  json.RawMessage `json:"input_length"`
@@ -43,7 +39,7 @@ type jsonRow struct {
 	ParentChatID json.RawMessage `json:"parent_chat_id"`
 }
 
-// jsonlTrace reads a trace with a JSON object a line.
+// jsonlTrace reads a trace with one JSON object per line.
 type jsonlTrace struct {
 	file  string
 	lines *bufio.Scanner
@@ -54,8 +50,7 @@ type jsonlTrace struct {
 	chats chats
 }
 
-// openJSONL begins to read a JSON-lines trace of whichever format its first
-// line says.
+// openJSONL opens a JSON-lines trace in the format that its first line determines.
 func openJSONL(name string, in *bufio.Reader, first string) (string, source, error) {
 	t := &jsonlTrace{file: name, lines: bufio.NewScanner(in)}
 	t.lines.Buffer(nil, maxLine)
@@ -70,7 +65,7 @@ func openJSONL(name string, in *bufio.Reader, first string) (string, source, err
 	return "", nil, unknownFormat(name, first)
 }
 
-// jsonlFormat tells the format from a trace's first line; "" for an unknown one.
+// jsonlFormat detects the format from the first line; "" if it is unknown.
 func jsonlFormat(first string) string {
 	switch {
 	case strings.Contains(first, `"chat_id"`):
@@ -101,7 +96,7 @@ func (t *jsonlTrace) next() (Row, error) {
 func (t *jsonlTrace) row(line []byte) (Row, error) {
 	var raw jsonRow
 	if err := json.Unmarshal(line, &raw); err != nil {
-		return Row{}, fmt.Errorf("reading %s:%d: the row: want a JSON object, found %s: %w", t.file, t.line, excerpt(string(line)), err)
+		return Row{}, fmt.Errorf("reading %s:%d: row: must be a JSON object, got %s: %w", t.file, t.line, excerpt(string(line)), err)
 	}
 	t.rows++
 	row := Row{Number: t.rows, Line: t.line, BlockTokens: t.block}
@@ -124,12 +119,12 @@ func (t *jsonlTrace) row(line []byte) (Row, error) {
 
 func (t *jsonlTrace) at(field string) place { return place{t.file, t.line, field} }
 
-// session is the conversation that a row belongs to. Bailian states it. Mooncake
-// does not, but chains its blocks: all rows begin with one block, and those
-// that go on with the same second one continue the same text.
+// session returns the conversation of a row. Bailian contains it. Mooncake does not, but chains its
+// blocks: all rows start with the same block, and those with the same second block continue the same
+// text.
 func (t *jsonlTrace) session(raw jsonRow, blocks []uint64) string {
 	if t.chats.session != nil {
-		return t.chats.of(string(raw.ChatID), string(raw.ParentChatID))
+		return t.chats.sessionOf(string(raw.ChatID), string(raw.ParentChatID))
 	}
 	if len(blocks) > 1 {
 		return "block-" + strconv.FormatUint(blocks[1], 10)
@@ -137,14 +132,14 @@ func (t *jsonlTrace) session(raw jsonRow, blocks []uint64) string {
 	return ""
 }
 
-// ids reads a list of block ids; a missing one is no blocks.
+// ids parses a list of block IDs; a missing list is empty.
 func (p place) ids(raw json.RawMessage) ([]uint64, error) {
 	text := strings.TrimSpace(string(raw))
 	if text == "" || text == "null" {
 		return nil, nil
 	}
 	if text[0] != '[' {
-		return nil, p.bad("a list of block ids", text)
+		return nil, p.bad("a list of block IDs", text)
 	}
 	text = strings.TrimSpace(text[1 : len(text)-1])
 	if text == "" {
@@ -157,7 +152,7 @@ func (p place) ids(raw json.RawMessage) ([]uint64, error) {
 		if err != nil {
 			signed, err := strconv.ParseInt(part, 10, 64)
 			if err != nil {
-				return nil, p.bad("block ids of at most 64 bits", part)
+				return nil, p.bad("block IDs of at most 64 bits", part)
 			}
 			id = uint64(signed)
 		}
@@ -166,15 +161,15 @@ func (p place) ids(raw json.RawMessage) ([]uint64, error) {
 	return ids, nil
 }
 
-// chats finds the conversation that a chat continues. It remembers the last
-// maxChats of them; a chat whose parent is forgotten begins a new conversation.
+// chats maps chats to conversations. It remembers the last maxChats; a chat whose parent is forgotten
+// starts a new conversation.
 type chats struct {
-	session map[string]string // by chat id
-	order   []string          // chat ids, a ring once it is full
+	session map[string]string // by chat ID
+	order   []string          // chat IDs, a ring buffer once full
 	oldest  int
 }
 
-func (c *chats) of(chat, parent string) string {
+func (c *chats) sessionOf(chat, parent string) string {
 	session, ok := c.session[parent]
 	if !ok {
 		session = "chat-" + chat
@@ -186,7 +181,7 @@ func (c *chats) of(chat, parent string) string {
 	return session
 }
 
-// remember makes room for a chat and notes its turn to be forgotten.
+// remember adds a chat, and drops the oldest if necessary.
 func (c *chats) remember(chat string) {
 	if len(c.order) < maxChats {
 		c.order = append(c.order, chat)

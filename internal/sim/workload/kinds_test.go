@@ -14,14 +14,14 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// answer stands for a model: the text follows from the request, so that equal
-// requests are answered equally whatever order they come in.
+// answer simulates a model: the text depends only on the request, so that equal requests get equal
+// answers in any order.
 func answer(r Request) string {
 	return Text(r.OutputTokens, keyOf(r.Session+r.Messages[len(r.Messages)-1].Content))
 }
 
-// drive runs a client until it has been given n requests, ending in-flight ones
-// in the order that pick chooses, and returns the requests in the order issued.
+// drive runs a client until it has issued n requests, ending in-flight ones in the order that pick
+// chooses, and returns the requests in order of issue.
 func drive(t *testing.T, c Client, n int, pick func(inFlight int) int) []Request {
 	t.Helper()
 	all := c.Next()
@@ -51,7 +51,7 @@ func mustClient(t *testing.T, kind Kind, o Options) Client {
 	return c
 }
 
-// sessions groups requests by session, in the order the sessions began.
+// sessions groups requests by session, in order of the sessions' starts.
 func sessions(requests []Request) [][]Request {
 	index := map[string]int{}
 	var out [][]Request
@@ -75,7 +75,7 @@ func rendered(messages []Message) string {
 	return b.String()
 }
 
-// countAll counts the tokens of messages, each by itself.
+// countAll counts the tokens of messages separately.
 func countAll(messages []Message) int {
 	n := 0
 	for _, m := range messages {
@@ -84,7 +84,7 @@ func countAll(messages []Message) int {
 	return n
 }
 
-func TestTreesHaveTheirShape(t *testing.T) {
+func TestTreeShape(t *testing.T) {
 	for _, c := range []struct {
 		kind   Kind
 		heavy  bool
@@ -141,7 +141,7 @@ func TestTreePromptsGrowByAnswerAndFollowUp(t *testing.T) {
 	}
 }
 
-// siblingPairs gives the prompts of the two calls of every parent.
+// siblingPairs returns the prompts of the two calls of every parent.
 func siblingPairs(requests []Request, level int) [][2]string {
 	byParent := map[string][]string{}
 	var order []string
@@ -167,9 +167,9 @@ func siblingPairs(requests []Request, level int) [][2]string {
 	return pairs
 }
 
-// A sibling that asks just what the first one asks is answered alike and as
-// long; every other request has an answer of its own.
-func TestIdenticalSiblingsAreAnsweredAlike(t *testing.T) {
+// A sibling identical to the first one gets the same answer with the same length; every other request
+// has its own answer.
+func TestIdenticalSiblingsShareAnswers(t *testing.T) {
 	requests := drive(t, mustClient(t, ToT30, Options{Seed: 5, Region: "us"}), 30*200, first)
 	bySeq, alike := map[int]Request{}, 0
 	for _, r := range requests {
@@ -260,7 +260,7 @@ func TestTreeLengths(t *testing.T) {
 	near(t, "output mean at level 0", mean(outputs[0]), 105*math.Exp(0.08), 0.03)
 }
 
-func TestTreeContentDoesNotDependOnTheOrderOfAnswers(t *testing.T) {
+func TestTreeIsIndependentOfAnswerOrder(t *testing.T) {
 	for _, kind := range []Kind{ToT15, ToT30} {
 		var want []string
 		for i, pick := range []func(int) int{first, func(n int) int { return n - 1 }, rand.New(rand.NewPCG(1, 2)).IntN} {
@@ -280,7 +280,7 @@ func TestTreeContentDoesNotDependOnTheOrderOfAnswers(t *testing.T) {
 	}
 }
 
-func TestAFailedNodeTakesItsSubtreeOnly(t *testing.T) {
+func TestFailedNodeDropsItsSubtree(t *testing.T) {
 	client := mustClient(t, ToT15, Options{Seed: 1})
 	root := client.Next()[0]
 	children := client.Done(root, " yes")
@@ -352,8 +352,8 @@ func TestChatTurnsAndLengths(t *testing.T) {
 	}
 }
 
-// isTemplated tells whether a conversation begins with a template: only then do
-// two conversations begin with the same words after the header.
+// isTemplated reports whether a conversation starts with a template: only then do two conversations
+// share words after the header.
 func isTemplated(r Request) bool {
 	for i := range uint64(8) {
 		if strings.HasPrefix(r.Messages[1].Content, Text(400, keyOf("template/us", i))) {
@@ -379,7 +379,7 @@ func checkChat(t *testing.T, r Request) {
 	}
 }
 
-func TestTheNextTurnCarriesTheRealAnswer(t *testing.T) {
+func TestNextTurnHasTheActualAnswer(t *testing.T) {
 	client := mustClient(t, Arena, Options{Seed: 1, Region: "eu"})
 	r := client.Next()[0]
 	if again := client.Done(Request{Seq: r.Seq + 1}, "?"); again != nil {
@@ -401,7 +401,7 @@ func TestTheNextTurnCarriesTheRealAnswer(t *testing.T) {
 	}
 }
 
-func TestASmallContextEndsConversationsEarly(t *testing.T) {
+func TestSmallContextEndsConversations(t *testing.T) {
 	client := mustClient(t, WildChat, Options{Seed: 4, Region: "us", MaxContext: 2048})
 	for _, r := range drive(t, client, 3000, first) {
 		if r.InputTokens+r.OutputTokens > 2048 {
@@ -416,7 +416,7 @@ func TestASmallContextEndsConversationsEarly(t *testing.T) {
 	}
 }
 
-// fingerprint hashes everything a client asked for.
+// fingerprint hashes all requests of a client.
 func fingerprint(t *testing.T, requests []Request) uint64 {
 	t.Helper()
 	h := fnv.New64a()
@@ -426,7 +426,7 @@ func fingerprint(t *testing.T, requests []Request) uint64 {
 	return h.Sum64()
 }
 
-func TestEqualSeedsGiveEqualRequests(t *testing.T) {
+func TestEqualSeedsYieldEqualRequests(t *testing.T) {
 	for _, kind := range Kinds() {
 		make1 := func(seed uint64, region string, client int) uint64 {
 			o := Options{Seed: seed, Region: region, Client: client, Tier: service.TierNormal}
@@ -444,14 +444,14 @@ func TestEqualSeedsGiveEqualRequests(t *testing.T) {
 	}
 }
 
-func TestNewClientRefusesNonsense(t *testing.T) {
+func TestNewClientErrors(t *testing.T) {
 	for _, c := range []struct {
 		kind    Kind
 		context int
 		want    string
 	}{
-		{"tot16", 0, `unknown workload "tot16": want tot15, tot30, mixed, arena, wildchat, groups, shared, bursts or programs`},
-		{Arena, 100, "making a arena client: the context must be at least 1024 tokens, got 100"},
+		{"tot16", 0, `unknown workload "tot16": must be tot15, tot30, mixed, arena, wildchat, groups, shared, bursts or programs`},
+		{Arena, 100, "creating a arena client: context: must be at least 1024 tokens, got 100"},
 	} {
 		if _, err := NewClient(c.kind, Options{MaxContext: c.context}); err == nil || err.Error() != c.want {
 			t.Errorf("NewClient(%s): error %v, want %s", c.kind, err, c.want)

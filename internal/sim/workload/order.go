@@ -8,21 +8,20 @@ import (
 	"time"
 )
 
-// ReorderWindow is how many rows a row may stand from its place in the order of
-// time. Public traces are logged when a request ends or by several writers, so
-// neighbours swap; a thousand rows cover that and bound the memory.
+// ReorderWindow is the maximum number of rows that a row may be out of order. Public traces are logged
+// when a request ends or by several writers, so neighbours swap; a thousand rows cover that and limit
+// the memory.
 const ReorderWindow = 1024
 
-// ordered sorts a source within ReorderWindow rows and moves its time so that
-// the first row comes at 0.
+// ordered sorts a source within ReorderWindow rows and shifts its times so that the first row is at 0.
 type ordered struct {
 	name string
 	in   source
-	// buffer is sorted from head on: by time, then by the file's order. Most rows
-	// come in order and are appended, which a heap would not make use of.
+	// buffer is sorted from head on, by time and then file order. Most rows are in order and are
+	// appended, faster than with a heap.
 	buffer []Row
 	head   int
-	err    error // from in, given when the buffer is empty
+	err    error // from in, returned when the buffer is empty
 	began  bool
 	origin time.Duration
 	last   time.Duration
@@ -53,8 +52,8 @@ func (o *ordered) next() (Row, error) {
 	return row, nil
 }
 
-// fill reads ahead until the window is full. A row that comes too late for its
-// place, and any error but the end, is reported at once.
+// fill reads ahead until the window is full. A row that is too far out of order, and any error except
+// the end, is returned at once.
 func (o *ordered) fill() error {
 	for o.err == nil && len(o.buffer)-o.head <= ReorderWindow {
 		row, err := o.in.next()
@@ -63,7 +62,7 @@ func (o *ordered) fill() error {
 			break
 		}
 		if o.began && row.At < o.last {
-			o.err = fmt.Errorf("reading %s:%d: the row is %s too early for its place: rows may stand at most %d rows out of order",
+			o.err = fmt.Errorf("reading %s:%d: the row is %s too early for its position: rows may be at most %d rows out of order",
 				o.name, row.Line, o.last-row.At, ReorderWindow)
 			break
 		}
@@ -75,7 +74,7 @@ func (o *ordered) fill() error {
 	return nil
 }
 
-// insert puts a row behind those of its time and before the later ones.
+// insert inserts a row after those with the same time.
 func (o *ordered) insert(row Row) {
 	if len(o.buffer) == cap(o.buffer) && o.head > 0 {
 		n := copy(o.buffer, o.buffer[o.head:])

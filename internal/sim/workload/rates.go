@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// The traces with request rates instead of requests (ServeGen): one line per
-// client and window of time.
+// The trace formats with request rates instead of requests (ServeGen): one line per client and time
+// window.
 const (
 	formatRates      = "servegen-rates"
 	formatTotalRates = "servegen-total"
@@ -24,7 +24,7 @@ const (
 // rateFormat is a table of rates by its columns.
 type rateFormat struct {
 	name    string
-	columns []string // that must be there
+	columns []string // required columns
 	rate    string
 }
 
@@ -34,28 +34,27 @@ var rateFormats = []rateFormat{
 }
 
 const (
-	// maxWindows bounds a table of rates, which is kept whole because it is
-	// ordered by client, not by time: 4 million windows are 130 MB.
+	// maxWindows limits a table of rates, which is kept in memory because it is ordered by client, not
+	// by time: 4 million windows take 130 MB.
 	maxWindows = 4 << 20
-	// maxRate bounds a client's rate, in requests a second.
+	// maxRate limits a client's rate, in requests per second.
 	maxRate = 1e6
-	// defaultWindow is a window's length when the file has no two to compare.
+	// defaultWindow is the window length if the file has no two windows to compare.
 	defaultWindow = 600.0
-	// minShape bounds how bursty arrivals are: at 0.01 a hundred come at once.
-	// Fits of windows with few requests give absurdly smaller ones.
+	// minShape limits the burstiness of arrivals: at 0.01 a hundred arrive at once. Fits of windows with
+	// few requests yield absurdly small values.
 	minShape, maxShape = 0.01, 1e4
 )
 
-// window is a client's arrival process over a stretch of time: gaps of the
-// given distribution, at the given mean rate.
+// window is a client's arrival process during a period: gaps with the given distribution and mean rate.
 type window struct {
 	start  float64 // seconds
-	rate   float64 // requests a second
+	rate   float64 // requests per second
 	gaps   gaps
 	length float64 // seconds
 }
 
-// openRates reads a table of rates and begins to draw the arrivals it stands for.
+// openRates reads a table of rates and draws arrivals from it.
 func openRates(r *records, f rateFormat, o TraceOptions) (source, error) {
 	t := &rateTrace{}
 	byName := map[string]*arrivals{}
@@ -99,21 +98,19 @@ func (r *records) eachWindow(f rateFormat, yield func(model, client string, w wi
 	}
 }
 
-// Rate is the mean request rate of a client, or of all of them, over a window of
-// a table of rates.
+// Rate is the mean request rate of a client, or of all clients, in a window of a table of rates.
 type Rate struct {
-	// Model and Client are empty where the table does not name them.
+	// Model and Client are empty if the table lacks them.
 	Model, Client string
-	// Start is when the window begins, in the table's own time.
+	// Start is the start of the window, in the table's own time.
 	Start time.Duration
-	// PerSecond is in requests a second.
+	// PerSecond is in requests per second.
 	PerSecond float64
 }
 
-// ReadRates reads a table of rates as it stands, where OpenTrace draws requests
-// from it; name stands in its errors, which are like those of OpenTrace. Window
-// is the shortest step between two windows of a client. A client's windows of no
-// traffic may be missing.
+// ReadRates reads a table of rates without drawing requests, unlike OpenTrace; errors refer to it as
+// name, like those of OpenTrace. window is the shortest step between two windows of a client. Windows
+// without traffic may be missing.
 func ReadRates(name string, in io.Reader) (rates []Rate, window time.Duration, err error) {
 	text, err := plainText(name, in)
 	if err != nil {
@@ -149,7 +146,7 @@ func (r *records) readRates(f rateFormat) (rates []Rate, length time.Duration, e
 	return rates, time.Duration(seconds * float64(time.Second)), err
 }
 
-// window reads the process of one line of a table of rates.
+// window parses one line of a table of rates.
 func (r *records) window(f rateFormat) (window, error) {
 	text, at := r.field("t_s")
 	start, err := at.number(text, math.MaxInt32)
@@ -165,9 +162,8 @@ func (r *records) window(f rateFormat) (window, error) {
 	return window{start: start, rate: rate, gaps: g}, err
 }
 
-// gaps reads how a window's arrivals are spaced. Gamma and Weibull take their
-// shape from p1, or Gamma from the coefficient of variation; without a
-// distribution the arrivals are Poisson.
+// gaps parses the distribution of a window's arrivals. Gamma and Weibull take their shape from p1, or
+// Gamma from the coefficient of variation; without a distribution the arrivals are Poisson.
 func (r *records) gaps() (gaps, error) {
 	dist, at := r.field("dist")
 	switch strings.ToLower(dist) {
@@ -193,16 +189,16 @@ func (r *records) shaped(column string, gamma bool, shape func(float64) float64)
 	return gaps{gamma: gamma, shape: min(max(shape(x), minShape), maxShape)}, nil
 }
 
-// rateTrace draws the arrivals of all clients in order of time. Within a
-// client they are a renewal process in operational time: gaps have mean 1 and
-// the clock runs at the window's rate, so the expected count is the rate's
-// integral whatever the burstiness. Lengths are drawn from the mixtures below.
+// rateTrace draws the arrivals of all clients in order of time. A client's arrivals are a renewal
+// process in operational time: gaps have mean 1 and the clock runs at the window's rate, so the
+// expected count is the integral of the rate regardless of burstiness. Lengths are drawn from the
+// mixtures below.
 type rateTrace struct {
-	clients []*arrivals // while reading; a heap by next arrival afterwards
+	clients []*arrivals // while reading; then a heap by next arrival
 	rows    int
 }
 
-// begin keeps the windows that matter and draws every client's first arrival.
+// begin selects the relevant windows and draws every client's first arrival.
 func (t *rateTrace) begin(o TraceOptions) {
 	length := windowLength(t.clients)
 	from, to := o.From.Seconds(), math.Inf(1)
@@ -211,7 +207,7 @@ func (t *rateTrace) begin(o TraceOptions) {
 	}
 	live := t.clients[:0]
 	for _, c := range t.clients {
-		c.keep(from, to, length)
+		c.selectWindows(from, to, length)
 		c.random = stream(keyOf("arrivals/"+c.name, o.Seed))
 		if c.start() {
 			live = append(live, c)
@@ -239,7 +235,7 @@ func (t *rateTrace) next() (Row, error) {
 	return row, nil
 }
 
-// windowLength is the shortest step between two windows of one client.
+// windowLength returns the shortest step between two windows of one client.
 func windowLength(clients []*arrivals) float64 {
 	length := math.Inf(1)
 	for _, c := range clients {
@@ -266,8 +262,8 @@ type arrivals struct {
 	at      float64 // the next arrival, seconds
 }
 
-// keep drops the windows outside from..to and gives the others their length.
-func (c *arrivals) keep(from, to, length float64) {
+// selectWindows removes the windows outside from..to and sets the length of the others.
+func (c *arrivals) selectWindows(from, to, length float64) {
 	kept := c.windows[:0]
 	for _, w := range c.windows {
 		w.length = length
@@ -278,7 +274,7 @@ func (c *arrivals) keep(from, to, length float64) {
 	c.windows = kept
 }
 
-// start draws the first arrival as if the process had always been running.
+// start draws the first arrival of a process in steady state.
 func (c *arrivals) start() bool {
 	if len(c.windows) == 0 {
 		return false
@@ -287,8 +283,8 @@ func (c *arrivals) start() bool {
 	return c.advance(c.windows[0].gaps.first(c.random))
 }
 
-// advance moves the next arrival by a gap of operational time; false when the
-// windows end before it.
+// advance moves the next arrival by a gap in operational time; it returns false if the windows end
+// first.
 func (c *arrivals) advance(gap float64) bool {
 	for c.current < len(c.windows) {
 		w := c.windows[c.current]
@@ -304,8 +300,8 @@ func (c *arrivals) advance(gap float64) bool {
 	return false
 }
 
-// gaps is a distribution of gaps with mean 1: Gamma or Weibull of the shape;
-// Gamma of shape 1 is the exponential one, whose arrivals are Poisson.
+// gaps is a distribution of gaps with mean 1: Gamma or Weibull with a shape; Gamma with shape 1 is
+// exponential, for Poisson arrivals.
 type gaps struct {
 	gamma bool
 	shape float64
@@ -321,8 +317,8 @@ func (g gaps) draw(r *rand.Rand) float64 {
 	return math.Exp(math.Log(r.ExpFloat64())/g.shape - g.logMean())
 }
 
-// first draws the wait from an arbitrary moment to the next arrival: a uniform
-// part of a gap drawn in proportion to its length.
+// first draws the wait from an arbitrary time to the next arrival: a uniform part of a gap drawn in
+// proportion to its length.
 func (g gaps) first(r *rand.Rand) float64 {
 	if g.gamma {
 		return r.Float64() * drawGamma(r, g.shape+1) / g.shape
@@ -330,14 +326,14 @@ func (g gaps) first(r *rand.Rand) float64 {
 	return r.Float64() * math.Exp(math.Log(drawGamma(r, 1+1/g.shape))/g.shape-g.logMean())
 }
 
-// logMean is the logarithm of the mean of a Weibull distribution of scale 1.
+// logMean returns the logarithm of the mean of a Weibull distribution with scale 1.
 func (g gaps) logMean() float64 {
 	l, _ := math.Lgamma(1 + 1/g.shape)
 	return l
 }
 
-// drawGamma draws from the Gamma distribution of scale 1 (Marsaglia and Tsang
-// 2000; below shape 1 by their boost).
+// drawGamma draws from the Gamma distribution with scale 1 (Marsaglia and Tsang 2000; below shape 1
+// with their boost).
 func drawGamma(r *rand.Rand, shape float64) float64 {
 	if shape < 1 {
 		return drawGamma(r, shape+1) * math.Exp(-r.ExpFloat64()/shape)
@@ -357,8 +353,8 @@ func drawGamma(r *rand.Rand, shape float64) float64 {
 	}
 }
 
-// The lengths of a request of which only the rate is known: two mixtures of a
-// production mix of short and long prompts.
+// The lengths of requests for which only the rate is known: two mixtures from a production mix of short
+// and long prompts.
 func drawInput(r *rand.Rand) int {
 	if r.Float64() < 0.75 {
 		return logNormal{300, 1.2}.draw(r, 4, 16000)
@@ -373,7 +369,7 @@ func drawOutput(r *rand.Rand) int {
 	return logNormal{250, 0.75}.draw(r, 1, 4096)
 }
 
-// arrivalHeap has the client with the earliest next arrival on top.
+// arrivalHeap is a heap of clients by next arrival.
 type arrivalHeap []*arrivals
 
 func (h arrivalHeap) Len() int { return len(h) }

@@ -21,8 +21,8 @@ func TestReadRates(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                       "reading r:1: the first line is empty",
 		azure2023Text:            "reading r:1: unknown trace format",
-		"t_s,total_rps\n0,x\n":   `reading r:2: total_rps: want a number from 0 to 1e+06, found "x"`,
-		"t_s,total_rps\n0,1,2\n": "reading r:2: the row: want 2 fields",
+		"t_s,total_rps\n0,x\n":   `reading r:2: total_rps: must be a number from 0 to 1e+06, got "x"`,
+		"t_s,total_rps\n0,1,2\n": "reading r:2: row: must have 2 fields",
 	} {
 		if _, _, err := ReadRates("r", strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %s", text, err, want)
@@ -43,7 +43,7 @@ func TestFormatOf(t *testing.T) {
 	}
 }
 
-func TestOriginIsWhatTheFileSays(t *testing.T) {
+func TestOriginMatchesFile(t *testing.T) {
 	for text, want := range map[string]time.Duration{
 		mooncakeText:  time.Second,
 		azure2024Text: time.Duration(time.Date(2024, 5, 12, 0, 0, 0, 1163000, time.UTC).UnixNano()),

@@ -21,7 +21,7 @@ func rateTable(n int, rate float64, dist string, p1, cv string) string {
 	return b.String()
 }
 
-// gapsOf are the gaps between the rows' arrivals, in seconds.
+// gapsOf returns the gaps between the rows' arrivals, in seconds.
 func gapsOf(rows []Row) []float64 {
 	var gaps []float64
 	for i := 1; i < len(rows); i++ {
@@ -41,7 +41,7 @@ func variation(xs []float64) float64 {
 	return math.Sqrt(squares/n-m*m) / m
 }
 
-func TestArrivalsHaveTheirRateAndBurstiness(t *testing.T) {
+func TestArrivalRateAndBurstiness(t *testing.T) {
 	testkit.Slow(t)
 	for _, c := range []struct {
 		dist, p1, cv string
@@ -67,8 +67,8 @@ func TestArrivalsHaveTheirRateAndBurstiness(t *testing.T) {
 	}
 }
 
-// A bursty process must not come with more than its rate at the start: over
-// many short processes the mean count is the rate's integral.
+// A bursty process must not exceed its rate at the start: over many short processes the mean count is
+// the integral of the rate.
 func TestBurstyArrivalsStartUnbiased(t *testing.T) {
 	testkit.Slow(t)
 	for _, dist := range []string{"Gamma", "Weibull"} {
@@ -145,7 +145,7 @@ func TestExtremeShapesStayFinite(t *testing.T) {
 	}
 }
 
-func TestTheSameSeedDrawsTheSameArrivals(t *testing.T) {
+func TestArrivalsAreReproducible(t *testing.T) {
 	table := rateTable(3, 3, "Weibull", "0.4", "2")
 	a, b := mustRows(t, table, TraceOptions{Seed: 1}), mustRows(t, table, TraceOptions{Seed: 1})
 	if !slices.EqualFunc(a, b, sameRow) {

@@ -24,24 +24,24 @@ func newRegions(weights []Weight, seed uint64) regions {
 	return r
 }
 
-// checkWeights refuses weights that cannot be shares.
+// checkWeights validates weights.
 func checkWeights(weights []Weight) error {
 	total := 0.0
 	for _, w := range weights {
 		if !(w.Weight >= 0) || math.IsInf(w.Weight, 0) {
-			return fmt.Errorf("weight of %s: must be zero or more, got %v", w.Region, w.Weight)
+			return fmt.Errorf("weight of %s: must be at least 0, got %v", w.Region, w.Weight)
 		}
 		total += w.Weight
 	}
 	if len(weights) > 0 && !(total > 0 && !math.IsInf(total, 0)) {
-		return fmt.Errorf("weights: must add up to more than zero, got %v", total)
+		return fmt.Errorf("weights: the sum must be greater than 0, got %v", total)
 	}
 	return nil
 }
 
-// of is the region of a row: its own where that has a weight, else a draw that
-// depends only on the seed and the row's session, or its number without one.
-func (r regions) of(row Row) string {
+// regionOf returns the region of a row: its own if that has a weight, otherwise a draw that depends only on
+// the seed and the row's session, or its number without one.
+func (r regions) regionOf(row Row) string {
 	if len(r.weights) == 0 {
 		return row.Region
 	}

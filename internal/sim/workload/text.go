@@ -7,16 +7,16 @@ import (
 )
 
 const (
-	// wordBytes is the size of a generated word: a space and three letters,
-	// which is one token of the simulated engine.
+	// wordBytes is the size of a generated word: a space and three letters, one token of the simulated
+	// engine.
 	wordBytes = 4
-	// words is how many different words there are.
+	// words is the number of different words.
 	words = 26 * 26 * 26
 )
 
-// AppendText appends n tokens of text to dst: n words of a leading space and
-// three lower-case letters, chosen by key. Equal keys give equal text, and a
-// shorter text is a prefix of a longer one with the same key.
+// AppendText appends n tokens of text to dst: n words of a space and three lower-case letters,
+// determined by key. Equal keys yield equal text, and a shorter text is a prefix of a longer one with
+// the same key.
 func AppendText(dst []byte, n int, key uint64) []byte {
 	for i := 0; i < n; i += 4 {
 		bits := mix(key + uint64(i)*0x9e3779b97f4a7c15)
@@ -34,9 +34,8 @@ func Text(n int, key uint64) string {
 	return string(AppendText(make([]byte, 0, n*wordBytes), n, key))
 }
 
-// CountTokens counts the tokens of text by the rule of the simulated engine: an
-// optional single space and a run of 1 to 8 ASCII letters or digits is a token;
-// any other rune is one by itself.
+// CountTokens counts the tokens of text by the rule of the simulated engine: an optional single space
+// and 1 to 8 ASCII letters or digits are a token; any other rune is a token.
 func CountTokens(text string) int {
 	n := 0
 	for i := 0; i < len(text); n++ {
@@ -62,8 +61,8 @@ func isWord(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
 }
 
-// mix is a bijection of 64 bits whose output bits all depend on all input bits
-// (the finaliser of SplitMix64).
+// mix is a bijection of 64 bits in which every output bit depends on all input bits (the finaliser of
+// SplitMix64).
 func mix(x uint64) uint64 {
 	x ^= x >> 30
 	x *= 0xbf58476d1ce4e5b9
@@ -72,7 +71,7 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// keyOf makes a key from a name and numbers; any difference gives another key.
+// keyOf returns a key for a name and numbers; any difference yields another key.
 func keyOf(name string, numbers ...uint64) uint64 {
 	h := uint64(0xcbf29ce484222325)
 	for i := 0; i < len(name); i++ {
@@ -85,18 +84,17 @@ func keyOf(name string, numbers ...uint64) uint64 {
 	return h
 }
 
-// stream is the random numbers that belong to a key.
+// stream returns the random number generator of a key.
 func stream(key uint64) *rand.Rand {
 	return rand.New(rand.NewPCG(key, mix(key^0x5851f42d4c957f2d)))
 }
 
-// logNormal is a log-normal length in tokens, given by its median and the
-// standard deviation of its logarithm.
+// logNormal is a log-normal length in tokens with a median and a standard deviation of its logarithm.
 type logNormal struct {
 	median, sigma float64
 }
 
-// draw gives a length between lo and hi.
+// draw returns a length from lo to hi.
 func (l logNormal) draw(r *rand.Rand, lo, hi int) int {
 	x := l.median * math.Exp(l.sigma*r.NormFloat64())
 	if !(x < float64(hi)) { // also catches an overflow to +Inf

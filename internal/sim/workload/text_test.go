@@ -33,7 +33,7 @@ func TestCountTokens(t *testing.T) {
 	}
 }
 
-func TestTextHasTheTokensAskedFor(t *testing.T) {
+func TestTextTokenCount(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		key := rapid.Uint64().Draw(t, "key")
 		n := rapid.IntRange(0, 600).Draw(t, "n")
@@ -52,7 +52,7 @@ func TestTextHasTheTokensAskedFor(t *testing.T) {
 	})
 }
 
-func TestTextOfDifferentKeysDiffersAtOnce(t *testing.T) {
+func TestTextDiffersByKey(t *testing.T) {
 	seen := map[string]uint64{}
 	for key := range uint64(2000) {
 		head := Text(16, keyOf("block", key))

@@ -15,42 +15,41 @@ import (
 	"skyserve/internal/service"
 )
 
-// Row is one request of a trace: when it comes, how long it is, and what it
-// shares with other rows. Traces carry no text.
+// Row is a request of a trace: its time, its lengths, and what it shares with other rows. Traces
+// contain no text.
 type Row struct {
-	// Number counts the rows of the trace from 1, in the order of the file.
+	// Number is the number of the row, from 1, in file order.
 	Number int
-	// Line is where the row stands in the file, 0 when it was drawn from a rate.
+	// Line is the row's line in the file, 0 if it was drawn from a rate.
 	Line int
-	// At is when the request comes, since the start of the replay.
+	// At is the time of the request since the start of the replay.
 	At time.Duration
 	// InputTokens and OutputTokens are the lengths of the prompt and the answer.
 	InputTokens, OutputTokens int
-	// Blocks are the ids of the prompt's blocks of BlockTokens tokens, first to
-	// last: rows with equal leading ids share that prefix. Nil when the trace
-	// does not say what is shared.
+	// Blocks are the IDs of the prompt's blocks of BlockTokens tokens: rows with equal leading IDs share
+	// that prefix. Nil if the trace has no such data.
 	Blocks      []uint64
 	BlockTokens int
-	// Session groups the rows of one conversation; empty when unknown.
+	// Session identifies the conversation of the row; empty if unknown.
 	Session string
-	// User is the tenant or client that asks; empty when unknown.
+	// User is the tenant or client; empty if unknown.
 	User string
-	// Region is the place the request comes from; empty when unknown.
+	// Region is the origin of the request; empty if unknown.
 	Region string
-	// Model is the model asked for, as the trace calls it; empty when unknown.
+	// Model is the model's name in the trace; empty if unknown.
 	Model string
-	// Tier is the latency class; empty when the trace does not state one.
+	// Tier is the latency class; empty if the trace has none.
 	Tier service.Tier
 }
 
-// maxTokens bounds a row's lengths: a larger figure is a broken file, and would
-// be an allocation of gigabytes.
+// maxTokens limits a row's lengths: a larger value indicates a corrupt file, and would allocate
+// gigabytes.
 const maxTokens = 4 << 20
 
-// AppendPrompt appends the text of the row's prompt, InputTokens tokens long.
-// A block's text follows from its id alone, so equal prefixes of ids are equal
-// prefixes of text; the last block is cut to the row's length. What no block
-// covers is unique to the row: it follows from seed and the row's number.
+// AppendPrompt appends the text of the row's prompt with InputTokens tokens. A block's text depends
+// only on its ID, so rows with equal leading IDs have equal prefixes; the last block is truncated to
+// the row's length. Text beyond the blocks is unique to the row: it depends on seed and the row's
+// number.
 func (r Row) AppendPrompt(dst []byte, seed uint64) []byte {
 	left := r.InputTokens
 	for _, id := range r.Blocks {
@@ -64,8 +63,8 @@ func (r Row) AppendPrompt(dst []byte, seed uint64) []byte {
 	return AppendText(dst, left, keyOf("row", seed, uint64(r.Number)))
 }
 
-// Request makes the chat request of a row: one user message. A row of no tokens
-// asks with one and for one, because no engine can be asked for none.
+// Request returns the chat request of a row: one user message. A row without tokens gets one prompt and
+// one output token, since engines reject empty requests.
 func (r Row) Request(seed uint64, model string) Request {
 	q := r.Lengths(model)
 	r.InputTokens = q.InputTokens
@@ -74,8 +73,7 @@ func (r Row) Request(seed uint64, model string) Request {
 	return q
 }
 
-// Lengths makes the request of a row without its text, for a model of an engine
-// that reads none.
+// Lengths returns the request of a row without its text, for light engines.
 func (r Row) Lengths(model string) Request {
 	session := r.Session
 	if session == "" {
@@ -87,19 +85,19 @@ func (r Row) Lengths(model string) Request {
 	}
 }
 
-// TraceOptions says which part of a trace is replayed, and how.
+// TraceOptions select and transform the rows of a trace.
 type TraceOptions struct {
-	// Seed chooses the arrivals that are drawn from rates and the regions.
+	// Seed determines the arrivals drawn from rates, and the regions.
 	Seed uint64
-	// From and To bound the rows taken, in the trace's own time, From included;
-	// To 0 = to the end. The replay starts at From.
+	// From and To limit the rows, in the trace's own time; From is inclusive, To exclusive, To 0 = to
+	// the end. The replay starts at From.
 	From, To time.Duration
-	// RateScale compresses time: at 2 the rows come twice as fast. 0 = 1.
+	// RateScale compresses time: with 2 the rows arrive twice as fast. 0 = 1.
 	RateScale float64
-	// MaxInput leaves out rows with a longer prompt, and counts them; 0 = none.
+	// MaxInput omits and counts rows with a longer prompt; 0 = no limit.
 	MaxInput int
-	// Weights spreads the rows over regions; a row that names one of them keeps
-	// it, and the rows of a session stay together. Empty = as the trace says.
+	// Weights distributes the rows over regions; a row with one of these regions keeps it, and the rows
+	// of a session stay together. Empty = the regions of the trace.
 	Weights []Weight
 }
 
@@ -109,8 +107,7 @@ type Weight struct {
 	Weight float64
 }
 
-// Trace is a request trace being read, in order of time, a bounded number of
-// rows at a time.
+// Trace reads a request trace in order of time, with a limited number of rows in memory.
 type Trace struct {
 	format  string
 	rows    source
@@ -119,13 +116,12 @@ type Trace struct {
 	leftOut int
 }
 
-// source yields rows in the order of their time; io.EOF ends it.
+// source yields rows in order of time; io.EOF at the end.
 type source interface {
 	next() (Row, error)
 }
 
-// Formats lists the trace formats that OpenTrace knows, by what they are called
-// in Trace.Format.
+// Formats returns the names of the supported trace formats, the values of Trace.Format.
 func Formats() []string {
 	names := []string{formatMooncake, formatBailian}
 	for _, f := range csvFormats {
@@ -134,8 +130,8 @@ func Formats() []string {
 	return append(names, formatRates, formatTotalRates)
 }
 
-// FormatOf tells the format of a trace, one of Formats, by its first line; ok is
-// false for anything else.
+// FormatOf detects the format of a trace, one of Formats, from its first line; ok is false if it is
+// unknown.
 func FormatOf(firstLine string) (format string, ok bool) {
 	if strings.HasPrefix(firstLine, "{") {
 		format = jsonlFormat(firstLine)
@@ -154,11 +150,10 @@ func FormatOf(firstLine string) (format string, ok bool) {
 	return "", false
 }
 
-// OpenTrace begins to read a trace; name stands in its errors. The format is
-// told from the first line, compression from the first bytes. Rows that are out
-// of order are sorted as long as each stands at most ReorderWindow rows from
-// its place; further is an error, and so is a malformed row: it names file,
-// line, field and what was found.
+// OpenTrace opens a trace; errors refer to it as name. It detects the format from the first line and
+// gzip from the first bytes. It sorts rows that are out of order by at most ReorderWindow rows; a
+// larger displacement is an error, as is a malformed row, whose error contains file, line, field and
+// value.
 func OpenTrace(name string, r io.Reader, o TraceOptions) (*Trace, error) {
 	if err := o.check(); err != nil {
 		return nil, err
@@ -174,7 +169,7 @@ func OpenTrace(name string, r io.Reader, o TraceOptions) (*Trace, error) {
 	return t, nil
 }
 
-// check refuses options that mean nothing.
+// check validates the options.
 func (o TraceOptions) check() error {
 	switch {
 	case !(o.RateScale >= 0) || math.IsInf(o.RateScale, 0):
@@ -189,12 +184,11 @@ func (o TraceOptions) check() error {
 	return checkWeights(o.Weights)
 }
 
-// Format is the name of the trace's format, one of Formats.
+// Format returns the trace's format, one of Formats.
 func (t *Trace) Format() string { return t.format }
 
-// Origin is the time of the first row as the file has it, once Next was called: since
-// 1970 in a format of dates, since whatever the trace's authors chose in others.
-// It is 0 for a table of rates.
+// Origin returns the time of the first row in the file, after the first call of Next: since 1970 in
+// formats with dates, otherwise relative to the trace's own epoch. It is 0 for a table of rates.
 func (t *Trace) Origin() time.Duration {
 	if o, ok := t.rows.(*ordered); ok {
 		return o.origin
@@ -202,11 +196,10 @@ func (t *Trace) Origin() time.Duration {
 	return 0
 }
 
-// LeftOut is how many rows were left out so far because their prompt is longer
-// than MaxInput.
+// LeftOut returns the number of rows omitted so far because their prompt exceeds MaxInput.
 func (t *Trace) LeftOut() int { return t.leftOut }
 
-// Next gives the next row, its time moved and compressed; io.EOF ends the trace.
+// Next returns the next row with its time shifted and scaled; io.EOF at the end.
 func (t *Trace) Next() (Row, error) {
 	for {
 		row, err := t.rows.next()
@@ -227,18 +220,18 @@ func (t *Trace) Next() (Row, error) {
 		if s := t.options.RateScale; s > 0 {
 			row.At = time.Duration(min(float64(row.At)/s, math.MaxInt64/2))
 		}
-		row.Region = t.regions.of(row)
+		row.Region = t.regions.regionOf(row)
 		return row, nil
 	}
 }
 
-// plainText unpacks gzip, told by its magic bytes, and drops a byte-order mark.
+// plainText decompresses gzip, detected by its magic bytes, and drops a byte-order mark.
 func plainText(name string, r io.Reader) (*bufio.Reader, error) {
 	in := bufio.NewReaderSize(r, 64<<10)
 	if magic, _ := in.Peek(2); bytes.Equal(magic, []byte{0x1f, 0x8b}) {
 		z, err := gzip.NewReader(in)
 		if err != nil {
-			return nil, fmt.Errorf("reading %s: unpacking gzip: %w", name, err)
+			return nil, fmt.Errorf("reading %s: decompressing gzip: %w", name, err)
 		}
 		in = bufio.NewReaderSize(z, 64<<10)
 	}
@@ -248,7 +241,7 @@ func plainText(name string, r io.Reader) (*bufio.Reader, error) {
 	return in, nil
 }
 
-// sniff tells the format from the first line and begins to read it.
+// sniff detects the format from the first line and opens the trace.
 func sniff(name string, in *bufio.Reader, o TraceOptions) (string, source, error) {
 	first, err := firstLine(name, in)
 	if err != nil {
@@ -261,8 +254,7 @@ func sniff(name string, in *bufio.Reader, o TraceOptions) (string, source, error
 	return openCSV(name, in, first, o)
 }
 
-// firstLine looks at the first line without taking it; only its beginning when
-// it is longer than the buffer.
+// firstLine peeks at the first line; if it is longer than the buffer, at its start.
 func firstLine(name string, in *bufio.Reader) (string, error) {
 	head, err := in.Peek(in.Size())
 	if err != nil && !errors.Is(err, io.EOF) {
@@ -272,16 +264,16 @@ func firstLine(name string, in *bufio.Reader) (string, error) {
 	if text := strings.TrimSpace(string(line)); text != "" {
 		return text, nil
 	}
-	return "", fmt.Errorf("reading %s:1: the first line is empty: want a header or a JSON object", name)
+	return "", fmt.Errorf("reading %s:1: the first line is empty: must be a header or a JSON object", name)
 }
 
-// unknownFormat is the error for a first line that no format begins with.
+// unknownFormat returns the error for a first line of no known format.
 func unknownFormat(name, first string) error {
-	return fmt.Errorf("reading %s:1: unknown trace format, found %s: want one of %s",
+	return fmt.Errorf("reading %s:1: unknown trace format %s: must be one of %s",
 		name, excerpt(first), strings.Join(Formats(), ", "))
 }
 
-// excerpt quotes a found value, shortened.
+// excerpt quotes a value, shortened.
 func excerpt(s string) string {
 	const limit = 60
 	if len(s) > limit {

@@ -26,7 +26,7 @@ func openText(t *testing.T, text string, o TraceOptions) *Trace {
 	return tr
 }
 
-// rowsOf reads up to limit rows of a trace.
+// rowsOf returns up to limit rows of a trace.
 func rowsOf(tr *Trace, limit int) ([]Row, error) {
 	var rows []Row
 	for len(rows) < limit {
@@ -156,30 +156,30 @@ func TestMalformedTraces(t *testing.T) {
 	const head = "t_s,input_tokens,output_tokens\n"
 	const rates = "model,client,t_s,rate_rps,cv,dist,p1,p2\n"
 	for _, c := range []struct{ name, text, want string }{
-		{"empty", "", "reading t:1: the first line is empty: want a header or a JSON object"},
-		{"unknown header", "a,b\n1,2\n", `reading t:1: unknown trace format, found "a,b": want one of mooncake, bailian, azure-2023, azure-2024, burstgpt, sageserve, servegen-rates, servegen-total`},
-		{"unknown object", `{"x":1}`, `reading t:1: unknown trace format, found "{\"x\":1}": want one of`},
-		{"not a number", head + "0,1,2\n1,x,2\n", `reading t:3: input_tokens: want a whole number from 0 to 4194304, found "x"`},
-		{"negative", head + "0,1,-2\n", `reading t:2: output_tokens: want a whole number from 0 to 4194304, found "-2"`},
-		{"fraction", head + "0,1.5,2\n", `found "1.5"`},
-		{"gigantic", head + "0,9999999999,2\n", `found "9999999999"`},
-		{"no time", head + "NaN,1,2\n", `reading t:2: t_s: want a number of seconds, found "NaN"`},
-		{"far time", head + "1e300,1,2\n", `reading t:2: t_s: want a number of seconds, found "1e300"`},
-		{"short row", head + "0,1\n", "reading t:2: the row: want 3 fields as in the header, found 2"},
-		{"open quote", head + "0,1,1\n0,\"1,2\n", "reading t:3: the row: extraneous or missing \" in quoted-field"},
-		{"no date", "TIMESTAMP,ContextTokens,GeneratedTokens\nyesterday,1,2\n", `reading t:2: TIMESTAMP: want a time since 1970 such as 2024-05-10 00:00:00.009930+00:00, found "yesterday"`},
-		{"no object", mooncakeText + "5\n", `reading t:5: the row: want a JSON object, found "5"`},
-		{"text in json", strings.Replace(mooncakeText, "400", `"many"`, 1), `reading t:2: input_length: want a whole number from 0 to 4194304, found "\"many\""`},
-		{"missing in json", strings.Replace(mooncakeText, `"output_length": 5,`, "", 1), `reading t:2: output_length: want a whole number from 0 to 4194304, found ""`},
-		{"late in json", strings.Replace(mooncakeText, "1250", "true", 1), `reading t:2: timestamp: want a number of milliseconds, found "true"`},
-		{"ids no list", strings.Replace(mooncakeText, "[9]", "9", 1), `reading t:2: hash_ids: want a list of block ids, found "9"`},
-		{"ids no numbers", strings.Replace(mooncakeText, "[9]", `["a"]`, 1), `reading t:2: hash_ids: want block ids of at most 64 bits, found "\"a\""`},
+		{"empty", "", "reading t:1: the first line is empty: must be a header or a JSON object"},
+		{"unknown header", "a,b\n1,2\n", `reading t:1: unknown trace format "a,b": must be one of mooncake, bailian, azure-2023, azure-2024, burstgpt, sageserve, servegen-rates, servegen-total`},
+		{"unknown object", `{"x":1}`, `reading t:1: unknown trace format "{\"x\":1}": must be one of`},
+		{"not a number", head + "0,1,2\n1,x,2\n", `reading t:3: input_tokens: must be an integer from 0 to 4194304, got "x"`},
+		{"negative", head + "0,1,-2\n", `reading t:2: output_tokens: must be an integer from 0 to 4194304, got "-2"`},
+		{"fraction", head + "0,1.5,2\n", `got "1.5"`},
+		{"gigantic", head + "0,9999999999,2\n", `got "9999999999"`},
+		{"no time", head + "NaN,1,2\n", `reading t:2: t_s: must be a number of seconds, got "NaN"`},
+		{"far time", head + "1e300,1,2\n", `reading t:2: t_s: must be a number of seconds, got "1e300"`},
+		{"short row", head + "0,1\n", "reading t:2: row: must have 3 fields like the header, got 2"},
+		{"open quote", head + "0,1,1\n0,\"1,2\n", "reading t:3: row: extraneous or missing \" in quoted-field"},
+		{"no date", "TIMESTAMP,ContextTokens,GeneratedTokens\nyesterday,1,2\n", `reading t:2: TIMESTAMP: must be a time since 1970 such as 2024-05-10 00:00:00.009930+00:00, got "yesterday"`},
+		{"no object", mooncakeText + "5\n", `reading t:5: row: must be a JSON object, got "5"`},
+		{"text in json", strings.Replace(mooncakeText, "400", `"many"`, 1), `reading t:2: input_length: must be an integer from 0 to 4194304, got "\"many\""`},
+		{"missing in json", strings.Replace(mooncakeText, `"output_length": 5,`, "", 1), `reading t:2: output_length: must be an integer from 0 to 4194304, got ""`},
+		{"late in json", strings.Replace(mooncakeText, "1250", "true", 1), `reading t:2: timestamp: must be a number of milliseconds, got "true"`},
+		{"ids no list", strings.Replace(mooncakeText, "[9]", "9", 1), `reading t:2: hash_ids: must be a list of block IDs, got "9"`},
+		{"ids no numbers", strings.Replace(mooncakeText, "[9]", `["a"]`, 1), `reading t:2: hash_ids: must be block IDs of at most 64 bits, got "\"a\""`},
 		{"long line", `{"timestamp": 1, "input_length": 1` + strings.Repeat(" ", maxLine), "reading t:1: the line is longer than 4194304 bytes"},
-		{"broken gzip", "\x1f\x8b\x00\x00", "reading t: unpacking gzip: "},
-		{"rate", rates + "m,0,0,-1,1,Gamma,1,1\n", `reading t:2: rate_rps: want a number from 0 to 1e+06, found "-1"`},
-		{"window", rates + "m,0,x,1,1,Gamma,1,1\n", `reading t:2: t_s: want a number from 0 to 2.147483647e+09, found "x"`},
-		{"distribution", rates + "m,0,0,1,1,Zipf,1,1\n", `reading t:2: dist: want Poisson, Gamma or Weibull, found "Zipf"`},
-		{"shape", rates + "m,0,0,1,1,Weibull,,1\n", `reading t:2: p1: want a number from 0 to 1e+09, found ""`},
+		{"broken gzip", "\x1f\x8b\x00\x00", "reading t: decompressing gzip: "},
+		{"rate", rates + "m,0,0,-1,1,Gamma,1,1\n", `reading t:2: rate_rps: must be a number from 0 to 1e+06, got "-1"`},
+		{"window", rates + "m,0,x,1,1,Gamma,1,1\n", `reading t:2: t_s: must be a number from 0 to 2.147483647e+09, got "x"`},
+		{"distribution", rates + "m,0,0,1,1,Zipf,1,1\n", `reading t:2: dist: must be Poisson, Gamma or Weibull, got "Zipf"`},
+		{"shape", rates + "m,0,0,1,1,Weibull,,1\n", `reading t:2: p1: must be a number from 0 to 1e+09, got ""`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			tr, err := OpenTrace("t", strings.NewReader(c.text), TraceOptions{})
@@ -193,7 +193,7 @@ func TestMalformedTraces(t *testing.T) {
 	}
 }
 
-func TestAReadErrorIsReported(t *testing.T) {
+func TestReadErrorIsReported(t *testing.T) {
 	broken := io.MultiReader(strings.NewReader(azure2023Text), failing{})
 	tr, err := OpenTrace("t", broken, TraceOptions{})
 	if err == nil {
@@ -227,7 +227,7 @@ func TestRowsAreSortedWithinTheWindow(t *testing.T) {
 	}
 }
 
-func TestARowTooFarFromItsPlaceIsRefused(t *testing.T) {
+func TestRowTooFarOutOfOrder(t *testing.T) {
 	text := func(late int) string {
 		var b strings.Builder
 		b.WriteString("t_s,input_tokens,output_tokens\n")
@@ -243,7 +243,7 @@ func TestARowTooFarFromItsPlaceIsRefused(t *testing.T) {
 		t.Errorf("the late row stands at line %d of the first row", rows[0].Line)
 	}
 	_, err := rowsOf(openText(t, text(ReorderWindow+1), TraceOptions{}), math.MaxInt)
-	want := "reading t:1027: the row is 500ms too early for its place: rows may stand at most 1024 rows out of order"
+	want := "reading t:1027: the row is 500ms too early for its position: rows may be at most 1024 rows out of order"
 	if err == nil || err.Error() != want {
 		t.Errorf("error %v\nwant %s", err, want)
 	}
@@ -268,7 +268,7 @@ func TestReplayFilters(t *testing.T) {
 	}
 }
 
-func TestOptionsAreChecked(t *testing.T) {
+func TestTraceOptionErrors(t *testing.T) {
 	for _, c := range []struct {
 		o    TraceOptions
 		want string
@@ -278,8 +278,8 @@ func TestOptionsAreChecked(t *testing.T) {
 		{TraceOptions{From: -1}, "from: must not be negative, got -1ns"},
 		{TraceOptions{From: 2, To: 2}, "to: must be after from (2ns), got 2ns"},
 		{TraceOptions{MaxInput: -5}, "max input: must not be negative, got -5"},
-		{TraceOptions{Weights: []Weight{{"us", -1}}}, "weight of us: must be zero or more, got -1"},
-		{TraceOptions{Weights: []Weight{{"us", 0}}}, "weights: must add up to more than zero, got 0"},
+		{TraceOptions{Weights: []Weight{{"us", -1}}}, "weight of us: must be at least 0, got -1"},
+		{TraceOptions{Weights: []Weight{{"us", 0}}}, "weights: the sum must be greater than 0, got 0"},
 	} {
 		if _, err := OpenTrace("t", strings.NewReader(azure2023Text), c.o); err == nil || err.Error() != c.want {
 			t.Errorf("error %v, want %s", err, c.want)
@@ -326,7 +326,7 @@ func TestRegionsFollowWeightsAndSessions(t *testing.T) {
 	}
 }
 
-func TestPromptsShareWhatBlocksShare(t *testing.T) {
+func TestPromptsSharePrefixesByBlocks(t *testing.T) {
 	rows := mustRows(t, mooncakeText, TraceOptions{})
 	a, b, c := rows[0].Request(1, "m"), rows[1].Request(1, "m"), rows[2].Request(1, "m")
 	for i, r := range []Request{a, b, c} {
@@ -363,16 +363,16 @@ func TestRowsWithoutBlocksAreUnique(t *testing.T) {
 	}
 }
 
-func TestForgottenChatsBeginAgain(t *testing.T) {
+func TestForgottenChatsStartNewSessions(t *testing.T) {
 	c := chats{session: map[string]string{}}
-	c.of("root", "-1")
+	c.sessionOf("root", "-1")
 	for i := range maxChats - 1 {
-		c.of(fmt.Sprint("x", i), "-1")
+		c.sessionOf(fmt.Sprint("x", i), "-1")
 	}
-	if got := c.of("child", "root"); got != "chat-root" {
+	if got := c.sessionOf("child", "root"); got != "chat-root" {
 		t.Errorf("a remembered parent gave %q", got)
 	}
-	if got := c.of("late", "root"); got != "chat-late" { // the child took root's place
+	if got := c.sessionOf("late", "root"); got != "chat-late" { // the child took root's place
 		t.Errorf("a forgotten parent gave %q", got)
 	}
 	if len(c.session) != maxChats || len(c.order) != maxChats {

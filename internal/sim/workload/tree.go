@@ -5,9 +5,8 @@ import (
 	"math"
 )
 
-// Lengths of a Tree of Thoughts over grade-school questions, in tokens: what
-// stands before every question, the question, the follow-up prompt of each
-// level below the root, and the answer of each level.
+// Lengths of a Tree of Thoughts over grade-school questions, in tokens: the preamble of every question,
+// the question, the follow-up prompt of each level below the root, and the answer of each level.
 const (
 	preambleTokens = 98
 	maxTreeOutput  = 512
@@ -20,19 +19,18 @@ var (
 	treeOutputs    = []logNormal{{105, 0.4}, {150, 0.4}, {190, 0.4}, {110, 0.4}}
 )
 
-// treeShape is how a tree grows.
+// treeShape is the shape of a tree.
 type treeShape struct {
-	// roots is how many calls the question itself makes, branch how many each
-	// answer makes after that.
+	// roots is the number of calls for the question, branch the number of calls for each answer.
 	roots, branch int
-	// identical is the chance that a sibling is the first one over again: it asks
-	// the same and is answered alike.
+	// identical is the probability that a sibling repeats the first one, with the same prompt and
+	// answer.
 	identical float64
 }
 
-// tree is a client that solves one question after the other by Tree of
-// Thoughts: siblings run concurrently, a node's children start when it is
-// answered, and the next question starts when no node is left.
+// tree is a client that solves one question after the other with Tree of Thoughts: siblings run
+// concurrently, a node's children start after its answer, and the next question starts when no node is
+// left.
 type tree struct {
 	base
 	shape     treeShape
@@ -51,7 +49,7 @@ type question struct {
 
 // node is a call in flight.
 type node struct {
-	key     uint64 // chooses the random numbers of the node's children
+	key     uint64 // determines the random numbers of the node's children
 	context []Message
 	tokens  int // of context
 }
@@ -65,7 +63,7 @@ func newTree(b base, shape treeShape) *tree {
 	return t
 }
 
-// Next begins a tree.
+// Next starts a tree.
 func (t *tree) Next() []Request {
 	key := t.nextSession()
 	t.question = question{
@@ -77,7 +75,7 @@ func (t *tree) Next() []Request {
 	return t.siblings(0, t.shape.roots, key, nil, 0)
 }
 
-// Done grows the answered node's children.
+// Done returns the answered node's children.
 func (t *tree) Done(r Request, answer string) []Request {
 	n, ok := t.nodes[r.Seq]
 	if !ok {
@@ -91,7 +89,7 @@ func (t *tree) Done(r Request, answer string) []Request {
 	return t.orNext(nil)
 }
 
-// Failed gives up the node and everything below it.
+// Failed abandons the node and its subtree.
 func (t *tree) Failed(r Request) []Request {
 	if _, ok := t.nodes[r.Seq]; !ok {
 		return nil
@@ -100,7 +98,7 @@ func (t *tree) Failed(r Request) []Request {
 	return t.orNext(nil)
 }
 
-// orNext begins the next tree when nothing is left of this one.
+// orNext starts the next tree when this one is finished.
 func (t *tree) orNext(requests []Request) []Request {
 	if len(requests) == 0 && len(t.nodes) == 0 && !t.Once {
 		return t.Next()
@@ -108,18 +106,18 @@ func (t *tree) orNext(requests []Request) []Request {
 	return requests
 }
 
-// siblings makes the calls of one level below one parent. Everything about them
-// follows from the parent's key, never from the order in which answers came.
+// siblings returns the calls of one level below one parent. They depend only on the parent's key, not
+// on the order of answers.
 func (t *tree) siblings(level, count int, parent uint64, context []Message, tokens int) []Request {
 	var requests []Request
 	for i := range count {
 		key := keyOf("node", parent, uint64(level), uint64(i))
-		random, wording := stream(key), uint64(i)
+		random, variant := stream(key), uint64(i)
 		same := i > 0 && random.Float64() < t.shape.identical
 		if same {
-			random, wording = stream(keyOf("node", parent, uint64(level), 0)), 0
+			random, variant = stream(keyOf("node", parent, uint64(level), 0)), 0
 		}
-		prompt, added := t.prompt(level, keyOf("wording", parent, wording), wording)
+		prompt, added := t.prompt(level, keyOf("wording", parent, variant), variant)
 		n := node{key: key, context: extend(context, prompt...), tokens: tokens + added}
 		room := t.MaxContext - n.tokens
 		if room < 1 {
@@ -137,14 +135,14 @@ func (t *tree) siblings(level, count int, parent uint64, context []Message, toke
 }
 
 // prompt is what a call adds to its context, and its length in tokens. A
-// sibling with its own wording differs in its whole follow-up; at the root it
+// sibling with its own variant differs in its whole follow-up; at the root it
 // shares the preamble and the first half of the question.
-func (t *tree) prompt(level int, key, wording uint64) ([]Message, int) {
+func (t *tree) prompt(level int, key, variant uint64) ([]Message, int) {
 	if level > 0 {
 		return []Message{{"user", Text(t.followUps[level], key)}}, t.followUps[level]
 	}
 	text := Text(t.question.tokens, t.question.key)
-	if wording > 0 {
+	if variant > 0 {
 		half := t.question.tokens / 2
 		text = text[:half*wordBytes] + Text(t.question.tokens-half, key)
 	}

@@ -9,8 +9,8 @@ import (
 	"skyserve/internal/sim/engine"
 )
 
-// answerer writes one answer while the engine makes it.
-type answerer struct {
+// responder writes a response while the engine generates it.
+type responder struct {
 	server   *Server
 	job      *job
 	stream   *stream
@@ -20,13 +20,13 @@ type answerer struct {
 	batch batch
 }
 
-// next waits for the next tokens. When the client or the engine is gone first,
-// it takes the request out of the engine and closes the connection without an
-// end: a broken answer never looks whole.
-func (a *answerer) next() *batch {
+// next waits for the next tokens. If the client disconnects or the engine stops first, it cancels the
+// request and closes the connection without an end of stream, so that a truncated response never looks
+// complete.
+func (a *responder) next() *batch {
 	select {
 	case <-a.stream.ready:
-		a.stream.take(&a.batch)
+		a.stream.drain(&a.batch)
 		if a.batch.last.Kind == engine.Rejected {
 			a.abort()
 		}
@@ -38,19 +38,19 @@ func (a *answerer) next() *batch {
 	return nil
 }
 
-// abort gives the request up and closes the connection.
-func (a *answerer) abort() {
+// abort cancels the request and closes the connection.
+func (a *responder) abort() {
 	a.server.driver.cancel(a.stream)
 	panic(http.ErrAbortHandler)
 }
 
-// broken says whether a fault breaks the connection after this many tokens.
-func (a *answerer) broken(sent int) bool {
+// broken reports whether a fault resets the connection after this many tokens.
+func (a *responder) broken(sent int) bool {
 	most := a.server.faults.current().ResetAfterTokens
 	return most > 0 && sent >= most
 }
 
-// usage is how the answer's tokens are counted for the client.
+// usage is the token usage of a response.
 type usage struct {
 	PromptTokens        int           `json:"prompt_tokens"`
 	CompletionTokens    int           `json:"completion_tokens"`
@@ -66,7 +66,7 @@ func usageOf(ev engine.Event) usage {
 	return usage{ev.PromptTokens, ev.OutputTokens, ev.PromptTokens + ev.OutputTokens, promptDetails{ev.CachedTokens}}
 }
 
-// completion is the document of an answer that is not streamed.
+// completion is a response that is not streamed.
 type completion struct {
 	ID      string   `json:"id"`
 	Object  string   `json:"object"`
@@ -90,10 +90,10 @@ type chatMessage struct {
 	ToolCalls []toolCall `json:"tool_calls,omitempty"`
 }
 
-// toolCall is a function that the answer calls; of a streamed call everything but
-// the arguments comes first.
+// toolCall is a function call in a response. The first event of a streamed call has everything but the
+// arguments.
 type toolCall struct {
-	Index    *int         `json:"index,omitempty"` // of a streamed call
+	Index    *int         `json:"index,omitempty"` // streamed calls only
 	ID       string       `json:"id,omitempty"`
 	Type     string       `json:"type,omitempty"`
 	Function functionCall `json:"function"`
@@ -104,14 +104,14 @@ type functionCall struct {
 	Arguments string `json:"arguments"`
 }
 
-// call is the call that a job's answer makes.
+// call returns the function call of a job's response.
 func (j *job) call(arguments string) toolCall {
 	_, unique, _ := strings.Cut(j.id, "-")
 	return toolCall{ID: "call_" + unique, Type: "function", Function: functionCall{j.form.tool, arguments}}
 }
 
-// whole answers with one document when everything is there.
-func (a *answerer) whole() {
+// respondWhole sends one document after generation has ended.
+func (a *responder) respondWhole() {
 	var text strings.Builder
 	for sent := 0; ; {
 		b := a.next()
@@ -128,8 +128,8 @@ func (a *answerer) whole() {
 	}
 }
 
-func (a *answerer) writeWhole(text string, end engine.Event) {
-	c := choice{FinishReason: a.job.ending(end.Reason)}
+func (a *responder) writeWhole(text string, end engine.Event) {
+	c := choice{FinishReason: a.job.finishReason(end.Reason)}
 	object := "text_completion"
 	if a.job.chat {
 		object = "chat.completion"
@@ -146,23 +146,22 @@ func (a *answerer) writeWhole(text string, end engine.Event) {
 	})
 }
 
-// streamed answers with server-sent events, each flushed as it comes: one a token,
-// or one every Options.StreamInterval tokens after the first. The last one carries the
-// finish reason.
-func (a *answerer) streamed() {
+// respondStream sends server-sent events and flushes each: one per token, or one per Options.StreamInterval
+// tokens after the first. The last one has the finish reason.
+func (a *responder) respondStream() {
 	header := a.response.Header()
 	header.Set("Content-Type", "text/event-stream; charset=utf-8")
 	header.Set("Cache-Control", "no-cache")
 	a.response.WriteHeader(http.StatusOK)
 	a.flush()
 	f := newFrame(a.job)
-	var text strings.Builder // of tokens that are not sent
+	var text strings.Builder // of tokens not yet sent
 	for sent, made := 0, 0; ; {
 		b := a.next()
 		for i, w := range b.words {
 			reason := ""
 			if b.ended() && i == len(b.words)-1 {
-				reason = a.job.ending(b.last.Reason)
+				reason = a.job.finishReason(b.last.Reason)
 			}
 			text.WriteString(w)
 			made++
@@ -185,14 +184,14 @@ func (a *answerer) streamed() {
 	}
 }
 
-// write sends bytes to the client, giving up when it is gone.
-func (a *answerer) write(p []byte) {
+// write sends bytes to the client, and aborts if it has disconnected.
+func (a *responder) write(p []byte) {
 	if _, err := a.response.Write(p); err != nil {
 		a.abort()
 	}
 }
 
-func (a *answerer) flush() {
+func (a *responder) flush() {
 	if err := http.NewResponseController(a.response).Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		a.abort()
 	}

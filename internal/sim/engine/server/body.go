@@ -12,9 +12,8 @@ import (
 	"skyserve/internal/sim/engine"
 )
 
-// body is what a client may send to the generating routes and to /tokenize.
-// Fields that a model of an engine has no use for (temperature, stop and so on)
-// are accepted and ignored, as are unknown ones.
+// body is the request body of the generation routes and of /tokenize. Unknown fields, and fields
+// without a meaning for the simulated engine (temperature, stop and so on), are ignored.
 type body struct {
 	Model               string          `json:"model"`
 	Prompt              json.RawMessage `json:"prompt"`
@@ -41,15 +40,14 @@ type streamOptions struct {
 	ContinuousUsage bool `json:"continuous_usage_stats"`
 }
 
-// message is one turn of a chat. Content is a string, an array of parts, or
-// absent.
+// message is a message of a chat. Content is a string, an array of parts, or absent.
 type message struct {
 	Role      string          `json:"role"`
 	Content   json.RawMessage `json:"content"`
 	ToolCalls json.RawMessage `json:"tool_calls"`
 }
 
-// maxNew is the bound on the answer that the client set, or nil.
+// maxNew returns the token limit of the response, nil if the client set none.
 func (b *body) maxNew() *int {
 	if b.MaxCompletionTokens != nil {
 		return b.MaxCompletionTokens
@@ -57,8 +55,8 @@ func (b *body) maxNew() *int {
 	return b.MaxTokens
 }
 
-// readBody reads a JSON document into v. Errors are problems: 413 above the
-// limit, 400 where it is not what v is.
+// readBody decodes a JSON document into v. Errors are problems: 413 above the size limit, 400 for an
+// invalid document.
 func (s *Server) readBody(w http.ResponseWriter, r *http.Request, v any) error {
 	var buf bytes.Buffer
 	if r.ContentLength > 0 && r.ContentLength <= s.opts.MaxBodyBytes {
@@ -69,7 +67,7 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request, v any) error {
 		if errors.As(err, &tooLarge) {
 			return &problem{
 				status: http.StatusRequestEntityTooLarge, kind: "invalid_request_error", code: "request_too_large",
-				message: fmt.Sprintf("reading the request body: it is larger than the limit of %d bytes", tooLarge.Limit),
+				message: fmt.Sprintf("reading the request body: exceeds the limit of %d bytes", tooLarge.Limit),
 			}
 		}
 		return malformed("", "reading the request body: "+err.Error())
@@ -80,7 +78,7 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request, v any) error {
 	return nil
 }
 
-// explainJSON says where a document is wrong and what was found there.
+// explainJSON converts a decoding error to a problem with its position.
 func explainJSON(err error) *problem {
 	var syntax *json.SyntaxError
 	var kind *json.UnmarshalTypeError
@@ -92,14 +90,14 @@ func explainJSON(err error) *problem {
 		}
 		return malformed(kind.Field, fmt.Sprintf("%swant %s, got %s at byte %d", at, jsonKind(kind.Type), kind.Value, kind.Offset))
 	case errors.As(err, &syntax):
-		return malformed("", fmt.Sprintf("reading the request body: it is not JSON: %v at byte %d", err, syntax.Offset))
+		return malformed("", fmt.Sprintf("reading the request body: invalid JSON: %v at byte %d", err, syntax.Offset))
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return malformed("", "reading the request body: it is empty")
+		return malformed("", "reading the request body: empty")
 	}
 	return malformed("", "reading the request body: "+err.Error())
 }
 
-// jsonKind is what a client calls what decodes into a Go type.
+// jsonKind returns the JSON name of a Go type.
 func jsonKind(t reflect.Type) string {
 	switch t.Kind() {
 	case reflect.Struct, reflect.Map:
@@ -111,21 +109,20 @@ func jsonKind(t reflect.Type) string {
 	case reflect.Bool:
 		return "true or false"
 	}
-	return "a whole number"
+	return "an integer"
 }
 
 // prompt is a prompt in tokens.
 type prompt struct {
 	tokens []engine.Token
-	// said is how many tokens at its end are the beginning of the answer.
-	said int
-	// unmarked: the request does not tell where the answer begins.
+	// continued is the number of tokens at its end that belong to the response.
+	continued int
+	// unmarked reports that the request does not mark the start of the response.
 	unmarked bool
 }
 
-// completionPrompt reads the prompt of /v1/completions: a string, an array
-// with one string, or an array of token ids. A text of more tokens than most
-// is a problem.
+// completionPrompt returns the prompt of /v1/completions: a string, an array with one string, or an
+// array of token IDs. A text of more than most tokens is a problem.
 func (b *body) completionPrompt(most int) (prompt, error) {
 	text, ids, err := readPrompt(b.Prompt)
 	if err != nil || ids != nil {
@@ -137,8 +134,7 @@ func (b *body) completionPrompt(most int) (prompt, error) {
 	return prompt{tokens: engine.Tokenize(nil, text), unmarked: true}, nil
 }
 
-// checkLength refuses a text of more tokens than most before anybody makes room
-// for them all.
+// checkLength rejects a text of more than most tokens before allocating memory for them.
 func (b *body) checkLength(text string, most int) error {
 	if len(text) <= most {
 		return nil
@@ -149,40 +145,40 @@ func (b *body) checkLength(text string, most int) error {
 	return nil
 }
 
-// readPrompt gives the text of a prompt, or its tokens where it is made of ids.
+// readPrompt returns the text of a prompt, or its token IDs.
 func readPrompt(raw json.RawMessage) (text string, ids []engine.Token, err error) {
 	switch firstByte(raw) {
 	case 0:
-		return "", nil, malformed("prompt", "prompt: is missing")
+		return "", nil, malformed("prompt", "prompt: required")
 	case '"':
 		err = json.Unmarshal(raw, &text)
 		return text, nil, err
 	case '[':
 		return readPromptArray(raw)
 	}
-	return "", nil, malformed("prompt", "prompt: want a string or an array of token ids, got "+excerpt(raw))
+	return "", nil, malformed("prompt", "prompt: must be a string or an array of token IDs, got "+excerpt(raw))
 }
 
 func readPromptArray(raw json.RawMessage) (string, []engine.Token, error) {
 	var ids []engine.Token
 	if json.Unmarshal(raw, &ids) == nil {
 		if len(ids) == 0 {
-			return "", nil, malformed("prompt", "prompt: want at least one token, got []")
+			return "", nil, malformed("prompt", "prompt: must contain at least one token, got []")
 		}
 		return "", ids, nil
 	}
 	var texts []string
 	if json.Unmarshal(raw, &texts) != nil {
-		return "", nil, malformed("prompt", "prompt: want a string or an array of token ids, got "+excerpt(raw))
+		return "", nil, malformed("prompt", "prompt: must be a string or an array of token IDs, got "+excerpt(raw))
 	}
 	if len(texts) != 1 {
-		return "", nil, malformed("prompt", fmt.Sprintf("prompt: want one prompt, got %d", len(texts)))
+		return "", nil, malformed("prompt", fmt.Sprintf("prompt: must contain one prompt, got %d", len(texts)))
 	}
 	return texts[0], nil, nil
 }
 
-// firstByte is the first byte of a raw value (which has no leading space), or
-// 0 where the value is absent or null.
+// firstByte returns the first byte of a raw value (without leading space), or 0 if the value is absent
+// or null.
 func firstByte(raw json.RawMessage) byte {
 	if len(raw) == 0 || raw[0] == 'n' {
 		return 0
@@ -190,7 +186,7 @@ func firstByte(raw json.RawMessage) byte {
 	return raw[0]
 }
 
-// excerpt is the beginning of a value, for error messages.
+// excerpt returns the start of a value, for error messages.
 func excerpt(raw json.RawMessage) string {
 	const most = 40
 	if len(raw) <= most {

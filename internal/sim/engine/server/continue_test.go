@@ -9,7 +9,7 @@ import (
 	"skyserve/internal/sim/engine"
 )
 
-// begun is the text of the first tokens of an answer.
+// begun returns the text of the first tokens of an answer.
 func begun(answer string, tokens int) string {
 	for end := range len(answer) {
 		if engine.CountTokens(answer[:end]) == tokens && engine.CountTokens(answer[:end+1]) > tokens {
@@ -19,34 +19,37 @@ func begun(answer string, tokens int) string {
 	return answer
 }
 
-// An answer that broke off and is asked for again, with what was said of it behind
-// the prompt and the bounds less that, ends as it would have ended: word by word,
-// at the same length and for the same reason.
-func TestAContinuedAnswerIsTheRestOfTheSame(t *testing.T) {
+// A truncated answer that is requested again, with its beginning after the prompt and reduced limits,
+// continues word by word to the same length and finish reason.
+func TestContinuedAnswerIsTheRemainder(t *testing.T) {
 	bounds := []struct {
 		name string
-		more func(said int) string
+		more func(continued int) string
 	}{
 		{"no bound", func(int) string { return "" }},
-		{"exact", func(said int) string { return fmt.Sprintf(`,"max_tokens":%d`, 40-said) }},
-		{"exact at most", func(said int) string { return fmt.Sprintf(`,"max_tokens":%d`, exactTokens-said) }},
-		{"cut by the bound", func(said int) string { return fmt.Sprintf(`,"max_tokens":%d`, 80-said) }},
-		{"longer than the answer", func(said int) string { return fmt.Sprintf(`,"max_completion_tokens":%d`, 1500-said) }},
-		{"lengthened", func(said int) string { return fmt.Sprintf(`,"max_tokens":900,"min_tokens":%d`, max(0, 530-said)) }},
-		{"without an end", func(said int) string { return fmt.Sprintf(`,"ignore_eos":true,"max_tokens":%d,"seed":3`, 100-said) }},
+		{"exact", func(continued int) string { return fmt.Sprintf(`,"max_tokens":%d`, 40-continued) }},
+		{"exact at most", func(continued int) string { return fmt.Sprintf(`,"max_tokens":%d`, exactTokens-continued) }},
+		{"cut by the bound", func(continued int) string { return fmt.Sprintf(`,"max_tokens":%d`, 80-continued) }},
+		{"longer than the answer", func(continued int) string { return fmt.Sprintf(`,"max_completion_tokens":%d`, 1500-continued) }},
+		{"lengthened", func(continued int) string {
+			return fmt.Sprintf(`,"max_tokens":900,"min_tokens":%d`, max(0, 530-continued))
+		}},
+		{"without an end", func(continued int) string {
+			return fmt.Sprintf(`,"ignore_eos":true,"max_tokens":%d,"seed":3`, 100-continued)
+		}},
 	}
-	routes := map[string]func(prompt, said, more string) string{
-		chatPath: func(prompt, said, more string) string {
-			if said == "" {
+	routes := map[string]func(prompt, continued, more string) string{
+		chatPath: func(prompt, continued, more string) string {
+			if continued == "" {
 				return chat(prompt, more)
 			}
 			asked, _ := json.Marshal(prompt)
-			answered, _ := json.Marshal(said)
+			answered, _ := json.Marshal(continued)
 			return fmt.Sprintf(`{"continue_final_message":true,"add_generation_prompt":false,
 				"messages":[{"role":"user","content":%s},{"role":"assistant","content":%s}]%s}`, asked, answered, more)
 		},
-		textPath: func(prompt, said, more string) string {
-			text, _ := json.Marshal(prompt + said)
+		textPath: func(prompt, continued, more string) string {
+			text, _ := json.Marshal(prompt + continued)
 			return `{"prompt":` + string(text) + more + `}`
 		},
 	}
@@ -57,9 +60,9 @@ func TestAContinuedAnswerIsTheRestOfTheSame(t *testing.T) {
 				whole := b.complete(path, body(prompt, "", c.more(0)))
 				n := whole.Usage.CompletionTokens
 				for _, cut := range []int{1, 2, n / 2, n - 1} {
-					said := begun(whole.text(), cut)
-					rest := b.complete(path, body(prompt, said, c.more(cut)))
-					if got := said + rest.text(); got != whole.text() {
+					continued := begun(whole.text(), cut)
+					rest := b.complete(path, body(prompt, continued, c.more(cut)))
+					if got := continued + rest.text(); got != whole.text() {
 						t.Errorf("%s, %s, after %d of %d tokens: %q\nwant %q", path, c.name, cut, n, got, whole.text())
 					}
 					if got, want := rest.Choices[0].FinishReason, whole.Choices[0].FinishReason; got != want {
@@ -74,9 +77,9 @@ func TestAContinuedAnswerIsTheRestOfTheSame(t *testing.T) {
 	}
 }
 
-// A completion's prompt that ends, by chance, in a word that the engine would have
-// said there keeps the promise of an exact length.
-func TestALikelyWordAtTheEndOfAPromptKeepsExactLengths(t *testing.T) {
+// A completion's prompt that ends by chance with a word that the engine would have generated still gets
+// an answer of exact length.
+func TestChanceMatchKeepsExactLengths(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, b *bench) {
 		first := b.complete(textPath, `{"prompt":"Tell me","max_tokens":3}`).text()
 		text, _ := json.Marshal("Tell me" + first)
@@ -95,9 +98,9 @@ func TestRecogniseOwnWords(t *testing.T) {
 		own, _ := speech.Next()
 		tokens = append(tokens, own)
 	}
-	for _, said := range []int{0, 1, 2, 17, engine.MaxDrawnTokens} {
-		if got := recognise(7, tokens[:len(prompt)+said]); got != said {
-			t.Errorf("%d tokens were recognised, want %d", got, said)
+	for _, continued := range []int{0, 1, 2, 17, engine.MaxDrawnTokens} {
+		if got := recognise(7, tokens[:len(prompt)+continued]); got != continued {
+			t.Errorf("%d tokens were recognised, want %d", got, continued)
 		}
 	}
 	if got := recognise(7, tokens); got != engine.MaxDrawnTokens {
@@ -111,8 +114,8 @@ func TestRecogniseOwnWords(t *testing.T) {
 	}
 }
 
-// Only what is there can be gone on with.
-func TestWhatCannotBeContinued(t *testing.T) {
+// Only existing content can be continued.
+func TestContinueErrors(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, b *bench) {
 		for _, body := range []string{
 			`{"continue_final_message":true,"add_generation_prompt":false,"messages":[{"role":"assistant"}]}`,

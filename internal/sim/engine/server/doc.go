@@ -1,10 +1,8 @@
-// Package server puts the engine model of internal/sim/engine behind HTTP: an
-// OpenAI-compatible server with the metrics of vLLM or SGLang, token timing in
-// scaled real time, and faults on demand. It stands in for a GPU wherever one
-// is not needed: the quickstart, the tests of the balancer, a rehearsal.
+// Package server serves the engine model of internal/sim/engine over HTTP: an OpenAI-compatible server
+// with the metrics of vLLM or SGLang, token timing in scaled real time, and fault injection. It
+// replaces a GPU where none is needed: in the quickstart, in tests of the balancer, in rehearsals.
 //
-// Read server.go first (what runs), then driver.go (how model time and wall
-// time meet), generate.go (the life of a request), respond.go (the same for the Responses API), kept.go (what it keeps), body.go and render.go (what
-// clients may send), form.go (answers that are forced into a form),
-// and fault.go (what can be made to go wrong).
+// Read server.go first (the routes), then driver.go (model time and wall time), generate.go (a
+// generation request), respond.go (the Responses API), stored.go (stored responses), body.go and
+// render.go (request bodies), form.go (structured outputs), and fault.go (fault injection).
 package server

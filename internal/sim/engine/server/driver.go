@@ -9,16 +9,15 @@ import (
 	"skyserve/internal/sim/engine"
 )
 
-// driver owns the engine: one goroutine that lets it advance in scaled real
-// time and hands what it says to the streams of the requests. Everybody else
-// asks through commands. Nothing that a client does can block it.
+// driver owns the engine: one goroutine advances it in scaled real time and delivers its events to the
+// streams of the requests. Other goroutines send it commands. Clients cannot block it.
 type driver struct {
-	engine  *engine.Parallel
-	clock   modelClock
-	speed   float64 // of time when nothing slows it
-	streams map[uint64]*stream
-	nextID  uint64
-	turn    int // whose turn it is among the ranks
+	engine   *engine.Parallel
+	clock    modelClock
+	speed    float64 // normal speed of time
+	streams  map[uint64]*stream
+	nextID   uint64
+	nextRank int // next rank for requests without one
 
 	commands chan func()
 	quit     chan struct{}
@@ -28,7 +27,7 @@ type driver struct {
 	latest []engine.Load // by rank
 }
 
-// modelClock maps wall time to the engine's time. A rate of zero stands still.
+// modelClock maps wall time to the engine's time. With rate 0, time stops.
 type modelClock struct {
 	model time.Duration // the engine's time at wall
 	wall  time.Time
@@ -43,15 +42,14 @@ func (c *modelClock) setRate(rate float64) {
 	c.model, c.wall, c.rate = c.now(), time.Now(), rate
 }
 
-// until is how much wall time is left until a time of the engine, rounded up.
+// until returns the wall time left until a time of the engine, rounded up.
 func (c *modelClock) until(at time.Duration) time.Duration {
 	left := math.Ceil(float64(at-c.now()) / c.rate)
 	return time.Duration(max(left, 1))
 }
 
-// commandBacklog is how many commands may wait for the driver. It only saves
-// switches between goroutines; a full backlog makes handlers wait, not clients
-// of other requests.
+// commandBacklog is the capacity of the command queue. It only saves goroutine switches; a full queue
+// blocks handlers, not the clients of other requests.
 const commandBacklog = 64
 
 // newDriver starts a driver; stop ends it.
@@ -72,8 +70,7 @@ func newDriver(p engine.Profile, ranks int, speed float64) (*driver, error) {
 	return d, nil
 }
 
-// stop ends the driver and waits for it. Whoever still waits for a stream sees
-// done closed.
+// stop stops the driver and waits for it. It closes done for goroutines waiting for a stream.
 func (d *driver) stop() {
 	close(d.quit)
 	<-d.done
@@ -98,8 +95,7 @@ func (d *driver) run() {
 	}
 }
 
-// drain runs the commands that wait, so that requests that come together enter
-// the engine together.
+// drain runs the queued commands, so that simultaneous requests enter the engine together.
 func (d *driver) drain() {
 	for range commandBacklog {
 		select {
@@ -111,7 +107,7 @@ func (d *driver) drain() {
 	}
 }
 
-// arm sets the timer to when the engine next has something to say.
+// arm sets the timer to the engine's next event.
 func (d *driver) arm(timer *time.Timer) {
 	timer.Stop()
 	if at, ok := d.engine.NextAt(); ok && d.clock.rate > 0 {
@@ -119,7 +115,7 @@ func (d *driver) arm(timer *time.Timer) {
 	}
 }
 
-// deliver hands events to the streams they belong to.
+// deliver sends events to their streams.
 func (d *driver) deliver(events []engine.Event) {
 	for _, ev := range events {
 		s := d.streams[ev.ID]
@@ -132,13 +128,13 @@ func (d *driver) deliver(events []engine.Event) {
 		case engine.Rejected:
 			s.push(ev)
 			delete(d.streams, ev.ID)
-		case engine.Finished: // the last token said so already
+		case engine.Finished: // the last token carried the reason
 			delete(d.streams, ev.ID)
 		}
 	}
 }
 
-// publish makes the present load of every rank known to loads.
+// publish updates the result of loads.
 func (d *driver) publish() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -147,15 +143,14 @@ func (d *driver) publish() {
 	}
 }
 
-// loads is the load of every rank after the last thing that happened. It never
-// waits for the driver.
+// loads returns the load of every rank after the last event. It never waits for the driver.
 func (d *driver) loads() []engine.Load {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.Clone(d.latest)
 }
 
-// do runs f on the driver's goroutine, soon, unless the driver has ended.
+// do queues f for the driver's goroutine, unless the driver has stopped.
 func (d *driver) do(f func()) {
 	select {
 	case d.commands <- f:
@@ -163,16 +158,16 @@ func (d *driver) do(f func()) {
 	}
 }
 
-// submit hands a request to a rank of the engine and returns the stream of its
-// answer. texts is what the tokens of a given Output say. The driver chooses the request's ID and, where rank is anyRank, the
-// rank: each in its turn.
+// submit submits a request to a rank of the engine and returns the stream of its response. texts are
+// the texts of the tokens of a given Output. The driver assigns the request's ID and, for anyRank, a
+// rank in round-robin order.
 func (d *driver) submit(rank int, q engine.Request, texts []string) *stream {
 	s := newStream(texts)
 	d.do(func() {
 		d.nextID++
 		if rank == anyRank {
-			rank = d.turn
-			d.turn = (d.turn + 1) % d.engine.Ranks()
+			rank = d.nextRank
+			d.nextRank = (d.nextRank + 1) % d.engine.Ranks()
 		}
 		q.ID, s.id = d.nextID, d.nextID
 		d.streams[q.ID] = s
@@ -181,7 +176,7 @@ func (d *driver) submit(rank int, q engine.Request, texts []string) *stream {
 	return s
 }
 
-// cancel takes a request out of the engine, whose client is gone.
+// cancel cancels the request of a disconnected client.
 func (d *driver) cancel(s *stream) {
 	d.do(func() {
 		d.engine.Cancel(d.clock.now(), s.id)
@@ -189,10 +184,10 @@ func (d *driver) cancel(s *stream) {
 	})
 }
 
-// setPace makes time run slower by a factor, or stand still.
+// setPace slows time by a factor, or stops it.
 func (d *driver) setPace(slow float64, frozen bool) {
 	d.do(func() {
-		// What is due at the old rate happens before the new one holds.
+		// Events due at the old rate happen before the new rate applies.
 		d.deliver(d.engine.Advance(d.clock.now()))
 		rate := d.speed / slow
 		if frozen {

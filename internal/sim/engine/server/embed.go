@@ -14,7 +14,7 @@ import (
 	"skyserve/internal/sim/engine"
 )
 
-// Bounds of /v1/embeddings, as OpenAI has them.
+// Limits of /v1/embeddings, those of OpenAI.
 const (
 	defaultDimensions = 384
 	maxDimensions     = 4096
@@ -44,17 +44,17 @@ type embedding struct {
 	Embedding any    `json:"embedding"` // []float32, or base64 of its little-endian bytes
 }
 
-// serveEmbeddings answers with vectors of length 1 that depend on the input's
-// bytes and the model's name only. They take no model time.
+// serveEmbeddings returns vectors of length 1 that depend only on the input and the model's name. They
+// take no model time.
 func (s *Server) serveEmbeddings(w http.ResponseWriter, r *http.Request) {
 	var b embeddingBody
 	if err := s.readBody(w, r, &b); err != nil {
-		answer(w, err)
+		writeError(w, err)
 		return
 	}
 	list, err := s.embed(&b)
 	if err != nil {
-		answer(w, err)
+		writeError(w, err)
 		return
 	}
 	writeJSON(w, http.StatusOK, list)
@@ -74,10 +74,10 @@ func (s *Server) embed(b *embeddingBody) (*embeddingList, error) {
 		dimensions = *b.Dimensions
 	}
 	if dimensions < 1 || dimensions > maxDimensions {
-		return nil, malformed("dimensions", fmt.Sprintf("dimensions: want 1 to %d, got %d", maxDimensions, dimensions))
+		return nil, malformed("dimensions", fmt.Sprintf("dimensions: must be from 1 to %d, got %d", maxDimensions, dimensions))
 	}
 	if f := b.EncodingFormat; f != "" && f != "float" && f != "base64" {
-		return nil, malformed("encoding_format", fmt.Sprintf("encoding_format: want float or base64, got %q", f))
+		return nil, malformed("encoding_format", fmt.Sprintf("encoding_format: must be float or base64, got %q", f))
 	}
 	list := &embeddingList{Object: "list", Model: model}
 	for i, input := range inputs {
@@ -92,7 +92,7 @@ func (s *Server) embed(b *embeddingBody) (*embeddingList, error) {
 	return list, nil
 }
 
-// readInputs reads a string or an array of strings.
+// readInputs parses a string or an array of strings.
 func readInputs(raw json.RawMessage) ([]string, error) {
 	var one string
 	if firstByte(raw) == '"' && json.Unmarshal(raw, &one) == nil {
@@ -100,15 +100,15 @@ func readInputs(raw json.RawMessage) ([]string, error) {
 	}
 	var many []string
 	if firstByte(raw) != '[' || json.Unmarshal(raw, &many) != nil {
-		return nil, malformed("input", "input: want a string or an array of strings, got "+excerpt(raw))
+		return nil, malformed("input", "input: must be a string or an array of strings, got "+excerpt(raw))
 	}
 	if len(many) < 1 || len(many) > maxInputs {
-		return nil, malformed("input", fmt.Sprintf("input: want 1 to %d strings, got %d", maxInputs, len(many)))
+		return nil, malformed("input", fmt.Sprintf("input: must contain 1 to %d strings, got %d", maxInputs, len(many)))
 	}
 	return many, nil
 }
 
-// vector is a direction drawn from the hash of a text.
+// vector returns a random direction seeded by the hash of a text.
 func vector(text string, seed uint64, dimensions int) []float32 {
 	h := xxh3.HashString128(text)
 	rng := rand.New(rand.NewPCG(h.Hi^seed, h.Lo))
@@ -125,7 +125,7 @@ func vector(text string, seed uint64, dimensions int) []float32 {
 	return v
 }
 
-// packed is OpenAI's base64 encoding of a vector.
+// packed returns OpenAI's base64 encoding of a vector.
 func packed(v []float32) string {
 	b := make([]byte, 0, 4*len(v))
 	for _, x := range v {

@@ -14,19 +14,19 @@ import (
 	"time"
 )
 
-// Faults is what shall go wrong. As text it is a list of words:
+// Faults configures fault injection. As text it is a list of entries:
 //
-//	die-after=20s          dies 20 s (wall time) from now; 0 is at once
-//	die-after=100          dies when the 100th generation request arrives
-//	hang-after=20s|100     accepts and answers nothing from then on, POST /fault
-//	                       excepted; running answers stand still
-//	slow=3                 everything takes three times as long
-//	error-rate=0.1         a tenth of the generation requests, drawn by the
-//	                       seed, is answered with 500
-//	reset-after-tokens=5   the connection breaks after five tokens of an answer
+//	die-after=20s          stops after 20 s of wall time; 0 = at once
+//	die-after=100          stops when the 100th generation request arrives
+//	hang-after=20s|100     accepts requests but does not respond from then on,
+//	                       except to POST /fault; running responses stop
+//	slow=3                 slows the engine by a factor of three
+//	error-rate=0.1         a tenth of the generation requests, drawn with the
+//	                       seed, fail with status 500
+//	reset-after-tokens=5   resets the connection after five tokens of a response
 //
-// and as JSON an object with the same keys and values: {"slow":3,
-// "die-after":"20s"}. The zero value is no fault.
+// and as JSON an object with the same keys and values: {"slow":3, "die-after":"20s"}. The zero value
+// means no faults.
 type Faults struct {
 	DieAfter         Trigger
 	HangAfter        Trigger
@@ -35,15 +35,15 @@ type Faults struct {
 	ResetAfterTokens int     // 0 is never
 }
 
-// Trigger is when a fault begins: after some wall time or when a number of
-// generation requests have arrived. The zero value is never.
+// Trigger is the start of a fault: after some wall time, or at a number of generation requests. The
+// zero value is never.
 type Trigger struct {
 	Set      bool
 	After    time.Duration
-	Requests int // when above 0, instead of After
+	Requests int // used if above 0
 }
 
-// String writes the trigger as it is read.
+// String returns the text form of the trigger.
 func (t Trigger) String() string {
 	if t.Requests > 0 {
 		return strconv.Itoa(t.Requests)
@@ -51,7 +51,7 @@ func (t Trigger) String() string {
 	return t.After.String()
 }
 
-// faultWords reads the value of each word.
+// faultWords maps each name to the parser of its value.
 var faultWords = map[string]func(*Faults, string) error{
 	"die-after":  func(f *Faults, v string) (err error) { f.DieAfter, err = parseTrigger(v); return },
 	"hang-after": func(f *Faults, v string) (err error) { f.HangAfter, err = parseTrigger(v); return },
@@ -63,9 +63,8 @@ var faultWords = map[string]func(*Faults, string) error{
 	},
 }
 
-// ParseFaults reads fault words, each "name=value", several in a string parted
-// by commas. Unknown names and values out of range are errors that say what
-// was found and what is wanted.
+// ParseFaults parses faults of the form "name=value", several in a string separated by commas. Unknown
+// names and values out of range are errors.
 func ParseFaults(list []string) (Faults, error) {
 	var f Faults
 	for _, word := range strings.Split(strings.Join(list, ","), ",") {
@@ -83,10 +82,10 @@ func ParseFaults(list []string) (Faults, error) {
 func (f *Faults) set(name, value string) error {
 	read, known := faultWords[name]
 	if !known {
-		return fmt.Errorf("unknown fault %q: want one of %s", name, strings.Join(slices.Sorted(maps.Keys(faultWords)), ", "))
+		return fmt.Errorf("unknown fault %q: must be one of %s", name, strings.Join(slices.Sorted(maps.Keys(faultWords)), ", "))
 	}
 	if err := read(f, value); err != nil {
-		return fmt.Errorf("reading fault %s=%s: %w", name, value, err)
+		return fmt.Errorf("parsing fault %s=%s: %w", name, value, err)
 	}
 	return nil
 }
@@ -97,7 +96,7 @@ func parseTrigger(v string) (Trigger, error) {
 	}
 	d, err := time.ParseDuration(v)
 	if err != nil || d < 0 {
-		return Trigger{}, fmt.Errorf("want a duration (20s) or a number of requests (at least 1), got %q", v)
+		return Trigger{}, fmt.Errorf("must be a duration (20s) or a number of requests (at least 1), got %q", v)
 	}
 	return Trigger{Set: true, After: d}, nil
 }
@@ -105,7 +104,7 @@ func parseTrigger(v string) (Trigger, error) {
 func parseCount(v string) (int, error) {
 	n, err := strconv.Atoi(v)
 	if err != nil || n < 1 {
-		return 0, fmt.Errorf("want a whole number of at least 1, got %q", v)
+		return 0, fmt.Errorf("must be an integer of at least 1, got %q", v)
 	}
 	return n, nil
 }
@@ -113,18 +112,18 @@ func parseCount(v string) (int, error) {
 func parseNumber(v string, low, high float64) (float64, error) {
 	x, err := strconv.ParseFloat(v, 64)
 	if err != nil || math.IsNaN(x) || x < low || x > high {
-		return 0, fmt.Errorf("want a number from %g to %g, got %q", low, high, v)
+		return 0, fmt.Errorf("must be a number from %g to %g, got %q", low, high, v)
 	}
 	return x, nil
 }
 
-// UnmarshalJSON reads the faults from an object.
+// UnmarshalJSON decodes the faults from an object.
 func (f *Faults) UnmarshalJSON(data []byte) error {
 	var object map[string]any
 	decoder := json.NewDecoder(bytes.NewReader(data))
-	decoder.UseNumber() // so that a number reads as it was written
+	decoder.UseNumber() // keeps the text of numbers
 	if err := decoder.Decode(&object); err != nil {
-		return fmt.Errorf("reading faults: want an object of fault words: %w", err)
+		return fmt.Errorf("reading faults: must be an object of faults: %w", err)
 	}
 	var read Faults
 	for _, name := range slices.Sorted(maps.Keys(object)) {
@@ -136,7 +135,7 @@ func (f *Faults) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// MarshalJSON writes the faults that are set.
+// MarshalJSON encodes the faults that are set.
 func (f Faults) MarshalJSON() ([]byte, error) {
 	object := map[string]any{}
 	if f.DieAfter.Set {
@@ -157,32 +156,31 @@ func (f Faults) MarshalJSON() ([]byte, error) {
 	return json.Marshal(object)
 }
 
-// slowness is the factor by which time is stretched.
+// slowness returns the factor by which time is slowed.
 func (f Faults) slowness() float64 { return max(f.Slow, 1) }
 
-// faultState is the faults in force and how far they have come.
+// faultState holds the current faults and their progress.
 type faultState struct {
-	die  func()                          // ends the server
+	die  func()                          // stops the server
 	pace func(slow float64, frozen bool) // sets the engine's pace
 
 	mu       sync.Mutex
 	faults   Faults
 	arrived  int // generation requests since the faults were set
-	epoch    int // how often faults were set, so that a late timer of earlier ones does nothing
+	epoch    int // number of set calls, so that a late timer of earlier faults has no effect
 	timers   []*time.Timer
 	rng      *rand.Rand
-	released chan struct{} // closed when it no longer hangs; nil while it does not hang
+	released chan struct{} // closed when the server no longer hangs; nil while it does not hang
 }
 
-// errorStream keeps the draw of failing requests apart from other draws.
+// errorStream separates the draws of failing requests from other draws.
 const errorStream = 0x6661756c74
 
 func newFaultState(seed uint64, die func(), pace func(float64, bool)) *faultState {
 	return &faultState{die: die, pace: pace, rng: rand.New(rand.NewPCG(seed, errorStream))}
 }
 
-// set puts faults in force instead of those before. Counts and durations begin
-// now.
+// set replaces the current faults. Counts and durations start now.
 func (s *faultState) set(f Faults) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -198,7 +196,7 @@ func (s *faultState) set(f Faults) {
 	s.schedule(f.HangAfter, s.freeze)
 }
 
-// schedule arranges for a fault that begins after some time.
+// schedule starts the timer of a fault with a duration.
 func (s *faultState) schedule(t Trigger, begin func()) {
 	if !t.Set || t.Requests > 0 {
 		return
@@ -220,7 +218,7 @@ func (s *faultState) stopTimers() {
 	s.timers = nil
 }
 
-// stop ends whatever is still to come.
+// stop cancels all timers.
 func (s *faultState) stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -228,14 +226,14 @@ func (s *faultState) stop() {
 	s.epoch++
 }
 
-// current is the faults in force.
+// current returns the current faults.
 func (s *faultState) current() Faults {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.faults
 }
 
-// freeze makes the server stand still.
+// freeze makes the server hang.
 func (s *faultState) freeze() {
 	if s.released == nil {
 		s.released = make(chan struct{})
@@ -243,16 +241,15 @@ func (s *faultState) freeze() {
 	}
 }
 
-// gate is closed when the server answers again; nil while it answers.
+// gate returns a channel that closes when the server stops hanging; nil if it does not hang.
 func (s *faultState) gate() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.released
 }
 
-// arrive counts a generation request, lets the faults begin that wait for it,
-// and draws whether it fails.
-func (s *faultState) arrive() (fails bool) {
+// countRequest counts a generation request, starts the faults that it triggers, and returns whether it fails.
+func (s *faultState) countRequest() (fails bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.arrived++

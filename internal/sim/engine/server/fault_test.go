@@ -43,14 +43,14 @@ func TestFaultGrammar(t *testing.T) {
 
 func TestFaultErrors(t *testing.T) {
 	for words, want := range map[string]string{
-		"explode=1":            `unknown fault "explode": want one of die-after, error-rate, hang-after, reset-after-tokens, slow`,
-		"slow":                 `reading fault slow=: want a number from 1 to 1e+06, got ""`,
+		"explode=1":            `unknown fault "explode": must be one of die-after, error-rate, hang-after, reset-after-tokens, slow`,
+		"slow":                 `parsing fault slow=: must be a number from 1 to 1e+06, got ""`,
 		"slow=0.5":             `got "0.5"`,
 		"slow=NaN":             `got "NaN"`,
-		"error-rate=2":         "want a number from 0 to 1",
-		"die-after=soon":       `want a duration (20s) or a number of requests (at least 1), got "soon"`,
+		"error-rate=2":         "must be a number from 0 to 1",
+		"die-after=soon":       `must be a duration (20s) or a number of requests (at least 1), got "soon"`,
 		"die-after=-1s":        `got "-1s"`,
-		"reset-after-tokens=0": "want a whole number of at least 1",
+		"reset-after-tokens=0": "must be an integer of at least 1",
 	} {
 		if _, err := ParseFaults([]string{words}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("ParseFaults(%q): %v, want %q", words, err, want)
@@ -67,7 +67,7 @@ func TestFaultErrors(t *testing.T) {
 	}
 }
 
-// broken asks for a stream that must break, and returns its text.
+// broken requests a stream that must break, and returns its text.
 func broken(t *testing.T, b *bench, body string) string {
 	t.Helper()
 	resp, err := b.client.Post("http://engine"+chatPath, "application/json", strings.NewReader(body))
@@ -146,7 +146,7 @@ func TestHangAndWakeUp(t *testing.T) {
 	})
 }
 
-func TestHangAfterSomeRequestsHoldsThatRequest(t *testing.T) {
+func TestHangAfterBlocksThatRequest(t *testing.T) {
 	bubble(t, Options{Faults: Faults{HangAfter: Trigger{Set: true, Requests: 1}}}, func(t *testing.T, b *bench) {
 		answered := make(chan reply)
 		go func() { answered <- b.complete(chatPath, chat("x", `,"max_tokens":2`)) }()

@@ -13,22 +13,20 @@ import (
 	"skyserve/internal/sim/engine"
 )
 
-// form is an answer that the client's request forces into a form: a JSON document
-// (response_format), or the arguments of a function that must be called
-// (tool_choice). What stands in it is made up, but it is of the form.
+// form is a response whose format the request determines: a JSON document (response_format), or the
+// arguments of a forced function call (tool_choice). The contents are random but conform to the format.
 type form struct {
-	tool   string   // the function that is called; empty for a document
-	tokens []string // the texts of the answer's tokens
+	tool   string   // name of the called function; empty for a document
+	tokens []string // texts of the response's tokens
 }
 
-// Bounds of a document, for schemas that refer to themselves: beyond them everything is null.
+// Limits of a document, for recursive schemas: beyond them every value is null.
 const (
-	deepest      = 8       // levels; what people write has four
-	longestBytes = 1 << 14 // several times the longest answer that is drawn
+	maxDepth         = 8       // levels; typical documents have four
+	maxDocumentBytes = 1 << 14 // several times the longest random response
 )
 
-// schema is the part of JSON Schema that documents are made up from; the rest
-// only narrows what they may say, and is ignored.
+// schema is the supported part of JSON Schema; other keywords only restrict values and are ignored.
 type schema struct {
 	Type       json.RawMessage            `json:"type"`
 	Properties map[string]json.RawMessage `json:"properties"`
@@ -44,7 +42,7 @@ type schema struct {
 	Maximum    *float64                   `json:"maximum"`
 }
 
-// forced is the form that a chat's answer must have; nil where it may be any text.
+// forced returns the required format of a chat's response; nil if any text is allowed.
 func (b *body) forced(seed uint64, prompt []engine.Token) (*form, error) {
 	f, raw, err := b.forcedCall()
 	if f == nil && err == nil {
@@ -60,7 +58,7 @@ func (b *body) forced(seed uint64, prompt []engine.Token) (*form, error) {
 	return f, nil
 }
 
-// forcedCall is the call that tool_choice demands, and the schema of its arguments.
+// forcedCall returns the call required by tool_choice, and the schema of its arguments.
 func (b *body) forcedCall() (*form, json.RawMessage, error) {
 	var name string
 	switch choice := b.ToolChoice; firstByte(choice) {
@@ -72,12 +70,12 @@ func (b *body) forcedCall() (*form, json.RawMessage, error) {
 			return nil, nil, nil
 		case `"required"`:
 		default:
-			return nil, nil, malformed("tool_choice", "tool_choice: want auto, none, required or a function, got "+excerpt(choice))
+			return nil, nil, malformed("tool_choice", "tool_choice: must be auto, none, required or a function, got "+excerpt(choice))
 		}
 	default:
 		var named struct{ Function struct{ Name string } }
 		if err := json.Unmarshal(choice, &named); err != nil || named.Function.Name == "" {
-			return nil, nil, malformed("tool_choice", "tool_choice: want auto, none, required or a function, got "+excerpt(choice))
+			return nil, nil, malformed("tool_choice", "tool_choice: must be auto, none, required or a function, got "+excerpt(choice))
 		}
 		name = named.Function.Name
 	}
@@ -89,7 +87,7 @@ func (b *body) forcedCall() (*form, json.RawMessage, error) {
 	}
 	if firstByte(b.Tools) != 0 {
 		if err := json.Unmarshal(b.Tools, &tools); err != nil {
-			return nil, nil, malformed("tools", "tools: want an array of functions, got "+excerpt(b.Tools))
+			return nil, nil, malformed("tools", "tools: must be an array of functions, got "+excerpt(b.Tools))
 		}
 	}
 	for _, t := range tools {
@@ -97,10 +95,10 @@ func (b *body) forcedCall() (*form, json.RawMessage, error) {
 			return &form{tool: t.Function.Name}, orObject(t.Function.Parameters), nil
 		}
 	}
-	return nil, nil, malformed("tool_choice", "tool_choice: no such function is among the tools: "+excerpt(b.ToolChoice))
+	return nil, nil, malformed("tool_choice", "tool_choice: function not in tools: "+excerpt(b.ToolChoice))
 }
 
-// forcedDocument is the document that response_format demands, and its schema.
+// forcedDocument returns the document required by response_format, and its schema.
 func (b *body) forcedDocument() (*form, json.RawMessage, error) {
 	if firstByte(b.ResponseFormat) == 0 {
 		return nil, nil, nil
@@ -120,10 +118,10 @@ func (b *body) forcedDocument() (*form, json.RawMessage, error) {
 	case err == nil && format.Type == "json_schema" && firstByte(format.JSONSchema.Schema) == '{':
 		return &form{}, format.JSONSchema.Schema, nil
 	}
-	return nil, nil, malformed("response_format", "response_format: want text, json_object or json_schema with a schema, got "+excerpt(b.ResponseFormat))
+	return nil, nil, malformed("response_format", "response_format: must be text, json_object or json_schema with a schema, got "+excerpt(b.ResponseFormat))
 }
 
-// orObject is a schema, or that of a small object.
+// orObject returns the schema, or by default that of a small object.
 func orObject(raw json.RawMessage) json.RawMessage {
 	if firstByte(raw) == '{' {
 		return raw
@@ -131,18 +129,18 @@ func orObject(raw json.RawMessage) json.RawMessage {
 	return json.RawMessage(`{"type":"object","properties":{"answer":{"type":"string"}}}`)
 }
 
-// writer makes a document up.
+// writer generates a random document.
 type writer struct {
-	root   json.RawMessage // what references are relative to
+	root   json.RawMessage // base of references
 	out    bytes.Buffer
 	speech engine.Speech
 	draw   *rand.Rand
 }
 
-// value writes a value of a schema. What is no schema stands for anything.
+// value writes a value of a schema. An invalid schema allows any value.
 func (w *writer) value(raw json.RawMessage, depth int) {
 	var s schema
-	if depth > deepest || w.out.Len() > longestBytes || json.Unmarshal(raw, &s) != nil {
+	if depth > maxDepth || w.out.Len() > maxDocumentBytes || json.Unmarshal(raw, &s) != nil {
 		w.out.WriteString("null")
 		return
 	}
@@ -164,7 +162,7 @@ func (w *writer) value(raw json.RawMessage, depth int) {
 	}
 }
 
-// typed writes a value of the schema's type, the first where it allows several.
+// typed writes a value of the schema's type, the first if there are several.
 func (w *writer) typed(s *schema, depth int) {
 	var kind string
 	var kinds []string
@@ -196,7 +194,7 @@ func (w *writer) typed(s *schema, depth int) {
 	}
 }
 
-// object writes all of a schema's properties, by name.
+// object writes all of a schema's properties, sorted by name.
 func (w *writer) object(s *schema, depth int) {
 	w.out.WriteByte('{')
 	for i, name := range slices.Sorted(maps.Keys(s.Properties)) {
@@ -210,7 +208,7 @@ func (w *writer) object(s *schema, depth int) {
 	w.out.WriteByte('}')
 }
 
-// number is a whole number from the schema's minimum on, at most its maximum.
+// number returns an integer from the schema's minimum on, at most its maximum.
 func (w *writer) number(s *schema) float64 {
 	n := float64(w.draw.IntN(100))
 	if s.Minimum != nil {
@@ -233,7 +231,7 @@ func (w *writer) text() {
 	w.out.Write(quoted)
 }
 
-// resolve is the schema that a reference into the document names; nil for any other.
+// resolve returns the schema at a reference into the document; nil for any other reference.
 func (w *writer) resolve(ref string) json.RawMessage {
 	at := w.root
 	path, inside := strings.CutPrefix(ref, "#")
@@ -250,9 +248,9 @@ func (w *writer) resolve(ref string) json.RawMessage {
 	return at
 }
 
-// compact is a JSON value without white space.
+// compact returns a JSON value without white space.
 func compact(raw json.RawMessage) []byte {
 	var out bytes.Buffer
-	_ = json.Compact(&out, raw) // it was parsed before
+	_ = json.Compact(&out, raw) // cannot fail: it was parsed before
 	return out.Bytes()
 }

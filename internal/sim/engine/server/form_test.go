@@ -11,7 +11,7 @@ import (
 const weather = `,"tools":[{"type":"function","function":{"name":"time"}},{"type":"function","function":{"name":"weather","parameters":
 	{"type":"object","properties":{"city":{"type":"string"},"unit":{"enum":["°C","°F"]}}}}}]`
 
-// toolReply is an answer that calls functions.
+// toolReply is a response with function calls.
 type toolReply struct {
 	Choices []struct {
 		Message struct {
@@ -22,7 +22,7 @@ type toolReply struct {
 	}
 }
 
-func TestAFunctionThatMustBeCalledIs(t *testing.T) {
+func TestForcedFunctionIsCalled(t *testing.T) {
 	bubble(t, Options{Speed: 1000}, func(t *testing.T, b *bench) {
 		for choice, want := range map[string]string{
 			`"required"`: "time", `{"type":"function","function":{"name":"weather"}}`: "weather",
@@ -50,7 +50,7 @@ func TestAFunctionThatMustBeCalledIs(t *testing.T) {
 	})
 }
 
-// streamCall streams an answer that is a call.
+// streamCall streams a response with a call.
 func (b *bench) streamCall(body string) (name, arguments string) {
 	b.t.Helper()
 	chunks, err := b.stream(chatPath, strings.TrimSuffix(body, "}")+`,"stream":true}`)
@@ -78,7 +78,7 @@ func (b *bench) streamCall(body string) (name, arguments string) {
 	return name, arguments
 }
 
-func TestADocumentHasTheFormThatWasAskedFor(t *testing.T) {
+func TestDocumentMatchesSchema(t *testing.T) {
 	schema := `{"type":"object","properties":{
 		"city":{"type":"string"},"inhabitants":{"type":"integer","minimum":1000000,"maximum":1000050},"capital":{"type":["boolean","null"]},
 		"size":{"enum":["small","größer"]},"rivers":{"type":"array","minItems":2,"items":{"$ref":"#/$defs/river"}},
@@ -124,7 +124,7 @@ func TestADocumentHasTheFormThatWasAskedFor(t *testing.T) {
 	})
 }
 
-func TestAFormWithoutEndEnds(t *testing.T) {
+func TestRecursiveSchemaTerminates(t *testing.T) {
 	var wide strings.Builder
 	for i := range 100 {
 		fmt.Fprintf(&wide, `"p%d":{"$ref":"#"},`, i)
@@ -132,13 +132,13 @@ func TestAFormWithoutEndEnds(t *testing.T) {
 	bubble(t, Options{Speed: 1000}, func(t *testing.T, b *bench) {
 		schema := `{"type":"object","properties":{` + strings.TrimSuffix(wide.String(), ",") + `}}`
 		r := b.complete(chatPath, chat("x", `,"max_tokens":20000,"response_format":{"type":"json_schema","json_schema":{"schema":`+schema+`}}`))
-		if !json.Valid([]byte(r.text())) || len(r.text()) > 4*longestBytes {
+		if !json.Valid([]byte(r.text())) || len(r.text()) > 4*maxDocumentBytes {
 			t.Errorf("%d bytes", len(r.text()))
 		}
 	})
 }
 
-func TestFormsThatCannotBe(t *testing.T) {
+func TestFormErrors(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, b *bench) {
 		for more, param := range map[string]string{
 			`,"tool_choice":"required"`:          "tool_choice",

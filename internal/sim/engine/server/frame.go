@@ -9,15 +9,14 @@ import (
 	"skyserve/internal/sim/engine"
 )
 
-// frame builds the server-sent events of one stream. What is the same in every
-// event is made once.
+// frame builds the server-sent events of a stream. It formats the common part of all events once.
 type frame struct {
-	job       *job
-	chat      bool
-	withUsage bool
-	counted   bool   // each event tells the usage so far
-	head      []byte // up to the value of "choices"
-	buf       []byte
+	job           *job
+	chat          bool
+	withUsage     bool
+	usageInEvents bool   // each event has the usage so far
+	head          []byte // up to the value of "choices"
+	buf           []byte
 }
 
 func newFrame(j *job) *frame {
@@ -27,14 +26,14 @@ func newFrame(j *job) *frame {
 	}
 	model, _ := json.Marshal(j.model) // a string always marshals
 	return &frame{
-		job: j, chat: j.chat, withUsage: j.withUsage, counted: j.counted,
+		job: j, chat: j.chat, withUsage: j.withUsage, usageInEvents: j.usageInEvents,
 		head: fmt.Appendf(nil, `data: {"id":"%s","object":"%s","created":%d,"model":%s,"choices":`, j.id, object, time.Now().Unix(), model),
 	}
 }
 
-// chunk is the event of some text, valid until the next call. The first one of a chat
-// names the role; the last one has a reason. prompt and output are the tokens of the
-// prompt, and of the answer so far.
+// chunk returns the event for some text, valid until the next call. The first event of a chat has the
+// role; the last has a reason. prompt and output are the tokens of the prompt, and of the response so
+// far.
 func (f *frame) chunk(text string, first bool, reason string, prompt, output int) []byte {
 	b := append(f.buf[:0], f.head...)
 	b = append(b, `[{"index":0,`...)
@@ -62,7 +61,7 @@ func (f *frame) chunk(text string, first bool, reason string, prompt, output int
 	}
 	b = append(b, "}]"...)
 	switch {
-	case f.counted:
+	case f.usageInEvents:
 		b = fmt.Appendf(b, `,"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d}`, prompt, prompt+output, output)
 	case f.withUsage:
 		b = append(b, `,"usage":null`...)
@@ -71,7 +70,7 @@ func (f *frame) chunk(text string, first bool, reason string, prompt, output int
 	return f.buf
 }
 
-// formed is the delta of a token of an answer that has a form.
+// formed returns the delta of a token of a response with a form.
 func (f *frame) formed(text string, first bool) []byte {
 	delta := struct {
 		Role      string     `json:"role,omitempty"`
@@ -96,8 +95,7 @@ func (f *frame) formed(text string, first bool) []byte {
 	return encoded
 }
 
-// end is what follows the last token: the usage, if it was asked for, and the
-// mark that the stream is whole.
+// end returns the events after the last token: the usage, if requested, and [DONE].
 func (f *frame) end(last engine.Event) []byte {
 	b := f.buf[:0]
 	if f.withUsage {

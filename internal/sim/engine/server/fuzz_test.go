@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// FuzzBody throws bytes at every route that reads a body. Whatever comes, the
-// answer is a document, an error is in OpenAI's shape, and it is never a 500.
+// FuzzBody sends random bytes to every route with a body. The response is always a document, errors are
+// in OpenAI's format, and the status is never 500.
 func FuzzBody(f *testing.F) {
 	f.Add(chat("hello", `,"max_tokens":3,"seed":1`))
 	f.Add(`{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}],"stream":true}`)
@@ -39,7 +39,7 @@ func FuzzBody(f *testing.F) {
 	})
 }
 
-// serve lets a handler give a connection up without failing.
+// serve lets a handler abort a connection without failing the test.
 func serve(s *Server, w http.ResponseWriter, r *http.Request) {
 	defer func() {
 		if p := recover(); p != nil && p != http.ErrAbortHandler {

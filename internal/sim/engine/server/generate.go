@@ -9,32 +9,31 @@ import (
 	"skyserve/internal/sim/engine"
 )
 
-// Lengths of answers. With a bound of at most exactTokens the answer has
-// exactly as many tokens as the client asked for, so that tests can count them;
-// above it the length is drawn, as long answers end where they end. An answer
-// that is continued ends where it would have ended: what was said of it counts.
+// Lengths of responses. With a limit of at most exactTokens the response has exactly the requested
+// number of tokens, so that tests can count them; with a higher limit its length is random. A continued
+// response has the same total length as an uncontinued one.
 const (
 	exactTokens   = 64
 	defaultMaxNew = engine.MaxDrawnTokens
-	// chanceTokens is how many tokens at the end of a prompt may look like a
-	// beginning of the answer by chance.
+	// chanceTokens is the number of tokens at the end of a prompt that may match the start of a response
+	// by chance.
 	chanceTokens = 4
 )
 
-// job is a generation request that was understood and can run.
+// job is a valid generation request.
 type job struct {
-	id        string
-	model     string
-	chat      bool
-	stream    bool
-	withUsage bool
-	counted   bool // every event tells the usage so far
-	request   engine.Request
-	form      *form // of the answer; nil = any text
-	rank      int   // anyRank where the client named none
+	id            string
+	model         string
+	chat          bool
+	stream        bool
+	withUsage     bool
+	usageInEvents bool // every event has the usage so far
+	request       engine.Request
+	form          *form // of the response; nil = any text
+	rank          int   // anyRank if the client set none
 }
 
-// texts is what the answer's tokens say, where its form does.
+// texts returns the texts of the response's tokens, if its form determines them.
 func (j *job) texts() []string {
 	if j.form == nil {
 		return nil
@@ -42,7 +41,7 @@ func (j *job) texts() []string {
 	return j.form.tokens
 }
 
-// tool is the function that the answer calls, if it does.
+// tool returns the name of the function that the response calls, or "".
 func (j *job) tool() string {
 	if j.form == nil {
 		return ""
@@ -50,9 +49,9 @@ func (j *job) tool() string {
 	return j.form.tool
 }
 
-// ending is why an answer ended, as the client is told: one that calls a function
-// and is whole ends in the call.
-func (j *job) ending(reason engine.Reason) string {
+// finishReason returns the finish reason for the client: a complete response with a function call ends with
+// tool_calls.
+func (j *job) finishReason(reason engine.Reason) string {
 	if j.tool() != "" && reason == engine.ReasonStop {
 		return "tool_calls"
 	}
@@ -62,9 +61,9 @@ func (j *job) ending(reason engine.Reason) string {
 func (s *Server) serveChat(w http.ResponseWriter, r *http.Request)       { s.generate(w, r, true) }
 func (s *Server) serveCompletion(w http.ResponseWriter, r *http.Request) { s.generate(w, r, false) }
 
-var errFault = &problem{status: http.StatusInternalServerError, kind: "server_error", message: "a fault of the engine was asked for"}
+var errFault = &problem{status: http.StatusInternalServerError, kind: "server_error", message: "injected fault: error-rate"}
 
-// generate is the life of a generation request.
+// generate handles a generation request.
 func (s *Server) generate(w http.ResponseWriter, r *http.Request, chat bool) {
 	if s.draining.Load() {
 		errDraining.write(w)
@@ -72,24 +71,24 @@ func (s *Server) generate(w http.ResponseWriter, r *http.Request, chat bool) {
 	}
 	j, err := s.readJob(w, r, chat)
 	if err != nil {
-		answer(w, err)
+		writeError(w, err)
 		return
 	}
-	if s.faults.arrive() {
+	if s.faults.countRequest() {
 		errFault.write(w)
 		return
 	}
-	s.waitGate(r.Context()) // this very request may have made the server hang
+	s.waitGate(r.Context()) // this request may have triggered hang-after
 	stream := s.driver.submit(j.rank, j.request, j.texts())
-	a := answerer{server: s, job: j, stream: stream, response: w, request: r}
+	a := responder{server: s, job: j, stream: stream, response: w, request: r}
 	if j.stream {
-		a.streamed()
+		a.respondStream()
 	} else {
-		a.whole()
+		a.respondWhole()
 	}
 }
 
-// readJob reads and checks a request.
+// readJob parses and validates a request.
 func (s *Server) readJob(w http.ResponseWriter, r *http.Request, chat bool) (*job, error) {
 	var b body
 	if err := s.readBody(w, r, &b); err != nil {
@@ -104,7 +103,7 @@ func (s *Server) readJob(w http.ResponseWriter, r *http.Request, chat bool) (*jo
 		return nil, err
 	}
 	if b.N != nil && *b.N != 1 {
-		return nil, malformed("n", fmt.Sprintf("n: want 1, got %d", *b.N))
+		return nil, malformed("n", fmt.Sprintf("n: must be 1, got %d", *b.N))
 	}
 	read, prefix := b.completionPrompt, "cmpl"
 	if chat {
@@ -130,28 +129,28 @@ func (s *Server) readJob(w http.ResponseWriter, r *http.Request, chat bool) (*jo
 	withUsage := b.StreamOptions != nil && b.StreamOptions.IncludeUsage
 	return &job{
 		id: fmt.Sprintf("%s-%016x", prefix, rand.Uint64()), model: model, chat: chat, stream: b.Stream,
-		withUsage: withUsage, counted: withUsage && b.StreamOptions.ContinuousUsage && !s.opts.NoContinuousUsage,
+		withUsage: withUsage, usageInEvents: withUsage && b.StreamOptions.ContinuousUsage && !s.opts.NoContinuousUsage,
 		request: request, form: f, rank: rank,
 	}, nil
 }
 
-// plan turns a prompt into what the engine runs.
+// plan converts a prompt to an engine request.
 func (s *Server) plan(b *body, p prompt, a adapter) (engine.Request, error) {
 	if len(p.tokens) == 0 {
-		return engine.Request{}, malformed("prompt", "prompt: want at least one token, got an empty text")
+		return engine.Request{}, malformed("prompt", "prompt: must contain at least one token, got an empty text")
 	}
 	seed := s.opts.Seed ^ uint64(a)
 	if b.Seed != nil {
 		seed += (uint64(*b.Seed) + 1) * 0x9e3779b97f4a7c15
 	}
 	if p.unmarked {
-		p.said = recognise(seed, p.tokens)
+		p.continued = recognise(seed, p.tokens)
 	}
 	maxNew, err := s.bound(b, p)
 	if err != nil {
 		return engine.Request{}, err
 	}
-	beginning := engine.NewSpeech(seed, p.tokens[:len(p.tokens)-p.said])
+	beginning := engine.NewSpeech(seed, p.tokens[:len(p.tokens)-p.continued])
 	q := engine.Request{
 		Prompt: p.tokens, MaxNew: maxNew, Priority: b.Priority,
 		Speech:    engine.NewSpeech(seed, p.tokens),
@@ -161,44 +160,43 @@ func (s *Server) plan(b *body, p prompt, a adapter) (engine.Request, error) {
 	return q, nil
 }
 
-// recognise counts the tokens at the end of a prompt that are what the engine
-// itself says after those before them: whoever sends back a prompt with the
-// beginning of its answer wants the rest. More than the longest answer by itself
-// are not looked for.
-func recognise(seed uint64, tokens []engine.Token) (said int) {
-	for said < min(len(tokens)-1, engine.MaxDrawnTokens) {
-		at := len(tokens) - said - 1
+// recognise counts the tokens at the end of a prompt that the engine itself would generate after the
+// tokens before them: a client that sends a prompt with the start of its response wants the
+// continuation. It counts at most the longest random response.
+func recognise(seed uint64, tokens []engine.Token) (continued int) {
+	for continued < min(len(tokens)-1, engine.MaxDrawnTokens) {
+		at := len(tokens) - continued - 1
 		speech := engine.NewSpeech(seed, tokens[:at])
 		if own, _ := speech.Next(); own != tokens[at] {
 			break
 		}
-		said++
+		continued++
 	}
-	return said
+	return continued
 }
 
-// bound is the most tokens that may be generated. A request that does not fit
-// into the KV memory is a problem.
+// bound returns the maximum number of tokens to generate. A request that does not fit into the KV
+// memory is a problem.
 func (s *Server) bound(b *body, p prompt) (int, error) {
 	promptTokens := len(p.tokens)
 	room := s.opts.Profile.KVTokens - promptTokens
 	asked := b.maxNew()
 	switch {
 	case asked != nil && *asked < 1:
-		return 0, malformed("max_tokens", fmt.Sprintf("max_tokens: want at least 1, got %d", *asked))
+		return 0, malformed("max_tokens", fmt.Sprintf("max_tokens: must be at least 1, got %d", *asked))
 	case asked != nil && b.MinTokens > *asked:
-		return 0, malformed("min_tokens", fmt.Sprintf("min_tokens: want at most max_tokens (%d), got %d", *asked, b.MinTokens))
+		return 0, malformed("min_tokens", fmt.Sprintf("min_tokens: must be at most max_tokens (%d), got %d", *asked, b.MinTokens))
 	case b.MinTokens < 0:
-		return 0, malformed("min_tokens", fmt.Sprintf("min_tokens: want at least 0, got %d", b.MinTokens))
+		return 0, malformed("min_tokens", fmt.Sprintf("min_tokens: must be at least 0, got %d", b.MinTokens))
 	case room < 1 || asked != nil && *asked > room:
 		return 0, tooLong(promptTokens, s.opts.Profile.KVTokens, asked)
 	case asked != nil:
 		return *asked, nil
 	}
-	return min(max(defaultMaxNew-p.said, b.MinTokens, 1), room), nil
+	return min(max(defaultMaxNew-p.continued, b.MinTokens, 1), room), nil
 }
 
-// tooLong is the problem of a request that the KV memory cannot hold.
+// tooLong is the problem of a request that exceeds the KV memory.
 func tooLong(promptTokens, kvTokens int, asked *int) *problem {
 	message := fmt.Sprintf("this model's maximum context length is %d tokens, but the prompt has %d", kvTokens, promptTokens)
 	if asked != nil {
@@ -209,20 +207,20 @@ func tooLong(promptTokens, kvTokens int, asked *int) *problem {
 	return p
 }
 
-// outputLen is how long the answer will be, given how long it would be by
-// itself. An answer that is continued has had a part of that already.
+// outputLen returns the length of the response, given its random length without continuation. Tokens
+// before the continuation count.
 func (b *body) outputLen(maxNew int, p prompt, drawn int) int {
-	exact := exactTokens - p.said
+	exact := exactTokens - p.continued
 	if p.unmarked {
 		exact = min(exact+chanceTokens, exactTokens)
 	}
 	if b.IgnoreEOS || b.maxNew() != nil && maxNew <= exact {
 		return maxNew
 	}
-	return min(max(drawn-p.said, b.MinTokens, 1), maxNew)
+	return min(max(drawn-p.continued, b.MinTokens, 1), maxNew)
 }
 
-// isolate gives a prompt cache entries of its own, by changing its first token.
+// isolate separates the cache entries of a prompt by changing its first token.
 func isolate(tokens []engine.Token, a adapter, salt string) {
 	mark := engine.Token(a)
 	for _, t := range engine.Tokenize(nil, salt) {

@@ -19,8 +19,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// pipes is a listener whose connections are pipes in memory, so that servers
-// and clients live in a bubble of fake time.
+// pipes is a listener with in-memory connections, so that servers and clients can run in a synctest
+// bubble.
 type pipes struct {
 	accept chan net.Conn
 	closed chan struct{}
@@ -60,7 +60,7 @@ func (p *pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	}
 }
 
-// bench is a server that runs in a bubble, and a client of it.
+// bench is a server in a bubble, with a client.
 type bench struct {
 	t      *testing.T
 	server *Server
@@ -69,8 +69,7 @@ type bench struct {
 	ended  chan error         // what Run returned
 }
 
-// bubble runs a test against a server in fake time. The server is stopped at
-// the end.
+// bubble runs a test against a server in fake time, and stops the server at the end.
 func bubble(t *testing.T, opts Options, test func(t *testing.T, b *bench)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -112,7 +111,7 @@ func read(t *testing.T, resp *http.Response) string {
 	return string(data)
 }
 
-// post sends a body and returns status and text of the answer.
+// post sends a body and returns status and text of the response.
 func (b *bench) post(path, body string) (int, string) {
 	b.t.Helper()
 	resp := b.send(path, body)
@@ -128,7 +127,7 @@ func (b *bench) get(path string) (int, string) {
 	return resp.StatusCode, read(b.t, resp)
 }
 
-// reply is a whole answer of either route.
+// reply is a complete response of either route.
 type reply struct {
 	Model   string
 	Choices []struct {
@@ -152,7 +151,7 @@ func (b *bench) complete(path, body string) reply {
 	return r
 }
 
-// chunk is one event of a stream.
+// chunk is an event of a stream.
 type chunk struct {
 	at      time.Duration // since the stream was asked for
 	data    string
@@ -165,7 +164,7 @@ type chunk struct {
 	Usage *usage
 }
 
-// stream reads the events of a stream until it ends.
+// stream reads the events of a stream to its end.
 func (b *bench) stream(path, body string) (chunks []chunk, err error) {
 	b.t.Helper()
 	start := time.Now()
@@ -191,13 +190,13 @@ func (b *bench) stream(path, body string) (chunks []chunk, err error) {
 	return chunks, lines.Err()
 }
 
-// chat is a body with one user message.
+// chat returns a body with one user message.
 func chat(content string, more string) string {
 	text, _ := json.Marshal(content)
 	return `{"messages":[{"role":"user","content":` + string(text) + `}]` + more + `}`
 }
 
-// errorOf reads the message of an error answer.
+// errorOf returns the message of an error response.
 func errorOf(t *testing.T, text string) errorDetail {
 	t.Helper()
 	var e errorBody

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// An event holds as many tokens as the interval says, after the first, which comes at
-// once; together they are the answer. Asked for it, each tells the usage so far.
+// An event has as many tokens as the interval, except for the first one; together they are the answer.
+// With continuous usage, each has the usage so far.
 func TestStreamInterval(t *testing.T) {
 	for _, c := range []struct {
 		interval int
@@ -30,23 +30,23 @@ func TestStreamInterval(t *testing.T) {
 					t.Fatal(err)
 				}
 				var text strings.Builder
-				var told []int
+				var reported []int
 				for _, e := range chunks[:len(chunks)-2] {
 					text.WriteString(e.Choices[0].Delta.Content + e.Choices[0].Text)
 					if u := e.Usage; u != nil {
-						told = append(told, u.CompletionTokens)
+						reported = append(reported, u.CompletionTokens)
 						if u.PromptTokens != whole.Usage.PromptTokens || u.TotalTokens != u.PromptTokens+u.CompletionTokens {
 							t.Errorf("%s: usage %+v, of the whole %+v", path, *u, whole.Usage)
 						}
 					}
 				}
-				if fmt.Sprint(told) != fmt.Sprint(c.want) || text.String() != whole.text() {
-					t.Errorf("interval %d, %s: events after %v tokens say %q, want %v and %q", c.interval, path, told, text.String(), c.want, whole.text())
+				if fmt.Sprint(reported) != fmt.Sprint(c.want) || text.String() != whole.text() {
+					t.Errorf("interval %d, %s: events after %v tokens say %q, want %v and %q", c.interval, path, reported, text.String(), c.want, whole.text())
 				}
 			}
 			plain, err := b.stream(textPath, `{"prompt":"once","max_tokens":11,"stream":true,"stream_options":{"continuous_usage_stats":true}}`)
 			if err != nil || strings.Contains(fmt.Sprint(plain), "usage") {
-				t.Errorf("usage is told without include_usage: %v, %v", plain, err)
+				t.Errorf("usage is reported without include_usage: %v, %v", plain, err)
 			}
 		})
 	}

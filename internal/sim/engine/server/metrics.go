@@ -10,8 +10,8 @@ import (
 	"skyserve/internal/sim/engine"
 )
 
-// throughput remembers the last look at the counter of generated tokens, to
-// give the rate since then.
+// throughput stores the last reading of the counter of generated tokens, to compute the rate since
+// then.
 type throughput struct {
 	mu     sync.Mutex
 	at     time.Time
@@ -19,11 +19,11 @@ type throughput struct {
 	rate   float64
 }
 
-// throughputWindow is the shortest time that a rate is taken over.
+// throughputWindow is the minimum interval of a rate.
 const throughputWindow = time.Second
 
-// see is the rate of tokens a second of wall time, given the counter now.
-func (t *throughput) see(now time.Time, tokens int64) float64 {
+// update returns the tokens per second of wall time, given the counter now.
+func (t *throughput) update(now time.Time, tokens int64) float64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if passed := now.Sub(t.at); passed >= throughputWindow {
@@ -33,8 +33,8 @@ func (t *throughput) see(now time.Time, tokens int64) float64 {
 	return t.rate
 }
 
-// serveMetrics answers in Prometheus's text format under the names of the
-// flavor. It is scraped ten times a second, so it is written by hand.
+// serveMetrics returns metrics in Prometheus text format with the names of the flavor. It is scraped
+// ten times per second, so it avoids a metrics library.
 func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
 	if s.opts.Flavor == FlavorNone {
 		serveNotFound(w, r)
@@ -47,11 +47,11 @@ func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
 		s.writeVLLM(&m)
 	}
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-	_, _ = w.Write(m.buf) // a scraper that is gone asks again
+	_, _ = w.Write(m.buf) // a disconnected scraper will retry
 }
 
-// labels is the label set of every rank. An engine of several ranks has a series
-// for each, which vLLM labels engine and SGLang dp_rank.
+// labels returns the label set of every rank. An engine with several ranks has a series per rank,
+// labelled engine by vLLM and dp_rank by SGLang.
 func (s *Server) labels() []string {
 	model := `model_name="` + labelEscaper.Replace(s.opts.Model) + `"} `
 	if s.opts.DataParallel == 1 {
@@ -90,16 +90,16 @@ func (s *Server) writeSGLang(m *metricWriter) {
 	m.add("sglang:token_usage", "gauge", "The token usage.", utilisation)
 	m.add("sglang:cache_hit_rate", "gauge", "The prefix cache hit rate.", hitRate)
 	m.add("sglang:gen_throughput", "gauge", "The generation throughput (token/s).", func(rank int, l *engine.Load) float64 {
-		return s.throughput[rank].see(now, l.GeneratedTokens)
+		return s.throughput[rank].update(now, l.GeneratedTokens)
 	})
 	m.add("sglang:prompt_tokens_total", "counter", "Number of prefill tokens processed.", promptTokens)
 	m.add("sglang:generation_tokens_total", "counter", "Number of generation tokens processed.", generatedTokens)
 }
 
-// figure is what a metric says of a rank.
+// figure returns the value of a metric for a rank.
 type figure func(rank int, l *engine.Load) float64
 
-// count is a figure that is a counter or a count of the load.
+// count returns a figure from a counter or count of the load.
 func count(of func(*engine.Load) int64) figure {
 	return func(_ int, l *engine.Load) float64 { return float64(of(l)) }
 }
@@ -118,13 +118,13 @@ func hitRate(_ int, l *engine.Load) float64 {
 	return float64(l.HitTokens) / float64(l.QueriedTokens)
 }
 
-// utilisation is the share of the KV memory that running requests use. What
-// the cache only remembers counts as free, as it does in the real engines.
+// utilisation returns the share of the KV memory used by running requests. Cached blocks without a
+// running request count as free, as in the real engines.
 func utilisation(_ int, l *engine.Load) float64 { return float64(l.KVActive) / float64(l.KVCapacity) }
 
 var labelEscaper = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
 
-// metricWriter collects lines of Prometheus's text format.
+// metricWriter collects lines in Prometheus text format.
 type metricWriter struct {
 	buf    []byte
 	labels []string      // by rank

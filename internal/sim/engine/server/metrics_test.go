@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// scrape reads GET /metrics as Prometheus does.
+// scrape reads GET /metrics like Prometheus.
 func scrape(t *testing.T, b *bench) map[string]float64 {
 	t.Helper()
 	status, text := b.get("/metrics")
@@ -34,8 +34,7 @@ func scrape(t *testing.T, b *bench) map[string]float64 {
 	return values
 }
 
-// loaded puts two requests on a server that runs one at a time, and lets one
-// second pass.
+// loaded sends two requests to a server that runs one at a time, and advances time by a second.
 func loaded(t *testing.T, opts Options, test func(t *testing.T, b *bench)) {
 	opts, err := opts.withDefaults()
 	if err != nil {
@@ -108,7 +107,7 @@ func TestEngineWithoutMetrics(t *testing.T) {
 	})
 }
 
-func TestOldMetricsOnlyWhenAskedFor(t *testing.T) {
+func TestOldMetricsAreOptional(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, b *bench) {
 		if _, ok := scrape(t, b)["vllm:gpu_cache_usage_perc"]; ok {
 			t.Error("the old name is there")

@@ -6,11 +6,11 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// adapter is what lies behind a model name: the base model (0), or a LoRA
-// adapter, by a hash that sets its answers and its cache entries apart.
+// adapter identifies the target of a model name: 0 = the base model, otherwise the hash of a LoRA
+// adapter, which separates its responses and cache entries.
 type adapter uint64
 
-// adapters maps every name the server answers to.
+// adapters maps every served name to its adapter.
 func adapters(o Options) map[string]adapter {
 	m := map[string]adapter{o.Model: 0}
 	for _, name := range o.Aliases {
@@ -22,8 +22,8 @@ func adapters(o Options) map[string]adapter {
 	return m
 }
 
-// resolve finds the model of a request. A request that names none gets the
-// main one; an unknown name is a 404.
+// resolve returns the model of a request: the main model if the request has none, a 404 for an unknown
+// name.
 func (s *Server) resolve(name string) (model string, a adapter, err error) {
 	if name == "" {
 		return s.opts.Model, 0, nil
@@ -53,8 +53,8 @@ type modelCard struct {
 	MaxModelLen int     `json:"max_model_len"`
 }
 
-// serveModels lists every name: aliases point to the main model by their root,
-// adapters by their parent.
+// serveModels lists every name: the root of an alias is the main model, and so is the parent of an
+// adapter.
 func (s *Server) serveModels(w http.ResponseWriter, _ *http.Request) {
 	list := modelList{Object: "list"}
 	for _, name := range s.opts.names() {

@@ -9,80 +9,75 @@ import (
 	"skyserve/internal/sim/engine"
 )
 
-// Flavor is whose metrics the server speaks.
+// Flavor selects the engine whose metrics the server exposes.
 type Flavor string
 
-// The flavors.
+// The values of Flavor.
 const (
 	FlavorVLLM   Flavor = "vllm"
 	FlavorSGLang Flavor = "sglang"
 	FlavorNone   Flavor = "none" // an engine without metrics: GET /metrics is 404
 )
 
-// ParseFlavor reads a flavor. An unknown word is an error that lists the known.
+// ParseFlavor parses a flavor. The error for an unknown one lists the known ones.
 func ParseFlavor(s string) (Flavor, error) {
 	for _, f := range []Flavor{FlavorVLLM, FlavorSGLang, FlavorNone} {
 		if s == string(f) {
 			return f, nil
 		}
 	}
-	return "", fmt.Errorf("unknown flavor %q: want vllm, sglang or none", s)
+	return "", fmt.Errorf("unknown flavor %q: must be vllm, sglang or none", s)
 }
 
-// Defaults, each with its reason.
+// Default values.
 const (
-	// DefaultSpeed runs time as it is.
+	// DefaultSpeed is real time.
 	DefaultSpeed = 1.0
-	// DefaultMaxBodyBytes lets through a conversation with a few images.
+	// DefaultMaxBodyBytes allows a conversation with a few images.
 	DefaultMaxBodyBytes = 32 << 20
-	// DefaultGrace is how long requests may finish after a request to stop.
+	// DefaultGrace is the time for requests to finish after shutdown starts.
 	DefaultGrace = 2 * time.Second
-	// DefaultModel is the name served when none is given.
+	// DefaultModel is the served name by default.
 	DefaultModel = "meta-llama/Llama-3.1-8B-Instruct"
 )
 
-// maxSpeed bounds the factor of time: beyond it a decode step is shorter than
-// a timer can measure.
+// maxSpeed limits the speed: beyond it a decode step is shorter than the resolution of timers.
 const maxSpeed = 1e6
 
-// Options says what a server serves and how. The zero value of a field means
-// its default.
+// Options configures a server. The zero value of a field selects its default.
 type Options struct {
 	Profile engine.Profile // default: the first of engine.Profiles
-	Model   string         // the name it answers to, and under which metrics stand
-	Aliases []string       // further names of the same model
-	LoRA    []string       // adapters: further names, whose answers and cache entries are their own
+	Model   string         // served name, and label of metrics
+	Aliases []string       // additional names of the model
+	LoRA    []string       // names of adapters with separate responses and cache entries
 
-	// Speed is model time over wall time: 10 runs ten times faster than the
-	// profile says.
+	// Speed is model time divided by wall time: 10 = ten times faster than the profile.
 	Speed float64
-	// Seed chooses among the possible answers and faults. Replicas with the
-	// same seed give the same answer to the same prompt.
+	// Seed determines responses and faults. Replicas with the same seed return the same response to the
+	// same prompt.
 	Seed uint64
 
-	// DataParallel is how many data-parallel ranks the engine has, each with the
-	// profile's memory and batch; default 1. They wait for each other at every step.
+	// DataParallel is the number of data-parallel ranks, each with the profile's memory and batch;
+	// default 1. They synchronise at every step.
 	DataParallel int
 
 	Flavor Flavor // default vllm
-	// OldMetrics adds vLLM's former name of the KV utilisation,
-	// vllm:gpu_cache_usage_perc.
+	// OldMetrics adds vLLM's former metric for KV utilisation, vllm:gpu_cache_usage_perc.
 	OldMetrics bool
 
-	// StreamInterval is how many tokens an event of a stream holds, after the first,
-	// which comes at once, and but for the last; default 1. vLLM and SGLang have an
-	// option of that name.
+	// StreamInterval is the number of tokens per stream event, except for the first event, which has one
+	// token, and the last; default 1. vLLM and SGLang have an option with that name.
 	StreamInterval int
-	// NoContinuousUsage ignores stream_options.continuous_usage_stats, as engines do that
-	// do not know it.
+	// NoContinuousUsage ignores stream_options.continuous_usage_stats, like engines that do not support
+	// it.
 	NoContinuousUsage bool
 
-	MaxBodyBytes int64         // larger request bodies are refused with 413
-	Grace        time.Duration // wall time that requests have to finish after a stop
+	MaxBodyBytes int64         // larger request bodies get status 413
+	Grace        time.Duration // wall time for requests to finish after shutdown starts
 	Faults       Faults
 }
 
-// withDefaults fills in what was left out and says what cannot be.
+// withDefaults sets defaults and validates the options.
 func (o Options) withDefaults() (Options, error) {
 	if o.Profile.Name == "" {
 		o.Profile = engine.Profiles()[0]
@@ -136,13 +131,13 @@ func (o Options) validate() error {
 			return fmt.Errorf("checking the engine's options: a model name is empty")
 		}
 		if slices.Contains(names[:i], name) {
-			return fmt.Errorf("checking the engine's options: the model name %q is given twice", name)
+			return fmt.Errorf("checking the engine's options: duplicate model name %q", name)
 		}
 	}
 	return nil
 }
 
-// names is every name the server answers to, the main one first.
+// names returns all served names, the main one first.
 func (o Options) names() []string {
 	return slices.Concat([]string{o.Model}, o.Aliases, o.LoRA)
 }

@@ -5,23 +5,23 @@ import (
 	"net/http"
 )
 
-// problem is an error as a client sees it: OpenAI's shape and a status.
+// problem is an error response in OpenAI's format with a status.
 type problem struct {
 	status  int
 	message string
 	kind    string // OpenAI's "type"
-	param   string // the field that is wrong, or ""
+	param   string // the invalid field, or ""
 	code    string // OpenAI's "code", or ""
 }
 
 func (p *problem) Error() string { return p.message }
 
-// malformed is a request that cannot be understood (400).
+// malformed returns a problem for an invalid request (400).
 func malformed(param, message string) *problem {
 	return &problem{status: http.StatusBadRequest, message: message, kind: "invalid_request_error", param: param}
 }
 
-// errorBody is the document of an error.
+// errorBody is the body of an error response.
 type errorBody struct {
 	Error errorDetail `json:"error"`
 }
@@ -33,7 +33,7 @@ type errorDetail struct {
 	Code    *string `json:"code"`
 }
 
-// write answers with the problem.
+// write sends the problem as the response.
 func (p *problem) write(w http.ResponseWriter) {
 	writeJSON(w, p.status, errorBody{errorDetail{
 		Message: p.message, Type: p.kind, Param: orNull(p.param), Code: orNull(p.code),
@@ -47,7 +47,7 @@ func orNull(s string) *string {
 	return &s
 }
 
-// writeJSON answers with a document. A client that is gone is no error.
+// writeJSON sends a JSON response. A disconnected client is not an error.
 func writeJSON(w http.ResponseWriter, status int, document any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)

@@ -6,14 +6,13 @@ import (
 	"strconv"
 )
 
-// headerRank names the data-parallel rank that is to serve a request, as vLLM
-// and SGLang have it.
+// headerRank selects the data-parallel rank for a request, as in vLLM and SGLang.
 const headerRank = "X-Data-Parallel-Rank"
 
-// anyRank leaves the choice to the engine.
+// anyRank lets the engine choose.
 const anyRank = -1
 
-// rankOf is the rank that a request names. One that does not exist is a problem.
+// rankOf returns the rank that a request selects. An invalid rank is a problem.
 func (s *Server) rankOf(h http.Header) (int, error) {
 	text := h.Get(headerRank)
 	if text == "" {
@@ -21,7 +20,7 @@ func (s *Server) rankOf(h http.Header) (int, error) {
 	}
 	rank, err := strconv.Atoi(text)
 	if ranks := s.opts.DataParallel; err != nil || rank < 0 || rank >= ranks {
-		return 0, malformed("", fmt.Sprintf("%s: want a rank from 0 to %d, got %q", headerRank, ranks-1, text))
+		return 0, malformed("", fmt.Sprintf("%s: must be a rank from 0 to %d, got %q", headerRank, ranks-1, text))
 	}
 	return rank, nil
 }

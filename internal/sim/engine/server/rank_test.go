@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// sendTo sends a short request to a rank and returns the status and the answer.
+// sendTo sends a short request to a rank and returns the status and the response.
 func (b *bench) sendTo(rank, prompt string) (int, string) {
 	b.t.Helper()
 	req, err := http.NewRequest(http.MethodPost, "http://engine"+textPath, strings.NewReader(`{"prompt":"`+prompt+`","max_tokens":4}`))
@@ -22,7 +22,7 @@ func (b *bench) sendTo(rank, prompt string) (int, string) {
 	return resp.StatusCode, read(b.t, resp)
 }
 
-// served is how many requests each rank was sent.
+// served returns the number of requests per rank.
 func (b *bench) served() []int64 {
 	var n []int64
 	for _, l := range b.server.driver.loads() {
@@ -31,7 +31,7 @@ func (b *bench) served() []int64 {
 	return n
 }
 
-func TestARequestGoesToTheRankThatItNames(t *testing.T) {
+func TestRequestUsesItsRank(t *testing.T) {
 	bubble(t, Options{DataParallel: 3}, func(t *testing.T, b *bench) {
 		for _, rank := range []string{"2", "2", "0"} {
 			if status, text := b.sendTo(rank, "hello there again"); status != http.StatusOK {
@@ -47,14 +47,14 @@ func TestARequestGoesToTheRankThatItNames(t *testing.T) {
 		}
 		for _, rank := range []string{"3", "-1", "x"} {
 			status, text := b.sendTo(rank, "hello")
-			if status != http.StatusBadRequest || !strings.Contains(text, "want a rank from 0 to 2, got") {
+			if status != http.StatusBadRequest || !strings.Contains(text, "must be a rank from 0 to 2, got") {
 				t.Errorf("rank %s: %d: %s", rank, status, text)
 			}
 		}
 	})
 }
 
-func TestWithoutARankEachHasItsTurn(t *testing.T) {
+func TestRanksRoundRobin(t *testing.T) {
 	bubble(t, Options{DataParallel: 4}, func(t *testing.T, b *bench) {
 		for range 8 {
 			if status, text := b.post(textPath, `{"prompt":"hello","max_tokens":2}`); status != http.StatusOK {
@@ -69,7 +69,7 @@ func TestWithoutARankEachHasItsTurn(t *testing.T) {
 	})
 }
 
-func TestMetricsHaveASeriesForEachRank(t *testing.T) {
+func TestMetricsPerRank(t *testing.T) {
 	for flavor, want := range map[Flavor][]string{
 		FlavorVLLM: {
 			`vllm:num_requests_running{engine="0",model_name="m"} 0`,
@@ -105,7 +105,7 @@ func TestMetricsHaveASeriesForEachRank(t *testing.T) {
 	}
 }
 
-func TestImpossibleRanksAreRefused(t *testing.T) {
+func TestRankErrors(t *testing.T) {
 	for _, n := range []int{-1, 65} {
 		if _, err := New(Options{DataParallel: n}); err == nil {
 			t.Errorf("%d ranks were accepted", n)

@@ -18,7 +18,7 @@ import (
 //
 // and at the end <|assistant|>, where the answer begins. With
 // continue_final_message the last message is left open instead, and the answer
-// goes on where it ends; with add_generation_prompt false alone, nothing is
+// continues where it ends; with add_generation_prompt false alone, nothing is
 // added. A chat of more tokens than most is a problem.
 func (b *body) chatPrompt(most int) (prompt, error) {
 	text, open, err := b.render()
@@ -28,21 +28,21 @@ func (b *body) chatPrompt(most int) (prompt, error) {
 	if err := b.checkLength(text, most); err != nil {
 		return prompt{}, err
 	}
-	// Every message begins after a newline, which is a token by itself, so the
-	// two halves tokenise as the whole does.
+	// Every message starts after a newline, which is a token of its own, so the two halves tokenise like
+	// the whole.
 	tokens := engine.Tokenize(nil, text[:open])
 	before := len(tokens)
 	tokens = engine.Tokenize(tokens, text[open:])
-	return prompt{tokens: tokens, said: len(tokens) - before}, nil
+	return prompt{tokens: tokens, continued: len(tokens) - before}, nil
 }
 
-// render gives the text of a chat and where in it the answer begins.
+// render returns the text of a chat and the position where the response starts.
 func (b *body) render() (text string, open int, err error) {
 	if len(b.Messages) == 0 {
-		return "", 0, malformed("messages", "messages: want at least one message, got none")
+		return "", 0, malformed("messages", "messages: must contain at least one message")
 	}
 	if b.ContinueFinal && b.AddPrompt != nil && *b.AddPrompt {
-		return "", 0, malformed("continue_final_message", "continue_final_message and add_generation_prompt: want at most one of them, got both")
+		return "", 0, malformed("continue_final_message", "continue_final_message and add_generation_prompt: mutually exclusive")
 	}
 	if last := len(b.Messages) - 1; b.ContinueFinal && firstByte(b.Messages[last].Content) == 0 {
 		return "", 0, malformed("messages", fmt.Sprintf("messages[%d].content: continue_final_message is set but the final message has no content to continue", last))
@@ -74,10 +74,10 @@ func (b *body) render() (text string, open int, err error) {
 	return out.String(), out.Len(), nil
 }
 
-// text is the content of the i-th message.
+// text returns the content of the i-th message.
 func (m *message) text(i int) (string, error) {
 	if m.Role == "" {
-		return "", malformed("messages", fmt.Sprintf("messages[%d].role: is missing", i))
+		return "", malformed("messages", fmt.Sprintf("messages[%d].role: required", i))
 	}
 	content, err := contentText(m.Content, fmt.Sprintf("messages[%d].content", i))
 	if err != nil {
@@ -95,7 +95,7 @@ type part struct {
 	Text string `json:"text"`
 }
 
-// contentText reads a content: a string, an array of parts, or nothing.
+// contentText parses a content: a string, an array of parts, or nothing.
 func contentText(raw json.RawMessage, at string) (string, error) {
 	switch firstByte(raw) {
 	case 0:
@@ -107,11 +107,11 @@ func contentText(raw json.RawMessage, at string) (string, error) {
 	case '[':
 		return partsText(raw, at)
 	}
-	return "", malformed("messages", at+": want a string or an array of parts, got "+excerpt(raw))
+	return "", malformed("messages", at+": must be a string or an array of parts, got "+excerpt(raw))
 }
 
-// partsText joins text parts; anything else (an image, sound) stands for
-// itself by a hash of its bytes, so that equal ones share a prefix.
+// partsText joins text parts. Other parts (images, audio) are represented by a hash of their bytes, so
+// that equal ones share a prefix.
 func partsText(raw json.RawMessage, at string) (string, error) {
 	var elements []json.RawMessage
 	if err := json.Unmarshal(raw, &elements); err != nil {
@@ -121,7 +121,7 @@ func partsText(raw json.RawMessage, at string) (string, error) {
 	for i, element := range elements {
 		var p part
 		if err := json.Unmarshal(element, &p); err != nil || p.Type == "" {
-			return "", malformed("messages", fmt.Sprintf("%s[%d]: want a part with a type, got %s", at, i, excerpt(element)))
+			return "", malformed("messages", fmt.Sprintf("%s[%d]: must be a part with a type, got %s", at, i, excerpt(element)))
 		}
 		if p.Type == "text" {
 			out.WriteString(p.Text)

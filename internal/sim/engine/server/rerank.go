@@ -20,7 +20,7 @@ type rerankBody struct {
 	TopN      *int            `json:"top_n"`
 }
 
-// reranking is the answer of /v1/rerank, as vLLM gives it.
+// reranking is the response of /v1/rerank, in vLLM's format.
 type reranking struct {
 	ID      string   `json:"id"`
 	Model   string   `json:"model"`
@@ -36,17 +36,17 @@ type ranked struct {
 	RelevanceScore float64        `json:"relevance_score"`
 }
 
-// serveRerank answers with scores from 0 to 1 that depend on query, document and
-// the model's name only, the highest first. They take no model time.
+// serveRerank returns scores from 0 to 1 that depend only on query, document and the model's name,
+// highest first. They take no model time.
 func (s *Server) serveRerank(w http.ResponseWriter, r *http.Request) {
 	var b rerankBody
 	if err := s.readBody(w, r, &b); err != nil {
-		answer(w, err)
+		writeError(w, err)
 		return
 	}
 	list, err := s.rerank(&b)
 	if err != nil {
-		answer(w, err)
+		writeError(w, err)
 		return
 	}
 	writeJSON(w, http.StatusOK, list)
@@ -59,15 +59,15 @@ func (s *Server) rerank(b *rerankBody) (*reranking, error) {
 	}
 	var documents []string
 	if firstByte(b.Documents) != '[' || json.Unmarshal(b.Documents, &documents) != nil {
-		return nil, malformed("documents", "documents: want an array of strings, got "+excerpt(b.Documents))
+		return nil, malformed("documents", "documents: must be an array of strings, got "+excerpt(b.Documents))
 	}
 	if len(documents) < 1 || len(documents) > maxInputs {
-		return nil, malformed("documents", fmt.Sprintf("documents: want 1 to %d strings, got %d", maxInputs, len(documents)))
+		return nil, malformed("documents", fmt.Sprintf("documents: must contain 1 to %d strings, got %d", maxInputs, len(documents)))
 	}
 	top := len(documents)
 	if b.TopN != nil {
 		if *b.TopN < 1 {
-			return nil, malformed("top_n", fmt.Sprintf("top_n: want at least 1, got %d", *b.TopN))
+			return nil, malformed("top_n", fmt.Sprintf("top_n: must be at least 1, got %d", *b.TopN))
 		}
 		top = min(top, *b.TopN)
 	}

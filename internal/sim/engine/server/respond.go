@@ -11,12 +11,11 @@ import (
 	"time"
 )
 
-// maxResponses is how many responses are kept for later ones to go on from: more
-// than a day of tests asks for, and small.
+// maxResponses is the number of stored responses that later ones can continue: more than a day of tests
+// needs, and small.
 const maxResponses = 4096
 
-// responseBody is what a client may send to /v1/responses; unknown fields are
-// accepted and ignored.
+// responseBody is the request body of /v1/responses; unknown fields are ignored.
 type responseBody struct {
 	Model           string          `json:"model"`
 	Input           json.RawMessage `json:"input"`
@@ -29,8 +28,7 @@ type responseBody struct {
 	CacheSalt       string          `json:"cache_salt"`
 }
 
-// inputItem is an element of an input: a message, a call of a function, or what
-// that gave back.
+// inputItem is an element of an input: a message, a function call, or its output.
 type inputItem struct {
 	Type      string          `json:"type"`
 	Role      string          `json:"role"`
@@ -40,7 +38,7 @@ type inputItem struct {
 	Output    json.RawMessage `json:"output"`
 }
 
-// response is the document of an answer (OpenAI's Responses API).
+// response is a response of OpenAI's Responses API.
 type response struct {
 	ID                string         `json:"id"`
 	Object            string         `json:"object"`
@@ -87,16 +85,14 @@ type responseUsage struct {
 	TotalTokens int `json:"total_tokens"`
 }
 
-// stored is the conversations up to the responses that were given, the latest
-// first.
+// stored holds the conversations of stored responses, the latest first.
 type stored struct {
 	mu     sync.Mutex
 	recent list.List // of conversation
 	byID   map[string]*list.Element
 }
 
-// conversation is all messages up to a response, its own included, with the
-// response itself and what it was asked.
+// conversation holds all messages including a response, with the response and its input.
 type conversation struct {
 	id       string
 	messages []message
@@ -123,7 +119,7 @@ func (s *stored) find(id string) (c conversation, known bool) {
 	return e.Value.(conversation), true
 }
 
-// drop forgets a response and says whether it was there.
+// drop deletes a response and reports whether it existed.
 func (s *stored) drop(id string) (known bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -135,7 +131,7 @@ func (s *stored) drop(id string) (known bool) {
 	return e != nil
 }
 
-// serveResponse is the life of a request to /v1/responses.
+// serveResponse handles a request to /v1/responses.
 func (s *Server) serveResponse(w http.ResponseWriter, r *http.Request) {
 	if s.draining.Load() {
 		errDraining.write(w)
@@ -143,37 +139,37 @@ func (s *Server) serveResponse(w http.ResponseWriter, r *http.Request) {
 	}
 	var b responseBody
 	if err := s.readBody(w, r, &b); err != nil {
-		answer(w, err)
+		writeError(w, err)
 		return
 	}
 	q, err := s.readResponse(r, &b)
 	if err != nil {
-		answer(w, err)
+		writeError(w, err)
 		return
 	}
-	if s.faults.arrive() {
+	if s.faults.countRequest() {
 		errFault.write(w)
 		return
 	}
-	s.waitGate(r.Context()) // this very request may have made the server hang
-	q.answerer = answerer{server: s, job: q.job, response: w, request: r, stream: s.driver.submit(q.job.rank, q.job.request, nil)}
+	s.waitGate(r.Context()) // this request may have triggered hang-after
+	q.responder = responder{server: s, job: q.job, response: w, request: r, stream: s.driver.submit(q.job.rank, q.job.request, nil)}
 	if b.Stream {
-		q.streamed()
+		q.respondStream()
 	} else {
-		q.whole()
+		q.respondWhole()
 	}
 }
 
-// responding is a request to /v1/responses that was understood.
-type responding struct {
-	answerer
+// responseRequest is a valid request to /v1/responses.
+type responseRequest struct {
+	responder
 	body     *responseBody
-	messages []message // up to the answer
+	messages []message // before the response
 	document response
 }
 
-// readResponse reads and checks a request.
-func (s *Server) readResponse(r *http.Request, b *responseBody) (*responding, error) {
+// readResponse parses and validates a request.
+func (s *Server) readResponse(r *http.Request, b *responseBody) (*responseRequest, error) {
 	model, adapter, err := s.resolve(b.Model)
 	if err != nil {
 		return nil, err
@@ -187,7 +183,7 @@ func (s *Server) readResponse(r *http.Request, b *responseBody) (*responding, er
 		return nil, err
 	}
 	chat := body{Messages: messages, Tools: b.Tools, MaxTokens: b.MaxOutputTokens, CacheSalt: b.CacheSalt}
-	if b.Instructions != nil { // of this response only: later ones say their own
+	if b.Instructions != nil { // instructions apply to this response only
 		quoted, _ := json.Marshal(*b.Instructions) // a string always marshals
 		chat.Messages = append([]message{{Role: "system", Content: quoted}}, messages...)
 	}
@@ -200,7 +196,7 @@ func (s *Server) readResponse(r *http.Request, b *responseBody) (*responding, er
 		return nil, err
 	}
 	id := fmt.Sprintf("resp_%016x%016x", rand.Uint64(), rand.Uint64())
-	q := &responding{body: b, messages: messages, document: response{
+	q := &responseRequest{body: b, messages: messages, document: response{
 		ID: id, Object: "response", CreatedAt: time.Now().Unix(), Status: "in_progress", Model: model,
 		Previous: b.Previous, Instructions: b.Instructions, Output: []outputItem{}, ParallelToolCalls: true, ToolChoice: "auto", Tools: []struct{}{},
 	}}
@@ -208,14 +204,14 @@ func (s *Server) readResponse(r *http.Request, b *responseBody) (*responding, er
 	return q, nil
 }
 
-// conversationOf is the messages of the response before and of the input.
+// conversationOf returns the messages of the previous response and of the input.
 func (s *Server) conversationOf(b *responseBody) (messages []message, err error) {
 	if b.Previous != nil {
 		before, known := s.stored.find(*b.Previous)
 		if !known {
 			return nil, &problem{
 				status: http.StatusNotFound, kind: "invalid_request_error", param: "previous_response_id", code: "previous_response_not_found",
-				message: fmt.Sprintf("previous_response_id: no response %q is stored here", *b.Previous),
+				message: fmt.Sprintf("previous_response_id: response %q not found", *b.Previous),
 			}
 		}
 		messages = append(messages, before.messages...)
@@ -225,7 +221,7 @@ func (s *Server) conversationOf(b *responseBody) (messages []message, err error)
 		return append(messages, message{Role: "user", Content: b.Input}), nil
 	case '[':
 	default:
-		return nil, malformed("input", "input: want a string or an array of items, got "+excerpt(b.Input))
+		return nil, malformed("input", "input: must be a string or an array of items, got "+excerpt(b.Input))
 	}
 	var items []inputItem
 	if err := json.Unmarshal(b.Input, &items); err != nil {
@@ -241,14 +237,14 @@ func (s *Server) conversationOf(b *responseBody) (messages []message, err error)
 		case "function_call_output":
 			messages = append(messages, message{Role: "tool", Content: it.Output})
 		default:
-			return nil, malformed("input", fmt.Sprintf("input[%d].type: want message, function_call or function_call_output, got %q", i, it.Type))
+			return nil, malformed("input", fmt.Sprintf("input[%d].type: must be message, function_call or function_call_output, got %q", i, it.Type))
 		}
 	}
 	return messages, nil
 }
 
-// complete makes the document whole and keeps it, unless it is not to be stored.
-func (q *responding) complete(text string) {
+// complete finishes the document and stores it, unless store is false.
+func (q *responseRequest) complete(text string) {
 	d, end := &q.document, q.batch.last
 	d.Status = "completed"
 	if end.Reason.String() == "length" {
@@ -264,16 +260,16 @@ func (q *responding) complete(text string) {
 	}
 }
 
-// item is the one message that a response consists of.
-func (q *responding) item(status, text string) outputItem {
+// item returns the message of a response.
+func (q *responseRequest) item(status, text string) outputItem {
 	return outputItem{
 		ID: "msg_" + q.document.ID[len("resp_"):], Type: "message", Status: status, Role: "assistant",
 		Content: []outputText{{Type: "output_text", Text: text, Annotations: []struct{}{}}},
 	}
 }
 
-// whole answers with one document when everything is there.
-func (q *responding) whole() {
+// respondWhole sends one document after generation has ended.
+func (q *responseRequest) respondWhole() {
 	var text strings.Builder
 	for sent := 0; ; {
 		b := q.next()
@@ -291,8 +287,8 @@ func (q *responding) whole() {
 	}
 }
 
-// streamed answers with events: what is begun, a delta a token, what is whole.
-func (q *responding) streamed() {
+// respondStream sends events: the start of each item, a delta per token, and the completed items.
+func (q *responseRequest) respondStream() {
 	header := q.response.Header()
 	header.Set("Content-Type", "text/event-stream; charset=utf-8")
 	header.Set("Cache-Control", "no-cache")

@@ -9,7 +9,7 @@ import (
 
 const responsesPath = "/v1/responses"
 
-// respond asks for a response and reads it.
+// respond sends a request to /v1/responses and returns the response.
 func (b *bench) respond(body string) response {
 	b.t.Helper()
 	status, text := b.post(responsesPath, body)
@@ -22,7 +22,7 @@ func (b *bench) respond(body string) response {
 
 func (r *response) text() string { return r.Output[0].Content[0].Text }
 
-func TestAResponseIsTheChatsAnswer(t *testing.T) {
+func TestResponseEqualsChatAnswer(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, b *bench) {
 		first := b.respond(`{"input":"hello","instructions":"be brief","max_output_tokens":9}`)
 		if first.Object != "response" || first.Status != "incomplete" || first.Incomplete.Reason != "max_output_tokens" || first.Usage.OutputTokens != 9 {
@@ -36,22 +36,22 @@ func TestAResponseIsTheChatsAnswer(t *testing.T) {
 	})
 }
 
-func TestAResponseGoesOnFromAnother(t *testing.T) {
+func TestResponseContinuesPrevious(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, b *bench) {
 		first := b.respond(`{"input":"hello","max_output_tokens":9}`)
 		second := b.respond(fmt.Sprintf(`{"input":"and then?","previous_response_id":%q,"max_output_tokens":9}`, first.ID))
-		said, _ := json.Marshal(first.text())
-		told := b.respond(`{"input":[{"role":"user","content":"hello"},{"type":"message","role":"assistant","content":` + string(said) + `},{"role":"user","content":"and then?"}],"max_output_tokens":9}`)
-		if second.text() != told.text() || second.Usage.InputTokens != told.Usage.InputTokens || *second.Previous != first.ID {
-			t.Errorf("going on from a response gives %+v, telling the whole conversation %+v", second, told)
+		continued, _ := json.Marshal(first.text())
+		reported := b.respond(`{"input":[{"role":"user","content":"hello"},{"type":"message","role":"assistant","content":` + string(continued) + `},{"role":"user","content":"and then?"}],"max_output_tokens":9}`)
+		if second.text() != reported.text() || second.Usage.InputTokens != reported.Usage.InputTokens || *second.Previous != first.ID {
+			t.Errorf("going on from a response gives %+v, sending the whole conversation %+v", second, reported)
 		}
-		if told.Usage.InputDetails.CachedTokens == 0 {
+		if reported.Usage.InputDetails.CachedTokens == 0 {
 			t.Error("nothing of the conversation was cached")
 		}
 	})
 }
 
-func TestAResponseIsStreamed(t *testing.T) {
+func TestResponseStream(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, b *bench) {
 		whole := b.respond(`{"input":"hello","max_output_tokens":7}`)
 		_, stream := b.post(responsesPath, `{"input":"hello","max_output_tokens":7,"stream":true}`)
@@ -83,20 +83,20 @@ func TestAResponseIsStreamed(t *testing.T) {
 	})
 }
 
-func TestResponsesThatCannotBe(t *testing.T) {
+func TestResponseErrors(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, b *bench) {
 		unstored := b.respond(`{"input":"hello","store":false}`)
 		for body, want := range map[string]string{
-			`{"input":"x","previous_response_id":"resp_9"}`:                     `404 "resp_9\" is stored here`,
-			fmt.Sprintf(`{"input":"x","previous_response_id":%q}`, unstored.ID): "404 is stored here",
+			`{"input":"x","previous_response_id":"resp_9"}`:                     `404 "resp_9\" not found`,
+			fmt.Sprintf(`{"input":"x","previous_response_id":%q}`, unstored.ID): "404 not found",
 			`{"model":"gpt-9","input":"x"}`:                                     "404 does not exist",
-			`{}`:                                                                "400 input: want a string or an array of items, got ",
+			`{}`:                                                                "400 input: must be a string or an array of items, got ",
 			`{"input":7}`:                                                       "400 got 7",
 			`{"input":[7]}`:                                                     "400 want",
-			`{"input":[{"type":"computer_call"}]}`:                              `400 input[0].type: want message, function_call or function_call_output, got \"computer_call`,
-			`{"input":[{"content":"x"}]}`:                                       "400 messages[0].role: is missing",
-			`{"input":"x","max_output_tokens":0}`:                               "400 want at least 1, got 0",
-			`{"input":"x"`:                                                      "400 it is not JSON",
+			`{"input":[{"type":"computer_call"}]}`:                              `400 input[0].type: must be message, function_call or function_call_output, got \"computer_call`,
+			`{"input":[{"content":"x"}]}`:                                       "400 messages[0].role: required",
+			`{"input":"x","max_output_tokens":0}`:                               "400 max_tokens: must be at least 1, got 0",
+			`{"input":"x"`:                                                      "400 invalid JSON",
 		} {
 			status, text := b.post(responsesPath, body)
 			code, words, _ := strings.Cut(want, " ")

@@ -12,11 +12,11 @@ import (
 	"time"
 )
 
-// ErrDied is what Run returns when a fault ended the server.
-var ErrDied = errors.New("the engine died of a fault it was given")
+// ErrDied is returned by Run when a fault stopped the server.
+var ErrDied = errors.New("the engine was stopped by an injected fault")
 
-// Server is a simulated engine behind HTTP. Make one with New, serve it with
-// Run (or mount Handler), and Close it when it was not Run.
+// Server is a simulated engine behind HTTP. Create it with New, serve it with Run (or mount Handler),
+// and Close it if it was not Run.
 type Server struct {
 	opts    Options
 	models  map[string]adapter
@@ -33,7 +33,7 @@ type Server struct {
 	throughput []throughput // by rank
 }
 
-// New starts an engine. Options that make no sense are an error.
+// New starts an engine. It returns an error for invalid options.
 func New(opts Options) (*Server, error) {
 	opts, err := opts.withDefaults()
 	if err != nil {
@@ -55,7 +55,7 @@ func New(opts Options) (*Server, error) {
 	return s, nil
 }
 
-// Close ends the engine. Requests that are still running break off.
+// Close stops the engine. It aborts running requests.
 func (s *Server) Close() {
 	s.closeOnce.Do(func() {
 		s.faults.stop()
@@ -63,16 +63,15 @@ func (s *Server) Close() {
 	})
 }
 
-// Handler is the server's HTTP interface.
+// Handler returns the server's HTTP handler.
 func (s *Server) Handler() http.Handler { return s.handler }
 
-// die ends the server as a crash would: at once and without a word.
+// die stops the server like a crash, without shutdown.
 func (s *Server) die() { s.dieOnce.Do(func() { close(s.dead) }) }
 
-// Run serves on a listener until the context is done, then refuses new
-// requests, lets those that run finish within the grace, closes everything and
-// returns nil. It returns ErrDied when a fault ended it, or why serving
-// failed. The server is closed afterwards.
+// Run serves on a listener until ctx ends, then rejects new requests, lets running ones finish within
+// the grace period, closes the server and returns nil. It returns ErrDied when a fault stopped the
+// server, or the error of serving.
 func (s *Server) Run(ctx context.Context, listener net.Listener) error {
 	defer s.Close()
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
@@ -92,7 +91,7 @@ func (s *Server) Run(ctx context.Context, listener net.Listener) error {
 	case <-served:
 		return fmt.Errorf("serving %s: %w", listener.Addr(), broke)
 	case <-s.dead:
-		_ = web.Close() // as a crash does, whatever it says
+		_ = web.Close() // like a crash; the error does not matter
 		<-served
 		return ErrDied
 	case <-ctx.Done():
@@ -102,17 +101,17 @@ func (s *Server) Run(ctx context.Context, listener net.Listener) error {
 	}
 }
 
-// shutDown stops serving within the grace.
+// shutDown stops serving within the grace period.
 func (s *Server) shutDown(life context.Context, web *http.Server) {
 	s.draining.Store(true)
 	grace, cancel := context.WithTimeout(life, s.opts.Grace)
 	defer cancel()
 	if web.Shutdown(grace) != nil {
-		_ = web.Close() // what did not finish in time breaks off
+		_ = web.Close() // aborts requests that did not finish in time
 	}
 }
 
-// routes is every path that the server answers.
+// routes returns the handler of all paths.
 func (s *Server) routes() http.Handler {
 	mux := http.NewServeMux()
 	for _, route := range []struct {
@@ -133,20 +132,20 @@ func (s *Server) routes() http.Handler {
 		mux.HandleFunc(route.path, s.gated(only(route.method, route.serve)))
 	}
 	s.routeStored(mux)
-	// This one answers while the server hangs, to end the hanging.
+	// /fault is not gated, so that it can end a hang.
 	mux.HandleFunc("/fault", s.serveFault)
 	mux.HandleFunc("/", s.gated(serveNotFound))
 	return mux
 }
 
-// only refuses every method but one. HEAD goes with GET.
+// only rejects all methods but one. GET includes HEAD.
 func only(method string, next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != method && (method != http.MethodGet || r.Method != http.MethodHead) {
 			w.Header().Set("Allow", method)
 			(&problem{
 				status: http.StatusMethodNotAllowed, kind: "invalid_request_error",
-				message: fmt.Sprintf("%s: want method %s, got %s", r.URL.Path, method, r.Method),
+				message: fmt.Sprintf("%s: method must be %s, got %s", r.URL.Path, method, r.Method),
 			}).write(w)
 			return
 		}
@@ -154,7 +153,7 @@ func only(method string, next http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// gated holds requests back while the server hangs.
+// gated blocks requests while the server hangs.
 func (s *Server) gated(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		s.waitGate(r.Context())
@@ -162,9 +161,8 @@ func (s *Server) gated(next http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// waitGate waits while the server hangs. It panics with http.ErrAbortHandler,
-// which closes the connection without an answer, when the client or the server
-// is gone first.
+// waitGate waits while the server hangs. If the client disconnects or the server stops first, it panics
+// with http.ErrAbortHandler, which closes the connection without a response.
 func (s *Server) waitGate(ctx context.Context) {
 	gate := s.faults.gate()
 	if gate == nil {
@@ -183,7 +181,7 @@ func serveNotFound(w http.ResponseWriter, r *http.Request) {
 	(&problem{status: http.StatusNotFound, kind: "invalid_request_error", message: "no such path: " + r.URL.Path}).write(w)
 }
 
-// serveHealth says whether new requests are taken.
+// serveHealth reports whether the server accepts new requests.
 func (s *Server) serveHealth(w http.ResponseWriter, _ *http.Request) {
 	if s.draining.Load() {
 		errDraining.write(w)
@@ -194,17 +192,17 @@ func (s *Server) serveHealth(w http.ResponseWriter, _ *http.Request) {
 
 var errDraining = &problem{
 	status: http.StatusServiceUnavailable, kind: "server_error", code: "draining",
-	message: "the engine is shutting down and takes no new requests",
+	message: "the engine is shutting down and accepts no new requests",
 }
 
-// serveFault shows the faults in force (GET) or sets others instead (POST).
+// serveFault returns the current faults (GET) or replaces them (POST).
 func (s *Server) serveFault(w http.ResponseWriter, r *http.Request) {
 	switch r.Method {
 	case http.MethodGet:
 	case http.MethodPost:
 		var f Faults
 		if err := s.readBody(w, r, &f); err != nil {
-			answer(w, err)
+			writeError(w, err)
 			return
 		}
 		s.faults.set(f)
@@ -215,8 +213,8 @@ func (s *Server) serveFault(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, s.faults.current())
 }
 
-// answer writes an error, which is 400 unless it says otherwise.
-func answer(w http.ResponseWriter, err error) {
+// writeError sends an error, with status 400 unless it is a problem.
+func writeError(w http.ResponseWriter, err error) {
 	var p *problem
 	if !errors.As(err, &p) {
 		p = malformed("", err.Error())

@@ -18,7 +18,7 @@ import (
 
 const chatPath, textPath = "/v1/chat/completions", "/v1/completions"
 
-func TestStreamHasOneEventATokenAtItsTime(t *testing.T) {
+func TestStreamHasOneEventPerToken(t *testing.T) {
 	bubble(t, Options{Speed: 10}, func(t *testing.T, b *bench) {
 		// "<|user|>\nhi\n<|assistant|>\n" is 5+1+1+1+... tokens: count them.
 		prompt := engine.CountTokens("<|user|>\nhi\n<|assistant|>\n")
@@ -49,7 +49,7 @@ func TestStreamHasOneEventATokenAtItsTime(t *testing.T) {
 	})
 }
 
-func TestStreamedAndWholeAnswersAreTheSame(t *testing.T) {
+func TestStreamedEqualsWholeAnswer(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, b *bench) {
 		for path, body := range map[string]string{
 			chatPath: `{"messages":[{"role":"user","content":"hello"}],"max_tokens":20`,
@@ -90,16 +90,16 @@ func TestNextTurnFindsTheAnswerInTheCache(t *testing.T) {
 	})
 }
 
-func TestBrokenAnswerGoesOnAsItWouldHave(t *testing.T) {
+func TestBrokenAnswerContinuesUnchanged(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, b *bench) {
 		want := b.complete(chatPath, chat("tell me a story", "")).text()
 		words := strings.SplitAfter(want, " ")
 		for _, cut := range []int{1, len(words) / 2, len(words) - 1} {
-			said := strings.TrimSuffix(strings.Join(words[:cut], ""), " ")
-			partial, _ := json.Marshal(said)
+			continued := strings.TrimSuffix(strings.Join(words[:cut], ""), " ")
+			partial, _ := json.Marshal(continued)
 			rest := b.complete(chatPath, `{"continue_final_message":true,"add_generation_prompt":false,
 				"messages":[{"role":"user","content":"tell me a story"},{"role":"assistant","content":`+string(partial)+`}]}`)
-			if got := said + rest.text(); got != want {
+			if got := continued + rest.text(); got != want {
 				t.Errorf("after %d words: %q\nwant %q", cut, got, want)
 			}
 		}
@@ -133,7 +133,7 @@ func TestLengths(t *testing.T) {
 	})
 }
 
-func TestSeedsModelsAndSaltsAreKeptApart(t *testing.T) {
+func TestSeedsModelsAndSaltsAreSeparate(t *testing.T) {
 	opts := Options{Speed: 1000, Model: "base", Aliases: []string{"small"}, LoRA: []string{"law"}}
 	bubble(t, opts, func(t *testing.T, b *bench) {
 		ask := func(more string) reply { return b.complete(chatPath, chat("who are you?", `,"max_tokens":20`+more)) }
@@ -173,40 +173,40 @@ func TestErrors(t *testing.T) {
 			status     int
 			want       string
 		}{
-			{chatPath, `{"messages":`, 400, "not JSON"},
+			{chatPath, `{"messages":`, 400, "invalid JSON"},
 			{chatPath, ``, 400, "at byte 0"},
 			{chatPath, `{"messages":"hi"}`, 400, "messages: want an array, got string"},
 			{chatPath, `["hi"]`, 400, "body: want an object, got array"},
 			{chatPath, chat("x", `,"stream":1`), 400, "stream: want true or false, got number"},
 			{chatPath, chat("x", `,"model":1`), 400, "model: want a string, got number"},
 			{chatPath, `{"messages":[]}`, 400, "at least one message"},
-			{chatPath, `{"messages":[{"content":"x"}]}`, 400, "messages[0].role: is missing"},
-			{chatPath, `{"messages":[{"role":"user","content":5}]}`, 400, "messages[0].content: want a string or an array of parts, got 5"},
-			{chatPath, `{"messages":[{"role":"user","content":[{"text":"x"}]}]}`, 400, `messages[0].content[0]: want a part with a type, got {"text":"x"}`},
-			{chatPath, chat("x", `,"max_tokens":0`), 400, "max_tokens: want at least 1, got 0"},
-			{chatPath, chat("x", `,"max_tokens":"many"`), 400, "max_tokens: want a whole number, got string"},
-			{chatPath, chat("x", `,"max_tokens":5,"min_tokens":6`), 400, "min_tokens: want at most max_tokens (5), got 6"},
-			{chatPath, chat("x", `,"min_tokens":-1`), 400, "min_tokens: want at least 0, got -1"},
-			{chatPath, chat("x", `,"n":2`), 400, "n: want 1, got 2"},
+			{chatPath, `{"messages":[{"content":"x"}]}`, 400, "messages[0].role: required"},
+			{chatPath, `{"messages":[{"role":"user","content":5}]}`, 400, "messages[0].content: must be a string or an array of parts, got 5"},
+			{chatPath, `{"messages":[{"role":"user","content":[{"text":"x"}]}]}`, 400, `messages[0].content[0]: must be a part with a type, got {"text":"x"}`},
+			{chatPath, chat("x", `,"max_tokens":0`), 400, "max_tokens: must be at least 1, got 0"},
+			{chatPath, chat("x", `,"max_tokens":"many"`), 400, "max_tokens: want an integer, got string"},
+			{chatPath, chat("x", `,"max_tokens":5,"min_tokens":6`), 400, "min_tokens: must be at most max_tokens (5), got 6"},
+			{chatPath, chat("x", `,"min_tokens":-1`), 400, "min_tokens: must be at least 0, got -1"},
+			{chatPath, chat("x", `,"n":2`), 400, "n: must be 1, got 2"},
 			{chatPath, chat("x", `,"max_tokens":21000`), 400, "maximum context length is 21000"},
-			{chatPath, chat("x", `,"continue_final_message":true,"add_generation_prompt":true`), 400, "got both"},
+			{chatPath, chat("x", `,"continue_final_message":true,"add_generation_prompt":true`), 400, "mutually exclusive"},
 			{chatPath, chat(long, ``), 400, "maximum context length is 21000"},
 			{chatPath, chat("x", `,"model":"other"`), 404, "`other` does not exist"},
 			{chatPath, `"` + strings.Repeat("x", 1<<20) + `"`, 413, "limit of 1048576 bytes"},
-			{textPath, `{}`, 400, "prompt: is missing"},
+			{textPath, `{}`, 400, "prompt: required"},
 			{textPath, `{"prompt":7}`, 400, "got 7"},
 			{textPath, `{"prompt":""}`, 400, "at least one token"},
 			{textPath, `{"prompt":[]}`, 400, "at least one token"},
-			{textPath, `{"prompt":["a","b"]}`, 400, "want one prompt, got 2"},
+			{textPath, `{"prompt":["a","b"]}`, 400, "must contain one prompt, got 2"},
 			{textPath, `{"prompt":[{}]}`, 400, "got [{}]"},
-			{"/v1/embeddings", `{"input":5}`, 400, "input: want a string or an array of strings, got 5"},
-			{"/v1/embeddings", `{"input":[]}`, 400, "want 1 to 2048 strings, got 0"},
-			{"/v1/embeddings", `{"input":"x","dimensions":0}`, 400, "dimensions: want 1 to 4096, got 0"},
+			{"/v1/embeddings", `{"input":5}`, 400, "input: must be a string or an array of strings, got 5"},
+			{"/v1/embeddings", `{"input":[]}`, 400, "must contain 1 to 2048 strings, got 0"},
+			{"/v1/embeddings", `{"input":"x","dimensions":0}`, 400, "dimensions: must be from 1 to 4096, got 0"},
 			{"/v1/embeddings", `{"input":"x","encoding_format":"hex"}`, 400, `got "hex"`},
 			{"/v1/embeddings", `{"input":"x","model":"other"}`, 404, "does not exist"},
 			{"/tokenize", `{"prompt":"x","model":"other"}`, 404, "does not exist"},
-			{"/tokenize", `{}`, 400, "prompt: is missing"},
-			{"/v1/models", `{}`, 405, "want method GET, got POST"},
+			{"/tokenize", `{}`, 400, "prompt: required"},
+			{"/v1/models", `{}`, 405, "method must be GET, got POST"},
 			{"/v1/nothing", `{}`, 404, "no such path: /v1/nothing"},
 			{"/fault", `{"explode":1}`, 400, `unknown fault "explode"`},
 			{"/fault", `[]`, 400, "want an object"},
@@ -316,7 +316,7 @@ func TestEmbeddings(t *testing.T) {
 	})
 }
 
-func TestHangingUpFreesTheEngineAtOnce(t *testing.T) {
+func TestDisconnectFreesTheEngine(t *testing.T) {
 	for _, stream := range []bool{true, false} {
 		bubble(t, Options{}, func(t *testing.T, b *bench) {
 			ctx, hangUp := context.WithCancel(context.Background())
@@ -341,7 +341,7 @@ func TestHangingUpFreesTheEngineAtOnce(t *testing.T) {
 	}
 }
 
-func TestClientThatDoesNotReadBlocksNobody(t *testing.T) {
+func TestSlowClientBlocksNoOthers(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, b *bench) {
 		stuck := b.send(chatPath, chat("x", `,"max_tokens":2000,"ignore_eos":true,"stream":true`))
 		defer stuck.Body.Close()
@@ -355,7 +355,7 @@ func TestClientThatDoesNotReadBlocksNobody(t *testing.T) {
 	})
 }
 
-func TestStopLetsShortAnswersFinish(t *testing.T) {
+func TestShutdownFinishesShortAnswers(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, b *bench) {
 		short := b.send(chatPath, chat("x", `,"max_tokens":20,"stream":true`))
 		long := b.send(chatPath, chat("x", `,"max_tokens":60,"stream":true`))
@@ -377,7 +377,7 @@ func TestStopLetsShortAnswersFinish(t *testing.T) {
 	})
 }
 
-func TestStoppingServerRefusesNewRequests(t *testing.T) {
+func TestShutdownRejectsNewRequests(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, b *bench) {
 		if status, _ := b.get("/health"); status != http.StatusOK {
 			t.Errorf("GET /health: %d", status)
@@ -395,7 +395,7 @@ func TestStoppingServerRefusesNewRequests(t *testing.T) {
 	})
 }
 
-func TestRunReportsABrokenListener(t *testing.T) {
+func TestRunReportsListenerErrors(t *testing.T) {
 	s, err := New(Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -407,13 +407,13 @@ func TestRunReportsABrokenListener(t *testing.T) {
 	}
 }
 
-func TestOptionsThatMakeNoSense(t *testing.T) {
+func TestOptionErrors(t *testing.T) {
 	for want, o := range map[string]Options{
 		"speed must be above 0": {Speed: -1},
 		"body limit":            {MaxBodyBytes: -1},
 		"grace":                 {Grace: -time.Second},
 		`unknown flavor "tgi"`:  {Flavor: "tgi"},
-		"given twice":           {Model: "a", Aliases: []string{"a"}},
+		"duplicate model name":  {Model: "a", Aliases: []string{"a"}},
 		"is empty":              {LoRA: []string{""}},
 		"KVTokens":              {Profile: engine.Profile{Name: "x", DecodeBase: 1, ChunkTokens: 1, KVTokens: 1, MaxRunning: 1}},
 	} {

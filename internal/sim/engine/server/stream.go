@@ -6,23 +6,22 @@ import (
 	"skyserve/internal/sim/engine"
 )
 
-// stream carries the answer of one request from the driver to its handler. The
-// driver never waits: what the handler has not taken yet collects here, at most
-// as many words as the request may generate.
+// stream passes the response of one request from the driver to its handler. The driver never waits:
+// tokens not yet taken by the handler collect here, at most as many as the request may generate.
 type stream struct {
 	id    uint64   // set by the driver, used by the driver only
-	texts []string // of a given answer
+	texts []string // of a given output
 
 	mu    sync.Mutex
 	words []string
 	last  engine.Event
 
-	ready chan struct{} // holds one when there is something to take
+	ready chan struct{} // has an element when there is something to take
 }
 
 func newStream(texts []string) *stream { return &stream{texts: texts, ready: make(chan struct{}, 1)} }
 
-// push adds what an event brings. It never waits.
+// push adds an event. It never blocks.
 func (s *stream) push(ev engine.Event) {
 	s.mu.Lock()
 	if ev.Kind == engine.TokenEmitted {
@@ -42,14 +41,14 @@ func (s *stream) push(ev engine.Event) {
 // batch is what a handler takes from a stream at once.
 type batch struct {
 	words []string
-	last  engine.Event // what brought the last of them
+	last  engine.Event // the event of the last word
 }
 
-// ended says whether the answer is whole with this batch.
+// ended reports whether the response ends with this batch.
 func (b *batch) ended() bool { return b.last.Reason != 0 }
 
-// take empties the stream. The words of the last batch are overwritten.
-func (s *stream) take(b *batch) {
+// drain empties the stream. It overwrites the words of the last batch.
+func (s *stream) drain(b *batch) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	b.words, s.words = s.words, b.words[:0]

@@ -6,27 +6,27 @@ import (
 	"skyserve/internal/sim/engine"
 )
 
-// tokenization is the answer of /tokenize, as vLLM gives it.
+// tokenization is the response of /tokenize, in vLLM's format.
 type tokenization struct {
 	Count       int            `json:"count"`
 	MaxModelLen int            `json:"max_model_len"`
-	Tokens      []engine.Token `json:"tokens"` // null when there are more than MaxModelLen
+	Tokens      []engine.Token `json:"tokens"` // null if there are more than MaxModelLen
 }
 
-// serveTokenize counts the tokens of a prompt or of a chat as it is rendered.
+// serveTokenize counts the tokens of a prompt or of a rendered chat.
 func (s *Server) serveTokenize(w http.ResponseWriter, r *http.Request) {
 	var b body
 	if err := s.readBody(w, r, &b); err != nil {
-		answer(w, err)
+		writeError(w, err)
 		return
 	}
 	if _, _, err := s.resolve(b.Model); err != nil {
-		answer(w, err)
+		writeError(w, err)
 		return
 	}
 	t, err := s.tokenize(&b)
 	if err != nil {
-		answer(w, err)
+		writeError(w, err)
 		return
 	}
 	writeJSON(w, http.StatusOK, t)
@@ -49,7 +49,7 @@ func (s *Server) tokenize(b *body) (tokenization, error) {
 	return t, nil
 }
 
-// text is what a body asks about: its chat or its prompt.
+// text returns the text of a body's chat or prompt, or the token IDs of its prompt.
 func (b *body) text() (text string, ids []engine.Token, err error) {
 	if b.Messages != nil {
 		text, _, err = b.render()

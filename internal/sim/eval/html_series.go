@@ -11,42 +11,42 @@ import (
 	"skyserve/plan/chart"
 )
 
-// drawnRegions is how many regions have a line of their own, one for each colour
-// that people with any sight of colours tell apart; more are drawn as one.
-const drawnRegions = 6
+// maxLines is the maximum number of lines, one for each colour that colour-blind readers can
+// distinguish. Further regions share the last line.
+const maxLines = 6
 
-// courses are the loads over time of all policies on one scale.
-type courses struct {
+// loadSeries holds the load over time of all policies, with one scale.
+type loadSeries struct {
 	Seed    uint64
 	Regions []string // in the order of the lines' classes
 	Panels  []panel
-	frame   chart.Plot // what all panels have: scales, faults and surges
+	frame   chart.Plot // common to all panels: scales, faults and surges
 	warm    float64    // the end of the warm-up in seconds
 }
 
-// panel is one policy's course.
+// panel is the chart of one policy's load over time.
 type panel struct {
 	*entry
 	chart.Plot
 }
 
-// regionClass is how a region's line is drawn: what is in its engines (run) or what its
-// balancers hold (held).
+// regionClass returns the CSS class of a region's line: requests in its engines (run) or queued at its
+// balancers (held).
 func regionClass(what string, region int) string { return fmt.Sprintf("%s c%d", what, region) }
 
-// courses draws the load over time; nil where no course is known.
-func (l *lineup) courses() *courses {
+// loadSeries draws the load over time; nil without time series.
+func (l *lineup) loadSeries() *loadSeries {
 	constants := &l.report.Constants
-	c := &courses{Regions: regionNames(constants.Regions), warm: constants.Warmup * constants.Duration}
+	c := &loadSeries{Regions: regionNames(constants.Regions), warm: constants.Warmup * constants.Duration}
 	high := 1.0
 	for i := range l.entries {
 		e := &l.entries[i]
-		for _, m := range e.course {
-			for _, load := range drawnLoads(m.Regions) {
+		for _, m := range e.series {
+			for _, load := range lineLoads(m.Regions) {
 				high = max(high, float64(inEngines(load)), float64(load.Queued))
 			}
 		}
-		if len(e.course) > 0 {
+		if len(e.series) > 0 {
 			c.Panels = append(c.Panels, panel{entry: e})
 		}
 	}
@@ -58,7 +58,7 @@ func (l *lineup) courses() *courses {
 	c.frame.XMarks = c.frame.X.Marks(5, func(v float64) string { return plain(v) + " s" })
 	c.frame.YMarks = wholeMarks(c.frame.Y, 4)
 	if c.warm > 0 {
-		c.frame.Spans = []chart.Span{{Class: "warm", To: c.warm, Title: fmt.Sprintf("warm-up, to %s s: no figure counts it", plain(c.warm))}}
+		c.frame.Spans = []chart.Span{{Class: "warm", To: c.warm, Title: fmt.Sprintf("warm-up until %s s, excluded from all figures", plain(c.warm))}}
 	}
 	c.frame.Spans = append(c.frame.Spans, events(constants)...)
 	for i := range c.Panels {
@@ -67,32 +67,32 @@ func (l *lineup) courses() *courses {
 	return c
 }
 
-// wholeMarks are the marks of counts.
+// wholeMarks returns the axis marks of a count.
 func wholeMarks(s chart.Scale, n int) []chart.Mark {
 	return slices.DeleteFunc(s.Marks(n, plain), func(m chart.Mark) bool { return m.Value != math.Trunc(m.Value) })
 }
 
-// regionNames names the lines.
+// regionNames returns the names of the lines.
 func regionNames(regions []sim.ConstantsRegion) []string {
 	var names []string
 	for _, r := range regions {
 		names = append(names, r.Name)
 	}
-	if len(names) > drawnRegions {
-		others := len(names) - drawnRegions + 1
-		names = append(names[:drawnRegions-1], fmt.Sprintf("%d others", others))
+	if len(names) > maxLines {
+		others := len(names) - maxLines + 1
+		names = append(names[:maxLines-1], fmt.Sprintf("%d others", others))
 	}
 	return names
 }
 
-// drawnLoads are the loads that lines are drawn of.
-func drawnLoads(regions []sim.RegionLoad) []sim.RegionLoad {
-	if len(regions) <= drawnRegions {
+// lineLoads returns the load of each line.
+func lineLoads(regions []sim.RegionLoad) []sim.RegionLoad {
+	if len(regions) <= maxLines {
 		return regions
 	}
-	drawn := slices.Clone(regions[:drawnRegions])
-	others := &drawn[drawnRegions-1]
-	for _, r := range regions[drawnRegions:] {
+	drawn := slices.Clone(regions[:maxLines])
+	others := &drawn[maxLines-1]
+	for _, r := range regions[maxLines:] {
 		others.Queued += r.Queued
 		others.Pending += r.Pending
 		others.Running += r.Running
@@ -102,8 +102,8 @@ func drawnLoads(regions []sim.RegionLoad) []sim.RegionLoad {
 
 func inEngines(l sim.RegionLoad) int { return l.Pending + l.Running }
 
-// events numbers the scenario's faults and surges by when they begin. What would come
-// after the end is left out.
+// events numbers the scenario's faults and surges by start time. It omits those after the end of the
+// run.
 func events(constants *sim.Constants) []chart.Span {
 	var out []chart.Span
 	for i := range constants.Surges {
@@ -124,7 +124,7 @@ func events(constants *sim.Constants) []chart.Span {
 	return out
 }
 
-// faultText says in words what a fault is.
+// faultText describes a fault.
 func faultText(f *sim.ConstantsFault) string {
 	who := cmp.Or(f.Replica, f.Region, "all")
 	switch f.Kind {
@@ -144,15 +144,15 @@ func faultText(f *sim.ConstantsFault) string {
 	return fmt.Sprintf("%s: %s", f.Kind, who)
 }
 
-// draw makes the panel's lines: what is held below, what is in the engines above.
-func (p *panel) draw(c *courses) {
+// draw creates the panel's lines: queued requests below, requests in the engines above.
+func (p *panel) draw(c *loadSeries) {
 	p.Plot = c.frame
 	p.Title = fmt.Sprintf("%s, seed %d, after the warm-up", p.name(), c.Seed)
 	var held, served []chart.Line
 	for region, name := range c.Regions {
-		queued := p.follow(region, func(l sim.RegionLoad) int { return l.Queued })
-		inside := p.follow(region, inEngines)
-		p.Title += fmt.Sprintf("\n%s: in the engines %s; held %s", name, c.sum(inside), c.sum(queued))
+		queued := p.points(region, func(l sim.RegionLoad) int { return l.Queued })
+		inside := p.points(region, inEngines)
+		p.Title += fmt.Sprintf("\n%s: in engines %s; queued %s", name, c.summarise(inside), c.summarise(queued))
 		if slices.ContainsFunc(queued, func(s chart.Point) bool { return s.Y > 0 }) {
 			ground := []chart.Point{{X: queued[0].X}, {X: queued[len(queued)-1].X}}
 			held = append(held, chart.Line{Class: regionClass("held", region), Points: queued, Lower: ground})
@@ -162,19 +162,19 @@ func (p *panel) draw(c *courses) {
 	p.Lines = append(held, served...)
 }
 
-// follow lists a count of requests in a region over time, in seconds.
-func (p *panel) follow(region int, get func(sim.RegionLoad) int) []chart.Point {
-	points := make([]chart.Point, 0, len(p.course))
-	for _, m := range p.course {
-		if loads := drawnLoads(m.Regions); region < len(loads) {
+// points returns a count of requests in a region over time, in seconds.
+func (p *panel) points(region int, get func(sim.RegionLoad) int) []chart.Point {
+	points := make([]chart.Point, 0, len(p.series))
+	for _, m := range p.series {
+		if loads := lineLoads(m.Regions); region < len(loads) {
 			points = append(points, chart.Point{X: m.At.Seconds(), Y: float64(get(loads[region]))})
 		}
 	}
 	return points
 }
 
-// sum says the mean and the most of the counts after the warm-up.
-func (c *courses) sum(counts []chart.Point) string {
+// summarise formats the mean and the maximum of the counts after the warm-up.
+func (c *loadSeries) summarise(counts []chart.Point) string {
 	n, total, most := 0.0, 0.0, 0.0
 	for _, s := range counts {
 		if s.X >= c.warm {
@@ -184,5 +184,5 @@ func (c *courses) sum(counts []chart.Point) string {
 	if n == 0 {
 		return "-"
 	}
-	return fmt.Sprintf("%.1f on average, %.0f at most", total/n, most)
+	return fmt.Sprintf("mean %.1f, max %.0f", total/n, most)
 }

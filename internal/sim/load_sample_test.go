@@ -7,13 +7,12 @@ import (
 	"skyserve/lbd/core"
 )
 
-// A run's course has its moments at equal distances, and what it counts is what
-// is there: never more than clients that ask one by one have issued, and most of
-// that while they are busy.
-func TestTheCourseOfARun(t *testing.T) {
+// A run's samples are equidistant, and their counts are consistent: never more than the requests of
+// closed-loop clients, and close to that while they are busy.
+func TestLoadIsSampled(t *testing.T) {
 	s := short(t, "fig8a", 40*time.Second)
 	r := run(t, s, Setup{Policy: "skylb", Push: core.Push{Mode: core.PushPending}, Layout: Regional, Seed: 1})
-	if len(r.Course) != moments {
+	if len(r.Course) != loadSamples {
 		t.Fatalf("%d moments", len(r.Course))
 	}
 	clients, most := 0, 0
@@ -21,7 +20,7 @@ func TestTheCourseOfARun(t *testing.T) {
 		clients += region.Clients
 	}
 	for i, m := range r.Course {
-		if m.At != time.Duration(i)*s.Duration/moments || len(m.Regions) != 3 {
+		if m.At != time.Duration(i)*s.Duration/loadSamples || len(m.Regions) != 3 {
 			t.Fatalf("moment %d: %+v", i, m)
 		}
 		all := 0

@@ -12,8 +12,8 @@ import (
 	"skyserve/plan/chart"
 )
 
-// course is a load of some regions that changes at every moment.
-func course(regions, moments int) []sim.Moment {
+// regionLoads returns a load of some regions that changes at every sample.
+func regionLoads(regions, moments int) []sim.Moment {
 	var out []sim.Moment
 	for i := range moments {
 		m := sim.Moment{At: time.Duration(i) * time.Second}
@@ -26,53 +26,51 @@ func course(regions, moments int) []sim.Moment {
 	return out
 }
 
-// All policies of three regions make a page of less than 200 KB, however much
-// their loads change.
-func TestThePageStaysSmall(t *testing.T) {
-	r := everything("")
+// The page for all policies in three regions is smaller than 200 KB, however much the load changes.
+func TestPageSizeIsBounded(t *testing.T) {
+	r := fullReport("")
 	r.Constants.Duration = 200
 	r.Constants.Regions = make([]sim.ConstantsRegion, 3)
 	summary := r.Summary[1]
-	r.Summary, r.courses = nil, nil
+	r.Summary, r.series = nil, nil
 	for i := range 13 {
 		summary.Policy = fmt.Sprintf("a-long-policy-name-%d", i)
-		r.Summary, r.courses = append(r.Summary, summary), append(r.courses, course(3, 200))
+		r.Summary, r.series = append(r.Summary, summary), append(r.series, regionLoads(3, 200))
 	}
 	if n := len(htmlOf(t, r)); n > 200_000 {
 		t.Errorf("the page has %d bytes", n)
 	}
 }
 
-// More regions than there are colours share the last line, and nothing of their
-// load is left out.
-func TestManyRegions(t *testing.T) {
-	r := everything("")
+// Regions beyond the number of colours share the last line, which sums their load.
+func TestManyRegionsShareTheLastLine(t *testing.T) {
+	r := fullReport("")
 	r.Constants.Regions = make([]sim.ConstantsRegion, 9)
-	for i := range r.courses {
-		r.courses[i] = []sim.Moment{{At: 50 * time.Second, Regions: make([]sim.RegionLoad, 9)}}
+	for i := range r.series {
+		r.series[i] = []sim.Moment{{At: 50 * time.Second, Regions: make([]sim.RegionLoad, 9)}}
 		for k := range 9 {
-			r.courses[i][0].Regions[k] = sim.RegionLoad{Queued: 1, Pending: 2, Running: 3}
+			r.series[i][0].Regions[k] = sim.RegionLoad{Queued: 1, Pending: 2, Running: 3}
 		}
 	}
-	c := lineUp(r).courses()
+	c := newLineup(r).loadSeries()
 	if got := strings.Join(c.Regions, "|"); got != "|||||4 others" || c.frame.Y.High != 20 {
 		t.Errorf("regions %s, at most %v", got, c.frame.Y.High)
 	}
 	lines := c.Panels[0].Lines
-	if len(lines) != 2*drawnRegions || lines[11].Class != "run c5" || lines[0].Class != "held c0" {
+	if len(lines) != 2*maxLines || lines[11].Class != "run c5" || lines[0].Class != "held c0" {
 		t.Errorf("lines %+v", lines)
 	}
-	if r.courses[0][0].Regions[5].Queued != 1 {
+	if r.series[0][0].Regions[5].Queued != 1 {
 		t.Error("drawing changes what is drawn")
 	}
-	if !strings.HasSuffix(c.Panels[0].Title, "\n4 others: in the engines 20.0 on average, 20 at most; held 4.0 on average, 4 at most") {
+	if !strings.HasSuffix(c.Panels[0].Title, "\n4 others: in engines mean 20.0, max 20; queued mean 4.0, max 4") {
 		t.Errorf("the tip is %s", c.Panels[0].Title)
 	}
 }
 
-// Faults and surges are numbered by when they begin; those after the end are left out.
-func TestEventsAreNumbered(t *testing.T) {
-	r := everything("")
+// Faults and surges are numbered by start time; those after the end are omitted.
+func TestEventsAreNumberedByStart(t *testing.T) {
+	r := fullReport("")
 	r.Constants.Faults = []sim.ConstantsFault{
 		{Kind: sim.LinkCut, Region: "us", Peer: "eu", From: 50, To: 60}, {Kind: sim.LinkCut, From: 100, To: 110}, {Kind: sim.ReplicaDown, Replica: "us-01", From: 10, To: 120},
 	}
@@ -86,7 +84,7 @@ func TestEventsAreNumbered(t *testing.T) {
 	}
 }
 
-func TestFaultsInWords(t *testing.T) {
+func TestFaultText(t *testing.T) {
 	for want, f := range map[string]sim.ConstantsFault{
 		"replica-down: us-01":                         {Kind: sim.ReplicaDown, Replica: "us-01"},
 		"replica-slow: us-01 takes 2.5 times as long": {Kind: sim.ReplicaSlow, Replica: "us-01", Factor: 2.5},
@@ -102,17 +100,17 @@ func TestFaultsInWords(t *testing.T) {
 	}
 }
 
-// A report's courses are those of the first seed of each policy, from the very
-// beginning of the run to its end.
-func TestCoursesAreOfTheFirstSeed(t *testing.T) {
-	p := small(t)
+// A report's time series are those of the first seed of each policy, from the start of the run to its
+// end.
+func TestSeriesUseTheFirstSeed(t *testing.T) {
+	p := smallPlan(t)
 	many := report(t, p)
 	p.Seeds = 1
 	one := report(t, p)
-	if fmt.Sprint(many.courses) != fmt.Sprint(one.courses) || len(one.courses) != len(one.Summary) {
-		t.Error("other seeds change the courses")
+	if fmt.Sprint(many.series) != fmt.Sprint(one.series) || len(one.series) != len(one.Summary) {
+		t.Error("other seeds change the series")
 	}
-	for _, moments := range one.courses {
+	for _, moments := range one.series {
 		if len(moments) < 200 || moments[0].At != 0 || len(moments[0].Regions) != 3 || p.Scenario.Duration-moments[len(moments)-1].At > time.Second {
 			t.Errorf("%d moments to %v", len(moments), moments[len(moments)-1].At)
 		}

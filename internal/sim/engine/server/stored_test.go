@@ -21,7 +21,7 @@ func (b *bench) request(method, path string) (int, string) {
 	return resp.StatusCode, read(b.t, resp)
 }
 
-func TestAResponseIsKeptUntilItIsDeleted(t *testing.T) {
+func TestResponseIsStoredUntilDeleted(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, b *bench) {
 		given := b.respond(`{"input":"hello","max_output_tokens":9}`)
 		path := responsesPath + "/" + given.ID
@@ -50,7 +50,7 @@ func TestAResponseIsKeptUntilItIsDeleted(t *testing.T) {
 	})
 }
 
-func TestInputItemsAreWhatWasAsked(t *testing.T) {
+func TestInputItems(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, b *bench) {
 		for input, want := range map[string]string{
 			`"hello"`: `[{"content":[{"text":"hello","type":"input_text"}],"id":"item_ID_0","role":"user","type":"message"}]`,

@@ -6,7 +6,7 @@ import (
 	"net/http"
 )
 
-// routeStored adds the routes of the responses that are kept.
+// routeStored adds the routes of stored responses.
 func (s *Server) routeStored(mux *http.ServeMux) {
 	for route, serve := range map[string]func(http.ResponseWriter, conversation){
 		"GET /v1/responses/{id}":             func(w http.ResponseWriter, c conversation) { writeJSON(w, http.StatusOK, &c.document) },
@@ -19,7 +19,7 @@ func (s *Server) routeStored(mux *http.ServeMux) {
 			if !known {
 				(&problem{
 					status: http.StatusNotFound, kind: "invalid_request_error", param: "response_id",
-					message: fmt.Sprintf("response_id: no response %q is stored here", r.PathValue("id")),
+					message: fmt.Sprintf("response_id: response %q not found", r.PathValue("id")),
 				}).write(w)
 				return
 			}
@@ -33,14 +33,13 @@ func (s *Server) deleteResponse(w http.ResponseWriter, c conversation) {
 	writeJSON(w, http.StatusOK, map[string]any{"id": c.id, "object": "response", "deleted": true})
 }
 
-// cancelResponse refuses: only what runs in the background can be cancelled, and
-// nothing does here.
+// cancelResponse always fails: only background responses can be cancelled, and this server has none.
 func cancelResponse(w http.ResponseWriter, c conversation) {
 	malformed("response_id", fmt.Sprintf("response_id: %q is complete: only a background response can be cancelled", c.id)).write(w)
 }
 
-// listInput lists what a response was asked, a text as the message that it stands
-// for. What it went on from is not part of it.
+// listInput lists the input items of a response, a text as the equivalent message. Items of previous
+// responses are not included.
 func listInput(w http.ResponseWriter, c conversation) {
 	var items []map[string]any
 	var text string
