@@ -14,19 +14,19 @@ const (
 	retryJitter = 0.2
 )
 
-// startOver allows a request everything again when nothing that it does not avoid
+// startRetryRound allows a request everything again when nothing that it does not avoid
 // answers: a replica that failed once is better than none. Other replicas are tried
 // at once; before the same ones are, it rests, each time longer: what made them all
 // fail needs time to pass. It says whether the request may be placed now.
-func (b *Balancer) startOver(now time.Duration, r *request) bool {
+func (b *Balancer) startRetryRound(now time.Duration, r *request) bool {
 	switch {
-	case len(r.avoid) == 0 || b.anyLeft(now, r):
+	case len(r.avoid) == 0 || b.anyTargetLeft(now, r):
 		return true
-	case now-r.failedAt < b.cfg.retryBackoff(r.ID, r.rounds):
+	case now-r.failedAt < b.cfg.retryBackoff(r.ID, r.retryRounds):
 		return false
 	}
 	r.avoid, r.refusals = r.avoid[:0], r.refusals[:0]
-	r.rounds++
+	r.retryRounds++
 	return true
 }
 

@@ -99,7 +99,7 @@ func TestProgressIsSharedByThoseThatTalk(t *testing.T) {
 	step(Event{Kind: EventProgress, Target: "e0/0", Tokens: 10})
 	step(Event{Kind: EventFirstToken, ID: "y"})
 	step(Event{Kind: EventProgress, Target: "e0/0", Tokens: 8})
-	rank := find(b.replicas, "e0/0")
+	rank := findTarget(b.replicas, "e0/0")
 	got := map[string]int{}
 	for _, id := range []string{"x", "y", "z"} {
 		got[id] = rank.streamed(b.requests[id])
@@ -238,7 +238,7 @@ func TestPoolsKeepTheLimitsAndLoseNobody(t *testing.T) {
 		if room, _ := w.b.anyAvailable(w.now, w.b.queue("m")); !room || cfg.PoolLimit < cfg.QueueLimit {
 			return // those at the front may all have places to avoid
 		}
-		for _, r := range w.b.waiting(w.b.queue("m")) {
+		for _, r := range w.b.waitingRequests(w.b.queue("m")) {
 			if len(r.avoid) == 0 {
 				rt.Fatalf("%s waits while there is room: %+v", r.ID, w.b.View(w.now).Replicas)
 			}
@@ -249,16 +249,16 @@ func TestPoolsKeepTheLimitsAndLoseNobody(t *testing.T) {
 func checkRanks(t fatal, b *Balancer, limit int) {
 	for _, x := range b.replicas {
 		talking := 0
-		for i, r := range x.there {
-			if r.index != i || r.target != x {
-				t.Fatalf("%s: %s stands at %d, not %d", x.id, r.ID, r.index, i)
+		for i, r := range x.requests {
+			if r.rankIndex != i || r.target != x {
+				t.Fatalf("%s: %s stands at %d, not %d", x.id, r.ID, r.rankIndex, i)
 			}
-			if r.talks {
+			if r.streaming {
 				talking++
 			}
 		}
-		if x.outstanding > limit || len(x.there) != x.outstanding || talking != x.talking {
-			t.Fatalf("%s: %d outstanding of %d, %d there, %d of %d talk", x.id, x.outstanding, limit, len(x.there), talking, x.talking)
+		if x.outstanding > limit || len(x.requests) != x.outstanding || talking != x.streaming {
+			t.Fatalf("%s: %d outstanding of %d, %d there, %d of %d talk", x.id, x.outstanding, limit, len(x.requests), talking, x.streaming)
 		}
 	}
 }

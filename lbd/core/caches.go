@@ -30,8 +30,8 @@ type cacheTarget struct {
 	peer    bool
 	slot    int           // its number in the tree; -1 once it is gone
 	added   time.Duration // replica only
-	// forgotAt is when its cache was last found to be lost: what is older does not count.
-	forgotAt time.Duration
+	// cacheLostAt is when its cache was last found to be lost: what is older does not count.
+	cacheLostAt time.Duration
 }
 
 func newCaches(cfg *Config) caches {
@@ -49,7 +49,7 @@ type slots struct {
 	next int
 }
 
-func (s *slots) take() int {
+func (s *slots) allocate() int {
 	if n := len(s.free); n > 0 {
 		slot := s.free[n-1]
 		s.free = s.free[:n-1]
@@ -59,7 +59,7 @@ func (s *slots) take() int {
 	return s.next - 1
 }
 
-func (s *slots) give(slot int) { s.free = append(s.free, slot) }
+func (s *slots) release(slot int) { s.free = append(s.free, slot) }
 
 func (c *caches) tree(h *cacheTarget) *prefix.Tree {
 	if h.peer {
@@ -69,37 +69,37 @@ func (c *caches) tree(h *cacheTarget) *prefix.Tree {
 }
 
 // addPeer gives a peer a place in its tree.
-func (c *caches) addPeer(h *cacheTarget) { h.slot = c.slots[1].take() }
+func (c *caches) addPeer(h *cacheTarget) { h.slot = c.slots[1].allocate() }
 
 // removePeer forgets a peer, and what it told of replicas.
 func (c *caches) removePeer(h *cacheTarget) {
 	c.peers.RemoveTarget(h.slot)
-	c.slots[1].give(h.slot)
+	c.slots[1].release(h.slot)
 	h.slot = -1
 	c.dropReportedBy(h.id)
 }
 
-// sent notes that a prompt goes to a target.
-func (c *caches) sent(now time.Duration, h *cacheTarget, tenant string, prompt prefix.Key) {
-	c.tree(h).InsertFor(c.owners.of(now, tenant), prompt, h.slot)
+// addOutstanding notes that a prompt goes to a target.
+func (c *caches) recordSent(now time.Duration, h *cacheTarget, tenant string, prompt prefix.Key) {
+	c.tree(h).InsertFor(c.owners.numberFor(now, tenant), prompt, h.slot)
 }
 
-// finished notes that a prompt was served there, with the key of the prompt with its answer,
+// recordFinished notes that a prompt was served there, with the key of the prompt with its answer,
 // nil where that is not known, and when its session began.
-func (c *caches) finished(now time.Duration, h *cacheTarget, tenant string, prompt, answered prefix.Key, began time.Duration) {
+func (c *caches) recordFinished(now time.Duration, h *cacheTarget, tenant string, prompt, answered prefix.Key, began time.Duration) {
 	if h.slot < 0 {
 		return
 	}
 	if answered != nil {
-		c.tree(h).InsertAnswerFor(c.owners.of(now, tenant), answered, h.slot, began)
+		c.tree(h).InsertAnswerFor(c.owners.numberFor(now, tenant), answered, h.slot, began)
 	}
 	if !h.peer && c.neighbours {
-		c.share(now, h, tenant, prompt, answered, began)
+		c.shareLearned(now, h, tenant, prompt, answered, began)
 	}
 }
 
-// forget drops what a target was thought to hold.
-func (c *caches) forget(now time.Duration, h *cacheTarget) {
+// forgetTarget drops what a target was thought to hold.
+func (c *caches) forgetTarget(now time.Duration, h *cacheTarget) {
 	if h.slot < 0 {
 		return
 	}
@@ -109,8 +109,8 @@ func (c *caches) forget(now time.Duration, h *cacheTarget) {
 	c.tree(h).RemoveTarget(h.slot)
 }
 
-// session is when the session of a prompt began, if it is one that was answered.
-func (c *caches) session(prompt prefix.Key) (start time.Duration, known bool) {
+// sessionStart is when the session of a prompt began, if it is one that was answered.
+func (c *caches) sessionStart(prompt prefix.Key) (start time.Duration, known bool) {
 	if found := c.replicas.Match(prompt, nil); found.Answered {
 		return found.Start, true
 	}
@@ -118,7 +118,7 @@ func (c *caches) session(prompt prefix.Key) (start time.Duration, known bool) {
 	return found.Start, found.Answered
 }
 
-// match finds what replicas, or peers, hold of a prompt: matches is by slot up to the highest
+// fillMatches finds what replicas, or peers, hold of a prompt: matches is by slot up to the highest
 // one asked for, and latest the slot that the prompt's session was at last. It is valid until
 // the next call.
 func (c *caches) match(tree *prefix.Tree, prompt prefix.Key, highest int) (matches []int, latest int, known bool) {

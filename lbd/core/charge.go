@@ -16,35 +16,35 @@ const (
 	// chargeEvery is the time between two charges for answers that are being generated:
 	// short against an answer, and far longer than it takes to go over all of them.
 	chargeEvery = time.Second
-	// unboundedAnswer is how many tokens an answer without max_tokens is taken to have at
+	// maxUnboundedAnswer is how many tokens an answer without max_tokens is taken to have at
 	// most where nobody counted them: ten minutes at 27 tokens a second.
-	unboundedAnswer = 16 << 10
+	maxUnboundedAnswer = 16 << 10
 )
 
 // cost is what r costs its tenant in all, by what its target told of it and else by
 // an estimate of what was generated.
 func (r *request) cost(out *Outcome, generated int) int64 {
-	prompt := r.fare()
+	prompt := r.turnCost()
 	if out != nil && out.PromptTokens.Known {
-		prompt = int64(bounded(out.PromptTokens.Value))
+		prompt = int64(clampTokens(out.PromptTokens.Value))
 	}
 	if out != nil && out.OutputTokens.Known {
 		generated = out.OutputTokens.Value
 	}
-	return prompt + int64(bounded(generated))
+	return prompt + int64(clampTokens(generated))
 }
 
-func bounded(tokens int) int { return min(max(0, tokens), maxTokens) }
+func clampTokens(tokens int) int { return min(max(0, tokens), maxTokens) }
 
-// chargeFor makes a number of tokens what r's tenant is charged for r in all.
-func (q *queue) chargeFor(r *request, tokens int64) {
+// setCharge makes a number of tokens what r's tenant is charged for r in all.
+func (q *queue) setCharge(r *request, tokens int64) {
 	q.Charge(&r.Item, tokens)
 }
 
-// settle corrects the charge for a request that was served by what its engine told.
-func (q *queue) settle(r *request, out *Outcome) {
+// chargeServed corrects the charge for a request that was served by what its engine told.
+func (q *queue) chargeServed(r *request, out *Outcome) {
 	if out != nil {
-		q.chargeFor(r, r.cost(out, 0))
+		q.setCharge(r, r.cost(out, 0))
 	}
 }
 
@@ -57,9 +57,9 @@ func (q *queue) settle(r *request, out *Outcome) {
 func (q *queue) chargeUnserved(r *request, out *Outcome, generated int) {
 	retryable := out != nil && out.Retryable
 	if !retryable || out.OutputTokens.Or(0) > 0 {
-		r.spent = max(r.spent, r.cost(out, generated))
+		r.minCharge = max(r.minCharge, r.cost(out, generated))
 	}
-	q.chargeFor(r, r.spent)
+	q.setCharge(r, r.minCharge)
 }
 
 // chargeRunning charges for the answers that are being generated, where another
@@ -89,27 +89,27 @@ func (b *Balancer) generated(now time.Duration, r *request) int {
 		return 0
 	}
 	step := policy.NominalStep(t.outstanding, t.work.context())
-	busy, pace := now-r.sentAt, t.pace.Stay()
+	busy, pace := now-r.sentAt, t.pace.Residence()
 	prefill := policy.NominalPrefill(r.uncached)
-	if r.firstAt > 0 { // a stream: its prompt is computed
-		busy, prefill = now-r.firstAt, 0
+	if r.firstTokenAt > 0 { // a stream: its prompt is computed
+		busy, prefill = now-r.firstTokenAt, 0
 		if t.pace.Known() {
 			pace = t.pace.Value()
 		}
 	}
 	tokens := int(float64(max(0, time.Duration(float64(busy)/pace)-prefill)) / float64(step))
-	bound := unboundedAnswer
+	bound := maxUnboundedAnswer
 	if r.MaxTokens > 0 {
 		bound = min(r.MaxTokens, maxTokens)
 	}
-	return bounded(min(tokens, bound) * min(max(1, r.Answers), maxAnswers))
+	return clampTokens(min(tokens, bound) * min(max(1, r.Answers), maxAnswers))
 }
 
-// learnStay learns how long answers stay at t, beside the nominal replica, from the
+// learnResidence learns how long answers stay at t, beside the nominal replica, from the
 // end of r there; n tokens were generated.
-func (t *target) learnStay(stay time.Duration, r *request, n int) {
+func (t *target) learnResidence(stay time.Duration, r *request, n int) {
 	n /= max(1, r.Answers)
 	step := policy.NominalStep(t.outstanding+1, t.work.context()+r.promptCost)
 	nominal := policy.NominalPrefill(r.uncached) + time.Duration(n)*step
-	t.pace.LearnStay(n, stay, nominal)
+	t.pace.LearnResidence(n, stay, nominal)
 }

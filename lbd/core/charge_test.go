@@ -296,7 +296,7 @@ func TestWhatWasGeneratedByTimeAndPace(t *testing.T) {
 		"half of it":              {Request{MaxTokens: 1000}, 5 * time.Second, 450, 550},
 		"all of it":               {Request{MaxTokens: 1000}, 20 * time.Second, 1000, 1000},
 		"no bound":                {Request{}, 5 * time.Second, 450, 550},
-		"no bound, for very long": {Request{}, time.Hour, unboundedAnswer, unboundedAnswer},
+		"no bound, for very long": {Request{}, time.Hour, maxUnboundedAnswer, maxUnboundedAnswer},
 		"several answers at once": {Request{MaxTokens: 1000, Answers: 4}, 5 * time.Second, 1800, 2200},
 		"several, each bounded":   {Request{MaxTokens: 100, Answers: 4}, time.Minute, 400, 400},
 		"an embedding":            {Request{Answers: -1}, time.Minute, 0, 0},
@@ -336,8 +336,8 @@ func TestWhatIsGivenBackSavesNothingUp(t *testing.T) {
 	q := b.queue("m")
 	early := b.requests["early"]
 	q.remove(early)
-	q.sent(early)
-	q.chargeFor(b.requests["flood1"], 5000)
+	q.chargeSent(early)
+	q.setCharge(b.requests["flood1"], 5000)
 	q.remove(b.requests["flood1"]) // the last that left the queue was served 5000
 	for q.Len() > 0 {
 		q.remove(q.First(nil, 0, 1)[0])
@@ -347,7 +347,7 @@ func TestWhatIsGivenBackSavesNothingUp(t *testing.T) {
 	if lifted < 5000 {
 		t.Fatalf("it was lifted to %d, want 5000 at least", lifted)
 	}
-	q.chargeFor(early, 0)
+	q.setCharge(early, 0)
 	if got := q.Served("saver"); got != lifted {
 		t.Errorf("what was given back took it from %d to %d", lifted, got)
 	}

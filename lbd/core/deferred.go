@@ -54,9 +54,9 @@ func (d DeferredRule) UrgentAfter(due time.Duration) time.Duration {
 // On says whether anything is held apart.
 func (d DeferredRule) On() bool { return d != DeferredRule{} }
 
-// park holds a request that came apart, if it is one of those; one that was
+// parkRequest holds a request that came apart, if it is one of those; one that was
 // forwarded here was released where it came from.
-func (b *Balancer) park(now time.Duration, r *request) bool {
+func (b *Balancer) parkRequest(now time.Duration, r *request) bool {
 	if !b.cfg.Deferred.On() || r.Tier != service.TierDeferred || r.From != "" || !b.meanKV(now, r.Model).Known {
 		return false
 	}
@@ -70,25 +70,25 @@ func (b *Balancer) park(now time.Duration, r *request) bool {
 	return true
 }
 
-// signal lets requests that are held apart go where a replica told of room; what is
+// releaseParked lets requests that are held apart go where a replica told of room; what is
 // left of it is for those that come until the next report. Nothing goes while others
 // wait: there is no room then. Each is sent before the next is chosen, so that it
 // counts for its tenant.
-func (b *Balancer) signal(now time.Duration, q *queue) {
+func (b *Balancer) releaseParked(now time.Duration, q *queue) {
 	q.releasable = 0
 	kv := b.meanKV(now, q.model)
 	if !kv.Known || q.Len() > 0 {
 		return
 	}
 	for q.releasable = b.cfg.Deferred.Release(kv.Value); q.releasable > 0 && q.Parked() > 0 && q.Len() == 0; q.releasable-- {
-		q.joins(q.Release(now))
+		q.addReleased(q.Release(now))
 		b.drain(now, q)
 	}
 }
 
-// releaseDue lets those go that are old enough to stand among interactive ones, and
+// releaseDueParked lets those go that are old enough to stand among interactive ones, and
 // all where nobody tells whether there is room.
-func (b *Balancer) releaseDue(now time.Duration, q *queue) {
+func (b *Balancer) releaseDueParked(now time.Duration, q *queue) {
 	if q.Parked() == 0 {
 		return
 	}
@@ -98,24 +98,24 @@ func (b *Balancer) releaseDue(now time.Duration, q *queue) {
 	}
 	for r := q.OldestParked(); r != nil && now-r.Arrived >= urgent; r = q.OldestParked() {
 		q.Unpark(now, &r.Item)
-		q.joins(r)
+		q.addReleased(r)
 	}
 }
 
-// joins notes that a request that was held apart waits with the others now.
-func (q *queue) joins(r *request) {
-	r.weighed = false
-	q.unweighed++
+// addReleased notes that a request that was held apart waits with the others now.
+func (q *queue) addReleased(r *request) {
+	r.evaluated = false
+	q.unevaluated++
 }
 
-// evictApart ends a request that is held apart for the sake of r: of the tenant that
+// evictParked ends a request that is held apart for the sake of r: of the tenant that
 // has the most of one model, the one that came last. To another deferred request it
 // gives way only if its tenant has more of them than r's. It reports whether one did.
-func (b *Balancer) evictApart(r *request) bool {
+func (b *Balancer) evictParked(r *request) bool {
 	var fullest *queue
 	tenant, most := "", 0
 	for _, q := range b.queues {
-		if t, n := q.FullestParked(); n > most {
+		if t, n := q.TenantWithMostParked(); n > most {
 			fullest, tenant, most = q, t, n
 		}
 	}
@@ -124,6 +124,6 @@ func (b *Balancer) evictApart(r *request) bool {
 	}
 	last := fullest.LastParked(tenant)
 	b.dequeue(last)
-	b.reject(last, RejectQueueFull)
+	b.rejectRequest(last, RejectQueueFull)
 	return true
 }

@@ -8,9 +8,9 @@ import (
 
 // What follows decides which replicas of the fleet are left out; lbd/core/breaker counts.
 
-// blame counts a failure of r, which tried t where trial is set, and ejects t
+// countFailure counts a failure of r, which tried t where trial is set, and ejects t
 // when it was one too many and enough others are left.
-func (b *Balancer) blame(now time.Duration, t *target, r *request, trial bool) {
+func (b *Balancer) countFailure(now time.Duration, t *target, r *request, trial bool) {
 	if t.peer || b.cfg.EjectAfter <= 0 {
 		return
 	}
@@ -41,24 +41,24 @@ func (b *Balancer) mayEject(now time.Duration, t *target) bool {
 	return float64(ejected+1) <= b.cfg.EjectShare*float64(all)
 }
 
-// readmit lets one request try each ejected replica of a model that nothing else
+// allowTrials lets one request try each ejected replica of a model that nothing else
 // here serves any more.
-func (b *Balancer) readmit(now time.Duration) {
+func (b *Balancer) allowTrials(now time.Duration) {
 	for _, t := range b.replicas {
-		if t.breaker.Ejected(now) && !b.servedHere(now, t.model) {
-			t.breaker.Bound(now)
+		if t.breaker.Ejected(now) && !b.servedLocally(now, t.model) {
+			t.breaker.EndBy(now)
 		}
 	}
 }
 
-// rebreak takes back the ejections that the configuration would not make.
-func (b *Balancer) rebreak(now time.Duration) {
+// reconfigureBreakers takes back the ejections that the configuration would not make.
+func (b *Balancer) reconfigureBreakers(now time.Duration) {
 	for _, t := range b.replicas {
 		switch k := &t.breaker; {
 		case b.cfg.EjectAfter <= 0:
 			*k = breaker.Breaker{}
 		case k.Ejected(now):
-			k.Bound(now + b.cfg.EjectMax)
+			k.EndBy(now + b.cfg.EjectMax)
 		}
 	}
 }

@@ -64,21 +64,21 @@ func (d *failedLoad) drop(n int) {
 	d.list = d.list[:copy(d.list, d.list[n:])]
 }
 
-// chargeFailure counts r, which t failed, as load of t for as long as r would have taken
+// addFailedLoad counts r, which t failed, as load of t for as long as r would have taken
 // there. It does not if t could not be connected to: then nothing is sent to t until
 // its next report.
-func (b *Balancer) chargeFailure(now time.Duration, t *target, r *request) {
-	if t.peer || t.suspect {
+func (b *Balancer) addFailedLoad(now time.Duration, t *target, r *request) {
+	if t.peer || t.unreachable {
 		return
 	}
-	if until := r.sentAt + b.expectedStay(t.model); until > now {
+	if until := r.sentAt + b.expectedResidence(t.model); until > now {
 		t.failedLoad.add(until, r.promptCost, r.promptCost+r.answerCost)
 	}
 }
 
-// expectedStay is how long a request stays at a replica of a model: the mean of the
+// expectedResidence is how long a request stays at a replica of a model: the mean of the
 // replicas that have served any.
-func (b *Balancer) expectedStay(model string) time.Duration {
+func (b *Balancer) expectedResidence(model string) time.Duration {
 	sum, n := time.Duration(0), time.Duration(0)
 	for _, t := range b.replicas {
 		if t.model == model && t.residence > 0 {
@@ -111,9 +111,9 @@ func (r *request) onlyRefused() bool {
 	return len(r.refusals) > 0 && len(r.refusals) == len(r.avoid)
 }
 
-// undoBlame takes back the failures that the circuit breakers counted for r: all targets
+// undoFailures takes back the failures that the circuit breakers counted for r: all targets
 // refused it, so that the cause is the request.
-func (r *request) undoBlame() {
+func (r *request) undoFailures() {
 	for _, f := range r.refusals {
 		f.target.breaker.Undo(f.before, f.after)
 	}

@@ -10,8 +10,8 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// find is the target of that id in a sorted list, or nil.
-func find(ts []*target, id string) *target {
+// findTarget is the target of that id in a sorted list, or nil.
+func findTarget(ts []*target, id string) *target {
 	i := sort.Search(len(ts), func(i int) bool { return ts[i].id >= id })
 	if i < len(ts) && ts[i].id == id {
 		return ts[i]
@@ -19,7 +19,7 @@ func find(ts []*target, id string) *target {
 	return nil
 }
 
-func insert(ts []*target, t *target) []*target {
+func insertTarget(ts []*target, t *target) []*target {
 	i := sort.Search(len(ts), func(i int) bool { return ts[i].id >= t.id })
 	ts = append(ts, nil)
 	copy(ts[i+1:], ts[i:])
@@ -27,7 +27,7 @@ func insert(ts []*target, t *target) []*target {
 	return ts
 }
 
-func without(ts []*target, t *target) []*target {
+func removeTarget(ts []*target, t *target) []*target {
 	for i := range ts {
 		if ts[i] == t {
 			return append(ts[:i], ts[i+1:]...)
@@ -36,24 +36,24 @@ func without(ts []*target, t *target) []*target {
 	return ts
 }
 
-// forget drops what t was thought to hold, and its failed load.
-func (b *Balancer) forget(now time.Duration, t *target) {
+// forgetTarget drops what t was thought to hold, and its failed load.
+func (b *Balancer) forgetTarget(now time.Duration, t *target) {
 	if t.slot >= 0 {
 		t.failedLoad = failedLoad{}
 	}
-	b.caches.forget(now, &t.cacheTarget)
+	b.caches.forgetTarget(now, &t.cacheTarget)
 }
 
-// noteNeighbours tells the caches whether another balancer of this region is known.
-func (b *Balancer) noteNeighbours() {
+// updateNeighbours tells the caches whether another balancer of this region is known.
+func (b *Balancer) updateNeighbours() {
 	b.caches.neighbours = slices.ContainsFunc(b.peers, func(t *target) bool { return t.sameRegion })
 }
 
 // addReplica makes a replica known; adding it again updates it and ends its draining.
 func (b *Balancer) addReplica(now time.Duration, info *ReplicaInfo) {
-	if t := find(b.replicas, info.ID); t != nil {
+	if t := findTarget(b.replicas, info.ID); t != nil {
 		if t.model != info.Model || t.process != info.Process {
-			b.forget(now, t)
+			b.forgetTarget(now, t)
 			t.breaker = breaker.Breaker{}
 		}
 		t.process = info.Process
@@ -64,56 +64,56 @@ func (b *Balancer) addReplica(now time.Duration, info *ReplicaInfo) {
 	}
 	t := &target{cacheTarget: cacheTarget{id: info.ID, process: info.Process}, model: info.Model, limit: info.MaxOutstanding}
 	b.setEngine(t, info.engine())
-	b.caches.attach(now, &t.cacheTarget)
-	b.replicas = insert(b.replicas, t)
+	b.caches.attachReplica(now, &t.cacheTarget)
+	b.replicas = insertTarget(b.replicas, t)
 }
 
 // removeReplica forgets a replica and, without neighbours, its prefixes at once.
 // What is outstanding there ends by its own events.
 func (b *Balancer) removeReplica(now time.Duration, id string) {
-	t := find(b.replicas, id)
+	t := findTarget(b.replicas, id)
 	if t == nil {
 		return
 	}
 	b.dismissFailures(t, len(t.openFailures))
-	b.caches.detach(now, &t.cacheTarget, t.lost(now, &b.cfg))
-	b.replicas = without(b.replicas, t)
+	b.caches.detachReplica(now, &t.cacheTarget, t.cacheLost(now, &b.cfg))
+	b.replicas = removeTarget(b.replicas, t)
 	b.rejectUnknown()
 	b.bounceStranded(now)
 }
 
 func (b *Balancer) addPeer(info *PeerInfo) {
-	if t := find(b.peers, info.ID); t != nil {
+	if t := findTarget(b.peers, info.ID); t != nil {
 		t.sameRegion = info.SameRegion
-		b.noteNeighbours()
+		b.updateNeighbours()
 		return
 	}
 	t := &target{cacheTarget: cacheTarget{id: info.ID, peer: true}, sameRegion: info.SameRegion, rankState: rankState{engine: info.ID}}
 	b.caches.addPeer(&t.cacheTarget)
-	b.peers = insert(b.peers, t)
-	b.noteNeighbours()
+	b.peers = insertTarget(b.peers, t)
+	b.updateNeighbours()
 }
 
 func (b *Balancer) removePeer(now time.Duration, id string) {
-	t := find(b.peers, id)
+	t := findTarget(b.peers, id)
 	if t == nil {
 		return
 	}
-	b.peers = without(b.peers, t)
-	b.noteNeighbours()
+	b.peers = removeTarget(b.peers, t)
+	b.updateNeighbours()
 	b.caches.removePeer(&t.cacheTarget)
 	b.rejectUnknown()
 	b.drainAll(now)
 }
 
-func (b *Balancer) replicaReport(now time.Duration, id string, rep *Report) {
-	t := find(b.replicas, id)
+func (b *Balancer) handleReplicaReport(now time.Duration, id string, rep *Report) {
+	t := findTarget(b.replicas, id)
 	if t == nil {
 		return
 	}
 	held := t.ready || !t.reported // what another balancer told of it, before the first report
 	t.reported, t.ready, t.reason = true, rep.Ready, rep.Reason
-	sound := rep.sound()
+	sound := rep.sanitized()
 	t.pending, t.running, t.kv = sound.Pending, sound.Running, sound.KV
 	switch {
 	case t.pending.Or(0) == 0:
@@ -122,37 +122,37 @@ func (b *Balancer) replicaReport(now time.Duration, id string, rep *Report) {
 		t.pendingSince = now
 	}
 	t.reportedAt = now - sound.Age
-	t.seen(now, sound.Age)
+	t.confirmByReport(now, sound.Age)
 	if rep.Ready {
-		t.suspect = false
+		t.unreachable = false
 	} else if held {
-		b.forget(now, t)
+		b.forgetTarget(now, t)
 		b.bounceStranded(now)
 	}
 	if !rep.Ready {
 		b.resolveFailuresOf(now, t)
 	}
 	q := b.queue(t.model)
-	b.signal(now, q)
+	b.releaseParked(now, q)
 	b.drain(now, q)
 }
 
-func (b *Balancer) peerReport(now time.Duration, id string, rep *PeerReport) {
-	t := find(b.peers, id)
+func (b *Balancer) handlePeerReport(now time.Duration, id string, rep *PeerReport) {
+	t := findTarget(b.peers, id)
 	if t == nil {
 		return
 	}
-	t.reported, t.ready, t.suspect = true, true, false
+	t.reported, t.ready, t.unreachable = true, true, false
 	t.models = t.models[:0]
 	for _, l := range rep.Models {
-		t.models = append(t.models, l.sound())
+		t.models = append(t.models, l.sanitized())
 	}
 	b.receiveKillers(now, rep.Killers)
 	age := max(0, rep.Age)
 	t.reportedAt, t.rtt = now-age, max(0, rep.RTT)
-	t.seen(now, age)
+	t.confirmByReport(now, age)
 	for _, q := range b.queues {
-		q.passed = false
+		q.evaluatedSinceReport = false
 	}
 	b.rejectUnknown()
 	b.drainAll(now)
@@ -166,17 +166,17 @@ func (b *Balancer) forgetLost(now time.Duration) {
 		for _, t := range ts {
 			if t.ready && t.age(now) >= lost {
 				t.ready, t.reason = false, "no report"
-				b.forget(now, t)
-			} else if !t.peer && !t.reported && t.lost(now, &b.cfg) {
-				b.forget(now, t)
+				b.forgetTarget(now, t)
+			} else if !t.peer && !t.reported && t.cacheLost(now, &b.cfg) {
+				b.forgetTarget(now, t)
 			}
 		}
 	}
 }
 
-// servedHere says whether a replica of this balancer can serve the model, if
+// servedLocally says whether a replica of this balancer can serve the model, if
 // not at once then after a wait.
-func (b *Balancer) servedHere(now time.Duration, model string) bool {
+func (b *Balancer) servedLocally(now time.Duration, model string) bool {
 	for _, t := range b.replicas {
 		if t.model == model && !t.draining && t.live(now, &b.cfg) {
 			return true
@@ -185,15 +185,15 @@ func (b *Balancer) servedHere(now time.Duration, model string) bool {
 	return false
 }
 
-// known says whether anything, here or at a peer, is meant to serve the model.
-func (b *Balancer) known(model string) bool {
+// modelKnown says whether anything, here or at a peer, is meant to serve the model.
+func (b *Balancer) modelKnown(model string) bool {
 	for _, t := range b.replicas {
 		if t.model == model {
 			return true
 		}
 	}
 	for _, t := range b.peers {
-		if l := t.load(model); b.cfg.Forward && l != nil && l.Replicas > 0 {
+		if l := t.modelLoad(model); b.cfg.Forward && l != nil && l.Replicas > 0 {
 			return true
 		}
 	}
@@ -207,20 +207,20 @@ func (b *Balancer) rejectUnknown() {
 		if q.Len() == 0 && q.Parked() == 0 {
 			continue
 		}
-		known := b.known(q.model)
-		for _, r := range b.waiting(q) {
+		known := b.modelKnown(q.model)
+		for _, r := range b.waitingRequests(q) {
 			switch {
-			case known && b.held(r):
+			case known && b.holderKnown(r):
 				continue
 			case known:
 				b.dequeue(r)
-				b.reject(r, RejectHolder)
+				b.rejectRequest(r, RejectHolder)
 			case r.From != "":
 				b.dequeue(r)
-				b.bounce(r)
+				b.bounceRequest(r)
 			default:
 				b.dequeue(r)
-				b.reject(r, RejectNoReplica)
+				b.rejectRequest(r, RejectNoReplica)
 			}
 		}
 	}
@@ -230,13 +230,13 @@ func (b *Balancer) rejectUnknown() {
 // serve any more: their origin knows other places.
 func (b *Balancer) bounceStranded(now time.Duration) {
 	for _, q := range b.queues {
-		if q.Len() == 0 || b.servedHere(now, q.model) {
+		if q.Len() == 0 || b.servedLocally(now, q.model) {
 			continue
 		}
-		for _, r := range b.waiting(q) {
+		for _, r := range b.waitingRequests(q) {
 			if r.From != "" {
 				b.dequeue(r)
-				b.bounce(r)
+				b.bounceRequest(r)
 			}
 		}
 	}
@@ -290,8 +290,8 @@ func (b *Balancer) expectedWait(now time.Duration, model string) (wait, residenc
 			continue
 		}
 		w := time.Duration(0)
-		if t.held > 0 || !t.replicaAvailable(now, &b.cfg) {
-			w = policy.HoldTime(t.held+t.pending.Or(0), t.outstanding, t.residence)
+		if t.heldRequests > 0 || !t.replicaAvailable(now, &b.cfg) {
+			w = policy.HoldTime(t.heldRequests+t.pending.Or(0), t.outstanding, t.residence)
 		}
 		if first || w < wait {
 			wait, first = w, false
@@ -385,7 +385,7 @@ type View struct {
 
 // View copies the state for people to look at; it changes nothing.
 func (b *Balancer) View(now time.Duration) View {
-	v := View{Counts: b.counts, TreeBytes: b.caches.replicas.Bytes() + b.caches.peers.Bytes(), TreeNodes: b.caches.replicas.Nodes() + b.caches.peers.Nodes(), Ejections: b.ejections, RetriesRefused: b.refused, Stopped: b.suspects.stopped}
+	v := View{Counts: b.counts, TreeBytes: b.caches.replicas.Bytes() + b.caches.peers.Bytes(), TreeNodes: b.caches.replicas.Nodes() + b.caches.peers.Nodes(), Ejections: b.ejections, RetriesRefused: b.retriesRefused, Stopped: b.suspects.stopped}
 	v.Counts.Queued = b.queued
 	v.Models = b.modelViews()
 	for _, q := range b.queues {
@@ -394,8 +394,8 @@ func (b *Balancer) View(now time.Duration) View {
 	for _, t := range b.replicas {
 		v.Replicas = append(v.Replicas, ReplicaView{
 			ID: t.id, Model: t.model, Ready: t.live(now, &b.cfg), Draining: t.draining, Reported: t.reported,
-			Available: t.replicaAvailable(now, &b.cfg), Reason: t.why(now, &b.cfg), Outstanding: t.outstanding,
-			Pending: t.pending, Running: t.running, KV: t.kv, Age: t.age(now), Tokens: t.tokens, Held: t.held, Pace: t.pace.Value(),
+			Available: t.replicaAvailable(now, &b.cfg), Reason: t.unreadyReason(now, &b.cfg), Outstanding: t.outstanding,
+			Pending: t.pending, Running: t.running, KV: t.kv, Age: t.age(now), Tokens: t.tokens, Held: t.heldRequests, Pace: t.pace.Value(),
 		})
 	}
 	for _, t := range b.peers {
@@ -417,7 +417,7 @@ func (b *Balancer) modelViews() []ModelView {
 	for _, q := range b.queues {
 		n, deferred := q.Len()+q.Parked(), q.Deferred()+q.Parked()
 		if n > 0 || served[q.model] {
-			all = append(all, ModelView{Model: q.model, Queued: n - deferred, Deferred: deferred, FirstTokens: q.firsts, Late: q.late})
+			all = append(all, ModelView{Model: q.model, Queued: n - deferred, Deferred: deferred, FirstTokens: q.firstTokens, Late: q.lateFirstTokens})
 		}
 		delete(served, q.model)
 	}
@@ -428,12 +428,12 @@ func (b *Balancer) modelViews() []ModelView {
 	return all
 }
 
-// why says in words why a replica is not ready; empty when it is.
-func (t *target) why(now time.Duration, c *Config) string {
+// unreadyReason says in words why a replica is not ready; empty when it is.
+func (t *target) unreadyReason(now time.Duration, c *Config) string {
 	switch {
 	case !t.reported:
 		return "no answer yet"
-	case t.suspect:
+	case t.unreachable:
 		return "connection failed"
 	case !t.ready:
 		return t.reason

@@ -15,12 +15,12 @@ import (
 // they answer comes in by EventPeerLearned (foreign.go).
 
 const (
-	// longestShared bounds the hashes of one entry: a context of 128k tokens. What
+	// maxSharedHashes bounds the hashes of one entry: a context of 128k tokens. What
 	// follows is left out, which makes a match shorter and never wrong.
-	longestShared = 8 << 10
-	// learnedBytes is what an entry costs beside its hashes and names: itself, and
+	maxSharedHashes = 8 << 10
+	// learnedOverhead is what an entry costs beside its hashes and names: itself, and
 	// its place in a log that may be half empty.
-	learnedBytes = 256
+	learnedOverhead = 256
 )
 
 // Learned is what one balancer tells another of a replica's cache. It has ages
@@ -44,33 +44,33 @@ type Learned struct {
 
 // cost is the memory that an entry takes, more or less, in a log.
 func (e *Learned) cost() int {
-	return learnedBytes + len(e.Replica) + len(e.Process) + len(e.Tenant) + 8*len(e.Key)
+	return learnedOverhead + len(e.Replica) + len(e.Process) + len(e.Tenant) + 8*len(e.Key)
 }
 
-// learnedAt is an entry in this balancer's own time.
-type learnedAt struct {
+// localLearned is an entry in this balancer's own time.
+type localLearned struct {
 	Learned   // without its ages
 	seq       uint64
-	at, began time.Duration
+	learnedAt, sessionStart time.Duration
 }
 
 // learnedLog is the newest entries, oldest first, within a bound in bytes.
 type learnedLog struct {
 	limit   int
 	bytes   int
-	entries []learnedAt
+	entries []localLearned
 	dropped int // leading entries that are dropped already
 }
 
 // add appends an entry and drops the oldest as far as the bound asks for it.
-func (l *learnedLog) add(e learnedAt) {
+func (l *learnedLog) add(e localLearned) {
 	if e.cost() > l.limit {
 		return
 	}
 	l.entries = append(l.entries, e)
 	for l.bytes += e.cost(); l.bytes > l.limit; l.dropped++ {
 		l.bytes -= l.entries[l.dropped].cost()
-		l.entries[l.dropped] = learnedAt{}
+		l.entries[l.dropped] = localLearned{}
 	}
 	if 2*l.dropped > len(l.entries) {
 		l.entries, l.dropped = slices.Delete(l.entries, 0, l.dropped), 0
@@ -78,18 +78,18 @@ func (l *learnedLog) add(e learnedAt) {
 }
 
 // all is the entries that are kept.
-func (l *learnedLog) all() []learnedAt { return l.entries[l.dropped:] }
+func (l *learnedLog) all() []localLearned { return l.entries[l.dropped:] }
 
 // after is the entries behind seq.
-func (l *learnedLog) after(seq uint64) []learnedAt {
+func (l *learnedLog) after(seq uint64) []localLearned {
 	all := l.all()
 	return all[sort.Search(len(all), func(i int) bool { return all[i].seq > seq }):]
 }
 
-// drop takes out what was learned of a replica until then.
-func (l *learnedLog) drop(replica string, until time.Duration) {
-	l.entries = slices.DeleteFunc(l.all(), func(e learnedAt) bool {
-		lost := e.Replica == replica && e.at <= until
+// forgetRequest takes out what was learned of a replica until then.
+func (l *learnedLog) remove(replica string, until time.Duration) {
+	l.entries = slices.DeleteFunc(l.all(), func(e localLearned) bool {
+		lost := e.Replica == replica && e.learnedAt <= until
 		if lost {
 			l.bytes -= e.cost()
 		}
@@ -102,7 +102,7 @@ func (l *learnedLog) drop(replica string, until time.Duration) {
 type sharing struct {
 	own, received learnedLog
 	seq           uint64     // of the last entry of either
-	foreign       []*foreign // replicas of others, sorted by id
+	foreign       []*foreignReplica // replicas of others, sorted by id
 }
 
 func newSharing(limit int) sharing {
@@ -110,44 +110,44 @@ func newSharing(limit int) sharing {
 }
 
 // add numbers an entry and puts it into a log.
-func (s *sharing) add(to *learnedLog, e learnedAt) {
+func (s *sharing) add(to *learnedLog, e localLearned) {
 	s.seq++
 	e.seq = s.seq
 	to.add(e)
 }
 
-// drop takes what was learned of a replica until then out of both logs.
-func (s *sharing) drop(replica string, until time.Duration) {
-	s.own.drop(replica, until)
-	s.received.drop(replica, until)
+// forgetRequest takes what was learned of a replica until then out of both logs.
+func (s *sharing) remove(replica string, until time.Duration) {
+	s.own.remove(replica, until)
+	s.received.remove(replica, until)
 }
 
-// share keeps for the neighbours what the end of a request says of a replica's cache.
-func (c *caches) share(now time.Duration, h *cacheTarget, tenant string, prompt, answered prefix.Key, began time.Duration) {
+// shareLearned keeps for the neighbours what the end of a request says of a replica's cache.
+func (c *caches) shareLearned(now time.Duration, h *cacheTarget, tenant string, prompt, answered prefix.Key, began time.Duration) {
 	key, whole := prompt, false
 	if answered != nil {
 		key, whole = answered, true
 	}
-	if len(key) > longestShared {
-		key, whole = key[:longestShared], false
+	if len(key) > maxSharedHashes {
+		key, whole = key[:maxSharedHashes], false
 	}
 	if len(key) == 0 {
 		return
 	}
 	// A copy, so that the log keeps no more memory than it counts.
 	e := Learned{Replica: h.id, Process: h.process, Tenant: tenant, Key: slices.Clone(key), Answered: whole}
-	c.sharing.add(&c.sharing.own, learnedAt{Learned: e, at: now, began: began})
+	c.sharing.add(&c.sharing.own, localLearned{Learned: e, learnedAt: now, sessionStart: began})
 }
 
 // shareLoss keeps for the neighbours that a replica's cache is lost.
 func (c *caches) shareLoss(now time.Duration, h *cacheTarget) {
-	h.forgotAt = now
+	h.cacheLostAt = now
 	if c.replicas.Held(h.slot) == 0 || !c.neighbours {
 		return
 	}
-	c.sharing.drop(h.id, now)
+	c.sharing.remove(h.id, now)
 	e := Learned{Replica: h.id, Process: h.process, Forgotten: true}
-	c.sharing.add(&c.sharing.own, learnedAt{Learned: e, at: now, began: now})
+	c.sharing.add(&c.sharing.own, localLearned{Learned: e, learnedAt: now, sessionStart: now})
 }
 
 // Learned is what happened to the caches of this balancer's own replicas after
@@ -162,7 +162,7 @@ func (b *Balancer) Learned(now time.Duration, since uint64, all bool, maxBytes i
 
 func (c *caches) learned(now time.Duration, since uint64, all bool, maxBytes int) (entries []Learned, next uint64, more bool) {
 	s := &c.sharing
-	own, received := s.own.after(since), []learnedAt(nil)
+	own, received := s.own.after(since), []localLearned(nil)
 	if all {
 		received = s.received.after(since)
 	}
@@ -172,12 +172,12 @@ func (c *caches) learned(now time.Duration, since uint64, all bool, maxBytes int
 			from = &received
 		}
 		e := &(*from)[0]
-		if now-e.at < shareAge {
+		if now-e.learnedAt < maxSharedAge {
 			if size += e.cost(); size > maxBytes && len(entries) > 0 {
 				return entries, next, true
 			}
 			sent := e.Learned
-			sent.Age, sent.SessionAge = now-e.at, now-e.began
+			sent.Age, sent.SessionAge = now-e.learnedAt, now-e.sessionStart
 			entries = append(entries, sent)
 		}
 		next = e.seq

@@ -1,20 +1,20 @@
 package core
 
-// held says whether r's holder is known and serves its model, be it that it
+// heldRequests says whether r's holder is known and serves its model, be it that it
 // does not answer just now; true for a request that any target can serve.
-func (b *Balancer) held(r *request) bool {
+func (b *Balancer) holderKnown(r *request) bool {
 	if r.Holder == "" {
 		return true
 	}
-	if t := find(b.replicas, r.Holder); t != nil {
+	if t := findTarget(b.replicas, r.Holder); t != nil {
 		return t.model == r.Model
 	}
-	t := find(b.peers, r.Holder)
+	t := findTarget(b.peers, r.Holder)
 	return t != nil && b.mayForward(r, t)
 }
 
-// elsewhere says whether t is not the one that holds what r goes on from.
-func (r *request) elsewhere(t *target) bool { return r.Holder != "" && r.Holder != t.id }
+// needsOtherTarget says whether t is not the one that holds what r goes on from.
+func (r *request) needsOtherTarget(t *target) bool { return r.Holder != "" && r.Holder != t.id }
 
 // restricted says whether r may not go wherever others may: that it has to wait
 // does not mean that those behind it must.

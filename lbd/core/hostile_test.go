@@ -167,7 +167,7 @@ func settled(t *testing.T, name string, b *Balancer) {
 		t.Errorf("%s: in the end %+v", name, c)
 	}
 	for _, r := range b.replicas {
-		if r.work != (work{}) || r.outstanding != 0 || math.IsNaN(r.pace.Value()+r.pace.Stay()) {
+		if r.work != (work{}) || r.outstanding != 0 || math.IsNaN(r.pace.Value()+r.pace.Residence()) {
 			t.Errorf("%s: %s is left with %+v", name, r.id, r.work)
 		}
 	}

@@ -49,11 +49,11 @@ type killSuspect struct {
 	fingerprint uint64 // 0 = not known: it stands for a single request
 	kills       int    // deaths that count against it, since one was served
 	deaths      int    // replicas that died while they had one, since one was served
-	open        int    // failures that are not decided yet
+	openFailures        int    // failures that are not decided yet
 	isolated    bool
 	stopped     bool
-	reported    bool          // a peer stopped it, not this balancer
-	at          time.Duration // of the last kill
+	fromPeer    bool          // a peer stopped it, not this balancer
+	lastKillAt          time.Duration // of the last kill
 	servedAt    time.Duration // 0 = never
 	engines     []string      // the first Config.KillAfter that died
 }
@@ -110,7 +110,7 @@ func (b *Balancer) killsHere(r *request) int {
 	if s.kills >= b.killsBefore(s.fingerprint) {
 		return s.kills
 	}
-	return min(s.kills+min(s.open, r.failures), b.cfg.KillAfter-1)
+	return min(s.kills+min(s.openFailures, r.failures), b.cfg.KillAfter-1)
 }
 
 // killsToSend is the count that a peer gets with r. It does not make the peer stop r:
@@ -173,7 +173,7 @@ func (b *Balancer) mustStop(r *request) bool {
 // in time; it does not wait for failures that come later, of other requests with its
 // fingerprint.
 func (b *Balancer) awaitsProbes(now time.Duration, r *request) bool {
-	if r.suspect == nil || r.suspect.open == 0 || r.kills()+r.suspect.open < b.killsBefore(r.Fingerprint) {
+	if r.suspect == nil || r.suspect.openFailures == 0 || r.kills()+r.suspect.openFailures < b.killsBefore(r.Fingerprint) {
 		return false
 	}
 	if r.probesBy == 0 {
@@ -185,7 +185,7 @@ func (b *Balancer) awaitsProbes(now time.Duration, r *request) bool {
 // occupied reports whether r is isolated and t has just been sent another isolated
 // request.
 func (b *Balancer) occupied(now time.Duration, r *request, t *target) bool {
-	if !r.mustBeAlone() || now-max(r.failedAt, r.came) >= isolationTime {
+	if !r.mustBeAlone() || now-max(r.failedAt, r.receivedAt) >= isolationTime {
 		return false
 	}
 	other := t.isolation.request
@@ -253,8 +253,8 @@ func (b *Balancer) markSuspect(now time.Duration, r *request) {
 	if len(t.openFailures) >= maxOpenFailures {
 		b.dismissFailures(t, 1)
 	}
-	t.openFailures = append(t.openFailures, openFailure{suspect: s, at: now, before: s.kills + r.Kills + s.open, alone: alone})
-	s.open++
+	t.openFailures = append(t.openFailures, openFailure{suspect: s, at: now, before: s.kills + r.Kills + s.openFailures, alone: alone})
+	s.openFailures++
 }
 
 // survived reports whether t failed in the last minute and was alive afterwards.
@@ -270,15 +270,15 @@ func (b *Balancer) suspectOf(now time.Duration, r *request) *killSuspect {
 	x := &b.suspects
 	s := x.byPrint[r.Fingerprint]
 	if s == nil {
-		s = &killSuspect{fingerprint: r.Fingerprint, at: now}
-		b.remember(s)
+		s = &killSuspect{fingerprint: r.Fingerprint, lastKillAt: now}
+		b.rememberSuspect(s)
 	}
 	return s
 }
 
-// remember keeps s if it has a fingerprint. When the memory is full, the oldest suspect
+// rememberSuspect keeps s if it has a fingerprint. When the memory is full, the oldest suspect
 // that was not stopped is dropped, or else the oldest.
-func (b *Balancer) remember(s *killSuspect) {
+func (b *Balancer) rememberSuspect(s *killSuspect) {
 	x := &b.suspects
 	if s.fingerprint == 0 || x.byPrint[s.fingerprint] == s {
 		return
@@ -312,7 +312,7 @@ func (b *Balancer) forgetKillers(now time.Duration) {
 		if b.killsBefore(s.fingerprint) > b.cfg.KillAfter {
 			memory /= 10
 		}
-		old := s.open == 0 && now-s.at >= memory
+		old := s.openFailures == 0 && now-s.lastKillAt >= memory
 		if old {
 			delete(x.byPrint, s.fingerprint)
 		}
@@ -356,8 +356,8 @@ func (b *Balancer) dismissFailures(t *target, n int) {
 
 // closeFailure records that one open failure of s is decided.
 func (b *Balancer) closeFailure(s *killSuspect) {
-	s.open--
-	if s.open == 0 && s.kills == 0 && !s.stopped {
+	s.openFailures--
+	if s.openFailures == 0 && s.kills == 0 && !s.stopped {
 		b.suspects.forget(s)
 	}
 }
@@ -388,7 +388,7 @@ func (b *Balancer) countDeath(now time.Duration, t *target) {
 		}
 		b.closeFailure(s)
 	}
-	b.stopKillers()
+	b.rejectQueuedKillers()
 }
 
 // takeFailures takes the open failures off the ranks of an engine, one of each suspect.
@@ -431,33 +431,33 @@ func (b *Balancer) runsOnOthers(now time.Duration, s *killSuspect, t *target) bo
 // addKill counts the death of an engine against s.
 func (b *Balancer) addKill(now time.Duration, s *killSuspect, engine string) {
 	s.kills++
-	s.at = now
+	s.lastKillAt = now
 	if len(s.engines) < b.cfg.KillAfter {
 		s.engines = append(s.engines, engine)
 	}
 	s.stopped = s.stopped || s.kills >= b.killsBefore(s.fingerprint)
-	b.remember(s)
+	b.rememberSuspect(s)
 }
 
-// stopKillers rejects the queued requests that may not be sent again.
-func (b *Balancer) stopKillers() {
+// rejectQueuedKillers rejects the queued requests that may not be sent again.
+func (b *Balancer) rejectQueuedKillers() {
 	for _, q := range b.queues {
-		for _, r := range b.waiting(q) {
+		for _, r := range b.waitingRequests(q) {
 			if r.suspect == nil {
 				b.findSuspect(r)
 			}
 			if b.mustStop(r) {
 				b.dequeue(r)
-				b.stop(r)
+				b.rejectKiller(r)
 			}
 		}
 	}
 }
 
-// stop rejects a request that kills engines; it must not be in a queue.
-func (b *Balancer) stop(r *request) {
+// rejectKiller rejects a request that kills engines; it must not be in a queue.
+func (b *Balancer) rejectKiller(r *request) {
 	b.suspects.stopped++
-	b.reject(r, RejectKills)
+	b.rejectRequest(r, RejectKills)
 	if s := r.suspect; s != nil {
 		a := &b.actions[len(b.actions)-1]
 		a.Engines = s.engines
@@ -477,8 +477,8 @@ func (b *Balancer) clearSuspect(now time.Duration, r *request) {
 	if s == nil {
 		return
 	}
-	s.kills, s.deaths, s.isolated, s.stopped, s.reported, s.engines, s.servedAt = 0, 0, false, false, false, nil, now
-	if s.open == 0 {
+	s.kills, s.deaths, s.isolated, s.stopped, s.fromPeer, s.engines, s.servedAt = 0, 0, false, false, false, nil, now
+	if s.openFailures == 0 {
 		b.suspects.forget(s)
 	}
 }
@@ -499,8 +499,8 @@ func (b *Balancer) addPeerKills(now time.Duration, r *request, peer string, out 
 func (b *Balancer) Killers(now time.Duration) []Killer {
 	var all []Killer
 	for _, s := range b.suspects.list {
-		if s.stopped && !s.reported && now-s.at < b.cfg.KillMemory {
-			all = append(all, Killer{Fingerprint: s.fingerprint, Age: now - s.at})
+		if s.stopped && !s.fromPeer && now-s.lastKillAt < b.cfg.KillMemory {
+			all = append(all, Killer{Fingerprint: s.fingerprint, Age: now - s.lastKillAt})
 		}
 	}
 	return all[max(0, len(all)-maxKillersShared):]
@@ -521,13 +521,13 @@ func (b *Balancer) receiveKillers(now time.Duration, killers []Killer) {
 		s := b.suspects.byPrint[k.Fingerprint]
 		if s == nil {
 			s = &killSuspect{fingerprint: k.Fingerprint}
-			b.remember(s)
+			b.rememberSuspect(s)
 		}
 		if !s.stopped {
-			s.stopped, s.reported, s.at, changed = true, true, now-age, true
+			s.stopped, s.fromPeer, s.lastKillAt, changed = true, true, now-age, true
 		}
 	}
 	if changed {
-		b.stopKillers()
+		b.rejectQueuedKillers()
 	}
 }

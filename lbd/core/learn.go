@@ -10,28 +10,28 @@ import (
 // hitWeight is the weight of each answer in how much of the prompts the engines find cached.
 const hitWeight = 0.01
 
-// started notes r's first token, from which its pace is measured.
-func (r *request) started(now time.Duration) {
-	r.firstAt = now
-	r.firstCount, r.firstContext = r.target.outstanding, r.target.work.context()
+// recordFirstToken notes r's first token, from which its pace is measured.
+func (r *request) recordFirstToken(now time.Duration) {
+	r.firstTokenAt = now
+	r.firstTokenOutstanding, r.firstTokenContext = r.target.outstanding, r.target.work.context()
 }
 
-// learn takes what the end of r at t tells of the engine.
-func (b *Balancer) learn(now time.Duration, t *target, r *request, out *Outcome) {
-	t.stayed(now - r.sentAt)
+// learnFromEnd takes what the end of r at t tells of the engine.
+func (b *Balancer) learnFromEnd(now time.Duration, t *target, r *request, out *Outcome) {
+	t.recordResidence(now - r.sentAt)
 	if out == nil {
 		return
 	}
 	if out.CachedTokens.Known {
-		b.hits.Add(min(1, float64(max(0, out.CachedTokens.Value))/float64(max(1, r.tokens()))), hitWeight)
+		b.hitRate.Add(min(1, float64(max(0, out.CachedTokens.Value))/float64(max(1, r.tokens()))), hitWeight)
 	}
-	t.learnStay(now-r.sentAt, r, out.OutputTokens.Or(0))
-	streamed := now - r.firstAt
-	if t.peer || !out.OutputTokens.Known || r.firstAt == 0 || !pace.Tells(out.OutputTokens.Value, streamed, now-r.sentAt) {
+	t.learnResidence(now-r.sentAt, r, out.OutputTokens.Or(0))
+	streamed := now - r.firstTokenAt
+	if t.peer || !out.OutputTokens.Known || r.firstTokenAt == 0 || !pace.Informative(out.OutputTokens.Value, streamed, now-r.sentAt) {
 		return
 	}
 	// The load of its middle, about.
-	n, context := (r.firstCount+t.outstanding+1)/2, (r.firstContext+t.work.context())/2
+	n, context := (r.firstTokenOutstanding+t.outstanding+1)/2, (r.firstTokenContext+t.work.context())/2
 	step := streamed.Seconds() / float64(out.OutputTokens.Value-1)
 	t.pace.LearnStep(step, policy.NominalStep(n, context))
 }
@@ -74,7 +74,7 @@ func (b *Balancer) fastestPace(model string) float64 {
 		}
 	}
 	for _, t := range b.peers {
-		if l := t.load(model); l != nil {
+		if l := t.modelLoad(model); l != nil {
 			consider(l.Pace)
 		}
 	}
@@ -84,14 +84,14 @@ func (b *Balancer) fastestPace(model string) float64 {
 	return fastest
 }
 
-// paceThere is a peer's pace: that of replicas here where it is taken for the
+// peerPace is a peer's pace: that of replicas here where it is taken for the
 // same hardware; 1 where nothing is known.
-func (b *Balancer) paceThere(l *ModelLoad) float64 {
+func (b *Balancer) peerPace(l *ModelLoad) float64 {
 	if l.Pace <= 0 {
 		return b.fastestPace(l.Model) // nobody has tried them yet
 	}
 	for _, t := range b.replicas {
-		if p := t.pace.Value(); pace.Same(l.Pace, p) {
+		if p := t.pace.Value(); pace.SameHardware(l.Pace, p) {
 			return p
 		}
 	}

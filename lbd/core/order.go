@@ -64,26 +64,26 @@ func DefaultTargets() Targets {
 	}
 }
 
-// of is the target of a tier.
+// numberFor is the target of a tier.
 func (t Targets) of(tier service.Tier) time.Duration {
 	d := DefaultTargets()
 	switch tier {
 	case service.TierNormal:
-		return or(t.Normal, d.Normal)
+		return positiveOr(t.Normal, d.Normal)
 	case service.TierDeferred:
-		return or(t.Deferred, d.Deferred)
+		return positiveOr(t.Deferred, d.Deferred)
 	}
-	return or(t.Fast, d.Fast)
+	return positiveOr(t.Fast, d.Fast)
 }
 
 // Of is the target of a tier.
 func (t Targets) Of(tier service.Tier) time.Duration { return t.of(tier) }
 
-func or(d, instead time.Duration) time.Duration {
+func positiveOr(d, fallback time.Duration) time.Duration {
 	if d > 0 {
 		return d
 	}
-	return instead
+	return fallback
 }
 
 // urgentAfter is the share of its deadline after which deferred work goes on a
@@ -126,19 +126,19 @@ func (c *Config) ordering(model string) ordering {
 	return o
 }
 
-// place says where a request of a tier that arrived at a time stands now.
-func (o *ordering) place(tier service.Tier, arrived, now time.Duration) fair.Standing {
+// placeRequest says where a request of a tier that arrived at a time stands now.
+func (o *ordering) position(tier service.Tier, arrived, now time.Duration) fair.Position {
 	if o.order == OrderFCFS || o.order == "" {
-		return fair.Standing{Turns: fair.Never}
+		return fair.Position{ChangesAt: fair.Never}
 	}
 	target := o.targets.of(tier)
-	s := fair.Standing{Level: levelOf(tier), Turns: fair.Never}
+	s := fair.Position{Level: levelOf(tier), ChangesAt: fair.Never}
 	if o.order == OrderEDF {
 		s.Due = arrived + target
 	}
 	if s.Level == levelDeferred {
 		if urgent := arrived + time.Duration(urgentAfter*float64(target)); now < urgent {
-			s.Stage, s.Turns = stageDeferred, urgent
+			s.Stage, s.ChangesAt = stageDeferred, urgent
 			return s
 		}
 	}
@@ -147,7 +147,7 @@ func (o *ordering) place(tier service.Tier, arrived, now time.Duration) fair.Sta
 	case OrderPF:
 		s.Stage = stageUrgentFast + as
 	case OrderDPA:
-		s.Stage, s.Turns = o.category(as, arrived+target, now)
+		s.Stage, s.ChangesAt = o.dpaCategory(as, arrived+target, now)
 	}
 	return s
 }
@@ -162,8 +162,8 @@ func levelOf(tier service.Tier) int {
 	return levelFast
 }
 
-// category is dpa's for a level, and when the next one begins.
-func (o *ordering) category(level int, due, now time.Duration) (stage int, turns time.Duration) {
+// dpaCategory is dpa's for a level, and when the next one begins.
+func (o *ordering) dpaCategory(level int, due, now time.Duration) (stage int, turns time.Duration) {
 	switch left := due - now; {
 	case left < -o.tauN:
 		return stageSevere, fair.Never

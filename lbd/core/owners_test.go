@@ -39,10 +39,10 @@ func TestATenantCannotPushOthersOutOfTheTree(t *testing.T) {
 	if got := held(b, "x", told); got != told.Bytes() {
 		t.Errorf("%d bytes of what a neighbour told of the other tenant are known", got)
 	}
-	b.Step(shareAge+2*time.Second, Event{Kind: EventReplicaReport, Target: "r0", Report: &Report{Ready: true, Pending: policy.Known(0)}})
-	b.Step(shareAge+2*time.Second, Event{Kind: EventTick})
+	b.Step(maxSharedAge+2*time.Second, Event{Kind: EventReplicaReport, Target: "r0", Report: &Report{Ready: true, Pending: policy.Known(0)}})
+	b.Step(maxSharedAge+2*time.Second, Event{Kind: EventTick})
 	for i := range 2000 {
-		serve(shareAge+2*time.Second, fmt.Sprint("later", i), "flood", fresh(rng, 30))
+		serve(maxSharedAge+2*time.Second, fmt.Sprint("later", i), "flood", fresh(rng, 30))
 	}
 	if got := held(b, "r0", asked); got > 0 {
 		t.Errorf("%d bytes of who was away for so long are kept", got)
@@ -78,10 +78,10 @@ func TestOwnersAreBounded(t *testing.T) {
 		ask(t, b, 0, Request{ID: id, Tenant: id, Prompt: fresh(rng, 3)})
 		b.Step(0, Event{Kind: EventFinished, ID: id, Outcome: &Outcome{}})
 	}
-	if len(b.caches.owners.byTenant) != maxOwners || b.caches.owners.next != maxOwners+ownerOfRest+1 || b.caches.replicas.Weight(ownerOfRest) == 0 {
-		t.Errorf("%d tenants have numbers below %d, the rest %d bytes", len(b.caches.owners.byTenant), b.caches.owners.next, b.caches.replicas.Weight(ownerOfRest))
+	if len(b.caches.owners.byTenant) != maxOwners || b.caches.owners.next != maxOwners+sharedOwner+1 || b.caches.replicas.Weight(sharedOwner) == 0 {
+		t.Errorf("%d tenants have numbers below %d, the rest %d bytes", len(b.caches.owners.byTenant), b.caches.owners.next, b.caches.replicas.Weight(sharedOwner))
 	}
-	for _, at := range []time.Duration{shareAge, 2 * shareAge} { // released, then forgotten
+	for _, at := range []time.Duration{maxSharedAge, 2 * maxSharedAge} { // released, then forgotten
 		b.Step(at, idle("r0"))
 		b.Step(at, Event{Kind: EventTick})
 		for i := range 500 {
@@ -90,7 +90,7 @@ func TestOwnersAreBounded(t *testing.T) {
 			b.Step(at, Event{Kind: EventFinished, ID: id, Outcome: &Outcome{}})
 		}
 	}
-	b.Step(3*shareAge, Event{Kind: EventTick})
+	b.Step(3*maxSharedAge, Event{Kind: EventTick})
 	if len(b.caches.owners.byTenant) != 0 || b.caches.owners.first != nil || b.caches.owners.last != nil || len(b.caches.owners.free) != maxOwners {
 		t.Errorf("%d tenants are known, %d numbers are free", len(b.caches.owners.byTenant), len(b.caches.owners.free))
 	}

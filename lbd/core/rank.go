@@ -17,7 +17,7 @@ type Rank struct {
 // are Config's and matter to OrderDPA alone.
 func RankOf(order Order, targets Targets, tauN, tauP time.Duration, tier service.Tier, arrived, now time.Duration) Rank {
 	o := ordering{order: order, targets: targets, tauN: tauN, tauP: tauP}
-	s := o.place(tier, arrived, now)
+	s := o.position(tier, arrived, now)
 	return Rank{stage: s.Stage, due: s.Due, arrived: arrived}
 }
 

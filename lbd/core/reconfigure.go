@@ -21,44 +21,44 @@ func (b *Balancer) Reconfigure(now time.Duration, cfg Config) []Action {
 	old, held := b.cfg, b.traits.Holds
 	cfg.TreeBytes, cfg.TreeOrder, cfg.ShareBytes = old.TreeBytes, old.TreeOrder, old.ShareBytes
 	b.cfg, b.traits = cfg, cfg.Policy.Traits()
-	b.retries.Rebound(old.RetryBurst, cfg.RetryBurst)
-	b.rebreak(now)
-	b.rebatch()
+	b.retries.Resize(old.RetryBurst, cfg.RetryBurst)
+	b.reconfigureBreakers(now)
+	b.reconfigureBatch()
 	b.requeueAll(now, b.traits.Holds != held || cfg.SessionLead != old.SessionLead)
 	b.drainAll(now)
 	return b.actions
 }
 
-// rebatch begins or ends to keep what is known of each target for a policy that
+// reconfigureBatch begins or ends to keep what is known of each target for a policy that
 // decides for whole pools.
-func (b *Balancer) rebatch() {
+func (b *Balancer) reconfigureBatch() {
 	kept := b.batch.policy != nil
 	b.batch = newBatch(b.cfg.Policy)
 	if kept == (b.batch.policy != nil) {
 		return
 	}
-	flying := b.inFlight()
-	for _, r := range flying { // their targets too, some of which were removed
-		r.pooled = pooled{}
+	inFlight := b.inFlight()
+	for _, r := range inFlight { // their targets too, some of which were removed
+		r.poolState = poolState{}
 		if r.target != nil {
-			r.target.there, r.target.talking, r.target.each = nil, 0, 0
+			r.target.requests, r.target.streaming, r.target.tokensEach = nil, 0, 0
 		}
 	}
 	if kept {
 		return
 	}
-	for _, r := range flying {
+	for _, r := range inFlight {
 		if r.target == nil {
 			continue
 		}
-		b.joined(r.target, r)
+		b.addToRank(r.target, r)
 		if r.prefilled {
-			b.talks(r)
+			b.markStreaming(r)
 		}
 	}
-	for _, r := range flying {
-		if r.talks { // how much of the target's tokens was r's, nobody counted: an equal part
-			r.eachAt = -float64(r.target.work.generated) / float64(r.target.talking)
+	for _, r := range inFlight {
+		if r.streaming { // how much of the target's tokens was r's, nobody counted: an equal part
+			r.tokensEachAtStart = -float64(r.target.work.generated) / float64(r.target.streaming)
 		}
 	}
 }
@@ -78,12 +78,12 @@ func (b *Balancer) inFlight() []*request {
 // again, those at targets too: they may come back.
 func (b *Balancer) requeueAll(now time.Duration, rank bool) {
 	for _, t := range b.replicas {
-		t.held = 0
+		t.heldRequests = 0
 	}
 	for _, r := range b.inFlight() {
-		r.kept = nil
+		r.waitsFor = nil
 		if r.nextRank = r.Rank; rank {
-			r.nextRank = b.rank(r)
+			r.nextRank = b.queueRank(r)
 		}
 		if r.target != nil || r.Parked() { // the rank of a request may not change while it waits
 			r.Rank = r.nextRank
@@ -91,9 +91,9 @@ func (b *Balancer) requeueAll(now time.Duration, rank bool) {
 	}
 	for _, q := range b.queues {
 		q.ordering = b.cfg.ordering(q.model)
-		q.passed, q.unweighed = false, q.Len()
-		q.Reorder(now, q.standing, func(r *request) {
-			r.weighed, r.Rank = false, r.nextRank
+		q.evaluatedSinceReport, q.unevaluated = false, q.Len()
+		q.Reorder(now, q.position, func(r *request) {
+			r.evaluated, r.Rank = false, r.nextRank
 		})
 	}
 }

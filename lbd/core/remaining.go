@@ -1,9 +1,9 @@
 package core
 
 const (
-	// firstAnswer is the expected length of an answer, in tokens, before the
+	// defaultAnswerTokens is the expected length of an answer, in tokens, before the
 	// first one of a model has ended: about the mean of chat traffic.
-	firstAnswer = 256
+	defaultAnswerTokens = 256
 	// answerWeight is the weight of each new answer in the running mean.
 	answerWeight = 0.05
 	// bytesPerToken estimates a prompt's tokens where nobody counted them.
@@ -15,22 +15,22 @@ const (
 	maxAnswers = 1 << 10
 )
 
-// answers is the running mean (EWMA) of the lengths of a model's answers.
-type answers struct {
+// peerUsable is the running mean (EWMA) of the lengths of a model's answers.
+type answerLengths struct {
 	mean float64
-	any  bool
+	known  bool
 }
 
-func (a *answers) expect() int {
-	if !a.any {
-		return firstAnswer
+func (a *answerLengths) expected() int {
+	if !a.known {
+		return defaultAnswerTokens
 	}
 	return int(a.mean + 0.5)
 }
 
-func (a *answers) ended(tokens int) {
-	if !a.any {
-		a.mean, a.any = float64(tokens), true
+func (a *answerLengths) add(tokens int) {
+	if !a.known {
+		a.mean, a.known = float64(tokens), true
 		return
 	}
 	a.mean += answerWeight * (float64(tokens) - a.mean)
@@ -42,7 +42,7 @@ func (a *answers) ended(tokens int) {
 // request, so that a request that ends without telling its tokens takes its
 // share of them.
 type work struct {
-	length     int // tokens of all prompts there
+	promptTokens     int // tokens of all prompts there
 	prefilling int // tokens that those prompts must still compute, as far as is known
 	prompts    int
 	answers    int
@@ -62,19 +62,19 @@ func (r *request) tokens() int {
 
 // context is how many tokens the requests there attend to: their prompts and
 // what was generated of their answers.
-func (w *work) context() int { return w.length + w.generated }
+func (w *work) context() int { return w.promptTokens + w.generated }
 
 // context is how many tokens the requests at t attend to, including failed requests that
 // still count.
 func (t *target) context() int { return t.work.context() + t.failedLoad.context }
 
-// estimate fixes what r is expected to cost where it is sent now.
-func (b *Balancer) estimate(r *request) {
+// estimateCost fixes what r is expected to cost where it is sent now.
+func (b *Balancer) estimateCost(r *request) {
 	r.prefilled = false
 	r.promptCost = r.tokens()
 	r.answerCost = r.MaxTokens
 	if r.MaxTokens <= 0 {
-		r.answerCost = b.queue(r.Model).answers.expect()
+		r.answerCost = b.queue(r.Model).answerLengths.expected()
 	}
 	r.answerCost = min(r.answerCost, maxTokens)
 }
@@ -82,7 +82,7 @@ func (b *Balancer) estimate(r *request) {
 func (w *work) add(r *request) {
 	w.prompts += r.promptCost
 	w.prefilling += r.uncached
-	w.length += r.promptCost
+	w.promptTokens += r.promptCost
 	w.answers += r.answerCost
 }
 
@@ -95,8 +95,8 @@ func (w *work) firstToken(r *request) {
 	}
 }
 
-// take removes r; last says that nothing else is left there.
-func (w *work) take(r *request, out *Outcome, last bool) {
+// newRequest removes r; last says that nothing else is left there.
+func (w *work) remove(r *request, out *Outcome, last bool) {
 	if last {
 		*w = work{}
 		return
@@ -110,7 +110,7 @@ func (w *work) take(r *request, out *Outcome, last bool) {
 		share = max(0, out.OutputTokens.Value)
 	}
 	w.generated -= min(share, w.generated)
-	w.length -= r.promptCost
+	w.promptTokens -= r.promptCost
 	w.answers -= r.answerCost
 }
 

@@ -15,19 +15,19 @@ const (
 	maxTime  = time.Hour
 )
 
-// sound is a replica's report with the figures that make no sense left out.
-func (r Report) sound() Report {
+// sanitized is a replica's report with the figures that make no sense left out.
+func (r Report) sanitized() Report {
 	r.Age = max(0, r.Age)
-	r.Pending, r.Running, r.KV = soundCount(r.Pending), soundCount(r.Running), soundShare(r.KV)
+	r.Pending, r.Running, r.KV = sanitizeCount(r.Pending), sanitizeCount(r.Running), sanitizeShare(r.KV)
 	return r
 }
 
-// sound is a peer's word with the figures that make no sense left out.
-func (l ModelLoad) sound() ModelLoad {
+// sanitized is a peer's word with the figures that make no sense left out.
+func (l ModelLoad) sanitized() ModelLoad {
 	for _, n := range []*int{&l.Replicas, &l.Available, &l.Queued, &l.Outstanding, &l.Context} {
 		*n = min(max(0, *n), maxCount)
 	}
-	l.KV = soundShare(l.KV)
+	l.KV = sanitizeShare(l.KV)
 	l.Wait, l.Residence = min(max(0, l.Wait), maxTime), min(max(0, l.Residence), maxTime)
 	if !(l.Pace >= 1.0/pace.Limit && l.Pace <= pace.Limit) {
 		l.Pace = 0
@@ -35,15 +35,15 @@ func (l ModelLoad) sound() ModelLoad {
 	return l
 }
 
-func soundCount(n policy.Maybe[int]) policy.Maybe[int] {
+func sanitizeCount(n policy.Maybe[int]) policy.Maybe[int] {
 	if n.Value < 0 || n.Value > maxCount {
 		return policy.Maybe[int]{}
 	}
 	return n
 }
 
-// soundShare leaves out what is not from 0 to 1, NaN among it.
-func soundShare(v policy.Maybe[float64]) policy.Maybe[float64] {
+// sanitizeShare leaves out what is not from 0 to 1, NaN among it.
+func sanitizeShare(v policy.Maybe[float64]) policy.Maybe[float64] {
 	if !(v.Value >= 0 && v.Value <= 1) {
 		return policy.Maybe[float64]{}
 	}

@@ -22,7 +22,7 @@ type target struct {
 	reported bool
 	reason   string
 	// suspect: a connection failed since the last report.
-	suspect    bool
+	unreachable    bool
 	reportedAt time.Duration // when the last report's figures were true
 	rtt        time.Duration
 
@@ -36,9 +36,9 @@ type target struct {
 
 	pausedUntil time.Duration // peer only
 
-	held        int           // waiting requests that are kept for it
+	heldRequests        int           // waiting requests that are kept for it
 	residence   time.Duration // running mean of the time from a send to its end; 0 = none has ended
-	pace        pace.Learned
+	pace        pace.Estimate
 	breaker     breaker.Breaker // replica only
 	outstanding int
 	forwarded   int64      // requests sent to it, of a peer
@@ -61,7 +61,7 @@ func (t *target) age(now time.Duration) time.Duration { return now - t.reportedA
 // live says whether the target answers: it reported ready, lately, no connection
 // to it failed since, and it is not ejected.
 func (t *target) live(now time.Duration, c *Config) bool {
-	return t.reported && t.ready && !t.suspect && !t.breaker.Ejected(now) && t.age(now) < time.Duration(c.LostIntervals)*c.ProbeInterval
+	return t.reported && t.ready && !t.unreachable && !t.breaker.Ejected(now) && t.age(now) < time.Duration(c.LostIntervals)*c.ProbeInterval
 }
 
 func (t *target) stale(now time.Duration, c *Config) bool {
@@ -70,7 +70,7 @@ func (t *target) stale(now time.Duration, c *Config) bool {
 
 // replicaAvailable is the push rule of one replica.
 func (t *target) replicaAvailable(now time.Duration, c *Config) bool {
-	if t.draining || !t.live(now, c) || t.breaker.Tried() || (t.limit > 0 && t.outstanding >= t.limit) {
+	if t.draining || !t.live(now, c) || t.breaker.TrialRunning() || (t.limit > 0 && t.outstanding >= t.limit) {
 		return false
 	}
 	switch c.Push.Mode {
@@ -85,8 +85,8 @@ func (t *target) replicaAvailable(now time.Duration, c *Config) bool {
 	return t.pending.Value == 0 && len(t.unconfirmed) < c.UnconfirmedLimit
 }
 
-// load is the peer's last word about a model; nil when it does not serve it.
-func (t *target) load(model string) *ModelLoad {
+// modelLoad is the peer's last word about a model; nil when it does not serve it.
+func (t *target) modelLoad(model string) *ModelLoad {
 	for i := range t.models {
 		if t.models[i].Model == model {
 			return &t.models[i]
@@ -101,23 +101,23 @@ func (t *target) queuedAt(l *ModelLoad) int {
 	return l.Queued + max(0, len(t.unconfirmed)-l.Available)
 }
 
-// answers says whether a peer's last word still counts.
-func (t *target) answers(now time.Duration, c *Config) bool {
+// peerUsable says whether a peer's last word still counts.
+func (t *target) peerUsable(now time.Duration, c *Config) bool {
 	return t.live(now, c) && !t.stale(now, c) && now >= t.pausedUntil
 }
 
 // peerAvailable is Algorithm 1's line 12: a peer with an available replica and
 // a short queue, no longer than our own (ours counts the request at hand).
 func (t *target) peerAvailable(now time.Duration, c *Config, l *ModelLoad, ownQueue int) bool {
-	if l == nil || l.Available == 0 || !t.answers(now, c) {
+	if l == nil || l.Available == 0 || !t.peerUsable(now, c) {
 		return false
 	}
 	queued := t.queuedAt(l)
 	return queued <= c.Tau && queued <= ownQueue
 }
 
-// sent notes that r went to the target.
-func (t *target) sent(r *request) {
+// addOutstanding notes that r went to the target.
+func (t *target) addOutstanding(r *request) {
 	t.outstanding++
 	t.breaker.Sent(r.Seq)
 	t.work.add(r)
@@ -127,8 +127,8 @@ func (t *target) sent(r *request) {
 // residenceWeight is the weight of each new stay in the running mean.
 const residenceWeight = 0.05
 
-// stayed notes how long a request took from its send to its end.
-func (t *target) stayed(d time.Duration) {
+// recordResidence notes how long a request took from its send to its end.
+func (t *target) recordResidence(d time.Duration) {
 	if t.residence == 0 {
 		t.residence = d
 		return
@@ -146,9 +146,9 @@ func (t *target) confirm(r *request) {
 	}
 }
 
-// seen drops from the unconfirmed what a report of this age must have seen:
+// confirmByReport drops from the unconfirmed what a report of this age must have seen:
 // what reached the target before the figures were taken.
-func (t *target) seen(now, age time.Duration) {
+func (t *target) confirmByReport(now, age time.Duration) {
 	n := 0
 	for n < len(t.unconfirmed) && t.unconfirmed[n].sentAt <= now-2*age {
 		n++
@@ -156,11 +156,11 @@ func (t *target) seen(now, age time.Duration) {
 	t.unconfirmed = append(t.unconfirmed[:0], t.unconfirmed[n:]...)
 }
 
-// lost says whether a replica's cache must be taken for empty: it does not
+// cacheLost says whether a replica's cache must be taken for empty: it does not
 // answer, or not in time after it was added.
-func (t *target) lost(now time.Duration, c *Config) bool {
+func (t *target) cacheLost(now time.Duration, c *Config) bool {
 	if t.reported {
-		return !t.ready || t.suspect
+		return !t.ready || t.unreachable
 	}
 	return now-t.added >= time.Duration(c.LostIntervals)*c.ProbeInterval
 }

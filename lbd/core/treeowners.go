@@ -10,15 +10,15 @@ const (
 	// maxOwners bounds the tenants with a part of their own; those that come when so many
 	// have one share one part.
 	maxOwners = 1024
-	// ownerOfRest is the number of those.
-	ownerOfRest = 1
+	// sharedOwner is the number of those.
+	sharedOwner = 1
 )
 
 // owner is a tenant with a part of the trees.
 type owner struct {
 	tenant     string
 	number     int
-	used       time.Duration // when something was last inserted for it, or it was released
+	usedAt       time.Duration // when something was last inserted for it, or it was released
 	prev, next *owner        // by used, the longest ago first
 }
 
@@ -30,10 +30,10 @@ type owners struct {
 	first, last *owner
 }
 
-func newOwners() owners { return owners{byTenant: map[string]*owner{}, next: ownerOfRest + 1} }
+func newOwners() owners { return owners{byTenant: map[string]*owner{}, next: sharedOwner + 1} }
 
-// of is a tenant's number at a time at which something is inserted for it.
-func (o *owners) of(now time.Duration, tenant string) int {
+// numberFor is a tenant's number at a time at which something is inserted for it.
+func (o *owners) numberFor(now time.Duration, tenant string) int {
 	if tenant == "" {
 		return 0
 	}
@@ -42,17 +42,17 @@ func (o *owners) of(now time.Duration, tenant string) int {
 	case w != nil:
 		o.unlink(w)
 	case len(o.byTenant) >= maxOwners:
-		return ownerOfRest
+		return sharedOwner
 	default:
-		w = &owner{tenant: tenant, number: o.take()}
+		w = &owner{tenant: tenant, number: o.allocate()}
 		o.byTenant[tenant] = w
 	}
-	w.used = now
+	w.usedAt = now
 	o.link(w)
 	return w.number
 }
 
-func (o *owners) take() int {
+func (o *owners) allocate() int {
 	if n := len(o.free); n > 0 {
 		number := o.free[n-1]
 		o.free = o.free[:n-1]
@@ -87,10 +87,10 @@ func (o *owners) unlink(w *owner) {
 }
 
 // releaseOwners takes the part of tenants away for whom nothing was inserted for
-// shareAge, and forgets those of whom the trees hold nothing any more.
+// maxSharedAge, and forgets those of whom the trees hold nothing any more.
 func (c *caches) releaseOwners(now time.Duration) {
 	o := &c.owners
-	for w := o.first; w != nil && now-w.used >= shareAge; w = o.first {
+	for w := o.first; w != nil && now-w.usedAt >= maxSharedAge; w = o.first {
 		o.unlink(w)
 		if c.replicas.Weight(w.number)+c.peers.Weight(w.number) == 0 {
 			delete(o.byTenant, w.tenant)
@@ -99,7 +99,7 @@ func (c *caches) releaseOwners(now time.Duration) {
 		}
 		c.replicas.Release(w.number)
 		c.peers.Release(w.number)
-		w.used = now
+		w.usedAt = now
 		o.link(w)
 	}
 }

@@ -49,11 +49,11 @@ func TestOneRequestTries(t *testing.T) {
 	k.Eject(0, time.Second, time.Minute)
 	k.Sent(7)
 	k.Sent(8)
-	k.Left(8)
-	if !k.Tried() || !k.Trying(7) || k.Trying(8) {
+	k.Ended(8)
+	if !k.TrialRunning() || !k.IsTrial(7) || k.IsTrial(8) {
 		t.Errorf("%+v, want request 7 to try it", k)
 	}
-	if k.Left(7); k.Tried() {
+	if k.Ended(7); k.TrialRunning() {
 		t.Error("nobody tries it any more")
 	}
 }

@@ -20,15 +20,15 @@ const Levels = 3
 // Never is after every time.
 const Never = time.Duration(1<<63 - 1)
 
-// Standing is where an order puts a request until Turns, when it is asked again. Stages go
+// Position is where an order puts a request until Turns, when it is asked again. Stages go
 // one after the other, the lowest first, and in each the earliest due.
-type Standing struct {
+type Position struct {
 	Level, Stage int
-	Due, Turns   time.Duration
+	Due, ChangesAt   time.Duration
 }
 
 // Order says where a request stands at a time.
-type Order[R any] func(r *R, now time.Duration) Standing
+type Order[R any] func(r *R, now time.Duration) Position
 
 // Item is what a request carries for its queue. Its owner embeds it, calls Init, and changes
 // the exported fields only while the item does not wait.
@@ -37,19 +37,19 @@ type Item[R any] struct {
 	Rank    time.Duration // among those that the order does not tell apart the least goes first
 	Arrived time.Duration // since when it waits
 
-	of       *R
+	request       *R
 	tenant   string
 	deferred bool
-	fare     int64
+	turnCost     int64
 
-	standing Standing
+	position Position
 	account  *account[R] // of its tenant, while it waits or runs
 	charged  int64       // tokens, in all
 	taken    uint64      // the last round that has it
 	parked   bool
 	inLevel  node[Item[R]]
 	inTenant node[Item[R]]
-	inTurns  node[Item[R]]
+	inChanging  node[Item[R]]
 
 	nextRunning, prevRunning *Item[R]
 }
@@ -57,11 +57,11 @@ type Item[R any] struct {
 // Init says whose request it is, whether it may be held apart, and how many tokens its turn
 // costs its tenant.
 func (r *Item[R]) Init(of *R, tenant string, deferred bool, fare int64) {
-	r.of, r.tenant, r.deferred, r.fare = of, tenant, deferred, fare
+	r.request, r.tenant, r.deferred, r.turnCost = of, tenant, deferred, fare
 }
 
 // Level is the level in which it waits, or waited last.
-func (r *Item[R]) Level() int { return r.standing.Level }
+func (r *Item[R]) Level() int { return r.position.Level }
 
 // Parked reports whether it is held apart.
 func (r *Item[R]) Parked() bool { return r.parked }
@@ -75,10 +75,10 @@ type Queue[R any] struct {
 	order    Order[R]
 	n        int
 	deferred int           // of those
-	apart    apart[R]      // n does not count them
+	parked    parkedRequests[R]      // n does not count them
 	clock    time.Duration // the latest time heard of
 	levels   [Levels]level[R]
-	turning  sorted[Item[R]] // those whose standing changes with time
+	changing  sorted[Item[R]] // those whose standing changes with time
 	tenants[R]
 	running *Item[R] // those that were sent, linked by nextRunning
 	round   round[R]
@@ -97,9 +97,9 @@ func (q *Queue[R]) Init(order Order[R]) {
 		q.levels[i].requests = sorted[Item[R]]{node: func(r *Item[R]) *node[Item[R]] { return &r.inLevel }, before: (*Item[R]).before}
 		q.levels[i].accounts = sorted[account[R]]{node: func(a *account[R]) *node[account[R]] { return &a.shares[i].inLevel }, before: (*account[R]).before}
 	}
-	q.turning = sorted[Item[R]]{node: func(r *Item[R]) *node[Item[R]] { return &r.inTurns }, before: (*Item[R]).turnsBefore}
+	q.changing = sorted[Item[R]]{node: func(r *Item[R]) *node[Item[R]] { return &r.inChanging }, before: (*Item[R]).changesBefore}
 	q.tenants = newTenants[R]()
-	q.apart = newApart[R]()
+	q.parked = newParkedRequests[R]()
 }
 
 // Len is how many requests wait; those held apart do not count.
@@ -111,19 +111,19 @@ func (q *Queue[R]) Deferred() int { return q.deferred }
 // before orders requests by their standing, then by rank; Seq breaks ties.
 func (r *Item[R]) before(o *Item[R]) bool {
 	switch {
-	case r.standing.Stage != o.standing.Stage:
-		return r.standing.Stage < o.standing.Stage
-	case r.standing.Due != o.standing.Due:
-		return r.standing.Due < o.standing.Due
+	case r.position.Stage != o.position.Stage:
+		return r.position.Stage < o.position.Stage
+	case r.position.Due != o.position.Due:
+		return r.position.Due < o.position.Due
 	case r.Rank != o.Rank:
 		return r.Rank < o.Rank
 	}
 	return r.Seq < o.Seq
 }
 
-func (r *Item[R]) turnsBefore(o *Item[R]) bool {
-	if r.standing.Turns != o.standing.Turns {
-		return r.standing.Turns < o.standing.Turns
+func (r *Item[R]) changesBefore(o *Item[R]) bool {
+	if r.position.ChangesAt != o.position.ChangesAt {
+		return r.position.ChangesAt < o.position.ChangesAt
 	}
 	return r.Seq < o.Seq
 }
@@ -131,71 +131,71 @@ func (r *Item[R]) turnsBefore(o *Item[R]) bool {
 // Push puts r at its place.
 func (q *Queue[R]) Push(now time.Duration, r *Item[R]) {
 	q.clock = max(q.clock, now)
-	a := q.open(r.tenant)
+	a := q.openAccount(r.tenant)
 	if a.waiting == 0 {
-		q.lift(a)
+		q.raiseAccount(a)
 	}
-	q.count(r, 1)
+	q.changeCounts(r, 1)
 	r.account = a
-	q.recount(a, 1)
-	q.stand(r)
+	q.changeWaiting(a, 1)
+	q.addToLevel(r)
 }
 
 // Remove takes r out; it must wait, or be held apart.
 func (q *Queue[R]) Remove(r *Item[R]) {
 	if r.parked {
-		q.apart.remove(r)
-		q.noteIdle(r.account)
+		q.parked.remove(r)
+		q.markIdle(r.account)
 		return
 	}
-	q.sit(r)
-	q.count(r, -1)
-	q.left = r.account
-	q.recount(r.account, -1)
-	q.noteIdle(r.account)
+	q.removeFromLevel(r)
+	q.changeCounts(r, -1)
+	q.lastLeft = r.account
+	q.changeWaiting(r.account, -1)
+	q.markIdle(r.account)
 }
 
-// count notes that one request more, or with -1 one less, waits.
-func (q *Queue[R]) count(r *Item[R], by int) {
+// changeCounts notes that one request more, or with -1 one less, waits.
+func (q *Queue[R]) changeCounts(r *Item[R], by int) {
 	q.n += by
 	if r.deferred {
 		q.deferred += by
 	}
 }
 
-// stand puts r where the order says.
-func (q *Queue[R]) stand(r *Item[R]) {
-	r.standing = q.order(r.of, q.clock)
-	l, share := &q.levels[r.standing.Level], &r.account.shares[r.standing.Level]
+// addToLevel puts r where the order says.
+func (q *Queue[R]) addToLevel(r *Item[R]) {
+	r.position = q.order(r.request, q.clock)
+	l, share := &q.levels[r.position.Level], &r.account.shares[r.position.Level]
 	l.requests.add(r)
 	if share.requests.root == nil {
 		l.accounts.add(r.account)
 	}
 	share.requests.add(r)
-	if r.standing.Turns != Never {
-		q.turning.add(r)
+	if r.position.ChangesAt != Never {
+		q.changing.add(r)
 	}
 }
 
-// sit takes r from where it stands.
-func (q *Queue[R]) sit(r *Item[R]) {
-	l, share := &q.levels[r.standing.Level], &r.account.shares[r.standing.Level]
+// removeFromLevel takes r from where it stands.
+func (q *Queue[R]) removeFromLevel(r *Item[R]) {
+	l, share := &q.levels[r.position.Level], &r.account.shares[r.position.Level]
 	l.requests.remove(r)
 	share.requests.remove(r)
 	if share.requests.root == nil {
 		l.accounts.remove(r.account)
 	}
-	if r.standing.Turns != Never {
-		q.turning.remove(r)
+	if r.position.ChangesAt != Never {
+		q.changing.remove(r)
 	}
 }
 
 // advance lets time pass: requests whose standing turned stand anew.
 func (q *Queue[R]) advance(now time.Duration) {
 	q.clock = max(q.clock, now)
-	for r := q.turning.first(); r != nil && r.standing.Turns <= q.clock; r = q.turning.first() {
-		q.sit(r)
-		q.stand(r)
+	for r := q.changing.first(); r != nil && r.position.ChangesAt <= q.clock; r = q.changing.first() {
+		q.removeFromLevel(r)
+		q.addToLevel(r)
 	}
 }
 
@@ -208,32 +208,32 @@ func (q *Queue[R]) First(into []*R, now time.Duration, n int) []*R {
 		return into
 	}
 	if q.byWaiting.first().waiting == q.n {
-		return q.merge(into, n)
+		return q.firstOfOneTenant(into, n)
 	}
-	q.round.begin(q)
+	q.round.start(q)
 	for range n {
-		into = append(into, q.round.next(q).of)
+		into = append(into, q.round.next(q).request)
 	}
 	return into
 }
 
-// merge is First where one tenant alone waits.
-func (q *Queue[R]) merge(into []*R, n int) []*R {
+// firstOfOneTenant is First where one tenant alone waits.
+func (q *Queue[R]) firstOfOneTenant(into []*R, n int) []*R {
 	var heads [Levels]*Item[R]
 	for i := range q.levels {
 		heads[i] = q.levels[i].requests.first()
 	}
 	for range n {
-		i := foremost(&heads, Levels-1)
-		into = append(into, heads[i].of)
+		i := earliestLevel(&heads, Levels-1)
+		into = append(into, heads[i].request)
 		heads[i] = q.levels[i].requests.next(heads[i])
 	}
 	return into
 }
 
-// foremost is the level, up to the last one allowed, whose request goes first;
+// earliestLevel is the level, up to the last one allowed, whose request goes first;
 // one of them must have one.
-func foremost[R any](heads *[Levels]*Item[R], last int) int {
+func earliestLevel[R any](heads *[Levels]*Item[R], last int) int {
 	best := -1
 	for i, r := range heads[:last+1] {
 		if r != nil && (best < 0 || r.before(heads[best])) {
@@ -248,7 +248,7 @@ func (q *Queue[R]) Waiting(into []*R) []*R {
 	for i := range q.levels {
 		l := &q.levels[i].requests
 		for r := l.first(); r != nil; r = l.next(r) {
-			into = append(into, r.of)
+			into = append(into, r.request)
 		}
 	}
 	return into
@@ -263,7 +263,7 @@ func (q *Queue[R]) OldestWait(now time.Duration) (wait time.Duration) {
 			wait = max(wait, now-r.Arrived)
 		}
 	}
-	if r := q.apart.requests.first(); r != nil {
+	if r := q.parked.requests.first(); r != nil {
 		wait = max(wait, now-r.Arrived)
 	}
 	return wait
@@ -280,11 +280,11 @@ func (q *Queue[R]) Reorder(now time.Duration, order Order[R], change func(r *R))
 		}
 	}
 	for _, r := range all {
-		q.sit(r)
+		q.removeFromLevel(r)
 	}
 	q.clock, q.order = max(q.clock, now), order
 	for _, r := range all {
-		change(r.of)
-		q.stand(r)
+		change(r.request)
+		q.addToLevel(r)
 	}
 }

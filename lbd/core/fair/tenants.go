@@ -3,24 +3,24 @@ package fair
 import "time"
 
 const (
-	// idleAccounts bounds the tenants that are remembered without any request
+	// maxIdleAccounts bounds the tenants that are remembered without any request
 	// here; a model has at most this many, and those with one.
-	idleAccounts = 1024
-	// idleFor is how long such a tenant is remembered: far longer than a client
+	maxIdleAccounts = 1024
+	// idleTTL is how long such a tenant is remembered: far longer than a client
 	// pauses, and one that stays away longer begins where those that wait are.
-	idleFor = 10 * time.Minute
+	idleTTL = 10 * time.Minute
 )
 
 // account is what a tenant was served of one model.
 type account[R any] struct {
 	tenant string
-	born   uint64 // breaks ties: names decide nothing
+	created   uint64 // breaks ties: names decide nothing
 	// The meter counts tokens, of prompts and answers: an estimate of the prompt from the
 	// send on, of the answer while it is generated, the engine's own figures from the
 	// end on (see charge.go). It is the virtual counter of "Fairness in Serving Large
 	// Language Models" (VTC), with answers weighed as prompts.
 	meter
-	apart       apartShare[R]
+	parked       parkedShare[R]
 	waiting     int
 	outstanding int
 	shares      [Levels]share[R]
@@ -32,7 +32,7 @@ type account[R any] struct {
 
 	// For the round at hand.
 	round   uint64
-	will    int64 // served, once all that the round has taken is sent
+	servedAfter    int64 // served, once all that the round has taken is sent
 	cursors [Levels]*Item[R]
 }
 
@@ -47,24 +47,24 @@ func (a *account[R]) before(o *account[R]) bool {
 	if a.served != o.served {
 		return a.served < o.served
 	}
-	return a.born < o.born
+	return a.created < o.created
 }
 
-// longerBefore puts the tenant with the most waiting requests first.
-func (a *account[R]) longerBefore(o *account[R]) bool {
+// moreWaitingBefore puts the tenant with the most waiting requests first.
+func (a *account[R]) moreWaitingBefore(o *account[R]) bool {
 	if a.waiting != o.waiting {
 		return a.waiting > o.waiting
 	}
-	return a.born < o.born
+	return a.created < o.created
 }
 
 // tenants is the accounts of one model.
 type tenants[R any] struct {
 	accounts  map[string]*account[R] // never ranged over
 	byWaiting sorted[account[R]]     // those with requests waiting
-	born      uint64
-	left      *account[R] // the last whose request left the queue
-	floor     int64       // what it was served, once it is forgotten
+	created      uint64
+	lastLeft      *account[R] // the last whose request left the queue
+	lastLeftServed     int64       // what it was served, once it is forgotten
 
 	idleFirst, idleLast *account[R]
 	idleCount           int
@@ -74,12 +74,12 @@ type tenants[R any] struct {
 func newTenants[R any]() tenants[R] {
 	return tenants[R]{
 		accounts:  map[string]*account[R]{},
-		byWaiting: sorted[account[R]]{node: func(a *account[R]) *node[account[R]] { return &a.byWaiting }, before: (*account[R]).longerBefore},
+		byWaiting: sorted[account[R]]{node: func(a *account[R]) *node[account[R]] { return &a.byWaiting }, before: (*account[R]).moreWaitingBefore},
 	}
 }
 
-// open is a tenant's account, made when needed.
-func (t *tenants[R]) open(tenant string) *account[R] {
+// openAccount is a tenant's account, made when needed.
+func (t *tenants[R]) openAccount(tenant string) *account[R] {
 	a := t.accounts[tenant]
 	if a == nil {
 		if a = t.spare; a != nil {
@@ -87,14 +87,14 @@ func (t *tenants[R]) open(tenant string) *account[R] {
 		} else {
 			a = &account[R]{}
 		}
-		t.born++
-		*a = account[R]{tenant: tenant, born: t.born, apart: newApartShare[R]()}
+		t.created++
+		*a = account[R]{tenant: tenant, created: t.created, parked: newParkedShare[R]()}
 		for i := range a.shares {
 			a.shares[i].requests = sorted[Item[R]]{node: func(r *Item[R]) *node[Item[R]] { return &r.inTenant }, before: (*Item[R]).before}
 		}
 		t.accounts[tenant] = a
 	}
-	t.wake(a)
+	t.clearIdle(a)
 	return a
 }
 
@@ -106,8 +106,8 @@ func (t *tenants[R]) WaitingOf(tenant string) int {
 	return 0
 }
 
-// recount changes how many requests of a wait.
-func (t *tenants[R]) recount(a *account[R], by int) {
+// changeWaiting changes how many requests of a wait.
+func (t *tenants[R]) changeWaiting(a *account[R], by int) {
 	if a.waiting > 0 {
 		t.byWaiting.remove(a)
 	}
@@ -116,10 +116,10 @@ func (t *tenants[R]) recount(a *account[R], by int) {
 	}
 }
 
-// noteIdle notes that a has nothing here any more, if that is so, and forgets whom
+// markIdle notes that a has nothing here any more, if that is so, and forgets whom
 // there is no room to remember.
-func (q *Queue[R]) noteIdle(a *account[R]) {
-	if a.waiting > 0 || a.outstanding > 0 || a.apart.n > 0 || a.idle {
+func (q *Queue[R]) markIdle(a *account[R]) {
+	if a.waiting > 0 || a.outstanding > 0 || a.parked.n > 0 || a.idle {
 		return
 	}
 	t := &q.tenants
@@ -130,13 +130,13 @@ func (q *Queue[R]) noteIdle(a *account[R]) {
 		t.idleFirst = a
 	}
 	t.idleLast = a
-	if t.idleCount++; t.idleCount > idleAccounts {
-		t.forget(t.idleFirst)
+	if t.idleCount++; t.idleCount > maxIdleAccounts {
+		t.forgetAccount(t.idleFirst)
 	}
 }
 
-// wake takes a off the idle, if it is there.
-func (t *tenants[R]) wake(a *account[R]) {
+// clearIdle takes a off the idle, if it is there.
+func (t *tenants[R]) clearIdle(a *account[R]) {
 	if !a.idle {
 		return
 	}
@@ -154,11 +154,11 @@ func (t *tenants[R]) wake(a *account[R]) {
 	a.idle, a.prev, a.next = false, nil, nil
 }
 
-// forget drops an idle account.
-func (t *tenants[R]) forget(a *account[R]) {
-	t.wake(a)
-	if t.left == a {
-		t.left, t.floor = nil, a.served
+// forgetAccount drops an idle account.
+func (t *tenants[R]) forgetAccount(a *account[R]) {
+	t.clearIdle(a)
+	if t.lastLeft == a {
+		t.lastLeft, t.lastLeftServed = nil, a.served
 	}
 	delete(t.accounts, a.tenant)
 	*a = account[R]{next: t.spare}
@@ -168,15 +168,15 @@ func (t *tenants[R]) forget(a *account[R]) {
 // ForgetIdle forgets the tenants that had nothing here for long.
 func (q *Queue[R]) ForgetIdle(now time.Duration) {
 	q.clock = max(q.clock, now)
-	for a := q.idleFirst; a != nil && q.clock-a.idleSince >= idleFor; a = q.idleFirst {
-		q.forget(a)
+	for a := q.idleFirst; a != nil && q.clock-a.idleSince >= idleTTL; a = q.idleFirst {
+		q.forgetAccount(a)
 	}
 }
 
-// lift keeps an account from having saved anything up while none of its requests
+// raiseAccount keeps an account from having saved anything up while none of its requests
 // waited: it begins where the least served of those that wait is or, when none
 // waits, where the last that left was.
-func (q *Queue[R]) lift(a *account[R]) {
+func (q *Queue[R]) raiseAccount(a *account[R]) {
 	least, any := int64(0), false
 	for i := range q.levels {
 		if o := q.levels[i].accounts.first(); o != nil && (!any || o.served < least) {
@@ -185,18 +185,18 @@ func (q *Queue[R]) lift(a *account[R]) {
 	}
 	switch {
 	case any:
-	case q.left == a:
+	case q.lastLeft == a:
 		return // nobody else was served meanwhile
-	case q.left != nil:
-		least = q.left.served
+	case q.lastLeft != nil:
+		least = q.lastLeft.served
 	default:
-		least = q.floor
+		least = q.lastLeftServed
 	}
-	a.lift(least)
+	a.raiseFloor(least)
 }
 
-// charge adds tokens to what a was served.
-func (q *Queue[R]) charge(a *account[R], tokens int64) {
+// chargeAccount adds tokens to what a was served.
+func (q *Queue[R]) chargeAccount(a *account[R], tokens int64) {
 	if tokens == 0 {
 		return
 	}
@@ -215,7 +215,7 @@ func (q *Queue[R]) charge(a *account[R], tokens int64) {
 
 // Sent notes that r goes to a target.
 func (q *Queue[R]) Sent(r *Item[R]) {
-	q.wake(r.account)
+	q.clearIdle(r.account)
 	r.account.outstanding++
 	r.nextRunning, r.prevRunning = q.running, nil
 	if q.running != nil {
@@ -236,14 +236,14 @@ func (q *Queue[R]) Ended(r *Item[R]) {
 	}
 	r.nextRunning, r.prevRunning = nil, nil
 	r.account.outstanding--
-	q.noteIdle(r.account)
+	q.markIdle(r.account)
 }
 
 // Charge makes a number of tokens what r's tenant is charged for r in all.
 func (q *Queue[R]) Charge(r *Item[R], tokens int64) {
-	q.charge(r.account, tokens-r.charged)
+	q.chargeAccount(r.account, tokens-r.charged)
 	if r.deferred {
-		q.apart.charge(r.account, tokens-r.charged)
+		q.parked.charge(r.account, tokens-r.charged)
 	}
 	r.charged = tokens
 }
@@ -252,7 +252,7 @@ func (q *Queue[R]) Charge(r *Item[R], tokens int64) {
 // charged less than before.
 func (q *Queue[R]) ChargeRunning(cost func(r *R) int64) {
 	for r := q.running; r != nil; r = r.nextRunning {
-		if tokens := cost(r.of); tokens > r.charged {
+		if tokens := cost(r.request); tokens > r.charged {
 			q.Charge(r, tokens)
 		}
 	}
@@ -269,8 +269,8 @@ func (q *Queue[R]) Served(tenant string) int64 {
 	return 0
 }
 
-// Fullest is the tenant with the most waiting requests, and how many; 0 when none waits.
-func (q *Queue[R]) Fullest() (tenant string, waiting int) {
+// TenantWithMostWaiting is the tenant with the most waiting requests, and how many; 0 when none waits.
+func (q *Queue[R]) TenantWithMostWaiting() (tenant string, waiting int) {
 	if a := q.byWaiting.first(); a != nil {
 		return a.tenant, a.waiting
 	}
@@ -291,5 +291,5 @@ func (q *Queue[R]) LastOf(now time.Duration, tenant string) *R {
 			last = r
 		}
 	}
-	return last.of
+	return last.request
 }
