@@ -13,42 +13,43 @@ import (
 	"skyserve/lbd/prefix"
 )
 
-// request is a request in flight.
+// request is the state of a request in flight.
 type request struct {
 	Request
 	fair.Item[request]
 	poolState
 	suspicion
-	minCharge  int64         // tokens that a try which failed cost: no less is charged, unless it is served
-	receivedAt   time.Duration // Item.Arrived is that, or when its answer broke off: since when its client waits
-	sessionStart  time.Duration // its session
-	sentAt time.Duration
-	target *target // nil while queued
-	attempts  int
-	// avoid lists the engines and peers, by id, that failed it in this round; rounds
-	// counts those before, in which everything did, and failedAt is when the last did.
-	avoid    []string
-	refusals []refusal // of this round: see Outcome.Refused
-	retryRounds   int
-	failedAt time.Duration
-	// waitsFor is the full replica that it waits for; nil when it waits for any.
+	minCharge    int64         // tokens that a failed attempt cost; the tenant is charged at least this, unless the request is served
+	receivedAt   time.Duration // when it arrived; Item.Arrived is the same, or when its response broke off: the start of the client's wait
+	sessionStart time.Duration // start of its session
+	sentAt       time.Duration
+	target       *target // nil while queued
+	attempts     int
+	// avoid lists the ids of the engines and peers that failed it in this round. retryRounds counts
+	// the earlier rounds, in each of which every target failed. failedAt is the time of the last
+	// failure.
+	avoid       []string
+	refusals    []refusal // in this round: see Outcome.Refused
+	retryRounds int
+	failedAt    time.Duration
+	// waitsFor is the full replica that it waits for; nil if it waits for any.
 	waitsFor *target
-	// nextRank is the rank that it gets when its queue is ordered anew.
+	// nextRank is the rank that it gets when its queue is reordered.
 	nextRank time.Duration
-	// What it was expected to cost its target when it was sent, in tokens.
-	evaluated  bool // since it was queued, where the policy holds
-	uncached int
-	// Where it was sent last: when its first token came, and the load then.
-	firstTokenAt      time.Duration
-	firstTokenOutstanding   int
-	firstTokenContext int
-	promptCost   int
-	answerCost   int
-	prefilled    bool // a first token came back
-	firstTokenCounted      bool // its first token is, among those of its model
+	// Expected cost at its target when it was sent, in tokens.
+	evaluated bool // since it was queued; only for a policy that holds requests
+	uncached  int
+	// The last target: when the first token arrived, and the load at that time.
+	firstTokenAt          time.Duration
+	firstTokenOutstanding int
+	firstTokenContext     int
+	promptCost            int
+	answerCost            int
+	prefilled             bool // a first token arrived
+	firstTokenCounted     bool // its first token is included in the model's count
 }
 
-// Counts is where every request went. Arrived equals the sum of the others.
+// Counts is the number of requests by result. Arrived equals the sum of the others.
 type Counts struct {
 	Arrived     int64 `json:"arrived"`
 	Finished    int64 `json:"finished"`
@@ -57,42 +58,42 @@ type Counts struct {
 	Bounced     int64 `json:"bounced"`
 	Queued      int   `json:"queued"`
 	Outstanding int   `json:"outstanding"`
-	// ForwardedOut and ForwardedIn count requests, not part of the sum.
+	// ForwardedOut and ForwardedIn count requests too, but are not part of the sum.
 	ForwardedOut int64 `json:"forwarded_out"`
 	ForwardedIn  int64 `json:"forwarded_in"`
 }
 
-// Balancer decides for one balancer process. It is not safe for concurrent use.
+// Balancer makes the decisions of one balancer process. It is not safe for concurrent use.
 type Balancer struct {
-	cfg       Config
-	traits    policy.Traits
-	requests  map[string]*request
-	queues    []*queue // sorted by model
-	queued    int
-	replicas  []*target // sorted by id
-	peers     []*target // sorted by id
-	caches    caches
-	seq       uint64
-	counts    Counts
-	retries   breaker.Budget
-	ejections int64
-	retriesRefused   int64           // retries
-	hitRate      pace.Mean       // share of the prompts that engines found in their caches
-	byPace    []*pace.Estimate // scratch of comparePaces
+	cfg            Config
+	traits         policy.Traits
+	requests       map[string]*request
+	queues         []*queue // sorted by model
+	queued         int
+	replicas       []*target // sorted by id
+	peers          []*target // sorted by id
+	caches         caches
+	seq            uint64
+	counts         Counts
+	retries        breaker.Budget
+	ejections      int64
+	retriesRefused int64            // retries refused for lack of budget
+	hitRate        pace.Mean        // share of prompt tokens that engines found in their caches
+	byPace         []*pace.Estimate // scratch buffer of comparePaces
 
-	actions    []Action
-	decisions  []Decision
-	candidates []policy.Candidate
-	targets    []*target // beside candidates
-	firstPeer  int       // among them
-	pool       []*request
-	freeRequests      []*request
-	facts      policy.Facts
-	batch      batch
-	suspects   killSuspects
+	actions      []Action
+	decisions    []Decision
+	candidates   []policy.Candidate
+	targets      []*target // parallel to candidates
+	firstPeer    int       // index of the first peer in candidates
+	pool         []*request
+	freeRequests []*request
+	facts        policy.Facts
+	batch        batch
+	suspects     killSuspects
 }
 
-// New makes a balancer without replicas, peers or requests.
+// New returns a balancer without replicas, peers or requests.
 func New(cfg Config) *Balancer {
 	return &Balancer{
 		cfg:      cfg,
@@ -104,10 +105,10 @@ func New(cfg Config) *Balancer {
 	}
 }
 
-// Step takes one event at a time that never goes back and returns what to do,
-// in order. The actions are valid until the next Step. An event that names
-// something unknown (a request that ended, a replica that was removed) does
-// nothing: sockets report late.
+// Step processes one event and returns the actions to perform, in order. now must never go
+// backwards. The actions are valid until the next Step. Step ignores an event that names an unknown
+// request or target, such as a request that ended or a replica that was removed: events from
+// sockets can be late.
 func (b *Balancer) Step(now time.Duration, ev Event) []Action {
 	b.actions, b.decisions = b.actions[:0], b.decisions[:0]
 	switch ev.Kind {
@@ -212,11 +213,10 @@ func (b *Balancer) handleArrived(now time.Duration, in *Request) {
 	}
 }
 
-// queueRank is the rank of r in the queue: by arrival, or, for a policy that holds,
-// by when its session began, so that a conversation or a tree that was started
-// is finished before new ones begin while its prefix is still cached. The less
-// the engines find cached, the less there is to save: no session gains more than
-// SessionLead times the square of the hit rate.
+// queueRank returns the rank of r in the queue: its arrival or, for a policy that holds requests,
+// the start of its session. An active conversation or tree is then finished before new ones begin,
+// while its prefix is still cached. The lower the engines' hit rate, the less there is to gain: a
+// session gains at most SessionLead times the square of the hit rate.
 func (b *Balancer) queueRank(r *request) time.Duration {
 	if r.sessionStart = r.receivedAt; !b.traits.Holds {
 		return r.receivedAt
@@ -230,10 +230,10 @@ func (b *Balancer) queueRank(r *request) time.Duration {
 	return max(r.sessionStart, r.receivedAt-time.Duration(hits*hits*float64(b.cfg.SessionLead)))
 }
 
-// maxSpare bounds the requests that are kept to be used again.
+// maxSpare bounds the request objects that are kept for reuse.
 const maxSpare = 1024
 
-// newRequest is a request without anything in it.
+// newRequest returns an empty request, reused if possible.
 func (b *Balancer) newRequest() *request {
 	n := len(b.freeRequests)
 	if n == 0 {
@@ -245,8 +245,8 @@ func (b *Balancer) newRequest() *request {
 	return r
 }
 
-// forgetRequest forgets a request that has ended. What it holds can still be read until
-// the next one arrives.
+// forgetRequest removes a request that has ended. Its fields remain readable until the next request
+// arrives.
 func (b *Balancer) forgetRequest(r *request) {
 	delete(b.requests, r.ID)
 	if len(b.freeRequests) < maxSpare {
@@ -283,8 +283,8 @@ func (b *Balancer) handleFinished(now time.Duration, id string, out *Outcome) {
 	b.drainModel(now, r)
 }
 
-// endClientError ends a request that t refused because of what its client sent. It says
-// nothing about how well t works, nor about how long answers are.
+// endClientError ends a request that t refused because of what its client sent. The response
+// carries no information about the health of t or the length of answers.
 func (b *Balancer) endClientError(now time.Duration, t *target, r *request, out *Outcome) {
 	b.addFailedLoad(now, t, r)
 	b.queue(r.Model).chargeServed(r, out)
@@ -293,7 +293,7 @@ func (b *Balancer) endClientError(now time.Duration, t *target, r *request, out 
 	b.drainModel(now, r)
 }
 
-// atLastTarget is what of an outcome the last target did.
+// atLastTarget returns the outcome without the tokens that earlier targets generated.
 func (o *Outcome) atLastTarget() *Outcome {
 	if o == nil || o.Elsewhere <= 0 || !o.OutputTokens.Known {
 		return o
@@ -303,15 +303,15 @@ func (o *Outcome) atLastTarget() *Outcome {
 	return &h
 }
 
-// handleFailed handles a request that its target did not serve: elsewhere if that can
-// still be done, else it ends.
+// handleFailed handles a request that its target did not serve. It retries the request if possible,
+// and otherwise ends it.
 func (b *Balancer) handleFailed(now time.Duration, id string, out *Outcome) {
 	r := b.requests[id]
 	if r == nil || r.target == nil {
 		return
 	}
 	if r.prefilled {
-		r.Arrived = now // its client has waited since then, not since it asked
+		r.Arrived = now // the client waits since its stream stopped, not since it sent the request
 	}
 	trial, before := r.target.breaker.IsTrial(r.Seq), r.target.breaker
 	generated := b.generated(now, r)
@@ -341,7 +341,7 @@ func (b *Balancer) handleFailed(now time.Duration, id string, out *Outcome) {
 	case r.attempts >= b.cfg.MaxTries:
 		b.rejectRequest(r, RejectTooManyTry)
 	case t.peer && now-r.Arrived >= b.maxWait(r):
-		b.rejectRequest(r, RejectWait) // it was held there for the rest of its time
+		b.rejectRequest(r, RejectWait) // the peer queued it for its remaining wait time
 	case !b.retries.Spend(b.cfg.RetryBurst):
 		b.retriesRefused++
 		b.rejectRequest(r, RejectRetries)
@@ -371,7 +371,7 @@ func (b *Balancer) handleBounced(now time.Duration, id string, out *Outcome) {
 	b.drainModel(now, r)
 }
 
-// requeue puts a request back at its old place.
+// requeue returns a request to its previous place in the queue.
 func (b *Balancer) requeue(now time.Duration, r *request) {
 	if r.From != "" && !b.servedLocally(now, r.Model) {
 		b.bounceRequest(r)
@@ -384,8 +384,8 @@ func (b *Balancer) requeue(now time.Duration, r *request) {
 	b.enqueue(now, r)
 }
 
-// anyTargetLeft says whether some target that r does not avoid answers and could take
-// it, if not at once then after a wait.
+// anyTargetLeft reports whether a live target that r does not avoid can serve r, now or after a
+// wait.
 func (b *Balancer) anyTargetLeft(now time.Duration, r *request) bool {
 	for _, t := range b.replicas {
 		if t.model == r.Model && !t.draining && t.live(now, &b.cfg) && !r.needsOtherTarget(t) && !r.avoids(t.engine) {
@@ -409,8 +409,8 @@ func (r *request) avoids(engine string) bool {
 	return false
 }
 
-// handleCancelled ends a request whose client has gone. out tells what was generated; where it
-// does not, that is estimated.
+// handleCancelled ends a request whose client disconnected. out contains the number of generated
+// tokens; if it is unknown, it is estimated.
 func (b *Balancer) handleCancelled(now time.Duration, id string, out *Outcome) {
 	r := b.requests[id]
 	if r == nil {
@@ -430,7 +430,7 @@ func (b *Balancer) handleCancelled(now time.Duration, id string, out *Outcome) {
 	b.drainModel(now, r)
 }
 
-// detachRequest takes r off its target; out tells how it ended there, if anything does.
+// detachRequest removes r from its target. out is how it ended there, if known.
 func (b *Balancer) detachRequest(r *request, out *Outcome) *target {
 	t := r.target
 	t.confirm(r)
@@ -445,14 +445,14 @@ func (b *Balancer) detachRequest(r *request, out *Outcome) *target {
 	return t
 }
 
-// rejectRequest ends a request with a reason; it must not be in a queue.
+// rejectRequest ends a request with a reason. The request must not be in a queue.
 func (b *Balancer) rejectRequest(r *request, reason string) {
 	b.counts.Rejected++
 	b.forgetRequest(r)
 	b.addAction(Action{Kind: ActionReject, ID: r.ID, Reason: reason, Kills: b.killsHere(r)})
 }
 
-// bounceRequest gives a forwarded request back; it must not be in a queue.
+// bounceRequest returns a forwarded request to its sender. The request must not be in a queue.
 func (b *Balancer) bounceRequest(r *request) {
 	b.counts.Bounced++
 	b.forgetRequest(r)
@@ -466,8 +466,8 @@ func (b *Balancer) enqueue(now time.Duration, r *request) *queue {
 	return q
 }
 
-// waitingRequests lists the requests of a queue, those held apart too, so that it can change meanwhile. The
-// list is valid until the next call.
+// waitingRequests returns a copy of the requests of a queue, including the parked ones, so that the
+// queue can change during iteration. The list is valid until the next call.
 func (b *Balancer) waitingRequests(q *queue) []*request {
 	b.pool = q.AllParked(q.Waiting(b.pool[:0]))
 	return b.pool
@@ -478,7 +478,7 @@ func (b *Balancer) dequeue(r *request) {
 	b.queued--
 }
 
-// queue is the queue of a model, made when needed.
+// queue returns the queue of a model and creates it if needed.
 func (b *Balancer) queue(model string) *queue {
 	i := sort.Search(len(b.queues), func(i int) bool { return b.queues[i].model >= model })
 	if i < len(b.queues) && b.queues[i].model == model {
@@ -490,8 +490,8 @@ func (b *Balancer) queue(model string) *queue {
 	return b.queues[i]
 }
 
-// tick lets time pass: what waited too long ends, and what time alone makes
-// available again is used.
+// tick handles the passage of time: it ends requests that waited too long and uses targets that
+// became available again.
 func (b *Balancer) tick(now time.Duration) {
 	b.forgetLost(now)
 	b.resolveFailures(now)
@@ -515,8 +515,8 @@ func (b *Balancer) tick(now time.Duration) {
 	b.drainAll(now)
 }
 
-// maxWait is how long r is held at most. Deferred work that may be held apart is held
-// until it is due.
+// maxWait returns how long r may stay in the queue. A deferred request that can be parked may wait
+// until its deadline.
 func (b *Balancer) maxWait(r *request) time.Duration {
 	most := b.cfg.MaxWait
 	if r.Tier == service.TierDeferred && b.cfg.Deferred.On() {

@@ -8,16 +8,15 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// batch is what a balancer needs whose policy decides for whole pools
-// (policy.Batcher). A request that failed or was bounced before has places to
-// avoid and is placed by itself; so is one with a holder or under suspicion, and what
-// goes to peers.
+// batch is the state for a policy that decides for whole pools (policy.Batcher). Requests that
+// failed or were bounced, have a holder or are suspects are placed one by one, and so are forwards
+// to peers.
 type batch struct {
-	policy policy.Batcher // nil: the policy decides request by request
-	pool   policy.Pool
-	requests  []*request // beside pool.Waiting
-	separate  []*request // those that failed before, or that one target holds
-	ranks  []*target  // beside pool.Ranks
+	policy   policy.Batcher // nil: the policy decides request by request
+	pool     policy.Pool
+	requests []*request // parallel to pool.Waiting
+	separate []*request // placed one by one: failed before, suspected, or bound to a holder
+	ranks    []*target  // parallel to pool.Ranks
 }
 
 func newBatch(p policy.Policy) batch {
@@ -25,37 +24,35 @@ func newBatch(p policy.Policy) batch {
 	return batch{policy: batcher}
 }
 
-// freeSlotsPerRequest is how many free slots there must be for each request that waits for
-// the pool to be decided at once: gathering more requests for so much room only
-// makes them wait.
+// freeSlotsPerRequest is the number of free slots per waiting request from which the pool is
+// decided immediately: with that much capacity, collecting more requests only makes them wait.
 const freeSlotsPerRequest = 4
 
-// maxImmediateQueue is how many may wait and still be decided at once: to count the free
-// slots at every event costs more than it is worth to so many.
+// maxImmediateQueue is the queue length up to which a pool may be decided immediately. For longer
+// queues, counting the free slots at every event costs more than it gains.
 const maxImmediateQueue = 32
 
-// rankState is what a target must remember where pools are decided.
+// rankState is the state of a target for policies that decide for whole pools.
 type rankState struct {
-	engine  string     // ReplicaInfo.Engine, or the target's own id
+	engine     string     // ReplicaInfo.Engine, or the target's own id
 	requests   []*request // outstanding, in no order
-	streaming int        // of them, how many had their first token
-	tokensEach    float64    // tokens that one which talked all the time has had
+	streaming  int        // number of them with a first token
+	tokensEach float64    // tokens generated for a request that streamed the whole time
 }
 
-// poolState is what a request must remember.
+// poolState is the corresponding state of a request.
 type poolState struct {
-	inPool   bool
-	inPoolSince time.Duration // when it first was in a pool
-	rankIndex     int           // into rankState.there
-	streaming     bool
-	tokensEachAtStart    float64 // rankState.each at its first token
+	inPool            bool
+	inPoolSince       time.Duration // when it was first in a pool
+	rankIndex         int           // index in rankState.requests
+	streaming         bool
+	tokensEachAtStart float64 // rankState.tokensEach at its first token
 }
 
-// engine is the engine that a replica belongs to.
+// engine returns the engine that a replica belongs to.
 func (i *ReplicaInfo) engine() string { return cmp.Or(i.Engine, i.ID) }
 
-// markUnreachable notes that t could not be connected to, and with it no other rank of
-// its engine.
+// markUnreachable records that the connection to t failed. This applies to all ranks of its engine.
 func (b *Balancer) markUnreachable(now time.Duration, t *target) {
 	t.unreachable = true
 	b.forgetTarget(now, t)
@@ -67,7 +64,7 @@ func (b *Balancer) markUnreachable(now time.Duration, t *target) {
 	}
 }
 
-// addToRank notes that r was sent to t.
+// addToRank records that r was sent to t.
 func (b *Balancer) addToRank(t *target, r *request) {
 	if b.batch.policy == nil {
 		return
@@ -76,7 +73,7 @@ func (b *Balancer) addToRank(t *target, r *request) {
 	t.requests = append(t.requests, r)
 }
 
-// removeFromRank notes that r ended at t.
+// removeFromRank records that r ended at t.
 func (b *Balancer) removeFromRank(t *target, r *request) {
 	if b.batch.policy == nil {
 		return
@@ -94,7 +91,7 @@ func (b *Balancer) removeFromRank(t *target, r *request) {
 	}
 }
 
-// markStreaming notes r's first token.
+// markStreaming records r's first token.
 func (b *Balancer) markStreaming(r *request) {
 	if b.batch.policy != nil && !r.streaming {
 		r.streaming, r.tokensEachAtStart = true, r.target.tokensEach
@@ -102,14 +99,14 @@ func (b *Balancer) markStreaming(r *request) {
 	}
 }
 
-// recordTokens notes tokens generated at t: an equal part for each request that talks.
+// recordTokens records tokens generated at t: an equal part for each streaming request.
 func (t *target) recordTokens(tokens int) {
 	if t.streaming > 0 {
 		t.tokensEach += float64(min(max(0, tokens), maxTokens)) / float64(t.streaming)
 	}
 }
 
-// streamed is how many tokens of its answer r is thought to have had.
+// streamed returns the estimated number of tokens generated for r.
 func (t *target) streamed(r *request) int {
 	if !r.streaming {
 		return 0
@@ -117,7 +114,7 @@ func (t *target) streamed(r *request) int {
 	return 1 + int(t.tokensEach-r.tokensEachAtStart)
 }
 
-// drainBatch places what waits where the policy decides for pools.
+// drainBatch places waiting requests with a policy that decides for pools.
 func (b *Balancer) drainBatch(now time.Duration, q *queue) {
 	if q.Len() == 0 {
 		return
@@ -137,11 +134,11 @@ func (b *Balancer) drainBatch(now time.Duration, q *queue) {
 	}
 }
 
-// poolDue says whether a pool is to be decided now: at most once every BatchInterval,
-// so that slots that fall free together are filled together, but at once while
-// there is far more room than work, and where no rank waits for another.
+// poolDue reports whether a pool is to be decided now: at most once every BatchInterval, so that
+// slots that become free together are filled together. It is decided immediately while there is far
+// more capacity than work and no rank waits for another.
 func (b *Balancer) poolDue(now time.Duration, q *queue) bool {
-	if never := q.assignedAt == 0; never || now-q.assignedAt >= b.cfg.BatchInterval {
+	if first := q.assignedAt == 0; first || now-q.assignedAt >= b.cfg.BatchInterval {
 		return true
 	}
 	if q.sharedEngine && q.Len() > maxImmediateQueue {
@@ -152,7 +149,7 @@ func (b *Balancer) poolDue(now time.Duration, q *queue) bool {
 	return !q.sharedEngine || freeSlotsPerRequest*q.Len() <= free
 }
 
-// anySharedEngine says whether any two of the ranks belong to one engine.
+// anySharedEngine reports whether any two of the ranks belong to one engine.
 func (x *batch) anySharedEngine() bool {
 	for i := 1; i < len(x.ranks); i++ {
 		if x.ranks[i].engine == x.ranks[i-1].engine {
@@ -162,8 +159,8 @@ func (x *batch) anySharedEngine() bool {
 	return false
 }
 
-// listRanks lists the ranks of a model that answer and returns how many more
-// requests may be sent to them. One that does not answer keeps nobody waiting.
+// listRanks lists the live ranks of a model and returns how many more requests may be sent to them.
+// A rank that is not live delays nobody.
 func (b *Balancer) listRanks(now time.Duration, model string) (free int) {
 	x := &b.batch
 	x.ranks, x.pool.Ranks = x.ranks[:0], x.pool.Ranks[:0]
@@ -181,7 +178,7 @@ func (b *Balancer) listRanks(now time.Duration, model string) (free int) {
 	return free
 }
 
-// addRank appends a rank to the pool in the memory of an earlier one.
+// addRank appends a rank to the pool and reuses the memory of an earlier one.
 func (x *batch) addRank(r policy.Rank) {
 	n := len(x.pool.Ranks)
 	if n < cap(x.pool.Ranks) {
@@ -190,8 +187,8 @@ func (x *batch) addRank(r policy.Rank) {
 	x.pool.Ranks = append(x.pool.Ranks, r)
 }
 
-// freeSlots is how many more requests the push rule lets be sent to a replica before
-// anything new is heard of it; one that nothing bounds has room for a whole pool.
+// freeSlots returns how many more requests the push rule allows at a replica before its next
+// report. Without any bound, it is PoolLimit.
 func (t *target) freeSlots(now time.Duration, c *Config) int {
 	if !t.replicaAvailable(now, c) {
 		return 0
@@ -212,8 +209,8 @@ func (t *target) freeSlots(now time.Duration, c *Config) int {
 	return n
 }
 
-// assignPool lets the policy decide for the front of the queue and carries the
-// choices out. It reports whether all of it was sent.
+// assignPool lets the policy decide for the head of the queue and sends the chosen requests. It
+// reports whether all of them were sent.
 func (b *Balancer) assignPool(now time.Duration, q *queue) (all bool) {
 	x, left := &b.batch, q.Len()
 	b.fillPool(now, q)
@@ -233,8 +230,8 @@ func (b *Balancer) assignPool(now time.Duration, q *queue) (all bool) {
 	return left-q.Len() >= len(b.pool) && len(b.pool) > 0
 }
 
-// fillPool takes the front of the queue into the pool. Requests with places to
-// avoid, which failed before, go ahead of it, and so do those with a holder.
+// fillPool adds the head of the queue to the pool. Requests that failed before, are suspects or
+// have a holder are listed separately and placed first.
 func (b *Balancer) fillPool(now time.Duration, q *queue) {
 	x := &b.batch
 	x.requests, x.separate, x.pool.Waiting = x.requests[:0], x.separate[:0], x.pool.Waiting[:0]
@@ -256,7 +253,7 @@ func (b *Balancer) fillPool(now time.Duration, q *queue) {
 	}
 }
 
-// expectedAnswer is how long r's answer is thought to be, in tokens.
+// expectedAnswer returns the expected length of r's answer, in tokens.
 func (b *Balancer) expectedAnswer(r *request) int {
 	n := min(b.queue(r.Model).answerLengths.expected(), maxTokens)
 	if r.MaxTokens > 0 {
@@ -265,7 +262,7 @@ func (b *Balancer) expectedAnswer(r *request) int {
 	return n
 }
 
-// describeRanks fills in all that is known of the ranks.
+// describeRanks sets the current state of the ranks.
 func (b *Balancer) describeRanks(now time.Duration, q *queue) {
 	x := &b.batch
 	b.listRanks(now, q.model)
@@ -278,15 +275,15 @@ func (b *Balancer) describeRanks(now time.Duration, q *queue) {
 	b.firstPeer = len(b.candidates)
 }
 
-// appendRunning lists what is outstanding at t.
+// appendRunning appends the outstanding requests of t.
 func (t *target) appendRunning(into []policy.Running) []policy.Running {
 	for _, r := range t.requests {
-		had := t.streamed(r)
+		streamed := t.streamed(r)
 		left := 0
 		if r.MaxTokens > 0 {
-			left = max(1, min(r.MaxTokens, maxTokens)-had)
+			left = max(1, min(r.MaxTokens, maxTokens)-streamed)
 		}
-		into = append(into, policy.Running{Tokens: r.promptCost + had, Left: left})
+		into = append(into, policy.Running{Tokens: r.promptCost + streamed, Left: left})
 	}
 	return into
 }

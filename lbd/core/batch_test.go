@@ -46,7 +46,7 @@ func prompt(id string, tokens int) Event {
 
 // Slots that fall free at the end of one step are filled together, so that both
 // ranks come out even: the long prompt goes to the rank that holds less.
-func TestSlotsThatFallFreeTogetherAreFilledTogether(t *testing.T) {
+func TestBatchFillsFreedSlotsTogether(t *testing.T) {
 	b := New(rankedConfig())
 	addRanks(func(ev Event) { b.Step(0, ev) }, 1, 2, 2)
 	for i, tokens := range []int{500, 500, 100, 300} { // each to the rank with fewer
@@ -86,7 +86,7 @@ func TestSlotsThatFallFreeTogetherAreFilledTogether(t *testing.T) {
 
 // What a pool is told of the requests that run: a rank's tokens are shared by
 // those that have had their first one.
-func TestProgressIsSharedByThoseThatTalk(t *testing.T) {
+func TestProgressIsSplitAmongStreams(t *testing.T) {
 	b := New(rankedConfig())
 	addRanks(func(ev Event) { b.Step(0, ev) }, 1, 1, 8)
 	step := func(ev Event) { b.Step(0, ev) }
@@ -121,7 +121,7 @@ func TestProgressIsSharedByThoseThatTalk(t *testing.T) {
 }
 
 // An engine that cannot be reached is left out with all its ranks.
-func TestADeadEngineCostsOneTryWhateverItsRanks(t *testing.T) {
+func TestDeadEngineCostsOneAttemptForAllRanks(t *testing.T) {
 	for _, name := range []string{"bf-io", "least-load"} {
 		cfg := rankedConfig()
 		cfg.Policy, _ = policy.New(name)
@@ -150,7 +150,7 @@ func TestADeadEngineCostsOneTryWhateverItsRanks(t *testing.T) {
 
 // A prompt that fits badly is passed over by better ones for a while, not for
 // ever, however many of those keep coming.
-func TestALongPromptIsNotPassedOverForEver(t *testing.T) {
+func TestLongPromptIsNotStarvedByBatches(t *testing.T) {
 	b := New(rankedConfig())
 	addRanks(func(ev Event) { b.Step(0, ev) }, 1, 2, 1)
 	ids := []string{"s0", "s1"}
@@ -196,7 +196,7 @@ func running(b *Balancer) []string {
 // Whatever happens to engines of several ranks: no rank is sent more than it
 // runs, nobody is lost, and once a decision is due no slot stays free while
 // somebody waits.
-func TestPoolsKeepTheLimitsAndLoseNobody(t *testing.T) {
+func TestPoolsRespectLimitsAndLoseNoRequest(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		cfg := rankedConfig()
 		cfg.QueueLimit, cfg.MaxWait, cfg.PoolLimit = 30, 5*time.Second, rapid.SampledFrom([]int{3, 30}).Draw(rt, "pool limit")

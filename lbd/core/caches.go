@@ -6,31 +6,30 @@ import (
 	"skyserve/lbd/prefix"
 )
 
-// caches is what replicas and peers are thought to hold of prompts, and what the balancers of
-// a region tell each other of it (gossip.go, foreign.go). It knows targets, tenants and keys,
-// and nothing of requests, loads and queues.
+// caches contains the expected cache contents of replicas and peers, and what the balancers of a
+// region share about them (gossip.go, foreign.go). It deals with targets, tenants and keys, not
+// with requests, loads or queues.
 type caches struct {
-	// Two trees (SkyLB 3.2): what the replicas hold, and a snapshot of the peers
-	// made of what was forwarded to them.
+	// Two trees (SkyLB 3.2): the caches of the replicas, and a snapshot of the peers' caches derived
+	// from forwarded requests.
 	replicas *prefix.Tree
 	peers    *prefix.Tree
 	slots    [2]slots
 	owners   owners
 	sharing  sharing
-	// neighbours: another balancer of this region is known. Alone, there is nobody to
-	// share with.
+	// neighbours: another balancer of this region exists. Without one, nothing is shared.
 	neighbours bool
 	matches    []int // scratch of match
 }
 
-// cacheTarget is a replica or a peer as its cache is concerned. A target embeds it.
+// cacheTarget is the cache state of a replica or a peer. A target embeds it.
 type cacheTarget struct {
 	id      string
 	process string // replica only: ReplicaInfo.Process
 	peer    bool
-	slot    int           // its number in the tree; -1 once it is gone
+	slot    int           // its number in the tree; -1 after removal
 	added   time.Duration // replica only
-	// cacheLostAt is when its cache was last found to be lost: what is older does not count.
+	// cacheLostAt is when its cache was last lost; older updates are ignored.
 	cacheLostAt time.Duration
 }
 
@@ -43,7 +42,7 @@ func newCaches(cfg *Config) caches {
 	}
 }
 
-// slots hands out the small integers that the trees know targets by.
+// slots allocates the small integers that identify targets in the trees.
 type slots struct {
 	free []int
 	next int
@@ -68,10 +67,10 @@ func (c *caches) tree(h *cacheTarget) *prefix.Tree {
 	return c.replicas
 }
 
-// addPeer gives a peer a place in its tree.
+// addPeer allocates a peer's slot.
 func (c *caches) addPeer(h *cacheTarget) { h.slot = c.slots[1].allocate() }
 
-// removePeer forgets a peer, and what it told of replicas.
+// removePeer removes a peer and the replicas that it reported.
 func (c *caches) removePeer(h *cacheTarget) {
 	c.peers.RemoveTarget(h.slot)
 	c.slots[1].release(h.slot)
@@ -79,13 +78,13 @@ func (c *caches) removePeer(h *cacheTarget) {
 	c.dropReportedBy(h.id)
 }
 
-// addOutstanding notes that a prompt goes to a target.
+// recordSent records that a prompt is sent to a target.
 func (c *caches) recordSent(now time.Duration, h *cacheTarget, tenant string, prompt prefix.Key) {
 	c.tree(h).InsertFor(c.owners.numberFor(now, tenant), prompt, h.slot)
 }
 
-// recordFinished notes that a prompt was served there, with the key of the prompt with its answer,
-// nil where that is not known, and when its session began.
+// recordFinished records that a prompt was served. answered is the key of the prompt with its
+// answer, nil if unknown; began is the start of its session.
 func (c *caches) recordFinished(now time.Duration, h *cacheTarget, tenant string, prompt, answered prefix.Key, began time.Duration) {
 	if h.slot < 0 {
 		return
@@ -98,7 +97,7 @@ func (c *caches) recordFinished(now time.Duration, h *cacheTarget, tenant string
 	}
 }
 
-// forgetTarget drops what a target was thought to hold.
+// forgetTarget drops the expected cache contents of a target.
 func (c *caches) forgetTarget(now time.Duration, h *cacheTarget) {
 	if h.slot < 0 {
 		return
@@ -109,7 +108,7 @@ func (c *caches) forgetTarget(now time.Duration, h *cacheTarget) {
 	c.tree(h).RemoveTarget(h.slot)
 }
 
-// sessionStart is when the session of a prompt began, if it is one that was answered.
+// sessionStart returns when the session of a prompt began, if the prompt continues an answered one.
 func (c *caches) sessionStart(prompt prefix.Key) (start time.Duration, known bool) {
 	if found := c.replicas.Match(prompt, nil); found.Answered {
 		return found.Start, true
@@ -118,8 +117,8 @@ func (c *caches) sessionStart(prompt prefix.Key) (start time.Duration, known boo
 	return found.Start, found.Answered
 }
 
-// fillMatches finds what replicas, or peers, hold of a prompt: matches is by slot up to the highest
-// one asked for, and latest the slot that the prompt's session was at last. It is valid until
+// match returns how much of a prompt each replica, or peer, has cached. matches is indexed by slot,
+// up to highest; latest is the slot where the prompt's session was last. The result is valid until
 // the next call.
 func (c *caches) match(tree *prefix.Tree, prompt prefix.Key, highest int) (matches []int, latest int, known bool) {
 	for len(c.matches) <= highest {
@@ -130,7 +129,7 @@ func (c *caches) match(tree *prefix.Tree, prompt prefix.Key, highest int) (match
 	return c.matches, latest, known
 }
 
-// tick forgets what nobody tells of any more, and tenants without prompts.
+// tick removes foreign replicas without recent updates, and tenants without prompts.
 func (c *caches) tick(now time.Duration) {
 	c.dropUnreported(now)
 	c.releaseOwners(now)

@@ -6,23 +6,22 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// What a request costs its tenant is counted in tokens: its prompt, once, and what
-// was generated of its answer, once, however it ends. It is charged its prompt when
-// it is sent, what its time at its target tells of its answer every chargeEvery (as
-// VTC charges tokens when they are generated), and the difference to the true count
-// when it ends.
+// The cost of a request to its tenant is counted in tokens: its prompt once, and the generated part
+// of its answer once, however it ends. The prompt is charged when the request is sent. Every
+// chargeEvery, an estimate of the generated tokens is charged (VTC charges tokens when they are
+// generated). The difference to the true count is charged at the end.
 
 const (
-	// chargeEvery is the time between two charges for answers that are being generated:
-	// short against an answer, and far longer than it takes to go over all of them.
+	// chargeEvery is the time between two charges for running requests: short compared to an answer,
+	// and far longer than charging all of them takes.
 	chargeEvery = time.Second
-	// maxUnboundedAnswer is how many tokens an answer without max_tokens is taken to have at
-	// most where nobody counted them: ten minutes at 27 tokens a second.
+	// maxUnboundedAnswer is the assumed maximum length, in tokens, of an answer without max_tokens
+	// whose tokens were not counted: ten minutes at 27 tokens a second.
 	maxUnboundedAnswer = 16 << 10
 )
 
-// cost is what r costs its tenant in all, by what its target told of it and else by
-// an estimate of what was generated.
+// cost returns the total cost of r to its tenant, from the counts in out if known, and otherwise
+// from an estimate of the generated tokens.
 func (r *request) cost(out *Outcome, generated int) int64 {
 	prompt := r.turnCost()
 	if out != nil && out.PromptTokens.Known {
@@ -36,24 +35,23 @@ func (r *request) cost(out *Outcome, generated int) int64 {
 
 func clampTokens(tokens int) int { return min(max(0, tokens), maxTokens) }
 
-// setCharge makes a number of tokens what r's tenant is charged for r in all.
+// setCharge sets the total tokens charged to r's tenant for r.
 func (q *queue) setCharge(r *request, tokens int64) {
 	q.Charge(&r.Item, tokens)
 }
 
-// chargeServed corrects the charge for a request that was served by what its engine told.
+// chargeServed corrects the charge for a served request by the engine's counts.
 func (q *queue) chargeServed(r *request, out *Outcome) {
 	if out != nil {
 		q.setCharge(r, r.cost(out, 0))
 	}
 }
 
-// chargeUnserved charges for a request that failed or whose client has gone: for what
-// was generated, or what an earlier try generated if that is more; generated is an
-// estimate for where the outcome does not tell. If it can be tried again, what was
-// generated stays charged meanwhile, so that nobody gets work for nothing by requests
-// that fail, and the next try is not charged on top of it; a try of which the outcome
-// tells nothing generated costs nothing.
+// chargeUnserved charges for a request that failed or was cancelled: for the generated tokens, or
+// those of an earlier attempt if that is more. generated is an estimate that is used if out has no
+// count. If the request can be retried, the generated tokens stay charged meanwhile, so that nobody
+// gets free work from failing requests, and the next attempt is not charged on top. An attempt
+// without generated tokens in out costs nothing.
 func (q *queue) chargeUnserved(r *request, out *Outcome, generated int) {
 	retryable := out != nil && out.Retryable
 	if !retryable || out.OutputTokens.Or(0) > 0 {
@@ -62,8 +60,7 @@ func (q *queue) chargeUnserved(r *request, out *Outcome, generated int) {
 	q.setCharge(r, r.minCharge)
 }
 
-// chargeRunning charges for the answers that are being generated, where another
-// tenant could gain by it.
+// chargeRunning charges for running requests, unless there is only one tenant.
 func (b *Balancer) chargeRunning(now time.Duration, q *queue) {
 	if q.Tenants() < 2 || now-q.chargedAt < chargeEvery {
 		return
@@ -72,10 +69,9 @@ func (b *Balancer) chargeRunning(now time.Duration, q *queue) {
 	q.ChargeRunning(func(r *request) int64 { return r.cost(nil, b.generated(now, r)) })
 }
 
-// Generated estimates how many tokens the target of a request in flight has
-// generated for it, of all its answers together, by its time there and the target's
-// pace; no more than the request's bound. It is 0 for a request that waits or is not
-// known.
+// Generated estimates the tokens generated for a request in flight, of all its answers together,
+// from its time at the target and the target's pace. The result is at most the request's bound. It
+// is 0 for a request that is queued or unknown.
 func (b *Balancer) Generated(now time.Duration, id string) int {
 	if r := b.requests[id]; r != nil {
 		return b.generated(now, r)
@@ -105,8 +101,8 @@ func (b *Balancer) generated(now time.Duration, r *request) int {
 	return clampTokens(min(tokens, bound) * min(max(1, r.Answers), maxAnswers))
 }
 
-// learnResidence learns how long answers stay at t, beside the nominal replica, from the
-// end of r there; n tokens were generated.
+// learnResidence learns, from a request that ended at t, how long requests take there compared to
+// the nominal replica; n tokens were generated.
 func (t *target) learnResidence(stay time.Duration, r *request, n int) {
 	n /= max(1, r.Answers)
 	step := policy.NominalStep(t.outstanding+1, t.work.context()+r.promptCost)

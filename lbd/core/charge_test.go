@@ -142,7 +142,7 @@ func justBefore(name string) func(string, int) (int, EventKind) {
 
 // A tenant that hangs up just before the end of each answer gets no more turns than
 // one that reads to the end, whether the events tell what was generated or not.
-func TestHangingUpBeforeTheEndWinsNothing(t *testing.T) {
+func TestEarlyDisconnectGainsNoShare(t *testing.T) {
 	testkit.Slow(t)
 	everyPolicy(t, func(t *testing.T, cfg Config) {
 		for _, tells := range []bool{true, false} {
@@ -159,7 +159,7 @@ func TestHangingUpBeforeTheEndWinsNothing(t *testing.T) {
 
 // A long answer is charged while it is generated, not only at its end: the next turn
 // is that of the tenant that has had less by then.
-func TestAnAnswerIsChargedWhileItIsGenerated(t *testing.T) {
+func TestAnswerIsChargedWhileGenerated(t *testing.T) {
 	for _, streamed := range []bool{true, false} {
 		p, err := policy.New("least-load")
 		if err != nil {
@@ -186,7 +186,7 @@ func TestAnAnswerIsChargedWhileItIsGenerated(t *testing.T) {
 
 // Over random histories: however a tenant ends its requests, it gets no more than a
 // small factor of what another one gets that wants as much, beside what the slots hold.
-func TestCancellingGetsNobodyMore(t *testing.T) {
+func TestCancellationGainsNoShare(t *testing.T) {
 	testkit.Slow(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		replicas, slots := rapid.IntRange(1, 3).Draw(rt, "replicas"), rapid.IntRange(1, 3).Draw(rt, "slots")
@@ -230,7 +230,7 @@ func alone(t *testing.T) *Balancer {
 
 // What a request is charged in the end, by how it went: its prompt once and what was
 // generated for it, also when several replicas had to do with it.
-func TestWhatARequestIsChargedByHowItEnded(t *testing.T) {
+func TestChargeByOutcome(t *testing.T) {
 	known := func(output, elsewhere int) *Outcome {
 		return &Outcome{OutputTokens: policy.Known(output), Elsewhere: elsewhere}
 	}
@@ -270,7 +270,7 @@ func TestWhatARequestIsChargedByHowItEnded(t *testing.T) {
 
 // While a request waits to be tried again it is not free: what was computed for it
 // stays charged, and the second send does not charge it twice.
-func TestARetryIsChargedOnce(t *testing.T) {
+func TestRetryIsChargedOnce(t *testing.T) {
 	b := alone(t)
 	ask(t, b, 0, Request{ID: "q", Tenant: "t", PromptTokens: 100})
 	if got := chargedTo(b, "t"); got != 100 {
@@ -287,7 +287,7 @@ func TestARetryIsChargedOnce(t *testing.T) {
 
 // Where nobody counted, the time at the replica and its learned pace tell how much
 // was generated, never more than the request's bound.
-func TestWhatWasGeneratedByTimeAndPace(t *testing.T) {
+func TestGeneratedIsEstimatedFromTimeAndPace(t *testing.T) {
 	for name, c := range map[string]struct {
 		request  Request
 		after    time.Duration
@@ -330,7 +330,7 @@ func TestWhatWasGeneratedByTimeAndPace(t *testing.T) {
 
 // An account never falls below where it was lifted to, whatever is given back to it
 // afterwards: else a tenant could save up by charges that it knows it gets back.
-func TestWhatIsGivenBackSavesNothingUp(t *testing.T) {
+func TestRefundGivesNoCredit(t *testing.T) {
 	b := flooded(t, "least-load", 4096)
 	arrive(b, 0, "early", "saver")
 	q := b.queue("m")

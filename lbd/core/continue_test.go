@@ -9,7 +9,7 @@ import (
 
 // A request whose answer broke off waits for another replica as long as one that
 // comes then: how long it had been answered does not count.
-func TestAnAnswerThatBrokeOffMayWaitAgain(t *testing.T) {
+func TestBrokenStreamRestartsMaxWait(t *testing.T) {
 	for name, c := range map[string]struct {
 		talked  bool
 		rejects bool
@@ -46,7 +46,7 @@ func TestAnAnswerThatBrokeOffMayWaitAgain(t *testing.T) {
 
 // What an answer's first replica generated tells nothing of the pace of its last
 // one, and is charged once.
-func TestTokensFromElsewhere(t *testing.T) {
+func TestContinuedAnswerCountsOwnTokens(t *testing.T) {
 	b := start(DefaultConfig(policy.NewSkyLB()), 1)
 	ask(t, b, 0, Request{ID: "q", Tenant: "k", PromptTokens: 100})
 	b.Step(0, Event{Kind: EventFirstToken, ID: "q"})
@@ -73,7 +73,7 @@ func TestTokensFromElsewhere(t *testing.T) {
 	}
 }
 
-func TestOutcomeHere(t *testing.T) {
+func TestOutcomeAtLastTarget(t *testing.T) {
 	known := func(n, elsewhere int) *Outcome { return &Outcome{OutputTokens: policy.Known(n), Elsewhere: elsewhere} }
 	for _, c := range []struct {
 		out  *Outcome

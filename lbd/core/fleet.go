@@ -10,7 +10,7 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// findTarget is the target of that id in a sorted list, or nil.
+// findTarget returns the target with an id in a sorted list, or nil.
 func findTarget(ts []*target, id string) *target {
 	i := sort.Search(len(ts), func(i int) bool { return ts[i].id >= id })
 	if i < len(ts) && ts[i].id == id {
@@ -36,7 +36,7 @@ func removeTarget(ts []*target, t *target) []*target {
 	return ts
 }
 
-// forgetTarget drops what t was thought to hold, and its failed load.
+// forgetTarget forgets the cache contents and the failed load of t.
 func (b *Balancer) forgetTarget(now time.Duration, t *target) {
 	if t.slot >= 0 {
 		t.failedLoad = failedLoad{}
@@ -44,12 +44,12 @@ func (b *Balancer) forgetTarget(now time.Duration, t *target) {
 	b.caches.forgetTarget(now, &t.cacheTarget)
 }
 
-// updateNeighbours tells the caches whether another balancer of this region is known.
+// updateNeighbours records in the caches whether another balancer of this region exists.
 func (b *Balancer) updateNeighbours() {
 	b.caches.neighbours = slices.ContainsFunc(b.peers, func(t *target) bool { return t.sameRegion })
 }
 
-// addReplica makes a replica known; adding it again updates it and ends its draining.
+// addReplica adds a replica. If it exists already, it is updated and no longer draining.
 func (b *Balancer) addReplica(now time.Duration, info *ReplicaInfo) {
 	if t := findTarget(b.replicas, info.ID); t != nil {
 		if t.model != info.Model || t.process != info.Process {
@@ -68,8 +68,8 @@ func (b *Balancer) addReplica(now time.Duration, info *ReplicaInfo) {
 	b.replicas = insertTarget(b.replicas, t)
 }
 
-// removeReplica forgets a replica and, without neighbours, its prefixes at once.
-// What is outstanding there ends by its own events.
+// removeReplica removes a replica and, without neighbours, its prefixes at once. Its outstanding
+// requests end by their own events.
 func (b *Balancer) removeReplica(now time.Duration, id string) {
 	t := findTarget(b.replicas, id)
 	if t == nil {
@@ -111,7 +111,7 @@ func (b *Balancer) handleReplicaReport(now time.Duration, id string, rep *Report
 	if t == nil {
 		return
 	}
-	held := t.ready || !t.reported // what another balancer told of it, before the first report
+	hadCache := t.ready || !t.reported // before the first report, the updates of other balancers count
 	t.reported, t.ready, t.reason = true, rep.Ready, rep.Reason
 	sound := rep.sanitized()
 	t.pending, t.running, t.kv = sound.Pending, sound.Running, sound.KV
@@ -125,7 +125,7 @@ func (b *Balancer) handleReplicaReport(now time.Duration, id string, rep *Report
 	t.confirmByReport(now, sound.Age)
 	if rep.Ready {
 		t.unreachable = false
-	} else if held {
+	} else if hadCache {
 		b.forgetTarget(now, t)
 		b.bounceStranded(now)
 	}
@@ -158,8 +158,8 @@ func (b *Balancer) handlePeerReport(now time.Duration, id string, rep *PeerRepor
 	b.drainAll(now)
 }
 
-// forgetLost drops the prefixes of replicas that stopped reporting: whatever
-// comes back under that id has an empty cache.
+// forgetLost drops the prefixes of replicas that stopped reporting: a process that returns under
+// that id has an empty cache.
 func (b *Balancer) forgetLost(now time.Duration) {
 	lost := time.Duration(b.cfg.LostIntervals) * b.cfg.ProbeInterval
 	for _, ts := range [][]*target{b.replicas, b.peers} {
@@ -174,8 +174,8 @@ func (b *Balancer) forgetLost(now time.Duration) {
 	}
 }
 
-// servedLocally says whether a replica of this balancer can serve the model, if
-// not at once then after a wait.
+// servedLocally reports whether a replica of this balancer can serve the model, now or after a
+// wait.
 func (b *Balancer) servedLocally(now time.Duration, model string) bool {
 	for _, t := range b.replicas {
 		if t.model == model && !t.draining && t.live(now, &b.cfg) {
@@ -185,7 +185,7 @@ func (b *Balancer) servedLocally(now time.Duration, model string) bool {
 	return false
 }
 
-// modelKnown says whether anything, here or at a peer, is meant to serve the model.
+// modelKnown reports whether a replica here, or a peer, is configured to serve the model.
 func (b *Balancer) modelKnown(model string) bool {
 	for _, t := range b.replicas {
 		if t.model == model {
@@ -200,8 +200,8 @@ func (b *Balancer) modelKnown(model string) bool {
 	return false
 }
 
-// rejectUnknown ends the waiting requests of models that nothing serves any more,
-// and those whose holder is gone.
+// rejectUnknown ends the waiting requests whose model is no longer served, or whose holder was
+// removed.
 func (b *Balancer) rejectUnknown() {
 	for _, q := range b.queues {
 		if q.Len() == 0 && q.Parked() == 0 {
@@ -226,8 +226,8 @@ func (b *Balancer) rejectUnknown() {
 	}
 }
 
-// bounceStranded gives back the forwarded requests that no replica here can
-// serve any more: their origin knows other places.
+// bounceStranded returns forwarded requests that no replica here can serve any more. Their origin
+// may have other targets.
 func (b *Balancer) bounceStranded(now time.Duration) {
 	for _, q := range b.queues {
 		if q.Len() == 0 || b.servedLocally(now, q.model) {
@@ -242,7 +242,7 @@ func (b *Balancer) bounceStranded(now time.Duration) {
 	}
 }
 
-// Load is what this balancer tells its peers, sorted by model.
+// Load returns the load that this balancer reports to its peers, sorted by model.
 func (b *Balancer) Load(now time.Duration) []ModelLoad {
 	var loads []ModelLoad
 	at := map[string]int{}
@@ -281,8 +281,8 @@ func (b *Balancer) Load(now time.Duration) []ModelLoad {
 	return loads
 }
 
-// expectedWait is how long a request that nothing is known of would be held for
-// the replica that has room first, and the mean stay at the model's replicas.
+// expectedWait returns how long a request without known prefix would wait for the first replica
+// with capacity, and the mean residence time at the model's replicas.
 func (b *Balancer) expectedWait(now time.Duration, model string) (wait, residence time.Duration) {
 	n, first := time.Duration(0), true
 	for _, t := range b.replicas {
@@ -304,7 +304,7 @@ func (b *Balancer) expectedWait(now time.Duration, model string) (wait, residenc
 	return wait, residence / max(n, 1)
 }
 
-// meanKV is the mean KV share over the model's replicas that answer and tell it.
+// meanKV returns the mean KV utilisation of the model's live replicas that report it.
 func (b *Balancer) meanKV(now time.Duration, model string) policy.Maybe[float64] {
 	sum, n := 0.0, 0
 	for _, t := range b.replicas {
@@ -319,7 +319,7 @@ func (b *Balancer) meanKV(now time.Duration, model string) policy.Maybe[float64]
 	return policy.Known(sum / float64(n))
 }
 
-// ReplicaView is a replica as the balancer knows it.
+// ReplicaView is the state of a replica.
 type ReplicaView struct {
 	ID          string
 	Model       string
@@ -334,18 +334,18 @@ type ReplicaView struct {
 	KV          policy.Maybe[float64]
 	Age         time.Duration
 	Tokens      int64 // generated since it was added
-	// Held is how many waiting requests are kept for it; Pace, its time between two
-	// tokens over that of the nominal replica, as learned from answers.
+	// Held is the number of waiting requests held for it. Pace is its time between two tokens
+	// divided by that of the nominal replica, as learned from responses.
 	Held int
 	Pace float64
 }
 
-// PeerView is a peer as the balancer knows it.
+// PeerView is the state of a peer.
 type PeerView struct {
 	ID          string
 	Live        bool
 	Outstanding int
-	// Forwarded counts the requests that were sent to it since it was added.
+	// Forwarded counts the requests sent to it since it was added.
 	Forwarded int64
 	RTT       time.Duration
 	Age       time.Duration
@@ -353,37 +353,36 @@ type PeerView struct {
 	Models    []ModelLoad
 }
 
-// ModelView is what a balancer counts of a model.
+// ModelView contains a balancer's counts of a model.
 type ModelView struct {
 	Model string
-	// Queued are the interactive requests that are held here, Deferred the others
-	// (NIW), those included that are held apart.
+	// Queued counts the waiting interactive requests, Deferred the waiting NIW requests, including
+	// parked ones.
 	Queued, Deferred int
-	// FirstTokens is how many IW-F requests of clients here had a first token since the
-	// balancer began, as streams tell it; Late, for how many of them it came after the
-	// tier's target.
+	// FirstTokens counts the IW-F requests of this balancer's clients that had a first token, for
+	// streams. Late counts those whose first token arrived after the tier's target.
 	FirstTokens, Late int64
 }
 
-// View is a copy of the balancer's state at an instant.
+// View is a copy of the balancer's state.
 type View struct {
 	Counts   Counts
-	Models   []ModelView   // those that have a replica or a request here, sorted
+	Models   []ModelView   // with a replica or a request here, sorted
 	Replicas []ReplicaView // sorted by id
 	Peers    []PeerView    // sorted by id
-	// OldestWait is the longest time that a request now queued has waited.
+	// OldestWait is the longest time that a queued request has waited.
 	OldestWait time.Duration
 	TreeBytes  int
 	TreeNodes  int
-	// Ejections counts how often a replica was left out because it failed what it
-	// was sent; RetriesRefused, requests that ended for want of retry budget; Stopped,
-	// those that ended as replicas died of them, repeats included.
+	// Ejections counts outlier ejections. RetriesRefused counts requests that ended for lack of
+	// retry budget. Stopped counts requests stopped because replicas died while serving them,
+	// including repeats.
 	Ejections      int64
 	RetriesRefused int64
 	Stopped        int64
 }
 
-// View copies the state for people to look at; it changes nothing.
+// View returns a copy of the state for display. It changes nothing.
 func (b *Balancer) View(now time.Duration) View {
 	v := View{Counts: b.counts, TreeBytes: b.caches.replicas.Bytes() + b.caches.peers.Bytes(), TreeNodes: b.caches.replicas.Nodes() + b.caches.peers.Nodes(), Ejections: b.ejections, RetriesRefused: b.retriesRefused, Stopped: b.suspects.stopped}
 	v.Counts.Queued = b.queued
@@ -407,7 +406,7 @@ func (b *Balancer) View(now time.Duration) View {
 	return v
 }
 
-// modelViews are the models that have a replica or a request here.
+// modelViews returns the models that have a replica or a request here.
 func (b *Balancer) modelViews() []ModelView {
 	served := map[string]bool{}
 	for _, t := range b.replicas {
@@ -428,7 +427,7 @@ func (b *Balancer) modelViews() []ModelView {
 	return all
 }
 
-// unreadyReason says in words why a replica is not ready; empty when it is.
+// unreadyReason describes why a replica is not ready; empty if it is.
 func (t *target) unreadyReason(now time.Duration, c *Config) string {
 	switch {
 	case !t.reported:

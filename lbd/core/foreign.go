@@ -8,42 +8,42 @@ import (
 )
 
 const (
-	// maxSharedAge is how long news of a replica's cache stays news: an engine in use
-	// has replaced most of what it held ten minutes ago, and a replica of which
-	// nobody tells for so long is gone.
+	// maxSharedAge is how long cache updates of a replica are valid: within ten minutes a busy
+	// engine has replaced most of its cache. A foreign replica without updates for that long is
+	// removed.
 	maxSharedAge = 10 * time.Minute
-	// maxForeign bounds the neighbours' replicas that are kept track of, as each
-	// takes a bit in every node of the tree.
+	// maxForeign bounds the tracked replicas of neighbours, since each takes a bit in every node of
+	// the tree.
 	maxForeign = 512
-	// distantPast is before all times, those before this balancer's epoch included.
+	// distantPast is before all times, including those before this balancer's epoch.
 	distantPast = time.Duration(math.MinInt64)
 )
 
-// foreignReplica is a replica of another balancer of this region: what it holds has a
-// slot in the tree of replicas, but no request is sent there. When it becomes
-// this balancer's own, the target takes the slot over with all that is in it.
+// foreignReplica is a replica of another balancer of this region. Its cache contents have a slot in
+// the tree of replicas, but no request is sent to it. When it becomes this balancer's own, the
+// target takes over the slot with its contents.
 type foreignReplica struct {
 	id         string
 	process    string
 	slot       int
-	reportedBy       string        // the peer that told of it last; empty before any did
-	newestAt     time.Duration // when the newest of what was told was true
-	receivedAt time.Duration // when any last came
-	// removedAt is when it stopped being this balancer's own. Nothing that it held
-	// before counts, should it come back, until a peer has told of it: a replica
-	// that nobody used meanwhile was taken out to be restarted.
-	removedAt  time.Duration
-	reported bool
-	cacheLostAt time.Duration // see target
+	reportedBy string        // the peer that sent the last update; empty before the first
+	newestAt   time.Duration // the time of the newest update
+	receivedAt time.Duration // when an update was last received
+	// removedAt is when it stopped being this balancer's own. If it returns, its earlier cache
+	// contents count only after a peer has sent an update: a replica that nobody used in between was
+	// probably restarted.
+	removedAt   time.Duration
+	reported    bool
+	cacheLostAt time.Duration // see cacheTarget
 }
 
-// placeRequest is where a foreign replica of that id is, or belongs, in the list.
+// searchForeign returns the index of the foreign replica with an id, or where to insert it.
 func (s *sharing) searchForeign(id string) (at int, found bool) {
 	at = sort.Search(len(s.foreign), func(i int) bool { return s.foreign[i].id >= id })
 	return at, at < len(s.foreign) && s.foreign[at].id == id
 }
 
-// receiveLearned takes in what a peer of this region tells.
+// receiveLearned processes cache updates from a peer of this region.
 func (b *Balancer) receiveLearned(now time.Duration, from string, entries []Learned) {
 	if p := findTarget(b.peers, from); p == nil || !p.sameRegion {
 		return
@@ -61,8 +61,8 @@ func (b *Balancer) receiveLearned(now time.Duration, from string, entries []Lear
 	}
 }
 
-// toLocalTime is what a peer tells in this balancer's own time; ok is false for what makes
-// no sense or is too old.
+// toLocalTime converts a peer's update to this balancer's clock. ok is false if the update is
+// invalid or too old.
 func toLocalTime(now time.Duration, sent *Learned) (e localLearned, ok bool) {
 	if sent.Replica == "" || sent.Age < 0 || sent.Age >= maxSharedAge || sent.SessionAge < 0 {
 		return localLearned{}, false
@@ -75,15 +75,15 @@ func toLocalTime(now time.Duration, sent *Learned) (e localLearned, ok bool) {
 	return e, true
 }
 
-// receiveOwn takes in what a peer tells of a replica of this balancer's own, which it does not
-// know yet when it was started again. What it saw itself counts for more: a
-// cache that it saw being lost stays lost.
+// receiveOwn processes an update about a replica of this balancer's own, which a restarted balancer
+// does not know yet. Its own observations take precedence: a cache that it saw being lost stays
+// lost.
 func (c *caches) receiveOwn(now time.Duration, h *cacheTarget, e *localLearned) {
 	switch {
 	case e.Process != h.process || e.learnedAt <= h.cacheLostAt:
 	case !e.Forgotten:
 		c.applyLearned(now, h.slot, e)
-	case e.learnedAt <= h.added: // later, the peer had nothing to do with it any more
+	case e.learnedAt <= h.added: // after that, the peer no longer owned the replica
 		h.cacheLostAt = e.learnedAt
 		c.applyLoss(h.slot, e)
 	}
@@ -104,8 +104,8 @@ func (c *caches) receiveForeign(now time.Duration, from string, e *localLearned)
 	c.applyLearned(now, f.slot, e)
 }
 
-// findOrAddForeign is the foreign replica that news is about, made when it is the
-// first; nil when the news is of a process that was replaced since.
+// findOrAddForeign returns the foreign replica of an update and adds it if needed. It returns nil
+// if the update is about a process that was replaced since.
 func (c *caches) findOrAddForeign(now time.Duration, e *localLearned) *foreignReplica {
 	at, found := c.sharing.searchForeign(e.Replica)
 	if !found {
@@ -128,8 +128,8 @@ func (c *caches) findOrAddForeign(now time.Duration, e *localLearned) *foreignRe
 	return f
 }
 
-// addForeign keeps track of a foreign replica; of too many the one goes of which
-// there was no news for longest.
+// addForeign adds a foreign replica. When there are too many, it removes the one with the oldest
+// update.
 func (c *caches) addForeign(f *foreignReplica) *foreignReplica {
 	s := &c.sharing
 	if len(s.foreign) >= maxForeign {
@@ -146,8 +146,8 @@ func (c *caches) addForeign(f *foreignReplica) *foreignReplica {
 	return f
 }
 
-// applyLearned puts an entry into the tree, and into the log for a neighbour that
-// loses all it knows.
+// applyLearned inserts an entry into the tree, and into the log for neighbours that restart with
+// empty state.
 func (c *caches) applyLearned(now time.Duration, slot int, e *localLearned) {
 	owner := c.owners.numberFor(now, e.Tenant)
 	if e.Answered {
@@ -158,17 +158,17 @@ func (c *caches) applyLearned(now time.Duration, slot int, e *localLearned) {
 	c.sharing.add(&c.sharing.received, *e)
 }
 
-// applyLoss drops what was learned of a replica before the loss that e tells of.
+// applyLoss removes everything learned of a replica before the loss in e.
 func (c *caches) applyLoss(slot int, e *localLearned) {
 	c.replicas.RemoveTarget(slot)
 	c.sharing.remove(e.Replica, e.learnedAt)
 	c.sharing.add(&c.sharing.received, *e)
 }
 
-// dropForeign forgets the foreign replicas that which names.
-func (c *caches) dropForeign(which func(*foreignReplica) bool) {
+// dropForeign removes the foreign replicas for which match returns true.
+func (c *caches) dropForeign(match func(*foreignReplica) bool) {
 	c.sharing.foreign = slices.DeleteFunc(c.sharing.foreign, func(f *foreignReplica) bool {
-		if !which(f) {
+		if !match(f) {
 			return false
 		}
 		c.replicas.RemoveTarget(f.slot)
@@ -178,20 +178,20 @@ func (c *caches) dropForeign(which func(*foreignReplica) bool) {
 	})
 }
 
-// dropUnreported forgets the foreign replicas that nobody tells of any more.
+// dropUnreported removes the foreign replicas without recent updates.
 func (c *caches) dropUnreported(now time.Duration) {
 	if len(c.sharing.foreign) > 0 {
 		c.dropForeign(func(f *foreignReplica) bool { return now-f.receivedAt >= maxSharedAge })
 	}
 }
 
-// dropReportedBy forgets what a removed peer told last.
+// dropReportedBy removes the foreign replicas whose last update came from a removed peer.
 func (c *caches) dropReportedBy(peer string) {
 	c.dropForeign(func(f *foreignReplica) bool { return !c.neighbours || f.reportedBy == peer })
 }
 
-// attachReplica makes a replica this balancer's: with what is known of it as a foreign
-// one, or with nothing.
+// attachReplica makes a replica this balancer's own. It keeps the cache contents known of it as a
+// foreign replica.
 func (c *caches) attachReplica(now time.Duration, h *cacheTarget) {
 	h.added, h.cacheLostAt = now, distantPast
 	at, found := c.sharing.searchForeign(h.id)
@@ -207,8 +207,8 @@ func (c *caches) attachReplica(now time.Duration, h *cacheTarget) {
 	}
 }
 
-// detachReplica ends that. Where there are neighbours, and unless the cache is lost, the replica goes
-// home to one of them, as far as this balancer can know, and stays known as a foreign one.
+// detachReplica is the inverse of attachReplica. If there are neighbours and the cache is not lost,
+// the replica is assumed to move to one of them and becomes a foreign replica.
 func (c *caches) detachReplica(now time.Duration, h *cacheTarget, lost bool) {
 	if !c.neighbours || lost {
 		c.replicas.RemoveTarget(h.slot)

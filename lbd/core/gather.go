@@ -7,9 +7,8 @@ import (
 	"skyserve/lbd/prefix"
 )
 
-// gatherCandidates fills candidates, and targets beside them, with everything that may
-// serve r: replicas, then, from firstPeer on, peers. What each holds of its
-// prompt, match adds.
+// gatherCandidates fills candidates, and targets in parallel, with all targets that may serve r:
+// replicas, then, from firstPeer on, peers. fillMatches adds their prefix matches.
 func (b *Balancer) gatherCandidates(now time.Duration, q *queue, r *request) {
 	b.candidates, b.targets = b.candidates[:0], b.targets[:0]
 	anyLocal := false
@@ -39,7 +38,7 @@ func (b *Balancer) addCandidate(now time.Duration, q *queue, t *target) *policy.
 	return c
 }
 
-// describeTarget is t as a policy sees it for a request of q.
+// describeTarget sets c to t as a policy sees it for a request of q.
 func (b *Balancer) describeTarget(now time.Duration, q *queue, t *target, c *policy.Candidate) {
 	*c = policy.Candidate{
 		ID: t.id, Peer: t.peer, Live: !t.draining && t.live(now, &b.cfg),
@@ -61,8 +60,8 @@ func (b *Balancer) describeTarget(now time.Duration, q *queue, t *target, c *pol
 	c.Pace, c.PeerOutstanding, c.Context = b.peerPace(l), l.Outstanding, l.Context
 }
 
-// fillMatches fills in what the candidates hold of r's prompt, and in all. Peers stand
-// for several engines each, so that none of them is overtaken.
+// fillMatches sets the candidates' prefix matches for r's prompt and their cache sizes. A peer
+// stands for several engines, so it is never marked as overtaken.
 func (b *Balancer) fillMatches(r *request) {
 	if b.traits.Prefix {
 		b.fillMatchesFrom(b.caches.replicas, r, 0, b.firstPeer)

@@ -11,7 +11,7 @@ import (
 
 // A tenant that sends new prompts without end does not push those of others out of the
 // tree, whichever way they came into it.
-func TestATenantCannotPushOthersOutOfTheTree(t *testing.T) {
+func TestTenantCannotEvictOthersFromTree(t *testing.T) {
 	p, err := policy.New("longest-prefix")
 	if err != nil {
 		t.Fatal(err)
@@ -50,7 +50,7 @@ func TestATenantCannotPushOthersOutOfTheTree(t *testing.T) {
 }
 
 // What a balancer tells its neighbours of a prompt says whose it is.
-func TestNeighboursAreToldWhosePromptsTheyAre(t *testing.T) {
+func TestSharedPrefixesIncludeTenant(t *testing.T) {
 	p, err := policy.New("longest-prefix")
 	if err != nil {
 		t.Fatal(err)

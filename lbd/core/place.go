@@ -15,9 +15,9 @@ func (b *Balancer) drainAll(now time.Duration) {
 
 func (b *Balancer) drainModel(now time.Duration, r *request) { b.drain(now, b.queue(r.Model)) }
 
-// drain places requests from the front of the queue. The first that cannot go
-// anywhere stops it (first come, first served), unless only its own
-// restrictions keep it back: others need not wait for those.
+// drain places requests from the head of the queue. It stops at the first request that cannot be
+// placed (first come, first served), unless only that request's own restrictions prevent it: later
+// requests need not wait for those.
 func (b *Balancer) drain(now time.Duration, q *queue) {
 	switch {
 	case b.batch.policy != nil:
@@ -29,7 +29,7 @@ func (b *Balancer) drain(now time.Duration, q *queue) {
 	}
 }
 
-// drainInOrder is drain for a policy that decides request by request.
+// drainInOrder is drain for a policy that decides one request at a time.
 func (b *Balancer) drainInOrder(now time.Duration, q *queue) {
 	pool := b.pool[:0]
 	for skip := 0; skip < min(q.Len(), b.cfg.PoolLimit); {
@@ -53,30 +53,30 @@ func (b *Balancer) drainInOrder(now time.Duration, q *queue) {
 	}
 }
 
-// drainPool weighs the front of the queue request by request, for a policy that
-// lets one of them wait for a full replica while others pass it. Where nothing
-// has room, only those are weighed that were not yet; and once what had room is
-// full again, for those behind nothing has changed.
+// drainPool evaluates the head of the queue request by request, for a policy that holds requests
+// for a full replica while others overtake them. While no replica has capacity, it evaluates only
+// new requests. Once the available capacity is used up, nothing has changed for the requests
+// behind.
 func (b *Balancer) drainPool(now time.Duration, q *queue) {
 	if q.Len() == 0 {
 		return
 	}
-	room, _ := b.anyAvailable(now, q)
+	available, _ := b.anyAvailable(now, q)
 	peersChanged := !q.evaluatedSinceReport
-	if !room && !peersChanged && q.unevaluated == 0 {
+	if !available && !peersChanged && q.unevaluated == 0 {
 		return
 	}
-	again := room || peersChanged // weigh also those that were
+	again := available || peersChanged // evaluate all requests again
 	if again {
 		b.clearHolds(q.model)
 	}
 	b.pool = q.First(b.pool[:0], now, b.cfg.PoolLimit)
-	gathered := false // the candidates are those of any request without a past
+	gathered := false // the candidates apply to every unrestricted request
 	for _, r := range b.pool {
 		if r.evaluated && !again {
 			continue
 		}
-		if room && !peersChanged && r.evaluated && gathered && !b.anyCandidateAvailable() {
+		if available && !peersChanged && r.evaluated && gathered && !b.anyCandidateAvailable() {
 			b.holdFor(r, r.waitsFor)
 			continue
 		}
@@ -95,7 +95,7 @@ func (b *Balancer) drainPool(now time.Duration, q *queue) {
 	q.evaluatedSinceReport = true
 }
 
-// anyCandidateAvailable says whether a gathered replica has room.
+// anyCandidateAvailable reports whether a gathered replica has capacity.
 func (b *Balancer) anyCandidateAvailable() bool {
 	for i := range b.candidates[:b.firstPeer] {
 		if b.candidates[i].Available {
@@ -105,14 +105,14 @@ func (b *Balancer) anyCandidateAvailable() bool {
 	return false
 }
 
-// holdFor lets r wait for t; nil: for anything.
+// holdFor makes r wait for t; nil = for any target.
 func (b *Balancer) holdFor(r *request, t *target) {
 	if r.waitsFor = t; t != nil {
 		t.heldRequests++
 	}
 }
 
-// waitsForID is the id of the replica that r waits for; empty when it waits for any.
+// waitsForID returns the id of the replica that r waits for; empty if it waits for any.
 func (r *request) waitsForID() string {
 	if r.waitsFor == nil {
 		return ""
@@ -120,7 +120,7 @@ func (r *request) waitsForID() string {
 	return r.waitsFor.id
 }
 
-// clearHolds forgets which requests wait for which target.
+// clearHolds resets the number of requests held for each replica of a model.
 func (b *Balancer) clearHolds(model string) {
 	for _, t := range b.replicas {
 		if t.model == model {
@@ -129,8 +129,7 @@ func (b *Balancer) clearHolds(model string) {
 	}
 }
 
-// anyAvailable says whether any replica, or any peer, would take a request of
-// the queue's model.
+// anyAvailable reports whether a replica, or a peer, accepts a request of the queue's model.
 func (b *Balancer) anyAvailable(now time.Duration, q *queue) (local, remote bool) {
 	for _, t := range b.replicas {
 		if t.model == q.model && t.replicaAvailable(now, &b.cfg) {
@@ -148,8 +147,8 @@ func (b *Balancer) anyAvailable(now time.Duration, q *queue) (local, remote bool
 	return false, false
 }
 
-// placeRequest lets the policy choose for a waiting request and carries the choice out.
-// It reports whether the request left the queue.
+// placeRequest lets the policy choose a target for a waiting request and sends it there. It reports
+// whether the request left the queue.
 func (b *Balancer) placeRequest(now time.Duration, q *queue, r *request) bool {
 	if b.awaitsProbes(now, r) || !b.startRetryRound(now, r) {
 		return false
@@ -158,8 +157,8 @@ func (b *Balancer) placeRequest(now time.Duration, q *queue, r *request) bool {
 	return b.chooseTarget(now, q, r)
 }
 
-// chooseTarget is place among the candidates that were gathered; afterwards they are
-// again as they are.
+// chooseTarget is placeRequest for the candidates that were already gathered. Afterwards they are
+// up to date again.
 func (b *Balancer) chooseTarget(now time.Duration, q *queue, r *request) bool {
 	r.waitsFor = nil
 	b.fillMatches(r)
@@ -185,7 +184,7 @@ func (b *Balancer) chooseTarget(now time.Duration, q *queue, r *request) bool {
 	return true
 }
 
-// uncached is how many of r's prompt tokens c is thought to have to compute.
+// uncached returns how many of r's prompt tokens c is expected to compute.
 func uncached(r *request, c *policy.Candidate) int {
 	if bytes := r.Prompt.Bytes(); bytes > 0 {
 		return int(float64(r.tokens()) * (1 - float64(c.Match)/float64(bytes)))
@@ -193,8 +192,8 @@ func uncached(r *request, c *policy.Candidate) int {
 	return r.tokens()
 }
 
-// peerEligible says whether a peer may be offered a request. A policy that weighs
-// regions itself sees every peer that answers and serves the model.
+// peerEligible reports whether a request may be forwarded to a peer. A policy that compares regions
+// itself sees every live peer that serves the model.
 func (b *Balancer) peerEligible(now time.Duration, t *target, l *ModelLoad, ownQueue int) bool {
 	if b.traits.Holds && b.traits.Regions {
 		return l != nil && l.Replicas > 0 && t.peerUsable(now, &b.cfg)
@@ -202,8 +201,8 @@ func (b *Balancer) peerEligible(now time.Duration, t *target, l *ModelLoad, ownQ
 	return t.peerAvailable(now, &b.cfg, l, ownQueue)
 }
 
-// mayForward says whether r may go to peer t: once to another region, once
-// inside each region, never back where it came from.
+// mayForward reports whether r may be forwarded to peer t: once to another region, once inside each
+// region, never back to its sender.
 func (b *Balancer) mayForward(r *request, t *target) bool {
 	if !b.cfg.Forward || t.id == r.From {
 		return false
@@ -214,7 +213,7 @@ func (b *Balancer) mayForward(r *request, t *target) bool {
 	return r.Hop == HopNone || r.Hop == HopRegion
 }
 
-// nextHop is the mark that r carries when it is forwarded to t.
+// nextHop returns the Hop of r after it is forwarded to t.
 func nextHop(r *request, t *target) Hop {
 	switch {
 	case !t.sameRegion:
@@ -225,7 +224,7 @@ func nextHop(r *request, t *target) Hop {
 	return HopRegion
 }
 
-// sendRequest puts r at t.
+// sendRequest sends r to t.
 func (b *Balancer) sendRequest(now time.Duration, r *request, t *target, d *Decision) {
 	r.target, r.sentAt, r.firstTokenAt = t, now, 0
 	r.attempts++
@@ -248,7 +247,7 @@ func (b *Balancer) sendRequest(now time.Duration, r *request, t *target, d *Deci
 	b.addAction(Action{Kind: ActionDispatch, ID: r.ID, Target: t.id, Reason: d.Reason, Decision: d})
 }
 
-// recordDecision keeps what the policy saw.
+// recordDecision returns a Decision with the candidates as the policy saw them.
 func (b *Balancer) recordDecision(now time.Duration, r *request, choice policy.Choice) *Decision {
 	n := len(b.decisions)
 	if n < cap(b.decisions) {
@@ -272,7 +271,7 @@ func (b *Balancer) recordDecision(now time.Duration, r *request, choice policy.C
 	return d
 }
 
-// Clone is a copy that outlives the Step it came from.
+// Clone returns a copy that remains valid after the next Step.
 func (d *Decision) Clone() *Decision {
 	if d == nil {
 		return nil

@@ -230,7 +230,7 @@ func (p *pair) end(rt *rapid.T) {
 }
 
 // The queue answers as its dumb twin does, whatever happens to both.
-func TestQueueIsItsDumbTwin(t *testing.T) {
+func TestQueueMatchesReference(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		o := drawOrdering(rt)
 		p := pair{q: newQueue("m", o), d: dumb{ordering: o, served: map[string]int64{}, lifted: map[string]int64{}, born: map[string]int{}}}
@@ -253,7 +253,7 @@ func checkQueue(t fatal, q *queue, want int) {
 }
 
 // The names of tenants decide nothing at all, not even ties.
-func TestTenantsNamesDecideNothing(t *testing.T) {
+func TestTenantNamesDoNotMatter(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		o := drawOrdering(rt)
 		names := rapid.Permutation([]string{"a", "b", "c", "d"}).Draw(rt, "names")
@@ -290,7 +290,7 @@ func serve(q *queue, now time.Duration) *request {
 }
 
 // With one tenant the order alone decides, however much it was served.
-func TestOneTenantGoesInOrder(t *testing.T) {
+func TestOneTenantKeepsOrder(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		d := dumb{ordering: drawOrdering(rt), served: map[string]int64{}, lifted: map[string]int64{}, born: map[string]int{}}
 		q := newQueue("m", d.ordering)
@@ -315,7 +315,7 @@ func TestOneTenantGoesInOrder(t *testing.T) {
 // A tenant that floods the queue delays itself: another's one request is served
 // within two services, in every order, whatever its tier is as long as the
 // flood's is no more urgent, and however long the flood has waited already.
-func TestAFloodStarvesNobody(t *testing.T) {
+func TestFloodStarvesNoTenant(t *testing.T) {
 	tiers := service.Tiers()
 	for _, order := range allOrders {
 		for level, flood := range tiers {
@@ -364,7 +364,7 @@ func TestTenantsShareByTokens(t *testing.T) {
 
 // Idling saves nothing up: who comes back is served as much as those that
 // stayed, not first for as long as it was away.
-func TestIdlingSavesNothingUp(t *testing.T) {
+func TestIdleTenantGainsNoCredit(t *testing.T) {
 	q := newQueue("m", ordering{})
 	push := func(i int, tenant string) {
 		q.push(0, waiting(uint64(i), 0, Request{Tenant: tenant, PromptTokens: 10}))

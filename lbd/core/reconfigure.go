@@ -6,16 +6,15 @@ import (
 	"time"
 )
 
-// Reconfigure makes cfg the configuration from now on and returns what to do
-// about it, in order: requests that wait may have a place now. The actions are
-// valid until the next Step. cfg.Policy must be a fresh instance.
+// Reconfigure replaces the configuration and returns the actions to perform, in order: waiting
+// requests may be placed now. The actions are valid until the next Step. cfg.Policy must be a new
+// instance.
 //
-// Nothing that is known is lost: the trees, the paces, the counts, what each
-// tenant was served, and where every request is. Requests that wait stay in the
-// queue, in the new order; none ends here. What they wait for beyond a new bound
-// ends them at the next tick, and what is in the queue beyond a new QueueLimit
-// stays. TreeBytes, TreeOrder and ShareBytes are fixed for a balancer's life:
-// those of cfg are not looked at.
+// All state is kept: the trees, the paces, the counts, the tokens that each tenant was served, and
+// the place of every request. Waiting requests stay in the queue, in the new order, and none ends
+// here. A request that exceeds a new time bound ends at the next tick; requests beyond a new
+// QueueLimit stay. TreeBytes, TreeOrder and ShareBytes are fixed for the life of a balancer; their
+// values in cfg are ignored.
 func (b *Balancer) Reconfigure(now time.Duration, cfg Config) []Action {
 	b.actions, b.decisions = b.actions[:0], b.decisions[:0]
 	old, held := b.cfg, b.traits.Holds
@@ -29,8 +28,8 @@ func (b *Balancer) Reconfigure(now time.Duration, cfg Config) []Action {
 	return b.actions
 }
 
-// reconfigureBatch begins or ends to keep what is known of each target for a policy that
-// decides for whole pools.
+// reconfigureBatch starts or stops tracking the targets' requests, which only policies that decide
+// for whole pools need.
 func (b *Balancer) reconfigureBatch() {
 	kept := b.batch.policy != nil
 	b.batch = newBatch(b.cfg.Policy)
@@ -38,7 +37,7 @@ func (b *Balancer) reconfigureBatch() {
 		return
 	}
 	inFlight := b.inFlight()
-	for _, r := range inFlight { // their targets too, some of which were removed
+	for _, r := range inFlight { // reset their targets here too: some were removed
 		r.poolState = poolState{}
 		if r.target != nil {
 			r.target.requests, r.target.streaming, r.target.tokensEach = nil, 0, 0
@@ -57,13 +56,13 @@ func (b *Balancer) reconfigureBatch() {
 		}
 	}
 	for _, r := range inFlight {
-		if r.streaming { // how much of the target's tokens was r's, nobody counted: an equal part
+		if r.streaming { // r's part of the target's tokens was not counted: assume an equal part
 			r.tokensEachAtStart = -float64(r.target.work.generated) / float64(r.target.streaming)
 		}
 	}
 }
 
-// inFlight lists all requests in the order in which they came.
+// inFlight returns all requests in the order of their arrival.
 func (b *Balancer) inFlight() []*request {
 	all := make([]*request, 0, len(b.requests))
 	for _, r := range b.requests {
@@ -73,9 +72,9 @@ func (b *Balancer) inFlight() []*request {
 	return all
 }
 
-// requeueAll puts the requests that wait where the configuration says, as if
-// none had been weighed before. With rank, all requests get a rank of their own
-// again, those at targets too: they may come back.
+// requeueAll moves the waiting requests to their places in the new configuration, as if none had
+// been evaluated. With rank, all requests get a new rank, including those at targets, since they
+// may return to the queue.
 func (b *Balancer) requeueAll(now time.Duration, rank bool) {
 	for _, t := range b.replicas {
 		t.heldRequests = 0
@@ -85,7 +84,7 @@ func (b *Balancer) requeueAll(now time.Duration, rank bool) {
 		if r.nextRank = r.Rank; rank {
 			r.nextRank = b.queueRank(r)
 		}
-		if r.target != nil || r.Parked() { // the rank of a request may not change while it waits
+		if r.target != nil || r.Parked() { // the rank of a queued request may change only in Reorder
 			r.Rank = r.nextRank
 		}
 	}

@@ -99,7 +99,7 @@ func (w *world) checkPlaces(t fatal) {
 
 // Whatever changes while requests wait and run, each of them stays where it is
 // or is sent somewhere, every one ends once, and all counters return to zero.
-func TestReconfiguringLosesNothing(t *testing.T) {
+func TestReconfigureLosesNothing(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld(drawConfig(rt))
 		for range rapid.IntRange(1, 60).Draw(rt, "events") {
@@ -129,7 +129,7 @@ func TestReconfiguringLosesNothing(t *testing.T) {
 
 // Where nothing was sent yet, history does not matter: a balancer that got its
 // configuration late decides as one that had it from the start.
-func TestReconfiguredDecidesAsIfFromTheStart(t *testing.T) {
+func TestReconfigureDecidesLikeNew(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		cfg := drawConfig(rt)
 		twin := func() Config {
@@ -169,7 +169,7 @@ func TestReconfiguredDecidesAsIfFromTheStart(t *testing.T) {
 }
 
 // The same history gives the same bytes, changes of configuration included.
-func TestReconfiguringRepeats(t *testing.T) {
+func TestReconfigureIsReproducible(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		fresh := func(cfg Config) Config {
 			cfg.Policy, _ = policy.New(cfg.Policy.Name())
@@ -201,7 +201,7 @@ func TestReconfiguringRepeats(t *testing.T) {
 
 // A bound that is taken away takes its ejections away, and the queue that is
 // beyond a new limit stays while nothing more is let in.
-func TestReconfiguringBounds(t *testing.T) {
+func TestReconfigureAppliesBounds(t *testing.T) {
 	p, err := policy.New("least-load")
 	if err != nil {
 		t.Fatal(err)
@@ -237,7 +237,7 @@ func TestReconfiguringBounds(t *testing.T) {
 
 // What tenants were served counts on in another order: who had a long answer
 // waits for who had none.
-func TestReconfiguringKeepsWhatTenantsWereServed(t *testing.T) {
+func TestReconfigureKeepsServedTokens(t *testing.T) {
 	p, err := policy.New("least-load")
 	if err != nil {
 		t.Fatal(err)

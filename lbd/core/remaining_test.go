@@ -39,7 +39,7 @@ func (w *world) checkWork(t fatal) {
 	}
 }
 
-func TestRemainingTokensAreNeverNegativeAndEndAtZero(t *testing.T) {
+func TestRemainingTokensEndAtZero(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld(drawConfig(rt))
 		for range rapid.IntRange(1, 60).Draw(rt, "events") {
@@ -52,7 +52,7 @@ func TestRemainingTokensAreNeverNegativeAndEndAtZero(t *testing.T) {
 // remainingAt is what the next request's decision shows for a replica.
 func remainingAt(b *Balancer, id string) int { return findTarget(b.replicas, id).work.remaining() }
 
-func TestRemainingTokensFollowARequestsLife(t *testing.T) {
+func TestRemainingTokensFollowRequestLife(t *testing.T) {
 	b := New(DefaultConfig(policy.NewSageServe()))
 	step := func(ev Event) { b.Step(time.Millisecond, ev) }
 	want := func(when string, tokens int) {
@@ -88,7 +88,7 @@ func TestRemainingTokensFollowARequestsLife(t *testing.T) {
 	want("tokens that no ended request claimed are not the next one's", 1+19)
 }
 
-func TestARetriedRequestBringsItsWholePromptAlong(t *testing.T) {
+func TestRetryCountsWholePrompt(t *testing.T) {
 	b := New(DefaultConfig(policy.NewSageServe()))
 	ready := func(id string) {
 		b.Step(0, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: id, Model: "m"}})
@@ -111,7 +111,7 @@ func TestARetriedRequestBringsItsWholePromptAlong(t *testing.T) {
 	}
 }
 
-func TestExpectedAnswersAreARunningMean(t *testing.T) {
+func TestExpectedAnswerIsRunningMean(t *testing.T) {
 	var a answerLengths
 	if a.expected() != defaultAnswerTokens {
 		t.Errorf("before any answer: %d", a.expected())
@@ -130,7 +130,7 @@ func TestExpectedAnswersAreARunningMean(t *testing.T) {
 	}
 }
 
-func TestHugeBoundsDoNotOverflowTheEstimate(t *testing.T) {
+func TestHugeBoundsDoNotOverflow(t *testing.T) {
 	b := New(DefaultConfig(policy.NewSageServe()))
 	b.Step(0, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "r", Model: "m"}})
 	b.Step(0, Event{Kind: EventReplicaReport, Target: "r", Report: &Report{Ready: true}})
@@ -142,7 +142,7 @@ func TestHugeBoundsDoNotOverflowTheEstimate(t *testing.T) {
 	}
 }
 
-func TestLoadTellsTheMeanOfTheKVThatIsKnown(t *testing.T) {
+func TestLoadReportsMeanOfKnownKV(t *testing.T) {
 	b := New(DefaultConfig(policy.NewSageServe()))
 	for id, rep := range map[string]*Report{
 		"r1": {Ready: true, KV: policy.Known(0.5)}, "r2": {Ready: true, KV: policy.Known(0.7)},

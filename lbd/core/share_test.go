@@ -77,7 +77,7 @@ func held(b *Balancer, id string, key prefix.Key) int {
 	return out[slot]
 }
 
-func TestASecondBalancerKnowsThePrefixesOfTheFirstAfterFailover(t *testing.T) {
+func TestFailoverKeepsKnownPrefixes(t *testing.T) {
 	for _, name := range []string{"cost", "longest-prefix", "skylb"} {
 		for _, shared := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s/shared=%v", name, shared), func(t *testing.T) {
@@ -134,7 +134,7 @@ func failOver(t *testing.T, name string, shared bool) (before, after float64) {
 }
 
 // What is known of a replica follows it as it moves, and is lost with its cache.
-func TestWhatIsKnownOfAReplica(t *testing.T) {
+func TestKnownCacheOfReplica(t *testing.T) {
 	p, err := policy.New("longest-prefix")
 	if err != nil {
 		t.Fatal(err)
@@ -194,7 +194,7 @@ func TestWhatIsKnownOfAReplica(t *testing.T) {
 	}
 }
 
-func TestOldNewsOfAReplicaIsForgotten(t *testing.T) {
+func TestOldCacheUpdatesExpire(t *testing.T) {
 	p, err := policy.New("longest-prefix")
 	if err != nil {
 		t.Fatal(err)
@@ -213,7 +213,7 @@ func TestOldNewsOfAReplicaIsForgotten(t *testing.T) {
 
 // A balancer that is started again gets back all that its neighbour knows, and
 // one that runs gets nothing back that it told.
-func TestARestartedBalancerLearnsWhatItKnewFromItsNeighbour(t *testing.T) {
+func TestRestartedBalancerLearnsFromNeighbour(t *testing.T) {
 	p, err := policy.New("longest-prefix")
 	if err != nil {
 		t.Fatal(err)
@@ -239,7 +239,7 @@ func TestARestartedBalancerLearnsWhatItKnewFromItsNeighbour(t *testing.T) {
 }
 
 // Where nobody is in the region to hear it, nothing is kept.
-func TestABalancerAloneKeepsNothingForOthers(t *testing.T) {
+func TestSingleBalancerKeepsNoUpdates(t *testing.T) {
 	p, err := policy.New("longest-prefix")
 	if err != nil {
 		t.Fatal(err)
@@ -253,7 +253,7 @@ func TestABalancerAloneKeepsNothingForOthers(t *testing.T) {
 }
 
 // Read in pages of any size, everything comes once and in order.
-func TestPagesOfWhatWasLearned(t *testing.T) {
+func TestLearnedPages(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld(drawConfig(rt))
 		w.b.Step(0, Event{Kind: EventPeerAdded, Peer: &PeerInfo{ID: "eu", SameRegion: true}})
@@ -284,7 +284,7 @@ func TestPagesOfWhatWasLearned(t *testing.T) {
 }
 
 // The order in which peers came decides nothing about what is known.
-func TestOrderOfPeersChangesNothing(t *testing.T) {
+func TestPeerOrderDoesNotMatter(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		cfg := drawConfig(rt)
 		other := cfg
@@ -341,7 +341,7 @@ func TestSharingIsBounded(t *testing.T) {
 }
 
 // A prompt that is longer than what is shared is shared as far as that.
-func TestLongPromptsAreSharedInPart(t *testing.T) {
+func TestLongPromptsAreSharedPartly(t *testing.T) {
 	p, err := policy.New("longest-prefix")
 	if err != nil {
 		t.Fatal(err)

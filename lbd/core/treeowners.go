@@ -2,27 +2,27 @@ package core
 
 import "time"
 
-// The prefix trees are bounded, and tenants share them: each has a part that nobody
-// else's prompts push out (prefix.Tree.InsertFor). Requests without a tenant are owner
-// 0's; tenants get numbers as they come.
+// The prefix trees are bounded, and tenants share them. Each tenant has a share that the prompts of
+// others cannot evict (prefix.Tree.InsertFor). Requests without a tenant belong to owner 0. Tenants
+// get numbers in the order in which they appear.
 
 const (
-	// maxOwners bounds the tenants with a part of their own; those that come when so many
-	// have one share one part.
+	// maxOwners bounds the tenants with a share of their own. Further tenants use one share
+	// together.
 	maxOwners = 1024
-	// sharedOwner is the number of those.
+	// sharedOwner is the number of that common share.
 	sharedOwner = 1
 )
 
-// owner is a tenant with a part of the trees.
+// owner is a tenant with a share of the trees.
 type owner struct {
 	tenant     string
 	number     int
-	usedAt       time.Duration // when something was last inserted for it, or it was released
-	prev, next *owner        // by used, the longest ago first
+	usedAt     time.Duration // when something was last inserted for it, or it was released
+	prev, next *owner        // by usedAt, the oldest first
 }
 
-// owners hands out the numbers.
+// owners assigns the numbers.
 type owners struct {
 	byTenant    map[string]*owner // never ranged over
 	free        []int
@@ -32,7 +32,7 @@ type owners struct {
 
 func newOwners() owners { return owners{byTenant: map[string]*owner{}, next: sharedOwner + 1} }
 
-// numberFor is a tenant's number at a time at which something is inserted for it.
+// numberFor returns a tenant's number when something is inserted for it.
 func (o *owners) numberFor(now time.Duration, tenant string) int {
 	if tenant == "" {
 		return 0
@@ -62,7 +62,7 @@ func (o *owners) allocate() int {
 	return o.next - 1
 }
 
-// link makes w the one that was used last.
+// link adds w as the most recently used.
 func (o *owners) link(w *owner) {
 	w.prev, w.next = o.last, nil
 	if o.last != nil {
@@ -86,8 +86,8 @@ func (o *owners) unlink(w *owner) {
 	}
 }
 
-// releaseOwners takes the part of tenants away for whom nothing was inserted for
-// maxSharedAge, and forgets those of whom the trees hold nothing any more.
+// releaseOwners removes the share of tenants for whom nothing was inserted for maxSharedAge, and
+// forgets those without anything left in the trees.
 func (c *caches) releaseOwners(now time.Duration) {
 	o := &c.owners
 	for w := o.first; w != nil && now-w.usedAt >= maxSharedAge; w = o.first {

@@ -9,7 +9,7 @@ import (
 
 // A failure that is taken back leaves the breaker as it was before, as long as nothing else
 // happened since.
-func TestUndoTakesBackOneFailure(t *testing.T) {
+func TestUndoRevertsOneFailure(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var k Breaker
 		now := time.Duration(0)
@@ -44,7 +44,7 @@ func TestEjectionsDouble(t *testing.T) {
 }
 
 // One request at a time tries a replica that was ejected.
-func TestOneRequestTries(t *testing.T) {
+func TestEjectedReplicaGetsOneTrial(t *testing.T) {
 	var k Breaker
 	k.Eject(0, time.Second, time.Minute)
 	k.Sent(7)

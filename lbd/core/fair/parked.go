@@ -5,11 +5,10 @@ import "time"
 // meter is a virtual counter of the tokens that a tenant was served.
 type meter struct {
 	served int64
-	floor int64 // the most that lift was ever called with: served never falls below
+	floor  int64 // the highest value passed to raiseFloor; served is never lower
 }
 
-// add counts tokens. What is given back never takes it below where it was lifted to:
-// that would be saved up.
+// add counts tokens. A refund never lowers served below the floor: that would be saved credit.
 func (m *meter) add(tokens int64) { m.served = max(m.served+tokens, m.floor) }
 
 func (m *meter) raiseFloor(least int64) {
@@ -17,23 +16,23 @@ func (m *meter) raiseFloor(least int64) {
 	m.served = max(m.served, least)
 }
 
-// parked is the deferred requests of a model that are held apart.
-// The tenant that was served the fewest tokens of deferred work releases the next, its
-// oldest; what it was served of other tiers does not count.
+// parkedRequests contains the parked deferred requests of a model. The tenant that was served the
+// fewest tokens of deferred work releases the next one, its oldest. Tokens of other tiers do not
+// count.
 type parkedRequests[R any] struct {
 	n        int
-	requests sorted[Item[R]]    // in the order in which they came
-	accounts sorted[account[R]] // of those that have some, the least served first
-	bySize   sorted[account[R]] // and the one with the most first
-	floor    int64              // what the last that released one had been served
+	requests sorted[Item[R]]    // in order of arrival
+	accounts sorted[account[R]] // those with parked requests, the fewest served tokens first
+	bySize   sorted[account[R]] // the same, the most requests first
+	floor    int64              // tokens that the last tenant to release one had been served
 }
 
-// parkedShare is what an account has held apart.
+// parkedShare is the parked requests of an account.
 type parkedShare[R any] struct {
-	deferred    meter // of deferred work, whether it was held apart or not
+	deferred meter // of deferred work, parked or not
 	n        int
 	requests sorted[Item[R]]
-	inParked  node[account[R]]
+	inParked node[account[R]]
 	bySize   node[account[R]]
 }
 
@@ -51,7 +50,7 @@ func newParkedShare[R any]() parkedShare[R] {
 
 func (r *Item[R]) arrivedBefore(o *Item[R]) bool { return r.Seq < o.Seq }
 
-// deferredServedBefore puts the tenant first that was served the least of deferred work.
+// deferredServedBefore orders the account that was served the least deferred work first.
 func (a *account[R]) deferredServedBefore(o *account[R]) bool {
 	if a.parked.deferred.served != o.parked.deferred.served {
 		return a.parked.deferred.served < o.parked.deferred.served
@@ -59,7 +58,7 @@ func (a *account[R]) deferredServedBefore(o *account[R]) bool {
 	return a.created < o.created
 }
 
-// moreParkedBefore puts the tenant first that has the most requests held apart.
+// moreParkedBefore orders the account with the most parked requests first.
 func (a *account[R]) moreParkedBefore(o *account[R]) bool {
 	if a.parked.n != o.parked.n {
 		return a.parked.n > o.parked.n
@@ -67,7 +66,7 @@ func (a *account[R]) moreParkedBefore(o *account[R]) bool {
 	return a.created < o.created
 }
 
-// add holds r apart. A tenant that had nothing there begins where the others are.
+// add parks r. A tenant without parked requests starts level with the others.
 func (x *parkedRequests[R]) add(r *Item[R]) {
 	a := r.account
 	if a.parked.n == 0 {
@@ -83,7 +82,6 @@ func (x *parkedRequests[R]) add(r *Item[R]) {
 	r.parked = true
 }
 
-// remove takes r out.
 func (x *parkedRequests[R]) remove(r *Item[R]) {
 	x.requests.remove(r)
 	r.account.parked.requests.remove(r)
@@ -91,7 +89,7 @@ func (x *parkedRequests[R]) remove(r *Item[R]) {
 	r.parked = false
 }
 
-// resize changes how many requests an account has there.
+// resize changes the number of parked requests of an account.
 func (x *parkedRequests[R]) resize(a *account[R], by int) {
 	if a.parked.n > 0 {
 		x.accounts.remove(a)
@@ -104,7 +102,7 @@ func (x *parkedRequests[R]) resize(a *account[R], by int) {
 	}
 }
 
-// chargeAccount adds tokens of deferred work to what a was served of it.
+// charge adds tokens of deferred work to those that a was served.
 func (x *parkedRequests[R]) charge(a *account[R], tokens int64) {
 	if a.parked.n > 0 {
 		x.accounts.remove(a)
@@ -115,13 +113,13 @@ func (x *parkedRequests[R]) charge(a *account[R], tokens int64) {
 	}
 }
 
-// Park holds r apart.
+// Park parks r.
 func (q *Queue[R]) Park(r *Item[R]) {
 	r.account = q.openAccount(r.tenant)
 	q.parked.add(r)
 }
 
-// Release lets the request go on that goes next of those held apart; nil where none is.
+// Release queues the next parked request and returns it; nil if none is parked.
 func (q *Queue[R]) Release(now time.Duration) *R {
 	a := q.parked.accounts.first()
 	if a == nil {
@@ -133,16 +131,16 @@ func (q *Queue[R]) Release(now time.Duration) *R {
 	return r.request
 }
 
-// Unpark lets r wait like the others.
+// Unpark queues r.
 func (q *Queue[R]) Unpark(now time.Duration, r *Item[R]) {
 	q.parked.remove(r)
 	q.Push(now, r)
 }
 
-// Parked is how many requests are held apart.
+// Parked returns the number of parked requests.
 func (q *Queue[R]) Parked() int { return q.parked.n }
 
-// OldestParked is the one of them that came first; nil where there is none.
+// OldestParked returns the parked request that arrived first; nil if there is none.
 func (q *Queue[R]) OldestParked() *R {
 	if r := q.parked.requests.first(); r != nil {
 		return r.request
@@ -150,7 +148,7 @@ func (q *Queue[R]) OldestParked() *R {
 	return nil
 }
 
-// TenantWithMostParked is the tenant that has the most of them, and how many.
+// TenantWithMostParked returns the tenant with the most parked requests and their number.
 func (q *Queue[R]) TenantWithMostParked() (tenant string, parked int) {
 	if a := q.parked.bySize.first(); a != nil {
 		return a.tenant, a.parked.n
@@ -158,7 +156,7 @@ func (q *Queue[R]) TenantWithMostParked() (tenant string, parked int) {
 	return "", 0
 }
 
-// ParkedOf is how many of them a tenant has.
+// ParkedOf returns the number of parked requests of a tenant.
 func (t *tenants[R]) ParkedOf(tenant string) int {
 	if a := t.accounts[tenant]; a != nil {
 		return a.parked.n
@@ -166,7 +164,7 @@ func (t *tenants[R]) ParkedOf(tenant string) int {
 	return 0
 }
 
-// LastParked is the one of a tenant that came last; nil where it has none.
+// LastParked returns the parked request of a tenant that arrived last; nil if it has none.
 func (q *Queue[R]) LastParked(tenant string) *R {
 	if a := q.accounts[tenant]; a != nil && a.parked.n > 0 {
 		return a.parked.requests.last().request
@@ -174,7 +172,7 @@ func (q *Queue[R]) LastParked(tenant string) *R {
 	return nil
 }
 
-// AllParked appends every one of them to into, in the order in which they came.
+// AllParked appends every parked request to into, in order of arrival.
 func (q *Queue[R]) AllParked(into []*R) []*R {
 	for r := q.parked.requests.first(); r != nil; r = q.parked.requests.next(r) {
 		into = append(into, r.request)

@@ -1,96 +1,97 @@
-// Package fair holds the requests that wait for one model, in an order, and shares the turns
-// among tenants by the tokens that they were served.
+// Package fair queues the requests that wait for one model, in an order, and shares the turns among
+// tenants by the tokens that they were served.
 //
-// Who goes next is settled in two steps. The order says whose turn it is among all that wait,
-// and thereby which levels may go: that of this request and the more urgent ones. Of the
-// tenants with a request in those levels the one that was served the fewest tokens then sends
-// the first of its own, in order. So a tenant that floods the queue delays itself, and a lower
-// level never takes the turn of a higher one. With one tenant the order alone decides.
+// The next request is chosen in two steps. First the order selects a request among all that wait.
+// Its level and the more urgent levels may send now. Then, of the tenants with requests in those
+// levels, the one that was served the fewest tokens sends its first request, in order. So a tenant
+// that floods the queue delays itself, and a lower level never takes the turn of a higher one. With
+// one tenant, the order alone decides.
 //
-// Read queue.go first, then tenants.go (accounts of what tenants were served) and parked.go
-// (deferred requests that are held apart). round.go lists many turns at once, sorted.go is
-// the tree below it all. The queue knows nothing of tiers, prompts and replicas.
+// Read queue.go first, then tenants.go (accounts of the tokens served to tenants) and parked.go
+// (parked deferred requests). round.go lists many turns at once, sorted.go is the underlying tree.
+// The queue does not depend on tiers, prompts or replicas.
 package fair
 
 import "time"
 
-// Levels is how many kinds of requests fairness keeps apart, the most urgent first.
+// Levels is the number of levels between which fairness does not share turns, the most urgent
+// first.
 const Levels = 3
 
-// Never is after every time.
+// Never is later than every time.
 const Never = time.Duration(1<<63 - 1)
 
-// Position is where an order puts a request until Turns, when it is asked again. Stages go
-// one after the other, the lowest first, and in each the earliest due.
+// Position is where an order places a request until ChangesAt, when the order is called again.
+// Lower stages are first, and in each stage the earliest due.
 type Position struct {
-	Level, Stage int
-	Due, ChangesAt   time.Duration
+	Level, Stage   int
+	Due, ChangesAt time.Duration
 }
 
-// Order says where a request stands at a time.
+// Order returns the position of a request at a time.
 type Order[R any] func(r *R, now time.Duration) Position
 
-// Item is what a request carries for its queue. Its owner embeds it, calls Init, and changes
-// the exported fields only while the item does not wait.
+// Item is the part of a request that its queue uses. The owner embeds it, calls Init, and changes
+// the exported fields only while the item is not queued.
 type Item[R any] struct {
 	Seq     uint64        // breaks ties
-	Rank    time.Duration // among those that the order does not tell apart the least goes first
-	Arrived time.Duration // since when it waits
+	Rank    time.Duration // among requests that the order treats as equal, the lowest is first
+	Arrived time.Duration // start of its wait
 
-	request       *R
+	request  *R
 	tenant   string
 	deferred bool
-	turnCost     int64
+	turnCost int64
 
-	position Position
-	account  *account[R] // of its tenant, while it waits or runs
-	charged  int64       // tokens, in all
-	taken    uint64      // the last round that has it
-	parked   bool
-	inLevel  node[Item[R]]
-	inTenant node[Item[R]]
-	inChanging  node[Item[R]]
+	position   Position
+	account    *account[R] // of its tenant, while it is queued or running
+	charged    int64       // tokens in total
+	taken      uint64      // the last round that includes it
+	parked     bool
+	inLevel    node[Item[R]]
+	inTenant   node[Item[R]]
+	inChanging node[Item[R]]
 
 	nextRunning, prevRunning *Item[R]
 }
 
-// Init says whose request it is, whether it may be held apart, and how many tokens its turn
-// costs its tenant.
+// Init sets the request, its tenant, whether it may be parked, and the tokens that its turn costs
+// the tenant.
 func (r *Item[R]) Init(of *R, tenant string, deferred bool, fare int64) {
 	r.request, r.tenant, r.deferred, r.turnCost = of, tenant, deferred, fare
 }
 
-// Level is the level in which it waits, or waited last.
+// Level returns the level of its current or last position in the queue.
 func (r *Item[R]) Level() int { return r.position.Level }
 
-// Parked reports whether it is held apart.
+// Parked reports whether it is parked.
 func (r *Item[R]) Parked() bool { return r.parked }
 
-// Charged is how many tokens its tenant is charged for it.
+// Charged returns the tokens that its tenant is charged for it.
 func (r *Item[R]) Charged() int64 { return r.charged }
 
-// Queue holds the waiting requests of one model. A request that comes back takes its old
-// place again.
+// Queue contains the waiting requests of one model. A request that returns takes its previous
+// place.
 type Queue[R any] struct {
 	order    Order[R]
 	n        int
-	deferred int           // of those
-	parked    parkedRequests[R]      // n does not count them
-	clock    time.Duration // the latest time heard of
+	deferred int               // number of deferred requests in n
+	parked   parkedRequests[R] // not included in n
+	clock    time.Duration     // the latest time passed to a method
 	levels   [Levels]level[R]
-	changing  sorted[Item[R]] // those whose standing changes with time
+	changing sorted[Item[R]] // those whose position changes with time
 	tenants[R]
 	running *Item[R] // those that were sent, linked by nextRunning
 	round   round[R]
 }
 
-// level is the waiting requests of one level and the tenants that have some.
+// level contains the waiting requests of one level and their tenants.
 type level[R any] struct {
 	requests sorted[Item[R]]    // in order
-	accounts sorted[account[R]] // the least served first
+	accounts sorted[account[R]] // those served the fewest tokens first
 }
 
-// Init makes the queue empty, with an order.
+// Init resets the queue to empty, with an order.
 func (q *Queue[R]) Init(order Order[R]) {
 	*q = Queue[R]{order: order}
 	for i := range q.levels {
@@ -102,13 +103,13 @@ func (q *Queue[R]) Init(order Order[R]) {
 	q.parked = newParkedRequests[R]()
 }
 
-// Len is how many requests wait; those held apart do not count.
+// Len returns the number of waiting requests, without parked ones.
 func (q *Queue[R]) Len() int { return q.n }
 
-// Deferred is how many of them are deferred.
+// Deferred returns the number of deferred requests in Len.
 func (q *Queue[R]) Deferred() int { return q.deferred }
 
-// before orders requests by their standing, then by rank; Seq breaks ties.
+// before orders requests by position, then by rank; Seq breaks ties.
 func (r *Item[R]) before(o *Item[R]) bool {
 	switch {
 	case r.position.Stage != o.position.Stage:
@@ -128,7 +129,7 @@ func (r *Item[R]) changesBefore(o *Item[R]) bool {
 	return r.Seq < o.Seq
 }
 
-// Push puts r at its place.
+// Push adds r at its place.
 func (q *Queue[R]) Push(now time.Duration, r *Item[R]) {
 	q.clock = max(q.clock, now)
 	a := q.openAccount(r.tenant)
@@ -141,7 +142,7 @@ func (q *Queue[R]) Push(now time.Duration, r *Item[R]) {
 	q.addToLevel(r)
 }
 
-// Remove takes r out; it must wait, or be held apart.
+// Remove removes r, which must be queued or parked.
 func (q *Queue[R]) Remove(r *Item[R]) {
 	if r.parked {
 		q.parked.remove(r)
@@ -155,7 +156,7 @@ func (q *Queue[R]) Remove(r *Item[R]) {
 	q.markIdle(r.account)
 }
 
-// changeCounts notes that one request more, or with -1 one less, waits.
+// changeCounts adds by, 1 or -1, to the counts that r belongs to.
 func (q *Queue[R]) changeCounts(r *Item[R], by int) {
 	q.n += by
 	if r.deferred {
@@ -163,7 +164,7 @@ func (q *Queue[R]) changeCounts(r *Item[R], by int) {
 	}
 }
 
-// addToLevel puts r where the order says.
+// addToLevel adds r at the position that the order returns.
 func (q *Queue[R]) addToLevel(r *Item[R]) {
 	r.position = q.order(r.request, q.clock)
 	l, share := &q.levels[r.position.Level], &r.account.shares[r.position.Level]
@@ -177,7 +178,7 @@ func (q *Queue[R]) addToLevel(r *Item[R]) {
 	}
 }
 
-// removeFromLevel takes r from where it stands.
+// removeFromLevel removes r from its position.
 func (q *Queue[R]) removeFromLevel(r *Item[R]) {
 	l, share := &q.levels[r.position.Level], &r.account.shares[r.position.Level]
 	l.requests.remove(r)
@@ -190,7 +191,7 @@ func (q *Queue[R]) removeFromLevel(r *Item[R]) {
 	}
 }
 
-// advance lets time pass: requests whose standing turned stand anew.
+// advance moves the requests whose position changed with time.
 func (q *Queue[R]) advance(now time.Duration) {
 	q.clock = max(q.clock, now)
 	for r := q.changing.first(); r != nil && r.position.ChangesAt <= q.clock; r = q.changing.first() {
@@ -199,8 +200,8 @@ func (q *Queue[R]) advance(now time.Duration) {
 	}
 }
 
-// First appends up to n requests to into, in the order in which they are to be
-// tried now, as if each were sent in turn.
+// First appends up to n requests to into, in the order in which they are to be tried now, as if
+// each were sent before the next is chosen.
 func (q *Queue[R]) First(into []*R, now time.Duration, n int) []*R {
 	q.advance(now)
 	n = min(n, q.n)
@@ -217,7 +218,7 @@ func (q *Queue[R]) First(into []*R, now time.Duration, n int) []*R {
 	return into
 }
 
-// firstOfOneTenant is First where one tenant alone waits.
+// firstOfOneTenant is First when only one tenant has requests.
 func (q *Queue[R]) firstOfOneTenant(into []*R, n int) []*R {
 	var heads [Levels]*Item[R]
 	for i := range q.levels {
@@ -231,8 +232,8 @@ func (q *Queue[R]) firstOfOneTenant(into []*R, n int) []*R {
 	return into
 }
 
-// earliestLevel is the level, up to the last one allowed, whose request goes first;
-// one of them must have one.
+// earliestLevel returns the level, up to last, whose head goes first. At least one head must not be
+// nil.
 func earliestLevel[R any](heads *[Levels]*Item[R], last int) int {
 	best := -1
 	for i, r := range heads[:last+1] {
@@ -243,7 +244,7 @@ func earliestLevel[R any](heads *[Levels]*Item[R], last int) int {
 	return best
 }
 
-// Waiting appends every request to into but those held apart.
+// Waiting appends every request except parked ones to into.
 func (q *Queue[R]) Waiting(into []*R) []*R {
 	for i := range q.levels {
 		l := &q.levels[i].requests
@@ -254,8 +255,8 @@ func (q *Queue[R]) Waiting(into []*R) []*R {
 	return into
 }
 
-// OldestWait is how long the request that came first has waited, held apart or not; 0 for an
-// empty queue.
+// OldestWait returns how long the oldest request has waited, including parked ones; 0 for an empty
+// queue.
 func (q *Queue[R]) OldestWait(now time.Duration) (wait time.Duration) {
 	for i := range q.levels {
 		l := &q.levels[i].requests
@@ -269,8 +270,8 @@ func (q *Queue[R]) OldestWait(now time.Duration) (wait time.Duration) {
 	return wait
 }
 
-// Reorder gives the queue another order. change may change the rank of a request before it
-// stands anew.
+// Reorder changes the order of the queue. change may change the rank of a request before it is
+// placed again.
 func (q *Queue[R]) Reorder(now time.Duration, order Order[R], change func(r *R)) {
 	all := make([]*Item[R], 0, q.n)
 	for i := range q.levels {

@@ -168,7 +168,7 @@ func TestTenantsAreForgotten(t *testing.T) {
 }
 
 // Forgetting a tenant gives it nothing: it begins where the queue is.
-func TestForgottenTenantsBeginAnew(t *testing.T) {
+func TestForgottenTenantStartsLikeNew(t *testing.T) {
 	q := newJobs()
 	q.Push(0, &newJob(0, 0, "a", 5000).Item)
 	run(q, 0)

@@ -1,19 +1,18 @@
 package fair
 
-// round lists who goes next while nothing is sent in fact: each request that it
-// takes counts as sent.
+// round lists the next requests without sending them: each request that it selects counts as sent.
 type round[R any] struct {
-	number uint64
-	heads  [Levels]*Item[R]    // the first of each level that is not taken
-	untouched  [Levels]*account[R] // the least served of whom nothing is taken
-	touched [Levels][]heapEntry[R] // of whom something is
+	number    uint64
+	heads     [Levels]*Item[R]       // the first of each level that is not selected
+	untouched [Levels]*account[R]    // the least served account of which nothing is selected
+	touched   [Levels][]heapEntry[R] // accounts of which something is selected
 }
 
-// heapEntry is one account in a heap, with what it had been served when it was
-// put there: it may be more by now, never less.
+// heapEntry is one account in a heap, with the tokens that it had been served when it was added.
+// The current value may be higher, never lower.
 type heapEntry[R any] struct {
 	servedAfter int64
-	account    *account[R]
+	account     *account[R]
 }
 
 func (e heapEntry[R]) before(o heapEntry[R]) bool {
@@ -32,7 +31,7 @@ func (t *round[R]) start(q *Queue[R]) {
 	}
 }
 
-// next takes the request that goes next; one must be left.
+// next selects the next request; at least one must remain.
 func (t *round[R]) next(q *Queue[R]) *Item[R] {
 	turn := earliestLevel(&t.heads, Levels-1)
 	var a *account[R]
@@ -60,7 +59,7 @@ func (t *round[R]) servedAfter(a *account[R]) int64 {
 	return a.served
 }
 
-// track begins to follow an account.
+// track adds an account to the round.
 func (t *round[R]) track(a *account[R]) {
 	if a.round == t.number {
 		return
@@ -74,8 +73,8 @@ func (t *round[R]) track(a *account[R]) {
 	}
 }
 
-// leastServed is the least served account with a request left in level i; nil when
-// there is none.
+// leastServed returns the least served account with a remaining request in level i; nil if there is
+// none.
 func (t *round[R]) leastServed(q *Queue[R], i int) *account[R] {
 	for t.untouched[i] != nil && t.untouched[i].round == t.number {
 		t.untouched[i] = q.levels[i].accounts.next(t.untouched[i])
@@ -92,7 +91,7 @@ func (t *round[R]) leastServed(q *Queue[R], i int) *account[R] {
 	}
 }
 
-// refreshTop brings the front of a heap up to date.
+// refreshTop updates the top of a heap.
 func (t *round[R]) refreshTop(i int) {
 	for h := t.touched[i]; len(h) > 0; h = t.touched[i] {
 		switch top := h[0]; {
@@ -121,7 +120,7 @@ func (t *round[R]) push(i int, e heapEntry[R]) {
 	}
 }
 
-// siftDown moves the front of a heap down to its place.
+// siftDown moves the top of a heap down to its place.
 func (t *round[R]) siftDown(i int) {
 	h := t.touched[i]
 	for p := 0; ; {

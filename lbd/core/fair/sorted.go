@@ -1,26 +1,25 @@
 package fair
 
-// sorted keeps elements in an order, as a treap whose nodes lie in the elements
-// themselves and know their neighbours: adding and removing are O(log n), the
-// ends and the next O(1), and nothing allocates. An element must not change its
-// place in the order while it is in.
+// sorted keeps elements in order. It is a treap whose nodes are embedded in the elements and linked
+// to their neighbours: adding and removing are O(log n), the ends and the next O(1), and nothing
+// allocates. The order of an element must not change while it is in the tree.
 type sorted[T any] struct {
-	node   func(*T) *node[T]
-	before func(a, b *T) bool
-	root   *T
-	head   *T
-	tail   *T
-	randomState  uint64
+	node        func(*T) *node[T]
+	before      func(a, b *T) bool
+	root        *T
+	head        *T
+	tail        *T
+	randomState uint64
 }
 
-// node is what an element carries for one sorted.
+// node is the part of an element for one sorted.
 type node[T any] struct {
 	parent, left, right *T
-	prev, next      *T
-	priority          uint64 // never above the parent's
+	prev, next          *T
+	priority            uint64 // never above the parent's
 }
 
-// random is the next of a fixed sequence of well mixed numbers (splitmix64).
+// random returns the next of a fixed sequence of well mixed numbers (splitmix64).
 func (s *sorted[T]) random() uint64 {
 	s.randomState += 0x9e3779b97f4a7c15
 	z := s.randomState
@@ -29,7 +28,7 @@ func (s *sorted[T]) random() uint64 {
 	return z ^ z>>31
 }
 
-// add puts x in; it must not be in.
+// add adds x, which must not be in the tree.
 func (s *sorted[T]) add(x *T) {
 	n := s.node(x)
 	*n = node[T]{priority: s.random()}
@@ -52,7 +51,7 @@ func (s *sorted[T]) add(x *T) {
 	}
 }
 
-// remove takes x out; it must be in.
+// remove removes x, which must be in the tree.
 func (s *sorted[T]) remove(x *T) {
 	n := s.node(x)
 	for n.left != nil && n.right != nil {
@@ -71,7 +70,7 @@ func (s *sorted[T]) remove(x *T) {
 	*n = node[T]{}
 }
 
-// link makes b follow a; nil is the end on that side.
+// link makes b the successor of a; nil is the end on that side.
 func (s *sorted[T]) link(a, b *T) {
 	if a == nil {
 		s.head = b
@@ -85,7 +84,7 @@ func (s *sorted[T]) link(a, b *T) {
 	}
 }
 
-// rotateUp turns x and its parent, so that the parent hangs below x.
+// rotateUp rotates x and its parent, so that the parent becomes a child of x.
 func (s *sorted[T]) rotateUp(x *T) {
 	n := s.node(x)
 	parent := n.parent
@@ -107,7 +106,7 @@ func (s *sorted[T]) rotateUp(x *T) {
 	p.parent = x
 }
 
-// replaceChild puts x where old was below up; nil is the place above the root.
+// replaceChild replaces the child old of up by x; up = nil is above the root.
 func (s *sorted[T]) replaceChild(up, old, x *T) {
 	switch {
 	case up == nil:
@@ -122,11 +121,11 @@ func (s *sorted[T]) replaceChild(up, old, x *T) {
 	}
 }
 
-// first is the element before all others; nil when there is none.
+// first returns the first element; nil if there is none.
 func (s *sorted[T]) first() *T { return s.head }
 
-// last is the element after all others; nil when there is none.
+// last returns the last element; nil if there is none.
 func (s *sorted[T]) last() *T { return s.tail }
 
-// next is the element after x, nil after the last.
+// next returns the element after x; nil after the last.
 func (s *sorted[T]) next(x *T) *T { return s.node(x).next }

@@ -41,7 +41,7 @@ func inTree(x *item, into []int) []int {
 }
 
 // A sorted is a slice that is sorted after every change.
-func TestSortedIsASortedSlice(t *testing.T) {
+func TestSortedMatchesSlice(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		s := newItems()
 		in := map[int]*item{}
@@ -70,7 +70,7 @@ func TestSortedIsASortedSlice(t *testing.T) {
 }
 
 // Elements that come in order, as requests do, must not make a list of the tree.
-func TestSortedStaysFlat(t *testing.T) {
+func TestSortedDepthIsLogarithmic(t *testing.T) {
 	s := newItems()
 	for k := range 4096 {
 		s.add(&item{key: k})

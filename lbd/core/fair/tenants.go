@@ -3,24 +3,24 @@ package fair
 import "time"
 
 const (
-	// maxIdleAccounts bounds the tenants that are remembered without any request
-	// here; a model has at most this many, and those with one.
+	// maxIdleAccounts bounds the tenants that are remembered without any request here. A model has
+	// at most this many, plus those with requests.
 	maxIdleAccounts = 1024
-	// idleTTL is how long such a tenant is remembered: far longer than a client
-	// pauses, and one that stays away longer begins where those that wait are.
+	// idleTTL is how long such a tenant is remembered: far longer than clients pause. A tenant that
+	// returns later starts like a new one.
 	idleTTL = 10 * time.Minute
 )
 
-// account is what a tenant was served of one model.
+// account is the tokens of one model that a tenant was served.
 type account[R any] struct {
-	tenant string
-	created   uint64 // breaks ties: names decide nothing
-	// The meter counts tokens, of prompts and answers: an estimate of the prompt from the
-	// send on, of the answer while it is generated, the engine's own figures from the
-	// end on (see charge.go). It is the virtual counter of "Fairness in Serving Large
-	// Language Models" (VTC), with answers weighed as prompts.
+	tenant  string
+	created uint64 // breaks ties, so that names decide nothing
+	// The meter counts tokens of prompts and answers: an estimate of the prompt from the send on, of
+	// the answer while it is generated, and the engine's own counts after the end (see charge.go).
+	// It is the virtual counter of "Fairness in Serving Large Language Models" (VTC), with answers
+	// weighted like prompts.
 	meter
-	parked       parkedShare[R]
+	parked      parkedShare[R]
 	waiting     int
 	outstanding int
 	shares      [Levels]share[R]
@@ -28,12 +28,12 @@ type account[R any] struct {
 
 	idleSince  time.Duration
 	idle       bool
-	prev, next *account[R] // among the idle, the longest idle first
+	prev, next *account[R] // among idle accounts, the longest idle first
 
-	// For the round at hand.
-	round   uint64
-	servedAfter    int64 // served, once all that the round has taken is sent
-	cursors [Levels]*Item[R]
+	// For the current round.
+	round       uint64
+	servedAfter int64 // served, after everything selected in the round is sent
+	cursors     [Levels]*Item[R]
 }
 
 // share is an account's requests in one level.
@@ -42,7 +42,7 @@ type share[R any] struct {
 	inLevel  node[account[R]]
 }
 
-// before puts the tenant that was served least first.
+// before orders the account with the fewest served tokens first.
 func (a *account[R]) before(o *account[R]) bool {
 	if a.served != o.served {
 		return a.served < o.served
@@ -50,7 +50,7 @@ func (a *account[R]) before(o *account[R]) bool {
 	return a.created < o.created
 }
 
-// moreWaitingBefore puts the tenant with the most waiting requests first.
+// moreWaitingBefore orders the account with the most waiting requests first.
 func (a *account[R]) moreWaitingBefore(o *account[R]) bool {
 	if a.waiting != o.waiting {
 		return a.waiting > o.waiting
@@ -58,17 +58,17 @@ func (a *account[R]) moreWaitingBefore(o *account[R]) bool {
 	return a.created < o.created
 }
 
-// tenants is the accounts of one model.
+// tenants contains the accounts of one model.
 type tenants[R any] struct {
-	accounts  map[string]*account[R] // never ranged over
-	byWaiting sorted[account[R]]     // those with requests waiting
-	created      uint64
-	lastLeft      *account[R] // the last whose request left the queue
-	lastLeftServed     int64       // what it was served, once it is forgotten
+	accounts       map[string]*account[R] // never ranged over
+	byWaiting      sorted[account[R]]     // those with waiting requests
+	created        uint64
+	lastLeft       *account[R] // the last whose request left the queue
+	lastLeftServed int64       // what lastLeft was served, after it is forgotten
 
 	idleFirst, idleLast *account[R]
 	idleCount           int
-	spare               *account[R] // forgotten ones to use again, linked by next
+	spare               *account[R] // forgotten accounts for reuse, linked by next
 }
 
 func newTenants[R any]() tenants[R] {
@@ -78,7 +78,7 @@ func newTenants[R any]() tenants[R] {
 	}
 }
 
-// openAccount is a tenant's account, made when needed.
+// openAccount returns a tenant's account and creates it if needed.
 func (t *tenants[R]) openAccount(tenant string) *account[R] {
 	a := t.accounts[tenant]
 	if a == nil {
@@ -98,7 +98,7 @@ func (t *tenants[R]) openAccount(tenant string) *account[R] {
 	return a
 }
 
-// WaitingOf is how many requests of a tenant wait.
+// WaitingOf returns the number of waiting requests of a tenant.
 func (t *tenants[R]) WaitingOf(tenant string) int {
 	if a := t.accounts[tenant]; a != nil {
 		return a.waiting
@@ -106,7 +106,7 @@ func (t *tenants[R]) WaitingOf(tenant string) int {
 	return 0
 }
 
-// changeWaiting changes how many requests of a wait.
+// changeWaiting changes the number of waiting requests of a.
 func (t *tenants[R]) changeWaiting(a *account[R], by int) {
 	if a.waiting > 0 {
 		t.byWaiting.remove(a)
@@ -116,8 +116,8 @@ func (t *tenants[R]) changeWaiting(a *account[R], by int) {
 	}
 }
 
-// markIdle notes that a has nothing here any more, if that is so, and forgets whom
-// there is no room to remember.
+// markIdle marks a as idle if it has no requests here, and forgets the longest idle account if
+// there are too many.
 func (q *Queue[R]) markIdle(a *account[R]) {
 	if a.waiting > 0 || a.outstanding > 0 || a.parked.n > 0 || a.idle {
 		return
@@ -135,7 +135,7 @@ func (q *Queue[R]) markIdle(a *account[R]) {
 	}
 }
 
-// clearIdle takes a off the idle, if it is there.
+// clearIdle removes a from the idle accounts, if it is one.
 func (t *tenants[R]) clearIdle(a *account[R]) {
 	if !a.idle {
 		return
@@ -154,7 +154,7 @@ func (t *tenants[R]) clearIdle(a *account[R]) {
 	a.idle, a.prev, a.next = false, nil, nil
 }
 
-// forgetAccount drops an idle account.
+// forgetAccount removes an idle account.
 func (t *tenants[R]) forgetAccount(a *account[R]) {
 	t.clearIdle(a)
 	if t.lastLeft == a {
@@ -165,7 +165,7 @@ func (t *tenants[R]) forgetAccount(a *account[R]) {
 	t.spare = a
 }
 
-// ForgetIdle forgets the tenants that had nothing here for long.
+// ForgetIdle removes the accounts that were idle for idleTTL.
 func (q *Queue[R]) ForgetIdle(now time.Duration) {
 	q.clock = max(q.clock, now)
 	for a := q.idleFirst; a != nil && q.clock-a.idleSince >= idleTTL; a = q.idleFirst {
@@ -173,9 +173,8 @@ func (q *Queue[R]) ForgetIdle(now time.Duration) {
 	}
 }
 
-// raiseAccount keeps an account from having saved anything up while none of its requests
-// waited: it begins where the least served of those that wait is or, when none
-// waits, where the last that left was.
+// raiseAccount prevents an account from accumulating credit while it has no waiting requests. The
+// account is raised to the least served of those waiting or, if none waits, to the last that left.
 func (q *Queue[R]) raiseAccount(a *account[R]) {
 	least, any := int64(0), false
 	for i := range q.levels {
@@ -195,7 +194,7 @@ func (q *Queue[R]) raiseAccount(a *account[R]) {
 	a.raiseFloor(least)
 }
 
-// chargeAccount adds tokens to what a was served.
+// chargeAccount adds tokens to those that a was served.
 func (q *Queue[R]) chargeAccount(a *account[R], tokens int64) {
 	if tokens == 0 {
 		return
@@ -213,7 +212,7 @@ func (q *Queue[R]) chargeAccount(a *account[R], tokens int64) {
 	}
 }
 
-// Sent notes that r goes to a target.
+// Sent records that r was sent to a target.
 func (q *Queue[R]) Sent(r *Item[R]) {
 	q.clearIdle(r.account)
 	r.account.outstanding++
@@ -224,7 +223,7 @@ func (q *Queue[R]) Sent(r *Item[R]) {
 	q.running = r
 }
 
-// Ended notes that r is at no target any more.
+// Ended records that r is no longer at a target.
 func (q *Queue[R]) Ended(r *Item[R]) {
 	if r.nextRunning != nil {
 		r.nextRunning.prevRunning = r.prevRunning
@@ -239,7 +238,7 @@ func (q *Queue[R]) Ended(r *Item[R]) {
 	q.markIdle(r.account)
 }
 
-// Charge makes a number of tokens what r's tenant is charged for r in all.
+// Charge sets the total tokens charged to r's tenant for r.
 func (q *Queue[R]) Charge(r *Item[R], tokens int64) {
 	q.chargeAccount(r.account, tokens-r.charged)
 	if r.deferred {
@@ -248,8 +247,8 @@ func (q *Queue[R]) Charge(r *Item[R], tokens int64) {
 	r.charged = tokens
 }
 
-// ChargeRunning charges for the requests that were sent and have not ended; nobody is
-// charged less than before.
+// ChargeRunning charges for the requests that were sent and have not ended. It never lowers a
+// charge.
 func (q *Queue[R]) ChargeRunning(cost func(r *R) int64) {
 	for r := q.running; r != nil; r = r.nextRunning {
 		if tokens := cost(r.request); tokens > r.charged {
@@ -258,10 +257,10 @@ func (q *Queue[R]) ChargeRunning(cost func(r *R) int64) {
 	}
 }
 
-// Tenants is how many tenants are remembered.
+// Tenants returns the number of remembered tenants.
 func (q *Queue[R]) Tenants() int { return len(q.accounts) }
 
-// Served is how many tokens a tenant was served.
+// Served returns the tokens that a tenant was served.
 func (q *Queue[R]) Served(tenant string) int64 {
 	if a := q.accounts[tenant]; a != nil {
 		return a.served
@@ -269,7 +268,8 @@ func (q *Queue[R]) Served(tenant string) int64 {
 	return 0
 }
 
-// TenantWithMostWaiting is the tenant with the most waiting requests, and how many; 0 when none waits.
+// TenantWithMostWaiting returns the tenant with the most waiting requests and their number; 0 if
+// none waits.
 func (q *Queue[R]) TenantWithMostWaiting() (tenant string, waiting int) {
 	if a := q.byWaiting.first(); a != nil {
 		return a.tenant, a.waiting
@@ -277,8 +277,7 @@ func (q *Queue[R]) TenantWithMostWaiting() (tenant string, waiting int) {
 	return "", 0
 }
 
-// LastOf is the waiting request of a tenant that goes after all its others; nil where none
-// waits.
+// LastOf returns the last waiting request of a tenant in order; nil if none waits.
 func (q *Queue[R]) LastOf(now time.Duration, tenant string) *R {
 	a := q.accounts[tenant]
 	if a == nil || a.waiting == 0 {

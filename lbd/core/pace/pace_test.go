@@ -9,7 +9,7 @@ import (
 )
 
 // Replicas of like paces share their mean, others do not, whatever their order.
-func TestLikeReplicasShareAPace(t *testing.T) {
+func TestSimilarReplicasSharePace(t *testing.T) {
 	all := make([]Estimate, 5)
 	for i, pace := range []float64{2, 1, 1.1, 2.2, 1.2} {
 		all[i].LearnStep(pace*0.02, 20*time.Millisecond)

@@ -7,22 +7,21 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// What a report may say at most: beyond, a figure is taken for none at all, or
-// for the most there is, so that no engine or peer that counts wrongly makes
-// sums overflow or comparisons fail.
+// Bounds of the figures in a report. A larger figure is dropped or capped, so that a wrong engine
+// or peer cannot make sums overflow or comparisons fail.
 const (
 	maxCount = 1 << 30
 	maxTime  = time.Hour
 )
 
-// sanitized is a replica's report with the figures that make no sense left out.
+// sanitized returns a replica's report without impossible figures.
 func (r Report) sanitized() Report {
 	r.Age = max(0, r.Age)
 	r.Pending, r.Running, r.KV = sanitizeCount(r.Pending), sanitizeCount(r.Running), sanitizeShare(r.KV)
 	return r
 }
 
-// sanitized is a peer's word with the figures that make no sense left out.
+// sanitized returns a peer's report without impossible figures.
 func (l ModelLoad) sanitized() ModelLoad {
 	for _, n := range []*int{&l.Replicas, &l.Available, &l.Queued, &l.Outstanding, &l.Context} {
 		*n = min(max(0, *n), maxCount)
@@ -42,7 +41,7 @@ func sanitizeCount(n policy.Maybe[int]) policy.Maybe[int] {
 	return n
 }
 
-// sanitizeShare leaves out what is not from 0 to 1, NaN among it.
+// sanitizeShare returns unknown for values outside 0..1, including NaN.
 func sanitizeShare(v policy.Maybe[float64]) policy.Maybe[float64] {
 	if !(v.Value >= 0 && v.Value <= 1) {
 		return policy.Maybe[float64]{}
