@@ -105,7 +105,7 @@ faults:
 bad.yaml:2:1: links: the round trip`},
 		{
 			"a policy", "regions: [{name: us, replicas: 1, clients: 1}]\npolicies: [best]\npushes: [hard]\nlayout: round\n",
-			"bad.yaml:2:11: policies: unknown policy \"best\": want one of ",
+			"bad.yaml:2:11: policies: unknown policy \"best\": must be one of: ",
 		},
 		{"twice", "home: us\nhome: eu\n", "bad.yaml:2:1: home: the key stands twice"},
 		{"no list", "regions: us\n", "bad.yaml:1:10: regions: must be a list"},

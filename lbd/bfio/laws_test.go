@@ -195,16 +195,16 @@ func TestBitsetAgainstASet(t *testing.T) {
 
 func TestSummitsAgainstASurvey(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		s := &Solver{steps: 2, load: make([]float64, 12), top: make([]summit, 2)}
-		s.survey()
+		s := &Solver{steps: 2, load: make([]float64, 12), top: make([]topLoads, 2)}
+		s.findTopLoads()
 		for range rapid.IntRange(1, 20).Draw(t, "changes") {
 			k := rapid.Int32Range(0, 5).Draw(t, "worker")
 			for h := range 2 {
 				s.row(k)[h] = float64(rapid.IntRange(0, 9).Draw(t, "load"))
 			}
-			s.touch(k)
+			s.updateTopLoads(k)
 			kept := slices.Clone(s.top)
-			s.survey()
+			s.findTopLoads()
 			for h := range kept {
 				if kept[h].load != s.top[h].load {
 					t.Fatalf("step %d: %v, survey %v", h, kept[h], s.top[h])

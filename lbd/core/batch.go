@@ -248,7 +248,7 @@ func (b *Balancer) fillPool(now time.Duration, q *queue) {
 		x.requests = append(x.requests, r)
 		x.pool.Waiting = append(x.pool.Waiting, policy.Waiting{
 			PromptTokens: r.tokens(), MaxTokens: min(r.MaxTokens, maxTokens), ExpectedTokens: b.expectedAnswer(r),
-			Waited: now - r.Arrived, Offered: now - r.inPoolSince,
+			Waited: now - r.Arrived, InPool: now - r.inPoolSince,
 		})
 	}
 }

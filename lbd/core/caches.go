@@ -35,8 +35,8 @@ type cacheTarget struct {
 
 func newCaches(cfg *Config) caches {
 	return caches{
-		replicas: prefix.NewTreeInOrder(cfg.TreeBytes, cfg.TreeOrder),
-		peers:    prefix.NewTreeInOrder(cfg.TreeBytes, cfg.TreeOrder),
+		replicas: prefix.NewTreeWithOrder(cfg.TreeBytes, cfg.TreeOrder),
+		peers:    prefix.NewTreeWithOrder(cfg.TreeBytes, cfg.TreeOrder),
 		owners:   newOwners(),
 		sharing:  newSharing(cfg.ShareBytes),
 	}
@@ -111,10 +111,10 @@ func (c *caches) forgetTarget(now time.Duration, h *cacheTarget) {
 // sessionStart returns when the session of a prompt began, if the prompt continues an answered one.
 func (c *caches) sessionStart(prompt prefix.Key) (start time.Duration, known bool) {
 	if found := c.replicas.Match(prompt, nil); found.Answered {
-		return found.Start, true
+		return found.SessionStart, true
 	}
 	found := c.peers.Match(prompt, nil)
-	return found.Start, found.Answered
+	return found.SessionStart, found.Answered
 }
 
 // match returns how much of a prompt each replica, or peer, has cached. matches is indexed by slot,

@@ -119,7 +119,7 @@ func TestCacheAwarePresetsAreTheRoutersOwn(t *testing.T) {
 	if got := NewCacheAware(CacheAwareSkyLB()).Choose(f); got != (Choice{Index: 0, Reason: ReasonImbalance}) {
 		t.Errorf("SkyLB's baseline at 33 more: %+v", got)
 	}
-	if got := NewCacheAware(CacheAwareLater()).Choose(f); got != (Choice{Index: 1, Reason: ReasonPrefixMatch}) {
+	if got := NewCacheAware(CacheAwareSGLang()).Choose(f); got != (Choice{Index: 1, Reason: ReasonPrefixMatch}) {
 		t.Errorf("the later routers at 33 more: %+v", got)
 	}
 	cs[1] = cached(replica("b", 0, 400), 400)

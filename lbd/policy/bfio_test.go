@@ -33,10 +33,10 @@ func drawPool(t *rapid.T, engines, waiting int) *Pool {
 		p.Waiting = append(p.Waiting, Waiting{
 			PromptTokens: rapid.IntRange(1, 60).Draw(t, "prompt"),
 			MaxTokens:    rapid.SampledFrom([]int{0, 1, 3, 100}).Draw(t, "bound"),
-			Offered:      time.Duration(rapid.IntRange(0, 4000).Draw(t, "offered")) * time.Millisecond,
+			InPool:       time.Duration(rapid.IntRange(0, 4000).Draw(t, "offered")) * time.Millisecond,
 		})
 	}
-	slices.SortStableFunc(p.Waiting, func(a, b Waiting) int { return int(b.Offered - a.Offered) })
+	slices.SortStableFunc(p.Waiting, func(a, b Waiting) int { return int(b.InPool - a.InPool) })
 	return p
 }
 
@@ -79,7 +79,7 @@ func TestBFIOFillsTheRoomAndNoMore(t *testing.T) {
 // paper's definition: it foresees an end only where the bound is reached.
 func instance(pool *Pool, o BFIOOptions) bfio.Instance {
 	in := bfio.Instance{Options: bfio.Defaults(o.Window)}
-	in.Options.WaitBound = int(o.Patience / time.Millisecond)
+	in.Options.WaitBound = int(o.MaxPoolWait / time.Millisecond)
 	for _, r := range pool.Ranks {
 		w := bfio.Worker{Load: int64(r.Load), Free: r.Free}
 		for h := 1; h <= o.Window; h++ {
@@ -94,7 +94,7 @@ func instance(pool *Pool, o BFIOOptions) bfio.Instance {
 		in.Workers = append(in.Workers, w)
 	}
 	for _, w := range pool.Waiting {
-		in.Jobs = append(in.Jobs, bfio.Job{Prefill: int64(w.PromptTokens), Waited: int(w.Offered / time.Millisecond), Remaining: w.MaxTokens})
+		in.Jobs = append(in.Jobs, bfio.Job{Prefill: int64(w.PromptTokens), Waited: int(w.InPool / time.Millisecond), Remaining: w.MaxTokens})
 	}
 	return in
 }
@@ -119,7 +119,7 @@ func best(in bfio.Instance, assignment []int, job int) float64 {
 
 func oneEngine(t *rapid.T) (*Pool, BFIOOptions) {
 	pool := drawPool(t, 1, 5)
-	return pool, BFIOOptions{Window: rapid.SampledFrom([]int{0, 1, 4}).Draw(t, "window"), Patience: 2 * time.Second}
+	return pool, BFIOOptions{Window: rapid.SampledFrom([]int{0, 1, 4}).Draw(t, "window"), MaxPoolWait: 2 * time.Second}
 }
 
 func workersOf(choices []Choice) []int {
@@ -209,16 +209,16 @@ func TestBFIOStarvesNobody(t *testing.T) {
 	pool := &Pool{Ranks: []Rank{{Engine: "e", Load: 1000, Free: 1}, {Engine: "e", Load: 1000}}}
 	at := time.Duration(0)
 	for ; ; at += 100 * time.Millisecond {
-		pool.Waiting = []Waiting{{PromptTokens: 900, Offered: at}, {PromptTokens: 10}, {PromptTokens: 20}}
+		pool.Waiting = []Waiting{{PromptTokens: 900, InPool: at}, {PromptTokens: 10}, {PromptTokens: 20}}
 		choices := p.Assign(pool)
 		if choices[0].Index == 0 {
 			break
 		}
-		if at > o.Patience {
+		if at > o.MaxPoolWait {
 			t.Fatalf("the long prompt still waits after %v", at)
 		}
 	}
-	if at < o.Patience {
+	if at < o.MaxPoolWait {
 		t.Errorf("the long prompt went after %v, before the short ones that fit", at)
 	}
 }
@@ -307,7 +307,7 @@ func steadyPool(ranks int) *Pool {
 	}
 	for i := range 128 {
 		prompt, _ := barrier.SyntheticLengths(rng)
-		p.Waiting = append(p.Waiting, Waiting{PromptTokens: int(prompt), MaxTokens: 4096, Offered: time.Duration(128-i) * 10 * time.Millisecond})
+		p.Waiting = append(p.Waiting, Waiting{PromptTokens: int(prompt), MaxTokens: 4096, InPool: time.Duration(128-i) * 10 * time.Millisecond})
 	}
 	return p
 }

@@ -97,7 +97,7 @@ func nearestPoint(key string, cs []Candidate) int {
 	best, way := Wait, uint64(0)
 	for i := range cs {
 		for n := range uint64(ringPoints) {
-			ahead := place(mix(hashKey(cs[i].ID)+n*0x9e3779b97f4a7c15)) - place(mix(hashKey(key)))
+			ahead := ringPosition(mix(hashKey(cs[i].ID)+n*0x9e3779b97f4a7c15)) - ringPosition(mix(hashKey(key)))
 			if cs[i].Available && (best == Wait || ahead < way) {
 				best, way = i, ahead
 			}
@@ -168,11 +168,11 @@ func TestChoosingOnARingThatExistsAllocatesNothing(t *testing.T) {
 func TestARingServesEveryPartOfItsTargets(t *testing.T) {
 	cs := fleet(6)
 	var s rings
-	whole := s.of("m", false, cs)
-	if s.of("m", false, cs[1:4]) != whole || s.of("m", false, cs) != whole {
+	whole := s.ringFor("m", false, cs)
+	if s.ringFor("m", false, cs[1:4]) != whole || s.ringFor("m", false, cs) != whole {
 		t.Error("a part of the targets built a new ring")
 	}
-	if s.of("m", true, cs) == whole || s.of("n", false, cs) == whole {
+	if s.ringFor("m", true, cs) == whole || s.ringFor("n", false, cs) == whole {
 		t.Error("two layers or models share a ring")
 	}
 }
@@ -181,12 +181,12 @@ func TestRingsForgetWhatIsGoneUnderChurn(t *testing.T) {
 	var s rings
 	for i := range 200 {
 		cs := []Candidate{replica(fmt.Sprintf("a%04d", i), 0, 0), replica(fmt.Sprintf("b%04d", i), 0, 0)}
-		if r := s.of("m", false, cs); len(r.ids) > 2*len(cs)+ringSlack {
+		if r := s.ringFor("m", false, cs); len(r.ids) > 2*len(cs)+ringSlack {
 			t.Fatalf("after %d replacements the ring holds %d targets", i, len(r.ids))
 		}
 	}
 	for i := range 2 * maxRings {
-		s.of(fmt.Sprintf("model-%d", i), false, nil)
+		s.ringFor(fmt.Sprintf("model-%d", i), false, nil)
 		if len(s.byLayer) > maxRings {
 			t.Fatalf("%d rings", len(s.byLayer))
 		}

@@ -67,12 +67,12 @@ func (s *shelf) cut(id int32) {
 	}
 }
 
-// own gives id's edge to another node.
+// setOwner gives id's edge to another node.
 func (s *shelf) own(id int32) {
 	s.last++
 	edge, at := s.edge[id], s.at[id]
 	if inner(len(edge)) {
-		s.edges.own(at, s.last)
+		s.edges.setOwner(at, s.last)
 	}
 	delete(s.edge, id)
 	delete(s.at, id)
@@ -80,11 +80,11 @@ func (s *shelf) own(id int32) {
 	s.edge[s.last], s.at[s.last] = edge, at
 }
 
-// clean lets the edges move and fails when they move what is not there, or
+// compact lets the edges move and fails when they move what is not there, or
 // more than everything.
 func (s *shelf) clean() {
 	words := s.edges.used
-	s.edges.clean(func(owner int32, at uint32) {
+	s.edges.compact(func(owner int32, at uint32) {
 		if _, known := s.edge[owner]; !known || !inner(len(s.edge[owner])) {
 			s.t.Fatalf("an edge of node %d moved, which has none", owner)
 		}
@@ -130,7 +130,7 @@ func (s *shelf) check() {
 func TestEdgesEqualAMap(t *testing.T) {
 	for seed := range uint64(12) {
 		s := &shelf{t: t, rng: rand.New(rand.NewPCG(seed, 7)), edge: map[int32][]uint64{}, at: map[int32]uint32{}}
-		longest := []int{4, 40, mostEdge}[seed%3]
+		longest := []int{4, 40, maxEdge}[seed%3]
 		for step := range 4000 {
 			grow := step/500%2 == 0 // swell and shrink by turns
 			switch op := s.rng.IntN(8); {
@@ -162,12 +162,12 @@ func TestEdgesEqualAMap(t *testing.T) {
 // All dead words are in the chunk being written, and the others have none.
 func TestEdgesCleanWhenOnlyTheHeadHasDeadWords(t *testing.T) {
 	s := &shelf{t: t, rng: rand.New(rand.NewPCG(1, 2)), edge: map[int32][]uint64{}, at: map[int32]uint32{}}
-	for range edgeChunk / (mostEdge - 1) { // a full chunk, all live
-		s.put(mostEdge)
+	for range edgeChunk / (maxEdge - 1) { // a full chunk, all live
+		s.put(maxEdge)
 	}
 	full := s.last
-	for s.edges.head == 0 || s.edges.fill[s.edges.head] < edgeChunk-mostEdge {
-		s.put(mostEdge)
+	for s.edges.head == 0 || s.edges.fill[s.edges.head] < edgeChunk-maxEdge {
+		s.put(maxEdge)
 	}
 	for id := full + 1; id <= s.last; id++ {
 		s.free(id)

@@ -30,10 +30,10 @@ func TestAPromptOfAMegabyte(t *testing.T) {
 	tree, out := NewTree(1<<20), make([]int, 1)
 	tree.InsertAnswer(key, 0, time.Second)
 	check(t, tree)
-	if found := tree.Match(key, out); found.Bytes != 1<<20 || !found.Answered || tree.Nodes() != size/mostEdge {
+	if found := tree.Match(key, out); found.Bytes != 1<<20 || !found.Answered || tree.Nodes() != size/maxEdge {
 		t.Errorf("found %+v in %d nodes", found, tree.Nodes())
 	}
-	for _, cut := range []int{1, mostEdge - 1, mostEdge, mostEdge + 1, size - 1} {
+	for _, cut := range []int{1, maxEdge - 1, maxEdge, maxEdge + 1, size - 1} {
 		part := append(slices.Clone(key[:cut]), 1)
 		if found := tree.Match(part, out); found.Bytes != cut*BlockBytes || found.Answered {
 			t.Errorf("found %+v of a prompt that leaves after %d blocks", found, cut)
@@ -115,7 +115,7 @@ func TestNodesThatMoveKeepEverything(t *testing.T) {
 	}
 	out := make([]int, 71)
 	for i, key := range kept {
-		if found := tree.Match(key, out); out[70] != key.Bytes() || found.Start != time.Duration(6*i) {
+		if found := tree.Match(key, out); out[70] != key.Bytes() || found.SessionStart != time.Duration(6*i) {
 			t.Fatalf("prompt %d: %d bytes are known, found %+v", i, out[70], found)
 		}
 	}
@@ -198,12 +198,12 @@ func TestAnswersOnTheWayDown(t *testing.T) {
 	tree, out := NewTree(1<<20), make([]int, 3)
 	expect := func(when, key string, want Found) {
 		t.Helper()
-		if found := tree.Match(blocks(key), out); found.Start != want.Start || found.Answered != want.Answered {
+		if found := tree.Match(blocks(key), out); found.SessionStart != want.SessionStart || found.Answered != want.Answered {
 			t.Errorf("%s: %s found %+v, want %+v", when, key, found, want)
 		}
 		check(t, tree)
 	}
-	none, first, second, third := Found{}, Found{Start: 9, Answered: true}, Found{Start: -4, Answered: true}, Found{Start: 2, Answered: true}
+	none, first, second, third := Found{}, Found{SessionStart: 9, Answered: true}, Found{SessionStart: -4, Answered: true}, Found{SessionStart: 2, Answered: true}
 	tree.InsertAnswer(blocks("abcd"), 0, 9)
 	tree.InsertAnswer(blocks("abcdefgh"), 0, -4)
 	expect("two answers", "abc", none)

@@ -13,8 +13,8 @@ const (
 	EarliestInserted
 )
 
-// touch makes id the newest node of the owner that inserts.
-func (t *Tree) touch(id int32) {
+// makeNewest makes id the newest node of the owner that inserts.
+func (t *Tree) makeNewest(id int32) {
 	if t.owners[t.inserting].newest == id {
 		return
 	}

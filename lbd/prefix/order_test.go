@@ -70,7 +70,7 @@ func TestEvictionEqualsItsDumbTwinInBothOrders(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		order := drawOrder(rt)
 		const room = 3*(nodeBytes+memberBytes) + memberBytes
-		tree := NewTreeInOrder(room, order)
+		tree := NewTreeWithOrder(room, order)
 		dumb := &ledger{order: order, maxBytes: room}
 		for range rapid.IntRange(1, 40).Draw(rt, "operations") {
 			target := rapid.IntRange(0, 2).Draw(rt, "target")
@@ -101,7 +101,7 @@ func TestEvictionEqualsItsDumbTwinInBothOrders(t *testing.T) {
 func TestEvictionOfSharedPrefixesKeepsTheInvariants(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		const bound = 8 * nodeBytes
-		tree := NewTreeInOrder(bound, drawOrder(rt))
+		tree := NewTreeWithOrder(bound, drawOrder(rt))
 		letters := rapid.StringOfN(rapid.RuneFrom([]rune("abc")), 1, 5, -1)
 		for range rapid.IntRange(1, 60).Draw(rt, "operations") {
 			target := rapid.SampledFrom([]int{0, 1, 70}).Draw(rt, "target")
@@ -120,7 +120,7 @@ func TestEvictionOfSharedPrefixesKeepsTheInvariants(t *testing.T) {
 
 func TestTheOrderDecidesWhatARepeatedPrefixIsWorth(t *testing.T) {
 	for order, gone := range map[Order]string{LeastRecent: "b", EarliestInserted: "a"} {
-		tree := NewTreeInOrder(3*(nodeBytes+memberBytes), order)
+		tree := NewTreeWithOrder(3*(nodeBytes+memberBytes), order)
 		for _, k := range []string{"a", "b", "c", "a", "d"} { // a is sent twice
 			tree.Insert(blocks(k), 0)
 		}

@@ -20,7 +20,7 @@ func (t *Tree) holds(key Key) int { return t.Match(key, nil).Bytes }
 // One owner that inserts without end does not push out what others hold.
 func TestAFloodLeavesOthersTheirShare(t *testing.T) {
 	for _, order := range []Order{LeastRecent, EarliestInserted} {
-		tree := NewTreeInOrder(200*nodeBytes, order)
+		tree := NewTreeWithOrder(200*nodeBytes, order)
 		for i := range 20 {
 			tree.InsertFor(1, own(1, fmt.Sprint("mine", i)), 0)
 			tree.InsertFor(2, own(2, fmt.Sprint("mine", i)), 1)
@@ -78,7 +78,7 @@ func TestAReleasedOwnerGivesWay(t *testing.T) {
 // is no more than its owner's part.
 func TestNobodyLosesWhatIsWithinItsShare(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		tree := NewTreeInOrder(rapid.IntRange(5, 60).Draw(rt, "room")*nodeBytes, drawOrder(rt))
+		tree := NewTreeWithOrder(rapid.IntRange(5, 60).Draw(rt, "room")*nodeBytes, drawOrder(rt))
 		owners := rapid.IntRange(2, 6).Draw(rt, "owners")
 		for range rapid.IntRange(1, 200).Draw(rt, "operations") {
 			owner := rapid.IntRange(0, owners-1).Draw(rt, "owner")

@@ -146,7 +146,7 @@ func TestNodesMergeBackAfterRemoval(t *testing.T) {
 
 func TestAFullHitAllocatesNothing(t *testing.T) {
 	for _, order := range []Order{LeastRecent, EarliestInserted} {
-		tree := NewTreeInOrder(1<<20, order)
+		tree := NewTreeWithOrder(1<<20, order)
 		known := []Key{blocks("abcdefgh"), blocks("abcdxyz"), blocks("abcd")}
 		for i, key := range known {
 			tree.InsertAnswer(key, 64*i, time.Second)

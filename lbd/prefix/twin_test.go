@@ -133,7 +133,7 @@ type trial struct {
 
 func newTrial(t fataler, maxBytes int, order Order) *trial {
 	return &trial{
-		t: t, tree: NewTreeInOrder(maxBytes, order), forgetful: NewTreeInOrder(maxBytes, order),
+		t: t, tree: NewTreeWithOrder(maxBytes, order), forgetful: NewTreeWithOrder(maxBytes, order),
 		dumb: newTwin(), full: maxBytes < 1<<20,
 		out: make([]int, targetsOfTests), also: make([]int, targetsOfTests),
 	}
@@ -176,8 +176,8 @@ func (r *trial) compare(o operation, found Found) {
 	if !r.full {
 		marks = marks[max(0, len(marks)-1):]
 	}
-	known := slices.ContainsFunc(marks, func(a answer) bool { return a.start == found.Start })
-	if found.Answered && !known || !found.Answered && (found.Start != 0 || len(marks) > 0 && !r.full) {
+	known := slices.ContainsFunc(marks, func(a answer) bool { return a.start == found.SessionStart })
+	if found.Answered && !known || !found.Answered && (found.SessionStart != 0 || len(marks) > 0 && !r.full) {
 		r.t.Fatalf("%v: found %+v, want one of %v", o, found, marks)
 	}
 }
@@ -293,7 +293,7 @@ func FuzzTree(f *testing.F) {
 			case 1:
 				letters = stretch(letters, 90)
 			}
-			last = letters[:min(len(letters), 4*mostEdge)]
+			last = letters[:min(len(letters), 4*maxEdge)]
 			r.step(operation{
 				kind: "iaamiamr"[kind%8], key: chained(letters), owner: int(kind>>3) % owners,
 				target: int(target) * 4 % targetsOfTests, start: time.Duration(kind >> 3),
