@@ -81,7 +81,7 @@ func TestRequestsOfAllBalancers(t *testing.T) {
 		if err != nil || !slices.Equal(got, want) {
 			t.Errorf("limit %d: got %q, %v; want %q", limit, got, err, want)
 		}
-		if len(rows) == 4 && (rows[3].Why != "no replica of this balancer had room, and this peer had" || rows[2].From != "lb-us-0") {
+		if len(rows) == 4 && (rows[3].Why != "no local replica available; this peer has capacity" || rows[2].From != "lb-us-0") {
 			t.Errorf("got %+v", rows[2:])
 		}
 	}
@@ -101,7 +101,7 @@ func TestStoryIsThePageOfExplain(t *testing.T) {
 	if err != nil || !strings.Contains(page, "it went to replica us-0") || strings.Contains(page, "\x1b") {
 		t.Errorf("got %q, %v", page, err)
 	}
-	if _, err := o.Story(t.Context(), "r2", 60); err == nil || err.Error() != `looking for request "r2": no balancer that answers remembers it; lb-us-0 in local/us remembers none yet` {
+	if _, err := o.Story(t.Context(), "r2", 60); err == nil || err.Error() != `looking for request "r2": not found on any reachable balancer; lb-us-0 in local/us: no requests recorded yet` {
 		t.Errorf("got %v", err)
 	}
 }

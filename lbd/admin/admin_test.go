@@ -186,7 +186,7 @@ func TestRoutes(t *testing.T) {
 		{"GET", "/v1/requests?limit=0", "", 400, `got \"0\"`},
 		{"GET", "/v1/requests?limit=ten", "", 400, `got \"ten\"`},
 		{"GET", "/v1/requests?limit=99999999999999999999", "", 400, `got \"99999999999999999999\"`},
-		{"GET", "/v1/decisions/req-2", "", 404, `no decision about request \"req-2\"`},
+		{"GET", "/v1/decisions/req-2", "", 404, `no decision recorded for request \"req-2\"`},
 		{"GET", "/v1/history?since=12", "", 200, `{"complete":false,"points":[]}`},
 		{"GET", "/v1/history?since=yesterday", "", 400, `got \"yesterday\"`},
 		{"GET", "/v1/history?since=-1", "", 400, `got \"-1\"`},
@@ -207,36 +207,36 @@ func TestRoutes(t *testing.T) {
 		{"POST", "/workers", `{"id":"x"}`, 400, "url: missing"},
 		{"POST", "/workers", `{"url":"ftp://127.0.0.1:1"}`, 400, `got \"ftp://127.0.0.1:1\"`},
 		{"POST", "/workers", `{"url":"127.0.0.1:1"}`, 400, "url:"},
-		{"POST", "/workers", `{"url":"http://"}`, 400, "names no host"},
+		{"POST", "/workers", `{"url":"http://"}`, 400, "must contain a host"},
 		{"POST", "/workers", `{"url":"http://127.0.0.1:1/?a=b"}`, 400, "without query"},
-		{"POST", "/workers", `{"url":"http://169.254.169.254/latest"}`, 400, "169.254.169.254 is no address of a replica"},
-		{"POST", "/workers", `{"url":"http://[::ffff:169.254.169.254]"}`, 400, "169.254.169.254 is no address of a replica"},
-		{"POST", "/workers", `{"url":"http://[fd00:ec2::254]"}`, 400, "is no address of a replica"},
-		{"POST", "/workers", `{"url":"http://[64:ff9b::169.254.169.254]"}`, 400, "169.254.169.254 is no address of a replica"},
-		{"POST", "/workers", `{"url":"http://[::169.254.169.254]:80"}`, 400, "169.254.169.254 is no address of a replica"},
+		{"POST", "/workers", `{"url":"http://169.254.169.254/latest"}`, 400, "169.254.169.254 is not allowed as a replica address"},
+		{"POST", "/workers", `{"url":"http://[::ffff:169.254.169.254]"}`, 400, "169.254.169.254 is not allowed as a replica address"},
+		{"POST", "/workers", `{"url":"http://[fd00:ec2::254]"}`, 400, "is not allowed as a replica address"},
+		{"POST", "/workers", `{"url":"http://[64:ff9b::169.254.169.254]"}`, 400, "169.254.169.254 is not allowed as a replica address"},
+		{"POST", "/workers", `{"url":"http://[::169.254.169.254]:80"}`, 400, "169.254.169.254 is not allowed as a replica address"},
 		{"POST", "/workers", `{"url":"http://[64:ff9b::10.0.0.9]:80"}`, 201, ""},
-		{"POST", "/workers", `{"url":"http://[::]:80"}`, 400, ":: is no address of a replica"},
-		{"POST", "/workers", `{"url":"http://192.0.0.192"}`, 400, "is no address of a replica"},
-		{"POST", "/workers", `{"url":"http://[fe80::1%25eth0]"}`, 400, "is no address of a replica"},
-		{"POST", "/workers", `{"url":"http://0.0.0.0:80"}`, 400, "is no address of a replica"},
-		{"POST", "/workers", `{"url":"http://metadata.google.internal"}`, 400, "169.254.169.254 is no address of a replica"},
-		{"POST", "/workers", `{"url":"http://mixed.example"}`, 400, "fe80::1 is no address of a replica"},
+		{"POST", "/workers", `{"url":"http://[::]:80"}`, 400, ":: is not allowed as a replica address"},
+		{"POST", "/workers", `{"url":"http://192.0.0.192"}`, 400, "is not allowed as a replica address"},
+		{"POST", "/workers", `{"url":"http://[fe80::1%25eth0]"}`, 400, "is not allowed as a replica address"},
+		{"POST", "/workers", `{"url":"http://0.0.0.0:80"}`, 400, "is not allowed as a replica address"},
+		{"POST", "/workers", `{"url":"http://metadata.google.internal"}`, 400, "169.254.169.254 is not allowed as a replica address"},
+		{"POST", "/workers", `{"url":"http://mixed.example"}`, 400, "fe80::1 is not allowed as a replica address"},
 		{"POST", "/workers", `{"url":"http://nowhere.example"}`, 400, "no such host"},
 
 		{"POST", "/add_worker?url=http://127.0.0.1:8202", "", 201, `"id":"127.0.0.1:8202"`},
 		{"POST", "/add_worker?url=http://192.168.1.9:8000", "", 201, ""},
 		{"POST", "/add_worker?url=http://203.0.113.9", "", 400, "--allow-replicas"},
 		{"POST", "/add_worker?url=http://198.51.100.7", "", 201, ""}, // allowed
-		{"POST", "/add_worker?url=http://169.254.169.254", "", 400, "is no address of a replica"},
+		{"POST", "/add_worker?url=http://169.254.169.254", "", 400, "is not allowed as a replica address"},
 		{"POST", "/add_worker", "", 400, "url: missing"},
 
 		{"DELETE", "/workers/us-0", "", 200, `"removed":true`},
 		{"DELETE", "/workers/us-0?epoch=4", "", 200, ""},
 		{"DELETE", "/workers/us-0?epoch=3", "", 409, "older than the one held"},
 		{"DELETE", "/workers/us-0?epoch=x", "", 400, `got \"x\"`},
-		{"DELETE", "/workers/us-9", "", 404, `no replica has the id \"us-9\"`},
+		{"DELETE", "/workers/us-9", "", 404, `no replica with the ID \"us-9\"`},
 		{"POST", "/remove_worker?url=http://127.0.0.1:8201/", "", 200, `"removed":true`},
-		{"POST", "/remove_worker?url=http://127.0.0.1:9", "", 404, "no replica has the url"},
+		{"POST", "/remove_worker?url=http://127.0.0.1:9", "", 404, "no replica with the URL"},
 		{"POST", "/workers/us-0/drain", "", 200, `"draining":true`},
 		{"POST", "/workers/us-9/drain", "", 404, `\"us-9\"`},
 	} {
@@ -260,7 +260,7 @@ func TestRoutes(t *testing.T) {
 
 func TestURLWithPasswordIsNotEchoed(t *testing.T) {
 	_, body := call(api(&balancer{}, nil), "POST", "/workers", `{"url":"http://me:hunter2@127.0.0.1:1"}`)
-	if !strings.Contains(body, "must not carry a user or password") || strings.Contains(body, "hunter2") {
+	if !strings.Contains(body, "must not contain a user or password") || strings.Contains(body, "hunter2") {
 		t.Errorf("got %s", body)
 	}
 }
@@ -401,11 +401,11 @@ func TestSnapshotOfOwnRegion(t *testing.T) {
 
 func TestBalancerWithoutReadyReplica(t *testing.T) {
 	b := &balancer{}
-	if got := api(b, nil).Region().Balancers[0]; got.State != "STARTING" || got.Reason != "has no replica" {
+	if got := api(b, nil).Region().Balancers[0]; got.State != "STARTING" || got.Reason != "no replicas" {
 		t.Errorf("got %+v", got)
 	}
 	b.replicas = []Replica{{State: service.StateNotReady}, {State: service.StateDraining}}
-	if got := api(b, nil).Region().Balancers[0]; got.State != "STARTING" || got.Reason != "none of its 2 replicas is ready" {
+	if got := api(b, nil).Region().Balancers[0]; got.State != "STARTING" || got.Reason != "none of 2 replicas is ready" {
 		t.Errorf("got %+v", got)
 	}
 }
@@ -422,7 +422,7 @@ func TestABrokenCertificateIsShown(t *testing.T) {
 	}
 	c.Problem = "no PEM block"
 	own := a.Region()
-	const want = "no newer certificate can be used, the one in use ends 2031-02-03: no PEM block"
+	const want = "certificate cannot be renewed, the current one expires 2031-02-03: no PEM block"
 	if got := own.Balancers[0]; got.State != "READY" || got.Reason != want {
 		t.Errorf("got %+v", got)
 	}
@@ -542,13 +542,13 @@ func TestSnapshotOfPeers(t *testing.T) {
 	if got := asia.Replicas[0]; *got.AgeMillis != 350 || *got.Pending != 1 || asia.Queued != 2 {
 		t.Errorf("asia's replica: %+v", got)
 	}
-	if got := eu.Balancers[0]; got.State != "UNREACHABLE" || got.Reason != "not heard for 5s: connection refused" {
+	if got := eu.Balancers[0]; got.State != "UNREACHABLE" || got.Reason != "no heartbeat for 5s: connection refused" {
 		t.Errorf("eu's balancer: %+v", got)
 	}
 	if len(eu.Replicas) != 1 || eu.Replicas[0].ID != "eu-1" { // eu-0 is shown where it is served now
 		t.Fatalf("eu's replicas: %+v", eu.Replicas)
 	}
-	if got := eu.Replicas[0]; got.State != service.StateNotReady || got.Pending != nil || !strings.Contains(got.Reason, "lb-eu-0 does not answer") {
+	if got := eu.Replicas[0]; got.State != service.StateNotReady || got.Pending != nil || !strings.Contains(got.Reason, "lb-eu-0 is unreachable") {
 		t.Errorf("eu's replica: %+v", got)
 	}
 	if eu.RequestsPerSecond != nil || eu.TTFT != nil || eu.Queued != 0 {

@@ -216,15 +216,15 @@ type link struct {
 	due    chan struct{} // it is time for a heartbeat
 	slots  chan struct{} // one for each heartbeat in flight
 
-	mu       sync.Mutex
-	added    time.Time
-	sent     time.Time // when the newest heartbeat that was answered was sent
-	draining bool      // as that one said
-	heardAt  time.Time
-	rtts     []time.Duration // the last rttWindow, oldest first
-	reason   string
-	region   *telemetry.RegionSnapshot
-	regionAt time.Time // when its figures were true
+	mu         sync.Mutex
+	added      time.Time
+	sent       time.Time // when the newest heartbeat that was answered was sent
+	draining   bool      // as that one said
+	receivedAt time.Time
+	rtts       []time.Duration // the last rttWindow, oldest first
+	reason     string
+	region     *telemetry.RegionSnapshot
+	regionAt   time.Time // when its figures were true
 }
 
 // beat sends heartbeats until ctx ends. They overlap, so that a distant peer is
@@ -234,8 +234,8 @@ func (l *link) beat(ctx context.Context) {
 	l.added = time.Now()
 	l.mu.Unlock()
 	defer l.hc.CloseIdleConnections()
-	var flying sync.WaitGroup
-	defer flying.Wait()
+	var inFlight sync.WaitGroup
+	defer inFlight.Wait()
 	for {
 		select {
 		case <-ctx.Done():
@@ -247,7 +247,7 @@ func (l *link) beat(ctx context.Context) {
 		default:
 			continue
 		}
-		flying.Go(func() {
+		inFlight.Go(func() {
 			defer func() { <-l.slots }()
 			l.heartbeat(ctx)
 		})
@@ -275,7 +275,7 @@ func (l *link) heartbeat(ctx context.Context) {
 		models = nil
 	}
 	trip := time.Since(sent)
-	rtt, newest := l.heard(sent, trip, hb.Draining)
+	rtt, newest := l.recordAnswer(sent, trip, hb.Draining)
 	if !newest {
 		return // overtaken by a later one
 	}
@@ -300,17 +300,17 @@ func sane(loads []core.ModelLoad) []core.ModelLoad {
 	return slices.CompactFunc(loads, func(a, b core.ModelLoad) bool { return a.Model == b.Model })
 }
 
-// heard notes an answer. It returns the least round trip of late and whether no
+// recordAnswer records an answered heartbeat. It returns the least round trip of late and whether no
 // later heartbeat was answered before.
-func (l *link) heard(sent time.Time, trip time.Duration, draining bool) (rtt time.Duration, newest bool) {
+func (l *link) recordAnswer(sent time.Time, trip time.Duration, draining bool) (rtt time.Duration, newest bool) {
 	l.mu.Lock()
 	newest = sent.After(l.sent)
 	ends := newest && draining && !l.draining
 	if newest {
 		l.sent, l.draining = sent, draining
 	}
-	back := l.reason != "" || l.heardAt.IsZero()
-	l.heardAt, l.reason = time.Now(), ""
+	back := l.reason != "" || l.receivedAt.IsZero()
+	l.receivedAt, l.reason = time.Now(), ""
 	if len(l.rtts) == rttWindow {
 		l.rtts = append(l.rtts[:0], l.rtts[1:]...)
 	}
@@ -414,9 +414,9 @@ func (l *link) status() Status {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
-	s := Status{Peer: l.cfg, Heard: !l.heardAt.IsZero(), Silence: now.Sub(l.added), Draining: l.draining, Reason: l.reason}
+	s := Status{Peer: l.cfg, Heard: !l.receivedAt.IsZero(), Silence: now.Sub(l.added), Draining: l.draining, Reason: l.reason}
 	if s.Heard {
-		s.Silence = now.Sub(l.heardAt)
+		s.Silence = now.Sub(l.receivedAt)
 		s.RTT = slices.Min(l.rtts)
 	}
 	if l.region != nil {

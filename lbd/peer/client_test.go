@@ -23,24 +23,24 @@ import (
 
 // balancer is a fake peer: answers after a round trip, or fails.
 type balancer struct {
-	mu     sync.Mutex
-	rtt    time.Duration
-	answer func(r *http.Request) (int, string, error)
-	tokens []string
-	flying int
-	most   int
+	mu       sync.Mutex
+	rtt      time.Duration
+	answer   func(r *http.Request) (int, string, error)
+	tokens   []string
+	inFlight int
+	most     int
 }
 
 func (b *balancer) RoundTrip(r *http.Request) (*http.Response, error) {
 	b.mu.Lock()
 	b.tokens = append(b.tokens, r.Header.Get(HeaderToken))
-	b.flying++
-	b.most = max(b.most, b.flying)
+	b.inFlight++
+	b.most = max(b.most, b.inFlight)
 	rtt, answer := b.rtt, b.answer
 	b.mu.Unlock()
 	defer func() {
 		b.mu.Lock()
-		b.flying--
+		b.inFlight--
 		b.mu.Unlock()
 	}()
 	select {
@@ -341,10 +341,10 @@ func TestOvertakenHeartbeatIsDropped(t *testing.T) {
 	l := &link{client: NewClient(Options{Self: "lb-us-0", Sink: func(core.Event) {}})}
 	defer l.client.Close()
 	start := time.Unix(100, 0)
-	if _, newest := l.heard(start.Add(time.Second), 30*time.Millisecond, false); !newest {
+	if _, newest := l.recordAnswer(start.Add(time.Second), 30*time.Millisecond, false); !newest {
 		t.Error("the first answer was dropped")
 	}
-	rtt, newest := l.heard(start, 20*time.Millisecond, false)
+	rtt, newest := l.recordAnswer(start, 20*time.Millisecond, false)
 	if newest {
 		t.Error("an answer to an earlier heartbeat was taken for news")
 	}

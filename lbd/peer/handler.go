@@ -65,7 +65,7 @@ func guarded(token string, answer func(*http.Request) any) http.HandlerFunc {
 		w.Header().Set("Content-Type", "application/json")
 		if !Authorized(r, token) {
 			w.WriteHeader(http.StatusUnauthorized)
-			_, _ = w.Write([]byte(`{"error":{"message":"this path is for the service's other balancers: it needs their token"}}` + "\n"))
+			_, _ = w.Write([]byte(`{"error":{"message":"this path is for the service's other balancers: a peer token is required"}}` + "\n"))
 			return
 		}
 		// An error here means that the peer has gone; it asks again.

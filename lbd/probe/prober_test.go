@@ -222,8 +222,8 @@ func TestNotReady(t *testing.T) {
 	}{
 		{"loading", "llama", func(e *engine) { e.status["/v1/models"] = 503 }, "answers GET /v1/models with 503 Service Unavailable"},
 		{"another model", "gpt", func(*engine) {}, `serves llama, adapter, not "gpt"`},
-		{"no model", "llama", func(e *engine) { e.pages["/v1/models"] = `{"data":[]}` }, "serves no model"},
-		{"no list", "llama", func(e *engine) { e.pages["/v1/models"] = `<html>` }, "answers GET /v1/models with something that is no model list"},
+		{"no model", "llama", func(e *engine) { e.pages["/v1/models"] = `{"data":[]}` }, "no model listed"},
+		{"no list", "llama", func(e *engine) { e.pages["/v1/models"] = `<html>` }, "answers GET /v1/models with an invalid model list"},
 		{"many models", "gpt", func(e *engine) {
 			e.pages["/v1/models"] = `{"data":[{"id":"a"},{"id":"b"},{"id":"c"},{"id":"d"},{"id":"e"},{"id":"f"}]}`
 		}, `serves a, b, c, d and 2 more, not "gpt"`},

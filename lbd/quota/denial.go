@@ -47,7 +47,7 @@ func OverRate(kind string, wait time.Duration, format string, args ...any) *Deni
 func quotaReached(what string, most int, p period, now time.Time) *Denial {
 	return &Denial{
 		Kind: codeQuota, Code: codeQuota,
-		Message:    fmt.Sprintf("quota reached: this key may use %d %s a %s", most, what, p),
+		Message:    fmt.Sprintf("quota reached: the quota of this key is %d %s per %s", most, what, p),
 		RetryAfter: seconds(p.end(now).Sub(now)),
 	}
 }

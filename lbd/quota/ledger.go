@@ -124,10 +124,10 @@ func (a *Account) Admit(now time.Duration) (Reservation, *Denial) {
 		return Reservation{}, e
 	}
 	if most := a.limits.Concurrent; most > 0 && a.inFlight >= most {
-		return Reservation{}, a.deny(deniedConcurrent, OverRate("requests", time.Second, "%d requests of this key are in flight, and it may have %d", a.inFlight, most))
+		return Reservation{}, a.deny(deniedConcurrent, OverRate("requests", time.Second, "%d requests of this key are in flight, the limit is %d", a.inFlight, most))
 	}
 	if wait, _, ok := a.requests.take(1, now); !ok {
-		return Reservation{}, a.deny(deniedRequests, OverRate("requests", wait, "this key may send %d requests a minute", a.requests.limit))
+		return Reservation{}, a.deny(deniedRequests, OverRate("requests", wait, "the limit of this key is %d requests per minute", a.requests.limit))
 	}
 	a.inFlight++
 	return Reservation{account: a}, nil
@@ -155,9 +155,9 @@ func (v *Reservation) Reserve(prompt, bound, answers int, now time.Duration) *De
 	wait, never, ok := a.tokens.take(n, now)
 	switch {
 	case never:
-		return a.deny(deniedTokens, OverRate("tokens", 0, "the request is too large: it may use %d tokens, and this key has %d a minute; shorten it or set a lower max_tokens", n, a.tokens.limit))
+		return a.deny(deniedTokens, OverRate("tokens", 0, "the request is too large: it may use %d tokens, and the limit of this key is %d per minute; shorten it or set a lower max_tokens", n, a.tokens.limit))
 	case !ok:
-		return a.deny(deniedTokens, OverRate("tokens", wait, "the request may use %d tokens, and this key has %d a minute", n, a.tokens.limit))
+		return a.deny(deniedTokens, OverRate("tokens", wait, "the request may use %d tokens, and the limit of this key is %d per minute", n, a.tokens.limit))
 	}
 	v.prompt, v.answers, v.reserved = int64(prompt), answers, n
 	a.reserved += n

@@ -26,8 +26,8 @@ func NewMemory(max, tenantMax int64) *Memory {
 
 // Why there is no memory for something.
 var (
-	ErrMemoryFull = errors.New("the balancer holds as many bytes of requests as it may")
-	ErrShareFull  = errors.New("the tenant's requests hold as many bytes as they may")
+	ErrMemoryFull = errors.New("the balancer's memory limit for requests is reached")
+	ErrShareFull  = errors.New("the tenant's memory limit for requests is reached")
 )
 
 // Used is how many bytes are taken.
