@@ -43,7 +43,7 @@ func TestValuesThatEnginesConvert(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if c.asksStream() != want {
+		if c.streamRequested() != want {
 			t.Errorf("stream: %s is read as %v", value, !want)
 		}
 	}

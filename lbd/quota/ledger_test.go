@@ -50,7 +50,7 @@ func TestQuota(t *testing.T) {
 		v.Settle("m", telemetry.Usage{Requests: 1, OutputTokens: 1}, now())
 		v.Release(now())
 		time.Sleep(time.Hour)
-		if _, e := a.Admit(now()); e == nil || !strings.Contains(e.Message, "3 requests a month") {
+		if _, e := a.Admit(now()); e == nil || !strings.Contains(e.Message, "3 requests per month") {
 			t.Errorf("over both quotas: %+v", e)
 		}
 	})
