@@ -140,7 +140,7 @@ func call(h http.Handler, method, target, body string, headers ...string) (int, 
 	return w.Code, w.Body.String()
 }
 
-func TestASnapshotShowsTheControllersReview(t *testing.T) {
+func TestSnapshotShowsControllerReview(t *testing.T) {
 	var review *telemetry.Review
 	a := api(&balancer{}, func(o *Options) { o.Review = func() *telemetry.Review { return review } })
 	if s := a.Snapshot(); s.Plan != nil || s.Forecast == nil || len(s.Forecast) > 0 {
@@ -153,7 +153,7 @@ func TestASnapshotShowsTheControllersReview(t *testing.T) {
 }
 
 // What a plan wants is shown until twice its time is over.
-func TestASnapshotShowsWhatThePlanInForceWants(t *testing.T) {
+func TestSnapshotShowsAppliedPlanTargets(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	review := &telemetry.Review{From: now, Until: now.Add(time.Hour), Targets: []telemetry.Target{{Model: "llama", Region: "local/us", Count: 3}}}
 	for age, want := range map[time.Duration]int{0: 1, time.Hour: 1, 2 * time.Hour: 1, 2*time.Hour + time.Second: 0} {
@@ -265,7 +265,7 @@ func TestURLWithPasswordIsNotEchoed(t *testing.T) {
 	}
 }
 
-func TestWhoMayCome(t *testing.T) {
+func TestAuthorization(t *testing.T) {
 	token := func(o *Options) { o.Token = "s3cret" }
 	for _, c := range []struct {
 		name    string
@@ -412,7 +412,7 @@ func TestBalancerWithoutReadyReplica(t *testing.T) {
 
 // A certificate that goes on in use because its files are broken is a reason to
 // look at a balancer that works; its peers show it too.
-func TestABrokenCertificateIsShown(t *testing.T) {
+func TestBrokenCertificateIsShown(t *testing.T) {
 	ends := time.Date(2031, 2, 3, 4, 5, 6, 0, time.UTC)
 	c := &telemetry.Certificate{ExpiresAt: &ends}
 	b := &balancer{replicas: []Replica{{State: service.StateReady}}}
@@ -435,7 +435,7 @@ func TestABrokenCertificateIsShown(t *testing.T) {
 }
 
 // A balancer without a certificate serves nobody, whatever its replicas do.
-func TestABalancerThatWaitsForItsCertificate(t *testing.T) {
+func TestBalancerWaitingForCertificate(t *testing.T) {
 	b := &balancer{replicas: []Replica{{State: service.StateReady}}}
 	a := api(b, func(o *Options) {
 		o.Certificate = func() *telemetry.Certificate { return &telemetry.Certificate{Waiting: "no record may be written"} }
@@ -446,7 +446,7 @@ func TestABalancerThatWaitsForItsCertificate(t *testing.T) {
 }
 
 // Readiness is told with the alerts, which do not change it.
-func TestReadinessIsToldWithAlerts(t *testing.T) {
+func TestReadyzIncludesAlerts(t *testing.T) {
 	for state, want := range map[service.ReplicaState]int{service.StateReady: 200, service.StateNotReady: 503} {
 		a := api(&balancer{replicas: []Replica{{State: state}}}, func(o *Options) {
 			o.Alerts = func() []telemetry.Alert {
@@ -493,7 +493,7 @@ func TestAlertsOfAllBalancers(t *testing.T) {
 	}
 }
 
-func TestEndpointOfAnyAddress(t *testing.T) {
+func TestEndpointOfUnspecifiedAddress(t *testing.T) {
 	a := api(&balancer{}, func(o *Options) {
 		o.Self.Listen, o.Self.Admin = ":8000", "[::]:8100"
 		o.Self.Balancer.TLS = &service.TLS{Cert: "c", Key: "k"}
@@ -596,7 +596,7 @@ func TestModelsOfARegion(t *testing.T) {
 
 // Where requests went is told by region, added up over a region's balancers: those
 // that this one forwarded, and those that its sibling says it did.
-func TestSnapshotTellsWhereRequestsWent(t *testing.T) {
+func TestSnapshotIncludesForwards(t *testing.T) {
 	sibling := told("lb-us-1", "local/us", "us-1")
 	sibling.Region.ForwardedTo = []telemetry.Flow{{Region: "local/eu", Requests: 4}}
 	b := &balancer{

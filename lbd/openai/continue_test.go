@@ -14,7 +14,7 @@ import (
 )
 
 // Which requests' answers are never continued, whatever came of them.
-func TestWhatIsNeverContinued(t *testing.T) {
+func TestRequestsThatAreNeverContinued(t *testing.T) {
 	chat := func(more string) string {
 		return `{"model":"m","stream":true,"messages":[{"role":"user","content":"hi"}]` + more + `}`
 	}
@@ -183,7 +183,7 @@ func wantChat(t *testing.T, before, after map[string]any, said string) {
 	}
 }
 
-func TestWhiteSpaceIsPartedFromAText(t *testing.T) {
+func TestWhiteSpaceIsSplitFromText(t *testing.T) {
 	for raw, space := range map[string]string{
 		``: ``, `a`: ``, `a `: ` `, `a\n\n`: `\n\n`, `a:\r\n\t `: `\r\n\t `, ` `: ` `, `\n`: `\n`, `n`: ``,
 		`a\\n`: ``, `a\\\n`: `\n`, `\\\\n`: ``, `a\u0020`: ``, `int`: ``, `a\t\\r`: ``,
@@ -195,7 +195,7 @@ func TestWhiteSpaceIsPartedFromAText(t *testing.T) {
 	}
 }
 
-func TestTranscriptKeepsTheTextWithinItsBound(t *testing.T) {
+func TestTranscriptIsBounded(t *testing.T) {
 	s := Transcript{BytesLeft: 6}
 	s.add([]byte(`"abc"`))
 	s.add([]byte(`"\n"`))
@@ -216,7 +216,7 @@ func TestTranscriptKeepsTheTextWithinItsBound(t *testing.T) {
 }
 
 // What a stream holds that no prompt can begin with.
-func TestWhatEndsTheHopeForAnAnswer(t *testing.T) {
+func TestAnswersThatCannotBeContinued(t *testing.T) {
 	for data, lost := range map[string]bool{
 		`{"choices":[{"delta":{"content":"a"}}]}`:                                               false,
 		`{"choices":[{"delta":{"role":"assistant","content":"","tool_calls":[]}}]}`:             false,
@@ -239,7 +239,7 @@ func TestWhatEndsTheHopeForAnAnswer(t *testing.T) {
 	}
 }
 
-func TestFaultsOfEngines(t *testing.T) {
+func TestEngineFaults(t *testing.T) {
 	for data, fault := range map[string]bool{
 		`{"error":{"message":"dead","code":500}}`: true, `{"error":{"code":503}}`: true, `{"error":{"message":"too long","code":400}}`: false,
 		`{"error":{"code":"500"}}`: false, `{"error":null}`: false, `{"error":"x"}`: false, `{}`: false,
@@ -293,7 +293,7 @@ func TestSplice(t *testing.T) {
 	}
 }
 
-func TestSpliceKeepsWhatTheFirstTargetReported(t *testing.T) {
+func TestSpliceKeepsUsageOfFirstTarget(t *testing.T) {
 	s := testSplice()
 	s.chunkHead, s.Prompt = chunkHead{}, policy.Known(42)
 	s.role = false
@@ -307,7 +307,7 @@ func TestSpliceKeepsWhatTheFirstTargetReported(t *testing.T) {
 	}
 }
 
-func TestSpliceDropsTheWhiteSpaceThatIsThere(t *testing.T) {
+func TestSpliceDropsRepeatedWhiteSpace(t *testing.T) {
 	for _, c := range []struct {
 		space  string
 		pieces []string
@@ -375,7 +375,7 @@ func FuzzSplice(f *testing.F) {
 	})
 }
 
-func TestEnginesThatGoOnWithChats(t *testing.T) {
+func TestEnginesThatContinueChats(t *testing.T) {
 	var kinds []service.EngineKind
 	for _, k := range []service.EngineKind{service.EngineVLLM, service.EngineSGLang, service.EngineOpenAI, service.EngineSim, ""} {
 		if ContinuesChats(k) {
@@ -401,7 +401,7 @@ func BenchmarkSplice(b *testing.B) {
 	}
 }
 
-func TestWhatNoPromptCanEndIn(t *testing.T) {
+func TestTextsThatBreakContinuation(t *testing.T) {
 	for _, c := range []struct {
 		stop, said string
 		want       bool

@@ -129,7 +129,7 @@ func following(t *testing.T, b *balancer, cfg service.PeerConfig, log *bytes.Buf
 	})
 }
 
-func TestANeighbourTellsWhatItLearned(t *testing.T) {
+func TestNeighbourSharesCacheUpdates(t *testing.T) {
 	l := learned(prompt(3), prompt(2), prompt(1))
 	l.add(entry{prompt(4), true})
 	const trip = 20 * time.Millisecond
@@ -177,7 +177,7 @@ func TestANeighbourTellsWhatItLearned(t *testing.T) {
 	})
 }
 
-func TestPeersOfOtherRegionsAreNotAskedWhatTheyLearned(t *testing.T) {
+func TestCacheUpdatesAreNotRequestedAcrossRegions(t *testing.T) {
 	l := learned(prompt(1))
 	far := near
 	far.Region = "local/eu"
@@ -191,7 +191,7 @@ func TestPeersOfOtherRegionsAreNotAskedWhatTheyLearned(t *testing.T) {
 
 // A neighbour that cannot tell anything costs one line in the log, and its
 // heartbeats go on.
-func TestPrefixesOfNoUse(t *testing.T) {
+func TestUnusablePrefixes(t *testing.T) {
 	page := func(learned string) string {
 		return `{"boot":"b","keys":"k","next":1,"learned":[` + learned + `]}`
 	}
@@ -238,7 +238,7 @@ func TestPrefixesOfNoUse(t *testing.T) {
 }
 
 // That it does not answer at all is the heartbeats' to log.
-func TestASilentNeighbourIsLoggedOnce(t *testing.T) {
+func TestSilentNeighbourIsLoggedOnce(t *testing.T) {
 	var log bytes.Buffer
 	b := &balancer{answer: func(*http.Request) (int, string, error) { return 0, "", errors.New("connection refused") }}
 	following(t, b, near, &log, func(_ *Client, heard func() []core.Learned) {
@@ -249,7 +249,7 @@ func TestASilentNeighbourIsLoggedOnce(t *testing.T) {
 	})
 }
 
-func TestPrefixesNeedTheToken(t *testing.T) {
+func TestPrefixesRequireToken(t *testing.T) {
 	for _, c := range []struct {
 		keys, token string
 		want        int
@@ -265,7 +265,7 @@ func TestPrefixesNeedTheToken(t *testing.T) {
 }
 
 // The longest page that the core makes is one that a peer takes.
-func TestTheLongestPageFits(t *testing.T) {
+func TestLongestPageFits(t *testing.T) {
 	for _, hashes := range []int{1, 64, maxSharedHashes} {
 		rng := rand.New(rand.NewPCG(1, uint64(hashes)))
 		var entries []core.Learned

@@ -49,7 +49,7 @@ func (p *Pool) free() (n int) {
 
 // Whatever the pool: no rank gets more than it has room for, everything that
 // fits is placed, and the same pool gives the same choices.
-func TestBFIOFillsTheRoomAndNoMore(t *testing.T) {
+func TestBFIOFillsExactlyTheFreeSlots(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		pool := drawPool(t, 4, 12)
 		choices := slices.Clone(NewBFIO(DefaultBFIO()).Assign(pool))
@@ -156,12 +156,12 @@ func assignTiny(t interface{ Fatalf(string, ...any) }, p tinyPool) (got, least f
 	return got, least
 }
 
-func TestBFIOAssignsTinyPoolsLegally(t *testing.T) {
+func TestBFIOAssignsTinyPoolsValidly(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) { assignTiny(t, tinyPools.Draw(t, "pool")) })
 }
 
 // The sum is over fixed pools: that of random ones is above the bound once in a while.
-func TestBFIOIsNearTheBestOfAllAssignments(t *testing.T) {
+func TestBFIOIsNearOptimum(t *testing.T) {
 	sum, optimum := 0.0, 0.0
 	for seed := range 400 {
 		got, least := assignTiny(t, tinyPools.Example(seed))
@@ -203,7 +203,7 @@ func TestPermutingRanksKeepsTheImbalance(t *testing.T) {
 
 // A request that is passed over again and again goes at last: the long prompt
 // that fits badly too.
-func TestBFIOStarvesNobody(t *testing.T) {
+func TestBFIOStarvesNoRequest(t *testing.T) {
 	o := DefaultBFIO()
 	p := NewBFIO(o)
 	pool := &Pool{Ranks: []Rank{{Engine: "e", Load: 1000, Free: 1}, {Engine: "e", Load: 1000}}}
@@ -225,7 +225,7 @@ func TestBFIOStarvesNobody(t *testing.T) {
 
 // Engines do not wait for each other: each gets a share by its free slots, and
 // where those are equal the one with fewer tokens a rank gets the longer prompts.
-func TestBFIOSharesThePoolOutBetweenEngines(t *testing.T) {
+func TestBFIOSplitsPoolBetweenEngines(t *testing.T) {
 	pool := &Pool{Ranks: []Rank{
 		{Engine: "a", Load: 100, Free: 4},
 		{Engine: "a", Load: 100, Free: 4},
@@ -273,7 +273,7 @@ func TestBFIOPlacesOneRequestAsAPoolOfOne(t *testing.T) {
 	})
 }
 
-func TestBFIOOffloadsOnlyWhereNothingHasRoom(t *testing.T) {
+func TestBFIOOffloadsOnlyWithoutCapacity(t *testing.T) {
 	peer := Candidate{ID: "eu", Peer: true, Live: true, Available: true}
 	full := Candidate{ID: "r", Live: true}
 	p := NewBFIO(DefaultBFIO())
@@ -330,7 +330,7 @@ func BenchmarkAssign(b *testing.B) {
 	}
 }
 
-func TestAssignAllocatesNothingInSteadyUse(t *testing.T) {
+func TestAssignDoesNotAllocate(t *testing.T) {
 	p, pool := NewBFIO(DefaultBFIO()), steadyPool(16)
 	p.Assign(pool)
 	if n := testing.AllocsPerRun(20, func() { p.Assign(pool) }); n != 0 {

@@ -191,7 +191,7 @@ func drawFacts(rt *rapid.T, cs []Candidate) *Facts {
 	return &Facts{Model: "m", Session: rapid.SampledFrom([]string{"", "s1", "s2"}).Draw(rt, "session"), PromptBytes: 256, Candidates: cs}
 }
 
-func TestEveryPolicyChoosesOnlyWhatIsAvailable(t *testing.T) {
+func TestPoliciesChooseOnlyAvailable(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		p, err := New(rapid.SampledFrom(Names()).Draw(rt, "policy"))
 		if err != nil {
@@ -222,7 +222,7 @@ func TestEveryPolicyChoosesOnlyWhatIsAvailable(t *testing.T) {
 	})
 }
 
-func TestAnUnavailableCandidateChangesNothing(t *testing.T) {
+func TestUnavailableCandidateChangesNothing(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		name := rapid.SampledFrom(Names()).Draw(rt, "policy")
 		with, _ := New(name)

@@ -16,7 +16,7 @@ func (l lastSent) insert(key Key, target int) {
 	}
 }
 
-func TestLatestEqualsItsDumbTwin(t *testing.T) {
+func TestLatestMatchesReference(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		tree, dumb := NewTreeWithOrder(1<<24, drawOrder(rt)), lastSent{}
 		letters := rapid.StringOfN(rapid.RuneFrom([]rune("ab")), 1, 6, -1)
@@ -40,7 +40,7 @@ func TestLatestEqualsItsDumbTwin(t *testing.T) {
 	})
 }
 
-func TestLatestIsNotKnownOnceThatTargetIsRemoved(t *testing.T) {
+func TestLatestIsUnknownAfterRemoval(t *testing.T) {
 	tree := NewTree(1 << 20)
 	key := blocks("abc")
 	tree.Insert(key, 1)

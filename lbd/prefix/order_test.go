@@ -65,7 +65,7 @@ func (l *ledger) has(letter string, target int) bool {
 	})
 }
 
-func TestEvictionEqualsItsDumbTwinInBothOrders(t *testing.T) {
+func TestEvictionMatchesReferenceInBothOrders(t *testing.T) {
 	names := []string{"a", "b", "c", "d", "e", "f"}
 	rapid.Check(t, func(rt *rapid.T) {
 		order := drawOrder(rt)
@@ -98,7 +98,7 @@ func TestEvictionEqualsItsDumbTwinInBothOrders(t *testing.T) {
 
 // Prefixes that share heads, under a bound: the invariants hold in both orders
 // whatever is evicted, and what was just inserted is there.
-func TestEvictionOfSharedPrefixesKeepsTheInvariants(t *testing.T) {
+func TestSharedEvictionKeepsInvariants(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		const bound = 8 * nodeBytes
 		tree := NewTreeWithOrder(bound, drawOrder(rt))
@@ -118,7 +118,7 @@ func TestEvictionOfSharedPrefixesKeepsTheInvariants(t *testing.T) {
 	})
 }
 
-func TestTheOrderDecidesWhatARepeatedPrefixIsWorth(t *testing.T) {
+func TestOrderDecidesValueOfRepeatedPrefix(t *testing.T) {
 	for order, gone := range map[Order]string{LeastRecent: "b", EarliestInserted: "a"} {
 		tree := NewTreeWithOrder(3*(nodeBytes+memberBytes), order)
 		for _, k := range []string{"a", "b", "c", "a", "d"} { // a is sent twice
@@ -151,7 +151,7 @@ func TestHeldCountsSharedBytesOnce(t *testing.T) {
 
 // Two conversations that open with the same message part ways at the second:
 // the key covers the whole rendered conversation.
-func TestTheWholeConversationIsTheKeyNotOnlyTheFirstMessage(t *testing.T) {
+func TestKeyCoversWholeConversation(t *testing.T) {
 	tree := NewTree(1 << 20)
 	tree.Insert(blocks("hello-one"), 0)
 	tree.Insert(blocks("hello-two"), 1)

@@ -190,7 +190,7 @@ func (r *trial) arrived(o operation) {
 		return
 	}
 	r.tree.Match(o.key, r.out)
-	ofOne := r.tree.ownerOfNode == nil // else see TestNobodyLosesWhatIsWithinItsShare
+	ofOne := r.tree.ownerOfNode == nil // else see TestOwnersKeepTheirShare
 	if ofOne && r.out[o.target] != o.key.Bytes() && r.tree.Nodes() > len(r.tree.walked.path) {
 		r.t.Fatalf("%v: only %d bytes are there", o, r.out[o.target])
 	}
@@ -230,7 +230,7 @@ func drawOperation(rt *rapid.T) operation {
 	}
 }
 
-func TestTreeEqualsItsDumbTwin(t *testing.T) {
+func TestTreeMatchesReference(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		r := newTrial(rt, 1<<30, drawOrder(rt))
 		for range rapid.IntRange(1, 40).Draw(rt, "operations") {
@@ -253,7 +253,7 @@ func TestTreeEqualsItsDumbTwin(t *testing.T) {
 	})
 }
 
-func TestAFullTreeNeverKnowsMoreThanItsDumbTwin(t *testing.T) {
+func TestFullTreeIsSubsetOfReference(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		r := newTrial(rt, rapid.SampledFrom([]int{1, 3, 6, 12, 30, 200, 1000}).Draw(rt, "room")*nodeBytes, drawOrder(rt))
 		for range rapid.IntRange(1, 60).Draw(rt, "operations") {

@@ -169,7 +169,7 @@ func TestIntervalsAreJittered(t *testing.T) {
 	})
 }
 
-func TestRefusedAtOnceThenBack(t *testing.T) {
+func TestConnectionRefusedThenRecovered(t *testing.T) {
 	e := newEngine()
 	probing(t, service.ReplicaConfig{Model: "llama"}, e, Options{}, func(t *testing.T, p *Prober, r *reports) {
 		time.Sleep(time.Second)
@@ -197,7 +197,7 @@ func TestRefusedAtOnceThenBack(t *testing.T) {
 	})
 }
 
-func TestTimeoutIsSilent(t *testing.T) {
+func TestTimeoutReportsNothing(t *testing.T) {
 	e := newEngine()
 	probing(t, service.ReplicaConfig{Model: "llama"}, e, Options{}, func(t *testing.T, p *Prober, r *reports) {
 		time.Sleep(time.Second)
@@ -251,7 +251,7 @@ func TestNotReady(t *testing.T) {
 
 // vLLM serves its metrics for seconds after its engine has died. After a failed request
 // the probes ask for /health too, and the replica is not ready until that is good.
-func TestASuspectIsAskedForItsHealth(t *testing.T) {
+func TestSuspectIsProbedForHealth(t *testing.T) {
 	e := newEngine()
 	probing(t, service.ReplicaConfig{Model: "llama"}, e, Options{}, func(t *testing.T, p *Prober, r *reports) {
 		time.Sleep(time.Second)
@@ -287,7 +287,7 @@ func TestASuspectIsAskedForItsHealth(t *testing.T) {
 // An engine whose /health generates a token (SGLang's) takes longer for it than a probe
 // may. It is known to be alive all the same, after a failure too, and with or without
 // metrics.
-func TestASlowHealthIsNoDeath(t *testing.T) {
+func TestSlowHealthIsNotDeath(t *testing.T) {
 	for name, metrics := range map[string]bool{"metrics": true, "no metrics": false} {
 		t.Run(name, func(t *testing.T) {
 			e := newEngine()
