@@ -426,7 +426,7 @@ func TestBrokenCertificateIsShown(t *testing.T) {
 	if got := own.Balancers[0]; got.State != "READY" || got.Reason != want {
 		t.Errorf("got %+v", got)
 	}
-	teller := told("lb-us-0", "local/us")
+	teller := reportingPeer("lb-us-0", "local/us")
 	teller.Region = &own
 	seen := api(&balancer{peers: []peer.Status{teller}}, func(o *Options) { o.Self.ID = "lb-eu-0" }).Snapshot()
 	if got := seen.Balancer("lb-us-0"); got == nil || got.Reason != want || got.Certificate.Problem != c.Problem {
@@ -445,7 +445,7 @@ func TestBalancerWaitingForCertificate(t *testing.T) {
 	}
 }
 
-// Readiness is told with the alerts, which do not change it.
+// /readyz includes the alerts, which do not affect readiness.
 func TestReadyzIncludesAlerts(t *testing.T) {
 	for state, want := range map[service.ReplicaState]int{service.StateReady: 200, service.StateNotReady: 503} {
 		a := api(&balancer{replicas: []Replica{{State: state}}}, func(o *Options) {
@@ -466,7 +466,7 @@ func TestAlertsOfAllBalancers(t *testing.T) {
 		return telemetry.Alert{Severity: severity, Kind: kind, Object: object, Message: "is so"}
 	}
 	store := alert(telemetry.SeverityWarning, telemetry.AlertStore, "store")
-	teller := told("lb-us-0", "local/us")
+	teller := reportingPeer("lb-us-0", "local/us")
 	own := api(&balancer{}, func(o *Options) {
 		o.Alerts = func() []telemetry.Alert {
 			return []telemetry.Alert{store, alert(telemetry.SeverityWarning, telemetry.AlertCertificate, "lb-us-0")}
@@ -489,7 +489,7 @@ func TestAlertsOfAllBalancers(t *testing.T) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), want)
 	}
 	if b := s.Balancer("lb-us-0"); b == nil || b.Alerts != nil {
-		t.Errorf("they are told twice: %+v", b)
+		t.Errorf("they are listed twice: %+v", b)
 	}
 }
 
@@ -503,8 +503,8 @@ func TestEndpointOfUnspecifiedAddress(t *testing.T) {
 	}
 }
 
-// told is a peer that told of its region.
-func told(id string, region service.Region, replicas ...string) peer.Status {
+// reportingPeer is a peer that has reported its region.
+func reportingPeer(id string, region service.Region, replicas ...string) peer.Status {
 	r := &telemetry.RegionSnapshot{
 		Name: region, Balancers: []telemetry.BalancerSnapshot{{ID: id, State: "READY"}},
 		Queued: 2, RequestsPerSecond: ptr(3.0), PrefixHitRate: ptr(0.5), ForwardedIn: 1, ForwardedOut: 1,
@@ -520,12 +520,12 @@ func told(id string, region service.Region, replicas ...string) peer.Status {
 }
 
 func TestSnapshotOfPeers(t *testing.T) {
-	silent := told("lb-eu-0", "local/eu", "eu-0", "eu-1")
+	silent := reportingPeer("lb-eu-0", "local/eu", "eu-0", "eu-1")
 	silent.Silence, silent.Reason = 5*time.Second, "connection refused"
 	unheard := peer.Status{Peer: service.PeerConfig{ID: "lb-sa-0", Region: "local/sa"}, Silence: 2 * time.Second}
 	b := &balancer{
 		replicas: []Replica{{ReplicaConfig: service.ReplicaConfig{ID: "eu-0"}, State: service.StateReady, Reason: "adopted from local/eu"}},
-		peers:    []peer.Status{told("lb-asia-0", "local/asia", "asia-0"), silent, unheard},
+		peers:    []peer.Status{reportingPeer("lb-asia-0", "local/asia", "asia-0"), silent, unheard},
 	}
 	s := api(b, nil).Snapshot()
 	var names []service.Region
@@ -562,11 +562,11 @@ func TestSnapshotOfPeers(t *testing.T) {
 	}
 }
 
-// What is counted of a model is told when all of its balancers that live tell it.
+// The counts of a model are known only if all its live balancers report them.
 func TestModelsOfARegion(t *testing.T) {
 	own := []core.ModelView{{Model: "llama", Queued: 2, Deferred: 5, FirstTokens: 70, Late: 4}, {Model: "small"}}
 	peers := func(models []telemetry.ModelSnapshot, silence time.Duration) []peer.Status {
-		p := told("lb-us-1", "local/us")
+		p := reportingPeer("lb-us-1", "local/us")
 		p.Region.Models, p.Silence = models, silence
 		return []peer.Status{p}
 	}
@@ -588,22 +588,22 @@ func TestModelsOfARegion(t *testing.T) {
 			t.Errorf("%s: got %+v, want %+v", name, got, c.want)
 		}
 	}
-	elsewhere := api(&balancer{view: core.View{Models: own}, peers: peers(alone, time.Minute)}, func(o *Options) { o.Self.Region = "local/eu" })
-	if got := elsewhere.Snapshot().Regions[1]; got.Name != "local/us" || got.Models != nil {
+	otherRegion := api(&balancer{view: core.View{Models: own}, peers: peers(alone, time.Minute)}, func(o *Options) { o.Self.Region = "local/eu" })
+	if got := otherRegion.Snapshot().Regions[1]; got.Name != "local/us" || got.Models != nil {
 		t.Errorf("nobody lives there: %+v", got)
 	}
 }
 
-// Where requests went is told by region, added up over a region's balancers: those
-// that this one forwarded, and those that its sibling says it did.
+// Forwards are listed by region, summed over a region's balancers: those
+// that this one forwarded, and those that its sibling reports.
 func TestSnapshotIncludesForwards(t *testing.T) {
-	sibling := told("lb-us-1", "local/us", "us-1")
+	sibling := reportingPeer("lb-us-1", "local/us", "us-1")
 	sibling.Region.ForwardedTo = []telemetry.Flow{{Region: "local/eu", Requests: 4}}
 	b := &balancer{
 		view: core.View{Peers: []core.PeerView{
 			{ID: "lb-eu-0", Forwarded: 5}, {ID: "lb-eu-1", Forwarded: 2}, {ID: "lb-asia-0"}, {ID: "gone", Forwarded: 9}, {ID: "lb-us-1", Forwarded: 1},
 		}},
-		peers: []peer.Status{told("lb-eu-0", "local/eu"), told("lb-eu-1", "local/eu"), told("lb-asia-0", "local/asia"), sibling},
+		peers: []peer.Status{reportingPeer("lb-eu-0", "local/eu"), reportingPeer("lb-eu-1", "local/eu"), reportingPeer("lb-asia-0", "local/asia"), sibling},
 	}
 	s := api(b, nil).Snapshot()
 	for _, r := range s.Regions {
@@ -619,7 +619,7 @@ func TestSeveralBalancersOfARegion(t *testing.T) {
 		replicas: []Replica{{ReplicaConfig: service.ReplicaConfig{ID: "us-0"}, State: service.StateReady}},
 		view:     core.View{Counts: core.Counts{Queued: 1, ForwardedOut: 5}},
 		stats:    proxy.Stats{RequestsPerSecond: ptr(1.0), PrefixHitRate: ptr(0.9), TTFT: &telemetry.Percentiles{Mean: 200, P50: 190, Max: 300}},
-		peers:    []peer.Status{told("lb-us-1", "local/us", "us-1")},
+		peers:    []peer.Status{reportingPeer("lb-us-1", "local/us", "us-1")},
 	}
 	s := api(b, nil).Snapshot()
 	if len(s.Regions) != 1 {

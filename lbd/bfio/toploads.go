@@ -2,8 +2,8 @@ package bfio
 
 import "math"
 
-// topLoads is the three highest loads of one step and whose they are (-1: nobody's).
-// Three let a swap between two workers know the highest of all the others.
+// topLoads contains the three highest loads of one step and their workers (-1: none). With three,
+// the highest load of all workers except any two is known, as a swap requires.
 type topLoads struct {
 	load   [3]float64
 	worker [3]int32
@@ -14,7 +14,7 @@ var noTopLoads = topLoads{
 	worker: [3]int32{-1, -1, -1},
 }
 
-// insert puts a worker that is not among the three where it belongs.
+// insert adds a worker that is not among the three.
 func (t *topLoads) insert(load float64, who int32) {
 	if load <= t.load[2] && t.worker[2] >= 0 {
 		return
@@ -26,7 +26,7 @@ func (t *topLoads) insert(load float64, who int32) {
 	t.load[i], t.worker[i] = load, who
 }
 
-// remove takes a worker out of the three and says whether it was among them.
+// remove removes a worker and reports whether it was among the three.
 func (t *topLoads) remove(who int32) bool {
 	i := 0
 	for ; i < 3 && t.worker[i] != who; i++ {
@@ -41,7 +41,7 @@ func (t *topLoads) remove(who int32) bool {
 	return true
 }
 
-// highestWithout is the highest load of all workers but two (which may be the same).
+// highestWithout returns the highest load of all workers except two (which may be the same).
 func (t *topLoads) highestWithout(a, b int32) float64 {
 	for i := range 3 {
 		if t.worker[i] != a && t.worker[i] != b {
@@ -51,7 +51,7 @@ func (t *topLoads) highestWithout(a, b int32) float64 {
 	return math.Inf(-1)
 }
 
-// findTopLoads finds the summits of every step.
+// findTopLoads computes the top loads of every step.
 func (s *Solver) findTopLoads() {
 	for h := range s.top {
 		s.findTopLoadsAt(h)
@@ -66,7 +66,7 @@ func (s *Solver) findTopLoadsAt(h int) {
 	s.top[h] = t
 }
 
-// updateTopLoads brings the summits up to date after one worker's load changed.
+// updateTopLoads updates the top loads after one worker's load changed.
 func (s *Solver) updateTopLoads(worker int32) {
 	row := s.row(worker)
 	for h := range row {
@@ -75,8 +75,8 @@ func (s *Solver) updateTopLoads(worker int32) {
 			t.insert(row[h], worker)
 			continue
 		}
-		// Whoever comes fourth is not known: as long as the worker stays above the
-		// two that are left, or at least above the lower one, nobody else moves up.
+		// The fourth highest is unknown. As long as the worker stays above the two that remain, or at
+		// least above the lower one, no other worker moves up.
 		if row[h] >= t.load[1] && t.worker[1] >= 0 {
 			t.insert(row[h], worker)
 			continue

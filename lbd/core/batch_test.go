@@ -84,7 +84,7 @@ func TestBatchFillsFreedSlotsTogether(t *testing.T) {
 	}
 }
 
-// What a pool is told of the requests that run: a rank's tokens are shared by
+// The pool's view of running requests: a rank's tokens are split among
 // those that have had their first one.
 func TestProgressIsSplitAmongStreams(t *testing.T) {
 	b := New(rankedConfig())

@@ -11,10 +11,10 @@ import (
 // failing is a service of n replicas of which r0 fails whatever it is sent.
 type failing struct {
 	*testing.T
-	b    *Balancer
-	now  time.Duration
-	sent map[string]int // by replica
-	asks int
+	b        *Balancer
+	now      time.Duration
+	sent     map[string]int // by replica
+	requests int
 }
 
 func newFailing(t *testing.T, n int) *failing {
@@ -45,13 +45,13 @@ func (f *failing) step(ev Event) {
 // ask lets 10 ms pass, with the reports that are due, and sends a request.
 func (f *failing) ask() {
 	f.now += 10 * time.Millisecond
-	if f.asks++; f.asks%10 == 0 {
+	if f.requests++; f.requests%10 == 0 {
 		for _, v := range f.b.View(f.now).Replicas {
 			f.step(idle(v.ID))
 		}
 		f.step(Event{Kind: EventTick})
 	}
-	f.step(Event{Kind: EventArrived, Request: &Request{ID: fmt.Sprint(f.asks), Model: "m"}})
+	f.step(Event{Kind: EventArrived, Request: &Request{ID: fmt.Sprint(f.requests), Model: "m"}})
 }
 
 // A replica that reports itself ready but fails what it is sent gets no more than

@@ -231,8 +231,8 @@ func alone(t *testing.T) *Balancer {
 // What a request is charged in the end, by how it went: its prompt once and what was
 // generated for it, also when several replicas had to do with it.
 func TestChargeByOutcome(t *testing.T) {
-	known := func(output, elsewhere int) *Outcome {
-		return &Outcome{OutputTokens: policy.Known(output), Elsewhere: elsewhere}
+	known := func(output, earlier int) *Outcome {
+		return &Outcome{OutputTokens: policy.Known(output), Elsewhere: earlier}
 	}
 	retryable := func(o *Outcome) *Outcome { o.Retryable = true; return o }
 	ends := func(kind EventKind, out *Outcome) Event { return Event{Kind: kind, ID: "q", Outcome: out} }

@@ -74,7 +74,7 @@ func TestContinuedAnswerCountsOwnTokens(t *testing.T) {
 }
 
 func TestOutcomeAtLastTarget(t *testing.T) {
-	known := func(n, elsewhere int) *Outcome { return &Outcome{OutputTokens: policy.Known(n), Elsewhere: elsewhere} }
+	known := func(n, earlier int) *Outcome { return &Outcome{OutputTokens: policy.Known(n), Elsewhere: earlier} }
 	for _, c := range []struct {
 		out  *Outcome
 		want int

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// conversation is the i-th request of a service whose clients go on with twenty
+// conversation is the i-th request of a service whose clients continue twenty
 // conversations in turn, which all begin with a system prompt.
 func conversation(system string, i int) Request {
 	c, turn := i%20, i/20

@@ -390,8 +390,8 @@ func TestDisconnectDoesNotDelayRepeat(t *testing.T) {
 	}
 }
 
-// What clients do who leave is no death that a peer is told of, neither with a request
-// that is given back nor with one that is forwarded.
+// A client that disconnects causes no death to report to a peer, neither with a request
+// that is bounced nor with one that is forwarded.
 func TestDisconnectIsNoKillForPeers(t *testing.T) {
 	w := newTrial(t, roundRobinConfig(), 3)
 	w.serve = func(string, string) (time.Duration, *Outcome) { return time.Hour, nil }
@@ -406,11 +406,11 @@ func TestDisconnectIsNoKillForPeers(t *testing.T) {
 	}
 	w.ask(Request{ID: "mine", Tenant: "b", Fingerprint: 7})
 	if a := w.given["mine"]; a.Kind != ActionForward || a.Kills != 0 {
-		t.Errorf("the peer that gets it is told %+v, want a forward without kills", a)
+		t.Errorf("forward to the peer: got %+v, want one without kills", a)
 	}
 	w.ask(Request{ID: "theirs", Tenant: "b", Fingerprint: 7, From: "us", Hop: HopRemote})
 	if a := w.given["theirs"]; a.Kind != ActionBounce || a.Kills != 0 {
-		t.Errorf("the peer that it came from is told %+v, want a bounce without kills", a)
+		t.Errorf("bounce to the origin: got %+v, want one without kills", a)
 	}
 }
 

@@ -249,7 +249,7 @@ func (w *world) checkCounts(t fatal) {
 	}
 }
 
-// checkModels holds what is told by model against the requests themselves.
+// checkModels compares the counts per model with the requests themselves.
 func (w *world) checkModels(t fatal) {
 	want := map[string]ModelView{}
 	for _, r := range w.b.replicas {

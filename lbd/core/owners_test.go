@@ -19,13 +19,13 @@ func TestTenantCannotEvictOthersFromTree(t *testing.T) {
 	cfg := DefaultConfig(p)
 	cfg.TreeBytes, cfg.Push, cfg.ProbeInterval = 64<<10, Push{Mode: PushBlind}, time.Hour
 	b, rng := neighbour(cfg, "b", "r0"), rand.New(rand.NewPCG(3, 4))
-	asked, told := fresh(rng, 30), fresh(rng, 30)
+	asked, shared := fresh(rng, 30), fresh(rng, 30)
 	serve := func(now time.Duration, id, tenant string, key []uint64) {
 		ask(t, b, now, Request{ID: id, Tenant: tenant, Prompt: key[:20]})
 		b.Step(now, Event{Kind: EventFinished, ID: id, Outcome: &Outcome{Key: key}})
 	}
 	serve(1, "q", "honest", asked)
-	b.Step(1, Event{Kind: EventPeerLearned, Target: "b", Learned: []Learned{{Replica: "x", Tenant: "honest", Key: told}}})
+	b.Step(1, Event{Kind: EventPeerLearned, Target: "b", Learned: []Learned{{Replica: "x", Tenant: "honest", Key: shared}}})
 	for i := range 2000 {
 		now := time.Duration(i) * time.Millisecond
 		serve(now, fmt.Sprint("flood", i), "flood", fresh(rng, 30))
@@ -36,8 +36,8 @@ func TestTenantCannotEvictOthersFromTree(t *testing.T) {
 	if got := held(b, "r0", asked); got != asked.Bytes() {
 		t.Errorf("%d bytes of what the other tenant was answered are known", got)
 	}
-	if got := held(b, "x", told); got != told.Bytes() {
-		t.Errorf("%d bytes of what a neighbour told of the other tenant are known", got)
+	if got := held(b, "x", shared); got != shared.Bytes() {
+		t.Errorf("%d bytes of the other tenant's prefix shared by a neighbour are known", got)
 	}
 	b.Step(maxSharedAge+2*time.Second, Event{Kind: EventReplicaReport, Target: "r0", Report: &Report{Ready: true, Pending: policy.Known(0)}})
 	b.Step(maxSharedAge+2*time.Second, Event{Kind: EventTick})
@@ -59,7 +59,7 @@ func TestSharedPrefixesIncludeTenant(t *testing.T) {
 	ask(t, b, 0, Request{ID: "q", Tenant: "acme", Prompt: letters("abc")})
 	b.Step(1, Event{Kind: EventFinished, ID: "q", Outcome: &Outcome{}})
 	if got, _, _ := b.Learned(2, 0, false, everything); len(got) != 1 || got[0].Tenant != "acme" {
-		t.Errorf("told %+v", got)
+		t.Errorf("shared %+v", got)
 	}
 }
 

@@ -278,8 +278,8 @@ func TestOnlyRegionalPoliciesForwardWithCapacity(t *testing.T) {
 	})
 }
 
-// What a request may wait, it may wait in all: a peer is told what is left of
-// it, and what comes back from there when it is over is not held again.
+// The maximum wait of a request applies in total: a peer receives the remainder of
+// it, and a request that returns after it is not queued again.
 func TestForwardedRequestKeepsRemainingWait(t *testing.T) {
 	p, err := policy.New("skylb")
 	if err != nil {

@@ -103,18 +103,18 @@ func failOver(t *testing.T, name string, shared bool) (before, after float64) {
 	}
 	const conversations, turns, block = 30, 4, 20
 	a, b := neighbour(DefaultConfig(p), "b", "r0", "r1"), neighbour(DefaultConfig(p), "a", "r2", "r3")
-	rng, said := rand.New(rand.NewPCG(1, 2)), make([]prefix.Key, conversations)
+	rng, previous := rand.New(rand.NewPCG(1, 2)), make([]prefix.Key, conversations)
 	now, since := time.Duration(0), uint64(0)
 	round := func(at *Balancer, n int) float64 {
 		found, all := 0, 0
-		for c := range said {
+		for c := range previous {
 			now += 10 * time.Millisecond
 			for _, r := range []string{"r0", "r1", "r2", "r3"} {
 				at.Step(now, idle(r))
 			}
-			prompt := append(slices.Clone(said[c]), fresh(rng, block)...)
-			said[c] = append(slices.Clone(prompt), fresh(rng, block)...)
-			_, match := turn(t, at, now, fmt.Sprintf("c%d-%d", c, n), fmt.Sprint("s", c), prompt, said[c])
+			prompt := append(slices.Clone(previous[c]), fresh(rng, block)...)
+			previous[c] = append(slices.Clone(prompt), fresh(rng, block)...)
+			_, match := turn(t, at, now, fmt.Sprintf("c%d-%d", c, n), fmt.Sprint("s", c), prompt, previous[c])
 			found, all = found+match, all+prompt.Bytes()
 		}
 		return float64(found) / float64(all)
@@ -226,7 +226,7 @@ func TestRestartedBalancerLearnsFromNeighbour(t *testing.T) {
 	turn(t, b, 1, "qb", "s", atB[:10], atB)
 	tell(2, a, b, "a", 0, true)
 	if got, _, _ := b.Learned(3, 0, false, everything); len(got) != 1 || got[0].Replica != "r1" {
-		t.Errorf("a neighbour that runs is told %+v", got)
+		t.Errorf("a running neighbour receives %+v", got)
 	}
 	a = neighbour(cfg, "b", "r0")
 	tell(4, b, a, "b", 0, true)

@@ -75,8 +75,8 @@ func TestBFIOFillsExactlyTheFreeSlots(t *testing.T) {
 	})
 }
 
-// instance is what BF-IO is asked about a pool of one engine, made here from the
-// paper's definition: it foresees an end only where the bound is reached.
+// instance is BF-IO's problem for a pool of one engine, derived here from the
+// paper's definition: it predicts an end only where the bound is reached.
 func instance(pool *Pool, o BFIOOptions) bfio.Instance {
 	in := bfio.Instance{Options: bfio.Defaults(o.Window)}
 	in.Options.WaitBound = int(o.MaxPoolWait / time.Millisecond)

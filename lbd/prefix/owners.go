@@ -5,13 +5,12 @@ import (
 	"time"
 )
 
-// Owners are whose prompts a tree holds: small integers from 0 that its user hands out.
-// A node belongs to the owner that inserted a key through it last. Each owner's nodes
-// have an order of age of their own, and a full tree gives up the oldest leaf of an
-// owner that has more than its share, so that nobody's prompts push out all others'.
-// An owner that was released has no share: what is left of it goes first.
+// Owners are the owners of prompts in a tree: small integers from 0 that the caller assigns. A node
+// belongs to the owner that last inserted a key through it. Each owner's nodes have their own age
+// order, and a full tree evicts the oldest leaf of an owner above its share, so that no owner's
+// prompts evict all others'. A released owner has no share: its nodes are evicted first.
 //
-// While all that was ever inserted is owner 0's, a tree counts nothing of this.
+// While everything inserted belongs to owner 0, a tree does not track owners.
 
 // ownerState is what the tree counts of an owner.
 type ownerState struct {

@@ -50,12 +50,11 @@ type Tree struct {
 // maxTreeBytes keeps the numbers of nodes and words within 32 bits: 16 GB.
 const maxTreeBytes = 1 << 34
 
-// NewTree makes a tree that keeps within maxBytes of memory (its own estimate
-// of what its contents cost, which is no less than they do; 16 GB at most; one
-// node is always kept) and gives up the least recent leaves first.
+// NewTree returns a tree that stays within maxBytes of memory, by its own upper estimate (16 GB at
+// most; one node is always kept). It evicts the least recent leaves first.
 func NewTree(maxBytes int) *Tree { return NewTreeWithOrder(maxBytes, LeastRecent) }
 
-// NewTreeWithOrder is NewTree with another order of eviction.
+// NewTreeWithOrder is NewTree with another eviction order.
 func NewTreeWithOrder(maxBytes int, order Order) *Tree {
 	t := &Tree{owners: []ownerState{{newest: none, oldest: none}}, maxBytes: min(maxBytes, maxTreeBytes), order: order}
 	t.moved = func(owner int32, at uint32) { t.node(owner).edge = at }
@@ -65,7 +64,7 @@ func NewTreeWithOrder(maxBytes int, order Order) *Tree {
 	return t
 }
 
-// Bytes is the memory in use, by the measure that the bound holds for.
+// Bytes returns the memory in use, as compared with the bound.
 func (t *Tree) Bytes() int {
 	bytes := t.count*(nodeBytes+8*t.width) + t.memberships*memberBytes + t.edges.used*wordBytes
 	if t.ownerOfNode != nil {
@@ -74,11 +73,11 @@ func (t *Tree) Bytes() int {
 	return bytes
 }
 
-// Nodes is the number of nodes, the root not counted.
+// Nodes returns the number of nodes without the root.
 func (t *Tree) Nodes() int { return t.count }
 
-// Held is how many bytes of prefixes the tree knows target to hold; what
-// several prefixes share counts once.
+// Held returns how many bytes of prefixes the target holds; a part that several prefixes share
+// counts once.
 func (t *Tree) Held(target int) int {
 	if target < len(t.held) {
 		return t.held[target]
@@ -86,24 +85,23 @@ func (t *Tree) Held(target int) int {
 	return 0
 }
 
-// Found is what a tree knows of a key.
+// Found is the result of matching a key.
 type Found struct {
-	Bytes    int           // longest leading part of the key that any target holds, a multiple of BlockBytes
-	SessionStart    time.Duration // when the session of the deepest answer on the matched path began, by the owner's clock
-	Answered bool          // whether there is such an answer; Start is 0 without
-	latest   int           // one more than the target of Latest, 0 if that is not known
+	Bytes        int           // longest leading part of the key that any target holds, a multiple of BlockBytes
+	SessionStart time.Duration // when the session of the deepest answer on the matched path began, by the owner's clock
+	Answered     bool          // whether there is such an answer; Start is 0 without
+	latest       int           // one more than the target of Latest, 0 if that is not known
 }
 
-// Latest is the target that was sent the text at the end of the match last: of
-// those that hold it, the one whose engine is the least likely to have evicted
-// it. It is not known without a match, and when that target was removed since.
+// Latest returns the target that was most recently sent the text at the end of the match: of those
+// that hold it, its engine is the least likely to have evicted it. It is unknown without a match,
+// and after that target was removed.
 func (f Found) Latest() (target int, known bool) { return f.latest - 1, f.latest > 0 }
 
-// Match finds how much of key each target holds: out[i] becomes the number of
-// leading bytes that target i has (a multiple of BlockBytes). Targets beyond
-// len(out) are left out. An answer counts only where key matches all the way
-// down to its end. Match changes nothing that the tree knows and allocates
-// nothing.
+// Match determines how much of key each target holds: out[i] is set to the number of leading bytes
+// that target i has (a multiple of BlockBytes). Targets beyond len(out) are ignored. An answer
+// counts only if key matches down to its end. Match does not change the tree's contents and does
+// not allocate.
 func (t *Tree) Match(key Key, out []int) (found Found) {
 	clear(out)
 	t.descend(key)
@@ -137,8 +135,8 @@ func (t *Tree) latest(id int32) int {
 	return -1
 }
 
-// writeDepths writes the depth of the targets that have node id and not node next
-// below it, or no node at all below it.
+// writeDepths writes the depth of the targets that have node id but not its child next, or any
+// child if next is none.
 func (t *Tree) writeDepths(id, next int32, depth int, out []int) {
 	for w := 0; w <= t.stride(id) && w*64 < len(out); w++ {
 		m := t.word(id, w)
@@ -153,8 +151,7 @@ func (t *Tree) writeDepths(id, next int32, depth int, out []int) {
 	}
 }
 
-// Insert records that target holds key, and evicts the oldest leaves if that
-// takes the tree over its bound.
+// Insert records that target holds key, and evicts the oldest leaves if the tree exceeds its bound.
 func (t *Tree) Insert(key Key, target int) { t.insert(0, key, target, 0, false) }
 
 // InsertAnswer is Insert for a prompt together with its answer: the point where
@@ -195,8 +192,8 @@ func (t *Tree) insert(owner int, key Key, target int, start time.Duration, answe
 	t.edges.compact(t.moved)
 }
 
-// insertNodes makes key's nodes, leaves them in the walked path, and puts target into
-// each. It reports whether any is new to target.
+// insertNodes adds key's nodes, leaves them in the walked path, and adds target to each. It reports
+// whether any is new to target.
 func (t *Tree) insertNodes(key Key, target int) (changed bool) {
 	t.descend(key)
 	d := &t.walked
@@ -215,7 +212,7 @@ func (t *Tree) insertNodes(key Key, target int) (changed bool) {
 	return changed
 }
 
-// extend puts rest below the walked path.
+// extend adds rest below the walked path.
 func (t *Tree) extend(rest []uint64, target int) {
 	d := &t.walked
 	if at := d.end(); t.canGrow(at, target) {
@@ -231,8 +228,7 @@ func (t *Tree) extend(rest []uint64, target int) {
 	}
 }
 
-// RemoveTarget forgets everything that target holds. Only nodes that the
-// target has are visited.
+// RemoveTarget removes everything that target holds. It visits only the target's nodes.
 func (t *Tree) RemoveTarget(target int) {
 	if target >= len(t.counts) || t.counts[target] == 0 {
 		return

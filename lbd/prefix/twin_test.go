@@ -266,7 +266,7 @@ func drawOrder(rt *rapid.T) Order {
 	return rapid.SampledFrom([]Order{LeastRecent, EarliestInserted}).Draw(rt, "order")
 }
 
-// FuzzTree reads operations from bytes: one for the room, the order and the owners, then
+// FuzzTree reads operations from bytes: one for the capacity, the order and the owners, then
 // for each operation its kind and target, how many letters its key has, and the
 // letters. A quarter of the keys go on from the one before, a quarter are so
 // long that their edges fill chunks.

@@ -56,8 +56,8 @@ func TestQuota(t *testing.T) {
 	})
 }
 
-// A balancer is told of a new day a moment after it began. Until then what is used
-// of the old one does not count, and nobody is sent away until the day after.
+// A balancer receives the new day's quota shortly after the day began. Until then, usage
+// of the old day does not count, and no request is denied until the next day.
 func TestQuotaResetsAtPeriodStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := NewLedger()
