@@ -98,10 +98,10 @@ func TestStoryIsThePageOfExplain(t *testing.T) {
 	admin := adminOf(t, map[string]any{"/v1/decisions/r1": d, "/v1/decisions": telemetry.DecisionMemory{Balancer: "lb-us-0", Region: "local/us"}})
 	o := operatorBy(t, admin)
 	page, err := o.Story(t.Context(), "r1", 60)
-	if err != nil || !strings.Contains(page, "it went to replica us-0") || strings.Contains(page, "\x1b") {
+	if err != nil || !strings.Contains(page, "sent to replica us-0") || strings.Contains(page, "\x1b") {
 		t.Errorf("got %q, %v", page, err)
 	}
-	if _, err := o.Story(t.Context(), "r2", 60); err == nil || err.Error() != `looking for request "r2": not found on any reachable balancer; lb-us-0 in local/us: no requests recorded yet` {
+	if _, err := o.Story(t.Context(), "r2", 60); err == nil || err.Error() != `looking for request "r2": not found on any reachable balancer; lb-us-0 in local/us: none recorded yet` {
 		t.Errorf("got %v", err)
 	}
 }

@@ -222,8 +222,8 @@ func TestUnknownRequestListsBalancers(t *testing.T) {
 		&source{name: "asia", broken: errors.New("GET http://asia: connection refused")},
 	)
 	want := `looking for request "r1": not found on any reachable balancer
-  lb-us-0 in local/us: 7 requests since 2026-03-04 05:06:07 UTC
-  lb-eu-0 in local/eu: no requests recorded yet
+  lb-us-0 in local/us: 7 recorded since 2026-03-04 05:06:07 UTC
+  lb-eu-0 in local/eu: none recorded yet
   GET http://asia: connection refused`
 	if got := s.Missing(time.UTC); s.Found() || got != want {
 		t.Errorf("got %q, want %q", got, want)

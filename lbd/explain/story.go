@@ -67,9 +67,9 @@ func (s *Story) Missing(zone *time.Location) string {
 		case b.Error != "":
 			words = append(words, b.Error)
 		case b.Since == nil:
-			words = append(words, fmt.Sprintf("%s in %s: no requests recorded yet", b.Balancer, b.Region))
+			words = append(words, fmt.Sprintf("%s in %s: none recorded yet", b.Balancer, b.Region))
 		default:
-			words = append(words, fmt.Sprintf("%s in %s: %d requests since %s", b.Balancer, b.Region, *b.Remembered, b.Since.In(zone).Format("2006-01-02 15:04:05 MST")))
+			words = append(words, fmt.Sprintf("%s in %s: %d recorded since %s", b.Balancer, b.Region, *b.Remembered, b.Since.In(zone).Format("2006-01-02 15:04:05 MST")))
 		}
 	}
 	return strings.Join(words, "\n  ")
