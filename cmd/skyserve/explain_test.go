@@ -74,7 +74,7 @@ func TestExplainJoinsTwoBalancers(t *testing.T) {
 		t.Fatal(err)
 	}
 	at := 0
-	for _, want := range []string{"request a/b", "lb-us-0 (local/us), from a client", "forwarded to peer lb-eu-0", "lb-eu-0 (local/eu), forwarded by lb-us-0", "went to replica eu-0"} {
+	for _, want := range []string{"request a/b", "lb-us-0 (local/us), from a client", "forwarded to peer lb-eu-0", "lb-eu-0 (local/eu), forwarded by lb-us-0", "sent to replica eu-0"} {
 		i := strings.Index(out[at:], want)
 		if i < 0 {
 			t.Fatalf("%q is missing or misplaced in\n%s", want, out)
@@ -102,7 +102,7 @@ func TestExplainOfUnknownRequest(t *testing.T) {
 	for _, format := range []string{"text", "json"} {
 		out, err := explains(t, "nope", "-o", format, "--admin", us)
 		var ee *exitError
-		if !errors.As(err, &ee) || ee.code != exitFailed || !strings.Contains(err.Error(), "lb-us-0 in local/us remembers 1 since ") {
+		if !errors.As(err, &ee) || ee.code != exitFailed || !strings.Contains(err.Error(), "lb-us-0 in local/us: 1 recorded since ") {
 			t.Errorf("%s: %v", format, err)
 		}
 		if want := format == "json"; (out != "") != want || want && !strings.Contains(out, `"parts":[]`) {

@@ -81,7 +81,7 @@ func TestTopRequestsOfAllBalancers(t *testing.T) {
 		if err != nil || !slices.Equal(got, want) {
 			t.Errorf("limit %d: got %q, %v; want %q", limit, got, err, want)
 		}
-		if len(rows) == 4 && (rows[3].Why != "no replica of this balancer had room, and this peer had" || rows[2].From != "lb-us-0") {
+		if len(rows) == 4 && (rows[3].Why != "no local replica available; this peer has capacity" || rows[2].From != "lb-us-0") {
 			t.Errorf("got %+v", rows[2:])
 		}
 	}
@@ -98,10 +98,10 @@ func TestTopStoryMatchesExplain(t *testing.T) {
 	admin := adminOf(t, map[string]any{"/v1/decisions/r1": d, "/v1/decisions": telemetry.DecisionMemory{Balancer: "lb-us-0", Region: "local/us"}})
 	o := operatorBy(t, admin)
 	page, err := o.Story(t.Context(), "r1", 60)
-	if err != nil || !strings.Contains(page, "it went to replica us-0") || strings.Contains(page, "\x1b") {
+	if err != nil || !strings.Contains(page, "sent to replica us-0") || strings.Contains(page, "\x1b") {
 		t.Errorf("got %q, %v", page, err)
 	}
-	if _, err := o.Story(t.Context(), "r2", 60); err == nil || err.Error() != `looking for request "r2": no balancer that answers remembers it; lb-us-0 in local/us remembers none yet` {
+	if _, err := o.Story(t.Context(), "r2", 60); err == nil || err.Error() != `looking for request "r2": not found on any reachable balancer; lb-us-0 in local/us: none recorded yet` {
 		t.Errorf("got %v", err)
 	}
 }

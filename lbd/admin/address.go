@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// resolveTimeout bounds the look-up of a replica's host name.
+// resolveTimeout bounds the DNS lookup of a replica's host name.
 const resolveTimeout = 3 * time.Second
 
-// instanceSecrets are addresses at which clouds hand a VM its own credentials,
-// beyond the link-local ones. A replica there would make the balancer fetch them.
+// instanceSecrets are the addresses at which clouds serve a VM its credentials, besides the
+// link-local ones. With a replica there, the balancer would fetch them.
 var instanceSecrets = []netip.Prefix{
 	netip.MustParsePrefix("fd00:ec2::/32"),      // AWS, IPv6
 	netip.MustParsePrefix("fd20:ce::254/128"),   // Google, IPv6
@@ -20,11 +20,11 @@ var instanceSecrets = []netip.Prefix{
 	netip.MustParsePrefix("192.0.0.192/32"),     // Oracle
 }
 
-// translated are the IPv6 addresses that gateways turn into the IPv4 address in
-// their last four bytes (RFC 6052, RFC 8215, and the compatible ones of RFC 4291).
+// translated are the IPv6 prefixes that gateways map to the IPv4 address in their last four bytes
+// (RFC 6052, RFC 8215, and the compatible ones of RFC 4291).
 var translated = []netip.Prefix{netip.MustParsePrefix("64:ff9b::/96"), netip.MustParsePrefix("64:ff9b:1::/48"), netip.MustParsePrefix("::/96")}
 
-// plain is the address that is reached by way of addr.
+// plain returns the address that packets to addr reach.
 func plain(addr netip.Addr) netip.Addr {
 	addr = addr.Unmap().WithZone("")
 	if addr.Is6() && !addr.IsLoopback() && !addr.IsUnspecified() && contains(translated, addr) {
@@ -34,10 +34,9 @@ func plain(addr netip.Addr) netip.Addr {
 	return addr
 }
 
-// RefuseSecrets makes a check that refuses the addresses that no replica has: of
-// links, groups and instance metadata, but for those in allow. Whoever connects to
-// replicas asks it again then: a name may have been made to mean another address
-// since its replica was added.
+// RefuseSecrets returns a check that rejects addresses no replica can have: link-local, multicast
+// and instance metadata addresses, except those in allow. It must be repeated when connecting to a
+// replica, because its name may resolve to another address since it was added.
 func RefuseSecrets(allow []netip.Prefix) func(netip.Addr) error {
 	return func(given netip.Addr) error {
 		addr := plain(given)
@@ -45,15 +44,15 @@ func RefuseSecrets(allow []netip.Prefix) func(netip.Addr) error {
 			return nil
 		}
 		if addr.IsLinkLocalUnicast() || addr.IsMulticast() || contains(instanceSecrets, addr) {
-			return fmt.Errorf("%s is no address of a replica", addr)
+			return fmt.Errorf("%s is not allowed as a replica address", addr)
 		}
 		return nil
 	}
 }
 
-// checkAddress refuses hosts that no replica has: addresses of links, groups
-// and instance metadata, and with nearOnly also what is neither this machine
-// nor a private network. AllowCIDRs overrules it.
+// checkAddress rejects hosts that no replica can have: link-local, multicast and instance metadata
+// addresses and, with nearOnly, everything outside this machine and private networks. AllowCIDRs
+// overrides it.
 func (a *API) checkAddress(ctx context.Context, host string, nearOnly bool) error {
 	addrs, err := a.addresses(ctx, host)
 	if err != nil {
@@ -68,9 +67,9 @@ func (a *API) checkAddress(ctx context.Context, host string, nearOnly bool) erro
 		switch {
 		case contains(a.opts.AllowCIDRs, addr) || contains(a.opts.AllowCIDRs, given):
 		case addr.IsUnspecified():
-			return fmt.Errorf("url: %s is no address of a replica, got host %s", addr, quoted(host))
+			return fmt.Errorf("url: %s is not allowed as a replica address, got host %s", addr, quoted(host))
 		case nearOnly && !addr.IsLoopback() && !addr.IsPrivate():
-			return fmt.Errorf("url: %s is outside of this machine and its private networks, which /add_worker needs leave for (--allow-replicas), got host %s", addr, quoted(host))
+			return fmt.Errorf("url: %s is outside this machine and its private networks; /add_worker requires --allow-replicas for it, got host %s", addr, quoted(host))
 		}
 	}
 	return nil

@@ -140,7 +140,7 @@ func call(h http.Handler, method, target, body string, headers ...string) (int, 
 	return w.Code, w.Body.String()
 }
 
-func TestASnapshotShowsTheControllersReview(t *testing.T) {
+func TestSnapshotShowsControllerReview(t *testing.T) {
 	var review *telemetry.Review
 	a := api(&balancer{}, func(o *Options) { o.Review = func() *telemetry.Review { return review } })
 	if s := a.Snapshot(); s.Plan != nil || s.Forecast == nil || len(s.Forecast) > 0 {
@@ -153,7 +153,7 @@ func TestASnapshotShowsTheControllersReview(t *testing.T) {
 }
 
 // What a plan wants is shown until twice its time is over.
-func TestASnapshotShowsWhatThePlanInForceWants(t *testing.T) {
+func TestSnapshotShowsAppliedPlanTargets(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	review := &telemetry.Review{From: now, Until: now.Add(time.Hour), Targets: []telemetry.Target{{Model: "llama", Region: "local/us", Count: 3}}}
 	for age, want := range map[time.Duration]int{0: 1, time.Hour: 1, 2 * time.Hour: 1, 2*time.Hour + time.Second: 0} {
@@ -186,7 +186,7 @@ func TestRoutes(t *testing.T) {
 		{"GET", "/v1/requests?limit=0", "", 400, `got \"0\"`},
 		{"GET", "/v1/requests?limit=ten", "", 400, `got \"ten\"`},
 		{"GET", "/v1/requests?limit=99999999999999999999", "", 400, `got \"99999999999999999999\"`},
-		{"GET", "/v1/decisions/req-2", "", 404, `no decision about request \"req-2\"`},
+		{"GET", "/v1/decisions/req-2", "", 404, `no decision recorded for request \"req-2\"`},
 		{"GET", "/v1/history?since=12", "", 200, `{"complete":false,"points":[]}`},
 		{"GET", "/v1/history?since=yesterday", "", 400, `got \"yesterday\"`},
 		{"GET", "/v1/history?since=-1", "", 400, `got \"-1\"`},
@@ -207,36 +207,36 @@ func TestRoutes(t *testing.T) {
 		{"POST", "/workers", `{"id":"x"}`, 400, "url: missing"},
 		{"POST", "/workers", `{"url":"ftp://127.0.0.1:1"}`, 400, `got \"ftp://127.0.0.1:1\"`},
 		{"POST", "/workers", `{"url":"127.0.0.1:1"}`, 400, "url:"},
-		{"POST", "/workers", `{"url":"http://"}`, 400, "names no host"},
+		{"POST", "/workers", `{"url":"http://"}`, 400, "must contain a host"},
 		{"POST", "/workers", `{"url":"http://127.0.0.1:1/?a=b"}`, 400, "without query"},
-		{"POST", "/workers", `{"url":"http://169.254.169.254/latest"}`, 400, "169.254.169.254 is no address of a replica"},
-		{"POST", "/workers", `{"url":"http://[::ffff:169.254.169.254]"}`, 400, "169.254.169.254 is no address of a replica"},
-		{"POST", "/workers", `{"url":"http://[fd00:ec2::254]"}`, 400, "is no address of a replica"},
-		{"POST", "/workers", `{"url":"http://[64:ff9b::169.254.169.254]"}`, 400, "169.254.169.254 is no address of a replica"},
-		{"POST", "/workers", `{"url":"http://[::169.254.169.254]:80"}`, 400, "169.254.169.254 is no address of a replica"},
+		{"POST", "/workers", `{"url":"http://169.254.169.254/latest"}`, 400, "169.254.169.254 is not allowed as a replica address"},
+		{"POST", "/workers", `{"url":"http://[::ffff:169.254.169.254]"}`, 400, "169.254.169.254 is not allowed as a replica address"},
+		{"POST", "/workers", `{"url":"http://[fd00:ec2::254]"}`, 400, "is not allowed as a replica address"},
+		{"POST", "/workers", `{"url":"http://[64:ff9b::169.254.169.254]"}`, 400, "169.254.169.254 is not allowed as a replica address"},
+		{"POST", "/workers", `{"url":"http://[::169.254.169.254]:80"}`, 400, "169.254.169.254 is not allowed as a replica address"},
 		{"POST", "/workers", `{"url":"http://[64:ff9b::10.0.0.9]:80"}`, 201, ""},
-		{"POST", "/workers", `{"url":"http://[::]:80"}`, 400, ":: is no address of a replica"},
-		{"POST", "/workers", `{"url":"http://192.0.0.192"}`, 400, "is no address of a replica"},
-		{"POST", "/workers", `{"url":"http://[fe80::1%25eth0]"}`, 400, "is no address of a replica"},
-		{"POST", "/workers", `{"url":"http://0.0.0.0:80"}`, 400, "is no address of a replica"},
-		{"POST", "/workers", `{"url":"http://metadata.google.internal"}`, 400, "169.254.169.254 is no address of a replica"},
-		{"POST", "/workers", `{"url":"http://mixed.example"}`, 400, "fe80::1 is no address of a replica"},
+		{"POST", "/workers", `{"url":"http://[::]:80"}`, 400, ":: is not allowed as a replica address"},
+		{"POST", "/workers", `{"url":"http://192.0.0.192"}`, 400, "is not allowed as a replica address"},
+		{"POST", "/workers", `{"url":"http://[fe80::1%25eth0]"}`, 400, "is not allowed as a replica address"},
+		{"POST", "/workers", `{"url":"http://0.0.0.0:80"}`, 400, "is not allowed as a replica address"},
+		{"POST", "/workers", `{"url":"http://metadata.google.internal"}`, 400, "169.254.169.254 is not allowed as a replica address"},
+		{"POST", "/workers", `{"url":"http://mixed.example"}`, 400, "fe80::1 is not allowed as a replica address"},
 		{"POST", "/workers", `{"url":"http://nowhere.example"}`, 400, "no such host"},
 
 		{"POST", "/add_worker?url=http://127.0.0.1:8202", "", 201, `"id":"127.0.0.1:8202"`},
 		{"POST", "/add_worker?url=http://192.168.1.9:8000", "", 201, ""},
 		{"POST", "/add_worker?url=http://203.0.113.9", "", 400, "--allow-replicas"},
 		{"POST", "/add_worker?url=http://198.51.100.7", "", 201, ""}, // allowed
-		{"POST", "/add_worker?url=http://169.254.169.254", "", 400, "is no address of a replica"},
+		{"POST", "/add_worker?url=http://169.254.169.254", "", 400, "is not allowed as a replica address"},
 		{"POST", "/add_worker", "", 400, "url: missing"},
 
 		{"DELETE", "/workers/us-0", "", 200, `"removed":true`},
 		{"DELETE", "/workers/us-0?epoch=4", "", 200, ""},
 		{"DELETE", "/workers/us-0?epoch=3", "", 409, "older than the current one"},
 		{"DELETE", "/workers/us-0?epoch=x", "", 400, `got \"x\"`},
-		{"DELETE", "/workers/us-9", "", 404, `no replica has the id \"us-9\"`},
+		{"DELETE", "/workers/us-9", "", 404, `no replica with the ID \"us-9\"`},
 		{"POST", "/remove_worker?url=http://127.0.0.1:8201/", "", 200, `"removed":true`},
-		{"POST", "/remove_worker?url=http://127.0.0.1:9", "", 404, "no replica has the url"},
+		{"POST", "/remove_worker?url=http://127.0.0.1:9", "", 404, "no replica with the URL"},
 		{"POST", "/workers/us-0/drain", "", 200, `"draining":true`},
 		{"POST", "/workers/us-9/drain", "", 404, `\"us-9\"`},
 	} {
@@ -260,12 +260,12 @@ func TestRoutes(t *testing.T) {
 
 func TestURLWithPasswordIsNotEchoed(t *testing.T) {
 	_, body := call(api(&balancer{}, nil), "POST", "/workers", `{"url":"http://me:hunter2@127.0.0.1:1"}`)
-	if !strings.Contains(body, "must not carry a user or password") || strings.Contains(body, "hunter2") {
+	if !strings.Contains(body, "must not contain a user or password") || strings.Contains(body, "hunter2") {
 		t.Errorf("got %s", body)
 	}
 }
 
-func TestWhoMayCome(t *testing.T) {
+func TestAuthorization(t *testing.T) {
 	token := func(o *Options) { o.Token = "s3cret" }
 	for _, c := range []struct {
 		name    string
@@ -401,18 +401,18 @@ func TestSnapshotOfOwnRegion(t *testing.T) {
 
 func TestBalancerWithoutReadyReplica(t *testing.T) {
 	b := &balancer{}
-	if got := api(b, nil).Region().Balancers[0]; got.State != "STARTING" || got.Reason != "has no replica" {
+	if got := api(b, nil).Region().Balancers[0]; got.State != "STARTING" || got.Reason != "no replicas" {
 		t.Errorf("got %+v", got)
 	}
 	b.replicas = []Replica{{State: service.StateNotReady}, {State: service.StateDraining}}
-	if got := api(b, nil).Region().Balancers[0]; got.State != "STARTING" || got.Reason != "none of its 2 replicas is ready" {
+	if got := api(b, nil).Region().Balancers[0]; got.State != "STARTING" || got.Reason != "none of 2 replicas is ready" {
 		t.Errorf("got %+v", got)
 	}
 }
 
 // A certificate that goes on in use because its files are broken is a reason to
 // look at a balancer that works; its peers show it too.
-func TestABrokenCertificateIsShown(t *testing.T) {
+func TestBrokenCertificateIsShown(t *testing.T) {
 	ends := time.Date(2031, 2, 3, 4, 5, 6, 0, time.UTC)
 	c := &telemetry.Certificate{ExpiresAt: &ends}
 	b := &balancer{replicas: []Replica{{State: service.StateReady}}}
@@ -422,11 +422,11 @@ func TestABrokenCertificateIsShown(t *testing.T) {
 	}
 	c.Problem = "no PEM block"
 	own := a.Region()
-	const want = "no newer certificate can be used, the one in use ends 2031-02-03: no PEM block"
+	const want = "certificate cannot be renewed, the current one expires 2031-02-03: no PEM block"
 	if got := own.Balancers[0]; got.State != "READY" || got.Reason != want {
 		t.Errorf("got %+v", got)
 	}
-	teller := told("lb-us-0", "local/us")
+	teller := reportingPeer("lb-us-0", "local/us")
 	teller.Region = &own
 	seen := api(&balancer{peers: []peer.Status{teller}}, func(o *Options) { o.Self.ID = "lb-eu-0" }).Snapshot()
 	if got := seen.Balancer("lb-us-0"); got == nil || got.Reason != want || got.Certificate.Problem != c.Problem {
@@ -435,7 +435,7 @@ func TestABrokenCertificateIsShown(t *testing.T) {
 }
 
 // A balancer without a certificate serves nobody, whatever its replicas do.
-func TestABalancerThatWaitsForItsCertificate(t *testing.T) {
+func TestBalancerWaitingForCertificate(t *testing.T) {
 	b := &balancer{replicas: []Replica{{State: service.StateReady}}}
 	a := api(b, func(o *Options) {
 		o.Certificate = func() *telemetry.Certificate { return &telemetry.Certificate{Waiting: "no record may be written"} }
@@ -445,8 +445,8 @@ func TestABalancerThatWaitsForItsCertificate(t *testing.T) {
 	}
 }
 
-// Readiness is told with the alerts, which do not change it.
-func TestReadinessIsToldWithAlerts(t *testing.T) {
+// /readyz includes the alerts, which do not affect readiness.
+func TestReadyzIncludesAlerts(t *testing.T) {
 	for state, want := range map[service.ReplicaState]int{service.StateReady: 200, service.StateNotReady: 503} {
 		a := api(&balancer{replicas: []Replica{{State: state}}}, func(o *Options) {
 			o.Alerts = func() []telemetry.Alert {
@@ -466,7 +466,7 @@ func TestAlertsOfAllBalancers(t *testing.T) {
 		return telemetry.Alert{Severity: severity, Kind: kind, Object: object, Message: "is so"}
 	}
 	store := alert(telemetry.SeverityWarning, telemetry.AlertStore, "store")
-	teller := told("lb-us-0", "local/us")
+	teller := reportingPeer("lb-us-0", "local/us")
 	own := api(&balancer{}, func(o *Options) {
 		o.Alerts = func() []telemetry.Alert {
 			return []telemetry.Alert{store, alert(telemetry.SeverityWarning, telemetry.AlertCertificate, "lb-us-0")}
@@ -489,11 +489,11 @@ func TestAlertsOfAllBalancers(t *testing.T) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), want)
 	}
 	if b := s.Balancer("lb-us-0"); b == nil || b.Alerts != nil {
-		t.Errorf("they are told twice: %+v", b)
+		t.Errorf("they are listed twice: %+v", b)
 	}
 }
 
-func TestEndpointOfAnyAddress(t *testing.T) {
+func TestEndpointOfUnspecifiedAddress(t *testing.T) {
 	a := api(&balancer{}, func(o *Options) {
 		o.Self.Listen, o.Self.Admin = ":8000", "[::]:8100"
 		o.Self.Balancer.TLS = &service.TLS{Cert: "c", Key: "k"}
@@ -503,8 +503,8 @@ func TestEndpointOfAnyAddress(t *testing.T) {
 	}
 }
 
-// told is a peer that told of its region.
-func told(id string, region service.Region, replicas ...string) peer.Status {
+// reportingPeer is a peer that has reported its region.
+func reportingPeer(id string, region service.Region, replicas ...string) peer.Status {
 	r := &telemetry.RegionSnapshot{
 		Name: region, Balancers: []telemetry.BalancerSnapshot{{ID: id, State: "READY"}},
 		Queued: 2, RequestsPerSecond: ptr(3.0), PrefixHitRate: ptr(0.5), ForwardedIn: 1, ForwardedOut: 1,
@@ -520,12 +520,12 @@ func told(id string, region service.Region, replicas ...string) peer.Status {
 }
 
 func TestSnapshotOfPeers(t *testing.T) {
-	silent := told("lb-eu-0", "local/eu", "eu-0", "eu-1")
+	silent := reportingPeer("lb-eu-0", "local/eu", "eu-0", "eu-1")
 	silent.Silence, silent.Reason = 5*time.Second, "connection refused"
 	unheard := peer.Status{Peer: service.PeerConfig{ID: "lb-sa-0", Region: "local/sa"}, Silence: 2 * time.Second}
 	b := &balancer{
 		replicas: []Replica{{ReplicaConfig: service.ReplicaConfig{ID: "eu-0"}, State: service.StateReady, Reason: "adopted from local/eu"}},
-		peers:    []peer.Status{told("lb-asia-0", "local/asia", "asia-0"), silent, unheard},
+		peers:    []peer.Status{reportingPeer("lb-asia-0", "local/asia", "asia-0"), silent, unheard},
 	}
 	s := api(b, nil).Snapshot()
 	var names []service.Region
@@ -542,13 +542,13 @@ func TestSnapshotOfPeers(t *testing.T) {
 	if got := asia.Replicas[0]; *got.AgeMillis != 350 || *got.Pending != 1 || asia.Queued != 2 {
 		t.Errorf("asia's replica: %+v", got)
 	}
-	if got := eu.Balancers[0]; got.State != "UNREACHABLE" || got.Reason != "not heard for 5s: connection refused" {
+	if got := eu.Balancers[0]; got.State != "UNREACHABLE" || got.Reason != "no heartbeat for 5s: connection refused" {
 		t.Errorf("eu's balancer: %+v", got)
 	}
 	if len(eu.Replicas) != 1 || eu.Replicas[0].ID != "eu-1" { // eu-0 is shown where it is served now
 		t.Fatalf("eu's replicas: %+v", eu.Replicas)
 	}
-	if got := eu.Replicas[0]; got.State != service.StateNotReady || got.Pending != nil || !strings.Contains(got.Reason, "lb-eu-0 does not answer") {
+	if got := eu.Replicas[0]; got.State != service.StateNotReady || got.Pending != nil || !strings.Contains(got.Reason, "lb-eu-0 is unreachable") {
 		t.Errorf("eu's replica: %+v", got)
 	}
 	if eu.RequestsPerSecond != nil || eu.TTFT != nil || eu.Queued != 0 {
@@ -562,11 +562,11 @@ func TestSnapshotOfPeers(t *testing.T) {
 	}
 }
 
-// What is counted of a model is told when all of its balancers that live tell it.
+// The counts of a model are known only if all its live balancers report them.
 func TestModelsOfARegion(t *testing.T) {
 	own := []core.ModelView{{Model: "llama", Queued: 2, Deferred: 5, FirstTokens: 70, Late: 4}, {Model: "small"}}
 	peers := func(models []telemetry.ModelSnapshot, silence time.Duration) []peer.Status {
-		p := told("lb-us-1", "local/us")
+		p := reportingPeer("lb-us-1", "local/us")
 		p.Region.Models, p.Silence = models, silence
 		return []peer.Status{p}
 	}
@@ -588,22 +588,22 @@ func TestModelsOfARegion(t *testing.T) {
 			t.Errorf("%s: got %+v, want %+v", name, got, c.want)
 		}
 	}
-	elsewhere := api(&balancer{view: core.View{Models: own}, peers: peers(alone, time.Minute)}, func(o *Options) { o.Self.Region = "local/eu" })
-	if got := elsewhere.Snapshot().Regions[1]; got.Name != "local/us" || got.Models != nil {
+	otherRegion := api(&balancer{view: core.View{Models: own}, peers: peers(alone, time.Minute)}, func(o *Options) { o.Self.Region = "local/eu" })
+	if got := otherRegion.Snapshot().Regions[1]; got.Name != "local/us" || got.Models != nil {
 		t.Errorf("nobody lives there: %+v", got)
 	}
 }
 
-// Where requests went is told by region, added up over a region's balancers: those
-// that this one forwarded, and those that its sibling says it did.
-func TestSnapshotTellsWhereRequestsWent(t *testing.T) {
-	sibling := told("lb-us-1", "local/us", "us-1")
+// Forwards are listed by region, summed over a region's balancers: those
+// that this one forwarded, and those that its sibling reports.
+func TestSnapshotIncludesForwards(t *testing.T) {
+	sibling := reportingPeer("lb-us-1", "local/us", "us-1")
 	sibling.Region.ForwardedTo = []telemetry.Flow{{Region: "local/eu", Requests: 4}}
 	b := &balancer{
 		view: core.View{Peers: []core.PeerView{
 			{ID: "lb-eu-0", Forwarded: 5}, {ID: "lb-eu-1", Forwarded: 2}, {ID: "lb-asia-0"}, {ID: "gone", Forwarded: 9}, {ID: "lb-us-1", Forwarded: 1},
 		}},
-		peers: []peer.Status{told("lb-eu-0", "local/eu"), told("lb-eu-1", "local/eu"), told("lb-asia-0", "local/asia"), sibling},
+		peers: []peer.Status{reportingPeer("lb-eu-0", "local/eu"), reportingPeer("lb-eu-1", "local/eu"), reportingPeer("lb-asia-0", "local/asia"), sibling},
 	}
 	s := api(b, nil).Snapshot()
 	for _, r := range s.Regions {
@@ -619,7 +619,7 @@ func TestSeveralBalancersOfARegion(t *testing.T) {
 		replicas: []Replica{{ReplicaConfig: service.ReplicaConfig{ID: "us-0"}, State: service.StateReady}},
 		view:     core.View{Counts: core.Counts{Queued: 1, ForwardedOut: 5}},
 		stats:    proxy.Stats{RequestsPerSecond: ptr(1.0), PrefixHitRate: ptr(0.9), TTFT: &telemetry.Percentiles{Mean: 200, P50: 190, Max: 300}},
-		peers:    []peer.Status{told("lb-us-1", "local/us", "us-1")},
+		peers:    []peer.Status{reportingPeer("lb-us-1", "local/us", "us-1")},
 	}
 	s := api(b, nil).Snapshot()
 	if len(s.Regions) != 1 {

@@ -1,7 +1,6 @@
-// Package admin serves a balancer's admin API: what top draws, what the
-// controller and operators change, metrics, decisions, history and profiles.
-// It listens on an address of its own, on loopback or behind a token.
+// Package admin serves a balancer's admin API: snapshots for top, changes by the controller and
+// operators, metrics, decisions, history and profiles. It listens on its own address, on loopback
+// or protected by a token.
 //
-// Read server.go first (routes and who may use them), then snapshot.go and
-// workers.go.
+// Read server.go first (routes and authorization), then snapshot.go and workers.go.
 package admin

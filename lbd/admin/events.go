@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// eventsTick keeps proxies from taking a quiet stream for a dead one.
+// eventsTick is the interval of keep-alive comments, so that proxies do not close a quiet stream.
 const eventsTick = 15 * time.Second
 
-// serveEvents streams decisions as they are made (server-sent events), to so many
-// clients that what waits for them is bounded. One that takes none is cut off.
+// serveEvents streams decisions as they are made (server-sent events). The number of clients is
+// bounded, which bounds the buffered events. A client that does not read is disconnected.
 func (a *API) serveEvents(w http.ResponseWriter, r *http.Request) {
 	defer a.watchers.Add(-1)
 	if a.watchers.Add(1) > maxWatchers {
-		refuse(w, http.StatusServiceUnavailable, fmt.Sprintf("%d clients follow the events already; end one of these first", maxWatchers))
+		refuse(w, http.StatusServiceUnavailable, fmt.Sprintf("%d clients follow the events already; disconnect one of them first", maxWatchers))
 		return
 	}
 	events, cancel := a.opts.Decisions.Subscribe()
@@ -26,8 +26,8 @@ func (a *API) serveEvents(w http.ResponseWriter, r *http.Request) {
 	if out.Flush() != nil {
 		return
 	}
-	pulse := time.NewTicker(eventsTick)
-	defer pulse.Stop()
+	tick := time.NewTicker(eventsTick)
+	defer tick.Stop()
 	for {
 		var err error
 		select {
@@ -39,7 +39,7 @@ func (a *API) serveEvents(w http.ResponseWriter, r *http.Request) {
 			}
 			_ = out.SetWriteDeadline(within(writeTimeout))
 			_, err = fmt.Fprintf(w, "event: decision\ndata: %s\n\n", event)
-		case <-pulse.C:
+		case <-tick.C:
 			_ = out.SetWriteDeadline(within(writeTimeout))
 			_, err = fmt.Fprint(w, ": still here\n\n")
 		}

@@ -10,7 +10,7 @@ import (
 )
 
 // A balancer without replicas works where it can forward to one that is ready.
-func TestABalancerThatForwardsAll(t *testing.T) {
+func TestBalancerThatForwardsAll(t *testing.T) {
 	region := func(state service.ReplicaState) *telemetry.RegionSnapshot {
 		return &telemetry.RegionSnapshot{Replicas: []telemetry.ReplicaSnapshot{{State: state}}}
 	}

@@ -10,14 +10,14 @@ import (
 )
 
 const (
-	// historyDefault is how far back history goes when nothing is asked for: a
-	// week shows every pattern that the forecasters look for.
+	// historyDefault is the default length of the history: a week contains every pattern that the
+	// forecasters use.
 	historyDefault = 7 * 24 * time.Hour
-	// historyTimeout bounds what the store may take.
+	// historyTimeout bounds the query of the store.
 	historyTimeout = 8 * time.Second
 )
 
-// serveHistory answers the points of all minutes from ?since= on.
+// serveHistory responds with the points of all minutes from ?since= on.
 func (a *API) serveHistory(w http.ResponseWriter, r *http.Request) {
 	since := a.opts.Now().Add(-historyDefault).Unix() / 60
 	if text := r.URL.Query().Get("since"); text != "" {
@@ -33,7 +33,7 @@ func (a *API) serveHistory(w http.ResponseWriter, r *http.Request) {
 	points, complete, err := a.opts.History.History(ctx, since)
 	if err != nil {
 		a.opts.Logger.Error("reading history", "since", since, "err", err)
-		refuse(w, http.StatusInternalServerError, "the history cannot be read; the balancer's log says why")
+		refuse(w, http.StatusInternalServerError, "reading the history failed; see the balancer's log")
 		return
 	}
 	if points == nil {

@@ -11,14 +11,13 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// Bounds of invitations, each with its reason.
+// Bounds of invitations, with reasons.
 const (
-	maxInvites    = 16       // people who are on their way at once
+	maxInvites    = 16       // people who are being enrolled at once
 	maxInviteBody = 32 << 10 // a chain is 2 KiB
 )
 
-// invites carries what an operator and somebody who was invited say to each other. It
-// understands nothing of it.
+// invites relays messages between an operator and an invited person. It does not interpret them.
 type invites struct {
 	mu   sync.Mutex
 	open map[string]*invite
@@ -26,7 +25,7 @@ type invites struct {
 
 type invite struct {
 	until           time.Time
-	request, answer []byte // documents; nil while there is none
+	request, answer []byte // JSON documents; nil = none yet
 }
 
 const pathInvites = "/v1/invites/"
@@ -40,25 +39,24 @@ func (a *API) routeInvites() {
 	reply := func(i *invite) *[]byte { return &i.answer }
 	a.mux.HandleFunc("GET "+pathInvites+"{mailbox}/request", a.readInvite(request))
 	a.mux.HandleFunc("PUT "+pathInvites+"{mailbox}/answer", a.fillInvite(reply))
-	// These two are for guests too: see ServeGuest.
+	// Guests may use these two: see ServeGuest.
 	a.mux.HandleFunc("PUT "+pathInvites+"{mailbox}/request", a.fillInvite(request))
 	a.mux.HandleFunc("GET "+pathInvites+"{mailbox}/answer", a.readInvite(reply))
 }
 
-// ServeGuest answers who has shown nothing: one who was invited may ask for a
-// certificate and fetch it. The mailbox's name, which cannot be guessed, is what lets
-// in.
+// ServeGuest serves clients without credentials: an invited person may request a certificate and
+// fetch it. The unguessable name of the mailbox authorizes the request.
 func (a *API) ServeGuest(w http.ResponseWriter, r *http.Request) {
 	_, what, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, pathInvites), "/")
-	asks := r.Method == http.MethodPut && what == "request" || r.Method == http.MethodGet && what == "answer"
-	if !strings.HasPrefix(r.URL.Path, pathInvites) || !asks {
-		refuse(w, http.StatusUnauthorized, "this address is for those with a certificate of the service: see skyserve connect")
+	allowed := r.Method == http.MethodPut && what == "request" || r.Method == http.MethodGet && what == "answer"
+	if !strings.HasPrefix(r.URL.Path, pathInvites) || !allowed {
+		refuse(w, http.StatusUnauthorized, "a client certificate of the service is required: see 'skyserve connect'")
 		return
 	}
 	a.serve(w, r, true, true)
 }
 
-// mailbox is the invite of a request, with the lock held; nil when it is not open.
+// mailbox returns the invite of a request, or nil if it is not open. The lock must be held.
 func (a *API) mailbox(r *http.Request) *invite {
 	now := a.opts.Now()
 	for name, i := range a.invites.open {
@@ -75,11 +73,11 @@ func (a *API) openInvite(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("mailbox")
 	switch open := a.mailbox(r); {
 	case !mailboxForm.MatchString(name):
-		refuse(w, http.StatusBadRequest, "a mailbox is 32 hexadecimal digits")
+		refuse(w, http.StatusBadRequest, "mailbox: must be 32 hexadecimal digits")
 	case open == nil && len(a.invites.open) >= maxInvites:
 		refuse(w, http.StatusTooManyRequests, "too many invitations are open")
 	case open != nil:
-		refuse(w, http.StatusConflict, "the invitation is open already")
+		refuse(w, http.StatusConflict, "the invitation is already open")
 	default:
 		if a.invites.open == nil {
 			a.invites.open = map[string]*invite{}
@@ -97,7 +95,7 @@ func (a *API) closeInvite(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// fillInvite puts a document into a mailbox, once.
+// fillInvite stores a document in a mailbox, once.
 func (a *API) fillInvite(of func(*invite) *[]byte) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).SetReadDeadline(within(bodyTimeout)) // as in ServeHTTP
@@ -110,7 +108,7 @@ func (a *API) fillInvite(of func(*invite) *[]byte) http.HandlerFunc {
 		defer a.invites.mu.Unlock()
 		switch i := a.mailbox(r); {
 		case i == nil:
-			refuse(w, http.StatusNotFound, "no such invitation is open: it ended, was used, or is open at another balancer")
+			refuse(w, http.StatusNotFound, "no such invitation is open: it expired, was used, or is open at another balancer")
 		case *of(i) != nil:
 			refuse(w, http.StatusConflict, "the invitation was used already")
 		default:
@@ -120,7 +118,7 @@ func (a *API) fillInvite(of func(*invite) *[]byte) http.HandlerFunc {
 	}
 }
 
-// readInvite answers a document of a mailbox, or that there is none yet.
+// readInvite responds with a document of a mailbox, or 204 if there is none yet.
 func (a *API) readInvite(of func(*invite) *[]byte) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		a.invites.mu.Lock()

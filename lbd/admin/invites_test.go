@@ -28,7 +28,7 @@ func desk(t *testing.T, now *time.Time) (operator, guest *telemetry.Client) {
 
 func mailboxNumber(i int) string { return fmt.Sprintf("%032x", i) }
 
-func TestAMailboxCarriesOneRequestAndOneAnswer(t *testing.T) {
+func TestMailboxRelaysOneRequestAndAnswer(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	operator, guest := desk(t, &now)
 	ctx, box := context.Background(), mailboxNumber(1)
@@ -70,7 +70,7 @@ func TestAMailboxCarriesOneRequestAndOneAnswer(t *testing.T) {
 	}
 }
 
-func TestInvitationsEndAndAreBounded(t *testing.T) {
+func TestInvitationsExpireAndAreBounded(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	operator, guest := desk(t, &now)
 	ctx := context.Background()
@@ -99,7 +99,7 @@ func TestInvitationsEndAndAreBounded(t *testing.T) {
 }
 
 // Guests get at what they were invited to, and at nothing else.
-func TestGuestsMayOnlyAsk(t *testing.T) {
+func TestGuestsMayOnlyRequestCertificates(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	operator, guest := desk(t, &now)
 	ctx, box := context.Background(), mailboxNumber(1)

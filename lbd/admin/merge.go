@@ -9,9 +9,8 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// merge joins what each balancer told of its region into one entry a region,
-// sorted by name. A replica that a living balancer has adopted is left out
-// where its lost one still lists it.
+// merge joins the parts of all balancers into one entry per region, sorted by name. A replica that
+// a live balancer has adopted is removed from the part of its lost balancer.
 func merge(parts []telemetry.RegionSnapshot) []telemetry.RegionSnapshot {
 	held := map[string]bool{}
 	for _, p := range parts {
@@ -44,8 +43,7 @@ func living(p telemetry.RegionSnapshot) bool {
 	return p.Balancers[0].State != telemetry.BalancerUnreachable
 }
 
-// mergeRegion adds the parts of one region up. Rates of which some are unknown
-// add up to what is known.
+// mergeRegion sums the parts of one region. Unknown rates are ignored in a sum.
 func mergeRegion(name service.Region, parts []telemetry.RegionSnapshot) telemetry.RegionSnapshot {
 	s := telemetry.RegionSnapshot{Name: name, Balancers: []telemetry.BalancerSnapshot{}, Replicas: []telemetry.ReplicaSnapshot{}}
 	flows := map[service.Region]int64{}
@@ -69,8 +67,8 @@ func mergeRegion(name service.Region, parts []telemetry.RegionSnapshot) telemetr
 	return s
 }
 
-// mergeModels adds up what the living balancers count by model; nil where one of
-// them does not tell, or none lives: part of a queue is no queue.
+// mergeModels sums the counts per model of live balancers. It returns nil if one of them does not
+// report them, or none is live, because a partial count would be wrong.
 func mergeModels(parts []telemetry.RegionSnapshot) []telemetry.ModelSnapshot {
 	sums := map[string]telemetry.ModelSnapshot{}
 	known := false
@@ -111,8 +109,8 @@ func addKnown(a, b *float64) *float64 {
 	return &sum
 }
 
-// weighted is the mean of a figure over the parts that know it, by their
-// requests a second.
+// weighted returns the mean of a figure over the parts that have it, weighted by requests per
+// second.
 func weighted(parts []telemetry.RegionSnapshot, figure func(telemetry.RegionSnapshot) *float64) *float64 {
 	var sum, weights float64
 	for _, p := range parts {
@@ -128,7 +126,7 @@ func weighted(parts []telemetry.RegionSnapshot, figure func(telemetry.RegionSnap
 	return &mean
 }
 
-// weight counts a part that had no request of late for next to nothing.
+// weight returns nearly zero for a part without recent requests.
 func weight(p telemetry.RegionSnapshot) float64 {
 	const least = 1e-3
 	if p.RequestsPerSecond == nil {
@@ -137,9 +135,8 @@ func weight(p telemetry.RegionSnapshot) float64 {
 	return max(*p.RequestsPerSecond, least)
 }
 
-// mergeTTFT joins the balancers' percentiles. The mean and the largest are
-// right; a percentile is the balancers' mean, which lies between theirs: the
-// samples themselves are not at hand.
+// mergeTTFT joins the balancers' percentiles. The mean and the maximum are exact. A percentile is
+// the mean of the balancers' percentiles, because the samples are not available.
 func mergeTTFT(parts []telemetry.RegionSnapshot) *telemetry.Percentiles {
 	parts = slices.DeleteFunc(slices.Clone(parts), func(p telemetry.RegionSnapshot) bool { return p.TTFT == nil })
 	if len(parts) == 0 {

@@ -7,10 +7,10 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// serveReload lets the balancer read its configuration again.
+// serveReload reloads the balancer's configuration.
 func (a *API) serveReload(w http.ResponseWriter, _ *http.Request) {
 	if a.opts.Reload == nil {
-		refuse(w, http.StatusNotFound, "this balancer has no configuration to read again")
+		refuse(w, http.StatusNotFound, "this balancer has no configuration file to reload")
 		return
 	}
 	done, err := a.opts.Reload()

@@ -8,11 +8,10 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// requestsDefault is how many requests are listed when nobody says: more than a
-// screen of them.
+// requestsDefault is the default number of listed requests: more than fit on a screen.
 const requestsDefault = 100
 
-// serveRequests lists the newest ?limit= requests, the newest first.
+// serveRequests lists the latest ?limit= requests, newest first.
 func (a *API) serveRequests(w http.ResponseWriter, r *http.Request) {
 	limit := requestsDefault
 	if text := r.URL.Query().Get("limit"); text != "" {

@@ -27,20 +27,20 @@ import (
 	"skyserve/lbd/record"
 )
 
-// Bounds of what one client may hold up, each with its reason.
+// Bounds of the resources that one client can use, with reasons.
 const (
 	bodyTimeout  = 10 * time.Second // a body is one packet; slower is an attack
 	writeTimeout = 30 * time.Second // a week of history over a slow line
-	maxWatchers  = 64               // a dashboard each for everybody who is on duty
+	maxWatchers  = 64               // a dashboard for everybody on duty
 )
 
-// Replica is a replica with all that the balancer knows of it.
+// Replica is a replica with its state at the balancer.
 type Replica struct {
 	service.ReplicaConfig
 	State service.ReplicaState
 	// Reason says why it is not ready, or what is unusual about it.
 	Reason string
-	// View is what the core knows; nil while its model is not known.
+	// View is the core's state; nil while its model is unknown.
 	View *core.ReplicaView
 	// HitRate is the engine's own prefix hit rate of the last minute.
 	HitRate policy.Maybe[float64]
@@ -50,34 +50,34 @@ type Replica struct {
 
 // Workers is the set of replicas that the balancer serves.
 type Workers interface {
-	// Add attaches a replica or updates it; proxy.ErrOlderEpoch when a newer
-	// assignment of it is held.
+	// Add attaches or updates a replica. It returns proxy.ErrOlderEpoch if a newer assignment
+	// exists.
 	Add(service.ReplicaConfig) (added bool, err error)
-	// Remove detaches one; an epoch of 0 removes whatever is held.
+	// Remove detaches a replica; epoch 0 removes any assignment.
 	Remove(id string, epoch uint64) (removed bool, err error)
-	// Drain lets one finish what it has; false when it is not known. by is which program
-	// wants that, and empty for a person, who overrules programs.
+	// Drain lets a replica complete its in-flight requests; false if it is unknown. by is the
+	// program that drains it, empty for a person, who overrides programs.
 	Drain(id, by string) bool
-	// List is sorted by id.
+	// List returns the replicas sorted by id.
 	List() []Replica
 }
 
-// Traffic is what the balancer counts.
+// Traffic provides the balancer's counts.
 type Traffic interface {
 	View() core.View
 	Stats() proxy.Stats
 }
 
-// Decisions remembers and streams why requests went where they went.
+// Decisions stores and streams routing decisions.
 type Decisions interface {
 	Decision(id string) (record.Request, bool)
-	// Remembered says how many of them there are.
+	// Remembered returns how many are stored.
 	Remembered() telemetry.DecisionMemory
 	Subscribe() (events <-chan json.RawMessage, cancel func())
 }
 
-// HistorySource knows what was carried in each minute. complete is false when
-// the points are only what this balancer itself remembers.
+// HistorySource returns the load of each minute. complete is false if the points are only those of
+// this balancer.
 type HistorySource interface {
 	History(ctx context.Context, sinceMinute int64) (points []telemetry.Point, complete bool, err error)
 }
@@ -89,47 +89,44 @@ type Options struct {
 	Workers   Workers
 	Traffic   Traffic
 	Decisions Decisions
-	// Requests sums up the newest requests that are remembered, at most limit, the
-	// newest first; required.
+	// Requests returns the newest stored requests, at most limit, newest first; required.
 	Requests func(limit int) []telemetry.RequestSummary
 	History  HistorySource
 	Usage    UsageSource
-	// Keys lists the API keys that are good now, without their secrets; nil = none.
+	// Keys lists the currently valid API keys, without their secrets; nil = none.
 	Keys func() []service.APIKey
-	// Peers lists the other balancers as last heard of, sorted by id.
+	// Peers lists the other balancers with their last reports, sorted by id.
 	Peers func() []peer.Status
-	// Service reads the text of the service.yaml; nil = there is none.
+	// Service returns the text of service.yaml; nil = there is none.
 	Service func() ([]byte, error)
-	// Reload reads the balancer's configuration again; *telemetry.ReloadRefused
-	// when it cannot run with it. nil = it cannot be read again.
+	// Reload reloads the balancer's configuration; it returns *telemetry.ReloadRefused if the
+	// configuration is not usable. nil = there is no configuration file.
 	Reload func() (telemetry.Reload, error)
-	// Certificate tells of the public listener's certificate: nil, or answering nil,
+	// Certificate returns the state of the public listener's certificate; nil, or returning nil,
 	// without TLS.
 	Certificate func() *telemetry.Certificate
-	// Review is what the controller last made of the load; nil, or answering nil,
-	// where nothing is known of that.
+	// Review returns the controller's last review of the load; nil, or returning nil, if unknown.
 	Review func() *telemetry.Review
-	// Scaling is what the controller did about the number of replicas; likewise.
+	// Scaling returns the controller's scaling actions; nil, or returning nil, if unknown.
 	Scaling func() *telemetry.Scaling
-	// Alerts are the balancer's own, ServiceAlerts those of the service's controller; nil =
-	// none.
+	// Alerts returns the balancer's own alerts, ServiceAlerts those of the service's controller; nil
+	// = none.
 	Alerts        func() []telemetry.Alert
 	ServiceAlerts func() []telemetry.Alert
-	// Draining says whether the balancer is about to end; nil = it is not.
+	// Draining reports whether the balancer is shutting down; nil = it is not.
 	Draining func() bool
 	// Registry holds the metrics; nil = none.
 	Registry *prometheus.Registry
-	// Token must come with every request but /healthz; empty = only this machine
-	// reaches the listener, see ListenError.
+	// Token is required for every request except /healthz; empty = the listener is reachable only
+	// from this machine, see BeyondLoopback.
 	Token string
-	// AllowCIDRs are networks that replicas may be in although /add_worker would
-	// refuse them.
+	// AllowCIDRs are networks of replicas that /add_worker would otherwise reject.
 	AllowCIDRs []netip.Prefix
-	// Resolve turns a host name into addresses; nil = the system's resolver.
+	// Resolve resolves a host name to addresses; nil = the system's resolver.
 	Resolve func(ctx context.Context, host string) ([]netip.Addr, error)
-	// Logger receives changes made by hand; nil = silence.
+	// Logger receives manual changes; nil = no logs.
 	Logger *slog.Logger
-	// Now tells the time of day; nil = time.Now.
+	// Now returns the current time; nil = time.Now.
 	Now func() time.Time
 }
 
@@ -142,7 +139,7 @@ type API struct {
 	invites  invites
 }
 
-// New makes the API.
+// New returns the API.
 func New(opts Options) *API {
 	if opts.Now == nil {
 		opts.Now = time.Now
@@ -193,8 +190,8 @@ func (a *API) route() {
 	})
 }
 
-// serveReady tells whether the balancer can serve (200, else 503), and all alerts, which fail no
-// probe. The public port's /readyz tells strangers nothing of the latter.
+// serveReady responds whether the balancer is ready (200, else 503), with all alerts, which do not
+// affect readiness. The public port's /readyz does not disclose the alerts.
 func (a *API) serveReady(w http.ResponseWriter, _ *http.Request) {
 	s := a.Snapshot()
 	own := s.Balancer(a.opts.Self.ID)
@@ -209,46 +206,44 @@ func (a *API) serveReady(w http.ResponseWriter, _ *http.Request) {
 	}{own.State, own.Reason, s.Alerts})
 }
 
-// ServeHTTP lets a request in if it may. Who takes nothing of an answer, or sends
-// nothing of a body, is cut off.
+// ServeHTTP authorizes and serves a request. Clients that do not read the response, or do not send
+// the body, are disconnected.
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.serve(w, r, a.opts.Token != "", a.authorized(r))
 }
 
-// ServeMember is ServeHTTP for a request whose sender has shown by a certificate that
-// the API is its business: it needs no token.
+// ServeMember is ServeHTTP for a client that a certificate authorizes; it needs no token.
 func (a *API) ServeMember(w http.ResponseWriter, r *http.Request) { a.serve(w, r, true, true) }
 
-// Forbid answers somebody who is known, and may ask nothing: 403.
+// Forbid responds 403 to a client that is authenticated but not authorized.
 func (a *API) Forbid(w http.ResponseWriter, why string) { refuse(w, http.StatusForbidden, why) }
 
-// serve answers. beyond says that others than this machine may ask, authorized that
-// whoever asks may.
+// serve serves a request. beyond: other machines may send requests; authorized: this one is
+// authorized.
 func (a *API) serve(w http.ResponseWriter, r *http.Request, beyond, authorized bool) {
-	line := http.NewResponseController(w)                            // a writer without deadlines blocks as it likes
-	defer func() { _ = line.SetReadDeadline(within(bodyTimeout)) }() // of what nobody has read, which net/http reads
+	line := http.NewResponseController(w)                            // a writer without deadlines may block
+	defer func() { _ = line.SetReadDeadline(within(bodyTimeout)) }() // net/http reads the unread rest of the body
 	deadline := within(writeTimeout)
 	if strings.HasPrefix(r.URL.Path, "/debug/pprof/") {
-		deadline = time.Time{} // who asks says for how many seconds
+		deadline = time.Time{} // the client sets the duration
 	}
 	_ = line.SetWriteDeadline(deadline)
 	switch err := a.csrf.Check(r); {
 	case err != nil:
-		refuse(w, http.StatusForbidden, "a page of another origin may not change anything here")
+		refuse(w, http.StatusForbidden, "cross-origin requests are not allowed")
 	case !beyond && !namesLoopback(r.Host):
-		// A name that an attacker's DNS points at this machine would make a
-		// browser read the API for him.
-		refuse(w, http.StatusForbidden, "without a token the admin API is for this machine: host must be localhost or a loopback address, got "+r.Host)
+		// Without this check, an attacker's DNS name for this machine would let a browser read the
+		// API for the attacker.
+		refuse(w, http.StatusForbidden, "without a token, the admin API accepts only local requests: host must be localhost or a loopback address, got "+r.Host)
 	case !authorized && r.URL.Path != "/healthz":
 		w.Header().Set("WWW-Authenticate", "Bearer")
-		refuse(w, http.StatusUnauthorized, "the admin API needs its token: Authorization: Bearer TOKEN")
+		refuse(w, http.StatusUnauthorized, "the admin API requires a token: Authorization: Bearer TOKEN")
 	default:
 		a.mux.ServeHTTP(w, r)
 	}
 }
 
-// within is the end of a time that begins now. Deadlines are by the machine's clock,
-// whatever Options.Now tells.
+// within returns the deadline after a duration. Deadlines use the machine's clock, not Options.Now.
 func within(d time.Duration) time.Time { return time.Now().Add(d) }
 
 func (a *API) authorized(r *http.Request) bool {
@@ -260,7 +255,7 @@ func (a *API) authorized(r *http.Request) bool {
 	return strings.EqualFold(scheme, "Bearer") && subtle.ConstantTimeCompare(got[:], want[:]) == 1
 }
 
-// namesLoopback says whether a host, with or without a port, is this machine.
+// namesLoopback reports whether a host, with or without a port, is this machine.
 func namesLoopback(host string) bool {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
@@ -273,14 +268,13 @@ func namesLoopback(host string) bool {
 	return err == nil && addr.Unmap().IsLoopback()
 }
 
-// BeyondLoopback says whether a listen address (host:port) can be reached from
-// other machines.
+// BeyondLoopback reports whether a listen address (host:port) is reachable from other machines.
 func BeyondLoopback(listen string) bool {
 	host, _, err := net.SplitHostPort(listen)
 	return err != nil || !namesLoopback(host)
 }
 
-// serveService answers the service.yaml.
+// serveService responds with service.yaml.
 func (a *API) serveService(w http.ResponseWriter, _ *http.Request) {
 	if a.opts.Service == nil {
 		refuse(w, http.StatusNotFound, "this balancer was started without a service.yaml")
@@ -289,25 +283,25 @@ func (a *API) serveService(w http.ResponseWriter, _ *http.Request) {
 	text, err := a.opts.Service()
 	if err != nil {
 		a.opts.Logger.Error("reading service.yaml", "err", err)
-		refuse(w, http.StatusInternalServerError, "the service.yaml cannot be read; the balancer's log says why")
+		refuse(w, http.StatusInternalServerError, "reading service.yaml failed; see the balancer's log")
 		return
 	}
 	w.Header().Set("Content-Type", "application/yaml")
 	_, _ = w.Write(text)
 }
 
-// serveDecision answers what became of a request.
+// serveDecision responds with the record of a request.
 func (a *API) serveDecision(w http.ResponseWriter, r *http.Request) {
 	id := r.PathValue("request")
 	d, ok := a.opts.Decisions.Decision(id)
 	if !ok {
-		refuse(w, http.StatusNotFound, "no decision about request "+quoted(id)+" is remembered here")
+		refuse(w, http.StatusNotFound, "no decision recorded for request "+quoted(id))
 		return
 	}
 	answer(w, http.StatusOK, d)
 }
 
-// answer writes a JSON document. A client that has gone is no failure.
+// answer writes a JSON document. Errors of a disconnected client are ignored.
 func answer(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
@@ -316,7 +310,7 @@ func answer(w http.ResponseWriter, status int, v any) {
 	_ = enc.Encode(v)
 }
 
-// refuse writes an error in the API's one form.
+// refuse writes an error in the common format of the API.
 func refuse(w http.ResponseWriter, status int, message string) {
 	type text struct {
 		Message string `json:"message"`
@@ -326,7 +320,7 @@ func refuse(w http.ResponseWriter, status int, message string) {
 	}{text{message}})
 }
 
-// quoted writes what a client sent, cut to a length that is good to read.
+// quoted quotes client input and truncates it to a readable length.
 func quoted(s string) string {
 	const most = 100
 	b, _ := json.Marshal(s[:min(len(s), most)])

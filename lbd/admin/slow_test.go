@@ -71,7 +71,7 @@ func (w *watched) Subscribe() (<-chan json.RawMessage, func()) {
 	return w.events, func() { close(w.ended) }
 }
 
-func TestWatcherThatTakesNothingIsCutOff(t *testing.T) {
+func TestWatcherThatDoesNotReadIsDisconnected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &watched{&balancer{events: make(chan json.RawMessage, 100)}, make(chan struct{})}
 		a := api(w.balancer, func(o *Options) { o.Decisions = w })
@@ -93,7 +93,7 @@ func TestWatcherThatTakesNothingIsCutOff(t *testing.T) {
 	})
 }
 
-func TestQuietEventsGoOn(t *testing.T) {
+func TestQuietEventStreamStaysOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		conn := dial(t, api(&balancer{events: make(chan json.RawMessage)}, nil), "GET /v1/events HTTP/1.1\r\n"+local+"\r\n")
 		pulses := 0
@@ -108,7 +108,7 @@ func TestQuietEventsGoOn(t *testing.T) {
 	})
 }
 
-func TestAnswerThatIsNotTakenIsGivenUp(t *testing.T) {
+func TestUnreadResponseTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ended := make(chan struct{})
 		a := api(&balancer{}, nil)
@@ -126,7 +126,7 @@ func TestAnswerThatIsNotTakenIsGivenUp(t *testing.T) {
 
 // A body that is promised and not sent holds nothing up, whether it is wanted, of
 // no interest, or of somebody who may not come.
-func TestBodyThatDoesNotCome(t *testing.T) {
+func TestBodyTimeout(t *testing.T) {
 	for name, c := range map[string]struct {
 		request string
 		status  int

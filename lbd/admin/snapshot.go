@@ -16,22 +16,22 @@ import (
 	"skyserve/lbd/proxy"
 )
 
-// The states of a balancer.
+// States of a balancer.
 const (
 	balancerReady    = "READY"
 	balancerStarting = "STARTING"
 	balancerDraining = "DRAINING"
 )
 
-// reasonDraining says why a balancer takes nothing new.
-const reasonDraining = "is shutting down and finishes what it has"
+// reasonDraining is why a balancer accepts no new requests.
+const reasonDraining = "shutting down, completing in-flight requests"
 
-// lostAfter is the silence after which a peer counts as unreachable, the same
-// as the core's.
+// lostAfter is the time without a heartbeat after which a peer counts as unreachable, the same as
+// in the core.
 const lostAfter = time.Second
 
-// Snapshot is the service as this balancer knows it: its own region in full,
-// the others as their balancers last reported.
+// Snapshot returns the state of the service as this balancer knows it: its own region in full, the
+// others as last reported by their balancers.
 func (a *API) Snapshot() telemetry.Snapshot {
 	parts := []telemetry.RegionSnapshot{a.Region()}
 	for _, p := range a.opts.Peers() {
@@ -58,13 +58,13 @@ func (a *API) Snapshot() telemetry.Snapshot {
 	return s
 }
 
-// alerts are those of all balancers, and of the service's controller.
+// alerts returns the alerts of all balancers and of the service's controller.
 func (a *API) alerts(regions []telemetry.RegionSnapshot) []telemetry.Alert {
 	var lists [][]telemetry.Alert
 	for _, r := range regions {
 		for i := range r.Balancers {
 			lists = append(lists, r.Balancers[i].Alerts)
-			r.Balancers[i].Alerts = nil // they are told once
+			r.Balancers[i].Alerts = nil // list them only once
 		}
 	}
 	if a.opts.ServiceAlerts != nil {
@@ -73,7 +73,7 @@ func (a *API) alerts(regions []telemetry.RegionSnapshot) []telemetry.Alert {
 	return telemetry.MergeAlerts(lists...)
 }
 
-// Region is what this balancer itself adds to its region: what it tells peers.
+// Region returns this balancer's part of its region's snapshot, which it also sends to peers.
 func (a *API) Region() telemetry.RegionSnapshot {
 	view, stats, replicas := a.opts.Traffic.View(), a.opts.Traffic.Stats(), a.opts.Workers.List()
 	s := telemetry.RegionSnapshot{
@@ -99,7 +99,7 @@ func (a *API) Region() telemetry.RegionSnapshot {
 	return s
 }
 
-// flows adds up by region what was forwarded to peers, sorted by region.
+// flows sums the requests forwarded to peers by region, sorted by region.
 func (a *API) flows(peers []core.PeerView) []telemetry.Flow {
 	regions := map[string]service.Region{}
 	for _, p := range a.opts.Peers() {
@@ -114,7 +114,7 @@ func (a *API) flows(peers []core.PeerView) []telemetry.Flow {
 	return sortedFlows(sums)
 }
 
-// sortedFlows is forwards by region as a list.
+// sortedFlows converts forwards by region to a list.
 func sortedFlows(sums map[service.Region]int64) []telemetry.Flow {
 	flows := make([]telemetry.Flow, 0, len(sums))
 	for _, region := range slices.Sorted(maps.Keys(sums)) {
@@ -123,8 +123,8 @@ func sortedFlows(sums map[service.Region]int64) []telemetry.Flow {
 	return flows
 }
 
-// self is this balancer: ready when it has a certificate, where it needs one, and one of its
-// replicas is ready, or when it has none and forwards to another region where one is.
+// self describes this balancer. It is ready if it has a certificate, where it needs one, and one of
+// its replicas is ready, or if it has no replica and forwards to another region with a ready one.
 func (a *API) self(replicas []Replica) telemetry.BalancerSnapshot {
 	self := a.opts.Self
 	scheme, adminScheme := "http", "http"
@@ -145,7 +145,7 @@ func (a *API) self(replicas []Replica) telemetry.BalancerSnapshot {
 		b.Alerts = a.opts.Alerts()
 	}
 	if c := b.Certificate; c != nil && c.Problem != "" {
-		b.Reason = fmt.Sprintf("no newer certificate can be used, the one in use ends %s: %s", c.ExpiresAt.Format(time.DateOnly), c.Problem)
+		b.Reason = fmt.Sprintf("certificate cannot be renewed, the current one expires %s: %s", c.ExpiresAt.Format(time.DateOnly), c.Problem)
 	}
 	ready := func(r Replica) bool { return r.State == service.StateReady }
 	switch {
@@ -154,22 +154,22 @@ func (a *API) self(replicas []Replica) telemetry.BalancerSnapshot {
 	case b.Certificate != nil && b.Certificate.Waiting != "":
 		b.State, b.Reason = balancerStarting, "waiting for certificate: "+b.Certificate.Waiting
 	case len(replicas) == 0 && (self.Balancer.Forward == nil || *self.Balancer.Forward) && slices.ContainsFunc(a.opts.Peers(), serves):
-		b.Reason = cmp.Or(b.Reason, "has no replica, forwards all")
+		b.Reason = cmp.Or(b.Reason, "no replicas, forwarding all requests")
 	case len(replicas) == 0:
-		b.State, b.Reason = balancerStarting, "has no replica"
+		b.State, b.Reason = balancerStarting, "no replicas"
 	case !slices.ContainsFunc(replicas, ready):
-		b.State, b.Reason = balancerStarting, fmt.Sprintf("none of its %d replicas is ready", len(replicas))
+		b.State, b.Reason = balancerStarting, fmt.Sprintf("none of %d replicas is ready", len(replicas))
 	}
 	return b
 }
 
-// serves says whether a peer that was heard of lately has a replica that is ready.
+// serves reports whether a live peer has a ready replica.
 func serves(p peer.Status) bool {
 	return p.Heard && p.Silence < lostAfter && !p.Draining && p.Region != nil &&
 		slices.ContainsFunc(p.Region.Replicas, func(r telemetry.ReplicaSnapshot) bool { return r.State == service.StateReady })
 }
 
-// baseURL is the URL of a listener, as this machine reaches it.
+// baseURL returns the URL of a listener for clients on this machine.
 func baseURL(scheme, listen string) string {
 	host, port, err := net.SplitHostPort(listen)
 	if err != nil {
@@ -181,7 +181,7 @@ func baseURL(scheme, listen string) string {
 	return scheme + "://" + net.JoinHostPort(host, port)
 }
 
-// replicaSnapshot is a replica as people see it.
+// replicaSnapshot converts a replica for the snapshot.
 func replicaSnapshot(r Replica, stats proxy.ReplicaStats) telemetry.ReplicaSnapshot {
 	s := telemetry.ReplicaSnapshot{
 		ID: r.ID, URL: r.URL, Model: r.Model, GPU: r.GPU, Region: r.Region, Capacity: r.Capacity, State: r.State, Reason: r.Reason,
@@ -196,7 +196,7 @@ func replicaSnapshot(r Replica, stats proxy.ReplicaStats) telemetry.ReplicaSnaps
 	return s
 }
 
-// fill takes over what the core knows.
+// fill copies the core's figures.
 func fill(s *telemetry.ReplicaSnapshot, v *core.ReplicaView) {
 	s.Outstanding = v.Outstanding
 	if !v.Reported {
@@ -206,7 +206,7 @@ func fill(s *telemetry.ReplicaSnapshot, v *core.ReplicaView) {
 	s.AgeMillis = policy.Known(v.Age.Milliseconds()).Ptr()
 }
 
-// peerRegion is what a peer adds to its region.
+// peerRegion returns a peer's part of its region's snapshot.
 func peerRegion(p peer.Status) telemetry.RegionSnapshot {
 	lost := !p.Heard || p.Silence >= lostAfter
 	s := telemetry.RegionSnapshot{}
@@ -227,7 +227,7 @@ func peerRegion(p peer.Status) telemetry.RegionSnapshot {
 	case p.Draining:
 		b.State, b.Reason = balancerDraining, reasonDraining
 	case p.Region == nil:
-		b.State, b.Reason = balancerStarting, "has told nothing of its region yet"
+		b.State, b.Reason = balancerStarting, "no region snapshot received yet"
 	case len(p.Region.Balancers) == 1:
 		own := p.Region.Balancers[0]
 		b.State, b.Reason, b.Certificate, b.Alerts = own.State, own.Reason, own.Certificate, own.Alerts
@@ -241,15 +241,15 @@ func peerRegion(p peer.Status) telemetry.RegionSnapshot {
 }
 
 func lostReason(p peer.Status) string {
-	reason := fmt.Sprintf("not heard for %s", p.Silence.Round(100*time.Millisecond))
+	reason := fmt.Sprintf("no heartbeat for %s", p.Silence.Round(100*time.Millisecond))
 	if p.Reason != "" {
 		reason += ": " + p.Reason
 	}
 	return reason
 }
 
-// peerReplicas are a peer's replicas as it last told. Nobody knows how those of
-// a lost one are, only that nothing reaches them through it.
+// peerReplicas returns a peer's replicas as last reported. The replicas of a lost peer are of
+// unknown state and unreachable through it.
 func peerReplicas(p peer.Status, lost bool) []telemetry.ReplicaSnapshot {
 	if p.Region == nil {
 		return nil
@@ -261,7 +261,7 @@ func peerReplicas(p peer.Status, lost bool) []telemetry.ReplicaSnapshot {
 			r.AgeMillis = policy.Known(*r.AgeMillis + p.RegionAge.Milliseconds()).Ptr()
 		}
 		if lost {
-			r.State, r.Reason = service.StateNotReady, "its balancer "+p.Peer.ID+" does not answer"
+			r.State, r.Reason = service.StateNotReady, "its balancer "+p.Peer.ID+" is unreachable"
 			r.Pending, r.Running, r.KV, r.Outstanding = nil, nil, nil, 0
 			r.PrefixHitRate, r.OutputTokensPerSecond = nil, nil
 		}

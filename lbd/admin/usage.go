@@ -9,13 +9,12 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// UsageSource knows what API keys used. complete is false when that is only what
-// this balancer knows.
+// UsageSource returns the usage of API keys. complete is false if it is only that of this balancer.
 type UsageSource interface {
 	Usage(ctx context.Context, month string) (rows []telemetry.UsageRow, complete bool)
 }
 
-// serveUsage answers what each key used in the running month or in ?month=.
+// serveUsage responds with the usage of each key in the current month or in ?month=.
 func (a *API) serveUsage(w http.ResponseWriter, r *http.Request) {
 	now := a.opts.Now()
 	month := telemetry.MonthOf(now)

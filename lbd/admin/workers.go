@@ -18,7 +18,7 @@ import (
 // maxWorkerBody bounds the body of POST /workers; one is some 300 bytes.
 const maxWorkerBody = 64 << 10
 
-// maxDrainedBy bounds the name of who drains a replica, which is kept and listed.
+// maxDrainedBy bounds the name of the program that drains a replica, which is stored and listed.
 const maxDrainedBy = 64
 
 func (a *API) routeWorkers() {
@@ -43,7 +43,7 @@ func (a *API) listWorkers(w http.ResponseWriter, _ *http.Request) {
 	answer(w, http.StatusOK, map[string]any{"workers": workers})
 }
 
-// listURLs is SGLang's list.
+// listURLs serves SGLang's list of workers.
 func (a *API) listURLs(w http.ResponseWriter, _ *http.Request) {
 	urls := []string{}
 	for _, r := range a.opts.Workers.List() {
@@ -64,7 +64,7 @@ func (a *API) addWorker(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			refuse(w, http.StatusRequestTimeout, fmt.Sprintf("reading the replica: it did not come within %s", bodyTimeout))
+			refuse(w, http.StatusRequestTimeout, fmt.Sprintf("reading the replica: no complete body within %s", bodyTimeout))
 			return
 		}
 		refuse(w, http.StatusBadRequest, "reading the replica: "+err.Error())
@@ -73,12 +73,12 @@ func (a *API) addWorker(w http.ResponseWriter, r *http.Request) {
 	a.add(w, r, cfg, false)
 }
 
-// addByURL is SGLang's way to attach a replica.
+// addByURL serves SGLang's way to attach a replica.
 func (a *API) addByURL(w http.ResponseWriter, r *http.Request) {
 	a.add(w, r, service.ReplicaConfig{URL: r.URL.Query().Get("url")}, true)
 }
 
-// add attaches a replica after it was made sure that its URL leads to one.
+// add validates the URL of a replica and attaches it.
 func (a *API) add(w http.ResponseWriter, r *http.Request, cfg service.ReplicaConfig, nearOnly bool) {
 	u, err := ReplicaURL(cfg.URL)
 	if err == nil {
@@ -105,21 +105,21 @@ func (a *API) add(w http.ResponseWriter, r *http.Request, cfg service.ReplicaCon
 	}
 }
 
-// ReplicaURL reads the base URL of a replica. What it refuses would reach
-// something else than was meant, or carry a secret into logs and snapshots.
+// ReplicaURL parses the base URL of a replica. It rejects URLs that would reach something other
+// than intended, or expose a secret in logs and snapshots.
 func ReplicaURL(raw string) (*url.URL, error) {
 	u, err := url.Parse(raw)
 	switch {
 	case raw == "":
 		return nil, errors.New("url: missing")
 	case err != nil:
-		return nil, errors.New("url: cannot be read as a URL")
+		return nil, errors.New("url: invalid URL")
 	case u.User != nil:
-		return nil, errors.New("url: must not carry a user or password")
+		return nil, errors.New("url: must not contain a user or password")
 	case u.Scheme != "http" && u.Scheme != "https":
 		return nil, fmt.Errorf("url: must be http://HOST:PORT or https://HOST:PORT, got %s", quoted(raw))
 	case u.Hostname() == "":
-		return nil, fmt.Errorf("url: names no host, got %s", quoted(raw))
+		return nil, fmt.Errorf("url: must contain a host, got %s", quoted(raw))
 	case u.RawQuery != "" || u.Fragment != "":
 		return nil, fmt.Errorf("url: must be a base URL without query, got %s", quoted(raw))
 	}
@@ -138,7 +138,7 @@ func (a *API) removeWorker(w http.ResponseWriter, r *http.Request) {
 	a.remove(w, r.PathValue("id"), epoch)
 }
 
-// removeByURL is SGLang's way to detach a replica.
+// removeByURL serves SGLang's way to detach a replica.
 func (a *API) removeByURL(w http.ResponseWriter, r *http.Request) {
 	raw := r.URL.Query().Get("url")
 	for _, rep := range a.opts.Workers.List() {
@@ -147,7 +147,7 @@ func (a *API) removeByURL(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	refuse(w, http.StatusNotFound, "no replica has the url "+quoted(raw))
+	refuse(w, http.StatusNotFound, "no replica with the URL "+quoted(raw))
 }
 
 func (a *API) remove(w http.ResponseWriter, id string, epoch uint64) {
@@ -158,7 +158,7 @@ func (a *API) remove(w http.ResponseWriter, id string, epoch uint64) {
 	case err != nil:
 		refuse(w, http.StatusBadRequest, err.Error())
 	case !removed:
-		refuse(w, http.StatusNotFound, "no replica has the id "+quoted(id))
+		refuse(w, http.StatusNotFound, "no replica with the ID "+quoted(id))
 	default:
 		a.opts.Logger.Info("replica detached", "replica", id, "epoch", epoch)
 		answer(w, http.StatusOK, map[string]any{"id": id, "removed": true})
@@ -172,7 +172,7 @@ func (a *API) drainWorker(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if !a.opts.Workers.Drain(id, by) {
-		refuse(w, http.StatusNotFound, "no replica has the id "+quoted(id))
+		refuse(w, http.StatusNotFound, "no replica with the ID "+quoted(id))
 		return
 	}
 	a.opts.Logger.Info("replica draining", "replica", id, "by", by)

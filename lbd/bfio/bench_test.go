@@ -69,7 +69,7 @@ func benchmarkSolve(b *testing.B, workers, reveal, h int) {
 	b.ReportMetric(float64(placed)/float64(b.N), "placed/op")
 }
 
-func TestSteadyUseAllocatesNothing(t *testing.T) {
+func TestSolverDoesNotAllocate(t *testing.T) {
 	solver := new(bfio.Solver)
 	_, in := steady(t, 16, 256, 20, 200, 1)
 	solver.Solve(in)

@@ -11,12 +11,12 @@ const tolerance = 1e-12
 
 // replaceAll gives each slot in turn the best job for it, all else fixed.
 func (s *Solver) replaceAll() bool {
-	if s.forced >= s.placed || s.placed == len(s.jobs) {
+	if s.overdue >= s.placed || s.placed == len(s.jobs) {
 		return false // nobody may leave, or nobody waits
 	}
 	changed := false
 	for i := range s.slots {
-		if int(s.slots[i].rank) >= s.forced && s.replace(&s.slots[i]) {
+		if int(s.slots[i].rank) >= s.overdue && s.replace(&s.slots[i]) {
 			changed = true
 		}
 	}
@@ -30,31 +30,31 @@ func (s *Solver) replace(sl *slot) bool {
 	copy(s.own, row)
 	s.add(s.own, sl.rank, -1)
 	for h := range s.others {
-		s.others[h] = s.top[h].besides(sl.worker, sl.worker) + s.lift
+		s.others[h] = s.top[h].highestWithout(sl.worker, sl.worker) + s.lift
 	}
 	now := s.slotCost(s.jobs[sl.rank])
 	best, cost := s.bestWaiting()
 	if best < 0 || cost > now || (cost >= now-tolerance*math.Abs(now) && !(cost == now && best < sl.rank)) {
 		return false
 	}
-	s.waiting.set(s.place[sl.rank])
-	s.waiting.unset(s.place[best])
+	s.waiting.set(s.position[sl.rank])
+	s.waiting.unset(s.position[best])
 	copy(row, s.own)
 	s.add(row, best, 1)
 	sl.rank = best
-	s.touch(sl.worker)
+	s.updateTopLoads(sl.worker)
 	return true
 }
 
 // slotCost is the part of J that a job in the slot decides: own is the worker
 // without it, others the highest load elsewhere.
-func (s *Solver) slotCost(job ranked) float64 {
+func (s *Solver) slotCost(job rankedJob) float64 {
 	sum := 0.0
 	for h, own := range s.own {
 		if h < int(job.life) {
 			own += job.size + s.drift[h]
 		}
-		sum += s.weigh[h] * (s.scale*max(own, s.others[h]) - own)
+		sum += s.weights[h] * (s.scale*max(own, s.others[h]) - own)
 	}
 	return sum
 }
@@ -96,16 +96,16 @@ func (s *Solver) bestSize(life int) float64 {
 	if life == 1 {
 		return s.others[0] - s.own[0]
 	}
-	want := s.mass[life] / s.scale
+	want := s.weightSums[life] / s.scale
 	lifted, size := 0.0, math.Inf(-1)
 	for lifted < want {
 		next, weight := math.Inf(1), 0.0
 		for h := range life {
 			lift := s.others[h] - s.own[h] - s.drift[h]
 			if lift > size && lift < next {
-				next, weight = lift, s.weigh[h]
+				next, weight = lift, s.weights[h]
 			} else if lift == next {
-				weight += s.weigh[h]
+				weight += s.weights[h]
 			}
 		}
 		if math.IsInf(next, 1) {

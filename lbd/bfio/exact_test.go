@@ -55,7 +55,7 @@ type recorded struct {
 	Jobs    [][2]int64 // prefill, waited
 }
 
-func TestWithinATenthOfAPercentOfRecordedOptima(t *testing.T) {
+func TestGapToRecordedOptima(t *testing.T) {
 	files, err := filepath.Glob("testdata/steady/*.json")
 	if err != nil || len(files) == 0 {
 		t.Fatal("no recorded instances", err)

@@ -49,7 +49,7 @@ func TestScalingLoadsScalesTheObjective(t *testing.T) {
 
 // As long as every job has a slot already, one slot more only adds choices. Where
 // it makes room for one job more, that job must be placed, and may well cost.
-func TestAFreeSlotMoreNeverWorsens(t *testing.T) {
+func TestExtraFreeSlotNeverWorsens(t *testing.T) {
 	const cases = 2000
 	worse := 0
 	n := drawSeeded(2)
@@ -113,7 +113,7 @@ func TestOlderOfEqualJobsGoesFirst(t *testing.T) {
 	}
 }
 
-func TestLookaheadMakesRoomForTheFuture(t *testing.T) {
+func TestLookaheadReservesFutureCapacity(t *testing.T) {
 	// Worker 0 is the heavier one now, but is about to lose nearly all it has.
 	in := Instance{
 		Workers: []Worker{{Load: 1000, Free: 1, Future: []int64{100, 100, 100}}, {Load: 900, Free: 1, Future: []int64{900, 900, 900}}},
@@ -127,7 +127,7 @@ func TestLookaheadMakesRoomForTheFuture(t *testing.T) {
 	}
 }
 
-func TestADecisionDependsOnItsInstanceAlone(t *testing.T) {
+func TestDecisionDependsOnlyOnInstance(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		used := new(Solver)
 		used.Solve(drawLarge(t))
@@ -139,7 +139,7 @@ func TestADecisionDependsOnItsInstanceAlone(t *testing.T) {
 	})
 }
 
-func TestCheckSeesEveryBreach(t *testing.T) {
+func TestCheckFindsEveryViolation(t *testing.T) {
 	in := Instance{
 		Workers: []Worker{{Free: 1}, {Free: 1}},
 		Jobs:    []Job{{Waited: 5}, {Waited: 9}, {Waited: 1}},
@@ -193,18 +193,18 @@ func TestBitsetAgainstASet(t *testing.T) {
 	})
 }
 
-func TestSummitsAgainstASurvey(t *testing.T) {
+func TestTopLoadsMatchFullScan(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		s := &Solver{steps: 2, load: make([]float64, 12), top: make([]summit, 2)}
-		s.survey()
+		s := &Solver{steps: 2, load: make([]float64, 12), top: make([]topLoads, 2)}
+		s.findTopLoads()
 		for range rapid.IntRange(1, 20).Draw(t, "changes") {
 			k := rapid.Int32Range(0, 5).Draw(t, "worker")
 			for h := range 2 {
 				s.row(k)[h] = float64(rapid.IntRange(0, 9).Draw(t, "load"))
 			}
-			s.touch(k)
+			s.updateTopLoads(k)
 			kept := slices.Clone(s.top)
-			s.survey()
+			s.findTopLoads()
 			for h := range kept {
 				if kept[h].load != s.top[h].load {
 					t.Fatalf("step %d: %v, survey %v", h, kept[h], s.top[h])

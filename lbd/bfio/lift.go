@@ -11,20 +11,20 @@ var lifts = [...]float64{-1, -0.5}
 
 // liftAll descends from each lifted skyline in turn and keeps the best end.
 func (s *Solver) liftAll() {
-	if s.forced >= s.placed || s.placed == len(s.jobs) || s.in.Options.Passes <= 0 || s.mass[s.steps] <= 0 {
+	if s.overdue >= s.placed || s.placed == len(s.jobs) || s.in.Options.Passes <= 0 || s.weightSums[s.steps] <= 0 {
 		return // nothing to exchange, or nothing asked for
 	}
 	best := s.total()
-	s.kept = append(s.kept[:0], s.slots...)
+	s.best = append(s.best[:0], s.slots...)
 	slack := s.slackPerWorker(best)
 	for _, l := range lifts {
 		s.lift = l * slack
 		s.replaceAll()
 		s.lift = 0
 		s.improve()
-		if now := s.total(); now < best-tolerance*s.scale*s.height() {
+		if now := s.total(); now < best-tolerance*s.scale*s.weightedPeaks() {
 			best = now
-			s.kept = append(s.kept[:0], s.slots...)
+			s.best = append(s.best[:0], s.slots...)
 			continue
 		}
 		s.restore()
@@ -34,7 +34,7 @@ func (s *Solver) liftAll() {
 // total is J less what no decision changes.
 func (s *Solver) total() float64 {
 	sum := 0.0
-	for h, weight := range s.weigh {
+	for h, weight := range s.weights {
 		loads := 0.0
 		for k := range s.open {
 			loads += s.load[k*s.steps+h]
@@ -48,24 +48,24 @@ func (s *Solver) total() float64 {
 // average. It takes total's word for J, of which the closed workers' part is left out.
 func (s *Solver) slackPerWorker(total float64) float64 {
 	closed := s.scale - float64(len(s.open))
-	for h, weight := range s.weigh {
+	for h, weight := range s.weights {
 		total -= weight * closed * s.top[h].load[0]
 	}
-	return total / (s.mass[s.steps] * float64(len(s.open)))
+	return total / (s.weightSums[s.steps] * float64(len(s.open)))
 }
 
 // restore goes back to the slots kept.
 func (s *Solver) restore() {
 	for _, sl := range s.slots {
-		s.waiting.set(s.place[sl.rank])
-		s.room[sl.worker]++
+		s.waiting.set(s.position[sl.rank])
+		s.freeSlots[sl.worker]++
 	}
 	copy(s.load, s.base)
-	s.slots = append(s.slots[:0], s.kept...)
+	s.slots = append(s.slots[:0], s.best...)
 	for _, sl := range s.slots {
-		s.waiting.unset(s.place[sl.rank])
-		s.room[sl.worker]--
+		s.waiting.unset(s.position[sl.rank])
+		s.freeSlots[sl.worker]--
 		s.add(s.row(sl.worker), sl.rank, 1)
 	}
-	s.survey()
+	s.findTopLoads()
 }

@@ -104,7 +104,7 @@ func columns(p programme, in Instance, answer []int) (map[string]float64, bool) 
 }
 
 // Every assignment, legal or not, is worth the same in the file and here.
-func TestMPSIsTheInstance(t *testing.T) {
+func TestMPSMatchesInstance(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := instance(drawRapid(t), 3, 4)
 		var text bytes.Buffer

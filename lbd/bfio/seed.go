@@ -9,20 +9,20 @@ func (s *Solver) seed() {
 			continue
 		}
 		worker := s.lightest()
-		s.room[worker]--
+		s.freeSlots[worker]--
 		s.score[worker] += s.weight(rank)
 		s.add(s.row(worker), rank, 1)
 		s.waiting.unset(int32(at))
 		s.slots = append(s.slots, slot{rank: rank, worker: worker})
 	}
-	s.survey()
+	s.findTopLoads()
 }
 
 // lightest is the worker with room whose weighted load is least.
 func (s *Solver) lightest() int32 {
 	best := -1
 	for k, score := range s.score {
-		if s.room[k] > 0 && (best < 0 || score < s.score[best]) {
+		if s.freeSlots[k] > 0 && (best < 0 || score < s.score[best]) {
 			best = k
 		}
 	}
@@ -34,7 +34,7 @@ func (s *Solver) weight(rank int32) float64 {
 	job := s.jobs[rank]
 	sum := 0.0
 	for h := range int(job.life) {
-		sum += s.weigh[h] * (job.size + s.drift[h])
+		sum += s.weights[h] * (job.size + s.drift[h])
 	}
 	return sum
 }

@@ -16,44 +16,44 @@ import (
 // A decision depends on its instance alone. Among equal choices the older job
 // wins, and workers that differ in nothing but their index are told apart by it.
 type Solver struct {
-	in    Instance
-	steps int       // H + 1
-	scale float64   // workers in all: the factor of the highest load in J
-	weigh []float64 // per step
-	drift []float64 // what a job has grown by, per step
-	mass  []float64 // mass[n]: the sum of the first n weights
+	in         Instance
+	steps      int       // H + 1
+	scale      float64   // workers in all: the factor of the highest load in J
+	weights    []float64 // per step
+	drift      []float64 // what a job has grown by, per step
+	weightSums []float64 // mass[n]: the sum of the first n weights
 
 	// Jobs by rank, oldest first.
-	byAge  []int32
-	jobs   []ranked
-	placed int // how many are to be placed
-	forced int // ranks below it are over the bound on the wait
+	byAge   []int32
+	jobs    []rankedJob
+	placed  int // how many are to be placed
+	overdue int // ranks below it are over the bound on the wait
 
 	// Jobs sorted by (life, size, rank), and which of them wait.
-	pool    []int32 // rank at a position
-	place   []int32 // position of a rank
-	bounds  []int32 // bounds[life] is the first position of that life or longer
-	waiting bitset
+	pool     []int32 // rank at a position
+	position []int32 // position of a rank
+	bounds   []int32 // bounds[life] is the first position of that life or longer
+	waiting  bitset
 
 	// Workers with a free slot, in canonical order, and one row more for the
 	// highest of all the others.
-	open  []int32   // index in the instance
-	room  []int32   // free slots left
-	load  []float64 // a row per worker
-	base  []float64 // load before any job is placed
-	score []float64 // weighted load, for the seed
-	top   []summit  // per step
+	open      []int32    // index in the instance
+	freeSlots []int32    // free slots left
+	load      []float64  // a row per worker
+	base      []float64  // load before any job is placed
+	score     []float64  // weighted load, for the seed
+	top       []topLoads // per step
 
-	slots, kept []slot  // kept: the best found so far
+	slots, best []slot  // kept: the best found so far
 	lift        float64 // tokens by which the skyline is raised, lift.go
 
 	own, others []float64 // scratch rows, per step
-	most        []float64 // bound on the gain of a swap, per step
+	maxGain     []float64 // bound on the gain of a swap, per step
 	answer      []int
 }
 
-// ranked is a job as the search sees it.
-type ranked struct {
+// rankedJob is a job as the search sees it.
+type rankedJob struct {
 	size float64 // prefill
 	life int32   // for how many steps of the window it runs, 1..H+1
 }
@@ -67,7 +67,7 @@ type slot struct {
 // solver's own and holds until the next call. Exactly in.Places() jobs are placed,
 // those over the bound on the wait, oldest first, before any other.
 func (s *Solver) Solve(in Instance) []int {
-	s.begin(in)
+	s.reset(in)
 	if s.placed > 0 {
 		s.rankJobs()
 		s.sortPool()
@@ -93,7 +93,7 @@ func (s *Solver) improve() {
 	}
 }
 
-func (s *Solver) begin(in Instance) {
+func (s *Solver) reset(in Instance) {
 	s.in, s.scale = in, float64(len(in.Workers))
 	s.placed = in.Places()
 	s.slots = s.slots[:0]
@@ -107,15 +107,15 @@ func (s *Solver) begin(in Instance) {
 // setWindow fills what depends on the step alone.
 func (s *Solver) setWindow(steps int) {
 	s.steps = steps
-	s.weigh, s.drift = resize(s.weigh, steps), resize(s.drift, steps)
-	s.mass, s.most = resize(s.mass, steps+1), resize(s.most, steps+1)
+	s.weights, s.drift = resize(s.weights, steps), resize(s.drift, steps)
+	s.weightSums, s.maxGain = resize(s.weightSums, steps+1), resize(s.maxGain, steps+1)
 	s.own, s.others = resize(s.own, steps), resize(s.others, steps)
 	s.top = resize(s.top, steps)
-	s.mass[0] = 0
+	s.weightSums[0] = 0
 	for h := range steps {
-		s.weigh[h] = s.in.Options.weight(h)
+		s.weights[h] = s.in.Options.weight(h)
 		s.drift[h] = float64(int64(h) * s.in.Options.Drift)
-		s.mass[h+1] = s.mass[h] + s.weigh[h]
+		s.weightSums[h+1] = s.weightSums[h] + s.weights[h]
 	}
 }
 
@@ -134,12 +134,12 @@ func (s *Solver) rankJobs() {
 		})
 	}
 	s.jobs = resize(s.jobs, len(jobs))
-	s.forced = 0
+	s.overdue = 0
 	for rank, i := range s.byAge {
 		job := &jobs[i]
-		s.jobs[rank] = ranked{size: float64(job.Prefill), life: s.life(job.Remaining)}
+		s.jobs[rank] = rankedJob{size: float64(job.Prefill), life: s.life(job.Remaining)}
 		if bound := s.in.Options.WaitBound; bound > 0 && job.Waited >= bound {
-			s.forced++
+			s.overdue++
 		}
 	}
 }
@@ -155,7 +155,7 @@ func (s *Solver) life(remaining int) int32 {
 // convex in the size of the job that one slot gets.
 func (s *Solver) sortPool() {
 	n := len(s.jobs)
-	s.pool, s.place = resize(s.pool, n), resize(s.place, n)
+	s.pool, s.position = resize(s.pool, n), resize(s.position, n)
 	for rank := range s.pool {
 		s.pool[rank] = int32(rank)
 	}
@@ -177,7 +177,7 @@ func (s *Solver) sortPool() {
 	s.waiting.reset(n)
 	life := int32(0)
 	for at, rank := range s.pool {
-		s.place[rank] = int32(at)
+		s.position[rank] = int32(at)
 		s.waiting.set(int32(at))
 		for ; life <= jobs[rank].life; life++ {
 			s.bounds[life] = int32(at)
@@ -200,14 +200,14 @@ func (s *Solver) openWorkers() {
 	}
 	slices.SortFunc(s.open, func(a, b int32) int { return s.compareWorkers(a, b) })
 	k := len(s.open)
-	s.room, s.score = resize(s.room, k), resize(s.score, k)
+	s.freeSlots, s.score = resize(s.freeSlots, k), resize(s.score, k)
 	s.load = resize(s.load, (k+1)*s.steps)
 	for i, g := range s.open {
-		s.room[i], s.score[i] = int32(min(workers[g].Free, s.placed)), 0
+		s.freeSlots[i], s.score[i] = int32(min(workers[g].Free, s.placed)), 0
 		row := s.row(int32(i))
 		for h := range row {
 			row[h] = float64(workers[g].at(h))
-			s.score[i] += s.weigh[h] * row[h]
+			s.score[i] += s.weights[h] * row[h]
 		}
 	}
 	s.foldClosed(s.row(int32(k)))

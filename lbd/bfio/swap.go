@@ -14,7 +14,7 @@ type partner struct {
 func (s *Solver) swapAll() bool {
 	changed := false
 	for i := range s.slots {
-		if !s.isSummit(s.slots[i].worker) {
+		if !s.hasTopLoad(s.slots[i].worker) {
 			continue
 		}
 		if p := s.bestPartner(i); p.gain > 0 {
@@ -25,9 +25,9 @@ func (s *Solver) swapAll() bool {
 	return changed
 }
 
-func (s *Solver) isSummit(worker int32) bool {
+func (s *Solver) hasTopLoad(worker int32) bool {
 	for h := range s.top {
-		if t := &s.top[h]; t.who[0] == worker || s.row(worker)[h] == t.load[0] {
+		if t := &s.top[h]; t.worker[0] == worker || s.row(worker)[h] == t.load[0] {
 			return true
 		}
 	}
@@ -36,7 +36,7 @@ func (s *Solver) isSummit(worker int32) bool {
 
 // bestPartner is the exchange of slot i that gains most, the first of equals.
 func (s *Solver) bestPartner(i int) partner {
-	best := partner{slot: -1, gain: tolerance * s.height()}
+	best := partner{slot: -1, gain: tolerance * s.weightedPeaks()}
 	least := best.gain
 	a := s.slots[i]
 	s.boundGains()
@@ -48,11 +48,11 @@ func (s *Solver) bestPartner(i int) partner {
 			best = partner{slot: k, worker: b.worker, gain: gain}
 		}
 	}
-	for k, room := range s.room {
+	for k, room := range s.freeSlots {
 		if room == 0 || int32(k) == a.worker {
 			continue
 		}
-		if gain := s.swapGain(a.worker, int32(k), s.jobs[a.rank], ranked{}, best.gain); gain > best.gain {
+		if gain := s.swapGain(a.worker, int32(k), s.jobs[a.rank], rankedJob{}, best.gain); gain > best.gain {
 			best = partner{slot: -1, worker: int32(k), gain: gain}
 		}
 	}
@@ -62,11 +62,11 @@ func (s *Solver) bestPartner(i int) partner {
 	return best
 }
 
-// height is the weighted sum of the summits, without their sign.
-func (s *Solver) height() float64 {
+// weightedPeaks is the weighted sum of the summits, without their sign.
+func (s *Solver) weightedPeaks() float64 {
 	sum := 0.0
 	for h := range s.top {
-		sum += s.weigh[h] * max(s.top[h].load[0], -s.top[h].load[0])
+		sum += s.weights[h] * max(s.top[h].load[0], -s.top[h].load[0])
 	}
 	return sum
 }
@@ -74,22 +74,22 @@ func (s *Solver) height() float64 {
 // boundGains sets most[h] to the most that any swap can gain from step h on:
 // the two workers in it leave the third highest where it is.
 func (s *Solver) boundGains() {
-	s.most[s.steps] = 0
+	s.maxGain[s.steps] = 0
 	for h := s.steps - 1; h >= 0; h-- {
 		t := &s.top[h]
-		s.most[h] = s.most[h+1] + s.weigh[h]*(t.load[0]-t.load[2])
+		s.maxGain[h] = s.maxGain[h+1] + s.weights[h]*(t.load[0]-t.load[2])
 	}
 }
 
 // swapGain is how much the weighted sum of the summits falls when worker p gives
 // job a to worker q for job b; a job with no life is a free slot. Of a swap that
 // cannot gain more than beat it returns something no larger than that.
-func (s *Solver) swapGain(p, q int32, a, b ranked, beat float64) float64 {
+func (s *Solver) swapGain(p, q int32, a, b rankedJob, beat float64) float64 {
 	rowP, rowQ := s.row(p), s.row(q)
 	gain := 0.0
 	for h := range s.top {
-		if gain+s.most[h] < beat {
-			return gain + s.most[h]
+		if gain+s.maxGain[h] < beat {
+			return gain + s.maxGain[h]
 		}
 		shift := 0.0
 		if h < int(a.life) {
@@ -99,8 +99,8 @@ func (s *Solver) swapGain(p, q int32, a, b ranked, beat float64) float64 {
 			shift -= b.size + s.drift[h]
 		}
 		t := &s.top[h]
-		peak := max(rowP[h]-shift, rowQ[h]+shift, t.besides(p, q))
-		gain += s.weigh[h] * (t.load[0] - peak)
+		peak := max(rowP[h]-shift, rowQ[h]+shift, t.highestWithout(p, q))
+		gain += s.weights[h] * (t.load[0] - peak)
 	}
 	return gain
 }
@@ -117,10 +117,10 @@ func (s *Solver) exchange(i int, p partner) {
 		s.add(from, b.rank, 1)
 		b.worker = a.worker
 	} else {
-		s.room[a.worker]++
-		s.room[p.worker]--
+		s.freeSlots[a.worker]++
+		s.freeSlots[p.worker]--
 	}
-	s.touch(a.worker)
-	s.touch(p.worker)
+	s.updateTopLoads(a.worker)
+	s.updateTopLoads(p.worker)
 	a.worker = p.worker
 }

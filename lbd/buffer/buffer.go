@@ -1,5 +1,5 @@
-// Package buffer keeps byte buffers of fixed sizes for later use: the bodies of requests,
-// and what is kept of answers. A buffer has one owner, who releases it once.
+// Package buffer pools byte buffers of fixed sizes for the bodies of requests and buffered answers.
+// A buffer has one owner, who releases it once.
 package buffer
 
 import (
@@ -21,11 +21,10 @@ const (
 // Buffer is a byte buffer that can be released for later use.
 type Buffer struct{ B []byte }
 
-// buffers are those that nobody uses, by sizeClass.
+// buffers contains the unused buffers by sizeClass.
 var buffers [1 + 4*8]sync.Pool
 
-// sizeClass is the number of the smallest size of a buffer that has room for n bytes, and
-// that size.
+// sizeClass returns the index and size of the smallest buffer that has capacity for n bytes.
 func sizeClass(n int) (class, size int) {
 	if n <= MinSize {
 		return 0, MinSize
@@ -36,13 +35,13 @@ func sizeClass(n int) (class, size int) {
 	return 4*doublings + quarters - 4, quarters * quarter
 }
 
-// SizeFor is the size of the smallest buffer that has room for n bytes.
+// SizeFor returns the size of the smallest buffer that has capacity for n bytes.
 func SizeFor(n int) int {
 	_, size := sizeClass(n)
 	return size
 }
 
-// Take is an empty buffer with room for n bytes.
+// Take returns an empty buffer with capacity for n bytes.
 func Take(n int) *Buffer {
 	class, size := sizeClass(n)
 	if class < len(buffers) {
@@ -54,11 +53,10 @@ func Take(n int) *Buffer {
 	return &Buffer{B: make([]byte, 0, size)}
 }
 
-// Poison makes released buffers useless, for tests: whoever still reads one is
-// found out.
+// Poison makes Release overwrite buffers, so that tests detect later reads.
 var Poison = false
 
-// Release gives the buffer back. Nobody may use it afterwards.
+// Release returns the buffer to the pool. It must not be used afterwards.
 func (p *Buffer) Release() {
 	if Poison {
 		for i := range p.B {
@@ -70,14 +68,14 @@ func (p *Buffer) Release() {
 	}
 }
 
-// Grow makes room for at least n more bytes, and for a quarter of those that are there.
+// Grow makes room for at least n more bytes, and at least a quarter of the current capacity.
 func (p *Buffer) Grow(n int) {
 	if cap(p.B)-len(p.B) < n {
 		p.GrowTo(max(5*cap(p.B)/4, len(p.B)+n))
 	}
 }
 
-// GrowTo makes room for n bytes in all.
+// GrowTo sets the capacity to at least n bytes in total.
 func (p *Buffer) GrowTo(n int) {
 	larger := Take(n)
 	larger.B = append(larger.B, p.B...)

@@ -6,32 +6,32 @@ import (
 	"time"
 )
 
-// How the time grows between the rounds of a request that fails everywhere, and the
-// share of it that is drawn by the request's id, so that what failed together does
-// not come back together. SGLang's router has the same.
+// Growth of the backoff between the rounds of a request that every target failed, and the share of
+// it that is derived from the request's id, so that requests that failed together do not return
+// together. The values are those of SGLang's router.
 const (
 	retryGrowth = 1.5
 	retryJitter = 0.2
 )
 
-// startOver allows a request everything again when nothing that it does not avoid
-// answers: a replica that failed once is better than none. Other replicas are tried
-// at once; before the same ones are, it rests, each time longer: what made them all
-// fail needs time to pass. It says whether the request may be placed now.
-func (b *Balancer) startOver(now time.Duration, r *request) bool {
+// startRetryRound allows a request all targets again after every live target has failed it: a
+// replica that failed once is better than none. Other replicas are tried at once. Before the same
+// ones are tried again, the request backs off, each time longer, because a common cause needs time
+// to pass. It reports whether the request may be placed now.
+func (b *Balancer) startRetryRound(now time.Duration, r *request) bool {
 	switch {
-	case len(r.avoid) == 0 || b.anyLeft(now, r):
+	case len(r.avoid) == 0 || b.anyTargetLeft(now, r):
 		return true
-	case now-r.failedAt < b.cfg.retryBackoff(r.ID, r.rounds):
+	case now-r.failedAt < b.cfg.retryBackoff(r.ID, r.retryRounds):
 		return false
 	}
 	r.avoid, r.refusals = r.avoid[:0], r.refusals[:0]
-	r.rounds++
+	r.retryRounds++
 	return true
 }
 
-// retryBackoff is how long a request waits that everything which answers has failed, after
-// so many earlier rounds.
+// retryBackoff returns the backoff of a request after every live target has failed it, given the
+// number of earlier rounds.
 func (c *Config) retryBackoff(id string, rounds int) time.Duration {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(id))
@@ -40,8 +40,8 @@ func (c *Config) retryBackoff(id string, rounds int) time.Duration {
 	return time.Duration(wait * (1 - retryJitter + 2*retryJitter*draw))
 }
 
-// mix spreads the bits of a hash (the finaliser of SplitMix64): FNV's high ones
-// hardly depend on the last letters.
+// mix spreads the bits of a hash (the finaliser of SplitMix64). The high bits of FNV hardly depend
+// on the last characters.
 func mix(x uint64) uint64 {
 	x += 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9

@@ -43,7 +43,7 @@ func until(t *testing.T, b *Balancer, now time.Duration, id string, replicas ...
 
 // What has failed at the only replica there is goes back to it, each time after a
 // longer rest, by a jitter of its own.
-func TestARequestRestsBeforeItGoesBackToWhereItFailed(t *testing.T) {
+func TestRetryToSameTargetWaitsForBackoff(t *testing.T) {
 	everyPolicy(t, func(t *testing.T, cfg Config) {
 		cfg.MaxTries, cfg.RetryWaitMax = 8, 200*time.Millisecond
 		b, now := start(cfg, 1), time.Duration(0)
@@ -66,7 +66,7 @@ func TestARequestRestsBeforeItGoesBackToWhereItFailed(t *testing.T) {
 
 // Another replica, or peer, is tried at once, also one that comes while the request
 // rests.
-func TestARequestDoesNotRestBeforeItGoesElsewhere(t *testing.T) {
+func TestRetryToOtherTargetIsImmediate(t *testing.T) {
 	everyPolicy(t, func(t *testing.T, cfg Config) {
 		cfg.MaxTries, cfg.RetryWait = 9, time.Hour
 		b := start(cfg, 2)
@@ -95,7 +95,7 @@ func TestARequestDoesNotRestBeforeItGoesElsewhere(t *testing.T) {
 }
 
 // A request that rests keeps nobody else waiting, and no longer than it may wait.
-func TestARequestThatRestsKeepsNobodyWaiting(t *testing.T) {
+func TestRequestInBackoffDoesNotBlockQueue(t *testing.T) {
 	everyPolicy(t, func(t *testing.T, cfg Config) {
 		cfg.RetryWait, cfg.RetryWaitMax, cfg.MaxWait = time.Hour, time.Hour, time.Second
 		b := start(cfg, 1)
@@ -117,7 +117,7 @@ func TestARequestThatRestsKeepsNobodyWaiting(t *testing.T) {
 }
 
 // The rest follows from the id and the round alone, and is spread over ids.
-func TestRestIsDrawnByTheID(t *testing.T) {
+func TestBackoffJitterDependsOnID(t *testing.T) {
 	cfg := DefaultConfig(nil)
 	low, high, sum := time.Hour, time.Duration(0), time.Duration(0)
 	const ids = 1000

@@ -13,42 +13,43 @@ import (
 	"skyserve/lbd/prefix"
 )
 
-// request is a request in flight.
+// request is the state of a request in flight.
 type request struct {
 	Request
 	fair.Item[request]
-	pooled
+	poolState
 	suspicion
-	spent  int64         // tokens that a try which failed cost: no less is charged, unless it is served
-	came   time.Duration // Item.Arrived is that, or when its answer broke off: since when its client waits
-	began  time.Duration // its session
-	sentAt time.Duration
-	target *target // nil while queued
-	tries  int
-	// avoid lists the engines and peers, by id, that failed it in this round; rounds
-	// counts those before, in which everything did, and failedAt is when the last did.
-	avoid    []string
-	refusals []refusal // of this round: see Outcome.Refused
-	rounds   int
-	failedAt time.Duration
-	// kept is the full replica that it waits for; nil when it waits for any.
-	kept *target
-	// nextRank is the rank that it gets when its queue is ordered anew.
+	minCharge    int64         // tokens that a failed attempt cost; the tenant is charged at least this, unless the request is served
+	receivedAt   time.Duration // when it arrived; Item.Arrived is the same, or when its response broke off: the start of the client's wait
+	sessionStart time.Duration // start of its session
+	sentAt       time.Duration
+	target       *target // nil while queued
+	attempts     int
+	// avoid lists the ids of the engines and peers that failed it in this round. retryRounds counts
+	// the earlier rounds, in each of which every target failed. failedAt is the time of the last
+	// failure.
+	avoid       []string
+	refusals    []refusal // in this round: see Outcome.Refused
+	retryRounds int
+	failedAt    time.Duration
+	// waitsFor is the full replica that it waits for; nil if it waits for any.
+	waitsFor *target
+	// nextRank is the rank that it gets when its queue is reordered.
 	nextRank time.Duration
-	// What it was expected to cost its target when it was sent, in tokens.
-	weighed  bool // since it was queued, where the policy holds
-	uncached int
-	// Where it was sent last: when its first token came, and the load then.
-	firstAt      time.Duration
-	firstCount   int
-	firstContext int
-	promptCost   int
-	answerCost   int
-	prefilled    bool // a first token came back
-	counted      bool // its first token is, among those of its model
+	// Expected cost at its target when it was sent, in tokens.
+	evaluated bool // since it was queued; only for a policy that holds requests
+	uncached  int
+	// The last target: when the first token arrived, and the load at that time.
+	firstTokenAt          time.Duration
+	firstTokenOutstanding int
+	firstTokenContext     int
+	promptCost            int
+	answerCost            int
+	prefilled             bool // a first token arrived
+	firstTokenCounted     bool // its first token is included in the model's count
 }
 
-// Counts is where every request went. Arrived equals the sum of the others.
+// Counts is the number of requests by result. Arrived equals the sum of the others.
 type Counts struct {
 	Arrived     int64 `json:"arrived"`
 	Finished    int64 `json:"finished"`
@@ -57,42 +58,42 @@ type Counts struct {
 	Bounced     int64 `json:"bounced"`
 	Queued      int   `json:"queued"`
 	Outstanding int   `json:"outstanding"`
-	// ForwardedOut and ForwardedIn count requests, not part of the sum.
+	// ForwardedOut and ForwardedIn count requests too, but are not part of the sum.
 	ForwardedOut int64 `json:"forwarded_out"`
 	ForwardedIn  int64 `json:"forwarded_in"`
 }
 
-// Balancer decides for one balancer process. It is not safe for concurrent use.
+// Balancer makes the decisions of one balancer process. It is not safe for concurrent use.
 type Balancer struct {
-	cfg       Config
-	traits    policy.Traits
-	requests  map[string]*request
-	queues    []*queue // sorted by model
-	queued    int
-	replicas  []*target // sorted by id
-	peers     []*target // sorted by id
-	caches    caches
-	seq       uint64
-	counts    Counts
-	retries   breaker.Budget
-	ejections int64
-	refused   int64           // retries
-	hits      pace.Mean       // share of the prompts that engines found in their caches
-	byPace    []*pace.Learned // scratch of comparePaces
+	cfg            Config
+	traits         policy.Traits
+	requests       map[string]*request
+	queues         []*queue // sorted by model
+	queued         int
+	replicas       []*target // sorted by id
+	peers          []*target // sorted by id
+	caches         caches
+	seq            uint64
+	counts         Counts
+	retries        breaker.Budget
+	ejections      int64
+	retriesRefused int64            // retries refused for lack of budget
+	hitRate        pace.Mean        // share of prompt tokens that engines found in their caches
+	byPace         []*pace.Estimate // scratch buffer of comparePaces
 
-	actions    []Action
-	decisions  []Decision
-	candidates []policy.Candidate
-	targets    []*target // beside candidates
-	firstPeer  int       // among them
-	pool       []*request
-	spare      []*request
-	facts      policy.Facts
-	batch      batch
-	suspects   killSuspects
+	actions      []Action
+	decisions    []Decision
+	candidates   []policy.Candidate
+	targets      []*target // parallel to candidates
+	firstPeer    int       // index of the first peer in candidates
+	pool         []*request
+	freeRequests []*request
+	facts        policy.Facts
+	batch        batch
+	suspects     killSuspects
 }
 
-// New makes a balancer without replicas, peers or requests.
+// New returns a balancer without replicas, peers or requests.
 func New(cfg Config) *Balancer {
 	return &Balancer{
 		cfg:      cfg,
@@ -104,38 +105,38 @@ func New(cfg Config) *Balancer {
 	}
 }
 
-// Step takes one event at a time that never goes back and returns what to do,
-// in order. The actions are valid until the next Step. An event that names
-// something unknown (a request that ended, a replica that was removed) does
-// nothing: sockets report late.
+// Step processes one event and returns the actions to perform, in order. now must never go
+// backwards. The actions are valid until the next Step. Step ignores an event that names an unknown
+// request or target, such as a request that ended or a replica that was removed: events from
+// sockets can be late.
 func (b *Balancer) Step(now time.Duration, ev Event) []Action {
 	b.actions, b.decisions = b.actions[:0], b.decisions[:0]
 	switch ev.Kind {
 	case EventArrived:
-		b.arrive(now, ev.Request)
+		b.handleArrived(now, ev.Request)
 	case EventFirstToken:
 		if r := b.requests[ev.ID]; r != nil && r.target != nil {
 			r.target.confirm(r)
 			r.target.work.firstToken(r)
-			b.talks(r)
-			r.started(now)
-			b.queue(r.Model).noteFirst(now, r)
+			b.markStreaming(r)
+			r.recordFirstToken(now)
+			b.queue(r.Model).countFirstToken(now, r)
 			b.drainModel(now, r)
 		}
 	case EventProgress:
-		if t := find(b.replicas, ev.Target); t != nil {
+		if t := findTarget(b.replicas, ev.Target); t != nil {
 			t.tokens += int64(ev.Tokens)
 			t.work.progress(ev.Tokens)
-			t.noteTokens(ev.Tokens)
+			t.recordTokens(ev.Tokens)
 		}
 	case EventFinished:
-		b.finish(now, ev.ID, ev.Outcome)
+		b.handleFinished(now, ev.ID, ev.Outcome)
 	case EventFailed:
-		b.fail(now, ev.ID, ev.Outcome)
+		b.handleFailed(now, ev.ID, ev.Outcome)
 	case EventCancelled:
-		b.cancel(now, ev.ID, ev.Outcome)
+		b.handleCancelled(now, ev.ID, ev.Outcome)
 	case EventBounced:
-		b.bounced(now, ev.ID, ev.Outcome)
+		b.handleBounced(now, ev.ID, ev.Outcome)
 	case EventTick:
 		b.tick(now)
 	default:
@@ -151,28 +152,28 @@ func (b *Balancer) stepTargets(now time.Duration, ev Event) {
 	case EventReplicaRemoved:
 		b.removeReplica(now, ev.Target)
 	case EventReplicaDraining:
-		if t := find(b.replicas, ev.Target); t != nil {
+		if t := findTarget(b.replicas, ev.Target); t != nil {
 			t.draining = true
 			b.bounceStranded(now)
 		}
 	case EventReplicaReport:
-		b.replicaReport(now, ev.Target, ev.Report)
+		b.handleReplicaReport(now, ev.Target, ev.Report)
 	case EventPeerAdded:
 		b.addPeer(ev.Peer)
 	case EventPeerRemoved:
 		b.removePeer(now, ev.Target)
 	case EventPeerReport:
-		b.peerReport(now, ev.Target, ev.PeerReport)
+		b.handlePeerReport(now, ev.Target, ev.PeerReport)
 	case EventPeerLearned:
-		b.receive(now, ev.Target, ev.Learned)
+		b.receiveLearned(now, ev.Target, ev.Learned)
 	default:
 		panic(fmt.Sprintf("core: unknown event kind %q", ev.Kind))
 	}
 }
 
-func (b *Balancer) act(a Action) { b.actions = append(b.actions, a) }
+func (b *Balancer) addAction(a Action) { b.actions = append(b.actions, a) }
 
-func (b *Balancer) arrive(now time.Duration, in *Request) {
+func (b *Balancer) handleArrived(now time.Duration, in *Request) {
 	b.counts.Arrived++
 	b.retries.Earn(b.cfg.RetryShare, b.cfg.RetryBurst)
 	if in.From != "" {
@@ -180,121 +181,120 @@ func (b *Balancer) arrive(now time.Duration, in *Request) {
 	}
 	if _, dup := b.requests[in.ID]; dup {
 		b.counts.Rejected++
-		b.act(Action{Kind: ActionReject, ID: in.ID, Reason: RejectDuplicate})
+		b.addAction(Action{Kind: ActionReject, ID: in.ID, Reason: RejectDuplicate})
 		return
 	}
 	b.seq++
-	r := b.take()
-	r.Request, r.came = *in, now
-	r.enter(b.seq, now)
-	r.Rank = b.rank(r)
+	r := b.newRequest()
+	r.Request, r.receivedAt = *in, now
+	r.initItem(b.seq, now)
+	r.Rank = b.queueRank(r)
 	b.findSuspect(r)
 	b.requests[r.ID] = r
 	switch {
-	case r.From != "" && !b.servedHere(now, r.Model):
-		b.bounce(r)
-	case !b.known(r.Model):
-		b.reject(r, RejectNoReplica)
-	case !b.held(r):
-		b.reject(r, RejectHolder)
+	case r.From != "" && !b.servedLocally(now, r.Model):
+		b.bounceRequest(r)
+	case !b.modelKnown(r.Model):
+		b.rejectRequest(r, RejectNoReplica)
+	case !b.holderKnown(r):
+		b.rejectRequest(r, RejectHolder)
 	case b.mustStop(r):
-		b.stop(r)
+		b.rejectKiller(r)
 	case b.queued >= b.cfg.QueueLimit && !b.evictForTenant(now, r):
-		b.reject(r, RejectQueueFull)
-	case b.park(now, r):
-		b.act(Action{Kind: ActionHold, ID: r.ID})
+		b.rejectRequest(r, RejectQueueFull)
+	case b.parkRequest(now, r):
+		b.addAction(Action{Kind: ActionHold, ID: r.ID})
 	default:
 		q := b.enqueue(now, r)
 		b.drain(now, q)
 		if r.target == nil {
-			b.act(Action{Kind: ActionHold, ID: r.ID, Target: r.keptFor()})
+			b.addAction(Action{Kind: ActionHold, ID: r.ID, Target: r.waitsForID()})
 		}
 	}
 }
 
-// rank is the rank of r in the queue: by arrival, or, for a policy that holds,
-// by when its session began, so that a conversation or a tree that was started
-// is finished before new ones begin while its prefix is still cached. The less
-// the engines find cached, the less there is to save: no session gains more than
-// SessionLead times the square of the hit rate.
-func (b *Balancer) rank(r *request) time.Duration {
-	if r.began = r.came; !b.traits.Holds {
-		return r.came
+// queueRank returns the rank of r in the queue: its arrival or, for a policy that holds requests,
+// the start of its session. An active conversation or tree is then finished before new ones begin,
+// while its prefix is still cached. The lower the engines' hit rate, the less there is to gain: a
+// session gains at most SessionLead times the square of the hit rate.
+func (b *Balancer) queueRank(r *request) time.Duration {
+	if r.sessionStart = r.receivedAt; !b.traits.Holds {
+		return r.receivedAt
 	}
 	if r.SessionAge > 0 {
-		r.began = r.came - r.SessionAge
-	} else if start, known := b.caches.session(r.Prompt); known {
-		r.began = start
+		r.sessionStart = r.receivedAt - r.SessionAge
+	} else if start, known := b.caches.sessionStart(r.Prompt); known {
+		r.sessionStart = start
 	}
-	hits := b.hits.Or(1)
-	return max(r.began, r.came-time.Duration(hits*hits*float64(b.cfg.SessionLead)))
+	hits := b.hitRate.Or(1)
+	return max(r.sessionStart, r.receivedAt-time.Duration(hits*hits*float64(b.cfg.SessionLead)))
 }
 
-// maxSpare bounds the requests that are kept to be used again.
+// maxSpare bounds the request objects that are kept for reuse.
 const maxSpare = 1024
 
-// take is a request without anything in it.
-func (b *Balancer) take() *request {
-	n := len(b.spare)
+// newRequest returns an empty request, reused if possible.
+func (b *Balancer) newRequest() *request {
+	n := len(b.freeRequests)
 	if n == 0 {
 		return &request{}
 	}
-	r := b.spare[n-1]
-	b.spare = b.spare[:n-1]
+	r := b.freeRequests[n-1]
+	b.freeRequests = b.freeRequests[:n-1]
 	*r = request{avoid: r.avoid[:0], refusals: r.refusals[:0]}
 	return r
 }
 
-// drop forgets a request that has ended. What it holds can still be read until
-// the next one arrives.
-func (b *Balancer) drop(r *request) {
+// forgetRequest removes a request that has ended. Its fields remain readable until the next request
+// arrives.
+func (b *Balancer) forgetRequest(r *request) {
 	delete(b.requests, r.ID)
-	if len(b.spare) < maxSpare {
-		b.spare = append(b.spare, r)
+	if len(b.freeRequests) < maxSpare {
+		b.freeRequests = append(b.freeRequests, r)
 	}
 }
 
-// finish ends a request that was served.
-func (b *Balancer) finish(now time.Duration, id string, out *Outcome) {
+// handleFinished ends a request that was served.
+func (b *Balancer) handleFinished(now time.Duration, id string, out *Outcome) {
 	r := b.requests[id]
 	if r == nil || r.target == nil {
 		return
 	}
-	here := out.here()
+	here := out.atLastTarget()
 	t := b.detachRequest(r, here)
 	if out != nil && out.ClientError {
 		b.endClientError(now, t, r, out)
 		return
 	}
-	b.learn(now, t, r, here)
-	b.queue(r.Model).settle(r, out)
+	b.learnFromEnd(now, t, r, here)
+	b.queue(r.Model).chargeServed(r, out)
 	if out != nil && out.OutputTokens.Known {
-		b.queue(r.Model).answers.ended(max(0, out.OutputTokens.Value))
+		b.queue(r.Model).answerLengths.add(max(0, out.OutputTokens.Value))
 	}
 	var answered prefix.Key
 	if out != nil && len(out.Key) > len(r.Prompt) {
 		answered = out.Key
 	}
-	b.caches.finished(now, &t.cacheTarget, r.Tenant, r.Prompt, answered, r.began)
+	b.caches.recordFinished(now, &t.cacheTarget, r.Tenant, r.Prompt, answered, r.sessionStart)
 	b.counts.Finished++
 	t.breaker.Served()
 	b.clearSuspect(now, r)
-	b.drop(r)
+	b.forgetRequest(r)
 	b.drainModel(now, r)
 }
 
-// endClientError ends a request that t refused because of what its client sent. It says
-// nothing about how well t works, nor about how long answers are.
+// endClientError ends a request that t refused because of what its client sent. The response
+// carries no information about the health of t or the length of answers.
 func (b *Balancer) endClientError(now time.Duration, t *target, r *request, out *Outcome) {
-	b.chargeFailure(now, t, r)
-	b.queue(r.Model).settle(r, out)
+	b.addFailedLoad(now, t, r)
+	b.queue(r.Model).chargeServed(r, out)
 	b.counts.Finished++
-	b.drop(r)
+	b.forgetRequest(r)
 	b.drainModel(now, r)
 }
 
-// here is what of an outcome the last target did.
-func (o *Outcome) here() *Outcome {
+// atLastTarget returns the outcome without the tokens that earlier targets generated.
+func (o *Outcome) atLastTarget() *Outcome {
 	if o == nil || o.Elsewhere <= 0 || !o.OutputTokens.Known {
 		return o
 	}
@@ -303,28 +303,28 @@ func (o *Outcome) here() *Outcome {
 	return &h
 }
 
-// fail handles a request that its target did not serve: elsewhere if that can
-// still be done, else it ends.
-func (b *Balancer) fail(now time.Duration, id string, out *Outcome) {
+// handleFailed handles a request that its target did not serve. It retries the request if possible,
+// and otherwise ends it.
+func (b *Balancer) handleFailed(now time.Duration, id string, out *Outcome) {
 	r := b.requests[id]
 	if r == nil || r.target == nil {
 		return
 	}
 	if r.prefilled {
-		r.Arrived = now // its client has waited since then, not since it asked
+		r.Arrived = now // the client waits since its stream stopped, not since it sent the request
 	}
-	trial, before := r.target.breaker.Trying(r.Seq), r.target.breaker
+	trial, before := r.target.breaker.IsTrial(r.Seq), r.target.breaker
 	generated := b.generated(now, r)
 	if out != nil && out.Broke {
 		b.markSuspect(now, r)
 	}
-	t := b.detachRequest(r, out.here())
+	t := b.detachRequest(r, out.atLastTarget())
 	b.queue(r.Model).chargeUnserved(r, out, generated)
-	b.blame(now, t, r, trial)
+	b.countFailure(now, t, r, trial)
 	if out != nil && out.Unreachable {
-		b.suspect(now, t)
+		b.markUnreachable(now, t)
 	}
-	b.chargeFailure(now, t, r)
+	b.addFailedLoad(now, t, r)
 	b.addPeerKills(now, r, t.id, out)
 	r.avoid, r.failedAt = append(r.avoid, t.engine), now
 	if out != nil && out.Refused {
@@ -332,19 +332,19 @@ func (b *Balancer) fail(now time.Duration, id string, out *Outcome) {
 	}
 	switch {
 	case b.mustStop(r):
-		b.stop(r)
+		b.rejectKiller(r)
 	case out == nil || !out.Retryable:
-		b.reject(r, RejectFailed)
-	case r.onlyRefused() && !b.anyLeft(now, r):
-		r.undoBlame()
-		b.reject(r, RejectRefused)
-	case r.tries >= b.cfg.MaxTries:
-		b.reject(r, RejectTooManyTry)
+		b.rejectRequest(r, RejectFailed)
+	case r.onlyRefused() && !b.anyTargetLeft(now, r):
+		r.undoFailures()
+		b.rejectRequest(r, RejectRefused)
+	case r.attempts >= b.cfg.MaxTries:
+		b.rejectRequest(r, RejectTooManyTry)
 	case t.peer && now-r.Arrived >= b.maxWait(r):
-		b.reject(r, RejectWait) // it was held there for the rest of its time
+		b.rejectRequest(r, RejectWait) // the peer queued it for its remaining wait time
 	case !b.retries.Spend(b.cfg.RetryBurst):
-		b.refused++
-		b.reject(r, RejectRetries)
+		b.retriesRefused++
+		b.rejectRequest(r, RejectRetries)
 	default:
 		b.requeue(now, r)
 	}
@@ -352,48 +352,48 @@ func (b *Balancer) fail(now time.Duration, id string, out *Outcome) {
 	b.drainModel(now, r)
 }
 
-// bounced takes back a request that a peer could not place.
-func (b *Balancer) bounced(now time.Duration, id string, out *Outcome) {
+// handleBounced takes back a request that a peer could not place.
+func (b *Balancer) handleBounced(now time.Duration, id string, out *Outcome) {
 	r := b.requests[id]
 	if r == nil || r.target == nil || !r.target.peer {
 		return
 	}
 	t := b.detachRequest(r, nil)
 	t.pausedUntil = now + b.cfg.PeerPause
-	r.tries-- // the peer never tried
-	b.queue(r.Model).chargeFor(r, r.spent)
+	r.attempts-- // the peer never tried
+	b.queue(r.Model).setCharge(r, r.minCharge)
 	b.addPeerKills(now, r, t.id, out)
 	if b.mustStop(r) {
-		b.stop(r)
+		b.rejectKiller(r)
 	} else {
 		b.requeue(now, r)
 	}
 	b.drainModel(now, r)
 }
 
-// requeue puts a request back at its old place.
+// requeue returns a request to its previous place in the queue.
 func (b *Balancer) requeue(now time.Duration, r *request) {
-	if r.From != "" && !b.servedHere(now, r.Model) {
-		b.bounce(r)
+	if r.From != "" && !b.servedLocally(now, r.Model) {
+		b.bounceRequest(r)
 		return
 	}
-	if !b.held(r) {
-		b.reject(r, RejectHolder)
+	if !b.holderKnown(r) {
+		b.rejectRequest(r, RejectHolder)
 		return
 	}
 	b.enqueue(now, r)
 }
 
-// anyLeft says whether some target that r does not avoid answers and could take
-// it, if not at once then after a wait.
-func (b *Balancer) anyLeft(now time.Duration, r *request) bool {
+// anyTargetLeft reports whether a live target that r does not avoid can serve r, now or after a
+// wait.
+func (b *Balancer) anyTargetLeft(now time.Duration, r *request) bool {
 	for _, t := range b.replicas {
-		if t.model == r.Model && !t.draining && t.live(now, &b.cfg) && !r.elsewhere(t) && !r.avoids(t.engine) {
+		if t.model == r.Model && !t.draining && t.live(now, &b.cfg) && !r.needsOtherTarget(t) && !r.avoids(t.engine) {
 			return true
 		}
 	}
 	for _, t := range b.peers {
-		if b.mayForward(r, t) && t.load(r.Model) != nil && t.live(now, &b.cfg) && !r.elsewhere(t) && !r.avoids(t.engine) {
+		if b.mayForward(r, t) && t.modelLoad(r.Model) != nil && t.live(now, &b.cfg) && !r.needsOtherTarget(t) && !r.avoids(t.engine) {
 			return true
 		}
 	}
@@ -409,9 +409,9 @@ func (r *request) avoids(engine string) bool {
 	return false
 }
 
-// cancel ends a request whose client has gone. out tells what was generated; where it
-// does not, that is estimated.
-func (b *Balancer) cancel(now time.Duration, id string, out *Outcome) {
+// handleCancelled ends a request whose client disconnected. out contains the number of generated
+// tokens; if it is unknown, it is estimated.
+func (b *Balancer) handleCancelled(now time.Duration, id string, out *Outcome) {
 	r := b.requests[id]
 	if r == nil {
 		return
@@ -421,42 +421,42 @@ func (b *Balancer) cancel(now time.Duration, id string, out *Outcome) {
 		b.markSuspect(now, r)
 		t := b.detachRequest(r, nil)
 		b.queue(r.Model).chargeUnserved(r, out, generated)
-		b.act(Action{Kind: ActionAbort, ID: id, Target: t.id})
+		b.addAction(Action{Kind: ActionAbort, ID: id, Target: t.id})
 	} else {
 		b.dequeue(r)
 	}
 	b.counts.Cancelled++
-	b.drop(r)
+	b.forgetRequest(r)
 	b.drainModel(now, r)
 }
 
-// detachRequest takes r off its target; out tells how it ended there, if anything does.
+// detachRequest removes r from its target. out is how it ended there, if known.
 func (b *Balancer) detachRequest(r *request, out *Outcome) *target {
 	t := r.target
 	t.confirm(r)
 	t.outstanding--
-	t.breaker.Left(r.Seq)
+	t.breaker.Ended(r.Seq)
 	t.endIsolation(r)
-	t.work.take(r, out, t.outstanding == 0)
-	b.parted(t, r)
+	t.work.remove(r, out, t.outstanding == 0)
+	b.removeFromRank(t, r)
 	b.counts.Outstanding--
 	r.target = nil
 	b.queue(r.Model).Ended(&r.Item)
 	return t
 }
 
-// reject ends a request with a reason; it must not be in a queue.
-func (b *Balancer) reject(r *request, reason string) {
+// rejectRequest ends a request with a reason. The request must not be in a queue.
+func (b *Balancer) rejectRequest(r *request, reason string) {
 	b.counts.Rejected++
-	b.drop(r)
-	b.act(Action{Kind: ActionReject, ID: r.ID, Reason: reason, Kills: b.killsHere(r)})
+	b.forgetRequest(r)
+	b.addAction(Action{Kind: ActionReject, ID: r.ID, Reason: reason, Kills: b.killsHere(r)})
 }
 
-// bounce gives a forwarded request back; it must not be in a queue.
-func (b *Balancer) bounce(r *request) {
+// bounceRequest returns a forwarded request to its sender. The request must not be in a queue.
+func (b *Balancer) bounceRequest(r *request) {
 	b.counts.Bounced++
-	b.drop(r)
-	b.act(Action{Kind: ActionBounce, ID: r.ID, Target: r.From, Kills: b.killsHere(r)})
+	b.forgetRequest(r)
+	b.addAction(Action{Kind: ActionBounce, ID: r.ID, Target: r.From, Kills: b.killsHere(r)})
 }
 
 func (b *Balancer) enqueue(now time.Duration, r *request) *queue {
@@ -466,9 +466,9 @@ func (b *Balancer) enqueue(now time.Duration, r *request) *queue {
 	return q
 }
 
-// waiting lists the requests of a queue, those held apart too, so that it can change meanwhile. The
-// list is valid until the next call.
-func (b *Balancer) waiting(q *queue) []*request {
+// waitingRequests returns a copy of the requests of a queue, including the parked ones, so that the
+// queue can change during iteration. The list is valid until the next call.
+func (b *Balancer) waitingRequests(q *queue) []*request {
 	b.pool = q.AllParked(q.Waiting(b.pool[:0]))
 	return b.pool
 }
@@ -478,7 +478,7 @@ func (b *Balancer) dequeue(r *request) {
 	b.queued--
 }
 
-// queue is the queue of a model, made when needed.
+// queue returns the queue of a model and creates it if needed.
 func (b *Balancer) queue(model string) *queue {
 	i := sort.Search(len(b.queues), func(i int) bool { return b.queues[i].model >= model })
 	if i < len(b.queues) && b.queues[i].model == model {
@@ -490,33 +490,33 @@ func (b *Balancer) queue(model string) *queue {
 	return b.queues[i]
 }
 
-// tick lets time pass: what waited too long ends, and what time alone makes
-// available again is used.
+// tick handles the passage of time: it ends requests that waited too long and uses targets that
+// became available again.
 func (b *Balancer) tick(now time.Duration) {
 	b.forgetLost(now)
 	b.resolveFailures(now)
 	b.forgetKillers(now)
 	b.expireFailedLoad(now)
-	b.readmit(now)
+	b.allowTrials(now)
 	b.caches.tick(now)
 	b.comparePaces()
 	b.bounceStranded(now)
 	for _, q := range b.queues {
 		q.ForgetIdle(now)
 		b.chargeRunning(now, q)
-		for _, r := range b.waiting(q) {
+		for _, r := range b.waitingRequests(q) {
 			if now-r.Arrived >= b.maxWait(r) {
 				b.dequeue(r)
-				b.reject(r, RejectWait)
+				b.rejectRequest(r, RejectWait)
 			}
 		}
-		b.releaseDue(now, q)
+		b.releaseDueParked(now, q)
 	}
 	b.drainAll(now)
 }
 
-// maxWait is how long r is held at most. Deferred work that may be held apart is held
-// until it is due.
+// maxWait returns how long r may stay in the queue. A deferred request that can be parked may wait
+// until its deadline.
 func (b *Balancer) maxWait(r *request) time.Duration {
 	most := b.cfg.MaxWait
 	if r.Tier == service.TierDeferred && b.cfg.Deferred.On() {

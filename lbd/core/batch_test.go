@@ -46,7 +46,7 @@ func prompt(id string, tokens int) Event {
 
 // Slots that fall free at the end of one step are filled together, so that both
 // ranks come out even: the long prompt goes to the rank that holds less.
-func TestSlotsThatFallFreeTogetherAreFilledTogether(t *testing.T) {
+func TestBatchFillsFreedSlotsTogether(t *testing.T) {
 	b := New(rankedConfig())
 	addRanks(func(ev Event) { b.Step(0, ev) }, 1, 2, 2)
 	for i, tokens := range []int{500, 500, 100, 300} { // each to the rank with fewer
@@ -84,9 +84,9 @@ func TestSlotsThatFallFreeTogetherAreFilledTogether(t *testing.T) {
 	}
 }
 
-// What a pool is told of the requests that run: a rank's tokens are shared by
+// The pool's view of running requests: a rank's tokens are split among
 // those that have had their first one.
-func TestProgressIsSharedByThoseThatTalk(t *testing.T) {
+func TestProgressIsSplitAmongStreams(t *testing.T) {
 	b := New(rankedConfig())
 	addRanks(func(ev Event) { b.Step(0, ev) }, 1, 1, 8)
 	step := func(ev Event) { b.Step(0, ev) }
@@ -99,7 +99,7 @@ func TestProgressIsSharedByThoseThatTalk(t *testing.T) {
 	step(Event{Kind: EventProgress, Target: "e0/0", Tokens: 10})
 	step(Event{Kind: EventFirstToken, ID: "y"})
 	step(Event{Kind: EventProgress, Target: "e0/0", Tokens: 8})
-	rank := find(b.replicas, "e0/0")
+	rank := findTarget(b.replicas, "e0/0")
 	got := map[string]int{}
 	for _, id := range []string{"x", "y", "z"} {
 		got[id] = rank.streamed(b.requests[id])
@@ -121,7 +121,7 @@ func TestProgressIsSharedByThoseThatTalk(t *testing.T) {
 }
 
 // An engine that cannot be reached is left out with all its ranks.
-func TestADeadEngineCostsOneTryWhateverItsRanks(t *testing.T) {
+func TestDeadEngineCostsOneAttemptForAllRanks(t *testing.T) {
 	for _, name := range []string{"bf-io", "least-load"} {
 		cfg := rankedConfig()
 		cfg.Policy, _ = policy.New(name)
@@ -150,7 +150,7 @@ func TestADeadEngineCostsOneTryWhateverItsRanks(t *testing.T) {
 
 // A prompt that fits badly is passed over by better ones for a while, not for
 // ever, however many of those keep coming.
-func TestALongPromptIsNotPassedOverForEver(t *testing.T) {
+func TestLongPromptIsNotStarvedByBatches(t *testing.T) {
 	b := New(rankedConfig())
 	addRanks(func(ev Event) { b.Step(0, ev) }, 1, 2, 1)
 	ids := []string{"s0", "s1"}
@@ -196,7 +196,7 @@ func running(b *Balancer) []string {
 // Whatever happens to engines of several ranks: no rank is sent more than it
 // runs, nobody is lost, and once a decision is due no slot stays free while
 // somebody waits.
-func TestPoolsKeepTheLimitsAndLoseNobody(t *testing.T) {
+func TestPoolsRespectLimitsAndLoseNoRequest(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		cfg := rankedConfig()
 		cfg.QueueLimit, cfg.MaxWait, cfg.PoolLimit = 30, 5*time.Second, rapid.SampledFrom([]int{3, 30}).Draw(rt, "pool limit")
@@ -238,7 +238,7 @@ func TestPoolsKeepTheLimitsAndLoseNobody(t *testing.T) {
 		if room, _ := w.b.anyAvailable(w.now, w.b.queue("m")); !room || cfg.PoolLimit < cfg.QueueLimit {
 			return // those at the front may all have places to avoid
 		}
-		for _, r := range w.b.waiting(w.b.queue("m")) {
+		for _, r := range w.b.waitingRequests(w.b.queue("m")) {
 			if len(r.avoid) == 0 {
 				rt.Fatalf("%s waits while there is room: %+v", r.ID, w.b.View(w.now).Replicas)
 			}
@@ -249,16 +249,16 @@ func TestPoolsKeepTheLimitsAndLoseNobody(t *testing.T) {
 func checkRanks(t fatal, b *Balancer, limit int) {
 	for _, x := range b.replicas {
 		talking := 0
-		for i, r := range x.there {
-			if r.index != i || r.target != x {
-				t.Fatalf("%s: %s stands at %d, not %d", x.id, r.ID, r.index, i)
+		for i, r := range x.requests {
+			if r.rankIndex != i || r.target != x {
+				t.Fatalf("%s: %s stands at %d, not %d", x.id, r.ID, r.rankIndex, i)
 			}
-			if r.talks {
+			if r.streaming {
 				talking++
 			}
 		}
-		if x.outstanding > limit || len(x.there) != x.outstanding || talking != x.talking {
-			t.Fatalf("%s: %d outstanding of %d, %d there, %d of %d talk", x.id, x.outstanding, limit, len(x.there), talking, x.talking)
+		if x.outstanding > limit || len(x.requests) != x.outstanding || talking != x.streaming {
+			t.Fatalf("%s: %d outstanding of %d, %d there, %d of %d talk", x.id, x.outstanding, limit, len(x.requests), talking, x.streaming)
 		}
 	}
 }

@@ -11,10 +11,10 @@ import (
 // failing is a service of n replicas of which r0 fails whatever it is sent.
 type failing struct {
 	*testing.T
-	b    *Balancer
-	now  time.Duration
-	sent map[string]int // by replica
-	asks int
+	b        *Balancer
+	now      time.Duration
+	sent     map[string]int // by replica
+	requests int
 }
 
 func newFailing(t *testing.T, n int) *failing {
@@ -45,19 +45,19 @@ func (f *failing) step(ev Event) {
 // ask lets 10 ms pass, with the reports that are due, and sends a request.
 func (f *failing) ask() {
 	f.now += 10 * time.Millisecond
-	if f.asks++; f.asks%10 == 0 {
+	if f.requests++; f.requests%10 == 0 {
 		for _, v := range f.b.View(f.now).Replicas {
 			f.step(idle(v.ID))
 		}
 		f.step(Event{Kind: EventTick})
 	}
-	f.step(Event{Kind: EventArrived, Request: &Request{ID: fmt.Sprint(f.asks), Model: "m"}})
+	f.step(Event{Kind: EventArrived, Request: &Request{ID: fmt.Sprint(f.requests), Model: "m"}})
 }
 
 // A replica that reports itself ready but fails what it is sent gets no more than
 // a trial now and then, at longer and longer distances; its requests are served
 // elsewhere. Once it serves again it has its full share.
-func TestAReplicaThatFailsIsLeftOut(t *testing.T) {
+func TestFailingReplicaIsEjected(t *testing.T) {
 	f := newFailing(t, 3)
 	for range 12_000 { // two minutes
 		f.ask()
@@ -85,7 +85,7 @@ func TestAReplicaThatFailsIsLeftOut(t *testing.T) {
 }
 
 // Failures in a row are counted, not failures: one success and all is forgiven.
-func TestASuccessForgivesFailures(t *testing.T) {
+func TestSuccessResetsFailureCount(t *testing.T) {
 	p, _ := policy.New("round-robin")
 	b := start(DefaultConfig(p), 2)
 	now := time.Duration(0)
@@ -107,7 +107,7 @@ func TestASuccessForgivesFailures(t *testing.T) {
 }
 
 // Requests that were under way when a connection broke fail together: once.
-func TestOneBreakIsOneFailure(t *testing.T) {
+func TestBrokenConnectionCountsAsOneFailure(t *testing.T) {
 	cfg := DefaultConfig(&policy.RoundRobin{})
 	cfg.Push = Push{Mode: PushBlind}
 	b := start(cfg, 2)
@@ -124,7 +124,7 @@ func TestOneBreakIsOneFailure(t *testing.T) {
 
 // However many fail, at most half of a model's replicas are left out, and a single
 // one never is.
-func TestEnoughReplicasAreKept(t *testing.T) {
+func TestEjectionKeepsEnoughReplicas(t *testing.T) {
 	for n, most := range map[int]int{1: 0, 2: 1, 3: 1, 4: 2, 7: 3} {
 		b := start(DefaultConfig(&policy.RoundRobin{}), n)
 		now := time.Duration(0)
@@ -156,7 +156,7 @@ func TestEnoughReplicasAreKept(t *testing.T) {
 }
 
 // When the others die, an ejected replica is tried at once: it is better than none.
-func TestAnEjectedReplicaIsBetterThanNone(t *testing.T) {
+func TestEjectedReplicaIsUsedIfItIsTheOnlyOne(t *testing.T) {
 	f := newFailing(t, 2)
 	for range 20 {
 		f.ask()
@@ -173,7 +173,7 @@ func TestAnEjectedReplicaIsBetterThanNone(t *testing.T) {
 }
 
 // A fleet that fails as a whole is not sent much more than what arrives.
-func TestRetriesAreBounded(t *testing.T) {
+func TestRetryBudgetBoundsRetries(t *testing.T) {
 	cfg := DefaultConfig(&policy.RoundRobin{})
 	cfg.EjectAfter, cfg.RetryBurst = 0, 20
 	b := start(cfg, 4)

@@ -6,50 +6,49 @@ import (
 	"skyserve/lbd/prefix"
 )
 
-// caches is what replicas and peers are thought to hold of prompts, and what the balancers of
-// a region tell each other of it (gossip.go, foreign.go). It knows targets, tenants and keys,
-// and nothing of requests, loads and queues.
+// caches contains the expected cache contents of replicas and peers, and what the balancers of a
+// region share about them (gossip.go, foreign.go). It deals with targets, tenants and keys, not
+// with requests, loads or queues.
 type caches struct {
-	// Two trees (SkyLB 3.2): what the replicas hold, and a snapshot of the peers
-	// made of what was forwarded to them.
+	// Two trees (SkyLB 3.2): the caches of the replicas, and a snapshot of the peers' caches derived
+	// from forwarded requests.
 	replicas *prefix.Tree
 	peers    *prefix.Tree
 	slots    [2]slots
 	owners   owners
 	sharing  sharing
-	// neighbours: another balancer of this region is known. Alone, there is nobody to
-	// share with.
+	// neighbours: another balancer of this region exists. Without one, nothing is shared.
 	neighbours bool
 	matches    []int // scratch of match
 }
 
-// cacheTarget is a replica or a peer as its cache is concerned. A target embeds it.
+// cacheTarget is the cache state of a replica or a peer. A target embeds it.
 type cacheTarget struct {
 	id      string
 	process string // replica only: ReplicaInfo.Process
 	peer    bool
-	slot    int           // its number in the tree; -1 once it is gone
+	slot    int           // its number in the tree; -1 after removal
 	added   time.Duration // replica only
-	// forgotAt is when its cache was last found to be lost: what is older does not count.
-	forgotAt time.Duration
+	// cacheLostAt is when its cache was last lost; older updates are ignored.
+	cacheLostAt time.Duration
 }
 
 func newCaches(cfg *Config) caches {
 	return caches{
-		replicas: prefix.NewTreeInOrder(cfg.TreeBytes, cfg.TreeOrder),
-		peers:    prefix.NewTreeInOrder(cfg.TreeBytes, cfg.TreeOrder),
+		replicas: prefix.NewTreeWithOrder(cfg.TreeBytes, cfg.TreeOrder),
+		peers:    prefix.NewTreeWithOrder(cfg.TreeBytes, cfg.TreeOrder),
 		owners:   newOwners(),
 		sharing:  newSharing(cfg.ShareBytes),
 	}
 }
 
-// slots hands out the small integers that the trees know targets by.
+// slots allocates the small integers that identify targets in the trees.
 type slots struct {
 	free []int
 	next int
 }
 
-func (s *slots) take() int {
+func (s *slots) allocate() int {
 	if n := len(s.free); n > 0 {
 		slot := s.free[n-1]
 		s.free = s.free[:n-1]
@@ -59,7 +58,7 @@ func (s *slots) take() int {
 	return s.next - 1
 }
 
-func (s *slots) give(slot int) { s.free = append(s.free, slot) }
+func (s *slots) release(slot int) { s.free = append(s.free, slot) }
 
 func (c *caches) tree(h *cacheTarget) *prefix.Tree {
 	if h.peer {
@@ -68,38 +67,38 @@ func (c *caches) tree(h *cacheTarget) *prefix.Tree {
 	return c.replicas
 }
 
-// addPeer gives a peer a place in its tree.
-func (c *caches) addPeer(h *cacheTarget) { h.slot = c.slots[1].take() }
+// addPeer allocates a peer's slot.
+func (c *caches) addPeer(h *cacheTarget) { h.slot = c.slots[1].allocate() }
 
-// removePeer forgets a peer, and what it told of replicas.
+// removePeer removes a peer and the replicas that it reported.
 func (c *caches) removePeer(h *cacheTarget) {
 	c.peers.RemoveTarget(h.slot)
-	c.slots[1].give(h.slot)
+	c.slots[1].release(h.slot)
 	h.slot = -1
 	c.dropReportedBy(h.id)
 }
 
-// sent notes that a prompt goes to a target.
-func (c *caches) sent(now time.Duration, h *cacheTarget, tenant string, prompt prefix.Key) {
-	c.tree(h).InsertFor(c.owners.of(now, tenant), prompt, h.slot)
+// recordSent records that a prompt is sent to a target.
+func (c *caches) recordSent(now time.Duration, h *cacheTarget, tenant string, prompt prefix.Key) {
+	c.tree(h).InsertFor(c.owners.numberFor(now, tenant), prompt, h.slot)
 }
 
-// finished notes that a prompt was served there, with the key of the prompt with its answer,
-// nil where that is not known, and when its session began.
-func (c *caches) finished(now time.Duration, h *cacheTarget, tenant string, prompt, answered prefix.Key, began time.Duration) {
+// recordFinished records that a prompt was served. answered is the key of the prompt with its
+// answer, nil if unknown; began is the start of its session.
+func (c *caches) recordFinished(now time.Duration, h *cacheTarget, tenant string, prompt, answered prefix.Key, began time.Duration) {
 	if h.slot < 0 {
 		return
 	}
 	if answered != nil {
-		c.tree(h).InsertAnswerFor(c.owners.of(now, tenant), answered, h.slot, began)
+		c.tree(h).InsertAnswerFor(c.owners.numberFor(now, tenant), answered, h.slot, began)
 	}
 	if !h.peer && c.neighbours {
-		c.share(now, h, tenant, prompt, answered, began)
+		c.shareLearned(now, h, tenant, prompt, answered, began)
 	}
 }
 
-// forget drops what a target was thought to hold.
-func (c *caches) forget(now time.Duration, h *cacheTarget) {
+// forgetTarget drops the expected cache contents of a target.
+func (c *caches) forgetTarget(now time.Duration, h *cacheTarget) {
 	if h.slot < 0 {
 		return
 	}
@@ -109,17 +108,17 @@ func (c *caches) forget(now time.Duration, h *cacheTarget) {
 	c.tree(h).RemoveTarget(h.slot)
 }
 
-// session is when the session of a prompt began, if it is one that was answered.
-func (c *caches) session(prompt prefix.Key) (start time.Duration, known bool) {
+// sessionStart returns when the session of a prompt began, if the prompt continues an answered one.
+func (c *caches) sessionStart(prompt prefix.Key) (start time.Duration, known bool) {
 	if found := c.replicas.Match(prompt, nil); found.Answered {
-		return found.Start, true
+		return found.SessionStart, true
 	}
 	found := c.peers.Match(prompt, nil)
-	return found.Start, found.Answered
+	return found.SessionStart, found.Answered
 }
 
-// match finds what replicas, or peers, hold of a prompt: matches is by slot up to the highest
-// one asked for, and latest the slot that the prompt's session was at last. It is valid until
+// match returns how much of a prompt each replica, or peer, has cached. matches is indexed by slot,
+// up to highest; latest is the slot where the prompt's session was last. The result is valid until
 // the next call.
 func (c *caches) match(tree *prefix.Tree, prompt prefix.Key, highest int) (matches []int, latest int, known bool) {
 	for len(c.matches) <= highest {
@@ -130,7 +129,7 @@ func (c *caches) match(tree *prefix.Tree, prompt prefix.Key, highest int) (match
 	return c.matches, latest, known
 }
 
-// tick forgets what nobody tells of any more, and tenants without prompts.
+// tick removes foreign replicas without recent updates, and tenants without prompts.
 func (c *caches) tick(now time.Duration) {
 	c.dropUnreported(now)
 	c.releaseOwners(now)

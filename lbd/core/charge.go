@@ -6,64 +6,61 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// What a request costs its tenant is counted in tokens: its prompt, once, and what
-// was generated of its answer, once, however it ends. It is charged its prompt when
-// it is sent, what its time at its target tells of its answer every chargeEvery (as
-// VTC charges tokens when they are generated), and the difference to the true count
-// when it ends.
+// The cost of a request to its tenant is counted in tokens: its prompt once, and the generated part
+// of its answer once, however it ends. The prompt is charged when the request is sent. Every
+// chargeEvery, an estimate of the generated tokens is charged (VTC charges tokens when they are
+// generated). The difference to the true count is charged at the end.
 
 const (
-	// chargeEvery is the time between two charges for answers that are being generated:
-	// short against an answer, and far longer than it takes to go over all of them.
+	// chargeEvery is the time between two charges for running requests: short compared to an answer,
+	// and far longer than charging all of them takes.
 	chargeEvery = time.Second
-	// unboundedAnswer is how many tokens an answer without max_tokens is taken to have at
-	// most where nobody counted them: ten minutes at 27 tokens a second.
-	unboundedAnswer = 16 << 10
+	// maxUnboundedAnswer is the assumed maximum length, in tokens, of an answer without max_tokens
+	// whose tokens were not counted: ten minutes at 27 tokens a second.
+	maxUnboundedAnswer = 16 << 10
 )
 
-// cost is what r costs its tenant in all, by what its target told of it and else by
-// an estimate of what was generated.
+// cost returns the total cost of r to its tenant, from the counts in out if known, and otherwise
+// from an estimate of the generated tokens.
 func (r *request) cost(out *Outcome, generated int) int64 {
-	prompt := r.fare()
+	prompt := r.turnCost()
 	if out != nil && out.PromptTokens.Known {
-		prompt = int64(bounded(out.PromptTokens.Value))
+		prompt = int64(clampTokens(out.PromptTokens.Value))
 	}
 	if out != nil && out.OutputTokens.Known {
 		generated = out.OutputTokens.Value
 	}
-	return prompt + int64(bounded(generated))
+	return prompt + int64(clampTokens(generated))
 }
 
-func bounded(tokens int) int { return min(max(0, tokens), maxTokens) }
+func clampTokens(tokens int) int { return min(max(0, tokens), maxTokens) }
 
-// chargeFor makes a number of tokens what r's tenant is charged for r in all.
-func (q *queue) chargeFor(r *request, tokens int64) {
+// setCharge sets the total tokens charged to r's tenant for r.
+func (q *queue) setCharge(r *request, tokens int64) {
 	q.Charge(&r.Item, tokens)
 }
 
-// settle corrects the charge for a request that was served by what its engine told.
-func (q *queue) settle(r *request, out *Outcome) {
+// chargeServed corrects the charge for a served request by the engine's counts.
+func (q *queue) chargeServed(r *request, out *Outcome) {
 	if out != nil {
-		q.chargeFor(r, r.cost(out, 0))
+		q.setCharge(r, r.cost(out, 0))
 	}
 }
 
-// chargeUnserved charges for a request that failed or whose client has gone: for what
-// was generated, or what an earlier try generated if that is more; generated is an
-// estimate for where the outcome does not tell. If it can be tried again, what was
-// generated stays charged meanwhile, so that nobody gets work for nothing by requests
-// that fail, and the next try is not charged on top of it; a try of which the outcome
-// tells nothing generated costs nothing.
+// chargeUnserved charges for a request that failed or was cancelled: for the generated tokens, or
+// those of an earlier attempt if that is more. generated is an estimate that is used if out has no
+// count. If the request can be retried, the generated tokens stay charged meanwhile, so that nobody
+// gets free work from failing requests, and the next attempt is not charged on top. An attempt
+// without generated tokens in out costs nothing.
 func (q *queue) chargeUnserved(r *request, out *Outcome, generated int) {
 	retryable := out != nil && out.Retryable
 	if !retryable || out.OutputTokens.Or(0) > 0 {
-		r.spent = max(r.spent, r.cost(out, generated))
+		r.minCharge = max(r.minCharge, r.cost(out, generated))
 	}
-	q.chargeFor(r, r.spent)
+	q.setCharge(r, r.minCharge)
 }
 
-// chargeRunning charges for the answers that are being generated, where another
-// tenant could gain by it.
+// chargeRunning charges for running requests, unless there is only one tenant.
 func (b *Balancer) chargeRunning(now time.Duration, q *queue) {
 	if q.Tenants() < 2 || now-q.chargedAt < chargeEvery {
 		return
@@ -72,10 +69,9 @@ func (b *Balancer) chargeRunning(now time.Duration, q *queue) {
 	q.ChargeRunning(func(r *request) int64 { return r.cost(nil, b.generated(now, r)) })
 }
 
-// Generated estimates how many tokens the target of a request in flight has
-// generated for it, of all its answers together, by its time there and the target's
-// pace; no more than the request's bound. It is 0 for a request that waits or is not
-// known.
+// Generated estimates the tokens generated for a request in flight, of all its answers together,
+// from its time at the target and the target's pace. The result is at most the request's bound. It
+// is 0 for a request that is queued or unknown.
 func (b *Balancer) Generated(now time.Duration, id string) int {
 	if r := b.requests[id]; r != nil {
 		return b.generated(now, r)
@@ -89,27 +85,27 @@ func (b *Balancer) generated(now time.Duration, r *request) int {
 		return 0
 	}
 	step := policy.NominalStep(t.outstanding, t.work.context())
-	busy, pace := now-r.sentAt, t.pace.Stay()
+	busy, pace := now-r.sentAt, t.pace.Residence()
 	prefill := policy.NominalPrefill(r.uncached)
-	if r.firstAt > 0 { // a stream: its prompt is computed
-		busy, prefill = now-r.firstAt, 0
+	if r.firstTokenAt > 0 { // a stream: its prompt is computed
+		busy, prefill = now-r.firstTokenAt, 0
 		if t.pace.Known() {
 			pace = t.pace.Value()
 		}
 	}
 	tokens := int(float64(max(0, time.Duration(float64(busy)/pace)-prefill)) / float64(step))
-	bound := unboundedAnswer
+	bound := maxUnboundedAnswer
 	if r.MaxTokens > 0 {
 		bound = min(r.MaxTokens, maxTokens)
 	}
-	return bounded(min(tokens, bound) * min(max(1, r.Answers), maxAnswers))
+	return clampTokens(min(tokens, bound) * min(max(1, r.Answers), maxAnswers))
 }
 
-// learnStay learns how long answers stay at t, beside the nominal replica, from the
-// end of r there; n tokens were generated.
-func (t *target) learnStay(stay time.Duration, r *request, n int) {
+// learnResidence learns, from a request that ended at t, how long requests take there compared to
+// the nominal replica; n tokens were generated.
+func (t *target) learnResidence(stay time.Duration, r *request, n int) {
 	n /= max(1, r.Answers)
 	step := policy.NominalStep(t.outstanding+1, t.work.context()+r.promptCost)
 	nominal := policy.NominalPrefill(r.uncached) + time.Duration(n)*step
-	t.pace.LearnStay(n, stay, nominal)
+	t.pace.LearnResidence(n, stay, nominal)
 }

@@ -142,7 +142,7 @@ func justBefore(name string) func(string, int) (int, EventKind) {
 
 // A tenant that hangs up just before the end of each answer gets no more turns than
 // one that reads to the end, whether the events tell what was generated or not.
-func TestHangingUpBeforeTheEndWinsNothing(t *testing.T) {
+func TestEarlyDisconnectGainsNoShare(t *testing.T) {
 	testkit.Slow(t)
 	everyPolicy(t, func(t *testing.T, cfg Config) {
 		for _, tells := range []bool{true, false} {
@@ -159,7 +159,7 @@ func TestHangingUpBeforeTheEndWinsNothing(t *testing.T) {
 
 // A long answer is charged while it is generated, not only at its end: the next turn
 // is that of the tenant that has had less by then.
-func TestAnAnswerIsChargedWhileItIsGenerated(t *testing.T) {
+func TestAnswerIsChargedWhileGenerated(t *testing.T) {
 	for _, streamed := range []bool{true, false} {
 		p, err := policy.New("least-load")
 		if err != nil {
@@ -186,7 +186,7 @@ func TestAnAnswerIsChargedWhileItIsGenerated(t *testing.T) {
 
 // Over random histories: however a tenant ends its requests, it gets no more than a
 // small factor of what another one gets that wants as much, beside what the slots hold.
-func TestCancellingGetsNobodyMore(t *testing.T) {
+func TestCancellationGainsNoShare(t *testing.T) {
 	testkit.Slow(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		replicas, slots := rapid.IntRange(1, 3).Draw(rt, "replicas"), rapid.IntRange(1, 3).Draw(rt, "slots")
@@ -230,9 +230,9 @@ func alone(t *testing.T) *Balancer {
 
 // What a request is charged in the end, by how it went: its prompt once and what was
 // generated for it, also when several replicas had to do with it.
-func TestWhatARequestIsChargedByHowItEnded(t *testing.T) {
-	known := func(output, elsewhere int) *Outcome {
-		return &Outcome{OutputTokens: policy.Known(output), Elsewhere: elsewhere}
+func TestChargeByOutcome(t *testing.T) {
+	known := func(output, earlier int) *Outcome {
+		return &Outcome{OutputTokens: policy.Known(output), Elsewhere: earlier}
 	}
 	retryable := func(o *Outcome) *Outcome { o.Retryable = true; return o }
 	ends := func(kind EventKind, out *Outcome) Event { return Event{Kind: kind, ID: "q", Outcome: out} }
@@ -270,7 +270,7 @@ func TestWhatARequestIsChargedByHowItEnded(t *testing.T) {
 
 // While a request waits to be tried again it is not free: what was computed for it
 // stays charged, and the second send does not charge it twice.
-func TestARetryIsChargedOnce(t *testing.T) {
+func TestRetryIsChargedOnce(t *testing.T) {
 	b := alone(t)
 	ask(t, b, 0, Request{ID: "q", Tenant: "t", PromptTokens: 100})
 	if got := chargedTo(b, "t"); got != 100 {
@@ -287,7 +287,7 @@ func TestARetryIsChargedOnce(t *testing.T) {
 
 // Where nobody counted, the time at the replica and its learned pace tell how much
 // was generated, never more than the request's bound.
-func TestWhatWasGeneratedByTimeAndPace(t *testing.T) {
+func TestGeneratedIsEstimatedFromTimeAndPace(t *testing.T) {
 	for name, c := range map[string]struct {
 		request  Request
 		after    time.Duration
@@ -296,7 +296,7 @@ func TestWhatWasGeneratedByTimeAndPace(t *testing.T) {
 		"half of it":              {Request{MaxTokens: 1000}, 5 * time.Second, 450, 550},
 		"all of it":               {Request{MaxTokens: 1000}, 20 * time.Second, 1000, 1000},
 		"no bound":                {Request{}, 5 * time.Second, 450, 550},
-		"no bound, for very long": {Request{}, time.Hour, unboundedAnswer, unboundedAnswer},
+		"no bound, for very long": {Request{}, time.Hour, maxUnboundedAnswer, maxUnboundedAnswer},
 		"several answers at once": {Request{MaxTokens: 1000, Answers: 4}, 5 * time.Second, 1800, 2200},
 		"several, each bounded":   {Request{MaxTokens: 100, Answers: 4}, time.Minute, 400, 400},
 		"an embedding":            {Request{Answers: -1}, time.Minute, 0, 0},
@@ -330,14 +330,14 @@ func TestWhatWasGeneratedByTimeAndPace(t *testing.T) {
 
 // An account never falls below where it was lifted to, whatever is given back to it
 // afterwards: else a tenant could save up by charges that it knows it gets back.
-func TestWhatIsGivenBackSavesNothingUp(t *testing.T) {
+func TestRefundGivesNoCredit(t *testing.T) {
 	b := flooded(t, "least-load", 4096)
 	arrive(b, 0, "early", "saver")
 	q := b.queue("m")
 	early := b.requests["early"]
 	q.remove(early)
-	q.sent(early)
-	q.chargeFor(b.requests["flood1"], 5000)
+	q.chargeSent(early)
+	q.setCharge(b.requests["flood1"], 5000)
 	q.remove(b.requests["flood1"]) // the last that left the queue was served 5000
 	for q.Len() > 0 {
 		q.remove(q.First(nil, 0, 1)[0])
@@ -347,7 +347,7 @@ func TestWhatIsGivenBackSavesNothingUp(t *testing.T) {
 	if lifted < 5000 {
 		t.Fatalf("it was lifted to %d, want 5000 at least", lifted)
 	}
-	q.chargeFor(early, 0)
+	q.setCharge(early, 0)
 	if got := q.Served("saver"); got != lifted {
 		t.Errorf("what was given back took it from %d to %d", lifted, got)
 	}

@@ -10,11 +10,11 @@ import (
 	"skyserve/lbd/prefix"
 )
 
-// Push is the rule that decides whether a replica may be sent another request
-// (SkyLB section 3.3).
+// Push is the rule that decides whether another request may be sent to a replica (SkyLB section
+// 3.3).
 type Push struct {
 	Mode PushMode
-	N    int // outstanding only
+	N    int // for PushOutstanding only
 }
 
 // PushMode names a push rule.
@@ -30,8 +30,8 @@ const (
 	PushPending PushMode = "pending"
 )
 
-// ParsePush reads a push rule as users write it: pending, outstanding:N or
-// blind; empty is pending.
+// ParsePush parses a push rule in the user's notation: pending, outstanding:N or blind; empty is
+// pending.
 func ParsePush(s string) (Push, error) {
 	switch s {
 	case "", string(PushPending):
@@ -44,10 +44,10 @@ func ParsePush(s string) (Push, error) {
 			return Push{Mode: PushOutstanding, N: n}, nil
 		}
 	}
-	return Push{}, fmt.Errorf("unknown push rule %q: want pending, outstanding:N (N >= 1) or blind", s)
+	return Push{}, fmt.Errorf("unknown push rule %q: must be pending, outstanding:N (N >= 1) or blind", s)
 }
 
-// String writes the rule as ParsePush reads it.
+// String returns the rule in the notation of ParsePush.
 func (p Push) String() string {
 	if p.Mode == PushOutstanding {
 		return fmt.Sprintf("%s:%d", p.Mode, p.N)
@@ -55,126 +55,122 @@ func (p Push) String() string {
 	return string(p.Mode)
 }
 
-// Config is what a balancer goes by until it is reconfigured. DefaultConfig gives
-// every field its default.
+// Config is the configuration of a balancer until the next Reconfigure. DefaultConfig returns the
+// default of every field.
 type Config struct {
 	Policy policy.Policy
 	Push   Push
-	// Order is the order in which waiting requests go. Targets is when those of
-	// each tier are due, ModelTargets that of models with targets of their own.
+	// Order is the order of waiting requests. Targets contains the deadline of each tier,
+	// ModelTargets those of models with their own.
 	Order        Order
 	Targets      Targets
 	ModelTargets map[string]Targets
-	// TauN and TauP are OrderDPA's: from how long after its deadline a request is
-	// severely expired, and how long before it it is urgent.
+	// TauN and TauP belong to OrderDPA: a request is severely expired from TauN after its deadline,
+	// and urgent from TauP before it.
 	TauN, TauP time.Duration
 	// Forward allows sending requests to peers.
 	Forward bool
-	// Tau is how many requests a peer may hold and still be offered one.
+	// Tau is how many requests a peer may have queued and still be sent another.
 	Tau int
-	// QueueLimit bounds the requests held; MaxWait how long each is held.
+	// QueueLimit bounds the queued requests; MaxWait bounds how long each is queued.
 	QueueLimit int
 	MaxWait    time.Duration
-	// ProbeInterval is the time between two reports of one target. After
-	// StaleIntervals without one its figures no longer count, after
-	// LostIntervals it is unavailable.
+	// ProbeInterval is the time between two reports of one target. After StaleIntervals without a
+	// report its figures are ignored, after LostIntervals it is unavailable.
 	ProbeInterval  time.Duration
 	StaleIntervals int
 	LostIntervals  int
-	// UnconfirmedLimit bounds, under PushPending, what is sent to a replica
-	// between two reports without a first token having come back.
+	// UnconfirmedLimit bounds, under PushPending, the requests sent to a replica between two reports
+	// without a first token.
 	UnconfirmedLimit int
-	// OutstandingLimit bounds what is outstanding, under PushPending, at a
-	// replica whose pending count is unknown or stale.
+	// OutstandingLimit bounds, under PushPending, the outstanding requests at a replica whose
+	// pending count is unknown or stale.
 	OutstandingLimit int
-	// SessionLead bounds how far a request of a session that began earlier goes
-	// before those that arrived earlier, where the policy holds.
+	// SessionLead bounds how far a request of an older session may overtake requests that arrived
+	// earlier, for a policy that holds requests.
 	SessionLead time.Duration
-	// PoolLimit bounds how many requests at the front of a queue are weighed at once.
+	// PoolLimit bounds how many requests at the head of a queue are evaluated at once.
 	PoolLimit int
-	// BatchInterval is the least time between two decisions for a whole pool, where
-	// the policy decides for pools and there is little room.
+	// BatchInterval is the minimum time between two decisions for a whole pool, for a policy that
+	// decides for pools and while there is little capacity.
 	BatchInterval time.Duration
-	// Deferred says when deferred requests join the others; while it holds any apart,
-	// MaxWait does not bound them, but their target does.
+	// Deferred decides when deferred requests join the others. While it parks any, they may wait
+	// until their deadline instead of MaxWait.
 	Deferred DeferredRule
-	// MaxTries bounds how often one request is sent in all.
+	// MaxTries bounds how often one request is sent in total.
 	MaxTries int
-	// RetryWait is how long a request waits that everything which answers has failed,
-	// before it is sent to any of it again; after each such round half as long again,
-	// RetryWaitMax at most. 0 = not at all.
+	// RetryWait is the backoff of a request after every live target has failed it. It grows by half
+	// after each such round, up to RetryWaitMax. 0 = no backoff.
 	RetryWait, RetryWaitMax time.Duration
-	// RetryShare and RetryBurst bound how many requests are tried again: each
-	// arrival allows RetryShare of a retry, up to RetryBurst in stock. RetryBurst 0 =
-	// no bound.
+	// RetryShare and RetryBurst are the retry budget: each arrival adds RetryShare of a retry, up to
+	// RetryBurst. RetryBurst 0 = no bound.
 	RetryShare float64
 	RetryBurst int
-	// A replica that fails EjectAfter requests in a row is left out for EjectTime,
-	// each time in a row twice as long, EjectMax at most, unless more than
-	// EjectShare (0..1) of its model's replicas would be. EjectAfter 0 = never.
+	// A replica that fails EjectAfter consecutive requests is ejected for EjectTime. Each
+	// consecutive ejection lasts twice as long, up to EjectMax. At most EjectShare (0..1) of a
+	// model's replicas are ejected at once. EjectAfter 0 = never.
 	EjectAfter          int
 	EjectTime, EjectMax time.Duration
 	EjectShare          float64
-	// PeerPause is how long a peer that bounced a request is left out.
+	// PeerPause is how long nothing is sent to a peer that bounced a request.
 	PeerPause time.Duration
-	// A request is stopped after KillAfter replicas died while they served it; 0 = never.
-	// A replica did not die if it still answers its probes KillWait after a failure.
-	// Suspected and stopped requests are remembered for KillMemory, at most KillLimit of
-	// them.
+	// A request is stopped after KillAfter replicas died while they served it; 0 = never. A replica
+	// did not die if it still answers its probes KillWait after a failure. Suspected and stopped
+	// requests are remembered for KillMemory, at most KillLimit of them.
 	KillAfter  int
 	KillWait   time.Duration
 	KillMemory time.Duration
 	KillLimit  int
-	// TreeBytes bounds the memory of each of the two prefix trees; TreeOrder says
-	// what goes first when they are full.
+	// TreeBytes bounds the memory of each of the two prefix trees; TreeOrder is the eviction order
+	// when they are full.
 	TreeBytes int
 	TreeOrder prefix.Order
-	// ShareBytes bounds the memory of what is kept for the other balancers of the
-	// region: as much again of what they told. 0 = nothing is shared.
+	// ShareBytes bounds the memory of cache updates kept for the other balancers of the region, and
+	// again of those received from them. 0 = nothing is shared.
 	ShareBytes int
 }
 
-// DefaultConfig is the one table of the core's defaults.
+// DefaultConfig returns the core's defaults. They are defined only here.
 func DefaultConfig(p policy.Policy) Config {
 	return Config{
 		Policy:  p,
 		Push:    Push{Mode: PushPending}, // SkyLB 5.2: 1.27x the throughput of blind pushing near saturation
 		Order:   OrderFCFS,               // what clients expect
 		Targets: DefaultTargets(),
-		TauN:    5 * time.Second, // a client that missed its target by five of them is still there, by more it is leaving
-		TauP:    time.Second,     // the whole target of IW-F, so that such a request is urgent from its arrival on
+		TauN:    5 * time.Second, // a client that missed its target by 5 s is still there; after that it is likely to disconnect
+		TauP:    time.Second,     // the whole target of IW-F, so that such a request is urgent on arrival
 		Forward: true,
 		Tau:     10, // SkyLB's buffer for newly arriving requests
 
-		QueueLimit: 4096,             // about 250 MB of 64 KB bodies; beyond that waiting helps nobody
+		QueueLimit: 4096,             // about 250 MB of 64 KB bodies; a longer queue helps nobody
 		MaxWait:    60 * time.Second, // the target of the slower interactive tier
 
 		ProbeInterval:  100 * time.Millisecond,
 		StaleIntervals: 3,  // two lost probes are noise, three are not
-		LostIntervals:  10, // a second of silence: another replica serves sooner
+		LostIntervals:  10, // a second without a report: another replica serves sooner
 
-		UnconfirmedLimit: 4,  // a replica prefills some prompts in one step, but a burst must not pile up unseen
-		OutstandingLimit: 24, // what an L4 runs at once of chat traffic, where an engine tells nothing
+		UnconfirmedLimit: 4,  // a replica prefills several prompts in one step, but a burst must not accumulate unseen
+		OutstandingLimit: 24, // what an L4 runs at once of chat traffic, for an engine that reports no pending count
 		SessionLead:      120 * time.Second,
 		PoolLimit:        128,
-		BatchInterval:    20 * time.Millisecond, // a step or two, whose ends come together: a quarter less imbalance than at once
+		BatchInterval:    20 * time.Millisecond, // one or two steps, whose ends coincide: 25 % less imbalance than deciding immediately
 		Deferred:         DefaultDeferred(),
 		MaxTries:         5,
-		RetryWait:        50 * time.Millisecond, // SGLang's: a step or two of an engine
-		RetryWaitMax:     30 * time.Second,      // SGLang's: half of what a request may wait
-		RetryShare:       0.2,                   // what outages of a fleet may add to its load
-		RetryBurst:       512,                   // twice what one engine runs at once: its death costs nobody an answer
+		RetryWait:        50 * time.Millisecond, // SGLang's: one or two steps of an engine
+		RetryWaitMax:     30 * time.Second,      // SGLang's: half of the maximum wait
+		RetryShare:       0.2,                   // the load that an outage may add
+		RetryBurst:       512,                   // twice what one engine runs at once: its death costs no client an answer
 		EjectAfter:       5,
-		EjectTime:        5 * time.Second, // an engine that is out of memory or restarting is back sooner than that, or not soon
+		EjectTime:        5 * time.Second, // an engine that is out of memory or restarting recovers sooner than that, or not soon
 		EjectMax:         time.Minute,
 		EjectShare:       0.5,
 		PeerPause:        time.Second,
-		KillAfter:        2,                      // one death may be chance, and each try may cost an engine
-		KillWait:         500 * time.Millisecond, // five probes: a process that ends has closed its port by the first
-		KillMemory:       10 * time.Minute,       // longer than clients repeat a request by themselves
+		KillAfter:        2,                      // one death may be chance, and each attempt may cost an engine
+		KillWait:         500 * time.Millisecond, // five probes: a terminating process has closed its port by the first
+		KillMemory:       10 * time.Minute,       // longer than clients repeat a request on their own
 		KillLimit:        4096,                   // 16 replicas with 256 requests each die at once; 0.5 MB
 		TreeBytes:        64 << 20,               // 120,000 prompts of 4 KB
-		TreeOrder:        prefix.LeastRecent,     // what engines' own caches do
-		ShareBytes:       8 << 20,                // 8 bytes for 64 of text: the caches of 32 engines with 500,000 tokens each
+		TreeOrder:        prefix.LeastRecent,     // like the engines' own caches
+		ShareBytes:       8 << 20,                // 8 bytes per 64 of text: the caches of 32 engines with 500,000 tokens each
 	}
 }

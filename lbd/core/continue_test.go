@@ -9,7 +9,7 @@ import (
 
 // A request whose answer broke off waits for another replica as long as one that
 // comes then: how long it had been answered does not count.
-func TestAnAnswerThatBrokeOffMayWaitAgain(t *testing.T) {
+func TestBrokenStreamRestartsMaxWait(t *testing.T) {
 	for name, c := range map[string]struct {
 		talked  bool
 		rejects bool
@@ -46,7 +46,7 @@ func TestAnAnswerThatBrokeOffMayWaitAgain(t *testing.T) {
 
 // What an answer's first replica generated tells nothing of the pace of its last
 // one, and is charged once.
-func TestTokensFromElsewhere(t *testing.T) {
+func TestContinuedAnswerCountsOwnTokens(t *testing.T) {
 	b := start(DefaultConfig(policy.NewSkyLB()), 1)
 	ask(t, b, 0, Request{ID: "q", Tenant: "k", PromptTokens: 100})
 	b.Step(0, Event{Kind: EventFirstToken, ID: "q"})
@@ -58,14 +58,14 @@ func TestTokensFromElsewhere(t *testing.T) {
 	b.Step(3*time.Second, Event{Kind: EventFinished, ID: "q", Outcome: &out})
 	step := policy.NominalStep(1, 0).Seconds()
 	b.Step(3*time.Second, Event{Kind: EventTick})
-	pace := &find(b.replicas, "r0").pace
+	pace := &findTarget(b.replicas, "r0").pace
 	if want := 0.1 / step; !pace.Known() || pace.Value() < 0.9*want || pace.Value() > 1.1*want {
 		t.Errorf("the pace is %+v, want about %.2f: 11 tokens in a second", pace, want)
 	}
 	if got := b.queue("m").Served("k"); got != 160 {
 		t.Errorf("the tenant was served %d tokens, want 160", got)
 	}
-	if got := b.queue("m").answers.expect(); got != 60 {
+	if got := b.queue("m").answerLengths.expected(); got != 60 {
 		t.Errorf("answers are expected to have %d tokens, want 60", got)
 	}
 	if out.OutputTokens.Value != 60 {
@@ -73,17 +73,17 @@ func TestTokensFromElsewhere(t *testing.T) {
 	}
 }
 
-func TestOutcomeHere(t *testing.T) {
-	known := func(n, elsewhere int) *Outcome { return &Outcome{OutputTokens: policy.Known(n), Elsewhere: elsewhere} }
+func TestOutcomeAtLastTarget(t *testing.T) {
+	known := func(n, earlier int) *Outcome { return &Outcome{OutputTokens: policy.Known(n), Elsewhere: earlier} }
 	for _, c := range []struct {
 		out  *Outcome
 		want int
 	}{{known(5, 0), 5}, {known(5, 3), 2}, {known(5, 9), 0}, {known(5, -1), 5}} {
-		if got := c.out.here().OutputTokens.Value; got != c.want {
+		if got := c.out.atLastTarget().OutputTokens.Value; got != c.want {
 			t.Errorf("of %+v %d tokens are the last target's, want %d", c.out, got, c.want)
 		}
 	}
-	if (*Outcome)(nil).here() != nil || (&Outcome{Elsewhere: 3}).here().OutputTokens.Known {
+	if (*Outcome)(nil).atLastTarget() != nil || (&Outcome{Elsewhere: 3}).atLastTarget().OutputTokens.Known {
 		t.Error("figures were made up")
 	}
 }

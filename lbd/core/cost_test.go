@@ -36,7 +36,7 @@ func serveOneByOne(t *testing.T, b *Balancer, now time.Duration, n int, step map
 
 // One replica answers ten times as fast as the two others. Nobody tells, but
 // answers show: it gets nearly all requests that the fleet can take at once.
-func TestCostLearnsWhichReplicasAreFast(t *testing.T) {
+func TestCostLearnsFastReplicas(t *testing.T) {
 	b := start(DefaultConfig(policy.NewCost()), 3)
 	steps := map[string]time.Duration{"r0": 60 * time.Millisecond, "r1": 6 * time.Millisecond, "r2": 66 * time.Millisecond}
 	now := serveOneByOne(t, b, time.Second, 40, steps, 0)
@@ -60,7 +60,7 @@ func TestCostLearnsWhichReplicasAreFast(t *testing.T) {
 
 // Replicas of the same hardware answer differently by chance: what was learned
 // of each must not outweigh what they hold.
-func TestChanceDoesNotMakeAReplicaFaster(t *testing.T) {
+func TestRandomVariationDoesNotChangePace(t *testing.T) {
 	b := start(DefaultConfig(policy.NewCost()), 3)
 	steps := map[string]time.Duration{"r0": 60 * time.Millisecond, "r1": 54 * time.Millisecond, "r2": 66 * time.Millisecond}
 	now := serveOneByOne(t, b, time.Second, 40, steps, 0)
@@ -79,7 +79,7 @@ func TestChanceDoesNotMakeAReplicaFaster(t *testing.T) {
 
 // An answer that comes in one piece, and a clock that jumps, tell nothing of a
 // replica's speed.
-func TestWhatIsNotStreamedTeachesNoSpeed(t *testing.T) {
+func TestUnstreamedAnswerDoesNotChangePace(t *testing.T) {
 	b := start(DefaultConfig(policy.NewCost()), 1)
 	now := time.Second
 	for i := range 20 {
@@ -114,7 +114,7 @@ func order(b *Balancer, now time.Duration) (ids []string) {
 // A conversation that was begun is finished before new ones begin, without any
 // session id: its prefix says when it began. Where engines keep nothing cached
 // there is nothing to save, and it is first come, first served.
-func TestStartedConversationsGoFirstWhileTheirPrefixesAreCached(t *testing.T) {
+func TestCachedConversationsGoFirst(t *testing.T) {
 	for _, c := range []struct {
 		cached int
 		want   string
@@ -136,7 +136,7 @@ func TestStartedConversationsGoFirstWhileTheirPrefixesAreCached(t *testing.T) {
 }
 
 // A forwarded request keeps its session's age at the balancer that gets it.
-func TestAForwardedRequestCarriesItsSessionsAge(t *testing.T) {
+func TestForwardIncludesSessionAge(t *testing.T) {
 	b := start(DefaultConfig(policy.NewCost()), 1)
 	b.Step(0, Event{Kind: EventPeerAdded, Peer: &PeerInfo{ID: "eu"}})
 	heartbeat := Event{Kind: EventPeerReport, Target: "eu", PeerReport: &PeerReport{RTT: time.Millisecond, Models: []ModelLoad{{Model: "m", Replicas: 8, Available: 8}}}}

@@ -7,35 +7,35 @@ import (
 	"skyserve/internal/service"
 )
 
-// DeferredRule says when a deferred request (NIW) joins the others in the queue:
-// SageServe's queue manager (section 6.2). Until then it is held apart, where it
-// delays nobody and no scaling sees it. Each report of a replica is the signal that
-// there may be room. Requests of a model whose replicas do not tell their memory, or
-// that has none here, are not held apart. The zero value holds nothing apart; without OneBelow all is held for its time. Balancers and
-// the simulation of fleets go by it.
+// DeferredRule decides when a deferred request (NIW) joins the others in the queue, like
+// SageServe's queue manager (section 6.2). Until then it is parked: it delays nobody and does not
+// cause scaling. Each report of a replica signals that there may be capacity. Requests are not
+// parked for a model without replicas here, or whose replicas do not report KV utilisation. The
+// zero value parks nothing; without OneBelow all requests stay parked for their time. Balancers and
+// the fleet simulation use it.
 type DeferredRule struct {
-	// OneBelow and TwoBelow are the KV utilisations of a model's replicas, 0..1, below
-	// which one and two requests go.
+	// OneBelow and TwoBelow are the KV utilisations, 0..1, of a model's replicas below which one and
+	// two requests are released.
 	OneBelow float64 `json:"one_below"`
 	TwoBelow float64 `json:"two_below"`
-	// Wait is the share, 0..1, of the time until a request is due for which it may be held
-	// apart; 0 = the paper's 10 of 24 hours.
+	// Wait is the share, 0..1, of the time until its deadline for which a request may be parked; 0 =
+	// the paper's 10 of 24 hours.
 	Wait float64 `json:"wait,omitempty"`
 }
 
-// DefaultDeferred is the paper's: one below 60 %, two below 50 %.
+// DefaultDeferred returns the paper's rule: one below 60 %, two below 50 %.
 func DefaultDeferred() DeferredRule { return DeferredRule{OneBelow: 0.60, TwoBelow: 0.50} }
 
-// AutoDeferred is for the strategy auto: one below 65 %, two below 55 %, for it fills
-// replicas further than the paper's strategies; interactive requests are sent elsewhere from
-// 70 % on only. Held for 20 of 24 hours: a day has a night, in which the least number of
-// replicas has room, and work that goes by its age after 10 h is often sent at the next peak
-// instead.
+// AutoDeferred returns the rule for the strategy auto: one below 65 %, two below 55 %. auto fills
+// replicas further than the paper's strategies, and sends interactive requests to other regions
+// only from 70 %. Requests may be parked for 20 of 24 hours, which includes a night, when the
+// minimum number of replicas has capacity. Requests released by age after 10 h often ran at the
+// next peak.
 func AutoDeferred() DeferredRule {
 	return DeferredRule{OneBelow: 0.65, TwoBelow: 0.55, Wait: 20.0 / 24}
 }
 
-// Release is how many requests go when so much of the memory, 0..1, is in use.
+// Release returns how many requests to release at a KV utilisation, 0..1.
 func (d DeferredRule) Release(utilisation float64) int {
 	switch {
 	case utilisation < d.TwoBelow:
@@ -46,17 +46,17 @@ func (d DeferredRule) Release(utilisation float64) int {
 	return 0
 }
 
-// UrgentAfter is the age from which a request that is due at an age is no longer held apart.
+// UrgentAfter returns the age from which a request with a deadline of due is no longer parked.
 func (d DeferredRule) UrgentAfter(due time.Duration) time.Duration {
 	return time.Duration(cmp.Or(d.Wait, urgentAfter) * float64(due))
 }
 
-// On says whether anything is held apart.
+// On reports whether anything is parked.
 func (d DeferredRule) On() bool { return d != DeferredRule{} }
 
-// park holds a request that came apart, if it is one of those; one that was
-// forwarded here was released where it came from.
-func (b *Balancer) park(now time.Duration, r *request) bool {
+// parkRequest parks an arriving request if the rule applies to it. A request forwarded here was
+// already released by its origin.
+func (b *Balancer) parkRequest(now time.Duration, r *request) bool {
 	if !b.cfg.Deferred.On() || r.Tier != service.TierDeferred || r.From != "" || !b.meanKV(now, r.Model).Known {
 		return false
 	}
@@ -70,25 +70,25 @@ func (b *Balancer) park(now time.Duration, r *request) bool {
 	return true
 }
 
-// signal lets requests that are held apart go where a replica told of room; what is
-// left of it is for those that come until the next report. Nothing goes while others
-// wait: there is no room then. Each is sent before the next is chosen, so that it
-// counts for its tenant.
-func (b *Balancer) signal(now time.Duration, q *queue) {
+// releaseParked releases parked requests when a replica reported capacity. Unused releases are for
+// requests that arrive before the next report. Nothing is released while others wait, because then
+// there is no capacity. Each request is sent before the next is chosen, so that it counts for its
+// tenant.
+func (b *Balancer) releaseParked(now time.Duration, q *queue) {
 	q.releasable = 0
 	kv := b.meanKV(now, q.model)
 	if !kv.Known || q.Len() > 0 {
 		return
 	}
 	for q.releasable = b.cfg.Deferred.Release(kv.Value); q.releasable > 0 && q.Parked() > 0 && q.Len() == 0; q.releasable-- {
-		q.joins(q.Release(now))
+		q.addReleased(q.Release(now))
 		b.drain(now, q)
 	}
 }
 
-// releaseDue lets those go that are old enough to stand among interactive ones, and
-// all where nobody tells whether there is room.
-func (b *Balancer) releaseDue(now time.Duration, q *queue) {
+// releaseDueParked releases parked requests that are old enough to join interactive ones, and all
+// of them if no replica reports KV utilisation.
+func (b *Balancer) releaseDueParked(now time.Duration, q *queue) {
 	if q.Parked() == 0 {
 		return
 	}
@@ -98,24 +98,24 @@ func (b *Balancer) releaseDue(now time.Duration, q *queue) {
 	}
 	for r := q.OldestParked(); r != nil && now-r.Arrived >= urgent; r = q.OldestParked() {
 		q.Unpark(now, &r.Item)
-		q.joins(r)
+		q.addReleased(r)
 	}
 }
 
-// joins notes that a request that was held apart waits with the others now.
-func (q *queue) joins(r *request) {
-	r.weighed = false
-	q.unweighed++
+// addReleased records that a parked request now waits with the others.
+func (q *queue) addReleased(r *request) {
+	r.evaluated = false
+	q.unevaluated++
 }
 
-// evictApart ends a request that is held apart for the sake of r: of the tenant that
-// has the most of one model, the one that came last. To another deferred request it
-// gives way only if its tenant has more of them than r's. It reports whether one did.
-func (b *Balancer) evictApart(r *request) bool {
+// evictParked evicts a parked request in favour of r: the last one of the tenant that has the most
+// of one model. For another deferred request it does so only if that tenant has more than r's. It
+// reports whether one was evicted.
+func (b *Balancer) evictParked(r *request) bool {
 	var fullest *queue
 	tenant, most := "", 0
 	for _, q := range b.queues {
-		if t, n := q.FullestParked(); n > most {
+		if t, n := q.TenantWithMostParked(); n > most {
 			fullest, tenant, most = q, t, n
 		}
 	}
@@ -124,6 +124,6 @@ func (b *Balancer) evictApart(r *request) bool {
 	}
 	last := fullest.LastParked(tenant)
 	b.dequeue(last)
-	b.reject(last, RejectQueueFull)
+	b.rejectRequest(last, RejectQueueFull)
 	return true
 }

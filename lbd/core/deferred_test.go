@@ -14,7 +14,7 @@ import (
 )
 
 // Two go below 50 % of the memory, one below 60 % (SageServe section 6.2).
-func TestDeferredWorkIsReleasedByMemory(t *testing.T) {
+func TestDeferredReleaseFollowsKVUtilisation(t *testing.T) {
 	for _, c := range []struct {
 		utilisation float64
 		want        int
@@ -26,7 +26,7 @@ func TestDeferredWorkIsReleasedByMemory(t *testing.T) {
 }
 
 // A longer wait holds work for the night; what is due goes all the same.
-func TestDeferredWaitIsAShareOfTheDeadline(t *testing.T) {
+func TestDeferredWaitIsShareOfDeadline(t *testing.T) {
 	for _, c := range []struct {
 		wait  float64
 		hours float64
@@ -74,7 +74,7 @@ func released(b *Balancer, now time.Duration) (ids []string) {
 
 // A tenant that fills what is held apart keeps another's deferred requests waiting
 // for turns, not for all of its own.
-func TestDeferredRequestsAreReleasedByTurns(t *testing.T) {
+func TestDeferredReleaseAlternatesTenants(t *testing.T) {
 	b := deferring(t, 4096)
 	for i := range 100 {
 		deferred(b, 0, fmt.Sprint("flood", i), "flood", 100)
@@ -102,7 +102,7 @@ func TestDeferredRequestsAreReleasedByTurns(t *testing.T) {
 
 // Deferred turns are paid in tokens, answers included, and what a tenant asked for
 // interactively does not count.
-func TestDeferredTurnsArePaidInTokens(t *testing.T) {
+func TestDeferredTurnsAreChargedInTokens(t *testing.T) {
 	b := deferring(t, 4096)
 	for i := range 300 {
 		deferred(b, 0, fmt.Sprint("long", i), "long", 1000)
@@ -170,7 +170,7 @@ func TestDeferredReleaseIsFairOverTime(t *testing.T) {
 }
 
 // Turns or not: what is old enough to stand among interactive requests goes.
-func TestDeferredDeadlinesGoBeforeTurns(t *testing.T) {
+func TestDeferredDeadlineOverridesTurns(t *testing.T) {
 	b := deferring(t, 4096)
 	for i := range 10 {
 		deferred(b, 0, fmt.Sprint("old", i), "flood", 1_000_000)
@@ -188,7 +188,7 @@ func TestDeferredDeadlinesGoBeforeTurns(t *testing.T) {
 
 // A tenant that filled the queue with deferred work gives way to another's, newest
 // first, until both have as much of it; and before anybody else to interactive work.
-func TestAQueueFullOfDeferredWorkIsShared(t *testing.T) {
+func TestFullDeferredQueueIsShared(t *testing.T) {
 	b := deferring(t, 100)
 	for i := range 100 {
 		deferred(b, 0, fmt.Sprint("flood", i), "flood", 1)

@@ -6,11 +6,11 @@ import (
 	"skyserve/lbd/core/breaker"
 )
 
-// What follows decides which replicas of the fleet are left out; lbd/core/breaker counts.
+// This file decides which replicas of the fleet are ejected; lbd/core/breaker counts failures.
 
-// blame counts a failure of r, which tried t where trial is set, and ejects t
-// when it was one too many and enough others are left.
-func (b *Balancer) blame(now time.Duration, t *target, r *request, trial bool) {
+// countFailure counts a failure of r at t, and ejects t if it failed too often and enough other
+// replicas remain. trial: r was the trial request of an ejected replica.
+func (b *Balancer) countFailure(now time.Duration, t *target, r *request, trial bool) {
 	if t.peer || b.cfg.EjectAfter <= 0 {
 		return
 	}
@@ -24,9 +24,9 @@ func (b *Balancer) blame(now time.Duration, t *target, r *request, trial bool) {
 	b.bounceStranded(now)
 }
 
-// mayEject says whether t can be done without: at most Config.EjectShare of a
-// model's replicas are ejected at once, for when most of them fail the fault lies
-// elsewhere, and a bad replica is better than none.
+// mayEject reports whether t may be ejected: at most Config.EjectShare of a model's replicas are
+// ejected at once. When most of them fail, the cause is not the replica, and a bad replica is
+// better than none.
 func (b *Balancer) mayEject(now time.Duration, t *target) bool {
 	all, ejected := 0, 0
 	for _, o := range b.replicas {
@@ -41,24 +41,24 @@ func (b *Balancer) mayEject(now time.Duration, t *target) bool {
 	return float64(ejected+1) <= b.cfg.EjectShare*float64(all)
 }
 
-// readmit lets one request try each ejected replica of a model that nothing else
-// here serves any more.
-func (b *Balancer) readmit(now time.Duration) {
+// allowTrials allows one request at each ejected replica of a model that no other replica here
+// serves.
+func (b *Balancer) allowTrials(now time.Duration) {
 	for _, t := range b.replicas {
-		if t.breaker.Ejected(now) && !b.servedHere(now, t.model) {
-			t.breaker.Bound(now)
+		if t.breaker.Ejected(now) && !b.servedLocally(now, t.model) {
+			t.breaker.EndBy(now)
 		}
 	}
 }
 
-// rebreak takes back the ejections that the configuration would not make.
-func (b *Balancer) rebreak(now time.Duration) {
+// reconfigureBreakers ends or shortens ejections that exceed the new configuration.
+func (b *Balancer) reconfigureBreakers(now time.Duration) {
 	for _, t := range b.replicas {
 		switch k := &t.breaker; {
 		case b.cfg.EjectAfter <= 0:
 			*k = breaker.Breaker{}
 		case k.Ejected(now):
-			k.Bound(now + b.cfg.EjectMax)
+			k.EndBy(now + b.cfg.EjectMax)
 		}
 	}
 }

@@ -8,18 +8,18 @@ import (
 	"skyserve/lbd/prefix"
 )
 
-// EventKind says what happened.
+// EventKind is the type of an event.
 type EventKind string
 
-// The kinds of event, with the fields of Event that each of them reads.
+// Event kinds, with the fields of Event that each of them uses.
 const (
 	EventArrived         EventKind = "arrived"          // Request
 	EventFirstToken      EventKind = "first_token"      // ID
 	EventProgress        EventKind = "progress"         // Target, Tokens
 	EventFinished        EventKind = "finished"         // ID, Outcome
 	EventFailed          EventKind = "failed"           // ID, Outcome
-	EventCancelled       EventKind = "cancelled"        // ID, Outcome: what was generated; nil = nobody counted
-	EventBounced         EventKind = "bounced"          // ID, Outcome (only its Kills; may be nil): the peer it was forwarded to gave it back
+	EventCancelled       EventKind = "cancelled"        // ID, Outcome: the generated tokens; nil = not counted
+	EventBounced         EventKind = "bounced"          // ID, Outcome (only its Kills; may be nil): the peer that it was forwarded to returned it
 	EventReplicaAdded    EventKind = "replica_added"    // Replica
 	EventReplicaRemoved  EventKind = "replica_removed"  // Target
 	EventReplicaDraining EventKind = "replica_draining" // Target
@@ -27,13 +27,13 @@ const (
 	EventPeerAdded       EventKind = "peer_added"       // Peer
 	EventPeerRemoved     EventKind = "peer_removed"     // Target
 	EventPeerReport      EventKind = "peer_report"      // Target, PeerReport
-	EventPeerLearned     EventKind = "peer_learned"     // Target, Learned: what a peer of this region told
-	EventTick            EventKind = "tick"             // nothing: time passed
+	EventPeerLearned     EventKind = "peer_learned"     // Target, Learned: cache updates from a peer of this region
+	EventTick            EventKind = "tick"             // no fields: time passed
 )
 
-// Event is one thing that happened. Which fields count is fixed by Kind; what
-// they point to is not kept beyond Step, except the keys (Request.Prompt,
-// Outcome.Key, Learned.Key), which must not change afterwards.
+// Event is one input of Step. Kind determines which fields are used. Step keeps no pointers to
+// them, except to the keys (Request.Prompt, Outcome.Key, Learned.Key), which must not change
+// afterwards.
 type Event struct {
 	Kind       EventKind    `json:"kind"`
 	ID         string       `json:"id,omitempty"`     // request
@@ -48,108 +48,106 @@ type Event struct {
 	Tokens     int          `json:"tokens,omitempty"`
 }
 
-// Hop tells how far a request has already been forwarded.
+// Hop is how far a request has been forwarded.
 type Hop string
 
-// A request may cross to another region once, and inside each region move to
-// another balancer once: no path can loop.
+// A request may cross to another region once, and move to another balancer once inside each region,
+// so no path can loop.
 const (
-	HopNone   Hop = ""       // straight from a client
+	HopNone   Hop = ""       // directly from a client
 	HopRegion Hop = "region" // from another balancer of this region
 	HopRemote Hop = "remote" // from another region
-	HopBoth   Hop = "both"   // from another region, then inside this one
+	HopBoth   Hop = "both"   // from another region, then forwarded inside this one
 )
 
-// Request is what the balancer must know of a request to place it.
+// Request contains the properties of a request that placement depends on.
 type Request struct {
 	ID      string       `json:"id"`
 	Model   string       `json:"model"` // resolved: never an alias
 	Tenant  string       `json:"tenant,omitempty"`
 	Session string       `json:"session,omitempty"`
 	Tier    service.Tier `json:"tier,omitempty"`
-	// Prompt is the rendered prompt's chain hashes, never its text.
+	// Prompt is the chain of hashes of the rendered prompt, never its text.
 	Prompt prefix.Key `json:"prompt,omitempty"`
-	// PromptTokens is an estimate until the engine says.
+	// PromptTokens is an estimate until the engine reports the count.
 	PromptTokens int `json:"prompt_tokens,omitempty"`
-	// MaxTokens bounds the answer; 0 = the client set no bound.
+	// MaxTokens bounds the answer; 0 = no bound set by the client.
 	MaxTokens int `json:"max_tokens,omitempty"`
-	// Answers is how many answers are generated at once, each bounded by MaxTokens;
-	// 0 = one, -1 = none, as for an embedding.
+	// Answers is the number of answers generated at once, each bounded by MaxTokens; 0 = one, -1 =
+	// none, as for an embedding.
 	Answers int `json:"answers,omitempty"`
 	Hop     Hop `json:"hop,omitempty"`
-	// From is the peer that forwarded it; empty for a client's request.
+	// From is the peer that forwarded it; empty for a request from a client.
 	From string `json:"from,omitempty"`
-	// SessionAge is how long ago its session began, as the balancer that forwarded
-	// it knows; 0 = not known.
+	// SessionAge is the age of its session as known to the balancer that forwarded it; 0 = unknown.
 	SessionAge time.Duration `json:"session_age_ns,omitempty"`
-	// Holder is the one replica or peer, by id, that can serve it, since only there
-	// is what it goes on from; empty = any can.
+	// Holder is the id of the only replica or peer that can serve it, because the state that it
+	// continues exists only there; empty = any.
 	Holder string `json:"holder,omitempty"`
 	// Wait bounds the time in the queue; 0 = Config.MaxWait.
 	Wait time.Duration `json:"wait_ns,omitempty"`
-	// Fingerprint is equal for requests with the same model, prompt and parameters. It
-	// does not depend on the tenant. 0 = not known.
+	// Fingerprint is equal for requests with the same model, prompt and parameters. It does not
+	// depend on the tenant. 0 = unknown.
 	Fingerprint uint64 `json:"fingerprint,omitempty"`
-	// Kills counts the replicas of the balancers that forwarded it that died while they
-	// served it, including failures that are not decided yet.
+	// Kills is the number of replicas of the forwarding balancers that died while they served it,
+	// including undecided failures.
 	Kills int `json:"kills,omitempty"`
 }
 
 // Outcome is how a request ended at its target.
 type Outcome struct {
-	// PromptTokens, CachedTokens and OutputTokens are the engine's own figures
-	// where it gave them. Of an answer that failed or was cancelled OutputTokens is what
-	// was generated until then, counted or estimated; unknown = nothing is known of it.
+	// PromptTokens, CachedTokens and OutputTokens are the engine's own counts, if reported. For a
+	// failed or cancelled answer, OutputTokens is the number generated before it ended, counted or
+	// estimated; unknown = no information.
 	PromptTokens policy.Maybe[int] `json:"prompt_tokens"`
 	CachedTokens policy.Maybe[int] `json:"cached_tokens"`
 	OutputTokens policy.Maybe[int] `json:"output_tokens"`
-	// Key is the prompt with its answer, as the next turn of the conversation
-	// will begin; nil when it is not known.
+	// Key is the prompt including its answer, which the next turn of the conversation will start
+	// with; nil if unknown.
 	Key prefix.Key `json:"key,omitempty"`
-	// Elsewhere is how many of OutputTokens an earlier target generated, of an
-	// answer that was continued here.
+	// Elsewhere is how many of OutputTokens an earlier target generated, if the answer was continued
+	// here.
 	Elsewhere int `json:"elsewhere_tokens,omitempty"`
-	// Retryable: it can be tried elsewhere, since nothing reached the client yet or
-	// the answer can be continued.
+	// Retryable: another target may be tried, because nothing reached the client yet or the answer
+	// can be continued.
 	Retryable bool `json:"retryable,omitempty"`
-	// Unreachable: the target could not be connected to at all, so nothing more
-	// is sent there until it reports again.
+	// Unreachable: the connection to the target could not be established. Nothing more is sent there
+	// until it reports again.
 	Unreachable bool `json:"unreachable,omitempty"`
-	// Broke: the target failed in a way that may be the death of its engine: the
-	// connection broke, a 5xx other than 503, an error in the stream, or no answer. Its
-	// next reports decide whether it died.
+	// Broke: the target failed in a way that may mean its engine died: the connection broke, a 5xx
+	// other than 503, an error in the stream, or no response. Its next reports decide whether it
+	// died.
 	Broke bool `json:"broke,omitempty"`
-	// Refused: the target refused the request for a reason that may not hold at another
-	// target: 401, 403, 404 of the model, 429, 503.
+	// Refused: the target refused the request for a reason that may not apply to another target:
+	// 401, 403, 404 of the model, 429, 503.
 	Refused bool `json:"refused,omitempty"`
-	// ClientError: the target refused the request because of what the client sent. The
-	// answer says nothing about how well the target works.
+	// ClientError: the target refused the request because of what the client sent. The response
+	// carries no information about the target's health.
 	ClientError bool `json:"client_error,omitempty"`
 	// Kills is how many replicas of the peer died while they served the request.
 	Kills int `json:"kills,omitempty"`
-	// Cause says in words what failed.
+	// Cause describes the failure.
 	Cause string `json:"cause,omitempty"`
 }
 
-// ReplicaInfo introduces a replica.
+// ReplicaInfo describes a replica that is added.
 type ReplicaInfo struct {
 	ID    string `json:"id"`
 	Model string `json:"model"`
-	// MaxOutstanding bounds what is outstanding there whatever the push rule
-	// says; 0 = no bound of its own.
+	// MaxOutstanding bounds the outstanding requests there, in addition to the push rule; 0 = no
+	// bound.
 	MaxOutstanding int `json:"max_outstanding,omitempty"`
-	// Engine is the id that the data-parallel ranks of one engine share; empty: it
-	// is an engine by itself.
+	// Engine is the id shared by the data-parallel ranks of one engine; empty = the replica is an
+	// engine by itself.
 	Engine string `json:"engine,omitempty"`
-	// Process tells the process behind the id, by whatever name all balancers of the
-	// service have for it: another one has another cache.
+	// Process identifies the process behind the id, equally for all balancers of the service. A new
+	// process has a new cache.
 	Process string `json:"process,omitempty"`
 }
 
-// Report is what a probe of a replica found. A figure that the engine does not
-// export stays unknown.
+// Report is the result of probing a replica. Figures that the engine does not export are unknown.
 type Report struct {
-	// Age is how old the figures were when the report came: half a round trip.
+	// Age is the age of the figures when the report arrived: half a round trip.
 	Age     time.Duration         `json:"age_ns"`
 	Ready   bool                  `json:"ready"`
 	Reason  string                `json:"reason,omitempty"` // why it is not ready
@@ -158,10 +156,10 @@ type Report struct {
 	KV      policy.Maybe[float64] `json:"kv"`
 }
 
-// PeerInfo introduces a peer.
+// PeerInfo describes a peer that is added.
 type PeerInfo struct {
 	ID string `json:"id"`
-	// SameRegion: a balancer of this balancer's own region, at zero distance.
+	// SameRegion: the peer is a balancer of this balancer's own region, at zero distance.
 	SameRegion bool `json:"same_region,omitempty"`
 }
 
@@ -174,54 +172,53 @@ type PeerReport struct {
 	Killers []Killer `json:"killers,omitempty"`
 }
 
-// ModelLoad is what a balancer tells its peers about one model.
+// ModelLoad is the load of one model that a balancer reports to its peers.
 type ModelLoad struct {
 	Model string `json:"model"`
-	// Replicas is how many it has that answer; Available, how many of them the
-	// push rule would send another request to.
+	// Replicas is the number of live replicas; Available is how many of them the push rule would
+	// send another request to.
 	Replicas  int `json:"replicas"`
 	Available int `json:"available"`
-	// Queued counts the requests it holds, Outstanding those at its replicas, including
-	// Failed: those that failed there and still count as load. Failed is not sent to peers.
+	// Queued counts the requests in its queue. Outstanding counts those at its replicas, including
+	// Failed: requests that failed there and still count as load. Failed is not sent to peers.
 	Queued      int `json:"queued"`
 	Outstanding int `json:"outstanding"`
 	Failed      int `json:"-"`
-	// Context is how many tokens those attend to.
+	// Context is the number of tokens that the outstanding requests attend to.
 	Context int `json:"context_tokens"`
-	// KV is the used share of KV memory, 0..1: the mean over those of Replicas
-	// that tell it.
+	// KV is the KV utilisation, 0..1: the mean over the live replicas that report it.
 	KV policy.Maybe[float64] `json:"kv,omitzero"`
-	// Wait is how long a request that nothing is known of would be held there now;
-	// Residence, the mean time from a send to its end at one of the replicas.
+	// Wait is how long a request without known prefix would be queued there now; Residence is the
+	// mean time from a send to its end at one of the replicas.
 	Wait      time.Duration `json:"wait_ns"`
 	Residence time.Duration `json:"residence_ns"`
-	// Pace is the mean over those of Replicas of the time between two tokens there
-	// over that of the nominal replica; 0 = not known.
+	// Pace is the mean over the live replicas of the time between two tokens, divided by that of the
+	// nominal replica; 0 = unknown.
 	Pace float64 `json:"pace,omitempty"`
 }
 
-// ActionKind says what to do.
+// ActionKind is the type of an action.
 type ActionKind string
 
-// The kinds of action.
+// Action kinds.
 const (
 	ActionDispatch ActionKind = "dispatch" // send request ID to replica Target
 	ActionForward  ActionKind = "forward"  // send request ID to peer Target with Hop
-	ActionHold     ActionKind = "hold"     // request ID waits, for replica Target where one is named; nothing to do
-	ActionBounce   ActionKind = "bounce"   // give request ID back to peer Target
+	ActionHold     ActionKind = "hold"     // request ID waits, for replica Target if set; nothing to do
+	ActionBounce   ActionKind = "bounce"   // return request ID to peer Target
 	ActionReject   ActionKind = "reject"   // end request ID with Reason
-	ActionAbort    ActionKind = "abort"    // stop request ID at Target: its client has gone
+	ActionAbort    ActionKind = "abort"    // stop request ID at Target: its client disconnected
 )
 
-// Reasons for a rejection: short, stable words.
+// Reasons of a rejection: short, stable codes.
 const (
-	RejectDuplicate  = "duplicate_id"   // a request of that id is in flight
+	RejectDuplicate  = "duplicate_id"   // a request with this id is in flight
 	RejectNoReplica  = "no_replica"     // neither this region nor a peer serves the model
-	RejectQueueFull  = "queue_full"     // Config.QueueLimit requests wait already
-	RejectWait       = "wait_exceeded"  // it waited as long as it may
+	RejectQueueFull  = "queue_full"     // Config.QueueLimit requests are queued already
+	RejectWait       = "wait_exceeded"  // it reached its maximum time in the queue
 	RejectFailed     = "replica_failed" // its target failed and it cannot be retried
 	RejectTooManyTry = "retries_exhausted"
-	RejectRetries    = "retry_budget"          // too much is being retried already
+	RejectRetries    = "retry_budget"          // the retry budget is exhausted
 	RejectHolder     = "holder_gone"           // Request.Holder is no longer known, or serves another model
 	RejectRefused    = "engines_refused"       // every target that could serve it refused it (Outcome.Refused)
 	RejectKills      = "request_kills_engines" // Config.KillAfter replicas died while they served it or a request with its fingerprint
@@ -233,27 +230,27 @@ type Action struct {
 	ID     string     `json:"id"`
 	Target string     `json:"target,omitempty"`
 	Reason string     `json:"reason,omitempty"`
-	// Hop, SessionAge and Wait are what to mark a forwarded request with: Wait is
-	// how long it may be held there, what is left of what it may wait in all.
+	// Hop, SessionAge and Wait are sent along with a forwarded request. Wait is how long the peer
+	// may queue it: the remainder of its maximum wait.
 	Hop        Hop           `json:"hop,omitempty"`
 	SessionAge time.Duration `json:"session_age_ns,omitempty"`
 	Wait       time.Duration `json:"wait_ns,omitempty"`
-	// Kills of a forward is the Request.Kills to send along. Kills of a rejection or a
-	// bounce counts the replicas of this balancer that died while they served the
-	// request, including failures that are not decided yet.
+	// Kills of a forward is the Request.Kills to send along. Kills of a rejection or a bounce counts
+	// the replicas of this balancer that died while they served the request, including undecided
+	// failures.
 	Kills int `json:"kills,omitempty"`
-	// Engines are the ids of the replicas that died, and of the peers whose replicas died,
-	// of a request that is rejected with RejectKills; empty if a peer stopped it.
+	// Engines are the ids of the replicas that died, and of the peers whose replicas died, for a
+	// request rejected with RejectKills; empty if a peer stopped it.
 	Engines []string `json:"engines,omitempty"`
 	// Decision explains a dispatch or a forward; nil for other actions.
 	Decision *Decision `json:"decision,omitempty"`
 }
 
-// Decision explains where a request went.
+// Decision explains why a request was sent to its target.
 type Decision struct {
 	Policy string `json:"policy"`
 	Reason string `json:"reason"`
-	// MatchBytes of PromptBytes are thought to be cached at the target.
+	// MatchBytes of PromptBytes are expected to be cached at the target.
 	MatchBytes  int           `json:"match_bytes"`
 	PromptBytes int           `json:"prompt_bytes"`
 	Queued      time.Duration `json:"queued_ns"` // time in the queue
@@ -273,12 +270,12 @@ type Considered struct {
 	KV          policy.Maybe[float64] `json:"kv"`
 	Queued      int                   `json:"queued,omitempty"`
 	MatchBytes  int                   `json:"match_bytes"`
-	// CachedBytes is what it is thought to hold in all; Remaining, the tokens
-	// thought to be left to process there.
+	// CachedBytes is the expected size of its cache; Remaining is the expected number of tokens left
+	// to process there.
 	CachedBytes int `json:"cached_bytes,omitempty"`
 	Remaining   int `json:"remaining_tokens,omitempty"`
-	// Held is how many waiting requests are kept for it; Score, what the policy
-	// made of it: the expected cost in seconds, null where it was left out.
+	// Held is the number of waiting requests held for it. Score is the policy's score: the expected
+	// cost in seconds, null if it was excluded.
 	Held  int                   `json:"held,omitempty"`
 	Score policy.Maybe[float64] `json:"score"`
 	Age   time.Duration         `json:"age_ns"`

@@ -7,13 +7,13 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// A replica that fails every request at once looks idle and attracts the traffic of the
-// others. So a request that failed early still counts in every load that a policy or a
-// peer sees, for as long as it would have taken at its replica. Push rules use the
-// actual number of outstanding requests.
+// A replica that immediately fails every request looks idle and attracts the traffic of the others.
+// Therefore a request that failed early still counts in every load that a policy or a peer sees,
+// for as long as it would have taken at its replica. Push rules use the actual number of
+// outstanding requests.
 
-// maxFailedRequests bounds the failed requests that count at a replica: 100 KB, and far
-// more requests than a replica runs at once.
+// maxFailedRequests bounds the failed requests that count at a replica: 100 KB, and far more
+// requests than a replica runs at once.
 const maxFailedRequests = 4096
 
 // failedRequest is a request that failed and still counts as load.
@@ -22,8 +22,8 @@ type failedRequest struct {
 	context, remaining int // tokens
 }
 
-// failedLoad holds the failed requests of a replica, ordered by until, with their number
-// and sums.
+// failedLoad contains the failed requests of a replica, ordered by until, with their number and
+// sums.
 type failedLoad struct {
 	count, context, remaining int
 	list                      []failedRequest
@@ -43,7 +43,7 @@ func (d *failedLoad) add(until time.Duration, context, remaining int) {
 	d.remaining += remaining
 }
 
-// expire drops the requests whose time is over.
+// expire drops the expired requests.
 func (d *failedLoad) expire(now time.Duration) {
 	n := 0
 	for n < len(d.list) && d.list[n].until <= now {
@@ -64,21 +64,20 @@ func (d *failedLoad) drop(n int) {
 	d.list = d.list[:copy(d.list, d.list[n:])]
 }
 
-// chargeFailure counts r, which t failed, as load of t for as long as r would have taken
-// there. It does not if t could not be connected to: then nothing is sent to t until
-// its next report.
-func (b *Balancer) chargeFailure(now time.Duration, t *target, r *request) {
-	if t.peer || t.suspect {
+// addFailedLoad counts r, which t failed, as load of t for as long as r would have taken there. It
+// does nothing if the connection to t failed: then nothing is sent to t until its next report.
+func (b *Balancer) addFailedLoad(now time.Duration, t *target, r *request) {
+	if t.peer || t.unreachable {
 		return
 	}
-	if until := r.sentAt + b.expectedStay(t.model); until > now {
+	if until := r.sentAt + b.expectedResidence(t.model); until > now {
 		t.failedLoad.add(until, r.promptCost, r.promptCost+r.answerCost)
 	}
 }
 
-// expectedStay is how long a request stays at a replica of a model: the mean of the
+// expectedResidence returns how long a request stays at a replica of a model: the mean over the
 // replicas that have served any.
-func (b *Balancer) expectedStay(model string) time.Duration {
+func (b *Balancer) expectedResidence(model string) time.Duration {
 	sum, n := time.Duration(0), time.Duration(0)
 	for _, t := range b.replicas {
 		if t.model == model && t.residence > 0 {
@@ -92,15 +91,15 @@ func (b *Balancer) expectedStay(model string) time.Duration {
 	return sum / n
 }
 
-// expireFailedLoad drops the failed requests whose time is over.
+// expireFailedLoad drops the expired failed requests.
 func (b *Balancer) expireFailedLoad(now time.Duration) {
 	for _, t := range b.replicas {
 		t.failedLoad.expire(now)
 	}
 }
 
-// refusal is a target that refused a request (Outcome.Refused), with the states of its
-// circuit breaker before and after that.
+// refusal is a target that refused a request (Outcome.Refused), with the states of its circuit
+// breaker before and after.
 type refusal struct {
 	target        *target
 	before, after breaker.Breaker
@@ -111,9 +110,9 @@ func (r *request) onlyRefused() bool {
 	return len(r.refusals) > 0 && len(r.refusals) == len(r.avoid)
 }
 
-// undoBlame takes back the failures that the circuit breakers counted for r: all targets
-// refused it, so that the cause is the request.
-func (r *request) undoBlame() {
+// undoFailures reverts the failures that the circuit breakers counted for r: all targets refused
+// it, so the request is the cause.
+func (r *request) undoFailures() {
 	for _, f := range r.refusals {
 		f.target.breaker.Undo(f.before, f.after)
 	}

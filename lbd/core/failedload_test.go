@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// conversation is the i-th request of a service whose clients go on with twenty
+// conversation is the i-th request of a service whose clients continue twenty
 // conversations in turn, which all begin with a system prompt.
 func conversation(system string, i int) Request {
 	c, turn := i%20, i/20
@@ -21,7 +21,7 @@ func conversation(system string, i int) Request {
 // A replica that fails at once must not look idle. One of three replicas fails every
 // request. Under every policy all requests are served, and the replica that fails gets no
 // more than its share; with the circuit breaker, next to nothing.
-func TestFastFailuresDoNotLookLikeLowLoad(t *testing.T) {
+func TestFastFailuresDoNotLookIdle(t *testing.T) {
 	failures := map[string]*Outcome{
 		"500":     {Retryable: true, Broke: true, Cause: "answered 500"},
 		"refused": {Retryable: true, Refused: true, Cause: "answered 401"},
@@ -66,7 +66,7 @@ func TestFastFailuresDoNotLookLikeLowLoad(t *testing.T) {
 }
 
 // A replica that answers client errors at once is not sent more than its share.
-func TestErrorsOfClientsDoNotDrawTraffic(t *testing.T) {
+func TestClientErrorsDoNotAttractTraffic(t *testing.T) {
 	forEachPolicy(t, func(t *testing.T, cfg Config) {
 		w := newTrial(t, cfg, 3)
 		w.serve = func(_, replica string) (time.Duration, *Outcome) {
@@ -109,7 +109,7 @@ func TestFailedLoadExpires(t *testing.T) {
 
 // A request that every replica refuses ends with their refusal, after one try at each,
 // and no circuit breaker opens: the cause may be the client's key.
-func TestWhatEveryReplicaRefuses(t *testing.T) {
+func TestRequestRefusedByEveryReplica(t *testing.T) {
 	forEachPolicy(t, func(t *testing.T, cfg Config) {
 		w := newTrial(t, cfg, 3)
 		w.serve = func(request, replica string) (time.Duration, *Outcome) {
@@ -142,7 +142,7 @@ func TestWhatEveryReplicaRefuses(t *testing.T) {
 
 // A refusal by one replica and a failure of the other are no refusal by all: the request
 // is retried.
-func TestARefusalBesideAFailureIsTriedAgain(t *testing.T) {
+func TestRefusalWithFailureIsRetried(t *testing.T) {
 	w := newTrial(t, roundRobinConfig(), 2)
 	failures := 0
 	w.serve = func(_, replica string) (time.Duration, *Outcome) {
@@ -163,7 +163,7 @@ func TestARefusalBesideAFailureIsTriedAgain(t *testing.T) {
 
 // A request that all replicas refuse takes back what it counted at them, and nothing that
 // others did: a replica that fails what it is sent stays ejected.
-func TestARefusedRequestDoesNotReadmitABrokenReplica(t *testing.T) {
+func TestRefusalDoesNotCloseBreaker(t *testing.T) {
 	w := newTrial(t, roundRobinConfig(), 2)
 	w.serve = func(request, replica string) (time.Duration, *Outcome) {
 		switch {

@@ -10,8 +10,8 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// find is the target of that id in a sorted list, or nil.
-func find(ts []*target, id string) *target {
+// findTarget returns the target with an id in a sorted list, or nil.
+func findTarget(ts []*target, id string) *target {
 	i := sort.Search(len(ts), func(i int) bool { return ts[i].id >= id })
 	if i < len(ts) && ts[i].id == id {
 		return ts[i]
@@ -19,7 +19,7 @@ func find(ts []*target, id string) *target {
 	return nil
 }
 
-func insert(ts []*target, t *target) []*target {
+func insertTarget(ts []*target, t *target) []*target {
 	i := sort.Search(len(ts), func(i int) bool { return ts[i].id >= t.id })
 	ts = append(ts, nil)
 	copy(ts[i+1:], ts[i:])
@@ -27,7 +27,7 @@ func insert(ts []*target, t *target) []*target {
 	return ts
 }
 
-func without(ts []*target, t *target) []*target {
+func removeTarget(ts []*target, t *target) []*target {
 	for i := range ts {
 		if ts[i] == t {
 			return append(ts[:i], ts[i+1:]...)
@@ -36,24 +36,24 @@ func without(ts []*target, t *target) []*target {
 	return ts
 }
 
-// forget drops what t was thought to hold, and its failed load.
-func (b *Balancer) forget(now time.Duration, t *target) {
+// forgetTarget forgets the cache contents and the failed load of t.
+func (b *Balancer) forgetTarget(now time.Duration, t *target) {
 	if t.slot >= 0 {
 		t.failedLoad = failedLoad{}
 	}
-	b.caches.forget(now, &t.cacheTarget)
+	b.caches.forgetTarget(now, &t.cacheTarget)
 }
 
-// noteNeighbours tells the caches whether another balancer of this region is known.
-func (b *Balancer) noteNeighbours() {
+// updateNeighbours records in the caches whether another balancer of this region exists.
+func (b *Balancer) updateNeighbours() {
 	b.caches.neighbours = slices.ContainsFunc(b.peers, func(t *target) bool { return t.sameRegion })
 }
 
-// addReplica makes a replica known; adding it again updates it and ends its draining.
+// addReplica adds a replica. If it exists already, it is updated and no longer draining.
 func (b *Balancer) addReplica(now time.Duration, info *ReplicaInfo) {
-	if t := find(b.replicas, info.ID); t != nil {
+	if t := findTarget(b.replicas, info.ID); t != nil {
 		if t.model != info.Model || t.process != info.Process {
-			b.forget(now, t)
+			b.forgetTarget(now, t)
 			t.breaker = breaker.Breaker{}
 		}
 		t.process = info.Process
@@ -64,56 +64,56 @@ func (b *Balancer) addReplica(now time.Duration, info *ReplicaInfo) {
 	}
 	t := &target{cacheTarget: cacheTarget{id: info.ID, process: info.Process}, model: info.Model, limit: info.MaxOutstanding}
 	b.setEngine(t, info.engine())
-	b.caches.attach(now, &t.cacheTarget)
-	b.replicas = insert(b.replicas, t)
+	b.caches.attachReplica(now, &t.cacheTarget)
+	b.replicas = insertTarget(b.replicas, t)
 }
 
-// removeReplica forgets a replica and, without neighbours, its prefixes at once.
-// What is outstanding there ends by its own events.
+// removeReplica removes a replica and, without neighbours, its prefixes at once. Its outstanding
+// requests end by their own events.
 func (b *Balancer) removeReplica(now time.Duration, id string) {
-	t := find(b.replicas, id)
+	t := findTarget(b.replicas, id)
 	if t == nil {
 		return
 	}
 	b.dismissFailures(t, len(t.openFailures))
-	b.caches.detach(now, &t.cacheTarget, t.lost(now, &b.cfg))
-	b.replicas = without(b.replicas, t)
+	b.caches.detachReplica(now, &t.cacheTarget, t.cacheLost(now, &b.cfg))
+	b.replicas = removeTarget(b.replicas, t)
 	b.rejectUnknown()
 	b.bounceStranded(now)
 }
 
 func (b *Balancer) addPeer(info *PeerInfo) {
-	if t := find(b.peers, info.ID); t != nil {
+	if t := findTarget(b.peers, info.ID); t != nil {
 		t.sameRegion = info.SameRegion
-		b.noteNeighbours()
+		b.updateNeighbours()
 		return
 	}
 	t := &target{cacheTarget: cacheTarget{id: info.ID, peer: true}, sameRegion: info.SameRegion, rankState: rankState{engine: info.ID}}
 	b.caches.addPeer(&t.cacheTarget)
-	b.peers = insert(b.peers, t)
-	b.noteNeighbours()
+	b.peers = insertTarget(b.peers, t)
+	b.updateNeighbours()
 }
 
 func (b *Balancer) removePeer(now time.Duration, id string) {
-	t := find(b.peers, id)
+	t := findTarget(b.peers, id)
 	if t == nil {
 		return
 	}
-	b.peers = without(b.peers, t)
-	b.noteNeighbours()
+	b.peers = removeTarget(b.peers, t)
+	b.updateNeighbours()
 	b.caches.removePeer(&t.cacheTarget)
 	b.rejectUnknown()
 	b.drainAll(now)
 }
 
-func (b *Balancer) replicaReport(now time.Duration, id string, rep *Report) {
-	t := find(b.replicas, id)
+func (b *Balancer) handleReplicaReport(now time.Duration, id string, rep *Report) {
+	t := findTarget(b.replicas, id)
 	if t == nil {
 		return
 	}
-	held := t.ready || !t.reported // what another balancer told of it, before the first report
+	hadCache := t.ready || !t.reported // before the first report, the updates of other balancers count
 	t.reported, t.ready, t.reason = true, rep.Ready, rep.Reason
-	sound := rep.sound()
+	sound := rep.sanitized()
 	t.pending, t.running, t.kv = sound.Pending, sound.Running, sound.KV
 	switch {
 	case t.pending.Or(0) == 0:
@@ -122,61 +122,61 @@ func (b *Balancer) replicaReport(now time.Duration, id string, rep *Report) {
 		t.pendingSince = now
 	}
 	t.reportedAt = now - sound.Age
-	t.seen(now, sound.Age)
+	t.confirmByReport(now, sound.Age)
 	if rep.Ready {
-		t.suspect = false
-	} else if held {
-		b.forget(now, t)
+		t.unreachable = false
+	} else if hadCache {
+		b.forgetTarget(now, t)
 		b.bounceStranded(now)
 	}
 	if !rep.Ready {
 		b.resolveFailuresOf(now, t)
 	}
 	q := b.queue(t.model)
-	b.signal(now, q)
+	b.releaseParked(now, q)
 	b.drain(now, q)
 }
 
-func (b *Balancer) peerReport(now time.Duration, id string, rep *PeerReport) {
-	t := find(b.peers, id)
+func (b *Balancer) handlePeerReport(now time.Duration, id string, rep *PeerReport) {
+	t := findTarget(b.peers, id)
 	if t == nil {
 		return
 	}
-	t.reported, t.ready, t.suspect = true, true, false
+	t.reported, t.ready, t.unreachable = true, true, false
 	t.models = t.models[:0]
 	for _, l := range rep.Models {
-		t.models = append(t.models, l.sound())
+		t.models = append(t.models, l.sanitized())
 	}
 	b.receiveKillers(now, rep.Killers)
 	age := max(0, rep.Age)
 	t.reportedAt, t.rtt = now-age, max(0, rep.RTT)
-	t.seen(now, age)
+	t.confirmByReport(now, age)
 	for _, q := range b.queues {
-		q.passed = false
+		q.evaluatedSinceReport = false
 	}
 	b.rejectUnknown()
 	b.drainAll(now)
 }
 
-// forgetLost drops the prefixes of replicas that stopped reporting: whatever
-// comes back under that id has an empty cache.
+// forgetLost drops the prefixes of replicas that stopped reporting: a process that returns under
+// that id has an empty cache.
 func (b *Balancer) forgetLost(now time.Duration) {
 	lost := time.Duration(b.cfg.LostIntervals) * b.cfg.ProbeInterval
 	for _, ts := range [][]*target{b.replicas, b.peers} {
 		for _, t := range ts {
 			if t.ready && t.age(now) >= lost {
 				t.ready, t.reason = false, "no report"
-				b.forget(now, t)
-			} else if !t.peer && !t.reported && t.lost(now, &b.cfg) {
-				b.forget(now, t)
+				b.forgetTarget(now, t)
+			} else if !t.peer && !t.reported && t.cacheLost(now, &b.cfg) {
+				b.forgetTarget(now, t)
 			}
 		}
 	}
 }
 
-// servedHere says whether a replica of this balancer can serve the model, if
-// not at once then after a wait.
-func (b *Balancer) servedHere(now time.Duration, model string) bool {
+// servedLocally reports whether a replica of this balancer can serve the model, now or after a
+// wait.
+func (b *Balancer) servedLocally(now time.Duration, model string) bool {
 	for _, t := range b.replicas {
 		if t.model == model && !t.draining && t.live(now, &b.cfg) {
 			return true
@@ -185,64 +185,64 @@ func (b *Balancer) servedHere(now time.Duration, model string) bool {
 	return false
 }
 
-// known says whether anything, here or at a peer, is meant to serve the model.
-func (b *Balancer) known(model string) bool {
+// modelKnown reports whether a replica here, or a peer, is configured to serve the model.
+func (b *Balancer) modelKnown(model string) bool {
 	for _, t := range b.replicas {
 		if t.model == model {
 			return true
 		}
 	}
 	for _, t := range b.peers {
-		if l := t.load(model); b.cfg.Forward && l != nil && l.Replicas > 0 {
+		if l := t.modelLoad(model); b.cfg.Forward && l != nil && l.Replicas > 0 {
 			return true
 		}
 	}
 	return false
 }
 
-// rejectUnknown ends the waiting requests of models that nothing serves any more,
-// and those whose holder is gone.
+// rejectUnknown ends the waiting requests whose model is no longer served, or whose holder was
+// removed.
 func (b *Balancer) rejectUnknown() {
 	for _, q := range b.queues {
 		if q.Len() == 0 && q.Parked() == 0 {
 			continue
 		}
-		known := b.known(q.model)
-		for _, r := range b.waiting(q) {
+		known := b.modelKnown(q.model)
+		for _, r := range b.waitingRequests(q) {
 			switch {
-			case known && b.held(r):
+			case known && b.holderKnown(r):
 				continue
 			case known:
 				b.dequeue(r)
-				b.reject(r, RejectHolder)
+				b.rejectRequest(r, RejectHolder)
 			case r.From != "":
 				b.dequeue(r)
-				b.bounce(r)
+				b.bounceRequest(r)
 			default:
 				b.dequeue(r)
-				b.reject(r, RejectNoReplica)
+				b.rejectRequest(r, RejectNoReplica)
 			}
 		}
 	}
 }
 
-// bounceStranded gives back the forwarded requests that no replica here can
-// serve any more: their origin knows other places.
+// bounceStranded returns forwarded requests that no replica here can serve any more. Their origin
+// may have other targets.
 func (b *Balancer) bounceStranded(now time.Duration) {
 	for _, q := range b.queues {
-		if q.Len() == 0 || b.servedHere(now, q.model) {
+		if q.Len() == 0 || b.servedLocally(now, q.model) {
 			continue
 		}
-		for _, r := range b.waiting(q) {
+		for _, r := range b.waitingRequests(q) {
 			if r.From != "" {
 				b.dequeue(r)
-				b.bounce(r)
+				b.bounceRequest(r)
 			}
 		}
 	}
 }
 
-// Load is what this balancer tells its peers, sorted by model.
+// Load returns the load that this balancer reports to its peers, sorted by model.
 func (b *Balancer) Load(now time.Duration) []ModelLoad {
 	var loads []ModelLoad
 	at := map[string]int{}
@@ -281,8 +281,8 @@ func (b *Balancer) Load(now time.Duration) []ModelLoad {
 	return loads
 }
 
-// expectedWait is how long a request that nothing is known of would be held for
-// the replica that has room first, and the mean stay at the model's replicas.
+// expectedWait returns how long a request without known prefix would wait for the first replica
+// with capacity, and the mean residence time at the model's replicas.
 func (b *Balancer) expectedWait(now time.Duration, model string) (wait, residence time.Duration) {
 	n, first := time.Duration(0), true
 	for _, t := range b.replicas {
@@ -290,8 +290,8 @@ func (b *Balancer) expectedWait(now time.Duration, model string) (wait, residenc
 			continue
 		}
 		w := time.Duration(0)
-		if t.held > 0 || !t.replicaAvailable(now, &b.cfg) {
-			w = policy.HoldTime(t.held+t.pending.Or(0), t.outstanding, t.residence)
+		if t.heldRequests > 0 || !t.replicaAvailable(now, &b.cfg) {
+			w = policy.HoldTime(t.heldRequests+t.pending.Or(0), t.outstanding, t.residence)
 		}
 		if first || w < wait {
 			wait, first = w, false
@@ -304,7 +304,7 @@ func (b *Balancer) expectedWait(now time.Duration, model string) (wait, residenc
 	return wait, residence / max(n, 1)
 }
 
-// meanKV is the mean KV share over the model's replicas that answer and tell it.
+// meanKV returns the mean KV utilisation of the model's live replicas that report it.
 func (b *Balancer) meanKV(now time.Duration, model string) policy.Maybe[float64] {
 	sum, n := 0.0, 0
 	for _, t := range b.replicas {
@@ -319,7 +319,7 @@ func (b *Balancer) meanKV(now time.Duration, model string) policy.Maybe[float64]
 	return policy.Known(sum / float64(n))
 }
 
-// ReplicaView is a replica as the balancer knows it.
+// ReplicaView is the state of a replica.
 type ReplicaView struct {
 	ID          string
 	Model       string
@@ -334,18 +334,18 @@ type ReplicaView struct {
 	KV          policy.Maybe[float64]
 	Age         time.Duration
 	Tokens      int64 // generated since it was added
-	// Held is how many waiting requests are kept for it; Pace, its time between two
-	// tokens over that of the nominal replica, as learned from answers.
+	// Held is the number of waiting requests held for it. Pace is its time between two tokens
+	// divided by that of the nominal replica, as learned from responses.
 	Held int
 	Pace float64
 }
 
-// PeerView is a peer as the balancer knows it.
+// PeerView is the state of a peer.
 type PeerView struct {
 	ID          string
 	Live        bool
 	Outstanding int
-	// Forwarded counts the requests that were sent to it since it was added.
+	// Forwarded counts the requests sent to it since it was added.
 	Forwarded int64
 	RTT       time.Duration
 	Age       time.Duration
@@ -353,39 +353,38 @@ type PeerView struct {
 	Models    []ModelLoad
 }
 
-// ModelView is what a balancer counts of a model.
+// ModelView contains a balancer's counts of a model.
 type ModelView struct {
 	Model string
-	// Queued are the interactive requests that are held here, Deferred the others
-	// (NIW), those included that are held apart.
+	// Queued counts the waiting interactive requests, Deferred the waiting NIW requests, including
+	// parked ones.
 	Queued, Deferred int
-	// FirstTokens is how many IW-F requests of clients here had a first token since the
-	// balancer began, as streams tell it; Late, for how many of them it came after the
-	// tier's target.
+	// FirstTokens counts the IW-F requests of this balancer's clients that had a first token, for
+	// streams. Late counts those whose first token arrived after the tier's target.
 	FirstTokens, Late int64
 }
 
-// View is a copy of the balancer's state at an instant.
+// View is a copy of the balancer's state.
 type View struct {
 	Counts   Counts
-	Models   []ModelView   // those that have a replica or a request here, sorted
+	Models   []ModelView   // with a replica or a request here, sorted
 	Replicas []ReplicaView // sorted by id
 	Peers    []PeerView    // sorted by id
-	// OldestWait is the longest time that a request now queued has waited.
+	// OldestWait is the longest time that a queued request has waited.
 	OldestWait time.Duration
 	TreeBytes  int
 	TreeNodes  int
-	// Ejections counts how often a replica was left out because it failed what it
-	// was sent; RetriesRefused, requests that ended for want of retry budget; Stopped,
-	// those that ended as replicas died of them, repeats included.
+	// Ejections counts outlier ejections. RetriesRefused counts requests that ended for lack of
+	// retry budget. Stopped counts requests stopped because replicas died while serving them,
+	// including repeats.
 	Ejections      int64
 	RetriesRefused int64
 	Stopped        int64
 }
 
-// View copies the state for people to look at; it changes nothing.
+// View returns a copy of the state for display. It changes nothing.
 func (b *Balancer) View(now time.Duration) View {
-	v := View{Counts: b.counts, TreeBytes: b.caches.replicas.Bytes() + b.caches.peers.Bytes(), TreeNodes: b.caches.replicas.Nodes() + b.caches.peers.Nodes(), Ejections: b.ejections, RetriesRefused: b.refused, Stopped: b.suspects.stopped}
+	v := View{Counts: b.counts, TreeBytes: b.caches.replicas.Bytes() + b.caches.peers.Bytes(), TreeNodes: b.caches.replicas.Nodes() + b.caches.peers.Nodes(), Ejections: b.ejections, RetriesRefused: b.retriesRefused, Stopped: b.suspects.stopped}
 	v.Counts.Queued = b.queued
 	v.Models = b.modelViews()
 	for _, q := range b.queues {
@@ -394,8 +393,8 @@ func (b *Balancer) View(now time.Duration) View {
 	for _, t := range b.replicas {
 		v.Replicas = append(v.Replicas, ReplicaView{
 			ID: t.id, Model: t.model, Ready: t.live(now, &b.cfg), Draining: t.draining, Reported: t.reported,
-			Available: t.replicaAvailable(now, &b.cfg), Reason: t.why(now, &b.cfg), Outstanding: t.outstanding,
-			Pending: t.pending, Running: t.running, KV: t.kv, Age: t.age(now), Tokens: t.tokens, Held: t.held, Pace: t.pace.Value(),
+			Available: t.replicaAvailable(now, &b.cfg), Reason: t.unreadyReason(now, &b.cfg), Outstanding: t.outstanding,
+			Pending: t.pending, Running: t.running, KV: t.kv, Age: t.age(now), Tokens: t.tokens, Held: t.heldRequests, Pace: t.pace.Value(),
 		})
 	}
 	for _, t := range b.peers {
@@ -407,7 +406,7 @@ func (b *Balancer) View(now time.Duration) View {
 	return v
 }
 
-// modelViews are the models that have a replica or a request here.
+// modelViews returns the models that have a replica or a request here.
 func (b *Balancer) modelViews() []ModelView {
 	served := map[string]bool{}
 	for _, t := range b.replicas {
@@ -417,7 +416,7 @@ func (b *Balancer) modelViews() []ModelView {
 	for _, q := range b.queues {
 		n, deferred := q.Len()+q.Parked(), q.Deferred()+q.Parked()
 		if n > 0 || served[q.model] {
-			all = append(all, ModelView{Model: q.model, Queued: n - deferred, Deferred: deferred, FirstTokens: q.firsts, Late: q.late})
+			all = append(all, ModelView{Model: q.model, Queued: n - deferred, Deferred: deferred, FirstTokens: q.firstTokens, Late: q.lateFirstTokens})
 		}
 		delete(served, q.model)
 	}
@@ -428,12 +427,12 @@ func (b *Balancer) modelViews() []ModelView {
 	return all
 }
 
-// why says in words why a replica is not ready; empty when it is.
-func (t *target) why(now time.Duration, c *Config) string {
+// unreadyReason describes why a replica is not ready; empty if it is.
+func (t *target) unreadyReason(now time.Duration, c *Config) string {
 	switch {
 	case !t.reported:
 		return "no answer yet"
-	case t.suspect:
+	case t.unreachable:
 		return "connection failed"
 	case !t.ready:
 		return t.reason

@@ -8,129 +8,129 @@ import (
 )
 
 const (
-	// shareAge is how long news of a replica's cache stays news: an engine in use
-	// has replaced most of what it held ten minutes ago, and a replica of which
-	// nobody tells for so long is gone.
-	shareAge = 10 * time.Minute
-	// maxForeign bounds the neighbours' replicas that are kept track of, as each
-	// takes a bit in every node of the tree.
+	// maxSharedAge is how long cache updates of a replica are valid: within ten minutes a busy
+	// engine has replaced most of its cache. A foreign replica without updates for that long is
+	// removed.
+	maxSharedAge = 10 * time.Minute
+	// maxForeign bounds the tracked replicas of neighbours, since each takes a bit in every node of
+	// the tree.
 	maxForeign = 512
-	// longAgo is before all times, those before this balancer's epoch included.
-	longAgo = time.Duration(math.MinInt64)
+	// distantPast is before all times, including those before this balancer's epoch.
+	distantPast = time.Duration(math.MinInt64)
 )
 
-// foreign is a replica of another balancer of this region: what it holds has a
-// slot in the tree of replicas, but no request is sent there. When it becomes
-// this balancer's own, the target takes the slot over with all that is in it.
-type foreign struct {
+// foreignReplica is a replica of another balancer of this region. Its cache contents have a slot in
+// the tree of replicas, but no request is sent to it. When it becomes this balancer's own, the
+// target takes over the slot with its contents.
+type foreignReplica struct {
 	id         string
 	process    string
 	slot       int
-	from       string        // the peer that told of it last; empty before any did
-	newest     time.Duration // when the newest of what was told was true
-	receivedAt time.Duration // when any last came
-	// removed is when it stopped being this balancer's own. Nothing that it held
-	// before counts, should it come back, until a peer has told of it: a replica
-	// that nobody used meanwhile was taken out to be restarted.
-	removed  time.Duration
-	reported bool
-	forgotAt time.Duration // see target
+	reportedBy string        // the peer that sent the last update; empty before the first
+	newestAt   time.Duration // the time of the newest update
+	receivedAt time.Duration // when an update was last received
+	// removedAt is when it stopped being this balancer's own. If it returns, its earlier cache
+	// contents count only after a peer has sent an update: a replica that nobody used in between was
+	// probably restarted.
+	removedAt   time.Duration
+	reported    bool
+	cacheLostAt time.Duration // see cacheTarget
 }
 
-// place is where a foreign replica of that id is, or belongs, in the list.
-func (s *sharing) place(id string) (at int, found bool) {
+// searchForeign returns the index of the foreign replica with an id, or where to insert it.
+func (s *sharing) searchForeign(id string) (at int, found bool) {
 	at = sort.Search(len(s.foreign), func(i int) bool { return s.foreign[i].id >= id })
 	return at, at < len(s.foreign) && s.foreign[at].id == id
 }
 
-// receive takes in what a peer of this region tells.
-func (b *Balancer) receive(now time.Duration, from string, entries []Learned) {
-	if p := find(b.peers, from); p == nil || !p.sameRegion {
+// receiveLearned processes cache updates from a peer of this region.
+func (b *Balancer) receiveLearned(now time.Duration, from string, entries []Learned) {
+	if p := findTarget(b.peers, from); p == nil || !p.sameRegion {
 		return
 	}
 	for i := range entries {
-		e, ok := learnedEntry(now, &entries[i])
+		e, ok := toLocalTime(now, &entries[i])
 		if !ok {
 			continue
 		}
-		if t := find(b.replicas, e.Replica); t == nil {
+		if t := findTarget(b.replicas, e.Replica); t == nil {
 			b.caches.receiveForeign(now, from, &e)
-		} else if !t.lost(now, &b.cfg) {
+		} else if !t.cacheLost(now, &b.cfg) {
 			b.caches.receiveOwn(now, &t.cacheTarget, &e)
 		}
 	}
 }
 
-// learnedEntry is what a peer tells in this balancer's own time; ok is false for what makes
-// no sense or is too old.
-func learnedEntry(now time.Duration, sent *Learned) (e learnedAt, ok bool) {
-	if sent.Replica == "" || sent.Age < 0 || sent.Age >= shareAge || sent.SessionAge < 0 {
-		return learnedAt{}, false
+// toLocalTime converts a peer's update to this balancer's clock. ok is false if the update is
+// invalid or too old.
+func toLocalTime(now time.Duration, sent *Learned) (e localLearned, ok bool) {
+	if sent.Replica == "" || sent.Age < 0 || sent.Age >= maxSharedAge || sent.SessionAge < 0 {
+		return localLearned{}, false
 	}
-	e = learnedAt{Learned: *sent, at: now - sent.Age, began: now - sent.SessionAge}
+	e = localLearned{Learned: *sent, learnedAt: now - sent.Age, sessionStart: now - sent.SessionAge}
 	e.Age, e.SessionAge = 0, 0
-	if len(e.Key) > longestShared {
-		e.Key, e.Answered = slices.Clone(e.Key[:longestShared]), false
+	if len(e.Key) > maxSharedHashes {
+		e.Key, e.Answered = slices.Clone(e.Key[:maxSharedHashes]), false
 	}
 	return e, true
 }
 
-// receiveOwn takes in what a peer tells of a replica of this balancer's own, which it does not
-// know yet when it was started again. What it saw itself counts for more: a
-// cache that it saw being lost stays lost.
-func (c *caches) receiveOwn(now time.Duration, h *cacheTarget, e *learnedAt) {
+// receiveOwn processes an update about a replica of this balancer's own, which a restarted balancer
+// does not know yet. Its own observations take precedence: a cache that it saw being lost stays
+// lost.
+func (c *caches) receiveOwn(now time.Duration, h *cacheTarget, e *localLearned) {
 	switch {
-	case e.Process != h.process || e.at <= h.forgotAt:
+	case e.Process != h.process || e.learnedAt <= h.cacheLostAt:
 	case !e.Forgotten:
-		c.learnedOf(now, h.slot, e)
-	case e.at <= h.added: // later, the peer had nothing to do with it any more
-		h.forgotAt = e.at
-		c.lostOf(h.slot, e)
+		c.applyLearned(now, h.slot, e)
+	case e.learnedAt <= h.added: // after that, the peer no longer owned the replica
+		h.cacheLostAt = e.learnedAt
+		c.applyLoss(h.slot, e)
 	}
 }
 
-func (c *caches) receiveForeign(now time.Duration, from string, e *learnedAt) {
-	f := c.foreignOf(now, e)
-	if f == nil || e.at <= f.forgotAt {
+func (c *caches) receiveForeign(now time.Duration, from string, e *localLearned) {
+	f := c.findOrAddForeign(now, e)
+	if f == nil || e.learnedAt <= f.cacheLostAt {
 		return
 	}
-	f.from, f.receivedAt, f.newest = from, now, max(f.newest, e.at)
-	f.reported = f.reported || e.at > f.removed
+	f.reportedBy, f.receivedAt, f.newestAt = from, now, max(f.newestAt, e.learnedAt)
+	f.reported = f.reported || e.learnedAt > f.removedAt
 	if e.Forgotten {
-		f.forgotAt = e.at
-		c.lostOf(f.slot, e)
+		f.cacheLostAt = e.learnedAt
+		c.applyLoss(f.slot, e)
 		return
 	}
-	c.learnedOf(now, f.slot, e)
+	c.applyLearned(now, f.slot, e)
 }
 
-// foreignOf is the foreign replica that news is about, made when it is the
-// first; nil when the news is of a process that was replaced since.
-func (c *caches) foreignOf(now time.Duration, e *learnedAt) *foreign {
-	at, found := c.sharing.place(e.Replica)
+// findOrAddForeign returns the foreign replica of an update and adds it if needed. It returns nil
+// if the update is about a process that was replaced since.
+func (c *caches) findOrAddForeign(now time.Duration, e *localLearned) *foreignReplica {
+	at, found := c.sharing.searchForeign(e.Replica)
 	if !found {
 		if e.Forgotten {
 			return nil
 		}
-		return c.addForeign(&foreign{
-			id: e.Replica, process: e.Process, slot: c.slots[0].take(), newest: e.at, receivedAt: now, removed: longAgo, forgotAt: longAgo,
+		return c.addForeign(&foreignReplica{
+			id: e.Replica, process: e.Process, slot: c.slots[0].allocate(), newestAt: e.learnedAt, receivedAt: now, removedAt: distantPast, cacheLostAt: distantPast,
 		})
 	}
 	f := c.sharing.foreign[at]
 	if f.process != e.Process {
-		if e.at <= f.newest {
+		if e.learnedAt <= f.newestAt {
 			return nil
 		}
 		c.replicas.RemoveTarget(f.slot)
-		c.sharing.received.drop(f.id, e.at)
-		f.process, f.forgotAt = e.Process, longAgo
+		c.sharing.received.remove(f.id, e.learnedAt)
+		f.process, f.cacheLostAt = e.Process, distantPast
 	}
 	return f
 }
 
-// addForeign keeps track of a foreign replica; of too many the one goes of which
-// there was no news for longest.
-func (c *caches) addForeign(f *foreign) *foreign {
+// addForeign adds a foreign replica. When there are too many, it removes the one with the oldest
+// update.
+func (c *caches) addForeign(f *foreignReplica) *foreignReplica {
 	s := &c.sharing
 	if len(s.foreign) >= maxForeign {
 		oldest := s.foreign[0]
@@ -139,82 +139,82 @@ func (c *caches) addForeign(f *foreign) *foreign {
 				oldest = o
 			}
 		}
-		c.dropForeign(func(o *foreign) bool { return o == oldest })
+		c.dropForeign(func(o *foreignReplica) bool { return o == oldest })
 	}
-	at, _ := s.place(f.id)
+	at, _ := s.searchForeign(f.id)
 	s.foreign = slices.Insert(s.foreign, at, f)
 	return f
 }
 
-// learnedOf puts an entry into the tree, and into the log for a neighbour that
-// loses all it knows.
-func (c *caches) learnedOf(now time.Duration, slot int, e *learnedAt) {
-	owner := c.owners.of(now, e.Tenant)
+// applyLearned inserts an entry into the tree, and into the log for neighbours that restart with
+// empty state.
+func (c *caches) applyLearned(now time.Duration, slot int, e *localLearned) {
+	owner := c.owners.numberFor(now, e.Tenant)
 	if e.Answered {
-		c.replicas.InsertAnswerFor(owner, e.Key, slot, e.began)
+		c.replicas.InsertAnswerFor(owner, e.Key, slot, e.sessionStart)
 	} else {
 		c.replicas.InsertFor(owner, e.Key, slot)
 	}
 	c.sharing.add(&c.sharing.received, *e)
 }
 
-// lostOf drops what was learned of a replica before the loss that e tells of.
-func (c *caches) lostOf(slot int, e *learnedAt) {
+// applyLoss removes everything learned of a replica before the loss in e.
+func (c *caches) applyLoss(slot int, e *localLearned) {
 	c.replicas.RemoveTarget(slot)
-	c.sharing.drop(e.Replica, e.at)
+	c.sharing.remove(e.Replica, e.learnedAt)
 	c.sharing.add(&c.sharing.received, *e)
 }
 
-// dropForeign forgets the foreign replicas that which names.
-func (c *caches) dropForeign(which func(*foreign) bool) {
-	c.sharing.foreign = slices.DeleteFunc(c.sharing.foreign, func(f *foreign) bool {
-		if !which(f) {
+// dropForeign removes the foreign replicas for which match returns true.
+func (c *caches) dropForeign(match func(*foreignReplica) bool) {
+	c.sharing.foreign = slices.DeleteFunc(c.sharing.foreign, func(f *foreignReplica) bool {
+		if !match(f) {
 			return false
 		}
 		c.replicas.RemoveTarget(f.slot)
-		c.slots[0].give(f.slot)
-		c.sharing.received.drop(f.id, f.newest)
+		c.slots[0].release(f.slot)
+		c.sharing.received.remove(f.id, f.newestAt)
 		return true
 	})
 }
 
-// dropUnreported forgets the foreign replicas that nobody tells of any more.
+// dropUnreported removes the foreign replicas without recent updates.
 func (c *caches) dropUnreported(now time.Duration) {
 	if len(c.sharing.foreign) > 0 {
-		c.dropForeign(func(f *foreign) bool { return now-f.receivedAt >= shareAge })
+		c.dropForeign(func(f *foreignReplica) bool { return now-f.receivedAt >= maxSharedAge })
 	}
 }
 
-// dropReportedBy forgets what a removed peer told last.
+// dropReportedBy removes the foreign replicas whose last update came from a removed peer.
 func (c *caches) dropReportedBy(peer string) {
-	c.dropForeign(func(f *foreign) bool { return !c.neighbours || f.from == peer })
+	c.dropForeign(func(f *foreignReplica) bool { return !c.neighbours || f.reportedBy == peer })
 }
 
-// attach makes a replica this balancer's: with what is known of it as a foreign
-// one, or with nothing.
-func (c *caches) attach(now time.Duration, h *cacheTarget) {
-	h.added, h.forgotAt = now, longAgo
-	at, found := c.sharing.place(h.id)
+// attachReplica makes a replica this balancer's own. It keeps the cache contents known of it as a
+// foreign replica.
+func (c *caches) attachReplica(now time.Duration, h *cacheTarget) {
+	h.added, h.cacheLostAt = now, distantPast
+	at, found := c.sharing.searchForeign(h.id)
 	if !found {
-		h.slot = c.slots[0].take()
+		h.slot = c.slots[0].allocate()
 		return
 	}
 	f := c.sharing.foreign[at]
 	c.sharing.foreign = slices.Delete(c.sharing.foreign, at, at+1)
-	h.slot, h.forgotAt = f.slot, f.forgotAt
+	h.slot, h.cacheLostAt = f.slot, f.cacheLostAt
 	if f.process != h.process || !f.reported {
-		c.forget(now, h)
+		c.forgetTarget(now, h)
 	}
 }
 
-// detach ends that. Where there are neighbours, and unless the cache is lost, the replica goes
-// home to one of them, as far as this balancer can know, and stays known as a foreign one.
-func (c *caches) detach(now time.Duration, h *cacheTarget, lost bool) {
+// detachReplica is the inverse of attachReplica. If there are neighbours and the cache is not lost,
+// the replica is assumed to move to one of them and becomes a foreign replica.
+func (c *caches) detachReplica(now time.Duration, h *cacheTarget, lost bool) {
 	if !c.neighbours || lost {
 		c.replicas.RemoveTarget(h.slot)
-		c.slots[0].give(h.slot)
+		c.slots[0].release(h.slot)
 	} else {
-		c.addForeign(&foreign{id: h.id, process: h.process, slot: h.slot, newest: now, receivedAt: now, removed: now, forgotAt: h.forgotAt})
+		c.addForeign(&foreignReplica{id: h.id, process: h.process, slot: h.slot, newestAt: now, receivedAt: now, removedAt: now, cacheLostAt: h.cacheLostAt})
 	}
 	h.slot = -1
 }

@@ -7,43 +7,42 @@ import (
 	"skyserve/lbd/prefix"
 )
 
-// gather fills candidates, and targets beside them, with everything that may
-// serve r: replicas, then, from firstPeer on, peers. What each holds of its
-// prompt, match adds.
-func (b *Balancer) gather(now time.Duration, q *queue, r *request) {
+// gatherCandidates fills candidates, and targets in parallel, with all targets that may serve r:
+// replicas, then, from firstPeer on, peers. fillMatches adds their prefix matches.
+func (b *Balancer) gatherCandidates(now time.Duration, q *queue, r *request) {
 	b.candidates, b.targets = b.candidates[:0], b.targets[:0]
 	anyLocal := false
 	for _, t := range b.replicas {
-		if t.model != r.Model || r.elsewhere(t) || r.avoids(t.engine) || b.occupied(now, r, t) {
+		if t.model != r.Model || r.needsOtherTarget(t) || r.avoids(t.engine) || b.occupied(now, r, t) {
 			continue
 		}
-		anyLocal = b.candidate(now, q, t).Available || anyLocal
+		anyLocal = b.addCandidate(now, q, t).Available || anyLocal
 	}
 	b.firstPeer = len(b.candidates)
 	if anyLocal && !b.traits.Regions {
 		return
 	}
 	for _, t := range b.peers {
-		if t.load(r.Model) != nil && !r.elsewhere(t) && !r.avoids(t.engine) && b.mayForward(r, t) {
-			b.candidate(now, q, t)
+		if t.modelLoad(r.Model) != nil && !r.needsOtherTarget(t) && !r.avoids(t.engine) && b.mayForward(r, t) {
+			b.addCandidate(now, q, t)
 		}
 	}
 }
 
-// candidate appends t.
-func (b *Balancer) candidate(now time.Duration, q *queue, t *target) *policy.Candidate {
+// addCandidate appends t.
+func (b *Balancer) addCandidate(now time.Duration, q *queue, t *target) *policy.Candidate {
 	b.targets = append(b.targets, t)
 	b.candidates = append(b.candidates, policy.Candidate{})
 	c := &b.candidates[len(b.candidates)-1]
-	b.describe(now, q, t, c)
+	b.describeTarget(now, q, t, c)
 	return c
 }
 
-// describe is t as a policy sees it for a request of q.
-func (b *Balancer) describe(now time.Duration, q *queue, t *target, c *policy.Candidate) {
+// describeTarget sets c to t as a policy sees it for a request of q.
+func (b *Balancer) describeTarget(now time.Duration, q *queue, t *target, c *policy.Candidate) {
 	*c = policy.Candidate{
 		ID: t.id, Peer: t.peer, Live: !t.draining && t.live(now, &b.cfg),
-		Outstanding: t.outstanding + t.failedLoad.count, Unconfirmed: len(t.unconfirmed), Held: t.held,
+		Outstanding: t.outstanding + t.failedLoad.count, Unconfirmed: len(t.unconfirmed), Held: t.heldRequests,
 		Prefilling: t.work.prefilling, Context: t.context(), Remaining: t.work.remaining() + t.failedLoad.remaining,
 		Residence: t.residence, Age: t.age(now),
 	}
@@ -55,22 +54,22 @@ func (b *Balancer) describe(now time.Duration, q *queue, t *target, c *policy.Ca
 		}
 		return
 	}
-	l := t.load(q.model)
-	c.Available, c.RTT, c.Queued = b.peerTakes(now, t, l, q.Len()), t.rtt, t.queuedAt(l)
+	l := t.modelLoad(q.model)
+	c.Available, c.RTT, c.Queued = b.peerEligible(now, t, l, q.Len()), t.rtt, t.queuedAt(l)
 	c.KV, c.Replicas, c.Wait, c.Residence = l.KV, l.Replicas, l.Wait, l.Residence
-	c.Pace, c.PeerOutstanding, c.Context = b.paceThere(l), l.Outstanding, l.Context
+	c.Pace, c.PeerOutstanding, c.Context = b.peerPace(l), l.Outstanding, l.Context
 }
 
-// match fills in what the candidates hold of r's prompt, and in all. Peers stand
-// for several engines each, so that none of them is overtaken.
-func (b *Balancer) match(r *request) {
+// fillMatches sets the candidates' prefix matches for r's prompt and their cache sizes. A peer
+// stands for several engines, so it is never marked as overtaken.
+func (b *Balancer) fillMatches(r *request) {
 	if b.traits.Prefix {
-		b.matchIn(b.caches.replicas, r, 0, b.firstPeer)
-		b.matchIn(b.caches.peers, r, b.firstPeer, len(b.candidates))
+		b.fillMatchesFrom(b.caches.replicas, r, 0, b.firstPeer)
+		b.fillMatchesFrom(b.caches.peers, r, b.firstPeer, len(b.candidates))
 	}
 }
 
-func (b *Balancer) matchIn(tree *prefix.Tree, r *request, from, to int) {
+func (b *Balancer) fillMatchesFrom(tree *prefix.Tree, r *request, from, to int) {
 	if from == to {
 		return
 	}

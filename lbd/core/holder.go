@@ -1,23 +1,23 @@
 package core
 
-// held says whether r's holder is known and serves its model, be it that it
-// does not answer just now; true for a request that any target can serve.
-func (b *Balancer) held(r *request) bool {
+// holderKnown reports whether r's holder is known and serves its model, whether or not it is live
+// now. It is true for a request that any target can serve.
+func (b *Balancer) holderKnown(r *request) bool {
 	if r.Holder == "" {
 		return true
 	}
-	if t := find(b.replicas, r.Holder); t != nil {
+	if t := findTarget(b.replicas, r.Holder); t != nil {
 		return t.model == r.Model
 	}
-	t := find(b.peers, r.Holder)
+	t := findTarget(b.peers, r.Holder)
 	return t != nil && b.mayForward(r, t)
 }
 
-// elsewhere says whether t is not the one that holds what r goes on from.
-func (r *request) elsewhere(t *target) bool { return r.Holder != "" && r.Holder != t.id }
+// needsOtherTarget reports whether r has a holder other than t.
+func (r *request) needsOtherTarget(t *target) bool { return r.Holder != "" && r.Holder != t.id }
 
-// restricted says whether r may not go wherever others may: that it has to wait
-// does not mean that those behind it must.
+// restricted reports whether r may be sent to fewer targets than other requests. Requests behind it
+// need not wait when it does.
 func (r *request) restricted() bool {
 	return r.Hop != HopNone || len(r.avoid) > 0 || r.Holder != "" || r.suspected()
 }

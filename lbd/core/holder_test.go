@@ -26,7 +26,7 @@ func rejected(actions []Action, id string) string {
 	return ""
 }
 
-func TestARequestWithAHolderGoesNowhereElse(t *testing.T) {
+func TestRequestWithHolderGoesOnlyThere(t *testing.T) {
 	everyPolicy(t, func(t *testing.T, cfg Config) {
 		b := start(cfg, 4)
 		for _, id := range []string{"a", "b", "c", "d"} {
@@ -37,7 +37,7 @@ func TestARequestWithAHolderGoesNowhereElse(t *testing.T) {
 	})
 }
 
-func TestARequestWaitsForItsHolderAndOthersDoNotWaitForIt(t *testing.T) {
+func TestWaitForHolderDoesNotBlockOthers(t *testing.T) {
 	everyPolicy(t, func(t *testing.T, cfg Config) {
 		if cfg.Push.Mode == PushBlind {
 			return // nothing waits there
@@ -65,7 +65,7 @@ func TestARequestWaitsForItsHolderAndOthersDoNotWaitForIt(t *testing.T) {
 	})
 }
 
-func TestAHolderThatGoesEndsWhatOnlyItCanServe(t *testing.T) {
+func TestRemovedHolderEndsItsRequests(t *testing.T) {
 	everyPolicy(t, func(t *testing.T, cfg Config) {
 		b := start(cfg, 2)
 		unknown := b.Step(0, Event{Kind: EventArrived, Request: &Request{ID: "unknown", Model: "m", Holder: "r9"}})
@@ -90,7 +90,7 @@ func TestAHolderThatGoesEndsWhatOnlyItCanServe(t *testing.T) {
 	})
 }
 
-func TestAHolderThatFailsIsTriedAgain(t *testing.T) {
+func TestFailedHolderIsRetried(t *testing.T) {
 	everyPolicy(t, func(t *testing.T, cfg Config) {
 		cfg.RetryBurst = 100
 		b := start(cfg, 3)
@@ -114,7 +114,7 @@ func TestAHolderThatFailsIsTriedAgain(t *testing.T) {
 	})
 }
 
-func TestAPeerMayBeTheHolder(t *testing.T) {
+func TestPeerCanBeHolder(t *testing.T) {
 	everyPolicy(t, func(t *testing.T, cfg Config) {
 		cfg.Forward = true
 		b := start(cfg, 2)

@@ -51,7 +51,7 @@ func absurdLoads() []ModelLoad {
 
 // Whatever comes in, each request gets a decision or a reasoned rejection, and
 // the counts add up, under every policy.
-func TestHostileInputGetsADecisionOrAReason(t *testing.T) {
+func TestHostileInputGetsDecisionOrReason(t *testing.T) {
 	everyPolicy(t, func(t *testing.T, cfg Config) {
 		cfg.MaxWait = time.Second
 		for name, r := range hostile() {
@@ -66,7 +66,7 @@ func TestHostileInputGetsADecisionOrAReason(t *testing.T) {
 	})
 }
 
-func TestAbsurdReportsStopNoRequest(t *testing.T) {
+func TestImpossibleReportsStopNoRequest(t *testing.T) {
 	everyPolicy(t, func(t *testing.T, cfg Config) {
 		cfg.MaxWait = time.Second
 		for i, rep := range absurd() {
@@ -94,7 +94,7 @@ func TestAbsurdReportsStopNoRequest(t *testing.T) {
 
 // An engine whose memory figure is no number all the time is balanced by what
 // else is known of it.
-func TestAFigureThatIsNoNumberIsUnknown(t *testing.T) {
+func TestNaNFigureIsUnknown(t *testing.T) {
 	everyPolicy(t, func(t *testing.T, cfg Config) {
 		b := start(cfg, 1)
 		b.Step(0, Event{Kind: EventReplicaReport, Target: "r0", Report: &Report{Ready: true, Pending: policy.Known(0), KV: policy.Known(math.NaN())}})
@@ -109,7 +109,7 @@ func TestAFigureThatIsNoNumberIsUnknown(t *testing.T) {
 
 // All targets go while a request is on its way to one of them, and the clock
 // jumps by years: it ends once, with a reason.
-func TestAllTargetsGoInMidDecisionAndClocksJump(t *testing.T) {
+func TestAllTargetsRemovedAndClockJumps(t *testing.T) {
 	everyPolicy(t, func(t *testing.T, cfg Config) {
 		b := start(cfg, 2)
 		sent := ask(t, b, 0, Request{ID: "sent"})
@@ -167,7 +167,7 @@ func settled(t *testing.T, name string, b *Balancer) {
 		t.Errorf("%s: in the end %+v", name, c)
 	}
 	for _, r := range b.replicas {
-		if r.work != (work{}) || r.outstanding != 0 || math.IsNaN(r.pace.Value()+r.pace.Stay()) {
+		if r.work != (work{}) || r.outstanding != 0 || math.IsNaN(r.pace.Value()+r.pace.Residence()) {
 			t.Errorf("%s: %s is left with %+v", name, r.id, r.work)
 		}
 	}

@@ -25,14 +25,14 @@ import (
 // servedCredit deaths more: clients that send the same few requests all the time have one
 // at every replica that dies, of whatever cause.
 
-// Bounds, each with its reason.
+// Bounds, with reasons.
 const (
 	recentSend       = 2 * time.Second // engines die at the first step of a request or soon after
 	isolationTime    = 5 * time.Second // how much longer than usual a request may wait for an isolated try
-	survivorTime     = time.Minute     // a replica that failed and stayed alive is not expected to die of its next failures
+	survivorTime     = time.Minute     // a replica that failed and survived is not expected to die of its next failures
 	maxOpenFailures  = 256             // undecided failures of a replica; an engine runs as many requests at once
 	maxKillersShared = 64              // in a heartbeat: 3 KB
-	servedCredit     = 3               // a request that kills half of the time it is sent is stopped all the same
+	servedCredit     = 3               // a request that kills half of the time is still stopped
 	servedPrints     = 8192            // fingerprints of served requests, 128 KB
 )
 
@@ -46,36 +46,36 @@ type Killer struct {
 
 // killSuspect holds the failures of replicas that had a request with one fingerprint.
 type killSuspect struct {
-	fingerprint uint64 // 0 = not known: it stands for a single request
-	kills       int    // deaths that count against it, since one was served
-	deaths      int    // replicas that died while they had one, since one was served
-	open        int    // failures that are not decided yet
-	isolated    bool
-	stopped     bool
-	reported    bool          // a peer stopped it, not this balancer
-	at          time.Duration // of the last kill
-	servedAt    time.Duration // 0 = never
-	engines     []string      // the first Config.KillAfter that died
+	fingerprint  uint64 // 0 = unknown: the suspect is a single request
+	kills        int    // deaths that count against it, since one was served
+	deaths       int    // replicas that died while they had one, since one was served
+	openFailures int    // failures that are not decided yet
+	isolated     bool
+	stopped      bool
+	fromPeer     bool          // a peer stopped it, not this balancer
+	lastKillAt   time.Duration // of the last kill
+	servedAt     time.Duration // 0 = never
+	engines      []string      // the first Config.KillAfter that died
 }
 
-// suspicion is the part of a request that kill.go needs.
+// suspicion is the part of a request's state that kill.go uses.
 type suspicion struct {
 	suspect  *killSuspect  // nil: no replica failed while it had this fingerprint
 	isolated bool          // it must not share a replica with another isolated request
-	failures int           // how often it failed at a replica that may have died of it
-	probesBy time.Duration // when the probes that it waits for have decided; 0 = it does not wait
+	failures int           // number of its failures at replicas that may have died of it
+	probesBy time.Duration // when the probes that it waits for are decided; 0 = it does not wait
 }
 
-// killSuspects are the suspects that the balancer remembers.
+// killSuspects contains the suspects that the balancer remembers.
 type killSuspects struct {
 	byPrint map[uint64]*killSuspect // never ranged over
-	list    []*killSuspect          // the same, in the order in which they were added
+	list    []*killSuspect          // the same, in order of addition
 	stopped int64                   // count of requests that were stopped or refused
-	served  []servedPrint           // of requests that were served, each at its fingerprint modulo the length
+	served  []servedPrint           // of served requests, each at its fingerprint modulo the length
 }
 
-// servedPrint is a fingerprint whose requests were served, and how often, up to servedCredit.
-// Another fingerprint may take its place at any time.
+// servedPrint is the fingerprint of served requests and their number, up to servedCredit. Another
+// fingerprint may replace it at any time.
 type servedPrint struct {
 	fingerprint uint64
 	times       int
@@ -97,11 +97,10 @@ func (r *request) kills() int {
 	return r.Kills + r.suspect.kills
 }
 
-// killsHere counts the deaths at this balancer that r is suspected of, including its own
-// failures that are not decided yet. Only of a request that is to be stopped does it reach
-// Config.KillAfter, since a peer would stop it at that.
-// Undecided failures of other requests with its fingerprint do not count: their clients
-// may just have left.
+// killsHere counts the deaths at this balancer that r is suspected of, including its own undecided
+// failures. It reaches Config.KillAfter only for a request that is to be stopped, because a peer
+// would stop it at that count. Undecided failures of other requests with its fingerprint do not
+// count: their clients may just have disconnected.
 func (b *Balancer) killsHere(r *request) int {
 	s := r.suspect
 	if s == nil {
@@ -110,11 +109,11 @@ func (b *Balancer) killsHere(r *request) int {
 	if s.kills >= b.killsBefore(s.fingerprint) {
 		return s.kills
 	}
-	return min(s.kills+min(s.open, r.failures), b.cfg.KillAfter-1)
+	return min(s.kills+min(s.openFailures, r.failures), b.cfg.KillAfter-1)
 }
 
-// killsToSend is the count that a peer gets with r. It does not make the peer stop r:
-// this balancer does, once so many deaths are decided.
+// killsToSend returns the count that is sent to a peer with r. It does not make the peer stop r:
+// this balancer does that once enough deaths are decided.
 func (b *Balancer) killsToSend(r *request) int {
 	n := r.Kills + b.killsHere(r)
 	if b.cfg.KillAfter > 0 {
@@ -123,7 +122,7 @@ func (b *Balancer) killsToSend(r *request) int {
 	return n
 }
 
-// killsBefore is how many deaths a request with a fingerprint may be suspected of before it is
+// killsBefore returns how many deaths a request with a fingerprint may be suspected of before it is
 // stopped.
 func (b *Balancer) killsBefore(fingerprint uint64) int {
 	if x := b.suspects.served; len(x) > 0 && fingerprint != 0 {
@@ -134,7 +133,7 @@ func (b *Balancer) killsBefore(fingerprint uint64) int {
 	return b.cfg.KillAfter
 }
 
-// noteServed remembers that a request with a fingerprint was served.
+// noteServed records that a request with a fingerprint was served.
 func (x *killSuspects) noteServed(fingerprint uint64) {
 	if fingerprint == 0 {
 		return
@@ -152,7 +151,7 @@ func (x *killSuspects) noteServed(fingerprint uint64) {
 // suspected reports whether r needs a placement of its own.
 func (r *request) suspected() bool { return r.suspect != nil || r.Kills > 0 }
 
-// findSuspect sets the suspect of a request that arrives.
+// findSuspect sets the suspect of an arriving request.
 func (b *Balancer) findSuspect(r *request) {
 	r.isolated = r.Kills > 0
 	if len(b.suspects.byPrint) == 0 || r.Fingerprint == 0 {
@@ -168,12 +167,11 @@ func (b *Balancer) mustStop(r *request) bool {
 	return b.cfg.KillAfter > 0 && (r.kills() >= b.killsBefore(r.Fingerprint) || r.suspect != nil && r.suspect.stopped)
 }
 
-// awaitsProbes reports whether r must wait for probes: it would be stopped if the
-// replicas that failed it are dead. Those that failed before it began to wait are decided
-// in time; it does not wait for failures that come later, of other requests with its
-// fingerprint.
+// awaitsProbes reports whether r must wait for probes: it would be stopped if the replicas that
+// failed it are dead. Replicas that failed before the wait began are decided in time. r does not
+// wait for later failures of other requests with its fingerprint.
 func (b *Balancer) awaitsProbes(now time.Duration, r *request) bool {
-	if r.suspect == nil || r.suspect.open == 0 || r.kills()+r.suspect.open < b.killsBefore(r.Fingerprint) {
+	if r.suspect == nil || r.suspect.openFailures == 0 || r.kills()+r.suspect.openFailures < b.killsBefore(r.Fingerprint) {
 		return false
 	}
 	if r.probesBy == 0 {
@@ -182,18 +180,17 @@ func (b *Balancer) awaitsProbes(now time.Duration, r *request) bool {
 	return now < r.probesBy
 }
 
-// occupied reports whether r is isolated and t has just been sent another isolated
-// request.
+// occupied reports whether r is isolated and another isolated request was just sent to t.
 func (b *Balancer) occupied(now time.Duration, r *request, t *target) bool {
-	if !r.mustBeAlone() || now-max(r.failedAt, r.came) >= isolationTime {
+	if !r.mustBeAlone() || now-max(r.failedAt, r.receivedAt) >= isolationTime {
 		return false
 	}
 	other := t.isolation.request
 	return other != nil && now-other.sentAt < b.cfg.KillWait
 }
 
-// isolation is the isolated request that an engine was sent last, nil if it has left. The
-// ranks of an engine share it, since they die together.
+// isolation is the isolated request that was last sent to an engine, nil if it has ended. The ranks
+// of an engine share it, because they die together.
 type isolation struct{ request *request }
 
 // isolate records that r was sent to t, if r is isolated.
@@ -229,9 +226,9 @@ func (r *request) mustBeAlone() bool {
 	return r.isolated || r.suspect != nil && r.suspect.isolated
 }
 
-// markSuspect records that r's target failed it, or that r's client left: the target
-// may be dying of r. It must be called before r leaves the target. A replica that drains
-// is about to be ended by whoever drains it.
+// markSuspect records that r's target failed it, or that r's client disconnected: the target may be
+// dying of r. It must be called before r is detached from the target. A draining replica is about
+// to be terminated anyway.
 func (b *Balancer) markSuspect(now time.Duration, r *request) {
 	t := r.target
 	if t.peer || t.slot < 0 || t.draining || b.cfg.KillAfter <= 0 {
@@ -253,8 +250,8 @@ func (b *Balancer) markSuspect(now time.Duration, r *request) {
 	if len(t.openFailures) >= maxOpenFailures {
 		b.dismissFailures(t, 1)
 	}
-	t.openFailures = append(t.openFailures, openFailure{suspect: s, at: now, before: s.kills + r.Kills + s.open, alone: alone})
-	s.open++
+	t.openFailures = append(t.openFailures, openFailure{suspect: s, at: now, before: s.kills + r.Kills + s.openFailures, alone: alone})
+	s.openFailures++
 }
 
 // survived reports whether t failed in the last minute and was alive afterwards.
@@ -262,7 +259,7 @@ func (t *target) survived(now time.Duration) bool {
 	return t.survivedAt > 0 && now-t.survivedAt < survivorTime
 }
 
-// suspectOf returns the suspect of r and makes one if there is none.
+// suspectOf returns the suspect of r and creates one if there is none.
 func (b *Balancer) suspectOf(now time.Duration, r *request) *killSuspect {
 	if r.suspect != nil {
 		return r.suspect
@@ -270,15 +267,15 @@ func (b *Balancer) suspectOf(now time.Duration, r *request) *killSuspect {
 	x := &b.suspects
 	s := x.byPrint[r.Fingerprint]
 	if s == nil {
-		s = &killSuspect{fingerprint: r.Fingerprint, at: now}
-		b.remember(s)
+		s = &killSuspect{fingerprint: r.Fingerprint, lastKillAt: now}
+		b.rememberSuspect(s)
 	}
 	return s
 }
 
-// remember keeps s if it has a fingerprint. When the memory is full, the oldest suspect
-// that was not stopped is dropped, or else the oldest.
-func (b *Balancer) remember(s *killSuspect) {
+// rememberSuspect stores s if it has a fingerprint. When the memory is full, it drops the oldest
+// suspect that was not stopped, or else the oldest.
+func (b *Balancer) rememberSuspect(s *killSuspect) {
 	x := &b.suspects
 	if s.fingerprint == 0 || x.byPrint[s.fingerprint] == s {
 		return
@@ -302,9 +299,8 @@ func (x *killSuspects) forget(s *killSuspect) {
 	x.list = slices.Delete(x.list, i, i+1)
 }
 
-// forgetKillers drops suspects that are older than Config.KillMemory, and those that were
-// served before after a tenth of it: they may have been stopped by chance, and clients go
-// on sending them.
+// forgetKillers drops suspects older than Config.KillMemory. Suspects that were served before are
+// dropped after a tenth of it: they may have been stopped by chance, and clients keep sending them.
 func (b *Balancer) forgetKillers(now time.Duration) {
 	x := &b.suspects
 	x.list = slices.DeleteFunc(x.list, func(s *killSuspect) bool {
@@ -312,7 +308,7 @@ func (b *Balancer) forgetKillers(now time.Duration) {
 		if b.killsBefore(s.fingerprint) > b.cfg.KillAfter {
 			memory /= 10
 		}
-		old := s.open == 0 && now-s.at >= memory
+		old := s.openFailures == 0 && now-s.lastKillAt >= memory
 		if old {
 			delete(x.byPrint, s.fingerprint)
 		}
@@ -327,8 +323,8 @@ func (b *Balancer) resolveFailures(now time.Duration) {
 	}
 }
 
-// resolveFailuresOf decides the open failures of t: t is dead, or it has been alive for
-// long enough after them.
+// resolveFailuresOf decides the open failures of t: t is dead, or it has been alive for long enough
+// afterwards.
 func (b *Balancer) resolveFailuresOf(now time.Duration, t *target) {
 	switch {
 	case len(t.openFailures) == 0:
@@ -356,8 +352,8 @@ func (b *Balancer) dismissFailures(t *target, n int) {
 
 // closeFailure records that one open failure of s is decided.
 func (b *Balancer) closeFailure(s *killSuspect) {
-	s.open--
-	if s.open == 0 && s.kills == 0 && !s.stopped {
+	s.openFailures--
+	if s.openFailures == 0 && s.kills == 0 && !s.stopped {
 		b.suspects.forget(s)
 	}
 }
@@ -388,10 +384,10 @@ func (b *Balancer) countDeath(now time.Duration, t *target) {
 		}
 		b.closeFailure(s)
 	}
-	b.stopKillers()
+	b.rejectQueuedKillers()
 }
 
-// takeFailures takes the open failures off the ranks of an engine, one of each suspect.
+// takeFailures removes and returns the open failures of the ranks of an engine, one per suspect.
 func (b *Balancer) takeFailures(engine string) (all []openFailure) {
 	places := map[*killSuspect]int{}
 	for _, t := range b.replicas {
@@ -414,8 +410,8 @@ func (b *Balancer) takeFailures(engine string) (all []openFailure) {
 	return all
 }
 
-// runsOnOthers reports whether a request with the suspect's fingerprint has run on
-// another engine than that of t for longer than engines take to die of one.
+// runsOnOthers reports whether a request with the suspect's fingerprint has run on an engine other
+// than that of t for longer than an engine takes to die of one.
 func (b *Balancer) runsOnOthers(now time.Duration, s *killSuspect, t *target) bool {
 	if s.fingerprint == 0 {
 		return false
@@ -431,33 +427,33 @@ func (b *Balancer) runsOnOthers(now time.Duration, s *killSuspect, t *target) bo
 // addKill counts the death of an engine against s.
 func (b *Balancer) addKill(now time.Duration, s *killSuspect, engine string) {
 	s.kills++
-	s.at = now
+	s.lastKillAt = now
 	if len(s.engines) < b.cfg.KillAfter {
 		s.engines = append(s.engines, engine)
 	}
 	s.stopped = s.stopped || s.kills >= b.killsBefore(s.fingerprint)
-	b.remember(s)
+	b.rememberSuspect(s)
 }
 
-// stopKillers rejects the queued requests that may not be sent again.
-func (b *Balancer) stopKillers() {
+// rejectQueuedKillers rejects the queued requests that may not be sent again.
+func (b *Balancer) rejectQueuedKillers() {
 	for _, q := range b.queues {
-		for _, r := range b.waiting(q) {
+		for _, r := range b.waitingRequests(q) {
 			if r.suspect == nil {
 				b.findSuspect(r)
 			}
 			if b.mustStop(r) {
 				b.dequeue(r)
-				b.stop(r)
+				b.rejectKiller(r)
 			}
 		}
 	}
 }
 
-// stop rejects a request that kills engines; it must not be in a queue.
-func (b *Balancer) stop(r *request) {
+// rejectKiller rejects a request that kills engines. It must not be in a queue.
+func (b *Balancer) rejectKiller(r *request) {
 	b.suspects.stopped++
-	b.reject(r, RejectKills)
+	b.rejectRequest(r, RejectKills)
 	if s := r.suspect; s != nil {
 		a := &b.actions[len(b.actions)-1]
 		a.Engines = s.engines
@@ -477,8 +473,8 @@ func (b *Balancer) clearSuspect(now time.Duration, r *request) {
 	if s == nil {
 		return
 	}
-	s.kills, s.deaths, s.isolated, s.stopped, s.reported, s.engines, s.servedAt = 0, 0, false, false, false, nil, now
-	if s.open == 0 {
+	s.kills, s.deaths, s.isolated, s.stopped, s.fromPeer, s.engines, s.servedAt = 0, 0, false, false, false, nil, now
+	if s.openFailures == 0 {
 		b.suspects.forget(s)
 	}
 }
@@ -494,20 +490,20 @@ func (b *Balancer) addPeerKills(now time.Duration, r *request, peer string, out 
 	}
 }
 
-// Killers are the requests that this balancer has stopped within Config.KillMemory, in
-// the order in which it stopped them, at most 64. Its peers refuse them too.
+// Killers returns the requests that this balancer has stopped within Config.KillMemory, in the
+// order in which it stopped them, at most 64. Its peers refuse them too.
 func (b *Balancer) Killers(now time.Duration) []Killer {
 	var all []Killer
 	for _, s := range b.suspects.list {
-		if s.stopped && !s.reported && now-s.at < b.cfg.KillMemory {
-			all = append(all, Killer{Fingerprint: s.fingerprint, Age: now - s.at})
+		if s.stopped && !s.fromPeer && now-s.lastKillAt < b.cfg.KillMemory {
+			all = append(all, Killer{Fingerprint: s.fingerprint, Age: now - s.lastKillAt})
 		}
 	}
 	return all[max(0, len(all)-maxKillersShared):]
 }
 
-// receiveKillers stops the requests that a peer has stopped. They are not passed on:
-// every balancer shares only its own.
+// receiveKillers stops the requests that a peer has stopped. They are not passed on: every balancer
+// shares only its own.
 func (b *Balancer) receiveKillers(now time.Duration, killers []Killer) {
 	changed := false
 	for _, k := range killers[:min(len(killers), maxKillersShared)] {
@@ -516,18 +512,18 @@ func (b *Balancer) receiveKillers(now time.Duration, killers []Killer) {
 			continue
 		}
 		if b.killsBefore(k.Fingerprint) > b.cfg.KillAfter {
-			continue // it was served here: what happened there proves less
+			continue // it was served here, which outweighs the peer's report
 		}
 		s := b.suspects.byPrint[k.Fingerprint]
 		if s == nil {
 			s = &killSuspect{fingerprint: k.Fingerprint}
-			b.remember(s)
+			b.rememberSuspect(s)
 		}
 		if !s.stopped {
-			s.stopped, s.reported, s.at, changed = true, true, now-age, true
+			s.stopped, s.fromPeer, s.lastKillAt, changed = true, true, now-age, true
 		}
 	}
 	if changed {
-		b.stopKillers()
+		b.rejectQueuedKillers()
 	}
 }

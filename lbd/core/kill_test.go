@@ -29,7 +29,7 @@ func roundRobinConfig() Config {
 
 // A request that kills engines is stopped after its second, whatever else is at the
 // replicas that it kills, and everything else is served.
-func TestARequestThatKillsEnginesIsStoppedAfterItsSecond(t *testing.T) {
+func TestKillerIsStoppedAfterSecondEngine(t *testing.T) {
 	for _, after := range []time.Duration{0, 30 * time.Millisecond, 300 * time.Millisecond} {
 		t.Run(fmt.Sprint("after ", after), func(t *testing.T) {
 			forEachPolicy(t, func(t *testing.T, cfg Config) {
@@ -64,7 +64,7 @@ func TestARequestThatKillsEnginesIsStoppedAfterItsSecond(t *testing.T) {
 
 // A client may send a request that kills engines again, under another id and as
 // another tenant: it is refused at once, for a while.
-func TestARepeatOfARequestThatKillsEnginesIsRefused(t *testing.T) {
+func TestRepeatedKillerIsRejected(t *testing.T) {
 	w := newTrial(t, roundRobinConfig(), 6)
 	w.serve = poisoned(0)
 	w.ask(Request{ID: "poison", Tenant: "a", Fingerprint: 7})
@@ -90,7 +90,7 @@ func TestARepeatOfARequestThatKillsEnginesIsRefused(t *testing.T) {
 
 // A client that sends the request again instead of waiting for the retry, or hangs up
 // as soon as it has sent it, does not kill a third engine either.
-func TestAClientThatLeavesDoesNotGetAround(t *testing.T) {
+func TestDisconnectDoesNotEvadeKillDetection(t *testing.T) {
 	for name, leave := range map[string]func(w *trial, id string){
 		"after the engine died": func(w *trial, id string) {
 			w.die(w.there[id].replica)
@@ -125,7 +125,7 @@ func TestAClientThatLeavesDoesNotGetAround(t *testing.T) {
 
 // A connection that breaks while its replica goes on answering probes is no kill, and
 // no more than a short wait comes of it.
-func TestABrokenConnectionIsNoKill(t *testing.T) {
+func TestBrokenConnectionIsNotAKill(t *testing.T) {
 	w := newTrial(t, roundRobinConfig(), 4)
 	w.serve = func(request, replica string) (time.Duration, *Outcome) {
 		if replica != "r3" {
@@ -144,7 +144,7 @@ func TestABrokenConnectionIsNoKill(t *testing.T) {
 }
 
 // A first failure is never waited for: another replica is asked at once.
-func TestTheFirstFailureCostsNoWait(t *testing.T) {
+func TestFirstFailureIsRetriedAtOnce(t *testing.T) {
 	w := newTrial(t, roundRobinConfig(), 3)
 	w.ask(Request{ID: "a", Fingerprint: 1})
 	at := w.tries["a"][0]
@@ -155,7 +155,7 @@ func TestTheFirstFailureCostsNoWait(t *testing.T) {
 }
 
 // A replica whose probes get no answer counts as dead once it is lost.
-func TestSilenceIsDeath(t *testing.T) {
+func TestMissingReportsCountAsDeath(t *testing.T) {
 	w := newTrial(t, roundRobinConfig(), 4)
 	w.ask(Request{ID: "a", Fingerprint: 1})
 	for range 2 {
@@ -174,7 +174,7 @@ func TestSilenceIsDeath(t *testing.T) {
 
 // Two replicas die of something else within a moment, at a time when all clients ask
 // the same: none of them is stopped, and the next one that asks is served.
-func TestRequestsAreNotBlamedForOutages(t *testing.T) {
+func TestOutageStopsNoInnocentRequest(t *testing.T) {
 	forEachPolicy(t, func(t *testing.T, cfg Config) {
 		for _, same := range []bool{false, true} {
 			w := newTrial(t, cfg, 6)
@@ -207,7 +207,7 @@ func TestRequestsAreNotBlamedForOutages(t *testing.T) {
 
 // Clients that send the same few requests all the time have one at every replica that dies of
 // something else, at times at two in a row. They were served before, and are not stopped.
-func TestCommonRequestsAreNotBlamed(t *testing.T) {
+func TestCommonRequestsAreNotStopped(t *testing.T) {
 	testkit.Slow(t)
 	forEachPolicy(t, func(t *testing.T, cfg Config) {
 		w := newTrial(t, cfg, 6)
@@ -238,7 +238,7 @@ func TestCommonRequestsAreNotBlamed(t *testing.T) {
 
 // A request that is served now and then is stopped too, once it killed more engines in a row than
 // chance explains.
-func TestARequestThatKillsNowAndThenIsStopped(t *testing.T) {
+func TestOccasionalKillerIsStopped(t *testing.T) {
 	w := newTrial(t, roundRobinConfig(), 8)
 	asked := 0
 	w.serve = func(request, _ string) (time.Duration, *Outcome) {
@@ -258,7 +258,7 @@ func TestARequestThatKillsNowAndThenIsStopped(t *testing.T) {
 
 // A request that was served clears its fingerprint: that a replica died while it had
 // one like it was chance.
-func TestAServedRequestIsNoSuspect(t *testing.T) {
+func TestServedRequestIsNoSuspect(t *testing.T) {
 	w := newTrial(t, roundRobinConfig(), 8)
 	for i := range 3 {
 		id := fmt.Sprint("a", i)
@@ -339,7 +339,7 @@ func TestKillsCountAcrossPeers(t *testing.T) {
 }
 
 // A peer that has no replica left gives a request back with its count.
-func TestABouncedRequestKeepsItsKills(t *testing.T) {
+func TestBouncedRequestKeepsItsKills(t *testing.T) {
 	there := newTrial(t, roundRobinConfig(), 1)
 	there.ask(Request{ID: "a", Fingerprint: 7, From: "us", Hop: HopRemote})
 	there.die("r0")
@@ -367,7 +367,7 @@ func (w *trial) cancel(id string) {
 
 // A tenant that sends what another one sends and hangs up all the time does not keep the
 // other's request from the replicas, which are alive.
-func TestHangingUpDoesNotHoldTheSameRequestBack(t *testing.T) {
+func TestDisconnectDoesNotDelayRepeat(t *testing.T) {
 	w := newTrial(t, roundRobinConfig(), 16)
 	w.serve = func(request, _ string) (time.Duration, *Outcome) {
 		if request == "other" {
@@ -390,9 +390,9 @@ func TestHangingUpDoesNotHoldTheSameRequestBack(t *testing.T) {
 	}
 }
 
-// What clients do who leave is no death that a peer is told of, neither with a request
-// that is given back nor with one that is forwarded.
-func TestClientsThatLeaveAreNoKillsForPeers(t *testing.T) {
+// A client that disconnects causes no death to report to a peer, neither with a request
+// that is bounced nor with one that is forwarded.
+func TestDisconnectIsNoKillForPeers(t *testing.T) {
 	w := newTrial(t, roundRobinConfig(), 3)
 	w.serve = func(string, string) (time.Duration, *Outcome) { return time.Hour, nil }
 	for i := range 3 {
@@ -406,17 +406,17 @@ func TestClientsThatLeaveAreNoKillsForPeers(t *testing.T) {
 	}
 	w.ask(Request{ID: "mine", Tenant: "b", Fingerprint: 7})
 	if a := w.given["mine"]; a.Kind != ActionForward || a.Kills != 0 {
-		t.Errorf("the peer that gets it is told %+v, want a forward without kills", a)
+		t.Errorf("forward to the peer: got %+v, want one without kills", a)
 	}
 	w.ask(Request{ID: "theirs", Tenant: "b", Fingerprint: 7, From: "us", Hop: HopRemote})
 	if a := w.given["theirs"]; a.Kind != ActionBounce || a.Kills != 0 {
-		t.Errorf("the peer that it came from is told %+v, want a bounce without kills", a)
+		t.Errorf("bounce to the origin: got %+v, want one without kills", a)
 	}
 }
 
 // A request that fails at several replicas which stay alive is not stopped by the balancer
 // that forwarded it: only deaths that are decided can do that.
-func TestFailuresAtLivingReplicasOfAPeerDoNotStopARequest(t *testing.T) {
+func TestFailureAtLivePeerReplicaIsNoKill(t *testing.T) {
 	cfg := roundRobinConfig()
 	cfg.MaxTries = 2
 	w := newTrial(t, cfg, 3)
@@ -432,7 +432,7 @@ func TestFailuresAtLivingReplicasOfAPeerDoNotStopARequest(t *testing.T) {
 
 // A replica that drains is about to be ended: a long request that is still there, at one
 // after the other, did not kill them.
-func TestReplicasThatAreReplacedDidNotDieOfARequest(t *testing.T) {
+func TestReplacedReplicaIsNoKill(t *testing.T) {
 	w := newTrial(t, roundRobinConfig(), 4)
 	w.serve = func(string, string) (time.Duration, *Outcome) { return 10 * time.Second, nil }
 	w.ask(Request{ID: "long", Fingerprint: 7})
@@ -451,7 +451,7 @@ func TestReplicasThatAreReplacedDidNotDieOfARequest(t *testing.T) {
 
 // The ranks of an engine die together: that each of them had one suspect of an earlier
 // death does not tell which of these the engine died of.
-func TestRanksOfAnEngineDieTogether(t *testing.T) {
+func TestRanksOfEngineDieTogether(t *testing.T) {
 	w := newTrial(t, roundRobinConfig(), 0)
 	for _, engine := range []string{"a", "b", "c"} {
 		for i := range 4 {
@@ -488,7 +488,7 @@ func TestRanksOfAnEngineDieTogether(t *testing.T) {
 // A region fails within half a second: its replicas die one after the other, faster than
 // probes tell, and requests are retried at those that die next. When it is back, they are
 // served, but for those that were isolated at the death of a replica: one of each at most.
-func TestAnOutageOfARegionStopsFewRequests(t *testing.T) {
+func TestRegionOutageStopsFewRequests(t *testing.T) {
 	forEachPolicy(t, func(t *testing.T, cfg Config) {
 		w := newTrial(t, cfg, 6)
 		w.serve = func(string, string) (time.Duration, *Outcome) { return 20 * time.Second, nil }

@@ -249,7 +249,7 @@ func (w *world) checkCounts(t fatal) {
 	}
 }
 
-// checkModels holds what is told by model against the requests themselves.
+// checkModels compares the counts per model with the requests themselves.
 func (w *world) checkModels(t fatal) {
 	want := map[string]ModelView{}
 	for _, r := range w.b.replicas {
@@ -280,7 +280,7 @@ func (w *world) checkModels(t fatal) {
 
 // Every request ends exactly once and is accounted for at every moment, and
 // when traffic ends every counter is back at zero.
-func TestNothingIsLostAndCountersReturnToZero(t *testing.T) {
+func TestNoRequestIsLostAndCountersReachZero(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld(drawConfig(rt))
 		for range rapid.IntRange(1, 60).Draw(rt, "events") {
@@ -327,7 +327,7 @@ func TestNothingIsLostAndCountersReturnToZero(t *testing.T) {
 
 // The same events give the same bytes, also after a round trip through JSON: a
 // recorded log can be replayed.
-func TestReplayingARecordGivesTheSameDecisions(t *testing.T) {
+func TestReplayGivesSameDecisions(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		cfg := drawConfig(rt)
 		w := newWorld(cfg)
@@ -356,7 +356,7 @@ func TestReplayingARecordGivesTheSameDecisions(t *testing.T) {
 
 // The order in which replicas were added decides nothing, and a replica that
 // never answers changes nothing.
-func TestOrderOfReplicasAndDeadReplicasChangeNothing(t *testing.T) {
+func TestReplicaOrderAndDeadReplicasAreIgnored(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		cfg := drawConfig(rt)
 		other := cfg
@@ -391,7 +391,7 @@ func outline(actions []Action) []string {
 	return out
 }
 
-func TestPushRulesReadAndWrite(t *testing.T) {
+func TestPushRuleRoundTrip(t *testing.T) {
 	for in, want := range map[string]string{"": "pending", "pending": "pending", "blind": "blind", "outstanding:24": "outstanding:24"} {
 		p, err := ParsePush(in)
 		if err != nil || p.String() != want {

@@ -7,38 +7,38 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// hitWeight is the weight of each answer in how much of the prompts the engines find cached.
+// hitWeight is the weight of each response in the hit rate.
 const hitWeight = 0.01
 
-// started notes r's first token, from which its pace is measured.
-func (r *request) started(now time.Duration) {
-	r.firstAt = now
-	r.firstCount, r.firstContext = r.target.outstanding, r.target.work.context()
+// recordFirstToken records r's first token, from which its pace is measured.
+func (r *request) recordFirstToken(now time.Duration) {
+	r.firstTokenAt = now
+	r.firstTokenOutstanding, r.firstTokenContext = r.target.outstanding, r.target.work.context()
 }
 
-// learn takes what the end of r at t tells of the engine.
-func (b *Balancer) learn(now time.Duration, t *target, r *request, out *Outcome) {
-	t.stayed(now - r.sentAt)
+// learnFromEnd learns about t from the end of r.
+func (b *Balancer) learnFromEnd(now time.Duration, t *target, r *request, out *Outcome) {
+	t.recordResidence(now - r.sentAt)
 	if out == nil {
 		return
 	}
 	if out.CachedTokens.Known {
-		b.hits.Add(min(1, float64(max(0, out.CachedTokens.Value))/float64(max(1, r.tokens()))), hitWeight)
+		b.hitRate.Add(min(1, float64(max(0, out.CachedTokens.Value))/float64(max(1, r.tokens()))), hitWeight)
 	}
-	t.learnStay(now-r.sentAt, r, out.OutputTokens.Or(0))
-	streamed := now - r.firstAt
-	if t.peer || !out.OutputTokens.Known || r.firstAt == 0 || !pace.Tells(out.OutputTokens.Value, streamed, now-r.sentAt) {
+	t.learnResidence(now-r.sentAt, r, out.OutputTokens.Or(0))
+	streamed := now - r.firstTokenAt
+	if t.peer || !out.OutputTokens.Known || r.firstTokenAt == 0 || !pace.Informative(out.OutputTokens.Value, streamed, now-r.sentAt) {
 		return
 	}
-	// The load of its middle, about.
-	n, context := (r.firstCount+t.outstanding+1)/2, (r.firstContext+t.work.context())/2
+	// The approximate load halfway through the answer.
+	n, context := (r.firstTokenOutstanding+t.outstanding+1)/2, (r.firstTokenContext+t.work.context())/2
 	step := streamed.Seconds() / float64(out.OutputTokens.Value-1)
 	t.pace.LearnStep(step, policy.NominalStep(n, context))
 }
 
-// comparePaces gives every replica the pace of its hardware. One of which nothing is known
-// yet is taken for as fast as the fastest of its model: tried, it shows; taken for slow, it
-// never would.
+// comparePaces sets the pace of every replica to that of its hardware. A replica without
+// measurements is assumed to be as fast as the fastest of its model. Trying it gives a measurement;
+// a replica assumed slow would never be tried.
 func (b *Balancer) comparePaces() {
 	b.byPace = b.byPace[:0]
 	for _, t := range b.replicas {
@@ -47,7 +47,7 @@ func (b *Balancer) comparePaces() {
 		}
 	}
 	pace.Group(b.byPace)
-	model, fastest := "", 0.0 // one search for all in a row that have the same model
+	model, fastest := "", 0.0 // search once per run of replicas with the same model
 	for _, t := range b.replicas {
 		if t.pace.Known() {
 			continue
@@ -59,8 +59,8 @@ func (b *Balancer) comparePaces() {
 	}
 }
 
-// fastestPace is the least pace that is known of a model's replicas, here or, as
-// they tell, at peers; 1 where none is.
+// fastestPace returns the lowest known pace of a model's replicas, here or reported by peers; 1 if
+// none is known.
 func (b *Balancer) fastestPace(model string) float64 {
 	fastest := 0.0
 	consider := func(pace float64) {
@@ -74,7 +74,7 @@ func (b *Balancer) fastestPace(model string) float64 {
 		}
 	}
 	for _, t := range b.peers {
-		if l := t.load(model); l != nil {
+		if l := t.modelLoad(model); l != nil {
 			consider(l.Pace)
 		}
 	}
@@ -84,22 +84,22 @@ func (b *Balancer) fastestPace(model string) float64 {
 	return fastest
 }
 
-// paceThere is a peer's pace: that of replicas here where it is taken for the
-// same hardware; 1 where nothing is known.
-func (b *Balancer) paceThere(l *ModelLoad) float64 {
+// peerPace returns a peer's pace: that of local replicas on the same hardware if there are any, 1
+// if unknown.
+func (b *Balancer) peerPace(l *ModelLoad) float64 {
 	if l.Pace <= 0 {
-		return b.fastestPace(l.Model) // nobody has tried them yet
+		return b.fastestPace(l.Model) // not measured yet
 	}
 	for _, t := range b.replicas {
-		if p := t.pace.Value(); pace.Same(l.Pace, p) {
+		if p := t.pace.Value(); pace.SameHardware(l.Pace, p) {
 			return p
 		}
 	}
 	return l.Pace
 }
 
-// meanPace is the mean over the model's replicas that answer and whose pace is
-// known; 0 where none is.
+// meanPace returns the mean pace of the model's live replicas with a known pace; 0 if there is
+// none.
 func (b *Balancer) meanPace(now time.Duration, model string) float64 {
 	sum, n := 0.0, 0
 	for _, t := range b.replicas {

@@ -8,33 +8,32 @@ import (
 	"skyserve/lbd/core/fair"
 )
 
-// Order names the order in which the waiting requests of a model go (SageServe
-// section 6.5). Whatever it is, tenants share it fairly: see queue.
+// Order is the order of a model's waiting requests (SageServe section 6.5). In every order, tenants
+// share the turns fairly: see queue.
 type Order string
 
-// The orders. Below each of them, requests that it does not tell apart go by
-// arrival (or, for a policy that holds, by when their session began).
+// Orders. Requests that are equal in an order are sorted by arrival or, for a policy that holds
+// requests, by the start of their session.
 const (
-	// OrderFCFS is first come, first served; it knows no tiers.
+	// OrderFCFS is first come, first served. It ignores tiers.
 	OrderFCFS Order = "fcfs"
 	// OrderEDF is earliest deadline first: arrival plus the tier's target.
 	OrderEDF Order = "edf"
 	// OrderPF is priority first: all IW-F, then IW-N, then NIW.
 	OrderPF Order = "pf"
-	// OrderDPA is deadline and priority aware. With d what is left until the
-	// deadline, negative when it has passed, a request is severely expired (d <
-	// -tau_n), recently expired (-tau_n <= d < 0), urgent (0 <= d <= tau_p) or not
-	// urgent (d > tau_p), and the order is: severely expired, urgent IW-F, urgent
-	// IW-N, other IW-F, other IW-N, recently expired.
+	// OrderDPA is deadline and priority aware. With d the time left until the deadline, negative
+	// after it, a request is severely expired (d < -tau_n), recently expired (-tau_n <= d < 0),
+	// urgent (0 <= d <= tau_p) or not urgent (d > tau_p). The order is: severely expired, urgent
+	// IW-F, urgent IW-N, other IW-F, other IW-N, recently expired.
 	//
-	// The symbols and signs are lost in the text of the paper; d, tau_n, tau_p,
-	// "<=" and the minus were read from its bytes, which are UTF-8 taken for Mac
-	// Roman. The paper gives neither values for tau_n and tau_p nor an order
-	// inside the classes; the values are DefaultConfig's.
+	// The symbols and signs are lost in the text of the paper. d, tau_n, tau_p, "<=" and the minus
+	// were recovered from its bytes, which are UTF-8 decoded as Mac Roman. The paper gives neither
+	// values for tau_n and tau_p nor an order inside the classes; the values are those of
+	// DefaultConfig.
 	OrderDPA Order = "dpa"
 )
 
-// ParseOrder reads an order as users write it; empty is fcfs.
+// ParseOrder parses an order in the user's notation; empty is fcfs.
 func ParseOrder(s string) (Order, error) {
 	switch o := Order(s); o {
 	case "":
@@ -42,67 +41,66 @@ func ParseOrder(s string) (Order, error) {
 	case OrderFCFS, OrderEDF, OrderPF, OrderDPA:
 		return o, nil
 	}
-	return "", fmt.Errorf("unknown order %q: want fcfs, edf, pf or dpa", s)
+	return "", fmt.Errorf("unknown order %q: must be fcfs, edf, pf or dpa", s)
 }
 
-// Targets is when a request of each tier is due after its arrival here; zero is
-// the default of DefaultTargets.
+// Targets contains the deadline of each tier, relative to the arrival; zero means the value of
+// DefaultTargets.
 type Targets struct {
-	// Fast and Normal are times to the first token.
+	// Fast and Normal are targets for the time to the first token.
 	Fast   time.Duration `json:"fast_ns"`
 	Normal time.Duration `json:"normal_ns"`
-	// Deferred is the time until the answer.
+	// Deferred is the target for the complete answer.
 	Deferred time.Duration `json:"deferred_ns"`
 }
 
-// DefaultTargets is the one table of default targets.
+// DefaultTargets returns the default targets. They are defined only here.
 func DefaultTargets() Targets {
 	return Targets{
-		Fast:     time.Second,      // what the tier means (SageServe section 3)
+		Fast:     time.Second,      // the definition of the tier (SageServe section 3)
 		Normal:   60 * time.Second, // the same
 		Deferred: 24 * time.Hour,   // the deadline that SageServe gives batch work (section 6.2)
 	}
 }
 
-// of is the target of a tier.
+// of returns the target of a tier.
 func (t Targets) of(tier service.Tier) time.Duration {
 	d := DefaultTargets()
 	switch tier {
 	case service.TierNormal:
-		return or(t.Normal, d.Normal)
+		return positiveOr(t.Normal, d.Normal)
 	case service.TierDeferred:
-		return or(t.Deferred, d.Deferred)
+		return positiveOr(t.Deferred, d.Deferred)
 	}
-	return or(t.Fast, d.Fast)
+	return positiveOr(t.Fast, d.Fast)
 }
 
-// Of is the target of a tier.
+// Of returns the target of a tier.
 func (t Targets) Of(tier service.Tier) time.Duration { return t.of(tier) }
 
-func or(d, instead time.Duration) time.Duration {
+func positiveOr(d, fallback time.Duration) time.Duration {
 	if d > 0 {
 		return d
 	}
-	return instead
+	return fallback
 }
 
-// urgentAfter is the share of its deadline after which deferred work goes on a
-// par with interactive work: 10 of 24 hours (SageServe section 6.2).
+// urgentAfter is the share of its deadline after which a deferred request has the priority of an
+// interactive one: 10 of 24 hours (SageServe section 6.2).
 const urgentAfter = 10.0 / 24
 
-// The levels of a queue: the tiers, which fairness keeps apart, the most urgent
-// first.
+// Levels of a queue: the tiers between which fairness does not share turns, the most urgent first.
 const (
 	levelFast     = iota // IW-F; in fcfs, everything
 	levelNormal          // IW-N
 	levelDeferred        // NIW
-	// There are fair.Levels of them.
+	// fair.Levels is their number.
 )
 
-// The stages of a request, the first to go first. Deferred work is behind
-// everything until it is urgent, then on a par with IW-N.
+// Stages of a request, the first to be sent first. Deferred requests are last until they are
+// urgent, then equal to IW-N.
 const (
-	stageSevere       = iota // dpa only, as the next five
+	stageSevere       = iota // only dpa, like the next five
 	stageUrgentFast          // also pf's IW-F
 	stageUrgentNormal        // also pf's IW-N
 	stageFast
@@ -111,7 +109,7 @@ const (
 	stageDeferred
 )
 
-// ordering is an order with its figures for one model.
+// ordering is an Order with the configuration of one model.
 type ordering struct {
 	order      Order
 	targets    Targets
@@ -126,19 +124,19 @@ func (c *Config) ordering(model string) ordering {
 	return o
 }
 
-// place says where a request of a tier that arrived at a time stands now.
-func (o *ordering) place(tier service.Tier, arrived, now time.Duration) fair.Standing {
+// position returns the queue position, at now, of a request with a tier and an arrival time.
+func (o *ordering) position(tier service.Tier, arrived, now time.Duration) fair.Position {
 	if o.order == OrderFCFS || o.order == "" {
-		return fair.Standing{Turns: fair.Never}
+		return fair.Position{ChangesAt: fair.Never}
 	}
 	target := o.targets.of(tier)
-	s := fair.Standing{Level: levelOf(tier), Turns: fair.Never}
+	s := fair.Position{Level: levelOf(tier), ChangesAt: fair.Never}
 	if o.order == OrderEDF {
 		s.Due = arrived + target
 	}
 	if s.Level == levelDeferred {
 		if urgent := arrived + time.Duration(urgentAfter*float64(target)); now < urgent {
-			s.Stage, s.Turns = stageDeferred, urgent
+			s.Stage, s.ChangesAt = stageDeferred, urgent
 			return s
 		}
 	}
@@ -147,7 +145,7 @@ func (o *ordering) place(tier service.Tier, arrived, now time.Duration) fair.Sta
 	case OrderPF:
 		s.Stage = stageUrgentFast + as
 	case OrderDPA:
-		s.Stage, s.Turns = o.category(as, arrived+target, now)
+		s.Stage, s.ChangesAt = o.dpaCategory(as, arrived+target, now)
 	}
 	return s
 }
@@ -162,8 +160,8 @@ func levelOf(tier service.Tier) int {
 	return levelFast
 }
 
-// category is dpa's for a level, and when the next one begins.
-func (o *ordering) category(level int, due, now time.Duration) (stage int, turns time.Duration) {
+// dpaCategory returns the DPA stage of a level and when the next stage begins.
+func (o *ordering) dpaCategory(level int, due, now time.Duration) (stage int, turns time.Duration) {
 	switch left := due - now; {
 	case left < -o.tauN:
 		return stageSevere, fair.Never

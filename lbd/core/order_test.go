@@ -12,7 +12,7 @@ import (
 	"skyserve/lbd/policy"
 )
 
-func TestOrdersReadAsTheyAreWritten(t *testing.T) {
+func TestOrderRoundTrip(t *testing.T) {
 	for in, want := range map[string]Order{"": OrderFCFS, "fcfs": OrderFCFS, "edf": OrderEDF, "pf": OrderPF, "dpa": OrderDPA} {
 		if got, err := ParseOrder(in); err != nil || got != want {
 			t.Errorf("%q: %v, %v", in, got, err)
@@ -57,8 +57,8 @@ func TestDPAClasses(t *testing.T) {
 		{service.TierDeferred, 24 * time.Hour, stageUrgentNormal, 24*time.Hour + 1},
 		{service.TierDeferred, 25 * time.Hour, stageSevere, fair.Never},
 	} {
-		got := o.place(c.tier, 0, c.now)
-		want := fair.Standing{Level: levelOf(c.tier), Stage: c.stage, Turns: c.turns}
+		got := o.position(c.tier, 0, c.now)
+		want := fair.Position{Level: levelOf(c.tier), Stage: c.stage, ChangesAt: c.turns}
 		if got != want {
 			t.Errorf("%s at %v: got %+v, want %+v", c.tier, c.now, got, want)
 		}
@@ -67,12 +67,12 @@ func TestDPAClasses(t *testing.T) {
 
 // Batch work is behind all interactive work in every order but fcfs, until 10 of
 // its 24 hours have passed; a model's own deadline keeps that share.
-func TestBatchWorkWaitsUntilItIsUrgent(t *testing.T) {
+func TestDeferredRequestWaitsUntilUrgent(t *testing.T) {
 	for _, c := range []struct{ deadline, urgent time.Duration }{{0, 10 * time.Hour}, {48 * time.Hour, 20 * time.Hour}, {24 * time.Minute, 10 * time.Minute}} {
 		for _, order := range []Order{OrderEDF, OrderPF, OrderDPA} {
 			o := ordering{order: order, targets: Targets{Deferred: c.deadline}, tauN: 5 * time.Second, tauP: time.Second}
-			before, after := o.place(service.TierDeferred, 0, c.urgent-1), o.place(service.TierDeferred, 0, c.urgent)
-			if before.Stage != stageDeferred || before.Turns != c.urgent || after.Stage >= stageDeferred {
+			before, after := o.position(service.TierDeferred, 0, c.urgent-1), o.position(service.TierDeferred, 0, c.urgent)
+			if before.Stage != stageDeferred || before.ChangesAt != c.urgent || after.Stage >= stageDeferred {
 				t.Errorf("%s, deadline %v: %+v before %v, %+v at it", order, c.deadline, before, c.urgent, after)
 			}
 		}
@@ -80,7 +80,7 @@ func TestBatchWorkWaitsUntilItIsUrgent(t *testing.T) {
 }
 
 // A model's own targets decide its queue, and no other's.
-func TestTargetsAreTheModels(t *testing.T) {
+func TestModelTargetsOverrideDefaults(t *testing.T) {
 	cfg := DefaultConfig(leastLoad(t))
 	cfg.Order, cfg.MaxWait = OrderEDF, time.Hour
 	cfg.ModelTargets = map[string]Targets{"m": {Normal: 300 * time.Millisecond}}
@@ -191,7 +191,7 @@ func rising(waits ...time.Duration) bool {
 
 // SageServe's figure 15a in its order: what an order takes from IW-N it gives to
 // IW-F; fcfs tells them not apart, pf does most, edf and dpa stand between.
-func TestOrdersTradeTiersAsInSageServe(t *testing.T) {
+func TestOrdersTradeTiersLikeSageServe(t *testing.T) {
 	for seed := range uint64(3) {
 		fast, normal := map[Order]time.Duration{}, map[Order]time.Duration{}
 		for _, o := range allOrders {

@@ -11,7 +11,7 @@ import (
 
 // A tenant that sends new prompts without end does not push those of others out of the
 // tree, whichever way they came into it.
-func TestATenantCannotPushOthersOutOfTheTree(t *testing.T) {
+func TestTenantCannotEvictOthersFromTree(t *testing.T) {
 	p, err := policy.New("longest-prefix")
 	if err != nil {
 		t.Fatal(err)
@@ -19,13 +19,13 @@ func TestATenantCannotPushOthersOutOfTheTree(t *testing.T) {
 	cfg := DefaultConfig(p)
 	cfg.TreeBytes, cfg.Push, cfg.ProbeInterval = 64<<10, Push{Mode: PushBlind}, time.Hour
 	b, rng := neighbour(cfg, "b", "r0"), rand.New(rand.NewPCG(3, 4))
-	asked, told := fresh(rng, 30), fresh(rng, 30)
+	asked, shared := fresh(rng, 30), fresh(rng, 30)
 	serve := func(now time.Duration, id, tenant string, key []uint64) {
 		ask(t, b, now, Request{ID: id, Tenant: tenant, Prompt: key[:20]})
 		b.Step(now, Event{Kind: EventFinished, ID: id, Outcome: &Outcome{Key: key}})
 	}
 	serve(1, "q", "honest", asked)
-	b.Step(1, Event{Kind: EventPeerLearned, Target: "b", Learned: []Learned{{Replica: "x", Tenant: "honest", Key: told}}})
+	b.Step(1, Event{Kind: EventPeerLearned, Target: "b", Learned: []Learned{{Replica: "x", Tenant: "honest", Key: shared}}})
 	for i := range 2000 {
 		now := time.Duration(i) * time.Millisecond
 		serve(now, fmt.Sprint("flood", i), "flood", fresh(rng, 30))
@@ -36,13 +36,13 @@ func TestATenantCannotPushOthersOutOfTheTree(t *testing.T) {
 	if got := held(b, "r0", asked); got != asked.Bytes() {
 		t.Errorf("%d bytes of what the other tenant was answered are known", got)
 	}
-	if got := held(b, "x", told); got != told.Bytes() {
-		t.Errorf("%d bytes of what a neighbour told of the other tenant are known", got)
+	if got := held(b, "x", shared); got != shared.Bytes() {
+		t.Errorf("%d bytes of the other tenant's prefix shared by a neighbour are known", got)
 	}
-	b.Step(shareAge+2*time.Second, Event{Kind: EventReplicaReport, Target: "r0", Report: &Report{Ready: true, Pending: policy.Known(0)}})
-	b.Step(shareAge+2*time.Second, Event{Kind: EventTick})
+	b.Step(maxSharedAge+2*time.Second, Event{Kind: EventReplicaReport, Target: "r0", Report: &Report{Ready: true, Pending: policy.Known(0)}})
+	b.Step(maxSharedAge+2*time.Second, Event{Kind: EventTick})
 	for i := range 2000 {
-		serve(shareAge+2*time.Second, fmt.Sprint("later", i), "flood", fresh(rng, 30))
+		serve(maxSharedAge+2*time.Second, fmt.Sprint("later", i), "flood", fresh(rng, 30))
 	}
 	if got := held(b, "r0", asked); got > 0 {
 		t.Errorf("%d bytes of who was away for so long are kept", got)
@@ -50,7 +50,7 @@ func TestATenantCannotPushOthersOutOfTheTree(t *testing.T) {
 }
 
 // What a balancer tells its neighbours of a prompt says whose it is.
-func TestNeighboursAreToldWhosePromptsTheyAre(t *testing.T) {
+func TestSharedPrefixesIncludeTenant(t *testing.T) {
 	p, err := policy.New("longest-prefix")
 	if err != nil {
 		t.Fatal(err)
@@ -59,7 +59,7 @@ func TestNeighboursAreToldWhosePromptsTheyAre(t *testing.T) {
 	ask(t, b, 0, Request{ID: "q", Tenant: "acme", Prompt: letters("abc")})
 	b.Step(1, Event{Kind: EventFinished, ID: "q", Outcome: &Outcome{}})
 	if got, _, _ := b.Learned(2, 0, false, everything); len(got) != 1 || got[0].Tenant != "acme" {
-		t.Errorf("told %+v", got)
+		t.Errorf("shared %+v", got)
 	}
 }
 
@@ -78,10 +78,10 @@ func TestOwnersAreBounded(t *testing.T) {
 		ask(t, b, 0, Request{ID: id, Tenant: id, Prompt: fresh(rng, 3)})
 		b.Step(0, Event{Kind: EventFinished, ID: id, Outcome: &Outcome{}})
 	}
-	if len(b.caches.owners.byTenant) != maxOwners || b.caches.owners.next != maxOwners+ownerOfRest+1 || b.caches.replicas.Weight(ownerOfRest) == 0 {
-		t.Errorf("%d tenants have numbers below %d, the rest %d bytes", len(b.caches.owners.byTenant), b.caches.owners.next, b.caches.replicas.Weight(ownerOfRest))
+	if len(b.caches.owners.byTenant) != maxOwners || b.caches.owners.next != maxOwners+sharedOwner+1 || b.caches.replicas.Weight(sharedOwner) == 0 {
+		t.Errorf("%d tenants have numbers below %d, the rest %d bytes", len(b.caches.owners.byTenant), b.caches.owners.next, b.caches.replicas.Weight(sharedOwner))
 	}
-	for _, at := range []time.Duration{shareAge, 2 * shareAge} { // released, then forgotten
+	for _, at := range []time.Duration{maxSharedAge, 2 * maxSharedAge} { // released, then forgotten
 		b.Step(at, idle("r0"))
 		b.Step(at, Event{Kind: EventTick})
 		for i := range 500 {
@@ -90,7 +90,7 @@ func TestOwnersAreBounded(t *testing.T) {
 			b.Step(at, Event{Kind: EventFinished, ID: id, Outcome: &Outcome{}})
 		}
 	}
-	b.Step(3*shareAge, Event{Kind: EventTick})
+	b.Step(3*maxSharedAge, Event{Kind: EventTick})
 	if len(b.caches.owners.byTenant) != 0 || b.caches.owners.first != nil || b.caches.owners.last != nil || len(b.caches.owners.free) != maxOwners {
 		t.Errorf("%d tenants are known, %d numbers are free", len(b.caches.owners.byTenant), len(b.caches.owners.free))
 	}

@@ -15,9 +15,9 @@ func (b *Balancer) drainAll(now time.Duration) {
 
 func (b *Balancer) drainModel(now time.Duration, r *request) { b.drain(now, b.queue(r.Model)) }
 
-// drain places requests from the front of the queue. The first that cannot go
-// anywhere stops it (first come, first served), unless only its own
-// restrictions keep it back: others need not wait for those.
+// drain places requests from the head of the queue. It stops at the first request that cannot be
+// placed (first come, first served), unless only that request's own restrictions prevent it: later
+// requests need not wait for those.
 func (b *Balancer) drain(now time.Duration, q *queue) {
 	switch {
 	case b.batch.policy != nil:
@@ -29,7 +29,7 @@ func (b *Balancer) drain(now time.Duration, q *queue) {
 	}
 }
 
-// drainInOrder is drain for a policy that decides request by request.
+// drainInOrder is drain for a policy that decides one request at a time.
 func (b *Balancer) drainInOrder(now time.Duration, q *queue) {
 	pool := b.pool[:0]
 	for skip := 0; skip < min(q.Len(), b.cfg.PoolLimit); {
@@ -42,7 +42,7 @@ func (b *Balancer) drainInOrder(now time.Duration, q *queue) {
 			b.pool = pool
 		}
 		r := pool[skip]
-		if b.place(now, q, r) {
+		if b.placeRequest(now, q, r) {
 			pool = pool[:0] // the tenants' turns changed
 			continue
 		}
@@ -53,50 +53,50 @@ func (b *Balancer) drainInOrder(now time.Duration, q *queue) {
 	}
 }
 
-// drainPool weighs the front of the queue request by request, for a policy that
-// lets one of them wait for a full replica while others pass it. Where nothing
-// has room, only those are weighed that were not yet; and once what had room is
-// full again, for those behind nothing has changed.
+// drainPool evaluates the head of the queue request by request, for a policy that holds requests
+// for a full replica while others overtake them. While no replica has capacity, it evaluates only
+// new requests. Once the available capacity is used up, nothing has changed for the requests
+// behind.
 func (b *Balancer) drainPool(now time.Duration, q *queue) {
 	if q.Len() == 0 {
 		return
 	}
-	room, _ := b.anyAvailable(now, q)
-	news := !q.passed
-	if !room && !news && q.unweighed == 0 {
+	available, _ := b.anyAvailable(now, q)
+	peersChanged := !q.evaluatedSinceReport
+	if !available && !peersChanged && q.unevaluated == 0 {
 		return
 	}
-	again := room || news // weigh also those that were
+	again := available || peersChanged // evaluate all requests again
 	if again {
-		b.unhold(q.model)
+		b.clearHolds(q.model)
 	}
 	b.pool = q.First(b.pool[:0], now, b.cfg.PoolLimit)
-	gathered := false // the candidates are those of any request without a past
+	gathered := false // the candidates apply to every unrestricted request
 	for _, r := range b.pool {
-		if r.weighed && !again {
+		if r.evaluated && !again {
 			continue
 		}
-		if room && !news && r.weighed && gathered && !b.anyCapacity() {
-			b.holdFor(r, r.kept)
+		if available && !peersChanged && r.evaluated && gathered && !b.anyCandidateAvailable() {
+			b.holdFor(r, r.waitsFor)
 			continue
 		}
-		q.weigh(r)
+		q.markEvaluated(r)
 		if r.restricted() {
-			b.place(now, q, r)
+			b.placeRequest(now, q, r)
 			gathered = false
 			continue
 		}
 		if !gathered {
-			b.gather(now, q, r)
+			b.gatherCandidates(now, q, r)
 			gathered = true
 		}
-		b.choose(now, q, r)
+		b.chooseTarget(now, q, r)
 	}
-	q.passed = true
+	q.evaluatedSinceReport = true
 }
 
-// anyCapacity says whether a gathered replica has room.
-func (b *Balancer) anyCapacity() bool {
+// anyCandidateAvailable reports whether a gathered replica has capacity.
+func (b *Balancer) anyCandidateAvailable() bool {
 	for i := range b.candidates[:b.firstPeer] {
 		if b.candidates[i].Available {
 			return true
@@ -105,32 +105,31 @@ func (b *Balancer) anyCapacity() bool {
 	return false
 }
 
-// holdFor lets r wait for t; nil: for anything.
+// holdFor makes r wait for t; nil = for any target.
 func (b *Balancer) holdFor(r *request, t *target) {
-	if r.kept = t; t != nil {
-		t.held++
+	if r.waitsFor = t; t != nil {
+		t.heldRequests++
 	}
 }
 
-// keptFor is the id of the replica that r waits for; empty when it waits for any.
-func (r *request) keptFor() string {
-	if r.kept == nil {
+// waitsForID returns the id of the replica that r waits for; empty if it waits for any.
+func (r *request) waitsForID() string {
+	if r.waitsFor == nil {
 		return ""
 	}
-	return r.kept.id
+	return r.waitsFor.id
 }
 
-// unhold forgets which requests wait for which target.
-func (b *Balancer) unhold(model string) {
+// clearHolds resets the number of requests held for each replica of a model.
+func (b *Balancer) clearHolds(model string) {
 	for _, t := range b.replicas {
 		if t.model == model {
-			t.held = 0
+			t.heldRequests = 0
 		}
 	}
 }
 
-// anyAvailable says whether any replica, or any peer, would take a request of
-// the queue's model.
+// anyAvailable reports whether a replica, or a peer, accepts a request of the queue's model.
 func (b *Balancer) anyAvailable(now time.Duration, q *queue) (local, remote bool) {
 	for _, t := range b.replicas {
 		if t.model == q.model && t.replicaAvailable(now, &b.cfg) {
@@ -141,28 +140,28 @@ func (b *Balancer) anyAvailable(now time.Duration, q *queue) (local, remote bool
 		return false, false
 	}
 	for _, t := range b.peers {
-		if b.peerTakes(now, t, t.load(q.model), q.Len()) {
+		if b.peerEligible(now, t, t.modelLoad(q.model), q.Len()) {
 			return false, true
 		}
 	}
 	return false, false
 }
 
-// place lets the policy choose for a waiting request and carries the choice out.
-// It reports whether the request left the queue.
-func (b *Balancer) place(now time.Duration, q *queue, r *request) bool {
-	if b.awaitsProbes(now, r) || !b.startOver(now, r) {
+// placeRequest lets the policy choose a target for a waiting request and sends it there. It reports
+// whether the request left the queue.
+func (b *Balancer) placeRequest(now time.Duration, q *queue, r *request) bool {
+	if b.awaitsProbes(now, r) || !b.startRetryRound(now, r) {
 		return false
 	}
-	b.gather(now, q, r)
-	return b.choose(now, q, r)
+	b.gatherCandidates(now, q, r)
+	return b.chooseTarget(now, q, r)
 }
 
-// choose is place among the candidates that were gathered; afterwards they are
-// again as they are.
-func (b *Balancer) choose(now time.Duration, q *queue, r *request) bool {
-	r.kept = nil
-	b.match(r)
+// chooseTarget is placeRequest for the candidates that were already gathered. Afterwards they are
+// up to date again.
+func (b *Balancer) chooseTarget(now time.Duration, q *queue, r *request) bool {
+	r.waitsFor = nil
+	b.fillMatches(r)
 	b.facts = policy.Facts{
 		ID: r.ID, Now: now, Model: r.Model, Session: r.Session,
 		PromptBytes: r.Prompt.Bytes(), PromptTokens: r.tokens(), MaxTokens: r.MaxTokens,
@@ -174,18 +173,18 @@ func (b *Balancer) choose(now time.Duration, q *queue, r *request) bool {
 		return false
 	case choice.Hold:
 		b.holdFor(r, b.targets[choice.Index])
-		b.candidates[choice.Index].Held = r.kept.held
+		b.candidates[choice.Index].Held = r.waitsFor.heldRequests
 		return false
 	}
 	b.dequeue(r)
 	r.uncached = uncached(r, &b.candidates[choice.Index])
 	t := b.targets[choice.Index]
-	b.send(now, r, t, b.explain(now, r, choice))
-	b.describe(now, q, t, &b.candidates[choice.Index])
+	b.sendRequest(now, r, t, b.recordDecision(now, r, choice))
+	b.describeTarget(now, q, t, &b.candidates[choice.Index])
 	return true
 }
 
-// uncached is how many of r's prompt tokens c is thought to have to compute.
+// uncached returns how many of r's prompt tokens c is expected to compute.
 func uncached(r *request, c *policy.Candidate) int {
 	if bytes := r.Prompt.Bytes(); bytes > 0 {
 		return int(float64(r.tokens()) * (1 - float64(c.Match)/float64(bytes)))
@@ -193,17 +192,17 @@ func uncached(r *request, c *policy.Candidate) int {
 	return r.tokens()
 }
 
-// peerTakes says whether a peer may be offered a request. A policy that weighs
-// regions itself sees every peer that answers and serves the model.
-func (b *Balancer) peerTakes(now time.Duration, t *target, l *ModelLoad, ownQueue int) bool {
+// peerEligible reports whether a request may be forwarded to a peer. A policy that compares regions
+// itself sees every live peer that serves the model.
+func (b *Balancer) peerEligible(now time.Duration, t *target, l *ModelLoad, ownQueue int) bool {
 	if b.traits.Holds && b.traits.Regions {
-		return l != nil && l.Replicas > 0 && t.answers(now, &b.cfg)
+		return l != nil && l.Replicas > 0 && t.peerUsable(now, &b.cfg)
 	}
 	return t.peerAvailable(now, &b.cfg, l, ownQueue)
 }
 
-// mayForward says whether r may go to peer t: once to another region, once
-// inside each region, never back where it came from.
+// mayForward reports whether r may be forwarded to peer t: once to another region, once inside each
+// region, never back to its sender.
 func (b *Balancer) mayForward(r *request, t *target) bool {
 	if !b.cfg.Forward || t.id == r.From {
 		return false
@@ -214,7 +213,7 @@ func (b *Balancer) mayForward(r *request, t *target) bool {
 	return r.Hop == HopNone || r.Hop == HopRegion
 }
 
-// nextHop is the mark that r carries when it is forwarded to t.
+// nextHop returns the Hop of r after it is forwarded to t.
 func nextHop(r *request, t *target) Hop {
 	switch {
 	case !t.sameRegion:
@@ -225,31 +224,31 @@ func nextHop(r *request, t *target) Hop {
 	return HopRegion
 }
 
-// send puts r at t.
-func (b *Balancer) send(now time.Duration, r *request, t *target, d *Decision) {
-	r.target, r.sentAt, r.firstAt = t, now, 0
-	r.tries++
-	b.estimate(r)
-	b.queue(r.Model).sent(r)
-	t.sent(r)
+// sendRequest sends r to t.
+func (b *Balancer) sendRequest(now time.Duration, r *request, t *target, d *Decision) {
+	r.target, r.sentAt, r.firstTokenAt = t, now, 0
+	r.attempts++
+	b.estimateCost(r)
+	b.queue(r.Model).chargeSent(r)
+	t.addOutstanding(r)
 	t.isolate(r)
-	b.joined(t, r)
+	b.addToRank(t, r)
 	b.counts.Outstanding++
-	b.caches.sent(now, &t.cacheTarget, r.Tenant, r.Prompt)
+	b.caches.recordSent(now, &t.cacheTarget, r.Tenant, r.Prompt)
 	if t.peer {
 		b.counts.ForwardedOut++
 		t.forwarded++
-		b.act(Action{
+		b.addAction(Action{
 			Kind: ActionForward, ID: r.ID, Target: t.id, Hop: nextHop(r, t), Reason: d.Reason, Decision: d,
-			SessionAge: now - r.began, Wait: max(time.Millisecond, b.maxWait(r)-(now-r.Arrived)), Kills: b.killsToSend(r),
+			SessionAge: now - r.sessionStart, Wait: max(time.Millisecond, b.maxWait(r)-(now-r.Arrived)), Kills: b.killsToSend(r),
 		})
 		return
 	}
-	b.act(Action{Kind: ActionDispatch, ID: r.ID, Target: t.id, Reason: d.Reason, Decision: d})
+	b.addAction(Action{Kind: ActionDispatch, ID: r.ID, Target: t.id, Reason: d.Reason, Decision: d})
 }
 
-// explain keeps what the policy saw.
-func (b *Balancer) explain(now time.Duration, r *request, choice policy.Choice) *Decision {
+// recordDecision returns a Decision with the candidates as the policy saw them.
+func (b *Balancer) recordDecision(now time.Duration, r *request, choice policy.Choice) *Decision {
 	n := len(b.decisions)
 	if n < cap(b.decisions) {
 		b.decisions = b.decisions[:n+1]
@@ -260,7 +259,7 @@ func (b *Balancer) explain(now time.Duration, r *request, choice policy.Choice) 
 	*d = Decision{
 		Policy: b.cfg.Policy.Name(), Reason: choice.Reason,
 		MatchBytes: b.candidates[choice.Index].Match, PromptBytes: r.Prompt.Bytes(),
-		Queued: now - r.Arrived, Try: r.tries, Considered: d.Considered[:0],
+		Queued: now - r.Arrived, Try: r.attempts, Considered: d.Considered[:0],
 	}
 	for _, c := range b.candidates {
 		d.Considered = append(d.Considered, Considered{
@@ -272,7 +271,7 @@ func (b *Balancer) explain(now time.Duration, r *request, choice policy.Choice) 
 	return d
 }
 
-// Clone is a copy that outlives the Step it came from.
+// Clone returns a copy that remains valid after the next Step.
 func (d *Decision) Clone() *Decision {
 	if d == nil {
 		return nil

@@ -68,7 +68,7 @@ func fresh(rng *rand.Rand, n int) prefix.Key {
 	return k
 }
 
-func TestNewConversationsDoNotAllGoToOneReplica(t *testing.T) {
+func TestNewConversationsSpreadOverReplicas(t *testing.T) {
 	everyPolicy(t, func(t *testing.T, cfg Config) {
 		for _, ends := range []bool{false, true} {
 			b, rng, got := start(cfg, 4), rand.New(rand.NewPCG(1, 2)), map[string]int{}
@@ -89,7 +89,7 @@ func TestNewConversationsDoNotAllGoToOneReplica(t *testing.T) {
 	})
 }
 
-func TestADeadReplicaThatHeldThePrefixesDoesNotEatTheRetries(t *testing.T) {
+func TestDeadPrefixHolderDoesNotUseUpRetries(t *testing.T) {
 	everyPolicy(t, func(t *testing.T, cfg Config) {
 		const conversations = 40
 		b, rng, got := start(cfg, 1), rand.New(rand.NewPCG(1, 2)), map[string]int{}
@@ -127,7 +127,7 @@ func TestADeadReplicaThatHeldThePrefixesDoesNotEatTheRetries(t *testing.T) {
 				t.Errorf("%s got %d of the dead replica's %d conversations", id, n, conversations)
 			}
 		}
-		if held := b.caches.replicas.Held(find(b.replicas, "r0").slot); attempts > 0 && held != 0 {
+		if held := b.caches.replicas.Held(findTarget(b.replicas, "r0").slot); attempts > 0 && held != 0 {
 			t.Errorf("the dead replica is still thought to hold %d bytes", held)
 		}
 	})
@@ -135,7 +135,7 @@ func TestADeadReplicaThatHeldThePrefixesDoesNotEatTheRetries(t *testing.T) {
 
 // A request that failed somewhere goes back there rather than wait for a
 // replica that does not answer, whether that one never did or died meanwhile.
-func TestAFailedRequestDoesNotWaitForAReplicaThatIsDead(t *testing.T) {
+func TestFailedRequestDoesNotWaitForDeadReplica(t *testing.T) {
 	everyPolicy(t, func(t *testing.T, cfg Config) {
 		cfg.RetryWait = 0
 		b := start(cfg, 1)
@@ -163,7 +163,7 @@ func TestAFailedRequestDoesNotWaitForAReplicaThatIsDead(t *testing.T) {
 
 // Whatever happens to targets and requests, also health checks that come and
 // go, nothing that counts load drifts: after the traffic all of it is zero.
-func TestLoadCountersDoNotLeakThroughChaos(t *testing.T) {
+func TestLoadCountersDoNotLeak(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld(drawConfig(rt))
 		for range rapid.IntRange(20, 120).Draw(rt, "events") {
@@ -188,7 +188,7 @@ func TestLoadCountersDoNotLeakThroughChaos(t *testing.T) {
 	})
 }
 
-func TestMemoryStaysBoundedUnderChurnOfPrefixesSessionsAndReplicas(t *testing.T) {
+func TestMemoryStaysBoundedUnderChurn(t *testing.T) {
 	everyPolicy(t, func(t *testing.T, cfg Config) {
 		cfg.TreeBytes = 16 << 10
 		b, rng := start(cfg, 3), rand.New(rand.NewPCG(1, 2))
@@ -214,7 +214,7 @@ func TestMemoryStaysBoundedUnderChurnOfPrefixesSessionsAndReplicas(t *testing.T)
 
 // Two conversations that open alike part ways later: each goes where its own
 // later turns are, not where its first message was first seen.
-func TestLaterTurnsOfAConversationAreRoutedByAllOfItNotByItsFirstMessage(t *testing.T) {
+func TestLaterTurnsRouteByWholeConversation(t *testing.T) {
 	everyPolicy(t, func(t *testing.T, cfg Config) {
 		if !cfg.Policy.Traits().Prefix {
 			return
@@ -253,7 +253,7 @@ func TestLaterTurnsOfAConversationAreRoutedByAllOfItNotByItsFirstMessage(t *test
 
 // With a policy that chooses the region, a full one sends its requests away
 // though it has replicas that would take them; with any other it keeps them.
-func TestOnlyAPolicyThatChoosesTheRegionLeavesAnAvailableReplicaForAPeer(t *testing.T) {
+func TestOnlyRegionalPoliciesForwardWithCapacity(t *testing.T) {
 	everyPolicy(t, func(t *testing.T, cfg Config) {
 		b := New(cfg)
 		b.Step(0, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "r", Model: "m"}})
@@ -278,9 +278,9 @@ func TestOnlyAPolicyThatChoosesTheRegionLeavesAnAvailableReplicaForAPeer(t *test
 	})
 }
 
-// What a request may wait, it may wait in all: a peer is told what is left of
-// it, and what comes back from there when it is over is not held again.
-func TestAForwardedRequestWaitsTheRestOfItsTime(t *testing.T) {
+// The maximum wait of a request applies in total: a peer receives the remainder of
+// it, and a request that returns after it is not queued again.
+func TestForwardedRequestKeepsRemainingWait(t *testing.T) {
 	p, err := policy.New("skylb")
 	if err != nil {
 		t.Fatal(err)
@@ -315,7 +315,7 @@ func TestAForwardedRequestWaitsTheRestOfItsTime(t *testing.T) {
 // A replica of which nothing is known yet is taken for as fast as the fastest that
 // is known, here or at a peer: else a region whose hardware is faster than the
 // nominal one would never be tried after another one was.
-func TestAnUntriedRegionIsTried(t *testing.T) {
+func TestUnmeasuredRegionIsTried(t *testing.T) {
 	p, err := policy.New("cost")
 	if err != nil {
 		t.Fatal(err)
@@ -339,7 +339,7 @@ func TestAnUntriedRegionIsTried(t *testing.T) {
 }
 
 // A first token counts once, where its client is, for the tier and target that it has.
-func TestFirstTokensAreCountedByModel(t *testing.T) {
+func TestFirstTokensAreCountedPerModel(t *testing.T) {
 	leastLoad, err := policy.New("least-load")
 	if err != nil {
 		t.Fatal(err)

@@ -7,102 +7,102 @@ import (
 	"skyserve/lbd/core/fair"
 )
 
-// queue is the waiting requests of one model, in fair order, and what the balancer keeps of
-// them. A request that comes back (failed, bounced) takes its old place again.
+// queue contains the waiting requests of one model in fair order, and the balancer's state of the
+// model. A request that returns (failed, bounced) takes its previous place again.
 type queue struct {
 	fair.Queue[request]
-	model      string
-	ordering   ordering
-	releasable int           // how many deferred requests more the last report has room for
-	chargedAt  time.Duration // when those at a target were last charged for
-	answers    answers       // of the model's requests that ended
-	// firsts counts the first tokens of IW-F requests of clients here, late those of
-	// them that came after the tier's target.
-	firsts, late int64
-	// passed: the front of it was weighed since the last report of a peer; unweighed
-	// counts those that never were since they came.
-	passed    bool
-	unweighed int
-	// assignedAt is when a whole pool of it was last decided on.
-	assignedAt time.Duration
-	barrier    bool // some of its ranks waited for each other when last looked at
+	model         string
+	ordering      ordering
+	releasable    int           // how many more deferred requests the last report has capacity for
+	chargedAt     time.Duration // when running requests were last charged for
+	answerLengths answerLengths // of the model's finished requests
+	// firstTokens counts the first tokens of IW-F requests of this balancer's clients,
+	// lateFirstTokens those that arrived after the tier's target.
+	firstTokens, lateFirstTokens int64
+	// evaluatedSinceReport: the head of the queue was evaluated since the last report of a peer.
+	// unevaluated counts the requests that were not evaluated since they were queued.
+	evaluatedSinceReport bool
+	unevaluated          int
+	// assignedAt is when a pool was last decided.
+	assignedAt   time.Duration
+	sharedEngine bool // two of its ranks belonged to one engine when last checked
 }
 
 func newQueue(model string, o ordering) *queue {
 	q := &queue{model: model, ordering: o}
-	q.Init(q.standing)
+	q.Init(q.position)
 	return q
 }
 
-// standing is where the order puts r.
-func (q *queue) standing(r *request, now time.Duration) fair.Standing {
-	return q.ordering.place(r.Tier, r.Arrived, now)
+// position returns where the order places r.
+func (q *queue) position(r *request, now time.Duration) fair.Position {
+	return q.ordering.position(r.Tier, r.Arrived, now)
 }
 
-// push puts r at its place.
+// push adds r at its place.
 func (q *queue) push(now time.Duration, r *request) {
-	r.weighed = false
-	q.unweighed++
+	r.evaluated = false
+	q.unevaluated++
 	q.Push(now, &r.Item)
 }
 
-// remove takes r out; it must be in the queue, or held apart.
+// remove removes r, which must be queued or parked.
 func (q *queue) remove(r *request) {
-	if !r.Parked() && !r.weighed {
-		q.unweighed--
+	if !r.Parked() && !r.evaluated {
+		q.unevaluated--
 	}
 	q.Remove(&r.Item)
 }
 
-// noteFirst counts r's first token, once, where its client is.
-func (q *queue) noteFirst(now time.Duration, r *request) {
-	if r.counted || r.From != "" || levelOf(r.Tier) != levelFast {
+// countFirstToken counts r's first token once, at the balancer that its client is connected to.
+func (q *queue) countFirstToken(now time.Duration, r *request) {
+	if r.firstTokenCounted || r.From != "" || levelOf(r.Tier) != levelFast {
 		return
 	}
-	r.counted = true
-	q.firsts++
-	if now-r.came > q.ordering.targets.of(r.Tier) {
-		q.late++
+	r.firstTokenCounted = true
+	q.firstTokens++
+	if now-r.receivedAt > q.ordering.targets.of(r.Tier) {
+		q.lateFirstTokens++
 	}
 }
 
-// weigh notes that r was weighed.
-func (q *queue) weigh(r *request) {
-	if !r.weighed {
-		r.weighed = true
-		q.unweighed--
+// markEvaluated records that r was evaluated.
+func (q *queue) markEvaluated(r *request) {
+	if !r.evaluated {
+		r.evaluated = true
+		q.unevaluated--
 	}
 }
 
-// enter makes a request that came an item of its queue.
-func (r *request) enter(seq uint64, now time.Duration) {
-	r.Item.Init(r, r.Tenant, r.Tier == service.TierDeferred, r.fare())
+// initItem initialises the queue item of a request that arrived.
+func (r *request) initItem(seq uint64, now time.Duration) {
+	r.Item.Init(r, r.Tenant, r.Tier == service.TierDeferred, r.turnCost())
 	r.Seq, r.Arrived = seq, now
 }
 
-// fare is what a request is charged when it is sent. Even an empty prompt costs
-// something, so that turns are taken.
-func (r *request) fare() int64 { return int64(max(1, r.tokens())) }
+// turnCost is what a request is charged when it is sent. An empty prompt costs a token too, so that
+// tenants alternate.
+func (r *request) turnCost() int64 { return int64(max(1, r.tokens())) }
 
-// sent charges r's tenant for its prompt, or for what an earlier try generated if that
-// is more.
-func (q *queue) sent(r *request) {
+// chargeSent charges r's tenant for its prompt, or for the tokens of an earlier attempt if that is
+// more.
+func (q *queue) chargeSent(r *request) {
 	q.Sent(&r.Item)
-	q.chargeFor(r, max(r.spent, r.fare()))
+	q.setCharge(r, max(r.minCharge, r.turnCost()))
 }
 
-// evictForTenant keeps a tenant that filled the queue from locking r out: the last
-// request of the tenant with the most waiting for one model gives way, if it has
-// more of them than r's tenant and that request is of no more urgent tier. Deferred
-// work that is held apart gives way before, see evictApart.
+// evictForTenant prevents a tenant that fills the queue from locking r out. It evicts the last
+// request of the tenant with the most requests waiting for one model, if that tenant has more than
+// r's tenant and the request's tier is no more urgent. Parked requests are evicted first, see
+// evictParked.
 func (b *Balancer) evictForTenant(now time.Duration, r *request) bool {
-	if b.evictApart(r) {
+	if b.evictParked(r) {
 		return true
 	}
 	var fullest *queue
 	tenant, most := "", 0
 	for _, q := range b.queues {
-		if t, n := q.Fullest(); n > most {
+		if t, n := q.TenantWithMostWaiting(); n > most {
 			fullest, tenant, most = q, t, n
 		}
 	}
@@ -111,10 +111,10 @@ func (b *Balancer) evictForTenant(now time.Duration, r *request) bool {
 		return false
 	}
 	last := fullest.LastOf(now, tenant)
-	if last.Level() < own.ordering.place(r.Tier, r.Arrived, now).Level {
+	if last.Level() < own.ordering.position(r.Tier, r.Arrived, now).Level {
 		return false
 	}
 	b.dequeue(last)
-	b.reject(last, RejectQueueFull)
+	b.rejectRequest(last, RejectQueueFull)
 	return true
 }

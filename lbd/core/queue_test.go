@@ -15,10 +15,10 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// waiting is a request that came at a time.
+// waitingRequests is a request that came at a time.
 func waiting(seq uint64, at time.Duration, of Request) *request {
 	r := &request{Request: of}
-	r.enter(seq, at)
+	r.initItem(seq, at)
 	r.Rank = at
 	return r
 }
@@ -26,7 +26,7 @@ func waiting(seq uint64, at time.Duration, of Request) *request {
 // twin is a request of a dumb queue: a copy, and where it stands.
 type twin struct {
 	request
-	fair.Standing
+	fair.Position
 }
 
 // before orders requests by where they stand, then by rank, then by number.
@@ -87,7 +87,7 @@ func (d *dumb) remove(r *request) {
 func (d *dumb) ordered(now time.Duration) []*twin {
 	list := slices.Clone(d.waiting)
 	for _, r := range list {
-		r.Standing = d.ordering.place(r.Tier, r.Arrived, now)
+		r.Position = d.ordering.position(r.Tier, r.Arrived, now)
 	}
 	slices.SortFunc(list, func(a, b *twin) int {
 		if a.before(b) {
@@ -106,11 +106,11 @@ func (d *dumb) first(now time.Duration, n int) (ids []string) {
 		will[t] = s
 	}
 	for len(ids) < n && len(left) > 0 {
-		turn := left[0].Standing.Level
+		turn := left[0].Position.Level
 		best := d.whose(left, will, turn)
-		i := slices.IndexFunc(left, func(r *twin) bool { return r.Tenant == best && r.Standing.Level <= turn })
+		i := slices.IndexFunc(left, func(r *twin) bool { return r.Tenant == best && r.Position.Level <= turn })
 		ids = append(ids, left[i].ID)
-		will[best] += left[i].fare()
+		will[best] += left[i].turnCost()
 		left = slices.Delete(left, i, i+1)
 	}
 	return ids
@@ -122,7 +122,7 @@ func (d *dumb) first(now time.Duration, n int) (ids []string) {
 func (d *dumb) whose(left []*twin, will map[string]int64, turn int) string {
 	best, bestLevel := "", -1
 	for _, r := range left {
-		level := r.Standing.Level
+		level := r.Position.Level
 		if level > turn {
 			continue
 		}
@@ -203,8 +203,8 @@ func (p *pair) remove(r *request) {
 
 func (p *pair) send(r *request) {
 	p.remove(r)
-	p.q.sent(r)
-	p.d.charge(r.Tenant, r.fare())
+	p.q.chargeSent(r)
+	p.d.charge(r.Tenant, r.turnCost())
 	p.sent = append(p.sent, r)
 }
 
@@ -220,17 +220,17 @@ func (p *pair) end(rt *rapid.T) {
 	p.q.Ended(&r.Item)
 	if rapid.Bool().Draw(rt, "failed") {
 		p.q.chargeUnserved(r, &Outcome{Retryable: true}, 0)
-		p.d.charge(r.Tenant, -r.fare())
+		p.d.charge(r.Tenant, -r.turnCost())
 		p.push(r)
 		return
 	}
 	out := &Outcome{PromptTokens: policy.Known(rapid.IntRange(0, 40).Draw(rt, "prompt")), OutputTokens: policy.Known(rapid.IntRange(0, 90).Draw(rt, "output"))}
-	p.q.settle(r, out)
-	p.d.charge(r.Tenant, int64(out.PromptTokens.Value)-r.fare()+int64(out.OutputTokens.Value))
+	p.q.chargeServed(r, out)
+	p.d.charge(r.Tenant, int64(out.PromptTokens.Value)-r.turnCost()+int64(out.OutputTokens.Value))
 }
 
 // The queue answers as its dumb twin does, whatever happens to both.
-func TestQueueIsItsDumbTwin(t *testing.T) {
+func TestQueueMatchesReference(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		o := drawOrdering(rt)
 		p := pair{q: newQueue("m", o), d: dumb{ordering: o, served: map[string]int64{}, lifted: map[string]int64{}, born: map[string]int{}}}
@@ -253,7 +253,7 @@ func checkQueue(t fatal, q *queue, want int) {
 }
 
 // The names of tenants decide nothing at all, not even ties.
-func TestTenantsNamesDecideNothing(t *testing.T) {
+func TestTenantNamesDoNotMatter(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		o := drawOrdering(rt)
 		names := rapid.Permutation([]string{"a", "b", "c", "d"}).Draw(rt, "names")
@@ -284,13 +284,13 @@ func TestTenantsNamesDecideNothing(t *testing.T) {
 func serve(q *queue, now time.Duration) *request {
 	r := q.First(nil, now, 1)[0]
 	q.remove(r)
-	q.sent(r)
+	q.chargeSent(r)
 	q.Ended(&r.Item)
 	return r
 }
 
 // With one tenant the order alone decides, however much it was served.
-func TestOneTenantGoesInOrder(t *testing.T) {
+func TestOneTenantKeepsOrder(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		d := dumb{ordering: drawOrdering(rt), served: map[string]int64{}, lifted: map[string]int64{}, born: map[string]int{}}
 		q := newQueue("m", d.ordering)
@@ -299,7 +299,7 @@ func TestOneTenantGoesInOrder(t *testing.T) {
 			now += time.Duration(rapid.IntRange(0, 900).Draw(rt, "ms")) * time.Millisecond
 			r := drawRequest(rt, i, now)
 			r.Tenant = ""
-			r.enter(r.Seq, r.Arrived)
+			r.initItem(r.Seq, r.Arrived)
 			d.push(*r)
 			q.push(now, r)
 		}
@@ -315,7 +315,7 @@ func TestOneTenantGoesInOrder(t *testing.T) {
 // A tenant that floods the queue delays itself: another's one request is served
 // within two services, in every order, whatever its tier is as long as the
 // flood's is no more urgent, and however long the flood has waited already.
-func TestAFloodStarvesNobody(t *testing.T) {
+func TestFloodStarvesNoTenant(t *testing.T) {
 	tiers := service.Tiers()
 	for _, order := range allOrders {
 		for level, flood := range tiers {
@@ -353,7 +353,7 @@ func TestTenantsShareByTokens(t *testing.T) {
 		r := serve(q, 0)
 		count[r.Tenant]++
 		if r.Tenant == "wordy" {
-			q.settle(r, &Outcome{OutputTokens: policy.Known(400)})
+			q.chargeServed(r, &Outcome{OutputTokens: policy.Known(400)})
 		}
 	}
 	// Each about 32,500 tokens: by turns of 1000, of 100 and of 500.
@@ -364,7 +364,7 @@ func TestTenantsShareByTokens(t *testing.T) {
 
 // Idling saves nothing up: who comes back is served as much as those that
 // stayed, not first for as long as it was away.
-func TestIdlingSavesNothingUp(t *testing.T) {
+func TestIdleTenantGainsNoCredit(t *testing.T) {
 	q := newQueue("m", ordering{})
 	push := func(i int, tenant string) {
 		q.push(0, waiting(uint64(i), 0, Request{Tenant: tenant, PromptTokens: 10}))
@@ -424,7 +424,7 @@ func BenchmarkQueue(b *testing.B) {
 					pool = q.First(pool[:0], now, 1)
 					r := pool[0]
 					q.remove(r)
-					q.sent(r)
+					q.chargeSent(r)
 					q.Ended(&r.Item)
 					now += time.Millisecond
 					r.Arrived, r.Rank, r.Seq = now, now, r.Seq+4096

@@ -6,64 +6,63 @@ import (
 	"time"
 )
 
-// Reconfigure makes cfg the configuration from now on and returns what to do
-// about it, in order: requests that wait may have a place now. The actions are
-// valid until the next Step. cfg.Policy must be a fresh instance.
+// Reconfigure replaces the configuration and returns the actions to perform, in order: waiting
+// requests may be placed now. The actions are valid until the next Step. cfg.Policy must be a new
+// instance.
 //
-// Nothing that is known is lost: the trees, the paces, the counts, what each
-// tenant was served, and where every request is. Requests that wait stay in the
-// queue, in the new order; none ends here. What they wait for beyond a new bound
-// ends them at the next tick, and what is in the queue beyond a new QueueLimit
-// stays. TreeBytes, TreeOrder and ShareBytes are fixed for a balancer's life:
-// those of cfg are not looked at.
+// All state is kept: the trees, the paces, the counts, the tokens that each tenant was served, and
+// the place of every request. Waiting requests stay in the queue, in the new order, and none ends
+// here. A request that exceeds a new time bound ends at the next tick; requests beyond a new
+// QueueLimit stay. TreeBytes, TreeOrder and ShareBytes are fixed for the life of a balancer; their
+// values in cfg are ignored.
 func (b *Balancer) Reconfigure(now time.Duration, cfg Config) []Action {
 	b.actions, b.decisions = b.actions[:0], b.decisions[:0]
 	old, held := b.cfg, b.traits.Holds
 	cfg.TreeBytes, cfg.TreeOrder, cfg.ShareBytes = old.TreeBytes, old.TreeOrder, old.ShareBytes
 	b.cfg, b.traits = cfg, cfg.Policy.Traits()
-	b.retries.Rebound(old.RetryBurst, cfg.RetryBurst)
-	b.rebreak(now)
-	b.rebatch()
+	b.retries.Resize(old.RetryBurst, cfg.RetryBurst)
+	b.reconfigureBreakers(now)
+	b.reconfigureBatch()
 	b.requeueAll(now, b.traits.Holds != held || cfg.SessionLead != old.SessionLead)
 	b.drainAll(now)
 	return b.actions
 }
 
-// rebatch begins or ends to keep what is known of each target for a policy that
-// decides for whole pools.
-func (b *Balancer) rebatch() {
+// reconfigureBatch starts or stops tracking the targets' requests, which only policies that decide
+// for whole pools need.
+func (b *Balancer) reconfigureBatch() {
 	kept := b.batch.policy != nil
 	b.batch = newBatch(b.cfg.Policy)
 	if kept == (b.batch.policy != nil) {
 		return
 	}
-	flying := b.inFlight()
-	for _, r := range flying { // their targets too, some of which were removed
-		r.pooled = pooled{}
+	inFlight := b.inFlight()
+	for _, r := range inFlight { // reset their targets here too: some were removed
+		r.poolState = poolState{}
 		if r.target != nil {
-			r.target.there, r.target.talking, r.target.each = nil, 0, 0
+			r.target.requests, r.target.streaming, r.target.tokensEach = nil, 0, 0
 		}
 	}
 	if kept {
 		return
 	}
-	for _, r := range flying {
+	for _, r := range inFlight {
 		if r.target == nil {
 			continue
 		}
-		b.joined(r.target, r)
+		b.addToRank(r.target, r)
 		if r.prefilled {
-			b.talks(r)
+			b.markStreaming(r)
 		}
 	}
-	for _, r := range flying {
-		if r.talks { // how much of the target's tokens was r's, nobody counted: an equal part
-			r.eachAt = -float64(r.target.work.generated) / float64(r.target.talking)
+	for _, r := range inFlight {
+		if r.streaming { // r's part of the target's tokens was not counted: assume an equal part
+			r.tokensEachAtStart = -float64(r.target.work.generated) / float64(r.target.streaming)
 		}
 	}
 }
 
-// inFlight lists all requests in the order in which they came.
+// inFlight returns all requests in the order of their arrival.
 func (b *Balancer) inFlight() []*request {
 	all := make([]*request, 0, len(b.requests))
 	for _, r := range b.requests {
@@ -73,27 +72,27 @@ func (b *Balancer) inFlight() []*request {
 	return all
 }
 
-// requeueAll puts the requests that wait where the configuration says, as if
-// none had been weighed before. With rank, all requests get a rank of their own
-// again, those at targets too: they may come back.
+// requeueAll moves the waiting requests to their places in the new configuration, as if none had
+// been evaluated. With rank, all requests get a new rank, including those at targets, since they
+// may return to the queue.
 func (b *Balancer) requeueAll(now time.Duration, rank bool) {
 	for _, t := range b.replicas {
-		t.held = 0
+		t.heldRequests = 0
 	}
 	for _, r := range b.inFlight() {
-		r.kept = nil
+		r.waitsFor = nil
 		if r.nextRank = r.Rank; rank {
-			r.nextRank = b.rank(r)
+			r.nextRank = b.queueRank(r)
 		}
-		if r.target != nil || r.Parked() { // the rank of a request may not change while it waits
+		if r.target != nil || r.Parked() { // the rank of a queued request may change only in Reorder
 			r.Rank = r.nextRank
 		}
 	}
 	for _, q := range b.queues {
 		q.ordering = b.cfg.ordering(q.model)
-		q.passed, q.unweighed = false, q.Len()
-		q.Reorder(now, q.standing, func(r *request) {
-			r.weighed, r.Rank = false, r.nextRank
+		q.evaluatedSinceReport, q.unevaluated = false, q.Len()
+		q.Reorder(now, q.position, func(r *request) {
+			r.evaluated, r.Rank = false, r.nextRank
 		})
 	}
 }

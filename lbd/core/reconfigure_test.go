@@ -65,11 +65,11 @@ func (w *world) checkPlaces(t fatal) {
 	queued := 0
 	for _, q := range w.b.queues {
 		all := q.Waiting(nil)
-		if len(all) != q.Len() || q.unweighed < 0 || q.unweighed > q.Len() {
-			t.Fatalf("queue of %s: %d in its levels, %d counted, %d not weighed", q.model, len(all), q.Len(), q.unweighed)
+		if len(all) != q.Len() || q.unevaluated < 0 || q.unevaluated > q.Len() {
+			t.Fatalf("queue of %s: %d in its levels, %d counted, %d not weighed", q.model, len(all), q.Len(), q.unevaluated)
 		}
 		for _, r := range all {
-			if at, flying := w.at[r.ID]; !flying || at != "" || r.target != nil {
+			if at, inFlight := w.at[r.ID]; !inFlight || at != "" || r.target != nil {
 				t.Fatalf("%s waits, but is at %q", r.ID, at)
 			}
 		}
@@ -91,15 +91,15 @@ func (w *world) checkPlaces(t fatal) {
 		t.Fatalf("%d more wait than should", queued)
 	}
 	for x, n := range there {
-		if x.outstanding != n || (w.b.batch.policy != nil && len(x.there) != n) {
-			t.Fatalf("%s: %d are there, %d counted, %d in its pool", x.id, n, x.outstanding, len(x.there))
+		if x.outstanding != n || (w.b.batch.policy != nil && len(x.requests) != n) {
+			t.Fatalf("%s: %d are there, %d counted, %d in its pool", x.id, n, x.outstanding, len(x.requests))
 		}
 	}
 }
 
 // Whatever changes while requests wait and run, each of them stays where it is
 // or is sent somewhere, every one ends once, and all counters return to zero.
-func TestReconfiguringLosesNothing(t *testing.T) {
+func TestReconfigureLosesNothing(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld(drawConfig(rt))
 		for range rapid.IntRange(1, 60).Draw(rt, "events") {
@@ -112,7 +112,7 @@ func TestReconfiguringLosesNothing(t *testing.T) {
 			w.checkPlaces(rt)
 		}
 		for _, id := range slices.Sorted(maps.Keys(w.at)) {
-			if _, flying := w.at[id]; flying {
+			if _, inFlight := w.at[id]; inFlight {
 				w.step(rt, Event{Kind: EventCancelled, ID: id})
 			}
 		}
@@ -120,8 +120,8 @@ func TestReconfiguringLosesNothing(t *testing.T) {
 			rt.Fatalf("traffic ended, still counted: %+v", c)
 		}
 		for _, x := range slices.Concat(w.b.replicas, w.b.peers) {
-			if x.outstanding != 0 || len(x.unconfirmed) != 0 || x.work != (work{}) || x.talking != 0 || len(x.there) != 0 {
-				rt.Fatalf("%s: %d outstanding, %d unconfirmed, %+v to do, %d talking after the end", x.id, x.outstanding, len(x.unconfirmed), x.work, x.talking)
+			if x.outstanding != 0 || len(x.unconfirmed) != 0 || x.work != (work{}) || x.streaming != 0 || len(x.requests) != 0 {
+				rt.Fatalf("%s: %d outstanding, %d unconfirmed, %+v to do, %d talking after the end", x.id, x.outstanding, len(x.unconfirmed), x.work, x.streaming)
 			}
 		}
 	})
@@ -129,7 +129,7 @@ func TestReconfiguringLosesNothing(t *testing.T) {
 
 // Where nothing was sent yet, history does not matter: a balancer that got its
 // configuration late decides as one that had it from the start.
-func TestReconfiguredDecidesAsIfFromTheStart(t *testing.T) {
+func TestReconfigureDecidesLikeNew(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		cfg := drawConfig(rt)
 		twin := func() Config {
@@ -169,7 +169,7 @@ func TestReconfiguredDecidesAsIfFromTheStart(t *testing.T) {
 }
 
 // The same history gives the same bytes, changes of configuration included.
-func TestReconfiguringRepeats(t *testing.T) {
+func TestReconfigureIsReproducible(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		fresh := func(cfg Config) Config {
 			cfg.Policy, _ = policy.New(cfg.Policy.Name())
@@ -201,7 +201,7 @@ func TestReconfiguringRepeats(t *testing.T) {
 
 // A bound that is taken away takes its ejections away, and the queue that is
 // beyond a new limit stays while nothing more is let in.
-func TestReconfiguringBounds(t *testing.T) {
+func TestReconfigureAppliesBounds(t *testing.T) {
 	p, err := policy.New("least-load")
 	if err != nil {
 		t.Fatal(err)
@@ -237,7 +237,7 @@ func TestReconfiguringBounds(t *testing.T) {
 
 // What tenants were served counts on in another order: who had a long answer
 // waits for who had none.
-func TestReconfiguringKeepsWhatTenantsWereServed(t *testing.T) {
+func TestReconfigureKeepsServedTokens(t *testing.T) {
 	p, err := policy.New("least-load")
 	if err != nil {
 		t.Fatal(err)

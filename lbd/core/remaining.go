@@ -1,58 +1,55 @@
 package core
 
 const (
-	// firstAnswer is the expected length of an answer, in tokens, before the
-	// first one of a model has ended: about the mean of chat traffic.
-	firstAnswer = 256
+	// defaultAnswerTokens is the expected length of an answer before the first one of a model has
+	// ended: about the mean of chat traffic.
+	defaultAnswerTokens = 256
 	// answerWeight is the weight of each new answer in the running mean.
 	answerWeight = 0.05
-	// bytesPerToken estimates a prompt's tokens where nobody counted them.
+	// bytesPerToken estimates the tokens of a prompt without a count.
 	bytesPerToken = 4
-	// maxTokens bounds every single figure, so that no client's max_tokens can
-	// make the sums overflow.
+	// maxTokens bounds every figure, so that a client's max_tokens cannot make sums overflow.
 	maxTokens = 1 << 24
-	// maxAnswers bounds how many answers a request can ask for at once, likewise.
+	// maxAnswers bounds the number of answers per request, for the same reason.
 	maxAnswers = 1 << 10
 )
 
-// answers is the running mean (EWMA) of the lengths of a model's answers.
-type answers struct {
-	mean float64
-	any  bool
+// peerUsable is the running mean (EWMA) of the lengths of a model's answers.
+type answerLengths struct {
+	mean  float64
+	known bool
 }
 
-func (a *answers) expect() int {
-	if !a.any {
-		return firstAnswer
+func (a *answerLengths) expected() int {
+	if !a.known {
+		return defaultAnswerTokens
 	}
 	return int(a.mean + 0.5)
 }
 
-func (a *answers) ended(tokens int) {
-	if !a.any {
-		a.mean, a.any = float64(tokens), true
+func (a *answerLengths) add(tokens int) {
+	if !a.known {
+		a.mean, a.known = float64(tokens), true
 		return
 	}
 	a.mean += answerWeight * (float64(tokens) - a.mean)
 }
 
-// work is the estimate of what is left to process at a target, in tokens: the
-// prompts that have given no first token yet, and the expected answers of all
-// its requests less what was generated. Progress is known by target, not by
-// request, so that a request that ends without telling its tokens takes its
-// share of them.
+// work estimates the remaining tokens to process at a target: prompts without a first token, and
+// the expected answers of all its requests minus the generated tokens. Progress is known per
+// target, not per request, so a request that ends without a token count removes its share.
 type work struct {
-	length     int // tokens of all prompts there
-	prefilling int // tokens that those prompts must still compute, as far as is known
-	prompts    int
-	answers    int
-	generated  int // of answers; those of ended requests are taken off again
+	promptTokens int // of all prompts there
+	prefilling   int // tokens that those prompts must still compute, if known
+	prompts      int
+	answers      int
+	generated    int // of answers, without those of ended requests
 }
 
-// remaining is never negative, and 0 when nothing is outstanding.
+// remaining returns the remaining tokens; never negative, and 0 when nothing is outstanding.
 func (w *work) remaining() int { return w.prompts + max(0, w.answers-w.generated) }
 
-// tokens is the length of r's prompt, estimated where nobody counted.
+// tokens returns the length of r's prompt, estimated if there is no count.
 func (r *request) tokens() int {
 	if r.PromptTokens > 0 {
 		return min(r.PromptTokens, maxTokens)
@@ -60,21 +57,21 @@ func (r *request) tokens() int {
 	return min((r.Prompt.Bytes()+bytesPerToken-1)/bytesPerToken, maxTokens)
 }
 
-// context is how many tokens the requests there attend to: their prompts and
-// what was generated of their answers.
-func (w *work) context() int { return w.length + w.generated }
+// context returns the tokens that the requests there attend to: their prompts and the generated
+// parts of their answers.
+func (w *work) context() int { return w.promptTokens + w.generated }
 
-// context is how many tokens the requests at t attend to, including failed requests that
-// still count.
+// context returns the tokens that the requests at t attend to, including failed requests that still
+// count.
 func (t *target) context() int { return t.work.context() + t.failedLoad.context }
 
-// estimate fixes what r is expected to cost where it is sent now.
-func (b *Balancer) estimate(r *request) {
+// estimateCost sets the expected cost of r at the target that it is sent to.
+func (b *Balancer) estimateCost(r *request) {
 	r.prefilled = false
 	r.promptCost = r.tokens()
 	r.answerCost = r.MaxTokens
 	if r.MaxTokens <= 0 {
-		r.answerCost = b.queue(r.Model).answers.expect()
+		r.answerCost = b.queue(r.Model).answerLengths.expected()
 	}
 	r.answerCost = min(r.answerCost, maxTokens)
 }
@@ -82,7 +79,7 @@ func (b *Balancer) estimate(r *request) {
 func (w *work) add(r *request) {
 	w.prompts += r.promptCost
 	w.prefilling += r.uncached
-	w.length += r.promptCost
+	w.promptTokens += r.promptCost
 	w.answers += r.answerCost
 }
 
@@ -95,8 +92,8 @@ func (w *work) firstToken(r *request) {
 	}
 }
 
-// take removes r; last says that nothing else is left there.
-func (w *work) take(r *request, out *Outcome, last bool) {
+// remove removes r; last = nothing else is left there.
+func (w *work) remove(r *request, out *Outcome, last bool) {
 	if last {
 		*w = work{}
 		return
@@ -110,11 +107,11 @@ func (w *work) take(r *request, out *Outcome, last bool) {
 		share = max(0, out.OutputTokens.Value)
 	}
 	w.generated -= min(share, w.generated)
-	w.length -= r.promptCost
+	w.promptTokens -= r.promptCost
 	w.answers -= r.answerCost
 }
 
-// progress notes tokens generated at the target.
+// progress records tokens generated at the target.
 func (w *work) progress(tokens int) {
 	if w.prompts > 0 || w.answers > 0 {
 		w.generated += min(max(0, tokens), maxTokens)

@@ -21,7 +21,7 @@ func (w *world) checkWork(t fatal) {
 					continue
 				}
 				plain.answers += r.answerCost
-				plain.length += r.promptCost
+				plain.promptTokens += r.promptCost
 				if !r.prefilled {
 					plain.prompts += r.promptCost
 					plain.prefilling += r.uncached
@@ -39,7 +39,7 @@ func (w *world) checkWork(t fatal) {
 	}
 }
 
-func TestRemainingTokensAreNeverNegativeAndEndAtZero(t *testing.T) {
+func TestRemainingTokensEndAtZero(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld(drawConfig(rt))
 		for range rapid.IntRange(1, 60).Draw(rt, "events") {
@@ -50,9 +50,9 @@ func TestRemainingTokensAreNeverNegativeAndEndAtZero(t *testing.T) {
 }
 
 // remainingAt is what the next request's decision shows for a replica.
-func remainingAt(b *Balancer, id string) int { return find(b.replicas, id).work.remaining() }
+func remainingAt(b *Balancer, id string) int { return findTarget(b.replicas, id).work.remaining() }
 
-func TestRemainingTokensFollowARequestsLife(t *testing.T) {
+func TestRemainingTokensFollowRequestLife(t *testing.T) {
 	b := New(DefaultConfig(policy.NewSageServe()))
 	step := func(ev Event) { b.Step(time.Millisecond, ev) }
 	want := func(when string, tokens int) {
@@ -67,15 +67,15 @@ func TestRemainingTokensFollowARequestsLife(t *testing.T) {
 	step(Event{Kind: EventArrived, Request: &Request{ID: "a", Model: "m", PromptTokens: 100, MaxTokens: 50}})
 	want("a bounded request was sent", 150)
 	step(Event{Kind: EventArrived, Request: &Request{ID: "b", Model: "m", Prompt: letters("ab")}})
-	want("one of 128 bytes without a bound was sent", 150+32+firstAnswer)
+	want("one of 128 bytes without a bound was sent", 150+32+defaultAnswerTokens)
 	step(Event{Kind: EventFirstToken, ID: "a"})
 	step(Event{Kind: EventFirstToken, ID: "a"}) // told twice, counted once
-	want("the first one's prompt is done", 50+32+firstAnswer)
+	want("the first one's prompt is done", 50+32+defaultAnswerTokens)
 	step(Event{Kind: EventProgress, Target: "r", Tokens: 20})
-	want("20 tokens came", 30+32+firstAnswer)
+	want("20 tokens came", 30+32+defaultAnswerTokens)
 	step(Event{Kind: EventFinished, ID: "a", Outcome: &Outcome{OutputTokens: policy.Known(20)}})
-	want("the first one ended early", 32+firstAnswer)
-	step(Event{Kind: EventProgress, Target: "r", Tokens: 10 * firstAnswer})
+	want("the first one ended early", 32+defaultAnswerTokens)
+	step(Event{Kind: EventProgress, Target: "r", Tokens: 10 * defaultAnswerTokens})
 	want("the second one's answer is longer than expected", 32)
 	step(Event{Kind: EventCancelled, ID: "b"})
 	want("all ended", 0)
@@ -88,7 +88,7 @@ func TestRemainingTokensFollowARequestsLife(t *testing.T) {
 	want("tokens that no ended request claimed are not the next one's", 1+19)
 }
 
-func TestARetriedRequestBringsItsWholePromptAlong(t *testing.T) {
+func TestRetryCountsWholePrompt(t *testing.T) {
 	b := New(DefaultConfig(policy.NewSageServe()))
 	ready := func(id string) {
 		b.Step(0, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: id, Model: "m"}})
@@ -111,26 +111,26 @@ func TestARetriedRequestBringsItsWholePromptAlong(t *testing.T) {
 	}
 }
 
-func TestExpectedAnswersAreARunningMean(t *testing.T) {
-	var a answers
-	if a.expect() != firstAnswer {
-		t.Errorf("before any answer: %d", a.expect())
+func TestExpectedAnswerIsRunningMean(t *testing.T) {
+	var a answerLengths
+	if a.expected() != defaultAnswerTokens {
+		t.Errorf("before any answer: %d", a.expected())
 	}
 	mean := 0.0
 	for i, n := range []int{100, 300, 0, 700, 120} {
-		a.ended(n)
+		a.add(n)
 		if i == 0 {
 			mean = float64(n)
 		} else {
 			mean = 0.95*mean + 0.05*float64(n)
 		}
-		if got := a.expect(); got != int(math.Round(mean)) {
+		if got := a.expected(); got != int(math.Round(mean)) {
 			t.Errorf("after %d answers: %d, want %.1f", i+1, got, mean)
 		}
 	}
 }
 
-func TestHugeBoundsDoNotOverflowTheEstimate(t *testing.T) {
+func TestHugeBoundsDoNotOverflow(t *testing.T) {
 	b := New(DefaultConfig(policy.NewSageServe()))
 	b.Step(0, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "r", Model: "m"}})
 	b.Step(0, Event{Kind: EventReplicaReport, Target: "r", Report: &Report{Ready: true}})
@@ -142,7 +142,7 @@ func TestHugeBoundsDoNotOverflowTheEstimate(t *testing.T) {
 	}
 }
 
-func TestLoadTellsTheMeanOfTheKVThatIsKnown(t *testing.T) {
+func TestLoadReportsMeanOfKnownKV(t *testing.T) {
 	b := New(DefaultConfig(policy.NewSageServe()))
 	for id, rep := range map[string]*Report{
 		"r1": {Ready: true, KV: policy.Known(0.5)}, "r2": {Ready: true, KV: policy.Known(0.7)},

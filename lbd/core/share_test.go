@@ -60,13 +60,13 @@ func turn(t *testing.T, b *Balancer, now time.Duration, id, session string, prom
 	return target, match
 }
 
-// held is how much of key the tree of b knows at a replica, own or foreign; -1
+// heldRequests is how much of key the tree of b knows at a replica, own or foreign; -1
 // when it does not know the replica.
 func held(b *Balancer, id string, key prefix.Key) int {
 	slot := -1
-	if t := find(b.replicas, id); t != nil {
+	if t := findTarget(b.replicas, id); t != nil {
 		slot = t.slot
-	} else if at, found := b.caches.sharing.place(id); found {
+	} else if at, found := b.caches.sharing.searchForeign(id); found {
 		slot = b.caches.sharing.foreign[at].slot
 	}
 	if slot < 0 {
@@ -77,7 +77,7 @@ func held(b *Balancer, id string, key prefix.Key) int {
 	return out[slot]
 }
 
-func TestASecondBalancerKnowsThePrefixesOfTheFirstAfterFailover(t *testing.T) {
+func TestFailoverKeepsKnownPrefixes(t *testing.T) {
 	for _, name := range []string{"cost", "longest-prefix", "skylb"} {
 		for _, shared := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s/shared=%v", name, shared), func(t *testing.T) {
@@ -103,18 +103,18 @@ func failOver(t *testing.T, name string, shared bool) (before, after float64) {
 	}
 	const conversations, turns, block = 30, 4, 20
 	a, b := neighbour(DefaultConfig(p), "b", "r0", "r1"), neighbour(DefaultConfig(p), "a", "r2", "r3")
-	rng, said := rand.New(rand.NewPCG(1, 2)), make([]prefix.Key, conversations)
+	rng, previous := rand.New(rand.NewPCG(1, 2)), make([]prefix.Key, conversations)
 	now, since := time.Duration(0), uint64(0)
 	round := func(at *Balancer, n int) float64 {
 		found, all := 0, 0
-		for c := range said {
+		for c := range previous {
 			now += 10 * time.Millisecond
 			for _, r := range []string{"r0", "r1", "r2", "r3"} {
 				at.Step(now, idle(r))
 			}
-			prompt := append(slices.Clone(said[c]), fresh(rng, block)...)
-			said[c] = append(slices.Clone(prompt), fresh(rng, block)...)
-			_, match := turn(t, at, now, fmt.Sprintf("c%d-%d", c, n), fmt.Sprint("s", c), prompt, said[c])
+			prompt := append(slices.Clone(previous[c]), fresh(rng, block)...)
+			previous[c] = append(slices.Clone(prompt), fresh(rng, block)...)
+			_, match := turn(t, at, now, fmt.Sprintf("c%d-%d", c, n), fmt.Sprint("s", c), prompt, previous[c])
 			found, all = found+match, all+prompt.Bytes()
 		}
 		return float64(found) / float64(all)
@@ -134,13 +134,13 @@ func failOver(t *testing.T, name string, shared bool) (before, after float64) {
 }
 
 // What is known of a replica follows it as it moves, and is lost with its cache.
-func TestWhatIsKnownOfAReplica(t *testing.T) {
+func TestKnownCacheOfReplica(t *testing.T) {
 	p, err := policy.New("longest-prefix")
 	if err != nil {
 		t.Fatal(err)
 	}
 	key := fresh(rand.New(rand.NewPCG(3, 4)), 10)
-	news := func(age time.Duration) Event {
+	peersChanged := func(age time.Duration) Event {
 		return Event{Kind: EventPeerLearned, Target: "b", Learned: []Learned{{Replica: "x", Process: "at x", Key: key, Age: age}}}
 	}
 	loss := func(age time.Duration) Event {
@@ -156,29 +156,29 @@ func TestWhatIsKnownOfAReplica(t *testing.T) {
 		events []Event // a second apart
 		want   int     // bytes of key that are known at x; -1 = x is not known
 	}{
-		{"heard of", []Event{news(0)}, key.Bytes()},
-		{"heard of by somebody else", []Event{{Kind: EventPeerLearned, Target: "far", Learned: news(0).Learned}}, -1},
-		{"adopted", []Event{news(0), added}, key.Bytes()},
-		{"adopted and ready", []Event{news(0), added, ready}, key.Bytes()},
-		{"adopted, not ready", []Event{news(0), added, dead}, 0},
-		{"adopted, silent", []Event{news(0), added, tick}, 0},
-		{"adopted by another process", []Event{news(0), moved}, 0},
-		{"adopted, then another process", []Event{news(0), added, moved}, 0},
-		{"lost before it was adopted", []Event{news(0), loss(0), added}, 0},
-		{"lost, then learned", []Event{news(0), loss(0), news(0), added}, key.Bytes()},
-		{"learned before it was lost", []Event{loss(0), news(0), loss(0), news(1500 * time.Millisecond)}, 0},
-		{"a loss that was told late", []Event{news(0), added, ready, loss(3 * time.Second)}, 0},
-		{"a loss of the past's owner", []Event{news(0), added, ready, loss(0)}, key.Bytes()},
-		{"went home, was used there, came back", []Event{news(0), added, ready, removed, news(0), added}, key.Bytes()},
-		{"went home", []Event{news(0), added, ready, removed}, key.Bytes()},
-		{"was taken out and put back", []Event{news(0), added, ready, removed, added}, 0},
-		{"was taken out dead", []Event{news(0), added, ready, dead, removed}, -1},
-		{"old news cannot bring it back", []Event{added, ready, dead, ready, news(2 * time.Second)}, 0},
-		{"nor can new while it is dead", []Event{added, ready, dead, news(0)}, 0},
-		{"fresh news can", []Event{added, ready, dead, ready, news(0)}, key.Bytes()},
-		{"its own after a restart", []Event{added, ready, news(5 * time.Minute)}, key.Bytes()},
-		{"news that is none any more", []Event{news(shareAge)}, -1},
-		{"the peer was removed", []Event{news(0), {Kind: EventPeerRemoved, Target: "b"}}, -1},
+		{"heard of", []Event{peersChanged(0)}, key.Bytes()},
+		{"heard of by somebody else", []Event{{Kind: EventPeerLearned, Target: "far", Learned: peersChanged(0).Learned}}, -1},
+		{"adopted", []Event{peersChanged(0), added}, key.Bytes()},
+		{"adopted and ready", []Event{peersChanged(0), added, ready}, key.Bytes()},
+		{"adopted, not ready", []Event{peersChanged(0), added, dead}, 0},
+		{"adopted, silent", []Event{peersChanged(0), added, tick}, 0},
+		{"adopted by another process", []Event{peersChanged(0), moved}, 0},
+		{"adopted, then another process", []Event{peersChanged(0), added, moved}, 0},
+		{"lost before it was adopted", []Event{peersChanged(0), loss(0), added}, 0},
+		{"lost, then learned", []Event{peersChanged(0), loss(0), peersChanged(0), added}, key.Bytes()},
+		{"learned before it was lost", []Event{loss(0), peersChanged(0), loss(0), peersChanged(1500 * time.Millisecond)}, 0},
+		{"a loss that was told late", []Event{peersChanged(0), added, ready, loss(3 * time.Second)}, 0},
+		{"a loss of the past's owner", []Event{peersChanged(0), added, ready, loss(0)}, key.Bytes()},
+		{"went home, was used there, came back", []Event{peersChanged(0), added, ready, removed, peersChanged(0), added}, key.Bytes()},
+		{"went home", []Event{peersChanged(0), added, ready, removed}, key.Bytes()},
+		{"was taken out and put back", []Event{peersChanged(0), added, ready, removed, added}, 0},
+		{"was taken out dead", []Event{peersChanged(0), added, ready, dead, removed}, -1},
+		{"old news cannot bring it back", []Event{added, ready, dead, ready, peersChanged(2 * time.Second)}, 0},
+		{"nor can new while it is dead", []Event{added, ready, dead, peersChanged(0)}, 0},
+		{"fresh news can", []Event{added, ready, dead, ready, peersChanged(0)}, key.Bytes()},
+		{"its own after a restart", []Event{added, ready, peersChanged(5 * time.Minute)}, key.Bytes()},
+		{"news that is none any more", []Event{peersChanged(maxSharedAge)}, -1},
+		{"the peer was removed", []Event{peersChanged(0), {Kind: EventPeerRemoved, Target: "b"}}, -1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := neighbour(DefaultConfig(p), "b")
@@ -194,26 +194,26 @@ func TestWhatIsKnownOfAReplica(t *testing.T) {
 	}
 }
 
-func TestOldNewsOfAReplicaIsForgotten(t *testing.T) {
+func TestOldCacheUpdatesExpire(t *testing.T) {
 	p, err := policy.New("longest-prefix")
 	if err != nil {
 		t.Fatal(err)
 	}
 	b, key := neighbour(DefaultConfig(p), "b"), letters("abc")
 	b.Step(0, Event{Kind: EventPeerLearned, Target: "b", Learned: []Learned{{Replica: "x", Key: key}}})
-	b.Step(shareAge-1, Event{Kind: EventTick})
+	b.Step(maxSharedAge-1, Event{Kind: EventTick})
 	if got := held(b, "x", key); got != key.Bytes() {
 		t.Errorf("%d bytes are known before its time", got)
 	}
-	b.Step(shareAge, Event{Kind: EventTick})
-	if got := held(b, "x", key); got != -1 || b.View(shareAge).TreeNodes != 0 || len(b.caches.slots[0].free) != 1 || len(b.caches.sharing.received.all()) != 0 {
-		t.Errorf("%d bytes are known, %d nodes, %d slots free", got, b.View(shareAge).TreeNodes, len(b.caches.slots[0].free))
+	b.Step(maxSharedAge, Event{Kind: EventTick})
+	if got := held(b, "x", key); got != -1 || b.View(maxSharedAge).TreeNodes != 0 || len(b.caches.slots[0].free) != 1 || len(b.caches.sharing.received.all()) != 0 {
+		t.Errorf("%d bytes are known, %d nodes, %d slots free", got, b.View(maxSharedAge).TreeNodes, len(b.caches.slots[0].free))
 	}
 }
 
 // A balancer that is started again gets back all that its neighbour knows, and
 // one that runs gets nothing back that it told.
-func TestARestartedBalancerLearnsWhatItKnewFromItsNeighbour(t *testing.T) {
+func TestRestartedBalancerLearnsFromNeighbour(t *testing.T) {
 	p, err := policy.New("longest-prefix")
 	if err != nil {
 		t.Fatal(err)
@@ -226,20 +226,20 @@ func TestARestartedBalancerLearnsWhatItKnewFromItsNeighbour(t *testing.T) {
 	turn(t, b, 1, "qb", "s", atB[:10], atB)
 	tell(2, a, b, "a", 0, true)
 	if got, _, _ := b.Learned(3, 0, false, everything); len(got) != 1 || got[0].Replica != "r1" {
-		t.Errorf("a neighbour that runs is told %+v", got)
+		t.Errorf("a running neighbour receives %+v", got)
 	}
 	a = neighbour(cfg, "b", "r0")
 	tell(4, b, a, "b", 0, true)
 	if own, other := held(a, "r0", atA), held(a, "r1", atB); own != atA.Bytes() || other != atB.Bytes() {
 		t.Errorf("%d bytes are known of its own replica, %d of the other, want %d of both", own, other, atA.Bytes())
 	}
-	if found := a.caches.replicas.Match(append(slices.Clone(atA), 1), nil); !found.Answered || found.Start != 1 {
+	if found := a.caches.replicas.Match(append(slices.Clone(atA), 1), nil); !found.Answered || found.SessionStart != 1 {
 		t.Errorf("its session: %+v, want one that began at 1 ns", found)
 	}
 }
 
 // Where nobody is in the region to hear it, nothing is kept.
-func TestABalancerAloneKeepsNothingForOthers(t *testing.T) {
+func TestSingleBalancerKeepsNoUpdates(t *testing.T) {
 	p, err := policy.New("longest-prefix")
 	if err != nil {
 		t.Fatal(err)
@@ -253,7 +253,7 @@ func TestABalancerAloneKeepsNothingForOthers(t *testing.T) {
 }
 
 // Read in pages of any size, everything comes once and in order.
-func TestPagesOfWhatWasLearned(t *testing.T) {
+func TestLearnedPages(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld(drawConfig(rt))
 		w.b.Step(0, Event{Kind: EventPeerAdded, Peer: &PeerInfo{ID: "eu", SameRegion: true}})
@@ -284,7 +284,7 @@ func TestPagesOfWhatWasLearned(t *testing.T) {
 }
 
 // The order in which peers came decides nothing about what is known.
-func TestOrderOfPeersChangesNothing(t *testing.T) {
+func TestPeerOrderDoesNotMatter(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		cfg := drawConfig(rt)
 		other := cfg
@@ -341,20 +341,20 @@ func TestSharingIsBounded(t *testing.T) {
 }
 
 // A prompt that is longer than what is shared is shared as far as that.
-func TestLongPromptsAreSharedInPart(t *testing.T) {
+func TestLongPromptsAreSharedPartly(t *testing.T) {
 	p, err := policy.New("longest-prefix")
 	if err != nil {
 		t.Fatal(err)
 	}
-	long := fresh(rand.New(rand.NewPCG(9, 1)), longestShared+10)
+	long := fresh(rand.New(rand.NewPCG(9, 1)), maxSharedHashes+10)
 	a, b := neighbour(DefaultConfig(p), "b", "r0"), neighbour(DefaultConfig(p), "a")
 	turn(t, a, 1, "q", "s", long[:5], long)
 	tell(2, a, b, "a", 0, false)
-	if got, want := held(b, "r0", long), longestShared*prefix.BlockBytes; got != want {
+	if got, want := held(b, "r0", long), maxSharedHashes*prefix.BlockBytes; got != want {
 		t.Errorf("%d bytes are known, want %d", got, want)
 	}
 	b.Step(3, Event{Kind: EventPeerLearned, Target: "a", Learned: []Learned{{Replica: "r9", Key: long, Answered: true}}})
-	if got, want := held(b, "r9", long), longestShared*prefix.BlockBytes; got != want {
+	if got, want := held(b, "r9", long), maxSharedHashes*prefix.BlockBytes; got != want {
 		t.Errorf("%d bytes are known of what came too long, want %d", got, want)
 	}
 }
@@ -373,7 +373,7 @@ func checkSharing(t fatal, b *Balancer) {
 	}
 	for i, f := range b.caches.sharing.foreign {
 		note(f.id, f.slot)
-		if (i > 0 && b.caches.sharing.foreign[i-1].id >= f.id) || find(b.replicas, f.id) != nil {
+		if (i > 0 && b.caches.sharing.foreign[i-1].id >= f.id) || findTarget(b.replicas, f.id) != nil {
 			t.Fatalf("foreign replica %s is out of order or no foreign one", f.id)
 		}
 	}

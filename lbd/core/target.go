@@ -8,7 +8,7 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// target is a replica or a peer with all that is known of it.
+// target is the state of a replica or a peer.
 type target struct {
 	cacheTarget
 
@@ -17,18 +17,17 @@ type target struct {
 	sameRegion bool   // peer only
 
 	draining bool
-	// ready is the last report's word; reported says whether one ever came.
+	// ready is the result of the last report; reported is whether one was received.
 	ready    bool
 	reported bool
 	reason   string
-	// suspect: a connection failed since the last report.
-	suspect    bool
-	reportedAt time.Duration // when the last report's figures were true
-	rtt        time.Duration
+	// unreachable: a connection failed since the last report.
+	unreachable bool
+	reportedAt  time.Duration // when the last report's figures were measured
+	rtt         time.Duration
 
 	pending policy.Maybe[int]
-	// pendingSince is when its reports began to tell of something pending; 0 = the
-	// last one did not.
+	// pendingSince is since when its reports contain pending requests; 0 = the last one had none.
 	pendingSince time.Duration
 	running      policy.Maybe[int]
 	kv           policy.Maybe[float64]
@@ -36,41 +35,41 @@ type target struct {
 
 	pausedUntil time.Duration // peer only
 
-	held        int           // waiting requests that are kept for it
-	residence   time.Duration // running mean of the time from a send to its end; 0 = none has ended
-	pace        pace.Learned
-	breaker     breaker.Breaker // replica only
-	outstanding int
-	forwarded   int64      // requests sent to it, of a peer
-	unconfirmed []*request // sent, and not visible in any report nor by a first token, oldest first
-	tokens      int64      // generated, by progress events
-	work        work
-	failedLoad  failedLoad // replica only
+	heldRequests int           // waiting requests held for it
+	residence    time.Duration // running mean of the time from send to end; 0 = no request has ended
+	pace         pace.Estimate
+	breaker      breaker.Breaker // replica only
+	outstanding  int
+	forwarded    int64      // requests sent to it; peer only
+	unconfirmed  []*request // sent, but not yet seen in a report or by a first token, oldest first
+	tokens       int64      // generated, from progress events
+	work         work
+	failedLoad   failedLoad // replica only
 	rankState
 
-	// Of a replica, for kill.go: the failures that are not decided yet, oldest first; the
-	// isolated request of its engine; when it was last alive after a failure.
+	// Replica only, for kill.go: its undecided failures, oldest first; the isolated request of its
+	// engine; when it was last alive after a failure.
 	openFailures []openFailure
 	isolation    *isolation
 	survivedAt   time.Duration
 }
 
-// age is how old the target's figures are.
+// age returns the age of the target's figures.
 func (t *target) age(now time.Duration) time.Duration { return now - t.reportedAt }
 
-// live says whether the target answers: it reported ready, lately, no connection
-// to it failed since, and it is not ejected.
+// live reports whether the target is usable: it reported ready recently, no connection has failed
+// since, and it is not ejected.
 func (t *target) live(now time.Duration, c *Config) bool {
-	return t.reported && t.ready && !t.suspect && !t.breaker.Ejected(now) && t.age(now) < time.Duration(c.LostIntervals)*c.ProbeInterval
+	return t.reported && t.ready && !t.unreachable && !t.breaker.Ejected(now) && t.age(now) < time.Duration(c.LostIntervals)*c.ProbeInterval
 }
 
 func (t *target) stale(now time.Duration, c *Config) bool {
 	return t.age(now) >= time.Duration(c.StaleIntervals)*c.ProbeInterval
 }
 
-// replicaAvailable is the push rule of one replica.
+// replicaAvailable applies the push rule to one replica.
 func (t *target) replicaAvailable(now time.Duration, c *Config) bool {
-	if t.draining || !t.live(now, c) || t.breaker.Tried() || (t.limit > 0 && t.outstanding >= t.limit) {
+	if t.draining || !t.live(now, c) || t.breaker.TrialRunning() || (t.limit > 0 && t.outstanding >= t.limit) {
 		return false
 	}
 	switch c.Push.Mode {
@@ -85,8 +84,8 @@ func (t *target) replicaAvailable(now time.Duration, c *Config) bool {
 	return t.pending.Value == 0 && len(t.unconfirmed) < c.UnconfirmedLimit
 }
 
-// load is the peer's last word about a model; nil when it does not serve it.
-func (t *target) load(model string) *ModelLoad {
+// modelLoad returns the peer's last report for a model; nil if it does not serve it.
+func (t *target) modelLoad(model string) *ModelLoad {
 	for i := range t.models {
 		if t.models[i].Model == model {
 			return &t.models[i]
@@ -95,40 +94,40 @@ func (t *target) load(model string) *ModelLoad {
 	return nil
 }
 
-// queuedAt is the peer's queue for a model, what was sent there since its last
-// report included as far as its available replicas cannot have taken it.
+// queuedAt returns the length of the peer's queue for a model, including requests sent since its
+// last report that exceed the capacity of its available replicas.
 func (t *target) queuedAt(l *ModelLoad) int {
 	return l.Queued + max(0, len(t.unconfirmed)-l.Available)
 }
 
-// answers says whether a peer's last word still counts.
-func (t *target) answers(now time.Duration, c *Config) bool {
+// peerUsable reports whether a peer's last report is still valid and the peer is not paused.
+func (t *target) peerUsable(now time.Duration, c *Config) bool {
 	return t.live(now, c) && !t.stale(now, c) && now >= t.pausedUntil
 }
 
-// peerAvailable is Algorithm 1's line 12: a peer with an available replica and
-// a short queue, no longer than our own (ours counts the request at hand).
+// peerAvailable is line 12 of Algorithm 1: a peer with an available replica and a short queue, no
+// longer than this balancer's (which includes the current request).
 func (t *target) peerAvailable(now time.Duration, c *Config, l *ModelLoad, ownQueue int) bool {
-	if l == nil || l.Available == 0 || !t.answers(now, c) {
+	if l == nil || l.Available == 0 || !t.peerUsable(now, c) {
 		return false
 	}
 	queued := t.queuedAt(l)
 	return queued <= c.Tau && queued <= ownQueue
 }
 
-// sent notes that r went to the target.
-func (t *target) sent(r *request) {
+// addOutstanding records that r was sent to the target.
+func (t *target) addOutstanding(r *request) {
 	t.outstanding++
 	t.breaker.Sent(r.Seq)
 	t.work.add(r)
 	t.unconfirmed = append(t.unconfirmed, r)
 }
 
-// residenceWeight is the weight of each new stay in the running mean.
+// residenceWeight is the weight of each new value in the running mean.
 const residenceWeight = 0.05
 
-// stayed notes how long a request took from its send to its end.
-func (t *target) stayed(d time.Duration) {
+// recordResidence records the time of a request from its send to its end.
+func (t *target) recordResidence(d time.Duration) {
 	if t.residence == 0 {
 		t.residence = d
 		return
@@ -136,7 +135,7 @@ func (t *target) stayed(d time.Duration) {
 	t.residence += time.Duration(residenceWeight * float64(d-t.residence))
 }
 
-// confirm takes r off the unconfirmed, if it is there.
+// confirm removes r from the unconfirmed requests, if it is one.
 func (t *target) confirm(r *request) {
 	for i, u := range t.unconfirmed {
 		if u == r {
@@ -146,9 +145,9 @@ func (t *target) confirm(r *request) {
 	}
 }
 
-// seen drops from the unconfirmed what a report of this age must have seen:
-// what reached the target before the figures were taken.
-func (t *target) seen(now, age time.Duration) {
+// confirmByReport removes the unconfirmed requests that a report of this age includes: those that
+// reached the target before the figures were measured.
+func (t *target) confirmByReport(now, age time.Duration) {
 	n := 0
 	for n < len(t.unconfirmed) && t.unconfirmed[n].sentAt <= now-2*age {
 		n++
@@ -156,11 +155,11 @@ func (t *target) seen(now, age time.Duration) {
 	t.unconfirmed = append(t.unconfirmed[:0], t.unconfirmed[n:]...)
 }
 
-// lost says whether a replica's cache must be taken for empty: it does not
-// answer, or not in time after it was added.
-func (t *target) lost(now time.Duration, c *Config) bool {
+// cacheLost reports whether a replica's cache must be assumed empty: the replica is not ready, or
+// did not report in time after it was added.
+func (t *target) cacheLost(now time.Duration, c *Config) bool {
 	if t.reported {
-		return !t.ready || t.suspect
+		return !t.ready || t.unreachable
 	}
 	return now-t.added >= time.Duration(c.LostIntervals)*c.ProbeInterval
 }

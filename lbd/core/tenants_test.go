@@ -34,7 +34,7 @@ func arrive(b *Balancer, now time.Duration, id, tenant string) []Action {
 
 // Whatever the policy is: a tenant that floods the balancer keeps another
 // waiting for one request more than the one that runs, not for hundreds.
-func TestAFloodStarvesNobodyUnderAnyPolicy(t *testing.T) {
+func TestFloodStarvesNoTenantUnderAnyPolicy(t *testing.T) {
 	for _, name := range policy.Names() {
 		b := flooded(t, name, 4096)
 		arrive(b, time.Millisecond, "one", "other")
@@ -54,7 +54,7 @@ func TestAFloodStarvesNobodyUnderAnyPolicy(t *testing.T) {
 
 // A full queue turns away who filled it, newest first, until others have as much
 // of it; then each newcomer itself.
-func TestAFullQueueIsShared(t *testing.T) {
+func TestFullQueueIsShared(t *testing.T) {
 	b := flooded(t, "least-load", 100)
 	for i := range 60 {
 		got := outline(arrive(b, time.Millisecond, fmt.Sprintf("one%d", i), "other"))

@@ -2,27 +2,27 @@ package core
 
 import "time"
 
-// The prefix trees are bounded, and tenants share them: each has a part that nobody
-// else's prompts push out (prefix.Tree.InsertFor). Requests without a tenant are owner
-// 0's; tenants get numbers as they come.
+// The prefix trees are bounded, and tenants share them. Each tenant has a share that the prompts of
+// others cannot evict (prefix.Tree.InsertFor). Requests without a tenant belong to owner 0. Tenants
+// get numbers in the order in which they appear.
 
 const (
-	// maxOwners bounds the tenants with a part of their own; those that come when so many
-	// have one share one part.
+	// maxOwners bounds the tenants with a share of their own. Further tenants use one share
+	// together.
 	maxOwners = 1024
-	// ownerOfRest is the number of those.
-	ownerOfRest = 1
+	// sharedOwner is the number of that common share.
+	sharedOwner = 1
 )
 
-// owner is a tenant with a part of the trees.
+// owner is a tenant with a share of the trees.
 type owner struct {
 	tenant     string
 	number     int
-	used       time.Duration // when something was last inserted for it, or it was released
-	prev, next *owner        // by used, the longest ago first
+	usedAt     time.Duration // when something was last inserted for it, or it was released
+	prev, next *owner        // by usedAt, the oldest first
 }
 
-// owners hands out the numbers.
+// owners assigns the numbers.
 type owners struct {
 	byTenant    map[string]*owner // never ranged over
 	free        []int
@@ -30,10 +30,10 @@ type owners struct {
 	first, last *owner
 }
 
-func newOwners() owners { return owners{byTenant: map[string]*owner{}, next: ownerOfRest + 1} }
+func newOwners() owners { return owners{byTenant: map[string]*owner{}, next: sharedOwner + 1} }
 
-// of is a tenant's number at a time at which something is inserted for it.
-func (o *owners) of(now time.Duration, tenant string) int {
+// numberFor returns a tenant's number when something is inserted for it.
+func (o *owners) numberFor(now time.Duration, tenant string) int {
 	if tenant == "" {
 		return 0
 	}
@@ -42,17 +42,17 @@ func (o *owners) of(now time.Duration, tenant string) int {
 	case w != nil:
 		o.unlink(w)
 	case len(o.byTenant) >= maxOwners:
-		return ownerOfRest
+		return sharedOwner
 	default:
-		w = &owner{tenant: tenant, number: o.take()}
+		w = &owner{tenant: tenant, number: o.allocate()}
 		o.byTenant[tenant] = w
 	}
-	w.used = now
+	w.usedAt = now
 	o.link(w)
 	return w.number
 }
 
-func (o *owners) take() int {
+func (o *owners) allocate() int {
 	if n := len(o.free); n > 0 {
 		number := o.free[n-1]
 		o.free = o.free[:n-1]
@@ -62,7 +62,7 @@ func (o *owners) take() int {
 	return o.next - 1
 }
 
-// link makes w the one that was used last.
+// link adds w as the most recently used.
 func (o *owners) link(w *owner) {
 	w.prev, w.next = o.last, nil
 	if o.last != nil {
@@ -86,11 +86,11 @@ func (o *owners) unlink(w *owner) {
 	}
 }
 
-// releaseOwners takes the part of tenants away for whom nothing was inserted for
-// shareAge, and forgets those of whom the trees hold nothing any more.
+// releaseOwners removes the share of tenants for whom nothing was inserted for maxSharedAge, and
+// forgets those without anything left in the trees.
 func (c *caches) releaseOwners(now time.Duration) {
 	o := &c.owners
-	for w := o.first; w != nil && now-w.used >= shareAge; w = o.first {
+	for w := o.first; w != nil && now-w.usedAt >= maxSharedAge; w = o.first {
 		o.unlink(w)
 		if c.replicas.Weight(w.number)+c.peers.Weight(w.number) == 0 {
 			delete(o.byTenant, w.tenant)
@@ -99,7 +99,7 @@ func (c *caches) releaseOwners(now time.Duration) {
 		}
 		c.replicas.Release(w.number)
 		c.peers.Release(w.number)
-		w.used = now
+		w.usedAt = now
 		o.link(w)
 	}
 }

@@ -1,8 +1,6 @@
-// Package explain tells why a request went where it went: it asks every
-// balancer of a service what it remembers of the request, joins the parts of a
-// forwarded one, and writes them for a person.
+// Package explain explains routing decisions: it queries every balancer of a service for its record
+// of a request, joins the parts of a forwarded request, and formats them as text.
 //
-// Read story.go first: what is gathered and how parts are joined. page.go writes
-// a story as text, table.go the candidates of one decision, words.go the plain
-// sentence for every reason.
+// Read story.go first: querying balancers and joining parts. page.go formats a story, table.go
+// formats the candidates of one decision, reasons.go contains a sentence for every reason.
 package explain

@@ -118,7 +118,7 @@ func text(t *testing.T, s *Story, width int) string {
 
 // The clocks of two balancers are not compared: the remote part stands second
 // although it says that it was an hour earlier.
-func TestForwardedRequestIsOneStory(t *testing.T) {
+func TestForwardedRequestIsJoined(t *testing.T) {
 	us, eu, asia := &source{name: "us", record: origin()}, &source{name: "eu", record: remote()}, &source{name: "asia"}
 	for _, order := range [][]*source{{us, eu, asia}, {eu, asia, us}} {
 		s := gather(t, order...)
@@ -155,7 +155,7 @@ func TestSameIDUsedTwiceAndLostOrigin(t *testing.T) {
 	later.Balancer, later.At, later.Tries = "lb-asia-0", arrived.Add(time.Second), later.Tries[:1]
 	later.Tries[0].Failure = ""
 	page := text(t, gather(t, &source{name: "asia", record: later}, &source{name: "us", record: origin()}, &source{name: "eu", record: remote()}), 80)
-	first, second, found := strings.Cut(page, "The same id, another request:")
+	first, second, found := strings.Cut(page, "Another request with the same id:")
 	if !found || !strings.Contains(first, "lb-eu-0 (local/eu), forwarded by lb-us-0") || !strings.Contains(second, "lb-asia-0 (local/us), from a client") {
 		t.Errorf("got\n%s", page)
 	}
@@ -164,12 +164,12 @@ func TestSameIDUsedTwiceAndLostOrigin(t *testing.T) {
 		t.Errorf("got\n%s", page)
 	}
 	page = text(t, gather(t, &source{name: "us", record: origin()}), 80)
-	if !strings.Contains(page, "What became of it there is not remembered.") {
+	if !strings.Contains(page, "The peer has no record of it.") {
 		t.Errorf("a part that is missing goes unsaid:\n%s", page)
 	}
 }
 
-func TestStoriesThatDidNotEndWell(t *testing.T) {
+func TestUnsuccessfulRequests(t *testing.T) {
 	base := func(change func(*record.Request)) *record.Request {
 		d := origin()
 		d.Tries, d.Decision, d.PromptTokens, d.CachedTokens, d.OutputTokens, d.TTFTMillis = nil, nil, nil, nil, nil, nil
@@ -181,27 +181,27 @@ func TestStoriesThatDidNotEndWell(t *testing.T) {
 		record *record.Request
 		want   []string
 	}{
-		{"waits", base(func(d *record.Request) { d.State, d.Status, d.E2EMillis = "queued", 0, nil }), []string{"it waits in the queue still", "It has not ended yet."}},
-		{"kept", base(func(d *record.Request) { d.State, d.Status, d.E2EMillis, d.KeptFor = "queued", 0, nil, "us-7" }), []string{"it waits in the queue still, for replica us-7"}},
+		{"waits", base(func(d *record.Request) { d.State, d.Status, d.E2EMillis = "queued", 0, nil }), []string{"still queued", "Still in progress."}},
+		{"kept", base(func(d *record.Request) { d.State, d.Status, d.E2EMillis, d.KeptFor = "queued", 0, nil, "us-7" }), []string{"still queued, for replica us-7"}},
 		{"was kept", base(func(d *record.Request) {
 			d.Tries = origin().Tries[1:]
 			d.Tries[0].KeptFor = "us-0"
-		}), []string{"It had waited 220 ms: when it came, to wait for us-0, which was full, cost"}},
+		}), []string{"Queued for 220 ms: waiting for us-0 (full) was expected to be faster than"}},
 		{"waits again", base(func(d *record.Request) {
 			d.State, d.Status, d.E2EMillis, d.Tries = "sent", 0, nil, origin().Tries[:1]
-		}), []string{"It failed after 40 ms: us-1 answered 500.", "it waits in the queue still"}},
+		}), []string{"Failed after 40 ms: us-1 answered 500.", "still queued"}},
 		{"rejected", base(func(d *record.Request) {
 			d.State, d.Status = "rejected", 503
 			d.Tries = []record.Try{{AtMillis: 60000, Kind: core.ActionReject, Reason: core.RejectWait}}
-		}), []string{"at 60.00 s it was refused: no place had room in the time that it may wait", "It was refused: status 503"}},
+		}), []string{"at 60.00 s rejected: no capacity within the maximum queue time", "Rejected: status 503"}},
 		{"kills engines", base(func(d *record.Request) {
 			d.State, d.Status = "rejected", 400
 			d.Tries = []record.Try{{Kind: core.ActionReject, Reason: core.RejectKills, Engines: []string{"us-0", "us-3"}}}
-		}), []string{"it was refused: engines died while they served it", "Engines that died: us-0, us-3.", "It was refused: status 400"}},
+		}), []string{"rejected: engines died while serving it", "Engines that died: us-0, us-3.", "Rejected: status 400"}},
 		{"bounced", base(func(d *record.Request) {
 			d.State, d.Status, d.From = "bounced", 503, "lb-eu-0"
 			d.Tries = []record.Try{{AtMillis: 1, Kind: core.ActionBounce, Target: "lb-eu-0"}}
-		}), []string{"it was given back to lb-eu-0"}},
+		}), []string{"returned to lb-eu-0"}},
 		{"escape codes", base(func(d *record.Request) { d.Model = "a\x1b[2Jb" }), []string{`a\x1b[2Jb`}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -215,15 +215,15 @@ func TestStoriesThatDidNotEndWell(t *testing.T) {
 	}
 }
 
-func TestUnknownRequestSaysWhatIsRemembered(t *testing.T) {
+func TestUnknownRequestListsBalancers(t *testing.T) {
 	s := gather(t,
 		&source{name: "us", memory: telemetry.DecisionMemory{Balancer: "lb-us-0", Region: "local/us", Remembered: 7, Limit: 10, Since: &arrived}},
 		&source{name: "eu", memory: telemetry.DecisionMemory{Balancer: "lb-eu-0", Region: "local/eu", Limit: 10}},
 		&source{name: "asia", broken: errors.New("GET http://asia: connection refused")},
 	)
-	want := `looking for request "r1": no balancer that answers remembers it
-  lb-us-0 in local/us remembers 7 since 2026-03-04 05:06:07 UTC
-  lb-eu-0 in local/eu remembers none yet
+	want := `looking for request "r1": not found on any reachable balancer
+  lb-us-0 in local/us: 7 recorded since 2026-03-04 05:06:07 UTC
+  lb-eu-0 in local/eu: none recorded yet
   GET http://asia: connection refused`
 	if got := s.Missing(time.UTC); s.Found() || got != want {
 		t.Errorf("got %q, want %q", got, want)
@@ -232,14 +232,14 @@ func TestUnknownRequestSaysWhatIsRemembered(t *testing.T) {
 
 // A balancer that hangs costs a bounded time and is named, the others' parts
 // are shown.
-func TestBalancerThatHangs(t *testing.T) {
+func TestUnresponsiveBalancer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		s := gather(t, &source{name: "us", record: origin()}, &source{name: "eu", hangs: true})
-		if took := time.Since(began); took != answerWithin {
-			t.Errorf("it took %s, want %s", took, answerWithin)
+		if took := time.Since(began); took != queryTimeout {
+			t.Errorf("it took %s, want %s", took, queryTimeout)
 		}
-		if page := text(t, s, 80); len(s.Parts) != 1 || !strings.Contains(page, "No answer from a balancer, so something may be missing: context deadline") {
+		if page := text(t, s, 80); len(s.Parts) != 1 || !strings.Contains(page, "A balancer did not respond, so parts may be missing: context deadline") {
 			t.Errorf("got\n%s", page)
 		}
 	})
@@ -270,7 +270,7 @@ func constants(t *testing.T, file, prefix string) (values []string) {
 	return values
 }
 
-func TestEveryReasonHasASentence(t *testing.T) {
+func TestEveryReasonHasDescription(t *testing.T) {
 	for _, reason := range constants(t, "../../lbd/policy/policy.go", "Reason") {
 		if chosenBecause[reason] == "" {
 			t.Errorf("no sentence for the choice %q", reason)
@@ -286,22 +286,22 @@ func TestEveryReasonHasASentence(t *testing.T) {
 	}
 }
 
-func TestWhyInAFewWords(t *testing.T) {
+func TestWhy(t *testing.T) {
 	for _, c := range []struct {
 		row  telemetry.RequestSummary
 		want string
 	}{
-		{telemetry.RequestSummary{State: "queued", Policy: "skylb"}, "no place had room"},
-		{telemetry.RequestSummary{State: "queued", Policy: "cost"}, "no place had room, or waiting for a full one cost less than going to another"},
-		{telemetry.RequestSummary{State: "queued", Policy: "cost", Target: "us-3"}, "when it came, to wait for us-3, which was full, cost less than to go to another place"},
-		{telemetry.RequestSummary{State: "sent", Policy: "skylb", Target: "us-0", Reason: policy.ReasonPrefixMatch}, "it holds the longest part of the prompt"},
-		{telemetry.RequestSummary{State: "finished", Policy: "skylb", Target: "eu", Forwarded: true, Reason: policy.ReasonOffload}, "no replica of this balancer had room, and this peer had"},
+		{telemetry.RequestSummary{State: "queued", Policy: "skylb"}, "no capacity"},
+		{telemetry.RequestSummary{State: "queued", Policy: "cost"}, "no capacity, or waiting for a full replica was expected to be faster"},
+		{telemetry.RequestSummary{State: "queued", Policy: "cost", Target: "us-3"}, "waiting for us-3 (full) was expected to be faster than another target"},
+		{telemetry.RequestSummary{State: "sent", Policy: "skylb", Target: "us-0", Reason: policy.ReasonPrefixMatch}, "longest cached prefix"},
+		{telemetry.RequestSummary{State: "finished", Policy: "skylb", Target: "eu", Forwarded: true, Reason: policy.ReasonOffload}, "no local replica available; this peer has capacity"},
 		{telemetry.RequestSummary{State: "finished", Policy: "consistent-hash", Target: "us-0", Reason: "of_tomorrow"}, `"of_tomorrow"`},
-		{telemetry.RequestSummary{State: "rejected", Reason: core.RejectQueueFull}, "too many requests were waiting already"},
-		{telemetry.RequestSummary{State: "failed", Policy: "skylb", Target: "us-0", Reason: core.RejectFailed}, "its replica failed after the client had seen some of the answer"},
-		{telemetry.RequestSummary{State: "bounced", From: "lb-us-0"}, "no replica was left here"},
-		{telemetry.RequestSummary{State: "cancelled"}, "its client left while it waited"},
-		{telemetry.RequestSummary{State: "cancelled", Policy: "skylb", Target: "us-0", Reason: policy.ReasonLeastLoad}, "it had the fewest requests outstanding"},
+		{telemetry.RequestSummary{State: "rejected", Reason: core.RejectQueueFull}, "the queue was full"},
+		{telemetry.RequestSummary{State: "failed", Policy: "skylb", Target: "us-0", Reason: core.RejectFailed}, "its replica failed after part of the response was sent"},
+		{telemetry.RequestSummary{State: "bounced", From: "lb-us-0"}, "no live replica here"},
+		{telemetry.RequestSummary{State: "cancelled"}, "client disconnected while queued"},
+		{telemetry.RequestSummary{State: "cancelled", Policy: "skylb", Target: "us-0", Reason: policy.ReasonLeastLoad}, "fewest outstanding requests"},
 	} {
 		if got := Why(c.row); got != c.want {
 			t.Errorf("%+v: %q, want %q", c.row, got, c.want)
@@ -315,7 +315,7 @@ func TestWhyInAFewWords(t *testing.T) {
 }
 
 // No line is wider than the page, whatever the figures are.
-func TestPagesFit(t *testing.T) {
+func TestPagesFitWidth(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		width := rapid.SampledFrom([]int{60, 72, 80, 100}).Draw(r, "width")
 		var rows []core.Considered
@@ -348,7 +348,7 @@ func TestPagesFit(t *testing.T) {
 
 // Candidates stand by score, the others behind them as they came; a narrow page
 // gives columns up and says which.
-func TestCandidatesStandByScore(t *testing.T) {
+func TestCandidatesAreSortedByScore(t *testing.T) {
 	for width, narrow := range map[int]bool{100: false, 60: true} {
 		page := text(t, gather(t, &source{name: "us", record: origin()}), width)
 		_, table, _ := strings.Cut(page, "peer lb-eu-0\n")
@@ -360,7 +360,7 @@ func TestCandidatesStandByScore(t *testing.T) {
 			}
 			at = i
 		}
-		if got := strings.Contains(table, "Too narrow here for AGE"); got != narrow {
+		if got := strings.Contains(table, "Columns hidden at this width: AGE"); got != narrow {
 			t.Errorf("width %d: columns given up %t, want %t:\n%s", width, got, narrow, table)
 		}
 	}

@@ -13,47 +13,47 @@ import (
 	"skyserve/lbd/record"
 )
 
-// Widths of a page. Wider lines are hard to read, narrower ones hold no table.
+// Bounds of the page width: wider lines are hard to read, narrower ones cannot contain a table.
 const (
 	maxWidth = 100
 	minWidth = 40
 )
 
-// page is a story being written.
+// page is the text of a story under construction.
 type page struct {
 	strings.Builder
 	width int
 	zone  *time.Location
-	// shown and dropped are the columns that its tables have and have not.
+	// shown and dropped are the columns that its tables include and omit.
 	shown, dropped []string
 }
 
-// WriteText writes the story for a person, in lines of at most width columns
-// (40 at least, 100 at most) and with times of zone.
+// WriteText formats the story as text, in lines of at most width columns (clamped to 40..100) and
+// with times in zone.
 func (s *Story) WriteText(w io.Writer, width int, zone *time.Location) error {
 	p := &page{width: max(minWidth, min(width, maxWidth)), zone: zone}
 	for i := range s.Parts {
 		part := &s.Parts[i]
 		if part.From == "" || i == 0 {
-			p.beginning(s, part, i > 0)
+			p.header(s, part, i > 0)
 		}
 		p.part(s, part)
 		if i+1 == len(s.Parts) || s.Parts[i+1].From == "" {
-			p.ending(s.journey(i))
+			p.footer(s.journey(i))
 		}
 	}
 	p.legend()
 	for _, b := range s.Balancers {
 		if b.Error != "" {
 			p.line("")
-			p.text("", "  ", "No answer from a balancer, so something may be missing: "+b.Error)
+			p.text("", "  ", "A balancer did not respond, so parts may be missing: "+b.Error)
 		}
 	}
 	_, err := io.WriteString(w, printable.Text(p.String()))
 	return err
 }
 
-// journey is the parts of one request, the last of which is at position last.
+// journey returns the parts of one request, the last of which is at position last.
 func (s *Story) journey(last int) []record.Request {
 	first := last
 	for first > 0 && s.Parts[first].From != "" {
@@ -62,7 +62,7 @@ func (s *Story) journey(last int) []record.Request {
 	return s.Parts[first : last+1]
 }
 
-// lost says whether a try went to a peer that tells nothing of it.
+// lost reports whether an attempt was forwarded to a peer without a record of it.
 func (s *Story) lost(d *record.Request, t *record.Try) bool {
 	return t.Kind == core.ActionForward && t.Failure == "" &&
 		!slices.ContainsFunc(s.Parts, func(p record.Request) bool { return follows(&p, d, t) })
@@ -73,8 +73,7 @@ func (p *page) line(format string, args ...any) {
 	p.WriteByte('\n')
 }
 
-// text writes words in lines of the page's width: the first after first, the
-// others after rest.
+// text writes wrapped words: the first line after prefix first, the others after rest.
 func (p *page) text(first, rest, words string) {
 	line, blank := first, true
 	for word := range strings.FieldsSeq(words) {
@@ -92,16 +91,16 @@ func (p *page) text(first, rest, words string) {
 	p.line("%s", line)
 }
 
-// fact writes a named fact.
+// fact writes a labelled value.
 func (p *page) fact(name, words string) {
 	p.text(fmt.Sprintf("  %-8s ", name), strings.Repeat(" ", 11), words)
 }
 
-// beginning writes what is known of a request itself.
-func (p *page) beginning(s *Story, d *record.Request, again bool) {
+// header writes the properties of a request.
+func (p *page) header(s *Story, d *record.Request, again bool) {
 	if again {
 		p.line("")
-		p.text("", "", "The same id, another request:")
+		p.text("", "", "Another request with the same id:")
 		p.line("")
 	}
 	title := "request " + s.Request
@@ -121,7 +120,7 @@ func (p *page) beginning(s *Story, d *record.Request, again bool) {
 	p.fact("prompt", fmt.Sprintf("%s, about %d tokens", size(d.PromptBytes), d.PromptEstimate))
 }
 
-// part writes what one balancer did.
+// part writes the actions of one balancer.
 func (p *page) part(s *Story, d *record.Request) {
 	p.line("")
 	from := "from a client"
@@ -131,16 +130,16 @@ func (p *page) part(s *Story, d *record.Request) {
 	p.text("", "  ", fmt.Sprintf("%s (%s), %s", d.Balancer, d.Region, from))
 	free := 0.0 // when the request was in the queue again
 	for i := range d.Tries {
-		p.try(&d.Tries[i], i, free)
+		p.attempt(&d.Tries[i], i, free)
 		if s.lost(d, &d.Tries[i]) {
-			p.more("What became of it there is not remembered.")
+			p.more("The peer has no record of it.")
 		}
 		if ended := d.Tries[i].EndedMillis; ended != nil {
 			free = *ended
 		}
 	}
 	if d.State == "queued" || d.State == "sent" && lastFailed(d.Tries) {
-		still := "it waits in the queue still"
+		still := "still queued"
 		if d.KeptFor != "" {
 			still += ", for replica " + d.KeptFor
 		}
@@ -148,19 +147,19 @@ func (p *page) part(s *Story, d *record.Request) {
 	}
 }
 
-// lastFailed says whether the latest try is over.
+// lastFailed reports whether the latest attempt failed.
 func lastFailed(tries []record.Try) bool {
 	return len(tries) > 0 && tries[len(tries)-1].Failure != ""
 }
 
-// item writes one thing that a balancer did.
+// item writes one action of a balancer.
 func (p *page) item(words string) { p.text("  - ", "    ", words) }
 
-// more writes what belongs to an item.
+// more writes details of an item.
 func (p *page) more(words string) { p.text("    ", "    ", words) }
 
-// try writes one decision; the request was in the queue since free.
-func (p *page) try(t *record.Try, n int, free float64) {
+// attempt writes one decision; the request was queued since free.
+func (p *page) attempt(t *record.Try, n int, free float64) {
 	at := "at " + millis(t.AtMillis)
 	then := ""
 	if n > 0 {
@@ -168,17 +167,17 @@ func (p *page) try(t *record.Try, n int, free float64) {
 	}
 	switch t.Kind {
 	case core.ActionDispatch:
-		p.item(fmt.Sprintf("%s it %swent to replica %s", at, then, t.Target))
+		p.item(fmt.Sprintf("%s %ssent to replica %s", at, then, t.Target))
 	case core.ActionForward:
-		p.item(fmt.Sprintf("%s it was %sforwarded to peer %s", at, then, t.Target))
+		p.item(fmt.Sprintf("%s %sforwarded to peer %s", at, then, t.Target))
 	case core.ActionReject:
-		p.item(fmt.Sprintf("%s it was refused: %s", at, because(rejectedBecause, t.Reason)))
+		p.item(fmt.Sprintf("%s rejected: %s", at, because(rejectedBecause, t.Reason)))
 		if len(t.Engines) > 0 {
 			p.more("Engines that died: " + strings.Join(t.Engines, ", ") + ".")
 		}
 		return
 	case core.ActionBounce:
-		p.item(fmt.Sprintf("%s it was given back to %s: %s", at, t.Target, noReplicaLeft))
+		p.item(fmt.Sprintf("%s returned to %s: %s", at, t.Target, noReplicaLeft))
 		return
 	default:
 		p.item(fmt.Sprintf("%s %s %s %s", at, t.Kind, t.Target, t.Reason))
@@ -187,11 +186,11 @@ func (p *page) try(t *record.Try, n int, free float64) {
 		p.decision(t, t.AtMillis-free)
 	}
 	if t.Failure != "" {
-		p.more("It failed" + after(t) + ": " + t.Failure + ".")
+		p.more("Failed" + after(t) + ": " + t.Failure + ".")
 	}
 }
 
-// after says how long a try went on that ended without serving its request.
+// after returns how long a failed attempt took.
 func after(t *record.Try) string {
 	if t.EndedMillis == nil {
 		return ""
@@ -199,63 +198,63 @@ func after(t *record.Try) string {
 	return " after " + millis(*t.EndedMillis-t.AtMillis)
 }
 
-// waitWorthTelling is the wait, in milliseconds, from which it is explained:
-// less is the balancer's own work.
-const waitWorthTelling = 1
+// minShownWait is the queue time, in milliseconds, from which it is explained: less is the
+// balancer's own processing.
+const minShownWait = 1
 
-// decision writes why a place was chosen, and from which.
+// decision writes why a target was chosen, and from which candidates.
 func (p *page) decision(t *record.Try, waited float64) {
 	d := t.Decision
-	if waited >= waitWorthTelling {
-		p.more(fmt.Sprintf("It had waited %s: %s.", millis(waited), whyWaiting(d.Policy, t.KeptFor)))
+	if waited >= minShownWait {
+		p.more(fmt.Sprintf("Queued for %s: %s.", millis(waited), whyWaiting(d.Policy, t.KeptFor)))
 	} else {
-		p.more("It did not wait.")
+		p.more("Not queued.")
 	}
 	p.more(fmt.Sprintf("Policy %s chose %s: %s (%s).", d.Policy, t.Target, whyChosen(d.Policy, d.Reason), d.Reason))
 	if d.PromptBytes > 0 {
-		p.more(fmt.Sprintf("Believed cached there: %s of the prompt (%s of %s).",
+		p.more(fmt.Sprintf("Expected prefix hit: %s of the prompt (%s of %s).",
 			percent(d.MatchBytes, d.PromptBytes), size(d.MatchBytes), size(d.PromptBytes)))
 	}
 	p.candidates(d, t.Target)
 }
 
-// ending writes how a request ended that passed these parts.
-func (p *page) ending(parts []record.Request) {
+// footer writes the result of a request with these parts.
+func (p *page) footer(parts []record.Request) {
 	d := &parts[0]
 	p.line("")
 	p.text("", "  ", outcome(d))
 	if d.PromptTokens != nil || d.OutputTokens != nil {
-		p.text("  ", "  ", fmt.Sprintf("Tokens as the engine counted them: %s prompt, %s of them cached, %s output.",
+		p.text("  ", "  ", fmt.Sprintf("Tokens counted by the engine: %s prompt (%s cached), %s output.",
 			count(d.PromptTokens), count(d.CachedTokens), count(d.OutputTokens)))
 	}
-	if words := belief(d, served(parts)); words != "" {
+	if words := compareHits(d, served(parts)); words != "" {
 		p.text("  ", "  ", words)
 	}
 }
 
-// endings is each state in which a request can end, in words.
+// endings describes each final state of a request.
 var endings = map[string]string{
-	"finished":  "It was served",
-	"rejected":  "It was refused",
-	"cancelled": "Its client left, or it was stopped",
-	"bounced":   "It was given back to the peer that it came from",
-	"failed":    "Its answer broke off",
+	"finished":  "Finished",
+	"rejected":  "Rejected",
+	"cancelled": "Cancelled (client disconnected or request stopped)",
+	"bounced":   "Returned to the forwarding peer",
+	"failed":    "Response interrupted",
 }
 
-// outcome says how a request ended.
+// outcome describes the result of a request.
 func outcome(d *record.Request) string {
 	if d.E2EMillis == nil {
-		return "It has not ended yet."
+		return "Still in progress."
 	}
 	state := cmp.Or(endings[d.State], d.State)
 	words := fmt.Sprintf("%s: status %d after %s", state, d.Status, millis(*d.E2EMillis))
 	if d.TTFTMillis != nil {
-		words += ", the first token after " + millis(*d.TTFTMillis)
+		words += ", first token after " + millis(*d.TTFTMillis)
 	}
 	return words + "."
 }
 
-// served is the try at the replica that served the request; nil where there is none.
+// served returns the attempt at the replica that served the request; nil if there is none.
 func served(parts []record.Request) *record.Try {
 	for i := len(parts) - 1; i >= 0; i-- {
 		for j := len(parts[i].Tries) - 1; j >= 0; j-- {
@@ -267,29 +266,28 @@ func served(parts []record.Request) *record.Try {
 	return nil
 }
 
-// beliefOff is how far, in percent of the prompt, the engine's cache must be
-// from what was believed to be worth a remark.
-const beliefOff = 20
+// hitTolerance is the minimum difference, in percent of the prompt, between expected and reported
+// prefix hit that is pointed out.
+const hitTolerance = 20
 
-// belief compares what the engine found cached with what was believed; empty
-// where one of them is not known.
-func belief(d *record.Request, t *record.Try) string {
+// compareHits compares the engine's prefix hit with the expected one; empty if either is unknown.
+func compareHits(d *record.Request, t *record.Try) string {
 	if t == nil || t.Decision == nil || t.Decision.PromptBytes == 0 || d.CachedTokens == nil || d.PromptTokens == nil || *d.PromptTokens == 0 {
 		return ""
 	}
-	believed := 100 * float64(t.Decision.MatchBytes) / float64(t.Decision.PromptBytes)
-	found := 100 * float64(*d.CachedTokens) / float64(*d.PromptTokens)
-	words := fmt.Sprintf("Of the prompt %.0f%% was believed cached at %s; the engine found %.0f%%", believed, t.Target, found)
+	expected := 100 * float64(t.Decision.MatchBytes) / float64(t.Decision.PromptBytes)
+	reported := 100 * float64(*d.CachedTokens) / float64(*d.PromptTokens)
+	words := fmt.Sprintf("Expected prefix hit at %s: %.0f%%; reported by the engine: %.0f%%", t.Target, expected, reported)
 	switch {
-	case found < believed-beliefOff:
-		words += ", less: it may have given some up since"
-	case found > believed+beliefOff:
-		words += ", more: it holds what this balancer did not send there or has forgotten"
+	case reported < expected-hitTolerance:
+		words += " (lower: the engine may have evicted some)"
+	case reported > expected+hitTolerance:
+		words += " (higher: it has cached prefixes that this balancer does not track)"
 	}
 	return words + "."
 }
 
-// count is a figure of the engine, or that it told none.
+// count formats a figure of the engine.
 func count(n *int) string {
 	if n == nil {
 		return "unknown"
@@ -297,7 +295,7 @@ func count(n *int) string {
 	return fmt.Sprint(*n)
 }
 
-// percent is part of whole.
+// percent formats part of whole.
 func percent(part, whole int) string {
 	if whole <= 0 {
 		return "-"
@@ -305,7 +303,7 @@ func percent(part, whole int) string {
 	return fmt.Sprintf("%.0f%%", 100*float64(part)/float64(whole))
 }
 
-// millis writes milliseconds in the unit that reads best.
+// millis formats milliseconds in a suitable unit.
 func millis(ms float64) string {
 	switch {
 	case ms < 10:
@@ -316,7 +314,7 @@ func millis(ms float64) string {
 	return fmt.Sprintf("%.2f s", ms/1000)
 }
 
-// size writes bytes in the unit that reads best.
+// size formats bytes in a suitable unit.
 func size(n int) string {
 	switch {
 	case n < 1000:

@@ -14,13 +14,14 @@ import (
 type column struct {
 	title string
 	cell  func(c *core.Considered) string
-	// needed says whether the column tells anything of these candidates; nil = always.
+	// needed reports whether the column has information about a candidate; nil = always.
 	needed func(c *core.Considered) bool
-	// rank is what goes first when the page is too narrow: the highest. 0 stays.
+	// rank is the priority for hiding the column when the page is too narrow: the highest is hidden
+	// first. 0 is never hidden.
 	rank int
 }
 
-// columns are all columns but the mark and the name, in their order.
+// columns returns all columns except the mark and the name, in order.
 func columns(promptBytes int) []column {
 	return []column{
 		{"SCORE", score, func(c *core.Considered) bool { return c.Score.Known }, 0},
@@ -32,32 +33,32 @@ func columns(promptBytes int) []column {
 		{"KV", func(c *core.Considered) string { return maybe(c.KV.Known, "%.0f%%", 100*c.KV.Value) }, nil, 4},
 		{"HELD", func(c *core.Considered) string { return fmt.Sprint(c.Held) }, func(c *core.Considered) bool { return c.Held > 0 }, 3},
 		{"AGE", func(c *core.Considered) string { return age(c.Age) }, nil, 5},
-		{"ROOM", func(c *core.Considered) string { return yes(c.Available) }, nil, 0},
+		{"AVAIL", func(c *core.Considered) string { return yes(c.Available) }, nil, 0},
 	}
 }
 
-// legend explains the columns whose titles do not.
+// legend explains the column titles that are not obvious.
 var legend = map[string]string{
-	"SCORE":  "SCORE expected cost in seconds, least first",
-	"HIT":    "HIT share of the prompt believed cached",
+	"SCORE":  "SCORE expected cost in seconds, lowest first",
+	"HIT":    "HIT expected prefix hit",
 	"OUT":    "OUT outstanding",
 	"PEND":   "PEND pending at the engine",
-	"QUEUED": "QUEUED held by the peer",
+	"QUEUED": "QUEUED queued at the peer",
 	"KV":     "KV memory used",
-	"HELD":   "HELD waiting here for it",
-	"AGE":    "AGE of its figures",
-	"ROOM":   "ROOM could take one more",
+	"HELD":   "HELD requests waiting for it",
+	"AGE":    "AGE of the last report",
+	"AVAIL":  "AVAIL accepts another request",
 }
 
-// Widths of the name of a candidate: what it is cut to, and what other columns
-// give way for.
+// Widths of a candidate's name: the minimum after shortening, and the width for which other columns
+// are hidden.
 const (
-	leastName = 8
-	goodName  = 14
+	minNameWidth       = 8
+	preferredNameWidth = 14
 )
 
-// candidates writes the table of all that a policy saw: those with a score by
-// it, then the others as they came. The chosen one has a star.
+// candidates writes the table of the candidates: those with a score sorted by it, then the others
+// in their order. The chosen one is marked with a star.
 func (p *page) candidates(d *core.Decision, chosen string) {
 	if len(d.Considered) == 0 {
 		return
@@ -87,8 +88,7 @@ func compareBool(a, b bool) int {
 	return -1
 }
 
-// table is candidates in lines of a bounded width, and the titles of the columns
-// that it has and those that found no room.
+// table is the formatted candidates, and the titles of the columns that are shown and hidden.
 type table struct {
 	lines          []string
 	shown, dropped []string
@@ -117,7 +117,7 @@ func newTable(rows []core.Considered, chosen string, promptBytes, width int) tab
 		return left
 	}
 	t := table{}
-	for room() < min(name, goodName) {
+	for room() < min(name, preferredNameWidth) {
 		worst := 0
 		for i := range shown {
 			if shown[i].rank > shown[worst].rank {
@@ -130,7 +130,7 @@ func newTable(rows []core.Considered, chosen string, promptBytes, width int) tab
 		t.dropped = append(t.dropped, shown[worst].title)
 		shown, cells = slices.Delete(shown, worst, worst+1), slices.Delete(cells, worst, worst+1)
 	}
-	name = min(name, max(room(), leastName))
+	name = min(name, max(room(), minNameWidth))
 	for _, c := range shown {
 		t.shown = append(t.shown, c.title)
 	}
@@ -138,7 +138,7 @@ func newTable(rows []core.Considered, chosen string, promptBytes, width int) tab
 	return t
 }
 
-// layout puts marks, names and cells beside each other.
+// layout joins marks, names and cells into lines.
 func layout(rows []core.Considered, chosen string, name int, cells [][]string) []string {
 	lines := make([]string, 0, len(rows)+1)
 	for j := range len(rows) + 1 {
@@ -166,7 +166,7 @@ func widest(cells []string) int {
 	return w
 }
 
-// shorten cuts a name in the middle: its ends tell replicas apart.
+// shorten removes the middle of a name, since the ends distinguish replicas.
 func shorten(name string, width int) string {
 	if len(name) <= width {
 		return name
@@ -190,7 +190,7 @@ func (p *page) legend() {
 	p.text("", "  ", strings.Join(words, "; ")+".")
 	if len(p.dropped) > 0 {
 		slices.Sort(p.dropped)
-		p.text("", "  ", "Too narrow here for "+strings.Join(slices.Compact(p.dropped), ", ")+".")
+		p.text("", "  ", "Columns hidden at this width: "+strings.Join(slices.Compact(p.dropped), ", ")+".")
 	}
 }
 
@@ -201,7 +201,7 @@ func yes(b bool) string {
 	return "no"
 }
 
-// maybe writes a figure, or a dash where it is not known.
+// maybe formats a figure, or a dash if it is unknown.
 func maybe(known bool, format string, v any) string {
 	if !known {
 		return "-"
@@ -211,7 +211,7 @@ func maybe(known bool, format string, v any) string {
 
 func score(c *core.Considered) string { return maybe(c.Score.Known, "%.3f", c.Score.Value) }
 
-// age writes how old a report is in at most five characters.
+// age formats the age of a report in at most five characters.
 func age(d time.Duration) string {
 	switch {
 	case d < 10*time.Second:

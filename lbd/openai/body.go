@@ -15,30 +15,29 @@ import (
 	"skyserve/internal/service"
 )
 
-// Endpoint is what a public path asks an engine for.
+// Endpoint is an API endpoint that engines serve.
 type Endpoint struct {
 	Path string // below the host
-	// streams: the answer may be SSE whose usage must be asked for.
+	// streams: the response may be SSE, and its usage must be requested.
 	streams bool
 	// chat: the prompt is messages.
 	chat bool
-	// EndsInDone: a whole stream ends in [DONE].
+	// EndsInDone: a complete stream ends in [DONE].
 	EndsInDone bool
-	// Stored: the engine keeps the answer under its id, for a later request to go on
-	// from.
+	// Stored: the engine stores the answer under its id, so that a later request can continue it.
 	Stored bool
 	// render writes the prompt into a key.
 	render func(*Rendering, *Call)
-	// extend puts the beginning of an answer behind the prompt; nil where answers
-	// cannot be continued. AnyEngine: every engine can go on from there.
+	// extend appends the beginning of an answer to the prompt; nil if answers cannot be continued.
+	// AnyEngine: every engine can continue from there.
 	extend    func(c *Call, soFar []byte) (edits []Edit, ok bool)
 	AnyEngine bool
-	// boundReached is what a chunk says, but for its head, of an answer that has come to the
-	// client's bound.
+	// boundReached is the final chunk, without its head, of an answer that reached the client's
+	// bound.
 	boundReached string
 }
 
-// The endpoints that engines serve.
+// Endpoints that engines serve.
 var endpoints = map[string]*Endpoint{
 	"/v1/chat/completions": {
 		Path: "/v1/chat/completions", streams: true, chat: true, EndsInDone: true, render: (*Rendering).chat, extend: (*Call).extendChat,
@@ -54,10 +53,10 @@ var endpoints = map[string]*Endpoint{
 	"/tokenize":      {Path: "/tokenize", render: (*Rendering).tokenize},
 }
 
-// EndpointAt is the endpoint of a path; nil where engines serve none.
+// EndpointAt returns the endpoint of a path; nil if engines serve none.
 func EndpointAt(path string) *Endpoint { return endpoints[path] }
 
-// Call is what a body says that the balancer must know. Spans point into body.
+// Call contains the fields of a body that the balancer uses. Spans point into body.
 type Call struct {
 	body []byte
 
@@ -89,15 +88,14 @@ type Call struct {
 	effort          Span
 	reasoning       Span
 
-	// forbidden: some field says that the answer is not to be continued elsewhere.
+	// forbidden: some field prevents another target from continuing the answer.
 	forbidden bool
 	seed      uint64     // of sum
 	sum       uint64     // of the fields: see fingerprint
 	guarded   Parameters // present in the body
 }
 
-// field is where a top-level key's value is kept, nil for a key that does not
-// matter here.
+// field returns where the value of a top-level key is stored, nil for an irrelevant key.
 func (c *Call) field(key []byte) *Span {
 	switch string(key) {
 	case `"model"`:
@@ -158,17 +156,17 @@ func (c *Call) field(key []byte) *Span {
 	return nil
 }
 
-// parseCall is ReadCall for a call whose fingerprint nobody asks for.
+// parseCall is ReadCall without a fingerprint seed.
 func parseCall(body []byte) (Call, error) { return ReadCall(body, 0) }
 
-// ReadCall reads a body, all of it by JSON's grammar; seed is that of its fingerprint. The
-// error is a *malformed, or an *ambiguous where a key could be read in two ways: of a key
-// that stands twice, most engines take the last value and some the first.
+// ReadCall parses a complete body as JSON; seed is that of its fingerprint. The error is a
+// *malformed, or an *ambiguous if a key can be read in two ways: of a duplicate key, most engines
+// use the last value and some the first.
 func ReadCall(body []byte, seed uint64) (Call, error) {
 	c := Call{body: body, seed: seed}
 	in := cursor{data: body}
 	if !utf8.Valid(body) {
-		// An engine may take it for a fault of its own, and every other one after it.
+		// An engine may treat it as an internal error, and so would every other engine after a retry.
 		return c, &malformed{body, firstInvalid(body), "UTF-8"}
 	}
 	if err := in.open('{', "'{'"); err != nil {
@@ -202,12 +200,12 @@ func ReadCall(body []byte, seed uint64) (Call, error) {
 	return c, nil
 }
 
-// member takes a top-level member in.
+// member processes a top-level member.
 func (c *Call) member(key []byte, value Span) error {
 	f := c.field(key)
 	switch {
 	case f != nil && *f != Span{}:
-		return &AmbiguousKeyError{string(key[1 : len(key)-1]), "it stands twice: write it once"}
+		return &AmbiguousKeyError{string(key[1 : len(key)-1]), "duplicate key: write it once"}
 	case f != nil:
 		*f = value
 	case forbids(key, value.of(c.body)):
@@ -218,7 +216,7 @@ func (c *Call) member(key []byte, value Span) error {
 	return nil
 }
 
-// firstInvalid is where text stops being UTF-8.
+// firstInvalid returns the offset of the first byte that is not valid UTF-8.
 func firstInvalid(text []byte) (at int) {
 	for {
 		c, size := utf8.DecodeRune(text[at:])
@@ -229,7 +227,7 @@ func firstInvalid(text []byte) (at int) {
 	}
 }
 
-// ModelName is the model that the request names. The error for any other value names its kind.
+// ModelName returns the model of the request. The error for any other value contains its kind.
 func (c *Call) ModelName() ([]byte, error) {
 	raw := c.model.of(c.body)
 	switch kindOf(raw) {
@@ -242,7 +240,7 @@ func (c *Call) ModelName() ([]byte, error) {
 	return nil, fmt.Errorf("model: want a string, found %s", Clip(raw))
 }
 
-// Clip is at most 40 bytes of something found, for an error.
+// Clip returns at most 40 bytes of a found value, quoted for an error.
 func Clip(raw []byte) string {
 	if len(raw) > 40 {
 		return strconv.Quote(string(raw[:40])) + "..."
@@ -250,9 +248,9 @@ func Clip(raw []byte) string {
 	return strconv.Quote(string(raw))
 }
 
-// asksStream says whether the answer shall be streamed. Engines take some numbers and
+// streamRequested reports whether the client requests a stream. Engines accept some numbers and
 // words for true.
-func (c *Call) asksStream() bool {
+func (c *Call) streamRequested() bool {
 	raw := c.stream.of(c.body)
 	switch kindOf(raw) {
 	case 't':
@@ -269,12 +267,12 @@ func (c *Call) asksStream() bool {
 	return ok && n == 1
 }
 
-// maxRequested bounds what counts of a client that asks for so many tokens or
-// answers: no engine gives as many, and sums and products of it do not overflow.
+// maxRequested bounds the tokens or answers that a client requests: no engine generates as many,
+// and sums and products do not overflow.
 const maxRequested = 1 << 31
 
-// MaxOutput is the most tokens the client wants of an answer, 0 when it does not say so
-// in a field that the endpoint has.
+// MaxOutput returns the maximum tokens that the client requests for an answer, 0 if it sets none in
+// a field of the endpoint.
 func (c *Call) MaxOutput(e *Endpoint) int {
 	fields := [2]Span{c.maxTokens}
 	switch {
@@ -291,7 +289,7 @@ func (c *Call) MaxOutput(e *Endpoint) int {
 	return 0
 }
 
-// readsBounds says whether each bound that the client set is understood here.
+// readsBounds reports whether each bound that the client set can be parsed.
 func (c *Call) readsBounds() bool {
 	for _, s := range []Span{c.maxCompletion, c.maxTokens, c.minTokens} {
 		raw := s.of(c.body)
@@ -302,7 +300,7 @@ func (c *Call) readsBounds() bool {
 	return true
 }
 
-// SetsBounds says whether the client bounds how many tokens the answer has.
+// setsBounds reports whether the client bounds the number of tokens in the answer.
 func (c *Call) setsBounds() bool {
 	for _, s := range []Span{c.maxCompletion, c.maxTokens, c.minTokens} {
 		if k := kindOf(s.of(c.body)); k != 0 && k != 'n' {
@@ -312,8 +310,8 @@ func (c *Call) setsBounds() bool {
 	return false
 }
 
-// wholeNumber reads a whole number from 0 up to maxRequested, as which a larger one counts.
-// Engines take 1e3 and 1000.0 for one too, and text that says one ("16", " 1_000 ").
+// wholeNumber parses a whole number from 0 to maxRequested; larger numbers are capped. Like
+// engines, it accepts 1e3 and 1000.0, and text that contains a number ("16", " 1_000 ").
 func wholeNumber(raw []byte) (n int, ok bool) {
 	if kindOf(raw) == '"' {
 		plain, _ := text(raw, nil)
@@ -332,8 +330,8 @@ func wholeNumber(raw []byte) (n int, ok bool) {
 	return int(min(f, maxRequested)), true
 }
 
-// Answers is how many answers the call has an endpoint generate: 0 where none are,
-// else of each prompt n, or the best_of that these are chosen from.
+// Answers returns how many answers an endpoint generates for the call: 0 if none, else n per
+// prompt, or best_of if that is larger.
 func (c *Call) Answers(e *Endpoint) int {
 	if !e.streams && !e.Stored {
 		return 0
@@ -343,8 +341,8 @@ func (c *Call) Answers(e *Endpoint) int {
 	return max(n, of, 1) * c.prompts()
 }
 
-// prompts is how many prompts a completion has: an array of strings or of arrays
-// holds several, one of token ids is one.
+// prompts returns the number of prompts of a completion: an array of strings or of arrays contains
+// several, one of token ids is one.
 func (c *Call) prompts() int {
 	raw := c.prompt.of(c.body)
 	if kindOf(raw) != '[' {
@@ -358,7 +356,7 @@ func (c *Call) prompts() int {
 	return max(n, 1)
 }
 
-// stringOf is a top-level string, nil when it is not one.
+// stringOf returns a top-level string, nil if it is not one.
 func (c *Call) stringOf(s Span) []byte {
 	raw := s.of(c.body)
 	if kindOf(raw) != '"' {
@@ -368,8 +366,7 @@ func (c *Call) stringOf(s Span) []byte {
 	return t
 }
 
-// PreviousResponse is the id of the stored response that the call continues, where one
-// is given.
+// PreviousResponse returns the id of the stored response that the call continues, if given.
 func (c *Call) PreviousResponse() (id string, given bool, refused *Error) {
 	raw := c.previous.of(c.body)
 	switch kindOf(raw) {
@@ -381,18 +378,17 @@ func (c *Call) PreviousResponse() (id string, given bool, refused *Error) {
 	return "", false, Invalid("previous_response_id", "invalid_previous_response_id", "previous_response_id: want a string, found "+Clip(raw))
 }
 
-// PromptCacheKey is the client's name for its conversation; nil where it gives none.
+// PromptCacheKey returns the client's name for its conversation; nil if not given.
 func (c *Call) PromptCacheKey() []byte { return c.stringOf(c.cacheKey) }
 
-// User is the client's name for its user; nil where it gives none.
+// User returns the client's name for its user; nil if not given.
 func (c *Call) User() []byte { return c.stringOf(c.userField) }
 
-// Generates reports whether the endpoint makes an engine compute, rather than look
-// a prompt's tokens up.
+// Generates reports whether the endpoint makes an engine compute, rather than only tokenize.
 func (e *Endpoint) Generates() bool { return e.Path != "/tokenize" }
 
-// completionBound is how many tokens OpenAI's API gives a completion that sets no
-// max_tokens; vLLM and SGLang keep to it.
+// completionBound is the default max_tokens of a completion in OpenAI's API, which vLLM and SGLang
+// share.
 const completionBound = 16
 
 // ImpliedBound is the bound that a completion without max_tokens has at an engine of a
@@ -420,25 +416,25 @@ func (c *Call) rename(real string) Edit {
 // the answer.
 type Changes struct {
 	Edits []Edit
-	// Counts asks for the usage so far with each event, of the body as edits leave it; its
-	// text is empty where nothing does.
+	// Counts is the edit that requests the usage so far with each event, applied after Edits; its
+	// text is empty if there is none.
 	Counts Edit
-	// Stream: the client asks for a stream; Continuable: the answer could be continued
-	// elsewhere as long as it is text.
+	// Stream: the client requests a stream; Continuable: another target could continue the answer as
+	// long as it is text.
 	Stream, Continuable bool
-	// HideUsage: the usage at the end is asked for and the client did not; AsksCounts: the
-	// client asks for the usage so far with each event.
+	// HideUsage: the balancer requests the final usage and the client does not; AsksCounts: the
+	// client requests the usage so far with each event.
 	HideUsage, AsksCounts bool
-	// NamesMaxTokens: max_tokens is there, if only null; SetsBounds: the client bounds how
-	// many tokens the answer has.
+	// NamesMaxTokens: max_tokens is present, even if null; SetsBounds: the client bounds the tokens
+	// in the answer.
 	NamesMaxTokens, SetsBounds bool
 }
 
-// Changes lists the declared changes: the real name for an alias, and a stream's usage
-// asked for.
+// Changes returns the balancer's changes: the real model name for an alias, and the request for a
+// stream's usage.
 func (c *Call) Changes(e *Endpoint, stands ResolvedModel) Changes {
 	ch := Changes{
-		Stream: c.asksStream(), Continuable: c.continuable(e), AsksCounts: c.asksCounts(),
+		Stream: c.streamRequested(), Continuable: c.continuable(e), AsksCounts: c.countsRequested(),
 		NamesMaxTokens: c.maxTokens != Span{}, SetsBounds: c.setsBounds(),
 	}
 	if name, _ := c.ModelName(); string(name) != stands.Model && stands.Adapter == "" {
@@ -451,7 +447,7 @@ func (c *Call) Changes(e *Endpoint, stands ResolvedModel) Changes {
 		}
 	}
 	if ch.Continuable {
-		ch.Counts = c.askCounts(ch.Edits)
+		ch.Counts = c.requestCounts(ch.Edits)
 	}
 	return ch
 }

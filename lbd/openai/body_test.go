@@ -4,7 +4,7 @@ import (
 	"testing"
 )
 
-func TestAnswersThatACallAsksFor(t *testing.T) {
+func TestNumberOfAnswers(t *testing.T) {
 	for _, c := range []struct {
 		path, body string
 		want       int

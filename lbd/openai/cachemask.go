@@ -40,7 +40,7 @@ const (
 	inValueEscape                  //
 )
 
-// Hide goes on with the next piece, which it changes.
+// Hide processes the next piece and changes it in place.
 func (m *CacheMask) Hide(piece []byte) {
 	for i, c := range piece {
 		switch m.state {

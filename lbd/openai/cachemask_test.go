@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestFiguresOfTheCacheReadZero(t *testing.T) {
+func TestCachedTokensAreMasked(t *testing.T) {
 	for in, want := range map[string]string{
 		`{"usage":{"prompt_tokens_details":{"cached_tokens":64}}}`: `{"usage":{"prompt_tokens_details":{"cached_tokens":0 }}}`,
 		`{"cached_tokens" : 12345 , "prompt_tokens":99}`:           `{"cached_tokens" : 0     , "prompt_tokens":99}`,
@@ -90,7 +90,7 @@ func drawValue(rt *rapid.T, depth int) any {
 
 // Of any document, in any pieces, exactly the numbers under those names become zero,
 // and its length stays.
-func TestMaskIsItsDumbTwin(t *testing.T) {
+func TestMaskMatchesReference(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		given := drawValue(rt, 4)
 		indent := rapid.SampledFrom([]string{"", " "}).Draw(rt, "indent")

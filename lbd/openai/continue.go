@@ -8,9 +8,8 @@ import (
 	"skyserve/internal/service"
 )
 
-// forbids says whether a top-level field of a request makes its answer one that
-// is not continued: several answers at once, figures for every token, a text that
-// is forced into a form, or a prompt that is not the text that was sent.
+// forbids reports whether a top-level field of a request prevents a continuation: several answers
+// at once, figures per token, constrained output, or a prompt that is not the text that was sent.
 func forbids(key, value []byte) bool {
 	switch string(key) {
 	case `"echo"`, `"logprobs"`, `"prompt_logprobs"`, `"use_beam_search"`, `"return_token_ids"`, `"return_hidden_states"`:
@@ -28,7 +27,7 @@ func forbids(key, value []byte) bool {
 	return bytes.HasPrefix(key, []byte(`"guided_`)) && kindOf(value) != 'n'
 }
 
-// lists says whether an array holds a text.
+// lists reports whether an array contains a text.
 func lists(array []byte, word string) (found bool) {
 	each(array, func(element []byte) {
 		if kindOf(element) == '"' {
@@ -39,7 +38,7 @@ func lists(array []byte, word string) (found bool) {
 	return found
 }
 
-// plainText says whether a response format asks for nothing.
+// plainText reports whether a response format sets no constraint.
 func plainText(format []byte) (plain bool) {
 	members(format, func(key, value []byte) {
 		if string(key) == `"type"` {
@@ -49,17 +48,16 @@ func plainText(format []byte) (plain bool) {
 	return plain
 }
 
-// ContinuesChats says whether an engine of a kind goes on with an assistant's
-// message: vLLM and SGLang do when continue_final_message says so, and so does the
-// simulated engine. Another server would begin a new answer.
+// ContinuesChats reports whether an engine of a kind continues an assistant's message: vLLM and
+// SGLang do with continue_final_message, and so does the simulated engine. Another server would
+// begin a new answer.
 func ContinuesChats(kind service.EngineKind) bool {
 	return kind == service.EngineVLLM || kind == service.EngineSGLang || kind == service.EngineSim
 }
 
-// continuable says whether an answer to the call could be continued as long as it
-// is text.
+// continuable reports whether an answer to the call can be continued as long as it is text.
 func (c *Call) continuable(e *Endpoint) bool {
-	if e.extend == nil || c.forbidden || !c.asksStream() {
+	if e.extend == nil || c.forbidden || !c.streamRequested() {
 		return false
 	}
 	for _, s := range []Span{c.number, c.bestOf} {
@@ -71,14 +69,14 @@ func (c *Call) continuable(e *Endpoint) bool {
 	return ok && c.readsBounds()
 }
 
-// ContinuationOverhead is more than what is added to a body besides the text.
+// ContinuationOverhead is an upper bound of the bytes added to a body besides the text.
 const ContinuationOverhead = 256
 
-// ContinuationBody is the request for the rest of an answer: the body as it was sent
-// first with the text so far (as JSON writes it, without quotes) behind its prompt
-// and its bounds less the tokens that the client has. An answer without any text
-// is asked for anew. implied is a bound that the body does not state; 0 = none. The edit
-// counts of the body moves with it. ok is false where that cannot be.
+// ContinuationBody is the request for the remainder of an answer: the body as it was sent first,
+// with the text so far (JSON-encoded, without quotes) appended to its prompt and its bounds reduced
+// by the tokens that the client has. An answer without any text is requested anew. implied is a
+// bound that the body does not contain; 0 = none. The offset of the edit counts is adjusted. ok is
+// false if this is not possible.
 func ContinuationBody(e *Endpoint, body, soFar []byte, tokens, implied int, counts *Edit) (rest []byte, ok bool) {
 	c, err := parseCall(body)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 )
 
 // Which requests' answers are never continued, whatever came of them.
-func TestWhatIsNeverContinued(t *testing.T) {
+func TestRequestsThatAreNeverContinued(t *testing.T) {
 	chat := func(more string) string {
 		return `{"model":"m","stream":true,"messages":[{"role":"user","content":"hi"}]` + more + `}`
 	}
@@ -81,9 +81,9 @@ func TestWhatIsNeverContinued(t *testing.T) {
 
 func TestContinuationBodies(t *testing.T) {
 	cases := []struct {
-		name, path, body, said string
-		tokens                 int
-		want                   string
+		name, path, body, soFar string
+		tokens                  int
+		want                    string
 	}{
 		{
 			"chat", chatPath, `{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":true}`, `a \"b\"`, 3,
@@ -102,13 +102,13 @@ func TestContinuationBodies(t *testing.T) {
 			`{"messages":[{"role":"user","content":"hi"},{"content":"I am","role":"assistant"}],"continue_final_message":true,"add_generation_prompt":false,"max_tokens":7}`, ` so`, 1,
 			`{"messages":[{"role":"user","content":"hi"},{"content":"I am so","role":"assistant"}],"continue_final_message":true,"add_generation_prompt":false,"max_tokens":6}`,
 		},
-		{"nothing said", chatPath, `{"messages":[],"max_tokens":5}`, ``, 0, `{"messages":[],"max_tokens":5}`},
+		{"no text yet", chatPath, `{"messages":[],"max_tokens":5}`, ``, 0, `{"messages":[],"max_tokens":5}`},
 		{"prompt", textPath, `{"prompt":"a","max_tokens":5}`, `\n b`, 5, `{"prompt":"a\n b","max_tokens":1}`},
 		{"bounds in other notations", textPath, `{"prompt":"a","max_tokens":2e1,"min_tokens":4.0}`, `b`, 5, `{"prompt":"ab","max_tokens":15,"min_tokens":0}`},
 		{"list of a prompt", textPath, `{"max_tokens":null,"prompt":[ "a" ]}`, `b`, 5, `{"max_tokens":null,"prompt":[ "ab" ]}`},
 	}
 	for _, c := range cases {
-		got, ok := ContinuationBody(endpoints[c.path], []byte(c.body), []byte(c.said), c.tokens, 0, &Edit{})
+		got, ok := ContinuationBody(endpoints[c.path], []byte(c.body), []byte(c.soFar), c.tokens, 0, &Edit{})
 		if !ok || string(got) != c.want {
 			t.Errorf("%s: %s (%v)\nwant %s", c.name, got, ok, c.want)
 		}
@@ -129,12 +129,12 @@ func FuzzContinuation(f *testing.F) {
 	f.Add(`{"messages":[{"role":"user","content":"hi"}],"stream":true}`, "\u00e9", 1)
 	f.Add(`{"messages":[{"content":"I","role":"assistant"}],"continue_final_message":true,"stream":true,"prompt":["a"]}`, " am", 3)
 	f.Add(`{"prompt":"a","prompt":["b"],"min_tokens":4,"max_completion_tokens":7,"stream":true,"messages":[]}`, "\\", 4)
-	f.Fuzz(func(t *testing.T, body, said string, tokens int) {
+	f.Fuzz(func(t *testing.T, body, soFar string, tokens int) {
 		c, err := parseCall([]byte(body))
-		if err != nil || strings.ToValidUTF8(body, "") != body || strings.ToValidUTF8(said, "") != said || said == "" || tokens < 1 || tokens > 1<<20 {
+		if err != nil || strings.ToValidUTF8(body, "") != body || strings.ToValidUTF8(soFar, "") != soFar || soFar == "" || tokens < 1 || tokens > 1<<20 {
 			return
 		}
-		quoted, _ := json.Marshal(said)
+		quoted, _ := json.Marshal(soFar)
 		for _, path := range []string{chatPath, textPath} {
 			if !c.continuable(endpoints[path]) {
 				continue
@@ -148,33 +148,33 @@ func FuzzContinuation(f *testing.F) {
 				t.Fatalf("%s %q: %s (%v): %v", path, body, rest, ok, err)
 			}
 			if path == textPath {
-				wantText(t, before["prompt"], after["prompt"], said)
+				wantText(t, before["prompt"], after["prompt"], soFar)
 			} else {
-				wantChat(t, before, after, said)
+				wantChat(t, before, after, soFar)
 			}
 		}
 	})
 }
 
 // wantText checks a prompt that was lengthened.
-func wantText(t *testing.T, before, after any, said string) {
+func wantText(t *testing.T, before, after any, soFar string) {
 	t.Helper()
 	if list, ok := before.([]any); ok {
 		before, after = list[0], after.([]any)[0]
 	}
-	if after != before.(string)+said {
-		t.Fatalf("the prompt %q with %q behind it is %q", before, said, after)
+	if after != before.(string)+soFar {
+		t.Fatalf("the prompt %q with %q behind it is %q", before, soFar, after)
 	}
 }
 
 // wantChat checks a chat that goes on.
-func wantChat(t *testing.T, before, after map[string]any, said string) {
+func wantChat(t *testing.T, before, after map[string]any, soFar string) {
 	t.Helper()
 	old, now := before["messages"].([]any), after["messages"].([]any)
 	last := now[len(now)-1].(map[string]any)
-	want := said
+	want := soFar
 	if before["continue_final_message"] == true {
-		want = old[len(old)-1].(map[string]any)["content"].(string) + said
+		want = old[len(old)-1].(map[string]any)["content"].(string) + soFar
 	} else if !reflect.DeepEqual(old, now[:len(now)-1]) || last["role"] != "assistant" {
 		t.Fatalf("%v was continued as %v", old, now)
 	}
@@ -183,19 +183,19 @@ func wantChat(t *testing.T, before, after map[string]any, said string) {
 	}
 }
 
-func TestWhiteSpaceIsPartedFromAText(t *testing.T) {
+func TestWhiteSpaceIsSplitFromText(t *testing.T) {
 	for raw, space := range map[string]string{
 		``: ``, `a`: ``, `a `: ` `, `a\n\n`: `\n\n`, `a:\r\n\t `: `\r\n\t `, ` `: ` `, `\n`: `\n`, `n`: ``,
 		`a\\n`: ``, `a\\\n`: `\n`, `\\\\n`: ``, `a\u0020`: ``, `int`: ``, `a\t\\r`: ``,
 	} {
-		said, got := SplitSpace([]byte(raw))
-		if string(got) != space || string(said)+space != raw {
-			t.Errorf("%q was parted into %q and %q, want %q at the end", raw, said, got, space)
+		soFar, got := SplitSpace([]byte(raw))
+		if string(got) != space || string(soFar)+space != raw {
+			t.Errorf("%q was parted into %q and %q, want %q at the end", raw, soFar, got, space)
 		}
 	}
 }
 
-func TestTranscriptKeepsTheTextWithinItsBound(t *testing.T) {
+func TestTranscriptIsBounded(t *testing.T) {
 	s := Transcript{BytesLeft: 6}
 	s.add([]byte(`"abc"`))
 	s.add([]byte(`"\n"`))
@@ -216,7 +216,7 @@ func TestTranscriptKeepsTheTextWithinItsBound(t *testing.T) {
 }
 
 // What a stream holds that no prompt can begin with.
-func TestWhatEndsTheHopeForAnAnswer(t *testing.T) {
+func TestAnswersThatCannotBeContinued(t *testing.T) {
 	for data, lost := range map[string]bool{
 		`{"choices":[{"delta":{"content":"a"}}]}`:                                               false,
 		`{"choices":[{"delta":{"role":"assistant","content":"","tool_calls":[]}}]}`:             false,
@@ -239,7 +239,7 @@ func TestWhatEndsTheHopeForAnAnswer(t *testing.T) {
 	}
 }
 
-func TestFaultsOfEngines(t *testing.T) {
+func TestEngineFaults(t *testing.T) {
 	for data, fault := range map[string]bool{
 		`{"error":{"message":"dead","code":500}}`: true, `{"error":{"code":503}}`: true, `{"error":{"message":"too long","code":400}}`: false,
 		`{"error":{"code":"500"}}`: false, `{"error":null}`: false, `{"error":"x"}`: false, `{}`: false,
@@ -293,7 +293,7 @@ func TestSplice(t *testing.T) {
 	}
 }
 
-func TestSpliceKeepsWhatTheFirstTargetReported(t *testing.T) {
+func TestSpliceKeepsUsageOfFirstTarget(t *testing.T) {
 	s := testSplice()
 	s.chunkHead, s.Prompt = chunkHead{}, policy.Known(42)
 	s.role = false
@@ -307,7 +307,7 @@ func TestSpliceKeepsWhatTheFirstTargetReported(t *testing.T) {
 	}
 }
 
-func TestSpliceDropsTheWhiteSpaceThatIsThere(t *testing.T) {
+func TestSpliceDropsRepeatedWhiteSpace(t *testing.T) {
 	for _, c := range []struct {
 		space  string
 		pieces []string
@@ -353,7 +353,7 @@ func FuzzSplice(f *testing.F) {
 		s := testSplice()
 		s.space = []byte(`\n `)
 		event := appendEvent(nil, []byte(data))
-		said := EventData(event)
+		soFar := EventData(event)
 		out := s.Event(nil, event)
 		if len(out) == 0 {
 			return
@@ -363,19 +363,19 @@ func FuzzSplice(f *testing.F) {
 		if !ok || end != len(out) {
 			t.Fatalf("%q became %q: not one event", data, out)
 		}
-		if json.Valid(said) && !json.Valid(EventData(out)) {
-			t.Fatalf("%q became %q: no JSON", said, out)
+		if json.Valid(soFar) && !json.Valid(EventData(out)) {
+			t.Fatalf("%q became %q: no JSON", soFar, out)
 		}
 		var a, b Answer
-		a.Event(said)
+		a.Event(soFar)
 		b.Event(EventData(out))
 		if a.Done != b.Done || a.Failed != b.Failed || b.Tokens > a.Tokens {
-			t.Fatalf("%q became %q: done %v and %v, failed %v and %v, %d and %d tokens", said, out, a.Done, b.Done, a.Failed, b.Failed, a.Tokens, b.Tokens)
+			t.Fatalf("%q became %q: done %v and %v, failed %v and %v, %d and %d tokens", soFar, out, a.Done, b.Done, a.Failed, b.Failed, a.Tokens, b.Tokens)
 		}
 	})
 }
 
-func TestEnginesThatGoOnWithChats(t *testing.T) {
+func TestEnginesThatContinueChats(t *testing.T) {
 	var kinds []service.EngineKind
 	for _, k := range []service.EngineKind{service.EngineVLLM, service.EngineSGLang, service.EngineOpenAI, service.EngineSim, ""} {
 		if ContinuesChats(k) {
@@ -383,11 +383,11 @@ func TestEnginesThatGoOnWithChats(t *testing.T) {
 		}
 	}
 	if want := []service.EngineKind{service.EngineVLLM, service.EngineSGLang, service.EngineSim}; !slices.Equal(kinds, want) {
-		t.Errorf("%v go on with chats, want %v", kinds, want)
+		t.Errorf("%v continue chats, want %v", kinds, want)
 	}
 }
 
-// BenchmarkSplice is what an event costs that goes on with another target's answer.
+// BenchmarkSplice measures the cost of one event of a continued answer.
 func BenchmarkSplice(b *testing.B) {
 	event := []byte(chunk(" word"))
 	s, out := testSplice(), bytes.Buffer{}
@@ -401,10 +401,10 @@ func BenchmarkSplice(b *testing.B) {
 	}
 }
 
-func TestWhatNoPromptCanEndIn(t *testing.T) {
+func TestTextsThatBreakContinuation(t *testing.T) {
 	for _, c := range []struct {
-		stop, said string
-		want       bool
+		stop, soFar string
+		want        bool
 	}{
 		{``, `a < b | c`, false},
 		{``, `<think>so`, true},
@@ -435,8 +435,8 @@ func TestWhatNoPromptCanEndIn(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := breaksContinuation(&call, []byte(c.said)); got != c.want {
-			t.Errorf("stop %s, said %s: unsound %v, want %v", c.stop, c.said, got, c.want)
+		if got := breaksContinuation(&call, []byte(c.soFar)); got != c.want {
+			t.Errorf("stop %s, soFar %s: unsound %v, want %v", c.stop, c.soFar, got, c.want)
 		}
 	}
 }

@@ -6,23 +6,23 @@ import (
 	"skyserve/internal/service"
 )
 
-// CountsUsage says whether an engine of a kind tells the usage so far with each event
-// when stream_options.continuous_usage_stats says so: vLLM since 0.5.4, SGLang since
-// the end of 2025; older ones pass over it. Others may refuse what they do not know.
+// CountsUsage reports whether an engine of a kind returns the usage so far with each event if
+// stream_options.continuous_usage_stats is set: vLLM since 0.5.4, SGLang since the end of 2025;
+// older ones ignore it. Others may reject an unknown option.
 func CountsUsage(kind service.EngineKind) bool {
 	return kind == service.EngineVLLM || kind == service.EngineSGLang || kind == service.EngineSim
 }
 
 const keyCounts = `"continuous_usage_stats"`
 
-// What askCounts writes.
+// What requestCounts writes.
 var (
 	countsMember = []byte(keyCounts + `:true,`)
 	countsValue  = []byte("true")
 )
 
-// AsksCounts says whether the client asks for the usage so far with each event.
-func (c *Call) asksCounts() bool {
+// countsRequested reports whether the client requests the usage so far with each event.
+func (c *Call) countsRequested() bool {
 	options := c.streamOptions.of(c.body)
 	if kindOf(options) != '{' {
 		return false
@@ -35,10 +35,10 @@ func (c *Call) asksCounts() bool {
 	return true
 }
 
-// askCounts is the edit that asks for the usage so far with each event, of the body as
+// requestCounts is the edit that asks for the usage so far with each event, of the body as
 // edits leave it, which ask for the usage at the end; its text is empty where there are
 // no options to put it in.
-func (c *Call) askCounts(edits []Edit) Edit {
+func (c *Call) requestCounts(edits []Edit) Edit {
 	raw := c.streamOptions.of(c.body)
 	switch kindOf(raw) {
 	case 0:

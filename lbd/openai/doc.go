@@ -1,21 +1,21 @@
-// Package openai says what a request body, an answer and a stream of OpenAI's API mean. It
-// reads and edits bytes and knows nothing of connections, replicas and tenants: lbd/proxy
-// asks it, and acts.
+// Package openai interprets the request bodies, responses and streams of OpenAI's API. It reads and
+// edits bytes, and does not deal with connections, replicas and tenants: lbd/proxy calls it and
+// acts on the results.
 //
-// Read body.go first: ReadCall reads a body once into a Call, which tells the model, the
-// bounds and what else matters, and Changes lists what the balancer edits in it. scan.go is
-// the JSON reader below it, ambiguous.go and parameters.go are what a body must not have.
+// Read body.go first: ReadCall parses a body once into a Call with the model, the bounds and other
+// relevant fields, and Changes lists the balancer's edits. scan.go is the underlying JSON reader,
+// ambiguous.go and parameters.go list what a body must not contain.
 //
-// render.go writes a prompt into a prefix.Key in the order in which a chat template renders
-// it. Answer (answer.go) learns from an answer as it passes: usage, end, faults, and the key
-// of the prompt with its answer. sse.go finds the events of a stream; template.go skips the
-// second reading of events that differ in their text only. cachemask.go hides what was
-// cached, counts.go asks for the usage so far and hides it.
+// render.go writes a prompt into a prefix.Key in the order in which a chat template renders it.
+// Answer (answer.go) extracts data from a passing response: usage, end, faults, and the key of the
+// prompt with its answer. sse.go splits a stream into events; template.go avoids parsing events
+// that differ only in their text again. cachemask.go hides the number of cached tokens, counts.go
+// requests the usage so far and hides it.
 //
-// A stream whose target fails can be continued by another one: Transcript (transcript.go)
-// keeps what the client has, ContinuationBody (continue.go) is the request for the rest, and
-// Splice (splice.go) makes the rest look like the same stream. Nothing in the stream tells
-// the client: some clients take every line for data, so not even a comment is added.
+// If the target of a stream fails, another one can continue it: Transcript (transcript.go) keeps
+// the text that the client has, ContinuationBody (continue.go) is the request for the remainder,
+// and Splice (splice.go) makes the remainder part of the same stream. The stream contains no notice
+// for the client, not even a comment, because some clients treat every line as data.
 //
-// errors.go is the error in OpenAI's shape, notfound.go reads an engine's 404.
+// errors.go contains errors in OpenAI's format, notfound.go interprets an engine's 404.
 package openai

@@ -9,7 +9,7 @@ import (
 )
 
 // The error shows the key as the client wrote it.
-func TestAnAmbiguousKeyIsShownAsItStands(t *testing.T) {
+func TestAmbiguousKeyIsShownVerbatim(t *testing.T) {
 	for body, want := range map[string]string{
 		`{"max_\u0074okens":3}`: `key "max_tokens": it is written with escapes, as "max_\u0074okens": write it without`,
 		`{"Stop":3}`:            `key "stop": it is written as "Stop": write it in lower case`,
@@ -43,7 +43,7 @@ func TestValuesThatEnginesConvert(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if c.asksStream() != want {
+		if c.streamRequested() != want {
 			t.Errorf("stream: %s is read as %v", value, !want)
 		}
 	}
@@ -173,7 +173,7 @@ func hexOf(b byte) string {
 
 // A key that two readers of a body could take for two different things is refused
 // by its name, whichever it is.
-func TestKeysThatTwoReadersTakeForTwo(t *testing.T) {
+func TestAmbiguousKeys(t *testing.T) {
 	refused := func(key, member string) {
 		t.Helper()
 		_, err := parseCall([]byte(`{"model":"chat-small","input":"x",` + member + `}`))

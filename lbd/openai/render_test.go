@@ -32,7 +32,7 @@ func long(word string) string { return strings.Repeat(word+" ", 600) }
 
 // What an engine's prompt holds is in the key, from its place on: what stands
 // before it still matches, what comes behind it does not.
-func TestWhateverIsRenderedChangesTheKeyFromItsPlaceOn(t *testing.T) {
+func TestRenderedFieldsChangeKey(t *testing.T) {
 	const (
 		atFront   = 0
 		somewhere = 18 // behind the first of the long texts, which has as many
@@ -95,7 +95,7 @@ func TestWhateverIsRenderedChangesTheKeyFromItsPlaceOn(t *testing.T) {
 }
 
 // What only guides the answer leaves the prompt, and so the key, as they are.
-func TestWhatIsNotRenderedLeavesTheKey(t *testing.T) {
+func TestOtherFieldsDoNotChangeKey(t *testing.T) {
 	plain := ResolvedModel{Model: "m"}
 	base := `"messages":[{"role":"user","content":"` + long("a") + `"}]`
 	want := keyFor(t, chatPath, `{`+base+`}`, plain)
@@ -109,7 +109,7 @@ func TestWhatIsNotRenderedLeavesTheKey(t *testing.T) {
 	}
 }
 
-func TestALongerConversationKeepsWhatItShares(t *testing.T) {
+func TestLongerConversationKeepsSharedPrefix(t *testing.T) {
 	plain := ResolvedModel{Model: "m"}
 	turn := func(role, text string) string { return `{"role":"` + role + `","content":"` + long(text) + `"}` }
 	for path, list := range map[string]string{chatPath: "messages", responsesPath: "input"} {

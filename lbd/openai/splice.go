@@ -7,28 +7,26 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// Splice makes the chunks of the target that goes on with an answer those of the
-// one that began it: the client sees one stream.
+// Splice rewrites the chunks of the target that continues an answer as those of the original
+// target, so that the client sees one stream.
 type Splice struct {
 	chunkHead
-	role        bool // the client knows whose turn it is
-	HidesCounts bool // the client is not told the usage so far
+	role        bool // the client has the role of the message
+	HidesCounts bool // the usage so far is hidden from the client
 	// TokensBefore is how many tokens the client had before, TokensInPrompt how many of them were
 	// part of this target's prompt.
 	TokensBefore, TokensInPrompt int
-	// Prompt is the original prompt's length, where the first target told it.
+	// Prompt is the original prompt's length, if the first target reported it.
 	Prompt policy.Maybe[int]
-	// Diverges: this target thinks, or answers otherwise than in the text that it was to
-	// go on with.
+	// Diverges: this target emits reasoning, or something other than text that continues the answer.
 	Diverges bool
-	// space is what the client has at the end of its text and this target was not
-	// given: it is likely to say it again.
+	// space is the white space at the end of the client's text that was not sent to this target,
+	// which is likely to repeat it.
 	space []byte
 }
 
-// NewSplice begins to join what another target says to what the client has: soFar is the
-// text that the target was given, space the white space that it was not, tokens how many
-// the client has.
+// NewSplice returns a Splice for another target: soFar is the text sent to the target, space the
+// white space that was not, tokens how many the client has.
 func NewSplice(t *Transcript, soFar, space []byte, tokens int) *Splice {
 	s := &Splice{chunkHead: t.head, role: t.role, TokensBefore: tokens, space: bytes.Clone(space)}
 	if len(soFar) > 0 {
@@ -37,8 +35,8 @@ func NewSplice(t *Transcript, soFar, space []byte, tokens int) *Splice {
 	return s
 }
 
-// Event appends an event of the new target to dst as the client shall see it,
-// complete; nothing where it says nothing new.
+// Event appends an event of the new target to dst as the client shall see it, complete; nothing if
+// it has no new content.
 func (s *Splice) Event(dst, event []byte) []byte {
 	data := EventData(event)
 	if data == nil {

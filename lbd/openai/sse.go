@@ -2,9 +2,9 @@ package openai
 
 import "bytes"
 
-// Splitter finds where events end in a stream of server-sent events (WHATWG
-// HTML, section 9.2) that comes in pieces: at an empty line. Lines end in LF,
-// CRLF or CR; a CR that is the last byte so far waits for the next one.
+// Splitter finds the ends of events in a stream of server-sent events (WHATWG HTML, section 9.2)
+// that arrives in pieces: at an empty line. Lines end in LF, CRLF or CR; a CR that is the last byte
+// so far waits for the next one.
 type Splitter struct {
 	line int // where the present line begins
 	at   int // where to go on looking

@@ -23,7 +23,7 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// Defaults and bounds, each with its reason.
+// Defaults and bounds, with reasons.
 const (
 	defaultInterval = 100 * time.Millisecond // SkyLB's heartbeat (section 3.3)
 	defaultTimeout  = time.Second            // the core calls a peer lost after a second of silence
@@ -58,8 +58,8 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Client keeps in touch with a changing set of peers. All methods may be called
-// from many goroutines.
+// Client exchanges state with a changing set of peers. All methods may be called from many
+// goroutines.
 type Client struct {
 	opts   Options
 	ctx    context.Context
@@ -72,7 +72,7 @@ type Client struct {
 	jitter *rand.Rand
 }
 
-// NewClient makes a Client without peers. Close it after use.
+// NewClient returns a Client without peers. Close it after use.
 func NewClient(opts Options) *Client {
 	opts.Interval = cmp.Or(opts.Interval, defaultInterval)
 	opts.Timeout = cmp.Or(opts.Timeout, defaultTimeout)
@@ -84,8 +84,8 @@ func NewClient(opts Options) *Client {
 	return c
 }
 
-// Add begins to talk to a peer through a transport of its own, which emulates
-// cfg.EmulateRTT when transport is nil. Adding a known peer does nothing.
+// Add starts to query a peer through its own transport, which emulates cfg.EmulateRTT if transport
+// is nil. Adding a known peer does nothing.
 func (c *Client) Add(cfg service.PeerConfig, transport http.RoundTripper) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -120,7 +120,7 @@ func (c *Client) Add(cfg service.PeerConfig, transport http.RoundTripper) {
 	}
 }
 
-// schedule makes the next heartbeats due after an interval; c.mu is held.
+// schedule schedules the next heartbeats after an interval; c.mu must be held.
 func (c *Client) schedule() {
 	wait := c.opts.Interval + time.Duration((2*c.jitter.Float64()-1)*jitterShare*float64(c.opts.Interval))
 	if c.tick == nil {
@@ -130,8 +130,8 @@ func (c *Client) schedule() {
 	c.tick.Reset(wait)
 }
 
-// beatAll tells every link that it is time for a heartbeat. All peers are asked
-// at the same moment: waking up for each of them costs more than asking.
+// beatAll makes every link send a heartbeat. All peers are queried at the same moment, because
+// waking up for each of them costs more than the query.
 func (c *Client) beatAll() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -147,7 +147,7 @@ func (c *Client) beatAll() {
 	}
 }
 
-// Remove ends the talk to a peer.
+// Remove stops querying a peer.
 func (c *Client) Remove(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -160,7 +160,7 @@ func (c *Client) Remove(id string) {
 	}
 }
 
-// Close ends the talk to all peers and waits for what is in flight.
+// Close stops querying all peers and waits for requests in flight.
 func (c *Client) Close() {
 	c.cancel()
 	c.mu.Lock()
@@ -171,27 +171,26 @@ func (c *Client) Close() {
 	c.wg.Wait()
 }
 
-// Status is what is known of one peer.
+// Status is the state of one peer.
 type Status struct {
 	Peer service.PeerConfig
 	// Region is its last region snapshot, nil before the first; the caller must
 	// not change it. RegionAge is the snapshot's age, half a round trip included.
 	Region    *telemetry.RegionSnapshot
 	RegionAge time.Duration
-	// Heard: a heartbeat has come. Silence is the time since the last one, or
-	// since the peer was added.
+	// Heard: a heartbeat was received. Silence is the time since the last one, or since the peer was
+	// added.
 	Heard   bool
 	Silence time.Duration
-	// RTT is the least round trip of late; 0 before the first.
+	// RTT is the lowest recent round-trip time; 0 before the first.
 	RTT time.Duration
-	// Draining: it said that it is about to end.
+	// Draining: the peer reported that it is shutting down.
 	Draining bool
-	// Reason says in words what went wrong with the last heartbeat; empty when
-	// nothing did.
+	// Reason is why the last heartbeat failed; empty if it did not.
 	Reason string
 }
 
-// Status lists all peers, sorted by id.
+// Status returns the state of all peers, sorted by id.
 func (c *Client) Status() []Status {
 	c.mu.Lock()
 	links := make([]*link, 0, len(c.links))
@@ -207,7 +206,7 @@ func (c *Client) Status() []Status {
 	return all
 }
 
-// link talks to one peer.
+// link queries one peer.
 type link struct {
 	client *Client
 	cfg    service.PeerConfig
@@ -216,26 +215,26 @@ type link struct {
 	due    chan struct{} // it is time for a heartbeat
 	slots  chan struct{} // one for each heartbeat in flight
 
-	mu       sync.Mutex
-	added    time.Time
-	sent     time.Time // when the newest heartbeat that was answered was sent
-	draining bool      // as that one said
-	heardAt  time.Time
-	rtts     []time.Duration // the last rttWindow, oldest first
-	reason   string
-	region   *telemetry.RegionSnapshot
-	regionAt time.Time // when its figures were true
+	mu         sync.Mutex
+	added      time.Time
+	sent       time.Time // when the newest heartbeat that was answered was sent
+	draining   bool      // as that one said
+	receivedAt time.Time
+	rtts       []time.Duration // the last rttWindow, oldest first
+	reason     string
+	region     *telemetry.RegionSnapshot
+	regionAt   time.Time // when its figures were true
 }
 
-// beat sends heartbeats until ctx ends. They overlap, so that a distant peer is
-// heard as often as a near one; when too many are unanswered it waits.
+// beat sends heartbeats until ctx ends. They overlap, so that a distant peer reports as often as a
+// near one; when too many are unanswered it waits.
 func (l *link) beat(ctx context.Context) {
 	l.mu.Lock()
 	l.added = time.Now()
 	l.mu.Unlock()
 	defer l.hc.CloseIdleConnections()
-	var flying sync.WaitGroup
-	defer flying.Wait()
+	var inFlight sync.WaitGroup
+	defer inFlight.Wait()
 	for {
 		select {
 		case <-ctx.Done():
@@ -247,15 +246,15 @@ func (l *link) beat(ctx context.Context) {
 		default:
 			continue
 		}
-		flying.Go(func() {
+		inFlight.Go(func() {
 			defer func() { <-l.slots }()
 			l.heartbeat(ctx)
 		})
 	}
 }
 
-// heartbeat asks once and reports the answer. Failure reports nothing: the core
-// draws its conclusion from the silence.
+// heartbeat sends one heartbeat request and reports the response. A failure reports nothing: the
+// core detects missing reports.
 func (l *link) heartbeat(ctx context.Context) {
 	var hb Heartbeat
 	sent := time.Now()
@@ -275,7 +274,7 @@ func (l *link) heartbeat(ctx context.Context) {
 		models = nil
 	}
 	trip := time.Since(sent)
-	rtt, newest := l.heard(sent, trip, hb.Draining)
+	rtt, newest := l.recordAnswer(sent, trip, hb.Draining)
 	if !newest {
 		return // overtaken by a later one
 	}
@@ -285,8 +284,7 @@ func (l *link) heartbeat(ctx context.Context) {
 	})
 }
 
-// sane is what can be believed of a peer's loads: one for each model, sorted,
-// no count below zero, no share of memory outside 0..1.
+// sane drops impossible figures of a peer's loads and returns one load per model, sorted.
 func sane(loads []core.ModelLoad) []core.ModelLoad {
 	loads = slices.DeleteFunc(loads, func(l core.ModelLoad) bool {
 		return min(l.Replicas, l.Available, l.Queued, l.Outstanding) < 0
@@ -300,17 +298,17 @@ func sane(loads []core.ModelLoad) []core.ModelLoad {
 	return slices.CompactFunc(loads, func(a, b core.ModelLoad) bool { return a.Model == b.Model })
 }
 
-// heard notes an answer. It returns the least round trip of late and whether no
+// recordAnswer records an answered heartbeat. It returns the least round trip of late and whether no
 // later heartbeat was answered before.
-func (l *link) heard(sent time.Time, trip time.Duration, draining bool) (rtt time.Duration, newest bool) {
+func (l *link) recordAnswer(sent time.Time, trip time.Duration, draining bool) (rtt time.Duration, newest bool) {
 	l.mu.Lock()
 	newest = sent.After(l.sent)
 	ends := newest && draining && !l.draining
 	if newest {
 		l.sent, l.draining = sent, draining
 	}
-	back := l.reason != "" || l.heardAt.IsZero()
-	l.heardAt, l.reason = time.Now(), ""
+	back := l.reason != "" || l.receivedAt.IsZero()
+	l.receivedAt, l.reason = time.Now(), ""
 	if len(l.rtts) == rttWindow {
 		l.rtts = append(l.rtts[:0], l.rtts[1:]...)
 	}
@@ -414,9 +412,9 @@ func (l *link) status() Status {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
-	s := Status{Peer: l.cfg, Heard: !l.heardAt.IsZero(), Silence: now.Sub(l.added), Draining: l.draining, Reason: l.reason}
+	s := Status{Peer: l.cfg, Heard: !l.receivedAt.IsZero(), Silence: now.Sub(l.added), Draining: l.draining, Reason: l.reason}
 	if s.Heard {
-		s.Silence = now.Sub(l.heardAt)
+		s.Silence = now.Sub(l.receivedAt)
 		s.RTT = slices.Min(l.rtts)
 	}
 	if l.region != nil {

@@ -23,24 +23,24 @@ import (
 
 // balancer is a fake peer: answers after a round trip, or fails.
 type balancer struct {
-	mu     sync.Mutex
-	rtt    time.Duration
-	answer func(r *http.Request) (int, string, error)
-	tokens []string
-	flying int
-	most   int
+	mu       sync.Mutex
+	rtt      time.Duration
+	answer   func(r *http.Request) (int, string, error)
+	tokens   []string
+	inFlight int
+	most     int
 }
 
 func (b *balancer) RoundTrip(r *http.Request) (*http.Response, error) {
 	b.mu.Lock()
 	b.tokens = append(b.tokens, r.Header.Get(HeaderToken))
-	b.flying++
-	b.most = max(b.most, b.flying)
+	b.inFlight++
+	b.most = max(b.most, b.inFlight)
 	rtt, answer := b.rtt, b.answer
 	b.mu.Unlock()
 	defer func() {
 		b.mu.Lock()
-		b.flying--
+		b.inFlight--
 		b.mu.Unlock()
 	}()
 	select {
@@ -108,7 +108,7 @@ func talking(t *testing.T, b *balancer, test func(t *testing.T, c *Client, r *re
 
 // A peer that says that it drains offers nothing, whatever else it tells, until
 // another process answers in its place.
-func TestADrainingPeerOffersNothing(t *testing.T) {
+func TestDrainingPeerReportsNoModels(t *testing.T) {
 	says := func(text string) func(*http.Request) (int, string, error) {
 		return func(r *http.Request) (int, string, error) {
 			if r.URL.Path == PathRegion {
@@ -135,7 +135,7 @@ func TestADrainingPeerOffersNothing(t *testing.T) {
 			time.Sleep(2 * defaultInterval)
 			events, _ := r.drain()
 			got := events[len(events)-1].PeerReport
-			if told := strings.Contains(now.text, "killers"); told != (len(got.Killers) == 1 && got.Killers[0] == core.Killer{Fingerprint: math.MaxUint64, Age: 5}) {
+			if killers := strings.Contains(now.text, "killers"); killers != (len(got.Killers) == 1 && got.Killers[0] == core.Killer{Fingerprint: math.MaxUint64, Age: 5}) {
 				t.Errorf("%s: got killers %+v", now.text, got.Killers)
 			}
 			if status := c.Status()[0]; status.Draining != now.draining || len(got.Models) != now.models || status.Reason != "" {
@@ -180,7 +180,7 @@ func TestHeartbeatsAreReported(t *testing.T) {
 
 // Peers are asked at the same moment from the second heartbeat on, each at once
 // when it is added, and none once it is removed.
-func TestPeersAreAskedTogether(t *testing.T) {
+func TestPeersAreQueriedTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r reports
 		c := NewClient(Options{Self: "lb-us-0", Sink: r.take, Seed: 3})
@@ -245,7 +245,7 @@ func TestDistantPeerIsNeverStale(t *testing.T) {
 }
 
 // A heartbeat that is lost says nothing of a peer that has answered later ones.
-func TestLateFailureIsNoNews(t *testing.T) {
+func TestLateFailureIsIgnored(t *testing.T) {
 	n := 0
 	b := &balancer{rtt: 10 * time.Millisecond}
 	lost := false
@@ -323,7 +323,7 @@ func TestSilentPeerIsNotReported(t *testing.T) {
 	}
 }
 
-func TestRemovedPeerIsLeftAlone(t *testing.T) {
+func TestRemovedPeerIsNotQueried(t *testing.T) {
 	b := &balancer{answer: healthy}
 	talking(t, b, func(t *testing.T, c *Client, r *reports) {
 		time.Sleep(time.Second)
@@ -341,10 +341,10 @@ func TestOvertakenHeartbeatIsDropped(t *testing.T) {
 	l := &link{client: NewClient(Options{Self: "lb-us-0", Sink: func(core.Event) {}})}
 	defer l.client.Close()
 	start := time.Unix(100, 0)
-	if _, newest := l.heard(start.Add(time.Second), 30*time.Millisecond, false); !newest {
+	if _, newest := l.recordAnswer(start.Add(time.Second), 30*time.Millisecond, false); !newest {
 		t.Error("the first answer was dropped")
 	}
-	rtt, newest := l.heard(start, 20*time.Millisecond, false)
+	rtt, newest := l.recordAnswer(start, 20*time.Millisecond, false)
 	if newest {
 		t.Error("an answer to an earlier heartbeat was taken for news")
 	}
@@ -424,7 +424,7 @@ func FuzzHeartbeat(f *testing.F) {
 
 // A peer whose figures cannot be is not believed: a share of memory outside 0..1
 // counts as unknown, a negative count drops the model.
-func TestImpossibleFiguresOfAPeerAreNotBelieved(t *testing.T) {
+func TestImpossiblePeerFiguresAreDropped(t *testing.T) {
 	got := sane([]core.ModelLoad{
 		{Model: "c", KV: policy.Known(0.5)},
 		{Model: "b", KV: policy.Known(7.0)},

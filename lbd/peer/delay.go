@@ -11,7 +11,7 @@ import (
 	"skyserve/lbd/wire"
 )
 
-// Bounds of a transport, each with its reason.
+// Bounds of a transport, with reasons.
 const (
 	dialTimeout = 3 * time.Second  // half a world away with two lost packets
 	idleTimeout = 90 * time.Second // longer than heartbeats ever pause
@@ -28,11 +28,10 @@ const (
 	lingerTime = 5 * time.Second
 )
 
-// NewTransport makes a transport for the traffic to one peer, which is reached over
-// TLS with secure where that is set. With an rtt above
-// zero it emulates that distance on a real connection: every byte arrives half
-// of it later, in each direction, without limit to the bandwidth, and setting a
-// connection up takes all of it. The delay comes on top of the real one.
+// NewTransport returns a transport for one peer, over TLS if secure is set. With an rtt above zero
+// it emulates that distance on a real connection: every byte is delayed by half of it in each
+// direction, with unlimited bandwidth, and connecting takes one rtt. The delay is in addition to
+// the real one.
 func NewTransport(rtt time.Duration, secure *tls.Config) http.RoundTripper {
 	o := wire.Options{
 		Direct: secure != nil, TLS: secure,

@@ -14,7 +14,7 @@ import (
 	"skyserve/lbd/core"
 )
 
-// The wire between balancers.
+// Wire format between balancers.
 const (
 	// HeaderToken carries the service's peer token.
 	HeaderToken = "X-Skyserve-Peer-Token"
@@ -24,20 +24,19 @@ const (
 	PathRegion    = "/skyserve/v1/region"
 )
 
-// Heartbeat is what a balancer tells its peers ten times a second.
+// Heartbeat is a balancer's load report to its peers, ten times a second.
 type Heartbeat struct {
 	ID     string           `json:"id"`
 	Region service.Region   `json:"region"`
 	Models []core.ModelLoad `json:"models"` // sorted by model; none while it drains
 	// Killers are the requests that it has stopped because they kill engines.
 	Killers []core.Killer `json:"killers,omitempty"`
-	// Draining: it is about to end and takes no new request. Balancers that do not
-	// know of this see that it offers no model.
+	// Draining: it is shutting down and accepts no new requests. Balancers without support for this
+	// field see no models.
 	Draining bool `json:"draining,omitempty"`
 }
 
-// Source is what the handlers answer with; all functions may be called from
-// many goroutines.
+// Source provides the handlers' responses; all functions may be called from many goroutines.
 type Source struct {
 	Heartbeat func() Heartbeat
 	Region    func() telemetry.RegionSnapshot
@@ -65,7 +64,7 @@ func guarded(token string, answer func(*http.Request) any) http.HandlerFunc {
 		w.Header().Set("Content-Type", "application/json")
 		if !Authorized(r, token) {
 			w.WriteHeader(http.StatusUnauthorized)
-			_, _ = w.Write([]byte(`{"error":{"message":"this path is for the service's other balancers: it needs their token"}}` + "\n"))
+			_, _ = w.Write([]byte(`{"error":{"message":"this path is for the service's other balancers: a peer token is required"}}` + "\n"))
 			return
 		}
 		// An error here means that the peer has gone; it asks again.
@@ -73,8 +72,8 @@ func guarded(token string, answer func(*http.Request) any) http.HandlerFunc {
 	}
 }
 
-// Authorized says whether a request comes from a balancer of the same service:
-// it carries the token or, where none is configured, comes from this machine.
+// Authorized reports whether a request comes from a balancer of the same service: it has the token
+// or, if none is configured, comes from this machine.
 func Authorized(r *http.Request, token string) bool {
 	if token == "" {
 		return fromLoopback(r.RemoteAddr)

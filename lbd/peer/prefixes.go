@@ -189,7 +189,7 @@ func (l *link) askPrefixes(ctx context.Context, f *follower) (more bool) {
 // That a peer does not answer at all is for the heartbeats to say.
 func (l *link) noteFollowed(f *follower, err error) {
 	l.mu.Lock()
-	answers := !l.heardAt.IsZero() && l.reason == ""
+	answers := !l.receivedAt.IsZero() && l.reason == ""
 	l.mu.Unlock()
 	if !answers {
 		return

@@ -28,10 +28,10 @@ type learner struct {
 	asked, whole int // questions, and those for all
 }
 
-// entry is one that it heard from another, or one of its own.
+// entry is one that it received from another, or one of its own.
 type entry struct {
 	core.Learned
-	heard bool
+	received bool
 }
 
 func learned(own ...core.Learned) *learner {
@@ -52,7 +52,7 @@ func (l *learner) read(since uint64, all bool, _ int) (entries []core.Learned, n
 	}
 	for next = since; next < uint64(len(l.kept)); next++ {
 		switch e := l.kept[next]; {
-		case e.heard && !all:
+		case e.received && !all:
 		case len(entries) == 2:
 			return entries, next, true
 		default:
@@ -104,7 +104,7 @@ func prompt(i int) core.Learned {
 var near = service.PeerConfig{ID: "lb-us-1", Region: "local/us", URL: "http://us-1:1"}
 
 // following runs a test in a bubble of fake time with one peer of the same region.
-func following(t *testing.T, b *balancer, cfg service.PeerConfig, log *bytes.Buffer, test func(c *Client, heard func() []core.Learned)) {
+func following(t *testing.T, b *balancer, cfg service.PeerConfig, log *bytes.Buffer, test func(c *Client, received func() []core.Learned)) {
 	synctest.Test(t, func(t *testing.T) {
 		var r reports
 		c := NewClient(Options{
@@ -129,25 +129,25 @@ func following(t *testing.T, b *balancer, cfg service.PeerConfig, log *bytes.Buf
 	})
 }
 
-func TestANeighbourTellsWhatItLearned(t *testing.T) {
+func TestNeighbourSharesCacheUpdates(t *testing.T) {
 	l := learned(prompt(3), prompt(2), prompt(1))
 	l.add(entry{prompt(4), true})
 	const trip = 20 * time.Millisecond
 	b := &balancer{rtt: trip, answer: through(l.boot("k"))}
-	following(t, b, near, new(bytes.Buffer), func(c *Client, heard func() []core.Learned) {
+	following(t, b, near, new(bytes.Buffer), func(c *Client, received func() []core.Learned) {
 		time.Sleep(900 * time.Millisecond)
 		want := []core.Learned{prompt(3), prompt(2), prompt(1), prompt(4)}
 		for i := range want {
 			want[i].Age += trip / 2
 			want[i].SessionAge += trip / 2
 		}
-		if got := heard(); !reflect.DeepEqual(got, want) {
+		if got := received(); !reflect.DeepEqual(got, want) {
 			t.Errorf("at first came\n%+v, want\n%+v", got, want)
 		}
-		// From now on what the peer heard itself is no news.
+		// From now on what the peer received itself is no news.
 		l.add(entry{prompt(8), true}, entry{core.Learned{Replica: "us-7", Forgotten: true}, false})
 		time.Sleep(2 * time.Second)
-		if got := heard(); len(got) != 1 || !got[0].Forgotten {
+		if got := received(); len(got) != 1 || !got[0].Forgotten {
 			t.Errorf("then came %+v, want the loss alone", got)
 		}
 		before, _ := l.questions()
@@ -155,7 +155,7 @@ func TestANeighbourTellsWhatItLearned(t *testing.T) {
 		if asked, whole := l.questions(); asked-before < 54 || asked-before > 66 || whole != 2 {
 			t.Errorf("asked %d times in a minute and %d times for all", asked-before, whole)
 		}
-		if got := heard(); len(got) != 0 {
+		if got := received(); len(got) != 0 {
 			t.Errorf("told again: %+v", got)
 		}
 		// Another process numbers anew.
@@ -165,25 +165,25 @@ func TestANeighbourTellsWhatItLearned(t *testing.T) {
 			b.answer = through(again.boot("k"))
 		})
 		time.Sleep(2 * time.Second)
-		if got := heard(); len(got) != 1 || got[0].Key[0] != 5 {
+		if got := received(); len(got) != 1 || got[0].Key[0] != 5 {
 			t.Errorf("a peer that was started again told %+v", got)
 		}
 		c.Remove(near.ID)
 		b.set(func(b *balancer) { b.answer = through(learned(prompt(5)).boot("k")) })
 		time.Sleep(5 * time.Second)
-		if got := heard(); len(got) != 0 {
+		if got := received(); len(got) != 0 {
 			t.Errorf("after it was removed came %+v", got)
 		}
 	})
 }
 
-func TestPeersOfOtherRegionsAreNotAskedWhatTheyLearned(t *testing.T) {
+func TestCacheUpdatesAreNotRequestedAcrossRegions(t *testing.T) {
 	l := learned(prompt(1))
 	far := near
 	far.Region = "local/eu"
-	following(t, &balancer{answer: through(l.boot("k"))}, far, new(bytes.Buffer), func(_ *Client, heard func() []core.Learned) {
+	following(t, &balancer{answer: through(l.boot("k"))}, far, new(bytes.Buffer), func(_ *Client, received func() []core.Learned) {
 		time.Sleep(10 * time.Second)
-		if asked, _ := l.questions(); asked != 0 || len(heard()) != 0 {
+		if asked, _ := l.questions(); asked != 0 || len(received()) != 0 {
 			t.Errorf("asked %d times", asked)
 		}
 	})
@@ -191,7 +191,7 @@ func TestPeersOfOtherRegionsAreNotAskedWhatTheyLearned(t *testing.T) {
 
 // A neighbour that cannot tell anything costs one line in the log, and its
 // heartbeats go on.
-func TestPrefixesOfNoUse(t *testing.T) {
+func TestUnusablePrefixes(t *testing.T) {
 	page := func(learned string) string {
 		return `{"boot":"b","keys":"k","next":1,"learned":[` + learned + `]}`
 	}
@@ -216,9 +216,9 @@ func TestPrefixesOfNoUse(t *testing.T) {
 				}
 				return healthy(r)
 			}}
-			following(t, b, near, &log, func(cl *Client, heard func() []core.Learned) {
+			following(t, b, near, &log, func(cl *Client, received func() []core.Learned) {
 				time.Sleep(10 * time.Second)
-				if got := heard(); len(got) != 0 {
+				if got := received(); len(got) != 0 {
 					t.Errorf("believed %+v", got)
 				}
 				if s := cl.Status()[0]; s.Reason != "" || s.Silence > time.Second {
@@ -229,7 +229,7 @@ func TestPrefixesOfNoUse(t *testing.T) {
 				}
 				b.set(func(b *balancer) { b.answer = through(learned(prompt(1)).boot("k")) })
 				time.Sleep(2 * time.Second)
-				if got := heard(); len(got) != 1 {
+				if got := received(); len(got) != 1 {
 					t.Errorf("once it answers: %+v", got)
 				}
 			})
@@ -238,18 +238,18 @@ func TestPrefixesOfNoUse(t *testing.T) {
 }
 
 // That it does not answer at all is the heartbeats' to log.
-func TestASilentNeighbourIsLoggedOnce(t *testing.T) {
+func TestSilentNeighbourIsLoggedOnce(t *testing.T) {
 	var log bytes.Buffer
 	b := &balancer{answer: func(*http.Request) (int, string, error) { return 0, "", errors.New("connection refused") }}
-	following(t, b, near, &log, func(_ *Client, heard func() []core.Learned) {
+	following(t, b, near, &log, func(_ *Client, received func() []core.Learned) {
 		time.Sleep(10 * time.Second)
-		if n := strings.Count(log.String(), "\n"); n != 1 || len(heard()) != 0 {
+		if n := strings.Count(log.String(), "\n"); n != 1 || len(received()) != 0 {
 			t.Errorf("%d lines:\n%s", n, log.String())
 		}
 	})
 }
 
-func TestPrefixesNeedTheToken(t *testing.T) {
+func TestPrefixesRequireToken(t *testing.T) {
 	for _, c := range []struct {
 		keys, token string
 		want        int
@@ -265,7 +265,7 @@ func TestPrefixesNeedTheToken(t *testing.T) {
 }
 
 // The longest page that the core makes is one that a peer takes.
-func TestTheLongestPageFits(t *testing.T) {
+func TestLongestPageFits(t *testing.T) {
 	for _, hashes := range []int{1, 64, maxSharedHashes} {
 		rng := rand.New(rand.NewPCG(1, uint64(hashes)))
 		var entries []core.Learned

@@ -17,9 +17,9 @@ func isOwn(err error) bool {
 	return err != nil && !errors.Is(err, io.EOF) && (errors.Is(err, net.ErrClosed) || errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, errHalfClosed))
 }
 
-// track is one direction of a distant connection: bytes come out, in order, a
-// fixed time after they went in. One of its ends belongs to the connection's
-// user, who has deadlines and may close; the other to a goroutine.
+// track is one direction of a delayed connection: bytes are delivered in order, a fixed time after
+// they were written. One end belongs to the connection's user, who has deadlines and may close; the
+// other to a goroutine.
 type track struct {
 	delay time.Duration
 

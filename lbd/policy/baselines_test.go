@@ -23,7 +23,7 @@ func fill(p Policy, cs []Candidate, n int) []int {
 	return got
 }
 
-func TestMissesDoNotAllGoToOneReplica(t *testing.T) {
+func TestPrefixMissesSpread(t *testing.T) {
 	for _, name := range Names() {
 		p, _ := New(name)
 		const n = 80
@@ -37,7 +37,7 @@ func TestMissesDoNotAllGoToOneReplica(t *testing.T) {
 
 // Also when prompts are too short to be remembered and end at once, so that
 // neither trees nor loads tell the replicas apart.
-func TestMissesTooShortToRememberDoNotAllGoToOneReplica(t *testing.T) {
+func TestShortPrefixMissesSpread(t *testing.T) {
 	for _, name := range Names() {
 		p, _ := New(name)
 		cs, got := fleet(4), make([]int, 4)
@@ -54,7 +54,7 @@ func TestMissesTooShortToRememberDoNotAllGoToOneReplica(t *testing.T) {
 
 // A holder that carries more than the others is still the place to go, for
 // every policy that knows prefixes.
-func TestOneImbalanceDoesNotThrowAllLocalityAway(t *testing.T) {
+func TestImbalanceKeepsLocality(t *testing.T) {
 	for _, name := range Names() {
 		p, _ := New(name)
 		if !p.Traits().Prefix || name == "cost" { // cost_test.go has its own: it weighs seconds
@@ -75,7 +75,7 @@ func TestOneImbalanceDoesNotThrowAllLocalityAway(t *testing.T) {
 	}
 }
 
-func TestPowerOfTwoIsNearlyAsEvenAsLeastLoadAndFarMoreThanChance(t *testing.T) {
+func TestPowerOfTwoIsNearlyAsEvenAsLeastLoad(t *testing.T) {
 	spread := func(got []int) int {
 		lo, hi := math.MaxInt, 0
 		for _, n := range got {
@@ -89,7 +89,7 @@ func TestPowerOfTwoIsNearlyAsEvenAsLeastLoadAndFarMoreThanChance(t *testing.T) {
 	}
 }
 
-func TestPowerOfTwoDrawsTwoDifferentOnesAndTheSameAgain(t *testing.T) {
+func TestPowerOfTwoDrawsAreDistinctAndRepeatable(t *testing.T) {
 	a, b := NewPowerOfTwo(), NewPowerOfTwo()
 	first := 0
 	for range 200 {
@@ -113,13 +113,13 @@ func TestPowerOfTwoDrawsTwoDifferentOnesAndTheSameAgain(t *testing.T) {
 	}
 }
 
-func TestCacheAwarePresetsAreTheRoutersOwn(t *testing.T) {
+func TestCacheAwarePresetsMatchSGLang(t *testing.T) {
 	cs := []Candidate{replica("a", 0, 0), replica("b", 33, 900)}
 	f := &Facts{PromptBytes: 1000, Candidates: cs}
 	if got := NewCacheAware(CacheAwareSkyLB()).Choose(f); got != (Choice{Index: 0, Reason: ReasonImbalance}) {
 		t.Errorf("SkyLB's baseline at 33 more: %+v", got)
 	}
-	if got := NewCacheAware(CacheAwareLater()).Choose(f); got != (Choice{Index: 1, Reason: ReasonPrefixMatch}) {
+	if got := NewCacheAware(CacheAwareSGLang()).Choose(f); got != (Choice{Index: 1, Reason: ReasonPrefixMatch}) {
 		t.Errorf("the later routers at 33 more: %+v", got)
 	}
 	cs[1] = cached(replica("b", 0, 400), 400)
@@ -148,7 +148,7 @@ func TestCanonicalPush(t *testing.T) {
 	}
 }
 
-func TestEveryPolicyIsAWordOfServiceYAMLAndEveryWordAPolicy(t *testing.T) {
+func TestPoliciesMatchServiceYAML(t *testing.T) {
 	words := service.BuiltPolicies()
 	slices.Sort(words)
 	// A preset (word:preset) is for comparisons; service.yaml takes the word.

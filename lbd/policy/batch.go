@@ -2,49 +2,46 @@ package policy
 
 import "time"
 
-// Batcher is a policy that decides for many waiting requests at once. The
-// balancer gathers them for a moment and hands it the front of the queue.
+// Batcher is a policy that decides for many waiting requests at once. The balancer collects
+// requests for a short time and passes the head of the queue.
 type Batcher interface {
 	Policy
-	// Assign decides for a whole pool: one choice for each of pool.Waiting, whose
-	// Index is into pool.Ranks, or Wait. No rank is chosen more often than it has
-	// free slots. The choices are valid until the next call.
+	// Assign decides for a whole pool. It returns one choice for each of pool.Waiting, with an Index
+	// in pool.Ranks, or Wait. No rank is chosen more often than it has free slots. The choices are
+	// valid until the next call.
 	Assign(pool *Pool) []Choice
 }
 
-// Pool is all that a Batcher may look at. It is valid during Assign only.
+// Pool is the complete input of a Batcher. It is valid only during Assign.
 type Pool struct {
 	Now   time.Duration // since the balancer's epoch
 	Model string
-	// Waiting is the front of the queue, in the order in which it goes.
+	// Waiting is the head of the queue, in order.
 	Waiting []Waiting
-	// Ranks are the replicas that may be sent requests, those of one engine side
-	// by side.
+	// Ranks are the replicas that may be sent requests, grouped by engine.
 	Ranks []Rank
 }
 
-// Waiting is a request that waits.
+// Waiting is a waiting request.
 type Waiting struct {
 	PromptTokens int
-	// MaxTokens bounds its answer; 0 = the client set no bound.
+	// MaxTokens bounds its answer; 0 = no bound set by the client.
 	MaxTokens int
-	// ExpectedTokens is how long its answer is thought to be: the mean of its
-	// model's answers so far, at most MaxTokens.
+	// ExpectedTokens is the expected length of its answer: the mean of its model's answers so far,
+	// at most MaxTokens.
 	ExpectedTokens int
-	// Waited is its time in the queue, Offered the part of it since it first was
-	// in a pool. A long queue makes everybody wait; who was offered long ago was
-	// passed over.
-	Waited, Offered time.Duration
+	// Waited is its time in the queue, InPool the time since it was first in a pool. In a long queue
+	// all requests wait; a request with a long InPool was passed over.
+	Waited, InPool time.Duration
 }
 
 // Rank is a replica, or one data-parallel rank of one.
 type Rank struct {
 	Candidate
-	// Engine is shared by the ranks that wait for each other at every step. A
-	// replica without ranks is an engine of its own.
+	// Engine is shared by the ranks that wait for each other at every step. A replica without ranks
+	// is an engine of its own.
 	Engine string
-	// Load is how many tokens of context the requests sent there have: their
-	// prompts, and their answers so far.
+	// Load is the context of the requests sent there, in tokens: their prompts, and answers so far.
 	Load int
 	// Free is how many more requests may be sent there now.
 	Free int
@@ -56,7 +53,6 @@ type Rank struct {
 type Running struct {
 	// Tokens is its context now, prompt and answer so far.
 	Tokens int
-	// Left is after how many more tokens it ends at the latest, at least 1; 0 = no
-	// bound is known.
+	// Left is the maximum number of tokens until it ends, at least 1; 0 = no known bound.
 	Left int
 }

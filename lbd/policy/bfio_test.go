@@ -33,10 +33,10 @@ func drawPool(t *rapid.T, engines, waiting int) *Pool {
 		p.Waiting = append(p.Waiting, Waiting{
 			PromptTokens: rapid.IntRange(1, 60).Draw(t, "prompt"),
 			MaxTokens:    rapid.SampledFrom([]int{0, 1, 3, 100}).Draw(t, "bound"),
-			Offered:      time.Duration(rapid.IntRange(0, 4000).Draw(t, "offered")) * time.Millisecond,
+			InPool:       time.Duration(rapid.IntRange(0, 4000).Draw(t, "offered")) * time.Millisecond,
 		})
 	}
-	slices.SortStableFunc(p.Waiting, func(a, b Waiting) int { return int(b.Offered - a.Offered) })
+	slices.SortStableFunc(p.Waiting, func(a, b Waiting) int { return int(b.InPool - a.InPool) })
 	return p
 }
 
@@ -49,7 +49,7 @@ func (p *Pool) free() (n int) {
 
 // Whatever the pool: no rank gets more than it has room for, everything that
 // fits is placed, and the same pool gives the same choices.
-func TestBFIOFillsTheRoomAndNoMore(t *testing.T) {
+func TestBFIOFillsExactlyTheFreeSlots(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		pool := drawPool(t, 4, 12)
 		choices := slices.Clone(NewBFIO(DefaultBFIO()).Assign(pool))
@@ -75,11 +75,11 @@ func TestBFIOFillsTheRoomAndNoMore(t *testing.T) {
 	})
 }
 
-// instance is what BF-IO is asked about a pool of one engine, made here from the
-// paper's definition: it foresees an end only where the bound is reached.
+// instance is BF-IO's problem for a pool of one engine, derived here from the
+// paper's definition: it predicts an end only where the bound is reached.
 func instance(pool *Pool, o BFIOOptions) bfio.Instance {
 	in := bfio.Instance{Options: bfio.Defaults(o.Window)}
-	in.Options.WaitBound = int(o.Patience / time.Millisecond)
+	in.Options.WaitBound = int(o.MaxPoolWait / time.Millisecond)
 	for _, r := range pool.Ranks {
 		w := bfio.Worker{Load: int64(r.Load), Free: r.Free}
 		for h := 1; h <= o.Window; h++ {
@@ -94,7 +94,7 @@ func instance(pool *Pool, o BFIOOptions) bfio.Instance {
 		in.Workers = append(in.Workers, w)
 	}
 	for _, w := range pool.Waiting {
-		in.Jobs = append(in.Jobs, bfio.Job{Prefill: int64(w.PromptTokens), Waited: int(w.Offered / time.Millisecond), Remaining: w.MaxTokens})
+		in.Jobs = append(in.Jobs, bfio.Job{Prefill: int64(w.PromptTokens), Waited: int(w.InPool / time.Millisecond), Remaining: w.MaxTokens})
 	}
 	return in
 }
@@ -119,7 +119,7 @@ func best(in bfio.Instance, assignment []int, job int) float64 {
 
 func oneEngine(t *rapid.T) (*Pool, BFIOOptions) {
 	pool := drawPool(t, 1, 5)
-	return pool, BFIOOptions{Window: rapid.SampledFrom([]int{0, 1, 4}).Draw(t, "window"), Patience: 2 * time.Second}
+	return pool, BFIOOptions{Window: rapid.SampledFrom([]int{0, 1, 4}).Draw(t, "window"), MaxPoolWait: 2 * time.Second}
 }
 
 func workersOf(choices []Choice) []int {
@@ -156,12 +156,12 @@ func assignTiny(t interface{ Fatalf(string, ...any) }, p tinyPool) (got, least f
 	return got, least
 }
 
-func TestBFIOAssignsTinyPoolsLegally(t *testing.T) {
+func TestBFIOAssignsTinyPoolsValidly(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) { assignTiny(t, tinyPools.Draw(t, "pool")) })
 }
 
 // The sum is over fixed pools: that of random ones is above the bound once in a while.
-func TestBFIOIsNearTheBestOfAllAssignments(t *testing.T) {
+func TestBFIOIsNearOptimum(t *testing.T) {
 	sum, optimum := 0.0, 0.0
 	for seed := range 400 {
 		got, least := assignTiny(t, tinyPools.Example(seed))
@@ -203,29 +203,29 @@ func TestPermutingRanksKeepsTheImbalance(t *testing.T) {
 
 // A request that is passed over again and again goes at last: the long prompt
 // that fits badly too.
-func TestBFIOStarvesNobody(t *testing.T) {
+func TestBFIOStarvesNoRequest(t *testing.T) {
 	o := DefaultBFIO()
 	p := NewBFIO(o)
 	pool := &Pool{Ranks: []Rank{{Engine: "e", Load: 1000, Free: 1}, {Engine: "e", Load: 1000}}}
 	at := time.Duration(0)
 	for ; ; at += 100 * time.Millisecond {
-		pool.Waiting = []Waiting{{PromptTokens: 900, Offered: at}, {PromptTokens: 10}, {PromptTokens: 20}}
+		pool.Waiting = []Waiting{{PromptTokens: 900, InPool: at}, {PromptTokens: 10}, {PromptTokens: 20}}
 		choices := p.Assign(pool)
 		if choices[0].Index == 0 {
 			break
 		}
-		if at > o.Patience {
+		if at > o.MaxPoolWait {
 			t.Fatalf("the long prompt still waits after %v", at)
 		}
 	}
-	if at < o.Patience {
+	if at < o.MaxPoolWait {
 		t.Errorf("the long prompt went after %v, before the short ones that fit", at)
 	}
 }
 
 // Engines do not wait for each other: each gets a share by its free slots, and
 // where those are equal the one with fewer tokens a rank gets the longer prompts.
-func TestBFIOSharesThePoolOutBetweenEngines(t *testing.T) {
+func TestBFIOSplitsPoolBetweenEngines(t *testing.T) {
 	pool := &Pool{Ranks: []Rank{
 		{Engine: "a", Load: 100, Free: 4},
 		{Engine: "a", Load: 100, Free: 4},
@@ -273,7 +273,7 @@ func TestBFIOPlacesOneRequestAsAPoolOfOne(t *testing.T) {
 	})
 }
 
-func TestBFIOOffloadsOnlyWhereNothingHasRoom(t *testing.T) {
+func TestBFIOOffloadsOnlyWithoutCapacity(t *testing.T) {
 	peer := Candidate{ID: "eu", Peer: true, Live: true, Available: true}
 	full := Candidate{ID: "r", Live: true}
 	p := NewBFIO(DefaultBFIO())
@@ -307,7 +307,7 @@ func steadyPool(ranks int) *Pool {
 	}
 	for i := range 128 {
 		prompt, _ := barrier.SyntheticLengths(rng)
-		p.Waiting = append(p.Waiting, Waiting{PromptTokens: int(prompt), MaxTokens: 4096, Offered: time.Duration(128-i) * 10 * time.Millisecond})
+		p.Waiting = append(p.Waiting, Waiting{PromptTokens: int(prompt), MaxTokens: 4096, InPool: time.Duration(128-i) * 10 * time.Millisecond})
 	}
 	return p
 }
@@ -330,7 +330,7 @@ func BenchmarkAssign(b *testing.B) {
 	}
 }
 
-func TestAssignAllocatesNothingInSteadyUse(t *testing.T) {
+func TestAssignDoesNotAllocate(t *testing.T) {
 	p, pool := NewBFIO(DefaultBFIO()), steadyPool(16)
 	p.Assign(pool)
 	if n := testing.AllocsPerRun(20, func() { p.Assign(pool) }); n != 0 {

@@ -4,78 +4,74 @@ import "time"
 
 // CacheAwarePreset is one set of constants of SGLang's router.
 type CacheAwarePreset struct {
-	// Word is the policy's name with these constants.
-	Word string
+	// PolicyName is the policy's name with these constants.
+	PolicyName string
 	// Threshold is the share of the prompt, 0..1, above which a match counts.
 	Threshold float64
-	// The fleet is imbalanced when its heaviest replica has more than BalanceAbs
-	// outstanding requests more than its lightest, and more than BalanceRel times
-	// as many.
+	// The fleet is imbalanced when its most loaded replica has more than BalanceAbs outstanding
+	// requests more than its least loaded, and more than BalanceRel times as many.
 	BalanceAbs int
 	BalanceRel float64
-	// FirstHolder gives a match to the first of the replicas that have it,
-	// whatever each carries: that router takes the first key of a map. Otherwise
-	// the least loaded of them gets it.
+	// FirstHolder sends a match to the first of the replicas that have it, regardless of load: that
+	// router uses the first key of a map. Otherwise the least loaded of them gets it.
 	FirstHolder bool
-	// EvictionInterval is how often that router trims its tree to TreeChars for
-	// each replica. Here the tree keeps its bound at every insertion, so that the
-	// interval has no counterpart: see TreeBytes.
+	// EvictionInterval is how often that router trims its tree to TreeChars per replica. This tree
+	// keeps its bound at every insertion, so the interval has no equivalent: see TreeBytes.
 	EvictionInterval time.Duration
 	TreeChars        int
 }
 
-// CacheAwareSkyLB is SGLang's router as SkyLB's evaluation ran it (section 5).
+// CacheAwareSkyLB returns the constants of SGLang's router in SkyLB's evaluation (section 5).
 func CacheAwareSkyLB() CacheAwarePreset {
 	return CacheAwarePreset{
-		Word: "cache-aware:skylb", Threshold: 0.5, BalanceAbs: 32, BalanceRel: 1.0001, FirstHolder: true,
+		PolicyName: "cache-aware:skylb", Threshold: 0.5, BalanceAbs: 32, BalanceRel: 1.0001, FirstHolder: true,
 		EvictionInterval: 60 * time.Second, TreeChars: 1 << 24,
 	}
 }
 
-// CacheAwareLater is what later releases of SGLang's router ship, and what the
-// word cache-aware means.
-func CacheAwareLater() CacheAwarePreset {
+// CacheAwareSGLang returns the constants of later releases of SGLang's router, which the name
+// cache-aware refers to.
+func CacheAwareSGLang() CacheAwarePreset {
 	return CacheAwarePreset{
-		Word: "cache-aware", Threshold: 0.3, BalanceAbs: 64, BalanceRel: 1.5,
+		PolicyName: "cache-aware", Threshold: 0.3, BalanceAbs: 64, BalanceRel: 1.5,
 		EvictionInterval: 120 * time.Second, TreeChars: 1 << 26,
 	}
 }
 
-// TreeBytes is the bound of a prefix tree that remembers TreeChars characters
-// of prompts for each of so many replicas that share nothing: 12 bytes a block of
-// 64, and a node of 104 for every 4 KB prompt.
+// TreeBytes returns the bound of a prefix tree that stores TreeChars characters of prompts for each
+// of a number of replicas that share nothing: 12 bytes per block of 64, and a node of 104 per 4 KB
+// prompt.
 func (p CacheAwarePreset) TreeBytes(replicas int) int {
 	return replicas * (p.TreeChars/64*12 + p.TreeChars/4096*104)
 }
 
-// CacheAware is SGLang's cache-aware router: an imbalanced fleet is evened out
-// first; else the longest match is taken when it covers enough of the prompt;
-// else the replica of which the tree knows least, as it has the most room. Ties
-// go to the least loaded, then in turn, but for matches under FirstHolder.
-// SGLang leaves a candidate out only when it is dead; here whatever the push
-// rule holds back is left out.
+// CacheAware is SGLang's cache-aware router. If the fleet is imbalanced, it selects the least
+// loaded. Otherwise it selects the longest match if that covers enough of the prompt, else the
+// replica with the smallest tree, which has the most free memory. Ties go to the least loaded, then
+// rotate, except for matches under FirstHolder. SGLang excludes a candidate only when it is dead;
+// here candidates that the push rule excludes are excluded too.
 type CacheAware struct {
 	preset      CacheAwarePreset
 	ties, peers rotation
 }
 
-// NewCacheAware makes the policy with a preset's constants.
+// NewCacheAware returns the policy with a preset's constants.
 func NewCacheAware(preset CacheAwarePreset) *CacheAware { return &CacheAware{preset: preset} }
 
-// Name is cache-aware, with the preset's name where it is not the usual one.
-func (p *CacheAware) Name() string { return p.preset.Word }
+// Name returns the preset's policy name.
+func (p *CacheAware) Name() string { return p.preset.PolicyName }
 
-// Traits says: it looks at prefixes.
+// Traits requests prefixes.
 func (*CacheAware) Traits() Traits { return Traits{Prefix: true} }
 
-// Choose evens out, follows a match, or fills the emptiest, in that order.
+// Choose balances load, follows a match, or selects the emptiest cache, in that order.
 func (p *CacheAware) Choose(f *Facts) Choice {
 	from, to, peer := layer(f.Candidates)
 	ties := &p.ties
 	if peer {
 		ties = &p.peers
 	}
-	s := survey(f.Candidates[from:to])
+	s := summarize(f.Candidates[from:to])
 	why := ReasonPrefixMiss
 	among := func(c *Candidate) bool { return c.Cached == s.leastCached }
 	switch {
@@ -92,7 +88,7 @@ func (p *CacheAware) Choose(f *Facts) Choice {
 	return Choice{Index: leastLoaded(f.Candidates, from, to, ties, among), Reason: reason(why, peer)}
 }
 
-// firstHolder is the available candidate of the least id that holds match bytes.
+// firstHolder returns the available candidate with the lowest id that has match bytes.
 func firstHolder(cs []Candidate, from, to, match int) int {
 	first := Wait
 	for i := from; i < to; i++ {
@@ -108,7 +104,7 @@ func (p *CacheAware) imbalanced(s summary) bool {
 		float64(s.heaviest) > p.preset.BalanceRel*float64(s.lightest)
 }
 
-// summary is what cache-aware decides on, over the available candidates.
+// summary contains the figures of the available candidates that cache-aware decides on.
 type summary struct {
 	available          int
 	lightest, heaviest int // outstanding
@@ -116,7 +112,7 @@ type summary struct {
 	leastCached        int // bytes
 }
 
-func survey(cs []Candidate) summary {
+func summarize(cs []Candidate) summary {
 	var s summary
 	for i := range cs {
 		c := &cs[i]

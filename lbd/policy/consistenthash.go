@@ -1,26 +1,24 @@
 package policy
 
-// loadFactor is how much more than the mean a candidate may carry before
-// consistent-hash goes on to the next (Mirrokni et al., Consistent Hashing with
-// Bounded Loads, 2018; the 1.25 of its authors' deployment).
+// loadFactor is the ratio to the mean load above which consistent-hash skips a candidate (Mirrokni
+// et al., Consistent Hashing with Bounded Loads, 2018; the 1.25 of its authors' deployment).
 const loadFactor = 1.25
 
-// ConsistentHash sends every session to the place that a hash ring gives it,
-// as Envoy's ring hash does, unless that place is not available or carries more
-// than its share: then to the next on the ring. Requests without a session go
-// in turn.
+// ConsistentHash sends every session to its target on a hash ring, like Envoy's ring hash. If that
+// target is unavailable or overloaded, it uses the next on the ring. Requests without a session are
+// rotated.
 type ConsistentHash struct{ affinity affinity }
 
-// NewConsistentHash makes the policy.
+// NewConsistentHash returns the policy.
 func NewConsistentHash() *ConsistentHash { return &ConsistentHash{} }
 
-// Name is consistent-hash.
+// Name returns consistent-hash.
 func (*ConsistentHash) Name() string { return "consistent-hash" }
 
-// Traits says: it needs nothing beside the loads.
+// Traits requests only the loads.
 func (*ConsistentHash) Traits() Traits { return Traits{} }
 
-// Choose takes the session's place on the layer's ring, loads bounded.
+// Choose selects the session's target on the layer's ring, with bounded loads.
 func (p *ConsistentHash) Choose(f *Facts) Choice {
 	from, to, peer := layer(f.Candidates)
 	bound := loadBound(f.Candidates[from:to])
@@ -29,9 +27,8 @@ func (p *ConsistentHash) Choose(f *Facts) Choice {
 	})
 }
 
-// loadBound is what an available candidate must stay below to get one request
-// more: loadFactor times the mean once that request is placed. The lightest one
-// always does.
+// loadBound returns the bound below which an available candidate may get another request:
+// loadFactor times the mean load including that request. The least loaded one is always below it.
 func loadBound(cs []Candidate) float64 {
 	total, n := 0, 0
 	for i := range cs {
@@ -43,14 +40,15 @@ func loadBound(cs []Candidate) float64 {
 	return loadFactor * float64(total+1) / float64(max(n, 1))
 }
 
-// affinity is what the two hashing policies share: rings, and turns for
-// requests that name no session.
+// affinity is the common part of the two hashing policies: rings, and a rotation for requests
+// without a session.
 type affinity struct {
 	rings       rings
 	turn, peers rotation
 }
 
-// choose takes the first candidate for which ok holds, from the session's place on.
+// choose selects the first candidate for which ok is true, starting at the session's place on the
+// ring.
 func (a *affinity) choose(f *Facts, from, to int, peer bool, ok func(*Candidate) bool) Choice {
 	cs := f.Candidates[from:to]
 	if countAvailable(cs) == 0 {
@@ -63,6 +61,6 @@ func (a *affinity) choose(f *Facts, from, to int, peer bool, ok func(*Candidate)
 		}
 		return Choice{Index: turn.next(f.Candidates, from, to, ok), Reason: reason(ReasonRotation, peer)}
 	}
-	i := a.rings.of(f.Model, peer, cs).next(f.Session, cs, ok)
+	i := a.rings.ringFor(f.Model, peer, cs).next(f.Session, cs, ok)
 	return Choice{Index: from + i, Reason: reason(ReasonSession, peer)}
 }

@@ -36,7 +36,7 @@ func TestCostWeighsLocalityAgainstLoad(t *testing.T) {
 	}
 }
 
-func TestCostHoldsForAFullHolderWhenThatIsSooner(t *testing.T) {
+func TestCostHoldsForFullHolderIfFaster(t *testing.T) {
 	choose := func(tokens int, waited time.Duration) Choice {
 		cs := fleet(2)
 		for i := range cs {
@@ -63,7 +63,7 @@ func TestCostHoldsForAFullHolderWhenThatIsSooner(t *testing.T) {
 }
 
 // What is kept for a replica comes first, also once that has room.
-func TestCostPassesNobodyWhoWaitsForTheReplica(t *testing.T) {
+func TestCostDoesNotOvertakeHeldRequests(t *testing.T) {
 	cs := fleet(1)
 	cs[0].Held = 2
 	if got := NewCost().Choose(long(100, cs)); !got.Hold {
@@ -73,7 +73,7 @@ func TestCostPassesNobodyWhoWaitsForTheReplica(t *testing.T) {
 
 // Complaint: counts look even, or better, while a few long contexts fill one
 // engine's memory.
-func TestAFewLongContextsThatFillAnEngineCountForMoreThanManyShortOnes(t *testing.T) {
+func TestLongContextsThatFillEngineCountMore(t *testing.T) {
 	cs := fleet(2)
 	cs[0].Outstanding, cs[0].KV = 2, Known(0.97)
 	cs[1].Outstanding, cs[1].KV = 6, Known(0.2)
@@ -92,7 +92,7 @@ func TestAFewLongContextsThatFillAnEngineCountForMoreThanManyShortOnes(t *testin
 
 // An H100 beside an L4, nothing told but how fast answers come: it takes many
 // more requests before the L4 is the better place.
-func TestCostFollowsTheSpeedThatReplicasShow(t *testing.T) {
+func TestCostFollowsMeasuredSpeed(t *testing.T) {
 	cs := fleet(2)
 	cs[0].Pace, cs[1].Pace = 1, 0.09
 	p, got := NewCost(), [2]int{}
@@ -106,7 +106,7 @@ func TestCostFollowsTheSpeedThatReplicasShow(t *testing.T) {
 	}
 }
 
-func TestCostLeavesTheRegionOnlyWhenThatIsWellCheaper(t *testing.T) {
+func TestCostLeavesRegionOnlyIfMuchCheaper(t *testing.T) {
 	choose := func(local, remote int, wait time.Duration) int {
 		cs := append(fleet(2), Candidate{ID: "eu", Peer: true, Live: true, Available: true, RTT: 100 * time.Millisecond, Replicas: 4, PeerOutstanding: 4 * remote, Wait: wait})
 		cs[0].Outstanding, cs[1].Outstanding = local, local
@@ -130,7 +130,7 @@ func TestCostLeavesTheRegionOnlyWhenThatIsWellCheaper(t *testing.T) {
 }
 
 // The scores are what the choice rests on.
-func TestCostShowsTheCostOfEveryCandidateItWeighed(t *testing.T) {
+func TestCostScoresEveryCandidate(t *testing.T) {
 	cs := fleet(3)
 	cs[0].Outstanding, cs[1].Live, cs[1].Available = 3, false, false
 	got := NewCost().Choose(long(1000, cs))
@@ -160,7 +160,7 @@ func TestScalingEveryTimeKeepsTheChoice(t *testing.T) {
 // A request that is pending for a moment at a replica with memory left goes in
 // with the next step: its prefix is worth that wait. One that stays pending
 // says that the batch is full.
-func TestCostTellsAMomentFromAFullBatch(t *testing.T) {
+func TestCostIgnoresTransientPending(t *testing.T) {
 	choose := func(pendingFor time.Duration, kv float64) Choice {
 		cs := fleet(2)
 		cs[0].Available, cs[0].Pending, cs[0].PendingFor, cs[0].KV = false, Known(1), pendingFor, Known(kv)

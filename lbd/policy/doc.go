@@ -1,9 +1,8 @@
-// Package policy holds the ways to choose where a request goes. A Policy gets
-// facts (the request, every candidate with its load, how much of the prompt it
-// holds and how old each fact is) and returns a choice with its reason. It
-// knows no sockets, no queues and no clock, so that the balancer and the
-// simulator run the very same code.
+// Package policy contains the load balancing policies. A Policy receives facts (the request, and
+// for every candidate its load, its prefix match and the age of these figures) and returns a choice
+// with its reason. The package has no sockets, queues or clock, so that the balancer and the
+// simulator run the same code.
 //
-// Read policy.go first, and batch.go for policies that decide for many requests at
-// once; every policy is one small file beside them.
+// Read policy.go first, and batch.go for policies that decide for many requests at once. Every
+// policy is in one small file.
 package policy

@@ -1,17 +1,16 @@
 package policy
 
-// LeastLoad takes the available replica with the fewest outstanding requests,
-// or the peer with the shortest queue; ties rotate, so that an idle fleet is
-// not filled from one end.
+// LeastLoad selects the available replica with the fewest outstanding requests, or the peer with
+// the shortest queue. Ties rotate, so that an idle fleet is filled evenly.
 type LeastLoad struct{ ties, peers rotation }
 
-// Name is least-load.
+// Name returns least-load.
 func (*LeastLoad) Name() string { return "least-load" }
 
-// Traits says: it needs nothing beside the loads.
+// Traits requests only the loads.
 func (*LeastLoad) Traits() Traits { return Traits{} }
 
-// Choose takes the least loaded candidate of the layer.
+// Choose selects the least loaded candidate of the layer.
 func (p *LeastLoad) Choose(f *Facts) Choice {
 	from, to, peer := layer(f.Candidates)
 	ties := &p.ties
@@ -25,13 +24,13 @@ func (p *LeastLoad) Choose(f *Facts) Choice {
 	return Choice{Index: i, Reason: reason(ReasonLeastLoad, peer)}
 }
 
-// leastLoaded is the least loaded available candidate for which among holds
-// (nil: all); ties rotate. Wait when there is none.
+// leastLoaded returns the least loaded available candidate for which among is true (nil: all); ties
+// rotate. It returns Wait if there is none.
 func leastLoaded(cs []Candidate, from, to int, ties *rotation, among func(*Candidate) bool) int {
 	best := Wait
 	ok := func(c *Candidate) bool { return c.Available && (among == nil || among(c)) }
 	for i := from; i < to; i++ {
-		if ok(&cs[i]) && (best == Wait || lighter(&cs[i], &cs[best])) {
+		if ok(&cs[i]) && (best == Wait || lessLoaded(&cs[i], &cs[best])) {
 			best = i
 		}
 	}
@@ -39,12 +38,12 @@ func leastLoaded(cs []Candidate, from, to int, ties *rotation, among func(*Candi
 		return Wait
 	}
 	least := &cs[best]
-	return ties.next(cs, from, to, func(c *Candidate) bool { return ok(c) && !lighter(least, c) })
+	return ties.next(cs, from, to, func(c *Candidate) bool { return ok(c) && !lessLoaded(least, c) })
 }
 
-// lighter says whether a carries strictly less than b. Peers compare by queue,
-// then by distance, then by what was sent there.
-func lighter(a, b *Candidate) bool {
+// lessLoaded reports whether a has strictly less load than b. Peers compare by queue, then by
+// distance, then by outstanding requests.
+func lessLoaded(a, b *Candidate) bool {
 	if a.Peer {
 		if a.Queued != b.Queued {
 			return a.Queued < b.Queued

@@ -1,18 +1,18 @@
 package policy
 
-// LongestPrefix takes the available candidate that holds the most of the prompt,
-// however little that is; ties go to the least loaded, then in turn. It is
-// skylb without its rule of one half: locality before load, always.
+// LongestPrefix selects the available candidate with the longest match, however short; ties go to
+// the least loaded, then rotate. It is skylb without the threshold of one half: locality always
+// precedes load.
 type LongestPrefix struct{ match SkyLB }
 
-// NewLongestPrefix makes the policy.
+// NewLongestPrefix returns the policy.
 func NewLongestPrefix() *LongestPrefix { return &LongestPrefix{match: SkyLB{MinMatch: 0}} }
 
-// Name is longest-prefix.
+// Name returns longest-prefix.
 func (*LongestPrefix) Name() string { return "longest-prefix" }
 
-// Traits says: it looks at prefixes.
+// Traits requests prefixes.
 func (*LongestPrefix) Traits() Traits { return Traits{Prefix: true} }
 
-// Choose takes the available candidate with the longest match.
+// Choose selects the available candidate with the longest match.
 func (p *LongestPrefix) Choose(f *Facts) Choice { return p.match.Choose(f) }

@@ -8,25 +8,25 @@ import (
 	"time"
 )
 
-// Maybe is a figure that may be unknown: an engine that exports no metrics has
-// no pending count, and none is not zero. It is null in JSON when unknown.
+// Maybe is a figure that may be unknown: an engine without metrics has no pending count, which is
+// different from zero. It is null in JSON when unknown.
 type Maybe[T any] struct {
 	Value T
 	Known bool
 }
 
-// Known makes a figure that is known.
+// Known returns a known figure.
 func Known[T any](v T) Maybe[T] { return Maybe[T]{Value: v, Known: true} }
 
-// Or is the figure, or instead when it is unknown.
-func (m Maybe[T]) Or(instead T) T {
+// Or returns the figure, or fallback if it is unknown.
+func (m Maybe[T]) Or(fallback T) T {
 	if m.Known {
 		return m.Value
 	}
-	return instead
+	return fallback
 }
 
-// Ptr is a pointer to the figure, nil when it is unknown.
+// Ptr returns a pointer to the figure, nil if it is unknown.
 func (m Maybe[T]) Ptr() *T {
 	if !m.Known {
 		return nil
@@ -34,7 +34,7 @@ func (m Maybe[T]) Ptr() *T {
 	return &m.Value
 }
 
-// MarshalJSON writes the figure, or null.
+// MarshalJSON encodes the figure, or null.
 func (m Maybe[T]) MarshalJSON() ([]byte, error) {
 	if !m.Known {
 		return []byte("null"), nil
@@ -42,7 +42,7 @@ func (m Maybe[T]) MarshalJSON() ([]byte, error) {
 	return json.Marshal(m.Value)
 }
 
-// UnmarshalJSON reads what MarshalJSON writes.
+// UnmarshalJSON decodes the output of MarshalJSON.
 func (m *Maybe[T]) UnmarshalJSON(b []byte) error {
 	*m = Maybe[T]{}
 	if string(b) == "null" {
@@ -52,96 +52,93 @@ func (m *Maybe[T]) UnmarshalJSON(b []byte) error {
 	return json.Unmarshal(b, &m.Value)
 }
 
-// Candidate is a place a request could go: a replica of this balancer, or a
-// peer. Candidates come sorted, replicas first, then peers, each by id.
+// Candidate is a possible target of a request: a replica of this balancer, or a peer. Candidates
+// are sorted: replicas first, then peers, each by id.
 type Candidate struct {
 	ID   string
 	Peer bool
-	// Live: it answers and may be sent requests, even if none just now.
+	// Live: it responds and may be sent requests, even if not right now.
 	Live bool
 	// Available: the push rule allows another request there now.
 	Available bool
-	// Outstanding is what this balancer sent there and has not seen end.
+	// Outstanding is the number of requests that this balancer sent there and that have not ended.
 	Outstanding int
-	// Unconfirmed is the part of Outstanding that the last report cannot have seen.
+	// Unconfirmed is the part of Outstanding that is too new for the last report.
 	Unconfirmed int
-	// Pending, Running and KV are the replica's own figures (KV: used share,
-	// 0..1). A peer has KV only: the mean over its replicas.
+	// Pending, Running and KV are the replica's own figures (KV: utilisation, 0..1). A peer has only
+	// KV: the mean over its replicas.
 	Pending Maybe[int]
 	Running Maybe[int]
 	KV      Maybe[float64]
-	// PendingFor is for how long its reports have told of something pending without
-	// a break.
+	// PendingFor is for how long its reports have continuously contained pending requests.
 	PendingFor time.Duration
-	// Queued is a peer's queue as last reported plus what was forwarded since.
+	// Queued is a peer's queue as last reported, plus requests forwarded since.
 	Queued int
-	// Held is how many waiting requests are kept for it.
+	// Held is the number of waiting requests held for it.
 	Held int
-	// Residence is the mean time from a send there to its end; 0 = not known.
+	// Residence is the mean time from sending a request there to its end; 0 = unknown.
 	Residence time.Duration
-	// Prefilling is how many prompt tokens of what was sent there are still to be
-	// computed before their first token, what is cached left out.
+	// Prefilling is the number of uncached prompt tokens, of requests sent there, to compute before
+	// their first tokens.
 	Prefilling int
-	// Pace is the time between two tokens of an answer there over that of the
-	// nominal replica (NominalStep) under the same load, as learned from answers:
-	// 2 = half as fast. It is 0 or 1 where nothing was learned.
+	// Pace is the time between two tokens of an answer there, divided by that of the nominal replica
+	// (NominalStep) under the same load, as learned from answers: 2 = half as fast. It is 0 or 1 if
+	// nothing was learned.
 	Pace float64
-	// Context is how many tokens the requests sent there attend to: prompts, and
-	// answers so far.
+	// Context is the number of tokens that the requests sent there attend to: prompts, and answers
+	// so far.
 	Context int
-	// Replicas, PeerOutstanding and Wait are a peer's own word: how many replicas
-	// answer there, what is outstanding at them, and how long a request that
-	// nothing is known of would be held now.
+	// Replicas, PeerOutstanding and Wait are reported by a peer: its live replicas, the requests
+	// outstanding there, and how long a request without known prefix would be queued now.
 	Replicas        int
 	PeerOutstanding int
 	Wait            time.Duration
-	// RTT is the round trip to a peer; 0 for a replica.
+	// RTT is the round-trip time to a peer; 0 for a replica.
 	RTT time.Duration
-	// Match is how many bytes of the prompt the candidate is thought to hold.
+	// Match is how many bytes of the prompt the candidate is expected to have cached.
 	Match int
-	// Overtaken: another replica was sent the end of that match later, so that this
-	// one's engine is the likelier to have evicted it.
+	// Overtaken: another replica was sent the end of that match later, so this one's engine is more
+	// likely to have evicted it.
 	Overtaken bool
-	// Cached is how many bytes of prefixes the candidate is thought to hold in
-	// all. Like Match, it is 0 for policies that do not use prefixes.
+	// Cached is how many bytes of prefixes the candidate is expected to have cached in total. Like
+	// Match, it is 0 for policies that do not use prefixes.
 	Cached int
-	// Remaining is how many tokens of what was sent there are still to be
-	// processed, prompts and answers, as the balancer estimates it.
+	// Remaining is the estimated number of tokens, of prompts and answers sent there, left to
+	// process.
 	Remaining int
-	// Age is how old its last report is.
+	// Age is the age of its last report.
 	Age time.Duration
-	// Score is Choose's own finding, for whoever asks why: the expected cost in
-	// seconds, lower is better. Unknown where the policy does not score, or left
-	// the candidate out.
+	// Score is set by Choose to explain the choice: the expected cost in seconds, lower is better.
+	// It is unknown if the policy has no scores or excluded the candidate.
 	Score Maybe[float64]
 }
 
-// Facts is all that a policy may look at. It is valid during Choose only.
+// Facts is the complete input of a policy. It is valid only during Choose.
 type Facts struct {
 	ID           string        // of the request
 	Now          time.Duration // since the balancer's epoch
 	Model        string
 	Session      string
-	PromptBytes  int           // bytes that Match is measured against
-	PromptTokens int           // an estimate
-	MaxTokens    int           // the most that its answer can take; 0 = no bound
+	PromptBytes  int           // bytes that Match is compared to
+	PromptTokens int           // estimated
+	MaxTokens    int           // bound of its answer; 0 = no bound
 	Waited       time.Duration // in the queue so far
-	Queued       int           // how many wait for the model, this one included
+	Queued       int           // requests that wait for the model, including this one
 	Candidates   []Candidate
 }
 
 // Wait is the index of a choice that leaves the request in the queue.
 const Wait = -1
 
-// Choice is where a request goes and why.
+// Choice is the chosen target of a request, with the reason.
 type Choice struct {
 	Index int // into Facts.Candidates, or Wait
-	// Hold: it waits until Index has room, and those behind it go on.
+	// Hold: the request waits until Index has capacity, and requests behind it may overtake it.
 	Hold   bool
 	Reason string // one of the Reason constants
 }
 
-// Reasons for a choice: short, stable words that label metrics and headers.
+// Reasons of a choice: short, stable codes that label metrics and headers.
 const (
 	ReasonNoneAvailable = "none_available"
 	ReasonRotation      = "rotation"
@@ -153,34 +150,33 @@ const (
 	ReasonSession       = "session"
 	ReasonImbalance     = "imbalance"
 	ReasonRemaining     = "fewest_remaining"
-	ReasonCheapest      = "least_cost"
+	ReasonCheapest     = "least_cost"
 )
 
-// Policy chooses where a request goes. Its memory (a rotation's position) is
-// its own; two policies fed the same facts in the same order choose the same.
+// Policy chooses targets for requests. Its state (such as the position of a rotation) is its own.
+// Two policies that receive the same facts in the same order make the same choices.
 type Policy interface {
-	// Name is the word that selects the policy in service.yaml.
+	// Name returns the name that selects the policy in service.yaml.
 	Name() string
-	// Traits says what the policy needs of the balancer; it never changes.
+	// Traits returns what the policy needs from the balancer; it never changes.
 	Traits() Traits
-	// Choose picks among the candidates.
+	// Choose selects a candidate.
 	Choose(*Facts) Choice
 }
 
-// Traits is what a policy needs of the balancer.
+// Traits is what a policy needs from the balancer.
 type Traits struct {
-	// Prefix: Candidate.Match and Cached must be filled in.
+	// Prefix: Candidate.Match and Cached must be set.
 	Prefix bool
-	// Regions: it weighs this region against others itself, so it must see the
-	// peers also while a replica of this region is available.
+	// Regions: it compares this region with others itself, so it must see the peers even while a
+	// replica of this region is available.
 	Regions bool
-	// Holds: it may leave a request waiting for one full candidate while those
-	// behind it in the queue go on.
+	// Holds: it may hold a request for one full candidate while requests behind it are sent.
 	Holds bool
 }
 
-// makers is every policy by name.
-var makers = map[string]func() Policy{
+// constructors contains every policy by name.
+var constructors = map[string]func() Policy{
 	"round-robin":     func() Policy { return &RoundRobin{} },
 	"least-load":      func() Policy { return &LeastLoad{} },
 	"skylb":           func() Policy { return NewSkyLB() },
@@ -188,49 +184,48 @@ var makers = map[string]func() Policy{
 	"consistent-hash": func() Policy { return NewConsistentHash() },
 	"skylb-ch":        func() Policy { return NewSkyLBCH() },
 	"longest-prefix":  func() Policy { return NewLongestPrefix() },
-	"cache-aware":     func() Policy { return NewCacheAware(CacheAwareLater()) },
+	"cache-aware":     func() Policy { return NewCacheAware(CacheAwareSGLang()) },
 	"sageserve":       func() Policy { return NewSageServe() },
 	"cost":            func() Policy { return NewCost() },
 	"bf-io":           func() Policy { return NewBFIO(DefaultBFIO()) },
-	// The preset that comparisons with SkyLB's paper need; not a word of service.yaml.
+	// The preset for comparisons with SkyLB's paper; not allowed in service.yaml.
 	"cache-aware:skylb": func() Policy { return NewCacheAware(CacheAwareSkyLB()) },
 }
 
-// selective are the policies whose authors hold requests back at the balancer.
-var selective = map[string]bool{"skylb": true, "skylb-ch": true, "longest-prefix": true, "cost": true}
+// pushesSelectively lists the policies whose authors queue requests at the balancer.
+var pushesSelectively = map[string]bool{"skylb": true, "skylb-ch": true, "longest-prefix": true, "cost": true}
 
-// CanonicalPush is the push rule that a policy is meant to be compared at, as
-// its source runs it: pending for SkyLB's policies and longest-prefix, blind for
-// the others, whose sources send at once. A name that is not known gets pending.
-// It is not a service's default, which is pending for every policy.
+// CanonicalPush returns the push rule for comparing a policy in the way its source runs it: pending
+// for SkyLB's policies and longest-prefix, blind for the others, whose sources send at once. An
+// unknown name gets pending. It is not a service's default, which is pending for every policy.
 func CanonicalPush(name string) string {
-	if _, known := makers[name]; known && !selective[name] {
+	if _, known := constructors[name]; known && !pushesSelectively[name] {
 		return "blind"
 	}
 	return "pending"
 }
 
-// New makes a policy by its name; an unknown name is an error that lists the names.
+// New returns a policy by name. The error for an unknown name lists the names.
 func New(name string) (Policy, error) {
-	if m, ok := makers[name]; ok {
+	if m, ok := constructors[name]; ok {
 		return m(), nil
 	}
-	return nil, fmt.Errorf("unknown policy %q: want one of %s", name, strings.Join(Names(), ", "))
+	return nil, fmt.Errorf("unknown policy %q: must be one of: %s", name, strings.Join(Names(), ", "))
 }
 
-// Names lists the policies, sorted.
+// Names returns the names of the policies, sorted.
 func Names() []string {
-	names := make([]string, 0, len(makers))
-	for n := range makers {
+	names := make([]string, 0, len(constructors))
+	for n := range constructors {
 		names = append(names, n)
 	}
 	sort.Strings(names)
 	return names
 }
 
-// layer is the part of the candidates that SkyLB's two layers offer (Algorithm
-// 1, line 28): the replicas of this balancer while any is available, else the
-// peers. It returns a half-open range of indices; peer tells which layer.
+// layer returns the candidates of the first of SkyLB's two layers with a usable target (Algorithm
+// 1, line 28): the replicas of this balancer while any is available, else the peers. The result is
+// a half-open range of indices; peer is true for the layer of peers.
 func layer(cs []Candidate) (from, to int, peer bool) {
 	split := firstPeer(cs)
 	for i := range split {
@@ -241,7 +236,7 @@ func layer(cs []Candidate) (from, to int, peer bool) {
 	return split, len(cs), true
 }
 
-// firstPeer is where the peers begin among the candidates.
+// firstPeer returns the index of the first peer among the candidates.
 func firstPeer(cs []Candidate) int {
 	for i := range cs {
 		if cs[i].Peer {
@@ -251,7 +246,7 @@ func firstPeer(cs []Candidate) int {
 	return len(cs)
 }
 
-// reason names a choice by its layer: any choice of a peer is an offload.
+// reason returns the reason of a choice by its layer: any choice of a peer is an offload.
 func reason(local string, peer bool) string {
 	if peer {
 		return ReasonOffload
@@ -259,11 +254,11 @@ func reason(local string, peer bool) string {
 	return local
 }
 
-// rotation breaks ties in turn: the next id after the one it chose last.
+// rotation breaks ties by rotation: it selects the next id after the last choice.
 type rotation struct{ last string }
 
-// next picks, of the indices for which ok holds, the first whose id comes after
-// the last choice, else the first of all. It returns Wait when none holds.
+// next selects, of the indices for which ok is true, the first whose id is after the last choice,
+// else the first of all. It returns Wait if there is none.
 func (r *rotation) next(cs []Candidate, from, to int, ok func(*Candidate) bool) int {
 	first := Wait
 	for i := from; i < to; i++ {

@@ -152,7 +152,7 @@ func TestChoices(t *testing.T) {
 
 func TestUnknownPolicyListsTheNames(t *testing.T) {
 	_, err := New("best")
-	if err == nil || err.Error() != `unknown policy "best": want one of bf-io, cache-aware, cache-aware:skylb, consistent-hash, cost, least-load, longest-prefix, power-of-two, round-robin, sageserve, skylb, skylb-ch` {
+	if err == nil || err.Error() != `unknown policy "best": must be one of: bf-io, cache-aware, cache-aware:skylb, consistent-hash, cost, least-load, longest-prefix, power-of-two, round-robin, sageserve, skylb, skylb-ch` {
 		t.Errorf("got %v", err)
 	}
 }
@@ -191,7 +191,7 @@ func drawFacts(rt *rapid.T, cs []Candidate) *Facts {
 	return &Facts{Model: "m", Session: rapid.SampledFrom([]string{"", "s1", "s2"}).Draw(rt, "session"), PromptBytes: 256, Candidates: cs}
 }
 
-func TestEveryPolicyChoosesOnlyWhatIsAvailable(t *testing.T) {
+func TestPoliciesChooseOnlyAvailable(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		p, err := New(rapid.SampledFrom(Names()).Draw(rt, "policy"))
 		if err != nil {
@@ -222,7 +222,7 @@ func TestEveryPolicyChoosesOnlyWhatIsAvailable(t *testing.T) {
 	})
 }
 
-func TestAnUnavailableCandidateChangesNothing(t *testing.T) {
+func TestUnavailableCandidateChangesNothing(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		name := rapid.SampledFrom(Names()).Draw(rt, "policy")
 		with, _ := New(name)

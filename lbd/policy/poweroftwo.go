@@ -2,28 +2,26 @@ package policy
 
 import "math/rand/v2"
 
-// PowerOfTwo draws two different available candidates at random and takes the
-// lighter (Mitzenmacher, The Power of Two Choices in Randomized Load Balancing,
-// 2001): nearly the balance of least-load, from two looks instead of all.
+// PowerOfTwo draws two different available candidates at random and selects the less loaded
+// (Mitzenmacher, The Power of Two Choices in Randomized Load Balancing, 2001): nearly the balance
+// of least-load with two comparisons.
 type PowerOfTwo struct{ rng *rand.Rand }
 
-// powerOfTwoSeed starts every policy's own stream of draws, so that a replay
-// draws the same.
+// powerOfTwoSeed is the seed of every policy's own random stream, so that a replay draws the same.
 const powerOfTwoSeed = 0x70_6f_77_65_72_32
 
-// NewPowerOfTwo makes the policy at the start of its stream.
+// NewPowerOfTwo returns the policy at the start of its stream.
 func NewPowerOfTwo() *PowerOfTwo {
 	return &PowerOfTwo{rng: rand.New(rand.NewPCG(powerOfTwoSeed, 0))}
 }
 
-// Name is power-of-two.
+// Name returns power-of-two.
 func (*PowerOfTwo) Name() string { return "power-of-two" }
 
-// Traits says: it needs nothing beside the loads.
+// Traits requests only the loads.
 func (*PowerOfTwo) Traits() Traits { return Traits{} }
 
-// Choose takes the lighter of two candidates of the layer; the first drawn when
-// they weigh the same.
+// Choose selects the less loaded of two candidates of the layer; the first drawn if they are equal.
 func (p *PowerOfTwo) Choose(f *Facts) Choice {
 	from, to, peer := layer(f.Candidates)
 	cs := f.Candidates[from:to]
@@ -33,19 +31,19 @@ func (p *PowerOfTwo) Choose(f *Facts) Choice {
 	}
 	i := 0
 	if n > 1 {
-		i = p.lighterOfTwo(cs, n)
+		i = p.lessLoadedOfTwo(cs, n)
 	}
 	return Choice{Index: from + nthAvailable(cs, i), Reason: reason(ReasonPowerOfTwo, peer)}
 }
 
-// lighterOfTwo draws two of the n available candidates; it returns the lighter
-// one's number among the available.
-func (p *PowerOfTwo) lighterOfTwo(cs []Candidate, n int) int {
+// lessLoadedOfTwo draws two of the n available candidates and returns the number of the less loaded
+// among the available.
+func (p *PowerOfTwo) lessLoadedOfTwo(cs []Candidate, n int) int {
 	i, j := p.rng.IntN(n), p.rng.IntN(n-1)
 	if j >= i {
 		j++ // the second draw is of the others
 	}
-	if lighter(&cs[nthAvailable(cs, j)], &cs[nthAvailable(cs, i)]) {
+	if lessLoaded(&cs[nthAvailable(cs, j)], &cs[nthAvailable(cs, i)]) {
 		return j
 	}
 	return i
@@ -61,8 +59,7 @@ func countAvailable(cs []Candidate) int {
 	return n
 }
 
-// nthAvailable is the index of the n-th available candidate, from 0; Wait when
-// there are fewer.
+// nthAvailable returns the index of the n-th available candidate, from 0; Wait if there are fewer.
 func nthAvailable(cs []Candidate, n int) int {
 	for i := range cs {
 		if !cs[i].Available {

@@ -6,45 +6,45 @@ import (
 )
 
 const (
-	// ringPoints is how many points each target has on a ring. A fixed number for
-	// each, rather than a share of a fixed total as in Envoy, is what makes a
-	// removal move the removed target's keys only; 1,024 keeps even a ring of one
-	// target at Envoy's minimum and every target's share within about 10 %.
+	// ringPoints is the number of points of each target on a ring. With a fixed number per target,
+	// rather than a share of a fixed total as in Envoy, a removal moves only the removed target's
+	// keys. 1,024 keeps even a ring of one target at Envoy's minimum and every target's share within
+	// about 10 %.
 	ringPoints = 1024
-	// ringSlack is how many targets that are gone a ring may keep beside as many as are there.
+	// ringSlack is how many removed targets a ring may keep in addition to as many as there are
+	// current ones.
 	ringSlack = 16
 	// maxRings bounds the rings that are kept: two for each model.
 	maxRings = 256
 )
 
-// point is a place on the ring in its high bits and the target that owns it, an
-// index into ring.ids, in its low targetBits: plain numbers sort several times
-// faster than pairs, and requests wait while a ring is built.
+// point contains a position on the ring in its high bits and its target, an index in ring.ids, in
+// its low targetBits. Plain integers sort several times faster than pairs, and requests wait while
+// a ring is built.
 type point uint64
 
 const targetBits = 16 // 65,536 targets
 
 func newPoint(hash uint64, target int) point {
-	return point(place(hash) | uint64(target))
+	return point(ringPosition(hash) | uint64(target))
 }
 
 func (p point) target() int { return int(p & (1<<targetBits - 1)) }
 
-// place is a hash without the bits that name a target.
-func place(hash uint64) uint64 { return hash >> targetBits << targetBits }
+// ringPosition returns a hash without the bits of the target.
+func ringPosition(hash uint64) uint64 { return hash >> targetBits << targetBits }
 
-// ring is a hash ring (Karger et al. 1997; Envoy's ring hash). It may hold
-// targets that are gone: they are skipped like those that are not available,
-// and choices are the same as without them.
+// ring is a hash ring (Karger et al. 1997; Envoy's ring hash). It may contain removed targets. They
+// are skipped like unavailable ones, so the choices are the same as without them.
 type ring struct {
-	ids    []string // sorted
-	points []point  // sorted
-	at     []int32  // scratch: index of each id among the candidates, or Wait
+	ids         []string // sorted
+	points      []point  // sorted
+	candidateOf []int32  // scratch: index of each id among the candidates, or Wait
 }
 
-// newRing places the targets of those ids, sorted, on a ring.
+// newRing returns a ring with the targets of ids, which must be sorted.
 func newRing(ids []string) *ring {
-	r := &ring{ids: ids, at: make([]int32, len(ids)), points: make([]point, 0, len(ids)*ringPoints)}
+	r := &ring{ids: ids, candidateOf: make([]int32, len(ids)), points: make([]point, 0, len(ids)*ringPoints)}
 	for i, id := range ids {
 		h := hashKey(id)
 		for n := range uint64(ringPoints) {
@@ -55,49 +55,49 @@ func newRing(ids []string) *ring {
 	return r
 }
 
-// locate finds every id of the ring among the candidates, both sorted by id. It
-// reports whether the ring has all candidates.
+// locate maps every id of the ring to a candidate, both sorted by id. It reports whether the ring
+// contains all candidates.
 func (r *ring) locate(cs []Candidate) bool {
 	next := 0
 	for i, id := range r.ids {
-		r.at[i] = Wait
+		r.candidateOf[i] = Wait
 		if next < len(cs) && cs[next].ID == id {
-			r.at[i] = int32(next)
+			r.candidateOf[i] = int32(next)
 			next++
 		}
 	}
 	return next == len(cs)
 }
 
-// next walks the ring from the key's place and returns the index of the first
-// candidate for which ok holds, or Wait. locate must have been called.
+// next walks the ring from the key's position and returns the index of the first candidate for
+// which ok is true, or Wait. locate must have been called.
 func (r *ring) next(key string, cs []Candidate, ok func(*Candidate) bool) int {
-	h := point(place(mix(hashKey(key))))
+	h := point(ringPosition(mix(hashKey(key))))
 	start := sort.Search(len(r.points), func(i int) bool { return r.points[i] >= h })
 	for n := range r.points {
 		i := start + n
 		if i >= len(r.points) {
 			i -= len(r.points)
 		}
-		if at := r.at[r.points[i].target()]; at != Wait && ok(&cs[at]) {
+		if at := r.candidateOf[r.points[i].target()]; at != Wait && ok(&cs[at]) {
 			return int(at)
 		}
 	}
 	return Wait
 }
 
-// rings keeps a ring for each model and layer.
-type rings struct{ byLayer map[ringName]*ring }
+// rings contains a ring for each model and layer.
+type rings struct{ byLayer map[ringKey]*ring }
 
-type ringName struct {
+type ringKey struct {
 	model string
 	peer  bool
 }
 
-// of is the ring that has all the candidates, located; it is built when one of
-// them is new.
-func (s *rings) of(model string, peer bool, cs []Candidate) *ring {
-	name := ringName{model, peer}
+// ringFor returns a located ring with all the candidates. It builds a new one if a candidate is
+// missing.
+func (s *rings) ringFor(model string, peer bool, cs []Candidate) *ring {
+	name := ringKey{model, peer}
 	r := s.byLayer[name]
 	if r != nil && r.locate(cs) {
 		return r
@@ -109,15 +109,14 @@ func (s *rings) of(model string, peer bool, cs []Candidate) *ring {
 	r = newRing(union(old, cs))
 	r.locate(cs)
 	if s.byLayer == nil || len(s.byLayer) >= maxRings {
-		s.byLayer = map[ringName]*ring{} // rebuilt as they are asked for
+		s.byLayer = map[ringKey]*ring{} // rebuilt when needed
 	}
 	s.byLayer[name] = r
 	return r
 }
 
-// union is the ids of the candidates and the old ones. A request that may not
-// go everywhere sees a part of the candidates, so that the old ones stay until
-// they are many.
+// union returns the ids of the candidates and the old ones. A request with restrictions sees only
+// some candidates, so the old ids are kept until there are too many.
 func union(old []string, cs []Candidate) []string {
 	ids := make([]string, 0, len(old)+len(cs))
 	for i := range cs {

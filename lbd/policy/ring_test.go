@@ -22,7 +22,7 @@ func available(c *Candidate) bool { return c.Available }
 // ringPolicies makes the two policies that hash sessions.
 func ringPolicies() []Policy { return []Policy{NewConsistentHash(), NewSkyLBCH()} }
 
-func TestRemovingATargetMovesOnlyTheSessionsItHad(t *testing.T) {
+func TestRemovedTargetMovesOnlyItsSessions(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		cs := fleet(rapid.IntRange(2, 12).Draw(rt, "targets"))
 		gone := rapid.IntRange(0, len(cs)-1).Draw(rt, "gone")
@@ -70,7 +70,7 @@ func TestSessionsSpreadEvenlyOverTheRing(t *testing.T) {
 
 // Skipping what is not available is all that the ring does beyond walking: a
 // ring over everything equals a plain search for the next point.
-func TestTheRingEqualsItsDumbTwin(t *testing.T) {
+func TestRingMatchesReference(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		cs := fleet(rapid.IntRange(1, 5).Draw(rt, "targets"))
 		for i := range cs {
@@ -97,7 +97,7 @@ func nearestPoint(key string, cs []Candidate) int {
 	best, way := Wait, uint64(0)
 	for i := range cs {
 		for n := range uint64(ringPoints) {
-			ahead := place(mix(hashKey(cs[i].ID)+n*0x9e3779b97f4a7c15)) - place(mix(hashKey(key)))
+			ahead := ringPosition(mix(hashKey(cs[i].ID)+n*0x9e3779b97f4a7c15)) - ringPosition(mix(hashKey(key)))
 			if cs[i].Available && (best == Wait || ahead < way) {
 				best, way = i, ahead
 			}
@@ -106,7 +106,7 @@ func nearestPoint(key string, cs []Candidate) int {
 	return best
 }
 
-func TestBoundedLoadSendsTheOverflowOfABusySessionOn(t *testing.T) {
+func TestBoundedLoadMovesOverflow(t *testing.T) {
 	bounded, free := NewConsistentHash(), NewSkyLBCH()
 	cs := fleet(4)
 	home := free.Choose(&Facts{Session: "busy", Candidates: cs}).Index
@@ -149,7 +149,7 @@ func TestBothLayersHashSessions(t *testing.T) {
 	}
 }
 
-func TestChoosingOnARingThatExistsAllocatesNothing(t *testing.T) {
+func TestRingChoiceDoesNotAllocate(t *testing.T) {
 	cs := fleet(64)
 	for i := range 40 {
 		cs[i].Available = false
@@ -165,28 +165,28 @@ func TestChoosingOnARingThatExistsAllocatesNothing(t *testing.T) {
 
 // Requests that may not go everywhere see a part of the targets; that alone
 // builds no ring anew.
-func TestARingServesEveryPartOfItsTargets(t *testing.T) {
+func TestRingServesSubsetsOfTargets(t *testing.T) {
 	cs := fleet(6)
 	var s rings
-	whole := s.of("m", false, cs)
-	if s.of("m", false, cs[1:4]) != whole || s.of("m", false, cs) != whole {
+	whole := s.ringFor("m", false, cs)
+	if s.ringFor("m", false, cs[1:4]) != whole || s.ringFor("m", false, cs) != whole {
 		t.Error("a part of the targets built a new ring")
 	}
-	if s.of("m", true, cs) == whole || s.of("n", false, cs) == whole {
+	if s.ringFor("m", true, cs) == whole || s.ringFor("n", false, cs) == whole {
 		t.Error("two layers or models share a ring")
 	}
 }
 
-func TestRingsForgetWhatIsGoneUnderChurn(t *testing.T) {
+func TestRingsDropRemovedTargets(t *testing.T) {
 	var s rings
 	for i := range 200 {
 		cs := []Candidate{replica(fmt.Sprintf("a%04d", i), 0, 0), replica(fmt.Sprintf("b%04d", i), 0, 0)}
-		if r := s.of("m", false, cs); len(r.ids) > 2*len(cs)+ringSlack {
+		if r := s.ringFor("m", false, cs); len(r.ids) > 2*len(cs)+ringSlack {
 			t.Fatalf("after %d replacements the ring holds %d targets", i, len(r.ids))
 		}
 	}
 	for i := range 2 * maxRings {
-		s.of(fmt.Sprintf("model-%d", i), false, nil)
+		s.ringFor(fmt.Sprintf("model-%d", i), false, nil)
 		if len(s.byLayer) > maxRings {
 			t.Fatalf("%d rings", len(s.byLayer))
 		}

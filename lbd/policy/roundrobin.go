@@ -1,16 +1,16 @@
 package policy
 
-// RoundRobin takes the available candidates in turn, without a look at load or
-// caches: the baseline of every comparison.
+// RoundRobin rotates over the available candidates and ignores load and caches. It is the baseline
+// of every comparison.
 type RoundRobin struct{ turn, peers rotation }
 
-// Name is round-robin.
+// Name returns round-robin.
 func (*RoundRobin) Name() string { return "round-robin" }
 
-// Traits says: it needs nothing beside the loads.
+// Traits requests only the loads.
 func (*RoundRobin) Traits() Traits { return Traits{} }
 
-// Choose takes the next available candidate of the layer.
+// Choose selects the next available candidate of the layer.
 func (p *RoundRobin) Choose(f *Facts) Choice {
 	from, to, peer := layer(f.Candidates)
 	turn := &p.turn

@@ -1,29 +1,28 @@
 package policy
 
-// regionThreshold is the KV utilisation below which a region is taken without a
-// look at the others (SageServe section 6.1: 70 %, from production).
+// regionThreshold is the KV utilisation below which a region is selected without comparing it to
+// the others (SageServe section 6.1: 70 %, from production).
 const regionThreshold = 0.7
 
-// SageServe is SageServe's router (section 6.1). It chooses the region first:
-// the nearest whose replicas' KV memory is used below a threshold, this region
-// before its peers, else the least used; then, in this region, the replica with
-// the fewest tokens left to process. The KV share is memory beyond the weights,
-// which is the paper's effective memory.
+// SageServe is SageServe's router (section 6.1). It selects the region first: the nearest whose
+// replicas' KV utilisation is below a threshold, this region before its peers, else the least
+// utilised. Then, in this region, it selects the replica with the fewest remaining tokens. KV
+// utilisation excludes the weights, like the paper's effective memory.
 //
-// A region that exports no figure is not thought empty: this one keeps its
-// requests, another gets them only when no known one has room.
+// A region without the figure is not assumed empty: this region keeps its requests, and another one
+// gets them only when no region with the figure has capacity.
 type SageServe struct{ ties rotation }
 
-// NewSageServe makes the policy.
+// NewSageServe returns the policy.
 func NewSageServe() *SageServe { return &SageServe{} }
 
-// Name is sageserve.
+// Name returns sageserve.
 func (*SageServe) Name() string { return "sageserve" }
 
-// Traits says: it weighs regions against each other.
+// Traits requests all regions.
 func (*SageServe) Traits() Traits { return Traits{Regions: true} }
 
-// Choose takes a region, then a replica if that region is this one.
+// Choose selects a region, then a replica if that region is this one.
 func (p *SageServe) Choose(f *Facts) Choice {
 	cs := f.Candidates
 	split := firstPeer(cs)
@@ -35,19 +34,19 @@ func (p *SageServe) Choose(f *Facts) Choice {
 		return Choice{Index: peer, Reason: ReasonOffload}
 	}
 	own := meanKV(cs[:split])
-	// A peer below the threshold is emptier than a region that is not: one
-	// comparison serves both of the paper's rules.
+	// A peer below the threshold has a lower utilisation than a region that is not, so one
+	// comparison covers both of the paper's rules.
 	if peer != Wait && own.Known && own.Value >= regionThreshold && peerKV(&cs[peer]) < own.Value {
 		return Choice{Index: peer, Reason: ReasonOffload}
 	}
 	return Choice{Index: p.fewestRemaining(cs[:split]), Reason: ReasonRemaining}
 }
 
-// peerKV is a peer's utilisation; one that tells none counts as full.
+// peerKV returns a peer's utilisation; without the figure it counts as full.
 func peerKV(c *Candidate) float64 { return c.KV.Or(1) }
 
-// meanKV is the utilisation of this region: the mean over the replicas that
-// answer, of one size as they serve one model.
+// meanKV returns the utilisation of this region: the mean over its live replicas, which have equal
+// size since they serve one model.
 func meanKV(cs []Candidate) Maybe[float64] {
 	sum, n := 0.0, 0
 	for i := range cs {
@@ -62,8 +61,8 @@ func meanKV(cs []Candidate) Maybe[float64] {
 	return Known(sum / float64(n))
 }
 
-// bestPeer is the nearest available peer below the threshold, else the least
-// used; Wait when none is available.
+// bestPeer returns the nearest available peer below the threshold, else the least utilised; Wait if
+// none is available.
 func bestPeer(cs []Candidate, from int) int {
 	best := Wait
 	for i := from; i < len(cs); i++ {
@@ -74,8 +73,8 @@ func bestPeer(cs []Candidate, from int) int {
 	return best
 }
 
-// preferred says whether peer a comes before b: below the threshold by distance,
-// else by utilisation; the lighter when that is the same.
+// preferred reports whether peer a precedes b: below the threshold by distance, else by
+// utilisation, then by load.
 func preferred(a, b *Candidate) bool {
 	ka, kb := peerKV(a), peerKV(b)
 	if ka < regionThreshold && kb < regionThreshold {
@@ -85,11 +84,10 @@ func preferred(a, b *Candidate) bool {
 	} else if ka != kb {
 		return ka < kb
 	}
-	return lighter(a, b)
+	return lessLoaded(a, b)
 }
 
-// fewestRemaining is the available replica with the fewest tokens left to
-// process; ties rotate.
+// fewestRemaining returns the available replica with the fewest remaining tokens; ties rotate.
 func (p *SageServe) fewestRemaining(cs []Candidate) int {
 	fewest := Wait
 	for i := range cs {

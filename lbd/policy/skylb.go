@@ -1,25 +1,25 @@
 package policy
 
-// SkyLB is SkyLB's prefix-tree policy (section 3.2, Algorithm 1): the available
-// candidate that holds the longest prefix of the prompt, replicas of the region
-// before peers. When the best match is below MinMatch of the prompt, locality
-// has nothing to say and the least loaded candidate is taken (section 3.3).
+// SkyLB is SkyLB's prefix-tree policy (section 3.2, Algorithm 1). It selects the available
+// candidate with the longest cached prefix of the prompt, replicas of the region before peers. If
+// the best match is below MinMatch of the prompt, it selects the least loaded candidate (section
+// 3.3).
 type SkyLB struct {
-	// MinMatch is the share of the prompt, 0..1, from which a match counts.
+	// MinMatch is the minimum share of the prompt, 0..1, for a match to count.
 	MinMatch    float64
 	ties, peers rotation
 }
 
-// NewSkyLB makes the policy with the paper's constants: MinMatch one half.
+// NewSkyLB returns the policy with the paper's constant: MinMatch one half.
 func NewSkyLB() *SkyLB { return &SkyLB{MinMatch: 0.5} }
 
-// Name is skylb.
+// Name returns skylb.
 func (*SkyLB) Name() string { return "skylb" }
 
-// Traits says: it looks at prefixes.
+// Traits requests prefixes.
 func (*SkyLB) Traits() Traits { return Traits{Prefix: true} }
 
-// Choose takes the available candidate with the longest match.
+// Choose selects the available candidate with the longest match.
 func (p *SkyLB) Choose(f *Facts) Choice {
 	from, to, peer := layer(f.Candidates)
 	ties := &p.ties

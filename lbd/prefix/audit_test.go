@@ -28,11 +28,11 @@ func (a *audit) children(id int32) {
 		if n.parent != id || n.left != left {
 			a.t.Fatalf("node %d hangs under %d after %d but says %d after %d", c, id, left, n.parent, n.left)
 		}
-		if got := tree.find(id, n.first); got != c {
+		if got := tree.findChild(id, n.first); got != c {
 			a.t.Fatalf("the index says %d for node %d", got, c)
 		}
-		if n.length < 1 || n.length > mostEdge || tree.unheld(c) || n.seen() {
-			a.t.Fatalf("node %d has %d hashes, held %v, seen %v", c, n.length, !tree.unheld(c), n.seen())
+		if n.length < 1 || n.length > maxEdge || tree.hasNoTargets(c) || n.seen() {
+			a.t.Fatalf("node %d has %d hashes, held %v, seen %v", c, n.length, !tree.hasNoTargets(c), n.seen())
 		}
 		if inner(int(n.length)) {
 			a.piece(c, n)
@@ -55,7 +55,7 @@ func (a *audit) targets(parent, id int32) {
 	a.tree.eachTarget(id, func(target int) {
 		a.held[target] += int(a.tree.node(id).length) * BlockBytes
 		a.counts[target]++
-		if parent != 0 && !a.tree.has(parent, target) {
+		if parent != 0 && !a.tree.hasTarget(parent, target) {
 			a.t.Fatalf("target %d holds node %d but not its parent", target, id)
 		}
 		if !slices.Contains(a.tree.members[target], id) {

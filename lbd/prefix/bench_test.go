@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// traffic makes prompts that open like one of some conversations and go on
+// traffic creates prompts that begin like one of some conversations and continue
 // with text of their own: on average half of each prompt is shared, and the
 // conversations part ways at any block.
 type traffic struct {
@@ -52,8 +52,8 @@ func fill(t *Tree, w *traffic, nodes, targets int) {
 	}
 }
 
-// BenchmarkMatchInsert is a prompt that the tree does not know, half of which
-// it does: matched, inserted, and the oldest evicted for it.
+// BenchmarkMatchInsert measures a new prompt whose first half is in the tree:
+// match, insert, and eviction of the oldest.
 func BenchmarkMatchInsert(b *testing.B) {
 	for _, c := range []struct{ kb, targets, nodes int }{
 		{1, 64, 100_000},

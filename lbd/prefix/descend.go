@@ -34,28 +34,28 @@ func (d *descent) push(id int32) {
 	d.above, d.tip = d.depth, none
 }
 
-// reach says that all of key is on the path.
-func (d *descent) reach(key Key) {
+// extendTo says that all of key is on the path.
+func (d *descent) extendTo(key Key) {
 	d.above, d.depth, d.hash = len(key), len(key), key[len(key)-1]
 }
 
-// leads reports whether key begins with everything that matched. A hash stands
+// isPrefixOf reports whether key begins with everything that matched. A hash stands
 // for all text before it, so the last one says it; and where an earlier key
 // came to, by whatever memory it lay in, does not matter.
-func (d *descent) leads(key Key) bool {
+func (d *descent) isPrefixOf(key Key) bool {
 	return d.known && d.depth > 0 && d.depth <= len(key) && key[d.depth-1] == d.hash
 }
 
 // descend walks down as far as key matches and leaves the way in t.walked.
 func (t *Tree) descend(key Key) {
 	d := &t.walked
-	if !d.leads(key) {
+	if !d.isPrefixOf(key) {
 		*d = descent{known: true, path: d.path[:0], tip: none}
 	}
-	if d.tip == none || t.follow(d.tip, key) {
+	if d.tip == none || t.followEdge(d.tip, key) {
 		for d.depth < len(key) {
-			next := t.find(d.end(), key[d.depth])
-			if next == none || !t.follow(next, key) {
+			next := t.findChild(d.end(), key[d.depth])
+			if next == none || !t.followEdge(next, key) {
 				break
 			}
 		}
@@ -65,11 +65,11 @@ func (t *Tree) descend(key Key) {
 	}
 }
 
-// follow goes down node id's edge, which begins like the rest of key, and
+// followEdge goes down node id's edge, which begins like the rest of key, and
 // reports whether all of it matches.
-func (t *Tree) follow(id int32, key Key) bool {
+func (t *Tree) followEdge(id int32, key Key) bool {
 	d, n := &t.walked, t.node(id)
-	d.depth = d.above + t.common(n, key[d.above:], max(1, d.depth-d.above))
+	d.depth = d.above + t.commonHashes(n, key[d.above:], max(1, d.depth-d.above))
 	if d.depth-d.above < int(n.length) {
 		d.tip = id
 		return false
@@ -78,10 +78,10 @@ func (t *Tree) follow(id int32, key Key) bool {
 	return true
 }
 
-// common is how many hashes n's edge and rest begin with alike, at least known
+// commonHashes is how many hashes n's edge and rest begin with alike, at least known
 // as many. As hashes stand for all text before them, those that are alike come
 // first and the point where they end is found by bisection.
-func (t *Tree) common(n *node, rest []uint64, known int) int {
+func (t *Tree) commonHashes(n *node, rest []uint64, known int) int {
 	most := min(int(n.length), len(rest))
 	if t.hash(n, most-1) == rest[most-1] {
 		return most
@@ -97,8 +97,8 @@ func (t *Tree) common(n *node, rest []uint64, known int) int {
 	return low
 }
 
-// find is the child of parent whose edge begins with hash, or none.
-func (t *Tree) find(parent int32, hash uint64) int32 {
+// findChild is the child of parent whose edge begins with hash, or none.
+func (t *Tree) findChild(parent int32, hash uint64) int32 {
 	x := &t.index
 	if x.count == 0 {
 		return none

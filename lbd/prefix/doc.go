@@ -1,23 +1,17 @@
-// Package prefix remembers which targets hold which prompt prefixes, without
-// keeping any text: an approximate radix tree of what each replica has cached
-// (SGLang's cache-aware router, SkyLB section 3.2), and where the answers of a
-// conversation ended.
+// Package prefix tracks which targets have cached which prompt prefixes, without storing text: an
+// approximate radix tree of each replica's cache (SGLang's cache-aware router, SkyLB section 3.2),
+// and the points where the answers of a conversation ended.
 //
-// A prompt becomes a Key: one chain hash for every BlockBytes bytes, so that
-// equal hashes at a position mean equal text up to there, and a match rounds
-// down to a block. One Tree holds the keys of all targets; every node carries
-// the set of targets that have it, and a child's set is a subset of its
-// parent's.
+// A prompt is converted to a Key: one chain hash per BlockBytes bytes. Equal hashes at a position
+// mean equal text up to there, and a match is rounded down to a block. One Tree contains the keys
+// of all targets. Every node has the set of targets that hold it, a subset of its parent's set.
 //
-// Read key.go first, then tree.go for what a tree does, descend.go for the walk
-// and shape.go for how nodes come, split, join and go. The other files are the
-// memory: nodes of one cache line (node.go), the sets of targets and the lists
-// that make their removal cheap (targets.go), the hashes of the edges
-// (edges.go), the index (index.go), the order of eviction (order.go) and whose parts
-// go first when it is full (owners.go). All of
-// it lies in few large pieces without pointers, which costs the garbage
-// collector nothing however many nodes there are.
+// Read key.go first, then tree.go for the operations, descend.go for the walk and shape.go for how
+// nodes are added, split, merged and removed. The other files manage memory: nodes of one cache
+// line (node.go), the sets of targets and the lists that make their removal cheap (targets.go), the
+// hashes of the edges (edges.go), the index (index.go), the eviction order (order.go) and the
+// owners' shares of a full tree (owners.go). Everything is stored in few large allocations without
+// pointers, so that the number of nodes costs the garbage collector nothing.
 //
-// The package is pure and not safe for concurrent use: its owner serialises
-// access.
+// The package is not safe for concurrent use; the caller must serialise access.
 package prefix

@@ -10,14 +10,14 @@ package prefix
 // A piece is a header (its size with the header in the upper half, its node in
 // the lower; node 0 is nobody) and the words after it.
 type edges struct {
-	chunks []*[edgeChunk]uint64
-	fill   []int              // words written, by chunk
-	live   []int              // words of pieces in use, by chunk
-	spare  []uint32           // numbers of chunks that were let go
-	blank  *[edgeChunk]uint64 // one of those, for the next
-	head   uint32             // the chunk being written
-	used   int                // sum of live
-	dead   int                // sum of fill less used
+	chunks     []*[edgeChunk]uint64
+	fill       []int              // words written, by chunk
+	live       []int              // words of pieces in use, by chunk
+	freeChunks []uint32           // numbers of chunks that were let go
+	blankChunk *[edgeChunk]uint64 // one of those, for the next
+	head       uint32             // the chunk being written
+	used       int                // sum of live
+	dead       int                // sum of fill less used
 }
 
 const (
@@ -25,7 +25,7 @@ const (
 	edgeMask  = edgeChunk - 1
 	edgeBits  = 12
 	// wordBytes is what a word costs when a quarter is dead and the ends of the
-	// chunks are as empty as pieces of mostEdge can leave them.
+	// chunks are as empty as pieces of maxEdge can leave them.
 	wordBytes = 12
 )
 
@@ -40,8 +40,8 @@ func (e *edges) header(at uint32) *uint64 { return &e.chunks[at>>edgeBits][at&ed
 
 func piece(size int, owner int32) uint64 { return uint64(size)<<32 | uint64(uint32(owner)) }
 
-// own makes node id the owner of the piece at at.
-func (e *edges) own(at uint32, id int32) {
+// setOwner makes node id the owner of the piece at at.
+func (e *edges) setOwner(at uint32, id int32) {
 	h := e.header(at)
 	*h = *h>>32<<32 | uint64(uint32(id))
 }
@@ -50,7 +50,7 @@ func (e *edges) own(at uint32, id int32) {
 func (e *edges) put(words []uint64, owner int32) uint32 {
 	size := len(words) + 1
 	if len(e.chunks) == 0 || e.fill[e.head]+size > edgeChunk {
-		e.open()
+		e.openChunk()
 	}
 	at := e.head<<edgeBits | uint32(e.fill[e.head])
 	*e.header(at) = piece(size, owner)
@@ -61,42 +61,42 @@ func (e *edges) put(words []uint64, owner int32) uint32 {
 	return at
 }
 
-// open begins a chunk.
-func (e *edges) open() {
-	if n := len(e.spare); n > 0 {
-		e.head = e.spare[n-1]
-		e.spare = e.spare[:n-1]
+// openChunk begins a chunk.
+func (e *edges) openChunk() {
+	if n := len(e.freeChunks); n > 0 {
+		e.head = e.freeChunks[n-1]
+		e.freeChunks = e.freeChunks[:n-1]
 	} else {
 		e.head = uint32(len(e.chunks))
 		e.chunks, e.fill, e.live = append(e.chunks, nil), append(e.fill, 0), append(e.live, 0)
 	}
-	if e.blank == nil {
-		e.blank = new([edgeChunk]uint64)
+	if e.blankChunk == nil {
+		e.blankChunk = new([edgeChunk]uint64)
 	}
-	e.chunks[e.head], e.blank = e.blank, nil
+	e.chunks[e.head], e.blankChunk = e.blankChunk, nil
 }
 
 // free gives back the piece at at.
 func (e *edges) free(at uint32) {
-	e.own(at, 0)
-	e.bury(at>>edgeBits, int(*e.header(at)>>32))
+	e.setOwner(at, 0)
+	e.markDead(at>>edgeBits, int(*e.header(at)>>32))
 }
 
-// bury counts size words of a chunk as dead; a chunk of nothing else is let go.
-func (e *edges) bury(chunk uint32, size int) {
+// markDead counts size words of a chunk as dead; a chunk of nothing else is let go.
+func (e *edges) markDead(chunk uint32, size int) {
 	e.live[chunk] -= size
 	e.used -= size
 	e.dead += size
 	if e.live[chunk] == 0 && chunk != e.head {
-		e.letGo(chunk)
+		e.releaseChunk(chunk)
 	}
 }
 
-func (e *edges) letGo(chunk uint32) {
+func (e *edges) releaseChunk(chunk uint32) {
 	e.dead -= e.fill[chunk]
-	e.blank = e.chunks[chunk]
+	e.blankChunk = e.chunks[chunk]
 	e.chunks[chunk], e.fill[chunk] = nil, 0
-	e.spare = append(e.spare, chunk)
+	e.freeChunks = append(e.freeChunks, chunk)
 }
 
 // cut makes two pieces of the one at at, which is that of an edge of length
@@ -119,22 +119,22 @@ func (e *edges) cut(at uint32, length, k int, up, low int32) uint32 {
 	return lower
 }
 
-// clean writes chunks anew while too many words are dead; moved learns where
+// compact writes chunks anew while too many words are dead; moved learns where
 // the edge of a node has gone. Every chunk that it takes has dead words, which
 // are fewer afterwards, so it ends.
-func (e *edges) clean(moved func(owner int32, at uint32)) {
+func (e *edges) compact(moved func(owner int32, at uint32)) {
 	for 3*e.dead > e.used+edgeChunk {
-		worst := e.worst()
+		worst := e.mostDeadChunk()
 		if worst == e.head {
-			e.open()
+			e.openChunk()
 		}
 		e.rewrite(worst, moved)
 	}
 }
 
-// worst is the chunk with the most dead words, the head only if no other has
+// mostDeadChunk is the chunk with the most dead words, the head only if no other has
 // any.
-func (e *edges) worst() uint32 {
+func (e *edges) mostDeadChunk() uint32 {
 	worst, most := e.head, 0
 	for i := range e.chunks {
 		if dead := e.fill[i] - e.live[i]; dead > most && uint32(i) != e.head {
@@ -157,5 +157,5 @@ func (e *edges) rewrite(chunk uint32, moved func(owner int32, at uint32)) {
 	e.used -= e.live[chunk]
 	e.dead += e.live[chunk]
 	e.live[chunk] = 0
-	e.letGo(chunk)
+	e.releaseChunk(chunk)
 }

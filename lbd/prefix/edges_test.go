@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// shelf is the dumb twin of edges: what the edge of each node is, and where the
-// edges say that its inner hashes are.
-type shelf struct {
+// edgesReference is the reference for edges: the edge of each node, and where the
+// edges store its inner hashes.
+type edgesReference struct {
 	t     *testing.T
 	rng   *rand.Rand
 	edges edges
@@ -18,7 +18,7 @@ type shelf struct {
 	last  int32
 }
 
-func (s *shelf) put(length int) {
+func (s *edgesReference) put(length int) {
 	edge := make([]uint64, length)
 	for i := range edge {
 		edge[i] = s.rng.Uint64()
@@ -30,16 +30,16 @@ func (s *shelf) put(length int) {
 	}
 }
 
-func (s *shelf) keep(id int32, edge []uint64) {
+func (s *edgesReference) keep(id int32, edge []uint64) {
 	if _, known := s.edge[id]; !known {
 		s.ids = append(s.ids, id)
 	}
 	s.edge[id] = edge
 }
 
-func (s *shelf) any() int32 { return s.ids[s.rng.IntN(len(s.ids))] }
+func (s *edgesReference) any() int32 { return s.ids[s.rng.IntN(len(s.ids))] }
 
-func (s *shelf) free(id int32) {
+func (s *edgesReference) free(id int32) {
 	if inner(len(s.edge[id])) {
 		s.edges.free(s.at[id])
 	}
@@ -49,7 +49,7 @@ func (s *shelf) free(id int32) {
 }
 
 // cut gives the upper part of id's edge to a new node, or drops the lower.
-func (s *shelf) cut(id int32) {
+func (s *edgesReference) cut(id int32) {
 	edge := s.edge[id]
 	if len(edge) < 2 {
 		return
@@ -67,12 +67,12 @@ func (s *shelf) cut(id int32) {
 	}
 }
 
-// own gives id's edge to another node.
-func (s *shelf) own(id int32) {
+// setOwner gives id's edge to another node.
+func (s *edgesReference) own(id int32) {
 	s.last++
 	edge, at := s.edge[id], s.at[id]
 	if inner(len(edge)) {
-		s.edges.own(at, s.last)
+		s.edges.setOwner(at, s.last)
 	}
 	delete(s.edge, id)
 	delete(s.at, id)
@@ -80,11 +80,11 @@ func (s *shelf) own(id int32) {
 	s.edge[s.last], s.at[s.last] = edge, at
 }
 
-// clean lets the edges move and fails when they move what is not there, or
+// compact lets the edges move and fails when they move what is not there, or
 // more than everything.
-func (s *shelf) clean() {
+func (s *edgesReference) clean() {
 	words := s.edges.used
-	s.edges.clean(func(owner int32, at uint32) {
+	s.edges.compact(func(owner int32, at uint32) {
 		if _, known := s.edge[owner]; !known || !inner(len(s.edge[owner])) {
 			s.t.Fatalf("an edge of node %d moved, which has none", owner)
 		}
@@ -99,7 +99,7 @@ func (s *shelf) clean() {
 }
 
 // check compares every edge with the map's, and the counts with the chunks.
-func (s *shelf) check() {
+func (s *edgesReference) check() {
 	e := &s.edges
 	live := make([]int, len(e.chunks))
 	for id, edge := range s.edge {
@@ -129,8 +129,8 @@ func (s *shelf) check() {
 // and its owner's, and cleaning ends with few dead words.
 func TestEdgesEqualAMap(t *testing.T) {
 	for seed := range uint64(12) {
-		s := &shelf{t: t, rng: rand.New(rand.NewPCG(seed, 7)), edge: map[int32][]uint64{}, at: map[int32]uint32{}}
-		longest := []int{4, 40, mostEdge}[seed%3]
+		s := &edgesReference{t: t, rng: rand.New(rand.NewPCG(seed, 7)), edge: map[int32][]uint64{}, at: map[int32]uint32{}}
+		longest := []int{4, 40, maxEdge}[seed%3]
 		for step := range 4000 {
 			grow := step/500%2 == 0 // swell and shrink by turns
 			switch op := s.rng.IntN(8); {
@@ -161,13 +161,13 @@ func TestEdgesEqualAMap(t *testing.T) {
 
 // All dead words are in the chunk being written, and the others have none.
 func TestEdgesCleanWhenOnlyTheHeadHasDeadWords(t *testing.T) {
-	s := &shelf{t: t, rng: rand.New(rand.NewPCG(1, 2)), edge: map[int32][]uint64{}, at: map[int32]uint32{}}
-	for range edgeChunk / (mostEdge - 1) { // a full chunk, all live
-		s.put(mostEdge)
+	s := &edgesReference{t: t, rng: rand.New(rand.NewPCG(1, 2)), edge: map[int32][]uint64{}, at: map[int32]uint32{}}
+	for range edgeChunk / (maxEdge - 1) { // a full chunk, all live
+		s.put(maxEdge)
 	}
 	full := s.last
-	for s.edges.head == 0 || s.edges.fill[s.edges.head] < edgeChunk-mostEdge {
-		s.put(mostEdge)
+	for s.edges.head == 0 || s.edges.fill[s.edges.head] < edgeChunk-maxEdge {
+		s.put(maxEdge)
 	}
 	for id := full + 1; id <= s.last; id++ {
 		s.free(id)

@@ -16,7 +16,7 @@ type index struct {
 	count int
 }
 
-const leastSlots = 64
+const minSlots = 64
 
 func mix(hash uint64, parent int32) uint64 {
 	return (hash ^ uint64(parent)*0x9e3779b97f4a7c15) * 0xd6e8feb86659fd93 >> 32
@@ -42,7 +42,7 @@ func (x *index) next(m uint64, at *int) int32 {
 
 func (x *index) put(hash uint64, parent, id int32) {
 	if 4*(x.count+1) > 3*len(x.slots) {
-		x.resize(max(leastSlots, 2*len(x.slots)))
+		x.resize(max(minSlots, 2*len(x.slots)))
 	}
 	x.count++
 	x.place(mix(hash, parent)<<32 | uint64(uint32(id)))
@@ -68,8 +68,8 @@ func (x *index) resize(size int) {
 	}
 }
 
-// seek is the slot of an entry, which must be there.
-func (x *index) seek(hash uint64, parent, id int32) int {
+// slotOf is the slot of an entry, which must be there.
+func (x *index) slotOf(hash uint64, parent, id int32) int {
 	entry := mix(hash, parent)<<32 | uint64(uint32(id))
 	at := x.home(entry)
 	for x.slots[at] != entry {
@@ -80,7 +80,7 @@ func (x *index) seek(hash uint64, parent, id int32) int {
 
 // replace makes an entry lead to another node.
 func (x *index) replace(hash uint64, parent, id, by int32) {
-	at := x.seek(hash, parent, id)
+	at := x.slotOf(hash, parent, id)
 	x.slots[at] = x.slots[at]>>32<<32 | uint64(uint32(by))
 }
 
@@ -88,7 +88,7 @@ func (x *index) replace(hash uint64, parent, id, by int32) {
 // at a gap too early.
 func (x *index) remove(hash uint64, parent, id int32) {
 	mask := len(x.slots) - 1
-	gap := x.seek(hash, parent, id)
+	gap := x.slotOf(hash, parent, id)
 	for at := (gap + 1) & mask; x.slots[at] != 0; at = (at + 1) & mask {
 		if home := x.home(x.slots[at]); (at-home)&mask >= (at-gap)&mask {
 			x.slots[gap], gap = x.slots[at], at
@@ -96,7 +96,7 @@ func (x *index) remove(hash uint64, parent, id int32) {
 	}
 	x.slots[gap] = 0
 	x.count--
-	if len(x.slots) > leastSlots && 4*x.count < len(x.slots) {
+	if len(x.slots) > minSlots && 4*x.count < len(x.slots) {
 		x.resize(len(x.slots) / 2)
 	}
 }

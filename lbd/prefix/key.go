@@ -6,16 +6,15 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// BlockBytes is the number of bytes that one hash of a Key covers. Smaller
-// blocks find shorter matches and cost more memory; 64 bytes are about 16
-// tokens, the size of an engine's own KV block.
+// BlockBytes is the number of bytes per hash of a Key. Smaller blocks find shorter matches and cost
+// more memory; 64 bytes are about 16 tokens, the size of an engine's own KV block.
 const BlockBytes = 64
 
-// Key is a prompt as chain hashes, one a full block: Key[i] depends on every
-// byte of blocks 0..i. A trailing partial block is not part of the key.
+// Key is a prompt as chain hashes, one per full block: Key[i] depends on every byte of blocks 0..i.
+// A trailing partial block is not part of the key.
 type Key []uint64
 
-// Bytes is the number of prompt bytes that the key covers.
+// Bytes returns the number of prompt bytes that the key covers.
 func (k Key) Bytes() int { return len(k) * BlockBytes }
 
 // Hasher turns a stream of bytes into a Key. Writing a prompt in one piece or
@@ -29,8 +28,8 @@ type Hasher struct {
 	total int
 }
 
-// NewHasher starts a key. Hashers with different seeds give unrelated keys: a
-// seed that clients do not know keeps them from constructing collisions.
+// NewHasher starts a key. Hashers with different seeds give unrelated keys: a seed that is secret
+// from clients prevents constructed collisions.
 func NewHasher(seed uint64) *Hasher { return &Hasher{chain: seed} }
 
 // Reset starts over with seed, keeping the key's memory only when reuse is
@@ -44,7 +43,7 @@ func (h *Hasher) Reset(seed uint64, reuse bool) {
 	h.chain, h.n, h.total = seed, 0, 0
 }
 
-// Grow makes room for the key of that many more bytes.
+// Grow reserves memory for the key of a number of further bytes.
 func (h *Hasher) Grow(bytes int) { h.key = slices.Grow(h.key, max(0, bytes)/BlockBytes) }
 
 // Write appends bytes to the prompt. It never fails.
@@ -86,9 +85,9 @@ func (h *Hasher) block(b []byte) {
 	h.key = append(h.key, h.chain)
 }
 
-// Key is the key of what was written so far. Later writes may append to its
-// memory but never change it.
+// Key returns the key of the bytes written so far. Later writes may append to its memory but never
+// change it.
 func (h *Hasher) Key() Key { return h.key[:len(h.key):len(h.key)] }
 
-// Len is the number of bytes written so far, the partial block included.
+// Len returns the number of bytes written so far, including the partial block.
 func (h *Hasher) Len() int { return h.total }

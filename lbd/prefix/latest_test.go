@@ -16,9 +16,9 @@ func (l lastSent) insert(key Key, target int) {
 	}
 }
 
-func TestLatestEqualsItsDumbTwin(t *testing.T) {
+func TestLatestMatchesReference(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		tree, dumb := NewTreeInOrder(1<<24, drawOrder(rt)), lastSent{}
+		tree, dumb := NewTreeWithOrder(1<<24, drawOrder(rt)), lastSent{}
 		letters := rapid.StringOfN(rapid.RuneFrom([]rune("ab")), 1, 6, -1)
 		for range rapid.IntRange(1, 40).Draw(rt, "operations") {
 			key := blocks(letters.Draw(rt, "key"))
@@ -40,7 +40,7 @@ func TestLatestEqualsItsDumbTwin(t *testing.T) {
 	})
 }
 
-func TestLatestIsNotKnownOnceThatTargetIsRemoved(t *testing.T) {
+func TestLatestIsUnknownAfterRemoval(t *testing.T) {
 	tree := NewTree(1 << 20)
 	key := blocks("abc")
 	tree.Insert(key, 1)
@@ -56,11 +56,11 @@ func TestLatestIsNotKnownOnceThatTargetIsRemoved(t *testing.T) {
 	}
 	// A number that the tags have no room for is not known, and nothing else is
 	// disturbed.
-	tree.InsertAnswer(key, mostLatest, 5)
+	tree.InsertAnswer(key, maxLatest, 5)
 	if _, known := tree.Match(key, nil).Latest(); known {
 		t.Error("a target beyond the tags is known")
 	}
-	if found := tree.Match(key, nil); !found.Answered || found.Start != 5 {
+	if found := tree.Match(key, nil); !found.Answered || found.SessionStart != 5 {
 		t.Errorf("the mark is lost: %+v", found)
 	}
 }

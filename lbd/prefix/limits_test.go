@@ -9,7 +9,7 @@ import (
 	"skyserve/internal/testkit"
 )
 
-func TestAnEmptyKeyIsNothing(t *testing.T) {
+func TestEmptyKeyHasNoEffect(t *testing.T) {
 	tree, out := NewTree(1<<20), []int{7}
 	tree.Insert(nil, 0)
 	tree.InsertAnswer(Key{}, 0, time.Second)
@@ -23,17 +23,17 @@ func TestAnEmptyKeyIsNothing(t *testing.T) {
 	}
 }
 
-func TestAPromptOfAMegabyte(t *testing.T) {
+func TestMegabytePrompt(t *testing.T) {
 	const size = 16_384
 	w := newTraffic(size*BlockBytes, 1)
 	key := slices.Clone(w.next())
 	tree, out := NewTree(1<<20), make([]int, 1)
 	tree.InsertAnswer(key, 0, time.Second)
 	check(t, tree)
-	if found := tree.Match(key, out); found.Bytes != 1<<20 || !found.Answered || tree.Nodes() != size/mostEdge {
+	if found := tree.Match(key, out); found.Bytes != 1<<20 || !found.Answered || tree.Nodes() != size/maxEdge {
 		t.Errorf("found %+v in %d nodes", found, tree.Nodes())
 	}
-	for _, cut := range []int{1, mostEdge - 1, mostEdge, mostEdge + 1, size - 1} {
+	for _, cut := range []int{1, maxEdge - 1, maxEdge, maxEdge + 1, size - 1} {
 		part := append(slices.Clone(key[:cut]), 1)
 		if found := tree.Match(part, out); found.Bytes != cut*BlockBytes || found.Answered {
 			t.Errorf("found %+v of a prompt that leaves after %d blocks", found, cut)
@@ -44,7 +44,7 @@ func TestAPromptOfAMegabyte(t *testing.T) {
 }
 
 // What does not fit at all is kept from its beginning.
-func TestAPromptLargerThanTheTreeKeepsItsBeginning(t *testing.T) {
+func TestOversizedPromptKeepsBeginning(t *testing.T) {
 	const bound = 64 << 10
 	tree, out := NewTree(bound), make([]int, 1)
 	key := newTraffic(1<<20, 1).next()
@@ -56,7 +56,7 @@ func TestAPromptLargerThanTheTreeKeepsItsBeginning(t *testing.T) {
 	}
 }
 
-func TestAMillionDistinctPrefixesStayUnderASmallBound(t *testing.T) {
+func TestMillionPrefixesStayUnderBound(t *testing.T) {
 	const bound = 256 << 10
 	tree, rng, key := NewTree(bound), rand.New(rand.NewPCG(3, 4)), make(Key, 4)
 	for i := range 1_000_000 {
@@ -75,7 +75,7 @@ func TestAMillionDistinctPrefixesStayUnderASmallBound(t *testing.T) {
 
 // Many short prefixes, then few long ones: the memory of the former is not
 // kept beside that of the latter.
-func TestMemoryFollowsTheContents(t *testing.T) {
+func TestMemoryFollowsContents(t *testing.T) {
 	testkit.Slow(t)
 	tree := NewTree(4 << 20)
 	for _, size := range []int{1, 400, 3, 512, 20} {
@@ -98,7 +98,7 @@ func TestMemoryFollowsTheContents(t *testing.T) {
 
 // A target that leaves takes most of the tree with it: the nodes of the others
 // move together and nothing that is known of them is lost.
-func TestNodesThatMoveKeepEverything(t *testing.T) {
+func TestMovedNodesKeepState(t *testing.T) {
 	tree, w, kept := NewTree(1<<30), newTraffic(12*BlockBytes, 1500), []Key(nil)
 	for i := range 12_000 {
 		if i%6 != 0 {
@@ -115,7 +115,7 @@ func TestNodesThatMoveKeepEverything(t *testing.T) {
 	}
 	out := make([]int, 71)
 	for i, key := range kept {
-		if found := tree.Match(key, out); out[70] != key.Bytes() || found.Start != time.Duration(6*i) {
+		if found := tree.Match(key, out); out[70] != key.Bytes() || found.SessionStart != time.Duration(6*i) {
 			t.Fatalf("prompt %d: %d bytes are known, found %+v", i, out[70], found)
 		}
 	}
@@ -194,16 +194,16 @@ func TestTargetsUpTo1023(t *testing.T) {
 	}
 }
 
-func TestAnswersOnTheWayDown(t *testing.T) {
+func TestAnswersOnMatchedPath(t *testing.T) {
 	tree, out := NewTree(1<<20), make([]int, 3)
 	expect := func(when, key string, want Found) {
 		t.Helper()
-		if found := tree.Match(blocks(key), out); found.Start != want.Start || found.Answered != want.Answered {
+		if found := tree.Match(blocks(key), out); found.SessionStart != want.SessionStart || found.Answered != want.Answered {
 			t.Errorf("%s: %s found %+v, want %+v", when, key, found, want)
 		}
 		check(t, tree)
 	}
-	none, first, second, third := Found{}, Found{Start: 9, Answered: true}, Found{Start: -4, Answered: true}, Found{Start: 2, Answered: true}
+	none, first, second, third := Found{}, Found{SessionStart: 9, Answered: true}, Found{SessionStart: -4, Answered: true}, Found{SessionStart: 2, Answered: true}
 	tree.InsertAnswer(blocks("abcd"), 0, 9)
 	tree.InsertAnswer(blocks("abcdefgh"), 0, -4)
 	expect("two answers", "abc", none)

@@ -11,16 +11,16 @@ const (
 	// memberBytes is what one target of a node costs: its line in the target's list
 	// at the list's longest.
 	memberBytes = 12
-	// mostEdge is the most hashes of one edge (32 KB of a prompt); a longer piece
+	// maxEdge is the most hashes of one edge (32 KB of a prompt); a longer piece
 	// of text is a chain of nodes. It bounds what one move of an edge costs.
-	mostEdge = 512
+	maxEdge = 512
 
 	chunkBits = 8
 	chunkSize = 1 << chunkBits
 	chunkMask = chunkSize - 1
 
-	none = int32(-1)
-	gone = int32(-2) // the parent of a node that is not in use
+	none   = int32(-1)
+	unused = int32(-2) // the parent of a node that is not in use
 )
 
 // node is one edge of the tree with the point it leads to: a cache line, so
@@ -36,7 +36,7 @@ type node struct {
 	left, right  int32  // siblings
 	newer, older int32  // neighbours in the tree's order
 	edge         uint32 // where the hashes between first and last are, if there are any
-	length       uint16 // hashes of the edge, 1 to mostEdge
+	length       uint16 // hashes of the edge, 1 to maxEdge
 	tags         uint16 // see below
 }
 
@@ -47,7 +47,7 @@ const (
 	tagMarked   = 1 << 0
 	tagSeen     = 1 << 1
 	latestShift = 2
-	mostLatest  = 1<<(16-latestShift) - 1
+	maxLatest   = 1<<(16-latestShift) - 1
 )
 
 func (n *node) marked() bool { return n.tags&tagMarked != 0 }
@@ -61,10 +61,10 @@ func (n *node) setSeen(seen bool) {
 	}
 }
 
-// sentTo notes that target was sent the node last.
-func (n *node) sentTo(target int) {
+// setLatest notes that target was sent the node last.
+func (n *node) setLatest(target int) {
 	n.tags &= tagMarked | tagSeen
-	if target < mostLatest {
+	if target < maxLatest {
 		n.tags |= uint16(target+1) << latestShift
 	}
 }
@@ -117,17 +117,17 @@ func (t *Tree) dropEdge(id int32) {
 	}
 }
 
-// take hands out a node, whose fields the caller sets. It makes a place only
+// allocNode hands out a node, whose fields the caller sets. It makes a place only
 // when there is no hole, so holes beyond the end are forgotten before the end
 // comes back to them.
-func (t *Tree) take() int32 {
+func (t *Tree) allocNode() int32 {
 	t.count++
-	if id := t.hole(); id != none {
+	if id := t.takeHole(); id != none {
 		return id
 	}
 	if int(t.end>>chunkBits) == len(t.chunks) {
 		t.chunks = append(t.chunks, new([chunkSize]node))
-		t.more = append(t.more, nil)
+		t.extraTargets = append(t.extraTargets, nil)
 		if t.ownerOfNode != nil {
 			t.ownerOfNode = append(t.ownerOfNode, new([chunkSize]uint16))
 		}
@@ -136,8 +136,8 @@ func (t *Tree) take() int32 {
 	return t.end - 1
 }
 
-// hole is a free place below the end, none if there is none.
-func (t *Tree) hole() int32 {
+// takeHole is a free place below the end, none if there is none.
+func (t *Tree) takeHole() int32 {
 	for n := len(t.holes); n > 0; n = len(t.holes) {
 		id := t.holes[n-1]
 		if t.holes = t.holes[:n-1]; id < t.end {
@@ -147,10 +147,10 @@ func (t *Tree) hole() int32 {
 	return none
 }
 
-// give takes node id back.
-func (t *Tree) give(id int32) {
+// freeNode takes node id back.
+func (t *Tree) freeNode(id int32) {
 	t.clearTargets(id)
-	*t.node(id) = node{parent: gone}
+	*t.node(id) = node{parent: unused}
 	t.holes = append(t.holes, id)
 	t.count--
 }
@@ -163,14 +163,14 @@ func (t *Tree) compact(most int) {
 	for ; most > 0 && 4*(int(t.end)-1-t.count) > t.count+slack; most-- {
 		t.walked.known = false
 		t.end--
-		if t.node(t.end).parent != gone {
-			t.move(t.end, t.hole())
+		if t.node(t.end).parent != unused {
+			t.moveNode(t.end, t.takeHole())
 		}
 	}
 	if used := int(t.end)>>chunkBits + 1; used < len(t.chunks) {
 		clear(t.chunks[used:])
-		clear(t.more[used:])
-		t.chunks, t.more = t.chunks[:used], t.more[:used]
+		clear(t.extraTargets[used:])
+		t.chunks, t.extraTargets = t.chunks[:used], t.extraTargets[:used]
 		if t.ownerOfNode != nil {
 			clear(t.ownerOfNode[used:])
 			t.ownerOfNode = t.ownerOfNode[:used]
@@ -178,16 +178,16 @@ func (t *Tree) compact(most int) {
 	}
 }
 
-// move makes node from node to, in everything that names it.
-func (t *Tree) move(from, to int32) {
+// moveNode makes node from node to, in everything that names it.
+func (t *Tree) moveNode(from, to int32) {
 	n := t.node(to)
 	*n = *t.node(from)
 	n.low = 0
 	t.copyTargets(from, to)
 	t.clearTargets(from)
-	t.eachTarget(to, func(target int) { t.enlist(to, target) })
+	t.eachTarget(to, func(target int) { t.addMember(to, target) })
 	if inner(int(n.length)) {
-		t.edges.own(n.edge, to)
+		t.edges.setOwner(n.edge, to)
 	}
 	t.index.replace(n.first, n.parent, from, to)
 	if n.left == none {
@@ -199,7 +199,7 @@ func (t *Tree) move(from, to int32) {
 		t.node(n.right).left = to
 	}
 	for c := n.child; c != none; c = t.node(c).right {
-		t.reparent(c, to)
+		t.setParent(c, to)
 	}
 	t.setOwner(to, t.ownerOf(from))
 	t.relink(to)

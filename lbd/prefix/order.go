@@ -1,20 +1,19 @@
 package prefix
 
-// Order says which leaves a full tree gives up first.
+// Order is the order in which a full tree evicts leaves.
 type Order int
 
 const (
-	// LeastRecent gives up the leaves whose prefix was sent longest ago (SGLang's
-	// router).
+	// LeastRecent evicts the leaves whose prefix was sent longest ago (SGLang's router).
 	LeastRecent Order = iota
-	// EarliestInserted gives up the leaves that became known first, however often
-	// they were sent since (SkyLB section 3.2). A prefix becomes known when it, or
-	// one more target that holds it, enters the tree.
+	// EarliestInserted evicts the leaves that became known first, however often they were sent since
+	// (SkyLB section 3.2). A prefix becomes known when it, or another target that holds it, enters
+	// the tree.
 	EarliestInserted
 )
 
-// touch makes id the newest node of the owner that inserts.
-func (t *Tree) touch(id int32) {
+// makeNewest makes id the newest node of the owner that inserts.
+func (t *Tree) makeNewest(id int32) {
 	if t.owners[t.inserting].newest == id {
 		return
 	}

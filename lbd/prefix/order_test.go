@@ -65,12 +65,12 @@ func (l *ledger) has(letter string, target int) bool {
 	})
 }
 
-func TestEvictionEqualsItsDumbTwinInBothOrders(t *testing.T) {
+func TestEvictionMatchesReferenceInBothOrders(t *testing.T) {
 	names := []string{"a", "b", "c", "d", "e", "f"}
 	rapid.Check(t, func(rt *rapid.T) {
 		order := drawOrder(rt)
 		const room = 3*(nodeBytes+memberBytes) + memberBytes
-		tree := NewTreeInOrder(room, order)
+		tree := NewTreeWithOrder(room, order)
 		dumb := &ledger{order: order, maxBytes: room}
 		for range rapid.IntRange(1, 40).Draw(rt, "operations") {
 			target := rapid.IntRange(0, 2).Draw(rt, "target")
@@ -98,10 +98,10 @@ func TestEvictionEqualsItsDumbTwinInBothOrders(t *testing.T) {
 
 // Prefixes that share heads, under a bound: the invariants hold in both orders
 // whatever is evicted, and what was just inserted is there.
-func TestEvictionOfSharedPrefixesKeepsTheInvariants(t *testing.T) {
+func TestSharedEvictionKeepsInvariants(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		const bound = 8 * nodeBytes
-		tree := NewTreeInOrder(bound, drawOrder(rt))
+		tree := NewTreeWithOrder(bound, drawOrder(rt))
 		letters := rapid.StringOfN(rapid.RuneFrom([]rune("abc")), 1, 5, -1)
 		for range rapid.IntRange(1, 60).Draw(rt, "operations") {
 			target := rapid.SampledFrom([]int{0, 1, 70}).Draw(rt, "target")
@@ -118,9 +118,9 @@ func TestEvictionOfSharedPrefixesKeepsTheInvariants(t *testing.T) {
 	})
 }
 
-func TestTheOrderDecidesWhatARepeatedPrefixIsWorth(t *testing.T) {
+func TestOrderDecidesValueOfRepeatedPrefix(t *testing.T) {
 	for order, gone := range map[Order]string{LeastRecent: "b", EarliestInserted: "a"} {
-		tree := NewTreeInOrder(3*(nodeBytes+memberBytes), order)
+		tree := NewTreeWithOrder(3*(nodeBytes+memberBytes), order)
 		for _, k := range []string{"a", "b", "c", "a", "d"} { // a is sent twice
 			tree.Insert(blocks(k), 0)
 		}
@@ -151,7 +151,7 @@ func TestHeldCountsSharedBytesOnce(t *testing.T) {
 
 // Two conversations that open with the same message part ways at the second:
 // the key covers the whole rendered conversation.
-func TestTheWholeConversationIsTheKeyNotOnlyTheFirstMessage(t *testing.T) {
+func TestKeyCoversWholeConversation(t *testing.T) {
 	tree := NewTree(1 << 20)
 	tree.Insert(blocks("hello-one"), 0)
 	tree.Insert(blocks("hello-two"), 1)

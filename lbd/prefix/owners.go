@@ -5,16 +5,15 @@ import (
 	"time"
 )
 
-// Owners are whose prompts a tree holds: small integers from 0 that its user hands out.
-// A node belongs to the owner that inserted a key through it last. Each owner's nodes
-// have an order of age of their own, and a full tree gives up the oldest leaf of an
-// owner that has more than its share, so that nobody's prompts push out all others'.
-// An owner that was released has no share: what is left of it goes first.
+// Owners are the owners of prompts in a tree: small integers from 0 that the caller assigns. A node
+// belongs to the owner that last inserted a key through it. Each owner's nodes have their own age
+// order, and a full tree evicts the oldest leaf of an owner above its share, so that no owner's
+// prompts evict all others'. A released owner has no share: its nodes are evicted first.
 //
-// While all that was ever inserted is owner 0's, a tree counts nothing of this.
+// While everything inserted belongs to owner 0, a tree does not track owners.
 
-// owned is what the tree counts of an owner.
-type owned struct {
+// ownerState is what the tree counts of an owner.
+type ownerState struct {
 	newest, oldest int32 // of its nodes
 	weight         int   // what they cost, more or less, in bytes
 	released       bool
@@ -52,11 +51,11 @@ func (t *Tree) Release(owner int) {
 	t.released = append(t.released, int32(owner))
 }
 
-// begin makes owner the one whose key is inserted now.
-func (t *Tree) begin(owner int) {
+// startInsert makes owner the one whose key is inserted now.
+func (t *Tree) startInsert(owner int) {
 	t.inserting = owner
 	if owner >= len(t.owners) {
-		t.knowOwner(owner)
+		t.ensureOwner(owner)
 	}
 	if t.owners[owner].released {
 		t.unrelease(owner)
@@ -70,10 +69,10 @@ func (t *Tree) unrelease(owner int) {
 	t.released = slices.DeleteFunc(t.released, func(o int32) bool { return int(o) == owner })
 }
 
-// knowOwner makes room for what the tree counts of an owner, and for the owners of nodes.
-func (t *Tree) knowOwner(owner int) {
+// ensureOwner makes room for what the tree counts of an owner, and for the owners of nodes.
+func (t *Tree) ensureOwner(owner int) {
 	for len(t.owners) <= owner {
-		t.owners = append(t.owners, owned{newest: none, oldest: none})
+		t.owners = append(t.owners, ownerState{newest: none, oldest: none})
 	}
 	if t.ownerOfNode != nil {
 		return
@@ -83,7 +82,7 @@ func (t *Tree) knowOwner(owner int) {
 		t.ownerOfNode[i] = new([chunkSize]uint16)
 	}
 	for id := t.owners[0].oldest; id != none; id = t.node(id).newer {
-		t.weigh(0, weightOf(int(t.node(id).length)))
+		t.addWeight(0, weightOf(int(t.node(id).length)))
 	}
 }
 
@@ -103,19 +102,19 @@ func (t *Tree) setOwner(id int32, owner int) {
 }
 
 // listOf is the order of age that node id is in.
-func (t *Tree) listOf(id int32) *owned { return &t.owners[t.ownerOf(id)] }
+func (t *Tree) listOf(id int32) *ownerState { return &t.owners[t.ownerOf(id)] }
 
 // weightOf is what a node of so many hashes counts.
 func weightOf(length int) int { return nodeBytes + wordBytes*length }
 
-// weigh adds to what an owner's nodes cost, where owners are known.
-func (t *Tree) weigh(owner, by int) {
+// addWeight adds to what an owner's nodes cost, where owners are known.
+func (t *Tree) addWeight(owner, by int) {
 	if t.ownerOfNode != nil {
-		t.weighOwner(owner, by)
+		t.addOwnerWeight(owner, by)
 	}
 }
 
-func (t *Tree) weighOwner(owner, by int) {
+func (t *Tree) addOwnerWeight(owner, by int) {
 	o := &t.owners[owner]
 	before := o.weight
 	o.weight += by
@@ -137,8 +136,8 @@ func (t *Tree) transfer(id int32, owner int) {
 		return
 	}
 	w := weightOf(int(t.node(id).length))
-	t.weigh(was, -w)
-	t.weigh(owner, w)
+	t.addWeight(was, -w)
+	t.addWeight(owner, w)
 	t.setOwner(id, owner)
 }
 
@@ -162,11 +161,11 @@ func (t *Tree) victim() int32 {
 				return id
 			}
 		}
-		if t.owners[t.heaviest].weight <= share || t.owners[t.heaviest].oldest == t.kept {
-			t.heaviest = t.mostWeight()
+		if t.owners[t.heaviest].weight <= share || t.owners[t.heaviest].oldest == t.protected {
+			t.heaviest = t.heaviestOwner()
 		}
-		if w := t.owners[t.heaviest].weight; w == 0 || over && w <= share || t.owners[t.heaviest].oldest == t.kept {
-			t.kept = none // from its end on
+		if w := t.owners[t.heaviest].weight; w == 0 || over && w <= share || t.owners[t.heaviest].oldest == t.protected {
+			t.protected = none // from its end on
 			continue
 		}
 		if id := t.oldestLeaf(t.heaviest); id != none {
@@ -175,11 +174,11 @@ func (t *Tree) victim() int32 {
 	}
 }
 
-// mostWeight is the owner with the most, but for one that has only what was just
+// heaviestOwner is the owner with the most, but for one that has only what was just
 // inserted.
-func (t *Tree) mostWeight() (heaviest int) {
+func (t *Tree) heaviestOwner() (heaviest int) {
 	for o := range t.owners {
-		if x, most := &t.owners[o], &t.owners[heaviest]; x.oldest != t.kept && (x.weight > most.weight || most.oldest == t.kept) {
+		if x, most := &t.owners[o], &t.owners[heaviest]; x.oldest != t.protected && (x.weight > most.weight || most.oldest == t.protected) {
 			heaviest = o
 		}
 	}
@@ -191,19 +190,19 @@ func (t *Tree) mostWeight() (heaviest int) {
 func (t *Tree) oldestLeaf(owner int) int32 {
 	for {
 		switch id := t.owners[owner].oldest; {
-		case id == none || id == t.kept:
+		case id == none || id == t.protected:
 			return none
 		case t.node(id).child == none:
 			return id
 		default:
-			t.bequeath(id)
+			t.giveToChildOwner(id)
 		}
 	}
 }
 
-// bequeath gives node id, and what is above it of the same owner, to the owner of its
+// giveToChildOwner gives node id, and what is above it of the same owner, to the owner of its
 // first child, as the newest it has: so a parent stays newer than its children.
-func (t *Tree) bequeath(id int32) {
+func (t *Tree) giveToChildOwner(id int32) {
 	heir := t.ownerOf(t.node(id).child)
 	for at := id; at != 0; at = t.node(at).parent {
 		if at == id || t.ownerOf(at) == heir {

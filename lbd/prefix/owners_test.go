@@ -18,9 +18,9 @@ func own(owner int, text string) Key {
 func (t *Tree) holds(key Key) int { return t.Match(key, nil).Bytes }
 
 // One owner that inserts without end does not push out what others hold.
-func TestAFloodLeavesOthersTheirShare(t *testing.T) {
+func TestFloodLeavesOthersTheirShare(t *testing.T) {
 	for _, order := range []Order{LeastRecent, EarliestInserted} {
-		tree := NewTreeInOrder(200*nodeBytes, order)
+		tree := NewTreeWithOrder(200*nodeBytes, order)
 		for i := range 20 {
 			tree.InsertFor(1, own(1, fmt.Sprint("mine", i)), 0)
 			tree.InsertFor(2, own(2, fmt.Sprint("mine", i)), 1)
@@ -46,7 +46,7 @@ func TestAFloodLeavesOthersTheirShare(t *testing.T) {
 
 // An owner that is alone, or whose neighbours were released, has the whole tree; one
 // that comes back has its share again.
-func TestAReleasedOwnerGivesWay(t *testing.T) {
+func TestReleasedOwnerIsEvictedFirst(t *testing.T) {
 	tree := NewTree(100 * nodeBytes)
 	fill := func(owner, n int) {
 		for i := range n {
@@ -76,9 +76,9 @@ func TestAReleasedOwnerGivesWay(t *testing.T) {
 // Whatever is inserted for whom: nobody loses anything while it has no more than its
 // part, unless it was released or inserts itself; and what was just inserted stays, if it
 // is no more than its owner's part.
-func TestNobodyLosesWhatIsWithinItsShare(t *testing.T) {
+func TestOwnersKeepTheirShare(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		tree := NewTreeInOrder(rapid.IntRange(5, 60).Draw(rt, "room")*nodeBytes, drawOrder(rt))
+		tree := NewTreeWithOrder(rapid.IntRange(5, 60).Draw(rt, "room")*nodeBytes, drawOrder(rt))
 		owners := rapid.IntRange(2, 6).Draw(rt, "owners")
 		for range rapid.IntRange(1, 200).Draw(rt, "operations") {
 			owner := rapid.IntRange(0, owners-1).Draw(rt, "owner")
@@ -114,7 +114,7 @@ func TestNobodyLosesWhatIsWithinItsShare(t *testing.T) {
 }
 
 // Owner 0 alone costs nothing: neither memory for owners nor another order of eviction.
-func TestATreeOfOneOwnerKnowsNoOwners(t *testing.T) {
+func TestSingleOwnerTreeTracksNoOwners(t *testing.T) {
 	tree := NewTree(50 * nodeBytes)
 	for i := range 500 {
 		tree.Insert(own(0, fmt.Sprint(i)), i%3)

@@ -1,20 +1,20 @@
 package prefix
 
-// leaf hangs a new node under parent.
-func (t *Tree) leaf(parent int32, edge []uint64, target int) int32 {
-	id := t.take()
+// addLeaf hangs a new node under parent.
+func (t *Tree) addLeaf(parent int32, edge []uint64, target int) int32 {
+	id := t.allocNode()
 	*t.node(id) = node{child: none, left: none, right: none}
 	t.setOwner(id, t.inserting)
-	t.weigh(t.inserting, weightOf(len(edge)))
+	t.addWeight(t.inserting, weightOf(len(edge)))
 	t.setEdge(id, edge)
-	t.adopt(parent, id)
-	t.add(id, target)
+	t.addChild(parent, id)
+	t.addTarget(id, target)
 	t.linkNewest(id)
 	return id
 }
 
-// adopt makes id the first child of parent.
-func (t *Tree) adopt(parent, id int32) {
+// addChild makes id the first child of parent.
+func (t *Tree) addChild(parent, id int32) {
 	n, p := t.node(id), t.node(parent)
 	n.parent, n.left, n.right = parent, none, p.child
 	if p.child != none {
@@ -24,8 +24,8 @@ func (t *Tree) adopt(parent, id int32) {
 	t.index.put(n.first, parent, id)
 }
 
-// disown takes id from among its siblings.
-func (t *Tree) disown(id int32) {
+// removeChild takes id from among its siblings.
+func (t *Tree) removeChild(id int32) {
 	n := t.node(id)
 	if n.left == none {
 		t.node(n.parent).child = n.right
@@ -38,9 +38,9 @@ func (t *Tree) disown(id int32) {
 	t.index.remove(n.first, n.parent, id)
 }
 
-// reparent tells node id, which stays where it is among its siblings, that its
+// setParent tells node id, which stays where it is among its siblings, that its
 // parent's number is now parent.
-func (t *Tree) reparent(id, parent int32) {
+func (t *Tree) setParent(id, parent int32) {
 	n := t.node(id)
 	t.index.remove(n.first, n.parent, id)
 	n.parent = parent
@@ -50,40 +50,40 @@ func (t *Tree) reparent(id, parent int32) {
 // split cuts node id's edge after k hashes and returns the new upper node. The
 // lower part keeps its number, its children and its mark.
 func (t *Tree) split(id int32, k int) int32 {
-	up := t.take()
+	up := t.allocNode()
 	low := t.node(id)
 	length, last, first := int(low.length), t.hash(low, k-1), t.hash(low, k)
-	t.disown(id)
+	t.removeChild(id)
 	*t.node(up) = node{first: low.first, last: last, length: uint16(k), edge: low.edge, child: none, tags: low.tags &^ tagMarked}
 	if inner(length) {
 		low.edge = t.edges.cut(low.edge, length, k, up, id)
 	}
 	owner := t.ownerOf(id)
 	t.setOwner(up, owner)
-	t.weigh(owner, nodeBytes)
-	t.adopt(low.parent, up)
+	t.addWeight(owner, nodeBytes)
+	t.addChild(low.parent, up)
 	low.first, low.length = first, uint16(length-k)
-	t.adopt(up, id)
+	t.addChild(up, id)
 	t.copyTargets(id, up)
-	t.eachTarget(up, func(target int) { t.join(up, target) })
+	t.eachTarget(up, func(target int) { t.countTarget(up, target) })
 	t.linkBefore(up, id)
 	return up
 }
 
-// grows reports whether a new leaf of target's under node at may as well
+// canGrow reports whether a new leaf of target's under node at may as well
 // lengthen at's own edge: nothing else is known of the point where at ends. The
 // leaf would be as new as at, so eviction loses no distinction.
-func (t *Tree) grows(at int32, target int) bool {
+func (t *Tree) canGrow(at int32, target int) bool {
 	n := t.node(at)
-	return at != 0 && n.child == none && !n.marked() && int(n.length) < mostEdge && t.only(at, target)
+	return at != 0 && n.child == none && !n.marked() && int(n.length) < maxEdge && t.hasOnlyTarget(at, target)
 }
 
-// grow lengthens node id's edge.
-func (t *Tree) grow(id int32, by []uint64) {
+// growEdge lengthens node id's edge.
+func (t *Tree) growEdge(id int32, by []uint64) {
 	t.scratch = append(t.hashes(t.node(id), t.scratch[:0]), by...)
 	t.dropEdge(id)
 	t.setEdge(id, t.scratch)
-	t.weigh(t.ownerOf(id), wordBytes*len(by))
+	t.addWeight(t.ownerOf(id), wordBytes*len(by))
 }
 
 // mergeChild joins a node with its only child when both are held by the same
@@ -92,26 +92,26 @@ func (t *Tree) grow(id int32, by []uint64) {
 // children need not hear of it.
 func (t *Tree) mergeChild(id int32) {
 	n, c := t.node(id), t.node(id).child
-	if c == none || t.node(c).right != none || n.marked() || int(n.length)+int(t.node(c).length) > mostEdge || !t.sameTargets(id, c) {
+	if c == none || t.node(c).right != none || n.marked() || int(n.length)+int(t.node(c).length) > maxEdge || !t.sameTargets(id, c) {
 		return
 	}
 	t.scratch = t.hashes(t.node(c), t.hashes(n, t.scratch[:0]))
 	t.unlink(c)
 	t.transfer(c, t.ownerOf(id))
-	t.weigh(t.ownerOf(id), -nodeBytes)
-	if t.kept == id {
-		t.kept = c
+	t.addWeight(t.ownerOf(id), -nodeBytes)
+	if t.protected == id {
+		t.protected = c
 	}
-	t.disown(c)
-	t.disown(id)
+	t.removeChild(c)
+	t.removeChild(id)
 	t.dropEdge(c)
 	t.dropEdge(id)
 	t.setEdge(c, t.scratch)
-	t.adopt(n.parent, c)
-	t.eachTarget(id, t.leave)
+	t.addChild(n.parent, c)
+	t.eachTarget(id, t.uncountTarget)
 	t.linkBefore(c, id)
 	t.unlink(id)
-	t.give(id)
+	t.freeNode(id)
 }
 
 // removeLeaf takes a node without children out of the tree.
@@ -119,11 +119,11 @@ func (t *Tree) removeLeaf(id int32) {
 	bytes := int(t.node(id).length) * BlockBytes
 	t.eachTarget(id, func(target int) {
 		t.held[target] -= bytes
-		t.leave(target)
+		t.uncountTarget(target)
 	})
-	t.weigh(t.ownerOf(id), -weightOf(int(t.node(id).length)))
-	t.disown(id)
+	t.addWeight(t.ownerOf(id), -weightOf(int(t.node(id).length)))
+	t.removeChild(id)
 	t.dropEdge(id)
 	t.unlink(id)
-	t.give(id)
+	t.freeNode(id)
 }

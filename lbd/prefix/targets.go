@@ -10,11 +10,11 @@ import (
 // of its nodes needs them.
 
 // stride is how many words beyond the first the nodes of id's chunk have.
-func (t *Tree) stride(id int32) int { return len(t.more[id>>chunkBits]) >> chunkBits }
+func (t *Tree) stride(id int32) int { return len(t.extraTargets[id>>chunkBits]) >> chunkBits }
 
-// beyond is those words of node id.
-func (t *Tree) beyond(id int32) []uint64 {
-	m := t.more[id>>chunkBits]
+// extraWords is those words of node id.
+func (t *Tree) extraWords(id int32) []uint64 {
+	m := t.extraTargets[id>>chunkBits]
 	stride := len(m) >> chunkBits
 	at := int(id&chunkMask) * stride
 	return m[at : at+stride]
@@ -25,72 +25,72 @@ func (t *Tree) word(id int32, w int) uint64 {
 	if w == 0 {
 		return t.node(id).low
 	}
-	if m := t.beyond(id); w <= len(m) {
+	if m := t.extraWords(id); w <= len(m) {
 		return m[w-1]
 	}
 	return 0
 }
 
-func (t *Tree) has(id int32, target int) bool {
+func (t *Tree) hasTarget(id int32, target int) bool {
 	return t.word(id, target/64)&(1<<(target%64)) != 0
 }
 
-// add puts target into node id's set and reports whether it is new there.
-func (t *Tree) add(id int32, target int) bool {
-	if t.has(id, target) {
+// addTarget puts target into node id's set and reports whether it is new there.
+func (t *Tree) addTarget(id int32, target int) bool {
+	if t.hasTarget(id, target) {
 		return false
 	}
 	w, bit := target/64, uint64(1)<<(target%64)
 	if w == 0 {
 		t.node(id).low |= bit
 	} else {
-		t.widen(id, w)
-		t.beyond(id)[w-1] |= bit
+		t.widenTargets(id, w)
+		t.extraWords(id)[w-1] |= bit
 	}
-	t.join(id, target)
+	t.countTarget(id, target)
 	t.held[target] += int(t.node(id).length) * BlockBytes
 	return true
 }
 
-// widen gives the nodes of id's chunk w words beyond the first.
-func (t *Tree) widen(id int32, w int) {
+// widenTargets gives the nodes of id's chunk w words beyond the first.
+func (t *Tree) widenTargets(id int32, w int) {
 	stride := t.stride(id)
 	if w <= stride {
 		return
 	}
 	t.width = max(t.width, w)
-	chunk, wider := t.more[id>>chunkBits], make([]uint64, w<<chunkBits)
+	chunk, wider := t.extraTargets[id>>chunkBits], make([]uint64, w<<chunkBits)
 	for i := range chunkSize {
 		copy(wider[i*w:], chunk[i*stride:(i+1)*stride])
 	}
-	t.more[id>>chunkBits] = wider
+	t.extraTargets[id>>chunkBits] = wider
 }
 
-// drop takes target out of node id's set, and of nothing else.
-func (t *Tree) drop(id int32, target int) {
+// unsetTarget takes target out of node id's set, and of nothing else.
+func (t *Tree) unsetTarget(id int32, target int) {
 	if w, bit := target/64, uint64(1)<<(target%64); w == 0 {
 		t.node(id).low &^= bit
 	} else {
-		t.beyond(id)[w-1] &^= bit
+		t.extraWords(id)[w-1] &^= bit
 	}
 }
 
 func (t *Tree) clearTargets(id int32) {
 	t.node(id).low = 0
-	clear(t.beyond(id))
+	clear(t.extraWords(id))
 }
 
 // copyTargets gives node to, which has none, the targets of node from.
 func (t *Tree) copyTargets(from, to int32) {
 	t.node(to).low = t.node(from).low
-	if m := t.beyond(from); slices.ContainsFunc(m, func(w uint64) bool { return w != 0 }) {
-		t.widen(to, len(m))
-		copy(t.beyond(to), m)
+	if m := t.extraWords(from); slices.ContainsFunc(m, func(w uint64) bool { return w != 0 }) {
+		t.widenTargets(to, len(m))
+		copy(t.extraWords(to), m)
 	}
 }
 
-func (t *Tree) unheld(id int32) bool {
-	return t.node(id).low == 0 && !slices.ContainsFunc(t.beyond(id), func(w uint64) bool { return w != 0 })
+func (t *Tree) hasNoTargets(id int32) bool {
+	return t.node(id).low == 0 && !slices.ContainsFunc(t.extraWords(id), func(w uint64) bool { return w != 0 })
 }
 
 func (t *Tree) sameTargets(a, b int32) bool {
@@ -105,8 +105,8 @@ func (t *Tree) sameTargets(a, b int32) bool {
 	return true
 }
 
-// only reports whether target alone holds node id.
-func (t *Tree) only(id int32, target int) bool {
+// hasOnlyTarget reports whether target alone holds node id.
+func (t *Tree) hasOnlyTarget(id int32, target int) bool {
 	for w := 0; w <= t.stride(id); w++ {
 		want := uint64(0)
 		if w == target/64 {
@@ -116,7 +116,7 @@ func (t *Tree) only(id int32, target int) bool {
 			return false
 		}
 	}
-	return t.has(id, target)
+	return t.hasTarget(id, target)
 }
 
 // eachTarget calls f for every target of node id in increasing order.
@@ -128,8 +128,8 @@ func (t *Tree) eachTarget(id int32, f func(target int)) {
 	}
 }
 
-// know makes room for what the tree counts of target.
-func (t *Tree) know(target int) {
+// ensureTarget makes room for what the tree counts of target.
+func (t *Tree) ensureTarget(target int) {
 	for len(t.held) <= target {
 		t.held = append(t.held, 0)
 		t.counts = append(t.counts, 0)
@@ -137,40 +137,40 @@ func (t *Tree) know(target int) {
 	}
 }
 
-// join counts target into node id.
-func (t *Tree) join(id int32, target int) {
+// countTarget counts target into node id.
+func (t *Tree) countTarget(id int32, target int) {
 	t.counts[target]++
 	t.memberships++
-	t.enlist(id, target)
+	t.addMember(id, target)
 }
 
-// enlist writes node id into target's list. The list is what makes removal
+// addMember writes node id into target's list. The list is what makes removal
 // cheap: it leads to target's nodes and to no others. A node that target lost
 // stays in it until half of the list is such.
-func (t *Tree) enlist(id int32, target int) {
+func (t *Tree) addMember(id int32, target int) {
 	if len(t.members[target]) > 2*t.counts[target]+32 {
-		t.weed(target)
+		t.compactMembers(target)
 	}
 	t.members[target] = append(t.members[target], id)
 }
 
-// leave counts target out of a node; its list forgets the node later, when it
+// uncountTarget counts target out of a node; its list forgets the node later, when it
 // is long for what target has.
-func (t *Tree) leave(target int) {
+func (t *Tree) uncountTarget(target int) {
 	t.counts[target]--
 	t.memberships--
 	if len(t.members[target]) > 3*t.counts[target]+64 {
-		t.weed(target)
+		t.compactMembers(target)
 	}
 }
 
-// weed leaves in target's list the nodes that it has, each once: a place of a
+// compactMembers leaves in target's list the nodes that it has, each once: a place of a
 // node may have been given back and be target's again.
-func (t *Tree) weed(target int) {
+func (t *Tree) compactMembers(target int) {
 	list := t.members[target]
 	kept := list[:0]
 	for _, id := range list {
-		if id >= t.end || !t.has(id, target) {
+		if id >= t.end || !t.hasTarget(id, target) {
 			continue
 		}
 		if n := t.node(id); !n.seen() {

@@ -17,12 +17,12 @@ import (
 // sum of the edges that target i has and counts[i] their number; every node that
 // target i has is in members[i].
 type Tree struct {
-	chunks []*[chunkSize]node // the nodes, which name each other by number
-	more   [][]uint64         // targets from 64 on, by chunk
-	holes  []int32            // numbers below end that are not in use
-	end    int32              // one more than the highest number in use
-	count  int                // nodes in use, the root not counted
-	width  int                // most words of more that any node has had
+	chunks       []*[chunkSize]node // the nodes, which name each other by number
+	extraTargets [][]uint64         // targets from 64 on, by chunk
+	holes        []int32            // numbers below end that are not in use
+	end          int32              // one more than the highest number in use
+	count        int                // nodes in use, the root not counted
+	width        int                // most words of more that any node has had
 
 	index    index
 	edges    edges
@@ -30,42 +30,41 @@ type Tree struct {
 	order    Order
 	walked   descent
 
-	held        []int     // bytes of prefixes, by target
-	counts      []int     // nodes, by target
-	members     [][]int32 // the nodes and some that were, by target
-	memberships int       // sum of counts
-	owners      []owned   // by owner, see owners.go
+	held        []int        // bytes of prefixes, by target
+	counts      []int        // nodes, by target
+	members     [][]int32    // the nodes and some that were, by target
+	memberships int          // sum of counts
+	owners      []ownerState // by owner, see owners.go
 	ownerOfNode []*[chunkSize]uint16
 	weight      int     // sum of the owners'
 	active      int     // owners with a node that were not released
 	released    []int32 // those that were
 	heaviest    int     // the owner that gave up a leaf last
 	inserting   int     // the owner of the insert at hand
-	kept        int32   // the end of what it inserted
+	protected   int32   // the end of what it inserted
 
 	scratch []uint64 // of grow and mergeChild
 	moved   func(owner int32, at uint32)
 }
 
-// mostBytes keeps the numbers of nodes and words within 32 bits: 16 GB.
-const mostBytes = 1 << 34
+// maxTreeBytes keeps the numbers of nodes and words within 32 bits: 16 GB.
+const maxTreeBytes = 1 << 34
 
-// NewTree makes a tree that keeps within maxBytes of memory (its own estimate
-// of what its contents cost, which is no less than they do; 16 GB at most; one
-// node is always kept) and gives up the least recent leaves first.
-func NewTree(maxBytes int) *Tree { return NewTreeInOrder(maxBytes, LeastRecent) }
+// NewTree returns a tree that stays within maxBytes of memory, by its own upper estimate (16 GB at
+// most; one node is always kept). It evicts the least recent leaves first.
+func NewTree(maxBytes int) *Tree { return NewTreeWithOrder(maxBytes, LeastRecent) }
 
-// NewTreeInOrder is NewTree with another order of eviction.
-func NewTreeInOrder(maxBytes int, order Order) *Tree {
-	t := &Tree{owners: []owned{{newest: none, oldest: none}}, maxBytes: min(maxBytes, mostBytes), order: order}
+// NewTreeWithOrder is NewTree with another eviction order.
+func NewTreeWithOrder(maxBytes int, order Order) *Tree {
+	t := &Tree{owners: []ownerState{{newest: none, oldest: none}}, maxBytes: min(maxBytes, maxTreeBytes), order: order}
 	t.moved = func(owner int32, at uint32) { t.node(owner).edge = at }
-	root := t.take()
+	root := t.allocNode()
 	*t.node(root) = node{parent: none, child: none, left: none, right: none, newer: none, older: none}
 	t.count = 0
 	return t
 }
 
-// Bytes is the memory in use, by the measure that the bound holds for.
+// Bytes returns the memory in use, as compared with the bound.
 func (t *Tree) Bytes() int {
 	bytes := t.count*(nodeBytes+8*t.width) + t.memberships*memberBytes + t.edges.used*wordBytes
 	if t.ownerOfNode != nil {
@@ -74,11 +73,11 @@ func (t *Tree) Bytes() int {
 	return bytes
 }
 
-// Nodes is the number of nodes, the root not counted.
+// Nodes returns the number of nodes without the root.
 func (t *Tree) Nodes() int { return t.count }
 
-// Held is how many bytes of prefixes the tree knows target to hold; what
-// several prefixes share counts once.
+// Held returns how many bytes of prefixes the target holds; a part that several prefixes share
+// counts once.
 func (t *Tree) Held(target int) int {
 	if target < len(t.held) {
 		return t.held[target]
@@ -86,24 +85,23 @@ func (t *Tree) Held(target int) int {
 	return 0
 }
 
-// Found is what a tree knows of a key.
+// Found is the result of matching a key.
 type Found struct {
-	Bytes    int           // longest leading part of the key that any target holds, a multiple of BlockBytes
-	Start    time.Duration // when the session of the deepest answer on the matched path began, by the owner's clock
-	Answered bool          // whether there is such an answer; Start is 0 without
-	latest   int           // one more than the target of Latest, 0 if that is not known
+	Bytes        int           // longest leading part of the key that any target holds, a multiple of BlockBytes
+	SessionStart time.Duration // when the session of the deepest answer on the matched path began, by the owner's clock
+	Answered     bool          // whether there is such an answer; Start is 0 without
+	latest       int           // one more than the target of Latest, 0 if that is not known
 }
 
-// Latest is the target that was sent the text at the end of the match last: of
-// those that hold it, the one whose engine is the least likely to have evicted
-// it. It is not known without a match, and when that target was removed since.
+// Latest returns the target that was most recently sent the text at the end of the match: of those
+// that hold it, its engine is the least likely to have evicted it. It is unknown without a match,
+// and after that target was removed.
 func (f Found) Latest() (target int, known bool) { return f.latest - 1, f.latest > 0 }
 
-// Match finds how much of key each target holds: out[i] becomes the number of
-// leading bytes that target i has (a multiple of BlockBytes). Targets beyond
-// len(out) are left out. An answer counts only where key matches all the way
-// down to its end. Match changes nothing that the tree knows and allocates
-// nothing.
+// Match determines how much of key each target holds: out[i] is set to the number of leading bytes
+// that target i has (a multiple of BlockBytes). Targets beyond len(out) are ignored. An answer
+// counts only if key matches down to its end. Match does not change the tree's contents and does
+// not allocate.
 func (t *Tree) Match(key Key, out []int) (found Found) {
 	clear(out)
 	t.descend(key)
@@ -113,12 +111,12 @@ func (t *Tree) Match(key Key, out []int) (found Found) {
 		n := t.node(id)
 		depth += int(n.length)
 		if n.marked() {
-			found.Start, found.Answered = n.start, true
+			found.SessionStart, found.Answered = n.start, true
 		}
-		t.settle(id, d.after(i), depth, out)
+		t.writeDepths(id, d.after(i), depth, out)
 	}
 	if d.tip != none {
-		t.settle(d.tip, none, d.depth, out)
+		t.writeDepths(d.tip, none, d.depth, out)
 	}
 	found.Bytes = d.depth * BlockBytes
 	found.latest = t.latest(d.after(len(d.path)-1)) + 1
@@ -131,15 +129,15 @@ func (t *Tree) latest(id int32) int {
 	if id == none {
 		id = t.walked.end()
 	}
-	if target := t.node(id).latest(); target >= 0 && t.has(id, target) {
+	if target := t.node(id).latest(); target >= 0 && t.hasTarget(id, target) {
 		return target
 	}
 	return -1
 }
 
-// settle writes the depth of the targets that have node id and not node next
-// below it, or no node at all below it.
-func (t *Tree) settle(id, next int32, depth int, out []int) {
+// writeDepths writes the depth of the targets that have node id but not its child next, or any
+// child if next is none.
+func (t *Tree) writeDepths(id, next int32, depth int, out []int) {
 	for w := 0; w <= t.stride(id) && w*64 < len(out); w++ {
 		m := t.word(id, w)
 		if next != none {
@@ -153,8 +151,7 @@ func (t *Tree) settle(id, next int32, depth int, out []int) {
 	}
 }
 
-// Insert records that target holds key, and evicts the oldest leaves if that
-// takes the tree over its bound.
+// Insert records that target holds key, and evicts the oldest leaves if the tree exceeds its bound.
 func (t *Tree) Insert(key Key, target int) { t.insert(0, key, target, 0, false) }
 
 // InsertAnswer is Insert for a prompt together with its answer: the point where
@@ -174,74 +171,73 @@ func (t *Tree) insert(owner int, key Key, target int, start time.Duration, answe
 	if len(key) == 0 {
 		return
 	}
-	t.know(target)
-	t.begin(owner)
-	news := t.lay(key, target)
+	t.ensureTarget(target)
+	t.startInsert(owner)
+	changed := t.insertNodes(key, target)
 	for _, id := range t.walked.path {
-		t.node(id).sentTo(target)
+		t.node(id).setLatest(target)
 	}
 	if answer {
 		n := t.node(t.walked.end())
 		n.start, n.tags = start, n.tags|tagMarked
 	}
-	if news || t.order == LeastRecent {
+	if changed || t.order == LeastRecent {
 		// The leaf first: afterwards every parent is newer than its children.
 		for i := len(t.walked.path) - 1; i >= 0; i-- {
-			t.touch(t.walked.path[i])
+			t.makeNewest(t.walked.path[i])
 		}
 	}
-	t.kept = t.walked.end()
+	t.protected = t.walked.end()
 	t.evict()
-	t.edges.clean(t.moved)
+	t.edges.compact(t.moved)
 }
 
-// lay makes key's nodes, leaves them in the walked path, and puts target into
-// each. It reports whether any is new to target.
-func (t *Tree) lay(key Key, target int) (news bool) {
+// insertNodes adds key's nodes, leaves them in the walked path, and adds target to each. It reports
+// whether any is new to target.
+func (t *Tree) insertNodes(key Key, target int) (changed bool) {
 	t.descend(key)
 	d := &t.walked
 	if d.tip != none {
 		d.push(t.split(d.tip, d.depth-d.above))
 	}
 	// Whoever has a node has those above it.
-	for i := len(d.path) - 1; i >= 0 && t.add(d.path[i], target); i-- {
-		news = true
+	for i := len(d.path) - 1; i >= 0 && t.addTarget(d.path[i], target); i-- {
+		changed = true
 	}
 	if rest := key[d.depth:]; len(rest) > 0 {
 		t.extend(rest, target)
-		news = true
+		changed = true
 	}
-	d.reach(key)
-	return news
+	d.extendTo(key)
+	return changed
 }
 
-// extend puts rest below the walked path.
+// extend adds rest below the walked path.
 func (t *Tree) extend(rest []uint64, target int) {
 	d := &t.walked
-	if at := d.end(); t.grows(at, target) {
-		k := min(len(rest), mostEdge-int(t.node(at).length))
-		t.grow(at, rest[:k])
+	if at := d.end(); t.canGrow(at, target) {
+		k := min(len(rest), maxEdge-int(t.node(at).length))
+		t.growEdge(at, rest[:k])
 		t.held[target] += k * BlockBytes
 		rest = rest[k:]
 	}
 	for len(rest) > 0 {
-		k := min(len(rest), mostEdge)
-		d.path = append(d.path, t.leaf(d.end(), rest[:k], target))
+		k := min(len(rest), maxEdge)
+		d.path = append(d.path, t.addLeaf(d.end(), rest[:k], target))
 		rest = rest[k:]
 	}
 }
 
-// RemoveTarget forgets everything that target holds. Only nodes that the
-// target has are visited.
+// RemoveTarget removes everything that target holds. It visits only the target's nodes.
 func (t *Tree) RemoveTarget(target int) {
 	if target >= len(t.counts) || t.counts[target] == 0 {
 		return
 	}
 	t.walked.known = false
-	t.weed(target)
+	t.compactMembers(target)
 	list := t.members[target]
 	for _, id := range list {
-		t.drop(id, target)
+		t.unsetTarget(id, target)
 	}
 	t.memberships -= t.counts[target]
 	t.held[target], t.counts[target], t.members[target] = 0, 0, nil
@@ -249,19 +245,19 @@ func (t *Tree) RemoveTarget(target int) {
 		t.prune(id)
 	}
 	for _, id := range list {
-		if t.node(id).parent != gone {
+		if t.node(id).parent != unused {
 			t.mergeChild(id)
 		}
 	}
 	t.compact(4 * len(list))
-	t.edges.clean(t.moved)
+	t.edges.compact(t.moved)
 }
 
 // prune removes node id if nobody holds it, and what that leaves above it of
 // the kind. Of such nodes the last child takes its parents with it, so it does
 // not matter in which order they are pruned.
 func (t *Tree) prune(id int32) {
-	for id != 0 && t.node(id).parent != gone && t.node(id).child == none && t.unheld(id) {
+	for id != 0 && t.node(id).parent != unused && t.node(id).child == none && t.hasNoTargets(id) {
 		parent := t.node(id).parent
 		t.removeLeaf(id)
 		id = parent

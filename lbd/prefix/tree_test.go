@@ -25,7 +25,7 @@ func blocks(letters string) Key {
 	return keyOf(b.String())
 }
 
-func TestKeyIsTheSameInOnePieceOrMany(t *testing.T) {
+func TestKeyIsIndependentOfPieces(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		text := rapid.SliceOf(rapid.Byte()).Draw(rt, "text")
 		whole := NewHasher(7)
@@ -49,7 +49,7 @@ func TestKeyIsTheSameInOnePieceOrMany(t *testing.T) {
 	})
 }
 
-func TestKeyDependsOnSeedAndOnEverythingBefore(t *testing.T) {
+func TestKeyDependsOnSeedAndPrefix(t *testing.T) {
 	a, b := NewHasher(1), NewHasher(2)
 	text := strings.Repeat("x", 3*BlockBytes)
 	_, _ = a.WriteString(text)
@@ -115,7 +115,7 @@ func TestMemoryStaysBoundedUnderChurn(t *testing.T) {
 	check(t, tree)
 }
 
-func TestEvictionTakesTheLeastRecentlyInserted(t *testing.T) {
+func TestEvictionIsLeastRecentlyInserted(t *testing.T) {
 	const one = nodeBytes + memberBytes
 	tree := NewTree(3 * one)
 	for _, k := range []string{"a", "b", "c", "a", "d"} { // b is the oldest when d comes
@@ -144,9 +144,9 @@ func TestNodesMergeBackAfterRemoval(t *testing.T) {
 	}
 }
 
-func TestAFullHitAllocatesNothing(t *testing.T) {
+func TestFullHitDoesNotAllocate(t *testing.T) {
 	for _, order := range []Order{LeastRecent, EarliestInserted} {
-		tree := NewTreeInOrder(1<<20, order)
+		tree := NewTreeWithOrder(1<<20, order)
 		known := []Key{blocks("abcdefgh"), blocks("abcdxyz"), blocks("abcd")}
 		for i, key := range known {
 			tree.InsertAnswer(key, 64*i, time.Second)
@@ -165,7 +165,7 @@ func TestAFullHitAllocatesNothing(t *testing.T) {
 	}
 }
 
-func TestAnUnknownPromptAllocatesLessThanOnce(t *testing.T) {
+func TestUnknownPromptAllocatesLessThanOnce(t *testing.T) {
 	w := newTraffic(4<<10, 256)
 	tree := NewTree(1 << 30)
 	fill(tree, w, 4000, 8)

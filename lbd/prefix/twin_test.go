@@ -133,7 +133,7 @@ type trial struct {
 
 func newTrial(t fataler, maxBytes int, order Order) *trial {
 	return &trial{
-		t: t, tree: NewTreeInOrder(maxBytes, order), forgetful: NewTreeInOrder(maxBytes, order),
+		t: t, tree: NewTreeWithOrder(maxBytes, order), forgetful: NewTreeWithOrder(maxBytes, order),
 		dumb: newTwin(), full: maxBytes < 1<<20,
 		out: make([]int, targetsOfTests), also: make([]int, targetsOfTests),
 	}
@@ -176,8 +176,8 @@ func (r *trial) compare(o operation, found Found) {
 	if !r.full {
 		marks = marks[max(0, len(marks)-1):]
 	}
-	known := slices.ContainsFunc(marks, func(a answer) bool { return a.start == found.Start })
-	if found.Answered && !known || !found.Answered && (found.Start != 0 || len(marks) > 0 && !r.full) {
+	known := slices.ContainsFunc(marks, func(a answer) bool { return a.start == found.SessionStart })
+	if found.Answered && !known || !found.Answered && (found.SessionStart != 0 || len(marks) > 0 && !r.full) {
 		r.t.Fatalf("%v: found %+v, want one of %v", o, found, marks)
 	}
 }
@@ -190,7 +190,7 @@ func (r *trial) arrived(o operation) {
 		return
 	}
 	r.tree.Match(o.key, r.out)
-	ofOne := r.tree.ownerOfNode == nil // else see TestNobodyLosesWhatIsWithinItsShare
+	ofOne := r.tree.ownerOfNode == nil // else see TestOwnersKeepTheirShare
 	if ofOne && r.out[o.target] != o.key.Bytes() && r.tree.Nodes() > len(r.tree.walked.path) {
 		r.t.Fatalf("%v: only %d bytes are there", o, r.out[o.target])
 	}
@@ -230,7 +230,7 @@ func drawOperation(rt *rapid.T) operation {
 	}
 }
 
-func TestTreeEqualsItsDumbTwin(t *testing.T) {
+func TestTreeMatchesReference(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		r := newTrial(rt, 1<<30, drawOrder(rt))
 		for range rapid.IntRange(1, 40).Draw(rt, "operations") {
@@ -253,7 +253,7 @@ func TestTreeEqualsItsDumbTwin(t *testing.T) {
 	})
 }
 
-func TestAFullTreeNeverKnowsMoreThanItsDumbTwin(t *testing.T) {
+func TestFullTreeIsSubsetOfReference(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		r := newTrial(rt, rapid.SampledFrom([]int{1, 3, 6, 12, 30, 200, 1000}).Draw(rt, "room")*nodeBytes, drawOrder(rt))
 		for range rapid.IntRange(1, 60).Draw(rt, "operations") {
@@ -266,7 +266,7 @@ func drawOrder(rt *rapid.T) Order {
 	return rapid.SampledFrom([]Order{LeastRecent, EarliestInserted}).Draw(rt, "order")
 }
 
-// FuzzTree reads operations from bytes: one for the room, the order and the owners, then
+// FuzzTree reads operations from bytes: one for the capacity, the order and the owners, then
 // for each operation its kind and target, how many letters its key has, and the
 // letters. A quarter of the keys go on from the one before, a quarter are so
 // long that their edges fill chunks.
@@ -293,7 +293,7 @@ func FuzzTree(f *testing.F) {
 			case 1:
 				letters = stretch(letters, 90)
 			}
-			last = letters[:min(len(letters), 4*mostEdge)]
+			last = letters[:min(len(letters), 4*maxEdge)]
 			r.step(operation{
 				kind: "iaamiamr"[kind%8], key: chained(letters), owner: int(kind>>3) % owners,
 				target: int(target) * 4 % targetsOfTests, start: time.Duration(kind >> 3),

@@ -91,7 +91,7 @@ func TestProbeAllocatesNothing(t *testing.T) {
 	}
 }
 
-func TestPageThatIsTooLong(t *testing.T) {
+func TestOversizedPage(t *testing.T) {
 	w := probed(t, maxPage+1)
 	for range 2 {
 		w.probe(t.Context())

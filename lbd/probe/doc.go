@@ -1,16 +1,14 @@
-// Package probe asks every replica, ten times a second, how it is: whether its
-// model answers, how many requests are pending and running in it, and how full
-// its KV memory is. What it finds goes to the balancer's core as
-// core.EventReplicaReport; what it could not find stays unknown there.
+// Package probe probes every replica ten times a second: whether its model is served, how many
+// requests are pending and running, and its KV utilisation. Results are sent to the balancer's core
+// as core.EventReplicaReport; missing figures are unknown.
 //
-// A replica is ready when its model answers, not when its port is open: before
-// the first ready report, and again after every failure, its /v1/models must
-// list the model.
+// A replica is ready when its model is served, not when its port is open: before the first ready
+// report, and again after every failure, its /v1/models must list the model.
 //
-// Replicas are probed in groups, each of them at one moment, and each over a
-// connection of its own: a probe is one write, one look whether the connection is
-// still good and one read, and allocates nothing.
+// Replicas are probed in groups, each group at one moment, and each replica over its own
+// connection: a probe is one write, one check of the connection and one read, and allocates
+// nothing.
 //
-// Read prober.go first (the set of replicas), then group.go (when), watch.go (one
-// replica's cycle), source.go (how a page comes) and parse.go (engine metrics).
+// Read prober.go first (the set of replicas), then group.go (scheduling), watch.go (the cycle of
+// one replica), source.go (fetching pages) and parse.go (engine metrics).
 package probe

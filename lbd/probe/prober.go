@@ -18,7 +18,7 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// Defaults and bounds, each with its reason.
+// Defaults and bounds, with reasons.
 const (
 	defaultInterval = 100 * time.Millisecond // ten looks a second: a prefill of an L4 lasts about as long
 	defaultTimeout  = time.Second            // the core calls a replica lost after a second of silence
@@ -34,12 +34,12 @@ const (
 
 // Options configure a Prober. Only Sink is required.
 type Options struct {
-	// Sink takes the reports; it is called from many goroutines and must not block.
-	// What an event points to is its own for as long as the call takes.
+	// Sink receives the reports. It is called from many goroutines and must not block. The event's
+	// pointers are valid only during the call.
 	Sink func(core.Event)
-	// Found is told the model of a replica that was started without one, and then
-	// its kind, where that was not given and its metrics show it; each time they are
-	// learned anew, before the replica's first ready report.
+	// Found is called with the model of a replica that was started without one, and with its kind if
+	// it was not given and its metrics show it. It is called each time they are identified again,
+	// before the replica's first ready report.
 	Found func(service.ReplicaConfig)
 	// Interval is the time between two probes of a replica; default 100 ms.
 	Interval time.Duration
@@ -49,10 +49,10 @@ type Options struct {
 	Seed uint64
 	// Transport carries the probes; nil = one that keeps a connection to each replica.
 	Transport http.RoundTripper
-	// TLS is how replicas are asked that are so over mTLS; nil = none is.
+	// TLS is the configuration for replicas that are probed over mTLS; nil = none.
 	TLS *tls.Config
-	// Allow is asked about each address before it is connected to, where Transport is
-	// nil; nil = all may be.
+	// Allow is called with each address before connecting, if Transport is nil; nil = all are
+	// allowed.
 	Allow func(netip.Addr) error
 	// Logger receives changes of state; nil = silence.
 	Logger *slog.Logger
@@ -71,7 +71,7 @@ type Prober struct {
 	groups  []*group
 }
 
-// New makes a Prober without replicas. Close it after use.
+// New returns a Prober without replicas. Close it after use.
 func New(opts Options) *Prober {
 	opts.Interval = cmp.Or(opts.Interval, defaultInterval)
 	opts.Timeout = cmp.Or(opts.Timeout, defaultTimeout)
@@ -83,8 +83,8 @@ func New(opts Options) *Prober {
 	return p
 }
 
-// Start begins to probe a replica. Starting one that is being probed changes
-// nothing unless its URL, its mTLS, model or number of ranks is another; then it starts over.
+// Start starts to probe a replica. For a replica that is already probed it does nothing, unless the
+// URL, mTLS, model or number of ranks changed; then it starts over.
 func (p *Prober) Start(cfg service.ReplicaConfig) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -108,7 +108,7 @@ func (p *Prober) Start(cfg service.ReplicaConfig) {
 	p.wg.Go(func() { w.run(ctx) })
 }
 
-// end ends the probing of a replica; p.mu is held.
+// end stops probing a replica; p.mu must be held.
 func (p *Prober) end(w *watch) {
 	w.stop()
 	p.part(w)
@@ -122,8 +122,8 @@ func seedOf(id string) uint64 {
 	return h.Sum64()
 }
 
-// Suspect makes the probes of a replica ask for /health too for a second, because it
-// failed a request. An unknown id is ignored.
+// Suspect makes the probes of a replica request /health too for a second, because it failed a
+// request. An unknown id is ignored.
 func (p *Prober) Suspect(id string) {
 	p.mu.Lock()
 	w := p.watches[id]
@@ -133,7 +133,7 @@ func (p *Prober) Suspect(id string) {
 	}
 }
 
-// Stop ends the probing of a replica; a probe under way reports nothing more.
+// Stop stops probing a replica; a probe in progress reports nothing more.
 func (p *Prober) Stop(id string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -151,17 +151,17 @@ func (p *Prober) Close() {
 	}
 }
 
-// Status is what is known of one replica beyond what the core keeps.
+// Status is the state of one replica beyond what the core keeps.
 type Status struct {
 	// Replica is as it was started, with the model that it told.
 	Replica service.ReplicaConfig
 	Ready   bool
-	// Answered: its model has answered at least once.
+	// Answered: its model was served at least once.
 	Answered bool
 	// Reason says why it is not ready.
 	Reason string
-	// HitRate is the share of prompt tokens that the engine took from its
-	// prefix cache over the last minute, by its own figures.
+	// HitRate is the share of prompt tokens that the engine took from its prefix cache over the last
+	// minute, according to its own metrics.
 	HitRate policy.Maybe[float64]
 }
 

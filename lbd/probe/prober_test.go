@@ -169,7 +169,7 @@ func TestIntervalsAreJittered(t *testing.T) {
 	})
 }
 
-func TestRefusedAtOnceThenBack(t *testing.T) {
+func TestConnectionRefusedThenRecovered(t *testing.T) {
 	e := newEngine()
 	probing(t, service.ReplicaConfig{Model: "llama"}, e, Options{}, func(t *testing.T, p *Prober, r *reports) {
 		time.Sleep(time.Second)
@@ -197,7 +197,7 @@ func TestRefusedAtOnceThenBack(t *testing.T) {
 	})
 }
 
-func TestTimeoutIsSilent(t *testing.T) {
+func TestTimeoutReportsNothing(t *testing.T) {
 	e := newEngine()
 	probing(t, service.ReplicaConfig{Model: "llama"}, e, Options{}, func(t *testing.T, p *Prober, r *reports) {
 		time.Sleep(time.Second)
@@ -222,8 +222,8 @@ func TestNotReady(t *testing.T) {
 	}{
 		{"loading", "llama", func(e *engine) { e.status["/v1/models"] = 503 }, "answers GET /v1/models with 503 Service Unavailable"},
 		{"another model", "gpt", func(*engine) {}, `serves llama, adapter, not "gpt"`},
-		{"no model", "llama", func(e *engine) { e.pages["/v1/models"] = `{"data":[]}` }, "serves no model"},
-		{"no list", "llama", func(e *engine) { e.pages["/v1/models"] = `<html>` }, "answers GET /v1/models with something that is no model list"},
+		{"no model", "llama", func(e *engine) { e.pages["/v1/models"] = `{"data":[]}` }, "no model listed"},
+		{"no list", "llama", func(e *engine) { e.pages["/v1/models"] = `<html>` }, "answers GET /v1/models with an invalid model list"},
 		{"many models", "gpt", func(e *engine) {
 			e.pages["/v1/models"] = `{"data":[{"id":"a"},{"id":"b"},{"id":"c"},{"id":"d"},{"id":"e"},{"id":"f"}]}`
 		}, `serves a, b, c, d and 2 more, not "gpt"`},
@@ -251,7 +251,7 @@ func TestNotReady(t *testing.T) {
 
 // vLLM serves its metrics for seconds after its engine has died. After a failed request
 // the probes ask for /health too, and the replica is not ready until that is good.
-func TestASuspectIsAskedForItsHealth(t *testing.T) {
+func TestSuspectIsProbedForHealth(t *testing.T) {
 	e := newEngine()
 	probing(t, service.ReplicaConfig{Model: "llama"}, e, Options{}, func(t *testing.T, p *Prober, r *reports) {
 		time.Sleep(time.Second)
@@ -287,7 +287,7 @@ func TestASuspectIsAskedForItsHealth(t *testing.T) {
 // An engine whose /health generates a token (SGLang's) takes longer for it than a probe
 // may. It is known to be alive all the same, after a failure too, and with or without
 // metrics.
-func TestASlowHealthIsNoDeath(t *testing.T) {
+func TestSlowHealthIsNotDeath(t *testing.T) {
 	for name, metrics := range map[string]bool{"metrics": true, "no metrics": false} {
 		t.Run(name, func(t *testing.T) {
 			e := newEngine()

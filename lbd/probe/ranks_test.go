@@ -40,7 +40,7 @@ vllm:num_requests_waiting{engine="1} 3
 	}
 }
 
-func TestEveryRankIsReportedWithItsOwnFigures(t *testing.T) {
+func TestEachRankIsReportedSeparately(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEngine()
 		e.pages["/metrics"] = "vllm:num_requests_waiting{engine=\"0\"} 1\nvllm:num_requests_waiting{engine=\"1\"} 5\nvllm:num_requests_running{engine=\"1\"} 2\n"

@@ -247,7 +247,7 @@ func (w *watch) verify(ctx context.Context) error {
 	case err != nil:
 		return err
 	case len(models) == 0:
-		return errors.New("serves no model")
+		return errors.New("no model listed")
 	case w.asked.Model != "" && !slices.Contains(models, w.asked.Model):
 		return fmt.Errorf("serves %s, not %q", shortList(models), w.asked.Model)
 	case w.asked.Model == "" && !slices.Contains(models, w.model):
@@ -278,7 +278,7 @@ func modelNames(body []byte) ([]string, error) {
 		} `json:"data"`
 	}
 	if err := json.Unmarshal(body, &list); err != nil {
-		return nil, errors.New("answers GET /v1/models with something that is no model list")
+		return nil, errors.New("answers GET /v1/models with an invalid model list")
 	}
 	var names []string
 	for _, m := range list.Data {

@@ -17,9 +17,9 @@ const (
 	maxChange = int64(1) << 36
 )
 
-// bucket is a token bucket: it fills evenly at a limit a minute up to a minute's
-// worth. It may owe: what an answer took beyond the expected is not forgiven.
-// Zero means without limit.
+// bucket is a token bucket: it fills at a limit per minute, up to one minute's worth. Its level can
+// be negative: tokens of an answer beyond the expected ones remain owed. The zero value has no
+// limit.
 type bucket struct {
 	limit int64  // tokens a minute
 	level int64  // parts; below zero it owes
@@ -27,8 +27,8 @@ type bucket struct {
 	at    int64  // microseconds since the balancer's start, when level was right
 }
 
-// set changes the limit; a bucket that gets its first one is full, another keeps
-// what it holds as far as it has room.
+// set changes the limit. A bucket that gets its first limit is full; another keeps its level,
+// capped to the new capacity.
 func (b *bucket) set(limit int64, now time.Duration) {
 	b.fill(now)
 	if b.limit == 0 {
@@ -40,7 +40,7 @@ func (b *bucket) set(limit int64, now time.Duration) {
 
 func (b *bucket) capacity() int64 { return b.limit * partsPerToken }
 
-// fill lets time pass. Time that runs back adds nothing.
+// fill adds the tokens for the time that passed. A clock that runs backwards adds nothing.
 func (b *bucket) fill(now time.Duration) {
 	us := now.Microseconds()
 	passed := us - b.at
@@ -58,8 +58,8 @@ func (b *bucket) fill(now time.Duration) {
 	}
 }
 
-// take takes n tokens, or nothing when it does not hold them; wait is then the
-// time until it would, and never is set when it holds so many at no time.
+// take takes n tokens, or nothing if the level is too low; wait is then the time until it would
+// succeed, and never is set if n exceeds the limit.
 func (b *bucket) take(n int64, now time.Duration) (wait time.Duration, never, ok bool) {
 	if b.limit == 0 {
 		return 0, false, true
@@ -75,8 +75,8 @@ func (b *bucket) take(n int64, now time.Duration) (wait time.Duration, never, ok
 	return 0, false, true
 }
 
-// give puts n tokens back, as far as there is room; a negative n takes them
-// whether they are there or not.
+// give returns n tokens, up to the capacity; a negative n takes them even if the level becomes
+// negative.
 func (b *bucket) give(n int64, now time.Duration) {
 	if b.limit == 0 {
 		return
@@ -86,15 +86,15 @@ func (b *bucket) give(n int64, now time.Duration) {
 	b.bound()
 }
 
-// bound keeps what it holds within its room, and what it owes within maxDebt.
+// bound keeps the level within the capacity and maxDebt.
 func (b *bucket) bound() { b.level = max(min(b.level, b.capacity()), -maxDebt*b.limit) }
 
-// timeFor is how long so many parts take to come.
+// timeFor returns how long the bucket takes to gain a number of parts.
 func (b *bucket) timeFor(parts int64) time.Duration {
 	return time.Duration((parts+b.limit-1)/b.limit) * time.Microsecond
 }
 
-// left is how many whole tokens it holds, and full the time until it is full.
+// left returns the available whole tokens, and the time until the bucket is full.
 func (b *bucket) left(now time.Duration) (tokens int64, full time.Duration) {
 	b.fill(now)
 	return max(b.level, 0) / partsPerToken, b.timeFor(b.capacity() - b.level)

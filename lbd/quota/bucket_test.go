@@ -34,7 +34,7 @@ func (b *dumbBucket) clamp() {
 	}
 }
 
-func TestBucketIsItsDumbTwin(t *testing.T) {
+func TestBucketMatchesReference(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		limit := rapid.OneOf(rapid.Int64Range(1, 10), rapid.Int64Range(1, 1e9)).Draw(t, "limit")
 		var b bucket
@@ -83,7 +83,7 @@ func waits(t *rapid.T, b bucket, n int64, wait, now time.Duration) {
 	}
 }
 
-func TestBucketKeepsWhatItHoldsWhenItsLimitChanges(t *testing.T) {
+func TestBucketKeepsLevelWhenLimitChanges(t *testing.T) {
 	var b bucket
 	if _, _, ok := b.take(1<<40, 0); !ok {
 		t.Error("without a limit something does not pass")

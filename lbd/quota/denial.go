@@ -28,29 +28,29 @@ const (
 	codeQuota     = "insufficient_quota"
 )
 
-// Denial says why a request is not let in, in words for its client, who is answered 429.
+// Denial is why a request is not admitted, for the client's 429 response.
 type Denial struct {
-	// Kind is the type of the error in OpenAI's shape: what there is too much of (requests or
-	// tokens), or codeQuota. Code is codeRateLimit or codeQuota.
+	// Kind is the type of the error in OpenAI's format: the exceeded resource (requests or tokens),
+	// or codeQuota. Code is codeRateLimit or codeQuota.
 	Kind, Code string
 	Message    string
 	RetryAfter int // seconds; 0 = it would never pass
 }
 
-// OverRate is the denial of a request over a limit of what kind says, as OpenAI has it;
-// a wait of 0 means that it would never pass.
+// OverRate returns the denial of a request over a rate limit; kind is OpenAI's name of the
+// resource. A wait of 0 means that the request can never be admitted.
 func OverRate(kind string, wait time.Duration, format string, args ...any) *Denial {
 	return &Denial{Kind: kind, Code: codeRateLimit, Message: "rate limit reached: " + fmt.Sprintf(format, args...), RetryAfter: seconds(wait)}
 }
 
-// quotaReached is the denial of a request over a quota.
+// quotaReached returns the denial of a request over a quota.
 func quotaReached(what string, most int, p period, now time.Time) *Denial {
 	return &Denial{
 		Kind: codeQuota, Code: codeQuota,
-		Message:    fmt.Sprintf("quota reached: this key may use %d %s a %s", most, what, p),
+		Message:    fmt.Sprintf("quota reached: the quota of this key is %d %s per %s", most, what, p),
 		RetryAfter: seconds(p.end(now).Sub(now)),
 	}
 }
 
-// seconds is a wait in whole seconds, rounded up.
+// seconds returns a wait in whole seconds, rounded up.
 func seconds(wait time.Duration) int { return int((wait + time.Second - 1) / time.Second) }

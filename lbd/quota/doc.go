@@ -1,11 +1,11 @@
-// Package quota says what a tenant may have: requests and tokens a minute, quotas of days and
-// months, requests at once, and a share of the memory that requests take.
+// Package quota enforces limits of tenants: requests and tokens per minute, quotas per day and
+// month, concurrent requests, and a share of the memory for requests.
 //
-// Read ledger.go first. A Ledger has an Account for each name of an API key, which a Keyring
-// finds by the key. Account.Admit lets a request in as a Reservation, which reserves tokens,
-// grows with the answer, settles what was really used and is released. What is over a limit
-// is a Denial (denial.go). Memory (memory.go) accounts for bytes: each thing that takes some
-// has a MemoryUse. bucket.go is the token bucket of the limits a minute.
+// Read ledger.go first. A Ledger has an Account for each name of an API key, which a Keyring finds
+// by the key. Account.Admit admits a request as a Reservation, which reserves tokens, grows with
+// the answer, settles the actual usage and is released. A request over a limit gets a Denial
+// (denial.go). Memory (memory.go) accounts for bytes, with a MemoryUse per user of memory.
+// bucket.go is the token bucket of the limits per minute.
 //
-// Times are durations since the balancer's start, but for quotas, which go by UTC's calendar.
+// Times are durations since the balancer's start, except for quotas, which follow the UTC calendar.
 package quota

@@ -7,12 +7,12 @@ import (
 	"skyserve/internal/service"
 )
 
-// Keyring finds the account of an API key by the key's hash; empty = everybody
-// may enter. How long a look takes tells something of a hash only, and nobody
-// can make keys whose hashes come near one.
+// Keyring finds the account of an API key by the key's hash; empty = authentication is disabled.
+// The duration of a lookup reveals only something about a hash, and nobody can create keys with
+// similar hashes.
 type Keyring map[[sha256.Size]byte]*Account
 
-// NewKeyring opens the accounts of the keys; those without a secret are left out.
+// NewKeyring opens the accounts of the keys; keys without a secret are ignored.
 func NewKeyring(l *Ledger, keys []service.APIKey, now time.Duration) Keyring {
 	k := Keyring{}
 	for _, key := range keys {
@@ -23,7 +23,7 @@ func NewKeyring(l *Ledger, keys []service.APIKey, now time.Duration) Keyring {
 	return k
 }
 
-// Find is the account of a key; ok is false where there is no such key.
+// Find returns the account of a key; ok is false if there is none.
 func (k Keyring) Find(secret string) (a *Account, ok bool) {
 	a, ok = k[sha256.Sum256([]byte(secret))]
 	return a, ok

@@ -14,18 +14,18 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// Ledger holds an account for each name of an API key. An account outlives a
-// change of the keys, so that a limit is not reset by it.
+// Ledger contains an account for each name of an API key. An account survives changes of the keys,
+// so that they do not reset its limits.
 type Ledger struct {
 	mu       sync.Mutex
 	accounts map[string]*Account
 	labels   atomic.Int64 // how many accounts asked for a name in metrics
 }
 
-// NewLedger makes a ledger without accounts.
+// NewLedger returns a ledger without accounts.
 func NewLedger() *Ledger { return &Ledger{accounts: map[string]*Account{}} }
 
-// Open finds or makes the account of a key and gives it the key's limits.
+// Open returns the account of a key, created if needed, with the key's limits.
 func (l *Ledger) Open(k service.APIKey, now time.Duration) *Account {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -50,8 +50,8 @@ func (l *Ledger) list() []*Account {
 	return list
 }
 
-// label is the name under which metrics show an account: its own for the first
-// MaxLabelled that are used, so that a series never changes its meaning.
+// label returns the metric label of an account: its own name for the first MaxLabelled that are
+// used, so that a series never changes its meaning.
 func (l *Ledger) label(name string) string {
 	if l.labels.Add(1) > MaxLabelled {
 		return labelOther
@@ -59,7 +59,7 @@ func (l *Ledger) label(name string) string {
 	return name
 }
 
-// Account is what one API key may use and has used at this balancer.
+// Account is the limits and the usage of one API key at this balancer.
 type Account struct {
 	ledger *Ledger
 	name   string
@@ -99,8 +99,8 @@ func (a *Account) configure(k service.APIKey, now time.Duration) {
 	}
 }
 
-// Reservation is one request of an account, from its arrival to its end. The zero
-// reservation is nobody's and costs nothing.
+// Reservation is one request of an account, from its arrival to its end. The zero value belongs to
+// no account and costs nothing.
 type Reservation struct {
 	account  *Account
 	prompt   int64 // tokens of its prompt, as reserved
@@ -110,10 +110,10 @@ type Reservation struct {
 	released bool
 }
 
-// Active reports whether the reservation is an account's.
+// Active reports whether the reservation belongs to an account.
 func (v *Reservation) Active() bool { return v.account != nil }
 
-// Admit lets a request in, or says why not. What it takes is given back by Release.
+// Admit admits a request, or returns why not. Release must be called at its end.
 func (a *Account) Admit(now time.Duration) (Reservation, *Denial) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -124,18 +124,18 @@ func (a *Account) Admit(now time.Duration) (Reservation, *Denial) {
 		return Reservation{}, e
 	}
 	if most := a.limits.Concurrent; most > 0 && a.inFlight >= most {
-		return Reservation{}, a.deny(deniedConcurrent, OverRate("requests", time.Second, "%d requests of this key are in flight, and it may have %d", a.inFlight, most))
+		return Reservation{}, a.deny(deniedConcurrent, OverRate("requests", time.Second, "%d requests of this key are in flight, the limit is %d", a.inFlight, most))
 	}
 	if wait, _, ok := a.requests.take(1, now); !ok {
-		return Reservation{}, a.deny(deniedRequests, OverRate("requests", wait, "this key may send %d requests a minute", a.requests.limit))
+		return Reservation{}, a.deny(deniedRequests, OverRate("requests", wait, "the limit of this key is %d requests per minute", a.requests.limit))
 	}
 	a.inFlight++
 	return Reservation{account: a}, nil
 }
 
-// Reserve takes what a request is expected to use: its prompt, and so many answers
-// of a bound each; a bound of 0 is none, and then each of them is taken for as long
-// as the key's answers of late.
+// Reserve reserves the expected tokens of a request: its prompt, and a number of answers with a
+// bound each. If bound is 0, the length of each is assumed to be the mean of the key's recent
+// answers.
 func (v *Reservation) Reserve(prompt, bound, answers int, now time.Duration) *Denial {
 	a := v.account
 	if a == nil {
@@ -155,17 +155,17 @@ func (v *Reservation) Reserve(prompt, bound, answers int, now time.Duration) *De
 	wait, never, ok := a.tokens.take(n, now)
 	switch {
 	case never:
-		return a.deny(deniedTokens, OverRate("tokens", 0, "the request is too large: it may use %d tokens, and this key has %d a minute; shorten it or set a lower max_tokens", n, a.tokens.limit))
+		return a.deny(deniedTokens, OverRate("tokens", 0, "the request is too large: it may use %d tokens, and the limit of this key is %d per minute; shorten it or set a lower max_tokens", n, a.tokens.limit))
 	case !ok:
-		return a.deny(deniedTokens, OverRate("tokens", wait, "the request may use %d tokens, and this key has %d a minute", n, a.tokens.limit))
+		return a.deny(deniedTokens, OverRate("tokens", wait, "the request may use %d tokens, and the limit of this key is %d per minute", n, a.tokens.limit))
 	}
 	v.prompt, v.answers, v.reserved = int64(prompt), answers, n
 	a.reserved += n
 	return nil
 }
 
-// Grow reserves more once the answers of a request have that many tokens already: what
-// else its key asks for meanwhile is held against it.
+// Grow increases the reservation when the answers already have more tokens than reserved, which
+// counts against the key's other requests.
 func (v *Reservation) Grow(generated int, now time.Duration) {
 	a := v.account
 	if a == nil {
@@ -182,7 +182,7 @@ func (v *Reservation) Grow(generated int, now time.Duration) {
 	a.tokens.give(-more, now)
 }
 
-// Settle puts what was really used in the place of what was reserved.
+// Settle replaces the reserved tokens by the actual usage.
 func (v *Reservation) Settle(model string, used telemetry.Usage, now time.Duration) {
 	a := v.account
 	if a == nil {
@@ -208,7 +208,7 @@ func (v *Reservation) Settle(model string, used telemetry.Usage, now time.Durati
 	a.total = a.total.Plus(used)
 }
 
-// Release ends a reservation; one that was not settled used nothing. It may be called again.
+// Release ends a reservation; without Settle nothing was used. It may be called again.
 func (v *Reservation) Release(now time.Duration) {
 	a := v.account
 	if a == nil {
@@ -241,8 +241,8 @@ func (a *Account) deny(why string, d *Denial) *Denial {
 	return d
 }
 
-// overQuota says which quota would be overrun by so many requests and tokens
-// more; nil = none. Of 0 tokens it says whether any are left.
+// overQuota returns a denial if a number of further requests and tokens would exceed a quota, else
+// nil. With 0 tokens it checks that any are left.
 func (a *Account) overQuota(requests, tokens int64) *Denial {
 	l := a.limits
 	if l.RequestsPerDay|l.TokensPerDay|l.RequestsPerMonth|l.TokensPerMonth == 0 {
@@ -271,8 +271,8 @@ func (a *Account) overQuota(requests, tokens int64) *Denial {
 	return nil
 }
 
-// Usage is what each account used of each model, sorted by name and model. Requests
-// count at the balancer that their client asked, and only those that were let in.
+// Usage returns the usage of each account and model, sorted by name and model. Requests count at
+// the balancer that their client is connected to, and only if admitted.
 func (l *Ledger) Usage() []telemetry.KeyUsage {
 	var list []telemetry.KeyUsage
 	for _, a := range l.list() {
@@ -288,8 +288,7 @@ func (l *Ledger) Usage() []telemetry.KeyUsage {
 	return list
 }
 
-// SetQuota sets what a key has used, all balancers together. A name that no key has is
-// ignored.
+// SetQuota sets the usage of a key at all balancers together. An unknown name is ignored.
 func (l *Ledger) SetQuota(name string, q telemetry.KeyQuota) {
 	l.mu.Lock()
 	a := l.accounts[name]
@@ -301,8 +300,8 @@ func (l *Ledger) SetQuota(name string, q telemetry.KeyQuota) {
 	}
 }
 
-// Rights is whose requests an account's are, the tier of those that name none, and the
-// most urgent one that they may name; empty = any.
+// Rights returns an account's tenant, the default tier of its requests, and the most urgent tier
+// that they may request; empty = any.
 func (a *Account) Rights() (tenant string, tier, maxTier service.Tier) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -315,7 +314,7 @@ var rateHeaders = [6]string{
 	"X-Ratelimit-Limit-Tokens", "X-Ratelimit-Remaining-Tokens", "X-Ratelimit-Reset-Tokens",
 }
 
-// WriteHeaders writes what is left of a key's limits a minute as OpenAI does.
+// WriteHeaders writes the remaining limits per minute of a key as OpenAI does.
 func (a *Account) WriteHeaders(h http.Header, now time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -351,7 +350,7 @@ type KeyTotals struct {
 	InFlight, Reserved int64
 }
 
-// Totals adds the accounts that were used up by label.
+// Totals returns the sums of the used accounts by label.
 func (l *Ledger) Totals() map[string]*KeyTotals {
 	sums := map[string]*KeyTotals{}
 	for _, a := range l.list() {

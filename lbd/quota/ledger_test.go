@@ -50,15 +50,15 @@ func TestQuota(t *testing.T) {
 		v.Settle("m", telemetry.Usage{Requests: 1, OutputTokens: 1}, now())
 		v.Release(now())
 		time.Sleep(time.Hour)
-		if _, e := a.Admit(now()); e == nil || !strings.Contains(e.Message, "3 requests a month") {
+		if _, e := a.Admit(now()); e == nil || !strings.Contains(e.Message, "3 requests per month") {
 			t.Errorf("over both quotas: %+v", e)
 		}
 	})
 }
 
-// A balancer is told of a new day a moment after it began. Until then what is used
-// of the old one does not count, and nobody is sent away until the day after.
-func TestQuotaBeginsAnewOnTheStroke(t *testing.T) {
+// A balancer receives the new day's quota shortly after the day began. Until then, usage
+// of the old day does not count, and no request is denied until the next day.
+func TestQuotaResetsAtPeriodStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := NewLedger()
 		a := l.Open(limited(t, "requests_per_day=1 tokens_per_month=100")[0], 0)
@@ -164,7 +164,7 @@ func BenchmarkLimitedKey(b *testing.B) {
 
 // What a request has left reserves nothing any more, also where its flight is still known,
 // as after a panic of its handler.
-func TestNothingIsReservedAfterALeave(t *testing.T) {
+func TestReleaseEndsReservation(t *testing.T) {
 	a := NewLedger().Open(limited(t, "tokens_per_minute=100000")[0], 0)
 	for range 200 {
 		v, refused := a.Admit(0)
@@ -186,7 +186,7 @@ func TestNothingIsReservedAfterALeave(t *testing.T) {
 
 // Several answers without a bound are reserved as several, each as long as the key's
 // answers of late.
-func TestSeveralAnswersAreReservedAsSeveral(t *testing.T) {
+func TestSeveralAnswersAreReserved(t *testing.T) {
 	l := NewLedger()
 	a := l.Open(limited(t, "tokens_per_day=100000")[0], 0)
 	reserved := func(bound, answers int) int64 {
@@ -220,7 +220,7 @@ func TestSeveralAnswersAreReservedAsSeveral(t *testing.T) {
 }
 
 // Of a limit that was lowered no more is owed than of one that was always so low.
-func TestDebtOfALoweredLimit(t *testing.T) {
+func TestDebtAfterLoweredLimit(t *testing.T) {
 	var b bucket
 	b.set(1_000_000, 0)
 	b.give(-math.MaxInt64, 0)

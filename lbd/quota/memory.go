@@ -5,9 +5,9 @@ import (
 	"sync"
 )
 
-// Memory accounts for the bytes that requests and answers take, in all and by tenant.
-// What would go beyond the bounds is refused, so the balancer's heap is bounded by what is
-// configured, whatever clients send.
+// Memory accounts for the bytes of requests and answers, in total and per tenant. Allocations
+// beyond the bounds are refused, so the configuration bounds the balancer's heap, whatever clients
+// send.
 type Memory struct {
 	max       int64 // in all
 	tenantMax int64 // of one tenant
@@ -19,25 +19,25 @@ type Memory struct {
 	over     int64            // and because of tenantMax
 }
 
-// NewMemory bounds the bytes in all, and those of one tenant.
+// NewMemory returns a Memory with bounds for the total and for each tenant.
 func NewMemory(max, tenantMax int64) *Memory {
 	return &Memory{max: max, tenantMax: tenantMax, byTenant: map[string]int64{}}
 }
 
-// Why there is no memory for something.
+// Reasons for refusing memory.
 var (
-	ErrMemoryFull = errors.New("the balancer holds as many bytes of requests as it may")
-	ErrShareFull  = errors.New("the tenant's requests hold as many bytes as they may")
+	ErrMemoryFull = errors.New("the balancer's memory limit for requests is reached")
+	ErrShareFull  = errors.New("the tenant's memory limit for requests is reached")
 )
 
-// Used is how many bytes are taken.
+// Used returns the bytes in use.
 func (m *Memory) Used() int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.bytes
 }
 
-// UsedBy is how many of them are a tenant's.
+// UsedBy returns the bytes in use by a tenant.
 func (m *Memory) UsedBy(tenant string) int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -83,27 +83,26 @@ func (m *Memory) change(tenant string, by int64) error {
 	return nil
 }
 
-// Refusals is how often something was refused because of the bound in all, and because of
-// its tenant's.
+// Refusals returns how often memory was refused because of the total bound, and because of a
+// tenant's bound.
 func (m *Memory) Refusals() (full, over int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.full, m.over
 }
 
-// Use begins to account for something of a tenant's; empty = nobody's.
+// Use returns a MemoryUse for a tenant; empty = no tenant.
 func (m *Memory) Use(tenant string) MemoryUse { return MemoryUse{memory: m, tenant: tenant} }
 
-// MemoryUse is what one thing takes of the memory. It belongs to one goroutine at a time. The
-// zero value takes nothing and is accounted for nowhere.
+// MemoryUse is the memory of one user, such as a request. It belongs to one goroutine at a time.
+// The zero value uses nothing and is not accounted for.
 type MemoryUse struct {
 	memory *Memory
 	tenant string
 	taken  int64
 }
 
-// Set makes it take so many bytes in place of those that it takes. With an error it takes
-// what it took before.
+// Set changes the bytes in use. On an error they are unchanged.
 func (h *MemoryUse) Set(bytes int64) error {
 	if h.memory == nil || bytes == h.taken {
 		return nil
@@ -115,10 +114,10 @@ func (h *MemoryUse) Set(bytes int64) error {
 	return nil
 }
 
-// Bytes is how many it takes.
+// Bytes returns the bytes in use.
 func (h *MemoryUse) Bytes() int64 { return h.taken }
 
-// Fits says whether it could take so many bytes more now; if not, why.
+// Fits returns an error if a number of further bytes cannot be used now.
 func (h *MemoryUse) Fits(more int64) error {
 	if h.memory == nil {
 		return nil
@@ -126,5 +125,5 @@ func (h *MemoryUse) Fits(more int64) error {
 	return h.memory.fits(h.tenant, more)
 }
 
-// Release gives back all that it takes. It may be called again.
+// Release releases all bytes. It may be called again.
 func (h *MemoryUse) Release() { _ = h.Set(0) } // less is never refused

@@ -9,7 +9,7 @@ import (
 
 // Whatever is taken and given back, the account is the sum of what is held, in all and by
 // tenant, never beyond its bounds, and nothing is left of it at the end.
-func TestMemoryIsTheSumOfWhatIsHeld(t *testing.T) {
+func TestMemoryIsSumOfUses(t *testing.T) {
 	const total, share = 1000, 400
 	rapid.Check(t, func(t *rapid.T) {
 		m := NewMemory(total, share)

@@ -56,7 +56,7 @@ func unzero(v reflect.Value, n int64) {
 
 // Whatever a balancer is made from is in its record: a field that is added to
 // core.Config and forgotten here makes records that do not repeat.
-func TestRecordConfigHoldsAllOfCoreConfig(t *testing.T) {
+func TestRecordConfigCoversCoreConfig(t *testing.T) {
 	want := odd(t)
 	v := reflect.ValueOf(want)
 	for i := range v.NumField() {
@@ -81,7 +81,7 @@ func TestRecordConfigHoldsAllOfCoreConfig(t *testing.T) {
 	}
 }
 
-func TestRecordConfigThatMakesNoBalancer(t *testing.T) {
+func TestInvalidRecordConfig(t *testing.T) {
 	for name, c := range map[string]Config{
 		"config.policy": {Policy: "best", Push: "pending"},
 		"config.push":   {Policy: "cost", Push: "hard"},

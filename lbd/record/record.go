@@ -1,7 +1,6 @@
-// Package record says what a balancer writes down of its decisions: the lines that
-// `skyserve lb --record` writes, from which a replay repeats every decision, and what
-// became of one request, which `skyserve explain` shows. Writers and readers import it
-// instead of each other.
+// Package record defines what a balancer records of its decisions: the lines that `skyserve lb
+// --record` writes, from which a replay repeats every decision, and the record of one request,
+// which `skyserve explain` shows. Writers and readers import it instead of each other.
 //
 // Read record.go first (the header and the lines of a record), then request.go.
 package record
@@ -16,12 +15,12 @@ import (
 	"skyserve/lbd/prefix"
 )
 
-// Version is the format of a record. It grows with every change of what a
-// balancer must be made from: an older record would not repeat.
+// Version is the format of a record. It is incremented with every change of a balancer's inputs,
+// because an older record would not replay exactly.
 const Version = 3
 
-// Header is the first line of a record. It holds all that a core.Balancer
-// must be made from to repeat the record's decisions, and no secret.
+// Header is the first line of a record. It contains everything needed to create a core.Balancer
+// that repeats the record's decisions, and no secret.
 type Header struct {
 	Record  int       `json:"record"` // Version
 	Started time.Time `json:"started"`
@@ -29,7 +28,7 @@ type Header struct {
 	Config  Config    `json:"config"`
 }
 
-// Self names the balancer that wrote a record.
+// Self identifies the balancer that wrote a record.
 type Self struct {
 	Service string         `json:"service"`
 	ID      string         `json:"id"`
@@ -79,9 +78,9 @@ type Config struct {
 	KillLimit        int                     `json:"kill_limit"`
 }
 
-// Line is every other line: one step, a new configuration that holds from
-// there on, or a gap where Gap of them could not be written because the disk was
-// too slow or full. A record without a gap repeats exactly.
+// Line is every other line: one step, a new configuration from there on, or a gap where Gap lines
+// could not be written because the disk was too slow or full. A record without a gap replays
+// exactly.
 type Line struct {
 	T       time.Duration `json:"t"` // core's time in nanoseconds
 	Event   *core.Event   `json:"event,omitempty"`
@@ -92,7 +91,7 @@ type Line struct {
 	Panic string `json:"panic,omitempty"`
 }
 
-// NewConfig is a configuration as a record's header holds it.
+// NewConfig converts a configuration for a record's header.
 func NewConfig(c *core.Config) Config {
 	return Config{
 		Policy: c.Policy.Name(), Push: c.Push.String(), Order: c.Order, Targets: c.Targets, ModelTargets: c.ModelTargets,
@@ -108,8 +107,8 @@ func NewConfig(c *core.Config) Config {
 	}
 }
 
-// Core is the configuration that a record's balancer ran with, with a policy
-// that has seen nothing yet. It fails on a policy, push rule or order that is not known.
+// Core returns the configuration that a record's balancer ran with, with a new policy instance. It
+// returns an error for an unknown policy, push rule or order.
 func (c *Config) Core() (core.Config, error) {
 	p, err := policy.New(c.Policy)
 	if err != nil {

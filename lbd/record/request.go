@@ -7,7 +7,7 @@ import (
 	"skyserve/lbd/core"
 )
 
-// Request is what became of one request and why: what explain shows.
+// Request is the record of one request and its decisions, which explain shows.
 type Request struct {
 	Request  string         `json:"request"`
 	At       time.Time      `json:"at"` // when it arrived
@@ -33,11 +33,11 @@ type Request struct {
 	// KeptFor is the replica that it waits for, as was decided when it came; empty
 	// where it waits for any, or does not wait.
 	KeptFor string `json:"kept_for,omitempty"`
-	// Tries lists everything that was decided about it, oldest first.
+	// Tries lists all decisions about it, oldest first.
 	Tries []Try `json:"tries"`
 	// State is queued, sent, finished, rejected, cancelled, bounced or failed.
 	State string `json:"state"`
-	// Status is what the client was answered, 0 while it was not.
+	// Status is the HTTP status of the response, 0 before it.
 	Status int `json:"status"`
 	// TTFTMillis and E2EMillis count from arrival; null until known.
 	TTFTMillis *float64 `json:"ttft_ms"`
@@ -48,7 +48,7 @@ type Request struct {
 	OutputTokens *int `json:"output_tokens"`
 }
 
-// Try is one decision about a request and how it went on.
+// Try is one decision about a request and its result.
 type Try struct {
 	AtMillis float64         `json:"at_ms"` // since the request arrived
 	Kind     core.ActionKind `json:"kind"`
@@ -65,8 +65,7 @@ type Try struct {
 	EndedMillis *float64 `json:"ended_ms,omitempty"`
 }
 
-// Failed notes how the latest try ended, at an elapsed time since the request
-// arrived.
+// Failed records how the latest attempt ended, at a time since the request arrived.
 func (d *Request) Failed(cause string, at time.Duration) {
 	if n := len(d.Tries); n > 0 {
 		ended := float64(at) / float64(time.Millisecond)
@@ -85,8 +84,8 @@ const (
 	StateFailed    = "failed"
 )
 
-// Snapshot is a copy that later changes do not reach. Decisions are shared:
-// they never change.
+// Snapshot returns a copy that later changes do not affect. Decisions are shared, since they never
+// change.
 func (d *Request) Snapshot() Request {
 	c := *d
 	c.Tries = append([]Try(nil), d.Tries...)

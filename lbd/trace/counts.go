@@ -11,18 +11,18 @@ import (
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 )
 
-// logEvery bounds how often failures are told: a collector that is gone fails
-// every few seconds.
+// logEvery is the minimum time between two logged failures: an unreachable collector fails every
+// few seconds.
 const logEvery = time.Minute
 
-// counts counts spans on their way: what ended and was neither sent nor lost is
-// buffered, or was dropped because the buffer was full.
+// counts counts spans. Spans that ended and were neither sent nor lost are buffered, or were
+// dropped because the buffer was full.
 type counts struct {
 	log               *slog.Logger
 	ended, sent, lost atomic.Int64
 
-	mu   sync.Mutex
-	told time.Time
+	mu       sync.Mutex
+	loggedAt time.Time
 }
 
 func newCounts(log *slog.Logger) *counts {
@@ -32,29 +32,29 @@ func newCounts(log *slog.Logger) *counts {
 	return &counts{log: log}
 }
 
-// failed tells of a failure of the SDK, unless one was told a moment ago.
+// failed logs a failure of the SDK, at most once every logEvery.
 func (c *counts) failed(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if now := time.Now(); c.told.IsZero() || now.Sub(c.told) >= logEvery {
-		c.told = now
-		c.log.Warn("traces are not sent", "err", err, "lost", c.lost.Load())
+	if now := time.Now(); c.loggedAt.IsZero() || now.Sub(c.loggedAt) >= logEvery {
+		c.loggedAt = now
+		c.log.Warn("sending traces failed", "err", err, "lost", c.lost.Load())
 	}
 }
 
-// OnStart is of no interest.
+// OnStart does nothing.
 func (c *counts) OnStart(context.Context, sdk.ReadWriteSpan) {}
 
 // OnEnd counts a span.
 func (c *counts) OnEnd(sdk.ReadOnlySpan) { c.ended.Add(1) }
 
-// Shutdown has nothing to end.
+// Shutdown does nothing.
 func (c *counts) Shutdown(context.Context) error { return nil }
 
-// ForceFlush has nothing to send.
+// ForceFlush does nothing.
 func (c *counts) ForceFlush(context.Context) error { return nil }
 
-// counted is an exporter whose spans are counted.
+// counted is an exporter that counts its spans.
 type counted struct {
 	sdk.SpanExporter
 	counts *counts
@@ -74,12 +74,12 @@ func (e counted) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) erro
 }
 
 var descSpans = prometheus.NewDesc("skyserve_trace_spans_total",
-	"Spans that ended, were sent to the collector, or were lost on the way there; what is missing waits, or found the buffer full. Only where traces are sent.", []string{"state"}, nil)
+	"Total number of trace spans by state: ended, sent to the collector, or lost because sending failed. Spans in neither of the last two states are buffered, or were dropped because the buffer was full. Exported only if tracing is enabled.", []string{"state"}, nil)
 
 // Describe sends the one description.
 func (c *counts) Describe(ch chan<- *prometheus.Desc) { ch <- descSpans }
 
-// Collect sends the present counts.
+// Collect sends the current counts.
 func (c *counts) Collect(ch chan<- prometheus.Metric) {
 	for _, s := range []struct {
 		state string

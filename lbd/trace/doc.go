@@ -1,12 +1,11 @@
-// Package trace sends what the proxy tells of requests to an OpenTelemetry
-// collector, over OTLP and HTTP.
+// Package trace exports the proxy's request spans to an OpenTelemetry collector, over OTLP and
+// HTTP.
 //
-// Spans join the trace that a client's W3C traceparent header names, and engines
-// and other balancers are told of it in turn, so that a forwarded request is one
-// trace. What the SDK reads from the environment holds here too: the sampler
-// (OTEL_TRACES_SAMPLER), headers and certificates of the exporter
-// (OTEL_EXPORTER_OTLP_*) and the sizes of batches (OTEL_BSP_*).
+// Spans join the trace in a client's W3C traceparent header. They are propagated to engines and
+// other balancers, so that a forwarded request is one trace. The SDK's environment variables apply:
+// the sampler (OTEL_TRACES_SAMPLER), headers and certificates of the exporter
+// (OTEL_EXPORTER_OTLP_*) and the batch sizes (OTEL_BSP_*).
 //
-// Nothing waits for a collector: spans that find the buffer full are dropped, and
-// those that cannot be sent are given up. Read tracer.go first.
+// Requests never wait for a collector: spans are dropped when the buffer is full or sending fails.
+// Read tracer.go first.
 package trace

@@ -13,14 +13,14 @@ import (
 	"skyserve/lbd/proxy"
 )
 
-// span is a proxy.Span.
+// span implements proxy.Span.
 type span struct {
 	tracer *Tracer
-	ctx    context.Context // holds the span, for those below it
+	ctx    context.Context // contains the span, for its children
 	span   trace.Span
 }
 
-// Child begins a part of the span.
+// Child starts a child span.
 func (s *span) Child(name string, outward bool, at time.Time) proxy.Span {
 	kind := trace.SpanKindInternal
 	if outward {
@@ -29,13 +29,13 @@ func (s *span) Child(name string, outward bool, at time.Time) proxy.Span {
 	return s.tracer.start(s.ctx, name, kind, at)
 }
 
-// Mark writes the span into a request's headers, in place of another's.
+// Mark writes the span into a request's headers and replaces another's.
 func (s *span) Mark(h http.Header) {
-	h.Del("Tracestate") // is not written where it is empty
+	h.Del("Tracestate") // Inject does not overwrite it when empty
 	headers.Inject(s.ctx, propagation.HeaderCarrier(h))
 }
 
-// Set tells something of the span, where it is recorded.
+// Set sets an attribute, if the span is recorded.
 func (s *span) Set(key string, value any) {
 	if !s.span.IsRecording() {
 		return
@@ -53,13 +53,13 @@ func (s *span) Set(key string, value any) {
 	}
 }
 
-// Fail says in words that the span failed.
+// Fail marks the span as failed.
 func (s *span) Fail(why string) { s.span.SetStatus(codes.Error, why) }
 
 // End ends the span.
 func (s *span) End(at time.Time) { s.span.End(trace.WithTimestamp(at)) }
 
-// Trace is the trace's id; empty when the span is not recorded.
+// Trace returns the trace's id; empty if the span is not recorded.
 func (s *span) Trace() string {
 	if !s.span.IsRecording() {
 		return ""

@@ -23,8 +23,8 @@ import (
 	"skyserve/lbd/proxy"
 )
 
-// Environment variables of OpenTelemetry that say whether and where to send
-// traces. The SDK reads the others itself.
+// Environment variables of OpenTelemetry that enable traces and set their destination. The SDK
+// reads the others itself.
 const (
 	EnvEndpoint       = "OTEL_EXPORTER_OTLP_ENDPOINT"
 	EnvTracesEndpoint = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
@@ -35,24 +35,22 @@ const (
 	envTracesProtocol = "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"
 )
 
-// tracesPath is where a collector takes traces, below its base URL.
+// tracesPath is a collector's path for traces, below its base URL.
 const tracesPath = "v1/traces"
 
 // Options configure a Tracer.
 type Options struct {
-	// Endpoint is the collector's base URL (http://127.0.0.1:4318); empty = the
-	// environment's.
+	// Endpoint is the collector's base URL (http://127.0.0.1:4318); empty = from the environment.
 	Endpoint string
-	// Service, Balancer, Region and Version name the process in every span.
+	// Service, Balancer, Region and Version identify the process in every span.
 	Service, Balancer, Region, Version string
-	// Logger receives failures, at most one line a minute; nil = none.
+	// Logger receives failures, at most one per minute; nil = none.
 	Logger *slog.Logger
 }
 
-// Endpoint is the URL that traces are sent to: below the base URL given, or as the
-// environment says, with source the variable that says so. Empty = there are to be
-// no traces. It fails when what it finds is no URL, or a protocol that is not
-// spoken.
+// Endpoint returns the URL for traces: below the given base URL, or from the environment, with
+// source the variable that was used. Empty = tracing is disabled. It returns an error if the value
+// is not a URL, or the protocol is not supported.
 func Endpoint(base string) (to, source string, err error) {
 	if strings.EqualFold(os.Getenv(envDisabled), "true") || os.Getenv(envExporter) == "none" {
 		return "", "", nil
@@ -69,10 +67,10 @@ func Endpoint(base string) (to, source string, err error) {
 	}
 	u, err := url.Parse(to)
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
-		return "", source, fmt.Errorf("want a URL such as http://127.0.0.1:4318") // what was found may hold a password
+		return "", source, fmt.Errorf("must be a URL such as http://127.0.0.1:4318") // what was found may hold a password
 	}
 	if p := cmp.Or(os.Getenv(envTracesProtocol), os.Getenv(envProtocol)); p == "grpc" {
-		return "", envProtocol, fmt.Errorf("traces are sent over HTTP only: want http/protobuf or http/json, got %q", p)
+		return "", envProtocol, fmt.Errorf("traces are sent over HTTP only: must be http/protobuf or http/json, got %q", p)
 	}
 	if source == EnvTracesEndpoint {
 		return u.String(), source, nil // names the path too
@@ -87,11 +85,11 @@ type Tracer struct {
 	counts   *counts
 }
 
-// headers carries a trace in a request's headers.
+// headers propagates a trace in a request's headers.
 var headers propagation.TraceContext
 
-// New makes the tracer that the options and the environment ask for; nil without
-// an error when they ask for none. The collector need not be there.
+// New returns a tracer configured by the options and the environment; nil without an error if
+// tracing is disabled. The collector need not be reachable.
 func New(ctx context.Context, o Options) (*Tracer, error) {
 	to, source, err := Endpoint(o.Endpoint)
 	if err != nil {
@@ -120,10 +118,10 @@ func New(ctx context.Context, o Options) (*Tracer, error) {
 	return &Tracer{provider: p, tracer: p.Tracer("skyserve/lbd"), counts: c}, nil
 }
 
-// Collect registers what is counted of spans.
+// Collect registers the span metrics.
 func (t *Tracer) Collect(reg *prometheus.Registry) { t.counts.collect(reg) }
 
-// Close sends what is buffered, until ctx ends at most.
+// Close sends the buffered spans, until ctx ends.
 func (t *Tracer) Close(ctx context.Context) error {
 	if err := t.provider.Shutdown(ctx); err != nil {
 		return fmt.Errorf("sending the last spans: %w", err)
@@ -131,7 +129,7 @@ func (t *Tracer) Close(ctx context.Context) error {
 	return nil
 }
 
-// Begin begins the span of a request, in the trace that its header names.
+// Begin starts the span of a request, in the trace of its headers.
 func (t *Tracer) Begin(header http.Header, at time.Time) proxy.Span {
 	ctx := headers.Extract(context.Background(), propagation.HeaderCarrier(header))
 	return t.start(ctx, "request", trace.SpanKindServer, at)

@@ -146,7 +146,7 @@ func TestSpansReachTheCollector(t *testing.T) {
 		t.Errorf("the try is a %s below %x, the request a %s", child.Kind, child.ParentSpanId, parent.Kind)
 	}
 	if got, want := out.Get("traceparent"), "00-"+sampled[3:35]+"-"+hex.EncodeToString(child.SpanId)+"-01"; got != want || out.Get("tracestate") != "" {
-		t.Errorf("a target is told %q and %q, want %q", got, out.Get("tracestate"), want)
+		t.Errorf("a target receives %q and %q, want %q", got, out.Get("tracestate"), want)
 	}
 	if took := child.EndTimeUnixNano - child.StartTimeUnixNano; took != uint64(time.Second) {
 		t.Errorf("the try took %d ns", took)
@@ -193,7 +193,7 @@ func TestSampler(t *testing.T) {
 		out := http.Header{}
 		request.Mark(out)
 		if flag := strings.HasSuffix(out.Get("traceparent"), "-01"); flag != c.recorded {
-			t.Errorf("%+v: a target is told %q", c, out.Get("traceparent"))
+			t.Errorf("%+v: a target receives %q", c, out.Get("traceparent"))
 		}
 		request.Set("n", 1)
 		request.End(time.Unix(1001, 0))

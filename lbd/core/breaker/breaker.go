@@ -1,8 +1,8 @@
-// Package breaker keeps requests away from a replica that answers its probes but fails what
-// it is sent: a circuit breaker with outlier ejection. It also bounds how much is retried.
+// Package breaker stops sending requests to a replica that answers its probes but fails requests: a
+// circuit breaker with outlier ejection. It also bounds the number of retries.
 //
-// It decides nothing about a fleet: which of its replicas can be done without, the balancer
-// knows. Times are those of core; requests are known by their numbers, which are never 0.
+// It makes no decisions about a fleet: the balancer decides how many replicas may be ejected. Times
+// are those of core; requests are identified by their numbers, which are never 0.
 package breaker
 
 import (
@@ -10,82 +10,83 @@ import (
 	"time"
 )
 
-// Breaker is the circuit breaker of one replica. Closed, it counts failures in a row. Ejected,
-// nothing is sent to the replica for a while; then one request may try it: served, everything
-// is as before; failed, it is ejected for twice as long. The zero value is closed.
+// Breaker is the circuit breaker of one replica. Closed, it counts consecutive failures. Ejected,
+// nothing is sent to the replica for a while; then one trial request is allowed. If the trial is
+// served, the breaker closes; if it fails, the replica is ejected for twice as long. The zero value
+// is closed.
 type Breaker struct {
-	failures int           // in a row
-	counted  time.Duration // when the last of them was counted; what was sent before counts no more
-	trips    int           // times it was ejected since it last served a request
-	until    time.Duration // it is ejected until then
-	trial    uint64        // after that: the one request that tries it; 0 = none
+	failures     int           // consecutive
+	countedAt    time.Duration // when the last failure was counted; requests sent before no longer count
+	ejections    int           // number of ejections since the replica last served a request
+	ejectedUntil time.Duration // end of the ejection
+	trial        uint64        // after that: the one trial request; 0 = none
 }
 
 // Ejected reports whether nothing may be sent to the replica now.
-func (k *Breaker) Ejected(now time.Duration) bool { return k.trips > 0 && now < k.until }
+func (k *Breaker) Ejected(now time.Duration) bool { return k.ejections > 0 && now < k.ejectedUntil }
 
 // Open reports whether the replica was ejected and has served nothing since.
-func (k *Breaker) Open() bool { return k.trips > 0 }
+func (k *Breaker) Open() bool { return k.ejections > 0 }
 
-// Tried reports whether a request is trying the replica already.
-func (k *Breaker) Tried() bool { return k.trips > 0 && k.trial != 0 }
+// TrialRunning reports whether a trial request is in flight.
+func (k *Breaker) TrialRunning() bool { return k.ejections > 0 && k.trial != 0 }
 
-// Trying reports whether it is this request.
-func (k *Breaker) Trying(request uint64) bool { return k.trial == request }
+// IsTrial reports whether a request is the trial request.
+func (k *Breaker) IsTrial(request uint64) bool { return k.trial == request }
 
-// Failures is the number of failures in a row.
+// Failures returns the number of consecutive failures.
 func (k *Breaker) Failures() int { return k.failures }
 
-// Failed counts the failure of a request that was sent at a time. Requests that were under
-// way together fail together when a connection breaks: that is one failure.
+// Failed counts the failure of a request that was sent at sentAt. Requests that were in flight
+// together fail together when a connection breaks, which counts as one failure.
 func (k *Breaker) Failed(now, sentAt time.Duration) {
-	if k.failures == 0 || sentAt >= k.counted {
+	if k.failures == 0 || sentAt >= k.countedAt {
 		k.failures++
-		k.counted = now
+		k.countedAt = now
 	}
 }
 
-// Undo takes back a failure that the replica was not the cause of; before and after are the
-// states around it. What others counted since stays.
+// Undo reverts a failure that the replica did not cause; before and after are the states around it.
+// Failures counted since then stay.
 func (k *Breaker) Undo(before, after Breaker) {
 	if after.failures > before.failures {
 		k.failures = max(0, k.failures-1)
 	}
-	if after.trips > before.trips && k.trips == after.trips && k.until == after.until {
-		k.trips, k.until = before.trips, before.until
+	if after.ejections > before.ejections && k.ejections == after.ejections && k.ejectedUntil == after.ejectedUntil {
+		k.ejections, k.ejectedUntil = before.ejections, before.ejectedUntil
 	}
 }
 
-// Served closes it.
+// Served closes the breaker.
 func (k *Breaker) Served() { *k = Breaker{} }
 
-// Sent notes that a request went to the replica.
+// Sent records that a request was sent to the replica.
 func (k *Breaker) Sent(request uint64) {
-	if k.trips > 0 && k.trial == 0 {
+	if k.ejections > 0 && k.trial == 0 {
 		k.trial = request
 	}
 }
 
-// Left notes that a request is no longer there, whatever came of it.
-func (k *Breaker) Left(request uint64) {
+// Ended records that a request ended there, with any result.
+func (k *Breaker) Ended(request uint64) {
 	if k.trial == request {
 		k.trial = 0
 	}
 }
 
-// Eject ejects the replica: for first, each time in a row twice as long, longest at most.
+// Eject ejects the replica for first, doubled for each consecutive ejection, at most longest.
 func (k *Breaker) Eject(now, first, longest time.Duration) {
-	k.until = now + min(longest, first<<min(k.trips, 16))
-	k.trips++
+	k.ejectedUntil = now + min(longest, first<<min(k.ejections, 16))
+	k.ejections++
 }
 
-// Bound ends an ejection at a time at the latest; one request may try the replica then.
-func (k *Breaker) Bound(until time.Duration) { k.until = min(k.until, until) }
+// EndBy shortens an ejection to end no later than until; then one trial request is allowed.
+func (k *Breaker) EndBy(until time.Duration) { k.ejectedUntil = min(k.ejectedUntil, until) }
 
-// Reason says why nothing is sent to the replica; empty when that is not so.
+// Reason describes why nothing is sent to the replica; empty if it is not ejected.
 func (k *Breaker) Reason(now time.Duration) string {
 	if !k.Ejected(now) {
 		return ""
 	}
-	return fmt.Sprintf("ejected after %d failures in a row, for %s more", k.failures, (k.until - now).Round(100*time.Millisecond))
+	return fmt.Sprintf("ejected after %d consecutive failures, %s remaining", k.failures, (k.ejectedUntil - now).Round(100*time.Millisecond))
 }

@@ -9,7 +9,7 @@ import (
 
 // A failure that is taken back leaves the breaker as it was before, as long as nothing else
 // happened since.
-func TestUndoTakesBackOneFailure(t *testing.T) {
+func TestUndoRevertsOneFailure(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var k Breaker
 		now := time.Duration(0)
@@ -44,16 +44,16 @@ func TestEjectionsDouble(t *testing.T) {
 }
 
 // One request at a time tries a replica that was ejected.
-func TestOneRequestTries(t *testing.T) {
+func TestEjectedReplicaGetsOneTrial(t *testing.T) {
 	var k Breaker
 	k.Eject(0, time.Second, time.Minute)
 	k.Sent(7)
 	k.Sent(8)
-	k.Left(8)
-	if !k.Tried() || !k.Trying(7) || k.Trying(8) {
+	k.Ended(8)
+	if !k.TrialRunning() || !k.IsTrial(7) || k.IsTrial(8) {
 		t.Errorf("%+v, want request 7 to try it", k)
 	}
-	if k.Left(7); k.Tried() {
+	if k.Ended(7); k.TrialRunning() {
 		t.Error("nobody tries it any more")
 	}
 }

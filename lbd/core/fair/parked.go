@@ -5,179 +5,177 @@ import "time"
 // meter is a virtual counter of the tokens that a tenant was served.
 type meter struct {
 	served int64
-	lifted int64 // the most that lift was ever called with: served never falls below
+	floor  int64 // the highest value passed to raiseFloor; served is never lower
 }
 
-// add counts tokens. What is given back never takes it below where it was lifted to:
-// that would be saved up.
-func (m *meter) add(tokens int64) { m.served = max(m.served+tokens, m.lifted) }
+// add counts tokens. A refund never lowers served below the floor: that would be saved credit.
+func (m *meter) add(tokens int64) { m.served = max(m.served+tokens, m.floor) }
 
-func (m *meter) lift(least int64) {
-	m.lifted = max(m.lifted, least)
+func (m *meter) raiseFloor(least int64) {
+	m.floor = max(m.floor, least)
 	m.served = max(m.served, least)
 }
 
-// apart is the deferred requests of a model that are held apart.
-// The tenant that was served the fewest tokens of deferred work releases the next, its
-// oldest; what it was served of other tiers does not count.
-type apart[R any] struct {
+// parkedRequests contains the parked deferred requests of a model. The tenant that was served the
+// fewest tokens of deferred work releases the next one, its oldest. Tokens of other tiers do not
+// count.
+type parkedRequests[R any] struct {
 	n        int
-	requests sorted[Item[R]]    // in the order in which they came
-	accounts sorted[account[R]] // of those that have some, the least served first
-	bySize   sorted[account[R]] // and the one with the most first
-	floor    int64              // what the last that released one had been served
+	requests sorted[Item[R]]    // in order of arrival
+	accounts sorted[account[R]] // those with parked requests, the fewest served tokens first
+	bySize   sorted[account[R]] // the same, the most requests first
+	floor    int64              // tokens that the last tenant to release one had been served
 }
 
-// apartShare is what an account has held apart.
-type apartShare[R any] struct {
-	batch    meter // of deferred work, whether it was held apart or not
+// parkedShare is the parked requests of an account.
+type parkedShare[R any] struct {
+	deferred meter // of deferred work, parked or not
 	n        int
 	requests sorted[Item[R]]
-	inApart  node[account[R]]
+	inParked node[account[R]]
 	bySize   node[account[R]]
 }
 
-func newApart[R any]() apart[R] {
-	return apart[R]{
-		requests: sorted[Item[R]]{node: func(r *Item[R]) *node[Item[R]] { return &r.inLevel }, before: (*Item[R]).cameBefore},
-		accounts: sorted[account[R]]{node: func(a *account[R]) *node[account[R]] { return &a.apart.inApart }, before: (*account[R]).batchBefore},
-		bySize:   sorted[account[R]]{node: func(a *account[R]) *node[account[R]] { return &a.apart.bySize }, before: (*account[R]).moreApart},
+func newParkedRequests[R any]() parkedRequests[R] {
+	return parkedRequests[R]{
+		requests: sorted[Item[R]]{node: func(r *Item[R]) *node[Item[R]] { return &r.inLevel }, before: (*Item[R]).arrivedBefore},
+		accounts: sorted[account[R]]{node: func(a *account[R]) *node[account[R]] { return &a.parked.inParked }, before: (*account[R]).deferredServedBefore},
+		bySize:   sorted[account[R]]{node: func(a *account[R]) *node[account[R]] { return &a.parked.bySize }, before: (*account[R]).moreParkedBefore},
 	}
 }
 
-func newApartShare[R any]() apartShare[R] {
-	return apartShare[R]{requests: sorted[Item[R]]{node: func(r *Item[R]) *node[Item[R]] { return &r.inTenant }, before: (*Item[R]).cameBefore}}
+func newParkedShare[R any]() parkedShare[R] {
+	return parkedShare[R]{requests: sorted[Item[R]]{node: func(r *Item[R]) *node[Item[R]] { return &r.inTenant }, before: (*Item[R]).arrivedBefore}}
 }
 
-func (r *Item[R]) cameBefore(o *Item[R]) bool { return r.Seq < o.Seq }
+func (r *Item[R]) arrivedBefore(o *Item[R]) bool { return r.Seq < o.Seq }
 
-// batchBefore puts the tenant first that was served the least of deferred work.
-func (a *account[R]) batchBefore(o *account[R]) bool {
-	if a.apart.batch.served != o.apart.batch.served {
-		return a.apart.batch.served < o.apart.batch.served
+// deferredServedBefore orders the account that was served the least deferred work first.
+func (a *account[R]) deferredServedBefore(o *account[R]) bool {
+	if a.parked.deferred.served != o.parked.deferred.served {
+		return a.parked.deferred.served < o.parked.deferred.served
 	}
-	return a.born < o.born
+	return a.created < o.created
 }
 
-// moreApart puts the tenant first that has the most requests held apart.
-func (a *account[R]) moreApart(o *account[R]) bool {
-	if a.apart.n != o.apart.n {
-		return a.apart.n > o.apart.n
+// moreParkedBefore orders the account with the most parked requests first.
+func (a *account[R]) moreParkedBefore(o *account[R]) bool {
+	if a.parked.n != o.parked.n {
+		return a.parked.n > o.parked.n
 	}
-	return a.born < o.born
+	return a.created < o.created
 }
 
-// add holds r apart. A tenant that had nothing there begins where the others are.
-func (x *apart[R]) add(r *Item[R]) {
+// add parks r. A tenant without parked requests starts level with the others.
+func (x *parkedRequests[R]) add(r *Item[R]) {
 	a := r.account
-	if a.apart.n == 0 {
+	if a.parked.n == 0 {
 		least := x.floor
 		if first := x.accounts.first(); first != nil {
-			least = first.apart.batch.served
+			least = first.parked.deferred.served
 		}
-		a.apart.batch.lift(least)
+		a.parked.deferred.raiseFloor(least)
 	}
 	x.requests.add(r)
-	a.apart.requests.add(r)
+	a.parked.requests.add(r)
 	x.resize(a, 1)
 	r.parked = true
 }
 
-// remove takes r out.
-func (x *apart[R]) remove(r *Item[R]) {
+func (x *parkedRequests[R]) remove(r *Item[R]) {
 	x.requests.remove(r)
-	r.account.apart.requests.remove(r)
+	r.account.parked.requests.remove(r)
 	x.resize(r.account, -1)
 	r.parked = false
 }
 
-// resize changes how many requests an account has there.
-func (x *apart[R]) resize(a *account[R], by int) {
-	if a.apart.n > 0 {
+// resize changes the number of parked requests of an account.
+func (x *parkedRequests[R]) resize(a *account[R], by int) {
+	if a.parked.n > 0 {
 		x.accounts.remove(a)
 		x.bySize.remove(a)
 	}
 	x.n += by
-	if a.apart.n += by; a.apart.n > 0 {
+	if a.parked.n += by; a.parked.n > 0 {
 		x.accounts.add(a)
 		x.bySize.add(a)
 	}
 }
 
-// charge adds tokens of deferred work to what a was served of it.
-func (x *apart[R]) charge(a *account[R], tokens int64) {
-	if a.apart.n > 0 {
+// charge adds tokens of deferred work to those that a was served.
+func (x *parkedRequests[R]) charge(a *account[R], tokens int64) {
+	if a.parked.n > 0 {
 		x.accounts.remove(a)
 	}
-	a.apart.batch.add(tokens)
-	if a.apart.n > 0 {
+	a.parked.deferred.add(tokens)
+	if a.parked.n > 0 {
 		x.accounts.add(a)
 	}
 }
 
-// Park holds r apart.
+// Park parks r.
 func (q *Queue[R]) Park(r *Item[R]) {
-	r.account = q.open(r.tenant)
-	q.apart.add(r)
+	r.account = q.openAccount(r.tenant)
+	q.parked.add(r)
 }
 
-// Release lets the request go on that goes next of those held apart; nil where none is.
+// Release queues the next parked request and returns it; nil if none is parked.
 func (q *Queue[R]) Release(now time.Duration) *R {
-	a := q.apart.accounts.first()
+	a := q.parked.accounts.first()
 	if a == nil {
 		return nil
 	}
-	r := a.apart.requests.first()
-	q.apart.floor = max(q.apart.floor, r.account.apart.batch.served)
+	r := a.parked.requests.first()
+	q.parked.floor = max(q.parked.floor, r.account.parked.deferred.served)
 	q.Unpark(now, r)
-	return r.of
+	return r.request
 }
 
-// Unpark lets r wait like the others.
+// Unpark queues r.
 func (q *Queue[R]) Unpark(now time.Duration, r *Item[R]) {
-	q.apart.remove(r)
+	q.parked.remove(r)
 	q.Push(now, r)
 }
 
-// Parked is how many requests are held apart.
-func (q *Queue[R]) Parked() int { return q.apart.n }
+// Parked returns the number of parked requests.
+func (q *Queue[R]) Parked() int { return q.parked.n }
 
-// OldestParked is the one of them that came first; nil where there is none.
+// OldestParked returns the parked request that arrived first; nil if there is none.
 func (q *Queue[R]) OldestParked() *R {
-	if r := q.apart.requests.first(); r != nil {
-		return r.of
+	if r := q.parked.requests.first(); r != nil {
+		return r.request
 	}
 	return nil
 }
 
-// FullestParked is the tenant that has the most of them, and how many.
-func (q *Queue[R]) FullestParked() (tenant string, parked int) {
-	if a := q.apart.bySize.first(); a != nil {
-		return a.tenant, a.apart.n
+// TenantWithMostParked returns the tenant with the most parked requests and their number.
+func (q *Queue[R]) TenantWithMostParked() (tenant string, parked int) {
+	if a := q.parked.bySize.first(); a != nil {
+		return a.tenant, a.parked.n
 	}
 	return "", 0
 }
 
-// ParkedOf is how many of them a tenant has.
+// ParkedOf returns the number of parked requests of a tenant.
 func (t *tenants[R]) ParkedOf(tenant string) int {
 	if a := t.accounts[tenant]; a != nil {
-		return a.apart.n
+		return a.parked.n
 	}
 	return 0
 }
 
-// LastParked is the one of a tenant that came last; nil where it has none.
+// LastParked returns the parked request of a tenant that arrived last; nil if it has none.
 func (q *Queue[R]) LastParked(tenant string) *R {
-	if a := q.accounts[tenant]; a != nil && a.apart.n > 0 {
-		return a.apart.requests.last().of
+	if a := q.accounts[tenant]; a != nil && a.parked.n > 0 {
+		return a.parked.requests.last().request
 	}
 	return nil
 }
 
-// AllParked appends every one of them to into, in the order in which they came.
+// AllParked appends every parked request to into, in order of arrival.
 func (q *Queue[R]) AllParked(into []*R) []*R {
-	for r := q.apart.requests.first(); r != nil; r = q.apart.requests.next(r) {
-		into = append(into, r.of)
+	for r := q.parked.requests.first(); r != nil; r = q.parked.requests.next(r) {
+		into = append(into, r.request)
 	}
 	return into
 }

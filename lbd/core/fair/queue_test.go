@@ -21,16 +21,16 @@ type job struct {
 	turns time.Duration
 }
 
-func place(j *job, now time.Duration) Standing {
-	s := Standing{Level: j.level, Stage: 1, Turns: Never}
+func place(j *job, now time.Duration) Position {
+	s := Position{Level: j.level, Stage: 1, ChangesAt: Never}
 	if now < j.turns {
-		s.Stage, s.Turns = 2, j.turns
+		s.Stage, s.ChangesAt = 2, j.turns
 	}
 	return s
 }
 
 // backwards puts the late stage first.
-func backwards(j *job, now time.Duration) Standing {
+func backwards(j *job, now time.Duration) Position {
 	s := place(j, now)
 	s.Stage = -s.Stage
 	return s
@@ -54,7 +54,7 @@ func run(q *Queue[job], now time.Duration) *job {
 	j := q.First(nil, now, 1)[0]
 	q.Remove(&j.Item)
 	q.Sent(&j.Item)
-	q.Charge(&j.Item, j.fare)
+	q.Charge(&j.Item, j.turnCost)
 	q.Ended(&j.Item)
 	return j
 }
@@ -149,15 +149,15 @@ func check(t fatal, q *Queue[job], want, apart int) {
 // after a while.
 func TestTenantsAreForgotten(t *testing.T) {
 	q := newJobs()
-	for i := range 3 * idleAccounts {
+	for i := range 3 * maxIdleAccounts {
 		q.Push(0, &newJob(i, 0, fmt.Sprint(i), 1).Item)
 		run(q, 0)
 	}
-	if q.Tenants() != idleAccounts || q.accounts[fmt.Sprint(3*idleAccounts-1)] == nil {
-		t.Errorf("%d accounts are kept, want the last %d", q.Tenants(), idleAccounts)
+	if q.Tenants() != maxIdleAccounts || q.accounts[fmt.Sprint(3*maxIdleAccounts-1)] == nil {
+		t.Errorf("%d accounts are kept, want the last %d", q.Tenants(), maxIdleAccounts)
 	}
 	q.Push(time.Minute, &newJob(1<<20, time.Minute, "waits", 1).Item)
-	q.ForgetIdle(idleFor)
+	q.ForgetIdle(idleTTL)
 	if q.Tenants() != 1 || q.idleCount != 0 || q.idleFirst != nil || q.idleLast != nil {
 		t.Errorf("%d accounts are kept after a while, %d of them idle; want the one that waits", q.Tenants(), q.idleCount)
 	}
@@ -168,7 +168,7 @@ func TestTenantsAreForgotten(t *testing.T) {
 }
 
 // Forgetting a tenant gives it nothing: it begins where the queue is.
-func TestForgottenTenantsBeginAnew(t *testing.T) {
+func TestForgottenTenantStartsLikeNew(t *testing.T) {
 	q := newJobs()
 	q.Push(0, &newJob(0, 0, "a", 5000).Item)
 	run(q, 0)

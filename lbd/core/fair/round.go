@@ -1,116 +1,115 @@
 package fair
 
-// round lists who goes next while nothing is sent in fact: each request that it
-// takes counts as sent.
+// round lists the next requests without sending them: each request that it selects counts as sent.
 type round[R any] struct {
-	number uint64
-	heads  [Levels]*Item[R]    // the first of each level that is not taken
-	fresh  [Levels]*account[R] // the least served of whom nothing is taken
-	served [Levels][]turnOf[R] // of whom something is
+	number    uint64
+	heads     [Levels]*Item[R]       // the first of each level that is not selected
+	untouched [Levels]*account[R]    // the least served account of which nothing is selected
+	touched   [Levels][]heapEntry[R] // accounts of which something is selected
 }
 
-// turnOf is one account in a heap, with what it had been served when it was
-// put there: it may be more by now, never less.
-type turnOf[R any] struct {
-	will int64
-	a    *account[R]
+// heapEntry is one account in a heap, with the tokens that it had been served when it was added.
+// The current value may be higher, never lower.
+type heapEntry[R any] struct {
+	servedAfter int64
+	account     *account[R]
 }
 
-func (e turnOf[R]) before(o turnOf[R]) bool {
-	if e.will != o.will {
-		return e.will < o.will
+func (e heapEntry[R]) before(o heapEntry[R]) bool {
+	if e.servedAfter != o.servedAfter {
+		return e.servedAfter < o.servedAfter
 	}
-	return e.a.born < o.a.born
+	return e.account.created < o.account.created
 }
 
-func (t *round[R]) begin(q *Queue[R]) {
+func (t *round[R]) start(q *Queue[R]) {
 	t.number++
 	for i := range t.heads {
 		t.heads[i] = q.levels[i].requests.first()
-		t.fresh[i] = q.levels[i].accounts.first()
-		t.served[i] = t.served[i][:0]
+		t.untouched[i] = q.levels[i].accounts.first()
+		t.touched[i] = t.touched[i][:0]
 	}
 }
 
-// next takes the request that goes next; one must be left.
+// next selects the next request; at least one must remain.
 func (t *round[R]) next(q *Queue[R]) *Item[R] {
-	turn := foremost(&t.heads, Levels-1)
+	turn := earliestLevel(&t.heads, Levels-1)
 	var a *account[R]
 	for i := turn; i >= 0; i-- {
-		if b := t.leastServed(q, i); b != nil && (a == nil || t.will(b) < t.will(a)) {
+		if b := t.leastServed(q, i); b != nil && (a == nil || t.servedAfter(b) < t.servedAfter(a)) {
 			a = b
 		}
 	}
-	t.touch(a)
-	i := foremost(&a.cursors, turn)
+	t.track(a)
+	i := earliestLevel(&a.cursors, turn)
 	r := a.cursors[i]
 	a.cursors[i] = a.shares[i].requests.next(r)
 	r.taken = t.number
 	for h := t.heads[i]; h != nil && h.taken == t.number; h = t.heads[i] {
 		t.heads[i] = q.levels[i].requests.next(h)
 	}
-	a.will += r.fare
+	a.servedAfter += r.turnCost
 	return r
 }
 
-func (t *round[R]) will(a *account[R]) int64 {
+func (t *round[R]) servedAfter(a *account[R]) int64 {
 	if a.round == t.number {
-		return a.will
+		return a.servedAfter
 	}
 	return a.served
 }
 
-// touch begins to follow an account.
-func (t *round[R]) touch(a *account[R]) {
+// track adds an account to the round.
+func (t *round[R]) track(a *account[R]) {
 	if a.round == t.number {
 		return
 	}
-	a.round, a.will = t.number, a.served
+	a.round, a.servedAfter = t.number, a.served
 	for i := range a.cursors {
 		a.cursors[i] = a.shares[i].requests.first()
 		if a.cursors[i] != nil {
-			t.put(i, turnOf[R]{a.will, a})
+			t.push(i, heapEntry[R]{a.servedAfter, a})
 		}
 	}
 }
 
-// leastServed is the least served account with a request left in level i; nil when
-// there is none.
+// leastServed returns the least served account with a remaining request in level i; nil if there is
+// none.
 func (t *round[R]) leastServed(q *Queue[R], i int) *account[R] {
-	for t.fresh[i] != nil && t.fresh[i].round == t.number {
-		t.fresh[i] = q.levels[i].accounts.next(t.fresh[i])
+	for t.untouched[i] != nil && t.untouched[i].round == t.number {
+		t.untouched[i] = q.levels[i].accounts.next(t.untouched[i])
 	}
-	t.tidy(i)
-	h := t.served[i]
-	switch f := t.fresh[i]; {
+	t.refreshTop(i)
+	h := t.touched[i]
+	switch f := t.untouched[i]; {
 	case len(h) == 0:
 		return f
-	case f == nil || h[0].before(turnOf[R]{f.served, f}):
-		return h[0].a
+	case f == nil || h[0].before(heapEntry[R]{f.served, f}):
+		return h[0].account
 	default:
 		return f
 	}
 }
 
-// tidy brings the front of a heap up to date.
-func (t *round[R]) tidy(i int) {
-	for h := t.served[i]; len(h) > 0; h = t.served[i] {
+// refreshTop updates the top of a heap.
+func (t *round[R]) refreshTop(i int) {
+	for h := t.touched[i]; len(h) > 0; h = t.touched[i] {
 		switch top := h[0]; {
-		case top.a.cursors[i] == nil:
+		case top.account.cursors[i] == nil:
 			h[0] = h[len(h)-1]
-			t.served[i] = h[:len(h)-1]
-		case top.will != top.a.will:
-			h[0].will = top.a.will
+			t.touched[i] = h[:len(h)-1]
+		case top.servedAfter != top.account.servedAfter:
+			h[0].servedAfter = top.account.servedAfter
 		default:
 			return
 		}
-		t.sink(i)
+		t.siftDown(i)
 	}
 }
 
-func (t *round[R]) put(i int, e turnOf[R]) {
-	h := append(t.served[i], e)
-	t.served[i] = h
+func (t *round[R]) push(i int, e heapEntry[R]) {
+	h := append(t.touched[i], e)
+	t.touched[i] = h
 	for c := len(h) - 1; c > 0; {
 		p := (c - 1) / 2
 		if !h[c].before(h[p]) {
@@ -121,9 +120,9 @@ func (t *round[R]) put(i int, e turnOf[R]) {
 	}
 }
 
-// sink moves the front of a heap down to its place.
-func (t *round[R]) sink(i int) {
-	h := t.served[i]
+// siftDown moves the top of a heap down to its place.
+func (t *round[R]) siftDown(i int) {
+	h := t.touched[i]
 	for p := 0; ; {
 		c := 2*p + 1
 		if c+1 < len(h) && h[c+1].before(h[c]) {

@@ -1,41 +1,40 @@
 package fair
 
-// sorted keeps elements in an order, as a treap whose nodes lie in the elements
-// themselves and know their neighbours: adding and removing are O(log n), the
-// ends and the next O(1), and nothing allocates. An element must not change its
-// place in the order while it is in.
+// sorted keeps elements in order. It is a treap whose nodes are embedded in the elements and linked
+// to their neighbours: adding and removing are O(log n), the ends and the next O(1), and nothing
+// allocates. The order of an element must not change while it is in the tree.
 type sorted[T any] struct {
-	node   func(*T) *node[T]
-	before func(a, b *T) bool
-	root   *T
-	head   *T
-	tail   *T
-	drawn  uint64
+	node        func(*T) *node[T]
+	before      func(a, b *T) bool
+	root        *T
+	head        *T
+	tail        *T
+	randomState uint64
 }
 
-// node is what an element carries for one sorted.
+// node is the part of an element for one sorted.
 type node[T any] struct {
-	up, left, right *T
-	prev, next      *T
-	height          uint64 // never above the parent's
+	parent, left, right *T
+	prev, next          *T
+	priority            uint64 // never above the parent's
 }
 
-// draw is the next of a fixed sequence of well mixed numbers (splitmix64).
-func (s *sorted[T]) draw() uint64 {
-	s.drawn += 0x9e3779b97f4a7c15
-	z := s.drawn
+// random returns the next of a fixed sequence of well mixed numbers (splitmix64).
+func (s *sorted[T]) random() uint64 {
+	s.randomState += 0x9e3779b97f4a7c15
+	z := s.randomState
 	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
 	z = (z ^ z>>27) * 0x94d049bb133111eb
 	return z ^ z>>31
 }
 
-// add puts x in; it must not be in.
+// add adds x, which must not be in the tree.
 func (s *sorted[T]) add(x *T) {
 	n := s.node(x)
-	*n = node[T]{height: s.draw()}
+	*n = node[T]{priority: s.random()}
 	at := &s.root
 	for *at != nil {
-		n.up = *at
+		n.parent = *at
 		if p := s.node(*at); s.before(x, *at) {
 			n.next = *at
 			at = &p.left
@@ -45,34 +44,34 @@ func (s *sorted[T]) add(x *T) {
 		}
 	}
 	*at = x
-	s.join(n.prev, x)
-	s.join(x, n.next)
-	for n.up != nil && s.node(n.up).height < n.height {
-		s.raise(x)
+	s.link(n.prev, x)
+	s.link(x, n.next)
+	for n.parent != nil && s.node(n.parent).priority < n.priority {
+		s.rotateUp(x)
 	}
 }
 
-// remove takes x out; it must be in.
+// remove removes x, which must be in the tree.
 func (s *sorted[T]) remove(x *T) {
 	n := s.node(x)
 	for n.left != nil && n.right != nil {
-		if s.node(n.left).height > s.node(n.right).height {
-			s.raise(n.left)
+		if s.node(n.left).priority > s.node(n.right).priority {
+			s.rotateUp(n.left)
 		} else {
-			s.raise(n.right)
+			s.rotateUp(n.right)
 		}
 	}
 	child := n.left
 	if child == nil {
 		child = n.right
 	}
-	s.hang(n.up, x, child)
-	s.join(n.prev, n.next)
+	s.replaceChild(n.parent, x, child)
+	s.link(n.prev, n.next)
 	*n = node[T]{}
 }
 
-// join makes b follow a; nil is the end on that side.
-func (s *sorted[T]) join(a, b *T) {
+// link makes b the successor of a; nil is the end on that side.
+func (s *sorted[T]) link(a, b *T) {
 	if a == nil {
 		s.head = b
 	} else {
@@ -85,30 +84,30 @@ func (s *sorted[T]) join(a, b *T) {
 	}
 }
 
-// raise turns x and its parent, so that the parent hangs below x.
-func (s *sorted[T]) raise(x *T) {
+// rotateUp rotates x and its parent, so that the parent becomes a child of x.
+func (s *sorted[T]) rotateUp(x *T) {
 	n := s.node(x)
-	parent := n.up
+	parent := n.parent
 	p := s.node(parent)
-	s.hang(p.up, parent, x)
+	s.replaceChild(p.parent, parent, x)
 	if p.left == x {
 		p.left = n.right
 		if n.right != nil {
-			s.node(n.right).up = parent
+			s.node(n.right).parent = parent
 		}
 		n.right = parent
 	} else {
 		p.right = n.left
 		if n.left != nil {
-			s.node(n.left).up = parent
+			s.node(n.left).parent = parent
 		}
 		n.left = parent
 	}
-	p.up = x
+	p.parent = x
 }
 
-// hang puts x where old was below up; nil is the place above the root.
-func (s *sorted[T]) hang(up, old, x *T) {
+// replaceChild replaces the child old of up by x; up = nil is above the root.
+func (s *sorted[T]) replaceChild(up, old, x *T) {
 	switch {
 	case up == nil:
 		s.root = x
@@ -118,15 +117,15 @@ func (s *sorted[T]) hang(up, old, x *T) {
 		s.node(up).right = x
 	}
 	if x != nil {
-		s.node(x).up = up
+		s.node(x).parent = up
 	}
 }
 
-// first is the element before all others; nil when there is none.
+// first returns the first element; nil if there is none.
 func (s *sorted[T]) first() *T { return s.head }
 
-// last is the element after all others; nil when there is none.
+// last returns the last element; nil if there is none.
 func (s *sorted[T]) last() *T { return s.tail }
 
-// next is the element after x, nil after the last.
+// next returns the element after x; nil after the last.
 func (s *sorted[T]) next(x *T) *T { return s.node(x).next }

@@ -21,7 +21,7 @@ func newItems() sorted[item] {
 func listed(t fatal, s *sorted[item]) (keys []int) {
 	for x := s.first(); x != nil; x = s.next(x) {
 		for _, child := range []*item{x.node.left, x.node.right} {
-			if child != nil && (child.node.up != x || child.node.height > x.node.height) {
+			if child != nil && (child.node.parent != x || child.node.priority > x.node.priority) {
 				t.Fatalf("%d is no child of %d", child.key, x.key)
 			}
 		}
@@ -41,7 +41,7 @@ func inTree(x *item, into []int) []int {
 }
 
 // A sorted is a slice that is sorted after every change.
-func TestSortedIsASortedSlice(t *testing.T) {
+func TestSortedMatchesSlice(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		s := newItems()
 		in := map[int]*item{}
@@ -70,7 +70,7 @@ func TestSortedIsASortedSlice(t *testing.T) {
 }
 
 // Elements that come in order, as requests do, must not make a list of the tree.
-func TestSortedStaysFlat(t *testing.T) {
+func TestSortedDepthIsLogarithmic(t *testing.T) {
 	s := newItems()
 	for k := range 4096 {
 		s.add(&item{key: k})
@@ -78,7 +78,7 @@ func TestSortedStaysFlat(t *testing.T) {
 	deepest := 0
 	for x := s.first(); x != nil; x = s.next(x) {
 		depth := 0
-		for up := x; up != nil; up = up.node.up {
+		for up := x; up != nil; up = up.node.parent {
 			depth++
 		}
 		deepest = max(deepest, depth)

@@ -3,24 +3,24 @@ package fair
 import "time"
 
 const (
-	// idleAccounts bounds the tenants that are remembered without any request
-	// here; a model has at most this many, and those with one.
-	idleAccounts = 1024
-	// idleFor is how long such a tenant is remembered: far longer than a client
-	// pauses, and one that stays away longer begins where those that wait are.
-	idleFor = 10 * time.Minute
+	// maxIdleAccounts bounds the tenants that are remembered without any request here. A model has
+	// at most this many, plus those with requests.
+	maxIdleAccounts = 1024
+	// idleTTL is how long such a tenant is remembered: far longer than clients pause. A tenant that
+	// returns later starts like a new one.
+	idleTTL = 10 * time.Minute
 )
 
-// account is what a tenant was served of one model.
+// account is the tokens of one model that a tenant was served.
 type account[R any] struct {
-	tenant string
-	born   uint64 // breaks ties: names decide nothing
-	// The meter counts tokens, of prompts and answers: an estimate of the prompt from the
-	// send on, of the answer while it is generated, the engine's own figures from the
-	// end on (see charge.go). It is the virtual counter of "Fairness in Serving Large
-	// Language Models" (VTC), with answers weighed as prompts.
+	tenant  string
+	created uint64 // breaks ties, so that names decide nothing
+	// The meter counts tokens of prompts and answers: an estimate of the prompt from the send on, of
+	// the answer while it is generated, and the engine's own counts after the end (see charge.go).
+	// It is the virtual counter of "Fairness in Serving Large Language Models" (VTC), with answers
+	// weighted like prompts.
 	meter
-	apart       apartShare[R]
+	parked      parkedShare[R]
 	waiting     int
 	outstanding int
 	shares      [Levels]share[R]
@@ -28,12 +28,12 @@ type account[R any] struct {
 
 	idleSince  time.Duration
 	idle       bool
-	prev, next *account[R] // among the idle, the longest idle first
+	prev, next *account[R] // among idle accounts, the longest idle first
 
-	// For the round at hand.
-	round   uint64
-	will    int64 // served, once all that the round has taken is sent
-	cursors [Levels]*Item[R]
+	// For the current round.
+	round       uint64
+	servedAfter int64 // served, after everything selected in the round is sent
+	cursors     [Levels]*Item[R]
 }
 
 // share is an account's requests in one level.
@@ -42,44 +42,44 @@ type share[R any] struct {
 	inLevel  node[account[R]]
 }
 
-// before puts the tenant that was served least first.
+// before orders the account with the fewest served tokens first.
 func (a *account[R]) before(o *account[R]) bool {
 	if a.served != o.served {
 		return a.served < o.served
 	}
-	return a.born < o.born
+	return a.created < o.created
 }
 
-// longerBefore puts the tenant with the most waiting requests first.
-func (a *account[R]) longerBefore(o *account[R]) bool {
+// moreWaitingBefore orders the account with the most waiting requests first.
+func (a *account[R]) moreWaitingBefore(o *account[R]) bool {
 	if a.waiting != o.waiting {
 		return a.waiting > o.waiting
 	}
-	return a.born < o.born
+	return a.created < o.created
 }
 
-// tenants is the accounts of one model.
+// tenants contains the accounts of one model.
 type tenants[R any] struct {
-	accounts  map[string]*account[R] // never ranged over
-	byWaiting sorted[account[R]]     // those with requests waiting
-	born      uint64
-	left      *account[R] // the last whose request left the queue
-	floor     int64       // what it was served, once it is forgotten
+	accounts       map[string]*account[R] // never ranged over
+	byWaiting      sorted[account[R]]     // those with waiting requests
+	created        uint64
+	lastLeft       *account[R] // the last whose request left the queue
+	lastLeftServed int64       // what lastLeft was served, after it is forgotten
 
 	idleFirst, idleLast *account[R]
 	idleCount           int
-	spare               *account[R] // forgotten ones to use again, linked by next
+	spare               *account[R] // forgotten accounts for reuse, linked by next
 }
 
 func newTenants[R any]() tenants[R] {
 	return tenants[R]{
 		accounts:  map[string]*account[R]{},
-		byWaiting: sorted[account[R]]{node: func(a *account[R]) *node[account[R]] { return &a.byWaiting }, before: (*account[R]).longerBefore},
+		byWaiting: sorted[account[R]]{node: func(a *account[R]) *node[account[R]] { return &a.byWaiting }, before: (*account[R]).moreWaitingBefore},
 	}
 }
 
-// open is a tenant's account, made when needed.
-func (t *tenants[R]) open(tenant string) *account[R] {
+// openAccount returns a tenant's account and creates it if needed.
+func (t *tenants[R]) openAccount(tenant string) *account[R] {
 	a := t.accounts[tenant]
 	if a == nil {
 		if a = t.spare; a != nil {
@@ -87,18 +87,18 @@ func (t *tenants[R]) open(tenant string) *account[R] {
 		} else {
 			a = &account[R]{}
 		}
-		t.born++
-		*a = account[R]{tenant: tenant, born: t.born, apart: newApartShare[R]()}
+		t.created++
+		*a = account[R]{tenant: tenant, created: t.created, parked: newParkedShare[R]()}
 		for i := range a.shares {
 			a.shares[i].requests = sorted[Item[R]]{node: func(r *Item[R]) *node[Item[R]] { return &r.inTenant }, before: (*Item[R]).before}
 		}
 		t.accounts[tenant] = a
 	}
-	t.wake(a)
+	t.clearIdle(a)
 	return a
 }
 
-// WaitingOf is how many requests of a tenant wait.
+// WaitingOf returns the number of waiting requests of a tenant.
 func (t *tenants[R]) WaitingOf(tenant string) int {
 	if a := t.accounts[tenant]; a != nil {
 		return a.waiting
@@ -106,8 +106,8 @@ func (t *tenants[R]) WaitingOf(tenant string) int {
 	return 0
 }
 
-// recount changes how many requests of a wait.
-func (t *tenants[R]) recount(a *account[R], by int) {
+// changeWaiting changes the number of waiting requests of a.
+func (t *tenants[R]) changeWaiting(a *account[R], by int) {
 	if a.waiting > 0 {
 		t.byWaiting.remove(a)
 	}
@@ -116,10 +116,10 @@ func (t *tenants[R]) recount(a *account[R], by int) {
 	}
 }
 
-// noteIdle notes that a has nothing here any more, if that is so, and forgets whom
-// there is no room to remember.
-func (q *Queue[R]) noteIdle(a *account[R]) {
-	if a.waiting > 0 || a.outstanding > 0 || a.apart.n > 0 || a.idle {
+// markIdle marks a as idle if it has no requests here, and forgets the longest idle account if
+// there are too many.
+func (q *Queue[R]) markIdle(a *account[R]) {
+	if a.waiting > 0 || a.outstanding > 0 || a.parked.n > 0 || a.idle {
 		return
 	}
 	t := &q.tenants
@@ -130,13 +130,13 @@ func (q *Queue[R]) noteIdle(a *account[R]) {
 		t.idleFirst = a
 	}
 	t.idleLast = a
-	if t.idleCount++; t.idleCount > idleAccounts {
-		t.forget(t.idleFirst)
+	if t.idleCount++; t.idleCount > maxIdleAccounts {
+		t.forgetAccount(t.idleFirst)
 	}
 }
 
-// wake takes a off the idle, if it is there.
-func (t *tenants[R]) wake(a *account[R]) {
+// clearIdle removes a from the idle accounts, if it is one.
+func (t *tenants[R]) clearIdle(a *account[R]) {
 	if !a.idle {
 		return
 	}
@@ -154,29 +154,28 @@ func (t *tenants[R]) wake(a *account[R]) {
 	a.idle, a.prev, a.next = false, nil, nil
 }
 
-// forget drops an idle account.
-func (t *tenants[R]) forget(a *account[R]) {
-	t.wake(a)
-	if t.left == a {
-		t.left, t.floor = nil, a.served
+// forgetAccount removes an idle account.
+func (t *tenants[R]) forgetAccount(a *account[R]) {
+	t.clearIdle(a)
+	if t.lastLeft == a {
+		t.lastLeft, t.lastLeftServed = nil, a.served
 	}
 	delete(t.accounts, a.tenant)
 	*a = account[R]{next: t.spare}
 	t.spare = a
 }
 
-// ForgetIdle forgets the tenants that had nothing here for long.
+// ForgetIdle removes the accounts that were idle for idleTTL.
 func (q *Queue[R]) ForgetIdle(now time.Duration) {
 	q.clock = max(q.clock, now)
-	for a := q.idleFirst; a != nil && q.clock-a.idleSince >= idleFor; a = q.idleFirst {
-		q.forget(a)
+	for a := q.idleFirst; a != nil && q.clock-a.idleSince >= idleTTL; a = q.idleFirst {
+		q.forgetAccount(a)
 	}
 }
 
-// lift keeps an account from having saved anything up while none of its requests
-// waited: it begins where the least served of those that wait is or, when none
-// waits, where the last that left was.
-func (q *Queue[R]) lift(a *account[R]) {
+// raiseAccount prevents an account from accumulating credit while it has no waiting requests. The
+// account is raised to the least served of those waiting or, if none waits, to the last that left.
+func (q *Queue[R]) raiseAccount(a *account[R]) {
 	least, any := int64(0), false
 	for i := range q.levels {
 		if o := q.levels[i].accounts.first(); o != nil && (!any || o.served < least) {
@@ -185,18 +184,18 @@ func (q *Queue[R]) lift(a *account[R]) {
 	}
 	switch {
 	case any:
-	case q.left == a:
+	case q.lastLeft == a:
 		return // nobody else was served meanwhile
-	case q.left != nil:
-		least = q.left.served
+	case q.lastLeft != nil:
+		least = q.lastLeft.served
 	default:
-		least = q.floor
+		least = q.lastLeftServed
 	}
-	a.lift(least)
+	a.raiseFloor(least)
 }
 
-// charge adds tokens to what a was served.
-func (q *Queue[R]) charge(a *account[R], tokens int64) {
+// chargeAccount adds tokens to those that a was served.
+func (q *Queue[R]) chargeAccount(a *account[R], tokens int64) {
 	if tokens == 0 {
 		return
 	}
@@ -213,9 +212,9 @@ func (q *Queue[R]) charge(a *account[R], tokens int64) {
 	}
 }
 
-// Sent notes that r goes to a target.
+// Sent records that r was sent to a target.
 func (q *Queue[R]) Sent(r *Item[R]) {
-	q.wake(r.account)
+	q.clearIdle(r.account)
 	r.account.outstanding++
 	r.nextRunning, r.prevRunning = q.running, nil
 	if q.running != nil {
@@ -224,7 +223,7 @@ func (q *Queue[R]) Sent(r *Item[R]) {
 	q.running = r
 }
 
-// Ended notes that r is at no target any more.
+// Ended records that r is no longer at a target.
 func (q *Queue[R]) Ended(r *Item[R]) {
 	if r.nextRunning != nil {
 		r.nextRunning.prevRunning = r.prevRunning
@@ -236,32 +235,32 @@ func (q *Queue[R]) Ended(r *Item[R]) {
 	}
 	r.nextRunning, r.prevRunning = nil, nil
 	r.account.outstanding--
-	q.noteIdle(r.account)
+	q.markIdle(r.account)
 }
 
-// Charge makes a number of tokens what r's tenant is charged for r in all.
+// Charge sets the total tokens charged to r's tenant for r.
 func (q *Queue[R]) Charge(r *Item[R], tokens int64) {
-	q.charge(r.account, tokens-r.charged)
+	q.chargeAccount(r.account, tokens-r.charged)
 	if r.deferred {
-		q.apart.charge(r.account, tokens-r.charged)
+		q.parked.charge(r.account, tokens-r.charged)
 	}
 	r.charged = tokens
 }
 
-// ChargeRunning charges for the requests that were sent and have not ended; nobody is
-// charged less than before.
+// ChargeRunning charges for the requests that were sent and have not ended. It never lowers a
+// charge.
 func (q *Queue[R]) ChargeRunning(cost func(r *R) int64) {
 	for r := q.running; r != nil; r = r.nextRunning {
-		if tokens := cost(r.of); tokens > r.charged {
+		if tokens := cost(r.request); tokens > r.charged {
 			q.Charge(r, tokens)
 		}
 	}
 }
 
-// Tenants is how many tenants are remembered.
+// Tenants returns the number of remembered tenants.
 func (q *Queue[R]) Tenants() int { return len(q.accounts) }
 
-// Served is how many tokens a tenant was served.
+// Served returns the tokens that a tenant was served.
 func (q *Queue[R]) Served(tenant string) int64 {
 	if a := q.accounts[tenant]; a != nil {
 		return a.served
@@ -269,16 +268,16 @@ func (q *Queue[R]) Served(tenant string) int64 {
 	return 0
 }
 
-// Fullest is the tenant with the most waiting requests, and how many; 0 when none waits.
-func (q *Queue[R]) Fullest() (tenant string, waiting int) {
+// TenantWithMostWaiting returns the tenant with the most waiting requests and their number; 0 if
+// none waits.
+func (q *Queue[R]) TenantWithMostWaiting() (tenant string, waiting int) {
 	if a := q.byWaiting.first(); a != nil {
 		return a.tenant, a.waiting
 	}
 	return "", 0
 }
 
-// LastOf is the waiting request of a tenant that goes after all its others; nil where none
-// waits.
+// LastOf returns the last waiting request of a tenant in order; nil if none waits.
 func (q *Queue[R]) LastOf(now time.Duration, tenant string) *R {
 	a := q.accounts[tenant]
 	if a == nil || a.waiting == 0 {
@@ -291,5 +290,5 @@ func (q *Queue[R]) LastOf(now time.Duration, tenant string) *R {
 			last = r
 		}
 	}
-	return last.of
+	return last.request
 }

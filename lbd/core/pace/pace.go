@@ -1,6 +1,6 @@
-// Package pace learns how fast replicas are from the answers that they gave: a pace is the
-// time that something takes at a replica over what it takes at the nominal one (lbd/policy).
-// Replicas whose paces are close are taken for the same hardware and share one.
+// Package pace learns how fast replicas are from their responses. A pace is the time that something
+// takes at a replica divided by the time at the nominal replica (lbd/policy). Replicas with similar
+// paces are assumed to have the same hardware and share one pace.
 package pace
 
 import (
@@ -9,98 +9,98 @@ import (
 )
 
 const (
-	// weight is the weight of each answer in what is learned.
+	// weight is the weight of each response in a mean.
 	weight = 0.05
-	// minTokens and minShare are the fewest tokens, and the least share of its stay, that an
-	// answer must have streamed to show a replica's speed: one that came in a piece does not.
+	// minTokens and minShare are the minimum tokens, and the minimum streamed share of its residence
+	// time, for an answer to show a replica's speed. An answer that arrived in one piece does not.
 	minTokens = 8
 	minShare  = 0.1
-	// sameHardware is how much two replicas' paces may differ, as a ratio, for them
-	// to be taken for the same hardware, whose requests differ by chance.
-	sameHardware = 1.25
-	// Limit bounds a pace on both sides: a clock that jumps must not spoil it.
+	// maxSameHardwareRatio is the maximum ratio between two paces of replicas with the same
+	// hardware, whose requests differ by chance.
+	maxSameHardwareRatio = 1.25
+	// Limit bounds a pace on both sides, so that a clock jump cannot spoil it.
 	Limit = 100
 )
 
-// Mean is a running mean (EWMA); its zero value has seen nothing.
+// Mean is a running mean (EWMA). The zero value has no data.
 type Mean struct {
 	value float64
-	any   bool
+	known bool
 }
 
-// Add takes a value in with a weight.
+// Add adds a value with a weight.
 func (m *Mean) Add(v, weight float64) {
-	if !m.any {
-		m.value, m.any = v, true
+	if !m.known {
+		m.value, m.known = v, true
 		return
 	}
 	m.value += weight * (v - m.value)
 }
 
-// Or is the mean, or instead before there is one.
-func (m *Mean) Or(instead float64) float64 {
-	if m.any {
+// Or returns the mean, or fallback if there is no data.
+func (m *Mean) Or(fallback float64) float64 {
+	if m.known {
 		return m.value
 	}
-	return instead
+	return fallback
 }
 
-// Learned is what is known of one replica's speed. The zero value knows nothing.
-type Learned struct {
-	own      Mean    // of the time between two tokens of an answer
-	hardware float64 // of all like it; 0 = nothing is known
-	stay     Mean    // of how long answers stay, from the send to the end
+// Estimate is the estimated speed of one replica. The zero value has no data.
+type Estimate struct {
+	tokenPace Mean    // of the time between two tokens of an answer
+	hardware  float64 // of all replicas with this hardware; 0 = unknown
+	residence Mean    // of the time of whole requests, from the send to the end
 }
 
-// Known reports whether the replica was seen to generate.
-func (l *Learned) Known() bool { return l.own.any }
+// Known reports whether token times of the replica were measured.
+func (l *Estimate) Known() bool { return l.tokenPace.known }
 
-// Value is the pace of the replica's hardware; 1 before anything was learned.
-func (l *Learned) Value() float64 {
+// Value returns the pace of the replica's hardware; 1 if unknown.
+func (l *Estimate) Value() float64 {
 	if l.hardware == 0 {
 		return 1
 	}
 	return l.hardware
 }
 
-// Hardware is the pace of the replica's hardware; 0 before it was grouped with others.
-func (l *Learned) Hardware() float64 { return l.hardware }
+// Hardware returns the pace of the replica's hardware; 0 before it was grouped with others.
+func (l *Estimate) Hardware() float64 { return l.hardware }
 
-// Stay is the pace of whole answers, or that of tokens before any was learned.
-func (l *Learned) Stay() float64 { return l.stay.Or(l.Value()) }
+// Residence returns the pace of whole requests, or that of tokens if none was measured.
+func (l *Estimate) Residence() float64 { return l.residence.Or(l.Value()) }
 
-// Tells reports whether an answer of so many tokens, streamed for a part of its stay, shows
-// the speed of tokens.
-func Tells(tokens int, streamed, stay time.Duration) bool {
+// Informative reports whether an answer with a number of tokens, streamed for a part of its
+// residence time, shows the speed of tokens.
+func Informative(tokens int, streamed, stay time.Duration) bool {
 	return tokens >= minTokens && streamed > 0 && float64(streamed) >= minShare*float64(stay)
 }
 
 // LearnStep learns from the time between two tokens, in seconds.
-func (l *Learned) LearnStep(step float64, nominal time.Duration) {
-	l.own.Add(bounded(step/nominal.Seconds()), weight)
+func (l *Estimate) LearnStep(step float64, nominal time.Duration) {
+	l.tokenPace.Add(bounded(step/nominal.Seconds()), weight)
 }
 
-// LearnStay learns from how long an answer of so many tokens stayed.
-func (l *Learned) LearnStay(tokens int, stay, nominal time.Duration) {
+// LearnResidence learns from the residence time of a request with a number of generated tokens.
+func (l *Estimate) LearnResidence(tokens int, stay, nominal time.Duration) {
 	if tokens >= minTokens && stay > 0 {
-		l.stay.Add(bounded(stay.Seconds()/nominal.Seconds()), weight)
+		l.residence.Add(bounded(stay.Seconds()/nominal.Seconds()), weight)
 	}
 }
 
 func bounded(pace float64) float64 { return min(max(pace, 1.0/Limit), Limit) }
 
-// Assume gives a replica of which nothing is known the pace of others.
-func (l *Learned) Assume(pace float64) { l.hardware = pace }
+// Assume sets the pace of a replica without measurements.
+func (l *Estimate) Assume(pace float64) { l.hardware = pace }
 
-// Group gives every replica of a list, each of which is known, the pace of its hardware: the
-// mean over the replicas that are, one by one, within sameHardware of each other. It sorts
-// the list.
-func Group(replicas []*Learned) {
-	sort.SliceStable(replicas, func(i, j int) bool { return replicas[i].own.value < replicas[j].own.value })
+// Group sets the pace of each replica in a list to that of its hardware: the mean over the replicas
+// that are, one by one, within maxSameHardwareRatio of each other. All of them must be Known. It
+// sorts the list.
+func Group(replicas []*Estimate) {
+	sort.SliceStable(replicas, func(i, j int) bool { return replicas[i].tokenPace.value < replicas[j].tokenPace.value })
 	for len(replicas) > 0 {
-		n, sum := 1, replicas[0].own.value
-		for n < len(replicas) && replicas[n].own.value <= sameHardware*replicas[n-1].own.value {
-			sum += replicas[n].own.value
+		n, sum := 1, replicas[0].tokenPace.value
+		for n < len(replicas) && replicas[n].tokenPace.value <= maxSameHardwareRatio*replicas[n-1].tokenPace.value {
+			sum += replicas[n].tokenPace.value
 			n++
 		}
 		for _, l := range replicas[:n] {
@@ -110,5 +110,7 @@ func Group(replicas []*Learned) {
 	}
 }
 
-// Same reports whether two paces are taken for the same hardware's.
-func Same(a, b float64) bool { return a <= sameHardware*b && b <= sameHardware*a }
+// SameHardware reports whether two paces are assumed to be of the same hardware.
+func SameHardware(a, b float64) bool {
+	return a <= maxSameHardwareRatio*b && b <= maxSameHardwareRatio*a
+}

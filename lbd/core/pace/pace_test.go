@@ -9,12 +9,12 @@ import (
 )
 
 // Replicas of like paces share their mean, others do not, whatever their order.
-func TestLikeReplicasShareAPace(t *testing.T) {
-	all := make([]Learned, 5)
+func TestSimilarReplicasSharePace(t *testing.T) {
+	all := make([]Estimate, 5)
 	for i, pace := range []float64{2, 1, 1.1, 2.2, 1.2} {
 		all[i].LearnStep(pace*0.02, 20*time.Millisecond)
 	}
-	list := make([]*Learned, len(all))
+	list := make([]*Estimate, len(all))
 	for i := range all {
 		list[i] = &all[i]
 	}
@@ -29,13 +29,13 @@ func TestLikeReplicasShareAPace(t *testing.T) {
 // Whatever an engine or a clock says, a pace stays within its limits.
 func TestPacesAreBounded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		var l Learned
+		var l Estimate
 		for range rapid.IntRange(1, 20).Draw(t, "answers") {
 			l.LearnStep(rapid.Float64Range(0, 1e12).Draw(t, "step"), time.Duration(rapid.Int64Range(1, 1e12).Draw(t, "nominal")))
-			l.LearnStay(rapid.IntRange(0, 99).Draw(t, "tokens"), time.Duration(rapid.Int64Range(-9, 1e15).Draw(t, "stay")), time.Second)
+			l.LearnResidence(rapid.IntRange(0, 99).Draw(t, "tokens"), time.Duration(rapid.Int64Range(-9, 1e15).Draw(t, "stay")), time.Second)
 		}
-		Group([]*Learned{&l})
-		for _, v := range []float64{l.Value(), l.Stay()} {
+		Group([]*Estimate{&l})
+		for _, v := range []float64{l.Value(), l.Residence()} {
 			if !(v >= 1.0/Limit && v <= Limit) {
 				t.Fatalf("the pace is %v", v)
 			}

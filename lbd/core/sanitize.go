@@ -1,0 +1,50 @@
+package core
+
+import (
+	"time"
+
+	"skyserve/lbd/core/pace"
+	"skyserve/lbd/policy"
+)
+
+// Bounds of the figures in a report. A larger figure is dropped or capped, so that a wrong engine
+// or peer cannot make sums overflow or comparisons fail.
+const (
+	maxCount = 1 << 30
+	maxTime  = time.Hour
+)
+
+// sanitized returns a replica's report without impossible figures.
+func (r Report) sanitized() Report {
+	r.Age = max(0, r.Age)
+	r.Pending, r.Running, r.KV = sanitizeCount(r.Pending), sanitizeCount(r.Running), sanitizeShare(r.KV)
+	return r
+}
+
+// sanitized returns a peer's report without impossible figures.
+func (l ModelLoad) sanitized() ModelLoad {
+	for _, n := range []*int{&l.Replicas, &l.Available, &l.Queued, &l.Outstanding, &l.Context} {
+		*n = min(max(0, *n), maxCount)
+	}
+	l.KV = sanitizeShare(l.KV)
+	l.Wait, l.Residence = min(max(0, l.Wait), maxTime), min(max(0, l.Residence), maxTime)
+	if !(l.Pace >= 1.0/pace.Limit && l.Pace <= pace.Limit) {
+		l.Pace = 0
+	}
+	return l
+}
+
+func sanitizeCount(n policy.Maybe[int]) policy.Maybe[int] {
+	if n.Value < 0 || n.Value > maxCount {
+		return policy.Maybe[int]{}
+	}
+	return n
+}
+
+// sanitizeShare returns unknown for values outside 0..1, including NaN.
+func sanitizeShare(v policy.Maybe[float64]) policy.Maybe[float64] {
+	if !(v.Value >= 0 && v.Value <= 1) {
+		return policy.Maybe[float64]{}
+	}
+	return v
+}

@@ -1,0 +1,96 @@
+package explain
+
+import (
+	"fmt"
+
+	"skyserve/internal/telemetry"
+	"skyserve/lbd/core"
+	"skyserve/lbd/policy"
+)
+
+// chosenBecause describes each policy's reason for its choice.
+var chosenBecause = map[string]string{
+	policy.ReasonRotation:    "next in rotation",
+	policy.ReasonLeastLoad:   "fewest outstanding requests",
+	policy.ReasonPrefixMatch: "longest cached prefix",
+	policy.ReasonPrefixMiss:  "no sufficient prefix match; most free capacity",
+	policy.ReasonOffload:     "no local replica available; this peer has capacity",
+	policy.ReasonPowerOfTwo:  "less loaded of two random candidates",
+	policy.ReasonSession:     "session affinity (hash ring)",
+	policy.ReasonImbalance:   "load too imbalanced for prefix routing; least loaded",
+	policy.ReasonRemaining:   "fewest remaining tokens",
+	policy.ReasonCheapest:    "lowest estimated latency",
+	// Never the reason of a choice, but a record may be newer than this list.
+	policy.ReasonNoneAvailable: "no target available",
+}
+
+// rejectedBecause describes each of the core's reasons for a rejection.
+var rejectedBecause = map[string]string{
+	core.RejectDuplicate:  "a request with this id was already in flight",
+	core.RejectNoReplica:  "no replica serves the model, here or at a peer",
+	core.RejectQueueFull:  "the queue was full",
+	core.RejectWait:       "no capacity within the maximum queue time",
+	core.RejectFailed:     "its replica failed after part of the response was sent",
+	core.RejectTooManyTry: "maximum number of attempts reached",
+	core.RejectRetries:    "its replica failed and the retry budget was exhausted",
+	core.RejectHolder:     "the only target with its previous response was removed",
+	core.RejectRefused:    "every target refused it; the client received the last response",
+	core.RejectKills:      "engines died while serving it or an identical request",
+}
+
+// because returns the description of a reason; an unknown reason is quoted.
+func because(sentences map[string]string, reason string) string {
+	if s, ok := sentences[reason]; ok {
+		return s
+	}
+	return fmt.Sprintf("%q", reason)
+}
+
+// whyChosen describes why a policy chose its target.
+func whyChosen(policyName, reason string) string {
+	if reason == policy.ReasonOffload && traits(policyName).Regions {
+		return "this peer is preferred over all local replicas"
+	}
+	return because(chosenBecause, reason)
+}
+
+// traits returns the traits of a policy by name; none if the name is unknown.
+func traits(policyName string) policy.Traits {
+	p, err := policy.New(policyName)
+	if err != nil {
+		return policy.Traits{}
+	}
+	return p.Traits()
+}
+
+// whyWaiting describes why a request stays queued under a policy. keptFor is the replica that it
+// was held for on arrival, if any.
+func whyWaiting(policyName, keptFor string) string {
+	if keptFor != "" {
+		return "waiting for " + keptFor + " (full) was expected to be faster than another target"
+	}
+	if traits(policyName).Holds {
+		return "no capacity, or waiting for a full replica was expected to be faster"
+	}
+	return "no capacity"
+}
+
+// noReplicaLeft is why a balancer returns a request to the peer that forwarded it.
+const noReplicaLeft = "no live replica here"
+
+// Why briefly describes the state of a request: why its target was chosen, why it was rejected, or
+// why it is queued.
+func Why(r telemetry.RequestSummary) string {
+	refusal, refused := rejectedBecause[r.Reason]
+	switch {
+	case r.State == "queued":
+		return whyWaiting(r.Policy, r.Target)
+	case r.State == "bounced":
+		return noReplicaLeft
+	case refused:
+		return refusal
+	case r.Target == "" && r.Reason == "":
+		return "client disconnected while queued"
+	}
+	return whyChosen(r.Policy, r.Reason)
+}
