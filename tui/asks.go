@@ -9,14 +9,14 @@ import (
 	tea "charm.land/bubbletea/v2"
 )
 
-// What the views ask the operator for, and how often.
+// How much data the views fetch from the operator, and how often.
 const (
 	requestLimit = 200
-	loadEvery    = 30 * time.Second // counted by the minute
+	loadEvery    = 30 * time.Second // the load is counted per minute
 	logLines     = 500
 )
 
-// Messages that the asking commands report.
+// Messages that the fetching commands return.
 type (
 	requestsMsg struct {
 		requests []Request
@@ -36,12 +36,12 @@ type (
 	}
 )
 
-// asked is what the operator answered, and what is on its way.
+// asked is the data received from the operator, and which fetches are in flight.
 type asked struct {
 	requests    []Request
 	requestsErr string
 	requestsAt  time.Time
-	held        bool // there are newer ones, which wait until no row is selected
+	held        bool // newer requests are not shown while a row is selected
 	load        []LoadSeries
 	loadErr     string
 	loadAt      time.Time
@@ -49,7 +49,7 @@ type asked struct {
 	askingRequests, askingLoad, askingText bool
 }
 
-// ask asks for what the view in front shows beyond the snapshot; nil for nothing.
+// ask fetches what the current view shows beyond the snapshot; nil if nothing is due.
 func (m *Model) ask() tea.Cmd {
 	s, op := &m.screen, m.cfg.Operator
 	if op == nil || s.paused {
@@ -76,10 +76,10 @@ func (m *Model) ask() tea.Cmd {
 	return tea.Batch(cmds...)
 }
 
-// askTimeout bounds one question: a service that takes longer is asked again.
+// askTimeout is the timeout of one fetch from the operator.
 const askTimeout = 10 * time.Second
 
-// asking is a command that asks within bounds.
+// asking returns a command that calls the operator with a timeout.
 func (m *Model) asking(question func(context.Context) tea.Msg) tea.Cmd {
 	ctx := m.ctx
 	return func() tea.Msg {
@@ -89,7 +89,7 @@ func (m *Model) asking(question func(context.Context) tea.Msg) tea.Cmd {
 	}
 }
 
-// tookRequests takes the newest requests.
+// tookRequests handles a response with the newest requests.
 func (m *Model) tookRequests(msg requestsMsg) {
 	a := &m.screen.asked
 	a.askingRequests, a.requestsErr = false, ""
@@ -98,13 +98,13 @@ func (m *Model) tookRequests(msg requestsMsg) {
 		return
 	}
 	if _, reading := m.screen.lists[viewRequests].current(); reading && len(a.requests) > 0 {
-		a.held = true // a list that moves on under its reader is of no use
+		a.held = true // keep the list still while the user reads it
 		return
 	}
 	a.requests, a.requestsAt, a.held = msg.requests, msg.at, false
 }
 
-// tookLoad takes what was asked lately.
+// tookLoad handles a response with the recent load.
 func (m *Model) tookLoad(msg loadMsg) {
 	a := &m.screen.asked
 	a.askingLoad, a.loadErr, a.loadAt = false, "", msg.at
@@ -115,7 +115,7 @@ func (m *Model) tookLoad(msg loadMsg) {
 	a.load = msg.load
 }
 
-// tookText takes the text of a panel, if that is still the one in front.
+// tookText handles a response with the text of a panel, if that panel is still open.
 func (m *Model) tookText(msg textMsg) {
 	s := &m.screen
 	s.asked.askingText = false
@@ -126,10 +126,10 @@ func (m *Model) tookText(msg textMsg) {
 	s.panel.scroll(0, s.panelRoom())
 }
 
-// openAsked opens a panel whose text the operator has.
+// openAsked opens a panel whose text is fetched from the operator.
 func (m *Model) openAsked(p panel) tea.Cmd {
 	if m.cfg.Operator == nil {
-		m.say("this dashboard only looks; run it beside the service, or with its credentials", true)
+		m.say("this dashboard is read-only", true)
 		return nil
 	}
 	p.waiting = true
@@ -137,7 +137,7 @@ func (m *Model) openAsked(p panel) tea.Cmd {
 	return m.askText()
 }
 
-// askText asks for the text of the panel in front.
+// askText fetches the text of the open panel.
 func (m *Model) askText() tea.Cmd {
 	s, op := &m.screen, m.cfg.Operator
 	p, columns := s.panel, max(s.width, leastWidth)
@@ -155,7 +155,7 @@ func (m *Model) askText() tea.Cmd {
 			lines, err = op.Logs(ctx, p.id, logLines)
 			text = strings.Join(lines, "\n")
 		default:
-			err = fmt.Errorf("asking for a text: none of kind %d", p.kind)
+			err = fmt.Errorf("fetching panel text: unknown kind %d", p.kind)
 		}
 		return textMsg{p.kind, p.id, text, err}
 	})

@@ -2,35 +2,35 @@ package tui
 
 import "strings"
 
-// column is one column of a table. Its width lies between least and most.
+// column is one column of a table. Its width is between least and most.
 type column struct {
 	title string
-	mark  string // after the title: the sign of the sort order
+	mark  string // after the title: the symbol of the sort order
 	least int
 	most  int
-	right bool // figures stand right, words left
-	rank  int  // the greater, the sooner it is left out
-	out   bool // left out whatever the width
+	right bool // right-aligned, as numbers are
+	rank  int  // columns of a higher rank are omitted first
+	out   bool // omitted at any width
 }
 
-// narrowest is the least width that shows the title in full.
+// narrowest returns the minimum width that shows the title in full.
 func (c column) narrowest() int { return max(c.least, width(c.title)+width(c.mark)) }
 
-// grid is columns fitted into a width.
+// grid is a set of columns fitted into a width.
 type grid struct {
 	columns []column
-	widths  []int // 0 = left out
+	widths  []int // 0 = omitted
 	gap     int
 }
 
-// Widths of the screen that change how much a table says.
+// Screen widths from which a table shows more.
 const (
-	roomy      = 110 // regions keep their cloud, reasons their column even while it is empty
-	wideEnough = 150 // titles are written out, every replica names its model
+	roomy      = 110 // region names include the cloud, the reason column is always shown
+	wideEnough = 150 // titles are not abbreviated, every replica shows its model
 )
 
-// comfortable is the width at which all columns but the last, which takes what
-// it gets, can be as wide as they like.
+// comfortable returns the width at which all columns but the last have their maximum
+// width.
 func (g *grid) comfortable() int {
 	sum := g.total()
 	for i, c := range g.columns[:len(g.columns)-1] {
@@ -41,9 +41,9 @@ func (g *grid) comfortable() int {
 	return sum
 }
 
-// fitGrid leaves out the columns of the greatest rank until the rest fits into
-// width, then gives what is left to the columns from left to right. A width of
-// 0 or less is unlimited. Columns stand two cells apart where there is room.
+// fitGrid omits the columns of the highest rank until the others fit into width, then
+// widens columns from left to right. A width of 0 or less is unlimited. The gap between
+// columns is two cells if they all fit comfortably, else one.
 func fitGrid(columns []column, width int) grid {
 	g := grid{columns: columns, widths: make([]int, len(columns)), gap: 2}
 	for i, c := range columns {
@@ -67,7 +67,7 @@ func fitGrid(columns []column, width int) grid {
 	return g
 }
 
-// total is the width of all columns that are in, with their gaps.
+// total returns the width of all included columns and their gaps.
 func (g *grid) total() int {
 	sum := 0
 	for _, w := range g.widths {
@@ -78,7 +78,7 @@ func (g *grid) total() int {
 	return sum - g.gap
 }
 
-// dropOne leaves out the column of the greatest rank; the first column stays.
+// dropOne omits the column of the highest rank; the first column is kept.
 func (g *grid) dropOne() bool {
 	worst := -1
 	for i := 1; i < len(g.columns); i++ {
@@ -94,7 +94,7 @@ func (g *grid) dropOne() bool {
 	return true
 }
 
-// stretch hands the width that is left to the columns that can use it.
+// stretch distributes the remaining width to the columns below their maximum width.
 func (g *grid) stretch(width int) {
 	if g.widths[0] == 0 { // the terminal is narrower than any column
 		g.widths[0] = max(width, 0)
@@ -111,7 +111,7 @@ func (g *grid) stretch(width int) {
 	}
 }
 
-// has reports whether the column of that title is in.
+// has reports whether the column of that title is included.
 func (g *grid) has(title string) bool {
 	for i, c := range g.columns {
 		if c.title == title {
@@ -121,10 +121,10 @@ func (g *grid) has(title string) bool {
 	return false
 }
 
-// line draws one line: cell gives a column's text, with its paint, for a width.
+// line draws one line: cell returns a column's text and paint for a width.
 func (g *grid) line(t *Theme, cell func(i, width int) (string, paint)) string {
 	var b strings.Builder
-	gap := 0 // spaces owed, so that no line ends in them
+	gap := 0 // spaces not yet written, to avoid trailing spaces
 	for i, w := range g.widths {
 		if w == 0 {
 			continue
@@ -146,7 +146,7 @@ func (g *grid) line(t *Theme, cell func(i, width int) (string, paint)) string {
 	return b.String()
 }
 
-// at is the column that covers the cell x of a line, -1 for none.
+// at returns the column that covers cell x of a line, -1 for none.
 func (g *grid) at(x int) int {
 	from := 0
 	for i, w := range g.widths {

@@ -9,16 +9,16 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// sighting is a change of a replica that the dashboard saw.
+// sighting is a change of a replica that the dashboard observed.
 type sighting struct {
 	at time.Time
 	change
 }
 
-// maxSeen bounds the changes that are remembered.
+// maxSeen is the maximum number of changes kept.
 const maxSeen = 500
 
-// sight remembers what was seen to change at a time.
+// sight records changes observed at a time.
 func (s *screen) sight(at time.Time, changes []change) {
 	for _, c := range changes {
 		s.seen = append(s.seen, sighting{at, c})
@@ -28,24 +28,24 @@ func (s *screen) sight(at time.Time, changes []change) {
 	}
 }
 
-// eventSheet is one row an event, the newest first: what the controller did and why,
-// and what was seen to change.
+// eventSheet has one row per event, newest first: the scaling events of the controller, and
+// the state changes that this dashboard observed.
 func (s *screen) eventSheet() sheet {
 	words := func(title string, least, most, rank int, letter, word string) sheetColumn {
 		return sheetColumn{column{title: title, least: least, most: most, rank: rank}, letter, word, false, false}
 	}
 	sh := sheet{noun: "event", columns: []sheetColumn{
 		words("TIME", 8, 8, 0, "I", "time"),
-		words("BY", 4, 12, 4, "B", "who"),
+		words("SOURCE", 4, 12, 4, "B", "source"),
 		words("REGION", 6, 20, 3, "R", "region"),
-		words("WHAT", 10, 40, 1, "H", "what"),
-		words("WHY", 16, 200, 2, "Y", "reason"),
-	}, empty: []string{"nothing happened yet", "what the strategy does, and what changes while this is open, is told here"}}
+		words("EVENT", 10, 40, 1, "H", "event"),
+		words("REASON", 16, 200, 2, "Y", "reason"),
+	}, empty: []string{"No events yet", "scaling decisions, and state changes while this dashboard is open, appear here"}}
 	sh.rows = s.events()
 	return sh
 }
 
-// events are the rows of the events.
+// events returns the rows of the events.
 func (s *screen) events() []sheetRow {
 	type event struct {
 		at  time.Time
@@ -67,14 +67,14 @@ func (s *screen) events() []sheetRow {
 			r = roleBad
 		}
 		what := string(e.Action) + " " + strings.Join(e.Replicas, ", ")
-		add(e.At, e.At.Format(time.RFC3339Nano)+what, e.Strategy, e.Region.Place(), what, fmt.Sprintf("%s; %d there", e.Reason, e.Serving), r)
+		add(e.At, e.At.Format(time.RFC3339Nano)+what, e.Strategy, e.Region.Place(), what, fmt.Sprintf("%s; replicas before: %d", e.Reason, e.Serving), r)
 	}
 	for _, c := range s.seen {
 		if s.focus != "" && c.region != s.focus || c.at.After(s.snapshot.At) {
 			continue
 		}
 		what := c.words(s.theme.glyphs)
-		add(c.at, c.at.Format(time.RFC3339Nano)+what, "seen", c.region.Place(), what, c.reason, c.role(s.theme.glyphs))
+		add(c.at, c.at.Format(time.RFC3339Nano)+what, "observed", c.region.Place(), what, c.reason, c.role(s.theme.glyphs))
 	}
 	slices.SortStableFunc(all, func(a, b event) int { return b.at.Compare(a.at) })
 	rows := make([]sheetRow, len(all))

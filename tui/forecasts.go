@@ -9,8 +9,8 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// forecastSheet is one row a model and region: what is asked, what is expected, and
-// what the replicas there carry.
+// forecastSheet has one row per model and region: actual load, forecast load and ready
+// capacity.
 func (s *screen) forecastSheet() sheet {
 	figures := func(title string, rank int, letter, word string) sheetColumn {
 		return sheetColumn{column{title: title, least: 6, right: true, rank: rank}, letter, word, true, false}
@@ -19,15 +19,15 @@ func (s *screen) forecastSheet() sheet {
 		{column{title: "REGION", least: 10, most: 28}, "R", "region", false, false},
 		{column{title: "MODEL", least: 8, most: 28, rank: 6}, "M", "model", false, true},
 		figures("NOW", 1, "W", "load now"),
-		figures("NEXT", 3, "X", "mean of the next step"),
-		figures("90% OF MINUTES", 5, "I", "interval"),
+		figures("NEXT", 3, "X", "forecast mean, next step"),
+		figures("90% INTERVAL", 5, "I", "90% interval"),
 		figures("PEAK P95", 2, "P", "peak, 95th percentile"),
 		figures("CAPACITY", 2, "C", "capacity"),
-		figures("USED AT PEAK", 4, "U", "share of capacity at the peak"),
+		figures("USED AT PEAK", 4, "U", "capacity used at peak"),
 		{column{title: "FORECASTER", least: 6, most: 20, rank: 8}, "F", "forecaster", false, false},
-		{column{title: "LEFT", least: 4, most: 80, rank: 7}, "L", "how it left", false, false},
+		{column{title: "DEVIATION", least: 4, most: 80, rank: 7}, "L", "deviation", false, false},
 	}, empty: []string{
-		"no forecast yet", "the controller makes the first when it has seen an hour of load; 'skyserve forecast' makes one from a file",
+		"No forecast yet", "the controller forecasts after an hour of load; run 'skyserve forecast' to forecast from a file",
 	}}
 	for i := range s.snapshot.Forecast {
 		f := &s.snapshot.Forecast[i]
@@ -38,10 +38,10 @@ func (s *screen) forecastSheet() sheet {
 	return sh
 }
 
-// forecastID names a row of forecasts.
+// forecastID returns the row id of a forecast.
 func forecastID(model string, region service.Region) string { return string(region) + " " + model }
 
-// forecastCells are a forecast's figures, in uncached prompt tokens a second.
+// forecastCells returns the cells of a forecast, in uncached prompt tokens per second.
 func (s *screen) forecastCells(f *telemetry.LoadForecast) []value {
 	now, next, interval, used := noFigure(), noFigure(), noFigure(), noFigure()
 	if v, known := s.loadNow(f); known {
@@ -75,14 +75,14 @@ func (s *screen) forecastCells(f *telemetry.LoadForecast) []value {
 	}
 }
 
-// forecastMore says a forecast in words.
+// forecastMore returns the details of a forecast.
 func (s *screen) forecastMore(f *telemetry.LoadForecast) []string {
 	ahead := time.Duration(f.StepSeconds * float64(len(f.MeanTPS)) * float64(time.Second))
-	line := fmt.Sprintf("%s in %s: uncached prompt tokens a second, %s ahead from %s by %s", f.Model, f.Region, age(ahead), f.At.In(s.snapshot.At.Location()).Format("15:04"), orUnknown(f.Forecaster))
+	line := fmt.Sprintf("%s in %s: uncached prompt tok/s, next %s from %s, forecaster %s", f.Model, f.Region, age(ahead), f.At.In(s.snapshot.At.Location()).Format("15:04"), orUnknown(f.Forecaster))
 	return []string{s.theme.text(line)}
 }
 
-// capacity is what the replicas that serve a forecast's load carry, in its unit.
+// capacity returns the capacity of the ready replicas for a forecast's load, in its unit.
 func (s *screen) capacity(f *telemetry.LoadForecast) (tps float64, known bool) {
 	for _, t := range s.snapshot.Targets {
 		if t.Model != f.Model || t.Region != f.Region {
@@ -103,7 +103,7 @@ func (s *screen) capacity(f *telemetry.LoadForecast) (tps float64, known bool) {
 	return 0, false
 }
 
-// load is what was asked of a forecast's model in its region lately.
+// load returns the recent load of a forecast's model and region; nil if unknown.
 func (s *screen) load(f *telemetry.LoadForecast) *LoadSeries {
 	for i := range s.asked.load {
 		if l := &s.asked.load[i]; l.Model == f.Model && l.Region == f.Region {
@@ -113,7 +113,7 @@ func (s *screen) load(f *telemetry.LoadForecast) *LoadSeries {
 	return nil
 }
 
-// loadNow is the last that was counted.
+// loadNow returns the latest known load.
 func (s *screen) loadNow(f *telemetry.LoadForecast) (tps float64, known bool) {
 	l := s.load(f)
 	if l == nil {
@@ -127,7 +127,7 @@ func (s *screen) loadNow(f *telemetry.LoadForecast) (tps float64, known bool) {
 	return 0, false
 }
 
-// plotted is the forecast that the plot shows: the selected one, or the first.
+// plotted returns the forecast that the plot shows: the selected one, or the first.
 func (s *screen) plotted() *telemetry.LoadForecast {
 	id, ok := s.lists[viewForecast].selection()
 	for i := range s.snapshot.Forecast {
@@ -139,8 +139,8 @@ func (s *screen) plotted() *telemetry.LoadForecast {
 	return nil
 }
 
-// belowForecast plots one forecast in n lines: what was asked, what is expected with
-// its interval, and what the replicas carry.
+// belowForecast plots one forecast in n lines: actual load, forecast with its interval, and
+// ready capacity.
 func (s *screen) belowForecast(t *Theme, n int) []string {
 	f := s.plotted()
 	if f == nil || n < leastPlot+3 || s.width < leastPlotWidth {
@@ -157,17 +157,17 @@ func (s *screen) belowForecast(t *Theme, n int) []string {
 	return append(lines, t.muted.over(t.cut(s.plotLegend(t, f), s.width)))
 }
 
-// plotLegend explains the marks of the plot.
+// plotLegend returns the legend of the plot.
 func (s *screen) plotLegend(t *Theme, f *telemetry.LoadForecast) string {
-	text := t.PlotKey("asked", "expected", "90 % of minutes")
+	text := t.PlotKey("actual", "forecast", "90% interval")
 	if tps, known := s.capacity(f); known {
-		text += "  " + t.glyphs.dash + " what the ready replicas carry: " + rate(&tps)
+		text += "  " + t.glyphs.dash + " ready capacity: " + rate(&tps)
 	}
 	switch {
 	case s.asked.loadErr != "":
 		text += "  (load: " + t.text(s.asked.loadErr) + ")"
 	case s.load(f) == nil && s.looksOnly:
-		text += "  (a record holds no load)"
+		text += "  (recordings do not contain the load)"
 	}
 	return text
 }

@@ -9,7 +9,7 @@ import (
 	"skyserve/internal/service"
 )
 
-// key takes one keystroke.
+// key handles one keystroke.
 func (m *Model) key(msg tea.KeyPressMsg) tea.Cmd {
 	s := &m.screen
 	switch {
@@ -35,7 +35,7 @@ func (m *Model) key(msg tea.KeyPressMsg) tea.Cmd {
 	return nil
 }
 
-// globalKey takes a key that means the same everywhere.
+// globalKey handles the keys that mean the same in every view.
 func (m *Model) globalKey(msg tea.KeyPressMsg) (cmd tea.Cmd, taken bool) {
 	s, k := &m.screen, m.screen.keys
 	switch {
@@ -72,7 +72,7 @@ func (m *Model) globalKey(msg tea.KeyPressMsg) (cmd tea.Cmd, taken bool) {
 	return nil, true
 }
 
-// timeKey takes a key that moves through the past.
+// timeKey handles the keys that step through the history.
 func (m *Model) timeKey(msg tea.KeyPressMsg) bool {
 	k := m.screen.keys
 	steps := []struct {
@@ -89,7 +89,7 @@ func (m *Model) timeKey(msg tea.KeyPressMsg) bool {
 	return false
 }
 
-// filterText is the filter of what is in front.
+// filterText returns the filter of the open panel, else of the current list.
 func (s *screen) filterText() string {
 	if s.panel.open() {
 		return s.panel.filter
@@ -97,7 +97,7 @@ func (s *screen) filterText() string {
 	return s.pane().filterText()
 }
 
-// setFilter narrows what is in front.
+// setFilter sets the filter of the open panel, else of the current list.
 func (s *screen) setFilter(text string) {
 	if s.panel.open() {
 		s.panel.filter = text
@@ -106,7 +106,7 @@ func (s *screen) setFilter(text string) {
 	s.pane().setFilter(text)
 }
 
-// move takes a keystroke that moves about.
+// move handles the keys that scroll or move the selection.
 func (s *screen) move(msg tea.KeyPressMsg) {
 	steps := []struct {
 		binding key.Binding
@@ -130,7 +130,7 @@ func (s *screen) move(msg tea.KeyPressMsg) {
 	}
 }
 
-// pageRows is how many rows a page key moves.
+// pageRows returns how many rows a page key moves.
 func (s *screen) pageRows() int {
 	switch {
 	case s.help:
@@ -141,7 +141,7 @@ func (s *screen) pageRows() int {
 	return s.pane().page() - 1
 }
 
-// step moves by n rows in what is on the screen.
+// step moves by n rows in the help, the open panel or the current list.
 func (s *screen) step(n int) {
 	switch {
 	case s.help:
@@ -153,8 +153,7 @@ func (s *screen) step(n int) {
 	}
 }
 
-// arrange takes a keystroke that changes which rows are shown or how they are
-// sorted.
+// arrange handles the keys that change which rows are shown and how they are sorted.
 func (s *screen) arrange(msg tea.KeyPressMsg) {
 	switch {
 	case key.Matches(msg, s.keys.NextRegion):
@@ -171,7 +170,7 @@ func (s *screen) arrange(msg tea.KeyPressMsg) {
 	}
 }
 
-// cycleFocus shows the next region alone; past the last one all are shown.
+// cycleFocus shows only the next region; after the last one all regions are shown.
 func (s *screen) cycleFocus(step int) {
 	if s.snapshot == nil {
 		return
@@ -187,13 +186,14 @@ func (s *screen) cycleFocus(step int) {
 	s.focusOn(names[(at+step+len(names))%len(names)])
 }
 
-// focusOn shows a region alone; "" shows all.
+// focusOn shows only one region; "" shows all.
 func (s *screen) focusOn(name service.Region) {
 	s.focus = name
 	s.table.offset = 0
 }
 
-// back takes back the last thing that narrowed or covered the screen.
+// back closes or clears one thing: help, filter, panel, history, toast, marks, region,
+// selection, in this order.
 func (m *Model) back() {
 	s := &m.screen
 	switch {
@@ -216,7 +216,7 @@ func (m *Model) back() {
 	}
 }
 
-// pause holds the figures, or goes on at once.
+// pause pauses polling, or resumes it at once.
 func (m *Model) pause() tea.Cmd {
 	m.screen.paused = !m.screen.paused
 	if m.screen.paused {
@@ -226,13 +226,13 @@ func (m *Model) pause() tea.Cmd {
 	return tea.Batch(m.fetch(), m.ask())
 }
 
-// show brings a view to the front and asks for what it needs.
+// show switches to a view and fetches its data.
 func (m *Model) show(v view) tea.Cmd {
 	m.screen.show(v)
 	return m.ask()
 }
 
-// enter goes into the selection.
+// enter opens the selected row.
 func (m *Model) enter() tea.Cmd {
 	s := &m.screen
 	id, ok := s.pane().selection()
@@ -261,7 +261,7 @@ func (m *Model) enter() tea.Cmd {
 	return nil
 }
 
-// openText shows lines that the screen made itself.
+// openText opens a panel with the given lines.
 func (s *screen) openText(title string, lines []string) {
 	s.panel = panel{kind: panelText, title: title, lines: lines}
 }

@@ -4,7 +4,7 @@ import (
 	tea "charm.land/bubbletea/v2"
 )
 
-// wheelRows is how many rows a notch of the wheel moves.
+// wheelRows is how many rows one step of the mouse wheel scrolls.
 const wheelRows = 3
 
 // wheel scrolls.
@@ -17,8 +17,8 @@ func (m *Model) wheel(msg tea.MouseWheelMsg) {
 	}
 }
 
-// click takes a click: on a tab it shows the view, on a title it sorts, on a row it
-// selects, and on the selected row it goes in.
+// click handles a mouse click: on a tab it opens the view, on a title it sorts, on a row it
+// selects the row, and on the selected row it opens it.
 func (m *Model) click(msg tea.MouseClickMsg) tea.Cmd {
 	s := &m.screen
 	if msg.Button != tea.MouseLeft || s.snapshot == nil || s.help || s.panel.open() || s.dialog.open() || s.prompt.open {

@@ -12,25 +12,25 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// dialog asks before orders are carried out.
+// dialog asks for confirmation before actions are performed.
 type dialog struct {
 	orders []Order
-	lines  []string // the question, then what it means
+	lines  []string // the question, then the consequences
 }
 
 func (d *dialog) open() bool { return len(d.orders) > 0 }
 
-// toast says in a line what came of an order, or why there was none.
+// toast is a one-line message: the result of an action, or why it was refused.
 type toast struct {
 	text string
 	bad  bool
 	at   time.Time
 }
 
-// toastFor is how long good news is shown; bad news stays until esc.
+// toastFor is how long a message is shown; errors stay until esc.
 const toastFor = 15 * time.Second
 
-// doneMsg is what came of one order, with those that are still to be carried out.
+// doneMsg is the result of one action, with the actions still to perform.
 type doneMsg struct {
 	order Order
 	text  string
@@ -38,12 +38,12 @@ type doneMsg struct {
 	rest  []Order
 }
 
-// say shows a line.
+// say shows a message.
 func (m *Model) say(text string, bad bool) {
 	m.screen.toast = toast{text, bad, m.cfg.Now()}
 }
 
-// orderKey takes a key that gives an order.
+// orderKey handles the keys of actions.
 func (m *Model) orderKey(msg tea.KeyPressMsg) (cmd tea.Cmd, taken bool) {
 	s, k := &m.screen, m.screen.keys
 	if s.help || s.panel.open() {
@@ -66,13 +66,13 @@ func (m *Model) orderKey(msg tea.KeyPressMsg) (cmd tea.Cmd, taken bool) {
 		if id, ok := s.loggable(); ok {
 			return m.openLogs(id), true
 		}
-		m.say("logs: select a replica first", true)
+		m.say("logs: select a replica", true)
 		return nil, true
 	}
 	return nil, false
 }
 
-// orderCommand proposes what a typed command orders.
+// orderCommand opens the confirmation of an action that was typed as a command.
 func (m *Model) orderCommand(verb Verb, args []string) (tea.Cmd, string) {
 	switch verb {
 	case VerbDrain, VerbUndrain, VerbDonate, VerbReclaim:
@@ -80,22 +80,22 @@ func (m *Model) orderCommand(verb Verb, args []string) (tea.Cmd, string) {
 			args = m.screen.chosenReplicas()
 		}
 		for _, id := range args {
-			// One that has drained is no longer shown, and can be taken back all the same.
+			// A drained replica is no longer shown but can still be undrained.
 			if _, ok := m.screen.regionOfReplica(id); !ok && verb != VerbUndrain {
-				return nil, string(verb) + ": there is no replica " + quoted(id)
+				return nil, string(verb) + ": replica " + quoted(id) + " not found"
 			}
 		}
 	case VerbApply:
 		args = nil
 	default:
-		return nil, "there is no command " + quoted(string(verb)) + "; help lists the keys"
+		return nil, "unknown command " + quoted(string(verb)) + "; press tab to complete"
 	}
 	m.propose(verb, args)
 	return nil, ""
 }
 
-// chosenReplicas are the replicas that an order is for: those marked or selected in
-// the list in front, where that is one of replicas.
+// chosenReplicas returns the replicas that an action applies to: those marked or selected
+// in the current list, if it is a list of replicas.
 func (s *screen) chosenReplicas() []string {
 	if s.view == viewReplicas || s.view == viewDonations {
 		return s.pane().chosen()
@@ -103,18 +103,18 @@ func (s *screen) chosenReplicas() []string {
 	return nil
 }
 
-// propose asks whether an order shall be carried out, or says why it cannot be.
+// propose opens the confirmation of an action, or shows why it is refused.
 func (m *Model) propose(verb Verb, replicas []string) {
 	s := &m.screen
 	switch {
 	case m.cfg.Operator == nil:
-		m.say(string(verb)+": this dashboard only looks; run it beside the service, or with its credentials", true)
+		m.say(string(verb)+": this dashboard is read-only", true)
 		return
 	case s.then != nil:
-		m.say(string(verb)+": this is the past; esc goes back to now", true)
+		m.say(string(verb)+": viewing history; press esc for live", true)
 		return
 	case s.link.err != "" || s.snapshot == nil:
-		m.say(string(verb)+": the connection is lost, and so is what is known of the service", true)
+		m.say(string(verb)+": not connected", true)
 		return
 	}
 	if verb == VerbApply {
@@ -122,7 +122,7 @@ func (m *Model) propose(verb Verb, replicas []string) {
 		return
 	}
 	if len(replicas) == 0 {
-		m.say(string(verb)+": select a replica first, or mark some with space", true)
+		m.say(string(verb)+": select a replica, or mark several with space", true)
 		return
 	}
 	var fit []Order
@@ -147,27 +147,27 @@ func (m *Model) propose(verb Verb, replicas []string) {
 	}}
 }
 
-// cannot says why a replica is in no state for a verb; empty where it is.
+// cannot returns why a verb does not apply to a replica; empty if it applies.
 func (s *screen) cannot(verb Verb, id string) string {
 	r := s.replica(id)
 	switch {
 	case r == nil && verb == VerbUndrain:
 		return ""
 	case r == nil:
-		return id + " is gone"
+		return id + " no longer exists"
 	case verb == VerbDrain && r.State == service.StateDraining:
-		return id + " drains already"
+		return id + " is already draining"
 	case verb == VerbUndrain && r.State != service.StateDraining:
-		return id + " does not drain"
+		return id + " is not draining"
 	case verb == VerbDonate && (r.Donated || r.State == service.StateDonated):
-		return id + " is donated already"
+		return id + " is already donated"
 	case verb == VerbReclaim && !r.Donated && r.State != service.StateDonated:
 		return id + " is not donated"
 	}
 	return ""
 }
 
-// replica is the replica of that id; nil where there is none.
+// replica returns the replica of that id; nil if there is none.
 func (s *screen) replica(id string) *telemetry.ReplicaSnapshot {
 	for i := range s.snapshot.Regions {
 		for k := range s.snapshot.Regions[i].Replicas {
@@ -179,13 +179,13 @@ func (s *screen) replica(id string) *telemetry.ReplicaSnapshot {
 	return nil
 }
 
-// consequence says what an order means, with what is left to serve.
+// consequence describes the effect of an action, with the replicas that stay ready.
 func (s *screen) consequence(verb Verb, orders []Order) string {
 	switch verb {
 	case VerbUndrain:
-		return "Requests are sent there again."
+		return "New requests are sent to it again."
 	case VerbReclaim:
-		return "They serve again, with the weights that they still hold."
+		return "It serves again; its weights are still loaded."
 	}
 	leaving := map[service.Region]int{}
 	for _, o := range orders {
@@ -194,54 +194,54 @@ func (s *screen) consequence(verb Verb, orders []Order) string {
 			leaving[region]++
 		}
 	}
-	text := "They finish what they have and get nothing more."
+	text := "In-flight requests complete; no new ones are sent."
 	if verb == VerbDonate {
-		text = "They finish what they have and are lent to the spot pool, until they are called back."
+		text = "In-flight requests complete, then the GPUs join the spot pool until reclaimed."
 	}
 	for _, r := range regionsOf(s.snapshot) {
 		if n := leaving[r.Name]; n > 0 {
-			text += fmt.Sprintf(" %s keeps %d of %d ready.", s.theme.text(r.Name.Place()), readyCount(r.Replicas)-n, readyCount(r.Replicas))
+			text += fmt.Sprintf(" %s: %d of %d ready replicas remain.", s.theme.text(r.Name.Place()), readyCount(r.Replicas)-n, readyCount(r.Replicas))
 		}
 	}
 	return text
 }
 
-// proposePlan asks whether the last plan shall be applied.
+// proposePlan opens the confirmation for applying the last plan.
 func (m *Model) proposePlan() {
 	s := &m.screen
 	p := s.snapshot.Plan
 	switch {
 	case p == nil:
-		m.say("apply: there is no plan yet", true)
+		m.say("apply: no plan yet", true)
 	case len(p.Changes) == 0:
-		m.say("apply: the plan changes nothing", true)
+		m.say("apply: the plan has no changes", true)
 	default:
 		s.dialog = dialog{orders: []Order{{Verb: VerbApply, Plan: p}}, lines: []string{
-			"Apply the plan of " + p.At.In(s.snapshot.At.Location()).Format("15:04") + "?", s.planInWords(p),
+			"Apply the plan from " + p.At.In(s.snapshot.At.Location()).Format("15:04") + "?", s.planInWords(p),
 		}}
 	}
 }
 
-// planInWords says in a line what applying a plan changes and costs.
+// planInWords returns the changes and the cost of a plan in one line.
 func (s *screen) planInWords(p *telemetry.PlanSummary) string {
 	more, fewer := 0, 0
 	for _, c := range p.Changes {
 		more, fewer = more+max(c.Delta, 0), fewer+max(-c.Delta, 0)
 	}
-	text := fmt.Sprintf("%d replicas more, %d fewer.", more, fewer)
+	text := fmt.Sprintf("%d replicas added, %d removed.", more, fewer)
 	if c := p.CostPerHour; c.Now != nil && c.Then != nil {
 		text += fmt.Sprintf(" $%.2f/h %s $%.2f/h.", *c.Now, s.theme.glyphs.arrow, *c.Then)
 	}
 	return text
 }
 
-// answer takes the key that a dialog asks for: y does it, any other does not.
+// answer handles the key after a confirmation prompt: y confirms, any other key cancels.
 func (m *Model) answer(msg tea.KeyPressMsg) tea.Cmd {
 	s := &m.screen
 	orders := s.dialog.orders
 	s.dialog = dialog{}
 	if msg.String() != "y" && msg.String() != "Y" {
-		m.say("nothing was done", false)
+		m.say("cancelled", false)
 		return nil
 	}
 	m.say(string(orders[0].Verb)+" "+s.theme.glyphs.ellipsis, false)
@@ -249,8 +249,8 @@ func (m *Model) answer(msg tea.KeyPressMsg) tea.Cmd {
 	return m.carry(orders)
 }
 
-// carry carries orders out, one after the other: each changes what the next is
-// decided on.
+// carry performs actions one after another, because each changes the state that the next
+// is checked against.
 func (m *Model) carry(orders []Order) tea.Cmd {
 	if len(orders) == 0 {
 		return nil
@@ -262,30 +262,30 @@ func (m *Model) carry(orders []Order) tea.Cmd {
 	}
 }
 
-// done shows what came of an order, and goes on with the next.
+// done shows the result of an action and starts the next.
 func (m *Model) done(msg doneMsg) tea.Cmd {
 	m.tellDone(msg)
 	return m.carry(msg.rest)
 }
 
-// tellDone says in a line what came of an order.
+// tellDone shows the result of an action.
 func (m *Model) tellDone(msg doneMsg) {
 	what := strings.TrimSpace(string(msg.order.Verb) + " " + m.screen.theme.text(msg.order.Replica))
 	if msg.err != nil {
 		m.say(what+": "+m.screen.theme.text(briefly(msg.err)), true)
 		return
 	}
-	if m.screen.toast.bad { // what went wrong before this one must not be covered
+	if m.screen.toast.bad { // must not hide the error of an earlier action
 		return
 	}
 	text := m.screen.theme.text(msg.text)
 	if msg.order.Verb == VerbDrain {
-		text += "; :undrain " + m.screen.theme.text(msg.order.Replica) + " takes it back"
+		text += "; undo with :undrain " + m.screen.theme.text(msg.order.Replica)
 	}
 	m.say(what+": "+text, false)
 }
 
-// marked is the ids that are marked in the list in front.
+// marked returns the ids of the rows marked in the current list.
 func (s *screen) marked() []string {
 	if s.view == viewReplicas {
 		return s.table.marks.chosen("", false)
@@ -293,7 +293,7 @@ func (s *screen) marked() []string {
 	return s.lists[s.view].marks.chosen("", false)
 }
 
-// unmark takes all marks of the list in front away.
+// unmark removes all marks of the current list.
 func (s *screen) unmark() {
 	if s.view == viewReplicas {
 		s.table.marks = marks{}
@@ -302,7 +302,7 @@ func (s *screen) unmark() {
 	s.lists[s.view].marks = marks{}
 }
 
-// loggable is the process whose log the selection stands for.
+// loggable returns the replica or balancer whose logs belong to the selected row.
 func (s *screen) loggable() (id string, ok bool) {
 	switch s.view {
 	case viewReplicas, viewDonations:
@@ -321,7 +321,7 @@ func (s *screen) loggable() (id string, ok bool) {
 	return "", false
 }
 
-// dialogLines draws the question above the footer.
+// dialogLines draws the confirmation prompt above the footer.
 func (s *screen) dialogLines() []string {
 	if !s.dialog.open() {
 		return nil
@@ -330,5 +330,5 @@ func (s *screen) dialogLines() []string {
 	for _, l := range s.dialog.lines[1:] {
 		lines = append(lines, wrap(l, s.width)...)
 	}
-	return append(lines, s.theme.title.over(s.fit("y does it; any other key does not")))
+	return append(lines, s.theme.title.over(s.fit("Confirm? [y/N]")))
 }

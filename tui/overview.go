@@ -10,10 +10,10 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// maxSpark is the widest sparkline: five minutes.
+// maxSpark is the maximum width of a sparkline: five minutes.
 const maxSpark = 60
 
-// regionSheet is one row a region.
+// regionSheet has one row per region.
 func (s *screen) regionSheet() sheet {
 	regions := regionsOf(s.snapshot)
 	sh := sheet{noun: "region", columns: s.regionColumns(regions), empty: s.emptyService()}
@@ -34,17 +34,17 @@ func (s *screen) regionSheet() sheet {
 	return sh
 }
 
-// regionColumns are the columns of the regions.
+// regionColumns returns the columns of the list of regions.
 func (s *screen) regionColumns(regions []*telemetry.RegionSnapshot) []sheetColumn {
-	ready, p50, p90, fwd := "REPL", "TTFT50", "TTFT90", "IN/OUT"
+	ready, p50, p90, miss, fwd := "REPL", "TTFT50", "TTFT90", "MISS%", "IN/OUT"
 	if s.width <= 0 || s.width >= wideEnough {
-		ready, p50, p90, fwd = "REPLICAS", "TTFT P50", "TTFT P90", "FWD IN/OUT"
+		ready, p50, p90, miss, fwd = "REPLICAS", "TTFT P50", "TTFT P90", "TTFT MISS%", "FWD IN/OUT"
 	}
 	figures := func(title string, least, rank int, letter, word string) sheetColumn {
 		return sheetColumn{column{title: title, least: least, right: true, rank: rank}, letter, word, true, false}
 	}
 	ageRank := 10
-	if s.anyStale(regions) { // a figure that is old must say so even where room is short
+	if s.anyStale(regions) { // the age of stale metrics is shown on narrow screens too
 		ageRank = 2
 	}
 	columns := []sheetColumn{
@@ -52,14 +52,14 @@ func (s *screen) regionColumns(regions []*telemetry.RegionSnapshot) []sheetColum
 		{column{title: "STATE", least: 13, most: 24}, "S", "state", false, false},
 		figures(ready, 4, 1, "R", "ready replicas"),
 		figures("QUEUE", 6, 2, "U", "queue"),
-		figures("REQ/S", 5, 4, "E", "requests a second"),
-		figures("TOK/S", 5, 3, "T", "tokens a second"),
+		figures("REQ/S", 5, 4, "E", "requests per second"),
+		figures("TOK/S", 5, 3, "T", "tokens per second"),
 		figures(p50, 6, 5, "F", "TTFT, median"),
 		figures(p90, 6, 7, "P", "TTFT, 90th percentile"),
-		figures("LATE", 4, 8, "L", "share of late first tokens"),
-		figures("HIT", 4, 6, "H", "hit rate"),
+		figures(miss, 4, 8, "L", "TTFT target misses"),
+		figures("HIT", 4, 6, "H", "prefix hit rate"),
 		figures(fwd, 7, 9, "O", "forwarded out"),
-		figures("RTT", 5, 11, "D", "round trip"),
+		figures("RTT", 5, 11, "D", "round-trip time"),
 		figures("AGE", 4, ageRank, "A", "age"),
 	}
 	if s.history != nil {
@@ -68,7 +68,7 @@ func (s *screen) regionColumns(regions []*telemetry.RegionSnapshot) []sheetColum
 	return columns
 }
 
-// anyStale reports whether a region's figures are old.
+// anyStale reports whether the metrics of any region are stale.
 func (s *screen) anyStale(regions []*telemetry.RegionSnapshot) bool {
 	for _, r := range regions {
 		if ms, known := figuresAge(r); known && ms > staleAfter.Milliseconds() {
@@ -78,11 +78,11 @@ func (s *screen) anyStale(regions []*telemetry.RegionSnapshot) bool {
 	return false
 }
 
-// longRegion is the length of a name that is worth shortening.
+// longRegion is the length from which a region's name is shortened.
 const longRegion = 12
 
-// regionName is a region's name: on a narrow screen without its cloud, as long as
-// that is not what tells two regions apart.
+// regionName returns a region's name. On a narrow screen it omits the cloud, unless another
+// cloud has a region of the same place.
 func (s *screen) regionName(name service.Region) string {
 	if s.width <= 0 || s.width >= roomy || len(name) <= longRegion {
 		return s.theme.text(string(name))
@@ -95,7 +95,7 @@ func (s *screen) regionName(name service.Region) string {
 	return s.theme.text(name.Place())
 }
 
-// regionCells are a region's figures.
+// regionCells returns the cells of a region.
 func (s *screen) regionCells(r *telemetry.RegionSnapshot) []value {
 	sign, state := s.theme.glyphs.balancersMark(r.Balancers)
 	name := word(s.regionName(r.Name), roleAccent)
@@ -119,7 +119,7 @@ func (s *screen) regionCells(r *telemetry.RegionSnapshot) []value {
 	}
 }
 
-// ttftCell is one percentile of the time to first token.
+// ttftCell returns one percentile of the time to first token.
 func ttftCell(p *telemetry.Percentiles, of func(*telemetry.Percentiles) float64) value {
 	if p == nil {
 		return noFigure()
@@ -127,11 +127,11 @@ func ttftCell(p *telemetry.Percentiles, of func(*telemetry.Percentiles) float64)
 	return figure(of(p), millis(of(p)), roleText)
 }
 
-// lateMost is the share of late first tokens that SageServe's targets allow: they are
-// stated for the 95th percentile (section 2.2).
+// lateMost is the share of first tokens after their target that SageServe allows: its
+// targets are for the 95th percentile (section 2.2).
 const lateMost = 0.05
 
-// lateCell is the share of interactive first tokens that came after their target, over
+// lateCell returns the share of interactive first tokens that missed the TTFT target in
 // the last seconds.
 func (s *screen) lateCell(r *telemetry.RegionSnapshot) value {
 	before := findRegion(s.earlier.snapshot, r.Name)
@@ -159,7 +159,7 @@ func (s *screen) lateCell(r *telemetry.RegionSnapshot) value {
 	return v
 }
 
-// readyCell is how many replicas are ready, of how many.
+// readyCell returns how many replicas are ready, of how many.
 func readyCell(r *telemetry.RegionSnapshot) value {
 	ready, n := readyCount(r.Replicas), len(r.Replicas)
 	v := figure(float64(ready), strconv.Itoa(ready)+"/"+strconv.Itoa(n), roleText)
@@ -172,7 +172,7 @@ func readyCell(r *telemetry.RegionSnapshot) value {
 	return v
 }
 
-// queuedCell is the queue with a sign for where it goes.
+// queuedCell returns the queue length with a sign for its change.
 func (s *screen) queuedCell(r *telemetry.RegionSnapshot) value {
 	change := 0
 	if before := findRegion(s.previous, r.Name); before != nil {
@@ -185,7 +185,7 @@ func (s *screen) queuedCell(r *telemetry.RegionSnapshot) value {
 	return v
 }
 
-// ageCell is the age of a region's figures, painted when they are old.
+// ageCell returns the age of a region's metrics, highlighted when they are stale.
 func (s *screen) ageCell(r *telemetry.RegionSnapshot) value {
 	ms, known := figuresAge(r)
 	if !known {
@@ -198,15 +198,15 @@ func (s *screen) ageCell(r *telemetry.RegionSnapshot) value {
 	return v
 }
 
-// flow is what one region forwards to another.
+// flow is the traffic that one region forwards to another.
 type flow struct {
 	from, to service.Region
-	rate     float64 // requests a second; NaN while it is not known
+	rate     float64 // requests per second; NaN while unknown
 	total    int64
 }
 
-// flows are the forwards between regions, the busiest first; those that never
-// carried anything are left out.
+// flows returns the traffic forwarded between regions, busiest first. Pairs of regions
+// without forwarded requests are omitted.
 func (s *screen) flows() []flow {
 	var flows []flow
 	for _, r := range regionsOf(s.snapshot) {
@@ -225,8 +225,8 @@ func (s *screen) flows() []flow {
 	return flows
 }
 
-// flowRate is a flow's requests a second over the last seconds; 0 where its count
-// began anew.
+// flowRate returns a flow's requests per second over the last seconds; 0 after a reset of
+// its counter.
 func (s *screen) flowRate(from service.Region, f telemetry.Flow) float64 {
 	before := findRegion(s.earlier.snapshot, from)
 	if before == nil {
@@ -241,7 +241,7 @@ func (s *screen) flowRate(from service.Region, f telemetry.Flow) float64 {
 	return 0
 }
 
-// flowLines draws the forwards between regions in at most n lines.
+// flowLines draws the flows between regions in at most n lines.
 func (s *screen) flowLines(t *Theme, w, n int) []string {
 	flows := s.flows()
 	if len(flows) == 0 || n < 2 {
@@ -267,27 +267,27 @@ func (s *screen) flowLines(t *Theme, w, n int) []string {
 	return lines
 }
 
-// flowLine is one line of the flows.
+// flowLine formats one line of the flows.
 func flowLine(name, rate, total string, names int) string {
 	return pad(name, names, false) + "  " + pad(rate, 5, true) + "  " + pad(total, 6, true)
 }
 
-// flowName is a flow's ends.
+// flowName returns a flow's two regions.
 func (s *screen) flowName(f flow) string {
 	return s.regionName(f.from) + " " + s.theme.glyphs.arrow + " " + s.regionName(f.to)
 }
 
-// attentionLines lists what is not as it should be in at most n lines: balancers
-// that are away, replicas that do not serve, alerts, loads that left their forecasts.
+// attentionLines lists problems in at most n lines: balancers and replicas that are not
+// ready, alerts, and loads that deviate from their forecasts.
 func (s *screen) attentionLines(t *Theme, w, n int) []string {
 	troubles := s.troubles()
 	if n < 2 {
 		return nil
 	}
 	if len(troubles) == 0 {
-		return []string{t.heading.over(t.cut("ATTENTION", w)), t.good.over(t.cut(t.glyphs.ready+" nothing asks for it", w))}
+		return []string{t.heading.over(t.cut("ALERTS", w)), t.good.over(t.cut(t.glyphs.ready+" none", w))}
 	}
-	lines := []string{t.heading.over(t.cut("ATTENTION", w))}
+	lines := []string{t.heading.over(t.cut("ALERTS", w))}
 	for _, tr := range troubles[:min(len(troubles), n-1)] {
 		head := tr.sign + " " + tr.what
 		line := t.paint(tr.role).over(t.cut(head, w))
@@ -302,7 +302,7 @@ func (s *screen) attentionLines(t *Theme, w, n int) []string {
 	return lines
 }
 
-// trouble is one thing that asks for attention.
+// trouble is one line of the alerts.
 type trouble struct {
 	sign string
 	role role
@@ -311,7 +311,7 @@ type trouble struct {
 	rank int
 }
 
-// troubles is what asks for attention, the worst first.
+// troubles returns all problems, most severe first.
 func (s *screen) troubles() []trouble {
 	var all []trouble
 	g := s.theme.glyphs
@@ -344,21 +344,21 @@ func (s *screen) troubles() []trouble {
 	}
 	for _, f := range s.snapshot.Forecast {
 		if f.Left != "" {
-			all = append(all, trouble{g.trouble, roleWarn, s.theme.text(f.Region.Place() + " left its forecast"), s.theme.text(f.Left), 1})
+			all = append(all, trouble{g.trouble, roleWarn, s.theme.text(f.Region.Place() + " deviates from its forecast"), s.theme.text(f.Left), 1})
 		}
 	}
 	if p := s.snapshot.Plan; p != nil && p.Error != "" {
-		all = append(all, trouble{g.trouble, roleWarn, "no newer plan", s.theme.text(p.Error), 1})
+		all = append(all, trouble{g.trouble, roleWarn, "planning failed", s.theme.text(p.Error), 1})
 	}
 	slices.SortStableFunc(all, func(a, b trouble) int { return a.rank - b.rank })
 	return all
 }
 
-// leastOverview is what the overview wants below its regions at least.
+// leastOverview is the minimum height of the part below the regions.
 const leastOverview = 5
 
-// belowOverview draws the flows, what asks for attention and the load over time in
-// n lines, the first two side by side where there is room.
+// belowOverview draws the flows, the alerts and the chart of the load in n lines, flows and
+// alerts side by side if the screen is wide enough.
 func (s *screen) belowOverview(t *Theme, n int) []string {
 	if n < 3 {
 		return nil
@@ -380,7 +380,7 @@ func (s *screen) belowOverview(t *Theme, n int) []string {
 	return lines
 }
 
-// overviewColumn is the width of the flows where they stand beside something.
+// overviewColumn returns the width of the flows.
 func (s *screen) overviewColumn() int {
 	if s.width >= roomy {
 		return s.width/2 - columnGap
@@ -388,7 +388,7 @@ func (s *screen) overviewColumn() int {
 	return s.width
 }
 
-// beside sets lines to the right of others, from a column on.
+// beside puts lines to the right of others, starting at column at.
 func beside(left, right []string, at int) []string {
 	var lines []string
 	for i := range max(len(left), len(right)) {

@@ -6,29 +6,29 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// Bounds of the past that can be stepped back into.
+// Limits of the history that the user can step back through.
 const (
 	pastSpan = time.Hour
-	// pastBytes bounds what the snapshots take, by pastCost: a small service keeps
-	// every second of the hour, a great one has longer steps.
+	// pastBytes limits the memory of the snapshots, as estimated by pastCost: a small service
+	// keeps every second of the hour, a large one has longer steps.
 	pastBytes = 64 << 20
 )
 
-// past is the snapshots of the last hour, the oldest first. When they grow too many,
-// every second one of the older half goes, so that what is recent stays fine.
+// past holds the snapshots of the last hour, oldest first. When they exceed the limit, every
+// second one of the older half is removed, which keeps recent steps short.
 type past struct {
 	frames []moment
 	cost   int
 }
 
-// moment is a snapshot and when it came.
+// moment is a snapshot and when it was received.
 type moment struct {
 	snapshot *telemetry.Snapshot
 	at       time.Time
 	cost     int
 }
 
-// add remembers a snapshot.
+// add appends a snapshot.
 func (p *past) add(s *telemetry.Snapshot, at time.Time) {
 	m := moment{s, at, pastCost(s)}
 	p.frames = append(p.frames, m)
@@ -44,7 +44,7 @@ func (p *past) add(s *telemetry.Snapshot, at time.Time) {
 	}
 }
 
-// thin drops every second snapshot of the older half.
+// thin removes every second snapshot of the older half.
 func (p *past) thin() {
 	kept := p.frames[:0]
 	half := max(len(p.frames)/2, 2)
@@ -59,8 +59,8 @@ func (p *past) thin() {
 	p.frames = kept
 }
 
-// before is the newest moment that is at least d before the time of t; the oldest
-// where none is, and nothing where none is older than t at all.
+// before returns the newest frame that is at least d older than t; else the oldest frame
+// that is older than t. ok is false if none is.
 func (p *past) before(t time.Time, d time.Duration) (m moment, ok bool) {
 	for i := len(p.frames) - 1; i >= 0; i-- {
 		f := p.frames[i]
@@ -75,7 +75,7 @@ func (p *past) before(t time.Time, d time.Duration) (m moment, ok bool) {
 	return m, ok
 }
 
-// pastCost is about how many bytes a snapshot takes.
+// pastCost estimates the size of a snapshot in bytes.
 func pastCost(s *telemetry.Snapshot) int {
 	const fixed, perRegion, perReplica, perEvent, perForecast = 2 << 10, 1 << 10, 480, 300, 2 << 10
 	cost := fixed + perRegion*len(s.Regions) + perEvent*len(s.Events) + perForecast*len(s.Forecast)
@@ -85,8 +85,8 @@ func pastCost(s *telemetry.Snapshot) int {
 	return cost
 }
 
-// travel moves n snapshots through the past, backwards where n is negative, and by
-// at least d of time. Past the newest the screen is live again.
+// travel steps n snapshots through the history, back if n is negative, and by at least d.
+// Beyond the newest snapshot the screen is live again.
 func (m *Model) travel(n int, d time.Duration) {
 	s := &m.screen
 	frames := m.past.frames
@@ -109,7 +109,7 @@ func (m *Model) travel(n int, d time.Duration) {
 	m.goTo(max(at, 0))
 }
 
-// sign is -1, 0 or 1.
+// sign returns -1, 0 or 1.
 func sign(n int) int {
 	switch {
 	case n < 0:
@@ -120,7 +120,7 @@ func sign(n int) int {
 	return 0
 }
 
-// goTo shows the i-th moment of the past.
+// goTo shows the i-th frame of the history.
 func (m *Model) goTo(i int) {
 	s := &m.screen
 	f := m.past.frames[i]
@@ -128,10 +128,10 @@ func (m *Model) goTo(i int) {
 	m.put(i)
 }
 
-// rateSpan is the time over which the rate of what is only counted is told.
+// rateSpan is the time over which rates of counters are computed.
 const rateSpan = 10 * time.Second
 
-// put makes the i-th moment what is drawn.
+// put makes the i-th frame the one that is drawn.
 func (m *Model) put(i int) {
 	s := &m.screen
 	f := m.past.frames[i]
@@ -145,7 +145,7 @@ func (m *Model) put(i int) {
 	s.table.previous = s.previous
 }
 
-// live shows the present again.
+// live returns from the history to the newest snapshot.
 func (m *Model) live() {
 	m.screen.then = nil
 	if n := len(m.past.frames); n > 0 {

@@ -7,7 +7,7 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// planSheet is one row a count that the last proposal changes.
+// planSheet has one row per replica count that the last plan changes.
 func (s *screen) planSheet() sheet {
 	figures := func(title string, rank int, letter, word string) sheetColumn {
 		return sheetColumn{column{title: title, least: 4, right: true, rank: rank}, letter, word, true, false}
@@ -18,8 +18,8 @@ func (s *screen) planSheet() sheet {
 		{column{title: "GPU", least: 4, most: 10, rank: 2}, "U", "GPU", false, false},
 		figures("NOW", 1, "W", "now"),
 		figures("CHANGE", 0, "C", "change"),
-		figures("THEN", 1, "T", "then"),
-		{column{title: "WHY", least: 20, most: 200, rank: 4}, "Y", "reason", false, false},
+		figures("PLANNED", 1, "T", "planned"),
+		{column{title: "REASON", least: 20, most: 200, rank: 4}, "Y", "reason", false, false},
 	}}
 	p := s.snapshot.Plan
 	if p == nil {
@@ -46,19 +46,19 @@ func (s *screen) planSheet() sheet {
 	return sh
 }
 
-// noChanges says why no change is listed.
+// noChanges returns why no changes are listed.
 func (s *screen) noChanges() []string {
 	p := s.snapshot.Plan
 	switch {
 	case p == nil:
-		return []string{"no plan yet", "the controller proposes one every hour; 'skyserve plan' makes one now"}
+		return []string{"No plan yet", "the controller plans every hour; run 'skyserve plan' to plan now"}
 	case p.Status == "infeasible":
-		return []string{"what is wanted cannot be had; see above"}
+		return []string{"No feasible plan; see above"}
 	}
-	return []string{"the plan changes nothing: what runs is what the next hours need"}
+	return []string{"No changes: the running replicas match the plan"}
 }
 
-// abovePlan says what the proposal is, costs and assumes.
+// abovePlan returns the status, cost, problems and assumptions of the last plan.
 func (s *screen) abovePlan() []string {
 	p := s.snapshot.Plan
 	if p == nil {
@@ -74,10 +74,10 @@ func (s *screen) abovePlan() []string {
 	}
 	hint := ""
 	if len(p.Changes) > 0 && !s.looksOnly {
-		hint = "a applies it"
+		hint = "a apply"
 	}
 	line, _ := t.segments(s.width, "  ",
-		segment{"plan of " + p.At.In(s.snapshot.At.Location()).Format("Mon 15:04"), t.title},
+		segment{"plan from " + p.At.In(s.snapshot.At.Location()).Format("Mon 15:04"), t.title},
 		segment{t.text(p.Status), t.paint(status)}, segment{s.planCost(p), paint{}},
 		segment{s.theme.text(s.snapshot.Strategy), t.muted}, segment{hint, t.accent},
 	)
@@ -89,15 +89,15 @@ func (s *screen) abovePlan() []string {
 		lines = append(lines, t.warn.over(s.fit(t.text(unmet))))
 	}
 	if p.Error != "" {
-		lines = append(lines, t.bad.over(s.fit("no newer one: "+t.text(p.Error))))
+		lines = append(lines, t.bad.over(s.fit("planning failed since: "+t.text(p.Error))))
 	}
 	for _, text := range p.Assumed {
-		lines = append(lines, t.muted.over(s.fit("assumed: "+t.text(text))))
+		lines = append(lines, t.muted.over(s.fit("assumption: "+t.text(text))))
 	}
 	return append(lines, "")
 }
 
-// planCost is what is billed now and after the plan.
+// planCost returns the cost per hour now and after the plan.
 func (s *screen) planCost(p *telemetry.PlanSummary) string {
 	usd := func(v *float64) string {
 		if v == nil {
@@ -108,25 +108,25 @@ func (s *screen) planCost(p *telemetry.PlanSummary) string {
 	return usd(p.CostPerHour.Now) + " " + s.theme.glyphs.arrow + " " + usd(p.CostPerHour.Then)
 }
 
-// donationSheet is one row a replica that is lent.
+// donationSheet has one row per donated replica.
 func (s *screen) donationSheet() sheet {
 	sh := sheet{noun: "donation", columns: []sheetColumn{
 		{column{title: "REPLICA", least: 8, most: 28}, "N", "replica", false, false},
 		{column{title: "REGION", least: 6, most: 28, rank: 3}, "R", "region", false, false},
 		{column{title: "MODEL", least: 8, most: 28, rank: 6}, "M", "model", false, true},
 		{column{title: "GPU", least: 4, most: 10, rank: 4}, "U", "GPU", false, false},
-		{column{title: "LENT FOR", least: 5, right: true, rank: 1}, "F", "time lent", true, false},
+		{column{title: "DONATED FOR", least: 5, right: true, rank: 1}, "F", "time donated", true, false},
 		{column{title: "UNTIL", least: 5, right: true, rank: 5}, "I", "end", false, false},
-		{column{title: "$/H", least: 5, right: true, rank: 2}, "E", "earnings an hour", true, false},
-		{column{title: "EARNED", least: 6, right: true, rank: 2}, "D", "earned so far", true, false},
-	}, empty: []string{"nothing is lent", "o offers the replica that is selected among the replicas; strategies lend what a plan leaves over"}}
+		{column{title: "$/H", least: 5, right: true, rank: 2}, "E", "earnings per hour", true, false},
+		{column{title: "EARNED", least: 6, right: true, rank: 2}, "D", "total earned", true, false},
+	}, empty: []string{"No donated replicas", "press o on a replica to donate it; scaling strategies donate replicas that the plan does not need"}}
 	for _, d := range s.snapshot.Donations {
 		if s.focus != "" && d.Region != s.focus {
 			continue
 		}
 		lent := max(s.snapshot.At.Sub(d.Since), 0)
 		earned := d.EarnsPerHour * lent.Hours()
-		until := word("called back", roleMuted)
+		until := word("reclaimed", roleMuted)
 		if d.Until != nil {
 			until = word(d.Until.In(s.snapshot.At.Location()).Format("15:04"), roleText)
 		}
@@ -139,7 +139,7 @@ func (s *screen) donationSheet() sheet {
 	return sh
 }
 
-// aboveDonations sums the donations up, with what was called back lately.
+// aboveDonations returns the totals of the donations, with the recent changes.
 func (s *screen) aboveDonations() []string {
 	lent, back := 0, 0
 	for _, e := range s.snapshot.Events {
@@ -155,10 +155,10 @@ func (s *screen) aboveDonations() []string {
 		earned += d.EarnsPerHour * max(s.snapshot.At.Sub(d.Since), 0).Hours()
 	}
 	line, _ := s.theme.segments(s.width, "  ",
-		segment{plural(len(s.snapshot.Donations), "replica") + " lent now", s.theme.title},
+		segment{plural(len(s.snapshot.Donations), "replica") + " donated", s.theme.title},
 		segment{fmt.Sprintf("$%.2f/h", s.snapshot.EarnsPerHour()), paint{}},
-		segment{fmt.Sprintf("$%.2f earned by them", earned), s.theme.good},
-		segment{fmt.Sprintf("lately %d lent, %d called back", lent, back), s.theme.muted},
+		segment{fmt.Sprintf("$%.2f earned", earned), s.theme.good},
+		segment{fmt.Sprintf("recently %d donated, %d reclaimed", lent, back), s.theme.muted},
 	)
 	return []string{line, ""}
 }

@@ -8,26 +8,26 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// Operator answers what a dashboard asks beyond snapshots, and carries its user's
-// orders out. All methods may be called from several goroutines; an error is shown
-// in one line. A nil Operator is a dashboard that only looks.
+// Operator provides what snapshots do not contain, and performs the user's actions. Its
+// methods may be called concurrently; an error is shown in one line. A dashboard whose
+// Operator is nil is read-only.
 type Operator interface {
-	// Requests lists the newest requests of all balancers that answer, at most limit,
-	// the newest first.
+	// Requests lists the newest requests of all reachable balancers, at most limit,
+	// newest first.
 	Requests(ctx context.Context, limit int) ([]Request, error)
-	// Story is all that is known of a request, in lines of at most width cells.
+	// Story explains how a request was routed, in lines of at most width cells.
 	Story(ctx context.Context, request string, width int) (string, error)
-	// Load is what was asked lately, by model and region, the oldest first.
+	// Load returns the recent load by model and region, oldest first.
 	Load(ctx context.Context) ([]LoadSeries, error)
-	// Spec is the service.yaml that the service was brought up from.
+	// Spec returns the service.yaml that the service was deployed from.
 	Spec(ctx context.Context) (string, error)
-	// Logs are the last lines of the process or machine with that id.
+	// Logs returns the last lines of the log of a replica or balancer.
 	Logs(ctx context.Context, id string, lines int) ([]string, error)
-	// Do carries an order out and says in a line what came of it.
+	// Do performs an action and returns its result in one line.
 	Do(ctx context.Context, o Order) (string, error)
 }
 
-// Request is a row of the requests: a summary with its reason in words.
+// Request is a row of the requests view: a summary and the reason for its routing.
 type Request struct {
 	telemetry.RequestSummary
 	Why string
@@ -40,23 +40,23 @@ type LoadSeries struct {
 	Region service.Region
 	Start  time.Time // of the first step
 	Step   time.Duration
-	TPS    []float64 // NaN where nobody counted
+	TPS    []float64 // NaN where the load is unknown
 }
 
-// Verb is what an order is to do.
+// Verb is the kind of an action.
 type Verb string
 
-// The verbs of orders.
+// The verbs of actions.
 const (
-	VerbDrain   Verb = "drain"   // let a replica finish what it has and send it nothing more
+	VerbDrain   Verb = "drain"   // let a replica finish its requests and send it no new ones
 	VerbUndrain Verb = "undrain" // send it requests again
-	VerbDonate  Verb = "donate"  // lend it to the spot pool
-	VerbReclaim Verb = "reclaim" // take it back
-	VerbApply   Verb = "apply"   // make the service what a proposal says
+	VerbDonate  Verb = "donate"  // donate it to the spot pool
+	VerbReclaim Verb = "reclaim" // take it back from the spot pool
+	VerbApply   Verb = "apply"   // apply a plan
 )
 
-// Order is one thing to do: with a Replica, or for VerbApply with the Plan that its
-// user saw and agreed to.
+// Order is an action on a Replica or, for VerbApply, on the Plan that the user saw and
+// confirmed.
 type Order struct {
 	Verb    Verb
 	Replica string

@@ -17,12 +17,13 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// maxRecordLine bounds a snapshot in a record: as much as the answer of an admin API.
+// maxRecordLine is the maximum size of a snapshot in a recording: that of a response of the
+// admin API.
 const maxRecordLine = 64 << 20
 
-// Replay is a Fetcher that plays a record back: one snapshot a line, in JSON. It shows
-// each at its time since the first, and stays at the last. It holds two snapshots at a
-// time, however long the record is, and is safe for concurrent use.
+// Replay is a Fetcher that replays a recording: one JSON snapshot per line. It returns each
+// snapshot at its time since the first, and then keeps returning the last. It keeps only
+// two snapshots in memory, and is safe for concurrent use.
 type Replay struct {
 	name  string
 	speed float64
@@ -31,21 +32,21 @@ type Replay struct {
 
 	mu      sync.Mutex
 	lines   *bufio.Scanner
-	line    int // the number of the line that was read last
+	line    int // the number of the last line read
 	shown   *telemetry.Snapshot
 	next    *telemetry.Snapshot // nil at the end
-	first   time.Time           // the stamp of the first snapshot
-	began   time.Time           // when it was asked for; zero before
-	damaged error               // why the record cannot be read on
+	first   time.Time           // the time of the first snapshot
+	began   time.Time           // the time of the first Fetch; zero before
+	damaged error               // why the rest of the recording cannot be read
 }
 
-// OpenReplay opens a record, compressed where its name ends in .gz, and reads how it
-// begins: an error names the file and the line. Speed 2 plays twice as fast; now is the
-// clock. Close it when it is no longer shown.
+// OpenReplay opens a recording, gzipped if its name ends in .gz, and reads the first
+// snapshot. Errors name the file and the line. Speed 2 replays twice as fast; now is the
+// clock. The caller must close the Replay.
 func OpenReplay(file string, speed float64, now func() time.Time) (*Replay, error) {
 	f, err := os.Open(file)
 	if err != nil {
-		return nil, fmt.Errorf("opening the record: %w", err)
+		return nil, fmt.Errorf("opening the recording: %w", err)
 	}
 	in := io.Reader(f)
 	if strings.HasSuffix(file, ".gz") {
@@ -69,7 +70,7 @@ func newReplay(name string, in io.Reader, speed float64, now func() time.Time) (
 	case r.damaged != nil:
 		return nil, r.damaged
 	case r.next == nil:
-		return nil, fmt.Errorf("reading %s: the record is empty", name)
+		return nil, fmt.Errorf("reading %s: the recording is empty", name)
 	}
 	r.first = r.next.At
 	return r, nil
@@ -78,11 +79,11 @@ func newReplay(name string, in io.Reader, speed float64, now func() time.Time) (
 // Close closes the file.
 func (r *Replay) Close() error { return r.close() }
 
-// String is the record's name.
+// String returns the name of the recording.
 func (r *Replay) String() string { return r.name }
 
-// Fetch returns the snapshot whose time has come, with the record's name and whether it
-// has ended. Where the record is damaged it fails from there on.
+// Fetch returns the snapshot that is due, and the recording's name with a note once it has
+// ended. It fails from the first damaged line on.
 func (r *Replay) Fetch(context.Context) (*telemetry.Snapshot, string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -102,18 +103,18 @@ func (r *Replay) Fetch(context.Context) (*telemetry.Snapshot, string, error) {
 		return nil, "", r.damaged
 	}
 	s := *r.shown
-	return &s, r.name + ": the record has ended", nil
+	return &s, r.name + ": end of recording", nil
 }
 
-// Ended says whether the last snapshot was fetched.
+// Ended reports whether the last snapshot was fetched.
 func (r *Replay) Ended() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.next == nil && r.damaged == nil
 }
 
-// read makes next the record's next snapshot. Where whoever wrote a record was killed
-// between two lines, it ends there.
+// read sets next to the recording's next snapshot. A truncated gzip stream, left behind by
+// a killed writer, ends the recording without an error.
 func (r *Replay) read() {
 	r.next = nil
 	if !r.lines.Scan() {
@@ -131,22 +132,22 @@ func (r *Replay) read() {
 	r.next = s
 }
 
-// snapshotOf reads a line of a record.
+// snapshotOf parses one line of a recording.
 func snapshotOf(line []byte) (*telemetry.Snapshot, error) {
 	var s struct {
 		telemetry.Snapshot
-		Record *json.RawMessage `json:"record"` // begins the record of a balancer
+		Record *json.RawMessage `json:"record"` // first line of a balancer's recording
 	}
 	err := json.Unmarshal(line, &s)
 	switch {
 	case len(bytes.TrimSpace(line)) == 0:
-		return nil, errors.New("want a snapshot, found an empty line")
+		return nil, errors.New("must be a snapshot, found an empty line")
 	case err != nil:
-		return nil, fmt.Errorf("want a snapshot in one line, as --record writes it: %w", err)
+		return nil, fmt.Errorf("must be one snapshot per line, as written by --record: %w", err)
 	case s.Record != nil:
-		return nil, errors.New("that is a balancer's record: skyserve sim replay")
+		return nil, errors.New("this is the recording of a balancer; use 'skyserve sim replay'")
 	case s.At.IsZero() || s.Regions == nil:
-		return nil, errors.New("want a snapshot, which has at and regions")
+		return nil, errors.New("must be a snapshot with at and regions")
 	}
 	return &s.Snapshot, nil
 }

@@ -86,7 +86,7 @@ func TestReplayKeepsTheRecordsPace(t *testing.T) {
 					time.Sleep(time.Until(began.Add(time.Duration(step.until / speed * float64(time.Second)))))
 					got, source := showing(t, r)
 					ended := step.until >= 10
-					if got != step.want || strings.HasSuffix(source, ": the record has ended") != ended || r.Ended() != ended || !strings.HasPrefix(source, file) {
+					if got != step.want || strings.HasSuffix(source, ": end of recording") != ended || r.Ended() != ended || !strings.HasPrefix(source, file) {
 						t.Errorf("speed %g at %gs: shows %g as %q, want %g", speed, step.until, got, source, step.want)
 					}
 				}
@@ -97,13 +97,13 @@ func TestReplayKeepsTheRecordsPace(t *testing.T) {
 
 func TestRecordsThatCannotBePlayed(t *testing.T) {
 	for name, c := range map[string]struct{ text, want string }{
-		"empty":               {"", ": the record is empty"},
-		"no JSON":             {"12:00 up 3 days\n", ":1: want a snapshot in one line, as --record writes it: invalid character ':'"},
-		"printed over lines":  {"{\n  \"at\": 1\n}\n", ":1: want a snapshot in one line, as --record writes it: unexpected end of JSON input"},
+		"empty":               {"", ": the recording is empty"},
+		"no JSON":             {"12:00 up 3 days\n", ":1: must be one snapshot per line, as written by --record: invalid character ':'"},
+		"printed over lines":  {"{\n  \"at\": 1\n}\n", ":1: must be one snapshot per line, as written by --record: unexpected end of JSON input"},
 		"something else":      {`{"a":1}` + "\n", ":1: want a snapshot, which has at and regions"},
 		"no time":             {`{"regions":[]}` + "\n", ":1: want a snapshot, which has at and regions"},
 		"a list":              {"[]\n", ":1: want a snapshot in one line"},
-		"a balancer's record": {`{"record":2,"started":"2026-03-04T12:00:00Z","self":{},"config":{}}` + "\n", ":1: that is a balancer's record: skyserve sim replay"},
+		"a balancer's record": {`{"record":2,"started":"2026-03-04T12:00:00Z","self":{},"config":{}}` + "\n", ":1: this is the recording of a balancer; use 'skyserve sim replay'"},
 		"an empty line":       {"\n" + `{"at":"2026-03-04T12:00:00Z","regions":[]}`, ":1: want a snapshot, found an empty line"},
 	} {
 		file := record(t, "r.jsonl", c.text)
@@ -111,7 +111,7 @@ func TestRecordsThatCannotBePlayed(t *testing.T) {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}
-	if _, err := OpenReplay("nowhere.jsonl", 1, time.Now); err == nil || !strings.Contains(err.Error(), "opening the record: open nowhere.jsonl") {
+	if _, err := OpenReplay("nowhere.jsonl", 1, time.Now); err == nil || !strings.Contains(err.Error(), "opening the recording: open nowhere.jsonl") {
 		t.Errorf("got %v", err)
 	}
 	plain := filepath.Join(t.TempDir(), "plain.gz")

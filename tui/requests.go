@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// requestSheet is one row a request that the balancers remember, the newest first.
+// requestSheet has one row per request that the balancers remember, newest first.
 func (s *screen) requestSheet() sheet {
 	figures := func(title string, rank int, letter, word string) sheetColumn {
 		return sheetColumn{column{title: title, least: 5, right: true, rank: rank}, letter, word, true, false}
@@ -22,11 +22,11 @@ func (s *screen) requestSheet() sheet {
 		words("TIER", 4, 6, 9, "E", "tier"),
 		words("TARGET", 8, 20, 2, "N", "target"),
 		figures("MATCH", 3, "H", "prefix match"),
-		figures("QUEUED", 7, "U", "time in the queue"),
+		figures("QUEUED", 7, "U", "time queued"),
 		figures("TTFT", 4, "F", "time to first token"),
-		figures("E2E", 8, "D", "time to the end"),
+		figures("E2E", 8, "D", "end-to-end latency"),
 		figures("OUT", 9, "O", "output tokens"),
-		words("WHY", 16, 100, 5, "Y", "reason"),
+		words("REASON", 16, 100, 5, "Y", "reason"),
 	}}
 	for i := range s.asked.requests {
 		r := &s.asked.requests[i]
@@ -38,25 +38,20 @@ func (s *screen) requestSheet() sheet {
 	return sh
 }
 
-// noRequests says why none is listed.
+// noRequests returns why no requests are listed.
 func (s *screen) noRequests() []string {
 	switch {
 	case s.looksOnly:
-		return s.lookingOnly("the requests")
+		return []string{"A recording contains no requests", "requests are listed for a running service only"}
 	case s.asked.requestsErr != "":
-		return []string{"the requests cannot be listed", s.theme.text(s.asked.requestsErr)}
+		return []string{"Cannot list requests", s.theme.text(s.asked.requestsErr)}
 	case s.asked.requestsAt.IsZero():
-		return []string{"asking the balancers " + s.theme.glyphs.ellipsis}
+		return []string{"Loading " + s.theme.glyphs.ellipsis}
 	}
-	return []string{"no balancer remembers a request", "they appear here as they come, with why each went where it went"}
+	return []string{"No requests yet", "requests appear here as they arrive, with the reason for their routing"}
 }
 
-// lookingOnly says why a view has nothing to show on a dashboard without operator.
-func (s *screen) lookingOnly(what string) []string {
-	return []string{"a record has no more than snapshots, and " + what + " are not in them"}
-}
-
-// requestCells are a request's figures.
+// requestCells returns the cells of a request.
 func (s *screen) requestCells(r *Request) []value {
 	at := r.At.In(s.snapshot.At.Location())
 	when := word(at.Format(time.TimeOnly), roleMuted)
@@ -83,7 +78,7 @@ func (s *screen) requestCells(r *Request) []value {
 	}
 }
 
-// matchCell is the share of the prompt that was thought to be cached at the target.
+// matchCell returns the share of the prompt expected to be cached at the target.
 func matchCell(r *Request) value {
 	if r.PromptBytes == 0 || r.Target == "" {
 		return noFigure()
@@ -92,7 +87,7 @@ func matchCell(r *Request) value {
 	return figure(share, percent(&share), roleText)
 }
 
-// longQueue is the time in a queue that asks for attention, in milliseconds.
+// longQueue is the queueing time from which a request is highlighted, in milliseconds.
 const longQueue = 1000
 
 func queuedRole(ms float64) role {
@@ -102,7 +97,7 @@ func queuedRole(ms float64) role {
 	return roleText
 }
 
-// requestRole is what a request's state means.
+// requestRole returns the role of a request's state.
 func requestRole(r *Request) role {
 	switch r.State {
 	case "finished":
@@ -117,7 +112,7 @@ func requestRole(r *Request) role {
 	return roleAccent
 }
 
-// requestMore is what the list has no column for.
+// requestMore returns the details of a request that have no column.
 func (s *screen) requestMore(r *Request) []string {
 	line := "request " + r.Request + " at " + r.Balancer
 	if r.From != "" {
@@ -136,7 +131,7 @@ func (s *screen) requestMore(r *Request) []string {
 	return []string{s.theme.text(line), s.theme.text(r.Why)}
 }
 
-// selectedRequest is the request that is selected.
+// selectedRequest returns the selected request.
 func (s *screen) selectedRequest() (r *Request, ok bool) {
 	id, ok := s.lists[viewRequests].selection()
 	for i := range s.asked.requests {

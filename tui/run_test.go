@@ -71,7 +71,7 @@ func TestKeystrokesThroughAProgram(t *testing.T) {
 	g := new(glass)
 	keys, typing := io.Pipe()
 	steps := []struct{ keys, shows string }{
-		{"", "[1 overview]"}, {"2", "us-10"}, {"?", "Moving"}, {"?", "us-10"}, {"/gcp\r", "filter:"}, // words of which no cell was there before
+		{"", "[1 overview]"}, {"2", "us-10"}, {"?", "Navigation"}, {"?", "us-10"}, {"/gcp\r", "filter:"}, // words of which no cell was there before
 	}
 	seen := g.await(steps[0].shows)
 	done := start(context.Background(), g, keys)
@@ -92,7 +92,7 @@ func TestKeystrokesThroughAProgram(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := <-done; err != nil {
-		t.Errorf("leaving with q is no error, got %v", err)
+		t.Errorf("quitting with q must not fail, got %v", err)
 	}
 }
 

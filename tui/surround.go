@@ -7,7 +7,7 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// above is what stands above the list in front, in at most room lines.
+// above returns the lines above the current list, at most room of them.
 func (s *screen) above(room int) []string {
 	var lines []string
 	switch s.view {
@@ -17,10 +17,10 @@ func (s *screen) above(room int) []string {
 		}
 	case viewRequests:
 		if s.asked.held {
-			lines = []string{s.theme.muted.over(s.fit("held at " + s.asked.requestsAt.In(s.snapshot.At.Location()).Format("15:04:05") + " while a request is selected; esc goes on"))}
+			lines = []string{s.theme.muted.over(s.fit("paused at " + s.asked.requestsAt.In(s.snapshot.At.Location()).Format("15:04:05") + " while a request is selected; esc to resume"))}
 		}
 		if s.asked.requestsErr != "" && len(s.asked.requests) > 0 {
-			lines = []string{s.theme.bad.over(s.fit("not new: " + s.theme.text(s.asked.requestsErr)))}
+			lines = []string{s.theme.bad.over(s.fit("not updated: " + s.theme.text(s.asked.requestsErr)))}
 		}
 	case viewPlan:
 		lines = s.abovePlan()
@@ -30,7 +30,7 @@ func (s *screen) above(room int) []string {
 	return lines[:min(len(lines), room)]
 }
 
-// focusedBalancers are the balancers of the region that is shown alone.
+// focusedBalancers returns the balancers of the focused region, nil if all are shown.
 func (s *screen) focusedBalancers() []telemetry.BalancerSnapshot {
 	if r := findRegion(s.snapshot, s.focus); r != nil {
 		return r.Balancers
@@ -38,8 +38,8 @@ func (s *screen) focusedBalancers() []telemetry.BalancerSnapshot {
 	return nil
 }
 
-// belowWants is the least and the most lines of what stands below the list in front;
-// none where most is 0.
+// belowWants returns the minimum and maximum height of the part below the current list; it
+// is omitted when most is 0.
 func (s *screen) belowWants() (least, most int) {
 	switch s.view {
 	case viewOverview:
@@ -66,7 +66,7 @@ func (s *screen) belowWants() (least, most int) {
 	return 0, 0
 }
 
-// below draws what stands below the list in front, in n lines.
+// below draws the part below the current list in n lines.
 func (s *screen) below(t *Theme, n int) []string {
 	var lines []string
 	switch {
@@ -84,7 +84,7 @@ func (s *screen) below(t *Theme, n int) []string {
 	return lines[:min(len(lines), max(n, 0))]
 }
 
-// rowBelow is all about the selected row.
+// rowBelow returns the details of the selected row in at most n lines.
 func (s *screen) rowBelow(t *Theme, r sheetRow, n int) []string {
 	lines := []string{t.muted.over(strings.Repeat(t.glyphs.rule, s.width))}
 	for i, text := range r.more {
@@ -98,8 +98,8 @@ func (s *screen) rowBelow(t *Theme, r sheetRow, n int) []string {
 	return lines[:min(len(lines), n)]
 }
 
-// belowReplicas is all about the selected replica, and the load over time where
-// lines are left.
+// belowReplicas returns the details of the selected replica and, where lines are left,
+// the chart of the load.
 func (s *screen) belowReplicas(t *Theme, n int) []string {
 	var lines []string
 	if _, ok := s.table.current(); ok {
@@ -114,7 +114,8 @@ func (s *screen) belowReplicas(t *Theme, n int) []string {
 	return lines
 }
 
-// rowStory is a row in words: every column, then what the list has no room for.
+// rowStory returns the full text of a row: every column, then the details that the list
+// does not show.
 func (s *screen) rowStory(r sheetRow) []string {
 	var lines []string
 	columns := s.lists[s.view].sheet.columns
@@ -128,8 +129,8 @@ func (s *screen) rowStory(r sheetRow) []string {
 	return lines
 }
 
-// replicaStory is a replica in words: every figure with what it means, and the
-// requests that went there last.
+// replicaStory returns the details of a replica: every metric with its unit, and its most
+// recent requests.
 func (s *screen) replicaStory(r row) []string {
 	rep := r.replica
 	lines := []string{
@@ -138,23 +139,23 @@ func (s *screen) replicaStory(r row) []string {
 		"GPU             " + orUnknown(rep.GPU),
 		"url             " + orUnknown(rep.URL),
 		"state           " + strings.TrimSuffix(string(rep.State)+": "+reasonOf(rep), ": "),
-		"pending         " + maybeCount(rep.Pending) + "  wait inside the engine",
-		"running         " + maybeCount(rep.Running) + "  in its batch",
-		fmt.Sprintf("outstanding     %d  sent by the balancer and not yet finished", rep.Outstanding),
-		"KV memory       " + percent(rep.KV),
-		"prefix hits     " + percent(rep.PrefixHitRate),
-		"output tokens   " + rate(rep.OutputTokensPerSecond) + " a second",
+		"pending         " + maybeCount(rep.Pending) + "  waiting in the engine",
+		"running         " + maybeCount(rep.Running) + "  in the engine's batch",
+		fmt.Sprintf("outstanding     %d  sent by the balancer, not finished", rep.Outstanding),
+		"KV utilisation  " + percent(rep.KV),
+		"prefix hit rate " + percent(rep.PrefixHitRate),
+		"output          " + rate(rep.OutputTokensPerSecond) + " tok/s",
 		"last report     " + maybeAge(rep.AgeMillis, s.since) + " ago",
 	}
 	if usd, known := s.prices.of(r); known {
-		lines = append(lines, fmt.Sprintf("price           $%.2f an hour", usd))
+		lines = append(lines, fmt.Sprintf("price           $%.2f/h", usd))
 	}
 	for _, d := range s.snapshot.Donations {
 		if d.Replica == rep.ID {
-			lines = append(lines, fmt.Sprintf("donated         %s, earning $%.2f an hour", age(s.snapshot.At.Sub(d.Since)), d.EarnsPerHour))
+			lines = append(lines, fmt.Sprintf("donated         for %s, earning $%.2f/h", age(s.snapshot.At.Sub(d.Since)), d.EarnsPerHour))
 		}
 	}
-	lines = append(lines, "", "requests that went there last (view 3 keeps them new):")
+	lines = append(lines, "", "recent requests (updated while view 3 is open):")
 	n := 0
 	for i := range s.asked.requests {
 		if q := &s.asked.requests[i]; q.Target == rep.ID {
@@ -163,7 +164,7 @@ func (s *screen) replicaStory(r row) []string {
 		}
 	}
 	if n == 0 {
-		lines = append(lines, "  none that is known")
+		lines = append(lines, "  none")
 	}
 	return lines
 }

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// view is one of the screens that a key leads to.
+// view identifies a view of the dashboard: one tab, opened with its own key.
 type view int
 
 // The views, in the order of their keys.
@@ -18,17 +18,17 @@ const (
 	viewDonations
 	viewBatches
 	viewEvents
-	views // how many there are
+	views // the number of views
 )
 
-// viewNames are what the views are called, on tabs and as commands.
+// viewNames are the names of the views, on tabs and as commands.
 var viewNames = [views]string{"overview", "replicas", "requests", "forecast", "plan", "donations", "batches", "events"}
 
-// shortNames are for tabs that have no room for the names.
-var shortNames = [views]string{"over", "repl", "req", "fcst", "plan", "lent", "batch", "evts"}
+// shortNames are the names on the tabs of narrow terminals.
+var shortNames = [views]string{"over", "repl", "req", "fcst", "plan", "don", "batch", "evts"}
 
-// pane is a list that can be moved through, narrowed, sorted and marked: a sheet, or
-// the table of replicas.
+// pane is a list that scrolls and whose rows can be filtered, sorted and marked: a list of
+// a sheet, or the table of replicas.
 type pane interface {
 	SetSize(width, height int)
 	Render(t *Theme) []string
@@ -48,7 +48,7 @@ type pane interface {
 	click(x, y int) (again bool)
 }
 
-// pane is the list of the view in front.
+// pane returns the list of the current view.
 func (s *screen) pane() pane {
 	if s.view == viewReplicas {
 		return &s.table
@@ -56,14 +56,14 @@ func (s *screen) pane() pane {
 	return &s.lists[s.view]
 }
 
-// show brings a view to the front.
+// show switches to a view.
 func (s *screen) show(v view) {
 	s.view = v
 	s.help, s.panel = false, panel{}
 }
 
-// fillLists makes the sheets of the view in front from what is known. Those of the
-// others are made when they come to the front.
+// fillLists builds the sheet of the current view from the snapshot. The sheets of other
+// views are built when they are opened.
 func (s *screen) fillLists() {
 	switch s.view {
 	case viewOverview:
@@ -83,13 +83,12 @@ func (s *screen) fillLists() {
 	}
 }
 
-// sortedNaturally is the keys of a set as people order names.
+// sortedNaturally returns the keys of a map in natural order: us-2 before us-10.
 func sortedNaturally[V any](set map[string]V) []string {
 	return slices.SortedFunc(maps.Keys(set), compareNatural)
 }
 
-// tabs is the line that names the views, the one in front marked by its paint and
-// by brackets.
+// tabs returns the line of tabs. Colour and brackets mark the current view.
 func (s *screen) tabs() string {
 	names := viewNames
 	if s.width > 0 && width(tabsText(names, s.view)) > s.width {
@@ -109,7 +108,7 @@ func (s *screen) tabs() string {
 	return s.fit(line)
 }
 
-// tabText is one tab.
+// tabText returns the text of one tab.
 func tabText(v view, name string, front view) string {
 	text := string(rune('1'+v)) + " " + name
 	if v == front {
@@ -118,7 +117,7 @@ func tabText(v view, name string, front view) string {
 	return text
 }
 
-// tabsText is all tabs without paint.
+// tabsText returns the text of all tabs, without colour.
 func tabsText(names [views]string, front view) string {
 	line := ""
 	for i, name := range names {
@@ -130,7 +129,7 @@ func tabsText(names [views]string, front view) string {
 	return line
 }
 
-// tabAt is the view whose tab covers a column of the line; ok is false for none.
+// tabAt returns the view whose tab covers column x of the line; ok is false for none.
 func (s *screen) tabAt(x int) (v view, ok bool) {
 	names := viewNames
 	if s.width > 0 && width(tabsText(names, s.view)) > s.width {

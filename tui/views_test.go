@@ -109,7 +109,7 @@ func TestOrdersAskFirst(t *testing.T) {
 	}{
 		{[]string{"2", "d"}, []string{"drain: select a replica first"}, nil},
 		{[]string{"2", "j", "j", "j", "j", "d"}, []string{"Drain us-0?", "us-east-1 keeps 1 of 2 ready"}, []Order{{Verb: VerbDrain, Replica: "us-0"}}},
-		{[]string{"2", "G", "o"}, []string{"Donate eu-1?", "lent to the spot pool", "europe-west4 keeps 1 of 2 ready"}, []Order{{Verb: VerbDonate, Replica: "eu-1"}}},
+		{[]string{"2", "G", "o"}, []string{"Donate eu-1?", "join the spot pool until reclaimed", "europe-west4: 1 of 2 ready replicas remain"}, []Order{{Verb: VerbDonate, Replica: "eu-1"}}},
 		{[]string{"2", "G", "c"}, []string{"reclaim: eu-1 is not donated"}, nil},
 		{[]string{"6", "j", "c"}, []string{"Reclaim us-10?", "They serve again"}, []Order{{Verb: VerbReclaim, Replica: "us-10"}}},
 		{[]string{"2", "j", "j", "j", "j", "j", "j", "u"}, []string{"Undrain us-3?"}, []Order{{Verb: VerbUndrain, Replica: "us-3"}}},
@@ -133,7 +133,7 @@ func TestOrdersAskFirst(t *testing.T) {
 			if got := d.op.orders; yes && !slices.EqualFunc(got, tt.want, sameOrder) || !yes && len(got) > 0 {
 				t.Errorf("%v then %s: got %v, want %v", tt.keys, answer, got, tt.want)
 			}
-			d.wants(map[bool]string{true: "done", false: "nothing was done"}[yes])
+			d.wants(map[bool]string{true: "done", false: "cancelled"}[yes])
 		}
 	}
 }
@@ -182,7 +182,7 @@ func TestWhyAnOrderCannotBe(t *testing.T) {
 	d.model.cfg.Operator = nil
 	for _, key := range []string{"d", "a", "l"} {
 		d.press(key)
-		d.wants("this dashboard only looks")
+		d.wants("this dashboard is read-only")
 		d.press("esc")
 	}
 }
@@ -260,13 +260,13 @@ func TestCommands(t *testing.T) {
 		{"interval 5s", "every 5s"},
 		{"interval never", `got "never"`},
 		{"region us-east-1", "only aws/us-east-1"},
-		{"region mars", `there is none called "mars"`},
-		{"drain nobody", `there is no replica "nobody"`},
-		{"dance", `there is no command "dance"`},
+		{"region mars", `region "mars" not found`},
+		{"drain nobody", `replica "nobody" not found`},
+		{"dance", `unknown command "dance"`},
 		{"logs us-0", "logs of us-0"},
 		{"explain req-1", "all about req-1"},
 		{"yaml", "name: chat"},
-		{"help", "Orders (each asks first)"},
+		{"help", "Actions (confirmed)"},
 		{"ev", "[8 events]"},
 		{"filter us-1", "filter: us-1"},
 		{"", "[1 overview]"},
@@ -398,13 +398,13 @@ func TestChangedCellsAreMarkedBySign(t *testing.T) {
 
 func TestEventsTellWhatTheControllerDidAndWhatWasSeen(t *testing.T) {
 	d := deskIn(t, 140, 40, normal(), "8")
-	d.wants("donated us-10", "memory 21 % used, below 30 %, 3 planned; 4 there", "no spot capacity of g6.xlarge")
+	d.wants("donated us-10", "memory 21 % used, below 30 %, 3 planned; replicas before: 4", "no spot capacity of g6.xlarge")
 	s := normal()
 	s.At = noon.Add(time.Minute)
 	s.Regions[0].Replicas[0].State, s.Regions[0].Replicas[0].Reason = service.StateFailed, "CUDA error"
 	d.fetch.snapshot = s
 	d.poll(time.Minute)
-	d.wants("us-0 READY → FAILED", "CUDA error", "seen")
+	d.wants("us-0 READY → FAILED", "CUDA error", "observed")
 	d.press("<") // in the past it had not happened yet
 	d.lacks("CUDA error")
 }

@@ -212,7 +212,7 @@ func (s *Snapshot) LeftLine() string {
 	if left == "" {
 		return ""
 	}
-	return "load left its forecast: " + left
+	return "load deviates from forecast: " + left
 }
 
 // byRegion lists what say has to say of each forecast, after its region, and its

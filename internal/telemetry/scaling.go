@@ -75,10 +75,10 @@ type ScalingEvent struct {
 }
 
 // Line is the event in a line, such as "14:02:05 lt-ua: us: launched us-3: memory 71
-// % used, above 70 %, 5 planned; 3 there", its time in zone.
+// % used, above 70 %, 5 planned; replicas before: 3", its time in zone.
 func (e ScalingEvent) Line(zone *time.Location) string {
 	what := strings.TrimSpace(fmt.Sprintf("%s %s", e.Action, strings.Join(e.Replicas, ", ")))
-	return fmt.Sprintf("%s %s: %s: %s: %s; %d there", e.At.In(zone).Format(time.TimeOnly), e.Strategy, e.Region.Place(), what, e.Reason, e.Serving)
+	return fmt.Sprintf("%s %s: %s: %s: %s; replicas before: %d", e.At.In(zone).Format(time.TimeOnly), e.Strategy, e.Region.Place(), what, e.Reason, e.Serving)
 }
 
 // EventLines are the last n events, the newest last.

@@ -54,7 +54,7 @@ func TestEventsInWords(t *testing.T) {
 	}
 	s := Snapshot{Events: []ScalingEvent{{}, e}}
 	lines := s.EventLines(time.UTC, 1)
-	if want := "14:02:05 lt-ua: us: launched us-3: memory 71 % used, above 70 %, 5 planned; 3 there"; len(lines) != 1 || lines[0] != want {
+	if want := "14:02:05 lt-ua: us: launched us-3: memory 71 % used, above 70 %, 5 planned; replicas before: 3"; len(lines) != 1 || lines[0] != want {
 		t.Errorf("got %q", lines)
 	}
 }
