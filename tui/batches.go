@@ -9,16 +9,16 @@ import (
 // spare KV memory, and the interactive load that has priority.
 func (s *screen) batchSheet() sheet {
 	figures := func(title string, rank int, letter, word string) sheetColumn {
-		return sheetColumn{column{title: title, least: 5, right: true, rank: rank}, letter, word, true, false}
+		return sheetColumn{column{title: title, minWidth: 5, right: true, dropRank: rank}, letter, word, true, false}
 	}
 	sh := sheet{noun: "queue", columns: []sheetColumn{
-		{column{title: "REGION", least: 10, most: 28}, "R", "region", false, false},
-		{column{title: "MODEL", least: 8, most: 32, rank: 5}, "M", "model", false, true},
+		{column{title: "REGION", minWidth: 10, maxWidth: 28}, "R", "region", false, false},
+		{column{title: "MODEL", minWidth: 8, maxWidth: 32, dropRank: 5}, "M", "model", false, true},
 		figures("DEFERRED", 0, "D", "deferred requests"),
 		figures("INTERACTIVE", 2, "I", "queued interactive requests"),
 		figures("READY", 3, "Y", "ready replicas"),
-		{column{title: "KV", least: 8, most: barWidth + 1 + percentWidth, rank: 4}, "K", "mean KV utilisation", true, false},
-		{column{title: "WAITING FOR", least: 12, most: 60, rank: 1}, "L", "waiting for", false, false},
+		{column{title: "KV", minWidth: 8, maxWidth: barWidth + 1 + percentWidth, dropRank: 4}, "K", "mean KV utilisation", true, false},
+		{column{title: "WAITING FOR", minWidth: 12, maxWidth: 60, dropRank: 1}, "L", "waiting for", false, false},
 	}, empty: []string{"No models are served yet"}}
 	known := false
 	for _, r := range regionsOf(s.snapshot) {
@@ -37,28 +37,28 @@ func (s *screen) batchSheet() sheet {
 }
 
 // batchCells returns the cells of a model's batch queue in a region.
-func (s *screen) batchCells(r *telemetry.RegionSnapshot, m telemetry.ModelSnapshot) []value {
-	ready, kv := s.memory(r, m.Model)
-	deferred := figure(float64(m.Deferred), count(int64(m.Deferred)), roleText)
+func (s *screen) batchCells(r *telemetry.RegionSnapshot, m telemetry.ModelSnapshot) []cellValue {
+	ready, kv := s.modelMemory(r, m.Model)
+	deferred := numberCell(float64(m.Deferred), count(int64(m.Deferred)), roleText)
 	if m.Deferred == 0 {
 		deferred.role = roleMuted
 	}
-	memory := noFigure()
+	memory := unknownCell()
 	if kv != nil {
 		share := *kv
-		memory = figure(share, percent(kv), roleAccent)
+		memory = numberCell(share, percent(kv), roleAccent)
 		memory.draw = func(w int) string { return kvBar(share, w, s.theme.glyphs) }
 	}
-	return []value{
-		word(s.regionName(r.Name), roleAccent), word(s.theme.text(shortModel(m.Model)), roleText), deferred,
-		figure(float64(m.Queued), count(int64(m.Queued)), roleText), figure(float64(ready), count(int64(ready)), roleText),
-		memory, word(release(m, ready, kv), roleMuted),
+	return []cellValue{
+		textCell(s.regionName(r.Name), roleAccent), textCell(s.theme.text(shortModel(m.Model)), roleText), deferred,
+		numberCell(float64(m.Queued), count(int64(m.Queued)), roleText), numberCell(float64(ready), count(int64(ready)), roleText),
+		memory, textCell(waitingFor(m, ready, kv), roleMuted),
 	}
 }
 
-// memory returns how many replicas of a model are ready in a region, and their mean KV
+// modelMemory returns how many replicas of a model are ready in a region, and their mean KV
 // utilisation; nil if none reports it.
-func (s *screen) memory(r *telemetry.RegionSnapshot, model string) (ready int, kv *float64) {
+func (s *screen) modelMemory(r *telemetry.RegionSnapshot, model string) (ready int, kv *float64) {
 	sum, n := 0.0, 0
 	for i := range r.Replicas {
 		rep := &r.Replicas[i]
@@ -87,9 +87,9 @@ func kvBar(share float64, w int, g glyphs) string {
 	return text
 }
 
-// release returns what the deferred requests wait for. The balancer decides at which KV
+// waitingFor returns what the deferred requests wait for. The balancer decides at which KV
 // utilisation and after which time they are sent (balancer.deferred_*).
-func release(m telemetry.ModelSnapshot, ready int, kv *float64) string {
+func waitingFor(m telemetry.ModelSnapshot, ready int, kv *float64) string {
 	switch {
 	case m.Deferred == 0:
 		return "queue empty"
@@ -98,5 +98,5 @@ func release(m telemetry.ModelSnapshot, ready int, kv *float64) string {
 	case kv == nil:
 		return "unknown: no KV report"
 	}
-	return "spare KV memory or max age"
+	return "spare KV or max age"
 }

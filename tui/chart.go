@@ -10,9 +10,9 @@ import (
 
 // Limits of the chart, which fills the lines that the table leaves empty.
 const (
-	leastChart     = 6  // lines, below which a sparkline is as good
-	mostChart      = 14 // lines
-	mostTall       = 26 // lines, in the overview
+	minChart       = 6  // lines, below which a sparkline is as good
+	maxChart       = 14 // lines
+	maxTallChart   = 26 // lines, in the overview
 	chartFromWidth = 80
 	axisWidth      = 6
 )
@@ -32,13 +32,13 @@ func (s *screen) chart(t *Theme, n int) []string {
 		what = t.text(string(s.focus))
 	}
 	title := t.cut("output tok/s, "+what+", "+strings.ToLower(sparkSpan(cells)), s.width)
-	lines := []string{"", t.heading.over(title)}
+	lines := []string{"", t.heading.apply(title)}
 	for row := rows - 1; row >= 0; row-- {
 		var bars strings.Builder
 		for _, v := range values {
 			bars.WriteString(cmp.Or(t.bar(v, peak, row, rows), " "))
 		}
-		lines = append(lines, t.scale(peak, row, rows)+t.accent.over(strings.TrimRight(bars.String(), " ")))
+		lines = append(lines, t.scale(peak, row, rows)+t.accent.apply(strings.TrimRight(bars.String(), " ")))
 	}
 	return lines
 }

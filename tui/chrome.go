@@ -34,9 +34,9 @@ func (t *Theme) segments(w int, between string, pieces ...segment) (line string,
 			break
 		}
 		if used > 0 {
-			b.WriteString(t.muted.over(between))
+			b.WriteString(t.muted.apply(between))
 		}
-		b.WriteString(p.paint.over(p.text))
+		b.WriteString(p.paint.apply(p.text))
 		used += n
 	}
 	return b.String(), used
@@ -45,7 +45,7 @@ func (t *Theme) segments(w int, between string, pieces ...segment) (line string,
 // header returns the first line: totals of the service, and the time of the snapshot.
 func (s *screen) header() []string {
 	t := totalsOf(s.snapshot)
-	clock := s.clock()
+	clock := s.clockSegment()
 	room := 0
 	if s.width > 0 {
 		room = max(s.width-width(clock.text)-2, 1)
@@ -63,26 +63,26 @@ func (s *screen) header() []string {
 		segment{plural(len(s.snapshot.Regions), "region"), s.theme.muted},
 	)
 	if s.width <= 0 {
-		return []string{left + "  " + clock.paint.over(clock.text)}
+		return []string{left + "  " + clock.paint.apply(clock.text)}
 	}
 	gap := s.width - used - width(clock.text)
 	if gap < 1 {
 		return []string{left}
 	}
-	return []string{left + strings.Repeat(" ", gap) + clock.paint.over(clock.text)}
+	return []string{left + strings.Repeat(" ", gap) + clock.paint.apply(clock.text)}
 }
 
-// clock returns the time of the snapshot, or the reason why it is not current.
-func (s *screen) clock() segment {
+// clockSegment returns the time of the snapshot, or the reason why it is not current.
+func (s *screen) clockSegment() segment {
 	switch {
 	case s.link.err != "":
-		return segment{"DISCONNECTED " + age(s.since), s.theme.alarm}
-	case s.then != nil:
+		return segment{"DISCONNECTED " + age(s.sinceFetch), s.theme.alarm}
+	case s.pastFrame != nil:
 		return segment{"HISTORY " + s.snapshot.At.Format("15:04:05"), s.theme.alarm}
 	case s.paused:
-		return segment{"PAUSED " + age(s.since), s.theme.alarm}
-	case s.since > staleAfter+2*s.link.interval:
-		return segment{"STALE " + age(s.since), s.theme.warn}
+		return segment{"PAUSED " + age(s.sinceFetch), s.theme.alarm}
+	case s.sinceFetch > staleAfter+2*s.link.interval:
+		return segment{"STALE " + age(s.sinceFetch), s.theme.warn}
 	case s.snapshot.At.IsZero():
 		return segment{unknown, s.theme.muted}
 	}
@@ -92,15 +92,15 @@ func (s *screen) clock() segment {
 // note returns the second line: errors, results of actions, alerts and notices.
 func (s *screen) note() []string {
 	if s.link.err != "" {
-		text := fmt.Sprintf(" connection lost: %s; retrying, data is %s old ", s.theme.text(s.link.err), age(s.since))
-		return []string{s.theme.alarm.over(s.fit(text))}
+		text := fmt.Sprintf(" connection lost: %s; retrying, data is %s old ", s.theme.text(s.link.err), age(s.sinceFetch))
+		return []string{s.theme.alarm.apply(s.fit(text))}
 	}
 	if s.toast.text != "" {
 		p := s.theme.title
 		if s.toast.bad {
 			p = s.theme.alarm
 		}
-		return []string{p.over(s.fit(s.theme.text(s.toast.text)))}
+		return []string{p.apply(s.fit(s.theme.text(s.toast.text)))}
 	}
 	notes := append([]segment{s.alertNote(), s.changeNote()}, s.planNotes()...)
 	line, _ := s.theme.segments(s.width, " "+s.theme.glyphs.separator+" ", append(notes, s.donationNote(), s.eventNote())...)
@@ -130,10 +130,10 @@ type change struct {
 // changeNote returns the most recent change of a replica.
 func (s *screen) changeNote() segment {
 	c := s.change
-	if c.replica == "" || s.then != nil {
+	if c.replica == "" || s.pastFrame != nil {
 		return segment{}
 	}
-	text := age(c.ago) + " ago: " + c.words(s.theme.glyphs)
+	text := age(c.ago) + " ago: " + c.describe(s.theme.glyphs)
 	if c.reason != "" {
 		text += ": " + c.reason
 	}
@@ -195,7 +195,7 @@ func (s *screen) balancerLine(t *Theme, b telemetry.BalancerSnapshot) string {
 		segment{sign + " " + t.text(b.State), t.paint(role)},
 		segment{t.text(b.Endpoint), paint{}},
 		segment{rtt, t.muted},
-		segment{"age " + maybeAge(&b.AgeMillis, s.since), t.muted},
+		segment{"age " + maybeAge(&b.AgeMillis, s.sinceFetch), t.muted},
 		segment{t.text(b.Reason), t.muted},
 	)
 	return strings.Repeat(" ", margin) + line
@@ -213,14 +213,14 @@ func (s *screen) detail(t *Theme, n int) []string {
 		why += ": " + reason
 	}
 	if n == 1 {
-		return []string{t.accent.over(s.fit(t.text(why + "  " + where)))}
+		return []string{t.accent.apply(s.fit(t.text(why + "  " + where)))}
 	}
-	return []string{t.accent.over(s.fit(t.text(where))), s.fit(t.text(why))}
+	return []string{t.accent.apply(s.fit(t.text(where))), s.fit(t.text(why))}
 }
 
 // footer returns the last line: the prompt while it is open, else key hints and the source.
 func (s *screen) footer(n int) []string {
-	if n == 0 || !s.live {
+	if n == 0 || !s.interactive {
 		return nil
 	}
 	if s.prompt.open {
@@ -232,12 +232,12 @@ func (s *screen) footer(n int) []string {
 	}
 	pieces := []segment{}
 	if text := s.filterText(); text != "" && s.snapshot != nil {
-		pieces = append(pieces, segment{"filter: " + s.theme.text(text) + " (" + s.passed() + ")", s.theme.title})
+		pieces = append(pieces, segment{"filter: " + s.theme.text(text) + " (" + s.filterCounts() + ")", s.theme.title})
 	}
 	if s.focus != "" {
 		pieces = append(pieces, segment{"region: " + s.theme.text(string(s.focus)), s.theme.title})
 	}
-	if n := len(s.marked()); n > 0 {
+	if n := len(s.markedIDs()); n > 0 {
 		pieces = append(pieces, segment{strconv.Itoa(n) + " marked", s.theme.title})
 	}
 	for _, hint := range s.hints() {
@@ -249,16 +249,16 @@ func (s *screen) footer(n int) []string {
 		right += " every " + s.link.interval.String()
 	}
 	if gap := s.width - used - width(right); gap >= 2 {
-		return []string{left + strings.Repeat(" ", gap) + s.theme.muted.over(right)}
+		return []string{left + strings.Repeat(" ", gap) + s.theme.muted.apply(right)}
 	}
 	return []string{left}
 }
 
-// passed returns how many rows or lines match the filter, of how many.
-func (s *screen) passed() string {
+// filterCounts returns how many rows or lines match the filter, of how many.
+func (s *screen) filterCounts() string {
 	shown, n := s.pane().counts()
 	if s.panel.open() {
-		shown, n = len(s.panel.passing()), len(s.panel.lines)
+		shown, n = len(s.panel.matchingLines()), len(s.panel.lines)
 	}
 	return strconv.Itoa(shown) + " of " + strconv.Itoa(n)
 }
@@ -269,7 +269,7 @@ func (s *screen) hints() []string {
 		return []string{"esc close", "j/k scroll", "/ filter", "q quit"}
 	}
 	hints := []string{"? help", "q quit", "/ filter", ": command"}
-	if s.then != nil {
+	if s.pastFrame != nil {
 		return append([]string{"</> step", "esc live"}, hints...)
 	}
 	switch s.view {
@@ -289,18 +289,18 @@ func (s *screen) hints() []string {
 
 // connecting returns the lines shown before the first snapshot.
 func (s *screen) connecting() []string {
-	lines := []string{s.theme.title.over(s.fit("connecting to " + s.theme.text(s.link.source) + " " + s.theme.glyphs.ellipsis))}
+	lines := []string{s.theme.title.apply(s.fit("connecting to " + s.theme.text(s.link.source) + " " + s.theme.glyphs.ellipsis))}
 	if s.link.err != "" {
-		lines = append(lines, "", s.theme.warn.over(s.fit(s.theme.text(s.link.err))),
+		lines = append(lines, "", s.theme.warn.apply(s.fit(s.theme.text(s.link.err))),
 			s.fit("retrying for "+age(s.link.waited)+"; run 'skyserve status' to check whether the service is up"))
 	}
-	return append(lines, "", s.theme.muted.over(s.fit("q quit")))
+	return append(lines, "", s.theme.muted.apply(s.fit("q quit")))
 }
 
 // emptyService returns the body while the snapshot has no regions.
 func (s *screen) emptyService() []string {
 	return []string{
 		s.fit("No regions yet: the balancer is reachable but reports none"),
-		s.theme.muted.over(s.fit("run 'skyserve status' to see what is starting")),
+		s.theme.muted.apply(s.fit("run 'skyserve status' to see what is starting")),
 	}
 }

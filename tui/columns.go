@@ -4,17 +4,17 @@ import "strings"
 
 // column is one column of a table. Its width is between least and most.
 type column struct {
-	title string
-	mark  string // after the title: the symbol of the sort order
-	least int
-	most  int
-	right bool // right-aligned, as numbers are
-	rank  int  // columns of a higher rank are omitted first
-	out   bool // omitted at any width
+	title    string
+	mark     string // after the title: the symbol of the sort order
+	minWidth int
+	maxWidth int
+	right    bool // right-aligned, as numbers are
+	dropRank int  // columns of a higher rank are omitted first
+	hidden   bool // omitted at any width
 }
 
-// narrowest returns the minimum width that shows the title in full.
-func (c column) narrowest() int { return max(c.least, width(c.title)+width(c.mark)) }
+// titleWidth returns the minimum width that shows the title in full.
+func (c column) titleWidth() int { return max(c.minWidth, width(c.title)+width(c.mark)) }
 
 // grid is a set of columns fitted into a width.
 type grid struct {
@@ -25,17 +25,17 @@ type grid struct {
 
 // Screen widths from which a table shows more.
 const (
-	roomy      = 110 // region names include the cloud, the reason column is always shown
-	wideEnough = 150 // titles are not abbreviated, every replica shows its model
+	mediumWidth = 110 // region names include the cloud, the reason column is always shown
+	fullWidth   = 150 // titles are not abbreviated, every replica shows its model
 )
 
-// comfortable returns the width at which all columns but the last have their maximum
+// fullWidth returns the width at which all columns but the last have their maximum
 // width.
-func (g *grid) comfortable() int {
+func (g *grid) fullWidth() int {
 	sum := g.total()
 	for i, c := range g.columns[:len(g.columns)-1] {
 		if g.widths[i] > 0 {
-			sum += max(c.most-g.widths[i], 0)
+			sum += max(c.maxWidth-g.widths[i], 0)
 		}
 	}
 	return sum
@@ -48,17 +48,17 @@ func fitGrid(columns []column, width int) grid {
 	g := grid{columns: columns, widths: make([]int, len(columns)), gap: 2}
 	for i, c := range columns {
 		switch {
-		case c.out:
+		case c.hidden:
 		case width <= 0:
-			g.widths[i] = max(c.narrowest(), c.most)
+			g.widths[i] = max(c.titleWidth(), c.maxWidth)
 		default:
-			g.widths[i] = c.narrowest()
+			g.widths[i] = c.titleWidth()
 		}
 	}
 	if width <= 0 {
 		return g
 	}
-	if g.comfortable() > width {
+	if g.fullWidth() > width {
 		g.gap = 1
 	}
 	for g.total() > width && g.dropOne() {
@@ -82,7 +82,7 @@ func (g *grid) total() int {
 func (g *grid) dropOne() bool {
 	worst := -1
 	for i := 1; i < len(g.columns); i++ {
-		if g.widths[i] > 0 && (worst < 0 || g.columns[i].rank >= g.columns[worst].rank) {
+		if g.widths[i] > 0 && (worst < 0 || g.columns[i].dropRank >= g.columns[worst].dropRank) {
 			worst = i
 		}
 	}
@@ -105,7 +105,7 @@ func (g *grid) stretch(width int) {
 		if g.widths[i] == 0 || rest <= 0 {
 			continue
 		}
-		more := min(rest, max(c.most-g.widths[i], 0))
+		more := min(rest, max(c.maxWidth-g.widths[i], 0))
 		g.widths[i] += more
 		rest -= more
 	}
@@ -138,7 +138,7 @@ func (g *grid) line(t *Theme, cell func(i, width int) (string, paint)) string {
 		}
 		if s != "" {
 			b.WriteString(strings.Repeat(" ", gap))
-			b.WriteString(p.over(s))
+			b.WriteString(p.apply(s))
 			gap = 0
 		}
 		gap += n + g.gap

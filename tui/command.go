@@ -10,15 +10,15 @@ import (
 	"skyserve/internal/service"
 )
 
-// mostCompletions is how many completions of a command are shown.
-const mostCompletions = 8
+// maxCompletions is how many completions of a command are shown.
+const maxCompletions = 8
 
 // LeastInterval is the minimum time between two snapshots: the interval of the heartbeats
 // of replicas and peers.
 const LeastInterval = 100 * time.Millisecond
 
-// command runs a typed command; an error is shown beside the prompt.
-func (m *Model) command(text string) tea.Cmd {
+// runCommand runs a typed command; an error is shown beside the prompt.
+func (m *Model) runCommand(text string) tea.Cmd {
 	s := &m.screen
 	words := strings.Fields(text)
 	if len(words) == 0 {
@@ -26,21 +26,21 @@ func (m *Model) command(text string) tea.Cmd {
 		return nil
 	}
 	name, rest := words[0], words[1:]
-	if v := viewNamed(name); v >= 0 && len(rest) == 0 {
+	if v := viewByName(name); v >= 0 && len(rest) == 0 {
 		s.prompt = prompt{}
-		return m.show(v)
+		return m.openView(v)
 	}
-	cmd, problem := m.run(name, rest)
+	cmd, problem := m.execute(name, rest)
 	if problem != "" {
-		s.prompt.note = problem
+		s.prompt.problem = problem
 		return nil
 	}
 	s.prompt = prompt{}
 	return cmd
 }
 
-// viewNamed returns the view of a name or an unambiguous prefix; -1 for none.
-func viewNamed(name string) view {
+// viewByName returns the view of a name or an unambiguous prefix; -1 for none.
+func viewByName(name string) view {
 	found := view(-1)
 	for i, v := range viewNames {
 		if v == name || shortNames[i] == name {
@@ -56,8 +56,8 @@ func viewNamed(name string) view {
 	return found
 }
 
-// run runs a command with arguments, or returns why it cannot.
-func (m *Model) run(name string, args []string) (cmd tea.Cmd, problem string) {
+// execute runs a command with arguments, or returns why it cannot.
+func (m *Model) execute(name string, args []string) (cmd tea.Cmd, problem string) {
 	s := &m.screen
 	one := strings.Join(args, " ")
 	switch name {
@@ -92,9 +92,9 @@ func (m *Model) run(name string, args []string) (cmd tea.Cmd, problem string) {
 		if one == "" {
 			return nil, "explain: requires a request id"
 		}
-		return m.openStory(one), ""
+		return m.openExplanation(one), ""
 	default:
-		return m.orderCommand(Verb(name), args)
+		return m.actionCommand(Verb(name), args)
 	}
 	return nil, ""
 }
@@ -162,8 +162,8 @@ func (s *screen) arguments(name string) []string {
 	return words
 }
 
-// complete extends the prompt by the common prefix of all completions.
-func (s *screen) complete() {
+// completeCommand extends the prompt by the common prefix of all completions.
+func (s *screen) completeCommand() {
 	text := s.prompt.value()
 	words := s.completions(text)
 	if len(words) == 0 {
@@ -183,8 +183,8 @@ func (s *screen) complete() {
 	s.prompt = openPrompt(':', head+common)
 }
 
-// firstOf returns the first n words, followed by "..." if there are more.
-func firstOf(words []string, n int) []string {
+// firstWords returns the first n words, followed by "..." if there are more.
+func firstWords(words []string, n int) []string {
 	if len(words) <= n {
 		return words
 	}

@@ -9,22 +9,22 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// sighting is a change of a replica that the dashboard observed.
-type sighting struct {
+// observedChange is a change of a replica that the dashboard observed.
+type observedChange struct {
 	at time.Time
 	change
 }
 
-// maxSeen is the maximum number of changes kept.
-const maxSeen = 500
+// maxObserved is the maximum number of changes kept.
+const maxObserved = 500
 
-// sight records changes observed at a time.
-func (s *screen) sight(at time.Time, changes []change) {
+// recordChanges records changes observed at a time.
+func (s *screen) recordChanges(at time.Time, changes []change) {
 	for _, c := range changes {
-		s.seen = append(s.seen, sighting{at, c})
+		s.observed = append(s.observed, observedChange{at, c})
 	}
-	if extra := len(s.seen) - maxSeen; extra > 0 {
-		s.seen = append(s.seen[:0], s.seen[extra:]...)
+	if extra := len(s.observed) - maxObserved; extra > 0 {
+		s.observed = append(s.observed[:0], s.observed[extra:]...)
 	}
 }
 
@@ -32,7 +32,7 @@ func (s *screen) sight(at time.Time, changes []change) {
 // the state changes that this dashboard observed.
 func (s *screen) eventSheet() sheet {
 	words := func(title string, least, most, rank int, letter, word string) sheetColumn {
-		return sheetColumn{column{title: title, least: least, most: most, rank: rank}, letter, word, false, false}
+		return sheetColumn{column{title: title, minWidth: least, maxWidth: most, dropRank: rank}, letter, word, false, false}
 	}
 	sh := sheet{noun: "event", columns: []sheetColumn{
 		words("TIME", 8, 8, 0, "I", "time"),
@@ -54,8 +54,8 @@ func (s *screen) events() []sheetRow {
 	var all []event
 	zone := s.snapshot.At.Location()
 	add := func(at time.Time, id, by, region, what, why string, r role) {
-		all = append(all, event{at, sheetRow{id: id, more: []string{s.theme.text(why)}, cells: []value{
-			word(at.In(zone).Format(time.TimeOnly), roleMuted), word(s.theme.text(by), roleText), word(s.theme.text(region), roleAccent), word(s.theme.text(what), r), word(s.theme.text(why), roleMuted),
+		all = append(all, event{at, sheetRow{id: id, details: []string{s.theme.text(why)}, cells: []cellValue{
+			textCell(at.In(zone).Format(time.TimeOnly), roleMuted), textCell(s.theme.text(by), roleText), textCell(s.theme.text(region), roleAccent), textCell(s.theme.text(what), r), textCell(s.theme.text(why), roleMuted),
 		}}})
 	}
 	for _, e := range s.snapshot.Events {
@@ -69,12 +69,12 @@ func (s *screen) events() []sheetRow {
 		what := string(e.Action) + " " + strings.Join(e.Replicas, ", ")
 		add(e.At, e.At.Format(time.RFC3339Nano)+what, e.Strategy, e.Region.Place(), what, fmt.Sprintf("%s; replicas before: %d", e.Reason, e.Serving), r)
 	}
-	for _, c := range s.seen {
+	for _, c := range s.observed {
 		if s.focus != "" && c.region != s.focus || c.at.After(s.snapshot.At) {
 			continue
 		}
-		what := c.words(s.theme.glyphs)
-		add(c.at, c.at.Format(time.RFC3339Nano)+what, "observed", c.region.Place(), what, c.reason, c.role(s.theme.glyphs))
+		what := c.describe(s.theme.glyphs)
+		add(c.at, c.at.Format(time.RFC3339Nano)+what, "observed", c.region.Place(), what, c.reason, c.stateRole(s.theme.glyphs))
 	}
 	slices.SortStableFunc(all, func(a, b event) int { return b.at.Compare(a.at) })
 	rows := make([]sheetRow, len(all))

@@ -33,7 +33,7 @@ func (f filter) matches(texts ...string) bool {
 	for _, t := range f {
 		found := false
 		for _, text := range texts {
-			if t.in(text) {
+			if t.occursIn(text) {
 				found = true
 				break
 			}
@@ -45,8 +45,8 @@ func (f filter) matches(texts ...string) bool {
 	return true
 }
 
-// in reports whether the word occurs in a text, ignoring case.
-func (t clause) in(text string) bool {
+// occursIn reports whether the word occurs in a text, ignoring case.
+func (t clause) occursIn(text string) bool {
 	text = strings.ToLower(text)
 	if !t.fuzzy {
 		return strings.Contains(text, t.word)

@@ -2,8 +2,8 @@ package tui
 
 import "strings"
 
-// meanings explains the metrics behind the column titles.
-var meanings = [][2]string{
+// metricHelp explains the metrics behind the column titles.
+var metricHelp = [][2]string{
 	{"-", "unknown: not reported"},
 	{"repl", "ready replicas / all replicas"},
 	{"queue", "requests queued at the balancers"},
@@ -36,8 +36,8 @@ func (s *screen) helpLines() []string {
 		}
 		blocks = append(blocks, helpBlock(g.Title, items))
 	}
-	blocks = append(blocks, helpBlock("Sort "+viewNames[s.view]+" (repeat to reverse)", append([][2]string{{s.keys.Sort.Help().Key, s.keys.Sort.Help().Desc}}, s.pane().letters()...)))
-	blocks = append(blocks, helpBlock("Metrics", meanings), helpBlock("Symbols", s.signs()))
+	blocks = append(blocks, helpBlock("Sort "+viewNames[s.view]+" (repeat to reverse)", append([][2]string{{s.keys.Sort.Help().Key, s.keys.Sort.Help().Desc}}, s.pane().sortHelp()...)))
+	blocks = append(blocks, helpBlock("Metrics", metricHelp), helpBlock("Symbols", s.symbolHelp()))
 	return s.inColumns(blocks)
 }
 
@@ -56,16 +56,16 @@ func (s *screen) scrollHelp(n int) {
 	s.helpOffset = min(max(s.helpOffset+n, 0), most)
 }
 
-// signs lists the symbols and their meanings.
-func (s *screen) signs() [][2]string {
+// symbolHelp lists the symbols and their meanings.
+func (s *screen) symbolHelp() [][2]string {
 	g := s.theme.glyphs
 	return [][2]string{
 		{g.ready, "ready"},
-		{g.coming, "starting"},
-		{g.trouble, "not ready; some balancers unreachable"},
+		{g.starting, "starting"},
+		{g.warning, "not ready; some balancers unreachable"},
 		{g.failed, "failed, interrupted, unreachable"},
-		{g.leaving, "draining, shutting down"},
-		{g.lent, "donated"},
+		{g.draining, "draining, shutting down"},
+		{g.donated, "donated"},
 		{g.up + " " + g.down, "increased, decreased"},
 		{g.changed, "state changed"},
 		{g.mark, "marked"},
@@ -142,7 +142,7 @@ func (s *screen) sideBySide(columns [][]helpLine) []string {
 
 func (s *screen) helpText(l helpLine) string {
 	if l.title {
-		return s.theme.heading.over(l.text)
+		return s.theme.heading.apply(l.text)
 	}
 	return l.text
 }

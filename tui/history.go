@@ -69,8 +69,8 @@ func (h *history) bucket(name service.Region) *bucket {
 	return b
 }
 
-// at makes the bucket of time t the last one to draw.
-func (h *history) at(t time.Time) { h.last = min(t.UnixNano()/int64(bucketSpan), h.newest) }
+// drawUntil makes the bucket of time t the last one to draw.
+func (h *history) drawUntil(t time.Time) { h.last = min(t.UnixNano()/int64(bucketSpan), h.newest) }
 
 // mean returns the mean of a region's bucket; known is false if the bucket is empty.
 func (h *history) mean(name service.Region, number int64) (v float64, known bool) {

@@ -9,34 +9,34 @@ import (
 	"skyserve/internal/service"
 )
 
-// key handles one keystroke.
-func (m *Model) key(msg tea.KeyPressMsg) tea.Cmd {
+// handleKey handles one keystroke.
+func (m *Model) handleKey(msg tea.KeyPressMsg) tea.Cmd {
 	s := &m.screen
 	switch {
 	case msg.String() == "ctrl+c":
 		return tea.Quit
 	case s.dialog.open():
-		return m.answer(msg)
+		return m.answerDialog(msg)
 	case s.prompt.open:
 		return m.promptKey(msg)
 	}
 	for v, binding := range s.keys.View {
 		if key.Matches(msg, binding) {
-			return m.show(view(v))
+			return m.openView(view(v))
 		}
 	}
-	if cmd, taken := m.globalKey(msg); taken {
+	if cmd, taken := m.handleGlobalKey(msg); taken {
 		return cmd
 	}
-	if cmd, taken := m.orderKey(msg); taken {
+	if cmd, taken := m.handleActionKey(msg); taken {
 		return cmd
 	}
-	s.move(msg)
+	s.handleMoveKey(msg)
 	return nil
 }
 
-// globalKey handles the keys that mean the same in every view.
-func (m *Model) globalKey(msg tea.KeyPressMsg) (cmd tea.Cmd, taken bool) {
+// handleGlobalKey handles the keys that mean the same in every view.
+func (m *Model) handleGlobalKey(msg tea.KeyPressMsg) (cmd tea.Cmd, taken bool) {
 	s, k := &m.screen, m.screen.keys
 	switch {
 	case key.Matches(msg, k.Quit):
@@ -46,16 +46,16 @@ func (m *Model) globalKey(msg tea.KeyPressMsg) (cmd tea.Cmd, taken bool) {
 	case key.Matches(msg, k.Help):
 		s.help, s.helpOffset = !s.help, 0
 	case key.Matches(msg, k.Back):
-		m.back()
+		m.goBack()
 	case key.Matches(msg, k.Open):
-		return m.enter(), true
+		return m.openSelection(), true
 	case key.Matches(msg, k.Pause):
-		return m.pause(), true
+		return m.togglePause(), true
 	case key.Matches(msg, k.Refresh):
 		if s.paused {
 			return nil, true
 		}
-		return tea.Batch(m.fetch(), m.ask()), true
+		return tea.Batch(m.fetch(), m.fetchViewData()), true
 	case key.Matches(msg, k.Theme):
 		s.theme = s.theme.next()
 	case key.Matches(msg, k.Mouse):
@@ -67,13 +67,13 @@ func (m *Model) globalKey(msg tea.KeyPressMsg) (cmd tea.Cmd, taken bool) {
 		s.help = false
 		s.prompt = openPrompt(':', "")
 	default:
-		return nil, m.timeKey(msg)
+		return nil, m.handleTimeKey(msg)
 	}
 	return nil, true
 }
 
-// timeKey handles the keys that step through the history.
-func (m *Model) timeKey(msg tea.KeyPressMsg) bool {
+// handleTimeKey handles the keys that step through the history.
+func (m *Model) handleTimeKey(msg tea.KeyPressMsg) bool {
 	k := m.screen.keys
 	steps := []struct {
 		binding key.Binding
@@ -82,7 +82,7 @@ func (m *Model) timeKey(msg tea.KeyPressMsg) bool {
 	}{{k.Earlier, -1, 0}, {k.Later, 1, 0}, {k.MuchEarlier, -1, time.Minute}, {k.MuchLater, 1, time.Minute}}
 	for _, step := range steps {
 		if key.Matches(msg, step.binding) {
-			m.travel(step.n, step.least)
+			m.stepTime(step.n, step.least)
 			return true
 		}
 	}
@@ -106,8 +106,8 @@ func (s *screen) setFilter(text string) {
 	s.pane().setFilter(text)
 }
 
-// move handles the keys that scroll or move the selection.
-func (s *screen) move(msg tea.KeyPressMsg) {
+// handleMoveKey handles the keys that scroll or move the selection.
+func (s *screen) handleMoveKey(msg tea.KeyPressMsg) {
 	steps := []struct {
 		binding key.Binding
 		rows    int
@@ -121,12 +121,12 @@ func (s *screen) move(msg tea.KeyPressMsg) {
 	}
 	for _, step := range steps {
 		if key.Matches(msg, step.binding) {
-			s.step(step.rows)
+			s.scrollBy(step.rows)
 			return
 		}
 	}
 	if !s.help && !s.panel.open() {
-		s.arrange(msg)
+		s.handleListKey(msg)
 	}
 }
 
@@ -138,23 +138,23 @@ func (s *screen) pageRows() int {
 	case s.panel.open():
 		return s.panelRoom() - 1
 	}
-	return s.pane().page() - 1
+	return s.pane().visibleRows() - 1
 }
 
-// step moves by n rows in the help, the open panel or the current list.
-func (s *screen) step(n int) {
+// scrollBy moves by n rows in the help, the open panel or the current list.
+func (s *screen) scrollBy(n int) {
 	switch {
 	case s.help:
 		s.scrollHelp(n)
 	case s.panel.open():
 		s.panel.scroll(n, s.panelRoom())
 	default:
-		s.pane().move(n)
+		s.pane().moveSelection(n)
 	}
 }
 
-// arrange handles the keys that change which rows are shown and how they are sorted.
-func (s *screen) arrange(msg tea.KeyPressMsg) {
+// handleListKey handles the keys that change which rows are shown and how they are sorted.
+func (s *screen) handleListKey(msg tea.KeyPressMsg) {
 	switch {
 	case key.Matches(msg, s.keys.NextRegion):
 		s.cycleFocus(1)
@@ -163,8 +163,8 @@ func (s *screen) arrange(msg tea.KeyPressMsg) {
 	case key.Matches(msg, s.keys.Sort):
 		s.pane().sortNext()
 	case key.Matches(msg, s.keys.Mark):
-		s.pane().toggle()
-		s.pane().move(1)
+		s.pane().toggleMark()
+		s.pane().moveSelection(1)
 	default:
 		s.pane().sortBy(msg.Text)
 	}
@@ -192,9 +192,9 @@ func (s *screen) focusOn(name service.Region) {
 	s.table.offset = 0
 }
 
-// back closes or clears one thing: help, filter, panel, history, toast, marks, region,
+// goBack closes or clears one thing: help, filter, panel, history, toast, marks, region,
 // selection, in this order.
-func (m *Model) back() {
+func (m *Model) goBack() {
 	s := &m.screen
 	switch {
 	case s.help:
@@ -203,12 +203,12 @@ func (m *Model) back() {
 		s.setFilter("")
 	case s.panel.open():
 		s.panel = panel{}
-	case s.then != nil:
-		m.live()
+	case s.pastFrame != nil:
+		m.goLive()
 	case s.toast.text != "":
 		s.toast = toast{}
-	case len(s.marked()) > 0:
-		s.unmark()
+	case len(s.markedIDs()) > 0:
+		s.clearMarks()
 	case s.focus != "":
 		s.focusOn("")
 	default:
@@ -216,24 +216,24 @@ func (m *Model) back() {
 	}
 }
 
-// pause pauses polling, or resumes it at once.
-func (m *Model) pause() tea.Cmd {
+// togglePause pauses polling, or resumes it at once.
+func (m *Model) togglePause() tea.Cmd {
 	m.screen.paused = !m.screen.paused
 	if m.screen.paused {
 		return nil
 	}
-	m.live()
-	return tea.Batch(m.fetch(), m.ask())
+	m.goLive()
+	return tea.Batch(m.fetch(), m.fetchViewData())
 }
 
-// show switches to a view and fetches its data.
-func (m *Model) show(v view) tea.Cmd {
-	m.screen.show(v)
-	return m.ask()
+// openView switches to a view and fetches its data.
+func (m *Model) openView(v view) tea.Cmd {
+	m.screen.setView(v)
+	return m.fetchViewData()
 }
 
-// enter opens the selected row.
-func (m *Model) enter() tea.Cmd {
+// openSelection opens the selected row.
+func (m *Model) openSelection() tea.Cmd {
 	s := &m.screen
 	id, ok := s.pane().selection()
 	if s.help || s.panel.open() || !ok {
@@ -242,21 +242,21 @@ func (m *Model) enter() tea.Cmd {
 	switch s.view {
 	case viewOverview:
 		s.focusOn(service.Region(id))
-		return m.show(viewReplicas)
+		return m.openView(viewReplicas)
 	case viewReplicas:
 		r, _ := s.table.current()
-		s.openText("replica "+r.replica.ID, s.replicaStory(r))
+		s.openText("replica "+r.replica.ID, s.replicaText(r))
 	case viewRequests:
 		if r, ok := s.selectedRequest(); ok {
-			return m.openStory(r.Request)
+			return m.openExplanation(r.Request)
 		}
 	case viewDonations:
 		s.focusOn("")
-		s.table.choose(id)
-		return m.show(viewReplicas)
+		s.table.selectID(id)
+		return m.openView(viewReplicas)
 	default:
 		r, _ := s.lists[s.view].current()
-		s.openText(viewNames[s.view], s.rowStory(r))
+		s.openText(viewNames[s.view], s.rowText(r))
 	}
 	return nil
 }

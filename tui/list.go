@@ -10,7 +10,7 @@ type list struct {
 	width, height int // height counts the title
 
 	order    sheetOrder
-	filtered string
+	filter   string
 	sheet    sheet
 	shown    []int // rows of the sheet, filtered and sorted
 	selected int   // index into shown; -1 = none
@@ -28,12 +28,12 @@ func (l *list) SetSize(width, height int) {
 	l.scroll()
 }
 
-// set replaces the sheet and keeps the selected row selected. If that row no longer exists,
+// setSheet replaces the sheet and keeps the selected row selected. If that row no longer exists,
 // the row now in its position is selected.
-func (l *list) set(s sheet) {
+func (l *list) setSheet(s sheet) {
 	l.sheet = s
-	l.shown = s.selected(parseFilter(l.filtered), l.order)
-	l.marks.keep(func(id string) bool {
+	l.shown = s.matching(parseFilter(l.filter), l.order)
+	l.marks.retain(func(id string) bool {
 		for i := range s.rows {
 			if s.rows[i].id == id {
 				return true
@@ -41,7 +41,7 @@ func (l *list) set(s sheet) {
 		}
 		return false
 	})
-	switch at := l.find(l.id); {
+	switch at := l.indexOf(l.id); {
 	case l.selected < 0 || len(l.shown) == 0:
 		l.selected = -1
 	case at >= 0:
@@ -52,8 +52,8 @@ func (l *list) set(s sheet) {
 	l.scroll()
 }
 
-// find returns the index of the shown row of that id, -1 if it is not shown.
-func (l *list) find(id string) int {
+// indexOf returns the index of the shown row of that id, -1 if it is not shown.
+func (l *list) indexOf(id string) int {
 	for i, r := range l.shown {
 		if l.sheet.rows[r].id == id {
 			return i
@@ -73,8 +73,8 @@ func (l *list) selectRow(i int) {
 	l.scroll()
 }
 
-// move moves the selection by n rows; the first move selects the first visible row.
-func (l *list) move(n int) {
+// moveSelection moves the selection by n rows; the first move selects the first visible row.
+func (l *list) moveSelection(n int) {
 	if l.selected < 0 {
 		l.selectRow(l.offset + max(n-1, 0))
 		return
@@ -85,8 +85,8 @@ func (l *list) move(n int) {
 // unselect clears the selection.
 func (l *list) unselect() { l.selected, l.offset = -1, 0 }
 
-// page returns the number of visible rows.
-func (l *list) page() int {
+// visibleRows returns the number of visible rows.
+func (l *list) visibleRows() int {
 	if l.height <= 0 {
 		return len(l.shown)
 	}
@@ -102,9 +102,9 @@ func (l *list) selection() (id string, ok bool) {
 // scroll keeps the selection visible and leaves no empty lines below the last row.
 func (l *list) scroll() {
 	if l.selected >= 0 {
-		l.offset = min(max(l.offset, l.selected-l.page()+1), l.selected)
+		l.offset = min(max(l.offset, l.selected-l.visibleRows()+1), l.selected)
 	}
-	l.offset = max(min(l.offset, len(l.shown)-l.page()), 0)
+	l.offset = max(min(l.offset, len(l.shown)-l.visibleRows()), 0)
 }
 
 // current returns the selected row; ok is false when none is selected.
@@ -115,20 +115,20 @@ func (l *list) current() (r sheetRow, ok bool) {
 	return l.sheet.rows[l.shown[l.selected]], true
 }
 
-// chosen returns the ids of the marked rows, or of the selected row if none is marked.
-func (l *list) chosen() []string {
+// targetIDs returns the ids of the marked rows, or of the selected row if none is marked.
+func (l *list) targetIDs() []string {
 	r, ok := l.current()
-	return l.marks.chosen(r.id, ok)
+	return l.marks.targetIDs(r.id, ok)
 }
 
 // filterText and setFilter get and set the filter as the user typed it.
-func (l *list) filterText() string     { return l.filtered }
-func (l *list) setFilter(text string)  { l.filtered = text }
+func (l *list) filterText() string     { return l.filter }
+func (l *list) setFilter(text string)  { l.filter = text }
 func (l *list) counts() (shown, n int) { return len(l.shown), len(l.sheet.rows) }
 func (l *list) noun() string           { return l.sheet.noun }
 
-// toggle marks or unmarks the selected row.
-func (l *list) toggle() {
+// toggleMark marks or unmarks the selected row.
+func (l *list) toggleMark() {
 	if r, ok := l.current(); ok {
 		l.marks.toggle(r.id)
 	}
@@ -155,12 +155,12 @@ func (l *list) sortBy(letter string) bool {
 	return false
 }
 
-// letters returns the letters and names of the sortable columns.
-func (l *list) letters() [][2]string {
+// sortHelp returns the letters and names of the sortable columns.
+func (l *list) sortHelp() [][2]string {
 	var letters [][2]string
 	for _, c := range l.sheet.columns {
 		if c.letter != "" {
-			letters = append(letters, [2]string{c.letter, c.word})
+			letters = append(letters, [2]string{c.letter, c.help})
 		}
 	}
 	return letters
@@ -186,9 +186,9 @@ func (l *list) click(x, y int) (again bool) {
 // grid fits the columns into the width. If t is not nil, the title of the sorted column
 // carries the symbol of the sort order.
 func (l *list) grid(t *Theme) grid {
-	columns := l.sheet.fitted(l.width)
+	columns := l.sheet.fitColumns(l.width)
 	if o := l.order; t != nil && o.column >= 0 && o.column < len(columns) {
-		columns[o.column].mark = t.orderMark(o.falling(&l.sheet))
+		columns[o.column].mark = t.orderMark(o.descending(&l.sheet))
 	}
 	room := 0
 	if l.width > 0 {
@@ -208,17 +208,17 @@ func (t *Theme) orderMark(falling bool) string {
 // Render draws the title and the visible rows, or the text for an empty sheet.
 func (l *list) Render(t *Theme) []string {
 	if len(l.sheet.rows) == 0 {
-		return t.said(l.sheet.empty, l.width, l.height)
+		return t.emptyText(l.sheet.empty, l.width, l.height)
 	}
 	g := l.grid(t)
 	lines := []string{strings.Repeat(" ", margin) + g.line(t, func(i, _ int) (string, paint) {
 		return g.columns[i].title + g.columns[i].mark, t.heading
 	})}
-	for i := l.offset; i < len(l.shown) && i < l.offset+l.page(); i++ {
+	for i := l.offset; i < len(l.shown) && i < l.offset+l.visibleRows(); i++ {
 		lines = append(lines, l.line(t, &g, i))
 	}
-	if len(l.shown) == 0 && l.page() > 0 {
-		lines = append(lines, t.muted.over(t.cut("  no "+l.sheet.noun+" matches the filter", max(l.width, leastWidth))))
+	if len(l.shown) == 0 && l.visibleRows() > 0 {
+		lines = append(lines, t.muted.apply(t.cut("  no "+l.sheet.noun+" matches the filter", max(l.width, minWidth))))
 	}
 	return lines
 }
@@ -226,19 +226,19 @@ func (l *list) Render(t *Theme) []string {
 // line draws the i-th shown row.
 func (l *list) line(t *Theme, g *grid, i int) string {
 	r := &l.sheet.rows[l.shown[i]]
-	cursor := l.marks.sign(t, r.id)
+	cursor := l.marks.symbol(t, r.id)
 	cell := func(t *Theme) func(int, int) (string, paint) {
-		return func(c, w int) (string, paint) { return r.cells[c].in(w), t.paint(r.cells[c].role) }
+		return func(c, w int) (string, paint) { return r.cells[c].textFor(w), t.paint(r.cells[c].role) }
 	}
 	if i != l.selected {
-		return " " + l.marks.painted(t, r.id) + g.line(t, cell(t))
+		return " " + l.marks.paintedSymbol(t, r.id) + g.line(t, cell(t))
 	}
 	bare := Theme{glyphs: t.glyphs}
-	return t.selected.over(pad(t.glyphs.cursor+cursor+g.line(&bare, cell(&bare)), l.width, false))
+	return t.selected.apply(pad(t.glyphs.cursor+cursor+g.line(&bare, cell(&bare)), l.width, false))
 }
 
-// said draws the text of an empty pane: the first line normal, the others muted.
-func (t *Theme) said(lines []string, w, h int) []string {
+// emptyText draws the text of an empty pane: the first line normal, the others muted.
+func (t *Theme) emptyText(lines []string, w, h int) []string {
 	var out []string
 	for i, line := range lines {
 		if h > 0 && i >= h {
@@ -248,7 +248,7 @@ func (t *Theme) said(lines []string, w, h int) []string {
 			line = t.cut(line, w)
 		}
 		if i > 0 {
-			line = t.muted.over(line)
+			line = t.muted.apply(line)
 		}
 		out = append(out, line)
 	}
@@ -269,8 +269,8 @@ func (m *marks) toggle(id string) {
 	m.ids[id] = true
 }
 
-// keep removes the marks of rows that no longer exist.
-func (m *marks) keep(exists func(id string) bool) {
+// retain removes the marks of rows that no longer exist.
+func (m *marks) retain(exists func(id string) bool) {
 	for id := range m.ids {
 		if !exists(id) {
 			delete(m.ids, id)
@@ -278,26 +278,26 @@ func (m *marks) keep(exists func(id string) bool) {
 	}
 }
 
-// sign returns the symbol of a marked row, or a space.
-func (m *marks) sign(t *Theme, id string) string {
+// symbol returns the symbol of a marked row, or a space.
+func (m *marks) symbol(t *Theme, id string) string {
 	if m.ids[id] {
 		return t.glyphs.mark
 	}
 	return " "
 }
 
-// painted returns the symbol of a marked row in colour, or a space.
-func (m *marks) painted(t *Theme, id string) string {
+// paintedSymbol returns the symbol of a marked row in colour, or a space.
+func (m *marks) paintedSymbol(t *Theme, id string) string {
 	if !m.ids[id] {
 		return " "
 	}
-	return t.accent.over(t.glyphs.mark)
+	return t.accent.apply(t.glyphs.mark)
 }
 
-// chosen returns the marked ids in natural order, or the selected one if none is marked.
-func (m *marks) chosen(selected string, ok bool) []string {
+// targetIDs returns the marked ids in natural order, or the selected one if none is marked.
+func (m *marks) targetIDs(selected string, ok bool) []string {
 	if len(m.ids) > 0 {
-		return sortedNaturally(m.ids)
+		return naturalKeys(m.ids)
 	}
 	if ok {
 		return []string{selected}

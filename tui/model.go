@@ -33,14 +33,14 @@ type Config struct {
 
 // Model is the dashboard's Bubble Tea model. All I/O is in the commands that it returns.
 type Model struct {
-	ctx     context.Context
-	cfg     Config
-	screen  screen
-	started time.Time
-	fetched time.Time // when the last snapshot was received
-	changed time.Time // when screen.change was observed
-	polls   int       // the number of the current poll; responses to earlier ones are ignored
-	past    past
+	ctx       context.Context
+	cfg       Config
+	screen    screen
+	started   time.Time
+	fetchedAt time.Time // when the last snapshot was received
+	changedAt time.Time // when screen.change was observed
+	polls     int       // the number of the current poll; responses to earlier ones are ignored
+	timeline  timeline
 }
 
 // Messages that the commands return.
@@ -63,7 +63,7 @@ func New(ctx context.Context, cfg Config) *Model {
 	}
 	m := &Model{ctx: ctx, cfg: cfg, started: cfg.Now()}
 	m.screen = newScreen(cfg.Theme)
-	m.screen.history, m.screen.live, m.screen.looksOnly = new(history), true, cfg.Operator == nil
+	m.screen.history, m.screen.interactive, m.screen.readOnly = new(history), true, cfg.Operator == nil
 	m.screen.link = link{source: cfg.Fetcher.String(), interval: cfg.Interval}
 	return m
 }
@@ -111,41 +111,41 @@ func (m *Model) update(msg tea.Msg) tea.Cmd {
 	case tea.WindowSizeMsg:
 		m.screen.width, m.screen.height = msg.Width, msg.Height
 	case tea.BackgroundColorMsg:
-		m.background(msg.IsDark())
+		m.setBackground(msg.IsDark())
 	case snapshotMsg:
-		return m.snapshot(msg)
+		return m.receiveSnapshot(msg)
 	case pollMsg:
 		if msg.poll == m.polls && !m.screen.paused {
 			return m.fetch()
 		}
 	case clockMsg:
-		m.clock(m.cfg.Now())
+		m.updateAges(m.cfg.Now())
 		return tick()
 	case tea.KeyPressMsg:
-		return m.key(msg)
+		return m.handleKey(msg)
 	case tea.PasteMsg:
 		if m.screen.prompt.open {
 			m.screen.prompt.insert(msg.Content)
-			m.screen.typed()
+			m.screen.promptEdited()
 		}
 	case tea.MouseClickMsg:
 		return m.click(msg)
 	case tea.MouseWheelMsg:
 		m.wheel(msg)
 	case requestsMsg:
-		m.tookRequests(msg)
+		m.receiveRequests(msg)
 	case loadMsg:
-		m.tookLoad(msg)
+		m.receiveLoad(msg)
 	case textMsg:
-		m.tookText(msg)
-	case doneMsg:
-		return m.done(msg)
+		m.receiveText(msg)
+	case actionDoneMsg:
+		return m.receiveActionResult(msg)
 	}
 	return nil
 }
 
-// background replaces ThemeAuto by the theme for the terminal's background.
-func (m *Model) background(dark bool) {
+// setBackground replaces ThemeAuto by the theme for the terminal's background.
+func (m *Model) setBackground(dark bool) {
 	if m.screen.theme.Name != ThemeAuto {
 		return
 	}
@@ -153,7 +153,7 @@ func (m *Model) background(dark bool) {
 	if dark {
 		name = ThemeDark
 	}
-	m.screen.theme = must(NewTheme(name, m.screen.theme.glyphs.ascii))
+	m.screen.theme = mustTheme(NewTheme(name, m.screen.theme.glyphs.ascii))
 }
 
 // retryAfter is the minimum time between two attempts while no address responds.
@@ -162,47 +162,47 @@ const retryAfter = time.Second
 // retryIn returns the backoff after a failed fetch.
 func retryIn(interval time.Duration) time.Duration { return max(interval, retryAfter) }
 
-// snapshot handles the result of a fetch and schedules the next.
-func (m *Model) snapshot(msg snapshotMsg) tea.Cmd {
+// receiveSnapshot handles the result of a fetch and schedules the next.
+func (m *Model) receiveSnapshot(msg snapshotMsg) tea.Cmd {
 	if msg.poll != m.polls || m.screen.paused {
 		return nil
 	}
 	s := &m.screen
 	if msg.err != nil {
-		s.link.err = briefly(msg.err)
-		m.clock(msg.at)
+		s.link.err = shortError(msg.err)
+		m.updateAges(msg.at)
 		return m.pollAfter(retryIn(m.cfg.Interval))
 	}
-	changes := findChanges(m.newest(), msg.snapshot)
-	if c, ok := mostUrgent(changes); ok {
-		s.change, m.changed = c, msg.at
+	changes := findChanges(m.newestSnapshot(), msg.snapshot)
+	if c, ok := mostSevere(changes); ok {
+		s.change, m.changedAt = c, msg.at
 	}
-	s.sight(msg.snapshot.At, changes)
+	s.recordChanges(msg.snapshot.At, changes)
 	s.history.add(msg.snapshot, msg.at)
-	m.past.add(msg.snapshot, msg.at)
-	if s.then == nil {
-		m.live()
+	m.timeline.add(msg.snapshot, msg.at)
+	if s.pastFrame == nil {
+		m.goLive()
 	}
 	s.link.source, s.link.err = msg.source, ""
-	m.fetched = msg.at
-	m.clock(msg.at)
-	return tea.Batch(m.pollAfter(m.cfg.Interval), m.ask())
+	m.fetchedAt = msg.at
+	m.updateAges(msg.at)
+	return tea.Batch(m.pollAfter(m.cfg.Interval), m.fetchViewData())
 }
 
-// newest returns the newest snapshot received; nil before the first.
-func (m *Model) newest() *telemetry.Snapshot {
-	if n := len(m.past.frames); n > 0 {
-		return m.past.frames[n-1].snapshot
+// newestSnapshot returns the newest snapshot received; nil before the first.
+func (m *Model) newestSnapshot() *telemetry.Snapshot {
+	if n := len(m.timeline.frames); n > 0 {
+		return m.timeline.frames[n-1].snapshot
 	}
 	return nil
 }
 
-// clock updates all ages to now.
-func (m *Model) clock(now time.Time) {
+// updateAges updates all ages to now.
+func (m *Model) updateAges(now time.Time) {
 	s := &m.screen
 	s.link.waited = now.Sub(m.started)
-	s.since = now.Sub(m.fetched)
-	s.change.ago = now.Sub(m.changed)
+	s.sinceFetch = now.Sub(m.fetchedAt)
+	s.change.ago = now.Sub(m.changedAt)
 	if !s.toast.bad && now.Sub(s.toast.at) > toastFor {
 		s.toast = toast{}
 	}

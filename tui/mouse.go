@@ -11,9 +11,9 @@ const wheelRows = 3
 func (m *Model) wheel(msg tea.MouseWheelMsg) {
 	switch msg.Button {
 	case tea.MouseWheelUp:
-		m.screen.step(-wheelRows)
+		m.screen.scrollBy(-wheelRows)
 	case tea.MouseWheelDown:
-		m.screen.step(wheelRows)
+		m.screen.scrollBy(wheelRows)
 	}
 }
 
@@ -27,12 +27,12 @@ func (m *Model) click(msg tea.MouseClickMsg) tea.Cmd {
 	l := s.layout()
 	if l.tabs > 0 && msg.Y == l.header {
 		if v, ok := s.tabAt(msg.X); ok {
-			return m.show(v)
+			return m.openView(v)
 		}
 		return nil
 	}
 	if top := s.paneTop(l); msg.Y >= top && msg.Y < top+l.pane && s.pane().click(msg.X, msg.Y-top) {
-		return m.enter()
+		return m.openSelection()
 	}
 	return nil
 }

@@ -182,7 +182,7 @@ func TestPicturesShowWhatTheDashboardDraws(t *testing.T) {
 		d := newDesk(t, 120, 34, sc.snapshot)
 		watch(d, sc.snapshot)
 		sc.act(d)
-		d.model.screen.theme = must(NewTheme(ThemeDark, false))
+		d.model.screen.theme = mustTheme(NewTheme(ThemeDark, false))
 		d.send(nil)
 		file := filepath.Join("..", "docs", "pictures", "top-"+sc.name+".svg")
 		got := svg(d.frame())

@@ -9,10 +9,10 @@ import (
 
 // Limits of a plot.
 const (
-	leastPlot      = 4 // rows
-	mostPlot       = 40
-	leastPlotWidth = 40
-	pastShare      = 0.6 // share of the width for the past, on the dashboard
+	minPlot        = 4 // rows
+	maxPlot        = 40
+	minPlotWidth   = 40
+	pastWidthShare = 0.6 // share of the width for the past, on the dashboard
 )
 
 // Plot is a plot of load over time in terminal cells: actual load, forecast with an
@@ -32,7 +32,7 @@ type Plot struct {
 // plotColumn is one cell's width of time.
 type plotColumn struct {
 	at           time.Time
-	was          float64 // NaN = unknown
+	actual       float64 // NaN = unknown
 	mean, lo, hi float64 // NaN = no forecast
 }
 
@@ -45,7 +45,7 @@ func (p *Plot) Draw(t *Theme, w, h int) []string {
 	for row := rows - 1; row >= 0; row-- {
 		lines = append(lines, t.scale(top, row, rows)+p.row(t, columns, top, row, rows))
 	}
-	return append(lines, t.muted.over(t.cut(p.times(columns, w), w)))
+	return append(lines, t.muted.apply(t.cut(p.times(columns, w), w)))
 }
 
 // scale returns the label left of a row: the greatest value at the top, 0 at the bottom.
@@ -57,7 +57,7 @@ func (t *Theme) scale(top float64, row, rows int) string {
 	case 0:
 		label = "0"
 	}
-	return t.muted.over(pad(label, axisWidth, true)) + " "
+	return t.muted.apply(pad(label, axisWidth, true)) + " "
 }
 
 // PlotKey returns the legend of a plot.
@@ -110,7 +110,7 @@ func meanOver(values []float64, step, from, cell time.Duration) float64 {
 func (p *Plot) top(columns []plotColumn) float64 {
 	top := 0.0
 	for _, c := range columns {
-		for _, v := range []float64{c.was, c.mean, c.hi} {
+		for _, v := range []float64{c.actual, c.mean, c.hi} {
 			if !math.IsNaN(v) {
 				top = max(top, v)
 			}
@@ -130,21 +130,21 @@ func (p *Plot) row(t *Theme, columns []plotColumn, top float64, row, rows int) s
 	line := painter{theme: t}
 	capacity := p.capacityKnown && p.capacity <= top && level(p.capacity, top, rows) == row
 	for _, c := range columns {
-		bar := t.bar(c.was, top, row, rows)
+		bar := t.bar(c.actual, top, row, rows)
 		switch {
 		case bar != "":
-			line.put(roleAccent, bar)
+			line.add(roleAccent, bar)
 		case !math.IsNaN(c.mean) && level(c.mean, top, rows) == row:
-			line.put(roleTitle, t.glyphs.point)
+			line.add(roleTitle, t.glyphs.point)
 		case capacity:
-			line.put(roleWarn, t.glyphs.dash)
+			line.add(roleWarn, t.glyphs.dash)
 		case !math.IsNaN(c.hi) && row <= level(c.hi, top, rows) && row >= level(c.lo, top, rows):
-			line.put(roleMuted, t.glyphs.shade)
+			line.add(roleMuted, t.glyphs.shade)
 		default:
-			line.put(roleText, " ")
+			line.add(roleText, " ")
 		}
 	}
-	return strings.TrimRight(line.done(), " ")
+	return strings.TrimRight(line.finish(), " ")
 }
 
 // painter joins cells of the same role, to write one escape code for all of them.
@@ -154,8 +154,8 @@ type painter struct {
 	role       role
 }
 
-// put appends a cell.
-func (p *painter) put(with role, cell string) {
+// add appends a cell.
+func (p *painter) add(with role, cell string) {
 	if with != p.role {
 		p.flush()
 		p.role = with
@@ -164,12 +164,12 @@ func (p *painter) put(with role, cell string) {
 }
 
 func (p *painter) flush() {
-	p.whole.WriteString(p.theme.paint(p.role).over(p.run.String()))
+	p.whole.WriteString(p.theme.paint(p.role).apply(p.run.String()))
 	p.run.Reset()
 }
 
-// done returns the line.
-func (p *painter) done() string {
+// finish returns the line.
+func (p *painter) finish() string {
 	p.flush()
 	return p.whole.String()
 }
@@ -177,14 +177,14 @@ func (p *painter) done() string {
 // bar returns one row's cell of a vertical bar: partly filled where the bar ends, empty
 // above. The value 0 is a line at the bottom; an unknown value is empty.
 func (t *Theme) bar(v, top float64, row, rows int) string {
-	steps := len(t.glyphs.rising)
+	steps := len(t.glyphs.vertical)
 	part := -row * steps
 	if v > 0 {
 		part += max(int(math.Round(v/top*float64(rows*steps))), 1)
 	}
 	switch {
 	case part > 0:
-		return t.glyphs.rising[min(part, steps)-1]
+		return t.glyphs.vertical[min(part, steps)-1]
 	case v == 0 && row == 0:
 		return t.glyphs.zero
 	}

@@ -10,11 +10,11 @@ import (
 
 // prompt is the input line for a filter or a command.
 type prompt struct {
-	open   bool
-	mark   rune   // '/' for a filter, ':' for a command
-	note   string // why the command was rejected
-	runes  []rune
-	cursor int // runes before the cursor
+	open    bool
+	kind    rune   // '/' for a filter, ':' for a command
+	problem string // why the command was rejected
+	runes   []rune
+	cursor  int // runes before the cursor
 }
 
 // maxFilter is the maximum length of the input in characters.
@@ -22,7 +22,7 @@ const maxFilter = 200
 
 // openPrompt returns an open prompt that contains value.
 func openPrompt(mark rune, value string) prompt {
-	p := prompt{open: true, mark: mark}
+	p := prompt{open: true, kind: mark}
 	p.insert(value)
 	return p
 }
@@ -93,32 +93,32 @@ func (m *Model) promptKey(msg tea.KeyPressMsg) tea.Cmd {
 	s := &m.screen
 	switch msg.String() {
 	case "enter":
-		if s.prompt.mark == ':' {
-			return m.command(s.prompt.value())
+		if s.prompt.kind == ':' {
+			return m.runCommand(s.prompt.value())
 		}
 		s.prompt = prompt{}
 		return nil
 	case "esc":
-		if s.prompt.mark == '/' {
+		if s.prompt.kind == '/' {
 			s.setFilter("")
 		}
 		s.prompt = prompt{}
 		return nil
 	case "tab":
-		if s.prompt.mark == ':' {
-			s.complete()
+		if s.prompt.kind == ':' {
+			s.completeCommand()
 		}
 		return nil
 	}
 	s.prompt.edit(msg)
-	s.typed()
+	s.promptEdited()
 	return nil
 }
 
-// typed applies the filter after an edit.
-func (s *screen) typed() {
-	s.prompt.note = ""
-	if s.prompt.mark == '/' {
+// promptEdited applies the filter after an edit.
+func (s *screen) promptEdited() {
+	s.prompt.problem = ""
+	if s.prompt.kind == '/' {
 		s.setFilter(s.prompt.value())
 	}
 }
@@ -128,21 +128,21 @@ func (s *screen) promptLine() string {
 	left, _ := s.promptView()
 	right, p := s.promptHint()
 	if gap := s.width - width(left) - width(right); gap >= 2 {
-		return s.theme.title.over(left) + strings.Repeat(" ", gap) + p.over(right)
+		return s.theme.title.apply(left) + strings.Repeat(" ", gap) + p.apply(right)
 	}
-	return s.theme.title.over(left)
+	return s.theme.title.apply(left)
 }
 
 // promptHint returns the error or the completions of a command, or the number of rows that
 // match a filter.
 func (s *screen) promptHint() (string, paint) {
 	switch {
-	case s.prompt.note != "":
-		return s.theme.text(s.prompt.note), s.theme.bad
-	case s.prompt.mark == ':':
-		return strings.Join(firstOf(s.completions(s.prompt.value()), mostCompletions), " "), s.theme.muted
+	case s.prompt.problem != "":
+		return s.theme.text(s.prompt.problem), s.theme.bad
+	case s.prompt.kind == ':':
+		return strings.Join(firstWords(s.completions(s.prompt.value()), maxCompletions), " "), s.theme.muted
 	case s.panel.open():
-		return plural(len(s.panel.passing()), "line") + "  enter keep, esc clear", s.theme.muted
+		return plural(len(s.panel.matchingLines()), "line") + "  enter keep, esc clear", s.theme.muted
 	}
 	shown, _ := s.pane().counts()
 	return plural(shown, s.pane().noun()) + "  enter keep, esc clear", s.theme.muted
@@ -154,7 +154,7 @@ func (s *screen) promptView() (line string, column int) {
 	for len(before) > 0 && width(string(before)) > max(s.width-2, 0) {
 		before = before[1:]
 	}
-	head := string(s.prompt.mark) + string(before)
+	head := string(s.prompt.kind) + string(before)
 	after := s.theme.text(string(s.prompt.runes[s.prompt.cursor:]))
 	return cut(head+after, s.width, ""), min(width(head), max(s.width-1, 0))
 }

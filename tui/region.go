@@ -74,7 +74,7 @@ func (g glyphs) balancerMark(state string) (string, role) {
 	case balancerReady:
 		return g.ready, roleGood
 	case balancerStarting, balancerDraining:
-		return g.coming, roleWarn
+		return g.starting, roleWarn
 	case balancerUnreachable:
 		return g.failed, roleBad
 	}
@@ -94,16 +94,16 @@ func (g glyphs) balancersMark(balancers []telemetry.BalancerSnapshot) (string, r
 	}
 	switch {
 	case len(balancers) == 0:
-		return g.trouble, roleBad
+		return g.warning, roleBad
 	case state == balancerUnreachable && balancersState(balancers) != state:
-		return g.trouble, roleBad
+		return g.warning, roleBad
 	}
 	return g.balancerMark(state)
 }
 
-// figuresAge returns the age of a region's metrics: that of its oldest reachable balancer;
+// metricsAge returns the age of a region's metrics: that of its oldest reachable balancer;
 // of the youngest when none is reachable. known is false without balancers.
-func figuresAge(r *telemetry.RegionSnapshot) (ms int64, known bool) {
+func metricsAge(r *telemetry.RegionSnapshot) (ms int64, known bool) {
 	oldest, youngest, reachable := int64(0), int64(0), false
 	for i, b := range r.Balancers {
 		if b.State != balancerUnreachable {
@@ -155,14 +155,14 @@ func totalsOf(s *telemetry.Snapshot) totals {
 		t.replicas += len(r.Replicas)
 		t.ready += readyCount(r.Replicas)
 		t.queued += r.Queued
-		t.requests = addKnown(t.requests, r.RequestsPerSecond)
-		t.tokens = addKnown(t.tokens, r.OutputTokensPerSecond)
+		t.requests = addOptional(t.requests, r.RequestsPerSecond)
+		t.tokens = addOptional(t.tokens, r.OutputTokensPerSecond)
 	}
 	return t
 }
 
-// addKnown returns sum + v; nil is unknown and adds nothing.
-func addKnown(sum, v *float64) *float64 {
+// addOptional returns sum + v; nil is unknown and adds nothing.
+func addOptional(sum, v *float64) *float64 {
 	if v == nil {
 		return sum
 	}

@@ -30,14 +30,14 @@ type Replay struct {
 	now   func() time.Time
 	close func() error
 
-	mu      sync.Mutex
-	lines   *bufio.Scanner
-	line    int // the number of the last line read
-	shown   *telemetry.Snapshot
-	next    *telemetry.Snapshot // nil at the end
-	first   time.Time           // the time of the first snapshot
-	began   time.Time           // the time of the first Fetch; zero before
-	damaged error               // why the rest of the recording cannot be read
+	mu        sync.Mutex
+	lines     *bufio.Scanner
+	line      int // the number of the last line read
+	current   *telemetry.Snapshot
+	next      *telemetry.Snapshot // nil at the end
+	first     time.Time           // the time of the first snapshot
+	startedAt time.Time           // the time of the first Fetch; zero before
+	readErr   error               // why the rest of the recording cannot be read
 }
 
 // OpenReplay opens a recording, gzipped if its name ends in .gz, and reads the first
@@ -65,10 +65,10 @@ func OpenReplay(file string, speed float64, now func() time.Time) (*Replay, erro
 func newReplay(name string, in io.Reader, speed float64, now func() time.Time) (*Replay, error) {
 	r := &Replay{name: name, speed: speed, now: now, lines: bufio.NewScanner(in)}
 	r.lines.Buffer(nil, maxRecordLine)
-	r.read()
+	r.readNext()
 	switch {
-	case r.damaged != nil:
-		return nil, r.damaged
+	case r.readErr != nil:
+		return nil, r.readErr
 	case r.next == nil:
 		return nil, fmt.Errorf("reading %s: the recording is empty", name)
 	}
@@ -87,22 +87,22 @@ func (r *Replay) String() string { return r.name }
 func (r *Replay) Fetch(context.Context) (*telemetry.Snapshot, string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.began.IsZero() {
-		r.began = r.now()
+	if r.startedAt.IsZero() {
+		r.startedAt = r.now()
 	}
-	played := time.Duration(float64(r.now().Sub(r.began)) * r.speed)
+	played := time.Duration(float64(r.now().Sub(r.startedAt)) * r.speed)
 	for r.next != nil && r.next.At.Sub(r.first) <= played {
-		r.shown = r.next
-		r.read()
+		r.current = r.next
+		r.readNext()
 	}
 	switch {
 	case r.next != nil:
-		s := *r.shown
+		s := *r.current
 		return &s, r.name, nil
-	case r.damaged != nil:
-		return nil, "", r.damaged
+	case r.readErr != nil:
+		return nil, "", r.readErr
 	}
-	s := *r.shown
+	s := *r.current
 	return &s, r.name + ": end of recording", nil
 }
 
@@ -110,30 +110,30 @@ func (r *Replay) Fetch(context.Context) (*telemetry.Snapshot, string, error) {
 func (r *Replay) Ended() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.next == nil && r.damaged == nil
+	return r.next == nil && r.readErr == nil
 }
 
-// read sets next to the recording's next snapshot. A truncated gzip stream, left behind by
+// readNext sets next to the recording's next snapshot. A truncated gzip stream, left behind by
 // a killed writer, ends the recording without an error.
-func (r *Replay) read() {
+func (r *Replay) readNext() {
 	r.next = nil
 	if !r.lines.Scan() {
 		if err := r.lines.Err(); err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
-			r.damaged = fmt.Errorf("reading %s:%d: %w", r.name, r.line+1, err)
+			r.readErr = fmt.Errorf("reading %s:%d: %w", r.name, r.line+1, err)
 		}
 		return
 	}
 	r.line++
-	s, err := snapshotOf(r.lines.Bytes())
+	s, err := parseSnapshot(r.lines.Bytes())
 	if err != nil {
-		r.damaged = fmt.Errorf("reading %s:%d: %w", r.name, r.line, err)
+		r.readErr = fmt.Errorf("reading %s:%d: %w", r.name, r.line, err)
 		return
 	}
 	r.next = s
 }
 
-// snapshotOf parses one line of a recording.
-func snapshotOf(line []byte) (*telemetry.Snapshot, error) {
+// parseSnapshot parses one line of a recording.
+func parseSnapshot(line []byte) (*telemetry.Snapshot, error) {
 	var s struct {
 		telemetry.Snapshot
 		Record *json.RawMessage `json:"record"` // first line of a balancer's recording

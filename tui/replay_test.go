@@ -14,8 +14,8 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// frame is a line of a record: a snapshot so many seconds after noon.
-func frame(t testing.TB, seconds float64) string {
+// recordLine returns a line of a recording: a snapshot the given seconds after noon.
+func recordLine(t testing.TB, seconds float64) string {
 	t.Helper()
 	line, err := json.Marshal(telemetry.Snapshot{
 		At: noon.Add(time.Duration(seconds * float64(time.Second))), Service: "chat", Regions: []telemetry.RegionSnapshot{region("local/us", 0.5)},
@@ -78,7 +78,7 @@ func TestReplayKeepsTheRecordsPace(t *testing.T) {
 	for _, name := range []string{"day.jsonl", "day.jsonl.gz"} {
 		for _, speed := range []float64{1, 4, 0.5} {
 			synctest.Test(t, func(t *testing.T) {
-				file := record(t, name, frame(t, 0)+frame(t, 2)+frame(t, 1.5)+frame(t, 10))
+				file := record(t, name, recordLine(t, 0)+recordLine(t, 2)+recordLine(t, 1.5)+recordLine(t, 10))
 				r := opened(t, file, speed)
 				time.Sleep(time.Hour)
 				began := time.Now()
@@ -100,11 +100,11 @@ func TestRecordsThatCannotBePlayed(t *testing.T) {
 		"empty":               {"", ": the recording is empty"},
 		"no JSON":             {"12:00 up 3 days\n", ":1: must be one snapshot per line, as written by --record: invalid character ':'"},
 		"printed over lines":  {"{\n  \"at\": 1\n}\n", ":1: must be one snapshot per line, as written by --record: unexpected end of JSON input"},
-		"something else":      {`{"a":1}` + "\n", ":1: want a snapshot, which has at and regions"},
-		"no time":             {`{"regions":[]}` + "\n", ":1: want a snapshot, which has at and regions"},
-		"a list":              {"[]\n", ":1: want a snapshot in one line"},
+		"something else":      {`{"a":1}` + "\n", ":1: must be a snapshot with at and regions"},
+		"no time":             {`{"regions":[]}` + "\n", ":1: must be a snapshot with at and regions"},
+		"a list":              {"[]\n", ":1: must be one snapshot per line"},
 		"a balancer's record": {`{"record":2,"started":"2026-03-04T12:00:00Z","self":{},"config":{}}` + "\n", ":1: this is the recording of a balancer; use 'skyserve sim replay'"},
-		"an empty line":       {"\n" + `{"at":"2026-03-04T12:00:00Z","regions":[]}`, ":1: want a snapshot, found an empty line"},
+		"an empty line":       {"\n" + `{"at":"2026-03-04T12:00:00Z","regions":[]}`, ":1: must be a snapshot, found an empty line"},
 	} {
 		file := record(t, "r.jsonl", c.text)
 		if _, err := OpenReplay(file, 1, time.Now); err == nil || !strings.Contains(err.Error(), "reading "+file+c.want) {
@@ -115,7 +115,7 @@ func TestRecordsThatCannotBePlayed(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	plain := filepath.Join(t.TempDir(), "plain.gz")
-	if err := os.WriteFile(plain, []byte(frame(t, 0)), 0o600); err != nil {
+	if err := os.WriteFile(plain, []byte(recordLine(t, 0)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := OpenReplay(plain, 1, time.Now); err == nil || !strings.Contains(err.Error(), plain+": unpacking gzip: gzip: invalid header") {
@@ -127,14 +127,14 @@ func TestRecordsThatCannotBePlayed(t *testing.T) {
 // line, again and again.
 func TestADamagedLineIsNamedWhenItIsReached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		file := record(t, "r.jsonl", frame(t, 0)+frame(t, 1)+frame(t, 2)[:40]+"\n"+frame(t, 3))
+		file := record(t, "r.jsonl", recordLine(t, 0)+recordLine(t, 1)+recordLine(t, 2)[:40]+"\n"+recordLine(t, 3))
 		r := opened(t, file, 1)
 		if got, _ := showing(t, r); got != 0 {
 			t.Errorf("shows %g", got)
 		}
 		for range 2 {
 			time.Sleep(time.Second)
-			if s, _, err := r.Fetch(t.Context()); s != nil || err == nil || !strings.Contains(err.Error(), "reading "+file+":3: want a snapshot in one line") || r.Ended() {
+			if s, _, err := r.Fetch(t.Context()); s != nil || err == nil || !strings.Contains(err.Error(), "reading "+file+":3: must be one snapshot per line") || r.Ended() {
 				t.Errorf("got %v, %v", s, err)
 			}
 		}
@@ -147,7 +147,7 @@ func TestARecordThatWasNeverClosed(t *testing.T) {
 		var packed bytes.Buffer
 		z := gzip.NewWriter(&packed)
 		for i := range 3 {
-			if _, err := z.Write([]byte(frame(t, float64(i)))); err != nil {
+			if _, err := z.Write([]byte(recordLine(t, float64(i)))); err != nil {
 				t.Fatal(err)
 			}
 			if err := z.Flush(); err != nil {
@@ -168,8 +168,8 @@ func TestARecordThatWasNeverClosed(t *testing.T) {
 }
 
 func FuzzReplay(f *testing.F) {
-	f.Add(frame(f, 0) + frame(f, 1))
-	f.Add(frame(f, 0) + "\n")
+	f.Add(recordLine(f, 0) + recordLine(f, 1))
+	f.Add(recordLine(f, 0) + "\n")
 	f.Add(`{"record":2}`)
 	f.Add(`{"at":"0001-01-01T00:00:00Z","regions":[]}`)
 	f.Fuzz(func(t *testing.T, text string) {

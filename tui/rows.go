@@ -53,12 +53,12 @@ var stateRank = map[service.ReplicaState]int{
 	service.StateShuttingDown: 6, service.StateDraining: 7, service.StateDonated: 8, service.StateReady: 9,
 }
 
-// figure returns the value of a numeric key; known is false if it was not reported.
-func (k sortKey) figure(of row, prices prices) (v float64, known bool) {
+// number returns the value of a numeric key; known is false if it was not reported.
+func (k sortKey) number(of row, prices prices) (v float64, known bool) {
 	r := of.replica
 	switch k {
 	case byCost:
-		return prices.of(of)
+		return prices.priceOf(of)
 	case byPending:
 		return valueOf(r.Pending)
 	case byRunning:
@@ -103,8 +103,8 @@ func (k sortKey) compareWords(a, b *telemetry.ReplicaSnapshot) int {
 func (o sortOrder) compare(a, b row, prices prices) int {
 	var c int
 	if o.key >= byPending {
-		x, knownX := o.key.figure(a, prices)
-		y, knownY := o.key.figure(b, prices)
+		x, knownX := o.key.number(a, prices)
+		y, knownY := o.key.number(b, prices)
 		if knownX != knownY {
 			if knownX {
 				return -1

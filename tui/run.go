@@ -18,7 +18,7 @@ import (
 // error). Both files must be terminals: see Interactive.
 func Run(ctx context.Context, cfg Config, in io.Reader, out io.Writer, options ...tea.ProgramOption) error {
 	options = append([]tea.ProgramOption{
-		tea.WithContext(ctx), tea.WithInput(in), tea.WithOutput(out), tea.WithoutSignalHandler(), tea.WithFilter(sized),
+		tea.WithContext(ctx), tea.WithInput(in), tea.WithOutput(out), tea.WithoutSignalHandler(), tea.WithFilter(withDefaultSize),
 	}, options...)
 	_, err := tea.NewProgram(New(ctx, cfg), options...).Run()
 	switch {
@@ -30,9 +30,9 @@ func Run(ctx context.Context, cfg Config, in io.Reader, out io.Writer, options .
 	return nil
 }
 
-// sized assumes 80 x 24 for a terminal that does not report its size, such as a serial
+// withDefaultSize assumes 80 x 24 for a terminal that does not report its size, such as a serial
 // line or the terminal of script(1).
-func sized(_ tea.Model, msg tea.Msg) tea.Msg {
+func withDefaultSize(_ tea.Model, msg tea.Msg) tea.Msg {
 	if size, ok := msg.(tea.WindowSizeMsg); ok {
 		return tea.WindowSizeMsg{Width: cmp.Or(size.Width, 80), Height: cmp.Or(size.Height, 24)}
 	}

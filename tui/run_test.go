@@ -58,7 +58,7 @@ func (g *glass) await(text string) <-chan struct{} {
 func start(ctx context.Context, g *glass, keys io.Reader) <-chan error {
 	done := make(chan error, 1)
 	cfg := Config{
-		Fetcher: &script{snapshot: normal()}, Interval: time.Hour, Theme: must(NewTheme(ThemePlain, false)),
+		Fetcher: &script{snapshot: normal()}, Interval: time.Hour, Theme: mustTheme(NewTheme(ThemePlain, false)),
 		Now: func() time.Time { return noon },
 	}
 	go func() {
@@ -112,7 +112,7 @@ func TestTheDashboardEndsWithItsContext(t *testing.T) {
 func TestInitFetchesAndAsksForTheBackground(t *testing.T) {
 	for _, theme := range []string{ThemeAuto, ThemeDark} {
 		f := &script{snapshot: normal()}
-		m := New(context.Background(), Config{Fetcher: f, Interval: time.Second, Theme: must(NewTheme(theme, false))})
+		m := New(context.Background(), Config{Fetcher: f, Interval: time.Second, Theme: mustTheme(NewTheme(theme, false))})
 		batch, ok := m.Init()().(tea.BatchMsg)
 		if want := map[string]int{ThemeAuto: 3, ThemeDark: 2}[theme]; !ok || len(batch) != want {
 			t.Errorf("%s: got %d commands, want %d", theme, len(batch), want)
@@ -156,7 +156,7 @@ func TestUTF8Locale(t *testing.T) {
 
 func TestPrintFrameKeepsEscapesFromFiles(t *testing.T) {
 	var out bytes.Buffer
-	if err := PrintFrame(&out, Render(normal(), nil, 80, 0, must(NewTheme(ThemeDark, false)))); err != nil {
+	if err := PrintFrame(&out, Render(normal(), nil, 80, 0, mustTheme(NewTheme(ThemeDark, false)))); err != nil {
 		t.Fatal(err)
 	}
 	if strings.Contains(out.String(), "\x1b") || !strings.Contains(out.String(), "us-10") {

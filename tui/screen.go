@@ -16,27 +16,27 @@ type screen struct {
 	keys          KeyMap
 
 	snapshot, previous *telemetry.Snapshot
-	earlier            moment   // some seconds before the snapshot, to compute rates
-	then               *moment  // the past frame that is shown, nil = live
+	rateBase           frame    // some seconds before the snapshot, to compute rates
+	pastFrame          *frame   // the past frame that is shown, nil = live
 	history            *history // nil = a single frame without sparklines
-	since              time.Duration
+	sinceFetch         time.Duration
 
-	link       link
-	paused     bool
-	focus      service.Region // "" = all regions
-	prompt     prompt
-	help       bool
-	helpOffset int
-	panel      panel
-	dialog     dialog
-	toast      toast
-	change     change
-	seen       []sighting // changes of replicas, oldest first
-	live       bool       // interactive: keys are handled
-	mouseOff   bool
-	looksOnly  bool // there is no operator
-	asked      asked
-	prices     prices
+	link        link
+	paused      bool
+	focus       service.Region // "" = all regions
+	prompt      prompt
+	help        bool
+	helpOffset  int
+	panel       panel
+	dialog      dialog
+	toast       toast
+	change      change
+	observed    []observedChange // changes of replicas, oldest first
+	interactive bool             // interactive: keys are handled
+	mouseOff    bool
+	readOnly    bool // there is no operator
+	data        operatorData
+	prices      prices
 
 	view  view
 	table table
@@ -91,19 +91,19 @@ func (s *screen) layout() layout {
 	if s.height <= 0 {
 		return layout{header: 1, note: len(s.note())}
 	}
-	if s.height >= footerFrom && s.live {
+	if s.height >= footerFrom && s.interactive {
 		l.footer = 1
 	}
 	if s.height >= noteFrom {
 		l.note = 1
 	}
-	if s.height >= tabsFrom && s.live {
+	if s.height >= tabsFrom && s.interactive {
 		l.tabs = 1
 	}
 	l.dialog = min(l.dialog, max(s.height-2, 0))
 	room := max(s.height-l.header-l.tabs-l.note-l.dialog-l.footer, 0)
 	if s.height >= aboveFrom {
-		l.above = min(len(s.above(room)), room/3)
+		l.above = min(len(s.aboveList(room)), room/3)
 	}
 	l.below = s.belowLines(room - l.above)
 	l.pane = room - l.above - l.below
@@ -116,7 +116,7 @@ func (s *screen) paneTop(l layout) int { return l.header + l.tabs + l.note + l.a
 // belowLines returns how many of room lines the part below the list gets: those that the
 // rows leave free, and no more than it can use.
 func (s *screen) belowLines(room int) int {
-	least, most := s.belowWants()
+	least, most := s.belowHeights()
 	if most == 0 {
 		return 0
 	}
@@ -142,15 +142,15 @@ func (s *screen) reflow() {
 	if findRegion(s.snapshot, s.focus) == nil {
 		s.focus = ""
 	}
-	if s.view == viewReplicas || !s.live {
-		s.table.since, s.table.prices = s.since, s.prices
+	if s.view == viewReplicas || !s.interactive {
+		s.table.since, s.table.prices = s.sinceFetch, s.prices
 		s.table.width = s.width
 		s.table.setRegions(regionsOf(s.snapshot), s.focus)
 	}
 	s.fillLists()
 	l := s.layout()
-	if !s.live {
-		s.table.SetSize(s.width, s.pageTable())
+	if !s.interactive {
+		s.table.SetSize(s.width, s.staticTableHeight())
 		return
 	}
 	s.pane().SetSize(s.width, l.pane)
@@ -159,17 +159,17 @@ func (s *screen) reflow() {
 	}
 }
 
-// pageTable returns the height of the table of replicas below the regions on a static
+// staticTableHeight returns the height of the table of replicas below the regions on a static
 // page; 0 is unlimited.
-func (s *screen) pageTable() int {
+func (s *screen) staticTableHeight() int {
 	if s.height <= 0 {
 		return 0
 	}
-	return max(s.height-1-s.layout().note-s.pageRegions()-1, 1)
+	return max(s.height-1-s.layout().note-s.staticRegionsHeight()-1, 1)
 }
 
-// pageRegions returns the height of the regions on a static page, including their title.
-func (s *screen) pageRegions() int {
+// staticRegionsHeight returns the height of the regions on a static page, including their title.
+func (s *screen) staticRegionsHeight() int {
 	n := len(s.snapshot.Regions) + 1
 	if s.height > 0 {
 		n = min(n, max(s.height*2/5, 2))
@@ -184,8 +184,8 @@ func (s *screen) Render() string {
 		return s.fill(s.connecting(), s.footer(min(s.height, 1)))
 	case s.help:
 		return s.fill(append(s.header(), s.helpWindow()...), s.footer(1))
-	case !s.live:
-		return s.fill(s.page(), nil)
+	case !s.interactive:
+		return s.fill(s.staticPage(), nil)
 	}
 	l := s.layout()
 	lines := s.header()
@@ -204,8 +204,8 @@ func (s *screen) Render() string {
 	return s.fill(lines, s.footer(l.footer))
 }
 
-// voice returns the theme that data is drawn in: dimmed while the connection is lost.
-func (s *screen) voice() Theme {
+// dataTheme returns the theme that data is drawn in: dimmed while the connection is lost.
+func (s *screen) dataTheme() Theme {
 	if s.link.err != "" {
 		return s.theme.dimmed()
 	}
@@ -220,8 +220,8 @@ func (s *screen) body(l layout) []string {
 	if len(s.snapshot.Regions) == 0 && s.view <= viewReplicas {
 		return s.emptyService()
 	}
-	th := s.voice()
-	lines := s.above(l.above + l.pane + l.below)
+	th := s.dataTheme()
+	lines := s.aboveList(l.above + l.pane + l.below)
 	lines = lines[:min(len(lines), l.above)]
 	if l.pane > 0 {
 		list := s.pane().Render(&th)
@@ -230,7 +230,7 @@ func (s *screen) body(l layout) []string {
 		}
 		lines = append(lines, list[:l.pane]...)
 	}
-	return append(lines, s.below(&th, l.below)...)
+	return append(lines, s.belowList(&th, l.below)...)
 }
 
 // panelRoom returns how many lines of a panel fit on the screen.
@@ -239,29 +239,29 @@ func (s *screen) panelRoom() int {
 	return max(l.above+l.pane+l.below-1, 1)
 }
 
-// page draws the service on one static page: its regions, then its replicas.
-func (s *screen) page() []string {
+// staticPage draws the service on one static page: its regions, then its replicas.
+func (s *screen) staticPage() []string {
 	lines := append(s.header(), s.note()...)
 	if len(s.snapshot.Regions) == 0 {
 		return append(lines, s.emptyService()...)
 	}
-	th := s.voice()
+	th := s.dataTheme()
 	regions := s.lists[viewOverview]
 	regions.SetSize(s.width, 0)
-	if n := s.pageRegions(); s.height > 0 {
+	if n := s.staticRegionsHeight(); s.height > 0 {
 		regions.SetSize(s.width, n)
 	}
 	lines = append(append(lines, regions.Render(&th)...), "")
 	return append(lines, s.table.Render(&th)...)
 }
 
-// leastWidth is the width below which all lines are truncated to the screen.
-const leastWidth = 24
+// minWidth is the width below which all lines are truncated to the screen.
+const minWidth = 24
 
 // fill joins the lines to a frame of the screen's height, with the footer at the bottom.
 // Lines that do not fit are omitted.
 func (s *screen) fill(lines, footer []string) string {
-	if s.width > 0 && s.width < leastWidth {
+	if s.width > 0 && s.width < minWidth {
 		for i := range lines {
 			lines[i] = s.fit(lines[i])
 		}

@@ -50,23 +50,23 @@ type sheet struct {
 type sheetColumn struct {
 	column
 	letter string // the capital that sorts by it, "" = none
-	word   string // its name in the help
-	// falling makes the default direction descending, as for numbers.
-	falling bool
-	// quiet omits the column from narrow screens while it is the same in all rows.
-	quiet bool
+	help   string // its name in the help
+	// descending makes the default direction descending, as for numbers.
+	descending bool
+	// hideIfUniform omits the column from narrow screens while it is the same in all rows.
+	hideIfUniform bool
 }
 
 // sheetRow is one row. Text from outside must have passed through Theme.text.
 type sheetRow struct {
-	id    string // stable across snapshots
-	cells []value
-	more  []string // details shown below the list while the row is selected
+	id      string // stable across snapshots
+	cells   []cellValue
+	details []string // details shown below the list while the row is selected
 }
 
-// value is one cell: its text and its sort key. Numeric cells sort by num, others by text;
+// cellValue is one cell: its text and its sort key. Numeric cells sort by num, others by text;
 // unknown numbers come last in either direction.
-type value struct {
+type cellValue struct {
 	text    string
 	role    role
 	numeric bool
@@ -76,35 +76,35 @@ type value struct {
 	draw func(w int) string
 }
 
-// in returns the cell's text for a width.
-func (v *value) in(w int) string {
+// textFor returns the cell's text for a width.
+func (v *cellValue) textFor(w int) string {
 	if v.draw != nil {
 		return v.draw(w)
 	}
 	return v.text
 }
 
-// word returns a text cell, sorted in natural order.
-func word(text string, r role) value { return value{text: text, role: r} }
+// textCell returns a text cell, sorted in natural order.
+func textCell(text string, r role) cellValue { return cellValue{text: text, role: r} }
 
-// figure returns a numeric cell with its formatted text.
-func figure(num float64, text string, r role) value {
-	return value{text: text, role: r, numeric: true, known: true, num: num}
+// numberCell returns a numeric cell with its formatted text.
+func numberCell(num float64, text string, r role) cellValue {
+	return cellValue{text: text, role: r, numeric: true, known: true, num: num}
 }
 
-// noFigure returns the cell of an unknown number.
-func noFigure() value { return value{text: unknown, role: roleMuted, numeric: true} }
+// unknownCell returns the cell of an unknown number.
+func unknownCell() cellValue { return cellValue{text: unknown, role: roleMuted, numeric: true} }
 
-// figureOf returns the cell of a number that may be unknown, formatted by write.
-func figureOf[T int | int64 | float64](p *T, write func(*T) string) value {
+// optionalCell returns the cell of a number that may be unknown, formatted by write.
+func optionalCell[T int | int64 | float64](p *T, write func(*T) string) cellValue {
 	if p == nil {
-		return noFigure()
+		return unknownCell()
 	}
-	return figure(float64(*p), write(p), roleText)
+	return numberCell(float64(*p), write(p), roleText)
 }
 
 // compare compares two cells of a column.
-func (v value) compare(w value, falling bool) int {
+func (v cellValue) compare(w cellValue, falling bool) int {
 	var c int
 	switch {
 	case v.numeric && v.known != w.known:
@@ -135,11 +135,11 @@ func (o sheetOrder) pick(column int) sheetOrder {
 	return sheetOrder{column, column == o.column && !o.reverse}
 }
 
-// falling reports whether the greatest value comes first.
-func (o sheetOrder) falling(s *sheet) bool { return s.columns[o.column].falling != o.reverse }
+// descending reports whether the greatest value comes first.
+func (o sheetOrder) descending(s *sheet) bool { return s.columns[o.column].descending != o.reverse }
 
-// selected returns the indices of the rows that match a filter, sorted.
-func (s *sheet) selected(f filter, o sheetOrder) []int {
+// matching returns the indices of the rows that match a filter, sorted.
+func (s *sheet) matching(f filter, o sheetOrder) []int {
 	var rows []int
 	for i := range s.rows {
 		if len(f) == 0 || f.matches(s.rows[i].texts()...) {
@@ -149,7 +149,7 @@ func (s *sheet) selected(f filter, o sheetOrder) []int {
 	if o.column < 0 || o.column >= len(s.columns) {
 		return rows
 	}
-	falling := o.falling(s)
+	falling := o.descending(s)
 	slices.SortStableFunc(rows, func(a, b int) int {
 		return s.rows[a].cells[o.column].compare(s.rows[b].cells[o.column], falling)
 	})
@@ -158,15 +158,15 @@ func (s *sheet) selected(f filter, o sheetOrder) []int {
 
 // texts returns all texts of a row.
 func (r *sheetRow) texts() []string {
-	texts := make([]string, 0, len(r.cells)+len(r.more))
+	texts := make([]string, 0, len(r.cells)+len(r.details))
 	for _, c := range r.cells {
 		texts = append(texts, c.text)
 	}
-	return append(texts, r.more...)
+	return append(texts, r.details...)
 }
 
-// agreed reports whether all rows have the same text in a column.
-func (s *sheet) agreed(i int) bool {
+// uniform reports whether all rows have the same text in a column.
+func (s *sheet) uniform(i int) bool {
 	for k := range s.rows {
 		if s.rows[k].cells[i].text != s.rows[0].cells[i].text {
 			return false
@@ -175,26 +175,26 @@ func (s *sheet) agreed(i int) bool {
 	return true
 }
 
-// fitted returns the sheet's columns for a width, each at most as wide as its widest cell.
-func (s *sheet) fitted(w int) []column {
+// fitColumns returns the sheet's columns for a width, each at most as wide as its widest cell.
+func (s *sheet) fitColumns(w int) []column {
 	columns := make([]column, len(s.columns))
 	for i, c := range s.columns {
 		columns[i] = c.column
-		columns[i].out = c.out || c.quiet && w > 0 && w < wideEnough && s.agreed(i)
+		columns[i].hidden = c.hidden || c.hideIfUniform && w > 0 && w < fullWidth && s.uniform(i)
 		most := 0
 		for k := range s.rows {
 			if cell := &s.rows[k].cells[i]; cell.draw != nil {
-				most = c.most
+				most = c.maxWidth
 			} else {
 				most = max(most, width(cell.text))
 			}
 		}
-		columns[i].least = min(most, max(c.least, 1))
+		columns[i].minWidth = min(most, max(c.minWidth, 1))
 		if c.right { // a truncated number would be a different number
-			columns[i].least = max(most, c.least)
+			columns[i].minWidth = max(most, c.minWidth)
 		}
-		if c.most == 0 || most < c.most {
-			columns[i].most = most
+		if c.maxWidth == 0 || most < c.maxWidth {
+			columns[i].maxWidth = most
 		}
 	}
 	return columns

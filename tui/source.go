@@ -49,7 +49,7 @@ func (s *Source) Fetch(ctx context.Context) (*telemetry.Snapshot, string, error)
 	var errs []error
 	for i := range s.clients {
 		at := (first + i) % len(s.clients)
-		snapshot, err := s.ask(ctx, s.clients[at])
+		snapshot, err := s.fetchFrom(ctx, s.clients[at])
 		if err == nil {
 			s.mu.Lock()
 			s.current = at
@@ -67,8 +67,8 @@ func (s *Source) Fetch(ctx context.Context) (*telemetry.Snapshot, string, error)
 	return nil, "", errors.Join(errs...)
 }
 
-// ask fetches one snapshot from one admin API.
-func (s *Source) ask(ctx context.Context, c *telemetry.Client) (*telemetry.Snapshot, error) {
+// fetchFrom fetches one snapshot from one admin API.
+func (s *Source) fetchFrom(ctx context.Context, c *telemetry.Client) (*telemetry.Snapshot, error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
 	snapshot, err := c.Snapshot(ctx)
@@ -90,8 +90,8 @@ type attemptError struct {
 func (e *attemptError) Error() string { return e.err.Error() }
 func (e *attemptError) Unwrap() error { return e.err }
 
-// brief returns the address and the innermost cause, for one line on the screen.
-func (e *attemptError) brief() string {
+// short returns the address and the innermost cause, for one line on the screen.
+func (e *attemptError) short() string {
 	cause := e.err
 	for inner := cause; inner != nil; inner = errors.Unwrap(inner) {
 		cause = inner
@@ -103,8 +103,8 @@ func (e *attemptError) brief() string {
 	return e.base + ": " + cause.Error()
 }
 
-// briefly returns a fetch error in one line.
-func briefly(err error) string {
+// shortError returns a fetch error in one line.
+func shortError(err error) string {
 	parts := []error{err}
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		parts = joined.Unwrap()
@@ -114,7 +114,7 @@ func briefly(err error) string {
 		words[i] = strings.ReplaceAll(p.Error(), "\n", " ")
 		var attempt *attemptError
 		if errors.As(p, &attempt) {
-			words[i] = attempt.brief()
+			words[i] = attempt.short()
 		}
 	}
 	return strings.Join(words, "; ")

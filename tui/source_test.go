@@ -85,7 +85,7 @@ func TestSourceSaysWhatEveryAdminSaid(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), a.URL) || !strings.Contains(err.Error(), b.URL) {
 		t.Fatalf("got %v, want both addresses", err)
 	}
-	if got, want := briefly(err), a.URL+": 503 no longer; "+b.URL+": connection refused"; got != want {
+	if got, want := shortError(err), a.URL+": 503 no longer; "+b.URL+": connection refused"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	if got, want := s.String(), a.URL+", "+b.URL; got != want {

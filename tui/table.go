@@ -81,7 +81,7 @@ func (t *table) keepMarks(regions []*telemetry.RegionSnapshot) {
 			there[r.Replicas[i].ID] = true
 		}
 	}
-	t.marks.keep(func(id string) bool { return there[id] })
+	t.marks.retain(func(id string) bool { return there[id] })
 }
 
 // reselect keeps the selected replica selected. If it no longer exists, the one now in its
@@ -111,17 +111,17 @@ func (t *table) selectRow(i int) {
 	t.scroll()
 }
 
-// move moves the selection by n rows; the first move selects the first visible row.
-func (t *table) move(n int) {
+// moveSelection moves the selection by n rows; the first move selects the first visible row.
+func (t *table) moveSelection(n int) {
 	if t.selected < 0 {
-		t.selectRow(t.firstInSight() + max(n-1, 0))
+		t.selectRow(t.firstVisible() + max(n-1, 0))
 		return
 	}
 	t.selectRow(t.selected + n)
 }
 
-// firstInSight returns the first visible row.
-func (t *table) firstInSight() int {
+// firstVisible returns the first visible row.
+func (t *table) firstVisible() int {
 	for _, l := range t.lines[min(t.offset, len(t.lines)):] {
 		if l.row >= 0 {
 			return l.row
@@ -133,8 +133,8 @@ func (t *table) firstInSight() int {
 // unselect clears the selection.
 func (t *table) unselect() { t.selected, t.offset = -1, 0 }
 
-// page returns the number of visible lines below the title.
-func (t *table) page() int {
+// visibleRows returns the number of visible lines below the title.
+func (t *table) visibleRows() int {
 	if t.height <= 0 {
 		return len(t.lines)
 	}
@@ -143,7 +143,7 @@ func (t *table) page() int {
 
 // scroll keeps the selection visible and leaves no empty lines below the last line.
 func (t *table) scroll() {
-	page := t.page()
+	page := t.visibleRows()
 	if at := t.lineOf(t.selected); at >= 0 {
 		t.offset = max(t.offset, at-page+1)
 		t.offset = min(t.offset, max(at-1, 0)) // leaves the top line to its region's heading
@@ -188,7 +188,7 @@ func (t *table) Render(th *Theme) []string {
 	lines := []string{strings.Repeat(" ", margin) + g.line(th, func(i, _ int) (string, paint) {
 		return g.columns[i].title + g.columns[i].mark, th.heading
 	})}
-	page := t.page()
+	page := t.visibleRows()
 	for i := t.offset; i < len(t.lines) && i < t.offset+page; i++ {
 		lines = append(lines, t.renderLine(th, &g, i))
 	}
@@ -199,16 +199,16 @@ func (t *table) Render(th *Theme) []string {
 // below it.
 func (t *table) renderLine(th *Theme, g *grid, i int) string {
 	l := t.lines[i]
-	if l.row < 0 || i == t.offset && i > 0 && t.page() > 1 && t.lines[0].row < 0 {
+	if l.row < 0 || i == t.offset && i > 0 && t.visibleRows() > 1 && t.lines[0].row < 0 {
 		return t.heading(th, l.region, l.row >= 0)
 	}
 	r := t.rows[l.row]
 	if l.row != t.selected {
-		return " " + t.marks.painted(th, r.replica.ID) + t.replicaLine(th, g, r)
+		return " " + t.marks.paintedSymbol(th, r.replica.ID) + t.replicaLine(th, g, r)
 	}
 	bare := Theme{glyphs: th.glyphs}
-	s := th.glyphs.cursor + t.marks.sign(th, r.replica.ID) + t.replicaLine(&bare, g, r)
-	return th.selected.over(pad(s, t.width, false))
+	s := th.glyphs.cursor + t.marks.symbol(th, r.replica.ID) + t.replicaLine(&bare, g, r)
+	return th.selected.apply(pad(s, t.width, false))
 }
 
 // heading draws the line above a region's replicas.
@@ -227,12 +227,12 @@ func (t *table) heading(th *Theme, r *telemetry.RegionSnapshot, continued bool) 
 		name = th.cut(name, t.width)
 		note = th.cut(note, max(t.width-width(name)-2, 0))
 	}
-	s := th.accent.over(name)
+	s := th.accent.apply(name)
 	if note != "" {
-		s += "  " + th.muted.over(note)
+		s += "  " + th.muted.apply(note)
 	}
 	if rest := t.width - width(name) - width(note) - 4; rest > 0 {
-		s += "  " + th.muted.over(strings.Repeat(th.glyphs.rule, rest))
+		s += "  " + th.muted.apply(strings.Repeat(th.glyphs.rule, rest))
 	}
 	return s
 }

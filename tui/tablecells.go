@@ -36,7 +36,7 @@ const (
 	minReasonWidth  = 14
 	maxReasonWidth  = 120
 	barWidth        = 10
-	leastBar        = 4
+	minBar          = 4
 	percentWidth    = 4
 )
 
@@ -52,28 +52,28 @@ func (t *table) columns(th *Theme) []column {
 		reason = max(reason, width(clean(reasonOf(r.replica))))
 	}
 	pending, running, outstanding := "PEND", "RUN", "OUT"
-	if t.width <= 0 || t.width >= wideEnough {
+	if t.width <= 0 || t.width >= fullWidth {
 		pending, running, outstanding = "PENDING", "RUNNING", "OUTSTANDING"
 	}
 	columns := []column{
-		colReplica:     {title: "REPLICA", most: min(id, maxReplicaWidth)},
-		colState:       {title: "STATE", least: min(state, 16), rank: 1},
-		colModel:       {title: "MODEL", least: 8, most: min(model, maxModelWidth), rank: 7},
-		colGPU:         {title: "GPU", least: min(gpu, 5), most: min(gpu, maxGPUWidth), rank: 8},
-		colPending:     {title: pending, least: 5, right: true, rank: 4},
-		colRunning:     {title: running, least: 4, right: true, rank: 3},
-		colOutstanding: {title: outstanding, least: 5, right: true, rank: 2},
-		colKV:          {title: "KV", least: percentWidth + 1 + leastBar, most: barWidth + 1 + percentWidth, rank: 2},
-		colHit:         {title: "HIT", least: percentWidth, right: true, rank: 6},
-		colTokens:      {title: "TOK/S", least: 5, right: true, rank: 5},
-		colCost:        {title: "$/H", least: 5, right: true, rank: 8},
-		colAge:         {title: "AGE", least: 4, right: true, rank: 6},
-		colReason:      {title: "REASON", least: minReasonWidth, most: min(reason, maxReasonWidth), rank: 9},
+		colReplica:     {title: "REPLICA", maxWidth: min(id, maxReplicaWidth)},
+		colState:       {title: "STATE", minWidth: min(state, 16), dropRank: 1},
+		colModel:       {title: "MODEL", minWidth: 8, maxWidth: min(model, maxModelWidth), dropRank: 7},
+		colGPU:         {title: "GPU", minWidth: min(gpu, 5), maxWidth: min(gpu, maxGPUWidth), dropRank: 8},
+		colPending:     {title: pending, minWidth: 5, right: true, dropRank: 4},
+		colRunning:     {title: running, minWidth: 4, right: true, dropRank: 3},
+		colOutstanding: {title: outstanding, minWidth: 5, right: true, dropRank: 2},
+		colKV:          {title: "KV", minWidth: percentWidth + 1 + minBar, maxWidth: barWidth + 1 + percentWidth, dropRank: 2},
+		colHit:         {title: "HIT", minWidth: percentWidth, right: true, dropRank: 6},
+		colTokens:      {title: "TOK/S", minWidth: 5, right: true, dropRank: 5},
+		colCost:        {title: "$/H", minWidth: 5, right: true, dropRank: 8},
+		colAge:         {title: "AGE", minWidth: 4, right: true, dropRank: 6},
+		colReason:      {title: "REASON", minWidth: minReasonWidth, maxWidth: min(reason, maxReasonWidth), dropRank: 9},
 	}
 	columns[sortColumns[t.order.key]].mark = th.orderMark(t.order.descending())
-	columns[colCost].out = !t.priced()
-	columns[colReason].out = reason == 0 && t.width < roomy
-	columns[colModel].out = t.commonModel() != ""
+	columns[colCost].hidden = !t.priced()
+	columns[colReason].hidden = reason == 0 && t.width < mediumWidth
+	columns[colModel].hidden = t.commonModel() != ""
 	return columns
 }
 
@@ -85,7 +85,7 @@ func (t *table) priced() bool {
 // commonModel returns the model that all replicas serve. On a narrow screen it is shown in
 // each region's heading in place of a column.
 func (t *table) commonModel() string {
-	if t.width <= 0 || t.width >= wideEnough || len(t.rows) == 0 || t.lines[0].row >= 0 {
+	if t.width <= 0 || t.width >= fullWidth || len(t.rows) == 0 || t.lines[0].row >= 0 {
 		return ""
 	}
 	model := t.rows[0].replica.Model
@@ -101,7 +101,7 @@ func (t *table) commonModel() string {
 // metrics shows its reason in their place.
 func (t *table) replicaLine(th *Theme, g *grid, of row) string {
 	r := of.replica
-	if g.has("REASON") || !silent(r) || reasonOf(r) == "" {
+	if g.has("REASON") || !hasNoMetrics(r) || reasonOf(r) == "" {
 		return g.line(th, func(i, w int) (string, paint) { return t.cell(th, of, i, w) })
 	}
 	head := grid{columns: g.columns[:colModel], widths: g.widths[:colModel], gap: g.gap}
@@ -110,11 +110,11 @@ func (t *table) replicaLine(th *Theme, g *grid, of row) string {
 	if t.width-margin-used < minReasonWidth {
 		return s
 	}
-	return pad(s, used, false) + th.muted.over(th.cut(th.text(reasonOf(r)), t.width-margin-used))
+	return pad(s, used, false) + th.muted.apply(th.cut(th.text(reasonOf(r)), t.width-margin-used))
 }
 
-// silent reports whether a replica has no metrics to show.
-func silent(r *telemetry.ReplicaSnapshot) bool {
+// hasNoMetrics reports whether a replica has no metrics to show.
+func hasNoMetrics(r *telemetry.ReplicaSnapshot) bool {
 	return r.Pending == nil && r.Running == nil && r.KV == nil && r.PrefixHitRate == nil &&
 		r.OutputTokensPerSecond == nil && r.Outstanding == 0
 }
@@ -157,7 +157,7 @@ func (t *table) cell(th *Theme, of row, i, w int) (string, paint) {
 
 // countCell returns a right-aligned cell.
 func (t *table) countCell(th *Theme, of row, i int) (string, paint) {
-	r, was := of.replica, t.before(of)
+	r, was := of.replica, t.previousOf(of)
 	s := unknown
 	switch i {
 	case colPending:

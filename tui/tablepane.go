@@ -27,8 +27,8 @@ func pricesOf(s *telemetry.Snapshot) prices {
 	return p
 }
 
-// of returns the price of a replica; known is false if it was not reported.
-func (p prices) of(r row) (usd float64, known bool) {
+// priceOf returns the price of a replica; known is false if it was not reported.
+func (p prices) priceOf(r row) (usd float64, known bool) {
 	if usd := r.replica.USDPerHour; usd != nil {
 		return *usd, true
 	}
@@ -38,7 +38,7 @@ func (p prices) of(r row) (usd float64, known bool) {
 
 // cell returns the price as the table shows it.
 func (p prices) cell(r row) (string, paint) {
-	usd, known := p.of(r)
+	usd, known := p.priceOf(r)
 	if !known {
 		return unknown, paint{}
 	}
@@ -57,8 +57,8 @@ func (t *table) selection() (id string, ok bool) {
 	return r.replica.ID, true
 }
 
-// choose selects the replica of that id.
-func (t *table) choose(id string) {
+// selectID selects the replica of that id.
+func (t *table) selectID(id string) {
 	for i, r := range t.rows {
 		if r.replica.ID == id {
 			t.selectRow(i)
@@ -71,17 +71,17 @@ func (t *table) setFilter(text string)  { t.filter = text }
 func (t *table) counts() (shown, n int) { return len(t.rows), t.all }
 func (t *table) noun() string           { return "replica" }
 
-// toggle marks or unmarks the selected replica.
-func (t *table) toggle() {
+// toggleMark marks or unmarks the selected replica.
+func (t *table) toggleMark() {
 	if r, ok := t.current(); ok {
 		t.marks.toggle(r.replica.ID)
 	}
 }
 
-// chosen returns the ids of the marked replicas, or of the selected one if none is marked.
-func (t *table) chosen() []string {
+// targetIDs returns the ids of the marked replicas, or of the selected one if none is marked.
+func (t *table) targetIDs() []string {
 	id, ok := t.selection()
-	return t.marks.chosen(id, ok)
+	return t.marks.targetIDs(id, ok)
 }
 
 func (t *table) sortNext() { t.order = sortOrder{key: (t.order.key + 1) % sortKeys} }
@@ -97,8 +97,8 @@ func (t *table) sortBy(letter string) bool {
 	return false
 }
 
-// letters returns the letters and names of the sort keys.
-func (t *table) letters() [][2]string {
+// sortHelp returns the letters and names of the sort keys.
+func (t *table) sortHelp() [][2]string {
 	letters := make([][2]string, sortKeys)
 	for i, l := range sortLetters {
 		letters[i] = [2]string{l, sortWords[i]}
@@ -123,7 +123,7 @@ func (t *table) click(x, y int) (again bool) {
 
 // clickTitle sorts by the column whose title was clicked.
 func (t *table) clickTitle(x int) {
-	th := must(NewTheme(ThemePlain, false))
+	th := mustTheme(NewTheme(ThemePlain, false))
 	g := fitGrid(t.columns(&th), max(t.width-margin, 1))
 	column := g.at(x - margin)
 	for key, c := range sortColumns {
@@ -133,9 +133,9 @@ func (t *table) clickTitle(x int) {
 	}
 }
 
-// before returns a replica in the previous snapshot; nil if it was not in it. Replicas
+// previousOf returns a replica in the previous snapshot; nil if it was not in it. Replicas
 // usually keep their index from one snapshot to the next, so that index is tried first.
-func (t *table) before(r row) *telemetry.ReplicaSnapshot {
+func (t *table) previousOf(r row) *telemetry.ReplicaSnapshot {
 	was := findRegion(t.previous, r.region.Name)
 	if was == nil {
 		return nil
@@ -153,7 +153,7 @@ func (t *table) before(r row) *telemetry.ReplicaSnapshot {
 
 // stateTrend returns the symbol of a changed state.
 func (t *table) stateTrend(th *Theme, r row) string {
-	if was := t.before(r); t.previous != nil && (was == nil || was.State != r.replica.State) {
+	if was := t.previousOf(r); t.previous != nil && (was == nil || was.State != r.replica.State) {
 		return th.glyphs.changed
 	}
 	return ""

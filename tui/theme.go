@@ -47,8 +47,8 @@ func paintOf(s lipgloss.Style) paint {
 	return paint{on, off}
 }
 
-// over returns s between the escape codes.
-func (p paint) over(s string) string {
+// apply returns s between the escape codes.
+func (p paint) apply(s string) string {
 	if s == "" || p.on == "" {
 		return s
 	}
@@ -57,50 +57,50 @@ func (p paint) over(s string) string {
 
 // glyphs are the symbols that a terminal can draw.
 type glyphs struct {
-	full, empty      string
-	partial          []string // eighths of a bar's cell, smallest first
-	spark            []string // smallest first
-	rising           []string // parts of a chart's cell, smallest first
-	zero             string   // a chart's bar of value 0
-	ellipsis         string
-	rule             string
-	cursor           string
-	up, down         string // trends
-	ascending        string
-	descending       string
-	separator, arrow string
-	ready, coming    string // symbols of states
-	trouble, failed  string
-	leaving, lent    string
-	mark             string // of a marked row
-	changed          string // of a changed state
-	dash             string // of a line across a plot
-	shade            string // of an interval in a plot
-	heavy            string // of a horizontal bar
-	point            string // of a mean in a plot
-	ascii            bool
+	full, empty       string
+	partial           []string // eighths of a bar's cell, smallest first
+	spark             []string // smallest first
+	vertical          []string // parts of a chart's cell, smallest first
+	zero              string   // a chart's bar of value 0
+	ellipsis          string
+	rule              string
+	cursor            string
+	up, down          string // trends
+	ascending         string
+	descending        string
+	separator, arrow  string
+	ready, starting   string // symbols of states
+	warning, failed   string
+	draining, donated string
+	mark              string // of a marked row
+	changed           string // of a changed state
+	dash              string // of a line across a plot
+	shade             string // of an interval in a plot
+	heavy             string // of a horizontal bar
+	point             string // of a mean in a plot
+	ascii             bool
 }
 
 var unicodeGlyphs = glyphs{
 	full: "█", empty: "░",
 	partial:  []string{"▏", "▎", "▍", "▌", "▋", "▊", "▉"},
 	spark:    []string{"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"},
-	rising:   []string{"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"},
+	vertical: []string{"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"},
 	zero:     "▁",
 	ellipsis: "…", rule: "─", cursor: "▸", up: "↑", down: "↓",
 	ascending: "▲", descending: "▼", separator: "·", arrow: "→",
-	ready: "●", coming: "◌", trouble: "▲", failed: "✗", leaving: "▽", lent: "◇",
+	ready: "●", starting: "◌", warning: "▲", failed: "✗", draining: "▽", donated: "◇",
 	mark: "✓", changed: "*", dash: "╌", shade: "░", heavy: "━", point: "•",
 }
 
 var asciiGlyphs = glyphs{
 	full: "#", empty: ".",
 	spark:    []string{"_", ".", ":", "-", "=", "+", "*", "#"},
-	rising:   []string{".", ":", "#"},
+	vertical: []string{".", ":", "#"},
 	zero:     "_",
 	ellipsis: "~", rule: "-", cursor: ">", up: "^", down: "v",
 	ascending: "^", descending: "v", separator: "|", arrow: "->",
-	ready: "*", coming: "~", trouble: "!", failed: "x", leaving: "v", lent: "o",
+	ready: "*", starting: "~", warning: "!", failed: "x", draining: "v", donated: "o",
 	mark: "+", changed: "*", dash: "-", shade: ".", heavy: "=", point: "o",
 	ascii: true,
 }
@@ -159,8 +159,8 @@ func NewTheme(name string, ascii bool) (Theme, error) {
 	return t, nil
 }
 
-// must panics if the name was not one of the constants above.
-func must(t Theme, err error) Theme {
+// mustTheme panics if the name was not one of the constants above.
+func mustTheme(t Theme, err error) Theme {
 	if err != nil {
 		panic(err)
 	}
@@ -239,7 +239,7 @@ func (t Theme) dimmed() Theme {
 func (t Theme) next() Theme {
 	names := ThemeNames()
 	i := slices.Index(names, t.Name)
-	return must(NewTheme(names[(i+1)%len(names)], t.glyphs.ascii))
+	return mustTheme(NewTheme(names[(i+1)%len(names)], t.glyphs.ascii))
 }
 
 // text makes text from outside drawable in this theme.
@@ -260,13 +260,13 @@ func (g glyphs) replicaMark(s service.ReplicaState) (string, role) {
 	case service.StateReady:
 		return g.ready, roleGood
 	case service.StatePending, service.StateProvisioning, service.StateStarting:
-		return g.coming, roleWarn
+		return g.starting, roleWarn
 	case service.StateNotReady:
-		return g.trouble, roleBad
+		return g.warning, roleBad
 	case service.StateDraining, service.StateShuttingDown:
-		return g.leaving, roleWarn
+		return g.draining, roleWarn
 	case service.StateDonated:
-		return g.lent, roleAccent
+		return g.donated, roleAccent
 	case service.StateFailed, service.StateInterrupted:
 		return g.failed, roleBad
 	}

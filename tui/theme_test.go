@@ -104,7 +104,7 @@ func TestThemesAreWhatTheySay(t *testing.T) {
 			t.Errorf("%s: has escapes %t, want %t", name, escaped, want)
 		}
 	}
-	if th := must(NewTheme(ThemeDark, true)).Plain(); th.Name != ThemePlain || !th.glyphs.ascii {
+	if th := mustTheme(NewTheme(ThemeDark, true)).Plain(); th.Name != ThemePlain || !th.glyphs.ascii {
 		t.Errorf("plain keeps the glyphs and drops the escapes, got %+v", th)
 	}
 	if _, err := NewTheme("pink", false); err == nil || !strings.Contains(err.Error(), "high-contrast") {
@@ -127,7 +127,7 @@ func hasColour(frame string) bool {
 
 func TestEveryStateHasASignOfItsOwnKind(t *testing.T) {
 	for _, ascii := range []bool{false, true} {
-		th := must(NewTheme(ThemeMono, ascii))
+		th := mustTheme(NewTheme(ThemeMono, ascii))
 		for state := range stateRank {
 			sign, _ := th.glyphs.replicaMark(state)
 			if sign == "?" || width(sign) != 1 {

@@ -32,19 +32,19 @@ var shortNames = [views]string{"over", "repl", "req", "fcst", "plan", "don", "ba
 type pane interface {
 	SetSize(width, height int)
 	Render(t *Theme) []string
-	move(n int)
-	page() int
+	moveSelection(n int)
+	visibleRows() int
 	unselect()
 	selection() (id string, ok bool)
 	filterText() string
 	setFilter(text string)
 	counts() (shown, n int)
 	noun() string
-	toggle()
-	chosen() []string
+	toggleMark()
+	targetIDs() []string
 	sortNext()
 	sortBy(letter string) bool
-	letters() [][2]string
+	sortHelp() [][2]string
 	click(x, y int) (again bool)
 }
 
@@ -56,8 +56,8 @@ func (s *screen) pane() pane {
 	return &s.lists[s.view]
 }
 
-// show switches to a view.
-func (s *screen) show(v view) {
+// setView switches to a view.
+func (s *screen) setView(v view) {
 	s.view = v
 	s.help, s.panel = false, panel{}
 }
@@ -67,24 +67,24 @@ func (s *screen) show(v view) {
 func (s *screen) fillLists() {
 	switch s.view {
 	case viewOverview:
-		s.lists[viewOverview].set(s.regionSheet())
+		s.lists[viewOverview].setSheet(s.regionSheet())
 	case viewRequests:
-		s.lists[viewRequests].set(s.requestSheet())
+		s.lists[viewRequests].setSheet(s.requestSheet())
 	case viewForecast:
-		s.lists[viewForecast].set(s.forecastSheet())
+		s.lists[viewForecast].setSheet(s.forecastSheet())
 	case viewPlan:
-		s.lists[viewPlan].set(s.planSheet())
+		s.lists[viewPlan].setSheet(s.planSheet())
 	case viewDonations:
-		s.lists[viewDonations].set(s.donationSheet())
+		s.lists[viewDonations].setSheet(s.donationSheet())
 	case viewBatches:
-		s.lists[viewBatches].set(s.batchSheet())
+		s.lists[viewBatches].setSheet(s.batchSheet())
 	case viewEvents:
-		s.lists[viewEvents].set(s.eventSheet())
+		s.lists[viewEvents].setSheet(s.eventSheet())
 	}
 }
 
-// sortedNaturally returns the keys of a map in natural order: us-2 before us-10.
-func sortedNaturally[V any](set map[string]V) []string {
+// naturalKeys returns the keys of a map in natural order: us-2 before us-10.
+func naturalKeys[V any](set map[string]V) []string {
 	return slices.SortedFunc(maps.Keys(set), compareNatural)
 }
 
@@ -103,7 +103,7 @@ func (s *screen) tabs() string {
 		if i > 0 {
 			line += " "
 		}
-		line += p.over(text)
+		line += p.apply(text)
 	}
 	return s.fit(line)
 }

@@ -59,10 +59,10 @@ func TestRequestsStandStillWhileOneIsRead(t *testing.T) {
 	before := d.frame()
 	d.now = d.now.Add(5 * time.Second)
 	d.send(requestsMsg{requests: nil, at: d.now})
-	d.wants("req-4", "held at 12:00:00")
+	d.wants("req-4", "paused at 12:00:00")
 	d.press("esc")
 	d.send(requestsMsg{requests: nil, at: d.now})
-	d.wants("no balancer remembers a request")
+	d.wants("No requests yet")
 	if before == d.frame() {
 		t.Error("esc lets new ones in")
 	}
@@ -73,7 +73,7 @@ func TestAQuestionThatFailsIsSaidAndAskedAgain(t *testing.T) {
 	d.poll(0)
 	d.op.err = errors.New("lb-0: connection refused")
 	d.run(d.press("3"))
-	d.wants("the requests cannot be listed", "connection refused")
+	d.wants("Cannot list requests", "connection refused")
 	d.run(d.press("4"))
 	d.wants("(load: lb-0: connection refused)")
 	d.run(d.press(":"))
@@ -98,7 +98,7 @@ func TestACapacityFarAboveIsNotDrawnAmongTheLoad(t *testing.T) {
 	s.Targets[0].ReplicaTPS = 1e6
 	d := deskIn(t, 120, 40, s, "4")
 	d.lacks("╌╌")
-	d.wants("carry: 2.0M")
+	d.wants("ready capacity: 2.0M")
 }
 
 func TestOrdersAskFirst(t *testing.T) {
@@ -107,14 +107,14 @@ func TestOrdersAskFirst(t *testing.T) {
 		shows []string
 		want  []Order
 	}{
-		{[]string{"2", "d"}, []string{"drain: select a replica first"}, nil},
-		{[]string{"2", "j", "j", "j", "j", "d"}, []string{"Drain us-0?", "us-east-1 keeps 1 of 2 ready"}, []Order{{Verb: VerbDrain, Replica: "us-0"}}},
-		{[]string{"2", "G", "o"}, []string{"Donate eu-1?", "join the spot pool until reclaimed", "europe-west4: 1 of 2 ready replicas remain"}, []Order{{Verb: VerbDonate, Replica: "eu-1"}}},
+		{[]string{"2", "d"}, []string{"drain: select a replica,"}, nil},
+		{[]string{"2", "j", "j", "j", "j", "d"}, []string{"Drain us-0?", "us-east-1: 1 of 2 ready replicas remain"}, []Order{{Verb: VerbDrain, Replica: "us-0"}}},
+		{[]string{"2", "G", "o"}, []string{"Donate eu-1?", "join the spot pool until reclaimed", "europe-west4: 1 of 2 ready"}, []Order{{Verb: VerbDonate, Replica: "eu-1"}}},
 		{[]string{"2", "G", "c"}, []string{"reclaim: eu-1 is not donated"}, nil},
-		{[]string{"6", "j", "c"}, []string{"Reclaim us-10?", "They serve again"}, []Order{{Verb: VerbReclaim, Replica: "us-10"}}},
+		{[]string{"6", "j", "c"}, []string{"Reclaim us-10?", "It serves again"}, []Order{{Verb: VerbReclaim, Replica: "us-10"}}},
 		{[]string{"2", "j", "j", "j", "j", "j", "j", "u"}, []string{"Undrain us-3?"}, []Order{{Verb: VerbUndrain, Replica: "us-3"}}},
-		{[]string{"2", "j", "j", "j", "j", "space", "space", "d"}, []string{"Drain us-0, us-1?", "us-east-1 keeps 0 of 2 ready"}, []Order{{Verb: VerbDrain, Replica: "us-0"}, {Verb: VerbDrain, Replica: "us-1"}}},
-		{[]string{"5", "a"}, []string{"Apply the plan of 12:00?", "3 replicas more, 1 fewer. $9.66/h → $11.27/h"}, []Order{{Verb: VerbApply}}},
+		{[]string{"2", "j", "j", "j", "j", "space", "space", "d"}, []string{"Drain us-0, us-1?", "us-east-1: 0 of 2 ready replicas remain"}, []Order{{Verb: VerbDrain, Replica: "us-0"}, {Verb: VerbDrain, Replica: "us-1"}}},
+		{[]string{"5", "a"}, []string{"Apply the plan from 12:00?", "3 replicas added, 1 removed. $9.66/h → $11.27/h"}, []Order{{Verb: VerbApply}}},
 		{[]string{":", "drain eu-0", "enter"}, []string{"Drain eu-0?"}, []Order{{Verb: VerbDrain, Replica: "eu-0"}}},
 		{[]string{":", "undrain gone-1", "enter"}, []string{"Undrain gone-1?"}, []Order{{Verb: VerbUndrain, Replica: "gone-1"}}},
 	}
@@ -171,7 +171,7 @@ func TestWhyAnOrderCannotBe(t *testing.T) {
 	d = deskIn(t, 120, 40, normal(), "2", "j", "<")
 	d.poll(time.Second)
 	d.press("<", "d")
-	d.wants("drain: this is the past")
+	d.wants("drain: viewing history")
 	d.press("esc", "esc")
 	d.fetch.err = errRefused
 	d.poll(time.Second)
@@ -198,15 +198,15 @@ func TestStepsThroughThePast(t *testing.T) {
 	}
 	d.wants("queued 99", "12:01:39")
 	d.press("<")
-	d.wants("queued 98", "PAST 12:01:38")
+	d.wants("queued 98", "HISTORY 12:01:38")
 	d.press("<", "<", ">")
 	d.wants("queued 97")
 	d.press("{")
 	d.wants("queued 37")
 	d.poll(time.Second) // what comes meanwhile is kept, and does not pull the reader away
-	d.wants("queued 37", "PAST")
+	d.wants("queued 37", "HISTORY")
 	d.press("}", "}")
-	d.lacks("PAST")
+	d.lacks("HISTORY")
 	d.press("{", "{", "{")
 	d.wants("queued 0 ")
 	d.press("esc")
@@ -214,24 +214,24 @@ func TestStepsThroughThePast(t *testing.T) {
 }
 
 func TestThePastIsBounded(t *testing.T) {
-	var p past
+	var p timeline
 	big := crowd(30, 1000)
 	for i := range 500 {
 		p.add(big, noon.Add(time.Duration(i)*time.Second))
-		if p.cost > pastBytes+pastCost(big) {
-			t.Fatalf("%d bytes are kept, want at most %d", p.cost, pastBytes)
+		if p.size > timelineBytes+snapshotSize(big) {
+			t.Fatalf("%d bytes are kept, want at most %d", p.size, timelineBytes)
 		}
 	}
 	if len(p.frames) < 3 || p.frames[len(p.frames)-1].at != noon.Add(499*time.Second) {
 		t.Errorf("%d frames, the newest of %s", len(p.frames), p.frames[len(p.frames)-1].at)
 	}
-	p = past{}
+	p = timeline{}
 	small := crowd(1, 1)
 	for i := range 2 * 3600 {
 		p.add(small, noon.Add(time.Duration(i)*time.Second))
 	}
-	if n := len(p.frames); n != 3601 || p.cost != n*pastCost(small) {
-		t.Errorf("%d frames of a small service, want each second of an hour; cost %d", n, p.cost)
+	if n := len(p.frames); n != 3601 || p.size != n*snapshotSize(small) {
+		t.Errorf("%d frames of a small service, want each second of an hour; cost %d", n, p.size)
 	}
 }
 
@@ -245,7 +245,7 @@ func TestAlertsAreShown(t *testing.T) {
 	}
 	d := deskIn(t, 200, 60, s)
 	d.wants("critical: store: no space left")
-	d.wants("(and 1 more)")
+	d.wants("(+1 more)")
 	d.wants("certificate lb-us-0")
 	once := Render(s, nil, 0, 0, Theme{}.Plain())
 	if !strings.Contains(once, "critical: store: no space left") || strings.Contains(once, "\x1b[2J") {
@@ -259,7 +259,7 @@ func TestCommands(t *testing.T) {
 		{"theme pink", `unknown theme "pink"`},
 		{"interval 5s", "every 5s"},
 		{"interval never", `got "never"`},
-		{"region us-east-1", "only aws/us-east-1"},
+		{"region us-east-1", "region: aws/us-east-1"},
 		{"region mars", `region "mars" not found`},
 		{"drain nobody", `replica "nobody" not found`},
 		{"dance", `unknown command "dance"`},
@@ -360,7 +360,7 @@ func TestTheMouse(t *testing.T) {
 	click(d, 5, 5)
 	d.wants("▸ aws/us-east-1")
 	click(d, 5, 5) // again: into it
-	d.wants("[2 replicas]", "only aws/us-east-1", "us-0")
+	d.wants("[2 replicas]", "region: aws/us-east-1", "us-0")
 	d.press("esc", "esc")
 	click(d, 3, 3)
 	d.wants("REPLICA▼")
@@ -446,7 +446,7 @@ func TestLateFirstTokens(t *testing.T) {
 	s.Regions[2].Models[0].FirstTokens = 4 // its balancer began anew: nothing is known of these seconds
 	d.fetch.snapshot = s
 	d.poll(10 * time.Second)
-	d.wants("LATE", " 10%")
+	d.wants("TTFT MISS%", " 10%")
 	d.lacks("NaN")
 }
 
@@ -523,8 +523,10 @@ func TestEveryTextIsDrawnSafely(t *testing.T) {
 		d := deskIn(t, size[0], size[1], evil(t, normal()))
 		d.send(requestsMsg{requests: evil(t, requests), at: noon})
 		for _, frame := range []func(){
-			func() { d.send(doneMsg{order: Order{VerbDrain, "a\x1b[2J", nil}, text: "b\x1b[2J\nc"}) },
-			func() { d.send(doneMsg{order: Order{VerbDrain, "a\x1b[2J", nil}, err: errors.New("b\x1b[2J\nc")}) },
+			func() { d.send(actionDoneMsg{action: Order{VerbDrain, "a\x1b[2J", nil}, text: "b\x1b[2J\nc"}) },
+			func() {
+				d.send(actionDoneMsg{action: Order{VerbDrain, "a\x1b[2J", nil}, err: errors.New("b\x1b[2J\nc")})
+			},
 			func() { d.send(textMsg{kind: panelLogs, text: "\x1b[2J\nc\td"}) },
 		} {
 			frame()

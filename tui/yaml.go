@@ -11,8 +11,8 @@ import (
 	"skyserve/internal/service"
 )
 
-// yaml shows the selected row as YAML, or service.yaml if nothing is selected.
-func (m *Model) yaml() tea.Cmd {
+// showYAML shows the selected row as YAML, or service.yaml if nothing is selected.
+func (m *Model) showYAML() tea.Cmd {
 	s := &m.screen
 	id, ok := s.pane().selection()
 	if s.snapshot == nil || !ok {
@@ -24,7 +24,7 @@ func (m *Model) yaml() tea.Cmd {
 	}
 	lines, err := yamlLines(what)
 	if err != nil {
-		m.say("yaml: "+err.Error(), true)
+		m.showToast("yaml: "+err.Error(), true)
 		return nil
 	}
 	s.openText(s.theme.text(id), lines)

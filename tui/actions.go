@@ -14,11 +14,11 @@ import (
 
 // dialog asks for confirmation before actions are performed.
 type dialog struct {
-	orders []Order
-	lines  []string // the question, then the consequences
+	actions []Order
+	lines   []string // the question, then the consequences
 }
 
-func (d *dialog) open() bool { return len(d.orders) > 0 }
+func (d *dialog) open() bool { return len(d.actions) > 0 }
 
 // toast is a one-line message: the result of an action, or why it was refused.
 type toast struct {
@@ -30,21 +30,21 @@ type toast struct {
 // toastFor is how long a message is shown; errors stay until esc.
 const toastFor = 15 * time.Second
 
-// doneMsg is the result of one action, with the actions still to perform.
-type doneMsg struct {
-	order Order
-	text  string
-	err   error
-	rest  []Order
+// actionDoneMsg is the result of one action, with the actions still to perform.
+type actionDoneMsg struct {
+	action    Order
+	text      string
+	err       error
+	remaining []Order
 }
 
-// say shows a message.
-func (m *Model) say(text string, bad bool) {
+// showToast shows a message.
+func (m *Model) showToast(text string, bad bool) {
 	m.screen.toast = toast{text, bad, m.cfg.Now()}
 }
 
-// orderKey handles the keys of actions.
-func (m *Model) orderKey(msg tea.KeyPressMsg) (cmd tea.Cmd, taken bool) {
+// handleActionKey handles the keys of actions.
+func (m *Model) handleActionKey(msg tea.KeyPressMsg) (cmd tea.Cmd, taken bool) {
 	s, k := &m.screen, m.screen.keys
 	if s.help || s.panel.open() {
 		return nil, false
@@ -55,29 +55,29 @@ func (m *Model) orderKey(msg tea.KeyPressMsg) (cmd tea.Cmd, taken bool) {
 	}{{k.Drain, VerbDrain}, {k.Undrain, VerbUndrain}, {k.Donate, VerbDonate}, {k.Reclaim, VerbReclaim}, {k.Apply, VerbApply}}
 	for _, v := range verbs {
 		if key.Matches(msg, v.binding) {
-			m.propose(v.verb, s.chosenReplicas())
+			m.confirmAction(v.verb, s.targetReplicas())
 			return nil, true
 		}
 	}
 	switch {
 	case key.Matches(msg, k.YAML):
-		return m.yaml(), true
+		return m.showYAML(), true
 	case key.Matches(msg, k.Logs):
-		if id, ok := s.loggable(); ok {
+		if id, ok := s.logTarget(); ok {
 			return m.openLogs(id), true
 		}
-		m.say("logs: select a replica", true)
+		m.showToast("logs: select a replica", true)
 		return nil, true
 	}
 	return nil, false
 }
 
-// orderCommand opens the confirmation of an action that was typed as a command.
-func (m *Model) orderCommand(verb Verb, args []string) (tea.Cmd, string) {
+// actionCommand opens the confirmation of an action that was typed as a command.
+func (m *Model) actionCommand(verb Verb, args []string) (tea.Cmd, string) {
 	switch verb {
 	case VerbDrain, VerbUndrain, VerbDonate, VerbReclaim:
 		if len(args) == 0 {
-			args = m.screen.chosenReplicas()
+			args = m.screen.targetReplicas()
 		}
 		for _, id := range args {
 			// A drained replica is no longer shown but can still be undrained.
@@ -90,65 +90,65 @@ func (m *Model) orderCommand(verb Verb, args []string) (tea.Cmd, string) {
 	default:
 		return nil, "unknown command " + quoted(string(verb)) + "; press tab to complete"
 	}
-	m.propose(verb, args)
+	m.confirmAction(verb, args)
 	return nil, ""
 }
 
-// chosenReplicas returns the replicas that an action applies to: those marked or selected
+// targetReplicas returns the replicas that an action applies to: those marked or selected
 // in the current list, if it is a list of replicas.
-func (s *screen) chosenReplicas() []string {
+func (s *screen) targetReplicas() []string {
 	if s.view == viewReplicas || s.view == viewDonations {
-		return s.pane().chosen()
+		return s.pane().targetIDs()
 	}
 	return nil
 }
 
-// propose opens the confirmation of an action, or shows why it is refused.
-func (m *Model) propose(verb Verb, replicas []string) {
+// confirmAction opens the confirmation of an action, or shows why it is refused.
+func (m *Model) confirmAction(verb Verb, replicas []string) {
 	s := &m.screen
 	switch {
 	case m.cfg.Operator == nil:
-		m.say(string(verb)+": this dashboard is read-only", true)
+		m.showToast(string(verb)+": this dashboard is read-only", true)
 		return
-	case s.then != nil:
-		m.say(string(verb)+": viewing history; press esc for live", true)
+	case s.pastFrame != nil:
+		m.showToast(string(verb)+": viewing history; press esc for live", true)
 		return
 	case s.link.err != "" || s.snapshot == nil:
-		m.say(string(verb)+": not connected", true)
+		m.showToast(string(verb)+": not connected", true)
 		return
 	}
 	if verb == VerbApply {
-		m.proposePlan()
+		m.confirmPlan()
 		return
 	}
 	if len(replicas) == 0 {
-		m.say(string(verb)+": select a replica, or mark several with space", true)
+		m.showToast(string(verb)+": select a replica, or mark several with space", true)
 		return
 	}
 	var fit []Order
 	var refusal string
 	for _, id := range replicas {
-		if why := s.cannot(verb, id); why != "" {
+		if why := s.refusal(verb, id); why != "" {
 			refusal = why
 			continue
 		}
 		fit = append(fit, Order{Verb: verb, Replica: id})
 	}
 	if len(fit) == 0 {
-		m.say(string(verb)+": "+refusal, true)
+		m.showToast(string(verb)+": "+refusal, true)
 		return
 	}
 	ids := make([]string, len(fit))
 	for i, o := range fit {
 		ids[i] = s.theme.text(o.Replica)
 	}
-	s.dialog = dialog{orders: fit, lines: []string{
-		strings.ToUpper(string(verb)[:1]) + string(verb)[1:] + " " + strings.Join(ids, ", ") + "?", s.consequence(verb, fit),
+	s.dialog = dialog{actions: fit, lines: []string{
+		strings.ToUpper(string(verb)[:1]) + string(verb)[1:] + " " + strings.Join(ids, ", ") + "?", s.describeEffect(verb, fit),
 	}}
 }
 
-// cannot returns why a verb does not apply to a replica; empty if it applies.
-func (s *screen) cannot(verb Verb, id string) string {
+// refusal returns why a verb does not apply to a replica; empty if it applies.
+func (s *screen) refusal(verb Verb, id string) string {
 	r := s.replica(id)
 	switch {
 	case r == nil && verb == VerbUndrain:
@@ -179,8 +179,8 @@ func (s *screen) replica(id string) *telemetry.ReplicaSnapshot {
 	return nil
 }
 
-// consequence describes the effect of an action, with the replicas that stay ready.
-func (s *screen) consequence(verb Verb, orders []Order) string {
+// describeEffect describes the effect of an action, with the replicas that stay ready.
+func (s *screen) describeEffect(verb Verb, orders []Order) string {
 	switch verb {
 	case VerbUndrain:
 		return "New requests are sent to it again."
@@ -206,24 +206,24 @@ func (s *screen) consequence(verb Verb, orders []Order) string {
 	return text
 }
 
-// proposePlan opens the confirmation for applying the last plan.
-func (m *Model) proposePlan() {
+// confirmPlan opens the confirmation for applying the last plan.
+func (m *Model) confirmPlan() {
 	s := &m.screen
 	p := s.snapshot.Plan
 	switch {
 	case p == nil:
-		m.say("apply: no plan yet", true)
+		m.showToast("apply: no plan yet", true)
 	case len(p.Changes) == 0:
-		m.say("apply: the plan has no changes", true)
+		m.showToast("apply: the plan has no changes", true)
 	default:
-		s.dialog = dialog{orders: []Order{{Verb: VerbApply, Plan: p}}, lines: []string{
-			"Apply the plan from " + p.At.In(s.snapshot.At.Location()).Format("15:04") + "?", s.planInWords(p),
+		s.dialog = dialog{actions: []Order{{Verb: VerbApply, Plan: p}}, lines: []string{
+			"Apply the plan from " + p.At.In(s.snapshot.At.Location()).Format("15:04") + "?", s.summarizePlan(p),
 		}}
 	}
 }
 
-// planInWords returns the changes and the cost of a plan in one line.
-func (s *screen) planInWords(p *telemetry.PlanSummary) string {
+// summarizePlan returns the changes and the cost of a plan in one line.
+func (s *screen) summarizePlan(p *telemetry.PlanSummary) string {
 	more, fewer := 0, 0
 	for _, c := range p.Changes {
 		more, fewer = more+max(c.Delta, 0), fewer+max(-c.Delta, 0)
@@ -235,66 +235,66 @@ func (s *screen) planInWords(p *telemetry.PlanSummary) string {
 	return text
 }
 
-// answer handles the key after a confirmation prompt: y confirms, any other key cancels.
-func (m *Model) answer(msg tea.KeyPressMsg) tea.Cmd {
+// answerDialog handles the key after a confirmation prompt: y confirms, any other key cancels.
+func (m *Model) answerDialog(msg tea.KeyPressMsg) tea.Cmd {
 	s := &m.screen
-	orders := s.dialog.orders
+	orders := s.dialog.actions
 	s.dialog = dialog{}
 	if msg.String() != "y" && msg.String() != "Y" {
-		m.say("cancelled", false)
+		m.showToast("cancelled", false)
 		return nil
 	}
-	m.say(string(orders[0].Verb)+" "+s.theme.glyphs.ellipsis, false)
-	s.unmark()
-	return m.carry(orders)
+	m.showToast(string(orders[0].Verb)+" "+s.theme.glyphs.ellipsis, false)
+	s.clearMarks()
+	return m.runActions(orders)
 }
 
-// carry performs actions one after another, because each changes the state that the next
+// runActions performs actions one after another, because each changes the state that the next
 // is checked against.
-func (m *Model) carry(orders []Order) tea.Cmd {
+func (m *Model) runActions(orders []Order) tea.Cmd {
 	if len(orders) == 0 {
 		return nil
 	}
 	ctx, operator, o := m.ctx, m.cfg.Operator, orders[0]
 	return func() tea.Msg {
 		text, err := operator.Do(ctx, o)
-		return doneMsg{o, text, err, orders[1:]}
+		return actionDoneMsg{o, text, err, orders[1:]}
 	}
 }
 
-// done shows the result of an action and starts the next.
-func (m *Model) done(msg doneMsg) tea.Cmd {
-	m.tellDone(msg)
-	return m.carry(msg.rest)
+// receiveActionResult shows the result of an action and starts the next.
+func (m *Model) receiveActionResult(msg actionDoneMsg) tea.Cmd {
+	m.showActionResult(msg)
+	return m.runActions(msg.remaining)
 }
 
-// tellDone shows the result of an action.
-func (m *Model) tellDone(msg doneMsg) {
-	what := strings.TrimSpace(string(msg.order.Verb) + " " + m.screen.theme.text(msg.order.Replica))
+// showActionResult shows the result of an action.
+func (m *Model) showActionResult(msg actionDoneMsg) {
+	what := strings.TrimSpace(string(msg.action.Verb) + " " + m.screen.theme.text(msg.action.Replica))
 	if msg.err != nil {
-		m.say(what+": "+m.screen.theme.text(briefly(msg.err)), true)
+		m.showToast(what+": "+m.screen.theme.text(shortError(msg.err)), true)
 		return
 	}
 	if m.screen.toast.bad { // must not hide the error of an earlier action
 		return
 	}
 	text := m.screen.theme.text(msg.text)
-	if msg.order.Verb == VerbDrain {
-		text += "; undo with :undrain " + m.screen.theme.text(msg.order.Replica)
+	if msg.action.Verb == VerbDrain {
+		text += "; undo with :undrain " + m.screen.theme.text(msg.action.Replica)
 	}
-	m.say(what+": "+text, false)
+	m.showToast(what+": "+text, false)
 }
 
-// marked returns the ids of the rows marked in the current list.
-func (s *screen) marked() []string {
+// markedIDs returns the ids of the rows marked in the current list.
+func (s *screen) markedIDs() []string {
 	if s.view == viewReplicas {
-		return s.table.marks.chosen("", false)
+		return s.table.marks.targetIDs("", false)
 	}
-	return s.lists[s.view].marks.chosen("", false)
+	return s.lists[s.view].marks.targetIDs("", false)
 }
 
-// unmark removes all marks of the current list.
-func (s *screen) unmark() {
+// clearMarks removes all marks of the current list.
+func (s *screen) clearMarks() {
 	if s.view == viewReplicas {
 		s.table.marks = marks{}
 		return
@@ -302,8 +302,8 @@ func (s *screen) unmark() {
 	s.lists[s.view].marks = marks{}
 }
 
-// loggable returns the replica or balancer whose logs belong to the selected row.
-func (s *screen) loggable() (id string, ok bool) {
+// logTarget returns the replica or balancer whose logs belong to the selected row.
+func (s *screen) logTarget() (id string, ok bool) {
 	switch s.view {
 	case viewReplicas, viewDonations:
 		return s.pane().selection()
@@ -326,9 +326,9 @@ func (s *screen) dialogLines() []string {
 	if !s.dialog.open() {
 		return nil
 	}
-	lines := []string{s.theme.alarm.over(s.fit(" " + s.dialog.lines[0] + " "))}
+	lines := []string{s.theme.alarm.apply(s.fit(" " + s.dialog.lines[0] + " "))}
 	for _, l := range s.dialog.lines[1:] {
 		lines = append(lines, wrap(l, s.width)...)
 	}
-	return append(lines, s.theme.title.over(s.fit("Confirm? [y/N]")))
+	return append(lines, s.theme.title.apply(s.fit("Confirm? [y/N]")))
 }

@@ -7,8 +7,8 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// above returns the lines above the current list, at most room of them.
-func (s *screen) above(room int) []string {
+// aboveList returns the lines above the current list, at most room of them.
+func (s *screen) aboveList(room int) []string {
 	var lines []string
 	switch s.view {
 	case viewReplicas:
@@ -16,11 +16,11 @@ func (s *screen) above(room int) []string {
 			lines = append(lines, s.balancerLine(&s.theme, b))
 		}
 	case viewRequests:
-		if s.asked.held {
-			lines = []string{s.theme.muted.over(s.fit("paused at " + s.asked.requestsAt.In(s.snapshot.At.Location()).Format("15:04:05") + " while a request is selected; esc to resume"))}
+		if s.data.hasNewer {
+			lines = []string{s.theme.muted.apply(s.fit("paused at " + s.data.requestsAt.In(s.snapshot.At.Location()).Format("15:04:05") + " while a request is selected; esc to resume"))}
 		}
-		if s.asked.requestsErr != "" && len(s.asked.requests) > 0 {
-			lines = []string{s.theme.bad.over(s.fit("not updated: " + s.theme.text(s.asked.requestsErr)))}
+		if s.data.requestsErr != "" && len(s.data.requests) > 0 {
+			lines = []string{s.theme.bad.apply(s.fit("not updated: " + s.theme.text(s.data.requestsErr)))}
 		}
 	case viewPlan:
 		lines = s.abovePlan()
@@ -38,36 +38,36 @@ func (s *screen) focusedBalancers() []telemetry.BalancerSnapshot {
 	return nil
 }
 
-// belowWants returns the minimum and maximum height of the part below the current list; it
+// belowHeights returns the minimum and maximum height of the part below the current list; it
 // is omitted when most is 0.
-func (s *screen) belowWants() (least, most int) {
+func (s *screen) belowHeights() (least, most int) {
 	switch s.view {
 	case viewOverview:
 		if len(s.snapshot.Regions) == 0 {
 			return 0, 0
 		}
-		return leastOverview, s.height
+		return minOverview, s.height
 	case viewForecast:
-		if s.plotted() != nil && s.width >= leastPlotWidth {
-			return leastPlot + 3, mostPlot
+		if s.plotted() != nil && s.width >= minPlotWidth {
+			return minPlot + 3, maxPlot
 		}
 	case viewReplicas:
 		if _, ok := s.table.current(); ok {
-			return 2, 2 + mostChart
+			return 2, 2 + maxChart
 		}
 		if s.width >= chartFromWidth {
-			return 0, mostChart
+			return 0, maxChart
 		}
 	default:
-		if r, ok := s.lists[s.view].current(); ok && len(r.more) > 0 {
-			return 3, 2 + len(r.more)*2
+		if r, ok := s.lists[s.view].current(); ok && len(r.details) > 0 {
+			return 3, 2 + len(r.details)*2
 		}
 	}
 	return 0, 0
 }
 
-// below draws the part below the current list in n lines.
-func (s *screen) below(t *Theme, n int) []string {
+// belowList draws the part below the current list in n lines.
+func (s *screen) belowList(t *Theme, n int) []string {
 	var lines []string
 	switch {
 	case n <= 0:
@@ -79,18 +79,18 @@ func (s *screen) below(t *Theme, n int) []string {
 		lines = s.belowReplicas(t, n)
 	default:
 		r, _ := s.lists[s.view].current()
-		lines = s.rowBelow(t, r, n)
+		lines = s.rowDetails(t, r, n)
 	}
 	return lines[:min(len(lines), max(n, 0))]
 }
 
-// rowBelow returns the details of the selected row in at most n lines.
-func (s *screen) rowBelow(t *Theme, r sheetRow, n int) []string {
-	lines := []string{t.muted.over(strings.Repeat(t.glyphs.rule, s.width))}
-	for i, text := range r.more {
+// rowDetails returns the details of the selected row in at most n lines.
+func (s *screen) rowDetails(t *Theme, r sheetRow, n int) []string {
+	lines := []string{t.muted.apply(strings.Repeat(t.glyphs.rule, s.width))}
+	for i, text := range r.details {
 		for _, line := range wrap(text, s.width) {
 			if i == 0 {
-				line = t.accent.over(line)
+				line = t.accent.apply(line)
 			}
 			lines = append(lines, line)
 		}
@@ -105,7 +105,7 @@ func (s *screen) belowReplicas(t *Theme, n int) []string {
 	if _, ok := s.table.current(); ok {
 		lines = s.detail(t, min(n, 2))
 	}
-	if rest := n - len(lines); rest > leastChart && s.width >= chartFromWidth {
+	if rest := n - len(lines); rest > minChart && s.width >= chartFromWidth {
 		return append(s.chart(t, rest), lines...)
 	}
 	for len(lines) < n {
@@ -114,24 +114,24 @@ func (s *screen) belowReplicas(t *Theme, n int) []string {
 	return lines
 }
 
-// rowStory returns the full text of a row: every column, then the details that the list
+// rowText returns the full text of a row: every column, then the details that the list
 // does not show.
-func (s *screen) rowStory(r sheetRow) []string {
+func (s *screen) rowText(r sheetRow) []string {
 	var lines []string
 	columns := s.lists[s.view].sheet.columns
 	for i, c := range r.cells {
 		lines = append(lines, pad(strings.ToLower(columns[i].title), 16, false)+c.text)
 	}
 	lines = append(lines, "")
-	for _, m := range r.more {
+	for _, m := range r.details {
 		lines = append(lines, wrap(m, s.width)...)
 	}
 	return lines
 }
 
-// replicaStory returns the details of a replica: every metric with its unit, and its most
+// replicaText returns the details of a replica: every metric with its unit, and its most
 // recent requests.
-func (s *screen) replicaStory(r row) []string {
+func (s *screen) replicaText(r row) []string {
 	rep := r.replica
 	lines := []string{
 		"region          " + string(r.region.Name),
@@ -145,9 +145,9 @@ func (s *screen) replicaStory(r row) []string {
 		"KV utilisation  " + percent(rep.KV),
 		"prefix hit rate " + percent(rep.PrefixHitRate),
 		"output          " + rate(rep.OutputTokensPerSecond) + " tok/s",
-		"last report     " + maybeAge(rep.AgeMillis, s.since) + " ago",
+		"last report     " + maybeAge(rep.AgeMillis, s.sinceFetch) + " ago",
 	}
-	if usd, known := s.prices.of(r); known {
+	if usd, known := s.prices.priceOf(r); known {
 		lines = append(lines, fmt.Sprintf("price           $%.2f/h", usd))
 	}
 	for _, d := range s.snapshot.Donations {
@@ -157,8 +157,8 @@ func (s *screen) replicaStory(r row) []string {
 	}
 	lines = append(lines, "", "recent requests (updated while view 3 is open):")
 	n := 0
-	for i := range s.asked.requests {
-		if q := &s.asked.requests[i]; q.Target == rep.ID {
+	for i := range s.data.requests {
+		if q := &s.data.requests[i]; q.Target == rep.ID {
 			lines = append(lines, fmt.Sprintf("  %s  %-9s %s  %s", q.At.In(s.snapshot.At.Location()).Format("15:04:05"), q.State, q.Request, q.Why))
 			n++
 		}
