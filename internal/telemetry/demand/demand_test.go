@@ -36,7 +36,7 @@ func gzipped(text string) string {
 	return b.String()
 }
 
-const partly = "note: requests of minutes that the trace covers only in part: %d are left out\n"
+const partly = "note: requests omitted because the trace covers their minutes only in part: %d\n"
 
 func TestRead(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -115,7 +115,7 @@ func TestRead(t *testing.T) {
 			"model,client,t_s,rate_rps,cv,dist,p1,p2\nm,0,0,2,1,,,\nm,1,0,3,1,,,\nm,1,600,4,1,,,\nn,0,1200,1,1,,,\nn,0,1800,3,1,,,\n",
 			Options{Step: 20 * time.Minute},
 			"all m IW-F, requests/s by 20m from 1970-01-01T00:00: [4.5 0]\nall n IW-F, requests/s by 20m from 1970-01-01T00:00: [0 2]\n" +
-				"note: the source counts requests only: the series are of requests a second, not of prompt tokens\n",
+				"note: the source counts only requests: the series are requests per second, not prompt tokens\n",
 		},
 		"counters": {
 			"at,model,prompt_tokens_total,instance\n2025-01-31T12:00:00Z,m,100,a\n2025-01-31T12:00:30Z,m,110,a\n2025-01-31T13:01:00+01:00,m,120,a\n" +
@@ -225,7 +225,7 @@ func TestLoadURLs(t *testing.T) {
 	srv := httptest.NewServer(mux)
 	defer srv.Close()
 	for source, want := range map[string]string{
-		srv.URL: "us m NIW, prompt tokens by 1m from 1970-01-01T00:07: [3]\nnote: the store is out of reach: this is what one balancer remembers\n",
+		srv.URL: "us m NIW, prompt tokens by 1m from 1970-01-01T00:07: [3]\nnote: the store is unreachable: the history is only what one balancer remembers\n",
 		strings.Replace(srv.URL, "//", "//me:hush@", 1) + "/trace.csv?sig=hush": "all all IW-F, prompt tokens by 1m from 1970-01-01T00:00: [10]\n" + fmt.Sprintf(partly, 1),
 	} {
 		h, err := Load(t.Context(), source, Options{})
@@ -243,7 +243,7 @@ func TestLoadURLs(t *testing.T) {
 		"http://":                                          "want an http",
 		"http://me:sec ret@host:port/secret":               `got "http://..."`,
 		"http://me:secret@127.0.0.1:1/x?token=secret":      "fetching history http://127.0.0.1:1/x: dial tcp",
-		"prometheus+http://me:secret@127.0.0.1:1?q=secret": "asking Prometheus http://127.0.0.1:1: dial tcp",
+		"prometheus+http://me:secret@127.0.0.1:1?q=secret": "querying Prometheus http://127.0.0.1:1: dial tcp",
 	} {
 		_, err := Load(t.Context(), source, Options{Now: time.Unix(1e9, 0)})
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
