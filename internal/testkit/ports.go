@@ -17,8 +17,8 @@ const (
 	portBases  = portBlocks * 100 / portStep
 )
 
-// portTurn is the last block assigned; it starts at random, since other test binaries run
-// in parallel.
+// portTurn is the last block assigned. It starts at the process id, since other test
+// binaries run in parallel.
 var portTurn atomic.Int64
 
 func init() { portTurn.Store(int64(os.Getpid())) }

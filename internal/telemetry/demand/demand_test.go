@@ -73,7 +73,7 @@ func TestRead(t *testing.T) {
 			Options{Requests: true, Step: 2 * time.Minute},
 			"all m IW, requests by 2m from 1970-01-01T00:00: [5]\n",
 		},
-		"no requests": {"minute,model,prompt_tokens\n0,m,5\n", Options{Requests: true}, "reading history h: it counts no requests"},
+		"no requests": {"minute,model,prompt_tokens\n0,m,5\n", Options{Requests: true}, "reading history h: it contains no request counts"},
 		"azure 2023": {
 			"t_s,input_tokens,output_tokens\n0,10,1\n59,20,1\n130,30,1\n200,40,1\n",
 			Options{},
@@ -133,7 +133,7 @@ func TestRead(t *testing.T) {
 		"nothing whole":            {"t_s,input_tokens,output_tokens\n0,10,1\n5,10,1\n", Options{}, fmt.Sprintf(partly, 2)},
 		"header only":              {"t_s,input_tokens,output_tokens\n", Options{}, ""},
 		"empty":                    {"", Options{}, "reading history h: the file is empty"},
-		"odd windows":              {"t_s,total_rps\n0,1\n90,1\n", Options{}, "reading history h: t_s: want windows of whole minutes, found 1m30s"},
+		"odd windows":              {"t_s,total_rps\n0,1\n90,1\n", Options{}, "reading history h: t_s: windows must be whole minutes, got 1m30s"},
 		"bad row":                  {"t_s,input_tokens,output_tokens\n0,x,1\n", Options{}, `reading h:2: input_tokens: want a whole number from 0 to 4194304, found "x"`},
 		"bad rate":                 {"t_s,total_rps\n0,x\n", Options{}, `reading h:2: total_rps: want a number from 0 to 1e+06, found "x"`},
 		"unknown header":           {"a,b\n1,2\n", Options{}, `reading history h:1: header: want a column minute or at, got "a,b"`},
@@ -198,7 +198,7 @@ func TestLoadFiles(t *testing.T) {
 	if err := os.WriteFile(file, []byte("t_s,total_rps\n0,2\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err = Points(t.Context(), file, Options{}); err == nil || !strings.Contains(err.Error(), "rates of requests, and no prompt tokens") {
+	if _, _, err = Points(t.Context(), file, Options{}); err == nil || !strings.Contains(err.Error(), "request rates, and no prompt tokens") {
 		t.Errorf("points of rates: %v", err)
 	}
 	if _, err := Load(t.Context(), file+"x", Options{}); err == nil || !strings.Contains(err.Error(), "no such file") {
@@ -239,8 +239,8 @@ func TestLoadURLs(t *testing.T) {
 	for source, want := range map[string]string{
 		srv.URL + "/trace.csv?sig=secret":                  "fetching history " + srv.URL + "/trace.csv: 403 who?",
 		srv.URL + "/nothing":                               "404",
-		"ftp://me:secret@host/file?sig=secret":             `want an http, https, prometheus+http or prometheus+https URL, got "ftp://host/file"`,
-		"http://":                                          "want an http",
+		"ftp://me:secret@host/file?sig=secret":             `must be an http, https, prometheus+http or prometheus+https URL, got "ftp://host/file"`,
+		"http://":                                          "must be an http",
 		"http://me:sec ret@host:port/secret":               `got "http://..."`,
 		"http://me:secret@127.0.0.1:1/x?token=secret":      "fetching history http://127.0.0.1:1/x: dial tcp",
 		"prometheus+http://me:secret@127.0.0.1:1?q=secret": "querying Prometheus http://127.0.0.1:1: dial tcp",
