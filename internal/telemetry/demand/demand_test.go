@@ -198,7 +198,7 @@ func TestLoadFiles(t *testing.T) {
 	if err := os.WriteFile(file, []byte("t_s,total_rps\n0,2\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err = Points(t.Context(), file, Options{}); err == nil || !strings.Contains(err.Error(), "request rates, and no prompt tokens") {
+	if _, _, err = Points(t.Context(), file, Options{}); err == nil || !strings.Contains(err.Error(), "request rates, but no prompt tokens") {
 		t.Errorf("points of rates: %v", err)
 	}
 	if _, err := Load(t.Context(), file+"x", Options{}); err == nil || !strings.Contains(err.Error(), "no such file") {
