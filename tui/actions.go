@@ -187,11 +187,11 @@ func (s *screen) describeEffect(verb Verb, orders []Order) string {
 	case VerbReclaim:
 		return "It serves again; its weights are still loaded."
 	}
-	leaving := map[service.Region]int{}
+	draining := map[service.Region]int{}
 	for _, o := range orders {
 		if r := s.replica(o.Replica); r.State == service.StateReady {
 			region, _ := s.regionOfReplica(o.Replica)
-			leaving[region]++
+			draining[region]++
 		}
 	}
 	text := "In-flight requests complete; no new ones are sent."
@@ -199,7 +199,7 @@ func (s *screen) describeEffect(verb Verb, orders []Order) string {
 		text = "In-flight requests complete, then the GPUs join the spot pool until reclaimed."
 	}
 	for _, r := range regionsOf(s.snapshot) {
-		if n := leaving[r.Name]; n > 0 {
+		if n := draining[r.Name]; n > 0 {
 			text += fmt.Sprintf(" %s: %d of %d ready replicas remain.", s.theme.text(r.Name.Place()), readyCount(r.Replicas)-n, readyCount(r.Replicas))
 		}
 	}

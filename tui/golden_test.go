@@ -117,7 +117,7 @@ func TestUnknownIsNeverZero(t *testing.T) {
 	golden(t, "unknown", Render(s, nil, 200, 20, mustTheme(NewTheme(ThemePlain, false))))
 }
 
-func TestFiguresAreNeverCut(t *testing.T) {
+func TestNumbersAreNeverTruncated(t *testing.T) {
 	for _, w := range []int{60, 80, 100, 120, 200} {
 		frame := Render(crowd(2, 1200), nil, w, 10, mustTheme(NewTheme(ThemePlain, false)))
 		if !strings.Contains(frame, "1200/1200") || strings.Contains(frame, "/…") {
@@ -126,7 +126,7 @@ func TestFiguresAreNeverCut(t *testing.T) {
 	}
 }
 
-func TestEverySizeHolds(t *testing.T) {
+func TestEverySizeFits(t *testing.T) {
 	snapshots := map[string]*telemetry.Snapshot{
 		"normal": normal(), "empty": {}, "hostile": hostile(), "crowd": crowd(12, 30),
 	}
@@ -142,7 +142,7 @@ func TestEverySizeHolds(t *testing.T) {
 	}
 }
 
-func TestEverySizeHoldsWhileInUse(t *testing.T) {
+func TestEverySizeFitsWhileInUse(t *testing.T) {
 	d := newDesk(t, 80, 24, hostile())
 	watch(d, hostile())
 	for _, keys := range []string{"", "j", "G", "tab", "?", "?", "/界界界界界界界界界界界界界"} {

@@ -133,7 +133,7 @@ func quits(cmd tea.Cmd) bool {
 	return ok
 }
 
-func TestConnectingThenFiguresThenLostThenBack(t *testing.T) {
+func TestConnectDisconnectReconnect(t *testing.T) {
 	d := replicasDesk(t, 120, 40, normal())
 	d.wants("connecting to http://127.0.0.1:8101")
 	d.fetch.err = errRefused
@@ -150,7 +150,7 @@ func TestConnectingThenFiguresThenLostThenBack(t *testing.T) {
 	d.lacks("DISCONNECTED", "connection lost")
 }
 
-func TestALostFrameIsDimmed(t *testing.T) {
+func TestDisconnectedFrameIsDimmed(t *testing.T) {
 	d := replicasDesk(t, 120, 40, normal())
 	d.model.screen.theme = mustTheme(NewTheme(ThemeDark, false))
 	d.poll(0)
@@ -180,7 +180,7 @@ func TestRetries(t *testing.T) {
 	}
 }
 
-func TestAnswersOfAnEarlierPollAreVoid(t *testing.T) {
+func TestResponsesOfEarlierPollsAreIgnored(t *testing.T) {
 	d := newDesk(t, 80, 24, normal())
 	late := d.model.fetch()
 	d.poll(0)
@@ -193,7 +193,7 @@ func TestAnswersOfAnEarlierPollAreVoid(t *testing.T) {
 	d.lacks("other")
 }
 
-func TestLateFiguresSayTheirAge(t *testing.T) {
+func TestStaleDataShowsItsAge(t *testing.T) {
 	d := newDesk(t, 80, 24, normal())
 	d.poll(0)
 	d.now = d.now.Add(8 * time.Second)
@@ -201,7 +201,7 @@ func TestLateFiguresSayTheirAge(t *testing.T) {
 	d.wants("STALE 8.0s")
 }
 
-func TestPauseHoldsTheFigures(t *testing.T) {
+func TestPauseStopsPolling(t *testing.T) {
 	d := replicasDesk(t, 80, 24, normal())
 	d.poll(0)
 	d.press("p")
@@ -247,7 +247,7 @@ func TestQuit(t *testing.T) {
 	}
 }
 
-func TestFilterFollowsEachKey(t *testing.T) {
+func TestFilterAppliesWhileTyping(t *testing.T) {
 	d := replicasDesk(t, 120, 40, normal())
 	d.poll(0)
 	d.press("/", "h100 READY")
@@ -317,7 +317,7 @@ func TestFocusOnARegion(t *testing.T) {
 	d.wants("us-0")
 }
 
-func TestAFocusedRegionThatIsGoneIsGivenUp(t *testing.T) {
+func TestFocusEndsWhenRegionIsRemoved(t *testing.T) {
 	d := replicasDesk(t, 120, 40, normal())
 	d.poll(0)
 	d.press("tab")
@@ -365,7 +365,7 @@ func TestEverySortKeyMarksItsColumn(t *testing.T) {
 	}
 }
 
-func TestMovingKeepsTheSelectionInSight(t *testing.T) {
+func TestSelectionStaysVisible(t *testing.T) {
 	d := replicasDesk(t, 80, 24, crowd(3, 40))
 	d.poll(0)
 	d.lacks("▸")
@@ -398,14 +398,14 @@ func TestMovingKeepsTheSelectionInSight(t *testing.T) {
 	d.lacks("▸")
 }
 
-func TestAScrolledTableNamesItsRegion(t *testing.T) {
+func TestScrolledTableShowsRegionHeading(t *testing.T) {
 	d := replicasDesk(t, 80, 24, crowd(3, 40))
 	d.poll(0)
 	d.press("G")
 	d.wants("aws/region-2  40 replicas, 40 ready, Llama-3.1-8B-Instruct, continued")
 }
 
-func TestTheSelectionFollowsItsReplica(t *testing.T) {
+func TestSelectionFollowsReplica(t *testing.T) {
 	d := replicasDesk(t, 120, 40, crowd(1, 5))
 	d.poll(0)
 	d.press("j", "j")
@@ -424,14 +424,14 @@ func TestTheSelectionFollowsItsReplica(t *testing.T) {
 	d.wants("No regions yet")
 }
 
-func TestDetailShowsWhatTheTableCuts(t *testing.T) {
+func TestDetailShowsTruncatedText(t *testing.T) {
 	d := replicasDesk(t, 80, 24, normal())
 	d.poll(0)
 	d.press("j", "j", "j")
 	d.wants("NOT_READY: GET http://10.0.2.2:8000/v1/models: connection refused")
 }
 
-func TestChangesAreTold(t *testing.T) {
+func TestStateChangesAreShown(t *testing.T) {
 	d := newDesk(t, 120, 40, normal())
 	d.poll(0)
 	d.lacks("ago:")

@@ -9,7 +9,7 @@ import (
 
 // Load that left its forecast stands before the plan and the peaks, and what the
 // width does not hold is left out.
-func TestTheNoteSaysWhatTheControllerExpects(t *testing.T) {
+func TestNoteShowsForecastAndPlan(t *testing.T) {
 	s := normal()
 	s.Forecast = []telemetry.LoadForecast{
 		{Region: "aws/us-east-1", StepSeconds: 300, MeanTPS: make([]float64, 12), Peak: telemetry.Peak{Mean: 3400}, Left: "5.0 times the forecast for 12 minutes (burst)"},

@@ -124,15 +124,15 @@ func (s *screen) donationSheet() sheet {
 		if s.focus != "" && d.Region != s.focus {
 			continue
 		}
-		lent := max(s.snapshot.At.Sub(d.Since), 0)
-		earned := d.EarnsPerHour * lent.Hours()
+		donated := max(s.snapshot.At.Sub(d.Since), 0)
+		earned := d.EarnsPerHour * donated.Hours()
 		until := textCell("reclaimed", roleMuted)
 		if d.Until != nil {
 			until = textCell(d.Until.In(s.snapshot.At.Location()).Format("15:04"), roleText)
 		}
 		sh.rows = append(sh.rows, sheetRow{id: d.Replica, cells: []cellValue{
 			textCell(s.theme.text(d.Replica), roleText), textCell(s.regionName(d.Region), roleAccent), textCell(s.theme.text(shortModel(d.Model)), roleText),
-			textCell(s.theme.text(d.GPU), roleMuted), numberCell(lent.Seconds(), age(lent), roleText), until,
+			textCell(s.theme.text(d.GPU), roleMuted), numberCell(donated.Seconds(), age(donated), roleText), until,
 			numberCell(d.EarnsPerHour, fmt.Sprintf("%.2f", d.EarnsPerHour), roleText), numberCell(earned, fmt.Sprintf("$%.2f", earned), roleGood),
 		}})
 	}
@@ -141,11 +141,11 @@ func (s *screen) donationSheet() sheet {
 
 // aboveDonations returns the totals of the donations, with the recent changes.
 func (s *screen) aboveDonations() []string {
-	lent, back := 0, 0
+	donated, back := 0, 0
 	for _, e := range s.snapshot.Events {
 		switch e.Action {
 		case telemetry.ScalingDonated:
-			lent += len(e.Replicas)
+			donated += len(e.Replicas)
 		case telemetry.ScalingReclaimed, telemetry.ScalingRedeployed:
 			back += len(e.Replicas)
 		}
@@ -158,7 +158,7 @@ func (s *screen) aboveDonations() []string {
 		segment{plural(len(s.snapshot.Donations), "replica") + " donated", s.theme.title},
 		segment{fmt.Sprintf("$%.2f/h", s.snapshot.EarnsPerHour()), paint{}},
 		segment{fmt.Sprintf("$%.2f earned", earned), s.theme.good},
-		segment{fmt.Sprintf("recently %d donated, %d reclaimed", lent, back), s.theme.muted},
+		segment{fmt.Sprintf("recently %d donated, %d reclaimed", donated, back), s.theme.muted},
 	)
 	return []string{line, ""}
 }

@@ -74,7 +74,7 @@ func showing(t *testing.T, r *Replay) (second float64, source string) {
 
 // Each snapshot is shown at its time, from the moment when somebody first looks; the
 // last one stays. A stamp that goes back is shown at once.
-func TestReplayKeepsTheRecordsPace(t *testing.T) {
+func TestReplayKeepsRecordedTiming(t *testing.T) {
 	for _, name := range []string{"day.jsonl", "day.jsonl.gz"} {
 		for _, speed := range []float64{1, 4, 0.5} {
 			synctest.Test(t, func(t *testing.T) {
@@ -95,7 +95,7 @@ func TestReplayKeepsTheRecordsPace(t *testing.T) {
 	}
 }
 
-func TestRecordsThatCannotBePlayed(t *testing.T) {
+func TestInvalidRecordings(t *testing.T) {
 	for name, c := range map[string]struct{ text, want string }{
 		"empty":               {"", ": the recording is empty"},
 		"no JSON":             {"12:00 up 3 days\n", ":1: must be one snapshot per line, as written by --record: invalid character ':'"},
@@ -125,7 +125,7 @@ func TestRecordsThatCannotBePlayed(t *testing.T) {
 
 // A record that is damaged further on is played up to there; then the error names the
 // line, again and again.
-func TestADamagedLineIsNamedWhenItIsReached(t *testing.T) {
+func TestDamagedLineIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		file := record(t, "r.jsonl", recordLine(t, 0)+recordLine(t, 1)+recordLine(t, 2)[:40]+"\n"+recordLine(t, 3))
 		r := opened(t, file, 1)
@@ -142,7 +142,7 @@ func TestADamagedLineIsNamedWhenItIsReached(t *testing.T) {
 }
 
 // Whoever wrote a compressed record was killed: all lines that he had written are there.
-func TestARecordThatWasNeverClosed(t *testing.T) {
+func TestTruncatedRecordingIsReplayed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var packed bytes.Buffer
 		z := gzip.NewWriter(&packed)

@@ -96,7 +96,7 @@ func TestKeystrokesThroughAProgram(t *testing.T) {
 	}
 }
 
-func TestTheDashboardEndsWithItsContext(t *testing.T) {
+func TestRunEndsWithContext(t *testing.T) {
 	g := new(glass)
 	keys, _ := io.Pipe()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -109,7 +109,7 @@ func TestTheDashboardEndsWithItsContext(t *testing.T) {
 	}
 }
 
-func TestInitFetchesAndAsksForTheBackground(t *testing.T) {
+func TestInitFetchesAndDetectsBackground(t *testing.T) {
 	for _, theme := range []string{ThemeAuto, ThemeDark} {
 		f := &script{snapshot: normal()}
 		m := New(context.Background(), Config{Fetcher: f, Interval: time.Second, Theme: mustTheme(NewTheme(theme, false))})
@@ -123,7 +123,7 @@ func TestInitFetchesAndAsksForTheBackground(t *testing.T) {
 	}
 }
 
-func TestAFileIsNoTerminal(t *testing.T) {
+func TestPipeIsNotATerminal(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)

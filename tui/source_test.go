@@ -44,7 +44,7 @@ func sourceOf(service string, admins ...*admin) *Source {
 	return NewSource(service, clients...)
 }
 
-func TestSourceFallsOverAndStays(t *testing.T) {
+func TestSourceFailsOverAndStays(t *testing.T) {
 	a, b := newAdmin(t, "chat"), newAdmin(t, "chat")
 	s := sourceOf("chat", a, b)
 	from := func(want *admin) {
@@ -76,7 +76,7 @@ func TestSourceRefusesAnotherService(t *testing.T) {
 	}
 }
 
-func TestSourceSaysWhatEveryAdminSaid(t *testing.T) {
+func TestSourceJoinsErrorsOfAllAdmins(t *testing.T) {
 	a, b := newAdmin(t, "chat"), newAdmin(t, "chat")
 	a.status = 503
 	b.Close()

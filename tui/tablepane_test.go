@@ -7,7 +7,7 @@ import (
 )
 
 // What a machine costs goes before what machines with its GPU cost in its region.
-func TestTheReplicasOwnPriceComesFirst(t *testing.T) {
+func TestReplicaPriceOverridesRegionPrice(t *testing.T) {
 	region := &telemetry.RegionSnapshot{Name: "aws/us-east-1"}
 	p := pricesOf(&telemetry.Snapshot{Prices: []telemetry.Price{{Region: region.Name, GPU: "L4", USDPerHour: 0.8}}})
 	spot := 0.35

@@ -15,7 +15,7 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-func TestFigures(t *testing.T) {
+func TestNumberFormats(t *testing.T) {
 	tests := []struct{ got, want string }{
 		{rate(nil), "-"},
 		{rate(ptr(0.0)), "0"},
@@ -141,7 +141,7 @@ func TestNaturalOrder(t *testing.T) {
 	})
 }
 
-func TestRowsDoNotDependOnTheOrderTheyComeIn(t *testing.T) {
+func TestRowOrderIsIndependentOfInput(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := crowd(3, 12)
 		for i := range s.Regions {
@@ -177,7 +177,7 @@ func costless(id string) telemetry.ReplicaSnapshot {
 	return r
 }
 
-func TestUnknownFiguresComeLastEitherWay(t *testing.T) {
+func TestUnknownValuesSortLast(t *testing.T) {
 	for key := byPending; key <= byAge; key++ {
 		if key == byOutstanding {
 			continue // always known
@@ -226,7 +226,7 @@ func TestHistoryIsBounded(t *testing.T) {
 	}
 }
 
-func TestBalancersInAWord(t *testing.T) {
+func TestBalancersState(t *testing.T) {
 	th := mustTheme(NewTheme(ThemePlain, true))
 	tests := []struct{ states, word, sign string }{
 		{"", "NONE", "!"},
@@ -251,7 +251,7 @@ func TestBalancersInAWord(t *testing.T) {
 	}
 }
 
-func TestAgeOfARegion(t *testing.T) {
+func TestRegionAge(t *testing.T) {
 	tests := []struct {
 		balancers []telemetry.BalancerSnapshot
 		ms        int64

@@ -54,7 +54,7 @@ func TestRequestsShowTheDecisionAndItsReason(t *testing.T) {
 	d.lacks("all about")
 }
 
-func TestRequestsStandStillWhileOneIsRead(t *testing.T) {
+func TestRequestsPauseWhileOneIsSelected(t *testing.T) {
 	d := deskIn(t, 160, 40, normal(), "3", "j")
 	before := d.frame()
 	d.now = d.now.Add(5 * time.Second)
@@ -68,7 +68,7 @@ func TestRequestsStandStillWhileOneIsRead(t *testing.T) {
 	}
 }
 
-func TestAQuestionThatFailsIsSaidAndAskedAgain(t *testing.T) {
+func TestFailedFetchIsShownAndRetried(t *testing.T) {
 	d := newDesk(t, 120, 40, normal())
 	d.poll(0)
 	d.op.err = errors.New("lb-0: connection refused")
@@ -93,7 +93,7 @@ func TestForecastShowsHistoryIntervalAndCapacity(t *testing.T) {
 	d.wants("europe-west4, Llama-3.1-8B-Instruct, uncached", "52%")
 }
 
-func TestACapacityFarAboveIsNotDrawnAmongTheLoad(t *testing.T) {
+func TestCapacityFarAboveLoadIsNotPlotted(t *testing.T) {
 	s := normal()
 	s.Targets[0].ReplicaTPS = 1e6
 	d := deskIn(t, 120, 40, s, "4")
@@ -101,7 +101,7 @@ func TestACapacityFarAboveIsNotDrawnAmongTheLoad(t *testing.T) {
 	d.wants("ready capacity: 2.0M")
 }
 
-func TestOrdersAskFirst(t *testing.T) {
+func TestActionsRequireConfirmation(t *testing.T) {
 	tests := []struct {
 		keys  []string
 		shows []string
@@ -145,7 +145,7 @@ func sameOrder(a, b Order) bool {
 
 // What is applied is the plan that was on the screen when it was agreed to, although
 // another one came while its user thought.
-func TestThePlanThatWasAgreedToIsApplied(t *testing.T) {
+func TestConfirmedPlanIsApplied(t *testing.T) {
 	d := deskIn(t, 120, 40, normal(), "5", "a")
 	s := normal()
 	s.Plan.Changes = s.Plan.Changes[:1]
@@ -157,7 +157,7 @@ func TestThePlanThatWasAgreedToIsApplied(t *testing.T) {
 	}
 }
 
-func TestWhyAnOrderCannotBe(t *testing.T) {
+func TestRefusedActionsShowTheReason(t *testing.T) {
 	d := deskIn(t, 120, 40, normal(), "2", "G", "d")
 	d.op.err = errors.New("eu-1: it is the last one of its region")
 	d.run(d.press("y"))
@@ -187,7 +187,7 @@ func TestWhyAnOrderCannotBe(t *testing.T) {
 	}
 }
 
-func TestStepsThroughThePast(t *testing.T) {
+func TestSteppingThroughHistory(t *testing.T) {
 	d := newDesk(t, 120, 40, normal())
 	for i := range 100 {
 		s := crowd(1, 1)
@@ -213,7 +213,7 @@ func TestStepsThroughThePast(t *testing.T) {
 	d.wants("queued 99")
 }
 
-func TestThePastIsBounded(t *testing.T) {
+func TestTimelineIsBounded(t *testing.T) {
 	var p timeline
 	big := crowd(30, 1000)
 	for i := range 500 {
@@ -343,7 +343,7 @@ func TestLogsFollowTheirEndUntilScrolled(t *testing.T) {
 	d.lacks("logs of")
 }
 
-func TestYAMLOfWhatIsSelected(t *testing.T) {
+func TestYAMLOfSelection(t *testing.T) {
 	d := deskIn(t, 120, 60, normal(), "2", "j", "j", "j", "j")
 	d.press("y")
 	d.wants("id: us-0", "gpu: L4", "state: READY", "outstanding: 28")
@@ -396,7 +396,7 @@ func TestChangedCellsAreMarkedBySign(t *testing.T) {
 	d.lacks("*", "↑", "↓")
 }
 
-func TestEventsTellWhatTheControllerDidAndWhatWasSeen(t *testing.T) {
+func TestEventsShowScalingAndObservedChanges(t *testing.T) {
 	d := deskIn(t, 140, 40, normal(), "8")
 	d.wants("donated us-10", "memory 21 % used, below 30 %, 3 planned; replicas before: 4", "no spot capacity of g6.xlarge")
 	s := normal()
@@ -437,7 +437,7 @@ func TestTenThousandReplicas(t *testing.T) {
 	d.wants("replica r0-")
 }
 
-func TestLateFirstTokens(t *testing.T) {
+func TestTTFTMisses(t *testing.T) {
 	d := deskIn(t, 200, 40, normal())
 	s := normal()
 	s.At = noon.Add(10 * time.Second)
@@ -452,7 +452,7 @@ func TestLateFirstTokens(t *testing.T) {
 
 // Half a snapshot is what a balancer tells that has just begun: nothing in it may
 // be taken for granted.
-func TestHalfASnapshotIsDrawn(t *testing.T) {
+func TestPartialSnapshotIsDrawn(t *testing.T) {
 	half := []*telemetry.Snapshot{
 		{},
 		{Regions: []telemetry.RegionSnapshot{{}}},
@@ -540,7 +540,7 @@ func TestEveryTextIsDrawnSafely(t *testing.T) {
 	}
 }
 
-func TestEveryViewHoldsAtEverySize(t *testing.T) {
+func TestEveryViewFitsEverySize(t *testing.T) {
 	testkit.Slow(t)
 	for name, s := range map[string]*telemetry.Snapshot{"normal": normal(), "hostile": hostile(), "crowd": crowd(12, 30), "empty": {}} {
 		t.Run(name, func(t *testing.T) {

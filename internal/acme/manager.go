@@ -228,7 +228,7 @@ func (m *Manager) follow(ctx context.Context) {
 		changes = m.opts.Store.Follow(ctx, valuePrefix+encode(m.key(certmagic.StorageKeys.SiteCert)))
 	}
 	for {
-		err := m.takeUp(ctx)
+		err := m.installShared(ctx)
 		m.unread.Store(nil)
 		if err != nil && ctx.Err() == nil {
 			text := err.Error()
@@ -252,9 +252,9 @@ func (m *Manager) follow(ctx context.Context) {
 	}
 }
 
-// takeUp writes the shared certificate to File, unless the one there was issued later. Expiry
+// installShared writes the shared certificate to File, unless the one there was issued later. Expiry
 // times are not compared, because authorities shorten lifetimes.
-func (m *Manager) takeUp(ctx context.Context) error {
+func (m *Manager) installShared(ctx context.Context) error {
 	text, err := m.shared(ctx)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -146,7 +146,7 @@ func TestDelegatedAuthoritiesAreKept(t *testing.T) {
 	}
 }
 
-func TestWhatIsInTheFilesIsJudged(t *testing.T) {
+func TestInvalidFilesAreRejected(t *testing.T) {
 	chat, other := authority(t, "chat"), authority(t, "chat")
 	key, err := EncodeKey(chat.key)
 	if err != nil {
@@ -206,7 +206,7 @@ func TestAFileIsWrittenWholeAndForItsOwnerOnly(t *testing.T) {
 
 // What was made while the clock of the authority's machine was years ahead is not good yet
 // once it is right: it is made anew.
-func TestWhatAClockAheadMadeIsMadeAnew(t *testing.T) {
+func TestCertificateNotYetValidIsRenewed(t *testing.T) {
 	h := Home{t.TempDir()}
 	chat, err := h.Create("chat", start)
 	if err != nil {

@@ -56,7 +56,7 @@ func (h Home) Recorded() ([]*x509.Certificate, error) {
 		}
 		certs = append(certs, chain[:min(1, len(chain))]...)
 	}
-	if certs, err = h.forgetFirst(certs); err != nil {
+	if certs, err = h.trimRecords(certs); err != nil {
 		return nil, err
 	}
 	slices.SortFunc(certs, func(a, b *x509.Certificate) int {
@@ -65,8 +65,8 @@ func (h Home) Recorded() ([]*x509.Certificate, error) {
 	return certs, nil
 }
 
-// forgetFirst removes the records in excess of maxRecorded that expire first.
-func (h Home) forgetFirst(certs []*x509.Certificate) ([]*x509.Certificate, error) {
+// trimRecords removes the records in excess of maxRecorded that expire first.
+func (h Home) trimRecords(certs []*x509.Certificate) ([]*x509.Certificate, error) {
 	slices.SortFunc(certs, func(a, b *x509.Certificate) int { return a.NotAfter.Compare(b.NotAfter) })
 	for len(certs) > maxRecorded {
 		err := os.Remove(filepath.Join(h.path(dirOperators), Fingerprint(certs[0])+".crt"))
@@ -78,8 +78,8 @@ func (h Home) forgetFirst(certs []*x509.Certificate) ([]*x509.Certificate, error
 	return certs, nil
 }
 
-// leastDigits is the minimum length of a fingerprint prefix that selects a certificate.
-const leastDigits = 8
+// minDigits is the minimum length of a fingerprint prefix that selects a certificate.
+const minDigits = 8
 
 // Named returns the certificates selected by a name, or by the first eight or more characters
 // of a fingerprint. A certificate of a controller or of its delegated authority selects all
@@ -99,7 +99,7 @@ func Named(certs []*x509.Certificate, who string) []*x509.Certificate {
 
 // means reports whether a name or a fingerprint prefix selects a certificate.
 func means(who string, c *x509.Certificate, n Name) bool {
-	return who != "" && n.ID == who || len(who) >= leastDigits && strings.HasPrefix(Fingerprint(c), strings.ToLower(who))
+	return who != "" && n.ID == who || len(who) >= minDigits && strings.HasPrefix(Fingerprint(c), strings.ToLower(who))
 }
 
 // RevokedFile returns the path of the newest list, in PEM.

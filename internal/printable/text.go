@@ -41,8 +41,8 @@ func plain[T string | []byte](s T, lines bool) bool {
 	return true
 }
 
-// longestColour is the maximum length of a colour sequence in bytes.
-const longestColour = 64
+// maxColourLen is the maximum length of a colour sequence in bytes.
+const maxColourLen = 64
 
 // appendSafe appends src sanitised as by Line if oneLine is true, else as by Text. Unless
 // final is true it stops before an incomplete character or sequence at the end of src; used
@@ -82,7 +82,7 @@ func colour(b []byte) int {
 
 // beginsColour reports whether b may be the start of a colour sequence.
 func beginsColour(b []byte) bool {
-	return len(b) < longestColour && (len(b) == 1 && b[0] == 0x1b || parameters(b) == len(b))
+	return len(b) < maxColourLen && (len(b) == 1 && b[0] == 0x1b || parameters(b) == len(b))
 }
 
 // parameters returns the length of the ESC [ and parameters that b begins with, 0 for none.
@@ -91,7 +91,7 @@ func parameters(b []byte) int {
 		return 0
 	}
 	n := 2
-	for n < len(b) && n < longestColour && (b[n] >= '0' && b[n] <= '9' || b[n] == ';' || b[n] == ':') {
+	for n < len(b) && n < maxColourLen && (b[n] >= '0' && b[n] <= '9' || b[n] == ';' || b[n] == ':') {
 		n++
 	}
 	return n

@@ -15,8 +15,8 @@ type Writer struct {
 	out  []byte
 }
 
-// mostKept is the maximum size of the buffer that a Writer keeps between writes, in bytes.
-const mostKept = 64 << 10
+// maxKept is the maximum size of the buffer that a Writer keeps between writes, in bytes.
+const maxKept = 64 << 10
 
 // NewWriter returns a Writer that writes to w.
 func NewWriter(w io.Writer) *Writer { return &Writer{w: w} }
@@ -34,7 +34,7 @@ func (p *Writer) Write(b []byte) (int, error) {
 	}
 	out, used := appendSafe(p.out[:0], src, false, false)
 	p.held = append([]byte(nil), src[used:]...) // rare, and only a few bytes
-	if p.out = out; cap(out) > mostKept {
+	if p.out = out; cap(out) > maxKept {
 		p.out = nil
 	}
 	if len(out) > 0 {

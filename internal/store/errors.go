@@ -81,15 +81,15 @@ func isServerFailure(err error) bool {
 	return errors.As(err, &answer) && answer.Code >= http.StatusInternalServerError
 }
 
-// Limits of makeBackoff.
+// Limits of createBackoff.
 const (
 	makeRetryMin = time.Second
 	makeRetryMax = 30 * time.Second
 )
 
-// makeBackoff is the backoff of attempts to create a stream: on a full disk each failed
+// createBackoff is the backoff of attempts to create a stream: on a full disk each failed
 // attempt leaks a file descriptor in the server.
-type makeBackoff struct {
+type createBackoff struct {
 	mu     sync.Mutex
 	failed error // the last failure; nil if the last attempt succeeded
 	wait   time.Duration
@@ -97,7 +97,7 @@ type makeBackoff struct {
 }
 
 // refuses returns the last failure while it is too early for another attempt, else nil.
-func (b *makeBackoff) refuses(now time.Time) error {
+func (b *createBackoff) refuses(now time.Time) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.failed != nil && now.Before(b.next) {
@@ -107,7 +107,7 @@ func (b *makeBackoff) refuses(now time.Time) error {
 }
 
 // note records the result of an attempt.
-func (b *makeBackoff) note(now time.Time, err error) {
+func (b *createBackoff) note(now time.Time, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !isServerFailure(err) {

@@ -19,9 +19,9 @@ const (
 	// restartMax is the maximum backoff between restarts: the first is immediate, then the
 	// backoff doubles.
 	restartMax = 30 * time.Second
-	// roomBytes is the free space required for a restart: with less the disk would be full
+	// minFreeBytes is the free space required for a restart: with less the disk would be full
 	// again at once. It is the size of one block of a stream on disk.
-	roomBytes = 8 << 20
+	minFreeBytes = 8 << 20
 )
 
 // Problem is why a store does not work.
@@ -54,7 +54,7 @@ func (s *Server) supervise(ctx context.Context, ns *server.Server) {
 	defer s.lock.Close()
 	wait, last := s.opts.checkEvery, time.Time{} // between starts, and when the last one was
 	for sleep(ctx, s.opts.checkEvery) {
-		broken, full := check(ns), lacksRoom(s.opts.Dir)
+		broken, full := check(ns), checkFreeSpace(s.opts.Dir)
 		switch {
 		case full != nil:
 			s.report(full) // it may still write, and a restart would not help
@@ -76,13 +76,13 @@ func (s *Server) supervise(ctx context.Context, ns *server.Server) {
 	stopNATS(ns)
 }
 
-// lacksRoom returns an error if the file system of a directory is full, or nearly.
-func lacksRoom(dir string) error {
+// checkFreeSpace returns an error if the file system of a directory is full, or nearly.
+func checkFreeSpace(dir string) error {
 	free, err := freeBytes(dir)
-	if err != nil || free >= roomBytes {
+	if err != nil || free >= minFreeBytes {
 		return nil //nolint:nilerr // if the free space is unknown, failed writes are detected
 	}
-	return fmt.Errorf("%s has %d KiB left of the %d MiB that the store needs: %w", dir, free>>10, roomBytes>>20, syscall.ENOSPC)
+	return fmt.Errorf("%s has %d KiB left of the %d MiB that the store needs: %w", dir, free>>10, minFreeBytes>>20, syscall.ENOSPC)
 }
 
 // Free returns the free bytes of the store's file system; known is false if the system does
@@ -95,7 +95,7 @@ func (s *Server) Free() (bytes uint64, known bool) {
 // restart restarts the server if its disk can be written again. It returns the server; nil if
 // it could not be started.
 func (s *Server) restart(ctx context.Context, ns *server.Server) *server.Server {
-	if err := tryDisk(s.opts.Dir); err != nil {
+	if err := checkDisk(s.opts.Dir); err != nil {
 		s.report(err)
 		return ns
 	}
@@ -131,15 +131,15 @@ func stopNATS(ns *server.Server) {
 	}
 }
 
-// tryDisk returns why a file of roomBytes cannot be written to a directory.
-func tryDisk(dir string) (err error) {
+// checkDisk returns why a file of minFreeBytes cannot be written to a directory.
+func checkDisk(dir string) (err error) {
 	f, err := os.CreateTemp(dir, "room.*")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.Remove(f.Name())) }()
 	chunk := make([]byte, 1<<20)
-	for range roomBytes / len(chunk) {
+	for range minFreeBytes / len(chunk) {
 		if _, err = f.Write(chunk); err != nil {
 			break
 		}

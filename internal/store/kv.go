@@ -141,7 +141,7 @@ func (s *Store) Watch(ctx context.Context, prefix string) <-chan Change {
 // Follow is Watch for clients that only read: it creates nothing in the store, and waits
 // until the bucket exists.
 func (s *Store) Follow(ctx context.Context, prefix string) <-chan Change {
-	return s.watch(ctx, prefix, s.madeBucket)
+	return s.watch(ctx, prefix, s.existingBucket)
 }
 
 func (s *Store) watch(ctx context.Context, prefix string, open func(context.Context) (jetstream.KeyValue, error)) <-chan Change {

@@ -13,9 +13,9 @@ import (
 // leaseRecord is the value of a lease's key.
 type leaseRecord struct {
 	Holder string `json:"holder"`
-	// Tenure is unique to one acquisition, so that a holder recognises its own write if its
+	// Term is unique to one acquisition, so that a holder recognises its own write if its
 	// acknowledgement was lost.
-	Tenure string `json:"tenure"`
+	Term string `json:"tenure"`
 	// TTLMillis is the holder's ttl; others wait at least this long.
 	TTLMillis int64 `json:"ttl_ms"`
 }
@@ -66,7 +66,7 @@ func (s *Store) Acquire(ctx context.Context, name, holder string, ttl time.Durat
 	if !keyRE.MatchString(name) || ttl <= 0 {
 		return nil, fmt.Errorf("acquiring lease %q for %s: want a name of letters, digits and _/=-. and a ttl above 0, got %s", name, holder, ttl)
 	}
-	value, err := json.Marshal(leaseRecord{Holder: holder, Tenure: rand.Text(), TTLMillis: ttl.Milliseconds()})
+	value, err := json.Marshal(leaseRecord{Holder: holder, Term: rand.Text(), TTLMillis: ttl.Milliseconds()})
 	if err != nil {
 		return nil, fmt.Errorf("acquiring lease %q: %w", name, err)
 	}

@@ -20,11 +20,11 @@ type logger struct {
 
 // Limits of repeated messages, each with its reason.
 const (
-	// sayAgain is the minimum time between two logs of the same warning or error: on a full
+	// relogAfter is the minimum time between two logs of the same warning or error: on a full
 	// disk the server repeats it at every write.
-	sayAgain = 10 * time.Minute
-	// saidMax is the maximum number of messages remembered.
-	saidMax = 256
+	relogAfter = 10 * time.Minute
+	// maxLogged is the maximum number of messages remembered.
+	maxLogged = 256
 )
 
 func newLogger(to *slog.Logger) *logger {
@@ -39,9 +39,9 @@ func (l *logger) once(level slog.Level, text string) {
 	l.mu.Lock()
 	now := l.now()
 	last, known := l.said[text]
-	again := known && now.Sub(last) < sayAgain
+	again := known && now.Sub(last) < relogAfter
 	if !again {
-		if len(l.said) >= saidMax {
+		if len(l.said) >= maxLogged {
 			clear(l.said)
 		}
 		l.said[text] = now

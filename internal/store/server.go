@@ -241,16 +241,16 @@ func streamsOnDisk(dir string) []string {
 	}
 	var names []string
 	for _, e := range entries {
-		if e.IsDir() && wasMade(filepath.Join(streams, e.Name())) {
+		if e.IsDir() && hasStreamData(filepath.Join(streams, e.Name())) {
 			names = append(names, e.Name())
 		}
 	}
 	return names
 }
 
-// wasMade reports whether the directory of a stream contains its metadata or any data. A
+// hasStreamData reports whether the directory of a stream contains its metadata or any data. A
 // process that ended while creating the stream leaves neither.
-func wasMade(dir string) bool {
+func hasStreamData(dir string) bool {
 	if _, err := os.Stat(filepath.Join(dir, server.JetStreamMetaFile)); !errors.Is(err, fs.ErrNotExist) {
 		return true
 	}

@@ -42,7 +42,7 @@ type Store struct {
 	log       *slog.Logger
 	now       func() time.Time
 
-	making makeBackoff // for streams that the server failed to create
+	making createBackoff // for streams that the server failed to create
 
 	mu     sync.Mutex
 	read   *Problem // why the last read failed; nil if it succeeded
@@ -294,9 +294,9 @@ func (s *Store) bucket(ctx context.Context) (jetstream.KeyValue, error) {
 	return kv, nil
 }
 
-// madeBucket opens the state bucket if it exists; else it fails with
+// existingBucket opens the state bucket if it exists; else it fails with
 // jetstream.ErrBucketNotFound.
-func (s *Store) madeBucket(ctx context.Context) (jetstream.KeyValue, error) {
+func (s *Store) existingBucket(ctx context.Context) (jetstream.KeyValue, error) {
 	nc, err := s.conn()
 	if err != nil {
 		return nil, err

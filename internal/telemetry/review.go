@@ -157,7 +157,7 @@ func (s *Snapshot) PlanLine(zone *time.Location) string {
 			text += ": " + p.Infeasible[0]
 		}
 	case len(p.Changes) > 0:
-		text = s.changesInWords()
+		text = s.describeChanges()
 	}
 	if unmet := s.UnmetLine(); unmet != "" {
 		text += "; " + unmet
@@ -168,8 +168,8 @@ func (s *Snapshot) PlanLine(zone *time.Location) string {
 	return fmt.Sprintf("plan %s: %s", p.At.In(zone).Format("15:04"), text)
 }
 
-// changesInWords lists the plan's changes, and the cost if there is one.
-func (s *Snapshot) changesInWords() string {
+// describeChanges lists the plan's changes, and the cost if there is one.
+func (s *Snapshot) describeChanges() string {
 	models := map[string]bool{}
 	for _, c := range s.Plan.Changes {
 		models[c.Model] = true

@@ -7,7 +7,7 @@ import (
 
 func usd(v float64) *float64 { return &v }
 
-func TestAPlanInALine(t *testing.T) {
+func TestPlanLine(t *testing.T) {
 	at := time.Date(2027, 1, 15, 1, 0, 0, 0, time.UTC)
 	us := PlanChange{Model: "m", Region: "aws/us", GPU: "L4", Delta: 2}
 	eu := PlanChange{Model: "m", Region: "aws/eu", GPU: "2xL4", Delta: -1}
@@ -36,7 +36,7 @@ func TestAPlanInALine(t *testing.T) {
 	}
 }
 
-func TestForecastsInALine(t *testing.T) {
+func TestPeakAndDeviationLines(t *testing.T) {
 	us := LoadForecast{Model: "m", Region: "aws/us", StepSeconds: 300, MeanTPS: make([]float64, 12), Peak: Peak{Mean: 3400.4}}
 	eu := LoadForecast{Model: "m", Region: "aws/eu", Peak: Peak{Mean: 120}, Left: "5.0 times the forecast for 12 minutes (burst)"}
 	big := LoadForecast{Model: "big", Region: "aws/eu", Peak: Peak{Mean: 1}, Left: "0.4 times the forecast for 20 minutes (drift down)"}

@@ -7,7 +7,7 @@ import (
 	"skyserve/internal/service"
 )
 
-func TestWhoIsDonatedIsAReplicaOfItsRegion(t *testing.T) {
+func TestDonatedReplicasAreListed(t *testing.T) {
 	since := time.Date(2026, 3, 1, 14, 0, 0, 0, time.UTC)
 	until := since.Add(time.Hour)
 	s := Snapshot{Regions: []RegionSnapshot{
@@ -47,7 +47,7 @@ func TestWhoIsDonatedIsAReplicaOfItsRegion(t *testing.T) {
 	}
 }
 
-func TestEventsInWords(t *testing.T) {
+func TestEventLines(t *testing.T) {
 	e := ScalingEvent{
 		At: time.Date(2026, 3, 1, 14, 2, 5, 0, time.UTC), Strategy: "lt-ua", Action: ScalingLaunched, Region: "local/us",
 		Replicas: []string{"us-3"}, Serving: 3, Reason: "memory 71 % used, above 70 %, 5 planned",

@@ -33,7 +33,7 @@ func (u Unmet) String() string {
 func (s *Snapshot) Unmet() []Unmet {
 	var out []Unmet
 	for _, t := range s.Targets {
-		tells := s.tellsCapacity(t)
+		tells := s.reportsCapacity(t)
 		byGPU := map[string]int{}
 		for _, c := range t.Replicas {
 			byGPU[c.GPU] += c.Count
@@ -54,7 +54,7 @@ func (s *Snapshot) Unmet() []Unmet {
 // running returns how many replicas of a target's model and region run on a GPU type and,
 // if given, with a capacity type.
 func (s *Snapshot) running(t Target, on TargetReplicas) (n int) {
-	s.eachOf(t, func(r *ReplicaSnapshot) {
+	s.eachReplica(t, func(r *ReplicaSnapshot) {
 		if r.GPU == on.GPU && (on.Capacity == "" || r.Capacity == on.Capacity) {
 			n++
 		}
@@ -62,15 +62,15 @@ func (s *Snapshot) running(t Target, on TargetReplicas) (n int) {
 	return n
 }
 
-// tellsCapacity reports whether all replicas of a target report their capacity type.
-func (s *Snapshot) tellsCapacity(t Target) bool {
+// reportsCapacity reports whether all replicas of a target report their capacity type.
+func (s *Snapshot) reportsCapacity(t Target) bool {
 	tells := true
-	s.eachOf(t, func(r *ReplicaSnapshot) { tells = tells && r.Capacity != "" })
+	s.eachReplica(t, func(r *ReplicaSnapshot) { tells = tells && r.Capacity != "" })
 	return tells
 }
 
-// eachOf calls f with each replica of a target's model and region that is not donated.
-func (s *Snapshot) eachOf(t Target, f func(*ReplicaSnapshot)) {
+// eachReplica calls f with each replica of a target's model and region that is not donated.
+func (s *Snapshot) eachReplica(t Target, f func(*ReplicaSnapshot)) {
 	for i := range s.Regions {
 		for k := range s.Regions[i].Replicas {
 			if r := &s.Regions[i].Replicas[k]; cmp.Or(r.Region, s.Regions[i].Name) == t.Region && r.Model == t.Model && !r.Donated {

@@ -17,17 +17,17 @@ const (
 	portBases  = portBlocks * 100 / portStep
 )
 
-// portTurn is the last block assigned. It starts at the process id, since other test
+// lastPortBase is the last block assigned. It starts at the process id, since other test
 // binaries run in parallel.
-var portTurn atomic.Int64
+var lastPortBase atomic.Int64
 
-func init() { portTurn.Store(int64(os.Getpid())) }
+func init() { lastPortBase.Store(int64(os.Getpid())) }
 
 // LocalPort returns a local.port for the service of a test: no other test of this program gets
 // it, and the first ports of each kind are free. It allows up to 20 machines of a kind.
 func LocalPort() int {
 	for range portBases {
-		n := int(portTurn.Add(1) % portBases)
+		n := int(lastPortBase.Add(1) % portBases)
 		base := portFirst + n/(100/portStep)*portKinds*100 + n%(100/portStep)*portStep
 		if portsFree(base) {
 			return base

@@ -161,7 +161,7 @@ func TestPrometheusRangesAreSplit(t *testing.T) {
 	}
 }
 
-func TestPrometheusWhoAsks(t *testing.T) {
+func TestPrometheusCredentials(t *testing.T) {
 	p, source := startProm(t, func(_ string, start, _ int64) (int, string) { return 200, matrix(values("", start, "1")) })
 	for _, c := range []struct{ user, given, want string }{
 		{"", "", ""},
@@ -213,7 +213,7 @@ func TestPrometheusErrors(t *testing.T) {
 
 // An http URL is Prometheus' when a query is given; its other parameters are
 // passed on, as some stores behind the same API want.
-func TestPrometheusPassesParametersOn(t *testing.T) {
+func TestPrometheusForwardsParameters(t *testing.T) {
 	p, source := startProm(t, func(_ string, start, _ int64) (int, string) { return 200, matrix(values("", start, "1")) })
 	points, _, err := Points(t.Context(), strings.TrimPrefix(source, "prometheus+")+"?dedup=true", Options{Now: now, PromQL: "q"})
 	if err != nil || p.dedup != "true" || p.queries[0] != "q" || len(points) != 2 || points[0].PromptTokens != 60 {
