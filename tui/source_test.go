@@ -12,7 +12,7 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// admin serves the snapshot of a service until it is told to fail.
+// admin serves the snapshot of a service until the test makes it fail.
 type admin struct {
 	*httptest.Server
 	service string

@@ -17,7 +17,7 @@ func TestReplicaPriceOverridesRegionPrice(t *testing.T) {
 		want    string
 	}{
 		{"on spot", telemetry.ReplicaSnapshot{GPU: "L4", USDPerHour: &spot}, "0.35"},
-		{"of which nothing is told", telemetry.ReplicaSnapshot{GPU: "L4"}, "0.80"},
+		{"without a price of its own", telemetry.ReplicaSnapshot{GPU: "L4"}, "0.80"},
 		{"on something else", telemetry.ReplicaSnapshot{GPU: "H100"}, unknown},
 	} {
 		if got, _ := p.cell(row{region: region, replica: &tt.replica}); got != tt.want {

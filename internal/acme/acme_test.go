@@ -377,13 +377,13 @@ func TestRenewal(t *testing.T) {
 	}
 }
 
-// An authority that refuses is told of in its own words, and asked again later, not at once.
+// The refusal of an authority is reported with its message, and retried later, not at once.
 func TestRefusalIsReported(t *testing.T) {
 	w := newWorld(t, nil)
 	w.ca.Refuse(true)
 	o := w.options(service.ChallengeTLSALPN)
 	m, end := w.run(o)
-	within(t, "the refusal is told", func() error {
+	within(t, "the refusal is reported", func() error {
 		if p := m.Failure(); !strings.Contains(p, "too many certificates already issued") {
 			return fmt.Errorf("the problem is %q", p)
 		}
@@ -401,12 +401,12 @@ func TestRefusalIsReported(t *testing.T) {
 	}
 }
 
-// A record that may not be written is told of.
+// A record that may not be written is reported.
 func TestForbiddenRecordIsReported(t *testing.T) {
 	w := newWorld(t, nil)
 	w.zone.err = errors.New("route53:ChangeResourceRecordSets is not allowed")
 	m, _ := w.run(w.options(service.ChallengeDNS))
-	within(t, "it is told", func() error {
+	within(t, "it is reported", func() error {
 		if p := m.Failure(); !strings.Contains(p, "route53:ChangeResourceRecordSets is not allowed") {
 			return fmt.Errorf("the problem is %q", p)
 		}

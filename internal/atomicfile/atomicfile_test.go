@@ -85,7 +85,7 @@ func TestSyncOrder(t *testing.T) {
 }
 
 // Whichever call fails, the file has its old content or the new one, no temporary file is
-// left, and the caller is told.
+// left, and the caller gets the error.
 func TestFailureKeepsOldOrNewFile(t *testing.T) {
 	for _, cause := range []error{syscall.ENOSPC, syscall.EIO, syscall.EROFS} {
 		for fail := range 4 {

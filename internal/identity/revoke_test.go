@@ -215,8 +215,8 @@ func TestOperatorsAreRecorded(t *testing.T) {
 			t.Errorf("%q names %d of them, want %d", who, len(got), want)
 		}
 	}
-	elsewhere := Home{t.TempDir()}
-	if _, err := elsewhere.Revoke(certs, start); !errors.Is(err, fs.ErrNotExist) {
+	other := Home{t.TempDir()}
+	if _, err := other.Revoke(certs, start); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("without the authority: %v", err)
 	}
 }

@@ -146,7 +146,7 @@ func TestRepeatedErrorsAreLoggedOnce(t *testing.T) {
 	for i := range 10_000 {
 		l.Errorf("another %d", i)
 	}
-	if len(l.said) > maxLogged {
-		t.Errorf("%d texts are remembered", len(l.said))
+	if len(l.lastLogged) > maxLogged {
+		t.Errorf("%d texts are remembered", len(l.lastLogged))
 	}
 }

@@ -11,11 +11,11 @@ import (
 // logger forwards the NATS server's logs to slog and keeps its first fatal error: an
 // embedded server must return errors and never exit the process.
 type logger struct {
-	to    *slog.Logger
-	now   func() time.Time
-	mu    sync.Mutex
-	fatal error
-	said  map[string]time.Time // when each warning or error was last logged
+	to         *slog.Logger
+	now        func() time.Time
+	mu         sync.Mutex
+	fatal      error
+	lastLogged map[string]time.Time // when each warning or error was last logged
 }
 
 // Limits of repeated messages, each with its reason.
@@ -31,20 +31,20 @@ func newLogger(to *slog.Logger) *logger {
 	if to == nil {
 		to = slog.New(slog.DiscardHandler)
 	}
-	return &logger{to: to.With("component", "store"), now: time.Now, said: map[string]time.Time{}}
+	return &logger{to: to.With("component", "store"), now: time.Now, lastLogged: map[string]time.Time{}}
 }
 
 // once logs a message unless it was logged recently.
 func (l *logger) once(level slog.Level, text string) {
 	l.mu.Lock()
 	now := l.now()
-	last, known := l.said[text]
+	last, known := l.lastLogged[text]
 	again := known && now.Sub(last) < relogAfter
 	if !again {
-		if len(l.said) >= maxLogged {
-			clear(l.said)
+		if len(l.lastLogged) >= maxLogged {
+			clear(l.lastLogged)
 		}
-		l.said[text] = now
+		l.lastLogged[text] = now
 	}
 	l.mu.Unlock()
 	if !again {

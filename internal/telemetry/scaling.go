@@ -153,9 +153,9 @@ func withDonated(replicas []ReplicaSnapshot, d Donation) []ReplicaSnapshot {
 
 // reason describes how long a replica is donated.
 func (d Donation) reason() string {
-	lent := service.Donation{Since: d.Since}
+	donation := service.Donation{Since: d.Since}
 	if d.Until != nil {
-		lent.Until = *d.Until
+		donation.Until = *d.Until
 	}
 	return lent.String()
 }
