@@ -157,5 +157,5 @@ func (d Donation) reason() string {
 	if d.Until != nil {
 		donation.Until = *d.Until
 	}
-	return lent.String()
+	return donation.String()
 }
