@@ -5,21 +5,21 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// batchSheet is one row a model and region: the deferred requests (NIW) that wait
-// there for spare memory, beside what they wait behind.
+// batchSheet has one row per model and region: the deferred requests (NIW) that wait for
+// spare KV memory, and the interactive load that has priority.
 func (s *screen) batchSheet() sheet {
 	figures := func(title string, rank int, letter, word string) sheetColumn {
-		return sheetColumn{column{title: title, least: 5, right: true, rank: rank}, letter, word, true, false}
+		return sheetColumn{column{title: title, minWidth: 5, right: true, dropRank: rank}, letter, word, true, false}
 	}
 	sh := sheet{noun: "queue", columns: []sheetColumn{
-		{column{title: "REGION", least: 10, most: 28}, "R", "region", false, false},
-		{column{title: "MODEL", least: 8, most: 32, rank: 5}, "M", "model", false, true},
+		{column{title: "REGION", minWidth: 10, maxWidth: 28}, "R", "region", false, false},
+		{column{title: "MODEL", minWidth: 8, maxWidth: 32, dropRank: 5}, "M", "model", false, true},
 		figures("DEFERRED", 0, "D", "deferred requests"),
-		figures("INTERACTIVE", 2, "I", "interactive requests held"),
+		figures("INTERACTIVE", 2, "I", "queued interactive requests"),
 		figures("READY", 3, "Y", "ready replicas"),
-		{column{title: "KV", least: 8, most: barWidth + 1 + percentWidth, rank: 4}, "K", "mean KV memory used", true, false},
-		{column{title: "RELEASE", least: 12, most: 60, rank: 1}, "L", "what they wait for", false, false},
-	}, empty: []string{"no model is served yet"}}
+		{column{title: "KV", minWidth: 8, maxWidth: barWidth + 1 + percentWidth, dropRank: 4}, "K", "mean KV utilisation", true, false},
+		{column{title: "WAITING FOR", minWidth: 12, maxWidth: 60, dropRank: 1}, "L", "waiting for", false, false},
+	}, empty: []string{"No models are served yet"}}
 	known := false
 	for _, r := range regionsOf(s.snapshot) {
 		if s.focus != "" && r.Name != s.focus {
@@ -31,34 +31,34 @@ func (s *screen) batchSheet() sheet {
 		}
 	}
 	if !known && len(s.snapshot.Regions) > 0 {
-		sh.empty = []string{"what is deferred is not known", "no balancer that answers tells it: one may be older than this dashboard"}
+		sh.empty = []string{"Batch queues unknown", "no reachable balancer reports them; its version may be older than this dashboard"}
 	}
 	return sh
 }
 
-// batchCells are the figures of what is deferred of a model in a region.
-func (s *screen) batchCells(r *telemetry.RegionSnapshot, m telemetry.ModelSnapshot) []value {
-	ready, kv := s.memory(r, m.Model)
-	deferred := figure(float64(m.Deferred), count(int64(m.Deferred)), roleText)
+// batchCells returns the cells of a model's batch queue in a region.
+func (s *screen) batchCells(r *telemetry.RegionSnapshot, m telemetry.ModelSnapshot) []cellValue {
+	ready, kv := s.modelMemory(r, m.Model)
+	deferred := numberCell(float64(m.Deferred), count(int64(m.Deferred)), roleText)
 	if m.Deferred == 0 {
 		deferred.role = roleMuted
 	}
-	memory := noFigure()
+	memory := unknownCell()
 	if kv != nil {
 		share := *kv
-		memory = figure(share, percent(kv), roleAccent)
+		memory = numberCell(share, percent(kv), roleAccent)
 		memory.draw = func(w int) string { return kvBar(share, w, s.theme.glyphs) }
 	}
-	return []value{
-		word(s.regionName(r.Name), roleAccent), word(s.theme.text(shortModel(m.Model)), roleText), deferred,
-		figure(float64(m.Queued), count(int64(m.Queued)), roleText), figure(float64(ready), count(int64(ready)), roleText),
-		memory, word(release(m, ready, kv), roleMuted),
+	return []cellValue{
+		textCell(s.regionName(r.Name), roleAccent), textCell(s.theme.text(shortModel(m.Model)), roleText), deferred,
+		numberCell(float64(m.Queued), count(int64(m.Queued)), roleText), numberCell(float64(ready), count(int64(ready)), roleText),
+		memory, textCell(waitingFor(m, ready, kv), roleMuted),
 	}
 }
 
-// memory is how many replicas of a model are ready in a region, and the mean share
-// of KV memory that they use; nil where none tells.
-func (s *screen) memory(r *telemetry.RegionSnapshot, model string) (ready int, kv *float64) {
+// modelMemory returns how many replicas of a model are ready in a region, and their mean KV
+// utilisation; nil if none reports it.
+func (s *screen) modelMemory(r *telemetry.RegionSnapshot, model string) (ready int, kv *float64) {
 	sum, n := 0.0, 0
 	for i := range r.Replicas {
 		rep := &r.Replicas[i]
@@ -78,7 +78,7 @@ func (s *screen) memory(r *telemetry.RegionSnapshot, model string) (ready int, k
 	return ready, &mean
 }
 
-// kvBar is a bar with its share, or the share alone where room is short.
+// kvBar returns a bar and a percentage, or only the percentage if the column is narrow.
 func kvBar(share float64, w int, g glyphs) string {
 	text := pad(percent(&share), percentWidth, true)
 	if n := w - percentWidth - 1; n >= 3 {
@@ -87,16 +87,16 @@ func kvBar(share float64, w int, g glyphs) string {
 	return text
 }
 
-// release says what the deferred requests wait for. At which share of memory they go,
-// and after how long in any case, is the balancer's to know (balancer.deferred_*).
-func release(m telemetry.ModelSnapshot, ready int, kv *float64) string {
+// waitingFor returns what the deferred requests wait for. The balancer decides at which KV
+// utilisation and after which time they are sent (balancer.deferred_*).
+func waitingFor(m telemetry.ModelSnapshot, ready int, kv *float64) string {
 	switch {
 	case m.Deferred == 0:
-		return "none waits"
+		return "queue empty"
 	case ready == 0:
-		return "for a replica"
+		return "a ready replica"
 	case kv == nil:
-		return "memory is not known"
+		return "unknown: no KV report"
 	}
-	return "for spare memory, or their age"
+	return "spare KV or max age"
 }

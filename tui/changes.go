@@ -8,18 +8,18 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// mostUrgent is the change that asks for most attention; of several the first.
-func mostUrgent(changes []change) (best change, found bool) {
+// mostSevere returns the most severe change; of several the first.
+func mostSevere(changes []change) (best change, found bool) {
 	for _, c := range changes {
-		if !found || urgency(c) < urgency(best) {
+		if !found || severity(c) < severity(best) {
 			best, found = c, true
 		}
 	}
 	return best, found
 }
 
-// findChanges lists the replicas whose state changed between two snapshots, by
-// region and name, those that are gone last.
+// findChanges returns the replicas whose state changed between two snapshots, by region and
+// name, removed replicas last.
 func findChanges(before, after *telemetry.Snapshot) []change {
 	if before == nil || after == nil {
 		return nil
@@ -57,8 +57,8 @@ func findChanges(before, after *telemetry.Snapshot) []change {
 	return append(changes, gone...)
 }
 
-// words say the change without its reason.
-func (c change) words(g glyphs) string {
+// describe describes the change without its reason.
+func (c change) describe(g glyphs) string {
 	switch {
 	case c.from == "":
 		return c.replica + " added, " + string(c.to)
@@ -68,8 +68,8 @@ func (c change) words(g glyphs) string {
 	return c.replica + " " + string(c.from) + " " + g.arrow + " " + string(c.to)
 }
 
-// role is what the change means.
-func (c change) role(g glyphs) role {
+// stateRole returns the role of the replica's new state.
+func (c change) stateRole(g glyphs) role {
 	if c.to == "" {
 		return roleMuted
 	}
@@ -77,8 +77,8 @@ func (c change) role(g glyphs) role {
 	return r
 }
 
-// urgency orders changes; what is gone comes after all that is there.
-func urgency(c change) int {
+// severity ranks changes by severity, most severe first; removed replicas come last.
+func severity(c change) int {
 	if c.to == "" {
 		return len(stateRank)
 	}

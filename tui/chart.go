@@ -8,17 +8,17 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// The chart fills lines that the table leaves empty.
+// Limits of the chart, which fills the lines that the table leaves empty.
 const (
-	leastChart     = 6  // lines, from which it says more than a sparkline
-	mostChart      = 14 // lines
-	mostTall       = 26 // lines, on a screen that has nothing else to show
+	minChart       = 6  // lines, below which a sparkline is as good
+	maxChart       = 14 // lines
+	maxTallChart   = 26 // lines, in the overview
 	chartFromWidth = 80
 	axisWidth      = 6
 )
 
-// chart draws the output tokens a second of what the table shows, over as much
-// of the past as is kept and fits, in n lines: a title and bars of cells.
+// chart draws the output tokens per second of the shown regions over as much of the history
+// as fits, in n lines: a title and bars.
 func (s *screen) chart(t *Theme, n int) []string {
 	if n == 0 {
 		return nil
@@ -32,23 +32,23 @@ func (s *screen) chart(t *Theme, n int) []string {
 		what = t.text(string(s.focus))
 	}
 	title := t.cut("output tok/s, "+what+", "+strings.ToLower(sparkSpan(cells)), s.width)
-	lines := []string{"", t.heading.over(title)}
+	lines := []string{"", t.heading.apply(title)}
 	for row := rows - 1; row >= 0; row-- {
 		var bars strings.Builder
 		for _, v := range values {
 			bars.WriteString(cmp.Or(t.bar(v, peak, row, rows), " "))
 		}
-		lines = append(lines, t.scale(peak, row, rows)+t.accent.over(strings.TrimRight(bars.String(), " ")))
+		lines = append(lines, t.scale(peak, row, rows)+t.accent.apply(strings.TrimRight(bars.String(), " ")))
 	}
 	return lines
 }
 
-// shownRegions are the regions whose replicas the table shows.
+// shownRegions returns the regions whose replicas the table shows.
 func (s *screen) shownRegions() []*telemetry.RegionSnapshot {
 	return focused(regionsOf(s.snapshot), s.focus)
 }
 
-// focused are the regions of that name, or all where it is empty.
+// focused returns the region of that name, or all regions if it is empty.
 func focused(regions []*telemetry.RegionSnapshot, focus service.Region) []*telemetry.RegionSnapshot {
 	if focus == "" {
 		return regions
@@ -61,8 +61,8 @@ func focused(regions []*telemetry.RegionSnapshot, focus service.Region) []*telem
 	return nil
 }
 
-// chartValues are the sums of the last n buckets, the newest last and -1 where
-// nothing is known, with the greatest of them.
+// chartValues returns the sums of the last n buckets, newest last and -1 for unknown, and
+// the greatest of them.
 func (s *screen) chartValues(regions []*telemetry.RegionSnapshot, n int) (values []float64, peak float64) {
 	values = make([]float64, n)
 	for i := range values {

@@ -10,13 +10,13 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// segment is a piece of a line that is shown whole or not at all.
+// segment is a part of a line that is shown in full or not at all.
 type segment struct {
 	text  string
 	paint paint
 }
 
-// segments joins the pieces that fit into width; the first is cut if need be.
+// segments joins the segments that fit into width w; only the first may be truncated.
 func (t *Theme) segments(w int, between string, pieces ...segment) (line string, used int) {
 	var b strings.Builder
 	for _, p := range pieces {
@@ -34,18 +34,18 @@ func (t *Theme) segments(w int, between string, pieces ...segment) (line string,
 			break
 		}
 		if used > 0 {
-			b.WriteString(t.muted.over(between))
+			b.WriteString(t.muted.apply(between))
 		}
-		b.WriteString(p.paint.over(p.text))
+		b.WriteString(p.paint.apply(p.text))
 		used += n
 	}
 	return b.String(), used
 }
 
-// header is the first line: the service in sum, and the time of the figures.
+// header returns the first line: totals of the service, and the time of the snapshot.
 func (s *screen) header() []string {
 	t := totalsOf(s.snapshot)
-	clock := s.clock()
+	clock := s.clockSegment()
 	room := 0
 	if s.width > 0 {
 		room = max(s.width-width(clock.text)-2, 1)
@@ -63,44 +63,44 @@ func (s *screen) header() []string {
 		segment{plural(len(s.snapshot.Regions), "region"), s.theme.muted},
 	)
 	if s.width <= 0 {
-		return []string{left + "  " + clock.paint.over(clock.text)}
+		return []string{left + "  " + clock.paint.apply(clock.text)}
 	}
 	gap := s.width - used - width(clock.text)
 	if gap < 1 {
 		return []string{left}
 	}
-	return []string{left + strings.Repeat(" ", gap) + clock.paint.over(clock.text)}
+	return []string{left + strings.Repeat(" ", gap) + clock.paint.apply(clock.text)}
 }
 
-// clock is the time of the figures, or the word for why they stand still.
-func (s *screen) clock() segment {
+// clockSegment returns the time of the snapshot, or the reason why it is not current.
+func (s *screen) clockSegment() segment {
 	switch {
 	case s.link.err != "":
-		return segment{"LOST " + age(s.since), s.theme.alarm}
-	case s.then != nil:
-		return segment{"PAST " + s.snapshot.At.Format("15:04:05"), s.theme.alarm}
+		return segment{"DISCONNECTED " + age(s.sinceFetch), s.theme.alarm}
+	case s.pastFrame != nil:
+		return segment{"HISTORY " + s.snapshot.At.Format("15:04:05"), s.theme.alarm}
 	case s.paused:
-		return segment{"PAUSED " + age(s.since), s.theme.alarm}
-	case s.since > staleAfter+2*s.link.interval:
-		return segment{"LATE " + age(s.since), s.theme.warn}
+		return segment{"PAUSED " + age(s.sinceFetch), s.theme.alarm}
+	case s.sinceFetch > staleAfter+2*s.link.interval:
+		return segment{"STALE " + age(s.sinceFetch), s.theme.warn}
 	case s.snapshot.At.IsZero():
 		return segment{unknown, s.theme.muted}
 	}
 	return segment{s.snapshot.At.Format("15:04:05"), s.theme.muted}
 }
 
-// note is the second line: what matters most beside the figures.
+// note returns the second line: errors, results of actions, alerts and notices.
 func (s *screen) note() []string {
 	if s.link.err != "" {
-		text := fmt.Sprintf(" connection lost: %s; trying again, figures are %s old ", s.theme.text(s.link.err), age(s.since))
-		return []string{s.theme.alarm.over(s.fit(text))}
+		text := fmt.Sprintf(" connection lost: %s; retrying, data is %s old ", s.theme.text(s.link.err), age(s.sinceFetch))
+		return []string{s.theme.alarm.apply(s.fit(text))}
 	}
 	if s.toast.text != "" {
 		p := s.theme.title
 		if s.toast.bad {
 			p = s.theme.alarm
 		}
-		return []string{p.over(s.fit(s.theme.text(s.toast.text)))}
+		return []string{p.apply(s.fit(s.theme.text(s.toast.text)))}
 	}
 	notes := append([]segment{s.alertNote(), s.changeNote()}, s.planNotes()...)
 	line, _ := s.theme.segments(s.width, " "+s.theme.glyphs.separator+" ", append(notes, s.donationNote(), s.eventNote())...)
@@ -110,7 +110,7 @@ func (s *screen) note() []string {
 	return []string{line}
 }
 
-// fit cuts text to the screen's width.
+// fit truncates text to the screen's width.
 func (s *screen) fit(text string) string {
 	if s.width <= 0 {
 		return text
@@ -118,29 +118,29 @@ func (s *screen) fit(text string) string {
 	return s.theme.cut(text, s.width)
 }
 
-// change is the last change of a replica's state that the screen saw.
+// change is a change of a replica's state between two snapshots.
 type change struct {
 	region   service.Region
 	replica  string
-	from, to service.ReplicaState // "" = it was not there
+	from, to service.ReplicaState // "" = the replica did not exist
 	reason   string
 	ago      time.Duration
 }
 
-// changeNote says what changed last.
+// changeNote returns the most recent change of a replica.
 func (s *screen) changeNote() segment {
 	c := s.change
-	if c.replica == "" || s.then != nil {
+	if c.replica == "" || s.pastFrame != nil {
 		return segment{}
 	}
-	text := age(c.ago) + " ago: " + c.words(s.theme.glyphs)
+	text := age(c.ago) + " ago: " + c.describe(s.theme.glyphs)
 	if c.reason != "" {
 		text += ": " + c.reason
 	}
 	return segment{s.theme.text(text), paint{}}
 }
 
-// alertNote is the worst alert, and how many more there are.
+// alertNote returns the most severe alert, and how many more there are.
 func (s *screen) alertNote() segment {
 	alerts := s.snapshot.Alerts
 	if len(alerts) == 0 {
@@ -151,13 +151,13 @@ func (s *screen) alertNote() segment {
 		p = s.theme.alarm
 	}
 	if more := len(alerts) - 1; more > 0 {
-		text = fmt.Sprintf("%s (and %d more)", text, more)
+		text = fmt.Sprintf("%s (+%d more)", text, more)
 	}
 	return segment{s.theme.text(text), p}
 }
 
-// planNotes say what the last proposal would change, which loads left their
-// forecasts, and which peaks are expected.
+// planNotes returns the loads that deviate from their forecasts, the changes of the last
+// plan, and the forecast peaks.
 func (s *screen) planNotes() []segment {
 	left := segment{s.theme.text(s.snapshot.LeftLine()), s.theme.warn}
 	plan := segment{s.theme.text(s.snapshot.PlanLine(s.snapshot.At.Location())), s.theme.muted}
@@ -165,12 +165,12 @@ func (s *screen) planNotes() []segment {
 	return []segment{left, plan, peak}
 }
 
-// eventNote says what the strategy did last.
+// eventNote returns the last event of the scaling strategy.
 func (s *screen) eventNote() segment {
 	return segment{s.theme.text(strings.Join(s.snapshot.EventLines(s.snapshot.At.Location(), 1), "")), paint{}}
 }
 
-// donationNote says how many replicas are lent, and what that earns.
+// donationNote returns how many replicas are donated, and their earnings.
 func (s *screen) donationNote() segment {
 	n := len(s.snapshot.Donations)
 	if n == 0 {
@@ -183,7 +183,7 @@ func (s *screen) donationNote() segment {
 	return segment{text, s.theme.muted}
 }
 
-// balancerLine is one balancer of the region that is shown alone.
+// balancerLine draws one balancer of the focused region.
 func (s *screen) balancerLine(t *Theme, b telemetry.BalancerSnapshot) string {
 	sign, role := t.glyphs.balancerMark(b.State)
 	rtt := ""
@@ -195,13 +195,13 @@ func (s *screen) balancerLine(t *Theme, b telemetry.BalancerSnapshot) string {
 		segment{sign + " " + t.text(b.State), t.paint(role)},
 		segment{t.text(b.Endpoint), paint{}},
 		segment{rtt, t.muted},
-		segment{"age " + maybeAge(&b.AgeMillis, s.since), t.muted},
+		segment{"age " + maybeAge(&b.AgeMillis, s.sinceFetch), t.muted},
 		segment{t.text(b.Reason), t.muted},
 	)
 	return strings.Repeat(" ", margin) + line
 }
 
-// detail is all about the selected replica in n lines.
+// detail draws the details of the selected replica in n lines.
 func (s *screen) detail(t *Theme, n int) []string {
 	r, ok := s.table.current()
 	if !ok || n == 0 {
@@ -213,31 +213,31 @@ func (s *screen) detail(t *Theme, n int) []string {
 		why += ": " + reason
 	}
 	if n == 1 {
-		return []string{t.accent.over(s.fit(t.text(why + "  " + where)))}
+		return []string{t.accent.apply(s.fit(t.text(why + "  " + where)))}
 	}
-	return []string{t.accent.over(s.fit(t.text(where))), s.fit(t.text(why))}
+	return []string{t.accent.apply(s.fit(t.text(where))), s.fit(t.text(why))}
 }
 
-// footer is the last line: the filter being typed, or keys and the source.
+// footer returns the last line: the prompt while it is open, else key hints and the source.
 func (s *screen) footer(n int) []string {
-	if n == 0 || !s.live {
+	if n == 0 || !s.interactive {
 		return nil
 	}
 	if s.prompt.open {
 		return []string{s.promptLine()}
 	}
 	if s.help {
-		line, _ := s.theme.segments(s.width, "  ", segment{"? or esc closes", s.theme.muted}, segment{"j, k scroll", s.theme.muted})
+		line, _ := s.theme.segments(s.width, "  ", segment{"?/esc close", s.theme.muted}, segment{"j/k scroll", s.theme.muted})
 		return []string{line}
 	}
 	pieces := []segment{}
 	if text := s.filterText(); text != "" && s.snapshot != nil {
-		pieces = append(pieces, segment{"filter: " + s.theme.text(text) + " (" + s.passed() + ")", s.theme.title})
+		pieces = append(pieces, segment{"filter: " + s.theme.text(text) + " (" + s.filterCounts() + ")", s.theme.title})
 	}
 	if s.focus != "" {
-		pieces = append(pieces, segment{"only " + s.theme.text(string(s.focus)), s.theme.title})
+		pieces = append(pieces, segment{"region: " + s.theme.text(string(s.focus)), s.theme.title})
 	}
-	if n := len(s.marked()); n > 0 {
+	if n := len(s.markedIDs()); n > 0 {
 		pieces = append(pieces, segment{strconv.Itoa(n) + " marked", s.theme.title})
 	}
 	for _, hint := range s.hints() {
@@ -249,32 +249,32 @@ func (s *screen) footer(n int) []string {
 		right += " every " + s.link.interval.String()
 	}
 	if gap := s.width - used - width(right); gap >= 2 {
-		return []string{left + strings.Repeat(" ", gap) + s.theme.muted.over(right)}
+		return []string{left + strings.Repeat(" ", gap) + s.theme.muted.apply(right)}
 	}
 	return []string{left}
 }
 
-// passed is how much of what is in front passes the filter.
-func (s *screen) passed() string {
+// filterCounts returns how many rows or lines match the filter, of how many.
+func (s *screen) filterCounts() string {
 	shown, n := s.pane().counts()
 	if s.panel.open() {
-		shown, n = len(s.panel.passing()), len(s.panel.lines)
+		shown, n = len(s.panel.matchingLines()), len(s.panel.lines)
 	}
 	return strconv.Itoa(shown) + " of " + strconv.Itoa(n)
 }
 
-// hints are the keys that matter most where the user is.
+// hints returns the most useful keys of the current view or panel.
 func (s *screen) hints() []string {
 	if s.panel.open() {
-		return []string{"esc closes", "j, k scroll", "/ filter", "q quit"}
+		return []string{"esc close", "j/k scroll", "/ filter", "q quit"}
 	}
 	hints := []string{"? help", "q quit", "/ filter", ": command"}
-	if s.then != nil {
-		return append([]string{"< > step", "esc now"}, hints...)
+	if s.pastFrame != nil {
+		return append([]string{"</> step", "esc live"}, hints...)
 	}
 	switch s.view {
 	case viewOverview:
-		return append(hints, "enter replicas", "< past", "p pause")
+		return append(hints, "enter replicas", "< history", "p pause")
 	case viewReplicas:
 		return append(hints, "enter details", "d drain", "o donate", "l logs", "tab region")
 	case viewRequests:
@@ -282,25 +282,25 @@ func (s *screen) hints() []string {
 	case viewPlan:
 		return append(hints, "a apply", "enter details")
 	case viewDonations:
-		return append(hints, "c call back", "enter replica")
+		return append(hints, "c reclaim", "enter replica")
 	}
 	return append(hints, "tab region", "s sort", "p pause")
 }
 
-// connecting is the screen before the first snapshot.
+// connecting returns the lines shown before the first snapshot.
 func (s *screen) connecting() []string {
-	lines := []string{s.theme.title.over(s.fit("connecting to " + s.theme.text(s.link.source) + " " + s.theme.glyphs.ellipsis))}
+	lines := []string{s.theme.title.apply(s.fit("connecting to " + s.theme.text(s.link.source) + " " + s.theme.glyphs.ellipsis))}
 	if s.link.err != "" {
-		lines = append(lines, "", s.theme.warn.over(s.fit(s.theme.text(s.link.err))),
-			s.fit("trying again for "+age(s.link.waited)+" now; 'skyserve status' says whether the service is up"))
+		lines = append(lines, "", s.theme.warn.apply(s.fit(s.theme.text(s.link.err))),
+			s.fit("retrying for "+age(s.link.waited)+"; run 'skyserve status' to check whether the service is up"))
 	}
-	return append(lines, "", s.theme.muted.over(s.fit("q leaves")))
+	return append(lines, "", s.theme.muted.apply(s.fit("q quit")))
 }
 
-// emptyService is the body while a service has no region.
+// emptyService returns the body while the snapshot has no regions.
 func (s *screen) emptyService() []string {
 	return []string{
-		s.fit("no regions yet: the balancer answers and knows of none"),
-		s.theme.muted.over(s.fit("'skyserve status' says what is being brought up")),
+		s.fit("No regions yet: the balancer is reachable but reports none"),
+		s.theme.muted.apply(s.fit("run 'skyserve status' to see what is starting")),
 	}
 }

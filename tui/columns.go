@@ -2,63 +2,63 @@ package tui
 
 import "strings"
 
-// column is one column of a table. Its width lies between least and most.
+// column is one column of a table. Its width is between least and most.
 type column struct {
-	title string
-	mark  string // after the title: the sign of the sort order
-	least int
-	most  int
-	right bool // figures stand right, words left
-	rank  int  // the greater, the sooner it is left out
-	out   bool // left out whatever the width
+	title    string
+	mark     string // after the title: the symbol of the sort order
+	minWidth int
+	maxWidth int
+	right    bool // right-aligned, as numbers are
+	dropRank int  // columns of a higher rank are omitted first
+	hidden   bool // omitted at any width
 }
 
-// narrowest is the least width that shows the title in full.
-func (c column) narrowest() int { return max(c.least, width(c.title)+width(c.mark)) }
+// titleWidth returns the minimum width that shows the title in full.
+func (c column) titleWidth() int { return max(c.minWidth, width(c.title)+width(c.mark)) }
 
-// grid is columns fitted into a width.
+// grid is a set of columns fitted into a width.
 type grid struct {
 	columns []column
-	widths  []int // 0 = left out
+	widths  []int // 0 = omitted
 	gap     int
 }
 
-// Widths of the screen that change how much a table says.
+// Screen widths from which a table shows more.
 const (
-	roomy      = 110 // regions keep their cloud, reasons their column even while it is empty
-	wideEnough = 150 // titles are written out, every replica names its model
+	mediumWidth = 110 // region names include the cloud, the reason column is always shown
+	fullWidth   = 150 // titles are not abbreviated, every replica shows its model
 )
 
-// comfortable is the width at which all columns but the last, which takes what
-// it gets, can be as wide as they like.
-func (g *grid) comfortable() int {
+// fullWidth returns the width at which all columns but the last have their maximum
+// width.
+func (g *grid) fullWidth() int {
 	sum := g.total()
 	for i, c := range g.columns[:len(g.columns)-1] {
 		if g.widths[i] > 0 {
-			sum += max(c.most-g.widths[i], 0)
+			sum += max(c.maxWidth-g.widths[i], 0)
 		}
 	}
 	return sum
 }
 
-// fitGrid leaves out the columns of the greatest rank until the rest fits into
-// width, then gives what is left to the columns from left to right. A width of
-// 0 or less is unlimited. Columns stand two cells apart where there is room.
+// fitGrid omits the columns of the highest rank until the others fit into width, then
+// widens columns from left to right. A width of 0 or less is unlimited. The gap between
+// columns is two cells if they all fit comfortably, else one.
 func fitGrid(columns []column, width int) grid {
 	g := grid{columns: columns, widths: make([]int, len(columns)), gap: 2}
 	for i, c := range columns {
 		switch {
-		case c.out:
+		case c.hidden:
 		case width <= 0:
-			g.widths[i] = max(c.narrowest(), c.most)
+			g.widths[i] = max(c.titleWidth(), c.maxWidth)
 		default:
-			g.widths[i] = c.narrowest()
+			g.widths[i] = c.titleWidth()
 		}
 	}
 	if width <= 0 {
 		return g
 	}
-	if g.comfortable() > width {
+	if g.fullWidth() > width {
 		g.gap = 1
 	}
 	for g.total() > width && g.dropOne() {
@@ -67,7 +67,7 @@ func fitGrid(columns []column, width int) grid {
 	return g
 }
 
-// total is the width of all columns that are in, with their gaps.
+// total returns the width of all included columns and their gaps.
 func (g *grid) total() int {
 	sum := 0
 	for _, w := range g.widths {
@@ -78,11 +78,11 @@ func (g *grid) total() int {
 	return sum - g.gap
 }
 
-// dropOne leaves out the column of the greatest rank; the first column stays.
+// dropOne omits the column of the highest rank; the first column is kept.
 func (g *grid) dropOne() bool {
 	worst := -1
 	for i := 1; i < len(g.columns); i++ {
-		if g.widths[i] > 0 && (worst < 0 || g.columns[i].rank >= g.columns[worst].rank) {
+		if g.widths[i] > 0 && (worst < 0 || g.columns[i].dropRank >= g.columns[worst].dropRank) {
 			worst = i
 		}
 	}
@@ -94,7 +94,7 @@ func (g *grid) dropOne() bool {
 	return true
 }
 
-// stretch hands the width that is left to the columns that can use it.
+// stretch distributes the remaining width to the columns below their maximum width.
 func (g *grid) stretch(width int) {
 	if g.widths[0] == 0 { // the terminal is narrower than any column
 		g.widths[0] = max(width, 0)
@@ -105,13 +105,13 @@ func (g *grid) stretch(width int) {
 		if g.widths[i] == 0 || rest <= 0 {
 			continue
 		}
-		more := min(rest, max(c.most-g.widths[i], 0))
+		more := min(rest, max(c.maxWidth-g.widths[i], 0))
 		g.widths[i] += more
 		rest -= more
 	}
 }
 
-// has reports whether the column of that title is in.
+// has reports whether the column of that title is included.
 func (g *grid) has(title string) bool {
 	for i, c := range g.columns {
 		if c.title == title {
@@ -121,10 +121,10 @@ func (g *grid) has(title string) bool {
 	return false
 }
 
-// line draws one line: cell gives a column's text, with its paint, for a width.
+// line draws one line: cell returns a column's text and paint for a width.
 func (g *grid) line(t *Theme, cell func(i, width int) (string, paint)) string {
 	var b strings.Builder
-	gap := 0 // spaces owed, so that no line ends in them
+	gap := 0 // spaces not yet written, to avoid trailing spaces
 	for i, w := range g.widths {
 		if w == 0 {
 			continue
@@ -138,7 +138,7 @@ func (g *grid) line(t *Theme, cell func(i, width int) (string, paint)) string {
 		}
 		if s != "" {
 			b.WriteString(strings.Repeat(" ", gap))
-			b.WriteString(p.over(s))
+			b.WriteString(p.apply(s))
 			gap = 0
 		}
 		gap += n + g.gap
@@ -146,7 +146,7 @@ func (g *grid) line(t *Theme, cell func(i, width int) (string, paint)) string {
 	return b.String()
 }
 
-// at is the column that covers the cell x of a line, -1 for none.
+// at returns the column that covers cell x of a line, -1 for none.
 func (g *grid) at(x int) int {
 	from := 0
 	for i, w := range g.widths {

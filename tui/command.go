@@ -10,15 +10,15 @@ import (
 	"skyserve/internal/service"
 )
 
-// mostCompletions is how many continuations of a command are shown.
-const mostCompletions = 8
+// maxCompletions is how many completions of a command are shown.
+const maxCompletions = 8
 
-// LeastInterval is the shortest time between two snapshots: balancers hear from
-// their replicas and peers no more often.
+// LeastInterval is the minimum time between two snapshots: the interval of the heartbeats
+// of replicas and peers.
 const LeastInterval = 100 * time.Millisecond
 
-// command carries a typed command out; what cannot be is said beside it.
-func (m *Model) command(text string) tea.Cmd {
+// runCommand runs a typed command; an error is shown beside the prompt.
+func (m *Model) runCommand(text string) tea.Cmd {
 	s := &m.screen
 	words := strings.Fields(text)
 	if len(words) == 0 {
@@ -26,21 +26,21 @@ func (m *Model) command(text string) tea.Cmd {
 		return nil
 	}
 	name, rest := words[0], words[1:]
-	if v := viewNamed(name); v >= 0 && len(rest) == 0 {
+	if v := viewByName(name); v >= 0 && len(rest) == 0 {
 		s.prompt = prompt{}
-		return m.show(v)
+		return m.openView(v)
 	}
-	cmd, problem := m.run(name, rest)
+	cmd, problem := m.execute(name, rest)
 	if problem != "" {
-		s.prompt.note = problem
+		s.prompt.problem = problem
 		return nil
 	}
 	s.prompt = prompt{}
 	return cmd
 }
 
-// viewNamed is the view of a name or its beginning; -1 for none or several.
-func viewNamed(name string) view {
+// viewByName returns the view of a name or an unambiguous prefix; -1 for none.
+func viewByName(name string) view {
 	found := view(-1)
 	for i, v := range viewNames {
 		if v == name || shortNames[i] == name {
@@ -56,8 +56,8 @@ func viewNamed(name string) view {
 	return found
 }
 
-// run carries a command with arguments out, or says what it lacks.
-func (m *Model) run(name string, args []string) (cmd tea.Cmd, problem string) {
+// execute runs a command with arguments, or returns why it cannot.
+func (m *Model) execute(name string, args []string) (cmd tea.Cmd, problem string) {
 	s := &m.screen
 	one := strings.Join(args, " ")
 	switch name {
@@ -78,28 +78,28 @@ func (m *Model) run(name string, args []string) (cmd tea.Cmd, problem string) {
 	case "interval":
 		d, err := time.ParseDuration(one)
 		if err != nil || d < LeastInterval {
-			return nil, "interval: want a duration of at least " + LeastInterval.String() + " such as 2s, got " + quoted(one)
+			return nil, "interval: must be a duration of at least " + LeastInterval.String() + " such as 2s, got " + quoted(one)
 		}
 		m.cfg.Interval, s.link.interval = d, d
 	case "region":
 		return nil, s.regionCommand(one)
 	case "logs":
 		if one == "" {
-			return nil, "logs: want the id of a replica or balancer"
+			return nil, "logs: requires a replica or balancer id"
 		}
 		return m.openLogs(one), ""
 	case "explain":
 		if one == "" {
-			return nil, "explain: want the id of a request"
+			return nil, "explain: requires a request id"
 		}
-		return m.openStory(one), ""
+		return m.openExplanation(one), ""
 	default:
-		return m.orderCommand(Verb(name), args)
+		return m.actionCommand(Verb(name), args)
 	}
 	return nil, ""
 }
 
-// regionCommand shows a region alone, by its name or place; "all" or nothing shows all.
+// regionCommand shows only one region, by its name or place; "all" or "" shows all.
 func (s *screen) regionCommand(name string) (problem string) {
 	if name == "" || name == "all" {
 		s.focusOn("")
@@ -113,10 +113,10 @@ func (s *screen) regionCommand(name string) (problem string) {
 			}
 		}
 	}
-	return "region: there is none called " + quoted(name)
+	return "region " + quoted(name) + " not found"
 }
 
-// completions are the commands, or arguments, that a text can go on with.
+// completions returns the commands or arguments that complete a text.
 func (s *screen) completions(text string) []string {
 	before, last := "", text
 	if i := strings.LastIndexByte(text, ' '); i >= 0 {
@@ -131,7 +131,7 @@ func (s *screen) completions(text string) []string {
 	return slices.DeleteFunc(all, func(w string) bool { return !strings.HasPrefix(w, last) })
 }
 
-// arguments are what a command can be followed by.
+// arguments returns the possible arguments of a command.
 func (s *screen) arguments(name string) []string {
 	var words []string
 	switch name {
@@ -162,8 +162,8 @@ func (s *screen) arguments(name string) []string {
 	return words
 }
 
-// complete writes what all continuations have in common.
-func (s *screen) complete() {
+// completeCommand extends the prompt by the common prefix of all completions.
+func (s *screen) completeCommand() {
 	text := s.prompt.value()
 	words := s.completions(text)
 	if len(words) == 0 {
@@ -183,18 +183,18 @@ func (s *screen) complete() {
 	s.prompt = openPrompt(':', head+common)
 }
 
-// firstOf is the first n of words, with a sign where there are more.
-func firstOf(words []string, n int) []string {
+// firstWords returns the first n words, followed by "..." if there are more.
+func firstWords(words []string, n int) []string {
 	if len(words) <= n {
 		return words
 	}
 	return append(words[:n:n], "...")
 }
 
-// quoted is a text of others in quotes, safe to draw.
+// quoted returns text from outside in quotes, safe to draw.
 func quoted(s string) string { return `"` + clean(s) + `"` }
 
-// regionOfReplica is where the replica of that id is.
+// regionOfReplica returns the region of the replica of that id.
 func (s *screen) regionOfReplica(id string) (name service.Region, ok bool) {
 	if s.snapshot == nil {
 		return "", false

@@ -1,11 +1,10 @@
-// Package tui draws a running service: the screen behind `skyserve top`.
+// Package tui implements `skyserve top`, the dashboard of a running service.
 //
-// Read screen.go first: a screen is everything that one picture is drawn from,
-// and drawing it is a pure function. overview.go and table.go are its two panes;
-// model.go feeds it with snapshots and keystrokes; keys.go is the only list of
-// keys; text.go and theme.go hold how figures and states look everywhere.
+// Read screen.go first: a screen holds everything that a frame is drawn from, and
+// drawing it is a pure function. view.go lists the views; list.go and table.go are the
+// two kinds of list. model.go passes snapshots and keystrokes to the screen, keys.go is
+// the only list of keys, and text.go and theme.go format metrics and states everywhere.
 //
-// Three rules hold on every screen: an unknown figure is drawn as "-" and never
-// as 0, colour is never the only signal, and no line is wider and no frame
-// taller than the terminal.
+// Three rules apply to every frame: an unknown value is drawn as "-" and never as 0,
+// colour is never the only signal, and no frame is wider or taller than the terminal.
 package tui

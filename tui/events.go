@@ -9,43 +9,43 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// sighting is a change of a replica that the dashboard saw.
-type sighting struct {
+// observedChange is a change of a replica that the dashboard observed.
+type observedChange struct {
 	at time.Time
 	change
 }
 
-// maxSeen bounds the changes that are remembered.
-const maxSeen = 500
+// maxObserved is the maximum number of changes kept.
+const maxObserved = 500
 
-// sight remembers what was seen to change at a time.
-func (s *screen) sight(at time.Time, changes []change) {
+// recordChanges records changes observed at a time.
+func (s *screen) recordChanges(at time.Time, changes []change) {
 	for _, c := range changes {
-		s.seen = append(s.seen, sighting{at, c})
+		s.observed = append(s.observed, observedChange{at, c})
 	}
-	if extra := len(s.seen) - maxSeen; extra > 0 {
-		s.seen = append(s.seen[:0], s.seen[extra:]...)
+	if extra := len(s.observed) - maxObserved; extra > 0 {
+		s.observed = append(s.observed[:0], s.observed[extra:]...)
 	}
 }
 
-// eventSheet is one row an event, the newest first: what the controller did and why,
-// and what was seen to change.
+// eventSheet has one row per event, newest first: the scaling events of the controller, and
+// the state changes that this dashboard observed.
 func (s *screen) eventSheet() sheet {
 	words := func(title string, least, most, rank int, letter, word string) sheetColumn {
-		return sheetColumn{column{title: title, least: least, most: most, rank: rank}, letter, word, false, false}
+		return sheetColumn{column{title: title, minWidth: least, maxWidth: most, dropRank: rank}, letter, word, false, false}
 	}
 	sh := sheet{noun: "event", columns: []sheetColumn{
 		words("TIME", 8, 8, 0, "I", "time"),
-		words("BY", 4, 12, 4, "B", "who"),
+		words("SOURCE", 4, 12, 4, "B", "source"),
 		words("REGION", 6, 20, 3, "R", "region"),
-		words("WHAT", 10, 40, 1, "H", "what"),
-		words("WHY", 16, 200, 2, "Y", "reason"),
-	}, empty: []string{"nothing happened yet", "what the strategy does, and what changes while this is open, is told here"}}
+		words("EVENT", 10, 40, 1, "H", "event"),
+		words("REASON", 16, 200, 2, "Y", "reason"),
+	}, empty: []string{"No events yet", "scaling decisions, and state changes while this dashboard is open, appear here"}}
 	sh.rows = s.events()
 	return sh
 }
 
-// events are the rows of the events.
+// events returns the rows of the events.
 func (s *screen) events() []sheetRow {
 	type event struct {
 		at  time.Time
@@ -54,8 +54,8 @@ func (s *screen) events() []sheetRow {
 	var all []event
 	zone := s.snapshot.At.Location()
 	add := func(at time.Time, id, by, region, what, why string, r role) {
-		all = append(all, event{at, sheetRow{id: id, more: []string{s.theme.text(why)}, cells: []value{
-			word(at.In(zone).Format(time.TimeOnly), roleMuted), word(s.theme.text(by), roleText), word(s.theme.text(region), roleAccent), word(s.theme.text(what), r), word(s.theme.text(why), roleMuted),
+		all = append(all, event{at, sheetRow{id: id, details: []string{s.theme.text(why)}, cells: []cellValue{
+			textCell(at.In(zone).Format(time.TimeOnly), roleMuted), textCell(s.theme.text(by), roleText), textCell(s.theme.text(region), roleAccent), textCell(s.theme.text(what), r), textCell(s.theme.text(why), roleMuted),
 		}}})
 	}
 	for _, e := range s.snapshot.Events {
@@ -67,14 +67,14 @@ func (s *screen) events() []sheetRow {
 			r = roleBad
 		}
 		what := string(e.Action) + " " + strings.Join(e.Replicas, ", ")
-		add(e.At, e.At.Format(time.RFC3339Nano)+what, e.Strategy, e.Region.Place(), what, fmt.Sprintf("%s; %d there", e.Reason, e.Serving), r)
+		add(e.At, e.At.Format(time.RFC3339Nano)+what, e.Strategy, e.Region.Place(), what, fmt.Sprintf("%s; replicas before: %d", e.Reason, e.Serving), r)
 	}
-	for _, c := range s.seen {
+	for _, c := range s.observed {
 		if s.focus != "" && c.region != s.focus || c.at.After(s.snapshot.At) {
 			continue
 		}
-		what := c.words(s.theme.glyphs)
-		add(c.at, c.at.Format(time.RFC3339Nano)+what, "seen", c.region.Place(), what, c.reason, c.role(s.theme.glyphs))
+		what := c.describe(s.theme.glyphs)
+		add(c.at, c.at.Format(time.RFC3339Nano)+what, "observed", c.region.Place(), what, c.reason, c.stateRole(s.theme.glyphs))
 	}
 	slices.SortStableFunc(all, func(a, b event) int { return b.at.Compare(a.at) })
 	rows := make([]sheetRow, len(all))

@@ -2,9 +2,8 @@ package tui
 
 import "strings"
 
-// filter is the words that a list is narrowed by. All of them must hold: a word
-// occurs in what a row says, !word does not, and the letters of ~word occur in its
-// order, with others between them.
+// filter is a parsed filter. A row matches if all clauses hold: word occurs in the row,
+// !word does not, and the letters of ~word occur in this order with any others between.
 type filter []clause
 
 // clause is one word of a filter, in lower case.
@@ -14,8 +13,8 @@ type clause struct {
 	fuzzy   bool
 }
 
-// parseFilter reads what was typed. A mark without a word asks for nothing, so that
-// a list does not go empty while one is being typed.
+// parseFilter parses a filter. A ! or ~ without a word is ignored, so that the list does
+// not become empty while the user types.
 func parseFilter(text string) filter {
 	var f filter
 	for _, word := range strings.Fields(strings.ToLower(text)) {
@@ -29,12 +28,12 @@ func parseFilter(text string) filter {
 	return f
 }
 
-// matches reports whether a row passes that says what any of the texts says.
+// matches reports whether a row with these texts matches the filter.
 func (f filter) matches(texts ...string) bool {
 	for _, t := range f {
 		found := false
 		for _, text := range texts {
-			if t.in(text) {
+			if t.occursIn(text) {
 				found = true
 				break
 			}
@@ -46,8 +45,8 @@ func (f filter) matches(texts ...string) bool {
 	return true
 }
 
-// in looks for the word in a text, whatever the text's case.
-func (t clause) in(text string) bool {
+// occursIn reports whether the word occurs in a text, ignoring case.
+func (t clause) occursIn(text string) bool {
 	text = strings.ToLower(text)
 	if !t.fuzzy {
 		return strings.Contains(text, t.word)

@@ -55,11 +55,11 @@ func region(name string, load float64, replicas ...telemetry.ReplicaSnapshot) te
 func normal() *telemetry.Snapshot {
 	draining := replica("us-3", "H100", 0.46)
 	draining.State, draining.Reason = service.StateDraining, "rolling update to image v0.11.2"
-	lent := replica("us-10", "L4", 0)
-	lent.State = service.StateDonated
+	donated := replica("us-10", "L4", 0)
+	donated.State = service.StateDonated
 	lost := troubled("ap-2", service.StateNotReady, "GET http://10.0.2.2:8000/v1/models: connection refused")
 	lost.AgeMillis = ptr(int64(16200))
-	us := region("aws/us-east-1", 0.5, replica("us-0", "L4", 0.45), lent, replica("us-1", "H100", 0.57), draining)
+	us := region("aws/us-east-1", 0.5, replica("us-0", "L4", 0.45), donated, replica("us-1", "H100", 0.57), draining)
 	us.Balancers[0].RTTMillis, us.Balancers[0].AgeMillis = nil, 0
 	ap := region("aws/ap-northeast-1", 0.2, replica("ap-0", "L4", 0.17), troubled("ap-1", service.StateProvisioning, "waiting for spot capacity of g6.xlarge in ap-northeast-1c"), lost)
 	ap.Balancers = append(ap.Balancers, telemetry.BalancerSnapshot{
@@ -85,7 +85,7 @@ func normal() *telemetry.Snapshot {
 			At: noon, Status: "optimal", CostPerHour: telemetry.PlanCost{Now: ptr(9.66), Then: ptr(11.27)},
 			Changes: []telemetry.PlanChange{
 				{Model: llama, Region: "aws/us-east-1", GPU: "L4", Now: 2, Delta: 3, Then: 5, Reason: "us-east-1 peaks at 5.1k TPS at 12:40, 2 x L4 carry 2.6k; 3 more cost $2.41/h"},
-				{Model: llama, Region: "gcp/europe-west4", GPU: "L4", Now: 2, Delta: -1, Then: 1, Reason: "its peak of 2.9k TPS needs 1; eu lends 1"},
+				{Model: llama, Region: "gcp/europe-west4", GPU: "L4", Now: 2, Delta: -1, Then: 1, Reason: "its peak of 2.9k TPS needs 1; eu donates 1"},
 			},
 			Assumed: []string{"a hit rate of 0.57 as in the last day"},
 		},
@@ -135,7 +135,7 @@ func hostile() *telemetry.Snapshot {
 	return s
 }
 
-// script is a fetcher that answers what it is told to.
+// script is a fetcher that returns what the test sets.
 type script struct {
 	snapshot *telemetry.Snapshot
 	err      error
@@ -212,12 +212,12 @@ func (o *deskOperator) Requests(context.Context, int) ([]Request, error) {
 	}
 	done := row("req-2", "finished", "us-1", "it cost the least time", 3*time.Second, 0.4)
 	done.Status, done.TTFTMillis, done.E2EMillis, done.PromptTokens, done.CachedTokens, done.OutputTokens = 200, ptr(182.0), ptr(2410.0), ptr(512), ptr(384), ptr(64)
-	abroad := row("req-3", "sent", "lb-europe-west4-0", "no replica here had room, and this peer had", 2*time.Second, 1240)
-	abroad.Forwarded, abroad.Tenant = true, "acme"
+	otherCloud := row("req-3", "sent", "lb-europe-west4-0", "no replica here had room, and this peer had", 2*time.Second, 1240)
+	otherCloud.Forwarded, otherCloud.Tenant = true, "acme"
 	refused := row("req-1", "rejected", "", "too many requests were waiting already", 9*time.Second, 60000)
 	refused.Status, refused.Tier = 429, "NIW"
 	waits := row("req-4", "queued", "us-0", "it waits for us-0, which is full: cheaper than another place", time.Second, 820)
-	return []Request{waits, abroad, done, refused}, o.err
+	return []Request{waits, otherCloud, done, refused}, o.err
 }
 
 func (o *deskOperator) Story(_ context.Context, request string, _ int) (string, error) {

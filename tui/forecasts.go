@@ -9,57 +9,57 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// forecastSheet is one row a model and region: what is asked, what is expected, and
-// what the replicas there carry.
+// forecastSheet has one row per model and region: actual load, forecast load and ready
+// capacity.
 func (s *screen) forecastSheet() sheet {
 	figures := func(title string, rank int, letter, word string) sheetColumn {
-		return sheetColumn{column{title: title, least: 6, right: true, rank: rank}, letter, word, true, false}
+		return sheetColumn{column{title: title, minWidth: 6, right: true, dropRank: rank}, letter, word, true, false}
 	}
 	sh := sheet{noun: "forecast", columns: []sheetColumn{
-		{column{title: "REGION", least: 10, most: 28}, "R", "region", false, false},
-		{column{title: "MODEL", least: 8, most: 28, rank: 6}, "M", "model", false, true},
+		{column{title: "REGION", minWidth: 10, maxWidth: 28}, "R", "region", false, false},
+		{column{title: "MODEL", minWidth: 8, maxWidth: 28, dropRank: 6}, "M", "model", false, true},
 		figures("NOW", 1, "W", "load now"),
-		figures("NEXT", 3, "X", "mean of the next step"),
-		figures("90% OF MINUTES", 5, "I", "interval"),
+		figures("NEXT", 3, "X", "forecast mean, next step"),
+		figures("90% INTERVAL", 5, "I", "90% interval"),
 		figures("PEAK P95", 2, "P", "peak, 95th percentile"),
 		figures("CAPACITY", 2, "C", "capacity"),
-		figures("USED AT PEAK", 4, "U", "share of capacity at the peak"),
-		{column{title: "FORECASTER", least: 6, most: 20, rank: 8}, "F", "forecaster", false, false},
-		{column{title: "LEFT", least: 4, most: 80, rank: 7}, "L", "how it left", false, false},
+		figures("USED AT PEAK", 4, "U", "capacity used at peak"),
+		{column{title: "FORECASTER", minWidth: 6, maxWidth: 20, dropRank: 8}, "F", "forecaster", false, false},
+		{column{title: "DEVIATION", minWidth: 4, maxWidth: 80, dropRank: 7}, "L", "deviation", false, false},
 	}, empty: []string{
-		"no forecast yet", "the controller makes the first when it has seen an hour of load; 'skyserve forecast' makes one from a file",
+		"No forecast yet", "the controller forecasts after an hour of load; run 'skyserve forecast' to forecast from a file",
 	}}
 	for i := range s.snapshot.Forecast {
 		f := &s.snapshot.Forecast[i]
 		if s.focus == "" || f.Region == s.focus {
-			sh.rows = append(sh.rows, sheetRow{id: forecastID(f.Model, f.Region), cells: s.forecastCells(f), more: s.forecastMore(f)})
+			sh.rows = append(sh.rows, sheetRow{id: forecastID(f.Model, f.Region), cells: s.forecastCells(f), details: s.forecastDetails(f)})
 		}
 	}
 	return sh
 }
 
-// forecastID names a row of forecasts.
+// forecastID returns the row id of a forecast.
 func forecastID(model string, region service.Region) string { return string(region) + " " + model }
 
-// forecastCells are a forecast's figures, in uncached prompt tokens a second.
-func (s *screen) forecastCells(f *telemetry.LoadForecast) []value {
-	now, next, interval, used := noFigure(), noFigure(), noFigure(), noFigure()
-	if v, known := s.loadNow(f); known {
-		now = figure(v, rate(&v), roleText)
+// forecastCells returns the cells of a forecast, in uncached prompt tokens per second.
+func (s *screen) forecastCells(f *telemetry.LoadForecast) []cellValue {
+	now, next, interval, used := unknownCell(), unknownCell(), unknownCell(), unknownCell()
+	if v, known := s.latestLoad(f); known {
+		now = numberCell(v, rate(&v), roleText)
 	}
 	if len(f.MeanTPS) > 0 {
-		next = figure(f.MeanTPS[0], rate(&f.MeanTPS[0]), roleText)
+		next = numberCell(f.MeanTPS[0], rate(&f.MeanTPS[0]), roleText)
 	}
 	if len(f.Lo90TPS) > 0 && len(f.Hi90TPS) > 0 {
-		interval = figure(f.Hi90TPS[0], rate(&f.Lo90TPS[0])+"-"+rate(&f.Hi90TPS[0]), roleMuted)
+		interval = numberCell(f.Hi90TPS[0], rate(&f.Lo90TPS[0])+"-"+rate(&f.Hi90TPS[0]), roleMuted)
 	}
 	capacity, known := s.capacity(f)
-	carries := noFigure()
+	carries := unknownCell()
 	if known {
-		carries = figure(capacity, rate(&capacity), roleText)
+		carries = numberCell(capacity, rate(&capacity), roleText)
 		if capacity > 0 {
 			share := f.Peak.P95 / capacity
-			used = figure(share, percent(&share), roleText)
+			used = numberCell(share, percent(&share), roleText)
 			switch {
 			case share > 1:
 				used.role = roleBad
@@ -68,21 +68,21 @@ func (s *screen) forecastCells(f *telemetry.LoadForecast) []value {
 			}
 		}
 	}
-	left := word(s.theme.text(f.Left), roleWarn)
-	return []value{
-		word(s.regionName(f.Region), roleAccent), word(s.theme.text(shortModel(f.Model)), roleText), now, next, interval,
-		figure(f.Peak.P95, rate(&f.Peak.P95), roleText), carries, used, word(s.theme.text(f.Forecaster), roleMuted), left,
+	left := textCell(s.theme.text(f.Left), roleWarn)
+	return []cellValue{
+		textCell(s.regionName(f.Region), roleAccent), textCell(s.theme.text(shortModel(f.Model)), roleText), now, next, interval,
+		numberCell(f.Peak.P95, rate(&f.Peak.P95), roleText), carries, used, textCell(s.theme.text(f.Forecaster), roleMuted), left,
 	}
 }
 
-// forecastMore says a forecast in words.
-func (s *screen) forecastMore(f *telemetry.LoadForecast) []string {
+// forecastDetails returns the details of a forecast.
+func (s *screen) forecastDetails(f *telemetry.LoadForecast) []string {
 	ahead := time.Duration(f.StepSeconds * float64(len(f.MeanTPS)) * float64(time.Second))
-	line := fmt.Sprintf("%s in %s: uncached prompt tokens a second, %s ahead from %s by %s", f.Model, f.Region, age(ahead), f.At.In(s.snapshot.At.Location()).Format("15:04"), orUnknown(f.Forecaster))
+	line := fmt.Sprintf("%s in %s: uncached prompt tok/s, next %s from %s, forecaster %s", f.Model, f.Region, age(ahead), f.At.In(s.snapshot.At.Location()).Format("15:04"), orUnknown(f.Forecaster))
 	return []string{s.theme.text(line)}
 }
 
-// capacity is what the replicas that serve a forecast's load carry, in its unit.
+// capacity returns the capacity of the ready replicas for a forecast's load, in its unit.
 func (s *screen) capacity(f *telemetry.LoadForecast) (tps float64, known bool) {
 	for _, t := range s.snapshot.Targets {
 		if t.Model != f.Model || t.Region != f.Region {
@@ -103,19 +103,19 @@ func (s *screen) capacity(f *telemetry.LoadForecast) (tps float64, known bool) {
 	return 0, false
 }
 
-// load is what was asked of a forecast's model in its region lately.
-func (s *screen) load(f *telemetry.LoadForecast) *LoadSeries {
-	for i := range s.asked.load {
-		if l := &s.asked.load[i]; l.Model == f.Model && l.Region == f.Region {
+// loadOf returns the recent load of a forecast's model and region; nil if unknown.
+func (s *screen) loadOf(f *telemetry.LoadForecast) *LoadSeries {
+	for i := range s.data.load {
+		if l := &s.data.load[i]; l.Model == f.Model && l.Region == f.Region {
 			return l
 		}
 	}
 	return nil
 }
 
-// loadNow is the last that was counted.
-func (s *screen) loadNow(f *telemetry.LoadForecast) (tps float64, known bool) {
-	l := s.load(f)
+// latestLoad returns the latest known load.
+func (s *screen) latestLoad(f *telemetry.LoadForecast) (tps float64, known bool) {
+	l := s.loadOf(f)
 	if l == nil {
 		return 0, false
 	}
@@ -127,7 +127,7 @@ func (s *screen) loadNow(f *telemetry.LoadForecast) (tps float64, known bool) {
 	return 0, false
 }
 
-// plotted is the forecast that the plot shows: the selected one, or the first.
+// plotted returns the forecast that the plot shows: the selected one, or the first.
 func (s *screen) plotted() *telemetry.LoadForecast {
 	id, ok := s.lists[viewForecast].selection()
 	for i := range s.snapshot.Forecast {
@@ -139,35 +139,35 @@ func (s *screen) plotted() *telemetry.LoadForecast {
 	return nil
 }
 
-// belowForecast plots one forecast in n lines: what was asked, what is expected with
-// its interval, and what the replicas carry.
+// belowForecast plots one forecast in n lines: actual load, forecast with its interval, and
+// ready capacity.
 func (s *screen) belowForecast(t *Theme, n int) []string {
 	f := s.plotted()
-	if f == nil || n < leastPlot+3 || s.width < leastPlotWidth {
+	if f == nil || n < minPlot+3 || s.width < minPlotWidth {
 		return nil
 	}
 	p := Plot{
-		Past: s.load(f), PastShare: pastShare, Mean: f.MeanTPS, Lo: f.Lo90TPS, Hi: f.Hi90TPS,
+		Past: s.loadOf(f), PastShare: pastWidthShare, Mean: f.MeanTPS, Lo: f.Lo90TPS, Hi: f.Hi90TPS,
 		From: f.At, Step: time.Duration(f.StepSeconds * float64(time.Second)), Zone: s.snapshot.At.Location(),
 	}
 	p.capacity, p.capacityKnown = s.capacity(f)
 	title := s.theme.text(f.Region.Place() + ", " + shortModel(f.Model) + ", uncached prompt tok/s")
-	lines := []string{"", t.heading.over(t.cut(title, s.width))}
+	lines := []string{"", t.heading.apply(t.cut(title, s.width))}
 	lines = append(lines, p.Draw(t, s.width, n-3)...)
-	return append(lines, t.muted.over(t.cut(s.plotLegend(t, f), s.width)))
+	return append(lines, t.muted.apply(t.cut(s.plotLegend(t, f), s.width)))
 }
 
-// plotLegend explains the marks of the plot.
+// plotLegend returns the legend of the plot.
 func (s *screen) plotLegend(t *Theme, f *telemetry.LoadForecast) string {
-	text := t.PlotKey("asked", "expected", "90 % of minutes")
+	text := t.PlotKey("actual", "forecast", "90% interval")
 	if tps, known := s.capacity(f); known {
-		text += "  " + t.glyphs.dash + " what the ready replicas carry: " + rate(&tps)
+		text += "  " + t.glyphs.dash + " ready capacity: " + rate(&tps)
 	}
 	switch {
-	case s.asked.loadErr != "":
-		text += "  (load: " + t.text(s.asked.loadErr) + ")"
-	case s.load(f) == nil && s.looksOnly:
-		text += "  (a record holds no load)"
+	case s.data.loadErr != "":
+		text += "  (load: " + t.text(s.data.loadErr) + ")"
+	case s.loadOf(f) == nil && s.readOnly:
+		text += "  (recordings do not contain the load)"
 	}
 	return text
 }

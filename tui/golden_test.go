@@ -78,7 +78,7 @@ func TestGoldenFrames(t *testing.T) {
 }
 
 func TestGoldenText(t *testing.T) {
-	plain, ascii := must(NewTheme(ThemePlain, false)), must(NewTheme(ThemePlain, true))
+	plain, ascii := mustTheme(NewTheme(ThemePlain, false)), mustTheme(NewTheme(ThemePlain, true))
 	golden(t, "once", Render(normal(), nil, 0, 0, plain))
 	golden(t, "once-ascii-80", Render(normal(), nil, 80, 0, ascii))
 	golden(t, "once-empty", Render(&telemetry.Snapshot{At: noon, Service: "chat"}, nil, 0, 0, plain))
@@ -86,12 +86,12 @@ func TestGoldenText(t *testing.T) {
 
 func TestASCIIFramesAreASCII(t *testing.T) {
 	for _, s := range []*telemetry.Snapshot{normal(), hostile()} {
-		if frame := Render(s, s, 100, 40, must(NewTheme(ThemePlain, true))); !isASCII(frame) {
+		if frame := Render(s, s, 100, 40, mustTheme(NewTheme(ThemePlain, true))); !isASCII(frame) {
 			t.Errorf("not ASCII:\n%s", frame)
 		}
 	}
 	d := newDesk(t, 120, 60, hostile())
-	d.model.screen.theme = must(NewTheme(ThemePlain, true))
+	d.model.screen.theme = mustTheme(NewTheme(ThemePlain, true))
 	watch(d, hostile())
 	for _, keys := range []string{"j", "?", "?", "/é", "tab"} {
 		d.press(keys)
@@ -114,23 +114,23 @@ func TestUnknownIsNeverZero(t *testing.T) {
 	s := &telemetry.Snapshot{At: noon, Service: "chat", Regions: []telemetry.RegionSnapshot{{
 		Name: "local/us", Replicas: []telemetry.ReplicaSnapshot{{ID: "us-a", Outstanding: 7, State: "READY"}},
 	}}}
-	golden(t, "unknown", Render(s, nil, 200, 20, must(NewTheme(ThemePlain, false))))
+	golden(t, "unknown", Render(s, nil, 200, 20, mustTheme(NewTheme(ThemePlain, false))))
 }
 
-func TestFiguresAreNeverCut(t *testing.T) {
+func TestNumbersAreNeverTruncated(t *testing.T) {
 	for _, w := range []int{60, 80, 100, 120, 200} {
-		frame := Render(crowd(2, 1200), nil, w, 10, must(NewTheme(ThemePlain, false)))
+		frame := Render(crowd(2, 1200), nil, w, 10, mustTheme(NewTheme(ThemePlain, false)))
 		if !strings.Contains(frame, "1200/1200") || strings.Contains(frame, "/…") {
 			t.Errorf("%d wide: a figure that is cut is another figure:\n%s", w, frame)
 		}
 	}
 }
 
-func TestEverySizeHolds(t *testing.T) {
+func TestEverySizeFits(t *testing.T) {
 	snapshots := map[string]*telemetry.Snapshot{
 		"normal": normal(), "empty": {}, "hostile": hostile(), "crowd": crowd(12, 30),
 	}
-	theme := must(NewTheme(ThemeDark, false))
+	theme := mustTheme(NewTheme(ThemeDark, false))
 	for name, s := range snapshots {
 		for _, w := range []int{1, 2, 20, 33, 40, 60, 79, 80, 100, 110, 120, 151, 200, 300, 400} {
 			for _, h := range []int{1, 2, 5, 7, 9, 10, 15, 17, 24, 30, 40, 60, 100, 120} {
@@ -142,7 +142,7 @@ func TestEverySizeHolds(t *testing.T) {
 	}
 }
 
-func TestEverySizeHoldsWhileInUse(t *testing.T) {
+func TestEverySizeFitsWhileInUse(t *testing.T) {
 	d := newDesk(t, 80, 24, hostile())
 	watch(d, hostile())
 	for _, keys := range []string{"", "j", "G", "tab", "?", "?", "/界界界界界界界界界界界界界"} {

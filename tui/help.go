@@ -2,31 +2,31 @@ package tui
 
 import "strings"
 
-// meanings explains what the figures are, since a title has no room for it.
-var meanings = [][2]string{
-	{"-", "unknown: nobody reported it"},
-	{"repl", "replicas that are ready, of all"},
-	{"queue", "requests that the balancers hold"},
-	{"pend, run", "waiting at the replica; in its running batch"},
-	{"out", "sent by the balancer and not yet finished"},
-	{"req/s, tok/s", "arrivals and output tokens of the last 10 s"},
-	{"ttft50, ttft90", "time to first token of the last minute"},
-	{"late", "share of first tokens after the target of IW-F, last 10 s"},
-	{"hit", "share of prompt tokens found in the prefix cache"},
-	{"in/out", "requests forwarded from and to other regions"},
-	{"age", "how old the figures are"},
-	{"trend", "tok/s, 5 s a cell, one scale for all regions"},
-	{"match", "share of a prompt thought to be cached at its target"},
+// metricHelp explains the metrics behind the column titles.
+var metricHelp = [][2]string{
+	{"-", "unknown: not reported"},
+	{"repl", "ready replicas / all replicas"},
+	{"queue", "requests queued at the balancers"},
+	{"pend, run", "waiting in the engine; in its running batch"},
+	{"out", "outstanding: sent to the replica, not finished"},
+	{"req/s, tok/s", "arrivals, output tokens; last 10 s"},
+	{"ttft50, ttft90", "time to first token (median, p90), last minute"},
+	{"miss%", "share of TTFTs over the IW-F target, last 10 s"},
+	{"hit", "share of prompt tokens cached (prefix hit rate)"},
+	{"in/out", "requests forwarded from / to other regions"},
+	{"age", "time since the last report"},
+	{"trend", "tok/s, 5 s per cell, same scale for all regions"},
+	{"match", "share of the prompt expected to be cached at the target"},
 }
 
-// helpLine is a line of help; titles are painted.
+// helpLine is a line of the help; titles are highlighted.
 type helpLine struct {
 	text  string
 	title bool
 }
 
-// helpLines is the help screen: the keys from the one KeyMap, the signs and
-// the figures, in as many columns as fit.
+// helpLines returns the help: the keys of KeyMap, the symbols and the metrics, in as many
+// columns as fit.
 func (s *screen) helpLines() []string {
 	var blocks [][]helpLine
 	for _, g := range s.keys.Groups() {
@@ -36,43 +36,43 @@ func (s *screen) helpLines() []string {
 		}
 		blocks = append(blocks, helpBlock(g.Title, items))
 	}
-	blocks = append(blocks, helpBlock("Sorting the "+viewNames[s.view]+" (twice: turned round)", append([][2]string{{s.keys.Sort.Help().Key, s.keys.Sort.Help().Desc}}, s.pane().letters()...)))
-	blocks = append(blocks, helpBlock("Figures", meanings), helpBlock("Signs", s.signs()))
+	blocks = append(blocks, helpBlock("Sort "+viewNames[s.view]+" (repeat to reverse)", append([][2]string{{s.keys.Sort.Help().Key, s.keys.Sort.Help().Desc}}, s.pane().sortHelp()...)))
+	blocks = append(blocks, helpBlock("Metrics", metricHelp), helpBlock("Symbols", s.symbolHelp()))
 	return s.inColumns(blocks)
 }
 
-// helpWindow is the part of the help that is in sight.
+// helpWindow returns the visible part of the help.
 func (s *screen) helpWindow() []string {
 	lines := s.helpLines()
 	return lines[min(s.helpOffset, len(lines)):]
 }
 
-// helpRoom is the number of help lines that the screen holds.
+// helpRoom returns how many lines of the help fit on the screen.
 func (s *screen) helpRoom() int { return max(s.height-2, 1) }
 
-// scrollHelp moves the help by n lines.
+// scrollHelp scrolls the help by n lines.
 func (s *screen) scrollHelp(n int) {
 	most := max(len(s.helpLines())-s.helpRoom(), 0)
 	s.helpOffset = min(max(s.helpOffset+n, 0), most)
 }
 
-// signs lists the states with their signs.
-func (s *screen) signs() [][2]string {
+// symbolHelp lists the symbols and their meanings.
+func (s *screen) symbolHelp() [][2]string {
 	g := s.theme.glyphs
 	return [][2]string{
 		{g.ready, "ready"},
-		{g.coming, "being brought up"},
-		{g.trouble, "not ready; balancers partly gone"},
+		{g.starting, "starting"},
+		{g.warning, "not ready; some balancers unreachable"},
 		{g.failed, "failed, interrupted, unreachable"},
-		{g.leaving, "draining, shutting down"},
-		{g.lent, "donated"},
-		{g.up + " " + g.down, "more, fewer than before"},
-		{g.changed, "a state that is new"},
-		{g.mark, "marked for an order"},
+		{g.draining, "draining, shutting down"},
+		{g.donated, "donated"},
+		{g.up + " " + g.down, "increased, decreased"},
+		{g.changed, "state changed"},
+		{g.mark, "marked"},
 	}
 }
 
-// helpBlock is a titled list of keys or signs with what they mean.
+// helpBlock returns a titled list of keys or symbols and their meanings.
 func helpBlock(title string, items [][2]string) []helpLine {
 	keys := 0
 	for _, it := range items {
@@ -85,8 +85,8 @@ func helpBlock(title string, items [][2]string) []helpLine {
 	return lines
 }
 
-// inColumns sets blocks under one another as long as the screen's height
-// allows, then begins a column to the right, and below where no width is left.
+// inColumns stacks blocks while the screen's height allows, then starts a column to the
+// right, and continues below when there is no width left.
 func (s *screen) inColumns(blocks [][]helpLine) []string {
 	var columns [][]helpLine
 	for _, b := range blocks {
@@ -106,10 +106,10 @@ func (s *screen) inColumns(blocks [][]helpLine) []string {
 	return lines
 }
 
-// columnGap parts two columns of help.
+// columnGap is the gap between two columns of help, in cells.
 const columnGap = 3
 
-// fittingColumns is how many of the columns stand side by side, at least one.
+// fittingColumns returns how many of the columns fit side by side, at least one.
 func (s *screen) fittingColumns(columns [][]helpLine) int {
 	n, used := 1, widest(columns[0])
 	for n < len(columns) && used+columnGap+widest(columns[n]) <= s.width {
@@ -142,12 +142,12 @@ func (s *screen) sideBySide(columns [][]helpLine) []string {
 
 func (s *screen) helpText(l helpLine) string {
 	if l.title {
-		return s.theme.heading.over(l.text)
+		return s.theme.heading.apply(l.text)
 	}
 	return l.text
 }
 
-// widest is the width of the longest line.
+// widest returns the width of the longest line.
 func widest(lines []helpLine) int {
 	w := 0
 	for _, l := range lines {

@@ -9,23 +9,22 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// Bounds of what a screen remembers of the snapshots it saw.
+// Limits of the history of rates.
 const (
 	bucketSpan = 5 * time.Second // one cell of a sparkline
 	maxBuckets = 720             // an hour
-	maxRegions = 256             // regions whose past is kept
+	maxRegions = 256             // regions whose rates are kept
 )
 
-// history is each region's output tokens a second in the snapshots seen, as
-// means over buckets that begin at whole multiples of bucketSpan, so that a
-// sparkline shifts but never flickers.
+// history holds each region's output tokens per second in the snapshots received, as means
+// over buckets aligned to bucketSpan, so that a sparkline shifts but does not flicker.
 type history struct {
 	regions map[service.Region]*series
 	newest  int64 // the newest bucket
-	last    int64 // the newest bucket that is drawn
+	last    int64 // the last bucket to draw
 }
 
-// series is a ring of buckets; bucket b lies at b mod maxBuckets.
+// series is a ring of buckets; bucket b is at index b mod maxBuckets.
 type series [maxBuckets]bucket
 
 type bucket struct {
@@ -34,7 +33,7 @@ type bucket struct {
 	n      int
 }
 
-// add remembers the figures of one snapshot that was seen at now.
+// add adds the rates of a snapshot that was received at now.
 func (h *history) add(s *telemetry.Snapshot, now time.Time) {
 	if h.regions == nil {
 		h.regions = make(map[service.Region]*series)
@@ -53,7 +52,7 @@ func (h *history) add(s *telemetry.Snapshot, now time.Time) {
 	}
 }
 
-// bucket is the newest bucket of a region, or nil when too many are kept.
+// bucket returns the newest bucket of a region, or nil if there are too many regions.
 func (h *history) bucket(name service.Region) *bucket {
 	s := h.regions[name]
 	if s == nil {
@@ -70,10 +69,10 @@ func (h *history) bucket(name service.Region) *bucket {
 	return b
 }
 
-// at ends what is drawn at a time that was seen.
-func (h *history) at(t time.Time) { h.last = min(t.UnixNano()/int64(bucketSpan), h.newest) }
+// drawUntil makes the bucket of time t the last one to draw.
+func (h *history) drawUntil(t time.Time) { h.last = min(t.UnixNano()/int64(bucketSpan), h.newest) }
 
-// mean is the mean of a region's bucket; known is false when it saw nothing.
+// mean returns the mean of a region's bucket; known is false if the bucket is empty.
 func (h *history) mean(name service.Region, number int64) (v float64, known bool) {
 	s := h.regions[name]
 	if s == nil || number < 0 {
@@ -86,8 +85,8 @@ func (h *history) mean(name service.Region, number int64) (v float64, known bool
 	return b.sum / float64(b.n), true
 }
 
-// peak is the greatest mean of any of the regions over the last n buckets. All
-// sparklines share it as their scale, so that regions can be compared.
+// peak returns the greatest mean of all regions over the last n buckets. It is the common
+// scale of all sparklines, so that regions can be compared.
 func (h *history) peak(regions []*telemetry.RegionSnapshot, n int) float64 {
 	top := 0.0
 	for _, r := range regions {
@@ -100,8 +99,8 @@ func (h *history) peak(regions []*telemetry.RegionSnapshot, n int) float64 {
 	return top
 }
 
-// spark draws the last n buckets of a region, the newest on the right; a
-// bucket without a figure stays blank.
+// spark draws the last n buckets of a region, the newest on the right; an empty bucket is
+// blank.
 func (h *history) spark(name service.Region, n int, peak float64, g glyphs) string {
 	var b strings.Builder
 	for i := range n {
@@ -119,7 +118,7 @@ func (h *history) spark(name service.Region, n int, peak float64, g glyphs) stri
 	return b.String()
 }
 
-// total is the sum of the regions' means in a bucket.
+// total returns the sum of the regions' means in a bucket.
 func (h *history) total(regions []*telemetry.RegionSnapshot, number int64) (sum float64, known bool) {
 	for _, r := range regions {
 		if v, ok := h.mean(r.Name, number); ok {
@@ -130,7 +129,7 @@ func (h *history) total(regions []*telemetry.RegionSnapshot, number int64) (sum 
 	return sum, known
 }
 
-// sparkSpan is the time that n cells of a sparkline show, in words.
+// sparkSpan returns the time that n cells of a sparkline cover, such as "LAST 5m".
 func sparkSpan(n int) string {
 	d := time.Duration(n) * bucketSpan
 	if d < 2*time.Minute {

@@ -9,34 +9,34 @@ import (
 	"skyserve/internal/service"
 )
 
-// key takes one keystroke.
-func (m *Model) key(msg tea.KeyPressMsg) tea.Cmd {
+// handleKey handles one keystroke.
+func (m *Model) handleKey(msg tea.KeyPressMsg) tea.Cmd {
 	s := &m.screen
 	switch {
 	case msg.String() == "ctrl+c":
 		return tea.Quit
 	case s.dialog.open():
-		return m.answer(msg)
+		return m.answerDialog(msg)
 	case s.prompt.open:
 		return m.promptKey(msg)
 	}
 	for v, binding := range s.keys.View {
 		if key.Matches(msg, binding) {
-			return m.show(view(v))
+			return m.openView(view(v))
 		}
 	}
-	if cmd, taken := m.globalKey(msg); taken {
+	if cmd, taken := m.handleGlobalKey(msg); taken {
 		return cmd
 	}
-	if cmd, taken := m.orderKey(msg); taken {
+	if cmd, taken := m.handleActionKey(msg); taken {
 		return cmd
 	}
-	s.move(msg)
+	s.handleMoveKey(msg)
 	return nil
 }
 
-// globalKey takes a key that means the same everywhere.
-func (m *Model) globalKey(msg tea.KeyPressMsg) (cmd tea.Cmd, taken bool) {
+// handleGlobalKey handles the keys that mean the same in every view.
+func (m *Model) handleGlobalKey(msg tea.KeyPressMsg) (cmd tea.Cmd, taken bool) {
 	s, k := &m.screen, m.screen.keys
 	switch {
 	case key.Matches(msg, k.Quit):
@@ -46,16 +46,16 @@ func (m *Model) globalKey(msg tea.KeyPressMsg) (cmd tea.Cmd, taken bool) {
 	case key.Matches(msg, k.Help):
 		s.help, s.helpOffset = !s.help, 0
 	case key.Matches(msg, k.Back):
-		m.back()
+		m.goBack()
 	case key.Matches(msg, k.Open):
-		return m.enter(), true
+		return m.openSelection(), true
 	case key.Matches(msg, k.Pause):
-		return m.pause(), true
+		return m.togglePause(), true
 	case key.Matches(msg, k.Refresh):
 		if s.paused {
 			return nil, true
 		}
-		return tea.Batch(m.fetch(), m.ask()), true
+		return tea.Batch(m.fetch(), m.fetchViewData()), true
 	case key.Matches(msg, k.Theme):
 		s.theme = s.theme.next()
 	case key.Matches(msg, k.Mouse):
@@ -67,13 +67,13 @@ func (m *Model) globalKey(msg tea.KeyPressMsg) (cmd tea.Cmd, taken bool) {
 		s.help = false
 		s.prompt = openPrompt(':', "")
 	default:
-		return nil, m.timeKey(msg)
+		return nil, m.handleTimeKey(msg)
 	}
 	return nil, true
 }
 
-// timeKey takes a key that moves through the past.
-func (m *Model) timeKey(msg tea.KeyPressMsg) bool {
+// handleTimeKey handles the keys that step through the history.
+func (m *Model) handleTimeKey(msg tea.KeyPressMsg) bool {
 	k := m.screen.keys
 	steps := []struct {
 		binding key.Binding
@@ -82,14 +82,14 @@ func (m *Model) timeKey(msg tea.KeyPressMsg) bool {
 	}{{k.Earlier, -1, 0}, {k.Later, 1, 0}, {k.MuchEarlier, -1, time.Minute}, {k.MuchLater, 1, time.Minute}}
 	for _, step := range steps {
 		if key.Matches(msg, step.binding) {
-			m.travel(step.n, step.least)
+			m.stepTime(step.n, step.least)
 			return true
 		}
 	}
 	return false
 }
 
-// filterText is the filter of what is in front.
+// filterText returns the filter of the open panel, else of the current list.
 func (s *screen) filterText() string {
 	if s.panel.open() {
 		return s.panel.filter
@@ -97,7 +97,7 @@ func (s *screen) filterText() string {
 	return s.pane().filterText()
 }
 
-// setFilter narrows what is in front.
+// setFilter sets the filter of the open panel, else of the current list.
 func (s *screen) setFilter(text string) {
 	if s.panel.open() {
 		s.panel.filter = text
@@ -106,8 +106,8 @@ func (s *screen) setFilter(text string) {
 	s.pane().setFilter(text)
 }
 
-// move takes a keystroke that moves about.
-func (s *screen) move(msg tea.KeyPressMsg) {
+// handleMoveKey handles the keys that scroll or move the selection.
+func (s *screen) handleMoveKey(msg tea.KeyPressMsg) {
 	steps := []struct {
 		binding key.Binding
 		rows    int
@@ -121,16 +121,16 @@ func (s *screen) move(msg tea.KeyPressMsg) {
 	}
 	for _, step := range steps {
 		if key.Matches(msg, step.binding) {
-			s.step(step.rows)
+			s.scrollBy(step.rows)
 			return
 		}
 	}
 	if !s.help && !s.panel.open() {
-		s.arrange(msg)
+		s.handleListKey(msg)
 	}
 }
 
-// pageRows is how many rows a page key moves.
+// pageRows returns how many rows a page key moves.
 func (s *screen) pageRows() int {
 	switch {
 	case s.help:
@@ -138,24 +138,23 @@ func (s *screen) pageRows() int {
 	case s.panel.open():
 		return s.panelRoom() - 1
 	}
-	return s.pane().page() - 1
+	return s.pane().visibleRows() - 1
 }
 
-// step moves by n rows in what is on the screen.
-func (s *screen) step(n int) {
+// scrollBy moves by n rows in the help, the open panel or the current list.
+func (s *screen) scrollBy(n int) {
 	switch {
 	case s.help:
 		s.scrollHelp(n)
 	case s.panel.open():
 		s.panel.scroll(n, s.panelRoom())
 	default:
-		s.pane().move(n)
+		s.pane().moveSelection(n)
 	}
 }
 
-// arrange takes a keystroke that changes which rows are shown or how they are
-// sorted.
-func (s *screen) arrange(msg tea.KeyPressMsg) {
+// handleListKey handles the keys that change which rows are shown and how they are sorted.
+func (s *screen) handleListKey(msg tea.KeyPressMsg) {
 	switch {
 	case key.Matches(msg, s.keys.NextRegion):
 		s.cycleFocus(1)
@@ -164,14 +163,14 @@ func (s *screen) arrange(msg tea.KeyPressMsg) {
 	case key.Matches(msg, s.keys.Sort):
 		s.pane().sortNext()
 	case key.Matches(msg, s.keys.Mark):
-		s.pane().toggle()
-		s.pane().move(1)
+		s.pane().toggleMark()
+		s.pane().moveSelection(1)
 	default:
 		s.pane().sortBy(msg.Text)
 	}
 }
 
-// cycleFocus shows the next region alone; past the last one all are shown.
+// cycleFocus shows only the next region; after the last one all regions are shown.
 func (s *screen) cycleFocus(step int) {
 	if s.snapshot == nil {
 		return
@@ -187,14 +186,15 @@ func (s *screen) cycleFocus(step int) {
 	s.focusOn(names[(at+step+len(names))%len(names)])
 }
 
-// focusOn shows a region alone; "" shows all.
+// focusOn shows only one region; "" shows all.
 func (s *screen) focusOn(name service.Region) {
 	s.focus = name
 	s.table.offset = 0
 }
 
-// back takes back the last thing that narrowed or covered the screen.
-func (m *Model) back() {
+// goBack closes or clears one thing: help, filter, panel, history, toast, marks, region,
+// selection, in this order.
+func (m *Model) goBack() {
 	s := &m.screen
 	switch {
 	case s.help:
@@ -203,12 +203,12 @@ func (m *Model) back() {
 		s.setFilter("")
 	case s.panel.open():
 		s.panel = panel{}
-	case s.then != nil:
-		m.live()
+	case s.pastFrame != nil:
+		m.goLive()
 	case s.toast.text != "":
 		s.toast = toast{}
-	case len(s.marked()) > 0:
-		s.unmark()
+	case len(s.markedIDs()) > 0:
+		s.clearMarks()
 	case s.focus != "":
 		s.focusOn("")
 	default:
@@ -216,24 +216,24 @@ func (m *Model) back() {
 	}
 }
 
-// pause holds the figures, or goes on at once.
-func (m *Model) pause() tea.Cmd {
+// togglePause pauses polling, or resumes it at once.
+func (m *Model) togglePause() tea.Cmd {
 	m.screen.paused = !m.screen.paused
 	if m.screen.paused {
 		return nil
 	}
-	m.live()
-	return tea.Batch(m.fetch(), m.ask())
+	m.goLive()
+	return tea.Batch(m.fetch(), m.fetchViewData())
 }
 
-// show brings a view to the front and asks for what it needs.
-func (m *Model) show(v view) tea.Cmd {
-	m.screen.show(v)
-	return m.ask()
+// openView switches to a view and fetches its data.
+func (m *Model) openView(v view) tea.Cmd {
+	m.screen.setView(v)
+	return m.fetchViewData()
 }
 
-// enter goes into the selection.
-func (m *Model) enter() tea.Cmd {
+// openSelection opens the selected row.
+func (m *Model) openSelection() tea.Cmd {
 	s := &m.screen
 	id, ok := s.pane().selection()
 	if s.help || s.panel.open() || !ok {
@@ -242,26 +242,26 @@ func (m *Model) enter() tea.Cmd {
 	switch s.view {
 	case viewOverview:
 		s.focusOn(service.Region(id))
-		return m.show(viewReplicas)
+		return m.openView(viewReplicas)
 	case viewReplicas:
 		r, _ := s.table.current()
-		s.openText("replica "+r.replica.ID, s.replicaStory(r))
+		s.openText("replica "+r.replica.ID, s.replicaText(r))
 	case viewRequests:
 		if r, ok := s.selectedRequest(); ok {
-			return m.openStory(r.Request)
+			return m.openExplanation(r.Request)
 		}
 	case viewDonations:
 		s.focusOn("")
-		s.table.choose(id)
-		return m.show(viewReplicas)
+		s.table.selectID(id)
+		return m.openView(viewReplicas)
 	default:
 		r, _ := s.lists[s.view].current()
-		s.openText(viewNames[s.view], s.rowStory(r))
+		s.openText(viewNames[s.view], s.rowText(r))
 	}
 	return nil
 }
 
-// openText shows lines that the screen made itself.
+// openText opens a panel with the given lines.
 func (s *screen) openText(title string, lines []string) {
 	s.panel = panel{kind: panelText, title: title, lines: lines}
 }

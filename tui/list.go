@@ -4,36 +4,36 @@ import (
 	"strings"
 )
 
-// list is the pane that shows a sheet: it scrolls so that the selected row stays in
-// sight, and keeps its selection, marks, order and filter from one sheet to the next.
+// list is the pane that shows a sheet. It scrolls to keep the selected row visible, and
+// keeps selection, marks, order and filter from one sheet to the next.
 type list struct {
 	width, height int // height counts the title
 
 	order    sheetOrder
-	filtered string
+	filter   string
 	sheet    sheet
 	shown    []int // rows of the sheet, filtered and sorted
 	selected int   // index into shown; -1 = none
 	id       string
-	offset   int // first row in sight
+	offset   int // first visible row
 	marks    marks
 }
 
-// newList is an empty list.
+// newList returns an empty list.
 func newList() list { return list{selected: -1, order: sheetOrder{column: -1}} }
 
-// SetSize says how much room the pane has.
+// SetSize sets the size of the pane.
 func (l *list) SetSize(width, height int) {
 	l.width, l.height = width, height
 	l.scroll()
 }
 
-// set takes a new sheet and finds the selected row in it again; where it is gone,
-// whichever took its place is selected.
-func (l *list) set(s sheet) {
+// setSheet replaces the sheet and keeps the selected row selected. If that row no longer exists,
+// the row now in its position is selected.
+func (l *list) setSheet(s sheet) {
 	l.sheet = s
-	l.shown = s.selected(parseFilter(l.filtered), l.order)
-	l.marks.keep(func(id string) bool {
+	l.shown = s.matching(parseFilter(l.filter), l.order)
+	l.marks.retain(func(id string) bool {
 		for i := range s.rows {
 			if s.rows[i].id == id {
 				return true
@@ -41,7 +41,7 @@ func (l *list) set(s sheet) {
 		}
 		return false
 	})
-	switch at := l.find(l.id); {
+	switch at := l.indexOf(l.id); {
 	case l.selected < 0 || len(l.shown) == 0:
 		l.selected = -1
 	case at >= 0:
@@ -52,8 +52,8 @@ func (l *list) set(s sheet) {
 	l.scroll()
 }
 
-// find is where the row of that id is shown, -1 where it is not.
-func (l *list) find(id string) int {
+// indexOf returns the index of the shown row of that id, -1 if it is not shown.
+func (l *list) indexOf(id string) int {
 	for i, r := range l.shown {
 		if l.sheet.rows[r].id == id {
 			return i
@@ -62,7 +62,7 @@ func (l *list) find(id string) int {
 	return -1
 }
 
-// selectRow selects the i-th row that is shown, or the nearest.
+// selectRow selects the i-th shown row, or the nearest.
 func (l *list) selectRow(i int) {
 	if len(l.shown) == 0 {
 		l.selected = -1
@@ -73,8 +73,8 @@ func (l *list) selectRow(i int) {
 	l.scroll()
 }
 
-// move moves the selection by n rows; the first move selects what is on top.
-func (l *list) move(n int) {
+// moveSelection moves the selection by n rows; the first move selects the first visible row.
+func (l *list) moveSelection(n int) {
 	if l.selected < 0 {
 		l.selectRow(l.offset + max(n-1, 0))
 		return
@@ -82,32 +82,32 @@ func (l *list) move(n int) {
 	l.selectRow(l.selected + n)
 }
 
-// unselect gives the selection up.
+// unselect clears the selection.
 func (l *list) unselect() { l.selected, l.offset = -1, 0 }
 
-// page is the number of rows in sight.
-func (l *list) page() int {
+// visibleRows returns the number of visible rows.
+func (l *list) visibleRows() int {
 	if l.height <= 0 {
 		return len(l.shown)
 	}
 	return max(l.height-1, 0)
 }
 
-// selection is the id of the selected row.
+// selection returns the id of the selected row.
 func (l *list) selection() (id string, ok bool) {
 	r, ok := l.current()
 	return r.id, ok
 }
 
-// scroll keeps the selection in sight and the last row at the bottom.
+// scroll keeps the selection visible and leaves no empty lines below the last row.
 func (l *list) scroll() {
 	if l.selected >= 0 {
-		l.offset = min(max(l.offset, l.selected-l.page()+1), l.selected)
+		l.offset = min(max(l.offset, l.selected-l.visibleRows()+1), l.selected)
 	}
-	l.offset = max(min(l.offset, len(l.shown)-l.page()), 0)
+	l.offset = max(min(l.offset, len(l.shown)-l.visibleRows()), 0)
 }
 
-// current is the selected row; ok is false when none is.
+// current returns the selected row; ok is false when none is selected.
 func (l *list) current() (r sheetRow, ok bool) {
 	if l.selected < 0 || l.selected >= len(l.shown) {
 		return r, false
@@ -115,26 +115,26 @@ func (l *list) current() (r sheetRow, ok bool) {
 	return l.sheet.rows[l.shown[l.selected]], true
 }
 
-// chosen is the ids of the marked rows, or of the selected one where none is marked.
-func (l *list) chosen() []string {
+// targetIDs returns the ids of the marked rows, or of the selected row if none is marked.
+func (l *list) targetIDs() []string {
 	r, ok := l.current()
-	return l.marks.chosen(r.id, ok)
+	return l.marks.targetIDs(r.id, ok)
 }
 
-// filterText and setFilter are the filter in force, as it was typed.
-func (l *list) filterText() string     { return l.filtered }
-func (l *list) setFilter(text string)  { l.filtered = text }
+// filterText and setFilter get and set the filter as the user typed it.
+func (l *list) filterText() string     { return l.filter }
+func (l *list) setFilter(text string)  { l.filter = text }
 func (l *list) counts() (shown, n int) { return len(l.shown), len(l.sheet.rows) }
 func (l *list) noun() string           { return l.sheet.noun }
 
-// toggle marks the selected row, or takes its mark away.
-func (l *list) toggle() {
+// toggleMark marks or unmarks the selected row.
+func (l *list) toggleMark() {
 	if r, ok := l.current(); ok {
 		l.marks.toggle(r.id)
 	}
 }
 
-// sortNext sorts by the next column that can be sorted by.
+// sortNext sorts by the next sortable column.
 func (l *list) sortNext() {
 	for range l.sheet.columns {
 		l.order = sheetOrder{column: (l.order.column + 1) % len(l.sheet.columns)}
@@ -144,7 +144,7 @@ func (l *list) sortNext() {
 	}
 }
 
-// sortBy sorts by the column of that letter; false where there is none.
+// sortBy sorts by the column of that letter; false if there is none.
 func (l *list) sortBy(letter string) bool {
 	for i, c := range l.sheet.columns {
 		if c.letter == letter && letter != "" {
@@ -155,19 +155,19 @@ func (l *list) sortBy(letter string) bool {
 	return false
 }
 
-// letters are the columns that can be sorted by, with what they are called.
-func (l *list) letters() [][2]string {
+// sortHelp returns the letters and names of the sortable columns.
+func (l *list) sortHelp() [][2]string {
 	var letters [][2]string
 	for _, c := range l.sheet.columns {
 		if c.letter != "" {
-			letters = append(letters, [2]string{c.letter, c.word})
+			letters = append(letters, [2]string{c.letter, c.help})
 		}
 	}
 	return letters
 }
 
-// click takes a click on a line of the pane: on its title it sorts, on a row it
-// selects. It reports whether the row was selected before.
+// click handles a click on a line of the pane: on the title it sorts, on a row it selects
+// the row. It reports whether that row was already selected.
 func (l *list) click(x, y int) (again bool) {
 	if y == 0 {
 		g := l.grid(nil)
@@ -183,12 +183,12 @@ func (l *list) click(x, y int) (again bool) {
 	return again
 }
 
-// grid fits the columns into the width. t adds the sign of the order, where there
-// is one.
+// grid fits the columns into the width. If t is not nil, the title of the sorted column
+// carries the symbol of the sort order.
 func (l *list) grid(t *Theme) grid {
-	columns := l.sheet.fitted(l.width)
+	columns := l.sheet.fitColumns(l.width)
 	if o := l.order; t != nil && o.column >= 0 && o.column < len(columns) {
-		columns[o.column].mark = t.orderMark(o.falling(&l.sheet))
+		columns[o.column].mark = t.orderMark(o.descending(&l.sheet))
 	}
 	room := 0
 	if l.width > 0 {
@@ -197,7 +197,7 @@ func (l *list) grid(t *Theme) grid {
 	return fitGrid(columns, room)
 }
 
-// orderMark is the sign of a sort order.
+// orderMark returns the symbol of a sort order.
 func (t *Theme) orderMark(falling bool) string {
 	if falling {
 		return t.glyphs.descending
@@ -205,41 +205,40 @@ func (t *Theme) orderMark(falling bool) string {
 	return t.glyphs.ascending
 }
 
-// Render draws the title and the rows in sight; what is said of an empty sheet in
-// their place.
+// Render draws the title and the visible rows, or the text for an empty sheet.
 func (l *list) Render(t *Theme) []string {
 	if len(l.sheet.rows) == 0 {
-		return t.said(l.sheet.empty, l.width, l.height)
+		return t.emptyText(l.sheet.empty, l.width, l.height)
 	}
 	g := l.grid(t)
 	lines := []string{strings.Repeat(" ", margin) + g.line(t, func(i, _ int) (string, paint) {
 		return g.columns[i].title + g.columns[i].mark, t.heading
 	})}
-	for i := l.offset; i < len(l.shown) && i < l.offset+l.page(); i++ {
+	for i := l.offset; i < len(l.shown) && i < l.offset+l.visibleRows(); i++ {
 		lines = append(lines, l.line(t, &g, i))
 	}
-	if len(l.shown) == 0 && l.page() > 0 {
-		lines = append(lines, t.muted.over(t.cut("  no "+l.sheet.noun+" passes the filter", max(l.width, leastWidth))))
+	if len(l.shown) == 0 && l.visibleRows() > 0 {
+		lines = append(lines, t.muted.apply(t.cut("  no "+l.sheet.noun+" matches the filter", max(l.width, minWidth))))
 	}
 	return lines
 }
 
-// line draws the i-th row that is shown.
+// line draws the i-th shown row.
 func (l *list) line(t *Theme, g *grid, i int) string {
 	r := &l.sheet.rows[l.shown[i]]
-	cursor := l.marks.sign(t, r.id)
+	cursor := l.marks.symbol(t, r.id)
 	cell := func(t *Theme) func(int, int) (string, paint) {
-		return func(c, w int) (string, paint) { return r.cells[c].in(w), t.paint(r.cells[c].role) }
+		return func(c, w int) (string, paint) { return r.cells[c].textFor(w), t.paint(r.cells[c].role) }
 	}
 	if i != l.selected {
-		return " " + l.marks.painted(t, r.id) + g.line(t, cell(t))
+		return " " + l.marks.paintedSymbol(t, r.id) + g.line(t, cell(t))
 	}
 	bare := Theme{glyphs: t.glyphs}
-	return t.selected.over(pad(t.glyphs.cursor+cursor+g.line(&bare, cell(&bare)), l.width, false))
+	return t.selected.apply(pad(t.glyphs.cursor+cursor+g.line(&bare, cell(&bare)), l.width, false))
 }
 
-// said is lines of text where a pane has nothing to list: the first one loud.
-func (t *Theme) said(lines []string, w, h int) []string {
+// emptyText draws the text of an empty pane: the first line normal, the others muted.
+func (t *Theme) emptyText(lines []string, w, h int) []string {
 	var out []string
 	for i, line := range lines {
 		if h > 0 && i >= h {
@@ -249,14 +248,14 @@ func (t *Theme) said(lines []string, w, h int) []string {
 			line = t.cut(line, w)
 		}
 		if i > 0 {
-			line = t.muted.over(line)
+			line = t.muted.apply(line)
 		}
 		out = append(out, line)
 	}
 	return out
 }
 
-// marks are the ids of rows that an order is for.
+// marks is the set of marked rows, by id.
 type marks struct{ ids map[string]bool }
 
 func (m *marks) toggle(id string) {
@@ -270,8 +269,8 @@ func (m *marks) toggle(id string) {
 	m.ids[id] = true
 }
 
-// keep drops the marks of rows that are gone.
-func (m *marks) keep(exists func(id string) bool) {
+// retain removes the marks of rows that no longer exist.
+func (m *marks) retain(exists func(id string) bool) {
 	for id := range m.ids {
 		if !exists(id) {
 			delete(m.ids, id)
@@ -279,26 +278,26 @@ func (m *marks) keep(exists func(id string) bool) {
 	}
 }
 
-// sign is the sign of a row's mark, or a space.
-func (m *marks) sign(t *Theme, id string) string {
+// symbol returns the symbol of a marked row, or a space.
+func (m *marks) symbol(t *Theme, id string) string {
 	if m.ids[id] {
 		return t.glyphs.mark
 	}
 	return " "
 }
 
-// painted is the sign of a row's mark in colour.
-func (m *marks) painted(t *Theme, id string) string {
+// paintedSymbol returns the symbol of a marked row in colour, or a space.
+func (m *marks) paintedSymbol(t *Theme, id string) string {
 	if !m.ids[id] {
 		return " "
 	}
-	return t.accent.over(t.glyphs.mark)
+	return t.accent.apply(t.glyphs.mark)
 }
 
-// chosen is the marked ids in their order, or the selected one where none is marked.
-func (m *marks) chosen(selected string, ok bool) []string {
+// targetIDs returns the marked ids in natural order, or the selected one if none is marked.
+func (m *marks) targetIDs(selected string, ok bool) []string {
 	if len(m.ids) > 0 {
-		return sortedNaturally(m.ids)
+		return naturalKeys(m.ids)
 	}
 	if ok {
 		return []string{selected}

@@ -9,42 +9,41 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// Fetcher is where a dashboard gets its snapshots; *Source is one.
+// Fetcher provides the snapshots of a dashboard; *Source is one.
 type Fetcher interface {
-	// Fetch returns a snapshot and the address that it came from.
+	// Fetch returns a snapshot and the address that it was fetched from.
 	Fetch(ctx context.Context) (*telemetry.Snapshot, string, error)
-	// String names the addresses that are tried.
+	// String lists the addresses that Fetch tries.
 	String() string
 }
 
-// Config is what a dashboard is made of.
+// Config configures a dashboard.
 type Config struct {
 	Fetcher  Fetcher
-	Operator Operator      // nil = nothing but snapshots is asked for
+	Operator Operator      // nil = read-only: only snapshots are fetched
 	Interval time.Duration // between two snapshots
-	// Theme is what the dashboard begins with; ThemeAuto becomes dark or light
-	// once the terminal has said what its background is.
+	// Theme is the initial theme; ThemeAuto becomes dark or light once the terminal has
+	// reported its background.
 	Theme Theme
-	// Zone is where times are shown; nil leaves them as they come.
+	// Zone is the time zone of the times shown; nil keeps the zone of the snapshots.
 	Zone *time.Location
 	// Now is the clock, time.Now when nil.
 	Now func() time.Time
 }
 
-// Model is the dashboard as Bubble Tea runs it: messages in, frames out. All
-// I/O is in the commands that it returns.
+// Model is the dashboard's Bubble Tea model. All I/O is in the commands that it returns.
 type Model struct {
-	ctx     context.Context
-	cfg     Config
-	screen  screen
-	started time.Time
-	fetched time.Time // when the snapshot on the screen came
-	changed time.Time // when screen.change was seen
-	polls   int       // the poll in progress or due; answers of earlier ones are void
-	past    past
+	ctx       context.Context
+	cfg       Config
+	screen    screen
+	started   time.Time
+	fetchedAt time.Time // when the last snapshot was received
+	changedAt time.Time // when screen.change was observed
+	polls     int       // the number of the current poll; responses to earlier ones are ignored
+	timeline  timeline
 }
 
-// Messages that the commands report.
+// Messages that the commands return.
 type (
 	snapshotMsg struct {
 		poll     int
@@ -57,14 +56,14 @@ type (
 	clockMsg time.Time
 )
 
-// New returns a dashboard. Fetching ends with ctx.
+// New returns a dashboard. It stops fetching when ctx ends.
 func New(ctx context.Context, cfg Config) *Model {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
 	m := &Model{ctx: ctx, cfg: cfg, started: cfg.Now()}
 	m.screen = newScreen(cfg.Theme)
-	m.screen.history, m.screen.live, m.screen.looksOnly = new(history), true, cfg.Operator == nil
+	m.screen.history, m.screen.interactive, m.screen.readOnly = new(history), true, cfg.Operator == nil
 	m.screen.link = link{source: cfg.Fetcher.String(), interval: cfg.Interval}
 	return m
 }
@@ -78,7 +77,7 @@ func (m *Model) Init() tea.Cmd {
 	return tea.Batch(cmds...)
 }
 
-// fetch is the command that gets the next snapshot.
+// fetch returns the command that fetches the next snapshot.
 func (m *Model) fetch() tea.Cmd {
 	m.polls++
 	poll, ctx, cfg := m.polls, m.ctx, m.cfg
@@ -91,16 +90,16 @@ func (m *Model) fetch() tea.Cmd {
 	}
 }
 
-// tick is the command that moves the ages on between snapshots.
+// tick returns the command that updates ages between snapshots.
 func tick() tea.Cmd { return tea.Tick(time.Second, func(t time.Time) tea.Msg { return clockMsg(t) }) }
 
-// pollAfter is the command that asks for the next snapshot in a while.
+// pollAfter returns the command that starts the next poll after d.
 func (m *Model) pollAfter(d time.Duration) tea.Cmd {
 	poll := m.polls
 	return tea.Tick(d, func(time.Time) tea.Msg { return pollMsg{poll} })
 }
 
-// Update takes one message.
+// Update handles one message.
 func (m *Model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	cmd := m.update(msg)
 	m.screen.reflow()
@@ -112,41 +111,41 @@ func (m *Model) update(msg tea.Msg) tea.Cmd {
 	case tea.WindowSizeMsg:
 		m.screen.width, m.screen.height = msg.Width, msg.Height
 	case tea.BackgroundColorMsg:
-		m.background(msg.IsDark())
+		m.setBackground(msg.IsDark())
 	case snapshotMsg:
-		return m.snapshot(msg)
+		return m.receiveSnapshot(msg)
 	case pollMsg:
 		if msg.poll == m.polls && !m.screen.paused {
 			return m.fetch()
 		}
 	case clockMsg:
-		m.clock(m.cfg.Now())
+		m.updateAges(m.cfg.Now())
 		return tick()
 	case tea.KeyPressMsg:
-		return m.key(msg)
+		return m.handleKey(msg)
 	case tea.PasteMsg:
 		if m.screen.prompt.open {
 			m.screen.prompt.insert(msg.Content)
-			m.screen.typed()
+			m.screen.promptEdited()
 		}
 	case tea.MouseClickMsg:
 		return m.click(msg)
 	case tea.MouseWheelMsg:
 		m.wheel(msg)
 	case requestsMsg:
-		m.tookRequests(msg)
+		m.receiveRequests(msg)
 	case loadMsg:
-		m.tookLoad(msg)
+		m.receiveLoad(msg)
 	case textMsg:
-		m.tookText(msg)
-	case doneMsg:
-		return m.done(msg)
+		m.receiveText(msg)
+	case actionDoneMsg:
+		return m.receiveActionResult(msg)
 	}
 	return nil
 }
 
-// background turns the theme auto into the one for the terminal's background.
-func (m *Model) background(dark bool) {
+// setBackground replaces ThemeAuto by the theme for the terminal's background.
+func (m *Model) setBackground(dark bool) {
 	if m.screen.theme.Name != ThemeAuto {
 		return
 	}
@@ -154,56 +153,56 @@ func (m *Model) background(dark bool) {
 	if dark {
 		name = ThemeDark
 	}
-	m.screen.theme = must(NewTheme(name, m.screen.theme.glyphs.ascii))
+	m.screen.theme = mustTheme(NewTheme(name, m.screen.theme.glyphs.ascii))
 }
 
-// retryAfter is the least time between two attempts while nothing answers.
+// retryAfter is the minimum time between two attempts while no address responds.
 const retryAfter = time.Second
 
-// retryIn is when to try again after a failure.
+// retryIn returns the backoff after a failed fetch.
 func retryIn(interval time.Duration) time.Duration { return max(interval, retryAfter) }
 
-// snapshot takes the answer of a fetch and arranges for the next.
-func (m *Model) snapshot(msg snapshotMsg) tea.Cmd {
+// receiveSnapshot handles the result of a fetch and schedules the next.
+func (m *Model) receiveSnapshot(msg snapshotMsg) tea.Cmd {
 	if msg.poll != m.polls || m.screen.paused {
 		return nil
 	}
 	s := &m.screen
 	if msg.err != nil {
-		s.link.err = briefly(msg.err)
-		m.clock(msg.at)
+		s.link.err = shortError(msg.err)
+		m.updateAges(msg.at)
 		return m.pollAfter(retryIn(m.cfg.Interval))
 	}
-	changes := findChanges(m.newest(), msg.snapshot)
-	if c, ok := mostUrgent(changes); ok {
-		s.change, m.changed = c, msg.at
+	changes := findChanges(m.newestSnapshot(), msg.snapshot)
+	if c, ok := mostSevere(changes); ok {
+		s.change, m.changedAt = c, msg.at
 	}
-	s.sight(msg.snapshot.At, changes)
+	s.recordChanges(msg.snapshot.At, changes)
 	s.history.add(msg.snapshot, msg.at)
-	m.past.add(msg.snapshot, msg.at)
-	if s.then == nil {
-		m.live()
+	m.timeline.add(msg.snapshot, msg.at)
+	if s.pastFrame == nil {
+		m.goLive()
 	}
 	s.link.source, s.link.err = msg.source, ""
-	m.fetched = msg.at
-	m.clock(msg.at)
-	return tea.Batch(m.pollAfter(m.cfg.Interval), m.ask())
+	m.fetchedAt = msg.at
+	m.updateAges(msg.at)
+	return tea.Batch(m.pollAfter(m.cfg.Interval), m.fetchViewData())
 }
 
-// newest is the newest snapshot that came; nil before the first.
-func (m *Model) newest() *telemetry.Snapshot {
-	if n := len(m.past.frames); n > 0 {
-		return m.past.frames[n-1].snapshot
+// newestSnapshot returns the newest snapshot received; nil before the first.
+func (m *Model) newestSnapshot() *telemetry.Snapshot {
+	if n := len(m.timeline.frames); n > 0 {
+		return m.timeline.frames[n-1].snapshot
 	}
 	return nil
 }
 
-// clock moves all ages on to now.
-func (m *Model) clock(now time.Time) {
+// updateAges updates all ages to now.
+func (m *Model) updateAges(now time.Time) {
 	s := &m.screen
 	s.link.waited = now.Sub(m.started)
-	s.since = now.Sub(m.fetched)
-	s.change.ago = now.Sub(m.changed)
+	s.sinceFetch = now.Sub(m.fetchedAt)
+	s.change.ago = now.Sub(m.changedAt)
 	if !s.toast.bad && now.Sub(s.toast.at) > toastFor {
 		s.toast = toast{}
 	}

@@ -26,7 +26,7 @@ func newDesk(t *testing.T, w, h int, s *telemetry.Snapshot) *desk {
 	t.Helper()
 	d := &desk{t: t, fetch: &script{snapshot: s}, op: new(deskOperator), now: noon}
 	d.model = New(context.Background(), Config{
-		Fetcher: d.fetch, Operator: d.op, Interval: time.Second, Theme: must(NewTheme(ThemePlain, false)), Now: func() time.Time { return d.now },
+		Fetcher: d.fetch, Operator: d.op, Interval: time.Second, Theme: mustTheme(NewTheme(ThemePlain, false)), Now: func() time.Time { return d.now },
 	})
 	d.send(tea.WindowSizeMsg{Width: w, Height: h})
 	return d
@@ -89,7 +89,7 @@ func (d *desk) run(cmd tea.Cmd) {
 			d.run(c)
 		}
 	case nil:
-	case doneMsg: // the next order follows
+	case actionDoneMsg: // the next order follows
 		d.run(d.send(msg))
 	default:
 		d.send(msg)
@@ -133,26 +133,26 @@ func quits(cmd tea.Cmd) bool {
 	return ok
 }
 
-func TestConnectingThenFiguresThenLostThenBack(t *testing.T) {
+func TestConnectDisconnectReconnect(t *testing.T) {
 	d := replicasDesk(t, 120, 40, normal())
 	d.wants("connecting to http://127.0.0.1:8101")
 	d.fetch.err = errRefused
 	d.poll(3 * time.Second)
-	d.wants("connecting to", "connection refused", "trying again for 3.0s")
+	d.wants("connecting to", "connection refused", "retrying for 3.0s")
 	d.fetch.err = nil
 	d.poll(time.Second)
 	d.wants("chat", "us-0", "12:00:00")
 	d.fetch.err = errRefused
 	d.poll(12 * time.Second)
-	d.wants("LOST 12s", "connection lost: http://127.0.0.1:8101: connection refused", "us-0")
+	d.wants("DISCONNECTED 12s", "connection lost: http://127.0.0.1:8101: connection refused", "us-0")
 	d.fetch.err = nil
 	d.poll(time.Second)
-	d.lacks("LOST", "connection lost")
+	d.lacks("DISCONNECTED", "connection lost")
 }
 
-func TestALostFrameIsDimmed(t *testing.T) {
+func TestDisconnectedFrameIsDimmed(t *testing.T) {
 	d := replicasDesk(t, 120, 40, normal())
-	d.model.screen.theme = must(NewTheme(ThemeDark, false))
+	d.model.screen.theme = mustTheme(NewTheme(ThemeDark, false))
 	d.poll(0)
 	good := d.model.screen.theme.good.on
 	if !strings.Contains(d.frame(), good) {
@@ -180,7 +180,7 @@ func TestRetries(t *testing.T) {
 	}
 }
 
-func TestAnswersOfAnEarlierPollAreVoid(t *testing.T) {
+func TestResponsesOfEarlierPollsAreIgnored(t *testing.T) {
 	d := newDesk(t, 80, 24, normal())
 	late := d.model.fetch()
 	d.poll(0)
@@ -193,15 +193,15 @@ func TestAnswersOfAnEarlierPollAreVoid(t *testing.T) {
 	d.lacks("other")
 }
 
-func TestLateFiguresSayTheirAge(t *testing.T) {
+func TestStaleDataShowsItsAge(t *testing.T) {
 	d := newDesk(t, 80, 24, normal())
 	d.poll(0)
 	d.now = d.now.Add(8 * time.Second)
 	d.send(clockMsg(d.now))
-	d.wants("LATE 8.0s")
+	d.wants("STALE 8.0s")
 }
 
-func TestPauseHoldsTheFigures(t *testing.T) {
+func TestPauseStopsPolling(t *testing.T) {
 	d := replicasDesk(t, 80, 24, normal())
 	d.poll(0)
 	d.press("p")
@@ -247,11 +247,11 @@ func TestQuit(t *testing.T) {
 	}
 }
 
-func TestFilterFollowsEachKey(t *testing.T) {
+func TestFilterAppliesWhileTyping(t *testing.T) {
 	d := replicasDesk(t, 120, 40, normal())
 	d.poll(0)
 	d.press("/", "h100 READY")
-	d.wants("us-1", "/h100 READY", "1 replica  enter keeps, esc clears")
+	d.wants("us-1", "/h100 READY", "1 replica  enter keep, esc clear")
 	d.lacks("us-0", "eu-1")
 	if c := d.model.View().Cursor; c == nil || c.X != 11 || c.Y != 39 {
 		t.Errorf("the cursor stands at %+v, want behind the text", c)
@@ -302,7 +302,7 @@ func TestFocusOnARegion(t *testing.T) {
 	d := replicasDesk(t, 120, 40, normal())
 	d.poll(0)
 	d.press("tab")
-	d.wants("lb-ap-northeast-1-1", "no heartbeat for 4.1s", "ap-0", "only aws/ap-northeast-1")
+	d.wants("lb-ap-northeast-1-1", "no heartbeat for 4.1s", "ap-0", "region: aws/ap-northeast-1")
 	d.lacks("us-0", "eu-0")
 	d.press("shift+tab")
 	d.wants("us-0", "eu-0")
@@ -317,7 +317,7 @@ func TestFocusOnARegion(t *testing.T) {
 	d.wants("us-0")
 }
 
-func TestAFocusedRegionThatIsGoneIsGivenUp(t *testing.T) {
+func TestFocusEndsWhenRegionIsRemoved(t *testing.T) {
 	d := replicasDesk(t, 120, 40, normal())
 	d.poll(0)
 	d.press("tab")
@@ -365,7 +365,7 @@ func TestEverySortKeyMarksItsColumn(t *testing.T) {
 	}
 }
 
-func TestMovingKeepsTheSelectionInSight(t *testing.T) {
+func TestSelectionStaysVisible(t *testing.T) {
 	d := replicasDesk(t, 80, 24, crowd(3, 40))
 	d.poll(0)
 	d.lacks("▸")
@@ -398,14 +398,14 @@ func TestMovingKeepsTheSelectionInSight(t *testing.T) {
 	d.lacks("▸")
 }
 
-func TestAScrolledTableNamesItsRegion(t *testing.T) {
+func TestScrolledTableShowsRegionHeading(t *testing.T) {
 	d := replicasDesk(t, 80, 24, crowd(3, 40))
 	d.poll(0)
 	d.press("G")
 	d.wants("aws/region-2  40 replicas, 40 ready, Llama-3.1-8B-Instruct, continued")
 }
 
-func TestTheSelectionFollowsItsReplica(t *testing.T) {
+func TestSelectionFollowsReplica(t *testing.T) {
 	d := replicasDesk(t, 120, 40, crowd(1, 5))
 	d.poll(0)
 	d.press("j", "j")
@@ -421,17 +421,17 @@ func TestTheSelectionFollowsItsReplica(t *testing.T) {
 	d.fetch.snapshot = &telemetry.Snapshot{At: noon, Service: "chat"}
 	d.poll(time.Second)
 	d.press("j", "k", "pgdown", "G", "tab", "enter", "s", "esc")
-	d.wants("no regions yet")
+	d.wants("No regions yet")
 }
 
-func TestDetailShowsWhatTheTableCuts(t *testing.T) {
+func TestDetailShowsTruncatedText(t *testing.T) {
 	d := replicasDesk(t, 80, 24, normal())
 	d.poll(0)
 	d.press("j", "j", "j")
 	d.wants("NOT_READY: GET http://10.0.2.2:8000/v1/models: connection refused")
 }
 
-func TestChangesAreTold(t *testing.T) {
+func TestStateChangesAreShown(t *testing.T) {
 	d := newDesk(t, 120, 40, normal())
 	d.poll(0)
 	d.lacks("ago:")
@@ -467,13 +467,13 @@ func TestQueueTrend(t *testing.T) {
 func TestThemeCyclesAndFollowsTheBackground(t *testing.T) {
 	for _, dark := range []bool{true, false} {
 		d := newDesk(t, 80, 24, normal())
-		d.model.screen.theme = must(NewTheme(ThemeAuto, true))
-		d.model.background(dark)
+		d.model.screen.theme = mustTheme(NewTheme(ThemeAuto, true))
+		d.model.setBackground(dark)
 		want := map[bool]string{true: ThemeDark, false: ThemeLight}[dark]
 		if th := d.model.screen.theme; th.Name != want || !th.glyphs.ascii {
 			t.Errorf("dark=%t: got theme %s", dark, th.Name)
 		}
-		d.model.background(!dark)
+		d.model.setBackground(!dark)
 		if d.model.screen.theme.Name != want {
 			t.Error("a theme that is not auto stays")
 		}
@@ -514,7 +514,7 @@ func TestHelpScrolls(t *testing.T) {
 	d.press("?")
 	d.wants("Views")
 	d.press("G")
-	d.wants("marked for an order")
+	d.wants("marked")
 	d.press("pgup", "g")
 	d.wants("Views")
 	d.press("esc")

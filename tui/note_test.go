@@ -9,17 +9,17 @@ import (
 
 // Load that left its forecast stands before the plan and the peaks, and what the
 // width does not hold is left out.
-func TestTheNoteSaysWhatTheControllerExpects(t *testing.T) {
+func TestNoteShowsForecastAndPlan(t *testing.T) {
 	s := normal()
 	s.Forecast = []telemetry.LoadForecast{
 		{Region: "aws/us-east-1", StepSeconds: 300, MeanTPS: make([]float64, 12), Peak: telemetry.Peak{Mean: 3400}, Left: "5.0 times the forecast for 12 minutes (burst)"},
 		{Region: "gcp/europe-west4", Peak: telemetry.Peak{Mean: 120}},
 	}
-	const left = "load left its forecast: us-east-1 5.0 times the forecast for 12 minutes (burst)"
+	const left = "load deviates from forecast: us-east-1 5.0 times the forecast for 12 minutes (burst)"
 	const plan = "plan 12:00: us-east-1 +3 L4, europe-west4 -1 L4; $9.66/h -> $11.27/h"
 	const peak = "next 1h: peak us-east-1 3400, europe-west4 120 tokens/s"
 	note := func(width int) string {
-		return strings.Split(Render(s, nil, width, 0, must(NewTheme(ThemePlain, true))), "\n")[1]
+		return strings.Split(Render(s, nil, width, 0, mustTheme(NewTheme(ThemePlain, true))), "\n")[1]
 	}
 	wide := note(0)
 	at := []int{strings.Index(wide, left), strings.Index(wide, plan), strings.Index(wide, peak)}

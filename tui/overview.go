@@ -10,10 +10,10 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// maxSpark is the widest sparkline: five minutes.
+// maxSpark is the maximum width of a sparkline: five minutes.
 const maxSpark = 60
 
-// regionSheet is one row a region.
+// regionSheet has one row per region.
 func (s *screen) regionSheet() sheet {
 	regions := regionsOf(s.snapshot)
 	sh := sheet{noun: "region", columns: s.regionColumns(regions), empty: s.emptyService()}
@@ -25,7 +25,7 @@ func (s *screen) regionSheet() sheet {
 		row := sheetRow{id: string(r.Name), cells: s.regionCells(r)}
 		if s.history != nil {
 			name := r.Name
-			row.cells = append(row.cells, value{role: roleAccent, draw: func(w int) string {
+			row.cells = append(row.cells, cellValue{role: roleAccent, draw: func(w int) string {
 				return strings.TrimRight(s.history.spark(name, w, peak, s.theme.glyphs), " ")
 			}})
 		}
@@ -34,57 +34,57 @@ func (s *screen) regionSheet() sheet {
 	return sh
 }
 
-// regionColumns are the columns of the regions.
+// regionColumns returns the columns of the list of regions.
 func (s *screen) regionColumns(regions []*telemetry.RegionSnapshot) []sheetColumn {
-	ready, p50, p90, fwd := "REPL", "TTFT50", "TTFT90", "IN/OUT"
-	if s.width <= 0 || s.width >= wideEnough {
-		ready, p50, p90, fwd = "REPLICAS", "TTFT P50", "TTFT P90", "FWD IN/OUT"
+	ready, p50, p90, miss, fwd := "REPL", "TTFT50", "TTFT90", "MISS%", "IN/OUT"
+	if s.width <= 0 || s.width >= fullWidth {
+		ready, p50, p90, miss, fwd = "REPLICAS", "TTFT P50", "TTFT P90", "TTFT MISS%", "FWD IN/OUT"
 	}
 	figures := func(title string, least, rank int, letter, word string) sheetColumn {
-		return sheetColumn{column{title: title, least: least, right: true, rank: rank}, letter, word, true, false}
+		return sheetColumn{column{title: title, minWidth: least, right: true, dropRank: rank}, letter, word, true, false}
 	}
 	ageRank := 10
-	if s.anyStale(regions) { // a figure that is old must say so even where room is short
+	if s.anyStale(regions) { // the age of stale metrics is shown on narrow screens too
 		ageRank = 2
 	}
 	columns := []sheetColumn{
-		{column{title: "REGION", least: 20, most: 28}, "N", "name", false, false},
-		{column{title: "STATE", least: 13, most: 24}, "S", "state", false, false},
+		{column{title: "REGION", minWidth: 20, maxWidth: 28}, "N", "name", false, false},
+		{column{title: "STATE", minWidth: 13, maxWidth: 24}, "S", "state", false, false},
 		figures(ready, 4, 1, "R", "ready replicas"),
 		figures("QUEUE", 6, 2, "U", "queue"),
-		figures("REQ/S", 5, 4, "E", "requests a second"),
-		figures("TOK/S", 5, 3, "T", "tokens a second"),
+		figures("REQ/S", 5, 4, "E", "requests per second"),
+		figures("TOK/S", 5, 3, "T", "tokens per second"),
 		figures(p50, 6, 5, "F", "TTFT, median"),
 		figures(p90, 6, 7, "P", "TTFT, 90th percentile"),
-		figures("LATE", 4, 8, "L", "share of late first tokens"),
-		figures("HIT", 4, 6, "H", "hit rate"),
+		figures(miss, 4, 8, "L", "TTFT target misses"),
+		figures("HIT", 4, 6, "H", "prefix hit rate"),
 		figures(fwd, 7, 9, "O", "forwarded out"),
-		figures("RTT", 5, 11, "D", "round trip"),
+		figures("RTT", 5, 11, "D", "round-trip time"),
 		figures("AGE", 4, ageRank, "A", "age"),
 	}
 	if s.history != nil {
-		columns = append(columns, sheetColumn{column: column{title: "TREND", least: 8, most: maxSpark, rank: 8}})
+		columns = append(columns, sheetColumn{column: column{title: "TREND", minWidth: 8, maxWidth: maxSpark, dropRank: 8}})
 	}
 	return columns
 }
 
-// anyStale reports whether a region's figures are old.
+// anyStale reports whether the metrics of any region are stale.
 func (s *screen) anyStale(regions []*telemetry.RegionSnapshot) bool {
 	for _, r := range regions {
-		if ms, known := figuresAge(r); known && ms > staleAfter.Milliseconds() {
+		if ms, known := metricsAge(r); known && ms > staleAfter.Milliseconds() {
 			return true
 		}
 	}
 	return false
 }
 
-// longRegion is the length of a name that is worth shortening.
-const longRegion = 12
+// longRegionName is the length from which a region's name is shortened.
+const longRegionName = 12
 
-// regionName is a region's name: on a narrow screen without its cloud, as long as
-// that is not what tells two regions apart.
+// regionName returns a region's name. On a narrow screen it omits the cloud, unless another
+// cloud has a region of the same place.
 func (s *screen) regionName(name service.Region) string {
-	if s.width <= 0 || s.width >= roomy || len(name) <= longRegion {
+	if s.width <= 0 || s.width >= mediumWidth || len(name) <= longRegionName {
 		return s.theme.text(string(name))
 	}
 	for i := range s.snapshot.Regions {
@@ -95,48 +95,48 @@ func (s *screen) regionName(name service.Region) string {
 	return s.theme.text(name.Place())
 }
 
-// regionCells are a region's figures.
-func (s *screen) regionCells(r *telemetry.RegionSnapshot) []value {
+// regionCells returns the cells of a region.
+func (s *screen) regionCells(r *telemetry.RegionSnapshot) []cellValue {
 	sign, state := s.theme.glyphs.balancersMark(r.Balancers)
-	name := word(s.regionName(r.Name), roleAccent)
+	name := textCell(s.regionName(r.Name), roleAccent)
 	if r.Name == s.focus {
 		name.role = roleText
 	}
-	return []value{
+	return []cellValue{
 		name,
-		word(sign+" "+s.theme.text(balancersState(r.Balancers)), state),
+		textCell(sign+" "+s.theme.text(balancersState(r.Balancers)), state),
 		readyCell(r),
 		s.queuedCell(r),
-		figureOf(r.RequestsPerSecond, rate),
-		figureOf(r.OutputTokensPerSecond, rate),
+		optionalCell(r.RequestsPerSecond, rate),
+		optionalCell(r.OutputTokensPerSecond, rate),
 		ttftCell(r.TTFT, func(p *telemetry.Percentiles) float64 { return p.P50 }),
 		ttftCell(r.TTFT, func(p *telemetry.Percentiles) float64 { return p.P90 }),
-		s.lateCell(r),
-		figureOf(r.PrefixHitRate, percent),
-		figure(float64(r.ForwardedOut), count(r.ForwardedIn)+"/"+count(r.ForwardedOut), roleText),
-		figureOf(nearestRTT(r), func(ms *float64) string { return millis(*ms) }),
+		s.missCell(r),
+		optionalCell(r.PrefixHitRate, percent),
+		numberCell(float64(r.ForwardedOut), count(r.ForwardedIn)+"/"+count(r.ForwardedOut), roleText),
+		optionalCell(nearestRTT(r), func(ms *float64) string { return millis(*ms) }),
 		s.ageCell(r),
 	}
 }
 
-// ttftCell is one percentile of the time to first token.
-func ttftCell(p *telemetry.Percentiles, of func(*telemetry.Percentiles) float64) value {
+// ttftCell returns one percentile of the time to first token.
+func ttftCell(p *telemetry.Percentiles, of func(*telemetry.Percentiles) float64) cellValue {
 	if p == nil {
-		return noFigure()
+		return unknownCell()
 	}
-	return figure(of(p), millis(of(p)), roleText)
+	return numberCell(of(p), millis(of(p)), roleText)
 }
 
-// lateMost is the share of late first tokens that SageServe's targets allow: they are
-// stated for the 95th percentile (section 2.2).
-const lateMost = 0.05
+// maxMissShare is the share of first tokens after their target that SageServe allows: its
+// targets are for the 95th percentile (section 2.2).
+const maxMissShare = 0.05
 
-// lateCell is the share of interactive first tokens that came after their target, over
+// missCell returns the share of interactive first tokens that missed the TTFT target in
 // the last seconds.
-func (s *screen) lateCell(r *telemetry.RegionSnapshot) value {
-	before := findRegion(s.earlier.snapshot, r.Name)
+func (s *screen) missCell(r *telemetry.RegionSnapshot) cellValue {
+	before := findRegion(s.rateBase.snapshot, r.Name)
 	if before == nil {
-		return noFigure()
+		return unknownCell()
 	}
 	was := map[string]telemetry.ModelSnapshot{}
 	for _, m := range before.Models {
@@ -149,20 +149,20 @@ func (s *screen) lateCell(r *telemetry.RegionSnapshot) value {
 		}
 	}
 	if all == 0 {
-		return noFigure()
+		return unknownCell()
 	}
 	share := float64(late) / float64(all)
-	v := figure(share, percent(&share), roleText)
-	if share > lateMost {
+	v := numberCell(share, percent(&share), roleText)
+	if share > maxMissShare {
 		v.role = roleBad
 	}
 	return v
 }
 
-// readyCell is how many replicas are ready, of how many.
-func readyCell(r *telemetry.RegionSnapshot) value {
+// readyCell returns how many replicas are ready, of how many.
+func readyCell(r *telemetry.RegionSnapshot) cellValue {
 	ready, n := readyCount(r.Replicas), len(r.Replicas)
-	v := figure(float64(ready), strconv.Itoa(ready)+"/"+strconv.Itoa(n), roleText)
+	v := numberCell(float64(ready), strconv.Itoa(ready)+"/"+strconv.Itoa(n), roleText)
 	switch {
 	case ready == 0 && n > 0:
 		v.role = roleBad
@@ -172,41 +172,41 @@ func readyCell(r *telemetry.RegionSnapshot) value {
 	return v
 }
 
-// queuedCell is the queue with a sign for where it goes.
-func (s *screen) queuedCell(r *telemetry.RegionSnapshot) value {
+// queuedCell returns the queue length with a sign for its change.
+func (s *screen) queuedCell(r *telemetry.RegionSnapshot) cellValue {
 	change := 0
 	if before := findRegion(s.previous, r.Name); before != nil {
 		change = r.Queued - before.Queued
 	}
-	v := figure(float64(r.Queued), count(int64(r.Queued))+s.theme.trend(change), roleText)
+	v := numberCell(float64(r.Queued), count(int64(r.Queued))+s.theme.trend(change), roleText)
 	if change > 0 {
 		v.role = roleWarn
 	}
 	return v
 }
 
-// ageCell is the age of a region's figures, painted when they are old.
-func (s *screen) ageCell(r *telemetry.RegionSnapshot) value {
-	ms, known := figuresAge(r)
+// ageCell returns the age of a region's metrics, highlighted when they are stale.
+func (s *screen) ageCell(r *telemetry.RegionSnapshot) cellValue {
+	ms, known := metricsAge(r)
 	if !known {
-		return noFigure()
+		return unknownCell()
 	}
-	v := figure(float64(ms), maybeAge(&ms, s.since), roleMuted)
+	v := numberCell(float64(ms), maybeAge(&ms, s.sinceFetch), roleMuted)
 	if ms > staleAfter.Milliseconds() {
 		v.role = roleWarn
 	}
 	return v
 }
 
-// flow is what one region forwards to another.
+// flow is the traffic that one region forwards to another.
 type flow struct {
 	from, to service.Region
-	rate     float64 // requests a second; NaN while it is not known
+	rate     float64 // requests per second; NaN while unknown
 	total    int64
 }
 
-// flows are the forwards between regions, the busiest first; those that never
-// carried anything are left out.
+// flows returns the traffic forwarded between regions, busiest first. Pairs of regions
+// without forwarded requests are omitted.
 func (s *screen) flows() []flow {
 	var flows []flow
 	for _, r := range regionsOf(s.snapshot) {
@@ -225,14 +225,14 @@ func (s *screen) flows() []flow {
 	return flows
 }
 
-// flowRate is a flow's requests a second over the last seconds; 0 where its count
-// began anew.
+// flowRate returns a flow's requests per second over the last seconds; 0 after a reset of
+// its counter.
 func (s *screen) flowRate(from service.Region, f telemetry.Flow) float64 {
-	before := findRegion(s.earlier.snapshot, from)
+	before := findRegion(s.rateBase.snapshot, from)
 	if before == nil {
 		return 0
 	}
-	seconds := s.snapshot.At.Sub(s.earlier.snapshot.At).Seconds()
+	seconds := s.snapshot.At.Sub(s.rateBase.snapshot.At).Seconds()
 	for _, old := range before.ForwardedTo {
 		if old.Region == f.Region && seconds > 0 && f.Requests >= old.Requests {
 			return float64(f.Requests-old.Requests) / seconds
@@ -241,7 +241,7 @@ func (s *screen) flowRate(from service.Region, f telemetry.Flow) float64 {
 	return 0
 }
 
-// flowLines draws the forwards between regions in at most n lines.
+// flowLines draws the flows between regions in at most n lines.
 func (s *screen) flowLines(t *Theme, w, n int) []string {
 	flows := s.flows()
 	if len(flows) == 0 || n < 2 {
@@ -252,77 +252,77 @@ func (s *screen) flowLines(t *Theme, w, n int) []string {
 		names = max(names, width(s.flowName(f)))
 		top = max(top, f.rate)
 	}
-	lines := []string{t.heading.over(t.cut(flowLine("FORWARDED", "REQ/S", "TOTAL", names), w))}
+	lines := []string{t.heading.apply(t.cut(flowLine("FORWARDED", "REQ/S", "TOTAL", names), w))}
 	for _, f := range flows[:min(len(flows), n-1)] {
 		text := flowLine(s.flowName(f), rate(&f.rate), count(f.total), names) + "  "
 		line := t.cut(text, w)
 		if room := min(w-width(text), 20); room > 2 && top > 0 {
-			line += t.accent.over(strings.Repeat(t.glyphs.heavy, int(f.rate/top*float64(room)+0.5)))
+			line += t.accent.apply(strings.Repeat(t.glyphs.heavy, int(f.rate/top*float64(room)+0.5)))
 		}
 		lines = append(lines, line)
 	}
 	if hidden := len(flows) - len(lines) + 1; hidden > 0 {
-		lines[len(lines)-1] = t.muted.over(t.cut(fmt.Sprintf("+ %d more", hidden+1), w))
+		lines[len(lines)-1] = t.muted.apply(t.cut(fmt.Sprintf("+ %d more", hidden+1), w))
 	}
 	return lines
 }
 
-// flowLine is one line of the flows.
+// flowLine formats one line of the flows.
 func flowLine(name, rate, total string, names int) string {
 	return pad(name, names, false) + "  " + pad(rate, 5, true) + "  " + pad(total, 6, true)
 }
 
-// flowName is a flow's ends.
+// flowName returns a flow's two regions.
 func (s *screen) flowName(f flow) string {
 	return s.regionName(f.from) + " " + s.theme.glyphs.arrow + " " + s.regionName(f.to)
 }
 
-// attentionLines lists what is not as it should be in at most n lines: balancers
-// that are away, replicas that do not serve, alerts, loads that left their forecasts.
-func (s *screen) attentionLines(t *Theme, w, n int) []string {
-	troubles := s.troubles()
+// alertLines lists problems in at most n lines: balancers and replicas that are not
+// ready, alerts, and loads that deviate from their forecasts.
+func (s *screen) alertLines(t *Theme, w, n int) []string {
+	troubles := s.problems()
 	if n < 2 {
 		return nil
 	}
 	if len(troubles) == 0 {
-		return []string{t.heading.over(t.cut("ATTENTION", w)), t.good.over(t.cut(t.glyphs.ready+" nothing asks for it", w))}
+		return []string{t.heading.apply(t.cut("ALERTS", w)), t.good.apply(t.cut(t.glyphs.ready+" none", w))}
 	}
-	lines := []string{t.heading.over(t.cut("ATTENTION", w))}
+	lines := []string{t.heading.apply(t.cut("ALERTS", w))}
 	for _, tr := range troubles[:min(len(troubles), n-1)] {
-		head := tr.sign + " " + tr.what
-		line := t.paint(tr.role).over(t.cut(head, w))
-		if room := w - width(head) - 2; room >= minReasonWidth && tr.why != "" {
-			line += "  " + t.muted.over(t.cut(tr.why, room))
+		head := tr.sign + " " + tr.subject
+		line := t.paint(tr.role).apply(t.cut(head, w))
+		if room := w - width(head) - 2; room >= minReasonWidth && tr.reason != "" {
+			line += "  " + t.muted.apply(t.cut(tr.reason, room))
 		}
 		lines = append(lines, line)
 	}
 	if hidden := len(troubles) - len(lines) + 1; hidden > 0 {
-		lines[len(lines)-1] = t.muted.over(t.cut(fmt.Sprintf("+ %d more", hidden+1), w))
+		lines[len(lines)-1] = t.muted.apply(t.cut(fmt.Sprintf("+ %d more", hidden+1), w))
 	}
 	return lines
 }
 
-// trouble is one thing that asks for attention.
-type trouble struct {
-	sign string
-	role role
-	what string
-	why  string
-	rank int
+// problem is one line of the alerts.
+type problem struct {
+	sign    string
+	role    role
+	subject string
+	reason  string
+	rank    int
 }
 
-// troubles is what asks for attention, the worst first.
-func (s *screen) troubles() []trouble {
-	var all []trouble
+// problems returns all problems, most severe first.
+func (s *screen) problems() []problem {
+	var all []problem
 	g := s.theme.glyphs
 	for _, r := range regionsOf(s.snapshot) {
 		if len(r.Balancers) == 0 {
-			all = append(all, trouble{g.trouble, roleBad, s.regionName(r.Name) + " has no balancer", "", 0})
+			all = append(all, problem{g.warning, roleBad, s.regionName(r.Name) + " has no balancer", "", 0})
 		}
 		for _, b := range r.Balancers {
 			if b.State != balancerReady {
 				sign, role := g.balancerMark(b.State)
-				all = append(all, trouble{sign, role, s.theme.text(b.ID) + " " + s.theme.text(b.State), s.theme.text(b.Reason), 0})
+				all = append(all, problem{sign, role, s.theme.text(b.ID) + " " + s.theme.text(b.State), s.theme.text(b.Reason), 0})
 			}
 		}
 		for i := range r.Replicas {
@@ -331,7 +331,7 @@ func (s *screen) troubles() []trouble {
 				continue
 			}
 			sign, role := g.replicaMark(rep.State)
-			all = append(all, trouble{sign, role, s.theme.text(rep.ID) + " " + s.theme.text(string(rep.State)), s.theme.text(reasonOf(rep)), 1 + stateRank[rep.State]})
+			all = append(all, problem{sign, role, s.theme.text(rep.ID) + " " + s.theme.text(string(rep.State)), s.theme.text(reasonOf(rep)), 1 + stateRank[rep.State]})
 		}
 	}
 	for _, a := range s.snapshot.Alerts {
@@ -340,55 +340,55 @@ func (s *screen) troubles() []trouble {
 			r, rank = roleBad, 0
 		}
 		why := strings.Trim(a.Message+"; "+a.NextStep, "; ")
-		all = append(all, trouble{g.trouble, r, s.theme.text(a.Subject()), s.theme.text(why), rank})
+		all = append(all, problem{g.warning, r, s.theme.text(a.Subject()), s.theme.text(why), rank})
 	}
 	for _, f := range s.snapshot.Forecast {
 		if f.Left != "" {
-			all = append(all, trouble{g.trouble, roleWarn, s.theme.text(f.Region.Place() + " left its forecast"), s.theme.text(f.Left), 1})
+			all = append(all, problem{g.warning, roleWarn, s.theme.text(f.Region.Place() + " deviates from its forecast"), s.theme.text(f.Left), 1})
 		}
 	}
 	if p := s.snapshot.Plan; p != nil && p.Error != "" {
-		all = append(all, trouble{g.trouble, roleWarn, "no newer plan", s.theme.text(p.Error), 1})
+		all = append(all, problem{g.warning, roleWarn, "planning failed", s.theme.text(p.Error), 1})
 	}
-	slices.SortStableFunc(all, func(a, b trouble) int { return a.rank - b.rank })
+	slices.SortStableFunc(all, func(a, b problem) int { return a.rank - b.rank })
 	return all
 }
 
-// leastOverview is what the overview wants below its regions at least.
-const leastOverview = 5
+// minOverview is the minimum height of the part below the regions.
+const minOverview = 5
 
-// belowOverview draws the flows, what asks for attention and the load over time in
-// n lines, the first two side by side where there is room.
+// belowOverview draws the flows, the alerts and the chart of the load in n lines, flows and
+// alerts side by side if the screen is wide enough.
 func (s *screen) belowOverview(t *Theme, n int) []string {
 	if n < 3 {
 		return nil
 	}
 	lines := []string{""}
 	flows := s.flowLines(t, s.overviewColumn(), min(8, n-1))
-	if s.width >= roomy && len(flows) > 0 {
-		attention := s.attentionLines(t, s.width-s.overviewColumn()-columnGap, min(8, n-1))
+	if s.width >= mediumWidth && len(flows) > 0 {
+		attention := s.alertLines(t, s.width-s.overviewColumn()-columnGap, min(8, n-1))
 		lines = append(lines, beside(flows, attention, s.overviewColumn()+columnGap)...)
 	} else {
-		lines = append(lines, s.attentionLines(t, s.width, min(max(n/2, 4), n-1))...)
+		lines = append(lines, s.alertLines(t, s.width, min(max(n/2, 4), n-1))...)
 		if rest := n - len(lines) - 1; rest >= 2 && len(flows) > 0 {
 			lines = append(append(lines, ""), s.flowLines(t, s.width, min(8, rest))...)
 		}
 	}
-	if rest := n - len(lines); rest > leastChart && s.width >= chartFromWidth {
-		lines = append(lines, s.chart(t, min(rest, mostTall))...)
+	if rest := n - len(lines); rest > minChart && s.width >= chartFromWidth {
+		lines = append(lines, s.chart(t, min(rest, maxTallChart))...)
 	}
 	return lines
 }
 
-// overviewColumn is the width of the flows where they stand beside something.
+// overviewColumn returns the width of the flows.
 func (s *screen) overviewColumn() int {
-	if s.width >= roomy {
+	if s.width >= mediumWidth {
 		return s.width/2 - columnGap
 	}
 	return s.width
 }
 
-// beside sets lines to the right of others, from a column on.
+// beside puts lines to the right of others, starting at column at.
 func beside(left, right []string, at int) []string {
 	var lines []string
 	for i := range max(len(left), len(right)) {

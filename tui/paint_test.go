@@ -32,7 +32,7 @@ func (t *Theme) roles() []struct {
 // marked is a theme whose codes name the roles: frames drawn in it show what is
 // painted how, in every theme at once.
 func marked() Theme {
-	t := must(NewTheme(ThemePlain, false))
+	t := mustTheme(NewTheme(ThemePlain, false))
 	for i, r := range t.roles() {
 		*r.paint = paint{fmt.Sprintf("\x1b[90%dm", i), fmt.Sprintf("\x1b[80%dm", i)}
 	}
@@ -71,7 +71,7 @@ func TestGoldenFramesInEveryTheme(t *testing.T) {
 				readable := marked()
 				golden(t, "painted/"+name, in(frame, func(i int) paint { return paint{"{" + readable.roles()[i].name + ":", "}"} }))
 				for _, name := range themes {
-					theme := must(NewTheme(name, false))
+					theme := mustTheme(NewTheme(name, false))
 					d.model.screen.theme = theme
 					d.send(nil)
 					if got, want := d.frame(), in(frame, func(i int) paint { return *theme.roles()[i].paint }); got != want {
@@ -87,7 +87,7 @@ func TestGoldenFramesInEveryTheme(t *testing.T) {
 func TestGoldenThemes(t *testing.T) {
 	var b strings.Builder
 	for _, name := range ThemeNames() {
-		theme := must(NewTheme(name, false))
+		theme := mustTheme(NewTheme(name, false))
 		fmt.Fprintf(&b, "%s\n", name)
 		for _, r := range theme.roles() {
 			fmt.Fprintf(&b, "  %-9s%q %q\n", r.name, r.paint.on, r.paint.off)

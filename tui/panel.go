@@ -4,47 +4,47 @@ import (
 	"strings"
 )
 
-// panelKind is what a panel shows.
+// panelKind is the kind of text in a panel.
 type panelKind int
 
 // The kinds of panels.
 const (
-	noPanel    panelKind = iota
-	panelText            // made from what the screen knows
-	panelSpec            // service.yaml
-	panelLogs            // the last lines of a process
-	panelStory           // all about a request
+	noPanel          panelKind = iota
+	panelText                  // generated from the snapshot
+	panelSpec                  // service.yaml
+	panelLogs                  // the last lines of a log
+	panelExplanation           // the routing of a request
 )
 
-// panel is text in front of a view: it scrolls, and is narrowed by the filter.
+// panel is text shown over a view. It scrolls and can be filtered.
 type panel struct {
 	kind   panelKind
 	title  string
-	id     string // of what it shows
+	id     string // of the request, replica or balancer
 	lines  []string
 	offset int
 	filter string
 	err    string
-	// waiting says that nothing has come yet; tail, that it stays at the end.
-	waiting bool
-	tail    bool
+	// loading is true until the text is loaded; follow keeps the end of the text in view.
+	loading bool
+	follow  bool
 }
 
-// open reports whether there is a panel in front.
+// open reports whether the panel is open.
 func (p *panel) open() bool { return p.kind != noPanel }
 
-// take shows text that came.
-func (p *panel) take(text string, err error) {
-	p.waiting, p.err = false, ""
+// setText sets the text or the error of a fetch.
+func (p *panel) setText(text string, err error) {
+	p.loading, p.err = false, ""
 	if err != nil {
-		p.err = briefly(err)
+		p.err = shortError(err)
 		return
 	}
 	p.lines = strings.Split(strings.TrimRight(text, "\n"), "\n")
 }
 
-// passing is the lines that pass the filter.
-func (p *panel) passing() []string {
+// matchingLines returns the lines that match the filter.
+func (p *panel) matchingLines() []string {
 	f := parseFilter(p.filter)
 	if len(f) == 0 {
 		return p.lines
@@ -58,36 +58,36 @@ func (p *panel) passing() []string {
 	return lines
 }
 
-// scroll moves by n lines in a window of so many; the end of what grows is followed.
+// scroll moves by n lines in a window of room lines. A log at its end follows new lines.
 func (p *panel) scroll(n, room int) {
-	most := max(len(p.passing())-room, 0)
+	most := max(len(p.matchingLines())-room, 0)
 	p.offset = min(max(min(p.offset, most)+n, 0), most)
 	if n != 0 {
-		p.tail = p.kind == panelLogs && p.offset == most
+		p.follow = p.kind == panelLogs && p.offset == most
 	}
-	if p.tail {
+	if p.follow {
 		p.offset = most
 	}
 }
 
-// Render draws the title and the lines in sight in h lines.
+// Render draws the title and the visible lines in h lines.
 func (p *panel) Render(t *Theme, w, h int) []string {
 	if h <= 0 {
 		return nil
 	}
 	title := t.text(p.title)
-	lines := p.passing()
+	lines := p.matchingLines()
 	if len(lines) > h-1 {
 		title += "  " + position(p.offset, h-1, len(lines))
 	}
-	out := []string{t.heading.over(t.cut(title, w))}
+	out := []string{t.heading.apply(t.cut(title, w))}
 	switch {
 	case p.err != "":
-		out = append(out, t.bad.over(t.cut(t.text(p.err), w)))
-	case p.waiting:
-		out = append(out, t.muted.over(t.cut("asking "+t.glyphs.ellipsis, w)))
+		out = append(out, t.bad.apply(t.cut(t.text(p.err), w)))
+	case p.loading:
+		out = append(out, t.muted.apply(t.cut("loading "+t.glyphs.ellipsis, w)))
 	case len(lines) == 0:
-		out = append(out, t.muted.over(t.cut("nothing to show", w)))
+		out = append(out, t.muted.apply(t.cut("no lines", w)))
 	}
 	out = out[:min(len(out), h)]
 	for i := p.offset; i < len(lines) && len(out) < h; i++ {
@@ -96,7 +96,7 @@ func (p *panel) Render(t *Theme, w, h int) []string {
 	return out
 }
 
-// position says which lines of how many are in sight.
+// position returns which lines of how many are visible.
 func position(offset, room, n int) string {
 	last := min(offset+room, n)
 	return "lines " + count(int64(min(offset+1, last))) + "-" + count(int64(last)) + " of " + count(int64(n))

@@ -174,7 +174,7 @@ func (s style) block(b *strings.Builder, run string, x, y float64) int {
 
 // The pictures of the documentation are drawn by the dashboard itself:
 // go test ./tui -run Pictures -update writes them anew.
-func TestPicturesShowWhatTheDashboardDraws(t *testing.T) {
+func TestPicturesAreCurrent(t *testing.T) {
 	for _, sc := range scenes {
 		if sc.name != "overview" && sc.name != "replicas" && sc.name != "forecast" {
 			continue
@@ -182,7 +182,7 @@ func TestPicturesShowWhatTheDashboardDraws(t *testing.T) {
 		d := newDesk(t, 120, 34, sc.snapshot)
 		watch(d, sc.snapshot)
 		sc.act(d)
-		d.model.screen.theme = must(NewTheme(ThemeDark, false))
+		d.model.screen.theme = mustTheme(NewTheme(ThemeDark, false))
 		d.send(nil)
 		file := filepath.Join("..", "docs", "pictures", "top-"+sc.name+".svg")
 		got := svg(d.frame())

@@ -7,19 +7,19 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// planSheet is one row a count that the last proposal changes.
+// planSheet has one row per replica count that the last plan changes.
 func (s *screen) planSheet() sheet {
 	figures := func(title string, rank int, letter, word string) sheetColumn {
-		return sheetColumn{column{title: title, least: 4, right: true, rank: rank}, letter, word, true, false}
+		return sheetColumn{column{title: title, minWidth: 4, right: true, dropRank: rank}, letter, word, true, false}
 	}
-	sh := sheet{noun: "change", empty: s.noChanges(), columns: []sheetColumn{
-		{column{title: "REGION", least: 10, most: 28}, "R", "region", false, false},
-		{column{title: "MODEL", least: 8, most: 28, rank: 5}, "M", "model", false, true},
-		{column{title: "GPU", least: 4, most: 10, rank: 2}, "U", "GPU", false, false},
+	sh := sheet{noun: "change", empty: s.emptyPlan(), columns: []sheetColumn{
+		{column{title: "REGION", minWidth: 10, maxWidth: 28}, "R", "region", false, false},
+		{column{title: "MODEL", minWidth: 8, maxWidth: 28, dropRank: 5}, "M", "model", false, true},
+		{column{title: "GPU", minWidth: 4, maxWidth: 10, dropRank: 2}, "U", "GPU", false, false},
 		figures("NOW", 1, "W", "now"),
 		figures("CHANGE", 0, "C", "change"),
-		figures("THEN", 1, "T", "then"),
-		{column{title: "WHY", least: 20, most: 200, rank: 4}, "Y", "reason", false, false},
+		figures("PLANNED", 1, "T", "planned"),
+		{column{title: "REASON", minWidth: 20, maxWidth: 200, dropRank: 4}, "Y", "reason", false, false},
 	}}
 	p := s.snapshot.Plan
 	if p == nil {
@@ -35,30 +35,30 @@ func (s *screen) planSheet() sheet {
 		}
 		why := s.theme.text(c.Reason)
 		sh.rows = append(sh.rows, sheetRow{
-			id: string(c.Region) + " " + c.Model + " " + c.GPU, more: []string{why},
-			cells: []value{
-				word(s.regionName(c.Region), roleAccent), word(s.theme.text(shortModel(c.Model)), roleText), word(s.theme.text(c.GPU), roleMuted),
-				figure(float64(c.Now), strconv.Itoa(c.Now), roleText), figure(float64(c.Delta), fmt.Sprintf("%+d", c.Delta), r),
-				figure(float64(c.Then), strconv.Itoa(c.Then), roleText), word(why, roleMuted),
+			id: string(c.Region) + " " + c.Model + " " + c.GPU, details: []string{why},
+			cells: []cellValue{
+				textCell(s.regionName(c.Region), roleAccent), textCell(s.theme.text(shortModel(c.Model)), roleText), textCell(s.theme.text(c.GPU), roleMuted),
+				numberCell(float64(c.Now), strconv.Itoa(c.Now), roleText), numberCell(float64(c.Delta), fmt.Sprintf("%+d", c.Delta), r),
+				numberCell(float64(c.Then), strconv.Itoa(c.Then), roleText), textCell(why, roleMuted),
 			},
 		})
 	}
 	return sh
 }
 
-// noChanges says why no change is listed.
-func (s *screen) noChanges() []string {
+// emptyPlan returns why no changes are listed.
+func (s *screen) emptyPlan() []string {
 	p := s.snapshot.Plan
 	switch {
 	case p == nil:
-		return []string{"no plan yet", "the controller proposes one every hour; 'skyserve plan' makes one now"}
+		return []string{"No plan yet", "the controller plans every hour; run 'skyserve plan' to plan now"}
 	case p.Status == "infeasible":
-		return []string{"what is wanted cannot be had; see above"}
+		return []string{"No feasible plan; see above"}
 	}
-	return []string{"the plan changes nothing: what runs is what the next hours need"}
+	return []string{"No changes: the running replicas match the plan"}
 }
 
-// abovePlan says what the proposal is, costs and assumes.
+// abovePlan returns the status, cost, problems and assumptions of the last plan.
 func (s *screen) abovePlan() []string {
 	p := s.snapshot.Plan
 	if p == nil {
@@ -73,31 +73,31 @@ func (s *screen) abovePlan() []string {
 		status = roleWarn
 	}
 	hint := ""
-	if len(p.Changes) > 0 && !s.looksOnly {
-		hint = "a applies it"
+	if len(p.Changes) > 0 && !s.readOnly {
+		hint = "a apply"
 	}
 	line, _ := t.segments(s.width, "  ",
-		segment{"plan of " + p.At.In(s.snapshot.At.Location()).Format("Mon 15:04"), t.title},
+		segment{"plan from " + p.At.In(s.snapshot.At.Location()).Format("Mon 15:04"), t.title},
 		segment{t.text(p.Status), t.paint(status)}, segment{s.planCost(p), paint{}},
 		segment{s.theme.text(s.snapshot.Strategy), t.muted}, segment{hint, t.accent},
 	)
 	lines := []string{line}
 	for _, text := range p.Infeasible {
-		lines = append(lines, t.bad.over(s.fit(t.text(text))))
+		lines = append(lines, t.bad.apply(s.fit(t.text(text))))
 	}
 	if unmet := s.snapshot.UnmetLine(); unmet != "" {
-		lines = append(lines, t.warn.over(s.fit(t.text(unmet))))
+		lines = append(lines, t.warn.apply(s.fit(t.text(unmet))))
 	}
 	if p.Error != "" {
-		lines = append(lines, t.bad.over(s.fit("no newer one: "+t.text(p.Error))))
+		lines = append(lines, t.bad.apply(s.fit("planning failed since: "+t.text(p.Error))))
 	}
 	for _, text := range p.Assumed {
-		lines = append(lines, t.muted.over(s.fit("assumed: "+t.text(text))))
+		lines = append(lines, t.muted.apply(s.fit("assumption: "+t.text(text))))
 	}
 	return append(lines, "")
 }
 
-// planCost is what is billed now and after the plan.
+// planCost returns the cost per hour now and after the plan.
 func (s *screen) planCost(p *telemetry.PlanSummary) string {
 	usd := func(v *float64) string {
 		if v == nil {
@@ -108,44 +108,44 @@ func (s *screen) planCost(p *telemetry.PlanSummary) string {
 	return usd(p.CostPerHour.Now) + " " + s.theme.glyphs.arrow + " " + usd(p.CostPerHour.Then)
 }
 
-// donationSheet is one row a replica that is lent.
+// donationSheet has one row per donated replica.
 func (s *screen) donationSheet() sheet {
 	sh := sheet{noun: "donation", columns: []sheetColumn{
-		{column{title: "REPLICA", least: 8, most: 28}, "N", "replica", false, false},
-		{column{title: "REGION", least: 6, most: 28, rank: 3}, "R", "region", false, false},
-		{column{title: "MODEL", least: 8, most: 28, rank: 6}, "M", "model", false, true},
-		{column{title: "GPU", least: 4, most: 10, rank: 4}, "U", "GPU", false, false},
-		{column{title: "LENT FOR", least: 5, right: true, rank: 1}, "F", "time lent", true, false},
-		{column{title: "UNTIL", least: 5, right: true, rank: 5}, "I", "end", false, false},
-		{column{title: "$/H", least: 5, right: true, rank: 2}, "E", "earnings an hour", true, false},
-		{column{title: "EARNED", least: 6, right: true, rank: 2}, "D", "earned so far", true, false},
-	}, empty: []string{"nothing is lent", "o offers the replica that is selected among the replicas; strategies lend what a plan leaves over"}}
+		{column{title: "REPLICA", minWidth: 8, maxWidth: 28}, "N", "replica", false, false},
+		{column{title: "REGION", minWidth: 6, maxWidth: 28, dropRank: 3}, "R", "region", false, false},
+		{column{title: "MODEL", minWidth: 8, maxWidth: 28, dropRank: 6}, "M", "model", false, true},
+		{column{title: "GPU", minWidth: 4, maxWidth: 10, dropRank: 4}, "U", "GPU", false, false},
+		{column{title: "DONATED FOR", minWidth: 5, right: true, dropRank: 1}, "F", "time donated", true, false},
+		{column{title: "UNTIL", minWidth: 5, right: true, dropRank: 5}, "I", "end", false, false},
+		{column{title: "$/H", minWidth: 5, right: true, dropRank: 2}, "E", "earnings per hour", true, false},
+		{column{title: "EARNED", minWidth: 6, right: true, dropRank: 2}, "D", "total earned", true, false},
+	}, empty: []string{"No donated replicas", "press o on a replica to donate it; scaling strategies donate replicas that the plan does not need"}}
 	for _, d := range s.snapshot.Donations {
 		if s.focus != "" && d.Region != s.focus {
 			continue
 		}
-		lent := max(s.snapshot.At.Sub(d.Since), 0)
-		earned := d.EarnsPerHour * lent.Hours()
-		until := word("called back", roleMuted)
+		donated := max(s.snapshot.At.Sub(d.Since), 0)
+		earned := d.EarnsPerHour * donated.Hours()
+		until := textCell("reclaimed", roleMuted)
 		if d.Until != nil {
-			until = word(d.Until.In(s.snapshot.At.Location()).Format("15:04"), roleText)
+			until = textCell(d.Until.In(s.snapshot.At.Location()).Format("15:04"), roleText)
 		}
-		sh.rows = append(sh.rows, sheetRow{id: d.Replica, cells: []value{
-			word(s.theme.text(d.Replica), roleText), word(s.regionName(d.Region), roleAccent), word(s.theme.text(shortModel(d.Model)), roleText),
-			word(s.theme.text(d.GPU), roleMuted), figure(lent.Seconds(), age(lent), roleText), until,
-			figure(d.EarnsPerHour, fmt.Sprintf("%.2f", d.EarnsPerHour), roleText), figure(earned, fmt.Sprintf("$%.2f", earned), roleGood),
+		sh.rows = append(sh.rows, sheetRow{id: d.Replica, cells: []cellValue{
+			textCell(s.theme.text(d.Replica), roleText), textCell(s.regionName(d.Region), roleAccent), textCell(s.theme.text(shortModel(d.Model)), roleText),
+			textCell(s.theme.text(d.GPU), roleMuted), numberCell(donated.Seconds(), age(donated), roleText), until,
+			numberCell(d.EarnsPerHour, fmt.Sprintf("%.2f", d.EarnsPerHour), roleText), numberCell(earned, fmt.Sprintf("$%.2f", earned), roleGood),
 		}})
 	}
 	return sh
 }
 
-// aboveDonations sums the donations up, with what was called back lately.
+// aboveDonations returns the totals of the donations, with the recent changes.
 func (s *screen) aboveDonations() []string {
-	lent, back := 0, 0
+	donated, back := 0, 0
 	for _, e := range s.snapshot.Events {
 		switch e.Action {
 		case telemetry.ScalingDonated:
-			lent += len(e.Replicas)
+			donated += len(e.Replicas)
 		case telemetry.ScalingReclaimed, telemetry.ScalingRedeployed:
 			back += len(e.Replicas)
 		}
@@ -155,10 +155,10 @@ func (s *screen) aboveDonations() []string {
 		earned += d.EarnsPerHour * max(s.snapshot.At.Sub(d.Since), 0).Hours()
 	}
 	line, _ := s.theme.segments(s.width, "  ",
-		segment{plural(len(s.snapshot.Donations), "replica") + " lent now", s.theme.title},
+		segment{plural(len(s.snapshot.Donations), "replica") + " donated", s.theme.title},
 		segment{fmt.Sprintf("$%.2f/h", s.snapshot.EarnsPerHour()), paint{}},
-		segment{fmt.Sprintf("$%.2f earned by them", earned), s.theme.good},
-		segment{fmt.Sprintf("lately %d lent, %d called back", lent, back), s.theme.muted},
+		segment{fmt.Sprintf("$%.2f earned", earned), s.theme.good},
+		segment{fmt.Sprintf("recently %d donated, %d reclaimed", donated, back), s.theme.muted},
 	)
 	return []string{line, ""}
 }

@@ -7,24 +7,24 @@ import (
 	"time"
 )
 
-// Bounds of a plot.
+// Limits of a plot.
 const (
-	leastPlot      = 4 // rows
-	mostPlot       = 40
-	leastPlotWidth = 40
-	pastShare      = 0.6 // of the dashboard's plots
+	minPlot        = 4 // rows
+	maxPlot        = 40
+	minPlotWidth   = 40
+	pastWidthShare = 0.6 // share of the width for the past, on the dashboard
 )
 
-// Plot is a load over time in cells of a terminal: what was, what is expected with an
-// interval, and a line across for what can be carried. All in the same unit; NaN where
-// nobody counted. The dashboard and `skyserve forecast` draw by it.
+// Plot is a plot of load over time in terminal cells: actual load, forecast with an
+// interval, and a line for the capacity. All have the same unit; NaN is unknown. The
+// dashboard and `skyserve forecast` use it.
 type Plot struct {
-	Past          *LoadSeries // nil where nothing is known
-	PastShare     float64     // of the width, 0 to 1, where there is a past
+	Past          *LoadSeries // actual load; nil if unknown
+	PastShare     float64     // share of the width for Past, 0 to 1
 	Mean, Lo, Hi  []float64
-	From          time.Time // of the first step that is expected
+	From          time.Time // start of the first forecast step
 	Step          time.Duration
-	Zone          *time.Location // of the times below
+	Zone          *time.Location // of the time axis
 	capacity      float64
 	capacityKnown bool
 }
@@ -32,11 +32,11 @@ type Plot struct {
 // plotColumn is one cell's width of time.
 type plotColumn struct {
 	at           time.Time
-	was          float64 // NaN = not known
-	mean, lo, hi float64 // NaN = not expected
+	actual       float64 // NaN = unknown
+	mean, lo, hi float64 // NaN = no forecast
 }
 
-// Draw plots in w x h cells, the last line for the times.
+// Draw returns the plot in w x h cells; the last line is the time axis.
 func (p *Plot) Draw(t *Theme, w, h int) []string {
 	columns := p.columns(w - axisWidth - 1)
 	top := p.top(columns)
@@ -45,10 +45,10 @@ func (p *Plot) Draw(t *Theme, w, h int) []string {
 	for row := rows - 1; row >= 0; row-- {
 		lines = append(lines, t.scale(top, row, rows)+p.row(t, columns, top, row, rows))
 	}
-	return append(lines, t.muted.over(t.cut(p.times(columns, w), w)))
+	return append(lines, t.muted.apply(t.cut(p.times(columns, w), w)))
 }
 
-// scale is what stands left of a row: the greatest value at the top, 0 at the bottom.
+// scale returns the label left of a row: the greatest value at the top, 0 at the bottom.
 func (t *Theme) scale(top float64, row, rows int) string {
 	label := ""
 	switch row {
@@ -57,15 +57,15 @@ func (t *Theme) scale(top float64, row, rows int) string {
 	case 0:
 		label = "0"
 	}
-	return t.muted.over(pad(label, axisWidth, true)) + " "
+	return t.muted.apply(pad(label, axisWidth, true)) + " "
 }
 
-// PlotKey explains the marks of a plot.
+// PlotKey returns the legend of a plot.
 func (t *Theme) PlotKey(past, mean, interval string) string {
 	return t.glyphs.full + " " + past + "  " + t.glyphs.point + " " + mean + "  " + t.glyphs.shade + " " + interval
 }
 
-// columns shares n columns out to the past and the time ahead.
+// columns divides n columns between the past and the forecast.
 func (p *Plot) columns(n int) []plotColumn {
 	past := p.Past
 	ahead := n
@@ -89,8 +89,8 @@ func (p *Plot) columns(n int) []plotColumn {
 	return columns
 }
 
-// meanOver is the mean of the known values in a cell's time, which begins so long after
-// the first of them; of the step that the cell lies in where that is longer.
+// meanOver returns the mean of the known values in a cell's time, which starts from after
+// the first value; if a step is longer than the cell, the value of its step.
 func meanOver(values []float64, step, from, cell time.Duration) float64 {
 	if step <= 0 {
 		return math.NaN()
@@ -106,17 +106,17 @@ func meanOver(values []float64, step, from, cell time.Duration) float64 {
 	return sum / n // 0/0 is NaN
 }
 
-// top is the greatest value that must be seen.
+// top returns the greatest value to plot.
 func (p *Plot) top(columns []plotColumn) float64 {
 	top := 0.0
 	for _, c := range columns {
-		for _, v := range []float64{c.was, c.mean, c.hi} {
+		for _, v := range []float64{c.actual, c.mean, c.hi} {
 			if !math.IsNaN(v) {
 				top = max(top, v)
 			}
 		}
 	}
-	if p.capacityKnown && p.capacity < 3*top { // one far above would flatten all else
+	if p.capacityKnown && p.capacity < 3*top { // a capacity far above would flatten the plot
 		top = max(top, p.capacity)
 	}
 	if top <= 0 {
@@ -125,37 +125,37 @@ func (p *Plot) top(columns []plotColumn) float64 {
 	return top
 }
 
-// row draws the row that is so many above the bottom.
+// row draws one row, counted from the bottom.
 func (p *Plot) row(t *Theme, columns []plotColumn, top float64, row, rows int) string {
 	line := painter{theme: t}
 	capacity := p.capacityKnown && p.capacity <= top && level(p.capacity, top, rows) == row
 	for _, c := range columns {
-		bar := t.bar(c.was, top, row, rows)
+		bar := t.bar(c.actual, top, row, rows)
 		switch {
 		case bar != "":
-			line.put(roleAccent, bar)
+			line.add(roleAccent, bar)
 		case !math.IsNaN(c.mean) && level(c.mean, top, rows) == row:
-			line.put(roleTitle, t.glyphs.point)
+			line.add(roleTitle, t.glyphs.point)
 		case capacity:
-			line.put(roleWarn, t.glyphs.dash)
+			line.add(roleWarn, t.glyphs.dash)
 		case !math.IsNaN(c.hi) && row <= level(c.hi, top, rows) && row >= level(c.lo, top, rows):
-			line.put(roleMuted, t.glyphs.shade)
+			line.add(roleMuted, t.glyphs.shade)
 		default:
-			line.put(roleText, " ")
+			line.add(roleText, " ")
 		}
 	}
-	return strings.TrimRight(line.done(), " ")
+	return strings.TrimRight(line.finish(), " ")
 }
 
-// painter joins cells of the same role, which costs one code and not one a cell.
+// painter joins cells of the same role, to write one escape code for all of them.
 type painter struct {
 	theme      *Theme
 	whole, run strings.Builder
 	role       role
 }
 
-// put adds a cell.
-func (p *painter) put(with role, cell string) {
+// add appends a cell.
+func (p *painter) add(with role, cell string) {
 	if with != p.role {
 		p.flush()
 		p.role = with
@@ -164,40 +164,40 @@ func (p *painter) put(with role, cell string) {
 }
 
 func (p *painter) flush() {
-	p.whole.WriteString(p.theme.paint(p.role).over(p.run.String()))
+	p.whole.WriteString(p.theme.paint(p.role).apply(p.run.String()))
 	p.run.Reset()
 }
 
-// done is the line.
-func (p *painter) done() string {
+// finish returns the line.
+func (p *painter) finish() string {
 	p.flush()
 	return p.whole.String()
 }
 
-// bar is a row's cell of a bar: in part where the bar ends in it, empty above it. A bar
-// of nothing is a line at the bottom; of what is not known there is none.
+// bar returns one row's cell of a vertical bar: partly filled where the bar ends, empty
+// above. The value 0 is a line at the bottom; an unknown value is empty.
 func (t *Theme) bar(v, top float64, row, rows int) string {
-	steps := len(t.glyphs.rising)
+	steps := len(t.glyphs.vertical)
 	part := -row * steps
 	if v > 0 {
 		part += max(int(math.Round(v/top*float64(rows*steps))), 1)
 	}
 	switch {
 	case part > 0:
-		return t.glyphs.rising[min(part, steps)-1]
+		return t.glyphs.vertical[min(part, steps)-1]
 	case v == 0 && row == 0:
 		return t.glyphs.zero
 	}
 	return ""
 }
 
-// level is the row that a value falls into.
+// level returns the row of a value.
 func level(v, top float64, rows int) int {
 	return min(max(int(v/top*float64(rows)), 0), rows-1)
 }
 
-// times are the hours below the plot, with days where it spans more than one: of its
-// begin, of where the past ends, and of its end.
+// times returns the time axis: the start, the end of the past and the end, with dates if
+// the plot covers more than a day.
 func (p *Plot) times(columns []plotColumn, w int) string {
 	if len(columns) < 2 {
 		return ""

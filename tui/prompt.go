@@ -8,29 +8,29 @@ import (
 	tea "charm.land/bubbletea/v2"
 )
 
-// prompt is the line in which a filter or a command is typed.
+// prompt is the input line for a filter or a command.
 type prompt struct {
-	open   bool
-	mark   rune   // '/' for a filter, ':' for a command
-	note   string // what a command lacked
-	runes  []rune
-	cursor int // runes before the cursor
+	open    bool
+	kind    rune   // '/' for a filter, ':' for a command
+	problem string // why the command was rejected
+	runes   []rune
+	cursor  int // runes before the cursor
 }
 
-// maxFilter is the length of a filter in characters.
+// maxFilter is the maximum length of the input in characters.
 const maxFilter = 200
 
-// openPrompt begins to type, from what is in force.
+// openPrompt returns an open prompt that contains value.
 func openPrompt(mark rune, value string) prompt {
-	p := prompt{open: true, mark: mark}
+	p := prompt{open: true, kind: mark}
 	p.insert(value)
 	return p
 }
 
-// value is what was typed.
+// value returns the text in the prompt.
 func (p *prompt) value() string { return string(p.runes) }
 
-// insert types text at the cursor; what is no printable character is left out.
+// insert inserts text at the cursor, without its unprintable characters.
 func (p *prompt) insert(text string) {
 	for _, r := range clean(text) {
 		if unicode.IsPrint(r) && len(p.runes) < maxFilter {
@@ -40,7 +40,7 @@ func (p *prompt) insert(text string) {
 	}
 }
 
-// remove deletes the characters from the one to the other.
+// remove deletes the characters from index from up to to.
 func (p *prompt) remove(from, to int) {
 	from, to = max(from, 0), min(to, len(p.runes))
 	if from >= to {
@@ -50,7 +50,7 @@ func (p *prompt) remove(from, to int) {
 	p.cursor = from
 }
 
-// wordStart is where the word before the cursor begins.
+// wordStart returns the start of the word before the cursor.
 func (p *prompt) wordStart() int {
 	i := p.cursor
 	for i > 0 && p.runes[i-1] == ' ' {
@@ -62,7 +62,7 @@ func (p *prompt) wordStart() int {
 	return i
 }
 
-// edit takes a keystroke, with the keys that a shell's line has.
+// edit handles an editing key, as a shell's command line does.
 func (p *prompt) edit(msg tea.KeyPressMsg) {
 	switch msg.String() {
 	case "backspace", "ctrl+h":
@@ -88,74 +88,73 @@ func (p *prompt) edit(msg tea.KeyPressMsg) {
 	}
 }
 
-// promptKey takes a keystroke while something is typed; a list follows each letter
-// of its filter.
+// promptKey handles a keystroke while the prompt is open. A filter applies as it is typed.
 func (m *Model) promptKey(msg tea.KeyPressMsg) tea.Cmd {
 	s := &m.screen
 	switch msg.String() {
 	case "enter":
-		if s.prompt.mark == ':' {
-			return m.command(s.prompt.value())
+		if s.prompt.kind == ':' {
+			return m.runCommand(s.prompt.value())
 		}
 		s.prompt = prompt{}
 		return nil
 	case "esc":
-		if s.prompt.mark == '/' {
+		if s.prompt.kind == '/' {
 			s.setFilter("")
 		}
 		s.prompt = prompt{}
 		return nil
 	case "tab":
-		if s.prompt.mark == ':' {
-			s.complete()
+		if s.prompt.kind == ':' {
+			s.completeCommand()
 		}
 		return nil
 	}
 	s.prompt.edit(msg)
-	s.typed()
+	s.promptEdited()
 	return nil
 }
 
-// typed lets the list follow what is typed.
-func (s *screen) typed() {
-	s.prompt.note = ""
-	if s.prompt.mark == '/' {
+// promptEdited applies the filter after an edit.
+func (s *screen) promptEdited() {
+	s.prompt.problem = ""
+	if s.prompt.kind == '/' {
 		s.setFilter(s.prompt.value())
 	}
 }
 
-// promptLine is what is typed, with what there is to know about it on the right.
+// promptLine draws the prompt, with its hint on the right.
 func (s *screen) promptLine() string {
 	left, _ := s.promptView()
 	right, p := s.promptHint()
 	if gap := s.width - width(left) - width(right); gap >= 2 {
-		return s.theme.title.over(left) + strings.Repeat(" ", gap) + p.over(right)
+		return s.theme.title.apply(left) + strings.Repeat(" ", gap) + p.apply(right)
 	}
-	return s.theme.title.over(left)
+	return s.theme.title.apply(left)
 }
 
-// promptHint says how many rows pass a filter, or what a command may be.
+// promptHint returns the error or the completions of a command, or the number of rows that
+// match a filter.
 func (s *screen) promptHint() (string, paint) {
 	switch {
-	case s.prompt.note != "":
-		return s.theme.text(s.prompt.note), s.theme.bad
-	case s.prompt.mark == ':':
-		return strings.Join(firstOf(s.completions(s.prompt.value()), mostCompletions), " "), s.theme.muted
+	case s.prompt.problem != "":
+		return s.theme.text(s.prompt.problem), s.theme.bad
+	case s.prompt.kind == ':':
+		return strings.Join(firstWords(s.completions(s.prompt.value()), maxCompletions), " "), s.theme.muted
 	case s.panel.open():
-		return plural(len(s.panel.passing()), "line") + "  enter keeps, esc clears", s.theme.muted
+		return plural(len(s.panel.matchingLines()), "line") + "  enter keep, esc clear", s.theme.muted
 	}
 	shown, _ := s.pane().counts()
-	return plural(shown, s.pane().noun()) + "  enter keeps, esc clears", s.theme.muted
+	return plural(shown, s.pane().noun()) + "  enter keep, esc clear", s.theme.muted
 }
 
-// promptView is the part of the line that fits, with the cursor in it, and the
-// cell that the cursor stands on.
+// promptView returns the visible part of the line around the cursor, and the cursor's cell.
 func (s *screen) promptView() (line string, column int) {
 	before := []rune(s.theme.text(string(s.prompt.runes[:s.prompt.cursor])))
 	for len(before) > 0 && width(string(before)) > max(s.width-2, 0) {
 		before = before[1:]
 	}
-	head := string(s.prompt.mark) + string(before)
+	head := string(s.prompt.kind) + string(before)
 	after := s.theme.text(string(s.prompt.runes[s.prompt.cursor:]))
 	return cut(head+after, s.width, ""), min(width(head), max(s.width-1, 0))
 }

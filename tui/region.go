@@ -9,7 +9,7 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// The states of a balancer, as telemetry.BalancerSnapshot.State says them.
+// The states of a balancer: the values of telemetry.BalancerSnapshot.State.
 const (
 	balancerReady       = "READY"
 	balancerStarting    = "STARTING"
@@ -17,12 +17,12 @@ const (
 	balancerUnreachable = telemetry.BalancerUnreachable
 )
 
-// staleAfter is the age from which a figure is marked as old: ten intervals of
-// the heartbeat, when a peer counts as unavailable.
+// staleAfter is the age from which metrics are marked as stale: ten heartbeat intervals,
+// after which a peer counts as unavailable.
 const staleAfter = time.Second
 
-// regionsOf lists the regions of a snapshot by name, so that they stay where
-// they are when another balancer answers.
+// regionsOf returns the regions of a snapshot sorted by name, so that they keep their
+// order when another balancer responds.
 func regionsOf(s *telemetry.Snapshot) []*telemetry.RegionSnapshot {
 	regions := make([]*telemetry.RegionSnapshot, len(s.Regions))
 	for i := range s.Regions {
@@ -34,7 +34,7 @@ func regionsOf(s *telemetry.Snapshot) []*telemetry.RegionSnapshot {
 	return regions
 }
 
-// findRegion is the region of that name, or nil.
+// findRegion returns the region of that name, or nil.
 func findRegion(s *telemetry.Snapshot, name service.Region) *telemetry.RegionSnapshot {
 	if s == nil {
 		return nil
@@ -47,8 +47,8 @@ func findRegion(s *telemetry.Snapshot, name service.Region) *telemetry.RegionSna
 	return nil
 }
 
-// balancersState says in one word how a region's balancers are: the common
-// word, or how many are ready.
+// balancersState summarises the states of a region's balancers: their common state, or
+// how many are ready.
 func balancersState(balancers []telemetry.BalancerSnapshot) string {
 	if len(balancers) == 0 {
 		return "NONE"
@@ -68,20 +68,20 @@ func balancersState(balancers []telemetry.BalancerSnapshot) string {
 	return common
 }
 
-// balancerMark is the sign of a balancer's state.
+// balancerMark returns the symbol of a balancer's state.
 func (g glyphs) balancerMark(state string) (string, role) {
 	switch state {
 	case balancerReady:
 		return g.ready, roleGood
 	case balancerStarting, balancerDraining:
-		return g.coming, roleWarn
+		return g.starting, roleWarn
 	case balancerUnreachable:
 		return g.failed, roleBad
 	}
 	return "?", roleWarn
 }
 
-// balancersMark is the sign of the worst state of a region's balancers.
+// balancersMark returns the symbol of the worst state of a region's balancers.
 func (g glyphs) balancersMark(balancers []telemetry.BalancerSnapshot) (string, role) {
 	state := balancerReady
 	for _, b := range balancers {
@@ -94,16 +94,16 @@ func (g glyphs) balancersMark(balancers []telemetry.BalancerSnapshot) (string, r
 	}
 	switch {
 	case len(balancers) == 0:
-		return g.trouble, roleBad
+		return g.warning, roleBad
 	case state == balancerUnreachable && balancersState(balancers) != state:
-		return g.trouble, roleBad
+		return g.warning, roleBad
 	}
 	return g.balancerMark(state)
 }
 
-// figuresAge is how old a region's figures are: the oldest of its balancers
-// that answer; the youngest of all when none does. known is false without any.
-func figuresAge(r *telemetry.RegionSnapshot) (ms int64, known bool) {
+// metricsAge returns the age of a region's metrics: that of its oldest reachable balancer;
+// of the youngest when none is reachable. known is false without balancers.
+func metricsAge(r *telemetry.RegionSnapshot) (ms int64, known bool) {
 	oldest, youngest, reachable := int64(0), int64(0), false
 	for i, b := range r.Balancers {
 		if b.State != balancerUnreachable {
@@ -119,8 +119,8 @@ func figuresAge(r *telemetry.RegionSnapshot) (ms int64, known bool) {
 	return youngest, len(r.Balancers) > 0
 }
 
-// nearestRTT is the least round trip to a region's balancers in milliseconds,
-// nil where none was measured.
+// nearestRTT returns the shortest round-trip time to a region's balancers in milliseconds,
+// nil if none was measured.
 func nearestRTT(r *telemetry.RegionSnapshot) *float64 {
 	var least *float64
 	for i := range r.Balancers {
@@ -131,7 +131,7 @@ func nearestRTT(r *telemetry.RegionSnapshot) *float64 {
 	return least
 }
 
-// readyCount counts the replicas whose model answers.
+// readyCount returns the number of ready replicas.
 func readyCount(replicas []telemetry.ReplicaSnapshot) int {
 	n := 0
 	for i := range replicas {
@@ -142,8 +142,8 @@ func readyCount(replicas []telemetry.ReplicaSnapshot) int {
 	return n
 }
 
-// totals is what the header says about the whole service. A sum is nil when no
-// region knows its part.
+// totals are the metrics of the whole service in the header. A sum is nil when no region
+// reports the metric.
 type totals struct {
 	ready, replicas, queued int
 	requests, tokens        *float64
@@ -155,14 +155,14 @@ func totalsOf(s *telemetry.Snapshot) totals {
 		t.replicas += len(r.Replicas)
 		t.ready += readyCount(r.Replicas)
 		t.queued += r.Queued
-		t.requests = addKnown(t.requests, r.RequestsPerSecond)
-		t.tokens = addKnown(t.tokens, r.OutputTokensPerSecond)
+		t.requests = addOptional(t.requests, r.RequestsPerSecond)
+		t.tokens = addOptional(t.tokens, r.OutputTokensPerSecond)
 	}
 	return t
 }
 
-// addKnown adds what is known.
-func addKnown(sum, v *float64) *float64 {
+// addOptional returns sum + v; nil is unknown and adds nothing.
+func addOptional(sum, v *float64) *float64 {
 	if v == nil {
 		return sum
 	}

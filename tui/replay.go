@@ -17,35 +17,36 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// maxRecordLine bounds a snapshot in a record: as much as the answer of an admin API.
+// maxRecordLine is the maximum size of a snapshot in a recording: that of a response of the
+// admin API.
 const maxRecordLine = 64 << 20
 
-// Replay is a Fetcher that plays a record back: one snapshot a line, in JSON. It shows
-// each at its time since the first, and stays at the last. It holds two snapshots at a
-// time, however long the record is, and is safe for concurrent use.
+// Replay is a Fetcher that replays a recording: one JSON snapshot per line. It returns each
+// snapshot at its time since the first, and then keeps returning the last. It keeps only
+// two snapshots in memory, and is safe for concurrent use.
 type Replay struct {
 	name  string
 	speed float64
 	now   func() time.Time
 	close func() error
 
-	mu      sync.Mutex
-	lines   *bufio.Scanner
-	line    int // the number of the line that was read last
-	shown   *telemetry.Snapshot
-	next    *telemetry.Snapshot // nil at the end
-	first   time.Time           // the stamp of the first snapshot
-	began   time.Time           // when it was asked for; zero before
-	damaged error               // why the record cannot be read on
+	mu        sync.Mutex
+	lines     *bufio.Scanner
+	line      int // the number of the last line read
+	current   *telemetry.Snapshot
+	next      *telemetry.Snapshot // nil at the end
+	first     time.Time           // the time of the first snapshot
+	startedAt time.Time           // the time of the first Fetch; zero before
+	readErr   error               // why the rest of the recording cannot be read
 }
 
-// OpenReplay opens a record, compressed where its name ends in .gz, and reads how it
-// begins: an error names the file and the line. Speed 2 plays twice as fast; now is the
-// clock. Close it when it is no longer shown.
+// OpenReplay opens a recording, gzipped if its name ends in .gz, and reads the first
+// snapshot. Errors name the file and the line. Speed 2 replays twice as fast; now is the
+// clock. The caller must close the Replay.
 func OpenReplay(file string, speed float64, now func() time.Time) (*Replay, error) {
 	f, err := os.Open(file)
 	if err != nil {
-		return nil, fmt.Errorf("opening the record: %w", err)
+		return nil, fmt.Errorf("opening the recording: %w", err)
 	}
 	in := io.Reader(f)
 	if strings.HasSuffix(file, ".gz") {
@@ -64,12 +65,12 @@ func OpenReplay(file string, speed float64, now func() time.Time) (*Replay, erro
 func newReplay(name string, in io.Reader, speed float64, now func() time.Time) (*Replay, error) {
 	r := &Replay{name: name, speed: speed, now: now, lines: bufio.NewScanner(in)}
 	r.lines.Buffer(nil, maxRecordLine)
-	r.read()
+	r.readNext()
 	switch {
-	case r.damaged != nil:
-		return nil, r.damaged
+	case r.readErr != nil:
+		return nil, r.readErr
 	case r.next == nil:
-		return nil, fmt.Errorf("reading %s: the record is empty", name)
+		return nil, fmt.Errorf("reading %s: the recording is empty", name)
 	}
 	r.first = r.next.At
 	return r, nil
@@ -78,75 +79,75 @@ func newReplay(name string, in io.Reader, speed float64, now func() time.Time) (
 // Close closes the file.
 func (r *Replay) Close() error { return r.close() }
 
-// String is the record's name.
+// String returns the name of the recording.
 func (r *Replay) String() string { return r.name }
 
-// Fetch returns the snapshot whose time has come, with the record's name and whether it
-// has ended. Where the record is damaged it fails from there on.
+// Fetch returns the snapshot that is due, and the recording's name with a note once it has
+// ended. It fails from the first damaged line on.
 func (r *Replay) Fetch(context.Context) (*telemetry.Snapshot, string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.began.IsZero() {
-		r.began = r.now()
+	if r.startedAt.IsZero() {
+		r.startedAt = r.now()
 	}
-	played := time.Duration(float64(r.now().Sub(r.began)) * r.speed)
+	played := time.Duration(float64(r.now().Sub(r.startedAt)) * r.speed)
 	for r.next != nil && r.next.At.Sub(r.first) <= played {
-		r.shown = r.next
-		r.read()
+		r.current = r.next
+		r.readNext()
 	}
 	switch {
 	case r.next != nil:
-		s := *r.shown
+		s := *r.current
 		return &s, r.name, nil
-	case r.damaged != nil:
-		return nil, "", r.damaged
+	case r.readErr != nil:
+		return nil, "", r.readErr
 	}
-	s := *r.shown
-	return &s, r.name + ": the record has ended", nil
+	s := *r.current
+	return &s, r.name + ": end of recording", nil
 }
 
-// Ended says whether the last snapshot was fetched.
+// Ended reports whether the last snapshot was fetched.
 func (r *Replay) Ended() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.next == nil && r.damaged == nil
+	return r.next == nil && r.readErr == nil
 }
 
-// read makes next the record's next snapshot. Where whoever wrote a record was killed
-// between two lines, it ends there.
-func (r *Replay) read() {
+// readNext sets next to the recording's next snapshot. A truncated gzip stream, left behind by
+// a killed writer, ends the recording without an error.
+func (r *Replay) readNext() {
 	r.next = nil
 	if !r.lines.Scan() {
 		if err := r.lines.Err(); err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
-			r.damaged = fmt.Errorf("reading %s:%d: %w", r.name, r.line+1, err)
+			r.readErr = fmt.Errorf("reading %s:%d: %w", r.name, r.line+1, err)
 		}
 		return
 	}
 	r.line++
-	s, err := snapshotOf(r.lines.Bytes())
+	s, err := parseSnapshot(r.lines.Bytes())
 	if err != nil {
-		r.damaged = fmt.Errorf("reading %s:%d: %w", r.name, r.line, err)
+		r.readErr = fmt.Errorf("reading %s:%d: %w", r.name, r.line, err)
 		return
 	}
 	r.next = s
 }
 
-// snapshotOf reads a line of a record.
-func snapshotOf(line []byte) (*telemetry.Snapshot, error) {
+// parseSnapshot parses one line of a recording.
+func parseSnapshot(line []byte) (*telemetry.Snapshot, error) {
 	var s struct {
 		telemetry.Snapshot
-		Record *json.RawMessage `json:"record"` // begins the record of a balancer
+		Record *json.RawMessage `json:"record"` // first line of a balancer's recording
 	}
 	err := json.Unmarshal(line, &s)
 	switch {
 	case len(bytes.TrimSpace(line)) == 0:
-		return nil, errors.New("want a snapshot, found an empty line")
+		return nil, errors.New("must be a snapshot, found an empty line")
 	case err != nil:
-		return nil, fmt.Errorf("want a snapshot in one line, as --record writes it: %w", err)
+		return nil, fmt.Errorf("must be one snapshot per line, as written by --record: %w", err)
 	case s.Record != nil:
-		return nil, errors.New("that is a balancer's record: skyserve sim replay")
+		return nil, errors.New("this is the recording of a balancer; use 'skyserve sim replay'")
 	case s.At.IsZero() || s.Regions == nil:
-		return nil, errors.New("want a snapshot, which has at and regions")
+		return nil, errors.New("must be a snapshot with at and regions")
 	}
 	return &s.Snapshot, nil
 }

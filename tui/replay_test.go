@@ -14,8 +14,8 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// frame is a line of a record: a snapshot so many seconds after noon.
-func frame(t testing.TB, seconds float64) string {
+// recordLine returns a line of a recording: a snapshot the given seconds after noon.
+func recordLine(t testing.TB, seconds float64) string {
 	t.Helper()
 	line, err := json.Marshal(telemetry.Snapshot{
 		At: noon.Add(time.Duration(seconds * float64(time.Second))), Service: "chat", Regions: []telemetry.RegionSnapshot{region("local/us", 0.5)},
@@ -74,11 +74,11 @@ func showing(t *testing.T, r *Replay) (second float64, source string) {
 
 // Each snapshot is shown at its time, from the moment when somebody first looks; the
 // last one stays. A stamp that goes back is shown at once.
-func TestReplayKeepsTheRecordsPace(t *testing.T) {
+func TestReplayKeepsRecordedTiming(t *testing.T) {
 	for _, name := range []string{"day.jsonl", "day.jsonl.gz"} {
 		for _, speed := range []float64{1, 4, 0.5} {
 			synctest.Test(t, func(t *testing.T) {
-				file := record(t, name, frame(t, 0)+frame(t, 2)+frame(t, 1.5)+frame(t, 10))
+				file := record(t, name, recordLine(t, 0)+recordLine(t, 2)+recordLine(t, 1.5)+recordLine(t, 10))
 				r := opened(t, file, speed)
 				time.Sleep(time.Hour)
 				began := time.Now()
@@ -86,7 +86,7 @@ func TestReplayKeepsTheRecordsPace(t *testing.T) {
 					time.Sleep(time.Until(began.Add(time.Duration(step.until / speed * float64(time.Second)))))
 					got, source := showing(t, r)
 					ended := step.until >= 10
-					if got != step.want || strings.HasSuffix(source, ": the record has ended") != ended || r.Ended() != ended || !strings.HasPrefix(source, file) {
+					if got != step.want || strings.HasSuffix(source, ": end of recording") != ended || r.Ended() != ended || !strings.HasPrefix(source, file) {
 						t.Errorf("speed %g at %gs: shows %g as %q, want %g", speed, step.until, got, source, step.want)
 					}
 				}
@@ -95,27 +95,27 @@ func TestReplayKeepsTheRecordsPace(t *testing.T) {
 	}
 }
 
-func TestRecordsThatCannotBePlayed(t *testing.T) {
+func TestInvalidRecordings(t *testing.T) {
 	for name, c := range map[string]struct{ text, want string }{
-		"empty":               {"", ": the record is empty"},
-		"no JSON":             {"12:00 up 3 days\n", ":1: want a snapshot in one line, as --record writes it: invalid character ':'"},
-		"printed over lines":  {"{\n  \"at\": 1\n}\n", ":1: want a snapshot in one line, as --record writes it: unexpected end of JSON input"},
-		"something else":      {`{"a":1}` + "\n", ":1: want a snapshot, which has at and regions"},
-		"no time":             {`{"regions":[]}` + "\n", ":1: want a snapshot, which has at and regions"},
-		"a list":              {"[]\n", ":1: want a snapshot in one line"},
-		"a balancer's record": {`{"record":2,"started":"2026-03-04T12:00:00Z","self":{},"config":{}}` + "\n", ":1: that is a balancer's record: skyserve sim replay"},
-		"an empty line":       {"\n" + `{"at":"2026-03-04T12:00:00Z","regions":[]}`, ":1: want a snapshot, found an empty line"},
+		"empty":               {"", ": the recording is empty"},
+		"no JSON":             {"12:00 up 3 days\n", ":1: must be one snapshot per line, as written by --record: invalid character ':'"},
+		"printed over lines":  {"{\n  \"at\": 1\n}\n", ":1: must be one snapshot per line, as written by --record: unexpected end of JSON input"},
+		"something else":      {`{"a":1}` + "\n", ":1: must be a snapshot with at and regions"},
+		"no time":             {`{"regions":[]}` + "\n", ":1: must be a snapshot with at and regions"},
+		"a list":              {"[]\n", ":1: must be one snapshot per line"},
+		"a balancer's record": {`{"record":2,"started":"2026-03-04T12:00:00Z","self":{},"config":{}}` + "\n", ":1: this is the recording of a balancer; use 'skyserve sim replay'"},
+		"an empty line":       {"\n" + `{"at":"2026-03-04T12:00:00Z","regions":[]}`, ":1: must be a snapshot, found an empty line"},
 	} {
 		file := record(t, "r.jsonl", c.text)
 		if _, err := OpenReplay(file, 1, time.Now); err == nil || !strings.Contains(err.Error(), "reading "+file+c.want) {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}
-	if _, err := OpenReplay("nowhere.jsonl", 1, time.Now); err == nil || !strings.Contains(err.Error(), "opening the record: open nowhere.jsonl") {
+	if _, err := OpenReplay("nowhere.jsonl", 1, time.Now); err == nil || !strings.Contains(err.Error(), "opening the recording: open nowhere.jsonl") {
 		t.Errorf("got %v", err)
 	}
 	plain := filepath.Join(t.TempDir(), "plain.gz")
-	if err := os.WriteFile(plain, []byte(frame(t, 0)), 0o600); err != nil {
+	if err := os.WriteFile(plain, []byte(recordLine(t, 0)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := OpenReplay(plain, 1, time.Now); err == nil || !strings.Contains(err.Error(), plain+": unpacking gzip: gzip: invalid header") {
@@ -125,16 +125,16 @@ func TestRecordsThatCannotBePlayed(t *testing.T) {
 
 // A record that is damaged further on is played up to there; then the error names the
 // line, again and again.
-func TestADamagedLineIsNamedWhenItIsReached(t *testing.T) {
+func TestDamagedLineIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		file := record(t, "r.jsonl", frame(t, 0)+frame(t, 1)+frame(t, 2)[:40]+"\n"+frame(t, 3))
+		file := record(t, "r.jsonl", recordLine(t, 0)+recordLine(t, 1)+recordLine(t, 2)[:40]+"\n"+recordLine(t, 3))
 		r := opened(t, file, 1)
 		if got, _ := showing(t, r); got != 0 {
 			t.Errorf("shows %g", got)
 		}
 		for range 2 {
 			time.Sleep(time.Second)
-			if s, _, err := r.Fetch(t.Context()); s != nil || err == nil || !strings.Contains(err.Error(), "reading "+file+":3: want a snapshot in one line") || r.Ended() {
+			if s, _, err := r.Fetch(t.Context()); s != nil || err == nil || !strings.Contains(err.Error(), "reading "+file+":3: must be one snapshot per line") || r.Ended() {
 				t.Errorf("got %v, %v", s, err)
 			}
 		}
@@ -142,12 +142,12 @@ func TestADamagedLineIsNamedWhenItIsReached(t *testing.T) {
 }
 
 // Whoever wrote a compressed record was killed: all lines that he had written are there.
-func TestARecordThatWasNeverClosed(t *testing.T) {
+func TestTruncatedRecordingIsReplayed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var packed bytes.Buffer
 		z := gzip.NewWriter(&packed)
 		for i := range 3 {
-			if _, err := z.Write([]byte(frame(t, float64(i)))); err != nil {
+			if _, err := z.Write([]byte(recordLine(t, float64(i)))); err != nil {
 				t.Fatal(err)
 			}
 			if err := z.Flush(); err != nil {
@@ -168,8 +168,8 @@ func TestARecordThatWasNeverClosed(t *testing.T) {
 }
 
 func FuzzReplay(f *testing.F) {
-	f.Add(frame(f, 0) + frame(f, 1))
-	f.Add(frame(f, 0) + "\n")
+	f.Add(recordLine(f, 0) + recordLine(f, 1))
+	f.Add(recordLine(f, 0) + "\n")
 	f.Add(`{"record":2}`)
 	f.Add(`{"at":"0001-01-01T00:00:00Z","regions":[]}`)
 	f.Fuzz(func(t *testing.T, text string) {

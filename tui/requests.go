@@ -6,93 +6,88 @@ import (
 	"time"
 )
 
-// requestSheet is one row a request that the balancers remember, the newest first.
+// requestSheet has one row per request that the balancers remember, newest first.
 func (s *screen) requestSheet() sheet {
 	figures := func(title string, rank int, letter, word string) sheetColumn {
-		return sheetColumn{column{title: title, least: 5, right: true, rank: rank}, letter, word, true, false}
+		return sheetColumn{column{title: title, minWidth: 5, right: true, dropRank: rank}, letter, word, true, false}
 	}
 	words := func(title string, least, most, rank int, letter, word string) sheetColumn {
-		return sheetColumn{column{title: title, least: least, most: most, rank: rank}, letter, word, false, false}
+		return sheetColumn{column{title: title, minWidth: least, maxWidth: most, dropRank: rank}, letter, word, false, false}
 	}
-	sh := sheet{noun: "request", empty: s.noRequests(), columns: []sheetColumn{
+	sh := sheet{noun: "request", empty: s.emptyRequests(), columns: []sheetColumn{
 		words("TIME", 8, 8, 0, "I", "time"),
 		words("STATE", 12, 13, 1, "S", "state"),
 		words("REGION", 6, 16, 6, "R", "region"),
-		{column{title: "MODEL", least: 8, most: 24, rank: 10}, "M", "model", false, true},
+		{column{title: "MODEL", minWidth: 8, maxWidth: 24, dropRank: 10}, "M", "model", false, true},
 		words("TIER", 4, 6, 9, "E", "tier"),
 		words("TARGET", 8, 20, 2, "N", "target"),
 		figures("MATCH", 3, "H", "prefix match"),
-		figures("QUEUED", 7, "U", "time in the queue"),
+		figures("QUEUED", 7, "U", "time queued"),
 		figures("TTFT", 4, "F", "time to first token"),
-		figures("E2E", 8, "D", "time to the end"),
+		figures("E2E", 8, "D", "end-to-end latency"),
 		figures("OUT", 9, "O", "output tokens"),
-		words("WHY", 16, 100, 5, "Y", "reason"),
+		words("REASON", 16, 100, 5, "Y", "reason"),
 	}}
-	for i := range s.asked.requests {
-		r := &s.asked.requests[i]
+	for i := range s.data.requests {
+		r := &s.data.requests[i]
 		if s.focus != "" && r.Region != s.focus {
 			continue
 		}
-		sh.rows = append(sh.rows, sheetRow{id: r.Request + "@" + r.Balancer, cells: s.requestCells(r), more: s.requestMore(r)})
+		sh.rows = append(sh.rows, sheetRow{id: r.Request + "@" + r.Balancer, cells: s.requestCells(r), details: s.requestDetails(r)})
 	}
 	return sh
 }
 
-// noRequests says why none is listed.
-func (s *screen) noRequests() []string {
+// emptyRequests returns why no requests are listed.
+func (s *screen) emptyRequests() []string {
 	switch {
-	case s.looksOnly:
-		return s.lookingOnly("the requests")
-	case s.asked.requestsErr != "":
-		return []string{"the requests cannot be listed", s.theme.text(s.asked.requestsErr)}
-	case s.asked.requestsAt.IsZero():
-		return []string{"asking the balancers " + s.theme.glyphs.ellipsis}
+	case s.readOnly:
+		return []string{"A recording contains no requests", "requests are listed for a running service only"}
+	case s.data.requestsErr != "":
+		return []string{"Cannot list requests", s.theme.text(s.data.requestsErr)}
+	case s.data.requestsAt.IsZero():
+		return []string{"Loading " + s.theme.glyphs.ellipsis}
 	}
-	return []string{"no balancer remembers a request", "they appear here as they come, with why each went where it went"}
+	return []string{"No requests yet", "requests appear here as they arrive, with the reason for their routing"}
 }
 
-// lookingOnly says why a view has nothing to show on a dashboard without operator.
-func (s *screen) lookingOnly(what string) []string {
-	return []string{"a record has no more than snapshots, and " + what + " are not in them"}
-}
-
-// requestCells are a request's figures.
-func (s *screen) requestCells(r *Request) []value {
+// requestCells returns the cells of a request.
+func (s *screen) requestCells(r *Request) []cellValue {
 	at := r.At.In(s.snapshot.At.Location())
-	when := word(at.Format(time.TimeOnly), roleMuted)
-	state := word(s.theme.text(r.State), requestRole(r))
+	when := textCell(at.Format(time.TimeOnly), roleMuted)
+	state := textCell(s.theme.text(r.State), requestRole(r))
 	if r.Status >= 400 {
 		state.text += " " + strconv.Itoa(r.Status)
 	}
-	target := word(orUnknown(s.theme.text(r.Target)), roleText)
+	target := textCell(orUnknown(s.theme.text(r.Target)), roleText)
 	if r.Forwarded {
 		target.text, target.role = s.theme.glyphs.arrow+" "+target.text, roleAccent
 	}
-	return []value{
+	return []cellValue{
 		when, state,
-		word(s.theme.text(r.Region.Place()), roleText),
-		word(orUnknown(s.theme.text(shortModel(r.Model))), roleText),
-		word(s.theme.text(string(r.Tier)), roleMuted),
+		textCell(s.theme.text(r.Region.Place()), roleText),
+		textCell(orUnknown(s.theme.text(shortModel(r.Model))), roleText),
+		textCell(s.theme.text(string(r.Tier)), roleMuted),
 		target,
 		matchCell(r),
-		figure(r.QueuedMillis, millis(r.QueuedMillis), queuedRole(r.QueuedMillis)),
-		figureOf(r.TTFTMillis, func(ms *float64) string { return millis(*ms) }),
-		figureOf(r.E2EMillis, func(ms *float64) string { return millis(*ms) }),
-		figureOf(r.OutputTokens, func(n *int) string { return count(int64(*n)) }),
-		word(s.theme.text(r.Why), roleMuted),
+		numberCell(r.QueuedMillis, millis(r.QueuedMillis), queuedRole(r.QueuedMillis)),
+		optionalCell(r.TTFTMillis, func(ms *float64) string { return millis(*ms) }),
+		optionalCell(r.E2EMillis, func(ms *float64) string { return millis(*ms) }),
+		optionalCell(r.OutputTokens, func(n *int) string { return count(int64(*n)) }),
+		textCell(s.theme.text(r.Why), roleMuted),
 	}
 }
 
-// matchCell is the share of the prompt that was thought to be cached at the target.
-func matchCell(r *Request) value {
+// matchCell returns the share of the prompt expected to be cached at the target.
+func matchCell(r *Request) cellValue {
 	if r.PromptBytes == 0 || r.Target == "" {
-		return noFigure()
+		return unknownCell()
 	}
 	share := float64(r.MatchBytes) / float64(r.PromptBytes)
-	return figure(share, percent(&share), roleText)
+	return numberCell(share, percent(&share), roleText)
 }
 
-// longQueue is the time in a queue that asks for attention, in milliseconds.
+// longQueue is the queueing time from which a request is highlighted, in milliseconds.
 const longQueue = 1000
 
 func queuedRole(ms float64) role {
@@ -102,7 +97,7 @@ func queuedRole(ms float64) role {
 	return roleText
 }
 
-// requestRole is what a request's state means.
+// requestRole returns the role of a request's state.
 func requestRole(r *Request) role {
 	switch r.State {
 	case "finished":
@@ -117,8 +112,8 @@ func requestRole(r *Request) role {
 	return roleAccent
 }
 
-// requestMore is what the list has no column for.
-func (s *screen) requestMore(r *Request) []string {
+// requestDetails returns the details of a request that have no column.
+func (s *screen) requestDetails(r *Request) []string {
 	line := "request " + r.Request + " at " + r.Balancer
 	if r.From != "" {
 		line += ", forwarded by " + r.From
@@ -136,11 +131,11 @@ func (s *screen) requestMore(r *Request) []string {
 	return []string{s.theme.text(line), s.theme.text(r.Why)}
 }
 
-// selectedRequest is the request that is selected.
+// selectedRequest returns the selected request.
 func (s *screen) selectedRequest() (r *Request, ok bool) {
 	id, ok := s.lists[viewRequests].selection()
-	for i := range s.asked.requests {
-		if r := &s.asked.requests[i]; ok && r.Request+"@"+r.Balancer == id {
+	for i := range s.data.requests {
+		if r := &s.data.requests[i]; ok && r.Request+"@"+r.Balancer == id {
 			return r, true
 		}
 	}

@@ -8,10 +8,10 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// sortKey is a figure that replicas can be ordered by.
+// sortKey is a column that replicas can be sorted by.
 type sortKey int
 
-// The sort keys, in the order that the sort key cycles through.
+// The sort keys, in the order that the key s cycles through.
 const (
 	byName sortKey = iota
 	byState
@@ -25,40 +25,40 @@ const (
 	byTokens
 	byCost
 	byAge
-	sortKeys // how many there are
+	sortKeys // the number of sort keys
 )
 
-// sortWords names the keys on the screen.
+// sortWords are the names of the sort keys in the help.
 var sortWords = [sortKeys]string{"replica", "state", "model", "GPU", "pending", "running", "outstanding", "KV", "hit rate", "tok/s", "cost", "age"}
 
-// sortOrder is a key and whether its usual direction is turned round. Words
-// usually rise; figures usually fall, so that what is busy stands on top.
+// sortOrder is a sort key and whether its default direction is reversed. Text sorts
+// ascending by default, numbers descending, so that the busiest replicas come first.
 type sortOrder struct {
 	key     sortKey
 	reverse bool
 }
 
-// descending reports whether the greatest figure comes first.
+// descending reports whether the greatest value comes first.
 func (o sortOrder) descending() bool { return (o.key >= byPending) != o.reverse }
 
-// pick orders by key; picking the key in use turns it round.
+// pick sorts by key; picking the current key reverses its direction.
 func (o sortOrder) pick(key sortKey) sortOrder {
 	return sortOrder{key: key, reverse: key == o.key && !o.reverse}
 }
 
-// stateRank orders states by how much they ask for attention.
+// stateRank orders states by severity, most severe first.
 var stateRank = map[service.ReplicaState]int{
 	service.StateFailed: 0, service.StateInterrupted: 1, service.StateNotReady: 2,
 	service.StatePending: 3, service.StateProvisioning: 4, service.StateStarting: 5,
 	service.StateShuttingDown: 6, service.StateDraining: 7, service.StateDonated: 8, service.StateReady: 9,
 }
 
-// figure is the value of a numeric key; known is false where nobody reported it.
-func (k sortKey) figure(of row, prices prices) (v float64, known bool) {
+// number returns the value of a numeric key; known is false if it was not reported.
+func (k sortKey) number(of row, prices prices) (v float64, known bool) {
 	r := of.replica
 	switch k {
 	case byCost:
-		return prices.of(of)
+		return prices.priceOf(of)
 	case byPending:
 		return valueOf(r.Pending)
 	case byRunning:
@@ -77,15 +77,15 @@ func (k sortKey) figure(of row, prices prices) (v float64, known bool) {
 	return 0, false
 }
 
-// valueOf takes a figure out of its pointer.
-func valueOf[T int | int64 | float64](p *T) (float64, bool) {
+// valueOf converts an optional number; known is false for nil.
+func valueOf[T int | int64 | float64](p *T) (v float64, known bool) {
 	if p == nil {
 		return 0, false
 	}
 	return float64(*p), true
 }
 
-// compareWords orders two replicas by a key that is a word.
+// compareWords compares two replicas by a text key.
 func (k sortKey) compareWords(a, b *telemetry.ReplicaSnapshot) int {
 	switch k {
 	case byState:
@@ -98,13 +98,13 @@ func (k sortKey) compareWords(a, b *telemetry.ReplicaSnapshot) int {
 	return compareNatural(a.ID, b.ID)
 }
 
-// compare orders two replicas; what is unknown comes last in either direction,
-// and ties go by id.
+// compare compares two replicas. Unknown values come last in either direction, and ties
+// are broken by id.
 func (o sortOrder) compare(a, b row, prices prices) int {
 	var c int
 	if o.key >= byPending {
-		x, knownX := o.key.figure(a, prices)
-		y, knownY := o.key.figure(b, prices)
+		x, knownX := o.key.number(a, prices)
+		y, knownY := o.key.number(b, prices)
 		if knownX != knownY {
 			if knownX {
 				return -1
@@ -124,24 +124,23 @@ func (o sortOrder) compare(a, b row, prices prices) int {
 	return c
 }
 
-// row is a replica with the region it belongs to.
+// row is a replica and its region.
 type row struct {
 	region  *telemetry.RegionSnapshot
 	replica *telemetry.ReplicaSnapshot
 	index   int // of the replica in its region
 }
 
-// key names a row across snapshots.
+// key identifies a row across snapshots.
 func (r row) key() rowKey { return rowKey{r.region.Name, r.replica.ID} }
 
-// rowKey is what stays the same about a replica.
+// rowKey identifies a replica across snapshots.
 type rowKey struct {
 	region service.Region
 	id     string
 }
 
-// selectRows lists the replicas that a screen shows, by region, filtered and
-// in order; costs are by prices.
+// selectRows returns the replicas to show, by region, filtered and sorted.
 func selectRows(regions []*telemetry.RegionSnapshot, focus service.Region, filter string, order sortOrder, prices prices) []row {
 	f := parseFilter(filter)
 	var rows []row

@@ -14,11 +14,11 @@ import (
 	"golang.org/x/term"
 )
 
-// Run shows the dashboard on a terminal until its user leaves (nil) or ctx ends
-// (its error). Both files must be terminals: Interactive tells.
+// Run shows the dashboard on a terminal until the user quits (nil) or ctx ends (its
+// error). Both files must be terminals: see Interactive.
 func Run(ctx context.Context, cfg Config, in io.Reader, out io.Writer, options ...tea.ProgramOption) error {
 	options = append([]tea.ProgramOption{
-		tea.WithContext(ctx), tea.WithInput(in), tea.WithOutput(out), tea.WithoutSignalHandler(), tea.WithFilter(sized),
+		tea.WithContext(ctx), tea.WithInput(in), tea.WithOutput(out), tea.WithoutSignalHandler(), tea.WithFilter(withDefaultSize),
 	}, options...)
 	_, err := tea.NewProgram(New(ctx, cfg), options...).Run()
 	switch {
@@ -30,9 +30,9 @@ func Run(ctx context.Context, cfg Config, in io.Reader, out io.Writer, options .
 	return nil
 }
 
-// sized gives a terminal that does not know its size what every terminal once was: a
-// serial line, or one inside of a script.
-func sized(_ tea.Model, msg tea.Msg) tea.Msg {
+// withDefaultSize assumes 80 x 24 for a terminal that does not report its size, such as a serial
+// line or the terminal of script(1).
+func withDefaultSize(_ tea.Model, msg tea.Msg) tea.Msg {
 	if size, ok := msg.(tea.WindowSizeMsg); ok {
 		return tea.WindowSizeMsg{Width: cmp.Or(size.Width, 80), Height: cmp.Or(size.Height, 24)}
 	}
@@ -48,7 +48,7 @@ func Interactive(in, out *os.File, getenv func(string) string) bool {
 // IsTerminal reports whether f is a terminal.
 func IsTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
 
-// Columns is the width of the terminal f, 0 when it is none.
+// Columns returns the width of the terminal f, 0 when f is not a terminal.
 func Columns(f *os.File) int {
 	w, _, err := term.GetSize(int(f.Fd()))
 	if err != nil {
@@ -57,7 +57,7 @@ func Columns(f *os.File) int {
 	return w
 }
 
-// PrintFrame writes a frame and a line end, in the colours that w can show.
+// PrintFrame writes a frame and a newline, in the colours that w supports.
 func PrintFrame(w io.Writer, frame string) error {
 	if _, err := lipgloss.Fprintln(w, frame); err != nil {
 		return fmt.Errorf("writing the frame: %w", err)
@@ -65,8 +65,8 @@ func PrintFrame(w io.Writer, frame string) error {
 	return nil
 }
 
-// UTF8Locale reports whether the locale's characters are UTF-8, by the
-// variables and the order that POSIX gives them.
+// UTF8Locale reports whether the locale's encoding is UTF-8, by the environment variables
+// of POSIX in their order of precedence.
 func UTF8Locale(getenv func(string) string) bool {
 	for _, name := range []string{"LC_ALL", "LC_CTYPE", "LANG"} {
 		if v := getenv(name); v != "" {

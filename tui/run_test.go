@@ -58,7 +58,7 @@ func (g *glass) await(text string) <-chan struct{} {
 func start(ctx context.Context, g *glass, keys io.Reader) <-chan error {
 	done := make(chan error, 1)
 	cfg := Config{
-		Fetcher: &script{snapshot: normal()}, Interval: time.Hour, Theme: must(NewTheme(ThemePlain, false)),
+		Fetcher: &script{snapshot: normal()}, Interval: time.Hour, Theme: mustTheme(NewTheme(ThemePlain, false)),
 		Now: func() time.Time { return noon },
 	}
 	go func() {
@@ -71,7 +71,7 @@ func TestKeystrokesThroughAProgram(t *testing.T) {
 	g := new(glass)
 	keys, typing := io.Pipe()
 	steps := []struct{ keys, shows string }{
-		{"", "[1 overview]"}, {"2", "us-10"}, {"?", "Moving"}, {"?", "us-10"}, {"/gcp\r", "filter:"}, // words of which no cell was there before
+		{"", "[1 overview]"}, {"2", "us-10"}, {"?", "Navigation"}, {"?", "us-10"}, {"/gcp\r", "filter:"}, // words of which no cell was there before
 	}
 	seen := g.await(steps[0].shows)
 	done := start(context.Background(), g, keys)
@@ -92,11 +92,11 @@ func TestKeystrokesThroughAProgram(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := <-done; err != nil {
-		t.Errorf("leaving with q is no error, got %v", err)
+		t.Errorf("quitting with q must not fail, got %v", err)
 	}
 }
 
-func TestTheDashboardEndsWithItsContext(t *testing.T) {
+func TestRunEndsWithContext(t *testing.T) {
 	g := new(glass)
 	keys, _ := io.Pipe()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -109,10 +109,10 @@ func TestTheDashboardEndsWithItsContext(t *testing.T) {
 	}
 }
 
-func TestInitFetchesAndAsksForTheBackground(t *testing.T) {
+func TestInitFetchesAndDetectsBackground(t *testing.T) {
 	for _, theme := range []string{ThemeAuto, ThemeDark} {
 		f := &script{snapshot: normal()}
-		m := New(context.Background(), Config{Fetcher: f, Interval: time.Second, Theme: must(NewTheme(theme, false))})
+		m := New(context.Background(), Config{Fetcher: f, Interval: time.Second, Theme: mustTheme(NewTheme(theme, false))})
 		batch, ok := m.Init()().(tea.BatchMsg)
 		if want := map[string]int{ThemeAuto: 3, ThemeDark: 2}[theme]; !ok || len(batch) != want {
 			t.Errorf("%s: got %d commands, want %d", theme, len(batch), want)
@@ -123,7 +123,7 @@ func TestInitFetchesAndAsksForTheBackground(t *testing.T) {
 	}
 }
 
-func TestAFileIsNoTerminal(t *testing.T) {
+func TestPipeIsNotATerminal(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -156,7 +156,7 @@ func TestUTF8Locale(t *testing.T) {
 
 func TestPrintFrameKeepsEscapesFromFiles(t *testing.T) {
 	var out bytes.Buffer
-	if err := PrintFrame(&out, Render(normal(), nil, 80, 0, must(NewTheme(ThemeDark, false)))); err != nil {
+	if err := PrintFrame(&out, Render(normal(), nil, 80, 0, mustTheme(NewTheme(ThemeDark, false)))); err != nil {
 		t.Fatal(err)
 	}
 	if strings.Contains(out.String(), "\x1b") || !strings.Contains(out.String(), "us-10") {

@@ -8,53 +8,52 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// screen is everything that one picture is drawn from. Update changes it and
-// then calls reflow; Render only reads it.
+// screen holds everything that a frame is drawn from. Update changes it and then calls
+// reflow; Render only reads it.
 type screen struct {
 	width, height int // height 0 = as high as needed, width 0 as wide
 	theme         Theme
 	keys          KeyMap
 
 	snapshot, previous *telemetry.Snapshot
-	earlier            moment   // some seconds before the snapshot, to tell rates
-	then               *moment  // the moment of the past that is shown, nil = now
-	history            *history // nil = a single picture: no sparkline
-	since              time.Duration
+	rateBase           frame    // some seconds before the snapshot, to compute rates
+	pastFrame          *frame   // the past frame that is shown, nil = live
+	history            *history // nil = a single frame without sparklines
+	sinceFetch         time.Duration
 
-	link       link
-	paused     bool
-	focus      service.Region // "" = all regions
-	prompt     prompt
-	help       bool
-	helpOffset int
-	panel      panel
-	dialog     dialog
-	toast      toast
-	change     change
-	seen       []sighting // changes of replicas, the oldest first
-	live       bool       // keys are listened to
-	mouseOff   bool
-	looksOnly  bool // there is no operator
-	asked      asked
-	prices     prices
+	link        link
+	paused      bool
+	focus       service.Region // "" = all regions
+	prompt      prompt
+	help        bool
+	helpOffset  int
+	panel       panel
+	dialog      dialog
+	toast       toast
+	change      change
+	observed    []observedChange // changes of replicas, oldest first
+	interactive bool             // interactive: keys are handled
+	mouseOff    bool
+	readOnly    bool // there is no operator
+	data        operatorData
+	prices      prices
 
 	view  view
 	table table
 	lists [views]list
 }
 
-// link is how the figures reach the screen.
+// link is the state of the connection that snapshots are fetched over.
 type link struct {
-	source   string        // the admin URL in use, or those that are tried
-	err      string        // why the last attempt failed, "" when it did not
+	source   string        // the admin URL in use, or those being tried
+	err      string        // why the last attempt failed, "" if it succeeded
 	interval time.Duration // between two snapshots
-	waited   time.Duration // since the screen began to connect
+	waited   time.Duration // since the first attempt to connect
 }
 
-// Render draws the snapshot as text of at most width x height cells, lines
-// parted by "\n": its regions and all replicas. previous, where there is one, gives
-// figures a sign for where they go. A width or height of 0 means as much as needed.
-// The same arguments always give the same text.
+// Render draws the regions and replicas of a snapshot as text of at most width x height
+// cells, with lines separated by "\n". If previous is not nil, values carry a sign for
+// their change since then. A width or height of 0 is unlimited. Render is deterministic.
 func Render(snapshot, previous *telemetry.Snapshot, width, height int, theme Theme) string {
 	s := newScreen(theme)
 	s.width, s.height, s.snapshot, s.previous = width, height, snapshot, previous
@@ -63,7 +62,7 @@ func Render(snapshot, previous *telemetry.Snapshot, width, height int, theme The
 	return s.Render()
 }
 
-// newScreen is an empty screen on which nobody presses keys.
+// newScreen returns an empty screen that is not interactive.
 func newScreen(theme Theme) screen {
 	s := screen{theme: theme, keys: NewKeyMap(), table: table{selected: -1}}
 	for i := range s.lists {
@@ -72,12 +71,12 @@ func newScreen(theme Theme) screen {
 	return s
 }
 
-// layout is how the height is shared out. Zero lines = the part is left out.
+// layout is the number of lines of each part of the screen. 0 = the part is omitted.
 type layout struct {
 	header, tabs, note, above, pane, below, dialog, footer int
 }
 
-// Heights from which a part of the screen is worth its lines.
+// Minimum screen heights at which each part is shown.
 const (
 	footerFrom = 6
 	noteFrom   = 8
@@ -85,39 +84,39 @@ const (
 	aboveFrom  = 16
 )
 
-// layout shares the height out: what stands above and below the list gets what it
-// asks for as long as the list keeps a good part.
+// layout divides the height: the parts above and below the list get the lines that they
+// need as long as the list keeps enough of its own.
 func (s *screen) layout() layout {
 	l := layout{header: 1, dialog: len(s.dialogLines())}
 	if s.height <= 0 {
 		return layout{header: 1, note: len(s.note())}
 	}
-	if s.height >= footerFrom && s.live {
+	if s.height >= footerFrom && s.interactive {
 		l.footer = 1
 	}
 	if s.height >= noteFrom {
 		l.note = 1
 	}
-	if s.height >= tabsFrom && s.live {
+	if s.height >= tabsFrom && s.interactive {
 		l.tabs = 1
 	}
 	l.dialog = min(l.dialog, max(s.height-2, 0))
 	room := max(s.height-l.header-l.tabs-l.note-l.dialog-l.footer, 0)
 	if s.height >= aboveFrom {
-		l.above = min(len(s.above(room)), room/3)
+		l.above = min(len(s.aboveList(room)), room/3)
 	}
 	l.below = s.belowLines(room - l.above)
 	l.pane = room - l.above - l.below
 	return l
 }
 
-// paneTop is the line on which the list begins.
+// paneTop returns the first line of the list.
 func (s *screen) paneTop(l layout) int { return l.header + l.tabs + l.note + l.above }
 
-// belowLines is how many of so many lines what is below the list gets: what the rows
-// leave, and of that no more than it can use.
+// belowLines returns how many of room lines the part below the list gets: those that the
+// rows leave free, and no more than it can use.
 func (s *screen) belowLines(room int) int {
-	least, most := s.belowWants()
+	least, most := s.belowHeights()
 	if most == 0 {
 		return 0
 	}
@@ -135,7 +134,7 @@ func (s *screen) belowLines(room int) int {
 	return min(least, room/2, most)
 }
 
-// reflow fits the panes to the figures and the size.
+// reflow updates the panes after a change of data or size.
 func (s *screen) reflow() {
 	if s.snapshot == nil {
 		return
@@ -143,15 +142,15 @@ func (s *screen) reflow() {
 	if findRegion(s.snapshot, s.focus) == nil {
 		s.focus = ""
 	}
-	if s.view == viewReplicas || !s.live {
-		s.table.since, s.table.prices = s.since, s.prices
+	if s.view == viewReplicas || !s.interactive {
+		s.table.since, s.table.prices = s.sinceFetch, s.prices
 		s.table.width = s.width
 		s.table.setRegions(regionsOf(s.snapshot), s.focus)
 	}
 	s.fillLists()
 	l := s.layout()
-	if !s.live {
-		s.table.SetSize(s.width, s.pageTable())
+	if !s.interactive {
+		s.table.SetSize(s.width, s.staticTableHeight())
 		return
 	}
 	s.pane().SetSize(s.width, l.pane)
@@ -160,17 +159,17 @@ func (s *screen) reflow() {
 	}
 }
 
-// pageTable is the height of the table of replicas on a page, below the regions; 0
-// is as high as needed.
-func (s *screen) pageTable() int {
+// staticTableHeight returns the height of the table of replicas below the regions on a static
+// page; 0 is unlimited.
+func (s *screen) staticTableHeight() int {
 	if s.height <= 0 {
 		return 0
 	}
-	return max(s.height-1-s.layout().note-s.pageRegions()-1, 1)
+	return max(s.height-1-s.layout().note-s.staticRegionsHeight()-1, 1)
 }
 
-// pageRegions is the height of the regions on a page, their title counted.
-func (s *screen) pageRegions() int {
+// staticRegionsHeight returns the height of the regions on a static page, including their title.
+func (s *screen) staticRegionsHeight() int {
 	n := len(s.snapshot.Regions) + 1
 	if s.height > 0 {
 		n = min(n, max(s.height*2/5, 2))
@@ -185,8 +184,8 @@ func (s *screen) Render() string {
 		return s.fill(s.connecting(), s.footer(min(s.height, 1)))
 	case s.help:
 		return s.fill(append(s.header(), s.helpWindow()...), s.footer(1))
-	case !s.live:
-		return s.fill(s.page(), nil)
+	case !s.interactive:
+		return s.fill(s.staticPage(), nil)
 	}
 	l := s.layout()
 	lines := s.header()
@@ -205,15 +204,15 @@ func (s *screen) Render() string {
 	return s.fill(lines, s.footer(l.footer))
 }
 
-// voice is the theme that figures are drawn in: dimmed when they are no longer true.
-func (s *screen) voice() Theme {
+// dataTheme returns the theme that data is drawn in: dimmed while the connection is lost.
+func (s *screen) dataTheme() Theme {
 	if s.link.err != "" {
 		return s.theme.dimmed()
 	}
 	return s.theme
 }
 
-// body is the view in front, or the panel over it.
+// body draws the current view, or the panel over it.
 func (s *screen) body(l layout) []string {
 	if s.panel.open() {
 		return s.panel.Render(&s.theme, s.width, s.panelRoom()+1)
@@ -221,8 +220,8 @@ func (s *screen) body(l layout) []string {
 	if len(s.snapshot.Regions) == 0 && s.view <= viewReplicas {
 		return s.emptyService()
 	}
-	th := s.voice()
-	lines := s.above(l.above + l.pane + l.below)
+	th := s.dataTheme()
+	lines := s.aboveList(l.above + l.pane + l.below)
 	lines = lines[:min(len(lines), l.above)]
 	if l.pane > 0 {
 		list := s.pane().Render(&th)
@@ -231,38 +230,38 @@ func (s *screen) body(l layout) []string {
 		}
 		lines = append(lines, list[:l.pane]...)
 	}
-	return append(lines, s.below(&th, l.below)...)
+	return append(lines, s.belowList(&th, l.below)...)
 }
 
-// panelRoom is the number of a panel's lines that the screen holds.
+// panelRoom returns how many lines of a panel fit on the screen.
 func (s *screen) panelRoom() int {
 	l := s.layout()
 	return max(l.above+l.pane+l.below-1, 1)
 }
 
-// page is the service on one page: its regions and its replicas.
-func (s *screen) page() []string {
+// staticPage draws the service on one static page: its regions, then its replicas.
+func (s *screen) staticPage() []string {
 	lines := append(s.header(), s.note()...)
 	if len(s.snapshot.Regions) == 0 {
 		return append(lines, s.emptyService()...)
 	}
-	th := s.voice()
+	th := s.dataTheme()
 	regions := s.lists[viewOverview]
 	regions.SetSize(s.width, 0)
-	if n := s.pageRegions(); s.height > 0 {
+	if n := s.staticRegionsHeight(); s.height > 0 {
 		regions.SetSize(s.width, n)
 	}
 	lines = append(append(lines, regions.Render(&th)...), "")
 	return append(lines, s.table.Render(&th)...)
 }
 
-// leastWidth is the width below which lines are cut wherever they end.
-const leastWidth = 24
+// minWidth is the width below which all lines are truncated to the screen.
+const minWidth = 24
 
-// fill joins the lines to a frame as high as the screen, the footer at its
-// bottom; what does not fit is left out.
+// fill joins the lines to a frame of the screen's height, with the footer at the bottom.
+// Lines that do not fit are omitted.
 func (s *screen) fill(lines, footer []string) string {
-	if s.width > 0 && s.width < leastWidth {
+	if s.width > 0 && s.width < minWidth {
 		for i := range lines {
 			lines[i] = s.fit(lines[i])
 		}

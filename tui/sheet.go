@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// role is what a text means; a theme says how that looks.
+// role is the meaning of a text; a theme maps it to a colour.
 type role uint8
 
 // The roles of texts.
@@ -19,7 +19,7 @@ const (
 	roleTitle
 )
 
-// paint is how a theme paints a role.
+// paint returns the theme's paint for a role.
 func (t *Theme) paint(r role) paint {
 	switch r {
 	case roleMuted:
@@ -38,73 +38,73 @@ func (t *Theme) paint(r role) paint {
 	return paint{}
 }
 
-// sheet is what a list shows: columns, and rows in their natural order.
+// sheet is the content of a list: columns, and rows in their default order.
 type sheet struct {
-	noun    string // one row is called so
+	noun    string // the name of one row, in the singular
 	columns []sheetColumn
 	rows    []sheetRow
-	empty   []string // what is said while there is no row
+	empty   []string // the text shown while there are no rows
 }
 
 // sheetColumn is a column that rows can be sorted by.
 type sheetColumn struct {
 	column
 	letter string // the capital that sorts by it, "" = none
-	word   string // what it is called in the help
-	// falling says that the greatest stands on top at first, as figures do.
-	falling bool
-	// quiet leaves the column out of a screen that is not wide while all rows agree.
-	quiet bool
+	help   string // its name in the help
+	// descending makes the default direction descending, as for numbers.
+	descending bool
+	// hideIfUniform omits the column from narrow screens while it is the same in all rows.
+	hideIfUniform bool
 }
 
-// sheetRow is one row. Texts of others in it are drawable: see Theme.text.
+// sheetRow is one row. Text from outside must have passed through Theme.text.
 type sheetRow struct {
-	id    string // stays the same from one snapshot to the next
-	cells []value
-	more  []string // what the list has no room for, shown below it while selected
+	id      string // stable across snapshots
+	cells   []cellValue
+	details []string // details shown below the list while the row is selected
 }
 
-// value is one cell: what is drawn, and what it is sorted by. Words are sorted by
-// their text, figures by num; a figure that is unknown comes last either way.
-type value struct {
+// cellValue is one cell: its text and its sort key. Numeric cells sort by num, others by text;
+// unknown numbers come last in either direction.
+type cellValue struct {
 	text    string
 	role    role
 	numeric bool
 	known   bool
 	num     float64
-	// draw, where there is one, draws the cell for a width instead of text.
+	// draw, if not nil, draws the cell for a width in place of text.
 	draw func(w int) string
 }
 
-// in is the cell's text for a width.
-func (v *value) in(w int) string {
+// textFor returns the cell's text for a width.
+func (v *cellValue) textFor(w int) string {
 	if v.draw != nil {
 		return v.draw(w)
 	}
 	return v.text
 }
 
-// word is a text that is sorted as people do.
-func word(text string, r role) value { return value{text: text, role: r} }
+// textCell returns a text cell, sorted in natural order.
+func textCell(text string, r role) cellValue { return cellValue{text: text, role: r} }
 
-// figure is a number with the text that stands for it.
-func figure(num float64, text string, r role) value {
-	return value{text: text, role: r, numeric: true, known: true, num: num}
+// numberCell returns a numeric cell with its formatted text.
+func numberCell(num float64, text string, r role) cellValue {
+	return cellValue{text: text, role: r, numeric: true, known: true, num: num}
 }
 
-// noFigure is a number that nobody reported.
-func noFigure() value { return value{text: unknown, role: roleMuted, numeric: true} }
+// unknownCell returns the cell of an unknown number.
+func unknownCell() cellValue { return cellValue{text: unknown, role: roleMuted, numeric: true} }
 
-// figureOf is a number that may be unknown, written by write.
-func figureOf[T int | int64 | float64](p *T, write func(*T) string) value {
+// optionalCell returns the cell of a number that may be unknown, formatted by write.
+func optionalCell[T int | int64 | float64](p *T, write func(*T) string) cellValue {
 	if p == nil {
-		return noFigure()
+		return unknownCell()
 	}
-	return figure(float64(*p), write(p), roleText)
+	return numberCell(float64(*p), write(p), roleText)
 }
 
-// compare orders two cells of a column.
-func (v value) compare(w value, falling bool) int {
+// compare compares two cells of a column.
+func (v cellValue) compare(w cellValue, falling bool) int {
 	var c int
 	switch {
 	case v.numeric && v.known != w.known:
@@ -123,23 +123,23 @@ func (v value) compare(w value, falling bool) int {
 	return c
 }
 
-// sheetOrder is the column that a sheet is sorted by, -1 for its natural order, and
-// whether that column's usual direction is turned round.
+// sheetOrder is the column that a sheet is sorted by, -1 for its default order, and
+// whether that column's default direction is reversed.
 type sheetOrder struct {
 	column  int
 	reverse bool
 }
 
-// pick sorts by a column; the one in use is turned round.
+// pick sorts by a column; picking the current column reverses its direction.
 func (o sheetOrder) pick(column int) sheetOrder {
 	return sheetOrder{column, column == o.column && !o.reverse}
 }
 
-// falling reports whether the greatest comes first.
-func (o sheetOrder) falling(s *sheet) bool { return s.columns[o.column].falling != o.reverse }
+// descending reports whether the greatest value comes first.
+func (o sheetOrder) descending(s *sheet) bool { return s.columns[o.column].descending != o.reverse }
 
-// selected lists the rows that pass a filter, in order.
-func (s *sheet) selected(f filter, o sheetOrder) []int {
+// matching returns the indices of the rows that match a filter, sorted.
+func (s *sheet) matching(f filter, o sheetOrder) []int {
 	var rows []int
 	for i := range s.rows {
 		if len(f) == 0 || f.matches(s.rows[i].texts()...) {
@@ -149,24 +149,24 @@ func (s *sheet) selected(f filter, o sheetOrder) []int {
 	if o.column < 0 || o.column >= len(s.columns) {
 		return rows
 	}
-	falling := o.falling(s)
+	falling := o.descending(s)
 	slices.SortStableFunc(rows, func(a, b int) int {
 		return s.rows[a].cells[o.column].compare(s.rows[b].cells[o.column], falling)
 	})
 	return rows
 }
 
-// texts is all that a row says.
+// texts returns all texts of a row.
 func (r *sheetRow) texts() []string {
-	texts := make([]string, 0, len(r.cells)+len(r.more))
+	texts := make([]string, 0, len(r.cells)+len(r.details))
 	for _, c := range r.cells {
 		texts = append(texts, c.text)
 	}
-	return append(texts, r.more...)
+	return append(texts, r.details...)
 }
 
-// agreed reports whether all rows say the same in a column.
-func (s *sheet) agreed(i int) bool {
+// uniform reports whether all rows have the same text in a column.
+func (s *sheet) uniform(i int) bool {
 	for k := range s.rows {
 		if s.rows[k].cells[i].text != s.rows[0].cells[i].text {
 			return false
@@ -175,26 +175,26 @@ func (s *sheet) agreed(i int) bool {
 	return true
 }
 
-// fitted is the sheet's columns for a width, each as wide as its widest cell asks for.
-func (s *sheet) fitted(w int) []column {
+// fitColumns returns the sheet's columns for a width, each at most as wide as its widest cell.
+func (s *sheet) fitColumns(w int) []column {
 	columns := make([]column, len(s.columns))
 	for i, c := range s.columns {
 		columns[i] = c.column
-		columns[i].out = c.out || c.quiet && w > 0 && w < wideEnough && s.agreed(i)
+		columns[i].hidden = c.hidden || c.hideIfUniform && w > 0 && w < fullWidth && s.uniform(i)
 		most := 0
 		for k := range s.rows {
 			if cell := &s.rows[k].cells[i]; cell.draw != nil {
-				most = c.most
+				most = c.maxWidth
 			} else {
 				most = max(most, width(cell.text))
 			}
 		}
-		columns[i].least = min(most, max(c.least, 1))
-		if c.right { // a figure that is cut is another figure
-			columns[i].least = max(most, c.least)
+		columns[i].minWidth = min(most, max(c.minWidth, 1))
+		if c.right { // a truncated number would be a different number
+			columns[i].minWidth = max(most, c.minWidth)
 		}
-		if c.most == 0 || most < c.most {
-			columns[i].most = most
+		if c.maxWidth == 0 || most < c.maxWidth {
+			columns[i].maxWidth = most
 		}
 	}
 	return columns

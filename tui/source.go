@@ -11,12 +11,12 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// attemptTimeout bounds one attempt at one admin: a balancer that takes longer
-// to answer is as good as gone, and the next one is asked.
+// attemptTimeout is the timeout of one attempt at one admin API, after which the next one
+// is tried.
 const attemptTimeout = 2 * time.Second
 
-// Source fetches snapshots from the first of several admin APIs that answers,
-// and stays with it until it fails. It is safe for concurrent use.
+// Source fetches snapshots from the first of several admin APIs that responds, and keeps
+// using it until it fails. It is safe for concurrent use.
 type Source struct {
 	service string
 	clients []*telemetry.Client
@@ -25,8 +25,8 @@ type Source struct {
 	current int
 }
 
-// NewSource returns a source over clients, asked in this order. Where service
-// is not empty, a balancer of another service counts as one that failed.
+// NewSource returns a source that tries clients in this order. If service is not empty, a
+// balancer of another service counts as failed.
 func NewSource(service string, clients ...*telemetry.Client) *Source {
 	return &Source{service: service, clients: clients}
 }
@@ -40,8 +40,8 @@ func (s *Source) String() string {
 	return strings.Join(urls, ", ")
 }
 
-// Fetch returns a snapshot and the admin URL that it came from. When every
-// admin failed, the error joins what each of them said.
+// Fetch returns a snapshot and the admin URL that it was fetched from. If all fail, the
+// error joins the error of each.
 func (s *Source) Fetch(ctx context.Context) (*telemetry.Snapshot, string, error) {
 	s.mu.Lock()
 	first := s.current
@@ -49,7 +49,7 @@ func (s *Source) Fetch(ctx context.Context) (*telemetry.Snapshot, string, error)
 	var errs []error
 	for i := range s.clients {
 		at := (first + i) % len(s.clients)
-		snapshot, err := s.ask(ctx, s.clients[at])
+		snapshot, err := s.fetchFrom(ctx, s.clients[at])
 		if err == nil {
 			s.mu.Lock()
 			s.current = at
@@ -62,13 +62,13 @@ func (s *Source) Fetch(ctx context.Context) (*telemetry.Snapshot, string, error)
 		}
 	}
 	if len(errs) == 0 {
-		return nil, "", errors.New("fetching a snapshot: no admin API is known")
+		return nil, "", errors.New("fetching a snapshot: no admin URLs")
 	}
 	return nil, "", errors.Join(errs...)
 }
 
-// ask fetches one snapshot from one admin.
-func (s *Source) ask(ctx context.Context, c *telemetry.Client) (*telemetry.Snapshot, error) {
+// fetchFrom fetches one snapshot from one admin API.
+func (s *Source) fetchFrom(ctx context.Context, c *telemetry.Client) (*telemetry.Snapshot, error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
 	snapshot, err := c.Snapshot(ctx)
@@ -76,12 +76,12 @@ func (s *Source) ask(ctx context.Context, c *telemetry.Client) (*telemetry.Snaps
 		return nil, err
 	}
 	if s.service != "" && snapshot.Service != s.service {
-		return nil, fmt.Errorf("asking %s: it serves %q, not %q", c.Base(), snapshot.Service, s.service)
+		return nil, fmt.Errorf("fetching a snapshot from %s: it serves %q, not %q", c.Base(), snapshot.Service, s.service)
 	}
 	return snapshot, nil
 }
 
-// attemptError is why one admin gave no snapshot.
+// attemptError is the failed attempt at one admin API.
 type attemptError struct {
 	base string
 	err  error
@@ -90,8 +90,8 @@ type attemptError struct {
 func (e *attemptError) Error() string { return e.err.Error() }
 func (e *attemptError) Unwrap() error { return e.err }
 
-// brief says the address and the innermost cause, for a line on a screen.
-func (e *attemptError) brief() string {
+// short returns the address and the innermost cause, for one line on the screen.
+func (e *attemptError) short() string {
 	cause := e.err
 	for inner := cause; inner != nil; inner = errors.Unwrap(inner) {
 		cause = inner
@@ -103,8 +103,8 @@ func (e *attemptError) brief() string {
 	return e.base + ": " + cause.Error()
 }
 
-// briefly says in one line why a fetch failed.
-func briefly(err error) string {
+// shortError returns a fetch error in one line.
+func shortError(err error) string {
 	parts := []error{err}
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		parts = joined.Unwrap()
@@ -114,7 +114,7 @@ func briefly(err error) string {
 		words[i] = strings.ReplaceAll(p.Error(), "\n", " ")
 		var attempt *attemptError
 		if errors.As(p, &attempt) {
-			words[i] = attempt.brief()
+			words[i] = attempt.short()
 		}
 	}
 	return strings.Join(words, "; ")

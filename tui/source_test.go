@@ -12,7 +12,7 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// admin serves the snapshot of a service until it is told to fail.
+// admin serves the snapshot of a service until the test makes it fail.
 type admin struct {
 	*httptest.Server
 	service string
@@ -44,7 +44,7 @@ func sourceOf(service string, admins ...*admin) *Source {
 	return NewSource(service, clients...)
 }
 
-func TestSourceFallsOverAndStays(t *testing.T) {
+func TestSourceFailsOverAndStays(t *testing.T) {
 	a, b := newAdmin(t, "chat"), newAdmin(t, "chat")
 	s := sourceOf("chat", a, b)
 	from := func(want *admin) {
@@ -76,7 +76,7 @@ func TestSourceRefusesAnotherService(t *testing.T) {
 	}
 }
 
-func TestSourceSaysWhatEveryAdminSaid(t *testing.T) {
+func TestSourceJoinsErrorsOfAllAdmins(t *testing.T) {
 	a, b := newAdmin(t, "chat"), newAdmin(t, "chat")
 	a.status = 503
 	b.Close()
@@ -85,7 +85,7 @@ func TestSourceSaysWhatEveryAdminSaid(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), a.URL) || !strings.Contains(err.Error(), b.URL) {
 		t.Fatalf("got %v, want both addresses", err)
 	}
-	if got, want := briefly(err), a.URL+": 503 no longer; "+b.URL+": connection refused"; got != want {
+	if got, want := shortError(err), a.URL+": 503 no longer; "+b.URL+": connection refused"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	if got, want := s.String(), a.URL+", "+b.URL; got != want {

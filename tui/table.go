@@ -9,24 +9,24 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// table is the pane with one line a replica, grouped by region. It scrolls so
-// that the selected replica stays in sight; without a selection it stays put.
+// table is the pane with one line per replica, grouped by region. It scrolls to keep the
+// selected replica visible; without a selection it does not scroll by itself.
 type table struct {
-	width, height int // height counts the title; 0 = as high as needed
+	width, height int // height includes the title; 0 = unlimited
 
 	order    sortOrder
 	filter   string
 	marks    marks               // by replica
-	since    time.Duration       // since the figures came
-	previous *telemetry.Snapshot // the figures before, to tell what changed; nil = none
+	since    time.Duration       // since the snapshot was received
+	previous *telemetry.Snapshot // the snapshot before, to mark changes; nil = none
 	prices   prices
 
 	rows     []row
-	all      int // replicas that are there, before the filter
+	all      int // number of replicas before filtering
 	lines    []tableLine
 	selected int    // index into rows; -1 = none
 	key      rowKey // of the selected row, to find it in the next snapshot
-	offset   int    // first line in sight
+	offset   int    // first visible line
 }
 
 // tableLine is one line below the title: a replica, or the heading of a region.
@@ -35,13 +35,13 @@ type tableLine struct {
 	region *telemetry.RegionSnapshot
 }
 
-// SetSize says how much room the pane has; a height of 0 is unlimited.
+// SetSize sets the size of the pane; a height of 0 is unlimited.
 func (t *table) SetSize(width, height int) {
 	t.width, t.height = width, height
 	t.scroll()
 }
 
-// setRegions takes new figures and finds the selected replica among them.
+// setRegions replaces the rows and keeps the selected replica selected.
 func (t *table) setRegions(regions []*telemetry.RegionSnapshot, focus service.Region) {
 	t.all = 0
 	for _, r := range focused(regions, focus) {
@@ -70,7 +70,7 @@ func (t *table) setRegions(regions []*telemetry.RegionSnapshot, focus service.Re
 	t.scroll()
 }
 
-// keepMarks drops the marks of replicas that are gone.
+// keepMarks removes the marks of replicas that no longer exist.
 func (t *table) keepMarks(regions []*telemetry.RegionSnapshot) {
 	if len(t.marks.ids) == 0 {
 		return
@@ -81,11 +81,11 @@ func (t *table) keepMarks(regions []*telemetry.RegionSnapshot) {
 			there[r.Replicas[i].ID] = true
 		}
 	}
-	t.marks.keep(func(id string) bool { return there[id] })
+	t.marks.retain(func(id string) bool { return there[id] })
 }
 
-// reselect finds the selected replica again; where it is gone, whichever took
-// its place is selected.
+// reselect keeps the selected replica selected. If it no longer exists, the one now in its
+// position is selected.
 func (t *table) reselect() {
 	if t.selected < 0 || len(t.rows) == 0 {
 		t.selected = -1
@@ -100,7 +100,7 @@ func (t *table) reselect() {
 	t.selectRow(t.selected)
 }
 
-// selectRow selects the row i, or the nearest that exists.
+// selectRow selects row i, or the nearest.
 func (t *table) selectRow(i int) {
 	if len(t.rows) == 0 {
 		t.selected = -1
@@ -111,17 +111,17 @@ func (t *table) selectRow(i int) {
 	t.scroll()
 }
 
-// move moves the selection by n rows; the first move selects what is on top.
-func (t *table) move(n int) {
+// moveSelection moves the selection by n rows; the first move selects the first visible row.
+func (t *table) moveSelection(n int) {
 	if t.selected < 0 {
-		t.selectRow(t.firstInSight() + max(n-1, 0))
+		t.selectRow(t.firstVisible() + max(n-1, 0))
 		return
 	}
 	t.selectRow(t.selected + n)
 }
 
-// firstInSight is the first row in sight.
-func (t *table) firstInSight() int {
+// firstVisible returns the first visible row.
+func (t *table) firstVisible() int {
 	for _, l := range t.lines[min(t.offset, len(t.lines)):] {
 		if l.row >= 0 {
 			return l.row
@@ -130,20 +130,20 @@ func (t *table) firstInSight() int {
 	return 0
 }
 
-// unselect gives the selection up.
+// unselect clears the selection.
 func (t *table) unselect() { t.selected, t.offset = -1, 0 }
 
-// page is the number of lines in sight below the title.
-func (t *table) page() int {
+// visibleRows returns the number of visible lines below the title.
+func (t *table) visibleRows() int {
 	if t.height <= 0 {
 		return len(t.lines)
 	}
 	return max(t.height-1, 0)
 }
 
-// scroll keeps the selection in sight and the last line at the bottom.
+// scroll keeps the selection visible and leaves no empty lines below the last line.
 func (t *table) scroll() {
-	page := t.page()
+	page := t.visibleRows()
 	if at := t.lineOf(t.selected); at >= 0 {
 		t.offset = max(t.offset, at-page+1)
 		t.offset = min(t.offset, max(at-1, 0)) // leaves the top line to its region's heading
@@ -154,7 +154,7 @@ func (t *table) scroll() {
 	t.offset = max(min(t.offset, len(t.lines)-page), 0)
 }
 
-// lineOf is the line of a row, -1 when it has none.
+// lineOf returns the line of a row, -1 when it has none.
 func (t *table) lineOf(row int) int {
 	if row < 0 {
 		return -1
@@ -167,7 +167,7 @@ func (t *table) lineOf(row int) int {
 	return -1
 }
 
-// current is the selected row; ok is false when none is.
+// current returns the selected row; ok is false when none is selected.
 func (t *table) current() (row, bool) {
 	if t.selected < 0 || t.selected >= len(t.rows) {
 		return row{}, false
@@ -175,10 +175,10 @@ func (t *table) current() (row, bool) {
 	return t.rows[t.selected], true
 }
 
-// margin is the room for the cursor before each replica.
+// margin is the width of the cursor and the mark before each row.
 const margin = 2
 
-// Render draws the title and the lines in sight.
+// Render draws the title and the visible lines.
 func (t *table) Render(th *Theme) []string {
 	room := 0
 	if t.width > 0 {
@@ -188,30 +188,30 @@ func (t *table) Render(th *Theme) []string {
 	lines := []string{strings.Repeat(" ", margin) + g.line(th, func(i, _ int) (string, paint) {
 		return g.columns[i].title + g.columns[i].mark, th.heading
 	})}
-	page := t.page()
+	page := t.visibleRows()
 	for i := t.offset; i < len(t.lines) && i < t.offset+page; i++ {
 		lines = append(lines, t.renderLine(th, &g, i))
 	}
 	return lines
 }
 
-// renderLine draws the line i. The top line of a scrolled table names the
-// region of what is below it.
+// renderLine draws line i. The top line of a scrolled table is the heading of the region
+// below it.
 func (t *table) renderLine(th *Theme, g *grid, i int) string {
 	l := t.lines[i]
-	if l.row < 0 || i == t.offset && i > 0 && t.page() > 1 && t.lines[0].row < 0 {
+	if l.row < 0 || i == t.offset && i > 0 && t.visibleRows() > 1 && t.lines[0].row < 0 {
 		return t.heading(th, l.region, l.row >= 0)
 	}
 	r := t.rows[l.row]
 	if l.row != t.selected {
-		return " " + t.marks.painted(th, r.replica.ID) + t.replicaLine(th, g, r)
+		return " " + t.marks.paintedSymbol(th, r.replica.ID) + t.replicaLine(th, g, r)
 	}
 	bare := Theme{glyphs: th.glyphs}
-	s := th.glyphs.cursor + t.marks.sign(th, r.replica.ID) + t.replicaLine(&bare, g, r)
-	return th.selected.over(pad(s, t.width, false))
+	s := th.glyphs.cursor + t.marks.symbol(th, r.replica.ID) + t.replicaLine(&bare, g, r)
+	return th.selected.apply(pad(s, t.width, false))
 }
 
-// heading is the line above a region's replicas.
+// heading draws the line above a region's replicas.
 func (t *table) heading(th *Theme, r *telemetry.RegionSnapshot, continued bool) string {
 	name, note := th.text(string(r.Name)), "no replicas"
 	if n := len(r.Replicas); n > 0 {
@@ -227,12 +227,12 @@ func (t *table) heading(th *Theme, r *telemetry.RegionSnapshot, continued bool) 
 		name = th.cut(name, t.width)
 		note = th.cut(note, max(t.width-width(name)-2, 0))
 	}
-	s := th.accent.over(name)
+	s := th.accent.apply(name)
 	if note != "" {
-		s += "  " + th.muted.over(note)
+		s += "  " + th.muted.apply(note)
 	}
 	if rest := t.width - width(name) - width(note) - 4; rest > 0 {
-		s += "  " + th.muted.over(strings.Repeat(th.glyphs.rule, rest))
+		s += "  " + th.muted.apply(strings.Repeat(th.glyphs.rule, rest))
 	}
 	return s
 }

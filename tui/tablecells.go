@@ -25,7 +25,7 @@ const (
 	colReason
 )
 
-// sortColumns says which column shows the figure of a sort key.
+// sortColumns maps each sort key to its column.
 var sortColumns = [sortKeys]int{colReplica, colState, colModel, colGPU, colPending, colRunning, colOutstanding, colKV, colHit, colTokens, colCost, colAge}
 
 // Widths of the table's columns.
@@ -36,12 +36,12 @@ const (
 	minReasonWidth  = 14
 	maxReasonWidth  = 120
 	barWidth        = 10
-	leastBar        = 4
+	minBar          = 4
 	percentWidth    = 4
 )
 
-// columns sizes the columns for all rows, in sight or not, so that nothing
-// jumps when the table scrolls.
+// columns sizes the columns for all rows, visible or not, so that widths do not change
+// when the table scrolls.
 func (t *table) columns(th *Theme) []column {
 	id, state, model, gpu, reason := 0, 0, 0, 0, 0
 	for _, r := range t.rows {
@@ -52,40 +52,40 @@ func (t *table) columns(th *Theme) []column {
 		reason = max(reason, width(clean(reasonOf(r.replica))))
 	}
 	pending, running, outstanding := "PEND", "RUN", "OUT"
-	if t.width <= 0 || t.width >= wideEnough {
+	if t.width <= 0 || t.width >= fullWidth {
 		pending, running, outstanding = "PENDING", "RUNNING", "OUTSTANDING"
 	}
 	columns := []column{
-		colReplica:     {title: "REPLICA", most: min(id, maxReplicaWidth)},
-		colState:       {title: "STATE", least: min(state, 16), rank: 1},
-		colModel:       {title: "MODEL", least: 8, most: min(model, maxModelWidth), rank: 7},
-		colGPU:         {title: "GPU", least: min(gpu, 5), most: min(gpu, maxGPUWidth), rank: 8},
-		colPending:     {title: pending, least: 5, right: true, rank: 4},
-		colRunning:     {title: running, least: 4, right: true, rank: 3},
-		colOutstanding: {title: outstanding, least: 5, right: true, rank: 2},
-		colKV:          {title: "KV", least: percentWidth + 1 + leastBar, most: barWidth + 1 + percentWidth, rank: 2},
-		colHit:         {title: "HIT", least: percentWidth, right: true, rank: 6},
-		colTokens:      {title: "TOK/S", least: 5, right: true, rank: 5},
-		colCost:        {title: "$/H", least: 5, right: true, rank: 8},
-		colAge:         {title: "AGE", least: 4, right: true, rank: 6},
-		colReason:      {title: "REASON", least: minReasonWidth, most: min(reason, maxReasonWidth), rank: 9},
+		colReplica:     {title: "REPLICA", maxWidth: min(id, maxReplicaWidth)},
+		colState:       {title: "STATE", minWidth: min(state, 16), dropRank: 1},
+		colModel:       {title: "MODEL", minWidth: 8, maxWidth: min(model, maxModelWidth), dropRank: 7},
+		colGPU:         {title: "GPU", minWidth: min(gpu, 5), maxWidth: min(gpu, maxGPUWidth), dropRank: 8},
+		colPending:     {title: pending, minWidth: 5, right: true, dropRank: 4},
+		colRunning:     {title: running, minWidth: 4, right: true, dropRank: 3},
+		colOutstanding: {title: outstanding, minWidth: 5, right: true, dropRank: 2},
+		colKV:          {title: "KV", minWidth: percentWidth + 1 + minBar, maxWidth: barWidth + 1 + percentWidth, dropRank: 2},
+		colHit:         {title: "HIT", minWidth: percentWidth, right: true, dropRank: 6},
+		colTokens:      {title: "TOK/S", minWidth: 5, right: true, dropRank: 5},
+		colCost:        {title: "$/H", minWidth: 5, right: true, dropRank: 8},
+		colAge:         {title: "AGE", minWidth: 4, right: true, dropRank: 6},
+		colReason:      {title: "REASON", minWidth: minReasonWidth, maxWidth: min(reason, maxReasonWidth), dropRank: 9},
 	}
 	columns[sortColumns[t.order.key]].mark = th.orderMark(t.order.descending())
-	columns[colCost].out = !t.priced()
-	columns[colReason].out = reason == 0 && t.width < roomy
-	columns[colModel].out = t.commonModel() != ""
+	columns[colCost].hidden = !t.priced()
+	columns[colReason].hidden = reason == 0 && t.width < mediumWidth
+	columns[colModel].hidden = t.commonModel() != ""
 	return columns
 }
 
-// priced says whether anybody tells what replicas cost.
+// priced reports whether any price is known.
 func (t *table) priced() bool {
 	return len(t.prices) > 0 || slices.ContainsFunc(t.rows, func(r row) bool { return r.replica.USDPerHour != nil })
 }
 
-// commonModel is the model that all replicas serve. On a narrow screen it
-// stands above each region's replicas and not beside every one.
+// commonModel returns the model that all replicas serve. On a narrow screen it is shown in
+// each region's heading in place of a column.
 func (t *table) commonModel() string {
-	if t.width <= 0 || t.width >= wideEnough || len(t.rows) == 0 || t.lines[0].row >= 0 {
+	if t.width <= 0 || t.width >= fullWidth || len(t.rows) == 0 || t.lines[0].row >= 0 {
 		return ""
 	}
 	model := t.rows[0].replica.Model
@@ -97,11 +97,11 @@ func (t *table) commonModel() string {
 	return model
 }
 
-// replicaLine is one replica. Where there is no room for a column of reasons, a
-// replica that has no figures shows its reason in their place.
+// replicaLine draws one replica. If the reason column does not fit, a replica without
+// metrics shows its reason in their place.
 func (t *table) replicaLine(th *Theme, g *grid, of row) string {
 	r := of.replica
-	if g.has("REASON") || !silent(r) || reasonOf(r) == "" {
+	if g.has("REASON") || !hasNoMetrics(r) || reasonOf(r) == "" {
 		return g.line(th, func(i, w int) (string, paint) { return t.cell(th, of, i, w) })
 	}
 	head := grid{columns: g.columns[:colModel], widths: g.widths[:colModel], gap: g.gap}
@@ -110,17 +110,16 @@ func (t *table) replicaLine(th *Theme, g *grid, of row) string {
 	if t.width-margin-used < minReasonWidth {
 		return s
 	}
-	return pad(s, used, false) + th.muted.over(th.cut(th.text(reasonOf(r)), t.width-margin-used))
+	return pad(s, used, false) + th.muted.apply(th.cut(th.text(reasonOf(r)), t.width-margin-used))
 }
 
-// silent reports whether a replica has nothing to show but its reason.
-func silent(r *telemetry.ReplicaSnapshot) bool {
+// hasNoMetrics reports whether a replica has no metrics to show.
+func hasNoMetrics(r *telemetry.ReplicaSnapshot) bool {
 	return r.Pending == nil && r.Running == nil && r.KV == nil && r.PrefixHitRate == nil &&
 		r.OutputTokensPerSecond == nil && r.Outstanding == 0
 }
 
-// reasonOf is why a replica is in its state; one that is lent says so whatever
-// its state.
+// reasonOf returns why a replica is in its state, including whether it is donated.
 func reasonOf(r *telemetry.ReplicaSnapshot) string {
 	if !r.Donated || r.State == service.StateDonated {
 		return r.Reason
@@ -131,7 +130,7 @@ func reasonOf(r *telemetry.ReplicaSnapshot) string {
 	return "donated: " + r.Reason
 }
 
-// cell is one figure of one replica.
+// cell returns one cell of one replica.
 func (t *table) cell(th *Theme, of row, i, w int) (string, paint) {
 	r := of.replica
 	switch i {
@@ -156,9 +155,9 @@ func (t *table) cell(th *Theme, of row, i, w int) (string, paint) {
 	return t.countCell(th, of, i)
 }
 
-// countCell is a figure that stands right in its column.
+// countCell returns a right-aligned cell.
 func (t *table) countCell(th *Theme, of row, i int) (string, paint) {
-	r, was := of.replica, t.before(of)
+	r, was := of.replica, t.previousOf(of)
 	s := unknown
 	switch i {
 	case colPending:
@@ -185,13 +184,13 @@ func (t *table) countCell(th *Theme, of row, i int) (string, paint) {
 	return s, paint{}
 }
 
-// Shares of KV memory from which a replica is nearly full and full.
+// KV utilisation from which a replica is shown as nearly full and as full.
 const (
 	kvWarn = 0.80
 	kvBad  = 0.95
 )
 
-// kvCell is a bar and a share, or the share alone where room is short.
+// kvCell returns a bar and a percentage, or only the percentage if the column is narrow.
 func kvCell(th *Theme, kv *float64, w int) (string, paint) {
 	p := th.accent
 	switch {
@@ -213,7 +212,7 @@ func kvCell(th *Theme, kv *float64, w int) (string, paint) {
 	return bar(*kv, n, th.glyphs) + " " + share, p
 }
 
-// reportAge is the age of a replica's last report, painted when it is old.
+// reportAge returns the age of a replica's last report, highlighted when it is stale.
 func reportAge(th *Theme, ms *int64, since time.Duration) (string, paint) {
 	if ms != nil && *ms > staleAfter.Milliseconds() {
 		return maybeAge(ms, since), th.warn

@@ -7,8 +7,7 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// prices is what a replica is billed, in USD an hour, by region and GPU; nil where
-// nobody said.
+// prices maps region and GPU to the price of a replica in USD per hour; nil if unknown.
 type prices map[priceKey]float64
 
 type priceKey struct {
@@ -16,7 +15,7 @@ type priceKey struct {
 	gpu    string
 }
 
-// pricesOf is the prices that a snapshot tells.
+// pricesOf returns the prices in a snapshot.
 func pricesOf(s *telemetry.Snapshot) prices {
 	if len(s.Prices) == 0 {
 		return nil
@@ -28,8 +27,8 @@ func pricesOf(s *telemetry.Snapshot) prices {
 	return p
 }
 
-// of is the price of a replica; known is false where nobody said.
-func (p prices) of(r row) (usd float64, known bool) {
+// priceOf returns the price of a replica; known is false if it was not reported.
+func (p prices) priceOf(r row) (usd float64, known bool) {
 	if usd := r.replica.USDPerHour; usd != nil {
 		return *usd, true
 	}
@@ -37,19 +36,19 @@ func (p prices) of(r row) (usd float64, known bool) {
 	return usd, known
 }
 
-// cell is the price as the table shows it.
+// cell returns the price as the table shows it.
 func (p prices) cell(r row) (string, paint) {
-	usd, known := p.of(r)
+	usd, known := p.priceOf(r)
 	if !known {
 		return unknown, paint{}
 	}
 	return fmt.Sprintf("%.2f", usd), paint{}
 }
 
-// sortLetters are the capitals of the sort keys.
+// sortLetters are the capital letters of the sort keys.
 var sortLetters = [sortKeys]string{"N", "S", "M", "U", "P", "R", "O", "K", "H", "T", "C", "A"}
 
-// selection is the id of the selected replica.
+// selection returns the id of the selected replica.
 func (t *table) selection() (id string, ok bool) {
 	r, ok := t.current()
 	if !ok {
@@ -58,8 +57,8 @@ func (t *table) selection() (id string, ok bool) {
 	return r.replica.ID, true
 }
 
-// choose selects the replica of that id when the rows are known next.
-func (t *table) choose(id string) {
+// selectID selects the replica of that id.
+func (t *table) selectID(id string) {
 	for i, r := range t.rows {
 		if r.replica.ID == id {
 			t.selectRow(i)
@@ -72,22 +71,22 @@ func (t *table) setFilter(text string)  { t.filter = text }
 func (t *table) counts() (shown, n int) { return len(t.rows), t.all }
 func (t *table) noun() string           { return "replica" }
 
-// toggle marks the selected replica, or takes its mark away.
-func (t *table) toggle() {
+// toggleMark marks or unmarks the selected replica.
+func (t *table) toggleMark() {
 	if r, ok := t.current(); ok {
 		t.marks.toggle(r.replica.ID)
 	}
 }
 
-// chosen is the ids of the marked replicas, or of the selected one where none is.
-func (t *table) chosen() []string {
+// targetIDs returns the ids of the marked replicas, or of the selected one if none is marked.
+func (t *table) targetIDs() []string {
 	id, ok := t.selection()
-	return t.marks.chosen(id, ok)
+	return t.marks.targetIDs(id, ok)
 }
 
 func (t *table) sortNext() { t.order = sortOrder{key: (t.order.key + 1) % sortKeys} }
 
-// sortBy sorts by the key of that letter; false where there is none.
+// sortBy sorts by the key of that letter; false if there is none.
 func (t *table) sortBy(letter string) bool {
 	for i, l := range sortLetters {
 		if l == letter {
@@ -98,8 +97,8 @@ func (t *table) sortBy(letter string) bool {
 	return false
 }
 
-// letters are the sort keys with what they are called.
-func (t *table) letters() [][2]string {
+// sortHelp returns the letters and names of the sort keys.
+func (t *table) sortHelp() [][2]string {
 	letters := make([][2]string, sortKeys)
 	for i, l := range sortLetters {
 		letters[i] = [2]string{l, sortWords[i]}
@@ -107,7 +106,7 @@ func (t *table) letters() [][2]string {
 	return letters
 }
 
-// click takes a click on a line of the pane, as a list does.
+// click handles a click on a line of the pane, like list.click.
 func (t *table) click(x, y int) (again bool) {
 	if y == 0 {
 		t.clickTitle(x)
@@ -124,7 +123,7 @@ func (t *table) click(x, y int) (again bool) {
 
 // clickTitle sorts by the column whose title was clicked.
 func (t *table) clickTitle(x int) {
-	th := must(NewTheme(ThemePlain, false))
+	th := mustTheme(NewTheme(ThemePlain, false))
 	g := fitGrid(t.columns(&th), max(t.width-margin, 1))
 	column := g.at(x - margin)
 	for key, c := range sortColumns {
@@ -134,9 +133,9 @@ func (t *table) clickTitle(x int) {
 	}
 }
 
-// before is the figures of a replica in the snapshot before; nil where it was not
-// there. Replicas keep their places from one snapshot to the next, as a rule.
-func (t *table) before(r row) *telemetry.ReplicaSnapshot {
+// previousOf returns a replica in the previous snapshot; nil if it was not in it. Replicas
+// usually keep their index from one snapshot to the next, so that index is tried first.
+func (t *table) previousOf(r row) *telemetry.ReplicaSnapshot {
 	was := findRegion(t.previous, r.region.Name)
 	if was == nil {
 		return nil
@@ -152,15 +151,15 @@ func (t *table) before(r row) *telemetry.ReplicaSnapshot {
 	return nil
 }
 
-// stateTrend is the sign of a state that is new.
+// stateTrend returns the symbol of a changed state.
 func (t *table) stateTrend(th *Theme, r row) string {
-	if was := t.before(r); t.previous != nil && (was == nil || was.State != r.replica.State) {
+	if was := t.previousOf(r); t.previous != nil && (was == nil || was.State != r.replica.State) {
 		return th.glyphs.changed
 	}
 	return ""
 }
 
-// pendingTrend is the sign for where a replica's waiting requests go.
+// pendingTrend returns the sign of the change of a replica's pending requests.
 func pendingTrend(th *Theme, r, was *telemetry.ReplicaSnapshot) string {
 	if was == nil || r.Pending == nil || was.Pending == nil {
 		return th.trend(0)
@@ -168,7 +167,7 @@ func pendingTrend(th *Theme, r, was *telemetry.ReplicaSnapshot) string {
 	return th.trend(*r.Pending - *was.Pending)
 }
 
-// outstandingTrend is the sign for where a replica's load goes.
+// outstandingTrend returns the sign of the change of a replica's outstanding requests.
 func outstandingTrend(th *Theme, r, was *telemetry.ReplicaSnapshot) string {
 	if was == nil {
 		return th.trend(0)
@@ -176,7 +175,7 @@ func outstandingTrend(th *Theme, r, was *telemetry.ReplicaSnapshot) string {
 	return th.trend(r.Outstanding - was.Outstanding)
 }
 
-// trend is the sign of a change, or a space.
+// trend returns the sign of a change, or a space.
 func (t *Theme) trend(change int) string {
 	switch {
 	case change > 0:

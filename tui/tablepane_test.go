@@ -7,7 +7,7 @@ import (
 )
 
 // What a machine costs goes before what machines with its GPU cost in its region.
-func TestTheReplicasOwnPriceComesFirst(t *testing.T) {
+func TestReplicaPriceOverridesRegionPrice(t *testing.T) {
 	region := &telemetry.RegionSnapshot{Name: "aws/us-east-1"}
 	p := pricesOf(&telemetry.Snapshot{Prices: []telemetry.Price{{Region: region.Name, GPU: "L4", USDPerHour: 0.8}}})
 	spot := 0.35
@@ -17,7 +17,7 @@ func TestTheReplicasOwnPriceComesFirst(t *testing.T) {
 		want    string
 	}{
 		{"on spot", telemetry.ReplicaSnapshot{GPU: "L4", USDPerHour: &spot}, "0.35"},
-		{"of which nothing is told", telemetry.ReplicaSnapshot{GPU: "L4"}, "0.80"},
+		{"without a price of its own", telemetry.ReplicaSnapshot{GPU: "L4"}, "0.80"},
 		{"on something else", telemetry.ReplicaSnapshot{GPU: "H100"}, unknown},
 	} {
 		if got, _ := p.cell(row{region: region, replica: &tt.replica}); got != tt.want {

@@ -12,11 +12,11 @@ import (
 	"skyserve/internal/printable"
 )
 
-// unknown stands for a figure that nobody reported.
+// unknown is shown for a value that was not reported.
 const unknown = "-"
 
-// plainASCII reports whether every byte of s is a printable ASCII character:
-// then its length is its width and nothing in it needs care.
+// plainASCII reports whether every byte of s is a printable ASCII character, so that its
+// width is its length.
 func plainASCII(s string) bool {
 	for i := range len(s) {
 		if s[i] < ' ' || s[i] > '~' {
@@ -26,10 +26,10 @@ func plainASCII(s string) bool {
 	return true
 }
 
-// clean makes text of others safe to draw on one line.
+// clean makes text from outside safe to draw on one line.
 func clean(s string) string { return printable.Line(s) }
 
-// asciiOnly replaces whatever a terminal without UTF-8 cannot draw.
+// asciiOnly replaces all characters that a terminal without UTF-8 cannot draw.
 func asciiOnly(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r > '~' {
@@ -39,8 +39,8 @@ func asciiOnly(s string) string {
 	}, s)
 }
 
-// width is the number of cells that s fills, as the sum of its characters': so
-// the width of a line is the sum of its parts', and no terminal draws it wider.
+// width returns the number of cells of s as the sum over its characters, so that widths of
+// parts add up to the width of a line, and no terminal draws it wider.
 func width(s string) int {
 	if plainASCII(s) {
 		return len(s)
@@ -48,9 +48,8 @@ func width(s string) int {
 	return ansi.StringWidthWc(s)
 }
 
-// cut shortens s to w cells, marking the cut with tail where there is room.
-// Escape codes of colours take no room and are all kept, so that what was
-// turned on is turned off.
+// cut truncates s to w cells, ending in tail if that fits. Colour codes have no width and
+// are all kept, so that every colour is reset.
 func cut(s string, w int, tail string) string {
 	if width(s) <= w {
 		return s
@@ -82,7 +81,7 @@ func cut(s string, w int, tail string) string {
 	return b.String()
 }
 
-// escapeLen is the length of the colour code that s begins with, 0 for none.
+// escapeLen returns the length of the colour code that s begins with, 0 for none.
 func escapeLen(s string) int {
 	if !strings.HasPrefix(s, "\x1b[") {
 		return 0
@@ -90,7 +89,7 @@ func escapeLen(s string) int {
 	return strings.IndexByte(s, 'm') + 1
 }
 
-// pad fills s with spaces to w cells, on its left when right-aligned.
+// pad fills s with spaces to w cells, on the left if right-aligned.
 func pad(s string, w int, right bool) string {
 	n := w - width(s)
 	switch {
@@ -102,7 +101,7 @@ func pad(s string, w int, right bool) string {
 	return s + strings.Repeat(" ", n)
 }
 
-// rate writes a figure in three digits or so: 0, 9.4, 420, 3.2k, 12k, 1.2M.
+// rate formats a number with two or three digits: 0, 9.4, 420, 3.2k, 12k, 1.2M.
 func rate(v *float64) string {
 	if v == nil {
 		return unknown
@@ -120,7 +119,7 @@ func rate(v *float64) string {
 	return scaled(x) + unit
 }
 
-// scaled writes a figure of one to three digits.
+// scaled formats a number of one to three digits.
 func scaled(v float64) string {
 	if math.Abs(v) < 9.95 {
 		return strconv.FormatFloat(v, 'f', 1, 64)
@@ -128,7 +127,7 @@ func scaled(v float64) string {
 	return strconv.FormatFloat(v, 'f', 0, 64)
 }
 
-// count writes a whole number: exact up to four digits, rounded beyond.
+// count formats an integer: exact up to four digits, rounded beyond.
 func count(n int64) string {
 	if n > -10000 && n < 10000 {
 		return strconv.FormatInt(n, 10)
@@ -137,7 +136,7 @@ func count(n int64) string {
 	return rate(&v)
 }
 
-// maybeCount is count for a figure that may be unknown.
+// maybeCount is count for a number that may be unknown.
 func maybeCount(n *int) string {
 	if n == nil {
 		return unknown
@@ -145,7 +144,7 @@ func maybeCount(n *int) string {
 	return count(int64(*n))
 }
 
-// percent writes a share of 0..1.
+// percent formats a share of 0..1.
 func percent(v *float64) string {
 	if v == nil {
 		return unknown
@@ -153,7 +152,7 @@ func percent(v *float64) string {
 	return strconv.FormatFloat(*v*100, 'f', 0, 64) + "%"
 }
 
-// millis writes a latency given in milliseconds: 85ms, 1.42s, 42.1s, 12m.
+// millis formats a latency in milliseconds: 85ms, 1.42s, 42.1s, 12m.
 func millis(ms float64) string {
 	switch {
 	case ms < 0.95:
@@ -168,8 +167,8 @@ func millis(ms float64) string {
 	return age(time.Duration(ms) * time.Millisecond)
 }
 
-// age writes how old something is, in the one unit that tells most. What is
-// younger than a second is current, and one word for it keeps a screen calm.
+// age formats an age in its largest sensible unit. Everything below a second is "<1s",
+// which keeps the screen from flickering.
 func age(d time.Duration) string {
 	switch {
 	case d < time.Second:
@@ -186,8 +185,8 @@ func age(d time.Duration) string {
 	return strconv.Itoa(int(d.Hours()/24)) + "d"
 }
 
-// maybeAge is the age of a report in milliseconds, older by the time that
-// passed since the snapshot came.
+// maybeAge formats the age of a report in milliseconds plus the time since the snapshot was
+// received.
 func maybeAge(ms *int64, since time.Duration) string {
 	if ms == nil {
 		return unknown
@@ -211,8 +210,8 @@ func bar(share float64, w int, g glyphs) string {
 	return s + strings.Repeat(g.empty, w-full)
 }
 
-// shortModel drops the organisation from a model's name, which all models of a
-// service tend to share.
+// shortModel returns a model's name without its organisation, which is often the same for
+// all models of a service.
 func shortModel(name string) string {
 	if i := strings.LastIndexByte(name, '/'); i >= 0 && i+1 < len(name) {
 		return name[i+1:]
@@ -220,7 +219,7 @@ func shortModel(name string) string {
 	return name
 }
 
-// plural writes n with its noun.
+// plural returns n with its noun, which has an s unless n is 1.
 func plural(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun
@@ -228,7 +227,7 @@ func plural(n int, noun string) string {
 	return strconv.Itoa(n) + " " + noun + "s"
 }
 
-// naturalLess orders names as people do: us-2 before us-10.
+// naturalLess orders names naturally: us-2 before us-10.
 func naturalLess(a, b string) bool {
 	x, y := a, b
 	for x != "" && y != "" {
@@ -255,7 +254,7 @@ func naturalLess(a, b string) bool {
 	return a < b
 }
 
-// digits is the length of the run of digits that s begins with.
+// digits returns the length of the run of digits that s begins with.
 func digits(s string) int {
 	n := 0
 	for n < len(s) && s[n] >= '0' && s[n] <= '9' {
@@ -264,7 +263,7 @@ func digits(s string) int {
 	return n
 }
 
-// padPainted fills a line that may hold colours with spaces to w cells.
+// padPainted fills a line that may contain colours with spaces to w cells.
 func padPainted(s string, w int) string {
 	if n := w - ansi.StringWidthWc(ansi.Strip(s)); n > 0 {
 		return s + strings.Repeat(" ", n)
@@ -272,8 +271,8 @@ func padPainted(s string, w int) string {
 	return s
 }
 
-// wrap breaks text between words into lines of at most w cells; 0 is one line. A
-// word that is longer is cut.
+// wrap breaks text between words into lines of at most w cells; 0 is one line. Longer words
+// are truncated.
 func wrap(text string, w int) []string {
 	if w <= 0 || width(text) <= w {
 		return []string{text}

@@ -15,7 +15,7 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-func TestFigures(t *testing.T) {
+func TestNumberFormats(t *testing.T) {
 	tests := []struct{ got, want string }{
 		{rate(nil), "-"},
 		{rate(ptr(0.0)), "0"},
@@ -115,7 +115,7 @@ func TestCleanAndCutLaws(t *testing.T) {
 
 func TestCutKeepsColours(t *testing.T) {
 	p := paintOf(lipgloss.NewStyle().Bold(true))
-	if got, want := cut(p.over("abcdef")+"ghi", 4, "~"), p.on+"abc~"+p.off; got != want {
+	if got, want := cut(p.apply("abcdef")+"ghi", 4, "~"), p.on+"abc~"+p.off; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	if got := cut("界界", 3, "~"); got != "界~" {
@@ -141,7 +141,7 @@ func TestNaturalOrder(t *testing.T) {
 	})
 }
 
-func TestRowsDoNotDependOnTheOrderTheyComeIn(t *testing.T) {
+func TestRowOrderIsIndependentOfInput(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := crowd(3, 12)
 		for i := range s.Regions {
@@ -177,7 +177,7 @@ func costless(id string) telemetry.ReplicaSnapshot {
 	return r
 }
 
-func TestUnknownFiguresComeLastEitherWay(t *testing.T) {
+func TestUnknownValuesSortLast(t *testing.T) {
 	for key := byPending; key <= byAge; key++ {
 		if key == byOutstanding {
 			continue // always known
@@ -226,8 +226,8 @@ func TestHistoryIsBounded(t *testing.T) {
 	}
 }
 
-func TestBalancersInAWord(t *testing.T) {
-	th := must(NewTheme(ThemePlain, true))
+func TestBalancersState(t *testing.T) {
+	th := mustTheme(NewTheme(ThemePlain, true))
 	tests := []struct{ states, word, sign string }{
 		{"", "NONE", "!"},
 		{"READY", "READY", "*"},
@@ -251,7 +251,7 @@ func TestBalancersInAWord(t *testing.T) {
 	}
 }
 
-func TestAgeOfARegion(t *testing.T) {
+func TestRegionAge(t *testing.T) {
 	tests := []struct {
 		balancers []telemetry.BalancerSnapshot
 		ms        int64
@@ -263,7 +263,7 @@ func TestAgeOfARegion(t *testing.T) {
 		{[]telemetry.BalancerSnapshot{{State: "UNREACHABLE", AgeMillis: 70000}, {State: "UNREACHABLE", AgeMillis: 60000}}, 60000, true},
 	}
 	for _, tt := range tests {
-		if ms, known := figuresAge(&telemetry.RegionSnapshot{Balancers: tt.balancers}); ms != tt.ms || known != tt.known {
+		if ms, known := metricsAge(&telemetry.RegionSnapshot{Balancers: tt.balancers}); ms != tt.ms || known != tt.known {
 			t.Errorf("%+v: got %d, %t", tt.balancers, ms, known)
 		}
 	}
@@ -283,7 +283,7 @@ func FuzzRender(f *testing.F) {
 			return
 		}
 		w, h = 1+int(math.Abs(float64(w%400))), 1+int(math.Abs(float64(h%120)))
-		frame := Render(s, s, w, h, must(NewTheme(ThemeMono, w%2 == 0)))
+		frame := Render(s, s, w, h, mustTheme(NewTheme(ThemeMono, w%2 == 0)))
 		if n := strings.Count(frame, "\n") + 1; n > h {
 			t.Errorf("%d lines in %d", n, h)
 		}
@@ -304,9 +304,9 @@ func BenchmarkSnapshot(b *testing.B) {
 	}{{"1000", 20, 50}, {"10000", 20, 500}, {"30000", 30, 1000}} {
 		for _, v := range []view{viewOverview, viewReplicas} {
 			b.Run(size.name+"/"+viewNames[v], func(b *testing.B) {
-				m := New(b.Context(), Config{Fetcher: &script{}, Interval: time.Second, Theme: must(NewTheme(ThemeDark, false)), Now: func() time.Time { return noon }})
+				m := New(b.Context(), Config{Fetcher: &script{}, Interval: time.Second, Theme: mustTheme(NewTheme(ThemeDark, false)), Now: func() time.Time { return noon }})
 				m.Update(tea.WindowSizeMsg{Width: 200, Height: 60})
-				m.screen.show(v)
+				m.screen.setView(v)
 				s, at := crowd(size.regions, size.replicas), noon
 				b.ReportAllocs()
 				for b.Loop() {
@@ -323,9 +323,9 @@ func BenchmarkSnapshot(b *testing.B) {
 func BenchmarkFrame(b *testing.B) {
 	for _, v := range []view{viewOverview, viewReplicas} {
 		b.Run("1000/"+viewNames[v], func(b *testing.B) {
-			m := New(b.Context(), Config{Fetcher: &script{}, Interval: time.Second, Theme: must(NewTheme(ThemeDark, false)), Now: func() time.Time { return noon }})
+			m := New(b.Context(), Config{Fetcher: &script{}, Interval: time.Second, Theme: mustTheme(NewTheme(ThemeDark, false)), Now: func() time.Time { return noon }})
 			m.Update(tea.WindowSizeMsg{Width: 200, Height: 60})
-			m.screen.show(v)
+			m.screen.setView(v)
 			m.Update(snapshotMsg{poll: m.polls, snapshot: crowd(20, 50), at: noon})
 			b.ReportAllocs()
 			for b.Loop() {

@@ -10,25 +10,24 @@ import (
 	"skyserve/internal/service"
 )
 
-// The names of the themes, as --theme takes them.
+// The names of the themes, as accepted by --theme.
 const (
-	ThemeAuto         = "auto"               // the terminal's own 16 colours; a live screen asks for its background and takes dark or light
+	ThemeAuto         = "auto"               // the terminal's 16 colours; a live screen detects the background and uses dark or light
 	ThemeDark         = "dark"               // for dark backgrounds
 	ThemeLight        = "light"              // for light backgrounds
-	ThemeBlind        = "colour-blind"       // for dark backgrounds: blue, yellow and orange, which all eyes tell apart
-	ThemeBlindLight   = "colour-blind-light" // the same for light ones
-	ThemeHighContrast = "high-contrast"      // own backgrounds under what matters, nothing faint
+	ThemeBlind        = "colour-blind"       // for dark backgrounds: blue, yellow and orange, distinguishable with any colour vision
+	ThemeBlindLight   = "colour-blind-light" // the same for light backgrounds
+	ThemeHighContrast = "high-contrast"      // sets its own background colours, no faint text
 	ThemeMono         = "mono"               // bold, faint and reverse, no colour
-	ThemePlain        = "plain"              // no escape codes at all: what is no terminal gets this
+	ThemePlain        = "plain"              // no escape codes: for output that is not a terminal
 )
 
-// ThemeNames lists the themes that a person can choose.
+// ThemeNames lists the themes that a user can choose.
 func ThemeNames() []string {
 	return []string{ThemeAuto, ThemeDark, ThemeLight, ThemeBlind, ThemeBlindLight, ThemeHighContrast, ThemeMono}
 }
 
-// Theme is how a frame looks: what it paints with and what it draws with. Make
-// one with NewTheme.
+// Theme is the colours and symbols of a frame. Create it with NewTheme.
 type Theme struct {
 	// Name is the theme's name.
 	Name string
@@ -38,76 +37,76 @@ type Theme struct {
 	glyphs glyphs
 }
 
-// paint turns a style on before a text and off after it. Rendering through
-// lipgloss for every cell would cost more than all the rest of a frame.
+// paint is the escape codes before and after a text. Calling lipgloss for every cell would
+// take longer than drawing everything else in a frame.
 type paint struct{ on, off string }
 
-// paintOf takes the escape codes of a style from lipgloss.
+// paintOf returns the escape codes of a lipgloss style.
 func paintOf(s lipgloss.Style) paint {
 	on, off, _ := strings.Cut(s.Render("x"), "x")
 	return paint{on, off}
 }
 
-// over paints s.
-func (p paint) over(s string) string {
+// apply returns s between the escape codes.
+func (p paint) apply(s string) string {
 	if s == "" || p.on == "" {
 		return s
 	}
 	return p.on + s + p.off
 }
 
-// glyphs are the marks that a terminal can draw.
+// glyphs are the symbols that a terminal can draw.
 type glyphs struct {
-	full, empty      string
-	partial          []string // eighths of a bar's cell, least first
-	spark            []string // least first
-	rising           []string // parts of a chart's cell, least first
-	zero             string   // a chart's bar of nothing
-	ellipsis         string
-	rule             string
-	cursor           string
-	up, down         string // trends
-	ascending        string
-	descending       string
-	separator, arrow string
-	ready, coming    string // signs of states
-	trouble, failed  string
-	leaving, lent    string
-	mark             string // of a row that an order is for
-	changed          string // of a state that is new
-	dash             string // of a line across a plot
-	shade            string // of an interval in a plot
-	heavy            string // of a bar that is one line high
-	point            string // of a mean in a plot
-	ascii            bool
+	full, empty       string
+	partial           []string // eighths of a bar's cell, smallest first
+	spark             []string // smallest first
+	vertical          []string // parts of a chart's cell, smallest first
+	zero              string   // a chart's bar of value 0
+	ellipsis          string
+	rule              string
+	cursor            string
+	up, down          string // trends
+	ascending         string
+	descending        string
+	separator, arrow  string
+	ready, starting   string // symbols of states
+	warning, failed   string
+	draining, donated string
+	mark              string // of a marked row
+	changed           string // of a changed state
+	dash              string // of a line across a plot
+	shade             string // of an interval in a plot
+	heavy             string // of a horizontal bar
+	point             string // of a mean in a plot
+	ascii             bool
 }
 
 var unicodeGlyphs = glyphs{
 	full: "█", empty: "░",
 	partial:  []string{"▏", "▎", "▍", "▌", "▋", "▊", "▉"},
 	spark:    []string{"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"},
-	rising:   []string{"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"},
+	vertical: []string{"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"},
 	zero:     "▁",
 	ellipsis: "…", rule: "─", cursor: "▸", up: "↑", down: "↓",
 	ascending: "▲", descending: "▼", separator: "·", arrow: "→",
-	ready: "●", coming: "◌", trouble: "▲", failed: "✗", leaving: "▽", lent: "◇",
+	ready: "●", starting: "◌", warning: "▲", failed: "✗", draining: "▽", donated: "◇",
 	mark: "✓", changed: "*", dash: "╌", shade: "░", heavy: "━", point: "•",
 }
 
 var asciiGlyphs = glyphs{
 	full: "#", empty: ".",
 	spark:    []string{"_", ".", ":", "-", "=", "+", "*", "#"},
-	rising:   []string{".", ":", "#"},
+	vertical: []string{".", ":", "#"},
 	zero:     "_",
 	ellipsis: "~", rule: "-", cursor: ">", up: "^", down: "v",
 	ascending: "^", descending: "v", separator: "|", arrow: "->",
-	ready: "*", coming: "~", trouble: "!", failed: "x", leaving: "v", lent: "o",
+	ready: "*", starting: "~", warning: "!", failed: "x", draining: "v", donated: "o",
 	mark: "+", changed: "*", dash: "-", shade: ".", heavy: "=", point: "o",
 	ascii: true,
 }
 
-// palette is the colours of a theme, as #rrggbb. Foregrounds must stand out
-// from the background that the theme is for by 4.5:1 (WCAG 2.2, 1.4.3).
+// palette is the colours of a theme, as #rrggbb. The contrast of foregrounds to the
+// background that the theme is for must be at least 4.5:1 (WCAG 2.2, 1.4.3).
 type palette struct{ accent, muted, good, warn, bad, selected, selectedText, alarmText string }
 
 var (
@@ -119,8 +118,8 @@ var (
 		accent: "#0550ae", muted: "#57606a", good: "#116329", warn: "#7d4e00", bad: "#a40e26",
 		selected: "#b6d7fb", selectedText: "#000000", alarmText: "#ffffff",
 	}
-	// Good and bad are blue against orange, or magenta on light backgrounds, where orange
-	// would be brown: never green against red.
+	// Good and bad are blue and orange, or blue and magenta on light backgrounds, where
+	// orange would be brown; never green and red.
 	blindPalette = palette{
 		accent: "#cc9ee0", muted: "#9aa2ab", good: "#56b4e9", warn: "#f0e442", bad: "#ff9a3c",
 		selected: "#264f78", selectedText: "#ffffff", alarmText: "#000000",
@@ -131,8 +130,8 @@ var (
 	}
 )
 
-// NewTheme returns the theme of that name, drawn with ASCII alone when ascii is
-// set. An unknown name is an error.
+// NewTheme returns the theme of that name, with only ASCII symbols if ascii is set. An
+// unknown name is an error.
 func NewTheme(name string, ascii bool) (Theme, error) {
 	t := Theme{Name: name, glyphs: unicodeGlyphs}
 	if ascii {
@@ -155,13 +154,13 @@ func NewTheme(name string, ascii bool) (Theme, error) {
 		t.useAttributes()
 	case ThemePlain:
 	default:
-		return Theme{}, fmt.Errorf("unknown theme %q: want one of %s", name, strings.Join(ThemeNames(), ", "))
+		return Theme{}, fmt.Errorf("unknown theme %q: must be one of: %s", name, strings.Join(ThemeNames(), ", "))
 	}
 	return t, nil
 }
 
-// must returns a theme whose name is one of the constants above.
-func must(t Theme, err error) Theme {
+// mustTheme panics if the name was not one of the constants above.
+func mustTheme(t Theme, err error) Theme {
 	if err != nil {
 		panic(err)
 	}
@@ -181,8 +180,8 @@ func (t *Theme) usePalette(p palette) {
 	t.alarm = paintOf(fg(p.alarmText).Background(lipgloss.Color(p.bad)).Bold(true))
 }
 
-// useTerminalColours takes those of the 16 colours that are legible on dark and
-// on light backgrounds alike, in whatever shade the terminal's owner gave them.
+// useTerminalColours uses those of the terminal's 16 colours that are legible on both dark
+// and light backgrounds.
 func (t *Theme) useTerminalColours() {
 	base := lipgloss.NewStyle()
 	fg := func(c string) lipgloss.Style { return base.Foreground(lipgloss.Color(c)) }
@@ -197,8 +196,8 @@ func (t *Theme) useTerminalColours() {
 	t.alarm = paintOf(fg("1").Bold(true).Reverse(true))
 }
 
-// useHighContrast puts a background of its own under whatever is coloured, so
-// that contrast does not depend on the terminal's.
+// useHighContrast sets the background of all coloured text, so that its contrast does not
+// depend on the terminal.
 func (t *Theme) useHighContrast() {
 	base := lipgloss.NewStyle()
 	on := func(fg, bg string) lipgloss.Style {
@@ -226,25 +225,24 @@ func (t *Theme) useAttributes() {
 	t.alarm = paintOf(base.Bold(true).Reverse(true))
 }
 
-// Plain is this theme's marks without any escape code.
+// Plain returns a theme with the same symbols and no escape codes.
 func (t Theme) Plain() Theme { return Theme{Name: ThemePlain, glyphs: t.glyphs} }
 
-// dimmed is the theme for figures that are no longer true: all in one muted
-// voice, but for alarms.
+// dimmed returns the theme for outdated data: everything is muted, except alarms.
 func (t Theme) dimmed() Theme {
 	t.title, t.heading, t.accent = t.muted, t.muted, t.muted
 	t.good, t.warn, t.bad = t.muted, t.muted, t.muted
 	return t
 }
 
-// next is the theme after this one in ThemeNames.
+// next returns the theme after this one in ThemeNames.
 func (t Theme) next() Theme {
 	names := ThemeNames()
 	i := slices.Index(names, t.Name)
-	return must(NewTheme(names[(i+1)%len(names)], t.glyphs.ascii))
+	return mustTheme(NewTheme(names[(i+1)%len(names)], t.glyphs.ascii))
 }
 
-// text makes text of others drawable in this theme.
+// text makes text from outside drawable in this theme.
 func (t *Theme) text(s string) string {
 	s = clean(s)
 	if t.glyphs.ascii {
@@ -253,22 +251,22 @@ func (t *Theme) text(s string) string {
 	return s
 }
 
-// cut shortens s to w cells with this theme's ellipsis.
+// cut truncates s to w cells with this theme's ellipsis.
 func (t *Theme) cut(s string, w int) string { return cut(s, w, t.glyphs.ellipsis) }
 
-// replicaMark is the sign of a replica's state.
+// replicaMark returns the symbol of a replica's state.
 func (g glyphs) replicaMark(s service.ReplicaState) (string, role) {
 	switch s {
 	case service.StateReady:
 		return g.ready, roleGood
 	case service.StatePending, service.StateProvisioning, service.StateStarting:
-		return g.coming, roleWarn
+		return g.starting, roleWarn
 	case service.StateNotReady:
-		return g.trouble, roleBad
+		return g.warning, roleBad
 	case service.StateDraining, service.StateShuttingDown:
-		return g.leaving, roleWarn
+		return g.draining, roleWarn
 	case service.StateDonated:
-		return g.lent, roleAccent
+		return g.donated, roleAccent
 	case service.StateFailed, service.StateInterrupted:
 		return g.failed, roleBad
 	}

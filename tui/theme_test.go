@@ -27,7 +27,7 @@ func contrast(a, b string) float64 {
 	return (max(x, y) + 0.05) / (min(x, y) + 0.05)
 }
 
-func TestColoursStandOutFromTheirBackground(t *testing.T) {
+func TestColourContrast(t *testing.T) {
 	tests := []struct {
 		name       string
 		p          palette
@@ -76,7 +76,7 @@ func seen(hex string, m [3][3]float64) (rgb [3]float64) {
 }
 
 // Good, warn and bad stay apart for every eye in the themes that promise it.
-func TestColourBlindThemesKeepTheirStatesApart(t *testing.T) {
+func TestColourBlindThemesDistinguishStates(t *testing.T) {
 	const apart = 50 // of 441; red and green of the dark theme are 27 for a deuteranope
 	for name, p := range map[string]palette{ThemeBlind: blindPalette, ThemeBlindLight: blindLightPalette} {
 		for kind, m := range blindness {
@@ -90,7 +90,7 @@ func TestColourBlindThemesKeepTheirStatesApart(t *testing.T) {
 	}
 }
 
-func TestThemesAreWhatTheySay(t *testing.T) {
+func TestThemesUseOnlyTheirColours(t *testing.T) {
 	for _, name := range append(ThemeNames(), ThemePlain) {
 		th, err := NewTheme(name, false)
 		if err != nil || th.Name != name {
@@ -104,7 +104,7 @@ func TestThemesAreWhatTheySay(t *testing.T) {
 			t.Errorf("%s: has escapes %t, want %t", name, escaped, want)
 		}
 	}
-	if th := must(NewTheme(ThemeDark, true)).Plain(); th.Name != ThemePlain || !th.glyphs.ascii {
+	if th := mustTheme(NewTheme(ThemeDark, true)).Plain(); th.Name != ThemePlain || !th.glyphs.ascii {
 		t.Errorf("plain keeps the glyphs and drops the escapes, got %+v", th)
 	}
 	if _, err := NewTheme("pink", false); err == nil || !strings.Contains(err.Error(), "high-contrast") {
@@ -125,9 +125,9 @@ func hasColour(frame string) bool {
 	return false
 }
 
-func TestEveryStateHasASignOfItsOwnKind(t *testing.T) {
+func TestEveryStateHasASymbol(t *testing.T) {
 	for _, ascii := range []bool{false, true} {
-		th := must(NewTheme(ThemeMono, ascii))
+		th := mustTheme(NewTheme(ThemeMono, ascii))
 		for state := range stateRank {
 			sign, _ := th.glyphs.replicaMark(state)
 			if sign == "?" || width(sign) != 1 {

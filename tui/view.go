@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// view is one of the screens that a key leads to.
+// view identifies a view of the dashboard: one tab, opened with its own key.
 type view int
 
 // The views, in the order of their keys.
@@ -18,37 +18,37 @@ const (
 	viewDonations
 	viewBatches
 	viewEvents
-	views // how many there are
+	views // the number of views
 )
 
-// viewNames are what the views are called, on tabs and as commands.
+// viewNames are the names of the views, on tabs and as commands.
 var viewNames = [views]string{"overview", "replicas", "requests", "forecast", "plan", "donations", "batches", "events"}
 
-// shortNames are for tabs that have no room for the names.
-var shortNames = [views]string{"over", "repl", "req", "fcst", "plan", "lent", "batch", "evts"}
+// shortNames are the names on the tabs of narrow terminals.
+var shortNames = [views]string{"over", "repl", "req", "fcst", "plan", "don", "batch", "evts"}
 
-// pane is a list that can be moved through, narrowed, sorted and marked: a sheet, or
-// the table of replicas.
+// pane is a list that scrolls and whose rows can be filtered, sorted and marked: a list of
+// a sheet, or the table of replicas.
 type pane interface {
 	SetSize(width, height int)
 	Render(t *Theme) []string
-	move(n int)
-	page() int
+	moveSelection(n int)
+	visibleRows() int
 	unselect()
 	selection() (id string, ok bool)
 	filterText() string
 	setFilter(text string)
 	counts() (shown, n int)
 	noun() string
-	toggle()
-	chosen() []string
+	toggleMark()
+	targetIDs() []string
 	sortNext()
 	sortBy(letter string) bool
-	letters() [][2]string
+	sortHelp() [][2]string
 	click(x, y int) (again bool)
 }
 
-// pane is the list of the view in front.
+// pane returns the list of the current view.
 func (s *screen) pane() pane {
 	if s.view == viewReplicas {
 		return &s.table
@@ -56,40 +56,39 @@ func (s *screen) pane() pane {
 	return &s.lists[s.view]
 }
 
-// show brings a view to the front.
-func (s *screen) show(v view) {
+// setView switches to a view.
+func (s *screen) setView(v view) {
 	s.view = v
 	s.help, s.panel = false, panel{}
 }
 
-// fillLists makes the sheets of the view in front from what is known. Those of the
-// others are made when they come to the front.
+// fillLists builds the sheet of the current view from the snapshot. The sheets of other
+// views are built when they are opened.
 func (s *screen) fillLists() {
 	switch s.view {
 	case viewOverview:
-		s.lists[viewOverview].set(s.regionSheet())
+		s.lists[viewOverview].setSheet(s.regionSheet())
 	case viewRequests:
-		s.lists[viewRequests].set(s.requestSheet())
+		s.lists[viewRequests].setSheet(s.requestSheet())
 	case viewForecast:
-		s.lists[viewForecast].set(s.forecastSheet())
+		s.lists[viewForecast].setSheet(s.forecastSheet())
 	case viewPlan:
-		s.lists[viewPlan].set(s.planSheet())
+		s.lists[viewPlan].setSheet(s.planSheet())
 	case viewDonations:
-		s.lists[viewDonations].set(s.donationSheet())
+		s.lists[viewDonations].setSheet(s.donationSheet())
 	case viewBatches:
-		s.lists[viewBatches].set(s.batchSheet())
+		s.lists[viewBatches].setSheet(s.batchSheet())
 	case viewEvents:
-		s.lists[viewEvents].set(s.eventSheet())
+		s.lists[viewEvents].setSheet(s.eventSheet())
 	}
 }
 
-// sortedNaturally is the keys of a set as people order names.
-func sortedNaturally[V any](set map[string]V) []string {
+// naturalKeys returns the keys of a map in natural order: us-2 before us-10.
+func naturalKeys[V any](set map[string]V) []string {
 	return slices.SortedFunc(maps.Keys(set), compareNatural)
 }
 
-// tabs is the line that names the views, the one in front marked by its paint and
-// by brackets.
+// tabs returns the line of tabs. Colour and brackets mark the current view.
 func (s *screen) tabs() string {
 	names := viewNames
 	if s.width > 0 && width(tabsText(names, s.view)) > s.width {
@@ -104,12 +103,12 @@ func (s *screen) tabs() string {
 		if i > 0 {
 			line += " "
 		}
-		line += p.over(text)
+		line += p.apply(text)
 	}
 	return s.fit(line)
 }
 
-// tabText is one tab.
+// tabText returns the text of one tab.
 func tabText(v view, name string, front view) string {
 	text := string(rune('1'+v)) + " " + name
 	if v == front {
@@ -118,7 +117,7 @@ func tabText(v view, name string, front view) string {
 	return text
 }
 
-// tabsText is all tabs without paint.
+// tabsText returns the text of all tabs, without colour.
 func tabsText(names [views]string, front view) string {
 	line := ""
 	for i, name := range names {
@@ -130,7 +129,7 @@ func tabsText(names [views]string, front view) string {
 	return line
 }
 
-// tabAt is the view whose tab covers a column of the line; ok is false for none.
+// tabAt returns the view whose tab covers column x of the line; ok is false for none.
 func (s *screen) tabAt(x int) (v view, ok bool) {
 	names := viewNames
 	if s.width > 0 && width(tabsText(names, s.view)) > s.width {

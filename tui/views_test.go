@@ -54,26 +54,26 @@ func TestRequestsShowTheDecisionAndItsReason(t *testing.T) {
 	d.lacks("all about")
 }
 
-func TestRequestsStandStillWhileOneIsRead(t *testing.T) {
+func TestRequestsPauseWhileOneIsSelected(t *testing.T) {
 	d := deskIn(t, 160, 40, normal(), "3", "j")
 	before := d.frame()
 	d.now = d.now.Add(5 * time.Second)
 	d.send(requestsMsg{requests: nil, at: d.now})
-	d.wants("req-4", "held at 12:00:00")
+	d.wants("req-4", "paused at 12:00:00")
 	d.press("esc")
 	d.send(requestsMsg{requests: nil, at: d.now})
-	d.wants("no balancer remembers a request")
+	d.wants("No requests yet")
 	if before == d.frame() {
 		t.Error("esc lets new ones in")
 	}
 }
 
-func TestAQuestionThatFailsIsSaidAndAskedAgain(t *testing.T) {
+func TestFailedFetchIsShownAndRetried(t *testing.T) {
 	d := newDesk(t, 120, 40, normal())
 	d.poll(0)
 	d.op.err = errors.New("lb-0: connection refused")
 	d.run(d.press("3"))
-	d.wants("the requests cannot be listed", "connection refused")
+	d.wants("Cannot list requests", "connection refused")
 	d.run(d.press("4"))
 	d.wants("(load: lb-0: connection refused)")
 	d.run(d.press(":"))
@@ -93,28 +93,28 @@ func TestForecastShowsHistoryIntervalAndCapacity(t *testing.T) {
 	d.wants("europe-west4, Llama-3.1-8B-Instruct, uncached", "52%")
 }
 
-func TestACapacityFarAboveIsNotDrawnAmongTheLoad(t *testing.T) {
+func TestCapacityFarAboveLoadIsNotPlotted(t *testing.T) {
 	s := normal()
 	s.Targets[0].ReplicaTPS = 1e6
 	d := deskIn(t, 120, 40, s, "4")
 	d.lacks("╌╌")
-	d.wants("carry: 2.0M")
+	d.wants("ready capacity: 2.0M")
 }
 
-func TestOrdersAskFirst(t *testing.T) {
+func TestActionsRequireConfirmation(t *testing.T) {
 	tests := []struct {
 		keys  []string
 		shows []string
 		want  []Order
 	}{
-		{[]string{"2", "d"}, []string{"drain: select a replica first"}, nil},
-		{[]string{"2", "j", "j", "j", "j", "d"}, []string{"Drain us-0?", "us-east-1 keeps 1 of 2 ready"}, []Order{{Verb: VerbDrain, Replica: "us-0"}}},
-		{[]string{"2", "G", "o"}, []string{"Donate eu-1?", "lent to the spot pool", "europe-west4 keeps 1 of 2 ready"}, []Order{{Verb: VerbDonate, Replica: "eu-1"}}},
+		{[]string{"2", "d"}, []string{"drain: select a replica,"}, nil},
+		{[]string{"2", "j", "j", "j", "j", "d"}, []string{"Drain us-0?", "us-east-1: 1 of 2 ready replicas remain"}, []Order{{Verb: VerbDrain, Replica: "us-0"}}},
+		{[]string{"2", "G", "o"}, []string{"Donate eu-1?", "join the spot pool until reclaimed", "europe-west4: 1 of 2 ready"}, []Order{{Verb: VerbDonate, Replica: "eu-1"}}},
 		{[]string{"2", "G", "c"}, []string{"reclaim: eu-1 is not donated"}, nil},
-		{[]string{"6", "j", "c"}, []string{"Reclaim us-10?", "They serve again"}, []Order{{Verb: VerbReclaim, Replica: "us-10"}}},
+		{[]string{"6", "j", "c"}, []string{"Reclaim us-10?", "It serves again"}, []Order{{Verb: VerbReclaim, Replica: "us-10"}}},
 		{[]string{"2", "j", "j", "j", "j", "j", "j", "u"}, []string{"Undrain us-3?"}, []Order{{Verb: VerbUndrain, Replica: "us-3"}}},
-		{[]string{"2", "j", "j", "j", "j", "space", "space", "d"}, []string{"Drain us-0, us-1?", "us-east-1 keeps 0 of 2 ready"}, []Order{{Verb: VerbDrain, Replica: "us-0"}, {Verb: VerbDrain, Replica: "us-1"}}},
-		{[]string{"5", "a"}, []string{"Apply the plan of 12:00?", "3 replicas more, 1 fewer. $9.66/h → $11.27/h"}, []Order{{Verb: VerbApply}}},
+		{[]string{"2", "j", "j", "j", "j", "space", "space", "d"}, []string{"Drain us-0, us-1?", "us-east-1: 0 of 2 ready replicas remain"}, []Order{{Verb: VerbDrain, Replica: "us-0"}, {Verb: VerbDrain, Replica: "us-1"}}},
+		{[]string{"5", "a"}, []string{"Apply the plan from 12:00?", "3 replicas added, 1 removed. $9.66/h → $11.27/h"}, []Order{{Verb: VerbApply}}},
 		{[]string{":", "drain eu-0", "enter"}, []string{"Drain eu-0?"}, []Order{{Verb: VerbDrain, Replica: "eu-0"}}},
 		{[]string{":", "undrain gone-1", "enter"}, []string{"Undrain gone-1?"}, []Order{{Verb: VerbUndrain, Replica: "gone-1"}}},
 	}
@@ -133,7 +133,7 @@ func TestOrdersAskFirst(t *testing.T) {
 			if got := d.op.orders; yes && !slices.EqualFunc(got, tt.want, sameOrder) || !yes && len(got) > 0 {
 				t.Errorf("%v then %s: got %v, want %v", tt.keys, answer, got, tt.want)
 			}
-			d.wants(map[bool]string{true: "done", false: "nothing was done"}[yes])
+			d.wants(map[bool]string{true: "done", false: "cancelled"}[yes])
 		}
 	}
 }
@@ -145,7 +145,7 @@ func sameOrder(a, b Order) bool {
 
 // What is applied is the plan that was on the screen when it was agreed to, although
 // another one came while its user thought.
-func TestThePlanThatWasAgreedToIsApplied(t *testing.T) {
+func TestConfirmedPlanIsApplied(t *testing.T) {
 	d := deskIn(t, 120, 40, normal(), "5", "a")
 	s := normal()
 	s.Plan.Changes = s.Plan.Changes[:1]
@@ -157,7 +157,7 @@ func TestThePlanThatWasAgreedToIsApplied(t *testing.T) {
 	}
 }
 
-func TestWhyAnOrderCannotBe(t *testing.T) {
+func TestRefusedActionsShowTheReason(t *testing.T) {
 	d := deskIn(t, 120, 40, normal(), "2", "G", "d")
 	d.op.err = errors.New("eu-1: it is the last one of its region")
 	d.run(d.press("y"))
@@ -171,7 +171,7 @@ func TestWhyAnOrderCannotBe(t *testing.T) {
 	d = deskIn(t, 120, 40, normal(), "2", "j", "<")
 	d.poll(time.Second)
 	d.press("<", "d")
-	d.wants("drain: this is the past")
+	d.wants("drain: viewing history")
 	d.press("esc", "esc")
 	d.fetch.err = errRefused
 	d.poll(time.Second)
@@ -182,12 +182,12 @@ func TestWhyAnOrderCannotBe(t *testing.T) {
 	d.model.cfg.Operator = nil
 	for _, key := range []string{"d", "a", "l"} {
 		d.press(key)
-		d.wants("this dashboard only looks")
+		d.wants("this dashboard is read-only")
 		d.press("esc")
 	}
 }
 
-func TestStepsThroughThePast(t *testing.T) {
+func TestSteppingThroughHistory(t *testing.T) {
 	d := newDesk(t, 120, 40, normal())
 	for i := range 100 {
 		s := crowd(1, 1)
@@ -198,40 +198,40 @@ func TestStepsThroughThePast(t *testing.T) {
 	}
 	d.wants("queued 99", "12:01:39")
 	d.press("<")
-	d.wants("queued 98", "PAST 12:01:38")
+	d.wants("queued 98", "HISTORY 12:01:38")
 	d.press("<", "<", ">")
 	d.wants("queued 97")
 	d.press("{")
 	d.wants("queued 37")
 	d.poll(time.Second) // what comes meanwhile is kept, and does not pull the reader away
-	d.wants("queued 37", "PAST")
+	d.wants("queued 37", "HISTORY")
 	d.press("}", "}")
-	d.lacks("PAST")
+	d.lacks("HISTORY")
 	d.press("{", "{", "{")
 	d.wants("queued 0 ")
 	d.press("esc")
 	d.wants("queued 99")
 }
 
-func TestThePastIsBounded(t *testing.T) {
-	var p past
+func TestTimelineIsBounded(t *testing.T) {
+	var p timeline
 	big := crowd(30, 1000)
 	for i := range 500 {
 		p.add(big, noon.Add(time.Duration(i)*time.Second))
-		if p.cost > pastBytes+pastCost(big) {
-			t.Fatalf("%d bytes are kept, want at most %d", p.cost, pastBytes)
+		if p.size > timelineBytes+snapshotSize(big) {
+			t.Fatalf("%d bytes are kept, want at most %d", p.size, timelineBytes)
 		}
 	}
 	if len(p.frames) < 3 || p.frames[len(p.frames)-1].at != noon.Add(499*time.Second) {
 		t.Errorf("%d frames, the newest of %s", len(p.frames), p.frames[len(p.frames)-1].at)
 	}
-	p = past{}
+	p = timeline{}
 	small := crowd(1, 1)
 	for i := range 2 * 3600 {
 		p.add(small, noon.Add(time.Duration(i)*time.Second))
 	}
-	if n := len(p.frames); n != 3601 || p.cost != n*pastCost(small) {
-		t.Errorf("%d frames of a small service, want each second of an hour; cost %d", n, p.cost)
+	if n := len(p.frames); n != 3601 || p.size != n*snapshotSize(small) {
+		t.Errorf("%d frames of a small service, want each second of an hour; cost %d", n, p.size)
 	}
 }
 
@@ -245,7 +245,7 @@ func TestAlertsAreShown(t *testing.T) {
 	}
 	d := deskIn(t, 200, 60, s)
 	d.wants("critical: store: no space left")
-	d.wants("(and 1 more)")
+	d.wants("(+1 more)")
 	d.wants("certificate lb-us-0")
 	once := Render(s, nil, 0, 0, Theme{}.Plain())
 	if !strings.Contains(once, "critical: store: no space left") || strings.Contains(once, "\x1b[2J") {
@@ -259,14 +259,14 @@ func TestCommands(t *testing.T) {
 		{"theme pink", `unknown theme "pink"`},
 		{"interval 5s", "every 5s"},
 		{"interval never", `got "never"`},
-		{"region us-east-1", "only aws/us-east-1"},
-		{"region mars", `there is none called "mars"`},
-		{"drain nobody", `there is no replica "nobody"`},
-		{"dance", `there is no command "dance"`},
+		{"region us-east-1", "region: aws/us-east-1"},
+		{"region mars", `region "mars" not found`},
+		{"drain nobody", `replica "nobody" not found`},
+		{"dance", `unknown command "dance"`},
 		{"logs us-0", "logs of us-0"},
 		{"explain req-1", "all about req-1"},
 		{"yaml", "name: chat"},
-		{"help", "Orders (each asks first)"},
+		{"help", "Actions (confirmed)"},
 		{"ev", "[8 events]"},
 		{"filter us-1", "filter: us-1"},
 		{"", "[1 overview]"},
@@ -343,7 +343,7 @@ func TestLogsFollowTheirEndUntilScrolled(t *testing.T) {
 	d.lacks("logs of")
 }
 
-func TestYAMLOfWhatIsSelected(t *testing.T) {
+func TestYAMLOfSelection(t *testing.T) {
 	d := deskIn(t, 120, 60, normal(), "2", "j", "j", "j", "j")
 	d.press("y")
 	d.wants("id: us-0", "gpu: L4", "state: READY", "outstanding: 28")
@@ -360,7 +360,7 @@ func TestTheMouse(t *testing.T) {
 	click(d, 5, 5)
 	d.wants("▸ aws/us-east-1")
 	click(d, 5, 5) // again: into it
-	d.wants("[2 replicas]", "only aws/us-east-1", "us-0")
+	d.wants("[2 replicas]", "region: aws/us-east-1", "us-0")
 	d.press("esc", "esc")
 	click(d, 3, 3)
 	d.wants("REPLICA▼")
@@ -396,15 +396,15 @@ func TestChangedCellsAreMarkedBySign(t *testing.T) {
 	d.lacks("*", "↑", "↓")
 }
 
-func TestEventsTellWhatTheControllerDidAndWhatWasSeen(t *testing.T) {
+func TestEventsShowScalingAndObservedChanges(t *testing.T) {
 	d := deskIn(t, 140, 40, normal(), "8")
-	d.wants("donated us-10", "memory 21 % used, below 30 %, 3 planned; 4 there", "no spot capacity of g6.xlarge")
+	d.wants("donated us-10", "memory 21 % used, below 30 %, 3 planned; replicas before: 4", "no spot capacity of g6.xlarge")
 	s := normal()
 	s.At = noon.Add(time.Minute)
 	s.Regions[0].Replicas[0].State, s.Regions[0].Replicas[0].Reason = service.StateFailed, "CUDA error"
 	d.fetch.snapshot = s
 	d.poll(time.Minute)
-	d.wants("us-0 READY → FAILED", "CUDA error", "seen")
+	d.wants("us-0 READY → FAILED", "CUDA error", "observed")
 	d.press("<") // in the past it had not happened yet
 	d.lacks("CUDA error")
 }
@@ -437,7 +437,7 @@ func TestTenThousandReplicas(t *testing.T) {
 	d.wants("replica r0-")
 }
 
-func TestLateFirstTokens(t *testing.T) {
+func TestTTFTMisses(t *testing.T) {
 	d := deskIn(t, 200, 40, normal())
 	s := normal()
 	s.At = noon.Add(10 * time.Second)
@@ -446,13 +446,13 @@ func TestLateFirstTokens(t *testing.T) {
 	s.Regions[2].Models[0].FirstTokens = 4 // its balancer began anew: nothing is known of these seconds
 	d.fetch.snapshot = s
 	d.poll(10 * time.Second)
-	d.wants("LATE", " 10%")
+	d.wants("TTFT MISS%", " 10%")
 	d.lacks("NaN")
 }
 
 // Half a snapshot is what a balancer tells that has just begun: nothing in it may
 // be taken for granted.
-func TestHalfASnapshotIsDrawn(t *testing.T) {
+func TestPartialSnapshotIsDrawn(t *testing.T) {
 	half := []*telemetry.Snapshot{
 		{},
 		{Regions: []telemetry.RegionSnapshot{{}}},
@@ -523,8 +523,10 @@ func TestEveryTextIsDrawnSafely(t *testing.T) {
 		d := deskIn(t, size[0], size[1], evil(t, normal()))
 		d.send(requestsMsg{requests: evil(t, requests), at: noon})
 		for _, frame := range []func(){
-			func() { d.send(doneMsg{order: Order{VerbDrain, "a\x1b[2J", nil}, text: "b\x1b[2J\nc"}) },
-			func() { d.send(doneMsg{order: Order{VerbDrain, "a\x1b[2J", nil}, err: errors.New("b\x1b[2J\nc")}) },
+			func() { d.send(actionDoneMsg{action: Order{VerbDrain, "a\x1b[2J", nil}, text: "b\x1b[2J\nc"}) },
+			func() {
+				d.send(actionDoneMsg{action: Order{VerbDrain, "a\x1b[2J", nil}, err: errors.New("b\x1b[2J\nc")})
+			},
 			func() { d.send(textMsg{kind: panelLogs, text: "\x1b[2J\nc\td"}) },
 		} {
 			frame()
@@ -538,7 +540,7 @@ func TestEveryTextIsDrawnSafely(t *testing.T) {
 	}
 }
 
-func TestEveryViewHoldsAtEverySize(t *testing.T) {
+func TestEveryViewFitsEverySize(t *testing.T) {
 	testkit.Slow(t)
 	for name, s := range map[string]*telemetry.Snapshot{"normal": normal(), "hostile": hostile(), "crowd": crowd(12, 30), "empty": {}} {
 		t.Run(name, func(t *testing.T) {

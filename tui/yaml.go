@@ -11,8 +11,8 @@ import (
 	"skyserve/internal/service"
 )
 
-// yaml shows the selection as YAML, or the service's file where nothing is selected.
-func (m *Model) yaml() tea.Cmd {
+// showYAML shows the selected row as YAML, or service.yaml if nothing is selected.
+func (m *Model) showYAML() tea.Cmd {
 	s := &m.screen
 	id, ok := s.pane().selection()
 	if s.snapshot == nil || !ok {
@@ -24,15 +24,15 @@ func (m *Model) yaml() tea.Cmd {
 	}
 	lines, err := yamlLines(what)
 	if err != nil {
-		m.say("yaml: "+err.Error(), true)
+		m.showToast("yaml: "+err.Error(), true)
 		return nil
 	}
 	s.openText(s.theme.text(id), lines)
 	return nil
 }
 
-// selectedValue is what the selected row stands for, as the snapshot holds it; nil
-// where it stands for nothing of the kind.
+// selectedValue returns the part of the snapshot behind the selected row; nil if there is
+// none.
 func (s *screen) selectedValue(id string) any {
 	switch s.view {
 	case viewOverview:
@@ -63,7 +63,7 @@ func (s *screen) selectedValue(id string) any {
 	return nil
 }
 
-// yamlLines writes a value as YAML, with the names and in the order of its JSON.
+// yamlLines encodes a value as YAML, with the keys and the order of its JSON.
 func yamlLines(v any) ([]string, error) {
 	text, err := json.Marshal(v)
 	if err == nil {

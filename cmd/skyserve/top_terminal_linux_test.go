@@ -134,17 +134,17 @@ func TestTopOnTerminal(t *testing.T) {
 	tt := openTerminal(t, 100, 30, cmd)
 	tt.await("local/us")
 	tt.press("2", "us-0")
-	tt.press("?", "Orders (each asks first)")
+	tt.press("?", "Actions (confirmed)")
 	tt.press("\x1b", "us-0")
 	tt.press("/!us-0\r", "filter: !us-0 (0 of 1)")
 	tt.press("\x1b", "us-0")
-	tt.press("8", "nothing happened yet")
-	tt.press(":donations\r", "nothing is lent")
-	tt.press("\x1b[<0;4;2M\x1b[<0;4;2m", "ATTENTION") // a click on the first tab
+	tt.press("8", "No events yet")
+	tt.press(":donations\r", "No donated replicas")
+	tt.press("\x1b[<0;4;2M\x1b[<0;4;2m", "ALERTS") // a click on the first tab
 	tt.drawn.Reset()
 	tt.resize(60, 15)
 	tt.await("1 over")
-	tt.press(":dance\r", `there is no command "dance"`)
+	tt.press(":dance\r", `unknown command "dance"`)
 	tt.press("\x1b", "? help")
 	if _, err := io.WriteString(tt.side, "q"); err != nil {
 		t.Fatal(err)

@@ -256,7 +256,7 @@ func TestChallenges(t *testing.T) {
 }
 
 // A port that is there for challenges answers nothing else.
-func TestThePortOfChallengesAnswersNothingElse(t *testing.T) {
+func TestChallengePortServesNothingElse(t *testing.T) {
 	w := newWorld(t, nil)
 	m, _ := w.run(w.options(service.ChallengeHTTP))
 	w.certificate(m) // so that nothing is under way when the test ends
@@ -318,7 +318,7 @@ func TestACertificateIsShared(t *testing.T) {
 }
 
 // A store that began anew costs no other certificate: whoever has one brings it in.
-func TestAStoreThatBeganAnew(t *testing.T) {
+func TestNewStoreIsSeededFromFile(t *testing.T) {
 	testkit.Slow(t)
 	w := newWorld(t, nil)
 	o := w.options(service.ChallengeTLSALPN)
@@ -377,13 +377,13 @@ func TestRenewal(t *testing.T) {
 	}
 }
 
-// An authority that refuses is told of in its own words, and asked again later, not at once.
-func TestARefusalIsTold(t *testing.T) {
+// The refusal of an authority is reported with its message, and retried later, not at once.
+func TestRefusalIsReported(t *testing.T) {
 	w := newWorld(t, nil)
 	w.ca.Refuse(true)
 	o := w.options(service.ChallengeTLSALPN)
 	m, end := w.run(o)
-	within(t, "the refusal is told", func() error {
+	within(t, "the refusal is reported", func() error {
 		if p := m.Failure(); !strings.Contains(p, "too many certificates already issued") {
 			return fmt.Errorf("the problem is %q", p)
 		}
@@ -401,12 +401,12 @@ func TestARefusalIsTold(t *testing.T) {
 	}
 }
 
-// A record that may not be written is told of.
-func TestARecordThatMayNotBeWritten(t *testing.T) {
+// A record that may not be written is reported.
+func TestForbiddenRecordIsReported(t *testing.T) {
 	w := newWorld(t, nil)
 	w.zone.err = errors.New("route53:ChangeResourceRecordSets is not allowed")
 	m, _ := w.run(w.options(service.ChallengeDNS))
-	within(t, "it is told", func() error {
+	within(t, "it is reported", func() error {
 		if p := m.Failure(); !strings.Contains(p, "route53:ChangeResourceRecordSets is not allowed") {
 			return fmt.Errorf("the problem is %q", p)
 		}
@@ -467,7 +467,7 @@ func TestAnotherAuthority(t *testing.T) {
 
 // The certificate that was issued last is used, also where it ends before the one that it replaces:
 // authorities shorten what they issue, and have certificates renewed early that they revoke.
-func TestTheNewestCertificateIsTakenUp(t *testing.T) {
+func TestNewestCertificateIsInstalled(t *testing.T) {
 	const day = 24 * time.Hour
 	now := time.Now().Truncate(time.Second)
 	pair := func(issued, life time.Duration) (cert, key []byte) {
@@ -509,7 +509,7 @@ func TestTheNewestCertificateIsTakenUp(t *testing.T) {
 		cert, key = pair(tt.other[0], tt.other[1])
 		err = errors.Join(m.storage.Store(t.Context(), m.key(certmagic.StorageKeys.SiteCert), cert), m.storage.Store(t.Context(), m.key(certmagic.StorageKeys.SitePrivateKey), key))
 		if err == nil {
-			err = m.takeUp(t.Context())
+			err = m.installShared(t.Context())
 		}
 		if err != nil {
 			t.Fatal(err)

@@ -16,18 +16,18 @@ import (
 	"skyserve/internal/service"
 )
 
-// lookupTimeout bounds looking for a challenge in the store: an authority waits 10 s.
+// lookupTimeout is the timeout of a challenge lookup in the store: an authority waits 10 s.
 const lookupTimeout = 5 * time.Second
 
-// recordTTL is how long the record of a dns-01 challenge may be kept: as short as name
-// servers take it, since the next one has another value.
+// recordTTL is the TTL of the record of a dns-01 challenge: as short as name servers accept,
+// since the next challenge has another value.
 const recordTTL = time.Minute
 
-// Handler answers http-01 challenges, and everything else with 404: who speaks plain HTTP to
-// the service must not come to believe in it.
+// Handler answers http-01 challenges, and every other request with 404, because clients must
+// not use the service over plain HTTP.
 func (m *Manager) Handler() http.Handler {
 	answer := m.issuer.HTTPChallengeHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		http.Error(w, "this port answers an authority's challenges; the API is at https://"+m.opts.Name, http.StatusNotFound)
+		http.Error(w, "this port only serves ACME challenges; the API is at https://"+m.opts.Name, http.StatusNotFound)
 	}))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, done, err := m.lookup(r.Context())
@@ -40,8 +40,8 @@ func (m *Manager) Handler() http.Handler {
 	})
 }
 
-// TLSConfig is how the handshake of a tls-alpn-01 challenge is answered; nil for every other
-// handshake.
+// TLSConfig returns the config that answers the handshake of a tls-alpn-01 challenge; nil for
+// every other handshake.
 func (m *Manager) TLSConfig(hello *tls.ClientHelloInfo) *tls.Config {
 	asked := len(hello.SupportedProtos) == 1 && hello.SupportedProtos[0] == acmez.ACMETLS1Protocol
 	if m.opts.Challenge != service.ChallengeTLSALPN || !asked || !strings.EqualFold(hello.ServerName, m.opts.Name) {
@@ -60,7 +60,7 @@ func (m *Manager) TLSConfig(hello *tls.ClientHelloInfo) *tls.Config {
 	}
 }
 
-// lookup waits for its turn to look for a challenge in the store.
+// lookup waits until fewer than maxLookups others look up challenges in the store.
 func (m *Manager) lookup(ctx context.Context) (context.Context, func(), error) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	select {
@@ -68,11 +68,11 @@ func (m *Manager) lookup(ctx context.Context) (context.Context, func(), error) {
 		return ctx, func() { <-m.lookups; cancel() }, nil
 	case <-ctx.Done():
 		cancel()
-		return nil, nil, fmt.Errorf("looking for a challenge: %d others do: %w", maxLookups, ctx.Err())
+		return nil, nil, fmt.Errorf("looking up a challenge: %d lookups in progress: %w", maxLookups, ctx.Err())
 	}
 }
 
-// splitListen parts an address into host and port; 0 where it is none.
+// splitListen splits an address into host and port; 0 if it is invalid.
 func splitListen(addr string) (host string, port int) {
 	host, text, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -82,15 +82,15 @@ func splitListen(addr string) (host string, port int) {
 	return host, port
 }
 
-// Records writes the record that a dns-01 challenge asks for. One name has one value.
+// Records writes the TXT record of a dns-01 challenge. A name has one value.
 type Records interface {
-	// SetTXT gives a name the one value; whatever it had before goes.
+	// SetTXT sets the value of a name, replacing any others.
 	SetTXT(ctx context.Context, name, value string, ttl time.Duration) error
-	// RemoveTXT removes what SetTXT made; one that is not there is no error.
+	// RemoveTXT removes the record set by SetTXT. A missing record is not an error.
 	RemoveTXT(ctx context.Context, name, value string, ttl time.Duration) error
 }
 
-// provider is Records as certmagic knows providers of DNS.
+// provider adapts Records to certmagic's DNS provider interface.
 type provider struct{ records Records }
 
 // AppendRecords implements libdns.RecordAppender.

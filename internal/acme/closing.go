@@ -8,18 +8,18 @@ import (
 	"github.com/caddyserver/certmagic"
 )
 
-// closing is a storage that takes nothing any more once it is closed: what certmagic has
-// under way ends some time after its context does, and the directory or the store behind
-// the storage may be gone by then. Locks are given back all the same.
+// closing is a storage that rejects writes once it is closed: operations of certmagic end
+// some time after their context, when the directory or the store may no longer exist. Locks
+// are still released.
 type closing struct {
 	certmagic.Storage
 	mu     sync.RWMutex // held for reading by each write
 	closed bool
 }
 
-var errClosed = errors.New("the storage of certificates is closed")
+var errClosed = errors.New("the certificate storage is closed")
 
-// close waits for writes that are under way; those that come later fail.
+// close waits for writes in progress; later ones fail.
 func (c *closing) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -40,7 +40,7 @@ func (c *closing) Store(ctx context.Context, key string, value []byte) error {
 	return c.write(func() error { return c.Storage.Store(ctx, key, value) })
 }
 
-// Lock takes a lock, or waits for it until ctx ends.
+// Lock waits for a lock until ctx ends.
 func (c *closing) Lock(ctx context.Context, name string) error {
 	return c.write(func() error { return c.Storage.Lock(ctx, name) })
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // After the end nothing is written, and a lock that is held is given back.
-func TestAClosedStorageTakesNothing(t *testing.T) {
+func TestClosedStorageRejectsWrites(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "d")
 	c := &closing{Storage: &certmagic.FileStorage{Path: dir}}
 	if err := errors.Join(c.Store(t.Context(), "a/b", []byte("x")), c.Lock(t.Context(), "held")); err != nil {

@@ -10,16 +10,16 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// toZap lets certmagic write to a logger of ours.
+// toZap returns a zap logger, for certmagic, that writes to a slog logger.
 func toZap(log *slog.Logger) *zap.Logger { return zap.New(&core{handler: log.Handler()}) }
 
-// core is a zapcore.Core that hands everything to a slog.Handler.
+// core is a zapcore.Core that passes everything to a slog.Handler.
 type core struct {
 	handler slog.Handler
 	fields  []zapcore.Field
 }
 
-// levelOf is a level of zap as slog has it.
+// levelOf converts a level of zap to one of slog.
 func levelOf(l zapcore.Level) slog.Level {
 	switch {
 	case l < zapcore.InfoLevel:

@@ -27,66 +27,66 @@ import (
 	"skyserve/internal/store"
 )
 
-// Defaults and bounds, each with its reason.
+// Defaults and limits, each with its reason.
 const (
-	// waitingPoll is how often the store is looked at while there is no certificate: a
-	// person waits for it.
+	// waitingPoll is the interval of polling the store while there is no certificate: a
+	// person is waiting for it.
 	waitingPoll = time.Second
-	// poll is how often it is looked at later, beside being told of changes: a certificate is
-	// renewed weeks before it ends.
+	// poll is the interval afterwards, in addition to watching changes: a certificate is
+	// renewed weeks before it expires.
 	poll = time.Minute
-	// leaseTTL bounds how long nobody obtains after a balancer that did has died.
+	// leaseTTL limits how long no balancer obtains after the leader has died.
 	leaseTTL = 15 * time.Second
-	// term bounds how long one balancer obtains: one whose network or identity does not let
-	// it must not keep the others from trying.
+	// term limits how long one balancer leads, so that one that cannot obtain because of its
+	// network or identity does not prevent the others from trying.
 	term = 6 * time.Hour
-	// releaseTimeout bounds giving the lease back.
+	// releaseTimeout is the timeout of releasing the lease.
 	releaseTimeout = 2 * time.Second
-	// maxLookups bounds the challenges that are looked for in the store at once: anybody may ask.
+	// maxLookups limits concurrent challenge lookups in the store, which anybody can trigger.
 	maxLookups = 16
 )
 
-// leaseName is the lease of whoever obtains.
+// leaseName is the lease of the balancer that obtains the certificate.
 const leaseName = "acme"
 
 func init() { certmagic.UserAgent = "skyserve" }
 
-// Options are what a Manager needs.
+// Options configures a Manager.
 type Options struct {
-	// Name is what the certificate is for.
+	// Name is the DNS name of the certificate.
 	Name string
 	// Email is the contact of the account; Directory the URL of the authority's directory.
 	Email, Directory string
-	// Roots are trusted as the authority's server; nil = those of the system.
+	// Roots verify the authority's server; nil = those of the system.
 	Roots *x509.CertPool
-	// KeyID and MAC bind the account to one made by other means; empty = there is none.
+	// KeyID and MAC bind the ACME account to an external account (EAB); empty = none.
 	KeyID, MAC string
 	// Challenge is service.ChallengeDNS, service.ChallengeHTTP or service.ChallengeTLSALPN.
 	Challenge string
-	// Records writes the record that dns-01 asks for; nil = this process cannot, and takes up
-	// what others obtain.
+	// Records writes the record of dns-01; nil = this process cannot obtain the certificate,
+	// and uses the one that others obtain.
 	Records Records
-	// Resolvers are asked whether that record is there; empty = the zone's name servers.
+	// Resolvers are queried for that record; empty = the zone's name servers.
 	Resolvers []string
-	// ListenTLS is where this process listens for the public, host:port; ListenHTTP where it
-	// serves Handler, for http-01.
+	// ListenTLS is the host:port of this process's public listener; ListenHTTP that of
+	// Handler, for http-01.
 	ListenTLS, ListenHTTP string
-	// Dir keeps the newest certificate, and without a Store all there is.
+	// Dir stores the newest certificate and, without a Store, everything else.
 	Dir string
-	// Store is shared by all who obtain this certificate, ID tells them apart and Secret is
-	// what the contents are encrypted with. A nil Store is not shared.
+	// Store is shared by all processes that obtain this certificate. ID identifies this one,
+	// and Secret encrypts the contents. nil = nothing is shared.
 	Store  *store.Store
 	ID     string
 	Secret string
-	// Logger receives what happens; nil = silence.
+	// Logger receives the logs; nil discards them.
 	Logger *slog.Logger
-	// Changed is called after File was written; nil = nobody waits for that.
+	// Changed, if not nil, is called after File was written.
 	Changed func()
 
-	renewRatio float64 // of a certificate's time that is left when it is renewed, whatever the authority says; 0 = a third, or sooner where it does
+	renewRatio float64 // remaining share of a certificate's lifetime at renewal, overriding the authority's; 0 = a third, or earlier if the authority suggests so
 }
 
-// Manager has the certificate of one name.
+// Manager manages the certificate of one name.
 type Manager struct {
 	opts      Options
 	log       *slog.Logger
@@ -95,20 +95,20 @@ type Manager struct {
 	answering *certmagic.Config // for challenges
 	issuer    *certmagic.ACMEIssuer
 	lookups   chan struct{}
-	obtained  chan struct{} // holds one
+	obtained  chan struct{} // capacity 1
 	failure   atomic.Pointer[string]
 	unread    atomic.Pointer[string] // why the store could not be read
 	stop      func()
 }
 
-// New makes the manager of a name; it makes Dir where it is missing and asks nobody
-// anything yet. Close ends it.
+// New returns the manager of a name. It creates Dir if it is missing, and does not contact
+// the authority yet. The caller must call Close.
 func New(o Options) (*Manager, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
-		return nil, fmt.Errorf("making the directory of certificates: %w", err)
+		return nil, fmt.Errorf("creating the certificate directory: %w", err)
 	}
 	m := &Manager{opts: o, log: o.Logger, zap: toZap(o.Logger), lookups: make(chan struct{}, maxLookups), obtained: make(chan struct{}, 1)}
 	m.storage = &closing{Storage: &certmagic.FileStorage{Path: o.Dir}}
@@ -125,18 +125,19 @@ func New(o Options) (*Manager, error) {
 	return m, nil
 }
 
-// Close ends what New began. It must come after the end of Run; nothing is written after it.
+// Close releases the resources of the Manager. It must be called after Run has returned.
+// Nothing is written afterwards.
 func (m *Manager) Close() {
 	m.stop()
 	m.storage.close()
 }
 
-// File holds the newest certificate with its chain and its key, PEM, mode 0600. It is
-// missing until there is one.
+// File returns the path of the newest certificate with its chain and key, PEM, mode 0600.
+// The file does not exist until there is a certificate.
 func (m *Manager) File() string { return filepath.Join(m.opts.Dir, m.opts.Name+".pem") }
 
-// Failure says why the newest try of this process to obtain or renew the certificate failed;
-// empty when it did not, or another process tries.
+// Failure returns why this process's last attempt to obtain or renew the certificate failed;
+// empty if it succeeded, or if another process obtains it.
 func (m *Manager) Failure() string {
 	if text := m.failure.Load(); text != nil {
 		return *text
@@ -144,25 +145,25 @@ func (m *Manager) Failure() string {
 	return ""
 }
 
-// Waiting says why there is no certificate yet.
+// Waiting returns why there is no certificate yet.
 func (m *Manager) Waiting() string {
 	if text := m.unread.Load(); text != nil && m.Failure() == "" {
 		return *text
 	}
-	usual := "it is being obtained from " + m.opts.Directory
+	usual := "waiting for a certificate from " + m.opts.Directory
 	if !m.Obtains() {
-		usual = "a balancer at AWS obtains it from " + m.opts.Directory
+		usual = "waiting for a balancer on AWS to obtain a certificate from " + m.opts.Directory
 	}
 	return cmp.Or(m.Failure(), usual)
 }
 
-// Obtains says whether this process can obtain a certificate by itself.
+// Obtains reports whether this process can obtain a certificate.
 func (m *Manager) Obtains() bool {
 	return m.opts.Challenge != service.ChallengeDNS || m.opts.Records != nil
 }
 
-// Run obtains the certificate, keeps it renewed and takes up what others obtained, until
-// ctx ends.
+// Run obtains and renews the certificate, and copies the one that others obtained, until ctx
+// ends.
 func (m *Manager) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	wg.Go(func() { m.follow(ctx) })
@@ -172,7 +173,7 @@ func (m *Manager) Run(ctx context.Context) {
 	wg.Wait()
 }
 
-// configure is how certmagic does its work here.
+// configure returns certmagic's configuration.
 func (m *Manager) configure() (*certmagic.Config, *certmagic.ACMEIssuer, *certmagic.Cache) {
 	var cfg *certmagic.Config
 	cache := certmagic.NewCache(certmagic.CacheOptions{
@@ -181,7 +182,7 @@ func (m *Manager) configure() (*certmagic.Config, *certmagic.ACMEIssuer, *certma
 	})
 	cfg = certmagic.New(cache, certmagic.Config{
 		Storage: m.storage, Logger: m.zap, OnEvent: m.note, RenewalWindowRatio: m.opts.renewRatio, DisableARI: m.opts.renewRatio > 0,
-		OCSP: certmagic.OCSPConfig{DisableStapling: true}, // authorities give up OCSP, and handshakes are not its to delay
+		OCSP: certmagic.OCSPConfig{DisableStapling: true}, // authorities are ending OCSP, and it must not delay handshakes
 	})
 	template := certmagic.ACMEIssuer{
 		CA: m.opts.Directory, Email: m.opts.Email, Agreed: true, TrustedRoots: m.opts.Roots, Logger: m.zap,
@@ -204,7 +205,7 @@ func (m *Manager) configure() (*certmagic.Config, *certmagic.ACMEIssuer, *certma
 	return cfg, issuer, cache
 }
 
-// note keeps how obtaining goes.
+// note records the results of obtaining.
 func (m *Manager) note(_ context.Context, event string, data map[string]any) error {
 	switch event {
 	case "cert_failed":
@@ -214,20 +215,20 @@ func (m *Manager) note(_ context.Context, event string, data map[string]any) err
 		m.failure.Store(nil)
 		select {
 		case m.obtained <- struct{}{}:
-		default: // it is taken up already
+		default: // already signalled
 		}
 	}
 	return nil
 }
 
-// follow takes up the certificate whenever it is another one.
+// follow copies the shared certificate to File whenever it changes.
 func (m *Manager) follow(ctx context.Context) {
-	var changes <-chan store.Change // nil = nobody else writes
+	var changes <-chan store.Change // nil = not shared
 	if m.opts.Store != nil {
 		changes = m.opts.Store.Follow(ctx, valuePrefix+encode(m.key(certmagic.StorageKeys.SiteCert)))
 	}
 	for {
-		err := m.takeUp(ctx)
+		err := m.installShared(ctx)
 		m.unread.Store(nil)
 		if err != nil && ctx.Err() == nil {
 			text := err.Error()
@@ -251,9 +252,9 @@ func (m *Manager) follow(ctx context.Context) {
 	}
 }
 
-// takeUp writes the certificate that is shared into File, unless what is there was issued later.
-// When they end does not tell: authorities shorten what they issue.
-func (m *Manager) takeUp(ctx context.Context) error {
+// installShared writes the shared certificate to File, unless the one there was issued later. Expiry
+// times are not compared, because authorities shorten lifetimes.
+func (m *Manager) installShared(ctx context.Context) error {
 	text, err := m.shared(ctx)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -267,21 +268,21 @@ func (m *Manager) takeUp(ctx context.Context) error {
 	}
 	text = append([]byte(m.authorityLine()), text...)
 	old, kept, same := m.kept()
-	if bytes.Equal(old, text) || same && kept.NotBefore.After(leaf.NotBefore) { // where an older store was restored
+	if bytes.Equal(old, text) || same && kept.NotBefore.After(leaf.NotBefore) { // an older store was restored
 		return nil
 	}
 	if err := identity.WriteFile(m.File(), text); err != nil {
 		return err
 	}
-	m.log.Info("certificate taken up", "name", m.opts.Name, "expires", leaf.NotAfter)
+	m.log.Info("certificate installed", "name", m.opts.Name, "expires", leaf.NotAfter)
 	if m.opts.Changed != nil {
 		m.opts.Changed()
 	}
 	return nil
 }
 
-// shared is the certificate with its key that all balancers of the service share; it is an
-// fs.ErrNotExist where there is none.
+// shared returns the certificate and key that all balancers of the service share;
+// fs.ErrNotExist if there is none.
 func (m *Manager) shared(ctx context.Context) ([]byte, error) {
 	cert, err := m.storage.Load(ctx, m.key(certmagic.StorageKeys.SiteCert))
 	if err != nil {
@@ -295,7 +296,7 @@ func (m *Manager) key(of func(issuer, name string) string) string {
 	return of(m.issuer.IssuerKey(), m.opts.Name)
 }
 
-// check makes sure of a certificate with its key: that they fit each other and are for the name.
+// check verifies that a certificate and its key belong together and are for the name.
 func (m *Manager) check(text []byte) (*x509.Certificate, error) {
 	pair, err := tls.X509KeyPair(text, text)
 	if err != nil {
@@ -304,20 +305,20 @@ func (m *Manager) check(text []byte) (*x509.Certificate, error) {
 	return pair.Leaf, pair.Leaf.VerifyHostname(m.opts.Name)
 }
 
-// obtain obtains and renews whenever it is this process's turn.
+// obtain obtains and renews whenever this process holds the lease.
 func (m *Manager) obtain(ctx context.Context) {
 	for ctx.Err() == nil {
 		m.turn(ctx)
 	}
 }
 
-// turn is one turn of obtaining: until ctx or the term ends, or the lease is lost.
+// turn is one term of obtaining: until ctx or the term ends, or the lease is lost.
 func (m *Manager) turn(ctx context.Context) {
 	var lease *store.Lease
 	if m.opts.Store != nil {
 		var err error
 		if lease, err = m.opts.Store.Acquire(ctx, leaseName, m.opts.ID, leaseTTL); err != nil {
-			return // which only the end of ctx brings about
+			return // ctx ended
 		}
 	}
 	life, end := context.WithTimeout(ctx, term)
@@ -331,14 +332,14 @@ func (m *Manager) turn(ctx context.Context) {
 	end()
 	wg.Wait()
 	if lease != nil {
-		m.failure.Store(nil) // it is another's to tell of from here on
+		m.failure.Store(nil) // from now on another process reports failures
 		release, done := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 		defer done()
-		_ = lease.Release(release) // it ends by itself
+		_ = lease.Release(release) // it also expires by itself
 	}
 }
 
-// hold renews a lease until ctx ends, and ends it when the lease is lost.
+// hold renews a lease until ctx ends, and calls end when the lease is lost.
 func hold(ctx context.Context, end func(), lease *store.Lease) {
 	ticker := time.NewTicker(leaseTTL / 3)
 	defer ticker.Stop()
@@ -355,8 +356,8 @@ func hold(ctx context.Context, end func(), lease *store.Lease) {
 	}
 }
 
-// await waits until what is shared can be read, and gives it what this process still has
-// where it has nothing.
+// await waits until the shared storage can be read. If it has no certificate, await seeds it
+// from File.
 func (m *Manager) await(ctx context.Context) error {
 	for {
 		_, err := m.storage.Load(ctx, m.key(certmagic.StorageKeys.SiteCert))
@@ -375,8 +376,8 @@ func (m *Manager) await(ctx context.Context) error {
 	}
 }
 
-// seed shares the certificate of File, if one is there that holds yet: a store that began
-// anew is no reason to ask for another, of which an authority gives five a week.
+// seed shares the certificate of File if it is still valid: a new, empty store is no reason
+// to request another certificate, which authorities limit to five per week.
 func (m *Manager) seed(ctx context.Context) error {
 	text, leaf, same := m.kept()
 	if !same || time.Now().After(leaf.NotAfter) {
@@ -390,7 +391,7 @@ func (m *Manager) seed(ctx context.Context) error {
 	for _, part := range []struct {
 		of   func(issuer, name string) string
 		text []byte
-	}{ // the certificate last: it is what is looked for
+	}{ // the certificate last: its presence marks the end
 		{certmagic.StorageKeys.SiteMeta, meta}, {certmagic.StorageKeys.SitePrivateKey, key}, {certmagic.StorageKeys.SiteCert, cert},
 	} {
 		if err := m.storage.Store(ctx, m.key(part.of), part.text); err != nil {
@@ -400,12 +401,12 @@ func (m *Manager) seed(ctx context.Context) error {
 	return nil
 }
 
-// othersStart is how long a process that starts takes to listen.
+// othersStart is how long a starting process takes to listen.
 const othersStart = 3 * time.Second
 
-// letOthersStart waits, before a first certificate is asked for, until processes that start
-// together with this one listen: the authority may connect to any of them, and one that does
-// not answer costs a minute.
+// letOthersStart waits, before requesting a first certificate, until processes that start
+// together with this one listen: the authority may connect to any of them, and a failed
+// validation costs a minute.
 func (m *Manager) letOthersStart(ctx context.Context) error {
 	if m.opts.Store == nil || m.opts.Challenge == service.ChallengeDNS || m.storage.Exists(ctx, m.key(certmagic.StorageKeys.SiteCert)) {
 		return ctx.Err()
@@ -419,7 +420,7 @@ func (m *Manager) letOthersStart(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// manage has certmagic obtain and renew until ctx ends.
+// manage lets certmagic obtain and renew until ctx ends.
 func (m *Manager) manage(ctx context.Context) {
 	cfg, _, cache := m.configure()
 	defer cache.Stop()
@@ -430,12 +431,12 @@ func (m *Manager) manage(ctx context.Context) {
 	<-ctx.Done()
 }
 
-// authorityLine begins File: whose certificate it is. What stands before the first block of
-// PEM is nothing to those who read certificates.
+// authorityLine is the first line of File: the authority of the certificate. PEM parsers
+// ignore text before the first block.
 func (m *Manager) authorityLine() string { return "authority: " + m.issuer.IssuerKey() + "\n" }
 
-// kept is the certificate of File, and whether it is one that can be used, of the authority that
-// is asked now; leaf is nil where it cannot be used.
+// kept returns the certificate of File; leaf is nil if it cannot be used. same reports whether
+// it is usable and from the current authority.
 func (m *Manager) kept() (text []byte, leaf *x509.Certificate, same bool) {
 	text, err := os.ReadFile(m.File())
 	if err != nil {
@@ -447,12 +448,12 @@ func (m *Manager) kept() (text []byte, leaf *x509.Certificate, same bool) {
 	return text, leaf, bytes.HasPrefix(text, []byte(m.authorityLine()))
 }
 
-// splitPEM parts certificates from the key behind them.
+// splitPEM splits certificates from the key after them.
 func splitPEM(text []byte) (certs, key []byte) {
 	first := max(bytes.Index(text, []byte(beginMark)), 0)
 	last := max(bytes.LastIndex(text, []byte(beginMark)), first)
 	return text[first:last], text[last:]
 }
 
-// beginMark begins a block of PEM.
+// beginMark is the start of a PEM block.
 const beginMark = "-----BEGIN "

@@ -21,19 +21,19 @@ import (
 	"skyserve/internal/store"
 )
 
-// Where things stand in the store: values below valuePrefix, leases that lock them below
-// lockPrefix, each by the base64 of what certmagic calls it, which may hold any letter.
+// Prefixes of the keys in the store: values, and leases that lock them. The rest of a key is
+// the base64 of certmagic's key, which may contain any character.
 const (
 	valuePrefix = "acme.value."
 	lockPrefix  = "acme.lock."
 )
 
-// lockTTL bounds how long a lock outlives its holder.
+// lockTTL limits how long a lock outlives its holder.
 const lockTTL = 15 * time.Second
 
-// storage is what certmagic keeps, in the store of a service. Values are encrypted: keys of
-// certificates stand neither in the store's files nor in a backup for others to read, and
-// whoever does not know the secret cannot put a certificate of theirs there.
+// storage is certmagic's storage, in the store of a service. Values are encrypted and
+// authenticated: private keys cannot be read from the store's files or a backup, and a
+// certificate cannot be replaced without the secret.
 type storage struct {
 	store *store.Store
 	id    string
@@ -45,14 +45,14 @@ type storage struct {
 
 var _ certmagic.Storage = (*storage)(nil)
 
-// lock is a lock that is held: a lease, renewed until stop.
+// lock is a held lock: a lease, renewed until stop is called.
 type lock struct {
 	lease *store.Lease
 	stop  func()
 	done  chan struct{}
 }
 
-// newStorage makes the storage of one of those who share a store and a secret.
+// newStorage returns the storage of one process that shares a store and a secret.
 func newStorage(s *store.Store, id, secret string) (*storage, error) {
 	if secret == "" {
 		return nil, errors.New("sharing certificates in the store: no secret to encrypt them with")
@@ -71,7 +71,7 @@ func newStorage(s *store.Store, id, secret string) (*storage, error) {
 
 func encode(key string) string { return base64.RawURLEncoding.EncodeToString([]byte(key)) }
 
-// Store keeps a value with the time of now.
+// Store writes a value with the current time.
 func (s *storage) Store(ctx context.Context, key string, value []byte) error {
 	nonce := make([]byte, s.aead.NonceSize())
 	if _, err := rand.Read(nonce); err != nil {
@@ -83,8 +83,8 @@ func (s *storage) Store(ctx context.Context, key string, value []byte) error {
 	return err
 }
 
-// open reads a value and when it was stored. One that was encrypted with another secret is
-// not there.
+// open returns a value and when it was stored. A value encrypted with another secret is
+// treated as missing.
 func (s *storage) open(ctx context.Context, key string) (value []byte, at time.Time, err error) {
 	if key == "" { // the directory of all
 		return nil, at, fs.ErrNotExist
@@ -113,7 +113,7 @@ func (s *storage) Load(ctx context.Context, key string) ([]byte, error) {
 	return value, err
 }
 
-// Delete removes a value, and all below it.
+// Delete removes a value and everything below it.
 func (s *storage) Delete(ctx context.Context, key string) error {
 	keys, err := s.below(ctx, key)
 	if err != nil {
@@ -130,13 +130,13 @@ func (s *storage) Delete(ctx context.Context, key string) error {
 	return nil
 }
 
-// Exists says whether there is a value, or one below it.
+// Exists reports whether there is a value at or below a key.
 func (s *storage) Exists(ctx context.Context, key string) bool {
 	_, err := s.Stat(ctx, key)
 	return err == nil
 }
 
-// Stat tells of a value, or of a directory.
+// Stat describes a value or a directory.
 func (s *storage) Stat(ctx context.Context, key string) (certmagic.KeyInfo, error) {
 	value, at, err := s.open(ctx, key)
 	if err == nil {
@@ -152,8 +152,8 @@ func (s *storage) Stat(ctx context.Context, key string) (certmagic.KeyInfo, erro
 	return certmagic.KeyInfo{Key: key}, err
 }
 
-// List lists what is in a directory: with recursive all values below it, else its values
-// and directories.
+// List lists a directory: all values below it if recursive, else its values and
+// directories.
 func (s *storage) List(ctx context.Context, dir string, recursive bool) ([]string, error) {
 	keys, err := s.below(ctx, dir)
 	if err != nil {
@@ -177,7 +177,7 @@ func (s *storage) List(ctx context.Context, dir string, recursive bool) ([]strin
 	return list, nil
 }
 
-// keysOf is what the keys of a directory begin with.
+// keysOf returns the prefix of the keys of a directory.
 func keysOf(dir string) string {
 	if dir == "" {
 		return ""
@@ -185,7 +185,7 @@ func keysOf(dir string) string {
 	return dir + "/"
 }
 
-// below are the keys of all values in a directory, sorted as the store has them.
+// below returns the keys of all values in a directory, in the store's order.
 func (s *storage) below(ctx context.Context, dir string) ([]string, error) {
 	all, err := s.store.Keys(ctx, valuePrefix)
 	if err != nil {
@@ -201,7 +201,7 @@ func (s *storage) below(ctx context.Context, dir string) ([]string, error) {
 	return keys, nil
 }
 
-// Lock waits until this process alone, of all that share the store, has a name.
+// Lock waits until this process holds the lock of a name in the store.
 func (s *storage) Lock(ctx context.Context, name string) error {
 	lease, err := s.store.Acquire(ctx, lockPrefix+encode(name), s.id, lockTTL)
 	if err != nil {
@@ -219,14 +219,14 @@ func (s *storage) Lock(ctx context.Context, name string) error {
 	return nil
 }
 
-// Unlock gives a name back.
+// Unlock releases the lock of a name.
 func (s *storage) Unlock(ctx context.Context, name string) error {
 	s.mu.Lock()
 	l := s.locks[name]
 	delete(s.locks, name)
 	s.mu.Unlock()
 	if l == nil {
-		return fmt.Errorf("giving back the lock %s: it is not held: %w", name, fs.ErrNotExist)
+		return fmt.Errorf("releasing the lock %s: it is not held: %w", name, fs.ErrNotExist)
 	}
 	l.stop()
 	<-l.done

@@ -187,7 +187,7 @@ func TestWhatCannotBeHandedOver(t *testing.T) {
 		{"for another key", "not for the key", enrolment{Chain: string(identity.EncodeChain(foreign))}},
 		{"by another authority", "not of this service", enrolment{Chain: string(identity.EncodeChain(elsewhere))}},
 		{"past", "not of this service", enrolment{Chain: string(identity.EncodeChain(past))}},
-		{"without a chain", "there is none", enrolment{}},
+		{"without a chain", "none found", enrolment{}},
 		{"with a unit that cannot be", "units[0]: args: missing", enrolment{Chain: good, Deployment: Deployment{Units: []Unit{{Name: "x"}}}}},
 	}
 	for _, tt := range tests {

@@ -1,8 +1,8 @@
-// Package atomicfile replaces files so that a reader sees the old content or the new one,
-// and neither a crash nor a power failure leaves half of either. Every file that must
-// survive a restart is written here: the content is synced before the rename, since a
-// rename may reach the disk first, and the directory after it, since the rename itself is
-// an entry of the directory.
+// Package atomicfile replaces files atomically and durably: after a crash or a power failure
+// a file has either its old or its new content, never a part of one. Every file that must
+// survive a restart is written by it. The content is synced before the rename, since the
+// rename may reach the disk first, and the directory after it, since the rename changes an
+// entry of the directory.
 package atomicfile
 
 import (
@@ -15,8 +15,7 @@ import (
 	"syscall"
 )
 
-// system is what this package asks of the operating system, so that tests can make each
-// call fail.
+// system is the operating system calls of this package, so that tests can make each fail.
 type system struct {
 	write  func(f *os.File, data []byte) (int, error)
 	sync   func(f *os.File) error
@@ -25,9 +24,9 @@ type system struct {
 
 var host = system{write: (*os.File).Write, sync: (*os.File).Sync, rename: os.Rename}
 
-// WriteFile replaces the file at path with data. After an error the old file is still
-// there, unless the error is that of syncing its directory: then the new one is there, and
-// a power failure may bring the old one back.
+// WriteFile replaces the file at path with data. After an error the old file is unchanged,
+// except when syncing its directory failed: then the file is replaced, and a power failure
+// may restore the old one.
 func WriteFile(path string, data []byte, mode fs.FileMode) error {
 	return host.replace(path, mode, func(w io.Writer) error {
 		_, err := w.Write(data)
@@ -35,13 +34,13 @@ func WriteFile(path string, data []byte, mode fs.FileMode) error {
 	})
 }
 
-// Write is WriteFile for content that is too large to hold in memory: fill writes it.
+// Write is WriteFile for content that is too large for memory: fill writes it.
 func Write(path string, mode fs.FileMode, fill func(io.Writer) error) error {
 	return host.replace(path, mode, fill)
 }
 
-// Rename moves a file that was written in another way, such as in parts at once, to its
-// place in the same file system. Its content is synced first.
+// Rename syncs a file that was written in another way, such as in parallel parts, and moves
+// it within its file system.
 func Rename(from, to string) error {
 	if err := host.move(from, to); err != nil {
 		return fmt.Errorf("renaming %s to %s: %w", from, to, err)
@@ -49,8 +48,8 @@ func Rename(from, to string) error {
 	return nil
 }
 
-// MkdirAll makes a directory and those above it that are missing, and syncs the ones that
-// got an entry. A directory that exists stays as it is.
+// MkdirAll creates a directory with its missing parents, and syncs the directories that got
+// a new entry. An existing directory is not changed.
 func MkdirAll(dir string, mode fs.FileMode) error {
 	if info, err := os.Stat(dir); err == nil && info.IsDir() {
 		return nil
@@ -61,13 +60,13 @@ func MkdirAll(dir string, mode fs.FileMode) error {
 			return err
 		}
 	}
-	if err := os.MkdirAll(dir, mode); err != nil { // another process may be making it too
+	if err := os.MkdirAll(dir, mode); err != nil { // another process may be creating it too
 		return err
 	}
 	return host.syncDir(above)
 }
 
-// writer passes writes on through the system.
+// writer writes through system.
 type writer struct {
 	s system
 	f *os.File
@@ -120,8 +119,8 @@ func (s system) move(from, to string) error {
 	return err
 }
 
-// syncDir makes the entries of a directory durable. Some network file systems cannot, and
-// say so: there a rename is as durable as it gets.
+// syncDir makes the entries of a directory durable. Network file systems that do not
+// support it return an error, which is ignored.
 func (s system) syncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {

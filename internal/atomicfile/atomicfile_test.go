@@ -63,7 +63,7 @@ func write(text string) func(io.Writer) error {
 	}
 }
 
-func TestContentIsSyncedBeforeTheRenameAndTheDirectoryAfterIt(t *testing.T) {
+func TestSyncOrder(t *testing.T) {
 	r := &recorder{dir: t.TempDir(), fail: -1}
 	path := filepath.Join(r.dir, "f")
 	if err := r.system().replace(path, 0o640, write("new")); err != nil {
@@ -85,8 +85,8 @@ func TestContentIsSyncedBeforeTheRenameAndTheDirectoryAfterIt(t *testing.T) {
 }
 
 // Whichever call fails, the file has its old content or the new one, no temporary file is
-// left, and the caller is told.
-func TestAFailureLeavesTheOldFileOrTheNewOne(t *testing.T) {
+// left, and the caller gets the error.
+func TestFailureKeepsOldOrNewFile(t *testing.T) {
 	for _, cause := range []error{syscall.ENOSPC, syscall.EIO, syscall.EROFS} {
 		for fail := range 4 {
 			r := &recorder{dir: t.TempDir(), fail: fail, with: cause}
@@ -112,14 +112,14 @@ func TestAFailureLeavesTheOldFileOrTheNewOne(t *testing.T) {
 	}
 }
 
-func TestAFileSystemThatCannotSyncDirectoriesIsAccepted(t *testing.T) {
+func TestUnsupportedDirectorySyncIsIgnored(t *testing.T) {
 	r := &recorder{dir: t.TempDir(), fail: 3, with: syscall.EINVAL}
 	if err := r.system().replace(filepath.Join(r.dir, "f"), 0o600, write("new")); err != nil {
 		t.Error(err)
 	}
 }
 
-func TestDirectoriesOnTheWayAreMade(t *testing.T) {
+func TestMkdirAllSyncsNewDirectories(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a", "b")
 	for range 2 {
 		if err := MkdirAll(dir, 0o700); err != nil {

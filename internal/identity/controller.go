@@ -9,12 +9,11 @@ import (
 	"time"
 )
 
-// Controller gives what a service's controller is handed, each as a Bundle: the
-// certificate that it is known by under the name id, and a delegated authority that
-// certifies balancers and replicas. Both are kept, so that two calls give the same, and
-// made anew when less than ControllerRenewBefore of them is left, or they are revoked. Both
-// are recorded before they are handed out. It is an fs.ErrNotExist where the service's
-// authority is not on this machine.
+// Controller returns the credentials of a service's controller, each as a Bundle: its
+// certificate under the name id, and a delegated authority that certifies balancers and
+// replicas. Both are stored and returned again by later calls. They are renewed when less
+// than ControllerRenewBefore remains, or if they are revoked, and recorded before they are
+// returned. It fails with fs.ErrNotExist if the service's authority is not on this machine.
 func (h Home) Controller(id string, now time.Time) (own, issuer []byte, err error) {
 	a, err := h.Authority()
 	if err != nil {
@@ -36,8 +35,8 @@ func (h Home) Controller(id string, now time.Time) (own, issuer []byte, err erro
 	return own, issuer, nil
 }
 
-// ReadController is who holds what Controller handed out, with the authority that it certifies
-// machines with.
+// ReadController returns the party of the stored controller certificate, and its delegated
+// authority.
 func (h Home) ReadController() (Party, *Authority, error) {
 	chain, key, err := h.read(FileController)
 	if err != nil {
@@ -47,8 +46,8 @@ func (h Home) ReadController() (Party, *Authority, error) {
 	return NewParty(chain, key), a, err
 }
 
-// bundle is what a file holds where it is good for long enough, else a new key with the
-// chain that certify makes for it.
+// bundle returns the content of a file if it is valid for long enough, else a new key with
+// the chain that certify signs for it.
 func (h Home) bundle(file string, now time.Time, certify func(crypto.PublicKey) ([]*x509.Certificate, error)) ([]byte, error) {
 	revoked, err := h.Revoked()
 	if err != nil {
@@ -56,7 +55,7 @@ func (h Home) bundle(file string, now time.Time, certify func(crypto.PublicKey) 
 	}
 	chain, key, err := h.read(file)
 	if err == nil {
-		err = h.Record(chain[0]) // one that was made before they were recorded
+		err = h.Record(chain[0]) // it may be from a version that did not record them
 	}
 	switch {
 	case err == nil && isFresh(chain[0], now, ControllerRenewBefore) && !revoked.Has(chain[0]):

@@ -30,7 +30,7 @@ func placed(t *testing.T, own, issuer []byte) (Name, *Authority) {
 	return name, delegated
 }
 
-func TestWhatAControllerIsHanded(t *testing.T) {
+func TestControllerBundles(t *testing.T) {
 	h := Home{t.TempDir()}
 	if _, _, err := h.Controller("lb-us-0", start); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("without the authority: %v", err)
@@ -83,7 +83,7 @@ func TestWhatAControllerIsHanded(t *testing.T) {
 
 // What a controller was handed before such certificates were recorded, for 90 days then, can be
 // revoked too, although it is made anew at once.
-func TestWhatWasHandedOutBeforeItWasRecorded(t *testing.T) {
+func TestUnrecordedCertificatesAreRecorded(t *testing.T) {
 	home := Home{Dir: t.TempDir()}
 	a, err := home.Create("chat", start)
 	if err != nil {

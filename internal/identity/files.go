@@ -17,8 +17,8 @@ import (
 	"skyserve/internal/atomicfile"
 )
 
-// Names of the files in a directory of identities. Each holds a chain with its key, in
-// one file so that the two always belong together.
+// Names of the files in a Home. Each contains a chain and its key, in one file so that they
+// always match.
 const (
 	fileAuthority = "ca.pem"
 	fileOperator  = "operator.pem"
@@ -26,8 +26,8 @@ const (
 	dirMode = 0o700
 )
 
-// Files of a controller, each a Bundle: what it is known by, and the delegated authority
-// with which it certifies machines.
+// Files of a controller, each a Bundle: its certificate, and the delegated authority with
+// which it certifies machines.
 const (
 	FileController = "controller.pem"
 	FileDelegated  = "issuer.pem"
@@ -39,21 +39,20 @@ const (
 	blockKey         = "PRIVATE KEY" // PKCS #8
 )
 
-// Home is the directory in which an operator keeps what it is in a service. Changes
-// are made by one process at a time: callers hold the service's lock.
+// Home is the directory of an operator's keys and certificates of a service. Callers that
+// change it must hold the service's lock.
 type Home struct{ Dir string }
 
 func (h Home) path(name string) string { return filepath.Join(h.Dir, name) }
 
-// Create opens the service's authority, or makes one where there is none: two calls
-// give the same.
+// Create opens the service's authority, or creates it if there is none. It is idempotent.
 func (h Home) Create(service string, now time.Time) (*Authority, error) {
 	a, err := h.Authority()
 	if !errors.Is(err, fs.ErrNotExist) {
 		return a, err
 	}
 	if _, err := os.Stat(h.path(fileOperator)); err == nil {
-		return nil, fmt.Errorf("opening the certificate authority: %s has no %s: this machine's operator was enrolled by another one, whose machine alone can sign", h.Dir, fileAuthority)
+		return nil, fmt.Errorf("opening the certificate authority: %s has no %s: this machine's operator was enrolled by another operator, and only that operator's machine can sign", h.Dir, fileAuthority)
 	}
 	if a, err = NewAuthority(service, now); err != nil {
 		return nil, err
@@ -61,8 +60,7 @@ func (h Home) Create(service string, now time.Time) (*Authority, error) {
 	return a, h.keep(fileAuthority, a.chain, a.key)
 }
 
-// Authority opens the service's authority; an fs.ErrNotExist where it is not on this
-// machine.
+// Authority opens the service's authority; fs.ErrNotExist if it is not on this machine.
 func (h Home) Authority() (*Authority, error) {
 	chain, key, err := h.read(fileAuthority)
 	if err != nil {
@@ -70,14 +68,14 @@ func (h Home) Authority() (*Authority, error) {
 	}
 	service, ok := strings.CutPrefix(chain[0].Subject.CommonName, authorityTitle)
 	if len(chain) != 1 || !chain[0].IsCA || !ok || !serviceForm.MatchString(service) {
-		return nil, fmt.Errorf("opening the certificate authority: %s holds none", h.path(fileAuthority))
+		return nil, fmt.Errorf("opening the certificate authority: %s contains none", h.path(fileAuthority))
 	}
 	return &Authority{service: service, key: key, chain: chain}, nil
 }
 
-// Operator is the operator of this machine as a party; an fs.ErrNotExist where it is
-// none. Where the authority is here, a certificate is made under the name id when
-// there is none, and renewed under its own when little of it is left.
+// Operator returns the operator of this machine as a party; fs.ErrNotExist if there is none.
+// If the authority is on this machine, a missing certificate is created under the name id,
+// and an expiring one is renewed under its own name.
 func (h Home) Operator(id string, now time.Time) (Party, error) {
 	chain, key, err := h.read(fileOperator)
 	if err == nil && isFresh(chain[0], now, RenewBefore) {
@@ -88,19 +86,19 @@ func (h Home) Operator(id string, now time.Time) (Party, error) {
 	}
 	made, e := h.certifyOperator(id, chain, now)
 	if errors.Is(e, fs.ErrNotExist) && err == nil {
-		return NewParty(chain, key), nil // good for as long as it is: another machine's authority made it
+		return NewParty(chain, key), nil // only the authority's machine can renew it
 	}
 	return made, e
 }
 
-// isFresh says whether a certificate is good now and for longer than before. One that is not
-// good yet was made while this machine's clock was ahead.
+// isFresh reports whether a certificate is valid now and for longer than before. One that is
+// not valid yet was created while this machine's clock was ahead.
 func isFresh(c *x509.Certificate, now time.Time, before time.Duration) bool {
 	return !now.Before(c.NotBefore) && now.Add(before).Before(c.NotAfter)
 }
 
-// certifyOperator gives the operator a new key and certificate; old, if any, says
-// under which name.
+// certifyOperator creates a new key and certificate for the operator, under the name of old
+// if there is one.
 func (h Home) certifyOperator(id string, old []*x509.Certificate, now time.Time) (Party, error) {
 	a, err := h.Authority()
 	if err != nil {
@@ -126,7 +124,8 @@ func (h Home) certifyOperator(id string, old []*x509.Certificate, now time.Time)
 	return NewParty(chain, key), h.keep(fileOperator, chain, key)
 }
 
-// NewParty is the holder of a chain, which ends with the service's authority, and its key.
+// NewParty returns the party with a chain, which ends with the service's authority, and its
+// key.
 func NewParty(chain []*x509.Certificate, key crypto.Signer) Party {
 	pair := &tls.Certificate{PrivateKey: key, Leaf: chain[0]}
 	for _, c := range chain {
@@ -135,16 +134,16 @@ func NewParty(chain []*x509.Certificate, key crypto.Signer) Party {
 	return Party{Root: chain[len(chain)-1], Certificate: func() (*tls.Certificate, error) { return pair, nil }}
 }
 
-// KeepOperator keeps what another operator's authority signed for this machine's key.
+// KeepOperator stores the chain that another machine's authority signed for this operator's
+// key.
 func (h Home) KeepOperator(chain []*x509.Certificate, key crypto.Signer) error {
 	if _, err := os.Stat(h.path(fileAuthority)); err == nil {
-		return fmt.Errorf("keeping the operator's certificate: %s holds the service's authority itself", h.Dir)
+		return fmt.Errorf("storing the operator's certificate: %s contains the service's authority", h.Dir)
 	}
 	return h.keep(fileOperator, chain, key)
 }
 
-// Delegated opens the delegated authority in FileDelegated; an fs.ErrNotExist where
-// there is none.
+// Delegated opens the delegated authority in FileDelegated; fs.ErrNotExist if there is none.
 func (h Home) Delegated() (*Authority, error) {
 	chain, key, err := h.read(FileDelegated)
 	if err != nil {
@@ -159,12 +158,12 @@ func (h Home) keep(name string, chain []*x509.Certificate, key crypto.Signer) er
 		return err
 	}
 	if err := os.MkdirAll(h.Dir, dirMode); err != nil {
-		return fmt.Errorf("keeping %s: %w", h.path(name), err)
+		return fmt.Errorf("storing %s: %w", h.path(name), err)
 	}
 	return WriteFile(h.path(name), text)
 }
 
-// read reads a chain with its key from a file that nobody else may read.
+// read reads a chain and its key from a file that no other user may read.
 func (h Home) read(name string) ([]*x509.Certificate, crypto.Signer, error) {
 	path := h.path(name)
 	text, err := readSecret(path)
@@ -185,19 +184,19 @@ func (h Home) read(name string) ([]*x509.Certificate, crypto.Signer, error) {
 	return chain, key, nil
 }
 
-// readSecret reads a file unless others may read it too.
+// readSecret reads a file; it fails if other users may read it.
 func readSecret(path string) ([]byte, error) {
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, err
 	}
 	if mode := info.Mode().Perm(); mode&0o077 != 0 {
-		return nil, fmt.Errorf("reading %s: others may read it, its mode is %04o; run chmod 600, and make a new key if somebody did", path, mode)
+		return nil, fmt.Errorf("reading %s: other users may read it (mode %04o); run chmod 600, and create a new key if it may have been read", path, mode)
 	}
 	return os.ReadFile(path)
 }
 
-// ReadKey reads a private key from a file that nobody else may read.
+// ReadKey reads a private key from a file that no other user may read.
 func ReadKey(path string) (crypto.Signer, error) {
 	text, err := readSecret(path)
 	if err != nil {
@@ -210,7 +209,7 @@ func ReadKey(path string) (crypto.Signer, error) {
 	return key, nil
 }
 
-// parseKey reads what EncodeKey writes; certificates beside it are passed over.
+// parseKey parses the output of EncodeKey and skips certificates.
 func parseKey(text []byte) (crypto.Signer, error) {
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
 		if block.Type != blockKey {
@@ -222,11 +221,11 @@ func parseKey(text []byte) (crypto.Signer, error) {
 		}
 		break // the cause may quote the key
 	}
-	return nil, errors.New("it holds no private key in PEM that signs")
+	return nil, errors.New("it contains no PEM private key for signing")
 }
 
-// Load is the party whose certificate, key and authority are in these files. The
-// files are read once.
+// Load returns the party whose certificate, key and authority are in these files. The files
+// are read once.
 func Load(cert, key, root string) (Party, error) {
 	authority, err := ReadRoot(root)
 	if err != nil {
@@ -250,18 +249,18 @@ func ReadRoot(path string) (*x509.Certificate, error) {
 		return nil, fmt.Errorf("reading %s: %w", path, err)
 	}
 	if len(chain) != 1 || !chain[0].IsCA {
-		return nil, fmt.Errorf("reading %s: want the certificate of one authority, found %d certificates", path, len(chain))
+		return nil, fmt.Errorf("reading %s: must contain the certificate of one authority, found %d certificates", path, len(chain))
 	}
 	return chain[0], nil
 }
 
-// Bundle writes a chain with its key as PEM: the form of the files in a Home.
+// Bundle encodes a chain and its key as PEM: the format of the files in a Home.
 func Bundle(chain []*x509.Certificate, key crypto.Signer) ([]byte, error) {
 	text, err := EncodeKey(key)
 	return append(EncodeChain(chain), text...), err
 }
 
-// EncodeKey writes a private key as PEM.
+// EncodeKey encodes a private key as PEM.
 func EncodeKey(key crypto.Signer) ([]byte, error) {
 	der, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
@@ -270,17 +269,17 @@ func EncodeKey(key crypto.Signer) ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: blockKey, Bytes: der}), nil
 }
 
-// EncodeChain writes certificates as PEM, in their order.
+// EncodeChain encodes certificates as PEM, in their order.
 func EncodeChain(chain []*x509.Certificate) []byte {
 	var text bytes.Buffer
 	for _, c := range chain {
-		_ = pem.Encode(&text, &pem.Block{Type: blockCertificate, Bytes: c.Raw}) // memory takes everything
+		_ = pem.Encode(&text, &pem.Block{Type: blockCertificate, Bytes: c.Raw}) // writing to memory cannot fail
 	}
 	return text.Bytes()
 }
 
-// ParseChain reads what EncodeChain writes and passes a key beside it over; no
-// certificate at all is an error.
+// ParseChain parses the output of EncodeChain and skips keys; it fails if there is no
+// certificate.
 func ParseChain(text []byte) ([]*x509.Certificate, error) {
 	var chain []*x509.Certificate
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
@@ -294,10 +293,10 @@ func ParseChain(text []byte) ([]*x509.Certificate, error) {
 		chain = append(chain, c)
 	}
 	if len(chain) == 0 {
-		return nil, errors.New("parsing certificates: there is none")
+		return nil, errors.New("parsing certificates: none found")
 	}
 	return chain, nil
 }
 
-// WriteFile writes a file that only its owner may read, durably, whole or not at all.
+// WriteFile writes a file atomically and durably, readable only by its owner.
 func WriteFile(path string, data []byte) error { return atomicfile.WriteFile(path, data, 0o600) }

@@ -146,7 +146,7 @@ func TestDelegatedAuthoritiesAreKept(t *testing.T) {
 	}
 }
 
-func TestWhatIsInTheFilesIsJudged(t *testing.T) {
+func TestInvalidFilesAreRejected(t *testing.T) {
 	chat, other := authority(t, "chat"), authority(t, "chat")
 	key, err := EncodeKey(chat.key)
 	if err != nil {
@@ -160,12 +160,12 @@ func TestWhatIsInTheFilesIsJudged(t *testing.T) {
 		want string
 	}{
 		{"good", pair, 0o600, ""},
-		{"readable by others", pair, 0o640, "others may read it, its mode is 0640"},
-		{"empty", nil, 0o600, "there is none"},
-		{"without its key", EncodeChain(chat.chain), 0o600, "no private key"},
+		{"readable by others", pair, 0o640, "other users may read it (mode 0640)"},
+		{"empty", nil, 0o600, "none found"},
+		{"without its key", EncodeChain(chat.chain), 0o600, "no PEM private key"},
 		{"with another key", append(EncodeChain(other.chain), key...), 0o600, "not that of its first certificate"},
-		{"without its certificate", key, 0o600, "there is none"},
-		{"cut off", pair[:len(pair)-20], 0o600, "no private key"},
+		{"without its certificate", key, 0o600, "none found"},
+		{"cut off", pair[:len(pair)-20], 0o600, "no PEM private key"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -206,7 +206,7 @@ func TestAFileIsWrittenWholeAndForItsOwnerOnly(t *testing.T) {
 
 // What was made while the clock of the authority's machine was years ahead is not good yet
 // once it is right: it is made anew.
-func TestWhatAClockAheadMadeIsMadeAnew(t *testing.T) {
+func TestCertificateNotYetValidIsRenewed(t *testing.T) {
 	h := Home{t.TempDir()}
 	chat, err := h.Create("chat", start)
 	if err != nil {

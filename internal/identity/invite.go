@@ -14,27 +14,27 @@ import (
 	"time"
 )
 
-// Invite lets one person become an operator of a service. Its text is a secret between
-// the operator who invites and the one who is invited. A balancer carries what they say
-// to each other, and can neither read the secret from that nor become an operator by it.
+// Invite lets one person become an operator of a service. Its text is a secret between the
+// inviting operator and the invited person. A balancer relays their messages, from which it
+// can neither learn the secret nor obtain a certificate.
 type Invite struct {
 	secret [16]byte
 	owner  [sha256.Size]byte // the fingerprint of the service's authority
 }
 
-// NewInvite makes one for the service of an authority.
+// NewInvite returns an invitation to the service of an authority.
 func NewInvite(a *Authority) Invite {
 	i := Invite{owner: sha256.Sum256(a.Root().Raw)}
-	_, _ = rand.Read(i.secret[:]) // it never fails, by its documentation
+	_, _ = rand.Read(i.secret[:]) // documented to never fail
 	return i
 }
 
-// Text is what the operator who invites tells the other: 77 letters and digits.
+// Text returns the secret text of the invitation: 77 letters and digits.
 func (i Invite) Text() string {
 	return strings.ToLower(short.EncodeToString(append(i.secret[:], i.owner[:]...)))
 }
 
-// ParseInvite reads a Text, in any case and with spaces around it.
+// ParseInvite parses a Text, in any case and with spaces around it.
 func ParseInvite(text string) (i Invite, err error) {
 	data, err := short.DecodeString(strings.ToUpper(strings.TrimSpace(text)))
 	if err != nil || len(data) != len(i.secret)+len(i.owner) {
@@ -45,10 +45,10 @@ func ParseInvite(text string) (i Invite, err error) {
 	return i, nil
 }
 
-// Owner is the fingerprint of the service's authority.
+// Owner returns the fingerprint of the service's authority.
 func (i Invite) Owner() string { return strings.ToLower(short.EncodeToString(i.owner[:])) }
 
-// derive makes a key for one purpose from the secret.
+// derive derives a key for one purpose from the secret.
 func (i Invite) derive(purpose string, data []byte) []byte {
 	mac := hmac.New(sha256.New, i.secret[:])
 	mac.Write([]byte(purpose + "\x00"))
@@ -56,23 +56,24 @@ func (i Invite) derive(purpose string, data []byte) []byte {
 	return mac.Sum(nil)
 }
 
-// Mailbox names the invite at the balancer that carries it. It tells nothing of the secret.
+// Mailbox returns the name of the invitation's mailbox at the relaying balancer. It does not
+// reveal the secret.
 func (i Invite) Mailbox() string { return hex.EncodeToString(i.derive("mailbox", nil)[:16]) }
 
-// Request asks for a certificate for a key under the name id. proof shows that whoever
-// asks was told the invite.
+// Request returns a certificate request for a key under the name id, and the proof that the
+// requester knows the invitation.
 func (i Invite) Request(key crypto.Signer, id string) (csr, proof []byte, err error) {
 	csr, err = x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: id}}, key)
 	if err != nil {
-		return nil, nil, fmt.Errorf("asking for a certificate: %w", err)
+		return nil, nil, fmt.Errorf("creating a certificate request: %w", err)
 	}
 	return csr, i.derive("request", csr), nil
 }
 
-// ErrNotInvited is a request by somebody who was not told the invite.
-var ErrNotInvited = errors.New("whoever asked does not know the invitation")
+// ErrNotInvited means that the requester does not know the invitation.
+var ErrNotInvited = errors.New("the request does not match the invitation")
 
-// Accept certifies the operator who asks; ErrNotInvited when the proof is none.
+// Accept signs the certificate of a request; ErrNotInvited if the proof is wrong.
 func (i Invite) Accept(a *Authority, csr, proof []byte, now time.Time) ([]*x509.Certificate, error) {
 	if !hmac.Equal(proof, i.derive("request", csr)) {
 		return nil, ErrNotInvited
@@ -82,13 +83,13 @@ func (i Invite) Accept(a *Authority, csr, proof []byte, now time.Time) ([]*x509.
 		err = req.CheckSignature()
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading who asks: %w", err)
+		return nil, fmt.Errorf("reading the certificate request: %w", err)
 	}
 	return a.Certify(req.PublicKey, Name{Service: a.service, Role: Operator, ID: req.Subject.CommonName}, now, Life)
 }
 
-// Accepted makes sure that a chain answers the request for key: an operator's, by the
-// authority that the invite names.
+// Accepted verifies the response to a request for key: an operator's chain, signed by the
+// authority of the invitation.
 func (i Invite) Accepted(chain []*x509.Certificate, key crypto.Signer, now time.Time) (Name, error) {
 	root, err := RootOf(chain, i.Owner())
 	if err != nil {

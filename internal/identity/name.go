@@ -10,46 +10,46 @@ import (
 	"strings"
 )
 
-// Role is what the holder of a certificate is to the others.
+// Role is the role of the holder of a certificate.
 type Role string
 
 // The roles.
 const (
-	// Operator is a person: may do everything.
+	// Operator is a person, with all permissions.
 	Operator Role = "operator"
-	// Controller keeps the service as it is wanted: may use the admin API of
-	// balancers and hand nodes over their configuration.
+	// Controller reconciles the service. It may use the admin API of balancers and deliver
+	// configuration to nodes.
 	Controller Role = "controller"
-	// Balancer may use replicas, and forward to other balancers.
+	// Balancer may send requests to replicas and other balancers.
 	Balancer Role = "balancer"
-	// Replica may answer balancers. It has no reason to ask anybody.
+	// Replica serves balancers. It makes no requests itself.
 	Replica Role = "replica"
-	// issuer is a delegated authority. It is no party to a connection.
+	// issuer is a delegated authority. It is never a party of a connection.
 	issuer Role = "issuer"
 )
 
-// Roles lists what a certificate of a party can name.
+// Roles lists the roles of parties.
 func Roles() []Role { return []Role{Operator, Controller, Balancer, Replica} }
 
-// scheme is that of names in certificates.
+// scheme is the URI scheme of names in certificates.
 const scheme = "skyserve"
 
-// Name is whom a certificate speaks for. In the certificate it is a URI whose host
-// is role and service, skyserve://replica.chat/us-0, so that name constraints can
-// bound what a delegated authority signs.
+// Name is the identity in a certificate. It is a URI whose host is role and service,
+// skyserve://replica.chat/us-0, so that name constraints can limit what a delegated
+// authority signs.
 type Name struct {
 	Service string
 	Role    Role
-	// ID tells those of a role apart: us-0, lb-us-0, ann@laptop.
+	// ID is unique within a role: us-0, lb-us-0, ann@laptop.
 	ID string
 }
 
-// String is the name's URI.
+// String returns the name's URI.
 func (n Name) String() string { return n.uri().String() }
 
 func (n Name) uri() *url.URL { return &url.URL{Scheme: scheme, Host: n.domain(), Path: "/" + n.ID} }
 
-// domain is what name constraints go by.
+// domain returns the URI host, which name constraints apply to.
 func (n Name) domain() string { return string(n.Role) + "." + n.Service }
 
 var (
@@ -57,7 +57,7 @@ var (
 	serviceForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,62}[a-z0-9])?$`)
 )
 
-// Check says what is wrong with a name; nil when it can stand in a certificate.
+// Check validates a name.
 func (n Name) Check() error {
 	switch {
 	case !slices.Contains(Roles(), n.Role) && n.Role != issuer:
@@ -70,7 +70,7 @@ func (n Name) Check() error {
 	return nil
 }
 
-// ParseName reads what String writes.
+// ParseName parses the output of String.
 func ParseName(text string) (Name, error) {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != scheme || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
@@ -84,10 +84,10 @@ func ParseName(text string) (Name, error) {
 	return n, nil
 }
 
-// errUnnamed says that a certificate is no identity of this program's making.
+// errUnnamed means that a certificate has no name in this format.
 var errUnnamed = errors.New("the certificate does not name exactly one party of a service")
 
-// NameOf is whom a certificate names. It says nothing about who signed it.
+// NameOf returns the name in a certificate. It does not verify the signature.
 func NameOf(c *x509.Certificate) (Name, error) {
 	if len(c.URIs) != 1 {
 		return Name{}, errUnnamed

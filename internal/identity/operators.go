@@ -13,19 +13,19 @@ import (
 	"time"
 )
 
-// What the machine of an authority keeps of operators and controllers: the certificates that
-// it signed, each in a file that is called after its fingerprint, and the list of those
-// revoked.
+// Files on the authority's machine: the certificates signed for operators and controllers,
+// each in a file named by its fingerprint, and the list of revoked certificates.
 const (
 	dirOperators = "operators"
 	fileRevoked  = "revoked.crl"
 )
 
-// maxRecorded bounds the certificates that are recorded: beyond it those go that ended first.
+// maxRecorded is the maximum number of recorded certificates; those that expire first are
+// removed.
 const maxRecorded = 1000
 
-// Record keeps the certificate of an operator, of a controller or of its delegated
-// authority, before it is handed out, so that it can be listed and revoked.
+// Record stores the certificate of an operator, of a controller or of its delegated
+// authority before it is delivered, so that it can be listed and revoked.
 func (h Home) Record(c *x509.Certificate) error {
 	path := filepath.Join(h.path(dirOperators), Fingerprint(c)+".crt")
 	if _, err := os.Stat(path); err == nil {
@@ -37,8 +37,8 @@ func (h Home) Record(c *x509.Certificate) error {
 	return WriteFile(path, EncodeChain([]*x509.Certificate{c}))
 }
 
-// Recorded are the certificates that were recorded, by name and end. Those that have ended
-// are among them: this machine's clock may be ahead, and they can be revoked all the same.
+// Recorded returns the recorded certificates, by name and expiry. It includes expired ones,
+// since this machine's clock may be ahead; they can be revoked, too.
 func (h Home) Recorded() ([]*x509.Certificate, error) {
 	files, err := filepath.Glob(filepath.Join(h.path(dirOperators), "*.crt"))
 	if err != nil {
@@ -56,7 +56,7 @@ func (h Home) Recorded() ([]*x509.Certificate, error) {
 		}
 		certs = append(certs, chain[:min(1, len(chain))]...)
 	}
-	if certs, err = h.forgetFirst(certs); err != nil {
+	if certs, err = h.trimRecords(certs); err != nil {
 		return nil, err
 	}
 	slices.SortFunc(certs, func(a, b *x509.Certificate) int {
@@ -65,25 +65,25 @@ func (h Home) Recorded() ([]*x509.Certificate, error) {
 	return certs, nil
 }
 
-// forgetFirst removes the records that exceed maxRecorded, those that end first.
-func (h Home) forgetFirst(certs []*x509.Certificate) ([]*x509.Certificate, error) {
+// trimRecords removes the records in excess of maxRecorded that expire first.
+func (h Home) trimRecords(certs []*x509.Certificate) ([]*x509.Certificate, error) {
 	slices.SortFunc(certs, func(a, b *x509.Certificate) int { return a.NotAfter.Compare(b.NotAfter) })
 	for len(certs) > maxRecorded {
 		err := os.Remove(filepath.Join(h.path(dirOperators), Fingerprint(certs[0])+".crt"))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("forgetting a certificate: %w", err)
+			return nil, fmt.Errorf("removing the record of a certificate: %w", err)
 		}
 		certs = certs[1:]
 	}
 	return certs, nil
 }
 
-// leastDigits is how much of a fingerprint names a certificate.
-const leastDigits = 8
+// minDigits is the minimum length of a fingerprint prefix that selects a certificate.
+const minDigits = 8
 
-// Named are those of certificates that a name means, or the first eight or
-// more letters and digits of a fingerprint. One of a controller, or of its delegated authority, means
-// all that this controller was ever handed: whoever has one of their keys has the others.
+// Named returns the certificates selected by a name, or by the first eight or more characters
+// of a fingerprint. A certificate of a controller or of its delegated authority selects all
+// certificates of that controller, since whoever has one of the keys has all of them.
 func Named(certs []*x509.Certificate, who string) []*x509.Certificate {
 	controllers := map[string]bool{}
 	for _, c := range certs {
@@ -92,21 +92,21 @@ func Named(certs []*x509.Certificate, who string) []*x509.Certificate {
 		}
 	}
 	return slices.DeleteFunc(slices.Clone(certs), func(c *x509.Certificate) bool {
-		n, _ := NameOf(c) // without a name it has a fingerprint
+		n, _ := NameOf(c) // without a name, by fingerprint only
 		return !means(who, c, n) && (n.Role == Operator || !controllers[n.ID])
 	})
 }
 
-// means says whether a name or a fingerprint means a certificate.
+// means reports whether a name or a fingerprint prefix selects a certificate.
 func means(who string, c *x509.Certificate, n Name) bool {
-	return who != "" && n.ID == who || len(who) >= leastDigits && strings.HasPrefix(Fingerprint(c), strings.ToLower(who))
+	return who != "" && n.ID == who || len(who) >= minDigits && strings.HasPrefix(Fingerprint(c), strings.ToLower(who))
 }
 
-// RevokedFile is where the newest list is kept, in PEM.
+// RevokedFile returns the path of the newest list, in PEM.
 func (h Home) RevokedFile() string { return h.path(fileRevoked) }
 
-// Revoked is the newest list that this machine signed. It is an fs.ErrNotExist where the
-// service's authority is not on this machine.
+// Revoked returns the newest list that this machine signed. It fails with fs.ErrNotExist if
+// the service's authority is not on this machine.
 func (h Home) Revoked() (Revoked, error) {
 	a, err := h.Authority()
 	if err != nil {
@@ -115,8 +115,8 @@ func (h Home) Revoked() (Revoked, error) {
 	return ReadRevoked(h.RevokedFile(), a.Root())
 }
 
-// Revoke takes certificates back, and keeps the list. Where all are on it already it is
-// the one that there was.
+// Revoke revokes certificates and stores the new list. If all are already revoked, it returns
+// the current list.
 func (h Home) Revoke(certs []*x509.Certificate, now time.Time) (Revoked, error) {
 	before, err := h.Revoked()
 	if err != nil || !slices.ContainsFunc(certs, func(c *x509.Certificate) bool { return !before.Has(c) }) {

@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// ErrPin is a machine that shows another key than the one it was told to have.
-var ErrPin = errors.New("another key than the one that was told")
+// ErrPin means that a machine presents another key than the pinned one.
+var ErrPin = errors.New("not the pinned key")
 
-// SelfSigned is a certificate that says nothing but that its holder has key: what a
-// machine shows until it has one of the service.
+// SelfSigned returns a self-signed certificate for key: what a machine presents until it has
+// one of the service.
 func SelfSigned(key crypto.Signer, title string, now time.Time) (*tls.Certificate, error) {
 	form, err := template(title, now, authorityLife)
 	if err != nil {
@@ -27,8 +27,8 @@ func SelfSigned(key crypto.Signer, title string, now time.Time) (*tls.Certificat
 	return &tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: key, Leaf: cert}, nil
 }
 
-// Pinned is TLS towards the one machine whose key has this KeyFingerprint; *PinError
-// for any other.
+// Pinned returns the TLS config for connecting to the machine whose key has this
+// KeyFingerprint; any other fails with a *PinError.
 func (p Party) Pinned(fingerprint string) *tls.Config {
 	c := p.Client()
 	c.VerifyConnection = func(s tls.ConnectionState) error {
@@ -40,11 +40,11 @@ func (p Party) Pinned(fingerprint string) *tls.Config {
 	return c
 }
 
-// PinError is an ErrPin with the two fingerprints: somebody else answers at that
-// address, or in between.
+// PinError is an ErrPin with the two fingerprints: another machine, or a machine in the
+// middle, responds at that address.
 type PinError struct{ Want, Found string }
 
-// Error names both.
+// Error returns a message with both fingerprints.
 func (e *PinError) Error() string {
 	return fmt.Sprintf("%v: want %s, found %s", ErrPin, e.Want, e.Found)
 }
@@ -52,9 +52,8 @@ func (e *PinError) Error() string {
 // Is makes it an ErrPin.
 func (e *PinError) Is(target error) bool { return target == ErrPin }
 
-// RootOf finds the authority with this fingerprint in what a party presented, which
-// is how somebody who knows no more of a service than that judges the party. Its
-// error is ErrStranger.
+// RootOf returns the authority with this fingerprint from a presented chain, for clients that
+// know only the fingerprint of a service. Its error is ErrStranger.
 func RootOf(chain []*x509.Certificate, owner string) (*x509.Certificate, error) {
 	for _, c := range chain {
 		if c.IsCA && Fingerprint(c) == owner {
@@ -64,8 +63,8 @@ func RootOf(chain []*x509.Certificate, owner string) (*x509.Certificate, error) 
 	return nil, fmt.Errorf("%w: no authority with the fingerprint %s was presented", ErrStranger, owner)
 }
 
-// ToOwner is TLS towards parties of these roles of the service with this
-// fingerprint, for somebody who has no certificate of it.
+// ToOwner returns the TLS config for connecting to parties of these roles of the service
+// whose authority has this fingerprint, for clients without a certificate.
 func ToOwner(owner string, now time.Time, roles ...Role) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13, InsecureSkipVerify: true, // VerifyConnection does it

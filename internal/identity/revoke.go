@@ -15,21 +15,21 @@ import (
 	"time"
 )
 
-// ErrRevoked is a certificate that the service's authority took back before its end.
+// ErrRevoked means that the service's authority revoked the certificate.
 var ErrRevoked = errors.New("its certificate is revoked")
 
-// ErrOlder is a list of revoked certificates that another one has replaced already.
+// ErrOlder means that a list of revoked certificates is older than the current one.
 var ErrOlder = errors.New("a newer list of revoked certificates is known")
 
 // blockRevoked is the PEM block type of a list.
 const blockRevoked = "X509 CRL"
 
-// Revoked is the certificates that a service's authority took back: a certificate
-// revocation list (RFC 5280, section 5), whose number grows with each list. The zero value
-// is the list before the first.
+// Revoked is a certificate revocation list of a service's authority (RFC 5280, section 5).
+// Its number increases with each list. The zero value is the empty list before the first.
 type Revoked struct{ list *x509.RevocationList }
 
-// Number tells which of two lists of a service is the newer one; 0 = there is none yet.
+// Number returns the number of the list: the newer of two lists has the greater one. 0 =
+// no list yet.
 func (r Revoked) Number() int64 {
 	if r.list == nil {
 		return 0
@@ -37,7 +37,7 @@ func (r Revoked) Number() int64 {
 	return r.list.Number.Int64()
 }
 
-// Len is how many certificates are on the list.
+// Len returns the number of certificates on the list.
 func (r Revoked) Len() int {
 	if r.list == nil {
 		return 0
@@ -45,21 +45,21 @@ func (r Revoked) Len() int {
 	return len(r.list.RevokedCertificateEntries)
 }
 
-// Has says whether a certificate was taken back.
+// Has reports whether a certificate is revoked.
 func (r Revoked) Has(c *x509.Certificate) bool {
 	return r.list != nil && slices.ContainsFunc(r.list.RevokedCertificateEntries, func(e x509.RevocationListEntry) bool {
 		return e.SerialNumber.Cmp(c.SerialNumber) == 0
 	})
 }
 
-// HasSerial says whether the certificate with a serial number, in hexadecimal, was taken back.
+// HasSerial reports whether the certificate with a serial number, in hexadecimal, is revoked.
 func (r Revoked) HasSerial(serial string) bool {
 	return r.list != nil && slices.ContainsFunc(r.list.RevokedCertificateEntries, func(e x509.RevocationListEntry) bool {
 		return e.SerialNumber.Text(16) == serial
 	})
 }
 
-// Text is the list in PEM; empty where there is none.
+// Text returns the list in PEM; empty if there is none.
 func (r Revoked) Text() []byte {
 	if r.list == nil {
 		return nil
@@ -67,8 +67,8 @@ func (r Revoked) Text() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: blockRevoked, Bytes: r.list.Raw})
 }
 
-// ParseRevoked reads a Text, which root must have signed; an empty one is the list before
-// the first. Errors include ErrStranger.
+// ParseRevoked parses a Text that root signed; an empty text is the list before the first.
+// Errors include ErrStranger.
 func ParseRevoked(text []byte, root *x509.Certificate) (Revoked, error) {
 	if len(text) == 0 {
 		return Revoked{}, nil
@@ -89,7 +89,7 @@ func ParseRevoked(text []byte, root *x509.Certificate) (Revoked, error) {
 	return Revoked{list}, nil
 }
 
-// ReadRevoked reads the list in a file; where there is no file, it is the one before the first.
+// ReadRevoked reads the list in a file; a missing file is the list before the first.
 func ReadRevoked(path string, root *x509.Certificate) (Revoked, error) {
 	text, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -98,15 +98,15 @@ func ReadRevoked(path string, root *x509.Certificate) (Revoked, error) {
 	return ParseRevoked(text, root)
 }
 
-// RevokedFile is the list in a file that may be replaced by a newer one, for Party.Revoked.
+// RevokedFile is a list in a file that may be replaced by a newer one, for Party.Revoked.
 type RevokedFile struct {
 	path string
 	root *x509.Certificate
 	list atomic.Pointer[Revoked]
 }
 
-// OpenRevoked reads the list in a file, which root must have signed; an empty path is one of
-// nobody.
+// OpenRevoked reads the list in a file, which root must have signed; an empty path is an
+// empty list.
 func OpenRevoked(path string, root *x509.Certificate) (*RevokedFile, error) {
 	f := &RevokedFile{path: path, root: root}
 	f.list.Store(&Revoked{})
@@ -114,17 +114,16 @@ func OpenRevoked(path string, root *x509.Certificate) (*RevokedFile, error) {
 	return f, err
 }
 
-// Path is that of the file.
+// Path returns the path of the file.
 func (f *RevokedFile) Path() string { return f.path }
 
-// List is the list in force.
+// List returns the current list.
 func (f *RevokedFile) List() Revoked { return *f.list.Load() }
 
-// Has says whether a certificate is on the list in force.
+// Has reports whether a certificate is on the current list.
 func (f *RevokedFile) Has(c *x509.Certificate) bool { return f.list.Load().Has(c) }
 
-// Look takes up the list that is in the file by now; one that cannot be used, or is older,
-// changes nothing.
+// Look reloads the file; an invalid or older list changes nothing.
 func (f *RevokedFile) Look() (changed bool, err error) {
 	if f.path == "" {
 		return false, nil
@@ -140,27 +139,27 @@ func (f *RevokedFile) Look() (changed bool, err error) {
 	return true, nil
 }
 
-// After is an error unless r may take the place of before: ErrOlder, or nil.
+// After returns nil if r may replace before, else ErrOlder.
 func (r Revoked) After(before Revoked) error {
 	if r.Number() < before.Number() {
-		return fmt.Errorf("%w: it has the number %d, and this one %d", ErrOlder, before.Number(), r.Number())
+		return fmt.Errorf("%w: the current number is %d, that of the new list %d", ErrOlder, before.Number(), r.Number())
 	}
 	return nil
 }
 
-// maxRevoked bounds a list: 400 KB, which every agent takes. Beyond it those leave that were
-// revoked first.
+// maxRevoked is the maximum length of a list: 400 KB, which every agent accepts. The
+// certificates revoked first are removed.
 const maxRevoked = 10_000
 
-// Revoke signs the list that follows before: with these certificates beside those that are
-// on it. They stay there when they have ended: this machine's clock, which would tell, may
-// be ahead, and whoever left the list would be let in. Only a service's own authority can.
+// Revoke signs the next list after before, with certs added. Expired certificates stay on the
+// list: this machine's clock may be ahead, and a certificate removed too early would be
+// accepted again. Only a service's own authority can sign a list.
 func (a *Authority) Revoke(before Revoked, certs []*x509.Certificate, now time.Time) (Revoked, error) {
 	if a.chain[0].KeyUsage&x509.KeyUsageCRLSign == 0 {
-		return Revoked{}, errors.New("signing a list of revoked certificates: this authority is not one that may: it is a delegated one, or was made before there were such lists")
+		return Revoked{}, errors.New("signing a list of revoked certificates: this authority may not: it is delegated, or was created before such lists existed")
 	}
 	form := &x509.RevocationList{
-		Number: big.NewInt(before.Number() + 1), ThisUpdate: now, NextUpdate: a.chain[0].NotAfter, // it holds until another one comes
+		Number: big.NewInt(before.Number() + 1), ThisUpdate: now, NextUpdate: a.chain[0].NotAfter, // valid until replaced
 	}
 	if before.list != nil {
 		form.RevokedCertificateEntries = slices.Clone(before.list.RevokedCertificateEntries)

@@ -76,7 +76,7 @@ func TestLists(t *testing.T) {
 
 // A clock that is years ahead lets nobody in again: who was taken out stays on every list,
 // and certificates that it takes for past can be found and revoked.
-func TestAClockThatIsYearsAheadForgetsNobody(t *testing.T) {
+func TestClockYearsAheadKeepsRevocations(t *testing.T) {
 	h, _, certs := operators(t, "ann", "bob")
 	revoke(t, h, start, certs[0])
 	wrong := start.Add(20 * 365 * 24 * time.Hour)
@@ -115,7 +115,7 @@ func TestAListIsBounded(t *testing.T) {
 
 // What a delegated authority signed counts no more once the authority is revoked, on either
 // side of a connection, and its own certificate as a controller's neither.
-func TestWhatARevokedAuthoritySignedIsRefused(t *testing.T) {
+func TestRevokedAuthorityRevokesItsCertificates(t *testing.T) {
 	h, a, _ := operators(t)
 	own, issuer, err := h.Controller("lb-us-0", start)
 	if err != nil {
@@ -158,7 +158,7 @@ func TestWhatARevokedAuthoritySignedIsRefused(t *testing.T) {
 }
 
 // Nobody but the service's own authority makes a list that is taken.
-func TestListsOfOthers(t *testing.T) {
+func TestListsOfOtherAuthoritiesAreRejected(t *testing.T) {
 	h, a, certs := operators(t, "ann")
 	_, other, theirs := operators(t, "ann")
 	foreign, err := other.Revoke(Revoked{}, theirs, start)
@@ -215,8 +215,8 @@ func TestOperatorsAreRecorded(t *testing.T) {
 			t.Errorf("%q names %d of them, want %d", who, len(got), want)
 		}
 	}
-	elsewhere := Home{t.TempDir()}
-	if _, err := elsewhere.Revoke(certs, start); !errors.Is(err, fs.ErrNotExist) {
+	other := Home{t.TempDir()}
+	if _, err := other.Revoke(certs, start); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("without the authority: %v", err)
 	}
 }
@@ -238,7 +238,7 @@ func TestRevokedPartiesAreRefused(t *testing.T) {
 
 // Whoever takes a controller out by the fingerprint of one of its certificates takes all of it out: the
 // one who has its machine has its delegated authority too, and what it was handed before.
-func TestAControllerIsTakenOutWhole(t *testing.T) {
+func TestRevokingControllerRevokesAllItsCertificates(t *testing.T) {
 	home := Home{Dir: t.TempDir()}
 	now := time.Now()
 	if _, err := home.Create("chat", now); err != nil {

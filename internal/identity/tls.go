@@ -9,43 +9,42 @@ import (
 	"time"
 )
 
-// Errors of a handshake; test for them with errors.Is. Only the side that found
-// out has them: the other is told that its certificate is bad, and no more.
+// Errors of a handshake, to test with errors.Is. Only the verifying side gets them: the other
+// side receives only a TLS alert.
 var (
-	// ErrStranger is a certificate that the service's authority did not sign, or
-	// that is no longer, or not yet, good.
+	// ErrStranger means that the certificate is not signed by the service's authority, has
+	// expired, or is not valid yet.
 	ErrStranger = errors.New("not of this service")
-	// ErrRole is a party of the service that is of no use here.
+	// ErrRole means that the party has a role that is not accepted.
 	ErrRole = errors.New("not its business")
-	// ErrAnonymous is a party that presented no certificate.
+	// ErrAnonymous means that the party presented no certificate.
 	ErrAnonymous = errors.New("no certificate was presented")
 )
 
-// Party is one end of connections: who it is, and whom it trusts.
+// Party is one end of TLS connections: its certificate, and the authority that it trusts.
 type Party struct {
 	// Root is the authority of the service.
 	Root *x509.Certificate
-	// Certificate gives what it presents; it is asked at every handshake, so that a
-	// renewed one is used at once.
+	// Certificate returns the certificate to present; it is called at every handshake, so
+	// that a renewed certificate is used at once.
 	Certificate func() (*tls.Certificate, error)
-	// Revoked is asked about each certificate of the chain that the other end presents; nil =
-	// none is.
+	// Revoked reports whether a certificate of the peer's chain is revoked; nil = none is.
 	Revoked func(*x509.Certificate) bool
-	// Now tells the time that certificates must be good at; nil = time.Now.
+	// Now returns the time for the verification of certificates; nil = time.Now.
 	Now func() time.Time
 }
 
-// Server is TLS for a listener that lets parties of these roles in.
+// Server returns the TLS config of a listener that accepts parties of these roles.
 func (p Party) Server(roles ...Role) *tls.Config {
 	c := p.base()
-	c.ClientAuth = tls.RequireAnyClientCert // VerifyConnection judges it, in one way for both sides
+	c.ClientAuth = tls.RequireAnyClientCert // VerifyConnection verifies it, for both sides
 	c.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return p.Certificate() }
 	c.VerifyConnection = func(s tls.ConnectionState) error { return p.admit(s, x509.ExtKeyUsageClientAuth, roles) }
 	return c
 }
 
-// Open is Server for a listener that also takes connections without a certificate:
-// what it serves must ask Of who is there. One that is presented must be good.
+// Open is like Server but also accepts connections without a certificate; handlers must
+// identify the peer with Of. A certificate that is presented must be valid.
 func (p Party) Open(roles ...Role) *tls.Config {
 	c := p.Server(roles...)
 	c.ClientAuth = tls.RequestClientCert
@@ -58,16 +57,16 @@ func (p Party) Open(roles ...Role) *tls.Config {
 	return c
 }
 
-// Client is TLS towards servers of these roles.
+// Client returns the TLS config for connecting to servers of these roles.
 func (p Party) Client(roles ...Role) *tls.Config {
 	c := p.base()
-	c.InsecureSkipVerify = true // VerifyConnection does it: by role, since addresses say nothing
+	c.InsecureSkipVerify = true // VerifyConnection verifies the role; addresses identify nobody
 	c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return p.Certificate() }
 	c.VerifyConnection = func(s tls.ConnectionState) error { return p.admit(s, x509.ExtKeyUsageServerAuth, roles) }
 	return c
 }
 
-// To is Client towards one party, by its whole name.
+// To is like Client for a single party, by its full name.
 func (p Party) To(n Name) *tls.Config {
 	c := p.Client(n.Role)
 	check := c.VerifyConnection
@@ -94,7 +93,7 @@ func (p Party) now() time.Time {
 	return p.Now()
 }
 
-// admit says whether who is at the other end is of the service and of one of roles.
+// admit verifies that the peer belongs to the service and has one of roles.
 func (p Party) admit(s tls.ConnectionState, usage x509.ExtKeyUsage, roles []Role) error {
 	n, err := Verify(s.PeerCertificates, p.Root, p.now(), usage)
 	if err != nil {
@@ -109,8 +108,8 @@ func (p Party) admit(s tls.ConnectionState, usage x509.ExtKeyUsage, roles []Role
 	return nil
 }
 
-// Verify says whom a chain names, which root must have signed and which must be good
-// now and for usage. Errors are ErrStranger and ErrAnonymous.
+// Verify returns the name in a chain that is signed by root and valid now and for usage.
+// Errors are ErrStranger and ErrAnonymous.
 func Verify(chain []*x509.Certificate, root *x509.Certificate, now time.Time, usage x509.ExtKeyUsage) (Name, error) {
 	if len(chain) == 0 {
 		return Name{}, ErrAnonymous
@@ -126,7 +125,7 @@ func Verify(chain []*x509.Certificate, root *x509.Certificate, now time.Time, us
 	}
 	n, err := NameOf(chain[0])
 	if err == nil && chain[0].IsCA {
-		err = errUnnamed // an authority signs; it does not speak
+		err = errUnnamed // an authority is not a party
 	}
 	if err != nil {
 		return Name{}, fmt.Errorf("%w: %w", ErrStranger, err)
@@ -134,8 +133,8 @@ func Verify(chain []*x509.Certificate, root *x509.Certificate, now time.Time, us
 	return n, nil
 }
 
-// Of is who is at the other end of a connection that a config of a Party let in;
-// ErrAnonymous when nothing was presented. s may be nil, as of a request without TLS.
+// Of returns the peer's name on a connection that a config of a Party accepted; ErrAnonymous
+// without a certificate. s may be nil, as for a request without TLS.
 func Of(s *tls.ConnectionState) (Name, error) {
 	if s == nil || len(s.PeerCertificates) == 0 {
 		return Name{}, ErrAnonymous

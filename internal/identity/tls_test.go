@@ -74,7 +74,7 @@ func handshake(t *testing.T, client, server *tls.Config) (seen tls.ConnectionSta
 	return s.ConnectionState(), atClient, atServer
 }
 
-func TestWhoMayTalkToWhom(t *testing.T) {
+func TestRolesThatMayConnect(t *testing.T) {
 	chat, other := authority(t, "chat"), authority(t, "chat") // another service that calls itself alike
 	replicasOf := func(p Party) *tls.Config { return at(p, start).Client(Replica) }
 	tests := []struct {
@@ -129,7 +129,7 @@ func anybody(t *testing.T, c *tls.Config) *tls.Config {
 	return c
 }
 
-func TestAnOpenListenerTakesTheUnknownAndJudgesTheRest(t *testing.T) {
+func TestOpenListenerAcceptsAnonymous(t *testing.T) {
 	chat := authority(t, "chat")
 	open := at(member(t, chat, Balancer, "lb-us-0"), start).Open(Operator)
 	state, _, err := handshake(t, &tls.Config{InsecureSkipVerify: true}, open)
@@ -222,7 +222,7 @@ func parsed(t *testing.T, pair *tls.Certificate) []*x509.Certificate {
 	return chain
 }
 
-func TestAPinHoldsOneKey(t *testing.T) {
+func TestPinAcceptsOneKey(t *testing.T) {
 	chat := authority(t, "chat")
 	operator := at(member(t, chat, Operator, "ann"), start)
 	key, err := NewKey()
@@ -252,7 +252,7 @@ func TestAPinHoldsOneKey(t *testing.T) {
 	}
 }
 
-func TestTheFingerprintOfAServiceIsEnoughToKnowIt(t *testing.T) {
+func TestOwnerFingerprintAuthenticates(t *testing.T) {
 	chat := authority(t, "chat")
 	server := at(member(t, chat, Balancer, "lb-us-0"), start).Open(Operator)
 	if _, err, _ := handshake(t, ToOwner(chat.Owner(), start, Balancer), server); err != nil {

@@ -1,9 +1,9 @@
-// Package printable makes text from outside harmless on a terminal: engine logs, errors
-// of remote ends, names in snapshots, tags in clouds. Such text can move the cursor,
-// overwrite lines, turn the direction of writing, hide characters or answer for the
-// user. Text and Line say what becomes of it, Writer applies Text to all that a verb
-// prints, and Table lays cells out, each through Line.
+// Package printable makes untrusted text safe to print on a terminal: engine logs, remote
+// errors, names in snapshots, cloud tags. Such text can move the cursor, overwrite lines,
+// change the writing direction, hide characters or fake the user's input. Text and Line
+// sanitise a string, Writer applies Text to everything that a command prints, and Table
+// applies Line to each cell.
 //
-// What may pass is what shows as itself, line ends and tabs. Colours do not: a text
-// can hide itself with them. Styling of our own goes around a Writer, by Raw.
+// Visible characters, newlines and tabs are kept. Colours are removed, because text can hide
+// itself with them. A program's own styling bypasses a Writer through Raw.
 package printable

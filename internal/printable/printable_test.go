@@ -122,7 +122,7 @@ func keepsJSON(t *testing.T, s string) {
 }
 
 // Styling of our own goes around a Writer, in its place among what is written.
-func TestRawKeepsItsPlace(t *testing.T) {
+func TestRawKeepsOutputOrder(t *testing.T) {
 	var out bytes.Buffer
 	w := printable.NewWriter(&out)
 	_, _ = io.WriteString(w, "50\r")
@@ -142,7 +142,7 @@ var errFull = errors.New("disk full")
 
 func (full) Write([]byte) (int, error) { return 0, errFull }
 
-func TestWriterPassesErrorsOn(t *testing.T) {
+func TestWriterReturnsErrors(t *testing.T) {
 	for _, text := range []string{"plain", "\x1b[2J"} {
 		if _, err := io.WriteString(printable.NewWriter(full{}), text); !errors.Is(err, errFull) {
 			t.Errorf("writing %q: %v", text, err)
@@ -156,7 +156,7 @@ func TestWriterPassesErrorsOn(t *testing.T) {
 }
 
 // Lines that several goroutines write stay whole.
-func TestWriterIsShared(t *testing.T) {
+func TestWriterIsSafeForConcurrentUse(t *testing.T) {
 	var out bytes.Buffer
 	w := printable.NewWriter(&out)
 	var wg sync.WaitGroup
@@ -173,7 +173,7 @@ func TestWriterIsShared(t *testing.T) {
 	}
 }
 
-func TestTableKeepsItsShape(t *testing.T) {
+func TestTableSanitisesCells(t *testing.T) {
 	var out bytes.Buffer
 	table := printable.NewTable(&out)
 	table.Rowf("ID\tSTATE\tREASON")

@@ -8,14 +8,14 @@ import (
 	"text/tabwriter"
 )
 
-// Table lays rows of cells out in columns that are two spaces apart. Cells go through
-// Line: none adds a row or a column.
+// Table prints rows of cells in columns that are two spaces apart. Cells are sanitised by
+// Line, so they cannot add rows or columns.
 type Table struct{ w *tabwriter.Writer }
 
-// NewTable is a table whose cells are flush left, written to w by Flush.
+// NewTable returns a table with left-aligned cells, written to w by Flush.
 func NewTable(w io.Writer) *Table { return &Table{tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)} }
 
-// NewRightTable is a table whose cells are flush right; the last cell of a row must end
+// NewRightTable returns a table with right-aligned cells; the last cell of a row must end
 // in a tab, too.
 func NewRightTable(w io.Writer) *Table {
 	return &Table{tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)}
@@ -27,20 +27,20 @@ func (t *Table) Row(cells ...string) {
 	for i, c := range cells {
 		safe[i] = Line(c)
 	}
-	_, _ = io.WriteString(t.w, strings.Join(safe, "\t")+"\n") // Flush gives the error
+	_, _ = io.WriteString(t.w, strings.Join(safe, "\t")+"\n") // Flush returns the error
 }
 
-// Rowf adds a row by a format in which tabs end cells; texts among the arguments go
-// through Line.
+// Rowf adds a row by a format in which tabs end cells; text arguments are sanitised by
+// Line.
 func (t *Table) Rowf(format string, args ...any) {
 	safe := make([]any, len(args))
 	for i, a := range args {
 		safe[i] = lineOf(a)
 	}
-	_, _ = fmt.Fprintf(t.w, format+"\n", safe...) // Flush gives the error
+	_, _ = fmt.Fprintf(t.w, format+"\n", safe...) // Flush returns the error
 }
 
-// lineOf is an argument with its text made one harmless line; figures stay as they are.
+// lineOf returns an argument sanitised by Line; numbers and booleans are unchanged.
 func lineOf(a any) any {
 	switch reflect.ValueOf(a).Kind() {
 	case reflect.Invalid, reflect.Bool, reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64,
@@ -50,5 +50,5 @@ func lineOf(a any) any {
 	return Line(fmt.Sprint(a))
 }
 
-// Flush lays the rows out and writes them.
+// Flush aligns the rows and writes them.
 func (t *Table) Flush() error { return t.w.Flush() }

@@ -7,11 +7,10 @@ import (
 	"unicode/utf8"
 )
 
-// Text makes text of several lines harmless. Line ends and tabs stay; whole colour
-// sequences (ESC [ ... m) and a carriage return before a line end vanish; every other
-// character that does not show as itself is written as an escape: \x1b for controls
-// below 0x20, else \u009b, as JSON has it, so that a JSON document keeps its values.
-// Invalid UTF-8 becomes U+FFFD. Text of Text changes nothing.
+// Text sanitises text of several lines. Newlines and tabs are kept; complete colour sequences
+// (ESC [ ... m) and a carriage return before a newline are removed; every other invisible
+// character is escaped: as \x1b below 0x20, else as \u009b, as in JSON, so that a JSON
+// document keeps its values. Invalid UTF-8 becomes U+FFFD. Text is idempotent.
 func Text(s string) string {
 	if plain(s, true) {
 		return s
@@ -20,10 +19,10 @@ func Text(s string) string {
 	return string(out)
 }
 
-// Line makes text harmless where it is one cell or one name: line ends, tabs and other
-// spaces become a space each, invalid UTF-8 a question mark, and what does not show
-// as itself vanishes, as do selectors of variants, whose width terminals do not agree
-// on. Line of Line changes nothing.
+// Line sanitises text of one line, such as a cell or a name: newlines, tabs and other spaces
+// become one space each, invalid UTF-8 becomes a question mark, and invisible characters are
+// removed, as are variation selectors, whose width differs between terminals. Line is
+// idempotent.
 func Line(s string) string {
 	if plain(s, false) {
 		return s
@@ -32,8 +31,7 @@ func Line(s string) string {
 	return string(out)
 }
 
-// plain reports whether s is printable ASCII, and line ends and tabs where lines allows
-// them.
+// plain reports whether s is printable ASCII and, if lines is true, newlines and tabs.
 func plain[T string | []byte](s T, lines bool) bool {
 	for i := range len(s) {
 		if (s[i] < ' ' || s[i] > '~') && (!lines || s[i] != '\n' && s[i] != '\t') {
@@ -43,12 +41,12 @@ func plain[T string | []byte](s T, lines bool) bool {
 	return true
 }
 
-// longestColour bounds a colour sequence, in bytes; a longer one is none.
-const longestColour = 64
+// maxColourLen is the maximum length of a colour sequence in bytes.
+const maxColourLen = 64
 
-// appendSafe appends what is to be printed of src: by Line where oneLine, else by Text.
-// Unless src is final it stops before an end that only what follows can tell the
-// meaning of; used is how far it came.
+// appendSafe appends src sanitised as by Line if oneLine is true, else as by Text. Unless
+// final is true it stops before an incomplete character or sequence at the end of src; used
+// is the number of bytes processed.
 func appendSafe(dst, src []byte, oneLine, final bool) (out []byte, used int) {
 	for used < len(src) {
 		rest := src[used:]
@@ -74,7 +72,7 @@ func appendSafe(dst, src []byte, oneLine, final bool) (out []byte, used int) {
 	return dst, used
 }
 
-// colour is the length of the colour sequence that b begins with, 0 for none.
+// colour returns the length of the colour sequence that b begins with, 0 for none.
 func colour(b []byte) int {
 	if n := parameters(b); n > 0 && n < len(b) && b[n] == 'm' {
 		return n + 1
@@ -82,19 +80,18 @@ func colour(b []byte) int {
 	return 0
 }
 
-// beginsColour reports whether b is the beginning of what may become a colour sequence.
+// beginsColour reports whether b may be the start of a colour sequence.
 func beginsColour(b []byte) bool {
-	return len(b) < longestColour && (len(b) == 1 && b[0] == 0x1b || parameters(b) == len(b))
+	return len(b) < maxColourLen && (len(b) == 1 && b[0] == 0x1b || parameters(b) == len(b))
 }
 
-// parameters is the length of ESC [ and the figures after it that b begins with, 0 for
-// none.
+// parameters returns the length of the ESC [ and parameters that b begins with, 0 for none.
 func parameters(b []byte) int {
 	if len(b) < 2 || b[0] != 0x1b || b[1] != '[' {
 		return 0
 	}
 	n := 2
-	for n < len(b) && n < longestColour && (b[n] >= '0' && b[n] <= '9' || b[n] == ';' || b[n] == ':') {
+	for n < len(b) && n < maxColourLen && (b[n] >= '0' && b[n] <= '9' || b[n] == ';' || b[n] == ':') {
 		n++
 	}
 	return n
@@ -125,8 +122,8 @@ func appendInText(dst []byte, r rune) []byte {
 	return fmt.Appendf(dst, `\u%04x`, r)
 }
 
-// shows reports whether a character is drawn, or is a space, and does nothing to those
-// around it. The two selectors between text and emoji do too little to write them out.
+// shows reports whether a character is visible or a space, and has no effect on those
+// around it. The two selectors between text and emoji style are accepted as harmless.
 func shows(r rune) bool {
 	switch {
 	case r == 0xfe0e || r == 0xfe0f:

@@ -5,9 +5,9 @@ import (
 	"sync"
 )
 
-// Writer passes text on, made harmless as Text does. It may be written to from several
-// goroutines. What a write ends with and only the next one can tell the meaning of, part
-// of a character or of a colour sequence, is held back until then, or until Flush.
+// Writer writes text sanitised by Text to another writer. It is safe for concurrent use. An
+// incomplete character or colour sequence at the end of a write is buffered until the next
+// write or Flush.
 type Writer struct {
 	mu   sync.Mutex
 	w    io.Writer
@@ -15,13 +15,13 @@ type Writer struct {
 	out  []byte
 }
 
-// mostKept bounds the memory that a Writer keeps between two writes, in bytes.
-const mostKept = 64 << 10
+// maxKept is the maximum size of the buffer that a Writer keeps between writes, in bytes.
+const maxKept = 64 << 10
 
-// NewWriter writes to w.
+// NewWriter returns a Writer that writes to w.
 func NewWriter(w io.Writer) *Writer { return &Writer{w: w} }
 
-// Write takes all of p, or none of it when it cannot be written.
+// Write writes all of b, or returns 0 and the error.
 func (p *Writer) Write(b []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -33,8 +33,8 @@ func (p *Writer) Write(b []byte) (int, error) {
 		src = append(p.held, b...)
 	}
 	out, used := appendSafe(p.out[:0], src, false, false)
-	p.held = append([]byte(nil), src[used:]...) // some bytes, and rarely
-	if p.out = out; cap(out) > mostKept {
+	p.held = append([]byte(nil), src[used:]...) // rare, and only a few bytes
+	if p.out = out; cap(out) > maxKept {
 		p.out = nil
 	}
 	if len(out) > 0 {
@@ -45,7 +45,7 @@ func (p *Writer) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// Flush writes what is held back.
+// Flush writes the buffered bytes.
 func (p *Writer) Flush() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -62,8 +62,8 @@ func (p *Writer) flush() error {
 	return err
 }
 
-// Unwrap is where a Writer writes to; w itself when it is none. It is for questions to
-// what is behind it, such as whether that is a terminal.
+// Unwrap returns the writer behind a Writer; w itself if it is not a Writer. Use it to test
+// whether that is a terminal, for instance.
 func Unwrap(w io.Writer) io.Writer {
 	if p, ok := w.(*Writer); ok {
 		return p.w
@@ -71,9 +71,9 @@ func Unwrap(w io.Writer) io.Writer {
 	return w
 }
 
-// Raw is the way around a Writer, for bytes of our own that style or draw; text from
-// outside among them must have gone through Text or Line. It is w itself when that is
-// no Writer.
+// Raw returns a writer that bypasses the sanitising of a Writer, for a program's own escape
+// codes; untrusted text in them must be sanitised by Text or Line. If w is not a Writer, it
+// returns w.
 func Raw(w io.Writer) io.Writer {
 	if p, ok := w.(*Writer); ok {
 		return raw{p}

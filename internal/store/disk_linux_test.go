@@ -146,7 +146,7 @@ func get(ctx context.Context, st *Store, key string) ([]byte, uint64, error) {
 
 // A full disk ends the writes of the NATS server for good: the store says so, and starts
 // it anew once there is room. What was acknowledged before is still there.
-func TestAStoreComesBackOnceItsDiskHasRoom(t *testing.T) {
+func TestStoreRecoversWhenDiskHasSpace(t *testing.T) {
 	testkit.Slow(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

@@ -12,21 +12,21 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// The errors that callers react to; every error of this package wraps one of
-// them, the caller's own context error, or the cause as NATS states it.
+// Errors for callers to test with errors.Is. Every error of this package wraps one of them,
+// the error of the caller's context, or the error of NATS.
 var (
-	// ErrUnavailable says that the store cannot be reached now. A write that
-	// failed with it may still have happened: read before deciding again.
+	// ErrUnavailable means that the store cannot be reached. A write that failed with it
+	// may have been applied: read before retrying.
 	ErrUnavailable = errors.New("store unavailable")
-	// ErrNotFound says that a key has no value.
+	// ErrNotFound means that a key has no value.
 	ErrNotFound = errors.New("key not found")
-	// ErrConflict says that somebody else wrote the key first.
+	// ErrConflict means that the key was written by another client first.
 	ErrConflict = errors.New("revision conflict")
-	// ErrLeaseLost says that the lease belongs to somebody else, or to nobody.
+	// ErrLeaseLost means that the lease has another holder, or none.
 	ErrLeaseLost = errors.New("lease lost")
 )
 
-// wrap names what was being done and sorts NATS's many errors into ours.
+// wrap adds the operation to an error and maps errors of NATS to those of this package.
 func wrap(ctx context.Context, err error, format string, args ...any) error {
 	if err == nil {
 		return nil
@@ -41,7 +41,7 @@ func wrap(ctx context.Context, err error, format string, args ...any) error {
 	return fmt.Errorf("%s: %w", what, err)
 }
 
-// kindOf is the error of this package that err amounts to, nil for none.
+// kindOf returns the error of this package that err corresponds to, nil for none.
 func kindOf(err error) error {
 	switch {
 	case errors.Is(err, ErrUnavailable):
@@ -57,7 +57,7 @@ func kindOf(err error) error {
 	return nil
 }
 
-// outages are the errors that mean "no answer", whichever layer noticed.
+// outages are the errors of all layers that mean that the store does not respond.
 var outages = []error{
 	nats.ErrConnectionClosed, nats.ErrConnectionReconnecting, nats.ErrReconnectBufExceeded, nats.ErrTimeout,
 	nats.ErrNoServers, nats.ErrNoResponders, nats.ErrDisconnected, nats.ErrConnectionDraining,
@@ -74,30 +74,30 @@ func isOutage(err error) bool {
 	return isServerFailure(err)
 }
 
-// isServerFailure says whether the server answered that it could not do its part, as on a
-// full disk: the 5xx of the JetStream API.
+// isServerFailure reports whether the server responded with a 5xx error of the JetStream
+// API, as on a full disk.
 func isServerFailure(err error) bool {
 	var answer *jetstream.APIError
 	return errors.As(err, &answer) && answer.Code >= http.StatusInternalServerError
 }
 
-// Limits of makeBackoff.
+// Limits of createBackoff.
 const (
 	makeRetryMin = time.Second
 	makeRetryMax = 30 * time.Second
 )
 
-// makeBackoff spaces attempts to make a stream that the server fails to make: each costs
-// it a file descriptor for good where its disk is full.
-type makeBackoff struct {
+// createBackoff is the backoff of attempts to create a stream: on a full disk each failed
+// attempt leaks a file descriptor in the server.
+type createBackoff struct {
 	mu     sync.Mutex
-	failed error // the last failure; nil when there was none
+	failed error // the last failure; nil if the last attempt succeeded
 	wait   time.Duration
-	next   time.Time // no attempt before
+	next   time.Time // the earliest time of the next attempt
 }
 
-// refuses is the last failure while it is too early for another attempt.
-func (b *makeBackoff) refuses(now time.Time) error {
+// refuses returns the last failure while it is too early for another attempt, else nil.
+func (b *createBackoff) refuses(now time.Time) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.failed != nil && now.Before(b.next) {
@@ -106,8 +106,8 @@ func (b *makeBackoff) refuses(now time.Time) error {
 	return nil
 }
 
-// note keeps how an attempt ended.
-func (b *makeBackoff) note(now time.Time, err error) {
+// note records the result of an attempt.
+func (b *createBackoff) note(now time.Time, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !isServerFailure(err) {

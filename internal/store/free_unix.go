@@ -4,7 +4,7 @@ package store
 
 import "golang.org/x/sys/unix"
 
-// freeBytes is how much a user's files may still take on the file system of a directory.
+// freeBytes returns the bytes available to users on the file system of a directory.
 func freeBytes(dir string) (uint64, error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(dir, &s); err != nil {

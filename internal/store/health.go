@@ -12,16 +12,16 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// The store's own check of itself.
+// Limits of the store's health check.
 const (
-	// checkEvery is how often the store looks whether it can still write.
+	// checkEvery is the interval of the check whether the store can write.
 	checkEvery = time.Second
-	// restartMax bounds the wait between attempts to start again: the first comes at once,
-	// and each later one after twice the time.
+	// restartMax is the maximum backoff between restarts: the first is immediate, then the
+	// backoff doubles.
 	restartMax = 30 * time.Second
-	// roomBytes must fit on the disk before the store starts again: with less it would be
-	// full again at once. It is the size of one block of a stream on disk.
-	roomBytes = 8 << 20
+	// minFreeBytes is the free space required for a restart: with less the disk would be full
+	// again at once. It is the size of one block of a stream on disk.
+	minFreeBytes = 8 << 20
 )
 
 // Problem is why a store does not work.
@@ -30,34 +30,34 @@ type Problem struct {
 	Err   error
 }
 
-// Error says since when, and why.
+// Error returns since when the store has failed, and why.
 func (p *Problem) Error() string {
 	return fmt.Sprintf("the store has failed since %s: %v", p.Since.UTC().Format("2006-01-02 15:04:05 UTC"), p.Err)
 }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (p *Problem) Unwrap() error { return p.Err }
 
-// Health is why the store cannot write; nil while it can. The NATS server refuses all
-// writes of a stream after one that failed, such as on a full disk, until it is started
-// anew. The store does that by itself once its disk takes files again; reads are answered
-// meanwhile where the server can.
+// Health returns why the store cannot write; nil while it can. After a failed write, such as
+// on a full disk, the NATS server refuses all writes of a stream until it is restarted. The
+// store restarts it once the disk can be written again; until then reads work as far as the
+// server allows.
 func (s *Server) Health() *Problem {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.problem
 }
 
-// supervise keeps a NATS server writing until ctx ends, and then ends it.
+// supervise restarts a NATS server that cannot write, until ctx ends, and then stops it.
 func (s *Server) supervise(ctx context.Context, ns *server.Server) {
 	defer close(s.done)
 	defer s.lock.Close()
 	wait, last := s.opts.checkEvery, time.Time{} // between starts, and when the last one was
 	for sleep(ctx, s.opts.checkEvery) {
-		broken, full := check(ns), lacksRoom(s.opts.Dir)
+		broken, full := check(ns), checkFreeSpace(s.opts.Dir)
 		switch {
 		case full != nil:
-			s.report(full) // it may write still, and no start would last
+			s.report(full) // it may still write, and a restart would not help
 			continue
 		case broken != nil:
 			s.report(broken)
@@ -76,26 +76,26 @@ func (s *Server) supervise(ctx context.Context, ns *server.Server) {
 	stopNATS(ns)
 }
 
-// lacksRoom says that the file system of a directory is full, or about to be.
-func lacksRoom(dir string) error {
+// checkFreeSpace returns an error if the file system of a directory is full, or nearly.
+func checkFreeSpace(dir string) error {
 	free, err := freeBytes(dir)
-	if err != nil || free >= roomBytes {
-		return nil //nolint:nilerr // where it cannot be asked, failed writes tell
+	if err != nil || free >= minFreeBytes {
+		return nil //nolint:nilerr // if the free space is unknown, failed writes are detected
 	}
-	return fmt.Errorf("%s has %d KiB left of the %d MiB that the store needs: %w", dir, free>>10, roomBytes>>20, syscall.ENOSPC)
+	return fmt.Errorf("%s has %d KiB left of the %d MiB that the store needs: %w", dir, free>>10, minFreeBytes>>20, syscall.ENOSPC)
 }
 
-// Free is how many bytes the file system of the store has left; false where that is not
-// known.
+// Free returns the free bytes of the store's file system; known is false if the system does
+// not report them.
 func (s *Server) Free() (bytes uint64, known bool) {
 	free, err := freeBytes(s.opts.Dir)
 	return free, err == nil
 }
 
-// restart starts the server anew if its disk takes files again. It returns the server; nil
-// where it could not be started.
+// restart restarts the server if its disk can be written again. It returns the server; nil if
+// it could not be started.
 func (s *Server) restart(ctx context.Context, ns *server.Server) *server.Server {
-	if err := tryDisk(s.opts.Dir); err != nil {
+	if err := checkDisk(s.opts.Dir); err != nil {
 		s.report(err)
 		return ns
 	}
@@ -108,14 +108,14 @@ func (s *Server) restart(ctx context.Context, ns *server.Server) *server.Server 
 	return ns
 }
 
-// check is why a server cannot write; nil where it can, or there is none.
+// check returns why a server cannot write; nil if it can, or if there is no server.
 func check(ns *server.Server) error {
 	if ns == nil {
 		return nil
 	}
 	for _, e := range ns.Healthz(&server.HealthzOptions{Details: true}).Errors {
-		// A stream that is being made, which takes long on a slow disk, has a directory
-		// before it is served; checkRecovered tells of those that were lost.
+		// The directory of a stream exists before the stream is served, for long on a slow
+		// disk; checkRecovered detects streams that were lost.
 		if !strings.HasSuffix(e.Error, "could not be recovered") {
 			return errors.New(e.Error)
 		}
@@ -123,7 +123,7 @@ func check(ns *server.Server) error {
 	return nil
 }
 
-// stopNATS ends a server; nil is none.
+// stopNATS stops a server, if not nil.
 func stopNATS(ns *server.Server) {
 	if ns != nil {
 		ns.Shutdown()
@@ -131,15 +131,15 @@ func stopNATS(ns *server.Server) {
 	}
 }
 
-// tryDisk is why a directory takes no file of a useful size.
-func tryDisk(dir string) (err error) {
+// checkDisk returns why a file of minFreeBytes cannot be written to a directory.
+func checkDisk(dir string) (err error) {
 	f, err := os.CreateTemp(dir, "room.*")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.Remove(f.Name())) }()
 	chunk := make([]byte, 1<<20)
-	for range roomBytes / len(chunk) {
+	for range minFreeBytes / len(chunk) {
 		if _, err = f.Write(chunk); err != nil {
 			break
 		}
@@ -150,8 +150,8 @@ func tryDisk(dir string) (err error) {
 	return errors.Join(err, f.Close())
 }
 
-// report notes why the store cannot write: its first reason is logged and told, later
-// ones take its place.
+// report records why the store cannot write. The first reason is logged and passed to
+// OnHealth; later ones only replace it.
 func (s *Server) report(err error) {
 	p := &Problem{Since: time.Now(), Err: err}
 	s.mu.Lock()
@@ -164,13 +164,13 @@ func (s *Server) report(err error) {
 	if !first {
 		return
 	}
-	s.log.Error("the store cannot write; it starts again by itself once its disk takes files", "dir", s.opts.Dir, "err", err)
+	s.log.Error("the store cannot write; it restarts automatically once its disk can be written", "dir", s.opts.Dir, "err", err)
 	if s.opts.OnHealth != nil {
 		s.opts.OnHealth(p)
 	}
 }
 
-// recovered notes that the store can write.
+// recovered records that the store can write.
 func (s *Server) recovered() {
 	s.mu.Lock()
 	p := s.problem
@@ -185,7 +185,7 @@ func (s *Server) recovered() {
 	}
 }
 
-// sleep waits; false when ctx ended.
+// sleep waits for d; false if ctx ended.
 func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -19,7 +19,7 @@ import (
 
 // A client says why it cannot write for as long as it cannot, and a read that succeeds
 // meanwhile takes nothing of that back.
-func TestAClientKnowsWhyTheStoreFails(t *testing.T) {
+func TestProblemReportsStoreFailure(t *testing.T) {
 	testkit.Slow(t)
 	srv := serve(t, t.TempDir())
 	st := connect(t, srv)
@@ -62,10 +62,10 @@ func TestFailuresOfTheServerAreOutages(t *testing.T) {
 	}
 }
 
-func TestStreamsThatCannotBeMadeAreAskedForSeldom(t *testing.T) {
+func TestStreamCreationBacksOff(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	failure := &jetstream.APIError{Code: 500}
-	var b makeBackoff
+	var b createBackoff
 	attempts := 0
 	for range 3600 {
 		if b.refuses(now) == nil {
@@ -82,7 +82,7 @@ func TestStreamsThatCannotBeMadeAreAskedForSeldom(t *testing.T) {
 	}
 }
 
-func TestProblemsTellSinceWhen(t *testing.T) {
+func TestProblemKeepsFirstTime(t *testing.T) {
 	p := &Problem{Since: time.Date(2026, 11, 22, 20, 3, 12, 0, time.UTC), Err: errors.New("no space left on device")}
 	if got := p.Error(); got != "the store has failed since 2026-11-22 20:03:12 UTC: no space left on device" {
 		t.Errorf("got %q", got)
@@ -91,7 +91,7 @@ func TestProblemsTellSinceWhen(t *testing.T) {
 
 // A process that is killed while its disk is full leaves a stream that was never made:
 // nothing was stored in it, so that it is no damage.
-func TestAStreamThatWasNeverMadeIsNoDamage(t *testing.T) {
+func TestUnfinishedStreamIsNotDamage(t *testing.T) {
 	dir := t.TempDir()
 	stream := filepath.Join(dir, "jetstream", "$G", "streams", "KV_skyserve_state")
 	for name, text := range map[string]string{"msgs/1.blk": "", "meta.inf.tmp": `{"na`} {
@@ -146,7 +146,7 @@ func TestRepeatedErrorsAreLoggedOnce(t *testing.T) {
 	for i := range 10_000 {
 		l.Errorf("another %d", i)
 	}
-	if len(l.said) > saidMax {
-		t.Errorf("%d texts are remembered", len(l.said))
+	if len(l.lastLogged) > maxLogged {
+		t.Errorf("%d texts are remembered", len(l.lastLogged))
 	}
 }

@@ -11,14 +11,13 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// keyRE is what a key may hold; parts are separated by dots, as in
-// desired.replicas.us-0.
+// keyRE matches valid keys: parts separated by dots, as in desired.replicas.us-0.
 var keyRE = regexp.MustCompile(`^[A-Za-z0-9_/=-]+(\.[A-Za-z0-9_/=-]+)*$`)
 
-// reading is what Get does, in words.
+// reading is the name of Get's operation in errors.
 const reading = "reading"
 
-// withBucket runs f on the bucket of state under the operation's time limit.
+// withBucket runs f on the state bucket with opTimeout.
 func (s *Store) withBucket(ctx context.Context, key, doing string, f func(context.Context, jetstream.KeyValue) error) error {
 	if !keyRE.MatchString(key) {
 		return fmt.Errorf("%s store key %q: want letters, digits and _/=- in parts separated by dots", doing, key)
@@ -37,7 +36,7 @@ func (s *Store) withBucket(ctx context.Context, key, doing string, f func(contex
 	return wrap(ctx, err, "%s store key %q", doing, key)
 }
 
-// Get reads a key and the revision of its value. Fails with ErrNotFound or
+// Get returns the value of a key and its revision. It fails with ErrNotFound or
 // ErrUnavailable.
 func (s *Store) Get(ctx context.Context, key string) (value []byte, revision uint64, err error) {
 	err = s.withBucket(ctx, key, reading, func(ctx context.Context, kv jetstream.KeyValue) error {
@@ -51,8 +50,8 @@ func (s *Store) Get(ctx context.Context, key string) (value []byte, revision uin
 	return value, revision, err
 }
 
-// Put writes a key whatever it held and returns the new revision. Revisions
-// grow over all keys of the service and are never used twice.
+// Put writes a key unconditionally and returns the new revision. Revisions increase over
+// all keys of the service and are never reused.
 func (s *Store) Put(ctx context.Context, key string, value []byte) (revision uint64, err error) {
 	err = s.withBucket(ctx, key, "writing", func(ctx context.Context, kv jetstream.KeyValue) (err error) {
 		revision, err = kv.Put(ctx, key, value)
@@ -61,7 +60,7 @@ func (s *Store) Put(ctx context.Context, key string, value []byte) (revision uin
 	return revision, err
 }
 
-// Create writes a key that has no value; ErrConflict when it has one.
+// Create writes a key that has no value; ErrConflict if it has one.
 func (s *Store) Create(ctx context.Context, key string, value []byte) (revision uint64, err error) {
 	err = s.withBucket(ctx, key, "creating", func(ctx context.Context, kv jetstream.KeyValue) (err error) {
 		revision, err = kv.Create(ctx, key, value)
@@ -70,8 +69,7 @@ func (s *Store) Create(ctx context.Context, key string, value []byte) (revision 
 	return revision, err
 }
 
-// CompareAndSwap writes a key whose newest revision is the given one;
-// ErrConflict when it is another.
+// CompareAndSwap writes a key if its revision is the given one; ErrConflict if not.
 func (s *Store) CompareAndSwap(ctx context.Context, key string, value []byte, revision uint64) (next uint64, err error) {
 	err = s.withBucket(ctx, key, "swapping", func(ctx context.Context, kv jetstream.KeyValue) (err error) {
 		next, err = kv.Update(ctx, key, value, revision)
@@ -80,22 +78,22 @@ func (s *Store) CompareAndSwap(ctx context.Context, key string, value []byte, re
 	return next, err
 }
 
-// Delete removes a key; removing what is not there is no error.
+// Delete removes a key. Removing a missing key is not an error.
 func (s *Store) Delete(ctx context.Context, key string) error {
 	return s.withBucket(ctx, key, "deleting", func(ctx context.Context, kv jetstream.KeyValue) error {
 		return kv.Delete(ctx, key)
 	})
 }
 
-// deleteAt removes a key whose newest revision is the given one.
+// deleteAt removes a key if its revision is the given one.
 func (s *Store) deleteAt(ctx context.Context, key string, revision uint64) error {
 	return s.withBucket(ctx, key, "deleting", func(ctx context.Context, kv jetstream.KeyValue) error {
 		return kv.Delete(ctx, key, jetstream.LastRevision(revision))
 	})
 }
 
-// Keys lists the keys that have a value and begin with prefix, sorted; an empty
-// prefix means all.
+// Keys lists the keys with the given prefix that have a value, sorted; an empty prefix
+// means all.
 func (s *Store) Keys(ctx context.Context, prefix string) ([]string, error) {
 	octx, cancel := context.WithTimeout(ctx, opTimeout)
 	defer cancel()
@@ -110,7 +108,7 @@ func (s *Store) Keys(ctx context.Context, prefix string) ([]string, error) {
 			}
 		}
 		if errors.Is(err, jetstream.ErrNoKeysFound) {
-			err = octx.Err() // a listing cut short looks empty
+			err = octx.Err() // a listing that timed out looks empty
 		}
 	}
 	s.note(&s.read, err)
@@ -120,31 +118,30 @@ func (s *Store) Keys(ctx context.Context, prefix string) ([]string, error) {
 // Change is one change of a key.
 type Change struct {
 	Key      string
-	Value    []byte // nil when Deleted
+	Value    []byte // nil if Deleted
 	Revision uint64
 	Deleted  bool
 }
 
-// watchRetry is the wait before a watch that failed while connected is tried
-// again.
+// watchRetry is the backoff of a watch that failed while connected.
 const watchRetry = 200 * time.Millisecond
 
-// bucketRetry is the wait before a bucket that nobody has made yet is looked for
-// again: it may never be made.
+// bucketRetry is the interval of checking for a bucket that does not exist yet, and may
+// never exist.
 const bucketRetry = time.Second
 
-// Watch sends the present value of every key that begins with prefix, then
-// every change, until ctx ends, when the channel closes. It outlives outages:
-// after one it sends what changed meanwhile. Intermediate values of a key that
-// changes quickly may be left out, its newest value never is.
+// Watch sends the current value of every key with the given prefix, then every change, until
+// ctx ends, and then closes the channel. After an outage it sends the changes made
+// meanwhile. Intermediate values of a key that changes quickly may be skipped, but never
+// its newest value.
 func (s *Store) Watch(ctx context.Context, prefix string) <-chan Change {
 	return s.watch(ctx, prefix, s.bucket)
 }
 
-// Follow is Watch for those who only read: it makes nothing in the store, and waits
-// until somebody has written there.
+// Follow is Watch for clients that only read: it creates nothing in the store, and waits
+// until the bucket exists.
 func (s *Store) Follow(ctx context.Context, prefix string) <-chan Change {
-	return s.watch(ctx, prefix, s.madeBucket)
+	return s.watch(ctx, prefix, s.existingBucket)
 }
 
 func (s *Store) watch(ctx context.Context, prefix string, open func(context.Context) (jetstream.KeyValue, error)) <-chan Change {
@@ -159,16 +156,16 @@ func (s *Store) watch(ctx context.Context, prefix string, open func(context.Cont
 	return out
 }
 
-// watch is a Watch over all its connections.
+// watch is the state of a Watch across connections.
 type watch struct {
 	s      *Store
 	open   func(context.Context) (jetstream.KeyValue, error) // the bucket
 	prefix string
-	seen   map[string]uint64 // newest revision sent, per key
+	seen   map[string]uint64 // newest revision sent, by key
 	out    chan<- Change
 }
 
-// session watches over one connection, and returns when it is over.
+// session watches over one connection, and returns when the connection or the watch ends.
 func (w *watch) session(ctx context.Context) {
 	_, ok, next := w.s.connection()
 	if !ok {
@@ -212,8 +209,8 @@ func (w *watch) session(ctx context.Context) {
 	}
 }
 
-// pattern is what the server is asked for: of a prefix that ends a part only the
-// keys below it.
+// pattern returns the subject to watch: only the keys below the prefix if it ends with a
+// dot, else all keys.
 func (w *watch) pattern() string {
 	if strings.HasSuffix(w.prefix, ".") {
 		return w.prefix + ">"
@@ -221,7 +218,7 @@ func (w *watch) pattern() string {
 	return ">"
 }
 
-// send passes one entry on unless it was sent before; false when ctx ended.
+// send sends an entry unless it was sent before; false if ctx ended.
 func (w *watch) send(ctx context.Context, e jetstream.KeyValueEntry) bool {
 	if !strings.HasPrefix(e.Key(), w.prefix) || w.seen[e.Key()] == e.Revision() {
 		return true

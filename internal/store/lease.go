@@ -13,23 +13,22 @@ import (
 // leaseRecord is the value of a lease's key.
 type leaseRecord struct {
 	Holder string `json:"holder"`
-	// Tenure is unique to one acquisition, so that a holder recognises its own
-	// write when the acknowledgement of it got lost.
-	Tenure string `json:"tenure"`
-	// TTLMillis is what the holder promised; observers wait at least this long.
+	// Term is unique to one acquisition, so that a holder recognises its own write if its
+	// acknowledgement was lost.
+	Term string `json:"tenure"`
+	// TTLMillis is the holder's ttl; others wait at least this long.
 	TTLMillis int64 `json:"ttl_ms"`
 }
 
-// observation is what a candidate knows of another's lease: the revision it
-// last saw and since when, on its own monotonic clock. No clock of another
-// host enters.
+// observation is what a candidate observed of another's lease: its last revision, and since
+// when by the candidate's own monotonic clock. No clock of another host is used.
 type observation struct {
 	revision uint64
 	since    time.Time
 }
 
-// expired notes the revision seen at now and reports whether it has stood
-// unchanged for the whole ttl.
+// expired records the revision observed at now and reports whether it has not changed for
+// the whole ttl.
 func (o *observation) expired(revision uint64, now time.Time, ttl time.Duration) bool {
 	if revision != o.revision {
 		o.revision, o.since = revision, now
@@ -38,7 +37,7 @@ func (o *observation) expired(revision uint64, now time.Time, ttl time.Duration)
 	return now.Sub(o.since) >= ttl
 }
 
-// Lease is a tenure of a name by one holder.
+// Lease is a named lease held by one holder.
 type Lease struct {
 	s     *Store
 	key   string
@@ -52,23 +51,22 @@ type Lease struct {
 	lost     bool
 }
 
-// LeasePrefix begins the keys of leases. The value of a key changes whenever its lease is
-// renewed.
+// LeasePrefix is the prefix of the keys of leases. The revision of a key changes whenever
+// its lease is renewed.
 const LeasePrefix = "lease."
 
-// LeaseKey is where the lease called name is kept.
+// LeaseKey returns the key of the lease called name.
 func LeaseKey(name string) string { return LeasePrefix + name }
 
-// Acquire waits until holder has the lease called name: at once when nobody
-// has it, else when its holder releases it or has not renewed it for a ttl as
-// this process's monotonic clock sees it. It rides out outages of the store and
-// returns only with the lease, or when ctx ends, with its error.
-// Renew it about three times in a ttl.
+// Acquire waits until holder has the lease called name: at once if nobody holds it, else
+// when its holder releases it or has not renewed it for a ttl by this process's monotonic
+// clock. It keeps waiting through outages of the store and returns only with the lease, or
+// with the error of ctx. Renew the lease about three times per ttl.
 func (s *Store) Acquire(ctx context.Context, name, holder string, ttl time.Duration) (*Lease, error) {
 	if !keyRE.MatchString(name) || ttl <= 0 {
 		return nil, fmt.Errorf("acquiring lease %q for %s: want a name of letters, digits and _/=-. and a ttl above 0, got %s", name, holder, ttl)
 	}
-	value, err := json.Marshal(leaseRecord{Holder: holder, Tenure: rand.Text(), TTLMillis: ttl.Milliseconds()})
+	value, err := json.Marshal(leaseRecord{Holder: holder, Term: rand.Text(), TTLMillis: ttl.Milliseconds()})
 	if err != nil {
 		return nil, fmt.Errorf("acquiring lease %q: %w", name, err)
 	}
@@ -87,8 +85,8 @@ func (s *Store) Acquire(ctx context.Context, name, holder string, ttl time.Durat
 	}
 }
 
-// try makes one attempt and reports success; every failure, an outage
-// included, only means that it has to be tried again.
+// try makes one attempt and reports success. Any failure, including an outage, only means
+// that it must be retried.
 func (l *Lease) try(ctx context.Context, seen *observation) bool {
 	start := l.s.now()
 	value, revision, err := l.s.Get(ctx, l.key)
@@ -98,10 +96,10 @@ func (l *Lease) try(ctx context.Context, seen *observation) bool {
 	case err != nil:
 		return false
 	case string(value) == string(l.value):
-		// An earlier attempt of ours arrived, its acknowledgement did not.
+		// An earlier attempt of ours was applied, but its acknowledgement was lost.
 	case seen.expired(revision, l.s.now(), max(l.ttl, recordTTL(value))):
-		// The clock is read after the value: a holder counts its ttl from before
-		// its write, so its tenure ends before this one begins.
+		// The clock is read after the value. A holder counts its ttl from before its write,
+		// so its lease ends before this one begins.
 		revision, err = l.s.CompareAndSwap(ctx, l.key, l.value, revision)
 	default:
 		return false
@@ -113,7 +111,7 @@ func (l *Lease) try(ctx context.Context, seen *observation) bool {
 	return true
 }
 
-// recordTTL is the ttl that a record promises, 0 when it is not one of ours.
+// recordTTL returns the ttl in a record, 0 if it is not a lease record.
 func recordTTL(value []byte) time.Duration {
 	var r leaseRecord
 	if json.Unmarshal(value, &r) != nil {
@@ -122,23 +120,23 @@ func recordTTL(value []byte) time.Duration {
 	return time.Duration(r.TTLMillis) * time.Millisecond
 }
 
-// Token is the fencing token: it is greater than that of every tenure before,
-// and constant through renewals. Whoever acts on the holder's orders refuses a
-// smaller token than the greatest it has seen.
+// Token returns the fencing token: it is greater than that of every earlier holder, and
+// constant through renewals. Receivers of the holder's requests must refuse a token smaller
+// than the greatest they have seen.
 func (l *Lease) Token() uint64 { return l.token }
 
-// Valid reports whether the lease is still held for certain: not lost, and
-// renewed less than a ttl ago on this process's clock. A holder that finds it
-// false must stop acting, whatever Renew says later.
+// Valid reports whether the lease is certainly still held: not lost, and renewed less than a
+// ttl ago by this process's clock. Once it is false the holder must stop acting, whatever
+// Renew returns later.
 func (l *Lease) Valid() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return !l.lost && l.s.now().Before(l.until)
 }
 
-// Renew extends the tenure by a ttl from now. It fails with ErrLeaseLost when
-// another holder took over, and with ErrUnavailable when the store does not
-// answer, in which case it may be tried again until Valid turns false.
+// Renew extends the lease by a ttl from now. It fails with ErrLeaseLost if there is another
+// holder, and with ErrUnavailable if the store does not respond; then it may be retried
+// until Valid returns false.
 func (l *Lease) Renew(ctx context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -157,8 +155,8 @@ func (l *Lease) Renew(ctx context.Context) error {
 	return nil
 }
 
-// reclaim sorts a conflict out: the newer value may be our own, written by a
-// renewal whose acknowledgement was lost.
+// reclaim resolves a conflict: the newer value may be our own, written by a renewal whose
+// acknowledgement was lost.
 func (l *Lease) reclaim(ctx context.Context) (uint64, error) {
 	value, revision, err := l.s.Get(ctx, l.key)
 	if err != nil && !errors.Is(err, ErrNotFound) {
@@ -174,8 +172,8 @@ func (l *Lease) reclaim(ctx context.Context) (uint64, error) {
 	return 0, fmt.Errorf("renewing %s: %w", l.key, ErrLeaseLost)
 }
 
-// Release gives the lease up so that the next holder need not wait. Releasing
-// what was lost is no error.
+// Release releases the lease so that the next holder need not wait. Releasing a lost lease
+// is not an error.
 func (l *Lease) Release(ctx context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

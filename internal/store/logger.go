@@ -8,43 +8,43 @@ import (
 	"time"
 )
 
-// logger hands the NATS server's talk to slog and remembers its first fatal
-// word: an embedded server must report, never end, the process it lives in.
+// logger forwards the NATS server's logs to slog and keeps its first fatal error: an
+// embedded server must return errors and never exit the process.
 type logger struct {
-	to    *slog.Logger
-	now   func() time.Time
-	mu    sync.Mutex
-	fatal error
-	said  map[string]time.Time // when each warning or error was last logged
+	to         *slog.Logger
+	now        func() time.Time
+	mu         sync.Mutex
+	fatal      error
+	lastLogged map[string]time.Time // when each warning or error was last logged
 }
 
-// What is logged again, each with its reason.
+// Limits of repeated messages, each with its reason.
 const (
-	// sayAgain is how long the same warning or error is logged once: a full disk makes the
-	// server repeat it at every write.
-	sayAgain = 10 * time.Minute
-	// saidMax bounds the texts that are remembered.
-	saidMax = 256
+	// relogAfter is the minimum time between two logs of the same warning or error: on a full
+	// disk the server repeats it at every write.
+	relogAfter = 10 * time.Minute
+	// maxLogged is the maximum number of messages remembered.
+	maxLogged = 256
 )
 
 func newLogger(to *slog.Logger) *logger {
 	if to == nil {
 		to = slog.New(slog.DiscardHandler)
 	}
-	return &logger{to: to.With("component", "store"), now: time.Now, said: map[string]time.Time{}}
+	return &logger{to: to.With("component", "store"), now: time.Now, lastLogged: map[string]time.Time{}}
 }
 
-// once logs a text unless it was logged a moment ago.
+// once logs a message unless it was logged recently.
 func (l *logger) once(level slog.Level, text string) {
 	l.mu.Lock()
 	now := l.now()
-	last, known := l.said[text]
-	again := known && now.Sub(last) < sayAgain
+	last, known := l.lastLogged[text]
+	again := known && now.Sub(last) < relogAfter
 	if !again {
-		if len(l.said) >= saidMax {
-			clear(l.said)
+		if len(l.lastLogged) >= maxLogged {
+			clear(l.lastLogged)
 		}
-		l.said[text] = now
+		l.lastLogged[text] = now
 	}
 	l.mu.Unlock()
 	if !again {
@@ -52,7 +52,7 @@ func (l *logger) once(level slog.Level, text string) {
 	}
 }
 
-// Noticef logs start-up chatter, which is of interest only when debugging.
+// Noticef logs start-up messages at debug level.
 func (l *logger) Noticef(format string, v ...any) { l.to.Debug(fmt.Sprintf(format, v...)) }
 
 // Warnf logs a warning.
@@ -69,7 +69,7 @@ func (l *logger) Debugf(format string, v ...any) { l.to.Debug(fmt.Sprintf(format
 // Tracef logs at debug level.
 func (l *logger) Tracef(format string, v ...any) { l.to.Debug(fmt.Sprintf(format, v...)) }
 
-// Fatalf logs an error and keeps the first one for Serve to return.
+// Fatalf logs an error and keeps the first one, which Serve returns.
 func (l *logger) Fatalf(format string, v ...any) {
 	err := fmt.Errorf(format, v...)
 	l.mu.Lock()

@@ -18,22 +18,22 @@ import (
 
 // Limits of the history, each with its reason.
 const (
-	// pointsDays keeps five weeks: four for the forecasters, one to compare. So many days
-	// with points stay whatever clocks say.
+	// pointsDays is five weeks: four for the forecasters, one to compare with. That many days
+	// with points are kept even if clocks are wrong.
 	pointsDays = 35
-	// pointsMaxBytes is 35 days of some sixty series (balancer, model and tier),
-	// each minute stored six times while it runs; the oldest go first. With the
-	// state it is 2 GiB a service, so that an embedded store has room for two.
+	// pointsMaxBytes is 35 days of about sixty series (balancer, model and tier), where each
+	// minute is stored six times while it lasts; the oldest are dropped first. With the state
+	// it is 2 GiB per service, so an embedded store has capacity for two.
 	pointsMaxBytes = 1792 << 20
-	// pointsPerMessage keeps a message far below the server's 1 MB.
+	// pointsPerMessage keeps messages far below the server's limit of 1 MB.
 	pointsPerMessage = 500
 	minutesPerDay    = 1440
 )
 
-// AppendPoints stores points durably. Two points with the same minute,
-// balancer, model and tier are one: the later one stored counts, so storing a
-// point again after a failure changes nothing. Fails with ErrUnavailable, in
-// which case any part may have been stored: append all of them again.
+// AppendPoints stores points durably. Of points with the same minute, balancer, model and
+// tier only the last one stored counts, so storing a point again after a failure changes
+// nothing. It fails with ErrUnavailable, after which any part may have been stored: append
+// all of them again.
 func (s *Store) AppendPoints(ctx context.Context, points []telemetry.Point) error {
 	octx, cancel := context.WithTimeout(ctx, opTimeout)
 	defer cancel()
@@ -48,8 +48,8 @@ func (s *Store) AppendPoints(ctx context.Context, points []telemetry.Point) erro
 	return wrap(ctx, err, "appending %d points", len(points))
 }
 
-// publish sends the points a day and pointsPerMessage at a time. The day is in
-// the subject, so that a reader finds where to begin without any clock.
+// publish sends the points by day, pointsPerMessage at a time. The day is in the subject, so
+// that a reader finds where to start without a clock.
 func (s *Store) publish(ctx context.Context, js jetstream.JetStream, points []telemetry.Point) error {
 	byDay := map[int64][]telemetry.Point{}
 	var days []int64
@@ -71,7 +71,7 @@ func (s *Store) publish(ctx context.Context, js jetstream.JetStream, points []te
 	return nil
 }
 
-// newestDay is the last day that points are of.
+// newestDay returns the last day of the points.
 func newestDay(points []telemetry.Point) (day int64) {
 	for _, p := range points {
 		day = max(day, p.Minute/minutesPerDay)
@@ -79,9 +79,9 @@ func newestDay(points []telemetry.Point) (day int64) {
 	return day
 }
 
-// dropOldPoints removes the days that are no longer kept, once for each new day that this
-// client stores points of. The server could do it by its clock alone, which may be years
-// ahead for a moment, as at a boot. What fails is tried again with the next day.
+// dropOldPoints removes expired days, once for each new day that this client stores points
+// of. The server could do it only by its own clock, which may briefly be years ahead, as at
+// boot. Failures are retried with the next day.
 func (s *Store) dropOldPoints(ctx context.Context, stream jetstream.Stream, day int64) {
 	s.mu.Lock()
 	due := day != s.dropped
@@ -111,9 +111,9 @@ func (s *Store) daySubject(day int64) string {
 	return s.namespace + "_points." + strconv.FormatInt(day, 10)
 }
 
-// ReadPoints calls yield with every stored point whose minute is sinceMinute or
-// later, in order of minute, region, balancer, model and tier, and stops at the
-// first error that yield returns, which it returns. It holds one day in memory.
+// ReadPoints calls yield with every stored point whose minute is sinceMinute or later, in
+// order of minute, region, balancer, model and tier, and returns the first error that yield
+// returns. It keeps one day in memory.
 func (s *Store) ReadPoints(ctx context.Context, sinceMinute int64, yield func(telemetry.Point) error) error {
 	days, stream, err := s.pointDays(ctx, sinceMinute/minutesPerDay)
 	s.note(&s.read, err)
@@ -143,7 +143,7 @@ type pointDay struct {
 	messages uint64
 }
 
-// pointDays lists the stored days from the first on, in order.
+// pointDays returns the stored days from day first on, in order.
 func (s *Store) pointDays(ctx context.Context, first int64) ([]pointDay, jetstream.Stream, error) {
 	octx, cancel := context.WithTimeout(ctx, opTimeout)
 	defer cancel()
@@ -159,7 +159,7 @@ func (s *Store) pointDays(ctx context.Context, first int64) ([]pointDay, jetstre
 	return days, stream, nil
 }
 
-// daysOf are the days that a stream has points of, in order.
+// daysOf returns the days that a stream has points of, in order.
 func daysOf(info *jetstream.StreamInfo) (days []pointDay) {
 	for subject, n := range info.State.Subjects {
 		_, number, _ := strings.Cut(subject, ".")
@@ -171,8 +171,8 @@ func daysOf(info *jetstream.StreamInfo) (days []pointDay) {
 	return days
 }
 
-// readDay reads one day's messages in the order they were stored and returns
-// its points deduplicated and sorted.
+// readDay reads one day's messages in the order of storage and returns its points,
+// deduplicated and sorted.
 func readDay(ctx context.Context, stream jetstream.Stream, subject string, messages uint64) ([]telemetry.Point, error) {
 	octx, cancel := context.WithTimeout(ctx, 4*opTimeout)
 	defer cancel()
@@ -206,16 +206,16 @@ type pointKey struct {
 	balancer, model, tier string
 }
 
-// pointFields is how many fields a stored point has.
+// pointFields is the number of fields of a stored point.
 const pointFields = 9
 
-// encodePoints writes points as CSV rows: a third of the size of JSON, whose
-// keys would be most of what is stored.
+// encodePoints encodes points as CSV rows: a third of the size of JSON, which would mostly
+// be keys.
 func encodePoints(points []telemetry.Point) []byte {
 	var b bytes.Buffer
 	w := csv.NewWriter(&b)
 	for _, p := range points {
-		// Writing to a buffer cannot fail, and csv quotes whatever needs it.
+		// Writing to a buffer cannot fail, and csv quotes where necessary.
 		_ = w.Write([]string{
 			strconv.FormatInt(p.Minute, 10), p.Balancer, string(p.Region), p.Model, string(p.Tier),
 			strconv.FormatInt(p.Requests, 10), strconv.FormatInt(p.PromptTokens, 10),
@@ -226,7 +226,7 @@ func encodePoints(points []telemetry.Point) []byte {
 	return b.Bytes()
 }
 
-// decodePoints reads what encodePoints wrote.
+// decodePoints decodes the output of encodePoints.
 func decodePoints(data []byte) ([]telemetry.Point, error) {
 	r := csv.NewReader(bytes.NewReader(data))
 	r.FieldsPerRecord = pointFields
@@ -268,7 +268,7 @@ func sortedPoints(m map[pointKey]telemetry.Point) []telemetry.Point {
 	return out
 }
 
-// pointStream opens the stream of points, making it on first use.
+// pointStream opens the stream of points and creates it on first use.
 func (s *Store) pointStream(ctx context.Context) (jetstream.Stream, jetstream.JetStream, error) {
 	nc, err := s.conn()
 	if err != nil {

@@ -21,38 +21,39 @@ import (
 
 // Limits of the embedded server, each with its reason.
 const (
-	// DefaultListen is where the embedded store of a local service answers.
+	// DefaultListen is the address of the embedded store of a local service.
 	DefaultListen = "127.0.0.1:8301"
-	// maxStoreBytes bounds the disk: state (256 MiB) and history (1.75 GiB) of
-	// two services fit, and a small persistent disk (10 GB) does not fill.
+	// maxStoreBytes limits disk usage: enough for state (256 MiB) and history (1.75 GiB) of
+	// two services, without filling a small persistent disk (10 GB).
 	maxStoreBytes = 4 << 30
-	// maxMemoryBytes bounds memory streams, of which this product makes none.
+	// maxMemoryBytes limits memory streams, which this program does not use.
 	maxMemoryBytes = 32 << 20
-	// maxConnections is far above one connection a balancer.
+	// maxConnections is far above one connection per balancer.
 	maxConnections = 1024
-	// tlsTimeout bounds a handshake: three round trips half a world away, on a busy machine.
+	// tlsTimeout is the handshake timeout: three round trips half a world away, on a busy
+	// machine.
 	tlsTimeout = 5 * time.Second
-	// startTimeout bounds recovery of the streams on disk; a full history
-	// recovers in seconds on a slow disk.
+	// startTimeout is the timeout of recovering the streams on disk; a full history takes
+	// seconds on a slow disk.
 	startTimeout = 30 * time.Second
 )
 
 // Options configures an embedded store.
 type Options struct {
-	// Dir holds the data; it is made (0700) when missing and locked while the
+	// Dir is the data directory; it is created (0700) if missing and locked while the
 	// server runs.
 	Dir string
 	// Listen is host:port; empty = DefaultListen, port 0 = any free port.
 	Listen string
 	// Token authenticates clients; empty is allowed on loopback only, and with TLS.
 	Token string
-	// TLS is spoken from the first byte where it is not nil, and decides by certificates
-	// who may come.
+	// TLS, if not nil, is used from the first byte and authenticates clients by
+	// certificate.
 	TLS *tls.Config
-	// Logger receives the server's talk; nil = silence.
+	// Logger receives the server's logs; nil discards them.
 	Logger *slog.Logger
-	// OnHealth is told when the store can no longer write, and with nil when it can
-	// again; nil = nobody is. Calls never overlap.
+	// OnHealth, if not nil, is called when the store can no longer write, and with nil when
+	// it can again. Calls never overlap.
 	OnHealth func(*Problem)
 
 	checkEvery time.Duration // 0 = checkEvery
@@ -67,18 +68,17 @@ type Server struct {
 	log  *slog.Logger
 	lock *os.File
 	end  context.CancelFunc
-	done chan struct{} // closed once nothing of it runs any more
+	done chan struct{} // closed once everything has stopped
 
 	mu      sync.Mutex
 	problem *Problem // nil while it can write
 }
 
-// Serve starts an embedded store: JetStream on o.Dir, every write on disk
-// before it is acknowledged. It returns once clients can connect. It fails with
-// the place in the message when the port is taken, the directory is in use by
-// another store, is not a directory or holds streams that cannot be read, and
-// when it is asked to listen beyond loopback without a token or TLS. A disk that
-// fills up later ends it for as long as there is no room: see Health.
+// Serve starts an embedded store: JetStream in o.Dir, with every write synced to disk before
+// it is acknowledged. It returns once clients can connect. It fails if the port is in use,
+// if the directory is in use by another store, is not a directory or contains damaged
+// streams, and if it would listen beyond loopback without a token or TLS. When the disk
+// fills up later, the store cannot write until there is space again: see Health.
 func Serve(ctx context.Context, o Options) (*Server, error) {
 	if o.Listen == "" {
 		o.Listen = DefaultListen
@@ -109,11 +109,11 @@ func Serve(ctx context.Context, o Options) (*Server, error) {
 	return s, nil
 }
 
-// URL is what clients pass to Connect.
+// URL returns the URL for Connect.
 func (s *Server) URL() string { return s.url }
 
-// Close stops the server and frees the directory; it returns when both are done.
-// Calling it again does nothing.
+// Close stops the server and unlocks the directory, and waits for both. It may be called
+// again.
 func (s *Server) Close() {
 	s.end()
 	<-s.done
@@ -144,7 +144,7 @@ func isLoopback(host string) bool {
 	return ip != nil && ip.IsLoopback()
 }
 
-// lockDir makes dir and takes it for this process.
+// lockDir creates dir and locks it for this process.
 func lockDir(dir string) (*os.File, error) {
 	if dir == "" {
 		return nil, errors.New("starting store: no directory given")
@@ -159,7 +159,7 @@ func lockDir(dir string) (*os.File, error) {
 	return lock, nil
 }
 
-// startNATS runs the server and waits until it answers.
+// startNATS starts the server and waits until it is ready.
 func startNATS(ctx context.Context, o Options, host string, port int) (*server.Server, error) {
 	if err := probePort(host, port); err != nil {
 		return nil, err
@@ -199,7 +199,7 @@ func natsOptions(o Options, host string, port int) *server.Options {
 	}
 }
 
-// probePort reports a taken port in words before the server dies of it.
+// probePort returns a clear error for a port in use, which would make the server exit.
 func probePort(host string, port int) error {
 	if port == 0 {
 		return nil
@@ -212,8 +212,8 @@ func probePort(host string, port int) error {
 	return l.Close()
 }
 
-// waitReady polls in short turns so that a fatal word or an ended context is
-// noticed at once.
+// waitReady polls at short intervals to notice a fatal error or the end of the context at
+// once.
 func waitReady(ctx context.Context, ns *server.Server, log *logger) error {
 	deadline := time.Now().Add(startTimeout)
 	for {
@@ -241,16 +241,16 @@ func streamsOnDisk(dir string) []string {
 	}
 	var names []string
 	for _, e := range entries {
-		if e.IsDir() && wasMade(filepath.Join(streams, e.Name())) {
+		if e.IsDir() && hasStreamData(filepath.Join(streams, e.Name())) {
 			names = append(names, e.Name())
 		}
 	}
 	return names
 }
 
-// wasMade says whether a directory of a stream holds its description or anything that was
-// stored. A process that ended while it made the stream leaves neither.
-func wasMade(dir string) bool {
+// hasStreamData reports whether the directory of a stream contains its metadata or any data. A
+// process that ended while creating the stream leaves neither.
+func hasStreamData(dir string) bool {
 	if _, err := os.Stat(filepath.Join(dir, server.JetStreamMetaFile)); !errors.Is(err, fs.ErrNotExist) {
 		return true
 	}
@@ -264,9 +264,9 @@ func wasMade(dir string) bool {
 	})
 }
 
-// checkRecovered fails when a stream that is on disk is not served: the server
-// skips what it cannot read with a warning, and an empty store in the place of
-// a damaged one would look like a service that never existed.
+// checkRecovered fails if a stream on disk is not served: the server only warns about
+// streams that it cannot read, and an empty store in place of a damaged one would look like
+// a service that never existed.
 func checkRecovered(ns *server.Server, want []string) error {
 	info, err := ns.Jsz(&server.JSzOptions{Accounts: true, Streams: true})
 	if err != nil {

@@ -20,42 +20,42 @@ import (
 
 // Limits of a client, each with its reason.
 const (
-	// opTimeout bounds one operation: a durable write takes about 1 ms, so five
-	// seconds is an outage and not a slow disk.
+	// opTimeout is the timeout of one operation: a durable write takes about 1 ms, so five
+	// seconds means an outage and not a slow disk.
 	opTimeout = 5 * time.Second
-	// dialTimeout bounds one attempt to connect.
+	// dialTimeout is the timeout of one attempt to connect.
 	dialTimeout = 2 * time.Second
-	// reconnectMin and reconnectMax bound the wait between attempts: quick after
-	// a restart, gentle through an outage of hours.
+	// reconnectMin and reconnectMax limit the backoff: short after a restart, long during
+	// an outage of hours.
 	reconnectMin = 50 * time.Millisecond
 	reconnectMax = 5 * time.Second
-	// stateMaxBytes bounds the bucket of state: thousands of replicas at 10 KB.
+	// stateMaxBytes limits the state bucket: thousands of replicas of 10 KB each.
 	stateMaxBytes = 256 << 20
 )
 
-// Store is a client of the store of one service. It reconnects for ever; while
-// it is not connected every operation fails at once with ErrUnavailable. All
-// methods may be called from many goroutines.
+// Store is a client of the store of one service. It keeps reconnecting; while it is not
+// connected every operation fails at once with ErrUnavailable. It is safe for concurrent
+// use.
 type Store struct {
 	url       string // without credentials, for messages
 	namespace string
 	log       *slog.Logger
 	now       func() time.Time
 
-	making makeBackoff // of streams that the server could not make
+	making createBackoff // for streams that the server failed to create
 
 	mu     sync.Mutex
-	read   *Problem // why the last read failed; nil when it did not
-	write  *Problem // likewise of writes
-	lost   *Problem // why there is no connection; nil while there is one
+	read   *Problem // why the last read failed; nil if it succeeded
+	write  *Problem // why the last write failed; nil if it succeeded
+	lost   *Problem // why there is no connection; nil while connected
 	nc     *nats.Conn
 	state  jetstream.KeyValue
 	points jetstream.Stream
-	// dropped is the day with whose points old ones were removed last.
+	// dropped is the day of the points that were appended when old points were last removed.
 	dropped int64
 	closed  bool
-	// epoch counts connections made; up is closed and replaced whenever it
-	// grows, which is how watches know to start over.
+	// epoch counts connections; up is closed and replaced whenever it increases, which
+	// makes watches start over.
 	epoch uint64
 	up    chan struct{}
 
@@ -71,16 +71,16 @@ type config struct {
 	log       *slog.Logger
 }
 
-// Option changes how Connect behaves.
+// Option configures Connect.
 type Option func(*config)
 
-// Lazy makes Connect return at once and connect in the background: what a
-// balancer does, whose traffic must not wait for its store.
+// Lazy makes Connect return at once and connect in the background, for balancers, whose
+// traffic must not wait for the store.
 func Lazy() Option { return func(c *config) { c.lazy = true } }
 
-// ForService keeps everything under the service's own name, so that several
-// services can share one NATS cluster: letters, digits, dashes and underscores.
-// An empty name is no service in particular.
+// ForService prefixes all names with the service's name (letters, digits, dashes and
+// underscores), so that several services can share a NATS cluster. An empty name adds no
+// prefix.
 func ForService(name string) Option {
 	return func(c *config) {
 		if name != "" {
@@ -89,21 +89,21 @@ func ForService(name string) Option {
 	}
 }
 
-// ClientName names the connection in the server's own listings.
+// ClientName sets the name of the connection in the server's listings.
 func ClientName(name string) Option { return func(c *config) { c.name = name } }
 
-// Secure speaks TLS from the first byte, as Options.TLS has it; nil changes nothing.
+// Secure uses TLS from the first byte, as Options.TLS does; nil has no effect.
 func Secure(t *tls.Config) Option { return func(c *config) { c.tls = t } }
 
-// Logger receives connection changes; default silence.
+// Logger sets the logger of connection changes; the default discards them.
 func Logger(l *slog.Logger) Option { return func(c *config) { c.log = l } }
 
 var namespaceRE = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
 
-// Connect reaches the store at a NATS URL (nats://host:port, several separated
-// by commas). Without Lazy it fails with ErrUnavailable when no server answers;
-// with Lazy it fails only on a malformed URL or option. ctx bounds the first
-// attempt, not the life of the Store: call Close.
+// Connect connects to the store at a NATS URL (nats://host:port, several separated by
+// commas). Without Lazy it fails with ErrUnavailable if no server responds; with Lazy it
+// fails only on an invalid URL or option. ctx limits only the first attempt; call Close to
+// disconnect.
 func Connect(ctx context.Context, natsURL, token string, options ...Option) (*Store, error) {
 	c := config{namespace: "skyserve", name: "skyserve", log: slog.New(slog.DiscardHandler)}
 	for _, o := range options {
@@ -176,8 +176,8 @@ func (s *Store) dial(natsURL string, opts []nats.Option) error {
 	return nil
 }
 
-// dialLater tries until the first connection stands; from then on the
-// connection looks after itself.
+// dialLater retries until the first connection; from then on the NATS client reconnects by
+// itself.
 func (s *Store) dialLater(natsURL string, opts []nats.Option) {
 	ctx, cancel := context.WithCancel(context.Background())
 	s.stop = cancel
@@ -188,7 +188,7 @@ func (s *Store) dialLater(natsURL string, opts []nats.Option) {
 				return
 			}
 			if attempt == 1 {
-				s.log.Warn("store not reachable yet, trying on", "url", s.url, "err", err)
+				s.log.Warn("store not reachable yet, retrying", "url", s.url, "err", err)
 				s.mu.Lock()
 				s.lost = &Problem{Since: s.now(), Err: fmt.Errorf("%w: connecting to %s: %w", ErrUnavailable, s.url, err)}
 				s.mu.Unlock()
@@ -202,7 +202,7 @@ func (s *Store) dialLater(natsURL string, opts []nats.Option) {
 	})
 }
 
-// disconnected notes that the connection is lost.
+// disconnected records the loss of the connection.
 func (s *Store) disconnected(err error) {
 	s.log.Warn("store disconnected", "url", s.url, "err", err)
 	s.mu.Lock()
@@ -210,21 +210,21 @@ func (s *Store) disconnected(err error) {
 	s.lost = &Problem{Since: s.now(), Err: fmt.Errorf("%w: connection to %s lost: %w", ErrUnavailable, s.url, cmp.Or(err, nats.ErrDisconnected))}
 }
 
-// connected notes a new connection and wakes whoever waits for one. Handles are
-// dropped: the server may have come back without its streams.
+// connected records a new connection and wakes everything that waits for one. Cached handles
+// are dropped, because the server may have lost its streams.
 func (s *Store) connected() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.epoch++
 	s.state, s.points = nil, nil
-	s.read, s.write, s.lost = nil, nil, nil // of another connection, and maybe of another server
+	s.read, s.write, s.lost = nil, nil, nil // of an earlier connection, maybe to another server
 	s.making.note(s.now(), nil)
 	close(s.up)
 	s.up = make(chan struct{})
 	s.log.Info("store connected", "url", s.url)
 }
 
-// Close ends the connection; operations then fail with ErrUnavailable.
+// Close closes the connection; operations then fail with ErrUnavailable.
 func (s *Store) Close() {
 	s.stop()
 	s.mu.Lock()
@@ -243,7 +243,7 @@ func (s *Store) Connected() bool {
 	return err == nil
 }
 
-// conn is the live connection, or ErrUnavailable.
+// conn returns the connection, or ErrUnavailable.
 func (s *Store) conn() (*nats.Conn, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -253,15 +253,15 @@ func (s *Store) conn() (*nats.Conn, error) {
 	return s.nc, nil
 }
 
-// connection is the epoch of the newest connection, whether it stands, and the
-// channel that closes when a newer one is made.
+// connection returns the epoch of the newest connection, whether it is up, and a channel
+// that is closed at the next one.
 func (s *Store) connection() (epoch uint64, ok bool, next <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.epoch, s.nc != nil && !s.closed && s.nc.IsConnected(), s.up
 }
 
-// bucket opens the bucket of state, making it on first use.
+// bucket opens the state bucket and creates it on first use.
 func (s *Store) bucket(ctx context.Context) (jetstream.KeyValue, error) {
 	nc, err := s.conn()
 	if err != nil {
@@ -294,9 +294,9 @@ func (s *Store) bucket(ctx context.Context) (jetstream.KeyValue, error) {
 	return kv, nil
 }
 
-// madeBucket opens the bucket of state if somebody has made it; else it fails with
+// existingBucket opens the state bucket if it exists; else it fails with
 // jetstream.ErrBucketNotFound.
-func (s *Store) madeBucket(ctx context.Context) (jetstream.KeyValue, error) {
+func (s *Store) existingBucket(ctx context.Context) (jetstream.KeyValue, error) {
 	nc, err := s.conn()
 	if err != nil {
 		return nil, err
@@ -308,7 +308,7 @@ func (s *Store) madeBucket(ctx context.Context) (jetstream.KeyValue, error) {
 	return js.KeyValue(ctx, s.namespace+"_state")
 }
 
-// forget drops cached handles after an error that may mean that a stream is gone.
+// forget drops cached handles after an error that may be due to a missing stream.
 func (s *Store) forget(err error) {
 	if err == nil || !isOutage(err) {
 		return
@@ -318,16 +318,16 @@ func (s *Store) forget(err error) {
 	s.mu.Unlock()
 }
 
-// Problem is why the store does not work for this client: why its last write failed, or
-// else why there is no connection, or its last read failed; nil when all is well. A write
-// that lost against another one, and a key that is not there, are no failures of the store.
+// Problem returns why the store does not work for this client: why its last write failed,
+// else why there is no connection, else why its last read failed; nil if all is well. A
+// revision conflict and a missing key are not failures of the store.
 func (s *Store) Problem() *Problem {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return cmp.Or(s.write, s.lost, s.read)
 }
 
-// note keeps how an operation ended, for Problem, and forgets what may be gone.
+// note records the result of an operation for Problem, and drops handles that may be stale.
 func (s *Store) note(last **Problem, err error) {
 	s.forget(err)
 	s.mu.Lock()

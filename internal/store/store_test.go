@@ -170,13 +170,13 @@ func TestWatch(t *testing.T) {
 }
 
 // Who only reads makes nothing, and hears of what is written later.
-func TestFollowMakesNothing(t *testing.T) {
+func TestFollowCreatesNothing(t *testing.T) {
 	testkit.Slow(t)
 	url := serve(t, t.TempDir())
 	reader, writer := connect(t, url), connect(t, url)
 	ch := reader.Follow(t.Context(), "a.")
 	for range 3 {
-		if _, err := reader.madeBucket(t.Context()); !errors.Is(err, jetstream.ErrBucketNotFound) {
+		if _, err := reader.existingBucket(t.Context()); !errors.Is(err, jetstream.ErrBucketNotFound) {
 			t.Fatalf("the bucket: %v", err)
 		}
 	}
@@ -326,7 +326,7 @@ func TestConnectRefuses(t *testing.T) {
 	}
 }
 
-func TestServicesAreApart(t *testing.T) {
+func TestServicesAreIsolated(t *testing.T) {
 	srv := serve(t, t.TempDir())
 	a, b := connect(t, srv, ForService("a")), connect(t, srv, ForService("b"))
 	must[uint64](t)(a.Put(t.Context(), "k", []byte("v")))

@@ -37,11 +37,11 @@ type UsagePart struct {
 var monthRE = regexp.MustCompile(`^[0-9]{4}-(0[1-9]|1[0-2])$`)
 
 func (p UsagePart) key() string {
-	id := base64.RawURLEncoding.EncodeToString([]byte(p.Balancer)) // an id may hold what a key may not
+	id := base64.RawURLEncoding.EncodeToString([]byte(p.Balancer)) // an id may contain characters that a key may not
 	return usagePrefix + p.Month + "." + id + "." + strconv.Itoa(p.Shard)
 }
 
-// parseUsageKey is the part that a key names.
+// parseUsageKey parses a key of usage.
 func parseUsageKey(key string) (p UsagePart, ok bool) {
 	words := strings.Split(strings.TrimPrefix(key, usagePrefix), ".")
 	if len(words) != 3 || !monthRE.MatchString(words[0]) {
@@ -52,8 +52,8 @@ func parseUsageKey(key string) (p UsagePart, ok bool) {
 	return UsagePart{Month: words[0], Balancer: string(id), Shard: shard}, err == nil && err2 == nil
 }
 
-// ReadUsage reads a part and its revision, 0 where nothing was written yet. Fails
-// with ErrUnavailable, or for rows that cannot be read.
+// ReadUsage returns a part and its revision, 0 if it was never written. It fails with
+// ErrUnavailable, or if the rows cannot be decoded.
 func (s *Store) ReadUsage(ctx context.Context, part UsagePart) ([]telemetry.UsageRow, uint64, error) {
 	value, revision, err := s.Get(ctx, part.key())
 	if errors.Is(err, ErrNotFound) {
@@ -69,10 +69,9 @@ func (s *Store) ReadUsage(ctx context.Context, part UsagePart) ([]telemetry.Usag
 	return rows, revision, nil
 }
 
-// WriteUsage replaces a part whose revision is the given one, 0 where nothing
-// was written yet, and returns the next. Fails with ErrConflict when it has
-// another, and with ErrUnavailable, after which it may have been written: read
-// it before deciding again.
+// WriteUsage replaces a part if its revision is the given one, 0 if it was never written,
+// and returns the new revision. It fails with ErrConflict if the revision differs, and with
+// ErrUnavailable, after which it may have been written: read it before retrying.
 func (s *Store) WriteUsage(ctx context.Context, part UsagePart, rows []telemetry.UsageRow, revision uint64) (next uint64, err error) {
 	if revision == 0 {
 		return s.Create(ctx, part.key(), encodeUsage(rows))
@@ -80,15 +79,15 @@ func (s *Store) WriteUsage(ctx context.Context, part UsagePart, rows []telemetry
 	return s.CompareAndSwap(ctx, part.key(), encodeUsage(rows), revision)
 }
 
-// UsageChange is a part as it is stored now; no rows when it was removed.
+// UsageChange is the new content of a part; no rows if it was removed.
 type UsageChange struct {
 	Part UsagePart
 	Rows []telemetry.UsageRow
 }
 
-// WatchUsage sends every part of all months, then every part that changes, until
-// ctx ends, when the channel closes. It outlives outages. A part that cannot be
-// read is passed over and logged.
+// WatchUsage sends all parts of all months, then every part that changes, until ctx ends,
+// and then closes the channel. It continues after outages. Parts that cannot be decoded are
+// logged and skipped.
 func (s *Store) WatchUsage(ctx context.Context) <-chan UsageChange {
 	out := make(chan UsageChange)
 	go func() {
@@ -109,7 +108,7 @@ func (s *Store) WatchUsage(ctx context.Context) <-chan UsageChange {
 	return out
 }
 
-// UsageParts lists the parts that are stored, sorted by month.
+// UsageParts lists the stored parts, sorted by month.
 func (s *Store) UsageParts(ctx context.Context) ([]UsagePart, error) {
 	keys, err := s.Keys(ctx, usagePrefix)
 	if err != nil {
@@ -124,15 +123,15 @@ func (s *Store) UsageParts(ctx context.Context) ([]UsagePart, error) {
 	return parts, nil
 }
 
-// DropUsage removes a part; removing what is not there is no error.
+// DropUsage removes a part. Removing a missing part is not an error.
 func (s *Store) DropUsage(ctx context.Context, part UsagePart) error {
 	return s.Delete(ctx, part.key())
 }
 
-// usageFields is how many fields a stored row of usage has.
+// usageFields is the number of fields of a stored row.
 const usageFields = 12
 
-// encodeUsage writes rows as CSV, as points are and for the same reason.
+// encodeUsage encodes rows as CSV, for the same reason as encodePoints.
 func encodeUsage(rows []telemetry.UsageRow) []byte {
 	var b bytes.Buffer
 	w := csv.NewWriter(&b)
@@ -150,7 +149,7 @@ func encodeUsage(rows []telemetry.UsageRow) []byte {
 	return b.Bytes()
 }
 
-// decodeUsage reads what encodeUsage wrote.
+// decodeUsage decodes the output of encodeUsage.
 func decodeUsage(data []byte) ([]telemetry.UsageRow, error) {
 	r := csv.NewReader(bytes.NewReader(data))
 	r.FieldsPerRecord = usageFields
@@ -174,8 +173,7 @@ func decodeUsage(data []byte) ([]telemetry.UsageRow, error) {
 	return rows, nil
 }
 
-// Time is the time by the clock of the server that keeps the store. Fails with
-// ErrUnavailable.
+// Time returns the time of the store server's clock. It fails with ErrUnavailable.
 func (s *Store) Time(ctx context.Context) (at time.Time, err error) {
 	octx, cancel := context.WithTimeout(ctx, opTimeout)
 	defer cancel()
@@ -186,18 +184,18 @@ func (s *Store) Time(ctx context.Context) (at time.Time, err error) {
 	}
 	s.note(&s.read, err)
 	if err != nil {
-		return at, wrap(ctx, err, "asking the store for its time")
+		return at, wrap(ctx, err, "reading the store's time")
 	}
 	bucket, ok := status.(*jetstream.KeyValueBucketStatus)
 	if !ok || bucket.StreamInfo().TimeStamp.IsZero() {
-		return at, fmt.Errorf("asking the store for its time: %w: the server does not tell it", ErrUnavailable)
+		return at, fmt.Errorf("reading the store's time: %w: the server does not report it", ErrUnavailable)
 	}
 	return bucket.StreamInfo().TimeStamp, nil
 }
 
-// Outdated are the periods (months, days) among those that something is stored of that may
-// be removed: they are before a limit, and none of the newest so many. What the limit is
-// made from is a clock, and a clock may be years ahead: then the newest stay all the same.
+// Outdated returns the stored periods (months, days) that may be removed: those before limit,
+// except the newest ones. The limit depends on a clock that may be years ahead, so that many
+// of the newest periods are always kept.
 func Outdated[T cmp.Ordered](stored []T, newest int, limit T) []T {
 	periods := slices.Compact(slices.Sorted(slices.Values(stored)))
 	periods = periods[:max(0, len(periods)-newest)]

@@ -89,7 +89,7 @@ func TestUsageRowsSurviveTheirCode(t *testing.T) {
 	})
 }
 
-func TestTheStoreTellsItsTime(t *testing.T) {
+func TestStoreTime(t *testing.T) {
 	testkit.Slow(t)
 	srv := serve(t, t.TempDir())
 	st := connect(t, srv)

@@ -10,12 +10,12 @@ import (
 	"skyserve/internal/service"
 )
 
-// Severity is how soon somebody has to act on an alert.
+// Severity is how urgent an alert is.
 type Severity string
 
 // The severities.
 const (
-	SeverityWarning  Severity = "warning"  // it works still
+	SeverityWarning  Severity = "warning"  // everything still works
 	SeverityCritical Severity = "critical" // something does not work
 )
 
@@ -26,24 +26,24 @@ const (
 	AlertCertificate = "certificate"
 )
 
-// Alert is something that does not work, or will not for long, unless somebody acts.
+// Alert is a present or imminent failure that an operator must act on.
 type Alert struct {
 	Severity Severity `json:"severity"`
-	// Kind is what it is about: store, controller or certificate. Kind, Region and Object
-	// together tell alerts apart.
+	// Kind is store, controller or certificate. Kind, Region and Object together identify an
+	// alert.
 	Kind string `json:"kind"`
-	// Region is empty where it is about the whole service.
+	// Region is empty if the alert is about the whole service.
 	Region service.Region `json:"region"`
-	// Object is the id of what it is about, such as a balancer's.
+	// Object is the id of the affected object, such as a balancer.
 	Object  string `json:"object"`
 	Message string `json:"message"`
-	// Since is when it began; nil where that is not known.
+	// Since is when the failure started; nil if unknown.
 	Since *time.Time `json:"since"`
 	// NextStep is what to do, and by when.
 	NextStep string `json:"next_step"`
 }
 
-// Subject is what it is about in words: its kind, and its object where that is another word.
+// Subject returns the alert's kind and, if it differs, its object.
 func (a Alert) Subject() string {
 	if a.Object == a.Kind || a.Object == "" {
 		return a.Kind
@@ -51,8 +51,8 @@ func (a Alert) Subject() string {
 	return a.Kind + " " + a.Object
 }
 
-// Line is the alert in a line, such as "warning: certificate lb-us-0: ends 2027-01-02;
-// run 'skyserve up'".
+// Line returns the alert in one line, such as "warning: certificate lb-us-0: ends
+// 2027-01-02; run 'skyserve up'".
 func (a Alert) Line() string {
 	text := fmt.Sprintf("%s: %s: %s", a.Severity, a.Subject(), a.Message)
 	if a.NextStep != "" {
@@ -61,8 +61,8 @@ func (a Alert) Line() string {
 	return strings.Join(strings.Fields(text), " ")
 }
 
-// MergeAlerts joins alerts that several parties of a service know of: one of each that is
-// about the same, the worst first. It is never nil.
+// MergeAlerts merges alerts of several sources: the most severe of each identity, most severe
+// first. The result is never nil.
 func MergeAlerts(lists ...[]Alert) []Alert {
 	type about struct {
 		kind, object string
@@ -90,19 +90,20 @@ func MergeAlerts(lists ...[]Alert) []Alert {
 	return merged
 }
 
-// Alerts is what the controller knows of: it keeps them in the store, and every balancer
-// shows them in its snapshot.
+// Alerts are the alerts of the controller: it writes them to the store, and every balancer
+// includes them in its snapshot.
 type Alerts struct {
 	// Token is the fencing token of the controller that wrote them.
 	Token  uint64  `json:"token"`
 	Alerts []Alert `json:"alerts"`
 }
 
-// AlertsPrefix begins the keys of Alerts in the store.
+// AlertsPrefix is the prefix of the store keys of Alerts.
 const AlertsPrefix = "alerts."
 
-// AlertsKey is where a service's Alerts are kept in the store.
+// AlertsKey returns the store key of a service's Alerts.
 func AlertsKey(service string) string { return AlertsPrefix + service }
 
-// ControllerLease is the name of the lease that the acting controller of a service holds.
+// ControllerLease returns the name of the lease that a service's controller holds while it
+// leads.
 func ControllerLease(service string) string { return "controller." + service }

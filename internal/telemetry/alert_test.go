@@ -2,7 +2,7 @@ package telemetry
 
 import "testing"
 
-func TestAlertsAreMergedTheWorstFirst(t *testing.T) {
+func TestMergeAlertsSortsBySeverity(t *testing.T) {
 	warning := Alert{Severity: SeverityWarning, Kind: AlertStore, Object: "store", Message: "is away"}
 	critical := Alert{Severity: SeverityCritical, Kind: AlertStore, Object: "store", Message: "no space\nleft", NextStep: "make room"}
 	other := Alert{Severity: SeverityWarning, Kind: AlertCertificate, Region: "aws/us-east-1", Object: "lb-0"}

@@ -19,33 +19,32 @@ import (
 	"skyserve/internal/service"
 )
 
-// Bounds of the client. An admin API is near and its answers are small; a
-// client that waits longer or reads more is talking to something else.
+// Limits of the client.
 const (
-	clientTimeout  = 10 * time.Second // a whole exchange, when the caller's context sets no earlier end
-	dialTimeout    = 3 * time.Second  // reaching the host, half a world away included
+	clientTimeout  = 10 * time.Second // a whole exchange, unless the caller's context ends earlier
+	dialTimeout    = 3 * time.Second  // enough for a host half a world away
 	idleTimeout    = 30 * time.Second // keeps the connection between two polls
-	maxAnswerBytes = 64 << 20         // a week of minutes of a large service stays under it
-	maxErrorBytes  = 64 << 10         // what is read of an answer that is an error: every problem of a refused configuration
+	maxAnswerBytes = 64 << 20         // more than a week of minutes of a large service
+	maxErrorBytes  = 64 << 10         // of an error response: all problems of a refused configuration
 )
 
-// Errors that callers react to; test for them with errors.Is.
+// Errors for callers to test with errors.Is.
 var (
-	// ErrNotFound is an answer of 404: no such replica, request or document.
+	// ErrNotFound is a response of 404: no such replica, request or document.
 	ErrNotFound = errors.New("not found")
-	// ErrConflict is an answer of 409: the balancer holds a newer assignment.
+	// ErrConflict is a response of 409: the balancer has a newer assignment.
 	ErrConflict = errors.New("conflict")
 )
 
-// StatusError is an answer that is not a success.
+// StatusError is a response whose status is not 2xx.
 type StatusError struct {
 	Method  string
 	URL     string // without a password
 	Status  int    // HTTP status
-	Message string // what the server said, or the status in words
+	Message string // from the server, or the text of the status
 }
 
-// Error says the request, the status and the server's own words.
+// Error returns the request, the status and the server's message.
 func (e *StatusError) Error() string {
 	return fmt.Sprintf("%s %s: %d %s", e.Method, e.URL, e.Status, e.Message)
 }
@@ -56,34 +55,33 @@ func (e *StatusError) Is(target error) bool {
 		target == ErrConflict && e.Status == http.StatusConflict
 }
 
-// Worker is a replica as the admin API lists it.
+// Worker is a replica as listed by the admin API.
 type Worker struct {
 	service.ReplicaConfig
 	State  service.ReplicaState `json:"state"`
 	Reason string               `json:"reason"`
-	// Outstanding is how many requests the balancer sent it that have not ended.
+	// Outstanding is the number of requests sent to it and not yet finished.
 	Outstanding int `json:"outstanding"`
-	// DrainedBy is which program of ours had it drained; empty where it is not draining,
-	// or a person had it drained.
+	// DrainedBy is the program that drains it; empty if it is not draining, or if a person
+	// drains it.
 	DrainedBy string `json:"drained_by,omitempty"`
 }
 
-// Who has a replica drained: see Worker.DrainedBy.
+// The values of Worker.DrainedBy.
 const (
-	ByUp         = "up"         // before its engine is started again, or its machine goes
-	ByController = "controller" // since it is wanted no more
+	ByUp         = "up"         // before its engine restarts or its VM is deleted
+	ByController = "controller" // because it is no longer needed
 )
 
-// Client speaks to the admin API of one balancer. It is safe for concurrent use.
+// Client is a client of the admin API of one balancer. It is safe for concurrent use.
 type Client struct {
 	base string
 	hc   *http.Client
 }
 
 // NewClient returns a client of the admin API at base, for example
-// http://127.0.0.1:8101; a base without a scheme is taken as http. A nil hc
-// means a client with timeouts that suit an admin API; one that carries an
-// operator's certificate or token is the caller's to make.
+// http://127.0.0.1:8101; the default scheme is http. A nil hc means a client with suitable
+// timeouts. For a certificate or token, pass the client of SecureClient or HTTPClient.
 func NewClient(base string, hc *http.Client) *Client {
 	if !strings.Contains(base, "://") {
 		base = "http://" + base
@@ -94,9 +92,8 @@ func NewClient(base string, hc *http.Client) *Client {
 	return &Client{base: strings.TrimRight(base, "/"), hc: hc}
 }
 
-// newHTTPClient returns the client used when the caller brings none. It follows
-// no redirect: an admin API has none, and a POST must not end elsewhere. A nil config
-// means Go's defaults.
+// newHTTPClient returns the default client. It follows no redirects: an admin API has none,
+// and a POST must not reach another server. A nil config means Go's defaults.
 func newHTTPClient(config *tls.Config) *http.Client {
 	return &http.Client{
 		Timeout: clientTimeout,
@@ -114,20 +111,19 @@ func newHTTPClient(config *tls.Config) *http.Client {
 	}
 }
 
-// HTTPClient returns a client for admin APIs that ask for a token, to hand to
-// NewClient; an empty token is not sent.
+// HTTPClient returns a client that sends a token, for NewClient; an empty token is not
+// sent.
 func HTTPClient(token string) *http.Client {
 	hc := newHTTPClient(nil)
 	hc.Transport = Bearer(token, hc.Transport)
 	return hc
 }
 
-// SecureClient returns a client for admin APIs that know their callers by their
-// certificates.
+// SecureClient returns a client for admin APIs that authenticate callers by certificate.
 func SecureClient(config *tls.Config) *http.Client { return newHTTPClient(config) }
 
-// Bearer returns a transport that sends requests by way of next, with a token;
-// next itself where the token is empty.
+// Bearer returns a transport that adds a bearer token and sends requests through next; next
+// itself if the token is empty.
 func Bearer(token string, next http.RoundTripper) http.RoundTripper {
 	if token == "" {
 		return next
@@ -141,24 +137,24 @@ type bearer struct {
 	next  http.RoundTripper
 }
 
-// RoundTrip sends a copy of the request: one that was handed over must not change.
+// RoundTrip sends a copy of the request, because a RoundTripper must not modify its request.
 func (b bearer) RoundTrip(req *http.Request) (*http.Response, error) {
 	req = req.Clone(req.Context())
 	req.Header.Set("Authorization", "Bearer "+b.token)
 	return b.next.RoundTrip(req)
 }
 
-// CloseIdleConnections closes those of the transport within.
+// CloseIdleConnections closes those of the wrapped transport.
 func (b bearer) CloseIdleConnections() {
 	if c, ok := b.next.(interface{ CloseIdleConnections() }); ok {
 		c.CloseIdleConnections()
 	}
 }
 
-// Base is the address that the client speaks to, without a password.
+// Base returns the URL of the admin API, without a password.
 func (c *Client) Base() string { return redact(c.base) }
 
-// Snapshot asks for the service as the balancer knows it now.
+// Snapshot returns the current state of the service as known to the balancer.
 func (c *Client) Snapshot(ctx context.Context) (*Snapshot, error) {
 	s := new(Snapshot)
 	if err := c.getJSON(ctx, "/v1/snapshot", s); err != nil {
@@ -167,16 +163,16 @@ func (c *Client) Snapshot(ctx context.Context) (*Snapshot, error) {
 	return s, nil
 }
 
-// Service asks for the text of the service.yaml that the balancer belongs to;
-// ErrNotFound when it was started without one.
+// Service returns the text of the service.yaml that the balancer was started with;
+// ErrNotFound if it was started without one.
 func (c *Client) Service(ctx context.Context) ([]byte, error) {
 	_, body, err := c.do(ctx, http.MethodGet, "/v1/service", nil)
 	return body, err
 }
 
-// History asks for the points of all minutes from sinceMinute on (minutes since
-// the Unix epoch). complete is false when the store was out of reach and the
-// points are this balancer's own memory only.
+// History returns the points from sinceMinute on (minutes since the Unix epoch). complete is
+// false if the store was unreachable and the points are only those that this balancer
+// remembers.
 func (c *Client) History(ctx context.Context, sinceMinute int64) (points []Point, complete bool, err error) {
 	var answer struct {
 		Complete bool    `json:"complete"`
@@ -195,8 +191,8 @@ func (c *Client) Workers(ctx context.Context) ([]Worker, error) {
 	return answer.Workers, err
 }
 
-// AddWorker attaches a replica. added is false when it was attached already;
-// ErrConflict when the balancer holds a newer epoch of it.
+// AddWorker attaches a replica. added is false if it was already attached; ErrConflict if
+// the balancer has a newer epoch of it.
 func (c *Client) AddWorker(ctx context.Context, r service.ReplicaConfig) (added bool, err error) {
 	body, err := json.Marshal(r)
 	if err != nil {
@@ -206,17 +202,16 @@ func (c *Client) AddWorker(ctx context.Context, r service.ReplicaConfig) (added 
 	return status == http.StatusCreated, err
 }
 
-// DrainWorker lets the replica id finish what it has and sends it nothing new; by is
-// what Worker.DrainedBy tells from then on, unless it drains already. ErrNotFound when the
-// balancer holds no such replica, or does not know its model.
+// DrainWorker drains a replica: it finishes its requests and receives no new ones. by
+// becomes Worker.DrainedBy unless it is already draining. ErrNotFound if the balancer has no
+// such replica, or does not know its model.
 func (c *Client) DrainWorker(ctx context.Context, id, by string) error {
 	_, _, err := c.do(ctx, http.MethodPost, "/workers/"+url.PathEscape(id)+"/drain?by="+url.QueryEscape(by), nil)
 	return err
 }
 
-// RemoveWorker detaches the replica id. An epoch other than 0 makes a balancer
-// refuse (ErrConflict) when it holds a newer assignment; ErrNotFound when it
-// holds no such replica.
+// RemoveWorker detaches a replica. With an epoch other than 0 it fails with ErrConflict if
+// the balancer has a newer assignment; ErrNotFound if it has no such replica.
 func (c *Client) RemoveWorker(ctx context.Context, id string, epoch uint64) error {
 	path := "/workers/" + url.PathEscape(id)
 	if epoch != 0 {
@@ -226,21 +221,21 @@ func (c *Client) RemoveWorker(ctx context.Context, id string, epoch uint64) erro
 	return err
 }
 
-// Healthy is nil when the balancer says that it is well.
+// Healthy returns nil if the balancer's health check passes.
 func (c *Client) Healthy(ctx context.Context) error {
 	_, _, err := c.do(ctx, http.MethodGet, "/healthz", nil)
 	return err
 }
 
-// Decision asks why the request went where it went; ErrNotFound when the
-// balancer never saw it or has forgotten it.
+// Decision returns the routing decisions of a request; ErrNotFound if the balancer does not
+// remember it.
 func (c *Client) Decision(ctx context.Context, requestID string) (json.RawMessage, error) {
 	var answer json.RawMessage
 	err := c.getJSON(ctx, "/v1/decisions/"+url.PathEscape(requestID), &answer)
 	return answer, err
 }
 
-// Decisions asks how many decisions the balancer remembers.
+// Decisions returns how many decisions the balancer remembers.
 func (c *Client) Decisions(ctx context.Context) (DecisionMemory, error) {
 	var answer DecisionMemory
 	err := c.getJSON(ctx, "/v1/decisions", &answer)
@@ -248,7 +243,7 @@ func (c *Client) Decisions(ctx context.Context) (DecisionMemory, error) {
 }
 
 // Requests lists the newest requests that the balancer remembers, at most limit (1 to
-// MaxRequests), the newest first.
+// MaxRequests), newest first.
 func (c *Client) Requests(ctx context.Context, limit int) ([]RequestSummary, error) {
 	var answer struct {
 		Requests []RequestSummary `json:"requests"`
@@ -264,18 +259,18 @@ func (c *Client) getJSON(ctx context.Context, path string, v any) error {
 		return err
 	}
 	if err := json.Unmarshal(body, v); err != nil {
-		return fmt.Errorf("decoding the answer of GET %s: %w", redact(c.base+path), err)
+		return fmt.Errorf("decoding the response of GET %s: %w", redact(c.base+path), err)
 	}
 	return nil
 }
 
-// do performs one exchange and returns the status and the whole body of a
-// success; anything but 2xx is a *StatusError.
+// do sends one request and returns the status and the whole body; any status but 2xx is a
+// *StatusError.
 func (c *Client) do(ctx context.Context, method, path string, body []byte) (int, []byte, error) {
 	target := c.base + path
 	req, err := http.NewRequestWithContext(ctx, method, target, bytes.NewReader(body))
 	if err != nil {
-		return 0, nil, fmt.Errorf("making %s %s: %w", method, redact(target), withoutURL(err))
+		return 0, nil, fmt.Errorf("creating request %s %s: %w", method, redact(target), withoutURL(err))
 	}
 	req.Header.Set("Accept", "application/json, */*")
 	if body != nil {
@@ -291,26 +286,26 @@ func (c *Client) do(ctx context.Context, method, path string, body []byte) (int,
 	}
 	data, err := io.ReadAll(io.LimitReader(res.Body, maxAnswerBytes+1))
 	if err != nil {
-		return res.StatusCode, nil, fmt.Errorf("reading the answer of %s %s: %w", method, redact(target), err)
+		return res.StatusCode, nil, fmt.Errorf("reading the response of %s %s: %w", method, redact(target), err)
 	}
 	if len(data) > maxAnswerBytes {
-		return res.StatusCode, nil, fmt.Errorf("reading the answer of %s %s: longer than %d MiB", method, redact(target), maxAnswerBytes>>20)
+		return res.StatusCode, nil, fmt.Errorf("reading the response of %s %s: longer than %d MiB", method, redact(target), maxAnswerBytes>>20)
 	}
 	return res.StatusCode, data, nil
 }
 
-// statusError makes the error of an answer that is no success.
+// statusError returns the error of an unsuccessful response.
 func statusError(method, target string, res *http.Response) error {
 	data, err := io.ReadAll(io.LimitReader(res.Body, maxErrorBytes))
-	message := printable.Line(errorMessage(data)) // whoever answers may not be what it was taken for
+	message := printable.Line(errorMessage(data)) // the server may not be an admin API
 	if err != nil || message == "" {
 		message = http.StatusText(res.StatusCode)
 	}
 	return &StatusError{Method: method, URL: target, Status: res.StatusCode, Message: message}
 }
 
-// errorMessage takes the message out of {"error":{"message":...}}, or the first
-// line of any other text.
+// errorMessage returns the message of {"error":{"message":...}}, or the first line of any
+// other text.
 func errorMessage(data []byte) string {
 	var answer struct {
 		Error struct {
@@ -324,21 +319,20 @@ func errorMessage(data []byte) string {
 	return strings.TrimSpace(line)
 }
 
-// withoutURL drops the request that net/http and net/url write before the
-// cause: do names it itself, in the form that holds no password. What is wrong with
-// a URL that holds one may be a part of it.
+// withoutURL removes the URL that net/http and net/url put before the cause: do adds it
+// without the password. The cause of an unparsable URL may quote the password, too.
 func withoutURL(err error) error {
 	var ue *url.Error
 	switch {
 	case !errors.As(err, &ue):
 		return err
 	case ue.Op == "parse" && strings.Contains(ue.URL, "@"):
-		return errors.New("it cannot be read as a URL")
+		return errors.New("invalid URL")
 	}
 	return ue.Err
 }
 
-// redact hides the password of a URL that holds one.
+// redact hides the password in a URL.
 func redact(target string) string {
 	u, err := url.Parse(target)
 	if err != nil {
@@ -347,8 +341,8 @@ func redact(target string) string {
 	return u.Redacted()
 }
 
-// HideCredentials hides what stands before an @ in a URL, or in several separated by
-// commas, whether they can be read as URLs or not. It is for those that have no path.
+// HideCredentials hides everything before an @ in one or several comma-separated URLs, even
+// if they are invalid. It is for URLs without a path.
 func HideCredentials(urls string) string {
 	parts := strings.Split(urls, "://")
 	for i, part := range parts {

@@ -41,7 +41,7 @@ func serve(t *testing.T, e exchange) *telemetry.Client {
 	return telemetry.NewClient(srv.URL+"/", nil)
 }
 
-func TestSnapshotKeepsUnknownApartFromZero(t *testing.T) {
+func TestSnapshotDistinguishesUnknownFromZero(t *testing.T) {
 	c := serve(t, exchange{"GET", "/v1/snapshot", "", 200, `{"service":"chat","regions":[{"name":"local/us",
 		"replicas":[{"id":"us-0","pending":0,"kv":null}],"requests_per_second":0}]}`})
 	s, err := c.Snapshot(context.Background())
@@ -185,7 +185,7 @@ func TestDecisions(t *testing.T) {
 	}
 }
 
-func TestErrorsSayWhereAndWhy(t *testing.T) {
+func TestErrorsNameRequestAndCause(t *testing.T) {
 	tests := []struct {
 		name   string
 		status int
@@ -254,7 +254,7 @@ func TestNoErrorShowsAPassword(t *testing.T) {
 	}
 }
 
-func TestErrorsDoNotSteerTheTerminal(t *testing.T) {
+func TestErrorsAreSafeToPrint(t *testing.T) {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusTeapot)
 		_, _ = io.WriteString(w, `{"error":{"message":"no\u001b[2J\u0007\r\nfake line\u009b"}}`)
@@ -284,7 +284,7 @@ func TestBaseWithoutScheme(t *testing.T) {
 	}
 }
 
-func TestAMalformedBaseIsAnError(t *testing.T) {
+func TestInvalidBaseURL(t *testing.T) {
 	if err := telemetry.NewClient("http://[::1", nil).Healthy(context.Background()); err == nil {
 		t.Error("want an error")
 	}
@@ -301,7 +301,7 @@ type spaces struct{}
 
 func (spaces) Read(p []byte) (int, error) { return copy(p, bytes.Repeat([]byte{' '}, len(p))), nil }
 
-func TestAnswersAreBounded(t *testing.T) {
+func TestResponseSizeIsLimited(t *testing.T) {
 	c := telemetry.NewClient("http://x", &http.Client{Transport: endless{}})
 	if _, err := c.Snapshot(context.Background()); err == nil || !strings.Contains(err.Error(), "longer than") {
 		t.Errorf("got %v, want a bound", err)

@@ -1,4 +1,4 @@
-// Package telemetry holds what a running service says about itself: the
-// snapshot that `skyserve top` draws, the per-minute history that forecasts are
-// made from, and the client of the admin API that both come through.
+// Package telemetry defines the data that a running service reports: the snapshot that
+// `skyserve top` draws, the per-minute history that forecasts use, and the client of the
+// admin API that returns both.
 package telemetry

@@ -18,21 +18,20 @@ import (
 	"skyserve/internal/service"
 )
 
-// maxHistoryBytes bounds a history file once unpacked: about five million rows.
+// maxHistoryBytes is the maximum unpacked size of a history file: about five million rows.
 const maxHistoryBytes = 512 << 20
 
-// TierInteractive labels history that does not tell fast from normal
-// interactive work, as SageServe's published traces do not.
+// TierInteractive is the tier of history that does not distinguish fast from normal
+// interactive requests, such as SageServe's published traces.
 const TierInteractive service.Tier = "IW"
 
-// ReadHistory reads a history file, plain or gzipped, whose name serves error
-// messages. It takes
+// ReadHistory reads a history file, plain or gzipped. name is used in errors. It accepts
 //
 //   - CSV with a header: minute (since 1970) or at (RFC 3339), model and
 //     prompt_tokens; and, where known, region (else "all"), tier (else IW-F),
 //     balancer, cached_tokens, requests, output_tokens; other columns are
 //     ignored. SageServe's minute,model,tier,prompt_tokens,exact is of this kind.
-//   - JSON: one Point after another, or the answer of GET /v1/history.
+//   - JSON: one Point after another, or the response of GET /v1/history.
 //
 // Errors name file, line, field and the value found.
 func ReadHistory(name string, r io.Reader) ([]Point, error) {
@@ -50,7 +49,7 @@ func ReadHistory(name string, r io.Reader) ([]Point, error) {
 	return readCSV(name, data)
 }
 
-// readAll reads r to its end, unpacking gzip, within the bound.
+// readAll reads r to its end and unpacks gzip, up to maxHistoryBytes.
 func readAll(r io.Reader) ([]byte, error) {
 	br := bufio.NewReader(r)
 	var in io.Reader = br
@@ -71,7 +70,7 @@ func readAll(r io.Reader) ([]byte, error) {
 	return data, nil
 }
 
-// place names a spot in a history file; its errors all look alike.
+// place is a line of a history file, for errors of a common form.
 type place struct {
 	name string
 	line int
@@ -81,7 +80,7 @@ func (p place) errorf(field, want, found string) error {
 	return fmt.Errorf("reading history %s:%d: %s: %s, got %q", p.name, p.line, field, want, found)
 }
 
-// checkPoint fills what may be left out and refuses what cannot be.
+// checkPoint sets defaults and validates a point.
 func checkPoint(p *Point, at place) error {
 	if p.Model == "" {
 		return at.errorf("model", "must not be empty", "")
@@ -116,7 +115,7 @@ func checkPoint(p *Point, at place) error {
 	return nil
 }
 
-// jsonPoint reads a Point and notices what is missing.
+// jsonPoint is a Point whose missing fields can be detected.
 type jsonPoint struct {
 	Point
 	Minute       *int64 `json:"minute"`
@@ -147,8 +146,8 @@ func lineAt(data []byte, offset int) int {
 	return 1 + bytes.Count(data[:min(offset, len(data))], []byte{'\n'})
 }
 
-// appendJSON adds what one JSON value holds: a point, a list of points, or an
-// answer of the admin API.
+// appendJSON appends the points of one JSON value: a point, a list of points, or a response
+// of the admin API.
 func appendJSON(out []Point, raw json.RawMessage, at place) ([]Point, error) {
 	if raw[0] == '[' {
 		var list []jsonPoint
@@ -193,8 +192,7 @@ func (p jsonPoint) point(at place) (Point, error) {
 	return p.Point, err
 }
 
-// csvHistory is a CSV file being read: where its columns are, and which
-// identities were seen on which line.
+// csvHistory is a CSV file being read: its columns, and the line of each point's identity.
 type csvHistory struct {
 	name    string
 	columns map[string]int
@@ -248,7 +246,7 @@ func (h *csvHistory) checkHeader(header []string) error {
 	return nil
 }
 
-// field is a record's value in a column, empty when there is no such column.
+// field returns a record's value in a column, empty if there is no such column.
 func (h *csvHistory) field(record []string, column string) string {
 	i, ok := h.columns[column]
 	if !ok {
@@ -289,7 +287,7 @@ func (h *csvHistory) point(record []string, line int) (Point, error) {
 	}
 	id := strings.Join([]string{strconv.FormatInt(p.Minute, 10), p.Balancer, string(p.Region), p.Model, string(p.Tier)}, "\x00")
 	if before, dup := h.seen[id]; dup {
-		return p, at.errorf("row", fmt.Sprintf("same minute, region, model and tier as line %d; add a balancer column if rows shall add up", before), strings.Join(slices.Clone(record), ","))
+		return p, at.errorf("row", fmt.Sprintf("same minute, region, model and tier as line %d; add a balancer column if the rows are to be summed", before), strings.Join(slices.Clone(record), ","))
 	}
 	h.seen[id] = line
 	return p, nil
@@ -312,7 +310,7 @@ func (h *csvHistory) minute(record []string, at place) (int64, error) {
 	return t.Unix() / 60, nil
 }
 
-// parseCount reads a count that may be written as a decimal number.
+// parseCount parses a count, which may be written as a decimal number.
 func parseCount(text string) (int64, error) {
 	f, err := strconv.ParseFloat(text, 64)
 	if err != nil || math.IsNaN(f) || math.Abs(f) > 1e15 {

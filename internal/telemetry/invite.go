@@ -7,17 +7,17 @@ import (
 	"time"
 )
 
-// InviteLife is how long an invitation may be open.
+// InviteLife is the lifetime of an invitation.
 const InviteLife = 15 * time.Minute
 
-// InviteRequest is how somebody who was invited asks for a certificate: a PKCS #10
-// request in DER, and the proof of having been invited.
+// InviteRequest is the certificate request of an invited operator: a PKCS #10 request in
+// DER, and the proof of the invitation.
 type InviteRequest struct {
 	CSR   []byte `json:"csr"`
 	Proof []byte `json:"proof"`
 }
 
-// InviteAnswer is what comes back: certificates in PEM, or why there is none.
+// InviteAnswer is the response: certificates in PEM, or the reason for the refusal.
 type InviteAnswer struct {
 	Chain   string `json:"chain,omitempty"`
 	Refused string `json:"refused,omitempty"`
@@ -29,36 +29,36 @@ func (c *Client) OpenInvite(ctx context.Context, mailbox string) error {
 	return err
 }
 
-// CloseInvite closes it; one that is not open is no error.
+// CloseInvite closes a mailbox. Closing one that is not open is not an error.
 func (c *Client) CloseInvite(ctx context.Context, mailbox string) error {
 	_, _, err := c.do(ctx, http.MethodDelete, "/v1/invites/"+mailbox, nil)
 	return err
 }
 
-// InviteRequest is what was put into a mailbox; nil while nothing was, ErrNotFound when
+// InviteRequest returns the request in a mailbox; nil while there is none, ErrNotFound if
 // the mailbox is not open.
 func (c *Client) InviteRequest(ctx context.Context, mailbox string) (*InviteRequest, error) {
 	return fetch[InviteRequest](ctx, c, "/v1/invites/"+mailbox+"/request")
 }
 
-// AskInvite puts a request into a mailbox; ErrNotFound when it is not open, ErrConflict
-// when it has one.
+// AskInvite puts a request into a mailbox; ErrNotFound if it is not open, ErrConflict if it
+// already contains one.
 func (c *Client) AskInvite(ctx context.Context, mailbox string, r InviteRequest) error {
 	return c.send(ctx, "/v1/invites/"+mailbox+"/request", r)
 }
 
-// InviteAnswer is the answer to the request in a mailbox; nil while there is none,
-// ErrNotFound when the mailbox is not open.
+// InviteAnswer returns the response to the request in a mailbox; nil while there is none,
+// ErrNotFound if the mailbox is not open.
 func (c *Client) InviteAnswer(ctx context.Context, mailbox string) (*InviteAnswer, error) {
 	return fetch[InviteAnswer](ctx, c, "/v1/invites/"+mailbox+"/answer")
 }
 
-// AnswerInvite answers the request in a mailbox.
+// AnswerInvite puts the response to the request into a mailbox.
 func (c *Client) AnswerInvite(ctx context.Context, mailbox string, a InviteAnswer) error {
 	return c.send(ctx, "/v1/invites/"+mailbox+"/answer", a)
 }
 
-// fetch gets a document; nil when the answer is that there is none yet.
+// fetch gets a document; nil if there is none yet.
 func fetch[T any](ctx context.Context, c *Client, path string) (*T, error) {
 	status, body, err := c.do(ctx, http.MethodGet, path, nil)
 	if err != nil || status == http.StatusNoContent {

@@ -8,23 +8,24 @@ import (
 	"strings"
 )
 
-// Reload is what a balancer made of its configuration when it read it again:
-// the answer of POST /reload.
+// Reload is the result of a balancer's configuration reload: the response of
+// POST /reload.
 type Reload struct {
-	// Revision is what the configuration in force calls itself; empty where it has
-	// no name, or where Restart keeps a part of it back.
+	// Revision is the revision of the configuration in force; empty if it has none, or if
+	// keys in Restart are not applied yet.
 	Revision string `json:"revision"`
-	// Changed is what holds from now on, in words; empty: nothing had changed.
+	// Changed describes the changes applied; empty if nothing changed.
 	Changed []string `json:"changed"`
-	// Restart names the keys that differ and hold only once the balancer was
-	// started again; they are left as they are.
+	// Restart lists the changed keys that take effect only after a restart of the
+	// balancer.
 	Restart []string `json:"restart"`
-	// Left names the replicas that differ and belong to the controller by now.
+	// Left lists the changed replicas that were not applied because the controller now
+	// owns them.
 	Left []string `json:"left"`
 }
 
-// ReloadRefused is a configuration that a balancer cannot run with, of which
-// nothing was applied.
+// ReloadRefused is the error of a reload that was rejected; nothing of the configuration
+// was applied.
 type ReloadRefused struct {
 	Problems []string // each with its place
 }
@@ -34,8 +35,8 @@ func (e *ReloadRefused) Error() string {
 	return "the configuration is refused, nothing was changed: " + strings.Join(e.Problems, "; ")
 }
 
-// Reload makes the balancer read its configuration again. A *StatusError of 400
-// says what is wrong with it; nothing was changed then.
+// Reload makes the balancer reload its configuration. A *StatusError of 400 reports an
+// invalid configuration, of which nothing was applied.
 func (c *Client) Reload(ctx context.Context) (*Reload, error) {
 	_, body, err := c.do(ctx, http.MethodPost, "/reload", nil)
 	if err != nil {
@@ -43,7 +44,7 @@ func (c *Client) Reload(ctx context.Context) (*Reload, error) {
 	}
 	r := new(Reload)
 	if err := json.Unmarshal(body, r); err != nil {
-		return nil, fmt.Errorf("decoding the answer of POST %s: %w", redact(c.base+"/reload"), err)
+		return nil, fmt.Errorf("decoding the response of POST %s: %w", redact(c.base+"/reload"), err)
 	}
 	return r, nil
 }

@@ -9,65 +9,65 @@ import (
 	"skyserve/internal/service"
 )
 
-// Review is what the controller made of the service's load: it keeps the newest in
-// the store, and every balancer shows it in its snapshot.
+// Review is the controller's latest forecast and plan: it writes it to the store, and every
+// balancer includes it in its snapshot.
 type Review struct {
-	// Token is the fencing token of the controller that made it.
+	// Token is the fencing token of the controller that wrote it.
 	Token    uint64         `json:"token"`
 	Forecast []LoadForecast `json:"forecast"`
 	Plan     *PlanSummary   `json:"plan"`
-	// Strategy is the word of autoscale.strategy that carries the plan out; From and
-	// Until bound the time that Targets are for.
+	// Strategy is the value of autoscale.strategy that applies the plan; Targets are for the
+	// time from From to Until.
 	Strategy string    `json:"strategy"`
 	From     time.Time `json:"from"`
 	Until    time.Time `json:"until"`
 	Targets  []Target  `json:"targets"`
-	// Prices is what the replicas that it planned with are billed.
+	// Prices are the prices that the plan is based on.
 	Prices []Price `json:"prices"`
 }
 
-// Price is what one replica on a kind of GPU is billed in a region on demand, in USD
-// an hour; on spot or reserved where it is never on demand. Machines of one's own have
-// none.
+// Price is the on-demand price of one replica on a GPU type in a region, in USD per hour;
+// the spot or reserved price if it is not offered on demand. Static machines have no price.
 type Price struct {
 	Region     service.Region `json:"region"`
 	GPU        string         `json:"gpu"`
 	USDPerHour float64        `json:"usd_per_hour"`
 }
 
-// Holds tells whether what the review wants still counts: a plan that is older than
-// twice its time says nothing any more, for something keeps a newer one from being made.
+// Holds reports whether the targets still apply. They do not once the plan is overdue by
+// its own length, because something then prevents a newer plan.
 func (r *Review) Holds(now time.Time) bool {
 	return r != nil && now.Sub(r.Until) <= r.Until.Sub(r.From)
 }
 
-// Target is what a plan wants of one model in one region.
+// Target is the planned capacity of one model in one region.
 type Target struct {
 	Model  string         `json:"model"`
 	Region service.Region `json:"region"`
 	Count  int            `json:"count"`
-	// ReplicaTPS is what one replica carries, PeakTPS the load that was planned for:
-	// uncached prompt tokens a second.
+	// ReplicaTPS is the capacity of one replica, PeakTPS the planned load: uncached prompt
+	// tokens per second.
 	ReplicaTPS float64 `json:"replica_tps"`
 	PeakTPS    float64 `json:"peak_tps"`
 	// Replicas is the count by GPU and capacity type.
 	Replicas []TargetReplicas `json:"replicas"`
 }
 
-// TargetReplicas is how many replicas a plan wants on one kind of GPU, paid for in one way.
+// TargetReplicas is the planned number of replicas of one GPU and capacity type.
 type TargetReplicas struct {
-	// GPU and GPUs are what each has of them; empty and 0 where the model states none.
+	// GPU and GPUs are the GPU type and count per replica; empty and 0 if the model states
+	// none.
 	GPU  string `json:"gpu"`
 	GPUs int    `json:"gpus"`
-	// Capacity is empty where nothing is rented.
+	// Capacity is empty for machines that are not rented.
 	Capacity service.CapacityType `json:"capacity"`
 	Count    int                  `json:"count"`
 }
 
-// ReviewPrefix begins the keys of reviews in the store.
+// ReviewPrefix is the prefix of the store keys of reviews.
 const ReviewPrefix = "review."
 
-// ReviewKey is where a service's newest Review is kept in the store.
+// ReviewKey returns the store key of a service's Review.
 func ReviewKey(service string) string { return ReviewPrefix + service }
 
 // LoadForecast is the forecast of one model's interactive load in one region:
@@ -75,19 +75,19 @@ func ReviewKey(service string) string { return ReviewPrefix + service }
 type LoadForecast struct {
 	Model  string         `json:"model"`
 	Region service.Region `json:"region"`
-	// Forecaster is the model that was used, as it calls itself.
+	// Forecaster is the name of the forecaster.
 	Forecaster string `json:"forecaster"`
-	// At is when the first step begins, StepSeconds how long each is.
+	// At is the start of the first step, StepSeconds the length of each.
 	At          time.Time `json:"at"`
 	StepSeconds float64   `json:"step_s"`
-	// MeanTPS is the expected load of each step; Lo90TPS and Hi90TPS are the ends of
-	// the 90 % interval of its minutes, averaged.
+	// MeanTPS is the expected load of each step; Lo90TPS and Hi90TPS are the limits of the
+	// 90 % interval of its minutes, averaged.
 	MeanTPS []float64 `json:"mean_tps"`
 	Lo90TPS []float64 `json:"lo90_tps"`
 	Hi90TPS []float64 `json:"hi90_tps"`
-	// Peak is the greatest minute of the whole time.
+	// Peak is the distribution of the greatest minute of the whole forecast.
 	Peak Peak `json:"peak_tps"`
-	// Left says how the load left this forecast; empty while it keeps to it.
+	// Left describes how the load deviates from this forecast; empty if it does not.
 	Left string `json:"left"`
 }
 
@@ -101,36 +101,36 @@ type Peak struct {
 	P99  float64 `json:"p99"`
 }
 
-// PlanSummary is the last proposal, in short.
+// PlanSummary summarises the last plan.
 type PlanSummary struct {
 	At time.Time `json:"at"`
 	// Status is optimal, feasible, infeasible or unknown.
 	Status string `json:"status"`
-	// Changes are the counts that would change.
+	// Changes are the replica counts that the plan changes.
 	Changes     []PlanChange `json:"changes"`
 	CostPerHour PlanCost     `json:"cost_per_hour"`
-	// Assumed says in words what was not known, Infeasible what cannot be had.
+	// Assumed lists the assumptions for unknown inputs, Infeasible the requirements that
+	// cannot be met.
 	Assumed    []string `json:"assumed"`
 	Infeasible []string `json:"infeasible"`
-	// Error is why there is no newer one although there should be; empty when
-	// nothing went wrong.
+	// Error is why planning failed since; empty if it did not.
 	Error string `json:"error"`
-	// Waiting is what the first plan waits for while the service starts; empty otherwise.
+	// Waiting is what the first plan waits for while the service starts; else empty.
 	Waiting string `json:"waiting"`
 }
 
-// PlanCost is what the service's replicas are billed, in USD an hour; nil = unknown.
+// PlanCost is the cost of the service's replicas in USD per hour; nil = unknown.
 type PlanCost struct {
 	Now  *float64 `json:"now"`
 	Then *float64 `json:"then"`
 }
 
-// PlanChange is the count of one model in one region on one kind of GPU.
+// PlanChange is the change of the replica count of one model, region and GPU type.
 type PlanChange struct {
 	Model  string         `json:"model"`
 	Region service.Region `json:"region"`
 	GPU    string         `json:"gpu"`
-	// Capacity is the capacity type; empty where it is not known.
+	// Capacity is the capacity type; empty if unknown.
 	Capacity service.CapacityType `json:"capacity"`
 	Now      int                  `json:"now"`
 	Delta    int                  `json:"delta"`
@@ -138,8 +138,8 @@ type PlanChange struct {
 	Reason   string               `json:"reason"`
 }
 
-// PlanLine says in a line what the last plan proposes, such as "plan 01:00: us +2
-// L4, eu -1 L4; $3.22/h -> $4.02/h", its time in zone; empty without a plan.
+// PlanLine returns the changes of the last plan in one line, such as "plan 01:00: us +2 L4,
+// eu -1 L4; $3.22/h -> $4.02/h", with its time in zone; empty without a plan.
 func (s *Snapshot) PlanLine(zone *time.Location) string {
 	p := s.Plan
 	if p == nil {
@@ -157,19 +157,19 @@ func (s *Snapshot) PlanLine(zone *time.Location) string {
 			text += ": " + p.Infeasible[0]
 		}
 	case len(p.Changes) > 0:
-		text = s.changesInWords()
+		text = s.describeChanges()
 	}
 	if unmet := s.UnmetLine(); unmet != "" {
 		text += "; " + unmet
 	}
 	if p.Error != "" {
-		text += "; none since: " + p.Error
+		text += "; planning failed since: " + p.Error
 	}
 	return fmt.Sprintf("plan %s: %s", p.At.In(zone).Format("15:04"), text)
 }
 
-// changesInWords lists the plan's changes, and the cost where there is one.
-func (s *Snapshot) changesInWords() string {
+// describeChanges lists the plan's changes, and the cost if there is one.
+func (s *Snapshot) describeChanges() string {
 	models := map[string]bool{}
 	for _, c := range s.Plan.Changes {
 		models[c.Model] = true
@@ -177,7 +177,7 @@ func (s *Snapshot) changesInWords() string {
 	var words []string
 	for _, c := range s.Plan.Changes {
 		text := fmt.Sprintf("%s %+d ", c.Region.Place(), c.Delta)
-		if c.Capacity != service.CapacityOnDemand && c.Capacity != "" { // on demand goes without saying
+		if c.Capacity != service.CapacityOnDemand && c.Capacity != "" { // on demand is the default
 			text += string(c.Capacity) + " "
 		}
 		text += c.GPU
@@ -193,8 +193,8 @@ func (s *Snapshot) changesInWords() string {
 	return text
 }
 
-// PeakLine says in a line which peaks are expected, such as "next 1h: peak us 3400,
-// eu 120 tokens/s"; empty without a forecast.
+// PeakLine returns the forecast peaks in one line, such as "next 1h: peak us 3400, eu 120
+// tokens/s"; empty without a forecast.
 func (s *Snapshot) PeakLine() string {
 	peaks := s.byRegion(func(f LoadForecast) string { return fmt.Sprintf("%.0f", f.Peak.Mean) })
 	if peaks == "" {
@@ -206,17 +206,18 @@ func (s *Snapshot) PeakLine() string {
 	return fmt.Sprintf("next %s: peak %s tokens/s", cmp.Or(text, "0m"), peaks)
 }
 
-// LeftLine says in a line which loads left their forecasts; empty when none did.
+// LeftLine returns the loads that deviate from their forecasts in one line; empty if none
+// does.
 func (s *Snapshot) LeftLine() string {
 	left := s.byRegion(func(f LoadForecast) string { return f.Left })
 	if left == "" {
 		return ""
 	}
-	return "load left its forecast: " + left
+	return "load deviates from forecast: " + left
 }
 
-// byRegion lists what say has to say of each forecast, after its region, and its
-// model where there are several.
+// byRegion joins the texts that say returns for each forecast, each after its region, and
+// its model if there are several.
 func (s *Snapshot) byRegion(say func(LoadForecast) string) string {
 	models := map[string]bool{}
 	for _, f := range s.Forecast {

@@ -7,7 +7,7 @@ import (
 
 func usd(v float64) *float64 { return &v }
 
-func TestAPlanInALine(t *testing.T) {
+func TestPlanLine(t *testing.T) {
 	at := time.Date(2027, 1, 15, 1, 0, 0, 0, time.UTC)
 	us := PlanChange{Model: "m", Region: "aws/us", GPU: "L4", Delta: 2}
 	eu := PlanChange{Model: "m", Region: "aws/eu", GPU: "2xL4", Delta: -1}
@@ -24,7 +24,7 @@ func TestAPlanInALine(t *testing.T) {
 		{"several models", &PlanSummary{At: at, Status: "optimal", Changes: []PlanChange{us, other}}, "plan 01:00: m us +2 L4, big eu +1 H100"},
 		{"infeasible", &PlanSummary{At: at, Status: "infeasible", Infeasible: []string{"m in us: needs more"}}, "plan 01:00: infeasible: m in us: needs more"},
 		{"unknown", &PlanSummary{At: at, Status: "unknown"}, "plan 01:00: unknown"},
-		{"old", &PlanSummary{At: at, Status: "optimal", Error: "no balancer answers"}, "plan 01:00: no change; none since: no balancer answers"},
+		{"old", &PlanSummary{At: at, Status: "optimal", Error: "no balancer answers"}, "plan 01:00: no change; planning failed since: no balancer answers"},
 		{"failed from the first", &PlanSummary{At: at, Error: "no balancer answers"}, "plan: no balancer answers"},
 	}
 	for _, tt := range tests {
@@ -36,7 +36,7 @@ func TestAPlanInALine(t *testing.T) {
 	}
 }
 
-func TestForecastsInALine(t *testing.T) {
+func TestPeakAndDeviationLines(t *testing.T) {
 	us := LoadForecast{Model: "m", Region: "aws/us", StepSeconds: 300, MeanTPS: make([]float64, 12), Peak: Peak{Mean: 3400.4}}
 	eu := LoadForecast{Model: "m", Region: "aws/eu", Peak: Peak{Mean: 120}, Left: "5.0 times the forecast for 12 minutes (burst)"}
 	big := LoadForecast{Model: "big", Region: "aws/eu", Peak: Peak{Mean: 1}, Left: "0.4 times the forecast for 20 minutes (drift down)"}
@@ -46,8 +46,8 @@ func TestForecastsInALine(t *testing.T) {
 		peak, left string
 	}{
 		{"none", nil, "", ""},
-		{"one model", []LoadForecast{us, eu}, "next 1h: peak us 3400, eu 120 tokens/s", "load left its forecast: eu 5.0 times the forecast for 12 minutes (burst)"},
-		{"two models", []LoadForecast{us, big}, "next 1h: peak m us 3400, big eu 1 tokens/s", "load left its forecast: big eu 0.4 times the forecast for 20 minutes (drift down)"},
+		{"one model", []LoadForecast{us, eu}, "next 1h: peak us 3400, eu 120 tokens/s", "load deviates from forecast: eu 5.0 times the forecast for 12 minutes (burst)"},
+		{"two models", []LoadForecast{us, big}, "next 1h: peak m us 3400, big eu 1 tokens/s", "load deviates from forecast: big eu 0.4 times the forecast for 20 minutes (drift down)"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

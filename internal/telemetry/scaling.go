@@ -9,29 +9,29 @@ import (
 	"skyserve/internal/service"
 )
 
-// Scaling is what the controller did about the number of replicas: it keeps the
-// newest in the store, and every balancer shows it in its snapshot.
+// Scaling is the scaling state of the controller: it writes it to the store, and every
+// balancer includes it in its snapshot.
 type Scaling struct {
-	// Token is the fencing token of the controller that acts.
+	// Token is the fencing token of the controller that wrote it.
 	Token uint64 `json:"token"`
-	// Strategy is the word of autoscale.strategy that it acts by.
+	// Strategy is the value of autoscale.strategy.
 	Strategy  string     `json:"strategy"`
 	Donations []Donation `json:"donations"`
-	// Events are the last MaxScalingEvents, the oldest first.
+	// Events are the last MaxScalingEvents, oldest first.
 	Events []ScalingEvent `json:"events"`
 }
 
-// MaxScalingEvents bounds the events that are kept: every balancer hands them to
-// everyone who looks, and an hour of a busy service has fewer.
+// MaxScalingEvents is the number of events kept: more than a busy service has in an hour,
+// and few enough for every snapshot.
 const MaxScalingEvents = 50
 
-// ScalingPrefix begins the keys of Scaling in the store.
+// ScalingPrefix is the prefix of the store keys of Scaling.
 const ScalingPrefix = "scaling."
 
-// ScalingKey is where a service's Scaling is kept in the store.
+// ScalingKey returns the store key of a service's Scaling.
 func ScalingKey(service string) string { return ScalingPrefix + service }
 
-// Donation is one replica lent to the spot pool.
+// Donation is one replica donated to the spot pool.
 type Donation struct {
 	Replica string         `json:"replica"`
 	Model   string         `json:"model"`
@@ -39,24 +39,24 @@ type Donation struct {
 	URL     string         `json:"url"`
 	Region  service.Region `json:"region"`
 	Since   time.Time      `json:"since"`
-	// Until is when it is removed unless it was taken back; nil = it stays.
+	// Until is when it is removed unless it is reclaimed; nil = never.
 	Until *time.Time `json:"until"`
-	// EarnsPerHour is what it earns meanwhile, in USD.
+	// EarnsPerHour is its earnings in USD per hour.
 	EarnsPerHour float64 `json:"earns_per_hour"`
 }
 
-// ScalingAction is what was done to replicas.
+// ScalingAction is the kind of a ScalingEvent.
 type ScalingAction string
 
-// What a ScalingEvent tells of.
+// The kinds of scaling events.
 const (
-	ScalingLaunched   ScalingAction = "launched"   // new ones were started
-	ScalingReclaimed  ScalingAction = "reclaimed"  // donated ones serve again
-	ScalingRedeployed ScalingAction = "redeployed" // another model's donated ones were started again with this model
-	ScalingReplaced   ScalingAction = "replaced"   // another was launched in the place of one that runs on something else than the plan wants
-	ScalingDonated    ScalingAction = "donated"    // they finish what they have and are lent
-	ScalingRemoved    ScalingAction = "removed"    // they finish what they have and are stopped
-	ScalingFailed     ScalingAction = "failed"     // what was decided could not be done
+	ScalingLaunched   ScalingAction = "launched"   // new replicas were started
+	ScalingReclaimed  ScalingAction = "reclaimed"  // donated replicas serve again
+	ScalingRedeployed ScalingAction = "redeployed" // donated replicas of another model were restarted with this model
+	ScalingReplaced   ScalingAction = "replaced"   // a replica was launched to replace one whose GPU or capacity type differs from the plan
+	ScalingDonated    ScalingAction = "donated"    // replicas drain and are donated
+	ScalingRemoved    ScalingAction = "removed"    // replicas drain and are stopped
+	ScalingFailed     ScalingAction = "failed"     // the decision could not be carried out
 )
 
 // ScalingEvent is one change of the number of replicas of a model in a region.
@@ -66,22 +66,22 @@ type ScalingEvent struct {
 	Action   ScalingAction  `json:"action"`
 	Model    string         `json:"model"`
 	Region   service.Region `json:"region"`
-	// Replicas are the ids that it is about.
+	// Replicas are the ids of the affected replicas.
 	Replicas []string `json:"replicas"`
-	// Serving is how many replicas served, or were starting to, before.
+	// Serving is how many replicas were ready or starting before the event.
 	Serving int `json:"serving"`
-	// Reason says in words why.
+	// Reason is a text for people.
 	Reason string `json:"reason"`
 }
 
-// Line is the event in a line, such as "14:02:05 lt-ua: us: launched us-3: memory 71
-// % used, above 70 %, 5 planned; 3 there", its time in zone.
+// Line returns the event in one line, such as "14:02:05 lt-ua: us: launched us-3: memory 71
+// % used, above 70 %, 5 planned; replicas before: 3", its time in zone.
 func (e ScalingEvent) Line(zone *time.Location) string {
 	what := strings.TrimSpace(fmt.Sprintf("%s %s", e.Action, strings.Join(e.Replicas, ", ")))
-	return fmt.Sprintf("%s %s: %s: %s: %s; %d there", e.At.In(zone).Format(time.TimeOnly), e.Strategy, e.Region.Place(), what, e.Reason, e.Serving)
+	return fmt.Sprintf("%s %s: %s: %s: %s; replicas before: %d", e.At.In(zone).Format(time.TimeOnly), e.Strategy, e.Region.Place(), what, e.Reason, e.Serving)
 }
 
-// EventLines are the last n events, the newest last.
+// EventLines returns the last n events, newest last.
 func (s *Snapshot) EventLines(zone *time.Location, n int) []string {
 	var lines []string
 	for _, e := range s.Events[max(0, len(s.Events)-n):] {
@@ -90,8 +90,8 @@ func (s *Snapshot) EventLines(zone *time.Location, n int) []string {
 	return lines
 }
 
-// DonationLine says in a line what is lent and what that earns, such as "2 replicas
-// donated (us-1, us-2), $0.60/h"; empty where nothing is.
+// DonationLine returns the donated replicas and their earnings in one line, such as "2
+// replicas donated (us-1, us-2), $0.60/h"; empty if there are none.
 func (s *Snapshot) DonationLine() string {
 	if len(s.Donations) == 0 {
 		return ""
@@ -110,7 +110,7 @@ func (s *Snapshot) DonationLine() string {
 	return text
 }
 
-// EarnsPerHour is what all that is lent earns, in USD an hour.
+// EarnsPerHour returns the earnings of all donated replicas in USD per hour.
 func (s *Snapshot) EarnsPerHour() float64 {
 	sum := 0.0
 	for _, d := range s.Donations {
@@ -119,8 +119,8 @@ func (s *Snapshot) EarnsPerHour() float64 {
 	return sum
 }
 
-// Show takes what the controller did into the snapshot: who is donated is a replica
-// of its region, whether a balancer still knows it or not. nil changes nothing.
+// Show adds the scaling state to the snapshot. Donated replicas are listed in their region
+// even if no balancer reports them any more. nil changes nothing.
 func (s *Snapshot) Show(c *Scaling) {
 	if c == nil {
 		return
@@ -138,11 +138,11 @@ func (s *Snapshot) Show(c *Scaling) {
 	}
 }
 
-// withDonated is replicas with one that is lent.
+// withDonated returns replicas including a donated one.
 func withDonated(replicas []ReplicaSnapshot, d Donation) []ReplicaSnapshot {
 	for i := range replicas {
 		if replicas[i].ID == d.Replica {
-			replicas[i].Donated = replicas[i].State != service.StateReady // it finishes what it has, or is back
+			replicas[i].Donated = replicas[i].State != service.StateReady // it is draining, or was reclaimed
 			return replicas
 		}
 	}
@@ -151,11 +151,11 @@ func withDonated(replicas []ReplicaSnapshot, d Donation) []ReplicaSnapshot {
 	})
 }
 
-// reason says for how long a replica is lent.
+// reason describes how long a replica is donated.
 func (d Donation) reason() string {
-	lent := service.Donation{Since: d.Since}
+	donation := service.Donation{Since: d.Since}
 	if d.Until != nil {
-		lent.Until = *d.Until
+		donation.Until = *d.Until
 	}
-	return lent.String()
+	return donation.String()
 }

@@ -7,7 +7,7 @@ import (
 	"skyserve/internal/service"
 )
 
-func TestWhoIsDonatedIsAReplicaOfItsRegion(t *testing.T) {
+func TestDonatedReplicasAreListed(t *testing.T) {
 	since := time.Date(2026, 3, 1, 14, 0, 0, 0, time.UTC)
 	until := since.Add(time.Hour)
 	s := Snapshot{Regions: []RegionSnapshot{
@@ -47,14 +47,14 @@ func TestWhoIsDonatedIsAReplicaOfItsRegion(t *testing.T) {
 	}
 }
 
-func TestEventsInWords(t *testing.T) {
+func TestEventLines(t *testing.T) {
 	e := ScalingEvent{
 		At: time.Date(2026, 3, 1, 14, 2, 5, 0, time.UTC), Strategy: "lt-ua", Action: ScalingLaunched, Region: "local/us",
 		Replicas: []string{"us-3"}, Serving: 3, Reason: "memory 71 % used, above 70 %, 5 planned",
 	}
 	s := Snapshot{Events: []ScalingEvent{{}, e}}
 	lines := s.EventLines(time.UTC, 1)
-	if want := "14:02:05 lt-ua: us: launched us-3: memory 71 % used, above 70 %, 5 planned; 3 there"; len(lines) != 1 || lines[0] != want {
+	if want := "14:02:05 lt-ua: us: launched us-3: memory 71 % used, above 70 %, 5 planned; replicas before: 3"; len(lines) != 1 || lines[0] != want {
 		t.Errorf("got %q", lines)
 	}
 }

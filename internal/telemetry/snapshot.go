@@ -6,10 +6,10 @@ import (
 	"skyserve/internal/service"
 )
 
-// Snapshot is a service at one instant as one balancer knows it: its own
-// region in full, the others as their balancers last reported. It is what
-// GET /v1/snapshot answers and what top draws. Pointers are nil (JSON null)
-// where a figure is unknown; unknown is never zero.
+// Snapshot is the state of a service at one instant as known to one balancer: its own
+// region in full, the others as last reported by their balancers. It is the response of
+// GET /v1/snapshot and what top draws. Pointers are nil (JSON null) for unknown values;
+// unknown is never zero.
 type Snapshot struct {
 	At        time.Time        `json:"at"`
 	Service   string           `json:"service"`
@@ -17,19 +17,19 @@ type Snapshot struct {
 	Forecast  []LoadForecast   `json:"forecast"`
 	Donations []Donation       `json:"donations"`
 	Plan      *PlanSummary     `json:"plan"`
-	// Targets is what the plan in force wants; empty where there is none.
+	// Targets are the targets of the current plan; empty if there is none.
 	Targets []Target `json:"targets"`
-	// Prices is what replicas are billed; empty until a review told.
+	// Prices are the prices of replicas; empty before the first review.
 	Prices []Price `json:"prices"`
-	// Strategy is what changes the number of replicas between plans, by its word in
-	// service.yaml; empty until the controller told. Events are what it did.
+	// Strategy is the scaling strategy, as in service.yaml; empty until the controller
+	// reported it. Events are its actions.
 	Strategy string         `json:"strategy"`
 	Events   []ScalingEvent `json:"events"`
-	// Alerts are what somebody has to act on, the worst first.
+	// Alerts are the active alerts, most severe first.
 	Alerts []Alert `json:"alerts"`
 }
 
-// Balancer finds a balancer by its id; nil when it is not there.
+// Balancer returns the balancer of that id; nil if there is none.
 func (s *Snapshot) Balancer(id string) *BalancerSnapshot {
 	for _, r := range s.Regions {
 		for i := range r.Balancers {
@@ -41,16 +41,15 @@ func (s *Snapshot) Balancer(id string) *BalancerSnapshot {
 	return nil
 }
 
-// RegionSnapshot is one region: its balancers, its replicas and the traffic of
-// the last ten seconds.
+// RegionSnapshot is one region: its balancers, its replicas and its recent traffic.
 type RegionSnapshot struct {
 	Name      service.Region     `json:"name"`
 	Balancers []BalancerSnapshot `json:"balancers"`
 	Replicas  []ReplicaSnapshot  `json:"replicas"`
-	// Queued is the number of requests that the region's balancers hold.
+	// Queued is the number of requests queued at the region's balancers.
 	Queued int `json:"queued"`
-	// Models are those that have replicas or requests there, sorted; nil where a balancer
-	// does not tell them.
+	// Models are those with replicas or requests in the region, sorted; nil if a balancer
+	// does not report them.
 	Models []ModelSnapshot `json:"models"`
 	// RequestsPerSecond counts arrivals from clients over the last 10 s.
 	RequestsPerSecond *float64 `json:"requests_per_second"`
@@ -58,12 +57,12 @@ type RegionSnapshot struct {
 	OutputTokensPerSecond *float64 `json:"output_tokens_per_second"`
 	// PrefixHitRate is cached over prompt tokens of requests finished in the last 60 s.
 	PrefixHitRate *float64 `json:"prefix_hit_rate"`
-	// TTFT is over the requests of the last 60 s that arrived at this region's balancers.
+	// TTFT is of requests that arrived at this region's balancers in the last 60 s.
 	TTFT *Percentiles `json:"ttft_ms"`
 	// ForwardedIn and ForwardedOut count requests since the balancer started.
 	ForwardedIn  int64 `json:"forwarded_in"`
 	ForwardedOut int64 `json:"forwarded_out"`
-	// ForwardedTo says where ForwardedOut went, sorted by region.
+	// ForwardedTo is ForwardedOut by target region, sorted.
 	ForwardedTo []Flow `json:"forwarded_to"`
 }
 
@@ -73,20 +72,20 @@ type Flow struct {
 	Requests int64          `json:"requests"`
 }
 
-// ModelSnapshot is what the balancers of a region count of a model.
+// ModelSnapshot is a model's counts at the balancers of a region.
 type ModelSnapshot struct {
 	Model string `json:"model"`
-	// Queued are the interactive requests (IW-F and IW-N) that they hold, Deferred the
-	// others (NIW), those included that wait apart for spare memory.
+	// Queued is the number of queued interactive requests (IW-F and IW-N). Deferred is that
+	// of the others (NIW), including those that wait for spare KV memory.
 	Queued   int `json:"queued"`
 	Deferred int `json:"deferred"`
-	// FirstTokens is how many streamed IW-F requests of their clients had a first token
-	// since they started; Late, for how many of those it came after the tier's target.
+	// FirstTokens is the number of streamed IW-F requests of their clients with a first token
+	// since they started; Late is how many of those missed the tier's TTFT target.
 	FirstTokens int64 `json:"first_tokens"`
 	Late        int64 `json:"late"`
 }
 
-// BalancerUnreachable is the state of a balancer that does not answer.
+// BalancerUnreachable is the state of a balancer that does not respond.
 const BalancerUnreachable = "UNREACHABLE"
 
 // BalancerSnapshot is one balancer process.
@@ -96,24 +95,24 @@ type BalancerSnapshot struct {
 	Admin    string `json:"admin"`    // admin URL
 	State    string `json:"state"`    // READY, STARTING (no replica yet), DRAINING or BalancerUnreachable
 	Reason   string `json:"reason"`
-	// RTTMillis is the measured round trip from the answering balancer; nil for itself.
+	// RTTMillis is the round-trip time from the responding balancer; nil for itself.
 	RTTMillis *float64 `json:"rtt_ms"`
-	// AgeMillis is how old the figures are; 0 for the answering balancer itself.
+	// AgeMillis is the age of the data; 0 for the responding balancer itself.
 	AgeMillis int64 `json:"age_ms"`
-	// Certificate is its public listener's; nil without TLS.
+	// Certificate is that of its public listener; nil without TLS.
 	Certificate *Certificate `json:"certificate"`
-	// Alerts are its own, as balancers tell each other; Snapshot.Alerts has all.
+	// Alerts are its own alerts, as exchanged between balancers; Snapshot.Alerts has all.
 	Alerts []Alert `json:"alerts,omitempty"`
 }
 
 // Certificate is the TLS certificate that a listener uses.
 type Certificate struct {
-	// ExpiresAt is when the one in use ends; nil while there is none.
+	// ExpiresAt is when the certificate in use expires; nil while there is none.
 	ExpiresAt *time.Time `json:"expires_at"`
-	// Waiting is why there is none yet, so that the listener refuses TLS; empty when there is.
+	// Waiting is why there is no certificate yet and the listener refuses TLS; else empty.
 	Waiting string `json:"waiting"`
-	// Problem is why what is in its files now cannot be used, or why it could not be
-	// renewed, so that this older one stays in use; empty when nothing went wrong.
+	// Problem is why the current files cannot be used, or why the renewal failed, so that
+	// an older certificate stays in use; else empty.
 	Problem string `json:"problem"`
 }
 
@@ -123,31 +122,31 @@ type ReplicaSnapshot struct {
 	URL   string `json:"url"`
 	Model string `json:"model"`
 	GPU   string `json:"gpu"`
-	// Region is where it runs: another one than that of the balancer which lists it where that
-	// one has adopted it. Empty = the balancer's own, or not known.
+	// Region is where it runs. It differs from the region of the balancer that lists it if
+	// that balancer has adopted it. Empty = the balancer's own, or unknown.
 	Region service.Region `json:"region"`
-	// Capacity is how its machine is paid for; empty = not known, or not rented.
+	// Capacity is the capacity type of its VM; empty = unknown, or not rented.
 	Capacity service.CapacityType `json:"capacity"`
 	State    service.ReplicaState `json:"state"`
 	Reason   string               `json:"reason"`
-	// Pending and Running are the engine's own figures, nil when it exports none.
+	// Pending and Running are reported by the engine, nil if it does not.
 	Pending *int `json:"pending"`
 	Running *int `json:"running"`
-	// Outstanding is what the balancer counts: sent and not yet finished.
+	// Outstanding is the balancer's count of requests sent and not yet finished.
 	Outstanding int `json:"outstanding"`
-	// KV is the used share of KV memory, 0..1.
+	// KV is the KV utilisation, 0..1.
 	KV                    *float64 `json:"kv"`
 	PrefixHitRate         *float64 `json:"prefix_hit_rate"`
 	OutputTokensPerSecond *float64 `json:"output_tokens_per_second"`
-	// AgeMillis is the age of the last report, nil when none ever came.
+	// AgeMillis is the age of the last report, nil if there was none.
 	AgeMillis *int64 `json:"age_ms"`
 	Donated   bool   `json:"donated"`
-	// USDPerHour is what its machine costs, nil where that is not known.
+	// USDPerHour is the price of its VM, nil if unknown.
 	USDPerHour *float64 `json:"usd_per_hour"`
 }
 
-// Percentiles is the percentile set that every JSON output shares: every figure in the unit that
-// the key holding it names.
+// Percentiles is the set of percentiles in every JSON output, in the unit that the key of
+// the set names.
 type Percentiles struct {
 	Mean float64 `json:"mean"`
 	P10  float64 `json:"p10"`

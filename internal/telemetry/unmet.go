@@ -8,16 +8,16 @@ import (
 	"skyserve/internal/service"
 )
 
-// Unmet is a kind of GPU of which fewer replicas run than the plan in force wants.
+// Unmet is a GPU type on which fewer replicas run than the current plan requires.
 type Unmet struct {
 	Model  string
 	Region service.Region
 	TargetReplicas
-	// Running is how many replicas run on it.
+	// Running is the number of replicas that run on it.
 	Running int
 }
 
-// String says it in a few words: us-east-1 runs 1 of 2 on spot H100.
+// String returns a short description: us-east-1 runs 1 of 2 on spot H100.
 func (u Unmet) String() string {
 	gpus := u.GPU
 	if u.GPUs > 1 {
@@ -27,13 +27,13 @@ func (u Unmet) String() string {
 	return fmt.Sprintf("%s runs %d of %d on %s", u.Region.Place(), u.Running, u.Count, on)
 }
 
-// Unmet lists where what runs differs from what the plan wants replicas to run on. Regions
-// whose replicas do not say how they are paid for are held against GPUs alone; targets that
-// name no GPU say nothing.
+// Unmet lists the planned replicas that do not run, by GPU and capacity type. Only GPUs are
+// compared where replicas do not report their capacity type; targets without a GPU are
+// skipped.
 func (s *Snapshot) Unmet() []Unmet {
 	var out []Unmet
 	for _, t := range s.Targets {
-		tells := s.tellsCapacity(t)
+		tells := s.reportsCapacity(t)
 		byGPU := map[string]int{}
 		for _, c := range t.Replicas {
 			byGPU[c.GPU] += c.Count
@@ -51,10 +51,10 @@ func (s *Snapshot) Unmet() []Unmet {
 	return out
 }
 
-// running is how many replicas of a target's model and region run on a kind of GPU, paid for
-// as it says where it does.
+// running returns how many replicas of a target's model and region run on a GPU type and,
+// if given, with a capacity type.
 func (s *Snapshot) running(t Target, on TargetReplicas) (n int) {
-	s.eachOf(t, func(r *ReplicaSnapshot) {
+	s.eachReplica(t, func(r *ReplicaSnapshot) {
 		if r.GPU == on.GPU && (on.Capacity == "" || r.Capacity == on.Capacity) {
 			n++
 		}
@@ -62,15 +62,15 @@ func (s *Snapshot) running(t Target, on TargetReplicas) (n int) {
 	return n
 }
 
-// tellsCapacity says whether all replicas of a target tell how they are paid for.
-func (s *Snapshot) tellsCapacity(t Target) bool {
+// reportsCapacity reports whether all replicas of a target report their capacity type.
+func (s *Snapshot) reportsCapacity(t Target) bool {
 	tells := true
-	s.eachOf(t, func(r *ReplicaSnapshot) { tells = tells && r.Capacity != "" })
+	s.eachReplica(t, func(r *ReplicaSnapshot) { tells = tells && r.Capacity != "" })
 	return tells
 }
 
-// eachOf is told of each replica of a target's model and region that is not donated.
-func (s *Snapshot) eachOf(t Target, f func(*ReplicaSnapshot)) {
+// eachReplica calls f with each replica of a target's model and region that is not donated.
+func (s *Snapshot) eachReplica(t Target, f func(*ReplicaSnapshot)) {
 	for i := range s.Regions {
 		for k := range s.Regions[i].Replicas {
 			if r := &s.Regions[i].Replicas[k]; cmp.Or(r.Region, s.Regions[i].Name) == t.Region && r.Model == t.Model && !r.Donated {
@@ -80,7 +80,7 @@ func (s *Snapshot) eachOf(t Target, f func(*ReplicaSnapshot)) {
 	}
 }
 
-// UnmetLine says in a line where what runs differs from the plan; empty where it does not.
+// UnmetLine returns the unmet part of the plan in one line; empty if there is none.
 func (s *Snapshot) UnmetLine() string {
 	var all []string
 	for _, u := range s.Unmet() {

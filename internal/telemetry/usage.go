@@ -6,12 +6,11 @@ import (
 	"skyserve/internal/service"
 )
 
-// UsageMonths is how many months of usage are kept before the running one: what an
-// operator may still bill.
+// UsageMonths is how many months of usage are kept before the current one, for billing.
 const UsageMonths = 2
 
-// Usage is what was used: requests that were let in and, by the engines' own
-// figures, their tokens. CachedTokens is a part of PromptTokens.
+// Usage counts admitted requests and their tokens as reported by the engines. CachedTokens
+// is a part of PromptTokens.
 type Usage struct {
 	Requests     int64 `json:"requests"`
 	PromptTokens int64 `json:"prompt_tokens"`
@@ -19,17 +18,17 @@ type Usage struct {
 	OutputTokens int64 `json:"output_tokens"`
 }
 
-// Plus is both together.
+// Plus returns u + v.
 func (u Usage) Plus(v Usage) Usage {
 	return Usage{u.Requests + v.Requests, u.PromptTokens + v.PromptTokens, u.CachedTokens + v.CachedTokens, u.OutputTokens + v.OutputTokens}
 }
 
-// Minus is u without v.
+// Minus returns u - v.
 func (u Usage) Minus(v Usage) Usage {
 	return Usage{u.Requests - v.Requests, u.PromptTokens - v.PromptTokens, u.CachedTokens - v.CachedTokens, u.OutputTokens - v.OutputTokens}
 }
 
-// Tokens is what limits count: prompt and answer.
+// Tokens returns the tokens that count towards limits: prompt and output.
 func (u Usage) Tokens() int64 { return u.PromptTokens + u.OutputTokens }
 
 // KeyUsage is the usage of one API key, by its name, and model.
@@ -39,8 +38,8 @@ type KeyUsage struct {
 	Usage
 }
 
-// UsageRow is a key's usage of a model in one month, where its clients sent
-// their requests to, with the part of the latest day that had any.
+// UsageRow is a key's usage of a model in one month and the region that received the
+// requests, and the part of the latest day with usage.
 type UsageRow struct {
 	Key    string         `json:"key"`
 	Model  string         `json:"model"`
@@ -51,8 +50,8 @@ type UsageRow struct {
 	Today Usage `json:"today"`
 }
 
-// Plus is both rows together, of one key, model and region: of the later day
-// where they are of different ones.
+// Plus adds two rows of the same key, model and region. If their days differ, Today is that
+// of the later day.
 func (r UsageRow) Plus(s UsageRow) UsageRow {
 	r.Month = r.Month.Plus(s.Month)
 	switch {
@@ -64,8 +63,8 @@ func (r UsageRow) Plus(s UsageRow) UsageRow {
 	return r
 }
 
-// NotAfter is the row without the usage of a day that has not come: the clock of
-// whoever counted that was ahead, and it would hide what is used until then.
+// NotAfter returns the row without Today if its day is in the future: it was counted by a
+// clock that was ahead, and would hide usage until that day.
 func (r UsageRow) NotAfter(day int64) UsageRow {
 	if r.Day > day {
 		r.Day, r.Today = day, Usage{}
@@ -73,7 +72,7 @@ func (r UsageRow) NotAfter(day int64) UsageRow {
 	return r
 }
 
-// On is the row's usage of a day; none where that is not the row's.
+// On returns the usage of a day; zero if it is not the row's day.
 func (r UsageRow) On(day int64) Usage {
 	if r.Day != day {
 		return Usage{}
@@ -81,26 +80,26 @@ func (r UsageRow) On(day int64) Usage {
 	return r.Today
 }
 
-// DayOf is the number of a day (UTC) since the Unix epoch.
+// DayOf returns the number of a day (UTC) since the Unix epoch.
 func DayOf(t time.Time) int64 { return t.Unix() / (24 * 60 * 60) }
 
-// MonthOf names a month (UTC): 2026-11.
+// MonthOf returns the month of t (UTC), such as 2026-11.
 func MonthOf(t time.Time) string { return t.UTC().Format("2006-01") }
 
-// KeyQuota is what one API key has used as far as its balancer was told, all
-// balancers together; it is what quotas are held against.
+// KeyQuota is the usage of one API key at all balancers, as known to one balancer, which
+// compares it with the key's quotas.
 type KeyQuota struct {
-	// At is when it was so: Day and Month are of the day and month (UTC) that hold it.
+	// At is the time of the counts: Day and Month are those that contain it (UTC).
 	At         time.Time
 	Day, Month Usage
-	// Own is how much of this balancer's own usage since its start is in it.
+	// Own is the part that this balancer counted since its start.
 	Own Usage
 }
 
-// By is what is used of the day and the month that hold t; nothing of those that
-// nobody told of yet.
+// By returns the usage of the day and the month that contain t; zero if none was reported
+// for them.
 func (q KeyQuota) By(t time.Time) (day, month Usage) {
-	if DayOf(q.At) == DayOf(t) { // most often, and quick to see
+	if DayOf(q.At) == DayOf(t) { // the common case, and a cheap test
 		return q.Day, q.Month
 	}
 	if at, t := q.At.UTC(), t.UTC(); at.Year() == t.Year() && at.Month() == t.Month() {

@@ -10,33 +10,32 @@ import (
 	"skyserve/internal/service"
 )
 
-// UsageReport is what API keys used in one month, and what is left of their
-// quotas: the answer of GET /v1/usage.
+// UsageReport is the usage of API keys in one month, and their remaining quotas: the
+// response of GET /v1/usage.
 type UsageReport struct {
 	At    time.Time `json:"at"`
 	Month string    `json:"month"` // UTC: 2026-11
-	// Complete is false when the store is away or there is none: then the report is
-	// what the balancer that answered knows.
+	// Complete is false without a reachable store: the report then contains only what the
+	// responding balancer knows.
 	Complete bool         `json:"complete"`
 	Usage    []UsageEntry `json:"usage"`
-	// Quotas are those of the keys that are good now; empty for a month that is over.
+	// Quotas are those of the valid keys; empty for a past month.
 	Quotas []Quota `json:"quotas"`
 }
 
 // UsageEntry is a key's usage of a model in a region.
 type UsageEntry struct {
 	Key string `json:"key"` // its name
-	// Tenant is whose the key is; empty where the key is good no more.
+	// Tenant is the key's tenant; empty if the key is no longer valid.
 	Tenant string         `json:"tenant"`
 	Model  string         `json:"model"`
 	Region service.Region `json:"region"` // where its clients sent their requests
 	Usage
-	// Today is the part of the present day; nil for a month that is over.
+	// Today is the usage of the current day; nil for a past month.
 	Today *Usage `json:"today"`
 }
 
-// Quota is how much a key may use of one thing in a day or a month, all regions
-// together.
+// Quota is a key's limit on requests or tokens per day or month, over all regions.
 type Quota struct {
 	Key    string `json:"key"`
 	Tenant string `json:"tenant"`
@@ -44,14 +43,14 @@ type Quota struct {
 	Period string `json:"period"` // day or month, by UTC's calendar
 	Limit  int64  `json:"limit"`
 	Used   int64  `json:"used"`
-	// Left is never below zero: what was in flight when a quota was reached may
-	// overrun it.
+	// Left is never negative, although requests in flight when a quota is reached may
+	// exceed it.
 	Left     int64     `json:"left"`
 	ResetsAt time.Time `json:"resets_at"`
 }
 
-// NewUsageReport makes the report of a month at a time. Keys are those that are
-// good now; their secrets are not read.
+// NewUsageReport returns the report of a month at time now. keys are the valid keys; their
+// secrets are not read.
 func NewUsageReport(month string, now time.Time, rows []UsageRow, complete bool, keys []service.APIKey) UsageReport {
 	r := UsageReport{At: now.UTC(), Month: month, Complete: complete, Usage: make([]UsageEntry, 0, len(rows)), Quotas: []Quota{}}
 	tenants := map[string]string{}
@@ -73,7 +72,7 @@ func NewUsageReport(month string, now time.Time, rows []UsageRow, complete bool,
 	return r
 }
 
-// quotas lists what is left of every quota, by key.
+// quotas lists the quotas, by key.
 func quotas(keys []service.APIKey, usage []UsageEntry, now time.Time) []Quota {
 	byKey := map[string]KeyQuota{}
 	for _, e := range usage {
@@ -103,8 +102,7 @@ func quotas(keys []service.APIKey, usage []UsageEntry, now time.Time) []Quota {
 	return list
 }
 
-// Usage asks what API keys used in a month such as 2026-11; an empty one is the
-// month that is running.
+// Usage returns the usage report of a month such as 2026-11; empty means the current month.
 func (c *Client) Usage(ctx context.Context, month string) (*UsageReport, error) {
 	path := "/v1/usage"
 	if month != "" {

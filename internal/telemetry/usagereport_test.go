@@ -9,7 +9,7 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-func TestUsageReportSaysWhatIsLeft(t *testing.T) {
+func TestUsageReportShowsRemainingQuota(t *testing.T) {
 	now := time.Date(2026, 11, 30, 22, 0, 0, 0, time.UTC)
 	keys := []service.APIKey{
 		{Secret: "b", Name: "nightly", Tenant: "batch", Limits: service.KeyLimits{RequestsPerDay: 10, TokensPerMonth: 1000}},

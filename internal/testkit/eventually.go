@@ -5,10 +5,11 @@ import (
 	"time"
 )
 
-// Timeout bounds what a test waits for; nothing takes nearly as long.
+// Timeout is the maximum time that a test waits for a condition; all take far less.
 const Timeout = 20 * time.Second
 
-// Eventually waits until ok is true, and fails the test after Timeout. what names it.
+// Eventually waits until ok returns true, and fails the test after Timeout. what names the
+// condition.
 func Eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	ticker := time.NewTicker(5 * time.Millisecond)

@@ -7,26 +7,27 @@ import (
 	"sync/atomic"
 )
 
-// Local services count their ports from local.port: a hundred of each kind, of which tests use
-// the first few. So services whose first ports are portStep apart do not meet.
+// Local services number their ports from local.port: a hundred of each kind, of which tests
+// use the first few. Services whose first ports are portStep apart therefore do not collide.
 const (
-	portFirst  = 10001 // ports that systems give out by themselves begin above 32,767
+	portFirst  = 10001 // ephemeral ports begin above 32,767
 	portStep   = 20
-	portKinds  = 10 // hundreds that a service counts through
+	portKinds  = 10 // kinds of ports of a service, a hundred ports each
 	portBlocks = 20 // of portKinds hundreds each
 	portBases  = portBlocks * 100 / portStep
 )
 
-// portTurn is what was given out last; tests that run beside these begin elsewhere.
-var portTurn atomic.Int64
+// lastPortBase is the last block assigned. It starts at the process id, since other test
+// binaries run in parallel.
+var lastPortBase atomic.Int64
 
-func init() { portTurn.Store(int64(os.Getpid())) }
+func init() { lastPortBase.Store(int64(os.Getpid())) }
 
-// LocalPort is a local.port for a service of one test: no other test of this program is given
-// it, and nobody listens on the first ports of its kinds. At most 20 machines of a kind fit.
+// LocalPort returns a local.port for the service of a test: no other test of this program gets
+// it, and the first ports of each kind are free. It allows up to 20 machines of a kind.
 func LocalPort() int {
 	for range portBases {
-		n := int(portTurn.Add(1) % portBases)
+		n := int(lastPortBase.Add(1) % portBases)
 		base := portFirst + n/(100/portStep)*portKinds*100 + n%(100/portStep)*portStep
 		if portsFree(base) {
 			return base
@@ -35,7 +36,7 @@ func LocalPort() int {
 	panic("testkit: every port for local services is taken; stop what earlier tests left running")
 }
 
-// portsFree tells whether nobody listens on the first ports of each kind.
+// portsFree reports whether the first ports of each kind are free.
 func portsFree(base int) bool {
 	for kind := range portKinds {
 		for n := range 2 {

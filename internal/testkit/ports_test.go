@@ -8,7 +8,7 @@ import (
 	"skyserve/internal/testkit"
 )
 
-func TestLocalPortsDoNotMeet(t *testing.T) {
+func TestLocalPortsDoNotCollide(t *testing.T) {
 	const services, machines = 50, 20
 	owner := map[int]int{}
 	for service := range services {

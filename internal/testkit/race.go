@@ -2,5 +2,5 @@
 
 package testkit
 
-// RaceDetector says whether the program was built with the race detector.
+// RaceDetector reports whether the program was built with the race detector.
 const RaceDetector = true

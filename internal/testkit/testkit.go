@@ -1,13 +1,13 @@
-// Package testkit says which tests run when. `go test -short ./...` is the fast tier, for
-// between two edits: tests that call Slow are left out there, and say so. `make race` runs
-// everything under the race detector but tests that call NotUnderRace. Plain `go test ./...`
-// leaves nothing out. LocalPort and Eventually are what such tests share.
+// Package testkit selects which tests run when. `go test -short ./...` skips tests that call
+// Slow, for quick feedback between edits. `make race` runs all tests under the race detector
+// except those that call NotUnderRace. Plain `go test ./...` skips nothing. LocalPort and
+// Eventually are helpers of such tests.
 package testkit
 
 import "testing"
 
-// Slow leaves a test out of the fast tier: it starts processes, waits for clocks of other
-// programs, or computes for more than a second.
+// Slow skips a test with -short: it starts processes, waits for the clocks of other programs,
+// or computes for more than a second.
 func Slow(t testing.TB) {
 	t.Helper()
 	if testing.Short() {
@@ -15,7 +15,7 @@ func Slow(t testing.TB) {
 	}
 }
 
-// NotUnderRace leaves a test out under the race detector, and says why.
+// NotUnderRace skips a test under the race detector, with a reason.
 func NotUnderRace(t testing.TB, why string) {
 	t.Helper()
 	if RaceDetector {

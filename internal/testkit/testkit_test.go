@@ -6,7 +6,7 @@ import (
 	"skyserve/internal/testkit"
 )
 
-func TestSlowIsLeftOutByShortAlone(t *testing.T) {
+func TestSlowIsSkippedOnlyWithShort(t *testing.T) {
 	var ran bool
 	t.Run("slow", func(t *testing.T) {
 		testkit.Slow(t)

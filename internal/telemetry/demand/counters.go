@@ -13,10 +13,10 @@ import (
 	"skyserve/forecast"
 )
 
-// counterColumn tells a CSV file of a counter's readings from one of counts.
+// counterColumn is the column that distinguishes a CSV file of counter readings.
 const counterColumn = "prompt_tokens_total"
 
-// columnsOf is the columns of a CSV header, in lower case.
+// columnsOf returns the columns of a CSV header, in lower case.
 func columnsOf(header string) []string {
 	columns := strings.Split(strings.TrimPrefix(header, "\ufeff"), ",")
 	for i, c := range columns {
@@ -25,9 +25,9 @@ func columnsOf(header string) []string {
 	return columns
 }
 
-// readCounters reads a CSV file of a counter's readings: at (a time with its
-// offset from UTC), model, prompt_tokens_total and, where known, region, tier and
-// instance, which tells the counters of a series apart.
+// readCounters reads a CSV file of counter readings: at (a time with its offset from UTC),
+// model, prompt_tokens_total and, if known, region, tier and instance, which distinguishes
+// the counters of a series.
 func readCounters(name string, in io.Reader) (*found, error) {
 	r := csv.NewReader(in)
 	r.ReuseRecord, r.TrimLeadingSpace = true, true
@@ -64,7 +64,7 @@ func readCounters(name string, in io.Reader) (*found, error) {
 	return &found{samples: grown, report: report, silenceUnknown: true}, nil
 }
 
-// counterFile knows where its columns are.
+// counterFile holds the columns of a file of counter readings.
 type counterFile struct{ columns []string }
 
 func (c counterFile) field(record []string, column string) string {

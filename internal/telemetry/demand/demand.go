@@ -1,6 +1,6 @@
-// Package demand reads what was asked of a service over time, from files, from a
-// balancer's admin API or from Prometheus, as the series that forecasts are made
-// of. What was wrong with a source is told in notes, never passed over.
+// Package demand reads the past load of a service from files, from a balancer's admin API or
+// from Prometheus, as the series that forecasts are based on. Problems of a source are
+// reported in notes, never silently ignored.
 //
 // Read this file first, then read.go (files), trace.go (traces of requests),
 // fetch.go (URLs) and prometheus.go.
@@ -21,28 +21,28 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// AnyModel stands for the model of a source that names none.
+// AnyModel is the model of a source without model names.
 const AnyModel = "all"
 
-// Options says what is wanted of a source. The zero value is prompt tokens by
-// the source's own step.
+// Options selects what to read from a source. The zero value is prompt tokens in the
+// source's own step.
 type Options struct {
-	// Requests asks for requests instead of prompt tokens.
+	// Requests selects requests in place of prompt tokens.
 	Requests bool
-	// Step is the length of a step: 0 = as the source has it, a minute but for
-	// tables of rates; else a multiple of that.
+	// Step is the length of a step: 0 = the step of the source, which is a minute except
+	// for tables of rates; else a multiple of that.
 	Step time.Duration
-	// Since is the first time asked of a URL; what a file holds is read whole.
-	// The zero time is all that a balancer has, and two weeks of Prometheus.
+	// Since is the start time requested from a URL; files are read in full. The zero time
+	// means the whole history of a balancer, and two weeks from Prometheus.
 	Since time.Time
-	// Now is when it is: Prometheus is asked up to the last minute that is over.
+	// Now is the current time: Prometheus is queried up to the last complete minute.
 	Now time.Time
-	// PromQL is the query for Prometheus, which makes an http URL one of it;
-	// empty = the URL's own, else what suits the balancers and common engines.
+	// PromQL is the query for Prometheus; if set, an http URL is one of Prometheus. Empty =
+	// the query in the URL, else DefaultQueries.
 	PromQL string
-	// PrometheusAuth is user:password or a bearer token, for a URL with neither.
+	// PrometheusAuth is user:password or a bearer token, for a URL without credentials.
 	PrometheusAuth string
-	// HTTP is the client for URLs; nil = one of this package's own.
+	// HTTP is the client for URLs; nil = a client of this package.
 	HTTP *http.Client
 }
 
@@ -50,18 +50,18 @@ type Options struct {
 // tier, all of the same span and step, sorted by model, region and tier.
 type History struct {
 	Series []forecast.Keyed
-	// Notes say in sentences what was wrong with the source and what was done.
+	// Notes describe problems of the source and how they were handled.
 	Notes []string
 }
 
-// IsURL tells a source that is fetched from one that is a file.
+// IsURL reports whether a source is a URL and not a file.
 func IsURL(source string) bool { return strings.Contains(source, "://") }
 
-// Load reads a file or a URL: a history or a trace in any form that Read takes,
+// Load reads a file or a URL: a history or a trace in any format that Read accepts,
 // the base of a balancer's admin API (http://127.0.0.1:8101), or Prometheus
-// (prometheus+http://host:9090?query=...). Errors name the source without the
-// secrets of its URL, and the file's line and field. A source that holds
-// nothing is no error: there are no series then.
+// (prometheus+http://host:9090?query=...). Errors contain the source without the
+// secrets of its URL, and the file's line and field. An empty source is not an error: it
+// has no series.
 func Load(ctx context.Context, source string, o Options) (*History, error) {
 	raw, err := load(ctx, source, o)
 	if err != nil {
@@ -70,16 +70,15 @@ func Load(ctx context.Context, source string, o Options) (*History, error) {
 	return raw.history(Shown(source), o)
 }
 
-// Points is Load for those who need the points themselves, with all that a point
-// counts where the source has it. It fails for a source that has rates of
-// requests only.
+// Points is like Load but returns the points themselves, with all counts that the source
+// has. It fails for a source with only request rates.
 func Points(ctx context.Context, source string, o Options) (points []telemetry.Point, notes []string, err error) {
 	raw, err := load(ctx, source, o)
 	if err != nil {
 		return nil, nil, err
 	}
 	if raw.window != 0 {
-		return nil, nil, fmt.Errorf("reading history %s: it has rates of requests, and no prompt tokens", Shown(source))
+		return nil, nil, fmt.Errorf("reading history %s: it contains request rates, but no prompt tokens", Shown(source))
 	}
 	for _, s := range raw.samples {
 		if !math.IsNaN(s.Value) {
@@ -89,8 +88,8 @@ func Points(ctx context.Context, source string, o Options) (points []telemetry.P
 	return raw.points, append(raw.notes, raw.report.Notes()...), nil
 }
 
-// Traffic is what balancers counted, as the history that plans are made from. It fails
-// where forecast.NewHistory does.
+// Traffic converts the balancers' points to the history that plans are based on. It fails
+// if forecast.NewHistory does.
 func Traffic(points []telemetry.Point) (*forecast.History, error) {
 	prompt, cached := make([]forecast.Sample, len(points)), make([]forecast.Sample, len(points))
 	for i, p := range points {
@@ -117,20 +116,19 @@ func load(ctx context.Context, source string, o Options) (*found, error) {
 	return read(source, f)
 }
 
-// found is what a source gave: points, or samples of one quantity.
+// found is the data of a source: points, or samples of one quantity.
 type found struct {
 	points  []telemetry.Point
 	samples []forecast.Sample
-	// window is the step of samples that are rates of requests; 0 for counts by
-	// the minute.
+	// window is the step of samples that are request rates; 0 for counts per minute.
 	window time.Duration
-	// silenceUnknown: a minute without a sample is unknown, not quiet.
+	// silenceUnknown: a minute without a sample is unknown, not without load.
 	silenceUnknown bool
 	report         forecast.Report
 	notes          []string
 }
 
-// history makes the series that are wanted.
+// history builds the requested series.
 func (f *found) history(name string, o Options) (*History, error) {
 	samples, build, err := f.choose(o.Requests)
 	if err != nil {
@@ -152,14 +150,14 @@ func (f *found) history(name string, o Options) (*History, error) {
 	return &History{Series: series, Notes: append(f.notes, f.report.Notes()...)}, nil
 }
 
-// choose takes the quantity that is wanted.
+// choose selects the requested quantity.
 func (f *found) choose(requests bool) ([]forecast.Sample, forecast.BuildOptions, error) {
 	o := forecast.BuildOptions{Step: time.Minute, Unit: forecast.PromptTokens, SilenceUnknown: f.silenceUnknown}
 	switch {
 	case f.window != 0:
 		o.Step, o.Unit = f.window, forecast.RequestRate
 		if !requests {
-			f.notes = append(f.notes, "the source counts requests only: the series are of requests a second, not of prompt tokens")
+			f.notes = append(f.notes, "the source counts only requests: the series are requests per second, not prompt tokens")
 		}
 		return f.samples, o, nil
 	case requests:
@@ -176,7 +174,7 @@ func (f *found) choose(requests bool) ([]forecast.Sample, forecast.BuildOptions,
 		samples = append(samples, sampleOf(p, float64(value)))
 	}
 	if requests && total == 0 && len(f.points) > 0 {
-		return nil, o, errors.New("it counts no requests")
+		return nil, o, errors.New("it contains no request counts")
 	}
 	return samples, o, nil
 }
@@ -185,7 +183,7 @@ func sampleOf(p telemetry.Point, value float64) forecast.Sample {
 	return forecast.Sample{Key: keyOf(p.Region, p.Model, p.Tier), Source: p.Balancer, At: p.Minute * 60, Value: value}
 }
 
-// keyOf names a series, where a source may leave names out.
+// keyOf returns the key of a series, with defaults for names that the source omits.
 func keyOf(region service.Region, model string, tier service.Tier) forecast.Key {
 	if region == "" {
 		region = service.AnyRegion

@@ -36,7 +36,7 @@ func gzipped(text string) string {
 	return b.String()
 }
 
-const partly = "note: requests of minutes that the trace covers only in part: %d are left out\n"
+const partly = "note: requests omitted because the trace covers their minutes only in part: %d\n"
 
 func TestRead(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -73,7 +73,7 @@ func TestRead(t *testing.T) {
 			Options{Requests: true, Step: 2 * time.Minute},
 			"all m IW, requests by 2m from 1970-01-01T00:00: [5]\n",
 		},
-		"no requests": {"minute,model,prompt_tokens\n0,m,5\n", Options{Requests: true}, "reading history h: it counts no requests"},
+		"no requests": {"minute,model,prompt_tokens\n0,m,5\n", Options{Requests: true}, "reading history h: it contains no request counts"},
 		"azure 2023": {
 			"t_s,input_tokens,output_tokens\n0,10,1\n59,20,1\n130,30,1\n200,40,1\n",
 			Options{},
@@ -115,7 +115,7 @@ func TestRead(t *testing.T) {
 			"model,client,t_s,rate_rps,cv,dist,p1,p2\nm,0,0,2,1,,,\nm,1,0,3,1,,,\nm,1,600,4,1,,,\nn,0,1200,1,1,,,\nn,0,1800,3,1,,,\n",
 			Options{Step: 20 * time.Minute},
 			"all m IW-F, requests/s by 20m from 1970-01-01T00:00: [4.5 0]\nall n IW-F, requests/s by 20m from 1970-01-01T00:00: [0 2]\n" +
-				"note: the source counts requests only: the series are of requests a second, not of prompt tokens\n",
+				"note: the source counts only requests: the series are requests per second, not prompt tokens\n",
 		},
 		"counters": {
 			"at,model,prompt_tokens_total,instance\n2025-01-31T12:00:00Z,m,100,a\n2025-01-31T12:00:30Z,m,110,a\n2025-01-31T13:01:00+01:00,m,120,a\n" +
@@ -133,7 +133,7 @@ func TestRead(t *testing.T) {
 		"nothing whole":            {"t_s,input_tokens,output_tokens\n0,10,1\n5,10,1\n", Options{}, fmt.Sprintf(partly, 2)},
 		"header only":              {"t_s,input_tokens,output_tokens\n", Options{}, ""},
 		"empty":                    {"", Options{}, "reading history h: the file is empty"},
-		"odd windows":              {"t_s,total_rps\n0,1\n90,1\n", Options{}, "reading history h: t_s: want windows of whole minutes, found 1m30s"},
+		"odd windows":              {"t_s,total_rps\n0,1\n90,1\n", Options{}, "reading history h: t_s: windows must be whole minutes, got 1m30s"},
 		"bad row":                  {"t_s,input_tokens,output_tokens\n0,x,1\n", Options{}, `reading h:2: input_tokens: want a whole number from 0 to 4194304, found "x"`},
 		"bad rate":                 {"t_s,total_rps\n0,x\n", Options{}, `reading h:2: total_rps: want a number from 0 to 1e+06, found "x"`},
 		"unknown header":           {"a,b\n1,2\n", Options{}, `reading history h:1: header: want a column minute or at, got "a,b"`},
@@ -198,7 +198,7 @@ func TestLoadFiles(t *testing.T) {
 	if err := os.WriteFile(file, []byte("t_s,total_rps\n0,2\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err = Points(t.Context(), file, Options{}); err == nil || !strings.Contains(err.Error(), "rates of requests, and no prompt tokens") {
+	if _, _, err = Points(t.Context(), file, Options{}); err == nil || !strings.Contains(err.Error(), "request rates, but no prompt tokens") {
 		t.Errorf("points of rates: %v", err)
 	}
 	if _, err := Load(t.Context(), file+"x", Options{}); err == nil || !strings.Contains(err.Error(), "no such file") {
@@ -225,7 +225,7 @@ func TestLoadURLs(t *testing.T) {
 	srv := httptest.NewServer(mux)
 	defer srv.Close()
 	for source, want := range map[string]string{
-		srv.URL: "us m NIW, prompt tokens by 1m from 1970-01-01T00:07: [3]\nnote: the store is out of reach: this is what one balancer remembers\n",
+		srv.URL: "us m NIW, prompt tokens by 1m from 1970-01-01T00:07: [3]\nnote: the store is unreachable: the history is only what one balancer remembers\n",
 		strings.Replace(srv.URL, "//", "//me:hush@", 1) + "/trace.csv?sig=hush": "all all IW-F, prompt tokens by 1m from 1970-01-01T00:00: [10]\n" + fmt.Sprintf(partly, 1),
 	} {
 		h, err := Load(t.Context(), source, Options{})
@@ -239,11 +239,11 @@ func TestLoadURLs(t *testing.T) {
 	for source, want := range map[string]string{
 		srv.URL + "/trace.csv?sig=secret":                  "fetching history " + srv.URL + "/trace.csv: 403 who?",
 		srv.URL + "/nothing":                               "404",
-		"ftp://me:secret@host/file?sig=secret":             `want an http, https, prometheus+http or prometheus+https URL, got "ftp://host/file"`,
-		"http://":                                          "want an http",
+		"ftp://me:secret@host/file?sig=secret":             `must be an http, https, prometheus+http or prometheus+https URL, got "ftp://host/file"`,
+		"http://":                                          "must be an http",
 		"http://me:sec ret@host:port/secret":               `got "http://..."`,
 		"http://me:secret@127.0.0.1:1/x?token=secret":      "fetching history http://127.0.0.1:1/x: dial tcp",
-		"prometheus+http://me:secret@127.0.0.1:1?q=secret": "asking Prometheus http://127.0.0.1:1: dial tcp",
+		"prometheus+http://me:secret@127.0.0.1:1?q=secret": "querying Prometheus http://127.0.0.1:1: dial tcp",
 	} {
 		_, err := Load(t.Context(), source, Options{Now: time.Unix(1e9, 0)})
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {

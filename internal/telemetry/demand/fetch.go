@@ -14,20 +14,21 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// Bounds of fetching, each with its reason.
+// Limits of fetching, each with its reason.
 const (
-	dialTimeout = 5 * time.Second // reaching the host, half a world away included
-	// answerTimeout is until an answer begins: as long as Prometheus itself lets a
-	// query run by default.
+	dialTimeout = 5 * time.Second // enough for a host half a world away
+	// answerTimeout is the timeout of the response headers: the default query timeout of
+	// Prometheus.
 	answerTimeout = 2 * time.Minute
-	// maxAnswer bounds an answer, unpacked: two weeks of minutes of five hundred series.
+	// maxAnswer is the maximum unpacked size of a response: two weeks of minutes of five
+	// hundred series.
 	maxAnswer = 512 << 20
-	// maxErrorAnswer is what is read of an answer that is an error.
+	// maxErrorAnswer is how much of an error response is read.
 	maxErrorAnswer = 4 << 10
 )
 
-// newHTTPClient is a client without a limit on a whole exchange: a long history
-// is long, and the caller's context ends it.
+// newHTTPClient returns a client without a timeout on the whole exchange: a long history
+// takes long, and the caller's context limits it.
 func newHTTPClient() *http.Client {
 	return &http.Client{Transport: &http.Transport{
 		Proxy:                 http.ProxyFromEnvironment,
@@ -37,8 +38,8 @@ func newHTTPClient() *http.Client {
 	}}
 }
 
-// Shown is a source as messages name it: of a URL no password, user or
-// parameter, any of which may be a secret.
+// Shown returns a source as it may appear in messages: a URL without its user, password and
+// parameters, any of which may be a secret.
 func Shown(source string) string {
 	if !IsURL(source) {
 		return source
@@ -51,7 +52,7 @@ func Shown(source string) string {
 	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}).String()
 }
 
-// fetch reads what a URL answers.
+// fetch reads the history at a URL.
 func fetch(ctx context.Context, source string, o Options) (*found, error) {
 	if o.HTTP == nil {
 		o.HTTP = newHTTPClient()
@@ -60,7 +61,7 @@ func fetch(ctx context.Context, source string, o Options) (*found, error) {
 	rest, isPrometheus := strings.CutPrefix(source, "prometheus+")
 	u, err := url.Parse(rest)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return nil, fmt.Errorf("fetching history: want an http, https, prometheus+http or prometheus+https URL, got %q", Shown(source))
+		return nil, fmt.Errorf("fetching history: must be an http, https, prometheus+http or prometheus+https URL, got %q", Shown(source))
 	}
 	switch {
 	case isPrometheus || o.PromQL != "":
@@ -71,7 +72,7 @@ func fetch(ctx context.Context, source string, o Options) (*found, error) {
 	return fetchFile(ctx, u, o)
 }
 
-// askBalancer asks an admin API.
+// askBalancer fetches the history from an admin API.
 func askBalancer(ctx context.Context, target string, o Options) (*found, error) {
 	since := int64(0)
 	if !o.Since.IsZero() {
@@ -83,7 +84,7 @@ func askBalancer(ctx context.Context, target string, o Options) (*found, error) 
 	}
 	f := &found{points: points}
 	if !complete {
-		f.notes = append(f.notes, "the store is out of reach: this is what one balancer remembers")
+		f.notes = append(f.notes, "the store is unreachable: the history is only what one balancer remembers")
 	}
 	return f, nil
 }
@@ -99,13 +100,13 @@ func fetchFile(ctx context.Context, u *url.URL, o Options) (*found, error) {
 	return read(name, io.LimitReader(body, maxAnswer))
 }
 
-// refusal is an answer that is no success.
+// refusal is an unsuccessful response.
 type refusal struct {
 	status int
 	body   []byte // its beginning
 }
 
-// Error is the status and the first line of the answer.
+// Error returns the status and the first line of the response.
 func (r *refusal) Error() string {
 	line, _, _ := strings.Cut(strings.TrimSpace(string(r.body)), "\n")
 	if line == "" {
@@ -114,7 +115,7 @@ func (r *refusal) Error() string {
 	return fmt.Sprintf("%d %s", r.status, line)
 }
 
-// get opens what a URL answers. Its errors do not hold the URL.
+// get opens the response body of a URL. Its errors do not contain the URL.
 func get(ctx context.Context, hc *http.Client, u *url.URL, header http.Header) (io.ReadCloser, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
 	if err != nil {
@@ -132,11 +133,11 @@ func get(ctx context.Context, hc *http.Client, u *url.URL, header http.Header) (
 	}
 	defer res.Body.Close()
 	r := &refusal{status: res.StatusCode}
-	r.body, _ = io.ReadAll(io.LimitReader(res.Body, maxErrorAnswer)) // what came of it is enough for a message
+	r.body, _ = io.ReadAll(io.LimitReader(res.Body, maxErrorAnswer)) // a partial body is enough for a message
 	return nil, r
 }
 
-// withoutURL drops the URL that net/http and net/url write before the cause.
+// withoutURL removes the URL that net/http and net/url put before the cause.
 func withoutURL(err error) error {
 	var ue *url.Error
 	if errors.As(err, &ue) {

@@ -21,29 +21,28 @@ import (
 )
 
 const (
-	// maxPoints is how many points of a series Prometheus answers at once
-	// (its own limit).
+	// maxPoints is the maximum number of points per series in one response of Prometheus.
 	maxPoints = 11000
-	// defaultLookback is what is asked of Prometheus: two weeks, so that each day
-	// of the week was seen twice; its own retention is 15 days by default.
+	// defaultLookback is two weeks, which contain each day of the week twice; the default
+	// retention of Prometheus is 15 days.
 	defaultLookback = 14 * 24 * time.Hour
-	// rateWindow stands for $window: with the usual scrape every minute or less
-	// it holds the two scrapes that a rate needs.
+	// rateWindow replaces $window: with the usual scrape interval of at most a minute it
+	// contains the two scrapes that a rate needs.
 	rateWindow = "2m"
-	// maxWarnings bounds the warnings that are passed on.
+	// maxWarnings is the maximum number of warnings reported.
 	maxWarnings = 5
 )
 
-// counters are what is asked for when no query is given: the first that has any
-// sample. They count prompt tokens and requests, at balancers and in engines.
+// counters are queried in this order if no query is given; the first with samples is used.
+// They count prompt tokens and requests, at balancers and in engines.
 var counters = []struct{ tokens, requests, model string }{
 	{"skyserve_prompt_tokens_total", "skyserve_requests_total", "model"},
 	{"vllm:prompt_tokens_total", "vllm:request_success_total", "model_name"},
 	{"sglang:prompt_tokens_total", "sglang:num_requests_total", "model_name"},
 }
 
-// DefaultQueries are the queries that Prometheus is asked when none is given, in
-// turn until one has samples. $window is replaced by the span of a rate.
+// DefaultQueries returns the queries sent to Prometheus if none is given, one after another
+// until one has samples. $window is replaced by the window of a rate.
 func DefaultQueries(requests bool) []string {
 	var out []string
 	for _, c := range counters {
@@ -56,18 +55,17 @@ func DefaultQueries(requests bool) []string {
 	return out
 }
 
-// prometheus is one to be asked over a range of minutes.
+// prometheus is a Prometheus server and the range of minutes to query.
 type prometheus struct {
 	base        *url.URL // without a user and a query
 	params      url.Values
 	header      http.Header
 	hc          *http.Client
-	first, last int64 // seconds, multiples of 60: both asked for
+	first, last int64 // seconds, multiples of 60, both inclusive
 }
 
-// askPrometheus asks for a rate a second by model, tier and region, minute by
-// minute. A query that gives counters themselves (their name ends in _total) is
-// differenced here.
+// askPrometheus queries a rate per second by model, tier and region, in steps of a minute.
+// If a query returns counters (their name ends in _total), it computes their increases.
 func askPrometheus(ctx context.Context, u *url.URL, o Options) (*found, error) {
 	p := newPrometheus(u, o)
 	queries := DefaultQueries(o.Requests)
@@ -84,10 +82,10 @@ func askPrometheus(ctx context.Context, u *url.URL, o Options) (*found, error) {
 			}
 		}
 		if err != nil {
-			return nil, fmt.Errorf("asking Prometheus %s: %w", Shown(p.base.String()), err)
+			return nil, fmt.Errorf("querying Prometheus %s: %w", Shown(p.base.String()), err)
 		}
 	}
-	return nil, fmt.Errorf("asking Prometheus %s: nothing from %s to %s for %s",
+	return nil, fmt.Errorf("querying Prometheus %s: no samples from %s to %s for %s",
 		Shown(p.base.String()), stamp(p.first), stamp(p.last), strings.Join(queries, "; "))
 }
 
@@ -104,8 +102,8 @@ func newPrometheus(u *url.URL, o Options) *prometheus {
 	return p
 }
 
-// authorize sets the credentials: the URL's user and password, its password
-// alone as a bearer token, else those given.
+// authorize sets the credentials: the URL's user and password, a password without user as
+// a bearer token, else those given.
 func (p *prometheus) authorize(user *url.Userinfo, given string) {
 	name, secret, basic := strings.Cut(given, ":")
 	if !basic {
@@ -124,15 +122,15 @@ func (p *prometheus) authorize(user *url.Userinfo, given string) {
 	}
 }
 
-// answer is what came of a query: each series once, with the values of all
-// ranges one after another.
+// answer is the result of a query: each series once, with the values of all ranges one
+// after another.
 type answer struct {
 	series   []*promSeries
 	byLabels map[string]*promSeries
 	warnings []string
 }
 
-// ask asks range by range, each within what Prometheus answers at once.
+// ask queries range by range, each within the limits of one response.
 func (p *prometheus) ask(ctx context.Context, query string) (*answer, error) {
 	if p.last < p.first {
 		return nil, fmt.Errorf("no whole minute between %s and %s", stamp(p.first), stamp(p.last))
@@ -165,7 +163,7 @@ func (p *prometheus) askRange(ctx context.Context, a *answer, query string, from
 	defer body.Close()
 	var doc promAnswer
 	if err := json.NewDecoder(io.LimitReader(body, maxAnswer)).Decode(&doc); err != nil {
-		return fmt.Errorf("decoding the answer: %w", err)
+		return fmt.Errorf("decoding the response: %w", err)
 	}
 	if doc.Status != "success" {
 		return doc.problem()
@@ -173,7 +171,7 @@ func (p *prometheus) askRange(ctx context.Context, a *answer, query string, from
 	return a.add(doc)
 }
 
-// explain takes Prometheus' own words out of a refusal.
+// explain replaces an HTTP error by the error message of Prometheus in its body.
 func explain(err error) error {
 	var r *refusal
 	var doc promAnswer
@@ -183,7 +181,7 @@ func explain(err error) error {
 	return err
 }
 
-// promAnswer is an answer of Prometheus' HTTP API.
+// promAnswer is a response of Prometheus' HTTP API.
 type promAnswer struct {
 	Status    string   `json:"status"`
 	ErrorType string   `json:"errorType"`
@@ -196,7 +194,7 @@ type promAnswer struct {
 }
 
 func (d promAnswer) problem() error {
-	return fmt.Errorf("it says %s: %s", cmp.Or(d.ErrorType, "status "+strconv.Quote(d.Status)), cmp.Or(d.Error, "no reason"))
+	return fmt.Errorf("%s: %s", cmp.Or(d.ErrorType, "status "+strconv.Quote(d.Status)), cmp.Or(d.Error, "no reason"))
 }
 
 // promSeries is one series of a matrix.
@@ -212,8 +210,8 @@ type promValue struct {
 	value float64
 }
 
-// UnmarshalJSON reads [1435781430.781,"1"]; +Inf and -Inf are no numbers that
-// demand could have, and become NaN.
+// UnmarshalJSON reads [1435781430.781,"1"]; +Inf and -Inf, which load cannot be, become
+// NaN.
 func (v *promValue) UnmarshalJSON(data []byte) error {
 	var pair [2]any
 	if err := json.Unmarshal(data, &pair); err != nil {
@@ -232,7 +230,7 @@ func (v *promValue) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// add appends the answer of a range to those before.
+// add appends the response of a range to those before.
 func (a *answer) add(doc promAnswer) error {
 	for _, w := range doc.Warnings {
 		if !slices.Contains(a.warnings, w) {
@@ -240,15 +238,15 @@ func (a *answer) add(doc promAnswer) error {
 		}
 	}
 	if doc.Data.ResultType != "matrix" {
-		return fmt.Errorf("the query gives a %s: want a rate by minute", cmp.Or(doc.Data.ResultType, "nothing"))
+		return fmt.Errorf("the query returns a %s: must be a matrix of rates", cmp.Or(doc.Data.ResultType, "nothing"))
 	}
 	var result []*promSeries
 	if err := json.Unmarshal(doc.Data.Result, &result); err != nil {
-		return fmt.Errorf("decoding the answer: %w", err)
+		return fmt.Errorf("decoding the response: %w", err)
 	}
 	for _, s := range result {
 		if len(s.Histograms) > 0 && len(s.Values) == 0 {
-			return fmt.Errorf("the query gives histograms: want a rate by minute")
+			return fmt.Errorf("the query returns histograms: must be a matrix of rates")
 		}
 		id := identity(s.Metric)
 		if before := a.byLabels[id]; before != nil {
@@ -261,7 +259,7 @@ func (a *answer) add(doc promAnswer) error {
 	return nil
 }
 
-// identity is the labels as one text, apart from those that name the series.
+// identity returns the labels as one text, except those in without.
 func identity(labels map[string]string, without ...string) string {
 	var parts []string
 	for name, value := range labels {
@@ -273,7 +271,7 @@ func identity(labels map[string]string, without ...string) string {
 	return strings.Join(parts, ",")
 }
 
-// found turns an answer into counts by the minute.
+// found converts a result to counts per minute.
 func (p *prometheus) found(a *answer) (*found, error) {
 	f := &found{silenceUnknown: true}
 	var readings []forecast.Sample
@@ -289,7 +287,7 @@ func (p *prometheus) found(a *answer) (*found, error) {
 				readings = append(readings, forecast.Sample{Key: key, Source: source, At: v.at, Value: v.value})
 				continue
 			}
-			// What is known at a time is of the minute before it.
+			// A value at a time is of the minute before it.
 			f.samples = append(f.samples, forecast.Sample{Key: key, Source: source, At: v.at - 60, Value: v.value * 60})
 		}
 	}
@@ -300,12 +298,12 @@ func (p *prometheus) found(a *answer) (*found, error) {
 	f.samples = append(f.samples, grown...)
 	f.report.Merge(report)
 	for _, w := range a.warnings[:min(len(a.warnings), maxWarnings)] {
-		f.notes = append(f.notes, "Prometheus warns: "+w)
+		f.notes = append(f.notes, "Prometheus warning: "+w)
 	}
 	return f, nil
 }
 
-// keyOfLabels names a series by what balancers and engines call things.
+// keyOfLabels returns the key of a series from the labels of balancers and engines.
 func keyOfLabels(labels map[string]string) (forecast.Key, error) {
 	tier := service.Tier(labels["tier"])
 	if tier != "" && tier != telemetry.TierInteractive {

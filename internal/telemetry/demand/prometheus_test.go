@@ -108,7 +108,7 @@ func TestPrometheus(t *testing.T) {
 		"warnings": {
 			answer: []string{strings.Replace(matrix(values("", last, "1")), `"data"`, `"warnings":["partial data"],"data"`, 1)},
 			query:  "sum by (model, tier, region) (rate(skyserve_prompt_tokens_total[2m]))",
-			want:   "all all IW-F, prompt tokens by 1m from 2025-01-31T11:59: [60]\nnote: Prometheus warns: partial data\n",
+			want:   "all all IW-F, prompt tokens by 1m from 2025-01-31T11:59: [60]\nnote: Prometheus warning: partial data\n",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -161,7 +161,7 @@ func TestPrometheusRangesAreSplit(t *testing.T) {
 	}
 }
 
-func TestPrometheusWhoAsks(t *testing.T) {
+func TestPrometheusCredentials(t *testing.T) {
 	p, source := startProm(t, func(_ string, start, _ int64) (int, string) { return 200, matrix(values("", start, "1")) })
 	for _, c := range []struct{ user, given, want string }{
 		{"", "", ""},
@@ -184,16 +184,16 @@ func TestPrometheusErrors(t *testing.T) {
 		body   string
 		want   string
 	}{
-		"its own words":     {400, `{"status":"error","errorType":"bad_data","error":"invalid parameter \"query\": parse error"}`, `it says bad_data: invalid parameter "query": parse error`},
-		"an error in a 200": {200, `{"status":"error","errorType":"timeout","error":"query timed out"}`, "it says timeout: query timed out"},
-		"no JSON":           {200, "<html>", "decoding the answer: invalid character '<'"},
+		"its own words":     {400, `{"status":"error","errorType":"bad_data","error":"invalid parameter \"query\": parse error"}`, `bad_data: invalid parameter "query": parse error`},
+		"an error in a 200": {200, `{"status":"error","errorType":"timeout","error":"query timed out"}`, "timeout: query timed out"},
+		"no JSON":           {200, "<html>", "decoding the response: invalid character '<'"},
 		"a proxy's answer":  {502, "bad gateway\nsorry", "502 bad gateway"},
 		"no words":          {401, "", "401 Unauthorized"},
-		"a vector":          {200, `{"status":"success","data":{"resultType":"vector","result":[]}}`, "the query gives a vector: want a rate by minute"},
-		"nothing":           {200, matrix(), "nothing from 2025-01-17T12:01Z to 2025-01-31T12:00Z for sum by"},
-		"histograms":        {200, matrix(`{"metric":{},"histograms":[[1,{}]]}`), "the query gives histograms"},
+		"a vector":          {200, `{"status":"success","data":{"resultType":"vector","result":[]}}`, "the query returns a vector: must be a matrix of rates"},
+		"nothing":           {200, matrix(), "no samples from 2025-01-17T12:01Z to 2025-01-31T12:00Z for sum by"},
+		"histograms":        {200, matrix(`{"metric":{},"histograms":[[1,{}]]}`), "the query returns histograms"},
 		"a bad pair":        {200, matrix(`{"metric":{},"values":[[1,2]]}`), "want a time and a number as text, got [1,2]"},
-		"cut short":         {200, `{"status":"success","data":{"res`, "decoding the answer: unexpected EOF"},
+		"cut short":         {200, `{"status":"success","data":{"res`, "decoding the response: unexpected EOF"},
 		"a negative rate":   {200, matrix(values(`"model":"m"`, now.Unix()/60*60, "-1")), "must be 0 to 1e+18, got -60"},
 		"an unknown tier":   {200, matrix(values(`"tier":"gold"`, now.Unix()/60*60, "1")), `tier: want IW-F, IW-N, NIW or IW, got "gold"`},
 	} {
@@ -213,7 +213,7 @@ func TestPrometheusErrors(t *testing.T) {
 
 // An http URL is Prometheus' when a query is given; its other parameters are
 // passed on, as some stores behind the same API want.
-func TestPrometheusPassesParametersOn(t *testing.T) {
+func TestPrometheusForwardsParameters(t *testing.T) {
 	p, source := startProm(t, func(_ string, start, _ int64) (int, string) { return 200, matrix(values("", start, "1")) })
 	points, _, err := Points(t.Context(), strings.TrimPrefix(source, "prometheus+")+"?dedup=true", Options{Now: now, PromQL: "q"})
 	if err != nil || p.dedup != "true" || p.queries[0] != "q" || len(points) != 2 || points[0].PromptTokens != 60 {

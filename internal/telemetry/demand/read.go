@@ -16,10 +16,10 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// Read reads a file, plain or gzipped, whose name serves errors. It takes what
-// telemetry.ReadHistory takes, the traces of workload.OpenTrace, which are
-// counted by the minute, tables of request rates (ServeGen), and CSV of a
-// counter's readings (at, model, prompt_tokens_total).
+// Read reads a file, plain or gzipped; name is used in errors. It accepts the formats of
+// telemetry.ReadHistory, the traces of workload.OpenTrace, which are counted per minute,
+// tables of request rates (ServeGen), and CSV of a counter's readings (at, model,
+// prompt_tokens_total).
 func Read(name string, r io.Reader, o Options) (*History, error) {
 	raw, err := read(name, r)
 	if err != nil {
@@ -28,7 +28,7 @@ func Read(name string, r io.Reader, o Options) (*History, error) {
 	return raw.history(name, o)
 }
 
-// read tells the form by the first line.
+// read detects the format by the first line.
 func read(name string, r io.Reader) (*found, error) {
 	in := bufio.NewReaderSize(r, 64<<10)
 	if magic, _ := in.Peek(2); bytes.Equal(magic, []byte{0x1f, 0x8b}) {
@@ -38,7 +38,7 @@ func read(name string, r io.Reader) (*found, error) {
 		}
 		in = bufio.NewReaderSize(z, 64<<10)
 	}
-	head, _ := in.Peek(in.Size()) // what fails here fails again below, and is told there
+	head, _ := in.Peek(in.Size()) // an error occurs again below, and is returned there
 	first, _, _ := strings.Cut(string(head), "\n")
 	format, ok := workload.FormatOf(strings.TrimSpace(first))
 	switch {
@@ -53,15 +53,15 @@ func read(name string, r io.Reader) (*found, error) {
 	return &found{points: points}, err
 }
 
-// readRates reads a table of request rates. One by client leaves out the windows
-// in which a client was idle; in one of totals a missing window is unknown.
+// readRates reads a table of request rates. In a table by client, a missing window means
+// that the client was idle; in a table of totals it is unknown.
 func readRates(name string, in io.Reader) (*found, error) {
 	rates, window, err := workload.ReadRates(name, in)
 	if err != nil {
 		return nil, err
 	}
 	if window%time.Minute != 0 {
-		return nil, fmt.Errorf("reading history %s: t_s: want windows of whole minutes, found %s", name, window)
+		return nil, fmt.Errorf("reading history %s: t_s: windows must be whole minutes, got %s", name, window)
 	}
 	f := &found{window: window, samples: make([]forecast.Sample, len(rates)), silenceUnknown: len(rates) > 0 && rates[0].Client == ""}
 	for i, r := range rates {
@@ -72,7 +72,7 @@ func readRates(name string, in io.Reader) (*found, error) {
 	return f, nil
 }
 
-// rowKey names the series that a row of a trace counts in.
+// rowKey returns the key of the series that a row of a trace belongs to.
 func rowKey(r workload.Row) forecast.Key {
 	return keyOf(service.Region(r.Region), r.Model, r.Tier)
 }

@@ -14,11 +14,11 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// maxCells bounds the points of a trace: a year of minutes of eight series.
+// maxCells is the maximum number of points of a trace: a year of minutes of eight series.
 const maxCells = 4 << 20
 
-// headSlack is how long after a minute's beginning a trace may begin for the
-// minute to count as whole.
+// headSlack is how long after the start of a minute a trace may start for that minute to
+// count as complete.
 const headSlack = time.Second
 
 // cell is a minute of a series.
@@ -27,7 +27,7 @@ type cell struct {
 	forecast.Key
 }
 
-// readTrace counts a trace's requests and tokens by the minute.
+// readTrace counts a trace's requests and tokens per minute.
 func readTrace(name string, in io.Reader) (*found, error) {
 	t, err := workload.OpenTrace(name, in, workload.TraceOptions{})
 	if err != nil {
@@ -75,17 +75,17 @@ func count(counts map[cell]*telemetry.Point, row workload.Row, minute int64) err
 	return nil
 }
 
-// whole keeps the minutes that the trace covers from end to end. Between its
-// first row and its last a minute without any is quiet, in every region.
+// whole keeps the minutes that the trace covers completely. A minute without rows between
+// the first and the last row has no load, in every region.
 func whole(counts map[cell]*telemetry.Point, begin, end time.Duration) *found {
-	first, last := minuteOf(begin), minuteOf(end) // the last minute goes on after the last row
+	first, last := minuteOf(begin), minuteOf(end) // the last minute continues after the last row
 	if begin-time.Duration(first)*time.Minute > headSlack {
 		first++
 	}
 	f := &found{}
 	left := int64(0)
 	seen := map[service.Region]map[int64]bool{}
-	quiet := map[service.Region]telemetry.Point{} // a region's first series stands for all
+	quiet := map[service.Region]telemetry.Point{} // by the region's first series
 	for _, p := range sorted(counts) {
 		if _, ok := quiet[p.Region]; !ok {
 			seen[p.Region] = map[int64]bool{}
@@ -108,12 +108,12 @@ func whole(counts map[cell]*telemetry.Point, begin, end time.Duration) *found {
 	}
 	slices.SortStableFunc(f.points, func(a, b telemetry.Point) int { return cmp.Compare(a.Minute, b.Minute) })
 	if left > 0 {
-		f.notes = append(f.notes, fmt.Sprintf("requests of minutes that the trace covers only in part: %d are left out", left))
+		f.notes = append(f.notes, fmt.Sprintf("requests omitted because the trace covers their minutes only in part: %d", left))
 	}
 	return f
 }
 
-// sorted is the points by series and minute.
+// sorted returns the points by series and minute.
 func sorted(counts map[cell]*telemetry.Point) []telemetry.Point {
 	out := make([]telemetry.Point, 0, len(counts))
 	for _, p := range counts {

@@ -1,4 +1,4 @@
-// Package demandtest is a small service with a history of load, for tests of planning.
+// Package demandtest provides a small service with a load history, for tests of planning.
 package demandtest
 
 import (
@@ -15,7 +15,7 @@ import (
 const Model = "meta-llama/Llama-3.1-8B-Instruct"
 
 // Service is the service.yaml of one model in local/us and local/eu, with one to eight replicas
-// in each, which may be donated. A replica takes 1500 prompt tokens a second that no cache has.
+// in each, which may be donated. A replica's capacity is 1500 uncached prompt tokens per second.
 const Service = `name: chat
 models:
   - name: ` + Model + `
@@ -30,7 +30,7 @@ regions:
 autoscale: {donate: true}
 `
 
-// Now is the time at which the histories of Constant end.
+// Now is the end of the histories of Constant.
 var Now = time.Unix(30_000_000*60, 0).UTC()
 
 // Parse reads a service.yaml as a controller does.
@@ -43,8 +43,8 @@ func Parse(t testing.TB, text string) *service.Spec {
 	return spec
 }
 
-// Constant is a load of us and eu prompt tokens a second in local/us and local/eu over the
-// minutes before Now; caches have the share hit of them.
+// Constant returns a load of us and eu prompt tokens per second in local/us and local/eu over
+// the minutes before Now, with the prefix hit rate hit.
 func Constant(t testing.TB, minutes int, us, eu, hit float64) *forecast.History {
 	t.Helper()
 	var points []telemetry.Point

@@ -1,0 +1,334 @@
+package tui
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"charm.land/bubbles/v2/key"
+	tea "charm.land/bubbletea/v2"
+
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+)
+
+// dialog asks for confirmation before actions are performed.
+type dialog struct {
+	actions []Order
+	lines   []string // the question, then the consequences
+}
+
+func (d *dialog) open() bool { return len(d.actions) > 0 }
+
+// toast is a one-line message: the result of an action, or why it was refused.
+type toast struct {
+	text string
+	bad  bool
+	at   time.Time
+}
+
+// toastFor is how long a message is shown; errors stay until esc.
+const toastFor = 15 * time.Second
+
+// actionDoneMsg is the result of one action, with the actions still to perform.
+type actionDoneMsg struct {
+	action    Order
+	text      string
+	err       error
+	remaining []Order
+}
+
+// showToast shows a message.
+func (m *Model) showToast(text string, bad bool) {
+	m.screen.toast = toast{text, bad, m.cfg.Now()}
+}
+
+// handleActionKey handles the keys of actions.
+func (m *Model) handleActionKey(msg tea.KeyPressMsg) (cmd tea.Cmd, taken bool) {
+	s, k := &m.screen, m.screen.keys
+	if s.help || s.panel.open() {
+		return nil, false
+	}
+	verbs := []struct {
+		binding key.Binding
+		verb    Verb
+	}{{k.Drain, VerbDrain}, {k.Undrain, VerbUndrain}, {k.Donate, VerbDonate}, {k.Reclaim, VerbReclaim}, {k.Apply, VerbApply}}
+	for _, v := range verbs {
+		if key.Matches(msg, v.binding) {
+			m.confirmAction(v.verb, s.targetReplicas())
+			return nil, true
+		}
+	}
+	switch {
+	case key.Matches(msg, k.YAML):
+		return m.showYAML(), true
+	case key.Matches(msg, k.Logs):
+		if id, ok := s.logTarget(); ok {
+			return m.openLogs(id), true
+		}
+		m.showToast("logs: select a replica", true)
+		return nil, true
+	}
+	return nil, false
+}
+
+// actionCommand opens the confirmation of an action that was typed as a command.
+func (m *Model) actionCommand(verb Verb, args []string) (tea.Cmd, string) {
+	switch verb {
+	case VerbDrain, VerbUndrain, VerbDonate, VerbReclaim:
+		if len(args) == 0 {
+			args = m.screen.targetReplicas()
+		}
+		for _, id := range args {
+			// A drained replica is no longer shown but can still be undrained.
+			if _, ok := m.screen.regionOfReplica(id); !ok && verb != VerbUndrain {
+				return nil, string(verb) + ": replica " + quoted(id) + " not found"
+			}
+		}
+	case VerbApply:
+		args = nil
+	default:
+		return nil, "unknown command " + quoted(string(verb)) + "; press tab to complete"
+	}
+	m.confirmAction(verb, args)
+	return nil, ""
+}
+
+// targetReplicas returns the replicas that an action applies to: those marked or selected
+// in the current list, if it is a list of replicas.
+func (s *screen) targetReplicas() []string {
+	if s.view == viewReplicas || s.view == viewDonations {
+		return s.pane().targetIDs()
+	}
+	return nil
+}
+
+// confirmAction opens the confirmation of an action, or shows why it is refused.
+func (m *Model) confirmAction(verb Verb, replicas []string) {
+	s := &m.screen
+	switch {
+	case m.cfg.Operator == nil:
+		m.showToast(string(verb)+": this dashboard is read-only", true)
+		return
+	case s.pastFrame != nil:
+		m.showToast(string(verb)+": viewing history; press esc for live", true)
+		return
+	case s.link.err != "" || s.snapshot == nil:
+		m.showToast(string(verb)+": not connected", true)
+		return
+	}
+	if verb == VerbApply {
+		m.confirmPlan()
+		return
+	}
+	if len(replicas) == 0 {
+		m.showToast(string(verb)+": select a replica, or mark several with space", true)
+		return
+	}
+	var fit []Order
+	var refusal string
+	for _, id := range replicas {
+		if why := s.refusal(verb, id); why != "" {
+			refusal = why
+			continue
+		}
+		fit = append(fit, Order{Verb: verb, Replica: id})
+	}
+	if len(fit) == 0 {
+		m.showToast(string(verb)+": "+refusal, true)
+		return
+	}
+	ids := make([]string, len(fit))
+	for i, o := range fit {
+		ids[i] = s.theme.text(o.Replica)
+	}
+	s.dialog = dialog{actions: fit, lines: []string{
+		strings.ToUpper(string(verb)[:1]) + string(verb)[1:] + " " + strings.Join(ids, ", ") + "?", s.describeEffect(verb, fit),
+	}}
+}
+
+// refusal returns why a verb does not apply to a replica; empty if it applies.
+func (s *screen) refusal(verb Verb, id string) string {
+	r := s.replica(id)
+	switch {
+	case r == nil && verb == VerbUndrain:
+		return ""
+	case r == nil:
+		return id + " no longer exists"
+	case verb == VerbDrain && r.State == service.StateDraining:
+		return id + " is already draining"
+	case verb == VerbUndrain && r.State != service.StateDraining:
+		return id + " is not draining"
+	case verb == VerbDonate && (r.Donated || r.State == service.StateDonated):
+		return id + " is already donated"
+	case verb == VerbReclaim && !r.Donated && r.State != service.StateDonated:
+		return id + " is not donated"
+	}
+	return ""
+}
+
+// replica returns the replica of that id; nil if there is none.
+func (s *screen) replica(id string) *telemetry.ReplicaSnapshot {
+	for i := range s.snapshot.Regions {
+		for k := range s.snapshot.Regions[i].Replicas {
+			if r := &s.snapshot.Regions[i].Replicas[k]; r.ID == id {
+				return r
+			}
+		}
+	}
+	return nil
+}
+
+// describeEffect describes the effect of an action, with the replicas that stay ready.
+func (s *screen) describeEffect(verb Verb, orders []Order) string {
+	switch verb {
+	case VerbUndrain:
+		return "New requests are sent to it again."
+	case VerbReclaim:
+		return "It serves again; its weights are still loaded."
+	}
+	draining := map[service.Region]int{}
+	for _, o := range orders {
+		if r := s.replica(o.Replica); r.State == service.StateReady {
+			region, _ := s.regionOfReplica(o.Replica)
+			draining[region]++
+		}
+	}
+	text := "In-flight requests complete; no new ones are sent."
+	if verb == VerbDonate {
+		text = "In-flight requests complete, then the GPUs join the spot pool until reclaimed."
+	}
+	for _, r := range regionsOf(s.snapshot) {
+		if n := draining[r.Name]; n > 0 {
+			text += fmt.Sprintf(" %s: %d of %d ready replicas remain.", s.theme.text(r.Name.Place()), readyCount(r.Replicas)-n, readyCount(r.Replicas))
+		}
+	}
+	return text
+}
+
+// confirmPlan opens the confirmation for applying the last plan.
+func (m *Model) confirmPlan() {
+	s := &m.screen
+	p := s.snapshot.Plan
+	switch {
+	case p == nil:
+		m.showToast("apply: no plan yet", true)
+	case len(p.Changes) == 0:
+		m.showToast("apply: the plan has no changes", true)
+	default:
+		s.dialog = dialog{actions: []Order{{Verb: VerbApply, Plan: p}}, lines: []string{
+			"Apply the plan from " + p.At.In(s.snapshot.At.Location()).Format("15:04") + "?", s.summarizePlan(p),
+		}}
+	}
+}
+
+// summarizePlan returns the changes and the cost of a plan in one line.
+func (s *screen) summarizePlan(p *telemetry.PlanSummary) string {
+	more, fewer := 0, 0
+	for _, c := range p.Changes {
+		more, fewer = more+max(c.Delta, 0), fewer+max(-c.Delta, 0)
+	}
+	text := fmt.Sprintf("%d replicas added, %d removed.", more, fewer)
+	if c := p.CostPerHour; c.Now != nil && c.Then != nil {
+		text += fmt.Sprintf(" $%.2f/h %s $%.2f/h.", *c.Now, s.theme.glyphs.arrow, *c.Then)
+	}
+	return text
+}
+
+// answerDialog handles the key after a confirmation prompt: y confirms, any other key cancels.
+func (m *Model) answerDialog(msg tea.KeyPressMsg) tea.Cmd {
+	s := &m.screen
+	orders := s.dialog.actions
+	s.dialog = dialog{}
+	if msg.String() != "y" && msg.String() != "Y" {
+		m.showToast("cancelled", false)
+		return nil
+	}
+	m.showToast(string(orders[0].Verb)+" "+s.theme.glyphs.ellipsis, false)
+	s.clearMarks()
+	return m.runActions(orders)
+}
+
+// runActions performs actions one after another, because each changes the state that the next
+// is checked against.
+func (m *Model) runActions(orders []Order) tea.Cmd {
+	if len(orders) == 0 {
+		return nil
+	}
+	ctx, operator, o := m.ctx, m.cfg.Operator, orders[0]
+	return func() tea.Msg {
+		text, err := operator.Do(ctx, o)
+		return actionDoneMsg{o, text, err, orders[1:]}
+	}
+}
+
+// receiveActionResult shows the result of an action and starts the next.
+func (m *Model) receiveActionResult(msg actionDoneMsg) tea.Cmd {
+	m.showActionResult(msg)
+	return m.runActions(msg.remaining)
+}
+
+// showActionResult shows the result of an action.
+func (m *Model) showActionResult(msg actionDoneMsg) {
+	what := strings.TrimSpace(string(msg.action.Verb) + " " + m.screen.theme.text(msg.action.Replica))
+	if msg.err != nil {
+		m.showToast(what+": "+m.screen.theme.text(shortError(msg.err)), true)
+		return
+	}
+	if m.screen.toast.bad { // must not hide the error of an earlier action
+		return
+	}
+	text := m.screen.theme.text(msg.text)
+	if msg.action.Verb == VerbDrain {
+		text += "; undo with :undrain " + m.screen.theme.text(msg.action.Replica)
+	}
+	m.showToast(what+": "+text, false)
+}
+
+// markedIDs returns the ids of the rows marked in the current list.
+func (s *screen) markedIDs() []string {
+	if s.view == viewReplicas {
+		return s.table.marks.targetIDs("", false)
+	}
+	return s.lists[s.view].marks.targetIDs("", false)
+}
+
+// clearMarks removes all marks of the current list.
+func (s *screen) clearMarks() {
+	if s.view == viewReplicas {
+		s.table.marks = marks{}
+		return
+	}
+	s.lists[s.view].marks = marks{}
+}
+
+// logTarget returns the replica or balancer whose logs belong to the selected row.
+func (s *screen) logTarget() (id string, ok bool) {
+	switch s.view {
+	case viewReplicas, viewDonations:
+		return s.pane().selection()
+	case viewRequests:
+		if r, ok := s.selectedRequest(); ok && r.Target != "" {
+			return r.Target, true
+		}
+	case viewOverview:
+		if name, ok := s.pane().selection(); ok {
+			if r := findRegion(s.snapshot, service.Region(name)); r != nil && len(r.Balancers) > 0 {
+				return r.Balancers[0].ID, true
+			}
+		}
+	}
+	return "", false
+}
+
+// dialogLines draws the confirmation prompt above the footer.
+func (s *screen) dialogLines() []string {
+	if !s.dialog.open() {
+		return nil
+	}
+	lines := []string{s.theme.alarm.apply(s.fit(" " + s.dialog.lines[0] + " "))}
+	for _, l := range s.dialog.lines[1:] {
+		lines = append(lines, wrap(l, s.width)...)
+	}
+	return append(lines, s.theme.title.apply(s.fit("Confirm? [y/N]")))
+}

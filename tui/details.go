@@ -1,0 +1,170 @@
+package tui
+
+import (
+	"fmt"
+	"strings"
+
+	"skyserve/internal/telemetry"
+)
+
+// aboveList returns the lines above the current list, at most room of them.
+func (s *screen) aboveList(room int) []string {
+	var lines []string
+	switch s.view {
+	case viewReplicas:
+		for _, b := range s.focusedBalancers() {
+			lines = append(lines, s.balancerLine(&s.theme, b))
+		}
+	case viewRequests:
+		if s.data.hasNewer {
+			lines = []string{s.theme.muted.apply(s.fit("paused at " + s.data.requestsAt.In(s.snapshot.At.Location()).Format("15:04:05") + " while a request is selected; esc to resume"))}
+		}
+		if s.data.requestsErr != "" && len(s.data.requests) > 0 {
+			lines = []string{s.theme.bad.apply(s.fit("not updated: " + s.theme.text(s.data.requestsErr)))}
+		}
+	case viewPlan:
+		lines = s.abovePlan()
+	case viewDonations:
+		lines = s.aboveDonations()
+	}
+	return lines[:min(len(lines), room)]
+}
+
+// focusedBalancers returns the balancers of the focused region, nil if all are shown.
+func (s *screen) focusedBalancers() []telemetry.BalancerSnapshot {
+	if r := findRegion(s.snapshot, s.focus); r != nil {
+		return r.Balancers
+	}
+	return nil
+}
+
+// belowHeights returns the minimum and maximum height of the part below the current list; it
+// is omitted when most is 0.
+func (s *screen) belowHeights() (least, most int) {
+	switch s.view {
+	case viewOverview:
+		if len(s.snapshot.Regions) == 0 {
+			return 0, 0
+		}
+		return minOverview, s.height
+	case viewForecast:
+		if s.plotted() != nil && s.width >= minPlotWidth {
+			return minPlot + 3, maxPlot
+		}
+	case viewReplicas:
+		if _, ok := s.table.current(); ok {
+			return 2, 2 + maxChart
+		}
+		if s.width >= chartFromWidth {
+			return 0, maxChart
+		}
+	default:
+		if r, ok := s.lists[s.view].current(); ok && len(r.details) > 0 {
+			return 3, 2 + len(r.details)*2
+		}
+	}
+	return 0, 0
+}
+
+// belowList draws the part below the current list in n lines.
+func (s *screen) belowList(t *Theme, n int) []string {
+	var lines []string
+	switch {
+	case n <= 0:
+	case s.view == viewOverview:
+		lines = s.belowOverview(t, n)
+	case s.view == viewForecast:
+		lines = s.belowForecast(t, n)
+	case s.view == viewReplicas:
+		lines = s.belowReplicas(t, n)
+	default:
+		r, _ := s.lists[s.view].current()
+		lines = s.rowDetails(t, r, n)
+	}
+	return lines[:min(len(lines), max(n, 0))]
+}
+
+// rowDetails returns the details of the selected row in at most n lines.
+func (s *screen) rowDetails(t *Theme, r sheetRow, n int) []string {
+	lines := []string{t.muted.apply(strings.Repeat(t.glyphs.rule, s.width))}
+	for i, text := range r.details {
+		for _, line := range wrap(text, s.width) {
+			if i == 0 {
+				line = t.accent.apply(line)
+			}
+			lines = append(lines, line)
+		}
+	}
+	return lines[:min(len(lines), n)]
+}
+
+// belowReplicas returns the details of the selected replica and, where lines are left,
+// the chart of the load.
+func (s *screen) belowReplicas(t *Theme, n int) []string {
+	var lines []string
+	if _, ok := s.table.current(); ok {
+		lines = s.detail(t, min(n, 2))
+	}
+	if rest := n - len(lines); rest > minChart && s.width >= chartFromWidth {
+		return append(s.chart(t, rest), lines...)
+	}
+	for len(lines) < n {
+		lines = append([]string{""}, lines...)
+	}
+	return lines
+}
+
+// rowText returns the full text of a row: every column, then the details that the list
+// does not show.
+func (s *screen) rowText(r sheetRow) []string {
+	var lines []string
+	columns := s.lists[s.view].sheet.columns
+	for i, c := range r.cells {
+		lines = append(lines, pad(strings.ToLower(columns[i].title), 16, false)+c.text)
+	}
+	lines = append(lines, "")
+	for _, m := range r.details {
+		lines = append(lines, wrap(m, s.width)...)
+	}
+	return lines
+}
+
+// replicaText returns the details of a replica: every metric with its unit, and its most
+// recent requests.
+func (s *screen) replicaText(r row) []string {
+	rep := r.replica
+	lines := []string{
+		"region          " + string(r.region.Name),
+		"model           " + orUnknown(rep.Model),
+		"GPU             " + orUnknown(rep.GPU),
+		"url             " + orUnknown(rep.URL),
+		"state           " + strings.TrimSuffix(string(rep.State)+": "+reasonOf(rep), ": "),
+		"pending         " + maybeCount(rep.Pending) + "  waiting in the engine",
+		"running         " + maybeCount(rep.Running) + "  in the engine's batch",
+		fmt.Sprintf("outstanding     %d  sent by the balancer, not finished", rep.Outstanding),
+		"KV utilisation  " + percent(rep.KV),
+		"prefix hit rate " + percent(rep.PrefixHitRate),
+		"output          " + rate(rep.OutputTokensPerSecond) + " tok/s",
+		"last report     " + maybeAge(rep.AgeMillis, s.sinceFetch) + " ago",
+	}
+	if usd, known := s.prices.priceOf(r); known {
+		lines = append(lines, fmt.Sprintf("price           $%.2f/h", usd))
+	}
+	for _, d := range s.snapshot.Donations {
+		if d.Replica == rep.ID {
+			lines = append(lines, fmt.Sprintf("donated         for %s, earning $%.2f/h", age(s.snapshot.At.Sub(d.Since)), d.EarnsPerHour))
+		}
+	}
+	lines = append(lines, "", "recent requests (updated while view 3 is open):")
+	n := 0
+	for i := range s.data.requests {
+		if q := &s.data.requests[i]; q.Target == rep.ID {
+			lines = append(lines, fmt.Sprintf("  %s  %-9s %s  %s", q.At.In(s.snapshot.At.Location()).Format("15:04:05"), q.State, q.Request, q.Why))
+			n++
+		}
+	}
+	if n == 0 {
+		lines = append(lines, "  none")
+	}
+	return lines
+}

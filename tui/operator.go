@@ -1,0 +1,64 @@
+package tui
+
+import (
+	"context"
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+)
+
+// Operator provides what snapshots do not contain, and performs the user's actions. Its
+// methods may be called concurrently; an error is shown in one line. A dashboard whose
+// Operator is nil is read-only.
+type Operator interface {
+	// Requests lists the newest requests of all reachable balancers, at most limit,
+	// newest first.
+	Requests(ctx context.Context, limit int) ([]Request, error)
+	// Story explains how a request was routed, in lines of at most width cells.
+	Story(ctx context.Context, request string, width int) (string, error)
+	// Load returns the recent load by model and region, oldest first.
+	Load(ctx context.Context) ([]LoadSeries, error)
+	// Spec returns the service.yaml that the service was deployed from.
+	Spec(ctx context.Context) (string, error)
+	// Logs returns the last lines of the log of a replica or balancer.
+	Logs(ctx context.Context, id string, lines int) ([]string, error)
+	// Do performs an action and returns its result in one line.
+	Do(ctx context.Context, o Order) (string, error)
+}
+
+// Request is a row of the requests view: a summary and the reason for its routing.
+type Request struct {
+	telemetry.RequestSummary
+	Why string
+}
+
+// LoadSeries is the interactive load of a model in a region, in the unit of its
+// forecast: uncached prompt tokens a second.
+type LoadSeries struct {
+	Model  string
+	Region service.Region
+	Start  time.Time // of the first step
+	Step   time.Duration
+	TPS    []float64 // NaN where the load is unknown
+}
+
+// Verb is the kind of an action.
+type Verb string
+
+// The verbs of actions.
+const (
+	VerbDrain   Verb = "drain"   // let a replica finish its requests and send it no new ones
+	VerbUndrain Verb = "undrain" // send it requests again
+	VerbDonate  Verb = "donate"  // donate it to the spot pool
+	VerbReclaim Verb = "reclaim" // take it back from the spot pool
+	VerbApply   Verb = "apply"   // apply a plan
+)
+
+// Order is an action on a Replica or, for VerbApply, on the Plan that the user saw and
+// confirmed.
+type Order struct {
+	Verb    Verb
+	Replica string
+	Plan    *telemetry.PlanSummary
+}
