@@ -81,7 +81,7 @@ func TestCheck(t *testing.T) {
 		{"half a certificate", balancer(service.BalancerSpec{TLS: &service.TLS{Cert: "c"}}), "balancer.tls: needs both cert and key"},
 		{"acme", acmeOf(service.CertificateConfig{Name: "chat.example.com", Dir: "d"}, ""), ""},
 		{"acme without a name", acmeOf(service.CertificateConfig{Dir: "d"}, ""), "certificate: needs name and dir"},
-		{"acme with a challenge that is none", acmeOf(service.CertificateConfig{Name: "chat.example.com", Dir: "d"}, "dns"), "balancer.tls.acme.challenge: is not a word known here, got \"dns\""},
+		{"acme with a challenge that is none", acmeOf(service.CertificateConfig{Name: "chat.example.com", Dir: "d"}, "dns"), "balancer.tls.acme.challenge: unsupported value, got \"dns\""},
 		{"acme on a port that is none", acmeOf(service.CertificateConfig{Name: "chat.example.com", Dir: "d", Listen: "80"}, "http-01"), `certificate.listen: must be HOST:PORT with the challenge http-01, got "80"`},
 		{"acme without a way to write records", acmeOf(service.CertificateConfig{Name: "chat.example.com", Dir: "d"}, "dns-01"), "balancer.tls.acme.challenge: dns-01"},
 		{"acme by what others obtain", acmeOf(service.CertificateConfig{Name: "chat.example.com", Dir: "d", FollowOnly: true}, "dns-01"), ""},
