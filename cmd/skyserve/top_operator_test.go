@@ -250,7 +250,7 @@ func TestOrdersOnARunningService(t *testing.T) {
 		said, fail string
 	}{
 		{byName, apply, "orders runs what the plan proposes", ""},
-		{byName, apply, "", "applying the plan: replicas of org/m in local/us on L4: the plan was made from 1, and there are 2 by now: the next plan takes that into account"},
+		{byName, apply, "", "applying the plan: replicas of org/m in local/us on L4: the plan was made from 1, but there are 2 now: the next plan takes that into account"},
 		{byName, tui.Order{Verb: tui.VerbDrain, Replica: "us-1"}, "us-1 finished what it had and gets nothing more", ""},
 		{byName, tui.Order{Verb: tui.VerbDrain, Replica: "us-1"}, "us-1: no change", ""},
 		{byAddress, tui.Order{Verb: tui.VerbUndrain, Replica: "us-1"}, "us-1 gets requests again", ""},

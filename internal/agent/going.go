@@ -12,33 +12,33 @@ import (
 )
 
 const (
-	// lastCall is how long before its end a machine that its cloud takes lets nothing new
-	// in: most answers end within it. Until then it serves, since another may have to be
-	// launched first; who knows that others serve already asks it to drain at once.
+	// lastCall is how long before its interruption a machine starts to drain: most responses
+	// complete within it. Until then it serves, since its replacement may have to be launched
+	// first; a client that knows of a replacement drains it immediately.
 	lastCall = time.Minute
-	// quietAfter is how often in a row the cloud must say that it does not take the machine
-	// before what it said earlier is taken back: once may be a server that was moved.
+	// quietAfter is the number of consecutive polls without a notice after which a notice is
+	// considered withdrawn: a single one may be caused by a moved server.
 	quietAfter = 3
 
-	fileGoneAt = "gone-at" // when the cloud takes the machine; missing while it does not
+	fileGoneAt = "gone-at" // time of the interruption; missing without one
 	whyGoing   = "its end is near"
 )
 
-// watchNotices has the machine say when the cloud takes it, and drains it in time, until
-// ctx ends. An agent that starts again goes by what an earlier one heard first: some
-// notices say no time, and count from when they came.
+// watchNotices reports interruptions and drains the machine in time, until ctx ends. A restarted
+// agent uses the first notice of its predecessor: some notices contain no time and count from their
+// arrival.
 func (a *Agent) watchNotices(ctx context.Context) {
 	a.recallGoing()
-	quiet, said := 0, ""
+	quiet, lastError := 0, ""
 	a.every(ctx, noticeEvery, func() (done bool) {
 		at, coming, err := a.opts.Notice(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return true
 		case err != nil:
-			if text := err.Error(); text != said { // once for as long as it stays the same
-				a.log.Warn("asking whether the cloud takes this machine", "err", err)
-				said = text
+			if text := err.Error(); text != lastError { // once until it changes
+				a.log.Warn("polling for an interruption of this machine", "err", err)
+				lastError = text
 			}
 			return false
 		case coming:
@@ -49,7 +49,7 @@ func (a *Agent) watchNotices(ctx context.Context) {
 				a.stays()
 			}
 		}
-		said = ""
+		lastError = ""
 		return false
 	})
 	a.mu.Lock()
@@ -57,7 +57,7 @@ func (a *Agent) watchNotices(ctx context.Context) {
 	a.stopTimer()
 }
 
-// recallGoing takes up what an earlier agent heard.
+// recallGoing loads the notice of an earlier agent.
 func (a *Agent) recallGoing() {
 	text, err := os.ReadFile(a.path(fileGoneAt))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -65,7 +65,7 @@ func (a *Agent) recallGoing() {
 	}
 	at, err := parseTime(text, err)
 	if err != nil {
-		a.log.Warn("reading when the cloud takes this machine", "err", err)
+		a.log.Warn("reading the stored interruption notice", "err", err)
 		return
 	}
 	a.goes(at)
@@ -78,7 +78,7 @@ func parseTime(text []byte, err error) (at time.Time, _ error) {
 	return at, err
 }
 
-// goes notes that the cloud takes the machine at a time; the earliest that was told counts.
+// goes records an interruption at a time; the earliest announced time applies.
 func (a *Agent) goes(at time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -88,14 +88,14 @@ func (a *Agent) goes(at time.Time) {
 	a.goneAt = at
 	a.stopTimer()
 	a.lastCall = time.AfterFunc(time.Until(at.Add(-lastCall)), func() { a.drain(whyGoing) })
-	a.log.Warn("the cloud takes this machine", "gone_at", at)
+	a.log.Warn("the cloud interrupts this machine", "gone_at", at)
 	if err := identity.WriteFile(a.path(fileGoneAt), []byte(at.Format(time.RFC3339))); err != nil {
-		a.log.Warn("keeping when the cloud takes this machine", "err", err)
+		a.log.Warn("storing the interruption notice", "err", err)
 	}
 }
 
-// stays notes that the cloud does not take the machine: it never meant to, thought better
-// of it, or the maintenance is over.
+// stays records that no interruption is announced any more: it was withdrawn, or the maintenance
+// has ended.
 func (a *Agent) stays() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -107,31 +107,31 @@ func (a *Agent) stays() {
 	if a.draining == whyGoing {
 		a.setDraining("")
 	}
-	a.log.Warn("the cloud does not take this machine any more")
+	a.log.Warn("the interruption of this machine was withdrawn")
 	if err := os.Remove(a.path(fileGoneAt)); err != nil {
-		a.log.Warn("forgetting when the cloud takes this machine", "err", err)
+		a.log.Warn("removing the stored interruption notice", "err", err)
 	}
 }
 
-// stopTimer calls off the last call; a.mu is held.
+// stopTimer stops the drain timer; a.mu must be held.
 func (a *Agent) stopTimer() {
 	if a.lastCall != nil {
 		a.lastCall.Stop()
 	}
 }
 
-// drain lets nothing new in by the front.
+// drain makes the proxy reject new requests.
 func (a *Agent) drain(why string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if why == whyGoing && (a.goneAt.IsZero() || a.draining != "") {
-		return // it was taken back as the time came, or it drains already, for longer
+		return // withdrawn at the last moment, or already draining
 	}
 	a.setDraining(why)
-	a.log.Warn("draining", "why", why)
+	a.log.Warn("draining", "reason", why)
 }
 
-// setDraining says why the machine takes nothing new; empty = it does. a.mu is held.
+// setDraining sets the reason for draining; empty = not draining. a.mu must be held.
 func (a *Agent) setDraining(why string) {
 	a.draining = why
 	if a.front != nil {
@@ -139,11 +139,11 @@ func (a *Agent) setDraining(why string) {
 	}
 }
 
-// going says why a machine that its cloud takes is interrupted; a.mu is held.
+// going returns the reason of an interrupted machine's status; a.mu must be held.
 func (a *Agent) going() string {
-	reason := fmt.Sprintf("the cloud takes it at %s", a.goneAt.UTC().Format(time.TimeOnly))
+	reason := fmt.Sprintf("preemption at %s", a.goneAt.UTC().Format(time.TimeOnly))
 	if a.draining != "" {
-		reason += ", it drains: " + a.draining
+		reason += ", draining: " + a.draining
 	}
 	return reason
 }
