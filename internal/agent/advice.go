@@ -11,8 +11,8 @@ import (
 // but it may be hours away or never happen.
 type Advice func(ctx context.Context) (since time.Time, advised bool, err error)
 
-// adviceEvery is the polling interval of recommendations: they are not urgent.
-const adviceEvery = 15 * time.Second
+// adviceInterval is the polling interval of recommendations: they are not urgent.
+const adviceInterval = 15 * time.Second
 
 // AdviceAWS polls for a rebalance recommendation for a spot instance, with IMDSv2; base is only set
 // in tests.
@@ -35,7 +35,7 @@ func AdviceAWS(base string) Advice {
 
 // watchAdvice records the first recommendation; the cloud never withdraws it.
 func (a *Agent) watchAdvice(ctx context.Context) {
-	a.every(ctx, adviceEvery, func() (done bool) {
+	a.repeat(ctx, adviceInterval, func() (done bool) {
 		since, advised, err := a.opts.Advice(ctx)
 		switch {
 		case err != nil && ctx.Err() == nil:

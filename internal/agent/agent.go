@@ -34,13 +34,13 @@ const (
 
 // Defaults, with their reasons.
 const (
-	defaultLook    = 2 * time.Second  // feels immediate to an operator who watches `up`
-	publishEvery   = time.Minute      // consoles keep the last 64 KiB, which a boot fills
-	publishAgain   = 24 * time.Hour   // after the enrolment: consoles are still being written
-	noticeEvery    = 5 * time.Second  // as AWS recommends; notices come 2 min ahead on AWS, 30 s on GCP
-	headerTimeout  = 10 * time.Second // a header is one packet
-	requestTimeout = 30 * time.Second // a deployment over a slow line
-	closeTimeout   = 10 * time.Second // for requests in flight when the agent ends
+	defaultCheckInterval = 2 * time.Second  // feels immediate to an operator who watches `up`
+	publishInterval      = time.Minute      // consoles keep the last 64 KiB, which a boot fills
+	republishInterval    = 24 * time.Hour   // after the enrolment: consoles are still being written
+	noticeInterval       = 5 * time.Second  // as AWS recommends; notices come 2 min ahead on AWS, 30 s on GCP
+	headerTimeout        = 10 * time.Second // a header is one packet
+	requestTimeout       = 30 * time.Second // a deployment over a slow line
+	closeTimeout         = 10 * time.Second // for requests in flight when the agent ends
 )
 
 // Options are the options of an agent.
@@ -81,9 +81,9 @@ type Agent struct {
 	self *tls.Certificate // its certificate until it is enrolled
 	api  http.Handler
 
-	handover sync.Mutex    // serialises changes by operators
-	acting   acting        // in the machine's cloud
-	changed  chan struct{} // signals that wanted has changed; capacity 1
+	operatorMu   sync.Mutex    // serialises changes by operators
+	cloudHandler cloudHandler  // in the machine's cloud
+	changed      chan struct{} // signals that wanted has changed; capacity 1
 
 	mu        sync.Mutex
 	party     *identity.Party // nil until it is enrolled
@@ -105,7 +105,7 @@ type Agent struct {
 // New loads the machine's state, and generates its key at the first boot. It returns an error if
 // another service's CA enrolled the machine.
 func New(opts Options) (*Agent, error) {
-	opts.Look = cmp.Or(opts.Look, defaultLook)
+	opts.Look = cmp.Or(opts.Look, defaultCheckInterval)
 	if opts.Now == nil {
 		opts.Now = time.Now
 	}
@@ -182,12 +182,12 @@ func (a *Agent) restore() error {
 		return fmt.Errorf("loading the enrolment in %s: %w", a.opts.Dir, err)
 	}
 	a.party, a.expires, a.issuer = party, chain[0].NotAfter, issuerOf(chain)
-	a.carryOut()
+	a.signalChange()
 	return nil
 }
 
-// carryOut signals that the desired deployment should be applied.
-func (a *Agent) carryOut() {
+// signalChange signals that the desired deployment should be applied.
+func (a *Agent) signalChange() {
 	select {
 	case a.changed <- struct{}{}:
 	default: // already signalled
@@ -266,8 +266,8 @@ func (a *Agent) Run(ctx context.Context) error {
 // that it stays available: it is needed to renew an expired certificate.
 func (a *Agent) publish(ctx context.Context) {
 	var last time.Time
-	a.every(ctx, publishEvery, func() (done bool) {
-		if a.enrolled() != nil && !last.IsZero() && time.Since(last) < publishAgain {
+	a.repeat(ctx, publishInterval, func() (done bool) {
+		if a.enrolled() != nil && !last.IsZero() && time.Since(last) < republishInterval {
 			return false
 		}
 		last = time.Now()
@@ -278,8 +278,8 @@ func (a *Agent) publish(ctx context.Context) {
 	})
 }
 
-// every calls do immediately and then at an interval, until do returns true or ctx ends.
-func (a *Agent) every(ctx context.Context, interval time.Duration, do func() (done bool)) {
+// repeat calls do immediately and then at an interval, until do returns true or ctx ends.
+func (a *Agent) repeat(ctx context.Context, interval time.Duration, do func() (done bool)) {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for !do() {

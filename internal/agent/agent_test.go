@@ -150,7 +150,7 @@ func TestWhatCannotBeHandedOver(t *testing.T) {
 	w := newWorld(t)
 	m, o := w.boot(t.TempDir(), &notes{}), w.operator()
 	pinned := o.Party.Pinned(m.agent.Fingerprint())
-	shown, err := o.shown(t.Context(), m.Machine, pinned)
+	shown, err := o.presentedCertificate(t.Context(), m.Machine, pinned)
 	if err != nil {
 		t.Fatal(err)
 	}

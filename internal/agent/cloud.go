@@ -9,9 +9,9 @@ import (
 	"skyserve/internal/identity"
 )
 
-// acting is the handler that calls the machine's cloud API, for the last deployment that configured
+// cloudHandler is the handler that calls the machine's cloud API, for the last deployment that configured
 // it.
-type acting struct {
+type cloudHandler struct {
 	mu      sync.Mutex
 	as      *Cloud
 	handler http.Handler
@@ -19,9 +19,9 @@ type acting struct {
 
 var errNoCloud = errors.New("this machine has no configuration for its cloud's API")
 
-// actInCloud lets only the controller call the cloud's API through the machine: operators have
+// serveCloud lets only the controller call the cloud's API through the machine: operators have
 // their own cloud identity.
-func (a *Agent) actInCloud(w http.ResponseWriter, r *http.Request) {
+func (a *Agent) serveCloud(w http.ResponseWriter, r *http.Request) {
 	if who, err := identity.Of(r.TLS); err != nil || who.Role != identity.Controller {
 		refuse(w, http.StatusForbidden, fmt.Errorf("%w: expected the controller, found %s", identity.ErrRole, who))
 		return
@@ -42,15 +42,15 @@ func (a *Agent) cloud() (http.Handler, error) {
 	if as == nil || a.opts.Cloud == nil {
 		return nil, errNoCloud
 	}
-	a.acting.mu.Lock()
-	defer a.acting.mu.Unlock()
-	if a.acting.as == as {
-		return a.acting.handler, nil
+	a.cloudHandler.mu.Lock()
+	defer a.cloudHandler.mu.Unlock()
+	if a.cloudHandler.as == as {
+		return a.cloudHandler.handler, nil
 	}
 	h, err := a.opts.Cloud(*as)
 	if err != nil {
 		return nil, err
 	}
-	a.acting.as, a.acting.handler = as, h
+	a.cloudHandler.as, a.cloudHandler.handler = as, h
 	return h, nil
 }

@@ -38,8 +38,8 @@ type Config struct {
 // RunnerInside is the runner of a machine that is a process.
 const RunnerInside = "inside"
 
-// lookNear is the check interval of units that the agent runs itself, on the operator's computer.
-const lookNear = 100 * time.Millisecond
+// localCheckInterval is the check interval of units that the agent runs itself, on the operator's computer.
+const localCheckInterval = 100 * time.Millisecond
 
 // ReadConfig reads the file of a Config.
 func ReadConfig(path string) (Config, error) {
@@ -83,23 +83,23 @@ func (c Config) Options() (Options, error) {
 		return o, fmt.Errorf("publish: must be guest-attributes or console:PATH, got %q", c.Publish)
 	}
 	var err error
-	if o.Notice, o.Advice, err = c.asks(); err != nil {
+	if o.Notice, o.Advice, err = c.cloudPolls(); err != nil {
 		return o, err
 	}
 	switch c.Runner {
 	case "", "system":
 		o.Runner = &System{Dir: c.Dir}
 	case "exec", RunnerInside:
-		o.Runner, o.Look = &Exec{Dir: c.Dir}, lookNear
+		o.Runner, o.Look = &Exec{Dir: c.Dir}, localCheckInterval
 	default:
 		return o, fmt.Errorf("runner: must be one of: system, exec, inside; got %q", c.Runner)
 	}
 	return o, nil
 }
 
-// asks returns the functions that poll the machine's cloud; nil = none. Only replicas poll for
+// cloudPolls returns the functions that poll the machine's cloud; nil = none. Only replicas poll for
 // maintenance: they can be replaced, balancers cannot.
-func (c Config) asks() (Notice, Advice, error) {
+func (c Config) cloudPolls() (Notice, Advice, error) {
 	replica := c.Role == identity.Replica
 	switch c.Notices {
 	case "aws":

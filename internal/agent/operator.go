@@ -92,8 +92,8 @@ func (o *Operator) Ensure(ctx context.Context, m Machine, d Deployment) (Status,
 	return o.Status(ctx, m)
 }
 
-// worthwhile is the minimum extension of the lifetime for a renewal.
-const worthwhile = 24 * time.Hour
+// minExtension is the minimum extension of the lifetime for a renewal.
+const minExtension = 24 * time.Hour
 
 // Renews reports whether Ensure renews a machine's certificate: it expires soon and the CA outlives
 // it, or its issuer is revoked.
@@ -101,7 +101,7 @@ func (o *Operator) Renews(s Status) bool {
 	if o.Authority == nil {
 		return false
 	}
-	soon := s.Expires.Before(o.now().Add(identity.RenewBefore)) && o.Authority.Ends().After(s.Expires.Add(worthwhile))
+	soon := s.Expires.Before(o.now().Add(identity.RenewBefore)) && o.Authority.Ends().After(s.Expires.Add(minExtension))
 	return soon || o.Revoked.HasSerial(s.Issuer)
 }
 
@@ -114,7 +114,7 @@ func (o *Operator) enrol(ctx context.Context, m Machine, d Deployment) error {
 	}
 	config, to := o.Party.Pinned(fingerprint), *o
 	to.key = fingerprint
-	shown, err := to.shown(ctx, m, config)
+	shown, err := to.presentedCertificate(ctx, m, config)
 	if err != nil {
 		return fmt.Errorf("enrolling %s: %w", m.Name.ID, err)
 	}
@@ -133,7 +133,7 @@ func (o *Operator) enrol(ctx context.Context, m Machine, d Deployment) error {
 // Renew issues another certificate for the machine's key.
 func (o *Operator) Renew(ctx context.Context, m Machine) error {
 	config := o.Party.To(m.Name)
-	shown, err := o.shown(ctx, m, config)
+	shown, err := o.presentedCertificate(ctx, m, config)
 	if err != nil {
 		return fmt.Errorf("renewing the certificate of %s: %w", m.Name.ID, err)
 	}
@@ -156,8 +156,8 @@ func (o *Operator) certify(shown *x509.Certificate, n identity.Name) (chain stri
 	return string(identity.EncodeChain(certs)), err
 }
 
-// shown returns the certificate that a machine presents, which proves that it has the key.
-func (o *Operator) shown(ctx context.Context, m Machine, config *tls.Config) (*x509.Certificate, error) {
+// presentedCertificate returns the certificate that a machine presents, which proves that it has the key.
+func (o *Operator) presentedCertificate(ctx context.Context, m Machine, config *tls.Config) (*x509.Certificate, error) {
 	nc, err := o.dial(ctx, m.Address)
 	if err != nil {
 		return nil, err
@@ -273,13 +273,13 @@ func (o *Operator) exchange(ctx context.Context, m Machine, config *tls.Config, 
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode/100 != 2 {
-		return nil, said(resp)
+		return nil, responseError(resp)
 	}
 	return io.ReadAll(io.LimitReader(resp.Body, maxBody))
 }
 
-// said returns an error response as an error.
-func said(resp *http.Response) error {
+// responseError returns an error response as an error.
+func responseError(resp *http.Response) error {
 	var body struct {
 		Error struct {
 			Message string `json:"message"`

@@ -12,25 +12,25 @@ import (
 )
 
 const (
-	// lastCall is how long before its interruption a machine starts to drain: most responses
+	// drainBefore is how long before its interruption a machine starts to drain: most responses
 	// complete within it. Until then it serves, since its replacement may have to be launched
 	// first; a client that knows of a replacement drains it immediately.
-	lastCall = time.Minute
-	// quietAfter is the number of consecutive polls without a notice after which a notice is
+	drainBefore = time.Minute
+	// withdrawnAfter is the number of consecutive polls without a notice after which a notice is
 	// considered withdrawn: a single one may be caused by a moved server.
-	quietAfter = 3
+	withdrawnAfter = 3
 
-	fileGoneAt = "gone-at" // time of the interruption; missing without one
-	whyGoing   = "its end is near"
+	fileGoneAt        = "gone-at" // time of the interruption; missing without one
+	reasonInterrupted = "its end is near"
 )
 
 // watchNotices reports interruptions and drains the machine in time, until ctx ends. A restarted
 // agent uses the first notice of its predecessor: some notices contain no time and count from their
 // arrival.
 func (a *Agent) watchNotices(ctx context.Context) {
-	a.recallGoing()
+	a.loadNotice()
 	quiet, lastError := 0, ""
-	a.every(ctx, noticeEvery, func() (done bool) {
+	a.repeat(ctx, noticeInterval, func() (done bool) {
 		at, coming, err := a.opts.Notice(ctx)
 		switch {
 		case ctx.Err() != nil:
@@ -43,10 +43,10 @@ func (a *Agent) watchNotices(ctx context.Context) {
 			return false
 		case coming:
 			quiet = 0
-			a.goes(at)
+			a.recordInterruption(at)
 		default:
-			if quiet++; quiet >= quietAfter {
-				a.stays()
+			if quiet++; quiet >= withdrawnAfter {
+				a.clearInterruption()
 			}
 		}
 		lastError = ""
@@ -57,8 +57,8 @@ func (a *Agent) watchNotices(ctx context.Context) {
 	a.stopTimer()
 }
 
-// recallGoing loads the notice of an earlier agent.
-func (a *Agent) recallGoing() {
+// loadNotice loads the notice of an earlier agent.
+func (a *Agent) loadNotice() {
 	text, err := os.ReadFile(a.path(fileGoneAt))
 	if errors.Is(err, fs.ErrNotExist) {
 		return
@@ -68,7 +68,7 @@ func (a *Agent) recallGoing() {
 		a.log.Warn("reading the stored interruption notice", "err", err)
 		return
 	}
-	a.goes(at)
+	a.recordInterruption(at)
 }
 
 func parseTime(text []byte, err error) (at time.Time, _ error) {
@@ -78,8 +78,8 @@ func parseTime(text []byte, err error) (at time.Time, _ error) {
 	return at, err
 }
 
-// goes records an interruption at a time; the earliest announced time applies.
-func (a *Agent) goes(at time.Time) {
+// recordInterruption records an interruption at a time; the earliest announced time applies.
+func (a *Agent) recordInterruption(at time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if !a.goneAt.IsZero() && !at.Before(a.goneAt) {
@@ -87,16 +87,16 @@ func (a *Agent) goes(at time.Time) {
 	}
 	a.goneAt = at
 	a.stopTimer()
-	a.lastCall = time.AfterFunc(time.Until(at.Add(-lastCall)), func() { a.drain(whyGoing) })
+	a.lastCall = time.AfterFunc(time.Until(at.Add(-drainBefore)), func() { a.drain(reasonInterrupted) })
 	a.log.Warn("the cloud interrupts this machine", "gone_at", at)
 	if err := identity.WriteFile(a.path(fileGoneAt), []byte(at.Format(time.RFC3339))); err != nil {
 		a.log.Warn("storing the interruption notice", "err", err)
 	}
 }
 
-// stays records that no interruption is announced any more: it was withdrawn, or the maintenance
+// clearInterruption records that no interruption is announced any more: it was withdrawn, or the maintenance
 // has ended.
-func (a *Agent) stays() {
+func (a *Agent) clearInterruption() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.goneAt.IsZero() {
@@ -104,7 +104,7 @@ func (a *Agent) stays() {
 	}
 	a.goneAt = time.Time{}
 	a.stopTimer()
-	if a.draining == whyGoing {
+	if a.draining == reasonInterrupted {
 		a.setDraining("")
 	}
 	a.log.Warn("the interruption of this machine was withdrawn")
@@ -124,7 +124,7 @@ func (a *Agent) stopTimer() {
 func (a *Agent) drain(why string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if why == whyGoing && (a.goneAt.IsZero() || a.draining != "") {
+	if why == reasonInterrupted && (a.goneAt.IsZero() || a.draining != "") {
 		return // withdrawn at the last moment, or already draining
 	}
 	a.setDraining(why)
@@ -139,8 +139,8 @@ func (a *Agent) setDraining(why string) {
 	}
 }
 
-// going returns the reason of an interrupted machine's status; a.mu must be held.
-func (a *Agent) going() string {
+// interruptionReason returns the reason of an interrupted machine's status; a.mu must be held.
+func (a *Agent) interruptionReason() string {
 	reason := fmt.Sprintf("preemption at %s", a.goneAt.UTC().Format(time.TimeOnly))
 	if a.draining != "" {
 		reason += ", draining: " + a.draining
