@@ -197,7 +197,7 @@ func TestUpRejectsPublicPlainHTTP(t *testing.T) {
 	e := emulate(t)
 	text := strings.Replace(cloudService, "  insecure: true\n", "", 1)
 	out := e.skyserve(exitUsage, append(e.upOf(text), "--yes")...)
-	for _, want := range []string{"balancer.tls: is missing", "aws/us-east-1 would serve plain HTTP to the world", "insecure: true"} {
+	for _, want := range []string{"balancer.tls: is missing", "aws/us-east-1 would serve plain HTTP on the public internet", "insecure: true"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)
 		}

@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// Advice asks whether the cloud recommends to move what runs on the machine, and since
-// when: the machine is likely to be taken, which may be hours away, or never happen.
+// Advice polls for the cloud's rebalance recommendation and its time: an interruption is likely,
+// but it may be hours away or never happen.
 type Advice func(ctx context.Context) (since time.Time, advised bool, err error)
 
-// adviceEvery is how often advice is asked for: nothing ends soon because of it.
-const adviceEvery = 15 * time.Second
+// adviceInterval is the polling interval of recommendations: they are not urgent.
+const adviceInterval = 15 * time.Second
 
-// AdviceAWS asks for a rebalance recommendation for a spot instance, by IMDSv2; base is
-// empty but in tests.
+// AdviceAWS polls for a rebalance recommendation for a spot instance, with IMDSv2; base is only set
+// in tests.
 func AdviceAWS(base string) Advice {
 	base = orBase(base, awsMetadata)
 	return func(ctx context.Context) (since time.Time, advised bool, err error) {
@@ -33,13 +33,13 @@ func AdviceAWS(base string) Advice {
 	}
 }
 
-// watchAdvice keeps what the cloud recommends, until it does once: it does not take that back.
+// watchAdvice records the first recommendation; the cloud never withdraws it.
 func (a *Agent) watchAdvice(ctx context.Context) {
-	a.every(ctx, adviceEvery, func() (done bool) {
+	a.repeat(ctx, adviceInterval, func() (done bool) {
 		since, advised, err := a.opts.Advice(ctx)
 		switch {
 		case err != nil && ctx.Err() == nil:
-			a.log.Warn("asking what the cloud recommends for this machine", "err", err)
+			a.log.Warn("polling for a rebalance recommendation", "err", err)
 		case advised:
 			if since.IsZero() {
 				since = a.opts.Now()
@@ -47,7 +47,7 @@ func (a *Agent) watchAdvice(ctx context.Context) {
 			a.mu.Lock()
 			a.advisedAt = since
 			a.mu.Unlock()
-			a.log.Warn("the cloud recommends to leave this machine", "since", since)
+			a.log.Warn("the cloud recommends rebalancing this machine", "since", since)
 		}
 		return advised
 	})

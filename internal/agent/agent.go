@@ -21,55 +21,55 @@ import (
 	"skyserve/internal/identity"
 )
 
-// Names of the files in the agent's directory. Units read them by these names.
+// Files in the agent's directory. Units read them by these names.
 const (
 	FileKey        = "node.key"
-	FileCert       = "node.crt" // the chain; it is there once the machine is enrolled
+	FileCert       = "node.crt" // the chain; exists once the machine is enrolled
 	FileCA         = "ca.crt"
-	FileRevoked    = "revoked.crl" // certificates that count no more; missing until there is one
+	FileRevoked    = "revoked.crl" // revocation list; missing until there is one
 	fileDeployment = "deployment.json"
 
 	dirMode = 0o700
 )
 
-// Defaults, each with its reason.
+// Defaults, with their reasons.
 const (
-	defaultLook    = 2 * time.Second  // what a person who watches `up` takes for at once
-	publishEvery   = time.Minute      // consoles keep the last 64 KiB, and a boot writes much
-	publishAgain   = 24 * time.Hour   // after the enrolment: consoles go on to be written
-	noticeEvery    = 5 * time.Second  // as AWS advises; it says so two minutes before, GCP 30 s
-	headerTimeout  = 10 * time.Second // a header is one packet
-	requestTimeout = 30 * time.Second // a deployment over a slow line
-	closeTimeout   = 10 * time.Second // of what is in flight when the agent ends
+	defaultCheckInterval = 2 * time.Second  // feels immediate to an operator who watches `up`
+	publishInterval      = time.Minute      // consoles keep the last 64 KiB, which a boot fills
+	republishInterval    = 24 * time.Hour   // after the enrolment: consoles are still being written
+	noticeInterval       = 5 * time.Second  // as AWS recommends; notices come 2 min ahead on AWS, 30 s on GCP
+	headerTimeout        = 10 * time.Second // a header is one packet
+	requestTimeout       = 30 * time.Second // a deployment over a slow line
+	closeTimeout         = 10 * time.Second // for requests in flight when the agent ends
 )
 
-// Options are what an agent needs.
+// Options are the options of an agent.
 type Options struct {
-	// Name is who the machine is to be, and Owner the fingerprint of its service's
-	// authority: it obeys nobody else's operators.
+	// Name is the machine's name, and Owner the fingerprint of its service's CA: it rejects
+	// operators of other services.
 	Name  identity.Name
 	Owner string
-	// Dir is where it keeps its key and what was handed over.
+	// Dir is the directory of its key and the delivered files.
 	Dir string
-	// Listen is where operators and the controller reach it, host:port.
+	// Listen is the address, host:port, for operators and the controller.
 	Listen string
-	// Publisher tells the fingerprint of the machine's key; Runner runs units.
+	// Publisher publishes the fingerprint of the machine's key; Runner runs units.
 	Publisher Publisher
 	Runner    Runner
-	// Notice asks the cloud whether it will take the machine; nil = it never does.
+	// Notice polls the cloud for an interruption of the machine; nil = never.
 	Notice Notice
-	// Cloud makes what acts in the machine's cloud for the controller, as a handler of POST
-	// with the value "call" of its path; nil = nothing does.
+	// Cloud returns the handler that calls the machine's cloud API for the controller: POST
+	// requests with the value "call" in the path; nil = none.
 	Cloud func(Cloud) (http.Handler, error)
-	// Advice asks the cloud whether it recommends to leave the machine; nil = it never does.
+	// Advice polls the cloud for a rebalance recommendation; nil = never.
 	Advice Advice
-	// Look is the time between two looks at the units; default 2 s.
+	// Look is the interval at which units are checked; default 2 s.
 	Look time.Duration
-	// Now tells the time that certificates must be good at; nil = time.Now.
+	// Now is the clock for certificates; nil = time.Now.
 	Now func() time.Time
-	// Logger receives what happens, without secrets; nil = silence.
+	// Logger logs events, without secrets; nil = no logging.
 	Logger *slog.Logger
-	// Listening is told the address once operators can come.
+	// Listening is called with the address once the agent is listening.
 	Listening func(addr string)
 }
 
@@ -78,12 +78,12 @@ type Agent struct {
 	opts Options
 	log  *slog.Logger
 	key  crypto.Signer
-	self *tls.Certificate // what it shows until it is enrolled
+	self *tls.Certificate // its certificate until it is enrolled
 	api  http.Handler
 
-	handover sync.Mutex    // lets one change by an operator run at a time
-	acting   acting        // in the machine's cloud
-	changed  chan struct{} // wanted is another; holds one
+	operatorMu   sync.Mutex    // serialises changes by operators
+	cloudHandler cloudHandler  // in the machine's cloud
+	changed      chan struct{} // signals that wanted has changed; capacity 1
 
 	mu        sync.Mutex
 	party     *identity.Party // nil until it is enrolled
@@ -95,17 +95,17 @@ type Agent struct {
 	phase     Phase
 	reason    string
 	units     []UnitStatus
-	draining  string      // why; empty = it is not
-	goneAt    time.Time   // when the cloud takes the machine; zero = it does not
-	lastCall  *time.Timer // drains before; nil until there is anything to drain for
-	advisedAt time.Time   // since when it recommends to leave the machine; zero = it does not
+	draining  string      // the reason; empty = not draining
+	goneAt    time.Time   // when the cloud interrupts the machine; zero = not announced
+	lastCall  *time.Timer // drains before the end; nil until one is announced
+	advisedAt time.Time   // time of the rebalance recommendation; zero = none
 	front     *front      // nil without one
 }
 
-// New opens what the machine has, and makes its key at the first boot. It is an error
-// if the machine was enrolled by the authority of another service.
+// New loads the machine's state, and generates its key at the first boot. It returns an error if
+// another service's CA enrolled the machine.
 func New(opts Options) (*Agent, error) {
-	opts.Look = cmp.Or(opts.Look, defaultLook)
+	opts.Look = cmp.Or(opts.Look, defaultCheckInterval)
 	if opts.Now == nil {
 		opts.Now = time.Now
 	}
@@ -133,7 +133,7 @@ func New(opts Options) (*Agent, error) {
 	return a, nil
 }
 
-// ownKey is the machine's key, made where there is none.
+// ownKey returns the machine's key and generates it where there is none.
 func ownKey(path string) (crypto.Signer, error) {
 	key, err := identity.ReadKey(path)
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -141,7 +141,7 @@ func ownKey(path string) (crypto.Signer, error) {
 	}
 	made, err := identity.NewKey()
 	if err != nil {
-		return nil, fmt.Errorf("making the machine's key: %w", err)
+		return nil, fmt.Errorf("generating the machine's key: %w", err)
 	}
 	text, err := identity.EncodeKey(made)
 	if err != nil {
@@ -152,10 +152,10 @@ func ownKey(path string) (crypto.Signer, error) {
 
 func (a *Agent) path(name string) string { return filepath.Join(a.opts.Dir, name) }
 
-// Fingerprint is that of the machine's key.
+// Fingerprint returns the fingerprint of the machine's key.
 func (a *Agent) Fingerprint() string { return identity.KeyFingerprint(a.self.Leaf) }
 
-// restore takes up what was handed over before the machine was started again.
+// restore loads the enrolment and deployment from before a restart.
 func (a *Agent) restore() error {
 	text, err := os.ReadFile(a.path(FileCert))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -179,33 +179,33 @@ func (a *Agent) restore() error {
 		err = json.Unmarshal(text, &a.wanted)
 	}
 	if err != nil {
-		return fmt.Errorf("taking up the enrolment in %s: %w", a.opts.Dir, err)
+		return fmt.Errorf("loading the enrolment in %s: %w", a.opts.Dir, err)
 	}
 	a.party, a.expires, a.issuer = party, chain[0].NotAfter, issuerOf(chain)
-	a.carryOut()
+	a.signalChange()
 	return nil
 }
 
-// carryOut has what is wanted carried out.
-func (a *Agent) carryOut() {
+// signalChange signals that the desired deployment should be applied.
+func (a *Agent) signalChange() {
 	select {
 	case a.changed <- struct{}{}:
-	default: // whoever carries it out has not looked yet
+	default: // already signalled
 	}
 }
 
-// partyOf is the machine with a chain as its identity, after it was made sure that the
-// chain is for this machine and by its service's authority.
+// partyOf returns the machine's identity with a chain, after verifying that the chain is for this
+// machine and from its service's CA.
 func (a *Agent) partyOf(chain []*x509.Certificate) (*identity.Party, error) {
 	if owner := identity.Fingerprint(chain[len(chain)-1]); owner != a.opts.Owner {
-		return nil, fmt.Errorf("%w: the authority of the certificate is %s, and this machine's is %s", identity.ErrStranger, owner, a.opts.Owner)
+		return nil, fmt.Errorf("%w: the certificate is from the CA %s, but this machine's CA is %s", identity.ErrStranger, owner, a.opts.Owner)
 	}
 	name, err := identity.NameOf(chain[0])
 	switch {
 	case err != nil:
 		return nil, err
 	case name != a.opts.Name:
-		return nil, fmt.Errorf("the certificate is for %s, and this is %s", name, a.opts.Name)
+		return nil, fmt.Errorf("the certificate is for %s, but this machine is %s", name, a.opts.Name)
 	case identity.KeyFingerprint(chain[0]) != a.Fingerprint():
 		return nil, fmt.Errorf("the certificate is not for the key of %s", a.opts.Name)
 	}
@@ -214,8 +214,7 @@ func (a *Agent) partyOf(chain []*x509.Certificate) (*identity.Party, error) {
 	return &party, nil
 }
 
-// issuerOf is the serial number of the delegated authority in a chain; empty where there is
-// none.
+// issuerOf returns the serial number of the delegated CA in a chain; empty where there is none.
 func issuerOf(chain []*x509.Certificate) string {
 	if len(chain) < 3 {
 		return ""
@@ -223,8 +222,8 @@ func issuerOf(chain []*x509.Certificate) string {
 	return chain[1].SerialNumber.Text(16)
 }
 
-// Run serves operators and keeps the units running until ctx ends. What it started
-// runs on where the runner says so.
+// Run serves operators and keeps the units running until ctx ends. Units keep running afterwards if
+// the runner supports it.
 func (a *Agent) Run(ctx context.Context) error {
 	ln, err := net.Listen("tcp", a.opts.Listen)
 	if err != nil {
@@ -248,7 +247,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	running.Go(func() {
 		<-ctx.Done()
-		_ = server.Close() // operators ask again
+		_ = server.Close() // operators retry
 	})
 	if a.opts.Listening != nil {
 		a.opts.Listening(ln.Addr().String())
@@ -263,12 +262,12 @@ func (a *Agent) Run(ctx context.Context) error {
 	return fmt.Errorf("serving operators: %w", err)
 }
 
-// publish tells the key's fingerprint, often until the machine is enrolled and then so
-// that it is found again: by it the certificate of a machine can be renewed that ended.
+// publish publishes the key's fingerprint, frequently until the machine is enrolled, and later so
+// that it stays available: it is needed to renew an expired certificate.
 func (a *Agent) publish(ctx context.Context) {
 	var last time.Time
-	a.every(ctx, publishEvery, func() (done bool) {
-		if a.enrolled() != nil && !last.IsZero() && time.Since(last) < publishAgain {
+	a.repeat(ctx, publishInterval, func() (done bool) {
+		if a.enrolled() != nil && !last.IsZero() && time.Since(last) < republishInterval {
 			return false
 		}
 		last = time.Now()
@@ -279,8 +278,8 @@ func (a *Agent) publish(ctx context.Context) {
 	})
 }
 
-// every calls do at once and then at an interval, until it is done or ctx ends.
-func (a *Agent) every(ctx context.Context, interval time.Duration, do func() (done bool)) {
+// repeat calls do immediately and then at an interval, until do returns true or ctx ends.
+func (a *Agent) repeat(ctx context.Context, interval time.Duration, do func() (done bool)) {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for !do() {
@@ -292,7 +291,7 @@ func (a *Agent) every(ctx context.Context, interval time.Duration, do func() (do
 	}
 }
 
-// enrolled is who the machine is; nil until it is anybody.
+// enrolled returns the machine's identity; nil until it is enrolled.
 func (a *Agent) enrolled() *identity.Party {
 	a.mu.Lock()
 	defer a.mu.Unlock()

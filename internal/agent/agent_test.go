@@ -150,7 +150,7 @@ func TestWhatCannotBeHandedOver(t *testing.T) {
 	w := newWorld(t)
 	m, o := w.boot(t.TempDir(), &notes{}), w.operator()
 	pinned := o.Party.Pinned(m.agent.Fingerprint())
-	shown, err := o.shown(t.Context(), m.Machine, pinned)
+	shown, err := o.presentedCertificate(t.Context(), m.Machine, pinned)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -182,13 +182,13 @@ func TestWhatCannotBeHandedOver(t *testing.T) {
 		name, want string
 		e          enrolment
 	}{
-		{"for another machine", "and this is", enrolment{Chain: certified(identity.Name{Service: "chat", Role: identity.Replica, ID: "us-1"})}},
-		{"for another role", "and this is", enrolment{Chain: certified(identity.Name{Service: "chat", Role: identity.Balancer, ID: "us-0"})}},
+		{"for another machine", "but this machine is", enrolment{Chain: certified(identity.Name{Service: "chat", Role: identity.Replica, ID: "us-1"})}},
+		{"for another role", "but this machine is", enrolment{Chain: certified(identity.Name{Service: "chat", Role: identity.Balancer, ID: "us-0"})}},
 		{"for another key", "not for the key", enrolment{Chain: string(identity.EncodeChain(foreign))}},
 		{"by another authority", "not of this service", enrolment{Chain: string(identity.EncodeChain(elsewhere))}},
 		{"past", "not of this service", enrolment{Chain: string(identity.EncodeChain(past))}},
 		{"without a chain", "none found", enrolment{}},
-		{"with a unit that cannot be", "units[0]: args: missing", enrolment{Chain: good, Deployment: Deployment{Units: []Unit{{Name: "x"}}}}},
+		{"with a unit that cannot be", "units[0]: args: is missing", enrolment{Chain: good, Deployment: Deployment{Units: []Unit{{Name: "x"}}}}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

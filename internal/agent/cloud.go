@@ -9,20 +9,21 @@ import (
 	"skyserve/internal/identity"
 )
 
-// acting is what acts in the machine's cloud, as the last deployment that asked for it has it.
-type acting struct {
+// cloudHandler is the handler that calls the machine's cloud API, for the last deployment that configured
+// it.
+type cloudHandler struct {
 	mu      sync.Mutex
 	as      *Cloud
 	handler http.Handler
 }
 
-var errNoCloud = errors.New("this machine was not told how to act in its cloud")
+var errNoCloud = errors.New("this machine has no configuration for its cloud's API")
 
-// actInCloud lets the controller, and nobody else, have the machine act in its cloud:
-// operators have an identity of their own there.
-func (a *Agent) actInCloud(w http.ResponseWriter, r *http.Request) {
+// serveCloud lets only the controller call the cloud's API through the machine: operators have
+// their own cloud identity.
+func (a *Agent) serveCloud(w http.ResponseWriter, r *http.Request) {
 	if who, err := identity.Of(r.TLS); err != nil || who.Role != identity.Controller {
-		refuse(w, http.StatusForbidden, fmt.Errorf("%w: want the controller, found %s", identity.ErrRole, who))
+		refuse(w, http.StatusForbidden, fmt.Errorf("%w: expected the controller, found %s", identity.ErrRole, who))
 		return
 	}
 	h, err := a.cloud()
@@ -33,7 +34,7 @@ func (a *Agent) actInCloud(w http.ResponseWriter, r *http.Request) {
 	h.ServeHTTP(w, r)
 }
 
-// cloud is what acts in the machine's cloud, made anew where another deployment says how.
+// cloud returns the handler for the machine's cloud, recreated where its configuration has changed.
 func (a *Agent) cloud() (http.Handler, error) {
 	a.mu.Lock()
 	as := a.wanted.Cloud
@@ -41,15 +42,15 @@ func (a *Agent) cloud() (http.Handler, error) {
 	if as == nil || a.opts.Cloud == nil {
 		return nil, errNoCloud
 	}
-	a.acting.mu.Lock()
-	defer a.acting.mu.Unlock()
-	if a.acting.as == as {
-		return a.acting.handler, nil
+	a.cloudHandler.mu.Lock()
+	defer a.cloudHandler.mu.Unlock()
+	if a.cloudHandler.as == as {
+		return a.cloudHandler.handler, nil
 	}
 	h, err := a.opts.Cloud(*as)
 	if err != nil {
 		return nil, err
 	}
-	a.acting.as, a.acting.handler = as, h
+	a.cloudHandler.as, a.cloudHandler.handler = as, h
 	return h, nil
 }

@@ -173,12 +173,12 @@ func TestConfigurationsAreChecked(t *testing.T) {
 		{"good", "", "", ""},
 		{"of Google", `"console:/dev/console", "notices": "aws"`, `"guest-attributes", "notices": "gcp", "runner": "exec"`, ""},
 		{"a role that is none", `"replica"`, `"root"`, "role: want one of"},
-		{"no owner", `"owner": "`, `"owner": "a`, "owner: want the 52"},
-		{"no listener", `":8441"`, `""`, "listen: missing"},
-		{"a relative directory", `"/var`, `"var`, "dir: want an absolute path"},
-		{"an unknown publisher", "console:/dev/console", "tag", "publish: want guest-attributes"},
-		{"an unknown cloud", `"aws"`, `"azure"`, "notices: want aws or gcp"},
-		{"an unknown runner", `"notices": "aws"`, `"runner": "k8s"`, "runner: want system, exec or inside"},
+		{"no owner", `"owner": "`, `"owner": "a`, "owner: must be the 52"},
+		{"no listener", `":8441"`, `""`, "listen: is missing"},
+		{"a relative directory", `"/var`, `"var`, "dir: must be an absolute path"},
+		{"an unknown publisher", "console:/dev/console", "tag", "publish: must be guest-attributes"},
+		{"an unknown cloud", `"aws"`, `"azure"`, "notices: must be one of: aws, gcp"},
+		{"an unknown runner", `"notices": "aws"`, `"runner": "k8s"`, "runner: must be one of: system, exec, inside"},
 		{"an unknown key", `"notices"`, `"notes"`, `unknown field "notes"`},
 	}
 	for _, tt := range tests {

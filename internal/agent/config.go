@@ -13,34 +13,33 @@ import (
 	"skyserve/internal/identity"
 )
 
-// Config is what a machine is born with, in a file that its cloud-init writes. Nothing
-// in it is secret.
+// Config is a machine's initial configuration, in a file that its cloud-init writes. It contains no
+// secrets.
 type Config struct {
 	Service string        `json:"service"`
 	Role    identity.Role `json:"role"`
 	ID      string        `json:"id"`
-	// Owner is the fingerprint of the service's authority.
+	// Owner is the fingerprint of the service's CA.
 	Owner string `json:"owner"`
-	// Listen is where operators reach the agent, and Dir where it keeps what it has.
+	// Listen is the agent's address for operators, and Dir its directory.
 	Listen string `json:"listen"`
 	Dir    string `json:"dir"`
-	// Publish is how the key's fingerprint is told: guest-attributes, or console:PATH.
+	// Publish is how the key's fingerprint is published: guest-attributes, or console:PATH.
 	Publish string `json:"publish"`
-	// Notices is the cloud that is asked about interruptions: aws, gcp, or none.
+	// Notices is the cloud that is polled for interruptions: aws, gcp, or empty.
 	Notices string `json:"notices,omitempty"`
-	// Metadata is the base URL of the cloud's metadata server; empty = where it always is.
+	// Metadata is the base URL of the cloud's metadata server; empty = the default.
 	Metadata string `json:"metadata,omitempty"`
-	// Runner is system, exec for machines without systemd, or inside for those that are a process:
-	// exec that runs units of this program inside of the agent.
+	// Runner is system; exec for machines without systemd; or inside for machines that are a
+	// process: exec, with units of this program inside the agent's process.
 	Runner string `json:"runner,omitempty"`
 }
 
 // RunnerInside is the runner of a machine that is a process.
 const RunnerInside = "inside"
 
-// lookNear is the time between two looks at units that the agent runs itself: on this computer, where
-// whoever brings them up is near.
-const lookNear = 100 * time.Millisecond
+// localCheckInterval is the check interval of units that the agent runs itself, on the operator's computer.
+const localCheckInterval = 100 * time.Millisecond
 
 // ReadConfig reads the file of a Config.
 func ReadConfig(path string) (Config, error) {
@@ -60,7 +59,7 @@ func ReadConfig(path string) (Config, error) {
 	return c, nil
 }
 
-// Options are the agent's as the configuration has them.
+// Options returns the agent's options.
 func (c Config) Options() (Options, error) {
 	o := Options{Name: identity.Name{Service: c.Service, Role: c.Role, ID: c.ID}, Owner: c.Owner, Listen: c.Listen, Dir: c.Dir}
 	if err := o.Name.Check(); err != nil {
@@ -68,11 +67,11 @@ func (c Config) Options() (Options, error) {
 	}
 	switch {
 	case len(c.Owner) != 52:
-		return o, fmt.Errorf("owner: want the 52 letters and digits of a fingerprint, got %q", c.Owner)
+		return o, fmt.Errorf("owner: must be the 52 letters and digits of a fingerprint, got %q", c.Owner)
 	case c.Listen == "":
-		return o, errors.New("listen: missing")
+		return o, errors.New("listen: is missing")
 	case !filepath.IsAbs(c.Dir):
-		return o, fmt.Errorf("dir: want an absolute path, got %q", c.Dir)
+		return o, fmt.Errorf("dir: must be an absolute path, got %q", c.Dir)
 	}
 	path, console := strings.CutPrefix(c.Publish, "console:")
 	switch {
@@ -81,26 +80,26 @@ func (c Config) Options() (Options, error) {
 	case c.Publish == "guest-attributes":
 		o.Publisher = GuestAttributes{Base: c.Metadata}
 	default:
-		return o, fmt.Errorf("publish: want guest-attributes or console:PATH, got %q", c.Publish)
+		return o, fmt.Errorf("publish: must be guest-attributes or console:PATH, got %q", c.Publish)
 	}
 	var err error
-	if o.Notice, o.Advice, err = c.asks(); err != nil {
+	if o.Notice, o.Advice, err = c.cloudPolls(); err != nil {
 		return o, err
 	}
 	switch c.Runner {
 	case "", "system":
 		o.Runner = &System{Dir: c.Dir}
 	case "exec", RunnerInside:
-		o.Runner, o.Look = &Exec{Dir: c.Dir}, lookNear
+		o.Runner, o.Look = &Exec{Dir: c.Dir}, localCheckInterval
 	default:
-		return o, fmt.Errorf("runner: want system, exec or inside, got %q", c.Runner)
+		return o, fmt.Errorf("runner: must be one of: system, exec, inside; got %q", c.Runner)
 	}
 	return o, nil
 }
 
-// asks is what the machine's cloud is asked; nil = nothing. Maintenance is a replica's to
-// tell: another takes its place, and nobody takes a balancer's.
-func (c Config) asks() (Notice, Advice, error) {
+// cloudPolls returns the functions that poll the machine's cloud; nil = none. Only replicas poll for
+// maintenance: they can be replaced, balancers cannot.
+func (c Config) cloudPolls() (Notice, Advice, error) {
 	replica := c.Role == identity.Replica
 	switch c.Notices {
 	case "aws":
@@ -117,5 +116,5 @@ func (c Config) asks() (Notice, Advice, error) {
 	case "":
 		return nil, nil, nil
 	}
-	return nil, nil, fmt.Errorf("notices: want aws or gcp, got %q", c.Notices)
+	return nil, nil, fmt.Errorf("notices: must be one of: aws, gcp; got %q", c.Notices)
 }

@@ -17,83 +17,80 @@ import (
 	"time"
 )
 
-// Deployment is what a machine is to run.
+// Deployment is the desired state of a machine.
 type Deployment struct {
-	// Revision is what whoever made it calls it; Status tells it again.
+	// Revision is set by its author; Status reports it.
 	Revision string `json:"revision"`
 	// Units are started in their order.
 	Units []Unit `json:"units"`
-	// Front lets balancers use an engine that listens on loopback; nil = none.
+	// Front is the proxy through which balancers use an engine on loopback; nil = none.
 	Front *Front `json:"front,omitempty"`
-	// Cloud lets the service's controller act in the machine's cloud by way of it; nil = it
-	// does not.
+	// Cloud lets the controller call the machine's cloud API through it; nil = it cannot.
 	Cloud *Cloud `json:"cloud,omitempty"`
 }
 
-// Cloud is where and how a machine acts in its own cloud.
+// Cloud configures how a machine calls its own cloud's API.
 type Cloud struct {
-	// Regions are those of the service in this cloud: gcp/europe-west4.
+	// Regions are the service's regions in this cloud: gcp/europe-west4.
 	Regions []string `json:"regions"`
-	// Means say how the cloud is reached, in words of the program that the machine runs.
+	// Means configure the access to the cloud, in a format of the program.
 	Means json.RawMessage `json:"means"`
 }
 
 // Unit is a program that a machine keeps running.
 type Unit struct {
-	// Name tells the units of a machine apart: engine, balancer.
+	// Name identifies the unit on its machine: engine, balancer.
 	Name string `json:"name"`
-	// Image is a container's; empty = Args are a program of the machine itself, run in
-	// the agent's directory.
+	// Image is a container image; empty = Args are a program of the machine itself, run in the
+	// agent's directory.
 	Image string   `json:"image,omitempty"`
 	Args  []string `json:"args,omitempty"`
-	// Port is what a container listens on; it is published on the same port of the
-	// machine's loopback. GPUs lets it use all GPUs, after it was made sure that
-	// their driver works. Cache is where it keeps what it downloads.
+	// Port is the container's port, published on the same port of the machine's loopback. GPUs
+	// gives it all GPUs, after a check of their driver. Cache is its download directory.
 	Port  int    `json:"port,omitempty"`
 	GPUs  bool   `json:"gpus,omitempty"`
 	Cache string `json:"cache,omitempty"`
-	// Weights are fetched before a container starts; nil = it gets its own.
+	// Weights are downloaded before a container starts; nil = it downloads its own.
 	Weights *Weights `json:"weights,omitempty"`
-	// Memory is how many bytes it may take, beyond which it is ended and started again;
-	// 0 = as much as there is.
+	// Memory is the memory limit in bytes, above which the unit is killed and restarted; 0 = none.
 	Memory int64 `json:"memory,omitempty"`
-	// Env and Secrets are variables of its environment. Secrets are never shown, and
-	// stand in no command line.
+	// Env and Secrets are environment variables. Secrets are never displayed or passed in a command
+	// line.
 	Env     map[string]string `json:"env,omitempty"`
 	Secrets map[string]string `json:"secrets,omitempty"`
-	// Files are texts by their paths inside the agent's directory.
+	// Files are file contents by their paths inside the agent's directory.
 	Files map[string]string `json:"files,omitempty"`
-	// Fixed is the hash of what only a start changes; with the same Fixed, other Files
-	// are told by SIGHUP. Empty = any change asks for a start.
+	// Fixed is the hash of everything that requires a restart; with the same Fixed, other Files are
+	// reloaded with SIGHUP. Empty = any change requires a restart.
 	Fixed string `json:"fixed,omitempty"`
-	// Ready is a URL on this machine that answers 200 when the unit is of use; empty =
-	// it is once it runs.
+	// Ready is the unit's readiness URL on this machine, which returns 200; empty = ready when
+	// running.
 	Ready string `json:"ready,omitempty"`
 }
 
-// Front is a listener for balancers: mTLS, with To behind it.
+// Front is an mTLS listener for balancers that proxies to To.
 type Front struct {
 	Listen string `json:"listen"` // host:port
 	To     string `json:"to"`     // http URL on this machine
 }
 
-// Phase is how far a machine has come.
+// Phase is the phase of a machine's startup.
 type Phase string
 
 // The phases, in their usual order.
 const (
 	PhaseWaiting     Phase = "waiting"     // for its enrolment
-	PhasePreparing   Phase = "preparing"   // makes sure of what units need, such as a GPU's driver
+	PhasePreparing   Phase = "preparing"   // checks the prerequisites of units, such as the GPU driver
 	PhaseImage       Phase = "image"       // an image is being pulled
-	PhaseStarting    Phase = "starting"    // units are up and not ready
-	PhaseWeights     Phase = "weights"     // an engine is getting its weights
-	PhaseReady       Phase = "ready"       // all units are
-	PhaseFailed      Phase = "failed"      // it cannot go on without help, or it tries again and again
-	PhaseDraining    Phase = "draining"    // it takes nothing new
-	PhaseInterrupted Phase = "interrupted" // the cloud takes the machine; it drains a minute before, or when it is asked to
+	PhaseStarting    Phase = "starting"    // units are running, but not ready
+	PhaseWeights     Phase = "weights"     // an engine is downloading or loading its weights
+	PhaseReady       Phase = "ready"       // all units are ready
+	PhaseFailed      Phase = "failed"      // needs intervention, or fails repeatedly
+	PhaseDraining    Phase = "draining"    // accepts no new requests
+	PhaseInterrupted Phase = "interrupted" // the cloud interrupts the machine; it drains a minute before, or on request
 )
 
-// Status is what a machine tells of itself.
+// Status is the status of a machine.
 type Status struct {
 	Name     string       `json:"name"`
 	Phase    Phase        `json:"phase"`
@@ -101,23 +98,23 @@ type Status struct {
 	Enrolled bool         `json:"enrolled"`
 	Revision string       `json:"revision,omitempty"` // of the deployment in force
 	Units    []UnitStatus `json:"units,omitempty"`
-	// InFlight is how many requests its front has let in that have not ended.
+	// InFlight is the number of requests in flight at its proxy.
 	InFlight int `json:"in_flight"`
-	// Expires is when its certificate ends.
+	// Expires is the expiry of its certificate.
 	Expires time.Time `json:"expires,omitzero"`
-	// Issuer is the serial number, in hexadecimal, of the delegated authority that signed
-	// it; empty where the service's own did.
+	// Issuer is the hexadecimal serial number of the delegated CA that signed the certificate;
+	// empty for the service's own CA.
 	Issuer string `json:"issuer,omitempty"`
-	// Revoked is the number of the list of revoked certificates that it goes by; 0 = none.
+	// Revoked is the number of its revocation list; 0 = none.
 	Revoked int64 `json:"revoked,omitempty"`
-	// GoneAt is when the cloud will have taken the machine, where it said so.
+	// GoneAt is when the cloud will have interrupted the machine, if announced.
 	GoneAt time.Time `json:"gone_at,omitzero"`
-	// AdvisedAt is since when the cloud recommends to move what runs on the machine, because
-	// it is likely to be taken; it serves all the same.
+	// AdvisedAt is the time of the cloud's rebalance recommendation: an interruption is likely, but
+	// the machine keeps serving.
 	AdvisedAt time.Time `json:"advised_at,omitzero"`
 }
 
-// UnitStatus is how a unit does.
+// UnitStatus is the status of a unit.
 type UnitStatus struct {
 	Name    string `json:"name"`
 	Running bool   `json:"running"`
@@ -130,8 +127,7 @@ var (
 	envForm  = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 )
 
-// Check says what is wrong with a deployment; nil when it can be run. No value of a
-// variable is told.
+// Check returns an error for an invalid deployment. It contains no values of variables.
 func (d Deployment) Check() error {
 	seen := map[string]bool{}
 	for i, u := range d.Units {
@@ -139,16 +135,16 @@ func (d Deployment) Check() error {
 			return fmt.Errorf("checking the deployment: units[%d]: %w", i, err)
 		}
 		if seen[u.Name] {
-			return fmt.Errorf("checking the deployment: units[%d].name: %q is there twice", i, u.Name)
+			return fmt.Errorf("checking the deployment: units[%d].name: duplicate %q", i, u.Name)
 		}
 		seen[u.Name] = true
 	}
 	if f := d.Front; f != nil {
 		if _, _, err := net.SplitHostPort(f.Listen); err != nil {
-			return fmt.Errorf("checking the deployment: front.listen: want HOST:PORT, got %q", f.Listen)
+			return fmt.Errorf("checking the deployment: front.listen: must be HOST:PORT, got %q", f.Listen)
 		}
 		if !onLoopback(f.To) {
-			return fmt.Errorf("checking the deployment: front.to: want an http URL on loopback, got %q", f.To)
+			return fmt.Errorf("checking the deployment: front.to: must be an http URL on loopback, got %q", f.To)
 		}
 	}
 	return nil
@@ -157,39 +153,39 @@ func (d Deployment) Check() error {
 func (u Unit) check() error {
 	switch {
 	case !unitForm.MatchString(u.Name):
-		return fmt.Errorf("name: want lower-case letters, digits and dashes, got %q", u.Name)
+		return fmt.Errorf("name: must be lower-case letters, digits and dashes, got %q", u.Name)
 	case u.Image == "" && len(u.Args) == 0:
-		return errors.New("args: missing, and there is no image")
+		return errors.New("args: is missing: required without an image")
 	case strings.HasPrefix(u.Image, "-"):
-		return fmt.Errorf("image: got %q", u.Image)
+		return fmt.Errorf("image: invalid image %q", u.Image)
 	case u.Image != "" && (u.Port < 1 || u.Port > 65535):
-		return fmt.Errorf("port: want 1 to 65535, got %d", u.Port)
+		return fmt.Errorf("port: must be 1 to 65535, got %d", u.Port)
 	case u.Weights != nil && (u.Image == "" || !folderForm.MatchString(u.Weights.From) || !strings.HasPrefix(u.Weights.To, "/") || strings.Contains(u.Weights.To, ":")):
-		return fmt.Errorf("weights: want s3://BUCKET/PREFIX or gs://BUCKET/PREFIX, and a directory of a container, got %q and %q", u.Weights.From, u.Weights.To)
+		return fmt.Errorf("weights: must be s3://BUCKET/PREFIX or gs://BUCKET/PREFIX, and a container directory, got %q and %q", u.Weights.From, u.Weights.To)
 	case u.Memory < 0:
-		return fmt.Errorf("memory: want a number of bytes, got %d", u.Memory)
+		return fmt.Errorf("memory: must be a number of bytes, got %d", u.Memory)
 	case u.Ready != "" && !onLoopback(u.Ready):
-		return fmt.Errorf("ready: want an http URL on loopback, got %q", u.Ready)
+		return fmt.Errorf("ready: must be an http URL on loopback, got %q", u.Ready)
 	}
 	for _, set := range []map[string]string{u.Env, u.Secrets} {
 		for _, name := range slices.Sorted(maps.Keys(set)) {
 			if !envForm.MatchString(name) {
-				return fmt.Errorf("env: want a variable's name, got %q", name)
+				return fmt.Errorf("env: must be the name of a variable, got %q", name)
 			}
 			if strings.ContainsAny(set[name], "\n\r\x00") {
-				return fmt.Errorf("env.%s: holds a line's end, which files of variables cannot", name)
+				return fmt.Errorf("env.%s: must not contain a newline", name)
 			}
 		}
 	}
 	for _, path := range slices.Sorted(maps.Keys(u.Files)) {
 		if !filepath.IsLocal(path) || !strings.HasPrefix(filepath.ToSlash(filepath.Clean(path)), u.Name+"/") {
-			return fmt.Errorf("files: want a path below %s/, got %q", u.Name, path)
+			return fmt.Errorf("files: must be a path below %s/, got %q", u.Name, path)
 		}
 	}
 	return nil
 }
 
-// onLoopback says whether a URL is plain HTTP on this machine.
+// onLoopback reports whether a URL is plain HTTP on this machine.
 func onLoopback(text string) bool {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "http" || u.User != nil {
@@ -199,7 +195,7 @@ func onLoopback(text string) bool {
 	return err == nil && addr.IsLoopback()
 }
 
-// fixed is the hash of what only a start changes.
+// fixed returns the hash of everything that requires a restart.
 func (u Unit) fixed() string {
 	if u.Fixed != "" {
 		return u.Fixed

@@ -16,7 +16,7 @@ import (
 	"skyserve/internal/identity"
 )
 
-// front lets balancers use an engine on loopback.
+// front is the proxy through which balancers use an engine on loopback.
 type front struct {
 	config   Front
 	server   *http.Server
@@ -25,11 +25,11 @@ type front struct {
 	draining atomic.Bool
 }
 
-// frontIdle outlasts how long a balancer keeps a connection that it does not use, so
-// that none is closed while a request is on its way.
+// frontIdle is longer than a balancer's idle timeout, so that no connection is closed while a
+// request is being sent.
 const frontIdle = 3 * time.Minute
 
-// setFront makes the front what is wanted; the one that is there goes on if it is.
+// setFront opens the desired proxy; an unchanged one stays open.
 func (a *Agent) setFront(wanted *Front) error {
 	a.mu.Lock()
 	old, draining := a.front, a.draining != ""
@@ -43,24 +43,24 @@ func (a *Agent) setFront(wanted *Front) error {
 	}
 	f, err := a.newFront(*wanted)
 	if err != nil {
-		return fmt.Errorf("opening the front: %w", err)
+		return fmt.Errorf("opening the proxy: %w", err)
 	}
 	f.draining.Store(draining)
 	ln, err := net.Listen("tcp", wanted.Listen)
 	if err != nil {
-		return fmt.Errorf("opening the front: %w", err)
+		return fmt.Errorf("opening the proxy: %w", err)
 	}
 	a.mu.Lock()
 	a.front = f
 	a.mu.Unlock()
 	go func() {
 		err := f.server.Serve(tls.NewListener(ln, a.frontConfig()))
-		a.log.Info("the front is closed", "listen", wanted.Listen, "err", err)
+		a.log.Info("proxy closed", "listen", wanted.Listen, "err", err)
 	}()
 	return nil
 }
 
-// newFront makes a front that does not listen yet.
+// newFront returns a proxy that does not listen yet.
 func (a *Agent) newFront(config Front) (*front, error) {
 	to, err := url.Parse(config.To)
 	if err != nil {
@@ -69,7 +69,7 @@ func (a *Agent) newFront(config Front) (*front, error) {
 	f := &front{config: config}
 	f.proxy = &httputil.ReverseProxy{
 		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(to) },
-		FlushInterval: -1, // a token is due when it is there
+		FlushInterval: -1, // forward each token immediately
 		Transport:     &http.Transport{MaxIdleConnsPerHost: 1024, DisableCompression: true},
 		ErrorLog:      slog.NewLogLogger(a.log.Handler(), slog.LevelDebug),
 	}
@@ -77,7 +77,7 @@ func (a *Agent) newFront(config Front) (*front, error) {
 	return f, nil
 }
 
-// frontConfig is TLS for balancers, with the certificate that is in force when one
+// frontConfig returns the TLS configuration for balancers, with the certificate in effect when one
 // connects.
 func (a *Agent) frontConfig() *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS13, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
@@ -85,8 +85,7 @@ func (a *Agent) frontConfig() *tls.Config {
 	}}
 }
 
-// ServeHTTP passes a request on, unless the machine drains: then a balancer learns from
-// its next probe that there is nothing more to be had.
+// ServeHTTP forwards a request, unless the machine is draining: then a balancer's next probe fails.
 func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if f.draining.Load() {
 		w.Header().Set("Connection", "close")
@@ -98,9 +97,9 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.proxy.ServeHTTP(w, r)
 }
 
-var errDraining = errors.New("this machine takes nothing new")
+var errDraining = errors.New("this machine is draining")
 
-// closeFront lets what is in flight finish for a while.
+// closeFront closes the proxy, with a timeout for requests in flight.
 func (a *Agent) closeFront() {
 	a.mu.Lock()
 	f := a.front
@@ -112,7 +111,7 @@ func (a *Agent) closeFront() {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	if err := f.server.Shutdown(ctx); err != nil {
-		_ = f.server.Close() // what did not end in time breaks off
+		_ = f.server.Close() // aborts the remaining requests
 	}
 	f.proxy.Transport.(*http.Transport).CloseIdleConnections()
 }

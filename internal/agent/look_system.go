@@ -36,13 +36,13 @@ func (s *System) lookAtProgram(ctx context.Context, name string, lines int) (See
 	return seen, err
 }
 
-// looksAt is what is asked of a container: numbers and a word, and then Docker's error,
+// inspectFormat is what is asked of a container: numbers and a word, and then Docker's error,
 // which has blanks.
-const looksAt = "{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}} {{.RestartCount}} {{.State.Error}}"
+const inspectFormat = "{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}} {{.RestartCount}} {{.State.Error}}"
 
 // lookAtContainer asks Docker.
 func (s *System) lookAtContainer(ctx context.Context, name string, lines int) (Seen, error) {
-	text, err := s.call(ctx, "docker", "inspect", "--format", looksAt, name)
+	text, err := s.call(ctx, "docker", "inspect", "--format", inspectFormat, name)
 	if err != nil {
 		return Seen{Lost: true}, err
 	}

@@ -115,7 +115,7 @@ func TestALostContainerIsStartedAnew(t *testing.T) {
 			t.Errorf("while Docker starts it again: %+v after %d starts", s, runs())
 		}
 		m.change(func() { m.state, m.broken, m.running["skyserve-engine"] = "exited 1 false 4 ", "nvidia-smi", "gone" })
-		pass(mendAfter / 2)
+		pass(repairDelay / 2)
 		if s := a.Status(); !strings.HasPrefix(s.Reason, "engine: it is exited, exit code 1") {
 			t.Errorf("at once: %+v", s)
 		}

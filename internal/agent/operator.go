@@ -18,30 +18,29 @@ import (
 	"skyserve/internal/identity"
 )
 
-// ErrNoFingerprint is a machine that has not told its key's fingerprint yet: it boots.
-var ErrNoFingerprint = errors.New("the machine has not told its fingerprint yet")
+// ErrNoFingerprint means that a machine has not published its key's fingerprint yet: it is booting.
+var ErrNoFingerprint = errors.New("the machine has not published its fingerprint yet")
 
-// Machine is a machine as an operator addresses it.
+// Machine is a machine's address for an operator.
 type Machine struct {
 	Name identity.Name
 	// Address is host:port of its agent.
 	Address string
-	// Fingerprint reads what its Publisher told, by way of its cloud; ErrNoFingerprint
-	// while there is nothing. It is asked only until the machine is enrolled.
+	// Fingerprint reads the published fingerprint through the machine's cloud; ErrNoFingerprint
+	// while there is none. It is only called until the machine is enrolled.
 	Fingerprint func(ctx context.Context) (string, error)
 }
 
-// Operator is the side that hands over. It is an operator, or a controller with a
-// delegated authority.
+// Operator is the client of agents: of an operator, or of a controller with a delegated CA.
 type Operator struct {
-	// Party presents a certificate with its whole chain, and Authority certifies machines;
-	// without one nothing is enrolled, and what ends soon is left to who has it.
+	// Party presents a certificate with its whole chain, and Authority certifies machines; without
+	// it no machine is enrolled and no certificate renewed.
 	Party     identity.Party
 	Authority *identity.Authority
-	// Revoked is the newest list of revoked certificates that it knows of.
+	// Revoked is the newest known revocation list.
 	Revoked identity.Revoked
-	// Dial opens connections; nil = a net.Dialer. fingerprint is that of the key which a
-	// machine without a good certificate has; empty where it must have one.
+	// Dial opens connections; nil = a net.Dialer. fingerprint is the fingerprint of the key of a
+	// machine without a valid certificate; otherwise empty.
 	Dial func(ctx context.Context, addr, fingerprint string) (net.Conn, error)
 	// Now is time.Now where it is nil.
 	Now func() time.Time
@@ -49,7 +48,7 @@ type Operator struct {
 	key string // fingerprint of the machine that is being enrolled; empty but then
 }
 
-// dialTimeout bounds reaching a machine, half a world away and handshake included.
+// dialTimeout is the timeout for connecting to a distant machine, including the handshake.
 const dialTimeout = 10 * time.Second
 
 func (o *Operator) now() time.Time {
@@ -59,10 +58,9 @@ func (o *Operator) now() time.Time {
 	return o.Now()
 }
 
-// Ensure makes a machine one of the service that runs d: it hands everything over to one
-// that is new, another deployment to one whose revision differs, another certificate to
-// one whose own ends soon, and the list of revoked certificates to one whose own is older.
-// Repeating it changes nothing. Errors include ErrNoFingerprint, ErrNoAuthority,
+// Ensure makes a machine run d as a part of the service: it enrols a new machine, updates the
+// deployment of one with another revision, renews a certificate that expires soon, and updates an
+// outdated revocation list. It is idempotent. Errors include ErrNoFingerprint, ErrNoAuthority,
 // *identity.PinError, and net errors of a machine that cannot be reached yet.
 func (o *Operator) Ensure(ctx context.Context, m Machine, d Deployment) (Status, error) {
 	s, err := o.Status(ctx, m)
@@ -94,21 +92,21 @@ func (o *Operator) Ensure(ctx context.Context, m Machine, d Deployment) (Status,
 	return o.Status(ctx, m)
 }
 
-// worthwhile is by how much a new certificate must outlast the one it replaces.
-const worthwhile = 24 * time.Hour
+// minExtension is the minimum extension of the lifetime for a renewal.
+const minExtension = 24 * time.Hour
 
-// Renews says whether Ensure gives a machine another certificate: its own ends soon, and
-// the authority lasts longer, or who signed it is revoked.
+// Renews reports whether Ensure renews a machine's certificate: it expires soon and the CA outlives
+// it, or its issuer is revoked.
 func (o *Operator) Renews(s Status) bool {
 	if o.Authority == nil {
 		return false
 	}
-	soon := s.Expires.Before(o.now().Add(identity.RenewBefore)) && o.Authority.Ends().After(s.Expires.Add(worthwhile))
+	soon := s.Expires.Before(o.now().Add(identity.RenewBefore)) && o.Authority.Ends().After(s.Expires.Add(minExtension))
 	return soon || o.Revoked.HasSerial(s.Issuer)
 }
 
-// enrol hands over to a machine that shows the key whose fingerprint it published. One
-// that was enrolled before, and whose certificate ended, gets another.
+// enrol enrols a machine that presents the key with the published fingerprint. A machine with an
+// expired certificate gets a new one.
 func (o *Operator) enrol(ctx context.Context, m Machine, d Deployment) error {
 	fingerprint, err := m.Fingerprint(ctx)
 	if err != nil {
@@ -116,7 +114,7 @@ func (o *Operator) enrol(ctx context.Context, m Machine, d Deployment) error {
 	}
 	config, to := o.Party.Pinned(fingerprint), *o
 	to.key = fingerprint
-	shown, err := to.shown(ctx, m, config)
+	shown, err := to.presentedCertificate(ctx, m, config)
 	if err != nil {
 		return fmt.Errorf("enrolling %s: %w", m.Name.ID, err)
 	}
@@ -132,10 +130,10 @@ func (o *Operator) enrol(ctx context.Context, m Machine, d Deployment) error {
 	return err
 }
 
-// Renew gives a machine another certificate for the key that it shows.
+// Renew issues another certificate for the machine's key.
 func (o *Operator) Renew(ctx context.Context, m Machine) error {
 	config := o.Party.To(m.Name)
-	shown, err := o.shown(ctx, m, config)
+	shown, err := o.presentedCertificate(ctx, m, config)
 	if err != nil {
 		return fmt.Errorf("renewing the certificate of %s: %w", m.Name.ID, err)
 	}
@@ -146,10 +144,10 @@ func (o *Operator) Renew(ctx context.Context, m Machine) error {
 	return o.put(ctx, m, config, pathCertificate, renewal{Chain: text})
 }
 
-// ErrNoAuthority is what an operator who was invited cannot do: certify a machine.
+// ErrNoAuthority means that an invited operator cannot certify a machine.
 var ErrNoAuthority = errors.New("the service's certificate authority is on another machine")
 
-// certify is a chain, in PEM, for the key of the certificate that a machine showed.
+// certify returns a PEM chain for the key of a machine's certificate.
 func (o *Operator) certify(shown *x509.Certificate, n identity.Name) (chain string, err error) {
 	if o.Authority == nil {
 		return "", ErrNoAuthority
@@ -158,8 +156,8 @@ func (o *Operator) certify(shown *x509.Certificate, n identity.Name) (chain stri
 	return string(identity.EncodeChain(certs)), err
 }
 
-// shown is the certificate that a machine shows, which proves that it has the key.
-func (o *Operator) shown(ctx context.Context, m Machine, config *tls.Config) (*x509.Certificate, error) {
+// presentedCertificate returns the certificate that a machine presents, which proves that it has the key.
+func (o *Operator) presentedCertificate(ctx context.Context, m Machine, config *tls.Config) (*x509.Certificate, error) {
 	nc, err := o.dial(ctx, m.Address)
 	if err != nil {
 		return nil, err
@@ -181,13 +179,13 @@ func (o *Operator) dial(ctx context.Context, addr string) (net.Conn, error) {
 	return (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, "tcp", addr)
 }
 
-// Revoke hands a machine the list of revoked certificates. One that has a newer list
-// refuses it: a *Refusal with status 409.
+// Revoke sends a machine the revocation list. A machine with a newer list rejects it: a *Refusal
+// with status 409.
 func (o *Operator) Revoke(ctx context.Context, m Machine) error {
 	return o.put(ctx, m, o.Party.To(m.Name), pathRevoked, revocation{List: string(o.Revoked.Text())})
 }
 
-// Status asks a machine how it does; identity.ErrStranger when it is not enrolled.
+// Status reads a machine's status; identity.ErrStranger when it is not enrolled.
 func (o *Operator) Status(ctx context.Context, m Machine) (Status, error) {
 	var s Status
 	body, err := o.do(ctx, m, o.Party.To(m.Name), http.MethodGet, pathStatus, nil)
@@ -195,12 +193,12 @@ func (o *Operator) Status(ctx context.Context, m Machine) (Status, error) {
 		err = json.Unmarshal(body, &s)
 	}
 	if err != nil {
-		return s, fmt.Errorf("asking %s how it does: %w", m.Name.ID, err)
+		return s, fmt.Errorf("reading the status of %s: %w", m.Name.ID, err)
 	}
 	return s, nil
 }
 
-// Drain lets a machine take nothing new.
+// Drain makes a machine reject new requests.
 func (o *Operator) Drain(ctx context.Context, m Machine) error {
 	_, err := o.do(ctx, m, o.Party.To(m.Name), http.MethodPost, pathDrain, nil)
 	if err != nil {
@@ -209,7 +207,7 @@ func (o *Operator) Drain(ctx context.Context, m Machine) error {
 	return nil
 }
 
-// Logs are the last lines that a unit of a machine wrote.
+// Logs returns the last lines of a unit's log.
 func (o *Operator) Logs(ctx context.Context, m Machine, unit string, lines int) ([]byte, error) {
 	text, err := o.do(ctx, m, o.Party.To(m.Name), http.MethodGet, pathLogs+url.PathEscape(unit)+"?lines="+strconv.Itoa(lines), nil)
 	if err != nil {
@@ -218,12 +216,12 @@ func (o *Operator) Logs(ctx context.Context, m Machine, unit string, lines int) 
 	return text, nil
 }
 
-// Cloud has a machine act in its cloud, and returns its answer; call is the last word of
-// the path. Only a controller may ask. ctx bounds how long that may take.
+// Cloud calls the machine's cloud API through it and returns the response; call is the last element
+// of the path. Only a controller may call it. ctx limits its duration.
 func (o *Operator) Cloud(ctx context.Context, m Machine, call string, body []byte) ([]byte, error) {
 	text, err := o.exchange(ctx, m, o.Party.To(m.Name), http.MethodPost, pathCloud+url.PathEscape(call), body, 0)
 	if err != nil {
-		return nil, fmt.Errorf("asking %s to act in its cloud: %w", m.Name.ID, err)
+		return nil, fmt.Errorf("calling the cloud API through %s: %w", m.Name.ID, err)
 	}
 	return text, nil
 }
@@ -234,27 +232,27 @@ func (o *Operator) put(ctx context.Context, m Machine, config *tls.Config, path 
 		_, err = o.do(ctx, m, config, http.MethodPut, path, body)
 	}
 	if err != nil {
-		return fmt.Errorf("handing over to %s: %w", m.Name.ID, err)
+		return fmt.Errorf("delivering to %s: %w", m.Name.ID, err)
 	}
 	return nil
 }
 
-// Refusal is a machine's answer that is no success.
+// Refusal is an error response of a machine.
 type Refusal struct {
 	Status  int
 	Message string
 }
 
-// Error is what the machine said.
+// Error returns the machine's message.
 func (e *Refusal) Error() string { return fmt.Sprintf("%d %s", e.Status, e.Message) }
 
-// do performs one exchange with a machine that answers soon.
+// do performs one short request to a machine.
 func (o *Operator) do(ctx context.Context, m Machine, config *tls.Config, method, path string, body []byte) ([]byte, error) {
 	return o.exchange(ctx, m, config, method, path, body, requestTimeout)
 }
 
-// exchange asks over a connection of its own: machines are asked seldom, and what they show
-// changes. timeout is how long an answer may take to begin; 0 = as long as ctx lets it.
+// exchange performs a request on its own connection: requests are rare, and certificates change.
+// timeout is the timeout for the response header; 0 = limited by ctx.
 func (o *Operator) exchange(ctx context.Context, m Machine, config *tls.Config, method, path string, body []byte, timeout time.Duration) ([]byte, error) {
 	transport := &http.Transport{
 		DialContext:     func(ctx context.Context, _, addr string) (net.Conn, error) { return o.dial(ctx, addr) },
@@ -268,20 +266,20 @@ func (o *Operator) exchange(ctx context.Context, m Machine, config *tls.Config, 
 	resp, err := (&http.Client{Transport: transport}).Do(req)
 	var ue *url.Error
 	if errors.As(err, &ue) {
-		err = ue.Err // which machine is said by who called
+		err = ue.Err // the caller adds the machine
 	}
 	if err != nil {
 		return nil, err
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode/100 != 2 {
-		return nil, said(resp)
+		return nil, responseError(resp)
 	}
 	return io.ReadAll(io.LimitReader(resp.Body, maxBody))
 }
 
-// said is an answer that is no success, as an error.
-func said(resp *http.Response) error {
+// responseError returns an error response as an error.
+func responseError(resp *http.Response) error {
 	var body struct {
 		Error struct {
 			Message string `json:"message"`
@@ -291,6 +289,6 @@ func said(resp *http.Response) error {
 	if err != nil {
 		return err
 	}
-	_ = json.Unmarshal(text, &body) // what is no document of the agent's has no message
+	_ = json.Unmarshal(text, &body) // other documents have no message
 	return &Refusal{resp.StatusCode, body.Error.Message}
 }

@@ -156,7 +156,7 @@ func ask(conn net.Conn, addr, fingerprint string) error {
 	}
 	if resp.StatusCode != http.StatusOK { // else what follows is no body, and closing it would wait for its end
 		defer resp.Body.Close()
-		return said(resp)
+		return responseError(resp)
 	}
 	if r.Buffered() > 0 {
 		return errors.New("the relay spoke before it was its turn") // in TLS the client does

@@ -25,8 +25,8 @@ func (a *Agent) hasRevoked(c *x509.Certificate) bool {
 // revoke takes a list of revoked certificates, unless it has a newer one. The units of
 // the machine read it from FileRevoked.
 func (a *Agent) revoke(r revocation) error {
-	a.handover.Lock()
-	defer a.handover.Unlock()
+	a.operatorMu.Lock()
+	defer a.operatorMu.Unlock()
 	party := a.enrolled()
 	if party == nil {
 		return conflict{errNotEnrolled}

@@ -7,35 +7,34 @@ import (
 	"strings"
 )
 
-// Runner runs units. Its methods are safe to repeat; one goroutine changes what runs,
-// others may Look.
+// Runner runs units. Its methods are idempotent; one goroutine changes units, others may call Look.
 type Runner interface {
-	// Names are the units that it runs or means to, also those of an earlier agent.
+	// Names returns the units that it runs or should run, including those of an earlier agent.
 	Names(ctx context.Context) ([]string, error)
-	// Start has a unit run, and starts it again when it ends. What runs with the same
-	// Fixed part runs on: started is false then. note is told what takes long.
+	// Start starts a unit and restarts it when it exits. A unit with an unchanged Fixed part keeps
+	// running: started is then false. note receives progress of slow steps.
 	Start(ctx context.Context, u Unit, note func(Phase, string)) (started bool, err error)
-	// Reload tells a unit that its files changed.
+	// Reload signals a unit that its files have changed.
 	Reload(ctx context.Context, name string) error
-	// Stop ends a unit, giving it time to finish; none of that name is no error.
+	// Stop stops a unit gracefully; a missing unit is no error.
 	Stop(ctx context.Context, name string) error
-	// Look sees how a unit does, with the last lines that it wrote.
+	// Look returns the state of a unit, with the last lines of its log.
 	Look(ctx context.Context, u Unit, lines int) (Seen, error)
 }
 
-// Seen is what a Runner sees of a unit.
+// Seen is the observed state of a unit.
 type Seen struct {
 	Running bool
-	// Reason says why it does not run.
+	// Reason is why it is not running.
 	Reason string
-	// Again is how often it was started again by itself.
+	// Again is the number of automatic restarts.
 	Again int
-	// Lost says that nobody but Start has it run again.
+	// Lost is true when only Start can restart it.
 	Lost  bool
 	Lines []string
 }
 
-// environment is a unit's variables with its secrets, NAME=VALUE, sorted.
+// environment returns a unit's variables with its secrets, as NAME=VALUE, sorted.
 func (u Unit) environment() []string {
 	all := maps.Clone(u.Env)
 	if all == nil {
@@ -49,7 +48,7 @@ func (u Unit) environment() []string {
 	return list
 }
 
-// lastLines are the last n lines of a text.
+// lastLines returns the last n lines of a text.
 func lastLines(text string, n int) []string {
 	text = strings.TrimRight(text, "\n")
 	if text == "" {

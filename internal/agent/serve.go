@@ -91,7 +91,7 @@ func (a *Agent) routes() http.Handler {
 		w.WriteHeader(http.StatusNoContent)
 	})
 	mux.HandleFunc("GET "+pathLogs+"{unit}", a.serveLogs)
-	mux.HandleFunc("POST "+pathCloud+"{call}", a.actInCloud)
+	mux.HandleFunc("POST "+pathCloud+"{call}", a.serveCloud)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case a.isRevoked(r.TLS): // since it connected
@@ -138,8 +138,8 @@ func withoutValue(err error) error {
 
 // enrol takes what is handed over, once.
 func (a *Agent) enrol(e enrolment) error {
-	a.handover.Lock()
-	defer a.handover.Unlock()
+	a.operatorMu.Lock()
+	defer a.operatorMu.Unlock()
 	if a.enrolled() != nil {
 		return conflict{fmt.Errorf("enrolling %s: it is enrolled already", a.opts.Name.ID)}
 	}
@@ -160,7 +160,7 @@ func (a *Agent) enrol(e enrolment) error {
 	if err := a.certify(chain); err != nil {
 		return err
 	}
-	a.carryOut()
+	a.signalChange()
 	return nil
 }
 
@@ -199,8 +199,8 @@ func (a *Agent) certify(chain []*x509.Certificate) error {
 
 // renew replaces the certificate; nothing is started again.
 func (a *Agent) renew(e renewal) error {
-	a.handover.Lock()
-	defer a.handover.Unlock()
+	a.operatorMu.Lock()
+	defer a.operatorMu.Unlock()
 	if a.enrolled() == nil {
 		return conflict{errNotEnrolled}
 	}
@@ -218,8 +218,8 @@ var errNotEnrolled = errors.New("the machine is not enrolled")
 
 // deploy takes another deployment.
 func (a *Agent) deploy(d Deployment) error {
-	a.handover.Lock()
-	defer a.handover.Unlock()
+	a.operatorMu.Lock()
+	defer a.operatorMu.Unlock()
 	if a.enrolled() == nil {
 		return conflict{errNotEnrolled}
 	}
@@ -229,7 +229,7 @@ func (a *Agent) deploy(d Deployment) error {
 	if err := a.keep(d); err != nil {
 		return err
 	}
-	a.carryOut()
+	a.signalChange()
 	return nil
 }
 
@@ -269,7 +269,7 @@ func (a *Agent) Status() Status {
 		s.Phase, s.Reason = PhaseDraining, a.draining
 	}
 	if !a.goneAt.IsZero() {
-		s.Phase, s.Reason = PhaseInterrupted, a.going()
+		s.Phase, s.Reason = PhaseInterrupted, a.interruptionReason()
 	}
 	return s
 }

@@ -23,9 +23,9 @@ const (
 	readyTimeout = 5 * time.Second // a model that is busy loading answers late
 	retryEvery   = 15 * time.Second
 	tailLines    = 5
-	// mendAfter is how long a unit may be lost before it is started anew: its reason is to
+	// repairDelay is how long a unit may be lost before it is started anew: its reason is to
 	// be read, and Docker itself may be starting again.
-	mendAfter = 30 * time.Second
+	repairDelay = 30 * time.Second
 )
 
 // keepUnits carries out what is wanted and looks how it does, until ctx ends.
@@ -45,7 +45,7 @@ func (a *Agent) keepUnits(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 		case <-a.changed: // pulls of what is no longer wanted are given up
-			a.carryOut()
+			a.signalChange()
 		}
 		stop()
 		<-done
@@ -60,13 +60,13 @@ func (a *Agent) carry(ctx context.Context) {
 	a.mu.Unlock()
 	a.settle(ctx, d)
 	lostAt := time.Time{}
-	a.every(ctx, a.opts.Look, func() (done bool) {
+	a.repeat(ctx, a.opts.Look, func() (done bool) {
 		switch lost := a.look(ctx, d); {
 		case !lost:
 			lostAt = time.Time{}
 		case lostAt.IsZero():
 			lostAt = time.Now()
-		case time.Since(lostAt) >= mendAfter:
+		case time.Since(lostAt) >= repairDelay:
 			a.settle(ctx, d)
 			lostAt = time.Time{}
 		}
@@ -76,7 +76,7 @@ func (a *Agent) carry(ctx context.Context) {
 
 // settle makes the machine run what is wanted, however often that takes.
 func (a *Agent) settle(ctx context.Context, d Deployment) {
-	a.every(ctx, retryEvery, func() (done bool) {
+	a.repeat(ctx, retryEvery, func() (done bool) {
 		err := a.apply(ctx, d)
 		if err != nil && ctx.Err() == nil {
 			a.log.Error("carrying out the deployment", "revision", d.Revision, "err", err)

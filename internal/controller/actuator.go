@@ -8,85 +8,84 @@ import (
 	"skyserve/provision"
 )
 
-// Actuator is the way to what exists of a service: what was decided of its
-// replicas, and changing that. Every change is kept before it is begun, so that
-// after a crash the next one goes on with it.
+// Actuator reads and changes the replicas of a service. It stores every change before it starts it,
+// so that after a crash the next Apply resumes it.
 type Actuator interface {
-	// Current reads what was decided and what runs of it. Errors are of the
-	// service's state.
+	// Current returns the decided replicas and their state. It returns errors of the service's
+	// state.
 	Current() (CurrentState, error)
-	// Apply makes a change, and returns the ids of what it launched. It does not
-	// wait until they serve, or until others have finished what they have; what was
-	// left undone before is done too. may is asked last before anything is changed:
-	// its error ends it. ErrBusy means that somebody else is changing the service.
+	// Apply makes a change and returns the IDs of the launched replicas. It waits neither until
+	// they are ready nor until others have drained; it also completes unfinished earlier changes.
+	// may is called immediately before the first change, and its error aborts. ErrBusy means that
+	// another process is changing the service.
 	Apply(ctx context.Context, c Change, may func() error) (launched []string, err error)
 }
 
-// Market is an Actuator that knows what regions have for renting, and at which prices.
+// Market is an Actuator that knows the offerings of regions and their prices.
 type Market interface {
-	// Offers is what regions of the service were last seen to offer; those that it does not
-	// look at are left out.
+	// Offers returns the last known offerings of the service's regions; regions without observed
+	// offerings are missing.
 	Offers() map[service.Region]provision.Offerings
 }
 
-// ErrBusy says that somebody else is changing the service at this moment.
-var ErrBusy = errors.New("the service is being changed by somebody else")
+// ErrBusy means that another process is changing the service.
+var ErrBusy = errors.New("another process is changing the service")
 
 // ActedOn lets the controller scale the service through an actuator.
 func ActedOn(a Actuator) Option { return func(o *options) { o.actuator = a } }
 
-// CurrentState is a service's replicas as they were decided on.
+// CurrentState contains the decided replicas of a service.
 type CurrentState struct {
 	Spec *service.Spec
-	// Replicas are in the order of service.yaml, those of a model and region by
-	// their numbers.
+	// Replicas are in the order of service.yaml; those of a model and region are ordered by number.
 	Replicas []CurrentReplica
-	// Unfinished says that something that was decided does not hold yet, and that
-	// Apply can do it.
+	// Unfinished is true when a decided change is incomplete and Apply can complete it.
 	Unfinished bool
 }
 
-// CurrentReplica is one replica that was decided on.
+// CurrentReplica is one decided replica.
 type CurrentReplica struct {
 	ID     string
-	Model  string // empty where only the replica itself can tell
+	Model  string // empty where only the replica itself reports it
 	Region service.Region
 	GPU    string
-	// On is what its machine is; the zero class where nobody knows.
+	// On is the class of its machine; the zero class where it is unknown.
 	On  provision.Class
 	URL string
-	// Drained replicas are sent nothing because somebody wants it so.
+	// Drained replicas receive no requests because an operator drained them.
 	Drained bool
-	// Donation is nil where the replica is not lent.
+	// Donation is nil unless the replica is donated or being removed.
 	Donation *service.Donation
 }
 
-// Change is a change of replicas. Each part may be empty.
+// Change is a change of replicas. Each field may be empty.
 type Change struct {
 	Donate  []Donating
-	Reclaim []string // donated ones that serve again
-	Remove  []string // donated ones that are stopped
+	Reclaim []string // donated replicas that serve again
+	Remove  []string // donated replicas that are stopped
 	Launch  []Launching
 	Replace []Replacing
 }
 
-// Donating is a replica that is to be lent.
+// Donating is a replica to donate.
 type Donating struct {
 	ID string
 	service.Donation
 }
 
-// Launching is so many new replicas of a model in a region.
+// Launching is a number of new replicas of a model in a region.
 type Launching struct {
 	Model  string
 	Region service.Region
 	Count  int
-	// On is what they run on where that can be had; else what service.yaml says comes next.
+	// On is the preferred machine class; where it is unavailable, the next class of service.yaml is
+	// used.
 	On provision.Class
 }
 
-// Replacing is a replica that runs on something else than a plan wants: another is launched on
-// that, and takes its place once it serves. Where it cannot be had the replica stays.
+// Replacing is a replica whose machine class differs from the plan. A replacement of the planned
+// class is launched and takes over once it is ready. If that class is unavailable, the replica
+// stays.
 type Replacing struct {
 	ID string
 	On provision.Class

@@ -13,42 +13,44 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// What the controller alerts of, each with its reason.
+// The thresholds and intervals of the controller's alerts, with their reasons.
 const (
-	// lowDiskBytes is how much room is little: the store and logs take days for it.
+	// lowDiskBytes is the free disk space below which a warning is raised: the store and logs take
+	// days to fill it.
 	lowDiskBytes = 256 << 20
-	// slowWrite is a write to the store that is slow: a durable one takes about 1 ms, and
-	// the lease is lost at leaseTTL.
+	// slowWrite is the duration from which a write to the store is slow: a durable one takes about
+	// 1 ms, and the lease expires after leaseTTL.
 	slowWrite = time.Second
-	// slowWindow is how many writes a slow one is remembered for.
+	// slowWindow is the number of last writes in which a slow one raises the alert.
 	slowWindow = 10
-	// storeGrace is how long the store may be away without an alert: it starts again.
+	// storeGrace is how long the store may be unavailable without an alert, for a restart.
 	storeGrace = 10 * time.Second
-	// alertsEvery is how often balancers are told of alerts that changed.
-	alertsEvery = 5 * time.Second
-	// alertsRetry is the wait after that failed: on a slow disk the lease holds for moments.
+	// alertsInterval is the interval at which changed alerts are published to balancers.
+	alertsInterval = 5 * time.Second
+	// alertsRetry is the interval after a failure: on a slow disk the lease is only valid for short
+	// periods.
 	alertsRetry = 100 * time.Millisecond
 )
 
-// storeHealth is what is known of the store that the controller uses.
+// storeHealth is the health of the controller's store.
 type storeHealth struct {
-	dir string // of an embedded one; empty = it runs elsewhere
-	// broken is why an embedded one cannot write; nil where it runs elsewhere.
+	dir string // of an embedded store; empty = external
+	// broken returns why the embedded store cannot write; nil for an external store.
 	broken func() *store.Problem
-	// free is how much room its disk has; nil where that is not known.
+	// free returns the free space of its disk; nil where it is unknown.
 	free func() (bytes uint64, known bool)
-	// client is why the controller's own reads and writes fail.
+	// client returns why the controller's own reads and writes fail.
 	client func() *store.Problem
 }
 
-// AlertedBy lets something else that the controller runs add to its alerts. f is called
-// from several goroutines.
+// AlertedBy adds the alerts of another component to those of the controller. f is called from
+// several goroutines.
 func AlertedBy(f func() []telemetry.Alert) Option {
 	return func(o *options) { o.alerts = append(o.alerts, f) }
 }
 
-// noteWrite keeps how long a write to the store took, and logs the first slow one.
-func (c *Controller) noteWrite(took time.Duration) {
+// recordWrite records the duration of a write to the store and logs the first slow one.
+func (c *Controller) recordWrite(took time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	before := slices.Max(append(c.writes, 0))
@@ -59,7 +61,7 @@ func (c *Controller) noteWrite(took time.Duration) {
 	}
 }
 
-// alerts are what somebody has to act on, the worst first.
+// alerts returns the current alerts, the most severe first.
 func (c *Controller) alerts(now time.Time) []telemetry.Alert {
 	lists := [][]telemetry.Alert{c.storeAlerts(now)}
 	for _, f := range c.options.alerts {
@@ -68,7 +70,7 @@ func (c *Controller) alerts(now time.Time) []telemetry.Alert {
 	return telemetry.MergeAlerts(lists...)
 }
 
-// storeAlerts are those about the store.
+// storeAlerts returns the alerts about the store.
 func (c *Controller) storeAlerts(now time.Time) []telemetry.Alert {
 	alert := func(severity telemetry.Severity, message, next string) telemetry.Alert {
 		return telemetry.Alert{Severity: severity, Kind: telemetry.AlertStore, Object: "store", Message: message, NextStep: next}
@@ -76,15 +78,15 @@ func (c *Controller) storeAlerts(now time.Time) []telemetry.Alert {
 	h := c.store
 	if h.broken != nil {
 		if p := h.broken(); p != nil {
-			a := alert(telemetry.SeverityCritical, fmt.Sprintf("it cannot write to %s, and nothing is planned, scaled or replaced: %v", h.dir, p.Err),
-				"free disk space there, or repair the disk: the store starts again by itself")
+			a := alert(telemetry.SeverityCritical, fmt.Sprintf("cannot write to %s; planning, scaling and replacement are suspended: %v", h.dir, p.Err),
+				"free disk space there or repair the disk; the store then recovers automatically")
 			a.Since = &p.Since
 			return []telemetry.Alert{a}
 		}
 	}
 	if h.client != nil {
 		if p := h.client(); p != nil && now.Sub(p.Since) >= storeGrace {
-			a := alert(telemetry.SeverityCritical, fmt.Sprintf("it does not answer the controller, and nothing is planned, scaled or replaced: %v", p.Err), "look at the store's own log")
+			a := alert(telemetry.SeverityCritical, fmt.Sprintf("does not respond to the controller; planning, scaling and replacement are suspended: %v", p.Err), "check the store's logs")
 			a.Since = &p.Since
 			return []telemetry.Alert{a}
 		}
@@ -92,7 +94,7 @@ func (c *Controller) storeAlerts(now time.Time) []telemetry.Alert {
 	var alerts []telemetry.Alert
 	if h.free != nil {
 		if free, known := h.free(); known && free < lowDiskBytes {
-			alerts = append(alerts, alert(telemetry.SeverityWarning, fmt.Sprintf("the disk of %s has %d MiB left", h.dir, free>>20), "free disk space there"))
+			alerts = append(alerts, alert(telemetry.SeverityWarning, fmt.Sprintf("the disk of %s has %d MiB free", h.dir, free>>20), "free disk space there"))
 		}
 	}
 	c.mu.Lock()
@@ -100,20 +102,20 @@ func (c *Controller) storeAlerts(now time.Time) []telemetry.Alert {
 	c.mu.Unlock()
 	if slowest >= slowWrite {
 		alerts = append(alerts, alert(telemetry.SeverityWarning,
-			fmt.Sprintf("a write took %s, and the controller loses its lease at %s", slowest.Round(100*time.Millisecond), leaseTTL), "give the store a faster disk"))
+			fmt.Sprintf("a write took %s; the controller loses its lease after %s", slowest.Round(100*time.Millisecond), leaseTTL), "move the store to a faster disk"))
 	}
 	return alerts
 }
 
-// tellAlerts keeps the alerts in the store, where balancers hear of them, until ctx ends.
-func (c *Controller) tellAlerts(ctx context.Context, l lease) {
-	told := []telemetry.Alert(nil) // what an earlier controller told of is to go
+// publishAlerts publishes the alerts in the store, from which balancers read them, until ctx ends.
+func (c *Controller) publishAlerts(ctx context.Context, l lease) {
+	published := []telemetry.Alert(nil) // an earlier controller's alerts are replaced
 	for {
-		now, wait := c.alerts(time.Now()), alertsEvery
-		if !reflect.DeepEqual(now, told) {
-			err := keep(ctx, l, c.state, telemetry.AlertsKey(c.config.Service), telemetry.Alerts{Token: l.Token(), Alerts: now})
-			if told = now; err != nil {
-				told, wait = nil, alertsRetry
+		now, wait := c.alerts(time.Now()), alertsInterval
+		if !reflect.DeepEqual(now, published) {
+			err := storeValue(ctx, l, c.state, telemetry.AlertsKey(c.config.Service), telemetry.Alerts{Token: l.Token(), Alerts: now})
+			if published = now; err != nil {
+				published, wait = nil, alertsRetry
 			}
 		}
 		timer := time.NewTimer(wait)
@@ -126,8 +128,8 @@ func (c *Controller) tellAlerts(ctx context.Context, l lease) {
 	}
 }
 
-// serveHealth answers whether the controller can work: 503 with the reason where its store
-// does not. Other alerts follow "ok", a line each.
+// serveHealth serves GET /healthz: 503 with the reason while the store does not work. Other alerts
+// follow "ok", one per line.
 func (c *Controller) serveHealth(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	var broken, lines []string
@@ -143,5 +145,5 @@ func (c *Controller) serveHealth(w http.ResponseWriter, _ *http.Request) {
 	} else {
 		lines = append([]string{"ok"}, lines...)
 	}
-	_, _ = w.Write([]byte(strings.Join(lines, "\n") + "\n")) // whoever asked is gone
+	_, _ = w.Write([]byte(strings.Join(lines, "\n") + "\n")) // the client has disconnected
 }

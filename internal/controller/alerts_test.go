@@ -17,7 +17,7 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// get asks the controller's own listener.
+// get sends a request to the controller's own listener.
 func (w *world) get(t *testing.T, path string) (status int, text string) {
 	t.Helper()
 	rec := httptest.NewRecorder()
@@ -29,9 +29,9 @@ func (w *world) get(t *testing.T, path string) (status int, text string) {
 	return rec.Code, string(body)
 }
 
-// The controller's health is that of its store: it says why that does not work, and all
-// else that somebody should act on fails no probe.
-func TestHealthTellsOfTheStore(t *testing.T) {
+// The controller is unhealthy only while its store does not work; other alerts do not fail the
+// probe.
+func TestHealthReportsStoreFailures(t *testing.T) {
 	long := time.Now().Add(-time.Hour)
 	full := &store.Problem{Since: long, Err: syscall.ENOSPC}
 	for name, c := range map[string]struct {
@@ -42,9 +42,9 @@ func TestHealthTellsOfTheStore(t *testing.T) {
 		"well":                {storeHealth{}, 200, "ok"},
 		"a full disk":         {storeHealth{dir: "/d", broken: func() *store.Problem { return full }}, 503, "cannot write to /d"},
 		"the cause":           {storeHealth{broken: func() *store.Problem { return full }}, 503, "no space left on device"},
-		"no answer":           {storeHealth{client: func() *store.Problem { return full }}, 503, "does not answer"},
+		"no answer":           {storeHealth{client: func() *store.Problem { return full }}, 503, "does not respond"},
 		"no answer just now":  {storeHealth{client: func() *store.Problem { return &store.Problem{Since: time.Now(), Err: syscall.EPIPE} }}, 200, "ok"},
-		"little room":         {storeHealth{dir: "/d", free: func() (uint64, bool) { return 12 << 20, true }}, 200, "disk of /d has 12 MiB left"},
+		"little room":         {storeHealth{dir: "/d", free: func() (uint64, bool) { return 12 << 20, true }}, 200, "disk of /d has 12 MiB free"},
 		"room":                {storeHealth{free: func() (uint64, bool) { return 1 << 40, true }}, 200, "ok"},
 		"room is not known":   {storeHealth{free: func() (uint64, bool) { return 0, false }}, 200, "ok"},
 		"certificates' alert": {storeHealth{}, 200, "ok\nwarning: certificate lb-us-0: it ends"},
@@ -62,13 +62,13 @@ func TestHealthTellsOfTheStore(t *testing.T) {
 		}
 		var v View
 		if _, text := w.get(t, "/v1/state"); json.Unmarshal([]byte(text), &v) != nil || (len(v.Alerts) == 0) != (c.want == "ok") {
-			t.Errorf("%s: the state says %s", name, text)
+			t.Errorf("%s: the state is %s", name, text)
 		}
 	}
 }
 
-// slowLease is a lease on a slow disk: its holder has it until a time that it counts from
-// before the write, as internal/store does.
+// slowLease is a lease on a slow disk: its expiry counts from before the write, as in
+// internal/store.
 type slowLease struct {
 	fakeLease
 	took  time.Duration
@@ -91,9 +91,9 @@ func (l *slowLease) Renew(context.Context) error {
 	return nil
 }
 
-// A disk that takes long to sync costs no leadership as long as a write takes less than
-// the lease lasts, and somebody is told.
-func TestASlowDiskCostsNoLeadership(t *testing.T) {
+// A slow disk does not cost leadership while a write is shorter than the lease, but raises an
+// alert.
+func TestSlowDiskKeepsLeadership(t *testing.T) {
 	for _, took := range []time.Duration{time.Millisecond, 2500 * time.Millisecond} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld()
@@ -124,7 +124,7 @@ func TestASlowDiskCostsNoLeadership(t *testing.T) {
 			data := w.Controller.state.(*fakeState).alerts
 			w.Controller.state.(*fakeState).mu.Unlock()
 			if err := json.Unmarshal(data, &told); err != nil || (len(told.Alerts) > 0) != (took > time.Second) || told.Token != 7 {
-				t.Errorf("writes of %s: balancers are told %s", took, data)
+				t.Errorf("writes of %s: balancers receive %s", took, data)
 			}
 			end()
 			wg.Wait()

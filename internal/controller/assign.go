@@ -9,28 +9,28 @@ import (
 	"skyserve/internal/service"
 )
 
-// Fleet is what Assign decides upon.
+// Fleet is the input of Assign.
 type Fleet struct {
 	Balancers []Balancer
 	Replicas  []service.ControlledReplica
-	// RTT is the round trip between two places, keyed "us-eu" (either order).
+	// RTT is the round trip between two regions, with keys such as "us-eu" (in either order).
 	RTT map[string]time.Duration
 }
 
-// Balancer is a balancer as the controller sees it.
+// Balancer is a balancer with its health.
 type Balancer struct {
 	ID     string
 	Region service.Region
 	Alive  bool
 }
 
-// Assign says which balancer owns each replica, by id; nil when no balancer
-// lives, in which case nothing should change. A replica is its home's while that
-// one lives, and else the nearest live balancer's (SkyLB section 4, failure recovery), so it
-// comes back when its home does. Of balancers whose distance nobody stated those of its
-// own cloud come first, where networks reach. Of equally near ones each replica has a
-// favourite of its own: the replicas of a dead balancer spread over its
-// neighbours, and none moves that does not have to.
+// Assign returns the balancer of each replica, by ID; nil when no balancer is alive, in which case
+// nothing should change. A replica belongs to its home balancer while that is alive, and otherwise
+// to the nearest live balancer (SkyLB section 4, failure recovery), so it returns when its home
+// recovers. Among balancers with unknown distance, those in the same cloud are preferred, because
+// networks connect them. Among equally near balancers each replica has its own order of preference:
+// the replicas of a dead balancer are spread over its neighbours, and no replica moves
+// unnecessarily.
 func Assign(f Fleet) map[string]string {
 	home := map[string]Balancer{}
 	var alive []Balancer
@@ -54,12 +54,12 @@ func Assign(f Fleet) map[string]string {
 	return owners
 }
 
-// nearest picks the adopter of a replica among live balancers.
+// nearest returns the live balancer that adopts a replica.
 func (f Fleet) nearest(r service.ControlledReplica, from service.Region, alive []Balancer) string {
 	best := slices.MinFunc(alive, func(a, b Balancer) int {
 		return cmp.Or(
 			cmp.Compare(f.distance(from, a.Region), f.distance(from, b.Region)),
-			cmp.Compare(abroad(from, a.Region), abroad(from, b.Region)),
+			cmp.Compare(cloudDistance(from, a.Region), cloudDistance(from, b.Region)),
 			cmp.Compare(affinity(r.ID, b.ID), affinity(r.ID, a.ID)),
 			cmp.Compare(a.ID, b.ID),
 		)
@@ -67,10 +67,10 @@ func (f Fleet) nearest(r service.ControlledReplica, from service.Region, alive [
 	return best.ID
 }
 
-// farthest is the distance of a place whose round trip nobody stated.
-const farthest = time.Duration(1<<63 - 1)
+// unknownDistance is the distance between regions without a known round trip.
+const unknownDistance = time.Duration(1<<63 - 1)
 
-// distance is the round trip between two regions; 0 within one.
+// distance returns the round trip between two regions; 0 within one.
 func (f Fleet) distance(a, b service.Region) time.Duration {
 	if a == b {
 		return 0
@@ -80,26 +80,26 @@ func (f Fleet) distance(a, b service.Region) time.Duration {
 			return d
 		}
 	}
-	return farthest
+	return unknownDistance
 }
 
-// abroad is 1 where two regions are of different clouds, else 0.
-func abroad(a, b service.Region) int {
+// cloudDistance returns 1 for regions in different clouds, otherwise 0.
+func cloudDistance(a, b service.Region) int {
 	if a.Cloud() != b.Cloud() {
 		return 1
 	}
 	return 0
 }
 
-// affinity is how much a replica favours a balancer (highest random weight).
+// affinity returns the preference of a replica for a balancer (highest random weight).
 func affinity(replica, balancer string) uint64 {
 	h := fnv.New64a()
 	h.Write([]byte(replica + "\x00" + balancer))
 	return mix(h.Sum64())
 }
 
-// mix spreads the bits of FNV, whose high ones barely depend on the last byte
-// (the finalizer of MurmurHash3).
+// mix distributes the bits of FNV, whose high bits barely depend on the last byte (the finalizer of
+// MurmurHash3).
 func mix(x uint64) uint64 {
 	x ^= x >> 33
 	x *= 0xff51afd7ed558ccd

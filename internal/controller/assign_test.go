@@ -12,8 +12,8 @@ import (
 	"skyserve/internal/service"
 )
 
-// drawFleet draws up to four regions with up to three balancers each, any of
-// them dead, and replicas at home with them.
+// drawFleet draws up to four regions with up to three balancers each, any of them dead, and
+// replicas whose homes are among them.
 func drawFleet(t *rapid.T) Fleet {
 	f := Fleet{RTT: map[string]time.Duration{}}
 	places := []string{"us", "eu", "asia", "au"}[:rapid.IntRange(1, 4).Draw(t, "regions")]
@@ -37,7 +37,7 @@ func drawFleet(t *rapid.T) Fleet {
 	return f
 }
 
-// with is the fleet with one balancer alive or dead.
+// with returns the fleet with one balancer alive or dead.
 func (f Fleet) with(i int, alive bool) Fleet {
 	balancers := append([]Balancer{}, f.Balancers...)
 	balancers[i].Alive = alive
@@ -53,7 +53,7 @@ func (f Fleet) byID() map[string]Balancer {
 	return all
 }
 
-func TestEveryReplicaHasALiveOwnerWhileAnyBalancerLives(t *testing.T) {
+func TestAssignGivesEveryReplicaALiveOwner(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := drawFleet(t)
 		owners, balancers := Assign(f), f.byID()
@@ -63,7 +63,7 @@ func TestEveryReplicaHasALiveOwnerWhileAnyBalancerLives(t *testing.T) {
 		}
 		if !anyAlive {
 			if owners != nil {
-				t.Fatalf("nobody lives and still %v", owners)
+				t.Fatalf("no live balancer, but got %v", owners)
 			}
 			return
 		}
@@ -78,7 +78,7 @@ func TestEveryReplicaHasALiveOwnerWhileAnyBalancerLives(t *testing.T) {
 	})
 }
 
-func TestAReplicaIsAtHomeWhileItsHomeLivesAndElseNearest(t *testing.T) {
+func TestAssignPrefersHomeThenNearest(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := drawFleet(t)
 		owners, balancers := Assign(f), f.byID()
@@ -102,7 +102,7 @@ func TestAReplicaIsAtHomeWhileItsHomeLivesAndElseNearest(t *testing.T) {
 	})
 }
 
-func TestNothingMovesWithoutCause(t *testing.T) {
+func TestAssignMovesOnlyAffectedReplicas(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := drawFleet(t)
 		i := rapid.IntRange(0, len(f.Balancers)-1).Draw(t, "which")
@@ -122,7 +122,7 @@ func TestNothingMovesWithoutCause(t *testing.T) {
 	})
 }
 
-func TestAssignDoesNotDependOnOrder(t *testing.T) {
+func TestAssignIsIndependentOfOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := drawFleet(t)
 		want := Assign(f)
@@ -135,7 +135,7 @@ func TestAssignDoesNotDependOnOrder(t *testing.T) {
 	})
 }
 
-func TestANeighbourhoodSharesTheReplicasOfADeadBalancer(t *testing.T) {
+func TestAssignSpreadsReplicasOfDeadBalancer(t *testing.T) {
 	f := Fleet{}
 	for i := range 4 {
 		f.Balancers = append(f.Balancers, Balancer{ID: fmt.Sprint("lb-us-", i), Region: "local/us", Alive: i > 0})
@@ -154,7 +154,7 @@ func TestANeighbourhoodSharesTheReplicasOfADeadBalancer(t *testing.T) {
 	}
 }
 
-func TestAReplicaOfAnUnknownHomeIsAdopted(t *testing.T) {
+func TestAssignAdoptsReplicaOfUnknownHome(t *testing.T) {
 	f := Fleet{
 		Balancers: []Balancer{{ID: "lb-us-0", Region: "local/us", Alive: true}, {ID: "lb-eu-0", Region: "local/eu", Alive: true}},
 		Replicas:  []service.ControlledReplica{{ReplicaConfig: service.ReplicaConfig{ID: "us-0", Region: "local/us"}, Home: "lb-us-9"}},
@@ -164,8 +164,8 @@ func TestAReplicaOfAnUnknownHomeIsAdopted(t *testing.T) {
 	}
 }
 
-// Where no round trip is stated, a replica stays in its cloud: its network ends there.
-func TestAReplicaStaysInItsCloud(t *testing.T) {
+// Without a known round trip a replica stays in its cloud, because networks do not connect clouds.
+func TestAssignPrefersSameCloud(t *testing.T) {
 	for n := range 20 {
 		id := fmt.Sprint("europe-west4-", n)
 		f := Fleet{

@@ -9,29 +9,29 @@ import (
 	"skyserve/internal/store"
 )
 
-// Assignment is the published decision: what the store keeps.
+// Assignment is the published assignment of replicas, as stored.
 type Assignment struct {
-	// Owners is the balancer of each replica, by id.
+	// Owners maps each replica ID to its balancer.
 	Owners map[string]string `json:"owners"`
-	// Token is the fencing token of the controller that decided.
+	// Token is the fencing token of the controller that made the assignment.
 	Token uint64 `json:"token"`
-	// Base is added to the revision to make the epoch. It is 0 unless the store
-	// was lost while balancers went on with the epochs of the old one.
+	// Base is added to the revision for the epoch. It is 0 unless the store was lost while
+	// balancers kept the epochs of the old store.
 	Base uint64 `json:"base,omitempty"`
 
 	revision uint64
 }
 
-// Epoch numbers the assignment: greater than that of every one before it.
+// Epoch returns the number of the assignment, greater than that of every earlier one.
 func (a Assignment) Epoch() uint64 { return a.Base + a.revision }
 
-// same tells whether two assignments mean the same, whoever decided them.
-func (a Assignment) same(b Assignment) bool {
+// equal reports whether two assignments are equal, regardless of the controller.
+func (a Assignment) equal(b Assignment) bool {
 	return a.Base == b.Base && maps.Equal(a.Owners, b.Owners)
 }
 
-// next is the assignment that should follow a: the owners as decided, with a
-// base by which it is newer than anything that a balancer holds.
+// next returns the assignment that follows a, with a base that makes its epoch newer than any epoch
+// at a balancer.
 func (a Assignment) next(owners map[string]string, token, newestSeen uint64) Assignment {
 	n := Assignment{Owners: owners, Token: token, Base: a.Base, revision: a.revision}
 	if newestSeen > a.Epoch() {
@@ -40,7 +40,7 @@ func (a Assignment) next(owners map[string]string, token, newestSeen uint64) Ass
 	return n
 }
 
-// decodeAssignment reads what the store keeps.
+// decodeAssignment decodes a stored assignment.
 func decodeAssignment(data []byte, revision uint64) (Assignment, error) {
 	var a Assignment
 	if err := json.Unmarshal(data, &a); err != nil {
@@ -50,5 +50,5 @@ func decodeAssignment(data []byte, revision uint64) (Assignment, error) {
 	return a, nil
 }
 
-// isGone tells whether the store says that nothing was published yet.
-func isGone(err error) bool { return errors.Is(err, store.ErrNotFound) }
+// isNotFound reports whether nothing has been published yet.
+func isNotFound(err error) bool { return errors.Is(err, store.ErrNotFound) }

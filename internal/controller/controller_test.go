@@ -25,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// fakeBalancer is a balancer that can be dead.
+// fakeBalancer is a balancer that can fail.
 type fakeBalancer struct {
 	mu    sync.Mutex
 	dead  bool
@@ -129,7 +129,7 @@ func (b *fakeBalancer) DrainWorker(_ context.Context, id, _ string) error {
 	return nil
 }
 
-// fakeState is a store with one key, and one of alerts.
+// fakeState is a store with one key, and one for alerts.
 type fakeState struct {
 	mu       sync.Mutex
 	data     []byte
@@ -140,7 +140,7 @@ type fakeState struct {
 	alertsRevision uint64
 }
 
-// slot is what a key means; the lock is held.
+// slot returns the fields of a key; the lock must be held.
 func (s *fakeState) slot(key string) (*[]byte, *uint64) {
 	if strings.HasPrefix(key, telemetry.AlertsPrefix) {
 		return &s.alerts, &s.alertsRevision
@@ -183,7 +183,7 @@ func (s *fakeState) CompareAndSwap(_ context.Context, key string, value []byte, 
 	return *last, nil
 }
 
-// fakeLease is held until it is lost.
+// fakeLease is valid until it is lost.
 type fakeLease struct {
 	mu       sync.Mutex
 	lost     bool
@@ -219,7 +219,7 @@ func (l *fakeLease) Release(context.Context) error {
 	return nil
 }
 
-// world is a controller among fakes.
+// world is a controller with fake dependencies.
 type world struct {
 	*Controller
 	lb    map[string]*fakeBalancer
@@ -227,8 +227,8 @@ type world struct {
 	lease *fakeLease
 }
 
-// newWorld is a service of three regions, us near eu and asia far, with two
-// replicas in us and one in each other. Balancers start with their own.
+// newWorld returns a service with three regions, us near eu and asia far, with two replicas in us
+// and one in each other region. Balancers start with their own replicas.
 func newWorld() *world {
 	config := service.ControllerConfig{
 		Service: "chat", StoreListen: "127.0.0.1:1",
@@ -250,17 +250,17 @@ func newWorld() *world {
 	return w
 }
 
-// rounds makes n rounds.
+// rounds runs n rounds.
 func (w *world) rounds(t *testing.T, n int) {
 	t.Helper()
 	for range n {
-		if err := w.round(context.Background(), w.lease); err != nil {
+		if err := w.runRound(context.Background(), w.lease); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-// check compares what every live balancer has.
+// check compares the replicas of every live balancer.
 func (w *world) check(t *testing.T, want map[string][]string) {
 	t.Helper()
 	for id, replicas := range want {
@@ -270,7 +270,7 @@ func (w *world) check(t *testing.T, want map[string][]string) {
 	}
 }
 
-func TestReplicasOfADeadBalancerAreAdoptedAndComeBack(t *testing.T) {
+func TestReplicasOfDeadBalancerAreAdoptedAndReturn(t *testing.T) {
 	w := newWorld()
 	w.rounds(t, 1)
 	atHome := map[string][]string{"lb-us-0": {"us-0", "us-1"}, "lb-eu-0": {"eu-0"}, "lb-asia-0": {"asia-0"}}
@@ -296,9 +296,9 @@ func TestReplicasOfADeadBalancerAreAdoptedAndComeBack(t *testing.T) {
 	w.check(t, atHome)
 }
 
-// A machine that was replaced has another address, and balancers of other regions reach
-// it by another than those of its own.
-func TestReplicasAreReachedWhereTheyAre(t *testing.T) {
+// A replaced machine has another address, and balancers of other regions reach it at another URL
+// than those of its own region.
+func TestAttachUsesURLForBalancerRegion(t *testing.T) {
 	w := newWorld()
 	moved := w.without()
 	for i := range moved.Replicas {
@@ -319,7 +319,7 @@ func TestReplicasAreReachedWhereTheyAre(t *testing.T) {
 	}
 }
 
-func TestARestartedBalancerIsGivenWhatItLacks(t *testing.T) {
+func TestRestartedBalancerGetsMissingReplicas(t *testing.T) {
 	w := newWorld()
 	w.rounds(t, 1)
 	w.lb["lb-us-0"].has = map[string]uint64{}
@@ -327,7 +327,7 @@ func TestARestartedBalancerIsGivenWhatItLacks(t *testing.T) {
 	w.check(t, map[string][]string{"lb-us-0": {"us-0", "us-1"}})
 }
 
-func TestOnlyOurReplicasAreTakenAway(t *testing.T) {
+func TestOnlyManagedReplicasAreDetached(t *testing.T) {
 	w := newWorld()
 	w.lb["lb-eu-0"].has["by-hand"] = 0 // an operator attached it
 	w.lb["lb-eu-0"].has["us-0"] = 0    // ours, in the wrong place
@@ -336,7 +336,7 @@ func TestOnlyOurReplicasAreTakenAway(t *testing.T) {
 	w.check(t, map[string][]string{"lb-eu-0": {"by-hand", "eu-0"}, "lb-us-0": {"us-0", "us-1"}})
 }
 
-func TestAReplicaThatCannotBeTakenIsNotGivenAway(t *testing.T) {
+func TestReplicaIsNotAttachedBeforeDetach(t *testing.T) {
 	w := newWorld()
 	w.lb["lb-us-0"].set(true)
 	w.rounds(t, deadAfter)
@@ -350,7 +350,7 @@ func TestAReplicaThatCannotBeTakenIsNotGivenAway(t *testing.T) {
 	w.check(t, map[string][]string{"lb-us-0": {"us-0", "us-1"}, "lb-eu-0": {"eu-0"}})
 }
 
-func TestEpochsGrow(t *testing.T) {
+func TestEpochIncreasesWithChanges(t *testing.T) {
 	w := newWorld()
 	w.rounds(t, 1)
 	first := w.current.Epoch()
@@ -359,7 +359,7 @@ func TestEpochsGrow(t *testing.T) {
 	}
 	w.rounds(t, 3)
 	if w.current.Epoch() != first {
-		t.Errorf("nothing changed and the epoch went from %d to %d", first, w.current.Epoch())
+		t.Errorf("nothing changed, but the epoch changed from %d to %d", first, w.current.Epoch())
 	}
 	w.lb["lb-us-0"].set(true)
 	w.rounds(t, deadAfter)
@@ -368,7 +368,7 @@ func TestEpochsGrow(t *testing.T) {
 	}
 }
 
-func TestALostStoreDoesNotMakeTheControllerOld(t *testing.T) {
+func TestEpochExceedsBalancersAfterStoreLoss(t *testing.T) {
 	w := newWorld()
 	w.lb["lb-us-0"].has["us-0"] = 40 // what the lost store once decided
 	w.rounds(t, 2)
@@ -377,7 +377,7 @@ func TestALostStoreDoesNotMakeTheControllerOld(t *testing.T) {
 	}
 }
 
-func TestABalancerThatRemembersANewerEpochIsCaughtUpWith(t *testing.T) {
+func TestEpochExceedsRememberedEpochs(t *testing.T) {
 	w := newWorld()
 	w.lb["lb-us-0"].has = map[string]uint64{}
 	w.lb["lb-us-0"].gone = map[string]uint64{"us-0": 1000}
@@ -385,7 +385,7 @@ func TestABalancerThatRemembersANewerEpochIsCaughtUpWith(t *testing.T) {
 	w.check(t, map[string][]string{"lb-us-0": {"us-0", "us-1"}})
 }
 
-func TestAnotherControllersAssignmentIsReadAgain(t *testing.T) {
+func TestConflictReloadsAssignment(t *testing.T) {
 	w := newWorld()
 	w.rounds(t, 1)
 	other, err := json.Marshal(Assignment{Owners: map[string]string{"us-0": "lb-eu-0"}, Token: 8})
@@ -395,17 +395,17 @@ func TestAnotherControllersAssignmentIsReadAgain(t *testing.T) {
 	w.state.data, w.state.revision = other, w.state.revision+1
 	w.lb["lb-us-0"].set(true)
 	w.rounds(t, deadAfter-1)
-	if err := w.round(context.Background(), w.lease); !errors.Is(err, store.ErrConflict) {
+	if err := w.runRound(context.Background(), w.lease); !errors.Is(err, store.ErrConflict) {
 		t.Fatalf("got %v, want a conflict", err)
 	}
 	w.rounds(t, 1)
 	w.check(t, map[string][]string{"lb-eu-0": {"eu-0", "us-0", "us-1"}})
 }
 
-func TestADamagedAssignmentIsDecidedAnew(t *testing.T) {
+func TestCorruptAssignmentIsRecomputed(t *testing.T) {
 	w := newWorld()
 	w.state.data, w.state.revision = []byte("{"), 4
-	if err := w.load(context.Background()); err != nil {
+	if err := w.loadAssignment(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 	w.rounds(t, 1)
@@ -414,17 +414,17 @@ func TestADamagedAssignmentIsDecidedAnew(t *testing.T) {
 	}
 }
 
-func TestNothingIsDoneWithoutTheLease(t *testing.T) {
+func TestRoundRequiresLease(t *testing.T) {
 	w := newWorld()
 	w.lb["lb-us-0"].has = map[string]uint64{}
 	w.lease.lose()
-	if err := w.round(context.Background(), w.lease); !errors.Is(err, errLeaseLost) {
+	if err := w.runRound(context.Background(), w.lease); !errors.Is(err, errLeaseLost) {
 		t.Errorf("got %v", err)
 	}
 	w.check(t, map[string][]string{"lb-us-0": {}})
 }
 
-func TestTheControllerGoesOnWhateverFails(t *testing.T) {
+func TestControllerSurvivesFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		ctx, cancel := context.WithCancel(context.Background())
@@ -435,7 +435,7 @@ func TestTheControllerGoesOnWhateverFails(t *testing.T) {
 		at(100 * time.Millisecond)
 		w.check(t, map[string][]string{"lb-us-0": {"us-0", "us-1"}})
 		w.lb["lb-us-0"].set(true)
-		at(deadAfter * roundEvery)
+		at(deadAfter * roundInterval)
 		w.check(t, map[string][]string{"lb-eu-0": {"eu-0", "us-0", "us-1"}})
 
 		w.state.mu.Lock()
@@ -447,13 +447,13 @@ func TestTheControllerGoesOnWhateverFails(t *testing.T) {
 		w.state.mu.Lock()
 		w.state.down = false
 		w.state.mu.Unlock()
-		at(2 * roundEvery)
+		at(2 * roundInterval)
 		w.check(t, map[string][]string{"lb-us-0": {"us-0", "us-1"}, "lb-eu-0": {"eu-0"}})
 
 		cancel()
 		<-done
 		if !w.lease.released {
-			t.Error("the lease was not given up")
+			t.Error("the lease was not released")
 		}
 		if w.lease.renewals < int(time.Hour/leaseTTL) {
 			t.Errorf("got %d renewals in an hour", w.lease.renewals)
@@ -463,7 +463,7 @@ func TestTheControllerGoesOnWhateverFails(t *testing.T) {
 
 func TestView(t *testing.T) {
 	w := newWorld()
-	w.hold(w.lease)
+	w.setLease(w.lease)
 	w.lb["lb-us-0"].set(true)
 	w.rounds(t, deadAfter)
 	srv := httptest.NewServer(w.handler())

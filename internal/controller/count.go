@@ -9,9 +9,8 @@ import (
 	"skyserve/plan"
 )
 
-// CountReplicas counts a snapshot's replicas, sorted by model, region, GPU and capacity type.
-// Those that are leaving (draining, shutting down, interrupted, failed) do not
-// count.
+// CountReplicas counts a snapshot's replicas, sorted by model, region, GPU and capacity type. It
+// excludes replicas that are draining, shutting down, interrupted or failed.
 func CountReplicas(s *telemetry.Snapshot) []plan.Count {
 	index := map[plan.Count]int{}
 	out := []plan.Count{}
@@ -26,7 +25,7 @@ func CountReplicas(s *telemetry.Snapshot) []plan.Count {
 			switch {
 			case r.Donated || r.State == service.StateDonated:
 				c.Donated++
-			case stays(r.State):
+			case isServing(r.State):
 				c.Replicas++
 			}
 		}
@@ -38,8 +37,8 @@ func CountReplicas(s *telemetry.Snapshot) []plan.Count {
 	return out
 }
 
-// stays reports whether a replica in this state serves or is on its way to.
-func stays(s service.ReplicaState) bool {
+// isServing reports whether a replica in this state is ready or becoming ready.
+func isServing(s service.ReplicaState) bool {
 	switch s {
 	case service.StatePending, service.StateProvisioning, service.StateStarting, service.StateReady, service.StateNotReady:
 		return true

@@ -35,7 +35,7 @@ func TestCountReplicas(t *testing.T) {
 	}
 }
 
-// Round trips are read from what the balancers measured, the shortest of a pair.
+// The round trip of a pair is the shortest measurement.
 func TestRoundTrips(t *testing.T) {
 	ms := func(v float64) *float64 { return &v }
 	snapshot := func(own service.Region, rtt map[service.Region]float64) *telemetry.Snapshot {

@@ -1,18 +1,16 @@
-// Package controller decides which balancer serves which replica and keeps it
-// so. One controller acts at a time, by a lease with a fencing token; its
-// decisions are kept in the store, numbered, and balancers refuse one that is
-// older than what they hold. Traffic does not need it: balancers start with
-// their replicas from their own configuration and go on with the last state
-// they saw.
+// Package controller assigns replicas to balancers and scales the service. One controller is the
+// leader at a time, through a lease with a fencing token. The leader stores its decisions with a
+// revision, and balancers reject a decision that is older than their current one. Requests do not
+// depend on the controller: balancers start with the replicas of their own configuration and keep
+// serving with the last known state.
 //
-// Read assign.go first: it is the decision, and pure. Then round.go, one round of
-// probing, deciding, publishing and repairing; lead.go, round after round while
-// the lease is held; reload.go, other replicas while it runs; and run.go, the
-// process around them.
+// Read assign.go first: it is the assignment, a pure function. Then round.go, one round of probing,
+// assigning, publishing and repairing; leader.go, which runs rounds while the lease is held;
+// reload.go, which reloads the list of replicas at run time; and run.go, the process.
 //
-// Of capacity read reconcile.go: the loop that observes the service once, has machines
-// replaced (Machines, which fleet implements), planned for (planner.go, by package plan) and
-// scaled (scaler.go, by a strategy of package plan; scaling_inputs.go is what it sees, moves.go what
-// comes of it, mismatch.go how what runs differs from the plan). An Actuator carries
-// changes out; fleet has the one there is.
+// For capacity read control_loop.go: the loop observes the service once per iteration, then runs
+// the deployer (Machines, which package fleet implements), the planner (planner.go, with package
+// plan) and the scaler (scaler.go, with a strategy of package plan; scaling_inputs.go contains its
+// inputs, changes.go its changes, mismatch.go the difference between running replicas and the
+// plan). An Actuator applies changes; package fleet contains the implementation.
 package controller

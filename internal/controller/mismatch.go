@@ -6,15 +6,15 @@ import (
 	"skyserve/provision"
 )
 
-// mismatch is how the replicas of a group differ from what a plan wants them to run on. Its zero
-// value is that of a group of which the plan, or a machine, does not say.
+// mismatch is the difference between the machine classes of a group's replicas and the plan. It is
+// zero where the plan has no counts or a replica's class is unknown.
 type mismatch struct {
-	missing []provision.Class // of which more are wanted than serve
-	excess  map[string]bool   // ids of those that serve on something else
+	missing []provision.Class // classes with fewer serving replicas than planned
+	excess  map[string]bool   // IDs of replicas whose class is not planned
 }
 
-// mismatchOf holds replicas that serve against the counts that a plan wants by class.
-func mismatchOf(counts provision.Counts, members []member) mismatch {
+// newMismatch compares serving replicas with the planned counts by class.
+func newMismatch(counts provision.Counts, members []member) mismatch {
 	if counts == nil {
 		return mismatch{}
 	}
@@ -38,8 +38,8 @@ func mismatchOf(counts provision.Counts, members []member) mismatch {
 	return out
 }
 
-// launch is what n new replicas are to run on, what is missing first.
-func (m mismatch) launch(g place, n int) []Launching {
+// launches returns the launches of n new replicas, missing classes first.
+func (m mismatch) launches(g modelRegion, n int) []Launching {
 	var out []Launching
 	for i := range n {
 		on := provision.Class{}
@@ -55,19 +55,20 @@ func (m mismatch) launch(g place, n int) []Launching {
 	return out
 }
 
-// expendable is how many of n replicas can be given up: none while something is missing that
-// the plan wants, since what serves stands in for it, and one of another kind may carry more.
-func (m mismatch) expendable(n int) int {
+// removable returns how many of n replicas can be removed: none while a planned class is missing,
+// since the serving replicas substitute for it, and a replica of another class may have more
+// capacity.
+func (m mismatch) removable(n int) int {
 	if len(m.missing) > 0 {
 		return 0
 	}
 	return n
 }
 
-// exchange is the one replica that another is launched in the place of, on what is missing;
-// nil where nothing is, or one is on its way.
-func (g scaled) exchange() []Replacing {
-	if len(g.differs.missing) == 0 || len(g.differs.excess) == 0 {
+// nextReplacement returns the one replica to replace by a missing class; nil where no class is missing or
+// a replica is still starting.
+func (g replicaGroup) nextReplacement() []Replacing {
+	if len(g.mismatch.missing) == 0 || len(g.mismatch.excess) == 0 {
 		return nil
 	}
 	for _, m := range g.members {
@@ -75,9 +76,9 @@ func (g scaled) exchange() []Replacing {
 			return nil
 		}
 	}
-	for _, id := range g.least(len(g.members)) {
-		if g.differs.excess[id] {
-			return []Replacing{{id, g.differs.missing[0]}}
+	for _, id := range g.removalCandidates(len(g.members)) {
+		if g.mismatch.excess[id] {
+			return []Replacing{{id, g.mismatch.missing[0]}}
 		}
 	}
 	return nil

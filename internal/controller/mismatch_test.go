@@ -18,8 +18,8 @@ regions: [{name: aws/us-east-1, replicas: {min: 1, max: 6}}]
 autoscale: {strategy: lt-i}
 `
 
-// kinds is what replicas run on, sorted.
-func (y *fakeYard) kinds() string {
+// kinds returns the sorted machine classes of the replicas.
+func (y *fakeActuator) kinds() string {
 	y.mu.Lock()
 	defer y.mu.Unlock()
 	var all []string
@@ -32,27 +32,27 @@ func (y *fakeYard) kinds() string {
 	return strings.Join(all, " ")
 }
 
-// stand lets so many replicas run, of which there is one.
+// stand sets the number of running replicas; initially there is one.
 func (w *scalerWorld) stand(n int) {
-	w.yard.set(func() {
+	w.actuator.set(func() {
 		for range n - 1 {
-			w.yard.start("m", "aws/us-east-1")
+			w.actuator.start("m", "aws/us-east-1")
 		}
 	})
 }
 
-// wants lets a plan be in force for an hour.
+// wants puts a plan in force for an hour.
 func (w *scalerWorld) wants(on ...telemetry.TargetReplicas) {
 	target := telemetry.Target{Model: "m", Region: "aws/us-east-1", Replicas: on, ReplicaTPS: 1000, PeakTPS: 1000}
 	for _, c := range on {
 		target.Count += c.Count
 	}
 	now := time.Now()
-	w.scaler.force.set(telemetry.Review{Strategy: "lt-i", From: now, Until: now.Add(time.Hour), Targets: []telemetry.Target{target}})
+	w.scaler.review.set(telemetry.Review{Strategy: "lt-i", From: now, Until: now.Add(time.Hour), Targets: []telemetry.Target{target}})
 }
 
-// What a plan wants replicas to run on is what they come to run on.
-func TestReplicasComeToRunOnWhatThePlanWants(t *testing.T) {
+// Replicas end up on the machine classes of the plan.
+func TestReplicasConvergeToPlannedClasses(t *testing.T) {
 	count := func(gpu string, n int) telemetry.TargetReplicas {
 		return telemetry.TargetReplicas{GPU: gpu, GPUs: 1, Capacity: service.CapacityOnDemand, Count: n}
 	}
@@ -74,12 +74,12 @@ func TestReplicasComeToRunOnWhatThePlanWants(t *testing.T) {
 				least := tt.before
 				for range 24 {
 					w.pass(5*time.Second, 0.5)
-					serve, _ := w.yard.counts("m", "aws/us-east-1")
-					if kinds := w.yard.kinds(); serve < least && strings.Count(kinds, "H100") < strings.Count(tt.after, "H100") {
-						t.Fatalf("%q serve before what takes their place does", kinds)
+					serve, _ := w.actuator.counts("m", "aws/us-east-1")
+					if kinds := w.actuator.kinds(); serve < least && strings.Count(kinds, "H100") < strings.Count(tt.after, "H100") {
+						t.Fatalf("%q: a replica was removed before its replacement was ready", kinds)
 					}
 				}
-				if got := w.yard.kinds(); got != tt.after {
+				if got := w.actuator.kinds(); got != tt.after {
 					t.Errorf("got %q, want %q", got, tt.after)
 				}
 			})
@@ -87,15 +87,16 @@ func TestReplicasComeToRunOnWhatThePlanWants(t *testing.T) {
 	}
 }
 
-// Where a region has no such machine what serves goes on, and it is told once.
-func TestReplicasStayWhereThePlansGPUCannotBeHad(t *testing.T) {
+// Where the planned class is unavailable, existing replicas keep serving, with a single failure
+// event.
+func TestReplicasStayWithoutPlannedGPU(t *testing.T) {
 	testScaler(t, mixedService, func(w *scalerWorld) {
 		w.stand(3)
 		h100 := provision.Class{GPU: "H100", GPUs: 1, Capacity: service.CapacityOnDemand}
-		w.yard.set(func() { w.yard.lacks = h100 })
+		w.actuator.set(func() { w.actuator.lacks = h100 })
 		w.wants(telemetry.TargetReplicas{GPU: "H100", GPUs: 1, Capacity: service.CapacityOnDemand, Count: 2})
 		w.pass(5*time.Minute, 0.5)
-		if got := w.yard.kinds(); got != "L4 L4 L4" {
+		if got := w.actuator.kinds(); got != "L4 L4 L4" {
 			t.Errorf("got %q", got)
 		}
 		var failures int
@@ -105,7 +106,7 @@ func TestReplicasStayWhereThePlansGPUCannotBeHad(t *testing.T) {
 			}
 		}
 		if failures != 1 {
-			t.Errorf("it was told %d times: %+v", failures, w.published().Events)
+			t.Errorf("%d failure events: %+v", failures, w.published().Events)
 		}
 	})
 }

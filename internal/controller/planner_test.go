@@ -18,16 +18,16 @@ import (
 	"skyserve/plan"
 )
 
-// plannedService is one whose replicas carry 1000 tokens a second each.
+// plannedService is a service whose replicas have a capacity of 1000 tokens per second each.
 const plannedService = `name: chat
 models: [{name: m, engine: {kind: sim}, gpus: [{type: L4, tps: 1000}]}]
 regions: [{name: local/us, replicas: {min: 1, max: 9}}]
 autoscale: {forecast: moving-average, every: 1h}
 `
 
-// plannerWorld is a planner among fakes.
+// plannerWorld is a planner with fake dependencies.
 type plannerWorld struct {
-	*reconciler
+	*controlLoop
 	t     *testing.T
 	state *fakeState
 	lease *fakeLease
@@ -48,13 +48,13 @@ func newPlannerWorld(t *testing.T) *plannerWorld {
 	}
 	w := &plannerWorld{t: t, state: &fakeState{}, lease: &fakeLease{}, observed: spec}
 	log := slog.New(slog.DiscardHandler)
-	w.reconciler = &reconciler{log: log, kick: make(chan struct{}, 1), observe: w.say}
-	w.planner = newPlanner(service.ControllerConfig{Service: "chat"}, w.state, new(inForce), log)
+	w.controlLoop = &controlLoop{log: log, kick: make(chan struct{}, 1), observe: w.observeBalancers}
+	w.planner = newPlanner(service.ControllerConfig{Service: "chat"}, w.state, new(currentReview), log)
 	return w
 }
 
-// say is what the balancers say.
-func (w *plannerWorld) say(_ context.Context, since int64, history bool) (*Observed, error) {
+// observeBalancers returns what the balancers report.
+func (w *plannerWorld) observeBalancers(_ context.Context, since int64, history bool) (*Observed, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.err != nil {
@@ -72,14 +72,14 @@ func (w *plannerWorld) say(_ context.Context, since int64, history bool) (*Obser
 	return o, nil
 }
 
-// set changes the world.
+// set changes the world under its lock.
 func (w *plannerWorld) set(f func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	f()
 }
 
-// pass lets time pass, minute by minute, each with its load.
+// pass advances the time, minute by minute, with the load of each.
 func (w *plannerWorld) pass(d time.Duration) {
 	for ; d > 0; d -= time.Minute {
 		time.Sleep(min(d, time.Minute))
@@ -92,7 +92,7 @@ func (w *plannerWorld) pass(d time.Duration) {
 	synctest.Wait()
 }
 
-// published is what balancers hear.
+// published returns the published review.
 func (w *plannerWorld) published() (r telemetry.Review) {
 	w.t.Helper()
 	data, _, err := w.state.Get(context.Background(), "")
@@ -105,8 +105,7 @@ func (w *plannerWorld) published() (r telemetry.Review) {
 	return r
 }
 
-// testPlanner runs a planner in a bubble of its own time; prepare changes the world
-// before it starts.
+// testPlanner runs a planner in a synctest bubble; prepare changes the world before it starts.
 func testPlanner(t *testing.T, f func(w *plannerWorld), prepare ...func(w *plannerWorld)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -123,7 +122,7 @@ func testPlanner(t *testing.T, f func(w *plannerWorld), prepare ...func(w *plann
 	})
 }
 
-func TestTheFirstReviewWaitsForAHistory(t *testing.T) {
+func TestFirstReviewWaitsForHistory(t *testing.T) {
 	testPlanner(t, func(w *plannerWorld) {
 		w.pass(3 * time.Minute)
 		if r := w.published(); r.Plan != nil {
@@ -147,8 +146,8 @@ func TestTheFirstReviewWaitsForAHistory(t *testing.T) {
 	})
 }
 
-// The first reviews come as the history doubles, then one an hour.
-func TestReviewsByTheHour(t *testing.T) {
+// The first reviews follow as the history doubles, later ones every hour.
+func TestReviewsBecomeHourly(t *testing.T) {
 	testPlanner(t, func(w *plannerWorld) {
 		w.set(func() { w.perMin = 60_000 })
 		var at []time.Time
@@ -170,15 +169,15 @@ func TestReviewsByTheHour(t *testing.T) {
 	})
 }
 
-func TestLoadThatLeavesItsForecastIsTold(t *testing.T) {
+func TestDeviationFromForecastIsPublished(t *testing.T) {
 	testPlanner(t, func(w *plannerWorld) {
 		w.set(func() { w.perMin = 60_000 })
 		w.pass(3 * time.Hour)
-		w.soon()
+		w.trigger()
 		w.pass(5 * time.Minute)
 		before := w.published()
 		if left := before.Forecast[0].Left; left != "" {
-			t.Fatalf("a steady load left: %q", left)
+			t.Fatalf("a steady load deviates: %q", left)
 		}
 		w.set(func() { w.perMin = 600_000 })
 		w.pass(25 * time.Minute)
@@ -192,27 +191,27 @@ func TestLoadThatLeavesItsForecastIsTold(t *testing.T) {
 	})
 }
 
-func TestAReviewThatFailsLeavesTheLastOne(t *testing.T) {
+func TestFailedReviewKeepsLastOne(t *testing.T) {
 	testPlanner(t, func(w *plannerWorld) {
 		w.set(func() { w.perMin = 60_000 })
 		w.pass(3 * time.Hour)
 		good := w.published()
-		w.set(func() { w.err = errors.New("no balancer answers") })
-		w.soon()
+		w.set(func() { w.err = errors.New("no balancer responds") })
+		w.trigger()
 		w.pass(time.Minute)
 		r := w.published()
-		if r.Plan.Error != "no balancer answers" || !r.Plan.At.Equal(good.Plan.At) || len(r.Forecast) != 1 {
+		if r.Plan.Error != "no balancer responds" || !r.Plan.At.Equal(good.Plan.At) || len(r.Forecast) != 1 {
 			t.Fatalf("got %+v", r.Plan)
 		}
 		w.set(func() { w.err = nil })
 		w.pass(retryAfter + time.Minute)
 		if r := w.published(); r.Plan.Error != "" || r.Plan.At.Equal(good.Plan.At) {
-			t.Errorf("it was not tried again: %+v", r.Plan)
+			t.Errorf("it was not retried: %+v", r.Plan)
 		}
 	})
 }
 
-// hasHistory lets the store have two hours that an earlier run carried.
+// hasHistory gives the store two hours of history from an earlier run.
 func (w *plannerWorld) hasHistory() {
 	now := time.Now().Unix() / 60
 	for m := now - 120; m < now; m++ {
@@ -220,15 +219,15 @@ func (w *plannerWorld) hasHistory() {
 	}
 }
 
-// line is what status and top show of the plan.
+// line returns the plan's line in status and top.
 func (w *plannerWorld) line() string {
 	s := telemetry.Snapshot{Plan: w.published().Plan}
 	return s.PlanLine(time.UTC)
 }
 
-// A controller may be up before balancers listen: the plan comes soon after they do, and
-// meanwhile it is said what planning waits for.
-func TestPlanningWaitsForBalancersThatAreStarting(t *testing.T) {
+// A controller may start before its balancers: the plan follows soon after they start, and until
+// then status shows what planning is waiting for.
+func TestPlanningWaitsForStartingBalancers(t *testing.T) {
 	for _, starting := range []time.Duration{500 * time.Millisecond, 7 * time.Second, 40 * time.Second} {
 		testPlanner(t, func(w *plannerWorld) {
 			time.Sleep(starting)
@@ -243,7 +242,7 @@ func TestPlanningWaitsForBalancersThatAreStarting(t *testing.T) {
 				t.Errorf("balancers that started in %s: got %q", starting, line)
 			}
 			if w.histories > 3 {
-				t.Errorf("balancers that started in %s were asked for their history %d times", starting, w.histories)
+				t.Errorf("balancers that started in %s: their history was read %d times", starting, w.histories)
 			}
 		}, func(w *plannerWorld) {
 			w.hasHistory()
@@ -252,8 +251,8 @@ func TestPlanningWaitsForBalancersThatAreStarting(t *testing.T) {
 	}
 }
 
-// Balancers that have started and carried nothing yet are not waited for any more.
-func TestNothingIsSaidOfAPlanBeforeThereIsTraffic(t *testing.T) {
+// Planning no longer waits for balancers that have started but have no traffic yet.
+func TestNoPlanIsShownBeforeTraffic(t *testing.T) {
 	testPlanner(t, func(w *plannerWorld) {
 		time.Sleep(2 * time.Second)
 		w.set(func() { w.err = nil })
@@ -265,11 +264,11 @@ func TestNothingIsSaidOfAPlanBeforeThereIsTraffic(t *testing.T) {
 	}, func(w *plannerWorld) { w.err = ErrNoBalancerAnswers })
 }
 
-// Balancers that stay away are no start any more: the reason is told.
-func TestBalancersThatNeverAnswerAreTold(t *testing.T) {
+// Balancers that stay unreachable no longer count as starting: the error is shown.
+func TestUnreachableBalancersAreReported(t *testing.T) {
 	testPlanner(t, func(w *plannerWorld) {
 		w.pass(time.Hour)
-		if line := w.line(); !strings.Contains(line, "no balancer answers: connection refused") {
+		if line := w.line(); !strings.Contains(line, "no balancer responds: connection refused") {
 			t.Errorf("got %q", line)
 		}
 	}, func(w *plannerWorld) {
@@ -277,9 +276,9 @@ func TestBalancersThatNeverAnswerAreTold(t *testing.T) {
 	})
 }
 
-// Balancers start one after the other: a plan made from the first alone would be of half
-// a service. One that stays away is not waited for.
-func TestPlanningWaitsForAllBalancersAtTheStart(t *testing.T) {
+// Balancers start one after the other: planning waits for all of them, because the first alone
+// reports only part of the service, but not forever.
+func TestPlanningWaitsForAllBalancersAtStart(t *testing.T) {
 	testPlanner(t, func(w *plannerWorld) {
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
@@ -289,7 +288,7 @@ func TestPlanningWaitsForAllBalancersAtTheStart(t *testing.T) {
 		time.Sleep(5 * time.Minute)
 		synctest.Wait()
 		if r := w.published(); r.Plan == nil || r.Plan.Status != "optimal" {
-			t.Errorf("a balancer that stays away: got %+v", r.Plan)
+			t.Errorf("a balancer that stays unreachable: got %+v", r.Plan)
 		}
 	}, func(w *plannerWorld) {
 		w.hasHistory()
@@ -297,7 +296,7 @@ func TestPlanningWaitsForAllBalancersAtTheStart(t *testing.T) {
 	})
 }
 
-func TestAReviewIsPublishedOnceTheStoreIsBack(t *testing.T) {
+func TestReviewIsPublishedAfterStoreRecovers(t *testing.T) {
 	testPlanner(t, func(w *plannerWorld) {
 		w.state.mu.Lock()
 		w.state.down = true
@@ -314,7 +313,7 @@ func TestAReviewIsPublishedOnceTheStoreIsBack(t *testing.T) {
 	})
 }
 
-func TestAControllerThatTookOverIsNotOverwritten(t *testing.T) {
+func TestNewerControllersReviewIsNotOverwritten(t *testing.T) {
 	testPlanner(t, func(w *plannerWorld) {
 		newer, err := json.Marshal(telemetry.Review{Token: 8})
 		if err != nil {
@@ -331,8 +330,8 @@ func TestAControllerThatTookOverIsNotOverwritten(t *testing.T) {
 	})
 }
 
-// Balancers that hang keep nobody waiting: neither the rounds nor the end.
-func TestPlanningNeverKeepsControlWaiting(t *testing.T) {
+// Unresponsive balancers delay neither rounds nor shutdown.
+func TestPlanningDoesNotDelayRounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		p := newPlannerWorld(t)
@@ -340,48 +339,48 @@ func TestPlanningNeverKeepsControlWaiting(t *testing.T) {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		}
-		w.reconciler = p.reconciler
+		w.loop = p.controlLoop
 		ctx, end := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		wg.Go(func() { w.run(ctx) })
 		time.Sleep(5 * time.Second)
 		w.lb["lb-us-0"].set(true)
-		time.Sleep(deadAfter*roundEvery + roundEvery)
+		time.Sleep(deadAfter*roundInterval + roundInterval)
 		synctest.Wait()
 		if got := w.lb["lb-eu-0"].replicas(); len(got) != 3 {
-			t.Errorf("no adoption while planning hangs: %v", got)
+			t.Errorf("no adoption while planning is blocked: %v", got)
 		}
 		end()
 		wg.Wait()
 	})
 }
 
-// Replicas that were added or removed are planned with as soon as balancers tell of
-// them, once for several changes in a row.
-func TestChangedReplicasAreReviewedSoon(t *testing.T) {
+// Added or removed replicas cause a review as soon as balancers report them, one for several
+// changes in sequence.
+func TestChangedReplicasCauseReview(t *testing.T) {
 	testPlanner(t, func(w *plannerWorld) {
 		w.set(func() { w.perMin = 60_000 })
 		w.pass(3 * time.Hour)
 		before := w.published()
-		w.soon()
+		w.trigger()
 		synctest.Wait()
-		time.Sleep(changeSettles / 2)
-		w.soon()
+		time.Sleep(changeDelay / 2)
+		w.trigger()
 		synctest.Wait()
 		if r := w.published(); !r.Plan.At.Equal(before.Plan.At) {
 			t.Error("reviewed before balancers could tell")
 		}
 		asked := time.Now()
 		w.pass(time.Minute)
-		if r := w.published(); r.Plan.At.Sub(asked) != changeSettles {
+		if r := w.published(); r.Plan.At.Sub(asked) != changeDelay {
 			t.Errorf("reviewed %s after the last change", r.Plan.At.Sub(asked))
 		}
 	})
 }
 
-// A plan that a strategy carries out holds for its time: neither what the strategy
-// changes nor a controller that takes over makes another.
-func TestAPlanThatIsCarriedOutHoldsForItsTime(t *testing.T) {
+// A plan that a strategy applies stays in force until its end: neither the strategy's changes nor a
+// new leader cause another.
+func TestAppliedPlanStaysInForce(t *testing.T) {
 	testPlanner(t, func(w *plannerWorld) {
 		w.set(func() {
 			w.perMin = 60_000
@@ -397,7 +396,7 @@ func TestAPlanThatIsCarriedOutHoldsForItsTime(t *testing.T) {
 		if g := plan.Targets[0]; g.Count < 1 || g.ReplicaTPS != 1000 || g.PeakTPS < 900 || g.Region != "local/us" {
 			t.Errorf("got %+v", g)
 		}
-		w.soon()
+		w.trigger()
 		next := newPlannerWorld(t)
 		next.state = w.state
 		next.planner.state, next.observed, next.perMin = w.state, w.observed, 60_000
@@ -407,25 +406,25 @@ func TestAPlanThatIsCarriedOutHoldsForItsTime(t *testing.T) {
 		time.Sleep(time.Until(plan.Until) - time.Minute)
 		synctest.Wait()
 		if r := w.published(); !r.From.Equal(plan.From) {
-			t.Errorf("it was planned anew before its time: %s, not %s", r.From, plan.From)
+			t.Errorf("a new plan was made too early: %s, not %s", r.From, plan.From)
 		}
-		if r := next.planner.force.get(); r == nil || !r.From.Equal(plan.From) {
-			t.Errorf("whoever took over does not know the plan: %+v", r)
+		if r := next.planner.current.get(); r == nil || !r.From.Equal(plan.From) {
+			t.Errorf("the new leader does not know the plan: %+v", r)
 		}
 		end()
 		wg.Wait()
 	})
 }
 
-// A plan that is much older than its time is none.
-func TestAnOldPlanIsNoTarget(t *testing.T) {
+// An expired plan has no targets.
+func TestExpiredPlanHasNoTargets(t *testing.T) {
 	from := time.Unix(1_800_000_000, 0)
 	r := &telemetry.Review{
 		From: from, Until: from.Add(time.Hour), Targets: []telemetry.Target{{Model: "m", Region: "local/us", Count: 3, ReplicaTPS: 1000, PeakTPS: 2500}},
 		Forecast: []telemetry.LoadForecast{{Model: "m", Region: "local/us", StepSeconds: 300, MeanTPS: []float64{1, 2}}},
 	}
 	base := from.Add(-time.Minute)
-	got := targetsAt(r, from.Add(119*time.Minute), base)[place{"m", "local/us"}]
+	got := targetsAt(r, from.Add(119*time.Minute), base)[modelRegion{"m", "local/us"}]
 	if got == nil || got.Count != 3 || got.From != time.Minute || got.Until != 61*time.Minute || got.CourseStep != 5*time.Minute || len(got.Course) != 2 {
 		t.Errorf("got %+v", got)
 	}

@@ -7,9 +7,9 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// A balancer that knows a replica by other ranks than the service has now would
-// send requests to ranks that are gone: it is told anew.
-func TestAReplicaWithOtherRanksIsAttachedAnew(t *testing.T) {
+// A balancer that has a replica with outdated ranks would send requests to ranks that no longer
+// exist: the replica is attached again.
+func TestReplicaWithOtherRanksIsReattached(t *testing.T) {
 	w := newWorld()
 	for i := range w.config.Replicas {
 		w.config.Replicas[i].DataParallel, w.config.Replicas[i].MaxNumSeqs = 4, 8
@@ -19,12 +19,12 @@ func TestAReplicaWithOtherRanksIsAttachedAnew(t *testing.T) {
 		ranks, seqs, want int
 	}{{4, 8, 0}, {2, 8, 1}, {0, 8, 1}, {4, 0, 1}} {
 		held := service.ReplicaConfig{ID: "eu-0", Epoch: w.current.Epoch(), DataParallel: c.ranks, MaxNumSeqs: c.seqs}
-		lb := &watched{
+		lb := &trackedBalancer{
 			ControlledBalancer: service.ControlledBalancer{ID: "lb-eu-0"}, listed: true,
 			workers: []telemetry.Worker{{ReplicaConfig: held}},
 		}
-		if got := w.missing(lb); len(got) != c.want {
-			t.Errorf("held with %d ranks of %d: %d to attach, want %d", c.ranks, c.seqs, len(got), c.want)
+		if got := w.missingReplicas(lb); len(got) != c.want {
+			t.Errorf("attached with %d ranks of %d: %d to attach, want %d", c.ranks, c.seqs, len(got), c.want)
 		}
 	}
 }

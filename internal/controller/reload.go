@@ -12,36 +12,36 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// options are what Run may be told beyond the configuration.
+// options are the options of Run.
 type options struct {
-	read     func() (service.ControllerConfig, error)
-	hangups  <-chan os.Signal
-	actuator Actuator
-	machines Machines
-	alerts   []func() []telemetry.Alert
+	readConfig    func() (service.ControllerConfig, error)
+	reloadSignals <-chan os.Signal
+	actuator      Actuator
+	machines      Machines
+	alerts        []func() []telemetry.Alert
 }
 
-// Option tells Run more than the configuration.
+// Option is an option of Run.
 type Option func(*options)
 
-// Reread lets the controller take up what read finds when it is asked to read its configuration
-// again: another list of replicas.
+// Reread enables reloading: read returns the current configuration, whose list of replicas is
+// applied.
 func Reread(read func() (service.ControllerConfig, error)) Option {
-	return func(o *options) { o.read = read }
+	return func(o *options) { o.readConfig = read }
 }
 
-// Hangups lets every signal on a channel have the configuration read again, as
-// POST /reload does; what came of it is logged.
-func Hangups(signals <-chan os.Signal) Option { return func(o *options) { o.hangups = signals } }
+// Hangups reloads the configuration on every signal of a channel, as POST /reload does; the result
+// is logged.
+func Hangups(signals <-chan os.Signal) Option { return func(o *options) { o.reloadSignals = signals } }
 
-// ReconciledBy lets the controller keep machines for as long as it holds the lease.
+// ReconciledBy lets the controller reconcile machines while it holds the lease.
 func ReconciledBy(m Machines) Option { return func(o *options) { o.machines = m } }
 
-// takeUp makes what was read again the configuration.
-func (c *Controller) takeUp() {
+// applyReload applies a reloaded configuration.
+func (c *Controller) applyReload() {
 	c.mu.Lock()
-	next := c.asked
-	c.asked = nil
+	next := c.reloaded
+	c.reloaded = nil
 	c.mu.Unlock()
 	if next == nil {
 		return
@@ -50,72 +50,72 @@ func (c *Controller) takeUp() {
 	for _, r := range next.Replicas {
 		c.known[r.ID] = true
 	}
-	c.log.Info("configuration taken up", "replicas", len(next.Replicas))
-	if c.reconciler != nil {
-		c.reconciler.soon()
+	c.log.Info("configuration applied", "replicas", len(next.Replicas))
+	if c.loop != nil {
+		c.loop.trigger()
 	}
 }
 
-// serveReload answers POST /reload as a balancer does: the replicas of the
-// configuration are taken up by the next round, all else asks for another process.
+// serveReload serves POST /reload as a balancer does: the next round applies the replicas of the
+// configuration; any other change requires a restart.
 func (c *Controller) serveReload(w http.ResponseWriter, r *http.Request) {
-	if !fromHere(r) {
-		refuse(w, http.StatusForbidden, "pages of other origins may not change anything here")
+	if !isLocalRequest(r) {
+		writeError(w, http.StatusForbidden, "requests from other origins are not allowed")
 		return
 	}
-	if c.options.read == nil {
-		refuse(w, http.StatusNotFound, "this controller was not started from a file")
+	if c.options.readConfig == nil {
+		writeError(w, http.StatusNotFound, "this controller has no configuration file")
 		return
 	}
-	done, err := c.reread()
+	done, err := c.reload()
 	if err != nil {
-		refuse(w, http.StatusBadRequest, err.Error())
+		writeError(w, http.StatusBadRequest, err.Error())
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(done) // whoever asked is gone
+	_ = json.NewEncoder(w).Encode(done) // the client has disconnected
 }
 
-// reread reads the configuration again and has the next round take its replicas up.
-// Errors are of reading.
-func (c *Controller) reread() (telemetry.Reload, error) {
+// reload reloads the configuration, whose replicas the next round applies. It returns errors of
+// reading.
+func (c *Controller) reload() (telemetry.Reload, error) {
 	done := telemetry.Reload{Changed: []string{}, Restart: []string{}, Left: []string{}}
-	next, err := c.options.read()
+	next, err := c.options.readConfig()
 	if err != nil {
 		return done, err
 	}
-	if !reflect.DeepEqual(next.Fixed(), c.fixed) {
+	if !reflect.DeepEqual(next.Fixed(), c.immutable) {
 		done.Restart = append(done.Restart, "the configuration apart from replicas")
 		return done, nil
 	}
 	c.mu.Lock()
-	c.asked = &next
+	c.reloaded = &next
 	c.mu.Unlock()
 	done.Revision, done.Changed = next.Revision, append(done.Changed, "replicas")
 	return done, nil
 }
 
-// heed reads the configuration again at every signal until ctx ends.
-func (c *Controller) heed(ctx context.Context) {
+// reloadOnSignal reloads the configuration on every signal until ctx ends.
+func (c *Controller) reloadOnSignal(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-c.options.hangups:
+		case <-c.options.reloadSignals:
 		}
-		done, err := c.reread()
+		done, err := c.reload()
 		switch {
 		case err != nil:
-			c.log.Error("reading the configuration again", "err", err)
+			c.log.Error("reloading the configuration", "err", err)
 		case len(done.Restart) > 0:
-			c.log.Error("the configuration needs another controller", "changed", done.Restart)
+			c.log.Error("reloading the configuration: a restart is required", "changed", done.Restart)
 		}
 	}
 }
 
-// fromHere tells a program of this machine from a page in a browser: of another
-// origin, or of a name that somebody's DNS points here.
-func fromHere(r *http.Request) bool {
+// isLocalRequest reports whether a request comes from a program on this machine, and not from a page in a
+// browser: of another origin, or with a name whose DNS record points here.
+func isLocalRequest(r *http.Request) bool {
 	host, _, err := net.SplitHostPort(r.Host)
 	if err != nil {
 		host = r.Host
@@ -124,8 +124,8 @@ func fromHere(r *http.Request) bool {
 	return (host == "localhost" || ip != nil && ip.IsLoopback()) && http.NewCrossOriginProtection().Check(r) == nil
 }
 
-// refuse writes an error in the form of the admin APIs.
-func refuse(w http.ResponseWriter, status int, message string) {
+// writeError writes an error in the format of the admin APIs.
+func writeError(w http.ResponseWriter, status int, message string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(map[string]any{"error": map[string]string{"message": message}})

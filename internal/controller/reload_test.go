@@ -18,7 +18,7 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// without is the world's configuration less some replicas.
+// without returns the world's configuration without some replicas.
 func (w *world) without(ids ...string) service.ControllerConfig {
 	c := w.config
 	c.Revision, c.Replicas = "next", nil
@@ -34,10 +34,10 @@ func (w *world) without(ids ...string) service.ControllerConfig {
 	return c
 }
 
-// reload asks for a reload and wants it done.
+// reload requests a reload and requires that it succeeds.
 func (w *world) reload(t *testing.T, to service.ControllerConfig) {
 	t.Helper()
-	w.options.read = func() (service.ControllerConfig, error) { return to, nil }
+	w.options.readConfig = func() (service.ControllerConfig, error) { return to, nil }
 	rec := httptest.NewRecorder()
 	r := httptest.NewRequest(http.MethodPost, "http://127.0.0.1:8311/reload", nil)
 	w.handler().ServeHTTP(rec, r)
@@ -47,7 +47,7 @@ func (w *world) reload(t *testing.T, to service.ControllerConfig) {
 	}
 }
 
-func TestAReplicaThatIsWantedNoMoreFinishesFirst(t *testing.T) {
+func TestRemovedReplicaDrainsFirst(t *testing.T) {
 	w := newWorld()
 	w.rounds(t, 1)
 	all := w.config
@@ -67,9 +67,8 @@ func TestAReplicaThatIsWantedNoMoreFinishesFirst(t *testing.T) {
 	w.check(t, map[string][]string{"lb-us-0": {"us-0", "us-1"}})
 }
 
-// A replica that moves to another balancer is not drained: its new owner uses it at
-// once.
-func TestAReplicaThatMovesIsNotDrained(t *testing.T) {
+// A replica that moves to another balancer is not drained: its new owner uses it immediately.
+func TestMovedReplicaIsNotDrained(t *testing.T) {
 	w := newWorld()
 	w.rounds(t, 1)
 	w.lb["lb-us-0"].set(true)
@@ -82,7 +81,7 @@ func TestAReplicaThatMovesIsNotDrained(t *testing.T) {
 	}
 }
 
-func TestReloadRefuses(t *testing.T) {
+func TestReloadRejectsInvalidRequests(t *testing.T) {
 	w := newWorld()
 	moved := w.config
 	moved.AdminToken = "another"
@@ -95,13 +94,13 @@ func TestReloadRefuses(t *testing.T) {
 	}{
 		{"another name for this machine", "http://evil.example:8311/reload", "", nil, 403, "other origins"},
 		{"a page of another origin", "http://127.0.0.1:8311/reload", "http://evil.example", nil, 403, "other origins"},
-		{"no file", "http://127.0.0.1:8311/reload", "", nil, 404, "not started from a file"},
+		{"no file", "http://127.0.0.1:8311/reload", "", nil, 404, "has no configuration file"},
 		{"a file that cannot be read", "http://localhost:8311/reload", "", func() (service.ControllerConfig, error) { return service.ControllerConfig{}, errors.New("line 3") }, 400, "line 3"},
 		{"another token", "http://127.0.0.1:8311/reload", "", func() (service.ControllerConfig, error) { return moved, nil }, 200, `"revision":""`},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			w.options.read = tt.read
+			w.options.readConfig = tt.read
 			rec := httptest.NewRecorder()
 			r := httptest.NewRequest(http.MethodPost, tt.url, nil)
 			if tt.origin != "" {
@@ -111,22 +110,22 @@ func TestReloadRefuses(t *testing.T) {
 			if rec.Code != tt.status || !strings.Contains(rec.Body.String(), tt.want) {
 				t.Errorf("got %d %s", rec.Code, rec.Body)
 			}
-			if w.asked != nil {
-				t.Error("it was taken up")
+			if w.reloaded != nil {
+				t.Error("it was applied")
 			}
 		})
 	}
 }
 
-func TestAHangupReloads(t *testing.T) {
+func TestSignalReloads(t *testing.T) {
 	w := newWorld()
 	hangups := make(chan os.Signal)
 	results := make(chan error, 2)
-	w.options.hangups = hangups
-	w.options.read = func() (service.ControllerConfig, error) { return w.without("us-1"), <-results }
+	w.options.reloadSignals = hangups
+	w.options.readConfig = func() (service.ControllerConfig, error) { return w.without("us-1"), <-results }
 	ctx, end := context.WithCancel(t.Context())
 	var heeding sync.WaitGroup
-	heeding.Go(func() { w.heed(ctx) })
+	heeding.Go(func() { w.reloadOnSignal(ctx) })
 	results <- errors.New("line 3")
 	results <- nil
 	for range 3 { // the third is taken once the second was heeded
@@ -135,13 +134,13 @@ func TestAHangupReloads(t *testing.T) {
 	end()
 	close(results)
 	heeding.Wait()
-	w.takeUp()
+	w.applyReload()
 	if len(w.config.Replicas) != 3 {
-		t.Errorf("%d replicas were taken up, want 3", len(w.config.Replicas))
+		t.Errorf("%d replicas were applied, want 3", len(w.config.Replicas))
 	}
 }
 
-// machinesFunc is Machines that are never busy.
+// machinesFunc is a Machines that is never busy.
 type machinesFunc func(ctx context.Context, may func() error)
 
 func (m machinesFunc) Reconcile(ctx context.Context, may func() error) (busy bool) {
@@ -151,7 +150,7 @@ func (m machinesFunc) Reconcile(ctx context.Context, may func() error) (busy boo
 
 func (machinesFunc) Wait() {}
 
-func TestMachinesAreReconciledWhileTheLeaseIsHeld(t *testing.T) {
+func TestMachinesAreReconciledUnderLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		turns := 0
@@ -166,12 +165,12 @@ func TestMachinesAreReconciledWhileTheLeaseIsHeld(t *testing.T) {
 				}
 			}
 		})
-		w.reconciler = &reconciler{machines: machines, kick: make(chan struct{}, 1)}
+		w.loop = &controlLoop{machines: machines, kick: make(chan struct{}, 1)}
 		go func() {
 			time.Sleep(time.Minute)
 			w.lease.lose()
 		}()
-		if err := w.act(t.Context(), w.lease); !errors.Is(err, errLeaseLost) || turns != 3 {
+		if err := w.runTerm(t.Context(), w.lease); !errors.Is(err, errLeaseLost) || turns != 3 {
 			t.Errorf("got %v, reconciled %d times", err, turns)
 		}
 	})

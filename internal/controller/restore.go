@@ -11,47 +11,47 @@ import (
 	"skyserve/plan"
 )
 
-// ChangedError says that other replicas stand by now than a plan was made from.
+// ChangedError means that the number of replicas has changed since a plan was made.
 type ChangedError struct {
 	Model  string
 	Region service.Region
 	GPU    string
-	// Planned is how many the plan was made from, Now how many there are.
+	// Planned is the number of replicas from which the plan was made, Now the current number.
 	Planned, Now int
 }
 
-// Error names the two counts.
+// Error returns a message with both counts.
 func (e *ChangedError) Error() string {
-	return fmt.Sprintf("replicas of %s in %s on %s: the plan was made from %d, and there are %d by now", e.Model, e.Region, e.GPU, e.Planned, e.Now)
+	return fmt.Sprintf("replicas of %s in %s on %s: the plan was made from %d, but there are %d now", e.Model, e.Region, e.GPU, e.Planned, e.Now)
 }
 
-// Restore makes the whole proposal again that a summary tells of: its changes, and
-// besides them everything as it stands. counts are those that stand now: it fails with
-// *ChangedError where the plan was made from others, and on a summary that has no plan.
+// Restore rebuilds the complete proposal of a summary: its changes, and unchanged rows for all
+// other replicas. counts are the current counts: it fails with *ChangedError where the plan was
+// made from others, and for a summary without a plan.
 func Restore(spec *service.Spec, counts []plan.Count, s *telemetry.PlanSummary) (plan.Proposal, error) {
 	status := plan.Status(s.Status)
 	if status != plan.StatusOptimal && status != plan.StatusFeasible {
-		return plan.Proposal{}, fmt.Errorf("there is no plan for %s to carry out: %s", spec.Name, cmp.Or(s.Error, strings.Join(s.Infeasible, "; "), s.Status))
+		return plan.Proposal{}, fmt.Errorf("there is no plan for %s to apply: %s", spec.Name, cmp.Or(s.Error, strings.Join(s.Infeasible, "; "), s.Status))
 	}
 	in, err := plan.ForecastInputs(spec, nil, s.At, plan.ReviewOptions{})
 	if err != nil {
 		return plan.Proposal{}, err
 	}
 	p := in.Current(counts, status)
-	standing := len(p.Changes)
+	existing := len(p.Changes)
 	for _, c := range s.Changes {
-		if p.Changes, err = withChange(p.Changes, standing, c); err != nil {
+		if p.Changes, err = withChange(p.Changes, existing, c); err != nil {
 			return plan.Proposal{}, err
 		}
 	}
 	return p, nil
 }
 
-// withChange is rows, of which the first few are what stands, with a change made in its
-// row, or as one more where nothing stands yet.
-func withChange(rows []plan.Change, standing int, c telemetry.PlanChange) ([]plan.Change, error) {
+// withChange applies a change to its row among the existing rows, or appends it as a new row where
+// there are no replicas yet.
+func withChange(rows []plan.Change, existing int, c telemetry.PlanChange) ([]plan.Change, error) {
 	now := 0
-	for i, row := range rows[:standing] {
+	for i, row := range rows[:existing] {
 		other := c.Capacity != "" && row.Capacity != nil && *row.Capacity != string(c.Capacity)
 		if row.Model != c.Model || row.Region != string(c.Region) || row.GPU != c.GPU || other {
 			continue

@@ -14,9 +14,8 @@ import (
 	"skyserve/plan"
 )
 
-// A summary is as good as the proposal that it was made of: the counts that both lead
-// to are the same, whatever the load is.
-func TestARestoredProposalIsTheOneThatWasMade(t *testing.T) {
+// A restored proposal leads to the same counts as the original, whatever the load.
+func TestRestoreReturnsOriginalProposal(t *testing.T) {
 	spec := demandtest.Parse(t, demandtest.Service)
 	rapid.Check(t, func(r *rapid.T) {
 		counts := standing(rapid.IntRange(0, 8).Draw(r, "us"), rapid.IntRange(0, 8).Draw(r, "eu"))
@@ -38,7 +37,7 @@ func TestARestoredProposalIsTheOneThatWasMade(t *testing.T) {
 	})
 }
 
-// counted are a proposal's rows as what matters of them, sorted.
+// counted returns the relevant fields of a proposal's rows, sorted.
 func counted(p plan.Proposal) []string {
 	var out []string
 	for _, c := range p.Changes {
@@ -50,7 +49,7 @@ func counted(p plan.Proposal) []string {
 	return out
 }
 
-func TestRestoreRefusesWhatNoLongerFits(t *testing.T) {
+func TestRestoreRejectsChangedCounts(t *testing.T) {
 	const model = demandtest.Model
 	more := telemetry.PlanChange{Model: model, Region: "local/us", GPU: "L4", Now: 1, Delta: 2, Then: 3}
 	for name, c := range map[string]struct {
@@ -62,11 +61,11 @@ func TestRestoreRefusesWhatNoLongerFits(t *testing.T) {
 		"as planned":          {standing(1, 2), "optimal", []telemetry.PlanChange{more}, ""},
 		"another region":      {standing(1, 7), "optimal", []telemetry.PlanChange{more}, ""},
 		"nothing to do":       {standing(1, 1), "feasible", nil, ""},
-		"one more by now":     {standing(2, 2), "optimal", []telemetry.PlanChange{more}, "replicas of " + model + " in local/us on L4: the plan was made from 1, and there are 2 by now"},
-		"none any more":       {standing(0, 2), "optimal", []telemetry.PlanChange{more}, "the plan was made from 1, and there are 0 by now"},
-		"the first, but late": {standing(1, 2), "optimal", []telemetry.PlanChange{{Model: model, Region: "local/us", GPU: "L4", Delta: 3, Then: 3}}, "the plan was made from 0, and there are 1 by now"},
+		"one more by now":     {standing(2, 2), "optimal", []telemetry.PlanChange{more}, "replicas of " + model + " in local/us on L4: the plan was made from 1, but there are 2 now"},
+		"none any more":       {standing(0, 2), "optimal", []telemetry.PlanChange{more}, "the plan was made from 1, but there are 0 now"},
+		"the first, but late": {standing(1, 2), "optimal", []telemetry.PlanChange{{Model: model, Region: "local/us", GPU: "L4", Delta: 3, Then: 3}}, "the plan was made from 0, but there are 1 now"},
 		"twice the same":      {standing(1, 2), "optimal", []telemetry.PlanChange{more, more}, "the plan was made from 1"},
-		"no plan":             {standing(1, 1), "infeasible", nil, "there is no plan for chat to carry out: infeasible"},
+		"no plan":             {standing(1, 1), "infeasible", nil, "there is no plan for chat to apply: infeasible"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, err := Restore(demandtest.Parse(t, demandtest.Service), c.counts, &telemetry.PlanSummary{At: demandtest.Now, Status: c.status, Changes: c.changes})
@@ -81,7 +80,7 @@ func TestRestoreRefusesWhatNoLongerFits(t *testing.T) {
 			}
 			var changed *ChangedError
 			if errors.As(err, &changed) != (c.status == "optimal") {
-				t.Errorf("%T: a caller cannot tell what to do about it", err)
+				t.Errorf("%T: a caller cannot identify the error", err)
 			}
 		})
 	}

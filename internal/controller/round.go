@@ -13,7 +13,7 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// admin is what the controller needs of a balancer's admin API.
+// admin is the part of a balancer's admin API that the controller uses.
 type admin interface {
 	Healthy(ctx context.Context) error
 	Workers(ctx context.Context) ([]telemetry.Worker, error)
@@ -22,46 +22,45 @@ type admin interface {
 	DrainWorker(ctx context.Context, id, by string) error
 }
 
-// watched is a balancer with what the last probes said.
-type watched struct {
+// trackedBalancer is a balancer with the results of the last probes.
+type trackedBalancer struct {
 	service.ControlledBalancer
 	admin    admin
-	failures int // probes in a row that failed
-	// workers are the replicas attached to it as of this round; nil when it did
-	// not say.
+	failures int // consecutive failed probes
+	// workers are the replicas attached to it in this round; nil when it did not list them.
 	workers []telemetry.Worker
 	listed  bool
 }
 
-func (w *watched) alive() bool { return w.failures < deadAfter }
+func (w *trackedBalancer) alive() bool { return w.failures < deadAfter }
 
-// round is one turn: probe, decide, publish, mend. Errors are of the store;
-// balancers that do not answer are none, they are what the controller is for.
-func (c *Controller) round(ctx context.Context, l lease) error {
-	c.takeUp()
-	c.each(func(w *watched) { c.probe(ctx, w) })
-	owners := Assign(c.fleet())
+// runRound probes, assigns, publishes and repairs once. It returns errors of the store; balancers that
+// do not respond are no error.
+func (c *Controller) runRound(ctx context.Context, l lease) error {
+	c.applyReload()
+	c.forEachBalancer(func(w *trackedBalancer) { c.probeBalancer(ctx, w) })
+	owners := Assign(c.assignInput())
 	if owners == nil {
-		c.show()
+		c.updateView()
 		return nil
 	}
-	next := c.current.next(owners, l.Token(), c.newestSeen())
-	c.refused = false
-	if !next.same(c.current) {
-		if err := c.publish(ctx, next); err != nil {
+	next := c.current.next(owners, l.Token(), c.newestEpoch())
+	c.conflicted = false
+	if !next.equal(c.current) {
+		if err := c.publishAssignment(ctx, next); err != nil {
 			return err
 		}
 	}
-	c.show()
+	c.updateView()
 	if !l.Valid() {
 		return errLeaseLost
 	}
-	c.mend(ctx)
+	c.repair(ctx)
 	return nil
 }
 
-// probe asks a balancer for its health and its replicas.
-func (c *Controller) probe(ctx context.Context, w *watched) {
+// probeBalancer reads a balancer's health and its replicas.
+func (c *Controller) probeBalancer(ctx context.Context, w *trackedBalancer) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	w.listed, w.workers = false, nil
@@ -69,24 +68,24 @@ func (c *Controller) probe(ctx context.Context, w *watched) {
 	if err := w.admin.Healthy(ctx); err != nil {
 		w.failures++
 		if before && !w.alive() {
-			c.log.Warn("balancer is dead, its replicas are adopted", "balancer", w.ID, "err", err)
+			c.log.Warn("balancer is dead; other balancers adopt its replicas", "balancer", w.ID, "err", err)
 		}
 		return
 	}
 	if !before {
-		c.log.Info("balancer lives again, its replicas come back", "balancer", w.ID)
+		c.log.Info("balancer has recovered; its replicas return", "balancer", w.ID)
 	}
 	w.failures = 0
 	workers, err := w.admin.Workers(ctx)
-	c.changed(w, "", "listing the replicas of a balancer", err)
+	c.recordResult(w, "", "listing the replicas of a balancer", err)
 	if err != nil {
 		return
 	}
 	w.workers, w.listed = workers, true
 }
 
-// each runs f for all balancers at once and waits.
-func (c *Controller) each(f func(*watched)) {
+// forEachBalancer calls f for all balancers concurrently and waits.
+func (c *Controller) forEachBalancer(f func(*trackedBalancer)) {
 	var wg sync.WaitGroup
 	for _, w := range c.balancers {
 		wg.Go(func() { f(w) })
@@ -94,8 +93,8 @@ func (c *Controller) each(f func(*watched)) {
 	wg.Wait()
 }
 
-// fleet is what Assign needs.
-func (c *Controller) fleet() Fleet {
+// assignInput returns the input of Assign.
+func (c *Controller) assignInput() Fleet {
 	f := Fleet{Replicas: c.config.Replicas, RTT: c.config.RTT}
 	for _, w := range c.balancers {
 		f.Balancers = append(f.Balancers, Balancer{ID: w.ID, Region: w.Region, Alive: w.alive()})
@@ -103,12 +102,12 @@ func (c *Controller) fleet() Fleet {
 	return f
 }
 
-// newestSeen is the newest epoch that any balancer holds. One that refused an
-// assignment as too old remembers a newer epoch of a replica that it no longer
-// has, and does not say which: doubling finds it soon.
-func (c *Controller) newestSeen() uint64 {
+// newestEpoch returns the newest epoch of any balancer. A balancer that rejected an assignment as
+// too old remembers a newer epoch of a replica that it no longer has, but does not report it:
+// doubling the epoch exceeds it soon.
+func (c *Controller) newestEpoch() uint64 {
 	var newest uint64
-	if c.refused {
+	if c.conflicted {
 		newest = 2*c.current.Epoch() + 1
 	}
 	for _, w := range c.balancers {
@@ -119,22 +118,21 @@ func (c *Controller) newestSeen() uint64 {
 	return newest
 }
 
-// publish keeps the next assignment in the store and makes it the current one.
-// When somebody else published meanwhile, theirs is read and the next round
-// decides again.
-func (c *Controller) publish(ctx context.Context, next Assignment) error {
+// publishAssignment writes the next assignment to the store and makes it the current one. If another
+// controller published meanwhile, its assignment is loaded and the next round decides again.
+func (c *Controller) publishAssignment(ctx context.Context, next Assignment) error {
 	data, err := json.Marshal(next)
 	if err != nil {
 		return fmt.Errorf("publishing the assignment: %w", err)
 	}
 	var revision uint64
 	if c.current.revision == 0 {
-		revision, err = c.state.Create(ctx, c.key(), data)
+		revision, err = c.state.Create(ctx, c.assignmentKey(), data)
 	} else {
-		revision, err = c.state.CompareAndSwap(ctx, c.key(), data, c.current.revision)
+		revision, err = c.state.CompareAndSwap(ctx, c.assignmentKey(), data, c.current.revision)
 	}
 	if err != nil {
-		return errors.Join(fmt.Errorf("publishing the assignment: %w", err), c.load(ctx))
+		return errors.Join(fmt.Errorf("publishing the assignment: %w", err), c.loadAssignment(ctx))
 	}
 	next.revision = revision
 	c.current = next
@@ -142,10 +140,10 @@ func (c *Controller) publish(ctx context.Context, next Assignment) error {
 	return nil
 }
 
-// load reads the published assignment.
-func (c *Controller) load(ctx context.Context) error {
-	data, revision, err := c.state.Get(ctx, c.key())
-	if isGone(err) {
+// loadAssignment reads the published assignment.
+func (c *Controller) loadAssignment(ctx context.Context) error {
+	data, revision, err := c.state.Get(ctx, c.assignmentKey())
+	if isNotFound(err) {
 		c.current = Assignment{}
 		return nil
 	}
@@ -153,7 +151,7 @@ func (c *Controller) load(ctx context.Context) error {
 		return err
 	}
 	if c.current, err = decodeAssignment(data, revision); err != nil {
-		c.log.Warn("the published assignment is damaged and is decided anew", "err", err)
+		c.log.Warn("the published assignment is corrupt; computing a new one", "err", err)
 	}
 	for id := range c.current.Owners {
 		c.known[id] = true
@@ -161,16 +159,16 @@ func (c *Controller) load(ctx context.Context) error {
 	return nil
 }
 
-// mend makes the balancers follow the assignment: what one should not have is
-// taken from it before it is given to another, so that a replica has one owner.
-func (c *Controller) mend(ctx context.Context) {
+// repair makes the balancers follow the assignment: a replica is detached from one balancer before it
+// is attached to another, so that it has one owner.
+func (c *Controller) repair(ctx context.Context) {
 	var mu sync.Mutex
-	stuck := map[string]bool{} // replicas that could not be taken away
-	c.each(func(w *watched) {
-		for _, r := range c.surplus(w) {
+	stuck := map[string]bool{} // replicas that could not be detached
+	c.forEachBalancer(func(w *trackedBalancer) {
+		for _, r := range c.excessReplicas(w) {
 			id := r.ID
-			err := c.letGo(ctx, w, r)
-			c.changed(w, id, "detaching a replica", err)
+			err := c.releaseReplica(ctx, w, r)
+			c.recordResult(w, id, "detaching a replica", err)
 			if err != nil {
 				mu.Lock()
 				stuck[id] = true
@@ -178,71 +176,70 @@ func (c *Controller) mend(ctx context.Context) {
 			}
 		}
 	})
-	c.each(func(w *watched) {
-		for _, r := range c.missing(w) {
+	c.forEachBalancer(func(w *trackedBalancer) {
+		for _, r := range c.missingReplicas(w) {
 			if stuck[r.ID] {
 				continue
 			}
-			c.changed(w, r.ID, "attaching a replica", c.attach(ctx, w, r))
+			c.recordResult(w, r.ID, "attaching a replica", c.attachReplica(ctx, w, r))
 		}
 	})
 }
 
-// changed notes how a change of a balancer's replicas went. What fails in every
-// round is logged once.
-func (c *Controller) changed(w *watched, replica, doing string, err error) {
+// recordResult records the result of a change of a balancer's replicas. A repeated error is logged once.
+func (c *Controller) recordResult(w *trackedBalancer, replica, doing string, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	key := w.ID + " " + replica
 	if err == nil {
-		delete(c.said, key)
+		delete(c.lastErrors, key)
 		return
 	}
-	c.refused = c.refused || errors.Is(err, telemetry.ErrConflict)
-	if c.said[key] != err.Error() {
-		c.said[key] = err.Error()
+	c.conflicted = c.conflicted || errors.Is(err, telemetry.ErrConflict)
+	if c.lastErrors[key] != err.Error() {
+		c.lastErrors[key] = err.Error()
 		c.log.Warn(doing, "balancer", w.ID, "replica", replica, "err", err)
 	}
 }
 
-// surplus lists the replicas of ours that a balancer has and should not have.
-// One that an operator attached by hand is not ours.
-func (c *Controller) surplus(w *watched) []telemetry.Worker {
-	var over []telemetry.Worker
+// excessReplicas returns the managed replicas that a balancer has but should not have. Replicas that an
+// operator attached manually are not managed.
+func (c *Controller) excessReplicas(w *trackedBalancer) []telemetry.Worker {
+	var excess []telemetry.Worker
 	for _, r := range w.workers {
 		if (c.known[r.ID] || r.Epoch > 0) && c.current.Owners[r.ID] != w.ID {
-			over = append(over, r)
+			excess = append(excess, r)
 		}
 	}
-	slices.SortFunc(over, func(a, b telemetry.Worker) int { return cmp.Compare(a.ID, b.ID) })
-	return over
+	slices.SortFunc(excess, func(a, b telemetry.Worker) int { return cmp.Compare(a.ID, b.ID) })
+	return excess
 }
 
-// letGo takes a replica from a balancer: at once where another one is to have it,
-// and otherwise, since it is wanted no more, when it has finished what it has.
-func (c *Controller) letGo(ctx context.Context, w *watched, r telemetry.Worker) error {
+// releaseReplica detaches a replica from a balancer: immediately where another balancer gets it, otherwise
+// after it has drained.
+func (c *Controller) releaseReplica(ctx context.Context, w *trackedBalancer, r telemetry.Worker) error {
 	if _, wanted := c.current.Owners[r.ID]; wanted || r.Outstanding == 0 && r.State == service.StateDraining {
-		return c.detach(ctx, w, r.ID)
+		return c.detachReplica(ctx, w, r.ID)
 	}
 	if r.State == service.StateDraining {
-		return nil // the next round looks again
+		return nil // the next round checks again
 	}
 	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
 	defer cancel()
 	err := w.admin.DrainWorker(ctx, r.ID, telemetry.ByController)
-	if errors.Is(err, telemetry.ErrNotFound) { // its model is not known: it has nothing
-		return c.detach(ctx, w, r.ID)
+	if errors.Is(err, telemetry.ErrNotFound) { // its model is unknown, so it has no requests
+		return c.detachReplica(ctx, w, r.ID)
 	}
 	if err == nil {
-		c.log.Info("replica drains", "balancer", w.ID, "replica", r.ID)
+		c.log.Info("draining replica", "balancer", w.ID, "replica", r.ID)
 	}
 	return err
 }
 
-// missing lists the replicas that a balancer should have and does not, or has
-// by an older assignment, at another address or with other ranks. Nothing is known to be missing where it did not say
-// what it has.
-func (c *Controller) missing(w *watched) []service.ReplicaConfig {
+// missingReplicas returns the replicas that a balancer should have but does not have, or has from an older
+// assignment, at another address or with other ranks. It returns none for a balancer that did not
+// list its replicas.
+func (c *Controller) missingReplicas(w *trackedBalancer) []service.ReplicaConfig {
 	if !w.listed {
 		return nil
 	}
@@ -262,7 +259,7 @@ func (c *Controller) missing(w *watched) []service.ReplicaConfig {
 	return replicas
 }
 
-func (c *Controller) detach(ctx context.Context, w *watched, id string) error {
+func (c *Controller) detachReplica(ctx context.Context, w *trackedBalancer, id string) error {
 	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
 	defer cancel()
 	err := w.admin.RemoveWorker(ctx, id, c.current.Epoch())
@@ -272,7 +269,7 @@ func (c *Controller) detach(ctx context.Context, w *watched, id string) error {
 	return err
 }
 
-func (c *Controller) attach(ctx context.Context, w *watched, r service.ReplicaConfig) error {
+func (c *Controller) attachReplica(ctx context.Context, w *trackedBalancer, r service.ReplicaConfig) error {
 	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
 	defer cancel()
 	added, err := w.admin.AddWorker(ctx, r)

@@ -8,8 +8,8 @@ import (
 	"skyserve/plan"
 )
 
-// roundTrips reads what balancers measured of each other; of several measurements
-// of a pair the shortest is how far apart its regions are.
+// roundTrips returns the round trips that balancers measured; of several measurements of a pair the
+// shortest is the distance between its regions.
 func roundTrips(snapshots []*telemetry.Snapshot) map[plan.Pair]time.Duration {
 	out := map[plan.Pair]time.Duration{}
 	for _, s := range snapshots {

@@ -19,7 +19,7 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// Limits of the controller's own listener.
+// Timeouts of the controller's own listener.
 const (
 	headerTimeout = 5 * time.Second
 	stopTimeout   = 2 * time.Second
@@ -38,34 +38,33 @@ func ReadConfig(path string) (service.ControllerConfig, error) {
 	return c, checkConfig(path, c)
 }
 
-// checkConfig refuses what cannot work.
+// checkConfig rejects an invalid configuration.
 func checkConfig(path string, c service.ControllerConfig) error {
 	host, _, err := net.SplitHostPort(c.Listen)
 	switch {
 	case c.Service == "":
-		return fmt.Errorf("reading %s: service: missing", path)
+		return fmt.Errorf("reading %s: service: is missing", path)
 	case err != nil:
 		return fmt.Errorf("reading %s: listen: %w", path, err)
 	case net.ParseIP(host) == nil || !net.ParseIP(host).IsLoopback():
 		return fmt.Errorf("reading %s: listen: must be a loopback address, because it has no authentication, got %q", path, c.Listen)
 	case (c.StoreListen == "") == (c.StoreURL == ""):
-		return fmt.Errorf("reading %s: one of store_listen and store_url is needed, and not both", path)
+		return fmt.Errorf("reading %s: exactly one of store_listen and store_url is required", path)
 	case c.StoreListen != "" && c.StoreDir == "":
-		return fmt.Errorf("reading %s: store_dir: missing, and store_listen needs it", path)
+		return fmt.Errorf("reading %s: store_dir: is missing: store_listen requires it", path)
 	}
 	return nil
 }
 
-// Run is the controller process: it serves the embedded store where the
-// configuration asks for it, and controls the service until ctx ends. Errors
-// are of starting; once started it goes on whatever fails around it.
+// Run runs the controller process: it serves the embedded store if configured, and controls the
+// service until ctx ends. It returns errors of starting; once started, it retries whatever fails.
 func Run(ctx context.Context, config service.ControllerConfig, log *slog.Logger, more ...Option) error {
 	ln, err := net.Listen("tcp", config.Listen)
 	if err != nil {
 		return fmt.Errorf("starting the controller: %w", err)
 	}
 	defer ln.Close()
-	self, revoked, err := partyOf(config)
+	self, revoked, err := loadIdentity(config)
 	if err != nil {
 		return err
 	}
@@ -87,8 +86,8 @@ func Run(ctx context.Context, config service.ControllerConfig, log *slog.Logger,
 	for _, b := range config.Balancers {
 		admins = append(admins, telemetry.NewClient(b.Admin, hc))
 	}
-	force := new(inForce)
-	r := newReconciler(admins, log)
+	force := new(currentReview)
+	r := newControlLoop(admins, log)
 	r.machines, r.planner = c.options.machines, newPlanner(config, st, force, log)
 	if m, knows := c.options.actuator.(Market); knows {
 		r.planner.offers = m.Offers
@@ -96,13 +95,12 @@ func Run(ctx context.Context, config service.ControllerConfig, log *slog.Logger,
 	if c.options.actuator != nil {
 		r.scaler = newScaler(config, st, c.options.actuator, force, log)
 	}
-	c.reconciler = r
+	c.loop = r
 	return c.serve(ctx, ln)
 }
 
-// partyOf is the controller as a party of its service, and the list of those whom it lets in
-// no more; nil where it has no identity.
-func partyOf(config service.ControllerConfig) (*identity.Party, *identity.RevokedFile, error) {
+// loadIdentity loads the controller's identity and its revocation list; nil without an identity.
+func loadIdentity(config service.ControllerConfig) (*identity.Party, *identity.RevokedFile, error) {
 	i := config.Identity
 	if i == nil {
 		return nil, nil, nil
@@ -119,12 +117,12 @@ func partyOf(config service.ControllerConfig) (*identity.Party, *identity.Revoke
 	return &self, revoked, nil
 }
 
-// revokedEvery is how often the list of revoked certificates is read, as balancers do.
-const revokedEvery = 5 * time.Second
+// revocationInterval is the interval at which the revocation list is checked, as at balancers.
+const revocationInterval = 5 * time.Second
 
-// lookForRevoked takes up newer lists until ctx ends.
-func (c *Controller) lookForRevoked(ctx context.Context) {
-	tick := time.NewTicker(revokedEvery)
+// watchRevocations reloads newer revocation lists until ctx ends.
+func (c *Controller) watchRevocations(ctx context.Context) {
+	tick := time.NewTicker(revocationInterval)
 	defer tick.Stop()
 	for {
 		select {
@@ -133,13 +131,13 @@ func (c *Controller) lookForRevoked(ctx context.Context) {
 		case <-tick.C:
 		}
 		if _, err := c.revoked.Look(); err != nil {
-			c.log.Debug("the list of revoked certificates cannot be used; the one in use stays", "file", c.revoked.Path(), "err", err)
+			c.log.Debug("the revocation list is invalid; the previous one stays in effect", "file", c.revoked.Path(), "err", err)
 		}
 	}
 }
 
-// adminClient is how the controller speaks to balancers: by its certificate where it
-// has one, else with their token.
+// adminClient returns the HTTP client for balancers: with the controller's certificate where it has
+// one, otherwise with their token.
 func adminClient(config service.ControllerConfig, self *identity.Party) *http.Client {
 	if self == nil {
 		return telemetry.HTTPClient(config.AdminToken)
@@ -147,7 +145,7 @@ func adminClient(config service.ControllerConfig, self *identity.Party) *http.Cl
 	return telemetry.SecureClient(self.Client(identity.Balancer))
 }
 
-// serve answers on ln and controls, until ctx ends or answering fails.
+// serve serves ln and controls the service, until ctx ends or serving fails.
 func (c *Controller) serve(ctx context.Context, ln net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -155,16 +153,16 @@ func (c *Controller) serve(ctx context.Context, ln net.Listener) error {
 	var wg sync.WaitGroup
 	wg.Go(func() { c.run(ctx) })
 	if c.revoked != nil {
-		wg.Go(func() { c.lookForRevoked(ctx) })
+		wg.Go(func() { c.watchRevocations(ctx) })
 	}
-	if c.options.read != nil && c.options.hangups != nil {
-		wg.Go(func() { c.heed(ctx) })
+	if c.options.readConfig != nil && c.options.reloadSignals != nil {
+		wg.Go(func() { c.reloadOnSignal(ctx) })
 	}
 	wg.Go(func() {
 		<-ctx.Done()
 		end, stop := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 		defer stop()
-		_ = srv.Shutdown(end) // what is left of it ends with the process
+		_ = srv.Shutdown(end) // remaining connections end with the process
 	})
 	c.log.Info("controller started", "service", c.config.Service, "listen", ln.Addr().String())
 	err := srv.Serve(ln)
@@ -176,9 +174,9 @@ func (c *Controller) serve(ctx context.Context, ln net.Listener) error {
 	return fmt.Errorf("serving the controller's listener: %w", err)
 }
 
-// openStore serves the embedded store where the configuration asks for it, and is a
-// client of that one, or of the one that runs elsewhere. An embedded store of a
-// controller with an identity lets balancers of its service in and nobody else.
+// openStore serves the embedded store if configured, and connects to it or to the external one. The
+// embedded store of a controller with an identity only accepts balancers and controllers of its
+// service.
 func openStore(ctx context.Context, config service.ControllerConfig, self *identity.Party, log *slog.Logger) (st *store.Store, health storeHealth, closeAll func(), err error) {
 	url := config.StoreURL
 	options := []store.Option{store.ForService(config.Service), store.Lazy(), store.ClientName("controller"), store.Logger(log)}
@@ -189,7 +187,7 @@ func openStore(ctx context.Context, config service.ControllerConfig, self *ident
 			o.TLS = self.Server(identity.Balancer, identity.Controller)
 			options = append(options, store.Secure(self.Client(identity.Controller)))
 		}
-		// The store outlives ctx by as long as the lease takes to be given up.
+		// The store outlives ctx until the lease is released.
 		srv, err := store.Serve(context.WithoutCancel(ctx), o)
 		if err != nil {
 			return nil, health, nil, err
@@ -206,7 +204,7 @@ func openStore(ctx context.Context, config service.ControllerConfig, self *ident
 	return st, health, func() { st.Close(); closeServer() }, nil
 }
 
-// holderName says which process holds the lease, for people.
+// holderName identifies the process that holds the lease, for display.
 func holderName() string {
 	host, err := os.Hostname()
 	if err != nil {

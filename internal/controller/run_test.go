@@ -28,12 +28,12 @@ func TestReadConfig(t *testing.T) {
 		{"good", good + "replicas: [{id: us-0, url: 'http://r', home: lb-us-0}]\nrtt: {us-eu: 80ms}\n", ""},
 		{"JSON", `{"service":"chat","listen":"127.0.0.1:1","store_url":"nats://s:4222"}`, ""},
 		{"an unknown key", good + "replica: []\n", "replica"},
-		{"no service", strings.Replace(good, "service: chat", "", 1), "service: missing"},
+		{"no service", strings.Replace(good, "service: chat", "", 1), "service: is missing"},
 		{"no listener", strings.Replace(good, "127.0.0.1:8311", "nonsense", 1), "listen:"},
 		{"a public listener", strings.Replace(good, "127.0.0.1:8311", "0.0.0.0:8311", 1), "loopback"},
-		{"two stores", good + "store_url: nats://s\n", "not both"},
-		{"no store", "service: chat\nlisten: 127.0.0.1:8311\n", "is needed"},
-		{"no directory", strings.Replace(good, "store_dir: /d", "", 1), "store_dir: missing"},
+		{"two stores", good + "store_url: nats://s\n", "exactly one of"},
+		{"no store", "service: chat\nlisten: 127.0.0.1:8311\n", "exactly one of"},
+		{"no directory", strings.Replace(good, "store_dir: /d", "", 1), "store_dir: is missing"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -51,12 +51,12 @@ func TestReadConfig(t *testing.T) {
 		})
 	}
 	if _, err := ReadConfig(filepath.Join(t.TempDir(), "missing")); err == nil {
-		t.Error("want an error for a file that is not there")
+		t.Error("want an error for a missing file")
 	}
 }
 
-// balancerServer answers the admin API of a balancer that has no replica and
-// tells of every replica that it is given.
+// balancerServer serves the admin API of a balancer without replicas and sends every attached
+// replica to given.
 func balancerServer(t *testing.T, given chan<- service.ReplicaConfig) *httptest.Server {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(http.ResponseWriter, *http.Request) {})
@@ -77,7 +77,7 @@ func balancerServer(t *testing.T, given chan<- service.ReplicaConfig) *httptest.
 	return srv
 }
 
-func TestRunWithAnEmbeddedStore(t *testing.T) {
+func TestRunWithEmbeddedStore(t *testing.T) {
 	given := make(chan service.ReplicaConfig, 1)
 	srv := balancerServer(t, given)
 	config := service.ControllerConfig{
@@ -99,7 +99,7 @@ func TestRunWithAnEmbeddedStore(t *testing.T) {
 		case err := <-ended:
 			t.Fatalf("ended early: %v", err)
 		case <-time.After(time.Minute):
-			t.Fatal("waited in vain")
+			t.Fatal("timed out")
 		}
 		cancel()
 		if err := <-ended; err != nil {
@@ -111,13 +111,13 @@ func TestRunWithAnEmbeddedStore(t *testing.T) {
 	}
 }
 
-// freeAddr is an address that nobody listens on.
+// freeAddr returns an unused address.
 func freeAddr(t *testing.T) string {
 	t.Helper()
 	return net.JoinHostPort("127.0.0.1", strconv.Itoa(testkit.LocalPort()))
 }
 
-func TestRunSaysWhichPortIsTaken(t *testing.T) {
+func TestRunReportsPortInUse(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -129,8 +129,7 @@ func TestRunSaysWhichPortIsTaken(t *testing.T) {
 	}
 }
 
-// bundle writes the certificate of a party of the service with its key, and that of the
-// authority.
+// bundle writes the certificate and key of a party of the service, and the authority's certificate.
 func bundle(t *testing.T, a *identity.Authority, role identity.Role) *service.Identity {
 	t.Helper()
 	dir := t.TempDir()
@@ -153,14 +152,14 @@ func bundle(t *testing.T, a *identity.Authority, role identity.Role) *service.Id
 	return i
 }
 
-// The store of a controller with an identity is for balancers of its service.
-func TestAStoreForBalancersOfTheService(t *testing.T) {
+// The embedded store of a controller with an identity only accepts balancers of its service.
+func TestEmbeddedStoreOnlyAcceptsOwnBalancers(t *testing.T) {
 	authority, err := identity.NewAuthority("chat", time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
 	config := service.ControllerConfig{Service: "chat", StoreListen: freeAddr(t), StoreDir: t.TempDir(), Identity: bundle(t, authority, identity.Controller)}
-	self, _, err := partyOf(config)
+	self, _, err := loadIdentity(config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,7 +190,7 @@ func TestAStoreForBalancersOfTheService(t *testing.T) {
 		t.Errorf("the controller reads %q, %v", value, err)
 	}
 	config.Identity.CA = "none"
-	if _, _, err := partyOf(config); err == nil || !strings.Contains(err.Error(), "identity: ") {
+	if _, _, err := loadIdentity(config); err == nil || !strings.Contains(err.Error(), "identity: ") {
 		t.Errorf("without the authority's file: %v", err)
 	}
 }

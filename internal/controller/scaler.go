@@ -16,82 +16,81 @@ import (
 	"skyserve/plan"
 )
 
-// settleAfter is how long a place is left alone after another controller changed it:
-// SageServe's cooldown (section 4), which a new strategy does not remember.
-const settleAfter = 15 * time.Second
+// cooldown is the cooldown of a model and region after another controller changed it:
+// SageServe's cooldown (section 4), which a new strategy has no record of.
+const cooldown = 15 * time.Second
 
-// scaler lets the service's strategy decide on what is observed, and carries out
-// what it decides. A strategy's memory ends with a term of leadership; what exists and the
-// plan in force do not.
+// scaler runs the service's strategy on observations and applies its decisions. A strategy's memory
+// ends with a term of leadership; the replicas and the plan in force do not.
 type scaler struct {
-	service string
-	state   state
-	act     Actuator
-	force   *inForce
-	log     *slog.Logger
-	logged  errorOnce
+	service  string
+	state    state
+	actuator Actuator
+	review   *currentReview
+	log      *slog.Logger
+	logged   errorOnce
 
-	strategy plan.Strategy // nil = manual
-	by       service.Autoscale
-	begun    time.Time // the term; strategies count from it
-	took     bool      // over what the controller before told of
-	before   map[place]time.Time
-	events   []telemetry.ScalingEvent
-	shown    telemetry.Scaling // what the store has
-	loads    map[place]float64
+	strategy    plan.Strategy // nil = manual
+	autoscale   service.Autoscale
+	termStart   time.Time // start of the term; the strategy's clock starts here
+	loaded      bool      // the previous controller's events are loaded
+	lastChanges map[modelRegion]time.Time
+	events      []telemetry.ScalingEvent
+	published   telemetry.Scaling // what is stored
+	loads       map[modelRegion]float64
 }
 
-// newScaler makes a scaler of a service.
-func newScaler(config service.ControllerConfig, st state, act Actuator, force *inForce, log *slog.Logger) *scaler {
-	return &scaler{service: config.Service, state: st, act: act, force: force, log: log}
+// newScaler returns the scaler of a service.
+func newScaler(config service.ControllerConfig, st state, act Actuator, force *currentReview, log *slog.Logger) *scaler {
+	return &scaler{service: config.Service, state: st, actuator: act, review: force, log: log}
 }
 
-// begin begins a term.
-func (s *scaler) begin() {
-	s.strategy, s.by, s.loads, s.took = nil, service.Autoscale{}, nil, false
-	s.begun = time.Now()
+// startTerm starts a term.
+func (s *scaler) startTerm() {
+	s.strategy, s.autoscale, s.loads, s.loaded = nil, service.Autoscale{}, nil, false
+	s.termStart = time.Now()
 }
 
-// tell logs an error once for as long as it stays the same.
-func (s *scaler) tell(err error) {
+// logError logs an error once until it changes.
+func (s *scaler) logError(err error) {
 	if s.logged.changed(err) {
 		s.log.Warn("scaling", "err", err)
 	}
 }
 
-// takeOver goes on from what the controller before told of.
-func (s *scaler) takeOver(ctx context.Context) error {
+// loadEvents loads the scaling events that the previous controller published.
+func (s *scaler) loadEvents(ctx context.Context) error {
 	data, _, err := s.state.Get(ctx, telemetry.ScalingKey(s.service))
-	s.shown, s.events, s.before = telemetry.Scaling{}, nil, map[place]time.Time{}
+	s.published, s.events, s.lastChanges = telemetry.Scaling{}, nil, map[modelRegion]time.Time{}
 	switch {
-	case isGone(err):
+	case isNotFound(err):
 		return nil
 	case err == nil:
-		err = json.Unmarshal(data, &s.shown)
+		err = json.Unmarshal(data, &s.published)
 	}
 	if err != nil {
-		return fmt.Errorf("reading what was scaled before: %w", err)
+		return fmt.Errorf("reading earlier scaling events: %w", err)
 	}
-	s.events = s.shown.Events
+	s.events = s.published.Events
 	for _, e := range s.events {
-		s.before[place{e.Model, e.Region}] = e.At
+		s.lastChanges[modelRegion{e.Model, e.Region}] = e.At
 	}
 	return nil
 }
 
-// step acts on an observation.
+// step decides on an observation and applies the decision.
 func (s *scaler) step(ctx context.Context, l lease, now time.Time, o observation) error {
-	if !s.took {
-		if err := s.takeOver(ctx); err != nil {
+	if !s.loaded {
+		if err := s.loadEvents(ctx); err != nil {
 			return err
 		}
-		s.took = true
+		s.loaded = true
 	}
-	current, err := s.act.Current()
+	current, err := s.actuator.Current()
 	if err != nil {
 		return err
 	}
-	if err := s.choose(current.Spec.Autoscale); err != nil {
+	if err := s.selectStrategy(current.Spec.Autoscale); err != nil {
 		return err
 	}
 	if o.err != nil {
@@ -100,10 +99,10 @@ func (s *scaler) step(ctx context.Context, l lease, now time.Time, o observation
 	if o.history != nil {
 		s.loads = observedLoads(o.history, now)
 	}
-	at := &scalingInputs{now: now, current: current, snapshot: o.Snapshot, loads: s.loads, targets: targetsAt(s.force.get(), now, s.begun), review: s.force.get()}
-	if moves := s.decide(at, o.Silent); len(moves) > 0 {
-		err = s.carryAll(ctx, l, moves)
-		after, failed := s.act.Current()
+	at := &scalingInputs{now: now, current: current, snapshot: o.Snapshot, loads: s.loads, targets: targetsAt(s.review.get(), now, s.termStart), review: s.review.get()}
+	if moves := s.decideChanges(at, o.Silent); len(moves) > 0 {
+		err = s.applyChanges(ctx, l, moves)
+		after, failed := s.actuator.Current()
 		if failed != nil {
 			return errors.Join(err, failed)
 		}
@@ -112,95 +111,95 @@ func (s *scaler) step(ctx context.Context, l lease, now time.Time, o observation
 	return errors.Join(err, s.publish(ctx, l, current))
 }
 
-// choose makes the strategy that service.yaml names, unless it is the one at work.
-func (s *scaler) choose(by service.Autoscale) error {
-	if by.Strategy == s.by.Strategy && by.Donate == s.by.Donate && by.Late == s.by.Late {
-		s.by = by
+// selectStrategy creates the strategy of service.yaml, unless it is already running.
+func (s *scaler) selectStrategy(by service.Autoscale) error {
+	if by.Strategy == s.autoscale.Strategy && by.Donate == s.autoscale.Donate && by.Late == s.autoscale.Late {
+		s.autoscale = by
 		return nil
 	}
 	var next plan.Strategy
-	if paced(by.Strategy) {
+	if isAutomatic(by.Strategy) {
 		var err error
 		if next, err = plan.NewStrategy(by.Strategy, plan.StrategyOptions{Keep: !by.Donate, Late: by.Late}); err != nil {
 			return fmt.Errorf("scaling %s: %w", s.service, err)
 		}
 	}
-	s.by, s.strategy = by, next
+	s.autoscale, s.strategy = by, next
 	s.log.Info("scaling", "strategy", by.Strategy, "donate", by.Donate)
 	return nil
 }
 
-// decide is what is to be done about what was seen, with so many balancers that did
-// not answer. What is needed again is taken back before it is removed.
-func (s *scaler) decide(at *scalingInputs, silent int) (moves []move) {
+// decideChanges returns the changes for an observation in which a number of balancers did not respond.
+// Donated replicas are reclaimed before expired ones are removed.
+func (s *scaler) decideChanges(at *scalingInputs, silent int) (moves []scalingChange) {
 	groups := at.groups()
-	at.taken = map[string]bool{}
+	at.claimed = map[string]bool{}
 	if s.strategy != nil {
-		moves = s.scalings(at, groups)
+		moves = s.strategyChanges(at, groups)
 	}
-	if silent == 0 { // else a replica that nobody knows may well be at work
-		moves = append(moves, at.sweep(groups)...)
+	if silent == 0 { // otherwise an unreported replica may have requests
+		moves = append(moves, at.removeExpired(groups)...)
 	}
 	return moves
 }
 
-// scalings are what the strategy wants, and what was left undone.
-func (s *scaler) scalings(at *scalingInputs, groups []scaled) (moves []move) {
+// strategyChanges returns the strategy's changes and completes unfinished ones.
+func (s *scaler) strategyChanges(at *scalingInputs, groups []replicaGroup) (moves []scalingChange) {
 	if at.current.Unfinished {
-		moves = append(moves, move{})
+		moves = append(moves, scalingChange{})
 	}
-	changed := map[place]bool{}
-	for _, c := range s.strategy.Step(at.now.Sub(s.begun), at.fleet(groups)) {
-		if at.now.Sub(s.before[groups[c.Endpoint].place]) < settleAfter {
+	changed := map[modelRegion]bool{}
+	for _, c := range s.strategy.Step(at.now.Sub(s.termStart), at.planFleet(groups)) {
+		if at.now.Sub(s.lastChanges[groups[c.Endpoint].modelRegion]) < cooldown {
 			continue
 		}
-		m := at.move(groups, c, s.by)
+		m := at.buildChange(groups, c, s.autoscale)
 		if !reflect.DeepEqual(m.change, Change{}) {
-			moves, changed[groups[c.Endpoint].place] = append(moves, m), true
+			moves, changed[groups[c.Endpoint].modelRegion] = append(moves, m), true
 		}
 	}
-	return append(moves, at.exchange(groups, changed)...)
+	return append(moves, at.replaceMismatched(groups, changed)...)
 }
 
-// carryAll carries moves out one after the other, for as long as the lease is held;
-// one that fails does not keep the others from being tried.
-func (s *scaler) carryAll(ctx context.Context, l lease, moves []move) (err error) {
+// applyChanges applies changes in sequence while the lease is held; a failed one does not prevent the
+// others.
+func (s *scaler) applyChanges(ctx context.Context, l lease, moves []scalingChange) (err error) {
 	may := mayAct(ctx, l)
 	for _, m := range moves {
-		launched, failed := s.act.Apply(ctx, m.change, may)
+		launched, failed := s.actuator.Apply(ctx, m.change, may)
 		if errors.Is(failed, errLeaseLost) || errors.Is(failed, ErrBusy) || ctx.Err() != nil {
 			return errors.Join(err, failed)
 		}
 		if failed != nil {
 			err = errors.Join(err, failed)
-			s.note(s.failed(m, failed))
+			s.addEvents(s.failureEvents(m, failed))
 			continue
 		}
-		events := m.told(launched)
+		events := m.eventsAfter(launched)
 		for _, e := range events {
-			s.log.Info("scaled", "strategy", e.Strategy, "action", e.Action, "region", e.Region, "model", e.Model, "replicas", strings.Join(e.Replicas, ","), "why", e.Reason)
+			s.log.Info("scaled", "strategy", e.Strategy, "action", e.Action, "region", e.Region, "model", e.Model, "replicas", strings.Join(e.Replicas, ","), "reason", e.Reason)
 		}
-		s.note(events)
+		s.addEvents(events)
 	}
 	return err
 }
 
-// note adds to the events that are told.
-func (s *scaler) note(events []telemetry.ScalingEvent) {
+// addEvents appends to the published events.
+func (s *scaler) addEvents(events []telemetry.ScalingEvent) {
 	s.events = append(slices.Clone(s.events), events...)
 	s.events = s.events[max(0, len(s.events)-telemetry.MaxScalingEvents):]
 }
 
-// told are the events of a move that was carried out. What was launched belongs to
-// the redeployments first, which only name what was given up for it.
-func (m move) told(launched []string) []telemetry.ScalingEvent {
+// eventsAfter returns the events of an applied change. Launched replicas are attributed to redeployments
+// first, whose events so far only contain the removed replicas.
+func (m scalingChange) eventsAfter(launched []string) []telemetry.ScalingEvent {
 	events := slices.Clone(m.events)
 	for i := range events {
 		e := &events[i]
 		switch e.Action {
 		case telemetry.ScalingRedeployed:
 			n := min(len(e.Replicas), len(launched))
-			e.Reason += "; in the place of " + strings.Join(e.Replicas, ", ")
+			e.Reason += "; replaces " + strings.Join(e.Replicas, ", ")
 			e.Replicas, launched = launched[:n], launched[n:]
 		case telemetry.ScalingLaunched, telemetry.ScalingReplaced:
 			e.Replicas, launched = append(e.Replicas, launched...), nil
@@ -209,9 +208,8 @@ func (m move) told(launched []string) []telemetry.ScalingEvent {
 	return events
 }
 
-// failed tells of a move that could not be carried out, once for as long as it fails
-// in the same way.
-func (s *scaler) failed(m move, err error) []telemetry.ScalingEvent {
+// failureEvents returns the event of a failed change, or none for a repeated failure.
+func (s *scaler) failureEvents(m scalingChange, err error) []telemetry.ScalingEvent {
 	if len(m.events) == 0 {
 		return nil
 	}
@@ -229,19 +227,18 @@ func (s *scaler) failed(m move, err error) []telemetry.ScalingEvent {
 	return []telemetry.ScalingEvent{e}
 }
 
-// publish keeps what is donated and what was done in the store, where balancers hear
-// of it.
+// publish writes the donations and events to the store, from which balancers read them.
 func (s *scaler) publish(ctx context.Context, l lease, current CurrentState) error {
 	next := telemetry.Scaling{
 		Token: l.Token(), Strategy: current.Spec.Autoscale.Strategy, Donations: current.donations(),
 		Events: append([]telemetry.ScalingEvent{}, s.events...),
 	}
-	if reflect.DeepEqual(next, s.shown) {
+	if reflect.DeepEqual(next, s.published) {
 		return nil
 	}
-	if err := keep(ctx, l, s.state, telemetry.ScalingKey(s.service), next); err != nil {
-		return fmt.Errorf("publishing what was scaled: %w", err)
+	if err := storeValue(ctx, l, s.state, telemetry.ScalingKey(s.service), next); err != nil {
+		return fmt.Errorf("publishing the scaling events: %w", err)
 	}
-	s.shown = next
+	s.published = next
 	return nil
 }

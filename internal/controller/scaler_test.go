@@ -23,9 +23,9 @@ import (
 	"skyserve/provision"
 )
 
-// fakeYard is a service's replicas, and the balancers that tell of them. It refuses
-// what no service may come to.
-type fakeYard struct {
+// fakeActuator is the replicas of a service and the balancers that report them. It rejects changes that
+// violate the service's bounds.
+type fakeActuator struct {
 	fail func(format string, args ...any)
 	spec *service.Spec
 
@@ -45,16 +45,16 @@ type fakeYard struct {
 	points   []telemetry.Point
 }
 
-func newYard(t interface {
+func newFakeActuator(t interface {
 	Fatal(args ...any)
 	Errorf(format string, args ...any)
 }, text string,
-) *fakeYard {
+) *fakeActuator {
 	spec, err := service.Parse("service.yaml", []byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
-	y := &fakeYard{fail: t.Errorf, spec: spec, kv: map[string]*float64{}, down: map[string]bool{}}
+	y := &fakeActuator{fail: t.Errorf, spec: spec, kv: map[string]*float64{}, down: map[string]bool{}}
 	for _, r := range spec.Regions {
 		for _, m := range spec.Models {
 			for range spec.BoundsFor(m.Name, r.Name).Min {
@@ -65,20 +65,20 @@ func newYard(t interface {
 	return y
 }
 
-func (y *fakeYard) start(model string, region service.Region) string {
+func (y *fakeActuator) start(model string, region service.Region) string {
 	id := fmt.Sprintf("%s-%s-%d", region.Place(), model, y.started)
 	y.started++
 	y.replicas = append(y.replicas, CurrentReplica{ID: id, Model: model, Region: region, GPU: "L4", On: provision.Class{GPU: "L4", GPUs: 1, Capacity: service.CapacityOnDemand}})
 	return id
 }
 
-func (y *fakeYard) Current() (CurrentState, error) {
+func (y *fakeActuator) Current() (CurrentState, error) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
 	return CurrentState{Spec: y.spec, Replicas: slices.Clone(y.replicas), Unfinished: y.half}, nil
 }
 
-func (y *fakeYard) Apply(_ context.Context, o Change, may func() error) (launched []string, err error) {
+func (y *fakeActuator) Apply(_ context.Context, o Change, may func() error) (launched []string, err error) {
 	if err := may(); err != nil {
 		return nil, err
 	}
@@ -99,12 +99,12 @@ func (y *fakeYard) Apply(_ context.Context, o Change, may func() error) (launche
 		y.replicas = slices.DeleteFunc(y.replicas, func(r CurrentReplica) bool { return r.ID == id })
 	}
 	for _, d := range o.Donate {
-		lent := d.Donation
-		y.at(d.ID).Donation = &lent
+		donated := d.Donation
+		y.at(d.ID).Donation = &donated
 	}
 	for _, l := range o.Launch {
 		for _, r := range y.replicas {
-			if r.Model == l.Model && r.Region == l.Region && r.lent() {
+			if r.Model == l.Model && r.Region == l.Region && r.isDonated() {
 				y.fail("%s is launched in %s although %s is donated", l.Model, l.Region, r.ID)
 			}
 		}
@@ -130,7 +130,7 @@ func (y *fakeYard) Apply(_ context.Context, o Change, may func() error) (launche
 	return launched, err
 }
 
-func (y *fakeYard) at(id string) *CurrentReplica {
+func (y *fakeActuator) at(id string) *CurrentReplica {
 	i := slices.IndexFunc(y.replicas, func(r CurrentReplica) bool { return r.ID == id })
 	if i < 0 {
 		y.fail("there is no %s", id)
@@ -139,8 +139,8 @@ func (y *fakeYard) at(id string) *CurrentReplica {
 	return &y.replicas[i]
 }
 
-// check holds every model and region to its bounds.
-func (y *fakeYard) check() {
+// check checks the bounds of every model and region.
+func (y *fakeActuator) check() {
 	for _, r := range y.spec.Regions {
 		for _, m := range y.spec.Models {
 			b, all, serve := y.spec.BoundsFor(m.Name, r.Name), 0, 0
@@ -159,8 +159,8 @@ func (y *fakeYard) check() {
 	}
 }
 
-// observe is what the balancers say.
-func (y *fakeYard) observe(_ context.Context, since int64, history bool) (*Observed, error) {
+// observe returns what the balancers report.
+func (y *fakeActuator) observe(_ context.Context, since int64, history bool) (*Observed, error) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
 	if y.silent != nil {
@@ -192,24 +192,24 @@ func (y *fakeYard) observe(_ context.Context, since int64, history bool) (*Obser
 	return o, nil
 }
 
-// fill sets the KV memory in use of all replicas.
-func (y *fakeYard) fill(share float64) { y.set(func() { y.use(share) }) }
+// fill sets the KV utilisation of all replicas.
+func (y *fakeActuator) fill(share float64) { y.set(func() { y.use(share) }) }
 
 // use is fill under the lock.
-func (y *fakeYard) use(share float64) {
+func (y *fakeActuator) use(share float64) {
 	for _, r := range y.replicas {
 		y.kv[r.ID] = &share
 	}
 }
 
-func (y *fakeYard) set(f func()) {
+func (y *fakeActuator) set(f func()) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
 	f()
 }
 
-// counts are how many replicas of a model and region serve and are donated.
-func (y *fakeYard) counts(model string, region service.Region) (serve, donated int) {
+// counts returns how many replicas of a model and region serve and are donated.
+func (y *fakeActuator) counts(model string, region service.Region) (serve, donated int) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
 	for _, r := range y.replicas {
@@ -224,21 +224,21 @@ func (y *fakeYard) counts(model string, region service.Region) (serve, donated i
 	return serve, donated
 }
 
-// scalerWorld is a scaler among fakes.
+// scalerWorld is a scaler with fake dependencies.
 type scalerWorld struct {
-	*reconciler
+	*controlLoop
 	*testing.T
-	yard  *fakeYard
-	store *fakeState
-	lease *fakeLease
+	actuator *fakeActuator
+	store    *fakeState
+	lease    *fakeLease
 }
 
-// testScaler runs a scaler in a bubble of its own time.
+// testScaler runs a scaler in a synctest bubble.
 func testScaler(t *testing.T, text string, f func(w *scalerWorld)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		w := &scalerWorld{T: t, yard: newYard(t, text), store: &fakeState{}, lease: &fakeLease{}}
-		w.reconciler = w.another()
+		w := &scalerWorld{T: t, actuator: newFakeActuator(t, text), store: &fakeState{}, lease: &fakeLease{}}
+		w.controlLoop = w.another()
 		ctx, end := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		wg.Go(func() { w.run(ctx, w.lease) })
@@ -249,32 +249,32 @@ func testScaler(t *testing.T, text string, f func(w *scalerWorld)) {
 	})
 }
 
-// another is a scaler of the same service.
-func (w *scalerWorld) another() *reconciler {
+// another returns a second control loop of the same service.
+func (w *scalerWorld) another() *controlLoop {
 	log := slog.New(slog.DiscardHandler)
-	r := &reconciler{log: log, kick: make(chan struct{}, 1), observe: w.yard.observe}
-	r.scaler = newScaler(service.ControllerConfig{Service: "chat"}, w.store, w.yard, new(inForce), log)
+	r := &controlLoop{log: log, kick: make(chan struct{}, 1), observe: w.actuator.observe}
+	r.scaler = newScaler(service.ControllerConfig{Service: "chat"}, w.store, w.actuator, new(currentReview), log)
 	return r
 }
 
-// pass lets time pass while memory is used so much.
+// pass advances the time at a KV utilisation.
 func (w *scalerWorld) pass(d time.Duration, kv float64) {
 	for ; d > 0; d -= time.Second {
-		w.yard.fill(kv)
+		w.actuator.fill(kv)
 		time.Sleep(time.Second)
 	}
 	synctest.Wait()
 }
 
-// want checks how many replicas of m serve in us and are donated.
+// want checks how many replicas of m in us serve and are donated.
 func (w *scalerWorld) want(serve, donated int) {
 	w.Helper()
-	if s, d := w.yard.counts("m", "local/us"); s != serve || d != donated {
+	if s, d := w.actuator.counts("m", "local/us"); s != serve || d != donated {
 		w.Fatalf("%d serve and %d are donated, want %d and %d", s, d, serve, donated)
 	}
 }
 
-// published is what balancers hear.
+// published returns the published scaling state.
 func (w *scalerWorld) published() (s telemetry.Scaling) {
 	w.Helper()
 	data, _, err := w.store.Get(w.Context(), "")
@@ -293,7 +293,7 @@ regions: [{name: local/us, replicas: {min: 1, max: 3}}]
 autoscale: {strategy: reactive, donate: true, donate_for: 5m, donate_price: 0.3}
 `
 
-func TestReactiveGrowsDonatesReclaimsAndRemoves(t *testing.T) {
+func TestReactiveScalesUpDonatesReclaimsRemoves(t *testing.T) {
 	testScaler(t, reactiveService, func(w *scalerWorld) {
 		w.pass(12*time.Second, 0.8)
 		w.want(2, 0)
@@ -328,7 +328,7 @@ func TestReactiveGrowsDonatesReclaimsAndRemoves(t *testing.T) {
 	})
 }
 
-func TestWithoutDonatingReplicasAreStoppedOnceTheyAreEmpty(t *testing.T) {
+func TestExcessReplicasStopAfterDraining(t *testing.T) {
 	testScaler(t, strings.Replace(reactiveService, "donate: true", "donate: false", 1), func(w *scalerWorld) {
 		w.pass(12*time.Second, 0.8)
 		w.want(2, 0)
@@ -340,38 +340,38 @@ func TestWithoutDonatingReplicasAreStoppedOnceTheyAreEmpty(t *testing.T) {
 	})
 }
 
-func TestNothingIsDoneOnFiguresThatAreMissing(t *testing.T) {
-	for name, spoil := range map[string]func(y *fakeYard){
-		"stale":                 func(y *fakeYard) { y.stale = true },
-		"no balancer answers":   func(y *fakeYard) { y.silent = errDead },
-		"an engine tells none":  func(y *fakeYard) { y.kv[y.replicas[0].ID] = nil },
-		"nobody is ready":       func(y *fakeYard) { y.down[y.replicas[0].ID], y.down[y.replicas[1].ID] = true, true },
-		"one of two is unknown": func(y *fakeYard) { y.kv[y.replicas[1].ID] = nil },
+func TestMissingFiguresCauseNoChange(t *testing.T) {
+	for name, spoil := range map[string]func(y *fakeActuator){
+		"stale":                 func(y *fakeActuator) { y.stale = true },
+		"no balancer answers":   func(y *fakeActuator) { y.silent = errDead },
+		"an engine tells none":  func(y *fakeActuator) { y.kv[y.replicas[0].ID] = nil },
+		"nobody is ready":       func(y *fakeActuator) { y.down[y.replicas[0].ID], y.down[y.replicas[1].ID] = true, true },
+		"one of two is unknown": func(y *fakeActuator) { y.kv[y.replicas[1].ID] = nil },
 	} {
 		t.Run(name, func(t *testing.T) {
 			testScaler(t, strings.Replace(reactiveService, "min: 1", "min: 2", 1), func(w *scalerWorld) {
 				for _, share := range []float64{0.95, 0.05} {
 					for range 60 {
-						w.yard.set(func() { // at once: a look may come between two steps
-							w.yard.use(share)
-							spoil(w.yard)
+						w.actuator.set(func() { // at once: a look may come between two steps
+							w.actuator.use(share)
+							spoil(w.actuator)
 						})
 						time.Sleep(time.Second)
 					}
 				}
 				synctest.Wait()
-				if n := len(w.yard.orders); n > 0 {
-					t.Errorf("%d orders: %+v", n, w.yard.orders)
+				if n := len(w.actuator.orders); n > 0 {
+					t.Errorf("%d orders: %+v", n, w.actuator.orders)
 				}
 			})
 		})
 	}
 }
 
-// auto grows where interactive requests wait for their first token, be it at the
-// balancers or in the engines. Deferred ones, those of another model or region and
-// figures that are old or that a balancer does not tell decide nothing.
-func TestAutoGrowsWhereInteractiveRequestsWait(t *testing.T) {
+// The strategy auto adds replicas where interactive requests wait for their first token, at the
+// balancers or in the engines. Deferred requests, those of another model or region, and stale or
+// missing figures have no effect.
+func TestAutoScalesUpForWaitingInteractive(t *testing.T) {
 	told := func(region service.Region, age int64, models ...telemetry.ModelSnapshot) telemetry.RegionSnapshot {
 		return telemetry.RegionSnapshot{Name: region, Balancers: []telemetry.BalancerSnapshot{{State: "READY", AgeMillis: age}}, Models: models}
 	}
@@ -393,7 +393,7 @@ func TestAutoGrowsWhereInteractiveRequestsWait(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			testScaler(t, strings.Replace(reactiveService, "reactive", "auto", 1), func(w *scalerWorld) {
-				w.yard.set(func() { w.yard.held, w.yard.pending = []telemetry.RegionSnapshot{c.held}, c.pending })
+				w.actuator.set(func() { w.actuator.held, w.actuator.pending = []telemetry.RegionSnapshot{c.held}, c.pending })
 				w.pass(6*time.Second, 0.5)
 				w.want(c.want, 0)
 			})
@@ -401,10 +401,9 @@ func TestAutoGrowsWhereInteractiveRequestsWait(t *testing.T) {
 	}
 }
 
-// What a region's balancers count of first tokens reaches the strategy, and nothing
-// where they do not tell it.
-func TestAStrategySeesFirstTokens(t *testing.T) {
-	y := newYard(t, reactiveService)
+// The first-token counts of a region's balancers reach the strategy, unless they are stale.
+func TestStrategyReceivesFirstTokenCounts(t *testing.T) {
+	y := newFakeActuator(t, reactiveService)
 	current, _ := y.Current()
 	for _, c := range []struct {
 		age  int64
@@ -419,62 +418,60 @@ func TestAStrategySeesFirstTokens(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := &scalingInputs{now: time.Now(), current: current, snapshot: seen.Snapshot}
-		if got := s.fleet(s.groups()).Endpoints[0].Fast; !reflect.DeepEqual(got, c.want) {
+		if got := s.planFleet(s.groups()).Endpoints[0].Fast; !reflect.DeepEqual(got, c.want) {
 			t.Errorf("figures of %d ms ago: got %+v, want %+v", c.age, got, c.want)
 		}
 	}
 }
 
-// Another objective in service.yaml begins anew; the same one goes on with what was
-// learned.
-func TestAnotherObjectiveIsTakenUp(t *testing.T) {
-	w := &scalerWorld{yard: newYard(t, strings.Replace(reactiveService, "reactive", "auto", 1)), store: &fakeState{}}
+// Another objective in service.yaml restarts the strategy; an unchanged one keeps its state.
+func TestChangedObjectiveRestartsStrategy(t *testing.T) {
+	w := &scalerWorld{actuator: newFakeActuator(t, strings.Replace(reactiveService, "reactive", "auto", 1)), store: &fakeState{}}
 	s := w.another().scaler
-	by := w.yard.spec.Autoscale
-	if err := s.choose(by); err != nil {
+	by := w.actuator.spec.Autoscale
+	if err := s.selectStrategy(by); err != nil {
 		t.Fatal(err)
 	}
 	first := s.strategy
 	by.DonatePrice = 9
-	if err := s.choose(by); err != nil || s.strategy != first {
-		t.Errorf("the strategy was made anew: %v", err)
+	if err := s.selectStrategy(by); err != nil || s.strategy != first {
+		t.Errorf("the strategy was recreated: %v", err)
 	}
 	by.Late = 0.01
-	if err := s.choose(by); err != nil || s.strategy == first || s.by.Late != 0.01 {
-		t.Errorf("another objective is not taken up: %v", err)
+	if err := s.selectStrategy(by); err != nil || s.strategy == first || s.autoscale.Late != 0.01 {
+		t.Errorf("another objective is not applied: %v", err)
 	}
 }
 
-func TestManualOnlyRemovesWhatWasDonatedLongEnough(t *testing.T) {
+func TestManualOnlyRemovesExpiredDonations(t *testing.T) {
 	testScaler(t, strings.Replace(reactiveService, "reactive", "manual", 1), func(w *scalerWorld) {
-		w.yard.set(func() {
-			id := w.yard.start("m", "local/us")
-			w.yard.at(id).Donation = &service.Donation{Since: time.Now(), Until: time.Now().Add(time.Minute)}
-			w.yard.half = true
+		w.actuator.set(func() {
+			id := w.actuator.start("m", "local/us")
+			w.actuator.at(id).Donation = &service.Donation{Since: time.Now(), Until: time.Now().Add(time.Minute)}
+			w.actuator.half = true
 		})
 		w.pass(50*time.Second, 0.9)
 		w.want(1, 1)
 		w.pass(20*time.Second, 0.9)
 		w.want(1, 0)
-		if n := len(w.yard.orders); n != 1 {
+		if n := len(w.actuator.orders); n != 1 {
 			t.Errorf("%d orders", n)
 		}
 	})
 }
 
-func TestAControllerThatLostTheLeaseChangesNothing(t *testing.T) {
+func TestLostLeaseStopsChanges(t *testing.T) {
 	testScaler(t, reactiveService, func(w *scalerWorld) {
 		w.lease.lose()
 		w.pass(time.Minute, 0.9)
-		if len(w.yard.orders) > 0 {
-			t.Errorf("got %+v", w.yard.orders)
+		if len(w.actuator.orders) > 0 {
+			t.Errorf("got %+v", w.actuator.orders)
 		}
 	})
 }
 
-// What another controller did just now, no new one does again at once; what it told
-// of is told on.
-func TestANewControllerGoesOnWhereTheOldOneEnded(t *testing.T) {
+// A new leader respects the cooldown of the previous leader's changes and keeps its events.
+func TestNewLeaderKeepsEventsAndCooldown(t *testing.T) {
 	testScaler(t, reactiveService, func(w *scalerWorld) {
 		w.pass(8*time.Second, 0.8)
 		w.want(2, 0)
@@ -486,7 +483,7 @@ func TestANewControllerGoesOnWhereTheOldOneEnded(t *testing.T) {
 		var wg sync.WaitGroup
 		second := w.another()
 		wg.Go(func() { second.run(ctx, next) })
-		w.pass(settleAfter-time.Since(at)-time.Second, 0.8)
+		w.pass(cooldown-time.Since(at)-time.Second, 0.8)
 		w.want(2, 0)
 		w.pass(10*time.Second, 0.8)
 		w.want(3, 0)
@@ -498,33 +495,33 @@ func TestANewControllerGoesOnWhereTheOldOneEnded(t *testing.T) {
 	})
 }
 
-func TestWhatCannotBeDoneIsToldOnceAndTriedAgain(t *testing.T) {
+func TestFailedChangeIsRetriedWithOneEvent(t *testing.T) {
 	testScaler(t, reactiveService, func(w *scalerWorld) {
-		w.yard.set(func() { w.yard.refuse = errors.New("port 1 is taken") })
+		w.actuator.set(func() { w.actuator.refuse = errors.New("port 1 is taken") })
 		w.pass(2*time.Minute, 0.8)
 		e := w.published().Events
 		if len(e) != 1 || e[0].Action != telemetry.ScalingFailed || !strings.Contains(e[0].Reason, "launched (memory 80 % used, above 70 %): port 1 is taken") {
 			t.Fatalf("got %+v", e)
 		}
-		w.yard.set(func() { w.yard.refuse = ErrBusy })
+		w.actuator.set(func() { w.actuator.refuse = ErrBusy })
 		w.pass(time.Minute, 0.8)
-		w.yard.set(func() { w.yard.refuse = nil })
+		w.actuator.set(func() { w.actuator.refuse = nil })
 		w.pass(20*time.Second, 0.8)
-		if s, _ := w.yard.counts("m", "local/us"); s < 2 {
-			t.Errorf("it was not tried again: %d serve", s)
+		if s, _ := w.actuator.counts("m", "local/us"); s < 2 {
+			t.Errorf("it was not retried: %d serve", s)
 		}
 		if e := w.published().Events; e[1].Action != telemetry.ScalingLaunched {
-			t.Errorf("being busy is no event: got %+v", e)
+			t.Errorf("ErrBusy must not create an event: got %+v", e)
 		}
 	})
 }
 
-func TestWhatACrashLeftUndoneIsFinished(t *testing.T) {
+func TestUnfinishedChangeIsCompleted(t *testing.T) {
 	testScaler(t, reactiveService, func(w *scalerWorld) {
-		w.yard.set(func() { w.yard.half = true })
+		w.actuator.set(func() { w.actuator.half = true })
 		w.pass(10*time.Second, 0.5)
-		if len(w.yard.orders) != 1 || len(w.yard.orders[0].Launch) != 0 {
-			t.Errorf("got %+v", w.yard.orders)
+		if len(w.actuator.orders) != 1 || len(w.actuator.orders[0].Launch) != 0 {
+			t.Errorf("got %+v", w.actuator.orders)
 		}
 	})
 }
@@ -538,20 +535,20 @@ regions: [{name: local/us, replicas: {min: 1, max: 3}}]
 autoscale: {strategy: reactive, donate: true}
 `
 
-// A lent replica of another model is started again with the model that needs it,
-// where it has the same GPU; else a new one is launched.
-func TestReplicasOfOtherModelsAreRedeployedBeforeNewOnesAreLaunched(t *testing.T) {
-	for lent, want := range map[string]telemetry.ScalingAction{"n": telemetry.ScalingRedeployed, "h": telemetry.ScalingLaunched} {
-		t.Run(lent, func(t *testing.T) {
+// A donated replica of another model on the same GPU is redeployed; otherwise a new replica is
+// launched.
+func TestRedeployBeforeLaunch(t *testing.T) {
+	for donated, want := range map[string]telemetry.ScalingAction{"n": telemetry.ScalingRedeployed, "h": telemetry.ScalingLaunched} {
+		t.Run(donated, func(t *testing.T) {
 			testScaler(t, twoModels, func(w *scalerWorld) {
 				full, calm, id := 0.9, 0.5, ""
-				w.yard.set(func() {
-					id = w.yard.start(lent, "local/us")
-					w.yard.at(id).Donation = &service.Donation{Since: time.Now()}
-					for _, r := range w.yard.replicas {
-						w.yard.kv[r.ID] = &calm
+				w.actuator.set(func() {
+					id = w.actuator.start(donated, "local/us")
+					w.actuator.at(id).Donation = &service.Donation{Since: time.Now()}
+					for _, r := range w.actuator.replicas {
+						w.actuator.kv[r.ID] = &calm
 					}
-					w.yard.kv[w.yard.replicas[0].ID] = &full // the one of m
+					w.actuator.kv[w.actuator.replicas[0].ID] = &full // the one of m
 				})
 				time.Sleep(7 * time.Second)
 				synctest.Wait()
@@ -560,8 +557,8 @@ func TestReplicasOfOtherModelsAreRedeployedBeforeNewOnesAreLaunched(t *testing.T
 				if len(e) != 1 || e[0].Action != want || len(e[0].Replicas) != 1 || !strings.HasPrefix(e[0].Replicas[0], "us-m-") {
 					t.Fatalf("got %+v", e)
 				}
-				_, donated := w.yard.counts(lent, "local/us")
-				if redeployed := strings.Contains(e[0].Reason, "in the place of "+id); redeployed != (want == telemetry.ScalingRedeployed) || redeployed != (donated == 0) {
+				_, donated := w.actuator.counts(donated, "local/us")
+				if redeployed := strings.Contains(e[0].Reason, "replaces "+id); redeployed != (want == telemetry.ScalingRedeployed) || redeployed != (donated == 0) {
 					t.Errorf("got %q, %d donated", e[0].Reason, donated)
 				}
 			})
@@ -569,21 +566,20 @@ func TestReplicasOfOtherModelsAreRedeployedBeforeNewOnesAreLaunched(t *testing.T
 	}
 }
 
-// Whatever is observed, whatever the strategy: the bounds hold, donated replicas
-// come back before new ones are launched, and nothing that serves is stopped (see
-// fakeYard).
-func TestScalingKeepsItsLaws(t *testing.T) {
+// For any observation and strategy: the bounds hold, donated replicas are reclaimed before new ones
+// are launched, and no serving replica is stopped (see fakeActuator).
+func TestScalingInvariants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		strategy := rapid.SampledFrom([]string{"reactive", "lt-i", "lt-u", "lt-ua", "auto"}).Draw(t, "strategy")
 		donate := rapid.Bool().Draw(t, "donate")
-		y := newYard(t, strings.NewReplacer("reactive", strategy, "donate: true", fmt.Sprintf("donate: %v", donate)).Replace(twoModels))
-		s := (&scalerWorld{yard: y, store: &fakeState{}}).another().scaler
-		s.begun = time.Unix(1_800_000_000, 0)
-		if err := s.choose(y.spec.Autoscale); err != nil {
+		y := newFakeActuator(t, strings.NewReplacer("reactive", strategy, "donate: true", fmt.Sprintf("donate: %v", donate)).Replace(twoModels))
+		s := (&scalerWorld{actuator: y, store: &fakeState{}}).another().scaler
+		s.termStart = time.Unix(1_800_000_000, 0)
+		if err := s.selectStrategy(y.spec.Autoscale); err != nil {
 			t.Fatal(err)
 		}
 		for step := range rapid.IntRange(1, 30).Draw(t, "steps") {
-			now := s.begun.Add(time.Duration(step) * 20 * time.Second)
+			now := s.termStart.Add(time.Duration(step) * 20 * time.Second)
 			for _, r := range y.replicas {
 				share := rapid.SampledFrom([]float64{0, 0.1, 0.5, 0.8, 1}).Draw(t, "kv")
 				if y.kv[r.ID] = &share; rapid.IntRange(0, 9).Draw(t, "unknown") == 0 {
@@ -591,25 +587,25 @@ func TestScalingKeepsItsLaws(t *testing.T) {
 				}
 				y.down[r.ID] = rapid.IntRange(0, 9).Draw(t, "down") == 0
 			}
-			review := telemetry.Review{From: s.begun, Until: s.begun.Add(time.Hour)}
-			loads := map[place]float64{}
+			review := telemetry.Review{From: s.termStart, Until: s.termStart.Add(time.Hour)}
+			loads := map[modelRegion]float64{}
 			for _, m := range y.spec.Models {
 				review.Targets = append(review.Targets, telemetry.Target{
 					Model: m.Name, Region: "local/us", Count: rapid.IntRange(0, 5).Draw(t, "target"), ReplicaTPS: 1000, PeakTPS: 1500,
 				})
-				loads[place{m.Name, "local/us"}] = rapid.Float64Range(0, 9000).Draw(t, "load")
+				loads[modelRegion{m.Name, "local/us"}] = rapid.Float64Range(0, 9000).Draw(t, "load")
 			}
 			current, _ := y.Current()
 			seen, _ := y.observe(context.Background(), 0, false)
-			at := &scalingInputs{now: now, current: current, snapshot: seen.Snapshot, loads: loads, targets: targetsAt(&review, now, s.begun)}
-			if err := s.carryAll(context.Background(), &fakeLease{}, s.decide(at, 0)); err != nil {
+			at := &scalingInputs{now: now, current: current, snapshot: seen.Snapshot, loads: loads, targets: targetsAt(&review, now, s.termStart)}
+			if err := s.applyChanges(context.Background(), &fakeLease{}, s.decideChanges(at, 0)); err != nil {
 				t.Fatal(err)
 			}
 		}
 	})
 }
 
-func TestTheLoadOfTheLastMinutesIsKnownOrNot(t *testing.T) {
+func TestObservedLoadsOmitIncompleteMinutes(t *testing.T) {
 	at := time.Unix(30_000_000*60, 0).Add(20 * time.Second)
 	point := func(minutesAgo int64, tier service.Tier, prompt, cached int64) telemetry.Point {
 		return telemetry.Point{Minute: 30_000_000 - minutesAgo, Balancer: "lb-us-0", Region: "local/us", Model: "m", Tier: tier, PromptTokens: prompt, CachedTokens: cached}
@@ -621,52 +617,52 @@ func TestTheLoadOfTheLastMinutesIsKnownOrNot(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		points []telemetry.Point
-		want   map[place]float64
+		want   map[modelRegion]float64
 	}{
-		{"five minutes", whole, map[place]float64{{"m", "local/us"}: 1000}},
-		{"four minutes", whole[3:], map[place]float64{}},
-		{"the last is missing", whole[:12], map[place]float64{{"m", "local/us"}: 1000}},
-		{"nothing", nil, map[place]float64{}},
+		{"five minutes", whole, map[modelRegion]float64{{"m", "local/us"}: 1000}},
+		{"four minutes", whole[3:], map[modelRegion]float64{}},
+		{"the last is missing", whole[:12], map[modelRegion]float64{{"m", "local/us"}: 1000}},
+		{"nothing", nil, map[modelRegion]float64{}},
 	} {
 		if c.name == "the last is missing" {
-			c.points, c.want = append(slices.Clone(whole[3:]), point(6, service.TierFast, 1, 0)), map[place]float64{}
+			c.points, c.want = append(slices.Clone(whole[3:]), point(6, service.TierFast, 1, 0)), map[modelRegion]float64{}
 		}
 		h, err := demand.Traffic(c.points)
 		if err != nil {
 			t.Fatal(err)
 		}
 		got := observedLoads(h, at)
-		if len(got) != len(c.want) || got[place{"m", "local/us"}] != c.want[place{"m", "local/us"}] {
+		if len(got) != len(c.want) || got[modelRegion{"m", "local/us"}] != c.want[modelRegion{"m", "local/us"}] {
 			t.Errorf("%s: got %v, want %v", c.name, got, c.want)
 		}
 	}
 }
 
-// A machine of a static region can be neither started nor stopped: what is not needed
-// is lent for good, whatever was asked for, and taken back.
-func TestAMachineOfAStaticRegionIsLentAndNeverRemoved(t *testing.T) {
+// A machine of a static region can be neither started nor stopped: an excess one is donated
+// indefinitely, regardless of the configuration, and reclaimed.
+func TestStaticMachineIsDonatedNotRemoved(t *testing.T) {
 	const text = `name: chat
 models: [{name: m, engine: {kind: openai}}]
 regions: [{name: static/paris, endpoints: ["http://10.0.0.7:8000", "http://10.0.0.8:8000"], replicas: {min: 1}}]
 autoscale: {strategy: reactive, donate: false}
 `
 	testScaler(t, text, func(w *scalerWorld) {
-		w.yard.set(func() { w.yard.start("m", "static/paris") })
+		w.actuator.set(func() { w.actuator.start("m", "static/paris") })
 		w.pass(2*time.Hour, 0.1)
-		serve, lent := w.yard.counts("m", "static/paris")
-		if serve != 1 || lent != 1 {
-			t.Fatalf("%d serve, %d are lent", serve, lent)
+		serve, donated := w.actuator.counts("m", "static/paris")
+		if serve != 1 || donated != 1 {
+			t.Fatalf("%d serve, %d are donated", serve, donated)
 		}
 		if d := w.published().Donations; len(d) != 1 || d[0].Until != nil {
 			t.Errorf("got %+v", d)
 		}
 		w.pass(20*time.Second, 0.9)
-		if serve, lent := w.yard.counts("m", "static/paris"); serve != 2 || lent != 0 {
-			t.Errorf("%d serve, %d are lent", serve, lent)
+		if serve, donated := w.actuator.counts("m", "static/paris"); serve != 2 || donated != 0 {
+			t.Errorf("%d serve, %d are donated", serve, donated)
 		}
 		w.pass(time.Minute, 0.9)
-		if n := len(w.yard.orders); n != 2 {
-			t.Errorf("%d orders: %+v", n, w.yard.orders)
+		if n := len(w.actuator.orders); n != 2 {
+			t.Errorf("%d orders: %+v", n, w.actuator.orders)
 		}
 	})
 }

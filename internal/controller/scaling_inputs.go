@@ -12,60 +12,59 @@ import (
 	"skyserve/plan"
 )
 
-// freshKV is how old a replica's figures, or a balancer's, may be for a decision: a
-// few of a strategy's looks would else be made on one and the same.
-const freshKV = 3 * time.Second
+// maxReportAge is the maximum age of a replica's or balancer's figures for a decision: with older ones
+// several decisions would use the same report.
+const maxReportAge = 3 * time.Second
 
-// scalingInputs is all that a scaling decision is made from.
+// scalingInputs are the inputs of a scaling decision.
 type scalingInputs struct {
 	now      time.Time
 	current  CurrentState
 	snapshot *telemetry.Snapshot
-	// loads is the interactive load of the last minutes, uncached prompt tokens a
-	// second; what is not in it is unknown.
-	loads   map[place]float64
-	targets map[place]*plan.Target
+	// loads is the interactive load of the last minutes in uncached prompt tokens per second;
+	// missing entries are unknown.
+	loads   map[modelRegion]float64
+	targets map[modelRegion]*plan.Target
 	review  *telemetry.Review // in force; nil before the first
-	taken   map[string]bool   // donated replicas that somebody gets in this turn
+	claimed map[string]bool   // donated replicas that are claimed in this iteration
 }
 
-// member is a replica that was decided on, with what a balancer tells of it.
+// member is a decided replica with a balancer's report of it.
 type member struct {
 	CurrentReplica
-	seen *telemetry.ReplicaSnapshot // nil = nothing
+	report *telemetry.ReplicaSnapshot // nil = not reported
 }
 
-// scaled is the replicas of one model in one region: what a strategy scales.
-type scaled struct {
-	place
-	bounds  service.Bounds
-	gpu     service.GPU // that its replicas are, or stand for
-	differs mismatch    // from what the plan wants
-	members []member
+// replicaGroup is the replicas of one model in one region: the unit that a strategy scales.
+type replicaGroup struct {
+	modelRegion
+	bounds   service.Bounds
+	gpu      service.GPU // of its replicas, for the strategy
+	mismatch mismatch    // difference from the plan
+	members  []member
 }
 
-// serves says whether a replica takes part in what is scaled: it is neither drained
-// by hand nor lent.
+// serves reports whether a replica counts for scaling: it is neither drained by an operator nor
+// donated.
 func (m member) serves() bool { return !m.Drained && m.Donation == nil }
 
 func (m member) ready() bool {
-	return m.serves() && m.seen != nil && m.seen.State == service.StateReady
+	return m.serves() && m.report != nil && m.report.State == service.StateReady
 }
 
-// fresh says whether what is seen of a replica is of now.
-func (m member) fresh() bool {
-	return m.seen.AgeMillis != nil && time.Duration(*m.seen.AgeMillis)*time.Millisecond <= freshKV
+// hasFreshReport reports whether a replica's report is recent.
+func (m member) hasFreshReport() bool {
+	return m.report.AgeMillis != nil && time.Duration(*m.report.AgeMillis)*time.Millisecond <= maxReportAge
 }
 
-// lent says whether a replica can be taken back.
-func (r CurrentReplica) lent() bool { return r.Donation != nil && !r.Donation.Leaving() }
+// isDonated reports whether a replica can be reclaimed.
+func (r CurrentReplica) isDonated() bool { return r.Donation != nil && !r.Donation.Leaving() }
 
-// idle says whether a donated replica has finished what it had: no balancer has it
-// any more.
-func (m member) idle() bool { return m.seen == nil || m.seen.State == service.StateDonated }
+// idle reports whether a donated replica has no outstanding requests: no balancer has it any more.
+func (m member) idle() bool { return m.report == nil || m.report.State == service.StateDonated }
 
-// groups are what can be scaled, in the order of service.yaml.
-func (s *scalingInputs) groups() []scaled {
+// groups returns the groups of replicas in the order of service.yaml.
+func (s *scalingInputs) groups() []replicaGroup {
 	seen := map[string]*telemetry.ReplicaSnapshot{}
 	for i := range s.snapshot.Regions {
 		for k := range s.snapshot.Regions[i].Replicas {
@@ -73,43 +72,43 @@ func (s *scalingInputs) groups() []scaled {
 			seen[r.ID] = r
 		}
 	}
-	var out []scaled
+	var out []replicaGroup
 	for _, r := range s.current.Spec.Regions {
 		for i := range s.current.Spec.Models {
 			m := &s.current.Spec.Models[i]
-			g := scaled{place: place{m.Name, r.Name}, bounds: s.current.Spec.BoundsFor(m.Name, r.Name)}
+			g := replicaGroup{modelRegion: modelRegion{m.Name, r.Name}, bounds: s.current.Spec.BoundsFor(m.Name, r.Name)}
 			if len(m.GPUs) > 0 {
 				g.gpu = service.GPU{Type: m.GPUs[0].Type, Count: max(1, m.GPUs[0].Count)}
 			}
 			for _, rep := range s.current.Replicas {
-				if told := seen[rep.ID]; rep.Model == "" && told != nil {
-					rep.Model = told.Model
+				if reported := seen[rep.ID]; rep.Model == "" && reported != nil {
+					rep.Model = reported.Model
 				}
 				if rep.Region == r.Name && rep.Model == m.Name {
 					g.members = append(g.members, member{rep, seen[rep.ID]})
 				}
 			}
-			g.differs = mismatchOf(countsAt(s.review, s.now, g.place), g.members)
+			g.mismatch = newMismatch(countsAt(s.review, s.now, g.modelRegion), g.members)
 			out = append(out, g)
 		}
 	}
 	return out
 }
 
-// fleet is the groups as a strategy sees them.
-func (s *scalingInputs) fleet(groups []scaled) *plan.Fleet {
+// planFleet returns the groups in the form that a strategy uses.
+func (s *scalingInputs) planFleet(groups []replicaGroup) *plan.Fleet {
 	f := &plan.Fleet{Spare: map[string]int{}}
 	for _, g := range groups {
-		e := plan.Endpoint{Model: g.model, Region: string(g.region), Min: g.bounds.Min, Max: g.bounds.Max, Utilisation: g.utilisation(), Target: s.targets[g.place]}
-		if m := s.told(g); m != nil {
-			waiting := m.Queued + g.pending()
+		e := plan.Endpoint{Model: g.model, Region: string(g.region), Min: g.bounds.Min, Max: g.bounds.Max, Utilisation: g.utilisation(), Target: s.targets[g.modelRegion]}
+		if m := s.modelReport(g); m != nil {
+			waiting := m.Queued + g.pendingRequests()
 			e.Waiting, e.Fast = &waiting, &plan.FirstTokens{All: m.FirstTokens, Late: m.Late}
 		}
 		for _, m := range g.members {
 			switch {
-			case m.lent():
+			case m.isDonated():
 				e.Donated++
-			case !m.serves(): // takes up room, and serves nobody
+			case !m.serves(): // uses capacity without serving
 				e.Draining++
 				e.Max--
 			case m.ready():
@@ -120,7 +119,7 @@ func (s *scalingInputs) fleet(groups []scaled) *plan.Fleet {
 		}
 		e.Max = max(e.Max, 0)
 		e.Min = min(e.Min, e.Max)
-		if load, known := s.loads[g.place]; known {
+		if load, known := s.loads[g.modelRegion]; known {
 			e.Observed = &load
 		}
 		if g.region.Cloud() != service.CloudStatic {
@@ -131,12 +130,12 @@ func (s *scalingInputs) fleet(groups []scaled) *plan.Fleet {
 	return f
 }
 
-// told is what the balancers of a group's region say of its model; nil where they did
-// not of late.
-func (s *scalingInputs) told(g scaled) *telemetry.ModelSnapshot {
+// modelReport returns the report of a group's model from the balancers of its region; nil where it is not
+// recent.
+func (s *scalingInputs) modelReport(g replicaGroup) *telemetry.ModelSnapshot {
 	for i := range s.snapshot.Regions {
 		r := &s.snapshot.Regions[i]
-		if r.Name != g.region || heard(*r) > freshKV {
+		if r.Name != g.region || figuresAge(*r) > maxReportAge {
 			continue
 		}
 		for k := range r.Models {
@@ -148,29 +147,29 @@ func (s *scalingInputs) told(g scaled) *telemetry.ModelSnapshot {
 	return nil
 }
 
-// pending is how many requests wait in the engines that are ready and told it of
-// late; of the others nothing is known, and what is held shows whether they are full.
-func (g scaled) pending() (n int) {
+// pendingRequests returns the pending requests of the ready engines with a recent report; the others are
+// unknown, but the queue shows whether they are full.
+func (g replicaGroup) pendingRequests() (n int) {
 	for _, m := range g.members {
-		if m.ready() && m.seen.Pending != nil && m.fresh() {
-			n += *m.seen.Pending
+		if m.ready() && m.report.Pending != nil && m.hasFreshReport() {
+			n += *m.report.Pending
 		}
 	}
 	return n
 }
 
-// utilisation is the mean KV memory in use over the replicas that are ready; nil
-// where one of them did not tell it of late, for half of a picture is none.
-func (g scaled) utilisation() *float64 {
+// utilisation returns the mean KV utilisation of the ready replicas; nil where one of them has no
+// recent report, because a partial mean is misleading.
+func (g replicaGroup) utilisation() *float64 {
 	sum, n := 0.0, 0
 	for _, m := range g.members {
 		if !m.ready() {
 			continue
 		}
-		if m.seen.KV == nil || !m.fresh() {
+		if m.report.KV == nil || !m.hasFreshReport() {
 			return nil
 		}
-		sum += *m.seen.KV
+		sum += *m.report.KV
 		n++
 	}
 	if n == 0 {
@@ -180,18 +179,18 @@ func (g scaled) utilisation() *float64 {
 	return &mean
 }
 
-// least are n ready replicas: those first that run on something else than the plan wants,
-// then those with the least to finish, of equals the last.
-func (g scaled) least(n int) []string {
+// removalCandidates returns n ready replicas: first those whose class is not planned, then those with the
+// fewest outstanding requests, the last of equal ones first.
+func (g replicaGroup) removalCandidates(n int) []string {
 	ready := slices.DeleteFunc(slices.Clone(g.members), func(m member) bool { return !m.ready() })
 	slices.Reverse(ready)
 	slices.SortStableFunc(ready, func(a, b member) int {
-		return cmp.Or(compareBools(g.differs.excess[b.ID], g.differs.excess[a.ID]), cmp.Compare(a.seen.Outstanding, b.seen.Outstanding))
+		return cmp.Or(compareBools(g.mismatch.excess[b.ID], g.mismatch.excess[a.ID]), cmp.Compare(a.report.Outstanding, b.report.Outstanding))
 	})
 	return idsOf(ready[:min(n, len(ready))])
 }
 
-// compareBools puts false before true.
+// compareBools orders false before true.
 func compareBools(a, b bool) int {
 	switch {
 	case a == b:
@@ -202,8 +201,8 @@ func compareBools(a, b bool) int {
 	return 1
 }
 
-// serving is how many serve or are starting to.
-func (g scaled) serving() int {
+// serving returns the number of serving or starting replicas.
+func (g replicaGroup) serving() int {
 	n := 0
 	for _, m := range g.members {
 		if m.serves() {
@@ -221,22 +220,22 @@ func idsOf(members []member) []string {
 	return ids
 }
 
-// observedMinutes is the past that counts as the present load: long enough for the
-// chance of single requests to even out, short enough for lt-ua's 20 minutes.
+// observedMinutes is the period of the current load: long enough to average out single requests,
+// short enough for lt-ua's 20 minutes.
 const observedMinutes = 5
 
-// observedLoads are the interactive loads of the last complete minutes before a
-// time. One of which a minute is unknown is left out.
-func observedLoads(h *forecast.History, now time.Time) map[place]float64 {
-	last := now.Add(-minuteSettles).Unix() / 60 // the minute before it is complete
-	out := map[place]float64{}
-	partly := map[place]bool{}
+// observedLoads returns the interactive loads of the last complete minutes before a time. It omits
+// a load with a missing minute.
+func observedLoads(h *forecast.History, now time.Time) map[modelRegion]float64 {
+	last := now.Add(-minuteDelay).Unix() / 60 // the preceding minute is complete
+	out := map[modelRegion]float64{}
+	partly := map[modelRegion]bool{}
 	for i := range h.Series {
 		s := &h.Series[i]
 		if s.Tier == service.TierDeferred {
 			continue
 		}
-		at := place{s.Model, s.Region}
+		at := modelRegion{s.Model, s.Region}
 		for m := last - observedMinutes; m < last; m++ {
 			k := m - h.First
 			if k < 0 || k >= int64(h.Minutes) || math.IsNaN(s.Values[k]) {

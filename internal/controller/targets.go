@@ -10,27 +10,26 @@ import (
 	"skyserve/provision"
 )
 
-// inForce is the newest review, which the strategy goes by. It is safe for
-// concurrent use.
-type inForce struct {
+// currentReview is the review in force, which the strategy follows. It is safe for concurrent use.
+type currentReview struct {
 	mu     sync.Mutex
 	review *telemetry.Review
 }
 
-func (f *inForce) set(r telemetry.Review) {
+func (f *currentReview) set(r telemetry.Review) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.review = &r
 }
 
-// get is nil before the first.
-func (f *inForce) get() *telemetry.Review {
+// get returns nil before the first review.
+func (f *currentReview) get() *telemetry.Review {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.review
 }
 
-// publishedTargets is what the plan wants of each model and region; none where it has no
+// publishedTargets returns the plan's targets for each model and region; none where it has no
 // counts.
 func publishedTargets(v *plan.Reviewed) []telemetry.Target {
 	out := []telemetry.Target{}
@@ -44,9 +43,9 @@ func publishedTargets(v *plan.Reviewed) []telemetry.Target {
 	return out
 }
 
-// countsAt are the replicas of a model in a region by what a review wants them to run on; nil
-// where it says nothing any more.
-func countsAt(r *telemetry.Review, now time.Time, at place) provision.Counts {
+// countsAt returns the planned replicas of a model in a region by machine class; nil where the
+// review has expired.
+func countsAt(r *telemetry.Review, now time.Time, at modelRegion) provision.Counts {
 	if !r.Holds(now) {
 		return nil
 	}
@@ -63,16 +62,16 @@ func countsAt(r *telemetry.Review, now time.Time, at place) provision.Counts {
 	return nil
 }
 
-// place is one model in one region.
-type place struct {
+// modelRegion is one model in one region.
+type modelRegion struct {
 	model  string
 	region service.Region
 }
 
-// targetsAt are the targets of a review in a strategy's words, on a clock that
-// began at base; none where it says nothing any more.
-func targetsAt(r *telemetry.Review, now, base time.Time) map[place]*plan.Target {
-	out := map[place]*plan.Target{}
+// targetsAt returns the targets of a review for a strategy, on a clock that starts at base; none
+// where the review has expired.
+func targetsAt(r *telemetry.Review, now, base time.Time) map[modelRegion]*plan.Target {
+	out := map[modelRegion]*plan.Target{}
 	if !r.Holds(now) {
 		return out
 	}
@@ -83,10 +82,10 @@ func targetsAt(r *telemetry.Review, now, base time.Time) map[place]*plan.Target 
 		for _, n := range t.Replicas {
 			target.Replicas = append(target.Replicas, plan.ReplicaTarget{GPU: service.GPU{Type: n.GPU, Count: n.GPUs}, Capacity: n.Capacity, Count: n.Count})
 		}
-		out[place{t.Model, t.Region}] = target
+		out[modelRegion{t.Model, t.Region}] = target
 	}
 	for _, f := range r.Forecast {
-		if t := out[place{f.Model, f.Region}]; t != nil && f.StepSeconds > 0 {
+		if t := out[modelRegion{f.Model, f.Region}]; t != nil && f.StepSeconds > 0 {
 			t.Course, t.CourseStep = f.MeanTPS, time.Duration(f.StepSeconds*float64(time.Second))
 		}
 	}

@@ -11,47 +11,47 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// View is what the controller says about itself: GET /v1/state.
+// View is the controller's state: GET /v1/state.
 type View struct {
 	Service string `json:"service"`
-	// Leading tells whether it holds the lease, Token by which fencing token.
+	// Leading is true while it holds the lease, with fencing token Token.
 	Leading bool   `json:"leading"`
 	Token   uint64 `json:"token"`
-	// Store says where state is kept: "not replicated" or "external".
+	// Store is the kind of the state store: "not replicated" or "external".
 	Store string `json:"store"`
-	// Epoch numbers the assignment; 0 before the first one.
+	// Epoch is the number of the assignment; 0 before the first one.
 	Epoch     uint64         `json:"epoch"`
 	Balancers []BalancerView `json:"balancers"`
 	Replicas  []ReplicaView  `json:"replicas"`
-	// Alerts are what somebody has to act on, the worst first.
+	// Alerts are the current alerts, the most severe first.
 	Alerts []telemetry.Alert `json:"alerts"`
 }
 
-// BalancerView is a balancer as the controller's probes find it.
+// BalancerView is a balancer with its probe results.
 type BalancerView struct {
 	ID     string         `json:"id"`
 	Region service.Region `json:"region"`
 	Alive  bool           `json:"alive"`
-	// FailedProbes counts those in a row.
+	// FailedProbes is the number of consecutive failed probes.
 	FailedProbes int `json:"failed_probes"`
 }
 
-// ReplicaView is a replica and the balancer that it is assigned to.
+// ReplicaView is a replica with its assigned balancer.
 type ReplicaView struct {
 	ID       string `json:"id"`
 	Balancer string `json:"balancer"`
-	// Adopted is true while that is not its home.
+	// Adopted is true while the balancer is not its home.
 	Adopted bool `json:"adopted"`
 }
 
-// The words for where state is kept.
+// The values of View.Store.
 const (
 	StoreNotReplicated = "not replicated"
 	StoreExternal      = "external"
 )
 
-// hold notes the lease; nil when it is gone.
-func (c *Controller) hold(l lease) {
+// setLease records the lease in the view; nil when it has ended.
+func (c *Controller) setLease(l lease) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.view.Leading, c.view.Token = l != nil, 0
@@ -60,8 +60,8 @@ func (c *Controller) hold(l lease) {
 	}
 }
 
-// show brings what is shown up to date.
-func (c *Controller) show() {
+// updateView updates the view.
+func (c *Controller) updateView() {
 	homes := map[string]string{}
 	for _, r := range c.config.Replicas {
 		homes[r.ID] = r.Home
@@ -94,7 +94,7 @@ func (c *Controller) handler() http.Handler {
 		c.mu.Unlock()
 		v.Alerts = c.alerts(time.Now())
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(v) // whoever asked is gone
+		_ = json.NewEncoder(w).Encode(v) // the client has disconnected
 	})
 	return mux
 }

@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// BalancerConfig is everything one balancer process needs to know: what
-// `skyserve lb --config FILE` reads (JSON or YAML) and what its flags build.
+// BalancerConfig is the configuration of one balancer process: the file of `skyserve lb --config
+// FILE` (JSON or YAML), or its flags.
 type BalancerConfig struct {
 	Service string `yaml:"service" json:"service"`
 	// ID is unique among the service's balancers, e.g. lb-us-0.
 	ID     string `yaml:"id" json:"id"`
 	Region Region `yaml:"region" json:"region"`
-	// Listen and Admin are host:port of the public and the admin listener.
+	// Listen and Admin are the addresses, host:port, of the public and the admin listener.
 	Listen string `yaml:"listen" json:"listen"`
 	Admin  string `yaml:"admin" json:"admin"`
 
@@ -21,43 +21,42 @@ type BalancerConfig struct {
 	Peers    []PeerConfig    `yaml:"peers,omitempty" json:"peers,omitempty"`
 	Balancer BalancerSpec    `yaml:"balancer,omitempty" json:"balancer"`
 
-	// StoreURL is the NATS URL of the service's store; empty = no store, history
-	// is then kept in memory only. StoreToken authenticates to it.
+	// StoreURL is the NATS URL of the service's store; empty = no store, history is only kept in
+	// memory. StoreToken authenticates to it.
 	StoreURL   string `yaml:"store_url,omitempty" json:"store_url,omitempty"`
 	StoreToken string `yaml:"store_token,omitempty" json:"store_token,omitempty"`
-	// StoreMTLS says that the store is in the process of the service's own controller:
-	// it is reached by TLS, must present a controller's certificate, and takes balancers.
+	// StoreMTLS means that the store runs in the service's controller: the connection uses TLS, and
+	// the server must present a controller's certificate.
 	StoreMTLS bool `yaml:"store_mtls,omitempty" json:"store_mtls,omitempty"`
 	// PeerToken authenticates balancers of one service to each other.
 	PeerToken string `yaml:"peer_token,omitempty" json:"peer_token,omitempty"`
-	// AdminToken is what every request to the admin listener must bring; empty
-	// leaves it to this machine.
+	// AdminToken is the token that every request to the admin listener must contain; empty
+	// restricts the listener to this machine.
 	AdminToken string `yaml:"admin_token,omitempty" json:"admin_token,omitempty"`
-	// Identity is the balancer's certificate in its service; nil = it has none. With
-	// one, the admin listener speaks mTLS only: to operators and the controller it is
-	// the admin API, to other balancers what peers and forwarded requests need.
+	// Identity is the balancer's certificate in its service; nil = none. With an identity the admin
+	// listener requires mTLS: it serves the admin API to operators and the controller, and peer
+	// messages and forwarded requests to other balancers.
 	Identity *Identity `yaml:"identity,omitempty" json:"identity,omitempty"`
-	// AdminPlain has an admin listener of a balancer with an identity, on loopback, take plain
-	// HTTP too, with AdminToken where there is one: curl and browsers of this machine.
+	// AdminPlain lets a loopback admin listener of a balancer with an identity also accept plain
+	// HTTP, with AdminToken where set: for curl and browsers on this machine.
 	AdminPlain bool `yaml:"admin_plain,omitempty" json:"admin_plain,omitempty"`
-	// Certificate is what a balancer with Balancer.TLS.ACME needs to know beside it; nil
-	// without.
+	// Certificate contains the additional settings of a balancer with Balancer.TLS.ACME; otherwise
+	// nil.
 	Certificate *CertificateConfig `yaml:"certificate,omitempty" json:"certificate,omitempty"`
-	// SpecFile is the service.yaml that this balancer belongs to, served to
-	// operators on the admin listener; empty when there is none.
+	// SpecFile is the service.yaml of this balancer's service, which the admin listener serves to
+	// operators; empty = none.
 	SpecFile string `yaml:"spec_file,omitempty" json:"spec_file,omitempty"`
-	// Record is the file that events and decisions are written to; empty = none.
+	// Record is the file to which events and decisions are written; empty = none.
 	Record string `yaml:"record,omitempty" json:"record,omitempty"`
-	// Revision is what whoever wrote the configuration calls it. The balancer tells
-	// it again once it has it in force; empty = nobody asks.
+	// Revision is the revision of the configuration, set by its author. The balancer reports it
+	// once the configuration is in effect; empty = not reported.
 	Revision string `yaml:"revision,omitempty" json:"revision,omitempty"`
 }
 
-// Reconfigured is what a balancer that runs with c runs with once it was told
-// next: what cannot change while it runs stays as it is in c. That is everything
-// but models, replicas, peers, the file of the service and how the balancer
-// decides; keys that come from files; and the files of its certificate, where it
-// speaks TLS at all.
+// Reconfigured returns the configuration of a running balancer with configuration c after a reload
+// of next. Only these settings change at run time: models, replicas, peers, the service's file and
+// how the balancer decides; keys from files; and the certificate files of a balancer that already
+// serves TLS. All others stay as in c.
 func (c BalancerConfig) Reconfigured(next BalancerConfig) BalancerConfig {
 	c.Models, c.Replicas, c.Peers = next.Models, next.Replicas, next.Peers
 	c.SpecFile, c.Revision = next.SpecFile, next.Revision
@@ -65,7 +64,7 @@ func (c BalancerConfig) Reconfigured(next BalancerConfig) BalancerConfig {
 	b.Policy, b.Push, b.Order, b.Forward = n.Policy, n.Push, n.Order, n.Forward
 	b.Tau, b.QueueLimit, b.MaxWait, b.TauN, b.TauP, b.HoldDeferred = n.Tau, n.QueueLimit, n.MaxWait, n.TauN, n.TauP, n.HoldDeferred
 	b.DeferredMemoryPercent, b.DeferredWaitPercent = n.DeferredMemoryPercent, n.DeferredWaitPercent
-	b.Insecure = n.Insecure // which is asked before it is brought up, and changes nothing here
+	b.Insecure = n.Insecure // only checked before the service is created; no effect on a running balancer
 	b.MaxTries, b.RetryPercent, b.EjectAfter, b.EjectTime, b.Continue = n.MaxTries, n.RetryPercent, n.EjectAfter, n.EjectTime, n.Continue
 	b.SharePrefixes, b.ExposeCache = n.SharePrefixes, n.ExposeCache
 	b.AllowParameters = n.AllowParameters
@@ -78,8 +77,8 @@ func (c BalancerConfig) Reconfigured(next BalancerConfig) BalancerConfig {
 	return c
 }
 
-// Fixed is what of a configuration holds for the life of a balancer: two that
-// have it in common become each other by Reconfigured.
+// Fixed returns the part of a configuration that cannot change while a balancer runs: Reconfigured
+// can convert between two configurations with the same Fixed.
 func (c BalancerConfig) Fixed() BalancerConfig {
 	c = c.Reconfigured(BalancerConfig{})
 	if c.Balancer.TLS.ofFiles() {
@@ -88,44 +87,43 @@ func (c BalancerConfig) Fixed() BalancerConfig {
 	return c
 }
 
-// ofFiles says whether a certificate comes from files.
+// ofFiles reports whether the certificate comes from files.
 func (t *TLS) ofFiles() bool { return t != nil && t.ACME == nil }
 
-// fromEnvironment says whether the keys come from the process's environment,
-// which nobody can change while it runs.
+// fromEnvironment reports whether the keys come from the process's environment, which cannot change
+// while it runs.
 func (a *Auth) fromEnvironment() bool { return a != nil && strings.HasPrefix(a.KeysFrom, "env:") }
 
-// CertificateConfig is what one balancer needs to obtain the certificate of the service's
-// name, or to take up the one that another balancer obtained.
+// CertificateConfig contains the settings with which one balancer obtains the certificate of the
+// service's name, or loads the one that another balancer obtained.
 type CertificateConfig struct {
-	// Name is what the certificate is for: DNS.Name.
+	// Name is the host name of the certificate: DNS.Name.
 	Name string `yaml:"name" json:"name"`
-	// Dir is the directory in which the newest certificate is kept with its key.
+	// Dir is the directory of the newest certificate and its key.
 	Dir string `yaml:"dir" json:"dir"`
-	// Listen is where challenges of ChallengeHTTP are answered, host:port; the name's port 80
-	// leads there. Empty with the other challenges.
+	// Listen is the address, host:port, at which challenges of ChallengeHTTP are answered; the
+	// name's port 80 forwards to it. Empty with other challenges.
 	Listen string `yaml:"listen,omitempty" json:"listen,omitempty"`
-	// Zone is the hosted zone of Route 53 that holds the name, for ChallengeDNS; ZoneID what
-	// Route 53 calls it, empty = it is looked for by Zone and Private.
+	// Zone is the Route 53 hosted zone that contains the name, for ChallengeDNS; ZoneID is its ID,
+	// empty = found by Zone and Private.
 	Zone    string `yaml:"zone,omitempty" json:"zone,omitempty"`
 	ZoneID  string `yaml:"zone_id,omitempty" json:"zone_id,omitempty"`
 	Private bool   `yaml:"private,omitempty" json:"private,omitempty"`
 	// Endpoint is Route 53's base URL; empty = AWS's.
 	Endpoint string `yaml:"endpoint,omitempty" json:"endpoint,omitempty"`
-	// FollowOnly says that the balancer has no identity that may write to the zone, and
-	// takes up what the others obtain.
+	// FollowOnly is true for a balancer without permission to write to the zone; it loads
+	// certificates that other balancers obtain.
 	FollowOnly bool `yaml:"follow_only,omitempty" json:"follow_only,omitempty"`
 }
 
-// Identity names the files that say who a process is in its service: its certificate
-// with the chain behind it, the key, and the certificate of the service's authority,
-// all in PEM.
+// Identity is the files of a process's identity in its service: its certificate with the chain, its
+// key, and the certificate of the service's CA, all in PEM.
 type Identity struct {
 	Cert string `yaml:"cert" json:"cert"`
 	Key  string `yaml:"key" json:"key"`
 	CA   string `yaml:"ca" json:"ca"`
-	// Revoked is the list of certificates that the authority took back, which is read
-	// again when it changes; empty = there is none, and so is a file that is not there.
+	// Revoked is the file of the CA's revocation list, which is reloaded when it changes; empty =
+	// none. The file may be missing.
 	Revoked string `yaml:"revoked,omitempty" json:"revoked,omitempty"`
 }
 
@@ -133,42 +131,41 @@ type Identity struct {
 type BalancerModel struct {
 	Name    string   `yaml:"name" json:"name"`
 	Aliases []string `yaml:"aliases,omitempty" json:"aliases,omitempty"`
-	// LoRA are the names of the adapters that its engines load: further names, which
-	// engines are asked for as they are.
+	// LoRA are the names of the adapters that the engines load: further model names, which are
+	// passed to engines unchanged.
 	LoRA []string `yaml:"lora,omitempty" json:"lora,omitempty"`
-	// SLO is what the queue orders edf and dpa go by; a tier without one has the
+	// SLO contains the targets for the queue orders edf and dpa; a tier without targets uses the
 	// balancer's default.
 	SLO map[Tier]SLO `yaml:"slo,omitempty" json:"slo,omitempty"`
 }
 
-// ReplicaConfig is a replica as a balancer addresses it.
+// ReplicaConfig is a replica as configured at a balancer.
 type ReplicaConfig struct {
 	// ID is unique in the service, e.g. us-0; empty = derived from the URL.
 	ID  string `yaml:"id,omitempty" json:"id,omitempty"`
 	URL string `yaml:"url" json:"url"`
-	// Model is what the replica serves; empty = asked from its /v1/models.
+	// Model is the model of the replica; empty = discovered from its /v1/models.
 	Model string `yaml:"model,omitempty" json:"model,omitempty"`
 	GPU   string `yaml:"gpu,omitempty" json:"gpu,omitempty"`
-	// Capacity is how its machine is paid for; empty = not known, or not rented.
+	// Capacity is the capacity type of its machine; empty = unknown, or not rented.
 	Capacity CapacityType `yaml:"capacity,omitempty" json:"capacity,omitempty"`
 	Kind     EngineKind   `yaml:"kind,omitempty" json:"kind,omitempty"`
-	// DataParallel is how many data-parallel ranks the engine has, 0 or 1 where it
-	// has none. The balancer addresses each by X-data-parallel-rank, as ID/0, ID/1, ...
+	// DataParallel is the number of data-parallel ranks of the engine, 0 or 1 where it has none.
+	// The balancer addresses each with X-data-parallel-rank, as ID/0, ID/1, ...
 	DataParallel int `yaml:"data_parallel,omitempty" json:"data_parallel,omitempty"`
-	// MaxNumSeqs is how many requests a rank runs at once; 0 = not known. Of an
-	// engine with ranks a balancer sends each no more.
+	// MaxNumSeqs is the maximum number of concurrent requests of a rank; 0 = unknown. A balancer
+	// does not send more to a rank of an engine with several ranks.
 	MaxNumSeqs int `yaml:"max_num_seqs,omitempty" json:"max_num_seqs,omitempty"`
-	// Region is where the replica runs: the balancer's own region unless the
-	// replica was adopted from a dead balancer of another one.
+	// Region is the region of the replica: the balancer's own, unless the replica was adopted from
+	// a failed balancer in another region.
 	Region Region `yaml:"region,omitempty" json:"region,omitempty"`
-	// Epoch is the revision of the assignment that attached the replica; a
-	// balancer ignores an assignment older than the one it holds.
+	// Epoch is the revision of the assignment that attached the replica; a balancer ignores an
+	// assignment older than its current one.
 	Epoch uint64 `yaml:"epoch,omitempty" json:"epoch,omitempty"`
-	// MTLS says that the replica is a machine of the service's own: it is reached by
-	// https, must present a replica's certificate, and takes requests from balancers
-	// only.
+	// MTLS means that the replica runs on a machine of this service: the connection uses https, the
+	// server must present a replica's certificate, and it only accepts requests from balancers.
 	MTLS bool `yaml:"mtls,omitempty" json:"mtls,omitempty"`
-	// USDPerHour is what its machine costs; 0 = not known.
+	// USDPerHour is the price of its machine; 0 = unknown.
 	USDPerHour float64 `yaml:"usd_per_hour,omitempty" json:"usd_per_hour,omitempty"`
 }
 
@@ -176,11 +173,11 @@ type ReplicaConfig struct {
 type PeerConfig struct {
 	ID     string `yaml:"id" json:"id"`
 	Region Region `yaml:"region" json:"region"`
-	// URL is its public base URL, Admin its admin base URL (may be empty). Where
-	// balancers have an identity, URL is that of the admin listener: https.
+	// URL is the public base URL, Admin the admin base URL (may be empty). Where balancers have an
+	// identity, URL is the https URL of the admin listener.
 	URL   string `yaml:"url" json:"url"`
 	Admin string `yaml:"admin,omitempty" json:"admin,omitempty"`
-	// EmulateRTT delays all traffic to this peer by this round trip; local
-	// services use it to stand for the distance between regions.
+	// EmulateRTT delays all traffic to this peer by this round trip; local services use it to
+	// emulate the distance between regions.
 	EmulateRTT time.Duration `yaml:"emulate_rtt,omitempty" json:"emulate_rtt,omitempty"`
 }

@@ -8,7 +8,7 @@ import (
 	"skyserve/internal/service"
 )
 
-func TestReconfigured(t *testing.T) {
+func TestReload(t *testing.T) {
 	forward := false
 	running := service.BalancerConfig{
 		Service: "chat", ID: "lb-us-0", Region: "local/us", Listen: "127.0.0.1:8000", Admin: "127.0.0.1:8100",

@@ -11,35 +11,34 @@ import (
 	"github.com/goccy/go-yaml/ast"
 )
 
-// maxVisits bounds the values that one document may expand to. A service.yaml
-// of a hundred regions has some thousands; aliases of aliases can make billions
-// of a few lines.
+// maxVisits is the maximum number of values that one document may expand to. A service.yaml of a
+// hundred regions has a few thousand; aliases of aliases can turn a few lines into billions.
 const maxVisits = 20_000
 
-// maxHops bounds how many aliases, anchors and merges lead to one value, so
-// that a circle of them ends.
+// maxHops is the maximum number of aliases, anchors and merges that lead to one value, so that a
+// cycle ends.
 const maxHops = 16
 
-// binder stores a document's values in Go values and notes, for each path, where
-// it stands. It goes on after an error, so that all of them are reported.
+// binder stores a document's values in Go values and records the node of each path. It continues
+// after an error, so that all errors are reported.
 type binder struct {
 	*document
-	errs   Errors
-	at     map[path]ast.Node // where the value of a path stands
-	bad    map[path]bool     // paths whose value has an error already
-	visits int
-	// tooMany is set when visits passed maxVisits; then nothing else is reported.
+	errs    Errors
+	at      map[path]ast.Node // the node of each path
+	invalid map[path]bool     // paths with an error
+	visits  int
+	// tooMany is set when visits exceeds maxVisits; then nothing else is reported.
 	tooMany *Error
 }
 
 func newBinder(doc *document) *binder {
-	return &binder{document: doc, at: map[path]ast.Node{}, bad: map[path]bool{}}
+	return &binder{document: doc, at: map[path]ast.Node{}, invalid: map[path]bool{}}
 }
 
-// bind stores n in v, which the rule named by ruleKey speaks of.
+// bind stores n in v, using the rule ruleKey.
 func (b *binder) bind(n ast.Node, v reflect.Value, p path, ruleKey string) {
 	if b.visits++; b.visits > maxVisits {
-		b.stop(n, p)
+		b.reportTooMany(n, p)
 		return
 	}
 	n, ok := b.resolve(n, p)
@@ -62,10 +61,10 @@ func (b *binder) bind(n ast.Node, v reflect.Value, p path, ruleKey string) {
 	}
 }
 
-// stop ends the reading of a document that expands to too much.
-func (b *binder) stop(n ast.Node, p path) {
+// reportTooMany records that a document expands to too many values.
+func (b *binder) reportTooMany(n ast.Node, p path) {
 	if b.tooMany == nil && n != nil {
-		line, col := place(n)
+		line, col := position(n)
 		b.tooMany = &Error{
 			File: b.file, Line: line, Column: col, Path: string(p),
 			Problem: fmt.Sprintf("the file expands to more than %d values", maxVisits),
@@ -73,7 +72,7 @@ func (b *binder) stop(n ast.Node, p path) {
 	}
 }
 
-// resolve follows anchors and aliases to the value that they stand for.
+// resolve follows anchors and aliases to their value.
 func (b *binder) resolve(n ast.Node, p path) (ast.Node, bool) {
 	for range maxHops {
 		switch v := n.(type) {
@@ -83,21 +82,21 @@ func (b *binder) resolve(n ast.Node, p path) (ast.Node, bool) {
 			name := v.Value.GetToken().Value
 			target, ok := b.anchors[name]
 			if !ok {
-				b.fail(v, p, Error{Problem: fmt.Sprintf("no anchor &%s is in the file", shorten(name))})
+				b.reportAt(v, p, Error{Problem: fmt.Sprintf("there is no anchor &%s in the file", shorten(name))})
 				return nil, false
 			}
 			n = target
 		case *ast.TagNode:
-			b.fail(v, p, Error{Problem: fmt.Sprintf("must not have the tag %s", shorten(v.Start.Value)), Suggestion: "write the value alone"})
+			b.reportAt(v, p, Error{Problem: fmt.Sprintf("must not have the tag %s", shorten(v.Start.Value)), Suggestion: "remove the tag"})
 			return nil, false
 		case nil:
-			b.failAt(1, 1, p, Error{Problem: "has no value"})
+			b.reportAtLine(1, 1, p, Error{Problem: "has no value"})
 			return nil, false
 		default:
 			return n, true
 		}
 	}
-	b.fail(n, p, Error{Problem: "is an alias of itself"})
+	b.reportAt(n, p, Error{Problem: "is an alias of itself"})
 	return nil, false
 }
 
@@ -119,21 +118,21 @@ func (b *binder) bindStruct(n ast.Node, v reflect.Value, p path) {
 	}
 	for _, f := range fields {
 		if rules[f.rule].required && !seen[f.key] {
-			b.bad[p.key(f.key)] = true
-			b.fail(n, p.key(f.key), Error{Problem: "is missing", Suggestion: "want " + wants(f.rule)})
+			b.invalid[p.key(f.key)] = true
+			b.reportAt(n, p.key(f.key), Error{Problem: "is missing", Suggestion: "expected " + describeValues(f.rule)})
 		}
 	}
 }
 
-// unknownKey reports a key that its mapping does not have. Its value is hidden:
-// it may be a secret under a misspelt key.
+// unknownKey reports an unknown key. Its value is hidden, because it may be the secret of a
+// misspelled key.
 func (b *binder) unknownKey(e entry, p path, typ string, known []string) {
 	b.hideAll(e.value)
-	if what, ok := plannedKeys[typ+"."+e.key]; ok {
-		b.fail(e.at, p.key(e.key), Error{Problem: "is not built yet in this version: it belongs to " + what, Suggestion: "remove the key"})
+	if what, ok := unimplementedKeys[typ+"."+e.key]; ok {
+		b.reportAt(e.at, p.key(e.key), Error{Problem: "is not implemented in this version: it is part of " + what, Suggestion: "remove the key"})
 		return
 	}
-	b.fail(e.at, p.key(e.key), Error{Problem: "unknown key", Suggestion: didYouMean(e.key, known, "the keys here are")})
+	b.reportAt(e.at, p.key(e.key), Error{Problem: "unknown key", Suggestion: didYouMean(e.key, known, "valid keys:")})
 }
 
 func (b *binder) hideAll(n ast.Node) {
@@ -145,16 +144,16 @@ func (b *binder) hideAll(n ast.Node) {
 func (b *binder) bindList(n ast.Node, v reflect.Value, p path, ruleKey string) {
 	seq, ok := n.(*ast.SequenceNode)
 	if !ok {
-		e := Error{Problem: "must be a list", Found: b.found(n)}
+		e := Error{Problem: "must be a list", Found: b.describeNode(n)}
 		if text := scalarText(n); e.Found != "" && text != "" {
 			e.Suggestion = fmt.Sprintf("write [%s]", shorten(text))
 		}
-		b.fail(n, p, e)
+		b.reportAt(n, p, e)
 		return
 	}
 	if len(seq.Values) == 0 {
-		if rules[ruleKey].some {
-			b.fail(n, p, Error{Problem: "must hold at least one element", Found: "an empty list"})
+		if rules[ruleKey].nonEmpty {
+			b.reportAt(n, p, Error{Problem: "must contain at least one element", Found: "an empty list"})
 		}
 		return
 	}
@@ -171,7 +170,7 @@ func (b *binder) bindList(n ast.Node, v reflect.Value, p path, ruleKey string) {
 	v.Set(list)
 }
 
-// checkRepeats refuses what stands in a list of texts twice.
+// checkRepeats rejects duplicates in a list of texts.
 func (b *binder) checkRepeats(list reflect.Value, p path) {
 	first := map[string]int{}
 	for i := range list.Len() {
@@ -180,7 +179,7 @@ func (b *binder) checkRepeats(list reflect.Value, p path) {
 		if !twice {
 			first[text] = i
 		} else if text != "" {
-			b.failPath(at, Error{Problem: fmt.Sprintf("repeats element %d of the list", j), Found: b.foundAt(at)})
+			b.reportAtPath(at, Error{Problem: fmt.Sprintf("duplicates element %d of the list", j), Found: b.describePath(at)})
 		}
 	}
 }
@@ -204,36 +203,36 @@ func (b *binder) bindMap(n ast.Node, v reflect.Value, p path, ruleKey string) {
 	}
 }
 
-// checkKey checks a key that the user chooses, such as a region's.
+// checkKey validates a key that the user chooses, such as a region's.
 func (b *binder) checkKey(e entry, p path, ruleKey string) bool {
 	if list, ok := wordsOf(ruleKey); ok {
-		if problem, suggestion := list.judge(e.key); problem != "" {
-			b.fail(e.at, p.key(e.key), Error{Problem: "the key " + problem, Found: fmt.Sprintf("%q", shorten(e.key)), Suggestion: suggestion})
+		if problem, suggestion := list.problemOf(e.key); problem != "" {
+			b.reportAt(e.at, p.key(e.key), Error{Problem: "the key " + problem, Found: fmt.Sprintf("%q", shorten(e.key)), Suggestion: suggestion})
 			return false
 		}
 	}
-	if f := rules[ruleKey].keys; f != nil && !f.expr.MatchString(e.key) {
-		b.fail(e.at, p.key(e.key), Error{Problem: "the key must be " + f.words, Found: fmt.Sprintf("%q", shorten(e.key))})
+	if f := rules[ruleKey].keys; f != nil && !f.regexp.MatchString(e.key) {
+		b.reportAt(e.at, p.key(e.key), Error{Problem: "the key must be " + f.description, Found: fmt.Sprintf("%q", shorten(e.key))})
 		return false
 	}
 	return true
 }
 
-// wants says in words what a key takes.
-func wants(ruleKey string) string {
+// describeValues describes the values that a key accepts.
+func describeValues(ruleKey string) string {
 	if list, ok := wordsOf(ruleKey); ok {
 		return "one of " + strings.Join(list.Built, ", ")
 	}
 	if f := rules[ruleKey].form; f != nil {
-		return f.words
+		return f.description
 	}
 	return strings.ToLower(rules[ruleKey].text[:1]) + strings.TrimSuffix(rules[ruleKey].text[1:], ".")
 }
 
 var durationType = reflect.TypeFor[time.Duration]()
 
-// printable says whether text is free of characters that do not show; lines
-// allows tabs and line ends.
+// printable reports whether text only contains printable characters; lines allows tabs and
+// newlines.
 func printable(text string, lines bool) bool {
 	return !strings.ContainsFunc(text, func(r rune) bool {
 		return !unicode.IsPrint(r) && (!lines || (r != '\n' && r != '\t'))

@@ -9,34 +9,33 @@ import (
 	"strings"
 )
 
-// check looks at what one key alone does not show: how keys fit each other. It
-// runs on a Spec with its defaults; where a value has an error already, what
-// follows from it is not reported.
+// check validates keys against each other. It runs on a Spec with its defaults and skips checks
+// that depend on a value with an error.
 func check(b *binder, s *Spec) {
 	checkDeployed(b, s)
 	c := &checker{binder: b, spec: s}
-	c.plainHTTP()
+	c.checkPlainHTTP()
 }
 
-// checkDeployed is check without the rules that only count for a service that is
-// brought up or changed: see ParseDeployed.
+// checkDeployed is check without the rules that apply only when a service is created or changed:
+// see ParseDeployed.
 func checkDeployed(b *binder, s *Spec) {
 	c := &checker{binder: b, spec: s}
-	c.modelNames()
+	c.checkModelNames()
 	for i := range s.Models {
-		c.model(&s.Models[i], path("models").index(i))
+		c.checkModel(&s.Models[i], path("models").index(i))
 	}
-	c.regionNames()
+	c.checkRegionNames()
 	for i := range s.Regions {
-		c.region(&s.Regions[i], path("regions").index(i))
+		c.checkRegion(&s.Regions[i], path("regions").index(i))
 	}
-	c.endpointsOnce()
-	c.tls()
-	c.memory()
-	c.dns()
-	c.localLayout()
-	c.google()
-	c.roundTrips()
+	c.checkEndpoints()
+	c.checkTLS()
+	c.checkMemory()
+	c.checkDNS()
+	c.checkLocalPorts()
+	c.checkGCP()
+	c.checkRoundTrips()
 }
 
 type checker struct {
@@ -44,22 +43,22 @@ type checker struct {
 	spec *Spec
 }
 
-// problem reports what is wrong at a path, with what was found there.
-func (c *checker) problem(p path, format string, args ...any) {
-	c.failPath(p, Error{Problem: fmt.Sprintf(format, args...), Found: c.foundAt(p)})
+// reportProblem reports an error at a path, with the value found there.
+func (c *checker) reportProblem(p path, format string, args ...any) {
+	c.reportAtPath(p, Error{Problem: fmt.Sprintf(format, args...), Found: c.describePath(p)})
 }
 
-// fine says that none of the paths has an error.
-func (c *checker) fine(paths ...path) bool {
-	return !slices.ContainsFunc(paths, func(p path) bool { return c.bad[p] })
+// valid reports whether none of the paths has an error.
+func (c *checker) valid(paths ...path) bool {
+	return !slices.ContainsFunc(paths, func(p path) bool { return c.invalid[p] })
 }
 
-// modelNames refuses a name, alias or adapter that two models answer to.
-func (c *checker) modelNames() {
+// checkModelNames rejects a name, alias or adapter that two models use.
+func (c *checker) checkModelNames() {
 	taken := map[string]path{}
 	claim := func(name string, p path) {
 		if first, twice := taken[name]; twice && name != "" {
-			c.problem(p, "names a model that %s names already", first)
+			c.reportProblem(p, "duplicates %s", first)
 			return
 		}
 		taken[name] = p
@@ -74,30 +73,30 @@ func (c *checker) modelNames() {
 		for j, a := range m.Engine.Adapters() {
 			at := path("models").index(i).key("engine").key("lora").index(j)
 			if a == "" && m.Engine.LoRA[j] != "" {
-				c.problem(at, "must be name or name=path")
+				c.reportProblem(at, "must be name or name=path")
 			}
 			claim(a, at)
 		}
 	}
 }
 
-func (c *checker) model(m *Model, p path) {
-	c.engine(&m.Engine, p.key("engine"))
-	c.image(&m.Engine, p.key("engine").key("image"))
-	c.weights(m, p.key("engine"))
-	c.gpus(m.GPUs, p.key("gpus"))
+func (c *checker) checkModel(m *Model, p path) {
+	c.checkEngine(&m.Engine, p.key("engine"))
+	c.checkImage(&m.Engine, p.key("engine").key("image"))
+	c.checkWeights(m, p.key("engine"))
+	c.checkGPUs(m.GPUs, p.key("gpus"))
 	for _, tier := range Tiers() {
 		if slo, ok := m.SLO[tier]; ok {
-			c.slo(slo, p.key("slo").key(string(tier)))
+			c.checkSLO(slo, p.key("slo").key(string(tier)))
 		}
 	}
 	for _, name := range sortedKeys(m.Regions) {
 		at := p.key("regions").key(string(name))
 		if !slices.ContainsFunc(c.spec.Regions, func(r RegionSpec) bool { return r.Name == name }) {
-			c.failPath(at, Error{Problem: "is not a region of this service", Suggestion: c.knownRegions(string(name))})
+			c.reportAtPath(at, Error{Problem: "is not a region of this service", Suggestion: c.knownRegions(string(name))})
 			continue
 		}
-		c.bounds(m.Regions[name], at)
+		c.checkBounds(m.Regions[name], at)
 	}
 }
 
@@ -114,146 +113,144 @@ func (c *checker) knownRegions(name string) string {
 	return didYouMean(name, names, "the regions are")
 }
 
-// engine refuses the keys of simulated engines on any other kind.
-func (c *checker) engine(e *Engine, p path) {
-	if e.Kind == EngineSim || !c.fine(p, p.key("kind")) {
+// checkEngine rejects the keys of simulated engines for any other kind.
+func (c *checker) checkEngine(e *Engine, p path) {
+	if e.Kind == EngineSim || !c.valid(p, p.key("kind")) {
 		return
 	}
 	for _, key := range simKeys {
 		if c.at[p.key(key)] != nil {
-			c.failPath(p.key(key), Error{Problem: fmt.Sprintf("belongs to kind sim only, and the kind is %s", e.Kind), Suggestion: "remove it or write kind: sim"})
+			c.reportAtPath(p.key(key), Error{Problem: fmt.Sprintf("is only valid for kind sim, but the kind is %s", e.Kind), Suggestion: "remove it or set kind: sim"})
 		}
 	}
 }
 
-// simKeys are the keys of an engine that only simulated ones have.
+// simKeys are the keys that only simulated engines have.
 var simKeys = []string{"profile", "speed", "kv_tokens", "flavor"}
 
-// gpus refuses two entries for the same hardware: their speeds would disagree.
-func (c *checker) gpus(gpus []GPU, p path) {
+// checkGPUs rejects two entries for the same hardware, because their speeds could conflict.
+func (c *checker) checkGPUs(gpus []GPU, p path) {
 	type hardware struct {
 		kind  string
 		count int
 	}
 	first := map[hardware]int{}
 	for i, g := range gpus {
-		if at := p.index(i); g.Type == "" || !c.fine(at, at.key("type"), at.key("count")) {
+		if at := p.index(i); g.Type == "" || !c.valid(at, at.key("type"), at.key("count")) {
 			continue
 		}
 		j, twice := first[hardware{g.Type, g.Count}]
 		if twice {
-			c.failPath(p.index(i), Error{Problem: fmt.Sprintf("repeats gpus[%d]: %d x %s", j, g.Count, g.Type)})
+			c.reportAtPath(p.index(i), Error{Problem: fmt.Sprintf("duplicates gpus[%d]: %d x %s", j, g.Count, g.Type)})
 		} else {
 			first[hardware{g.Type, g.Count}] = i
 		}
 	}
 }
 
-func (c *checker) slo(s SLO, p path) {
-	if s.TTFT > 0 && s.E2E > 0 && s.TTFT > s.E2E && c.fine(p.key("ttft"), p.key("e2e")) {
-		c.problem(p.key("ttft"), "must not be longer than e2e (%s)", briefDuration(s.E2E))
+func (c *checker) checkSLO(s SLO, p path) {
+	if s.TTFT > 0 && s.E2E > 0 && s.TTFT > s.E2E && c.valid(p.key("ttft"), p.key("e2e")) {
+		c.reportProblem(p.key("ttft"), "must not be longer than e2e (%s)", formatDuration(s.E2E))
 	}
 }
 
-func (c *checker) bounds(b Bounds, p path) {
-	if b.Min > b.Max && c.fine(p, p.key("min"), p.key("max")) {
-		c.problem(p.key("min"), "must be at most max, which is %d", b.Max)
+func (c *checker) checkBounds(b Bounds, p path) {
+	if b.Min > b.Max && c.valid(p, p.key("min"), p.key("max")) {
+		c.reportProblem(p.key("min"), "must be at most max, which is %d", b.Max)
 	}
 }
 
-// regionNames refuses a region that is declared twice.
-func (c *checker) regionNames() {
+// checkRegionNames refuses a region that is declared twice.
+func (c *checker) checkRegionNames() {
 	first := map[Region]int{}
 	for i, r := range c.spec.Regions {
 		j, twice := first[r.Name]
 		if !twice {
 			first[r.Name] = i
 		} else if r.Name != "" {
-			c.problem(path("regions").index(i).key("name"), "repeats regions[%d]", j)
+			c.reportProblem(path("regions").index(i).key("name"), "repeats regions[%d]", j)
 		}
 	}
 }
 
-func (c *checker) region(r *RegionSpec, p path) {
-	c.bounds(r.Replicas, p.key("replicas"))
-	if most := p.key("replicas").key("max"); r.Replicas.Max < 1 && c.fine(p, p.key("replicas"), most) {
-		c.problem(most, "must be at least 1: a region without replicas serves nobody")
+func (c *checker) checkRegion(r *RegionSpec, p path) {
+	c.checkBounds(r.Replicas, p.key("replicas"))
+	if most := p.key("replicas").key("max"); r.Replicas.Max < 1 && c.valid(p, p.key("replicas"), most) {
+		c.reportProblem(most, "must be at least 1: a region without replicas serves no requests")
 	}
-	if !c.fine(p, p.key("name")) {
+	if !c.valid(p, p.key("name")) {
 		return
 	}
-	c.cloudRegion(r, p)
+	c.checkCloudRegion(r, p)
 	if r.Name.Cloud() == CloudStatic {
-		c.staticRegion(r, p)
+		c.checkStaticRegion(r, p)
 	} else if c.at[p.key("endpoints")] != nil {
-		c.failPath(p.key("endpoints"), Error{Problem: fmt.Sprintf("belongs to static regions only, and this is %s", r.Name)})
+		c.reportAtPath(p.key("endpoints"), Error{Problem: fmt.Sprintf("is only valid for static regions, but the region is %s", r.Name)})
 	}
-	c.capacity(r, p)
-	c.network(r, p)
-	c.public(r, p)
+	c.checkCapacity(r, p)
+	c.checkNetwork(r, p)
+	c.checkPublic(r, p)
 }
 
-// staticRegion checks a region of machines that are already there: they are
-// named, not rented.
-func (c *checker) staticRegion(r *RegionSpec, p path) {
-	if len(r.Endpoints) == 0 && c.fine(p.key("endpoints")) {
-		c.failPath(p.key("endpoints"), Error{Problem: "is missing: a static region names its machines", Suggestion: `write endpoints: ["http://10.0.0.7:8000"]`})
+// checkStaticRegion validates a region of existing machines: they are listed, not rented.
+func (c *checker) checkStaticRegion(r *RegionSpec, p path) {
+	if len(r.Endpoints) == 0 && c.valid(p.key("endpoints")) {
+		c.reportAtPath(p.key("endpoints"), Error{Problem: "is missing: a static region lists its machines", Suggestion: `for example endpoints: ["http://10.0.0.7:8000"]`})
 		return
 	}
 	most := p.key("replicas").key("max")
-	if n := len(r.Endpoints); n > 0 && r.Replicas.Max > n && c.fine(p.key("endpoints"), most) {
-		c.problem(most, "must be at most the number of endpoints, %d", n)
+	if n := len(r.Endpoints); n > 0 && r.Replicas.Max > n && c.valid(p.key("endpoints"), most) {
+		c.reportProblem(most, "must be at most the number of endpoints, %d", n)
 	}
-	c.rentedOnly(r, p, "capacity", "reserved", "on_demand_base")
+	c.rejectUnlessRented(r, p, "capacity", "reserved", "on_demand_base")
 }
 
-// rentedOnly refuses keys that a region without rented machines does not have.
-func (c *checker) rentedOnly(r *RegionSpec, p path, keys ...string) {
+// rejectUnlessRented rejects keys that only apply to regions of rented machines.
+func (c *checker) rejectUnlessRented(r *RegionSpec, p path, keys ...string) {
 	for _, key := range keys {
 		if c.at[p.key(key)] != nil {
-			c.failPath(p.key(key), Error{Problem: fmt.Sprintf("belongs to regions whose machines are rented, and this is %s", r.Name)})
+			c.reportAtPath(p.key(key), Error{Problem: fmt.Sprintf("is only valid for cloud regions, but the region is %s", r.Name)})
 		}
 	}
 }
 
-// capacity checks that what a region asks for is in its list of capacity types.
-func (c *checker) capacity(r *RegionSpec, p path) {
-	if len(r.Capacity) == 0 || !c.fine(p.key("capacity")) {
+// checkCapacity checks that the list of capacity types contains every type that other keys of the region
+// require.
+func (c *checker) checkCapacity(r *RegionSpec, p path) {
+	if len(r.Capacity) == 0 || !c.valid(p.key("capacity")) {
 		return
 	}
 	if base := p.key("on_demand_base"); r.OnDemandBase > 0 && !slices.Contains(r.Capacity, CapacityOnDemand) {
-		c.problem(base, "needs on_demand in capacity")
-	} else if r.OnDemandBase > r.Replicas.Max && c.fine(p.key("replicas"), p.key("replicas").key("max")) {
-		c.problem(base, "must be at most replicas.max, which is %d", r.Replicas.Max)
+		c.reportProblem(base, "requires on_demand in capacity")
+	} else if r.OnDemandBase > r.Replicas.Max && c.valid(p.key("replicas"), p.key("replicas").key("max")) {
+		c.reportProblem(base, "must be at most replicas.max, which is %d", r.Replicas.Max)
 	}
 	if len(r.Reserved) > 0 && !slices.Contains(r.Capacity, CapacityReserved) {
-		c.failPath(p.key("reserved"), Error{Problem: "needs reserved in capacity, or nothing ever uses it"})
+		c.reportAtPath(p.key("reserved"), Error{Problem: "requires reserved in capacity, otherwise it is never used"})
 	}
 }
 
-// endpointsOnce refuses a machine that two regions name, and a URL that has a
-// host or port that cannot be.
-func (c *checker) endpointsOnce() {
+// checkEndpoints rejects an endpoint that two regions list, and a URL with an invalid host or port.
+func (c *checker) checkEndpoints() {
 	taken := map[string]path{}
 	for i, r := range c.spec.Regions {
 		for j, e := range r.Endpoints {
 			p := path("regions").index(i).key("endpoints").index(j)
-			if c.fine(p) && !validURL(e) {
-				c.problem(p, "must be %s", formEndpoint.words)
+			if c.valid(p) && !validURL(e) {
+				c.reportProblem(p, "must be %s", formEndpoint.description)
 			}
 			if first, twice := taken[e]; twice && e != "" {
-				c.problem(p, "repeats %s", first)
+				c.reportProblem(p, "duplicates %s", first)
 			}
 			taken[e] = p
 		}
 	}
-	if p := path("store").key("url"); c.spec.Store.URL != "" && c.fine(p) && !validURL(c.spec.Store.URL) {
-		c.problem(p, "must be %s", formStore.words)
+	if p := path("store").key("url"); c.spec.Store.URL != "" && c.valid(p) && !validURL(c.spec.Store.URL) {
+		c.reportProblem(p, "must be %s", formStore.description)
 	}
 }
 
-// validURL says whether text is an absolute URL with a host and, where it has
-// one, a port that exists.
+// validURL reports whether text is an absolute URL with a host and, where it has one, a valid port.
 func validURL(text string) bool {
 	u, err := url.Parse(text)
 	if err != nil || u.Hostname() == "" {
@@ -269,58 +266,57 @@ func validURL(text string) bool {
 	return err == nil && port >= 1 && port <= 65535
 }
 
-// memory makes sure that the parts of a balancer's memory fit into each other.
-func (c *checker) memory() {
+// checkMemory checks that the parts of a balancer's memory are consistent.
+func (c *checker) checkMemory() {
 	m, p := c.spec.Balancer.Memory, path("balancer").key("memory")
-	if !c.fine(p, p.key("total"), p.key("requests"), p.key("tenant")) {
+	if !c.valid(p, p.key("total"), p.key("requests"), p.key("tenant")) {
 		return
 	}
 	for _, misfit := range m.Misfits() {
 		if at := p.key(misfit.Key); c.at[at] != nil {
-			c.problem(at, "%s", misfit.Problem)
+			c.reportProblem(at, "%s", misfit.Problem)
 		}
 	}
 }
 
-// localLayout checks that the ports of the local regions do not run into each other.
-func (c *checker) localLayout() {
+// checkLocalPorts checks that the local regions have enough ports.
+func (c *checker) checkLocalPorts() {
 	balancers, engines := 0, 0
 	for i, r := range c.spec.Regions {
 		p := path("regions").index(i)
-		if r.Name.Cloud() != CloudLocal || !c.fine(p, p.key("balancers"), p.key("replicas"), p.key("replicas").key("max")) {
+		if r.Name.Cloud() != CloudLocal || !c.valid(p, p.key("balancers"), p.key("replicas"), p.key("replicas").key("max")) {
 			continue
 		}
 		balancers += r.Balancers
 		for j := range c.spec.Models {
-			engines += c.mostReplicas(j, r)
+			engines += c.maxReplicasOf(j, r)
 		}
 	}
 	if balancers > localSlots {
-		c.failPath("regions", Error{Problem: fmt.Sprintf("the local regions have %d balancers together, and ports for at most %d", balancers, localSlots)})
+		c.reportAtPath("regions", Error{Problem: fmt.Sprintf("the local regions have %d balancers in total, but only %d ports", balancers, localSlots)})
 	}
 	if engines > localSlots {
-		c.failPath("regions", Error{
-			Problem:    fmt.Sprintf("the local regions have up to %d replicas together, and ports for at most %d", engines, localSlots),
+		c.reportAtPath("regions", Error{
+			Problem:    fmt.Sprintf("the local regions have up to %d replicas in total, but only %d ports", engines, localSlots),
 			Suggestion: "lower replicas.max",
 		})
 	}
 }
 
-// mostReplicas is the upper bound of model i in a region, 0 where it has an error.
-func (c *checker) mostReplicas(i int, r RegionSpec) int {
+// maxReplicasOf returns the upper bound of model i in a region, or 0 where it has an error.
+func (c *checker) maxReplicasOf(i int, r RegionSpec) int {
 	own, ok := c.spec.Models[i].Regions[r.Name]
 	if !ok {
 		return r.Replicas.Max
 	}
-	if p := path("models").index(i).key("regions").key(string(r.Name)); !c.fine(p, p.key("max")) {
+	if p := path("models").index(i).key("regions").key(string(r.Name)); !c.valid(p, p.key("max")) {
 		return 0
 	}
 	return own.Max
 }
 
-// roundTrips checks that each emulated round trip is between two local regions,
-// stated once.
-func (c *checker) roundTrips() {
+// checkRoundTrips checks that each emulated round trip is between two local regions and set once.
+func (c *checker) checkRoundTrips() {
 	places := map[string]bool{}
 	for _, r := range c.spec.Regions {
 		if r.Name.Cloud() == CloudLocal {
@@ -332,18 +328,18 @@ func (c *checker) roundTrips() {
 		p := path("local").key("rtt").key(key)
 		a, b, ok := splitPair(key, places)
 		if !ok {
-			c.failPath(p, Error{Problem: "must be between two different local regions", Suggestion: c.knownPlaces(places)})
+			c.reportAtPath(p, Error{Problem: "must be between two different local regions", Suggestion: c.knownPlaces(places)})
 			continue
 		}
 		pair := [2]string{min(a, b), max(a, b)}
 		if first, twice := taken[pair]; twice {
-			c.failPath(p, Error{Problem: fmt.Sprintf("repeats %s: a round trip is the same both ways", first)})
+			c.reportAtPath(p, Error{Problem: fmt.Sprintf("duplicates %s: a round trip is the same in both directions", first)})
 		}
 		taken[pair] = key
 	}
 }
 
-// splitPair cuts us-eu into two known places; places may hold dashes themselves.
+// splitPair splits us-eu into two known places; a place may contain dashes.
 func splitPair(key string, places map[string]bool) (a, b string, ok bool) {
 	for i := range len(key) {
 		if key[i] == '-' && places[key[:i]] && places[key[i+1:]] && key[:i] != key[i+1:] {
@@ -355,7 +351,7 @@ func splitPair(key string, places map[string]bool) (a, b string, ok bool) {
 
 func (c *checker) knownPlaces(places map[string]bool) string {
 	if len(places) == 0 {
-		return "no region is local"
+		return "there are no local regions"
 	}
 	return "the local regions are " + strings.Join(sortedKeys(places), ", ")
 }

@@ -8,102 +8,102 @@ import (
 	"time"
 )
 
-// keysOfProvider are the keys of dns that only one provider has.
+// keysOfProvider are the keys of dns that only one provider supports.
 var keysOfProvider = map[string][]string{DNSRoute53: {"private"}, DNSEmbedded: {"listen", "clients"}}
 
-// dns checks that the keys of dns fit each other and the regions.
-func (c *checker) dns() {
+// checkDNS validates the keys of dns against each other and the regions.
+func (c *checker) checkDNS() {
 	d := c.spec.DNS
-	if d == nil || !c.fine("dns", "dns.provider") {
+	if d == nil || !c.valid("dns", "dns.provider") {
 		return
 	}
 	for _, provider := range sortedKeys(keysOfProvider) {
 		for _, key := range keysOfProvider[provider] {
 			if p := path("dns").key(key); provider != d.Provider && c.at[p] != nil {
-				c.failPath(p, Error{Problem: fmt.Sprintf("belongs to provider %s only, and the provider is %s", provider, d.Provider)})
+				c.reportAtPath(p, Error{Problem: fmt.Sprintf("is only valid for provider %s, but the provider is %s", provider, d.Provider)})
 			}
 		}
 	}
 	if d.Provider == DNSRoute53 && d.Zone == "" {
-		c.failPath("dns.zone", Error{Problem: "is missing", Suggestion: "want " + formHost.words + ", a hosted zone of the account"})
+		c.reportAtPath("dns.zone", Error{Problem: "is missing", Suggestion: "expected " + formHost.description + ", a hosted zone of the account"})
 		return
 	}
-	if c.fine("dns.name", "dns.zone") && d.Name != d.Zone && !strings.HasSuffix(d.Name, "."+d.Zone) {
-		c.problem("dns.name", "must be in the zone %s", d.Zone)
+	if c.valid("dns.name", "dns.zone") && d.Name != d.Zone && !strings.HasSuffix(d.Name, "."+d.Zone) {
+		c.reportProblem("dns.name", "must be in the zone %s", d.Zone)
 	}
-	if c.fine("dns.ttl") && d.TTL%time.Second != 0 {
-		c.problem("dns.ttl", "must be whole seconds")
+	if c.valid("dns.ttl") && d.TTL%time.Second != 0 {
+		c.reportProblem("dns.ttl", "must be whole seconds")
 	}
 	if d.Provider == DNSEmbedded {
-		c.nameServer(d)
+		c.checkNameServer(d)
 	}
 }
 
-// nameServer checks what an embedded name server is told.
-func (c *checker) nameServer(d *DNS) {
+// checkNameServer validates the configuration of an embedded name server.
+func (c *checker) checkNameServer(d *DNS) {
 	for i, r := range c.spec.Regions {
 		if r.Name.rented() {
-			c.problem("dns.provider", "answers for machines of its own only, and regions[%d] is %s", i, r.Name)
+			c.reportProblem("dns.provider", "only supports local and static regions, but regions[%d] is %s", i, r.Name)
 			break
 		}
 	}
-	if _, err := netip.ParseAddrPort(d.Listen); err != nil && c.fine("dns.listen") {
-		c.problem("dns.listen", "must be %s", formListen.words)
+	if _, err := netip.ParseAddrPort(d.Listen); err != nil && c.valid("dns.listen") {
+		c.reportProblem("dns.listen", "must be %s", formListen.description)
 	}
 	first := map[netip.Prefix]int{}
 	for i, client := range d.Clients {
 		p := path("dns.clients").index(i)
 		network, err := netip.ParsePrefix(client.Network)
-		if at := p.key("network"); client.Network != "" && c.fine(p, at) && (err != nil || network != network.Masked()) {
-			c.problem(at, "must be %s, with no bits beyond its length", formNetwork.words)
-		} else if j, twice := first[network]; twice && c.fine(p, at) {
-			c.problem(at, "repeats dns.clients[%d]", j)
+		if at := p.key("network"); client.Network != "" && c.valid(p, at) && (err != nil || network != network.Masked()) {
+			c.reportProblem(at, "must be %s, with no bits beyond its length", formNetwork.description)
+		} else if j, twice := first[network]; twice && c.valid(p, at) {
+			c.reportProblem(at, "duplicates dns.clients[%d]", j)
 		} else {
 			first[network] = i
 		}
-		c.dnsClient(client, p)
+		c.checkDNSClient(client, p)
 	}
 }
 
-// dnsClient checks that a network is near to regions of this service.
-func (c *checker) dnsClient(client DNSClient, p path) {
-	if client.Region == "" && len(client.RTT) == 0 && c.fine(p, p.key("region"), p.key("rtt")) {
-		c.failPath(p, Error{Problem: "says nothing of where the network is", Suggestion: "write region, or rtt"})
+// checkDNSClient checks that a network's regions are regions of this service.
+func (c *checker) checkDNSClient(client DNSClient, p path) {
+	if client.Region == "" && len(client.RTT) == 0 && c.valid(p, p.key("region"), p.key("rtt")) {
+		c.reportAtPath(p, Error{Problem: "has no location", Suggestion: "set region or rtt"})
 	}
 	known := func(name Region) bool {
 		return slices.ContainsFunc(c.spec.Regions, func(r RegionSpec) bool { return r.Name == name })
 	}
-	if at := p.key("region"); client.Region != "" && c.fine(p, at) && !known(client.Region) {
-		c.failPath(at, Error{Problem: "is not a region of this service", Found: c.foundAt(at), Suggestion: c.knownRegions(string(client.Region))})
+	if at := p.key("region"); client.Region != "" && c.valid(p, at) && !known(client.Region) {
+		c.reportAtPath(at, Error{Problem: "is not a region of this service", Found: c.describePath(at), Suggestion: c.knownRegions(string(client.Region))})
 	}
 	for _, name := range sortedKeys(client.RTT) {
-		if at := p.key("rtt").key(string(name)); !known(name) && c.fine(at) {
-			c.failPath(at, Error{Problem: "is not a region of this service", Suggestion: c.knownRegions(string(name))})
+		if at := p.key("rtt").key(string(name)); !known(name) && c.valid(at) {
+			c.reportAtPath(at, Error{Problem: "is not a region of this service", Suggestion: c.knownRegions(string(name))})
 		}
 	}
 }
 
-// public checks where others reach the balancers of a region.
-func (c *checker) public(r *RegionSpec, p path) {
+// checkPublic validates the public URLs of a region's balancers.
+func (c *checker) checkPublic(r *RegionSpec, p path) {
 	at := p.key("public")
-	if c.at[at] == nil || !c.fine(at) {
+	if c.at[at] == nil || !c.valid(at) {
 		return
 	}
 	if r.Name.rented() {
-		c.failPath(at, Error{Problem: fmt.Sprintf("belongs to regions of machines that are already there, and this is %s", r.Name), Suggestion: "the cloud gives balancers their addresses"})
+		c.reportAtPath(at, Error{Problem: fmt.Sprintf("is only valid for local and static regions, but the region is %s", r.Name), Suggestion: "the cloud assigns the addresses of balancers"})
 		return
 	}
-	if len(r.Public) != r.Balancers && c.fine(p.key("balancers")) {
-		c.failPath(at, Error{Problem: fmt.Sprintf("must name each balancer of the region, %d, got %d", r.Balancers, len(r.Public))})
+	if len(r.Public) != r.Balancers && c.valid(p.key("balancers")) {
+		c.reportAtPath(at, Error{Problem: fmt.Sprintf("must have one URL per balancer of the region, %d, got %d", r.Balancers, len(r.Public))})
 	}
 	for i, base := range r.Public {
-		if e := at.index(i); c.fine(e) && !validPublic(base) {
-			c.problem(e, "must be %s", formPublic.words)
+		if e := at.index(i); c.valid(e) && !validPublic(base) {
+			c.reportProblem(e, "must be %s", formPublic.description)
 		}
 	}
 }
 
-// validPublic says whether a URL has an address that exists, and a port.
+// validPublic reports whether a URL has a valid address and port.
 func validPublic(base string) bool {
 	_, host, _ := strings.Cut(base, "://")
 	if addr, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil {

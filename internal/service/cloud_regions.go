@@ -7,18 +7,17 @@ import (
 	"strings"
 )
 
-// cloudRegions is what is known of the regions of a cloud. The tables hold what everybody may
-// use; a cloud opens some regions a year, so that a name which is not in them is refused only
-// where it cannot be one.
+// cloudRegions are the known regions of a cloud. The tables contain the public regions; a cloud
+// adds a few per year, so a region that is not in them is rejected only where it cannot exist.
 type cloudRegions struct {
 	cloud, title string
 	example      string // a region
-	shape        *regexp.Regexp
+	pattern      *regexp.Regexp
 	regions      []string // sorted
-	source       string   // where they are from, and of when
+	source       string   // the source of the table, with its date
 }
 
-// clouds are the tables of the clouds that rent machines.
+// clouds are the tables of the clouds that rent out machines.
 var clouds = []cloudRegions{
 	{
 		CloudAWS, "AWS", "us-east-1", regexp.MustCompile(`^[a-z]{2,4}(-[a-z]+)+-[0-9]+$`),
@@ -45,7 +44,7 @@ var clouds = []cloudRegions{
 	},
 }
 
-// cloudOf is what is known of the regions of a cloud; nil of one that rents nothing.
+// cloudOf returns the known regions of a cloud; nil for local and static.
 func cloudOf(name string) *cloudRegions {
 	i := slices.IndexFunc(clouds, func(c cloudRegions) bool { return c.cloud == name })
 	if i < 0 {
@@ -54,8 +53,7 @@ func cloudOf(name string) *cloudRegions {
 	return &clouds[i]
 }
 
-// KnownRegions are the regions of a cloud, aws or gcp, that everybody may use, as far as this
-// program knows; sorted.
+// KnownRegions returns the known public regions of a cloud, aws or gcp, sorted.
 func KnownRegions(cloud string) []string {
 	if c := cloudOf(cloud); c != nil {
 		return slices.Clone(c.regions)
@@ -63,27 +61,26 @@ func KnownRegions(cloud string) []string {
 	return nil
 }
 
-// numbers are what regions of one part of the world are told apart by.
+// numbers matches the numbers that distinguish regions of one area.
 var numbers = regexp.MustCompile(`[0-9]+`)
 
-// family is a name without its number: regions that are opened next mostly differ in nothing else
-// from one that is known.
-func family(name string) string { return numbers.ReplaceAllString(name, "#") }
+// withoutNumbers returns a name without its number: new regions mostly differ only in the number
+// from a known one.
+func withoutNumbers(name string) string { return numbers.ReplaceAllString(name, "#") }
 
-// mayExist says whether a name that is not in the table may be that of a region nevertheless: it
-// has the shape of one, and either differs from one that is known by its number alone, or is not
-// near to any.
+// mayExist reports whether a name that is not in the table may be a new region: it has the format
+// of one, and either differs from a known region only in its number, or is not similar to any.
 func (c *cloudRegions) mayExist(name string) bool {
-	const near = 2 // slips of the finger that make one name of another
-	if !c.shape.MatchString(name) {
+	const near = 2 // typos between two names
+	if !c.pattern.MatchString(name) {
 		return false
 	}
-	isFamily := func(known string) bool { return family(known) == family(name) }
-	isNear := func(known string) bool { return distance(family(known), family(name)) <= near }
+	isFamily := func(known string) bool { return withoutNumbers(known) == withoutNumbers(name) }
+	isNear := func(known string) bool { return distance(withoutNumbers(known), withoutNumbers(name)) <= near }
 	return slices.ContainsFunc(c.regions, isFamily) || !slices.ContainsFunc(c.regions, isNear)
 }
 
-// suggestion is what may have been meant by a name that is not that of a region.
+// suggestion returns the region that was probably meant.
 func (c *cloudRegions) suggestion(name string) string {
 	meant := []string{}
 	if best := Nearest(name, c.regions); best != "" {
@@ -95,28 +92,28 @@ func (c *cloudRegions) suggestion(name string) string {
 		}
 	}
 	if len(meant) == 0 {
-		return fmt.Sprintf("regions of %s are called such as %s", c.title, c.example)
+		return fmt.Sprintf("region names of %s look like %s", c.title, c.example)
 	}
 	return "did you mean " + strings.Join(meant, " or ") + "?"
 }
 
-// cloudRegion refuses a rented region that its cloud does not have.
-func (c *checker) cloudRegion(r *RegionSpec, p path) {
+// checkCloudRegion rejects a region that its cloud does not have.
+func (c *checker) checkCloudRegion(r *RegionSpec, p path) {
 	known := cloudOf(r.Name.Cloud())
 	if known == nil || slices.Contains(known.regions, r.Name.Place()) || known.mayExist(r.Name.Place()) {
 		return
 	}
 	at := p.key("name")
-	c.failPath(at, Error{Problem: "is not a region of " + known.title, Found: c.foundAt(at), Suggestion: known.suggestion(r.Name.Place())})
+	c.reportAtPath(at, Error{Problem: "is not a region of " + known.title, Found: c.describePath(at), Suggestion: known.suggestion(r.Name.Place())})
 }
 
-// Warnings are what may be wrong with a service that is well formed, a line each, with its place.
+// Warnings returns possible mistakes in a valid service, one line each, with the key.
 func (s *Spec) Warnings() []string {
 	var all []string
 	for i, r := range s.Regions {
 		known := cloudOf(r.Name.Cloud())
 		if known != nil && !slices.Contains(known.regions, r.Name.Place()) {
-			all = append(all, fmt.Sprintf("regions[%d].name: %s is not among the regions of %s that this program knows (%s)", i, r.Name, known.title, known.source))
+			all = append(all, fmt.Sprintf("regions[%d].name: %s is not a known region of %s (%s)", i, r.Name, known.title, known.source))
 		}
 	}
 	return append(all, s.imageWarnings()...)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// regionIn is a service with one region.
+// regionIn returns a service.yaml with one region.
 func regionIn(name string) string {
 	text := "name: chat\nmodels: [{name: m}]\nregions:\n  - name: " + name + "\n"
 	if !strings.HasPrefix(name, "local/") {
@@ -14,9 +14,9 @@ func regionIn(name string) string {
 	return text
 }
 
-// A region that its cloud does not have is refused where the file says it, with the one that was
-// meant; one that may be newer than the table is let through, with a warning.
-func TestRegionsThatACloudHas(t *testing.T) {
+// A region that its cloud does not have is rejected with a suggestion; a region that may be newer
+// than the table only causes a warning.
+func TestParseRejectsUnknownCloudRegions(t *testing.T) {
 	for _, tt := range []struct{ name, problem, suggestion, warning string }{
 		{name: "aws/us-east-1"},
 		{name: "aws/cn-north-1"},
@@ -31,16 +31,16 @@ func TestRegionsThatACloudHas(t *testing.T) {
 		{"aws/us-east", "is not a region of AWS", `did you mean "us-east-1"?`, ""},
 		{"aws/us-east-1a", "is not a region of AWS", `did you mean "us-east-1"?`, ""},
 		{"aws/us-central1", "is not a region of AWS", `gcp/us-central1?`, ""},
-		{"aws/frankfurt", "is not a region of AWS", "regions of AWS are called such as us-east-1", ""},
+		{"aws/frankfurt", "is not a region of AWS", "region names of AWS look like us-east-1", ""},
 		{"gcp/us-east-1", "is not a region of Google Cloud", `did you mean "us-east1" or aws/us-east-1?`, ""},
 		{"gcp/us-centrel1", "is not a region of Google Cloud", `did you mean "us-central1"?`, ""},
 		{"gcp/us-central1-a", "is not a region of Google Cloud", `did you mean "us-central1"?`, ""},
 		{"gcp/europe-west", "is not a region of Google Cloud", `did you mean "europe-west1"?`, ""},
-		{"gcp/a", "is not a region of Google Cloud", "regions of Google Cloud are called such as us-central1", ""},
-		{"aws/us-east-3", "", "", "aws/us-east-3 is not among the regions of AWS that this program knows"},
-		{"aws/mars-north-1", "", "", "aws/mars-north-1 is not among the regions of AWS that this program knows"},
-		{"gcp/us-west8", "", "", "gcp/us-west8 is not among the regions of Google Cloud that this program knows"},
-		{"gcp/antarctica-south1", "", "", "gcp/antarctica-south1 is not among"},
+		{"gcp/a", "is not a region of Google Cloud", "region names of Google Cloud look like us-central1", ""},
+		{"aws/us-east-3", "", "", "aws/us-east-3 is not a known region of AWS"},
+		{"aws/mars-north-1", "", "", "aws/mars-north-1 is not a known region of AWS"},
+		{"gcp/us-west8", "", "", "gcp/us-west8 is not a known region of Google Cloud"},
+		{"gcp/antarctica-south1", "", "", "gcp/antarctica-south1 is not a known region"},
 	} {
 		spec, err := Parse("service.yaml", []byte(regionIn(tt.name)))
 		switch {
@@ -62,12 +62,12 @@ func TestRegionsThatACloudHas(t *testing.T) {
 	}
 }
 
-// The tables are sorted, hold each name once, and only names that have the shape of regions.
-func TestTablesOfRegions(t *testing.T) {
+// The tables are sorted, without duplicates, and contain only names in the format of regions.
+func TestCloudRegionTablesAreSorted(t *testing.T) {
 	for _, c := range clouds {
 		last := ""
 		for _, name := range c.regions {
-			if name <= last || !c.shape.MatchString(name) {
+			if name <= last || !c.pattern.MatchString(name) {
 				t.Errorf("%s: %q after %q", c.title, name, last)
 			}
 			last = name

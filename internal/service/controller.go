@@ -2,46 +2,46 @@ package service
 
 import "time"
 
-// ControllerConfig is everything the controller process needs to know: what
-// `skyserve controller --config FILE` reads (JSON or YAML).
+// ControllerConfig is the configuration of the controller process, the file of `skyserve controller
+// --config FILE` (JSON or YAML).
 type ControllerConfig struct {
 	Service string `yaml:"service" json:"service"`
-	// Revision is what the configuration calls itself: the controller says it when
-	// it has read the file again.
+	// Revision is the revision of the configuration, which the controller reports after it has
+	// reloaded the file.
 	Revision string `yaml:"revision,omitempty" json:"revision,omitempty"`
-	// Listen is host:port of its health and state listener; loopback only.
+	// Listen is the address, host:port, of the health and state listener; loopback only.
 	Listen string `yaml:"listen" json:"listen"`
 
-	// StoreListen is host:port of the embedded store and StoreDir its data;
-	// both empty when StoreURL names a store that runs elsewhere.
+	// StoreListen is the address, host:port, of the embedded store and StoreDir its data directory;
+	// both are empty when StoreURL refers to an external store.
 	StoreListen string `yaml:"store_listen,omitempty" json:"store_listen,omitempty"`
 	StoreDir    string `yaml:"store_dir,omitempty" json:"store_dir,omitempty"`
 	StoreURL    string `yaml:"store_url,omitempty" json:"store_url,omitempty"`
 	StoreToken  string `yaml:"store_token,omitempty" json:"store_token,omitempty"`
 
-	// AdminToken opens the balancers' admin APIs; empty where they ask for none.
+	// AdminToken authenticates to the balancers' admin APIs; empty where they require no token.
 	AdminToken string `yaml:"admin_token,omitempty" json:"admin_token,omitempty"`
 
-	// Identity is the controller's certificate in its service, by which balancers with
-	// one know it; nil = it has none.
+	// Identity is the controller's certificate in its service, with which it authenticates to
+	// balancers; nil = none.
 	Identity *Identity `yaml:"identity,omitempty" json:"identity,omitempty"`
 
 	Balancers []ControlledBalancer `yaml:"balancers,omitempty" json:"balancers"`
-	// Replicas are the replicas that the controller assigns.
+	// Replicas are the replicas that the controller assigns to balancers.
 	Replicas []ControlledReplica `yaml:"replicas,omitempty" json:"replicas"`
-	// RTT is the round trip between two places, keyed "us-eu", by which the
-	// nearest live balancer is found.
+	// RTT is the round trip between two regions, with keys such as "us-eu", for finding the nearest
+	// live balancer.
 	RTT map[string]time.Duration `yaml:"rtt,omitempty" json:"rtt,omitempty"`
 }
 
-// Fixed is what of a configuration holds for the life of a controller: two that
-// have it in common differ in replicas only, which are taken up by reading again.
+// Fixed returns the part of a configuration that cannot change while a controller runs: two
+// configurations with the same Fixed only differ in replicas, which a reload applies.
 func (c ControllerConfig) Fixed() ControllerConfig {
 	c.Revision, c.Replicas = "", nil
 	return c
 }
 
-// ControlledBalancer is a balancer as the controller addresses it.
+// ControlledBalancer is a balancer that the controller manages.
 type ControlledBalancer struct {
 	ID     string `yaml:"id" json:"id"`
 	Region Region `yaml:"region" json:"region"`
@@ -49,18 +49,17 @@ type ControlledBalancer struct {
 	Admin string `yaml:"admin" json:"admin"`
 }
 
-// ControlledReplica is a replica with the balancer that serves it while that
-// one lives. Its Region is set; its Epoch is not.
+// ControlledReplica is a replica with its home balancer, which serves it while that balancer is
+// alive. Its Region is set; its Epoch is not.
 type ControlledReplica struct {
 	ReplicaConfig `yaml:",inline"`
-	// Home is the id of that balancer.
+	// Home is the ID of the home balancer.
 	Home string `yaml:"home" json:"home"`
-	// Away is the URL by which balancers of other regions reach the replica; empty =
-	// by URL, as those of its own do.
+	// Away is the URL at which balancers in other regions reach the replica; empty = its URL.
 	Away string `yaml:"away,omitempty" json:"away,omitempty"`
 }
 
-// For is the replica as a balancer of a region addresses it.
+// For returns the replica's configuration for a balancer in a region.
 func (r ControlledReplica) For(balancer Region) ReplicaConfig {
 	c := r.ReplicaConfig
 	if r.Away != "" && balancer != r.Region {
@@ -69,25 +68,25 @@ func (r ControlledReplica) For(balancer Region) ReplicaConfig {
 	return c
 }
 
-// Donation is for how long a replica is lent to the spot pool.
+// Donation is the period of a replica's donation to the spot pool.
 type Donation struct {
 	Since time.Time `json:"since"`
-	// Until is when it is removed, unless it was taken back before; zero = never. One
-	// whose Until is its Since is not lent: it is removed once it is empty.
+	// Until is when the replica is removed, unless it is reclaimed before; zero = never. A replica
+	// whose Until equals its Since is not donated: it drains and is then removed.
 	Until time.Time `json:"until,omitzero"`
 }
 
-// String says for how long the replica is lent.
+// String describes the period of the donation.
 func (d Donation) String() string {
-	text := "lent since " + d.Since.UTC().Format(time.RFC3339)
+	text := "donated since " + d.Since.UTC().Format(time.RFC3339)
 	if !d.Until.IsZero() && !d.Leaving() {
-		text += ", is removed at " + d.Until.UTC().Format(time.RFC3339) + " unless it is needed before"
+		text += ", removed at " + d.Until.UTC().Format(time.RFC3339) + " unless reclaimed"
 	}
 	return text
 }
 
-// Leaving tells whether the replica is only emptied before it is removed.
+// Leaving reports whether the replica only drains before it is removed.
 func (d Donation) Leaving() bool { return !d.Until.IsZero() && !d.Until.After(d.Since) }
 
-// Over tells whether the replica is to be removed by now.
+// Over reports whether the donation has ended and the replica is to be removed.
 func (d Donation) Over(now time.Time) bool { return !d.Until.IsZero() && !d.Until.After(now) }

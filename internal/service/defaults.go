@@ -9,83 +9,83 @@ import (
 	"time"
 )
 
-// preset is the value of a key that is left out, with the reason for it.
-type preset struct {
+// defaultValue is a default value with its reason.
+type defaultValue struct {
 	value  any
 	reason string
 }
 
-// defaults is the one table of defaults, keyed as the rules are. An explicit
-// zero is refused by the rules of these keys, so zero always means left out.
-// What depends on other keys is filled in by the functions below it.
-var defaults = map[string]preset{
-	"Engine.kind": {EngineVLLM, "the engine that most people run"},
+// defaults is the only table of defaults, with the keys of the rules. The rules of these keys
+// reject an explicit zero, so zero always means unset. The functions below fill in defaults that
+// depend on other keys.
+var defaults = map[string]defaultValue{
+	"Engine.kind": {EngineVLLM, "the most widely used engine"},
 
-	"GPU.count": {1, "models that need several GPUs say so"},
+	"GPU.count": {1, "most models fit one GPU"},
 
-	"RegionSpec.balancers": {1, "one carries some thousand streams; a second is for surviving its loss"},
+	"RegionSpec.balancers": {1, "one handles several thousand streams; a second one is for redundancy"},
 
-	"BalancerSpec.policy":      {"cost", "the cheapest place by time: waiting, prefill of what is not cached, harm done to others, network"},
-	"BalancerSpec.push":        {"pending", "a replica gets more only when none waits there, so queues stay where they can still move (SkyLB 3.3)"},
-	"BalancerSpec.order":       {"fcfs", "what clients expect"},
-	"BalancerSpec.forward":     {true, "idle replicas elsewhere are why a service has several regions"},
-	"BalancerSpec.tau":         {10, "a small buffer for newly arriving requests, and a burst is still shared (SkyLB 3.3)"},
-	"BalancerSpec.queue_limit": {4096, "more than clients wait for; their bytes are bounded by memory.requests"},
-	"BalancerSpec.max_wait":    {60 * time.Second, "what the normal interactive tier, the most patient one, tolerates"},
-	"BalancerSpec.tau_n":       {5 * time.Second, "a client that missed its target by five of them is still there, by more it is leaving"},
-	"BalancerSpec.tau_p":       {time.Second, "the whole target of IW-F, so that such a request is urgent from its arrival on"},
+	"BalancerSpec.policy":      {"cost", "the lowest estimated latency: queueing, prefill of uncached tokens, delay of other requests, network"},
+	"BalancerSpec.push":        {"pending", "a replica gets a request only when none is pending there, so requests queue where they can still be rerouted (SkyLB 3.3)"},
+	"BalancerSpec.order":       {"fcfs", "the order that clients expect"},
+	"BalancerSpec.forward":     {true, "using idle replicas in other regions is the point of a multi-region service"},
+	"BalancerSpec.tau":         {10, "a small buffer for arriving requests that still spreads a burst (SkyLB 3.3)"},
+	"BalancerSpec.queue_limit": {4096, "more than clients wait for; memory.requests limits their bytes"},
+	"BalancerSpec.max_wait":    {60 * time.Second, "the longest latency that the normal interactive tier tolerates"},
+	"BalancerSpec.tau_n":       {5 * time.Second, "most clients still wait 5 s after the target, fewer later"},
+	"BalancerSpec.tau_p":       {time.Second, "the whole target of IW-F, so that such a request is urgent on arrival"},
 
-	"BalancerSpec.hold_deferred":           {true, "batch work uses spare capacity and asks for none (SageServe 6.2)"},
-	"BalancerSpec.deferred_memory_percent": {60, "as SageServe releases batch work (6.2); 65 with the strategy auto, which fills replicas further"},
-	"BalancerSpec.deferred_wait_percent":   {42, "10 of 24 hours, as in SageServe (6.2); 83 with the strategy auto, which saves it for the night"},
+	"BalancerSpec.hold_deferred":           {true, "batch requests only use spare capacity (SageServe 6.2)"},
+	"BalancerSpec.deferred_memory_percent": {60, "the threshold of SageServe (6.2); 65 with strategy auto, which runs replicas at a higher utilisation"},
+	"BalancerSpec.deferred_wait_percent":   {42, "10 of 24 hours, as in SageServe (6.2); 83 with strategy auto, which defers batch requests to the night"},
 
-	"BalancerSpec.max_tries":     {5, "four replicas that fail one after the other are a fleet that fails"},
-	"BalancerSpec.retry_percent": {20, "what an outage may add to the load of what is left"},
-	"BalancerSpec.eject_after":   {5, "one failure is bad luck, five in a row are not"},
-	"BalancerSpec.eject_time":    {5 * time.Second, "an engine that restarts is back sooner, or not soon"},
-	"BalancerSpec.continue":      {true, "a pause is better than half an answer"},
+	"BalancerSpec.max_tries":     {5, "after failures of that many replicas the problem is not one replica"},
+	"BalancerSpec.retry_percent": {20, "the load that retries may add to the remaining replicas in an outage"},
+	"BalancerSpec.eject_after":   {5, "five consecutive failures are unlikely to be chance"},
+	"BalancerSpec.eject_time":    {5 * time.Second, "shorter than most restarts of an engine"},
+	"BalancerSpec.continue":      {true, "a pause is better than a truncated response"},
 
-	"ACME.ca":      {CALetsEncrypt, "free, and every client trusts it"},
-	"Memory.total": {2 * GiB, "half of the smallest machine that balancers are rented on; the rest is the controller's, the agent's and the system's"},
+	"ACME.ca":      {CALetsEncrypt, "free and trusted by every client"},
+	"Memory.total": {2 * GiB, "half of the smallest balancer machine; the rest is for the controller, the agent and the system"},
 
-	"DNS.routing": {"latency", "clients want the fastest region, which is not always the nearest"},
-	"DNS.ttl":     {30 * time.Second, "how much longer than the health checks a client may be sent to a dead region"},
+	"DNS.routing": {"latency", "the fastest region is not always the nearest"},
+	"DNS.ttl":     {30 * time.Second, "how long after a failed health check clients may still connect to a failed region"},
 
-	"Autoscale.strategy": {"manual", "nothing that costs money changes unless asked"},
-	"Autoscale.forecast": {"auto", "which forecaster fits depends on the traffic"},
-	"Autoscale.every":    {time.Hour, "forecast and optimisation run each hour in SageServe"},
+	"Autoscale.strategy": {"manual", "nothing that costs money changes without a request"},
+	"Autoscale.forecast": {"auto", "the best forecaster depends on the traffic"},
+	"Autoscale.every":    {time.Hour, "SageServe forecasts and optimises every hour"},
 
 	"Autoscale.late":       {0.05, "the target of IW-F is stated for the 95th percentile (SageServe section 2.2)"},
-	"Autoscale.donate_for": {time.Hour, "until the next plan: then a whole hour went by in which it was not needed"},
+	"Autoscale.donate_for": {time.Hour, "until the next plan: by then it was not needed for a whole hour"},
 
 	"LocalHosts.port": {8001, "next to 8000, which engines use"},
 }
 
-// autoDefaults are the defaults of a service whose strategy is auto, where others are
-// better: as plan.AutoNIW, with which the strategy was measured.
-var autoDefaults = map[string]preset{
-	"BalancerSpec.deferred_memory_percent": {65, "auto fills replicas further than SageServe"},
-	"BalancerSpec.deferred_wait_percent":   {83, "a night comes before 20 of 24 hours are over, and in it replicas have room"},
+// autoDefaults override defaults for services with the strategy auto: the values of plan.AutoNIW,
+// with which the strategy was evaluated.
+var autoDefaults = map[string]defaultValue{
+	"BalancerSpec.deferred_memory_percent": {65, "auto runs replicas at a higher utilisation than SageServe"},
+	"BalancerSpec.deferred_wait_percent":   {83, "20 of 24 hours include a night, when replicas have spare capacity"},
 }
 
-// simDefaults are the defaults of the keys that only simulated engines have.
-var simDefaults = map[string]preset{
+// simDefaults are the defaults of keys that only simulated engines have.
+var simDefaults = map[string]defaultValue{
 	"Engine.profile": {"l4-llama3.1-8b", "the GPU and model of the SkyLB evaluation"},
-	"Engine.speed":   {1.0, "as fast as life"},
+	"Engine.speed":   {1.0, "real time"},
 	"Engine.flavor":  {string(EngineVLLM), "the metrics that most engines export"},
 }
 
-// Default is a default value as the guide shows it.
+// Default is a default value for the guide.
 type Default struct {
-	// Key is its type and key: BalancerSpec.tau.
+	// Key is the type and key: BalancerSpec.tau.
 	Key string
-	// Value is what it takes, as it is written in a service.yaml.
+	// Value is the default in the notation of service.yaml.
 	Value string
-	// Reason says why.
+	// Reason is why it is the default.
 	Reason string
 }
 
-// DefaultOf is the default of a key such as BalancerSpec.tau, if it has one.
+// DefaultOf returns the default of a key such as BalancerSpec.tau, if it has one.
 func DefaultOf(key string) (Default, bool) {
 	d, ok := defaults[key]
 	if !ok {
@@ -94,14 +94,14 @@ func DefaultOf(key string) (Default, bool) {
 	if !ok {
 		return Default{}, false
 	}
-	return Default{Key: key, Value: fmt.Sprint(written(d.value)), Reason: d.reason}, true
+	return Default{Key: key, Value: fmt.Sprint(yamlValue(d.value)), Reason: d.reason}, true
 }
 
-// written is a default value as YAML and JSON hold it.
-func written(v any) any {
+// yamlValue converts a default value to its form in YAML and JSON.
+func yamlValue(v any) any {
 	switch v := v.(type) {
 	case time.Duration:
-		return briefDuration(v)
+		return formatDuration(v)
 	case EngineKind:
 		return string(v)
 	case Size:
@@ -110,8 +110,8 @@ func written(v any) any {
 	return v
 }
 
-// briefDuration writes 1h0m0s as 1h.
-func briefDuration(d time.Duration) string {
+// formatDuration formats 1h0m0s as 1h.
+func formatDuration(d time.Duration) string {
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {
 		s = strings.TrimSuffix(s, "0s")
@@ -122,24 +122,24 @@ func briefDuration(d time.Duration) string {
 	return s
 }
 
-// WithDefaults is b with every key that is left out filled in.
+// WithDefaults returns b with every unset key filled in.
 func (b BalancerSpec) WithDefaults() BalancerSpec {
-	applyPresets(reflect.ValueOf(&b).Elem(), defaults)
+	applyDefaults(reflect.ValueOf(&b).Elem(), defaults)
 	b.Memory = b.Memory.withDefaults()
 	return b
 }
 
-// fillDefaults fills in what s leaves out. has says whether the document states
-// a path; it tells "min: 0" from no min at all.
+// fillDefaults fills in unset keys. has reports whether the document contains a path; it
+// distinguishes "min: 0" from no min.
 func (s *Spec) fillDefaults(has func(path) bool) {
 	if s.Autoscale.Strategy == StrategyAuto {
-		applyPresets(reflect.ValueOf(&s.Balancer).Elem(), autoDefaults)
+		applyDefaults(reflect.ValueOf(&s.Balancer).Elem(), autoDefaults)
 	}
-	applyPresets(reflect.ValueOf(s).Elem(), defaults)
+	applyDefaults(reflect.ValueOf(s).Elem(), defaults)
 	s.Balancer.Memory = s.Balancer.Memory.withDefaults()
 	for i := range s.Models {
 		if e := &s.Models[i].Engine; e.Kind == EngineSim {
-			applyPresets(reflect.ValueOf(e).Elem(), simDefaults)
+			applyDefaults(reflect.ValueOf(e).Elem(), simDefaults)
 		}
 	}
 	for i := range s.Regions {
@@ -149,38 +149,38 @@ func (s *Spec) fillDefaults(has func(path) bool) {
 		s.DNS.fillDefaults()
 	}
 	if tls := s.Balancer.TLS; tls != nil && tls.ACME != nil {
-		tls.ACME.Challenge = cmp.Or(tls.ACME.Challenge, s.usualChallenge())
+		tls.ACME.Challenge = cmp.Or(tls.ACME.Challenge, s.defaultChallenge())
 	}
 	for i := range s.Models {
 		s.fillModelBounds(&s.Models[i], has, path("models").index(i).key("regions"))
 	}
 }
 
-// applyPresets sets every zero field below v that the table has a value for.
-func applyPresets(v reflect.Value, table map[string]preset) {
+// applyDefaults sets every zero field below v to its value in the table, if any.
+func applyDefaults(v reflect.Value, table map[string]defaultValue) {
 	switch v.Kind() {
 	case reflect.Pointer:
 		if !v.IsNil() {
-			applyPresets(v.Elem(), table)
+			applyDefaults(v.Elem(), table)
 		}
 	case reflect.Slice:
 		for i := range v.Len() {
-			applyPresets(v.Index(i), table)
+			applyDefaults(v.Index(i), table)
 		}
 	case reflect.Struct:
 		for _, f := range fieldsOf(v.Type()) {
 			field := v.Field(f.index)
 			if d, ok := table[f.rule]; ok && field.IsZero() {
-				setPreset(field, d.value)
+				setDefault(field, d.value)
 				continue
 			}
-			applyPresets(field, table)
+			applyDefaults(field, table)
 		}
 	}
 }
 
-// setPreset stores a default in a field of its type, or in a pointer to it.
-func setPreset(field reflect.Value, value any) {
+// setDefault stores a default in a field of its type, or in a pointer to one.
+func setDefault(field reflect.Value, value any) {
 	if field.Kind() != reflect.Pointer {
 		field.Set(reflect.ValueOf(value).Convert(field.Type()))
 		return
@@ -192,11 +192,11 @@ func setPreset(field reflect.Value, value any) {
 
 // fillDefaults sets the bounds and the capacity of a region.
 //
-//   - Replicas of a static region: as many as it has endpoints.
-//   - Else min is 1 (a region without replicas serves nobody at first), but
-//     never above a stated max; max is min, so that nothing grows unasked.
-//   - Capacity of a rented region: on demand, which the cloud does not take
-//     back; what is already paid for goes first.
+//   - Replicas of a static region: one per endpoint.
+//   - Otherwise min is 1 (a region without replicas serves no requests), but
+//     never above an explicit max; max is min, so that nothing scales up by default.
+//   - Capacity of a cloud region: on demand, which the cloud does not interrupt,
+//     after reserved capacity, which is already paid for.
 func (r *RegionSpec) fillDefaults(has func(path) bool, at path) {
 	b, p := &r.Replicas, at.key("replicas")
 	usual := 1
@@ -220,22 +220,21 @@ func (r *RegionSpec) fillDefaults(has func(path) bool, at path) {
 	}
 }
 
-// defaultNameServer is where an embedded name server listens: beside the port of
-// DNS, which only root may have, and for this machine alone.
+// defaultNameServer is the listen address of an embedded name server: on loopback, and not port 53,
+// which requires root.
 const defaultNameServer = "127.0.0.1:5300"
 
-// fillDefaults sets what an embedded name server needs: it may serve a zone that
-// is nothing but the name.
+// fillDefaults sets the defaults of an embedded name server: its zone may be the name itself.
 func (d *DNS) fillDefaults() {
 	if d.Provider == DNSEmbedded {
 		d.Zone, d.Listen = cmp.Or(d.Zone, d.Name), cmp.Or(d.Listen, defaultNameServer)
 	}
 }
 
-// usualChallenge is the challenge of a service that names none: a record in Route 53, which
-// needs nothing to be reached from outside, where a machine may write it by its own identity;
-// else a handshake on the port that is open anyway.
-func (s *Spec) usualChallenge() string {
+// defaultChallenge returns the default challenge: dns-01 where a machine on AWS can write the Route
+// 53 record with its own identity, because no port needs to be reachable; otherwise tls-alpn-01 on
+// port 443, which is open in any case.
+func (s *Spec) defaultChallenge() string {
 	amazon := slices.ContainsFunc(s.Regions, func(r RegionSpec) bool { return r.Name.Cloud() == CloudAWS })
 	if amazon && s.DNS != nil && s.DNS.Provider == DNSRoute53 {
 		return ChallengeDNS
@@ -243,8 +242,8 @@ func (s *Spec) usualChallenge() string {
 	return ChallengeTLSALPN
 }
 
-// fillModelBounds completes a model's own bounds from the region's; the end
-// that is stated wins over the one that is not.
+// fillModelBounds completes a model's own bounds from the region's; an explicit end takes
+// precedence over a default.
 func (s *Spec) fillModelBounds(m *Model, has func(path) bool, at path) {
 	for name, b := range m.Regions {
 		region := s.regionBounds(name)
@@ -262,7 +261,7 @@ func (s *Spec) fillModelBounds(m *Model, has func(path) bool, at path) {
 	}
 }
 
-// regionBounds is the replica bounds of a region, zero when it is not declared.
+// regionBounds returns the replica bounds of a region, or zero for an unknown region.
 func (s *Spec) regionBounds(name Region) Bounds {
 	for _, r := range s.Regions {
 		if r.Name == name {

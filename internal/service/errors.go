@@ -7,25 +7,25 @@ import (
 	"strings"
 )
 
-// Error is one thing that is wrong with a document, with its place.
+// Error is one problem of a document, with its position.
 type Error struct {
 	File string `json:"file"`
-	// Line and Column count from 1, Column in characters; 0 = the whole file.
+	// Line and Column start at 1, Column in characters; 0 = the whole file.
 	Line   int `json:"line"`
 	Column int `json:"column"`
-	// Path is the place in the document: regions[1].replicas.min.
+	// Path is the key in the document: regions[1].replicas.min.
 	Path string `json:"path"`
-	// Found is the value found there; empty where it may be a secret.
+	// Found is the value found at Path; empty where it may be a secret.
 	Found string `json:"found,omitempty"`
-	// Problem says what is wrong, Suggestion what to write instead.
+	// Problem is what is wrong, Suggestion how to fix it.
 	Problem    string `json:"problem"`
 	Suggestion string `json:"suggestion,omitempty"`
-	// Source is the line of the document and a caret under the column; values
-	// that may be secret are starred out in it.
+	// Source is the line of the document with a caret under the column; values that may be secret
+	// are masked.
 	Source string `json:"source,omitempty"`
 }
 
-// Error is the whole message: one line, and below it the excerpt.
+// Error returns the whole message: one line, followed by the excerpt.
 func (e Error) Error() string {
 	if e.Source == "" {
 		return e.Message()
@@ -33,8 +33,8 @@ func (e Error) Error() string {
 	return e.Message() + "\n" + e.Source
 }
 
-// Message is the message without its excerpt:
-// service.yaml:14:12: regions[1].replicas.min: must be at least 0, got -3.
+// Message returns the message without its excerpt: service.yaml:14:12: regions[1].replicas.min:
+// must be at least 0, got -3.
 func (e Error) Message() string {
 	var b strings.Builder
 	b.WriteString(e.File)
@@ -54,10 +54,10 @@ func (e Error) Message() string {
 	return b.String()
 }
 
-// Errors is everything that is wrong with a document, in the order of its lines.
+// Errors are all problems of a document, ordered by line.
 type Errors []Error
 
-// Error joins all messages, one after the other.
+// Error returns all messages, one per line.
 func (es Errors) Error() string {
 	texts := make([]string, len(es))
 	for i, e := range es {
@@ -66,11 +66,11 @@ func (es Errors) Error() string {
 	return strings.Join(texts, "\n")
 }
 
-// maxErrors bounds how many errors one reading reports: more help nobody, and
-// a megabyte of wrong keys must not make a hundred megabytes of messages.
+// maxErrors is the maximum number of errors that one parse reports: more errors help nobody, and a
+// megabyte of wrong keys must not produce a hundred megabytes of messages.
 const maxErrors = 100
 
-// sorted orders by place and leaves out what maxErrors does not allow.
+// sorted orders the errors by position and truncates them to maxErrors.
 func (es Errors) sorted() Errors {
 	slices.SortStableFunc(es, func(a, b Error) int {
 		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column), cmp.Compare(a.Path, b.Path))

@@ -6,18 +6,18 @@ import (
 	"sync"
 )
 
-// field is a key of a mapping and the struct field that holds it.
+// field is a key of a mapping with its struct field.
 type field struct {
 	key   string
 	index int
-	// rule is its entry in the rules: type and key.
+	// rule is its name in the rules: type and key.
 	rule string
 }
 
 var fieldCache sync.Map // reflect.Type -> []field
 
-// fieldsOf lists the keys of a struct type in the order of its fields, from
-// its yaml tags: the one place where keys are named.
+// fieldsOf returns the keys of a struct type in the order of its fields, from its yaml tags: the
+// only place that names keys.
 func fieldsOf(t reflect.Type) []field {
 	if known, ok := fieldCache.Load(t); ok {
 		return known.([]field)
@@ -31,7 +31,7 @@ func fieldsOf(t reflect.Type) []field {
 	return fields
 }
 
-// keysOf lists the keys of fields.
+// keysOf returns the keys of fields.
 func keysOf(fields []field) []string {
 	keys := make([]string, len(fields))
 	for i, f := range fields {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// FuzzParse: any bytes are refused with errors that have a place, or give a
-// Spec that marshals and parses to itself.
+// FuzzParse: any input either returns errors with a position, or a Spec that survives Marshal and
+// Parse unchanged.
 func FuzzParse(f *testing.F) {
 	for _, pattern := range []string{"testdata/errors/*.yaml", "../../templates/*.yaml", "../../examples/*/service.yaml"} {
 		files, err := filepath.Glob(pattern)

@@ -8,11 +8,11 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "update the golden files")
 
-// TestGoldenErrors: each testdata/errors/NAME.yaml is refused with the text of
-// NAME.want, and no text of a golden file shows a secret.
-func TestGoldenErrors(t *testing.T) {
+// Each testdata/errors/NAME.yaml is rejected with the text of NAME.want, and no golden file
+// contains a secret.
+func TestParseErrorsMatchGoldenFiles(t *testing.T) {
 	files, err := filepath.Glob("testdata/errors/*.yaml")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no golden files: %v", err)

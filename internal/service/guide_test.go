@@ -7,14 +7,14 @@ import (
 	"testing"
 )
 
-// sections names the section of the guide that describes each type.
+// sections maps each type to its section of the guide.
 var sections = map[string]string{
 	"Spec": "Service", "Model": "Model", "Engine": "Engine", "GPU": "GPU", "SLO": "SLO", "Bounds": "Replica bounds",
 	"RegionSpec": "Region", "Reservation": "Reservation", "BalancerSpec": "Balancer", "Memory": "Memory", "Auth": "Auth", "KeyLimits": "Key limits", "TLS": "TLS", "ACME": "ACME", "EAB": "External account binding",
 	"DNS": "DNS", "DNSClient": "DNS client", "Autoscale": "Autoscale", "StoreSpec": "Store", "GCPSpec": "Google Cloud", "LocalHosts": "Local",
 }
 
-// specTypes is every struct type of a service.yaml.
+// specTypes returns every struct type of a service.yaml.
 func specTypes() []reflect.Type {
 	var types []reflect.Type
 	seen := map[reflect.Type]bool{}
@@ -34,7 +34,7 @@ func specTypes() []reflect.Type {
 	return types
 }
 
-// guideRows are the rows of the tables of a section, cut into their cells.
+// guideRows returns the cells of each table row of a section, by key.
 func guideRows(t *testing.T, guide, section string) map[string][]string {
 	t.Helper()
 	_, text, ok := strings.Cut(guide, "\n## "+section+"\n")
@@ -52,9 +52,8 @@ func guideRows(t *testing.T, guide, section string) map[string][]string {
 	return rows
 }
 
-// TestGuide holds the guide to the types: every key has a row, the row states
-// its default, and the example in it is right.
-func TestGuide(t *testing.T) {
+// Every key has a row in the guide with its default and a valid example.
+func TestGuideDescribesEveryKey(t *testing.T) {
 	text, err := os.ReadFile("../../docs/service-yaml.md")
 	if err != nil {
 		t.Fatal(err)
@@ -69,10 +68,10 @@ func TestGuide(t *testing.T) {
 				continue
 			}
 			if d, ok := DefaultOf(f.rule); ok && row[1] != "`"+d.Value+"`" {
-				t.Errorf("%s: the guide says the default is %s, want `%s`", f.rule, row[1], d.Value)
+				t.Errorf("%s: the guide has default %s, want `%s`", f.rule, row[1], d.Value)
 			}
 			if required := row[1] == "required"; required != rules[f.rule].required {
-				t.Errorf("%s: the guide says required %v", f.rule, required)
+				t.Errorf("%s: the guide has required %v", f.rule, required)
 			}
 			checkExample(t, typ, f.rule, strings.Trim(row[2], "`"))
 		}
@@ -82,12 +81,12 @@ func TestGuide(t *testing.T) {
 	}
 }
 
-// checkExample binds one key on its own; that others are missing is no error.
+// checkExample binds one key on its own and ignores missing keys.
 func checkExample(t *testing.T, typ reflect.Type, rule, example string) {
 	t.Helper()
 	_, key, _ := strings.Cut(rule, ".")
 	if !strings.HasPrefix(example, key+": ") {
-		t.Errorf("%s: the example %q is of another key", rule, example)
+		t.Errorf("%s: the example %q is for another key", rule, example)
 	}
 	doc, bad := readYAML("example", []byte(example))
 	if bad != nil {
@@ -103,7 +102,7 @@ func checkExample(t *testing.T, typ reflect.Type, rule, example string) {
 	}
 }
 
-func TestGuideStarts(t *testing.T) {
+func TestGuideExampleParses(t *testing.T) {
 	text, err := os.ReadFile("../../docs/service-yaml.md")
 	if err != nil {
 		t.Fatal(err)
@@ -115,8 +114,8 @@ func TestGuideStarts(t *testing.T) {
 	}
 }
 
-// TestRules holds the rules to the types: each key has one, each rule has a key.
-func TestRules(t *testing.T) {
+// Each key has a rule, and each rule has a key.
+func TestEveryKeyHasRule(t *testing.T) {
 	keys := map[string]bool{}
 	for _, typ := range specTypes() {
 		for _, f := range fieldsOf(typ) {
@@ -131,38 +130,38 @@ func TestRules(t *testing.T) {
 	} {
 		for _, key := range table {
 			if !keys[key] {
-				t.Errorf("%s speaks of %s, which is no key", name, key)
+				t.Errorf("%s contains %s, which is not a key", name, key)
 			}
 		}
 	}
 	for _, w := range wordLists {
 		if !keys[w.Key] {
-			t.Errorf("the words of %s, which is no key", w.Key)
+			t.Errorf("value list for %s, which is not a key", w.Key)
 		}
 	}
 	for _, key := range simKeys {
 		if !keys["Engine."+key] {
-			t.Errorf("sim's key %s is no key", key)
+			t.Errorf("simKeys contains %s, which is not a key", key)
 		}
 	}
-	for _, key := range sortedKeys(plannedKeys) {
+	for _, key := range sortedKeys(unimplementedKeys) {
 		if keys[key] {
-			t.Errorf("%s is planned and built", key)
+			t.Errorf("%s is both planned and implemented", key)
 		}
 	}
 }
 
-// TestZeroIsNoValue: a key with a default must refuse zero, or an explicit zero
-// would silently become the default.
-func TestZeroIsNoValue(t *testing.T) {
-	for _, table := range []map[string]preset{defaults, simDefaults} {
+// A key with a default must reject zero; otherwise an explicit zero would silently become the
+// default.
+func TestDefaultedKeysRejectZero(t *testing.T) {
+	for _, table := range []map[string]defaultValue{defaults, simDefaults} {
 		for _, key := range sortedKeys(table) {
 			if table[key].reason == "" {
 				t.Errorf("%s has no reason", key)
 			}
 			switch reflect.ValueOf(table[key].value).Kind() {
 			case reflect.Int, reflect.Int64, reflect.Float64:
-				if l := rules[key].limit; l == nil || l.least < 0 || l.least == 0 && !l.above {
+				if l := rules[key].limit; l == nil || l.min < 0 || l.min == 0 && !l.above {
 					t.Errorf("%s has a default and allows zero", key)
 				}
 			}
@@ -170,8 +169,8 @@ func TestZeroIsNoValue(t *testing.T) {
 	}
 }
 
-// TestDefaultsAreBuilt: a default word is the first of those built.
-func TestDefaultsAreBuilt(t *testing.T) {
+// A default is the first implemented value of its list.
+func TestDefaultsAreImplemented(t *testing.T) {
 	for key, want := range map[string]string{
 		"BalancerSpec.policy": BuiltPolicies()[0], "BalancerSpec.order": BuiltOrders()[0],
 		"Autoscale.strategy": BuiltStrategies()[0], "Autoscale.forecast": BuiltForecasts()[0],

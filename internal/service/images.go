@@ -6,24 +6,24 @@ import (
 	"strings"
 )
 
-// digested is an image by its digest, with or without a tag.
-var digested = regexp.MustCompile(`^[^@]+@sha256:[0-9a-f]{64}$`)
+// pinnedImage matches an image with a digest, with or without a tag.
+var pinnedImage = regexp.MustCompile(`^[^@]+@sha256:[0-9a-f]{64}$`)
 
-// PinsImage says whether an image is named by its digest, so that it is the same whenever it is
-// fetched; a tag can be given to another.
-func PinsImage(image string) bool { return digested.MatchString(image) }
+// PinsImage reports whether an image is pinned by its digest, so that every pull gets the same
+// image; a tag can be moved.
+func PinsImage(image string) bool { return pinnedImage.MatchString(image) }
 
-// image refuses a digest that is none.
-func (c *checker) image(e *Engine, p path) {
-	if c.fine(p) && strings.Contains(e.Image, "@") && !PinsImage(e.Image) {
-		c.problem(p, "has a digest that is none, want @sha256: and 64 hexadecimal digits")
+// checkImage rejects an invalid digest.
+func (c *checker) checkImage(e *Engine, p path) {
+	if c.valid(p) && strings.Contains(e.Image, "@") && !PinsImage(e.Image) {
+		c.reportProblem(p, "has an invalid digest, must be @sha256: and 64 hexadecimal digits")
 	}
 }
 
-// InContainer says whether an engine is run as a container where machines are rented.
+// InContainer reports whether the engine runs in a container on cloud machines.
 func (e *Engine) InContainer() bool { return e.Kind != EngineSim }
 
-// imageWarnings are those of images that rented machines fetch by a tag.
+// imageWarnings returns a warning for each image that cloud machines pull by a tag.
 func (s *Spec) imageWarnings() []string {
 	var all []string
 	for i, m := range s.Models {
@@ -38,7 +38,7 @@ func (s *Spec) imageWarnings() []string {
 		if image == "" {
 			image = "the default image"
 		}
-		all = append(all, fmt.Sprintf("models[%d].engine.image: %s is named by a tag, which its publisher can move to another image: pin it as NAME:TAG@sha256:DIGEST, which 'docker buildx imagetools inspect NAME:TAG' prints", i, image))
+		all = append(all, fmt.Sprintf("models[%d].engine.image: %s is not pinned by a digest, and its publisher can move the tag: use NAME:TAG@sha256:DIGEST, which 'docker buildx imagetools inspect NAME:TAG' prints", i, image))
 	}
 	return all
 }

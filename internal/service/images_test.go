@@ -5,17 +5,16 @@ import (
 	"testing"
 )
 
-// An image is the same tomorrow only by its digest: whoever names it by a tag is told, where
-// containers are run at all.
-func TestImagesThatMayChange(t *testing.T) {
+// An image that cloud machines pull by tag causes a warning, because only a digest is immutable.
+func TestWarningsReportUnpinnedImages(t *testing.T) {
 	digest := "@sha256:" + strings.Repeat("0a", 32)
 	for _, tt := range []struct {
 		name, engine, region string
 		want                 string // a part of the warning; empty = there is none
 	}{
-		{"by tag", "{image: 'vllm/vllm-openai:v1'}", "aws/us-east-1", "models[0].engine.image: vllm/vllm-openai:v1 is named by a tag"},
-		{"by neither", "{image: vllm/vllm-openai}", "gcp/us-central1", "is named by a tag"},
-		{"the default", "{kind: vllm}", "aws/us-east-1", "models[0].engine.image: the default image is named by a tag"},
+		{"by tag", "{image: 'vllm/vllm-openai:v1'}", "aws/us-east-1", "models[0].engine.image: vllm/vllm-openai:v1 is not pinned by a digest"},
+		{"by neither", "{image: vllm/vllm-openai}", "gcp/us-central1", "is not pinned by a digest"},
+		{"the default", "{kind: vllm}", "aws/us-east-1", "models[0].engine.image: the default image is not pinned by a digest"},
 		{"by digest", "{image: 'vllm/vllm-openai" + digest + "'}", "aws/us-east-1", ""},
 		{"by both", "{image: 'vllm/vllm-openai:v1" + digest + "'}", "aws/us-east-1", ""},
 		{"simulated", "{kind: sim}", "aws/us-east-1", ""},
@@ -37,11 +36,11 @@ func TestImagesThatMayChange(t *testing.T) {
 	}
 }
 
-// A digest that is none is found before a machine is rented to fetch it.
-func TestDigestsThatAreNone(t *testing.T) {
+// An invalid digest is rejected before a machine is rented.
+func TestParseRejectsInvalidDigests(t *testing.T) {
 	for _, image := range []string{"x@sha256:abc", "x@" + strings.Repeat("0a", 32), "x@sha256:" + strings.Repeat("0A", 32), "x@md5:" + strings.Repeat("0a", 16), "x@@sha256:" + strings.Repeat("0a", 32), "x@sha256:" + strings.Repeat("0a", 32) + ":v1"} {
 		_, err := Parse("service.yaml", []byte("name: chat\nmodels:\n  - name: m\n    engine: {image: '"+image+"'}\nregions: [{name: aws/us-east-1}]\n"))
-		if err == nil || !strings.Contains(err.Error(), "service.yaml:4:21: models[0].engine.image: has a digest that is none, want @sha256: and 64 hexadecimal digits") {
+		if err == nil || !strings.Contains(err.Error(), "service.yaml:4:21: models[0].engine.image: has an invalid digest, must be @sha256: and 64 hexadecimal digits") {
 			t.Errorf("%s: got %v", image, err)
 		}
 	}

@@ -10,14 +10,14 @@ import (
 	"strings"
 )
 
-// KeyLimits is what one API key may use; zero means without limit. Requests and
-// tokens of a minute, and Concurrent, are counted by each balancer for itself,
-// those of a day and a month by all balancers of a service together. Days and
-// months are UTC's. Tokens are prompt plus answer, by the engines' own figures.
+// KeyLimits are the limits of one API key; zero means unlimited. Each balancer counts the requests
+// and tokens of a minute, and Concurrent, on its own; all balancers of a service together count
+// those of a day and a month. Days and months are UTC. Tokens are prompt plus completion tokens, as
+// the engines report them.
 type KeyLimits struct {
 	RequestsPerMinute int `yaml:"requests_per_minute,omitempty" json:"requests_per_minute,omitempty"`
 	TokensPerMinute   int `yaml:"tokens_per_minute,omitempty" json:"tokens_per_minute,omitempty"`
-	// Concurrent bounds the requests between arrival and the end of their answer.
+	// Concurrent limits the requests between arrival and the end of their response.
 	Concurrent       int `yaml:"concurrent,omitempty" json:"concurrent,omitempty"`
 	RequestsPerDay   int `yaml:"requests_per_day,omitempty" json:"requests_per_day,omitempty"`
 	TokensPerDay     int `yaml:"tokens_per_day,omitempty" json:"tokens_per_day,omitempty"`
@@ -25,31 +25,31 @@ type KeyLimits struct {
 	TokensPerMonth   int `yaml:"tokens_per_month,omitempty" json:"tokens_per_month,omitempty"`
 }
 
-// APIKey is a key that clients may present.
+// APIKey is a key with which clients authenticate.
 type APIKey struct {
-	// Secret is what they present; it is never shown.
+	// Secret is the key itself; it is never displayed.
 	Secret string
-	// Name stands for the key wherever it is shown. Keys of one name are one: they
-	// share their limits, which lets a client change its key without a gap.
+	// Name identifies the key wherever it is displayed. Keys with the same name share their limits,
+	// so that a client can rotate its key without a gap.
 	Name string
-	// Tenant is whom the queue counts the key's requests for; keys may share one.
+	// Tenant is the tenant whose share of the queue the key's requests use; keys may share a
+	// tenant.
 	Tenant string
-	// Tier is that of requests that do not name one; empty = the service's own default.
+	// Tier is the tier of requests that do not set one; empty = the service's default.
 	Tier Tier
-	// MaxTier is the most urgent tier that its requests may name; empty = any.
+	// MaxTier is the most urgent tier that a request may set; empty = any.
 	MaxTier Tier
 	Limits  KeyLimits
 }
 
-// unlimited is the word for a limit that a key does not have although the
-// others do.
+// unlimited is the value that removes a default limit from a key.
 const unlimited = "unlimited"
 
-// ParseKeys reads a list of API keys: one a line, first the key, then what is
-// said of it as attribute=value: name, tenant, tier, max_tier and the limits. Blank lines
-// and those that begin with # are passed over. Limits that a line does not state
-// are those of usual. An error names the line and the attribute, never a key.
-func ParseKeys(text string, usual KeyLimits) ([]APIKey, error) {
+// ParseKeys parses a list of API keys: one per line, first the key, then attributes as
+// attribute=value: name, tenant, tier, max_tier and the limits. Blank lines and lines that begin
+// with # are skipped. Limits that a line does not set are those of usual. An error contains the
+// line and the attribute, never a key.
+func ParseKeys(text string, defaults KeyLimits) ([]APIKey, error) {
 	var keys []APIKey
 	first := map[string]int{} // name -> line
 	number := 0
@@ -59,12 +59,12 @@ func ParseKeys(text string, usual KeyLimits) ([]APIKey, error) {
 		if len(words) == 0 || strings.HasPrefix(words[0], "#") {
 			continue
 		}
-		key, err := parseKey(words, usual)
+		key, err := parseKey(words, defaults)
 		if err != nil {
 			return nil, fmt.Errorf("line %d: %w", number, err)
 		}
-		if at, err := clash(keys, key); err != nil {
-			return nil, fmt.Errorf("line %d: %w of line %d", number, err, first[at])
+		if at, err := findConflict(keys, key); err != nil {
+			return nil, fmt.Errorf("line %d: %w on line %d", number, err, first[at])
 		}
 		if _, known := first[key.Name]; !known {
 			first[key.Name] = number
@@ -74,23 +74,24 @@ func ParseKeys(text string, usual KeyLimits) ([]APIKey, error) {
 	return keys, nil
 }
 
-// clash says what key contradicts of the keys above it, and the name of that one.
-func clash(above []APIKey, key APIKey) (name string, err error) {
+// findConflict returns the conflict of key with the keys above it, and the name of the conflicting
+// key.
+func findConflict(above []APIKey, key APIKey) (name string, err error) {
 	for _, k := range above {
 		switch {
 		case k.Secret == key.Secret && k.Name != key.Name:
-			return k.Name, fmt.Errorf("repeats the key")
+			return k.Name, fmt.Errorf("duplicates the key")
 		case k.Name == key.Name && (k.Tenant != key.Tenant || k.Tier != key.Tier || k.MaxTier != key.MaxTier || k.Limits != key.Limits):
-			return k.Name, fmt.Errorf("name: says something else of %q than the one", key.Name)
+			return k.Name, fmt.Errorf("name: attributes of %q differ from those", key.Name)
 		}
 	}
 	return "", nil
 }
 
-// parseKey reads the words of one line.
-func parseKey(words []string, usual KeyLimits) (APIKey, error) {
+// parseKey parses the words of one line.
+func parseKey(words []string, defaults KeyLimits) (APIKey, error) {
 	sum := sha256.Sum256([]byte(words[0]))
-	k := APIKey{Secret: words[0], Name: "key-" + hex.EncodeToString(sum[:4]), Limits: usual}
+	k := APIKey{Secret: words[0], Name: "key-" + hex.EncodeToString(sum[:4]), Limits: defaults}
 	seen := map[string]bool{}
 	for i, word := range words[1:] {
 		attribute, value, ok := strings.Cut(word, "=")
@@ -98,9 +99,9 @@ func parseKey(words []string, usual KeyLimits) (APIKey, error) {
 			return k, fmt.Errorf("word %d: must be attribute=value", i+2)
 		}
 		if seen[attribute] {
-			return k, fmt.Errorf("%s: is stated twice", attribute)
+			return k, fmt.Errorf("%s: is set twice", attribute)
 		}
-		if err := k.set(attribute, value); err != nil {
+		if err := k.setAttribute(attribute, value); err != nil {
 			return k, err
 		}
 		seen[attribute] = true
@@ -108,11 +109,11 @@ func parseKey(words []string, usual KeyLimits) (APIKey, error) {
 	if k.Tenant == "" {
 		k.Tenant = k.Name
 	}
-	return k, k.ceiling()
+	return k, k.applyMaxTier()
 }
 
-// ceiling makes the key's tier one that its requests may have.
-func (k *APIKey) ceiling() error {
+// applyMaxTier limits the key's default tier to MaxTier.
+func (k *APIKey) applyMaxTier() error {
 	usual, _ := ParseTier(string(k.Tier))
 	switch {
 	case !usual.Above(k.MaxTier):
@@ -124,18 +125,18 @@ func (k *APIKey) ceiling() error {
 	return nil
 }
 
-// otherKeys is what keys that have no name of their own in metrics are added up as.
+// otherKeys is the name in metrics under which keys without a label of their own are aggregated.
 const otherKeys = "other"
 
-// set stores one attribute.
-func (k *APIKey) set(attribute, value string) error {
+// setAttribute stores one attribute.
+func (k *APIKey) setAttribute(attribute, value string) error {
 	switch attribute {
 	case "name", "tenant":
-		if !formKeyName.expr.MatchString(value) {
-			return fmt.Errorf("%s: must be %s, got %q", attribute, formKeyName.words, shorten(value))
+		if !formKeyName.regexp.MatchString(value) {
+			return fmt.Errorf("%s: must be %s, got %q", attribute, formKeyName.description, shorten(value))
 		}
 		if value == otherKeys && attribute == "name" {
-			return fmt.Errorf("name: must not be %q, which metrics add keys up as", otherKeys)
+			return fmt.Errorf("name: must not be %q: metrics aggregate other keys under that name", otherKeys)
 		}
 		if attribute == "name" {
 			k.Name = value
@@ -152,7 +153,7 @@ func (k *APIKey) set(attribute, value string) error {
 		return nil
 	case "max_tier":
 		if value == "" {
-			return fmt.Errorf("max_tier: must be IW-F, IW-N or NIW, got nothing")
+			return fmt.Errorf("max_tier: must be one of: IW-F, IW-N, NIW; got nothing")
 		}
 		tier, err := ParseTier(value)
 		if err != nil {
@@ -161,15 +162,15 @@ func (k *APIKey) set(attribute, value string) error {
 		k.MaxTier = tier
 		return nil
 	}
-	return k.Limits.set(attribute, value)
+	return k.Limits.setLimit(attribute, value)
 }
 
-// set stores the limit of a name.
-func (l *KeyLimits) set(attribute, value string) error {
+// setLimit stores the limit with a name.
+func (l *KeyLimits) setLimit(attribute, value string) error {
 	fields := fieldsOf(reflect.TypeFor[KeyLimits]())
 	i := slices.IndexFunc(fields, func(f field) bool { return f.key == attribute })
 	if i < 0 {
-		return fmt.Errorf("unknown attribute; %s", didYouMean(attribute, append([]string{"name", "tenant", "tier", "max_tier"}, keysOf(fields)...), "the attributes are"))
+		return fmt.Errorf("unknown attribute; %s", didYouMean(attribute, append([]string{"name", "tenant", "tier", "max_tier"}, keysOf(fields)...), "valid attributes:"))
 	}
 	to := reflect.ValueOf(l).Elem().Field(fields[i].index)
 	if value == unlimited {
@@ -180,19 +181,19 @@ func (l *KeyLimits) set(attribute, value string) error {
 	if err != nil || !wholeNumber.MatchString(value) {
 		return fmt.Errorf("%s: must be a whole number or %s, got %q", attribute, unlimited, shorten(value))
 	}
-	if problem := rules[fields[i].rule].limit.problem(float64(n), briefNumber); problem != "" {
+	if problem := rules[fields[i].rule].limit.problem(float64(n), formatNumber); problem != "" {
 		return fmt.Errorf("%s: %s, got %d", attribute, problem, n)
 	}
 	to.SetInt(n)
 	return nil
 }
 
-// Check says whether the limits are ones that a service.yaml may state.
+// Check returns an error for limits that a service.yaml may not contain.
 func (l KeyLimits) Check() error {
 	v := reflect.ValueOf(l)
 	for _, f := range fieldsOf(v.Type()) {
 		n := v.Field(f.index).Int()
-		if problem := rules[f.rule].limit.problem(float64(n), briefNumber); n != 0 && problem != "" {
+		if problem := rules[f.rule].limit.problem(float64(n), formatNumber); n != 0 && problem != "" {
 			return fmt.Errorf("%s: %s, got %d", f.key, problem, n)
 		}
 	}

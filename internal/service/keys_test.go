@@ -25,9 +25,9 @@ func TestParseKeys(t *testing.T) {
 	}
 }
 
-// A ceiling is the tier of requests that name none, where the usual one is above it.
-func TestTheTierOfAKeyWithACeiling(t *testing.T) {
-	for line, want := range map[string]struct{ tier, most Tier }{
+// max_tier is also the default tier of a key whose default would be above it.
+func TestMaxTierLimitsDefaultTier(t *testing.T) {
+	for line, want := range map[string]struct{ tier, maxTier Tier }{
 		"sk":                         {"", ""},
 		"sk max_tier=IW-F":           {"", TierFast},
 		"sk max_tier=iw-n":           {TierNormal, TierNormal},
@@ -36,13 +36,13 @@ func TestTheTierOfAKeyWithACeiling(t *testing.T) {
 		"sk max_tier=IW-N tier=IW-N": {TierNormal, TierNormal},
 	} {
 		keys, err := ParseKeys(line, KeyLimits{})
-		if err != nil || keys[0].Tier != want.tier || keys[0].MaxTier != want.most {
+		if err != nil || keys[0].Tier != want.tier || keys[0].MaxTier != want.maxTier {
 			t.Errorf("%q: %+v, %v, want %+v", line, keys, err, want)
 		}
 	}
 }
 
-func TestParseKeysRefuses(t *testing.T) {
+func TestParseKeysRejectsInvalidLines(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"sk-a\nsk-b do_not_show", "line 2: word 2: must be attribute=value"},
 		{"sk-a name=", "line 1: name: must be letters, digits"},
@@ -50,9 +50,9 @@ func TestParseKeysRefuses(t *testing.T) {
 		{"sk-a tenant=a|b", `line 1: tenant: must be letters, digits and . _ @ / -, at most 64 characters, got "a|b"`},
 		{"sk-a tier=fast", "line 1: tier: "},
 		{"sk-a max_tier=gold", "line 1: max_tier: unknown tier"},
-		{"sk-a max_tier=", "line 1: max_tier: must be IW-F, IW-N or NIW, got nothing"},
+		{"sk-a max_tier=", "line 1: max_tier: must be one of: IW-F, IW-N, NIW; got nothing"},
 		{"sk-a tier=IW-F max_tier=NIW", "line 1: tier: must not be above max_tier (NIW), got IW-F"},
-		{"#\nsk-a name=x max_tier=NIW\nsk-b name=x", `line 3: name: says something else of "x" than the one of line 2`},
+		{"#\nsk-a name=x max_tier=NIW\nsk-b name=x", `line 3: name: attributes of "x" differ from those on line 2`},
 		{"sk-a token_per_minute=1", "line 1: unknown attribute; did you mean \"tokens_per_minute\"?"},
 		{"sk-a do_not_show=1", "line 1: unknown attribute"},
 		{"sk-a concurrent=0", "line 1: concurrent: must be at least 1, got 0"},
@@ -61,15 +61,15 @@ func TestParseKeysRefuses(t *testing.T) {
 		{"sk-a tokens_per_day=1e6", `line 1: tokens_per_day: must be a whole number or unlimited, got "1e6"`},
 		{"sk-a tokens_per_day=99999999999999999999", "line 1: tokens_per_day: must be a whole number"},
 		{"sk-a concurrent=010", "line 1: concurrent: must be a whole number"},
-		{"sk-a concurrent=1 concurrent=1", "line 1: concurrent: is stated twice"},
-		{"#\nsk-a name=x concurrent=1\n\nsk-b name=x", `line 4: name: says something else of "x" than the one of line 2`},
-		{"sk-a name=x\nsk-a name=y", "line 2: repeats the key of line 1"},
+		{"sk-a concurrent=1 concurrent=1", "line 1: concurrent: is set twice"},
+		{"#\nsk-a name=x concurrent=1\n\nsk-b name=x", `line 4: name: attributes of "x" differ from those on line 2`},
+		{"sk-a name=x\nsk-a name=y", "line 2: duplicates the key on line 1"},
 	} {
 		_, err := ParseKeys(c.text, KeyLimits{})
 		if err == nil || !strings.HasPrefix(err.Error(), c.want) {
 			t.Errorf("%q: %v, want %s", c.text, err, c.want)
 		} else if strings.Contains(err.Error(), "sk-") || strings.Contains(err.Error(), "do_not_show") {
-			t.Errorf("%q: the error shows what may be a key: %v", c.text, err)
+			t.Errorf("%q: the error contains what may be a key: %v", c.text, err)
 		}
 	}
 	if keys, err := ParseKeys("sk-a\nsk-a", KeyLimits{}); err != nil || len(keys) != 2 {
@@ -77,9 +77,9 @@ func TestParseKeysRefuses(t *testing.T) {
 	}
 }
 
-// Whatever stands in a list, what is accepted has limits that a service.yaml
-// may state, and what is refused shows no key.
-func TestParseKeysProperty(t *testing.T) {
+// For any list, accepted keys have limits that a service.yaml may contain, and errors contain no
+// key.
+func TestParseKeysLimitsAreValid(t *testing.T) {
 	word := rapid.StringMatching(`(name|tenant|tier|concurrent|tokens_per_day|x)=[a-z0-9-]{0,12}`)
 	rapid.Check(t, func(t *rapid.T) {
 		var text strings.Builder

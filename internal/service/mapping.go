@@ -13,12 +13,12 @@ type entry struct {
 	value ast.Node
 }
 
-// entries lists the keys of a mapping in their order; merged ones come last and
-// give way to those that the mapping has itself.
+// entries returns the keys of a mapping in order; merged keys come last and do not override the
+// mapping's own.
 func (b *binder) entries(n ast.Node, p path) ([]entry, bool) {
 	pairs, ok := pairsOf(n)
 	if !ok {
-		b.fail(n, p, Error{Problem: "must be a mapping of keys", Found: b.found(n)})
+		b.reportAt(n, p, Error{Problem: "must be a mapping of keys", Found: b.describeNode(n)})
 		return nil, false
 	}
 	var own []entry
@@ -31,30 +31,30 @@ func (b *binder) entries(n ast.Node, p path) ([]entry, bool) {
 		if !ok {
 			continue
 		}
-		line, _ := place(kv.Key)
+		line, _ := position(kv.Key)
 		if before, twice := first[key]; twice {
-			b.fail(kv.Key, p.key(key), Error{Problem: fmt.Sprintf("the key stands twice, first on line %d", before), Suggestion: "keep one of them"})
+			b.reportAt(kv.Key, p.key(key), Error{Problem: fmt.Sprintf("duplicate key, first set on line %d", before), Suggestion: "keep one of them"})
 			continue
 		}
 		first[key] = line
 		own = append(own, entry{key, kv.Key, kv.Value})
 	}
-	return b.merge(own, pairs, first, p), true
+	return b.mergeEntries(own, pairs, first, p), true
 }
 
-// keyOf is the text of a key; what is not a plain text is refused.
+// keyOf returns the text of a key and rejects keys that are not plain text.
 func (b *binder) keyOf(kv *ast.MappingValueNode, p path) (string, bool) {
 	switch kv.Key.(type) {
 	case *ast.StringNode, *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode:
 		return keyText(kv.Key), true
 	}
 	b.hideAll(kv.Value)
-	b.fail(kv.Key, p, Error{Problem: "has a key that is not plain text"})
+	b.reportAt(kv.Key, p, Error{Problem: "has a key that is not plain text"})
 	return "", false
 }
 
-// merge adds what "<<: *anchor" brings in.
-func (b *binder) merge(own []entry, pairs []*ast.MappingValueNode, has map[string]int, p path) []entry {
+// mergeEntries adds the keys of "<<: *anchor".
+func (b *binder) mergeEntries(own []entry, pairs []*ast.MappingValueNode, has map[string]int, p path) []entry {
 	for _, kv := range pairs {
 		if !kv.Key.IsMergeKey() {
 			continue
@@ -62,7 +62,7 @@ func (b *binder) merge(own []entry, pairs []*ast.MappingValueNode, has map[strin
 		for _, source := range b.mergeSources(kv.Value, p) {
 			for _, other := range source {
 				if key := keyText(other.Key); has[key] == 0 && !other.Key.IsMergeKey() {
-					has[key], _ = place(other.Key)
+					has[key], _ = position(other.Key)
 					own = append(own, entry{key, other.Key, other.Value})
 				}
 			}
@@ -71,8 +71,8 @@ func (b *binder) merge(own []entry, pairs []*ast.MappingValueNode, has map[strin
 	return own
 }
 
-// mergeSources are the mappings that a merge names. A mapping that itself merges
-// brings in only its own keys: nobody needs more here, and it cannot run in circles.
+// mergeSources returns the mappings that a merge refers to. A mapping that itself merges
+// contributes only its own keys: that is sufficient here, and it prevents cycles.
 func (b *binder) mergeSources(n ast.Node, p path) [][]*ast.MappingValueNode {
 	n, ok := b.resolve(n, p)
 	if !ok {
@@ -90,7 +90,7 @@ func (b *binder) mergeSources(n ast.Node, p path) [][]*ast.MappingValueNode {
 		}
 		pairs, ok := pairsOf(item)
 		if !ok {
-			b.fail(item, p, Error{Problem: "<< must merge a mapping", Found: b.found(item)})
+			b.reportAt(item, p, Error{Problem: "<< must merge a mapping", Found: b.describeNode(item)})
 			continue
 		}
 		sources = append(sources, pairs)
@@ -98,7 +98,7 @@ func (b *binder) mergeSources(n ast.Node, p path) [][]*ast.MappingValueNode {
 	return sources
 }
 
-// pairsOf is the keys and values of a mapping; ok is false for anything else.
+// pairsOf returns the keys and values of a mapping; ok is false for any other node.
 func pairsOf(n ast.Node) (pairs []*ast.MappingValueNode, ok bool) {
 	switch n := n.(type) {
 	case *ast.MappingNode:

@@ -11,11 +11,10 @@ import (
 	"time"
 )
 
-// Marshal writes s as a service.yaml that Parse reads back to an equal Spec.
-// The comments of the file that it came from are gone, its defaults are stated.
-// Text that could be taken for anything else is quoted, and what is written for
-// one Spec is always the same. It fails only for a Spec that was not parsed and
-// holds text that no service.yaml can.
+// Marshal encodes s as a service.yaml that Parse decodes to an equal Spec. Comments of the original
+// file are lost, and defaults are explicit. Ambiguous text is quoted, and the output for one Spec
+// is deterministic. It fails only for a Spec that was not parsed and contains text that no
+// service.yaml can.
 func Marshal(s *Spec) ([]byte, error) {
 	var w yamlWriter
 	w.mapping(reflect.ValueOf(s).Elem(), "")
@@ -25,14 +24,14 @@ func Marshal(s *Spec) ([]byte, error) {
 	return w.out.Bytes(), nil
 }
 
-// yamlWriter writes block style, two spaces a level.
+// yamlWriter writes block style with an indentation of two spaces.
 type yamlWriter struct {
 	out bytes.Buffer
 	err error
 }
 
-// mapping writes the keys of a struct or a map; indent stands before each but
-// the first, which continues the line that is begun.
+// mapping writes the keys of a struct or a map; indent precedes each but the first, which continues
+// the current line.
 func (w *yamlWriter) mapping(v reflect.Value, indent string) {
 	start := w.out.Len()
 	each := func(key string, value reflect.Value) {
@@ -49,15 +48,15 @@ func (w *yamlWriter) mapping(v reflect.Value, indent string) {
 		return
 	}
 	for _, f := range fieldsOf(v.Type()) {
-		if value := v.Field(f.index); !leftOut(value, f.rule) {
+		if value := v.Field(f.index); !isUnset(value, f.rule) {
 			each(f.key, value)
 		}
 	}
 }
 
-// leftOut says whether a key says nothing: zero means left out, but for the
-// ends of bounds, where zero is a count.
-func leftOut(v reflect.Value, rule string) bool {
+// isUnset reports whether a key is unset: zero means unset, except in Bounds, where zero is a
+// count.
+func isUnset(v reflect.Value, rule string) bool {
 	if rule == "Bounds.min" || rule == "Bounds.max" {
 		return false
 	}
@@ -67,7 +66,7 @@ func leftOut(v reflect.Value, rule string) bool {
 	return v.IsZero()
 }
 
-// value writes what follows "key:" to the end of its lines.
+// value writes everything after "key:" to the end of its lines.
 func (w *yamlWriter) value(v reflect.Value, indent string) {
 	if v.Kind() == reflect.Pointer {
 		v = v.Elem()
@@ -105,19 +104,19 @@ func (w *yamlWriter) isEmpty(v reflect.Value) bool {
 	if v.Kind() == reflect.Map {
 		return v.Len() == 0
 	}
-	return !slices.ContainsFunc(fieldsOf(v.Type()), func(f field) bool { return !leftOut(v.Field(f.index), f.rule) })
+	return !slices.ContainsFunc(fieldsOf(v.Type()), func(f field) bool { return !isUnset(v.Field(f.index), f.rule) })
 }
 
 func (w *yamlWriter) scalar(v reflect.Value) string {
 	switch {
 	case v.Type() == durationType:
-		return briefDuration(time.Duration(v.Int()))
+		return formatDuration(time.Duration(v.Int()))
 	case v.Type() == sizeType:
 		return w.text(Size(v.Int()).String())
 	case v.Kind() == reflect.Int:
 		return strconv.FormatInt(v.Int(), 10)
 	case v.Kind() == reflect.Float64:
-		return briefNumber(v.Float()) // without an exponent, which some readers take for text
+		return formatNumber(v.Float()) // without an exponent, which some YAML parsers read as text
 	case v.Kind() == reflect.Bool:
 		return strconv.FormatBool(v.Bool())
 	}
@@ -125,21 +124,21 @@ func (w *yamlWriter) scalar(v reflect.Value) string {
 }
 
 var (
-	// plainWord is text that reads as itself without quotes.
+	// plainWord matches text that needs no quotes.
 	plainWord = regexp.MustCompile(`^[A-Za-z/_][A-Za-z0-9/_.+@-]*(:[A-Za-z0-9/_.+@-]+)*$`)
-	// otherWord is text that some reader of YAML takes for a truth value or nothing.
-	otherWord = regexp.MustCompile(`(?i)^(true|false|yes|no|on|off|y|n|null)$`)
+	// reservedWord matches text that some YAML parsers read as a boolean or null.
+	reservedWord = regexp.MustCompile(`(?i)^(true|false|yes|no|on|off|y|n|null)$`)
 )
 
 var quoting = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`, "\t", `\t`)
 
-// text writes a text, in quotes where YAML may read it as something else.
+// text encodes a text, quoted where YAML may interpret it as another type.
 func (w *yamlWriter) text(s string) string {
-	if plainWord.MatchString(s) && !otherWord.MatchString(s) {
+	if plainWord.MatchString(s) && !reservedWord.MatchString(s) {
 		return s
 	}
 	if !printable(s, true) && w.err == nil {
-		w.err = fmt.Errorf("text with characters that do not print: %q", shorten(s))
+		w.err = fmt.Errorf("text with non-printable characters: %q", shorten(s))
 	}
 	return `"` + quoting.Replace(s) + `"`
 }

@@ -2,21 +2,19 @@ package service
 
 import "reflect"
 
-// Parse reads and checks a service.yaml and fills its defaults in; file is the
-// name that errors show. What is wrong comes back all at once, as Errors in the
-// order of the lines; then there is no Spec.
+// Parse parses and validates a service.yaml and fills in its defaults; file is the name in errors.
+// It returns all problems at once, as Errors ordered by line; then there is no Spec.
 func Parse(file string, data []byte) (*Spec, error) {
 	return parse(file, data, check)
 }
 
-// ParseDeployed is Parse for the file of a service that runs already. It does not ask
-// again whether balancers may serve plain HTTP: a service from before that was asked
-// must still be shown and removed.
+// ParseDeployed is Parse for the file of an existing service. It allows plain HTTP without
+// insecure: a service that was created before that check must still be displayed and deleted.
 func ParseDeployed(file string, data []byte) (*Spec, error) {
 	return parse(file, data, checkDeployed)
 }
 
-// parse is Parse with a check of how keys fit each other.
+// parse is Parse with a function that checks keys against each other.
 func parse(file string, data []byte, check func(*binder, *Spec)) (*Spec, error) {
 	doc, bad := readYAML(file, data)
 	if bad != nil {
@@ -31,14 +29,13 @@ func parse(file string, data []byte, check func(*binder, *Spec)) (*Spec, error) 
 	s.fillDefaults(func(p path) bool { return b.at[p] != nil })
 	check(b, &s)
 	if len(b.errs) > 0 {
-		return nil, b.report()
+		return nil, b.sortedErrors()
 	}
 	return &s, nil
 }
 
-// report orders the errors and adds their excerpts, now that every value that
-// must not be shown is known.
-func (b *binder) report() Errors {
+// sortedErrors sorts the errors and adds their excerpts, after all hidden values are known.
+func (b *binder) sortedErrors() Errors {
 	es := b.errs.sorted()
 	for i := range es {
 		es[i].Source = b.excerpt(es[i].Line, es[i].Column)

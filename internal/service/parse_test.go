@@ -12,7 +12,7 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// checkErrors holds what every refusal promises.
+// checkErrors checks the properties of every error.
 func checkErrors(t interface{ Fatalf(string, ...any) }, text string, err error) {
 	if err == nil {
 		return
@@ -43,9 +43,9 @@ models: [{name: m}]
 regions: [{name: local/us}]
 `
 
-// With the strategy auto deferred requests wait for as much room, and for as long, as
-// the strategy was measured with; what the file states stays.
-func TestDeferredDefaultsGoWithTheStrategy(t *testing.T) {
+// With strategy auto, deferred requests use the thresholds with which the strategy was evaluated,
+// unless the file sets others.
+func TestDeferredDefaultsDependOnStrategy(t *testing.T) {
 	for autoscale, want := range map[string][2]int{
 		"{strategy: lt-ua}": {60, 42},
 		"{strategy: auto}":  {65, 83},
@@ -88,7 +88,7 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-func TestExplicitBeatsDefault(t *testing.T) {
+func TestExplicitValueOverridesDefault(t *testing.T) {
 	no := false
 	b := BalancerSpec{Forward: &no, Tau: 3}.WithDefaults()
 	if *b.Forward || b.Tau != 3 {
@@ -96,7 +96,7 @@ func TestExplicitBeatsDefault(t *testing.T) {
 	}
 	s, err := Parse("service.yaml", []byte(small+"balancer: {forward: false}\n"))
 	if err != nil || *s.Balancer.Forward {
-		t.Errorf("forward: false is read as true (%v)", err)
+		t.Errorf("forward: false is parsed as true (%v)", err)
 	}
 }
 
@@ -177,8 +177,8 @@ balancer: {insecure: true}
 	}
 }
 
-// TestSpellings: ways to write the same thing.
-func TestSpellings(t *testing.T) {
+// Equivalent notations parse to the same Spec.
+func TestEquivalentNotationsParseEqually(t *testing.T) {
 	want, err := Parse("service.yaml", []byte(small+"balancer: {max_wait: 90s}\n"))
 	if err != nil {
 		t.Fatal(err)
@@ -229,7 +229,7 @@ regions:
 	}
 }
 
-func TestHostileTexts(t *testing.T) {
+func TestParseRejectsHostileTexts(t *testing.T) {
 	testkit.Slow(t)
 	bomb := "x: &a [" + strings.Repeat("y,", 1000) + "]\n"
 	for name, c := range map[string]struct{ text, want string }{
@@ -266,15 +266,15 @@ func TestHostileTexts(t *testing.T) {
 	}
 }
 
-// TestRawControlCharacters: an error never writes what a terminal acts on.
-func TestRawControlCharacters(t *testing.T) {
+// An error contains no control characters of a terminal.
+func TestErrorsContainNoControlCharacters(t *testing.T) {
 	_, err := Parse("service.yaml", []byte("name: \"a\x1b[31m\u202e\"\nmodels: []\x07\n"))
 	if err == nil || strings.ContainsAny(err.Error(), "\x1b\x07\u202e") {
 		t.Errorf("got %q", err)
 	}
 }
 
-func TestQuickstart(t *testing.T) {
+func TestQuickstartParses(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("..", "..", "examples", "quickstart", "service.yaml"))
 	if err != nil {
 		t.Fatal(err)
@@ -309,7 +309,7 @@ func TestCheckWord(t *testing.T) {
 		{"BalancerSpec.policy", "skylb", ""},
 		{"BalancerSpec.policy", "cost", ""},
 		{"BalancerSpec.policy", "bf-io", ""},
-		{"Autoscale.strategy", "chiron", `is not built yet in this version, got "chiron"; available: manual, reactive, lt-i, lt-u, lt-ua, auto`},
+		{"Autoscale.strategy", "chiron", `is not implemented in this version, got "chiron"; available: manual, reactive, lt-i, lt-u, lt-ua, auto`},
 		{"BalancerSpec.policy", "skylib", `did you mean "skylb"?`},
 		{"BalancerSpec.tau", "anything", ""},
 	} {
@@ -349,12 +349,12 @@ func BenchmarkParse(b *testing.B) {
 	b.ReportMetric(float64(strings.Count(text.String(), "\n")), "lines")
 }
 
-// TestParseDeployed: the file of a service that runs since before plain HTTP had to be
-// asked for can still be read, so that the service can be looked at and removed.
+// The file of a service from before balancer.insecure existed can still be parsed, so that the
+// service can be displayed and deleted.
 func TestParseDeployed(t *testing.T) {
 	old := []byte("name: chat\nmodels: [{name: m}]\nregions: [{name: aws/us-east-1}]\n")
 	if _, err := Parse("service.yaml", old); err == nil {
-		t.Error("Parse accepts plain HTTP to the world")
+		t.Error("Parse accepts plain HTTP on the public internet")
 	}
 	spec, err := ParseDeployed("service.yaml", old)
 	if err != nil || spec.Name != "chat" || spec.Regions[0].Balancers != 1 {

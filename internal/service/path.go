@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// path is a place in a document as errors show it: regions[1].replicas.min.
-// The empty path is the whole document.
+// path is the position of a value in a document, in the notation of errors:
+// regions[1].replicas.min. The empty path is the whole document.
 type path string
 
 var bareKey = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_-]*$`)
 
-// key is the path of a key of the mapping at p. A key that could be mistaken
-// for syntax is quoted: models[0].regions["aws/us-east-1"].
+// key returns the path of a key of the mapping at p. A key with special characters is quoted:
+// models[0].regions["aws/us-east-1"].
 func (p path) key(k string) path {
 	switch {
 	case !bareKey.MatchString(k):
@@ -24,10 +24,10 @@ func (p path) key(k string) path {
 	return p + "." + path(k)
 }
 
-// index is the path of an element of the list at p.
+// index returns the path of an element of the list at p.
 func (p path) index(i int) path { return p + path("["+strconv.Itoa(i)+"]") }
 
-// parent is the path of the mapping or list that holds p.
+// parent returns the path of the mapping or list that contains p.
 func (p path) parent() path {
 	s := string(p)
 	cut := strings.LastIndexByte(s, '.')
@@ -39,10 +39,10 @@ func (p path) parent() path {
 	return path(s[:max(cut, 0)])
 }
 
-// maxShown bounds, in characters, a found value that an error repeats.
+// maxShown is the maximum number of characters of a found value in an error.
 const maxShown = 60
 
-// shorten cuts s to what an error can show.
+// shorten truncates s to maxShown characters.
 func shorten(s string) string {
 	if r := []rune(s); len(r) > maxShown {
 		return string(r[:maxShown]) + "..."

@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// genSpec draws a valid Spec that leaves nothing to defaults.
+// genSpec draws a valid Spec without unset keys.
 func genSpec(t *rapid.T) *Spec {
 	s := &Spec{
 		Name:     rapid.StringMatching(`[a-z]([a-z0-9-]{0,12}[a-z0-9])?`).Draw(t, "name"),
@@ -51,7 +51,7 @@ func genSpec(t *rapid.T) *Spec {
 	return s
 }
 
-// genACME draws how a certificate is obtained, where the regions and the name allow it.
+// genACME draws an ACME configuration, where the regions and the name allow it.
 func genACME(t *rapid.T, s *Spec) bool {
 	a := &ACME{Email: "ops@example.com", CA: rapid.SampledFrom([]string{CALetsEncrypt, CALetsEncryptStaging}).Draw(t, "ca")}
 	if s.DNS.Private || rapid.Bool().Draw(t, "own ca") {
@@ -92,13 +92,13 @@ func genDNS(t *rapid.T, regions []RegionSpec) *DNS {
 	return d
 }
 
-func genDuration(t *rapid.T, least, most time.Duration) time.Duration {
-	return time.Duration(rapid.Int64Range(int64(least), int64(most)).Draw(t, "duration"))
+func genDuration(t *rapid.T, minimum, maximum time.Duration) time.Duration {
+	return time.Duration(rapid.Int64Range(int64(minimum), int64(maximum)).Draw(t, "duration"))
 }
 
-func genBounds(t *rapid.T, least int) Bounds {
+func genBounds(t *rapid.T, minMax int) Bounds {
 	b := Bounds{Min: rapid.IntRange(0, 10).Draw(t, "min")}
-	b.Max = rapid.IntRange(max(b.Min, least), 12).Draw(t, "max")
+	b.Max = rapid.IntRange(max(b.Min, minMax), 12).Draw(t, "max")
 	return b
 }
 
@@ -155,7 +155,7 @@ func genBalancer(t *rapid.T) BalancerSpec {
 	return b
 }
 
-// genText draws printable text, with what YAML gives a meaning to among it.
+// genText draws printable text, including text with a meaning in YAML.
 func genText() *rapid.Generator[string] {
 	return rapid.OneOf(
 		rapid.StringMatching(`[ -~]{0,12}`),
@@ -201,8 +201,8 @@ func genEngine(t *rapid.T) Engine {
 	return e
 }
 
-// TestRoundTrip: a valid Spec marshals and parses to itself.
-func TestRoundTrip(t *testing.T) {
+// A valid Spec survives Marshal and Parse unchanged.
+func TestMarshalParsesBack(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		want := genSpec(t)
 		text, err := Marshal(want)
@@ -219,9 +219,8 @@ func TestRoundTrip(t *testing.T) {
 	})
 }
 
-// TestErrorsHavePlaces: whatever one word of a good file is replaced by, the
-// file is either valid or refused with errors that stand on a line of it.
-func TestErrorsHavePlaces(t *testing.T) {
+// A valid file with any word replaced is either valid or rejected with errors on one of its lines.
+func TestErrorsHavePositions(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		text, err := Marshal(genSpec(t))
 		if err != nil {

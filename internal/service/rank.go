@@ -2,14 +2,14 @@ package service
 
 import "strconv"
 
-// MaxDataParallel bounds the data-parallel ranks of one engine.
+// MaxDataParallel is the maximum number of data-parallel ranks of one engine.
 const MaxDataParallel = 64
 
-// Ranks is how many data-parallel ranks the replica has, at least 1.
+// Ranks returns the number of data-parallel ranks of the replica, at least 1.
 func (c ReplicaConfig) Ranks() int { return max(1, c.DataParallel) }
 
-// RankID is the id that a rank, from 0, is known by where requests are placed:
-// us-0/2, or the replica's own where it has but one.
+// RankID returns the ID of a rank, from 0, for placement: us-0/2, or the replica's own ID where it
+// has one rank.
 func (c ReplicaConfig) RankID(rank int) string {
 	if c.Ranks() == 1 {
 		return c.ID

@@ -9,12 +9,12 @@ import (
 	"github.com/invopop/jsonschema"
 )
 
-// SchemaID names the JSON schema of a service.yaml.
+// SchemaID is the ID of the JSON schema of service.yaml.
 const SchemaID = "urn:skyserve:service.yaml"
 
-// Schema is the JSON schema (draft 2020-12) of a service.yaml, made from Spec
-// and the rules. It says what one key may hold; how keys fit each other is
-// left to Parse, but for the five cases that editors can show.
+// Schema returns the JSON schema (draft 2020-12) of service.yaml, generated from Spec and the
+// rules. It constrains each key; relations between keys are left to Parse, except for the cases
+// that editors can show.
 func Schema() ([]byte, error) {
 	r := jsonschema.Reflector{
 		Anonymous:      true,
@@ -24,11 +24,11 @@ func Schema() ([]byte, error) {
 	}
 	root := r.Reflect(&Spec{})
 	root.ID, root.Title = SchemaID, "skyserve service"
-	if err := decorate(root, root.Definitions, reflect.TypeFor[Spec](), map[reflect.Type]bool{}); err != nil {
-		return nil, fmt.Errorf("making the JSON schema of service.yaml: %w", err)
+	if err := applyRules(root, root.Definitions, reflect.TypeFor[Spec](), map[reflect.Type]bool{}); err != nil {
+		return nil, fmt.Errorf("generating the JSON schema of service.yaml: %w", err)
 	}
-	conditions(root.Definitions)
-	encrypted(root)
+	addConditions(root.Definitions)
+	requireTLS(root)
 	text, err := json.MarshalIndent(root, "", "  ")
 	if err != nil {
 		return nil, fmt.Errorf("writing the JSON schema of service.yaml: %w", err)
@@ -36,19 +36,19 @@ func Schema() ([]byte, error) {
 	return append(text, '\n'), nil
 }
 
-// textSchema makes durations and sizes text; by their Go type they would be numbers.
+// textSchema maps durations and sizes to text; by their Go type they would be numbers.
 func textSchema(t reflect.Type) *jsonschema.Schema {
 	switch t {
 	case durationType:
-		return &jsonschema.Schema{Type: "string", Pattern: formDuration.expr.String()}
+		return &jsonschema.Schema{Type: "string", Pattern: formDuration.regexp.String()}
 	case sizeType:
-		return &jsonschema.Schema{Type: "string", Pattern: formSize.expr.String()}
+		return &jsonschema.Schema{Type: "string", Pattern: formSize.regexp.String()}
 	}
 	return nil
 }
 
-// decorate adds the rules to the schema s of struct type t and to those below it.
-func decorate(s *jsonschema.Schema, defs jsonschema.Definitions, t reflect.Type, done map[reflect.Type]bool) error {
+// applyRules adds the rules to the schema s of struct type t and its nested types.
+func applyRules(s *jsonschema.Schema, defs jsonschema.Definitions, t reflect.Type, done map[reflect.Type]bool) error {
 	if done[t] {
 		return nil
 	}
@@ -71,14 +71,14 @@ func decorate(s *jsonschema.Schema, defs jsonschema.Definitions, t reflect.Type,
 		if !ok {
 			return fmt.Errorf("%s has no definition of %s", f.rule, inner.Name())
 		}
-		if err := decorate(def, defs, inner, done); err != nil {
+		if err := applyRules(def, defs, inner, done); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// structBelow is the struct that a field holds, directly or in a list or mapping.
+// structBelow returns the struct type of a field, directly or in a list or mapping.
 func structBelow(t reflect.Type) (reflect.Type, bool) {
 	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice || t.Kind() == reflect.Map {
 		t = t.Elem()
@@ -86,21 +86,21 @@ func structBelow(t reflect.Type) (reflect.Type, bool) {
 	return t, t.Kind() == reflect.Struct
 }
 
-// applyRule writes a rule and its default into the schema of a key.
+// applyRule adds a rule and its default to the schema of a key.
 func applyRule(s *jsonschema.Schema, key string) {
 	r := rules[key]
 	s.Description = r.text
 	if d, ok := defaults[key]; ok {
-		s.Default = written(d.value)
+		s.Default = yamlValue(d.value)
 	} else if d, ok := simDefaults[key]; ok {
-		s.Default = written(d.value)
+		s.Default = yamlValue(d.value)
 	}
 	list, words := wordsOf(key)
 	element := s
 	switch s.Type {
 	case "array":
 		element, s.UniqueItems = s.Items, r.unique
-		if r.some {
+		if r.nonEmpty {
 			s.MinItems = new(uint64)
 			*s.MinItems = 1
 		}
@@ -117,14 +117,14 @@ func applyRule(s *jsonschema.Schema, key string) {
 		}
 	}
 	if r.form != nil {
-		element.Pattern = r.form.expr.String()
+		element.Pattern = r.form.regexp.String()
 	}
 	if element.Type == "integer" || element.Type == "number" {
 		applyLimits(element, r.limit)
 	}
 }
 
-// keyNames is the schema of the keys that a user chooses; nil = any.
+// keyNames returns the schema of keys that a user chooses; nil = any.
 func keyNames(r rule, list WordList, words bool) *jsonschema.Schema {
 	switch {
 	case words:
@@ -134,7 +134,7 @@ func keyNames(r rule, list WordList, words bool) *jsonschema.Schema {
 		}
 		return s
 	case r.keys != nil:
-		return &jsonschema.Schema{Pattern: r.keys.expr.String()}
+		return &jsonschema.Schema{Pattern: r.keys.regexp.String()}
 	}
 	return nil
 }
@@ -143,17 +143,17 @@ func applyLimits(s *jsonschema.Schema, l *limits) {
 	if l == nil {
 		return
 	}
-	least := json.Number(strconv.FormatFloat(l.least, 'f', -1, 64))
+	minimum := json.Number(strconv.FormatFloat(l.min, 'f', -1, 64))
 	if l.above {
-		s.ExclusiveMinimum = least
+		s.ExclusiveMinimum = minimum
 	} else {
-		s.Minimum = least
+		s.Minimum = minimum
 	}
-	s.Maximum = json.Number(strconv.FormatFloat(l.most, 'f', -1, 64))
+	s.Maximum = json.Number(strconv.FormatFloat(l.max, 'f', -1, 64))
 }
 
-// conditions adds what editors can show of how keys fit each other.
-func conditions(defs jsonschema.Definitions) {
+// addConditions adds the relations between keys that editors can show.
+func addConditions(defs jsonschema.Definitions) {
 	engine := defs["Engine"]
 	engine.If = &jsonschema.Schema{Not: hasText("kind", "^sim$")}
 	engine.Then = &jsonschema.Schema{Not: anyOf(simKeys...)}
@@ -163,7 +163,7 @@ func conditions(defs jsonschema.Definitions) {
 	region.Then = has("endpoints")
 	region.Then.Not = anyOf("capacity", "reserved", "on_demand_base")
 	region.Else = &jsonschema.Schema{Not: has("endpoints")}
-	region.AllOf = networks()
+	region.AllOf = networkConditions()
 
 	dns := defs["DNS"]
 	dns.If = hasText("provider", "^"+DNSEmbedded+"$")
@@ -177,9 +177,8 @@ func conditions(defs jsonschema.Definitions) {
 	}
 }
 
-// encrypted says that a service with a region in a cloud has a certificate, or says that it
-// has none.
-func encrypted(root *jsonschema.Schema) {
+// requireTLS requires that a service with a cloud region either configures TLS or sets insecure.
+func requireTLS(root *jsonschema.Schema) {
 	rented := jsonschema.NewProperties()
 	rented.Set("regions", &jsonschema.Schema{Contains: hasText("name", "^("+CloudAWS+"|"+CloudGCP+")/")})
 	insecure := has("insecure")
@@ -191,8 +190,8 @@ func encrypted(root *jsonschema.Schema) {
 	root.Then = &jsonschema.Schema{Required: []string{"balancer"}, Properties: choice}
 }
 
-// networks says which regions have a network, and how their clouds name it.
-func networks() []*jsonschema.Schema {
+// networkConditions restricts network and subnets to cloud regions, in each cloud's notation.
+func networkConditions() []*jsonschema.Schema {
 	one := uint64(1)
 	amazon := jsonschema.NewProperties()
 	amazon.Set("network", &jsonschema.Schema{Pattern: awsVPC.String()})
@@ -217,7 +216,7 @@ func anyOf(keys ...string) *jsonschema.Schema {
 	return s
 }
 
-// hasText holds for an object with a key whose text matches an expression.
+// hasText matches an object with a key whose text matches an expression.
 func hasText(key, expr string) *jsonschema.Schema {
 	s := has(key)
 	s.Properties = jsonschema.NewProperties()

@@ -34,8 +34,8 @@ func compiledSchema(t *testing.T) *jsonschema.Schema {
 	return s
 }
 
-// againstSchema judges a YAML text by the schema.
-func againstSchema(s *jsonschema.Schema, text []byte) error {
+// validateSchema validates a YAML text with the schema.
+func validateSchema(s *jsonschema.Schema, text []byte) error {
 	asJSON, err := yaml.YAMLToJSON(text)
 	if err != nil {
 		return err
@@ -47,7 +47,7 @@ func againstSchema(s *jsonschema.Schema, text []byte) error {
 	return s.Validate(doc)
 }
 
-// fullExample is the example of the documentation with words that are built.
+// fullExample is the example of the documentation.
 const fullExample = `
 name: chat
 models:
@@ -85,7 +85,7 @@ autoscale: {strategy: lt-ua, forecast: auto, every: 1h, donate: true, donate_for
 store: {}
 `
 
-func TestSchemaAcceptsWhatWeHandOut(t *testing.T) {
+func TestSchemaAcceptsTemplatesAndExamples(t *testing.T) {
 	s := compiledSchema(t)
 	texts := map[string][]byte{"the full example": []byte(fullExample)}
 	for _, pattern := range []string{"../../templates/*.yaml", "../../examples/*/service.yaml"} {
@@ -103,16 +103,16 @@ func TestSchemaAcceptsWhatWeHandOut(t *testing.T) {
 	}
 	for name, text := range texts {
 		if _, err := Parse(name, text); err != nil {
-			t.Errorf("the validator refuses %s: %v", name, err)
+			t.Errorf("the validator rejects %s: %v", name, err)
 		}
-		if err := againstSchema(s, text); err != nil {
-			t.Errorf("the schema refuses %s: %v", name, err)
+		if err := validateSchema(s, text); err != nil {
+			t.Errorf("the schema rejects %s: %v", name, err)
 		}
 	}
 }
 
-// TestSchemaAgrees: on what one key may hold, schema and validator say the same.
-func TestSchemaAgrees(t *testing.T) {
+// Schema and validator agree on the values of single keys.
+func TestSchemaAgreesWithValidator(t *testing.T) {
 	s := compiledSchema(t)
 	for _, c := range []struct {
 		change string // added to a valid file, or old => new in it, or old => new + added
@@ -260,39 +260,39 @@ func TestSchemaAgrees(t *testing.T) {
 			after, added, _ := strings.Cut(after, " + ")
 			text += added + "\n"
 			if !strings.Contains(text, before) {
-				t.Fatalf("nothing to change for %q", c.change)
+				t.Fatalf("%q does not match the base file", c.change)
 			}
 			text = strings.Replace(text, before, after, 1)
 		} else {
 			text += c.change + "\n"
 		}
 		_, verr := Parse("service.yaml", []byte(text))
-		serr := againstSchema(s, []byte(text))
+		serr := validateSchema(s, []byte(text))
 		if (verr == nil) != c.good {
-			t.Errorf("%q: the validator says %v, want good %v", c.change, verr, c.good)
+			t.Errorf("%q: validator: %v, want valid %v", c.change, verr, c.good)
 		}
 		if (serr == nil) != c.good {
-			t.Errorf("%q: the schema says %v, want good %v", c.change, serr, c.good)
+			t.Errorf("%q: schema: %v, want valid %v", c.change, serr, c.good)
 		}
 	}
 }
 
-// TestSchemaNeverStricter: what the validator accepts, the schema does.
-func TestSchemaNeverStricter(t *testing.T) {
+// The schema accepts everything that the validator accepts.
+func TestSchemaAcceptsValidSpecs(t *testing.T) {
 	s := compiledSchema(t)
 	rapid.Check(t, func(t *rapid.T) {
 		text, err := Marshal(genSpec(t))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := againstSchema(s, text); err != nil {
+		if err := validateSchema(s, text); err != nil {
 			t.Fatalf("%v\n%s", err, text)
 		}
 	})
 }
 
-// TestSchemaDescribes: every key has a description, every default is right.
-func TestSchemaDescribes(t *testing.T) {
+// Every key has a description and the right default.
+func TestSchemaHasDescriptionsAndDefaults(t *testing.T) {
 	text, err := Schema()
 	if err != nil {
 		t.Fatal(err)

@@ -8,21 +8,19 @@ import (
 	"github.com/goccy/go-yaml/token"
 )
 
-// Values that may be secret are found before anything is checked, by where they
-// stand rather than by whether they are right: a token pasted into the wrong
-// place is still a token.
+// Values that may be secret are identified before validation, by their position rather than their
+// correctness: a token pasted into the wrong key is still a token.
 
 var (
-	// secretKey is a key whose value may be secret, whatever mapping it is in.
+	// secretKey matches a key whose value may be secret in any mapping.
 	secretKey = regexp.MustCompile(`(?i)^(secrets?|env|keys_from|hmac|.*(password|passwd|token|api_?key))$`)
-	// secretFlag is an engine argument that takes a secret as its value.
+	// secretFlag matches an engine argument whose value is a secret.
 	secretFlag = regexp.MustCompile(`(?i)^-.*(key|token|secret|passw)`)
-	// secretInText is text that carries a secret inside: --api-key=X, nats://user:X@host.
+	// secretInText matches text that contains a secret: --api-key=X, nats://user:X@host.
 	secretInText = regexp.MustCompile(`(?i)((key|token|secret|passw)[a-z_-]*=|://[^/]*@)`)
 )
 
-// hideSecrets hides every value below n that may be secret. secret says that n
-// itself is.
+// hideSecrets hides every value below n that may be secret. secret is true where n itself is.
 func (s *source) hideSecrets(n ast.Node, secret bool) {
 	switch n := n.(type) {
 	case *ast.MappingNode:
@@ -39,10 +37,10 @@ func (s *source) hideSecrets(n ast.Node, secret bool) {
 		s.hideSecrets(n.Value, secret)
 	case *ast.TagNode:
 		s.hideSecrets(n.Value, secret)
-	case *ast.AliasNode, nil: // what an alias stands for is hidden where it is written
+	case *ast.AliasNode, nil: // the target of an alias is hidden where it is defined
 	default:
 		text := scalarText(n)
-		if secret && !formRef.expr.MatchString(text) || secretInText.MatchString(text) {
+		if secret && !formRef.regexp.MatchString(text) || secretInText.MatchString(text) {
 			s.hideNode(n)
 		}
 	}
@@ -61,7 +59,7 @@ func (s *source) hideNode(n ast.Node) {
 	if next := nextToken(last); next != nil {
 		endLine, endCol = next.Position.Line, next.Position.Column
 	}
-	s.hide(first.Position.Line, first.Position.Column, endLine, endCol)
+	s.hideRange(first.Position.Line, first.Position.Column, endLine, endCol)
 }
 
 func nextToken(t *token.Token) *token.Token {
@@ -71,9 +69,8 @@ func nextToken(t *token.Token) *token.Token {
 	return t.Next
 }
 
-// nearSecrets says whether a line of a document that could not be parsed stands
-// at or below a key whose value may be secret. Without a tree only indentation
-// tells, so in doubt it says yes.
+// nearSecrets reports whether a line of an unparsable document is at or below a key whose value may
+// be secret. Without a tree it only has the indentation, so it returns true in doubt.
 func (s *source) nearSecrets(line int) bool {
 	indent := endOfLine
 	for l := min(line, len(s.lines)); l >= 1; l-- {

@@ -26,13 +26,13 @@ var sizeUnits = []struct {
 }{{"TiB", TiB}, {"GiB", GiB}, {"MiB", MiB}, {"KiB", KiB}, {"B", 1}}
 
 var (
-	formSize = shape(`^[1-9][0-9]{0,11}(KiB|MiB|GiB|TiB)$`, "a size such as 512MiB or 2GiB")
+	formSize = newForm(`^[1-9][0-9]{0,11}(KiB|MiB|GiB|TiB)$`, "a size such as 512MiB or 2GiB")
 	sizeType = reflect.TypeFor[Size]()
-	// likeSize is a size as others write it: 2GB, 2G, 2Gi, 2 gib.
-	likeSize = regexp.MustCompile(`^([1-9][0-9]{0,11}) ?([KkMmGgTt])([Ii]?[Bb]?)$`)
+	// sizeTypo matches common misspellings of a size: 2GB, 2G, 2Gi, 2 gib.
+	sizeTypo = regexp.MustCompile(`^([1-9][0-9]{0,11}) ?([KkMmGgTt])([Ii]?[Bb]?)$`)
 )
 
-// String is the size in the largest unit that it is a whole number of.
+// String formats the size in the largest unit of which it is a whole multiple.
 func (s Size) String() string {
 	for _, u := range sizeUnits {
 		if s != 0 && s%u.unit == 0 {
@@ -42,15 +42,15 @@ func (s Size) String() string {
 	return "0B"
 }
 
-// ParseSize reads a size. The error says what one looks like and, where the text is
-// nearly one, what was meant.
+// ParseSize parses a size. The error describes the format and, where the text is nearly a size,
+// suggests one.
 func ParseSize(text string) (Size, error) {
-	if text == "0B" { // as String writes what is left out
+	if text == "0B" { // String of an unset size
 		return 0, nil
 	}
-	if !formSize.expr.MatchString(text) {
-		err := fmt.Errorf("must be %s, got %q", formSize.words, shorten(text))
-		if meant := meantSize(text); meant != "" {
+	if !formSize.regexp.MatchString(text) {
+		err := fmt.Errorf("must be %s, got %q", formSize.description, shorten(text))
+		if meant := suggestSize(text); meant != "" {
 			err = fmt.Errorf("%w: write %s", err, meant)
 		}
 		return 0, err
@@ -68,19 +68,19 @@ func ParseSize(text string) (Size, error) {
 	return 0, fmt.Errorf("is too large, got %q", text)
 }
 
-// meantSize is what a text that is nearly a size was meant to be; empty where it is not.
-func meantSize(text string) string {
-	m := likeSize.FindStringSubmatch(text)
+// suggestSize returns the size that a misspelled text probably means; empty where there is none.
+func suggestSize(text string) string {
+	m := sizeTypo.FindStringSubmatch(text)
 	if m == nil {
 		return ""
 	}
 	return m[1] + strings.ToUpper(m[2]) + "iB"
 }
 
-// MarshalText writes the size as String does.
+// MarshalText formats the size as String does.
 func (s Size) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// UnmarshalText reads a size as ParseSize does.
+// UnmarshalText parses a size as ParseSize does.
 func (s *Size) UnmarshalText(text []byte) (err error) {
 	*s, err = ParseSize(string(text))
 	return err

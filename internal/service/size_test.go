@@ -8,16 +8,16 @@ import (
 	"github.com/goccy/go-yaml"
 )
 
-func TestSizes(t *testing.T) {
+func TestParseSize(t *testing.T) {
 	for text, want := range map[string]int64{
 		"1KiB": 1024, "512MiB": 536870912, "2GiB": 2147483648, "1TiB": 1099511627776, "1536MiB": 1610612736, "8388607TiB": 8388607 << 40, "1073741823KiB": 1073741823 << 10,
 	} {
 		got, err := ParseSize(text)
 		if err != nil || int64(got) != want {
-			t.Errorf("%s is read as %d (%v), want %d", text, got, err, want)
+			t.Errorf("%s is parsed as %d (%v), want %d", text, got, err, want)
 		}
 		if back, err := ParseSize(got.String()); err != nil || back != got {
-			t.Errorf("%s is written as %s (%v)", text, got, err)
+			t.Errorf("%s is formatted as %s (%v)", text, got, err)
 		}
 	}
 	for text, meant := range map[string]string{
@@ -30,16 +30,16 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-func TestSizesBeyondAllBounds(t *testing.T) {
+func TestParseSizeRejectsOverflow(t *testing.T) {
 	for _, text := range []string{"8388608TiB", "999999999999TiB", "1000000000000KiB"} {
 		if n, err := ParseSize(text); err == nil {
-			t.Errorf("%s is read as %d", text, n)
+			t.Errorf("%s is parsed as %d", text, n)
 		}
 	}
 }
 
-// A configuration that is written as YAML or JSON has the sizes that it had.
-func TestSizesInConfigurations(t *testing.T) {
+// Sizes survive encoding a configuration as YAML or JSON.
+func TestSizesSurviveEncoding(t *testing.T) {
 	want := Memory{Total: 3 * GiB, Requests: 96 * MiB, Tenant: 1 * KiB}
 	for name, codec := range map[string]struct {
 		write func(any) ([]byte, error)
@@ -51,13 +51,13 @@ func TestSizesInConfigurations(t *testing.T) {
 			err = codec.read(text, &got)
 		}
 		if err != nil || got != want || !strings.Contains(string(text), "3GiB") {
-			t.Errorf("%s: %s is read as %+v (%v), want %+v", name, text, got, err, want)
+			t.Errorf("%s: %s is parsed as %+v (%v), want %+v", name, text, got, err, want)
 		}
 	}
 }
 
-// What a service says of memory fits together.
-func TestMemoryOfBalancers(t *testing.T) {
+// The defaults of balancer.memory are consistent.
+func TestBalancerMemoryDefaults(t *testing.T) {
 	for text, want := range map[string]Memory{
 		``:                                 {2 * GiB, 1 * GiB, 256 * MiB},
 		`{total: 4GiB}`:                    {4 * GiB, 2 * GiB, 512 * MiB},

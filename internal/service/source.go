@@ -6,29 +6,29 @@ import (
 	"unicode"
 )
 
-// source is the text of a document, for the excerpts that errors show.
+// source is the text of a document, for the excerpts in errors.
 type source struct {
 	file  string
 	lines []string
-	// hidden holds, by line, the columns that may show a secret.
+	// hidden contains, by line, the columns that may show a secret.
 	hidden map[int][]span
 }
 
-// span is columns from (included) to until (not), counted from 1.
+// span is a range of columns from (inclusive) to until (exclusive), starting at 1.
 type span struct{ from, until int }
 
-// endOfLine is a column beyond every line.
+// endOfLine is a column after the end of every line.
 const endOfLine = 1 << 30
 
-// stars stand for what is hidden; always as many, so that they do not tell its length.
+// stars replace hidden text, always the same number, so that they do not reveal its length.
 const stars = "***"
 
 func newSource(file, text string) *source {
 	return &source{file: file, lines: strings.Split(text, "\n"), hidden: map[int][]span{}}
 }
 
-// hide keeps the text from one place up to another out of every excerpt.
-func (s *source) hide(line, col, endLine, endCol int) {
+// hideRange removes the text between two positions from every excerpt.
+func (s *source) hideRange(line, col, endLine, endCol int) {
 	for l := line; l <= endLine; l++ {
 		sp := span{1, endOfLine}
 		if l == line {
@@ -43,8 +43,8 @@ func (s *source) hide(line, col, endLine, endCol int) {
 	}
 }
 
-// hides says whether the character at a place is kept out of excerpts.
-func (s *source) hides(line, col int) bool {
+// isHidden reports whether the character at a position is removed from excerpts.
+func (s *source) isHidden(line, col int) bool {
 	for _, sp := range s.hidden[line] {
 		if sp.from <= col && col < sp.until {
 			return true
@@ -53,10 +53,10 @@ func (s *source) hides(line, col int) bool {
 	return false
 }
 
-// maxExcerpt bounds the characters of a line that an excerpt shows.
+// maxExcerpt is the maximum number of characters of a line in an excerpt.
 const maxExcerpt = 100
 
-// excerpt shows a line and a caret under the column:
+// excerpt returns a line and a caret under the column:
 //
 //	14 |     min: -3
 //	   |          ^
@@ -64,7 +64,7 @@ func (s *source) excerpt(line, col int) string {
 	if line < 1 || line > len(s.lines) {
 		return ""
 	}
-	text, caret := s.shown(line, col)
+	text, caret := s.render(line, col)
 	if caret > maxExcerpt {
 		cut := caret - maxExcerpt/2
 		text, caret = append([]rune("..."), text[min(cut, len(text)):]...), caret-cut+3
@@ -77,15 +77,15 @@ func (s *source) excerpt(line, col int) string {
 	return fmt.Sprintf("%s | %s\n%s | %s^", number, string(text), pad, strings.Repeat(" ", max(caret-1, 0)))
 }
 
-// shown is a line with what is hidden starred out and what a terminal would
-// act on made visible, and where in it the column has moved to.
-func (s *source) shown(line, col int) (text []rune, caret int) {
+// render returns a line with hidden text masked and control characters made visible, and the new
+// position of the column.
+func (s *source) render(line, col int) (text []rune, caret int) {
 	inside := false
 	for i, r := range []rune(s.lines[line-1]) {
 		if i+1 == col {
 			caret = len(text) + 1
 		}
-		hidden := s.hides(line, i+1) && (inside || !unicode.IsSpace(r))
+		hidden := s.isHidden(line, i+1) && (inside || !unicode.IsSpace(r))
 		switch {
 		case hidden && !inside:
 			text = append(text, []rune(stars)...)
@@ -102,7 +102,7 @@ func (s *source) shown(line, col int) (text []rune, caret int) {
 		}
 		inside = hidden
 	}
-	if caret == 0 { // a place behind the end of the line
+	if caret == 0 { // a position after the end of the line
 		caret = len(text) + 1
 	}
 	return text, caret

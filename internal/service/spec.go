@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// Spec is a service.yaml, read, checked and with its defaults filled in.
+// Spec is a parsed and validated service.yaml with its defaults filled in.
 type Spec struct {
-	// Name names the service; it becomes part of tags, certificates and paths:
-	// lower-case letters, digits and dashes, at most 40.
+	// Name is the name of the service. Tags, certificates and paths contain it: lower-case letters,
+	// digits and dashes, at most 40 characters.
 	Name       string       `yaml:"name" json:"name"`
 	Models     []Model      `yaml:"models" json:"models"`
 	Regions    []RegionSpec `yaml:"regions" json:"regions"`
@@ -26,8 +26,8 @@ type Model struct {
 	Name    string   `yaml:"name" json:"name"`
 	Aliases []string `yaml:"aliases,omitempty" json:"aliases,omitempty"`
 	Engine  Engine   `yaml:"engine,omitempty" json:"engine"`
-	// Secrets maps an environment variable of the engine to where its value
-	// comes from (env:NAME or file:PATH); values are never kept in a Spec.
+	// Secrets maps an environment variable of the engine to the source of its value (env:NAME or
+	// file:PATH). A Spec never contains the values.
 	Secrets map[string]string `yaml:"secrets,omitempty" json:"secrets,omitempty"`
 	GPUs    []GPU             `yaml:"gpus,omitempty" json:"gpus,omitempty"`
 	SLO     map[Tier]SLO      `yaml:"slo,omitempty" json:"slo,omitempty"`
@@ -46,29 +46,30 @@ const (
 	EngineSim    EngineKind = "sim"    // the simulated engine
 )
 
-// Engine says how a replica of a model is run.
+// Engine configures how a replica of a model runs.
 type Engine struct {
 	Kind  EngineKind `yaml:"kind,omitempty" json:"kind"`
 	Image string     `yaml:"image,omitempty" json:"image,omitempty"`
-	// Weights is where machines fetch the model from, s3://bucket/prefix at AWS or
-	// gs://bucket/prefix at Google; empty = the engine gets it from the hub.
+	// Weights is the bucket folder from which VMs download the model, s3://bucket/prefix on AWS or
+	// gs://bucket/prefix on Google Cloud; empty = the engine downloads it from the Hugging Face
+	// hub.
 	Weights      string            `yaml:"weights,omitempty" json:"weights,omitempty"`
 	Args         []string          `yaml:"args,omitempty" json:"args,omitempty"`
 	Env          map[string]string `yaml:"env,omitempty" json:"env,omitempty"`
 	Port         int               `yaml:"port,omitempty" json:"port,omitempty"`
-	Ready        string            `yaml:"ready,omitempty" json:"ready,omitempty"` // path that answers 200 when the model does
+	Ready        string            `yaml:"ready,omitempty" json:"ready,omitempty"` // path that returns 200 once the model is loaded
 	MaxNumSeqs   int               `yaml:"max_num_seqs,omitempty" json:"max_num_seqs,omitempty"`
 	DataParallel int               `yaml:"data_parallel,omitempty" json:"data_parallel,omitempty"`
 	LoRA         []string          `yaml:"lora,omitempty" json:"lora,omitempty"`
 
 	// Simulated engines only.
 	Profile  string  `yaml:"profile,omitempty" json:"profile,omitempty"`     // default l4-llama3.1-8b
-	Speed    float64 `yaml:"speed,omitempty" json:"speed,omitempty"`         // 10 = ten times faster than life
+	Speed    float64 `yaml:"speed,omitempty" json:"speed,omitempty"`         // 10 = ten times real time
 	KVTokens int     `yaml:"kv_tokens,omitempty" json:"kv_tokens,omitempty"` // overrides the profile's KV capacity
 	Flavor   string  `yaml:"flavor,omitempty" json:"flavor,omitempty"`       // vllm or sglang: whose metrics it exports
 }
 
-// Adapters is the names in LoRA, without the paths.
+// Adapters returns the adapter names in LoRA, without the paths.
 func (e *Engine) Adapters() []string {
 	var names []string
 	for _, l := range e.LoRA {
@@ -78,15 +79,15 @@ func (e *Engine) Adapters() []string {
 	return names
 }
 
-// GPU is something a replica can run on.
+// GPU is a GPU configuration that a replica can run on.
 type GPU struct {
 	Type  string `yaml:"type" json:"type"` // L4, H100, A100
 	Count int    `yaml:"count,omitempty" json:"count"`
-	// TPS is uncached prompt tokens a second that one replica sustains within
-	// the latency target; 0 = not measured.
+	// TPS is the number of uncached prompt tokens per second that one replica sustains within the
+	// latency target; 0 = not measured.
 	TPS float64 `yaml:"tps,omitempty" json:"tps,omitempty"`
-	// Price is what one replica costs on demand, in USD an hour; 0 = what its
-	// cloud asks, else the list price.
+	// Price is the on-demand price of one replica in USD per hour; 0 = the cloud's current price,
+	// or the list price where that is unknown.
 	Price float64 `yaml:"price,omitempty" json:"price,omitempty"`
 }
 
@@ -97,7 +98,7 @@ type SLO struct {
 	Deadline time.Duration `yaml:"deadline,omitempty" json:"deadline,omitempty"`
 }
 
-// Bounds limits a replica count, both ends included.
+// Bounds limits a replica count; both ends are inclusive.
 type Bounds struct {
 	Min int `yaml:"min" json:"min"`
 	Max int `yaml:"max" json:"max"`
@@ -112,25 +113,25 @@ type RegionSpec struct {
 	Capacity     []CapacityType `yaml:"capacity,omitempty" json:"capacity,omitempty"`
 	OnDemandBase int            `yaml:"on_demand_base,omitempty" json:"on_demand_base,omitempty"`
 	Reserved     []Reservation  `yaml:"reserved,omitempty" json:"reserved,omitempty"`
-	// Network is the VPC that the machines of a rented region stand in, as its cloud names
-	// it: vpc-... at AWS, a name at Google; empty = the cloud's default one.
+	// Network is the VPC of the machines of a cloud region, in the cloud's notation: vpc-... on
+	// AWS, a name on Google Cloud; empty = the default VPC.
 	Network string `yaml:"network,omitempty" json:"network,omitempty"`
-	// Subnets are those of Network that they stand in: at AWS, which needs them, one a zone,
-	// at Google one; empty = the region's.
+	// Subnets are the subnets of Network for the machines: on AWS, where they are required, one per
+	// zone; on Google Cloud one. Empty = the region's default.
 	Subnets []string `yaml:"subnets,omitempty" json:"subnets,omitempty"`
-	// Access is how a person gets a shell on the machines of a region at AWS: AccessSSM, or
-	// empty = not at all.
+	// Access is the kind of shell access to the machines of an AWS region: AccessSSM, or empty =
+	// none.
 	Access string `yaml:"access,omitempty" json:"access,omitempty"`
-	// EgressPerGB is what a GB that leaves the region costs, in USD.
+	// EgressPerGB is the price of egress from the region in USD per GB.
 	EgressPerGB float64 `yaml:"egress_per_gb,omitempty" json:"egress_per_gb,omitempty"`
 	// Endpoints are the machines of a static region, as base URLs.
 	Endpoints []string `yaml:"endpoints,omitempty" json:"endpoints,omitempty"`
-	// Public are the base URLs at which others reach the balancers of a local or
-	// static region, in their order; empty = nobody but this machine does.
+	// Public are the base URLs at which clients on other machines reach the balancers of a local or
+	// static region, in order; empty = only this machine reaches them.
 	Public []string `yaml:"public,omitempty" json:"public,omitempty"`
 }
 
-// AccessSSM is a shell by Session Manager of AWS Systems Manager.
+// AccessSSM is shell access through AWS Systems Manager Session Manager.
 const AccessSSM = "ssm"
 
 // CapacityType is how a VM is paid for.
@@ -143,11 +144,11 @@ const (
 	CapacityOnDemand CapacityType = "on_demand"
 )
 
-// Reservation is a commitment that the operator already pays for.
+// Reservation is capacity that the operator has already committed to pay for.
 type Reservation struct {
 	Type  string  `yaml:"type" json:"type"` // instance type, g6.xlarge
 	Count int     `yaml:"count" json:"count"`
-	Price float64 `yaml:"price,omitempty" json:"price"` // USD an hour each
+	Price float64 `yaml:"price,omitempty" json:"price"` // USD per hour each
 }
 
 // BalancerSpec configures every balancer of a service.
@@ -158,105 +159,105 @@ type BalancerSpec struct {
 	Forward *bool  `yaml:"forward,omitempty" json:"forward"` // default true
 	Auth    *Auth  `yaml:"auth,omitempty" json:"auth,omitempty"`
 	TLS     *TLS   `yaml:"tls,omitempty" json:"tls,omitempty"`
-	// Insecure accepts that balancers in a cloud serve plain HTTP to the world: prompts,
-	// answers and API keys can be read on the way. It excludes TLS.
+	// Insecure allows balancers in a cloud to serve plain HTTP on the public internet: prompts,
+	// responses and API keys can be read in transit. It excludes TLS.
 	Insecure bool `yaml:"insecure,omitempty" json:"insecure,omitempty"`
-	// Tau is how many queued requests a peer may hold and still be offered more (SkyLB 3.3).
+	// Tau is the maximum number of queued requests at a peer that still receives forwarded requests
+	// (SkyLB 3.3).
 	Tau int `yaml:"tau,omitempty" json:"tau,omitempty"`
-	// QueueLimit bounds the requests a balancer holds; more are rejected with 429.
+	// QueueLimit is the maximum number of requests in a balancer's queue; further requests are
+	// rejected with 429.
 	QueueLimit int `yaml:"queue_limit,omitempty" json:"queue_limit,omitempty"`
-	// MaxWait bounds how long a request is held; then it is rejected with 503.
+	// MaxWait is the maximum time in the queue; after it a request is rejected with 503.
 	MaxWait time.Duration `yaml:"max_wait,omitempty" json:"max_wait,omitempty"`
-	// TauN and TauP are the thresholds of the order dpa (SageServe 6.5): how long a
-	// request has missed its target when it goes before all others, and how close
-	// to it a request is urgent.
+	// TauN and TauP are the thresholds of the queue order dpa (SageServe 6.5): a request that has
+	// missed its target by TauN goes before all others, and a request whose target is at most TauP
+	// away is urgent.
 	TauN time.Duration `yaml:"tau_n,omitempty" json:"tau_n,omitempty"`
 	TauP time.Duration `yaml:"tau_p,omitempty" json:"tau_p,omitempty"`
-	// HoldDeferred lets NIW requests wait apart until KV memory has room (SageServe
-	// 6.2); default true.
+	// HoldDeferred queues NIW requests separately until KV memory is available (SageServe 6.2);
+	// default true.
 	HoldDeferred *bool `yaml:"hold_deferred,omitempty" json:"hold_deferred"`
-	// DeferredMemoryPercent is the used share of KV memory below which one NIW request
-	// goes at a report, two below ten less; DeferredWaitPercent, of the time until it is
-	// due, when it goes in any case.
+	// DeferredMemoryPercent is the KV utilisation below which each report of a replica releases one
+	// NIW request, and two below ten percentage points less. DeferredWaitPercent is the share of
+	// the time until its deadline after which a NIW request is released in any case.
 	DeferredMemoryPercent int `yaml:"deferred_memory_percent,omitempty" json:"deferred_memory_percent,omitempty"`
 	DeferredWaitPercent   int `yaml:"deferred_wait_percent,omitempty" json:"deferred_wait_percent,omitempty"`
-	// MaxTries bounds how often one request is sent in all. RetryPercent bounds how
-	// many are sent again when much fails: of a hundred that arrive.
+	// MaxTries is the maximum number of attempts for one request. RetryPercent is the retry budget:
+	// the number of retries per hundred arriving requests.
 	MaxTries     int `yaml:"max_tries,omitempty" json:"max_tries,omitempty"`
 	RetryPercent int `yaml:"retry_percent,omitempty" json:"retry_percent,omitempty"`
-	// EjectAfter failures in a row leave a replica out for EjectTime, each time in a
-	// row twice as long.
+	// EjectAfter is the number of consecutive failures after which a replica is ejected for
+	// EjectTime; the time doubles with each consecutive ejection.
 	EjectAfter int           `yaml:"eject_after,omitempty" json:"eject_after,omitempty"`
 	EjectTime  time.Duration `yaml:"eject_time,omitempty" json:"eject_time,omitempty"`
-	// Continue lets another replica go on with a streamed answer whose replica died;
-	// default true.
+	// Continue lets another replica resume a streamed response whose replica failed; default true.
 	Continue *bool `yaml:"continue,omitempty" json:"continue"`
-	// Memory bounds what a balancer's process holds.
+	// Memory limits the memory of a balancer's process.
 	Memory Memory `yaml:"memory,omitempty" json:"memory,omitzero"`
-	// SharePrefixes lets what one tenant asked be found for another; default false.
+	// SharePrefixes lets tenants share cached prefixes; default false.
 	SharePrefixes bool `yaml:"share_prefixes,omitempty" json:"share_prefixes,omitempty"`
-	// ExposeCache tells clients with API keys how much of their prompts was cached;
-	// default false.
+	// ExposeCache reports to clients with API keys how much of their prompts was cached; default
+	// false.
 	ExposeCache bool `yaml:"expose_cache,omitempty" json:"expose_cache,omitempty"`
-	// AllowParameters names the guarded parameters that requests may have: see
+	// AllowParameters lists the guarded parameters that requests may contain: see
 	// GuardedParameters.
 	AllowParameters []string `yaml:"allow_parameters,omitempty" json:"allow_parameters,omitempty"`
-	// AccessLog writes one line of the log for each request.
+	// AccessLog writes one log line per request.
 	AccessLog bool `yaml:"access_log,omitempty" json:"access_log,omitempty"`
-	// Traces is the base URL of an OpenTelemetry collector that takes OTLP over
-	// HTTP; empty = what OTEL_EXPORTER_OTLP_ENDPOINT says, if anything.
+	// Traces is the base URL of an OpenTelemetry collector that accepts OTLP over HTTP; empty = the
+	// value of OTEL_EXPORTER_OTLP_ENDPOINT, if set.
 	Traces string `yaml:"traces,omitempty" json:"traces,omitempty"`
 }
 
-// Memory bounds the memory of a balancer's process. Requests and Tenant are parts of it.
+// Memory limits the memory of a balancer's process. Requests and Tenant are parts of Total.
 type Memory struct {
-	// Total is what the process may take: systemd ends it beyond that (MemoryMax), and the
-	// garbage collector works harder from four fifths of it on (GOMEMLIMIT).
+	// Total is the memory limit of the process: systemd kills it above the limit (MemoryMax), and
+	// the garbage collector runs more often from four fifths of it (GOMEMLIMIT).
 	Total Size `yaml:"total,omitempty" json:"total,omitempty"`
-	// Requests is for the bodies of requests, from their first byte until nothing can be
-	// tried again, and for answers that are held back; more is answered 503. Left out it is
-	// half of Total.
+	// Requests limits the memory for request bodies, from their first byte until no retry is
+	// possible, and for buffered responses; requests above it are rejected with 503. Default: half
+	// of Total.
 	Requests Size `yaml:"requests,omitempty" json:"requests,omitempty"`
-	// Tenant is how much of Requests one tenant may have; more is answered 429. Left out it
-	// is a quarter of Requests, and at least MinTenantMemory.
+	// Tenant is the part of Requests that one tenant may use; requests above it are rejected with
+	// 429. Default: a quarter of Requests, and at least MinTenantMemory.
 	Tenant Size `yaml:"tenant,omitempty" json:"tenant,omitempty"`
 }
 
-// The least that the parts of Memory may be: the largest body fits into a tenant's, two
-// tenants into all.
+// The minimum sizes of the parts of Memory: a tenant's part fits the largest body, and Requests
+// fits two tenants.
 const (
 	MinMemory        = 256 * MiB
 	MinRequestMemory = 64 * MiB
 	MinTenantMemory  = 32 * MiB
 )
 
-// Misfit is a key of Memory and what is wrong with its value.
+// Misfit is a key of Memory with the problem of its value.
 type Misfit struct{ Key, Problem string }
 
-// Misfits says what is wrong with how the parts fit each other, once defaults are
-// filled in.
+// Misfits returns the conflicts between the parts, once defaults are filled in.
 func (m Memory) Misfits() (all []Misfit) {
 	for _, part := range []struct {
-		key         string
-		size, least Size
-		most        Size
-		whole       string
+		key       string
+		size, min Size
+		max       Size
+		whole     string
 	}{
 		{"total", m.Total, MinMemory, TiB, "1TiB"},
 		{"requests", m.Requests, MinRequestMemory, m.Total / 4 * 3, "three quarters of total"},
 		{"tenant", m.Tenant, MinTenantMemory, m.Requests, "requests"},
 	} {
 		switch {
-		case part.size < part.least:
-			all = append(all, Misfit{part.key, fmt.Sprintf("must be at least %s", part.least)})
-		case part.size > part.most:
-			all = append(all, Misfit{part.key, fmt.Sprintf("must be at most %s, which is %s", part.whole, part.most)})
+		case part.size < part.min:
+			all = append(all, Misfit{part.key, fmt.Sprintf("must be at least %s", part.min)})
+		case part.size > part.max:
+			all = append(all, Misfit{part.key, fmt.Sprintf("must be at most %s, which is %s", part.whole, part.max)})
 		}
 	}
 	return all
 }
 
-// withDefaults fills in what depends on Total.
+// withDefaults fills in the values that depend on Total.
 func (m Memory) withDefaults() Memory {
 	if m.Requests == 0 {
 		m.Requests = m.Total / 2
@@ -267,15 +268,15 @@ func (m Memory) withDefaults() Memory {
 	return m
 }
 
-// Auth says where the API keys come from (env:NAME or file:PATH) and what each
-// may use that says nothing else of itself; ParseKeys reads them.
+// Auth is the source of the API keys (env:NAME or file:PATH), with the limits of keys that do not
+// set their own; ParseKeys parses them.
 type Auth struct {
 	KeysFrom string    `yaml:"keys_from" json:"keys_from"`
 	Limits   KeyLimits `yaml:"limits,omitempty" json:"limits,omitzero"`
 }
 
-// TLS says where the public listener's certificate comes from: either the files
-// Cert and Key, or an ACME authority.
+// TLS is the source of the public listener's certificate: either the files Cert and Key, or an ACME
+// certificate authority.
 type TLS struct {
 	Cert string `yaml:"cert,omitempty" json:"cert,omitempty"`
 	Key  string `yaml:"key,omitempty" json:"key,omitempty"`
@@ -284,40 +285,39 @@ type TLS struct {
 	ACME *ACME `yaml:"acme,omitempty" json:"acme,omitempty"`
 }
 
-// ACME is how a certificate is obtained from an authority that speaks ACME (RFC 8555).
+// ACME configures how a certificate is obtained from a certificate authority over ACME (RFC 8555).
 type ACME struct {
-	// Email is the contact of the account at the authority, which is made when it is
-	// first needed.
+	// Email is the contact of the ACME account, which is created on first use.
 	Email string `yaml:"email" json:"email"`
-	// CA is CALetsEncrypt, CALetsEncryptStaging or the https URL of a directory.
+	// CA is CALetsEncrypt, CALetsEncryptStaging or the https URL of an ACME directory.
 	CA string `yaml:"ca,omitempty" json:"ca,omitempty"`
-	// Root is a file of certificates in PEM that the authority's own certificate leads to;
-	// empty = those that the system trusts.
+	// Root is a PEM file of root certificates for the authority's server; empty = the system's
+	// trusted roots.
 	Root string `yaml:"root,omitempty" json:"root,omitempty"`
-	// EAB binds the account to one that exists at the authority by other means.
+	// EAB binds the ACME account to an existing account at the authority.
 	EAB *EAB `yaml:"eab,omitempty" json:"eab,omitempty"`
-	// Challenge is how the authority makes sure of the name: ChallengeDNS, ChallengeHTTP
-	// or ChallengeTLSALPN.
+	// Challenge is how the authority validates the name: ChallengeDNS, ChallengeHTTP or
+	// ChallengeTLSALPN.
 	Challenge string `yaml:"challenge,omitempty" json:"challenge,omitempty"`
-	// Resolvers are the DNS servers, host:port, that are asked whether the record of a
-	// ChallengeDNS is there; empty = the name servers of the zone.
+	// Resolvers are the DNS servers, host:port, that are queried for the record of a ChallengeDNS;
+	// empty = the zone's name servers.
 	Resolvers []string `yaml:"resolvers,omitempty" json:"resolvers,omitempty"`
 }
 
 // EAB is an external account binding (RFC 8555, section 7.3.4).
 type EAB struct {
 	KeyID string `yaml:"key_id" json:"key_id"`
-	// HMAC is where the key comes from, base64url: env:NAME or file:PATH.
+	// HMAC is the source of the base64url key: env:NAME or file:PATH.
 	HMAC string `yaml:"hmac" json:"hmac"`
 }
 
-// The authorities that have a name of their own in ACME.CA.
+// The certificate authorities that ACME.CA accepts by name.
 const (
 	CALetsEncrypt        = "letsencrypt"
 	CALetsEncryptStaging = "letsencrypt-staging"
 )
 
-// Directory is the URL of the authority's ACME directory.
+// Directory returns the URL of the authority's ACME directory.
 func (a ACME) Directory() string {
 	switch a.CA {
 	case CALetsEncrypt, "":
@@ -328,20 +328,20 @@ func (a ACME) Directory() string {
 	return a.CA
 }
 
-// The challenges by which an ACME authority makes sure of a name.
+// The challenges with which an ACME authority validates a name.
 const (
 	ChallengeDNS     = "dns-01"      // a TXT record of the name's zone
-	ChallengeHTTP    = "http-01"     // an answer on port 80
+	ChallengeHTTP    = "http-01"     // a response on port 80
 	ChallengeTLSALPN = "tls-alpn-01" // a handshake on port 443
 )
 
-// Obtains says whether balancers obtain the certificate of the service's name by a challenge.
+// Obtains reports whether balancers obtain the certificate of the service's name with a challenge.
 func (s *Spec) Obtains(challenge string) bool {
 	t := s.Balancer.TLS
 	return t != nil && t.ACME != nil && t.ACME.Challenge == challenge
 }
 
-// Who serves a public name.
+// The DNS providers of a public name.
 const (
 	DNSRoute53  = "route53"  // a hosted zone of Amazon Route 53
 	DNSEmbedded = "embedded" // a name server on this machine
@@ -351,26 +351,26 @@ const (
 type DNS struct {
 	Provider string `yaml:"provider" json:"provider"`
 	Name     string `yaml:"name" json:"name"`
-	// Zone is the zone that holds the name; of an embedded one the name itself
-	// where it is left out.
+	// Zone is the zone that contains the name. For an embedded name server the default is the name
+	// itself.
 	Zone    string `yaml:"zone,omitempty" json:"zone"`
 	Routing string `yaml:"routing,omitempty" json:"routing"` // latency or geo
-	// TTL is how long an answer may be kept, in whole seconds.
+	// TTL is how long resolvers may cache a response, in whole seconds.
 	TTL time.Duration `yaml:"ttl,omitempty" json:"ttl"`
-	// Private says that the zone of Route 53 is only known inside networks of AWS.
+	// Private is true for a Route 53 zone that only resolves inside AWS networks.
 	Private bool `yaml:"private,omitempty" json:"private,omitempty"`
 	// Listen is host:port of the embedded name server, UDP and TCP.
 	Listen string `yaml:"listen,omitempty" json:"listen,omitempty"`
-	// Clients say where the networks are that ask the embedded name server.
+	// Clients are the networks that query the embedded name server, with their locations.
 	Clients []DNSClient `yaml:"clients,omitempty" json:"clients,omitempty"`
 }
 
-// DNSClient is a network of clients, and how near it is to regions.
+// DNSClient is a network of clients with its nearest region or its round trips to regions.
 type DNSClient struct {
 	Network string `yaml:"network" json:"network"` // 10.1.0.0/16
-	// Region is the region of the service that they are in or next to.
+	// Region is the service's region that contains the network or is nearest to it.
 	Region Region `yaml:"region,omitempty" json:"region,omitempty"`
-	// RTT is the round trip from them to regions, where it is known.
+	// RTT is the known round trip from the network to each region.
 	RTT map[Region]time.Duration `yaml:"rtt,omitempty" json:"rtt,omitempty"`
 }
 
@@ -380,43 +380,41 @@ type Autoscale struct {
 	Forecast string        `yaml:"forecast,omitempty" json:"forecast"`
 	Every    time.Duration `yaml:"every,omitempty" json:"every"`
 	Donate   bool          `yaml:"donate,omitempty" json:"donate"`
-	// DonateFor is how long a donated replica is kept before it is removed, unless it
-	// is taken back.
+	// DonateFor is how long a donated replica is kept before it is removed, unless it is reclaimed.
 	DonateFor time.Duration `yaml:"donate_for,omitempty" json:"donate_for"`
-	// DonatePrice is what an hour of a donated replica earns, in USD.
+	// DonatePrice is the revenue of a donated replica in USD per hour.
 	DonatePrice float64 `yaml:"donate_price,omitempty" json:"donate_price,omitempty"`
-	// Late is the share, 0..1, of IW-F requests whose first token the strategy auto lets
-	// come after the tier's target.
+	// Late is the share of IW-F requests, 0..1, whose first token may miss the tier's target under
+	// the strategy auto.
 	Late float64 `yaml:"late,omitempty" json:"late,omitempty"`
-	// MaxRTT is how far a plan may send load; 0 = anywhere.
+	// MaxRTT is the longest round trip over which a plan may route load; 0 = any.
 	MaxRTT time.Duration `yaml:"max_rtt,omitempty" json:"max_rtt,omitempty"`
 }
 
-// StoreSpec says where state lives; an empty URL means embedded.
+// StoreSpec is the location of the state store; an empty URL means embedded.
 type StoreSpec struct {
 	URL string `yaml:"url,omitempty" json:"url,omitempty"`
 }
 
-// GCPSpec configures what all regions of Google Cloud have in common.
+// GCPSpec configures settings that all Google Cloud regions share.
 type GCPSpec struct {
-	// BalancerAccount is the service account that machines of balancers run as, by its
-	// e-mail address; empty = the account skyserve-NAME-lb of the project.
+	// BalancerAccount is the e-mail address of the service account of balancer machines; empty =
+	// the account skyserve-NAME-lb of the project.
 	BalancerAccount string `yaml:"balancer_account,omitempty" json:"balancer_account,omitempty"`
-	// ReplicaAccount is that of machines of replicas; empty = they run as nobody.
+	// ReplicaAccount is the service account of replica machines; empty = none.
 	ReplicaAccount string `yaml:"replica_account,omitempty" json:"replica_account,omitempty"`
 }
 
-// LocalHosts configures what the local provider emulates.
+// LocalHosts configures the emulation of the local provider.
 type LocalHosts struct {
-	// Port is the first balancer's port; the following balancers take the next
-	// ones. Admin ports are 100 above, engines 200 above, the store 300 above.
-	// Default 8001.
+	// Port is the first balancer's port; further balancers use the following ports. Admin ports are
+	// 100 above, engines 200 above, the store 300 above. Default 8001.
 	Port int `yaml:"port,omitempty" json:"port,omitempty"`
 	// RTT is the emulated round trip between two local regions, keyed "us-eu".
 	RTT map[string]time.Duration `yaml:"rtt,omitempty" json:"rtt,omitempty"`
 }
 
-// ModelByName finds a model by its name or an alias; nil when there is none.
+// ModelByName returns the model with a name or alias, or nil.
 func (s *Spec) ModelByName(name string) *Model {
 	for i := range s.Models {
 		m := &s.Models[i]
@@ -432,8 +430,8 @@ func (s *Spec) ModelByName(name string) *Model {
 	return nil
 }
 
-// BoundsFor is the replica bounds of a model in a region: the model's own
-// where it states them, else the region's.
+// BoundsFor returns the replica bounds of a model in a region: the model's own where set, otherwise
+// the region's.
 func (s *Spec) BoundsFor(model string, region Region) Bounds {
 	if m := s.ModelByName(model); m != nil {
 		if b, ok := m.Regions[region]; ok {
@@ -448,7 +446,7 @@ func (s *Spec) BoundsFor(model string, region Region) Bounds {
 	return Bounds{}
 }
 
-// RTTBetween is the emulated round trip between two local places, 0 where none is stated.
+// RTTBetween returns the emulated round trip between two local regions, or 0 where none is set.
 func (l LocalHosts) RTTBetween(a, b string) time.Duration {
 	if d, ok := l.RTT[a+"-"+b]; ok {
 		return d

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// Nearest is the word that s most likely misspells; "" when none is near.
-// Ties go to the word that comes first.
+// Nearest returns the word that s most likely misspells; "" when none is similar. The first word
+// wins a tie.
 func Nearest(s string, words []string) string {
 	best, bestDist := "", 1+max(1, len(s)/3)
 	for _, w := range words {
@@ -17,7 +17,7 @@ func Nearest(s string, words []string) string {
 	return best
 }
 
-// didYouMean suggests the nearest word, or lists all of them.
+// didYouMean suggests the nearest word, or lists all words.
 func didYouMean(s string, words []string, what string) string {
 	if w := Nearest(s, words); w != "" {
 		return fmt.Sprintf("did you mean %q?", w)
@@ -25,9 +25,9 @@ func didYouMean(s string, words []string, what string) string {
 	return what + " " + strings.Join(words, ", ")
 }
 
-// distance counts the insertions, deletions, replacements and swaps of
-// neighbours that turn a into b (optimal string alignment). Long strings are
-// cut: nobody misspells a key of 64 bytes into another.
+// distance returns the number of insertions, deletions, replacements and swaps of neighbours that
+// turn a into b (optimal string alignment). Long strings are truncated: nobody misspells a key of
+// 64 bytes.
 func distance(a, b string) int {
 	a, b = a[:min(len(a), 64)], b[:min(len(b), 64)]
 	var rows [3][65]int

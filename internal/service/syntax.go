@@ -14,23 +14,23 @@ import (
 )
 
 const (
-	// MaxBytes bounds a service.yaml. The largest sensible one, some hundred
-	// regions with all their keys, is below 100 KB.
+	// MaxBytes is the maximum size of a service.yaml. The largest realistic one, a hundred regions
+	// with all their keys, is below 100 KB.
 	MaxBytes = 1 << 20
-	// maxNesting bounds brackets in brackets: a service.yaml needs 5, and the
-	// YAML parser's stack grows with it.
+	// maxNesting is the maximum depth of nested brackets: a service.yaml needs 5, and the YAML
+	// parser's stack grows with it.
 	maxNesting = 64
 )
 
-// document is a YAML text that parsed.
+// document is a parsed YAML text.
 type document struct {
 	*source
 	root    ast.Node
 	anchors map[string]ast.Node
 }
 
-// readYAML parses a text into its one document. What is not YAML, or not one
-// document, comes back as an error with its place.
+// readYAML parses a text that contains exactly one document. Other texts return an error with its
+// position.
 func readYAML(file string, data []byte) (*document, *Error) {
 	if len(data) > MaxBytes {
 		return nil, &Error{File: file, Problem: fmt.Sprintf("is too large: must be at most %d bytes", MaxBytes), Found: fmt.Sprint(len(data))}
@@ -46,10 +46,10 @@ func readYAML(file string, data []byte) (*document, *Error) {
 	}
 	switch {
 	case len(docs) == 0:
-		return nil, &Error{File: file, Line: 1, Column: 1, Problem: "the file is empty", Suggestion: "'skyserve init' prints one to start from"}
+		return nil, &Error{File: file, Line: 1, Column: 1, Problem: "the file is empty", Suggestion: "run 'skyserve init' to create one"}
 	case len(docs) > 1:
-		line, col := place(docs[1])
-		return nil, src.syntaxError(line, col, "must be one YAML document, and a second starts here")
+		line, col := position(docs[1])
+		return nil, src.syntaxError(line, col, "must be one YAML document, but a second one starts here")
 	}
 	doc := &document{source: src, root: docs[0], anchors: map[string]ast.Node{}}
 	ast.Walk(doc, doc.root)
@@ -65,7 +65,8 @@ func (d *document) Visit(n ast.Node) ast.Visitor {
 	return d
 }
 
-// normalise makes every line end "\n" and refuses what is not UTF-8 text.
+// normalise converts line ends to "
+// " and rejects text that is not UTF-8.
 func normalise(file string, data []byte) (string, *Error) {
 	text := strings.TrimPrefix(string(data), "\ufeff")
 	text = strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(text)
@@ -75,7 +76,7 @@ func normalise(file string, data []byte) (string, *Error) {
 			return "", &Error{File: file, Line: line, Column: col, Problem: "is not UTF-8 text", Found: fmt.Sprintf("byte 0x%02x", text[i])}
 		}
 		if r == 0 {
-			return "", &Error{File: file, Line: line, Column: col, Problem: "is not text: holds a zero byte"}
+			return "", &Error{File: file, Line: line, Column: col, Problem: "is not text: contains a zero byte"}
 		}
 		if col++; r == '\n' {
 			line, col = line+1, 1
@@ -84,17 +85,16 @@ func normalise(file string, data []byte) (string, *Error) {
 	return text, nil
 }
 
-// parse runs the YAML parser and keeps the documents that hold something.
+// parse runs the YAML parser and returns the non-empty documents.
 func (s *source) parse(text string) (docs []ast.Node, bad *Error) {
 	defer func() {
-		// The parser has bugs on texts that nobody writes by hand; a bug of
-		// its must not take a balancer or an up down.
+		// The parser panics on some malformed texts; such a bug must not crash a balancer or an up.
 		if r := recover(); r != nil {
-			docs, bad = nil, s.syntaxError(1, 1, "is not YAML that can be read")
+			docs, bad = nil, s.syntaxError(1, 1, "is not valid YAML")
 		}
 	}()
 	tokens := lexer.Tokenize(text)
-	if t, problem := tooMuch(tokens); t != nil {
+	if t, problem := exceedsLimits(tokens); t != nil {
 		return nil, s.syntaxError(t.Position.Line, t.Position.Column, problem)
 	}
 	f, err := parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
@@ -109,10 +109,10 @@ func (s *source) parse(text string) (docs []ast.Node, bad *Error) {
 	return docs, nil
 }
 
-// tooMuch finds the token at which a text nests deeper than maxNesting or has
-// more keys than maxVisits, and says which; nil when it does neither. Nesting by
-// indentation needs no bound: each level of it costs a longer line than the last.
-func tooMuch(tokens token.Tokens) (at *token.Token, problem string) {
+// exceedsLimits finds the token at which a text exceeds maxNesting or maxVisits keys, and describes
+// the problem; nil when it exceeds neither. Nesting by indentation needs no limit: each level
+// requires a longer line than the last.
+func exceedsLimits(tokens token.Tokens) (at *token.Token, problem string) {
 	flow, block, line, keys := 0, 0, 0, 0
 	for _, t := range tokens {
 		if t.Position.Line != line {
@@ -138,21 +138,21 @@ func tooMuch(tokens token.Tokens) (at *token.Token, problem string) {
 	return nil, ""
 }
 
-// fromParser is an error of the YAML parser as one of ours.
+// fromParser converts an error of the YAML parser.
 func (s *source) fromParser(err error) *Error {
 	var ye yaml.Error
 	if !errors.As(err, &ye) || ye.GetToken() == nil || ye.GetToken().Position == nil {
-		return s.syntaxError(1, 1, "is not YAML that can be read")
+		return s.syntaxError(1, 1, "is not valid YAML")
 	}
 	p := ye.GetToken().Position
 	if s.nearSecrets(p.Line) {
-		return s.syntaxError(p.Line, p.Column, "is not YAML that can be read")
+		return s.syntaxError(p.Line, p.Column, "is not valid YAML")
 	}
-	return s.syntaxError(p.Line, p.Column, "is not YAML: "+ye.GetMessage())
+	return s.syntaxError(p.Line, p.Column, "is not valid YAML: "+ye.GetMessage())
 }
 
-// syntaxError is an error about the text itself. The tree that tells secrets
-// from other values does not exist yet, so its excerpt is left out near them.
+// syntaxError returns an error about the text itself. The tree that identifies secrets does not
+// exist yet, so the excerpt is omitted near possible secrets.
 func (s *source) syntaxError(line, col int, problem string) *Error {
 	e := &Error{File: s.file, Line: max(line, 1), Column: max(col, 1), Problem: problem}
 	if !s.nearSecrets(e.Line) {
@@ -161,15 +161,15 @@ func (s *source) syntaxError(line, col int, problem string) *Error {
 	return e
 }
 
-// place is where a node starts.
-func place(n ast.Node) (line, col int) {
+// position returns the position of a node.
+func position(n ast.Node) (line, col int) {
 	switch v := n.(type) {
 	case *ast.MappingNode:
 		if !v.IsFlowStyle && len(v.Values) > 0 {
-			return place(v.Values[0].Key)
+			return position(v.Values[0].Key)
 		}
 	case *ast.MappingValueNode:
-		return place(v.Key)
+		return position(v.Key)
 	}
 	if t := n.GetToken(); t != nil && t.Position != nil {
 		return max(t.Position.Line, 1), max(t.Position.Column, 1)
@@ -177,8 +177,7 @@ func place(n ast.Node) (line, col int) {
 	return 1, 1
 }
 
-// scalarText is the text of a scalar as written, without its quotes; "" for
-// what is not a scalar.
+// scalarText returns the text of a scalar as written, without its quotes; "" for other nodes.
 func scalarText(n ast.Node) string {
 	switch n := n.(type) {
 	case *ast.StringNode:
@@ -197,7 +196,7 @@ func scalarText(n ast.Node) string {
 	return ""
 }
 
-// keyText is the text of a key; "" where the key is not a plain scalar.
+// keyText returns the text of a key; "" where the key is not a plain scalar.
 func keyText(k ast.MapKeyNode) string {
 	if _, complex := k.(*ast.MappingKeyNode); complex {
 		return ""

@@ -26,7 +26,7 @@ func TestDonatedReplicasAreListed(t *testing.T) {
 		{Replica: "us-2", Region: "local/us", Since: since}, // is back, and the controller has not told yet
 	}})
 	want := []ReplicaSnapshot{
-		{ID: "us-0", Model: "m", State: service.StateDonated, Donated: true, Reason: "lent since 2026-03-01T14:00:00Z, is removed at 2026-03-01T15:00:00Z unless it is needed before"},
+		{ID: "us-0", Model: "m", State: service.StateDonated, Donated: true, Reason: "donated since 2026-03-01T14:00:00Z, removed at 2026-03-01T15:00:00Z unless reclaimed"},
 		{ID: "us-1", State: service.StateDraining, Donated: true},
 		{ID: "us-2", State: service.StateReady},
 		{ID: "us-3", State: service.StateReady},

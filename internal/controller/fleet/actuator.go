@@ -17,15 +17,14 @@ import (
 
 var _ controller.Actuator = (*Reconciler)(nil)
 
-// fileLeaving is where it is kept, beside what the controller was handed, which replicas
-// are emptied before they are removed. Where it is lost they serve on until a strategy
-// gives them up again.
-const fileLeaving = "leaving.json"
+// fileDecisions is the file, beside the controller's bundle, of replicas that drain before they are
+// removed. If it is lost, they keep serving until a strategy removes them again.
+const fileDecisions = "leaving.json"
 
-// Current implements controller.Actuator: the service as it was seen at the last look, less
-// regions that never answered. It is an error before the first.
+// Current implements controller.Actuator: the service at the last observation, without regions that
+// have never responded. It returns an error before the first observation.
 func (k *Reconciler) Current() (controller.CurrentState, error) {
-	v, err := k.seenLast()
+	v, err := k.lastView()
 	if err != nil {
 		return controller.CurrentState{}, err
 	}
@@ -36,12 +35,12 @@ func (k *Reconciler) Current() (controller.CurrentState, error) {
 	return currentState(v, decided), nil
 }
 
-// currentState is what there is of a service, with the replicas that were given up and when.
-func currentState(v *view, decided Decisions) controller.CurrentState {
+// currentState returns the state of a service with its decisions about replicas.
+func currentState(v *serviceView, decided Decisions) controller.CurrentState {
 	s := controller.CurrentState{Spec: v.spec}
-	leave := going(v.have, v.seen)
+	leave := interrupted(v.have, v.seen)
 	maps.Copy(leave, replaced(v.have, v.seen))
-	maps.Copy(leave, spare(v.have, v.seen, leave))
+	maps.Copy(leave, pendingReplacements(v.have, v.seen, leave))
 	for _, o := range v.have {
 		if o.Kind != provision.KindReplica || o.Gone != "" {
 			continue
@@ -69,8 +68,8 @@ func currentState(v *view, decided Decisions) controller.CurrentState {
 	return s
 }
 
-// Apply implements controller.Actuator. Machines that are given up go back to the cloud:
-// there is nobody to lend them to. The next look tells balancers of what changed.
+// Apply implements controller.Actuator. Excess cloud machines are returned to the cloud, since they
+// cannot be donated. The next observation informs balancers of the change.
 func (k *Reconciler) Apply(ctx context.Context, change controller.Change, may func() error) (launched []string, err error) {
 	if !k.working.TryLock() {
 		return nil, controller.ErrBusy
@@ -81,7 +80,7 @@ func (k *Reconciler) Apply(ctx context.Context, change controller.Change, may fu
 		return nil, err
 	}
 	defer unlock()
-	o, err := k.open(ctx)
+	o, err := k.loadBundle(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -92,34 +91,34 @@ func (k *Reconciler) Apply(ctx context.Context, change controller.Change, may fu
 	if err := may(); err != nil {
 		return nil, err
 	}
-	if err := k.keepLeaving(s.spec, s.all(), change); err != nil {
+	if err := k.storeDecisions(s.spec, s.knownObjects(), change); err != nil {
 		return nil, err
 	}
-	failure := errors.Join(s.beyond(change), k.remove(ctx, o, s.have, change.Remove, "given up"))
-	launched, err = k.launch(ctx, o, change.Launch)
-	replaced, refused := k.exchange(ctx, o, change.Replace)
+	failure := errors.Join(s.unreachableParts(change), k.removeMachines(ctx, o, s.have, change.Remove, "removed by the strategy"))
+	launched, err = k.launchReplicas(ctx, o, change.Launch)
+	replaced, refused := k.replaceReplicas(ctx, o, change.Replace)
 	return append(launched, replaced...), errors.Join(failure, err, refused)
 }
 
-// remove ends machines; why is logged.
-func (k *Reconciler) remove(ctx context.Context, o *opened, have []provision.Object, ids []string, why string) error {
-	return o.fleet.remove(ctx, slices.DeleteFunc(slices.Clone(have), func(r provision.Object) bool {
+// removeMachines deletes machines; why is logged.
+func (k *Reconciler) removeMachines(ctx context.Context, o *bundleState, have []provision.Object, ids []string, why string) error {
+	return o.fleet.removeMachines(ctx, slices.DeleteFunc(slices.Clone(have), func(r provision.Object) bool {
 		return r.Kind != provision.KindReplica || !slices.Contains(ids, r.ID)
 	}), why, k.progress)
 }
 
-// launch makes so many more replicas, and returns the ids of those that could be had.
-func (k *Reconciler) launch(ctx context.Context, o *opened, orders []controller.Launching) (launched []string, err error) {
-	if len(orders) == 0 {
+// launchReplicas launches replicas and returns the IDs of those with capacity.
+func (k *Reconciler) launchReplicas(ctx context.Context, o *bundleState, launches []controller.Launching) (launched []string, err error) {
+	if len(launches) == 0 {
 		return nil, nil
 	}
 	s, err := k.observe(ctx, o)
 	if err != nil {
 		return nil, err
 	}
-	silent := k.plans(ctx, o, s)
+	silent := k.limitPlanning(ctx, o, s)
 	more := map[cloud.Group]provision.Counts{}
-	for _, l := range orders {
+	for _, l := range launches {
 		g := cloud.Group{Model: l.Model, Region: l.Region}
 		if more[g] == nil {
 			more[g] = provision.Counts{}
@@ -131,7 +130,7 @@ func (k *Reconciler) launch(ctx context.Context, o *opened, orders []controller.
 		before[r.ID] = r.Gone == ""
 	}
 	_, err = o.fleet.launchMore(ctx, s.have, more, k.progress)
-	after, failed := o.fleet.list(ctx)
+	after, failed := o.fleet.listObjects(ctx)
 	for _, r := range after {
 		if r.Kind == provision.KindReplica && r.Gone == "" && !before[r.ID] {
 			launched = append(launched, r.ID)
@@ -140,20 +139,20 @@ func (k *Reconciler) launch(ctx context.Context, o *opened, orders []controller.
 	return launched, errors.Join(silent, err, failed)
 }
 
-// fileOfDecisions is where it is kept which replicas are sent nothing.
-func (k *Reconciler) fileOfDecisions() string {
+// decisionsFile returns the file of decisions about replicas.
+func (k *Reconciler) decisionsFile() string {
 	if k.Decisions != "" {
 		return k.Decisions
 	}
-	return filepath.Join(k.Dir, fileLeaving)
+	return filepath.Join(k.Dir, fileDecisions)
 }
 
-// decisions are what was decided about replicas.
-func (k *Reconciler) decisions() (Decisions, error) { return ReadDecisions(k.fileOfDecisions()) }
+// decisions returns the decisions about replicas.
+func (k *Reconciler) decisions() (Decisions, error) { return ReadDecisions(k.decisionsFile()) }
 
-// keepLeaving keeps which replicas leave once a change is made, before it is begun. Of one
-// that is no longer there nothing is kept: another may get its id.
-func (k *Reconciler) keepLeaving(spec *service.Spec, have []provision.Object, change controller.Change) error {
+// storeDecisions stores which replicas drain for a change, before the change starts. It drops
+// decisions about replicas that no longer exist, since their IDs may be reused.
+func (k *Reconciler) storeDecisions(spec *service.Spec, have []provision.Object, change controller.Change) error {
 	was, err := k.decisions()
 	if err != nil {
 		return err
@@ -162,26 +161,26 @@ func (k *Reconciler) keepLeaving(spec *service.Spec, have []provision.Object, ch
 	for _, d := range change.Donate {
 		how := d.Donation
 		if i := slices.IndexFunc(have, func(o provision.Object) bool { return o.ID == d.ID }); i >= 0 && !cloud.IsHere(have[i].Region) {
-			how.Until = how.Since // there is nobody to lend it to
+			how.Until = how.Since // cloud machines cannot be donated
 		}
 		next = next.WithDonated(d.ID, how)
 	}
 	for _, id := range change.Reclaim {
 		next = next.Reclaimed(id)
 	}
-	next = next.about(func(id string) bool { return runs(have, id) || isAttached(spec, id) })
+	next = next.onlyExisting(func(id string) bool { return isRunning(have, id) || isAttached(spec, id) })
 	if was.equal(next) {
 		return nil
 	}
-	return next.Write(k.fileOfDecisions())
+	return next.Write(k.decisionsFile())
 }
 
-// isAttached says whether a replica is a machine of a static region.
+// isAttached reports whether a replica is a machine of a static region.
 func isAttached(spec *service.Spec, id string) bool {
 	return slices.ContainsFunc(attachedOf(spec), func(c service.ReplicaConfig) bool { return c.ID == id })
 }
 
-// attachedOf are the replicas of static regions.
+// attachedOf returns the replicas of static regions.
 func attachedOf(spec *service.Spec) []service.ReplicaConfig {
 	var all []service.ReplicaConfig
 	for _, r := range spec.Regions {

@@ -11,12 +11,12 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// A machine that its cloud recommends to leave is likely to be taken, sooner or later, at the
-// same short notice as any other. It is replaced at leisure where replicas.max leaves room for
-// another beside it: it serves until that one does, and is given back once it is empty.
+// A machine with a rebalance recommendation is likely to be interrupted at short notice. It is
+// replaced in advance where replicas.max allows another replica: it serves until its replacement is
+// ready, and is deleted once it has drained.
 
-// advised are the replicas that serve and that their cloud recommends to leave.
-func advised(have []provision.Object, seen map[string]Seen) map[string]bool {
+// recommended returns the ready replicas with a rebalance recommendation.
+func recommended(have []provision.Object, seen map[string]Seen) map[string]bool {
 	ids := map[string]bool{}
 	for _, o := range have {
 		if s := seen[o.ID]; o.Kind == provision.KindReplica && s.Err == nil && s.Phase == agent.PhaseReady && !s.AdvisedAt.IsZero() {
@@ -26,59 +26,58 @@ func advised(have []provision.Object, seen map[string]Seen) map[string]bool {
 	return ids
 }
 
-// adviceRest is how long a machine that was launched in the place of another is not left because
-// of advice. A cloud that is short of machines gives it for new ones too, and to heed it at once
-// would launch one after the other, each for as long as the next one takes to load its weights.
-const adviceRest = 30 * time.Minute
+// recommendationDelay is how long a replacement machine ignores rebalance recommendations. A cloud that is
+// short of machines issues them for new machines too, and following them immediately would launch
+// one machine after the other, each while the next loads its weights.
+const recommendationDelay = 30 * time.Minute
 
-// overdue are the replicas that are advised to leave, and whose adviceRest is over.
-func (k *Reconciler) overdue(s *observation, seen map[string]Seen) map[string]bool {
-	ids, since := advised(s.have, seen), map[string]time.Time{}
-	for _, o := range s.all() {
+// dueForReplacement returns the replicas with a rebalance recommendation whose recommendationDelay has passed.
+func (k *Reconciler) dueForReplacement(s *observation, seen map[string]Seen) map[string]bool {
+	ids, since := recommended(s.have, seen), map[string]time.Time{}
+	for _, o := range s.knownObjects() {
 		if cloud.Instead(o) == "" {
 			continue
 		}
-		first, known := k.since[o.Handle]
+		first, known := k.successorsSeen[o.Handle]
 		if !known {
 			first = time.Now()
 		}
 		since[o.Handle] = first
-		if time.Since(first) < adviceRest {
+		if time.Since(first) < recommendationDelay {
 			delete(ids, o.ID)
 		}
 	}
-	k.since = since
+	k.successorsSeen = since
 	return ids
 }
 
-// release gives back machines that were replaced, or that stood in for others and need not any
-// more, once they are empty. That counts only
-// when no balancer of their region used them at the look before: what one sent a moment
-// before it was told may not have come in yet.
-func (k *Reconciler) release(ctx context.Context, o *opened, s *observation, seen map[string]Seen, deployments map[string]agent.Deployment, may func() error) error {
+// removeDrained deletes replaced machines and fallback machines that are no longer needed, once they have
+// drained. A machine has drained only when no balancer of its region used it at the previous
+// observation either, because a request that was sent just before may still be arriving.
+func (k *Reconciler) removeDrained(ctx context.Context, o *bundleState, s *observation, seen map[string]Seen, deployments map[string]agent.Deployment, may func() error) error {
 	told := map[string]bool{}
 	var empty []string
-	over := replaced(s.have, seen)
-	maps.Copy(over, k.surplus)
-	for id := range over {
-		told[id] = unused(id, s.have, seen, deployments)
-		if told[id] && k.told[id] && seen[id].InFlight == 0 {
+	excess := replaced(s.have, seen)
+	maps.Copy(excess, k.excess)
+	for id := range excess {
+		told[id] = isUnused(id, s.have, seen, deployments)
+		if told[id] && k.unusedReplicas[id] && seen[id].InFlight == 0 {
 			empty = append(empty, id)
 		}
 	}
-	k.told = told
+	k.unusedReplicas = told
 	if len(empty) == 0 {
 		return nil
 	}
 	if err := may(); err != nil {
 		return err
 	}
-	return k.remove(ctx, o, s.have, empty, "another serves in its place")
+	return k.removeMachines(ctx, o, s.have, empty, "replaced by another replica")
 }
 
-// unused says whether all balancers of a replica's region run what they are to, which is
-// without it.
-func unused(id string, have []provision.Object, seen map[string]Seen, deployments map[string]agent.Deployment) bool {
+// isUnused reports whether all balancers of a replica's region run their current deployment, which
+// does not contain the replica.
+func isUnused(id string, have []provision.Object, seen map[string]Seen, deployments map[string]agent.Deployment) bool {
 	at := slices.IndexFunc(have, func(o provision.Object) bool { return o.ID == id })
 	return at >= 0 && !slices.ContainsFunc(have, func(b provision.Object) bool {
 		if b.Kind != provision.KindBalancer || b.Gone != "" || b.Region != have[at].Region {

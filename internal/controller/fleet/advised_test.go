@@ -37,7 +37,7 @@ func TestWhoIsReplaced(t *testing.T) {
 		{"it is taken by now", map[string]Seen{"a": {Status: agent.Status{Phase: agent.PhaseInterrupted, AdvisedAt: since}}, "b": ready, "c": ready}, "", ""},
 		{"it says nothing any more", map[string]Seen{"a": {Err: errors.New("no answer"), Status: agent.Status{Phase: agent.PhaseReady, AdvisedAt: since}}, "c": ready}, "", ""},
 	} {
-		if got := advised(have, tt.seen); !maps.Equal(got, fields(tt.advised)) {
+		if got := recommended(have, tt.seen); !maps.Equal(got, fields(tt.advised)) {
 			t.Errorf("%s: advised %v, want %q", tt.name, got, tt.advised)
 		}
 		if got := replaced(have, tt.seen); !maps.Equal(got, fields(tt.gone)) {
@@ -55,7 +55,7 @@ func TestWhoIsGivenBack(t *testing.T) {
 		{ID: "lb-us-0", Kind: provision.KindBalancer, Region: "aws/us", Handle: "h-2"},
 	}
 	cloud := &conformance.Memory{}
-	o := &opened{fleet: &Fleet{Provider: cloud}}
+	o := &bundleState{fleet: &Fleet{Provider: cloud}}
 	k := &Reconciler{}
 	for _, look := range []struct {
 		name     string
@@ -71,12 +71,12 @@ func TestWhoIsGivenBack(t *testing.T) {
 		{"it has something to finish", "us-1", "2", 1, 0},
 		{"it has not", "us-1", "2", 0, 1},
 	} {
-		k.surplus = fields(look.surplus)
+		k.excess = fields(look.surplus)
 		seen := map[string]Seen{
 			"us-0": {Status: agent.Status{Phase: agent.PhaseReady}}, "us-1": {Status: agent.Status{Phase: agent.PhaseReady, InFlight: look.inFlight}},
 			"lb-us-0": {Status: agent.Status{Phase: agent.PhaseReady, Revision: look.revision}},
 		}
-		err := k.release(t.Context(), o, &observation{have: have}, seen, map[string]agent.Deployment{"lb-us-0": {Revision: "2"}}, func() error { return nil })
+		err := k.removeDrained(t.Context(), o, &observation{have: have}, seen, map[string]agent.Deployment{"lb-us-0": {Revision: "2"}}, func() error { return nil })
 		if err != nil || cloud.Calls() != look.calls {
 			t.Errorf("%s: %d calls, want %d (%v)", look.name, cloud.Calls(), look.calls, err)
 		}
@@ -100,7 +100,7 @@ func TestASuccessorCountsOnce(t *testing.T) {
 		{"the new one is taken", "ready", "interrupted", []string{"a", "c"}},
 	} {
 		seen := map[string]Seen{"a": {Status: agent.Status{Phase: agent.Phase(tt.a)}}, "b": {Status: agent.Status{Phase: agent.Phase(tt.b)}}}
-		s := currentState(&view{spec: &service.Spec{Regions: []service.RegionSpec{{Name: "aws/us"}}}, have: have, seen: seen}, Decisions{})
+		s := currentState(&serviceView{spec: &service.Spec{Regions: []service.RegionSpec{{Name: "aws/us"}}}, have: have, seen: seen}, Decisions{})
 		var got []string
 		for _, r := range s.Replicas {
 			if !r.Drained {
@@ -118,7 +118,7 @@ func TestASuccessorCountsOnce(t *testing.T) {
 func TestATraceIsNotSucceeded(t *testing.T) {
 	old := provision.Object{ID: "a", Kind: provision.KindReplica, Handle: "h-1", Gone: "stopped"}
 	have := []provision.Object{old, {ID: "a", Kind: provision.KindReplica, Handle: "h-2"}, {ID: "b", Kind: provision.KindReplica, Handle: "h-3", Labels: map[string]string{"instead": "h-1"}}}
-	if got := succeeded(have); len(got) > 0 {
+	if got := withReplacement(have); len(got) > 0 {
 		t.Errorf("got %v", got)
 	}
 }
@@ -149,11 +149,11 @@ func TestWhoIsUnused(t *testing.T) {
 		{"one says nothing", wanted, map[string]Seen{"lb-us-0": is("2", "ready"), "lb-us-1": {Err: errors.New("no answer")}}, false},
 		{"what one is to run is not certain", first, map[string]Seen{"lb-us-0": is("2", "ready"), "lb-us-1": is("", "ready")}, false},
 	} {
-		if got := unused("us-0", have, tt.seen, tt.deployments); got != tt.want {
+		if got := isUnused("us-0", have, tt.seen, tt.deployments); got != tt.want {
 			t.Errorf("%s: %t", tt.name, got)
 		}
 	}
-	if unused("us-1", slices.Clone(have), nil, nil) {
+	if isUnused("us-1", slices.Clone(have), nil, nil) {
 		t.Error("one that there is not")
 	}
 }

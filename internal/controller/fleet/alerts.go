@@ -10,24 +10,24 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// namedMachines is how many machines an alert names.
-const namedMachines = 3
+// maxListedMachines is the maximum number of machines that an alert lists.
+const maxListedMachines = 3
 
-// Ends are when the certificates of a service end; a zero time is not known.
+// Ends are the expiry times of a service's certificates; a zero time is unknown.
 type Ends struct {
-	// Controller is when the controller's own certificate ends, or, where that is earlier,
-	// the authority with which it renews those of machines.
+	// Controller is the expiry of the controller's own certificate, or of the CA with which it
+	// renews machines' certificates, whichever is earlier.
 	Controller time.Time
-	// Machines are the ends of machines' certificates by their ids.
+	// Machines are the expiry times of machines' certificates by ID.
 	Machines map[string]time.Time
-	// Operator is when the certificate ends of whoever asks; Signs says that the service's
-	// authority is on that machine, which then renews it by itself.
+	// Operator is the expiry of the calling operator's certificate. Signs is true where the
+	// service's CA is on the operator's machine, which then renews it automatically.
 	Operator time.Time
 	Signs    bool
 }
 
-// CertificateAlerts tells of certificates of which less than half is left. command is what
-// renews them, such as 'skyserve up chat.yaml'.
+// CertificateAlerts returns alerts for certificates with less than half of their lifetime left.
+// command renews them, for example 'skyserve up chat.yaml'.
 func CertificateAlerts(ends Ends, now time.Time, command string) []telemetry.Alert {
 	alerts := []telemetry.Alert{}
 	add := func(object, message, next string, at time.Time) {
@@ -41,9 +41,9 @@ func CertificateAlerts(ends Ends, now time.Time, command string) []telemetry.Ale
 		alerts = append(alerts, a)
 	}
 	isDue := func(at time.Time, before time.Duration) bool { return !at.IsZero() && now.Add(before).After(at) }
-	where := "run " + command + " on the machine that has the service's authority,"
+	where := "run " + command + " on the machine with the service's CA,"
 	if isDue(ends.Controller, identity.ControllerAlertBefore) {
-		add("controller", "what it was handed ends %s: no machine's certificate is renewed beyond that day, and from then on machines refuse each other", where, ends.Controller)
+		add("controller", "its certificates expire on %s: no machine's certificate is renewed beyond that day, and machines then reject each other", where, ends.Controller)
 	}
 	var due []string
 	first := time.Time{}
@@ -56,28 +56,28 @@ func CertificateAlerts(ends Ends, now time.Time, command string) []telemetry.Ale
 		}
 	}
 	if len(due) > 0 {
-		add("machines", named(due)+" from %s on, and nobody has renewed them", where, first)
+		add("machines", listMachines(due)+" from %s, not renewed yet", where, first)
 	}
 	if isDue(ends.Operator, identity.AlertBefore) && !ends.Signs {
-		add("operator", "yours ends %s", "ask an operator for an invitation, and run 'skyserve connect'", ends.Operator)
+		add("operator", "your certificate expires on %s", "request an invitation from an operator and run 'skyserve connect'", ends.Operator)
 	}
 	return alerts
 }
 
-// named is a list of machines whose certificates end.
-func named(ids []string) string {
+// listMachines lists machines whose certificates expire.
+func listMachines(ids []string) string {
 	slices.Sort(ids)
-	names := strings.Join(ids[:min(len(ids), namedMachines)], ", ")
-	if more := len(ids) - namedMachines; more > 0 {
+	names := strings.Join(ids[:min(len(ids), maxListedMachines)], ", ")
+	if more := len(ids) - maxListedMachines; more > 0 {
 		names += fmt.Sprintf(" and %d more", more)
 	}
 	if len(ids) == 1 {
-		return "that of " + names + " ends"
+		return "the certificate of " + names + " expires"
 	}
-	return "those of " + names + " end"
+	return "the certificates of " + names + " expire"
 }
 
-// Alerts are those about certificates, as of the reconciler's last look.
+// Alerts returns the alerts about certificates at the last observation.
 func (k *Reconciler) Alerts() []telemetry.Alert {
 	k.mu.Lock()
 	ends, name := k.ends, k.service
@@ -85,7 +85,7 @@ func (k *Reconciler) Alerts() []telemetry.Alert {
 	return CertificateAlerts(ends, k.now(), fmt.Sprintf("'skyserve up' with the service.yaml of %s", name))
 }
 
-// now is the time by which certificates are judged.
+// now returns the time for checking certificates.
 func (k *Reconciler) now() time.Time {
 	if k.Now == nil {
 		return time.Now()
@@ -93,9 +93,8 @@ func (k *Reconciler) now() time.Time {
 	return k.Now()
 }
 
-// noteEnds keeps when certificates end. Machines that did not answer keep what is known of
-// them.
-func (k *Reconciler) noteEnds(h *Handover, seen map[string]Seen) {
+// storeExpiries stores the expiry times. Machines that did not respond keep their last known one.
+func (k *Reconciler) storeExpiries(h *Handover, seen map[string]Seen) {
 	ends := Ends{Controller: h.Authority.Ends(), Machines: map[string]time.Time{}}
 	if own, err := h.Party.Certificate(); err == nil && own.Leaf.NotAfter.Before(ends.Controller) {
 		ends.Controller = own.Leaf.NotAfter

@@ -32,13 +32,13 @@ func TestCertificateAlerts(t *testing.T) {
 	}{
 		"nothing is known":       {fleet.Ends{}, 0, nil},
 		"machines, soon after":   {fleet.Ends{Machines: machines(90, "us-0")}, 44, nil},
-		"machines, half-time":    {fleet.Ends{Machines: machines(90, "us-0")}, 46, []string{"warning: certificate machines: that of us-0 ends from 2026-05-30 on, and nobody has renewed them; run " + command}},
+		"machines, half-time":    {fleet.Ends{Machines: machines(90, "us-0")}, 46, []string{"warning: certificate machines: the certificate of us-0 expires from 2026-05-30, not renewed yet; run " + command}},
 		"by when":                {fleet.Ends{Machines: machines(90, "us-0")}, 46, []string{"before 2026-05-30"}},
-		"many":                   {fleet.Ends{Machines: machines(90, "us-4", "us-1", "us-0", "us-2", "us-3")}, 46, []string{"those of us-0, us-1, us-2 and 2 more end from"}},
+		"many":                   {fleet.Ends{Machines: machines(90, "us-4", "us-1", "us-0", "us-2", "us-3")}, 46, []string{"the certificates of us-0, us-1, us-2 and 2 more expire from"}},
 		"machines, past":         {fleet.Ends{Machines: machines(90, "us-0")}, 91, []string{"critical: certificate machines:"}},
 		"controller, soon after": {fleet.Ends{Controller: year}, 182, nil},
-		"controller, half-time":  {fleet.Ends{Controller: year}, 184, []string{"warning: certificate controller: what it was handed ends 2027-03-01"}},
-		"its command":            {fleet.Ends{Controller: year}, 184, []string{"run " + command + " on the machine that has the service's authority, before 2027-03-01"}},
+		"controller, half-time":  {fleet.Ends{Controller: year}, 184, []string{"warning: certificate controller: its certificates expire on 2027-03-01"}},
+		"its command":            {fleet.Ends{Controller: year}, 184, []string{"run " + command + " on the machine with the service's CA, before 2027-03-01"}},
 		"controller, past":       {fleet.Ends{Controller: year}, 366, []string{"critical: certificate controller:"}},
 		"operator":               {fleet.Ends{Operator: began.AddDate(0, 0, 90)}, 46, []string{"run 'skyserve connect' before 2026-05-30"}},
 		"operator who signs":     {fleet.Ends{Operator: began.AddDate(0, 0, 90), Signs: true}, 46, nil},
@@ -69,7 +69,7 @@ func TestStatusAlertsOfCertificates(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(s.Alerts) != want || want > 0 && (s.Alerts[0].Kind != telemetry.AlertCertificate || !strings.Contains(s.Alerts[0].Line(), "us-east-1-0 ends from 2026-05-30")) {
+		if len(s.Alerts) != want || want > 0 && (s.Alerts[0].Kind != telemetry.AlertCertificate || !strings.Contains(s.Alerts[0].Line(), "us-east-1-0 expires from 2026-05-30")) {
 			t.Errorf("%d days before: %v", left, s.Alerts)
 		}
 		if s.State != fleet.StateReady {

@@ -19,18 +19,18 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// Bundle is what makes a machine that of the service's controller.
+// Bundle is the additional content of the controller's machine.
 type Bundle struct {
-	// Own is the certificate that the controller is known by, Issuer the authority with
-	// which it certifies machines: see identity.Home.Controller.
+	// Own is the controller's certificate, Issuer the CA with which it certifies machines: see
+	// identity.Home.Controller.
 	Own, Issuer []byte
-	// Means say how it reaches clouds, in words of whoever runs it. Nothing in them is
-	// secret: a controller acts with the identity of its machine.
+	// Means configure the controller's access to clouds, in a format of the caller. They contain no
+	// secrets: a controller uses its machine's identity.
 	Means json.RawMessage
 }
 
-// UnitController is what the machine of the controller calls its unit, and the folder
-// of its files below the directory of the machine's agent.
+// UnitController is the name of the controller's unit, and the folder of its files below the
+// agent's directory.
 const UnitController = "controller"
 
 // Files of a controller, in its folder.
@@ -41,10 +41,9 @@ const (
 	dirBundleStore    = "store"
 )
 
-// bundleContent is what the machine of a controller holds of the Content beyond service.yaml
-// and certificates.
+// bundleContent is the Content on the controller's machine beyond service.yaml and certificates.
 type bundleContent struct {
-	Secrets   map[string]string `json:"secrets"` // by what service.yaml calls them
+	Secrets   map[string]string `json:"secrets"` // by their reference in service.yaml
 	PeerToken string            `json:"peer_token"`
 	Means     json.RawMessage   `json:"means"`
 	Zone      HostedZone        `json:"zone,omitzero"`
@@ -53,18 +52,18 @@ type bundleContent struct {
 	Base       string `json:"base,omitempty"`
 	// Enrolled is that of Content.
 	Enrolled map[string][]string `json:"enrolled"`
-	// Elsewhere is the machines in other clouds, which the controller cannot ask.
-	Elsewhere []provision.Object `json:"elsewhere"`
+	// OtherClouds is the machines in other clouds, which the controller cannot list itself.
+	OtherClouds []provision.Object `json:"elsewhere"`
 }
 
-// IsBundle says whether a folder is that of a controller in a cloud.
+// IsBundle reports whether a folder is that of a controller in a cloud.
 func IsBundle(dir string) bool {
 	_, err := os.Stat(filepath.Join(dir, fileBundleContent))
 	return err == nil
 }
 
-// ReadBundle reads what a controller was handed, from the folder of its configuration, and
-// the machines in other clouds as they were then.
+// ReadBundle reads a controller's bundle from the folder of its configuration, with the machines in
+// other clouds at the time of its delivery.
 func ReadBundle(dir string) (c Content, elsewhere []provision.Object, err error) {
 	read := func(name string) []byte {
 		text, failed := os.ReadFile(filepath.Join(dir, name))
@@ -81,32 +80,32 @@ func ReadBundle(dir string) (c Content, elsewhere []provision.Object, err error)
 		c.Spec, err = service.ParseDeployed(filepath.Join(dir, fileBundleService), c.Text)
 	}
 	if err != nil {
-		return Content{}, nil, fmt.Errorf("reading what the controller was handed: %w", err)
+		return Content{}, nil, fmt.Errorf("reading the controller's bundle: %w", err)
 	}
 	c.PeerToken, c.Bundle.Means, c.Enrolled = held.PeerToken, held.Means, held.Enrolled
 	c.Zone, c.AdminToken, c.Base = held.Zone, held.AdminToken, held.Base
 	c.Secrets = func(ref string) (string, error) {
 		value, known := held.Secrets[ref]
 		if !known {
-			return "", fmt.Errorf("reading %s: the controller was not handed it", ref)
+			return "", fmt.Errorf("reading %s: it is not in the controller's bundle", ref)
 		}
 		return value, nil
 	}
-	return c, held.Elsewhere, nil
+	return c, held.OtherClouds, nil
 }
 
-// CheckSecrets says which secrets of a service cannot be read, a line each; nil = all can.
+// CheckSecrets returns the secrets of a service that cannot be read, one per line; nil = all can.
 func CheckSecrets(spec *service.Spec, secrets Secrets) error {
 	_, err := secretsOf(Content{Spec: spec, Secrets: secrets})
 	return err
 }
 
-// secretsOf are all secrets of a service, by what service.yaml calls them. Errors name
-// the keys that call for them.
+// secretsOf returns all secrets of a service, by their reference. Errors contain the keys that
+// refer to them.
 func secretsOf(c Content) (map[string]string, error) {
 	all := map[string]string{}
 	if !cloud.Rents(c.Spec) {
-		return all, nil // what is here reads them where they are
+		return all, nil // local machines read them in place
 	}
 	var failure error
 	fetch := func(key, ref string) {
@@ -140,9 +139,9 @@ func secretsOf(c Content) (map[string]string, error) {
 	return all, failure
 }
 
-// edition is the hash of all that deployments are made from but the machines: whoever
-// has another one hands out other deployments for the same machines.
-func (c Content) edition() (string, error) {
+// generation returns the hash of all inputs of deployments except the machines: a controller with
+// another value produces other deployments for the same machines.
+func (c Content) generation() (string, error) {
 	secrets, err := secretsOf(c)
 	if err != nil {
 		return "", err
@@ -157,9 +156,9 @@ func (c Content) edition() (string, error) {
 	}{string(c.Text), c.PeerToken, secrets, c.Bundle, c.Enrolled, c.Zone, c.AdminToken, c.Base})
 }
 
-// controllerMachine is the machine of the controller; nil where there is none, or it has no
+// controllerMachine returns the controller's machine; nil where there is none or it has no
 // addresses yet.
-func (d *deployer) controllerMachine() *provision.Object {
+func (d *deploymentBuilder) controllerMachine() *provision.Object {
 	if d.Bundle == nil {
 		return nil
 	}
@@ -171,23 +170,22 @@ func (d *deployer) controllerMachine() *provision.Object {
 	return &d.have[at]
 }
 
-// useStore lets a balancer keep what it must not lose in the store of the controller, or
-// in the one that service.yaml names.
-func (d *deployer) useStore(c *service.BalancerConfig) {
+// useStore configures a balancer's store: the controller's, or the one of service.yaml.
+func (d *deploymentBuilder) useStore(c *service.BalancerConfig) {
 	machine := d.controllerMachine()
 	switch {
 	case d.spec.Store.URL != "":
 		c.StoreURL = d.spec.Store.URL
 	case machine == nil:
-	case machine.ID == c.ID: // on its own machine, which the world's address need not lead back to
+	case machine.ID == c.ID: // on the same machine, which may not reach its own public address
 		c.StoreURL, c.StoreMTLS = "tls://"+cloud.EndpointsOf(*machine).Inside.Store, true
 	default:
 		c.StoreURL, c.StoreMTLS = "tls://"+cloud.EndpointsOf(*machine).Outside.Store, true
 	}
 }
 
-// controller is the unit of the controller, on its machine.
-func (d *deployer) controller(machine provision.Object) (agent.Unit, error) {
+// controllerUnit returns the controller's unit on its machine.
+func (d *deploymentBuilder) controllerUnit(machine provision.Object) (agent.Unit, error) {
 	at := cloud.EndpointsOf(machine)
 	own := filepath.ToSlash(filepath.Join(UnitController, identity.FileController))
 	c := service.ControllerConfig{
@@ -209,7 +207,7 @@ func (d *deployer) controller(machine provision.Object) (agent.Unit, error) {
 		c.Balancers = append(c.Balancers, service.ControlledBalancer{ID: b.ID, Region: b.Region, Admin: admin})
 		for _, r := range d.replicasOf(b) {
 			r.Region = cmp.Or(r.Region, b.Region)
-			c.Replicas = append(c.Replicas, service.ControlledReplica{ReplicaConfig: r, Home: b.ID, Away: d.awayURL(r)})
+			c.Replicas = append(c.Replicas, service.ControlledReplica{ReplicaConfig: r, Home: b.ID, Away: d.remoteURL(r)})
 		}
 	}
 	files, err := d.bundleFiles(machine, c)
@@ -223,19 +221,19 @@ func (d *deployer) controller(machine provision.Object) (agent.Unit, error) {
 	}, err
 }
 
-// bundleFiles are the files of a controller with a configuration.
-func (d *deployer) bundleFiles(machine provision.Object, c service.ControllerConfig) (map[string]string, error) {
+// bundleFiles returns the files of a controller with a configuration.
+func (d *deploymentBuilder) bundleFiles(machine provision.Object, c service.ControllerConfig) (map[string]string, error) {
 	config, err := yaml.Marshal(c)
 	if err != nil {
 		return nil, err
 	}
-	held := bundleContent{PeerToken: d.PeerToken, Means: d.Bundle.Means, Enrolled: d.Enrolled, Zone: d.Zone, AdminToken: d.AdminToken, Base: d.Base, Elsewhere: []provision.Object{}}
+	held := bundleContent{PeerToken: d.PeerToken, Means: d.Bundle.Means, Enrolled: d.Enrolled, Zone: d.Zone, AdminToken: d.AdminToken, Base: d.Base, OtherClouds: []provision.Object{}}
 	if held.Secrets, err = secretsOf(d.Content); err != nil {
 		return nil, err
 	}
 	for _, o := range d.have {
 		if o.Region.Cloud() != machine.Region.Cloud() && !cloud.IsHere(o.Region) {
-			held.Elsewhere = append(held.Elsewhere, provision.Object{
+			held.OtherClouds = append(held.OtherClouds, provision.Object{
 				ID: o.ID, Kind: o.Kind, Service: o.Service, Handle: o.Handle, Owner: o.Owner, Region: o.Region,
 				Labels: o.Labels, Offering: o.Offering, PublicIP: o.PublicIP, PrivateIP: o.PrivateIP, Endpoints: o.Endpoints,
 			})
@@ -255,9 +253,9 @@ func (d *deployer) bundleFiles(machine provision.Object, c service.ControllerCon
 	return files, nil
 }
 
-// awayURL is where balancers of other regions reach a replica; empty where they do as
-// those of its own. A network of AWS ends with its region; one of Google Cloud does not.
-func (d *deployer) awayURL(r service.ReplicaConfig) string {
+// remoteURL returns the URL at which balancers of other regions reach a replica; empty where it is
+// the same as in its own region. An AWS network is regional; a Google Cloud network is global.
+func (d *deploymentBuilder) remoteURL(r service.ReplicaConfig) string {
 	i := slices.IndexFunc(d.have, func(o provision.Object) bool { return o.ID == r.ID })
 	if i < 0 || r.Region.Cloud() != service.CloudAWS || !d.have[i].PublicIP.IsValid() {
 		return ""

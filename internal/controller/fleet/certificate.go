@@ -11,7 +11,7 @@ import (
 	"skyserve/provision"
 )
 
-// Certificate asks a balancer for its public listener's certificate; nil where it has no TLS.
+// Certificate reads the certificate of a balancer's public listener; nil where it has no TLS.
 func (h *Handover) Certificate(ctx context.Context, o provision.Object) (*telemetry.Certificate, error) {
 	s, err := h.Snapshot(ctx, o)
 	if err != nil {
@@ -23,18 +23,18 @@ func (h *Handover) Certificate(ctx context.Context, o provision.Object) (*teleme
 	return nil, nil
 }
 
-// Snapshot asks a balancer what it says of the service.
+// Snapshot reads a balancer's snapshot of the service.
 func (h *Handover) Snapshot(ctx context.Context, o provision.Object) (*telemetry.Snapshot, error) {
 	hc := telemetry.SecureClient(h.Party.Client(identity.Balancer))
 	defer hc.CloseIdleConnections()
 	return telemetry.NewClient(h.adminURL(o), hc).Snapshot(ctx)
 }
 
-// AwaitCertificates returns when all balancers have a certificate, which they obtain; when ctx
-// ends, with an error that says of each why it has none. ask asks one of them; progress is told
-// what one waits for whenever that is another reason, one call at a time.
+// AwaitCertificates returns when all balancers have obtained a certificate; when ctx ends, with an
+// error that contains each balancer's reason. ask queries one balancer; progress receives each
+// changed reason, one call at a time.
 func AwaitCertificates(ctx context.Context, have []provision.Object, ask func(context.Context, provision.Object) (*telemetry.Certificate, error), progress func(id, why string)) error {
-	said := map[string]string{}
+	reported := map[string]string{}
 	for {
 		var lines []string
 		waiting := withoutCertificate(ctx, have, ask)
@@ -43,21 +43,21 @@ func AwaitCertificates(ctx context.Context, have []provision.Object, ask func(co
 			if !waits {
 				continue
 			}
-			if lines = append(lines, o.ID+": "+why); said[o.ID] != why && ctx.Err() == nil {
+			if lines = append(lines, o.ID+": "+why); reported[o.ID] != why && ctx.Err() == nil {
 				progress(o.ID, why)
-				said[o.ID] = why
+				reported[o.ID] = why
 			}
 		}
 		if len(lines) == 0 {
 			return nil
 		}
-		if !pause(ctx, lookEvery) {
+		if !sleep(ctx, pollInterval) {
 			return fmt.Errorf("waiting for certificate: %w:\n  %s", context.Cause(ctx), strings.Join(lines, "\n  "))
 		}
 	}
 }
 
-// withoutCertificate says why balancers have no certificate, by their ids.
+// withoutCertificate returns why balancers have no certificate, by ID.
 func withoutCertificate(ctx context.Context, have []provision.Object, ask func(context.Context, provision.Object) (*telemetry.Certificate, error)) map[string]string {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -67,7 +67,7 @@ func withoutCertificate(ctx context.Context, have []provision.Object, ask func(c
 			continue
 		}
 		wg.Go(func() {
-			ctx, cancel := context.WithTimeout(ctx, askTimeout)
+			ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 			defer cancel()
 			certificate, err := ask(ctx, o)
 			mu.Lock()
@@ -76,7 +76,7 @@ func withoutCertificate(ctx context.Context, have []provision.Object, ask func(c
 			case err != nil:
 				waiting[o.ID] = err.Error()
 			case certificate == nil:
-				waiting[o.ID] = "it was not told yet that it has one"
+				waiting[o.ID] = "its TLS configuration has not been applied yet"
 			case certificate.Waiting != "":
 				waiting[o.ID] = certificate.Waiting
 			}

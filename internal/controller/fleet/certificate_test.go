@@ -72,7 +72,7 @@ func TestStatusOfCertificates(t *testing.T) {
 		state       fleet.State
 	}{
 		{"waiting", "STARTING waiting for certificate: no record may be written", &telemetry.Certificate{Waiting: "no record may be written"}, nil, fleet.StateStarting},
-		{"not renewed", "READY no newer certificate can be used, the one in use ends 2031-02-03: refused", &telemetry.Certificate{ExpiresAt: &ends, Problem: "refused"}, nil, fleet.StateReady},
+		{"not renewed", "READY the newest certificate is invalid, the current one expires on 2031-02-03: refused", &telemetry.Certificate{ExpiresAt: &ends, Problem: "refused"}, nil, fleet.StateReady},
 		{"well", "READY", &telemetry.Certificate{ExpiresAt: &ends}, nil, fleet.StateReady},
 		{"silent", "READY", nil, errors.New("connection refused"), fleet.StateReady},
 	} {

@@ -10,25 +10,25 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// ChoiceError is a GPU or a capacity type that service.yaml does not allow.
+// ChoiceError is a GPU or capacity type that service.yaml does not allow.
 type ChoiceError struct {
 	What    string   // gpu or capacity
-	Of      string   // whose choice it is
-	Choices []string // what is allowed; empty = nothing is stated
+	Of      string   // description of the choices
+	Choices []string // the allowed values; empty = none configured
 	Got     string
 }
 
-// Error lists what is allowed.
+// Error returns a message with the allowed values.
 func (e *ChoiceError) Error() string {
 	choices := strings.Join(e.Choices, ", ")
 	if choices == "" {
-		choices = "none is stated"
+		choices = "none configured"
 	}
-	return fmt.Sprintf("--%s: want one that %s (%s), got %q", e.What, e.Of, choices, e.Got)
+	return fmt.Sprintf("--%s: must be one that %s (%s), got %q", e.What, e.Of, choices, e.Got)
 }
 
-// Choose is the class of a GPU, as in L4 or 8xH100, and a capacity type, of which service.yaml
-// must allow a model and a region each; empty ones stand for any. The error is a *ChoiceError.
+// Choose returns the class of a GPU, such as L4 or 8xH100, and a capacity type, which service.yaml
+// must allow for the model and region; empty values mean any. The error is a *ChoiceError.
 func Choose(m *service.Model, r service.RegionSpec, gpu, capacity string) (provision.Class, error) {
 	on := provision.ClassNamed(gpu, capacity)
 	var gpus, capacities []string
@@ -42,7 +42,7 @@ func Choose(m *service.Model, r service.RegionSpec, gpu, capacity string) (provi
 		return on, &ChoiceError{What: "gpu", Of: m.Name + " runs on", Choices: gpus, Got: gpu}
 	}
 	if cloud.IsHere(r.Name) {
-		r.Capacity = nil // this computer is nobody's to bill
+		r.Capacity = nil // nothing is billed on this computer
 	}
 	for _, c := range r.Capacity {
 		capacities = append(capacities, string(c))

@@ -38,8 +38,8 @@ regions:
 dns: {provider: route53, name: chat.example.com, zone: example.com}
 `
 
-// named is two clouds with a hosted zone, and what an operator's machine keeps on its disk.
-type named struct {
+// listMachines is two clouds with a hosted zone, and what an operator's machine keeps on its disk.
+type listMachines struct {
 	*clouds
 	names *testcloud.Route53
 	zone  string
@@ -47,27 +47,27 @@ type named struct {
 	notes
 }
 
-func (n *named) KeptName() (provision.Name, bool, error) {
+func (n *listMachines) KeptName() (provision.Name, bool, error) {
 	if n.note == nil {
 		return provision.Name{}, false, nil
 	}
 	return *n.note, true, nil
 }
 
-func (n *named) KeepName(name provision.Name) error {
+func (n *listMachines) KeepName(name provision.Name) error {
 	name.Records = nil
 	n.note = &name
 	return nil
 }
 
-func (n *named) ForgetName() error {
+func (n *listMachines) ForgetName() error {
 	n.note = nil
 	return nil
 }
 
-func newNamed(t *testing.T, faults *testcloud.Faults) *named {
+func newNamed(t *testing.T, faults *testcloud.Faults) *listMachines {
 	spec := parse(t, strings.Replace(pair, "dns:", "  - {name: aws/eu-west-1}\n  - {name: gcp/europe-west4}\ndns:", 1))
-	n := &named{clouds: emulate(spec, faults, 0), names: testcloud.NewRoute53(faults), notes: notes{}}
+	n := &listMachines{clouds: emulate(spec, faults, 0), names: testcloud.NewRoute53(faults), notes: notes{}}
 	n.aws.Address = func(i int) (public, private string) {
 		return fmt.Sprintf("198.18.%d.%d", i>>8, i&255), fmt.Sprintf("172.31.%d.%d", i>>8, i&255)
 	}
@@ -76,7 +76,7 @@ func newNamed(t *testing.T, faults *testcloud.Faults) *named {
 }
 
 // world is all that there is, with the addresses in records as the machines that have them.
-func (n *named) world() []string {
+func (n *listMachines) world() []string {
 	var addresses []string
 	for _, m := range n.aws.Machines() {
 		addresses = append(addresses, m.Public, m.Tags["skyserve:id"])
@@ -111,16 +111,16 @@ func (n *named) world() []string {
 // chapter is one thing that an operator does.
 type chapter struct {
 	name string
-	do   func(ctx context.Context, n *named, p provision.Places, zone provision.Zone) error
+	do   func(ctx context.Context, n *listMachines, p provision.Places, zone provision.Zone) error
 	// before is done by somebody else; nil = nothing.
-	before func(n *named)
+	before func(n *listMachines)
 	calls  int
 	left   []string
 }
 
-// bringUp is what `skyserve up` does to clouds, in its order: see cloudUp.carryOut.
-func bringUp(spec *service.Spec, program string) func(context.Context, *named, provision.Places, provision.Zone) error {
-	return func(ctx context.Context, n *named, p provision.Places, zone provision.Zone) error {
+// bringUp is what `skyserve up` does to clouds, in its order: see cloudUp.applyPlan.
+func bringUp(spec *service.Spec, program string) func(context.Context, *listMachines, provision.Places, provision.Zone) error {
+	return func(ctx context.Context, n *listMachines, p provision.Places, zone provision.Zone) error {
 		f := newFleet(spec, p)
 		f.UserData = func(c cloud.Node) (string, error) { return "#cloud-config\n# " + c.ID + program, nil }
 		plan, err := f.Plan(ctx)
@@ -163,8 +163,8 @@ func nameFor(spec *service.Spec, have []provision.Object) provision.Name {
 }
 
 // follow is what `plan --apply` does.
-func follow(spec *service.Spec, counts map[cloud.Group]provision.Counts) func(context.Context, *named, provision.Places, provision.Zone) error {
-	return func(ctx context.Context, _ *named, p provision.Places, _ provision.Zone) error {
+func follow(spec *service.Spec, counts map[cloud.Group]provision.Counts) func(context.Context, *listMachines, provision.Places, provision.Zone) error {
+	return func(ctx context.Context, _ *listMachines, p provision.Places, _ provision.Zone) error {
 		s := newScaling(newFleet(spec, p))
 		s.Use = func(ctx context.Context, plan *fleet.Plan, _, _ map[string]bool) error {
 			_, err := s.Located(ctx, plan)
@@ -175,7 +175,7 @@ func follow(spec *service.Spec, counts map[cloud.Group]provision.Counts) func(co
 }
 
 // takeDown is what `down` does.
-func takeDown(ctx context.Context, n *named, p provision.Places, zone provision.Zone) error {
+func takeDown(ctx context.Context, n *listMachines, p provision.Places, zone provision.Zone) error {
 	if err := fleet.Unpublish(ctx, zone, n); err != nil {
 		return err
 	}
@@ -183,7 +183,7 @@ func takeDown(ctx context.Context, n *named, p provision.Places, zone provision.
 }
 
 // collect is what `gc` does.
-func collect(ctx context.Context, _ *named, p provision.Places, _ provision.Zone) error {
+func collect(ctx context.Context, _ *listMachines, p provision.Places, _ provision.Zone) error {
 	orphans, err := fleet.Orphans(ctx, p, []fleet.Service{{Name: "chat", Owner: "me"}})
 	if err != nil {
 		return err
@@ -217,7 +217,7 @@ func life(t *testing.T) []*chapter {
 		{name: "up with another name", do: bringUp(with(pair, "chat.example.com", "llm.example.com"), " 2")},
 		{name: "up without a name", do: bringUp(with(pair, dnsOf, ""), " 2")},
 		{name: "up with a name", do: bringUp(with(pair), " 2")},
-		{name: "up after machines went", do: bringUp(with(pair), " 2"), before: func(n *named) {
+		{name: "up after machines went", do: bringUp(with(pair), " 2"), before: func(n *listMachines) {
 			for _, m := range n.aws.Machines() {
 				n.aws.Vanish(m.ID)
 			}
@@ -225,17 +225,17 @@ func life(t *testing.T) []*chapter {
 				n.gce.SetStatus(i.Name, "TERMINATED")
 			}
 		}},
-		{name: "up after firewalls were changed", do: bringUp(with(pair), " 2"), before: func(n *named) {
+		{name: "up after firewalls were changed", do: bringUp(with(pair), " 2"), before: func(n *listMachines) {
 			n.aws.Open("us-east-1", "skyserve-chat-replica", 22, "0.0.0.0/0")
 			n.gce.EditFirewall(n.gce.Firewalls()[0].Name, func(f *testcloud.GCEFirewall) { f.SourceRanges = []string{"192.0.2.0/24"} })
 		}},
-		{name: "up after a security group was deleted", do: bringUp(with(pair), " 2"), before: func(n *named) {
+		{name: "up after a security group was deleted", do: bringUp(with(pair), " 2"), before: func(n *listMachines) {
 			n.aws.Ungroup("us-east-1", "skyserve-chat-replica")
 		}},
-		{name: "up after records were changed", do: bringUp(with(pair), " 2"), before: func(n *named) {
+		{name: "up after records were changed", do: bringUp(with(pair), " 2"), before: func(n *listMachines) {
 			n.names.Tamper(func(c *testcloud.HealthCheckConfig) { c.ResourcePath = "/elsewhere" })
 		}},
-		{name: "gc of a service that nobody owns", do: collect, before: func(n *named) {
+		{name: "gc of a service that nobody owns", do: collect, before: func(n *listMachines) {
 			other := parse(t, strings.NewReplacer("name: chat\n", "name: old\n", dnsOf, "").Replace(pair))
 			if _, err := up(other, n.open(t)); err != nil {
 				t.Error(err)
@@ -358,9 +358,9 @@ func relive(t *testing.T, chapters []*chapter, at, unseen int) error {
 }
 
 // settle lets lists show what is done: between what operators do minutes pass.
-func (n *named) settle(t *testing.T, unseen int) error {
+func (n *listMachines) settle(t *testing.T, unseen int) error {
 	for range unseen {
-		err := n.run(t.Context(), t, &chapter{do: func(ctx context.Context, n *named, p provision.Places, zone provision.Zone) error {
+		err := n.run(t.Context(), t, &chapter{do: func(ctx context.Context, n *listMachines, p provision.Places, zone provision.Zone) error {
 			_, listing := p.List(ctx, "")
 			return errors.Join(listing, zone.Check(ctx, nameFor(parse(t, pair), nil)))
 		}})
@@ -373,7 +373,7 @@ func (n *named) settle(t *testing.T, unseen int) error {
 }
 
 // run does what a chapter is about, by a program that was just started.
-func (n *named) run(ctx context.Context, t *testing.T, c *chapter) error {
+func (n *listMachines) run(ctx context.Context, t *testing.T, c *chapter) error {
 	zone, err := dns.NewRoute53(context.WithoutCancel(ctx), dns.Config{Endpoint: "http://route53", Transport: testcloud.Direct{Handler: n.names.Handler()}})
 	if err != nil {
 		return err

@@ -14,24 +14,24 @@ import (
 	"skyserve/provision"
 )
 
-// Decisions are what a plan, a strategy or an operator decided about replicas that exist, beside
-// their number. They are kept in a file. The zero value decides nothing.
+// Decisions are the decisions of a plan, a strategy or an operator about existing replicas, besides
+// their number. They are stored in a file. The zero value contains none.
 type Decisions struct {
-	// Drained are the ids of replicas that are sent nothing, sorted.
+	// Drained are the sorted IDs of replicas that receive no requests.
 	Drained []string `json:"drained"`
-	// Donated are those that are donated, or are emptied before they are removed, by id.
+	// Donated are replicas that are donated or drain before removal, by ID.
 	Donated []Donated `json:"donated"`
 }
 
-// Donated is a replica that is donated: it runs, and the service sends it nothing. replicas.max
-// counts it, replicas.min does not.
+// Donated is a donated replica: it runs, but the service does not use it. It counts towards
+// replicas.max, but not replicas.min.
 type Donated struct {
 	ID string `json:"id"`
 	service.Donation
 }
 
-// ReadDecisions reads a file of decisions; none where there is no file. One that cannot be read is
-// an error: taking it for none would send requests to what was drained.
+// ReadDecisions reads a file of decisions; none where there is no file. An unreadable file is an
+// error: ignoring it would send requests to drained replicas.
 func ReadDecisions(file string) (Decisions, error) {
 	var d Decisions
 	text, err := os.ReadFile(file)
@@ -42,24 +42,24 @@ func ReadDecisions(file string) (Decisions, error) {
 		err = json.Unmarshal(text, &d)
 	}
 	if err != nil {
-		return Decisions{}, fmt.Errorf("reading what was decided about replicas in %s: %w", file, err)
+		return Decisions{}, fmt.Errorf("reading the decisions about replicas in %s: %w", file, err)
 	}
 	return d, nil
 }
 
-// Write keeps decisions in a file.
+// Write writes decisions to a file.
 func (d Decisions) Write(file string) error {
 	text, err := json.Marshal(d)
 	if err == nil {
 		err = identity.WriteFile(file, text)
 	}
 	if err != nil {
-		return fmt.Errorf("keeping what was decided about replicas: %w", err)
+		return fmt.Errorf("writing the decisions about replicas: %w", err)
 	}
 	return nil
 }
 
-// Idle are the replicas that are sent nothing.
+// Idle returns the replicas that receive no requests.
 func (d Decisions) Idle() map[string]bool {
 	ids := map[string]bool{}
 	for _, id := range d.Drained {
@@ -71,7 +71,7 @@ func (d Decisions) Idle() map[string]bool {
 	return ids
 }
 
-// Donation is for how long a replica is donated; nil where it is not.
+// Donation returns the donation of a replica; nil where it is not donated.
 func (d Decisions) Donation(id string) *service.Donation {
 	for i := range d.Donated {
 		if d.Donated[i].ID == id {
@@ -81,10 +81,10 @@ func (d Decisions) Donation(id string) *service.Donation {
 	return nil
 }
 
-// IsDrained says whether a replica is drained.
+// IsDrained reports whether a replica is drained.
 func (d Decisions) IsDrained(id string) bool { return slices.Contains(d.Drained, id) }
 
-// WithDrained is d with a replica drained, or serving again.
+// WithDrained returns d with a replica drained, or serving again.
 func (d Decisions) WithDrained(id string, drained bool) Decisions {
 	d.Drained = slices.DeleteFunc(slices.Clone(d.Drained), func(other string) bool { return other == id })
 	if drained {
@@ -94,7 +94,7 @@ func (d Decisions) WithDrained(id string, drained bool) Decisions {
 	return d
 }
 
-// WithDonated is d with a replica donated that was not.
+// WithDonated returns d with a replica donated, unless it already is.
 func (d Decisions) WithDonated(id string, how service.Donation) Decisions {
 	if d.Donation(id) != nil {
 		return d
@@ -105,64 +105,64 @@ func (d Decisions) WithDonated(id string, how service.Donation) Decisions {
 	return d
 }
 
-// Reclaimed is d with a replica taken back.
+// Reclaimed returns d with a replica reclaimed.
 func (d Decisions) Reclaimed(id string) Decisions {
 	d.Donated = slices.DeleteFunc(slices.Clone(d.Donated), func(r Donated) bool { return r.ID == id })
 	return d
 }
 
-// about is d less what is about replicas that do not exist: another may get their ids.
-func (d Decisions) about(exists func(id string) bool) Decisions {
+// onlyExisting returns d without decisions about replicas that do not exist, whose IDs may be reused.
+func (d Decisions) onlyExisting(exists func(id string) bool) Decisions {
 	d.Drained = slices.DeleteFunc(slices.Clone(d.Drained), func(id string) bool { return !exists(id) })
 	d.Donated = slices.DeleteFunc(slices.Clone(d.Donated), func(r Donated) bool { return !exists(r.ID) })
 	return d
 }
 
-// equal says whether two decide the same.
+// equal reports whether two contain the same decisions.
 func (d Decisions) equal(other Decisions) bool {
 	return slices.Equal(d.Drained, other.Drained) && slices.EqualFunc(d.Donated, other.Donated, func(a, b Donated) bool {
 		return a.ID == b.ID && a.Since.Equal(b.Since) && a.Until.Equal(b.Until)
 	})
 }
 
-// BoundsError is a count of replicas that service.yaml does not allow.
+// BoundsError is a replica count that service.yaml does not allow.
 type BoundsError struct {
 	Model  string
 	Region service.Region
-	Count  int // what was asked for
+	Count  int // the requested count
 	service.Bounds
 }
 
-// Error says what was asked for and what is allowed.
+// Error returns a message with the requested and the allowed counts.
 func (e *BoundsError) Error() string {
 	return fmt.Sprintf("%s in %s: replicas must be %d to %d (replicas.min and max of service.yaml), got %d", e.Model, e.Region, e.Min, e.Max, e.Count)
 }
 
-// NoReplicaError is an id that no replica of the service has.
+// NoReplicaError is an ID that no replica of the service has.
 type NoReplicaError struct{ ID string }
 
-// Error names the id.
+// Error returns a message with the ID.
 func (e *NoReplicaError) Error() string { return fmt.Sprintf("the service has no replica %q", e.ID) }
 
-// ModelUnknownError is a replica of a static region of which service.yaml does not say what it
-// serves, so that no bounds can be held.
+// ModelUnknownError is a replica of a static region whose model service.yaml does not state, so
+// that its bounds cannot be checked.
 type ModelUnknownError struct{ ID string }
 
-// Error names the replica.
+// Error returns a message with the replica.
 func (e *ModelUnknownError) Error() string {
-	return fmt.Sprintf("%s: which model it serves is not known here, because the service has several", e.ID)
+	return fmt.Sprintf("%s: its model is unknown, because the service has several", e.ID)
 }
 
-// ErrNotOurs says that a region's machines are not made by skyserve, so that none can be added or
+// ErrNotOurs means that skyserve does not create a region's machines, so that none can be added or
 // removed.
-var ErrNotOurs = errors.New("its machines are listed in service.yaml: none can be added or removed, only drained")
+var ErrNotOurs = errors.New("its machines are listed in service.yaml: they can be drained, but not added or removed")
 
-// ErrNotKept says that what is decided of single replicas is not kept: the controller of a service
-// in clouds runs on another machine than the file of decisions, and each of several operators has
-// a file of its own.
-var ErrNotKept = errors.New("replicas of services with regions in clouds are not drained or donated by hand, since their controller would not know of it")
+// ErrNotKept means that decisions about single replicas are not stored: the controller of a cloud
+// service runs on another machine than the file of decisions, and each operator has a separate
+// file.
+var ErrNotKept = errors.New("replicas of services with cloud regions cannot be drained or donated manually, because their controller would not know of it")
 
-// runs says whether a replica's machine is among objects.
-func runs(have []provision.Object, id string) bool {
+// isRunning reports whether a replica's machine is among objects.
+func isRunning(have []provision.Object, id string) bool {
 	return slices.ContainsFunc(have, func(o provision.Object) bool { return o.ID == id && o.Gone == "" })
 }

@@ -20,17 +20,17 @@ import (
 	"skyserve/provision/static"
 )
 
-// Ports of engines where service.yaml does not name others; images.go has their images.
+// Default ports of engines; images.go has their images.
 const (
 	portVLLM   = 8000
 	portSGLang = 30000
-	// cacheHub is where the containers keep what they download from the hub.
+	// cacheHub is the containers' download cache of the hub.
 	cacheHub = "/root/.cache/huggingface"
-	// weightsPath is where they find the weights that came from a bucket.
+	// weightsPath is the containers' path of weights from a bucket.
 	weightsPath = "/weights"
 )
 
-// program is skyserve on a machine in a cloud, found by its PATH.
+// program is the skyserve binary on a cloud machine, found in its PATH.
 const program = "skyserve"
 
 // Files of a balancer, below the directory of its machine's agent.
@@ -42,20 +42,20 @@ const (
 	fileTLSKey  = "balancer/tls.key"
 	fileRoot    = "balancer/acme-root.pem"
 	fileEAB     = "balancer/acme-eab"
-	// dirCertificates is where a balancer keeps the certificate that was obtained.
+	// dirCertificates is a balancer's directory of obtained certificates.
 	dirCertificates = "balancer/certificates"
 )
 
-// Secrets reads what env:NAME or file:PATH of service.yaml refers to on this machine.
+// Secrets reads the value of an env:NAME or file:PATH reference of service.yaml on this machine.
 type Secrets func(ref string) (string, error)
 
-// LocalSecrets reads the environment and the files of this machine. Errors name the
-// reference and never a value.
+// LocalSecrets reads the environment and files of this machine. Errors contain the reference and
+// never a value.
 func LocalSecrets(ref string) (string, error) {
 	if name, ok := strings.CutPrefix(ref, "env:"); ok {
 		value, isSet := os.LookupEnv(name)
 		if !isSet {
-			return "", fmt.Errorf("reading %s: the environment has no %s", ref, name)
+			return "", fmt.Errorf("reading %s: environment variable %s is not set", ref, name)
 		}
 		return value, nil
 	}
@@ -66,75 +66,74 @@ func LocalSecrets(ref string) (string, error) {
 	return strings.TrimSuffix(string(text), "\n"), nil
 }
 
-// Content is what deployments are made from.
+// Content is the input of Deployments.
 type Content struct {
 	Spec *service.Spec
-	// Text is the service.yaml that Spec was read from.
+	// Text is the service.yaml of Spec.
 	Text []byte
-	// Secrets reads what it refers to.
+	// Secrets reads its references.
 	Secrets Secrets
-	// PeerToken seeds what balancers share of prefixes: the same for all of a service.
+	// PeerToken seeds the shared prefix hashes: the same for all balancers of a service.
 	PeerToken string
-	// Bundle is what the machine of the controller is handed; nil = the service has none.
+	// Bundle is the bundle of the controller's machine; nil = no controller.
 	Bundle *Bundle
-	// Zone is the hosted zone that challenges of an authority are written into; zero = none is.
+	// Zone is the hosted zone for ACME challenges; zero = none.
 	Zone HostedZone
-	// Base is the directory that relative paths of service.yaml are below, for balancers on this
-	// computer.
+	// Base is the base directory of relative paths in service.yaml, for balancers on this computer.
 	Base string
-	// AdminToken opens the admin APIs of balancers on this computer to who speaks plain HTTP;
-	// empty leaves them to all of its users.
+	// AdminToken authenticates plain HTTP clients of the admin APIs of balancers on this computer;
+	// empty opens them to all local users.
 	AdminToken string
-	// Enrolled are the balancers' machines that operators launched, by id as their clouds call
-	// them: what else claims to be one is left out. nil = nothing is.
+	// Enrolled are the cloud IDs of balancer machines that operators launched, by machine ID; other
+	// machines that claim to be balancers are ignored. nil = all are accepted.
 	Enrolled map[string][]string
-	// Leaving are the replicas, by id, that balancers are to use no more.
+	// Leaving are the IDs of replicas that balancers stop using.
 	Leaving map[string]bool
 }
 
-// HostedZone is a zone of Route 53 as balancers reach it.
+// HostedZone is a Route 53 zone for balancers.
 type HostedZone struct {
 	ID string `json:"id,omitempty"`
 	// Endpoint is Route 53's base URL; empty = AWS's.
 	Endpoint string `json:"endpoint,omitempty"`
 }
 
-// Deployments says what each machine of a service is to run, by its id; have is the
-// machines with their addresses. A machine without an address is left out, of its own
-// deployment and of others', and so is a replica of a model that the file no longer has.
-// The revision of a balancer's machine begins with the edition
-// of the content, by which controllers that hold another one know to keep off: see Handover.Tend.
+// Deployments returns the deployment of each machine of a service, by ID; have is the machines with
+// their addresses. It omits machines without an address, from their own deployments and from
+// others', and replicas of models that the file no longer contains. The revision of a balancer's
+// machine begins with the generation of the content, so that a controller with another generation
+// leaves it unchanged: see Handover.Tend.
 func Deployments(c Content, have []provision.Object) (map[string]agent.Deployment, error) {
-	d := &deployer{Content: c, spec: c.Spec}
+	d := &deploymentBuilder{Content: c, spec: c.Spec}
 	for _, o := range have {
-		// A machine of this computer that died starts again where it was: until then the others
-		// wait for it, rather than forget it and whatever it serves.
+		// A failed machine on this computer restarts at the same address: until then the others
+		// keep it, rather than dropping it and its replicas.
 		stays := o.Gone == "" || cloud.IsHere(o.Region)
 		if stays && o.PrivateIP.IsValid() && c.trusts(o) {
 			d.have = append(d.have, o)
 		}
 	}
 	slices.SortFunc(d.have, func(a, b provision.Object) int { return cmp.Compare(a.ID, b.ID) })
-	edition, err := c.edition()
+	edition, err := c.generation()
 	if err != nil {
-		return nil, fmt.Errorf("saying what machines are to run: %w", err)
+		return nil, fmt.Errorf("building deployments: %w", err)
 	}
 	all := map[string]agent.Deployment{}
 	for _, o := range d.have {
 		var one agent.Deployment
 		switch o.Kind {
 		case provision.KindBalancer:
-			one, err = d.balancer(o)
+			one, err = d.balancerDeployment(o)
 			one.Revision = edition + "."
 		case provision.KindReplica:
 			m := c.Spec.ModelByName(o.Labels["model"])
 			if m == nil {
-				continue // of a model that the file no longer has: it is about to go
+				continue // its model is no longer in the file: it will be removed
 			}
-			one, err = d.replica(o, m)
+			one, err = d.replicaDeployment(o, m)
 		case provision.KindNameServer:
 			if d := c.Spec.DNS; d == nil || d.Provider != service.DNSEmbedded {
-				continue // it is about to go
+				continue // it will be removed
 			}
 			one, err = d.nameServer()
 		case provision.KindController, provision.KindFirewall, provision.KindIdentity:
@@ -145,7 +144,7 @@ func Deployments(c Content, have []provision.Object) (map[string]agent.Deploymen
 			hash, err = provision.HashOf(one)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("saying what %s is to run: %w", o.ID, err)
+			return nil, fmt.Errorf("building the deployment of %s: %w", o.ID, err)
 		}
 		one.Revision += hash
 		all[o.ID] = one
@@ -153,7 +152,7 @@ func Deployments(c Content, have []provision.Object) (map[string]agent.Deploymen
 	return all, nil
 }
 
-// trusts says whether a machine is what it claims to be, as far as that shows.
+// trusts reports whether a machine is known to be what it claims.
 func (c Content) trusts(o provision.Object) bool {
 	if o.Kind != provision.KindBalancer {
 		return !provision.IsBalancerID(o.ID)
@@ -161,14 +160,14 @@ func (c Content) trusts(o provision.Object) bool {
 	return c.Enrolled == nil || slices.Contains(c.Enrolled[o.ID], o.Handle)
 }
 
-// deployer is one run of Deployments.
-type deployer struct {
+// deploymentBuilder is one call of Deployments.
+type deploymentBuilder struct {
 	Content
 	spec *service.Spec
 	have []provision.Object
 }
 
-// UnitOf is what a machine of a kind calls the unit that it is for.
+// UnitOf returns the name of the main unit of a machine of a kind.
 func UnitOf(k provision.Kind) string {
 	switch k {
 	case provision.KindBalancer:
@@ -179,8 +178,8 @@ func UnitOf(k provision.Kind) string {
 	return "engine"
 }
 
-// balancer is the deployment of a balancer's machine.
-func (d *deployer) balancer(o provision.Object) (agent.Deployment, error) {
+// balancerDeployment returns the deployment of a balancer's machine.
+func (d *deploymentBuilder) balancerDeployment(o provision.Object) (agent.Deployment, error) {
 	files := map[string]string{fileService: string(d.Text)}
 	own := cloud.EndpointsOf(o).Inside
 	c := service.BalancerConfig{
@@ -194,7 +193,7 @@ func (d *deployer) balancer(o provision.Object) (agent.Deployment, error) {
 		c.Models = append(c.Models, service.BalancerModel{Name: m.Name, Aliases: m.Aliases, LoRA: m.Engine.Adapters(), SLO: m.SLO})
 	}
 	d.useStore(&c)
-	if err := d.bring(&c, own, files); err != nil {
+	if err := d.addSecrets(&c, own, files); err != nil {
 		return agent.Deployment{}, err
 	}
 	fixed, err := provision.HashOf(c.Fixed())
@@ -208,18 +207,18 @@ func (d *deployer) balancer(o provision.Object) (agent.Deployment, error) {
 	files[fileConfig] = string(config)
 	units := []agent.Unit{{Name: UnitOf(o.Kind), Args: []string{program, "lb", "--config", fileConfig}, Files: files, Fixed: fixed, Memory: int64(d.spec.Balancer.Memory.Total)}}
 	if machine := d.controllerMachine(); machine != nil && machine.ID == o.ID {
-		u, err := d.controller(o)
+		u, err := d.controllerUnit(o)
 		if err != nil {
 			return agent.Deployment{}, err
 		}
 		units = append(units, u)
 	}
-	return agent.Deployment{Units: units, Cloud: d.actsIn(o.Region.Cloud())}, nil
+	return agent.Deployment{Units: units, Cloud: d.cloudAccess(o.Region.Cloud())}, nil
 }
 
-// actsIn is how a balancer acts in its cloud for the controller; nil where that does so itself,
-// being there, or where there is none.
-func (d *deployer) actsIn(name string) *agent.Cloud {
+// cloudAccess returns the configuration with which a balancer calls its cloud's API for the controller;
+// nil in the controller's own cloud and without a controller.
+func (d *deploymentBuilder) cloudAccess(name string) *agent.Cloud {
 	if d.Bundle == nil || name == homeCloud(d.spec) || cloud.IsHere(service.Region(name+"/")) {
 		return nil
 	}
@@ -232,10 +231,10 @@ func (d *deployer) actsIn(name string) *agent.Cloud {
 	return c
 }
 
-// bring puts the secrets that a balancer's configuration refers to beside it.
-func (d *deployer) bring(c *service.BalancerConfig, own provision.Addresses, files map[string]string) error {
+// addSecrets adds the secrets of a balancer's configuration to its files.
+func (d *deploymentBuilder) addSecrets(c *service.BalancerConfig, own provision.Addresses, files map[string]string) error {
 	if cloud.IsHere(c.Region) {
-		d.refer(c, own)
+		d.referToLocalFiles(c, own)
 		return nil
 	}
 	if auth := c.Balancer.Auth; auth != nil {
@@ -252,7 +251,7 @@ func (d *deployer) bring(c *service.BalancerConfig, own provision.Addresses, fil
 		return nil
 	}
 	if tls.ACME != nil {
-		return d.bringACME(c, own, files)
+		return d.addACMEFiles(c, own, files)
 	}
 	for _, f := range []struct{ key, from, to string }{{"cert", tls.Cert, fileTLSCert}, {"key", tls.Key, fileTLSKey}} {
 		text, err := d.Secrets("file:" + f.from)
@@ -265,49 +264,49 @@ func (d *deployer) bring(c *service.BalancerConfig, own provision.Addresses, fil
 	return nil
 }
 
-// refer lets a balancer on this computer read the files that service.yaml names where they are, so
-// that it takes them up when they change.
-func (d *deployer) refer(c *service.BalancerConfig, own provision.Addresses) {
+// referToLocalFiles lets a balancer on this computer read the files of service.yaml in place, so that it
+// reloads them when they change.
+func (d *deploymentBuilder) referToLocalFiles(c *service.BalancerConfig, own provision.Addresses) {
 	if auth := c.Balancer.Auth; auth != nil {
 		there := *auth
-		there.KeysFrom = d.there(auth.KeysFrom)
+		there.KeysFrom = d.absoluteRef(auth.KeysFrom)
 		c.Balancer.Auth = &there
 	}
 	tls := c.Balancer.TLS
 	switch {
 	case tls == nil:
 	case tls.ACME == nil:
-		c.Balancer.TLS = &service.TLS{Cert: d.path(tls.Cert), Key: d.path(tls.Key)}
+		c.Balancer.TLS = &service.TLS{Cert: d.absolutePath(tls.Cert), Key: d.absolutePath(tls.Key)}
 	default:
 		a := *tls.ACME
-		a.Root = d.path(a.Root)
+		a.Root = d.absolutePath(a.Root)
 		if a.EAB != nil {
-			a.EAB = &service.EAB{KeyID: a.EAB.KeyID, HMAC: d.there(a.EAB.HMAC)}
+			a.EAB = &service.EAB{KeyID: a.EAB.KeyID, HMAC: d.absoluteRef(a.EAB.HMAC)}
 		}
 		c.Balancer.TLS = &service.TLS{ACME: &a}
-		d.obtain(c, own)
+		d.configureCertificate(c, own)
 	}
 }
 
-// there is a reference of service.yaml with the whole path of its file.
-func (d *deployer) there(ref string) string {
+// absoluteRef returns a reference of service.yaml with an absolute file path.
+func (d *deploymentBuilder) absoluteRef(ref string) string {
 	if path, isFile := strings.CutPrefix(ref, "file:"); isFile {
-		return "file:" + d.path(path)
+		return "file:" + d.absolutePath(path)
 	}
 	return ref
 }
 
-// path is a path of service.yaml as a whole one.
-func (d *deployer) path(p string) string {
+// absolutePath returns a path of service.yaml as an absolute path.
+func (d *deploymentBuilder) absolutePath(p string) string {
 	if p == "" || filepath.IsAbs(p) || d.Base == "" {
 		return p
 	}
 	return filepath.Join(d.Base, p)
 }
 
-// obtain says how a balancer obtains the certificate of the service's name. One whose machine has
-// no identity at AWS cannot write to Route 53: it takes up what others obtain.
-func (d *deployer) obtain(c *service.BalancerConfig, own provision.Addresses) {
+// configureCertificate configures how a balancer obtains the certificate of the service's name. A balancer
+// without an AWS identity cannot write to Route 53: it loads certificates that others obtain.
+func (d *deploymentBuilder) configureCertificate(c *service.BalancerConfig, own provision.Addresses) {
 	c.Certificate = &service.CertificateConfig{Name: d.spec.DNS.Name, Dir: dirCertificates}
 	switch {
 	case d.spec.Obtains(service.ChallengeHTTP):
@@ -319,11 +318,11 @@ func (d *deployer) obtain(c *service.BalancerConfig, own provision.Addresses) {
 	}
 }
 
-// bringACME puts what it takes to obtain a certificate beside a balancer's configuration.
-func (d *deployer) bringACME(c *service.BalancerConfig, own provision.Addresses, files map[string]string) error {
+// addACMEFiles adds the files that a balancer needs to obtain a certificate.
+func (d *deploymentBuilder) addACMEFiles(c *service.BalancerConfig, own provision.Addresses, files map[string]string) error {
 	a := *c.Balancer.TLS.ACME
 	c.Balancer.TLS = &service.TLS{ACME: &a}
-	d.obtain(c, own)
+	d.configureCertificate(c, own)
 	var err error
 	if a.Root != "" {
 		if files[fileRoot], err = d.Secrets("file:" + a.Root); err != nil {
@@ -340,9 +339,9 @@ func (d *deployer) bringACME(c *service.BalancerConfig, own provision.Addresses,
 	return nil
 }
 
-// peersOf are all other balancers. They are reached by the admin listener, which knows
-// balancers of the service by their certificates.
-func (d *deployer) peersOf(o provision.Object) []service.PeerConfig {
+// peersOf returns all other balancers. They are reached at the admin listener, which authenticates
+// balancers by certificate.
+func (d *deploymentBuilder) peersOf(o provision.Object) []service.PeerConfig {
 	var peers []service.PeerConfig
 	for _, other := range d.have {
 		if other.Kind != provision.KindBalancer || other.ID == o.ID || !other.PublicIP.IsValid() {
@@ -354,22 +353,22 @@ func (d *deployer) peersOf(o provision.Object) []service.PeerConfig {
 	return peers
 }
 
-// distance is the round trip that is emulated between regions on this computer.
-func (d *deployer) distance(a, b service.Region) time.Duration {
+// distance returns the emulated round trip between regions on this computer.
+func (d *deploymentBuilder) distance(a, b service.Region) time.Duration {
 	if !cloud.IsHere(a) || !cloud.IsHere(b) {
 		return 0
 	}
 	return d.spec.LocalHosts.RTTBetween(a.Place(), b.Place())
 }
 
-// replicasOf are the replicas of a balancer's region that are its own: they are dealt
-// out to the balancers of a region by their numbers, so that none moves when another comes
-// or goes. Machines of static regions belong to the first balancer of all.
-func (d *deployer) replicasOf(o provision.Object) []service.ReplicaConfig {
-	balancers := d.of(provision.KindBalancer, o.Region)
+// replicasOf returns a balancer's replicas: the replicas of a region are assigned to its balancers
+// by number, so that none moves when another is added or removed. Machines of static regions belong
+// to the first balancer.
+func (d *deploymentBuilder) replicasOf(o provision.Object) []service.ReplicaConfig {
+	balancers := d.machinesOf(provision.KindBalancer, o.Region)
 	turn := slices.IndexFunc(balancers, func(b provision.Object) bool { return b.ID == o.ID })
 	var replicas []service.ReplicaConfig
-	for _, r := range d.of(provision.KindReplica, o.Region) {
+	for _, r := range d.machinesOf(provision.KindReplica, o.Region) {
 		at := slices.IndexFunc(d.spec.Models, func(m service.Model) bool { return m.Name == r.Labels["model"] })
 		if at < 0 || !r.PrivateIP.IsValid() || d.Leaving[r.ID] {
 			continue
@@ -387,8 +386,7 @@ func (d *deployer) replicasOf(o provision.Object) []service.ReplicaConfig {
 	return append(replicas, d.attachedTo(o, balancers)...)
 }
 
-// gpuOf is the GPU of a replica: the one that it got, which need not be the one that was tried
-// first and that its label names.
+// gpuOf returns the actual GPU of a replica, which may differ from the first choice in its label.
 func gpuOf(o provision.Object) string {
 	if o.Offering != nil && o.Offering.GPU != "" {
 		return o.Offering.GPU
@@ -396,9 +394,9 @@ func gpuOf(o provision.Object) string {
 	return o.Labels["gpu"]
 }
 
-// attachedTo are the replicas of static regions that are a balancer's: those of its own region
-// dealt out in turn, and of regions without balancers all to the first balancer of the service.
-func (d *deployer) attachedTo(o provision.Object, beside []provision.Object) []service.ReplicaConfig {
+// attachedTo returns a balancer's replicas of static regions: those of its own region in turn, and
+// those of regions without balancers for the service's first balancer.
+func (d *deploymentBuilder) attachedTo(o provision.Object, beside []provision.Object) []service.ReplicaConfig {
 	var replicas []service.ReplicaConfig
 	for _, region := range d.spec.Regions {
 		if region.Name.Cloud() != service.CloudStatic {
@@ -415,8 +413,8 @@ func (d *deployer) attachedTo(o provision.Object, beside []provision.Object) []s
 	return replicas
 }
 
-// of are the machines of a kind in a region.
-func (d *deployer) of(kind provision.Kind, region service.Region) []provision.Object {
+// machinesOf returns the machines of a kind in a region.
+func (d *deploymentBuilder) machinesOf(kind provision.Kind, region service.Region) []provision.Object {
 	var out []provision.Object
 	for _, o := range d.have {
 		if o.Kind == kind && o.Region == region {
@@ -426,7 +424,7 @@ func (d *deployer) of(kind provision.Kind, region service.Region) []provision.Ob
 	return out
 }
 
-// PublicURL is where a balancer in a cloud answers clients.
+// PublicURL returns the URL at which a cloud balancer serves clients.
 func PublicURL(spec *service.Spec, o provision.Object) string {
 	scheme := "http://"
 	if spec.Balancer.TLS != nil {
@@ -435,19 +433,19 @@ func PublicURL(spec *service.Spec, o provision.Object) string {
 	return scheme + cloud.EndpointsOf(o).Outside.PublicFor(spec)
 }
 
-// AdminURL is where it answers operators and other balancers.
+// AdminURL returns the URL at which it serves operators and other balancers.
 func AdminURL(o provision.Object) string {
 	return "https://" + cloud.EndpointsOf(o).Outside.Admin
 }
 
-// engineURL is where a replica lets balancers in.
+// engineURL returns the URL at which a replica accepts balancers.
 func engineURL(o provision.Object) string {
 	return "https://" + cloud.EndpointsOf(o).Inside.Engine
 }
 
-// replica is the deployment of a replica's machine: the engine on loopback, and in front
-// of it a listener that lets balancers in.
-func (d *deployer) replica(o provision.Object, m *service.Model) (agent.Deployment, error) {
+// replicaDeployment returns the deployment of a replica's machine: the engine on loopback, behind a proxy
+// that accepts balancers.
+func (d *deploymentBuilder) replicaDeployment(o provision.Object, m *service.Model) (agent.Deployment, error) {
 	at := cloud.EndpointsOf(o)
 	u, base := unitOf(m, gpusOf(o), at)
 	u.Name, u.Env = UnitOf(o.Kind), m.Engine.Env
@@ -472,7 +470,7 @@ func (d *deployer) replica(o provision.Object, m *service.Model) (agent.Deployme
 	return agent.Deployment{Units: []agent.Unit{u}, Front: &agent.Front{Listen: at.Inside.Engine, To: base}}, nil
 }
 
-// capacityOf is how a machine is paid for; empty where that is not known.
+// capacityOf returns the capacity type of a machine; empty where it is unknown.
 func capacityOf(o provision.Object) service.CapacityType {
 	if o.Offering == nil {
 		return ""
@@ -480,7 +478,7 @@ func capacityOf(o provision.Object) service.CapacityType {
 	return o.Offering.Capacity
 }
 
-// gpusOf is how many GPUs a machine has.
+// gpusOf returns the number of GPUs of a machine.
 func gpusOf(o provision.Object) int {
 	if o.Offering == nil {
 		return 0
@@ -488,7 +486,7 @@ func gpusOf(o provision.Object) int {
 	return o.Offering.GPUs
 }
 
-// imageOf is the container image of an engine; empty where it runs in none.
+// imageOf returns the container image of an engine; empty for one without a container.
 func imageOf(e *service.Engine) string {
 	switch e.Kind {
 	case service.EngineVLLM:
@@ -502,8 +500,8 @@ func imageOf(e *service.Engine) string {
 	return ""
 }
 
-// unitOf is how an engine is started on a machine with so many GPUs, and the port that
-// it listens on. host is the machine's loopback address; containers have their own.
+// unitOf returns the unit of an engine on a machine with a number of GPUs, and its base URL. at
+// contains the machine's loopback address; containers have their own.
 func unitOf(m *service.Model, gpus int, at provision.Endpoints) (u agent.Unit, base string) {
 	if at.Engine != "" { // several share the loopback address
 		args := slices.Insert(provision.SimArgs(m, at.Engine), simSeedAt, "--seed", strings.TrimLeft(at.Engine[strings.LastIndexByte(at.Engine, ':')+1:], "0"))
@@ -513,11 +511,11 @@ func unitOf(m *service.Model, gpus int, at provision.Endpoints) (u agent.Unit, b
 	return u, "http://" + net.JoinHostPort(at.Loopback, strconv.Itoa(port))
 }
 
-// simSeedAt is where the seed stands among the arguments of a simulated engine: after its address
+// simSeedAt is the position of the seed in the arguments of a simulated engine: after its address
 // and model.
 const simSeedAt = 5
 
-// unitOnPort is unitOf where the engine has its usual port.
+// unitOnPort is unitOf for an engine with its default port.
 func unitOnPort(m *service.Model, gpus int, host string) (agent.Unit, int) {
 	e, path := &m.Engine, m.Name
 	if e.Weights != "" {

@@ -11,52 +11,52 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// difference is what has to be done for replicas to be those that are wanted, in the order in
-// which it is done: what serves more comes first.
+// difference contains the changes that lead to the desired replicas, in the order in which they are
+// applied: increases of capacity first.
 type difference struct {
-	reclaim []string                         // donated ones
-	launch  map[cloud.Group]provision.Counts // beside those that are there
-	replace []Swap                           // by others that are launched
-	excess  []provision.Object               // that are given up
+	reclaim []string                         // donated replicas
+	launch  map[cloud.Group]provision.Counts // in addition to the existing replicas
+	replace []Swap                           // with newly launched replicas
+	excess  []provision.Object               // replicas to give up
 }
 
-// Swap is a replica that runs on something else than is wanted.
+// Swap is a replica whose class is not the desired one.
 type Swap struct {
 	Of provision.Object
 	On provision.Class
 }
 
-// String is a line of columns for people.
+// String formats it in columns for display.
 func (s Swap) String() string {
 	return fmt.Sprintf("%s\t%s\t%s -> %s", s.Of.ID, s.Of.Region, runsOn(s.Of), s.On)
 }
 
-// differenceOf is the difference between the replicas of a service and counts of them by group.
-// Replicas that stand in for another region are left as they are. Counts that service.yaml does
-// not allow, or leaves no room for, are told as *BoundsError.
+// differenceOf returns the difference between the replicas of a service and the desired counts by
+// group. It ignores replicas that are a fallback for another region. Counts outside the bounds of
+// service.yaml are returned as *BoundsError.
 func differenceOf(spec *service.Spec, have []provision.Object, decided Decisions, counts map[cloud.Group]provision.Counts) (d difference, short []error) {
 	d.launch = map[cloud.Group]provision.Counts{}
 	groups := slices.SortedFunc(maps.Keys(counts), func(a, b cloud.Group) int {
 		return cmp.Or(cmp.Compare(a.Region, b.Region), cmp.Compare(a.Model, b.Model))
 	})
 	for _, g := range groups {
-		if err := d.add(g, counts[g], spec.BoundsFor(g.Model, g.Region), have, decided); err != nil {
+		if err := d.addGroup(g, counts[g], spec.BoundsFor(g.Model, g.Region), have, decided); err != nil {
 			short = append(short, err)
 		}
 	}
 	return d, short
 }
 
-// add adds the difference of one group.
-func (d *difference) add(g cloud.Group, counts provision.Counts, b service.Bounds, have []provision.Object, decided Decisions) error {
+// addGroup adds the difference of one group.
+func (d *difference) addGroup(g cloud.Group, counts provision.Counts, b service.Bounds, have []provision.Object, decided Decisions) error {
 	wanted := counts.Total()
 	if wanted < b.Min || wanted > b.Max {
 		return &BoundsError{Model: g.Model, Region: g.Region, Count: wanted, Bounds: b}
 	}
-	all := own(have, g)
+	all := replicasIn(have, g)
 	serving := slices.DeleteFunc(slices.Clone(all), func(o provision.Object) bool { return decided.Donation(o.ID) != nil })
-	replaced := succeeded(have)
-	slices.SortStableFunc(serving, func(a, b provision.Object) int { // those go first in whose place another was launched
+	replaced := withReplacement(have)
+	slices.SortStableFunc(serving, func(a, b provision.Object) int { // already replaced ones last, so that they are excess
 		switch {
 		case replaced[a.ID] == replaced[b.ID]:
 			return 0
@@ -78,8 +78,8 @@ func (d *difference) add(g cloud.Group, counts provision.Counts, b service.Bound
 		return true
 	})
 	more := max(0, wanted-serve)
-	room := min(more, max(0, b.Max-len(all)))
-	for _, on := range missing[:room] {
+	capacity := min(more, max(0, b.Max-len(all)))
+	for _, on := range missing[:capacity] {
 		if d.launch[g] == nil {
 			d.launch[g] = provision.Counts{}
 		}
@@ -91,15 +91,15 @@ func (d *difference) add(g cloud.Group, counts provision.Counts, b service.Bound
 		others = others[1:]
 	}
 	d.excess = append(d.excess, others...)
-	if room < more { // donated ones take it up
+	if capacity < more { // donated replicas use it
 		return &BoundsError{Model: g.Model, Region: g.Region, Count: len(all) + more, Bounds: b}
 	}
 	return nil
 }
 
-// own are the replicas of a model in a region, by their numbers, less those that stand in for
+// replicasIn returns the replicas of a model in a region, by number, without those that are a fallback for
 // another region.
-func own(have []provision.Object, g cloud.Group) []provision.Object {
+func replicasIn(have []provision.Object, g cloud.Group) []provision.Object {
 	replicas := slices.DeleteFunc(slices.Clone(have), func(o provision.Object) bool {
 		return o.Kind != provision.KindReplica || o.Gone != "" || cloud.StandsIn(o) != "" || o.Region != g.Region || o.Labels["model"] != g.Model
 	})
@@ -109,7 +109,7 @@ func own(have []provision.Object, g cloud.Group) []provision.Object {
 	return replicas
 }
 
-// unmatched are the replicas that are of no class that is wanted.
+// unmatched returns the replicas whose class is not desired.
 func unmatched(serving []provision.Object, matched map[int]provision.Class) []provision.Object {
 	var others []provision.Object
 	for i, o := range serving {
@@ -120,8 +120,8 @@ func unmatched(serving []provision.Object, matched map[int]provision.Class) []pr
 	return others
 }
 
-// latestDonated are the donated ones of some replicas, those that were donated last first: what
-// they hold is the freshest.
+// latestDonated returns the donated replicas, the most recently donated first, because their caches
+// are the freshest.
 func latestDonated(replicas []provision.Object, decided Decisions) []provision.Object {
 	donated := slices.DeleteFunc(slices.Clone(replicas), func(o provision.Object) bool { return decided.Donation(o.ID) == nil })
 	slices.SortStableFunc(donated, func(a, b provision.Object) int {
@@ -130,13 +130,13 @@ func latestDonated(replicas []provision.Object, decided Decisions) []provision.O
 	return donated
 }
 
-// fits says whether a replica is of a class. One of which it is not known what it runs on is of
-// the zero class alone.
+// fits reports whether a replica is of a class. A replica of unknown class only matches the zero
+// class.
 func fits(on provision.Class, o provision.Object) bool {
 	return on == provision.Class{} || o.Offering != nil && on.Takes(*o.Offering)
 }
 
-// runsOn is the class of a replica; the zero class where that is not known.
+// runsOn returns the class of a replica; the zero class where it is unknown.
 func runsOn(o provision.Object) provision.Class {
 	if o.Offering == nil {
 		return provision.Class{}
@@ -144,8 +144,8 @@ func runsOn(o provision.Object) provision.Class {
 	return provision.ClassOf(*o.Offering)
 }
 
-// minus is a set less another.
-func minus(set, less map[string]bool) map[string]bool {
+// subtract returns the difference of two sets.
+func subtract(set, less map[string]bool) map[string]bool {
 	left := maps.Clone(set)
 	maps.DeleteFunc(left, func(id string, _ bool) bool { return less[id] })
 	return left

@@ -1,9 +1,9 @@
-// Package fleet brings the machines of a service up in clouds, takes them down, and
-// finds those that no service owns. It joins what provision/cloud wants with what
-// the providers say there is.
+// Package fleet deploys the machines of a service in clouds, deletes them, and finds machines
+// without a service. It combines the desired state of provision/cloud with the providers' observed
+// state.
 //
-// Read fleet.go first (what would change), then up.go (changing it, and moving on
-// to other regions), down.go and orphans.go; deploy.go and handover.go, what machines
-// are to run and how they get it. bundle.go is what the machine of the controller gets
-// beyond that, reconciler.go and actuator.go what the controller does with it.
+// Read fleet.go first (planning changes), then up.go (applying them, with fallback to other
+// regions), down.go and orphans.go; deploy.go and delivery.go contain the deployments of machines
+// and their delivery. bundle.go is the additional content for the controller's machine,
+// reconciler.go and actuator.go the part that runs in the controller.
 package fleet

@@ -9,18 +9,17 @@ import (
 	"skyserve/provision"
 )
 
-// downRounds bounds how often what is left is looked for and removed: lists of
-// clouds lag behind, so that something may show up late.
-const downRounds = 3
+// maxDownRounds is the maximum number of attempts to list and delete remaining objects: lists of
+// clouds are eventually consistent, so that an object may appear late.
+const maxDownRounds = 3
 
-// Down removes every object of a service from the clouds of a provider and makes
-// sure that they are gone. Balancers go first: a controller beside one of them, if it was
-// not dismissed, would launch replicas again. It needs nothing but the name and the owner; an empty
-// owner removes what anybody of this account made under that name. A
-// *provision.LeftoverError lists what is still there.
+// Down deletes every object of a service from the clouds of a provider and verifies that they are
+// gone. Balancers are deleted first: a controller beside one of them that was not stopped would
+// launch replicas again. It only needs the name and the owner; an empty owner deletes all objects
+// of that name in the account. A *provision.LeftoverError lists the remaining objects.
 func Down(ctx context.Context, p provision.Provider, name, owner string, progress provision.Progress) error {
 	var failure error
-	for range downRounds {
+	for range maxDownRounds {
 		have, err := p.List(ctx, name)
 		if err != nil {
 			return err

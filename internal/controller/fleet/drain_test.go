@@ -35,14 +35,14 @@ func party(t *testing.T, a *identity.Authority, role identity.Role) identity.Par
 	return identity.NewParty(chain, key)
 }
 
-// administered is the admin API of a balancer that has one replica.
-type administered struct {
+// adminClient is the admin API of a balancer that has one replica.
+type adminClient struct {
 	mu     sync.Mutex
 	worker telemetry.Worker
 	asked  []string
 }
 
-func (a *administered) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (a *adminClient) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	request := r.Method + " " + r.URL.Path
@@ -100,8 +100,8 @@ func TestAReplicaIsEmptiedAndUsedAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	owner := &administered{worker: telemetry.Worker{ReplicaConfig: service.ReplicaConfig{ID: "us-0"}, State: service.StateReady, Outstanding: 1}}
-	other := &administered{worker: telemetry.Worker{ReplicaConfig: service.ReplicaConfig{ID: "us-1"}, State: service.StateDraining, DrainedBy: telemetry.ByUp}}
+	owner := &adminClient{worker: telemetry.Worker{ReplicaConfig: service.ReplicaConfig{ID: "us-0"}, State: service.StateReady, Outstanding: 1}}
+	other := &adminClient{worker: telemetry.Worker{ReplicaConfig: service.ReplicaConfig{ID: "us-1"}, State: service.StateDraining, DrainedBy: telemetry.ByUp}}
 	h := &fleet.Handover{Party: party(t, authority, identity.Operator)}
 	network := fmt.Sprintf("127.%d.%d.", 200+os.Getpid()%50, os.Getpid()/50%250)
 	for n, api := range []http.Handler{owner, http.NotFoundHandler(), other, nil} { // the last is away
@@ -142,7 +142,7 @@ func TestWhatSomebodyElseDrainedStaysDrained(t *testing.T) {
 	}
 	for n, by := range []string{"", telemetry.ByController} {
 		ip := fmt.Sprintf("127.%d.%d.%d", 200+os.Getpid()%50, os.Getpid()/50%250, 10+n)
-		b := &administered{worker: telemetry.Worker{ReplicaConfig: service.ReplicaConfig{ID: "us-0"}, State: service.StateDraining, DrainedBy: by}}
+		b := &adminClient{worker: telemetry.Worker{ReplicaConfig: service.ReplicaConfig{ID: "us-0"}, State: service.StateDraining, DrainedBy: by}}
 		listen(t, ip, party(t, authority, identity.Balancer), b)
 		h := &fleet.Handover{Party: party(t, authority, identity.Operator), Have: []provision.Object{
 			{ID: "lb-us-0", Kind: provision.KindBalancer, PublicIP: netip.MustParseAddr(ip)},

@@ -13,56 +13,56 @@ import (
 	"skyserve/provision"
 )
 
-// Notes keeps documents about a service where its operator is: local.Service. Note leaves v as it
-// is where there is none of that name.
+// Notes stores documents about a service on its operator's machine: local.Service. Note leaves v
+// unchanged where there is no document with that name.
 type Notes interface {
 	Note(name string, v any) error
 	TakeNote(name string, v any) error
 }
 
-// noteEnrolments is the name of the note of the balancers that were launched.
+// noteEnrolments is the name of the document of launched balancers.
 const noteEnrolments = "balancers.json"
 
-// maxLaunches bounds what is remembered of one id: what runs, what takes its place, and two that
-// were begun and never seen again.
+// maxLaunches is the maximum number of recorded launches per ID: the running machine, its
+// replacement, and two that were started and never seen again.
 const maxLaunches = 4
 
-// labelLaunch is the label by which a machine is known as the one that was launched, by whoever
-// was ended before the cloud answered.
+// labelLaunch is the label that identifies a launched machine to a process that crashed before the
+// cloud responded.
 const labelLaunch = "launch"
 
-// Enrolments are the balancers' machines that an `up` of this operator launched. A machine says
-// by its tags that it is a balancer, and whoever may launch machines in the account may give
-// their own these tags. Balancers are handed secrets, one of them all of the service: only
-// what is in here is enrolled as one. It is for several goroutines at once.
+// Enrolments records the balancer machines that an `up` of this operator launched. A machine's tags
+// claim that it is a balancer, and everyone who may launch machines in the account can set these
+// tags. Balancers receive secrets, one of them all secrets of the service: only recorded machines
+// are enrolled as balancers. It is safe for concurrent use.
 type Enrolments struct {
 	notes Notes
 
 	mu       sync.Mutex
-	launches []launched
+	launches []launchRecord
 }
 
-// launched is one launch of a balancer's machine.
-type launched struct {
+// launchRecord is one launch of a balancer's machine.
+type launchRecord struct {
 	ID string `json:"id"`
-	// Word is what the machine carries as labelLaunch. It is noted before the launch.
-	Word string `json:"word,omitempty"`
-	// Handle is what the cloud calls it; empty while no answer came.
+	// Label is the machine's value of labelLaunch. It is recorded before the launch.
+	Label string `json:"word,omitempty"`
+	// Handle is the machine's ID in the cloud; empty until the cloud responds.
 	Handle string `json:"handle,omitempty"`
-	// Fingerprint is that of the key that it told first; empty before.
+	// Fingerprint is the fingerprint of the first key that the machine reported; empty before.
 	Fingerprint string `json:"fingerprint,omitempty"`
 }
 
-// ReadEnrolments reads what is noted of a service. A new one has none.
+// ReadEnrolments reads the record of a service. A new service has none.
 func ReadEnrolments(notes Notes) (*Enrolments, error) {
 	e := &Enrolments{notes: notes}
 	if err := notes.Note(noteEnrolments, &e.launches); err != nil {
-		return nil, fmt.Errorf("%w: remove the file, and balancers that have a certificate of the service are noted again", err)
+		return nil, fmt.Errorf("%w: remove the file; balancers with a certificate of the service are then recorded again", err)
 	}
 	return e, nil
 }
 
-// Handles are what clouds call the balancers' machines that are known, by id.
+// Handles returns the cloud IDs of the recorded balancer machines, by machine ID.
 func (e *Enrolments) Handles() map[string][]string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -75,13 +75,13 @@ func (e *Enrolments) Handles() map[string][]string {
 	return all
 }
 
-// isLaunched says whether a machine is one that was launched here.
+// isLaunched reports whether a machine was launched here.
 func (e *Enrolments) isLaunched(o provision.Object) bool {
 	return slices.Contains(e.Handles()[o.ID], o.Handle)
 }
 
-// change changes what is remembered, and notes it.
-func (e *Enrolments) change(to func([]launched) []launched) error {
+// update changes the record and stores it.
+func (e *Enrolments) update(to func([]launchRecord) []launchRecord) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	launches := to(slices.Clone(e.launches))
@@ -92,14 +92,14 @@ func (e *Enrolments) change(to func([]launched) []launched) error {
 	return nil
 }
 
-// beginLaunch notes that a machine is about to be launched, and returns the word that it is to
-// carry: that of the launch of which nothing was heard, where there is one, so that its machine is
-// found rather than made twice.
+// beginLaunch records an imminent launch and returns the machine's launch label: that of an
+// unconfirmed earlier launch where there is one, so that its machine is found instead of created
+// twice.
 func (e *Enrolments) beginLaunch(id string) (word string, err error) {
 	e.mu.Lock()
 	for _, l := range e.launches {
 		if l.ID == id && l.Handle == "" {
-			word = l.Word
+			word = l.Label
 		}
 	}
 	e.mu.Unlock()
@@ -107,14 +107,16 @@ func (e *Enrolments) beginLaunch(id string) (word string, err error) {
 		return word, nil
 	}
 	word = strings.ToLower(rand.Text())
-	return word, e.change(func(all []launched) []launched { return bounded(append(all, launched{ID: id, Word: word})) })
+	return word, e.update(func(all []launchRecord) []launchRecord {
+		return bounded(append(all, launchRecord{ID: id, Label: word}))
+	})
 }
 
-// finishLaunch notes what the machine with this word is called.
+// finishLaunch records the cloud ID of the machine with a launch label.
 func (e *Enrolments) finishLaunch(id, word, handle string) error {
-	return e.change(func(all []launched) []launched {
+	return e.update(func(all []launchRecord) []launchRecord {
 		for i, l := range all {
-			if l.ID == id && l.Word == word && l.Handle == "" {
+			if l.ID == id && l.Label == word && l.Handle == "" {
 				all[i].Handle = handle
 			}
 		}
@@ -122,13 +124,13 @@ func (e *Enrolments) finishLaunch(id, word, handle string) error {
 	})
 }
 
-// Adopt notes machines that Examine found to be known.
+// Adopt records machines that Examine found to be known.
 func (e *Enrolments) Adopt(machines []provision.Object) error {
 	for _, o := range machines {
 		word := o.Labels[labelLaunch]
-		err := e.change(func(all []launched) []launched {
-			all = slices.DeleteFunc(all, func(l launched) bool { return l.ID == o.ID && l.Handle == "" && l.Word == word })
-			return bounded(append(all, launched{ID: o.ID, Word: word, Handle: o.Handle}))
+		err := e.update(func(all []launchRecord) []launchRecord {
+			all = slices.DeleteFunc(all, func(l launchRecord) bool { return l.ID == o.ID && l.Handle == "" && l.Label == word })
+			return bounded(append(all, launchRecord{ID: o.ID, Label: word, Handle: o.Handle}))
 		})
 		if err != nil {
 			return err
@@ -137,8 +139,8 @@ func (e *Enrolments) Adopt(machines []provision.Object) error {
 	return nil
 }
 
-// bounded drops the oldest launches of each id, so that as many stay as maxLaunches says.
-func bounded(all []launched) []launched {
+// bounded drops the oldest launches of each ID beyond maxLaunches.
+func bounded(all []launchRecord) []launchRecord {
 	count := map[string]int{}
 	for i := len(all) - 1; i >= 0; i-- {
 		if count[all[i].ID]++; count[all[i].ID] > maxLaunches {
@@ -148,11 +150,11 @@ func bounded(all []launched) []launched {
 	return all
 }
 
-// pinKey holds a machine to the key that it told first. Its error is an *identity.PinError where
-// it tells another.
+// pinKey pins a machine to the first key that it reports. Another key returns an
+// *identity.PinError.
 func (e *Enrolments) pinKey(o provision.Object, fingerprint string) error {
 	e.mu.Lock()
-	i := slices.IndexFunc(e.launches, func(l launched) bool { return l.ID == o.ID && l.Handle == o.Handle })
+	i := slices.IndexFunc(e.launches, func(l launchRecord) bool { return l.ID == o.ID && l.Handle == o.Handle })
 	var had string
 	if i >= 0 {
 		had = e.launches[i].Fingerprint
@@ -166,7 +168,7 @@ func (e *Enrolments) pinKey(o provision.Object, fingerprint string) error {
 	case had != "":
 		return fmt.Errorf("reading the key of %s (%s): %w", o.ID, o.Handle, &identity.PinError{Want: had, Found: fingerprint})
 	}
-	return e.change(func(all []launched) []launched {
+	return e.update(func(all []launchRecord) []launchRecord {
 		for i, l := range all {
 			if l.ID == o.ID && l.Handle == o.Handle {
 				all[i].Fingerprint = fingerprint
@@ -176,11 +178,11 @@ func (e *Enrolments) pinKey(o provision.Object, fingerprint string) error {
 	})
 }
 
-// Examine finds the strangers among machines: those that claim to be balancers, or have the id of
-// one, and that no `up` of this operator launched. isCertified says whether the agent of a machine
-// shows a good certificate of the service in the machine's name: where this operator's record was
-// lost, and no other machine has that name, it proves who the machine is, since its key was
-// certified before. known are those that are no strangers and are not noted yet: see Adopt.
+// Examine finds strangers: machines that claim to be balancers, or have the ID of one, but were not
+// launched by an `up` of this operator. isCertified reports whether a machine's agent presents a
+// valid certificate of the service with the machine's name. Where this operator's record was lost
+// and the name is unique, that proves the machine's identity, since its key was certified before.
+// known are valid machines that are not recorded yet: see Adopt.
 func (e *Enrolments) Examine(machines []provision.Object, isCertified func(provision.Object) bool) (strangers, known []provision.Object) {
 	noted := e.Handles()
 	running := slices.DeleteFunc(slices.Clone(machines), func(o provision.Object) bool {
@@ -196,7 +198,7 @@ func (e *Enrolments) Examine(machines []provision.Object, isCertified func(provi
 		case o.Kind != provision.KindBalancer:
 			strangers = append(strangers, o)
 		case slices.Contains(noted[o.ID], o.Handle):
-		case e.awaits(o) && carried[o.ID+" "+o.Labels[labelLaunch]] == 1, named[o.ID] == 1 && isCertified(o):
+		case e.hasLaunchLabel(o) && carried[o.ID+" "+o.Labels[labelLaunch]] == 1, named[o.ID] == 1 && isCertified(o):
 			known = append(known, o)
 		default:
 			strangers = append(strangers, o)
@@ -205,28 +207,28 @@ func (e *Enrolments) Examine(machines []provision.Object, isCertified func(provi
 	return strangers, known
 }
 
-// awaits says whether a machine carries the word of a launch of which nothing was heard.
-func (e *Enrolments) awaits(o provision.Object) bool {
+// hasLaunchLabel reports whether a machine has the launch label of an unconfirmed launch.
+func (e *Enrolments) hasLaunchLabel(o provision.Object) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return slices.ContainsFunc(e.launches, func(l launched) bool {
-		return l.ID == o.ID && l.Handle == "" && l.Word != "" && l.Word == o.Labels[labelLaunch]
+	return slices.ContainsFunc(e.launches, func(l launchRecord) bool {
+		return l.ID == o.ID && l.Handle == "" && l.Label != "" && l.Label == o.Labels[labelLaunch]
 	})
 }
 
-// StrangersError is machines that claim to be balancers and that no operator launched.
+// StrangersError is machines that claim to be balancers but were not launched by an operator.
 type StrangersError struct{ Machines []provision.Object }
 
-// Error names them.
+// Error returns a message with the machines.
 func (e *StrangersError) Error() string {
 	var all []string
 	for _, o := range e.Machines {
 		all = append(all, fmt.Sprintf("%s (%s in %s)", o.ID, o.Handle, o.Region))
 	}
-	return fmt.Sprintf("%s: claims to be a balancer; no 'skyserve up' launched it, and it has no certificate of the service: it is handed no secrets", strings.Join(all, ", "))
+	return fmt.Sprintf("%s: claims to be a balancer, but was not launched by 'skyserve up' and has no certificate of the service; it receives no secrets", strings.Join(all, ", "))
 }
 
-// Hint is what to do about them, where the service is that of a file.
+// Hint returns how to resolve it, for the service of a file.
 func (e *StrangersError) Hint(file string) string {
 	var flags []string
 	for _, o := range e.Machines {
@@ -234,17 +236,17 @@ func (e *StrangersError) Hint(file string) string {
 			flags = append(flags, flag)
 		}
 	}
-	return fmt.Sprintf("find out who launched it (CloudTrail, Cloud Audit Logs), then: skyserve up %s %s", file, strings.Join(flags, " "))
+	return fmt.Sprintf("find out who launched it (CloudTrail, Cloud Audit Logs), then run: skyserve up %s %s", file, strings.Join(flags, " "))
 }
 
-// noting launches machines, and notes balancers before and after.
-type noting struct {
+// recordingProvider launches machines and records balancers before and after.
+type recordingProvider struct {
 	provision.Provider
 	enrolments *Enrolments
 }
 
 // Launch implements provision.Provider.
-func (n noting) Launch(ctx context.Context, w provision.Want) (provision.Object, error) {
+func (n recordingProvider) Launch(ctx context.Context, w provision.Want) (provision.Object, error) {
 	if w.Kind != provision.KindBalancer {
 		return n.Provider.Launch(ctx, w)
 	}
@@ -263,7 +265,7 @@ func (n noting) Launch(ctx context.Context, w provision.Want) (provision.Object,
 		return o, err
 	case n.enrolments.isLaunched(o):
 		return o, nil
-	case o.Labels[labelLaunch] != word: // it was there already, and this did not launch it
+	case o.Labels[labelLaunch] != word: // it existed before this launch
 		return o, &StrangersError{Machines: []provision.Object{o}}
 	}
 	return o, n.enrolments.finishLaunch(w.ID, word, o.Handle)

@@ -11,35 +11,34 @@ import (
 	"skyserve/provision"
 )
 
-// RefusedError is a replica that stays on what it runs on, since what a plan wants it to run
-// on cannot be had now.
+// RefusedError is a replica that keeps its machine class, because the desired class is unavailable.
 type RefusedError struct {
 	ID     string
-	On     provision.Class // what is wanted
+	On     provision.Class // the desired class
 	Runs   provision.Class
 	Reason string
 }
 
-// Error names the replica, what is wanted, and why that is not.
+// Error returns a message with the replica, the desired class and the reason.
 func (e *RefusedError) Error() string {
-	return fmt.Sprintf("%s stays on %s: %s was wanted: %s", e.ID, e.Runs, e.On, e.Reason)
+	return fmt.Sprintf("%s stays on %s: %s is unavailable: %s", e.ID, e.Runs, e.On, e.Reason)
 }
 
-// Exchange launches a replica of a class in the place of one that exists, which serves until
-// the other does: balancers then leave it, and the controller gives it back. It returns the
-// launch. There is nothing to fall back to: where that class cannot be had, or
-// replicas.max leaves no room for both, the error is a *RefusedError and nothing changed.
+// Exchange launches a replacement of a class for an existing replica, which serves until the
+// replacement is ready: balancers then stop using it, and the controller deletes it. It returns the
+// launch. There is no fallback: where that class is unavailable, or replicas.max does not allow
+// both, the error is a *RefusedError and nothing has changed.
 func (f *Fleet) Exchange(ctx context.Context, have []provision.Object, of provision.Object, on provision.Class, progress provision.Progress) (launched provision.Change, err error) {
 	refused := &RefusedError{ID: of.ID, On: on}
 	if of.Offering != nil {
 		refused.Runs = provision.ClassOf(*of.Offering)
 	}
-	c, own, err := f.successor(have, of)
+	c, own, err := f.planReplacement(have, of)
 	if err != nil {
 		return launched, err
 	}
 	if own == nil {
-		refused.Reason = "replicas.max leaves no room to launch one before the other goes"
+		refused.Reason = "replicas.max does not allow a replacement before the old replica is removed"
 		return launched, refused
 	}
 	offers := slices.DeleteFunc(slices.Clone(c.Want.Offers), func(o provision.Offering) bool { return !on.Takes(o) })
@@ -52,10 +51,10 @@ func (f *Fleet) Exchange(ctx context.Context, have []provision.Object, of provis
 		now = f.Now
 	}
 	refused.Reason = "its cloud has no capacity"
-	if c.Want.Offers = f.notRefused(offers, now()); len(c.Want.Offers) == 0 {
+	if c.Want.Offers = f.withoutRefused(offers, now()); len(c.Want.Offers) == 0 {
 		return launched, refused
 	}
-	_, err = provision.Apply(ctx, provision.Changes{c}, f.launcher(), f.options(&Plan{Have: have}, progress))
+	_, err = provision.Apply(ctx, provision.Changes{c}, f.launcher(), f.applyOptions(&Plan{Have: have}, progress))
 	var none *provision.NoCapacityError
 	if errors.As(err, &none) {
 		return launched, refused
@@ -66,9 +65,9 @@ func (f *Fleet) Exchange(ctx context.Context, have []provision.Object, of provis
 	return c, nil
 }
 
-// exchange carries out the replacements of an order, and returns the ids of what it launched.
-func (k *Reconciler) exchange(ctx context.Context, o *opened, orders []controller.Replacing) (launched []string, err error) {
-	for _, r := range orders {
+// replaceReplicas applies replacements and returns the IDs of the launched replicas.
+func (k *Reconciler) replaceReplicas(ctx context.Context, o *bundleState, replacements []controller.Replacing) (launched []string, err error) {
+	for _, r := range replacements {
 		s, failed := k.observe(ctx, o)
 		if failed != nil {
 			return launched, errors.Join(err, failed)
@@ -79,7 +78,7 @@ func (k *Reconciler) exchange(ctx context.Context, o *opened, orders []controlle
 		if at < 0 {
 			continue // it has ended meanwhile
 		}
-		failed = k.plans(ctx, o, s)
+		failed = k.limitPlanning(ctx, o, s)
 		c, refused := o.fleet.Exchange(ctx, s.have, s.have[at], r.On, k.progress)
 		if err = errors.Join(err, failed, refused); refused == nil {
 			launched = append(launched, c.ID())

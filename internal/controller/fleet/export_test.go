@@ -3,4 +3,4 @@ package fleet
 import "skyserve/provision"
 
 // SeeBy has the reconciler told how machines do, instead of asking them.
-func (k *Reconciler) SeeBy(eyes func(have []provision.Object) map[string]Seen) { k.eyes = eyes }
+func (k *Reconciler) SeeBy(eyes func(have []provision.Object) map[string]Seen) { k.prober = eyes }

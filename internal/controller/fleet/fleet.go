@@ -16,30 +16,30 @@ import (
 // Fleet is the machines of one service in clouds.
 type Fleet struct {
 	Spec *service.Spec
-	// Owner is whose service it is: provision.Want.Owner.
+	// Owner is the owner of the service: provision.Want.Owner.
 	Owner string
-	// Provider is all clouds of the service as one.
+	// Provider combines all clouds of the service.
 	Provider provision.Provider
-	// UserData is the cloud-init document of a machine.
+	// UserData returns the cloud-init document of a machine.
 	UserData func(cloud.Node) (string, error)
-	// Settle returns when a machine does its work; nil = being launched is enough.
+	// Settle returns when a machine is working; nil = it only needs to be launched.
 	Settle func(ctx context.Context, o provision.Object) error
-	// Drain returns when a machine has nothing left to finish; nil = it has nothing.
+	// Drain returns when a machine has no outstanding requests; nil = no draining.
 	Drain func(ctx context.Context, o provision.Object)
-	// Enrolments is where balancers are noted that are launched; nil = none is.
+	// Enrolments records launched balancers; nil = not recorded.
 	Enrolments *Enrolments
-	// Have lists what there is; nil = the Provider does.
+	// Have lists the existing objects; nil = list them with Provider.
 	Have func(ctx context.Context) ([]provision.Object, error)
-	// Now is the clock by which refused offerings are remembered; nil = time.Now.
+	// Now is the clock for remembering refused offerings; nil = time.Now.
 	Now func() time.Time
 
 	// Going, Counts and ZoneID are those of cloud.Input.
 	Going  map[string]bool
 	Counts map[cloud.Group]provision.Counts
 	ZoneID string
-	// Build is the program that machines on this computer are to run; empty = whichever they do.
+	// Build is the program version for machines on this computer; empty = unchanged.
 	Build string
-	// Only says which changes are carried out; nil = all of them.
+	// Only selects the changes to apply; nil = all.
 	Only func(*Plan, provision.Change) bool
 
 	exhausted provision.Exhausted
@@ -48,21 +48,19 @@ type Fleet struct {
 	prices    Prices
 }
 
-// Plan is what has to change in the clouds.
+// Plan is the necessary changes in the clouds.
 type Plan struct {
 	Have    []provision.Object
 	Wants   []provision.Want
 	Changes provision.Changes
-	// Missing are replicas that no region has room for, by the model and the region
-	// that lacks them.
+	// Missing is the number of replicas without capacity in any region, by model and home region.
 	Missing map[cloud.Group]int
-	// Unpriced says by region why its cloud did not tell prices, or not all of them: list
-	// prices stand in.
+	// Unpriced contains, by region, why its cloud returned no or incomplete prices; list prices are
+	// used instead.
 	Unpriced map[service.Region]error
 }
 
-// CostPerHour is what the machines cost an hour, now and once the changes are
-// done, in USD.
+// CostPerHour returns the hourly cost of the machines in USD, before and after the changes.
 func (p *Plan) CostPerHour() (now, then float64) {
 	for _, o := range p.Have {
 		if o.Gone == "" {
@@ -72,8 +70,7 @@ func (p *Plan) CostPerHour() (now, then float64) {
 	return now, now + p.Changes.CostPerHour()
 }
 
-// Bills says whether carrying the plan out makes or removes what is billed, so that
-// a person should be asked.
+// Bills reports whether the plan creates or deletes billed machines, which requires confirmation.
 func (p *Plan) Bills() bool {
 	return slices.ContainsFunc(p.Changes, func(c provision.Change) bool {
 		machine := (c.Kind() == provision.KindBalancer || c.Kind() == provision.KindReplica) && !cloud.IsHere(c.Region())
@@ -81,29 +78,29 @@ func (p *Plan) Bills() bool {
 	})
 }
 
-// Plan looks at the clouds and says what has to change. Nothing is changed. Errors
-// include *provision.SpecError, *provision.CredentialsError, and
-// *provision.OwnedError where the name is somebody else's service.
+// Plan observes the clouds and returns the necessary changes without applying them. Errors include
+// *provision.SpecError, *provision.CredentialsError, and *provision.OwnedError where the name
+// belongs to another owner's service.
 func (f *Fleet) Plan(ctx context.Context) (*Plan, error) {
 	if err := cloud.Check(f.Spec); err != nil {
 		return nil, err
 	}
-	if err := f.lookAtPrices(ctx); err != nil {
+	if err := f.readPrices(ctx); err != nil {
 		return nil, err
 	}
 	return f.plan(ctx, nil)
 }
 
-// plan is Plan with what could not be had a moment ago.
+// plan is Plan with the number of replicas that had no capacity.
 func (f *Fleet) plan(ctx context.Context, short map[cloud.Group]int) (*Plan, error) {
-	have, err := f.list(ctx)
+	have, err := f.listObjects(ctx)
 	if err != nil {
 		return nil, err
 	}
 	return f.planFor(have, short)
 }
 
-// planFor is what has to change where have is what there is.
+// planFor returns the changes for a list of existing objects.
 func (f *Fleet) planFor(have []provision.Object, short map[cloud.Group]int) (*Plan, error) {
 	l, err := cloud.Plan(cloud.Input{
 		Spec: f.Spec, Owner: f.Owner, Offers: priced(f.offers, f.prices), Have: have, Short: short, Going: f.Going, Counts: f.Counts, ZoneID: f.ZoneID, UserData: f.UserData,
@@ -117,7 +114,7 @@ func (f *Fleet) planFor(have []provision.Object, short map[cloud.Group]int) (*Pl
 		}
 	}
 	p := &Plan{
-		Have: have, Wants: l.Wants, Changes: provision.Diff(l.Wants, f.unlike(have)), Missing: l.Missing, Unpriced: f.prices.Unknown,
+		Have: have, Wants: l.Wants, Changes: provision.Diff(l.Wants, f.markReplaced(have)), Missing: l.Missing, Unpriced: f.prices.Unknown,
 	}
 	for i, c := range p.Changes {
 		if reason, is := f.replacement(c); is {
@@ -130,8 +127,8 @@ func (f *Fleet) planFor(have []provision.Object, short map[cloud.Group]int) (*Pl
 	return p, nil
 }
 
-// list is what there is of the service; an error where it is somebody else's.
-func (f *Fleet) list(ctx context.Context) ([]provision.Object, error) {
+// listObjects returns the objects of the service; an error where another owner has it.
+func (f *Fleet) listObjects(ctx context.Context) ([]provision.Object, error) {
 	if f.Have != nil {
 		return f.Have(ctx)
 	}
@@ -139,14 +136,14 @@ func (f *Fleet) list(ctx context.Context) ([]provision.Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	return have, f.owned(have)
+	return have, f.checkOwner(have)
 }
 
-// owned is an error where objects are somebody else's.
-func (f *Fleet) owned(have []provision.Object) error {
+// checkOwner returns an error where objects belong to another owner.
+func (f *Fleet) checkOwner(have []provision.Object) error {
 	for _, o := range have {
 		if o.Owner == "" && (cloud.IsHere(o.Region) || o.Region == "") {
-			continue // a process of a version before machines had owners here
+			continue // a process from a version without owners for local machines
 		}
 		if o.Owner != f.Owner {
 			return &provision.OwnedError{What: "the service " + f.Spec.Name, Where: string(o.Region), Owner: o.Owner}
@@ -155,14 +152,14 @@ func (f *Fleet) owned(have []provision.Object) error {
 	return nil
 }
 
-// look asks every rented region at once what it offers.
-func (f *Fleet) look(ctx context.Context) error {
+// readOfferings reads the offerings of every cloud region concurrently.
+func (f *Fleet) readOfferings(ctx context.Context) error {
 	f.offers = map[service.Region]provision.Offerings{}
-	return f.joined(f.ask(ctx, cloud.Regions(f.Spec)))
+	return f.joinErrors(f.queryOfferings(ctx, cloud.Regions(f.Spec)))
 }
 
-// joined is the errors of rented regions as one, in their order; nil without any.
-func (f *Fleet) joined(failed map[service.Region]error) error {
+// joinErrors joins the errors of cloud regions, in their order; nil without any.
+func (f *Fleet) joinErrors(failed map[service.Region]error) error {
 	var all []error
 	for _, r := range cloud.Regions(f.Spec) {
 		all = append(all, failed[r])
@@ -170,9 +167,9 @@ func (f *Fleet) joined(failed map[service.Region]error) error {
 	return errors.Join(all...)
 }
 
-// ask asks regions at once what they offer, and returns why some did not say: of those it
-// is known what they said before.
-func (f *Fleet) ask(ctx context.Context, regions []service.Region) map[service.Region]error {
+// queryOfferings reads the offerings of regions concurrently and returns the failures; failed regions keep
+// their previous offerings.
+func (f *Fleet) queryOfferings(ctx context.Context, regions []service.Region) map[service.Region]error {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	failed := map[service.Region]error{}
@@ -182,7 +179,7 @@ func (f *Fleet) ask(ctx context.Context, regions []service.Region) map[service.R
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
-				failed[r] = fmt.Errorf("asking %s what it offers: %w", r, err)
+				failed[r] = fmt.Errorf("listing the offerings of %s: %w", r, err)
 				return
 			}
 			f.offers[r] = offers

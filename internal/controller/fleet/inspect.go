@@ -19,10 +19,10 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// Bounds of a look, each with its reason.
+// Timeouts of an observation, with their reasons.
 const (
-	regionTimeout  = 10 * time.Second // a cloud half a world away may throttle, and is then asked again
-	machineTimeout = 2 * time.Second  // five round trips by way of a balancer half a world away take 1.5 s
+	regionTimeout  = 10 * time.Second // a distant cloud may throttle, and is then retried
+	machineTimeout = 2 * time.Second  // five round trips through a distant balancer take 1.5 s
 )
 
 // Lister lists the objects of a service in one region: a provision.Provider.
@@ -30,52 +30,52 @@ type Lister interface {
 	List(ctx context.Context, service string) ([]provision.Object, error)
 }
 
-// Inspector looks at a service in clouds and changes nothing. A region or a machine
-// that hangs hides none of the others. It is for one caller at a time.
+// Inspector observes a service in clouds and changes nothing. An unresponsive region or machine
+// does not hide the others. It is not safe for concurrent use.
 type Inspector struct {
-	// Fleet is the service as `up` wants it. Without its UserData it is not known what
-	// `up` would change.
+	// Fleet is the desired service of `up`. Without its UserData the changes of `up` are unknown.
 	Fleet *Fleet
-	// Lists says who lists each of the service's rented regions. Objects that several
-	// of them list, such as a cloud's identities, count once.
+	// Lists contains the lister of each cloud region of the service. Objects that several of them
+	// list, such as a cloud's identities, count once.
 	Lists map[service.Region]Lister
-	// Ask asks the agent of a machine, one of all there are, how it does.
+	// Ask reads the status of a machine's agent; have is all machines.
 	Ask func(ctx context.Context, have []provision.Object, o provision.Object) (agent.Status, error)
-	// Snapshot asks a balancer what it says of the service; nil = nobody does.
+	// Snapshot reads a balancer's snapshot of the service; nil = not read.
 	Snapshot func(ctx context.Context, o provision.Object) (*telemetry.Snapshot, error)
-	// Decisions are those about replicas on this computer, Problem what is wrong with what is kept.
+	// Decisions are the decisions about replicas on this computer, Problem what is wrong with the
+	// local state.
 	Decisions Decisions
 	Problem   string
-	// Enrolments are the balancers that were launched here; nil = that is not known here. File is
-	// the service.yaml that is named to those who have to bring the service up again.
+	// Enrolments records the balancers that were launched here; nil = unknown. File is the
+	// service.yaml in messages about running `up` again.
 	Enrolments *Enrolments
 	File       string
-	// Operator is who asks: see Ends. It is for alerts.
+	// Operator contains the expiry of the operator's certificate, for alerts: see Ends.
 	Operator Ends
-	// Now tells the time that certificates are alerted of; nil = time.Now.
+	// Now is the clock for certificate alerts; nil = time.Now.
 	Now func() time.Time
-	// Timeout is how long a region may take to be listed; default 10 s.
+	// Timeout is the timeout for listing a region; default 10 s.
 	Timeout time.Duration
 
-	offered bool // Fleet knows what the regions offer, which changes slowly
-	priced  bool // it asked for their prices
+	hasOfferings bool // Fleet has the regions' offerings, which change slowly
+	hasPrices    bool // Fleet has their prices
 }
 
-// Listing is what clouds say there is of a service.
+// Listing is the objects of a service in clouds.
 type Listing struct {
 	Have []provision.Object
-	// Silent is why a region said nothing, for each that did not.
+	// Silent contains the error of each region that could not be listed.
 	Silent map[service.Region]error
 }
 
-// Machines are the machines among what there is, balancers first in each region.
+// Machines returns the machines, balancers first in each region.
 func (l Listing) Machines() []provision.Object {
 	return slices.DeleteFunc(slices.Clone(l.Have), func(o provision.Object) bool {
 		return !o.Kind.IsMachine()
 	})
 }
 
-// Problems say why regions said nothing, a line each, in the order of the regions.
+// Problems returns why regions could not be listed, one line each, in the order of the regions.
 func (l Listing) Problems() []string {
 	problems := []string{}
 	for _, r := range slices.Sorted(maps.Keys(l.Silent)) {
@@ -84,9 +84,9 @@ func (l Listing) Problems() []string {
 	return problems
 }
 
-// List asks all regions at once what there is, each for as long as Timeout. It is an error
-// if none answers, or if the service is somebody else's: *provision.CredentialsError
-// and *provision.OwnedError among others.
+// List lists all regions concurrently, each within Timeout. It returns an error if none responds,
+// or if another owner has the service: *provision.CredentialsError and *provision.OwnedError among
+// others.
 func (i *Inspector) List(ctx context.Context) (Listing, error) {
 	regions := slices.Sorted(maps.Keys(i.Lists))
 	lists, errs := make([][]provision.Object, len(regions)), make([]error, len(regions))
@@ -102,20 +102,20 @@ func (i *Inspector) List(ctx context.Context) (Listing, error) {
 		}
 	}
 	if len(l.Silent) == len(regions) {
-		return l, oneOf(errs)
+		return l, joinListErrors(errs)
 	}
 	l.Have = distinct(slices.Concat(lists...))
-	return l, i.Fleet.owned(l.Have)
+	return l, i.Fleet.checkOwner(l.Have)
 }
 
-// listRegion asks one region what there is.
+// listRegion lists one region.
 func (i *Inspector) listRegion(ctx context.Context, r service.Region) ([]provision.Object, error) {
 	timeout := cmp.Or(i.Timeout, regionTimeout)
-	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("no answer within %s", timeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("no response within %s", timeout))
 	defer cancel()
 	have, err := i.Lists[r].List(ctx, i.Fleet.Spec.Name)
 	if err != nil && ctx.Err() != nil {
-		err = context.Cause(ctx) // rather than what the cloud's client makes of it
+		err = context.Cause(ctx) // instead of the cloud client's own error
 	}
 	if err != nil {
 		return nil, fmt.Errorf("listing %s in %s: %w", i.Fleet.Spec.Name, r, err)
@@ -123,9 +123,9 @@ func (i *Inspector) listRegion(ctx context.Context, r service.Region) ([]provisi
 	return have, nil
 }
 
-// oneOf is the error of a service of which no region could be listed. Credentials that
-// are refused are so in all of a cloud's regions: they are told once.
-func oneOf(errs []error) error {
+// joinListErrors returns the error of a service without any listed region. Invalid credentials affect all
+// regions of a cloud and are reported once.
+func joinListErrors(errs []error) error {
 	all := errors.Join(errs...)
 	var credentials *provision.CredentialsError
 	if errors.As(all, &credentials) {
@@ -134,7 +134,7 @@ func oneOf(errs []error) error {
 	return all
 }
 
-// distinct sorts objects and leaves one of each.
+// distinct sorts objects and removes duplicates.
 func distinct(have []provision.Object) []provision.Object {
 	order := func(a, b provision.Object) int {
 		return cmp.Or(cmp.Compare(a.Region, b.Region), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.ID, b.ID), cmp.Compare(a.Handle, b.Handle))
@@ -143,14 +143,14 @@ func distinct(have []provision.Object) []provision.Object {
 	return slices.CompactFunc(have, func(a, b provision.Object) bool { return order(a, b) == 0 })
 }
 
-// Status asks the clouds what there is, and every machine at once, for at most 2 s,
-// how it does. Errors are those of List.
+// Status lists the clouds, and reads the status of every machine concurrently, within 2 s. It
+// returns the errors of List.
 func (i *Inspector) Status(ctx context.Context) (*Status, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var looking sync.WaitGroup
 	var unknown error
-	looking.Go(func() { unknown = i.look(ctx) })
+	looking.Go(func() { unknown = i.readOfferings(ctx) })
 	l, err := i.List(ctx)
 	if err != nil {
 		cancel()
@@ -158,9 +158,9 @@ func (i *Inspector) Status(ctx context.Context) (*Status, error) {
 		return nil, err
 	}
 	machines := l.Machines()
-	answers := i.ask(ctx, machines)
+	answers := i.readStatuses(ctx, machines)
 	looking.Wait()
-	strangers := i.tellStrangers(machines, answers)
+	strangers := i.markStrangers(machines, answers)
 	s := &Status{Service: i.Fleet.Spec.Name, Regions: regionsOf(i.Fleet.Spec, machines, answers), Problems: append(l.Problems(), strangers...)}
 	s.Images = imagesOf(i.Fleet.Spec)
 	s.PlainHTTP = i.Fleet.Spec.Balancer.TLS == nil && cloud.Rents(i.Fleet.Spec)
@@ -181,72 +181,72 @@ func (i *Inspector) Status(ctx context.Context) (*Status, error) {
 		now = i.Now
 	}
 	s.Alerts = CertificateAlerts(ends, now(), "'"+strings.TrimSpace("skyserve up "+i.File)+"'")
-	if err := i.drift(ctx, s, l, unknown); err != nil {
-		s.Problems = append(s.Problems, fmt.Sprintf("what 'skyserve up' would change is not known: %v", err))
+	if err := i.setDrift(ctx, s, l, unknown); err != nil {
+		s.Problems = append(s.Problems, fmt.Sprintf("the changes of 'skyserve up' are unknown: %v", err))
 	}
-	i.report(ctx, s, machines, answers)
-	s.State = s.overall(len(l.Silent) == 0)
+	i.addBalancerReports(ctx, s, machines, answers)
+	s.State = s.overallState(len(l.Silent) == 0)
 	return s, nil
 }
 
-// tellStrangers makes what machines answer that no operator launched an error, and says what to do
-// about them.
-func (i *Inspector) tellStrangers(machines []provision.Object, answers []answer) (problems []string) {
+// markStrangers replaces the status of machines that no operator launched with an error, and
+// returns how to resolve it.
+func (i *Inspector) markStrangers(machines []provision.Object, answers []machineAnswer) (problems []string) {
 	if i.Enrolments == nil {
 		return nil
 	}
-	at := func(o provision.Object) *answer {
+	at := func(o provision.Object) *machineAnswer {
 		n := slices.IndexFunc(machines, func(m provision.Object) bool { return m.Handle == o.Handle && m.Region == o.Region })
 		return &answers[n]
 	}
 	strangers, _ := i.Enrolments.Examine(machines, func(o provision.Object) bool { return Reachable(o) && at(o).err == nil })
 	for _, o := range strangers {
 		err := &StrangersError{Machines: []provision.Object{o}}
-		*at(o) = answer{err: err}
+		*at(o) = machineAnswer{err: err}
 		problems = append(problems, fmt.Sprintf("%v; %s", err, err.Hint(i.File)))
 	}
 	return problems
 }
 
-// look asks the regions what they offer, unless they told before.
-func (i *Inspector) look(ctx context.Context) error {
-	if i.offered || i.Fleet.UserData == nil {
+// readOfferings reads the regions' offerings, unless they are known.
+func (i *Inspector) readOfferings(ctx context.Context) error {
+	if i.hasOfferings || i.Fleet.UserData == nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, regionTimeout)
 	defer cancel()
-	err := i.Fleet.look(ctx)
-	i.offered = err == nil
+	err := i.Fleet.readOfferings(ctx)
+	i.hasOfferings = err == nil
 	return err
 }
 
-// price asks for the prices of what a plan launches, unless they were told before; it
-// says whether it did. Where nothing is launched a look is not to wait for them.
-func (i *Inspector) price(ctx context.Context, p *Plan) (asked bool) {
+// readPrices reads the prices of a plan's launches, unless they are known, and reports whether it did.
+// Without launches an observation does not wait for prices.
+func (i *Inspector) readPrices(ctx context.Context, p *Plan) (asked bool) {
 	launches := slices.ContainsFunc(p.Changes, func(c provision.Change) bool { return len(c.Want.Offers) > 0 })
-	if i.priced || !launches {
+	if i.hasPrices || !launches {
 		return false
 	}
 	ctx, cancel := context.WithTimeout(ctx, regionTimeout)
 	defer cancel()
-	i.Fleet.prices, i.priced = AskPrices(ctx, i.Fleet.Provider, cloud.Regions(i.Fleet.Spec)), true
+	i.Fleet.prices, i.hasPrices = AskPrices(ctx, i.Fleet.Provider, cloud.Regions(i.Fleet.Spec)), true
 	return true
 }
 
-// drift says what `up` would change; an error where that is not known.
-func (i *Inspector) drift(ctx context.Context, s *Status, l Listing, unknown error) error {
+// setDrift sets the changes of `up`; it returns an error where they are unknown.
+func (i *Inspector) setDrift(ctx context.Context, s *Status, l Listing, unknown error) error {
 	switch {
 	case len(l.Silent) > 0:
 		return errors.New("a region was not listed")
 	case i.Fleet.UserData == nil:
-		return errors.New("which program the machines got is noted where the service was brought up")
+		return errors.New("the machines' program version is only recorded where the service was created")
 	case unknown != nil:
 		return unknown
 	case slices.ContainsFunc(l.Have, IsEarlier):
 		return fmt.Errorf("%w: run 'skyserve down %s' first", ErrEarlier, s.Service)
 	}
 	p, err := i.Fleet.planFor(l.Have, nil)
-	if err == nil && i.price(ctx, p) {
+	if err == nil && i.readPrices(ctx, p) {
 		p, err = i.Fleet.planFor(l.Have, nil)
 	}
 	if err != nil {
@@ -256,11 +256,11 @@ func (i *Inspector) drift(ctx context.Context, s *Status, l Listing, unknown err
 	return nil
 }
 
-// ask asks all machines that have an address at once; the answers stand in their order.
-func (i *Inspector) ask(ctx context.Context, machines []provision.Object) []answer {
-	ctx, cancel := context.WithTimeoutCause(ctx, machineTimeout, fmt.Errorf("no answer within %s", machineTimeout))
+// readStatuses reads the status of all machines with an address concurrently and returns it in their order.
+func (i *Inspector) readStatuses(ctx context.Context, machines []provision.Object) []machineAnswer {
+	ctx, cancel := context.WithTimeoutCause(ctx, machineTimeout, fmt.Errorf("no response within %s", machineTimeout))
 	defer cancel()
-	answers := make([]answer, len(machines))
+	answers := make([]machineAnswer, len(machines))
 	var wg sync.WaitGroup
 	for n, o := range machines {
 		if o.Gone != "" || !Reachable(o) {
@@ -273,7 +273,7 @@ func (i *Inspector) ask(ctx context.Context, machines []provision.Object) []answ
 				a.err = context.Cause(ctx)
 			}
 			if o.Kind == provision.KindBalancer && a.err == nil && i.Snapshot != nil {
-				a.snapshot, _ = i.Snapshot(ctx, o) // its agent says how it does; without an answer nothing is known of this
+				a.snapshot, _ = i.Snapshot(ctx, o) // optional: its agent reports its status
 				if a.snapshot != nil {
 					if b := a.snapshot.Balancer(o.ID); b != nil {
 						a.certificate = b.Certificate

@@ -117,18 +117,18 @@ func TestStatusOfMachines(t *testing.T) {
 			change     func(*provision.Object)
 			state      fleet.State
 		}{
-			{name: "hangs", want: "NOT_READY no answer within 2s", state: fleet.StateDegraded, answer: func(ctx context.Context) (agent.Status, error) {
+			{name: "hangs", want: "NOT_READY no response within 2s", state: fleet.StateDegraded, answer: func(ctx context.Context) (agent.Status, error) {
 				<-ctx.Done()
 				return agent.Status{}, ctx.Err()
 			}},
 			{name: "refuses", want: "NOT_READY connection refused", state: fleet.StateDegraded, answer: says("", "", errors.New("connection refused"))},
-			{name: "stranger", want: "STARTING it has no certificate", state: fleet.StateDegraded, answer: says("", "", fmt.Errorf("asking: %w", identity.ErrStranger))},
+			{name: "stranger", want: "STARTING enrolling: it has no valid certificate", state: fleet.StateDegraded, answer: says("", "", fmt.Errorf("asking: %w", identity.ErrStranger))},
 			{name: "pulls", want: "STARTING image: 3 of 9 layers", state: fleet.StateDegraded, answer: says(agent.PhaseImage, "3 of 9 layers", nil)},
 			{name: "waits", want: "STARTING waiting", state: fleet.StateDegraded, answer: says(agent.PhaseWaiting, "", nil)},
 			{name: "failed", want: "FAILED no GPU", state: fleet.StateDegraded, answer: says(agent.PhaseFailed, "no GPU", nil)},
 			{name: "drains", want: "DRAINING", state: fleet.StateDegraded, answer: says(agent.PhaseDraining, "", nil)},
 			{name: "interrupted", want: "INTERRUPTED in 2 minutes", state: fleet.StateDegraded, answer: says(agent.PhaseInterrupted, "in 2 minutes", nil)},
-			{name: "boots", want: "PROVISIONING it has no address yet", state: fleet.StateDegraded, change: func(o *provision.Object) { o.PublicIP, o.PrivateIP = netip.Addr{}, netip.Addr{} }},
+			{name: "boots", want: "PROVISIONING waiting for an address", state: fleet.StateDegraded, change: func(o *provision.Object) { o.PublicIP, o.PrivateIP = netip.Addr{}, netip.Addr{} }},
 			{name: "taken", want: "INTERRUPTED stopped by the cloud", state: fleet.StateDegraded, change: func(o *provision.Object) { o.Gone = "stopped by the cloud" }},
 			{name: "well", want: "READY", state: fleet.StateReady},
 		} {
@@ -190,7 +190,7 @@ func TestStatusOfARegionThatHangs(t *testing.T) {
 		if s.State != fleet.StateDegraded || s.Drift != nil || len(s.Problems) != 2 || told(t, s, "us-east-1-0") != "READY" {
 			t.Errorf("got %+v", s)
 		}
-		if want := "listing chat in gcp/europe-west4: no answer within 10s"; s.Problems[0] != want {
+		if want := "listing chat in gcp/europe-west4: no response within 10s"; s.Problems[0] != want {
 			t.Errorf("got %q, want %q", s.Problems[0], want)
 		}
 		m.Change("lb-us-east-1-0", nil)

@@ -9,19 +9,19 @@ import (
 	"skyserve/provision"
 )
 
-// locateFirst and locateEvery are how soon clouds are asked again, at first and at most, for what they
-// have not got ready: an address takes a machine up to some seconds.
+// minLocateInterval and maxLocateInterval are the initial and maximum polling intervals for objects that are
+// not ready yet: a machine gets its address within a few seconds.
 const (
-	locateFirst = 250 * time.Millisecond
-	locateEvery = 2 * time.Second
+	minLocateInterval = 250 * time.Millisecond
+	maxLocateInterval = 2 * time.Second
 )
 
-// Located is what there is of a service once every machine that p wants, or launched where
-// Only bounds it, is listed with its addresses, and none that p removed: lists of clouds
-// lag behind. The error, when ctx ends first, names one that is not as it should be.
+// Located returns the objects of a service once every machine that p wants (or, with Only,
+// launched) is listed with its addresses, and none that p removed is: lists of clouds are
+// eventually consistent. When ctx ends first, the error contains a machine that is not ready.
 func (f *Fleet) Located(ctx context.Context, p *Plan) ([]provision.Object, error) {
-	for wait := locateFirst; ; wait = min(locateEvery, 2*wait) {
-		have, err := f.list(ctx)
+	for wait := minLocateInterval; ; wait = min(maxLocateInterval, 2*wait) {
+		have, err := f.listObjects(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -29,13 +29,13 @@ func (f *Fleet) Located(ctx context.Context, p *Plan) ([]provision.Object, error
 		if id == "" {
 			return have, nil
 		}
-		if !pause(ctx, wait) {
+		if !sleep(ctx, wait) {
 			return nil, fmt.Errorf("waiting for %s: %w", id, context.Cause(ctx))
 		}
 	}
 }
 
-// unlocated is the id of a machine that is not listed as it should be; empty = all are.
+// unlocated returns the ID of a machine that is not listed as expected; empty = all are.
 func (f *Fleet) unlocated(p *Plan, have []provision.Object) string {
 	for _, o := range have {
 		if o.Offering == nil || o.Gone != "" {

@@ -8,17 +8,17 @@ import (
 	"skyserve/provision"
 )
 
-// Noted is where it is noted which public name a service has: local.Service. The note is
-// written before the name, so that whatever was begun is found.
+// Noted stores the public name of a service: local.Service. It is written before the name is
+// created, so that an incomplete creation is found.
 type Noted interface {
 	KeptName() (n provision.Name, has bool, err error)
 	KeepName(n provision.Name) error
 	ForgetName() error
 }
 
-// Publish makes a public name what n says. Another name that the service had until now is
-// removed before, with every trace of it; an n without a Name only does that. zone is asked
-// for nothing where there is neither. Errors are those of provision.Zone's Set.
+// Publish creates or updates a public name. It first removes another previous name of the service
+// completely; an n without a Name only removes. zone is not called where there is neither. It
+// returns the errors of provision.Zone's Set.
 func Publish(ctx context.Context, zone provision.Zone, noted Noted, n provision.Name) error {
 	old, had, err := noted.KeptName()
 	if err != nil {
@@ -38,8 +38,7 @@ func Publish(ctx context.Context, zone provision.Zone, noted Noted, n provision.
 	return zone.Set(ctx, n)
 }
 
-// Unpublish removes the name that is noted, if one is. One that is somebody else's by now
-// is not ours to remove.
+// Unpublish removes the stored name, if any. It leaves a name that now belongs to another owner.
 func Unpublish(ctx context.Context, zone provision.Zone, noted Noted) error {
 	old, had, err := noted.KeptName()
 	if err != nil || !had {

@@ -14,18 +14,17 @@ import (
 	"skyserve/provision/dns"
 )
 
-// UnitNameServer is what the machine of a name server calls its unit, and fileNames its
-// configuration.
+// UnitNameServer is the name of a name server's unit, and fileNames its configuration.
 const (
 	UnitNameServer = "nameserver"
 	fileNames      = UnitNameServer + "/config.yaml"
 )
 
-// nameTimeout bounds asking a name server on this computer.
+// nameTimeout is the timeout of querying a name server on this computer.
 const nameTimeout = time.Second
 
-// nameServer is the deployment of the machine that answers the service's name.
-func (d *deployer) nameServer() (agent.Deployment, error) {
+// nameServer returns the deployment of the name server's machine.
+func (d *deploymentBuilder) nameServer() (agent.Deployment, error) {
 	n := d.spec.DNS
 	c := service.NameServerConfig{
 		Service: d.spec.Name, Listen: n.Listen, Name: n.Name, Zone: n.Zone, Routing: n.Routing, TTL: n.TTL,
@@ -40,8 +39,8 @@ func (d *deployer) nameServer() (agent.Deployment, error) {
 	}}}, nil
 }
 
-// NameRecords are the balancers on this computer as a public name leads to them: where others
-// reach them, and else where they listen, which is this computer alone.
+// NameRecords returns the DNS records of the balancers on this computer: their public URL where
+// there is one, otherwise their listen address, which only this computer reaches.
 func NameRecords(spec *service.Spec, have []provision.Object) []service.NameRecord {
 	var records []service.NameRecord
 	for _, r := range spec.Regions {
@@ -62,8 +61,8 @@ func NameRecords(spec *service.Spec, have []provision.Object) []service.NameReco
 	return records
 }
 
-// nameStatus is what there is to say of the name of a service; nil where it has none.
-func (i *Inspector) nameStatus(ctx context.Context, machines []provision.Object, answers []answer) *DNSStatus {
+// nameStatus returns the status of a service's name; nil where it has none.
+func (i *Inspector) nameStatus(ctx context.Context, machines []provision.Object, answers []machineAnswer) *DNSStatus {
 	n := slices.IndexFunc(machines, func(o provision.Object) bool { return o.Kind == provision.KindNameServer })
 	spec := i.Fleet.Spec.DNS
 	if spec == nil && n < 0 {
@@ -99,8 +98,8 @@ func (i *Inspector) nameStatus(ctx context.Context, machines []provision.Object,
 	return d
 }
 
-// unanswered says why a name server leads nowhere, or nothing.
-func unanswered(ctx context.Context, spec *service.DNS) string {
+// nameServerProblem returns why a name server has no healthy record, or nothing.
+func nameServerProblem(ctx context.Context, spec *service.DNS) string {
 	ctx, cancel := context.WithTimeout(ctx, nameTimeout)
 	defer cancel()
 	records, err := dns.Ask(ctx, spec.Listen, spec.Name)
@@ -108,7 +107,7 @@ func unanswered(ctx context.Context, spec *service.DNS) string {
 		return err.Error()
 	}
 	if !slices.ContainsFunc(records, func(r dns.RecordState) bool { return r.Healthy }) {
-		return "it finds no balancer ready"
+		return "no balancer is ready"
 	}
 	return ""
 }

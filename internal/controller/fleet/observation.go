@@ -16,37 +16,36 @@ import (
 	"skyserve/provision/remote"
 )
 
-// listTimeout is how long a region may take to be listed, or to say what it offers, for a
-// reconciler: one that works answers within a second or two, and the others are not to wait for
-// one that does not.
+// listTimeout is the reconciler's timeout for listing a region or its offerings: a working region
+// responds within a second or two, and the others do not wait longer for one that fails.
 const listTimeout = 5 * time.Second
 
-// observation is what the reconciler sees of a service at one look. A region that does not answer hides
-// none of the others, and nothing is changed in it.
+// observation is one observation of a service by the reconciler. An unresponsive region does not
+// hide the others, and nothing is changed in it.
 type observation struct {
 	spec *service.Spec
-	// have is what there is in the regions that answered.
+	// have is the objects in the regions that responded.
 	have []provision.Object
-	// silent is why the others did not.
+	// isUnreachable contains the errors of the other regions.
 	silent map[service.Region]error
-	// known is what there was in silent regions when they last answered, or when the
-	// controller was handed what it keeps; handed are those of which only the latter is known.
-	known  []provision.Object
-	handed map[service.Region]bool
-	// blind are silent regions of which nothing is known.
-	blind map[service.Region]bool
+	// known is the last known objects of silent regions, at their last response or at the delivery
+	// of the controller's bundle; handed are the regions with only the latter.
+	known      []provision.Object
+	fromBundle map[service.Region]bool
+	// unknown are silent regions without known objects.
+	unknown map[service.Region]bool
 }
 
-// observe lists all regions. It is an error if none answers.
-func (k *Reconciler) observe(ctx context.Context, o *opened) (*observation, error) {
+// observe lists all regions. It returns an error if none responds.
+func (k *Reconciler) observe(ctx context.Context, o *bundleState) (*observation, error) {
 	l, err := o.inspector.List(ctx)
 	if err != nil {
 		return nil, err
 	}
-	s := &observation{spec: o.content.Spec, have: l.Have, silent: l.Silent, handed: map[service.Region]bool{}, blind: map[service.Region]bool{}}
+	s := &observation{spec: o.content.Spec, have: l.Have, silent: l.Silent, fromBundle: map[service.Region]bool{}, unknown: map[service.Region]bool{}}
 	for _, r := range cloud.Regions(s.spec) {
 		if s.silent[r] == nil {
-			k.last[r] = in(l.Have, r)
+			k.last[r] = objectsIn(l.Have, r)
 			continue
 		}
 		last, listed := k.last[r]
@@ -54,52 +53,52 @@ func (k *Reconciler) observe(ctx context.Context, o *opened) (*observation, erro
 		case listed:
 			s.known = append(s.known, last...)
 		case !isHome(s.spec, r):
-			s.known, s.handed[r] = append(s.known, in(o.elsewhere, r)...), true
+			s.known, s.fromBundle[r] = append(s.known, objectsIn(o.otherClouds, r)...), true
 		default:
-			s.blind[r] = true
+			s.unknown[r] = true
 		}
 	}
-	// What claims to be a balancer is asked nothing, and does not stand before the one of its id.
-	// Nor is the second machine of an id, which is about to go.
-	o.handover.Have = provision.OneOfEach(nil, slices.DeleteFunc(s.all(), func(have provision.Object) bool { return !o.content.trusts(have) }))
+	// Machines that falsely claim to be balancers are not contacted and do not hide the real one,
+	// nor does a duplicate of an ID, which will be removed.
+	o.handover.Have = provision.OneOfEach(nil, slices.DeleteFunc(s.knownObjects(), func(have provision.Object) bool { return !o.content.trusts(have) }))
 	return s, nil
 }
 
-// in are the objects of a region.
-func in(have []provision.Object, r service.Region) []provision.Object {
+// objectsIn returns the objects of a region.
+func objectsIn(have []provision.Object, r service.Region) []provision.Object {
 	return slices.DeleteFunc(slices.Clone(have), func(o provision.Object) bool { return o.Region != r })
 }
 
-// all is what there is, and of silent regions what there was.
-func (s *observation) all() []provision.Object { return slices.Concat(s.have, s.known) }
+// knownObjects returns the current objects, and the last known ones of silent regions.
+func (s *observation) knownObjects() []provision.Object { return slices.Concat(s.have, s.known) }
 
-// without is the service less some of its regions.
+// without returns the service without some of its regions.
 func without(spec *service.Spec, regions func(service.Region) bool) *service.Spec {
 	less := *spec
 	less.Regions = slices.DeleteFunc(slices.Clone(spec.Regions), func(r service.RegionSpec) bool { return regions(r.Name) })
 	return &less
 }
 
-// view is what others are told of: of a region that is silent what there was, and nothing of
-// one of which that is not known for certain.
-func (s *observation) view(seen map[string]Seen) *view {
-	unsure := func(r service.Region) bool { return s.handed[r] || s.blind[r] }
-	have := slices.DeleteFunc(s.all(), func(o provision.Object) bool { return unsure(o.Region) })
-	return &view{spec: without(s.spec, unsure), have: have, seen: seen}
+// view returns the state for readers: the last known state of a silent region, and nothing of a
+// region whose state is uncertain.
+func (s *observation) view(seen map[string]Seen) *serviceView {
+	unsure := func(r service.Region) bool { return s.fromBundle[r] || s.unknown[r] }
+	have := slices.DeleteFunc(s.knownObjects(), func(o provision.Object) bool { return unsure(o.Region) })
+	return &serviceView{spec: without(s.spec, unsure), have: have, seen: seen}
 }
 
-// certain takes out the deployments that could be wrong because of silent regions: those of
-// machines there that may be others by now, and of all balancers while some may not be known,
-// since what is not known would be taken from them.
-func (s *observation) certain(deployments map[string]agent.Deployment) {
-	for _, o := range s.all() {
-		if s.handed[o.Region] || len(s.blind) > 0 && o.Kind == provision.KindBalancer {
+// dropUncertain removes the deployments that could be wrong because of silent regions: those of machines
+// there that may have been replaced, and of all balancers while some objects may be unknown, since
+// the balancers would lose them.
+func (s *observation) dropUncertain(deployments map[string]agent.Deployment) {
+	for _, o := range s.knownObjects() {
+		if s.fromBundle[o.Region] || len(s.unknown) > 0 && o.Kind == provision.KindBalancer {
 			delete(deployments, o.ID)
 		}
 	}
 }
 
-// failure is why regions are silent, in their order; nil when all answered.
+// failure returns the errors of silent regions, in their order; nil when all responded.
 func (s *observation) failure() error {
 	var all []error
 	for _, r := range slices.Sorted(maps.Keys(s.silent)) {
@@ -108,8 +107,8 @@ func (s *observation) failure() error {
 	return errors.Join(all...)
 }
 
-// beyond is why parts of a change cannot be carried out now: they are about silent regions.
-func (s *observation) beyond(change controller.Change) error {
+// unreachableParts returns why parts of a change cannot be applied now: they concern silent regions.
+func (s *observation) unreachableParts(change controller.Change) error {
 	about := map[service.Region]bool{}
 	for _, l := range change.Launch {
 		about[l.Region] = true
@@ -128,22 +127,22 @@ func (s *observation) beyond(change controller.Change) error {
 	return errors.Join(all...)
 }
 
-// plans makes the fleet plan for the regions that answered, and said what they offer: at
-// times they are asked that again. The error is of those that did not say.
-func (k *Reconciler) plans(ctx context.Context, o *opened, s *observation) error {
+// limitPlanning limits planning to the regions that responded and whose offerings are known, which it
+// refreshes periodically. It returns the errors of reading offerings.
+func (k *Reconciler) limitPlanning(ctx context.Context, o *bundleState, s *observation) error {
 	var due []service.Region
 	for _, r := range cloud.Regions(s.spec) {
-		if s.silent[r] == nil && time.Since(o.looked[r]) > offersHold {
+		if s.silent[r] == nil && time.Since(o.offersReadAt[r]) > offersTTL {
 			due = append(due, r)
 		}
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, listTimeout, fmt.Errorf("no answer within %s", listTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, listTimeout, fmt.Errorf("no response within %s", listTimeout))
 	defer cancel()
-	failed := o.fleet.ask(ctx, due)
+	failed := o.fleet.queryOfferings(ctx, due)
 	var all []error
 	for _, r := range due {
 		if all = append(all, failed[r]); failed[r] == nil {
-			o.looked[r] = time.Now()
+			o.offersReadAt[r] = time.Now()
 		}
 	}
 	o.fleet.Spec = without(s.spec, func(r service.Region) bool {
@@ -153,50 +152,50 @@ func (k *Reconciler) plans(ctx context.Context, o *opened, s *observation) error
 	return errors.Join(all...)
 }
 
-// homeCloud is the cloud that the controller of a service is in.
+// homeCloud returns the controller's cloud.
 func homeCloud(spec *service.Spec) string { return cloud.Regions(spec)[0].Cloud() }
 
-// isHome says whether the controller of a service acts in a region itself.
+// isHome reports whether the controller calls a region's API itself.
 func isHome(spec *service.Spec, r service.Region) bool {
 	home := cloud.Regions(spec)[0]
 	return r.Cloud() == home.Cloud() || cloud.IsHere(r) && cloud.IsHere(home)
 }
 
-// abroad are the clouds of a service that its controller is not in.
-func abroad(spec *service.Spec) []string {
+// otherCloudsOf returns the clouds of a service other than the controller's.
+func otherCloudsOf(spec *service.Spec) []string {
 	return slices.DeleteFunc(cloud.Clouds(spec), func(name string) bool { return name == homeCloud(spec) })
 }
 
-// regionOf lists one region of a cloud by way of machines there.
-type regionOf struct {
+// regionLister lists one region of a cloud through machines there.
+type regionLister struct {
 	*remote.Client
 	region service.Region
 }
 
 // List implements Lister.
-func (r regionOf) List(ctx context.Context, service string) ([]provision.Object, error) {
+func (r regionLister) List(ctx context.Context, service string) ([]provision.Object, error) {
 	return r.ListIn(ctx, service, r.region)
 }
 
-// witnesses read keys in the controller's own cloud by one, and in others by way of
+// attestors attests keys in the controller's own cloud directly, and in other clouds through
 // machines there.
-type witnesses struct {
+type attestors struct {
 	home  string
 	own   provision.Witness
 	other provision.Places
 }
 
 // Fingerprint implements provision.Witness.
-func (w witnesses) Fingerprint(ctx context.Context, o provision.Object) (string, error) {
+func (w attestors) Fingerprint(ctx context.Context, o provision.Object) (string, error) {
 	if o.Region.Cloud() == w.home || cloud.IsHere(o.Region) {
 		return w.own.Fingerprint(ctx, o)
 	}
 	return w.other.Fingerprint(ctx, o)
 }
 
-// ways are the machines of a cloud that act there for the controller: its balancers, first
-// those that answered at the last look.
-func (k *Reconciler) ways(h *Handover, name string) []remote.Ask {
+// relaysIn returns the machines of a cloud that call its API for the controller: its balancers, those
+// that responded to the last observation first.
+func (k *Reconciler) relaysIn(h *Handover, name string) []remote.Ask {
 	var balancers []provision.Object
 	for _, o := range h.Have {
 		if o.Kind == provision.KindBalancer && o.Gone == "" && o.Region.Cloud() == name && Reachable(o) {

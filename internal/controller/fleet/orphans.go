@@ -8,15 +8,14 @@ import (
 	"skyserve/provision"
 )
 
-// Service is whose objects they are.
+// Service identifies the service of objects.
 type Service struct {
 	Name  string
 	Owner string
 }
 
-// Orphans finds the objects of services that are not among those known, in every
-// region of a provider, in the order of their services. Objects without the tags of
-// a service are not ours and not looked at.
+// Orphans returns the objects of unknown services in every region of a provider, ordered by
+// service. It ignores objects without the tags of a service.
 func Orphans(ctx context.Context, p provision.Provider, known []Service) ([]provision.Object, error) {
 	have, err := p.List(ctx, "")
 	if err != nil {
@@ -31,7 +30,7 @@ func Orphans(ctx context.Context, p provision.Provider, known []Service) ([]prov
 	return orphans, nil
 }
 
-// Remove terminates objects, machines before what they stand on.
+// Remove deletes objects, machines before the objects that they depend on.
 func Remove(ctx context.Context, p provision.Provider, objects []provision.Object, progress provision.Progress) error {
 	_, err := provision.Apply(ctx, provision.Diff(nil, objects), p, provision.Options{Parallel: parallel, Progress: progress})
 	return err

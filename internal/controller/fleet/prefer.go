@@ -12,17 +12,17 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// preferEvery is how often it is tried to have again what had no capacity when a replica
-// was launched on something dearer: offerings that were refused are not asked again sooner.
-const preferEvery = 10 * time.Minute
+// costlierInterval is how often a replica on a costlier offering is retried on a preferred one: refused
+// offerings are not retried sooner.
+const costlierInterval = 10 * time.Minute
 
-// prefer launches, while nothing else is to do, one replica in the place of one that runs on
-// something dearer than what is tried before it, on demand where spot comes first: there may
-// be capacity by now. That one serves until the other does; it is given back like one that its
-// cloud recommends to leave, and counts as little against replicas.max. Where there still is no
-// capacity nothing changes, and that is no error.
-func (k *Reconciler) prefer(ctx context.Context, o *opened, s *observation, seen map[string]Seen, may func() error) (changed bool, err error) {
-	if unsettled(s.have, seen) || time.Since(k.preferred) < preferEvery {
+// replaceCostlier launches, while nothing else is to be done, a replacement for one replica on a costlier
+// offering than its first choices, such as on demand where spot is preferred: capacity may be
+// available again. The replica serves until its replacement is ready; it is then deleted like one
+// with a rebalance recommendation, and does not count towards replicas.max either. If there still
+// is no capacity, nothing changes, and that is no error.
+func (k *Reconciler) replaceCostlier(ctx context.Context, o *bundleState, s *observation, seen map[string]Seen, may func() error) (changed bool, err error) {
+	if unsettled(s.have, seen) || time.Since(k.preferred) < costlierInterval {
 		return false, nil
 	}
 	k.preferred = time.Now()
@@ -30,7 +30,7 @@ func (k *Reconciler) prefer(ctx context.Context, o *opened, s *observation, seen
 		if dear.Kind != provision.KindReplica || dear.Gone != "" || cloud.StandsIn(dear) != "" || o.content.Leaving[dear.ID] {
 			continue
 		}
-		c, found, err := o.cheaper(s.have, dear, k.preferred)
+		c, found, err := o.cheaperReplacement(s.have, dear, k.preferred)
 		if err != nil {
 			return false, err
 		}
@@ -40,7 +40,7 @@ func (k *Reconciler) prefer(ctx context.Context, o *opened, s *observation, seen
 		if err := may(); err != nil {
 			return false, err
 		}
-		_, err = provision.Apply(ctx, provision.Changes{c}, o.fleet.launcher(), o.fleet.options(&Plan{Have: s.have}, k.progress))
+		_, err = provision.Apply(ctx, provision.Changes{c}, o.fleet.launcher(), o.fleet.applyOptions(&Plan{Have: s.have}, k.progress))
 		var none *provision.NoCapacityError
 		if errors.As(err, &none) {
 			continue
@@ -50,21 +50,21 @@ func (k *Reconciler) prefer(ctx context.Context, o *opened, s *observation, seen
 	return false, nil
 }
 
-// cheaper is the launch of a replica in the place of a dear one, on what is tried before
-// that and costs less, and was not refused a while ago; false where there is none, or no
-// room.
-func (o *opened) cheaper(have []provision.Object, dear provision.Object, now time.Time) (c provision.Change, found bool, err error) {
-	c, own, err := o.fleet.successor(have, dear)
-	if err != nil || own == nil || len(better(own.Offers, dear)) == 0 {
-		return c, false, err // on demand is where it belongs: see on_demand_base
+// cheaperReplacement returns the launch of a replacement for a costlier replica, on a preferred and cheaper
+// offering that was not refused recently; false where there is none, or no capacity within
+// replicas.max.
+func (o *bundleState) cheaperReplacement(have []provision.Object, dear provision.Object, now time.Time) (c provision.Change, found bool, err error) {
+	c, own, err := o.fleet.planReplacement(have, dear)
+	if err != nil || own == nil || len(preferredOffers(own.Offers, dear)) == 0 {
+		return c, false, err // it is meant to be on demand: see on_demand_base
 	}
-	c.Want.Offers = o.fleet.notRefused(better(c.Want.Offers, dear), now)
+	c.Want.Offers = o.fleet.withoutRefused(preferredOffers(c.Want.Offers, dear), now)
 	return c, len(c.Want.Offers) > 0, nil
 }
 
-// successor is the launch of a replica in the place of another, and what that one is wanted
-// to be; nil where replicas.max leaves no room for both.
-func (f *Fleet) successor(have []provision.Object, of provision.Object) (c provision.Change, own *provision.Want, err error) {
+// planReplacement returns the launch of a replacement for a replica, and the desired state of that
+// replica; nil where replicas.max does not allow both.
+func (f *Fleet) planReplacement(have []provision.Object, of provision.Object) (c provision.Change, own *provision.Want, err error) {
 	going, only := f.Going, f.Only
 	defer func() { f.Going, f.Only = going, only }()
 	if f.Going = maps.Clone(going); f.Going == nil {
@@ -85,14 +85,14 @@ func (f *Fleet) successor(have []provision.Object, of provision.Object) (c provi
 	return p.Changes[0], &p.Wants[at], nil
 }
 
-// notRefused are the offerings that were not refused a while ago.
-func (f *Fleet) notRefused(offers provision.Offerings, now time.Time) provision.Offerings {
+// withoutRefused returns the offerings that were not refused recently.
+func (f *Fleet) withoutRefused(offers provision.Offerings, now time.Time) provision.Offerings {
 	return slices.DeleteFunc(slices.Clone(offers), func(o provision.Offering) bool { return f.exhausted.Has(o, now) })
 }
 
-// better are the offers that are tried before one that a machine runs on, with the same GPUs
-// and at a lower price, as far as both are known.
-func better(offers provision.Offerings, dear provision.Object) provision.Offerings {
+// preferredOffers returns the offers that are preferred to a machine's own, with the same GPUs and at a
+// lower price, as far as both are known.
+func preferredOffers(offers provision.Offerings, dear provision.Object) provision.Offerings {
 	if dear.Offering == nil {
 		return nil
 	}
@@ -111,52 +111,52 @@ func better(offers provision.Offerings, dear provision.Object) provision.Offerin
 	return out
 }
 
-// succeeded are the replicas in whose place another was launched.
-func succeeded(have []provision.Object) map[string]bool {
+// withReplacement returns the replicas for which a replacement was launched.
+func withReplacement(have []provision.Object) map[string]bool {
 	ids := map[string]bool{}
 	for _, o := range have {
-		if o.Kind == provision.KindReplica && o.Gone == "" && slices.ContainsFunc(have, func(by provision.Object) bool { return succeeds(by, o) }) {
+		if o.Kind == provision.KindReplica && o.Gone == "" && slices.ContainsFunc(have, func(by provision.Object) bool { return isReplacementOf(by, o) }) {
 			ids[o.ID] = true
 		}
 	}
 	return ids
 }
 
-// succeeds says whether a machine was launched in the place of another.
-func succeeds(by, o provision.Object) bool {
+// isReplacementOf reports whether a machine is the replacement of another.
+func isReplacementOf(by, o provision.Object) bool {
 	return o.Handle != "" && by.Gone == "" && cloud.Instead(by) == o.Handle
 }
 
-// parting are the replicas in whose place others are wanted: those that are going, those that
-// are advised to, and those that were succeeded. One that lasts longer than the machine that
-// was launched in its place, because that one is taken, stays for as long as both stand.
-func parting(have []provision.Object, seen map[string]Seen, advised map[string]bool) map[string]bool {
-	taken := going(have, seen)
+// needReplacement returns the replicas that need replacement: those being interrupted, those with a
+// rebalance recommendation, and those with a replacement. A replica whose replacement is being
+// interrupted first stays for as long as both exist.
+func needReplacement(have []provision.Object, seen map[string]Seen, advised map[string]bool) map[string]bool {
+	taken := interrupted(have, seen)
 	ids := maps.Clone(taken)
 	maps.Copy(ids, advised)
-	maps.Copy(ids, succeeded(have))
+	maps.Copy(ids, withReplacement(have))
 	for _, o := range have {
-		successors := slices.DeleteFunc(slices.Clone(have), func(by provision.Object) bool { return !succeeds(by, o) })
+		successors := slices.DeleteFunc(slices.Clone(have), func(by provision.Object) bool { return !isReplacementOf(by, o) })
 		last := !slices.ContainsFunc(successors, func(by provision.Object) bool { return !taken[by.ID] })
-		if len(successors) > 0 && last && (!taken[o.ID] || later(seen[o.ID])) {
+		if len(successors) > 0 && last && (!taken[o.ID] || isMaintenance(seen[o.ID])) {
 			delete(ids, o.ID)
 		}
 	}
 	return ids
 }
 
-// later says whether the end of a machine is that far ahead that its cloud maintains it.
-func later(s Seen) bool {
-	return s.Err == nil && s.Phase == agent.PhaseInterrupted && time.Until(s.GoneAt) > maintained
+// isMaintenance reports whether a machine's end is so far ahead that it is scheduled maintenance.
+func isMaintenance(s Seen) bool {
+	return s.Err == nil && s.Phase == agent.PhaseInterrupted && time.Until(s.GoneAt) > maintenanceNotice
 }
 
-// spare are the replicas that do not serve yet and were launched in the place of others that
-// go on: a strategy that counted both would give one of them up, or another in their stead.
-func spare(have []provision.Object, seen map[string]Seen, leave map[string]bool) map[string]bool {
+// pendingReplacements returns the replacements that are not ready yet for replicas that keep serving: a strategy
+// that counted both would remove one of them.
+func pendingReplacements(have []provision.Object, seen map[string]Seen, leave map[string]bool) map[string]bool {
 	ids := map[string]bool{}
 	for _, by := range have {
 		if seen[by.ID].Phase != agent.PhaseReady && slices.ContainsFunc(have, func(o provision.Object) bool {
-			return o.Gone == "" && !leave[o.ID] && succeeds(by, o)
+			return o.Gone == "" && !leave[o.ID] && isReplacementOf(by, o)
 		}) {
 			ids[by.ID] = true
 		}
@@ -164,20 +164,20 @@ func spare(have []provision.Object, seen map[string]Seen, leave map[string]bool)
 	return ids
 }
 
-// replaced are the replicas that serve, or are to be maintained, and in whose place another
-// serves. One that its cloud is about to take is left to it.
+// replaced returns the replicas that are ready, or scheduled for maintenance, and whose replacement
+// is ready. A machine that its cloud is interrupting is left to the cloud.
 func replaced(have []provision.Object, seen map[string]Seen) map[string]bool {
 	ready := func(o provision.Object) bool { return seen[o.ID].Err == nil && seen[o.ID].Phase == agent.PhaseReady }
 	ids := map[string]bool{}
 	for _, o := range have {
-		if o.Kind == provision.KindReplica && o.Gone == "" && (ready(o) || later(seen[o.ID])) &&
-			slices.ContainsFunc(have, func(by provision.Object) bool { return succeeds(by, o) && ready(by) }) {
+		if o.Kind == provision.KindReplica && o.Gone == "" && (ready(o) || isMaintenance(seen[o.ID])) &&
+			slices.ContainsFunc(have, func(by provision.Object) bool { return isReplacementOf(by, o) && ready(by) }) {
 			ids[o.ID] = true
 		}
 	}
 	return ids
 }
 
-// maintained is how far ahead the end of a machine is that its cloud maintains rather than
-// takes, which it would start again afterwards.
-const maintained = 5 * time.Minute
+// maintenanceNotice is how far ahead the end of a machine is for scheduled maintenance, after which its
+// cloud restarts it, as opposed to an interruption.
+const maintenanceNotice = 5 * time.Minute

@@ -16,26 +16,26 @@ import (
 
 var _ controller.Market = (*Reconciler)(nil)
 
-// priceTimeout bounds asking for prices: the longest list has some ten pages of
-// megabytes, and whoever asks goes on with list prices.
+// priceTimeout is the timeout for reading prices: the longest list has about ten pages of
+// megabytes, and callers continue with list prices.
 const priceTimeout = 30 * time.Second
 
-// Prices are what clouds say of their prices.
+// Prices are the prices that clouds report.
 type Prices struct {
 	ByRegion map[service.Region][]provision.Price
-	// Unknown says by region why some are not known, or none.
+	// Unknown contains, by region, why some or all prices are unknown.
 	Unknown map[service.Region]error
 }
 
-// AskPrices asks regions at once for their prices, for so long as is worth it. What is
-// not told stops nobody: it is in Unknown.
+// AskPrices reads the prices of regions concurrently, within priceTimeout. Failures are not fatal:
+// they are in Unknown.
 func AskPrices(ctx context.Context, p provision.Provider, regions []service.Region) Prices {
 	all := Prices{ByRegion: map[service.Region][]provision.Price{}, Unknown: map[service.Region]error{}}
 	pricer, tells := p.(provision.Pricer)
 	if !tells {
 		return all
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, priceTimeout, fmt.Errorf("no answer within %s", priceTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, priceTimeout, fmt.Errorf("no response within %s", priceTimeout))
 	defer cancel()
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -57,23 +57,22 @@ func AskPrices(ctx context.Context, p provision.Provider, regions []service.Regi
 	return all
 }
 
-// Offers asks regions at once what they have for renting, at the prices that their clouds
-// tell: what Plan goes by. unknown says by region why one did not answer.
+// Offers reads the offerings of regions concurrently, at the prices that their clouds report, as
+// Plan does. unknown contains the errors by region.
 func Offers(ctx context.Context, p provision.Provider, regions []service.Region) (offers map[service.Region]provision.Offerings, prices Prices, unknown map[service.Region]error) {
 	f := Fleet{Provider: p}
-	unknown = f.askAll(ctx, regions)
+	unknown = f.queryOfferingsAndPrices(ctx, regions)
 	return priced(f.offers, f.prices), f.prices, unknown
 }
 
-// askAll asks regions what they offer and for its prices, and returns why some did not say
-// what they offer.
-func (f *Fleet) askAll(ctx context.Context, regions []service.Region) (unknown map[service.Region]error) {
+// queryOfferingsAndPrices reads the offerings and prices of regions, and returns the errors of reading offerings.
+func (f *Fleet) queryOfferingsAndPrices(ctx context.Context, regions []service.Region) (unknown map[service.Region]error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var wg sync.WaitGroup
 	wg.Go(func() { f.prices = AskPrices(ctx, f.Provider, regions) })
 	f.offers = map[service.Region]provision.Offerings{}
-	unknown = f.ask(ctx, regions)
+	unknown = f.queryOfferings(ctx, regions)
 	if len(f.offers) == 0 {
 		cancel() // there is nothing to price
 	}
@@ -81,12 +80,12 @@ func (f *Fleet) askAll(ctx context.Context, regions []service.Region) (unknown m
 	return unknown
 }
 
-// lookAtPrices asks every rented region what it offers, and for its prices.
-func (f *Fleet) lookAtPrices(ctx context.Context) error {
-	return f.joined(f.askAll(ctx, cloud.Regions(f.Spec)))
+// readPrices reads the offerings and prices of every cloud region.
+func (f *Fleet) readPrices(ctx context.Context) error {
+	return f.joinErrors(f.queryOfferingsAndPrices(ctx, cloud.Regions(f.Spec)))
 }
 
-// priced is what regions offer at the prices that are known.
+// priced returns the offerings of regions at the known prices.
 func priced(offers map[service.Region]provision.Offerings, prices Prices) map[service.Region]provision.Offerings {
 	all := map[service.Region]provision.Offerings{}
 	for r, os := range offers {
@@ -95,37 +94,37 @@ func priced(offers map[service.Region]provision.Offerings, prices Prices) map[se
 	return all
 }
 
-// askPrices takes up the prices that were told, and asks anew where they are old. Nobody
-// waits for the answer: a replica that is missing is not to wait for a price.
-func (k *Reconciler) askPrices(ctx context.Context, o *opened) {
+// refreshPrices applies prices that have arrived, and requests new ones where they are old. It does not
+// wait for them: a missing replica must not wait for a price.
+func (k *Reconciler) refreshPrices(ctx context.Context, o *bundleState) {
 	select {
-	case prices := <-o.answer:
-		k.takePrices(ctx, o, prices)
+	case prices := <-o.newPrices:
+		k.applyPrices(ctx, o, prices)
 	default:
 	}
-	hold := pricesHold
+	hold := pricesTTL
 	if len(o.fleet.prices.Unknown) > 0 {
-		hold = pricesAgain
+		hold = pricesRetry
 	}
-	if ctx.Err() != nil || !o.asked.IsZero() && time.Since(o.asked) < hold {
+	if ctx.Err() != nil || !o.pricesRequestedAt.IsZero() && time.Since(o.pricesRequestedAt) < hold {
 		return
 	}
-	o.asked = time.Now()
-	provider, regions, answer := askedNow(o.fleet.Provider), cloud.Regions(o.content.Spec), o.answer
-	k.asking.Go(func() {
+	o.pricesRequestedAt = time.Now()
+	provider, regions, answer := askedNow(o.fleet.Provider), cloud.Regions(o.content.Spec), o.newPrices
+	k.priceRequests.Go(func() {
 		prices := AskPrices(ctx, provider, regions)
 		if ctx.Err() != nil {
-			prices = Prices{} // of somebody who left while they asked
+			prices = Prices{} // the request was cancelled
 		}
 		select {
 		case answer <- prices:
-		default: // the one before was not taken up yet
+		default: // the previous result was not read yet
 		}
 	})
 }
 
-// askedNow is a provider that asks those machines in other clouds that can be asked now:
-// which these are is the reconciler's to know while it works.
+// askedNow returns a provider that uses the machines in other clouds that are reachable now: the
+// reconciler may only determine them while it is running an iteration.
 func askedNow(p provision.Provider) provision.Provider {
 	places, several := p.(provision.Places)
 	if !several {
@@ -142,10 +141,10 @@ func askedNow(p provision.Provider) provision.Provider {
 	return still
 }
 
-// takePrices takes up an answer. A region that told nothing keeps the prices it had.
-func (k *Reconciler) takePrices(ctx context.Context, o *opened, prices Prices) {
+// applyPrices applies new prices. A region without any keeps its previous ones.
+func (k *Reconciler) applyPrices(ctx context.Context, o *bundleState, prices Prices) {
 	if prices.ByRegion == nil {
-		o.asked = time.Time{}
+		o.pricesRequestedAt = time.Time{}
 		return
 	}
 	for r := range prices.Unknown {
@@ -154,11 +153,11 @@ func (k *Reconciler) takePrices(ctx context.Context, o *opened, prices Prices) {
 		}
 	}
 	o.fleet.prices = prices
-	k.tellUnpriced(ctx, o)
+	k.logUnpriced(ctx, o)
 }
 
-// tellUnpriced logs why prices are not known, once for as long as it stays the same.
-func (k *Reconciler) tellUnpriced(ctx context.Context, o *opened) {
+// logUnpriced logs why prices are unknown, once until the reason changes.
+func (k *Reconciler) logUnpriced(ctx context.Context, o *bundleState) {
 	var all []error
 	for _, r := range cloud.Regions(o.content.Spec) {
 		if err := o.fleet.prices.Unknown[r]; err != nil {
@@ -170,15 +169,15 @@ func (k *Reconciler) tellUnpriced(ctx context.Context, o *opened) {
 		text = err.Error()
 	}
 	if text != "" && text != o.unpriced {
-		k.log().Warn("prices are not known, list prices stand in", "err", text)
+		k.log().Warn("prices are unknown; using list prices", "err", text)
 	}
 	o.unpriced = text
 }
 
-// Offers implements controller.Market: what regions had for renting at the reconciler's last
-// look, those that answered once; nothing before the first.
+// Offers implements controller.Market: the offerings of regions at the reconciler's last
+// observation; nothing before the first.
 func (k *Reconciler) Offers() map[service.Region]provision.Offerings {
-	v, err := k.seenLast()
+	v, err := k.lastView()
 	if err != nil {
 		return nil
 	}

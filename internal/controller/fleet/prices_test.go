@@ -187,7 +187,7 @@ func TestPricesThatNeverCome(t *testing.T) {
 		if err != nil || time.Since(begun) != 30*time.Second || costs(p)["us-east-1-0"] != "0.8048 list price in us-east-1" {
 			t.Errorf("after %s: %v, %v", time.Since(begun), costs(p), err)
 		}
-		if err := p.Unpriced["aws/us-east-1"]; err == nil || !strings.Contains(err.Error(), "no answer within 30s") {
+		if err := p.Unpriced["aws/us-east-1"]; err == nil || !strings.Contains(err.Error(), "no response within 30s") {
 			t.Errorf("got %v", err)
 		}
 	})

@@ -5,15 +5,15 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// Fits says whether a plan can be carried out within the quotas of the accounts, as Up
-// does it: on other offerings where the first ones are over quota, and with replicas in
-// other regions. A quota that is not known bounds nothing.
+// Fits reports whether a plan can be applied within the accounts' quotas, as Up does it: on other
+// offerings where the first are over quota, and with replicas in other regions. An unknown quota is
+// no limit.
 func (f *Fleet) Fits(p *Plan, quotas []provision.Quota) (bool, error) {
 	short := map[cloud.Group]int{}
 	for {
 		over := cloud.OverQuota(p.Changes, quotas)
 		if len(over) == 0 {
-			return f.lacking(p, nil) == nil, nil
+			return f.missingError(p, nil) == nil, nil
 		}
 		for _, c := range over {
 			if !f.addShort(short, p, &provision.NoCapacityError{ID: c.ID(), Region: c.Region()}) {

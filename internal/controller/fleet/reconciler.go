@@ -24,111 +24,108 @@ import (
 	"skyserve/provision/remote"
 )
 
-// Rhythm of the reconciler, each with its reason.
+// Intervals of the reconciler, with their reasons.
 const (
-	// offersHold is how long what a region offers is taken for the same: prices of spot
-	// change by the hour.
-	offersHold = 30 * time.Minute
-	// tellEvery is how often a failure is told of that differs by what nobody reads.
-	tellEvery = 10 * time.Minute
-	// pricesHold is the same of the prices that clouds tell: those of lists change by the
-	// month, and a provider holds them for hours. While some are not known they are asked
-	// for every pricesAgain: no machine of another cloud may have answered yet.
-	pricesHold  = 30 * time.Minute
-	pricesAgain = 5 * time.Minute
+	// offersTTL is how long a region's offerings are cached: spot prices change hourly.
+	offersTTL = 30 * time.Minute
+	// repeatLogInterval is how often a failure is logged that only differs in generated IDs.
+	repeatLogInterval = 10 * time.Minute
+	// pricesTTL is how long prices are cached: list prices change monthly, and a provider caches
+	// them for hours. While some are unknown, they are requested every pricesRetry: machines of
+	// other clouds may not have responded yet.
+	pricesTTL   = 30 * time.Minute
+	pricesRetry = 5 * time.Minute
 )
 
-// Reach is how the reconciler reaches the cloud that it is in.
+// Reach is the reconciler's access to its own cloud.
 type Reach struct {
 	Provider provision.Provider
 	Witness  provision.Witness
-	// Lists says who lists each region there.
+	// Lists contains the lister of each region there.
 	Lists map[service.Region]Lister
-	// UserData is the cloud-init document of a machine, as `up` writes it.
+	// UserData returns the cloud-init document of a machine, as `up` does.
 	UserData func(cloud.Node) (string, error)
 }
 
-// Reconciler keeps the replicas of a service in clouds as they are wanted: it launches
-// another where a machine is gone, or is about to be taken, hands new ones over what they
-// are to run, and tells balancers of them; and it carries out what strategies decide (see
-// Apply). It changes nothing but replicas. What there is it reads from the clouds' tags
-// each time, so that it can be stopped at any moment. In its own cloud it acts itself, in
-// others by way of balancers there; a region that does not answer is left as it is.
+// Reconciler reconciles the replicas of a service in clouds with the desired state: it launches a
+// replacement where a machine is gone or is about to be interrupted, delivers deployments to new
+// machines, and updates balancers; and it applies the changes of strategies (see Apply). It only
+// changes replicas. It reads the existing objects from the clouds' tags each time, so that it can
+// be stopped at any moment. It calls its own cloud directly and others through balancers there; an
+// unresponsive region is left unchanged.
 type Reconciler struct {
 	// Dir is the folder of the controller's configuration: see ReadBundle.
 	Dir string
-	// Open reaches the regions of a service in the reconciler's own cloud, which are all that
-	// spec has.
+	// Open connects to the regions in the reconciler's own cloud, which are all regions of spec.
 	Open func(ctx context.Context, means json.RawMessage, spec *service.Spec, owner string) (Reach, error)
-	// Logger is told what is done; nil = silence.
+	// Logger logs the changes; nil = no logging.
 	Logger *slog.Logger
-	// Now tells the time by which certificates are renewed and alerted of; nil = time.Now.
+	// Now is the clock for certificates; nil = time.Now.
 	Now func() time.Time
-	// Decisions is the file of what was decided about replicas; empty = one in Dir.
+	// Decisions is the file of decisions about replicas; empty = one in Dir.
 	Decisions string
-	// Lock keeps others from changing the service until it is unlocked; an error that is
-	// controller.ErrBusy says that somebody does. nil = nobody else is on this computer.
+	// Lock locks the service against other changes until unlock is called; controller.ErrBusy means
+	// that another process has the lock. nil = there are no other processes.
 	Lock func() (unlock func(), err error)
 
-	working sync.Mutex     // held while machines are looked at or changed
-	asking  sync.WaitGroup // those who ask for prices
+	working       sync.Mutex     // held while machines are observed or changed
+	priceRequests sync.WaitGroup // price requests
 
-	opened *opened                               // guarded by working
-	said   string                                // the last error that was told, likewise
-	saidAt time.Time                             // when, likewise
-	last   map[service.Region][]provision.Object // of each region when it last answered, likewise
-	seen   map[string]Seen                       // what machines said at the last look, likewise
-	told   map[string]bool                       // replicas that no balancer used at the last look, likewise
+	opened         *bundleState                          // guarded by working
+	lastError      string                                // the last logged error, likewise
+	lastErrorAt    time.Time                             // when, likewise
+	last           map[service.Region][]provision.Object // of each region at its last response, likewise
+	seen           map[string]Seen                       // machine statuses at the last observation, likewise
+	unusedReplicas map[string]bool                       // replicas that no balancer used at the last observation, likewise
 
-	surplus map[string]bool // stood in for others, and need not any more, likewise
+	excess map[string]bool // fallback replicas that are no longer needed, likewise
 
-	since     map[string]time.Time // when successors were first seen, by handle, likewise
-	preferred time.Time            // when something cheaper was last tried, likewise
+	successorsSeen map[string]time.Time // when successors were first seen, by handle, likewise
+	preferred      time.Time            // when a cheaper offering was last tried, likewise
 
-	eyes func(have []provision.Object) map[string]Seen // how machines do; nil = they are asked
+	prober func(have []provision.Object) map[string]Seen // reads machine statuses; nil = from the agents
 
 	mu      sync.Mutex
-	view    *view  // the newest; nil before the first
-	ends    Ends   // as of the last look
-	service string // its name
+	view    *serviceView // the newest; nil before the first
+	ends    Ends         // as of the last observation
+	service string       // its name
 }
 
-// opened is what the reconciler made of what it was handed.
-type opened struct {
-	content   Content            // the newest
-	elsewhere []provision.Object // machines in other clouds when it was handed over
-	fleet     *Fleet
-	inspector *Inspector
-	handover  *Handover
-	looked    map[service.Region]time.Time // when it said what it offers
-	asked     time.Time                    // when prices were asked for
-	answer    chan Prices
-	unpriced  string // what was last logged of prices that are not known
+// bundleState is the state that the reconciler derived from its bundle.
+type bundleState struct {
+	content           Content            // the newest
+	otherClouds       []provision.Object // machines in other clouds at the bundle's delivery
+	fleet             *Fleet
+	inspector         *Inspector
+	handover          *Handover
+	offersReadAt      map[service.Region]time.Time // when its offerings were read
+	pricesRequestedAt time.Time                    // when prices were requested
+	newPrices         chan Prices
+	unpriced          string // the last logged error about unknown prices
 }
 
-// view is what a service has in clouds, as its reconciler last saw it.
-type view struct {
-	spec *service.Spec // less the regions of which that is not known
+// serviceView is the state of a service in clouds at the reconciler's last observation.
+type serviceView struct {
+	spec *service.Spec // without regions in unknown state
 	have []provision.Object
 	seen map[string]Seen
-	// offers is what the regions have for renting, at the prices that are known.
+	// offers are the regions' offerings at the known prices.
 	offers map[service.Region]provision.Offerings
 }
 
 var _ controller.Machines = (*Reconciler)(nil)
 
-// Reconcile implements controller.Machines. What fails is logged once for as long as it stays
-// the same.
+// Reconcile implements controller.Machines. A failure is logged once until it changes.
 func (k *Reconciler) Reconcile(ctx context.Context, may func() error) (busy bool) {
 	k.working.Lock()
 	defer k.working.Unlock()
-	busy, err := k.turn(ctx, may)
-	k.tell(ctx, err)
+	busy, err := k.reconcileOnce(ctx, may)
+	k.logError(ctx, err)
 	return busy && err == nil
 }
 
 // Wait implements controller.Machines.
-func (k *Reconciler) Wait() { k.asking.Wait() }
+func (k *Reconciler) Wait() { k.priceRequests.Wait() }
 
 func (k *Reconciler) log() *slog.Logger {
 	if k.Logger == nil {
@@ -137,41 +134,41 @@ func (k *Reconciler) log() *slog.Logger {
 	return k.Logger
 }
 
-// tell logs an error once for as long as it stays the same, and one that differs by nothing but
-// such words as clouds make anew for each answer once in a while.
-func (k *Reconciler) tell(ctx context.Context, err error) {
+// logError logs an error once until it changes, and one that only differs in IDs that clouds generate
+// for each response every repeatLogInterval.
+func (k *Reconciler) logError(ctx context.Context, err error) {
 	if err == nil || ctx.Err() != nil {
-		k.said = ""
+		k.lastError = ""
 		return
 	}
 	text := err.Error()
-	if text == k.said || gist(text) == gist(k.said) && time.Since(k.saidAt) < tellEvery {
+	if text == k.lastError || withoutIDs(text) == withoutIDs(k.lastError) && time.Since(k.lastErrorAt) < repeatLogInterval {
 		return
 	}
-	k.log().Error("keeping machines", "err", err)
-	k.said, k.saidAt = text, time.Now()
+	k.log().Error("reconciling machines", "err", err)
+	k.lastError, k.lastErrorAt = text, time.Now()
 }
 
-// gist is a text without its long words that have digits: numbers of requests, pairs of
-// addresses with ports, messages that only a cloud can read.
-func gist(text string) string {
+// withoutIDs returns a text without its long words with digits: request IDs, address pairs with ports,
+// opaque cloud messages.
+func withoutIDs(text string) string {
 	const long = 24 // the names of most regions, and of replicas there, are shorter
 	return strings.Join(slices.DeleteFunc(strings.Fields(text), func(word string) bool {
 		return len(word) > long && strings.ContainsAny(word, "0123456789")
 	}), " ")
 }
 
-// turn looks once and mends what it finds; busy says that something is on its way.
-func (k *Reconciler) turn(ctx context.Context, may func() error) (busy bool, err error) {
+// reconcileOnce observes once and applies the necessary changes; busy means that a change is in progress.
+func (k *Reconciler) reconcileOnce(ctx context.Context, may func() error) (busy bool, err error) {
 	unlock, err := k.lock()
 	if errors.Is(err, controller.ErrBusy) {
-		return true, nil // whoever changes the service sees to all of this
+		return true, nil // the process that changes the service does all of this
 	}
 	if err != nil {
 		return false, err
 	}
 	defer unlock()
-	o, err := k.open(ctx)
+	o, err := k.loadBundle(ctx)
 	if err != nil {
 		return false, err
 	}
@@ -179,17 +176,17 @@ func (k *Reconciler) turn(ctx context.Context, may func() error) (busy bool, err
 	if err != nil {
 		return false, err
 	}
-	if err := k.keepLeaving(s.spec, s.all(), controller.Change{}); err != nil {
+	if err := k.storeDecisions(s.spec, s.knownObjects(), controller.Change{}); err != nil {
 		return false, err
 	}
 	h := o.handover
 	if h.Revoked, err = k.revoked(h.Party.Root); err != nil {
 		return false, err
 	}
-	seen := k.see(ctx, h)
+	seen := k.readStatuses(ctx, h)
 	k.seen = seen
-	k.noteEnds(h, seen)
-	changed, failure := k.replace(ctx, o, s, seen, may)
+	k.storeExpiries(h, seen)
+	changed, failure := k.launchMissing(ctx, o, s, seen, may)
 	if changed {
 		if s, err = k.observe(ctx, o); err != nil {
 			return true, errors.Join(failure, err)
@@ -197,22 +194,22 @@ func (k *Reconciler) turn(ctx context.Context, may func() error) (busy bool, err
 	}
 	v := s.view(seen)
 	v.offers = priced(o.fleet.offers, o.fleet.prices)
-	k.show(v)
+	k.setView(v)
 	if err := may(); err != nil {
 		return false, errors.Join(failure, err)
 	}
 	c := o.content
-	c.Leaving = relieved(c.Leaving, s.have, seen)
-	maps.Copy(c.Leaving, k.surplus)
+	c.Leaving = drained(c.Leaving, s.have, seen)
+	maps.Copy(c.Leaving, k.excess)
 	deployments, err := Deployments(c, h.Have)
 	if err == nil {
-		s.certain(deployments)
-		err = errors.Join(h.Tend(ctx, seen, deployments), k.release(ctx, o, s, seen, deployments, may))
+		s.dropUncertain(deployments)
+		err = errors.Join(h.Tend(ctx, seen, deployments), k.removeDrained(ctx, o, s, seen, deployments, may))
 	}
 	return changed || unsettled(s.have, seen), errors.Join(s.failure(), failure, err)
 }
 
-// lock is Lock, where there is one.
+// lock calls Lock, if set.
 func (k *Reconciler) lock() (unlock func(), err error) {
 	if k.Lock == nil {
 		return func() {}, nil
@@ -220,41 +217,41 @@ func (k *Reconciler) lock() (unlock func(), err error) {
 	return k.Lock()
 }
 
-// see asks all machines how they do.
-func (k *Reconciler) see(ctx context.Context, h *Handover) map[string]Seen {
-	if k.eyes != nil {
-		return k.eyes(h.Have)
+// readStatuses reads the status of all machines.
+func (k *Reconciler) readStatuses(ctx context.Context, h *Handover) map[string]Seen {
+	if k.prober != nil {
+		return k.prober(h.Have)
 	}
 	return h.Look(ctx)
 }
 
-// revoked is the list of revoked certificates that the agent of this machine was handed.
+// revoked returns the revocation list that this machine's agent received.
 func (k *Reconciler) revoked(root *x509.Certificate) (identity.Revoked, error) {
 	return identity.ReadRevoked(filepath.Join(filepath.Dir(k.Dir), agent.FileRevoked), root)
 }
 
-// unsettled says whether a machine is about to serve or to go.
+// unsettled reports whether a replica is starting or terminating.
 func unsettled(have []provision.Object, seen map[string]Seen) bool {
 	return slices.ContainsFunc(have, func(o provision.Object) bool {
 		return o.Kind == provision.KindReplica && seen[o.ID].Phase != agent.PhaseReady
 	})
 }
 
-// replace launches what is missing; changed says that something may be made by now.
-func (k *Reconciler) replace(ctx context.Context, o *opened, s *observation, seen map[string]Seen, may func() error) (changed bool, err error) {
-	silent := k.plans(ctx, o, s)
-	k.askPrices(ctx, o)
-	o.fleet.Going = parting(s.have, seen, k.overdue(s, seen))
-	k.surplus = map[string]bool{}
+// launchMissing launches missing replicas; changed means that a change may have been made.
+func (k *Reconciler) launchMissing(ctx context.Context, o *bundleState, s *observation, seen map[string]Seen, may func() error) (changed bool, err error) {
+	silent := k.limitPlanning(ctx, o, s)
+	k.refreshPrices(ctx, o)
+	o.fleet.Going = needReplacement(s.have, seen, k.dueForReplacement(s, seen))
+	k.excess = map[string]bool{}
 	o.fleet.Only = func(p *Plan, c provision.Change) bool {
-		if standsDown(o.fleet.Spec, p, c, seen) {
-			k.surplus[c.ID()] = true // it is released once it is empty
+		if removesFallback(o.fleet.Spec, p, c, seen) {
+			k.excess[c.ID()] = true // it is deleted once it has drained
 		}
-		return replacing(p, c)
+		return isReconcilerChange(p, c)
 	}
 	p, err := o.fleet.planFor(s.have, nil)
 	if err == nil && len(p.Changes) == 0 {
-		changed, err = k.prefer(ctx, o, s, seen, may)
+		changed, err = k.replaceCostlier(ctx, o, s, seen, may)
 		return changed, errors.Join(silent, err)
 	}
 	if err != nil {
@@ -267,15 +264,15 @@ func (k *Reconciler) replace(ctx context.Context, o *opened, s *observation, see
 	return true, errors.Join(silent, err)
 }
 
-// progress logs changes that are done; those that fail are told with the turn.
+// progress logs completed changes; failures are logged with the iteration.
 func (k *Reconciler) progress(c provision.Change, p provision.Phase, _ error) {
 	if p == provision.PhaseDone {
-		k.log().Info("machine", "change", string(c.Action), "id", c.ID(), "region", string(c.Region()), "why", c.Reason)
+		k.log().Info("machine", "change", string(c.Action), "id", c.ID(), "region", string(c.Region()), "reason", c.Reason)
 	}
 }
 
-// going are the replicas that their cloud is about to take, as their agents know.
-func going(have []provision.Object, seen map[string]Seen) map[string]bool {
+// interrupted returns the replicas that their cloud is interrupting, as their agents report.
+func interrupted(have []provision.Object, seen map[string]Seen) map[string]bool {
 	ids := map[string]bool{}
 	for _, o := range have {
 		if s := seen[o.ID]; o.Kind == provision.KindReplica && s.Err == nil && s.Phase == agent.PhaseInterrupted {
@@ -285,10 +282,10 @@ func going(have []provision.Object, seen map[string]Seen) map[string]bool {
 	return ids
 }
 
-// relieved are the replicas that balancers are to use no more: those that leave, those
-// that are going whose model another replica serves, and those that were replaced. The last
-// one of a model serves for as long as its machine lets it.
-func relieved(leaving map[string]bool, have []provision.Object, seen map[string]Seen) map[string]bool {
+// drained returns the replicas that balancers stop using: those being removed, those being
+// interrupted whose model another replica serves, and those that were replaced. The last replica of
+// a model serves for as long as its machine exists.
+func drained(leaving map[string]bool, have []provision.Object, seen map[string]Seen) map[string]bool {
 	ids := maps.Clone(leaving)
 	serves := map[string]bool{} // models
 	for _, o := range have {
@@ -296,7 +293,7 @@ func relieved(leaving map[string]bool, have []provision.Object, seen map[string]
 			serves[o.Labels["model"]] = true
 		}
 	}
-	leave := going(have, seen)
+	leave := interrupted(have, seen)
 	for _, o := range have {
 		if leave[o.ID] && serves[o.Labels["model"]] {
 			ids[o.ID] = true
@@ -306,23 +303,23 @@ func relieved(leaving map[string]bool, have []provision.Object, seen map[string]
 	return ids
 }
 
-// replacing says whether a change is the reconciler's to make: a replica that is missing is
-// launched; what is left of one that is gone goes, and of two with one id the second.
-// All else that differs is left to `up`.
-func replacing(p *Plan, c provision.Change) bool {
+// isReconcilerChange reports whether a change is the reconciler's to make: it launches missing replicas,
+// deletes the remains of terminated ones, and deletes duplicates of an ID. `up` makes all other
+// changes.
+func isReconcilerChange(p *Plan, c provision.Change) bool {
 	switch {
 	case c.Kind() != provision.KindReplica:
 		return false
 	case c.Action == provision.ActionLaunch:
 		return true
 	}
-	return c.Action == provision.ActionTerminate && (c.Have.Gone != "" || wants(p, c.ID()))
+	return c.Action == provision.ActionTerminate && (c.Have.Gone != "" || planContains(p, c.ID()))
 }
 
-// standsDown says whether a change is the end of a replica that stood in for another region, of
-// which spec knows, and that all that is wanted serves without.
-func standsDown(spec *service.Spec, p *Plan, c provision.Change, seen map[string]Seen) bool {
-	if c.Kind() != provision.KindReplica || c.Action != provision.ActionTerminate || c.Have.Gone != "" || wants(p, c.ID()) {
+// removesFallback reports whether a change removes a fallback replica of another region of spec, and all
+// desired replicas are ready without it.
+func removesFallback(spec *service.Spec, p *Plan, c provision.Change, seen map[string]Seen) bool {
+	if c.Kind() != provision.KindReplica || c.Action != provision.ActionTerminate || c.Have.Gone != "" || planContains(p, c.ID()) {
 		return false
 	}
 	return slices.Contains(cloud.Regions(spec), cloud.StandsIn(c.Have)) && !slices.ContainsFunc(p.Wants, func(w provision.Want) bool {
@@ -330,13 +327,13 @@ func standsDown(spec *service.Spec, p *Plan, c provision.Change, seen map[string
 	})
 }
 
-// wants says whether an id is wanted.
-func wants(p *Plan, id string) bool {
+// planContains reports whether a plan contains an ID.
+func planContains(p *Plan, id string) bool {
 	return slices.ContainsFunc(p.Wants, func(w provision.Want) bool { return w.ID == id })
 }
 
-// open takes up what the controller was handed, anew where that is another.
-func (k *Reconciler) open(ctx context.Context) (*opened, error) {
+// loadBundle loads the controller's bundle, and reconnects if it has changed.
+func (k *Reconciler) loadBundle(ctx context.Context) (*bundleState, error) {
 	c, elsewhere, err := ReadBundle(k.Dir)
 	if err != nil {
 		return nil, err
@@ -347,21 +344,21 @@ func (k *Reconciler) open(ctx context.Context) (*opened, error) {
 	}
 	c.Leaving = decided.Idle()
 	if o := k.opened; o != nil && string(o.content.Text) == string(c.Text) && reflect.DeepEqual(o.content.Bundle, c.Bundle) {
-		o.content, o.elsewhere = c, elsewhere
+		o.content, o.otherClouds = c, elsewhere
 		return o, nil
 	}
 	party, authority, err := identity.Home{Dir: k.Dir}.ReadController()
 	if err != nil {
 		return nil, err
 	}
-	o := &opened{content: c, elsewhere: elsewhere, looked: map[service.Region]time.Time{}, answer: make(chan Prices, 1)}
+	o := &bundleState{content: c, otherClouds: elsewhere, offersReadAt: map[service.Region]time.Time{}, newPrices: make(chan Prices, 1)}
 	o.handover = &Handover{
 		Service: c.Spec.Name, Party: party, Authority: authority, Self: cloud.ControllerMachine(c.Spec), Have: elsewhere, Now: k.Now,
 		Progress: func(id string, s agent.Status) {
 			k.log().Info("machine", "id", id, "phase", string(s.Phase), "reason", s.Reason)
 		},
 	}
-	if err := k.reach(ctx, o, authority.Owner()); err != nil {
+	if err := k.connectClouds(ctx, o, authority.Owner()); err != nil {
 		return nil, err
 	}
 	if k.last == nil {
@@ -371,9 +368,9 @@ func (k *Reconciler) open(ctx context.Context) (*opened, error) {
 	return o, nil
 }
 
-// reach finds the way to all clouds: to the reconciler's own at once, to others by way of
-// balancers there.
-func (k *Reconciler) reach(ctx context.Context, o *opened, owner string) error {
+// connectClouds connects to all clouds: directly to the reconciler's own, to others through balancers
+// there.
+func (k *Reconciler) connectClouds(ctx context.Context, o *bundleState, owner string) error {
 	c, h, home := o.content, o.handover, homeCloud(o.content.Spec)
 	reach, err := k.Open(ctx, c.Bundle.Means, without(c.Spec, func(r service.Region) bool { return !isHome(c.Spec, r) }), owner)
 	if err != nil {
@@ -385,16 +382,16 @@ func (k *Reconciler) reach(ctx context.Context, o *opened, owner string) error {
 			places[r.Cloud()] = reach.Provider
 		}
 	}
-	for _, name := range abroad(c.Spec) {
-		client := &remote.Client{Cloud: name, Ways: func() []remote.Ask { return k.ways(h, name) }}
+	for _, name := range otherCloudsOf(c.Spec) {
+		client := &remote.Client{Cloud: name, Ways: func() []remote.Ask { return k.relaysIn(h, name) }}
 		places[name] = client
 		for _, r := range cloud.Regions(c.Spec) {
 			if r.Cloud() == name {
-				lists[r] = regionOf{client, r}
+				lists[r] = regionLister{client, r}
 			}
 		}
 	}
-	h.Witness = witnesses{home, reach.Witness, places}
+	h.Witness = attestors{home, reach.Witness, places}
 	o.fleet = &Fleet{
 		Spec: c.Spec, Owner: owner, Provider: places, UserData: reach.UserData, ZoneID: c.Zone.ID, offers: map[service.Region]provision.Offerings{},
 		Have: func(ctx context.Context) ([]provision.Object, error) {
@@ -402,7 +399,8 @@ func (k *Reconciler) reach(ctx context.Context, o *opened, owner string) error {
 			if err != nil {
 				return nil, err
 			}
-			// of a region that has fallen silent since it was planned for, all would be missing
+			// objectsIn a region that has become unresponsive since planning, all replicas would seem
+			// missing
 			o.fleet.Spec = without(o.fleet.Spec, func(r service.Region) bool { return s.silent[r] != nil })
 			return s.have, nil
 		},
@@ -411,21 +409,21 @@ func (k *Reconciler) reach(ctx context.Context, o *opened, owner string) error {
 	return nil
 }
 
-// show keeps what was seen.
-func (k *Reconciler) show(v *view) {
+// setView stores the last observation.
+func (k *Reconciler) setView(v *serviceView) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.view = v
 }
 
-// seenLast is what was seen last; an error before the first look.
-func (k *Reconciler) seenLast() (*view, error) {
+// lastView returns the last observation; an error before the first.
+func (k *Reconciler) lastView() (*serviceView, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.view == nil {
-		return nil, fmt.Errorf("reading what the service has: %w", errNotLooked)
+		return nil, fmt.Errorf("reading the state of the service: %w", errNotObserved)
 	}
 	return k.view, nil
 }
 
-var errNotLooked = fmt.Errorf("its cloud was not asked yet: %w", controller.ErrBusy)
+var errNotObserved = fmt.Errorf("the clouds have not been observed yet: %w", controller.ErrBusy)

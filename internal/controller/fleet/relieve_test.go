@@ -46,7 +46,7 @@ func TestWhoIsRelieved(t *testing.T) {
 				seen[id] = Seen{Err: errors.New("no answer")}
 			}
 		}
-		if got := relieved(fields(tt.leaving), have, seen); !maps.Equal(got, fields(tt.want)) {
+		if got := drained(fields(tt.leaving), have, seen); !maps.Equal(got, fields(tt.want)) {
 			t.Errorf("%s: got %v, want %q", tt.name, got, tt.want)
 		}
 	}
@@ -113,10 +113,10 @@ func TestWhatTheReconcilerChanges(t *testing.T) {
 	} {
 		seen := map[string]Seen{"us-0": {Status: agent.Status{Phase: tt.phase}}}
 		got := ""
-		if replacing(p, tt.c) {
+		if isReconcilerChange(p, tt.c) {
 			got = "done"
 		}
-		if standsDown(spec, p, tt.c, seen) {
+		if removesFallback(spec, p, tt.c, seen) {
 			got += "released"
 		}
 		if got != tt.want {
@@ -160,7 +160,7 @@ func TestWhatAControllerHandsOver(t *testing.T) {
 		if tt.wanted != "" {
 			all["x"] = agent.Deployment{Revision: tt.wanted}
 		}
-		d, due := h.due(tt.seen, o, all)
+		d, due := h.dueDeployment(tt.seen, o, all)
 		if due != (tt.revision != "") || due && d.Revision != tt.revision {
 			t.Errorf("%s: is handed %q (%t), want %q", tt.name, d.Revision, due, tt.revision)
 		}
@@ -174,7 +174,7 @@ func TestWhatIsOnItsWay(t *testing.T) {
 			t.Errorf("a replica that is %q: %t", phase, got)
 		}
 	}
-	if got := slices.Collect(maps.Keys(going(have, map[string]Seen{"a": {Status: agent.Status{Phase: agent.PhaseInterrupted}}, "lb": {Status: agent.Status{Phase: agent.PhaseInterrupted}}}))); !slices.Equal(got, []string{"a"}) {
+	if got := slices.Collect(maps.Keys(interrupted(have, map[string]Seen{"a": {Status: agent.Status{Phase: agent.PhaseInterrupted}}, "lb": {Status: agent.Status{Phase: agent.PhaseInterrupted}}}))); !slices.Equal(got, []string{"a"}) {
 		t.Errorf("going: %q", got)
 	}
 }
@@ -185,26 +185,26 @@ func TestHowTheControllerDoes(t *testing.T) {
 	machine := provision.Object{ID: "lb-us-east-1-0", Kind: provision.KindBalancer, PublicIP: netip.MustParseAddr("203.0.113.1")}
 	boots, gone := machine, machine
 	boots.PublicIP, gone.Gone = netip.Addr{}, "stopped"
-	unit := func(u agent.UnitStatus) answer {
+	unit := func(u agent.UnitStatus) machineAnswer {
 		u.Name = UnitController
-		return answer{status: agent.Status{Phase: agent.PhaseFailed, Reason: "balancer: it ended", Units: []agent.UnitStatus{{Name: "balancer"}, u}}}
+		return machineAnswer{status: agent.Status{Phase: agent.PhaseFailed, Reason: "balancer: it ended", Units: []agent.UnitStatus{{Name: "balancer"}, u}}}
 	}
 	for _, tt := range []struct {
 		name    string
 		machine provision.Object
-		answer  answer
+		answer  machineAnswer
 		want    string
 	}{
 		{"it works, its balancer does not", machine, unit(agent.UnitStatus{Running: true, Ready: true}), "READY"},
 		{"it starts", machine, unit(agent.UnitStatus{Running: true, Reason: "it does not answer yet"}), "STARTING it does not answer yet"},
 		{"it ends again and again", machine, unit(agent.UnitStatus{Reason: "exit status 1"}), "FAILED exit status 1"},
-		{"there is none", machine, answer{status: agent.Status{Phase: agent.PhaseReady}}, "none"},
-		{"its machine hangs", machine, answer{err: errors.New("no answer within 2s")}, "NOT_READY no answer within 2s"},
-		{"its machine boots", boots, answer{}, "PROVISIONING it has no address yet"},
-		{"its machine is gone", gone, answer{}, "FAILED its machine is gone"},
+		{"there is none", machine, machineAnswer{status: agent.Status{Phase: agent.PhaseReady}}, "none"},
+		{"its machine hangs", machine, machineAnswer{err: errors.New("no answer within 2s")}, "NOT_READY no answer within 2s"},
+		{"its machine boots", boots, machineAnswer{}, "PROVISIONING waiting for an address"},
+		{"its machine is gone", gone, machineAnswer{}, "FAILED its machine is gone"},
 	} {
 		got := "none"
-		if c := controllerOf(spec, []provision.Object{tt.machine}, []answer{tt.answer}); c != nil {
+		if c := controllerOf(spec, []provision.Object{tt.machine}, []machineAnswer{tt.answer}); c != nil {
 			got = strings.TrimSpace(string(c.State) + " " + c.Reason)
 		}
 		if got != tt.want {
@@ -229,7 +229,7 @@ func TestWhoIsWaitedFor(t *testing.T) {
 			deployments[id] = agent.Deployment{Revision: "new"}
 		}
 	}
-	serving, others := h.split(seen, deployments)
+	serving, others := h.classifyMachines(seen, deployments)
 	ids := func(objects []provision.Object) string {
 		var all []string
 		for _, o := range objects {

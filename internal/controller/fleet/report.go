@@ -13,11 +13,11 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// shownEvents is how many events of the strategy a status shows.
-const shownEvents = 3
+// maxShownEvents is the number of scaling events in a status.
+const maxShownEvents = 3
 
-// report adds what balancers and decisions say to what agents do.
-func (i *Inspector) report(ctx context.Context, s *Status, machines []provision.Object, answers []answer) {
+// addBalancerReports adds the balancers' reports and the decisions to the agents' status.
+func (i *Inspector) addBalancerReports(ctx context.Context, s *Status, machines []provision.Object, answers []machineAnswer) {
 	s.Events = []string{}
 	s.DNS = i.nameStatus(ctx, machines, answers)
 	if s.Problem = i.Problem; s.Problem != "" {
@@ -44,19 +44,19 @@ func (i *Inspector) report(ctx context.Context, s *Status, machines []provision.
 			}
 		}
 		for m := range s.Regions[n].Replicas {
-			i.reportOn(&s.Regions[n].Replicas[m], reports)
+			i.addReplicaReport(&s.Regions[n].Replicas[m], reports)
 		}
 	}
-	s.tell(snapshots)
+	s.addSnapshots(snapshots)
 }
 
-// reported is what a balancer says of a replica.
+// reported is a balancer's report of a replica.
 type reported struct {
 	balancer string
 	telemetry.ReplicaSnapshot
 }
 
-// addReports adds what a balancer says of the replicas of its own region.
+// addReports adds a balancer's reports of the replicas of its own region.
 func addReports(reports map[string]reported, o provision.Object, s *telemetry.Snapshot) {
 	for _, region := range s.Regions {
 		for _, r := range region.Replicas {
@@ -68,7 +68,8 @@ func addReports(reports map[string]reported, o provision.Object, s *telemetry.Sn
 	}
 }
 
-// addMissing adds what is wanted on this computer and does not exist, and what is attached.
+// addMissing adds desired machines on this computer that do not exist, and the machines of static
+// regions.
 func (i *Inspector) addMissing(s *Status) {
 	for n := range s.Regions {
 		r := &s.Regions[n]
@@ -93,7 +94,7 @@ func (i *Inspector) addMissing(s *Status) {
 			n = len(s.Regions) - 1
 		}
 		s.Regions[n].Replicas = append(s.Regions[n].Replicas, MachineStatus{
-			ID: c.ID, State: service.StateStarting, Reason: "no balancer reports on it", URL: c.URL, Model: c.Model, GPU: c.GPU, Wanted: true,
+			ID: c.ID, State: service.StateStarting, Reason: "no balancer reports it", URL: c.URL, Model: c.Model, GPU: c.GPU, Wanted: true,
 		})
 	}
 	for n := range s.Regions {
@@ -104,8 +105,8 @@ func (i *Inspector) addMissing(s *Status) {
 	}
 }
 
-// reportOn adds what a balancer says of a replica, and what was decided about it.
-func (i *Inspector) reportOn(r *MachineStatus, reports map[string]reported) {
+// addReplicaReport adds a balancer's report of a replica, and the decisions about it.
+func (i *Inspector) addReplicaReport(r *MachineStatus, reports map[string]reported) {
 	if models := i.Fleet.Spec.Models; r.Model == "" && len(models) == 1 {
 		r.Model = models[0].Name
 	}
@@ -116,9 +117,9 @@ func (i *Inspector) reportOn(r *MachineStatus, reports map[string]reported) {
 	report, has := reports[r.ID]
 	switch d := i.Decisions.Donation(r.ID); {
 	case r.Drained:
-		r.State, r.Reason = service.StateDraining, "is drained and gets nothing; 'skyserve replica drain --undo "+r.ID+"' ends that"
+		r.State, r.Reason = service.StateDraining, "drained; undo with 'skyserve replica drain --undo "+r.ID+"'"
 	case d != nil && d.Leaving():
-		r.State, r.Reason = service.StateShuttingDown, "finishes what it has and is stopped"
+		r.State, r.Reason = service.StateShuttingDown, "draining before removal"
 	case d != nil:
 		r.State, r.Reason = service.StateDonated, d.String()
 	case has:
@@ -127,8 +128,8 @@ func (i *Inspector) reportOn(r *MachineStatus, reports map[string]reported) {
 	}
 }
 
-// tell adds what balancers know of plans, strategies and alerts.
-func (s *Status) tell(snapshots []*telemetry.Snapshot) {
+// addSnapshots adds plans, strategies and alerts from the balancers.
+func (s *Status) addSnapshots(snapshots []*telemetry.Snapshot) {
 	alerts := [][]telemetry.Alert{s.Alerts}
 	var planned, scaled *telemetry.Snapshot
 	for _, shot := range snapshots {
@@ -137,7 +138,7 @@ func (s *Status) tell(snapshots []*telemetry.Snapshot) {
 			planned = shot
 		}
 		if shot.Strategy != "" && scaled == nil {
-			scaled = shot // all hear the same, within a moment
+			scaled = shot // all balancers have the same
 		}
 	}
 	s.Alerts = telemetry.MergeAlerts(alerts...)
@@ -146,6 +147,6 @@ func (s *Status) tell(snapshots []*telemetry.Snapshot) {
 	}
 	if scaled != nil {
 		s.Strategy, s.Donations = strings.TrimSpace(scaled.Strategy), scaled.DonationLine()
-		s.Events = append(s.Events, scaled.EventLines(time.Local, shownEvents)...)
+		s.Events = append(s.Events, scaled.EventLines(time.Local, maxShownEvents)...)
 	}
 }

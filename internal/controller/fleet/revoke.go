@@ -12,18 +12,17 @@ import (
 	"skyserve/provision"
 )
 
-// revokeTimeout bounds handing one machine the list: somebody is to be kept out within a
-// minute, and what does not answer by then gets it with the next `up`.
+// revokeTimeout is the timeout for delivering the list to one machine: a revocation takes effect
+// within a minute, and a machine that does not respond by then gets it with the next `up`.
 const revokeTimeout = 20 * time.Second
 
-// Revoke hands all machines the list of revoked certificates at once. It counts those
-// that have it by now; the error says of each other one why it has not. A machine that has
-// a newer list counts. Where a delegated authority is on the list, and the service's own is
-// here, machines that the former certified get another certificate before: else they would
-// refuse each other.
+// Revoke delivers the revocation list to all machines concurrently. It returns the number of
+// machines that have it, including those with a newer list; the error contains the reasons of the
+// others. Where a delegated CA is on the list and the service's own CA is here, machines that the
+// delegated CA certified first get another certificate: otherwise they would reject each other.
 func (h *Handover) Revoke(ctx context.Context) (told int, err error) {
-	renewed := h.each(ctx, h.renew)
-	errs := h.each(ctx, h.revoke)
+	renewed := h.eachMachine(ctx, h.renew)
+	errs := h.eachMachine(ctx, h.revoke)
 	for _, e := range errs {
 		if e == nil {
 			told++
@@ -32,9 +31,9 @@ func (h *Handover) Revoke(ctx context.Context) (told int, err error) {
 	return told, errors.Join(append(renewed, errs...)...)
 }
 
-// each does something with every machine at once, each for at most revokeTimeout.
-func (h *Handover) each(ctx context.Context, do func(context.Context, provision.Object) error) []error {
-	ctx, cancel := context.WithTimeoutCause(ctx, revokeTimeout, fmt.Errorf("no answer within %s", revokeTimeout))
+// eachMachine calls do for every machine concurrently, each within revokeTimeout.
+func (h *Handover) eachMachine(ctx context.Context, do func(context.Context, provision.Object) error) []error {
+	ctx, cancel := context.WithTimeoutCause(ctx, revokeTimeout, fmt.Errorf("no response within %s", revokeTimeout))
 	defer cancel()
 	errs := make([]error, len(h.Have))
 	var wg sync.WaitGroup
@@ -45,8 +44,8 @@ func (h *Handover) each(ctx context.Context, do func(context.Context, provision.
 	return errs
 }
 
-// renew gives a machine another certificate where who signed its own is revoked, or it ends
-// soon. One that cannot be asked is told of by revoke.
+// renew replaces a machine's certificate where its issuer is revoked, or it expires soon. An
+// unreachable machine is reported by revoke.
 func (h *Handover) renew(ctx context.Context, o provision.Object) error {
 	if h.Authority == nil || o.Gone != "" || !Reachable(o) {
 		return nil
@@ -61,7 +60,7 @@ func (h *Handover) renew(ctx context.Context, o provision.Object) error {
 
 func (h *Handover) revoke(ctx context.Context, o provision.Object) error {
 	if o.Gone != "" || !Reachable(o) {
-		return fmt.Errorf("handing over to %s: it does not run, or has no address yet", o.ID)
+		return fmt.Errorf("delivering to %s: it is not running, or has no address yet", o.ID)
 	}
 	err := h.Operator(o).Revoke(ctx, h.Machine(o))
 	var refusal *agent.Refusal

@@ -49,7 +49,7 @@ func TestAControllerHandsListsOn(t *testing.T) {
 		{"a newer one", agent.Status{Enrolled: true, Revoked: 3}, false},
 	} {
 		tt.seen.Revision, tt.seen.Expires = "old", time.Now().Add(identity.Life)
-		d, due := h.due(Seen{Status: tt.seen}, provision.Object{ID: "us-0", Kind: provision.KindReplica}, wanted)
+		d, due := h.dueDeployment(Seen{Status: tt.seen}, provision.Object{ID: "us-0", Kind: provision.KindReplica}, wanted)
 		if due != tt.due || due && d.Revision != "old" {
 			t.Errorf("%s: due %v, revision %s", tt.name, due, d.Revision)
 		}

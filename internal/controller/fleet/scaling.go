@@ -16,35 +16,35 @@ import (
 	"skyserve/provision/static"
 )
 
-// Scaling changes the replicas of a service that runs, wherever its machines are: those of a
-// plan at once, or one that an operator names. Each method returns once what it decides holds.
-// Running one again is safe at any time, also after a crash.
+// Scaling changes the replicas of a running service, wherever its machines are: to those of a plan,
+// or one that an operator names. Each method returns once its change is complete. All methods are
+// idempotent and safe to run again after a crash.
 type Scaling struct {
 	*Fleet
-	// Decided is what was decided of replicas before.
+	// Decided are the existing decisions about replicas.
 	Decided Decisions
-	// Keep keeps decisions, before what they decide is begun.
+	// Keep stores decisions before they are applied.
 	Keep func(Decisions) error
-	// Use has balancers use what a plan came to, less the replicas that are idle, and returns
-	// once they do. fresh are the replicas that are new to them.
+	// Use makes balancers use the replicas of a plan without the idle ones, and returns once they
+	// do. fresh are the replicas that are new to them.
 	Use func(ctx context.Context, p *Plan, idle, fresh map[string]bool) error
-	// Progress is told of machines that are launched and removed; nil = nobody is.
+	// Progress is called for launched and removed machines; may be nil.
 	Progress provision.Progress
-	// Drained is told of replicas that have finished what they had and stay; nil = nobody is.
+	// Drained is called for drained replicas that stay; may be nil.
 	Drained func(id string)
-	// Changed says whether anything was changed.
+	// Changed is true once anything was changed.
 	Changed bool
 }
 
-// Wanted is how many replicas are wanted where.
+// Wanted is the desired number of replicas.
 type Wanted struct {
-	// Counts are those of regions whose machines are the service's own.
+	// Counts are the counts of regions whose machines the service creates.
 	Counts map[cloud.Group]provision.Counts
-	// More is how many more machines of static regions are to serve; fewer where it is below 0.
+	// More is how many more machines of static regions should serve; negative for fewer.
 	More map[cloud.Group]int
 }
 
-// WantedBy is what a proposal comes to.
+// WantedBy returns the desired replicas of a proposal.
 func WantedBy(spec *service.Spec, p plan.Proposal) Wanted {
 	w := Wanted{Counts: map[cloud.Group]provision.Counts{}, More: map[cloud.Group]int{}}
 	for _, c := range p.Changes {
@@ -61,8 +61,8 @@ func WantedBy(spec *service.Spec, p plan.Proposal) Wanted {
 	return w
 }
 
-// classOf is the class that a row of a plan asks for. A simulated engine of a model without
-// GPUs runs on any machine, whatever a plan calls it, and on this computer nothing is paid for.
+// classOf returns the class of a row of a plan. A simulated engine of a model without GPUs runs on
+// any machine, whatever the plan's GPU, and on this computer nothing is billed.
 func classOf(spec *service.Spec, c plan.Change) provision.Class {
 	gpus, capacity := c.GPU, ""
 	if m := spec.ModelByName(c.Model); m != nil && len(m.GPUs) == 0 {
@@ -74,10 +74,10 @@ func classOf(spec *service.Spec, c plan.Change) provision.Class {
 	return provision.ClassNamed(gpus, capacity)
 }
 
-// Preview says what Follow would change: the machines that are launched and removed, and the
-// replicas in whose place others are launched.
+// Preview returns the changes of Follow: the machines to launch and remove, and the replicas to
+// replace.
 func (s *Scaling) Preview(ctx context.Context, w Wanted) (*Plan, []Swap, error) {
-	have, err := s.look(ctx)
+	have, err := s.listForChange(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -89,21 +89,21 @@ func (s *Scaling) Preview(ctx context.Context, w Wanted) (*Plan, []Swap, error) 
 			return nil, nil, err
 		}
 	}
-	_, gone := s.parted(have, d.excess)
-	p.Changes = append(p.Changes, removal(gone, removeExcess)...)
+	_, gone := s.splitExcess(have, d.excess)
+	p.Changes = append(p.Changes, removalOf(gone, reasonExcess)...)
 	return p, d.replace, nil
 }
 
-// Follow makes the replicas those that are wanted: it drains machines of static regions, or has
-// them serve again; takes donated replicas back; launches what is missing; launches others in the place of
-// replicas on another GPU or capacity type; and gives up what is too much, once the others
-// serve. Where some of it cannot be done the rest is, and the error is an *UndoneError.
+// Follow applies the desired replicas: it drains or resumes machines of static regions, reclaims
+// donated replicas, launches missing ones, replaces replicas on another GPU or capacity type, and
+// gives up excess ones once the others are ready. It does as much as possible; the error for the
+// rest is an *UndoneError.
 func (s *Scaling) Follow(ctx context.Context, w Wanted) error {
 	undone, err := s.followStatic(ctx, w.More)
 	if err != nil {
 		return err
 	}
-	have, err := s.look(ctx)
+	have, err := s.listForChange(ctx)
 	if err != nil {
 		return err
 	}
@@ -113,23 +113,23 @@ func (s *Scaling) Follow(ctx context.Context, w Wanted) error {
 	for _, id := range d.reclaim {
 		to = to.Reclaimed(id)
 	}
-	if err := s.decide(ctx, to); err != nil {
+	if err := s.applyDecisions(ctx, to); err != nil {
 		return err
 	}
-	if err := s.launch(ctx, d.launch); err != nil {
+	if err := s.launchReplicas(ctx, d.launch); err != nil {
 		return err
 	}
 	for {
-		refused, replaced, err := s.replace(ctx, w.Counts)
+		refused, replaced, err := s.replaceMismatched(ctx, w.Counts)
 		if err != nil {
 			return err
 		}
-		gaveUp, err := s.giveUp(ctx, w.Counts)
+		gaveUp, err := s.removeExcess(ctx, w.Counts)
 		if err != nil {
 			return err
 		}
 		if len(refused) > 0 && (replaced || gaveUp) {
-			continue // what went left room for others
+			continue // the removed replicas freed capacity for others
 		}
 		if undone = append(undone, refused...); len(undone) > 0 {
 			return &UndoneError{undone}
@@ -138,33 +138,33 @@ func (s *Scaling) Follow(ctx context.Context, w Wanted) error {
 	}
 }
 
-// UndoneError is what cannot be done of what is wanted: *BoundsError, *RefusedError, and errors
+// UndoneError contains the parts that cannot be applied: *BoundsError, *RefusedError, and errors
 // about static regions.
 type UndoneError struct{ Errs []error }
 
-// Error lists all of it.
+// Error returns a message with all errors.
 func (e *UndoneError) Error() string {
 	var all []string
 	for _, err := range e.Errs {
 		all = append(all, err.Error())
 	}
-	return "not all of it can be done: " + strings.Join(all, "; ")
+	return "applied partially: " + strings.Join(all, "; ")
 }
 
-// Unwrap gives all of it.
+// Unwrap returns all errors.
 func (e *UndoneError) Unwrap() []error { return e.Errs }
 
-// Adding is what is wanted where a model in a region gets n more replicas, on a class.
+// Adding returns the desired replicas with n more replicas of a model in a region, on a class.
 func (s *Scaling) Adding(ctx context.Context, g cloud.Group, n int, on provision.Class) (Wanted, error) {
 	if g.Region.Cloud() == service.CloudStatic {
 		return Wanted{}, fmt.Errorf("%s: %w", g.Region, ErrNotOurs)
 	}
-	have, err := s.look(ctx)
+	have, err := s.listForChange(ctx)
 	if err != nil {
 		return Wanted{}, err
 	}
 	counts := provision.Counts{}
-	for _, o := range own(have, g) {
+	for _, o := range replicasIn(have, g) {
 		if s.Decided.Donation(o.ID) == nil {
 			counts[runsOn(o)]++
 		}
@@ -176,28 +176,28 @@ func (s *Scaling) Adding(ctx context.Context, g cloud.Group, n int, on provision
 	return Wanted{Counts: map[cloud.Group]provision.Counts{g: counts}}, nil
 }
 
-// Removing is the plan of removing one replica, which Remove carries out.
+// Removing returns the plan of removing one replica, which Remove applies.
 func (s *Scaling) Removing(ctx context.Context, id string) (*Plan, error) {
 	if isAttached(s.Spec, id) {
 		return nil, fmt.Errorf("%s: %w", id, ErrNotOurs)
 	}
-	have, err := s.look(ctx)
+	have, err := s.listForChange(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.spares(have, id); err != nil {
+	if err := s.checkRemovable(have, id); err != nil {
 		return nil, err
 	}
 	gone := slices.DeleteFunc(slices.Clone(have), func(o provision.Object) bool { return o.ID != id || o.Kind != provision.KindReplica })
-	return &Plan{Have: have, Changes: removal(gone, "removed by hand")}, nil
+	return &Plan{Have: have, Changes: removalOf(gone, "removed by the operator")}, nil
 }
 
-// Remove drains a replica and removes its machine, as Removing planned it.
+// Remove drains a replica and deletes its machine, as planned by Removing.
 func (s *Scaling) Remove(ctx context.Context, p *Plan, id string) error {
-	if err := s.carryOut(ctx, p); err != nil {
+	if err := s.applyPlan(ctx, p); err != nil {
 		return err
 	}
-	next := s.Decided.WithDrained(id, false).Reclaimed(id) // another may get its id
+	next := s.Decided.WithDrained(id, false).Reclaimed(id) // its ID may be reused
 	if next.equal(s.Decided) {
 		return nil
 	}
@@ -205,40 +205,40 @@ func (s *Scaling) Remove(ctx context.Context, p *Plan, id string) error {
 	return s.Keep(next)
 }
 
-// Drain lets a replica finish what it has and get nothing more, or serve again.
+// Drain drains a replica, or lets it serve again.
 func (s *Scaling) Drain(ctx context.Context, id string, drained bool) error {
-	if err := s.keeps(ctx, id); err != nil {
+	if err := s.checkStorable(ctx, id); err != nil {
 		return err
 	}
-	return s.decide(ctx, s.Decided.WithDrained(id, drained))
+	return s.applyDecisions(ctx, s.Decided.WithDrained(id, drained))
 }
 
-// Donate donates a replica from now on. A machine of a static region stays donated, another one
-// is removed after autoscale.donate_for.
+// Donate donates a replica from now on. A machine of a static region stays donated, any other is
+// removed after autoscale.donate_for.
 func (s *Scaling) Donate(ctx context.Context, id string) error {
-	if err := s.keeps(ctx, id); err != nil {
+	if err := s.checkStorable(ctx, id); err != nil {
 		return err
 	}
-	have, err := s.list(ctx)
+	have, err := s.listObjects(ctx)
 	if err != nil {
 		return err
 	}
-	if err := s.spares(have, id); err != nil {
+	if err := s.checkRemovable(have, id); err != nil {
 		return err
 	}
-	return s.decide(ctx, s.donated(s.Decided, id))
+	return s.applyDecisions(ctx, s.withDonated(s.Decided, id))
 }
 
-// Reclaim takes a donated replica back.
+// Reclaim reclaims a donated replica.
 func (s *Scaling) Reclaim(ctx context.Context, id string) error {
-	if err := s.keeps(ctx, id); err != nil {
+	if err := s.checkStorable(ctx, id); err != nil {
 		return err
 	}
-	return s.decide(ctx, s.Decided.Reclaimed(id))
+	return s.applyDecisions(ctx, s.Decided.Reclaimed(id))
 }
 
-// donated is what is decided once a replica is donated from now on.
-func (s *Scaling) donated(d Decisions, id string) Decisions {
+// withDonated returns the decisions with a replica donated from now on.
+func (s *Scaling) withDonated(d Decisions, id string) Decisions {
 	now := time.Now().UTC().Round(0)
 	how := service.Donation{Since: now, Until: now.Add(s.Spec.Autoscale.DonateFor)}
 	if isAttached(s.Spec, id) {
@@ -247,11 +247,10 @@ func (s *Scaling) donated(d Decisions, id string) Decisions {
 	return d.WithDonated(id, how)
 }
 
-// parted parts replicas that are not needed into those that are donated and those that are
-// removed. Machines in clouds go back, since there is nobody to donate them to, and so do those
-// in whose place another was launched.
-func (s *Scaling) parted(have, excess []provision.Object) (donated, removed []provision.Object) {
-	replaced := succeeded(have)
+// splitExcess divides excess replicas into those to donate and those to remove. Cloud machines are
+// removed, since they cannot be donated, and so are replaced ones.
+func (s *Scaling) splitExcess(have, excess []provision.Object) (donated, removed []provision.Object) {
+	replaced := withReplacement(have)
 	for _, o := range excess {
 		if s.Spec.Autoscale.Donate && cloud.IsHere(o.Region) && !replaced[o.ID] {
 			donated = append(donated, o)
@@ -262,14 +261,14 @@ func (s *Scaling) parted(have, excess []provision.Object) (donated, removed []pr
 	return donated, removed
 }
 
-// keeps is an error where the service has no such replica, or nobody would keep what is decided
-// of it.
-func (s *Scaling) keeps(ctx context.Context, id string) error {
-	have, err := s.look(ctx)
+// checkStorable returns an error where the service has no such replica, or decisions about it would not be
+// stored.
+func (s *Scaling) checkStorable(ctx context.Context, id string) error {
+	have, err := s.listForChange(ctx)
 	switch {
 	case err != nil:
 		return err
-	case !isAttached(s.Spec, id) && !runs(have, id):
+	case !isAttached(s.Spec, id) && !isRunning(have, id):
 		return &NoReplicaError{ID: id}
 	case cloud.Rents(s.Spec):
 		return fmt.Errorf("%s: %w", id, ErrNotKept)
@@ -277,8 +276,8 @@ func (s *Scaling) keeps(ctx context.Context, id string) error {
 	return nil
 }
 
-// spares is an error where a replica cannot be spared.
-func (s *Scaling) spares(have []provision.Object, id string) error {
+// checkRemovable returns an error where a replica cannot be removed.
+func (s *Scaling) checkRemovable(have []provision.Object, id string) error {
 	g, ids, err := groupOf(s.Spec, have, id)
 	if err != nil || s.Decided.Donation(id) != nil {
 		return err
@@ -290,12 +289,12 @@ func (s *Scaling) spares(have []provision.Object, id string) error {
 	return nil
 }
 
-// groupOf is the model and region of a replica, and the ids of all of both.
+// groupOf returns the model and region of a replica, and the IDs of all replicas of both.
 func groupOf(spec *service.Spec, have []provision.Object, id string) (g cloud.Group, ids []string, err error) {
 	for _, o := range have {
 		if o.ID == id && o.Kind == provision.KindReplica && o.Gone == "" {
 			g = cloud.Group{Model: o.Labels["model"], Region: o.Region}
-			for _, other := range own(have, g) {
+			for _, other := range replicasIn(have, g) {
 				ids = append(ids, other.ID)
 			}
 			return g, ids, nil
@@ -318,19 +317,19 @@ func groupOf(spec *service.Spec, have []provision.Object, id string) (g cloud.Gr
 	return g, ids, nil
 }
 
-// look lists what there is. The first time it asks the regions what they offer, too.
-func (s *Scaling) look(ctx context.Context) ([]provision.Object, error) {
+// listForChange lists the objects. At the first call it also reads the regions' offerings.
+func (s *Scaling) listForChange(ctx context.Context) ([]provision.Object, error) {
 	if s.offers == nil {
-		if err := s.lookAtPrices(ctx); err != nil {
+		if err := s.readPrices(ctx); err != nil {
 			return nil, err
 		}
 	}
-	return s.list(ctx)
+	return s.listObjects(ctx)
 }
 
-// decide makes decisions hold, and returns once what is emptied has finished what it had, and what
-// is used again serves.
-func (s *Scaling) decide(ctx context.Context, to Decisions) error {
+// applyDecisions applies decisions, and returns once drained replicas have completed their requests and
+// resumed ones are ready.
+func (s *Scaling) applyDecisions(ctx context.Context, to Decisions) error {
 	if to.equal(s.Decided) {
 		return nil
 	}
@@ -339,14 +338,14 @@ func (s *Scaling) decide(ctx context.Context, to Decisions) error {
 	}
 	before, after := s.Decided.Idle(), to.Idle()
 	s.Decided, s.Changed = to, true
-	have, err := s.list(ctx)
+	have, err := s.listObjects(ctx)
 	if err != nil {
 		return err
 	}
-	if err := s.Use(ctx, &Plan{Have: have}, after, minus(before, after)); err != nil {
+	if err := s.Use(ctx, &Plan{Have: have}, after, subtract(before, after)); err != nil {
 		return err
 	}
-	for _, id := range slices.Sorted(maps.Keys(minus(after, before))) {
+	for _, id := range slices.Sorted(maps.Keys(subtract(after, before))) {
 		if s.Fleet.Drain != nil {
 			s.Fleet.Drain(ctx, provision.Object{ID: id, Kind: provision.KindReplica})
 		}
@@ -357,21 +356,21 @@ func (s *Scaling) decide(ctx context.Context, to Decisions) error {
 	return nil
 }
 
-// carryOut makes the changes of a plan of replicas, and has balancers use what there is then.
-func (s *Scaling) carryOut(ctx context.Context, p *Plan) error {
+// applyPlan applies the changes of a plan of replicas and updates the balancers.
+func (s *Scaling) applyPlan(ctx context.Context, p *Plan) error {
 	if len(p.Changes) == 0 {
 		return nil
 	}
 	s.Changed = true
-	_, err := provision.Apply(ctx, p.Changes, s.launcher(), s.options(p, s.Progress))
+	_, err := provision.Apply(ctx, p.Changes, s.launcher(), s.applyOptions(p, s.Progress))
 	if err != nil {
 		return err
 	}
-	return s.use(ctx, p)
+	return s.updateBalancers(ctx, p)
 }
 
-// use has balancers use what there is once a plan was carried out.
-func (s *Scaling) use(ctx context.Context, p *Plan) error {
+// updateBalancers updates the balancers after a plan was applied.
+func (s *Scaling) updateBalancers(ctx context.Context, p *Plan) error {
 	fresh := map[string]bool{}
 	for _, c := range p.Changes {
 		if c.Action == provision.ActionLaunch {
@@ -381,9 +380,9 @@ func (s *Scaling) use(ctx context.Context, p *Plan) error {
 	return s.Use(ctx, p, s.Decided.Idle(), fresh)
 }
 
-// launch launches more replicas.
-func (s *Scaling) launch(ctx context.Context, more map[cloud.Group]provision.Counts) error {
-	have, err := s.list(ctx)
+// launchReplicas launches more replicas.
+func (s *Scaling) launchReplicas(ctx context.Context, more map[cloud.Group]provision.Counts) error {
+	have, err := s.listObjects(ctx)
 	if err != nil || len(more) == 0 {
 		return err
 	}
@@ -392,13 +391,13 @@ func (s *Scaling) launch(ctx context.Context, more map[cloud.Group]provision.Cou
 	if err != nil {
 		return err
 	}
-	return s.use(ctx, p)
+	return s.updateBalancers(ctx, p)
 }
 
-// replace launches others in the place of replicas that run on something else than is wanted.
-// Those that they take the place of are too many then. refused are *RefusedError.
-func (s *Scaling) replace(ctx context.Context, counts map[cloud.Group]provision.Counts) (refused []error, replaced bool, err error) {
-	have, err := s.list(ctx)
+// replaceMismatched launches replacements for replicas of another class than desired, which then are excess.
+// refused are *RefusedError.
+func (s *Scaling) replaceMismatched(ctx context.Context, counts map[cloud.Group]provision.Counts) (refused []error, replaced bool, err error) {
+	have, err := s.listObjects(ctx)
 	if err != nil {
 		return nil, false, err
 	}
@@ -416,36 +415,36 @@ func (s *Scaling) replace(ctx context.Context, counts map[cloud.Group]provision.
 		}
 		s.Changed, replaced = true, true
 		p.Wants, p.Changes = append(p.Wants, c.Want), append(p.Changes, c)
-		if p.Have, err = s.list(ctx); err != nil {
+		if p.Have, err = s.listObjects(ctx); err != nil {
 			return refused, replaced, err
 		}
 	}
 	if !replaced {
 		return refused, false, nil
 	}
-	return refused, true, s.use(ctx, p)
+	return refused, true, s.updateBalancers(ctx, p)
 }
 
-// giveUp donates or removes the replicas that are too many.
-func (s *Scaling) giveUp(ctx context.Context, counts map[cloud.Group]provision.Counts) (gaveUp bool, err error) {
-	have, err := s.list(ctx)
+// removeExcess donates or removes excess replicas.
+func (s *Scaling) removeExcess(ctx context.Context, counts map[cloud.Group]provision.Counts) (gaveUp bool, err error) {
+	have, err := s.listObjects(ctx)
 	if err != nil {
 		return false, err
 	}
 	d, _ := differenceOf(s.Spec, have, s.Decided, counts)
 	to := s.Decided
-	donated, gone := s.parted(have, d.excess)
+	donated, gone := s.splitExcess(have, d.excess)
 	for _, o := range donated {
-		to = s.donated(to, o.ID)
+		to = s.withDonated(to, o.ID)
 	}
-	if err := s.decide(ctx, to); err != nil {
+	if err := s.applyDecisions(ctx, to); err != nil {
 		return false, err
 	}
-	return len(d.excess) > 0, s.carryOut(ctx, &Plan{Have: have, Changes: removal(gone, removeExcess)})
+	return len(d.excess) > 0, s.applyPlan(ctx, &Plan{Have: have, Changes: removalOf(gone, reasonExcess)})
 }
 
-// followStatic drains machines of static regions that are too many, the last of the list first,
-// and uses drained and donated ones again.
+// followStatic drains excess machines of static regions, the last of the list first, and resumes
+// drained and donated ones.
 func (s *Scaling) followStatic(ctx context.Context, more map[cloud.Group]int) (undone []error, err error) {
 	to := s.Decided
 	for _, r := range s.Spec.Regions {
@@ -470,20 +469,20 @@ func (s *Scaling) followStatic(ctx context.Context, more map[cloud.Group]int) (u
 			}
 			switch {
 			case left > 0:
-				undone = append(undone, fmt.Errorf("%s in %s: machines cannot be added here: list %d more under endpoints in service.yaml", g.Model, g.Region, left))
+				undone = append(undone, fmt.Errorf("%s in %s: machines cannot be added: list %d more under endpoints in service.yaml", g.Model, g.Region, left))
 			case left < 0:
-				undone = append(undone, fmt.Errorf("%s in %s: %d fewer are proposed, and which of its machines serve %s is not known here: drain them by hand", g.Model, g.Region, -left, g.Model))
+				undone = append(undone, fmt.Errorf("%s in %s: %d fewer are proposed, but it is unknown which of its machines serve %s: drain them manually", g.Model, g.Region, -left, g.Model))
 			}
 		}
 	}
-	return undone, s.decide(ctx, to)
+	return undone, s.applyDecisions(ctx, to)
 }
 
-// removeExcess is why replicas are removed that are too many.
-const removeExcess = "more than the plan wants"
+// reasonExcess is the reason for removing excess replicas.
+const reasonExcess = "more than the plan requires"
 
-// removal is the end of machines, and why.
-func removal(gone []provision.Object, why string) provision.Changes {
+// removalOf returns the deletion of machines with a reason.
+func removalOf(gone []provision.Object, why string) provision.Changes {
 	changes := provision.Diff(nil, gone)
 	for i := range changes {
 		changes[i].Reason = why
@@ -491,16 +490,15 @@ func removal(gone []provision.Object, why string) provision.Changes {
 	return changes
 }
 
-// remove ends machines at once; why is told to progress.
-func (f *Fleet) remove(ctx context.Context, gone []provision.Object, why string, progress provision.Progress) error {
-	_, err := provision.Apply(ctx, removal(gone, why), f.Provider, provision.Options{Parallel: parallel, Progress: progress})
+// removeMachines deletes machines; why is passed to progress.
+func (f *Fleet) removeMachines(ctx context.Context, gone []provision.Object, why string, progress provision.Progress) error {
+	_, err := provision.Apply(ctx, removalOf(gone, why), f.Provider, provision.Options{Parallel: parallel, Progress: progress})
 	return err
 }
 
-// launchMore launches so many more replicas of classes beside those that are there, and returns
-// the plan that it ended with.
+// launchMore launches additional replicas of classes and returns the final plan.
 func (f *Fleet) launchMore(ctx context.Context, have []provision.Object, more map[cloud.Group]provision.Counts, progress provision.Progress) (*Plan, error) {
-	defer func() { f.Counts = nil }() // Up plans again where there is no capacity
+	defer func() { f.Counts = nil }() // Up replans where there is no capacity
 	p, err := f.planMore(have, more)
 	if err != nil {
 		return p, err
@@ -508,12 +506,12 @@ func (f *Fleet) launchMore(ctx context.Context, have []provision.Object, more ma
 	return f.Up(ctx, p, progress)
 }
 
-// planMore is the plan of launchMore. Counts say the same from then on.
+// planMore returns the plan of launchMore and sets Counts accordingly.
 func (f *Fleet) planMore(have []provision.Object, more map[cloud.Group]provision.Counts) (*Plan, error) {
 	f.Counts = map[cloud.Group]provision.Counts{}
 	for g, counts := range more {
 		f.Counts[g] = maps.Clone(counts)
-		for _, o := range own(have, g) {
+		for _, o := range replicasIn(have, g) {
 			if !f.Going[o.ID] {
 				f.Counts[g][runsOn(o)]++
 			}

@@ -119,7 +119,7 @@ func undone(t *testing.T, err error) string {
 	if err != nil && !errors.As(err, &u) {
 		t.Fatal(err)
 	}
-	text, _ := strings.CutPrefix(fmt.Sprint(err), "not all of it can be done: ")
+	text, _ := strings.CutPrefix(fmt.Sprint(err), "applied partially: ")
 	if err == nil {
 		return ""
 	}
@@ -143,8 +143,8 @@ func TestFollow(t *testing.T) {
 		{"all on another GPU", provision.Counts{onH100: 2}, "", "us-east-1-0 H100, us-east-1-2 H100", ""},
 		{"one of each", provision.Counts{onL4: 1, onH100: 1}, "", "us-east-1-0 L4, us-east-1-2 H100", ""},
 		{"one more on another GPU", provision.Counts{onL4: 2, onH100: 1}, "", "us-east-1-0 L4, us-east-1-1 L4, us-east-1-2 H100", ""},
-		{"one more, which falls back", provision.Counts{onL4: 2, onH100: 1}, "H100", "us-east-1-0 L4, us-east-1-1 L4, us-east-1-2 L4", "us-east-1-2 stays on on_demand L4: H100 was wanted: replicas.max leaves no room to launch one before the other goes"},
-		{"another GPU that cannot be had", provision.Counts{onH100: 2}, "H100", "us-east-1-0 L4, us-east-1-1 L4", "us-east-1-0 stays on on_demand L4: H100 was wanted: its cloud has no capacity; us-east-1-1 stays on on_demand L4: H100 was wanted: its cloud has no capacity"},
+		{"one more, which falls back", provision.Counts{onL4: 2, onH100: 1}, "H100", "us-east-1-0 L4, us-east-1-1 L4, us-east-1-2 L4", "us-east-1-2 stays on on_demand L4: H100 is unavailable: replicas.max does not allow a replacement before the old replica is removed"},
+		{"another GPU that cannot be had", provision.Counts{onH100: 2}, "H100", "us-east-1-0 L4, us-east-1-1 L4", "us-east-1-0 stays on on_demand L4: H100 is unavailable: its cloud has no capacity; us-east-1-1 stays on on_demand L4: H100 is unavailable: its cloud has no capacity"},
 		{"more than is allowed", provision.Counts{onL4: 4}, "", "us-east-1-0 L4, us-east-1-1 L4", "llama in aws/us-east-1: replicas must be 2 to 3 (replicas.min and max of service.yaml), got 4"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -307,7 +307,7 @@ func TestMachinesOfStaticRegionsFollowAPlan(t *testing.T) {
 	}{
 		{-1, "paris-10-0-0-2-8000", ""},
 		{1, "", ""},
-		{1, "", "m in static/paris: machines cannot be added here: list 1 more under endpoints in service.yaml"},
+		{1, "", "m in static/paris: machines cannot be added: list 1 more under endpoints in service.yaml"},
 	} {
 		text := undone(t, s.Follow(t.Context(), fleet.Wanted{More: map[cloud.Group]int{g: tt.more}}))
 		if idle := strings.Join(slices.Sorted(maps.Keys(s.Decided.Idle())), " "); idle != tt.idle || text != tt.undone {

@@ -20,22 +20,22 @@ import (
 )
 
 const (
-	// serveEvery is how often balancers on this computer are asked whether they serve.
-	serveEvery = 50 * time.Millisecond
-	// readyPath is where a balancer says whether it takes requests, healthPath whether it runs.
+	// servePollInterval is the polling interval of balancers on this computer.
+	servePollInterval = 50 * time.Millisecond
+	// readyPath is a balancer's readiness endpoint, healthPath its liveness endpoint.
 	readyPath  = "/readyz"
 	healthPath = "/healthz"
 )
 
-// NotReadyError is a service of which something does not work yet.
+// NotReadyError is a service with parts that are not ready yet.
 type NotReadyError struct {
 	Waiting []string // ids, sorted
 	Reasons map[string]string
-	Ready   int // how many work
+	Ready   int // number of ready ones
 	Cause   error
 }
 
-// Error lists what does not work and why.
+// Error returns a message with the parts that are not ready and their reasons.
 func (e *NotReadyError) Error() string {
 	var lines []string
 	for _, id := range e.Waiting {
@@ -45,12 +45,12 @@ func (e *NotReadyError) Error() string {
 		e.Cause, e.Ready, e.Ready+len(e.Waiting), strings.Join(lines, "\n  "))
 }
 
-// Unwrap gives what ended the waiting.
+// Unwrap returns what ended the wait.
 func (e *NotReadyError) Unwrap() error { return e.Cause }
 
-// AwaitServing returns when every balancer on this computer takes requests and finds its replicas
-// ready, those of static regions too: a moment after agents said so. ready is told of each, once;
-// nil = nobody is. The error, when ctx ends first, is a *NotReadyError.
+// AwaitServing returns when every balancer on this computer is ready and finds its replicas ready,
+// including those of static regions: shortly after their agents report it. ready is called once for
+// each; may be nil. When ctx ends first, the error is a *NotReadyError.
 func (h *Handover) AwaitServing(ctx context.Context, spec *service.Spec, leaving map[string]bool, ready func(id string)) error {
 	waiting := h.serving(spec, leaving)
 	total := len(waiting)
@@ -67,18 +67,18 @@ func (h *Handover) AwaitServing(ctx context.Context, spec *service.Spec, leaving
 		if len(waiting) == 0 {
 			return nil
 		}
-		if !pause(ctx, serveEvery) {
+		if !sleep(ctx, servePollInterval) {
 			return &NotReadyError{Waiting: waiting, Reasons: reasons, Ready: total - len(waiting), Cause: context.Cause(ctx)}
 		}
 	}
 }
 
-// Reload has every balancer read its files again. The error is of those that refuse what they find;
-// one that does not answer, or that hears of it from its agent at this moment, is none.
+// Reload makes every balancer reload its files. The error contains those that reject them;
+// balancers that do not respond, or are reloading already, are no error.
 func (h *Handover) Reload(ctx context.Context) error {
 	var mu sync.Mutex
 	var all []error
-	h.eachBalancer(func(b provision.Object, a administered) {
+	h.eachBalancer(func(b provision.Object, a adminClient) {
 		ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 		defer cancel()
 		_, err := a.Client.Reload(ctx)
@@ -92,10 +92,11 @@ func (h *Handover) Reload(ctx context.Context) error {
 	return errors.Join(all...)
 }
 
-// serving are the ids of what is to serve on this computer, or is attached to it, sorted.
+// serving returns the sorted IDs of everything that should serve on this computer or is attached to
+// it.
 func (h *Handover) serving(spec *service.Spec, leaving map[string]bool) []string {
 	var ids []string
-	if !cloud.Rents(spec) { // else balancers elsewhere have them
+	if !cloud.Rents(spec) { // otherwise cloud balancers have them
 		for _, r := range attachedOf(spec) {
 			if !leaving[r.ID] {
 				ids = append(ids, r.ID)
@@ -111,14 +112,14 @@ func (h *Handover) serving(spec *service.Spec, leaving map[string]bool) []string
 	return ids
 }
 
-// unready says why each of some machines does not serve.
+// unready returns why each of some machines is not ready.
 func (h *Handover) unready(ctx context.Context, spec *service.Spec, ids []string) map[string]string {
 	reasons := map[string]string{}
 	for _, id := range ids {
-		reasons[id] = "no balancer reports on it"
+		reasons[id] = "no balancer reports it"
 	}
 	var mu sync.Mutex
-	h.eachBalancer(func(b provision.Object, a administered) {
+	h.eachBalancer(func(b provision.Object, a adminClient) {
 		ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 		defer cancel()
 		s, err := a.Snapshot(ctx)
@@ -131,7 +132,7 @@ func (h *Handover) unready(ctx context.Context, spec *service.Spec, ids []string
 		own, check := 0, readyPath
 		for _, region := range s.Regions {
 			for _, r := range region.Replicas {
-				if region.Name != b.Region || r.State == service.StateDonated { // it is listed, and serves nobody
+				if region.Name != b.Region || r.State == service.StateDonated { // listed, but not serving
 					continue
 				}
 				own++
@@ -143,31 +144,31 @@ func (h *Handover) unready(ctx context.Context, spec *service.Spec, ids []string
 			}
 		}
 		if own == 0 {
-			check = healthPath // it is ready when it can forward, and nothing promises that
+			check = healthPath // without replicas it may never become ready
 		}
 		reasons[b.ID] = cmp.Or(waitingForCertificate(s, b.ID), answersAt(ctx, PublicURL(spec, b)+check))
 	})
 	if _, waits := reasons[provision.NameServerID]; waits && spec.DNS != nil {
-		reasons[provision.NameServerID] = unanswered(ctx, spec.DNS)
+		reasons[provision.NameServerID] = nameServerProblem(ctx, spec.DNS)
 	}
 	return reasons
 }
 
-// eachBalancer does something with each balancer that has an address, all of them at once.
-func (h *Handover) eachBalancer(do func(provision.Object, administered)) {
+// eachBalancer calls do for each balancer with an address, concurrently.
+func (h *Handover) eachBalancer(do func(provision.Object, adminClient)) {
 	hc := telemetry.SecureClient(h.Party.Client(identity.Balancer))
 	defer hc.CloseIdleConnections()
 	var wg sync.WaitGroup
 	for _, b := range h.Have {
 		if b.Kind == provision.KindBalancer && b.Gone == "" && Reachable(b) {
-			wg.Go(func() { do(b, administered{telemetry.NewClient(h.adminURL(b), hc)}) })
+			wg.Go(func() { do(b, adminClient{telemetry.NewClient(h.adminURL(b), hc)}) })
 		}
 	}
 	wg.Wait()
 }
 
-// waitingForCertificate says what keeps a balancer without a certificate; empty where it has
-// one, or needs none.
+// waitingForCertificate returns what a balancer without a certificate is waiting for; empty where
+// it has one, or needs none.
 func waitingForCertificate(s *telemetry.Snapshot, id string) string {
 	if b := s.Balancer(id); b != nil && b.Certificate != nil && b.Certificate.Waiting != "" {
 		return "waiting for certificate: " + b.Certificate.Waiting
@@ -175,13 +176,13 @@ func waitingForCertificate(s *telemetry.Snapshot, id string) string {
 	return ""
 }
 
-// answersAt says why a URL does not answer 200, or nothing.
+// answersAt returns why a URL does not return 200, or nothing.
 func answersAt(ctx context.Context, url string) string {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return err.Error()
 	}
-	res, err := hereClient.Do(req)
+	res, err := localClient.Do(req)
 	if err != nil {
 		return err.Error()
 	}
@@ -192,10 +193,10 @@ func answersAt(ctx context.Context, url string) string {
 	return ""
 }
 
-// hereClient asks processes of this computer. It keeps no connections, because they are asked
-// seldom, and does not ask who they are: the certificate of a public listener is for its public
-// name and not for the loopback address.
-var hereClient = &http.Client{
+// localClient is the client for processes on this computer. It keeps no connections, because
+// requests are rare, and does not verify certificates: that of a public listener is for its public
+// name, not for the loopback address.
+var localClient = &http.Client{
 	Timeout: time.Second,
 	Transport: &http.Transport{
 		DisableKeepAlives: true,

@@ -18,20 +18,19 @@ import (
 )
 
 const (
-	// bootTimeout is how long a machine may take from its launch until its agent answers:
-	// drivers are in the image, and the program is some 60 MB. Clocks of clouds and of
-	// operators differ by seconds, or doctor says so.
+	// bootTimeout is how long a machine may take from its launch until its agent responds: drivers
+	// are in the image, and the program is about 60 MB. Clocks of clouds and operators differ by
+	// seconds; doctor reports larger differences.
 	bootTimeout = 10 * time.Minute
-	// silentEvery is how often a machine that answered nothing is asked again.
-	silentEvery = 2 * time.Second
+	// silentPollInterval is the polling interval of an unresponsive machine.
+	silentPollInterval = 2 * time.Second
 )
 
-// Dead finds the machines that run for their cloud and answer nothing, by handle with the
-// reason: they had time to boot, were asked for as long as timeout allows, and another
-// machine proves that the network between is not to blame: for a balancer any other one,
-// for a replica a balancer of its region, by way of which it is reached. Where nothing is
-// silent it returns after one question to each machine. unsure are the balancers that
-// answer nothing while no other machine does.
+// Dead returns the machines that are running according to their cloud but do not respond, by handle
+// with the reason: they had time to boot, were polled for as long as timeout, and another machine
+// shows that the network is not the cause: for a balancer any other machine, for a replica a
+// balancer of its region, through which it is reached. If all respond, it returns after one request
+// to each machine. unsure are the balancers that do not respond while no other machine does.
 func (h *Handover) Dead(ctx context.Context, timeout time.Duration) (dead map[string]string, unsure []string) {
 	seen := h.Look(ctx)
 	suspects := h.silentAmong(h.Have, seen)
@@ -39,11 +38,11 @@ func (h *Handover) Dead(ctx context.Context, timeout time.Duration) (dead map[st
 		return nil, nil
 	}
 	begun := time.Now()
-	for _, o := range h.proven(suspects, seen) {
-		reason := fmt.Sprintf("it answers nothing, and is asked again for up to %s: %v", timeout, seen[o.ID].Err)
-		h.tell(o.ID, agent.Status{Phase: agent.PhaseWaiting, Reason: reason})
+	for _, o := range h.provenDead(suspects, seen) {
+		reason := fmt.Sprintf("no response; retrying for up to %s: %v", timeout, seen[o.ID].Err)
+		h.reportStatus(o.ID, agent.Status{Phase: agent.PhaseWaiting, Reason: reason})
 	}
-	for len(h.proven(suspects, seen)) > 0 && time.Since(begun) < timeout && pause(ctx, silentEvery) {
+	for len(h.provenDead(suspects, seen)) > 0 && time.Since(begun) < timeout && sleep(ctx, silentPollInterval) {
 		seen = h.Look(ctx)
 		suspects = h.silentAmong(suspects, seen)
 	}
@@ -51,8 +50,8 @@ func (h *Handover) Dead(ctx context.Context, timeout time.Duration) (dead map[st
 		return nil, nil
 	}
 	dead = map[string]string{}
-	for _, o := range h.proven(suspects, seen) {
-		dead[o.Handle] = fmt.Sprintf("answers nothing for %s", time.Since(begun).Round(time.Second))
+	for _, o := range h.provenDead(suspects, seen) {
+		dead[o.Handle] = fmt.Sprintf("no response for %s", time.Since(begun).Round(time.Second))
 	}
 	for _, o := range suspects {
 		if _, is := dead[o.Handle]; !is && o.Kind == provision.KindBalancer {
@@ -62,25 +61,25 @@ func (h *Handover) Dead(ctx context.Context, timeout time.Duration) (dead map[st
 	return dead, unsure
 }
 
-// silentAmong are those of some machines that had time to boot and answer nothing.
+// silentAmong returns the machines that had time to boot and do not respond.
 func (h *Handover) silentAmong(machines []provision.Object, seen map[string]Seen) []provision.Object {
 	var out []provision.Object
 	for _, o := range machines {
 		s, asked := seen[o.ID]
-		if asked && o.Gone == "" && silent(s.Err) && !o.Started.IsZero() && time.Since(o.Started) > bootTimeout {
+		if asked && o.Gone == "" && isUnreachable(s.Err) && !o.Started.IsZero() && time.Since(o.Started) > bootTimeout {
 			out = append(out, o)
 		}
 	}
 	return out
 }
 
-// proven are those of silent machines whose own fault it is.
-func (h *Handover) proven(suspects []provision.Object, seen map[string]Seen) []provision.Object {
+// provenDead returns the unresponsive machines for which the network is ruled out as the cause.
+func (h *Handover) provenDead(suspects []provision.Object, seen map[string]Seen) []provision.Object {
 	var out []provision.Object
 	for _, o := range suspects {
 		if slices.ContainsFunc(h.Have, func(b provision.Object) bool {
 			s, asked := seen[b.ID]
-			return asked && !silent(s.Err) && b.Kind == provision.KindBalancer && (o.Kind == provision.KindBalancer || b.Region == o.Region)
+			return asked && !isUnreachable(s.Err) && b.Kind == provision.KindBalancer && (o.Kind == provision.KindBalancer || b.Region == o.Region)
 		}) {
 			out = append(out, o)
 		}
@@ -88,15 +87,15 @@ func (h *Handover) proven(suspects []provision.Object, seen map[string]Seen) []p
 	return out
 }
 
-// silent says whether an error is that nobody answered, rather than an answer.
-func silent(err error) bool {
+// isUnreachable reports whether an error means that there was no response.
+func isUnreachable(err error) bool {
 	var late net.Error
 	var refusal *agent.Refusal
 	switch {
 	case err == nil || errors.Is(err, identity.ErrStranger) || errors.Is(err, identity.ErrPin):
 		return false
 	case errors.As(err, &refusal):
-		return refusal.Status == http.StatusBadGateway // a balancer that passes on to nobody
+		return refusal.Status == http.StatusBadGateway // a balancer that cannot reach the replica
 	case errors.As(err, &late) && late.Timeout(), errors.Is(err, context.DeadlineExceeded):
 		return true
 	}
@@ -108,9 +107,9 @@ func silent(err error) bool {
 	return false
 }
 
-// Replacing is a plan that puts others in the place of machines, too; they are by handle,
-// with the reason. One that is no longer wanted only goes. Machines whose firewall is about
-// to change are left: that may be why they answer nothing.
+// Replacing returns a plan that also replaces machines, given by handle with the reason. A machine
+// that is no longer desired is only removed. Machines whose firewall is about to change are kept:
+// that may be why they do not respond.
 func (f *Fleet) Replacing(p *Plan, machines map[string]string) (*Plan, error) {
 	f.replaced = maps.Clone(machines)
 	for _, c := range p.Changes {
@@ -126,11 +125,11 @@ func (f *Fleet) Replacing(p *Plan, machines map[string]string) (*Plan, error) {
 	return f.planFor(p.Have, nil)
 }
 
-// Asked is why a machine is replaced that its operator named.
+// Asked is the reason for replacing a machine that the operator named.
 const Asked = "replaced on request"
 
-// unlike are objects with those that are to be replaced made unlike anything wanted.
-func (f *Fleet) unlike(have []provision.Object) []provision.Object {
+// markReplaced returns objects with those to replace changed so that they differ from the desired state.
+func (f *Fleet) markReplaced(have []provision.Object) []provision.Object {
 	have = slices.Clone(have)
 	for i, o := range have {
 		if _, goes := f.replaced[o.Handle]; goes && o.Handle != "" {
@@ -140,8 +139,8 @@ func (f *Fleet) unlike(have []provision.Object) []provision.Object {
 	return have
 }
 
-// replacement says whether a change puts another machine in the place of one that has to
-// go first, since both would be the same to their cloud.
+// replacement reports whether a change replaces a machine that must be deleted first, since both
+// have the same identity in their cloud.
 func (f *Fleet) replacement(c provision.Change) (reason string, is bool) {
 	reason, is = f.replaced[c.Have.Handle]
 	return reason, is && c.Action == provision.ActionReplace

@@ -16,74 +16,74 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// State is how a service in clouds does.
+// State is the overall state of a service.
 type State string
 
 // The states.
 const (
-	StateReady    State = "READY"    // every machine works, and `up` would change nothing
-	StateStarting State = "STARTING" // no balancer works yet
-	StateDegraded State = "DEGRADED" // a part does not work, or is not as `up` would have it
-	StateDown     State = "DOWN"     // no balancer works, and none is about to
-	StateUnknown  State = "UNKNOWN"  // no balancer works where clouds answered; some did not
+	StateReady    State = "READY"    // every machine is ready, and `up` would change nothing
+	StateStarting State = "STARTING" // no balancer is ready yet
+	StateDegraded State = "DEGRADED" // a part is not ready, or differs from the desired state
+	StateDown     State = "DOWN"     // no balancer is ready or starting
+	StateUnknown  State = "UNKNOWN"  // no balancer is ready in the clouds that responded; some did not
 )
 
-// Status is a service in clouds as it is now. It is what `status -o json` prints of one.
+// Status is the current status of a service, which `status -o json` prints.
 type Status struct {
 	Service string `json:"service"`
 	State   State  `json:"state"`
-	// CostPerHour is what the machines that were listed cost, in USD.
+	// CostPerHour is the cost of the listed machines in USD.
 	CostPerHour float64        `json:"cost_per_hour"`
 	Regions     []RegionStatus `json:"regions"`
-	// PlainHTTP says that balancers serve plain HTTP to the world: see PlainHTTPWarning.
+	// PlainHTTP is true where balancers serve plain HTTP on the public internet: see
+	// PlainHTTPWarning.
 	PlainHTTP bool `json:"plain_http"`
-	// Controller is nil where the machine that it would be on runs none.
+	// Controller is nil where its machine does not run one.
 	Controller *ControllerStatus `json:"controller"`
-	// Store says where state is kept: controller.StoreNotReplicated, controller.StoreExternal.
+	// Store is the kind of the state store: controller.StoreNotReplicated,
+	// controller.StoreExternal.
 	Store string `json:"store"`
-	// Images are the container images of the models that run in one.
+	// Images are the container images of the models.
 	Images []ImageStatus `json:"images"`
-	// Drift is what `up` would change; null where it is not known, and Problems then
-	// say why.
+	// Drift is the changes of `up`; null where they are unknown, with the reason in Problems.
 	Drift []Change `json:"drift"`
 	// DNS is the public name; null where the service has none.
 	DNS *DNSStatus `json:"dns"`
-	// Problem is what is wrong with what is kept of the service; empty when nothing is.
+	// Problem is what is wrong with the stored state of the service; empty when nothing is.
 	Problem string `json:"problem,omitempty"`
-	// Peak, Plan and Left say in a line each what is expected of the next hours, what
-	// the controller's last plan proposes, and which loads left their forecasts;
-	// empty where there is nothing to say.
+	// Peak, Plan and Left are one line each: the forecast of the next hours, the controller's last
+	// plan, and the loads that deviate from their forecasts; empty where there is nothing to
+	// report.
 	Peak string `json:"peak"`
 	Plan string `json:"plan"`
 	Left string `json:"left"`
-	// Strategy is what changes the number of replicas between plans, Donations say
-	// in a line what is donated, Events are the last things that the strategy did, a line
-	// each.
+	// Strategy is the scaling strategy between plans, Donations a line about donated replicas,
+	// Events the last actions of the strategy, one line each.
 	Strategy  string   `json:"strategy"`
 	Donations string   `json:"donations"`
 	Events    []string `json:"events"`
-	// Problems say what could not be looked at, a line each.
+	// Problems are the parts that could not be observed, one line each.
 	Problems []string `json:"problems"`
-	// Alerts are what somebody has to act on. What the controller alerts of is its Reason.
+	// Alerts are the current alerts. The controller's own alerts are in its Reason.
 	Alerts []telemetry.Alert `json:"alerts"`
 }
 
-// PlainHTTPWarning is what people are told of a service whose balancers serve plain HTTP to
-// the world; empty for any other.
+// PlainHTTPWarning returns the warning for a service whose balancers serve plain HTTP on the public
+// internet; empty for any other.
 func PlainHTTPWarning(spec *service.Spec) string {
 	if spec.Balancer.TLS != nil || !cloud.Rents(spec) {
 		return ""
 	}
-	return "WARNING: public port: plain HTTP (balancer.insecure); prompts, answers and API keys can be read on the way"
+	return "WARNING: public port: plain HTTP (balancer.insecure); prompts, responses and API keys can be read in transit"
 }
 
-// ControllerStatus is the controller, as the agent of its machine sees it.
+// ControllerStatus is the controller's status, from its machine's agent.
 type ControllerStatus struct {
 	ID      string               `json:"id"`
 	Machine string               `json:"machine"`
 	State   service.ReplicaState `json:"state"`
 	Reason  string               `json:"reason"`
-	// Admin is where it says how it does, on its own machine.
+	// Admin is the URL of its health endpoint, on its own machine.
 	Admin string `json:"admin"`
 }
 
@@ -92,32 +92,32 @@ type DNSStatus struct {
 	Name     string `json:"name"`
 	Zone     string `json:"zone"`
 	Provider string `json:"provider"`
-	// Server is the machine that answers the name; null where a hosted zone does.
+	// Server is the name server's machine; null for a hosted zone.
 	Server *MachineStatus `json:"server"`
-	// Records are what the name server leads to, as it finds them; empty where a
-	// hosted zone checks its records itself.
+	// Records are the records of the name server; empty for a hosted zone, which checks its records
+	// itself.
 	Records []DNSRecord `json:"records"`
 }
 
-// DNSRecord is a balancer as the name server finds it.
+// DNSRecord is a balancer's record at the name server.
 type DNSRecord struct {
 	ID      string         `json:"id"`
 	Region  service.Region `json:"region"`
 	Address string         `json:"address"` // with its port
-	// Healthy says whether it is given out while others are, too.
+	// Healthy is true while the record is served.
 	Healthy bool   `json:"healthy"`
-	Reason  string `json:"reason"` // what its last check had against it
+	Reason  string `json:"reason"` // why its last check failed
 }
 
 // ImageStatus is the container image of a model.
 type ImageStatus struct {
 	Model string `json:"model"`
 	Image string `json:"image"`
-	// Pinned says that it is named by its digest, so that every machine gets the same.
+	// Pinned is true for an image with a digest, so that every machine pulls the same one.
 	Pinned bool `json:"pinned"`
 }
 
-// imagesOf are the container images of a service's models.
+// imagesOf returns the container images of a service's models.
 func imagesOf(spec *service.Spec) []ImageStatus {
 	images := []ImageStatus{}
 	for _, m := range spec.Models {
@@ -128,7 +128,7 @@ func imagesOf(spec *service.Spec) []ImageStatus {
 	return images
 }
 
-// RegionStatus is one region: of the service.yaml, or one in which something is left.
+// RegionStatus is one region: of the service.yaml, or with remaining machines.
 type RegionStatus struct {
 	Name      service.Region  `json:"name"`
 	Endpoint  string          `json:"endpoint"` // of its first balancer with an address; empty when none has
@@ -140,84 +140,83 @@ type RegionStatus struct {
 type MachineStatus struct {
 	ID     string               `json:"id"`
 	State  service.ReplicaState `json:"state"`
-	Phase  agent.Phase          `json:"phase"` // as its agent says; empty when that said nothing
+	Phase  agent.Phase          `json:"phase"` // from its agent; empty without a response
 	Reason string               `json:"reason"`
-	// Endpoint and Admin are a balancer's public and admin base URLs; URL is where a
-	// replica lets balancers in.
+	// Endpoint and Admin are a balancer's public and admin base URLs; URL is where a replica
+	// accepts balancers.
 	Endpoint string `json:"endpoint,omitempty"`
 	Admin    string `json:"admin,omitempty"`
-	// Certificate is a balancer's public listener's; nil without TLS, or where it did not tell.
+	// Certificate is the certificate of a balancer's public listener; nil without TLS, or where it
+	// is unknown.
 	Certificate *telemetry.Certificate `json:"certificate,omitempty"`
 	URL         string                 `json:"url,omitempty"`
 	Model       string                 `json:"model,omitempty"`
 	GPU         string                 `json:"gpu,omitempty"`
-	// Offering is what it runs on, CostPerHour what it costs in USD; 0 = not known.
+	// Offering is its offering, CostPerHour its cost in USD; 0 = unknown.
 	Offering    *provision.Offering `json:"offering"`
 	CostPerHour float64             `json:"cost_per_hour"`
-	// Balancer is the one that reports on a replica; empty when none does.
+	// Balancer is the balancer that reports a replica; empty when none does.
 	Balancer string `json:"balancer,omitempty"`
 	// PID is the process of a machine on this computer.
 	PID string `json:"pid,omitempty"`
-	// Wanted is false of what the service.yaml does not ask for any more.
+	// Wanted is false for machines that service.yaml no longer requires.
 	Wanted bool `json:"wanted"`
-	// Drained says that a replica is sent nothing because somebody, or a plan, wants it so;
-	// Donated that it is donated.
+	// Drained is true for a replica that an operator or a plan drained, Donated for a donated one.
 	Drained bool `json:"drained"`
 	Donated bool `json:"donated"`
-	// InFlight is how many requests a replica's machine has let in that have not ended.
+	// InFlight is the number of requests in flight at a replica's machine.
 	InFlight int `json:"in_flight"`
 }
 
-// Change is a change as documents tell it.
+// Change is a change in its JSON form.
 type Change struct {
 	Action      provision.Action `json:"action"`
 	ID          string           `json:"id"`
 	Kind        provision.Kind   `json:"kind"`
 	Region      service.Region   `json:"region"`
 	Reason      string           `json:"reason"`
-	CostPerHour float64          `json:"cost_per_hour"` // more than now, in USD
-	// PriceFrom says where the price of a machine to launch is from; empty without one.
+	CostPerHour float64          `json:"cost_per_hour"` // difference to now, in USD
+	// PriceFrom is the source of the price of a machine to launch; empty without one.
 	PriceFrom string `json:"price_from"`
 }
 
-// Told are changes as documents tell them; never nil.
+// Told returns changes in their JSON form; never nil.
 func Told(changes provision.Changes) []Change {
-	told := []Change{}
+	out := []Change{}
 	for _, c := range changes {
 		one := Change{c.Action, c.ID(), c.Kind(), c.Region(), c.Reason, c.CostPerHour, ""}
 		if len(c.Want.Offers) > 0 {
 			one.PriceFrom = c.Want.Offers[0].PriceFrom
 		}
-		told = append(told, one)
+		out = append(out, one)
 	}
-	return told
+	return out
 }
 
-// answer is what the agent of a machine said, or why it said nothing.
-type answer struct {
+// machineAnswer is the status of a machine's agent, or the error of reading it.
+type machineAnswer struct {
 	status agent.Status
 	err    error
-	// certificate is the public listener's of a balancer, snapshot what it says of the service; nil
-	// where it is not known.
+	// certificate is the certificate of a balancer's public listener, snapshot its snapshot of the
+	// service; nil where unknown.
 	certificate *telemetry.Certificate
 	snapshot    *telemetry.Snapshot
 }
 
-// ErrEarlier says that a process is one that this version cannot keep.
-var ErrEarlier = errors.New("an earlier version of skyserve brought it up, in another way")
+// ErrEarlier means that this version cannot manage a process of an earlier version.
+var ErrEarlier = errors.New("an incompatible earlier version of skyserve created it")
 
-// IsEarlier says whether an object is a process on this computer of a version in which those were
-// no machines: without an agent.
+// IsEarlier reports whether an object is a process on this computer from a version without agents.
 func IsEarlier(o provision.Object) bool {
 	return o.Gone == "" && o.Endpoints == (provision.Endpoints{}) && (cloud.IsHere(o.Region) || o.Kind == provision.KindController)
 }
 
-// stateOf is how a machine does, and why.
-func stateOf(o provision.Object, a answer) (service.ReplicaState, string) {
+// stateOf returns the state of a machine, with the reason.
+func stateOf(o provision.Object, a machineAnswer) (service.ReplicaState, string) {
 	var strangers *StrangersError
 	switch {
 	case errors.As(a.err, &strangers):
-		return service.StateFailed, "no 'skyserve up' launched it: it is handed nothing"
+		return service.StateFailed, "not launched by 'skyserve up': it receives no secrets"
 	case o.Gone != "" && o.Offering != nil && o.Offering.Capacity == service.CapacitySpot:
 		return service.StateInterrupted, o.Gone
 	case o.Gone != "":
@@ -225,9 +224,9 @@ func stateOf(o provision.Object, a answer) (service.ReplicaState, string) {
 	case IsEarlier(o):
 		return service.StateNotReady, ErrEarlier.Error()
 	case !Reachable(o):
-		return service.StateProvisioning, "it has no address yet"
+		return service.StateProvisioning, "waiting for an address"
 	case errors.Is(a.err, identity.ErrStranger):
-		return service.StateStarting, "it has no certificate of the service that is good: 'skyserve up' hands it one"
+		return service.StateStarting, "enrolling: it has no valid certificate of the service; 'skyserve up' issues one"
 	case a.err != nil:
 		return service.StateNotReady, a.err.Error()
 	}
@@ -236,7 +235,7 @@ func stateOf(o provision.Object, a answer) (service.ReplicaState, string) {
 		if c := a.certificate; c != nil && c.Waiting != "" {
 			return service.StateStarting, "waiting for certificate: " + c.Waiting
 		} else if c != nil && c.Problem != "" {
-			return service.StateReady, fmt.Sprintf("no newer certificate can be used, the one in use ends %s: %s", c.ExpiresAt.Format(time.DateOnly), c.Problem)
+			return service.StateReady, fmt.Sprintf("the newest certificate is invalid, the current one expires on %s: %s", c.ExpiresAt.Format(time.DateOnly), c.Problem)
 		}
 		return service.StateReady, a.status.Reason
 	case agent.PhaseDraining:
@@ -254,8 +253,8 @@ func stateOf(o provision.Object, a answer) (service.ReplicaState, string) {
 	return service.StateStarting, strings.TrimSuffix(string(a.status.Phase)+": "+a.status.Reason, ": ")
 }
 
-// lacksController says whether all that a machine runs is ready but the controller, which is
-// told of by itself: its balancer serves all the same.
+// lacksController reports whether all units of a machine but the controller are ready. The
+// controller has its own status: its balancer serves without it.
 func lacksController(units []agent.UnitStatus) bool {
 	lacks := false
 	for _, u := range units {
@@ -267,7 +266,7 @@ func lacksController(units []agent.UnitStatus) bool {
 	return lacks
 }
 
-// Reachable says whether a machine has the address by which its agent is asked.
+// Reachable reports whether a machine has its agent's address.
 func Reachable(o provision.Object) bool {
 	at := cloud.EndpointsOf(o)
 	if o.Kind == provision.KindBalancer {
@@ -276,8 +275,8 @@ func Reachable(o provision.Object) bool {
 	return at.Inside.Agent != ""
 }
 
-// machineStatus is a machine with what it said.
-func machineStatus(spec *service.Spec, o provision.Object, a answer) MachineStatus {
+// machineStatus returns the status of a machine.
+func machineStatus(spec *service.Spec, o provision.Object, a machineAnswer) MachineStatus {
 	m := MachineStatus{
 		ID: o.ID, Phase: a.status.Phase, Model: o.Labels["model"], GPU: gpuOf(o),
 		Offering: o.Offering, CostPerHour: o.CostPerHour, InFlight: a.status.InFlight, PID: o.Labels[labelPID], Wanted: true,
@@ -291,11 +290,11 @@ func machineStatus(spec *service.Spec, o provision.Object, a answer) MachineStat
 		if o.Kind != provision.KindBalancer {
 			m.URL = o.Address
 		}
-	case !Reachable(o) || errors.As(a.err, &strangers): // nobody is led to one that is not ours
+	case !Reachable(o) || errors.As(a.err, &strangers): // an unknown machine's address is not shown
 	case o.Kind == provision.KindBalancer:
 		m.Endpoint, m.Admin = PublicURL(spec, o), AdminURL(o)
 		if cloud.IsHere(o.Region) {
-			m.Admin = o.Admin // which takes plain HTTP too
+			m.Admin = o.Admin // which also accepts plain HTTP
 		}
 	case cloud.IsHere(o.Region):
 		m.URL = o.Address // the engine itself
@@ -305,8 +304,8 @@ func machineStatus(spec *service.Spec, o provision.Object, a answer) MachineStat
 	return m
 }
 
-// controllerOf is the controller among machines, with what they said.
-func controllerOf(spec *service.Spec, machines []provision.Object, answers []answer) *ControllerStatus {
+// controllerOf returns the controller's status from the machines' statuses.
+func controllerOf(spec *service.Spec, machines []provision.Object, answers []machineAnswer) *ControllerStatus {
 	c := &ControllerStatus{ID: provision.ControllerID, Machine: cloud.ControllerMachine(spec), State: service.StateFailed, Reason: "its machine is gone"}
 	i := slices.IndexFunc(machines, func(o provision.Object) bool { return o.ID == c.Machine && o.Gone == "" })
 	if i < 0 {
@@ -332,9 +331,8 @@ func controllerOf(spec *service.Spec, machines []provision.Object, answers []ans
 	return c
 }
 
-// regionsOf sorts machines, with what they said, into the regions of the file and then
-// those in which something is left.
-func regionsOf(spec *service.Spec, machines []provision.Object, answers []answer) []RegionStatus {
+// regionsOf groups machines by region: those of the file first, then those with remaining machines.
+func regionsOf(spec *service.Spec, machines []provision.Object, answers []machineAnswer) []RegionStatus {
 	order := cloud.Regions(spec)
 	for _, o := range machines {
 		if !slices.Contains(order, o.Region) {
@@ -361,8 +359,8 @@ func regionsOf(spec *service.Spec, machines []provision.Object, answers []answer
 	return regions
 }
 
-// overall is how a service does; whole says that every region was listed.
-func (s *Status) overall(whole bool) State {
+// overallState returns the state of the service; whole means that every region was listed.
+func (s *Status) overallState(whole bool) State {
 	well, serving, coming := whole && len(s.Drift) == 0 && s.Problem == "", false, false
 	if s.DNS != nil && s.DNS.Server != nil && s.DNS.Server.State != service.StateReady {
 		well = false
@@ -392,5 +390,5 @@ func (s *Status) overall(whole bool) State {
 	return StateDown
 }
 
-// labelPID is the label by which a machine on this computer tells its process.
+// labelPID is the label of a local machine's process ID.
 const labelPID = "pid"

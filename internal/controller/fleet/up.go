@@ -13,17 +13,16 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// Up carries a plan out, telling progress. Where a region has no capacity left for
-// replicas it plans again with them in other regions, until everything stands
-// somewhere or nobody has room; then the error joins the refusals, and what could be
-// had stands. The plan it ends with is returned. Running it again is safe at any
-// time, also after a crash.
+// Up applies a plan and reports progress. Where a region has no capacity for replicas, it replans
+// them in other regions, until all are placed or no region has capacity; then the error joins the
+// refusals, and the other replicas are running. It returns the final plan. It is idempotent and
+// safe to run again after a crash.
 func (f *Fleet) Up(ctx context.Context, p *Plan, progress provision.Progress) (*Plan, error) {
 	short := map[cloud.Group]int{}
 	for {
-		_, failure := provision.Apply(ctx, p.Changes, f.launcher(), f.options(p, progress))
+		_, failure := provision.Apply(ctx, p.Changes, f.launcher(), f.applyOptions(p, progress))
 		if failure == nil {
-			return p, f.lacking(p, nil)
+			return p, f.missingError(p, nil)
 		}
 		if ctx.Err() != nil {
 			return p, failure
@@ -34,7 +33,7 @@ func (f *Fleet) Up(ctx context.Context, p *Plan, progress provision.Progress) (*
 		}
 		for _, r := range refused {
 			if !f.addShort(short, p, r) {
-				return p, failure // a balancer, which no other region can stand in for
+				return p, failure // a balancer has no fallback region
 			}
 		}
 		next, err := f.plan(ctx, short)
@@ -42,21 +41,21 @@ func (f *Fleet) Up(ctx context.Context, p *Plan, progress provision.Progress) (*
 			return p, errors.Join(failure, err)
 		}
 		if p = next; len(p.Changes) == 0 {
-			return p, f.lacking(p, failure)
+			return p, f.missingError(p, failure)
 		}
 	}
 }
 
-// launcher is what launches machines.
+// launcher returns the provider that launches machines.
 func (f *Fleet) launcher() provision.Provider {
 	if f.Enrolments == nil {
 		return f.Provider
 	}
-	return noting{f.Provider, f.Enrolments}
+	return recordingProvider{f.Provider, f.Enrolments}
 }
 
-// lacking is the error of a plan that was carried out and leaves replicas missing.
-func (f *Fleet) lacking(p *Plan, failure error) error {
+// missingError returns the error of an applied plan with missing replicas.
+func (f *Fleet) missingError(p *Plan, failure error) error {
 	for _, n := range p.Missing {
 		if n > 0 {
 			return &ShortError{Missing: p.Missing, Err: failure}
@@ -65,7 +64,7 @@ func (f *Fleet) lacking(p *Plan, failure error) error {
 	return nil
 }
 
-// addShort notes that a replica cannot be had in its region; false for anything else.
+// addShort records that a replica has no capacity in its region; false for anything else.
 func (f *Fleet) addShort(short map[cloud.Group]int, p *Plan, r *provision.NoCapacityError) bool {
 	for _, w := range p.Wants {
 		if w.ID == r.ID && w.Region == r.Region && w.Kind == provision.KindReplica {
@@ -76,8 +75,7 @@ func (f *Fleet) addShort(short map[cloud.Group]int, p *Plan, r *provision.NoCapa
 	return false
 }
 
-// refusals are the refusals of capacity in an error, and whether there is nothing
-// else in it.
+// refusals returns the refusals of capacity in an error, and whether it contains nothing else.
 func refusals(err error) (refused []*provision.NoCapacityError, only bool) {
 	joined, ok := err.(interface{ Unwrap() []error })
 	if !ok {
@@ -95,8 +93,8 @@ func refusals(err error) (refused []*provision.NoCapacityError, only bool) {
 	return refused, only
 }
 
-// options are those of carrying a plan out.
-func (f *Fleet) options(p *Plan, progress provision.Progress) provision.Options {
+// applyOptions returns the options for applying a plan.
+func (f *Fleet) applyOptions(p *Plan, progress provision.Progress) provision.Options {
 	count := map[cloud.Group]int{}
 	for _, o := range p.Have {
 		if o.Kind == provision.KindReplica && o.Gone == "" {
@@ -105,9 +103,9 @@ func (f *Fleet) options(p *Plan, progress provision.Progress) provision.Options 
 	}
 	return provision.Options{
 		Parallel: parallel, Progress: progress, Settle: f.Settle, Drain: f.Drain, Now: f.Now, Exhausted: &f.exhausted,
-		// A balancer is replaced after another works: two of them do no harm.
+		// A balancer is replaced after the new one is ready: two of them are harmless.
 		Surge: func(c provision.Change) bool {
-			if _, is := f.replacement(c); is || cloud.IsHere(c.Region()) { // two of one id cannot stand side by side here
+			if _, is := f.replacement(c); is || cloud.IsHere(c.Region()) { // two machines with one ID cannot coexist here
 				return false
 			}
 			g := cloud.Group{Model: c.Have.Labels["model"], Region: c.Region()}
@@ -116,18 +114,18 @@ func (f *Fleet) options(p *Plan, progress provision.Progress) provision.Options 
 	}
 }
 
-// parallel bounds the changes carried out at once. Each has one call in flight at
-// a time, and each region no more than provision.CallsPerHost; this many let a
-// service of a dozen regions come up at the speed of its slowest.
+// parallel is the maximum number of concurrent changes. Each has one call in flight at a time, and
+// each region at most provision.CallsPerHost; this number lets a service of a dozen regions start
+// at the speed of its slowest.
 const parallel = 128
 
-// ShortError is a service that lacks replicas for want of capacity anywhere.
+// ShortError is a service with missing replicas because no region has capacity.
 type ShortError struct {
 	Missing map[cloud.Group]int
-	Err     error // what was refused; nil where it was refused before
+	Err     error // the refusals; nil where they occurred before
 }
 
-// Error says how many of what are missing where.
+// Error returns a message with the missing replicas.
 func (e *ShortError) Error() string {
 	groups := slices.SortedFunc(maps.Keys(e.Missing), func(a, b cloud.Group) int {
 		return cmp.Or(cmp.Compare(a.Region, b.Region), cmp.Compare(a.Model, b.Model))
@@ -138,12 +136,12 @@ func (e *ShortError) Error() string {
 			parts = append(parts, fmt.Sprintf("%d of %s in %s", n, g.Model, g.Region))
 		}
 	}
-	text := "replicas without capacity anywhere: " + strings.Join(parts, ", ")
+	text := "no capacity in any region for replicas: " + strings.Join(parts, ", ")
 	if e.Err != nil {
 		text += "\n" + e.Err.Error()
 	}
 	return text
 }
 
-// Unwrap gives the refusals.
+// Unwrap returns the refusals.
 func (e *ShortError) Unwrap() error { return e.Err }

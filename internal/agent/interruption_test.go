@@ -64,14 +64,14 @@ func TestAnInterruptedMachineDrains(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s, a := &sky{}, newAgent(t, &notes{})
 			defer s.watch(t, a)()
-			pass(2 * noticeEvery)
+			pass(2 * noticeInterval)
 			if st := a.Status(); st.Phase == PhaseInterrupted {
 				t.Errorf("before: %+v", st)
 			}
-			gone := time.Now().Add(noticeEvery + tt.notice)
+			gone := time.Now().Add(noticeInterval + tt.notice)
 			s.says(gone, true, nil)
-			pass(noticeEvery)
-			drains := func() bool { return strings.HasSuffix(a.Status().Reason, "drains: its end is near") }
+			pass(noticeInterval)
+			drains := func() bool { return strings.HasSuffix(a.Status().Reason, "draining: its end is near") }
 			if st := a.Status(); st.Phase != PhaseInterrupted || !st.GoneAt.Equal(gone) || drains() != (tt.serves == 0) {
 				t.Errorf("with %s left: %+v", tt.notice, st)
 			}
@@ -110,7 +110,7 @@ func TestANoticeIsNotPutOff(t *testing.T) {
 		}
 		gone = gone.Add(-20 * time.Minute)
 		s.says(gone, true, nil)
-		pass(noticeEvery)
+		pass(noticeInterval)
 		if st := again.Status(); !st.GoneAt.Equal(gone) {
 			t.Errorf("told of an earlier end: got %+v, want %s", st, gone)
 		}
@@ -129,11 +129,11 @@ func TestANoticeIsTakenBack(t *testing.T) {
 			s.says(time.Now(), true, nil)
 			end := s.watch(t, a)
 			s.says(time.Time{}, false, nil)
-			pass((quietAfter - 1) * noticeEvery)
-			if st := a.Status(); st.Phase != PhaseInterrupted || !strings.Contains(st.Reason, "drains") {
-				t.Errorf("left out %d times: %+v", quietAfter-1, st)
+			pass((withdrawnAfter - 1) * noticeInterval)
+			if st := a.Status(); st.Phase != PhaseInterrupted || !strings.Contains(st.Reason, "draining") {
+				t.Errorf("left out %d times: %+v", withdrawnAfter-1, st)
 			}
-			pass(noticeEvery)
+			pass(noticeInterval)
 			want := PhaseWaiting
 			if asked {
 				want = PhaseDraining

@@ -6,29 +6,29 @@ import (
 	"strings"
 )
 
-// WordList is the words that one key of service.yaml takes. It is the one place
-// that says which of them are built: a word moves from Planned to Built with
-// the code that acts on it.
+// WordList is the list of values of one key of service.yaml. It is the only place that records
+// which of them are implemented: a value moves from Planned to Built with the code that implements
+// it.
 type WordList struct {
-	// Key is the type and key it belongs to, as in the rules: BalancerSpec.policy.
+	// Key is the type and key of the list, as in the rules: BalancerSpec.policy.
 	Key string
-	// Built are accepted, the default first where there is one.
+	// Built are the accepted values, the default first where there is one.
 	Built []string
-	// Planned are known words that are refused until they are built.
+	// Planned are known values that are rejected until they are implemented.
 	Planned []string
 }
 
-// StrategyManual is the word for no scaling strategy: only people and plan --apply
-// change the number of replicas.
+// StrategyManual disables automatic scaling: only operators and plan --apply change the number of
+// replicas.
 const StrategyManual = "manual"
 
-// StrategyAuto is the word for this product's own scaling strategy.
+// StrategyAuto is skyserve's own scaling strategy.
 const StrategyAuto = "auto"
 
-// All is every word, built or planned.
+// All returns every value, implemented or planned.
 func (w WordList) All() []string { return slices.Concat(w.Built, w.Planned) }
 
-// wordLists is the table of every key that takes words.
+// wordLists is the table of every key with a fixed list of values.
 var wordLists = []WordList{
 	{
 		Key:   "BalancerSpec.policy",
@@ -56,8 +56,8 @@ var wordLists = []WordList{
 	{Key: "Model.slo", Built: []string{string(TierFast), string(TierNormal), string(TierDeferred)}},
 }
 
-// Words is the list of a key such as BalancerSpec.policy; ok is false where the
-// key does not take words.
+// Words returns the list of a key such as BalancerSpec.policy; ok is false where the key has no
+// fixed list of values.
 func Words(key string) (list WordList, ok bool) {
 	w, ok := wordsOf(key)
 	return WordList{Key: w.Key, Built: slices.Clone(w.Built), Planned: slices.Clone(w.Planned)}, ok
@@ -72,65 +72,65 @@ func wordsOf(key string) (list WordList, ok bool) {
 	return wordLists[i], true
 }
 
-// CheckWord refuses a word that the key does not take: as unknown, or as
-// planned but not built. It is nil for a key that does not take words.
+// CheckWord returns an error for a value that the key does not accept: unknown, or planned but not
+// implemented. It returns nil for a key without a fixed list of values.
 func CheckWord(key, word string) error {
 	list, ok := wordsOf(key)
 	if !ok {
 		return nil
 	}
-	if problem, suggestion := list.judge(word); problem != "" {
+	if problem, suggestion := list.problemOf(word); problem != "" {
 		return fmt.Errorf("%s, got %q; %s", problem, word, suggestion)
 	}
 	return nil
 }
 
-// judge says what is wrong with a word and what to write instead.
-func (w WordList) judge(word string) (problem, suggestion string) {
+// problemOf returns the problem of a value and a suggestion.
+func (w WordList) problemOf(word string) (problem, suggestion string) {
 	if slices.Contains(w.Built, word) {
 		return "", ""
 	}
 	available := "available: " + strings.Join(w.Built, ", ")
 	if slices.Contains(w.Planned, word) {
-		return "is not built yet in this version", available
+		return "is not implemented in this version", available
 	}
 	if near := Nearest(word, w.Built); near != "" {
 		return "must be one of " + strings.Join(w.Built, ", "), fmt.Sprintf("did you mean %q?", near)
 	}
-	return "is not a word known here", available
+	return "unsupported value", available
 }
 
-// BuiltPolicies are the balancing policies that can be chosen, the default first.
-func BuiltPolicies() []string { return built("BalancerSpec.policy") }
+// BuiltPolicies returns the implemented balancing policies, the default first.
+func BuiltPolicies() []string { return implementedValues("BalancerSpec.policy") }
 
-// ContractPolicies are all balancing policies, built or planned.
-func ContractPolicies() []string { return all("BalancerSpec.policy") }
+// ContractPolicies returns all balancing policies, implemented or planned.
+func ContractPolicies() []string { return allValues("BalancerSpec.policy") }
 
-// BuiltOrders are the queue orders that can be chosen, the default first.
-func BuiltOrders() []string { return built("BalancerSpec.order") }
+// BuiltOrders returns the implemented queue orders, the default first.
+func BuiltOrders() []string { return implementedValues("BalancerSpec.order") }
 
-// ContractOrders are all queue orders, built or planned.
-func ContractOrders() []string { return all("BalancerSpec.order") }
+// ContractOrders returns all queue orders, implemented or planned.
+func ContractOrders() []string { return allValues("BalancerSpec.order") }
 
-// BuiltStrategies are the scaling strategies that can be chosen, the default first.
-func BuiltStrategies() []string { return built("Autoscale.strategy") }
+// BuiltStrategies returns the implemented scaling strategies, the default first.
+func BuiltStrategies() []string { return implementedValues("Autoscale.strategy") }
 
-// BuiltForecasts are the forecasters that can be chosen, the default first.
-func BuiltForecasts() []string { return built("Autoscale.forecast") }
+// BuiltForecasts returns the implemented forecasters, the default first.
+func BuiltForecasts() []string { return implementedValues("Autoscale.forecast") }
 
-func built(key string) []string {
+func implementedValues(key string) []string {
 	w, _ := Words(key)
 	return w.Built
 }
 
-func all(key string) []string {
+func allValues(key string) []string {
 	w, _ := Words(key)
 	return w.All()
 }
 
-// plannedKeys are keys that belong to what is not built yet, with what they
-// wait for. They are refused by name so that nobody believes they act.
-var plannedKeys = map[string]string{
+// unimplementedKeys are the keys of unimplemented features, with the feature. They are rejected by name
+// so that nobody assumes that they work.
+var unimplementedKeys = map[string]string{
 	"BalancerSpec.peers_cidr": "restricting peers by address",
 	"BalancerSpec.epsilon":    "tuning the policy cost",
 }

@@ -5,9 +5,9 @@ import (
 	"encoding/json"
 )
 
-// keep puts a value under a key of the store, where balancers hear of it; not over
-// that of a controller that took over. What is kept has its fencing token as token.
-func keep(ctx context.Context, l lease, st state, key string, value any) error {
+// storeValue writes a value to a key of the store, from which balancers read it, unless a newer
+// controller wrote the current value. A stored value contains its fencing token as token.
+func storeValue(ctx context.Context, l lease, st state, key string, value any) error {
 	if !l.Valid() {
 		return errLeaseLost
 	}
@@ -17,7 +17,7 @@ func keep(ctx context.Context, l lease, st state, key string, value any) error {
 	}
 	old, revision, err := st.Get(ctx, key)
 	switch {
-	case isGone(err):
+	case isNotFound(err):
 		_, err = st.Create(ctx, key, data)
 	case err == nil:
 		var held struct {

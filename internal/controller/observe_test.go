@@ -15,7 +15,7 @@ import (
 	"skyserve/plan"
 )
 
-// fakeAdmin is a balancer's admin API with fixed answers.
+// fakeAdmin is a balancer's admin API with fixed responses.
 func fakeAdmin(t *testing.T, yaml, snapshot, history string) string {
 	t.Helper()
 	mux := http.NewServeMux()
@@ -43,7 +43,7 @@ func answerOf(complete, points string) string {
 	return `{"complete":` + complete + `,"points":[` + points + `]}`
 }
 
-// clients are the clients of admin APIs.
+// clients returns the clients of admin APIs.
 func clients(admins ...string) (all []*telemetry.Client) {
 	for _, a := range admins {
 		all = append(all, telemetry.NewClient(a, nil))
@@ -62,10 +62,10 @@ func TestObserve(t *testing.T) {
 		notes  string
 	}{
 		"complete":     {[]string{whole, us}, 2, ""},
-		"remembered":   {[]string{us, eu}, 2, "the store is out of reach: the history is what the balancers remember"},
-		"one is mute":  {[]string{us, mute}, 1, "the store is out of reach: the history is what the balancers remember; 1 of 2 balancers did not answer with their history"},
+		"remembered":   {[]string{us, eu}, 2, "the store is unreachable: the history only contains what balancers have in memory"},
+		"one is mute":  {[]string{us, mute}, 1, "the store is unreachable: the history only contains what balancers have in memory; 1 of 2 balancers did not return their history"},
 		"second knows": {[]string{us, whole}, 2, ""},
-		"one is dead":  {[]string{"http://127.0.0.1:1", whole}, 2, "1 of 2 balancers do not answer: their replicas are counted as the others last heard"},
+		"one is dead":  {[]string{"http://127.0.0.1:1", whole}, 2, "1 of 2 balancers do not respond: their replicas are counted as last reported to the others"},
 	} {
 		o, err := Observe(t.Context(), clients(c.admins...), 0, true)
 		if err != nil {
@@ -76,7 +76,7 @@ func TestObserve(t *testing.T) {
 		}
 	}
 	if o, err := Observe(t.Context(), clients(whole), 0, false); err != nil || o.Points != nil {
-		t.Errorf("no history asked: %v, %v", o.Points, err)
+		t.Errorf("history was not requested: %v, %v", o.Points, err)
 	}
 }
 
@@ -87,19 +87,19 @@ func TestObserveFails(t *testing.T) {
 		admins []string
 		want   string
 	}{
-		"nobody":     {nil, "it has no balancer"},
+		"nobody":     {nil, "there is no balancer"},
 		"no service": {[]string{none}, "/v1/service: 404 not here"},
 		"invalid":    {[]string{invalid}, "service.yaml of http://"},
 		"both named": {[]string{none, "http://127.0.0.1:1"}, "connection refused"},
 	} {
 		if _, err := Observe(t.Context(), clients(c.admins...), 0, true); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: got %v, want it to say %q", name, err, c.want)
+			t.Errorf("%s: got %v, want it to contain %q", name, err, c.want)
 		}
 	}
 }
 
-// A service whose balancers do not listen is told from one whose balancers answer nonsense.
-func TestObserveTellsSilence(t *testing.T) {
+// An unreachable service is distinguished from one whose balancers return invalid responses.
+func TestObserveDistinguishesUnreachable(t *testing.T) {
 	none := fakeAdmin(t, "", "", "")
 	const closed = "http://127.0.0.1:1"
 	for name, c := range map[string]struct {
@@ -115,9 +115,9 @@ func TestObserveTellsSilence(t *testing.T) {
 	}
 }
 
-// Each balancer knows its own region best: what it says of its replicas counts,
-// however little the first one asked has heard of them.
-func TestObserveEveryRegion(t *testing.T) {
+// Each balancer knows its own region best: its report of its replicas takes precedence over those
+// of other balancers.
+func TestObserveUsesOwnRegionsReports(t *testing.T) {
 	replica := func(id, state, age string) string {
 		return `{"id":"` + id + `","model":"chat-small","gpu":"L4","state":"` + state + `","age_ms":` + age + `}`
 	}
@@ -135,9 +135,9 @@ func TestObserveEveryRegion(t *testing.T) {
 	}
 }
 
-// What a region counts by model is taken from whoever heard of its balancers last; those that
-// nobody reaches do not count, and what is not told stays unknown.
-func TestObserveModels(t *testing.T) {
+// The per-model counts of a region come from the newest figures of its balancers; unreachable
+// balancers do not count, and missing figures stay unknown.
+func TestObserveUsesNewestModelCounts(t *testing.T) {
 	region := func(name, balancers, models string) string {
 		return `{"name":"` + name + `","balancers":[` + balancers + `],"models":` + models + `,"replicas":[]}`
 	}
@@ -153,7 +153,7 @@ func TestObserveModels(t *testing.T) {
 	}
 	got := map[string]string{}
 	for i, r := range o.Snapshot.Regions {
-		got[string(r.Name)] = fmt.Sprint(r.Models, heard(o.Snapshot.Regions[i]) < freshKV)
+		got[string(r.Name)] = fmt.Sprint(r.Models, figuresAge(o.Snapshot.Regions[i]) < maxReportAge)
 	}
 	want := map[string]string{"local/asia": "[{chat-small 3 4 0 0}] true", "local/eu": "[] true", "local/sa": "[] false", "local/us": "[{chat-small 1 4 0 0}] true"}
 	if !maps.Equal(got, want) {

@@ -1,0 +1,196 @@
+package controller
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+	"skyserve/plan"
+)
+
+// scalingChange is one change with its events.
+type scalingChange struct {
+	change Change
+	events []telemetry.ScalingEvent
+}
+
+// releaseTerms describe how excess replicas are given up.
+type releaseTerms struct {
+	donate  bool
+	keepFor time.Duration // of a donated replica; 0 = forever
+}
+
+// releaseTermsIn returns the terms of a region. Machines of a static region are kept, and rented machines
+// are returned to the cloud, regardless of the configuration.
+func releaseTermsIn(region service.Region, by service.Autoscale) releaseTerms {
+	switch region.Cloud() {
+	case service.CloudStatic:
+		return releaseTerms{donate: true}
+	case service.CloudLocal:
+		return releaseTerms{by.Donate, by.DonateFor}
+	}
+	return releaseTerms{}
+}
+
+// newDonation returns the donation of a replica that is given up at a time.
+func (t releaseTerms) newDonation(now time.Time) service.Donation {
+	d := service.Donation{Since: now.UTC()}
+	switch {
+	case !t.donate:
+		d.Until = d.Since
+	case t.keepFor > 0:
+		d.Until = d.Since.Add(t.keepFor)
+	}
+	return d
+}
+
+// buildChange converts a strategy's decision into a change: the replicas and the events.
+func (s *scalingInputs) buildChange(groups []replicaGroup, c plan.Scaling, by service.Autoscale) scalingChange {
+	g := groups[c.Endpoint]
+	m := &changeBuilder{scalingInputs: s, group: g, strategy: by.Strategy, reason: c.Reason}
+	m.donateOrRemove(c, releaseTermsIn(g.region, by))
+	launch := c.Launch
+	for _, r := range c.Redeploy {
+		launch += r.Count - m.redeployDonated(groups[r.From], r.Count)
+	}
+	// A strategy ignores GPU types, so replicas that it redeployed to another model may remain.
+	launch += c.Reclaim
+	if ids := s.claimDonated(g, launch, false); len(ids) > 0 {
+		launch -= len(ids)
+		m.change.Reclaim = ids
+		m.addEvent(telemetry.ScalingReclaimed, ids)
+	}
+	if launch > 0 {
+		m.addLaunch(launch)
+		m.addEvent(telemetry.ScalingLaunched, nil)
+	}
+	return m.scalingChange
+}
+
+// claimDonated returns up to n donated replicas that are not claimed in this iteration, the most recently
+// donated first, because their caches are the freshest. With idle, it only returns replicas without
+// outstanding requests.
+func (s *scalingInputs) claimDonated(g replicaGroup, n int, idle bool) []string {
+	donated := slices.DeleteFunc(slices.Clone(g.members), func(m member) bool {
+		return !m.isDonated() || idle && !m.idle() || s.claimed[m.ID]
+	})
+	slices.SortStableFunc(donated, func(a, b member) int { return b.Donation.Since.Compare(a.Donation.Since) })
+	ids := idsOf(donated[:min(n, len(donated))])
+	for _, id := range ids {
+		s.claimed[id] = true
+	}
+	return ids
+}
+
+// changeBuilder builds a move.
+type changeBuilder struct {
+	*scalingInputs
+	scalingChange
+	group    replicaGroup
+	strategy string
+	reason   string
+}
+
+func (m *changeBuilder) addEvent(what telemetry.ScalingAction, ids []string) {
+	m.events = append(m.events, telemetry.ScalingEvent{
+		At: m.now.UTC(), Strategy: m.strategy, Action: what, Model: m.group.model, Region: m.group.region,
+		Replicas: append([]string{}, ids...), Serving: m.group.serving(), Reason: m.reason,
+	})
+}
+
+// donateOrRemove donates or removes replicas.
+func (m *changeBuilder) donateOrRemove(c plan.Scaling, t releaseTerms) {
+	ids := m.group.removalCandidates(m.group.mismatch.removable(c.GivenUp()))
+	for _, id := range ids {
+		m.change.Donate = append(m.change.Donate, Donating{id, t.newDonation(m.now)})
+	}
+	switch {
+	case len(ids) == 0:
+	case t.donate:
+		m.addEvent(telemetry.ScalingDonated, ids)
+	default:
+		m.addEvent(telemetry.ScalingRemoved, ids)
+	}
+}
+
+// redeployDonated replaces donated replicas of another model with replicas of this group's model and
+// returns their number: those on the same GPU without outstanding requests.
+func (m *changeBuilder) redeployDonated(from replicaGroup, n int) int {
+	if from.gpu != m.group.gpu {
+		return 0
+	}
+	ids := m.claimDonated(from, n, true)
+	if len(ids) == 0 {
+		return 0
+	}
+	m.change.Remove = append(m.change.Remove, ids...)
+	m.addLaunch(len(ids))
+	m.addEvent(telemetry.ScalingRedeployed, ids)
+	return len(ids)
+}
+
+func (m *changeBuilder) addLaunch(n int) {
+	m.change.Launch = append(m.change.Launch, m.group.mismatch.launches(m.group.modelRegion, n)...)
+}
+
+// replaceMismatched replaces one replica of each group whose class differs from the plan, where nothing else
+// changes in this iteration.
+func (s *scalingInputs) replaceMismatched(groups []replicaGroup, changed map[modelRegion]bool) []scalingChange {
+	var out []scalingChange
+	for _, g := range groups {
+		replacements := g.nextReplacement()
+		if len(replacements) == 0 || changed[g.modelRegion] {
+			continue
+		}
+		m := &changeBuilder{scalingInputs: s, group: g, strategy: s.current.Spec.Autoscale.Strategy}
+		m.reason = fmt.Sprintf("the plan requires %s instead of %s", replacements[0].On, replacements[0].ID)
+		m.change.Replace = replacements
+		m.addEvent(telemetry.ScalingReplaced, nil)
+		out = append(out, m.scalingChange)
+	}
+	return out
+}
+
+// removeExpired removes the donated replicas whose donation has ended and that have no outstanding
+// requests; nil where there are none.
+func (s *scalingInputs) removeExpired(groups []replicaGroup) []scalingChange {
+	var out []scalingChange
+	for _, g := range groups {
+		ended := slices.DeleteFunc(slices.Clone(g.members), func(m member) bool {
+			return m.Donation == nil || !m.Donation.Over(s.now) || !m.idle() || s.claimed[m.ID]
+		})
+		if len(ended) == 0 {
+			continue
+		}
+		m := &changeBuilder{scalingInputs: s, group: g, strategy: s.current.Spec.Autoscale.Strategy}
+		m.change.Remove = idsOf(ended)
+		donated := idsOf(slices.DeleteFunc(slices.Clone(ended), func(o member) bool { return o.Donation.Leaving() }))
+		if len(donated) > 0 { // the others had an event when they began to drain
+			m.reason = fmt.Sprintf("donated for %s and not reclaimed", s.current.Spec.Autoscale.DonateFor)
+			m.addEvent(telemetry.ScalingRemoved, donated)
+		}
+		out = append(out, m.scalingChange)
+	}
+	return out
+}
+
+// donations returns the donated replicas as published.
+func (s CurrentState) donations() []telemetry.Donation {
+	out := []telemetry.Donation{}
+	for _, r := range s.Replicas {
+		if !r.isDonated() {
+			continue
+		}
+		d := telemetry.Donation{
+			Replica: r.ID, Model: r.Model, GPU: r.GPU, URL: r.URL, Region: r.Region, Since: r.Donation.Since, EarnsPerHour: s.Spec.Autoscale.DonatePrice,
+		}
+		if !r.Donation.Until.IsZero() {
+			until := r.Donation.Until
+			d.Until = &until
+		}
+		out = append(out, d)
+	}
+	return out
+}

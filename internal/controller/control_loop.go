@@ -1,0 +1,186 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"skyserve/forecast"
+	"skyserve/internal/telemetry"
+	"skyserve/internal/telemetry/demand"
+)
+
+// The intervals of the control loop, with their reasons.
+const (
+	// loopInterval is a third of a strategy's cooldown, and starts a replacement within seconds
+	// of an interruption notice, the shortest of which is 30 s. Each iteration lists the machines
+	// of each region and reads a snapshot of each balancer.
+	loopInterval = 5 * time.Second
+	// busyInterval is the interval while a change is in progress, or before the first balancer has
+	// responded.
+	busyInterval = time.Second
+	// observeTimeout is the timeout for a balancer's snapshot, so that its figures are current.
+	observeTimeout = 3 * time.Second
+	// historyTimeout is the timeout for a history: weeks of minutes take far less.
+	historyTimeout = 30 * time.Second
+	// minuteDelay is how long after a minute's end all balancers have stored it.
+	minuteDelay = 15 * time.Second
+)
+
+// Machines observes the machines of a service and reconciles them with the desired state.
+type Machines interface {
+	// Reconcile observes the machines once and applies the necessary changes. It calls may before
+	// each change; an error means that no change is allowed any more. Failures are logged and
+	// retried by the next call. busy means that a change is in progress, so that the next call
+	// should follow soon.
+	Reconcile(ctx context.Context, may func() error) (busy bool)
+	// Wait returns once everything that a Reconcile started has ended. It is called after ctx has
+	// ended.
+	Wait()
+}
+
+// controlLoop is the controller's control loop: it observes the service once per iteration and runs
+// machines, planner and scaler in sequence on that observation. Only the failover of balancers has
+// its own interval (see round). It runs for a term of leadership.
+type controlLoop struct {
+	machines Machines // nil = no machines are managed
+	planner  *planner // nil = planning is disabled
+	scaler   *scaler  // nil = scaling is disabled
+	observe  func(ctx context.Context, sinceMinute int64, history bool) (*Observed, error)
+	log      *slog.Logger
+	kick     chan struct{} // observe soon, because replicas were changed
+
+	minute int64 // the last minute for which the history was read
+}
+
+// observation is the result of one observation of the balancers.
+type observation struct {
+	*Observed
+	// err is why the observation failed; the other fields are then zero.
+	err error
+	// history is the traffic since from, in minutes since the Unix epoch; nil in most iterations,
+	// which do not read it.
+	history *forecast.History
+	from    int64
+}
+
+// newControlLoop returns a loop that observes a service through its balancers' admin APIs.
+func newControlLoop(admins []*telemetry.Client, log *slog.Logger) *controlLoop {
+	return &controlLoop{log: log, kick: make(chan struct{}, 1), observe: func(ctx context.Context, since int64, history bool) (*Observed, error) {
+		return Observe(ctx, admins, since, history)
+	}}
+}
+
+// trigger requests an iteration immediately, because replicas were changed.
+func (r *controlLoop) trigger() {
+	if r.planner != nil {
+		r.planner.requestReview()
+	}
+	select {
+	case r.kick <- struct{}{}:
+	default: // already requested
+	}
+}
+
+// run runs iterations until ctx ends, when this controller's leadership ends. Failures are logged
+// and retried.
+func (r *controlLoop) run(ctx context.Context, l lease) {
+	r.minute = 0
+	if r.planner != nil {
+		r.planner.startTerm(ctx, func() { // publishes a completed plan immediately
+			select {
+			case r.kick <- struct{}{}:
+			default:
+			}
+		})
+	}
+	if r.scaler != nil {
+		r.scaler.startTerm()
+	}
+	if r.machines != nil {
+		defer r.machines.Wait()
+	}
+	for ctx.Err() == nil {
+		timer := time.NewTimer(r.runOnce(ctx, l))
+		select {
+		case <-ctx.Done():
+		case <-r.kick:
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+// runOnce runs one iteration and returns the time until the next.
+func (r *controlLoop) runOnce(ctx context.Context, l lease) (next time.Duration) {
+	next = loopInterval
+	if r.machines != nil && r.machines.Reconcile(ctx, mayAct(ctx, l)) {
+		next = busyInterval
+	}
+	if r.planner == nil && r.scaler == nil {
+		return next
+	}
+	now := time.Now()
+	o := r.observeService(ctx, now)
+	if ctx.Err() != nil {
+		return next
+	}
+	if r.planner != nil {
+		r.planner.logError(r.planner.step(ctx, l, now, o))
+		next = min(next, max(r.planner.untilNextReview(now), busyInterval/2))
+	}
+	if r.scaler != nil {
+		r.scaler.logError(r.scaler.step(ctx, l, now, o))
+	}
+	return next
+}
+
+// observeService reads the replicas from the balancers, and once a minute the traffic.
+func (r *controlLoop) observeService(ctx context.Context, now time.Time) observation {
+	since, wanted := r.historySince(now)
+	observed, err := r.observe(ctx, since, wanted)
+	if err != nil {
+		return observation{err: err}
+	}
+	o := observation{Observed: observed}
+	if wanted {
+		if o.history, err = demand.Traffic(observed.Points); err != nil {
+			return observation{err: err}
+		}
+		o.from, r.minute = since, settledMinute(now)
+	}
+	return o
+}
+
+// historySince returns the first minute of the history that planner or scaler need now; false where
+// neither does.
+func (r *controlLoop) historySince(now time.Time) (minute int64, wanted bool) {
+	if r.scaler != nil && r.scaler.strategy != nil && settledMinute(now) != r.minute {
+		minute, wanted = settledMinute(now)-observedMinutes, true
+	}
+	if r.planner != nil {
+		if from, needs := r.planner.historySince(now, settledMinute(now) != r.minute); needs && (!wanted || from < minute) {
+			minute, wanted = from, true
+		}
+	}
+	return minute, wanted
+}
+
+// settledMinute returns the minute before which all minutes are stored.
+func settledMinute(now time.Time) int64 { return now.Add(-minuteDelay).Unix() / 60 }
+
+// errorOnce remembers the last logged error, so that an unchanged error is logged once.
+type errorOnce struct{ last string }
+
+// changed reports whether an error should be logged: it differs from the last one and is not a
+// cancellation.
+func (e *errorOnce) changed(err error) bool {
+	text := ""
+	if err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, ErrBusy) {
+		text = err.Error()
+	}
+	differs := text != "" && text != e.last
+	e.last = text
+	return differs
+}

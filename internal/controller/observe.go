@@ -1,0 +1,218 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+	"skyserve/plan"
+)
+
+// Observed is the state of a running service as its balancers report it.
+type Observed struct {
+	Spec   *service.Spec
+	Counts []plan.Count
+	// Points is the history, Notes its known gaps.
+	Points []telemetry.Point
+	Notes  []string
+	// RTT is the measured round trip between the balancers' regions.
+	RTT map[plan.Pair]time.Duration
+	// Snapshot contains every replica once, from the balancer with its newest report; Silent is the
+	// number of balancers that did not respond.
+	Snapshot *telemetry.Snapshot
+	Silent   int
+}
+
+// ErrNoBalancerAnswers means that no balancer of a service is reachable: none is listening, or the
+// network is broken.
+var ErrNoBalancerAnswers = errors.New("no balancer responds")
+
+// Observe reads a service's service.yaml, its replicas and, if history is true, its traffic since a
+// minute, from the base URLs of its balancers' admin APIs. It reads the replicas from all
+// balancers, because each knows its own region best. Everything else comes from the first that
+// responds, except that without the store the history is collected from every balancer's memory. It
+// fails with ErrNoBalancerAnswers when none is reachable, and when their service.yaml is invalid.
+func Observe(ctx context.Context, admins []*telemetry.Client, sinceMinute int64, history bool) (*Observed, error) {
+	if len(admins) == 0 {
+		return nil, errors.New("observing the service: there is no balancer")
+	}
+	answers := queryBalancers(ctx, admins)
+	o := &Observed{}
+	var snapshots []*telemetry.Snapshot
+	var live []*telemetry.Client
+	var failures []error
+	for i, a := range answers {
+		if o.Spec == nil {
+			o.Spec = a.spec
+		}
+		if a.err != nil {
+			failures = append(failures, a.err)
+			continue
+		}
+		snapshots, live = append(snapshots, a.snapshot), append(live, admins[i])
+	}
+	if len(live) == 0 {
+		err := errors.Join(failures...)
+		if !slices.ContainsFunc(failures, func(err error) bool { return !isUnreachable(err) }) {
+			err = fmt.Errorf("%w: %w", ErrNoBalancerAnswers, err)
+		}
+		return nil, fmt.Errorf("observing the service: %w", err)
+	}
+	if len(failures) > 0 {
+		o.Notes = append(o.Notes, fmt.Sprintf("%d of %d balancers do not respond: their replicas are counted as last reported to the others", len(failures), len(admins)))
+	}
+	o.Snapshot, o.Silent = mergeSnapshots(snapshots), len(failures)
+	o.Counts = CountReplicas(o.Snapshot)
+	o.RTT = roundTrips(snapshots)
+	if history {
+		o.readHistory(ctx, live, sinceMinute)
+	}
+	return o, nil
+}
+
+// isUnreachable reports whether a request got no response at all.
+func isUnreachable(err error) bool {
+	var network net.Error
+	return errors.As(err, &network)
+}
+
+// balancerResponse is the response of one balancer.
+type balancerResponse struct {
+	spec     *service.Spec // nil where it is unknown
+	snapshot *telemetry.Snapshot
+	err      error
+}
+
+// queryBalancers queries all balancers concurrently, so that a slow one delays no other, within
+// observeTimeout.
+func queryBalancers(ctx context.Context, admins []*telemetry.Client) []balancerResponse {
+	ctx, cancel := context.WithTimeout(ctx, observeTimeout)
+	defer cancel()
+	answers := make([]balancerResponse, len(admins))
+	var wg sync.WaitGroup
+	for i, admin := range admins {
+		wg.Go(func() {
+			a := &answers[i]
+			if a.spec, a.err = readSpec(ctx, admin); a.err == nil {
+				a.snapshot, a.err = admin.Snapshot(ctx)
+			}
+		})
+	}
+	wg.Wait()
+	return answers
+}
+
+// readSpec reads the service.yaml of a balancer.
+func readSpec(ctx context.Context, c *telemetry.Client) (*service.Spec, error) {
+	text, err := c.Service(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return service.ParseDeployed("service.yaml of "+c.Base(), text)
+}
+
+// mergeSnapshots merges snapshots into one that contains every replica once, from the balancer with its
+// newest report.
+func mergeSnapshots(snapshots []*telemetry.Snapshot) *telemetry.Snapshot {
+	type report struct {
+		region  service.Region
+		replica telemetry.ReplicaSnapshot
+	}
+	best := map[string]report{}
+	for _, s := range snapshots {
+		for _, region := range s.Regions {
+			for _, r := range region.Replicas {
+				if old, seen := best[r.ID]; !seen || reportAge(r) < reportAge(old.replica) {
+					best[r.ID] = report{region.Name, r}
+				}
+			}
+		}
+	}
+	out := &telemetry.Snapshot{Regions: mergeModels(snapshots)}
+	for _, id := range slices.Sorted(maps.Keys(best)) {
+		out.Regions = append(out.Regions, telemetry.RegionSnapshot{Name: best[id].region, Replicas: []telemetry.ReplicaSnapshot{best[id].replica}})
+	}
+	return out
+}
+
+// mergeModels merges the per-model counts of each region, sorted, from the snapshot with the newest
+// figures of the region's balancers.
+func mergeModels(snapshots []*telemetry.Snapshot) []telemetry.RegionSnapshot {
+	best := map[service.Region]telemetry.RegionSnapshot{}
+	for _, s := range snapshots {
+		for _, r := range s.Regions {
+			if old, seen := best[r.Name]; !seen || figuresAge(r) < figuresAge(old) {
+				best[r.Name] = telemetry.RegionSnapshot{Name: r.Name, Balancers: r.Balancers, Models: r.Models}
+			}
+		}
+	}
+	var out []telemetry.RegionSnapshot
+	for _, name := range slices.Sorted(maps.Keys(best)) {
+		out = append(out, best[name])
+	}
+	return out
+}
+
+// figuresAge returns the age of the oldest figures of a region's reachable balancers; the maximum where
+// none is reachable.
+func figuresAge(r telemetry.RegionSnapshot) time.Duration {
+	oldest := time.Duration(-1)
+	for _, b := range r.Balancers {
+		if b.State != telemetry.BalancerUnreachable {
+			oldest = max(oldest, time.Duration(b.AgeMillis)*time.Millisecond)
+		}
+	}
+	if oldest < 0 {
+		return math.MaxInt64
+	}
+	return oldest
+}
+
+// reportAge returns the age of a replica's report; the maximum where there is none.
+func reportAge(r telemetry.ReplicaSnapshot) int64 {
+	if r.AgeMillis == nil {
+		return math.MaxInt64
+	}
+	return *r.AgeMillis
+}
+
+// readHistory reads the history and notes its gaps.
+func (o *Observed) readHistory(ctx context.Context, admins []*telemetry.Client, sinceMinute int64) {
+	ctx, cancel := context.WithTimeout(ctx, historyTimeout)
+	defer cancel()
+	points, complete, failures := History(ctx, admins, sinceMinute)
+	o.Points = points
+	if complete {
+		return
+	}
+	o.Notes = append(o.Notes, "the store is unreachable: the history only contains what balancers have in memory")
+	if silent := len(failures); silent > 0 {
+		o.Notes = append(o.Notes, fmt.Sprintf("%d of %d balancers did not return their history", silent, len(admins)))
+	}
+}
+
+// History returns the traffic of a service since a minute (since the Unix epoch): complete, from
+// the store, through the first balancer that reaches it, otherwise from every balancer's memory.
+// failures are the errors of balancers that did not respond.
+func History(ctx context.Context, admins []*telemetry.Client, sinceMinute int64) (points []telemetry.Point, complete bool, failures []error) {
+	for _, admin := range admins {
+		some, complete, err := admin.History(ctx, sinceMinute)
+		if err != nil {
+			failures = append(failures, err)
+			continue
+		}
+		if complete {
+			return some, true, failures
+		}
+		points = append(points, some...)
+	}
+	return points, false, failures
+}

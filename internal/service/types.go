@@ -1,0 +1,96 @@
+package service
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Tier is the latency class of a request (SageServe section 3). It determines the queue order and
+// which capacity may be donated.
+type Tier string
+
+// The tiers, from the most to the least urgent.
+const (
+	// TierFast (IW-F) is interactive work whose first token is due within a second.
+	TierFast Tier = "IW-F"
+	// TierNormal (IW-N) is interactive work that tolerates up to a minute.
+	TierNormal Tier = "IW-N"
+	// TierDeferred (NIW) is batch work with a deadline of hours.
+	TierDeferred Tier = "NIW"
+)
+
+// Tiers lists every tier, most urgent first.
+func Tiers() []Tier { return []Tier{TierFast, TierNormal, TierDeferred} }
+
+// Above reports whether t is more urgent than another tier; an unknown tier is neither above nor
+// below any.
+func (t Tier) Above(other Tier) bool {
+	all := Tiers()
+	i, j := slices.Index(all, t), slices.Index(all, other)
+	return i >= 0 && i < j
+}
+
+// ParseTier parses a tier in any case. An empty string is TierFast, the default tier of a request.
+// Any other value is an error.
+func ParseTier(s string) (Tier, error) {
+	if s == "" {
+		return TierFast, nil
+	}
+	for _, t := range Tiers() {
+		if strings.EqualFold(s, string(t)) {
+			return t, nil
+		}
+	}
+	return "", fmt.Errorf("unknown tier %q: must be one of: IW-F, IW-N, NIW", s)
+}
+
+// Region is a region in which replicas run, as cloud/place: aws/us-east-1, gcp/europe-west4,
+// static/paris, local/us.
+type Region string
+
+// AnyRegion is the region of a history without regions.
+const AnyRegion Region = "all"
+
+// Cloud returns the part before the slash: aws, gcp, static or local.
+func (r Region) Cloud() string {
+	cloud, _, _ := strings.Cut(string(r), "/")
+	return cloud
+}
+
+// Place returns the part after the slash: the cloud's own name of the region.
+func (r Region) Place() string {
+	_, place, found := strings.Cut(string(r), "/")
+	if !found {
+		return string(r)
+	}
+	return place
+}
+
+// ReplicaState is the lifecycle state of a replica. Every state but StateReady has a reason.
+type ReplicaState string
+
+// The states of a replica.
+const (
+	StatePending      ReplicaState = "PENDING"       // desired, not started yet
+	StateProvisioning ReplicaState = "PROVISIONING"  // its VM or process is being created
+	StateStarting     ReplicaState = "STARTING"      // running; the model is not ready yet
+	StateReady        ReplicaState = "READY"         // the model answers requests
+	StateNotReady     ReplicaState = "NOT_READY"     // was ready, fails its health check now
+	StateDraining     ReplicaState = "DRAINING"      // completes in-flight requests, gets no new ones
+	StateDonated      ReplicaState = "DONATED"       // donated to the spot pool
+	StateInterrupted  ReplicaState = "INTERRUPTED"   // the cloud interrupts its VM
+	StateShuttingDown ReplicaState = "SHUTTING_DOWN" // being removed
+	StateFailed       ReplicaState = "FAILED"        // could not be started
+)
+
+// The clouds of regions.
+const (
+	CloudAWS    = "aws"
+	CloudGCP    = "gcp"
+	CloudStatic = "static" // existing machines
+	CloudLocal  = "local"  // processes on this machine
+)
+
+// rented reports whether the region's machines are billed by the hour.
+func (r Region) rented() bool { return r.Cloud() == CloudAWS || r.Cloud() == CloudGCP }
