@@ -155,7 +155,7 @@ func TestPoliciesUseCanonicalPushAndLayout(t *testing.T) {
 func TestCheckRejectsInvalidPlans(t *testing.T) {
 	for want, spoil := range map[string]func(*Plan){
 		"seeds: must be at least 1, got 0":                func(p *Plan) { p.Seeds = 0 },
-		`unknown policy "best": must be one of`:              func(p *Plan) { p.Policies = []string{"best"} },
+		`unknown policy "best": must be one of`:           func(p *Plan) { p.Policies = []string{"best"} },
 		`unknown push rule "hard"`:                        func(p *Plan) { p.Pushes = []string{"hard"} },
 		"checking scenario fig8c: duration: must be":      func(p *Plan) { p.Scenario.Duration = 0 },
 		`unknown layout "round": must be single or regio`: func(p *Plan) { p.Layout = "round" },
