@@ -237,8 +237,8 @@ func raiseFileLimit(t *testing.T, wanted int) int {
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
 		t.Fatal(err)
 	}
-	limit := max(limit.Max, uint64(wanted))
-	for _, try := range []syscall.Rlimit{{Cur: limit, Max: limit}, {Cur: limit.Max, Max: limit.Max}} {
+	highest := max(limit.Max, uint64(wanted))
+	for _, try := range []syscall.Rlimit{{Cur: highest, Max: highest}, {Cur: limit.Max, Max: limit.Max}} {
 		if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &try); err == nil {
 			return int(min(try.Cur, 1<<30))
 		}
