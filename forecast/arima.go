@@ -8,7 +8,7 @@ import (
 
 // ARIMASpec specifies the ARIMA model to fit.
 type ARIMASpec struct {
-	Order
+	ARIMAOrder
 	// Constant adds the mean of a model without differences, or the drift of a model with one. A
 	// model with two differences has no constant.
 	Constant bool
@@ -21,7 +21,7 @@ type ARIMASpec struct {
 // The signs of the coefficients are those of R and of statsmodels: y[t] = ar y[t-1] + ... + e[t] +
 // ma e[t-1] + ...
 type ARIMA struct {
-	Order
+	ARIMAOrder
 	// AR and MA are the coefficients at single steps, SAR and SMA those at seasons.
 	AR, MA, SAR, SMA []float64
 	// HasConstant is set when Constant, the mean or the drift per step, was fitted.
@@ -47,7 +47,7 @@ type ARIMA struct {
 // String returns the model's name as in R: ARIMA(0,1,1)(0,1,1)[12].
 func (m *ARIMA) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "ARIMA%s", m.Order)
+	fmt.Fprintf(&b, "ARIMA%s", m.ARIMAOrder)
 	switch {
 	case m.HasConstant && m.differenced() > 0:
 		b.WriteString(" with drift")
@@ -61,7 +61,7 @@ func (m *ARIMA) String() string {
 }
 
 // String returns (p,d,q)(P,D,Q)[s], without a zero seasonal part.
-func (o Order) String() string {
+func (o ARIMAOrder) String() string {
 	s := fmt.Sprintf("(%d,%d,%d)", o.P, o.D, o.Q)
 	if o.SP+o.SD+o.SQ > 0 {
 		s += fmt.Sprintf("(%d,%d,%d)[%d]", o.SP, o.SD, o.SQ, o.Season)
@@ -78,7 +78,7 @@ func (o Order) String() string {
 func FitARIMA(y []float64, spec ARIMASpec) (*ARIMA, error) {
 	l, err := newLikelihood(y, spec)
 	if err != nil {
-		return nil, fmt.Errorf("fitting ARIMA%s: %w", spec.Order, err)
+		return nil, fmt.Errorf("fitting ARIMA%s: %w", spec.ARIMAOrder, err)
 	}
 	return l.fit(nil, exact), nil
 }

@@ -163,7 +163,7 @@ func (s *orderSearch) constantModel(failure error) (*ARIMA, error) {
 }
 
 func (s *orderSearch) spec(c candidate) ARIMASpec {
-	return ARIMASpec{Order: Order{P: c.p, D: s.d, Q: c.q, SP: c.sp, SD: s.sd, SQ: c.sq, Season: s.season}, Constant: c.constant, X: s.x}
+	return ARIMASpec{ARIMAOrder: ARIMAOrder{P: c.p, D: s.d, Q: c.q, SP: c.sp, SD: s.sd, SQ: c.sq, Season: s.season}, Constant: c.constant, X: s.x}
 }
 
 // starts returns the initial models of the search.

@@ -22,10 +22,10 @@ func minutes(n int, seed uint64) []float64 {
 
 func BenchmarkARIMAFitAndPredict(b *testing.B) {
 	y := minutes(1440, 1)
-	for _, o := range []Order{{P: 1, D: 1, Q: 1}, {P: 2, D: 1, Q: 2}, {P: 3, D: 0, Q: 2}} {
+	for _, o := range []ARIMAOrder{{P: 1, D: 1, Q: 1}, {P: 2, D: 1, Q: 2}, {P: 3, D: 0, Q: 2}} {
 		b.Run(o.String(), func(b *testing.B) {
 			for b.Loop() {
-				m, err := FitARIMA(y, ARIMASpec{Order: o, Constant: o.D == 0})
+				m, err := FitARIMA(y, ARIMASpec{ARIMAOrder: o, Constant: o.D == 0})
 				if err != nil {
 					b.Fatal(err)
 				}

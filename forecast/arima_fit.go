@@ -213,7 +213,7 @@ func (l *likelihood) model(u []float64) *ARIMA {
 	ar, ma, sar, sma := l.coefficients(u)
 	clone := func(c []float64) []float64 { return append([]float64{}, c...) }
 	m := &ARIMA{
-		Order: l.spec.Order, AR: clone(ar), MA: clone(ma), SAR: clone(sar), SMA: clone(sma),
+		ARIMAOrder: l.spec.ARIMAOrder, AR: clone(ar), MA: clone(ma), SAR: clone(sar), SMA: clone(sma),
 		HasConstant: l.spec.Constant, Used: l.used, y: l.y, x: l.spec.X,
 	}
 	m.process = l.spec.expand(m.AR, m.MA, m.SAR, m.SMA)

@@ -64,7 +64,7 @@ func (f arimaForecaster) untilKnown(s Series) (until Series, late int) {
 	if unknown == len(c.Values) {
 		return until, late
 	}
-	return until.Upto(len(until.Values) - unknown*c.each), late + unknown*c.each
+	return until.UpTo(len(until.Values) - unknown*c.each), late + unknown*c.each
 }
 
 // fittedARIMA is a fitted model with its forecaster.

@@ -23,7 +23,7 @@ func TestRollUsesNothingAfterAnOrigin(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		first, err := f.Forecast(s.Upto(origins[0]), 60)
+		first, err := f.Forecast(s.UpTo(origins[0]), 60)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -40,8 +40,8 @@ func (s goldenSeries) values() []float64 {
 
 func (f goldenFit) spec(s goldenSeries) ARIMASpec {
 	return ARIMASpec{
-		Order:    Order{P: f.Order[0], D: f.Order[1], Q: f.Order[2], SP: f.Seasonal[0], SD: f.Seasonal[1], SQ: f.Seasonal[2], Season: f.Season},
-		Constant: f.Constant, X: s.X,
+		ARIMAOrder: ARIMAOrder{P: f.Order[0], D: f.Order[1], Q: f.Order[2], SP: f.Seasonal[0], SD: f.Seasonal[1], SQ: f.Seasonal[2], Season: f.Season},
+		Constant:   f.Constant, X: s.X,
 	}
 }
 
@@ -96,7 +96,7 @@ func TestARIMAEqualsRAndStatsmodels(t *testing.T) {
 	for i, want := range golden.Fits {
 		s := golden.Series[want.Series]
 		spec := want.spec(s)
-		t.Run(fmt.Sprintf("%s%s", want.Series, spec.Order), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%s%s", want.Series, spec.ARIMAOrder), func(t *testing.T) {
 			m, err := FitARIMA(s.values(), spec)
 			if err != nil {
 				t.Fatal(err)

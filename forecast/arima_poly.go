@@ -2,9 +2,9 @@ package forecast
 
 import "math"
 
-// Order is the order of a seasonal ARIMA model, (P,D,Q)(SP,SD,SQ)[Season]: the number of
+// ARIMAOrder is the order of a seasonal ARIMA model, (P,D,Q)(SP,SD,SQ)[Season]: the number of
 // autoregressive terms, differences and moving-average terms at single steps and at whole seasons.
-type Order struct {
+type ARIMAOrder struct {
 	P, D, Q    int
 	SP, SD, SQ int
 	// Season is the length of a season in steps. With 0 or 1 there is none, and the seasonal orders
@@ -13,7 +13,7 @@ type Order struct {
 }
 
 // lags returns the length of the season, 0 for none.
-func (o Order) lags() int {
+func (o ARIMAOrder) lags() int {
 	if o.Season > 1 {
 		return o.Season
 	}
@@ -21,10 +21,10 @@ func (o Order) lags() int {
 }
 
 // differenced returns the number of values lost to differencing.
-func (o Order) differenced() int { return o.D + o.SD*o.lags() }
+func (o ARIMAOrder) differenced() int { return o.D + o.SD*o.lags() }
 
 // params returns the number of ARMA coefficients.
-func (o Order) params() int { return o.P + o.Q + o.SP + o.SQ }
+func (o ARIMAOrder) params() int { return o.P + o.Q + o.SP + o.SQ }
 
 // arma is an ARMA process with its seasonal factors multiplied out, in state-space form: r = max(p,
 // q+1) states, phi and theta with one value per state, theta[0] = 1.
@@ -32,7 +32,7 @@ type arma struct{ phi, theta []float64 }
 
 // expand multiplies the factors out. ar, ma, sar and sma are coefficients with R's signs: (1 - ar
 // B) y = (1 + ma B) e.
-func (o Order) expand(ar, ma, sar, sma []float64) arma {
+func (o ARIMAOrder) expand(ar, ma, sar, sma []float64) arma {
 	s := o.lags()
 	p, q := len(ar)+s*len(sar), len(ma)+s*len(sma)
 	r := max(p, q+1)
@@ -59,7 +59,7 @@ func (o Order) expand(ar, ma, sar, sma []float64) arma {
 
 // delta returns the differencing polynomial as the weights of past values: y[t] = w[t] + sum
 // delta[i] y[t-1-i], where w is the differenced series.
-func (o Order) delta() []float64 {
+func (o ARIMAOrder) delta() []float64 {
 	poly := []float64{1}
 	times := func(lag int) {
 		out := make([]float64, len(poly)+lag)
@@ -84,7 +84,7 @@ func (o Order) delta() []float64 {
 
 // difference applies the order's differences. The result is shorter by differenced values, and
 // unknown wherever one of its inputs is.
-func (o Order) difference(y []float64) []float64 {
+func (o ARIMAOrder) difference(y []float64) []float64 {
 	for range o.D {
 		y = lagged(y, 1)
 	}

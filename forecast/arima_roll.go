@@ -12,7 +12,7 @@ func (f arimaForecaster) roll(s Series, origins []int, horizon int) ([]Forecast,
 	if len(origins) == 0 {
 		return nil, nil
 	}
-	m, err := f.fit(s.Upto(origins[0]), horizon)
+	m, err := f.fit(s.UpTo(origins[0]), horizon)
 	if err != nil {
 		return nil, err
 	}
@@ -47,7 +47,7 @@ func (f *fittedARIMA) rollAlong(s Series, origins []int, i, horizon int, out []F
 			along = append(along, k)
 		}
 	}
-	past := s.Upto(origins[along[len(along)-1]])
+	past := s.UpTo(origins[along[len(along)-1]])
 	wide := f.arimaForecaster
 	wide.memory += s.Step * time.Duration(len(past.Values)-origins[i])
 	c := wide.view(past)
@@ -58,7 +58,7 @@ func (f *fittedARIMA) rollAlong(s Series, origins []int, i, horizon int, out []F
 	}
 	paths := f.model.paths(f.model.unexplained(c.Values, nil), at, ahead)
 	for k, j := range along {
-		out[j] = Forecast{Model: f.Name(), Mean: f.rolled(s.Upto(origins[j]), c, paths[k], at[k], horizon)}
+		out[j] = Forecast{Model: f.Name(), Mean: f.rolled(s.UpTo(origins[j]), c, paths[k], at[k], horizon)}
 	}
 }
 

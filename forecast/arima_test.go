@@ -20,14 +20,14 @@ func TestFitARIMARejectsBadInput(t *testing.T) {
 		spec ARIMASpec
 		want string
 	}{
-		"a negative order":     {y, ARIMASpec{Order: Order{P: -1}}, "order: must not be negative, got -1"},
-		"no season":            {y, ARIMASpec{Order: Order{SP: 1}}, "season: a seasonal order requires a season of at least 2 steps, got 0"},
-		"two differences":      {y, ARIMASpec{Order: Order{D: 2}, Constant: true}, "constant: must have at most one difference, got 2"},
+		"a negative order":     {y, ARIMASpec{ARIMAOrder: ARIMAOrder{P: -1}}, "order: must not be negative, got -1"},
+		"no season":            {y, ARIMASpec{ARIMAOrder: ARIMAOrder{SP: 1}}, "season: a seasonal order requires a season of at least 2 steps, got 0"},
+		"two differences":      {y, ARIMASpec{ARIMAOrder: ARIMAOrder{D: 2}, Constant: true}, "constant: must have at most one difference, got 2"},
 		"a short regressor":    {y, ARIMASpec{X: [][]float64{ramp[1:]}}, "regressor 0: must have 50 values, got 49"},
 		"an unknown regressor": {[]float64{1, 2}, ARIMASpec{X: [][]float64{{1, math.NaN()}}}, "regressor 0: value 1: must be a number, got NaN"},
-		"twice the same":       {y, ARIMASpec{Order: Order{P: 1}, X: [][]float64{ramp, twice}}, "regressors: must be linearly independent"},
-		"few values":           {[]float64{1, 2, math.NaN(), 3}, ARIMASpec{Order: Order{P: 2, D: 1}}, "fitting ARIMA(2,1,0): need at least 4 known values, got 3"},
-		"a drift of a drift":   {y, ARIMASpec{Order: Order{D: 1}, Constant: true, X: [][]float64{ramp}}, "regressors: must be linearly independent"},
+		"twice the same":       {y, ARIMASpec{ARIMAOrder: ARIMAOrder{P: 1}, X: [][]float64{ramp, twice}}, "regressors: must be linearly independent"},
+		"few values":           {[]float64{1, 2, math.NaN(), 3}, ARIMASpec{ARIMAOrder: ARIMAOrder{P: 2, D: 1}}, "fitting ARIMA(2,1,0): need at least 4 known values, got 3"},
+		"a drift of a drift":   {y, ARIMASpec{ARIMAOrder: ARIMAOrder{D: 1}, Constant: true, X: [][]float64{ramp}}, "regressors: must be linearly independent"},
 	} {
 		if _, err := FitARIMA(c.y, c.spec); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v, want %q", name, err, c.want)
@@ -43,7 +43,7 @@ func TestFitARIMARejectsBadInput(t *testing.T) {
 
 func TestPredictRejectsBadInput(t *testing.T) {
 	y := minutes(60, 3)
-	m, err := FitARIMA(y, ARIMASpec{Order: Order{P: 1}, X: [][]float64{minutes(60, 4)}})
+	m, err := FitARIMA(y, ARIMASpec{ARIMAOrder: ARIMAOrder{P: 1}, X: [][]float64{minutes(60, 4)}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +68,7 @@ func TestFitsDoNotDependOnTheUnit(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		y := minutes(120, rapid.Uint64().Draw(t, "seed"))
 		factor := rapid.SampledFrom([]float64{0.125, 1, 1024}).Draw(t, "factor")
-		spec := ARIMASpec{Order: Order{P: rapid.IntRange(0, 2).Draw(t, "p"), D: rapid.IntRange(0, 1).Draw(t, "d"), Q: rapid.IntRange(0, 2).Draw(t, "q")}}
+		spec := ARIMASpec{ARIMAOrder: ARIMAOrder{P: rapid.IntRange(0, 2).Draw(t, "p"), D: rapid.IntRange(0, 1).Draw(t, "d"), Q: rapid.IntRange(0, 2).Draw(t, "q")}}
 		spec.Constant = rapid.Bool().Draw(t, "constant")
 		scaled := make([]float64, len(y))
 		for i, v := range y {
@@ -103,7 +103,7 @@ func TestFitsAreValid(t *testing.T) {
 			}
 		}
 		n := func(name string, most int) int { return rapid.IntRange(0, most).Draw(t, name) }
-		spec := ARIMASpec{Order: Order{P: n("p", 3), D: n("d", 2), Q: n("q", 3), SP: n("P", 1), SD: n("D", 1), SQ: n("Q", 1), Season: 6}}
+		spec := ARIMASpec{ARIMAOrder: ARIMAOrder{P: n("p", 3), D: n("d", 2), Q: n("q", 3), SP: n("P", 1), SD: n("D", 1), SQ: n("Q", 1), Season: 6}}
 		spec.Constant = spec.D+spec.SD < 2
 		m, err := FitARIMA(y, spec)
 		if err != nil {

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// Row is the accuracy of one forecaster over the windows of a backtest. A value is nil where it is
+// BacktestRow is the accuracy of one forecaster over the windows of a backtest. A value is nil where it is
 // not defined (no window, only zeros).
-type Row struct {
+type BacktestRow struct {
 	Forecaster string `json:"forecaster"`
 	// MAPE is the mean of |actual-mean|/actual over the steps whose actual is not 0.
 	MAPE *float64 `json:"mape"`
@@ -35,7 +35,7 @@ type Row struct {
 // values. The first origin is a day after the series' start, or its middle when the series is
 // shorter than a day and a horizon. now measures the forecasts; nil omits FitMillis. It fails when
 // there is no window.
-func Backtest(s Series, forecasters []Forecaster, horizon, originStep int, now func() time.Duration) ([]Row, error) {
+func Backtest(s Series, forecasters []Forecaster, horizon, originStep int, now func() time.Duration) ([]BacktestRow, error) {
 	if err := s.check(horizon); err != nil {
 		return nil, err
 	}
@@ -50,7 +50,7 @@ func Backtest(s Series, forecasters []Forecaster, horizon, originStep int, now f
 	if n < first+horizon {
 		return nil, fmt.Errorf("backtesting %s: %s of history is too short for a horizon of %s", s.Name, s.formatSteps(n), s.formatSteps(horizon))
 	}
-	rows := make([]Row, 0, len(forecasters))
+	rows := make([]BacktestRow, 0, len(forecasters))
 	for _, f := range forecasters {
 		sc := score{scales: naiveScales(s)}
 		for o := first; o+horizon <= n; o += originStep {
@@ -80,7 +80,7 @@ func (sc *score) window(f Forecaster, s Series, origin, horizon int, now func() 
 	if now != nil {
 		start = now()
 	}
-	fc, err := f.Forecast(s.Upto(origin), horizon)
+	fc, err := f.Forecast(s.UpTo(origin), horizon)
 	if now != nil {
 		sc.took += now() - start
 	}
@@ -120,8 +120,8 @@ func (sc *score) step(actual, mean, lo, hi, scale float64) {
 	}
 }
 
-func (sc *score) row(name string, timed bool) Row {
-	r := Row{
+func (sc *score) row(name string, timed bool) BacktestRow {
+	r := BacktestRow{
 		Forecaster: name, Windows: sc.windows,
 		MAPE: ratio(sc.ape, float64(sc.apeSteps)), WAPE: ratio(sc.abs, sc.actual),
 		MASE: ratio(sc.scaled, float64(sc.scaledSteps)), Coverage90: ratio(float64(sc.inside), float64(sc.steps)),

@@ -99,7 +99,7 @@ func TestIntervalsWidenWithUnknownEnd(t *testing.T) {
 		for seed := range c.seeds {
 			whole := wander(6, seed)
 			for k, late := range []int{0, 24} {
-				fc, err := c.f.Forecast(unknownEnd(whole.Upto(end), late), 4)
+				fc, err := c.f.Forecast(unknownEnd(whole.UpTo(end), late), 4)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -14,23 +14,23 @@ import (
 // memory of a century.
 const maxSpan = 400 * day
 
-// Key identifies a series: the region, model and tier of its requests.
-type Key struct {
+// SeriesKey identifies a series: the region, model and tier of its requests.
+type SeriesKey struct {
 	Region service.Region
 	Model  string
 	Tier   service.Tier
 }
 
 // String returns region, model and tier for tables and errors.
-func (k Key) String() string { return fmt.Sprintf("%s %s %s", k.Region, k.Model, k.Tier) }
+func (k SeriesKey) String() string { return fmt.Sprintf("%s %s %s", k.Region, k.Model, k.Tier) }
 
-func compareKeys(a, b Key) int {
+func compareKeys(a, b SeriesKey) int {
 	return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(a.Region, b.Region), cmp.Compare(a.Tier, b.Tier))
 }
 
 // Sample is a value of a series from one source, such as a balancer.
 type Sample struct {
-	Key
+	SeriesKey
 	// Source identifies who counted. Sources of one series add up.
 	Source string
 	// At is in seconds since the Unix epoch: a moment within Value's step, or, for Increases, the
@@ -41,9 +41,9 @@ type Sample struct {
 	Value float64
 }
 
-// Keyed is a series with its key.
-type Keyed struct {
-	Key
+// KeyedSeries is a series with its key.
+type KeyedSeries struct {
+	SeriesKey
 	Series
 }
 
@@ -54,18 +54,18 @@ type BuildOptions struct {
 	// Unit is the unit of the values. It decides how several samples of a source within a step are
 	// combined: counts are summed, rates averaged.
 	Unit Unit
-	// SilenceUnknown makes a step without a sample unknown. Otherwise it is zero when any source of
+	// MissingIsUnknown makes a step without a sample unknown. Otherwise it is zero when any source of
 	// the region has a sample in that step: a source sends nothing for an idle model.
-	SilenceUnknown bool
+	MissingIsUnknown bool
 }
 
-// Build returns one series per key, all of the same span and sorted by model, region and tier. The
+// BuildSeries returns one series per key, all of the same span and sorted by model, region and tier. The
 // order of the samples does not matter, except that of two samples with the same key, source and
 // time the later one counts. The report lists the flaws of the samples. It fails when a value is
 // negative or too large, or when the samples span more than 400 days.
-func Build(samples []Sample, o BuildOptions) ([]Keyed, Report, error) {
+func BuildSeries(samples []Sample, o BuildOptions) ([]KeyedSeries, BuildReport, error) {
 	if o.Step < time.Minute || o.Step%time.Minute != 0 {
-		return nil, Report{}, fmt.Errorf("building series: step: must be whole minutes, got %s", o.Step)
+		return nil, BuildReport{}, fmt.Errorf("building series: step: must be whole minutes, got %s", o.Step)
 	}
 	b := builder{BuildOptions: o, step: int64(o.Step / time.Second)}
 	unique := b.dedupe(samples)
@@ -83,12 +83,12 @@ type builder struct {
 	BuildOptions
 	step        int64 // seconds
 	first, last int64 // steps since the epoch
-	report      Report
+	report      BuildReport
 }
 
 // source groups the samples of one origin.
 type source struct {
-	Key
+	SeriesKey
 	name string
 }
 
@@ -104,14 +104,14 @@ func (b *builder) dedupe(samples []Sample) []Sample {
 	out := make([]Sample, 0, len(samples))
 	b.report.Samples += len(samples)
 	for _, s := range samples {
-		of := source{s.Key, s.Source}
+		of := source{s.SeriesKey, s.Source}
 		if i, again := seen[id{of, s.At}]; again {
-			b.report.Duplicates.add(s.Key, s.At)
+			b.report.Duplicates.add(s.SeriesKey, s.At)
 			out[i] = s
 			continue
 		}
 		if n, ok := newest[of]; ok && s.At < n {
-			b.report.Late.add(s.Key, s.At)
+			b.report.Late.add(s.SeriesKey, s.At)
 		} else {
 			newest[of] = s.At
 		}
@@ -120,7 +120,7 @@ func (b *builder) dedupe(samples []Sample) []Sample {
 	}
 	return slices.DeleteFunc(out, func(s Sample) bool {
 		if math.IsNaN(s.Value) {
-			b.report.NotNumbers.add(s.Key, s.At)
+			b.report.NotNumbers.add(s.SeriesKey, s.At)
 			return true
 		}
 		return false
@@ -131,7 +131,7 @@ func (b *builder) dedupe(samples []Sample) []Sample {
 func (b *builder) findSpan(samples []Sample) error {
 	for i, s := range samples {
 		if s.Value < 0 || s.Value > maxValue {
-			return fmt.Errorf("building series %s: value at %s: must be 0 to %g, got %g", s.Key, formatTime(s.At), float64(maxValue), s.Value)
+			return fmt.Errorf("building series %s: value at %s: must be 0 to %g, got %g", s.SeriesKey, formatTime(s.At), float64(maxValue), s.Value)
 		}
 		at := floorDiv(s.At, b.step)
 		if i == 0 {
@@ -147,20 +147,20 @@ func (b *builder) findSpan(samples []Sample) error {
 }
 
 // fill sums the samples. They are sorted, so that the sums do not depend on their order.
-func (b *builder) fill(samples []Sample) []Keyed {
+func (b *builder) fill(samples []Sample) []KeyedSeries {
 	slices.SortStableFunc(samples, func(x, y Sample) int {
-		return cmp.Or(compareKeys(x.Key, y.Key), cmp.Compare(x.Source, y.Source), cmp.Compare(x.At, y.At))
+		return cmp.Or(compareKeys(x.SeriesKey, y.SeriesKey), cmp.Compare(x.Source, y.Source), cmp.Compare(x.At, y.At))
 	})
 	n := int(b.last-b.first) + 1
 	reported := map[service.Region][]bool{}
-	var out []Keyed
+	var out []KeyedSeries
 	for from := 0; from < len(samples); {
 		to, at := from+1, b.index(samples[from])
-		for to < len(samples) && samples[to].Key == samples[from].Key && samples[to].Source == samples[from].Source && b.index(samples[to]) == at {
+		for to < len(samples) && samples[to].SeriesKey == samples[from].SeriesKey && samples[to].Source == samples[from].Source && b.index(samples[to]) == at {
 			to++
 		}
-		key := samples[from].Key
-		if len(out) == 0 || out[len(out)-1].Key != key {
+		key := samples[from].SeriesKey
+		if len(out) == 0 || out[len(out)-1].SeriesKey != key {
 			out = append(out, b.empty(key, n))
 		}
 		if reported[key.Region] == nil {
@@ -174,7 +174,7 @@ func (b *builder) fill(samples []Sample) []Keyed {
 		values[at] += b.Unit.join(samples[from:to])
 		from = to
 	}
-	if !b.SilenceUnknown {
+	if !b.MissingIsUnknown {
 		silenceIsZero(out, reported)
 	}
 	return out
@@ -182,15 +182,15 @@ func (b *builder) fill(samples []Sample) []Keyed {
 
 func (b *builder) index(s Sample) int { return int(floorDiv(s.At, b.step) - b.first) }
 
-func (b *builder) empty(key Key, n int) Keyed {
-	k := Keyed{Key: key, Series: Series{Name: key.String(), Unit: b.Unit, Start: b.first * b.step / 60, Step: b.Step, Values: make([]float64, n)}}
+func (b *builder) empty(key SeriesKey, n int) KeyedSeries {
+	k := KeyedSeries{SeriesKey: key, Series: Series{Name: key.String(), Unit: b.Unit, Start: b.first * b.step / 60, Step: b.Step, Values: make([]float64, n)}}
 	for i := range k.Values {
 		k.Values[i] = math.NaN()
 	}
 	return k
 }
 
-func silenceIsZero(series []Keyed, reported map[service.Region][]bool) {
+func silenceIsZero(series []KeyedSeries, reported map[service.Region][]bool) {
 	for _, k := range series {
 		for i, v := range k.Values {
 			if math.IsNaN(v) && reported[k.Region][i] {

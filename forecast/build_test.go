@@ -14,13 +14,13 @@ import (
 )
 
 func sample(region, model, source string, at int64, value float64) Sample {
-	return Sample{Key: Key{service.Region(region), model, "IW-F"}, Source: source, At: at, Value: value}
+	return Sample{SeriesKey: SeriesKey{service.Region(region), model, "IW-F"}, Source: source, At: at, Value: value}
 }
 
-func describe(series []Keyed) string {
+func describe(series []KeyedSeries) string {
 	var b strings.Builder
 	for _, k := range series {
-		fmt.Fprintf(&b, "%s from %d: %v\n", k.Key, k.Start, k.Values)
+		fmt.Fprintf(&b, "%s from %d: %v\n", k.SeriesKey, k.Start, k.Values)
 	}
 	return b.String()
 }
@@ -37,7 +37,7 @@ func TestBuild(t *testing.T) {
 		sample("eu", "m", "eu-0", 6240, math.NaN()), // says that it does not know
 		sample("eu", "m", "eu-0", 6180, 9),
 	}
-	got, report, err := Build(samples, BuildOptions{Step: time.Minute, Unit: PromptTokens})
+	got, report, err := BuildSeries(samples, BuildOptions{Step: time.Minute, Unit: PromptTokens})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +53,7 @@ func TestBuild(t *testing.T) {
 	if notes != wantNotes || report.Samples != len(samples) {
 		t.Errorf("of %d samples\n%s\nwant\n%s", report.Samples, notes, wantNotes)
 	}
-	got, _, err = Build(samples, BuildOptions{Step: 2 * time.Minute, Unit: RequestRate, SilenceUnknown: true})
+	got, _, err = BuildSeries(samples, BuildOptions{Step: 2 * time.Minute, Unit: RequestRate, MissingIsUnknown: true})
 	want = "eu m IW-F from 100: [NaN 9 NaN]\nus m IW-F from 100: [" + fmt.Sprint((11.0+5+3)/3+20) + " NaN 7]\nus n IW-F from 100: [1 NaN NaN]\n"
 	if err != nil || describe(got) != want {
 		t.Errorf("rates: got\n%swant\n%s", describe(got), want)
@@ -72,11 +72,11 @@ func TestBuildRejectsBadSamples(t *testing.T) {
 		"span":     {[]Sample{sample("us", "m", "", 60, 1), sample("us", "m", "", 400*86400+60, 1)}, time.Minute, "times must be after 1970 and within 400 days of each other"},
 		"before":   {[]Sample{sample("us", "m", "", -60, 1)}, time.Minute, "times must be after 1970"},
 	} {
-		if _, _, err := Build(c.samples, BuildOptions{Step: c.step}); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, _, err := BuildSeries(c.samples, BuildOptions{Step: c.step}); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v, want %q in it", name, err, c.want)
 		}
 	}
-	if got, report, err := Build([]Sample{sample("us", "m", "", 60, math.NaN())}, BuildOptions{Step: time.Minute}); err != nil || len(got) != 0 || report.NotNumbers.Count != 1 {
+	if got, report, err := BuildSeries([]Sample{sample("us", "m", "", 60, math.NaN())}, BuildOptions{Step: time.Minute}); err != nil || len(got) != 0 || report.NotNumbers.Count != 1 {
 		t.Errorf("nothing known: %v, %+v, %v", got, report, err)
 	}
 }
@@ -91,14 +91,14 @@ func drawSamples(t *rapid.T, value *rapid.Generator[float64]) []Sample {
 }
 
 // dumbBuild checks every sample for every value.
-func dumbBuild(samples []Sample, o BuildOptions, key Key, at int64) float64 {
+func dumbBuild(samples []Sample, o BuildOptions, key SeriesKey, at int64) float64 {
 	step := int64(o.Step / time.Second)
 	total, silent, received := 0.0, true, false
 	for _, src := range []string{"a", "b"} {
 		last := map[int64]float64{}
 		for _, s := range samples {
-			if s.Key.Region == key.Region && s.Source == src && s.At/step == at/step {
-				if s.Key == key {
+			if s.SeriesKey.Region == key.Region && s.Source == src && s.At/step == at/step {
+				if s.SeriesKey == key {
 					last[s.At] = s.Value
 				}
 			}
@@ -120,13 +120,13 @@ func dumbBuild(samples []Sample, o BuildOptions, key Key, at int64) float64 {
 	latest := map[string]float64{}
 	for _, s := range samples {
 		if s.Region == key.Region && s.At/step == at/step {
-			latest[fmt.Sprint(s.Key, s.Source, s.At)] = s.Value
+			latest[fmt.Sprint(s.SeriesKey, s.Source, s.At)] = s.Value
 		}
 	}
 	for _, v := range latest {
 		received = received || !math.IsNaN(v)
 	}
-	if silent && (o.SilenceUnknown || !received) {
+	if silent && (o.MissingIsUnknown || !received) {
 		return math.NaN()
 	}
 	return total
@@ -137,19 +137,19 @@ func TestBuildEqualsSimpleBuild(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		samples := drawSamples(t, values)
 		o := BuildOptions{
-			Step:           time.Duration(rapid.IntRange(1, 5).Draw(t, "step")) * time.Minute,
-			Unit:           rapid.SampledFrom([]Unit{PromptTokens, RequestRate}).Draw(t, "unit"),
-			SilenceUnknown: rapid.Bool().Draw(t, "silence"),
+			Step:             time.Duration(rapid.IntRange(1, 5).Draw(t, "step")) * time.Minute,
+			Unit:             rapid.SampledFrom([]Unit{PromptTokens, RequestRate}).Draw(t, "unit"),
+			MissingIsUnknown: rapid.Bool().Draw(t, "silence"),
 		}
-		got, _, err := Build(samples, o)
+		got, _, err := BuildSeries(samples, o)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, k := range got {
 			for i, v := range k.Values {
-				want := dumbBuild(samples, o, k.Key, k.At(i).Unix())
+				want := dumbBuild(samples, o, k.SeriesKey, k.At(i).Unix())
 				if math.IsNaN(v) != math.IsNaN(want) || math.Abs(v-want) > 1e-6 {
-					t.Fatalf("%s step %d: %g, want %g", k.Key, i, v, want)
+					t.Fatalf("%s step %d: %g, want %g", k.SeriesKey, i, v, want)
 				}
 			}
 		}
@@ -162,21 +162,21 @@ func TestBuildIgnoresSampleOrder(t *testing.T) {
 		samples := drawSamples(t, rapid.Float64Range(0, 1e6))
 		seen := map[string]bool{}
 		samples = slices.DeleteFunc(samples, func(s Sample) bool {
-			id := fmt.Sprint(s.Key, s.Source, s.At)
+			id := fmt.Sprint(s.SeriesKey, s.Source, s.At)
 			dup := seen[id]
 			seen[id] = true
 			return dup
 		})
 		shuffled := rapid.Permutation(samples).Draw(t, "order")
-		a, _, errA := Build(samples, BuildOptions{Step: time.Minute})
-		b, _, errB := Build(shuffled, BuildOptions{Step: time.Minute})
+		a, _, errA := BuildSeries(samples, BuildOptions{Step: time.Minute})
+		b, _, errB := BuildSeries(shuffled, BuildOptions{Step: time.Minute})
 		if errA != nil || errB != nil || describe(a) != describe(b) {
 			t.Fatalf("%v, %v:\n%s\nor\n%s", errA, errB, describe(a), describe(b))
 		}
 	})
 }
 
-// Increases sum to the counter's growth: whatever the reading times and resets, complete steps
+// CounterIncreases sum to the counter's growth: whatever the reading times and resets, complete steps
 // between close readings get the growth within them.
 func TestIncreasesSumToTheCounter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -196,7 +196,7 @@ func TestIncreasesSumToTheCounter(t *testing.T) {
 			}
 			total += grown[i]
 		}
-		got, _, err := Increases(readings, time.Minute)
+		got, _, err := CounterIncreases(readings, time.Minute)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -221,7 +221,7 @@ func TestIncreasesSumToTheCounter(t *testing.T) {
 }
 
 func TestIncreases(t *testing.T) {
-	got, report, err := Increases([]Sample{
+	got, report, err := CounterIncreases([]Sample{
 		sample("us", "m", "a", 90, 10), // half a minute is no minute
 		sample("us", "m", "a", 120, 16),
 		sample("us", "m", "a", 180, 26),
@@ -250,11 +250,11 @@ func TestIncreases(t *testing.T) {
 		"negative": {sample("us", "m", "a", 0, 1), sample("us", "m", "a", 60, -1)},
 		"infinite": {sample("us", "m", "a", 0, 1), sample("us", "m", "a", 60, math.Inf(1))},
 	} {
-		if _, _, err := Increases(bad, time.Minute); err == nil || !strings.Contains(err.Error(), "us m IW-F at 1970-01-01T00:01:00Z") {
+		if _, _, err := CounterIncreases(bad, time.Minute); err == nil || !strings.Contains(err.Error(), "us m IW-F at 1970-01-01T00:01:00Z") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, _, err := Increases(nil, 0); err == nil {
+	if _, _, err := CounterIncreases(nil, 0); err == nil {
 		t.Error("a step of nothing was accepted")
 	}
 }

@@ -51,16 +51,16 @@ func judge(s Series, singles []Forecaster, step time.Duration) (judged, error) {
 	for o := first; o+horizon <= len(s.Values); o += s.steps(step) {
 		came := window(s, o, horizon)
 		for f, single := range singles {
-			means, err := meansOf(single, s.Upto(o), horizon)
+			means, err := meansOf(single, s.UpTo(o), horizon)
 			if err == nil {
 				j.own[f]++
-			} else if means, err = meansOf(MovingAverage(), s.Upto(o), horizon); err != nil {
+			} else if means, err = meansOf(MovingAverage(), s.UpTo(o), horizon); err != nil {
 				return j, err
 			}
 			off, _, _ := absoluteError(came, means)
 			j.off[f] = append(j.off[f], off)
 		}
-		fc, err := Auto().Forecast(s.Upto(o), horizon)
+		fc, err := Auto().Forecast(s.UpTo(o), horizon)
 		if err != nil {
 			return j, err
 		}

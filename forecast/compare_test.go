@@ -136,7 +136,7 @@ func watched(t *testing.T, s Series, factors []float64) string {
 	reported := make([]int, len(factors))
 	var n int
 	for o := s.steps(2 * day); o+steps <= len(s.Values); o += s.steps(watchStep) {
-		f, err := Auto().Forecast(s.Upto(o), steps)
+		f, err := Auto().Forecast(s.UpTo(o), steps)
 		if err != nil {
 			t.Error(err)
 			return ""
@@ -147,7 +147,7 @@ func watched(t *testing.T, s Series, factors []float64) string {
 			for i := steps - s.steps(watchWindow); i < steps; i++ {
 				came[i] *= factor
 			}
-			if Watch(f, came, s.Step).Kind != NoDeparture {
+			if DetectDeviation(f, came, s.Step).Kind != NoDeviation {
 				reported[k]++
 			}
 		}

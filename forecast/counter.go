@@ -12,23 +12,23 @@ import (
 // evenly, which over a longer time would invent a load curve.
 const maxLapse = 5
 
-// Increases converts readings of counters to their increase in each step: one sample per step,
+// CounterIncreases converts readings of counters to their increase in each step: one sample per step,
 // source and key, at the step's start. A counter that falls was reset to zero. Only steps that the
 // readings cover completely are returned; others are unknown. The step is in whole seconds, above
 // 0.
-func Increases(readings []Sample, step time.Duration) ([]Sample, Report, error) {
+func CounterIncreases(readings []Sample, step time.Duration) ([]Sample, BuildReport, error) {
 	if step < time.Second || step%time.Second != 0 {
-		return nil, Report{}, fmt.Errorf("differencing counters: step: must be whole seconds, got %s", step)
+		return nil, BuildReport{}, fmt.Errorf("differencing counters: step: must be whole seconds, got %s", step)
 	}
 	b := builder{BuildOptions: BuildOptions{Step: step}, step: int64(step / time.Second)}
 	sorted := b.dedupe(readings)
 	slices.SortStableFunc(sorted, func(x, y Sample) int {
-		return cmp.Or(compareKeys(x.Key, y.Key), cmp.Compare(x.Source, y.Source), cmp.Compare(x.At, y.At))
+		return cmp.Or(compareKeys(x.SeriesKey, y.SeriesKey), cmp.Compare(x.Source, y.Source), cmp.Compare(x.At, y.At))
 	})
 	var out []Sample
 	for from := 0; from < len(sorted); {
 		to := from + 1
-		for to < len(sorted) && sorted[to].Key == sorted[from].Key && sorted[to].Source == sorted[from].Source {
+		for to < len(sorted) && sorted[to].SeriesKey == sorted[from].SeriesKey && sorted[to].Source == sorted[from].Source {
 			to++
 		}
 		c := counter{builder: &b}
@@ -54,15 +54,15 @@ type counter struct {
 // addReadings distributes the counter's increase between two readings.
 func (c *counter) addReadings(a, b Sample) error {
 	if b.Value < 0 || b.Value > maxValue || math.IsNaN(a.Value) || a.Value < 0 {
-		return fmt.Errorf("differencing counters: %s at %s: must be 0 to %g, got %g", b.Key, formatTime(b.At), float64(maxValue), min(a.Value, b.Value))
+		return fmt.Errorf("differencing counters: %s at %s: must be 0 to %g, got %g", b.SeriesKey, formatTime(b.At), float64(maxValue), min(a.Value, b.Value))
 	}
 	grown := b.Value - a.Value
 	if grown < 0 {
-		c.report.Resets.add(b.Key, b.At)
+		c.report.Resets.add(b.SeriesKey, b.At)
 		grown = b.Value
 	}
 	if b.At-a.At > maxLapse*c.step {
-		c.report.Lapses.add(a.Key, a.At)
+		c.report.LongReadGaps.add(a.SeriesKey, a.At)
 		return nil
 	}
 	for at := a.At; at < b.At; {
@@ -77,7 +77,7 @@ func (c *counter) addReadings(a, b Sample) error {
 // addIncrease adds to the step that begins at begin; steps must be in order.
 func (c *counter) addIncrease(of Sample, begin int64, by float64, seconds int64) {
 	if n := len(c.steps); n == 0 || c.steps[n-1].At != begin {
-		c.steps = append(c.steps, Sample{Key: of.Key, Source: of.Source, At: begin})
+		c.steps = append(c.steps, Sample{SeriesKey: of.SeriesKey, Source: of.Source, At: begin})
 		c.covered = append(c.covered, 0)
 	}
 	last := len(c.steps) - 1

@@ -299,11 +299,11 @@ func TestBacktestRejectsBadInput(t *testing.T) {
 
 func TestByName(t *testing.T) {
 	for _, f := range Forecasters() {
-		if got, err := ByName(f.Name()); err != nil || got.Name() != f.Name() {
+		if got, err := ForecasterByName(f.Name()); err != nil || got.Name() != f.Name() {
 			t.Errorf("%s: %v", f.Name(), err)
 		}
 	}
-	if _, err := ByName("oracle"); err == nil || !strings.Contains(err.Error(), "moving-average") {
+	if _, err := ForecasterByName("oracle"); err == nil || !strings.Contains(err.Error(), "moving-average") {
 		t.Errorf("unknown name: %v", err)
 	}
 }

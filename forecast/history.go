@@ -9,7 +9,7 @@ import (
 // Traffic is the prompt tokens of one key by minute, and the part of them that hit prefix caches.
 // NaN in both = unknown.
 type Traffic struct {
-	Keyed
+	KeyedSeries
 	// Cached has the same minutes as Values and is included in them.
 	Cached []float64
 }
@@ -28,17 +28,17 @@ type History struct {
 // with the same keys, sources and times. It fails like Build.
 func NewHistory(prompt, cached []Sample) (*History, error) {
 	o := BuildOptions{Step: time.Minute, Unit: PromptTokens}
-	prompts, _, err := Build(prompt, o)
+	prompts, _, err := BuildSeries(prompt, o)
 	if err != nil || len(prompts) == 0 {
 		return &History{}, err
 	}
-	spared, _, err := Build(cached, o)
+	spared, _, err := BuildSeries(cached, o)
 	if err != nil {
 		return nil, err
 	}
 	h := &History{First: prompts[0].Start, Minutes: len(prompts[0].Values)}
 	for i, k := range prompts {
-		h.Series = append(h.Series, Traffic{Keyed: k, Cached: spared[i].Values})
+		h.Series = append(h.Series, Traffic{KeyedSeries: k, Cached: spared[i].Values})
 	}
 	return h, nil
 }
@@ -46,9 +46,9 @@ func NewHistory(prompt, cached []Sample) (*History, error) {
 // End returns the minute after the last.
 func (h *History) End() int64 { return h.First + int64(h.Minutes) }
 
-// Begun returns the history including a running minute of which the given share (0..1) has passed.
+// IncludingRunningMinute returns the history including a running minute of which the given share (0..1) has passed.
 // Its counts are extrapolated at the same rate. The series do not share memory with h.
-func (h *History) Begun(minute int64, share float64) *History {
+func (h *History) IncludingRunningMinute(minute int64, share float64) *History {
 	out := h.Before(minute + 1)
 	last := int(minute - out.First)
 	if last < 0 || last >= out.Minutes || share <= 0 {

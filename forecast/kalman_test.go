@@ -9,8 +9,8 @@ import (
 )
 
 // drawProcess is any stationary, invertible process of small orders.
-func drawProcess(t *rapid.T) (Order, arma) {
-	o := Order{
+func drawProcess(t *rapid.T) (ARIMAOrder, arma) {
+	o := ARIMAOrder{
 		P: rapid.IntRange(0, 3).Draw(t, "p"), Q: rapid.IntRange(0, 3).Draw(t, "q"),
 		SP: rapid.IntRange(0, 1).Draw(t, "P"), SQ: rapid.IntRange(0, 2).Draw(t, "Q"), Season: rapid.SampledFrom([]int{4, 7}).Draw(t, "season"),
 	}

@@ -70,14 +70,14 @@ func (f forecaster) roll(s Series, origins []int, horizon int) ([]Forecast, erro
 	if len(origins) == 0 {
 		return nil, nil
 	}
-	first := s.Upto(origins[0])
+	first := s.UpTo(origins[0])
 	if err := f.checkNeed(first, horizon); err != nil {
 		return nil, err
 	}
 	predict := f.fit(first, horizon)
 	out := make([]Forecast, len(origins))
 	for i, o := range origins {
-		past := s.Upto(o)
+		past := s.UpTo(o)
 		out[i] = Forecast{Model: f.Name(), Mean: bounded(predict(past, horizon), past)}
 	}
 	return out, nil

@@ -9,12 +9,12 @@ import (
 // Finding counts one kind of flaw in a history and records its first occurrence.
 type Finding struct {
 	Count int
-	// Key and At (seconds since the Unix epoch) are of the earliest occurrence.
-	Key Key
+	// SeriesKey and At (seconds since the Unix epoch) are of the earliest occurrence.
+	Key SeriesKey
 	At  int64
 }
 
-func (f *Finding) add(k Key, at int64) { f.merge(Finding{1, k, at}) }
+func (f *Finding) add(k SeriesKey, at int64) { f.merge(Finding{1, k, at}) }
 
 func (f *Finding) merge(other Finding) {
 	if other.Count == 0 {
@@ -37,9 +37,9 @@ func (f Finding) sentence(one, many, done string) string {
 	return fmt.Sprintf("%d %s, first of %s at %s: %s", f.Count, one, f.Key, formatTime(f.At), done)
 }
 
-// Report lists the flaws of the samples that series were built from. Notes describes them and how
+// BuildReport lists the flaws of the samples that series were built from. Notes describes them and how
 // they were handled.
-type Report struct {
+type BuildReport struct {
 	// Samples is the number of samples.
 	Samples int
 	// Duplicates have the key, source and time of an earlier sample, which they replace.
@@ -50,9 +50,9 @@ type Report struct {
 	NotNumbers Finding
 	// Resets are counters that restarted from zero.
 	Resets Finding
-	// Lapses are pairs of readings of a counter so far apart that the time of the increase is
+	// LongReadGaps are pairs of readings of a counter so far apart that the time of the increase is
 	// unknown: it is ignored.
-	Lapses Finding
+	LongReadGaps Finding
 	// Gaps are runs of unknown steps between known ones, UnknownSteps their total number of steps.
 	Gaps         Finding
 	UnknownSteps int
@@ -61,7 +61,7 @@ type Report struct {
 }
 
 // addGaps adds the gaps of a series.
-func (r *Report) addGaps(k Keyed) {
+func (r *BuildReport) addGaps(k KeyedSeries) {
 	r.step = k.Step
 	open := -1 // the first unknown step after a known one
 	for i, v := range k.Values {
@@ -69,7 +69,7 @@ func (r *Report) addGaps(k Keyed) {
 		case math.IsNaN(v) && open < 0 && i > 0 && !math.IsNaN(k.Values[i-1]):
 			open = i
 		case !math.IsNaN(v) && open >= 0:
-			r.Gaps.add(k.Key, k.At(open).Unix())
+			r.Gaps.add(k.SeriesKey, k.At(open).Unix())
 			r.UnknownSteps += i - open
 			open = -1
 		}
@@ -77,13 +77,13 @@ func (r *Report) addGaps(k Keyed) {
 }
 
 // Merge adds the findings of another report.
-func (r *Report) Merge(other Report) {
+func (r *BuildReport) Merge(other BuildReport) {
 	r.Samples += other.Samples
 	r.Duplicates.merge(other.Duplicates)
 	r.Late.merge(other.Late)
 	r.NotNumbers.merge(other.NotNumbers)
 	r.Resets.merge(other.Resets)
-	r.Lapses.merge(other.Lapses)
+	r.LongReadGaps.merge(other.LongReadGaps)
 	r.Gaps.merge(other.Gaps)
 	r.UnknownSteps += other.UnknownSteps
 	if other.step != 0 {
@@ -92,7 +92,7 @@ func (r *Report) Merge(other Report) {
 }
 
 // Notes returns the findings as sentences; none when there are no findings.
-func (r Report) Notes() []string {
+func (r BuildReport) Notes() []string {
 	unknown := Series{Step: r.step}.formatSteps(r.UnknownSteps)
 	var out []string
 	for _, n := range []string{
@@ -100,7 +100,7 @@ func (r Report) Notes() []string {
 		r.Late.sentence("sample out of order", "samples out of order", "sorted in"),
 		r.NotNumbers.sentence("sample is not a number", "samples are not numbers", "treated as unknown"),
 		r.Resets.sentence("counter reset", "counter resets", "counting continues from zero"),
-		r.Lapses.sentence("long gap between counter readings", "long gaps between counter readings", "the increase is ignored"),
+		r.LongReadGaps.sentence("long gap between counter readings", "long gaps between counter readings", "the increase is ignored"),
 		r.Gaps.sentence("gap", "gaps", unknown+" in total are unknown"),
 	} {
 		if n != "" {

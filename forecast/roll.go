@@ -23,7 +23,7 @@ func rollAny(f Forecaster, s Series, origins []int, horizon int) ([]Forecast, er
 	}
 	out := make([]Forecast, 0, len(origins))
 	for _, o := range origins {
-		fc, err := f.Forecast(s.Upto(o), horizon)
+		fc, err := f.Forecast(s.UpTo(o), horizon)
 		if err != nil {
 			return nil, err
 		}
@@ -77,7 +77,7 @@ func (s Series) untilKnown() (until Series, late int) {
 	for n > 0 && math.IsNaN(s.Values[n-1]) {
 		n--
 	}
-	return s.Upto(n), len(s.Values) - n
+	return s.UpTo(n), len(s.Values) - n
 }
 
 // dropLate drops the first late means. When an hour or more is unknown, it bounds the means by the
@@ -143,7 +143,7 @@ func rollThrough(f Forecaster, s Series, origins []int, late, horizon int) pastT
 		}
 		for i, fc := range fcs {
 			t.origins = append(t.origins, visible[i]+late)
-			t.means = append(t.means, slices.Clone(s.Upto(visible[i]).dropLate(fc.Mean, late))) // drops the reference to earlier means
+			t.means = append(t.means, slices.Clone(s.UpTo(visible[i]).dropLate(fc.Mean, late))) // drops the reference to earlier means
 		}
 		visible = visible[n:]
 	}

@@ -14,7 +14,7 @@ import (
 // several.
 func TestForecastsUseNoFutureValues(t *testing.T) {
 	s := halfHours(3, 100, 5)
-	hole := s.Upto(len(s.Values))
+	hole := s.UpTo(len(s.Values))
 	hole.Values = slices.Clone(s.Values)
 	for i := 90; i < 98; i++ {
 		hole.Values[i] = math.NaN()
@@ -66,7 +66,7 @@ func TestRollStartsAtTheFit(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		alone, err := f.Forecast(s.Upto(111), 6)
+		alone, err := f.Forecast(s.UpTo(111), 6)
 		if err != nil {
 			t.Fatal(err)
 		}

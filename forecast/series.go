@@ -51,8 +51,8 @@ type Forecaster interface {
 	Forecast(s Series, horizon int) (Forecast, error)
 }
 
-// Upto returns the series' first n steps, sharing memory with it.
-func (s Series) Upto(n int) Series {
+// UpTo returns the series' first n steps, sharing memory with it.
+func (s Series) UpTo(n int) Series {
 	s.Values = s.Values[:n]
 	return s
 }
@@ -109,8 +109,8 @@ func Forecasters() []Forecaster {
 	return append(candidates(), Auto())
 }
 
-// ByName returns a forecaster by name; the error suggests the nearest name and lists all.
-func ByName(name string) (Forecaster, error) {
+// ForecasterByName returns a forecaster by name; the error suggests the nearest name and lists all.
+func ForecasterByName(name string) (Forecaster, error) {
 	var names []string
 	for _, f := range Forecasters() {
 		if f.Name() == name {

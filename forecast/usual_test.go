@@ -18,7 +18,7 @@ func alarms(t *testing.T, s Series, factors ...float64) []float64 {
 	t.Helper()
 	reported, n := make([]float64, len(factors)), 0.0
 	for o := s.steps(2 * day); o+30 <= len(s.Values); o += s.steps(97 * time.Minute) {
-		f, err := MovingAverage().Forecast(s.Upto(o), 30)
+		f, err := MovingAverage().Forecast(s.UpTo(o), 30)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -28,7 +28,7 @@ func alarms(t *testing.T, s Series, factors ...float64) []float64 {
 			for i := 10; i < len(came); i++ {
 				came[i] *= factor
 			}
-			if Watch(f, came, s.Step).Kind != NoDeparture {
+			if DetectDeviation(f, came, s.Step).Kind != NoDeviation {
 				reported[k]++
 			}
 		}
@@ -88,11 +88,11 @@ func TestWatchCopiesPastValues(t *testing.T) {
 		t.Fatal(err)
 	}
 	came := flat(2*f.Mean[0], 30)
-	before := Watch(f, came, s.Step)
+	before := DetectDeviation(f, came, s.Step)
 	for i := range s.Values {
 		s.Values[i] *= 100
 	}
-	if after := Watch(f, came, s.Step); before.Kind != Burst || after != before {
+	if after := DetectDeviation(f, came, s.Step); before.Kind != Burst || after != before {
 		t.Errorf("%+v, and after the series changed %+v", before, after)
 	}
 }

@@ -24,29 +24,29 @@ const (
 	watchMinShare = 0.1
 )
 
-// DepartureKind is the kind of a deviation from the forecast.
-type DepartureKind string
+// DeviationKind is the kind of a deviation from the forecast.
+type DeviationKind string
 
 // The kinds of Departure.
 const (
-	NoDeparture DepartureKind = ""
-	Burst       DepartureKind = "burst"
-	DriftUp     DepartureKind = "drift up"
-	DriftDown   DepartureKind = "drift down"
+	NoDeviation DeviationKind = ""
+	Burst       DeviationKind = "burst"
+	DriftUp     DeviationKind = "drift up"
+	DriftDown   DeviationKind = "drift down"
 )
 
-// Departure is a deviation of a load from its forecast; the zero value means that there is none.
-type Departure struct {
-	Kind DepartureKind
+// Deviation is a deviation of a load from its forecast; the zero value means that there is none.
+type Deviation struct {
+	Kind DeviationKind
 	// Since is the time since the deviation began.
 	Since time.Duration
 	// Ratio is the load since then over its forecast; +Inf where none was forecast.
 	Ratio float64
-	// Words describes the deviation in a sentence.
-	Words string
+	// Message describes the deviation in a sentence.
+	Message string
 }
 
-// Watch compares actual values, in steps of the given length, with an earlier forecast of the same
+// DetectDeviation compares actual values, in steps of the given length, with an earlier forecast of the same
 // steps. It reports a deviation when the last 20 minutes, without the single most extreme step,
 // deviate more than nearly all past forecasts of this load did: at most 3 % of forecasts of an
 // unchanged load are reported. With fewer than forty past forecasts SageServe's thresholds apply: 5
@@ -66,19 +66,19 @@ type Departure struct {
 //
 // A load that is on and off by itself can be idle for 20 minutes, and an idle load stays idle when
 // it is multiplied.
-func Watch(f Forecast, came []float64, step time.Duration) Departure {
+func DetectDeviation(f Forecast, came []float64, step time.Duration) Deviation {
 	n := min(len(came), len(f.Mean))
 	w := Series{Step: step}.steps(watchWindow)
 	d := errorsOf(f.Mean, came, max(0, n-w), n, 1)
 	if d.known < minKnownOf(w) || math.Abs(d.excess) <= watchMinShare*d.expected {
-		return Departure{}
+		return Deviation{}
 	}
 	left := n >= w && (d.ratio() >= burstRatio || d.ratio() <= lullRatio)
 	if len(f.earlier) >= minPastForecasts {
 		left = !f.isUsual(d, w)
 	}
 	if !left {
-		return Departure{}
+		return Deviation{}
 	}
 	return newDeviation(f, came, onset(f.Mean, came[:n], w), n, step)
 }
@@ -144,8 +144,8 @@ func onset(means, came []float64, w int) int {
 	return at
 }
 
-func newDeviation(f Forecast, came []float64, from, to int, step time.Duration) Departure {
-	d := Departure{Since: time.Duration(to-from) * step, Ratio: errorsOf(f.Mean, came, from, to, 1).ratio()}
+func newDeviation(f Forecast, came []float64, from, to int, step time.Duration) Deviation {
+	d := Deviation{Since: time.Duration(to-from) * step, Ratio: errorsOf(f.Mean, came, from, to, 1).ratio()}
 	switch {
 	case d.Ratio >= watchBurstRatio:
 		d.Kind = Burst
@@ -158,21 +158,21 @@ func newDeviation(f Forecast, came []float64, from, to int, step time.Duration) 
 	if math.IsInf(d.Ratio, 1) {
 		times = "load where none was forecast"
 	}
-	d.Words = fmt.Sprintf("%s for %s (%s)", times, Series{Step: step}.formatSteps(to-from), d.Kind)
+	d.Message = fmt.Sprintf("%s for %s (%s)", times, Series{Step: step}.formatSteps(to-from), d.Kind)
 	return d
 }
 
-// Departed reports the deviation of the end of a series from its forecast: it forecasts the last
+// RecentDeviation reports the deviation of the end of a series from its forecast: it forecasts the last
 // half hour from before it and calls Watch. A series that is too short for that has none.
-func Departed(f Forecaster, s Series) Departure {
+func RecentDeviation(f Forecaster, s Series) Deviation {
 	steps := max(2*watchMinKnown, s.steps(watchWindow+watchWindow/2))
 	if len(s.Values) <= steps {
-		return Departure{}
+		return Deviation{}
 	}
 	origin := len(s.Values) - steps
-	fc, err := f.Forecast(s.Upto(origin), steps)
+	fc, err := f.Forecast(s.UpTo(origin), steps)
 	if err != nil {
-		return Departure{}
+		return Deviation{}
 	}
-	return Watch(fc, s.Values[origin:], s.Step)
+	return DetectDeviation(fc, s.Values[origin:], s.Step)
 }

@@ -47,33 +47,33 @@ func TestWatch(t *testing.T) {
 	for name, c := range map[string]struct {
 		f     Forecast
 		came  []float64
-		kind  DepartureKind
+		kind  DeviationKind
 		since time.Duration // at most
 		words string
 	}{
-		"as forecast":              {calm, near(100, 30), NoDeparture, 0, ""},
-		"one spike":                {calm, spike, NoDeparture, 0, ""},
+		"as forecast":              {calm, near(100, 30), NoDeviation, 0, ""},
+		"one spike":                {calm, spike, NoDeviation, 0, ""},
 		"twice as much":            {calm, near(220, 10), Burst, 10 * time.Minute, "2.2 times the forecast for 10 minutes (burst)"},
 		"more for 15 minutes":      {calm, late, DriftUp, 15 * time.Minute, "1.8 times the forecast for 15 minutes (drift up)"},
 		"half, calm":               {calm, near(60, 30), DriftDown, 20 * time.Minute, "0.6 times the forecast for 20 minutes (drift down)"},
-		"a little more":            {level(100, 0, 30).seen(flat), flat(109, 30), NoDeparture, 0, ""},
-		"as wild as ever":          {level(100, 0, 30).seen(wild), wild(100, 30), NoDeparture, 0, ""},
-		"a wild one rests":         {level(100, 0, 30).seen(wild), flat(0, 10), NoDeparture, 0, ""},
+		"a little more":            {level(100, 0, 30).seen(flat), flat(109, 30), NoDeviation, 0, ""},
+		"as wild as ever":          {level(100, 0, 30).seen(wild), wild(100, 30), NoDeviation, 0, ""},
+		"a wild one rests":         {level(100, 0, 30).seen(wild), flat(0, 10), NoDeviation, 0, ""},
 		"burst of the wild":        {level(100, 0, 30).seen(wild), near(2000, 30), Burst, 20 * time.Minute, "19.9 times"},
 		"half is unknown":          {calm, holes, Burst, 20 * time.Minute, "3.0 times"},
-		"nothing learned":          {level(100, 30, 30), near(450, 30), NoDeparture, 0, ""},
+		"nothing learned":          {level(100, 30, 30), near(450, 30), NoDeviation, 0, ""},
 		"five times, unlearned":    {level(100, 2000, 30), near(520, 30), Burst, 20 * time.Minute, "5.2 times the forecast for 20 minutes"},
 		"half, unlearned":          {level(100, 100, 30), near(45, 30), DriftDown, 20 * time.Minute, "0.4 times"},
 		"load where none was":      {level(0, 0, 30), near(10, 30), Burst, 20 * time.Minute, "load where none was forecast"},
-		"nothing is known":         {calm, flat(math.NaN(), 30), NoDeparture, 0, ""},
-		"two steps say nothing":    {calm, []float64{900, 900}, NoDeparture, 0, ""},
-		"none forecast, none came": {level(0, 0, 30), flat(0, 30), NoDeparture, 0, ""},
+		"nothing is known":         {calm, flat(math.NaN(), 30), NoDeviation, 0, ""},
+		"two steps say nothing":    {calm, []float64{900, 900}, NoDeviation, 0, ""},
+		"none forecast, none came": {level(0, 0, 30), flat(0, 30), NoDeviation, 0, ""},
 	} {
-		d := Watch(c.f, c.came, time.Minute)
-		if d.Kind != c.kind || d.Since > c.since || !strings.Contains(d.Words, c.words) {
+		d := DetectDeviation(c.f, c.came, time.Minute)
+		if d.Kind != c.kind || d.Since > c.since || !strings.Contains(d.Message, c.words) {
 			t.Errorf("%s: %+v, want %q within %s and %q", name, d, c.kind, c.since, c.words)
 		}
-		if d.Kind != NoDeparture && d.Since == 0 {
+		if d.Kind != NoDeviation && d.Since == 0 {
 			t.Errorf("%s: since when is not said: %+v", name, d)
 		}
 	}
@@ -83,16 +83,16 @@ func TestWatch(t *testing.T) {
 // minutes, long before it reaches five times the forecast over 20.
 func TestDeparted(t *testing.T) {
 	s := daily(3, 100, 21)
-	if d := Departed(SeasonalNaive(), s); d.Kind != NoDeparture {
+	if d := RecentDeviation(SeasonalNaive(), s); d.Kind != NoDeviation {
 		t.Errorf("as ever: %+v", d)
 	}
 	for i := len(s.Values) - 8; i < len(s.Values); i++ {
 		s.Values[i] *= 3
 	}
-	if d := Departed(SeasonalNaive(), s); d.Kind != Burst || d.Since > 10*time.Minute || math.Abs(d.Ratio-3) > 0.5 {
+	if d := RecentDeviation(SeasonalNaive(), s); d.Kind != Burst || d.Since > 10*time.Minute || math.Abs(d.Ratio-3) > 0.5 {
 		t.Errorf("three times as much for 8 minutes: %+v", d)
 	}
-	if d := Departed(SeasonalNaive(), series(1, 2, 3)); d.Kind != NoDeparture {
+	if d := RecentDeviation(SeasonalNaive(), series(1, 2, 3)); d.Kind != NoDeviation {
 		t.Errorf("too short to tell: %+v", d)
 	}
 }

@@ -89,7 +89,7 @@ func TestUnavailableStoreRaisesAlert(t *testing.T) {
 // continues to serve.
 func TestUnrenewedCertificateRaisesAlert(t *testing.T) {
 	f := newFamily(t)
-	m, err := newMember(f.files(identity.Balancer, "lb-us-0", identity.Life))
+	m, err := newMember(f.files(identity.Balancer, "lb-us-0", identity.CertificateLife))
 	if err != nil {
 		t.Fatal(err)
 	}

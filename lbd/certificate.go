@@ -125,7 +125,7 @@ func (c *certificate) status() *telemetry.Certificate {
 		return nil
 	}
 	if c.waiting() {
-		return &telemetry.Certificate{Waiting: c.manager.Waiting()}
+		return &telemetry.Certificate{Waiting: c.manager.WaitingReason()}
 	}
 	ends := c.expires().UTC()
 	return &telemetry.Certificate{ExpiresAt: &ends, Problem: c.problemText()}
@@ -137,7 +137,7 @@ func (c *certificate) problemText() string {
 		return (*p).Error()
 	}
 	if c.manager != nil {
-		return c.manager.Failure()
+		return c.manager.LastFailure()
 	}
 	return ""
 }

@@ -413,7 +413,7 @@ func (b *ledger) explain(a *attempt, d *record.Request) {
 		return
 	}
 	early, late := false, false
-	for _, try := range d.Tries {
+	for _, try := range d.Attempts {
 		late = late || strings.Contains(try.Failure, " after ") && strings.Contains(try.Failure, "token")
 		early = early || try.Failure != "" && !late
 	}
@@ -428,7 +428,7 @@ func (b *ledger) explain(a *attempt, d *record.Request) {
 		b.early.hit++
 		if a.fate == served {
 			b.early.saved++
-			b.extra = append(b.extra, time.Duration((d.Tries[len(d.Tries)-1].AtMillis-d.Tries[0].AtMillis)*float64(time.Millisecond)))
+			b.extra = append(b.extra, time.Duration((d.Attempts[len(d.Attempts)-1].AtMillis-d.Attempts[0].AtMillis)*float64(time.Millisecond)))
 		}
 	}
 }

@@ -46,10 +46,10 @@ func (p problems) first() error {
 	return p[0]
 }
 
-// Check reports whether a balancer can run with cfg. Every error is a *ConfigError. A listener that is
+// CheckConfig reports whether a balancer can run with cfg. Every error is a *ConfigError. A listener that is
 // reachable from other machines must authenticate them: the public listener by API keys (unless
 // opts.InsecureNoAuth is set), the admin listener by a token.
-func Check(cfg service.BalancerConfig, opts Options) error { return checkAll(cfg, opts).first() }
+func CheckConfig(cfg service.BalancerConfig, opts Options) error { return checkAll(cfg, opts).first() }
 
 // checkAll returns all problems that Check looks for.
 func checkAll(cfg service.BalancerConfig, opts Options) problems {
@@ -63,7 +63,7 @@ func checkAll(cfg service.BalancerConfig, opts Options) problems {
 	checkACME(&p, cfg, opts)
 	checkTraces(&p, cfg.Balancer.Traces)
 	checkAuth(&p, cfg.Balancer.Auth)
-	for _, problem := range cfg.Balancer.WithDefaults().Memory.Misfits() {
+	for _, problem := range cfg.Balancer.WithDefaults().Memory.Conflicts() {
 		p.add("balancer.memory."+problem.Key, problem.Problem, "")
 	}
 	return p
@@ -184,9 +184,9 @@ func buildCoreConfig(p *problems, cfg service.BalancerConfig) core.Config {
 			p.add(key, err.Error(), "")
 		}
 	}
-	err := service.CheckWord("BalancerSpec.order", b.Order)
+	err := service.CheckValue("BalancerSpec.order", b.Order)
 	fail("balancer.order", err)
-	var order core.Order
+	var order core.QueueOrder
 	if err == nil {
 		order, err = core.ParseOrder(b.Order)
 		fail("balancer.order", err)
@@ -201,7 +201,7 @@ func buildCoreConfig(p *problems, cfg service.BalancerConfig) core.Config {
 	if b.Tau < 0 || b.QueueLimit < 0 || b.MaxWait < 0 {
 		p.add("balancer", fmt.Sprintf("tau, queue_limit and max_wait must be at least 0, got %d, %d and %s", b.Tau, b.QueueLimit, b.MaxWait), "")
 	}
-	c.Forward, c.Tau, c.QueueLimit, c.MaxWait = *b.Forward, b.Tau, b.QueueLimit, b.MaxWait
+	c.Forward, c.PeerQueueLimit, c.QueueLimit, c.MaxWait = *b.Forward, b.Tau, b.QueueLimit, b.MaxWait
 	c.TauN, c.TauP = b.TauN, b.TauP
 	if b.DeferredMemoryPercent <= deferredStep || b.DeferredMemoryPercent > 100 || b.DeferredWaitPercent < 1 || b.DeferredWaitPercent > 100 {
 		p.add("balancer", fmt.Sprintf("deferred_memory_percent must be from %d to 100 and deferred_wait_percent from 1 to 100, got %d and %d", deferredStep+1, b.DeferredMemoryPercent, b.DeferredWaitPercent), "")
@@ -216,18 +216,18 @@ func buildCoreConfig(p *problems, cfg service.BalancerConfig) core.Config {
 		p.add("balancer", fmt.Sprintf("max_tries, retry_percent, eject_after and eject_time must be at least 0, got %d, %d, %d and %s", b.MaxTries, b.RetryPercent, b.EjectAfter, b.EjectTime), "")
 	}
 	for _, name := range b.AllowParameters {
-		fail("balancer.allow_parameters", service.CheckWord("BalancerSpec.allow_parameters", name))
+		fail("balancer.allow_parameters", service.CheckValue("BalancerSpec.allow_parameters", name))
 	}
-	c.MaxTries, c.RetryShare = b.MaxTries, float64(b.RetryPercent)/100
-	c.EjectAfter, c.EjectTime, c.EjectMax = b.EjectAfter, b.EjectTime, max(c.EjectMax, b.EjectTime)
+	c.MaxAttempts, c.RetryShare = b.MaxTries, float64(b.RetryPercent)/100
+	c.EjectAfter, c.EjectTime, c.MaxEjectTime = b.EjectAfter, b.EjectTime, max(c.MaxEjectTime, b.EjectTime)
 	for i, m := range cfg.Models {
 		t, err := targets(m.SLO)
 		fail(fmt.Sprintf("models[%d].slo", i), err)
-		if t == (core.Targets{}) {
+		if t == (core.TierTargets{}) {
 			continue
 		}
 		if c.ModelTargets == nil {
-			c.ModelTargets = map[string]core.Targets{}
+			c.ModelTargets = map[string]core.TierTargets{}
 		}
 		c.ModelTargets[m.Name] = t
 	}
@@ -236,7 +236,7 @@ func buildCoreConfig(p *problems, cfg service.BalancerConfig) core.Config {
 
 // choosePolicy returns the policy with that name; nil if there is none.
 func choosePolicy(p *problems, name string) policy.Policy {
-	err := service.CheckWord("BalancerSpec.policy", name)
+	err := service.CheckValue("BalancerSpec.policy", name)
 	if err == nil {
 		var chosen policy.Policy
 		if chosen, err = policy.New(name); err == nil {
@@ -248,17 +248,17 @@ func choosePolicy(p *problems, name string) policy.Policy {
 }
 
 // targets converts a model's latency targets to those of its queue; zero if none are set.
-func targets(slo map[service.Tier]service.SLO) (core.Targets, error) {
+func targets(slo map[service.Tier]service.SLO) (core.TierTargets, error) {
 	for tier := range slo {
 		if !slices.Contains(service.Tiers(), tier) {
-			return core.Targets{}, fmt.Errorf("contains an unknown tier, must be one of %v", service.Tiers())
+			return core.TierTargets{}, fmt.Errorf("contains an unknown tier, must be one of %v", service.Tiers())
 		}
 	}
-	t := core.Targets{
+	t := core.TierTargets{
 		Fast: slo[service.TierFast].TTFT, Normal: slo[service.TierNormal].TTFT, Deferred: slo[service.TierDeferred].Deadline,
 	}
 	if t.Fast < 0 || t.Normal < 0 || t.Deferred < 0 {
-		return core.Targets{}, errors.New("times must be at least 0")
+		return core.TierTargets{}, errors.New("times must be at least 0")
 	}
 	return t, nil
 }

@@ -102,7 +102,7 @@ func TestCheck(t *testing.T) {
 			cfg := service.BalancerConfig{ID: "lb-us-0", Region: "local/us", Listen: "127.0.0.1:8000", Admin: "127.0.0.1:8100"}
 			var opts Options
 			c.change(&cfg, &opts)
-			err := Check(cfg, opts)
+			err := CheckConfig(cfg, opts)
 			if c.want == "" {
 				if err != nil {
 					t.Errorf("got %v", err)
@@ -134,7 +134,7 @@ func TestCoreConfig(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Policy.Name() != "least-load" || c.Push != (core.Push{Mode: core.PushOutstanding, N: 9}) || c.Forward || c.Tau != 3 || c.QueueLimit != 5 || c.MaxWait != time.Second {
+	if c.Policy.Name() != "least-load" || c.Push != (core.Push{Mode: core.PushOutstanding, N: 9}) || c.Forward || c.PeerQueueLimit != 3 || c.QueueLimit != 5 || c.MaxWait != time.Second {
 		t.Errorf("got %+v", c)
 	}
 	if c.Deferred != (core.DeferredRule{}) {
@@ -143,11 +143,11 @@ func TestCoreConfig(t *testing.T) {
 	if c.Order != core.OrderDPA || c.TauN != 4*time.Second || c.TauP != 3*time.Second {
 		t.Errorf("order %s, tau_n %v, tau_p %v", c.Order, c.TauN, c.TauP)
 	}
-	if want := map[string]core.Targets{"a": {Fast: 2 * time.Second, Deferred: time.Hour}}; !reflect.DeepEqual(c.ModelTargets, want) {
+	if want := map[string]core.TierTargets{"a": {Fast: 2 * time.Second, Deferred: time.Hour}}; !reflect.DeepEqual(c.ModelTargets, want) {
 		t.Errorf("targets %+v, want %+v", c.ModelTargets, want)
 	}
 	c, err = coreConfig(service.BalancerConfig{})
-	if err != nil || c.Policy.Name() != "cost" || !c.Forward || c.MaxWait != 60*time.Second || c.Tau != 10 {
+	if err != nil || c.Policy.Name() != "cost" || !c.Forward || c.MaxWait != 60*time.Second || c.PeerQueueLimit != 10 {
 		t.Errorf("defaults: %+v, %v", c, err)
 	}
 	// Both packages declare defaults: service for the balancer section and core, where the wait of

@@ -83,7 +83,7 @@ func FuzzParseConfig(f *testing.F) {
 			return // deep nesting takes the parser much time, and tests none of our code
 		}
 		if cfg, err := parseConfig("f", data); err == nil {
-			_ = Check(cfg, Options{}) // must not panic on whatever was accepted
+			_ = CheckConfig(cfg, Options{}) // must not panic on whatever was accepted
 		}
 	})
 }

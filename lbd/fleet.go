@@ -41,7 +41,7 @@ type fleet struct {
 func newFleet(self service.BalancerConfig, runtime *proxy.Runtime, log *slog.Logger, seed uint64, allow func(netip.Addr) error, secure *tls.Config) *fleet {
 	f := &fleet{self: self, runtime: runtime, log: log, attached: map[string]service.ReplicaConfig{}, removing: map[string]bool{}, drained: map[string]string{}}
 	f.ctx, f.cancel = context.WithCancel(context.Background())
-	f.prober = probe.New(probe.Options{Sink: runtime.Step, Found: f.applyFound, Seed: seed, Logger: log, Allow: allow, TLS: secure})
+	f.prober = probe.New(probe.Options{Sink: runtime.Step, Identified: f.applyFound, Seed: seed, Logger: log, Allow: allow, TLS: secure})
 	return f
 }
 
@@ -240,7 +240,7 @@ func (f *fleet) List() []admin.Replica {
 	for _, v := range f.runtime.View().Replicas {
 		views[v.ID] = v
 	}
-	probes := map[string]probe.Status{}
+	probes := map[string]probe.ReplicaStatus{}
 	for _, s := range f.prober.Status() {
 		probes[s.Replica.ID] = s
 	}
@@ -259,7 +259,7 @@ func (f *fleet) List() []admin.Replica {
 }
 
 // stateOf returns the state of a replica and why it is not ready.
-func stateOf(v *core.ReplicaView, p probe.Status) (state service.ReplicaState, reason string) {
+func stateOf(v *core.ReplicaView, p probe.ReplicaStatus) (state service.ReplicaState, reason string) {
 	switch {
 	case v != nil && v.Draining:
 		return service.StateDraining, "finishing in-flight requests"

@@ -115,7 +115,7 @@ func start(t *testing.T, cfg service.BalancerConfig, opts Options) *node {
 	ctx, stop := context.WithCancel(context.Background())
 	type urls struct{ public, admin string }
 	listening := make(chan urls, 1)
-	opts.Listening = func(public, admin string) { listening <- urls{public, admin} }
+	opts.OnListening = func(public, admin string) { listening <- urls{public, admin} }
 	n := &node{stop: stop, ended: make(chan error, 1)}
 	go func() { n.ended <- Run(ctx, cfg, opts) }()
 	t.Cleanup(func() {

@@ -65,7 +65,7 @@ func (b *balancer) adminListener() net.Listener {
 	if b.member == nil {
 		return b.adminPort
 	}
-	config := b.member.party.Open(identity.Operator, identity.Controller, identity.Balancer)
+	config := b.member.party.ServerAllowingAnonymous(identity.Operator, identity.Controller, identity.Balancer)
 	if b.cfg.AdminPlain {
 		return newEitherListener(b.adminPort, config)
 	}
@@ -90,7 +90,7 @@ func (b *balancer) adminHandler(traffic http.Handler) http.Handler {
 			b.api.ServeHTTP(w, r)
 			return
 		}
-		switch who, err := identity.Of(r.TLS); {
+		switch who, err := identity.PeerName(r.TLS); {
 		case b.member.revoked.isRevoked(r.TLS):
 			b.api.Forbid(w, identity.ErrRevoked.Error())
 		case err != nil: // without a certificate: the listener rejects invalid ones

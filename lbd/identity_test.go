@@ -193,7 +193,7 @@ func TestIdentitiesAreChecked(t *testing.T) {
 	f := newFamily(t)
 	good := f.files(identity.Balancer, "lb-us-0", time.Hour)
 	base := service.BalancerConfig{ID: "lb-us-0", Region: "aws/us-east-1", Listen: "127.0.0.1:0", Admin: "0.0.0.0:0", Identity: good}
-	if err := Check(base, Options{}); err != nil {
+	if err := CheckConfig(base, Options{}); err != nil {
 		t.Errorf("an admin listener with an identity is open to other machines: %v", err)
 	}
 	tests := []struct {
@@ -223,7 +223,7 @@ func TestIdentitiesAreChecked(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			c := base
 			tt.change(&c)
-			if err := Check(c, Options{}); err == nil || err.Error() != tt.want {
+			if err := CheckConfig(c, Options{}); err == nil || err.Error() != tt.want {
 				t.Errorf("%v, want %s", err, tt.want)
 			}
 		})

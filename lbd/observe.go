@@ -53,7 +53,7 @@ func (b *balancer) newRegistry() *prometheus.Registry {
 	}, []string{"version", "go_version", "service", "balancer", "region"})
 	info.WithLabelValues(cmp.Or(b.opts.Version, "unknown"), runtime.Version(), b.cfg.Service, b.cfg.ID, string(b.cfg.Region)).Set(1)
 	reg.MustRegister(info)
-	b.runtime.Collect(reg)
+	b.runtime.RegisterMetrics(reg)
 	if b.tracer != nil {
 		b.tracer.Collect(reg)
 	}

@@ -23,7 +23,7 @@ func (b *balancer) openACME(ctx context.Context) error {
 		return nil
 	}
 	o := acme.Options{
-		Name: c.Name, Email: t.ACME.Email, Directory: t.ACME.Directory(), Challenge: challengeOf(t.ACME), Resolvers: t.ACME.Resolvers,
+		Name: c.Name, Email: t.ACME.Email, Directory: t.ACME.DirectoryURL(), Challenge: challengeOf(t.ACME), Resolvers: t.ACME.Resolvers,
 		ListenTLS: b.cfg.Listen, Dir: c.Dir, Store: b.store, ID: b.cfg.ID, Secret: b.cfg.PeerToken, Logger: b.log,
 		Changed: b.certificateChanged,
 	}
@@ -66,7 +66,7 @@ func (b *balancer) loadACMEOptions(ctx context.Context, o *acme.Options, a servi
 	}
 	c := b.cfg.Certificate
 	if o.Challenge == service.ChallengeDNS && !c.FollowOnly {
-		records, err := b.opts.Records(ctx, *c)
+		records, err := b.opts.NewDNSRecords(ctx, *c)
 		if err != nil {
 			return &ConfigError{Key: "certificate.zone", Problem: err.Error()}
 		}
@@ -142,7 +142,7 @@ func checkACME(p *problems, cfg service.BalancerConfig, opts Options) {
 		p.add("balancer.tls.acme.email", "missing", "")
 	}
 	challenge := challengeOf(a)
-	if err := service.CheckWord("ACME.challenge", challenge); err != nil {
+	if err := service.CheckValue("ACME.challenge", challenge); err != nil {
 		p.add("balancer.tls.acme.challenge", err.Error(), "")
 	}
 	if c == nil || c.Name == "" || c.Dir == "" {
@@ -155,7 +155,7 @@ func checkACME(p *problems, cfg service.BalancerConfig, opts Options) {
 	if _, port, err := net.SplitHostPort(c.Listen); challenge == service.ChallengeHTTP && (err != nil || port == "") {
 		p.add("certificate.listen", fmt.Sprintf("must be HOST:PORT with the challenge %s, got %q", challenge, c.Listen), "")
 	}
-	if challenge == service.ChallengeDNS && !c.FollowOnly && opts.Records == nil {
+	if challenge == service.ChallengeDNS && !c.FollowOnly && opts.NewDNSRecords == nil {
 		p.add("balancer.tls.acme.challenge", "dns-01: writing DNS records is not supported here", "")
 	}
 }

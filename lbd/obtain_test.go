@@ -245,7 +245,7 @@ func TestACMEConfigurationErrors(t *testing.T) {
 		cfg.Balancer.TLS = &service.TLS{ACME: &service.ACME{Email: "ops@example.com"}}
 		cfg.Certificate = &service.CertificateConfig{Name: publicName, Dir: t.TempDir()}
 		c.change(&cfg)
-		err := Run(t.Context(), cfg, Options{Records: func(context.Context, service.CertificateConfig) (acme.Records, error) {
+		err := Run(t.Context(), cfg, Options{NewDNSRecords: func(context.Context, service.CertificateConfig) (acme.Records, error) {
 			return nil, errNoCredentials
 		}})
 		if err == nil || !strings.HasPrefix(err.Error(), c.want) {

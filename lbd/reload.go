@@ -24,9 +24,9 @@ func (b *balancer) reload() (telemetry.Reload, error) {
 	b.reloading.Lock()
 	defer b.reloading.Unlock()
 	next := b.configured
-	if b.opts.Read != nil {
+	if b.opts.ReadConfig != nil {
 		var err error
-		if next, err = b.opts.Read(); err != nil {
+		if next, err = b.opts.ReadConfig(); err != nil {
 			return b.refuseReload([]string{err.Error()})
 		}
 	}
@@ -39,15 +39,15 @@ func (b *balancer) reload() (telemetry.Reload, error) {
 		return b.refuseReload(texts)
 	}
 	done := telemetry.Reload{Revision: next.Revision, Changed: []string{}, Restart: []string{}, Left: []string{}}
-	diffFields(reflect.ValueOf(b.configured.Fixed()), reflect.ValueOf(next.Fixed()), "", func(key string, _, _ reflect.Value) {
+	diffFields(reflect.ValueOf(b.configured.Immutable()), reflect.ValueOf(next.Immutable()), "", func(key string, _, _ reflect.Value) {
 		done.Restart = append(done.Restart, key)
 	})
 	b.applyReload(to, &done)
 	switch {
 	case len(done.Restart) > 0:
 		done.Revision = ""
-	case b.opts.Reloaded != nil:
-		b.opts.Reloaded(next.Revision)
+	case b.opts.OnReload != nil:
+		b.opts.OnReload(next.Revision)
 	}
 	b.metrics.reloads.WithLabelValues("applied").Inc()
 	b.log.Info("configuration reloaded", "changed", done.Changed, "needs_restart", done.Restart, "left_to_controller", done.Left)
@@ -73,7 +73,7 @@ type validatedConfig struct {
 // validateReload validates a configuration and its effect on this process, and reads the files that it refers
 // to.
 func (b *balancer) validateReload(next service.BalancerConfig) (to validatedConfig, p problems) {
-	to.cfg = b.configured.Reconfigured(next)
+	to.cfg = b.configured.Reload(next)
 	if p = checkAll(next, b.opts); len(p) == 0 {
 		p = checkAll(to.cfg, b.opts)
 	}
@@ -108,7 +108,7 @@ func (b *balancer) applyReload(to validatedConfig, done *telemetry.Reload) {
 		report("models")
 	}
 	b.runtime.Reconfigure(to.core)
-	b.runtime.SetContinue(continuesStreams(to.cfg))
+	b.runtime.SetContinuation(continuesStreams(to.cfg))
 	b.runtime.SetSharePrefixes(to.cfg.Balancer.SharePrefixes)
 	b.runtime.SetExposeCache(to.cfg.Balancer.ExposeCache)
 	b.runtime.SetAllowedParameters(to.cfg.Balancer.AllowParameters)

@@ -39,7 +39,7 @@ func startFiled(t *testing.T, cfg service.BalancerConfig, opts Options) *filed {
 	cfg.Service, cfg.Listen, cfg.Admin = "chat", "127.0.0.1:0", "127.0.0.1:0"
 	f := &filed{t: t, cfg: cfg, file: filepath.Join(t.TempDir(), "lb.yaml")}
 	f.change(func(*service.BalancerConfig) {})
-	opts.Read = func() (service.BalancerConfig, error) { return ReadConfig(f.file) }
+	opts.ReadConfig = func() (service.BalancerConfig, error) { return ReadConfig(f.file) }
 	f.node = start(t, cfg, opts)
 	return f
 }
@@ -220,7 +220,7 @@ func TestPolicyChangesUnderLoad(t *testing.T) {
 
 func TestReloadListsRestartFields(t *testing.T) {
 	reported := make(chan string, 4)
-	f := startFiled(t, config("lb-us-0", "local/us"), Options{Reloaded: func(revision string) { reported <- revision }})
+	f := startFiled(t, config("lb-us-0", "local/us"), Options{OnReload: func(revision string) { reported <- revision }})
 	if done := f.reload(); len(done.Changed)+len(done.Restart)+len(done.Left) != 0 {
 		t.Errorf("the same file again did %+v", done)
 	}
@@ -315,7 +315,7 @@ func TestHangupReloadsFiles(t *testing.T) {
 	cfg := config("lb-us-0", "local/us")
 	cfg.Balancer.Auth = &service.Auth{KeysFrom: "file:" + keys}
 	hangups := make(chan os.Signal)
-	n := start(t, cfg, Options{Hangups: hangups})
+	n := start(t, cfg, Options{ReloadSignals: hangups})
 	hc := client(t)
 	write(t, keys, "key-two\n")
 	hangups <- syscall.SIGHUP

@@ -31,7 +31,7 @@ func (b *balancer) reloadRevoked() {
 	b.reloading.Lock()
 	defer b.reloading.Unlock()
 	r := b.member.revoked
-	changed, err := r.Look()
+	changed, err := r.Reload()
 	problem := ""
 	if err != nil {
 		problem = err.Error()

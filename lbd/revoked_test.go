@@ -51,7 +51,7 @@ func TestRevokedOperatorIsRejected(t *testing.T) {
 	ann, bob, cy := f.party(identity.Operator, "ann", time.Hour), f.party(identity.Operator, "bob", time.Hour), f.party(identity.Operator, "cy", time.Hour)
 	open := func() (*node, func()) {
 		hangups := make(chan os.Signal)
-		n := start(t, service.BalancerConfig{ID: "lb-us-0", Region: "aws/us-east-1", Identity: files}, Options{Hangups: hangups})
+		n := start(t, service.BalancerConfig{ID: "lb-us-0", Region: "aws/us-east-1", Identity: files}, Options{ReloadSignals: hangups})
 		return n, func() { hangups <- syscall.SIGHUP } // so that it does not wait five seconds
 	}
 	callAs := func(n *node, p identity.Party) error {
@@ -101,14 +101,14 @@ func TestInvalidRevocationLists(t *testing.T) {
 		if err := identity.WriteFile(path, text); err != nil {
 			t.Fatal(err)
 		}
-		if changed, err := r.Look(); err == nil || changed || r.List().Number() != 2 {
+		if changed, err := r.Reload(); err == nil || changed || r.List().Number() != 2 {
 			t.Errorf("%s: changed %v, %v, list %d", name, changed, err, r.List().Number())
 		}
 	}
 	if err := identity.WriteFile(path, other.Text()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := identity.OpenRevoked(path, f.Root()); !errors.Is(err, identity.ErrStranger) {
+	if _, err := identity.OpenRevoked(path, f.Root()); !errors.Is(err, identity.ErrUntrusted) {
 		t.Errorf("a balancer that starts with another's: %v", err)
 	}
 }

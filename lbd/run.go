@@ -60,19 +60,19 @@ type Options struct {
 	UsageStore UsageStore
 	// DrainTimeout limits how long requests in flight may take at shutdown; default 10 s.
 	DrainTimeout time.Duration
-	// Read reads the configuration for a reload; nil = the one passed to Run stays, and only keys and
+	// ReadConfig reads the configuration for a reload; nil = the one passed to Run stays, and only keys and
 	// certificates are read again.
-	Read func() (service.BalancerConfig, error)
-	// Hangups triggers a reload with each value, like POST /reload; nil = none.
-	Hangups <-chan os.Signal
-	// Reloaded is called with the Revision of a configuration once all of it is applied.
-	Reloaded func(revision string)
-	// Records creates the writer of DNS records for dns-01 challenges; nil = none.
-	Records func(ctx context.Context, c service.CertificateConfig) (acme.Records, error)
+	ReadConfig func() (service.BalancerConfig, error)
+	// ReloadSignals triggers a reload with each value, like POST /reload; nil = none.
+	ReloadSignals <-chan os.Signal
+	// OnReload is called with the Revision of a configuration once all of it is applied.
+	OnReload func(revision string)
+	// NewDNSRecords creates the writer of DNS records for dns-01 challenges; nil = none.
+	NewDNSRecords func(ctx context.Context, c service.CertificateConfig) (acme.Records, error)
 	// Version is this program's version, as exported in metrics and traces.
 	Version string
-	// Listening is called with the base URLs of both listeners once they accept requests.
-	Listening func(public, admin string)
+	// OnListening is called with the base URLs of both listeners once they accept requests.
+	OnListening func(public, admin string)
 
 	limits proxy.Limits // zero = the proxy's own
 }
@@ -106,7 +106,7 @@ func Run(ctx context.Context, cfg service.BalancerConfig, opts Options) error {
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}
-	if err := Check(cfg, opts); err != nil {
+	if err := CheckConfig(cfg, opts); err != nil {
 		return err
 	}
 	b := &balancer{cfg: cfg, configured: cfg, opts: opts, log: opts.Logger}
@@ -227,13 +227,13 @@ func (b *balancer) assemble(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	allow := admin.RefuseSecrets(b.opts.AllowCIDRs)
+	allow := admin.RejectMetadataAddresses(b.opts.AllowCIDRs)
 	o := proxy.Options{Self: b.cfg, Core: coreCfg, Keys: b.keys, Logger: b.log, AccessLog: b.cfg.Balancer.AccessLog, Limits: b.limits(), Transport: proxy.NewTransport(allow)}
 	o.NoContinue, o.AllowParameters = !continuesStreams(b.cfg), b.cfg.Balancer.AllowParameters
 	o.SharePrefixes, o.ExposeCache = b.cfg.Balancer.SharePrefixes, b.cfg.Balancer.ExposeCache
 	secure := b.member.clientTLS(identity.Replica)
 	if secure != nil {
-		o.Secure = wire.New(wire.Options{Allow: allow, Direct: true, TLS: secure})
+		o.MTLSTransport = wire.NewTransport(wire.Options{Allow: allow, Direct: true, TLS: secure})
 	}
 	if err := b.setUpTracing(ctx, &o); err != nil {
 		return err
@@ -265,7 +265,7 @@ func (b *balancer) assemble(ctx context.Context) error {
 	b.registry.MustRegister(alertCollector{b})
 	b.api = admin.New(admin.Options{
 		Self: b.cfg, Workers: b.fleet, Traffic: b.runtime, Decisions: b.runtime, Requests: b.runtime.Requests, History: b.history, Usage: b.usage, Keys: b.namedKeys,
-		Peers: b.peers.Status, Service: b.specReader(), Reload: b.reload, Certificate: b.cert.status, Review: b.review.newest, Scaling: b.scaling.newest, Alerts: func() []telemetry.Alert { return b.alerts(time.Now()) }, ServiceAlerts: b.serviceAlerts, Draining: b.draining.Load, Registry: b.registry, Token: b.opts.AdminToken,
+		Peers: b.peers.Status, ServiceYAML: b.specReader(), Reload: b.reload, Certificate: b.cert.status, Review: b.review.newest, Scaling: b.scaling.newest, Alerts: func() []telemetry.Alert { return b.alerts(time.Now()) }, ServiceAlerts: b.serviceAlerts, Draining: b.draining.Load, Registry: b.registry, Token: b.opts.AdminToken,
 		AllowCIDRs: b.opts.AllowCIDRs, Logger: b.log,
 	})
 	return nil
@@ -327,7 +327,7 @@ func (b *balancer) watchForReloads(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-b.opts.Hangups:
+		case <-b.opts.ReloadSignals:
 			b.reloadRevoked()
 			_, _ = b.reload() // reload logs its result
 		}
@@ -373,7 +373,7 @@ func (b *balancer) run(ctx context.Context) error {
 		})
 	}
 	if b.store != nil {
-		follow := func(prefix string) <-chan store.Change { return b.store.Follow(storing, prefix) }
+		follow := func(prefix string) <-chan store.Change { return b.store.WatchReadOnly(storing, prefix) }
 		stored.Go(func() { b.review.watch(telemetry.ReviewKey(b.cfg.Service), follow(telemetry.ReviewPrefix), b.log) })
 		stored.Go(func() { b.scaling.watch(telemetry.ScalingKey(b.cfg.Service), follow(telemetry.ScalingPrefix), b.log) })
 		stored.Go(func() {
@@ -383,8 +383,8 @@ func (b *balancer) run(ctx context.Context) error {
 			b.lease.watch(store.LeaseKey(telemetry.ControllerLease(b.cfg.Service)), follow(store.LeasePrefix))
 		})
 	}
-	if b.opts.Listening != nil {
-		b.opts.Listening(b.publicURL(), b.adminURL())
+	if b.opts.OnListening != nil {
+		b.opts.OnListening(b.publicURL(), b.adminURL())
 	}
 
 	select {
@@ -396,7 +396,7 @@ func (b *balancer) run(ctx context.Context) error {
 		flush(life, public, front)
 	}
 	_ = public.Close() // requests that did not end in time are cut off
-	front.Cut()
+	front.CloseConnections()
 	endStoring()
 	stored.Wait()
 	b.peers.Close()
@@ -477,7 +477,7 @@ func (b *balancer) handler() http.Handler {
 	peer.Register(peers, b.cfg.PeerToken, peer.Source{
 		Heartbeat: b.heartbeat, Region: b.api.Region, Learned: b.runtime.Learned, Keys: b.runtime.KeyFingerprint(),
 	})
-	peers.HandleFunc("GET "+proxy.PathHolds, b.runtime.ServeHolds)
+	peers.HandleFunc("GET "+proxy.PathHasResponse, b.runtime.ServeHasResponse)
 	clients := b.runtime.Handler()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
@@ -502,9 +502,9 @@ func setWriteDeadline(w http.ResponseWriter) {
 
 // heartbeat returns the heartbeat for peers. A draining balancer reports no models.
 func (b *balancer) heartbeat() peer.Heartbeat {
-	hb := peer.Heartbeat{ID: b.cfg.ID, Region: b.cfg.Region, Draining: b.draining.Load(), Killers: b.runtime.Killers()}
+	hb := peer.Heartbeat{ID: b.cfg.ID, Region: b.cfg.Region, Draining: b.draining.Load(), Killers: b.runtime.StoppedRequests()}
 	if !hb.Draining {
-		hb.Models = b.runtime.Load()
+		hb.Models = b.runtime.ModelLoads()
 	}
 	return hb
 }

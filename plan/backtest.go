@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// Past is the load of a service by minute, with the prices and start-up times of replicas, for
+// LoadTrace is the load of a service by minute, with the prices and start-up times of replicas, for
 // replaying plans. It uses the names, Theta, Capacity, CapacityType, Min and Max of Problem.
-type Past struct {
+type LoadTrace struct {
 	Problem *Problem
-	// Load is uncached prompt tokens a second by model, region and minute; NaN is unknown. A minute
+	// EndpointForecast is uncached prompt tokens a second by model, region and minute; NaN is unknown. A minute
 	// in which a model's load is unknown in all regions is not evaluated.
 	Load [][][]float64
 	// Price is the billed price of a replica on GPU k in region j, in USD an hour.
@@ -19,52 +19,52 @@ type Past struct {
 	StartUp []int
 }
 
-// Order sets the desired counts from a minute on.
-type Order struct {
+// TargetCounts sets the desired counts from a minute on.
+type TargetCounts struct {
 	Minute int
-	Want   [][][]int
+	Counts [][][]int
 }
 
-// Followed is the result of replaying orders over a past: cost and overload.
-type Followed struct {
+// RuleOutcome is the result of replaying orders over a past: cost and overload.
+type RuleOutcome struct {
 	// Rule is the source of the orders: plan, constant, reactive or real.
 	Rule string `json:"rule"`
 	// CostUSD is the billed price of all replicas, from order to stop.
 	CostUSD      float64 `json:"cost_usd"`
 	ReplicaHours float64 `json:"replica_hours"`
-	// MostReplicas is the highest count at a time, including starting replicas.
-	MostReplicas int `json:"most_replicas"`
-	// MinutesAbove counts the minutes in which a model's load over all regions was above the
-	// capacity of its ready replicas. TokensAbove is the number of prompt tokens above it,
-	// ShareAbove their share of all.
-	MinutesAbove int      `json:"minutes_above"`
-	TokensAbove  float64  `json:"tokens_above"`
-	ShareAbove   *float64 `json:"share_above"`
-	// TokensSent is the number of prompt tokens served by other regions than their own.
-	TokensSent float64 `json:"tokens_sent"`
+	// MaxReplicas is the highest count at a time, including starting replicas.
+	MaxReplicas int `json:"most_replicas"`
+	// OverloadMinutes counts the minutes in which a model's load over all regions was above the
+	// capacity of its ready replicas. OverloadTokens is the number of prompt tokens above it,
+	// OverloadShare their share of all.
+	OverloadMinutes int      `json:"minutes_above"`
+	OverloadTokens  float64  `json:"tokens_above"`
+	OverloadShare   *float64 `json:"share_above"`
+	// ForwardedTokens is the number of prompt tokens served by other regions than their own.
+	ForwardedTokens float64 `json:"tokens_sent"`
 	// Started and Stopped count replicas.
 	Started int `json:"started"`
 	Stopped int `json:"stopped"`
 }
 
 // minutes returns the length of the past.
-func (p *Past) minutes() int { return len(p.Load[0][0]) }
+func (p *LoadTrace) minutes() int { return len(p.Load[0][0]) }
 
-// Follow replays orders sorted by minute. The first must be for minute 0; its replicas count as
+// Replay replays orders sorted by minute. The first must be for minute 0; its replicas count as
 // ready. Follow fails on other orders.
-func (p *Past) Follow(rule string, orders []Order) (Followed, error) {
+func (p *LoadTrace) Replay(rule string, orders []TargetCounts) (RuleOutcome, error) {
 	if len(orders) == 0 || orders[0].Minute != 0 {
-		return Followed{}, fmt.Errorf("following %s: the first order must be for the first minute", rule)
+		return RuleOutcome{}, fmt.Errorf("following %s: the first order must be for the first minute", rule)
 	}
-	f := newReplay(p, rule, orders[0].Want)
+	f := newReplay(p, rule, orders[0].Counts)
 	next := 1
 	for m := range p.minutes() {
 		f.now = m
 		for next < len(orders) && orders[next].Minute <= m {
 			if orders[next].Minute < m {
-				return Followed{}, fmt.Errorf("following %s: orders are not sorted: minute %d is after %d", rule, orders[next].Minute, m)
+				return RuleOutcome{}, fmt.Errorf("following %s: orders are not sorted: minute %d is after %d", rule, orders[next].Minute, m)
 			}
-			f.setTargets(orders[next].Want)
+			f.setTargets(orders[next].Counts)
 			next++
 		}
 		f.stopDue()
@@ -92,16 +92,16 @@ func (c *cell) count() int {
 
 // replay is a simulated fleet during a replay.
 type replay struct {
-	*Past
+	*LoadTrace
 	now    int
 	cells  [][][]cell
 	stops  []pendingStop
-	out    Followed
+	out    RuleOutcome
 	tokens float64
 }
 
-func newReplay(p *Past, rule string, want [][][]int) *replay {
-	f := &replay{Past: p, out: Followed{Rule: rule}, cells: make([][][]cell, len(want))}
+func newReplay(p *LoadTrace, rule string, want [][][]int) *replay {
+	f := &replay{LoadTrace: p, out: RuleOutcome{Rule: rule}, cells: make([][][]cell, len(want))}
 	for i := range want {
 		f.cells[i] = make([][]cell, len(want[i]))
 		for j := range want[i] {
@@ -195,7 +195,7 @@ func (f *replay) advance() {
 		}
 	}
 	f.out.ReplicaHours += float64(all) / 60
-	f.out.MostReplicas = max(f.out.MostReplicas, all)
+	f.out.MaxReplicas = max(f.out.MaxReplicas, all)
 	f.addOverload()
 }
 
@@ -218,14 +218,14 @@ func (f *replay) addOverload() {
 			continue
 		}
 		f.tokens += 60 * load
-		f.out.TokensSent += 60 * (math.Min(load, capacity) - own)
+		f.out.ForwardedTokens += 60 * (math.Min(load, capacity) - own)
 		if !meetsNeed(capacity, load) {
 			above = true
-			f.out.TokensAbove += 60 * (load - capacity)
+			f.out.OverloadTokens += 60 * (load - capacity)
 		}
 	}
 	if above {
-		f.out.MinutesAbove++
+		f.out.OverloadMinutes++
 	}
 }
 
@@ -238,10 +238,10 @@ func (f *replay) readyCapacity(i, j int) float64 {
 	return sum
 }
 
-func (f *replay) result() Followed {
+func (f *replay) result() RuleOutcome {
 	if f.tokens > 0 {
-		share := f.out.TokensAbove / f.tokens
-		f.out.ShareAbove = &share
+		share := f.out.OverloadTokens / f.tokens
+		f.out.OverloadShare = &share
 	}
 	return f.out
 }
@@ -249,26 +249,26 @@ func (f *replay) result() Followed {
 // Backtest is the cost and overload of following plans over a past period, compared with other
 // rules.
 type Backtest struct {
-	Service    string     `json:"service"`
-	From       time.Time  `json:"from"`
-	Until      time.Time  `json:"until"`
-	Every      string     `json:"every"`
-	Horizon    string     `json:"horizon"`
-	Forecaster string     `json:"forecaster"`
-	Rules      []Followed `json:"rules"`
-	Reviews    []Step     `json:"reviews"`
-	Assumed    []string   `json:"assumed"`
+	Service    string         `json:"service"`
+	From       time.Time      `json:"from"`
+	Until      time.Time      `json:"until"`
+	Every      string         `json:"every"`
+	Horizon    string         `json:"horizon"`
+	Forecaster string         `json:"forecaster"`
+	Rules      []RuleOutcome  `json:"rules"`
+	Reviews    []BacktestStep `json:"reviews"`
+	Assumed    []string       `json:"assumed"`
 }
 
-// Step is one review of a Backtest: its forecast and the actual load. Rates are the highest of any
+// BacktestStep is one review of a Backtest: its forecast and the actual load. Rates are the highest of any
 // minute, summed over all models and regions; PeakTPS is nil where the actual load is unknown.
 // Replicas is the count after the review, Changed the number that it started and stopped.
-type Step struct {
-	At              time.Time `json:"at"`
-	Status          Status    `json:"status"`
-	ForecastPeakTPS float64   `json:"forecast_peak_tps"`
-	PeakTPS         *float64  `json:"peak_tps"`
-	Replicas        int       `json:"replicas"`
-	Changed         int       `json:"changed"`
-	CostPerHour     float64   `json:"cost_per_hour"`
+type BacktestStep struct {
+	At              time.Time   `json:"at"`
+	Status          SolveStatus `json:"status"`
+	ForecastPeakTPS float64     `json:"forecast_peak_tps"`
+	PeakTPS         *float64    `json:"peak_tps"`
+	Replicas        int         `json:"replicas"`
+	Changed         int         `json:"changed"`
+	CostPerHour     float64     `json:"cost_per_hour"`
 }

@@ -16,7 +16,7 @@ import (
 // ReadCounts reads actual counts over time from CSV. The header must contain minute (since 1970) or
 // at (RFC 3339), model, region and replicas; gpu is optional. A count applies until the next one of
 // its model, region and gpu. Errors contain file, line, column and the value found.
-func ReadCounts(name string, in io.Reader) ([]CountAt, error) {
+func ReadCounts(name string, in io.Reader) ([]ReplicaCountAt, error) {
 	r := csv.NewReader(in)
 	r.TrimLeadingSpace = true
 	header, err := r.Read()
@@ -37,7 +37,7 @@ func ReadCounts(name string, in io.Reader) ([]CountAt, error) {
 			return nil, fmt.Errorf("reading counts %s:1: must have a column %s, got %s", name, want, strings.Join(header, ","))
 		}
 	}
-	var out []CountAt
+	var out []ReplicaCountAt
 	for {
 		record, err := r.Read()
 		if errors.Is(err, io.EOF) {
@@ -53,18 +53,18 @@ func ReadCounts(name string, in io.Reader) ([]CountAt, error) {
 		}
 		out = append(out, c)
 	}
-	slices.SortStableFunc(out, func(a, b CountAt) int { return a.At.Compare(b.At) })
+	slices.SortStableFunc(out, func(a, b ReplicaCountAt) int { return a.At.Compare(b.At) })
 	return out, nil
 }
 
-func readCount(record []string, columns map[string]int) (CountAt, error) {
+func readCount(record []string, columns map[string]int) (ReplicaCountAt, error) {
 	field := func(name string) string {
 		if i, ok := columns[name]; ok {
 			return strings.TrimSpace(record[i])
 		}
 		return ""
 	}
-	c := CountAt{Count: Count{Model: field("model"), Region: service.Region(field("region")), GPU: field("gpu")}}
+	c := ReplicaCountAt{ReplicaCount: ReplicaCount{Model: field("model"), Region: service.Region(field("region")), GPU: field("gpu")}}
 	if c.Model == "" || c.Region == "" {
 		return c, fmt.Errorf("model and region: must not be empty, got %q and %q", c.Model, c.Region)
 	}

@@ -16,7 +16,7 @@ const maxBacktestReviews = 2400
 
 // BacktestOptions configures a backtest; a zero field means its default.
 type BacktestOptions struct {
-	// From and To bound the replayed period. From defaults to a day and a horizon after the
+	// Source and To bound the replayed period. From defaults to a day and a horizon after the
 	// history's first minute, or to its middle when the history is shorter than twice that; To
 	// defaults to its end.
 	From, To time.Time
@@ -25,13 +25,13 @@ type BacktestOptions struct {
 	// Review are the options of each review.
 	Review ReviewOptions
 	// Real is the actual counts over time; empty = unknown.
-	Real []CountAt
+	Real []ReplicaCountAt
 }
 
-// CountAt is an actual count from a time on.
-type CountAt struct {
+// ReplicaCountAt is an actual count from a time on.
+type ReplicaCountAt struct {
 	At time.Time
-	Count
+	ReplicaCount
 }
 
 // Backtester creates a Backtest: call Forecast for every review, in any order and concurrently,
@@ -42,7 +42,7 @@ type Backtester struct {
 	o        BacktestOptions
 	from, to int64 // minutes since 1970
 	every    int64
-	inputs   []*Inputs
+	inputs   []*ReviewInputs
 }
 
 // NewBacktest prepares a backtest of a service's plans over a history. It fails on a period that
@@ -78,7 +78,7 @@ func NewBacktest(spec *service.Spec, h *forecast.History, o BacktestOptions) (*B
 	case (b.to-b.from)/b.every > maxBacktestReviews:
 		return nil, wrong("from %s to %s every %s: must be at most %d reviews", formatMinute(b.from), formatMinute(b.to), o.Every, maxBacktestReviews)
 	}
-	b.inputs = make([]*Inputs, (b.to-b.from+b.every-1)/b.every)
+	b.inputs = make([]*ReviewInputs, (b.to-b.from+b.every-1)/b.every)
 	return b, nil
 }
 
@@ -107,7 +107,7 @@ func (b *Backtester) Report() (*Backtest, error) {
 	past := b.loadTrace(first)
 	out := &Backtest{
 		Service: b.spec.Name, From: time.Unix(b.from*60, 0).UTC(), Until: time.Unix(b.to*60, 0).UTC(), Every: forecast.ShortDuration(b.o.Every),
-		Horizon: forecast.ShortDuration(first.o.Horizon), Forecaster: first.o.Forecaster, Rules: []Followed{}, Reviews: []Step{},
+		Horizon: forecast.ShortDuration(first.o.Horizon), Forecaster: first.o.Forecaster, Rules: []RuleOutcome{}, Reviews: []BacktestStep{},
 	}
 	orders, err := b.solveReviews(out, past)
 	if err != nil {
@@ -115,13 +115,13 @@ func (b *Backtester) Report() (*Backtest, error) {
 	}
 	rules := []struct {
 		name   string
-		orders []Order
-	}{{"plan", orders}, {"constant", []Order{{Want: past.ConstantFleet()}}}, {"reactive", past.Reactive()}, {"real", b.actualCounts(first)}}
+		orders []TargetCounts
+	}{{"plan", orders}, {"constant", []TargetCounts{{Counts: past.ConstantFleet()}}}, {"reactive", past.Reactive()}, {"real", b.actualCounts(first)}}
 	for _, rule := range rules {
 		if len(rule.orders) == 0 {
 			continue
 		}
-		f, err := past.Follow(rule.name, rule.orders)
+		f, err := past.Replay(rule.name, rule.orders)
 		if err != nil {
 			return nil, fmt.Errorf("backtesting %s: %w", b.spec.Name, err)
 		}
@@ -132,8 +132,8 @@ func (b *Backtester) Report() (*Backtest, error) {
 }
 
 // solveReviews solves the plans in sequence, each from the counts of the previous one.
-func (b *Backtester) solveReviews(out *Backtest, past *Past) ([]Order, error) {
-	var orders []Order
+func (b *Backtester) solveReviews(out *Backtest, past *LoadTrace) ([]TargetCounts, error) {
+	var orders []TargetCounts
 	var current [][][]int
 	for n, in := range b.inputs {
 		r, err := in.reviewFrom(current)
@@ -150,18 +150,18 @@ func (b *Backtester) solveReviews(out *Backtest, past *Past) ([]Order, error) {
 		current = x
 		step := b.stepOf(n, r, past)
 		if step.Replicas = sumAll(x); n > 0 {
-			step.Changed = countDifference(x, orders[n-1].Want)
+			step.Changed = countDifference(x, orders[n-1].Counts)
 		}
 		out.Reviews = append(out.Reviews, step)
-		orders = append(orders, Order{Minute: int(b.minuteOf(n) - b.from), Want: x})
+		orders = append(orders, TargetCounts{Minute: int(b.minuteOf(n) - b.from), Counts: x})
 	}
 	return orders, nil
 }
 
 // stepOf returns a review's forecast and the actual load.
-func (b *Backtester) stepOf(n int, r *Reviewed, past *Past) Step {
-	s := Step{At: time.Unix(b.minuteOf(n)*60, 0).UTC(), Status: r.Proposal.Status}
-	if then := r.Proposal.CostPerHour.Then; then != nil {
+func (b *Backtester) stepOf(n int, r *ReviewResult, past *LoadTrace) BacktestStep {
+	s := BacktestStep{At: time.Unix(b.minuteOf(n)*60, 0).UTC(), Status: r.Proposal.Status}
+	if then := r.Proposal.CostPerHour.Planned; then != nil {
 		s.CostPerHour = *then
 	}
 	for w := range int(b.o.Review.Horizon / time.Minute) {
@@ -199,8 +199,8 @@ func countDifference(a, b [][][]int) int {
 }
 
 // loadTrace returns the load of the service that must be served immediately.
-func (b *Backtester) loadTrace(o *Inputs) *Past {
-	p := &Past{Problem: &o.p, Price: o.billed}
+func (b *Backtester) loadTrace(o *ReviewInputs) *LoadTrace {
+	p := &LoadTrace{Problem: &o.p, Price: o.billed}
 	for i := range o.p.Models {
 		p.Load = append(p.Load, nil)
 		for j := range o.p.Regions {
@@ -232,14 +232,14 @@ func (r *review) arrivedLoad(h *forecast.History, i, j int, from, to int64) []fl
 }
 
 // actualCounts returns the actual counts as orders; none when they are unknown at the beginning.
-func (b *Backtester) actualCounts(o *Inputs) []Order {
+func (b *Backtester) actualCounts(o *ReviewInputs) []TargetCounts {
 	counts := slices.Clone(b.o.Real)
-	slices.SortStableFunc(counts, func(a, b CountAt) int { return a.At.Compare(b.At) })
-	current := map[Count]int{} // by model, region and GPU, with zero replicas in the key
-	var keys []Count
-	var orders []Order
+	slices.SortStableFunc(counts, func(a, b ReplicaCountAt) int { return a.At.Compare(b.At) })
+	current := map[ReplicaCount]int{} // by model, region and GPU, with zero replicas in the key
+	var keys []ReplicaCount
+	var orders []TargetCounts
 	for n, c := range counts {
-		key := c.Count
+		key := c.ReplicaCount
 		key.Replicas = 0
 		if _, ok := current[key]; !ok {
 			keys = append(keys, key)
@@ -249,14 +249,14 @@ func (b *Backtester) actualCounts(o *Inputs) []Order {
 		if n+1 < len(counts) && (counts[n+1].At.Unix()/60-b.from <= minute) || minute >= b.to-b.from {
 			continue
 		}
-		var all []Count
+		var all []ReplicaCount
 		for _, k := range keys {
 			k.Replicas = current[k]
 			all = append(all, k)
 		}
 		r := o.review
 		r.setCounts(all)
-		orders = append(orders, Order{Minute: int(minute), Want: r.p.N})
+		orders = append(orders, TargetCounts{Minute: int(minute), Counts: r.p.N})
 	}
 	if len(orders) > 0 && orders[0].Minute > 0 {
 		return nil
@@ -265,7 +265,7 @@ func (b *Backtester) actualCounts(o *Inputs) []Order {
 }
 
 // assumptions returns the assumptions of all reviews, and how the rules are evaluated.
-func (b *Backtester) assumptions(first *Inputs) []string {
+func (b *Backtester) assumptions(first *ReviewInputs) []string {
 	out := []string{
 		"only interactive load minus cache hits is compared with capacity; batch work waits for idle capacity",
 		"every rule begins with ready replicas; later ones are billed from the time they are ordered",

@@ -63,7 +63,7 @@ func backtested(t *testing.T, h *forecast.History, o BacktestOptions) *Backtest 
 func TestBacktestFollowsPlans(t *testing.T) {
 	h := days(t, 3, same)
 	from := time.Unix(h.First*60, 0).Add(36 * time.Hour)
-	b := backtested(t, h, BacktestOptions{From: from, Real: []CountAt{{At: from.Add(-time.Hour), Count: standing(7, 7)[0]}, {At: from.Add(-time.Hour), Count: standing(7, 7)[1]}}})
+	b := backtested(t, h, BacktestOptions{From: from, Real: []ReplicaCountAt{{At: from.Add(-time.Hour), ReplicaCount: standing(7, 7)[0]}, {At: from.Add(-time.Hour), ReplicaCount: standing(7, 7)[1]}}})
 	var names []string
 	for _, f := range b.Rules {
 		names = append(names, f.Rule)
@@ -72,7 +72,7 @@ func TestBacktestFollowsPlans(t *testing.T) {
 		t.Fatalf("%v, %d reviews every %s", names, len(b.Reviews), b.Every)
 	}
 	planned, constant, actual := b.Rules[0], b.Rules[1], b.Rules[3]
-	if planned.MinutesAbove != 0 || planned.ReplicaHours > 0.7*constant.ReplicaHours || planned.TokensSent == 0 || constant.MostReplicas != 14 || math.Abs(actual.ReplicaHours-14*36) > 1e-6 {
+	if planned.OverloadMinutes != 0 || planned.ReplicaHours > 0.7*constant.ReplicaHours || planned.ForwardedTokens == 0 || constant.MaxReplicas != 14 || math.Abs(actual.ReplicaHours-14*36) > 1e-6 {
 		t.Errorf("%+v\n%+v\n%+v", planned, constant, actual)
 	}
 	if data, err := json.Marshal(b); err != nil || strings.Contains(string(data), "null") {

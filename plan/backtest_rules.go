@@ -12,7 +12,7 @@ const (
 
 // ConstantFleet returns counts sized for the peak of every model in every region over the whole
 // past, so it uses hindsight.
-func (p *Past) ConstantFleet() [][][]int {
+func (p *LoadTrace) ConstantFleet() [][][]int {
 	x := zeroCounts(p.Problem)
 	for i := range x {
 		for j := range x[i] {
@@ -31,14 +31,14 @@ func (p *Past) ConstantFleet() [][][]int {
 // Reactive returns the orders of a rule without a forecast. Every minute it compares the load of
 // the previous minute with the ordered capacity, starts replicas above 70 % of it and stops one
 // below 30 %, within min and max.
-func (p *Past) Reactive() []Order {
+func (p *LoadTrace) Reactive() []TargetCounts {
 	x := zeroCounts(p.Problem)
 	for i := range x {
 		for j := range x[i] {
 			p.addReplicas(x, i, j, knownAt(p.Load[i][j], 0)/reactiveOut, limitOr(p.Problem.Max, i, j, unlimited))
 		}
 	}
-	orders := []Order{{0, cloneCounts(x)}}
+	orders := []TargetCounts{{0, cloneCounts(x)}}
 	for m := 1; m < p.minutes(); m++ {
 		changed := false
 		for i := range x {
@@ -49,7 +49,7 @@ func (p *Past) Reactive() []Order {
 			}
 		}
 		if changed {
-			orders = append(orders, Order{m, cloneCounts(x)})
+			orders = append(orders, TargetCounts{m, cloneCounts(x)})
 		}
 	}
 	return orders
@@ -64,7 +64,7 @@ func knownAt(values []float64, at int) float64 {
 }
 
 // scaleReactively changes the counts of model i in region j for a load, and reports whether any changed.
-func (p *Past) scaleReactively(x [][][]int, i, j int, load float64) bool {
+func (p *LoadTrace) scaleReactively(x [][][]int, i, j int, load float64) bool {
 	has := p.Problem.carried(x, i, j)
 	switch {
 	case load > reactiveOut*has:
@@ -91,7 +91,7 @@ func (p *Past) scaleReactively(x [][][]int, i, j int, load float64) bool {
 
 // addReplicas adds replicas of model i in region j, the cheapest per throughput first, until they serve a
 // load and reach the minimum.
-func (p *Past) addReplicas(x [][][]int, i, j int, load float64, most int) {
+func (p *LoadTrace) addReplicas(x [][][]int, i, j int, load float64, most int) {
 	least := limitOr(p.Problem.Min, i, j, 0)
 	for sumCounts(x[i][j]) < most && (!meetsNeed(p.Problem.carried(x, i, j), load) || sumCounts(x[i][j]) < least) {
 		k := p.cheapest(x, i, j)
@@ -108,7 +108,7 @@ func (p *Past) addReplicas(x [][][]int, i, j int, load float64, most int) {
 
 // cheapest returns the GPU with free capacity in region j that serves model i at the lowest cost,
 // -1 for none.
-func (p *Past) cheapest(x [][][]int, i, j int) int {
+func (p *LoadTrace) cheapest(x [][][]int, i, j int) int {
 	best := -1
 	for k, theta := range p.Problem.Theta[i] {
 		used := 0
@@ -123,7 +123,7 @@ func (p *Past) cheapest(x [][][]int, i, j int) int {
 }
 
 // mostExpensive returns the GPU in use in region j that serves model i at the highest cost.
-func (p *Past) mostExpensive(x [][][]int, i, j int) int {
+func (p *LoadTrace) mostExpensive(x [][][]int, i, j int) int {
 	best := -1
 	for k, n := range x[i][j] {
 		if n > 0 && (best < 0 || p.priceRate(i, j, k) > p.priceRate(i, j, best)) {
@@ -135,7 +135,9 @@ func (p *Past) mostExpensive(x [][][]int, i, j int) int {
 
 // priceRate returns the price of serving a token a second of model i on GPU k; reserved capacity is
 // free.
-func (p *Past) priceRate(i, j, k int) float64 { return p.Problem.Price(j, k) / p.Problem.Theta[i][k] }
+func (p *LoadTrace) priceRate(i, j, k int) float64 {
+	return p.Problem.Price(j, k) / p.Problem.Theta[i][k]
+}
 
 // sumCounts returns the number of replicas on all GPUs.
 func sumCounts(row []int) int {

@@ -15,12 +15,12 @@ func (t *Backtest) WriteTable(w io.Writer) error {
 	rows := [][]string{{"RULE", "COST", "REPLICA-HOURS", "MAX REPLICAS", "OVERLOAD MINUTES", "OVERLOAD TOKENS", "OVERLOAD %", "FORWARDED TOKENS", "STARTED", "STOPPED"}}
 	for _, f := range t.Rules {
 		share := "-"
-		if f.ShareAbove != nil {
-			share = fmt.Sprintf("%.3f%%", 100**f.ShareAbove)
+		if f.OverloadShare != nil {
+			share = fmt.Sprintf("%.3f%%", 100**f.OverloadShare)
 		}
 		rows = append(rows, []string{
-			f.Rule, fmt.Sprintf("$%.2f", f.CostUSD), fmt.Sprintf("%.1f", f.ReplicaHours), strconv.Itoa(f.MostReplicas), strconv.Itoa(f.MinutesAbove),
-			formatRate(f.TokensAbove), share, formatRate(f.TokensSent), strconv.Itoa(f.Started), strconv.Itoa(f.Stopped),
+			f.Rule, fmt.Sprintf("$%.2f", f.CostUSD), fmt.Sprintf("%.1f", f.ReplicaHours), strconv.Itoa(f.MaxReplicas), strconv.Itoa(f.OverloadMinutes),
+			formatRate(f.OverloadTokens), share, formatRate(f.ForwardedTokens), strconv.Itoa(f.Started), strconv.Itoa(f.Stopped),
 		})
 	}
 	writeAligned(&b, rows, 1)

@@ -9,10 +9,10 @@ import (
 
 // pastOf is one model in one region on one GPU with a throughput of 1000 tokens a second at $6 an
 // hour, and a start-up time of two minutes.
-func pastOf(load ...float64) *Past {
+func pastOf(load ...float64) *LoadTrace {
 	p := one()
 	p.N, p.Alpha = [][][]int{{{0}}}, []float64{6}
-	return &Past{Problem: p, Load: [][][]float64{{load}}, Price: [][]float64{{6}}, StartUp: []int{2}}
+	return &LoadTrace{Problem: p, Load: [][][]float64{{load}}, Price: [][]float64{{6}}, StartUp: []int{2}}
 }
 
 func counts(n int) [][][]int { return [][][]int{{{n}}} }
@@ -22,22 +22,22 @@ func TestReplay(t *testing.T) {
 	nan := math.NaN()
 	for name, c := range map[string]struct {
 		load   []float64
-		orders []Order
-		want   Followed
+		orders []TargetCounts
+		want   RuleOutcome
 	}{
-		"enough":          {[]float64{1000, 2000}, []Order{{0, counts(2)}}, Followed{CostUSD: 0.4, MostReplicas: 2}},
-		"short":           {[]float64{1500}, []Order{{0, counts(1)}}, Followed{CostUSD: 0.1, MostReplicas: 1, MinutesAbove: 1, TokensAbove: 30_000}},
-		"starts late":     {[]float64{2000, 2000, 2000, 2000}, []Order{{0, counts(1)}, {1, counts(2)}}, Followed{CostUSD: 0.7, MostReplicas: 2, MinutesAbove: 3, TokensAbove: 180_000, Started: 1}},
-		"stops at once":   {[]float64{0, 0, 0}, []Order{{0, counts(3)}, {1, counts(1)}}, Followed{CostUSD: 0.5, MostReplicas: 3, Stopped: 2}},
-		"stops the late":  {[]float64{0, 0, 2000, 2000}, []Order{{0, counts(1)}, {1, counts(3)}, {2, counts(2)}}, Followed{CostUSD: 0.8, MostReplicas: 3, MinutesAbove: 1, TokensAbove: 60_000, Started: 2, Stopped: 1}},
-		"unknown minutes": {[]float64{nan, 500}, []Order{{0, counts(0)}}, Followed{MinutesAbove: 1, TokensAbove: 30_000}},
+		"enough":          {[]float64{1000, 2000}, []TargetCounts{{0, counts(2)}}, RuleOutcome{CostUSD: 0.4, MaxReplicas: 2}},
+		"short":           {[]float64{1500}, []TargetCounts{{0, counts(1)}}, RuleOutcome{CostUSD: 0.1, MaxReplicas: 1, OverloadMinutes: 1, OverloadTokens: 30_000}},
+		"starts late":     {[]float64{2000, 2000, 2000, 2000}, []TargetCounts{{0, counts(1)}, {1, counts(2)}}, RuleOutcome{CostUSD: 0.7, MaxReplicas: 2, OverloadMinutes: 3, OverloadTokens: 180_000, Started: 1}},
+		"stops at once":   {[]float64{0, 0, 0}, []TargetCounts{{0, counts(3)}, {1, counts(1)}}, RuleOutcome{CostUSD: 0.5, MaxReplicas: 3, Stopped: 2}},
+		"stops the late":  {[]float64{0, 0, 2000, 2000}, []TargetCounts{{0, counts(1)}, {1, counts(3)}, {2, counts(2)}}, RuleOutcome{CostUSD: 0.8, MaxReplicas: 3, OverloadMinutes: 1, OverloadTokens: 60_000, Started: 2, Stopped: 1}},
+		"unknown minutes": {[]float64{nan, 500}, []TargetCounts{{0, counts(0)}}, RuleOutcome{OverloadMinutes: 1, OverloadTokens: 30_000}},
 	} {
-		f, err := pastOf(c.load...).Follow("x", c.orders)
+		f, err := pastOf(c.load...).Replay("x", c.orders)
 		if err != nil {
 			t.Fatal(err)
 		}
 		c.want.Rule = "x"
-		c.want.ReplicaHours, c.want.ShareAbove = f.ReplicaHours, f.ShareAbove
+		c.want.ReplicaHours, c.want.OverloadShare = f.ReplicaHours, f.OverloadShare
 		if math.Abs(f.CostUSD-c.want.CostUSD) > 1e-9 || math.Abs(6*f.ReplicaHours-f.CostUSD) > 1e-9 {
 			t.Errorf("%s: cost %g, want %g; %g replica-hours", name, f.CostUSD, c.want.CostUSD, f.ReplicaHours)
 		}
@@ -48,13 +48,13 @@ func TestReplay(t *testing.T) {
 }
 
 func TestReplayRejectsBadOrders(t *testing.T) {
-	for want, orders := range map[string][]Order{
+	for want, orders := range map[string][]TargetCounts{
 		"following x: the first order must be for the first minute":           nil,
 		"following x: orders are not sorted: minute 1 is after 2":             {{0, counts(1)}, {2, counts(1)}, {1, counts(1)}},
 		"following x: the first order must be for the first minute\x00second": {{1, counts(1)}},
 	} {
 		want, _, _ = strings.Cut(want, "\x00")
-		if _, err := pastOf(1, 2, 3, 4).Follow("x", orders); err == nil || err.Error() != want {
+		if _, err := pastOf(1, 2, 3, 4).Replay("x", orders); err == nil || err.Error() != want {
 			t.Errorf("got %v, want %s", err, want)
 		}
 	}
@@ -70,35 +70,35 @@ func TestReplayEqualsSimpleReplay(t *testing.T) {
 			load[m] = float64(rng.IntN(5000))
 		}
 		p := pastOf(load...)
-		orders := []Order{{0, counts(rng.IntN(5))}}
+		orders := []TargetCounts{{0, counts(rng.IntN(5))}}
 		for m := 1; m < len(load); m++ {
 			if rng.IntN(3) == 0 {
-				orders = append(orders, Order{m, counts(rng.IntN(6))})
+				orders = append(orders, TargetCounts{m, counts(rng.IntN(6))})
 			}
 		}
-		f, err := p.Follow("x", orders)
+		f, err := p.Replay("x", orders)
 		if err != nil {
 			t.Fatal(err)
 		}
 		cost, above := twin(load, orders)
-		if math.Abs(f.CostUSD-cost) > 1e-9 || f.TokensAbove != above {
-			t.Fatalf("%d: %g and %g, the twin has %g and %g", n, f.CostUSD, f.TokensAbove, cost, above)
+		if math.Abs(f.CostUSD-cost) > 1e-9 || f.OverloadTokens != above {
+			t.Fatalf("%d: %g and %g, the twin has %g and %g", n, f.CostUSD, f.OverloadTokens, cost, above)
 		}
 	}
 }
 
 // twin keeps the minutes at which replicas are ready; the last one is stopped first.
-func twin(load []float64, orders []Order) (cost, above float64) {
+func twin(load []float64, orders []TargetCounts) (cost, above float64) {
 	var fleet []int
 	for m, v := range load {
 		for _, o := range orders {
 			if o.Minute != m {
 				continue
 			}
-			for len(fleet) > o.Want[0][0][0] {
+			for len(fleet) > o.Counts[0][0][0] {
 				fleet = fleet[:len(fleet)-1]
 			}
-			for len(fleet) < o.Want[0][0][0] {
+			for len(fleet) < o.Counts[0][0][0] {
 				at := m + 2
 				if m == 0 {
 					at = 0
@@ -128,24 +128,24 @@ func TestRules(t *testing.T) {
 	}
 	p := pastOf(load...)
 	p.Problem.Min, p.Problem.Max = [][]*int{{ptr(2)}}, [][]*int{{ptr(9)}}
-	constant, err := p.Follow("constant", []Order{{Want: p.ConstantFleet()}})
-	if err != nil || constant.MinutesAbove != 0 || constant.MostReplicas != 6 {
+	constant, err := p.Replay("constant", []TargetCounts{{Counts: p.ConstantFleet()}})
+	if err != nil || constant.OverloadMinutes != 0 || constant.MaxReplicas != 6 {
 		t.Errorf("%+v %v", constant, err)
 	}
 	orders := p.Reactive()
 	for _, o := range orders {
-		if n := o.Want[0][0][0]; n < 2 || n > 9 {
+		if n := o.Counts[0][0][0]; n < 2 || n > 9 {
 			t.Fatalf("minute %d: %d replicas", o.Minute, n)
 		}
 	}
-	reactive, err := p.Follow("reactive", orders)
+	reactive, err := p.Replay("reactive", orders)
 	if err != nil || reactive.Started == 0 || reactive.Stopped == 0 || reactive.CostUSD >= 1.5*constant.CostUSD {
 		t.Errorf("%+v %v", reactive, err)
 	}
 	for m := range load {
 		load[m] = 3400
 	}
-	if orders := p.Reactive(); len(orders) != 1 || orders[0].Want[0][0][0] != 5 {
+	if orders := p.Reactive(); len(orders) != 1 || orders[0].Counts[0][0][0] != 5 {
 		t.Errorf("constant load: %v", orders)
 	}
 }
@@ -158,12 +158,12 @@ func TestReplayMovesReplicasWithoutAGap(t *testing.T) {
 	q.Regions, q.N = []string{"us", "eu"}, [][][]int{{{0}, {0}}}
 	p.Load, p.Price, p.StartUp = [][][]float64{{p.Load[0][0], {0, 0, 0, 0}}}, [][]float64{{6}, {6}}, []int{2, 2}
 	in := func(us, eu int) [][][]int { return [][][]int{{{us}, {eu}}} }
-	f, err := p.Follow("x", []Order{{0, in(1, 0)}, {1, in(0, 1)}})
-	if err != nil || f.MinutesAbove != 0 || f.MostReplicas != 2 || math.Abs(f.CostUSD-0.6) > 1e-9 || f.Stopped != 1 {
+	f, err := p.Replay("x", []TargetCounts{{0, in(1, 0)}, {1, in(0, 1)}})
+	if err != nil || f.OverloadMinutes != 0 || f.MaxReplicas != 2 || math.Abs(f.CostUSD-0.6) > 1e-9 || f.Stopped != 1 {
 		t.Errorf("%+v %v", f, err)
 	}
-	f, err = p.Follow("x", []Order{{0, in(1, 0)}, {1, in(0, 1)}, {2, in(1, 0)}})
-	if err != nil || f.MinutesAbove != 0 || math.Abs(f.CostUSD-0.5) > 1e-9 || f.Stopped != 1 {
+	f, err = p.Replay("x", []TargetCounts{{0, in(1, 0)}, {1, in(0, 1)}, {2, in(1, 0)}})
+	if err != nil || f.OverloadMinutes != 0 || math.Abs(f.CostUSD-0.5) > 1e-9 || f.Stopped != 1 {
 		t.Errorf("%+v %v", f, err)
 	}
 }
@@ -179,11 +179,11 @@ func TestReplayBillsReservedCapacity(t *testing.T) {
 	if x[0][0][0] != 1 || x[0][0][1] != 3 {
 		t.Fatal(x)
 	}
-	f, err := p.Follow("constant", []Order{{Want: x}})
+	f, err := p.Replay("constant", []TargetCounts{{Counts: x}})
 	if err != nil || math.Abs(f.CostUSD-2*(6+3*3)/60.0) > 1e-9 {
 		t.Fatalf("%+v %v", f, err)
 	}
-	f, err = p.Follow("none", []Order{{Want: zeroCounts(q)}})
+	f, err = p.Replay("none", []TargetCounts{{Counts: zeroCounts(q)}})
 	if err != nil || math.Abs(f.CostUSD-2*9/60.0) > 1e-9 {
 		t.Fatalf("%+v %v", f, err)
 	}

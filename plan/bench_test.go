@@ -88,7 +88,7 @@ func BenchmarkSolve(b *testing.B) {
 				c := benchmarked(uint64(n%8 + 1))[at]
 				b.StartTimer()
 				scaled, unit := scale(c.p)
-				s := newSolver(scaled, Options{Gap: c.gap, Effort: c.effort})
+				s := newSolver(scaled, SolveOptions{Gap: c.gap, Effort: c.effort})
 				s.solveSubproblems()
 				r, err := s.result(c.p, unit)
 				if err != nil {
@@ -117,7 +117,7 @@ func TestPaperSizeIsProvenOptimal(t *testing.T) {
 	testkit.Slow(t)
 	for _, share := range []float64{3, 1.6, 1.1} {
 		p := withCapacity(random(rand.New(rand.NewPCG(3, 9)), paperSize), rand.New(rand.NewPCG(3, 10)), share)
-		got := solve(t, p, Options{Gap: 0.01, Effort: 5 * aSecond})
+		got := solve(t, p, SolveOptions{Gap: 0.01, Effort: 5 * aSecond})
 		if got.Status != StatusOptimal || got.Gap > 0.01 || p.Verify(got.X) != nil {
 			t.Errorf("capacity %g of the need: %s, gap %g", share, got.Status, got.Gap)
 		}
@@ -137,7 +137,7 @@ func TestLargestServicesAreProvenOptimal(t *testing.T) {
 		for seed := range uint64(2) {
 			p := kind.make(random(rand.New(rand.NewPCG(seed, 9)), size{models: 8, regions: 8, gpus: 4, windows: 4, most: 20}), rand.New(rand.NewPCG(seed, 12)))
 			p.Min = limits(rand.New(rand.NewPCG(seed, 13)), 8, 8, 0.3, 0, 4)
-			if got := solve(t, p, Options{}); got.Status != StatusOptimal {
+			if got := solve(t, p, SolveOptions{}); got.Status != StatusOptimal {
 				t.Errorf("%s, seed %d: %s, gap %g", kind.name, seed, got.Status, got.Gap)
 			}
 		}
@@ -151,7 +151,7 @@ func TestIndependentRegionsAreProvenOptimal(t *testing.T) {
 		p := random(rand.New(rand.NewPCG(seed, 9)), size{models: 9, regions: 12, gpus: 4, windows: 4, most: 16})
 		p.Epsilon = 1
 		withCapacity(p, rand.New(rand.NewPCG(seed, 10)), 1.4)
-		if r := solve(t, p, Options{}); r.Status != StatusOptimal {
+		if r := solve(t, p, SolveOptions{}); r.Status != StatusOptimal {
 			t.Errorf("seed %d: %s, gap %g", seed, r.Status, r.Gap)
 		}
 	}
@@ -162,7 +162,7 @@ func TestCountsAreFoundWithLittleEffort(t *testing.T) {
 	testkit.Slow(t)
 	for seed := range uint64(8) {
 		p := withCapacity(random(rand.New(rand.NewPCG(seed, 9)), size{models: 9, regions: 12, gpus: 4, windows: 4, most: 16}), rand.New(rand.NewPCG(seed, 10)), 1.3)
-		if r := solve(t, p, Options{Effort: 16_000_000}); r.X == nil || r.Gap > 0.1 {
+		if r := solve(t, p, SolveOptions{Effort: 16_000_000}); r.X == nil || r.Gap > 0.1 {
 			t.Errorf("seed %d: %s, gap %g", seed, r.Status, r.Gap)
 		}
 	}

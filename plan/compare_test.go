@@ -33,7 +33,7 @@ func TestSolveEqualsGLPK(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 11))
 		s := size{models: 1 + r.IntN(3), regions: 2 + r.IntN(2), gpus: 1 + r.IntN(3), windows: 4, most: 4 + r.IntN(8), bounds: 0.1}
 		p := kind.make(random(r, s), r)
-		got := solve(t, p, Options{Effort: 200_000_000})
+		got := solve(t, p, SolveOptions{Effort: 200_000_000})
 		want, status := glpk(t, glpsol, dir, statement{p}.writeLP)
 		outcomes[status]++
 		written, as := glpk(t, glpsol, dir, p.WriteLP)

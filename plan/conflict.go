@@ -132,7 +132,7 @@ func (p *Problem) provenInfeasible(work *int64) bool {
 
 // solveWithoutReasons solves a problem within the effort of one proof, without reasons.
 func (p *Problem) solveWithoutReasons(gap float64) *solver {
-	s := newSolver(p, Options{Gap: gap, Effort: proofEffort})
+	s := newSolver(p, SolveOptions{Gap: gap, Effort: proofEffort})
 	s.skipReasons = true
 	s.solveSubproblems()
 	return s

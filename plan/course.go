@@ -2,27 +2,27 @@ package plan
 
 import "time"
 
-// Course is the load of one model in one region over time, and the capacity that serves it. All
+// LoadCurve is the load of one model in one region over time, and the capacity that serves it. All
 // rates are uncached prompt tokens a second by minute. The time of the plan divides the past from
 // the forecast.
-type Course struct {
+type LoadCurve struct {
 	Model, Region string
-	// Past ends at the time of the plan; NaN is unknown.
+	// LoadTrace ends at the time of the plan; NaN is unknown.
 	Past []float64
 	// Mean is the forecast with its 90 % prediction interval; nil without a forecast. Planned is
 	// the load planned for: Mean raised to the planned peak, plus batch load.
 	Mean, Lo90, Hi90, Planned []float64
 	// PeakHigh is the 95 % quantile of the forecast's peak.
 	PeakHigh float64
-	// CapacityNow is the current throughput of the region's replicas of the model, CapacityThen the
+	// CurrentCapacity is the current throughput of the region's replicas of the model, PlannedCapacity the
 	// planned one, available StartUp after the plan; nil when there is no plan.
-	CapacityNow  float64
-	CapacityThen *float64
-	StartUp      time.Duration
+	CurrentCapacity float64
+	PlannedCapacity *float64
+	StartUp         time.Duration
 }
 
 // Peak returns the highest load planned for and its minute; 0, 0 for none.
-func (c Course) Peak() (tps float64, minute int) {
+func (c LoadCurve) Peak() (tps float64, minute int) {
 	for w, v := range c.Planned {
 		if v > tps {
 			tps, minute = v, w

@@ -20,10 +20,10 @@ func mixed(t *rapid.T) *Problem {
 	return rapid.SampledFrom(kinds).Draw(t, "kind").make(p, r)
 }
 
-var someEffort = Options{Effort: 500_000}
+var someEffort = SolveOptions{Effort: 500_000}
 
 // cheaper fails when b is proven to cost less than a can.
-func neverCheaper(t *rapid.T, a, b Result, what string) {
+func neverCheaper(t *rapid.T, a, b Solution, what string) {
 	t.Helper()
 	if a.Status == StatusInfeasible && b.X != nil {
 		t.Fatalf("%s made it possible", what)
@@ -151,7 +151,7 @@ func TestConflictingLimitsAreNamed(t *testing.T) {
 			q := *p
 			q.Capacity = cloneLimits(p.Capacity)
 			c.edit(&q)
-			got := solve(t, &q, Options{})
+			got := solve(t, &q, SolveOptions{})
 			if got.Status != StatusInfeasible || len(got.Infeasible) != 1 || got.Infeasible[0] != c.want {
 				t.Fatalf("%s %q, want %q", got.Status, got.Infeasible, c.want)
 			}
@@ -164,7 +164,7 @@ func TestReservedIsUsedFirst(t *testing.T) {
 	p := one()
 	p.GPUs, p.N, p.Theta, p.Alpha, p.Sigma = []string{"L4 reserved", "L4"}, [][][]int{{{0, 0}}}, [][]float64{{1000, 1000}}, []float64{0.5, 0.8}, [][]float64{{0.1, 0.1}}
 	p.Capacity, p.CapacityType = [][]*int{{ptr(3), nil}}, []string{"reserved", "on_demand"}
-	got := solve(t, p, Options{})
+	got := solve(t, p, SolveOptions{})
 	if got.X[0][0][0] != 3 || got.X[0][0][1] != 2 || math.Abs(got.Objective-(2*0.8+5*0.1)) > 1e-9 {
 		t.Fatalf("%v for %g", got.X, got.Objective)
 	}
@@ -177,7 +177,7 @@ func TestSwitchSavesTheStartCost(t *testing.T) {
 	p.Rho = [][][]float64{{{1000}}, {{5000}}}
 	cost := 0.25
 	p.Switch = [][]*float64{{nil}, {&cost}}
-	got := solve(t, p, Options{})
+	got := solve(t, p, SolveOptions{})
 	if want := 6*0.8 + 3*cost + 2*1; math.Abs(got.Objective-want) > 1e-9 || got.Status != StatusOptimal {
 		t.Fatalf("%s %v for %g, want %g", got.Status, got.X, got.Objective, want)
 	}
@@ -240,7 +240,7 @@ func TestColumnsConvertToCounts(t *testing.T) {
 // With little effort, load with an egress price still gets counts at the paper's size.
 func TestEgressIsSolvedWithLittleEffort(t *testing.T) {
 	p := withEgress(random(rand.New(rand.NewPCG(3, 9)), paperSize), rand.New(rand.NewPCG(3, 12)))
-	got := solve(t, p, Options{Effort: 3_000_000})
+	got := solve(t, p, SolveOptions{Effort: 3_000_000})
 	if got.Status != StatusFeasible || p.Verify(got.X) != nil || got.Bound > got.Objective {
 		t.Fatalf("%s, %g..%g", got.Status, got.Bound, got.Objective)
 	}
@@ -250,7 +250,7 @@ func TestEgressIsSolvedWithLittleEffort(t *testing.T) {
 func TestInterrupt(t *testing.T) {
 	p := withCapacity(random(rand.New(rand.NewPCG(2, 9)), size{models: 8, regions: 6, gpus: 4, windows: 6, most: 20}), rand.New(rand.NewPCG(2, 10)), 1.3)
 	asked := 0
-	got := solve(t, p, Options{Interrupt: func() bool { asked++; return asked > 5 }})
+	got := solve(t, p, SolveOptions{Interrupt: func() bool { asked++; return asked > 5 }})
 	if asked != 6 || got.X != nil && (got.Bound > got.Objective || p.Verify(got.X) != nil) {
 		t.Fatalf("asked %d times, %s %g..%g", asked, got.Status, got.Bound, got.Objective)
 	}

@@ -10,9 +10,9 @@ import (
 
 // Page is a capacity review as an HTML page.
 type Page struct {
-	Service  string
-	Proposal Proposal
-	Courses  []Course
+	Service    string
+	Proposal   Proposal
+	LoadCurves []LoadCurve
 }
 
 // WriteHTML writes the review as one self-contained page. The same review gives the same bytes,
@@ -23,8 +23,8 @@ func (p Page) WriteHTML(w io.Writer) error {
 	for _, c := range p.Proposal.Changes {
 		v.Rows = append(v.Rows, newChangeView(c))
 	}
-	v.Billed = slices.ContainsFunc(p.Proposal.Changes, func(c Change) bool { return c.CostPerHour != 0 })
-	for _, c := range p.Courses {
+	v.Billed = slices.ContainsFunc(p.Proposal.Changes, func(c ReplicaChange) bool { return c.CostPerHour != 0 })
+	for _, c := range p.LoadCurves {
 		v.Charts = append(v.Charts, p.chart(c))
 	}
 	return v.markup().Write(w)
@@ -46,12 +46,12 @@ type tile struct{ Name, Value, Below string }
 
 // changeView is one change.
 type changeView struct {
-	Change
+	ReplicaChange
 	Offering, CapacityName, Sign, Peak, Time, PlannedCapacity, UtilisationText, Money string
 }
 
-func newChangeView(c Change) changeView {
-	r := changeView{Change: c, Offering: c.GPU, Sign: "0", Peak: formatRate(c.ForecastPeakTPS), PlannedCapacity: formatRate(c.CapacityTPS), UtilisationText: "-", Money: "-"}
+func newChangeView(c ReplicaChange) changeView {
+	r := changeView{ReplicaChange: c, Offering: c.GPU, Sign: "0", Peak: formatRate(c.ForecastPeakTPS), PlannedCapacity: formatRate(c.CapacityTPS), UtilisationText: "-", Money: "-"}
 	if c.Capacity != nil {
 		r.CapacityName = strings.ReplaceAll(*c.Capacity, "_", " ")
 	}
@@ -134,7 +134,7 @@ func (p Page) headline() string {
 	}
 	var s string
 	switch {
-	case p.Proposal.Status == StatusInfeasible || p.Proposal.CostPerHour.Then == nil:
+	case p.Proposal.Status == StatusInfeasible || p.Proposal.CostPerHour.Planned == nil:
 		return describeStatus(p.Proposal)
 	case more == 0 && less == 0:
 		s = "No changes"
@@ -145,7 +145,7 @@ func (p Page) headline() string {
 	default:
 		s = fmt.Sprintf("Add %d %s and remove %d", more, plural(more), less)
 	}
-	now, then := p.Proposal.CostPerHour.Now, p.Proposal.CostPerHour.Then
+	now, then := p.Proposal.CostPerHour.Current, p.Proposal.CostPerHour.Planned
 	if now == nil || *now == *then {
 		return s + "; no change in cost."
 	}
@@ -166,18 +166,18 @@ func plural(n int) string {
 // tiles returns the values of the summary: cost, replicas, load.
 func (p Page) tiles() []tile {
 	var out []tile
-	if now, then := p.Proposal.CostPerHour.Now, p.Proposal.CostPerHour.Then; now != nil && then != nil {
+	if now, then := p.Proposal.CostPerHour.Current, p.Proposal.CostPerHour.Planned; now != nil && then != nil {
 		out = append(out, tile{"Cost per hour", fmt.Sprintf("%s → %s", dollars(*now), dollars(*then)), signed(HoursPerMonth*(*then-*now)) + " per month at this rate"})
 	}
 	now, then := 0, 0
 	for _, c := range p.Proposal.Changes {
-		now, then = now+c.Now, then+c.Then
+		now, then = now+c.Current, then+c.Planned
 	}
 	var peak, capacity, before float64
-	for _, c := range p.Courses {
-		before += c.CapacityNow
-		if c.CapacityThen != nil {
-			capacity += *c.CapacityThen
+	for _, c := range p.LoadCurves {
+		before += c.CurrentCapacity
+		if c.PlannedCapacity != nil {
+			capacity += *c.PlannedCapacity
 		}
 	}
 	peak, at := p.combinedPeak()
@@ -196,9 +196,9 @@ func (p Page) tiles() []tile {
 
 // combinedPeak returns the highest total load of all courses in one minute, and the minute.
 func (p Page) combinedPeak() (peak float64, minute int) {
-	for w := 0; len(p.Courses) > 0 && w < len(p.Courses[0].Planned); w++ {
+	for w := 0; len(p.LoadCurves) > 0 && w < len(p.LoadCurves[0].Planned); w++ {
 		var sum float64
-		for _, c := range p.Courses {
+		for _, c := range p.LoadCurves {
 			sum += c.Planned[w]
 		}
 		if sum > peak {

@@ -18,7 +18,7 @@ const (
 )
 
 // chartLegend is the legend of a course's lines and areas.
-var chartLegend = []chart.Key{
+var chartLegend = []chart.LegendEntry{
 	{Class: "past", Text: "the last day, means of 5 minutes"},
 	{Class: "mean", Text: "planned load"},
 	{Class: "band", Area: true, Text: "forecast, 90 % prediction interval"},
@@ -35,10 +35,10 @@ type loadChart struct {
 }
 
 // chart draws a course over minutes relative to the plan's time.
-func (p Page) chart(c Course) loadChart {
+func (p Page) chart(c LoadCurve) loadChart {
 	ahead := max(1, float64(len(c.Planned)))
 	peak, minute := c.Peak()
-	out := loadChart{Model: c.Model, Region: c.Region, Summary: p.summarise(c), AboveCapacity: peak > c.CapacityNow*(1+relTolerance)}
+	out := loadChart{Model: c.Model, Region: c.Region, Summary: p.summarise(c), AboveCapacity: peak > c.CurrentCapacity*(1+relTolerance)}
 	out.Title = fmt.Sprintf("%s in %s: %s", c.Model, c.Region, out.Summary)
 	out.Height = 150
 	out.X = chart.Scale{Low: -pastMinutes, High: ahead, Middle: 0, Share: pastShare}
@@ -54,7 +54,7 @@ func (p Page) chart(c Course) loadChart {
 	out.Lines = []chart.Line{
 		{Class: "divide", Points: []chart.Point{{X: 0, Y: 0}, {X: 0, Y: out.Y.High}}},
 		{Class: "past", Points: binPoints(binMeans(c.Past), -float64(len(c.Past)), pastBin)},
-		{Class: "stand", Points: []chart.Point{{X: -pastMinutes, Y: c.CapacityNow}, {X: ahead, Y: c.CapacityNow}}},
+		{Class: "stand", Points: []chart.Point{{X: -pastMinutes, Y: c.CurrentCapacity}, {X: ahead, Y: c.CurrentCapacity}}},
 		{Class: "then", Points: c.steps()},
 		{Class: "mean", Points: binPoints(c.Planned, 0, 1)},
 	}
@@ -71,10 +71,10 @@ func (p Page) chart(c Course) loadChart {
 }
 
 // scaleTop returns the upper end of the Y scale: the highest value and a margin.
-func scaleTop(c Course) float64 {
-	most := math.Max(c.CapacityNow, c.PeakHigh)
-	if c.CapacityThen != nil {
-		most = math.Max(most, *c.CapacityThen)
+func scaleTop(c LoadCurve) float64 {
+	most := math.Max(c.CurrentCapacity, c.PeakHigh)
+	if c.PlannedCapacity != nil {
+		most = math.Max(most, *c.PlannedCapacity)
 	}
 	for _, values := range [][]float64{binMeans(c.Past), c.Planned, c.Hi90} {
 		for _, v := range values {
@@ -115,11 +115,11 @@ func binPoints(values []float64, from float64, step int) []chart.Point {
 
 // steps returns the capacity over time: the current one until new replicas are ready, or the lower
 // one at once; nil without a plan.
-func (c Course) steps() []chart.Point {
-	if c.CapacityThen == nil {
+func (c LoadCurve) steps() []chart.Point {
+	if c.PlannedCapacity == nil {
 		return nil
 	}
-	now, then, from, end := c.CapacityNow, *c.CapacityThen, 0.0, float64(len(c.Planned))
+	now, then, from, end := c.CurrentCapacity, *c.PlannedCapacity, 0.0, float64(len(c.Planned))
 	if then > now {
 		from = min(end, c.StartUp.Minutes())
 	}
@@ -127,10 +127,10 @@ func (c Course) steps() []chart.Point {
 }
 
 // summarise describes a course: its planned peak and its capacity.
-func (p Page) summarise(c Course) string {
-	carries := formatRate(c.CapacityNow)
-	if c.CapacityThen != nil && *c.CapacityThen != c.CapacityNow {
-		carries += " → " + formatRate(*c.CapacityThen)
+func (p Page) summarise(c LoadCurve) string {
+	carries := formatRate(c.CurrentCapacity)
+	if c.PlannedCapacity != nil && *c.PlannedCapacity != c.CurrentCapacity {
+		carries += " → " + formatRate(*c.PlannedCapacity)
 	}
 	tps, minute := c.Peak()
 	if tps == 0 {

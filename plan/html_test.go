@@ -18,7 +18,7 @@ func aPage(t *testing.T, service string) Page {
 	p := twoRegions()
 	at := time.Date(2027, 1, 15, 14, 0, 0, 0, time.UTC)
 	then := 3000.0
-	c := Course{Model: "m", Region: "us", CapacityNow: 2000, CapacityThen: &then, StartUp: 10 * time.Minute, PeakHigh: 4400}
+	c := LoadCurve{Model: "m", Region: "us", CurrentCapacity: 2000, PlannedCapacity: &then, StartUp: 10 * time.Minute, PeakHigh: 4400}
 	for m := range 24 * 60 {
 		v := 1500 + 1000*math.Sin(float64(m)/200)
 		if m > 300 && m < 400 {
@@ -30,9 +30,9 @@ func aPage(t *testing.T, service string) Page {
 		v := 3000 + 16*float64(m)
 		c.Planned, c.Mean, c.Lo90, c.Hi90 = append(c.Planned, v), append(c.Mean, v-50), append(c.Lo90, v-300), append(c.Hi90, v+300)
 	}
-	dark := Course{Model: "m", Region: "eu", Planned: make([]float64, 60), CapacityNow: 2000}
-	proposal := proposal(t, p, Context{At: at, Horizon: time.Hour, Forecaster: "auto", Assumed: []string{"a <price> & more"}})
-	return Page{Service: service, Proposal: proposal, Courses: []Course{c, dark}}
+	dark := LoadCurve{Model: "m", Region: "eu", Planned: make([]float64, 60), CurrentCapacity: 2000}
+	proposal := proposal(t, p, ProposalContext{At: at, Horizon: time.Hour, Forecaster: "auto", Assumed: []string{"a <price> & more"}})
+	return Page{Service: service, Proposal: proposal, LoadCurves: []LoadCurve{c, dark}}
 }
 
 func htmlOf(t *testing.T, p Page) string {
@@ -81,7 +81,7 @@ func TestPageIsSelfContained(t *testing.T) {
 func TestPageEscapes(t *testing.T) {
 	const evil = `"><script>alert(1)</script>`
 	p := aPage(t, evil)
-	p.Courses[0].Model, p.Courses[0].Region, p.Proposal.Changes[0].Model, p.Proposal.Changes[0].Reason = evil, evil, evil, evil
+	p.LoadCurves[0].Model, p.LoadCurves[0].Region, p.Proposal.Changes[0].Model, p.Proposal.Changes[0].Reason = evil, evil, evil, evil
 	p.Proposal.Infeasible = []string{evil}
 	if text := htmlOf(t, p); strings.Contains(text, "<script") {
 		t.Error("a name became a tag")
@@ -94,7 +94,7 @@ func TestPageDrawsSteps(t *testing.T) {
 		now, then float64
 		from      float64 // minutes
 	}{"up": {1000, 3000, 10}, "down": {3000, 1000, 0}, "same": {2000, 2000, 0}} {
-		got := Course{CapacityNow: c.now, CapacityThen: &c.then, StartUp: 10 * time.Minute, Planned: make([]float64, 60)}.steps()
+		got := LoadCurve{CurrentCapacity: c.now, PlannedCapacity: &c.then, StartUp: 10 * time.Minute, Planned: make([]float64, 60)}.steps()
 		want := []chart.Point{{X: 0, Y: c.now}, {X: c.from, Y: c.now}, {X: c.from, Y: c.then}, {X: 60, Y: c.then}}
 		if !slices.Equal(got, want) {
 			t.Errorf("%s: %v, want %v", name, got, want)
@@ -107,7 +107,7 @@ func TestPageWithoutPlanOrForecast(t *testing.T) {
 	p := aPage(t, "chat")
 	for name, page := range map[string]Page{
 		"nothing":    {},
-		"infeasible": {Service: "chat", Proposal: Proposal{Status: StatusInfeasible, Infeasible: []string{"m in us: too much"}}, Courses: p.Courses},
+		"infeasible": {Service: "chat", Proposal: Proposal{Status: StatusInfeasible, Infeasible: []string{"m in us: too much"}}, LoadCurves: p.LoadCurves},
 		"unknown":    {Service: "chat", Proposal: Proposal{Status: StatusUnknown}},
 	} {
 		text := htmlOf(t, page)

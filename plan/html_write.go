@@ -70,7 +70,7 @@ func (v pageView) putChanges(p *chart.Page) {
 		p.Put(`<tr class="{}"><th scope="row">{}<small>{}</small></th>`, r.Class(), r.Region, r.Model)
 		p.Put(`<td class="text" data-name="runs on"><span>{}`, r.Offering)
 		p.PutIf(r.CapacityName != "", " <small>{}</small>", r.CapacityName)
-		p.Put(`</span></td><td data-name="current">{}</td><td class="sign" data-name="change">{}</td><td data-name="planned">{}</td>`, r.Now, r.Sign, r.Then)
+		p.Put(`</span></td><td data-name="current">{}</td><td class="sign" data-name="change">{}</td><td data-name="planned">{}</td>`, r.Current, r.Sign, r.Planned)
 		p.Put(`<td data-name="peak, tokens/s"><span>{}`, r.Peak)
 		p.PutIf(r.Time != "", " <small>{}</small>", r.Time)
 		p.Put(`</span></td><td data-name="planned capacity, tokens/s">{}</td><td data-name="region utilisation at peak">{}</td>`, r.PlannedCapacity, r.UtilisationText)
@@ -86,7 +86,7 @@ func (v pageView) putCharts(p *chart.Page) {
 		return
 	}
 	p.Put("<h2>Load and capacity</h2>\n")
-	p.PutKey(chartLegend...)
+	p.PutLegend(chartLegend...)
 	p.Put("<div class=\"charts\">\n")
 	for _, c := range v.Charts {
 		c.put(p)

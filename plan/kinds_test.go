@@ -63,7 +63,7 @@ func withTotals(p *Problem, r *rand.Rand) *Problem {
 	for i := range p.Models {
 		units := 0
 		for k := range p.GPUs {
-			units = max(units, unitsFor(p.GlobalNeed(i), p.Theta[i][k]))
+			units = max(units, unitsFor(p.GlobalDemand(i), p.Theta[i][k]))
 		}
 		if r.IntN(2) == 0 {
 			p.MinTotal[i] = ptr(units * 3 / 4)

@@ -177,8 +177,8 @@ func limitOr(rows [][]*int, a, b, fallback int) int {
 	return *rows[a][b]
 }
 
-// LocalNeed returns the load of model i that region j must serve itself: epsilon of its peak.
-func (p *Problem) LocalNeed(i, j int) float64 { return p.Epsilon * p.Peak(i, j) }
+// LocalDemand returns the load of model i that region j must serve itself: epsilon of its peak.
+func (p *Problem) LocalDemand(i, j int) float64 { return p.Epsilon * p.Peak(i, j) }
 
 // Peak returns the highest load of model i in region j over the windows.
 func (p *Problem) Peak(i, j int) float64 {
@@ -189,8 +189,8 @@ func (p *Problem) Peak(i, j int) float64 {
 	return peak
 }
 
-// GlobalNeed returns the highest load of model i in one window, summed over all regions.
-func (p *Problem) GlobalNeed(i int) float64 {
+// GlobalDemand returns the highest load of model i in one window, summed over all regions.
+func (p *Problem) GlobalDemand(i int) float64 {
 	var peak float64
 	for w := range p.Rho[i][0] {
 		var sum float64

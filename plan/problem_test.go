@@ -70,13 +70,13 @@ func FuzzReadProblem(f *testing.F) {
 		if err != nil || len(p.Models)*len(p.Regions)*len(p.GPUs) > 64 {
 			return
 		}
-		r, err := Solve(p, Options{Effort: 200_000})
+		r, err := Solve(p, SolveOptions{Effort: 200_000})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if r.X != nil && (p.Verify(r.X) != nil || r.Bound > r.Objective) {
 			t.Fatalf("%v: bound %g, cost %g", p.Verify(r.X), r.Bound, r.Objective)
 		}
-		_ = Propose(p, r, Context{})
+		_ = Propose(p, r, ProposalContext{})
 	})
 }

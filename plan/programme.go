@@ -90,8 +90,8 @@ func newProgramme(p *Problem, gap float64, work effort) *programme {
 // alone, or the minimum count alone. A further unit could be removed without breaking a row or
 // raising the cost.
 func (p *Problem) block(i, j int) block {
-	b := block{need: p.LocalNeed(i, j), min: limitOr(p.Min, i, j, 0), max: limitOr(p.Max, i, j, unlimited), egress: p.egressCostOf(i, j)}
-	all := p.GlobalNeed(i)
+	b := block{need: p.LocalDemand(i, j), min: limitOr(p.Min, i, j, 0), max: limitOr(p.Max, i, j, unlimited), egress: p.egressCostOf(i, j)}
+	all := p.GlobalDemand(i)
 	for k := range p.GPUs {
 		c := class{keepCost: p.Price(j, k), startCost: p.Sigma[i][k], theta: p.Theta[i][k], running: p.N[i][j][k]}
 		if p.canSwitch(i, k) && p.canSwitchVMs(j, k) {
@@ -256,7 +256,7 @@ func (c *programme) explainInfeasibleModel(i int) string {
 		}
 		all += reach
 	}
-	if need := c.p.GlobalNeed(i); !meetsNeed(all, need) {
+	if need := c.p.GlobalDemand(i); !meetsNeed(all, need) {
 		return fmt.Sprintf("over all regions: needs %.6g tokens a second, bounds and capacity allow %.6g", need, all)
 	}
 	return ""

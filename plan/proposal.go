@@ -18,10 +18,10 @@ type Proposal struct {
 	Bound     *float64 `json:"bound"`
 	Gap       *float64 `json:"gap"`
 	// SolveMillis is the duration of solving; the caller measures it.
-	SolveMillis float64     `json:"solve_ms"`
-	Status      Status      `json:"status"`
-	Changes     []Change    `json:"changes"`
-	CostPerHour CostPerHour `json:"cost_per_hour"`
+	SolveMillis float64         `json:"solve_ms"`
+	Status      SolveStatus     `json:"status"`
+	Changes     []ReplicaChange `json:"changes"`
+	CostPerHour CostPerHour     `json:"cost_per_hour"`
 	// Infeasible lists the constraints that cannot be met, Assumed the assumptions for unknown
 	// values.
 	Infeasible []string `json:"infeasible"`
@@ -30,20 +30,20 @@ type Proposal struct {
 
 // CostPerHour is the billed price of the replicas, in USD an hour, without starts.
 type CostPerHour struct {
-	Now  *float64 `json:"now"`
-	Then *float64 `json:"then"`
+	Current *float64 `json:"now"`
+	Planned *float64 `json:"then"`
 }
 
-// Change is the change of one model in one region on one GPU.
-type Change struct {
+// ReplicaChange is the change of one model in one region on one GPU.
+type ReplicaChange struct {
 	Model  string `json:"model"`
 	Region string `json:"region"`
 	GPU    string `json:"gpu"`
 	// Capacity is the planned capacity type; nil for a bare problem.
 	Capacity *string `json:"capacity"`
-	Now      int     `json:"now"`
+	Current  int     `json:"now"`
 	Delta    int     `json:"delta"`
-	Then     int     `json:"then"`
+	Planned  int     `json:"then"`
 	// ForecastPeakTPS is the forecast peak of the model in the region, in uncached prompt tokens a
 	// second.
 	ForecastPeakTPS float64 `json:"forecast_peak_tps"`
@@ -56,14 +56,14 @@ type Change struct {
 	// Reclaim the number of new ones that are reclaimed from it.
 	Donate  int `json:"donate"`
 	Reclaim int `json:"reclaim"`
-	// Switched is the number of new replicas on VMs that other models free.
-	Switched int `json:"switched"`
+	// SwitchedVMs is the number of new replicas on VMs that other models free.
+	SwitchedVMs int `json:"switched"`
 	// PeakAt is the time of the forecast peak; nil when unknown.
 	PeakAt *time.Time `json:"peak_at"`
-	// SentTPS is the part of its peak that the region sends to others, TakenTPS the maximum that it
+	// ForwardedTPS is the part of its peak that the region sends to others, ReceivedTPS the maximum that it
 	// serves for others; both over all its replicas of the model.
-	SentTPS  float64 `json:"sent_tps"`
-	TakenTPS float64 `json:"taken_tps"`
+	ForwardedTPS float64 `json:"sent_tps"`
+	ReceivedTPS  float64 `json:"taken_tps"`
 	// CostPerHour is the change of the billed price of the row's replicas, in USD an hour; below 0
 	// for a saving.
 	CostPerHour float64 `json:"cost_change_per_hour"`
@@ -72,9 +72,9 @@ type Change struct {
 	Reason  string   `json:"reason"`
 }
 
-// Context is the part of a Proposal beyond the problem and its solution. The zero value is for a
+// ProposalContext is the part of a Proposal beyond the problem and its solution. The zero value is for a
 // bare problem.
-type Context struct {
+type ProposalContext struct {
 	At         time.Time // zero = unknown
 	Horizon    time.Duration
 	Forecaster string
@@ -94,16 +94,16 @@ type Context struct {
 }
 
 // Propose converts a result to a proposal.
-func Propose(p *Problem, r Result, c Context) Proposal {
+func Propose(p *Problem, r Solution, c ProposalContext) Proposal {
 	out := Proposal{
-		Horizon: known(forecast.ShortDuration(c.Horizon)), Forecaster: known(c.Forecaster), Status: r.Status, Changes: []Change{},
+		Horizon: known(forecast.ShortDuration(c.Horizon)), Forecaster: known(c.Forecaster), Status: r.Status, Changes: []ReplicaChange{},
 		Infeasible: append([]string{}, r.Infeasible...), Assumed: append([]string{}, c.Assumed...),
 	}
 	if !c.At.IsZero() {
 		out.At = &c.At
 	}
 	now := c.billed(p, p.N)
-	out.CostPerHour.Now = &now
+	out.CostPerHour.Current = &now
 	if r.Status != StatusInfeasible {
 		out.Bound = &r.Bound
 	}
@@ -111,8 +111,8 @@ func Propose(p *Problem, r Result, c Context) Proposal {
 		return out
 	}
 	then := c.billed(p, r.X)
-	out.Objective, out.Gap, out.CostPerHour.Then = &r.Objective, &r.Gap, &then
-	w := reasonWriter{Problem: p, Context: c, x: r.X, rules: newRules(p)}
+	out.Objective, out.Gap, out.CostPerHour.Planned = &r.Objective, &r.Gap, &then
+	w := reasonWriter{Problem: p, ProposalContext: c, x: r.X, rules: newRules(p)}
 	for i := range p.Models {
 		w.flows = p.flows(r.X, i)
 		for j := range p.Regions {
@@ -143,7 +143,7 @@ func known(s string) *string {
 }
 
 // billed returns the billed price of counts x, in USD an hour. Reserved capacity is billed whole.
-func (c Context) billed(p *Problem, x [][][]int) float64 {
+func (c ProposalContext) billed(p *Problem, x [][][]int) float64 {
 	var sum float64
 	for j := range p.Regions {
 		for k := range p.GPUs {
@@ -161,7 +161,7 @@ func (c Context) billed(p *Problem, x [][][]int) float64 {
 }
 
 // price returns the billed price of a replica on GPU k in region j.
-func (c Context) price(p *Problem, j, k int) float64 {
+func (c ProposalContext) price(p *Problem, j, k int) float64 {
 	switch {
 	case c.Billed != nil:
 		return c.Billed[j][k]
@@ -172,7 +172,7 @@ func (c Context) price(p *Problem, j, k int) float64 {
 }
 
 // carried returns the throughput of counts x of model i in region j.
-func (p *Problem) carried(x [][][]int, i, j int) float64 { return p.Carried(i, x[i][j]) }
+func (p *Problem) carried(x [][][]int, i, j int) float64 { return p.Throughput(i, x[i][j]) }
 
 // bindingRows names the rows that one replica less would break, or else those that one more would.
 func (p *Problem) bindingRows(x [][][]int, i, j, k int) []string {
@@ -186,14 +186,14 @@ func (p *Problem) bindingRows(x [][][]int, i, j, k int) []string {
 	}
 	theta := p.Theta[i][k]
 	if x[i][j][k] > 0 {
-		if !meetsNeed(p.carried(x, i, j)-theta, p.LocalNeed(i, j)) {
+		if !meetsNeed(p.carried(x, i, j)-theta, p.LocalDemand(i, j)) {
 			out = append(out, "local demand")
 		}
 		var all float64
 		for r := range p.Regions {
 			all += p.carried(x, i, r)
 		}
-		if !meetsNeed(all-theta, p.GlobalNeed(i)) {
+		if !meetsNeed(all-theta, p.GlobalDemand(i)) {
 			out = append(out, "demand over all regions")
 		}
 		if least := limitOr(p.Min, i, j, 0); count <= least {

@@ -7,19 +7,19 @@ import (
 	"time"
 )
 
-func proposal(t *testing.T, p *Problem, c Context) Proposal {
+func proposal(t *testing.T, p *Problem, c ProposalContext) Proposal {
 	t.Helper()
-	return Propose(p, solve(t, p, Options{}), c)
+	return Propose(p, solve(t, p, SolveOptions{}), c)
 }
 
 func TestProposalGrows(t *testing.T) {
 	p := one()
-	got := proposal(t, p, Context{
+	got := proposal(t, p, ProposalContext{
 		At: time.Unix(0, 0).UTC(), Horizon: time.Hour, Forecaster: "auto", Capacity: "on_demand",
 		Donated: [][][]int{{{2}}}, Billed: [][]float64{{0}}, Assumed: []string{"something"},
 	})
 	c := got.Changes[0]
-	if c.Now != 2 || c.Delta != 3 || c.Then != 5 || c.Reclaim != 2 || c.Donate != 0 || *c.Capacity != "on_demand" {
+	if c.Current != 2 || c.Delta != 3 || c.Planned != 5 || c.Reclaim != 2 || c.Donate != 0 || *c.Capacity != "on_demand" {
 		t.Fatalf("%+v", c)
 	}
 	if c.ForecastPeakTPS != 4200 || c.CapacityTPS != 5000 || *c.Utilisation != 0.84 {
@@ -29,7 +29,7 @@ func TestProposalGrows(t *testing.T) {
 	if c.Reason != want {
 		t.Fatalf("%q, want %q", c.Reason, want)
 	}
-	if *got.CostPerHour.Now != 0 || *got.CostPerHour.Then != 0 || !got.Changed() || *got.Horizon != "1h" {
+	if *got.CostPerHour.Current != 0 || *got.CostPerHour.Planned != 0 || !got.Changed() || *got.Horizon != "1h" {
 		t.Fatalf("%+v", got)
 	}
 }
@@ -38,13 +38,13 @@ func TestProposalShrinks(t *testing.T) {
 	p := one()
 	p.N[0][0][0], p.Min, p.Rho[0][0] = 4, [][]*int{{ptr(1)}}, []float64{0}
 	for donate, verb := range map[bool]string{true: "donate", false: "remove"} {
-		c := proposal(t, p, Context{Donate: donate}).Changes[0]
+		c := proposal(t, p, ProposalContext{Donate: donate}).Changes[0]
 		if c.Delta != -3 || (c.Donate == 3) != donate || !strings.Contains(c.Reason, verb+" 3") || !strings.Contains(c.Reason, "bound by min 1") {
 			t.Fatalf("donate %v: %+v", donate, c)
 		}
 	}
 	p.N[0][0][0], p.Min = 0, nil
-	if got := proposal(t, p, Context{}); len(got.Changes) != 0 || got.Changed() {
+	if got := proposal(t, p, ProposalContext{}); len(got.Changes) != 0 || got.Changed() {
 		t.Fatalf("nothing to do: %+v", got.Changes)
 	}
 }
@@ -53,7 +53,7 @@ func TestProposalShrinks(t *testing.T) {
 func TestProposalJSON(t *testing.T) {
 	p := one()
 	p.Max = [][]*int{{ptr(1)}}
-	data, err := json.Marshal(proposal(t, p, Context{}))
+	data, err := json.Marshal(proposal(t, p, ProposalContext{}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func TestProposalJSON(t *testing.T) {
 func TestBinding(t *testing.T) {
 	p := one()
 	p.Rho[0][0], p.Epsilon, p.Capacity, p.Max = []float64{3000}, 1, [][]*int{{ptr(3)}}, [][]*int{{ptr(3)}}
-	got := strings.Join(proposal(t, p, Context{}).Changes[0].Binding, "; ")
+	got := strings.Join(proposal(t, p, ProposalContext{}).Changes[0].Binding, "; ")
 	if got != "local demand; demand over all regions; max 3; capacity 3" {
 		t.Fatal(got)
 	}
@@ -82,7 +82,7 @@ func TestTable(t *testing.T) {
 	p.Rho = [][][]float64{{{4200, 0}, {0, 4200}}, {{10, 10}, {0, 0}}}
 	p.Min, p.Max = nil, nil
 	var b strings.Builder
-	got := proposal(t, p, Context{At: time.Unix(0, 0).UTC(), Horizon: time.Hour, Forecaster: "auto", Donate: true, Assumed: []string{"this and that"}})
+	got := proposal(t, p, ProposalContext{At: time.Unix(0, 0).UTC(), Horizon: time.Hour, Forecaster: "auto", Donate: true, Assumed: []string{"this and that"}})
 	got.SolveMillis = 1.25
 	if err := got.WriteTable(&b); err != nil {
 		t.Fatal(err)
@@ -90,7 +90,7 @@ func TestTable(t *testing.T) {
 	golden(t, "table.txt", []byte(b.String()))
 	b.Reset()
 	p.Capacity = [][]*int{{ptr(0)}, {ptr(1)}}
-	if err := proposal(t, p, Context{}).WriteTable(&b); err != nil {
+	if err := proposal(t, p, ProposalContext{}).WriteTable(&b); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "table-infeasible.txt", []byte(b.String()))

@@ -12,7 +12,7 @@ import (
 // reasonWriter writes the reasons for counts x of a problem; flows is of one model.
 type reasonWriter struct {
 	*Problem
-	Context
+	ProposalContext
 	x     [][][]int
 	rules *rules
 	flows []flow
@@ -30,7 +30,7 @@ func (w *reasonWriter) capacity(k int) string {
 	if w.CapacityType != nil && w.CapacityType[k] != "" {
 		return w.CapacityType[k]
 	}
-	return w.Context.Capacity
+	return w.ProposalContext.Capacity
 }
 
 // rows groups the columns with current or planned replicas of model i in region j by name.
@@ -51,16 +51,16 @@ func (w *reasonWriter) rows(i, j int) [][]int {
 }
 
 // changeOf returns the proposal's row for some columns of model i in region j.
-func (w *reasonWriter) changeOf(i, j int, columns []int) Change {
+func (w *reasonWriter) changeOf(i, j int, columns []int) ReplicaChange {
 	p := w.Problem
-	ch := Change{
+	ch := ReplicaChange{
 		Model: p.Models[i], Region: p.Regions[j], GPU: w.gpu(columns[0]), Capacity: known(w.capacity(columns[0])), ForecastPeakTPS: p.Peak(i, j),
-		SentTPS: w.flows[j].sent, TakenTPS: w.flows[j].taken, PeakAt: w.peakAt(w.flows[j].peak), Binding: []string{},
+		ForwardedTPS: w.flows[j].sent, ReceivedTPS: w.flows[j].taken, PeakAt: w.peakAt(w.flows[j].peak), Binding: []string{},
 	}
 	donated := 0
 	for _, k := range columns {
 		n, then := p.N[i][j][k], w.x[i][j][k]
-		ch.Now, ch.Then = ch.Now+n, ch.Then+then
+		ch.Current, ch.Planned = ch.Current+n, ch.Planned+then
 		ch.CapacityTPS += p.Theta[i][k] * float64(then)
 		if !p.Reserved(k) {
 			ch.CostPerHour += w.price(p, j, k) * float64(then-n)
@@ -68,14 +68,14 @@ func (w *reasonWriter) changeOf(i, j int, columns []int) Change {
 		if w.Donated != nil {
 			donated += w.Donated[i][j][k]
 		}
-		ch.Switched += p.switchedVMs(w.x, j, k)[i]
+		ch.SwitchedVMs += p.switchedVMs(w.x, j, k)[i]
 		for _, b := range append(p.bindingRows(w.x, i, j, k), w.bindingCovers(i, j, k)...) {
 			if !slices.Contains(ch.Binding, b) {
 				ch.Binding = append(ch.Binding, b)
 			}
 		}
 	}
-	ch.Delta = ch.Then - ch.Now
+	ch.Delta = ch.Planned - ch.Current
 	if all := p.carried(w.x, i, j); all > 0 {
 		u := ch.ForecastPeakTPS / all
 		ch.Utilisation = &u
@@ -125,7 +125,7 @@ func (w *reasonWriter) peakAt(peak int) *time.Time {
 }
 
 // reason returns a sentence on why the count changes or stays.
-func (w *reasonWriter) reason(c Change, i, j int) string {
+func (w *reasonWriter) reason(c ReplicaChange, i, j int) string {
 	peak := "no load forecast"
 	if c.ForecastPeakTPS > 0 {
 		peak = fmt.Sprintf("peak of %s tokens/s", formatRate(c.ForecastPeakTPS))
@@ -148,7 +148,7 @@ func (w *reasonWriter) reason(c Change, i, j int) string {
 		}
 		do = fmt.Sprintf("%s %d, capacity %s remains%s", verb, -c.Delta, after, w.describeCostChange(c))
 	default:
-		do = fmt.Sprintf("keep %d", c.Then)
+		do = fmt.Sprintf("keep %d", c.Planned)
 	}
 	why := "; no constraint needs more"
 	if len(c.Binding) > 0 {
@@ -158,10 +158,10 @@ func (w *reasonWriter) reason(c Change, i, j int) string {
 }
 
 // describeCurrent describes the current capacity.
-func (w *reasonWriter) describeCurrent(c Change, i, j int) string {
+func (w *reasonWriter) describeCurrent(c ReplicaChange, i, j int) string {
 	has := w.carried(w.N, i, j)
 	own := 0.0
-	if c.Now > 0 {
+	if c.Current > 0 {
 		for _, k := range w.rows(i, j) {
 			if w.gpu(k[0]) == c.GPU && (c.Capacity == nil || w.capacity(k[0]) == *c.Capacity) {
 				for _, k := range k {
@@ -174,25 +174,25 @@ func (w *reasonWriter) describeCurrent(c Change, i, j int) string {
 	case has == 0:
 		return "0 running"
 	case own == has:
-		return fmt.Sprintf("%d x %s serve up to %s", c.Now, c.GPU, formatRate(has))
+		return fmt.Sprintf("%d x %s serve up to %s", c.Current, c.GPU, formatRate(has))
 	}
 	return fmt.Sprintf("all replicas there serve up to %s", formatRate(has))
 }
 
 // describeNewReplicas describes where new replicas come from when not from a new VM.
-func describeNewReplicas(c Change) string {
+func describeNewReplicas(c ReplicaChange) string {
 	s := ""
 	if c.Reclaim > 0 {
 		s += fmt.Sprintf(", %d of them reclaimed", c.Reclaim)
 	}
-	if c.Switched > 0 {
-		s += fmt.Sprintf(", %d of them on machines that other models free", min(c.Switched, c.Delta))
+	if c.SwitchedVMs > 0 {
+		s += fmt.Sprintf(", %d of them on machines that other models free", min(c.SwitchedVMs, c.Delta))
 	}
 	return s
 }
 
 // describeCostChange describes the change in cost.
-func (w *reasonWriter) describeCostChange(c Change) string {
+func (w *reasonWriter) describeCostChange(c ReplicaChange) string {
 	switch {
 	case c.CostPerHour > 0:
 		return fmt.Sprintf(", $%.2f/h more", c.CostPerHour)

@@ -20,7 +20,7 @@ func twoRegions() *Problem {
 // forwarding between regions.
 func TestReasons(t *testing.T) {
 	p := twoRegions()
-	got := proposal(t, p, Context{At: time.Date(2027, 1, 15, 14, 0, 0, 0, time.UTC), Horizon: time.Hour})
+	got := proposal(t, p, ProposalContext{At: time.Date(2027, 1, 15, 14, 0, 0, 0, time.UTC), Horizon: time.Hour})
 	for at, want := range []string{
 		"peak of 4000 tokens/s at 14:00; 2 x L4 serve up to 2000: add 1 for capacity 3000, $0.80/h more; eu serves 1000 of the peak; bound by local demand, demand over all regions",
 		"peak of 2000 tokens/s at 14:30; 2 x L4 serve up to 2000: keep 2; serves up to 1000 of us's load; bound by local demand, demand over all regions",
@@ -29,10 +29,10 @@ func TestReasons(t *testing.T) {
 			t.Errorf("got  %q\nwant %q", got.Changes[at].Reason, want)
 		}
 	}
-	if c := got.Changes[0]; c.SentTPS != 1000 || c.TakenTPS != 0 || c.CostPerHour != 0.8 || !c.PeakAt.Equal(time.Date(2027, 1, 15, 14, 0, 0, 0, time.UTC)) {
+	if c := got.Changes[0]; c.ForwardedTPS != 1000 || c.ReceivedTPS != 0 || c.CostPerHour != 0.8 || !c.PeakAt.Equal(time.Date(2027, 1, 15, 14, 0, 0, 0, time.UTC)) {
 		t.Errorf("%+v", c)
 	}
-	if c := got.Changes[1]; c.SentTPS != 0 || c.TakenTPS != 1000 || c.CostPerHour != 0 {
+	if c := got.Changes[1]; c.ForwardedTPS != 0 || c.ReceivedTPS != 1000 || c.CostPerHour != 0 {
 		t.Errorf("%+v", c)
 	}
 }
@@ -42,9 +42,9 @@ func TestReservedIsBilledInWhole(t *testing.T) {
 	p := twoRegions()
 	p.GPUs, p.Theta, p.Alpha, p.Sigma = []string{"L4", "L4 (reserved)"}, [][]float64{{1000, 1000}}, []float64{0.8, 0.4}, [][]float64{{0.1, 0.1}}
 	p.N, p.Capacity, p.CapacityType = [][][]int{{{0, 0}, {0, 0}}}, [][]*int{{nil, ptr(3)}, {nil, ptr(5)}}, []string{"on_demand", "reserved"}
-	got := proposal(t, p, Context{Columns: []string{"L4", "L4"}})
-	if *got.CostPerHour.Now != 8*0.4 || *got.CostPerHour.Then != 8*0.4 {
-		t.Fatalf("now %g, then %g", *got.CostPerHour.Now, *got.CostPerHour.Then)
+	got := proposal(t, p, ProposalContext{Columns: []string{"L4", "L4"}})
+	if *got.CostPerHour.Current != 8*0.4 || *got.CostPerHour.Planned != 8*0.4 {
+		t.Fatalf("now %g, then %g", *got.CostPerHour.Current, *got.CostPerHour.Planned)
 	}
 	for _, c := range got.Changes {
 		if c.GPU != "L4" || *c.Capacity != "reserved" || c.CostPerHour != 0 || !strings.Contains(c.Reason, "already paid") {
@@ -58,8 +58,8 @@ func TestColumnsWithOneNameShareARow(t *testing.T) {
 	p := twoRegions()
 	p.GPUs, p.Theta, p.Alpha, p.Sigma = []string{"L4 (base)", "L4"}, [][]float64{{1000, 1000}}, []float64{0.3, 0.8}, [][]float64{{0, 0}}
 	p.N, p.Capacity = [][][]int{{{1, 1}, {0, 2}}}, [][]*int{{ptr(1), nil}, {ptr(1), nil}}
-	got := proposal(t, p, Context{Columns: []string{"L4", "L4"}, Billed: [][]float64{{0.8, 0.8}, {0.8, 0.8}}})
-	if len(got.Changes) != 2 || got.Changes[0].Now != 2 || got.Changes[0].Then != 3 || got.Changes[0].CapacityTPS != 3000 {
+	got := proposal(t, p, ProposalContext{Columns: []string{"L4", "L4"}, Billed: [][]float64{{0.8, 0.8}, {0.8, 0.8}}})
+	if len(got.Changes) != 2 || got.Changes[0].Current != 2 || got.Changes[0].Planned != 3 || got.Changes[0].CapacityTPS != 3000 {
 		t.Fatalf("%+v", got.Changes)
 	}
 	if !strings.Contains(got.Changes[0].Reason, "2 x L4 serve up to 2000") {
@@ -75,13 +75,13 @@ func TestReasonNamesSwitchedMachines(t *testing.T) {
 	p.Rho = [][][]float64{{{2000}, {0}}, {{100}, {0}}}
 	swap := 0.1
 	p.Switch = [][]*float64{{&swap}, {&swap}}
-	got := proposal(t, p, Context{})
-	if c := got.Changes[0]; c.Delta != 1 || c.Switched != 1 || !strings.Contains(c.Reason, "1 of them on machines that other models free") {
+	got := proposal(t, p, ProposalContext{})
+	if c := got.Changes[0]; c.Delta != 1 || c.SwitchedVMs != 1 || !strings.Contains(c.Reason, "1 of them on machines that other models free") {
 		t.Fatalf("%+v", got.Changes)
 	}
 }
 
-// Load that one region sends another receives, and no region receives more than its free capacity.
+// EndpointForecast that one region sends another receives, and no region receives more than its free capacity.
 func TestFlowsBalance(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 7))
 	for n := range 300 {
@@ -123,7 +123,7 @@ func TestSurviveNamedRegions(t *testing.T) {
 	cost := func(survive bool, names ...string) float64 {
 		q := *p
 		q.Survive, q.SurviveRegions = survive, names
-		r := solve(t, &q, Options{})
+		r := solve(t, &q, SolveOptions{})
 		for _, lost := range names {
 			left := 0.0
 			for j, name := range q.Regions {
@@ -146,7 +146,7 @@ func TestSurviveNamedRegions(t *testing.T) {
 	}
 	gone := twoRegions()
 	gone.Survive = true
-	for _, c := range proposal(t, gone, Context{}).Changes {
+	for _, c := range proposal(t, gone, ProposalContext{}).Changes {
 		other := map[string]string{"us": "eu", "eu": "us"}[c.Region]
 		if !strings.Contains(c.Reason, "loss of "+other) {
 			t.Errorf("%s: %s", c.Region, c.Reason)
@@ -154,11 +154,11 @@ func TestSurviveNamedRegions(t *testing.T) {
 	}
 	tight := twoRegions()
 	tight.N, tight.Rho, tight.Survive, tight.SurviveRegions = [][][]int{{{0}, {0}}}, [][][]float64{{{4000.0000000000005}, {0}}}, true, []string{"us"}
-	if r := solve(t, tight, Options{}); r.Status != StatusOptimal || r.X[0][1][0] != 4 {
+	if r := solve(t, tight, SolveOptions{}); r.Status != StatusOptimal || r.X[0][1][0] != 4 {
 		t.Errorf("a load that rounding put above four replicas: %+v", r)
 	}
 	p.Survive, p.SurviveRegions = true, []string{"mars"}
-	if _, err := Solve(p, Options{}); fmt.Sprint(err) != `survive_regions[0]: must be one of the regions, got "mars"` {
+	if _, err := Solve(p, SolveOptions{}); fmt.Sprint(err) != `survive_regions[0]: must be one of the regions, got "mars"` {
 		t.Error(err)
 	}
 }

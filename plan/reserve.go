@@ -30,14 +30,14 @@ type Reservation struct {
 }
 
 // ReservedLoad is a model's load in one region, or, when Region is nil, in all together. PeakTPS
-// and LeastTPS are uncached prompt tokens a second; PeakOverLeast is nil where the least is 0.
+// and MinTPS are uncached prompt tokens a second; PeakOverMin is nil where the least is 0.
 type ReservedLoad struct {
-	Model         string    `json:"model"`
-	Region        *string   `json:"region"`
-	PeakTPS       float64   `json:"peak_tps"`
-	PeakAt        time.Time `json:"peak_at"`
-	LeastTPS      float64   `json:"least_tps"`
-	PeakOverLeast *float64  `json:"peak_over_least"`
+	Model       string    `json:"model"`
+	Region      *string   `json:"region"`
+	PeakTPS     float64   `json:"peak_tps"`
+	PeakAt      time.Time `json:"peak_at"`
+	MinTPS      float64   `json:"least_tps"`
+	PeakOverMin *float64  `json:"peak_over_least"`
 }
 
 // ReservedRow is the number of replicas to commit to: for the region's own peak, and for the peak
@@ -54,7 +54,7 @@ type ReservedRow struct {
 // month. Committed replicas are billed all the time; OnDemand is the number of additional ones in
 // the busiest step.
 type ReservedCost struct {
-	Way          string  `json:"way"` // own_peaks, global_peak, mixed or on_demand
+	Option       string  `json:"way"` // own_peaks, global_peak, mixed or on_demand
 	Committed    int     `json:"committed"`
 	OnDemand     int     `json:"on_demand"`
 	CostPerHour  float64 `json:"cost_per_hour"`
@@ -75,7 +75,7 @@ type BreakEven struct {
 // began at from. Alpha is the on-demand price of a replica, reserved its committed price. Running
 // replicas and start-up costs are ignored. The peak of all regions is served with Epsilon of its
 // own peak in each. It fails on a problem that Check rejects or that is infeasible.
-func compareCommitments(p *Problem, reserved []float64, from time.Time, step time.Duration, o Options) (*Reservation, error) {
+func compareCommitments(p *Problem, reserved []float64, from time.Time, step time.Duration, o SolveOptions) (*Reservation, error) {
 	q := *p
 	q.Extras, q.Max = Extras{}, nil
 	q.Alpha = reserved
@@ -118,7 +118,7 @@ func zeroCounts(p *Problem) [][][]int {
 	return out
 }
 
-func solveFor(p *Problem, what string, o Options) (Result, error) {
+func solveFor(p *Problem, what string, o SolveOptions) (Solution, error) {
 	r, err := Solve(p, o)
 	switch {
 	case err != nil:
@@ -148,12 +148,12 @@ func (r *Reservation) addLoads(p *Problem, step time.Duration) {
 func (r *Reservation) addLoad(model string, region *string, values []float64, step time.Duration) {
 	l := ReservedLoad{Model: model, Region: region, PeakAt: r.From}
 	if len(values) > 0 {
-		l.PeakTPS, l.LeastTPS = slices.Max(values), slices.Min(values)
+		l.PeakTPS, l.MinTPS = slices.Max(values), slices.Min(values)
 		l.PeakAt = r.From.Add(time.Duration(slices.Index(values, l.PeakTPS)) * step)
 	}
-	if l.LeastTPS > 0 {
-		ratio := l.PeakTPS / l.LeastTPS
-		l.PeakOverLeast = &ratio
+	if l.MinTPS > 0 {
+		ratio := l.PeakTPS / l.MinTPS
+		l.PeakOverMin = &ratio
 	}
 	r.Loads = append(r.Loads, l)
 }
@@ -171,7 +171,7 @@ func (r *Reservation) addRows(p *Problem, own, global [][][]int) {
 }
 
 // addCosts adds the cost of each way, the saving and the break-even.
-func (r *Reservation) addCosts(p *Problem, reserved []float64, own, global Result) {
+func (r *Reservation) addCosts(p *Problem, reserved []float64, own, global Solution) {
 	for k, gpu := range p.GPUs {
 		b := BreakEven{GPU: gpu, Regions: []string{}, OnDemandPerHour: p.Alpha[k], ReservedPerHour: reserved[k]}
 		for j, region := range p.Regions {

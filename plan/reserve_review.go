@@ -34,7 +34,7 @@ func Reserve(spec *service.Spec, h *forecast.History, from, to time.Time, o Revi
 		return nil, fmt.Errorf("reserving for %s: the history has no data for its models and regions between %s and %s", spec.Name, formatMinute(first), formatMinute(end))
 	}
 	p.Rho, p.Epsilon = load, r.o.Epsilon
-	out, err := compareCommitments(p, reserved, time.Unix(first*60, 0).UTC(), reserveStep, Options{Gap: r.o.Gap, Effort: r.o.Effort})
+	out, err := compareCommitments(p, reserved, time.Unix(first*60, 0).UTC(), reserveStep, SolveOptions{Gap: r.o.Gap, Effort: r.o.Effort})
 	if err != nil {
 		return nil, fmt.Errorf("planning %s: %w", spec.Name, err)
 	}

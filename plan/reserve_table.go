@@ -26,10 +26,10 @@ func (r *Reservation) WriteTable(w io.Writer) error {
 		if l.Region != nil {
 			region = *l.Region
 		}
-		if l.PeakOverLeast != nil {
-			ratio = fmt.Sprintf("%.2f", *l.PeakOverLeast)
+		if l.PeakOverMin != nil {
+			ratio = fmt.Sprintf("%.2f", *l.PeakOverMin)
 		}
-		rows = append(rows, []string{l.Model, region, fmt.Sprintf("%.0f", l.PeakTPS), l.PeakAt.Format("01-02 15:04"), fmt.Sprintf("%.0f", l.LeastTPS), ratio})
+		rows = append(rows, []string{l.Model, region, fmt.Sprintf("%.0f", l.PeakTPS), l.PeakAt.Format("01-02 15:04"), fmt.Sprintf("%.0f", l.MinTPS), ratio})
 	}
 	writeAligned(&b, rows, 2)
 	if len(r.Rows) > 0 {
@@ -43,7 +43,7 @@ func (r *Reservation) WriteTable(w io.Writer) error {
 	fmt.Fprintln(&b)
 	rows = [][]string{{"OPTION", "COMMITTED", "ON DEMAND UP TO", "$/H", "$/MONTH"}}
 	for _, c := range r.Costs {
-		rows = append(rows, []string{commitmentOptions[c.Way], strconv.Itoa(c.Committed), strconv.Itoa(c.OnDemand), fmt.Sprintf("%.2f", c.CostPerHour), fmt.Sprintf("%.0f", c.CostPerMonth)})
+		rows = append(rows, []string{commitmentOptions[c.Option], strconv.Itoa(c.Committed), strconv.Itoa(c.OnDemand), fmt.Sprintf("%.2f", c.CostPerHour), fmt.Sprintf("%.0f", c.CostPerMonth)})
 	}
 	writeAligned(&b, rows, 1)
 	if r.Saving != nil {

@@ -38,7 +38,7 @@ var reserveFrom = time.Date(2027, 1, 11, 0, 0, 0, 0, time.UTC)
 
 func reservation(t *testing.T, p *Problem, reserved ...float64) *Reservation {
 	t.Helper()
-	r, err := compareCommitments(p, reserved, reserveFrom, 5*time.Minute, Options{})
+	r, err := compareCommitments(p, reserved, reserveFrom, 5*time.Minute, SolveOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +51,7 @@ func reservation(t *testing.T, p *Problem, reserved ...float64) *Reservation {
 func TestReserveForTheGlobalPeak(t *testing.T) {
 	r := reservation(t, reserving(diurnal([]float64{0, 7, 16}, []float64{100_000, 90_000, 80_000}, 0.03), 500), 37.56)
 	for _, l := range r.Loads {
-		ratio := *l.PeakOverLeast
+		ratio := *l.PeakOverMin
 		if l.Region != nil && ratio < 2.88 || l.Region == nil && ratio > 1.35 {
 			t.Errorf("%+v varies %.2f times", l, ratio)
 		}
@@ -134,7 +134,7 @@ func TestReserveEdges(t *testing.T) {
 	}
 	p := reserving([][]float64{{5, 6}}, 1000)
 	p.Capacity = [][]*int{{ptr(0)}}
-	if _, err := compareCommitments(p, []float64{1}, reserveFrom, time.Minute, Options{}); err == nil || !strings.Contains(err.Error(), "reserving for the peak of all regions: infeasible: m in a: needs 0.6") {
+	if _, err := compareCommitments(p, []float64{1}, reserveFrom, time.Minute, SolveOptions{}); err == nil || !strings.Contains(err.Error(), "reserving for the peak of all regions: infeasible: m in a: needs 0.6") {
 		t.Error(err)
 	}
 }

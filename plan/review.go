@@ -43,7 +43,7 @@ type ReviewOptions struct {
 	// Peak is the level of the forecast peak to plan capacity for: one of forecast.PeakLevels;
 	// default p50.
 	Peak string
-	// Step is the interval over which load is averaged before it is forecast and its peak planned
+	// BacktestStep is the interval over which load is averaged before it is forecast and its peak planned
 	// for: whole minutes that divide the horizon; default DefaultStep. A history shorter than
 	// minHistoryForSteps is forecast by the minute.
 	Step    time.Duration
@@ -59,7 +59,7 @@ type ReviewOptions struct {
 	// MaxRTT is the maximum round trip between a load and the region that serves it; 0 = the
 	// service's setting, else no limit. RTT contains the measured round trips.
 	MaxRTT time.Duration
-	RTT    map[Pair]time.Duration
+	RTT    map[RegionPair]time.Duration
 	// Prices are the clouds' current prices of machines; list prices replace those that are
 	// missing.
 	Prices []MachinePrice
@@ -69,8 +69,8 @@ type ReviewOptions struct {
 	// Switch allows a model to take over machines that another one frees.
 	Switch bool
 	// Solve solves the problem; nil = the function of that name.
-	Solve func(*Problem, Options) (Result, error)
-	// Now is the clock that measures solving; nil = solving is not measured.
+	Solve func(*Problem, SolveOptions) (Solution, error)
+	// Current is the clock that measures solving; nil = solving is not measured.
 	Now func() time.Time
 	// Notes are assumptions made before the review, as text.
 	Notes []string
@@ -93,18 +93,18 @@ func (o ReviewOptions) WithDefaults(spec *service.Spec) ReviewOptions {
 	return o
 }
 
-// Reviewed is the result of a review: the solved problem, the proposal, and the load of each model
+// ReviewResult is the result of a review: the solved problem, the proposal, and the load of each model
 // and region that it is for.
-type Reviewed struct {
-	Service  string
-	Problem  *Problem
-	Proposal Proposal
-	Courses  []Course
+type ReviewResult struct {
+	Service    string
+	Problem    *Problem
+	Proposal   Proposal
+	LoadCurves []LoadCurve
 	// X is the planned counts by the problem's model, region and GPU; nil when there are none.
 	X [][][]int
-	// Loads are the forecasts behind the problem, by model and region in the order of service.yaml.
+	// Forecasts are the forecasts behind the problem, by model and region in the order of service.yaml.
 	// Those without history are omitted.
-	Loads []Load
+	Forecasts []EndpointForecast
 
 	review *review
 }
@@ -114,7 +114,7 @@ type Reviewed struct {
 // scaling problem from the current counts. The proposal lists every assumption as text. Review
 // fails on an invalid horizon, forecaster or peak, and on a history that ends long before at. A
 // service without a feasible plan is not an error but has the status infeasible.
-func Review(spec *service.Spec, counts []Count, h *forecast.History, at time.Time, o ReviewOptions) (*Reviewed, error) {
+func Review(spec *service.Spec, counts []ReplicaCount, h *forecast.History, at time.Time, o ReviewOptions) (*ReviewResult, error) {
 	in, err := ForecastInputs(spec, h, at, o)
 	if err != nil {
 		return nil, err
@@ -122,19 +122,19 @@ func Review(spec *service.Spec, counts []Count, h *forecast.History, at time.Tim
 	return in.Review(counts)
 }
 
-// NextReview returns the time until the next review, for a service's planning interval and the
+// NextReviewIn returns the time until the next review, for a service's planning interval and the
 // minutes of history of the last review. A short history gives a short interval: its forecast is
 // soon outdated, and by then the history has doubled.
-func NextReview(every time.Duration, minutes int) time.Duration {
+func NextReviewIn(every time.Duration, minutes int) time.Duration {
 	return min(every, max(time.Minute, time.Duration(minutes)*time.Minute))
 }
 
-// Inputs are the parts of a review that do not depend on running replicas: the forecast, and the
+// ReviewInputs are the parts of a review that do not depend on running replicas: the forecast, and the
 // problem without its counts.
-type Inputs struct{ review }
+type ReviewInputs struct{ review }
 
 // ForecastInputs prepares the inputs of a review at a time; it fails like Review.
-func ForecastInputs(spec *service.Spec, h *forecast.History, at time.Time, o ReviewOptions) (*Inputs, error) {
+func ForecastInputs(spec *service.Spec, h *forecast.History, at time.Time, o ReviewOptions) (*ReviewInputs, error) {
 	r := review{spec: spec, o: o.WithDefaults(spec), at: at.UTC(), assumptions: slices.Clone(o.Notes)}
 	if r.o.Horizon < time.Minute || r.o.Horizon > maxReviewHorizon {
 		return nil, fmt.Errorf("planning %s: horizon must be 1m to %s, got %s", spec.Name, maxReviewHorizon, r.o.Horizon)
@@ -161,11 +161,11 @@ func ForecastInputs(spec *service.Spec, h *forecast.History, at time.Time, o Rev
 		return nil, fmt.Errorf("planning %s: %w", spec.Name, err)
 	}
 	r.p.Epsilon = r.o.Epsilon
-	return &Inputs{r}, nil
+	return &ReviewInputs{r}, nil
 }
 
 // Review plans from the running replicas. It does not change the inputs.
-func (in *Inputs) Review(counts []Count) (*Reviewed, error) {
+func (in *ReviewInputs) Review(counts []ReplicaCount) (*ReviewResult, error) {
 	r := in.review
 	r.assumptions = slices.Clone(r.assumptions)
 	r.setCounts(counts)
@@ -174,7 +174,7 @@ func (in *Inputs) Review(counts []Count) (*Reviewed, error) {
 
 // reviewFrom plans from counts by the problem's model, region and GPU, with no donated replicas;
 // nil = none.
-func (in *Inputs) reviewFrom(x [][][]int) (*Reviewed, error) {
+func (in *ReviewInputs) reviewFrom(x [][][]int) (*ReviewResult, error) {
 	r := in.review
 	r.assumptions = slices.Clone(r.assumptions)
 	r.setCounts(nil)
@@ -192,13 +192,13 @@ type review struct {
 	offerings        []offering
 	gpus             []string // of the offerings, without their capacity types
 	p                Problem
-	courses          []Course
+	courses          []LoadCurve
 	donated          [][][]int
 	billed           [][]float64
 	assumptions      []string
 	fixedAssumptions []string           // the assumptions that do not depend on the load
 	uncached         map[string]float64 // uncached share of each model's prompt tokens, by name
-	loads            []Load
+	loads            []EndpointForecast
 }
 
 // startUpTime returns the time a new replica takes to become ready in a cloud.
@@ -226,8 +226,8 @@ func (r *review) setBounds() {
 }
 
 // solve solves the problem and converts the result to a proposal.
-func (r *review) solve() (*Reviewed, error) {
-	o := Options{Gap: r.o.Gap, Effort: r.o.Effort, Interrupt: r.o.Interrupt}
+func (r *review) solve() (*ReviewResult, error) {
+	o := SolveOptions{Gap: r.o.Gap, Effort: r.o.Effort, Interrupt: r.o.Interrupt}
 	now := r.o.Now
 	if now == nil {
 		now = func() time.Time { return r.at }
@@ -241,24 +241,24 @@ func (r *review) solve() (*Reviewed, error) {
 	if res.Status == StatusInfeasible {
 		res.Infeasible = append(res.Infeasible, r.explainMaxima(o)...)
 	}
-	out := Propose(&r.p, res, Context{
+	out := Propose(&r.p, res, ProposalContext{
 		At: r.at, Horizon: r.o.Horizon, Forecaster: r.o.Forecaster, Donate: r.spec.Autoscale.Donate,
 		Donated: r.donated, Columns: r.gpus, Billed: r.billed, Assumed: r.assumptions,
 	})
 	out.SolveMillis = float64(took.Microseconds()) / 1000
-	return &Reviewed{Service: r.spec.Name, Problem: &r.p, Proposal: out, X: res.X, Courses: r.capacities(res.X), Loads: r.loads, review: r}, nil
+	return &ReviewResult{Service: r.spec.Name, Problem: &r.p, Proposal: out, X: res.X, LoadCurves: r.capacities(res.X), Forecasts: r.loads, review: r}, nil
 }
 
 // capacities sets the current and the planned capacity of the courses.
-func (r *review) capacities(x [][][]int) []Course {
+func (r *review) capacities(x [][][]int) []LoadCurve {
 	out := slices.Clone(r.courses)
 	for at := range out {
 		c := &out[at]
 		i, j := r.modelIndex(c.Model), r.regionIndex(service.Region(c.Region))
-		c.CapacityNow = r.p.Carried(i, r.p.N[i][j])
+		c.CurrentCapacity = r.p.Throughput(i, r.p.N[i][j])
 		if x != nil {
-			then := r.p.Carried(i, x[i][j])
-			c.CapacityThen = &then
+			then := r.p.Throughput(i, x[i][j])
+			c.PlannedCapacity = &then
 		}
 		c.StartUp = r.startUpTime(service.Region(c.Region).Cloud())
 	}
@@ -266,7 +266,7 @@ func (r *review) capacities(x [][][]int) []Course {
 }
 
 // explainMaxima reports which maxima are too low, and the values that would suffice.
-func (r *review) explainMaxima(o Options) []string {
+func (r *review) explainMaxima(o SolveOptions) []string {
 	free := r.p
 	free.Max = nil
 	res, err := Solve(&free, o)

@@ -7,8 +7,8 @@ import (
 	"skyserve/internal/service"
 )
 
-// Count is the number of replicas of a model that run in a region on a GPU.
-type Count struct {
+// ReplicaCount is the number of replicas of a model that run in a region on a GPU.
+type ReplicaCount struct {
 	Model  string
 	Region service.Region
 	GPU    string
@@ -18,15 +18,15 @@ type Count struct {
 	Replicas, Donated int
 }
 
-// Current returns a proposal of the running replicas without changes.
-func (in *Inputs) Current(counts []Count, status Status) Proposal {
+// CurrentProposal returns a proposal of the running replicas without changes.
+func (in *ReviewInputs) CurrentProposal(counts []ReplicaCount, status SolveStatus) Proposal {
 	r := in.review
 	r.setCounts(counts)
-	return Propose(&r.p, Result{X: r.p.N, Status: status}, Context{At: r.at, Columns: r.gpus, Donated: r.donated, Billed: r.billed})
+	return Propose(&r.p, Solution{X: r.p.N, Status: status}, ProposalContext{At: r.at, Columns: r.gpus, Donated: r.donated, Billed: r.billed})
 }
 
 // setCounts sets n and the donated replicas.
-func (r *review) setCounts(counts []Count) {
+func (r *review) setCounts(counts []ReplicaCount) {
 	grid := func() [][][]int {
 		out := make([][][]int, len(r.p.Models))
 		for i := range out {

@@ -32,7 +32,7 @@ const (
 // minute.
 func (r *review) setLoad(h *forecast.History) error {
 	minutes := int(r.o.Horizon / time.Minute)
-	f, err := forecast.ByName(r.o.Forecaster)
+	f, err := forecast.ForecasterByName(r.o.Forecaster)
 	if err != nil {
 		return err
 	}
@@ -40,7 +40,7 @@ func (r *review) setLoad(h *forecast.History) error {
 		rows := make([][]float64, len(r.p.Regions))
 		for j := range rows {
 			rows[j] = make([]float64, minutes)
-			r.courses = append(r.courses, Course{Model: r.p.Models[i], Region: r.p.Regions[j], Planned: rows[j]})
+			r.courses = append(r.courses, LoadCurve{Model: r.p.Models[i], Region: r.p.Regions[j], Planned: rows[j]})
 		}
 		r.p.Rho = append(r.p.Rho, rows)
 	}
@@ -67,7 +67,7 @@ func (r *review) setLoad(h *forecast.History) error {
 func (r *review) knownHistory(h *forecast.History) (past *forecast.History, next int64) {
 	minute, passed := r.at.Unix()/60, time.Duration(r.at.Unix()%60)*time.Second
 	past = h.Before(minute)
-	begun := h.Begun(minute, passed.Minutes())
+	begun := h.IncludingRunningMinute(minute, passed.Minutes())
 	if past.Minutes >= shortHistory || begun.Minutes == past.Minutes || passed < minRunningMinute {
 		return past, minute
 	}
@@ -224,7 +224,7 @@ func (r *review) forecastAll(f forecast.Forecaster, all []*traffic) error {
 
 // forecastTraffic adds the expected interactive traffic to rho and the course, and reports its
 // assumptions.
-func (r *review) forecastTraffic(f forecast.Forecaster, t *traffic, course *Course, say func(sentence string)) error {
+func (r *review) forecastTraffic(f forecast.Forecaster, t *traffic, course *LoadCurve, say func(sentence string)) error {
 	rho := r.p.Rho[t.model][t.region]
 	s := inSteps(t.start, t.interactive, int(r.o.Step/time.Minute))
 	s.Name = r.p.Regions[t.region]
@@ -247,12 +247,12 @@ func (r *review) forecastTraffic(f forecast.Forecaster, t *traffic, course *Cour
 	for _, a := range fc.Assumed {
 		say(a)
 	}
-	left := forecast.Departed(f, s)
-	if left.Kind != forecast.NoDeparture {
-		say("load deviates from the forecast: " + left.Words)
+	left := forecast.RecentDeviation(f, s)
+	if left.Kind != forecast.NoDeviation {
+		say("load deviates from the forecast: " + left.Message)
 	}
-	r.loads = append(r.loads, Load{
-		Model: r.p.Models[t.model], Region: service.Region(r.p.Regions[t.region]), Forecast: fc, Left: left,
+	r.loads = append(r.loads, EndpointForecast{
+		Model: r.p.Models[t.model], Region: service.Region(r.p.Regions[t.region]), Forecast: fc, Deviation: left,
 		step: s.Step, first: t.start + int64(len(t.interactive)),
 	})
 	return nil
@@ -305,7 +305,7 @@ func byMinute(values []float64, step time.Duration) []float64 {
 
 // courseOf starts the course of a model in a region with the last day of its load, interactive and
 // batch.
-func (r *review) courseOf(t *traffic) *Course {
+func (r *review) courseOf(t *traffic) *LoadCurve {
 	for at := range r.courses {
 		if c := &r.courses[at]; c.Model == r.p.Models[t.model] && c.Region == r.p.Regions[t.region] {
 			c.Past = perSecond(t.interactive[max(0, len(t.interactive)-courseMinutes):])
@@ -313,7 +313,7 @@ func (r *review) courseOf(t *traffic) *Course {
 			return c
 		}
 	}
-	return &Course{}
+	return &LoadCurve{}
 }
 
 // perSecond converts values per minute to values per second.

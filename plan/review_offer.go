@@ -288,7 +288,7 @@ type ReplicaPrice struct {
 
 // Prices returns the billed price of a replica by region and GPU: on demand, or of its first
 // offering where on demand is not offered. Free replicas are omitted.
-func (v *Reviewed) Prices() []ReplicaPrice {
+func (v *ReviewResult) Prices() []ReplicaPrice {
 	r := v.review
 	prices := []ReplicaPrice{}
 	for j := range r.spec.Regions {

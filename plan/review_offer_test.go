@@ -46,7 +46,7 @@ regions:
 func capacities(p Proposal) string {
 	var out []string
 	for _, c := range p.Changes {
-		out = append(out, fmt.Sprintf("%s:%d%+d", *c.Capacity, c.Now, c.Delta))
+		out = append(out, fmt.Sprintf("%s:%d%+d", *c.Capacity, c.Current, c.Delta))
 	}
 	return string(p.Status) + ": " + strings.Join(out, " ")
 }
@@ -78,15 +78,15 @@ func TestReviewPlansCapacityTypes(t *testing.T) {
 		"no price":           {"    reserved: [{type: g6.xlarge, count: 1}]\n", 1, 1000, "optimal: reserved:1+0", 0, "the commitment to 1 x g6.xlarge has no price", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			counts := []Count{{Model: "m", Region: "aws/us-east-1", GPU: "L4", Capacity: c.paid, Replicas: c.stands}}
+			counts := []ReplicaCount{{Model: "m", Region: "aws/us-east-1", GPU: "L4", Capacity: c.paid, Replicas: c.stands}}
 			p := reviewed(t, fmt.Sprintf(offersYAML, c.region), counts, loaded(t, 300, "m", map[service.Region]float64{"aws/us-east-1": c.load}), ReviewOptions{})
-			slices.SortStableFunc(p.Changes, func(a, b Change) int { return -strings.Compare(*a.Capacity, *b.Capacity) })
+			slices.SortStableFunc(p.Changes, func(a, b ReplicaChange) int { return -strings.Compare(*a.Capacity, *b.Capacity) })
 			if got := capacities(p); got != c.want {
 				t.Errorf("%s, want %s", got, c.want)
 			}
-			bill := p.CostPerHour.Then
+			bill := p.CostPerHour.Planned
 			if bill == nil {
-				bill = p.CostPerHour.Now
+				bill = p.CostPerHour.Current
 			}
 			if math.Abs(*bill-c.bill) > 1e-9 {
 				t.Errorf("billed %g, want %g", *bill, c.bill)
@@ -102,8 +102,8 @@ func TestReviewPlansCapacityTypes(t *testing.T) {
 func TestReviewUsesConfiguredPrices(t *testing.T) {
 	yaml := strings.Replace(fmt.Sprintf(offersYAML, ""), "tps: 1000", "tps: 1000, price: 0.5", 1)
 	p := reviewed(t, yaml, nil, nil, ReviewOptions{})
-	if *p.CostPerHour.Then != 0.5 || !slices.Contains(p.Assumed, "L4: $0.5 per hour, as set for m") {
-		t.Fatalf("%g %q", *p.CostPerHour.Then, p.Assumed)
+	if *p.CostPerHour.Planned != 0.5 || !slices.Contains(p.Assumed, "L4: $0.5 per hour, as set for m") {
+		t.Fatalf("%g %q", *p.CostPerHour.Planned, p.Assumed)
 	}
 }
 
@@ -130,9 +130,9 @@ local: {rtt: {us-eu: 100ms}}
 		}
 		for _, c := range p.Changes {
 			if c.Region == "local/us" {
-				us += c.Then
+				us += c.Planned
 			} else {
-				eu += c.Then
+				eu += c.Planned
 			}
 		}
 		return us, eu
@@ -149,7 +149,7 @@ local: {rtt: {us-eu: 100ms}}
 	if us, eu := total(ReviewOptions{MaxRTT: 50 * time.Millisecond}); us != 4 || eu != 0 {
 		t.Errorf("within 50ms: %d and %d replicas", us, eu)
 	}
-	near := ReviewOptions{MaxRTT: 50 * time.Millisecond, RTT: map[Pair]time.Duration{PairOf("local/us", "local/eu"): time.Millisecond}}
+	near := ReviewOptions{MaxRTT: 50 * time.Millisecond, RTT: map[RegionPair]time.Duration{NewRegionPair("local/us", "local/eu"): time.Millisecond}}
 	if us, eu := total(near); us+eu != 4 {
 		t.Errorf("measured within 50ms: %d and %d replicas", us, eu)
 	}
@@ -158,9 +158,9 @@ local: {rtt: {us-eu: 100ms}}
 		t.Error(err)
 	}
 	cloud := strings.NewReplacer("local/us", "aws/us-east-1", "local/eu", "aws/eu-west-1", "local: {rtt: {us-eu: 100ms}}\n", "autoscale: {max_rtt: 80ms}\n").Replace(yaml)
-	stands := []Count{{Model: "b", Region: "aws/us-east-1", GPU: "L4", Replicas: 2}}
+	stands := []ReplicaCount{{Model: "b", Region: "aws/us-east-1", GPU: "L4", Replicas: 2}}
 	p := reviewed(t, cloud, stands, loaded(t, 300, "a", map[service.Region]float64{"aws/us-east-1": 2000}), ReviewOptions{Switch: true})
-	if c := p.Changes[0]; c.Model != "a" || c.Switched != 2 {
+	if c := p.Changes[0]; c.Model != "a" || c.SwitchedVMs != 2 {
 		t.Errorf("%+v", p.Changes)
 	}
 	if all := strings.Join(p.Assumed, "\n"); !strings.Contains(all, "the round trip between aws/us-east-1 and aws/eu-west-1 is unknown: assuming at most 80ms") {
@@ -180,12 +180,12 @@ func TestReviewWithoutOfferingsFails(t *testing.T) {
 // A review can use another solver.
 func TestReviewUsesAnotherSolver(t *testing.T) {
 	called := 0
-	p := reviewed(t, reviewYAML, nil, nil, ReviewOptions{Gap: 0.1, Solve: func(p *Problem, o Options) (Result, error) {
+	p := reviewed(t, reviewYAML, nil, nil, ReviewOptions{Gap: 0.1, Solve: func(p *Problem, o SolveOptions) (Solution, error) {
 		called++
 		if o.Gap != 0.1 {
 			t.Errorf("gap %g", o.Gap)
 		}
-		return Result{Status: StatusUnknown}, nil
+		return Solution{Status: StatusUnknown}, nil
 	}})
 	if called != 1 || p.Status != StatusUnknown {
 		t.Errorf("%d calls, %s", called, p.Status)
@@ -198,12 +198,12 @@ func TestReviewReturnsLoadCurves(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	us := r.Courses[0]
+	us := r.LoadCurves[0]
 	peak, _ := us.Peak()
-	if us.Region != "local/us" || len(us.Past) != 300 || us.Past[0] != 3000 || peak != r.Proposal.Changes[0].ForecastPeakTPS || us.CapacityNow != 1500 || *us.CapacityThen != 3000 {
+	if us.Region != "local/us" || len(us.Past) != 300 || us.Past[0] != 3000 || peak != r.Proposal.Changes[0].ForecastPeakTPS || us.CurrentCapacity != 1500 || *us.PlannedCapacity != 3000 {
 		t.Errorf("%+v, peak %g", us, peak)
 	}
-	if r, err = Review(demandtest.Parse(t, reviewYAML), nil, nil, reviewAt, ReviewOptions{}); err != nil || len(r.Courses) != 2 || len(r.Courses[0].Past) != 0 {
+	if r, err = Review(demandtest.Parse(t, reviewYAML), nil, nil, reviewAt, ReviewOptions{}); err != nil || len(r.LoadCurves) != 2 || len(r.LoadCurves[0].Past) != 0 {
 		t.Errorf("%+v %v", r, err)
 	}
 }
@@ -213,7 +213,7 @@ func TestReviewEdgeCases(t *testing.T) {
 	for name, c := range map[string]struct {
 		yaml   string
 		load   float64
-		status Status
+		status SolveStatus
 		says   string
 	}{
 		"no load":       {fmt.Sprintf(offersYAML, ""), 0, StatusOptimal, ""},

@@ -87,7 +87,7 @@ type MachinePrice struct {
 	Capacity service.CapacityType
 	// USDPerHour is the price of the whole machine, above 0; From is its source, as text.
 	USDPerHour float64
-	From       string
+	Source     string
 }
 
 // cheapestMachine returns the lowest price of a class in a region for one capacity type; false where none
@@ -108,7 +108,7 @@ func (r *review) onDemandPrice(region service.Region, c gpuClass) float64 {
 		return price
 	}
 	if o, known := r.cheapestMachine(region, c, service.CapacityOnDemand); known {
-		r.assume("%s in %s: $%.4g per hour (%s, on demand)", c, region, o.USDPerHour, o.From)
+		r.assume("%s in %s: $%.4g per hour (%s, on demand)", c, region, o.USDPerHour, o.Source)
 		return o.USDPerHour
 	}
 	return r.listPrice(region, c)
@@ -117,7 +117,7 @@ func (r *review) onDemandPrice(region service.Region, c gpuClass) float64 {
 // spotPrice returns the spot price of a replica of a class in a region, given its on-demand price.
 func (r *review) spotPrice(region service.Region, c gpuClass, onDemand float64) float64 {
 	if o, known := r.cheapestMachine(region, c, service.CapacitySpot); known {
-		r.assume("%s in %s on spot: $%.4g per hour (%s); subject to interruption", c, region, o.USDPerHour, o.From)
+		r.assume("%s in %s on spot: $%.4g per hour (%s); subject to interruption", c, region, o.USDPerHour, o.Source)
 		return o.USDPerHour
 	}
 	r.assume("%s in %s on spot: %.0f %% of the on-demand price; subject to interruption", c, c.cloud, 100*catalogue.SpotShare)

@@ -32,7 +32,7 @@ func market(prices map[service.Region][2]float64) []MachinePrice {
 			{GPUs: 1, Capacity: service.CapacitySpot, USDPerHour: p[1]},
 			{GPUs: 4, Capacity: service.CapacityOnDemand, USDPerHour: 5 * p[0]},
 		} {
-			if m.Region, m.GPU, m.From = r, "L4", "AWS price list, "+r.Place(); m.USDPerHour > 0 {
+			if m.Region, m.GPU, m.Source = r, "L4", "AWS price list, "+r.Place(); m.USDPerHour > 0 {
 				all = append(all, m)
 			}
 		}
@@ -84,7 +84,7 @@ func TestReviewUsesRegionalPrices(t *testing.T) {
 	}
 }
 
-// Load that any region may serve goes where machines are cheap.
+// EndpointForecast that any region may serve goes where machines are cheap.
 func TestReviewChoosesTheCheaperRegion(t *testing.T) {
 	for cheap, expensive := range map[service.Region]service.Region{"aws/us-east-1": "aws/eu-west-1", "aws/eu-west-1": "aws/us-east-1"} {
 		o := ReviewOptions{Epsilon: 0.01, Prices: market(map[service.Region][2]float64{cheap: {0.8, 0}, expensive: {1.2, 0}})}
@@ -92,7 +92,7 @@ func TestReviewChoosesTheCheaperRegion(t *testing.T) {
 		p := reviewed(t, fmt.Sprintf(pricesYAML, "", "", ""), nil, h, o)
 		then := map[string]int{}
 		for _, c := range p.Changes {
-			then[c.Region] += c.Then
+			then[c.Region] += c.Planned
 		}
 		if then[string(expensive)] != 1 || then[string(cheap)] < 3 {
 			t.Errorf("%s is cheap: %v", cheap, then)

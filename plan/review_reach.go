@@ -9,15 +9,15 @@ import (
 	"skyserve/internal/service"
 )
 
-// Pair is a pair of regions, in alphabetical order.
-type Pair struct{ A, B service.Region }
+// RegionPair is a pair of regions, in alphabetical order.
+type RegionPair struct{ A, B service.Region }
 
-// PairOf returns the pair of two regions.
-func PairOf(a, b service.Region) Pair {
+// NewRegionPair returns the pair of two regions.
+func NewRegionPair(a, b service.Region) RegionPair {
 	if b < a {
 		a, b = b, a
 	}
-	return Pair{a, b}
+	return RegionPair{a, b}
 }
 
 // setReach sets the round trips between regions, and the regions whose loss the plan must survive. It
@@ -62,7 +62,7 @@ func (r *review) roundTrip(a, b service.Region) (rtt time.Duration, known bool) 
 	if a == b {
 		return 0, true
 	}
-	if rtt, known = r.o.RTT[PairOf(a, b)]; known {
+	if rtt, known = r.o.RTT[NewRegionPair(a, b)]; known {
 		return rtt, true
 	}
 	if a.Cloud() == service.CloudLocal && b.Cloud() == service.CloudLocal {

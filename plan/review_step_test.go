@@ -31,10 +31,10 @@ func TestReviewWithLongerSteps(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if l := r.Loads[0]; l.Step()*time.Duration(len(l.PerStep(l.Forecast.Mean))) != time.Hour || r.Watch(h, reviewAt)[0].Words != "" {
+		if l := r.Forecasts[0]; l.Step()*time.Duration(len(l.PerStep(l.Forecast.Mean))) != time.Hour || r.Deviations(h, reviewAt)[0].Message != "" {
 			t.Errorf("step %s: told in steps of %s", o.Step, l.Step())
 		}
-		got, _ := r.Courses[0].Peak()
+		got, _ := r.LoadCurves[0].Peak()
 		return got
 	}
 	if minute, ten := peak(ReviewOptions{}), peak(ReviewOptions{Step: 10 * time.Minute}); minute < 5000 || ten < 2499 || ten > 3000 {

@@ -26,7 +26,7 @@ type ReplicaTarget struct {
 // Targets returns the plan's targets for each model and region, in the order of service.yaml. When
 // no plan is feasible, it plans each region's own peak as far as the bounds allow. There are no
 // targets when solving was interrupted.
-func (v *Reviewed) Targets() []EndpointTarget {
+func (v *ReviewResult) Targets() []EndpointTarget {
 	x := v.X
 	if x == nil && v.Proposal.Status == StatusInfeasible {
 		x = v.Problem.withinBounds()
@@ -47,11 +47,11 @@ func (v *Reviewed) Targets() []EndpointTarget {
 				}
 			}
 			if t.Count > 0 {
-				t.ReplicaTPS = v.Problem.Carried(i, x[i][j]) / float64(t.Count)
+				t.ReplicaTPS = v.Problem.Throughput(i, x[i][j]) / float64(t.Count)
 			}
 			t.PeakTPS = v.Problem.Peak(i, j)
 			if l := v.forecastFor(m, t.Region); l != nil {
-				t.CourseStep, t.Course = l.Step(), l.PerStep(l.Forecast.Mean)
+				t.ForecastStep, t.ForecastTPS = l.Step(), l.PerStep(l.Forecast.Mean)
 			}
 			out = append(out, t)
 		}
@@ -86,10 +86,10 @@ func addReplicas(all []ReplicaTarget, t ReplicaTarget) []ReplicaTarget {
 }
 
 // forecastFor returns the forecast of a model in a region; nil where there is none.
-func (v *Reviewed) forecastFor(model string, region service.Region) *Load {
-	for i := range v.Loads {
-		if v.Loads[i].Model == model && v.Loads[i].Region == region {
-			return &v.Loads[i]
+func (v *ReviewResult) forecastFor(model string, region service.Region) *EndpointForecast {
+	for i := range v.Forecasts {
+		if v.Forecasts[i].Model == model && v.Forecasts[i].Region == region {
+			return &v.Forecasts[i]
 		}
 	}
 	return nil
@@ -111,7 +111,7 @@ func (p *Problem) withinBounds() [][][]int {
 	x := zeroCounts(p)
 	for i := range x {
 		for j := range x[i] {
-			(&Past{Problem: p}).addReplicas(x, i, j, p.Peak(i, j), limitOr(p.Max, i, j, unlimited))
+			(&LoadTrace{Problem: p}).addReplicas(x, i, j, p.Peak(i, j), limitOr(p.Max, i, j, unlimited))
 		}
 	}
 	return x

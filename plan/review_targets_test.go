@@ -35,13 +35,13 @@ func TestTargetsNameGPUAndCapacityType(t *testing.T) {
 		for _, n := range got[0].Replicas {
 			sum += n.Count
 		}
-		if sum != got[0].Count || got[0].ReplicaTPS != 1000 || got[0].PeakTPS < c.load*0.999 || got[0].CourseStep != 5*time.Minute || len(got[0].Course) != 12 {
+		if sum != got[0].Count || got[0].ReplicaTPS != 1000 || got[0].PeakTPS < c.load*0.999 || got[0].ForecastStep != 5*time.Minute || len(got[0].ForecastTPS) != 12 {
 			t.Errorf("%s: %+v", name, got[0])
 		}
 	}
 }
 
-// Load beyond the bounds is planned for as far as they allow, so that targets exist.
+// EndpointForecast beyond the bounds is planned for as far as they allow, so that targets exist.
 func TestTargetsOfAnInfeasiblePlan(t *testing.T) {
 	r, err := Review(demandtest.Parse(t, reviewYAML), standing(1, 1), demandtest.Constant(t, 300, 30000, 2000, 0), reviewAt, ReviewOptions{})
 	if err != nil || r.Proposal.Status != StatusInfeasible {

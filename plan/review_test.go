@@ -21,7 +21,7 @@ const reviewYAML = demandtest.Service
 // reviewAt is the time at which the histories below end.
 var reviewAt = demandtest.Now
 
-func reviewed(t *testing.T, yaml string, counts []Count, h *forecast.History, o ReviewOptions) Proposal {
+func reviewed(t *testing.T, yaml string, counts []ReplicaCount, h *forecast.History, o ReviewOptions) Proposal {
 	t.Helper()
 	r, err := Review(demandtest.Parse(t, yaml), counts, h, reviewAt, o)
 	if err != nil {
@@ -34,13 +34,13 @@ func reviewed(t *testing.T, yaml string, counts []Count, h *forecast.History, o 
 func brief(p Proposal) string {
 	var out []string
 	for _, c := range p.Changes {
-		out = append(out, fmt.Sprintf("%s %d%+d", c.Region, c.Now, c.Delta))
+		out = append(out, fmt.Sprintf("%s %d%+d", c.Region, c.Current, c.Delta))
 	}
 	return string(p.Status) + ": " + strings.Join(out, ", ")
 }
 
-func standing(us, eu int) []Count {
-	return []Count{
+func standing(us, eu int) []ReplicaCount {
+	return []ReplicaCount{
 		{Model: "meta-llama/Llama-3.1-8B-Instruct", Region: "local/us", GPU: "L4", Replicas: us},
 		{Model: "meta-llama/Llama-3.1-8B-Instruct", Region: "local/eu", GPU: "L4", Replicas: eu},
 	}
@@ -49,7 +49,7 @@ func standing(us, eu int) []Count {
 func TestReviewFollowsLoad(t *testing.T) {
 	for name, c := range map[string]struct {
 		us, eu, hit float64
-		counts      []Count
+		counts      []ReplicaCount
 		want        string
 	}{
 		// 6000 tps: 4 replicas altogether, 4200 of them by us itself: 3.
@@ -64,8 +64,8 @@ func TestReviewFollowsLoad(t *testing.T) {
 			if got := brief(p); got != c.want {
 				t.Fatalf("%s, want %s", got, c.want)
 			}
-			if c.want != "infeasible: " && (*p.CostPerHour.Now != 0 || *p.Objective <= 0) {
-				t.Errorf("local replicas are planned with at a price and billed at none: %v, %v", *p.CostPerHour.Now, *p.Objective)
+			if c.want != "infeasible: " && (*p.CostPerHour.Current != 0 || *p.Objective <= 0) {
+				t.Errorf("local replicas are planned with at a price and billed at none: %v, %v", *p.CostPerHour.Current, *p.Objective)
 			}
 		})
 	}
@@ -148,7 +148,7 @@ func TestReviewReportsUnmetConstraints(t *testing.T) {
 func TestReviewReportsAssumptions(t *testing.T) {
 	for name, c := range map[string]struct {
 		yaml   string
-		counts []Count
+		counts []ReplicaCount
 		h      *forecast.History
 		want   []string
 	}{
@@ -167,7 +167,7 @@ func TestReviewReportsAssumptions(t *testing.T) {
 		"no gpu": {strings.Replace(reviewYAML, "    gpus: [{type: L4, count: 1, tps: 1500}]\n", "", 1), standing(1, 1), nil, []string{
 			"meta-llama/Llama-3.1-8B-Instruct has no models[].gpus: assuming one L4 per replica",
 		}},
-		"strangers": {reviewYAML, []Count{{Model: "other", Region: "local/us", Replicas: 2}, {Model: "chat-small", Region: "local/us", GPU: "A10", Replicas: 1}}, nil, []string{
+		"strangers": {reviewYAML, []ReplicaCount{{Model: "other", Region: "local/us", Replicas: 2}, {Model: "chat-small", Region: "local/us", GPU: "A10", Replicas: 1}}, nil, []string{
 			"the service has no other in local/us: 2 replicas are ignored",
 			"replicas of meta-llama/Llama-3.1-8B-Instruct in local/us run on A10, which the plan does not offer: counted as L4",
 		}},
@@ -223,10 +223,10 @@ func TestPricesOfReplicas(t *testing.T) {
 // Clouds have different prices, and a region offers only the machines of its cloud.
 func TestReviewPrices(t *testing.T) {
 	text := strings.Replace(pricedYAML, "    capacity: [spot, on_demand]\n", "", 1)
-	p := reviewed(t, text, []Count{{Model: "m", Region: "gcp/europe-west4", GPU: "L4", Replicas: 2}}, nil, ReviewOptions{})
+	p := reviewed(t, text, []ReplicaCount{{Model: "m", Region: "gcp/europe-west4", GPU: "L4", Replicas: 2}}, nil, ReviewOptions{})
 	now, then, start := 2*0.7068, 0.8048+0.7068, 0.8048/6
-	if math.Abs(*p.CostPerHour.Now-now) > 1e-9 || math.Abs(*p.CostPerHour.Then-then) > 1e-9 || math.Abs(*p.Objective-then-start) > 1e-9 {
-		t.Fatalf("now %g, then %g, objective %g", *p.CostPerHour.Now, *p.CostPerHour.Then, *p.Objective)
+	if math.Abs(*p.CostPerHour.Current-now) > 1e-9 || math.Abs(*p.CostPerHour.Planned-then) > 1e-9 || math.Abs(*p.Objective-then-start) > 1e-9 {
+		t.Fatalf("now %g, then %g, objective %g", *p.CostPerHour.Current, *p.CostPerHour.Planned, *p.Objective)
 	}
 	if got := brief(p); got != "optimal: aws/us-east-1 0+1, gcp/europe-west4 2-1" {
 		t.Fatal(got)
@@ -346,7 +346,7 @@ func TestReviewIncludesEgressCost(t *testing.T) {
 	}
 	sent := func(p Proposal) (sum float64) {
 		for _, c := range p.Changes {
-			sum += c.SentTPS
+			sum += c.ForwardedTPS
 		}
 		return sum
 	}

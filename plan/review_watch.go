@@ -8,35 +8,35 @@ import (
 	"skyserve/internal/service"
 )
 
-// Load is the forecast of the interactive load of one model in one region, in uncached prompt
+// EndpointForecast is the forecast of the interactive load of one model in one region, in uncached prompt
 // tokens a step.
-type Load struct {
+type EndpointForecast struct {
 	Model    string
 	Region   service.Region
 	Forecast forecast.Forecast // in steps of ReviewOptions.Step
-	// Left is the deviation of the load from its forecast at the time of the review.
-	Left forecast.Departure
+	// Deviation is the deviation of the load from its forecast at the time of the review.
+	Deviation forecast.Deviation
 
 	step  time.Duration // of the forecast
 	first int64         // the first minute of the forecast, since 1970
 }
 
-// From returns the time at which the forecast begins.
-func (l *Load) From() time.Time { return time.Unix(l.first*60, 0).UTC() }
+// Source returns the time at which the forecast begins.
+func (l *EndpointForecast) From() time.Time { return time.Unix(l.first*60, 0).UTC() }
 
 // stepsPerTarget returns the number of forecast steps in one step of PerStep.
-func (l *Load) stepsPerTarget() int {
+func (l *EndpointForecast) stepsPerTarget() int {
 	return (len(l.Forecast.Mean) + maxTargetSteps - 1) / maxTargetSteps
 }
 
-// Step returns the time between two values of PerStep.
-func (l *Load) Step() time.Duration { return time.Duration(l.stepsPerTarget()) * l.step }
+// BacktestStep returns the time between two values of PerStep.
+func (l *EndpointForecast) Step() time.Duration { return time.Duration(l.stepsPerTarget()) * l.step }
 
 // PerSecond converts a value of the forecast to tokens a second.
-func (l *Load) PerSecond(value float64) float64 { return value / l.step.Seconds() }
+func (l *EndpointForecast) PerSecond(value float64) float64 { return value / l.step.Seconds() }
 
 // PerStep returns the means of the forecast's values over steps, in tokens a second.
-func (l *Load) PerStep(values []float64) []float64 {
+func (l *EndpointForecast) PerStep(values []float64) []float64 {
 	out := []float64{}
 	for part := range slices.Chunk(values, l.stepsPerTarget()) {
 		out = append(out, l.PerSecond(meanKnown(part)))
@@ -44,11 +44,11 @@ func (l *Load) PerStep(values []float64) []float64 {
 	return out
 }
 
-// Watch compares the loads since the review with its forecasts and returns the deviation of each of
+// Deviations compares the loads since the review with its forecasts and returns the deviation of each of
 // Loads, in their order. h must contain the minutes since then; minutes from now on are ignored.
-func (v *Reviewed) Watch(h *forecast.History, now time.Time) []forecast.Departure {
+func (v *ReviewResult) Deviations(h *forecast.History, now time.Time) []forecast.Deviation {
 	past := h.Before(now.Unix() / 60)
-	out := make([]forecast.Departure, len(v.Loads))
+	out := make([]forecast.Deviation, len(v.Forecasts))
 	if past.Minutes == 0 {
 		return out
 	}
@@ -57,7 +57,7 @@ func (v *Reviewed) Watch(h *forecast.History, now time.Time) []forecast.Departur
 	for _, t := range made.traffic(past, 0) {
 		came[[2]string{made.p.Models[t.model], made.p.Regions[t.region]}] = t
 	}
-	for i, l := range v.Loads {
+	for i, l := range v.Forecasts {
 		t := came[[2]string{l.Model, string(l.Region)}]
 		minutes := unknown(int(min(int64(len(l.Forecast.Mean))*int64(l.step/time.Minute), max(0, past.End()-l.first))))
 		for m := range minutes {
@@ -65,7 +65,7 @@ func (v *Reviewed) Watch(h *forecast.History, now time.Time) []forecast.Departur
 				minutes[m] = t.interactive[at]
 			}
 		}
-		out[i] = forecast.Watch(l.Forecast, stepsOf(minutes, int(l.step/time.Minute)), l.step)
+		out[i] = forecast.DetectDeviation(l.Forecast, stepsOf(minutes, int(l.step/time.Minute)), l.step)
 	}
 	return out
 }

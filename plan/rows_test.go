@@ -167,7 +167,7 @@ func TestPairsOfRowsEqualBruteForce(t *testing.T) {
 					p := plainOf(r, s)
 					one.add(p, r, s.most)
 					other.add(p, r, s.most)
-					if wrong := wrongOf(p, s.most, Options{}, solve(t, p, Options{})); wrong != "" {
+					if wrong := wrongOf(p, s.most, SolveOptions{}, solve(t, p, SolveOptions{})); wrong != "" {
 						t.Errorf("seed %d: %s\n%s", seed, wrong, asJSON(t, p))
 					}
 				}
@@ -195,7 +195,7 @@ func TestResultsAreValidUnderAnyEffortAndGap(t *testing.T) {
 	for seed := range uint64(600) {
 		r := rand.New(rand.NewPCG(seed, 21))
 		p, most := anyOf(r)
-		o := Options{Gap: []float64{0, 0.01, 0.2}[r.IntN(3)], Effort: []int64{0, 100, 3000, 100_000}[r.IntN(4)]}
+		o := SolveOptions{Gap: []float64{0, 0.01, 0.2}[r.IntN(3)], Effort: []int64{0, 100, 3000, 100_000}[r.IntN(4)]}
 		if wrong := wrongOf(p, most, o, solve(t, p, o)); wrong != "" {
 			t.Errorf("seed %d: %+v: %s\n%s", seed, o, wrong, asJSON(t, p))
 		}
@@ -204,7 +204,7 @@ func TestResultsAreValidUnderAnyEffortAndGap(t *testing.T) {
 
 // wrongOf describes an error in the result for p, "" for none. Without a bound on effort the result
 // must be proven.
-func wrongOf(p *Problem, most int, o Options, got Result) string {
+func wrongOf(p *Problem, most int, o SolveOptions, got Solution) string {
 	s := statement{p}
 	want := s.cheapest(most)
 	near := 1e-6 * (1 + math.Abs(want))
@@ -265,7 +265,7 @@ func TestNoReplicasWhereAModelDoesNotRun(t *testing.T) {
 	p := one()
 	p.GPUs, p.N, p.Theta, p.Alpha, p.Sigma = []string{"L4", "T4"}, [][][]int{{{0, 3}}}, [][]float64{{1000, 0}}, []float64{0.8, 0.1}, [][]float64{{0.1, 0}}
 	p.Rho, p.Min, p.MinTotal = [][][]float64{{{500}}}, [][]*int{{ptr(2)}}, []*int{ptr(3)}
-	got := solve(t, p, Options{})
+	got := solve(t, p, SolveOptions{})
 	if fmt.Sprint(got.X) != "[[[3 0]]]" || got.Status != StatusOptimal {
 		t.Fatalf("%s %v, want 3 replicas on L4", got.Status, got.X)
 	}
@@ -274,7 +274,7 @@ func TestNoReplicasWhereAModelDoesNotRun(t *testing.T) {
 	}
 	p.Theta[0][0] = 0
 	p.Rho[0][0][0], p.Min = 0, nil
-	if got := solve(t, p, Options{}); got.Status != StatusInfeasible || got.Infeasible[0] != "no counts satisfy the constraints of m" {
+	if got := solve(t, p, SolveOptions{}); got.Status != StatusInfeasible || got.Infeasible[0] != "no counts satisfy the constraints of m" {
 		t.Fatalf("%s %q", got.Status, got.Infeasible)
 	}
 }

@@ -41,7 +41,7 @@ func (r *rules) verifyModel(i int, x [][]int) error {
 		var carried float64
 		for j := range p.Regions {
 			if c.regions.has(j) {
-				carried += p.Carried(i, x[j])
+				carried += p.Throughput(i, x[j])
 			}
 		}
 		if !meetsNeed(carried, c.need) {
@@ -91,7 +91,7 @@ func (s *solver) redistribute() {
 // local capacity most. It returns false when no move reduces it.
 func (s *solver) redistributeOnce(i, k int, cost float64) bool {
 	p, x := s.p, s.best[i]
-	bestGain, bestFrom, bestTo := slackOf(p.GlobalNeed(i)), -1, -1
+	bestGain, bestFrom, bestTo := slackOf(p.GlobalDemand(i)), -1, -1
 	for from := range p.Regions {
 		if x[from][k] == 0 {
 			continue

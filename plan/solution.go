@@ -45,9 +45,9 @@ func (p *Problem) Counts(columns map[string]float64) ([][][]int, error) {
 
 // Assess returns the Result of counts from another solver with a lower bound of their cost. Rows
 // and cost are computed from the problem itself. It fails when a row is broken.
-func (p *Problem) Assess(x [][][]int, bound, gap float64) (Result, error) {
+func (p *Problem) Assess(x [][][]int, bound, gap float64) (Solution, error) {
 	if err := p.Verify(x); err != nil {
-		return Result{}, err
+		return Solution{}, err
 	}
 	return p.assessed(x, bound, gap), nil
 }

@@ -9,8 +9,8 @@ import (
 // DefaultEffort bounds a Solve without another bound: a few seconds on one core.
 const DefaultEffort = 300_000_000
 
-// Options bounds a Solve.
-type Options struct {
+// SolveOptions bounds a Solve.
+type SolveOptions struct {
 	// Gap is the relative gap between cost and lower bound at which to stop; 0 requires a proof of
 	// optimality.
 	Gap float64
@@ -22,25 +22,25 @@ type Options struct {
 	Interrupt func() bool
 }
 
-// Status is how much is proven about a result.
-type Status string
+// SolveStatus is how much is proven about a result.
+type SolveStatus string
 
 // The statuses, from the most to the least certain.
 const (
-	StatusOptimal    Status = "optimal"    // the cost is within the requested gap of the lower bound
-	StatusInfeasible Status = "infeasible" // proven: no counts satisfy the rows
-	StatusFeasible   Status = "feasible"   // counts were found, their gap is above the requested one
-	StatusUnknown    Status = "unknown"    // the effort was spent before any counts were found
+	StatusOptimal    SolveStatus = "optimal"    // the cost is within the requested gap of the lower bound
+	StatusInfeasible SolveStatus = "infeasible" // proven: no counts satisfy the rows
+	StatusFeasible   SolveStatus = "feasible"   // counts were found, their gap is above the requested one
+	StatusUnknown    SolveStatus = "unknown"    // the effort was spent before any counts were found
 )
 
-// Result is the solution of a Problem.
-type Result struct {
+// Solution is the solution of a Problem.
+type Solution struct {
 	// X is the planned counts by model, region and GPU; nil when there are none.
 	X [][][]int
 	// Objective is the cost of X, Bound a proven lower bound of the cost of any counts, Gap
 	// (Objective-Bound)/Objective.
 	Objective, Bound, Gap float64
-	Status                Status
+	Status                SolveStatus
 	// Infeasible describes the constraints that cannot be met.
 	Infeasible []string
 }
@@ -49,12 +49,12 @@ type Result struct {
 // every region serves epsilon of its own peak, every model its peak over all regions, and counts
 // stay within capacity, min and max. It fails only on a problem that Check rejects. The rows and
 // the cost of the result are computed again from the problem itself.
-func Solve(p *Problem, o Options) (Result, error) {
+func Solve(p *Problem, o SolveOptions) (Solution, error) {
 	if err := p.Check(); err != nil {
-		return Result{}, err
+		return Solution{}, err
 	}
 	if !(o.Gap >= 0 && o.Gap < 1) {
-		return Result{}, fmt.Errorf("gap: must be at least 0 and below 1, got %g", o.Gap)
+		return Solution{}, fmt.Errorf("gap: must be at least 0 and below 1, got %g", o.Gap)
 	}
 	if o.Effort <= 0 {
 		o.Effort = DefaultEffort
@@ -132,7 +132,7 @@ type solver struct {
 	skipReasons bool // skip the reasons of infeasibility
 }
 
-func newSolver(p *Problem, o Options) *solver {
+func newSolver(p *Problem, o SolveOptions) *solver {
 	return &solver{p: p, gap: o.Gap, work: effort{remaining: o.Effort, interrupt: o.Interrupt}, rules: newRules(p)}
 }
 
@@ -401,8 +401,8 @@ func (c *programme) small() bool { return len(c.blocks)*c.gpus <= fewCells }
 
 // result returns the solution in the prices of p, the problem before scaling, which are unit times
 // those of the solver, and verifies it again.
-func (s *solver) result(p *Problem, unit float64) (Result, error) {
-	r := Result{Bound: s.bound * unit, Infeasible: s.infeasible}
+func (s *solver) result(p *Problem, unit float64) (Solution, error) {
+	r := Solution{Bound: s.bound * unit, Infeasible: s.infeasible}
 	switch {
 	case s.infeasible != nil:
 		r.Status = StatusInfeasible
@@ -413,14 +413,14 @@ func (s *solver) result(p *Problem, unit float64) (Result, error) {
 	}
 	s.redistribute()
 	if err := p.Verify(s.best); err != nil {
-		return Result{}, fmt.Errorf("solving: the counts found break a row: %w", err)
+		return Solution{}, fmt.Errorf("solving: the counts found break a row: %w", err)
 	}
 	return p.assessed(s.best, r.Bound, s.gap), nil
 }
 
 // assessed returns the result for counts with a proven lower bound.
-func (p *Problem) assessed(x [][][]int, bound, gap float64) Result {
-	r := Result{X: x, Objective: p.Cost(x), Bound: bound, Status: StatusFeasible}
+func (p *Problem) assessed(x [][][]int, bound, gap float64) Solution {
+	r := Solution{X: x, Objective: p.Cost(x), Bound: bound, Status: StatusFeasible}
 	// A cost this small next to the prices is rounding of 0.
 	if slack := costTolerance * math.Max(r.Objective, 1e-3*p.greatestPrice()); r.Bound >= r.Objective-slack {
 		r.Bound = r.Objective // the difference is rounding

@@ -88,8 +88,8 @@ func limits(r *rand.Rand, outer, inner int, chance float64, lo, hi int) [][]*int
 func solve(t interface {
 	Helper()
 	Fatalf(string, ...any)
-}, p *Problem, o Options,
-) Result {
+}, p *Problem, o SolveOptions,
+) Solution {
 	t.Helper()
 	r, err := Solve(p, o)
 	if err != nil {
@@ -108,7 +108,7 @@ func small(t *rapid.T, caps float64) *Problem {
 func TestScalingPricesDoesNotChangeThePlan(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := small(t, 0)
-		a := solve(t, p, Options{})
+		a := solve(t, p, SolveOptions{})
 		factor := rapid.SampledFrom([]float64{0.125, 4, 1024}).Draw(t, "factor")
 		for k := range p.Alpha {
 			p.Alpha[k] *= factor
@@ -118,7 +118,7 @@ func TestScalingPricesDoesNotChangeThePlan(t *testing.T) {
 				p.Sigma[i][k] *= factor
 			}
 		}
-		b := solve(t, p, Options{})
+		b := solve(t, p, SolveOptions{})
 		if a.Status != b.Status || math.Abs(b.Objective-factor*a.Objective) > 1e-6*(1+b.Objective) {
 			t.Fatalf("%s %g became %s %g under factor %g", a.Status, a.Objective, b.Status, b.Objective, factor)
 		}
@@ -133,7 +133,7 @@ func TestCostGrowsWithLoad(t *testing.T) {
 	testkit.Slow(t)
 	rapid.Check(t, func(t *rapid.T) {
 		p := small(t, rapid.SampledFrom([]float64{0, 0.4}).Draw(t, "caps"))
-		effort := Options{Effort: 60_000_000}
+		effort := SolveOptions{Effort: 60_000_000}
 		a := solve(t, p, effort)
 		q := *p
 		q.Rho = nil
@@ -187,8 +187,8 @@ func withGPU(p *Problem) *Problem {
 func TestBoundIsValidUnderAnyEffort(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := small(t, 0.5)
-		full := solve(t, p, Options{Effort: 90_000_000})
-		got := solve(t, p, Options{Effort: rapid.Int64Range(1, 200_000).Draw(t, "effort")})
+		full := solve(t, p, SolveOptions{Effort: 90_000_000})
+		got := solve(t, p, SolveOptions{Effort: rapid.Int64Range(1, 200_000).Draw(t, "effort")})
 		if got.X != nil {
 			if err := p.Verify(got.X); err != nil {
 				t.Fatal(err)
@@ -214,7 +214,7 @@ func TestTypicalSizeIsProvenOptimal(t *testing.T) {
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 6))
 		p := random(r, size{models: 4, regions: 3, gpus: 2 + r.IntN(2), windows: 6, most: 24, caps: float64(seed%3) / 2, bounds: 0.2})
-		got := solve(t, p, Options{Effort: 60_000_000})
+		got := solve(t, p, SolveOptions{Effort: 60_000_000})
 		if got.Status != StatusOptimal && got.Status != StatusInfeasible {
 			open++
 			t.Logf("seed %d: %s %g..%g", seed, got.Status, got.Bound, got.Objective)
@@ -242,7 +242,7 @@ func TestSmallProblemsByHand(t *testing.T) {
 	for name, c := range map[string]struct {
 		edit   func(p *Problem)
 		base   *Problem
-		status Status
+		status SolveStatus
 		cost   float64
 		x      string
 		wrong  string
@@ -269,7 +269,7 @@ func TestSmallProblemsByHand(t *testing.T) {
 			if c.edit != nil {
 				c.edit(c.base)
 			}
-			got := solve(t, c.base, Options{})
+			got := solve(t, c.base, SolveOptions{})
 			if got.Status != c.status || strings.Join(got.Infeasible, "") != c.wrong && !strings.HasPrefix(strings.Join(got.Infeasible, ""), c.wrong) {
 				t.Fatalf("%s %v, want %s %s", got.Status, got.Infeasible, c.status, c.wrong)
 			}
@@ -286,21 +286,21 @@ func TestSharedCapacityInfeasible(t *testing.T) {
 	p.Models, p.N, p.Theta, p.Sigma = []string{"a", "b"}, [][][]int{{{0}}, {{0}}}, [][]float64{{1000}, {1000}}, [][]float64{{0}, {0}}
 	p.Rho = [][][]float64{{{3000}}, {{3000}}}
 	p.Capacity = [][]*int{{ptr(5)}}
-	got := solve(t, p, Options{})
+	got := solve(t, p, SolveOptions{})
 	if got.Status != StatusInfeasible || len(got.Infeasible) != 1 || got.Infeasible[0] != "us has a capacity of 5 L4; a, b need at least 6 there" {
 		t.Fatalf("%s %v", got.Status, got.Infeasible)
 	}
 	p.Capacity[0][0] = ptr(6)
-	if got := solve(t, p, Options{}); got.Status != StatusOptimal || math.Abs(got.Objective-4.8) > 1e-9 {
+	if got := solve(t, p, SolveOptions{}); got.Status != StatusOptimal || math.Abs(got.Objective-4.8) > 1e-9 {
 		t.Fatalf("%s %g", got.Status, got.Objective)
 	}
 }
 
 func TestSolveRejectsBadOptions(t *testing.T) {
-	if _, err := Solve(one(), Options{Gap: 1}); err == nil {
+	if _, err := Solve(one(), SolveOptions{Gap: 1}); err == nil {
 		t.Error("gap 1 accepted")
 	}
-	if _, err := Solve(&Problem{}, Options{}); err == nil {
+	if _, err := Solve(&Problem{}, SolveOptions{}); err == nil {
 		t.Error("an empty problem accepted")
 	}
 }

@@ -12,9 +12,9 @@ import (
 type Fleet struct {
 	// Endpoints in a fixed order, which also breaks ties.
 	Endpoints []Endpoint
-	// Spare is the number of VMs that can be launched beyond those in use and donated, by region; 0
+	// FreeVMs is the number of VMs that can be launched beyond those in use and donated, by region; 0
 	// for a region that is missing.
-	Spare map[string]int
+	FreeVMs map[string]int
 }
 
 // Endpoint is the replicas of one model in one region that serve the same
@@ -37,8 +37,8 @@ type Endpoint struct {
 	// Waiting is the number of interactive requests that wait for their first token, queued or at a
 	// replica. Nil = unknown.
 	Waiting *int
-	// Fast counts the first tokens of IW-F requests so far. Nil = unknown.
-	Fast *FirstTokens
+	// IWFFirstTokens counts the first tokens of IW-F requests so far. Nil = unknown.
+	IWFFirstTokens *FirstTokens
 	// Target is the plan in force; nil = none.
 	Target *Target
 }
@@ -46,8 +46,8 @@ type Endpoint struct {
 // FirstTokens counts first tokens since some time in the past. A count lower than before means that
 // it was reset.
 type FirstTokens struct {
-	// All first tokens, and Late: those after the tier's target.
-	All, Late int64
+	// Total first tokens, and Late: those after the tier's target.
+	Total, Late int64
 }
 
 // Target is the hourly plan for an endpoint, and its forecast.
@@ -55,26 +55,26 @@ type Target struct {
 	Count int
 	// Replicas is the count by GPU and capacity type; nil = any.
 	Replicas []ReplicaTarget
-	// From and Until bound the time that it applies to, on the clock of Step.
+	// Source and Until bound the time that it applies to, on the clock of Step.
 	From, Until time.Duration
 	// ReplicaTPS is the throughput of one replica, in prompt tokens a second; 0 = unknown.
 	ReplicaTPS float64
 	// PeakTPS is the load planned for, in prompt tokens a second, including the buffer.
 	PeakTPS float64
-	// Course is the forecast of the interactive load in steps of CourseStep from From on, in prompt
+	// LoadCurve is the forecast of the interactive load in steps of ForecastStep from From on, in prompt
 	// tokens a second; empty = unknown.
-	Course     []float64
-	CourseStep time.Duration
+	ForecastTPS  []float64
+	ForecastStep time.Duration
 }
 
 // forecastAt returns the forecast for a time, the last value after its end; ok is false where there is
 // none.
 func (t *Target) forecastAt(now time.Duration) (tps float64, ok bool) {
-	if t == nil || len(t.Course) == 0 || t.CourseStep <= 0 {
+	if t == nil || len(t.ForecastTPS) == 0 || t.ForecastStep <= 0 {
 		return 0, false
 	}
-	i := int((now - t.From) / t.CourseStep)
-	return t.Course[min(max(i, 0), len(t.Course)-1)], true
+	i := int((now - t.From) / t.ForecastStep)
+	return t.ForecastTPS[min(max(i, 0), len(t.ForecastTPS)-1)], true
 }
 
 // endpointKey identifies an endpoint.
@@ -119,8 +119,8 @@ func (s *Scaling) Added() int {
 	return n
 }
 
-// GivenUp returns the number of replicas that are drained.
-func (s *Scaling) GivenUp() int { return s.Donate + s.Remove }
+// Drained returns the number of replicas that are drained.
+func (s *Scaling) Drained() int { return s.Donate + s.Remove }
 
 // Strategy decides on replica counts over time (SageServe sections 4 and 6.4). It is a state
 // machine: the same fleets at the same times give the same scalings, and time must not go
@@ -128,18 +128,18 @@ func (s *Scaling) GivenUp() int { return s.Donate + s.Remove }
 type Strategy interface {
 	// Name is the value that selects it in service.yaml.
 	Name() string
-	// Step returns the changes to make now; none when nothing has to change. Call it every few
+	// BacktestStep returns the changes to make now; none when nothing has to change. Call it every few
 	// seconds.
 	Step(now time.Duration, f *Fleet) []Scaling
 }
 
 // StrategyOptions are the options of all strategies.
 type StrategyOptions struct {
-	// Keep disables donation: freed VMs are deleted instead of donated to the spot pool.
-	Keep bool
-	// Late is the share, 0..1, of IW-F requests whose first token may come after the tier's target
-	// under auto; 0 = DefaultLate.
-	Late float64
+	// NoDonation disables donation: freed VMs are deleted instead of donated to the spot pool.
+	NoDonation bool
+	// MaxLateShare is the share, 0..1, of IW-F requests whose first token may come after the tier's target
+	// under auto; 0 = DefaultMaxLateShare.
+	MaxLateShare float64
 }
 
 // strategies are the constructors by name.
@@ -194,11 +194,11 @@ type allocator struct {
 }
 
 func newAllocator(f *Fleet, o StrategyOptions) *allocator {
-	g := &allocator{fleet: f, noDonation: o.Keep, donated: make([]int, len(f.Endpoints)), freeVMs: make(map[string]int, len(f.Spare))}
+	g := &allocator{fleet: f, noDonation: o.NoDonation, donated: make([]int, len(f.Endpoints)), freeVMs: make(map[string]int, len(f.FreeVMs))}
 	for i := range f.Endpoints {
 		g.donated[i] = f.Endpoints[i].Donated
 		region := f.Endpoints[i].Region
-		g.freeVMs[region] = f.Spare[region]
+		g.freeVMs[region] = f.FreeVMs[region]
 	}
 	return g
 }
@@ -217,7 +217,7 @@ func (g *allocator) request(i, n int, reason string) bool {
 			s.Donate = give
 		}
 	}
-	if s.Added() == 0 && s.GivenUp() == 0 {
+	if s.Added() == 0 && s.Drained() == 0 {
 		return false
 	}
 	g.out = append(g.out, s)

@@ -74,7 +74,7 @@ type autoState struct {
 }
 
 func newAuto(o StrategyOptions) *auto {
-	o.Late = cmp.Or(o.Late, DefaultLate)
+	o.MaxLateShare = cmp.Or(o.MaxLateShare, DefaultMaxLateShare)
 	return &auto{o, map[endpointKey]*autoState{}, map[endpointKey]*fillLevel{}}
 }
 
@@ -117,16 +117,16 @@ func (s *auto) learn(now time.Duration, f *Fleet) {
 		e := &f.Endpoints[i]
 		k, st := e.loadKey(), s.state(now, e)
 		if s.fillLevels[k] == nil {
-			s.fillLevels[k] = &fillLevel{maxLateShare: s.options.Late, at: now}
+			s.fillLevels[k] = &fillLevel{maxLateShare: s.options.MaxLateShare, at: now}
 		}
-		if e.Fast == nil {
+		if e.IWFFirstTokens == nil {
 			continue
 		}
 		if st.lastFirstTokens != nil {
-			n, sum := e.Fast.since(*st.lastFirstTokens), came[k]
-			came[k] = FirstTokens{sum.All + n.All, sum.Late + n.Late}
+			n, sum := e.IWFFirstTokens.since(*st.lastFirstTokens), came[k]
+			came[k] = FirstTokens{sum.Total + n.Total, sum.Late + n.Late}
 		}
-		firsts := *e.Fast
+		firsts := *e.IWFFirstTokens
 		st.lastFirstTokens = &firsts
 	}
 	for k, n := range came {

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// DefaultLate is the default share of first tokens that may be late: SageServe's targets apply to
+// DefaultMaxLateShare is the default share of first tokens that may be late: SageServe's targets apply to
 // the 95th percentile (section 2.2).
-const DefaultLate = 0.05
+const DefaultMaxLateShare = 0.05
 
 // Parameters of auto's fill level, tuned on Monday to Wednesday of a generated week and of the
 // published one.
@@ -46,21 +46,21 @@ func (l *fillLevel) update(now time.Duration, came FirstTokens) {
 		return
 	}
 	l.at = now
-	rate := float64(came.All) / hours
+	rate := float64(came.Total) / hours
 	if l.usualRate == 0 {
 		l.usualRate = rate
 	}
 	l.usualRate += (min(rate, maxRateJump*l.usualRate) - l.usualRate) * -math.Expm1(-hours)
 	if l.usualRate > 0 {
-		l.log += fillGain * (float64(came.All) - float64(came.Late)/l.maxLateShare) / max(l.usualRate, rate)
+		l.log += fillGain * (float64(came.Total) - float64(came.Late)/l.maxLateShare) / max(l.usualRate, rate)
 		l.log = min(max(l.log, math.Log(minFill)), math.Log(maxFill))
 	}
 }
 
 // since returns the difference to an earlier count, zero after a reset.
 func (n FirstTokens) since(before FirstTokens) FirstTokens {
-	if n.All < before.All || n.Late < before.Late {
+	if n.Total < before.Total || n.Late < before.Late {
 		return FirstTokens{}
 	}
-	return FirstTokens{n.All - before.All, n.Late - before.Late}
+	return FirstTokens{n.Total - before.Total, n.Late - before.Late}
 }

@@ -13,14 +13,14 @@ func (l *fillLevel) hours(n, perHour float64, late func(fill float64) float64) f
 	looks := int(n * 720)
 	for i := range looks {
 		came += perHour / 720
-		tokens := FirstTokens{All: int64(came)}
-		came -= float64(tokens.All)
-		debt += late(l.factor()) * float64(tokens.All)
-		tokens.Late = min(int64(debt), tokens.All)
+		tokens := FirstTokens{Total: int64(came)}
+		came -= float64(tokens.Total)
+		debt += late(l.factor()) * float64(tokens.Total)
+		tokens.Late = min(int64(debt), tokens.Total)
 		debt -= float64(tokens.Late)
 		l.update(l.at+5*time.Second, tokens)
 		if i >= looks/2 {
-			all, gone = all+float64(tokens.All), gone+float64(tokens.Late)
+			all, gone = all+float64(tokens.Total), gone+float64(tokens.Late)
 		}
 	}
 	return gone / all

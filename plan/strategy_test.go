@@ -52,7 +52,7 @@ func replayStrategy(t *testing.T, text string) string {
 	var out bytes.Buffer
 	var s Strategy
 	var f Fleet
-	f.Spare = map[string]int{}
+	f.FreeVMs = map[string]int{}
 	for n, line := range strings.Split(strings.TrimRight(text, "\n"), "\n") {
 		if strings.HasPrefix(line, "  ") {
 			continue // an old answer
@@ -63,9 +63,9 @@ func replayStrategy(t *testing.T, text string) string {
 		switch {
 		case len(words) == 0 || words[0] == "#":
 		case words[0] == "strategy":
-			s, err = NewStrategy(words[1], StrategyOptions{Keep: slices.Contains(words, "keep")})
+			s, err = NewStrategy(words[1], StrategyOptions{NoDonation: slices.Contains(words, "keep")})
 		case words[0] == "spare":
-			f.Spare["r"], err = strconv.Atoi(words[1])
+			f.FreeVMs["r"], err = strconv.Atoi(words[1])
 		case words[0] == "at":
 			var now time.Duration
 			if now, err = time.ParseDuration(words[1]); err == nil {
@@ -128,30 +128,30 @@ func (f *Fleet) set(words []string) error {
 			e.Waiting = &n
 		case "came", "late":
 			next := FirstTokens{}
-			if e.Fast != nil {
-				next = *e.Fast
+			if e.IWFFirstTokens != nil {
+				next = *e.IWFFirstTokens
 			}
 			if k == "came" {
-				next.All = int64(v)
+				next.Total = int64(v)
 			} else {
 				next.Late = int64(v)
 			}
-			e.Fast = &next
+			e.IWFFirstTokens = &next
 		case "target", "forecast", "then": // forecast for the first half of the hour, then for the second
 			if e.Target == nil {
-				e.Target = &Target{Until: time.Hour, ReplicaTPS: 100, Course: make([]float64, 2), CourseStep: 30 * time.Minute}
+				e.Target = &Target{Until: time.Hour, ReplicaTPS: 100, ForecastTPS: make([]float64, 2), ForecastStep: 30 * time.Minute}
 			}
 			next := *e.Target
-			next.Course = slices.Clone(next.Course)
+			next.ForecastTPS = slices.Clone(next.ForecastTPS)
 			switch k {
 			case "target":
 				next.Count = int(v)
 			case "forecast":
-				next.Course[0] = v
+				next.ForecastTPS[0] = v
 			case "then":
-				next.Course[1] = v
+				next.ForecastTPS[1] = v
 			}
-			next.PeakTPS = max(next.Course[0], next.Course[1])
+			next.PeakTPS = max(next.ForecastTPS[0], next.ForecastTPS[1])
 			e.Target = &next
 		default:
 			return fmt.Errorf("unknown word %q", w)
@@ -202,13 +202,13 @@ func (c *closedFleet) vary(t *rapid.T, now time.Duration) {
 			waiting := rapid.IntRange(0, 60).Draw(t, "waiting")
 			e.Utilisation, e.Observed, e.Waiting = &u, &tps, &waiting
 			all := int64(rapid.IntRange(0, 5000).Draw(t, "first tokens"))
-			e.Fast = &FirstTokens{All: all, Late: int64(rapid.IntRange(0, int(all)).Draw(t, "late"))}
+			e.IWFFirstTokens = &FirstTokens{Total: all, Late: int64(rapid.IntRange(0, int(all)).Draw(t, "late"))}
 		}
 		if hour := now.Truncate(time.Hour); e.Target == nil || e.Target.From != hour {
 			peak := rapid.Float64Range(1, 2000).Draw(t, "peak")
 			e.Target = &Target{
 				Count: rapid.IntRange(e.Min, e.Max).Draw(t, "target"), From: hour, Until: hour + time.Hour,
-				ReplicaTPS: 300, PeakTPS: peak, Course: []float64{peak, peak / 2}, CourseStep: 30 * time.Minute,
+				ReplicaTPS: 300, PeakTPS: peak, ForecastTPS: []float64{peak, peak / 2}, ForecastStep: 30 * time.Minute,
 			}
 		}
 		up := rapid.IntRange(0, e.Starting).Draw(t, "come up")
@@ -222,7 +222,7 @@ func (c *closedFleet) vary(t *rapid.T, now time.Duration) {
 func (c *closedFleet) apply(t *rapid.T, changes []Scaling) {
 	for _, s := range changes {
 		e := &c.fleet.Endpoints[s.Endpoint]
-		if s.Added() > 0 && s.GivenUp() > 0 || s.Added()+s.GivenUp() == 0 || s.Reason == "" {
+		if s.Added() > 0 && s.Drained() > 0 || s.Added()+s.Drained() == 0 || s.Reason == "" {
 			t.Fatalf("impossible: %+v", s)
 		}
 		e.Donated -= s.Reclaim
@@ -233,7 +233,7 @@ func (c *closedFleet) apply(t *rapid.T, changes []Scaling) {
 			}
 			c.fleet.Endpoints[r.From].Donated -= r.Count
 		}
-		e.Ready -= s.GivenUp()
+		e.Ready -= s.Drained()
 		e.Draining += s.Donate
 	}
 	for i := range c.fleet.Endpoints {
@@ -293,7 +293,7 @@ func checkStrategy(t *rapid.T, name string) {
 
 // checkChange checks one change against the rules of its strategy.
 func checkChange(t *rapid.T, name string, now time.Duration, e *Endpoint, c *Scaling, last map[int]time.Duration) {
-	n := c.Added() - c.GivenUp()
+	n := c.Added() - c.Drained()
 	byTraffic := false
 	if name == "lt-ua" && now >= e.Target.Until-gapWindow {
 		gap := *e.Observed / e.Target.PeakTPS
@@ -322,7 +322,7 @@ func TestNoLoadNeedsNoReplicas(t *testing.T) {
 		u, tps := 0.5, 550.0
 		f := Fleet{Endpoints: []Endpoint{{
 			Model: "m", Region: "r", Ready: 5, Donated: 5, Min: 2, Max: 8, Utilisation: &u, Observed: &tps,
-			Target: &Target{Count: 5, Until: time.Hour, ReplicaTPS: 100, PeakTPS: 550, Course: []float64{550}, CourseStep: time.Hour},
+			Target: &Target{Count: 5, Until: time.Hour, ReplicaTPS: 100, PeakTPS: 550, ForecastTPS: []float64{550}, ForecastStep: time.Hour},
 		}}}
 		s, _ := NewStrategy(name, StrategyOptions{})
 		for now := time.Duration(0); now < 2*time.Hour; now += 5 * time.Second {

@@ -50,7 +50,7 @@ func (p Proposal) writeChanges(b *bytes.Buffer) {
 			change = fmt.Sprintf("%+d", c.Delta)
 		}
 		rows = append(rows, []string{
-			c.Model, c.Region, c.offering(), strconv.Itoa(c.Now), change, strconv.Itoa(c.Then), fmt.Sprintf("%.0f", c.ForecastPeakTPS),
+			c.Model, c.Region, c.offering(), strconv.Itoa(c.Current), change, strconv.Itoa(c.Planned), fmt.Sprintf("%.0f", c.ForecastPeakTPS),
 			fmt.Sprintf("%.0f", c.CapacityTPS), used, strconv.Itoa(c.Donate), strconv.Itoa(c.Reclaim),
 		})
 	}
@@ -58,7 +58,7 @@ func (p Proposal) writeChanges(b *bytes.Buffer) {
 }
 
 // offering returns the GPU and its capacity type, without the default on demand.
-func (c Change) offering() string {
+func (c ReplicaChange) offering() string {
 	if c.Capacity == nil || *c.Capacity == string(service.CapacityOnDemand) {
 		return c.GPU
 	}
@@ -108,7 +108,7 @@ func (p Proposal) writeReasons(b *bytes.Buffer) {
 
 func (p Proposal) writeCosts(b *bytes.Buffer) {
 	fmt.Fprintln(b)
-	if n, t := p.CostPerHour.Now, p.CostPerHour.Then; n != nil && t != nil {
+	if n, t := p.CostPerHour.Current, p.CostPerHour.Planned; n != nil && t != nil {
 		fmt.Fprintf(b, "Cost per hour: $%.2f now, $%.2f planned\n", *n, *t)
 	}
 	fmt.Fprintf(b, "Plan: %s", p.Status)

@@ -37,12 +37,12 @@ func (p *Problem) verifyCounts(i int, x [][]int) error {
 			count += n
 		}
 		all += count
-		carried, least, most := p.Carried(i, x[j]), limitOr(p.Min, i, j, 0), limitOr(p.Max, i, j, unlimited)
+		carried, least, most := p.Throughput(i, x[j]), limitOr(p.Min, i, j, 0), limitOr(p.Max, i, j, unlimited)
 		switch {
 		case count < least || count > most:
 			return fmt.Errorf("%s in %s: %d replicas, must be %d to %d", p.Models[i], p.Regions[j], count, least, most)
-		case !meetsNeed(carried, p.LocalNeed(i, j)):
-			return fmt.Errorf("%s in %s: serves %g of %g tokens a second", p.Models[i], p.Regions[j], carried, p.LocalNeed(i, j))
+		case !meetsNeed(carried, p.LocalDemand(i, j)):
+			return fmt.Errorf("%s in %s: serves %g of %g tokens a second", p.Models[i], p.Regions[j], carried, p.LocalDemand(i, j))
 		}
 	}
 	return p.verifyTotal(i, all)
@@ -64,8 +64,8 @@ func (p *Problem) verifyCapacity(x [][][]int) error {
 	return nil
 }
 
-// Carried returns the throughput of counts x of model i in one region.
-func (p *Problem) Carried(i int, x []int) float64 {
+// Throughput returns the throughput of counts x of model i in one region.
+func (p *Problem) Throughput(i int, x []int) float64 {
 	var sum float64
 	for k, n := range x {
 		sum += p.Theta[i][k] * float64(n)
@@ -104,7 +104,7 @@ func (p *Problem) unserved(i, w, lost int, x [][][]int, near []regionSet) (load,
 		f.load[j], f.sent[j] = p.Rho[i][j][w], make([]float64, len(near))
 		load += f.load[j]
 		if j != lost {
-			f.free[j] = p.Carried(i, x[i][j])
+			f.free[j] = p.Throughput(i, x[i][j])
 		}
 	}
 	return load, f.maximise()

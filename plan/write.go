@@ -66,7 +66,7 @@ func (p *Problem) modelRows(i int, sets []regionSet) []row {
 			count = append(count, p.countTerms(1, i, j, k)...)
 		}
 		counted = append(counted, count...)
-		out = append(out, row{fmt.Sprintf("local_%d_%d", i, j), carried[j], ">=", p.LocalNeed(i, j)})
+		out = append(out, row{fmt.Sprintf("local_%d_%d", i, j), carried[j], ">=", p.LocalDemand(i, j)})
 		out = append(out, boundRows(fmt.Sprintf("%d_%d", i, j), count, limitOr(p.Min, i, j, 0), limitOr(p.Max, i, j, unlimited))...)
 		for w, load := range p.Rho[i][j] {
 			if p.egressCostOf(i, j).price > 0 {

@@ -18,31 +18,31 @@ type Phase string
 
 // The phases of a change. A change that has not started has no phase.
 const (
-	PhaseBegun  Phase = "begun"
-	PhaseDone   Phase = "done"
-	PhaseFailed Phase = "failed"
+	PhaseStarted Phase = "begun"
+	PhaseDone    Phase = "done"
+	PhaseFailed  Phase = "failed"
 )
 
-// Progress receives every phase of every change; err is set for PhaseFailed. Calls never overlap.
-type Progress func(c Change, p Phase, err error)
+// ProgressFunc receives every phase of every change; err is set for PhaseFailed. Calls never overlap.
+type ProgressFunc func(c Change, p Phase, err error)
 
-// Options configures Apply; the zero value is usable.
-type Options struct {
+// ApplyOptions configures Apply; the zero value is usable.
+type ApplyOptions struct {
 	// Parallel is the maximum number of concurrent changes; 0 means 16.
 	Parallel int
-	// Progress is called for every phase of every change; nil disables progress reports.
-	Progress Progress
-	// Settle blocks until a replacement is ready; the next stage waits for it. nil means that a
+	// ProgressFunc is called for every phase of every change; nil disables progress reports.
+	Progress ProgressFunc
+	// WaitReady blocks until a replacement is ready; the next stage waits for it. nil means that a
 	// launched object counts as ready.
-	Settle func(ctx context.Context, o Object) error
+	WaitReady func(ctx context.Context, o Object) error
 	// Reload makes a running object load the configuration of w, which is already in its file.
 	// ErrCannotReload, or a nil Reload, means that the object must be replaced. Any other error means
 	// that the object rejected the configuration and keeps running with the previous one.
-	Reload func(ctx context.Context, w Want) error
+	Reload func(ctx context.Context, w Desired) error
 	// Now is the clock for the expiry of refused offerings; nil means time.Now.
 	Now func() time.Time
-	// Exhausted contains earlier refusals, and Apply adds new ones; nil means no earlier refusal.
-	Exhausted *Exhausted
+	// ExhaustedOfferings contains earlier refusals, and Apply adds new ones; nil means no earlier refusal.
+	Exhausted *ExhaustedOfferings
 	// Drain is called before a running object is terminated, also after its replacement is ready. It
 	// returns when no work is left on the object. It cannot veto the termination: nil and an empty
 	// function mean the same.
@@ -52,8 +52,8 @@ type Options struct {
 	Surge func(c Change) bool
 }
 
-// Result reports what Apply did.
-type Result struct {
+// ApplyResult reports what Apply did.
+type ApplyResult struct {
 	Done    Changes
 	Failed  Changes
 	Skipped Changes // not started, because an earlier change failed or the context ended
@@ -63,13 +63,13 @@ type Result struct {
 // fails, the rest of its stage completes and the following stages are skipped: a rolling change must
 // not continue past a failure. The error joins all failures. To continue, call Apply again with a new
 // Diff.
-func Apply(ctx context.Context, changes Changes, p Provider, o Options) (Result, error) {
+func Apply(ctx context.Context, changes Changes, p Provider, o ApplyOptions) (ApplyResult, error) {
 	a := &applier{provider: p, opt: o, slots: make(chan struct{}, max(1, cmp.Or(o.Parallel, defaultParallel)))}
 	if a.opt.Now == nil {
 		a.opt.Now = time.Now
 	}
 	if a.opt.Exhausted == nil {
-		a.opt.Exhausted = &Exhausted{}
+		a.opt.Exhausted = &ExhaustedOfferings{}
 	}
 	for begin := 0; begin < len(changes); {
 		end := begin
@@ -92,11 +92,11 @@ func Apply(ctx context.Context, changes Changes, p Provider, o Options) (Result,
 // applier is one run of Apply.
 type applier struct {
 	provider Provider
-	opt      Options
+	opt      ApplyOptions
 	slots    chan struct{}
 
 	mu     sync.Mutex // guards the fields below and opt.Exhausted, and serializes calls of Progress
-	result Result
+	result ApplyResult
 	errs   []error
 }
 
@@ -114,7 +114,7 @@ func (a *applier) applyStage(ctx context.Context, changes Changes) {
 				return
 			}
 			defer func() { <-a.slots }()
-			a.reportProgress(c, PhaseBegun, nil)
+			a.reportProgress(c, PhaseStarted, nil)
 			failures[i] = a.applyChange(ctx, &c)
 			if failures[i] != nil {
 				a.reportProgress(c, PhaseFailed, failures[i])
@@ -160,18 +160,18 @@ func (a *applier) applyChange(ctx context.Context, c *Change) error {
 	}
 	switch c.Action {
 	case ActionReload:
-		err := a.reload(ctx, c.Want)
+		err := a.reload(ctx, c.Desired)
 		if !errors.Is(err, ErrCannotReload) {
 			return err
 		}
 		c.Action = ActionReplace
 	case ActionTerminate:
-		return a.drainAndTerminate(ctx, c.Have)
+		return a.drainAndTerminate(ctx, c.Observed)
 	}
 	if c.Action == ActionReplace {
 		return a.replace(ctx, *c)
 	}
-	_, err := a.launch(ctx, c.Want)
+	_, err := a.launch(ctx, c.Desired)
 	return err
 }
 
@@ -179,28 +179,28 @@ func (a *applier) applyChange(ctx context.Context, c *Change) error {
 func (a *applier) replace(ctx context.Context, c Change) error {
 	surge := a.opt.Surge != nil && a.opt.Surge(c)
 	if !surge {
-		if err := a.terminate(ctx, c.Have); err != nil {
+		if err := a.terminate(ctx, c.Observed); err != nil {
 			return err
 		}
 	}
-	o, err := a.launch(ctx, c.Want)
+	o, err := a.launch(ctx, c.Desired)
 	if err != nil {
 		return err
 	}
-	if a.opt.Settle != nil {
-		if err := a.opt.Settle(ctx, o); err != nil {
+	if a.opt.WaitReady != nil {
+		if err := a.opt.WaitReady(ctx, o); err != nil {
 			return fmt.Errorf("waiting for %s after replacing it: %w", o.ID, err)
 		}
 	}
 	if surge {
-		return a.drainAndTerminate(ctx, c.Have)
+		return a.drainAndTerminate(ctx, c.Observed)
 	}
 	return nil
 }
 
 // drainAndTerminate drains an object and terminates it.
 func (a *applier) drainAndTerminate(ctx context.Context, o Object) error {
-	if a.opt.Drain != nil && o.Gone == "" {
+	if a.opt.Drain != nil && o.TerminatedReason == "" {
 		a.opt.Drain(ctx, o)
 	}
 	return a.terminate(ctx, o)
@@ -208,24 +208,24 @@ func (a *applier) drainAndTerminate(ctx context.Context, o Object) error {
 
 // launch creates w on the first of its offerings that has capacity. It skips offerings that were
 // refused recently. When none has capacity, the error is a *NoCapacityError.
-func (a *applier) launch(ctx context.Context, w Want) (Object, error) {
-	if len(w.Offers) == 0 {
+func (a *applier) launch(ctx context.Context, w Desired) (Object, error) {
+	if len(w.Offerings) == 0 {
 		return a.provider.Launch(ctx, w)
 	}
 	none := &NoCapacityError{ID: w.ID, Region: w.Region}
-	for _, offer := range w.Offers {
+	for _, offer := range w.Offerings {
 		if a.isExhausted(offer) {
-			none.Passed = append(none.Passed, offer)
+			none.Skipped = append(none.Skipped, offer)
 			continue
 		}
-		w.Offers, w.CostPerHour = Offerings{offer}, offer.PricePerHour
+		w.Offerings, w.CostPerHour = Offerings{offer}, offer.PricePerHour
 		o, err := a.provider.Launch(ctx, w)
 		var refused *CapacityError
 		if !errors.As(err, &refused) {
 			return o, err
 		}
 		a.recordRefusal(refused)
-		none.Tried = append(none.Tried, refused)
+		none.Attempted = append(none.Attempted, refused)
 	}
 	return Object{}, none
 }
@@ -243,7 +243,7 @@ func (a *applier) recordRefusal(e *CapacityError) {
 }
 
 // reload makes an object load its configuration.
-func (a *applier) reload(ctx context.Context, w Want) error {
+func (a *applier) reload(ctx context.Context, w Desired) error {
 	if a.opt.Reload == nil {
 		return ErrCannotReload
 	}

@@ -62,9 +62,9 @@ func (f *fake) List(context.Context, string) ([]provision.Object, error) {
 	return slices.Clone(f.objects), nil
 }
 
-func (f *fake) Launch(_ context.Context, w provision.Want) (o provision.Object, err error) {
+func (f *fake) Launch(_ context.Context, w provision.Desired) (o provision.Object, err error) {
 	err = f.mutate("launch "+w.ID, func() {
-		f.objects = slices.DeleteFunc(f.objects, func(o provision.Object) bool { return o.ID == w.ID && o.Gone != "" })
+		f.objects = slices.DeleteFunc(f.objects, func(o provision.Object) bool { return o.ID == w.ID && o.TerminatedReason != "" })
 		for i, have := range f.objects {
 			if have.ID == w.ID && have.Kind == w.Kind && have.Region == w.Region && (w.Kind == provision.KindFirewall || w.Kind == provision.KindIdentity) {
 				o = objectOf(w, 0)
@@ -72,7 +72,7 @@ func (f *fake) Launch(_ context.Context, w provision.Want) (o provision.Object, 
 				f.objects[i] = o // set right where it is
 				return
 			}
-			if have.ID == w.ID && len(provision.Diff([]provision.Want{w}, []provision.Object{have})) == 0 {
+			if have.ID == w.ID && len(provision.Diff([]provision.Desired{w}, []provision.Object{have})) == 0 {
 				o = have
 				return
 			}
@@ -96,16 +96,16 @@ func (f *fake) Terminate(_ context.Context, o provision.Object) error {
 func (f *fake) summary() []string {
 	var all []string
 	for _, o := range f.objects {
-		all = append(all, fmt.Sprintf("%s %s %s %s %q", o.ID, o.Kind, o.Region, o.Spec, o.Gone))
+		all = append(all, fmt.Sprintf("%s %s %s %s %q", o.ID, o.Kind, o.Region, o.SpecHash, o.TerminatedReason))
 	}
 	slices.Sort(all)
 	return all
 }
 
 // converge computes the difference and applies it.
-func converge(f *fake, wants []provision.Want) error {
+func converge(f *fake, wants []provision.Desired) error {
 	have, _ := f.List(context.Background(), "chat")
-	_, err := provision.Apply(context.Background(), provision.Diff(wants, have), f, provision.Options{})
+	_, err := provision.Apply(context.Background(), provision.Diff(wants, have), f, provision.ApplyOptions{})
 	return err
 }
 
@@ -148,11 +148,11 @@ func TestApplyRecoversFromCrashAtAnyStep(t *testing.T) {
 }
 
 // rollingUpdate returns two replicas to replace in one region, and one to terminate.
-func rollingUpdate() (wants []provision.Want, objects []provision.Object) {
+func rollingUpdate() (wants []provision.Desired, objects []provision.Object) {
 	for _, id := range []string{"us-0", "us-1"} {
 		w := want(id, provision.KindReplica, "local/us", "new")
 		o := objectOf(w, len(objects))
-		o.Spec = "old"
+		o.SpecHash = "old"
 		wants, objects = append(wants, w), append(objects, o)
 	}
 	return wants, append(objects, have("us-2", provision.KindReplica, "local/us", "old", ""))
@@ -162,8 +162,8 @@ func TestApplyStopsRollingUpdateWhenNotReady(t *testing.T) {
 	wants, objects := rollingUpdate()
 	f := &fake{objects: objects}
 	broken := errors.New("the model does not answer")
-	result, err := provision.Apply(context.Background(), provision.Diff(wants, objects), f, provision.Options{
-		Settle: func(context.Context, provision.Object) error { return broken },
+	result, err := provision.Apply(context.Background(), provision.Diff(wants, objects), f, provision.ApplyOptions{
+		WaitReady: func(context.Context, provision.Object) error { return broken },
 	})
 	if !errors.Is(err, broken) || !strings.Contains(err.Error(), "us-0") {
 		t.Errorf("got %v, want the cause and us-0", err)
@@ -177,9 +177,9 @@ func TestApplyStopsRollingUpdateWhenNotReady(t *testing.T) {
 }
 
 func TestApplyCompletesStageAfterFailure(t *testing.T) {
-	wants := []provision.Want{want("us-0", provision.KindReplica, "local/us", "s"), want("us-1", provision.KindReplica, "local/us", "s")}
+	wants := []provision.Desired{want("us-0", provision.KindReplica, "local/us", "s"), want("us-1", provision.KindReplica, "local/us", "s")}
 	f := &fake{}
-	result, err := provision.Apply(context.Background(), provision.Diff(wants, nil), failingLaunch{f, "us-0"}, provision.Options{})
+	result, err := provision.Apply(context.Background(), provision.Diff(wants, nil), failingLaunch{f, "us-0"}, provision.ApplyOptions{})
 	if err == nil || len(result.Done) != 1 || result.Done[0].ID() != "us-1" || len(result.Failed) != 1 {
 		t.Errorf("got %+v, %v", result, err)
 	}
@@ -190,28 +190,28 @@ func TestApplyCompletesStageAfterFailure(t *testing.T) {
 func TestApplyReloads(t *testing.T) {
 	refused := errors.New("unknown policy")
 	for _, tt := range []struct {
-		reload  func(context.Context, provision.Want) error
+		reload  func(context.Context, provision.Desired) error
 		want    []string // calls of the provider
 		actions []provision.Action
 		err     error
 		skipped int
 	}{
 		{nil, []string{"terminate lb-eu-0", "launch lb-eu-0", "terminate lb-us-0", "launch lb-us-0"}, []provision.Action{"replace", "replace"}, nil, 0},
-		{func(context.Context, provision.Want) error { return nil }, nil, []provision.Action{"reload", "reload"}, nil, 0},
-		{func(context.Context, provision.Want) error { return provision.ErrCannotReload }, []string{"terminate lb-eu-0", "launch lb-eu-0", "terminate lb-us-0", "launch lb-us-0"}, []provision.Action{"replace", "replace"}, nil, 0},
-		{func(context.Context, provision.Want) error { return refused }, nil, nil, refused, 1},
+		{func(context.Context, provision.Desired) error { return nil }, nil, []provision.Action{"reload", "reload"}, nil, 0},
+		{func(context.Context, provision.Desired) error { return provision.ErrCannotReload }, []string{"terminate lb-eu-0", "launch lb-eu-0", "terminate lb-us-0", "launch lb-us-0"}, []provision.Action{"replace", "replace"}, nil, 0},
+		{func(context.Context, provision.Desired) error { return refused }, nil, nil, refused, 1},
 	} {
-		var wants []provision.Want
+		var wants []provision.Desired
 		f := &fake{}
 		for i, region := range []service.Region{"local/eu", "local/us"} {
 			w := want("lb-"+region.Place()+"-0", provision.KindBalancer, region, "new")
-			w.Fixed = "f"
+			w.ImmutableHash = "f"
 			o := objectOf(w, i)
-			o.Spec = "old"
+			o.SpecHash = "old"
 			wants, f.objects = append(wants, w), append(f.objects, o)
 		}
 		var done []provision.Action
-		result, err := provision.Apply(context.Background(), provision.Diff(wants, f.objects), f, provision.Options{
+		result, err := provision.Apply(context.Background(), provision.Diff(wants, f.objects), f, provision.ApplyOptions{
 			Reload: tt.reload,
 			Progress: func(c provision.Change, p provision.Phase, _ error) {
 				if p == provision.PhaseDone {
@@ -231,7 +231,7 @@ type failingLaunch struct {
 	id string
 }
 
-func (f failingLaunch) Launch(ctx context.Context, w provision.Want) (provision.Object, error) {
+func (f failingLaunch) Launch(ctx context.Context, w provision.Desired) (provision.Object, error) {
 	if w.ID == f.id {
 		return provision.Object{}, errors.New("no capacity")
 	}
@@ -242,7 +242,7 @@ func TestApplyDrainsOnlyRunningTerminated(t *testing.T) {
 	wants, objects := rollingUpdate()
 	objects = append(objects, have("us-3", provision.KindReplica, "local/us", "old", "killed"))
 	var drained []string
-	_, err := provision.Apply(context.Background(), provision.Diff(wants, objects), &fake{objects: objects}, provision.Options{
+	_, err := provision.Apply(context.Background(), provision.Diff(wants, objects), &fake{objects: objects}, provision.ApplyOptions{
 		Drain: func(_ context.Context, o provision.Object) { drained = append(drained, o.ID) },
 	})
 	if want := []string{"us-2"}; err != nil || !reflect.DeepEqual(drained, want) {
@@ -254,11 +254,11 @@ func TestApplyReportsPhases(t *testing.T) {
 	w := want("us-0", provision.KindReplica, "local/us", "s")
 	var got []provision.Phase
 	for _, p := range []provision.Provider{&fake{}, failingLaunch{&fake{}, "us-0"}} {
-		_, _ = provision.Apply(context.Background(), provision.Diff([]provision.Want{w}, nil), p, provision.Options{
+		_, _ = provision.Apply(context.Background(), provision.Diff([]provision.Desired{w}, nil), p, provision.ApplyOptions{
 			Progress: func(_ provision.Change, phase provision.Phase, _ error) { got = append(got, phase) },
 		})
 	}
-	want := []provision.Phase{provision.PhaseBegun, provision.PhaseDone, provision.PhaseBegun, provision.PhaseFailed}
+	want := []provision.Phase{provision.PhaseStarted, provision.PhaseDone, provision.PhaseStarted, provision.PhaseFailed}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -272,7 +272,7 @@ type launchCounter struct {
 	proceed             chan struct{}
 }
 
-func (c *launchCounter) Launch(ctx context.Context, w provision.Want) (provision.Object, error) {
+func (c *launchCounter) Launch(ctx context.Context, w provision.Desired) (provision.Object, error) {
 	n := c.running.Add(1)
 	defer c.running.Add(-1)
 	for most := c.maxRunning.Load(); n > most && !c.maxRunning.CompareAndSwap(most, n); most = c.maxRunning.Load() {
@@ -283,14 +283,14 @@ func (c *launchCounter) Launch(ctx context.Context, w provision.Want) (provision
 }
 
 func TestApplyLimitsParallelLaunches(t *testing.T) {
-	var wants []provision.Want
+	var wants []provision.Desired
 	for i := range 7 {
 		wants = append(wants, want(fmt.Sprint("us-", i), provision.KindReplica, "local/us", "s"))
 	}
 	c := &launchCounter{arrived: make(chan struct{}, len(wants)), proceed: make(chan struct{})}
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		_, err := provision.Apply(context.Background(), provision.Diff(wants, nil), c, provision.Options{Parallel: 3})
+		_, err := provision.Apply(context.Background(), provision.Diff(wants, nil), c, provision.ApplyOptions{Parallel: 3})
 		if err != nil {
 			t.Error(err)
 		}
@@ -309,8 +309,8 @@ func TestApplySkipsAllAfterContextEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	f := &fake{}
-	wants := []provision.Want{want("us-0", provision.KindReplica, "local/us", "s")}
-	result, err := provision.Apply(ctx, provision.Diff(wants, nil), f, provision.Options{})
+	wants := []provision.Desired{want("us-0", provision.KindReplica, "local/us", "s")}
+	result, err := provision.Apply(ctx, provision.Diff(wants, nil), f, provision.ApplyOptions{})
 	if !errors.Is(err, context.Canceled) || len(result.Skipped) != 1 || f.calls != 0 {
 		t.Errorf("got %+v, %v, %d calls", result, err, f.calls)
 	}
@@ -327,7 +327,7 @@ func TestErrorsNameObjectAndLocation(t *testing.T) {
 		},
 		{&provision.PortTakenError{Addr: "a", Holder: "us-0 of the service chat"}, []string{"us-0 of the service chat"}},
 		{&provision.StartError{ID: "us-0", Err: errCrash, Log: []string{"panic: no"}, File: "us-0.log"}, []string{"us-0", "crashed", "panic: no", "us-0.log"}},
-		{&provision.LeftoverError{Service: "chat", Left: []string{"us-0, process 7"}}, []string{"chat", "us-0, process 7"}},
+		{&provision.RemainingError{Service: "chat", Remaining: []string{"us-0, process 7"}}, []string{"chat", "us-0, process 7"}},
 		{&provision.SpecError{Err: errCrash}, []string{"crashed"}},
 	}
 	for _, tt := range tests {

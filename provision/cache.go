@@ -14,10 +14,10 @@ const (
 	errorTTL  = 10 * time.Minute
 )
 
-// Held caches answers of a cloud by key: results for hours, errors for minutes. The zero value is
+// AnswerCache caches answers of a cloud by key: results for hours, errors for minutes. The zero value is
 // empty. It is safe for concurrent use: while one caller requests an answer, others wait for it.
 // Entries are never evicted, so use few keys.
-type Held[T any] struct {
+type AnswerCache[T any] struct {
 	mu      sync.Mutex
 	entries map[string]*cacheEntry[T]
 }
@@ -30,9 +30,9 @@ type cacheEntry[T any] struct {
 	expires time.Time // zero = not requested yet
 }
 
-// Ask returns the cached answer, or requests and caches it. An error of a cancelled context is not
+// Get returns the cached answer, or requests and caches it. An error of a cancelled context is not
 // cached.
-func (h *Held[T]) Ask(ctx context.Context, key string, now time.Time, ask func(context.Context) (T, error)) (T, error) {
+func (h *AnswerCache[T]) Get(ctx context.Context, key string, now time.Time, ask func(context.Context) (T, error)) (T, error) {
 	a := h.entry(key)
 	select {
 	case a.sem <- struct{}{}:
@@ -55,7 +55,7 @@ func (h *Held[T]) Ask(ctx context.Context, key string, now time.Time, ask func(c
 	return value, err
 }
 
-func (h *Held[T]) entry(key string) *cacheEntry[T] {
+func (h *AnswerCache[T]) entry(key string) *cacheEntry[T] {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.entries == nil {

@@ -23,8 +23,8 @@ func MachineTypeOf(cloud, name string) (MachineType, bool) {
 	return MachineType{m}, known && m.PlanOnly == ""
 }
 
-// Offer returns the offering of this type in a zone, with the catalogue's price.
-func (t MachineType) Offer(region service.Region, zone string, capacity service.CapacityType) Offering {
+// Offering returns the offering of this type in a zone, with the catalogue's price.
+func (t MachineType) Offering(region service.Region, zone string, capacity service.CapacityType) Offering {
 	o := Offering{Type: t.Type, Region: region, Zone: zone, Capacity: capacity, GPU: t.GPU, GPUs: t.GPUs, VCPUs: t.VCPUs}
 	switch capacity {
 	case service.CapacitySpot:
@@ -33,7 +33,7 @@ func (t MachineType) Offer(region service.Region, zone string, capacity service.
 		o.PricePerHour = t.OnDemand
 	}
 	if o.PricePerHour > 0 {
-		o.PriceFrom = "list price in " + t.From
+		o.PriceSource = "list price in " + t.From
 	}
 	return o
 }

@@ -10,25 +10,25 @@ import (
 	"skyserve/internal/service"
 )
 
-// Class is a group of interchangeable replicas in a plan: the GPUs of one replica and its capacity
+// ReplicaClass is a group of interchangeable replicas in a plan: the GPUs of one replica and its capacity
 // type. An empty GPU and an empty Capacity match any.
-type Class struct {
+type ReplicaClass struct {
 	GPU      string
 	GPUs     int // per replica; 0 with an empty GPU
 	Capacity service.CapacityType
 }
 
 // ClassOf returns the class of an offering.
-func ClassOf(o Offering) Class { return Class{o.GPU, o.GPUs, o.Capacity} }
+func ClassOf(o Offering) ReplicaClass { return ReplicaClass{o.GPU, o.GPUs, o.Capacity} }
 
-// Takes reports whether an offering belongs to the class.
-func (c Class) Takes(o Offering) bool {
+// Matches reports whether an offering belongs to the class.
+func (c ReplicaClass) Matches(o Offering) bool {
 	return (c.GPU == "" || c.GPU == o.GPU && c.GPUs == o.GPUs) && (c.Capacity == "" || c.Capacity == o.Capacity)
 }
 
-// ClassNamed returns the class for a plan's name of GPUs, such as L4 or 8xH100, and a capacity type.
-func ClassNamed(gpus, capacity string) Class {
-	c := Class{GPU: gpus, GPUs: 1, Capacity: service.CapacityType(capacity)}
+// ParseClass returns the class for a plan's name of GPUs, such as L4 or 8xH100, and a capacity type.
+func ParseClass(gpus, capacity string) ReplicaClass {
+	c := ReplicaClass{GPU: gpus, GPUs: 1, Capacity: service.CapacityType(capacity)}
 	if count, gpu, found := strings.Cut(gpus, "x"); found {
 		if n, err := strconv.Atoi(count); err == nil {
 			c.GPU, c.GPUs = gpu, n
@@ -41,7 +41,7 @@ func ClassNamed(gpus, capacity string) Class {
 }
 
 // String formats the class for people: spot 8xH100.
-func (c Class) String() string {
+func (c ReplicaClass) String() string {
 	gpus := cmp.Or(c.GPU, "any machine")
 	if c.GPUs > 1 {
 		gpus = fmt.Sprintf("%dx%s", c.GPUs, c.GPU)
@@ -49,11 +49,11 @@ func (c Class) String() string {
 	return strings.TrimSpace(string(c.Capacity) + " " + gpus)
 }
 
-// Counts is the desired number of replicas of each class.
-type Counts map[Class]int
+// ClassCounts is the desired number of replicas of each class.
+type ClassCounts map[ReplicaClass]int
 
 // Total returns the desired number of replicas of all classes.
-func (c Counts) Total() int {
+func (c ClassCounts) Total() int {
 	total := 0
 	for _, n := range c {
 		total += n
@@ -63,14 +63,14 @@ func (c Counts) Total() int {
 
 // sortedClasses returns the classes of counts in a fixed order, the most specific first, so that a replica
 // counts for its specific class before it counts for a class that matches any.
-func (c Counts) sortedClasses() []Class {
-	var all []Class
+func (c ClassCounts) sortedClasses() []ReplicaClass {
+	var all []ReplicaClass
 	for class, n := range c {
 		if n > 0 {
 			all = append(all, class)
 		}
 	}
-	slices.SortFunc(all, func(a, b Class) int {
+	slices.SortFunc(all, func(a, b ReplicaClass) int {
 		return cmp.Or(
 			cmp.Compare(b.GPU, a.GPU), cmp.Compare(a.GPUs, b.GPUs), cmp.Compare(b.Capacity, a.Capacity),
 		)
@@ -78,16 +78,16 @@ func (c Counts) sortedClasses() []Class {
 	return all
 }
 
-// Fit matches existing replicas with the desired classes. matched maps the index of a replica to its
+// Match matches existing replicas with the desired classes. matched maps the index of a replica to its
 // class. missing lists the class of each replica that does not exist yet, in a fixed order. A replica
 // whose offering is unknown matches Class{} only.
-func (c Counts) Fit(exist []Object) (matched map[int]Class, missing []Class) {
-	matched = map[int]Class{}
+func (c ClassCounts) Match(exist []Object) (matched map[int]ReplicaClass, missing []ReplicaClass) {
+	matched = map[int]ReplicaClass{}
 	for _, class := range c.sortedClasses() {
 		left := c[class]
 		for i, o := range exist {
 			_, taken := matched[i]
-			of := class == Class{} || o.Offering != nil && class.Takes(*o.Offering)
+			of := class == ReplicaClass{} || o.Offering != nil && class.Matches(*o.Offering)
 			if left > 0 && !taken && of {
 				matched[i] = class
 				left--

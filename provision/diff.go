@@ -15,19 +15,19 @@ const (
 	ActionLaunch    Action = "launch"
 	ActionReplace   Action = "replace"
 	ActionReload    Action = "reload" // the object loads its configuration again and keeps running
-	ActionMend      Action = "mend"   // the object is repaired in place
+	ActionRepair    Action = "mend"   // the object is repaired in place
 	ActionTerminate Action = "terminate"
 )
 
 // Change is one step from the observed to the desired state.
 type Change struct {
 	Action Action
-	// Want is set for launch, replace, reload and mend.
-	Want Want
-	// Have is set for replace, reload, mend and terminate, and for a launch when a dead object with the
+	// Desired is set for launch, replace, reload and mend.
+	Desired Desired
+	// Observed is set for replace, reload, mend and terminate, and for a launch when a dead object with the
 	// same id still exists.
-	Have   Object
-	Reason string
+	Observed Object
+	Reason   string
 	// CostPerHour is by how much the change raises (negative: lowers) the cost of the service, in USD
 	// per hour.
 	CostPerHour float64
@@ -37,13 +37,13 @@ type Change struct {
 }
 
 // ID returns the id of the changed object.
-func (c Change) ID() string { return cmp.Or(c.Want.ID, c.Have.ID) }
+func (c Change) ID() string { return cmp.Or(c.Desired.ID, c.Observed.ID) }
 
 // Kind returns the kind of the changed object.
-func (c Change) Kind() Kind { return cmp.Or(c.Want.Kind, c.Have.Kind) }
+func (c Change) Kind() Kind { return cmp.Or(c.Desired.Kind, c.Observed.Kind) }
 
 // Region returns the region of the changed object.
-func (c Change) Region() service.Region { return cmp.Or(c.Want.Region, c.Have.Region) }
+func (c Change) Region() service.Region { return cmp.Or(c.Desired.Region, c.Observed.Region) }
 
 // Changes is the output of Diff, in the order of execution.
 type Changes []Change
@@ -65,7 +65,7 @@ func (cs Changes) CostPerHour() float64 {
 // rolling update: replicas one per region at a time, balancers one at a time (also those that only
 // reload, so that a configuration that one balancer rejects does not reach the others), the controller
 // last. Excess objects are terminated at the end, when nothing refers to them any more.
-func Diff(want []Want, have []Object) Changes {
+func Diff(want []Desired, have []Object) Changes {
 	byID := map[string][]Object{}
 	for _, o := range have {
 		byID[o.ID] = append(byID[o.ID], o)
@@ -89,7 +89,7 @@ func Diff(want []Want, have []Object) Changes {
 }
 
 // diffObject compares a desired object with all objects that have its id.
-func diffObject(w Want, have []Object) Changes {
+func diffObject(w Desired, have []Object) Changes {
 	keep, spare := chooseObject(w, have)
 	var changes Changes
 	for _, o := range spare {
@@ -97,19 +97,19 @@ func diffObject(w Want, have []Object) Changes {
 	}
 	switch {
 	case keep == nil:
-		return append(changes, Change{Action: ActionLaunch, Want: w, Reason: "new", CostPerHour: w.CostPerHour})
-	case keep.Gone != "":
-		return append(changes, Change{Action: ActionLaunch, Want: w, Have: *keep, Reason: keep.Gone, CostPerHour: w.CostPerHour})
+		return append(changes, Change{Action: ActionLaunch, Desired: w, Reason: "new", CostPerHour: w.CostPerHour})
+	case keep.TerminatedReason != "":
+		return append(changes, Change{Action: ActionLaunch, Desired: w, Observed: *keep, Reason: keep.TerminatedReason, CostPerHour: w.CostPerHour})
 	}
 	if action, reason := requiredAction(w, *keep); action != "" {
-		changes = append(changes, Change{Action: action, Want: w, Have: *keep, Reason: reason, CostPerHour: w.CostPerHour - keep.CostPerHour})
+		changes = append(changes, Change{Action: action, Desired: w, Observed: *keep, Reason: reason, CostPerHour: w.CostPerHour - keep.CostPerHour})
 	}
 	return changes
 }
 
 // chooseObject picks the object to keep among those of one id: a running one first, then one that needs no
 // change, then the one whose handle sorts first.
-func chooseObject(w Want, have []Object) (keep *Object, spare []Object) {
+func chooseObject(w Desired, have []Object) (keep *Object, spare []Object) {
 	if len(have) == 0 {
 		return nil, nil
 	}
@@ -120,10 +120,10 @@ func chooseObject(w Want, have []Object) (keep *Object, spare []Object) {
 	return &sorted[0], sorted[1:]
 }
 
-// OneOfEach keeps one object per id, in the order of have: the object that Diff would keep. For an id
+// OnePerID keeps one object per id, in the order of have: the object that Diff would keep. For an id
 // that is not in want, all running objects rank the same.
-func OneOfEach(want []Want, have []Object) []Object {
-	wanted, byID := map[string]Want{}, map[string][]Object{}
+func OnePerID(want []Desired, have []Object) []Object {
+	wanted, byID := map[string]Desired{}, map[string][]Object{}
 	for _, w := range want {
 		wanted[w.ID] = w
 	}
@@ -137,14 +137,14 @@ func OneOfEach(want []Want, have []Object) []Object {
 }
 
 // changeRank is lower the less an object has to change.
-func changeRank(w Want, o Object) int {
-	if o.Gone != "" {
+func changeRank(w Desired, o Object) int {
+	if o.TerminatedReason != "" {
 		return 3
 	}
 	switch action, _ := requiredAction(w, o); action {
 	case ActionReplace:
 		return 2
-	case ActionReload, ActionMend:
+	case ActionReload, ActionRepair:
 		return 1
 	}
 	return 0
@@ -152,27 +152,27 @@ func changeRank(w Want, o Object) int {
 
 // requiredAction returns the action that brings an object to the desired state, and the reason; empty when the
 // object already matches. An empty Build matches any.
-func requiredAction(w Want, o Object) (action Action, reason string) {
+func requiredAction(w Desired, o Object) (action Action, reason string) {
 	switch {
 	case o.Kind != w.Kind || o.Region != w.Region:
 		return ActionReplace, "kind or region changed"
-	case w.Kind.isPrerequisite() && o.Spec != w.Spec:
-		return ActionMend, "does not match its configuration"
+	case w.Kind.isPrerequisite() && o.SpecHash != w.SpecHash:
+		return ActionRepair, "does not match its configuration"
 	case w.Address != "" && o.Address != w.Address || w.Admin != "" && o.Admin != w.Admin:
 		return ActionReplace, "address changed"
-	case w.Build != "" && o.Build != w.Build:
+	case w.BuildHash != "" && o.BuildHash != w.BuildHash:
 		return ActionReplace, "executable changed"
-	case o.Spec == w.Spec:
+	case o.SpecHash == w.SpecHash:
 		return "", ""
-	case o.Fixed != "" && o.Fixed == w.Fixed:
+	case o.ImmutableHash != "" && o.ImmutableHash == w.ImmutableHash:
 		return ActionReload, "reload: configuration changed"
 	}
 	return ActionReplace, "configuration changed"
 }
 
 func terminateChange(o Object, reason string) Change {
-	c := Change{Action: ActionTerminate, Have: o, Reason: reason}
-	if o.Gone == "" {
+	c := Change{Action: ActionTerminate, Observed: o, Reason: reason}
+	if o.TerminatedReason == "" {
 		c.CostPerHour = -o.CostPerHour
 	}
 	return c
@@ -185,7 +185,7 @@ func sortIntoStages(changes Changes) {
 			cmp.Compare(a.group(), b.group()),
 			cmp.Compare(a.Region(), b.Region()),
 			cmp.Compare(a.ID(), b.ID()),
-			cmp.Compare(a.Have.Handle, b.Have.Handle),
+			cmp.Compare(a.Observed.Handle, b.Observed.Handle),
 		)
 	})
 	inRegion := map[service.Region]int{}

@@ -15,18 +15,18 @@ import (
 var regions = []service.Region{"local/us", "local/eu"}
 
 // drawWants draws wanted objects with unique ids.
-func drawWants(t *rapid.T) []provision.Want {
+func drawWants(t *rapid.T) []provision.Desired {
 	kinds := []provision.Kind{provision.KindReplica, provision.KindBalancer, provision.KindController, provision.KindFirewall, provision.KindIdentity}
-	var wants []provision.Want
+	var wants []provision.Desired
 	for i := range rapid.IntRange(0, 8).Draw(t, "wants") {
-		wants = append(wants, provision.Want{
-			ID:          fmt.Sprintf("o%d", i),
-			Kind:        rapid.SampledFrom(kinds).Draw(t, "kind"),
-			Service:     "chat",
-			Region:      rapid.SampledFrom(regions).Draw(t, "region"),
-			Spec:        rapid.SampledFrom([]string{"a", "b"}).Draw(t, "spec"),
-			Fixed:       rapid.SampledFrom([]string{"", "f", "g"}).Draw(t, "fixed"),
-			CostPerHour: float64(rapid.IntRange(0, 3).Draw(t, "cost")),
+		wants = append(wants, provision.Desired{
+			ID:            fmt.Sprintf("o%d", i),
+			Kind:          rapid.SampledFrom(kinds).Draw(t, "kind"),
+			Service:       "chat",
+			Region:        rapid.SampledFrom(regions).Draw(t, "region"),
+			SpecHash:      rapid.SampledFrom([]string{"a", "b"}).Draw(t, "spec"),
+			ImmutableHash: rapid.SampledFrom([]string{"", "f", "g"}).Draw(t, "fixed"),
+			CostPerHour:   float64(rapid.IntRange(0, 3).Draw(t, "cost")),
 		})
 	}
 	return wants
@@ -38,16 +38,16 @@ func drawHave(t *rapid.T) []provision.Object {
 	for i, w := range drawWants(t) {
 		o := objectOf(w, i)
 		o.ID = fmt.Sprintf("o%d", rapid.IntRange(0, 9).Draw(t, "id"))
-		o.Gone = rapid.SampledFrom([]string{"", "", "killed"}).Draw(t, "gone")
+		o.TerminatedReason = rapid.SampledFrom([]string{"", "", "killed"}).Draw(t, "gone")
 		have = append(have, o)
 	}
 	return have
 }
 
 // objectOf returns the object that launching a want creates.
-func objectOf(w provision.Want, handle int) provision.Object {
+func objectOf(w provision.Desired, handle int) provision.Object {
 	return provision.Object{
-		ID: w.ID, Kind: w.Kind, Service: w.Service, Region: w.Region, Spec: w.Spec, Fixed: w.Fixed, Build: w.Build,
+		ID: w.ID, Kind: w.Kind, Service: w.Service, Region: w.Region, SpecHash: w.SpecHash, ImmutableHash: w.ImmutableHash, BuildHash: w.BuildHash,
 		Address: w.Address, Admin: w.Admin, CostPerHour: w.CostPerHour, Handle: fmt.Sprint(handle),
 	}
 }
@@ -83,7 +83,7 @@ func TestCostPerHourIsCostDifference(t *testing.T) {
 		wants, have := drawWants(t), drawHave(t)
 		var now, then float64
 		for _, o := range have {
-			if o.Gone == "" {
+			if o.TerminatedReason == "" {
 				now += o.CostPerHour
 			}
 		}
@@ -92,7 +92,7 @@ func TestCostPerHourIsCostDifference(t *testing.T) {
 		}
 		for _, o := range have { // what is kept keeps its price
 			for _, w := range wants {
-				if w.ID == o.ID && o.Gone == "" && o.CostPerHour != w.CostPerHour {
+				if w.ID == o.ID && o.TerminatedReason == "" && o.CostPerHour != w.CostPerHour {
 					return
 				}
 			}
@@ -104,17 +104,17 @@ func TestCostPerHourIsCostDifference(t *testing.T) {
 }
 
 // want returns a desired object for the tables below.
-func want(id string, kind provision.Kind, region service.Region, spec string) provision.Want {
-	return provision.Want{ID: id, Kind: kind, Region: region, Spec: spec}
+func want(id string, kind provision.Kind, region service.Region, spec string) provision.Desired {
+	return provision.Desired{ID: id, Kind: kind, Region: region, SpecHash: spec}
 }
 
 func have(id string, kind provision.Kind, region service.Region, spec, gone string) provision.Object {
-	return provision.Object{ID: id, Kind: kind, Region: region, Spec: spec, Gone: gone}
+	return provision.Object{ID: id, Kind: kind, Region: region, SpecHash: spec, TerminatedReason: gone}
 }
 
 func TestDiffStages(t *testing.T) {
 	const b, r, c = provision.KindBalancer, provision.KindReplica, provision.KindController
-	wants := []provision.Want{
+	wants := []provision.Desired{
 		want("controller", c, "", "new"),
 		want("lb-eu-0", b, "local/eu", "new"), want("lb-us-0", b, "local/us", "new"),
 		want("eu-0", r, "local/eu", "new"), want("us-0", r, "local/us", "new"), want("us-1", r, "local/us", "new"),
@@ -150,27 +150,33 @@ func TestDiffStages(t *testing.T) {
 }
 
 func TestDiffReasons(t *testing.T) {
-	w := provision.Want{ID: "us-0", Kind: provision.KindReplica, Region: "local/us", Spec: "s", Build: "b", Address: "http://a"}
-	same := provision.Object{ID: "us-0", Kind: provision.KindReplica, Region: "local/us", Spec: "s", Build: "b", Address: "http://a"}
+	w := provision.Desired{ID: "us-0", Kind: provision.KindReplica, Region: "local/us", SpecHash: "s", BuildHash: "b", Address: "http://a"}
+	same := provision.Object{ID: "us-0", Kind: provision.KindReplica, Region: "local/us", SpecHash: "s", BuildHash: "b", Address: "http://a"}
 	tests := []struct {
-		change func(*provision.Object, *provision.Want)
+		change func(*provision.Object, *provision.Desired)
 		want   string
 	}{
-		{func(o *provision.Object, _ *provision.Want) { o.Spec = "t" }, "configuration changed"},
-		{func(o *provision.Object, w *provision.Want) { o.Spec, o.Fixed, w.Fixed = "t", "f", "f" }, "reload: configuration changed"},
-		{func(o *provision.Object, w *provision.Want) { o.Spec, o.Fixed, w.Fixed = "t", "f", "g" }, "configuration changed"},
-		{func(o *provision.Object, w *provision.Want) { o.Spec, w.Fixed = "t", "f" }, "configuration changed"},
-		{func(o *provision.Object, w *provision.Want) { o.Spec, o.Fixed, w.Fixed, o.Build = "t", "f", "f", "c" }, "executable changed"},
-		{func(o *provision.Object, _ *provision.Want) { o.Build = "c" }, "executable changed"},
-		{func(o *provision.Object, w *provision.Want) { o.Build, w.Build = "c", "" }, ""},
-		{func(o *provision.Object, _ *provision.Want) { o.Address = "http://b" }, "address changed"},
-		{func(o *provision.Object, _ *provision.Want) { o.Region = "local/eu" }, "kind or region changed"},
+		{func(o *provision.Object, _ *provision.Desired) { o.SpecHash = "t" }, "configuration changed"},
+		{func(o *provision.Object, w *provision.Desired) {
+			o.SpecHash, o.ImmutableHash, w.ImmutableHash = "t", "f", "f"
+		}, "reload: configuration changed"},
+		{func(o *provision.Object, w *provision.Desired) {
+			o.SpecHash, o.ImmutableHash, w.ImmutableHash = "t", "f", "g"
+		}, "configuration changed"},
+		{func(o *provision.Object, w *provision.Desired) { o.SpecHash, w.ImmutableHash = "t", "f" }, "configuration changed"},
+		{func(o *provision.Object, w *provision.Desired) {
+			o.SpecHash, o.ImmutableHash, w.ImmutableHash, o.BuildHash = "t", "f", "f", "c"
+		}, "executable changed"},
+		{func(o *provision.Object, _ *provision.Desired) { o.BuildHash = "c" }, "executable changed"},
+		{func(o *provision.Object, w *provision.Desired) { o.BuildHash, w.BuildHash = "c", "" }, ""},
+		{func(o *provision.Object, _ *provision.Desired) { o.Address = "http://b" }, "address changed"},
+		{func(o *provision.Object, _ *provision.Desired) { o.Region = "local/eu" }, "kind or region changed"},
 	}
 	for _, tt := range tests {
 		o, w := same, w
 		tt.change(&o, &w)
 		got := ""
-		if changes := provision.Diff([]provision.Want{w}, []provision.Object{o}); len(changes) == 1 {
+		if changes := provision.Diff([]provision.Desired{w}, []provision.Object{o}); len(changes) == 1 {
 			got = changes[0].Reason
 		}
 		if got != tt.want {
@@ -182,28 +188,28 @@ func TestDiffReasons(t *testing.T) {
 func TestDiffKeepsBetterOfDuplicateIDs(t *testing.T) {
 	w := want("us-0", provision.KindReplica, "local/us", "s")
 	good, old := objectOf(w, 2), objectOf(w, 1)
-	old.Spec = "old"
-	changes := provision.Diff([]provision.Want{w}, []provision.Object{old, good})
-	if len(changes) != 1 || changes[0].Action != provision.ActionTerminate || changes[0].Have.Handle != "1" {
+	old.SpecHash = "old"
+	changes := provision.Diff([]provision.Desired{w}, []provision.Object{old, good})
+	if len(changes) != 1 || changes[0].Action != provision.ActionTerminate || changes[0].Observed.Handle != "1" {
 		t.Errorf("got %+v, want only the old one terminated", changes)
 	}
 }
 
-// OneOfEach keeps the objects that Diff keeps, and without wants one of each id.
+// OnePerID keeps the objects that Diff keeps, and without wants one of each id.
 func TestOneOfEachKeepsSameObjectAsDiff(t *testing.T) {
 	w, other := want("us-0", provision.KindReplica, "local/us", "s"), want("us-1", provision.KindReplica, "local/us", "s")
 	ended, old := objectOf(w, 1), objectOf(w, 2)
-	ended.Gone, old.Spec = "was terminated", "old"
-	wants, have := []provision.Want{w, other}, []provision.Object{ended, old, objectOf(w, 4), objectOf(w, 3), objectOf(other, 5)}
+	ended.TerminatedReason, old.SpecHash = "was terminated", "old"
+	wants, have := []provision.Desired{w, other}, []provision.Object{ended, old, objectOf(w, 4), objectOf(w, 3), objectOf(other, 5)}
 	removed := map[string]bool{}
 	for _, c := range provision.Diff(wants, have) {
-		removed[c.Have.Handle] = true
+		removed[c.Observed.Handle] = true
 	}
-	one := provision.OneOfEach(wants, have)
+	one := provision.OnePerID(wants, have)
 	if len(one) != 2 || len(removed) != 3 || removed[one[0].Handle] || removed[one[1].Handle] {
 		t.Errorf("left are %+v; a plan removes %v", one, removed)
 	}
-	if one = provision.OneOfEach(nil, have); len(one) != 2 || one[0].Gone != "" {
+	if one = provision.OnePerID(nil, have); len(one) != 2 || one[0].TerminatedReason != "" {
 		t.Errorf("without a plan there are left %+v", one)
 	}
 }

@@ -20,8 +20,8 @@ type Addresses struct {
 	Engine string `json:"engine,omitempty"`
 }
 
-// PublicFor returns the address where a balancer serves the clients of a service.
-func (a Addresses) PublicFor(spec *service.Spec) string {
+// PublicAddress returns the address where a balancer serves the clients of a service.
+func (a Addresses) PublicAddress(spec *service.Spec) string {
 	if spec.Balancer.TLS != nil {
 		return a.PublicTLS
 	}
@@ -31,8 +31,8 @@ func (a Addresses) PublicFor(spec *service.Spec) string {
 // Endpoints are the addresses of a machine: those that other machines connect to, those that its own
 // programs listen on, and those that only the machine itself uses.
 type Endpoints struct {
-	Outside Addresses `json:"outside"`
-	Inside  Addresses `json:"inside"`
+	Advertised Addresses `json:"outside"`
+	Listen     Addresses `json:"inside"`
 	// Loopback is the machine's own loopback address, on which engines listen.
 	Loopback string `json:"loopback"`
 	// Engine is where the engine of a replica listens, host:port; empty where it follows from the

@@ -6,8 +6,8 @@ import (
 	"skyserve/internal/service"
 )
 
-// SimArgs returns the arguments of skyserve that run a simulated engine for a model on host:port.
-func SimArgs(m *service.Model, listen string) []string {
+// SimEngineArgs returns the arguments of skyserve that run a simulated engine for a model on host:port.
+func SimEngineArgs(m *service.Model, listen string) []string {
 	e := &m.Engine
 	args := []string{"engine", "--listen", listen, "--model", m.Name}
 	for _, a := range m.Aliases {

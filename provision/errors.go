@@ -51,15 +51,15 @@ func (e *StartError) Error() string {
 // Unwrap returns the cause.
 func (e *StartError) Unwrap() error { return e.Err }
 
-// LeftoverError lists objects that still exist after all were deleted.
-type LeftoverError struct {
-	Service string
-	Left    []string // each names an object and its location
+// RemainingError lists objects that still exist after all were deleted.
+type RemainingError struct {
+	Service   string
+	Remaining []string // each names an object and its location
 }
 
 // Error lists the remaining objects.
-func (e *LeftoverError) Error() string {
-	return fmt.Sprintf("removing %s: %d objects remain:\n  %s", e.Service, len(e.Left), strings.Join(e.Left, "\n  "))
+func (e *RemainingError) Error() string {
+	return fmt.Sprintf("removing %s: %d objects remain:\n  %s", e.Service, len(e.Remaining), strings.Join(e.Remaining, "\n  "))
 }
 
 // SpecError reports a well-formed service.yaml that cannot be applied.
@@ -101,21 +101,21 @@ func (e *CapacityError) Unwrap() error { return e.Err }
 
 // NoCapacityError reports a desired object for which every offering was refused.
 type NoCapacityError struct {
-	ID     string
-	Region service.Region
-	Tried  []*CapacityError // in the order of attempts, without the skipped ones
-	Passed Offerings        // skipped, because they were refused recently
+	ID        string
+	Region    service.Region
+	Attempted []*CapacityError // in the order of attempts, without the skipped ones
+	Skipped   Offerings        // skipped, because they were refused recently
 }
 
 // Error lists the attempted offerings.
 func (e *NoCapacityError) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "launching %s in %s: none of %d offerings has capacity", e.ID, e.Region, len(e.Tried)+len(e.Passed))
-	for _, t := range e.Tried {
+	fmt.Fprintf(&b, "launching %s in %s: none of %d offerings has capacity", e.ID, e.Region, len(e.Attempted)+len(e.Skipped))
+	for _, t := range e.Attempted {
 		fmt.Fprintf(&b, "\n  %s: %s", t.Offering, t.Code)
 	}
-	if len(e.Passed) > 0 {
-		fmt.Fprintf(&b, "\n  %d more were refused in the last %s", len(e.Passed), exhaustedFor)
+	if len(e.Skipped) > 0 {
+		fmt.Fprintf(&b, "\n  %d more were refused in the last %s", len(e.Skipped), exhaustedFor)
 	}
 	return b.String()
 }
@@ -142,12 +142,12 @@ func (e *CredentialsError) Unwrap() error { return e.Err }
 
 // OwnedError reports an object, or a DNS name, that belongs to another owner.
 type OwnedError struct {
-	What  string // service chat, record chat.example.com
-	Where string // the region, or the zone
-	Owner string // if known
+	Resource string // service chat, record chat.example.com
+	Where    string // the region, or the zone
+	Owner    string // if known
 }
 
 // Error names the object, its location and its owner.
 func (e *OwnedError) Error() string {
-	return fmt.Sprintf("%s in %s belongs to another owner (%s)", e.What, e.Where, cmp.Or(e.Owner, "unknown"))
+	return fmt.Sprintf("%s in %s belongs to another owner (%s)", e.Resource, e.Where, cmp.Or(e.Owner, "unknown"))
 }

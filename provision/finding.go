@@ -5,8 +5,8 @@ type Finding struct {
 	// Where is the cloud or the region: gcp, gcp/us-central1.
 	Where string `json:"where"`
 	OK    bool   `json:"ok"`
-	// What names the check and its result, in one sentence.
-	What string `json:"what"`
+	// Message names the check and its result, in one sentence.
+	Message string `json:"what"`
 	// Hint is the next step; empty where none is needed.
 	Hint string `json:"hint,omitempty"`
 }

@@ -57,10 +57,10 @@ func ShortName(m *service.Model) string {
 	return strings.Join(words, "-")
 }
 
-// HashOf returns 96 bits of the SHA-256 of a configuration as JSON, in hexadecimal: long enough that
+// ConfigHash returns 96 bits of the SHA-256 of a configuration as JSON, in hexadecimal: long enough that
 // two configurations of one service do not collide. A configuration that cannot be marshalled is an
 // error.
-func HashOf(config any) (string, error) {
+func ConfigHash(config any) (string, error) {
 	text, err := json.Marshal(config)
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:12]), err

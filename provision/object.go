@@ -44,13 +44,13 @@ type Object struct {
 	Region service.Region `json:"region,omitempty"`
 	// Offering is the rented machine; nil outside clouds.
 	Offering *Offering `json:"offering,omitempty"`
-	// Spec is the hash of the configuration that the object runs with.
-	Spec string `json:"spec"`
-	// Fixed is the hash of the part of the configuration that cannot change while the object runs;
+	// SpecHash is the hash of the configuration that the object runs with.
+	SpecHash string `json:"spec"`
+	// ImmutableHash is the hash of the part of the configuration that cannot change while the object runs;
 	// empty = all of it, so that any change needs a replacement.
-	Fixed string `json:"fixed,omitempty"`
-	// Build is the hash of the executable or image that the object runs.
-	Build string `json:"build,omitempty"`
+	ImmutableHash string `json:"fixed,omitempty"`
+	// BuildHash is the hash of the executable or image that the object runs.
+	BuildHash string `json:"build,omitempty"`
 	// Address is its public base URL, Admin the base URL of its admin API; empty where it has none.
 	Address string `json:"address,omitempty"`
 	Admin   string `json:"admin,omitempty"`
@@ -67,39 +67,39 @@ type Object struct {
 	Handle string `json:"handle,omitempty"`
 	// Started is the start time by the clock of its own host; displayed, never compared.
 	Started time.Time `json:"started,omitzero"`
-	// Gone is the reason why the object does not run although a record of it exists; empty while it
+	// TerminatedReason is the reason why the object does not run although a record of it exists; empty while it
 	// runs.
-	Gone string `json:"gone,omitempty"`
+	TerminatedReason string `json:"gone,omitempty"`
 	// CostPerHour is its cost, in USD per hour.
 	CostPerHour float64 `json:"cost_per_hour"`
 }
 
-// Want is a desired object.
-type Want struct {
-	ID          string
-	Kind        Kind
-	Service     string
-	Owner       string // see Object
-	Region      service.Region
-	Spec        string
-	Fixed       string // see Object
-	Build       string
-	Address     string // empty = assigned at launch
-	Admin       string // empty = assigned at launch
-	Labels      map[string]string
-	CostPerHour float64
-	// Offers are the offerings to launch on, in the order of attempts; empty where there is no choice.
+// Desired is a desired object.
+type Desired struct {
+	ID            string
+	Kind          Kind
+	Service       string
+	Owner         string // see Object
+	Region        service.Region
+	SpecHash      string
+	ImmutableHash string // see Object
+	BuildHash     string
+	Address       string // empty = assigned at launch
+	Admin         string // empty = assigned at launch
+	Labels        map[string]string
+	CostPerHour   float64
+	// Offerings are the offerings to launch on, in the order of attempts; empty where there is no choice.
 	// Apply passes them to Launch one at a time.
-	Offers Offerings
-	// Machine is the setup of a machine in a cloud, Rules those of a firewall, Grants the permissions
+	Offerings Offerings
+	// MachineConfig is the setup of a machine in a cloud, Rules those of a firewall, Grants the permissions
 	// of an identity.
-	Machine *Machine
-	Rules   []Rule
+	Machine *MachineConfig
+	Rules   []FirewallRule
 	Grants  []Grant
 }
 
-// Machine is the setup of a VM, the same in every cloud.
-type Machine struct {
+// MachineConfig is the setup of a VM, the same in every cloud.
+type MachineConfig struct {
 	// Role selects the machine's firewall and identity: KindBalancer or KindReplica.
 	Role Kind
 	// UserData is its cloud-init document. Everybody who may describe the VM can read it: it contains
@@ -115,20 +115,20 @@ type Machine struct {
 	Account string `json:",omitempty"`
 }
 
-// Source is the set of clients that may reach a port.
-type Source string
+// RuleSource is the set of clients that may reach a port.
+type RuleSource string
 
 // The sources of firewall rules.
 const (
-	FromWorld     Source = "world"     // any address
-	FromBalancers Source = "balancers" // the balancers of the service, in every region
+	FromWorld     RuleSource = "world"     // any address
+	FromBalancers RuleSource = "balancers" // the balancers of the service, in every region
 )
 
-// Rule allows inbound traffic to one TCP port. Other inbound traffic is denied; all outbound traffic is
+// FirewallRule allows inbound traffic to one TCP port. Other inbound traffic is denied; all outbound traffic is
 // allowed.
-type Rule struct {
-	Port int    `json:"port"`
-	From Source `json:"from"`
+type FirewallRule struct {
+	Port int        `json:"port"`
+	From RuleSource `json:"from"`
 }
 
 // Grant is a permission of a VM in its own cloud.
@@ -139,37 +139,41 @@ const (
 	// GrantOperate lets a balancer launch, list and terminate objects with the tags of its service, and
 	// nothing else.
 	GrantOperate Grant = "operate"
-	// grantSession is the prefix of the grants of SessionIn, grantRead of those of ReadFrom,
-	// grantChallenge of those of ChallengeOf.
-	grantSession   = "session:"
-	grantRead      = "read:"
-	grantChallenge = "challenge:"
+	// sessionGrantPrefix is the prefix of the grants of GrantSession, readGrantPrefix of those of GrantRead,
+	// challengeGrantPrefix of those of GrantChallenge.
+	sessionGrantPrefix   = "session:"
+	readGrantPrefix      = "read:"
+	challengeGrantPrefix = "challenge:"
 )
 
-// ChallengeOf lets a VM write the one DNS record of a dns-01 challenge for name into a hosted zone of
+// GrantChallenge lets a VM write the one DNS record of a dns-01 challenge for name into a hosted zone of
 // Route 53, by the zone's id, and no other record.
-func ChallengeOf(zoneID, name string) Grant { return Grant(grantChallenge + zoneID + "/" + name) }
+func GrantChallenge(zoneID, name string) Grant {
+	return Grant(challengeGrantPrefix + zoneID + "/" + name)
+}
 
-// Challenge returns the zone's id and the name of a grant of ChallengeOf; false for any other grant.
+// Challenge returns the zone's id and the name of a grant of GrantChallenge; false for any other grant.
 func (g Grant) Challenge() (zoneID, name string, ok bool) {
-	text, ok := strings.CutPrefix(string(g), grantChallenge)
+	text, ok := strings.CutPrefix(string(g), challengeGrantPrefix)
 	zoneID, name, _ = strings.Cut(text, "/")
 	return zoneID, name, ok
 }
 
-// ReadFrom lets a VM read the objects below a folder of a bucket, bucket/prefix, and nothing else in
+// GrantRead lets a VM read the objects below a folder of a bucket, bucket/prefix, and nothing else in
 // the bucket.
-func ReadFrom(folder string) Grant { return Grant(grantRead + folder) }
+func GrantRead(folder string) Grant { return Grant(readGrantPrefix + folder) }
 
-// Read returns the folder of a grant of ReadFrom; false for any other grant.
-func (g Grant) Read() (folder string, ok bool) { return strings.CutPrefix(string(g), grantRead) }
+// Read returns the folder of a grant of GrantRead; false for any other grant.
+func (g Grant) Read() (folder string, ok bool) { return strings.CutPrefix(string(g), readGrantPrefix) }
 
-// SessionIn lets authorized people of the cloud account open a shell on a VM in a region through the
+// GrantSession lets authorized people of the cloud account open a shell on a VM in a region through the
 // cloud's own session service. place is the cloud's name of the region.
-func SessionIn(place string) Grant { return Grant(grantSession + place) }
+func GrantSession(place string) Grant { return Grant(sessionGrantPrefix + place) }
 
-// Session returns the region of a grant of SessionIn; false for any other grant.
-func (g Grant) Session() (place string, ok bool) { return strings.CutPrefix(string(g), grantSession) }
+// Session returns the region of a grant of GrantSession; false for any other grant.
+func (g Grant) Session() (place string, ok bool) {
+	return strings.CutPrefix(string(g), sessionGrantPrefix)
+}
 
 // Provider creates and removes objects in one cloud or on one machine. Its methods are safe for
 // concurrent use and idempotent.
@@ -186,15 +190,15 @@ type Provider interface {
 	// runs, Launch returns that one; a firewall or identity that differs is repaired. Repeating a call
 	// whose answer was lost creates nothing twice. Errors include *PortTakenError, *StartError,
 	// *CapacityError (nothing was created), *CredentialsError and *OwnedError.
-	Launch(ctx context.Context, w Want) (Object, error)
+	Launch(ctx context.Context, w Desired) (Object, error)
 	// Terminate stops an object, removes every trace of it, and returns once that is certain.
 	// Terminating an object that does not exist is not an error.
 	Terminate(ctx context.Context, o Object) error
 }
 
-// Witness returns a machine's attestation of its own key, over a channel that only the machine can
+// KeyAttestor returns a machine's attestation of its own key, over a channel that only the machine can
 // write and only its cloud account can read.
-type Witness interface {
+type KeyAttestor interface {
 	// Fingerprint returns the fingerprint of a machine's key as its agent published it; empty until
 	// then, which takes a minute or two of booting.
 	Fingerprint(ctx context.Context, o Object) (string, error)

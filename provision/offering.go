@@ -15,7 +15,7 @@ type Offering struct {
 	// Type is the cloud's name: g6.xlarge, g2-standard-4.
 	Type   string         `json:"type"`
 	Region service.Region `json:"region"`
-	// Zone is a zone of the region, us-east-1a; empty = the cloud chooses one.
+	// DNSZone is a zone of the region, us-east-1a; empty = the cloud chooses one.
 	Zone     string               `json:"zone,omitempty"`
 	Capacity service.CapacityType `json:"capacity"`
 	// GPU and GPUs are the model and number of its GPUs, L4 and 1; empty and 0 for a machine without.
@@ -25,8 +25,8 @@ type Offering struct {
 	VCPUs int `json:"vcpus"`
 	// PricePerHour is in USD for the whole machine; 0 = not known.
 	PricePerHour float64 `json:"price_per_hour"`
-	// PriceFrom is the source of the price, for people.
-	PriceFrom string `json:"price_from,omitempty"`
+	// PriceSource is the source of the price, for people.
+	PriceSource string `json:"price_from,omitempty"`
 	// Reservation is the cloud's id of a capacity reservation to launch into; empty = the cloud selects
 	// an open one, if the capacity type is reserved.
 	Reservation string `json:"reservation,omitempty"`
@@ -40,8 +40,8 @@ func (o Offering) String() string {
 // Offerings is a list of offerings, sometimes in the order of launch attempts.
 type Offerings []Offering
 
-// With returns the offerings with these GPUs, in their order.
-func (os Offerings) With(gpu string, count int) Offerings {
+// WithGPU returns the offerings with these GPUs, in their order.
+func (os Offerings) WithGPU(gpu string, count int) Offerings {
 	var with Offerings
 	for _, o := range os {
 		if o.GPU == gpu && o.GPUs == count {
@@ -51,10 +51,10 @@ func (os Offerings) With(gpu string, count int) Offerings {
 	return with
 }
 
-// InOrder sorts offerings by the index of their capacity type in order (others are removed), then by
+// SortedByCapacity sorts offerings by the index of their capacity type in order (others are removed), then by
 // price with unknown prices last, then by type and zone. The result does not depend on the order of the
 // input.
-func (os Offerings) InOrder(order []service.CapacityType) Offerings {
+func (os Offerings) SortedByCapacity(order []service.CapacityType) Offerings {
 	var in Offerings
 	for _, o := range os {
 		if slices.Contains(order, o.Capacity) {
@@ -88,9 +88,9 @@ func comparePrices(a, b float64) int {
 // and a request is cheap, but each refusal delays a launch by some seconds.
 const exhaustedFor = 10 * time.Minute
 
-// Exhausted records which offerings had no capacity, so that the next launch does not request them
+// ExhaustedOfferings records which offerings had no capacity, so that the next launch does not request them
 // again at once. The zero value is empty. It is not safe for concurrent use; Apply guards its own.
-type Exhausted struct {
+type ExhaustedOfferings struct {
 	until map[exhaustedKey]time.Time
 }
 
@@ -103,7 +103,7 @@ type exhaustedKey struct {
 }
 
 // Add records a refusal at a time.
-func (e *Exhausted) Add(err *CapacityError, at time.Time) {
+func (e *ExhaustedOfferings) Add(err *CapacityError, at time.Time) {
 	if e.until == nil {
 		e.until = map[exhaustedKey]time.Time{}
 	}
@@ -111,7 +111,7 @@ func (e *Exhausted) Add(err *CapacityError, at time.Time) {
 }
 
 // Has reports whether a refusal that has not expired covers an offering.
-func (e *Exhausted) Has(o Offering, at time.Time) bool {
+func (e *ExhaustedOfferings) Has(o Offering, at time.Time) bool {
 	for _, scope := range []Scope{ScopeZone, ScopeRegion, ScopeQuota, ScopeCloud} {
 		if until, ok := e.until[exhaustedKeyFor(o, scope)]; ok && at.Before(until) {
 			return true

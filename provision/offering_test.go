@@ -48,7 +48,7 @@ func TestInOrderFollowsOperatorsOrder(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 0))
 		rng.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 		var got []string
-		for _, o := range all.InOrder([]service.CapacityType{spot, onDemand}) {
+		for _, o := range all.SortedByCapacity([]service.CapacityType{spot, onDemand}) {
 			got = append(got, o.String())
 		}
 		if !slices.Equal(got, want) {
@@ -76,7 +76,7 @@ func TestExhaustedMatchesScopeAndExpires(t *testing.T) {
 		provision.ScopeQuota:  {"another type", "another zone", "itself"},
 		provision.ScopeCloud:  {"another region", "another type", "another zone", "itself"},
 	} {
-		var e provision.Exhausted
+		var e provision.ExhaustedOfferings
 		e.Add(&provision.CapacityError{Offering: refused, Scope: scope}, begin)
 		var got []string
 		for name, o := range others {
@@ -100,11 +100,11 @@ type limitedCapacity struct {
 	tried []string
 }
 
-func (s *limitedCapacity) Launch(ctx context.Context, w provision.Want) (provision.Object, error) {
-	if len(w.Offers) != 1 {
-		return provision.Object{}, fmt.Errorf("got %d offerings, want one at a time", len(w.Offers))
+func (s *limitedCapacity) Launch(ctx context.Context, w provision.Desired) (provision.Object, error) {
+	if len(w.Offerings) != 1 {
+		return provision.Object{}, fmt.Errorf("got %d offerings, want one at a time", len(w.Offerings))
 	}
-	o := w.Offers[0]
+	o := w.Offerings[0]
 	s.tried = append(s.tried, o.Zone)
 	if !slices.Contains(s.zones, o.Zone) {
 		return provision.Object{}, &provision.CapacityError{Offering: o, Scope: provision.ScopeZone, Code: "InsufficientInstanceCapacity", Err: errors.New("no")}
@@ -113,11 +113,11 @@ func (s *limitedCapacity) Launch(ctx context.Context, w provision.Want) (provisi
 }
 
 func TestLaunchFallsBackToNextOffering(t *testing.T) {
-	var wants []provision.Want
+	var wants []provision.Desired
 	for i := range 3 {
 		w := want(fmt.Sprint("us-", i), provision.KindReplica, "aws/us-east-1", "s")
 		for _, zone := range []string{"us-east-1a", "us-east-1b", "us-east-1c"} {
-			w.Offers = append(w.Offers, offer("g6.xlarge", zone, spot, 0.4))
+			w.Offerings = append(w.Offerings, offer("g6.xlarge", zone, spot, 0.4))
 		}
 		wants = append(wants, w)
 	}
@@ -130,7 +130,7 @@ func TestLaunchFallsBackToNextOffering(t *testing.T) {
 		{nil, []string{"us-east-1a", "us-east-1b", "us-east-1c"}, []string{"us-0", "aws/us-east-1", "spot g6.xlarge in us-east-1b: InsufficientInstanceCapacity", "us-2", "3 more were refused"}},
 	} {
 		s := &limitedCapacity{zones: tt.zones}
-		_, err := provision.Apply(context.Background(), provision.Diff(wants, nil), s, provision.Options{Parallel: 1})
+		_, err := provision.Apply(context.Background(), provision.Diff(wants, nil), s, provision.ApplyOptions{Parallel: 1})
 		if !slices.Equal(s.tried, tt.tried) {
 			t.Errorf("tried %q, want %q: what was refused a moment ago is not asked again", s.tried, tt.tried)
 		}
@@ -145,7 +145,7 @@ func TestLaunchFallsBackToNextOffering(t *testing.T) {
 	}
 }
 
-// With surge, the replacement is ready before the old replica is drained and terminated.
+// WithGPU surge, the replacement is ready before the old replica is drained and terminated.
 func TestSurgeLaunchesBeforeTerminating(t *testing.T) {
 	w := want("us-0", provision.KindReplica, "aws/us-east-1", "new")
 	for surge, want := range map[bool][]string{
@@ -153,14 +153,14 @@ func TestSurgeLaunchesBeforeTerminating(t *testing.T) {
 		false: {"terminate us-0", "launch us-0", "settled"},
 	} {
 		old := objectOf(w, 1)
-		old.Spec = "old"
+		old.SpecHash = "old"
 		f := &fake{objects: []provision.Object{old}}
-		_, err := provision.Apply(context.Background(), provision.Diff([]provision.Want{w}, f.objects), f, provision.Options{
-			Surge:  func(provision.Change) bool { return surge },
-			Settle: func(context.Context, provision.Object) error { f.log = append(f.log, "settled"); return nil },
-			Drain:  func(_ context.Context, o provision.Object) { f.log = append(f.log, "drained "+o.Spec) },
+		_, err := provision.Apply(context.Background(), provision.Diff([]provision.Desired{w}, f.objects), f, provision.ApplyOptions{
+			Surge:     func(provision.Change) bool { return surge },
+			WaitReady: func(context.Context, provision.Object) error { f.log = append(f.log, "settled"); return nil },
+			Drain:     func(_ context.Context, o provision.Object) { f.log = append(f.log, "drained "+o.SpecHash) },
 		})
-		if err != nil || !slices.Equal(f.log, want) || len(f.objects) != 1 || f.objects[0].Spec != "new" {
+		if err != nil || !slices.Equal(f.log, want) || len(f.objects) != 1 || f.objects[0].SpecHash != "new" {
 			t.Errorf("surge %t: did %q, left %+v, %v; want %q", surge, f.log, f.objects, err, want)
 		}
 	}
@@ -168,9 +168,9 @@ func TestSurgeLaunchesBeforeTerminating(t *testing.T) {
 
 func TestPlacesRouteByCloud(t *testing.T) {
 	aws, gcp := &fake{}, &fake{}
-	p := provision.Places{"aws": aws, "gcp": gcp}
-	wants := []provision.Want{want("a", provision.KindReplica, "aws/us-east-1", "s"), want("g", provision.KindReplica, "gcp/us-central1", "s")}
-	if _, err := provision.Apply(context.Background(), provision.Diff(wants, nil), p, provision.Options{}); err != nil {
+	p := provision.Providers{"aws": aws, "gcp": gcp}
+	wants := []provision.Desired{want("a", provision.KindReplica, "aws/us-east-1", "s"), want("g", provision.KindReplica, "gcp/us-central1", "s")}
+	if _, err := provision.Apply(context.Background(), provision.Diff(wants, nil), p, provision.ApplyOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	have, err := p.List(context.Background(), "chat")
@@ -198,7 +198,7 @@ func (*failingList) List(context.Context, string) ([]provision.Object, error) {
 }
 
 func TestPlacesListFailsIfOneCloudFails(t *testing.T) {
-	p := provision.Places{"aws": &fake{objects: []provision.Object{{ID: "a"}}}, "gcp": &failingList{}}
+	p := provision.Providers{"aws": &fake{objects: []provision.Object{{ID: "a"}}}, "gcp": &failingList{}}
 	if have, err := p.List(context.Background(), "chat"); err == nil || have != nil || !strings.Contains(err.Error(), "gcp") {
 		t.Errorf("got %+v, %v", have, err)
 	}
@@ -215,8 +215,8 @@ func (s blockedTransport) RoundTrip(*http.Request) (*http.Response, error) {
 func TestBoundedLimitsCallsPerHost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answers := make(chan struct{})
-		rt := provision.Bounded(blockedTransport{answers})
-		const calls = 3 * provision.CallsPerHost
+		rt := provision.LimitCallsPerHost(blockedTransport{answers})
+		const calls = 3 * provision.MaxCallsPerHost
 		ended := map[string]int{}
 		results := make(chan string, 2*calls)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -235,7 +235,7 @@ func TestBoundedLimitsCallsPerHost(t *testing.T) {
 		for len(results) > 0 {
 			ended[<-results]++
 		}
-		want := map[string]int{"acontext canceled": calls - provision.CallsPerHost, "bcontext canceled": calls - provision.CallsPerHost}
+		want := map[string]int{"acontext canceled": calls - provision.MaxCallsPerHost, "bcontext canceled": calls - provision.MaxCallsPerHost}
 		if !reflect.DeepEqual(ended, want) {
 			t.Errorf("waiting for a turn were %v, want %v", ended, want)
 		}

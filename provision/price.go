@@ -14,8 +14,8 @@ type Price struct {
 	Capacity service.CapacityType `json:"capacity"`
 	// PerHour is in USD for the whole machine without its disks; above 0.
 	PerHour float64 `json:"per_hour"`
-	// From is the source of the price, for people: AWS price list, us-west-2.
-	From string `json:"from"`
+	// RuleSource is the source of the price, for people: AWS price list, us-west-2.
+	Source string `json:"from"`
 }
 
 // Pricer is a provider whose cloud publishes its prices.
@@ -31,12 +31,12 @@ type Pricer interface {
 // catalogue. A higher one was misread.
 const maxPrice = 1000
 
-// IsPrice reports whether a figure is a plausible price of a machine, in USD per hour.
-func IsPrice(usd float64) bool { return usd > 0 && usd <= maxPrice }
+// IsValidPrice reports whether a figure is a plausible price of a machine, in USD per hour.
+func IsValidPrice(usd float64) bool { return usd > 0 && usd <= maxPrice }
 
-// Priced returns the offerings with the published prices of their types; offerings without one keep
+// WithPrices returns the offerings with the published prices of their types; offerings without one keep
 // their prices. Reserved capacity costs the on-demand price unless service.yaml sets another.
-func (os Offerings) Priced(prices []Price) Offerings {
+func (os Offerings) WithPrices(prices []Price) Offerings {
 	priced := slices.Clone(os)
 	for i, o := range priced {
 		capacity := o.Capacity
@@ -45,14 +45,14 @@ func (os Offerings) Priced(prices []Price) Offerings {
 		}
 		at := slices.IndexFunc(prices, func(p Price) bool { return p.Type == o.Type && p.Capacity == capacity })
 		if at >= 0 {
-			priced[i].PricePerHour, priced[i].PriceFrom = prices[at].PerHour, prices[at].From
+			priced[i].PricePerHour, priced[i].PriceSource = prices[at].PerHour, prices[at].Source
 		}
 	}
 	return priced
 }
 
 // Prices calls the provider of the region's cloud; none where it publishes no prices.
-func (p Places) Prices(ctx context.Context, region service.Region) ([]Price, error) {
+func (p Providers) Prices(ctx context.Context, region service.Region) ([]Price, error) {
 	provider, err := p.provider(region)
 	if err != nil {
 		return nil, err

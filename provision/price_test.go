@@ -16,29 +16,29 @@ import (
 // unless the user sets one.
 func TestPricedPrefersPublishedPrices(t *testing.T) {
 	listed := provision.Offerings{
-		{Type: "a", Capacity: onDemand, PricePerHour: 1, PriceFrom: "list"},
-		{Type: "a", Capacity: spot, PricePerHour: 0.5, PriceFrom: "zone"},
-		{Type: "a", Capacity: service.CapacityReserved, PricePerHour: 1, PriceFrom: "list"},
-		{Type: "b", Capacity: onDemand, PricePerHour: 2, PriceFrom: "list"},
+		{Type: "a", Capacity: onDemand, PricePerHour: 1, PriceSource: "list"},
+		{Type: "a", Capacity: spot, PricePerHour: 0.5, PriceSource: "zone"},
+		{Type: "a", Capacity: service.CapacityReserved, PricePerHour: 1, PriceSource: "list"},
+		{Type: "b", Capacity: onDemand, PricePerHour: 2, PriceSource: "list"},
 		{Type: "b", Capacity: spot},
 	}
 	before := slices.Clone(listed)
-	got := listed.Priced([]provision.Price{{Type: "a", Capacity: onDemand, PerHour: 1.5, From: "cloud"}, {Type: "b", Capacity: spot, PerHour: 0.7, From: "cloud"}, {Type: "c", Capacity: spot, PerHour: 9}})
+	got := listed.WithPrices([]provision.Price{{Type: "a", Capacity: onDemand, PerHour: 1.5, Source: "cloud"}, {Type: "b", Capacity: spot, PerHour: 0.7, Source: "cloud"}, {Type: "c", Capacity: spot, PerHour: 9}})
 	want := slices.Clone(listed)
-	want[0].PricePerHour, want[0].PriceFrom = 1.5, "cloud"
-	want[2].PricePerHour, want[2].PriceFrom = 1.5, "cloud"
-	want[4].PricePerHour, want[4].PriceFrom = 0.7, "cloud"
+	want[0].PricePerHour, want[0].PriceSource = 1.5, "cloud"
+	want[2].PricePerHour, want[2].PriceSource = 1.5, "cloud"
+	want[4].PricePerHour, want[4].PriceSource = 0.7, "cloud"
 	if !slices.Equal(got, want) || !slices.Equal(listed, before) {
 		t.Errorf("got %+v of %+v, want %+v", got, listed, want)
 	}
-	if got := listed.Priced(nil); !slices.Equal(got, listed) {
+	if got := listed.WithPrices(nil); !slices.Equal(got, listed) {
 		t.Errorf("without prices: %+v", got)
 	}
 }
 
 // Results are cached for hours, errors for minutes, and errors of cancelled contexts not at all.
 func TestHeldCachesResultsAndErrors(t *testing.T) {
-	var h provision.Held[int]
+	var h provision.AnswerCache[int]
 	noon := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 	refused := errors.New("refused")
 	asked := 0
@@ -67,7 +67,7 @@ func TestHeldCachesResultsAndErrors(t *testing.T) {
 		{"told a day ago, and left", gone, "a", 24 * time.Hour, refused, 0, context.Canceled},
 		{"told a day ago", t.Context(), "a", 24 * time.Hour, nil, 4, nil},
 	} {
-		got, err := h.Ask(tt.ctx, tt.key, noon.Add(tt.after), ask(tt.err))
+		got, err := h.Get(tt.ctx, tt.key, noon.Add(tt.after), ask(tt.err))
 		if tt.ctx == gone { // whether it asks before it leaves is chance
 			if err == nil {
 				t.Errorf("%s: no error", tt.name)
@@ -83,12 +83,12 @@ func TestHeldCachesResultsAndErrors(t *testing.T) {
 
 // Concurrent callers share one request.
 func TestHeldSharesConcurrentRequests(t *testing.T) {
-	var h provision.Held[int]
+	var h provision.AnswerCache[int]
 	var wg sync.WaitGroup
 	asked := 0 // by one at a time, as the race detector sees
 	for range 50 {
 		wg.Go(func() {
-			got, err := h.Ask(t.Context(), "", time.Time{}.Add(time.Hour), func(context.Context) (int, error) {
+			got, err := h.Get(t.Context(), "", time.Time{}.Add(time.Hour), func(context.Context) (int, error) {
 				asked++
 				return asked, nil
 			})
@@ -102,7 +102,7 @@ func TestHeldSharesConcurrentRequests(t *testing.T) {
 
 func TestIsPrice(t *testing.T) {
 	for usd, want := range map[float64]bool{0.0001: true, 55.04: true, 1000: true, 1000.01: false, 0: false, -1: false} {
-		if provision.IsPrice(usd) != want {
+		if provision.IsValidPrice(usd) != want {
 			t.Errorf("%g: got %v", usd, !want)
 		}
 	}

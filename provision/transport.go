@@ -5,19 +5,19 @@ import (
 	"sync"
 )
 
-// CallsPerHost is the maximum number of calls in flight to one endpoint of a cloud, which is one region
+// MaxCallsPerHost is the maximum number of calls in flight to one endpoint of a cloud, which is one region
 // of AWS: more would only hit the rate limit.
-const CallsPerHost = 10
+const MaxCallsPerHost = 10
 
-// Bounded returns a transport that keeps at most CallsPerHost requests to a host in flight; others
+// LimitCallsPerHost returns a transport that keeps at most MaxCallsPerHost requests to a host in flight; others
 // wait, or fail when their context ends. A request is in flight until its response header arrives.
-func Bounded(next http.RoundTripper) http.RoundTripper {
-	return BoundedBy(next, func(r *http.Request) string { return r.URL.Host })
+func LimitCallsPerHost(next http.RoundTripper) http.RoundTripper {
+	return LimitCallsByKey(next, func(r *http.Request) string { return r.URL.Host })
 }
 
-// BoundedBy is Bounded for a cloud that has one host for all regions: at most CallsPerHost requests of
+// LimitCallsByKey is Bounded for a cloud that has one host for all regions: at most MaxCallsPerHost requests of
 // the same key are in flight. Keys are never evicted, so use few.
-func BoundedBy(next http.RoundTripper, key func(*http.Request) string) http.RoundTripper {
+func LimitCallsByKey(next http.RoundTripper, key func(*http.Request) string) http.RoundTripper {
 	return &callLimit{next: next, key: key, slots: map[string]chan struct{}{}}
 }
 
@@ -44,7 +44,7 @@ func (b *callLimit) slot(key string) chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.slots[key] == nil {
-		b.slots[key] = make(chan struct{}, CallsPerHost)
+		b.slots[key] = make(chan struct{}, MaxCallsPerHost)
 	}
 	return b.slots[key]
 }

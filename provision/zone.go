@@ -8,17 +8,17 @@ import (
 	"skyserve/internal/service"
 )
 
-// Routing is the policy that selects among the records of a name.
-type Routing string
+// DNSRouting is the policy that selects among the records of a name.
+type DNSRouting string
 
 // The routing policies.
 const (
-	RoutingLatency Routing = "latency" // the region with the lowest latency to the client
-	RoutingGeo     Routing = "geo"     // the region nearest to the client's location
+	RoutingLatency DNSRouting = "latency" // the region with the lowest latency to the client
+	RoutingGeo     DNSRouting = "geo"     // the region nearest to the client's location
 )
 
-// Record is one balancer's entry under a public name.
-type Record struct {
+// DNSRecord is one balancer's entry under a public name.
+type DNSRecord struct {
 	// ID distinguishes the records of a name: the balancer's id.
 	ID string
 	// Region is the balancer's region, which routing selects by; a region of any cloud.
@@ -32,35 +32,35 @@ type Record struct {
 	Withdrawn bool
 }
 
-// Name is a public DNS name of a service with all its records.
-type Name struct {
-	// Name is the DNS name, chat.example.com, and Zone its hosted zone.
+// PublicName is a public DNS name of a service with all its records.
+type PublicName struct {
+	// PublicName is the DNS name, chat.example.com, and Zone its hosted zone.
 	Name string
 	Zone string
 	// Service and Owner identify whose name it is. They are stored with the records, so that another
 	// owner's name is not overwritten.
 	Service string
 	Owner   string
-	Routing Routing
+	Routing DNSRouting
 	// TTL is how long resolvers may cache an answer; 0 = 30 s.
 	TTL time.Duration
 	// Private marks a zone that resolves only inside networks of the cloud.
 	Private bool
-	Records []Record
+	Records []DNSRecord
 }
 
-// Zone manages public DNS names. Its methods are idempotent.
-type Zone interface {
+// DNSZone manages public DNS names. Its methods are idempotent.
+type DNSZone interface {
 	// Get returns a name as it exists, with the records of its service only; fields that it does not
 	// have are empty. A name that does not exist has no records and no owner.
-	Get(ctx context.Context, zone, name string) (Name, error)
+	Get(ctx context.Context, zone, name string) (PublicName, error)
 	// Check reports why Set would fail to apply n, as far as it can find out without changing anything;
 	// the records of n may be omitted. Errors include *SpecError, for a zone that does not exist or is
 	// ambiguous, *OwnedError and *CredentialsError.
-	Check(ctx context.Context, n Name) error
+	Check(ctx context.Context, n PublicName) error
 	// Set creates or updates a name to match n, including health checks, and returns when the change is
 	// certain to be served soon. A name without records is removed with every trace of it. Errors
 	// include *OwnedError, for a name that belongs to another owner or was created by hand, and
 	// *CredentialsError.
-	Set(ctx context.Context, n Name) error
+	Set(ctx context.Context, n PublicName) error
 }

@@ -14,7 +14,7 @@ import (
 
 // dialog asks for confirmation before actions are performed.
 type dialog struct {
-	actions []Order
+	actions []Action
 	lines   []string // the question, then the consequences
 }
 
@@ -32,10 +32,10 @@ const toastFor = 15 * time.Second
 
 // actionDoneMsg is the result of one action, with the actions still to perform.
 type actionDoneMsg struct {
-	action    Order
+	action    Action
 	text      string
 	err       error
-	remaining []Order
+	remaining []Action
 }
 
 // showToast shows a message.
@@ -125,14 +125,14 @@ func (m *Model) confirmAction(verb Verb, replicas []string) {
 		m.showToast(string(verb)+": select a replica, or mark several with space", true)
 		return
 	}
-	var fit []Order
+	var fit []Action
 	var refusal string
 	for _, id := range replicas {
 		if why := s.refusal(verb, id); why != "" {
 			refusal = why
 			continue
 		}
-		fit = append(fit, Order{Verb: verb, Replica: id})
+		fit = append(fit, Action{Verb: verb, Replica: id})
 	}
 	if len(fit) == 0 {
 		m.showToast(string(verb)+": "+refusal, true)
@@ -180,7 +180,7 @@ func (s *screen) replica(id string) *telemetry.ReplicaSnapshot {
 }
 
 // describeEffect describes the effect of an action, with the replicas that stay ready.
-func (s *screen) describeEffect(verb Verb, orders []Order) string {
+func (s *screen) describeEffect(verb Verb, orders []Action) string {
 	switch verb {
 	case VerbUndrain:
 		return "New requests are sent to it again."
@@ -216,7 +216,7 @@ func (m *Model) confirmPlan() {
 	case len(p.Changes) == 0:
 		m.showToast("apply: the plan has no changes", true)
 	default:
-		s.dialog = dialog{actions: []Order{{Verb: VerbApply, Plan: p}}, lines: []string{
+		s.dialog = dialog{actions: []Action{{Verb: VerbApply, Plan: p}}, lines: []string{
 			"Apply the plan from " + p.At.In(s.snapshot.At.Location()).Format("15:04") + "?", s.summarizePlan(p),
 		}}
 	}
@@ -251,13 +251,13 @@ func (m *Model) answerDialog(msg tea.KeyPressMsg) tea.Cmd {
 
 // runActions performs actions one after another, because each changes the state that the next
 // is checked against.
-func (m *Model) runActions(orders []Order) tea.Cmd {
+func (m *Model) runActions(orders []Action) tea.Cmd {
 	if len(orders) == 0 {
 		return nil
 	}
 	ctx, operator, o := m.ctx, m.cfg.Operator, orders[0]
 	return func() tea.Msg {
-		text, err := operator.Do(ctx, o)
+		text, err := operator.Perform(ctx, o)
 		return actionDoneMsg{o, text, err, orders[1:]}
 	}
 }

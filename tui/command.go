@@ -13,9 +13,9 @@ import (
 // maxCompletions is how many completions of a command are shown.
 const maxCompletions = 8
 
-// LeastInterval is the minimum time between two snapshots: the interval of the heartbeats
+// MinInterval is the minimum time between two snapshots: the interval of the heartbeats
 // of replicas and peers.
-const LeastInterval = 100 * time.Millisecond
+const MinInterval = 100 * time.Millisecond
 
 // runCommand runs a typed command; an error is shown beside the prompt.
 func (m *Model) runCommand(text string) tea.Cmd {
@@ -77,8 +77,8 @@ func (m *Model) execute(name string, args []string) (cmd tea.Cmd, problem string
 		s.theme = t
 	case "interval":
 		d, err := time.ParseDuration(one)
-		if err != nil || d < LeastInterval {
-			return nil, "interval: must be a duration of at least " + LeastInterval.String() + " such as 2s, got " + quoted(one)
+		if err != nil || d < MinInterval {
+			return nil, "interval: must be a duration of at least " + MinInterval.String() + " such as 2s, got " + quoted(one)
 		}
 		m.cfg.Interval, s.link.interval = d, d
 	case "region":

@@ -149,7 +149,7 @@ func (m *Model) fetchText() tea.Cmd {
 		case panelSpec:
 			text, err = op.Spec(ctx)
 		case panelExplanation:
-			text, err = op.Story(ctx, p.id, columns)
+			text, err = op.Explain(ctx, p.id, columns)
 		case panelLogs:
 			var lines []string
 			lines, err = op.Logs(ctx, p.id, logLines)

@@ -77,7 +77,7 @@ func normal() *telemetry.Snapshot {
 		Strategy: "lt-ua",
 		Forecast: []telemetry.LoadForecast{
 			{Model: llama, Region: "aws/us-east-1", Forecaster: "auto", At: noon, StepSeconds: 300, MeanTPS: wave(12, 3000, 900), Lo90TPS: wave(12, 2400, 800), Hi90TPS: wave(12, 3700, 1000), Peak: telemetry.Peak{Mean: 4300, P95: 5100}},
-			{Model: llama, Region: "gcp/europe-west4", Forecaster: "arima", At: noon, StepSeconds: 300, MeanTPS: wave(12, 2000, 300), Lo90TPS: wave(12, 1700, 300), Hi90TPS: wave(12, 2500, 300), Peak: telemetry.Peak{Mean: 2600, P95: 2900}, Left: "1.9 times the forecast for 12 minutes (burst)"},
+			{Model: llama, Region: "gcp/europe-west4", Forecaster: "arima", At: noon, StepSeconds: 300, MeanTPS: wave(12, 2000, 300), Lo90TPS: wave(12, 1700, 300), Hi90TPS: wave(12, 2500, 300), Peak: telemetry.Peak{Mean: 2600, P95: 2900}, Deviation: "1.9 times the forecast for 12 minutes (burst)"},
 		},
 		Targets: []telemetry.Target{{Model: llama, Region: "aws/us-east-1", Count: 5, ReplicaTPS: 1300, PeakTPS: 5100}, {Model: llama, Region: "gcp/europe-west4", Count: 1, ReplicaTPS: 2800, PeakTPS: 2900}},
 		Prices:  []telemetry.Price{{Region: "aws/us-east-1", GPU: "L4", USDPerHour: 0.8048}, {Region: "aws/us-east-1", GPU: "H100", USDPerHour: 6.88}, {Region: "gcp/europe-west4", GPU: "L4", USDPerHour: 0.7711}},
@@ -199,7 +199,7 @@ func golden(t *testing.T, name, got string) {
 // deskOperator answers what tests let it, and remembers its orders.
 type deskOperator struct {
 	err    error
-	orders []Order
+	orders []Action
 }
 
 func (o *deskOperator) Requests(context.Context, int) ([]Request, error) {
@@ -220,7 +220,7 @@ func (o *deskOperator) Requests(context.Context, int) ([]Request, error) {
 	return []Request{waits, otherCloud, done, refused}, o.err
 }
 
-func (o *deskOperator) Story(_ context.Context, request string, _ int) (string, error) {
+func (o *deskOperator) Explain(_ context.Context, request string, _ int) (string, error) {
 	return "all about " + request + "\nit went to us-1 because it cost the least time", o.err
 }
 
@@ -242,7 +242,7 @@ func (o *deskOperator) Logs(_ context.Context, id string, n int) ([]string, erro
 	return lines, o.err
 }
 
-func (o *deskOperator) Do(_ context.Context, order Order) (string, error) {
+func (o *deskOperator) Perform(_ context.Context, order Action) (string, error) {
 	o.orders = append(o.orders, order)
 	return "done", o.err
 }

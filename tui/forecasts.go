@@ -68,7 +68,7 @@ func (s *screen) forecastCells(f *telemetry.LoadForecast) []cellValue {
 			}
 		}
 	}
-	left := textCell(s.theme.text(f.Left), roleWarn)
+	left := textCell(s.theme.text(f.Deviation), roleWarn)
 	return []cellValue{
 		textCell(s.regionName(f.Region), roleAccent), textCell(s.theme.text(shortModel(f.Model)), roleText), now, next, interval,
 		numberCell(f.Peak.P95, rate(&f.Peak.P95), roleText), carries, used, textCell(s.theme.text(f.Forecaster), roleMuted), left,
@@ -147,7 +147,7 @@ func (s *screen) belowForecast(t *Theme, n int) []string {
 		return nil
 	}
 	p := Plot{
-		Past: s.loadOf(f), PastShare: pastWidthShare, Mean: f.MeanTPS, Lo: f.Lo90TPS, Hi: f.Hi90TPS,
+		Past: s.loadOf(f), PastWidthShare: pastWidthShare, Mean: f.MeanTPS, Lo: f.Lo90TPS, Hi: f.Hi90TPS,
 		From: f.At, Step: time.Duration(f.StepSeconds * float64(time.Second)), Zone: s.snapshot.At.Location(),
 	}
 	p.capacity, p.capacityKnown = s.capacity(f)
@@ -159,7 +159,7 @@ func (s *screen) belowForecast(t *Theme, n int) []string {
 
 // plotLegend returns the legend of the plot.
 func (s *screen) plotLegend(t *Theme, f *telemetry.LoadForecast) string {
-	text := t.PlotKey("actual", "forecast", "90% interval")
+	text := t.PlotLegend("actual", "forecast", "90% interval")
 	if tps, known := s.capacity(f); known {
 		text += "  " + t.glyphs.dash + " ready capacity: " + rate(&tps)
 	}

@@ -12,7 +12,7 @@ import (
 func TestNoteShowsForecastAndPlan(t *testing.T) {
 	s := normal()
 	s.Forecast = []telemetry.LoadForecast{
-		{Region: "aws/us-east-1", StepSeconds: 300, MeanTPS: make([]float64, 12), Peak: telemetry.Peak{Mean: 3400}, Left: "5.0 times the forecast for 12 minutes (burst)"},
+		{Region: "aws/us-east-1", StepSeconds: 300, MeanTPS: make([]float64, 12), Peak: telemetry.Peak{Mean: 3400}, Deviation: "5.0 times the forecast for 12 minutes (burst)"},
 		{Region: "gcp/europe-west4", Peak: telemetry.Peak{Mean: 120}},
 	}
 	const left = "load deviates from forecast: us-east-1 5.0 times the forecast for 12 minutes (burst)"

@@ -15,16 +15,16 @@ type Operator interface {
 	// Requests lists the newest requests of all reachable balancers, at most limit,
 	// newest first.
 	Requests(ctx context.Context, limit int) ([]Request, error)
-	// Story explains how a request was routed, in lines of at most width cells.
-	Story(ctx context.Context, request string, width int) (string, error)
+	// Explain explains how a request was routed, in lines of at most width cells.
+	Explain(ctx context.Context, request string, width int) (string, error)
 	// Load returns the recent load by model and region, oldest first.
 	Load(ctx context.Context) ([]LoadSeries, error)
 	// Spec returns the service.yaml that the service was deployed from.
 	Spec(ctx context.Context) (string, error)
 	// Logs returns the last lines of the log of a replica or balancer.
 	Logs(ctx context.Context, id string, lines int) ([]string, error)
-	// Do performs an action and returns its result in one line.
-	Do(ctx context.Context, o Order) (string, error)
+	// Perform performs an action and returns its result in one line.
+	Perform(ctx context.Context, o Action) (string, error)
 }
 
 // Request is a row of the requests view: a summary and the reason for its routing.
@@ -55,9 +55,9 @@ const (
 	VerbApply   Verb = "apply"   // apply a plan
 )
 
-// Order is an action on a Replica or, for VerbApply, on the Plan that the user saw and
+// Action is an action on a Replica or, for VerbApply, on the Plan that the user saw and
 // confirmed.
-type Order struct {
+type Action struct {
 	Verb    Verb
 	Replica string
 	Plan    *telemetry.PlanSummary

@@ -343,8 +343,8 @@ func (s *screen) problems() []problem {
 		all = append(all, problem{g.warning, r, s.theme.text(a.Subject()), s.theme.text(why), rank})
 	}
 	for _, f := range s.snapshot.Forecast {
-		if f.Left != "" {
-			all = append(all, problem{g.warning, roleWarn, s.theme.text(f.Region.Place() + " deviates from its forecast"), s.theme.text(f.Left), 1})
+		if f.Deviation != "" {
+			all = append(all, problem{g.warning, roleWarn, s.theme.text(f.Region.Place() + " deviates from its forecast"), s.theme.text(f.Deviation), 1})
 		}
 	}
 	if p := s.snapshot.Plan; p != nil && p.Error != "" {

@@ -19,14 +19,14 @@ const (
 // interval, and a line for the capacity. All have the same unit; NaN is unknown. The
 // dashboard and `skyserve forecast` use it.
 type Plot struct {
-	Past          *LoadSeries // actual load; nil if unknown
-	PastShare     float64     // share of the width for Past, 0 to 1
-	Mean, Lo, Hi  []float64
-	From          time.Time // start of the first forecast step
-	Step          time.Duration
-	Zone          *time.Location // of the time axis
-	capacity      float64
-	capacityKnown bool
+	Past           *LoadSeries // actual load; nil if unknown
+	PastWidthShare float64     // share of the width for Past, 0 to 1
+	Mean, Lo, Hi   []float64
+	From           time.Time // start of the first forecast step
+	Step           time.Duration
+	Zone           *time.Location // of the time axis
+	capacity       float64
+	capacityKnown  bool
 }
 
 // plotColumn is one cell's width of time.
@@ -60,8 +60,8 @@ func (t *Theme) scale(top float64, row, rows int) string {
 	return t.muted.apply(pad(label, axisWidth, true)) + " "
 }
 
-// PlotKey returns the legend of a plot.
-func (t *Theme) PlotKey(past, mean, interval string) string {
+// PlotLegend returns the legend of a plot.
+func (t *Theme) PlotLegend(past, mean, interval string) string {
 	return t.glyphs.full + " " + past + "  " + t.glyphs.point + " " + mean + "  " + t.glyphs.shade + " " + interval
 }
 
@@ -72,7 +72,7 @@ func (p *Plot) columns(n int) []plotColumn {
 	if past == nil || len(past.TPS) == 0 {
 		past = &LoadSeries{}
 	} else {
-		ahead = n - int(p.PastShare*float64(n))
+		ahead = n - int(p.PastWidthShare*float64(n))
 	}
 	columns := make([]plotColumn, n)
 	span := time.Duration(len(p.Mean)) * p.Step

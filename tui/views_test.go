@@ -105,18 +105,18 @@ func TestActionsRequireConfirmation(t *testing.T) {
 	tests := []struct {
 		keys  []string
 		shows []string
-		want  []Order
+		want  []Action
 	}{
 		{[]string{"2", "d"}, []string{"drain: select a replica,"}, nil},
-		{[]string{"2", "j", "j", "j", "j", "d"}, []string{"Drain us-0?", "us-east-1: 1 of 2 ready replicas remain"}, []Order{{Verb: VerbDrain, Replica: "us-0"}}},
-		{[]string{"2", "G", "o"}, []string{"Donate eu-1?", "join the spot pool until reclaimed", "europe-west4: 1 of 2 ready"}, []Order{{Verb: VerbDonate, Replica: "eu-1"}}},
+		{[]string{"2", "j", "j", "j", "j", "d"}, []string{"Drain us-0?", "us-east-1: 1 of 2 ready replicas remain"}, []Action{{Verb: VerbDrain, Replica: "us-0"}}},
+		{[]string{"2", "G", "o"}, []string{"Donate eu-1?", "join the spot pool until reclaimed", "europe-west4: 1 of 2 ready"}, []Action{{Verb: VerbDonate, Replica: "eu-1"}}},
 		{[]string{"2", "G", "c"}, []string{"reclaim: eu-1 is not donated"}, nil},
-		{[]string{"6", "j", "c"}, []string{"Reclaim us-10?", "It serves again"}, []Order{{Verb: VerbReclaim, Replica: "us-10"}}},
-		{[]string{"2", "j", "j", "j", "j", "j", "j", "u"}, []string{"Undrain us-3?"}, []Order{{Verb: VerbUndrain, Replica: "us-3"}}},
-		{[]string{"2", "j", "j", "j", "j", "space", "space", "d"}, []string{"Drain us-0, us-1?", "us-east-1: 0 of 2 ready replicas remain"}, []Order{{Verb: VerbDrain, Replica: "us-0"}, {Verb: VerbDrain, Replica: "us-1"}}},
-		{[]string{"5", "a"}, []string{"Apply the plan from 12:00?", "3 replicas added, 1 removed. $9.66/h → $11.27/h"}, []Order{{Verb: VerbApply}}},
-		{[]string{":", "drain eu-0", "enter"}, []string{"Drain eu-0?"}, []Order{{Verb: VerbDrain, Replica: "eu-0"}}},
-		{[]string{":", "undrain gone-1", "enter"}, []string{"Undrain gone-1?"}, []Order{{Verb: VerbUndrain, Replica: "gone-1"}}},
+		{[]string{"6", "j", "c"}, []string{"Reclaim us-10?", "It serves again"}, []Action{{Verb: VerbReclaim, Replica: "us-10"}}},
+		{[]string{"2", "j", "j", "j", "j", "j", "j", "u"}, []string{"Undrain us-3?"}, []Action{{Verb: VerbUndrain, Replica: "us-3"}}},
+		{[]string{"2", "j", "j", "j", "j", "space", "space", "d"}, []string{"Drain us-0, us-1?", "us-east-1: 0 of 2 ready replicas remain"}, []Action{{Verb: VerbDrain, Replica: "us-0"}, {Verb: VerbDrain, Replica: "us-1"}}},
+		{[]string{"5", "a"}, []string{"Apply the plan from 12:00?", "3 replicas added, 1 removed. $9.66/h → $11.27/h"}, []Action{{Verb: VerbApply}}},
+		{[]string{":", "drain eu-0", "enter"}, []string{"Drain eu-0?"}, []Action{{Verb: VerbDrain, Replica: "eu-0"}}},
+		{[]string{":", "undrain gone-1", "enter"}, []string{"Undrain gone-1?"}, []Action{{Verb: VerbUndrain, Replica: "gone-1"}}},
 	}
 	for _, tt := range tests {
 		for _, yes := range []bool{false, true} {
@@ -139,7 +139,7 @@ func TestActionsRequireConfirmation(t *testing.T) {
 }
 
 // sameOrder compares orders but for the plan, which must be there where one is applied.
-func sameOrder(a, b Order) bool {
+func sameOrder(a, b Action) bool {
 	return a.Verb == b.Verb && a.Replica == b.Replica && (a.Plan != nil) == (a.Verb == VerbApply)
 }
 
@@ -523,9 +523,9 @@ func TestEveryTextIsDrawnSafely(t *testing.T) {
 		d := deskIn(t, size[0], size[1], evil(t, normal()))
 		d.send(requestsMsg{requests: evil(t, requests), at: noon})
 		for _, frame := range []func(){
-			func() { d.send(actionDoneMsg{action: Order{VerbDrain, "a\x1b[2J", nil}, text: "b\x1b[2J\nc"}) },
+			func() { d.send(actionDoneMsg{action: Action{VerbDrain, "a\x1b[2J", nil}, text: "b\x1b[2J\nc"}) },
 			func() {
-				d.send(actionDoneMsg{action: Order{VerbDrain, "a\x1b[2J", nil}, err: errors.New("b\x1b[2J\nc")})
+				d.send(actionDoneMsg{action: Action{VerbDrain, "a\x1b[2J", nil}, err: errors.New("b\x1b[2J\nc")})
 			},
 			func() { d.send(textMsg{kind: panelLogs, text: "\x1b[2J\nc\td"}) },
 		} {

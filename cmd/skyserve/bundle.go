@@ -75,22 +75,22 @@ func reconcilerOptions(file string, log *slog.Logger) []controller.Option {
 			return unlock, err
 		}
 	}
-	return []controller.Option{controller.ReconciledBy(k), controller.ActedOn(k), controller.AlertedBy(k.Alerts)}
+	return []controller.Option{controller.WithMachines(k), controller.WithActuator(k), controller.WithAlerts(k.Alerts)}
 }
 
 // reachClouds returns the providers of a service's regions as one of its machines uses them:
 // they list machines only.
-func reachClouds(ctx context.Context, text json.RawMessage, spec *service.Spec, owner string) (fleet.Reach, error) {
-	regions := cloud.Regions(spec)
+func reachClouds(ctx context.Context, text json.RawMessage, spec *service.Spec, owner string) (fleet.CloudAccess, error) {
+	regions := cloud.ManagedRegions(spec)
 	places, lists, err := providersInside(ctx, text, regions)
 	if err != nil {
-		return fleet.Reach{}, err
+		return fleet.CloudAccess{}, err
 	}
 	var m cloudAccess
 	if err := json.Unmarshal(text, &m); err != nil {
-		return fleet.Reach{}, fmt.Errorf("reading the machines' program: %w", err)
+		return fleet.CloudAccess{}, fmt.Errorf("reading the machines' program: %w", err)
 	}
-	reach := fleet.Reach{Provider: places, Witness: places, Lists: map[service.Region]fleet.Lister{}, UserData: userData(spec.Name, owner, m.Program)}
+	reach := fleet.CloudAccess{Provider: places, Attestor: places, Lists: map[service.Region]fleet.Lister{}, UserData: userData(spec.Name, owner, m.Program)}
 	for r, p := range lists {
 		reach.Lists[r] = p
 	}
@@ -99,7 +99,7 @@ func reachClouds(ctx context.Context, text json.RawMessage, spec *service.Spec, 
 
 // providersInside returns the providers of regions as a machine there uses them: one for all regions, and
 // one per region.
-func providersInside(ctx context.Context, text json.RawMessage, regions []service.Region) (provision.Places, map[service.Region]provision.Provider, error) {
+func providersInside(ctx context.Context, text json.RawMessage, regions []service.Region) (provision.Providers, map[service.Region]provision.Provider, error) {
 	var m cloudAccess
 	if err := json.Unmarshal(text, &m); err != nil {
 		return nil, nil, fmt.Errorf("reading the cloud access configuration: %w", err)
@@ -138,7 +138,7 @@ func cloudHandler(name, owner string) func(agent.Cloud) (http.Handler, error) {
 		if err != nil {
 			return nil, err
 		}
-		return &remote.Hand{Service: name, Owner: owner, Provider: places, Witness: places, Lists: lists}, nil
+		return &remote.Handler{Service: name, Owner: owner, Provider: places, Attestor: places, ByRegion: lists}, nil
 	}
 }
 

@@ -82,11 +82,11 @@ func TestControllerReceivesNetworks(t *testing.T) {
 	if err := json.Unmarshal(text, &m); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := cloud.Accounts(m.specOf(nil)), cloud.Accounts(spec); len(want) == 0 || !reflect.DeepEqual(got, want) {
+	if got, want := cloud.GoogleAccounts(m.specOf(nil)), cloud.GoogleAccounts(spec); len(want) == 0 || !reflect.DeepEqual(got, want) {
 		t.Errorf("accounts: got %v, want %v", got, want)
 	}
 	for _, name := range cloud.Clouds(spec) {
-		got, want := cloud.Networks(m.specOf(cloud.Regions(spec)), name), cloud.Networks(spec, name)
+		got, want := cloud.NamedNetworks(m.specOf(cloud.ManagedRegions(spec)), name), cloud.NamedNetworks(spec, name)
 		if len(want) != 1 || !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: got %v, want %v", name, got, want)
 		}

@@ -18,7 +18,7 @@ import (
 )
 
 // status returns the status of the service from its JSON output.
-func (e *emulated) status() (s fleet.Status) {
+func (e *emulated) status() (s fleet.ServiceStatus) {
 	e.t.Helper()
 	cmd := e.command(e.at("status", "chat", "-o", "json")...)
 	out, err := cmd.Output()
@@ -32,7 +32,7 @@ func (e *emulated) status() (s fleet.Status) {
 }
 
 // states returns the states of all machines, by id.
-func states(s fleet.Status) map[string]service.ReplicaState {
+func states(s fleet.ServiceStatus) map[string]service.ReplicaState {
 	of := map[string]service.ReplicaState{}
 	for _, r := range s.Regions {
 		for _, m := range slices.Concat(r.Balancers, r.Replicas) {

@@ -46,32 +46,32 @@ func (c *cloudFlags) add(flags *pflag.FlagSet) {
 }
 
 // providersOf returns the providers of all regions of a service, or of some.
-func (c *cloudFlags) providersOf(ctx context.Context, spec *service.Spec, some ...service.Region) (provision.Places, error) {
+func (c *cloudFlags) providersOf(ctx context.Context, spec *service.Spec, some ...service.Region) (provision.Providers, error) {
 	if len(some) == 0 {
-		some = cloud.Regions(spec)
+		some = cloud.ManagedRegions(spec)
 	}
-	return c.providers(ctx, spec, some, cloud.OneRegion(spec))
+	return c.providers(ctx, spec, some, cloud.IsSingleRegion(spec))
 }
 
 // providers returns the providers of regions, with the networks of spec. alone is set if the
 // service has only one region.
-func (c *cloudFlags) providers(ctx context.Context, spec *service.Spec, regions []service.Region, alone bool) (provision.Places, error) {
+func (c *cloudFlags) providers(ctx context.Context, spec *service.Spec, regions []service.Region, alone bool) (provision.Providers, error) {
 	of := map[string][]string{}
 	for _, r := range regions {
 		of[r.Cloud()] = append(of[r.Cloud()], r.Place())
 	}
-	p := provision.Places{}
+	p := provision.Providers{}
 	if c.localService != nil {
-		all := local.NewProvider(*c.localService, "", "", 0).For(spec)
+		all := local.NewProvider(*c.localService, "", "", 0).WithSpec(spec)
 		for _, name := range []string{service.CloudLocal, service.CloudStatic} {
 			if len(of[name]) > 0 {
-				p[name] = all.Of(slices.DeleteFunc(slices.Clone(regions), func(r service.Region) bool { return r.Cloud() != name })...)
+				p[name] = all.InRegions(slices.DeleteFunc(slices.Clone(regions), func(r service.Region) bool { return r.Cloud() != name })...)
 			}
 		}
 	}
 	if names := of[service.CloudAWS]; len(names) > 0 {
 		provider, err := aws.New(ctx, aws.Config{
-			Regions: names, Endpoint: c.endpointAWS, MachinesOnly: c.machinesOnly, OneRegion: alone, Networks: cloud.Networks(spec, service.CloudAWS),
+			Regions: names, Endpoint: c.endpointAWS, MachinesOnly: c.machinesOnly, OneRegion: alone, Networks: cloud.NamedNetworks(spec, service.CloudAWS),
 		})
 		if err != nil {
 			return nil, err
@@ -88,9 +88,9 @@ func (c *cloudFlags) providers(ctx context.Context, spec *service.Spec, regions 
 func (c *cloudFlags) googleConfig(places []string, spec *service.Spec) gcp.Config {
 	cfg := gcp.Config{
 		Regions: places, Project: c.project, Endpoint: c.endpointGCP, MachinesOnly: c.machinesOnly,
-		Accounts: cloud.Accounts(spec), Service: spec.Name, Subnets: map[string]string{},
+		Accounts: cloud.GoogleAccounts(spec), Service: spec.Name, Subnets: map[string]string{},
 	}
-	for place, n := range cloud.Networks(spec, service.CloudGCP) {
+	for place, n := range cloud.NamedNetworks(spec, service.CloudGCP) {
 		cfg.Network = n.Name // the same in all regions
 		if len(n.Subnets) > 0 {
 			cfg.Subnets[place] = n.Subnets[0]
@@ -101,11 +101,11 @@ func (c *cloudFlags) googleConfig(places []string, spec *service.Spec) gcp.Confi
 
 // nameZone returns the hosted zone of the service's public name. It returns nil if the service has no
 // public name in a cloud and noted, which may be nil, records none from before.
-func (c *cloudFlags) nameZone(ctx context.Context, spec *service.Spec, noted fleet.Noted) (provision.Zone, error) {
+func (c *cloudFlags) nameZone(ctx context.Context, spec *service.Spec, noted fleet.NameStore) (provision.DNSZone, error) {
 	had := false
 	var err error
 	if noted != nil {
-		_, had, err = noted.KeptName()
+		_, had, err = noted.StoredName()
 	}
 	if err != nil || !had && (spec.DNS == nil || spec.DNS.Provider != service.DNSRoute53) {
 		return nil, err
@@ -119,7 +119,7 @@ const noteZone = "zone.json"
 // hostedZone returns the zone in which balancers write ACME challenges; the zero value if they
 // write none. Errors are those of dns.Route53's ZoneID.
 func (c *cloudFlags) hostedZone(ctx context.Context, spec *service.Spec) (z fleet.HostedZone, err error) {
-	if !spec.Obtains(service.ChallengeDNS) {
+	if !spec.ObtainsCertificate(service.ChallengeDNS) {
 		return z, nil
 	}
 	route53, err := dns.NewRoute53(ctx, dns.Config{Endpoint: c.endpointAWS})
@@ -136,11 +136,11 @@ const envEndpointAWS = "AWS_ENDPOINT_URL"
 
 // checkName returns an error if the public name of a service cannot be published. It changes
 // nothing. Errors are those of provision.Zone's Check.
-func checkName(ctx context.Context, zone provision.Zone, spec *service.Spec, owner string) error {
+func checkName(ctx context.Context, zone provision.DNSZone, spec *service.Spec, owner string) error {
 	if zone == nil || spec.DNS == nil {
 		return nil
 	}
-	for _, r := range cloud.Rented(spec) { // every rented region has a balancer
+	for _, r := range cloud.CloudRegions(spec) { // every rented region has a balancer
 		if _, err := dns.AWSRegionOf(r); err != nil {
 			return err
 		}
@@ -212,12 +212,12 @@ func hashURL(ctx context.Context, address string) (string, error) {
 }
 
 // userData returns a function that creates the cloud-init document of a service's machine.
-func userData(name, owner string, p machineProgram) func(cloud.Node) (string, error) {
-	return func(n cloud.Node) (string, error) {
+func userData(name, owner string, p machineProgram) func(cloud.MachineInput) (string, error) {
+	return func(n cloud.MachineInput) (string, error) {
 		containers := n.Model != nil && n.Model.Engine.Kind != service.EngineSim
 		return templates.CloudInit(templates.CloudInitParams{
 			Cloud: cloudOf(n.Region), Service: name, Role: string(roleOf(n.Kind)), ID: n.ID, Owner: owner,
-			Listen: ":" + strconv.Itoa(cloud.PortNode), ProgramURL: p.URL, ProgramSHA256: p.SHA256,
+			Listen: ":" + strconv.Itoa(cloud.PortAgent), ProgramURL: p.URL, ProgramSHA256: p.SHA256,
 			Containers: containers, GPUs: containers && len(n.Model.GPUs) > 0,
 		})
 	}
@@ -234,7 +234,7 @@ func roleOf(k provision.Kind) identity.Role {
 
 // cloudOf returns the cloud of a region as the templates name it.
 func cloudOf(r service.Region) string {
-	if cloud.IsHere(r) {
+	if cloud.RunsOnThisComputer(r) {
 		return service.CloudLocal
 	}
 	return r.Cloud()
@@ -249,8 +249,8 @@ type operator struct {
 }
 
 // certificateExpiry returns the expiry of the operator's certificate, and whether this machine renews it.
-func (o operator) certificateExpiry() fleet.Ends {
-	e := fleet.Ends{Signs: o.authority != nil}
+func (o operator) certificateExpiry() fleet.CertificateExpiries {
+	e := fleet.CertificateExpiries{Signs: o.authority != nil}
 	if o.party.Certificate == nil {
 		return e
 	}
@@ -267,13 +267,13 @@ func openOperator(svc local.Service, create bool) (o operator, err error) {
 	home, now := identityOf(svc), time.Now()
 	o.authority, err = home.Authority()
 	if errors.Is(err, fs.ErrNotExist) {
-		o.party, err = home.Operator(operatorName(), now) // invited by another operator
+		o.party, err = home.OperatorParty(operatorName(), now) // invited by another operator
 		if errors.Is(err, fs.ErrNotExist) && create {
 			o.authority, err = home.Create(svc.Name(), now)
 		}
 	}
 	if err == nil && o.authority != nil {
-		o.party, err = home.Operator(operatorName(), now)
+		o.party, err = home.OperatorParty(operatorName(), now)
 	}
 	if err == nil && o.authority != nil {
 		o.revoked, err = home.Revoked()
@@ -296,6 +296,6 @@ func operatorOf(svc local.Service, doing, hint string) (operator, error) {
 }
 
 // newFleet returns the fleet of a service.
-func newFleet(spec *service.Spec, owner string, p provision.Places, program machineProgram) *fleet.Fleet {
-	return &fleet.Fleet{Spec: spec, Owner: owner, Provider: p, UserData: userData(spec.Name, owner, program)}
+func newFleet(spec *service.Spec, owner string, p provision.Providers, program machineProgram) *fleet.Deployer {
+	return &fleet.Deployer{Spec: spec, Owner: owner, Provider: p, UserData: userData(spec.Name, owner, program)}
 }

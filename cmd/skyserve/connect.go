@@ -105,7 +105,7 @@ func runInvite(cmd *cobra.Command, f connectFlags) error {
 	if err != nil {
 		return err
 	}
-	self, err := identityOf(svc).Operator(operatorName(), time.Now())
+	self, err := identityOf(svc).OperatorParty(operatorName(), time.Now())
 	if err != nil {
 		return err
 	}
@@ -114,7 +114,7 @@ func runInvite(cmd *cobra.Command, f connectFlags) error {
 	if err := api.OpenInvite(cmd.Context(), invite.Mailbox()); err != nil {
 		return failed(fmt.Errorf("inviting to %s: %w", svc.Name(), err), "")
 	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "Run on the other machine within %s:\n\n", telemetry.InviteLife)
+	fmt.Fprintf(cmd.ErrOrStderr(), "Run on the other machine within %s:\n\n", telemetry.InviteTTL)
 	fmt.Fprintf(cmd.OutOrStdout(), "skyserve connect %s --code %s\n", f.url, invite.Text())
 	fmt.Fprintln(cmd.ErrOrStderr(), "\nWaiting for the new operator. Anyone with the code can become an operator: send it over a trusted channel.")
 	who, ends, err := signInvited(cmd.Context(), api, invite, authority, identityOf(svc).Record)
@@ -144,13 +144,13 @@ func signInvited(ctx context.Context, api *telemetry.Client, invite identity.Inv
 	chain, err := invite.Accept(authority, asked.CSR, asked.Proof, time.Now())
 	if err != nil {
 		refusal := telemetry.InviteAnswer{Refused: err.Error()}
-		return who, ends, errors.Join(err, api.AnswerInvite(ctx, invite.Mailbox(), refusal))
+		return who, ends, errors.Join(err, api.PutInviteAnswer(ctx, invite.Mailbox(), refusal))
 	}
 	if who, err = identity.NameOf(chain[0]); err == nil {
 		err = record(chain[0])
 	}
 	if err == nil {
-		err = api.AnswerInvite(ctx, invite.Mailbox(), telemetry.InviteAnswer{Chain: string(identity.EncodeChain(chain))})
+		err = api.PutInviteAnswer(ctx, invite.Mailbox(), telemetry.InviteAnswer{Chain: string(identity.EncodeChain(chain))})
 	}
 	return who, chain[0].NotAfter, err
 }
@@ -186,7 +186,7 @@ func runAccept(cmd *cobra.Command, f connectFlags) error {
 	if err != nil {
 		return failed(fmt.Errorf("connecting to %s: %w", f.url, err), "request another invitation: a code works once, for 15 minutes, at one balancer")
 	}
-	who, err := invite.Accepted(chain, key, time.Now())
+	who, err := invite.VerifyChain(chain, key, time.Now())
 	if err != nil {
 		return failed(fmt.Errorf("connecting to %s: %w", f.url, err), "")
 	}
@@ -217,7 +217,7 @@ func requestCertificate(ctx context.Context, f connectFlags, invite identity.Inv
 	hc := telemetry.SecureClient(identity.ToOwner(invite.Owner(), time.Now(), identity.Balancer))
 	defer hc.CloseIdleConnections()
 	api := telemetry.NewClient(f.url, hc)
-	if err := api.AskInvite(ctx, invite.Mailbox(), telemetry.InviteRequest{CSR: csr, Proof: proof}); err != nil {
+	if err := api.PutInviteRequest(ctx, invite.Mailbox(), telemetry.InviteRequest{CSR: csr, Proof: proof}); err != nil {
 		return nil, err
 	}
 	var reply *telemetry.InviteAnswer

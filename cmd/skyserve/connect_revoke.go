@@ -42,7 +42,7 @@ func runOperators(cmd *cobra.Command, f connectFlags, args []string) error {
 	if err != nil {
 		return err
 	}
-	unlock, err := svc.LockSoon(cmd.Context())
+	unlock, err := svc.LockWait(cmd.Context())
 	if err != nil {
 		return err
 	}
@@ -95,7 +95,7 @@ func (o *operators) isSelf(c *x509.Certificate) (bool, error) {
 
 // revoke revokes the certificates with a name or fingerprint.
 func (o *operators) revoke(who string) error {
-	certs := identity.Named(o.certs, who)
+	certs := identity.SelectCertificates(o.certs, who)
 	if len(certs) == 0 {
 		return failed(fmt.Errorf("revoking %q: no operator of %s has that name or fingerprint", who, o.svc.Name()), "'skyserve connect --list' lists them")
 	}
@@ -180,7 +180,7 @@ func (o *operators) distributeRevocations(ctx context.Context, clouds *cloudFlag
 	if err != nil {
 		return cloudError(err)
 	}
-	h := &fleet.Handover{Service: spec.Name, Party: o.self.party, Authority: o.self.authority, Revoked: o.self.revoked, Have: listing.Machines()}
+	h := &fleet.Delivery{Service: spec.Name, Party: o.self.party, Authority: o.self.authority, Revoked: o.self.revoked, Have: listing.Machines()}
 	updated, err := h.Revoke(ctx)
 	if o.controller {
 		fmt.Fprintf(o.errOut, "the controller's certificate is revoked; 'skyserve up %s' issues a new one\n", o.svc.SpecFile())

@@ -110,7 +110,7 @@ func TestRevokingAnOperator(t *testing.T) {
 			t.Errorf("revoked: %+v", o)
 		}
 	}
-	taken, err := identity.Home{Dir: filepath.Join(second, "services", "chat", dirIdentity)}.Operator("", time.Now())
+	taken, err := identity.Home{Dir: filepath.Join(second, "services", "chat", dirIdentity)}.OperatorParty("", time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}

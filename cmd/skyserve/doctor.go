@@ -82,17 +82,17 @@ func runDoctor(ctx context.Context, o *doctorOptions, out io.Writer) error {
 		}
 		findings = append(findings, provider.Doctor(ctx)...)
 	}
-	found, unknown := quotasOf(ctx, places, cloud.Rented(spec))
+	found, unknown := quotasOf(ctx, places, cloud.CloudRegions(spec))
 	quotas = append(quotas, found...)
 	var refused *provision.CredentialsError
 	for _, r := range slices.Sorted(maps.Keys(unknown)) {
 		if err := unknown[r]; !errors.As(err, &refused) { // Doctor has reported rejected credentials already
-			findings = append(findings, provision.Finding{Where: string(r), What: "quotas: " + err.Error()})
+			findings = append(findings, provision.Finding{Where: string(r), Message: "quotas: " + err.Error()})
 		}
 	}
 	findings = append(findings, withinQuotas(spec, quotas)...)
-	findings = append(findings, findPrices(ctx, places, cloud.Rented(spec))...)
-	for _, find := range []func(context.Context, *service.Spec, provision.Places) ([]provision.Finding, error){o.findName, o.findStrangers} {
+	findings = append(findings, findPrices(ctx, places, cloud.CloudRegions(spec))...)
+	for _, find := range []func(context.Context, *service.Spec, provision.Providers) ([]provision.Finding, error){o.findName, o.findStrangers} {
 		found, err := find(ctx, spec, places)
 		if err != nil {
 			return err
@@ -118,7 +118,7 @@ func runDoctor(ctx context.Context, o *doctorOptions, out io.Writer) error {
 }
 
 // findName checks whether the service can use its public name. Without a name it returns nothing.
-func (o *doctorOptions) findName(ctx context.Context, spec *service.Spec, _ provision.Places) ([]provision.Finding, error) {
+func (o *doctorOptions) findName(ctx context.Context, spec *service.Spec, _ provision.Providers) ([]provision.Finding, error) {
 	zone, err := o.clouds.nameZone(ctx, spec, nil)
 	if err != nil || zone == nil {
 		return nil, err
@@ -127,9 +127,9 @@ func (o *doctorOptions) findName(ctx context.Context, spec *service.Spec, _ prov
 	if err != nil {
 		return nil, err
 	}
-	f := provision.Finding{Where: service.CloudAWS, OK: true, What: fmt.Sprintf("name %s: its zone exists, and no other service uses the name", spec.DNS.Name)}
+	f := provision.Finding{Where: service.CloudAWS, OK: true, Message: fmt.Sprintf("name %s: its zone exists, and no other service uses the name", spec.DNS.Name)}
 	if err := checkName(ctx, zone, spec, owner); err != nil {
-		f.OK, f.What = false, fmt.Sprintf("name %s: %v", spec.DNS.Name, err)
+		f.OK, f.Message = false, fmt.Sprintf("name %s: %v", spec.DNS.Name, err)
 		var coded *exitError
 		if errors.As(cloudError(err), &coded) {
 			f.Hint = coded.hint
@@ -141,7 +141,7 @@ func (o *doctorOptions) findName(ctx context.Context, spec *service.Spec, _ prov
 // findStrangers looks for machines that claim to be balancers of the service but were not launched
 // from here. It returns nothing if the service was not deployed from this machine, or if it cannot
 // be listed, which another finding reports.
-func (o *doctorOptions) findStrangers(ctx context.Context, spec *service.Spec, places provision.Places) ([]provision.Finding, error) {
+func (o *doctorOptions) findStrangers(ctx context.Context, spec *service.Spec, places provision.Providers) ([]provision.Finding, error) {
 	svc, who, err := localOperator(spec.Name)
 	if err != nil || who.authority == nil || len(places) == 0 {
 		return nil, err
@@ -158,10 +158,10 @@ func (o *doctorOptions) findStrangers(ctx context.Context, spec *service.Spec, p
 	strangers, _ := enrolments.Examine(have, who.isCertified(ctx, spec.Name))
 	for _, machine := range strangers {
 		err := &fleet.StrangersError{Machines: []provision.Object{machine}}
-		findings = append(findings, provision.Finding{Where: string(machine.Region), What: err.Error(), Hint: err.Hint(o.file)})
+		findings = append(findings, provision.Finding{Where: string(machine.Region), Message: err.Error(), Hint: err.Hint(o.file)})
 	}
 	if len(strangers) == 0 && len(have) > 0 {
-		findings = append(findings, provision.Finding{Where: spec.Name, OK: true, What: "all its balancers were launched from this machine"})
+		findings = append(findings, provision.Finding{Where: spec.Name, OK: true, Message: "all its balancers were launched from this machine"})
 	}
 	return findings, nil
 }
@@ -209,7 +209,7 @@ func printFindings(w io.Writer, findings []provision.Finding, quotas []provision
 			if !f.OK {
 				word = "FAIL"
 			}
-			t.Rowf("%s\t%s\t%s", word, f.Where, f.What)
+			t.Rowf("%s\t%s\t%s", word, f.Where, f.Message)
 			before := "hint: "
 			for line := range strings.Lines(f.Hint) { // one line per command
 				t.Rowf("\t\t%s%s", before, strings.TrimRight(line, "\n"))
@@ -230,16 +230,16 @@ func printFindings(w io.Writer, findings []provision.Finding, quotas []provision
 // An unknown quota yields no finding.
 func withinQuotas(spec *service.Spec, quotas []provision.Quota) []provision.Finding {
 	var findings []provision.Finding
-	for _, n := range cloud.Against(cloud.QuotaNeeds(spec), quotas) {
+	for _, n := range cloud.CompareQuotas(cloud.QuotaNeeds(spec), quotas) {
 		if n.Limit == nil {
 			continue
 		}
 		f := provision.Finding{
 			Where: string(n.Region), OK: !n.Exceeded(),
-			What: fmt.Sprintf("%s (%s): %g of %g %s in use, the service needs at least %g", n.Name, n.Code, *n.Used, *n.Limit, n.Unit, n.Needs),
+			Message: fmt.Sprintf("%s (%s): %g of %g %s in use, the service needs at least %g", n.Name, n.Code, *n.Used, *n.Limit, n.Unit, n.Needs),
 		}
 		if !f.OK {
-			f.Hint = "unless this service uses them already, choose another capacity type, GPU or region, or request an increase: " + n.Request()
+			f.Hint = "unless this service uses them already, choose another capacity type, GPU or region, or request an increase: " + n.IncreaseRequest()
 		}
 		findings = append(findings, f)
 	}

@@ -74,7 +74,7 @@ func runDown(ctx context.Context, o *downOptions, in io.Reader, out, errOut io.W
 	if err != nil {
 		return err
 	}
-	unlock, err := svc.LockSoon(ctx)
+	unlock, err := svc.LockWait(ctx)
 	if err != nil {
 		return err
 	}
@@ -97,18 +97,18 @@ type down struct {
 	out, errOut io.Writer
 
 	owner  string
-	places provision.Places
+	places provision.Providers
 	have   []provision.Object
 	ports  map[string][]string // ports of processes that no longer have an object
 }
 
 // open finds the service's objects.
 func (d *down) open(ctx context.Context) (err error) {
-	if d.spec == nil || !cloud.Rents(d.spec) {
+	if d.spec == nil || !cloud.UsesClouds(d.spec) {
 		here := local.NewProvider(d.svc, "", "", local.DefaultGrace)
-		d.places = provision.Places{"": here} // for objects of any region
+		d.places = provision.Providers{"": here} // for objects of any region
 		for _, name := range []string{service.CloudLocal, service.CloudStatic} {
-			d.places[name] = here.Of()
+			d.places[name] = here.InRegions()
 		}
 	} else {
 		who, err := operatorOf(d.svc, "deleting it", "'skyserve gc' deletes orphaned resources; 'skyserve connect' makes this machine an operator")
@@ -131,7 +131,7 @@ func (d *down) open(ctx context.Context) (err error) {
 }
 
 // hasVMs reports whether the service has VMs in clouds.
-func (d *down) hasVMs() bool { return d.spec != nil && cloud.Rents(d.spec) }
+func (d *down) hasVMs() bool { return d.spec != nil && cloud.UsesClouds(d.spec) }
 
 // run deletes the service's objects, then its state on this machine.
 func (d *down) run(ctx context.Context, in io.Reader) error {
@@ -150,12 +150,12 @@ func (d *down) run(ctx context.Context, in io.Reader) error {
 	}
 	d.stopController(ctx)
 	stopped, err := d.deleteObjects(ctx)
-	var leftover *provision.LeftoverError
+	var leftover *provision.RemainingError
 	if err != nil && !errors.As(err, &leftover) {
 		return cloudError(err)
 	}
 	if leftover != nil {
-		left = append(left, leftover.Left...)
+		left = append(left, leftover.Remaining...)
 	}
 	if len(left) == 0 || d.purge {
 		left = append(left, d.deleteState(ctx)...)
@@ -169,9 +169,9 @@ func (d *down) stopController(ctx context.Context) {
 		return // a local controller stops with its machine
 	}
 	who, err := openOperator(d.svc, false)
-	h := fleet.Handover{Service: d.spec.Name, Party: who.party, Have: d.have}
+	h := fleet.Delivery{Service: d.spec.Name, Party: who.party, Have: d.have}
 	if err == nil {
-		err = h.Dismiss(ctx, cloud.ControllerMachine(d.spec))
+		err = h.StopController(ctx, cloud.ControllerMachine(d.spec))
 	}
 	if err != nil && ctx.Err() == nil {
 		fmt.Fprintf(d.errOut, "warning: stopping the controller: %v; 'skyserve gc' finds anything that it still launches\n", err)
@@ -198,8 +198,8 @@ func (d *down) deleteState(ctx context.Context) (left []string) {
 	if err := d.svc.Remove(); err != nil {
 		left = append(left, err.Error())
 	}
-	left = append(left, local.AwaitFree(ctx, d.ports)...)
-	if err := d.svc.Home().Tidy(ctx); err != nil {
+	left = append(left, local.WaitPortsFree(ctx, d.ports)...)
+	if err := d.svc.Home().CleanUp(ctx); err != nil {
 		left = append(left, err.Error())
 	}
 	return left
@@ -211,9 +211,9 @@ func (d *down) report(stopped int, left []string, failure error) error {
 	if d.hasVMs() {
 		done = "removed"
 	}
-	var leftover *provision.LeftoverError
+	var leftover *provision.RemainingError
 	if len(left) > 0 {
-		leftover = &provision.LeftoverError{Service: d.svc.Name(), Left: left}
+		leftover = &provision.RemainingError{Service: d.svc.Name(), Remaining: left}
 	}
 	if err := printDown(d.out, d.output, d.svc.Name(), done, stopped, leftover); err != nil {
 		return err
@@ -240,7 +240,7 @@ func (d *down) unpublish(ctx context.Context) error {
 			return fmt.Errorf("removing the name %s: %w", n.Name, err)
 		}
 	}
-	return fleet.Unpublish(ctx, zone, d.svc)
+	return fleet.UnpublishName(ctx, zone, d.svc)
 }
 
 // deployedSpec returns the service.yaml of a service: the file that arg names, else the one that the
@@ -263,7 +263,7 @@ func deployedSpec(arg string, svc local.Service) (*service.Spec, error) {
 		return spec, nil
 	}
 	var program machineProgram // which only machines in clouds get
-	if noted := svc.Note(noteProgram, &program); noted != nil || program.URL != "" {
+	if noted := svc.LoadValue(noteProgram, &program); noted != nil || program.URL != "" {
 		return nil, usage(err, "correct the file: it contains the cloud regions of the service's running machines")
 	}
 	return nil, nil // a local service can be found by its name alone
@@ -301,10 +301,10 @@ func machinesOf(have []provision.Object) []provision.Object {
 }
 
 // printDown prints how many objects were deleted; done is the verb in the past tense.
-func printDown(out io.Writer, output, name, done string, stopped int, left *provision.LeftoverError) error {
+func printDown(out io.Writer, output, name, done string, stopped int, left *provision.RemainingError) error {
 	leftovers := []string{}
 	if left != nil {
-		leftovers = left.Left
+		leftovers = left.Remaining
 	}
 	if output == "json" {
 		return json.NewEncoder(out).Encode(map[string]any{"service": name, "stopped": stopped, "leftovers": leftovers})

@@ -97,7 +97,7 @@ func runningBalancers(name string) (local.Service, []provision.Object, error) {
 	if err != nil {
 		return local.Service{}, nil, err
 	}
-	return svc, local.Running(objects, provision.KindBalancer), nil
+	return svc, local.RunningObjects(objects, provision.KindBalancer), nil
 }
 
 // findService finds a service by name, or the only service if name is empty.

@@ -66,7 +66,7 @@ func (f *engineFlags) register(cmd *cobra.Command) {
 	flags.IntVar(&f.server.DataParallel, "data-parallel", 1, "number of data-parallel ranks, which synchronise at every step")
 	flags.Float64Var(&f.server.Speed, "speed", server.DefaultSpeed, "speed relative to real time (10 = 10x real time)")
 	flags.StringVar(&f.flavor, "flavor", string(server.FlavorVLLM), "metrics to expose: vllm, sglang, none")
-	flags.BoolVar(&f.server.OldMetrics, "old-metrics", false, "also expose KV utilisation under vLLM's former metric name")
+	flags.BoolVar(&f.server.LegacyMetrics, "old-metrics", false, "also expose KV utilisation under vLLM's former metric name")
 	flags.IntVar(&f.server.StreamInterval, "stream-interval", 1, "tokens per stream event, after the first")
 	flags.BoolVar(&f.server.NoContinuousUsage, "no-continuous-usage", false, "ignore stream_options.continuous_usage_stats")
 	flags.Uint64Var(&f.server.Seed, "seed", 1, "seed of responses and faults")
@@ -78,7 +78,7 @@ func (f *engineFlags) register(cmd *cobra.Command) {
 // options returns the server's options from the flags, or an error for an invalid value.
 func (f *engineFlags) options(cmd *cobra.Command) (o server.Options, err error) {
 	o = f.server
-	if o.Profile, err = engine.ProfileNamed(f.profile); err != nil {
+	if o.Profile, err = engine.FindProfile(f.profile); err != nil {
 		return o, fmt.Errorf("--profile: %w", err)
 	}
 	if o.Flavor, err = server.ParseFlavor(f.flavor); err != nil {

@@ -38,7 +38,7 @@ candidate at that time, why one was chosen, which attempts failed, and how the r
 ended. A forwarded request is shown with the decisions of both balancers.
 
 REQUEST_ID is the X-Request-ID header of the response; clients may set it. Each balancer
-keeps its latest %d requests in memory.`, proxy.DefaultLimits().Decisions),
+keeps its latest %d requests in memory.`, proxy.DefaultLimits().MaxDecisions),
 		Example: `  skyserve explain req-8f2c
   skyserve explain req-8f2c chat
   skyserve explain req-8f2c -o json

@@ -24,7 +24,7 @@ func newExplainAdmin(t *testing.T, d record.Request) string {
 	t.Helper()
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/decisions", func(w http.ResponseWriter, _ *http.Request) {
-		json.NewEncoder(w).Encode(telemetry.DecisionMemory{Balancer: d.Balancer, Region: d.Region, Remembered: 1, Limit: 4096, Since: &d.At})
+		json.NewEncoder(w).Encode(telemetry.DecisionMemory{Balancer: d.Balancer, Region: d.Region, Count: 1, Limit: 4096, Since: &d.At})
 	})
 	mux.HandleFunc("GET /v1/decisions/{request...}", func(w http.ResponseWriter, r *http.Request) {
 		if r.PathValue("request") != d.Request {
@@ -42,12 +42,12 @@ func newExplainAdmin(t *testing.T, d record.Request) string {
 func forwardedPair(t *testing.T) (us, eu string) {
 	t.Helper()
 	record := func(id string, region service.Region, kind core.ActionKind, target string) record.Request {
-		d := &core.Decision{Policy: "cost", Reason: policy.ReasonCheapest, PromptBytes: 640, Considered: []core.Considered{
+		d := &core.Decision{Policy: "cost", Reason: policy.ReasonLeastCost, PromptBytes: 640, Considered: []core.Considered{
 			{ID: target, Peer: kind == core.ActionForward, Available: true, Score: policy.Known(0.25)},
 		}}
 		return record.Request{
 			Request: "a/b", At: time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC), Balancer: id, Region: region, Model: "llama", Tier: "IW-F",
-			Tries: []record.Try{{Kind: kind, Target: target, Reason: d.Reason, Decision: d}}, State: "finished", Status: 200,
+			Attempts: []record.Attempt{{Kind: kind, Target: target, Reason: d.Reason, Decision: d}}, State: "finished", Status: 200,
 		}
 	}
 	there := record("lb-eu-0", "local/eu", core.ActionDispatch, "eu-0")

@@ -158,7 +158,7 @@ func (o *forecastOptions) check(out io.Writer) ([]forecast.Forecaster, error) {
 	}
 	var chosen []forecast.Forecaster
 	for _, name := range o.forecasters {
-		f, err := forecast.ByName(name)
+		f, err := forecast.ForecasterByName(name)
 		if err != nil {
 			return nil, usage(fmt.Errorf("--forecaster: %w", err), "")
 		}
@@ -185,7 +185,7 @@ func (o *forecastOptions) load(ctx context.Context, errOut io.Writer) (*demand.H
 		fmt.Fprintf(errOut, "note: %s\n", n)
 	}
 	if len(h.Series) == 0 {
-		return nil, failed(fmt.Errorf("forecasting: %s contains no traffic", demand.Shown(o.history)), "")
+		return nil, failed(fmt.Errorf("forecasting: %s contains no traffic", demand.Redact(o.history)), "")
 	}
 	if err := o.filter(h); err != nil {
 		return nil, err
@@ -221,8 +221,8 @@ func historyError(ctx context.Context, source string, err error) error {
 // filter keeps the series that match the flags.
 func (o *forecastOptions) filter(h *demand.History) error {
 	all := h.Series
-	h.Series = slices.DeleteFunc(slices.Clone(all), func(k forecast.Keyed) bool {
-		return !oneOf(o.models, k.Model) || !oneOf(o.tiers, string(k.Tier)) || !oneOf(o.regions, string(k.Region)) || !o.named(k.Key.String())
+	h.Series = slices.DeleteFunc(slices.Clone(all), func(k forecast.KeyedSeries) bool {
+		return !oneOf(o.models, k.Model) || !oneOf(o.tiers, string(k.Tier)) || !oneOf(o.regions, string(k.Region)) || !o.named(k.SeriesKey.String())
 	})
 	if len(h.Series) > 0 {
 		return nil
@@ -230,11 +230,11 @@ func (o *forecastOptions) filter(h *demand.History) error {
 	for _, f := range []struct {
 		flag   string
 		wanted []string
-		of     func(forecast.Keyed) string
+		of     func(forecast.KeyedSeries) string
 	}{
-		{"--model", o.models, func(k forecast.Keyed) string { return k.Model }},
-		{"--tier", o.tiers, func(k forecast.Keyed) string { return string(k.Tier) }},
-		{"--region", o.regions, func(k forecast.Keyed) string { return string(k.Region) }},
+		{"--model", o.models, func(k forecast.KeyedSeries) string { return k.Model }},
+		{"--tier", o.tiers, func(k forecast.KeyedSeries) string { return string(k.Tier) }},
+		{"--region", o.regions, func(k forecast.KeyedSeries) string { return string(k.Region) }},
 	} {
 		var there []string
 		for _, k := range all {
@@ -251,7 +251,7 @@ func (o *forecastOptions) filter(h *demand.History) error {
 		}
 		return usage(fmt.Errorf("%s %s: no such series", f.flag, strings.Join(f.wanted, ",")), hint)
 	}
-	return usage(fmt.Errorf("none of the history's %d series match", len(all)), "the first series is "+all[0].Key.String())
+	return usage(fmt.Errorf("none of the history's %d series match", len(all)), "the first series is "+all[0].SeriesKey.String())
 }
 
 // oneOf reports whether wanted is empty or contains value.
@@ -270,7 +270,7 @@ func loadHistory(ctx context.Context, source string, since time.Time) (h *foreca
 		return nil, nil, historyError(ctx, source, err)
 	}
 	if h, err = demand.Traffic(points); err != nil {
-		return nil, nil, usage(fmt.Errorf("%s: %w", demand.Shown(source), err), "")
+		return nil, nil, usage(fmt.Errorf("%s: %w", demand.Redact(source), err), "")
 	}
 	return h, notes, nil
 }

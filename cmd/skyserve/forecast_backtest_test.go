@@ -15,7 +15,7 @@ func of(v float64) *float64 { return &v }
 func backtested(region string, wapes ...float64) []backtestSeries {
 	s := backtestSeries{Series: region + " m IW-F", Model: "m", Tier: "IW-F", Region: region, Horizon: "1h", StepS: 60, Unit: "prompt tokens"}
 	for _, w := range wapes {
-		s.Rows = append(s.Rows, forecast.Row{Forecaster: "har", WAPE: of(w), RMSE: of(440843), Windows: 7})
+		s.Rows = append(s.Rows, forecast.BacktestRow{Forecaster: "har", WAPE: of(w), RMSE: of(440843), Windows: 7})
 	}
 	return []backtestSeries{s}
 }

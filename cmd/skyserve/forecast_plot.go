@@ -84,7 +84,7 @@ func plotForecasts(w io.Writer, format string, results []forecastedSeries) error
 	for _, d := range results {
 		p, err := forecastPlot(d)
 		if err != nil {
-			return fmt.Errorf("drawing %s: %w", d.Key, err)
+			return fmt.Errorf("drawing %s: %w", d.SeriesKey, err)
 		}
 		rows = append(rows, p)
 	}
@@ -95,7 +95,7 @@ func plotForecasts(w io.Writer, format string, results []forecastedSeries) error
 // forecasts.
 func forecastPlot(d forecastedSeries) (picture, error) {
 	c := newPlotData(d)
-	p := newPicture(d.Key.String(), d.Unit.PerSecond())
+	p := newPicture(d.SeriesKey.String(), d.Unit.PerSecond())
 	p.X.Tick.Marker = plot.TickerFunc(timeTicks)
 	begin := float64(c.at.Unix())
 	band, err := plotter.NewPolygon(outline(c, begin, d.Step.Seconds()))

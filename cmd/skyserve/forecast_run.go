@@ -36,14 +36,14 @@ type forecastSeries struct {
 
 // backtestSeries is the backtest of one series in the JSON output.
 type backtestSeries struct {
-	Series  string         `json:"series"`
-	Model   string         `json:"model"`
-	Tier    string         `json:"tier"`
-	Region  string         `json:"region"`
-	Horizon string         `json:"horizon"`
-	StepS   int            `json:"step_s"`
-	Unit    string         `json:"unit"`
-	Rows    []forecast.Row `json:"rows"`
+	Series  string                 `json:"series"`
+	Model   string                 `json:"model"`
+	Tier    string                 `json:"tier"`
+	Region  string                 `json:"region"`
+	Horizon string                 `json:"horizon"`
+	StepS   int                    `json:"step_s"`
+	Unit    string                 `json:"unit"`
+	Rows    []forecast.BacktestRow `json:"rows"`
 }
 
 // runBacktest evaluates the forecasters, with one job per forecaster and series to use all cores.
@@ -53,8 +53,8 @@ func (o *forecastOptions) runBacktest(ctx context.Context, h *demand.History, ch
 	results := make([]backtestSeries, len(h.Series))
 	for i, s := range h.Series {
 		results[i] = backtestSeries{
-			Series: s.Key.String(), Model: s.Model, Tier: string(s.Tier), Region: string(s.Region), Horizon: forecast.ShortDuration(o.horizon),
-			StepS: int(s.Step / time.Second), Unit: string(s.Unit), Rows: make([]forecast.Row, len(chosen)),
+			Series: s.SeriesKey.String(), Model: s.Model, Tier: string(s.Tier), Region: string(s.Region), Horizon: forecast.ShortDuration(o.horizon),
+			StepS: int(s.Step / time.Second), Unit: string(s.Unit), Rows: make([]forecast.BacktestRow, len(chosen)),
 		}
 	}
 	err := inParallel(ctx, len(h.Series)*len(chosen), func(i int) error {
@@ -142,7 +142,7 @@ func orDash(v *float64, factor float64, format string) string {
 
 // forecastedSeries is a series with its forecasts.
 type forecastedSeries struct {
-	forecast.Keyed
+	forecast.KeyedSeries
 	forecasts []forecast.Forecast
 	names     []string // the forecaster of each
 	skipped   []string // the errors of the forecasters without a forecast
@@ -174,7 +174,7 @@ func (o *forecastOptions) runForecasts(ctx context.Context, h *demand.History, c
 	}
 	results := make([]forecastedSeries, n)
 	for i, s := range h.Series {
-		d := forecastedSeries{Keyed: s}
+		d := forecastedSeries{KeyedSeries: s}
 		for f := range chosen {
 			if err := errs[f*n+i]; err != nil {
 				d.skipped = append(d.skipped, err.Error())
@@ -196,7 +196,7 @@ func (o *forecastOptions) printForecasts(w io.Writer, results []forecastedSeries
 		all := []forecastSeries{}
 		for _, d := range results {
 			for i, fc := range d.forecasts {
-				all = append(all, o.seriesOf(d.Keyed, d.names[i], fc))
+				all = append(all, o.seriesOf(d.KeyedSeries, d.names[i], fc))
 			}
 		}
 		return json.NewEncoder(w).Encode(all)
@@ -213,7 +213,7 @@ func (o *forecastOptions) printForecasts(w io.Writer, results []forecastedSeries
 }
 
 // seriesOf converts a forecast from values per step to values per second.
-func (o *forecastOptions) seriesOf(s forecast.Keyed, name string, fc forecast.Forecast) forecastSeries {
+func (o *forecastOptions) seriesOf(s forecast.KeyedSeries, name string, fc forecast.Forecast) forecastSeries {
 	mean, hi := fc.Peak()
 	perSecond := func(values []float64) []float64 {
 		out := make([]float64, len(values))
@@ -223,7 +223,7 @@ func (o *forecastOptions) seriesOf(s forecast.Keyed, name string, fc forecast.Fo
 		return out
 	}
 	return forecastSeries{
-		Series: s.Key.String(), Model: s.Model, Tier: string(s.Tier), Region: string(s.Region), Horizon: forecast.ShortDuration(o.horizon),
+		Series: s.SeriesKey.String(), Model: s.Model, Tier: string(s.Tier), Region: string(s.Region), Horizon: forecast.ShortDuration(o.horizon),
 		Forecaster: name, Chosen: fc.Model, At: s.End(), StepS: int(s.Step / time.Second), Unit: string(s.Unit),
 		PeakTPS: s.PerSecond(mean), PeakHi90TPS: s.PerSecond(hi),
 		MeanTPS: perSecond(fc.Mean), Lo90TPS: perSecond(fc.Lo90), Hi90TPS: perSecond(fc.Hi90), Assumed: append([]string{}, fc.Assumed...),
@@ -236,7 +236,7 @@ func forecastTable(out io.Writer, results []forecastedSeries) error {
 	for _, d := range results {
 		for i, fc := range d.forecasts {
 			mean, hi := fc.Peak()
-			w.Rowf("%s\t%s\t%s\t%s\t%.1f\t%.1f\t%.1f", d.Key, d.label(i), d.End().Format("2006-01-02 15:04"), d.Unit.PerSecond(),
+			w.Rowf("%s\t%s\t%s\t%s\t%.1f\t%.1f\t%.1f", d.SeriesKey, d.label(i), d.End().Format("2006-01-02 15:04"), d.Unit.PerSecond(),
 				d.PerSecond(fc.Mean[0]), d.PerSecond(mean), d.PerSecond(hi))
 		}
 	}
@@ -247,7 +247,7 @@ func forecastTable(out io.Writer, results []forecastedSeries) error {
 	for _, d := range results {
 		for i, fc := range d.forecasts {
 			for _, a := range fc.Assumed {
-				fmt.Fprintf(out, "%s  - %s, %s: %s\n", heading, d.Key, d.names[i], a)
+				fmt.Fprintf(out, "%s  - %s, %s: %s\n", heading, d.SeriesKey, d.names[i], a)
 				heading = ""
 			}
 		}

@@ -61,7 +61,7 @@ func (o *forecastOptions) terminalPlots(w io.Writer, results []forecastedSeries)
 	}
 	plain, width := rawWriter(w), terminalWidth(w)
 	for _, d := range results[:min(len(results), maxPlots)] {
-		title := printable.Line(d.Key.String() + ", " + d.Unit.PerSecond())
+		title := printable.Line(d.SeriesKey.String() + ", " + d.Unit.PerSecond())
 		fmt.Fprintf(plain, "\n%s\n%s", title, terminalPlot(newPlotData(d), width, theme))
 	}
 	if more := len(results) - maxPlots; more > 0 {
@@ -84,10 +84,10 @@ func terminalWidth(w io.Writer) int {
 func terminalPlot(c plotData, width int, theme tui.Theme) string {
 	step := c.end.Sub(c.at) / time.Duration(len(c.mean))
 	p := tui.Plot{
-		Past:      &tui.LoadSeries{Start: c.begin, Step: step, TPS: c.history},
-		PastShare: float64(len(c.history)) / float64(len(c.history)+len(c.mean)),
-		Mean:      c.mean, Lo: c.lo, Hi: c.hi, From: c.at, Step: step, Zone: time.UTC,
+		Past:           &tui.LoadSeries{Start: c.begin, Step: step, TPS: c.history},
+		PastWidthShare: float64(len(c.history)) / float64(len(c.history)+len(c.mean)),
+		Mean:           c.mean, Lo: c.lo, Hi: c.hi, From: c.at, Step: step, Zone: time.UTC,
 	}
-	lines := append(p.Draw(&theme, width, plotHeight), theme.PlotKey("history", "forecast by "+c.forecaster, "90 % interval"))
+	lines := append(p.Draw(&theme, width, plotHeight), theme.PlotLegend("history", "forecast by "+c.forecaster, "90 % interval"))
 	return strings.Join(lines, "\n") + "\n"
 }

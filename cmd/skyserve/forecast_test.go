@@ -80,13 +80,13 @@ func TestForecastIsInterrupted(t *testing.T) {
 
 // aSeries returns a series with one forecast; some of its values may be unknown.
 func aSeries(values []float64, horizon int) forecastedSeries {
-	k := forecast.Keyed{Key: forecast.Key{Region: "us", Model: "m", Tier: "IW-F"}}
-	k.Series = forecast.Series{Name: k.Key.String(), Unit: forecast.PromptTokens, Step: time.Minute, Values: values}
+	k := forecast.KeyedSeries{SeriesKey: forecast.SeriesKey{Region: "us", Model: "m", Tier: "IW-F"}}
+	k.Series = forecast.Series{Name: k.SeriesKey.String(), Unit: forecast.PromptTokens, Step: time.Minute, Values: values}
 	fc := forecast.Forecast{Model: "x"}
 	for h := range horizon {
 		fc.Mean, fc.Lo90, fc.Hi90 = append(fc.Mean, float64(h)), append(fc.Lo90, 0), append(fc.Hi90, float64(2*h))
 	}
-	return forecastedSeries{Keyed: k, forecasts: []forecast.Forecast{fc}, names: []string{"x"}}
+	return forecastedSeries{KeyedSeries: k, forecasts: []forecast.Forecast{fc}, names: []string{"x"}}
 }
 
 // Any series can be drawn within the terminal's width, in ASCII if requested.

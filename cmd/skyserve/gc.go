@@ -95,10 +95,10 @@ func runGC(ctx context.Context, o *gcOptions, in io.Reader, out, errOut io.Write
 
 // orphans are the resources of services that this machine is not an operator of.
 type orphans struct {
-	places  provision.Places
+	places  provision.Providers
 	zone    *dns.Route53
 	objects []provision.Object
-	names   []provision.Name
+	names   []provision.PublicName
 	removed int
 }
 
@@ -127,7 +127,7 @@ func findOrphans(ctx context.Context, o *gcOptions) (*orphans, error) {
 		if err != nil {
 			return nil, err
 		}
-		g.names = append(g.names, slices.DeleteFunc(names, func(n provision.Name) bool {
+		g.names = append(g.names, slices.DeleteFunc(names, func(n provision.PublicName) bool {
 			return slices.Contains(known, fleet.Service{Name: n.Service, Owner: n.Owner})
 		})...)
 	}
@@ -148,7 +148,7 @@ func (g *orphans) remove(ctx context.Context, errOut io.Writer) error {
 	err := fleet.Remove(ctx, g.places, g.objects, func(c provision.Change, p provision.Phase, _ error) {
 		if p == provision.PhaseDone {
 			g.removed++
-			fmt.Fprintf(errOut, "removed %s of %s\n", c.ID(), c.Have.Service)
+			fmt.Fprintf(errOut, "removed %s of %s\n", c.ID(), c.Observed.Service)
 		}
 	})
 	return errors.Join(failure, err)

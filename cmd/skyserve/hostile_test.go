@@ -116,7 +116,7 @@ func hostileService(t *testing.T, admin string) {
 		write(t, object, "")
 		t.Setenv("SKYSERVE_OBJECT_RECORD", poisoned(fmt.Sprintf(`{"id":%q,"kind":%q,"region":"local/us","spec":"x","address":%q,"admin":%q,"labels":{"model":"m","gpu":"g"},"endpoints":{"inside":{"agent":"127.0.0.1:1"},"outside":{"agent":"127.0.0.1:1"}}}`, id, kind, admin, admin),
 			"id", "kind", "region", "spec", "address", "admin", "agent"))
-		held, err := local.Hold(object)
+		held, err := local.HoldObject(object)
 		if err != nil {
 			t.Fatal(err)
 		}

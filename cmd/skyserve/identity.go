@@ -46,7 +46,7 @@ func adminHTTP(name, url string) (*http.Client, error) {
 	if err != nil {
 		return nil, usage(err, "pass its name")
 	}
-	self, err := identityOf(svc).Operator(operatorName(), time.Now())
+	self, err := identityOf(svc).OperatorParty(operatorName(), time.Now())
 	if errors.Is(err, fs.ErrNotExist) {
 		return byToken, nil
 	}

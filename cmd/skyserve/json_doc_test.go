@@ -25,7 +25,7 @@ func TestEveryJSONKeyIsDocumented(t *testing.T) {
 	for _, document := range []any{
 		telemetry.Snapshot{},
 		telemetry.Reload{},
-		fleet.Status{},
+		fleet.ServiceStatus{},
 		load.Report{},
 		plan.Proposal{},
 		plan.Problem{},

@@ -97,9 +97,9 @@ func (f *lbFlags) register(cmd *cobra.Command) {
 	flags.StringArrayVar(&f.peers, "peer", nil, "`REGION=URL` of another balancer; append ,rtt=100ms to emulate network latency (repeatable)")
 	flags.StringArrayVar(&f.models, "model", nil, "`NAME=ALIAS` of a model (repeatable)")
 	flags.StringArrayVar(&f.loras, "lora", nil, "`NAME=ADAPTER`: a LoRA adapter that the engines of a model load (repeatable)")
-	flags.StringVar(&b.Policy, "policy", "", "balancing policy: "+strings.Join(service.BuiltPolicies(), ", "))
+	flags.StringVar(&b.Policy, "policy", "", "balancing policy: "+strings.Join(service.ImplementedPolicies(), ", "))
 	flags.StringVar(&b.Push, "push", "", "push mode, when a replica may receive another request: pending, outstanding:N, blind")
-	flags.StringVar(&b.Order, "order", "", "queue order: "+strings.Join(service.BuiltOrders(), ", "))
+	flags.StringVar(&b.Order, "order", "", "queue order: "+strings.Join(service.ImplementedOrders(), ", "))
 	flags.DurationVar(&b.MaxWait, "max-wait", 0, "maximum time of a request in the queue (default 60s)")
 	flags.StringVar(&f.memory, "memory", "", "memory limit as `SIZE`, half of it for requests (default 2GiB)")
 	flags.BoolVar(&f.noForward, "no-forward", false, "never forward to peers")
@@ -133,8 +133,8 @@ func runLb(cmd *cobra.Command, f lbFlags) error {
 		Version:        version,
 		AdminToken:     cfg.AdminToken,
 		InsecureNoAuth: f.insecure,
-		Records:        acmeRecords,
-		Listening: func(public, admin string) {
+		NewDNSRecords:  acmeRecords,
+		OnListening: func(public, admin string) {
 			if f.logFormat == "json" { // every line must be a JSON object
 				log.Info("listening", "balancer", cfg.ID, "public", public, "admin", admin)
 				return
@@ -152,7 +152,7 @@ func runLb(cmd *cobra.Command, f lbFlags) error {
 	limitMemory(cfg.Balancer.WithDefaults().Memory.Total)
 	go tuneCollector(cmd.Context())
 	var stop func()
-	opts.Hangups, stop = reloadsOf(cmd.Context())
+	opts.ReloadSignals, stop = reloadsOf(cmd.Context())
 	defer stop()
 	f.setReload(&opts)
 	return f.explainError(lbd.Run(cmd.Context(), cfg, opts))
@@ -170,7 +170,7 @@ func acmeRecords(ctx context.Context, c service.CertificateConfig) (acme.Records
 // setReload sets the function with which the balancer reloads its file.
 func (f *lbFlags) setReload(opts *lbd.Options) {
 	if f.config != "" {
-		opts.Read = func() (service.BalancerConfig, error) { return f.fromFile() }
+		opts.ReadConfig = func() (service.BalancerConfig, error) { return f.fromFile() }
 	}
 }
 

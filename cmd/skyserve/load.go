@@ -131,7 +131,7 @@ func runLoad(ctx context.Context, o *loadOptions, given *pflag.FlagSet, out, err
 		}
 	}
 	if !o.quiet && isTerminal(errOut) {
-		config.Progress = func(p load.Progress) { redrawLine(errOut, p.Line()) }
+		config.Progress = func(p load.LoadProgress) { redrawLine(errOut, p.Line()) }
 	}
 	report, err := start.run(ctx, config)
 	if config.Progress != nil {
@@ -160,7 +160,7 @@ func (o *loadOptions) check(given *pflag.FlagSet) error {
 		return usage(fmt.Errorf("--rate-scale: must be greater than 0, got %v", o.trace.RateScale), "")
 	}
 	only, other := []string{"clients"}, "applies to generated workloads only; "+o.workload+" is a file"
-	if workload.Known(o.workload) {
+	if workload.IsKnown(o.workload) {
 		only, other = []string{"rate-scale", "max-input", "weights", "from", "to"}, "applies to trace files only; "+o.workload+" is generated"
 	}
 	for _, name := range only {
@@ -173,7 +173,7 @@ func (o *loadOptions) check(given *pflag.FlagSet) error {
 
 // config returns the load's configuration from the flags.
 func (o *loadOptions) config() (load.Config, error) {
-	c := load.Config{Model: o.model, Timeout: o.timeout, KeepEOS: !o.ignoreEOS}
+	c := load.Config{Model: o.model, Timeout: o.timeout, HonorEOS: !o.ignoreEOS}
 	var err error
 	if o.tier != "" {
 		if c.Tier, err = service.ParseTier(o.tier); err != nil {
@@ -251,7 +251,7 @@ type preparedLoad struct {
 
 // prepare creates the clients of a generated workload, or opens a trace.
 func (o *loadOptions) prepare(targets []load.Target) (preparedLoad, error) {
-	if workload.Known(o.workload) {
+	if workload.IsKnown(o.workload) {
 		return o.prepareClients(targets)
 	}
 	return o.prepareTrace(targets)

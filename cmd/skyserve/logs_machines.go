@@ -68,7 +68,7 @@ func openLogs(ctx context.Context, clouds *cloudFlags, svc local.Service, part s
 		return nil, nil, cloudError(err)
 	}
 	l = &machineLogs{view: view, machines: listing.Machines()}
-	if !cloud.Rents(view.spec) {
+	if !cloud.UsesClouds(view.spec) {
 		if l.machines, err = addLogOnlyMachines(svc, l.machines); err != nil {
 			return nil, nil, err
 		}
@@ -142,15 +142,15 @@ func (l *machineLogs) fetchOne(ctx context.Context, o provision.Object, count in
 	switch {
 	case count == 0:
 		return nil, nil
-	case cloud.IsHere(o.Region), fleet.IsEarlier(o):
-		return l.view.svc.UnitTail(o.ID, cmp.Or(l.unit, fleet.UnitOf(o.Kind)), count)
+	case cloud.RunsOnThisComputer(o.Region), fleet.IsEarlierVersion(o):
+		return l.view.svc.UnitTail(o.ID, cmp.Or(l.unit, fleet.UnitNameOf(o.Kind)), count)
 	case !fleet.Reachable(o):
 		return nil, fmt.Errorf("reading the log of %s: it has no address", o.ID)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, logsTimeout, fmt.Errorf("no response within %s", logsTimeout))
 	defer cancel()
 	h := l.view.delivery(l.machines)
-	text, err := h.Operator(o).Logs(ctx, h.Machine(o), cmp.Or(l.unit, fleet.UnitOf(o.Kind)), count)
+	text, err := h.Operator(o).Logs(ctx, h.Machine(o), cmp.Or(l.unit, fleet.UnitNameOf(o.Kind)), count)
 	if err != nil && ctx.Err() != nil {
 		err = fmt.Errorf("reading the log of %s: %w", o.ID, context.Cause(ctx))
 	}
@@ -229,7 +229,7 @@ func addLogOnlyMachines(svc local.Service, machines []provision.Object) ([]provi
 		if slices.ContainsFunc(machines, func(o provision.Object) bool { return o.ID == id }) {
 			continue
 		}
-		o := provision.Object{ID: id, Kind: provision.KindReplica, Gone: "terminated"}
+		o := provision.Object{ID: id, Kind: provision.KindReplica, TerminatedReason: "terminated"}
 		if provision.IsBalancerID(id) {
 			place := strings.TrimPrefix(id, "lb-")
 			place = place[:max(0, strings.LastIndexByte(place, '-'))]

@@ -47,7 +47,7 @@ func newCloud(t *testing.T) *testCloud {
 	if err != nil {
 		t.Fatal(err)
 	}
-	party, err := c.home.Operator("ann", time.Now())
+	party, err := c.home.OperatorParty("ann", time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +83,7 @@ func (c *testCloud) boot(role identity.Role, id string) agent.Machine {
 	}
 	m.Fingerprint = func(context.Context) (string, error) {
 		text, err := os.ReadFile(console)
-		if fingerprint, found := agent.FindLine(string(text), m.Name); found && err == nil {
+		if fingerprint, found := agent.FindConsoleLine(string(text), m.Name); found && err == nil {
 			return fingerprint, nil
 		}
 		return "", agent.ErrNoFingerprint
@@ -156,7 +156,7 @@ func TestAgentsRunBalancerAndReplica(t *testing.T) {
 	c := newCloud(t)
 	us, lb := c.boot(identity.Replica, "us-0"), c.boot(identity.Balancer, "lb-us-0")
 	engine, relay, public, admin := freeAddr(t), freeAddr(t), freeAddr(t), freeAddr(t)
-	c.deploy(us, agent.Deployment{Revision: "1", Front: &agent.Front{Listen: relay, To: "http://" + engine}, Units: []agent.Unit{{
+	c.deploy(us, agent.Deployment{Revision: "1", Front: &agent.Proxy{Listen: relay, To: "http://" + engine}, Units: []agent.Unit{{
 		Name: "engine", Args: []string{c.program, "engine", "--listen", engine, "--model", "m", "--speed", "50"}, Ready: "http://" + engine + "/v1/models",
 	}}})
 	c.deploy(lb, c.balancer("1", public, admin, relay, "skylb"))
@@ -261,7 +261,7 @@ func TestCommandLineUsesOperatorCertificate(t *testing.T) {
 	server := c.member(identity.Balancer, time.Now())
 	var who identity.Name
 	s := &http.Server{Addr: freeAddr(t), TLSConfig: server.Server(identity.Operator), Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		who, _ = identity.Of(r.TLS)
+		who, _ = identity.PeerName(r.TLS)
 	})}
 	go func() { _ = s.ListenAndServeTLS("", "") }()
 	defer s.Close()

@@ -45,7 +45,7 @@ type planOptions struct {
 	listPrices bool
 	// service and courses are shown on the HTML page in addition to the proposal.
 	service string
-	courses []plan.Course
+	courses []plan.LoadCurve
 }
 
 func newPlanCmd() *cobra.Command {
@@ -155,7 +155,7 @@ func runPlan(ctx context.Context, o *planOptions, in io.Reader, out io.Writer) e
 	if err != nil {
 		return err
 	}
-	o.courses, o.service = r.Courses, r.Service
+	o.courses, o.service = r.LoadCurves, r.Service
 	if err := o.print(out, r.Problem, r.Proposal); err != nil {
 		return err
 	}
@@ -228,7 +228,7 @@ func (o *planOptions) solveBare(ctx context.Context, in io.Reader, out io.Writer
 	if err != nil {
 		return err
 	}
-	proposal := plan.Propose(p, res, plan.Context{Assumed: by})
+	proposal := plan.Propose(p, res, plan.ProposalContext{Assumed: by})
 	proposal.SolveMillis = float64(time.Since(begin).Microseconds()) / 1000
 	if err := o.print(out, p, proposal); err != nil {
 		return err
@@ -237,9 +237,9 @@ func (o *planOptions) solveBare(ctx context.Context, in io.Reader, out io.Writer
 }
 
 // solve runs the solver of --solver, or the built-in one. The notes name an external solver.
-func (o *planOptions) solve(ctx context.Context, p *plan.Problem) (plan.Result, []string, error) {
+func (o *planOptions) solve(ctx context.Context, p *plan.Problem) (plan.Solution, []string, error) {
 	if o.solver == "" {
-		res, err := plan.Solve(p, plan.Options{Gap: o.review.Gap})
+		res, err := plan.Solve(p, plan.SolveOptions{Gap: o.review.Gap})
 		return res, nil, err
 	}
 	res, err := findSolver(o.solver).solve(ctx, p, o.review.Gap)
@@ -272,7 +272,7 @@ func (o *planOptions) printTo(out io.Writer, p *plan.Problem, proposal plan.Prop
 	case "json":
 		return json.NewEncoder(out).Encode(proposal)
 	case "html":
-		return plan.Page{Service: o.service, Proposal: proposal, Courses: o.courses}.WriteHTML(out)
+		return plan.Page{Service: o.service, Proposal: proposal, LoadCurves: o.courses}.WriteHTML(out)
 	case "lp":
 		return p.WriteLP(out)
 	case "mps":
@@ -282,7 +282,7 @@ func (o *planOptions) printTo(out io.Writer, p *plan.Problem, proposal plan.Prop
 }
 
 // makeReview observes the service and plans for it.
-func (o *planOptions) makeReview(ctx context.Context) (*plan.Reviewed, error) {
+func (o *planOptions) makeReview(ctx context.Context) (*plan.ReviewResult, error) {
 	g, err := o.gather(ctx, time.Now())
 	if err != nil {
 		return nil, err
@@ -290,7 +290,7 @@ func (o *planOptions) makeReview(ctx context.Context) (*plan.Reviewed, error) {
 	o.fetchPrices(ctx, g.Spec)
 	if o.solver != "" {
 		o.review.Notes = append(o.review.Notes, solverNote(o.solver))
-		o.review.Solve = func(p *plan.Problem, po plan.Options) (plan.Result, error) {
+		o.review.Solve = func(p *plan.Problem, po plan.SolveOptions) (plan.Solution, error) {
 			return findSolver(o.solver).solve(ctx, p, po.Gap)
 		}
 	}

@@ -20,7 +20,7 @@ type externalSolver struct {
 	args    func(file, out, options string, gap float64) []string
 	options func(gap float64) string
 	// read parses the columns' values and the status from the file that it wrote.
-	read func(p *plan.Problem, written string) (columns map[string]float64, status plan.Status)
+	read func(p *plan.Problem, written string) (columns map[string]float64, status plan.SolveStatus)
 }
 
 // externalSolvers are the solvers that --solver supports.
@@ -67,35 +67,35 @@ func findSolver(name string) *externalSolver {
 
 // solve writes the problem, runs the solver on it and checks its solution. It fails if the solver is
 // not installed, ends with an error, or returns counts that violate a row.
-func (s *externalSolver) solve(ctx context.Context, p *plan.Problem, gap float64) (plan.Result, error) {
+func (s *externalSolver) solve(ctx context.Context, p *plan.Problem, gap float64) (plan.Solution, error) {
 	program, err := exec.LookPath(s.program)
 	if err != nil {
-		return plan.Result{}, failed(fmt.Errorf("solving with %s: not installed: %w", s.name, err), s.install)
+		return plan.Solution{}, failed(fmt.Errorf("solving with %s: not installed: %w", s.name, err), s.install)
 	}
 	dir, err := os.MkdirTemp("", "skyserve-plan-")
 	if err != nil {
-		return plan.Result{}, fmt.Errorf("solving with %s: %w", s.name, err)
+		return plan.Solution{}, fmt.Errorf("solving with %s: %w", s.name, err)
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	written, err := s.run(ctx, program, dir, p, gap)
 	if err != nil {
-		return plan.Result{}, failed(fmt.Errorf("solving with %s: %w", s.name, err), "")
+		return plan.Solution{}, failed(fmt.Errorf("solving with %s: %w", s.name, err), "")
 	}
 	columns, status := s.read(p, written)
 	switch {
 	case status == plan.StatusInfeasible:
-		return plan.Result{Status: status, Infeasible: []string{s.name + " reports that no counts satisfy the constraints"}}, nil
+		return plan.Solution{Status: status, Infeasible: []string{s.name + " reports that no counts satisfy the constraints"}}, nil
 	case columns == nil:
-		return plan.Result{Status: plan.StatusUnknown}, nil
+		return plan.Solution{Status: plan.StatusUnknown}, nil
 	}
 	return s.check(p, columns, status, gap)
 }
 
 // check converts the solver's columns to a result.
-func (s *externalSolver) check(p *plan.Problem, columns map[string]float64, status plan.Status, gap float64) (plan.Result, error) {
+func (s *externalSolver) check(p *plan.Problem, columns map[string]float64, status plan.SolveStatus, gap float64) (plan.Solution, error) {
 	x, err := p.Counts(columns)
 	if err != nil {
-		return plan.Result{}, failed(fmt.Errorf("reading the solution of %s: %w", s.name, err), "")
+		return plan.Solution{}, failed(fmt.Errorf("reading the solution of %s: %w", s.name, err), "")
 	}
 	bound := 0.0
 	if status == plan.StatusOptimal {
@@ -103,7 +103,7 @@ func (s *externalSolver) check(p *plan.Problem, columns map[string]float64, stat
 	}
 	r, err := p.Assess(x, bound, gap)
 	if err != nil {
-		return plan.Result{}, failed(fmt.Errorf("checking the solution of %s: %w", s.name, err), "")
+		return plan.Solution{}, failed(fmt.Errorf("checking the solution of %s: %w", s.name, err), "")
 	}
 	if status != plan.StatusOptimal {
 		r.Status = plan.StatusFeasible
@@ -145,7 +145,7 @@ func lastLine(output []byte) string {
 
 // readHighs reads HiGHS's solution file: the status on the line after "Model
 // status", the columns between "# Columns" and "# Rows".
-func readHighs(_ *plan.Problem, written string) (map[string]float64, plan.Status) {
+func readHighs(_ *plan.Problem, written string) (map[string]float64, plan.SolveStatus) {
 	columns, in, status, primal := map[string]float64{}, false, plan.StatusFeasible, true
 	lines := strings.Split(written, "\n")
 	for at, line := range lines {
@@ -175,7 +175,7 @@ func readHighs(_ *plan.Problem, written string) (map[string]float64, plan.Status
 
 // readCBC reads CBC's solution file: its status, then a line for each column
 // that is not 0: number, name, value, reduced cost.
-func readCBC(_ *plan.Problem, written string) (map[string]float64, plan.Status) {
+func readCBC(_ *plan.Problem, written string) (map[string]float64, plan.SolveStatus) {
 	first, rest, _ := strings.Cut(written, "\n")
 	status := plan.StatusFeasible
 	switch {
@@ -198,7 +198,7 @@ func readCBC(_ *plan.Problem, written string) (map[string]float64, plan.Status) 
 
 // readGLPK reads GLPK's solution file: "s mip rows columns status objective",
 // and "j number value" for each column, numbered as in the LP file.
-func readGLPK(p *plan.Problem, written string) (map[string]float64, plan.Status) {
+func readGLPK(p *plan.Problem, written string) (map[string]float64, plan.SolveStatus) {
 	names, columns, status := p.ColumnNames(), map[string]float64{}, plan.StatusUnknown
 	for _, line := range strings.Split(written, "\n") {
 		f := strings.Fields(line)

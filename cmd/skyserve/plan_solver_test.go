@@ -59,7 +59,7 @@ func TestExternalSolvers(t *testing.T) {
 	)
 	for _, c := range []struct {
 		solver, flag, answer string
-		status               plan.Status
+		status               plan.SolveStatus
 		cost                 float64
 		fails                string
 	}{
@@ -136,7 +136,7 @@ func TestPlanWithExternalSolver(t *testing.T) {
 		t.Fatal(err)
 	}
 	var p plan.Proposal
-	if err := json.Unmarshal(out.Bytes(), &p); err != nil || p.Changes[0].Then != 2 || p.Assumed[0] != "solved by cbc: skyserve checked feasibility and cost, but not the bound" {
+	if err := json.Unmarshal(out.Bytes(), &p); err != nil || p.Changes[0].Planned != 2 || p.Assumed[0] != "solved by cbc: skyserve checked feasibility and cost, but not the bound" {
 		t.Errorf("%s %v", out.String(), err)
 	}
 	fakeSolver(t, "glpsol", "-w", "", 3)

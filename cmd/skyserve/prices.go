@@ -23,7 +23,7 @@ const offersTimeout = 30 * time.Second
 // fetchPrices sets the review's prices to those of the clouds' offerings, as `up` does. If a cloud
 // does not respond, the plan uses list prices and notes that.
 func (o *planOptions) fetchPrices(ctx context.Context, spec *service.Spec) {
-	regions := cloud.Rented(spec)
+	regions := cloud.CloudRegions(spec)
 	if o.listPrices || len(regions) == 0 {
 		return
 	}
@@ -71,8 +71,8 @@ func unknownPriceLines(unknown map[service.Region]error) []string {
 func printPrices(w io.Writer, p *fleet.Plan) {
 	var from []string
 	for _, c := range p.Changes {
-		if len(c.Want.Offers) > 0 && c.Want.Offers[0].PriceFrom != "" {
-			from = append(from, c.Want.Offers[0].PriceFrom)
+		if len(c.Desired.Offerings) > 0 && c.Desired.Offerings[0].PriceSource != "" {
+			from = append(from, c.Desired.Offerings[0].PriceSource)
 		}
 	}
 	if len(from) == 0 {
@@ -86,13 +86,13 @@ func printPrices(w io.Writer, p *fleet.Plan) {
 }
 
 // findPrices reports whether clouds return prices. It is not a failure if one does not.
-func findPrices(ctx context.Context, places provision.Places, regions []service.Region) []provision.Finding {
+func findPrices(ctx context.Context, places provision.Providers, regions []service.Region) []provision.Finding {
 	var findings []provision.Finding
 	prices := fleet.AskPrices(ctx, places, regions)
 	for _, r := range regions {
-		f := provision.Finding{Where: string(r), OK: true, What: fmt.Sprintf("prices: %d found", len(prices.ByRegion[r]))}
+		f := provision.Finding{Where: string(r), OK: true, Message: fmt.Sprintf("prices: %d found", len(prices.ByRegion[r]))}
 		if err := prices.Unknown[r]; err != nil {
-			f.What = "prices are unknown, using list prices: " + oneLine(err)
+			f.Message = "prices are unknown, using list prices: " + oneLine(err)
 			var refused *provision.CredentialsError
 			if errors.As(err, &refused) {
 				f.Hint = refused.Hint

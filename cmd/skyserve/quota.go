@@ -27,7 +27,7 @@ type quotaProvider interface {
 }
 
 // quotasOf fetches the quotas of regions concurrently. unknown has the errors, by region.
-func quotasOf(ctx context.Context, places provision.Places, regions []service.Region) (quotas []provision.Quota, unknown map[service.Region]error) {
+func quotasOf(ctx context.Context, places provision.Providers, regions []service.Region) (quotas []provision.Quota, unknown map[service.Region]error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, quotaTimeout, fmt.Errorf("no response within %s", quotaTimeout))
 	defer cancel()
 	found, errs := make([][]provision.Quota, len(regions)), make([]error, len(regions))
@@ -65,17 +65,17 @@ type quotaView struct {
 
 // checkQuotas fetches the quotas that a plan's launches count against. A plan without launches
 // needs no request.
-func checkQuotas(ctx context.Context, f *fleet.Fleet, places provision.Places, p *fleet.Plan) (v quotaView, err error) {
-	needs := cloud.QuotaNeedsOf(p.Changes)
-	if len(needs) == 0 || !cloud.Rents(f.Spec) {
+func checkQuotas(ctx context.Context, f *fleet.Deployer, places provision.Providers, p *fleet.Plan) (v quotaView, err error) {
+	needs := cloud.QuotaNeedsOfChanges(p.Changes)
+	if len(needs) == 0 || !cloud.UsesClouds(f.Spec) {
 		return quotaView{fits: true}, nil
 	}
-	quotas, unknown := quotasOf(ctx, places, cloud.Rented(f.Spec))
+	quotas, unknown := quotasOf(ctx, places, cloud.CloudRegions(f.Spec))
 	if ctx.Err() != nil {
 		return v, context.Cause(ctx)
 	}
-	v = quotaView{needs: cloud.Against(needs, quotas), unknown: unknown}
-	v.fits, err = f.Fits(p, quotas)
+	v = quotaView{needs: cloud.CompareQuotas(needs, quotas), unknown: unknown}
+	v.fits, err = f.FitsQuotas(p, quotas)
 	return v, err
 }
 
@@ -99,7 +99,7 @@ func (v quotaView) print(w io.Writer) {
 		fmt.Fprintf(w, "  quotas of %s are unknown: %s\n", r, oneLine(v.unknown[r]))
 	}
 	for _, n := range v.exceeded() {
-		fmt.Fprintf(w, "  to increase %s: %s\n", n.Code, n.Request())
+		fmt.Fprintf(w, "  to increase %s: %s\n", n.Code, n.IncreaseRequest())
 	}
 	switch {
 	case !v.fits:

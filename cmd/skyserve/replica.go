@@ -155,12 +155,12 @@ func (o *replicaOptions) add(ctx context.Context, s *scaling, name string) error
 	if m == nil || o.model == "" && len(s.spec.Models) > 1 {
 		return usage(fmt.Errorf("--model: must be one of the service's models, got %q", o.model), "'skyserve replica list' shows the service's regions and models")
 	}
-	on, err := fleet.Choose(m, s.spec.Regions[at], o.gpu, o.capacity)
+	on, err := fleet.ChooseClass(m, s.spec.Regions[at], o.gpu, o.capacity)
 	if err != nil {
 		return usage(err, "models[].gpus and regions[].capacity in service.yaml list the choices")
 	}
-	g := cloud.Group{Model: m.Name, Region: s.spec.Regions[at].Name}
-	w, err := s.Adding(ctx, g, o.count, on)
+	g := cloud.ReplicaGroup{Model: m.Name, Region: s.spec.Regions[at].Name}
+	w, err := s.PlanAddition(ctx, g, o.count, on)
 	if err != nil {
 		return err
 	}

@@ -110,7 +110,7 @@ shows their state, and plans the capacity that they need next.`,
 			if path == "" {
 				return nil
 			}
-			_, err := local.Hold(path)
+			_, err := local.HoldObject(path)
 			return err
 		},
 	}

@@ -16,7 +16,7 @@ import (
 // scaling is a change of a running service's replicas, with its progress printed to talk.
 type scaling struct {
 	*upRun
-	*fleet.Scaling
+	*fleet.ReplicaScaling
 }
 
 // openScaling locks a service and reads its desired state.
@@ -36,14 +36,14 @@ func openScaling(ctx context.Context, name string, in io.Reader, errOut io.Write
 	if err != nil {
 		return nil, nil, fmt.Errorf("reading the service: %w", err)
 	}
-	if unlock, err = svc.LockSoon(ctx); err != nil {
+	if unlock, err = svc.LockWait(ctx); err != nil {
 		return nil, nil, err
 	}
 	u := &upRun{
 		up: &up{upOptions: &upOptions{file: svc.SpecFile(), yes: yes, timeout: defaultTimeout(spec), clouds: clouds}, errOut: errOut, started: time.Now()},
 		in: in, svc: svc, spec: spec, text: text, filter: func(*fleet.Plan, provision.Change) bool { return false },
 	}
-	if !cloud.Rents(spec) {
+	if !cloud.UsesClouds(spec) {
 		u.clouds.localService = &svc
 	}
 	decided, err := fleet.ReadDecisions(decisionsFile(svc))
@@ -54,9 +54,9 @@ func openScaling(ctx context.Context, name string, in io.Reader, errOut io.Write
 		unlock()
 		return nil, nil, cloudError(specUsage(err))
 	}
-	s = &scaling{u, &fleet.Scaling{
-		Fleet: u.fleet, Decided: decided, Progress: u.progress, Use: u.deliverReplicas,
-		Keep:    func(d fleet.Decisions) error { return d.Write(decisionsFile(svc)) },
+	s = &scaling{u, &fleet.ReplicaScaling{
+		Deployer: u.fleet, Decided: decided, Progress: u.progress, Use: u.deliverReplicas,
+		Store:   func(d fleet.Decisions) error { return d.Write(decisionsFile(svc)) },
 		Drained: func(id string) { u.printLine("drained %s", id) },
 	}}
 	drain := u.fleet.Drain
@@ -88,14 +88,14 @@ func (s *scaling) apply(ctx context.Context, w fleet.Wanted) error {
 		err = s.confirmChanges(ctx, p, swaps)
 	}
 	if err == nil {
-		err = s.Follow(ctx, w)
+		err = s.ApplyWanted(ctx, w)
 	}
 	return err
 }
 
 // remove removes one replica.
 func (s *scaling) remove(ctx context.Context, id string) error {
-	p, err := s.Removing(ctx, id)
+	p, err := s.PlanRemoval(ctx, id)
 	if err == nil {
 		err = s.confirmChanges(ctx, p, nil)
 	}
@@ -106,7 +106,7 @@ func (s *scaling) remove(ctx context.Context, id string) error {
 }
 
 // confirmChanges shows changes of machines, and asks for confirmation if they change the bill.
-func (s *scaling) confirmChanges(ctx context.Context, p *fleet.Plan, swaps []fleet.Swap) (err error) {
+func (s *scaling) confirmChanges(ctx context.Context, p *fleet.Plan, swaps []fleet.Replacement) (err error) {
 	if len(p.Changes) == 0 && len(swaps) == 0 {
 		return nil
 	}
@@ -120,7 +120,7 @@ func (s *scaling) confirmChanges(ctx context.Context, p *fleet.Plan, swaps []fle
 	if len(p.Changes) > 0 {
 		return s.confirm()
 	}
-	if err := s.checkSecrets(); err != nil || s.yes || !cloud.Rents(s.spec) {
+	if err := s.checkSecrets(); err != nil || s.yes || !cloud.UsesClouds(s.spec) {
 		return err
 	}
 	return confirmAction(s.in, s.errOut, "changes what is billed")
@@ -139,8 +139,8 @@ func (s *scaling) result(ctx context.Context, err error) error {
 	case ctx.Err() != nil:
 		fmt.Fprintln(s.errOut, "interrupted; run the command again to continue")
 		return fmt.Errorf("changing the replicas of %s: %w", name, context.Canceled)
-	case errors.As(err, new(*fleet.UndoneError)):
-		if errors.As(err, new(*fleet.RefusedError)) {
+	case errors.As(err, new(*fleet.PartialError)):
+		if errors.As(err, new(*fleet.ReplacementRefusedError)) {
 			code = exitPartial // the replica keeps serving with its current GPU and capacity type
 		}
 		return &exitError{code: code, err: err, hint: "all other changes are done"}
@@ -162,9 +162,9 @@ func decisionError(err error) error {
 	switch {
 	case errors.As(err, new(*fleet.BoundsError)):
 		return usage(err, "change the bounds in service.yaml, then run 'skyserve up'")
-	case errors.Is(err, fleet.ErrNotOurs):
+	case errors.Is(err, fleet.ErrNotManaged):
 		return usage(err, "'skyserve replica drain ID' drains a machine's in-flight requests")
-	case errors.Is(err, fleet.ErrNotKept):
+	case errors.Is(err, fleet.ErrNotStorable):
 		return usage(err, "'skyserve replica remove ID' drains and deletes the VM; POST /workers/ID/drain at its balancer drains it until the balancer restarts")
 	case errors.As(err, new(*fleet.NoReplicaError)), errors.As(err, new(*fleet.ModelUnknownError)):
 		return usage(err, "'skyserve replica list' shows the service's replicas and models")

@@ -13,7 +13,7 @@ import (
 // runBFIO runs a scenario of the BF-IO paper, or all of them.
 func (o *simRunOptions) runBFIO(ctx context.Context, names []string, out io.Writer) error {
 	for _, name := range names {
-		if eval.IsBFIO(name) && (len(names) > 1 || o.changesScenarios()) {
+		if eval.IsBFIOName(name) && (len(names) > 1 || o.changesScenarios()) {
 			return usage(fmt.Errorf("%s: cannot be combined with other scenarios, and accepts --seeds, -o and --quiet only", name), "")
 		}
 	}

@@ -43,15 +43,15 @@ func listScenarios(output string, names []string, out io.Writer) error {
 		scenarios, fleets = nil, nil
 	}
 	for _, name := range names {
-		if eval.IsSage(name) {
-			found, err := eval.SageNamed(name)
+		if eval.IsSageName(name) {
+			found, err := eval.FindSageScenarios(name)
 			if err != nil {
 				return usage(err, "")
 			}
 			fleets = append(fleets, sageFleets(found)...)
 			continue
 		}
-		if eval.IsBFIO(name) {
+		if eval.IsBFIOName(name) {
 			found, err := bfioScenariosOf(name)
 			if err != nil {
 				return usage(err, "")
@@ -59,7 +59,7 @@ func listScenarios(output string, names []string, out io.Writer) error {
 			fleets = append(fleets, bfioFleets(found)...)
 			continue
 		}
-		found, err := sim.Named(name)
+		found, err := sim.FindScenarios(name)
 		if err != nil {
 			return usage(err, "")
 		}
@@ -111,7 +111,7 @@ func bfioScenariosOf(name string) ([]eval.BFIOScenario, error) {
 	if name == "bfio" {
 		return eval.BFIOScenarios(), nil
 	}
-	s, err := eval.BFIONamed(name)
+	s, err := eval.FindBFIOScenario(name)
 	if err != nil {
 		return nil, err
 	}
@@ -126,7 +126,7 @@ func scenarioFile(scenarios []sim.Scenario, fleets []listedFleet, out io.Writer)
 	if len(fleets) > 0 {
 		return usage(fmt.Errorf("-o yaml: %s cannot be printed as a file", fleets[0].Name), "'skyserve sim list' lists the scenarios")
 	}
-	_, err := io.WriteString(out, scenarios[0].File())
+	_, err := io.WriteString(out, scenarios[0].YAML())
 	return err
 }
 

@@ -72,7 +72,7 @@ func (o *simReplayOptions) whatIf() (w eval.WhatIf, asked bool, err error) {
 		return w, false, fmt.Errorf("--speed: must be greater than 0 and at most %d, got %v", maxReplaySpeed, o.speed)
 	}
 	w = eval.WhatIf{Policies: o.policies, Push: o.push, Speed: o.speed, Seeds: o.seeds}
-	if w.Profile, err = engine.ProfileNamed(o.profile); err != nil {
+	if w.Profile, err = engine.FindProfile(o.profile); err != nil {
 		return w, false, fmt.Errorf("--profile: %w", err)
 	}
 	return w, len(o.policies) > 0 || o.push != "", w.Check()

@@ -118,13 +118,13 @@ func runSim(ctx context.Context, o *simRunOptions, names []string, out, errOut i
 	// A simulation allocates much more than it keeps: collecting a quarter as often saves a
 	// fifth of the time.
 	debug.SetGCPercent(400)
-	if slices.ContainsFunc(names, eval.IsSage) {
+	if slices.ContainsFunc(names, eval.IsSageName) {
 		return o.runSage(ctx, names, out, errOut)
 	}
 	if len(o.strategies) > 0 || o.regionMix != "" {
 		return usage(errors.New("--strategy and --region-mix: apply to sage-... scenarios only"), "'skyserve sim list' lists the scenarios")
 	}
-	if slices.ContainsFunc(names, eval.IsBFIO) {
+	if slices.ContainsFunc(names, eval.IsBFIOName) {
 		return o.runBFIO(ctx, names, out)
 	}
 	plans, err := o.plans(names)
@@ -146,11 +146,11 @@ func runSim(ctx context.Context, o *simRunOptions, names []string, out, errOut i
 }
 
 // plans returns the comparisons to run, after checking all of them.
-func (o *simRunOptions) plans(names []string) ([]eval.Plan, error) {
+func (o *simRunOptions) plans(names []string) ([]eval.Comparison, error) {
 	if !slices.Contains([]string{"table", "json", "html"}, o.output) {
 		return nil, fmt.Errorf("-o %s: must be one of: table, json, html", o.output)
 	}
-	var plans []eval.Plan
+	var plans []eval.Comparison
 	for _, name := range names {
 		scenarios, err := scenariosOf(name)
 		if err != nil {
@@ -170,7 +170,7 @@ func (o *simRunOptions) plans(names []string) ([]eval.Plan, error) {
 // scenariosOf returns the scenarios of a name, or the scenario in a file.
 func scenariosOf(name string) ([]sim.Scenario, error) {
 	if !strings.HasSuffix(name, ".yaml") && !strings.HasSuffix(name, ".yml") {
-		return sim.Named(name)
+		return sim.FindScenarios(name)
 	}
 	data, err := os.ReadFile(name)
 	if err != nil {
@@ -184,20 +184,20 @@ func scenariosOf(name string) ([]sim.Scenario, error) {
 }
 
 // planOf returns the comparison of a scenario, with the settings of the flags.
-func (o *simRunOptions) planOf(s *sim.Scenario) (eval.Plan, error) {
+func (o *simRunOptions) planOf(s *sim.Scenario) (eval.Comparison, error) {
 	for _, setting := range o.settings {
 		key, value, found := strings.Cut(setting, "=")
 		if !found {
-			return eval.Plan{}, fmt.Errorf("--set %s: must be KEY=VALUE", setting)
+			return eval.Comparison{}, fmt.Errorf("--set %s: must be KEY=VALUE", setting)
 		}
 		if err := s.Set(key, value); err != nil {
-			return eval.Plan{}, fmt.Errorf("--set %s: %w", setting, err)
+			return eval.Comparison{}, fmt.Errorf("--set %s: %w", setting, err)
 		}
 	}
 	if err := o.readTrace(s); err != nil {
-		return eval.Plan{}, err
+		return eval.Comparison{}, err
 	}
-	plan := eval.Plan{
+	plan := eval.Comparison{
 		Scenario: *s, Policies: o.policies, Pushes: o.pushes, Layout: sim.Layout(o.layout), Seeds: o.seeds, Paper: o.paper,
 	}
 	return plan, plan.Check()
@@ -234,7 +234,7 @@ func (o *simRunOptions) readTrace(s *sim.Scenario) error {
 }
 
 // runPlan runs one scenario and, unless the output is HTML, prints it.
-func (o *simRunOptions) runPlan(ctx context.Context, plan eval.Plan, more bool, out, errOut io.Writer) (*eval.Report, error) {
+func (o *simRunOptions) runPlan(ctx context.Context, plan eval.Comparison, more bool, out, errOut io.Writer) (*eval.Report, error) {
 	if !o.quiet && isTerminal(errOut) {
 		plan.Progress = func(done, all int, share float64) {
 			redrawLine(errOut, fmt.Sprintf("%s %s %3.0f %%, %d of %d runs", plan.Scenario.Name, bar(share), 100*share, done, all))

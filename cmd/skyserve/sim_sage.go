@@ -48,7 +48,7 @@ func (o *simRunOptions) runSage(ctx context.Context, names []string, out, errOut
 }
 
 // sagePlans returns the comparisons to run, after checking all of them.
-func (o *simRunOptions) sagePlans(names []string) ([]eval.SagePlan, error) {
+func (o *simRunOptions) sagePlans(names []string) ([]eval.SageComparison, error) {
 	if !slices.Contains([]string{"table", "json", "html"}, o.output) {
 		return nil, fmt.Errorf("-o %s: must be one of: table, json, html", o.output)
 	}
@@ -59,17 +59,17 @@ func (o *simRunOptions) sagePlans(names []string) ([]eval.SagePlan, error) {
 	if err != nil {
 		return nil, err
 	}
-	var plans []eval.SagePlan
+	var plans []eval.SageComparison
 	for _, name := range names {
-		if !eval.IsSage(name) {
+		if !eval.IsSageName(name) {
 			return nil, fmt.Errorf("%s: cannot be combined with sage-... scenarios", name)
 		}
-		scenarios, err := eval.SageNamed(name)
+		scenarios, err := eval.FindSageScenarios(name)
 		if err != nil {
 			return nil, err
 		}
 		for i := range scenarios {
-			p := eval.SagePlan{Scenario: scenarios[i], Strategies: o.strategies, Seeds: o.seeds, Trace: trace, Paper: o.paper}
+			p := eval.SageComparison{Scenario: scenarios[i], Strategies: o.strategies, Seeds: o.seeds, Trace: trace, Paper: o.paper}
 			for _, setting := range o.settings {
 				key, value, found := strings.Cut(setting, "=")
 				if !found {
@@ -114,7 +114,7 @@ func (o *simRunOptions) sageTrace() (*eval.SageTrace, error) {
 }
 
 // runSagePlan runs one scenario.
-func (o *simRunOptions) runSagePlan(ctx context.Context, p eval.SagePlan, errOut io.Writer) (*eval.SageReport, error) {
+func (o *simRunOptions) runSagePlan(ctx context.Context, p eval.SageComparison, errOut io.Writer) (*eval.SageReport, error) {
 	if !o.quiet && isTerminal(errOut) {
 		p.Progress = func(done, all int) { redrawLine(errOut, fmt.Sprintf("%s: %d of %d runs", p.Scenario.Name, done, all)) }
 	}

@@ -41,14 +41,14 @@ func openView(ctx context.Context, clouds *cloudFlags, svc local.Service, doing 
 		v.spec = &service.Spec{Name: svc.Name()}
 		v.problem = "service.yaml is missing in the state directory or cannot be read"
 	}
-	if cloud.Rents(v.spec) {
+	if cloud.UsesClouds(v.spec) {
 		v.operator, err = operatorOf(svc, doing, "run this on the machine that deployed it; 'skyserve connect' makes this machine an operator")
 	} else {
 		v.operator, err = openOperator(svc, false)
 		v.clouds = *clouds
 		v.clouds.localService, clouds = &svc, &v.clouds
 	}
-	if err != nil && (cloud.Rents(v.spec) || !errors.Is(err, fs.ErrNotExist)) { // without enrolments there is no agent to query
+	if err != nil && (cloud.UsesClouds(v.spec) || !errors.Is(err, fs.ErrNotExist)) { // without enrolments there is no agent to query
 		return nil, err
 	}
 	places, err := clouds.providersOf(ctx, v.spec)
@@ -56,11 +56,11 @@ func openView(ctx context.Context, clouds *cloudFlags, svc local.Service, doing 
 		return nil, cloudError(err)
 	}
 	var program machineProgram
-	if err := svc.Note(noteProgram, &program); err != nil {
+	if err := svc.LoadValue(noteProgram, &program); err != nil {
 		return nil, err
 	}
 	var zone fleet.HostedZone
-	if err := svc.Note(noteZone, &zone); err != nil {
+	if err := svc.LoadValue(noteZone, &zone); err != nil {
 		return nil, err
 	}
 	f := newFleet(v.spec, v.operator.owner, places, program)
@@ -68,7 +68,7 @@ func openView(ctx context.Context, clouds *cloudFlags, svc local.Service, doing 
 		f.UserData = userData(v.spec.Name, "nobody", program)
 	}
 	f.ZoneID = zone.ID
-	if program.URL == "" && cloud.Rents(v.spec) {
+	if program.URL == "" && cloud.UsesClouds(v.spec) {
 		f.UserData = nil
 	}
 	v.inspector = &fleet.Inspector{
@@ -83,7 +83,7 @@ func openView(ctx context.Context, clouds *cloudFlags, svc local.Service, doing 
 			return nil, err
 		}
 	}
-	for _, r := range cloud.Regions(v.spec) {
+	for _, r := range cloud.ManagedRegions(v.spec) {
 		if v.inspector.Lists[r], err = clouds.providersOf(ctx, v.spec, r); err != nil {
 			return nil, cloudError(err)
 		}
@@ -92,8 +92,8 @@ func openView(ctx context.Context, clouds *cloudFlags, svc local.Service, doing 
 }
 
 // delivery returns the connection to the machines' agents.
-func (v *serviceView) delivery(have []provision.Object) *fleet.Handover {
-	return &fleet.Handover{Service: v.spec.Name, Party: v.operator.party, Have: have}
+func (v *serviceView) delivery(have []provision.Object) *fleet.Delivery {
+	return &fleet.Delivery{Service: v.spec.Name, Party: v.operator.party, Have: have}
 }
 
 // agentStatus requests the status of a machine from its agent.
@@ -118,7 +118,7 @@ func (v *serviceView) observe(ctx context.Context) (statusPage, error) {
 }
 
 // write prints a status as text.
-func (v *serviceView) write(w io.Writer, s *fleet.Status) error {
+func (v *serviceView) write(w io.Writer, s *fleet.ServiceStatus) error {
 	fmt.Fprintf(w, "%s  %s  $%.2f/h  store: %s\n", s.Service, s.State, s.CostPerHour, s.Store)
 	printPlainHTTP(w, v.spec)
 	for _, a := range s.Alerts {
@@ -172,7 +172,7 @@ func (v *serviceView) write(w io.Writer, s *fleet.Status) error {
 }
 
 // certificateEnd returns the earliest expiry of the balancers' certificates; nil if unknown.
-func certificateEnd(s *fleet.Status) (ends *time.Time) {
+func certificateEnd(s *fleet.ServiceStatus) (ends *time.Time) {
 	for _, r := range s.Regions {
 		for _, b := range r.Balancers {
 			if c := b.Certificate; c != nil && c.ExpiresAt != nil && (ends == nil || c.ExpiresAt.Before(*ends)) {
@@ -186,7 +186,7 @@ func certificateEnd(s *fleet.Status) (ends *time.Time) {
 // writeMachine writes the row of a machine.
 func writeMachine(t *printable.Table, region service.Region, kind provision.Kind, m fleet.MachineStatus) {
 	var offering, price string
-	if m.Offering != nil && !cloud.IsHere(region) {
+	if m.Offering != nil && !cloud.RunsOnThisComputer(region) {
 		offering = m.Offering.String()
 	}
 	if m.CostPerHour > 0 {

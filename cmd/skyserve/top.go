@@ -118,8 +118,8 @@ func (o *topOptions) check() (tui.Theme, error) {
 	if o.output != "text" && o.output != "json" {
 		return tui.Theme{}, usage(fmt.Errorf("-o %s: must be one of: text, json", o.output), "")
 	}
-	if o.interval < tui.LeastInterval {
-		return tui.Theme{}, usage(fmt.Errorf("--interval: must be at least %s, got %s", tui.LeastInterval, o.interval), "")
+	if o.interval < tui.MinInterval {
+		return tui.Theme{}, usage(fmt.Errorf("--interval: must be at least %s, got %s", tui.MinInterval, o.interval), "")
 	}
 	if err := o.checkView(); err != nil {
 		return tui.Theme{}, err

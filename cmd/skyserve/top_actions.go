@@ -14,7 +14,7 @@ import (
 
 // Do executes an action as the command of the same name does. The change persists when a balancer
 // restarts.
-func (o *topOperator) Do(ctx context.Context, order tui.Order) (string, error) {
+func (o *topOperator) Perform(ctx context.Context, order tui.Action) (string, error) {
 	if order.Verb == tui.VerbApply {
 		return o.applyPlan(ctx, order.Plan)
 	}
@@ -88,8 +88,8 @@ func (o *topOperator) applySummary(ctx context.Context, name string, shown *tele
 	if err != nil {
 		return false, err
 	}
-	p, err := controller.Restore(s.spec, observed.Counts, shown)
-	var other *controller.ChangedError
+	p, err := controller.RestoreProposal(s.spec, observed.Counts, shown)
+	var other *controller.StalePlanError
 	if errors.As(err, &other) {
 		return false, failed(err, "wait for the next plan, which takes the change into account")
 	}

@@ -78,7 +78,7 @@ func (o *topOperator) Requests(ctx context.Context, limit int) ([]tui.Request, e
 }
 
 // Story returns the output of skyserve explain.
-func (o *topOperator) Story(ctx context.Context, request string, width int) (string, error) {
+func (o *topOperator) Explain(ctx context.Context, request string, width int) (string, error) {
 	story := explain.Gather(ctx, o.name, request, explainSources(o.admins))
 	if err := ctx.Err(); err != nil {
 		return "", err
@@ -212,7 +212,7 @@ func (o *topOperator) matchesService(svc local.Service) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	for _, b := range local.Running(objects, provision.KindBalancer) {
+	for _, b := range local.RunningObjects(objects, provision.KindBalancer) {
 		urls = append(urls, b.Admin)
 	}
 	return slices.ContainsFunc(o.admins, func(c *telemetry.Client) bool { return slices.Contains(urls, c.Base()) }), nil

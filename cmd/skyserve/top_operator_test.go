@@ -93,15 +93,15 @@ func TestTopRequestsOfAllBalancers(t *testing.T) {
 func TestTopStoryMatchesExplain(t *testing.T) {
 	d := record.Request{
 		Request: "r1", Balancer: "lb-us-0", Region: "local/us", Model: "llama", Tier: "IW-F", State: "finished", Status: 200,
-		Tries: []record.Try{{Kind: core.ActionDispatch, Target: "us-0", Decision: &core.Decision{Policy: "skylb", Reason: "prefix_match"}}},
+		Attempts: []record.Attempt{{Kind: core.ActionDispatch, Target: "us-0", Decision: &core.Decision{Policy: "skylb", Reason: "prefix_match"}}},
 	}
 	admin := adminOf(t, map[string]any{"/v1/decisions/r1": d, "/v1/decisions": telemetry.DecisionMemory{Balancer: "lb-us-0", Region: "local/us"}})
 	o := operatorBy(t, admin)
-	page, err := o.Story(t.Context(), "r1", 60)
+	page, err := o.Explain(t.Context(), "r1", 60)
 	if err != nil || !strings.Contains(page, "sent to replica us-0") || strings.Contains(page, "\x1b") {
 		t.Errorf("got %q, %v", page, err)
 	}
-	if _, err := o.Story(t.Context(), "r2", 60); err == nil || err.Error() != `looking for request "r2": not found on any reachable balancer; lb-us-0 in local/us: none recorded yet` {
+	if _, err := o.Explain(t.Context(), "r2", 60); err == nil || err.Error() != `looking for request "r2": not found on any reachable balancer; lb-us-0 in local/us: none recorded yet` {
 		t.Errorf("got %v", err)
 	}
 }
@@ -156,7 +156,7 @@ func TestTopSpecOfBalancer(t *testing.T) {
 func TestActionsNameCommandForOtherMachine(t *testing.T) {
 	o := operatorBy(t, dead)
 	const there, onIt = ": the service was not deployed from this machine; run 'skyserve ", "' on the machine that deployed it"
-	for order, want := range map[tui.Order]string{
+	for order, want := range map[tui.Action]string{
 		{Verb: tui.VerbDrain, Replica: "us-1"}:                "draining us-1" + there + "replica drain us-1 --service chat" + onIt,
 		{Verb: tui.VerbUndrain, Replica: "us-1"}:              "undraining us-1" + there + "replica drain us-1 --undo --service chat" + onIt,
 		{Verb: tui.VerbDonate, Replica: "us-1"}:               "donating us-1" + there + "replica donate us-1 --service chat" + onIt,
@@ -164,7 +164,7 @@ func TestActionsNameCommandForOtherMachine(t *testing.T) {
 		{Verb: tui.VerbApply, Plan: &telemetry.PlanSummary{}}: "applying the plan" + there + "plan chat --apply" + onIt,
 		{Verb: "sell", Replica: "us-1"}:                       `unknown action "sell"`,
 	} {
-		if message, err := o.Do(t.Context(), order); err == nil || err.Error() != want || message != "" {
+		if message, err := o.Perform(t.Context(), order); err == nil || err.Error() != want || message != "" {
 			t.Errorf("%v: got %q, %v; want %s", order, message, err, want)
 		}
 	}
@@ -172,10 +172,10 @@ func TestActionsNameCommandForOtherMachine(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	o.snapshot = func() *telemetry.Snapshot { return nil }
-	if _, err := o.Do(t.Context(), tui.Order{Verb: tui.VerbApply}); err == nil || err.Error() != "applying the plan: there is no plan yet" {
+	if _, err := o.Perform(t.Context(), tui.Action{Verb: tui.VerbApply}); err == nil || err.Error() != "applying the plan: there is no plan yet" {
 		t.Errorf("got %v", err)
 	}
-	if _, err := o.Do(t.Context(), tui.Order{Verb: tui.VerbDrain, Replica: "us-1"}); err == nil || !strings.HasSuffix(err.Error(), there+"replica drain us-1"+onIt) {
+	if _, err := o.Perform(t.Context(), tui.Action{Verb: tui.VerbDrain, Replica: "us-1"}); err == nil || !strings.HasSuffix(err.Error(), there+"replica drain us-1"+onIt) {
 		t.Errorf("without a name: %v", err)
 	}
 }
@@ -244,22 +244,22 @@ func TestActionsOnRunningService(t *testing.T) {
 	byAddress := newTopOperator("", true, admins, byName.snapshot)
 
 	more := telemetry.PlanChange{Model: "org/m", Region: "local/us", GPU: "L4", Now: 1, Delta: 1, Then: 2}
-	apply := tui.Order{Verb: tui.VerbApply, Plan: &telemetry.PlanSummary{At: time.Now(), Status: "optimal", Changes: []telemetry.PlanChange{more}}}
+	apply := tui.Action{Verb: tui.VerbApply, Plan: &telemetry.PlanSummary{At: time.Now(), Status: "optimal", Changes: []telemetry.PlanChange{more}}}
 	for _, step := range []struct {
 		o             *topOperator
-		order         tui.Order
+		order         tui.Action
 		message, fail string
 	}{
 		{byName, apply, "orders: plan applied", ""},
 		{byName, apply, "", "applying the plan: replicas of org/m in local/us on L4: the plan was made from 1, but there are 2 now: wait for the next plan, which takes the change into account"},
-		{byName, tui.Order{Verb: tui.VerbDrain, Replica: "us-1"}, "us-1 drained", ""},
-		{byName, tui.Order{Verb: tui.VerbDrain, Replica: "us-1"}, "us-1: no change", ""},
-		{byAddress, tui.Order{Verb: tui.VerbUndrain, Replica: "us-1"}, "us-1 receives requests again", ""},
-		{byAddress, tui.Order{Verb: tui.VerbDonate, Replica: "us-1"}, "us-1 donated", ""},
-		{byName, tui.Order{Verb: tui.VerbReclaim, Replica: "us-1"}, "us-1 reclaimed", ""},
-		{byName, tui.Order{Verb: tui.VerbDrain, Replica: "us-9"}, "", `draining us-9: the service has no replica "us-9": 'skyserve replica list' shows the service's replicas and models`},
+		{byName, tui.Action{Verb: tui.VerbDrain, Replica: "us-1"}, "us-1 drained", ""},
+		{byName, tui.Action{Verb: tui.VerbDrain, Replica: "us-1"}, "us-1: no change", ""},
+		{byAddress, tui.Action{Verb: tui.VerbUndrain, Replica: "us-1"}, "us-1 receives requests again", ""},
+		{byAddress, tui.Action{Verb: tui.VerbDonate, Replica: "us-1"}, "us-1 donated", ""},
+		{byName, tui.Action{Verb: tui.VerbReclaim, Replica: "us-1"}, "us-1 reclaimed", ""},
+		{byName, tui.Action{Verb: tui.VerbDrain, Replica: "us-9"}, "", `draining us-9: the service has no replica "us-9": 'skyserve replica list' shows the service's replicas and models`},
 	} {
-		message, err := step.o.Do(t.Context(), step.order)
+		message, err := step.o.Perform(t.Context(), step.order)
 		if got := fmt.Sprint(err); message != step.message || step.fail == "" && err != nil || step.fail != "" && got != step.fail {
 			t.Fatalf("%v: got %q, %v; want %q, %q", step.order, message, err, step.message, step.fail)
 		}

@@ -32,7 +32,7 @@ const (
 
 // defaultTimeout returns the default of --timeout for a service.
 func defaultTimeout(spec *service.Spec) time.Duration {
-	if cloud.Rents(spec) {
+	if cloud.UsesClouds(spec) {
 		return vmTimeout
 	}
 	if t := spec.Balancer.TLS; t != nil && t.ACME != nil {

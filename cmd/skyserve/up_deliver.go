@@ -33,23 +33,23 @@ func (u *upRun) deliver(ctx context.Context, have []provision.Object, isReady fu
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, u.timeout, fmt.Errorf("not ready within %s", u.timeout))
 	defer cancel()
-	return h.Run(ctx, deployments)
+	return h.Deliver(ctx, deployments)
 }
 
 // delivery returns the delivery to the machines, with each machine's deployment.
-func (u *upRun) delivery(have []provision.Object) (*fleet.Handover, map[string]agent.Deployment, error) {
+func (u *upRun) delivery(have []provision.Object) (*fleet.Delivery, map[string]agent.Deployment, error) {
 	content, err := u.deploymentContent()
 	if err != nil {
 		return nil, nil, err
 	}
-	have = provision.OneOfEach(u.changes.Wants, have) // the controller will remove the second machine of an id
+	have = provision.OnePerID(u.changes.Wants, have) // the controller will remove the second machine of an id
 	deployments, err := fleet.Deployments(content, have)
-	return &fleet.Handover{
-		Service: u.spec.Name, Party: u.operator.party, Authority: u.operator.authority, Enrolments: u.enrolments, Revoked: u.operator.revoked, Witness: u.places, Have: have,
+	return &fleet.Delivery{
+		Service: u.spec.Name, Party: u.operator.party, Authority: u.operator.authority, Enrolments: u.enrolments, Revoked: u.operator.revoked, Attestor: u.places, Have: have,
 		Progress: func(id string, s agent.Status) {
 			if u.isReload(id) && s.Phase == agent.PhaseReady {
 				u.printLine("reloaded %s", id)
-			} else if cloud.Rents(u.spec) || s.Phase == agent.PhaseFailed || s.Phase == agent.PhaseDraining { // local processes pass the other phases at once
+			} else if cloud.UsesClouds(u.spec) || s.Phase == agent.PhaseFailed || s.Phase == agent.PhaseDraining { // local processes pass the other phases at once
 				u.printLine("%s %s", id, strings.TrimSpace(string(s.Phase)+" "+s.Reason))
 			}
 		},
@@ -63,7 +63,7 @@ func (u *upRun) informController(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := h.Inform(ctx, deployments); err != nil && ctx.Err() == nil {
+	if err := h.UpdateController(ctx, deployments); err != nil && ctx.Err() == nil {
 		u.printLine("the controller has not received the new configuration yet: %v", err)
 	}
 	return nil
@@ -71,11 +71,11 @@ func (u *upRun) informController(ctx context.Context) error {
 
 // deploymentContent returns what the machines' configurations are made from.
 func (u *upRun) deploymentContent() (c fleet.Content, err error) {
-	c = fleet.Content{Spec: u.spec, Text: u.text, Secrets: fleet.LocalSecrets, Bundle: &fleet.Bundle{}, Enrolled: u.enrolments.Handles(), Zone: u.hostedZone, Leaving: u.draining}
+	c = fleet.Content{Spec: u.spec, Text: u.text, Secrets: fleet.LocalSecrets, Bundle: &fleet.Bundle{}, Enrolled: u.enrolments.Handles(), Zone: u.hostedZone, Draining: u.draining}
 	if c.PeerToken, err = u.peerToken(); err != nil {
 		return c, err
 	}
-	if !cloud.Rents(u.spec) {
+	if !cloud.UsesClouds(u.spec) {
 		if c.Base, err = u.baseDir(); err != nil {
 			return c, err
 		}
@@ -90,7 +90,7 @@ func (u *upRun) deploymentContent() (c fleet.Content, err error) {
 		Program: u.program, EndpointGCP: u.clouds.endpointGCP, Project: u.clouds.project, Networks: networksOf(u.spec), Accounts: u.spec.GCP,
 		EndpointAWS: cmp.Or(u.clouds.endpointAWS, os.Getenv(envEndpointAWS)), // the controller's machine does not have the variable
 	}
-	if !cloud.Rents(u.spec) {
+	if !cloud.UsesClouds(u.spec) {
 		own.Dir = u.svc.Dir()
 	}
 	c.Bundle.Means, err = json.Marshal(own)
@@ -106,14 +106,14 @@ func (u *upRun) peerToken() (string, error) {
 	var kept struct {
 		Token string `json:"token"`
 	}
-	if err := u.svc.Note(notePeers, &kept); err != nil || kept.Token != "" {
+	if err := u.svc.LoadValue(notePeers, &kept); err != nil || kept.Token != "" {
 		return kept.Token, err
 	}
 	if u.operator.authority == nil {
 		return "", failed(fmt.Errorf("configuring balancers: their shared token is on the machine from which %s was first deployed", u.spec.Name), "run 'skyserve up' there")
 	}
 	kept.Token = rand.Text()
-	return kept.Token, u.svc.TakeNote(notePeers, kept)
+	return kept.Token, u.svc.StoreValue(notePeers, kept)
 }
 
 // awaitCertificates waits until every balancer has obtained its certificate, and prints what it is
@@ -124,7 +124,7 @@ func (u *upRun) awaitCertificates(ctx context.Context, have []provision.Object) 
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, u.timeout, fmt.Errorf("not ready within %s", u.timeout))
 	defer cancel()
-	h := fleet.Handover{Party: u.operator.party, Have: have}
+	h := fleet.Delivery{Party: u.operator.party, Have: have}
 	err := fleet.AwaitCertificates(ctx, have, h.Certificate, func(id, why string) { u.printLine("%s waiting for certificate: %s", id, why) })
 	if err == nil {
 		u.printLine("every balancer has a certificate for %s", u.spec.DNS.Name)

@@ -22,12 +22,12 @@ import (
 // checkLocalName returns why the public name of a local service cannot resolve to its balancers; nil if
 // it can, or if the service has no name.
 func checkLocalName(spec *service.Spec) error {
-	if spec.DNS == nil || cloud.Rents(spec) {
+	if spec.DNS == nil || cloud.UsesClouds(spec) {
 		return nil
 	}
 	for i, r := range spec.Regions {
 		for j, base := range r.Public {
-			record, err := dns.RecordOf(service.NameRecord{ID: r.Name.Place(), Public: base})
+			record, err := dns.ParseRecord(service.NameRecord{ID: r.Name.Place(), Public: base})
 			switch {
 			case err != nil:
 				return fmt.Errorf("regions[%d].public[%d]: %w", i, j, err)
@@ -50,9 +50,9 @@ func checkLocalName(spec *service.Spec) error {
 
 // localRecords returns the records of a local service in a hosted zone: the public addresses of its
 // balancers.
-func localRecords(spec *service.Spec, have []provision.Object) (records []provision.Record, err error) {
+func localRecords(spec *service.Spec, have []provision.Object) (records []provision.DNSRecord, err error) {
 	for _, n := range fleet.NameRecords(spec, have) {
-		record, err := dns.RecordOf(n)
+		record, err := dns.ParseRecord(n)
 		if err != nil {
 			return nil, err
 		}
@@ -64,8 +64,8 @@ func localRecords(spec *service.Spec, have []provision.Object) (records []provis
 
 // localEarlierVersionError returns an error if processes of a version without agents are running.
 func localEarlierVersionError(have []provision.Object, name, file string) error {
-	if slices.ContainsFunc(have, fleet.IsEarlier) {
-		return failed(fmt.Errorf("%s runs: %w", name, fleet.ErrEarlier), fmt.Sprintf("skyserve down %s, then: skyserve up %s", name, file))
+	if slices.ContainsFunc(have, fleet.IsEarlierVersion) {
+		return failed(fmt.Errorf("%s runs: %w", name, fleet.ErrEarlierVersion), fmt.Sprintf("skyserve down %s, then: skyserve up %s", name, file))
 	}
 	return nil
 }
@@ -76,7 +76,7 @@ func (u *upRun) checkPorts() error {
 	if u.clouds.localService == nil {
 		return nil
 	}
-	err := local.NewProvider(u.svc, "", "", 0).For(u.spec).CheckPorts(u.changes.Changes)
+	err := local.NewProvider(u.svc, "", "", 0).WithSpec(u.spec).CheckPorts(u.changes.Changes)
 	var taken *provision.PortTakenError
 	if errors.As(err, &taken) {
 		return failed(err, fmt.Sprintf("nothing was started; change %s in %s, or stop the process that uses the port", taken.Setting, u.file))
@@ -89,7 +89,7 @@ func (u *upRun) checkPorts() error {
 func (u *upRun) awaitServing(ctx context.Context, have []provision.Object, fresh func(id string) bool) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, u.timeout, fmt.Errorf("not ready within %s", u.timeout))
 	defer cancel()
-	h := fleet.Handover{Service: u.spec.Name, Party: u.operator.party, Have: have}
+	h := fleet.Delivery{Service: u.spec.Name, Party: u.operator.party, Have: have}
 	return h.AwaitServing(ctx, u.spec, u.draining, func(id string) {
 		if fresh(id) {
 			u.printLine("ready %s", id)
@@ -104,12 +104,12 @@ func (u *upRun) isChanged(id string) bool {
 
 // findReloads finds the local machines that keep running and reload another configuration.
 func (u *upRun) findReloads(ctx context.Context) error {
-	if cloud.Rents(u.spec) || u.filter != nil || u.operator.authority == nil {
+	if cloud.UsesClouds(u.spec) || u.filter != nil || u.operator.authority == nil {
 		return nil
 	}
 	have, changed := slices.Clone(u.changes.Have), map[string]bool{}
 	for i := range have {
-		have[i].Gone = "" // what has died restarts at the same place
+		have[i].TerminatedReason = "" // what has died restarts at the same place
 	}
 	for _, c := range u.changes.Changes {
 		changed[c.ID()] = true
@@ -119,16 +119,16 @@ func (u *upRun) findReloads(ctx context.Context) error {
 		return err
 	}
 	h.Have = u.changes.Have
-	seen := h.Look(ctx)
+	seen := h.ReadStatuses(ctx)
 	for _, id := range slices.Sorted(maps.Keys(deployments)) {
 		s := seen[id]
 		if s.Err != nil || s.Phase != agent.PhaseReady || changed[id] || s.Revision == deployments[id].Revision {
 			continue
 		}
-		i := slices.IndexFunc(u.changes.Have, func(o provision.Object) bool { return o.ID == id && o.Gone == "" })
+		i := slices.IndexFunc(u.changes.Have, func(o provision.Object) bool { return o.ID == id && o.TerminatedReason == "" })
 		o := u.changes.Have[i]
 		u.reloads = append(u.reloads, provision.Change{
-			Action: provision.ActionReload, Want: provision.Want{ID: id, Kind: o.Kind, Region: o.Region}, Have: o, Reason: "reload: configuration changed",
+			Action: provision.ActionReload, Desired: provision.Desired{ID: id, Kind: o.Kind, Region: o.Region}, Observed: o, Reason: "reload: configuration changed",
 		})
 	}
 	return nil
@@ -152,7 +152,7 @@ func (u *upRun) plannedEndpoints() (map[string]string, error) {
 	if u.clouds.localService == nil {
 		return endpoints, nil
 	}
-	p := local.NewProvider(u.svc, "", "", 0).For(u.spec)
+	p := local.NewProvider(u.svc, "", "", 0).WithSpec(u.spec)
 	scheme := "http://"
 	if u.spec.Balancer.TLS != nil {
 		scheme = "https://"
@@ -178,17 +178,17 @@ func (u *upRun) baseDir() (dir string, err error) {
 	if u.filter == nil {
 		return os.Getwd()
 	}
-	return dir, u.svc.Note(noteBase, &dir)
+	return dir, u.svc.LoadValue(noteBase, &dir)
 }
 
 // storeLocalState stores the base directory and the admin token of a local service for other shells.
 func (u *upRun) storeLocalState() error {
 	dir, err := u.baseDir()
 	if err == nil {
-		err = u.svc.TakeNote(noteBase, dir)
+		err = u.svc.StoreValue(noteBase, dir)
 	}
 	if err == nil {
-		err = u.svc.KeepAdminToken()
+		err = u.svc.StoreAdminToken()
 	}
 	return err
 }
@@ -199,6 +199,6 @@ func (u *upRun) reloadBalancers(ctx context.Context, have []provision.Object) er
 	if u.clouds.localService == nil {
 		return nil
 	}
-	h := fleet.Handover{Service: u.spec.Name, Party: u.operator.party, Have: have}
+	h := fleet.Delivery{Service: u.spec.Name, Party: u.operator.party, Have: have}
 	return h.Reload(ctx)
 }

@@ -22,11 +22,11 @@ func (u *upRun) replaceDead(ctx context.Context) error {
 		return err
 	}
 	if u.replaceAfter > 0 {
-		h := fleet.Handover{
+		h := fleet.Delivery{
 			Service: u.spec.Name, Party: u.operator.party, Have: u.changes.Have,
 			Progress: func(id string, s agent.Status) { u.printLine("%s %s %s", id, s.Phase, s.Reason) },
 		}
-		dead, unsure := h.Dead(ctx, u.replaceAfter)
+		dead, unsure := h.FindDead(ctx, u.replaceAfter)
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -44,7 +44,7 @@ func (u *upRun) replaceDead(ctx context.Context) error {
 	if len(replaced) == 0 {
 		return nil
 	}
-	u.changes, err = u.fleet.Replacing(u.changes, replaced)
+	u.changes, err = u.fleet.PlanReplacing(u.changes, replaced)
 	return err
 }
 
@@ -54,15 +54,15 @@ func (u *upRun) handlesToReplace() (map[string]string, error) {
 	for _, id := range u.replace {
 		if strangers := u.strangersWithID(id); len(strangers) > 0 { // keep the enrolled machine of this id
 			for _, o := range strangers {
-				machines[o.Handle] = fleet.Asked
+				machines[o.Handle] = fleet.ReplacedOnRequest
 			}
 			continue
 		}
-		i := slices.IndexFunc(u.changes.Have, func(o provision.Object) bool { return o.ID == id && o.Offering != nil && o.Gone == "" })
+		i := slices.IndexFunc(u.changes.Have, func(o provision.Object) bool { return o.ID == id && o.Offering != nil && o.TerminatedReason == "" })
 		if i < 0 {
 			return nil, usage(fmt.Errorf("--replace: %s has no running machine %q", u.spec.Name, id), "skyserve status "+u.spec.Name+" lists them")
 		}
-		machines[u.changes.Have[i].Handle] = fleet.Asked
+		machines[u.changes.Have[i].Handle] = fleet.ReplacedOnRequest
 	}
 	return machines, nil
 }

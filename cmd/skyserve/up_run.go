@@ -34,11 +34,11 @@ type upRun struct {
 	// enrolments records the balancers that this machine's operator launched.
 	enrolments *fleet.Enrolments
 	strangers  []provision.Object // machines that claim to be balancers but have no enrolment
-	places     provision.Places
-	zone       provision.Zone
+	places     provision.Providers
+	zone       provision.DNSZone
 	// hostedZone is the zone in which balancers write ACME challenges.
 	hostedZone fleet.HostedZone
-	fleet      *fleet.Fleet
+	fleet      *fleet.Deployer
 	changes    *fleet.Plan
 	program    machineProgram
 	// filter selects the changes of the fleet; it is set when only replicas change.
@@ -52,7 +52,7 @@ type upRun struct {
 
 // deployService creates or updates a service.
 func deployService(ctx context.Context, u *up, in io.Reader, spec *service.Spec, text []byte) error {
-	if err := cloud.Check(spec); err != nil {
+	if err := cloud.Validate(spec); err != nil {
 		return usage(fmt.Errorf("reading %s: %w", u.file, err), "")
 	}
 	if err := checkLocalName(spec); err != nil {
@@ -67,10 +67,10 @@ func deployService(ctx context.Context, u *up, in io.Reader, spec *service.Spec,
 		return err
 	}
 	c := &upRun{up: u, in: in, svc: svc, spec: spec, text: text}
-	if !cloud.Rents(spec) {
+	if !cloud.UsesClouds(spec) {
 		c.clouds.localService = &svc
 	}
-	unlock, err := svc.LockSoon(ctx)
+	unlock, err := svc.LockWait(ctx)
 	if err != nil {
 		return err
 	}
@@ -139,10 +139,10 @@ func (u *upRun) open(ctx context.Context) (err error) {
 		return err
 	}
 	var before machineProgram
-	if err := u.svc.Note(noteProgram, &before); err != nil {
+	if err := u.svc.LoadValue(noteProgram, &before); err != nil {
 		return err
 	}
-	if cloud.Rents(u.spec) {
+	if cloud.UsesClouds(u.spec) {
 		if u.program, err = resolveProgram(ctx, u.programURL, before); err != nil {
 			return err
 		}
@@ -167,10 +167,10 @@ func (u *upRun) open(ctx context.Context) (err error) {
 	}
 	u.fleet.Only, u.fleet.Enrolments = u.filter, u.enrolments
 	u.fleet.Drain = func(ctx context.Context, o provision.Object) {
-		h := fleet.Handover{Party: u.operator.party, Have: u.changes.Have}
+		h := fleet.Delivery{Party: u.operator.party, Have: u.changes.Have}
 		h.Drain(ctx, o)
 	}
-	if u.upgrade && !cloud.Rents(u.spec) {
+	if u.upgrade && !cloud.UsesClouds(u.spec) {
 		if _, u.fleet.Build, err = local.Executable(); err != nil {
 			return err
 		}
@@ -209,17 +209,17 @@ func (u *upRun) apply(ctx context.Context) error {
 		u.svc.RemoveUnused()
 		return err
 	}
-	if err := u.svc.Keep(u.text); err != nil {
+	if err := u.svc.StoreSpec(u.text); err != nil {
 		return err
 	}
-	if cloud.Rents(u.spec) {
-		if err := u.svc.TakeNote(noteProgram, u.program); err != nil {
+	if cloud.UsesClouds(u.spec) {
+		if err := u.svc.StoreValue(noteProgram, u.program); err != nil {
 			return err
 		}
 	} else if err := u.storeLocalState(); err != nil {
 		return err
 	}
-	if err := u.svc.TakeNote(noteZone, u.hostedZone); err != nil {
+	if err := u.svc.StoreValue(noteZone, u.hostedZone); err != nil {
 		return err
 	}
 	if err := u.informController(ctx); err != nil {
@@ -231,7 +231,7 @@ func (u *upRun) apply(ctx context.Context) error {
 	}
 	u.changes.Missing = plan.Missing
 	have, err := u.awaitAddresses(ctx, plan)
-	if err == nil && cloud.Rents(u.spec) { // local balancers are found through their objects
+	if err == nil && cloud.UsesClouds(u.spec) { // local balancers are found through their objects
 		err = storeAdminURLs(u.svc, adminURLs(have)...)
 	}
 	if err == nil {
@@ -256,7 +256,7 @@ func (u *upRun) apply(ctx context.Context) error {
 func (u *upRun) awaitAddresses(ctx context.Context, p *fleet.Plan) ([]provision.Object, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, u.timeout, fmt.Errorf("no address within %s", u.timeout))
 	defer cancel()
-	have, err := u.fleet.Located(ctx, p)
+	have, err := u.fleet.AwaitListed(ctx, p)
 	if err != nil {
 		return nil, err
 	}
@@ -265,18 +265,18 @@ func (u *upRun) awaitAddresses(ctx context.Context, p *fleet.Plan) ([]provision.
 
 // publicName returns the public name of a service with a record for each balancer; the zero
 // Name if the service has none.
-func publicName(spec *service.Spec, owner string, have []provision.Object) provision.Name {
+func publicName(spec *service.Spec, owner string, have []provision.Object) provision.PublicName {
 	if spec.DNS == nil {
-		return provision.Name{}
+		return provision.PublicName{}
 	}
-	n := provision.Name{Name: spec.DNS.Name, Zone: spec.DNS.Zone, Service: spec.Name, Owner: owner, Routing: provision.Routing(spec.DNS.Routing), TTL: spec.DNS.TTL, Private: spec.DNS.Private}
-	if !cloud.Rents(spec) {
+	n := provision.PublicName{Name: spec.DNS.Name, Zone: spec.DNS.Zone, Service: spec.Name, Owner: owner, Routing: provision.DNSRouting(spec.DNS.Routing), TTL: spec.DNS.TTL, Private: spec.DNS.Private}
+	if !cloud.UsesClouds(spec) {
 		n.Records, _ = localRecords(spec, have) // checkLocalName has checked them
 		return n
 	}
 	for _, o := range have {
-		if o.Kind == provision.KindBalancer && o.Gone == "" {
-			n.Records = append(n.Records, provision.Record{ID: o.ID, Region: o.Region, Address: o.PublicIP, Check: fleet.PublicURL(spec, o) + "/readyz"})
+		if o.Kind == provision.KindBalancer && o.TerminatedReason == "" {
+			n.Records = append(n.Records, provision.DNSRecord{ID: o.ID, Region: o.Region, Address: o.PublicIP, Check: fleet.PublicURL(spec, o) + "/readyz"})
 		}
 	}
 	return n
@@ -286,7 +286,7 @@ func publicName(spec *service.Spec, owner string, have []provision.Object) provi
 func adminURLs(have []provision.Object) []string {
 	var urls []string
 	for _, o := range machinesOf(have) {
-		if o.Kind == provision.KindBalancer && o.Gone == "" {
+		if o.Kind == provision.KindBalancer && o.TerminatedReason == "" {
 			urls = append(urls, fleet.AdminURL(o))
 		}
 	}
@@ -317,14 +317,14 @@ func (u *upRun) printResult(have []provision.Object, ready bool) error {
 	case u.output == "json":
 		now, then := u.changes.CostPerHour()
 		document := map[string]any{
-			"service": u.spec.Name, "dry_run": u.dryRun, "ready": ready, "changes": fleet.Told(u.shownPlan().Changes),
+			"service": u.spec.Name, "dry_run": u.dryRun, "ready": ready, "changes": fleet.ChangesOf(u.shownPlan().Changes),
 			"cost_per_hour": map[string]float64{"now": now, "then": then}, "endpoints": endpoints, "error": nil,
 			"dns": nil,
 		}
 		if u.spec.DNS != nil {
 			document["dns"] = u.spec.DNS.Name
 		}
-		if cloud.Rents(u.spec) {
+		if cloud.UsesClouds(u.spec) {
 			document["quotas"], document["plain_http"] = append([]cloud.QuotaNeed{}, u.quotas.needs...), u.spec.Balancer.TLS == nil
 		}
 		if err := json.NewEncoder(u.out).Encode(document); err != nil {
@@ -356,7 +356,7 @@ func (u *upRun) printUp(endpoints map[string]string) error {
 	}
 	fmt.Fprintf(u.out, "%s is %s\n", u.spec.Name, state)
 	first := ""
-	if u.spec.DNS != nil && !cloud.Rents(u.spec) {
+	if u.spec.DNS != nil && !cloud.UsesClouds(u.spec) {
 		fmt.Fprintf(u.out, "  %-16s %s (%s)\n", "name", u.spec.DNS.Name, u.spec.DNS.Provider)
 	} else if u.spec.DNS != nil {
 		first = "http://" + u.spec.DNS.Name
@@ -376,7 +376,7 @@ func (u *upRun) printUp(endpoints map[string]string) error {
 		first = cmp.Or(first, endpoints[place])
 	}
 	printPlainHTTP(u.out, u.spec)
-	if !cloud.Rents(u.spec) {
+	if !cloud.UsesClouds(u.spec) {
 		fmt.Fprintf(u.out, "\nTry next:\n  %s\n", curlCommand(u.spec, first))
 		if d := u.spec.DNS; d != nil && d.Provider == service.DNSEmbedded {
 			fmt.Fprintf(u.out, "  %s\n", digCommand(d))
@@ -395,7 +395,7 @@ func (u *upRun) applyError(ctx context.Context, err error) error {
 		return fmt.Errorf("bringing %s up: %w", u.spec.Name, context.Canceled)
 	}
 	if u.output == "json" && u.clouds.localService != nil {
-		document := map[string]any{"service": u.spec.Name, "dry_run": false, "ready": false, "changes": fleet.Told(u.shownPlan().Changes), "endpoints": map[string]string{}, "error": err.Error(), "dns": nil}
+		document := map[string]any{"service": u.spec.Name, "dry_run": false, "ready": false, "changes": fleet.ChangesOf(u.shownPlan().Changes), "endpoints": map[string]string{}, "error": err.Error(), "dns": nil}
 		if printing := json.NewEncoder(u.out).Encode(document); printing != nil {
 			return printing
 		}
@@ -445,7 +445,7 @@ var errDeclined = errors.New("cancelled; nothing was changed")
 // confirmBilled asks for confirmation if the plan changes what is billed. Without a terminal it
 // requires --yes.
 func confirmBilled(in io.Reader, errOut io.Writer, p *fleet.Plan, yes bool) error {
-	if yes || !p.Bills() {
+	if yes || !p.ChangesBilling() {
 		return nil
 	}
 	return confirmAction(in, errOut, "changes what is billed")
@@ -522,14 +522,14 @@ func changeMark(a provision.Action) string {
 		return "+"
 	case provision.ActionTerminate:
 		return "-"
-	case provision.ActionReplace, provision.ActionReload, provision.ActionMend:
+	case provision.ActionReplace, provision.ActionReload, provision.ActionRepair:
 	}
 	return "~"
 }
 
 // isPriceUnknown reports whether a change launches a machine whose price is unknown.
 func isPriceUnknown(c provision.Change) bool {
-	return !cloud.IsHere(c.Region()) && len(c.Want.Offers) > 0 && c.Want.Offers[0].PricePerHour == 0
+	return !cloud.RunsOnThisComputer(c.Region()) && len(c.Desired.Offerings) > 0 && c.Desired.Offerings[0].PricePerHour == 0
 }
 
 // formatPrice formats what a change adds to the cost per hour.
@@ -548,12 +548,12 @@ func formatPrice(c provision.Change) string {
 // formatMachine formats the offering that an object will run on, with the number of alternatives. For
 // an object that terminates it is the current offering.
 func formatMachine(c provision.Change) string {
-	offers := c.Want.Offers
-	if cloud.IsHere(c.Region()) {
+	offers := c.Desired.Offerings
+	if cloud.RunsOnThisComputer(c.Region()) {
 		return ""
 	}
 	if len(offers) == 0 {
-		if o := c.Have.Offering; o != nil {
+		if o := c.Observed.Offering; o != nil {
 			return o.String()
 		}
 		return ""

@@ -48,7 +48,7 @@ func strangersError(strangers []provision.Object, file string) error {
 // isCertified returns a function that reports whether a machine's agent has a valid certificate of
 // the service.
 func (o operator) isCertified(ctx context.Context, name string) func(provision.Object) bool {
-	h := fleet.Handover{Service: name, Party: o.party}
+	h := fleet.Delivery{Service: name, Party: o.party}
 	return func(machine provision.Object) bool {
 		if !fleet.Reachable(machine) {
 			return false

@@ -212,7 +212,7 @@ func (w *world) certificate(m *Manager) *x509.Certificate {
 	within(w.T, "a certificate of "+testName, func() error {
 		var err error
 		if pair, err = tls.LoadX509KeyPair(m.File(), m.File()); err != nil {
-			err = fmt.Errorf("%w; the problem is %q", err, m.Failure())
+			err = fmt.Errorf("%w; the problem is %q", err, m.LastFailure())
 		}
 		return err
 	})
@@ -236,8 +236,8 @@ func TestChallenges(t *testing.T) {
 			w := newWorld(t, nil)
 			m, _ := w.run(w.options(challenge))
 			w.certificate(m)
-			if m.Failure() != "" || w.ca.Orders() != 1 {
-				t.Errorf("%d orders, and the problem %q", w.ca.Orders(), m.Failure())
+			if m.LastFailure() != "" || w.ca.Orders() != 1 {
+				t.Errorf("%d orders, and the problem %q", w.ca.Orders(), m.LastFailure())
 			}
 			if challenge != service.ChallengeDNS {
 				return
@@ -310,7 +310,7 @@ func TestACertificateIsShared(t *testing.T) {
 		t.Error("without the store it has another certificate")
 	}
 	within(t, "it says that the store is away", func() error {
-		if p := again.Waiting(); !strings.Contains(p, "reading the certificate of chat.example.com") {
+		if p := again.WaitingReason(); !strings.Contains(p, "reading the certificate of chat.example.com") {
 			return fmt.Errorf("the problem is %q", p)
 		}
 		return nil
@@ -365,7 +365,7 @@ func TestRenewal(t *testing.T) {
 		select {
 		case <-changed:
 		case <-time.After(timeout):
-			t.Fatalf("nothing was renewed; the problem is %q", m.Failure())
+			t.Fatalf("nothing was renewed; the problem is %q", m.LastFailure())
 		}
 	}
 	renewed := w.certificate(m)
@@ -384,7 +384,7 @@ func TestRefusalIsReported(t *testing.T) {
 	o := w.options(service.ChallengeTLSALPN)
 	m, end := w.run(o)
 	within(t, "the refusal is reported", func() error {
-		if p := m.Failure(); !strings.Contains(p, "too many certificates already issued") {
+		if p := m.LastFailure(); !strings.Contains(p, "too many certificates already issued") {
 			return fmt.Errorf("the problem is %q", p)
 		}
 		return nil
@@ -396,8 +396,8 @@ func TestRefusalIsReported(t *testing.T) {
 	w.ca.Refuse(false)
 	m, _ = w.run(o)
 	w.certificate(m)
-	if m.Failure() != "" {
-		t.Errorf("the problem is still %q", m.Failure())
+	if m.LastFailure() != "" {
+		t.Errorf("the problem is still %q", m.LastFailure())
 	}
 }
 
@@ -407,7 +407,7 @@ func TestForbiddenRecordIsReported(t *testing.T) {
 	w.zone.err = errors.New("route53:ChangeResourceRecordSets is not allowed")
 	m, _ := w.run(w.options(service.ChallengeDNS))
 	within(t, "it is reported", func() error {
-		if p := m.Failure(); !strings.Contains(p, "route53:ChangeResourceRecordSets is not allowed") {
+		if p := m.LastFailure(); !strings.Contains(p, "route53:ChangeResourceRecordSets is not allowed") {
 			return fmt.Errorf("the problem is %q", p)
 		}
 		return nil
@@ -421,7 +421,7 @@ func TestExternalAccountBinding(t *testing.T) {
 	o := w.options(service.ChallengeTLSALPN)
 	m, end := w.run(o)
 	within(t, "it is refused without", func() error {
-		if p := m.Failure(); !strings.Contains(p, "externalAccountRequired") {
+		if p := m.LastFailure(); !strings.Contains(p, "externalAccountRequired") {
 			return fmt.Errorf("the problem is %q", p)
 		}
 		return nil
@@ -446,7 +446,7 @@ func TestAnotherAuthority(t *testing.T) {
 	later.ca.Refuse(true)
 	m, end = later.run(next)
 	within(t, "the other one refuses", func() error {
-		if m.Failure() == "" {
+		if m.LastFailure() == "" {
 			return errors.New("no problem")
 		}
 		return nil

@@ -136,25 +136,25 @@ func (m *Manager) Close() {
 // The file does not exist until there is a certificate.
 func (m *Manager) File() string { return filepath.Join(m.opts.Dir, m.opts.Name+".pem") }
 
-// Failure returns why this process's last attempt to obtain or renew the certificate failed;
+// LastFailure returns why this process's last attempt to obtain or renew the certificate failed;
 // empty if it succeeded, or if another process obtains it.
-func (m *Manager) Failure() string {
+func (m *Manager) LastFailure() string {
 	if text := m.failure.Load(); text != nil {
 		return *text
 	}
 	return ""
 }
 
-// Waiting returns why there is no certificate yet.
-func (m *Manager) Waiting() string {
-	if text := m.unread.Load(); text != nil && m.Failure() == "" {
+// WaitingReason returns why there is no certificate yet.
+func (m *Manager) WaitingReason() string {
+	if text := m.unread.Load(); text != nil && m.LastFailure() == "" {
 		return *text
 	}
 	usual := "waiting for a certificate from " + m.opts.Directory
 	if !m.Obtains() {
 		usual = "waiting for a balancer on AWS to obtain a certificate from " + m.opts.Directory
 	}
-	return cmp.Or(m.Failure(), usual)
+	return cmp.Or(m.LastFailure(), usual)
 }
 
 // Obtains reports whether this process can obtain a certificate.
@@ -225,7 +225,7 @@ func (m *Manager) note(_ context.Context, event string, data map[string]any) err
 func (m *Manager) follow(ctx context.Context) {
 	var changes <-chan store.Change // nil = not shared
 	if m.opts.Store != nil {
-		changes = m.opts.Store.Follow(ctx, valuePrefix+encode(m.key(certmagic.StorageKeys.SiteCert)))
+		changes = m.opts.Store.WatchReadOnly(ctx, valuePrefix+encode(m.key(certmagic.StorageKeys.SiteCert)))
 	}
 	for {
 		err := m.installShared(ctx)

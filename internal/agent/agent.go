@@ -63,7 +63,7 @@ type Options struct {
 	Cloud func(Cloud) (http.Handler, error)
 	// Advice polls the cloud for a rebalance recommendation; nil = never.
 	Advice Advice
-	// Look is the interval at which units are checked; default 2 s.
+	// Inspect is the interval at which units are checked; default 2 s.
 	Look time.Duration
 	// Now is the clock for certificates; nil = time.Now.
 	Now func() time.Time
@@ -198,7 +198,7 @@ func (a *Agent) signalChange() {
 // machine and from its service's CA.
 func (a *Agent) partyOf(chain []*x509.Certificate) (*identity.Party, error) {
 	if owner := identity.Fingerprint(chain[len(chain)-1]); owner != a.opts.Owner {
-		return nil, fmt.Errorf("%w: the certificate is from the CA %s, but this machine's CA is %s", identity.ErrStranger, owner, a.opts.Owner)
+		return nil, fmt.Errorf("%w: the certificate is from the CA %s, but this machine's CA is %s", identity.ErrUntrusted, owner, a.opts.Owner)
 	}
 	name, err := identity.NameOf(chain[0])
 	switch {

@@ -31,7 +31,7 @@ func TestAMachineIsEnrolledOnceAndThenKeptUpToDate(t *testing.T) {
 	if s := m.agent.Status(); s.Phase != PhaseWaiting || s.Enrolled {
 		t.Errorf("at boot: %+v", s)
 	}
-	if _, err := o.Status(t.Context(), m.Machine); !errors.Is(err, identity.ErrStranger) {
+	if _, err := o.Status(t.Context(), m.Machine); !errors.Is(err, identity.ErrUntrusted) {
 		t.Errorf("before it is enrolled: %v", err)
 	}
 	s, err := o.Ensure(t.Context(), m.Machine, sample("1"))
@@ -90,7 +90,7 @@ func TestAMachineThatStartsAgainGoesOn(t *testing.T) {
 	m.stop()
 	other := newWorld(t)
 	_, err = New(Options{Name: m.Name, Owner: other.authority.Owner(), Dir: dir, Publisher: &board{}, Runner: runner})
-	if !errors.Is(err, identity.ErrStranger) {
+	if !errors.Is(err, identity.ErrUntrusted) {
 		t.Errorf("an agent that is told of another owner: %v", err)
 	}
 }
@@ -268,7 +268,7 @@ func TestCertificatesAreRenewed(t *testing.T) {
 		t.Errorf("who has no authority renewed nothing, and that is no error: %+v (%v)", s, err)
 	}
 	s, err := o.Ensure(t.Context(), m.Machine, sample("1"))
-	if err != nil || s.Expires.Before(time.Now().Add(identity.Life-time.Hour)) {
+	if err != nil || s.Expires.Before(time.Now().Add(identity.CertificateLife-time.Hour)) {
 		t.Errorf("%+v (%v)", s, err)
 	}
 	if got := runner.did(); slices.Contains(got, "stop engine") {
@@ -288,13 +288,13 @@ func TestACertificateThatEndedIsRenewed(t *testing.T) {
 	later := func() time.Time { return first.Expires.Add(time.Hour) }
 	m = w.boot(dir, runner, func(o *Options) { o.Now = later })
 	testkit.Eventually(t, "the fingerprint is told again", func() bool { _, err := m.board.read(t.Context()); return err == nil })
-	p, err := w.home.Operator("", later())
+	p, err := w.home.OperatorParty("", later())
 	if err != nil {
 		t.Fatal(err)
 	}
 	p.Now = later
 	s, err := (&Operator{Party: p, Authority: w.authority, Now: later}).Ensure(t.Context(), m.Machine, sample("2"))
-	if err != nil || s.Revision != "2" || !s.Expires.After(later().Add(identity.Life-time.Hour)) {
+	if err != nil || s.Revision != "2" || !s.Expires.After(later().Add(identity.CertificateLife-time.Hour)) {
 		t.Errorf("%+v (%v)", s, err)
 	}
 }
@@ -316,7 +316,7 @@ func TestTheFrontIsForBalancers(t *testing.T) {
 	m, o := w.boot(t.TempDir(), &notes{}), w.operator()
 	at := freePort(t)
 	d := sample("1")
-	d.Front = &Front{Listen: at, To: engine.URL}
+	d.Front = &Proxy{Listen: at, To: engine.URL}
 	if _, err := o.Ensure(t.Context(), m.Machine, d); err != nil {
 		t.Fatal(err)
 	}

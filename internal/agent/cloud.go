@@ -22,7 +22,7 @@ var errNoCloud = errors.New("this machine has no configuration for its cloud's A
 // serveCloud lets only the controller call the cloud's API through the machine: operators have
 // their own cloud identity.
 func (a *Agent) serveCloud(w http.ResponseWriter, r *http.Request) {
-	if who, err := identity.Of(r.TLS); err != nil || who.Role != identity.Controller {
+	if who, err := identity.PeerName(r.TLS); err != nil || who.Role != identity.Controller {
 		refuse(w, http.StatusForbidden, fmt.Errorf("%w: expected the controller, found %s", identity.ErrRole, who))
 		return
 	}

@@ -27,7 +27,7 @@ func TestTheConsoleTellsTheFingerprint(t *testing.T) {
 		}
 		return string(text)
 	}
-	if f, found := FindLine(read(), replicaName); found {
+	if f, found := FindConsoleLine(read(), replicaName); found {
 		t.Errorf("found %q before it was told", f)
 	}
 	old, fingerprint := strings.Repeat("a", 52), strings.Repeat("b", 52)
@@ -41,11 +41,11 @@ func TestTheConsoleTellsTheFingerprint(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if f, found := FindLine(strings.ReplaceAll(read(), "\n", "\r\n"), replicaName); !found || f != fingerprint {
+	if f, found := FindConsoleLine(strings.ReplaceAll(read(), "\n", "\r\n"), replicaName); !found || f != fingerprint {
 		t.Errorf("found %q, %v", f, found)
 	}
 	cut := read()
-	if f, _ := FindLine(cut[:strings.LastIndex(cut, fingerprint)+20], replicaName); f != old {
+	if f, _ := FindConsoleLine(cut[:strings.LastIndex(cut, fingerprint)+20], replicaName); f != old {
 		t.Errorf("half a line was taken: %q", f)
 	}
 	if err := (Console{t.TempDir()}).Publish(t.Context(), replicaName, old); err == nil {
@@ -139,7 +139,7 @@ func TestDeploymentsAreChecked(t *testing.T) {
 		name, want string
 		d          Deployment
 	}{
-		{"good", "", Deployment{Units: []Unit{good}, Front: &Front{Listen: ":8443", To: "http://127.0.0.1:8000"}}},
+		{"good", "", Deployment{Units: []Unit{good}, Front: &Proxy{Listen: ":8443", To: "http://127.0.0.1:8000"}}},
 		{"a container", "", Deployment{Units: []Unit{container}}},
 		{"a name that would lead elsewhere", "units[0]: name", with(func(u *Unit) { u.Name = "../x" })},
 		{"twice", "units[1].name", Deployment{Units: []Unit{good, good}}},
@@ -151,8 +151,8 @@ func TestDeploymentsAreChecked(t *testing.T) {
 		{"a variable that would be two", "units[0]: env.A", with(func(u *Unit) { u.Secrets = map[string]string{"A": "hunter2\nB=2"} })},
 		{"a variable without a name", "units[0]: env", with(func(u *Unit) { u.Env = map[string]string{"A=B": "1"} })},
 		{"readiness of another machine", "units[0]: ready", with(func(u *Unit) { u.Ready = "http://10.0.0.1/" })},
-		{"a front for another machine", "front.to", Deployment{Front: &Front{Listen: ":1", To: "http://10.0.0.1"}}},
-		{"a front nowhere", "front.listen", Deployment{Front: &Front{Listen: "here", To: "http://127.0.0.1:1"}}},
+		{"a front for another machine", "front.to", Deployment{Front: &Proxy{Listen: ":1", To: "http://10.0.0.1"}}},
+		{"a front nowhere", "front.listen", Deployment{Front: &Proxy{Listen: "here", To: "http://127.0.0.1:1"}}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -23,8 +23,8 @@ type Deployment struct {
 	Revision string `json:"revision"`
 	// Units are started in their order.
 	Units []Unit `json:"units"`
-	// Front is the proxy through which balancers use an engine on loopback; nil = none.
-	Front *Front `json:"front,omitempty"`
+	// Proxy is the proxy through which balancers use an engine on loopback; nil = none.
+	Front *Proxy `json:"front,omitempty"`
 	// Cloud lets the controller call the machine's cloud API through it; nil = it cannot.
 	Cloud *Cloud `json:"cloud,omitempty"`
 }
@@ -68,8 +68,8 @@ type Unit struct {
 	Ready string `json:"ready,omitempty"`
 }
 
-// Front is an mTLS listener for balancers that proxies to To.
-type Front struct {
+// Proxy is an mTLS listener for balancers that proxies to To.
+type Proxy struct {
 	Listen string `json:"listen"` // host:port
 	To     string `json:"to"`     // http URL on this machine
 }

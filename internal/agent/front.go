@@ -18,7 +18,7 @@ import (
 
 // front is the proxy through which balancers use an engine on loopback.
 type front struct {
-	config   Front
+	config   Proxy
 	server   *http.Server
 	proxy    *httputil.ReverseProxy
 	inFlight atomic.Int64
@@ -30,7 +30,7 @@ type front struct {
 const frontIdle = 3 * time.Minute
 
 // setFront opens the desired proxy; an unchanged one stays open.
-func (a *Agent) setFront(wanted *Front) error {
+func (a *Agent) setFront(wanted *Proxy) error {
 	a.mu.Lock()
 	old, draining := a.front, a.draining != ""
 	a.mu.Unlock()
@@ -61,7 +61,7 @@ func (a *Agent) setFront(wanted *Front) error {
 }
 
 // newFront returns a proxy that does not listen yet.
-func (a *Agent) newFront(config Front) (*front, error) {
+func (a *Agent) newFront(config Proxy) (*front, error) {
 	to, err := url.Parse(config.To)
 	if err != nil {
 		return nil, err

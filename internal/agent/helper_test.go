@@ -75,12 +75,12 @@ func (n *notes) Stop(_ context.Context, name string) error {
 	return nil
 }
 
-func (n *notes) Look(_ context.Context, u Unit, lines int) (Seen, error) {
+func (n *notes) Inspect(_ context.Context, u Unit, lines int) (UnitState, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	_, runs := n.units[u.Name]
 	said := n.lines[u.Name]
-	return Seen{Running: runs, Lines: said[max(0, len(said)-lines):]}, nil
+	return UnitState{Running: runs, Lines: said[max(0, len(said)-lines):]}, nil
 }
 
 func (n *notes) did() []string {
@@ -130,7 +130,7 @@ func newWorld(t *testing.T) *world {
 
 func (w *world) operator() *Operator {
 	w.t.Helper()
-	p, err := w.home.Operator("ann", time.Now())
+	p, err := w.home.OperatorParty("ann", time.Now())
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Look sees how a unit does.
-func (s *System) Look(ctx context.Context, u Unit, lines int) (Seen, error) {
+// Inspect sees how a unit does.
+func (s *System) Inspect(ctx context.Context, u Unit, lines int) (UnitState, error) {
 	if u.Image == "" {
 		return s.lookAtProgram(ctx, unitPrefix+u.Name, lines)
 	}
@@ -17,10 +17,10 @@ func (s *System) Look(ctx context.Context, u Unit, lines int) (Seen, error) {
 
 // lookAtProgram asks systemd, which tells properties in an order of its own: they are
 // known by their names.
-func (s *System) lookAtProgram(ctx context.Context, name string, lines int) (Seen, error) {
+func (s *System) lookAtProgram(ctx context.Context, name string, lines int) (UnitState, error) {
 	text, err := s.call(ctx, "systemctl", "show", "--property=ActiveState,SubState,Result,NRestarts", name)
 	if err != nil {
-		return Seen{}, err
+		return UnitState{}, err
 	}
 	is := map[string]string{}
 	for line := range strings.Lines(text) {
@@ -28,11 +28,11 @@ func (s *System) lookAtProgram(ctx context.Context, name string, lines int) (See
 		is[key] = value
 	}
 	log, err := s.call(ctx, "journalctl", "--unit", name, "--lines", strconv.Itoa(lines), "--output", "cat", "--no-pager")
-	seen := Seen{
+	seen := UnitState{
 		Running: is["ActiveState"] == "active", Lines: lastLines(log, lines),
 		Reason: strings.TrimSpace(is["ActiveState"] + " " + is["SubState"] + " " + is["Result"]),
 	}
-	seen.Again, _ = strconv.Atoi(is["NRestarts"]) // systemd of before 2018 does not count
+	seen.Restarts, _ = strconv.Atoi(is["NRestarts"]) // systemd of before 2018 does not count
 	return seen, err
 }
 
@@ -41,20 +41,20 @@ func (s *System) lookAtProgram(ctx context.Context, name string, lines int) (See
 const inspectFormat = "{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}} {{.RestartCount}} {{.State.Error}}"
 
 // lookAtContainer asks Docker.
-func (s *System) lookAtContainer(ctx context.Context, name string, lines int) (Seen, error) {
+func (s *System) lookAtContainer(ctx context.Context, name string, lines int) (UnitState, error) {
 	text, err := s.call(ctx, "docker", "inspect", "--format", inspectFormat, name)
 	if err != nil {
-		return Seen{Lost: true}, err
+		return UnitState{Lost: true}, err
 	}
 	// What containers write to stderr comes on stderr: a shell joins the two.
 	log, err := s.call(ctx, "sh", "-c", `docker logs --tail "$1" "$2" 2>&1`, "sh", strconv.Itoa(lines), name)
-	seen := Seen{Lines: lastLines(log, lines)}
+	seen := UnitState{Lines: lastLines(log, lines)}
 	is := strings.SplitN(strings.TrimSpace(text), " ", 5)
 	if len(is) < 4 {
 		return seen, err
 	}
 	seen.Running = is[0] == "running"
-	seen.Again, _ = strconv.Atoi(is[3]) // Docker writes a number
+	seen.Restarts, _ = strconv.Atoi(is[3]) // Docker writes a number
 	if seen.Running {
 		return seen, err
 	}

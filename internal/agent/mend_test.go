@@ -16,10 +16,10 @@ import (
 
 // What Docker says of a container is what people read, and whether the agent has to act.
 func TestHowContainersDo(t *testing.T) {
-	for state, want := range map[string]Seen{
+	for state, want := range map[string]UnitState{
 		"running 0 false 0 ":     {Running: true},
-		"running 0 false 7 ":     {Running: true, Again: 7},
-		"restarting 1 false 12 ": {Reason: "it is restarting, exit code 1", Again: 12},
+		"running 0 false 7 ":     {Running: true, Restarts: 7},
+		"restarting 1 false 12 ": {Reason: "it is restarting, exit code 1", Restarts: 12},
 		"exited 137 true 0 ":     {Reason: "it is exited, exit code 137, out of memory", Lost: true},
 		"created 128 false 0 nvidia-container-cli: device error: GPU is lost": {
 			Reason: "it is created, exit code 128, nvidia-container-cli: device error: GPU is lost", Lost: true,
@@ -28,13 +28,13 @@ func TestHowContainersDo(t *testing.T) {
 		m, s := newMachine(t)
 		m.running["skyserve-engine"], m.state = "f1", state
 		want.Lines = []string{"two"}
-		got, err := s.Look(t.Context(), container, 1)
-		if err != nil || got.Running != want.Running || got.Reason != want.Reason || got.Again != want.Again || got.Lost != want.Lost || !slices.Equal(got.Lines, want.Lines) {
+		got, err := s.Inspect(t.Context(), container, 1)
+		if err != nil || got.Running != want.Running || got.Reason != want.Reason || got.Restarts != want.Restarts || got.Lost != want.Lost || !slices.Equal(got.Lines, want.Lines) {
 			t.Errorf("%q: got %+v (%v), want %+v", state, got, err, want)
 		}
 	}
 	_, s := newMachine(t)
-	if seen, err := s.Look(t.Context(), container, 1); err == nil || !seen.Lost {
+	if seen, err := s.Inspect(t.Context(), container, 1); err == nil || !seen.Lost {
 		t.Errorf("without a container: %+v (%v)", seen, err)
 	}
 }

@@ -65,7 +65,7 @@ func (o *Operator) now() time.Time {
 func (o *Operator) Ensure(ctx context.Context, m Machine, d Deployment) (Status, error) {
 	s, err := o.Status(ctx, m)
 	switch {
-	case errors.Is(err, identity.ErrStranger): // it has no certificate of the service, or one that ended
+	case errors.Is(err, identity.ErrUntrusted): // it has no certificate of the service, or one that ended
 		if err := o.enrol(ctx, m, d); err != nil {
 			return s, err
 		}
@@ -101,7 +101,7 @@ func (o *Operator) Renews(s Status) bool {
 	if o.Authority == nil {
 		return false
 	}
-	soon := s.Expires.Before(o.now().Add(identity.RenewBefore)) && o.Authority.Ends().After(s.Expires.Add(minExtension))
+	soon := s.Expires.Before(o.now().Add(identity.RenewBefore)) && o.Authority.Expires().After(s.Expires.Add(minExtension))
 	return soon || o.Revoked.HasSerial(s.Issuer)
 }
 
@@ -152,7 +152,7 @@ func (o *Operator) certify(shown *x509.Certificate, n identity.Name) (chain stri
 	if o.Authority == nil {
 		return "", ErrNoAuthority
 	}
-	certs, err := o.Authority.Certify(shown.PublicKey, n, o.now(), identity.Life)
+	certs, err := o.Authority.Certify(shown.PublicKey, n, o.now(), identity.CertificateLife)
 	return string(identity.EncodeChain(certs)), err
 }
 
@@ -185,7 +185,7 @@ func (o *Operator) Revoke(ctx context.Context, m Machine) error {
 	return o.put(ctx, m, o.Party.To(m.Name), pathRevoked, revocation{List: string(o.Revoked.Text())})
 }
 
-// Status reads a machine's status; identity.ErrStranger when it is not enrolled.
+// Status reads a machine's status; identity.ErrUntrusted when it is not enrolled.
 func (o *Operator) Status(ctx context.Context, m Machine) (Status, error) {
 	var s Status
 	body, err := o.do(ctx, m, o.Party.To(m.Name), http.MethodGet, pathStatus, nil)

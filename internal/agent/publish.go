@@ -20,16 +20,16 @@ type Publisher interface {
 	Publish(ctx context.Context, name identity.Name, fingerprint string) error
 }
 
-// Line is how a fingerprint stands in the text of a console.
-func Line(name identity.Name, fingerprint string) string {
+// ConsoleLine is how a fingerprint stands in the text of a console.
+func ConsoleLine(name identity.Name, fingerprint string) string {
 	return fmt.Sprintf("skyserve: key of %s: %s\n", name, fingerprint)
 }
 
 var lineForm = regexp.MustCompile(`skyserve: key of (skyserve://\S+): ([a-z2-7]{52})\r?\n`)
 
-// FindLine finds the fingerprint of a machine in the text of its console, the last one
+// FindConsoleLine finds the fingerprint of a machine in the text of its console, the last one
 // where there are several; false when it is not there yet.
-func FindLine(console string, name identity.Name) (fingerprint string, found bool) {
+func FindConsoleLine(console string, name identity.Name) (fingerprint string, found bool) {
 	for _, m := range lineForm.FindAllStringSubmatch(console, -1) {
 		if m[1] == name.String() {
 			fingerprint, found = m[2], true
@@ -49,7 +49,7 @@ func (c Console) Publish(_ context.Context, name identity.Name, fingerprint stri
 		return err
 	}
 	// The boot messages around it do not end where a line does.
-	_, err = f.WriteString("\n" + Line(name, fingerprint))
+	_, err = f.WriteString("\n" + ConsoleLine(name, fingerprint))
 	if e := f.Close(); err == nil {
 		err = e
 	}

@@ -72,7 +72,7 @@ func (a *Agent) reach(ctx context.Context, addr, fingerprint string) (conn net.C
 	dialer := &net.Dialer{Timeout: dialTimeout}
 	shown, err := (&tls.Dialer{NetDialer: dialer, Config: config}).DialContext(ctx, "tcp", addr)
 	switch {
-	case errors.Is(err, identity.ErrStranger), errors.Is(err, identity.ErrRevoked), errors.Is(err, identity.ErrRole), errors.Is(err, identity.ErrPin):
+	case errors.Is(err, identity.ErrUntrusted), errors.Is(err, identity.ErrRevoked), errors.Is(err, identity.ErrRole), errors.Is(err, identity.ErrPin):
 		return nil, http.StatusMisdirectedRequest, err
 	case err != nil:
 		return nil, http.StatusBadGateway, err
@@ -100,14 +100,14 @@ func join(ctx context.Context, to, from net.Conn, fromReader io.Reader) {
 }
 
 // Through is a Dial that goes by way of a balancer's machine: to replicas, which let
-// only those in. Errors include identity.ErrStranger and identity.ErrPin, as the balancer's
+// only those in. Errors include identity.ErrUntrusted and identity.ErrPin, as the balancer's
 // machine found the other one.
 func (o *Operator) Through(by Machine) func(ctx context.Context, addr, fingerprint string) (net.Conn, error) {
 	return func(ctx context.Context, addr, fingerprint string) (net.Conn, error) {
 		conn, err := o.relayed(ctx, by, addr, fingerprint)
 		var refusal *Refusal
 		if errors.As(err, &refusal) && refusal.Status == http.StatusMisdirectedRequest {
-			err = fmt.Errorf("%w: %s", identity.ErrStranger, refusal.Message)
+			err = fmt.Errorf("%w: %s", identity.ErrUntrusted, refusal.Message)
 			if fingerprint != "" {
 				err = fmt.Errorf("%w: %s", identity.ErrPin, refusal.Message)
 			}

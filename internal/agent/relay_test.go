@@ -29,8 +29,8 @@ func TestRelay(t *testing.T) {
 		o.Dial = op.Through(by)
 		return o
 	}
-	if _, err := through(balancer.Machine).Status(t.Context(), balancer.Machine); !errors.Is(err, identity.ErrStranger) {
-		t.Errorf("before it is enrolled: got %v, want %v", err, identity.ErrStranger)
+	if _, err := through(balancer.Machine).Status(t.Context(), balancer.Machine); !errors.Is(err, identity.ErrUntrusted) {
+		t.Errorf("before it is enrolled: got %v, want %v", err, identity.ErrUntrusted)
 	}
 	if _, err := op.Ensure(t.Context(), balancer.Machine, Deployment{Revision: "1"}); err != nil {
 		t.Fatal(err)

@@ -18,17 +18,17 @@ type Runner interface {
 	Reload(ctx context.Context, name string) error
 	// Stop stops a unit gracefully; a missing unit is no error.
 	Stop(ctx context.Context, name string) error
-	// Look returns the state of a unit, with the last lines of its log.
-	Look(ctx context.Context, u Unit, lines int) (Seen, error)
+	// Inspect returns the state of a unit, with the last lines of its log.
+	Inspect(ctx context.Context, u Unit, lines int) (UnitState, error)
 }
 
-// Seen is the observed state of a unit.
-type Seen struct {
+// UnitState is the observed state of a unit.
+type UnitState struct {
 	Running bool
 	// Reason is why it is not running.
 	Reason string
-	// Again is the number of automatic restarts.
-	Again int
+	// Restarts is the number of automatic restarts.
+	Restarts int
 	// Lost is true when only Start can restart it.
 	Lost  bool
 	Lines []string

@@ -205,14 +205,14 @@ func (e *Exec) Close() error {
 	return err
 }
 
-// Look sees how a unit does.
-func (e *Exec) Look(_ context.Context, u Unit, lines int) (Seen, error) {
+// Inspect sees how a unit does.
+func (e *Exec) Inspect(_ context.Context, u Unit, lines int) (UnitState, error) {
 	j := e.job(u.Name)
 	if j == nil {
-		return Seen{Reason: "it was not started"}, nil
+		return UnitState{Reason: "it was not started"}, nil
 	}
 	j.mu.Lock()
-	seen := Seen{Running: j.runs || j.reason == "", Reason: j.reason} // without a reason it is about to
+	seen := UnitState{Running: j.runs || j.reason == "", Reason: j.reason} // without a reason it is about to
 	j.mu.Unlock()
 	text, err := os.ReadFile(filepath.Join(e.Dir, u.Name, unitLog))
 	if errors.Is(err, os.ErrNotExist) {

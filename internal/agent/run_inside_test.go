@@ -51,7 +51,7 @@ func TestUnitsOfThisProgramRunInside(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-reloaded
-	if seen, err := e.Look(t.Context(), u, 1); !seen.Running || err != nil || !slices.Equal(seen.Lines, []string{"it runs"}) {
+	if seen, err := e.Inspect(t.Context(), u, 1); !seen.Running || err != nil || !slices.Equal(seen.Lines, []string{"it runs"}) {
 		t.Errorf("got %+v, %v", seen, err)
 	}
 	if err := e.Close(); err != nil {

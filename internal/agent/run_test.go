@@ -69,7 +69,7 @@ func TestExecKeepsProgramsRunning(t *testing.T) {
 		t.Error("a unit that is another runs on")
 	}
 	testkit.Eventually(t, "it answers with its new secret", func() bool { return says(t, at, "/") == "other" })
-	if seen, err := e.Look(t.Context(), u, 5); err != nil || !seen.Running {
+	if seen, err := e.Inspect(t.Context(), u, 5); err != nil || !seen.Running {
 		t.Errorf("%+v (%v)", seen, err)
 	}
 	if names, err := e.Names(t.Context()); err != nil || !slices.Equal(names, []string{"engine"}) {
@@ -97,7 +97,7 @@ func TestExecTellsWhyAProgramDoesNotRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	testkit.Eventually(t, "it has ended", func() bool {
-		seen, err := e.Look(t.Context(), u, 1)
+		seen, err := e.Inspect(t.Context(), u, 1)
 		return err == nil && !seen.Running && seen.Reason == "exit status 7" && slices.Equal(seen.Lines, []string{"out of memory"})
 	})
 }
@@ -239,7 +239,7 @@ func TestSystemRunsContainers(t *testing.T) {
 	if started, err := s.Start(t.Context(), container, note); err != nil || started {
 		t.Errorf("started again: %v (%v)", started, err)
 	}
-	seen, err := s.Look(t.Context(), container, 1)
+	seen, err := s.Inspect(t.Context(), container, 1)
 	if err != nil || seen.Running || seen.Reason != "it is exited, exit code 137, out of memory" || !slices.Equal(seen.Lines, []string{"two"}) {
 		t.Errorf("%+v (%v)", seen, err)
 	}
@@ -327,11 +327,11 @@ func TestSystemRunsPrograms(t *testing.T) {
 	if err := s.Reload(t.Context(), "balancer"); err != nil || m.calls[len(m.calls)-1] != "systemctl reload skyserve-balancer" {
 		t.Errorf("reloading called %q (%v)", m.calls[len(m.calls)-1], err)
 	}
-	if seen, err := s.Look(t.Context(), u, 1); err != nil || seen.Running || seen.Reason != "activating auto-restart oom-kill" || seen.Again != 3 || seen.Lost {
+	if seen, err := s.Inspect(t.Context(), u, 1); err != nil || seen.Running || seen.Reason != "activating auto-restart oom-kill" || seen.Restarts != 3 || seen.Lost {
 		t.Errorf("%+v (%v)", seen, err)
 	}
 	m.unit = [3]string{"active", "running", "success"}
-	if seen, err := s.Look(t.Context(), u, 1); err != nil || !seen.Running {
+	if seen, err := s.Inspect(t.Context(), u, 1); err != nil || !seen.Running {
 		t.Errorf("of a unit that runs: %+v (%v)", seen, err)
 	}
 	if names, err := s.Names(t.Context()); err != nil || !slices.Equal(names, []string{"balancer"}) {

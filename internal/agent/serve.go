@@ -86,7 +86,7 @@ func (a *Agent) routes() http.Handler {
 	mux.HandleFunc("PUT "+pathCertificate, func(w http.ResponseWriter, r *http.Request) { take(w, r, a.renew) })
 	mux.HandleFunc("PUT "+pathRevoked, func(w http.ResponseWriter, r *http.Request) { take(w, r, a.revoke) })
 	mux.HandleFunc("POST "+pathDrain, func(w http.ResponseWriter, r *http.Request) {
-		who, _ := identity.Of(r.TLS) // the listener has named everybody
+		who, _ := identity.PeerName(r.TLS) // the listener has named everybody
 		a.drain("asked by " + who.ID)
 		w.WriteHeader(http.StatusNoContent)
 	})
@@ -295,7 +295,7 @@ func (a *Agent) serveLogs(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusNotFound, fmt.Errorf("no unit is called %q", name))
 		return
 	}
-	seen, err := a.opts.Runner.Look(r.Context(), unit, lines)
+	seen, err := a.opts.Runner.Inspect(r.Context(), unit, lines)
 	if err != nil {
 		refuse(w, http.StatusInternalServerError, err)
 		return

@@ -195,7 +195,7 @@ func (a *Agent) look(ctx context.Context, d Deployment) (lost bool) {
 // lookAt sees how one unit does; phase is what the machine is in because of it.
 func (a *Agent) lookAt(ctx context.Context, u Unit) (s UnitStatus, phase Phase, lost bool) {
 	s.Name = u.Name
-	seen, err := a.opts.Runner.Look(ctx, u, tailLines)
+	seen, err := a.opts.Runner.Inspect(ctx, u, tailLines)
 	if err != nil {
 		s.Reason = err.Error()
 		return s, PhaseFailed, seen.Lost
@@ -209,8 +209,8 @@ func (a *Agent) lookAt(ctx context.Context, u Unit) (s UnitStatus, phase Phase, 
 	if s.Ready = phase == PhaseReady; s.Ready {
 		return s, phase, false
 	}
-	if seen.Again > 0 {
-		s.Reason += fmt.Sprintf(", started again %d times", seen.Again)
+	if seen.Restarts > 0 {
+		s.Reason += fmt.Sprintf(", started again %d times", seen.Restarts)
 	}
 	if len(seen.Lines) > 0 {
 		s.Reason = strings.TrimPrefix(s.Reason+": "+seen.Lines[len(seen.Lines)-1], ": ")

@@ -33,7 +33,7 @@ func talks(t *testing.T, client *tls.Config, server *tls.Config) error {
 	}()
 	err := tls.Client(near, client).Handshake()
 	near.Close()
-	if refused := <-served; refused != nil && (errors.Is(refused, identity.ErrStranger) || errors.Is(refused, identity.ErrRevoked)) {
+	if refused := <-served; refused != nil && (errors.Is(refused, identity.ErrUntrusted) || errors.Is(refused, identity.ErrRevoked)) {
 		return refused
 	}
 	return err
@@ -70,7 +70,7 @@ func (y *serviceOfAYear) day(n int) { y.clock.set(y.began.AddDate(0, 0, n)) }
 func (y *serviceOfAYear) up() {
 	y.t.Helper()
 	now := y.clock.now()
-	p, err := y.home.Operator("ann", now)
+	p, err := y.home.OperatorParty("ann", now)
 	if err != nil {
 		y.t.Fatal(err)
 	}
@@ -119,7 +119,7 @@ func (y *serviceOfAYear) serves() error {
 	controller := y.controller.Party
 	return errors.Join(
 		talks(y.t, balancer.Client(identity.Replica), replica.Server(identity.Balancer)),
-		talks(y.t, controller.Client(identity.Balancer), balancer.Open(identity.Operator, identity.Controller, identity.Balancer)),
+		talks(y.t, controller.Client(identity.Balancer), balancer.ServerAllowingAnonymous(identity.Operator, identity.Controller, identity.Balancer)),
 		talks(y.t, balancer.Client(identity.Controller), controller.Server(identity.Balancer, identity.Controller)),
 	)
 }
@@ -136,13 +136,13 @@ func TestAYearWithoutAnOperator(t *testing.T) {
 		}
 		for _, m := range []*booted{y.balancer, y.replica} {
 			left := m.agent.Status().Expires.Sub(y.clock.now())
-			if end := y.controller.Authority.Ends().Sub(y.clock.now()); left < min(identity.AlertBefore, end-time.Hour) {
+			if end := y.controller.Authority.Expires().Sub(y.clock.now()); left < min(identity.AlertBefore, end-time.Hour) {
 				t.Errorf("on day %d: %s has %s left", day, m.Name.ID, left)
 			}
 		}
 	}
 	y.day(366)
-	if err := y.serves(); !errors.Is(err, identity.ErrStranger) {
+	if err := y.serves(); !errors.Is(err, identity.ErrUntrusted) {
 		t.Errorf("a year and a day: %v", err)
 	}
 	if err := y.tend(); err == nil {
@@ -181,7 +181,7 @@ func TestWhatARevokedControllerSignedIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	list, err := y.home.Revoke(identity.Named(all, "lb-us-0"), y.clock.now())
+	list, err := y.home.Revoke(identity.SelectCertificates(all, "lb-us-0"), y.clock.now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -199,7 +199,7 @@ func TestWhatARevokedControllerSignedIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	chain, err := thief.Certify(key.Public(), identity.Name{Service: "chat", Role: identity.Balancer, ID: "lb-us-0"}, y.clock.now(), identity.Life)
+	chain, err := thief.Certify(key.Public(), identity.Name{Service: "chat", Role: identity.Balancer, ID: "lb-us-0"}, y.clock.now(), identity.CertificateLife)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,8 +21,8 @@ type Actuator interface {
 	Apply(ctx context.Context, c Change, may func() error) (launched []string, err error)
 }
 
-// Market is an Actuator that knows the offerings of regions and their prices.
-type Market interface {
+// OfferingSource is an Actuator that knows the offerings of regions and their prices.
+type OfferingSource interface {
 	// Offers returns the last known offerings of the service's regions; regions without observed
 	// offerings are missing.
 	Offers() map[service.Region]provision.Offerings
@@ -31,8 +31,8 @@ type Market interface {
 // ErrBusy means that another process is changing the service.
 var ErrBusy = errors.New("another process is changing the service")
 
-// ActedOn lets the controller scale the service through an actuator.
-func ActedOn(a Actuator) Option { return func(o *options) { o.actuator = a } }
+// WithActuator lets the controller scale the service through an actuator.
+func WithActuator(a Actuator) Option { return func(o *options) { o.actuator = a } }
 
 // CurrentState contains the decided replicas of a service.
 type CurrentState struct {
@@ -49,9 +49,9 @@ type CurrentReplica struct {
 	Model  string // empty where only the replica itself reports it
 	Region service.Region
 	GPU    string
-	// On is the class of its machine; the zero class where it is unknown.
-	On  provision.Class
-	URL string
+	// Class is the class of its machine; the zero class where it is unknown.
+	Class provision.ReplicaClass
+	URL   string
 	// Drained replicas receive no requests because an operator drained them.
 	Drained bool
 	// Donation is nil unless the replica is donated or being removed.
@@ -60,33 +60,33 @@ type CurrentReplica struct {
 
 // Change is a change of replicas. Each field may be empty.
 type Change struct {
-	Donate  []Donating
+	Donate  []ReplicaDonation
 	Reclaim []string // donated replicas that serve again
 	Remove  []string // donated replicas that are stopped
-	Launch  []Launching
-	Replace []Replacing
+	Launch  []ReplicaLaunch
+	Replace []ReplicaReplacement
 }
 
-// Donating is a replica to donate.
-type Donating struct {
+// ReplicaDonation is a replica to donate.
+type ReplicaDonation struct {
 	ID string
 	service.Donation
 }
 
-// Launching is a number of new replicas of a model in a region.
-type Launching struct {
+// ReplicaLaunch is a number of new replicas of a model in a region.
+type ReplicaLaunch struct {
 	Model  string
 	Region service.Region
 	Count  int
-	// On is the preferred machine class; where it is unavailable, the next class of service.yaml is
+	// Class is the preferred machine class; where it is unavailable, the next class of service.yaml is
 	// used.
-	On provision.Class
+	Class provision.ReplicaClass
 }
 
-// Replacing is a replica whose machine class differs from the plan. A replacement of the planned
+// ReplicaReplacement is a replica whose machine class differs from the plan. A replacement of the planned
 // class is launched and takes over once it is ready. If that class is unavailable, the replica
 // stays.
-type Replacing struct {
-	ID string
-	On provision.Class
+type ReplicaReplacement struct {
+	ID    string
+	Class provision.ReplicaClass
 }

@@ -43,9 +43,9 @@ type storeHealth struct {
 	client func() *store.Problem
 }
 
-// AlertedBy adds the alerts of another component to those of the controller. f is called from
+// WithAlerts adds the alerts of another component to those of the controller. f is called from
 // several goroutines.
-func AlertedBy(f func() []telemetry.Alert) Option {
+func WithAlerts(f func() []telemetry.Alert) Option {
 	return func(o *options) { o.alerts = append(o.alerts, f) }
 }
 

@@ -52,7 +52,7 @@ func TestHealthReportsStoreFailures(t *testing.T) {
 		w := newWorld()
 		w.store = c.health
 		if strings.HasPrefix(name, "certificates") {
-			AlertedBy(func() []telemetry.Alert {
+			WithAlerts(func() []telemetry.Alert {
 				return []telemetry.Alert{{Severity: telemetry.SeverityWarning, Kind: telemetry.AlertCertificate, Object: "lb-us-0", Message: "it ends"}}
 			})(&w.options)
 		}

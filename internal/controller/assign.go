@@ -9,16 +9,16 @@ import (
 	"skyserve/internal/service"
 )
 
-// Fleet is the input of Assign.
-type Fleet struct {
-	Balancers []Balancer
+// AssignInput is the input of Assign.
+type AssignInput struct {
+	Balancers []BalancerHealth
 	Replicas  []service.ControlledReplica
 	// RTT is the round trip between two regions, with keys such as "us-eu" (in either order).
 	RTT map[string]time.Duration
 }
 
-// Balancer is a balancer with its health.
-type Balancer struct {
+// BalancerHealth is a balancer with its health.
+type BalancerHealth struct {
 	ID     string
 	Region service.Region
 	Alive  bool
@@ -31,9 +31,9 @@ type Balancer struct {
 // networks connect them. Among equally near balancers each replica has its own order of preference:
 // the replicas of a dead balancer are spread over its neighbours, and no replica moves
 // unnecessarily.
-func Assign(f Fleet) map[string]string {
-	home := map[string]Balancer{}
-	var alive []Balancer
+func Assign(f AssignInput) map[string]string {
+	home := map[string]BalancerHealth{}
+	var alive []BalancerHealth
 	for _, b := range f.Balancers {
 		home[b.ID] = b
 		if b.Alive {
@@ -55,8 +55,8 @@ func Assign(f Fleet) map[string]string {
 }
 
 // nearest returns the live balancer that adopts a replica.
-func (f Fleet) nearest(r service.ControlledReplica, from service.Region, alive []Balancer) string {
-	best := slices.MinFunc(alive, func(a, b Balancer) int {
+func (f AssignInput) nearest(r service.ControlledReplica, from service.Region, alive []BalancerHealth) string {
+	best := slices.MinFunc(alive, func(a, b BalancerHealth) int {
 		return cmp.Or(
 			cmp.Compare(f.distance(from, a.Region), f.distance(from, b.Region)),
 			cmp.Compare(cloudDistance(from, a.Region), cloudDistance(from, b.Region)),
@@ -71,7 +71,7 @@ func (f Fleet) nearest(r service.ControlledReplica, from service.Region, alive [
 const unknownDistance = time.Duration(1<<63 - 1)
 
 // distance returns the round trip between two regions; 0 within one.
-func (f Fleet) distance(a, b service.Region) time.Duration {
+func (f AssignInput) distance(a, b service.Region) time.Duration {
 	if a == b {
 		return 0
 	}

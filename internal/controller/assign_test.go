@@ -14,8 +14,8 @@ import (
 
 // drawFleet draws up to four regions with up to three balancers each, any of them dead, and
 // replicas whose homes are among them.
-func drawFleet(t *rapid.T) Fleet {
-	f := Fleet{RTT: map[string]time.Duration{}}
+func drawFleet(t *rapid.T) AssignInput {
+	f := AssignInput{RTT: map[string]time.Duration{}}
 	places := []string{"us", "eu", "asia", "au"}[:rapid.IntRange(1, 4).Draw(t, "regions")]
 	for i, a := range places {
 		for _, b := range places[:i] {
@@ -25,7 +25,7 @@ func drawFleet(t *rapid.T) Fleet {
 		}
 		region := service.Region("local/" + a)
 		for n := range rapid.IntRange(1, 3).Draw(t, "balancers") {
-			b := Balancer{ID: fmt.Sprintf("lb-%s-%d", a, n), Region: region, Alive: rapid.Bool().Draw(t, "alive")}
+			b := BalancerHealth{ID: fmt.Sprintf("lb-%s-%d", a, n), Region: region, Alive: rapid.Bool().Draw(t, "alive")}
 			f.Balancers = append(f.Balancers, b)
 			for r := range rapid.IntRange(0, 3).Draw(t, "replicas") {
 				f.Replicas = append(f.Replicas, service.ControlledReplica{
@@ -38,15 +38,15 @@ func drawFleet(t *rapid.T) Fleet {
 }
 
 // with returns the fleet with one balancer alive or dead.
-func (f Fleet) with(i int, alive bool) Fleet {
-	balancers := append([]Balancer{}, f.Balancers...)
+func (f AssignInput) with(i int, alive bool) AssignInput {
+	balancers := append([]BalancerHealth{}, f.Balancers...)
 	balancers[i].Alive = alive
 	f.Balancers = balancers
 	return f
 }
 
-func (f Fleet) byID() map[string]Balancer {
-	all := map[string]Balancer{}
+func (f AssignInput) byID() map[string]BalancerHealth {
+	all := map[string]BalancerHealth{}
 	for _, b := range f.Balancers {
 		all[b.ID] = b
 	}
@@ -136,9 +136,9 @@ func TestAssignIsIndependentOfOrder(t *testing.T) {
 }
 
 func TestAssignSpreadsReplicasOfDeadBalancer(t *testing.T) {
-	f := Fleet{}
+	f := AssignInput{}
 	for i := range 4 {
-		f.Balancers = append(f.Balancers, Balancer{ID: fmt.Sprint("lb-us-", i), Region: "local/us", Alive: i > 0})
+		f.Balancers = append(f.Balancers, BalancerHealth{ID: fmt.Sprint("lb-us-", i), Region: "local/us", Alive: i > 0})
 	}
 	for i := range 300 {
 		f.Replicas = append(f.Replicas, service.ControlledReplica{ReplicaConfig: service.ReplicaConfig{ID: fmt.Sprint("us-", i), Region: "local/us"}, Home: "lb-us-0"})
@@ -155,8 +155,8 @@ func TestAssignSpreadsReplicasOfDeadBalancer(t *testing.T) {
 }
 
 func TestAssignAdoptsReplicaOfUnknownHome(t *testing.T) {
-	f := Fleet{
-		Balancers: []Balancer{{ID: "lb-us-0", Region: "local/us", Alive: true}, {ID: "lb-eu-0", Region: "local/eu", Alive: true}},
+	f := AssignInput{
+		Balancers: []BalancerHealth{{ID: "lb-us-0", Region: "local/us", Alive: true}, {ID: "lb-eu-0", Region: "local/eu", Alive: true}},
 		Replicas:  []service.ControlledReplica{{ReplicaConfig: service.ReplicaConfig{ID: "us-0", Region: "local/us"}, Home: "lb-us-9"}},
 	}
 	if got := Assign(f)["us-0"]; got != "lb-us-0" {
@@ -168,8 +168,8 @@ func TestAssignAdoptsReplicaOfUnknownHome(t *testing.T) {
 func TestAssignPrefersSameCloud(t *testing.T) {
 	for n := range 20 {
 		id := fmt.Sprint("europe-west4-", n)
-		f := Fleet{
-			Balancers: []Balancer{
+		f := AssignInput{
+			Balancers: []BalancerHealth{
 				{ID: "lb-us-east-1-0", Region: "aws/us-east-1", Alive: true},
 				{ID: "lb-europe-west4-0", Region: "gcp/europe-west4"},
 				{ID: "lb-us-central1-0", Region: "gcp/us-central1", Alive: true},

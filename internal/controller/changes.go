@@ -102,9 +102,9 @@ func (m *changeBuilder) addEvent(what telemetry.ScalingAction, ids []string) {
 
 // donateOrRemove donates or removes replicas.
 func (m *changeBuilder) donateOrRemove(c plan.Scaling, t releaseTerms) {
-	ids := m.group.removalCandidates(m.group.mismatch.removable(c.GivenUp()))
+	ids := m.group.removalCandidates(m.group.mismatch.removable(c.Drained()))
 	for _, id := range ids {
-		m.change.Donate = append(m.change.Donate, Donating{id, t.newDonation(m.now)})
+		m.change.Donate = append(m.change.Donate, ReplicaDonation{id, t.newDonation(m.now)})
 	}
 	switch {
 	case len(ids) == 0:
@@ -145,7 +145,7 @@ func (s *scalingInputs) replaceMismatched(groups []replicaGroup, changed map[mod
 			continue
 		}
 		m := &changeBuilder{scalingInputs: s, group: g, strategy: s.current.Spec.Autoscale.Strategy}
-		m.reason = fmt.Sprintf("the plan requires %s instead of %s", replacements[0].On, replacements[0].ID)
+		m.reason = fmt.Sprintf("the plan requires %s instead of %s", replacements[0].Class, replacements[0].ID)
 		m.change.Replace = replacements
 		m.addEvent(telemetry.ScalingReplaced, nil)
 		out = append(out, m.scalingChange)
@@ -159,14 +159,14 @@ func (s *scalingInputs) removeExpired(groups []replicaGroup) []scalingChange {
 	var out []scalingChange
 	for _, g := range groups {
 		ended := slices.DeleteFunc(slices.Clone(g.members), func(m member) bool {
-			return m.Donation == nil || !m.Donation.Over(s.now) || !m.idle() || s.claimed[m.ID]
+			return m.Donation == nil || !m.Donation.Ended(s.now) || !m.idle() || s.claimed[m.ID]
 		})
 		if len(ended) == 0 {
 			continue
 		}
 		m := &changeBuilder{scalingInputs: s, group: g, strategy: s.current.Spec.Autoscale.Strategy}
 		m.change.Remove = idsOf(ended)
-		donated := idsOf(slices.DeleteFunc(slices.Clone(ended), func(o member) bool { return o.Donation.Leaving() }))
+		donated := idsOf(slices.DeleteFunc(slices.Clone(ended), func(o member) bool { return o.Donation.Draining() }))
 		if len(donated) > 0 { // the others had an event when they began to drain
 			m.reason = fmt.Sprintf("donated for %s and not reclaimed", s.current.Spec.Autoscale.DonateFor)
 			m.addEvent(telemetry.ScalingRemoved, donated)

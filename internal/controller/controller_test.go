@@ -303,7 +303,7 @@ func TestAttachUsesURLForBalancerRegion(t *testing.T) {
 	moved := w.without()
 	for i := range moved.Replicas {
 		if r := &moved.Replicas[i]; r.ID == "eu-0" {
-			r.URL, r.Away = "https://10.0.0.9", "https://203.0.113.9"
+			r.URL, r.RemoteURL = "https://10.0.0.9", "https://203.0.113.9"
 		}
 	}
 	w.rounds(t, 1)

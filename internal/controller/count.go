@@ -11,12 +11,12 @@ import (
 
 // CountReplicas counts a snapshot's replicas, sorted by model, region, GPU and capacity type. It
 // excludes replicas that are draining, shutting down, interrupted or failed.
-func CountReplicas(s *telemetry.Snapshot) []plan.Count {
-	index := map[plan.Count]int{}
-	out := []plan.Count{}
+func CountReplicas(s *telemetry.Snapshot) []plan.ReplicaCount {
+	index := map[plan.ReplicaCount]int{}
+	out := []plan.ReplicaCount{}
 	for _, region := range s.Regions {
 		for _, r := range region.Replicas {
-			key := plan.Count{Model: r.Model, Region: region.Name, GPU: r.GPU, Capacity: r.Capacity}
+			key := plan.ReplicaCount{Model: r.Model, Region: region.Name, GPU: r.GPU, Capacity: r.Capacity}
 			if _, ok := index[key]; !ok {
 				index[key] = len(out)
 				out = append(out, key)
@@ -30,8 +30,8 @@ func CountReplicas(s *telemetry.Snapshot) []plan.Count {
 			}
 		}
 	}
-	out = slices.DeleteFunc(out, func(c plan.Count) bool { return c.Replicas == 0 && c.Donated == 0 })
-	slices.SortFunc(out, func(a, b plan.Count) int {
+	out = slices.DeleteFunc(out, func(c plan.ReplicaCount) bool { return c.Replicas == 0 && c.Donated == 0 })
+	slices.SortFunc(out, func(a, b plan.ReplicaCount) int {
 		return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(a.Region, b.Region), cmp.Compare(a.GPU, b.GPU), cmp.Compare(a.Capacity, b.Capacity))
 	})
 	return out

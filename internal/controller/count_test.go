@@ -11,8 +11,8 @@ import (
 	"skyserve/plan"
 )
 
-func standing(us, eu int) []plan.Count {
-	return []plan.Count{
+func standing(us, eu int) []plan.ReplicaCount {
+	return []plan.ReplicaCount{
 		{Model: demandtest.Model, Region: "local/us", GPU: "L4", Replicas: us},
 		{Model: demandtest.Model, Region: "local/eu", GPU: "L4", Replicas: eu},
 	}
@@ -29,7 +29,7 @@ func TestCountReplicas(t *testing.T) {
 		}},
 		{Name: "eu", Replicas: []telemetry.ReplicaSnapshot{replica("m", service.StateNotReady, false)}},
 	}})
-	want := []plan.Count{{Model: "m", Region: "eu", GPU: "L4", Replicas: 1}, {Model: "m", Region: "us", GPU: "L4", Replicas: 2, Donated: 2}}
+	want := []plan.ReplicaCount{{Model: "m", Region: "eu", GPU: "L4", Replicas: 1}, {Model: "m", Region: "us", GPU: "L4", Replicas: 2, Donated: 2}}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Fatalf("%v, want %v", got, want)
 	}
@@ -54,7 +54,7 @@ func TestRoundTrips(t *testing.T) {
 	got := roundTrips([]*telemetry.Snapshot{
 		snapshot("aws/a", map[service.Region]float64{"aws/b": 80, "gcp/c": 120.5}), snapshot("aws/b", map[service.Region]float64{"aws/a": 75}),
 	})
-	want := map[plan.Pair]time.Duration{plan.PairOf("aws/a", "aws/b"): 75 * time.Millisecond, plan.PairOf("aws/a", "gcp/c"): 120500 * time.Microsecond}
+	want := map[plan.RegionPair]time.Duration{plan.NewRegionPair("aws/a", "aws/b"): 75 * time.Millisecond, plan.NewRegionPair("aws/a", "gcp/c"): 120500 * time.Microsecond}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("%v, want %v", got, want)
 	}

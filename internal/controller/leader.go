@@ -71,7 +71,7 @@ type Controller struct {
 
 // newController returns a controller that connects to balancers with dial.
 func newController(config service.ControllerConfig, st state, acquire func(context.Context) (lease, error), dial func(base string) admin, log *slog.Logger) *Controller {
-	c := &Controller{config: config, immutable: config.Fixed(), state: st, acquire: acquire, known: map[string]bool{}, lastErrors: map[string]string{}, log: log}
+	c := &Controller{config: config, immutable: config.Immutable(), state: st, acquire: acquire, known: map[string]bool{}, lastErrors: map[string]string{}, log: log}
 	for _, b := range config.Balancers {
 		c.balancers = append(c.balancers, &trackedBalancer{ControlledBalancer: b, admin: dial(b.Admin)})
 	}

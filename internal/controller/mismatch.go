@@ -9,12 +9,12 @@ import (
 // mismatch is the difference between the machine classes of a group's replicas and the plan. It is
 // zero where the plan has no counts or a replica's class is unknown.
 type mismatch struct {
-	missing []provision.Class // classes with fewer serving replicas than planned
-	excess  map[string]bool   // IDs of replicas whose class is not planned
+	missing []provision.ReplicaClass // classes with fewer serving replicas than planned
+	excess  map[string]bool          // IDs of replicas whose class is not planned
 }
 
 // newMismatch compares serving replicas with the planned counts by class.
-func newMismatch(counts provision.Counts, members []member) mismatch {
+func newMismatch(counts provision.ClassCounts, members []member) mismatch {
 	if counts == nil {
 		return mismatch{}
 	}
@@ -23,12 +23,12 @@ func newMismatch(counts provision.Counts, members []member) mismatch {
 		if !m.serves() {
 			continue
 		}
-		if m.On == (provision.Class{}) {
+		if m.Class == (provision.ReplicaClass{}) {
 			return mismatch{}
 		}
-		serve = append(serve, provision.Object{ID: m.ID, Offering: &provision.Offering{GPU: m.On.GPU, GPUs: m.On.GPUs, Capacity: m.On.Capacity}})
+		serve = append(serve, provision.Object{ID: m.ID, Offering: &provision.Offering{GPU: m.Class.GPU, GPUs: m.Class.GPUs, Capacity: m.Class.Capacity}})
 	}
-	matched, missing := counts.Fit(serve)
+	matched, missing := counts.Match(serve)
 	out := mismatch{missing: missing, excess: map[string]bool{}}
 	for i, o := range serve {
 		if _, fits := matched[i]; !fits {
@@ -39,18 +39,18 @@ func newMismatch(counts provision.Counts, members []member) mismatch {
 }
 
 // launches returns the launches of n new replicas, missing classes first.
-func (m mismatch) launches(g modelRegion, n int) []Launching {
-	var out []Launching
+func (m mismatch) launches(g modelRegion, n int) []ReplicaLaunch {
+	var out []ReplicaLaunch
 	for i := range n {
-		on := provision.Class{}
+		on := provision.ReplicaClass{}
 		if i < len(m.missing) {
 			on = m.missing[i]
 		}
-		if at := slices.IndexFunc(out, func(l Launching) bool { return l.On == on }); at >= 0 {
+		if at := slices.IndexFunc(out, func(l ReplicaLaunch) bool { return l.Class == on }); at >= 0 {
 			out[at].Count++
 			continue
 		}
-		out = append(out, Launching{g.model, g.region, 1, on})
+		out = append(out, ReplicaLaunch{g.model, g.region, 1, on})
 	}
 	return out
 }
@@ -67,7 +67,7 @@ func (m mismatch) removable(n int) int {
 
 // nextReplacement returns the one replica to replace by a missing class; nil where no class is missing or
 // a replica is still starting.
-func (g replicaGroup) nextReplacement() []Replacing {
+func (g replicaGroup) nextReplacement() []ReplicaReplacement {
 	if len(g.mismatch.missing) == 0 || len(g.mismatch.excess) == 0 {
 		return nil
 	}
@@ -78,7 +78,7 @@ func (g replicaGroup) nextReplacement() []Replacing {
 	}
 	for _, id := range g.removalCandidates(len(g.members)) {
 		if g.mismatch.excess[id] {
-			return []Replacing{{id, g.mismatch.missing[0]}}
+			return []ReplicaReplacement{{id, g.mismatch.missing[0]}}
 		}
 	}
 	return nil

@@ -25,7 +25,7 @@ func (y *fakeActuator) kinds() string {
 	var all []string
 	for _, r := range y.replicas {
 		if r.Donation == nil {
-			all = append(all, r.On.GPU)
+			all = append(all, r.Class.GPU)
 		}
 	}
 	slices.Sort(all)
@@ -92,7 +92,7 @@ func TestReplicasConvergeToPlannedClasses(t *testing.T) {
 func TestReplicasStayWithoutPlannedGPU(t *testing.T) {
 	testScaler(t, mixedService, func(w *scalerWorld) {
 		w.stand(3)
-		h100 := provision.Class{GPU: "H100", GPUs: 1, Capacity: service.CapacityOnDemand}
+		h100 := provision.ReplicaClass{GPU: "H100", GPUs: 1, Capacity: service.CapacityOnDemand}
 		w.actuator.set(func() { w.actuator.lacks = h100 })
 		w.wants(telemetry.TargetReplicas{GPU: "H100", GPUs: 1, Capacity: service.CapacityOnDemand, Count: 2})
 		w.pass(5*time.Minute, 0.5)

@@ -19,27 +19,27 @@ import (
 // Observed is the state of a running service as its balancers report it.
 type Observed struct {
 	Spec   *service.Spec
-	Counts []plan.Count
+	Counts []plan.ReplicaCount
 	// Points is the history, Notes its known gaps.
 	Points []telemetry.Point
 	Notes  []string
 	// RTT is the measured round trip between the balancers' regions.
-	RTT map[plan.Pair]time.Duration
+	RTT map[plan.RegionPair]time.Duration
 	// Snapshot contains every replica once, from the balancer with its newest report; Silent is the
 	// number of balancers that did not respond.
-	Snapshot *telemetry.Snapshot
-	Silent   int
+	Snapshot    *telemetry.Snapshot
+	Unreachable int
 }
 
-// ErrNoBalancerAnswers means that no balancer of a service is reachable: none is listening, or the
+// ErrNoBalancerResponds means that no balancer of a service is reachable: none is listening, or the
 // network is broken.
-var ErrNoBalancerAnswers = errors.New("no balancer responds")
+var ErrNoBalancerResponds = errors.New("no balancer responds")
 
 // Observe reads a service's service.yaml, its replicas and, if history is true, its traffic since a
 // minute, from the base URLs of its balancers' admin APIs. It reads the replicas from all
 // balancers, because each knows its own region best. Everything else comes from the first that
 // responds, except that without the store the history is collected from every balancer's memory. It
-// fails with ErrNoBalancerAnswers when none is reachable, and when their service.yaml is invalid.
+// fails with ErrNoBalancerResponds when none is reachable, and when their service.yaml is invalid.
 func Observe(ctx context.Context, admins []*telemetry.Client, sinceMinute int64, history bool) (*Observed, error) {
 	if len(admins) == 0 {
 		return nil, errors.New("observing the service: there is no balancer")
@@ -62,14 +62,14 @@ func Observe(ctx context.Context, admins []*telemetry.Client, sinceMinute int64,
 	if len(live) == 0 {
 		err := errors.Join(failures...)
 		if !slices.ContainsFunc(failures, func(err error) bool { return !isUnreachable(err) }) {
-			err = fmt.Errorf("%w: %w", ErrNoBalancerAnswers, err)
+			err = fmt.Errorf("%w: %w", ErrNoBalancerResponds, err)
 		}
 		return nil, fmt.Errorf("observing the service: %w", err)
 	}
 	if len(failures) > 0 {
 		o.Notes = append(o.Notes, fmt.Sprintf("%d of %d balancers do not respond: their replicas are counted as last reported to the others", len(failures), len(admins)))
 	}
-	o.Snapshot, o.Silent = mergeSnapshots(snapshots), len(failures)
+	o.Snapshot, o.Unreachable = mergeSnapshots(snapshots), len(failures)
 	o.Counts = CountReplicas(o.Snapshot)
 	o.RTT = roundTrips(snapshots)
 	if history {

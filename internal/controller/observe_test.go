@@ -109,7 +109,7 @@ func TestObserveDistinguishesUnreachable(t *testing.T) {
 		"none listens":        {[]string{closed, closed}, true},
 		"one answers nothing": {[]string{none, closed}, false},
 	} {
-		if _, err := Observe(t.Context(), clients(c.admins...), 0, true); errors.Is(err, ErrNoBalancerAnswers) != c.silent {
+		if _, err := Observe(t.Context(), clients(c.admins...), 0, true); errors.Is(err, ErrNoBalancerResponds) != c.silent {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}
@@ -129,7 +129,7 @@ func TestObserveUsesOwnRegionsReports(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []plan.Count{{Model: "chat-small", Region: "local/eu", GPU: "L4", Replicas: 1}, {Model: "chat-small", Region: "local/us", GPU: "L4", Replicas: 1}}
+	want := []plan.ReplicaCount{{Model: "chat-small", Region: "local/eu", GPU: "L4", Replicas: 1}, {Model: "chat-small", Region: "local/us", GPU: "L4", Replicas: 1}}
 	if !slices.Equal(o.Counts, want) {
 		t.Fatalf("%v, want %v", o.Counts, want)
 	}

@@ -49,7 +49,7 @@ type planner struct {
 	offers  func() map[service.Region]provision.Offerings // nil = unknown
 	replan  atomic.Bool                                   // review soon, because the running replicas have changed
 
-	newest       *plan.Reviewed // the newest; nil before the first, and while another controller's review is in force
+	newest       *plan.ReviewResult // the newest; nil before the first, and while another controller's review is in force
 	every        time.Duration
 	next         time.Time         // when the next review is due
 	retry        time.Duration     // the last interval after a failure to observe; 0 = no failure
@@ -66,7 +66,7 @@ type reviewResult struct {
 	at       time.Time // start
 	observed *Observed
 	minutes  int // of history
-	review   *plan.Reviewed
+	review   *plan.ReviewResult
 	err      error
 }
 
@@ -110,7 +110,7 @@ func (p *planner) historySince(now time.Time, newMinute bool) (minute int64, nee
 		return 0, false
 	case !now.Before(p.next):
 		return now.Add(-reviewLookback).Unix() / 60, true
-	case newMinute && p.newest != nil && len(p.newest.Loads) > 0:
+	case newMinute && p.newest != nil && len(p.newest.Forecasts) > 0:
 		return p.newest.Proposal.At.Add(-time.Minute).Unix() / 60, true
 	}
 	return 0, false
@@ -168,7 +168,7 @@ func (p *planner) logError(err error) {
 // startReview starts a review of an observation. Where the observation is incomplete, the last review
 // stays in force and the reason is published.
 func (p *planner) startReview(ctx context.Context, l lease, now time.Time, o observation) error {
-	silent := errors.Is(o.err, ErrNoBalancerAnswers) || o.err == nil && o.Silent > 0
+	silent := errors.Is(o.err, ErrNoBalancerResponds) || o.err == nil && o.Unreachable > 0
 	if silent && !p.allResponded && now.Before(p.termStart.Add(startGrace)) {
 		p.scheduleObserve(now)
 		return p.publishWaiting(ctx, l, now)
@@ -194,7 +194,7 @@ func (p *planner) finishReview(ctx context.Context, l lease, now time.Time, out 
 		return p.publishFailure(ctx, l, now, out.err)
 	}
 	made := out.review
-	p.newest, p.next = made, out.at.Add(plan.NextReview(p.every, out.minutes))
+	p.newest, p.next = made, out.at.Add(plan.NextReviewIn(p.every, out.minutes))
 	p.log.Info("reviewed", "status", made.Proposal.Status, "changes", made.Proposal.Changed(), "solve_ms", made.Proposal.SolveMillis)
 	summary := summaryOfReview(made)
 	summary.Strategy, summary.From, summary.Until = out.observed.Spec.Autoscale.Strategy, out.at.UTC(), p.next.UTC()
@@ -267,20 +267,20 @@ func (p *planner) checkForecasts(ctx context.Context, l lease, now time.Time, o 
 	if p.unpublished {
 		return p.publishReview(ctx, l, p.published)
 	}
-	if p.newest == nil || len(p.newest.Loads) == 0 || o.history == nil || o.from > p.newest.Proposal.At.Unix()/60 {
+	if p.newest == nil || len(p.newest.Forecasts) == 0 || o.history == nil || o.from > p.newest.Proposal.At.Unix()/60 {
 		return o.err
 	}
 	next := p.published
 	next.Forecast = append([]telemetry.LoadForecast{}, p.published.Forecast...)
 	changed := false
-	for i, d := range p.newest.Watch(o.history, now.Add(-minuteDelay)) {
-		if next.Forecast[i].Left == d.Words {
+	for i, d := range p.newest.Deviations(o.history, now.Add(-minuteDelay)) {
+		if next.Forecast[i].Deviation == d.Message {
 			continue
 		}
-		if d.Kind != forecast.NoDeparture && next.Forecast[i].Left == "" {
-			p.log.Warn("load deviates from its forecast", "model", next.Forecast[i].Model, "region", next.Forecast[i].Region, "how", d.Words)
+		if d.Kind != forecast.NoDeviation && next.Forecast[i].Deviation == "" {
+			p.log.Warn("load deviates from its forecast", "model", next.Forecast[i].Model, "region", next.Forecast[i].Region, "how", d.Message)
 		}
-		next.Forecast[i].Left, changed = d.Words, true
+		next.Forecast[i].Deviation, changed = d.Message, true
 	}
 	if !changed {
 		return nil
@@ -305,16 +305,16 @@ func emptyPlan(at time.Time) *telemetry.PlanSummary {
 }
 
 // summaryOfReview returns a review in its published form.
-func summaryOfReview(v *plan.Reviewed) telemetry.Review {
+func summaryOfReview(v *plan.ReviewResult) telemetry.Review {
 	out := telemetry.Review{Forecast: []telemetry.LoadForecast{}, Plan: emptyPlan(*v.Proposal.At), Targets: publishedTargets(v), Prices: []telemetry.Price{}}
 	for _, p := range v.Prices() {
 		out.Prices = append(out.Prices, telemetry.Price(p))
 	}
-	for i := range v.Loads {
-		out.Forecast = append(out.Forecast, forecastOf(&v.Loads[i]))
+	for i := range v.Forecasts {
+		out.Forecast = append(out.Forecast, forecastOf(&v.Forecasts[i]))
 	}
 	out.Plan.Status = string(v.Proposal.Status)
-	out.Plan.CostPerHour = telemetry.PlanCost(v.Proposal.CostPerHour)
+	out.Plan.CostPerHour = telemetry.PlanCost{Now: v.Proposal.CostPerHour.Current, Then: v.Proposal.CostPerHour.Planned}
 	out.Plan.Assumed, out.Plan.Infeasible = v.Proposal.Assumed, v.Proposal.Infeasible
 	for _, c := range v.Proposal.Changes {
 		if c.Delta != 0 {
@@ -324,8 +324,8 @@ func summaryOfReview(v *plan.Reviewed) telemetry.Review {
 	return out
 }
 
-func changeSummary(c plan.Change) telemetry.PlanChange {
-	out := telemetry.PlanChange{Model: c.Model, Region: service.Region(c.Region), GPU: c.GPU, Now: c.Now, Delta: c.Delta, Then: c.Then, Reason: c.Reason}
+func changeSummary(c plan.ReplicaChange) telemetry.PlanChange {
+	out := telemetry.PlanChange{Model: c.Model, Region: service.Region(c.Region), GPU: c.GPU, Now: c.Current, Delta: c.Delta, Then: c.Planned, Reason: c.Reason}
 	if c.Capacity != nil {
 		out.Capacity = service.CapacityType(*c.Capacity)
 	}
@@ -333,7 +333,7 @@ func changeSummary(c plan.Change) telemetry.PlanChange {
 }
 
 // forecastOf returns a forecast in its published form, in tokens per second.
-func forecastOf(l *plan.Load) telemetry.LoadForecast {
+func forecastOf(l *plan.EndpointForecast) telemetry.LoadForecast {
 	f := l.Forecast
 	return telemetry.LoadForecast{
 		Model: l.Model, Region: l.Region, Forecaster: f.Model, At: l.From(), StepSeconds: l.Step().Seconds(),
@@ -342,7 +342,7 @@ func forecastOf(l *plan.Load) telemetry.LoadForecast {
 			Mean: l.PerSecond(f.Peaks.Mean), P05: l.PerSecond(f.Peaks.P05), P50: l.PerSecond(f.Peaks.P50),
 			P90: l.PerSecond(f.Peaks.P90), P95: l.PerSecond(f.Peaks.P95), P99: l.PerSecond(f.Peaks.P99),
 		},
-		Left: l.Left.Words,
+		Deviation: l.Deviation.Message,
 	}
 }
 
@@ -352,7 +352,7 @@ func MachinePrices(offers map[service.Region]provision.Offerings) []plan.Machine
 	for _, region := range slices.Sorted(maps.Keys(offers)) {
 		for _, o := range offers[region] {
 			if o.PricePerHour > 0 {
-				out = append(out, plan.MachinePrice{Region: region, GPU: o.GPU, GPUs: o.GPUs, Capacity: o.Capacity, USDPerHour: o.PricePerHour, From: o.PriceFrom})
+				out = append(out, plan.MachinePrice{Region: region, GPU: o.GPU, GPUs: o.GPUs, Capacity: o.Capacity, USDPerHour: o.PricePerHour, Source: o.PriceSource})
 			}
 		}
 	}

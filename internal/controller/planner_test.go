@@ -63,7 +63,7 @@ func (w *plannerWorld) observeBalancers(_ context.Context, since int64, history 
 	if history {
 		w.histories++
 	}
-	o := &Observed{Silent: w.silent, Spec: w.observed, Counts: []plan.Count{{Model: "m", Region: "local/us", GPU: "L4", Replicas: 1}}}
+	o := &Observed{Unreachable: w.silent, Spec: w.observed, Counts: []plan.ReplicaCount{{Model: "m", Region: "local/us", GPU: "L4", Replicas: 1}}}
 	for _, p := range w.counted {
 		if history && p.Minute >= since {
 			o.Points = append(o.Points, p)
@@ -140,7 +140,7 @@ func TestFirstReviewWaitsForHistory(t *testing.T) {
 		if len(r.Forecast) != 1 || len(r.Forecast[0].MeanTPS) != 12 || r.Forecast[0].StepSeconds != 300 {
 			t.Fatalf("got %+v", r.Forecast)
 		}
-		if f := r.Forecast[0]; f.MeanTPS[0] < 2400 || f.MeanTPS[0] > 2600 || f.Peak.Mean < 2400 || f.Left != "" || f.Forecaster == "" {
+		if f := r.Forecast[0]; f.MeanTPS[0] < 2400 || f.MeanTPS[0] > 2600 || f.Peak.Mean < 2400 || f.Deviation != "" || f.Forecaster == "" {
 			t.Errorf("got %+v", f)
 		}
 	})
@@ -176,13 +176,13 @@ func TestDeviationFromForecastIsPublished(t *testing.T) {
 		w.trigger()
 		w.pass(5 * time.Minute)
 		before := w.published()
-		if left := before.Forecast[0].Left; left != "" {
+		if left := before.Forecast[0].Deviation; left != "" {
 			t.Fatalf("a steady load deviates: %q", left)
 		}
 		w.set(func() { w.perMin = 600_000 })
 		w.pass(25 * time.Minute)
 		r := w.published()
-		if left := r.Forecast[0].Left; !strings.Contains(left, "times the forecast") || !strings.Contains(left, "burst") {
+		if left := r.Forecast[0].Deviation; !strings.Contains(left, "times the forecast") || !strings.Contains(left, "burst") {
 			t.Errorf("got %q", left)
 		}
 		if !r.Plan.At.Equal(before.Plan.At) {
@@ -246,7 +246,7 @@ func TestPlanningWaitsForStartingBalancers(t *testing.T) {
 			}
 		}, func(w *plannerWorld) {
 			w.hasHistory()
-			w.err = fmt.Errorf("%w: %w", ErrNoBalancerAnswers, syscall.ECONNREFUSED)
+			w.err = fmt.Errorf("%w: %w", ErrNoBalancerResponds, syscall.ECONNREFUSED)
 		})
 	}
 }
@@ -261,7 +261,7 @@ func TestNoPlanIsShownBeforeTraffic(t *testing.T) {
 		if line := w.line(); line != "" {
 			t.Errorf("got %q", line)
 		}
-	}, func(w *plannerWorld) { w.err = ErrNoBalancerAnswers })
+	}, func(w *plannerWorld) { w.err = ErrNoBalancerResponds })
 }
 
 // Balancers that stay unreachable no longer count as starting: the error is shown.
@@ -272,7 +272,7 @@ func TestUnreachableBalancersAreReported(t *testing.T) {
 			t.Errorf("got %q", line)
 		}
 	}, func(w *plannerWorld) {
-		w.err = fmt.Errorf("%w: %w", ErrNoBalancerAnswers, syscall.ECONNREFUSED)
+		w.err = fmt.Errorf("%w: %w", ErrNoBalancerResponds, syscall.ECONNREFUSED)
 	})
 }
 
@@ -425,7 +425,7 @@ func TestExpiredPlanHasNoTargets(t *testing.T) {
 	}
 	base := from.Add(-time.Minute)
 	got := targetsAt(r, from.Add(119*time.Minute), base)[modelRegion{"m", "local/us"}]
-	if got == nil || got.Count != 3 || got.From != time.Minute || got.Until != 61*time.Minute || got.CourseStep != 5*time.Minute || len(got.Course) != 2 {
+	if got == nil || got.Count != 3 || got.From != time.Minute || got.Until != 61*time.Minute || got.ForecastStep != 5*time.Minute || len(got.ForecastTPS) != 2 {
 		t.Errorf("got %+v", got)
 	}
 	if got := targetsAt(r, from.Add(121*time.Minute), base); len(got) != 0 {

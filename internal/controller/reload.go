@@ -24,18 +24,20 @@ type options struct {
 // Option is an option of Run.
 type Option func(*options)
 
-// Reread enables reloading: read returns the current configuration, whose list of replicas is
+// WithReload enables reloading: read returns the current configuration, whose list of replicas is
 // applied.
-func Reread(read func() (service.ControllerConfig, error)) Option {
+func WithReload(read func() (service.ControllerConfig, error)) Option {
 	return func(o *options) { o.readConfig = read }
 }
 
-// Hangups reloads the configuration on every signal of a channel, as POST /reload does; the result
+// WithReloadSignals reloads the configuration on every signal of a channel, as POST /reload does; the result
 // is logged.
-func Hangups(signals <-chan os.Signal) Option { return func(o *options) { o.reloadSignals = signals } }
+func WithReloadSignals(signals <-chan os.Signal) Option {
+	return func(o *options) { o.reloadSignals = signals }
+}
 
-// ReconciledBy lets the controller reconcile machines while it holds the lease.
-func ReconciledBy(m Machines) Option { return func(o *options) { o.machines = m } }
+// WithMachines lets the controller reconcile machines while it holds the lease.
+func WithMachines(m Machines) Option { return func(o *options) { o.machines = m } }
 
 // applyReload applies a reloaded configuration.
 func (c *Controller) applyReload() {
@@ -84,7 +86,7 @@ func (c *Controller) reload() (telemetry.Reload, error) {
 	if err != nil {
 		return done, err
 	}
-	if !reflect.DeepEqual(next.Fixed(), c.immutable) {
+	if !reflect.DeepEqual(next.Immutable(), c.immutable) {
 		done.Restart = append(done.Restart, "the configuration apart from replicas")
 		return done, nil
 	}

@@ -11,8 +11,8 @@ import (
 	"skyserve/plan"
 )
 
-// ChangedError means that the number of replicas has changed since a plan was made.
-type ChangedError struct {
+// StalePlanError means that the number of replicas has changed since a plan was made.
+type StalePlanError struct {
 	Model  string
 	Region service.Region
 	GPU    string
@@ -21,15 +21,15 @@ type ChangedError struct {
 }
 
 // Error returns a message with both counts.
-func (e *ChangedError) Error() string {
+func (e *StalePlanError) Error() string {
 	return fmt.Sprintf("replicas of %s in %s on %s: the plan was made from %d, but there are %d now", e.Model, e.Region, e.GPU, e.Planned, e.Now)
 }
 
-// Restore rebuilds the complete proposal of a summary: its changes, and unchanged rows for all
-// other replicas. counts are the current counts: it fails with *ChangedError where the plan was
+// RestoreProposal rebuilds the complete proposal of a summary: its changes, and unchanged rows for all
+// other replicas. counts are the current counts: it fails with *StalePlanError where the plan was
 // made from others, and for a summary without a plan.
-func Restore(spec *service.Spec, counts []plan.Count, s *telemetry.PlanSummary) (plan.Proposal, error) {
-	status := plan.Status(s.Status)
+func RestoreProposal(spec *service.Spec, counts []plan.ReplicaCount, s *telemetry.PlanSummary) (plan.Proposal, error) {
+	status := plan.SolveStatus(s.Status)
 	if status != plan.StatusOptimal && status != plan.StatusFeasible {
 		return plan.Proposal{}, fmt.Errorf("there is no plan for %s to apply: %s", spec.Name, cmp.Or(s.Error, strings.Join(s.Infeasible, "; "), s.Status))
 	}
@@ -37,7 +37,7 @@ func Restore(spec *service.Spec, counts []plan.Count, s *telemetry.PlanSummary) 
 	if err != nil {
 		return plan.Proposal{}, err
 	}
-	p := in.Current(counts, status)
+	p := in.CurrentProposal(counts, status)
 	existing := len(p.Changes)
 	for _, c := range s.Changes {
 		if p.Changes, err = withChange(p.Changes, existing, c); err != nil {
@@ -49,24 +49,24 @@ func Restore(spec *service.Spec, counts []plan.Count, s *telemetry.PlanSummary) 
 
 // withChange applies a change to its row among the existing rows, or appends it as a new row where
 // there are no replicas yet.
-func withChange(rows []plan.Change, existing int, c telemetry.PlanChange) ([]plan.Change, error) {
+func withChange(rows []plan.ReplicaChange, existing int, c telemetry.PlanChange) ([]plan.ReplicaChange, error) {
 	now := 0
 	for i, row := range rows[:existing] {
 		other := c.Capacity != "" && row.Capacity != nil && *row.Capacity != string(c.Capacity)
 		if row.Model != c.Model || row.Region != string(c.Region) || row.GPU != c.GPU || other {
 			continue
 		}
-		if row.Now == c.Now && row.Delta == 0 {
+		if row.Current == c.Now && row.Delta == 0 {
 			rows = slices.Clone(rows)
-			rows[i].Delta, rows[i].Then = c.Delta, c.Then
+			rows[i].Delta, rows[i].Planned = c.Delta, c.Then
 			return rows, nil
 		}
-		now += row.Now
+		now += row.Current
 	}
 	if c.Now != 0 || now != 0 {
-		return nil, &ChangedError{Model: c.Model, Region: c.Region, GPU: c.GPU, Planned: c.Now, Now: now}
+		return nil, &StalePlanError{Model: c.Model, Region: c.Region, GPU: c.GPU, Planned: c.Now, Now: now}
 	}
-	row := plan.Change{Model: c.Model, Region: string(c.Region), GPU: c.GPU, Delta: c.Delta, Then: c.Then, Reason: c.Reason}
+	row := plan.ReplicaChange{Model: c.Model, Region: string(c.Region), GPU: c.GPU, Delta: c.Delta, Planned: c.Then, Reason: c.Reason}
 	if c.Capacity != "" {
 		capacity := string(c.Capacity)
 		row.Capacity = &capacity

@@ -27,7 +27,7 @@ func TestRestoreReturnsOriginalProposal(t *testing.T) {
 		if made.Proposal.Status != plan.StatusOptimal {
 			r.Skip("no plan to carry out")
 		}
-		restored, err := Restore(spec, counts, summaryOfReview(made).Plan)
+		restored, err := RestoreProposal(spec, counts, summaryOfReview(made).Plan)
 		if err != nil {
 			r.Fatal(err)
 		}
@@ -41,8 +41,8 @@ func TestRestoreReturnsOriginalProposal(t *testing.T) {
 func counted(p plan.Proposal) []string {
 	var out []string
 	for _, c := range p.Changes {
-		if c.Now != 0 || c.Then != 0 {
-			out = append(out, fmt.Sprintf("%s %s %s %d%+d=%d", c.Model, c.Region, c.GPU, c.Now, c.Delta, c.Then))
+		if c.Current != 0 || c.Planned != 0 {
+			out = append(out, fmt.Sprintf("%s %s %s %d%+d=%d", c.Model, c.Region, c.GPU, c.Current, c.Delta, c.Planned))
 		}
 	}
 	slices.Sort(out)
@@ -53,7 +53,7 @@ func TestRestoreRejectsChangedCounts(t *testing.T) {
 	const model = demandtest.Model
 	more := telemetry.PlanChange{Model: model, Region: "local/us", GPU: "L4", Now: 1, Delta: 2, Then: 3}
 	for name, c := range map[string]struct {
-		counts  []plan.Count
+		counts  []plan.ReplicaCount
 		status  string
 		changes []telemetry.PlanChange
 		want    string
@@ -68,7 +68,7 @@ func TestRestoreRejectsChangedCounts(t *testing.T) {
 		"no plan":             {standing(1, 1), "infeasible", nil, "there is no plan for chat to apply: infeasible"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p, err := Restore(demandtest.Parse(t, demandtest.Service), c.counts, &telemetry.PlanSummary{At: demandtest.Now, Status: c.status, Changes: c.changes})
+			p, err := RestoreProposal(demandtest.Parse(t, demandtest.Service), c.counts, &telemetry.PlanSummary{At: demandtest.Now, Status: c.status, Changes: c.changes})
 			if c.want == "" {
 				if err != nil || p.Changed() != (len(c.changes) > 0) {
 					t.Errorf("got %v, %v", counted(p), err)
@@ -78,7 +78,7 @@ func TestRestoreRejectsChangedCounts(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %v, want %s", err, c.want)
 			}
-			var changed *ChangedError
+			var changed *StalePlanError
 			if errors.As(err, &changed) != (c.status == "optimal") {
 				t.Errorf("%T: a caller cannot identify the error", err)
 			}

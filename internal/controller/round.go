@@ -94,10 +94,10 @@ func (c *Controller) forEachBalancer(f func(*trackedBalancer)) {
 }
 
 // assignInput returns the input of Assign.
-func (c *Controller) assignInput() Fleet {
-	f := Fleet{Replicas: c.config.Replicas, RTT: c.config.RTT}
+func (c *Controller) assignInput() AssignInput {
+	f := AssignInput{Replicas: c.config.Replicas, RTT: c.config.RTT}
 	for _, w := range c.balancers {
-		f.Balancers = append(f.Balancers, Balancer{ID: w.ID, Region: w.Region, Alive: w.alive()})
+		f.Balancers = append(f.Balancers, BalancerHealth{ID: w.ID, Region: w.Region, Alive: w.alive()})
 	}
 	return f
 }
@@ -226,7 +226,7 @@ func (c *Controller) releaseReplica(ctx context.Context, w *trackedBalancer, r t
 	}
 	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
 	defer cancel()
-	err := w.admin.DrainWorker(ctx, r.ID, telemetry.ByController)
+	err := w.admin.DrainWorker(ctx, r.ID, telemetry.DrainedByController)
 	if errors.Is(err, telemetry.ErrNotFound) { // its model is unknown, so it has no requests
 		return c.detachReplica(ctx, w, r.ID)
 	}
@@ -249,7 +249,7 @@ func (c *Controller) missingReplicas(w *trackedBalancer) []service.ReplicaConfig
 	}
 	var replicas []service.ReplicaConfig
 	for _, r := range c.config.Replicas {
-		rc := r.For(w.Region)
+		rc := r.ForRegion(w.Region)
 		rc.Epoch = c.current.Epoch()
 		if held := has[r.ID]; c.current.Owners[r.ID] == w.ID &&
 			(held == nil || held.Epoch < rc.Epoch || held.URL != rc.URL || held.Ranks() != rc.Ranks() || held.MaxNumSeqs != rc.MaxNumSeqs) {

@@ -10,8 +10,8 @@ import (
 
 // roundTrips returns the round trips that balancers measured; of several measurements of a pair the
 // shortest is the distance between its regions.
-func roundTrips(snapshots []*telemetry.Snapshot) map[plan.Pair]time.Duration {
-	out := map[plan.Pair]time.Duration{}
+func roundTrips(snapshots []*telemetry.Snapshot) map[plan.RegionPair]time.Duration {
+	out := map[plan.RegionPair]time.Duration{}
 	for _, s := range snapshots {
 		var own service.Region
 		for _, region := range s.Regions {
@@ -26,7 +26,7 @@ func roundTrips(snapshots []*telemetry.Snapshot) map[plan.Pair]time.Duration {
 				if b.RTTMillis == nil || own == "" || region.Name == own {
 					continue
 				}
-				pair, rtt := plan.PairOf(own, region.Name), time.Duration(*b.RTTMillis*float64(time.Millisecond))
+				pair, rtt := plan.NewRegionPair(own, region.Name), time.Duration(*b.RTTMillis*float64(time.Millisecond))
 				if old, known := out[pair]; !known || rtt < old {
 					out[pair] = rtt
 				}

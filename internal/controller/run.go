@@ -89,7 +89,7 @@ func Run(ctx context.Context, config service.ControllerConfig, log *slog.Logger,
 	force := new(currentReview)
 	r := newControlLoop(admins, log)
 	r.machines, r.planner = c.options.machines, newPlanner(config, st, force, log)
-	if m, knows := c.options.actuator.(Market); knows {
+	if m, knows := c.options.actuator.(OfferingSource); knows {
 		r.planner.offers = m.Offers
 	}
 	if c.options.actuator != nil {
@@ -130,7 +130,7 @@ func (c *Controller) watchRevocations(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		if _, err := c.revoked.Look(); err != nil {
+		if _, err := c.revoked.Reload(); err != nil {
 			c.log.Debug("the revocation list is invalid; the previous one stays in effect", "file", c.revoked.Path(), "err", err)
 		}
 	}
@@ -193,7 +193,7 @@ func openStore(ctx context.Context, config service.ControllerConfig, self *ident
 			return nil, health, nil, err
 		}
 		url, closeAll = srv.URL(), srv.Close
-		health = storeHealth{dir: config.StoreDir, broken: srv.Health, free: srv.Free}
+		health = storeHealth{dir: config.StoreDir, broken: srv.Health, free: srv.FreeBytes}
 	}
 	if st, err = store.Connect(ctx, url, config.StoreToken, options...); err != nil {
 		closeAll()

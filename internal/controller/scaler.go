@@ -100,7 +100,7 @@ func (s *scaler) step(ctx context.Context, l lease, now time.Time, o observation
 		s.loads = observedLoads(o.history, now)
 	}
 	at := &scalingInputs{now: now, current: current, snapshot: o.Snapshot, loads: s.loads, targets: targetsAt(s.review.get(), now, s.termStart), review: s.review.get()}
-	if moves := s.decideChanges(at, o.Silent); len(moves) > 0 {
+	if moves := s.decideChanges(at, o.Unreachable); len(moves) > 0 {
 		err = s.applyChanges(ctx, l, moves)
 		after, failed := s.actuator.Current()
 		if failed != nil {
@@ -120,7 +120,7 @@ func (s *scaler) selectStrategy(by service.Autoscale) error {
 	var next plan.Strategy
 	if isAutomatic(by.Strategy) {
 		var err error
-		if next, err = plan.NewStrategy(by.Strategy, plan.StrategyOptions{Keep: !by.Donate, Late: by.Late}); err != nil {
+		if next, err = plan.NewStrategy(by.Strategy, plan.StrategyOptions{NoDonation: !by.Donate, MaxLateShare: by.Late}); err != nil {
 			return fmt.Errorf("scaling %s: %w", s.service, err)
 		}
 	}

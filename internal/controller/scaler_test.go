@@ -38,8 +38,8 @@ type fakeActuator struct {
 	stale    bool
 	down     map[string]bool // replicas that are not ready
 	silent   error
-	refuse   error           // of Apply
-	lacks    provision.Class // what no replica can be had on
+	refuse   error                  // of Apply
+	lacks    provision.ReplicaClass // what no replica can be had on
 	half     bool
 	orders   []Change
 	points   []telemetry.Point
@@ -68,7 +68,7 @@ func newFakeActuator(t interface {
 func (y *fakeActuator) start(model string, region service.Region) string {
 	id := fmt.Sprintf("%s-%s-%d", region.Place(), model, y.started)
 	y.started++
-	y.replicas = append(y.replicas, CurrentReplica{ID: id, Model: model, Region: region, GPU: "L4", On: provision.Class{GPU: "L4", GPUs: 1, Capacity: service.CapacityOnDemand}})
+	y.replicas = append(y.replicas, CurrentReplica{ID: id, Model: model, Region: region, GPU: "L4", Class: provision.ReplicaClass{GPU: "L4", GPUs: 1, Capacity: service.CapacityOnDemand}})
 	return id
 }
 
@@ -110,19 +110,19 @@ func (y *fakeActuator) Apply(_ context.Context, o Change, may func() error) (lau
 		}
 		for range l.Count {
 			launched = append(launched, y.start(l.Model, l.Region))
-			if l.On != (provision.Class{}) {
-				y.at(launched[len(launched)-1]).On = l.On
+			if l.Class != (provision.ReplicaClass{}) {
+				y.at(launched[len(launched)-1]).Class = l.Class
 			}
 		}
 	}
 	for _, r := range o.Replace {
-		if r.On == y.lacks {
-			err = fmt.Errorf("%s stays: no %s", r.ID, r.On)
+		if r.Class == y.lacks {
+			err = fmt.Errorf("%s stays: no %s", r.ID, r.Class)
 			continue
 		}
 		of := *y.at(r.ID)
 		id := y.start(of.Model, of.Region)
-		y.at(id).On = r.On
+		y.at(id).Class = r.Class
 		launched = append(launched, id)
 		y.replicas = slices.DeleteFunc(y.replicas, func(s CurrentReplica) bool { return s.ID == r.ID }) // its successor serves
 	}
@@ -408,7 +408,7 @@ func TestStrategyReceivesFirstTokenCounts(t *testing.T) {
 	for _, c := range []struct {
 		age  int64
 		want *plan.FirstTokens
-	}{{100, &plan.FirstTokens{All: 40, Late: 3}}, {9000, nil}} {
+	}{{100, &plan.FirstTokens{Total: 40, Late: 3}}, {9000, nil}} {
 		y.held = []telemetry.RegionSnapshot{{
 			Name: "local/us", Balancers: []telemetry.BalancerSnapshot{{State: "READY", AgeMillis: c.age}},
 			Models: []telemetry.ModelSnapshot{{Model: "m", FirstTokens: 40, Late: 3}},
@@ -418,7 +418,7 @@ func TestStrategyReceivesFirstTokenCounts(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := &scalingInputs{now: time.Now(), current: current, snapshot: seen.Snapshot}
-		if got := s.planFleet(s.groups()).Endpoints[0].Fast; !reflect.DeepEqual(got, c.want) {
+		if got := s.planFleet(s.groups()).Endpoints[0].IWFFirstTokens; !reflect.DeepEqual(got, c.want) {
 			t.Errorf("figures of %d ms ago: got %+v, want %+v", c.age, got, c.want)
 		}
 	}

@@ -58,7 +58,7 @@ func (m member) hasFreshReport() bool {
 }
 
 // isDonated reports whether a replica can be reclaimed.
-func (r CurrentReplica) isDonated() bool { return r.Donation != nil && !r.Donation.Leaving() }
+func (r CurrentReplica) isDonated() bool { return r.Donation != nil && !r.Donation.Draining() }
 
 // idle reports whether a donated replica has no outstanding requests: no balancer has it any more.
 func (m member) idle() bool { return m.report == nil || m.report.State == service.StateDonated }
@@ -97,12 +97,12 @@ func (s *scalingInputs) groups() []replicaGroup {
 
 // planFleet returns the groups in the form that a strategy uses.
 func (s *scalingInputs) planFleet(groups []replicaGroup) *plan.Fleet {
-	f := &plan.Fleet{Spare: map[string]int{}}
+	f := &plan.Fleet{FreeVMs: map[string]int{}}
 	for _, g := range groups {
 		e := plan.Endpoint{Model: g.model, Region: string(g.region), Min: g.bounds.Min, Max: g.bounds.Max, Utilisation: g.utilisation(), Target: s.targets[g.modelRegion]}
 		if m := s.modelReport(g); m != nil {
 			waiting := m.Queued + g.pendingRequests()
-			e.Waiting, e.Fast = &waiting, &plan.FirstTokens{All: m.FirstTokens, Late: m.Late}
+			e.Waiting, e.IWFFirstTokens = &waiting, &plan.FirstTokens{Total: m.FirstTokens, Late: m.Late}
 		}
 		for _, m := range g.members {
 			switch {
@@ -123,7 +123,7 @@ func (s *scalingInputs) planFleet(groups []replicaGroup) *plan.Fleet {
 			e.Observed = &load
 		}
 		if g.region.Cloud() != service.CloudStatic {
-			f.Spare[e.Region] += g.bounds.Max
+			f.FreeVMs[e.Region] += g.bounds.Max
 		}
 		f.Endpoints = append(f.Endpoints, e)
 	}

@@ -31,7 +31,7 @@ func (f *currentReview) get() *telemetry.Review {
 
 // publishedTargets returns the plan's targets for each model and region; none where it has no
 // counts.
-func publishedTargets(v *plan.Reviewed) []telemetry.Target {
+func publishedTargets(v *plan.ReviewResult) []telemetry.Target {
 	out := []telemetry.Target{}
 	for _, t := range v.Targets() {
 		p := telemetry.Target{Model: t.Model, Region: t.Region, Count: t.Count, ReplicaTPS: t.ReplicaTPS, PeakTPS: t.PeakTPS, Replicas: []telemetry.TargetReplicas{}}
@@ -45,17 +45,17 @@ func publishedTargets(v *plan.Reviewed) []telemetry.Target {
 
 // countsAt returns the planned replicas of a model in a region by machine class; nil where the
 // review has expired.
-func countsAt(r *telemetry.Review, now time.Time, at modelRegion) provision.Counts {
-	if !r.Holds(now) {
+func countsAt(r *telemetry.Review, now time.Time, at modelRegion) provision.ClassCounts {
+	if !r.Current(now) {
 		return nil
 	}
 	for _, t := range r.Targets {
 		if t.Model != at.model || t.Region != at.region || len(t.Replicas) == 0 {
 			continue
 		}
-		counts := provision.Counts{}
+		counts := provision.ClassCounts{}
 		for _, c := range t.Replicas {
-			counts[provision.Class{GPU: c.GPU, GPUs: c.GPUs, Capacity: c.Capacity}] += c.Count
+			counts[provision.ReplicaClass{GPU: c.GPU, GPUs: c.GPUs, Capacity: c.Capacity}] += c.Count
 		}
 		return counts
 	}
@@ -72,7 +72,7 @@ type modelRegion struct {
 // where the review has expired.
 func targetsAt(r *telemetry.Review, now, base time.Time) map[modelRegion]*plan.Target {
 	out := map[modelRegion]*plan.Target{}
-	if !r.Holds(now) {
+	if !r.Current(now) {
 		return out
 	}
 	for _, t := range r.Targets {
@@ -86,7 +86,7 @@ func targetsAt(r *telemetry.Review, now, base time.Time) map[modelRegion]*plan.T
 	}
 	for _, f := range r.Forecast {
 		if t := out[modelRegion{f.Model, f.Region}]; t != nil && f.StepSeconds > 0 {
-			t.Course, t.CourseStep = f.MeanTPS, time.Duration(f.StepSeconds*float64(time.Second))
+			t.ForecastTPS, t.ForecastStep = f.MeanTPS, time.Duration(f.StepSeconds*float64(time.Second))
 		}
 	}
 	return out

@@ -21,15 +21,15 @@ import (
 const (
 	// authorityLife exceeds the life of any service; a new authority means a new service.
 	authorityLife = 20 * 365 * 24 * time.Hour
-	// Life is the lifetime of a party's certificate: `up` and the controller renew it long
+	// CertificateLife is the lifetime of a party's certificate: `up` and the controller renew it long
 	// before its end, and a forgotten machine loses access.
-	Life = 90 * 24 * time.Hour
+	CertificateLife = 90 * 24 * time.Hour
 	// RenewBefore is the remaining lifetime at which it is renewed: the controller may be
 	// down for weeks without effect.
-	RenewBefore = Life * 2 / 3
+	RenewBefore = CertificateLife * 2 / 3
 	// AlertBefore is the remaining lifetime at which an alert is raised: by then the renewal
 	// has been due for two weeks.
-	AlertBefore = Life / 2
+	AlertBefore = CertificateLife / 2
 	// ControllerLife is how long a controller works without an operator: the lifetime of its
 	// certificate and of its delegated authority. They can be revoked; a year is also the
 	// lifetime in a Kubernetes control plane.
@@ -107,8 +107,8 @@ func (a *Authority) Root() *x509.Certificate { return a.chain[len(a.chain)-1] }
 // Owner returns the fingerprint of Root, which labels the service's cloud objects.
 func (a *Authority) Owner() string { return Fingerprint(a.Root()) }
 
-// Ends returns when its own certificate expires, and with it everything that it signed.
-func (a *Authority) Ends() time.Time { return a.chain[0].NotAfter }
+// Expires returns when its own certificate expires, and with it everything that it signed.
+func (a *Authority) Expires() time.Time { return a.chain[0].NotAfter }
 
 // Certify signs a certificate of n for pub with the given lifetime. The chain starts with n's
 // certificate and ends with the service's authority.

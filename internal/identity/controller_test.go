@@ -49,15 +49,15 @@ func TestControllerBundles(t *testing.T) {
 	}
 	own, issuer := hand(start)
 	name, delegated := placed(t, own, issuer)
-	if name != (Name{"chat", Controller, "lb-us-0"}) || delegated.Owner() != chat.Owner() || !delegated.Ends().Equal(start.AddDate(1, 0, 0)) {
-		t.Errorf("%v, and an authority of %s until %s", name, delegated.Owner(), delegated.Ends())
+	if name != (Name{"chat", Controller, "lb-us-0"}) || delegated.Owner() != chat.Owner() || !delegated.Expires().Equal(start.AddDate(1, 0, 0)) {
+		t.Errorf("%v, and an authority of %s until %s", name, delegated.Owner(), delegated.Expires())
 	}
 	for role, certifies := range map[Role]bool{Balancer: true, Replica: true, Controller: false, Operator: false} {
 		key, err := NewKey()
 		if err != nil {
 			t.Fatal(err)
 		}
-		chain, err := delegated.Certify(key.Public(), Name{"chat", role, "x"}, start, Life)
+		chain, err := delegated.Certify(key.Public(), Name{"chat", role, "x"}, start, CertificateLife)
 		if err == nil {
 			_, err = Verify(chain, chat.Root(), start, x509.ExtKeyUsageClientAuth)
 		}
@@ -70,8 +70,8 @@ func TestControllerBundles(t *testing.T) {
 		t.Error("it is handed something else while that is good for long enough")
 	}
 	own, issuer = hand(start.Add(quarter + time.Minute))
-	if _, delegated = placed(t, own, issuer); !delegated.Ends().Equal(start.AddDate(1, 0, 0).Add(quarter + time.Minute)) {
-		t.Errorf("renewed until %s", delegated.Ends())
+	if _, delegated = placed(t, own, issuer); !delegated.Expires().Equal(start.AddDate(1, 0, 0).Add(quarter + time.Minute)) {
+		t.Errorf("renewed until %s", delegated.Expires())
 	}
 	if err := os.WriteFile(filepath.Join(h.Dir, FileController), []byte("damaged"), 0o600); err != nil {
 		t.Fatal(err)
@@ -92,10 +92,10 @@ func TestUnrecordedCertificatesAreRecorded(t *testing.T) {
 	var before []*x509.Certificate
 	for file, certify := range map[string]func(crypto.PublicKey) ([]*x509.Certificate, error){
 		FileController: func(pub crypto.PublicKey) ([]*x509.Certificate, error) {
-			return a.Certify(pub, Name{Service: "chat", Role: Controller, ID: "lb-us-0"}, start, Life)
+			return a.Certify(pub, Name{Service: "chat", Role: Controller, ID: "lb-us-0"}, start, CertificateLife)
 		},
 		FileDelegated: func(pub crypto.PublicKey) ([]*x509.Certificate, error) {
-			return a.Delegate(pub, "lb-us-0", []Role{Balancer, Replica}, start, Life)
+			return a.Delegate(pub, "lb-us-0", []Role{Balancer, Replica}, start, CertificateLife)
 		},
 	} {
 		key, err := NewKey()
@@ -118,7 +118,7 @@ func TestUnrecordedCertificatesAreRecorded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	list, err := home.Revoke(Named(all, "lb-us-0"), start.Add(time.Hour))
+	list, err := home.Revoke(SelectCertificates(all, "lb-us-0"), start.Add(time.Hour))
 	if err != nil {
 		t.Fatal(err)
 	}

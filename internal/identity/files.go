@@ -73,10 +73,10 @@ func (h Home) Authority() (*Authority, error) {
 	return &Authority{service: service, key: key, chain: chain}, nil
 }
 
-// Operator returns the operator of this machine as a party; fs.ErrNotExist if there is none.
+// OperatorParty returns the operator of this machine as a party; fs.ErrNotExist if there is none.
 // If the authority is on this machine, a missing certificate is created under the name id,
 // and an expiring one is renewed under its own name.
-func (h Home) Operator(id string, now time.Time) (Party, error) {
+func (h Home) OperatorParty(id string, now time.Time) (Party, error) {
 	chain, key, err := h.read(fileOperator)
 	if err == nil && isFresh(chain[0], now, RenewBefore) {
 		return NewParty(chain, key), nil
@@ -114,7 +114,7 @@ func (h Home) certifyOperator(id string, old []*x509.Certificate, now time.Time)
 	if err != nil {
 		return Party{}, err
 	}
-	chain, err := a.Certify(key.Public(), n, now, Life)
+	chain, err := a.Certify(key.Public(), n, now, CertificateLife)
 	if err == nil {
 		err = h.Record(chain[0])
 	}

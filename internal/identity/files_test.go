@@ -49,24 +49,24 @@ func TestAServiceHasOneAuthority(t *testing.T) {
 
 func TestTheOperatorsCertificateIsRenewed(t *testing.T) {
 	h := Home{t.TempDir()}
-	if _, err := h.Operator("ann", start); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := h.OperatorParty("ann", start); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("of a service that is not there: %v", err)
 	}
 	if _, err := h.Create("chat", start); err != nil {
 		t.Fatal(err)
 	}
-	p, err := h.Operator("ann", start)
+	p, err := h.OperatorParty("ann", start)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n, end := leafOf(t, p); n != (Name{"chat", Operator, "ann"}) || !end.Equal(start.Add(Life)) {
+	if n, end := leafOf(t, p); n != (Name{"chat", Operator, "ann"}) || !end.Equal(start.Add(CertificateLife)) {
 		t.Errorf("%v until %s", n, end)
 	}
 	for _, tt := range []struct {
 		at   time.Duration
 		ends time.Duration
-	}{{Life - RenewBefore - time.Minute, Life}, {Life - RenewBefore + time.Minute, 2*Life - RenewBefore + time.Minute}} {
-		p, err := h.Operator("bob", start.Add(tt.at))
+	}{{CertificateLife - RenewBefore - time.Minute, CertificateLife}, {CertificateLife - RenewBefore + time.Minute, 2*CertificateLife - RenewBefore + time.Minute}} {
+		p, err := h.OperatorParty("bob", start.Add(tt.at))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -82,7 +82,7 @@ func TestAnEnrolledOperatorCannotRenewAlone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	chain, err := chat.Certify(key.Public(), Name{"chat", Operator, "bob"}, start, Life)
+	chain, err := chat.Certify(key.Public(), Name{"chat", Operator, "bob"}, start, CertificateLife)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,11 +90,11 @@ func TestAnEnrolledOperatorCannotRenewAlone(t *testing.T) {
 	if err := h.KeepOperator(chain, key); err != nil {
 		t.Fatal(err)
 	}
-	p, err := h.Operator("", start.Add(Life-time.Hour))
+	p, err := h.OperatorParty("", start.Add(CertificateLife-time.Hour))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n, end := leafOf(t, p); n.ID != "bob" || !end.Equal(start.Add(Life)) || !p.Root.Equal(chat.Root()) {
+	if n, end := leafOf(t, p); n.ID != "bob" || !end.Equal(start.Add(CertificateLife)) || !p.Root.Equal(chat.Root()) {
 		t.Errorf("%v until %s", n, end)
 	}
 	if _, err := h.Create("chat", start); err == nil || !strings.Contains(err.Error(), "enrolled") {
@@ -115,7 +115,7 @@ func TestDelegatedAuthoritiesAreKept(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	chain, err := chat.Delegate(key.Public(), "controller", []Role{Replica, Balancer}, start, Life)
+	chain, err := chat.Delegate(key.Public(), "controller", []Role{Replica, Balancer}, start, CertificateLife)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -213,7 +213,7 @@ func TestCertificateNotYetValidIsRenewed(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, now := range []time.Time{start.AddDate(15, 0, 0), start.Add(time.Hour)} {
-		p, err := h.Operator("ann", now)
+		p, err := h.OperatorParty("ann", now)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -85,12 +85,12 @@ func (i Invite) Accept(a *Authority, csr, proof []byte, now time.Time) ([]*x509.
 	if err != nil {
 		return nil, fmt.Errorf("reading the certificate request: %w", err)
 	}
-	return a.Certify(req.PublicKey, Name{Service: a.service, Role: Operator, ID: req.Subject.CommonName}, now, Life)
+	return a.Certify(req.PublicKey, Name{Service: a.service, Role: Operator, ID: req.Subject.CommonName}, now, CertificateLife)
 }
 
-// Accepted verifies the response to a request for key: an operator's chain, signed by the
+// VerifyChain verifies the response to a request for key: an operator's chain, signed by the
 // authority of the invitation.
-func (i Invite) Accepted(chain []*x509.Certificate, key crypto.Signer, now time.Time) (Name, error) {
+func (i Invite) VerifyChain(chain []*x509.Certificate, key crypto.Signer, now time.Time) (Name, error) {
 	root, err := RootOf(chain, i.Owner())
 	if err != nil {
 		return Name{}, err
@@ -102,7 +102,7 @@ func (i Invite) Accepted(chain []*x509.Certificate, key crypto.Signer, now time.
 	case n.Role != Operator:
 		return Name{}, fmt.Errorf("%w: want an operator's certificate, got that of %s", ErrRole, n)
 	case !sameKey(chain[0].PublicKey, key.Public()) || !chain[len(chain)-1].Equal(root):
-		return Name{}, fmt.Errorf("%w: the certificate is for another key", ErrStranger)
+		return Name{}, fmt.Errorf("%w: the certificate is for another key", ErrUntrusted)
 	}
 	return n, nil
 }

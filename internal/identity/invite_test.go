@@ -25,7 +25,7 @@ func TestAnInvitedOperatorIsCertified(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n, err := invited.Accepted(chain, key, start); err != nil || n != (Name{"chat", Operator, "bob@laptop"}) {
+	if n, err := invited.VerifyChain(chain, key, start); err != nil || n != (Name{"chat", Operator, "bob@laptop"}) {
 		t.Errorf("%v (%v)", n, err)
 	}
 
@@ -45,25 +45,25 @@ func TestAnInvitedOperatorIsCertified(t *testing.T) {
 		}
 	}
 	strangers := authority(t, "chat")
-	posed, err := strangers.Certify(key.Public(), Name{"chat", Operator, "bob@laptop"}, start, Life)
+	posed, err := strangers.Certify(key.Public(), Name{"chat", Operator, "bob@laptop"}, start, CertificateLife)
 	if err != nil {
 		t.Fatal(err)
 	}
-	mine, err := chat.Certify(own.Public(), Name{"chat", Operator, "bob@laptop"}, start, Life)
+	mine, err := chat.Certify(own.Public(), Name{"chat", Operator, "bob@laptop"}, start, CertificateLife)
 	if err != nil {
 		t.Fatal(err)
 	}
-	replica, err := chat.Certify(key.Public(), Name{"chat", Replica, "us-0"}, start, Life)
+	replica, err := chat.Certify(key.Public(), Name{"chat", Replica, "us-0"}, start, CertificateLife)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := invited.Accepted(posed, key, start); !errors.Is(err, ErrStranger) {
+	if _, err := invited.VerifyChain(posed, key, start); !errors.Is(err, ErrUntrusted) {
 		t.Errorf("another authority's answer: %v", err)
 	}
-	if _, err := invited.Accepted(mine, key, start); !errors.Is(err, ErrStranger) {
+	if _, err := invited.VerifyChain(mine, key, start); !errors.Is(err, ErrUntrusted) {
 		t.Errorf("an answer for another key: %v", err)
 	}
-	if _, err := invited.Accepted(replica, key, start); !errors.Is(err, ErrRole) {
+	if _, err := invited.VerifyChain(replica, key, start); !errors.Is(err, ErrRole) {
 		t.Errorf("an answer for another role: %v", err)
 	}
 	if other.Mailbox() == inviting.Mailbox() || strings.Contains(inviting.Text(), inviting.Mailbox()) {

@@ -81,10 +81,10 @@ func (h Home) trimRecords(certs []*x509.Certificate) ([]*x509.Certificate, error
 // minDigits is the minimum length of a fingerprint prefix that selects a certificate.
 const minDigits = 8
 
-// Named returns the certificates selected by a name, or by the first eight or more characters
+// SelectCertificates returns the certificates selected by a name, or by the first eight or more characters
 // of a fingerprint. A certificate of a controller or of its delegated authority selects all
 // certificates of that controller, since whoever has one of the keys has all of them.
-func Named(certs []*x509.Certificate, who string) []*x509.Certificate {
+func SelectCertificates(certs []*x509.Certificate, who string) []*x509.Certificate {
 	controllers := map[string]bool{}
 	for _, c := range certs {
 		if n, err := NameOf(c); err == nil && n.Role != Operator && means(who, c, n) {

@@ -53,14 +53,14 @@ func (e *PinError) Error() string {
 func (e *PinError) Is(target error) bool { return target == ErrPin }
 
 // RootOf returns the authority with this fingerprint from a presented chain, for clients that
-// know only the fingerprint of a service. Its error is ErrStranger.
+// know only the fingerprint of a service. Its error is ErrUntrusted.
 func RootOf(chain []*x509.Certificate, owner string) (*x509.Certificate, error) {
 	for _, c := range chain {
 		if c.IsCA && Fingerprint(c) == owner {
 			return c, nil
 		}
 	}
-	return nil, fmt.Errorf("%w: no authority with the fingerprint %s was presented", ErrStranger, owner)
+	return nil, fmt.Errorf("%w: no authority with the fingerprint %s was presented", ErrUntrusted, owner)
 }
 
 // ToOwner returns the TLS config for connecting to parties of these roles of the service

@@ -68,7 +68,7 @@ func (r Revoked) Text() []byte {
 }
 
 // ParseRevoked parses a Text that root signed; an empty text is the list before the first.
-// Errors include ErrStranger.
+// Errors include ErrUntrusted.
 func ParseRevoked(text []byte, root *x509.Certificate) (Revoked, error) {
 	if len(text) == 0 {
 		return Revoked{}, nil
@@ -82,7 +82,7 @@ func ParseRevoked(text []byte, root *x509.Certificate) (Revoked, error) {
 	case err != nil:
 		return Revoked{}, fmt.Errorf("reading the list of revoked certificates: %w", err)
 	case list.CheckSignatureFrom(root) != nil:
-		return Revoked{}, fmt.Errorf("%w: the list of revoked certificates is not signed by the service's authority", ErrStranger)
+		return Revoked{}, fmt.Errorf("%w: the list of revoked certificates is not signed by the service's authority", ErrUntrusted)
 	case list.Number == nil || list.Number.Sign() <= 0 || !list.Number.IsInt64():
 		return Revoked{}, fmt.Errorf("reading the list of revoked certificates: want a number above 0, got %v", list.Number)
 	}
@@ -110,7 +110,7 @@ type RevokedFile struct {
 func OpenRevoked(path string, root *x509.Certificate) (*RevokedFile, error) {
 	f := &RevokedFile{path: path, root: root}
 	f.list.Store(&Revoked{})
-	_, err := f.Look()
+	_, err := f.Reload()
 	return f, err
 }
 
@@ -123,8 +123,8 @@ func (f *RevokedFile) List() Revoked { return *f.list.Load() }
 // Has reports whether a certificate is on the current list.
 func (f *RevokedFile) Has(c *x509.Certificate) bool { return f.list.Load().Has(c) }
 
-// Look reloads the file; an invalid or older list changes nothing.
-func (f *RevokedFile) Look() (changed bool, err error) {
+// Reload reloads the file; an invalid or older list changes nothing.
+func (f *RevokedFile) Reload() (changed bool, err error) {
 	if f.path == "" {
 		return false, nil
 	}

@@ -25,7 +25,7 @@ func operators(t *testing.T, ids ...string) (Home, *Authority, []*x509.Certifica
 		if err != nil {
 			t.Fatal(err)
 		}
-		chain, err := a.Certify(key.Public(), Name{"chat", Operator, id}, start, Life)
+		chain, err := a.Certify(key.Public(), Name{"chat", Operator, id}, start, CertificateLife)
 		if err == nil {
 			err = h.Record(chain[0])
 		}
@@ -56,7 +56,7 @@ func TestLists(t *testing.T) {
 	if again := revoke(t, h, start.Add(time.Hour), certs[0]); again.Number() != 1 {
 		t.Errorf("revoking one twice makes list %d", again.Number())
 	}
-	second := revoke(t, h, start.Add(Life/2), certs[1])
+	second := revoke(t, h, start.Add(CertificateLife/2), certs[1])
 	read, err := ParseRevoked(second.Text(), a.Root())
 	if err != nil || read.Number() != 2 || !read.Has(certs[0]) || !read.Has(certs[1]) || read.Has(certs[2]) || read.Len() != 2 {
 		t.Errorf("the second: %+v, %v", read, err)
@@ -81,10 +81,10 @@ func TestClockYearsAheadKeepsRevocations(t *testing.T) {
 	revoke(t, h, start, certs[0])
 	wrong := start.Add(20 * 365 * 24 * time.Hour)
 	all, err := h.Recorded()
-	if err != nil || len(Named(all, "bob")) != 1 {
+	if err != nil || len(SelectCertificates(all, "bob")) != 1 {
 		t.Fatalf("%d are recorded, %v", len(all), err)
 	}
-	second := revoke(t, h, wrong, Named(all, "bob")...)
+	second := revoke(t, h, wrong, SelectCertificates(all, "bob")...)
 	if !second.Has(certs[0]) || !second.Has(certs[1]) {
 		t.Errorf("%d are on the list, want both", second.Len())
 	}
@@ -123,7 +123,7 @@ func TestRevokedAuthorityRevokesItsCertificates(t *testing.T) {
 	}
 	_, delegated := placed(t, own, issuer)
 	all, err := h.Recorded()
-	if err != nil || len(Named(all, "lb-us-0")) != 2 {
+	if err != nil || len(SelectCertificates(all, "lb-us-0")) != 2 {
 		t.Fatalf("%d are recorded, %v", len(all), err)
 	}
 	certified := func(by *Authority) tls.ConnectionState {
@@ -131,14 +131,14 @@ func TestRevokedAuthorityRevokesItsCertificates(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		chain, err := by.Certify(key.Public(), Name{"chat", Balancer, "lb-us-0"}, start, Life)
+		chain, err := by.Certify(key.Public(), Name{"chat", Balancer, "lb-us-0"}, start, CertificateLife)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return tls.ConnectionState{PeerCertificates: chain}
 	}
 	byDelegated, byRoot := certified(delegated), certified(a)
-	list := revoke(t, h, start, Named(all, "lb-us-0")...)
+	list := revoke(t, h, start, SelectCertificates(all, "lb-us-0")...)
 	p := Party{Root: a.Root(), Now: func() time.Time { return start }, Revoked: list.Has}
 	for name, config := range map[string]*tls.Config{"server": p.Server(Balancer), "client": p.Client(Balancer)} {
 		if err := config.VerifyConnection(byDelegated); !errors.Is(err, ErrRevoked) {
@@ -169,7 +169,7 @@ func TestListsOfOtherAuthoritiesAreRejected(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	chain, err := a.Delegate(key.Public(), "c", []Role{Balancer, Replica}, start, Life)
+	chain, err := a.Delegate(key.Public(), "c", []Role{Balancer, Replica}, start, CertificateLife)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,14 +191,14 @@ func TestListsOfOtherAuthoritiesAreRejected(t *testing.T) {
 			t.Errorf("%s: taken as list %d", name, list.Number())
 		}
 	}
-	if _, err := ParseRevoked(foreign.Text(), a.Root()); !errors.Is(err, ErrStranger) {
+	if _, err := ParseRevoked(foreign.Text(), a.Root()); !errors.Is(err, ErrUntrusted) {
 		t.Errorf("another service's: %v", err)
 	}
 }
 
 func TestOperatorsAreRecorded(t *testing.T) {
 	h, _, certs := operators(t, "bob", "ann", "bob")
-	self, err := h.Operator("ann", start)
+	self, err := h.OperatorParty("ann", start)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -211,7 +211,7 @@ func TestOperatorsAreRecorded(t *testing.T) {
 		t.Fatalf("%d are recorded, %v", len(all), err)
 	}
 	for who, want := range map[string]int{"bob": 2, "ann": 2, "an": 0, "": 0, Fingerprint(certs[0]): 1, Fingerprint(certs[0])[:8]: 1, Fingerprint(certs[0])[:7]: 0, Fingerprint(own.Leaf): 1} {
-		if got := Named(all, who); len(got) != want {
+		if got := SelectCertificates(all, who); len(got) != want {
 			t.Errorf("%q names %d of them, want %d", who, len(got), want)
 		}
 	}
@@ -228,7 +228,7 @@ func TestRevokedPartiesAreRefused(t *testing.T) {
 	p := Party{Root: a.Root(), Now: func() time.Time { return start }, Revoked: list.Has}
 	for i, c := range certs {
 		s := tls.ConnectionState{PeerCertificates: []*x509.Certificate{c, a.Root()}}
-		for _, config := range []*tls.Config{p.Server(Operator), p.Open(Operator)} {
+		for _, config := range []*tls.Config{p.Server(Operator), p.ServerAllowingAnonymous(Operator)} {
 			if err := config.VerifyConnection(s); errors.Is(err, ErrRevoked) != (i == 0) || (err == nil) != (i == 1) {
 				t.Errorf("%s: %v", c.Subject.CommonName, err)
 			}
@@ -244,7 +244,7 @@ func TestRevokingControllerRevokesAllItsCertificates(t *testing.T) {
 	if _, err := home.Create("chat", now); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := home.Operator("lb-us-0", now); err != nil { // somebody who goes by the same name
+	if _, err := home.OperatorParty("lb-us-0", now); err != nil { // somebody who goes by the same name
 		t.Fatal(err)
 	}
 	for _, at := range []time.Time{now, now.Add(ControllerLife / 2)} { // handed over twice
@@ -269,7 +269,7 @@ func TestRevokingControllerRevokesAllItsCertificates(t *testing.T) {
 			continue
 		}
 		clear(roles)
-		for _, taken := range Named(all, Fingerprint(c)) {
+		for _, taken := range SelectCertificates(all, Fingerprint(c)) {
 			n, err := NameOf(taken)
 			if err != nil || n.ID != "lb-us-0" {
 				t.Fatalf("%v (%v) is taken out too", n, err)

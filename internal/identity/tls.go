@@ -12,9 +12,9 @@ import (
 // Errors of a handshake, to test with errors.Is. Only the verifying side gets them: the other
 // side receives only a TLS alert.
 var (
-	// ErrStranger means that the certificate is not signed by the service's authority, has
+	// ErrUntrusted means that the certificate is not signed by the service's authority, has
 	// expired, or is not valid yet.
-	ErrStranger = errors.New("not of this service")
+	ErrUntrusted = errors.New("not of this service")
 	// ErrRole means that the party has a role that is not accepted.
 	ErrRole = errors.New("not its business")
 	// ErrAnonymous means that the party presented no certificate.
@@ -43,9 +43,9 @@ func (p Party) Server(roles ...Role) *tls.Config {
 	return c
 }
 
-// Open is like Server but also accepts connections without a certificate; handlers must
+// ServerAllowingAnonymous is like Server but also accepts connections without a certificate; handlers must
 // identify the peer with Of. A certificate that is presented must be valid.
-func (p Party) Open(roles ...Role) *tls.Config {
+func (p Party) ServerAllowingAnonymous(roles ...Role) *tls.Config {
 	c := p.Server(roles...)
 	c.ClientAuth = tls.RequestClientCert
 	c.VerifyConnection = func(s tls.ConnectionState) error {
@@ -109,7 +109,7 @@ func (p Party) admit(s tls.ConnectionState, usage x509.ExtKeyUsage, roles []Role
 }
 
 // Verify returns the name in a chain that is signed by root and valid now and for usage.
-// Errors are ErrStranger and ErrAnonymous.
+// Errors are ErrUntrusted and ErrAnonymous.
 func Verify(chain []*x509.Certificate, root *x509.Certificate, now time.Time, usage x509.ExtKeyUsage) (Name, error) {
 	if len(chain) == 0 {
 		return Name{}, ErrAnonymous
@@ -121,21 +121,21 @@ func Verify(chain []*x509.Certificate, root *x509.Certificate, now time.Time, us
 	}
 	_, err := chain[0].Verify(x509.VerifyOptions{Roots: roots, Intermediates: between, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{usage}})
 	if err != nil {
-		return Name{}, fmt.Errorf("%w: %w", ErrStranger, err)
+		return Name{}, fmt.Errorf("%w: %w", ErrUntrusted, err)
 	}
 	n, err := NameOf(chain[0])
 	if err == nil && chain[0].IsCA {
 		err = errUnnamed // an authority is not a party
 	}
 	if err != nil {
-		return Name{}, fmt.Errorf("%w: %w", ErrStranger, err)
+		return Name{}, fmt.Errorf("%w: %w", ErrUntrusted, err)
 	}
 	return n, nil
 }
 
-// Of returns the peer's name on a connection that a config of a Party accepted; ErrAnonymous
+// PeerName returns the peer's name on a connection that a config of a Party accepted; ErrAnonymous
 // without a certificate. s may be nil, as for a request without TLS.
-func Of(s *tls.ConnectionState) (Name, error) {
+func PeerName(s *tls.ConnectionState) (Name, error) {
 	if s == nil || len(s.PeerCertificates) == 0 {
 		return Name{}, ErrAnonymous
 	}

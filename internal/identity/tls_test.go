@@ -30,7 +30,7 @@ func member(t *testing.T, a *Authority, role Role, id string) Party {
 	if err != nil {
 		t.Fatal(err)
 	}
-	chain, err := a.Certify(key.Public(), Name{a.Service(), role, id}, start, Life)
+	chain, err := a.Certify(key.Public(), Name{a.Service(), role, id}, start, CertificateLife)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,12 +88,12 @@ func TestRolesThatMayConnect(t *testing.T) {
 		{"a replica asks a balancer's admin API", at(member(t, chat, Replica, "us-0"), start).Client(Balancer), at(member(t, chat, Balancer, "lb-us-0"), start).Server(Operator, Controller, Balancer), nil, ErrRole},
 		{"an operator asks a replica for answers", replicasOf(member(t, chat, Operator, "ann")), at(member(t, chat, Replica, "us-0"), start).Server(Balancer), nil, ErrRole},
 		{"a replica poses as a balancer", at(member(t, chat, Balancer, "lb-eu-0"), start).Client(Balancer), at(member(t, chat, Replica, "us-0"), start).Server(Balancer), ErrRole, nil},
-		{"an operator's certificate answers", at(member(t, chat, Balancer, "lb-eu-0"), start).Client(Operator), at(member(t, chat, Operator, "ann"), start).Server(Balancer), ErrStranger, nil},
-		{"a balancer of another service asks", replicasOf(member(t, other, Balancer, "lb-us-0")), at(member(t, chat, Replica, "us-0"), start).Server(Balancer), ErrStranger, nil},
-		{"a stranger asks, whoever answers", anybody(t, replicasOf(member(t, other, Balancer, "lb-us-0"))), at(member(t, chat, Replica, "us-0"), start).Server(Balancer), nil, ErrStranger},
+		{"an operator's certificate answers", at(member(t, chat, Balancer, "lb-eu-0"), start).Client(Operator), at(member(t, chat, Operator, "ann"), start).Server(Balancer), ErrUntrusted, nil},
+		{"a balancer of another service asks", replicasOf(member(t, other, Balancer, "lb-us-0")), at(member(t, chat, Replica, "us-0"), start).Server(Balancer), ErrUntrusted, nil},
+		{"a stranger asks, whoever answers", anybody(t, replicasOf(member(t, other, Balancer, "lb-us-0"))), at(member(t, chat, Replica, "us-0"), start).Server(Balancer), nil, ErrUntrusted},
 		{"nobody in particular asks", &tls.Config{InsecureSkipVerify: true}, at(member(t, chat, Replica, "us-0"), start).Server(Balancer), nil, errAny},
-		{"the client's certificate is past", at(member(t, chat, Balancer, "lb-us-0"), start).Client(Replica), at(member(t, chat, Replica, "us-0"), start.Add(Life+time.Second)).Server(Balancer), nil, ErrStranger},
-		{"the server's certificate is past", at(member(t, chat, Balancer, "lb-us-0"), start.Add(Life+time.Second)).Client(Replica), at(member(t, chat, Replica, "us-0"), start).Server(Balancer), ErrStranger, nil},
+		{"the client's certificate is past", at(member(t, chat, Balancer, "lb-us-0"), start).Client(Replica), at(member(t, chat, Replica, "us-0"), start.Add(CertificateLife+time.Second)).Server(Balancer), nil, ErrUntrusted},
+		{"the server's certificate is past", at(member(t, chat, Balancer, "lb-us-0"), start.Add(CertificateLife+time.Second)).Client(Replica), at(member(t, chat, Replica, "us-0"), start).Server(Balancer), ErrUntrusted, nil},
 		{"the client's clock runs late by less than an hour", at(member(t, chat, Balancer, "lb-us-0"), start.Add(-59*time.Minute)).Client(Replica), at(member(t, chat, Replica, "us-0"), start).Server(Balancer), nil, nil},
 		{"the one that was meant", at(member(t, chat, Operator, "ann"), start).To(Name{"chat", Replica, "us-0"}), at(member(t, chat, Replica, "us-0"), start).Server(Operator), nil, nil},
 		{"another of its role than the one that was meant", at(member(t, chat, Operator, "ann"), start).To(Name{"chat", Replica, "us-1"}), at(member(t, chat, Replica, "us-0"), start).Server(Operator), ErrRole, nil},
@@ -109,7 +109,7 @@ func TestRolesThatMayConnect(t *testing.T) {
 				case side.want == errAny && side.got != nil:
 				case side.want != nil && !errors.Is(side.got, side.want):
 					t.Errorf("the %s: %v, want %v", side.name, side.got, side.want)
-				case side.want == nil && errors.Is(side.got, ErrStranger), side.want == nil && errors.Is(side.got, ErrRole):
+				case side.want == nil && errors.Is(side.got, ErrUntrusted), side.want == nil && errors.Is(side.got, ErrRole):
 					t.Errorf("the %s: %v", side.name, side.got)
 				case tt.atClient == nil && tt.atServ == nil && side.got != nil:
 					t.Errorf("the %s: %v", side.name, side.got)
@@ -131,19 +131,19 @@ func anybody(t *testing.T, c *tls.Config) *tls.Config {
 
 func TestOpenListenerAcceptsAnonymous(t *testing.T) {
 	chat := authority(t, "chat")
-	open := at(member(t, chat, Balancer, "lb-us-0"), start).Open(Operator)
+	open := at(member(t, chat, Balancer, "lb-us-0"), start).ServerAllowingAnonymous(Operator)
 	state, _, err := handshake(t, &tls.Config{InsecureSkipVerify: true}, open)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Of(&state); !errors.Is(err, ErrAnonymous) {
+	if _, err := PeerName(&state); !errors.Is(err, ErrAnonymous) {
 		t.Errorf("who comes without a certificate: %v", err)
 	}
-	if _, err := Of(nil); !errors.Is(err, ErrAnonymous) {
+	if _, err := PeerName(nil); !errors.Is(err, ErrAnonymous) {
 		t.Errorf("who comes without TLS: %v", err)
 	}
 	state, _, err = handshake(t, at(member(t, chat, Operator, "ann"), start).Client(Balancer), open)
-	if n, of := Of(&state); err != nil || of != nil || n != (Name{"chat", Operator, "ann"}) {
+	if n, of := PeerName(&state); err != nil || of != nil || n != (Name{"chat", Operator, "ann"}) {
 		t.Errorf("ann is %v (%v, %v)", n, err, of)
 	}
 	if _, _, err = handshake(t, at(member(t, chat, Replica, "us-0"), start).Client(Balancer), open); !errors.Is(err, ErrRole) {
@@ -159,7 +159,7 @@ func TestADelegatedAuthorityIsBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	chain, err := chat.Delegate(key.Public(), "controller", []Role{Replica}, start, Life)
+	chain, err := chat.Delegate(key.Public(), "controller", []Role{Replica}, start, CertificateLife)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,13 +181,13 @@ func TestADelegatedAuthorityIsBounded(t *testing.T) {
 			}
 		})
 	}
-	if _, err := Verify(chain, chat.Root(), start, x509.ExtKeyUsageClientAuth); !errors.Is(err, ErrStranger) {
+	if _, err := Verify(chain, chat.Root(), start, x509.ExtKeyUsageClientAuth); !errors.Is(err, ErrUntrusted) {
 		t.Errorf("the authority itself as a party: %v", err)
 	}
-	if _, err := delegated.Delegate(key.Public(), "more", []Role{Replica}, start, Life); err != nil {
+	if _, err := delegated.Delegate(key.Public(), "more", []Role{Replica}, start, CertificateLife); err != nil {
 		t.Fatal(err)
 	}
-	more, err := delegated.Delegate(key.Public(), "more", []Role{Replica}, start, Life)
+	more, err := delegated.Delegate(key.Public(), "more", []Role{Replica}, start, CertificateLife)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -199,11 +199,11 @@ func TestADelegatedAuthorityIsBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Verify(parsed(t, own), chat.Root(), start, x509.ExtKeyUsageClientAuth); !errors.Is(err, ErrStranger) {
+	if _, err := Verify(parsed(t, own), chat.Root(), start, x509.ExtKeyUsageClientAuth); !errors.Is(err, ErrUntrusted) {
 		t.Errorf("an authority that a delegated one delegated: %v", err)
 	}
 	for _, roles := range [][]Role{nil, {Operator}, {Replica, Operator}} {
-		if _, err := chat.Delegate(key.Public(), "controller", roles, start, Life); err == nil {
+		if _, err := chat.Delegate(key.Public(), "controller", roles, start, CertificateLife); err == nil {
 			t.Errorf("%v was delegated", roles)
 		}
 	}
@@ -242,7 +242,7 @@ func TestPinAcceptsOneKey(t *testing.T) {
 	if err != nil || !root.Equal(chat.Root()) {
 		t.Errorf("who asks presents the authority %v (%v)", root, err)
 	}
-	if _, err := RootOf(state.PeerCertificates, authority(t, "chat").Owner()); !errors.Is(err, ErrStranger) {
+	if _, err := RootOf(state.PeerCertificates, authority(t, "chat").Owner()); !errors.Is(err, ErrUntrusted) {
 		t.Errorf("another authority's fingerprint: %v", err)
 	}
 	_, err, _ = handshake(t, operator.Pinned("aaaa"), server)
@@ -254,11 +254,11 @@ func TestPinAcceptsOneKey(t *testing.T) {
 
 func TestOwnerFingerprintAuthenticates(t *testing.T) {
 	chat := authority(t, "chat")
-	server := at(member(t, chat, Balancer, "lb-us-0"), start).Open(Operator)
+	server := at(member(t, chat, Balancer, "lb-us-0"), start).ServerAllowingAnonymous(Operator)
 	if _, err, _ := handshake(t, ToOwner(chat.Owner(), start, Balancer), server); err != nil {
 		t.Error(err)
 	}
-	if _, err, _ := handshake(t, ToOwner(authority(t, "chat").Owner(), start, Balancer), server); !errors.Is(err, ErrStranger) {
+	if _, err, _ := handshake(t, ToOwner(authority(t, "chat").Owner(), start, Balancer), server); !errors.Is(err, ErrUntrusted) {
 		t.Errorf("another service: %v", err)
 	}
 	if _, err, _ := handshake(t, ToOwner(chat.Owner(), start, Replica), server); !errors.Is(err, ErrRole) {
@@ -288,7 +288,7 @@ func TestNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, n := range []Name{{"other", Replica, "us-0"}, {"chat", issuer, "x"}, {"chat", "root", "x"}, {"chat", Replica, "../us-0"}, {"chat", Replica, ""}} {
-		if _, err := chat.Certify(key.Public(), n, start, Life); err == nil {
+		if _, err := chat.Certify(key.Public(), n, start, CertificateLife); err == nil {
 			t.Errorf("%v was certified", n)
 		}
 	}

@@ -53,11 +53,11 @@ type BalancerConfig struct {
 	Revision string `yaml:"revision,omitempty" json:"revision,omitempty"`
 }
 
-// Reconfigured returns the configuration of a running balancer with configuration c after a reload
+// Reload returns the configuration of a running balancer with configuration c after a reload
 // of next. Only these settings change at run time: models, replicas, peers, the service's file and
 // how the balancer decides; keys from files; and the certificate files of a balancer that already
 // serves TLS. All others stay as in c.
-func (c BalancerConfig) Reconfigured(next BalancerConfig) BalancerConfig {
+func (c BalancerConfig) Reload(next BalancerConfig) BalancerConfig {
 	c.Models, c.Replicas, c.Peers = next.Models, next.Replicas, next.Peers
 	c.SpecFile, c.Revision = next.SpecFile, next.Revision
 	b, n := &c.Balancer, &next.Balancer
@@ -77,10 +77,10 @@ func (c BalancerConfig) Reconfigured(next BalancerConfig) BalancerConfig {
 	return c
 }
 
-// Fixed returns the part of a configuration that cannot change while a balancer runs: Reconfigured
+// Immutable returns the part of a configuration that cannot change while a balancer runs: Reconfigured
 // can convert between two configurations with the same Fixed.
-func (c BalancerConfig) Fixed() BalancerConfig {
-	c = c.Reconfigured(BalancerConfig{})
+func (c BalancerConfig) Immutable() BalancerConfig {
+	c = c.Reload(BalancerConfig{})
 	if c.Balancer.TLS.ofFiles() {
 		c.Balancer.TLS = &TLS{}
 	}

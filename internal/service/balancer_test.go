@@ -68,14 +68,14 @@ func TestReload(t *testing.T) {
 		}
 		to := from
 		c.to(&to)
-		if restart := !reflect.DeepEqual(from.Fixed(), to.Fixed()); restart != c.restart {
+		if restart := !reflect.DeepEqual(from.Immutable(), to.Immutable()); restart != c.restart {
 			t.Errorf("%s: asks for a restart: %v, want %v", name, restart, c.restart)
 		}
 		want := to
 		if c.restart {
 			want = from
 		}
-		if got := from.Reconfigured(to); !reflect.DeepEqual(got, want) {
+		if got := from.Reload(to); !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: got %+v, want %+v", name, got, want)
 		}
 	}

@@ -221,7 +221,7 @@ func (b *binder) checkKey(e entry, p path, ruleKey string) bool {
 // describeValues describes the values that a key accepts.
 func describeValues(ruleKey string) string {
 	if list, ok := wordsOf(ruleKey); ok {
-		return "one of " + strings.Join(list.Built, ", ")
+		return "one of " + strings.Join(list.Implemented, ", ")
 	}
 	if f := rules[ruleKey].form; f != nil {
 		return f.description

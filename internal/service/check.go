@@ -272,7 +272,7 @@ func (c *checker) checkMemory() {
 	if !c.valid(p, p.key("total"), p.key("requests"), p.key("tenant")) {
 		return
 	}
-	for _, misfit := range m.Misfits() {
+	for _, misfit := range m.Conflicts() {
 		if at := p.key(misfit.Key); c.at[at] != nil {
 			c.reportProblem(at, "%s", misfit.Problem)
 		}

@@ -34,9 +34,9 @@ type ControllerConfig struct {
 	RTT map[string]time.Duration `yaml:"rtt,omitempty" json:"rtt,omitempty"`
 }
 
-// Fixed returns the part of a configuration that cannot change while a controller runs: two
+// Immutable returns the part of a configuration that cannot change while a controller runs: two
 // configurations with the same Fixed only differ in replicas, which a reload applies.
-func (c ControllerConfig) Fixed() ControllerConfig {
+func (c ControllerConfig) Immutable() ControllerConfig {
 	c.Revision, c.Replicas = "", nil
 	return c
 }
@@ -55,15 +55,15 @@ type ControlledReplica struct {
 	ReplicaConfig `yaml:",inline"`
 	// Home is the ID of the home balancer.
 	Home string `yaml:"home" json:"home"`
-	// Away is the URL at which balancers in other regions reach the replica; empty = its URL.
-	Away string `yaml:"away,omitempty" json:"away,omitempty"`
+	// RemoteURL is the URL at which balancers in other regions reach the replica; empty = its URL.
+	RemoteURL string `yaml:"away,omitempty" json:"away,omitempty"`
 }
 
-// For returns the replica's configuration for a balancer in a region.
-func (r ControlledReplica) For(balancer Region) ReplicaConfig {
+// ForRegion returns the replica's configuration for a balancer in a region.
+func (r ControlledReplica) ForRegion(balancer Region) ReplicaConfig {
 	c := r.ReplicaConfig
-	if r.Away != "" && balancer != r.Region {
-		c.URL = r.Away
+	if r.RemoteURL != "" && balancer != r.Region {
+		c.URL = r.RemoteURL
 	}
 	return c
 }
@@ -79,14 +79,14 @@ type Donation struct {
 // String describes the period of the donation.
 func (d Donation) String() string {
 	text := "donated since " + d.Since.UTC().Format(time.RFC3339)
-	if !d.Until.IsZero() && !d.Leaving() {
+	if !d.Until.IsZero() && !d.Draining() {
 		text += ", removed at " + d.Until.UTC().Format(time.RFC3339) + " unless reclaimed"
 	}
 	return text
 }
 
-// Leaving reports whether the replica only drains before it is removed.
-func (d Donation) Leaving() bool { return !d.Until.IsZero() && !d.Until.After(d.Since) }
+// Draining reports whether the replica only drains before it is removed.
+func (d Donation) Draining() bool { return !d.Until.IsZero() && !d.Until.After(d.Since) }
 
-// Over reports whether the donation has ended and the replica is to be removed.
-func (d Donation) Over(now time.Time) bool { return !d.Until.IsZero() && !d.Until.After(now) }
+// Ended reports whether the donation has ended and the replica is to be removed.
+func (d Donation) Ended(now time.Time) bool { return !d.Until.IsZero() && !d.Until.After(now) }

@@ -172,8 +172,8 @@ func TestDefaultedKeysRejectZero(t *testing.T) {
 // A default is the first implemented value of its list.
 func TestDefaultsAreImplemented(t *testing.T) {
 	for key, want := range map[string]string{
-		"BalancerSpec.policy": BuiltPolicies()[0], "BalancerSpec.order": BuiltOrders()[0],
-		"Autoscale.strategy": BuiltStrategies()[0], "Autoscale.forecast": BuiltForecasts()[0],
+		"BalancerSpec.policy": ImplementedPolicies()[0], "BalancerSpec.order": ImplementedOrders()[0],
+		"Autoscale.strategy": ImplementedStrategies()[0], "Autoscale.forecast": ImplementedForecasters()[0],
 	} {
 		if d, ok := DefaultOf(key); !ok || d.Value != want {
 			t.Errorf("the default of %s is %q, want %q", key, d.Value, want)

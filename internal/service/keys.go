@@ -116,7 +116,7 @@ func parseKey(words []string, defaults KeyLimits) (APIKey, error) {
 func (k *APIKey) applyMaxTier() error {
 	usual, _ := ParseTier(string(k.Tier))
 	switch {
-	case !usual.Above(k.MaxTier):
+	case !usual.MoreUrgentThan(k.MaxTier):
 	case k.Tier != "":
 		return fmt.Errorf("tier: must not be above max_tier (%s), got %s", k.MaxTier, k.Tier)
 	default:

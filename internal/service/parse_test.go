@@ -313,7 +313,7 @@ func TestCheckWord(t *testing.T) {
 		{"BalancerSpec.policy", "skylib", `did you mean "skylb"?`},
 		{"BalancerSpec.tau", "anything", ""},
 	} {
-		err := CheckWord(c.key, c.word)
+		err := CheckValue(c.key, c.word)
 		if err != nil {
 			if got := err.Error(); c.want == "" || !strings.Contains(got, c.want) {
 				t.Errorf("%s %s: got %q, want %q", c.key, c.word, got, c.want)
@@ -322,8 +322,8 @@ func TestCheckWord(t *testing.T) {
 			t.Errorf("%s %s: accepted", c.key, c.word)
 		}
 	}
-	if len(ContractPolicies()) != 11 || len(ContractOrders()) != 4 {
-		t.Errorf("policies %v, orders %v", ContractPolicies(), ContractOrders())
+	if len(AllPolicies()) != 11 || len(AllOrders()) != 4 {
+		t.Errorf("policies %v, orders %v", AllPolicies(), AllOrders())
 	}
 }
 

@@ -16,8 +16,8 @@ func genSpec(t *rapid.T) *Spec {
 		Regions:  genRegions(t),
 		Balancer: genBalancer(t),
 		Autoscale: Autoscale{
-			Strategy: rapid.SampledFrom(BuiltStrategies()).Draw(t, "strategy"),
-			Forecast: rapid.SampledFrom(BuiltForecasts()).Draw(t, "forecast"),
+			Strategy: rapid.SampledFrom(ImplementedStrategies()).Draw(t, "strategy"),
+			Forecast: rapid.SampledFrom(ImplementedForecasters()).Draw(t, "forecast"),
 			Every:    genDuration(t, time.Minute, 24*time.Hour),
 			Donate:   rapid.Bool().Draw(t, "donate"),
 
@@ -129,9 +129,9 @@ func genRegions(t *rapid.T) []RegionSpec {
 func genBalancer(t *rapid.T) BalancerSpec {
 	forward := rapid.Bool().Draw(t, "forward")
 	b := BalancerSpec{
-		Policy:                rapid.SampledFrom(BuiltPolicies()).Draw(t, "policy"),
+		Policy:                rapid.SampledFrom(ImplementedPolicies()).Draw(t, "policy"),
 		Push:                  rapid.SampledFrom([]string{"pending", "blind", "outstanding:1", "outstanding:99999"}).Draw(t, "push"),
-		Order:                 rapid.SampledFrom(BuiltOrders()).Draw(t, "order"),
+		Order:                 rapid.SampledFrom(ImplementedOrders()).Draw(t, "order"),
 		Forward:               &forward,
 		Tau:                   rapid.IntRange(1, 100_000).Draw(t, "tau"),
 		TauN:                  time.Duration(rapid.IntRange(1, 86_400_000).Draw(t, "tau_n")) * time.Millisecond,

@@ -111,7 +111,7 @@ func applyRule(s *jsonschema.Schema, key string) {
 	if element == nil || element.Ref != "" {
 		return
 	}
-	for _, w := range list.Built {
+	for _, w := range list.Implemented {
 		if words {
 			element.Enum = append(element.Enum, w)
 		}
@@ -125,11 +125,11 @@ func applyRule(s *jsonschema.Schema, key string) {
 }
 
 // keyNames returns the schema of keys that a user chooses; nil = any.
-func keyNames(r rule, list WordList, words bool) *jsonschema.Schema {
+func keyNames(r rule, list ValueList, words bool) *jsonschema.Schema {
 	switch {
 	case words:
 		s := &jsonschema.Schema{}
-		for _, w := range list.Built {
+		for _, w := range list.Implemented {
 			s.Enum = append(s.Enum, w)
 		}
 		return s

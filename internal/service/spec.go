@@ -183,7 +183,7 @@ type BalancerSpec struct {
 	// the time until its deadline after which a NIW request is released in any case.
 	DeferredMemoryPercent int `yaml:"deferred_memory_percent,omitempty" json:"deferred_memory_percent,omitempty"`
 	DeferredWaitPercent   int `yaml:"deferred_wait_percent,omitempty" json:"deferred_wait_percent,omitempty"`
-	// MaxTries is the maximum number of attempts for one request. RetryPercent is the retry budget:
+	// MaxAttempts is the maximum number of attempts for one request. RetryPercent is the retry budget:
 	// the number of retries per hundred arriving requests.
 	MaxTries     int `yaml:"max_tries,omitempty" json:"max_tries,omitempty"`
 	RetryPercent int `yaml:"retry_percent,omitempty" json:"retry_percent,omitempty"`
@@ -232,11 +232,11 @@ const (
 	MinTenantMemory  = 32 * MiB
 )
 
-// Misfit is a key of Memory with the problem of its value.
-type Misfit struct{ Key, Problem string }
+// MemoryConflict is a key of Memory with the problem of its value.
+type MemoryConflict struct{ Key, Problem string }
 
-// Misfits returns the conflicts between the parts, once defaults are filled in.
-func (m Memory) Misfits() (all []Misfit) {
+// Conflicts returns the conflicts between the parts, once defaults are filled in.
+func (m Memory) Conflicts() (all []MemoryConflict) {
 	for _, part := range []struct {
 		key       string
 		size, min Size
@@ -249,9 +249,9 @@ func (m Memory) Misfits() (all []Misfit) {
 	} {
 		switch {
 		case part.size < part.min:
-			all = append(all, Misfit{part.key, fmt.Sprintf("must be at least %s", part.min)})
+			all = append(all, MemoryConflict{part.key, fmt.Sprintf("must be at least %s", part.min)})
 		case part.size > part.max:
-			all = append(all, Misfit{part.key, fmt.Sprintf("must be at most %s, which is %s", part.whole, part.max)})
+			all = append(all, MemoryConflict{part.key, fmt.Sprintf("must be at most %s, which is %s", part.whole, part.max)})
 		}
 	}
 	return all
@@ -317,8 +317,8 @@ const (
 	CALetsEncryptStaging = "letsencrypt-staging"
 )
 
-// Directory returns the URL of the authority's ACME directory.
-func (a ACME) Directory() string {
+// DirectoryURL returns the URL of the authority's ACME directory.
+func (a ACME) DirectoryURL() string {
 	switch a.CA {
 	case CALetsEncrypt, "":
 		return "https://acme-v02.api.letsencrypt.org/directory"
@@ -335,8 +335,8 @@ const (
 	ChallengeTLSALPN = "tls-alpn-01" // a handshake on port 443
 )
 
-// Obtains reports whether balancers obtain the certificate of the service's name with a challenge.
-func (s *Spec) Obtains(challenge string) bool {
+// ObtainsCertificate reports whether balancers obtain the certificate of the service's name with a challenge.
+func (s *Spec) ObtainsCertificate(challenge string) bool {
 	t := s.Balancer.TLS
 	return t != nil && t.ACME != nil && t.ACME.Challenge == challenge
 }

@@ -23,9 +23,9 @@ const (
 // Tiers lists every tier, most urgent first.
 func Tiers() []Tier { return []Tier{TierFast, TierNormal, TierDeferred} }
 
-// Above reports whether t is more urgent than another tier; an unknown tier is neither above nor
+// MoreUrgentThan reports whether t is more urgent than another tier; an unknown tier is neither above nor
 // below any.
-func (t Tier) Above(other Tier) bool {
+func (t Tier) MoreUrgentThan(other Tier) bool {
 	all := Tiers()
 	i, j := slices.Index(all, t), slices.Index(all, other)
 	return i >= 0 && i < j

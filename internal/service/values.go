@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// WordList is the list of values of one key of service.yaml. It is the only place that records
+// ValueList is the list of values of one key of service.yaml. It is the only place that records
 // which of them are implemented: a value moves from Planned to Built with the code that implements
 // it.
-type WordList struct {
+type ValueList struct {
 	// Key is the type and key of the list, as in the rules: BalancerSpec.policy.
 	Key string
-	// Built are the accepted values, the default first where there is one.
-	Built []string
+	// Implemented are the accepted values, the default first where there is one.
+	Implemented []string
 	// Planned are known values that are rejected until they are implemented.
 	Planned []string
 }
@@ -26,55 +26,55 @@ const StrategyManual = "manual"
 const StrategyAuto = "auto"
 
 // All returns every value, implemented or planned.
-func (w WordList) All() []string { return slices.Concat(w.Built, w.Planned) }
+func (w ValueList) All() []string { return slices.Concat(w.Implemented, w.Planned) }
 
 // wordLists is the table of every key with a fixed list of values.
-var wordLists = []WordList{
+var wordLists = []ValueList{
 	{
-		Key:   "BalancerSpec.policy",
-		Built: []string{"cost", "skylb", "skylb-ch", "longest-prefix", "cache-aware", "sageserve", "bf-io", "consistent-hash", "power-of-two", "least-load", "round-robin"},
+		Key:         "BalancerSpec.policy",
+		Implemented: []string{"cost", "skylb", "skylb-ch", "longest-prefix", "cache-aware", "sageserve", "bf-io", "consistent-hash", "power-of-two", "least-load", "round-robin"},
 	},
-	{Key: "BalancerSpec.order", Built: []string{"fcfs", "edf", "pf", "dpa"}},
-	{Key: "BalancerSpec.allow_parameters", Built: guardedNames()},
+	{Key: "BalancerSpec.order", Implemented: []string{"fcfs", "edf", "pf", "dpa"}},
+	{Key: "BalancerSpec.allow_parameters", Implemented: guardedNames()},
 	{
-		Key:     "Autoscale.strategy",
-		Built:   []string{StrategyManual, "reactive", "lt-i", "lt-u", "lt-ua", "auto"},
-		Planned: []string{"chiron"},
+		Key:         "Autoscale.strategy",
+		Implemented: []string{StrategyManual, "reactive", "lt-i", "lt-u", "lt-ua", "auto"},
+		Planned:     []string{"chiron"},
 	},
 	{
-		Key:   "Autoscale.forecast",
-		Built: []string{"auto", "seasonal-naive", "moving-average", "seasonal-profile", "damped-trend", "har", "tvar", "hmm", "arima"},
+		Key:         "Autoscale.forecast",
+		Implemented: []string{"auto", "seasonal-naive", "moving-average", "seasonal-profile", "damped-trend", "har", "tvar", "hmm", "arima"},
 	},
-	{Key: "Engine.kind", Built: []string{string(EngineVLLM), string(EngineSGLang), string(EngineOpenAI), string(EngineSim)}},
-	{Key: "Engine.flavor", Built: []string{string(EngineVLLM), string(EngineSGLang)}},
-	{Key: "GPU.type", Built: []string{"L4", "A100", "H100"}},
-	{Key: "RegionSpec.capacity", Built: []string{string(CapacityReserved), string(CapacitySpot), string(CapacityOnDemand)}},
-	{Key: "RegionSpec.access", Built: []string{AccessSSM}},
-	{Key: "DNS.provider", Built: []string{DNSRoute53, DNSEmbedded}},
-	{Key: "DNS.routing", Built: []string{"latency", "geo"}},
-	{Key: "ACME.challenge", Built: []string{ChallengeDNS, ChallengeHTTP, ChallengeTLSALPN}},
-	{Key: "Model.slo", Built: []string{string(TierFast), string(TierNormal), string(TierDeferred)}},
+	{Key: "Engine.kind", Implemented: []string{string(EngineVLLM), string(EngineSGLang), string(EngineOpenAI), string(EngineSim)}},
+	{Key: "Engine.flavor", Implemented: []string{string(EngineVLLM), string(EngineSGLang)}},
+	{Key: "GPU.type", Implemented: []string{"L4", "A100", "H100"}},
+	{Key: "RegionSpec.capacity", Implemented: []string{string(CapacityReserved), string(CapacitySpot), string(CapacityOnDemand)}},
+	{Key: "RegionSpec.access", Implemented: []string{AccessSSM}},
+	{Key: "DNS.provider", Implemented: []string{DNSRoute53, DNSEmbedded}},
+	{Key: "DNS.routing", Implemented: []string{"latency", "geo"}},
+	{Key: "ACME.challenge", Implemented: []string{ChallengeDNS, ChallengeHTTP, ChallengeTLSALPN}},
+	{Key: "Model.slo", Implemented: []string{string(TierFast), string(TierNormal), string(TierDeferred)}},
 }
 
-// Words returns the list of a key such as BalancerSpec.policy; ok is false where the key has no
+// ValuesOf returns the list of a key such as BalancerSpec.policy; ok is false where the key has no
 // fixed list of values.
-func Words(key string) (list WordList, ok bool) {
+func ValuesOf(key string) (list ValueList, ok bool) {
 	w, ok := wordsOf(key)
-	return WordList{Key: w.Key, Built: slices.Clone(w.Built), Planned: slices.Clone(w.Planned)}, ok
+	return ValueList{Key: w.Key, Implemented: slices.Clone(w.Implemented), Planned: slices.Clone(w.Planned)}, ok
 }
 
 // wordsOf is Words without a copy of the table.
-func wordsOf(key string) (list WordList, ok bool) {
-	i := slices.IndexFunc(wordLists, func(w WordList) bool { return w.Key == key })
+func wordsOf(key string) (list ValueList, ok bool) {
+	i := slices.IndexFunc(wordLists, func(w ValueList) bool { return w.Key == key })
 	if i < 0 {
-		return WordList{}, false
+		return ValueList{}, false
 	}
 	return wordLists[i], true
 }
 
-// CheckWord returns an error for a value that the key does not accept: unknown, or planned but not
+// CheckValue returns an error for a value that the key does not accept: unknown, or planned but not
 // implemented. It returns nil for a key without a fixed list of values.
-func CheckWord(key, word string) error {
+func CheckValue(key, word string) error {
 	list, ok := wordsOf(key)
 	if !ok {
 		return nil
@@ -86,45 +86,45 @@ func CheckWord(key, word string) error {
 }
 
 // problemOf returns the problem of a value and a suggestion.
-func (w WordList) problemOf(word string) (problem, suggestion string) {
-	if slices.Contains(w.Built, word) {
+func (w ValueList) problemOf(word string) (problem, suggestion string) {
+	if slices.Contains(w.Implemented, word) {
 		return "", ""
 	}
-	available := "available: " + strings.Join(w.Built, ", ")
+	available := "available: " + strings.Join(w.Implemented, ", ")
 	if slices.Contains(w.Planned, word) {
 		return "is not implemented in this version", available
 	}
-	if near := Nearest(word, w.Built); near != "" {
-		return "must be one of " + strings.Join(w.Built, ", "), fmt.Sprintf("did you mean %q?", near)
+	if near := Nearest(word, w.Implemented); near != "" {
+		return "must be one of " + strings.Join(w.Implemented, ", "), fmt.Sprintf("did you mean %q?", near)
 	}
 	return "unsupported value", available
 }
 
-// BuiltPolicies returns the implemented balancing policies, the default first.
-func BuiltPolicies() []string { return implementedValues("BalancerSpec.policy") }
+// ImplementedPolicies returns the implemented balancing policies, the default first.
+func ImplementedPolicies() []string { return implementedValues("BalancerSpec.policy") }
 
-// ContractPolicies returns all balancing policies, implemented or planned.
-func ContractPolicies() []string { return allValues("BalancerSpec.policy") }
+// AllPolicies returns all balancing policies, implemented or planned.
+func AllPolicies() []string { return allValues("BalancerSpec.policy") }
 
-// BuiltOrders returns the implemented queue orders, the default first.
-func BuiltOrders() []string { return implementedValues("BalancerSpec.order") }
+// ImplementedOrders returns the implemented queue orders, the default first.
+func ImplementedOrders() []string { return implementedValues("BalancerSpec.order") }
 
-// ContractOrders returns all queue orders, implemented or planned.
-func ContractOrders() []string { return allValues("BalancerSpec.order") }
+// AllOrders returns all queue orders, implemented or planned.
+func AllOrders() []string { return allValues("BalancerSpec.order") }
 
-// BuiltStrategies returns the implemented scaling strategies, the default first.
-func BuiltStrategies() []string { return implementedValues("Autoscale.strategy") }
+// ImplementedStrategies returns the implemented scaling strategies, the default first.
+func ImplementedStrategies() []string { return implementedValues("Autoscale.strategy") }
 
-// BuiltForecasts returns the implemented forecasters, the default first.
-func BuiltForecasts() []string { return implementedValues("Autoscale.forecast") }
+// ImplementedForecasters returns the implemented forecasters, the default first.
+func ImplementedForecasters() []string { return implementedValues("Autoscale.forecast") }
 
 func implementedValues(key string) []string {
-	w, _ := Words(key)
-	return w.Built
+	w, _ := ValuesOf(key)
+	return w.Implemented
 }
 
 func allValues(key string) []string {
-	w, _ := Words(key)
+	w, _ := ValuesOf(key)
 	return w.All()
 }
 

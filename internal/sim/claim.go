@@ -23,9 +23,9 @@ type Claim struct {
 	Figure Figure `json:"figure"`
 	Side   Side   `json:"side"`
 	Than   *Side  `json:"than,omitempty"`
-	// Least and Most are equal if the paper reports a single value.
-	Least float64 `json:"least"`
-	Most  float64 `json:"most"`
+	// Min and Most are equal if the paper reports a single value.
+	Min float64 `json:"least"`
+	Max float64 `json:"most"`
 }
 
 // Share reports whether the figure is a share, from 0 to 1.
@@ -68,10 +68,10 @@ func (c *Claim) Compare(side, than *Figures) *float64 {
 
 // level returns a claim about a figure of a policy.
 func level(f Figure, policy string, least, most float64) Claim {
-	return Claim{Figure: f, Side: Side{Policy: policy}, Least: least, Most: most}
+	return Claim{Figure: f, Side: Side{Policy: policy}, Min: least, Max: most}
 }
 
 // ratio returns a claim about two policies: a ratio or, for shares, a difference.
 func ratio(f Figure, policy, than string, paper float64) Claim {
-	return Claim{Figure: f, Side: Side{Policy: policy}, Than: &Side{Policy: than}, Least: paper, Most: paper}
+	return Claim{Figure: f, Side: Side{Policy: policy}, Than: &Side{Policy: than}, Min: paper, Max: paper}
 }

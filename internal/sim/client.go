@@ -127,7 +127,7 @@ const maxSpareRequests = 4096
 // recycle keeps the finished request of a row for reuse. Without faults and client timeouts no pending
 // event refers to it.
 func (w *world) recycle(f *clientRequest) {
-	quiet := len(w.scenario.Faults) == 0 && w.scenario.Patience == 0 && w.setup.Layout != Everywhere
+	quiet := len(w.scenario.Faults) == 0 && w.scenario.ClientTimeout == 0 && w.setup.Layout != Everywhere
 	if quiet && f.ended && f.client == &f.row && len(w.spare) < maxSpareRequests {
 		w.spare = append(w.spare, f)
 	}
@@ -232,8 +232,8 @@ func (w *world) issue(f *clientRequest) {
 	f.leg = leg{request: f, node: home}
 	w.tally.issued++
 	w.push(w.delay[c.region][w.location(home, c)], event{kind: evArrive, leg: &f.leg})
-	if w.scenario.Patience > 0 {
-		w.push(max(0, f.firstIssued+w.scenario.Patience-w.now), event{kind: evTimeout, request: f})
+	if w.scenario.ClientTimeout > 0 {
+		w.push(max(0, f.firstIssued+w.scenario.ClientTimeout-w.now), event{kind: evTimeout, request: f})
 	}
 }
 

@@ -117,10 +117,10 @@ func troubled(seed uint64) (*Scenario, Setup) {
 	s.Profile.KVTokens, s.MaxContext = []int{2100, 4000, 21_000}[pick(3)], 2048
 	s.Forward = pick(4) > 0
 	s.Engine = []EngineModel{FullEngine, FullEngine, LightEngine}[pick(3)]
-	s.Order = []core.Order{core.OrderFCFS, core.OrderFCFS, core.OrderEDF, core.OrderPF, core.OrderDPA}[pick(5)]
+	s.Order = []core.QueueOrder{core.OrderFCFS, core.OrderFCFS, core.OrderEDF, core.OrderPF, core.OrderDPA}[pick(5)]
 	s.Rate = []float64{0, 0, 2}[pick(3)]
 	s.MaxWait = time.Duration(1+pick(20)) * time.Second
-	s.Patience = []time.Duration{0, 0, 5 * time.Second}[pick(3)]
+	s.ClientTimeout = []time.Duration{0, 0, 5 * time.Second}[pick(3)]
 	for range 1 + pick(4) {
 		s.Faults = append(s.Faults, drawFault(r, &s))
 		if s.Validate() != nil {

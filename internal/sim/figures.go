@@ -51,8 +51,8 @@ type Result struct {
 	// Balancers and Replicas are the final states, in the order of the regions.
 	Balancers []core.Counts
 	Replicas  []engine.Load
-	// Course is the load at equidistant times, from the start.
-	Course []Moment
+	// LoadSamples is the load at equidistant times, from the start.
+	LoadSamples []LoadSample
 }
 
 // Totals counts the whole run, including the warm-up.
@@ -136,7 +136,7 @@ func (w *world) result() *Result {
 	for _, rep := range w.replicas {
 		r.Replicas = append(r.Replicas, rep.load())
 	}
-	r.Course = w.samples
+	r.LoadSamples = w.samples
 	generated, hitRate := w.engineFigures()
 	r.Figures = Figures{
 		Completed: float64(t.e2e.count), Rejected: float64(t.rejected), OutputTokensPerSecond: generated, PrefixHitRate: hitRate,

@@ -9,11 +9,11 @@ import (
 	"skyserve/internal/sim/engine"
 )
 
-// Every built-in profile round-trips through EnginesFile.
+// Every built-in profile round-trips through EnginesYAML.
 func TestEnginesFileRoundTrip(t *testing.T) {
 	for _, p := range engine.Profiles() {
 		p.Name = "own-" + p.Name
-		text := "workload: arena\nprofile: " + p.Name + "\nregions: [{name: us, replicas: 1, clients: 1}]\n" + EnginesFile([]engine.Profile{p})
+		text := "workload: arena\nprofile: " + p.Name + "\nregions: [{name: us, replicas: 1, clients: 1}]\n" + EnginesYAML([]engine.Profile{p})
 		s, err := ParseFile("x.yaml", []byte(text))
 		if err != nil {
 			t.Fatalf("%v\n%s", err, text)
@@ -21,7 +21,7 @@ func TestEnginesFileRoundTrip(t *testing.T) {
 		if !reflect.DeepEqual(s.Profile, p) {
 			t.Errorf("wrote %+v and read %+v", p, s.Profile)
 		}
-		again, err := ParseFile("x.yaml", []byte(s.File()))
+		again, err := ParseFile("x.yaml", []byte(s.YAML()))
 		if err != nil || !reflect.DeepEqual(again, s) {
 			t.Errorf("%s: the scenario's own file reads as %+v, %v", p.Name, again, err)
 		}

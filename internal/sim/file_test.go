@@ -15,9 +15,9 @@ import (
 // Built-in scenarios round-trip through File, and yield the same results.
 func TestFileRoundTrip(t *testing.T) {
 	for _, s := range Scenarios() {
-		read, err := ParseFile(s.Name+".yaml", []byte(s.File()))
+		read, err := ParseFile(s.Name+".yaml", []byte(s.YAML()))
 		if err != nil {
-			t.Fatalf("%s: %v\n%s", s.Name, err, s.File())
+			t.Fatalf("%s: %v\n%s", s.Name, err, s.YAML())
 		}
 		s.Reference, s.Claims, s.Note = nil, nil, ""
 		if !reflect.DeepEqual(read, &s) {
@@ -28,7 +28,7 @@ func TestFileRoundTrip(t *testing.T) {
 	if err := custom.Set("kv", "30000"); err != nil {
 		t.Fatal(err)
 	}
-	read, err := ParseFile("x.yaml", []byte(custom.File()))
+	read, err := ParseFile("x.yaml", []byte(custom.YAML()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +134,7 @@ bad.yaml:2:1: links: the round-trip time`},
 // Any file is parsed or rejected, and a parsed scenario is runnable.
 func FuzzParseFile(f *testing.F) {
 	for _, s := range Scenarios() {
-		f.Add([]byte(s.File()))
+		f.Add([]byte(s.YAML()))
 	}
 	f.Add([]byte("a: &x [*x]\n"))
 	f.Add([]byte("<<: {home: us}\nregions: [{}]\n"))
@@ -149,11 +149,11 @@ func FuzzParseFile(f *testing.F) {
 		if err := s.Validate(); err != nil {
 			t.Fatal(err)
 		}
-		again, err := ParseFile("f.yaml", []byte(s.File()))
+		again, err := ParseFile("f.yaml", []byte(s.YAML()))
 		if err != nil {
-			t.Fatalf("what it wrote cannot be read: %v\n%s", err, s.File())
+			t.Fatalf("what it wrote cannot be read: %v\n%s", err, s.YAML())
 		}
-		if first, second := s.File(), again.File(); first != second {
+		if first, second := s.YAML(), again.YAML(); first != second {
 			t.Fatalf("wrote\n%s\nand then\n%s", first, second)
 		}
 	})

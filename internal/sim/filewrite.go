@@ -11,8 +11,8 @@ import (
 	"skyserve/internal/sim/engine"
 )
 
-// File formats the scenario as YAML for ParseFile, without its claims, references and trace.
-func (s *Scenario) File() string {
+// YAML formats the scenario as YAML for ParseFile, without its claims, references and trace.
+func (s *Scenario) YAML() string {
 	var w writer
 	w.line("name", quote(s.Name))
 	w.line("title", quote(s.Title))
@@ -36,7 +36,7 @@ func (s *Scenario) File() string {
 	w.line("order", string(s.Order))
 	w.line("tau", strconv.Itoa(s.Tau))
 	w.line("max_wait", brief(s.MaxWait))
-	w.line("patience", brief(s.Patience)+" # client timeout; 0s = none")
+	w.line("patience", brief(s.ClientTimeout)+" # client timeout; 0s = none")
 	w.list("surges", surgeLines(s.Surges))
 	w.list("faults", faultLines(s.Faults))
 	w.names("policies", s.Policies)
@@ -121,8 +121,8 @@ func (s *Scenario) ownEngines() []engine.Profile {
 	return own
 }
 
-// EnginesFile formats profiles as the engines section of a scenario file, for ParseFile.
-func EnginesFile(profiles []engine.Profile) string {
+// EnginesYAML formats profiles as the engines section of a scenario file, for ParseFile.
+func EnginesYAML(profiles []engine.Profile) string {
 	var w writer
 	w.list("engines", engineLines(profiles))
 	return w.String()

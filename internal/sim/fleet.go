@@ -33,9 +33,9 @@ type FleetScenario struct {
 	Min, Max int
 	// Order is the queue order at a replica. With FCFS, the engine's own order, deferred requests come
 	// last; see fleetRank.
-	Order core.Order
+	Order core.QueueOrder
 	// Targets are the deadlines of the tiers, which define violations.
-	Targets core.Targets
+	Targets core.TierTargets
 	// TauN and TauP are those of core.Config, for DPA.
 	TauN, TauP time.Duration
 	Starts     StartTimes
@@ -45,8 +45,8 @@ type FleetScenario struct {
 	// Demand is the load; the run starts at its time From and lasts Duration.
 	Demand         *Demand
 	From, Duration time.Duration
-	// CoursePeriod is the interval between two Moments of the time series; 0 = none.
-	CoursePeriod time.Duration
+	// SampleInterval is the interval between two Moments of the time series; 0 = none.
+	SampleInterval time.Duration
 }
 
 // FleetModel is a model of a FleetScenario.
@@ -64,10 +64,10 @@ type FleetModel struct {
 // StartTimes are the times from a scaling request until the replica serves (SageServe section 7.1).
 type StartTimes struct {
 	// Reclaim is the median time to reclaim a donated VM with the right weights, log-normal with
-	// ReclaimSigma and at most ReclaimMost.
+	// ReclaimSigma and at most ReclaimMax.
 	Reclaim      time.Duration
 	ReclaimSigma float64
-	ReclaimMost  time.Duration
+	ReclaimMax   time.Duration
 	// Redeploy is the time to load another model's weights, Fetch the time if they come from another
 	// region's storage.
 	Redeploy, Fetch time.Duration
@@ -79,7 +79,7 @@ type StartTimes struct {
 // For a new VM the paper reports minutes: three are assumed.
 func SageStarts() StartTimes {
 	return StartTimes{
-		Reclaim: time.Minute, ReclaimSigma: 0.6, ReclaimMost: 5 * time.Minute,
+		Reclaim: time.Minute, ReclaimSigma: 0.6, ReclaimMax: 5 * time.Minute,
 		Redeploy: 10 * time.Minute, Fetch: 2 * time.Hour, Launch: 3 * time.Minute,
 	}
 }
@@ -90,7 +90,7 @@ type FleetSetup struct {
 	Deferred core.DeferredRule // for a scenario without silos
 	Seed     uint64
 	// Watch, if set, receives every change of a VM.
-	Watch func(VMChange)
+	OnVMChange func(VMChange)
 }
 
 // Scaler decides the number of replicas. It is called every Period, with times since the start of the
@@ -132,13 +132,13 @@ type FleetChange struct {
 	// endpoints in the region, Launch starts new VMs, Donate is the number of replicas to drain and
 	// donate.
 	Reclaim  int
-	Redeploy []Lent
+	Redeploy []DonatedVMs
 	Launch   int
 	Donate   int
 }
 
-// Lent is a number of donated VMs of an endpoint.
-type Lent struct{ Endpoint, Count int }
+// DonatedVMs is a number of donated VMs of an endpoint.
+type DonatedVMs struct{ Endpoint, Count int }
 
 // VMState is the state of a VM.
 type VMState uint8
@@ -168,8 +168,8 @@ type VMChange struct {
 type FleetResult struct {
 	Endpoints []EndpointResult // as in the view
 	// Tiers is by model, then IW-F, IW-N, NIW.
-	Tiers  []TierResult
-	Course []FleetMoment
+	Tiers   []TierResult
+	Samples []FleetSample
 	// Issued counts all requests and is the sum of the others.
 	Issued, Completed, Waiting, InFlight int
 	Events                               int64
@@ -207,14 +207,14 @@ type TierResult struct {
 	TTFT, E2E *Percentiles
 }
 
-// FleetMoment is a sample of the fleet.
-type FleetMoment struct {
+// FleetSample is a sample of the fleet.
+type FleetSample struct {
 	At        time.Duration
-	Endpoints []EndpointMoment // as in the view
+	Endpoints []EndpointSample // as in the view
 }
 
-// EndpointMoment is a sample of an endpoint.
-type EndpointMoment struct {
+// EndpointSample is a sample of an endpoint.
+type EndpointSample struct {
 	// Instances counts ready, starting and draining VMs.
 	Instances int
 	// Utilisation is the KV utilisation of the ready replicas.

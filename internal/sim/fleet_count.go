@@ -63,20 +63,20 @@ func (f *fleet) firstToken(c *call) {
 // deferred work.
 func (f *fleet) misses(tier int, ttft, e2e time.Duration) bool {
 	if tier == deferredTier {
-		return e2e > f.s.Targets.Of(tierOrder[tier])
+		return e2e > f.s.Targets.For(tierOrder[tier])
 	}
-	return ttft > f.s.Targets.Of(tierOrder[tier])
+	return ttft > f.s.Targets.For(tierOrder[tier])
 }
 
 // takeSample samples the fleet.
 func (f *fleet) takeSample() {
-	m := FleetMoment{At: f.now, Endpoints: make([]EndpointMoment, len(f.endpoints))}
+	m := FleetSample{At: f.now, Endpoints: make([]EndpointSample, len(f.endpoints))}
 	for i, e := range f.endpoints {
 		arrived := e.interactive + e.deferredTokens
-		m.Endpoints[i] = EndpointMoment{
+		m.Endpoints[i] = EndpointSample{
 			Instances:   e.counts[VMReady] + e.counts[VMStarting] + e.counts[VMDraining],
 			Utilisation: e.utilisation(), Deferred: e.backlog.len(),
-			Arrived: float64(arrived-e.arrived) / f.s.CoursePeriod.Seconds(),
+			Arrived: float64(arrived-e.arrived) / f.s.SampleInterval.Seconds(),
 		}
 		e.arrived = arrived
 	}
@@ -85,7 +85,7 @@ func (f *fleet) takeSample() {
 
 // result returns the figures of a finished run.
 func (f *fleet) result() *FleetResult {
-	r := &FleetResult{Course: f.samples, Events: f.events}
+	r := &FleetResult{Samples: f.samples, Events: f.events}
 	for _, v := range f.vms {
 		v.endpoint.hours[v.state] += f.now - v.since
 	}

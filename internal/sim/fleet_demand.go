@@ -100,18 +100,18 @@ func (d *Demand) check(models, regions int, until time.Duration) error {
 
 // Lengths are the distributions of prompt and output tokens: log-normal, limited to 1 and a maximum.
 type Lengths struct {
-	Prompt, Output Spread
+	Prompt, Output LogNormal
 }
 
-// Spread is a log-normal number from 1 to Most.
-type Spread struct {
+// LogNormal is a log-normal number from 1 to Most.
+type LogNormal struct {
 	Median, Sigma float64
-	Most          int
+	Max           int
 }
 
-func (s Spread) check(what string) error {
-	if !(s.Median >= 1) || !(s.Sigma >= 0 && s.Sigma < 5) || s.Most < 1 || s.Most > 1<<24 {
-		return fmt.Errorf("%s: must have a median of at least 1, sigma from 0 to 5 and a maximum from 1 to %d, got %g, %g and %d", what, 1<<24, s.Median, s.Sigma, s.Most)
+func (s LogNormal) check(what string) error {
+	if !(s.Median >= 1) || !(s.Sigma >= 0 && s.Sigma < 5) || s.Max < 1 || s.Max > 1<<24 {
+		return fmt.Errorf("%s: must have a median of at least 1, sigma from 0 to 5 and a maximum from 1 to %d, got %g, %g and %d", what, 1<<24, s.Median, s.Sigma, s.Max)
 	}
 	return nil
 }
@@ -123,21 +123,21 @@ func (l Lengths) check(kv int) error {
 	if err := l.Output.check("output"); err != nil {
 		return err
 	}
-	if l.Prompt.Most+1 > kv {
-		return fmt.Errorf("prompt: maximum: must be below the KV memory of %d tokens, got %d", kv, l.Prompt.Most)
+	if l.Prompt.Max+1 > kv {
+		return fmt.Errorf("prompt: maximum: must be below the KV memory of %d tokens, got %d", kv, l.Prompt.Max)
 	}
 	return nil
 }
 
-func (s Spread) draw(r *rand.Rand) int { return s.at(r.NormFloat64()) }
+func (s LogNormal) draw(r *rand.Rand) int { return s.at(r.NormFloat64()) }
 
 // at returns the number z standard deviations from the median.
-func (s Spread) at(z float64) int {
-	return min(max(int(s.Median*math.Exp(s.Sigma*z)+0.5), 1), s.Most)
+func (s LogNormal) at(z float64) int {
+	return min(max(int(s.Median*math.Exp(s.Sigma*z)+0.5), 1), s.Max)
 }
 
 // Mean returns the mean, from 2,000 quantiles.
-func (s Spread) Mean() float64 {
+func (s LogNormal) Mean() float64 {
 	const n = 2000
 	sum := 0.0
 	for i := range n {

@@ -63,7 +63,7 @@ func (f *fleet) arrive(q *arrival) {
 // signal reports each endpoint's utilisation to the deferred queue, and sends the requests that it, or
 // their age, releases.
 func (f *fleet) signal() {
-	urgent := f.setup.Deferred.UrgentAfter(f.s.Targets.Of(service.TierDeferred))
+	urgent := f.setup.Deferred.UrgentAfter(f.s.Targets.For(service.TierDeferred))
 	for _, e := range f.endpoints {
 		for e.backlog.len() > 0 && f.now-f.calls[e.backlog.front()].at >= urgent {
 			f.send(e.backlog.pop(), e)

@@ -22,8 +22,8 @@ func (f *fleet) setState(v *vm, state VMState) {
 	e := v.endpoint
 	v.state, v.since = state, f.now
 	e.counts[state]++
-	if f.setup.Watch != nil {
-		f.setup.Watch(VMChange{At: f.now, VM: int(v.index), Endpoint: e.index, State: state})
+	if f.setup.OnVMChange != nil {
+		f.setup.OnVMChange(VMChange{At: f.now, VM: int(v.index), Endpoint: e.index, State: state})
 	}
 }
 
@@ -94,7 +94,7 @@ func (f *fleet) scale(c *FleetChange) error {
 func (f *fleet) reclaimTime() time.Duration {
 	s := &f.s.Starts
 	factor := math.Exp(s.ReclaimSigma * f.starts.NormFloat64())
-	return min(time.Duration(float64(s.Reclaim)*factor), s.ReclaimMost)
+	return min(time.Duration(float64(s.Reclaim)*factor), s.ReclaimMax)
 }
 
 // redeployTime returns the time until a donated VM serves another endpoint: with the same model it

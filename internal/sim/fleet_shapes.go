@@ -29,13 +29,13 @@ func SageFleet() FleetScenario {
 		TauN: defaults.TauN, TauP: defaults.TauP,
 		Models: sageModels(), Regions: []string{"eastus", "centralus", "westus"}, RTT: 50 * time.Millisecond,
 		VMs: 20, Min: 2, Max: 40, Order: core.OrderFCFS, Targets: core.DefaultTargets(), Starts: SageStarts(),
-		Period: 5 * time.Second, SignalPeriod: time.Second, Duration: 24 * time.Hour, CoursePeriod: 15 * time.Minute,
+		Period: 5 * time.Second, SignalPeriod: time.Second, Duration: 24 * time.Hour, SampleInterval: 15 * time.Minute,
 	}
 }
 
 func sageModels() []FleetModel {
-	lengths := Lengths{Prompt: Spread{Median: 1800, Sigma: 0.9, Most: 8_000}, Output: Spread{Median: 250, Sigma: 0.9, Most: 2_000}}
-	bloom, _ := engine.ProfileNamed("h100-bloom-176b")
+	lengths := Lengths{Prompt: LogNormal{Median: 1800, Sigma: 0.9, Max: 8_000}, Output: LogNormal{Median: 250, Sigma: 0.9, Max: 2_000}}
+	bloom, _ := engine.FindProfile("h100-bloom-176b")
 	return []FleetModel{
 		{Name: "llama2-70b", GPUs: 4, Lengths: lengths, Profile: fleetProfile("h100x4-llama2-70b", 56_600, 52*time.Nanosecond,
 			"128=49086us,256=50977us,512=59873us,1024=104612us,2048=197961us",
@@ -52,7 +52,7 @@ func sageModels() []FleetModel {
 // active per token. It was not measured: its step times are those of llama2-70b on eight H100 times the
 // share of active weights, its KV memory what its weights leave free.
 func Scout() FleetModel {
-	llama, _ := engine.ProfileNamed("h100-llama2-70b")
+	llama, _ := engine.FindProfile("h100-llama2-70b")
 	p := llama.Scaled(17.0 / 69)
 	p.Name, p.Description, p.KVTokens = "h100x8-llama4-scout", "estimated from llama2-70b on eight H100", 1_800_000
 	return FleetModel{Name: "llama4-scout", GPUs: 8, Lengths: sageModels()[0].Lengths, Profile: p}

@@ -21,7 +21,7 @@ import (
 func smallFleet(tps float64) FleetScenario {
 	s := SageFleet()
 	s.Name, s.Models, s.Regions = "small", s.Models[:2], s.Regions[:2]
-	s.VMs, s.Min, s.Max, s.Duration, s.CoursePeriod = 4, 1, 8, 30*time.Minute, time.Minute
+	s.VMs, s.Min, s.Max, s.Duration, s.SampleInterval = 4, 1, 8, 30*time.Minute, time.Minute
 	s.Demand = NewDemand(2, 2, 30)
 	for m := range s.Demand.PromptTPS {
 		for r := range s.Demand.PromptTPS[m] {
@@ -73,7 +73,7 @@ func (r *restless) Step(_ time.Duration, v *FleetView) (out []FleetChange, _ err
 			out = append(out, c)
 		case 2:
 			from := (i + 2) % len(v.Endpoints) // the other model's of the region
-			c.Redeploy = []Lent{{from, r.draw(donated[from] + 1)}}
+			c.Redeploy = []DonatedVMs{{from, r.draw(donated[from] + 1)}}
 			donated[from] -= c.Redeploy[0].Count
 			out = append(out, c)
 		}
@@ -86,7 +86,7 @@ var freely = core.DeferredRule{OneBelow: 0.5, TwoBelow: 0.5, Wait: 1}
 
 func runFleet(t testing.TB, s FleetScenario, setup FleetSetup) *FleetResult {
 	t.Helper()
-	if !setup.Deferred.On() {
+	if !setup.Deferred.Enabled() {
 		setup.Deferred = freely
 	}
 	if setup.Scaler == nil {
@@ -110,7 +110,7 @@ func TestFleetHoursMatchStateChanges(t *testing.T) {
 		s.Duration = 4 * time.Minute
 		draws := rapid.SliceOfN(rapid.IntRange(0, 1000), 5, 60).Draw(rt, "draws")
 		var log []VMChange
-		r := runFleet(t, s, FleetSetup{Scaler: &restless{draws: draws}, Seed: 1, Watch: func(c VMChange) { log = append(log, c) }})
+		r := runFleet(t, s, FleetSetup{Scaler: &restless{draws: draws}, Seed: 1, OnVMChange: func(c VMChange) { log = append(log, c) }})
 		twin := make([][vmStates]time.Duration, len(r.Endpoints))
 		last := map[int]VMChange{}
 		for _, c := range log {
@@ -169,7 +169,7 @@ func TestFleetIsReproducible(t *testing.T) {
 func TestFleetStarts(t *testing.T) {
 	s := smallFleet(10)
 	began, took := map[int]time.Duration{}, map[int][]time.Duration{}
-	runFleet(t, s, FleetSetup{Seed: 3, Watch: func(c VMChange) {
+	runFleet(t, s, FleetSetup{Seed: 3, OnVMChange: func(c VMChange) {
 		if c.State == VMStarting {
 			began[c.VM] = c.At
 		} else if at, ok := began[c.VM]; ok && c.State == VMReady {
@@ -177,7 +177,7 @@ func TestFleetStarts(t *testing.T) {
 		}
 	}, Scaler: script{
 		0:                {{Endpoint: 0, Donate: 3}, {Endpoint: 2, Donate: 2}},
-		10 * time.Minute: {{Endpoint: 0, Reclaim: 2, Redeploy: []Lent{{2, 2}}}},
+		10 * time.Minute: {{Endpoint: 0, Reclaim: 2, Redeploy: []DonatedVMs{{2, 2}}}},
 	}})
 	if len(took[0]) != 4 || took[0][0] > took[0][1] || took[0][1] > 5*time.Minute || took[0][2] != 10*time.Minute || took[0][3] != 10*time.Minute {
 		t.Errorf("starts took %v, want two of at most 5m and two of 10m", took[0])
@@ -193,7 +193,7 @@ func TestFleetLaunches(t *testing.T) {
 	s.Demand = NewDemand(2, 2, 150)
 	s.Demand.PromptTPS[0][0][0][0] = 100
 	began, took := map[int]time.Duration{}, map[int]time.Duration{}
-	r := runFleet(t, s, FleetSetup{Seed: 3, Watch: func(c VMChange) {
+	r := runFleet(t, s, FleetSetup{Seed: 3, OnVMChange: func(c VMChange) {
 		if c.State == VMStarting {
 			began[c.VM] = c.At
 		} else if c.State == VMReady && c.At > 0 {
@@ -201,7 +201,7 @@ func TestFleetLaunches(t *testing.T) {
 		}
 	}, Scaler: script{
 		0:               {{Endpoint: 0, Launch: 1, Donate: 1}, {Endpoint: 2, Launch: 1}},
-		5 * time.Minute: {{Endpoint: 2, Redeploy: []Lent{{0, 1}}}},
+		5 * time.Minute: {{Endpoint: 2, Redeploy: []DonatedVMs{{0, 1}}}},
 		2*time.Hour + 3*time.Minute + 5*time.Second: {{Endpoint: 2, Launch: 1}},
 	}})
 	// VMs 0 to 15 were there; one of endpoint 0's is donated and redeployed.
@@ -227,8 +227,8 @@ func TestFleetRejectsImpossibleChanges(t *testing.T) {
 		{FleetChange{Endpoint: 0, Reclaim: 1}, "scaling endpoint 0: reclaim 1: only 0 are donated"},
 		{FleetChange{Endpoint: 1, Donate: 4}, "scaling endpoint 1: donate 4: only 4 are ready, and one must remain"},
 		{FleetChange{Endpoint: 1, Donate: -1}, "donate -1"},
-		{FleetChange{Endpoint: 0, Redeploy: []Lent{{1, 1}}}, "redeploy from endpoint 1: not in this region"},
-		{FleetChange{Endpoint: 0, Redeploy: []Lent{{2, 1}}}, "redeploy 1 from endpoint 2: only 0 are donated"},
+		{FleetChange{Endpoint: 0, Redeploy: []DonatedVMs{{1, 1}}}, "redeploy from endpoint 1: not in this region"},
+		{FleetChange{Endpoint: 0, Redeploy: []DonatedVMs{{2, 1}}}, "redeploy 1 from endpoint 2: only 0 are donated"},
 		{FleetChange{Endpoint: 0, Launch: 1}, "launch 1: only 0"},
 	} {
 		s := smallFleet(1)
@@ -270,7 +270,7 @@ func TestFleetErrors(t *testing.T) {
 		{"demand: model 0: must have 1 regions, got 2", func(s *FleetScenario) { s.Regions = s.Regions[:1] }},
 		{"demand: model 1: region 0: NIW: minute 3: must be from 0 to 1e9", func(s *FleetScenario) { s.Demand.PromptTPS[1][0][2][3] = math.NaN() }},
 		{"unknown order", func(s *FleetScenario) { s.Order = "lifo" }},
-		{"prompt: maximum: must be below the KV memory", func(s *FleetScenario) { s.Models[0].Lengths.Prompt.Most = 1 << 20 }},
+		{"prompt: maximum: must be below the KV memory", func(s *FleetScenario) { s.Models[0].Lengths.Prompt.Max = 1 << 20 }},
 		{"output: must have a median of at least 1", func(s *FleetScenario) { s.Models[0].Lengths.Output.Median = 0 }},
 	} {
 		s := smallFleet(1)
@@ -349,7 +349,7 @@ func TestFleetDeferredQueue(t *testing.T) {
 
 // In overload, pf serves IW-F before IW-N, and fcfs treats them alike.
 func TestFleetOrders(t *testing.T) {
-	medians := func(o core.Order) (fast, normal float64) {
+	medians := func(o core.QueueOrder) (fast, normal float64) {
 		s := smallFleet(6000)
 		s.Order = o
 		r := runFleet(t, s, FleetSetup{Seed: 1})

@@ -42,7 +42,7 @@ type fleet struct {
 	facts     policy.Facts
 	answers   []int // expected output tokens, by model
 	view      FleetView
-	samples   []FleetMoment
+	samples   []FleetSample
 	tally     [][tiers]fleetTally // by model
 	failed    error
 }
@@ -113,7 +113,7 @@ func RunFleet(ctx context.Context, s *FleetScenario, setup FleetSetup) (*FleetRe
 	if err := s.Validate(); err != nil {
 		return nil, err
 	}
-	if setup.Scaler == nil || !setup.Deferred.On() && s.Silo == 0 {
+	if setup.Scaler == nil || !setup.Deferred.Enabled() && s.Silo == 0 {
 		return nil, fmt.Errorf("scenario %s: requires a scaler and, without silos, a rule for deferred requests", s.Name)
 	}
 	f, err := newFleet(s, setup)
@@ -162,7 +162,7 @@ func newFleet(s *FleetScenario, setup FleetSetup) (*fleet, error) {
 	}
 	f.queue.push(event{at: 0, kind: fleetScale})
 	f.queue.push(event{at: 0, kind: fleetSignal})
-	if s.CoursePeriod > 0 {
+	if s.SampleInterval > 0 {
 		f.queue.push(event{at: 0, kind: fleetSample})
 	}
 	return f, nil
@@ -258,7 +258,7 @@ func (f *fleet) handle(e *event) {
 		f.queue.push(event{at: f.now + f.s.SignalPeriod, kind: fleetSignal})
 	case fleetSample:
 		f.takeSample()
-		f.queue.push(event{at: f.now + f.s.CoursePeriod, kind: fleetSample})
+		f.queue.push(event{at: f.now + f.s.SampleInterval, kind: fleetSample})
 	}
 }
 
@@ -354,7 +354,7 @@ func (f *fleet) release(i int32) {
 
 // popQueued removes the first request by order from a replica's queue; of equals, the earliest.
 func (f *fleet) popQueued(v *vm) int32 {
-	rank := func(i int32) core.Rank {
+	rank := func(i int32) core.QueueRank {
 		c := &f.calls[i]
 		return core.RankOf(f.s.Order, f.s.Targets, f.s.TauN, f.s.TauP, tierOrder[c.tier], c.at, f.now)
 	}

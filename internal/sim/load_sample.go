@@ -5,8 +5,8 @@ import "time"
 // loadSamples is the number of samples of the load over time in a run, as many as a chart can show.
 const loadSamples = 200
 
-// Moment is a sample of the load.
-type Moment struct {
+// LoadSample is a sample of the load.
+type LoadSample struct {
 	At      time.Duration
 	Regions []RegionLoad // in the scenario's order
 }
@@ -31,6 +31,6 @@ func (w *world) sampleLoad() {
 		regions[r.region].Pending += l.Pending
 		regions[r.region].Running += l.Running
 	}
-	w.samples = append(w.samples, Moment{w.now, regions})
+	w.samples = append(w.samples, LoadSample{w.now, regions})
 	w.push(max(1, w.scenario.Duration/loadSamples), event{kind: evMoment})
 }

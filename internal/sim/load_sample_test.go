@@ -12,14 +12,14 @@ import (
 func TestLoadIsSampled(t *testing.T) {
 	s := short(t, "fig8a", 40*time.Second)
 	r := run(t, s, Setup{Policy: "skylb", Push: core.Push{Mode: core.PushPending}, Layout: Regional, Seed: 1})
-	if len(r.Course) != loadSamples {
-		t.Fatalf("%d moments", len(r.Course))
+	if len(r.LoadSamples) != loadSamples {
+		t.Fatalf("%d moments", len(r.LoadSamples))
 	}
 	clients, most := 0, 0
 	for _, region := range s.Regions {
 		clients += region.Clients
 	}
-	for i, m := range r.Course {
+	for i, m := range r.LoadSamples {
 		if m.At != time.Duration(i)*s.Duration/loadSamples || len(m.Regions) != 3 {
 			t.Fatalf("moment %d: %+v", i, m)
 		}

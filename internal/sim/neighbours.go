@@ -23,7 +23,7 @@ type prefixProgress struct {
 
 // page is an answer in transit.
 type page struct {
-	entries []core.Learned
+	entries []core.CacheUpdate
 	life    int // life of the requesting balancer
 }
 
@@ -48,7 +48,7 @@ func (w *world) requestPrefixesFrom(n, from *node) (more bool) {
 	if at.life != from.lives {
 		at = prefixProgress{life: from.lives, some: at.some}
 	}
-	entries, next, more := from.core.Learned(w.now, at.next, !at.some, pageBytes)
+	entries, next, more := from.core.CacheUpdates(w.now, at.next, !at.some, pageBytes)
 	n.prefixes[from.index] = prefixProgress{life: at.life, next: next, some: !more || at.some}
 	way := 2 * w.delay[n.region][n.region]
 	for i := range entries {
@@ -66,6 +66,6 @@ func (w *world) requestPrefixesFrom(n, from *node) (more bool) {
 // receivePrefixes applies an answer, unless it is for an earlier life.
 func (w *world) receivePrefixes(n, from *node, p *page) {
 	if !n.dead && n.lives == p.life {
-		w.sendEvent(n, core.Event{Kind: core.EventPeerLearned, Target: from.id, Learned: p.entries})
+		w.sendEvent(n, core.Event{Kind: core.EventPeerCacheUpdates, Target: from.id, CacheUpdates: p.entries})
 	}
 }

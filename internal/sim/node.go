@@ -65,7 +65,7 @@ func (w *world) boot(n *node) error {
 	}
 	cfg := core.DefaultConfig(p)
 	cfg.Push, cfg.Forward = w.setup.Push, w.scenario.Forward
-	cfg.Order, cfg.Tau, cfg.MaxWait = w.scenario.Order, w.scenario.Tau, w.scenario.MaxWait
+	cfg.Order, cfg.PeerQueueLimit, cfg.MaxWait = w.scenario.Order, w.scenario.Tau, w.scenario.MaxWait
 	cfg.ProbeInterval = w.scenario.Interval
 	n.core, n.prefixes = core.New(cfg), map[int32]prefixProgress{}
 	return nil
@@ -198,7 +198,7 @@ func (w *world) sendUp(l *leg, msg message) {
 	}
 	f := l.request
 	way := w.delay[w.location(l.node, f.client)][f.client.region]
-	if f.client.singleRequest && (msg == msgFirstToken || msg == msgDone) && w.scenario.Patience == 0 {
+	if f.client.singleRequest && (msg == msgFirstToken || msg == msgDone) && w.scenario.ClientTimeout == 0 {
 		// No other event can intervene or follow, so none is needed.
 		if at := w.now + way; at < w.scenario.Duration {
 			w.deliver(f, msg, at)

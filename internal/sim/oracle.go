@@ -79,7 +79,7 @@ func (o *oracle) Choose(f *policy.Facts) policy.Choice {
 	if !hold {
 		o.send(l, q, s, least.cached)
 	}
-	return policy.Choice{Index: best, Hold: hold, Reason: policy.ReasonCheapest}
+	return policy.Choice{Index: best, Hold: hold, Reason: policy.ReasonLeastCost}
 }
 
 // hold reports whether to keep a request for a replica rather than send it.

@@ -53,11 +53,11 @@ type Scenario struct {
 	// MaxContext limits prompt plus answer, in tokens.
 	MaxContext int
 	// Order, Tau and MaxWait are those of core.Config.
-	Order   core.Order
+	Order   core.QueueOrder
 	Tau     int
 	MaxWait time.Duration
-	// Patience is the client timeout for a complete answer; 0 = none.
-	Patience time.Duration
+	// ClientTimeout is the client timeout for a complete answer; 0 = none.
+	ClientTimeout time.Duration
 	// Faults are the injected faults.
 	Faults []Fault
 	// Policies, Pushes and Layout are compared by default; none = all policies, each with its canonical
@@ -68,8 +68,8 @@ type Scenario struct {
 	// Claims are a paper's claims about the comparison, Note its remark.
 	Claims []Claim
 	Note   string
-	// Reference holds, by policy, the results of a faithful model of the SkyLB paper.
-	Reference map[string]Reference
+	// ReferenceValues holds, by policy, the results of a faithful model of the SkyLB paper.
+	Reference map[string]ReferenceValues
 }
 
 // Region is a place with clients and replicas.
@@ -136,8 +136,8 @@ type Link struct {
 	RTT  time.Duration
 }
 
-// Reference holds reference values of a policy.
-type Reference struct {
+// ReferenceValues holds reference values of a policy.
+type ReferenceValues struct {
 	OutputTokensPerSecond float64
 	TTFTP90Seconds        float64
 }

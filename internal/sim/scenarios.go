@@ -58,9 +58,9 @@ func Scenarios() []Scenario {
 	return all
 }
 
-// Named returns the scenario with that name, or all whose names start with it and a dash (fig10). The
+// FindScenarios returns the scenario with that name, or all whose names start with it and a dash (fig10). The
 // error for an unknown name lists the known ones.
-func Named(name string) ([]Scenario, error) {
+func FindScenarios(name string) ([]Scenario, error) {
 	var found []Scenario
 	var names []string
 	for _, s := range Scenarios() {
@@ -95,11 +95,11 @@ func (h *shape) scenario() Scenario {
 }
 
 // readReferences parses a shape's references; a test checks them all.
-func readReferences(line string) map[string]Reference {
-	refs := map[string]Reference{}
+func readReferences(line string) map[string]ReferenceValues {
+	refs := map[string]ReferenceValues{}
 	for _, entry := range strings.Split(line, ", ") {
 		var name string
-		var r Reference
+		var r ReferenceValues
 		if _, err := fmt.Sscan(entry, &name, &r.OutputTokensPerSecond, &r.TTFTP90Seconds); err == nil {
 			refs[name] = r
 		}

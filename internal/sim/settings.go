@@ -36,7 +36,7 @@ var settings = map[string]func(s *Scenario, value string) error{
 	"order":       setOrder,
 	"tau":         func(s *Scenario, v string) error { return setInt(&s.Tau, v) },
 	"max_wait":    func(s *Scenario, v string) error { return setDuration(&s.MaxWait, v) },
-	"patience":    func(s *Scenario, v string) error { return setDuration(&s.Patience, v) },
+	"patience":    func(s *Scenario, v string) error { return setDuration(&s.ClientTimeout, v) },
 	"engine":      func(s *Scenario, v string) error { s.Engine = EngineModel(v); return nil },
 	"kv":          setKV,
 	"profile":     setProfile,
@@ -119,7 +119,7 @@ func (s *Scenario) profileNamed(name string) (engine.Profile, error) {
 			return s.Engines[i], nil
 		}
 	}
-	return engine.ProfileNamed(name)
+	return engine.FindProfile(name)
 }
 
 func setOrder(s *Scenario, value string) (err error) {

@@ -69,11 +69,11 @@ func fig9(clients int) shape {
 	blind, pending, bound := side(string(core.PushBlind)), side(string(core.PushPending)), side(boundFull)
 	h := pushing("fig9", "SkyLB fig. 9: when to push", router, clients)
 	h.claims = []Claim{
-		{Figure: throughput, Side: pending, Than: &blind, Least: 1.27, Most: 1.27},
-		{Figure: ttftP90, Side: blind, Than: &pending, Least: 18.47, Most: 18.47},
-		{Figure: hitRate, Side: pending, Least: 0.8986, Most: 0.8986},
-		{Figure: hitRate, Side: blind, Least: 0.6889, Most: 0.6889},
-		{Figure: throughput, Side: pending, Than: &bound, Least: 1.4, Most: 1.4},
+		{Figure: throughput, Side: pending, Than: &blind, Min: 1.27, Max: 1.27},
+		{Figure: ttftP90, Side: blind, Than: &pending, Min: 18.47, Max: 18.47},
+		{Figure: hitRate, Side: pending, Min: 0.8986, Max: 0.8986},
+		{Figure: hitRate, Side: blind, Min: 0.6889, Max: 0.6889},
+		{Figure: throughput, Side: pending, Than: &bound, Min: 1.4, Max: 1.4},
 	}
 	h.note = "30 clients; the limit of outstanding requests is not reported: 24 is near the fewest requests that a full replica ran, 20"
 	return h
@@ -102,7 +102,7 @@ func fig6(name, title string, kind workload.Kind, clients int, gap float64, note
 		name: "fig6-" + name, title: "SkyLB fig. 6: hashing by user versus a global view, " + title, workload: kind,
 		replicas: [3]int{6}, clients: [3]int{clients},
 		claims: []Claim{{
-			Figure: hitRate, Side: Side{"longest-prefix", push}, Than: &Side{"consistent-hash", push}, Least: gap, Most: gap,
+			Figure: hitRate, Side: Side{"longest-prefix", push}, Than: &Side{"consistent-hash", push}, Min: gap, Max: gap,
 		}},
 		note: note,
 		change: func(s *Scenario) {

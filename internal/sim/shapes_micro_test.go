@@ -16,7 +16,7 @@ func TestClaimsMatchComparedPolicies(t *testing.T) {
 					(side.Push == "" || len(s.Pushes) == 0 || slices.Contains(s.Pushes, side.Push))
 		}
 		for _, c := range s.Claims {
-			if !compared(&c.Side) || !compared(c.Than) || c.Least > c.Most {
+			if !compared(&c.Side) || !compared(c.Than) || c.Min > c.Max {
 				t.Errorf("%s: claim %+v, compared %v at %v", s.Name, c, s.Policies, s.Pushes)
 			}
 		}
@@ -31,7 +31,7 @@ func TestClaimsMatchComparedPolicies(t *testing.T) {
 // Figure 9's scenarios differ only in the clients; those with SkyLB's trie have the same service.
 func TestFigure9SweepsTheClients(t *testing.T) {
 	for name, want := range map[string][]int{"fig9-trie": {30, 40, 50}, "fig9": {30, 40, 45, 50, 60, 30, 40, 50}} {
-		found, err := Named(name)
+		found, err := FindScenarios(name)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -53,7 +53,7 @@ func TestFigure9SweepsTheClients(t *testing.T) {
 
 // Each scenario of figure 6 has a note about the fit to the paper's gap.
 func TestFigure6NotesDescribeTheFit(t *testing.T) {
-	found, err := Named("fig6")
+	found, err := FindScenarios("fig6")
 	if err != nil || len(found) != 3 {
 		t.Fatalf("%d scenarios, %v", len(found), err)
 	}

@@ -68,7 +68,7 @@ var h100 = profileNamed("h100-llama3.1-8b")
 
 // profileNamed returns a built-in profile, which must exist.
 func profileNamed(name string) engine.Profile {
-	p, err := engine.ProfileNamed(name)
+	p, err := engine.FindProfile(name)
 	if err != nil {
 		panic("sim: " + err.Error())
 	}

@@ -21,7 +21,7 @@ import (
 // short returns a built-in scenario limited to a few simulated seconds.
 func short(t testing.TB, name string, duration time.Duration) *Scenario {
 	t.Helper()
-	found, err := Named(name)
+	found, err := FindScenarios(name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +64,7 @@ func drawScenario(rt *rapid.T) (*Scenario, Setup) {
 	s.Profile.KVTokens = rapid.SampledFrom([]int{2100, 4000, 21_000}).Draw(rt, "kv")
 	s.Tau = rapid.IntRange(0, 10).Draw(rt, "tau")
 	s.MaxWait = time.Duration(rapid.IntRange(1, 30).Draw(rt, "max wait")) * time.Second
-	s.Patience = time.Duration(rapid.SampledFrom([]int{0, 1, 5}).Draw(rt, "patience")) * time.Second
+	s.ClientTimeout = time.Duration(rapid.SampledFrom([]int{0, 1, 5}).Draw(rt, "patience")) * time.Second
 	s.Lengths = rapid.SampledFrom([]float64{1, 0.7, 1.3}).Draw(rt, "lengths")
 	s.Sigma = rapid.SampledFrom([]float64{1, 2}).Draw(rt, "sigma")
 	s.Rate = rapid.SampledFrom([]float64{0, 0, 0.5, 5}).Draw(rt, "rate")
@@ -109,7 +109,7 @@ func checkFigures(rt *rapid.T, s *Scenario, r *Result) {
 	if n.InFlight < 0 || n.Issued != n.Answered+n.Failed+n.Cancelled+n.InFlight {
 		rt.Fatalf("totals do not add up: %+v", n)
 	}
-	if s.Patience == 0 && n.Cancelled > 0 {
+	if s.ClientTimeout == 0 && n.Cancelled > 0 {
 		rt.Fatalf("%d cancelled by clients that wait for ever", n.Cancelled)
 	}
 	if !s.Forward && f.Forwarded > 0 {
@@ -128,7 +128,7 @@ func checkFigures(rt *rapid.T, s *Scenario, r *Result) {
 // Random scenarios cover the rare paths of a request, not only the usual one.
 func TestRarePathsAreCovered(t *testing.T) {
 	s := short(t, "fig8a", 30*time.Second)
-	s.Patience = 4 * time.Second
+	s.ClientTimeout = 4 * time.Second
 	for i := range s.Regions {
 		s.Regions[i].Replicas = 1 - min(i, 1) // only the first has one
 	}
@@ -137,7 +137,7 @@ func TestRarePathsAreCovered(t *testing.T) {
 		t.Errorf("want requests cancelled by impatient clients, forwarded by regions without replicas and aborted in the engine, got %+v, %v forwarded, %d aborted",
 			r.Totals, r.Figures.Forwarded, r.Replicas[0].Cancelled)
 	}
-	s.Patience, s.MaxWait = 0, time.Second
+	s.ClientTimeout, s.MaxWait = 0, time.Second
 	r = run(t, s, Setup{Policy: "skylb", Push: push(t, "pending"), Layout: Regional, Seed: 1})
 	if r.Figures.Rejected == 0 {
 		t.Error("no request was rejected although none may wait for more than a second")
@@ -240,7 +240,7 @@ func TestBuiltInScenarios(t *testing.T) {
 			}
 		}
 	}
-	if group, err := Named("fig10"); err != nil || len(group) != 10 {
+	if group, err := FindScenarios("fig10"); err != nil || len(group) != 10 {
 		t.Errorf("fig10 is %d scenarios, %v", len(group), err)
 	}
 }
@@ -349,7 +349,7 @@ func TestSettingErrors(t *testing.T) {
 	if _, err := Run(ended, short(t, "fig8a", time.Second), ok); !errors.Is(err, context.Canceled) {
 		t.Errorf("a run whose context ended gives %v", err)
 	}
-	if _, err := Named("fig7"); err == nil || !strings.HasPrefix(err.Error(), `unknown scenario "fig7": must be one of fig8a, `) {
+	if _, err := FindScenarios("fig7"); err == nil || !strings.HasPrefix(err.Error(), `unknown scenario "fig7": must be one of fig8a, `) {
 		t.Errorf("got %v", err)
 	}
 }

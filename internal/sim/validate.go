@@ -91,13 +91,13 @@ func (c *checker) numbers() {
 	c.need(err == nil, "order", "%v", err)
 	c.need(s.Tau >= 0, "tau", "must be at least 0, got %d", s.Tau)
 	c.need(s.MaxWait > 0, "max_wait", "must be more than zero, got %s", s.MaxWait)
-	c.need(s.Patience >= 0, "patience", "must be at least 0, got %s", s.Patience)
+	c.need(s.ClientTimeout >= 0, "patience", "must be at least 0, got %s", s.ClientTimeout)
 }
 
 // load checks the load parameters.
 func (c *checker) load() {
 	s := c.s
-	c.need(s.Trace != nil || workload.Known(string(s.Workload)), "workload", "unknown value %q: must be one of %s", s.Workload, kindList())
+	c.need(s.Trace != nil || workload.IsKnown(string(s.Workload)), "workload", "unknown value %q: must be one of %s", s.Workload, kindList())
 	c.need(s.Engine == FullEngine || s.Engine == LightEngine, "engine", "unknown value %q: must be %s or %s", s.Engine, FullEngine, LightEngine)
 	c.need(s.Lengths > 0 && s.Lengths <= workload.MaxLengths, "lengths", "must be more than 0 and at most %d, got %v", workload.MaxLengths, s.Lengths)
 	c.need(s.Sigma > 0 && s.Sigma <= workload.MaxSigma, "sigma", "must be more than 0 and at most %d, got %v", workload.MaxSigma, s.Sigma)

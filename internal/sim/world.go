@@ -38,7 +38,7 @@ type world struct {
 
 	warm      bool // the warm-up has ended
 	tally     tally
-	samples   []Moment
+	samples   []LoadSample
 	violation error // the first violated law
 	failed    error // an external error: an unreadable trace row
 }
@@ -59,11 +59,11 @@ const checkEvery = 4096
 // Run simulates a scenario with a setup. It returns an error for an invalid scenario, an unknown
 // policy, the end of ctx, and a violated law of audit.go.
 func Run(ctx context.Context, s *Scenario, setup Setup) (*Result, error) {
-	return RunWatched(ctx, s, setup, func(time.Duration) {})
+	return RunWithProgress(ctx, s, setup, func(time.Duration) {})
 }
 
-// RunWatched is Run that reports the simulated time every few thousand events.
-func RunWatched(ctx context.Context, s *Scenario, setup Setup, watch func(now time.Duration)) (*Result, error) {
+// RunWithProgress is Run that reports the simulated time every few thousand events.
+func RunWithProgress(ctx context.Context, s *Scenario, setup Setup, watch func(now time.Duration)) (*Result, error) {
 	w, err := newWorld(s, setup)
 	if err != nil {
 		return nil, err

@@ -85,9 +85,9 @@ func checkFreeSpace(dir string) error {
 	return fmt.Errorf("%s has %d KiB left of the %d MiB that the store needs: %w", dir, free>>10, minFreeBytes>>20, syscall.ENOSPC)
 }
 
-// Free returns the free bytes of the store's file system; known is false if the system does
+// FreeBytes returns the free bytes of the store's file system; known is false if the system does
 // not report them.
-func (s *Server) Free() (bytes uint64, known bool) {
+func (s *Server) FreeBytes() (bytes uint64, known bool) {
 	free, err := freeBytes(s.opts.Dir)
 	return free, err == nil
 }

@@ -138,9 +138,9 @@ func (s *Store) Watch(ctx context.Context, prefix string) <-chan Change {
 	return s.watch(ctx, prefix, s.bucket)
 }
 
-// Follow is Watch for clients that only read: it creates nothing in the store, and waits
+// WatchReadOnly is Watch for clients that only read: it creates nothing in the store, and waits
 // until the bucket exists.
-func (s *Store) Follow(ctx context.Context, prefix string) <-chan Change {
+func (s *Store) WatchReadOnly(ctx context.Context, prefix string) <-chan Change {
 	return s.watch(ctx, prefix, s.existingBucket)
 }
 

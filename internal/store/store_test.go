@@ -174,7 +174,7 @@ func TestFollowCreatesNothing(t *testing.T) {
 	testkit.Slow(t)
 	url := serve(t, t.TempDir())
 	reader, writer := connect(t, url), connect(t, url)
-	ch := reader.Follow(t.Context(), "a.")
+	ch := reader.WatchReadOnly(t.Context(), "a.")
 	for range 3 {
 		if _, err := reader.existingBucket(t.Context()); !errors.Is(err, jetstream.ErrBucketNotFound) {
 			t.Fatalf("the bucket: %v", err)

@@ -69,8 +69,8 @@ type Worker struct {
 
 // The values of Worker.DrainedBy.
 const (
-	ByUp         = "up"         // before its engine restarts or its VM is deleted
-	ByController = "controller" // because it is no longer needed
+	DrainedByUp         = "up"         // before its engine restarts or its VM is deleted
+	DrainedByController = "controller" // because it is no longer needed
 )
 
 // Client is a client of the admin API of one balancer. It is safe for concurrent use.

@@ -176,7 +176,7 @@ func TestHealthyAndDecision(t *testing.T) {
 func TestDecisions(t *testing.T) {
 	c := serve(t, exchange{"GET", "/v1/decisions", "", 200, `{"balancer":"lb-us-0","region":"local/us","remembered":7,"limit":9,"since":"2026-01-02T03:04:05Z"}`})
 	m, err := c.Decisions(context.Background())
-	if err != nil || m.Balancer != "lb-us-0" || m.Region != "local/us" || m.Remembered != 7 || m.Limit != 9 || m.Since.Unix() != 1767323045 {
+	if err != nil || m.Balancer != "lb-us-0" || m.Region != "local/us" || m.Count != 7 || m.Limit != 9 || m.Since.Unix() != 1767323045 {
 		t.Errorf("got %+v, %v", m, err)
 	}
 	c = serve(t, exchange{"GET", "/v1/decisions", "", 200, `{"remembered":0,"since":null}`})

@@ -11,10 +11,10 @@ import (
 type DecisionMemory struct {
 	Balancer string         `json:"balancer"`
 	Region   service.Region `json:"region"`
-	// Remembered is the number of requests remembered, at most Limit; a new one then
+	// Count is the number of requests remembered, at most Limit; a new one then
 	// replaces the oldest.
-	Remembered int `json:"remembered"`
-	Limit      int `json:"limit"`
+	Count int `json:"remembered"`
+	Limit int `json:"limit"`
 	// Since is when the oldest of them arrived; nil when there is none.
 	Since *time.Time `json:"since"`
 }

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// InviteLife is the lifetime of an invitation.
-const InviteLife = 15 * time.Minute
+// InviteTTL is the lifetime of an invitation.
+const InviteTTL = 15 * time.Minute
 
 // InviteRequest is the certificate request of an invited operator: a PKCS #10 request in
 // DER, and the proof of the invitation.
@@ -23,7 +23,7 @@ type InviteAnswer struct {
 	Refused string `json:"refused,omitempty"`
 }
 
-// OpenInvite opens a mailbox at the balancer, for InviteLife.
+// OpenInvite opens a mailbox at the balancer, for InviteTTL.
 func (c *Client) OpenInvite(ctx context.Context, mailbox string) error {
 	_, _, err := c.do(ctx, http.MethodPut, "/v1/invites/"+mailbox, nil)
 	return err
@@ -41,9 +41,9 @@ func (c *Client) InviteRequest(ctx context.Context, mailbox string) (*InviteRequ
 	return fetch[InviteRequest](ctx, c, "/v1/invites/"+mailbox+"/request")
 }
 
-// AskInvite puts a request into a mailbox; ErrNotFound if it is not open, ErrConflict if it
+// PutInviteRequest puts a request into a mailbox; ErrNotFound if it is not open, ErrConflict if it
 // already contains one.
-func (c *Client) AskInvite(ctx context.Context, mailbox string, r InviteRequest) error {
+func (c *Client) PutInviteRequest(ctx context.Context, mailbox string, r InviteRequest) error {
 	return c.send(ctx, "/v1/invites/"+mailbox+"/request", r)
 }
 
@@ -53,8 +53,8 @@ func (c *Client) InviteAnswer(ctx context.Context, mailbox string) (*InviteAnswe
 	return fetch[InviteAnswer](ctx, c, "/v1/invites/"+mailbox+"/answer")
 }
 
-// AnswerInvite puts the response to the request into a mailbox.
-func (c *Client) AnswerInvite(ctx context.Context, mailbox string, a InviteAnswer) error {
+// PutInviteAnswer puts the response to the request into a mailbox.
+func (c *Client) PutInviteAnswer(ctx context.Context, mailbox string, a InviteAnswer) error {
 	return c.send(ctx, "/v1/invites/"+mailbox+"/answer", a)
 }
 

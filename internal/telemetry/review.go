@@ -34,9 +34,9 @@ type Price struct {
 	USDPerHour float64        `json:"usd_per_hour"`
 }
 
-// Holds reports whether the targets still apply. They do not once the plan is overdue by
+// Current reports whether the targets still apply. They do not once the plan is overdue by
 // its own length, because something then prevents a newer plan.
-func (r *Review) Holds(now time.Time) bool {
+func (r *Review) Current(now time.Time) bool {
 	return r != nil && now.Sub(r.Until) <= r.Until.Sub(r.From)
 }
 
@@ -87,8 +87,8 @@ type LoadForecast struct {
 	Hi90TPS []float64 `json:"hi90_tps"`
 	// Peak is the distribution of the greatest minute of the whole forecast.
 	Peak Peak `json:"peak_tps"`
-	// Left describes how the load deviates from this forecast; empty if it does not.
-	Left string `json:"left"`
+	// Deviation describes how the load deviates from this forecast; empty if it does not.
+	Deviation string `json:"left"`
 }
 
 // Peak is the distribution of the greatest value over a time.
@@ -206,10 +206,10 @@ func (s *Snapshot) PeakLine() string {
 	return fmt.Sprintf("next %s: peak %s tokens/s", cmp.Or(text, "0m"), peaks)
 }
 
-// LeftLine returns the loads that deviate from their forecasts in one line; empty if none
+// DeviationLine returns the loads that deviate from their forecasts in one line; empty if none
 // does.
-func (s *Snapshot) LeftLine() string {
-	left := s.byRegion(func(f LoadForecast) string { return f.Left })
+func (s *Snapshot) DeviationLine() string {
+	left := s.byRegion(func(f LoadForecast) string { return f.Deviation })
 	if left == "" {
 		return ""
 	}

@@ -38,8 +38,8 @@ func TestPlanLine(t *testing.T) {
 
 func TestPeakAndDeviationLines(t *testing.T) {
 	us := LoadForecast{Model: "m", Region: "aws/us", StepSeconds: 300, MeanTPS: make([]float64, 12), Peak: Peak{Mean: 3400.4}}
-	eu := LoadForecast{Model: "m", Region: "aws/eu", Peak: Peak{Mean: 120}, Left: "5.0 times the forecast for 12 minutes (burst)"}
-	big := LoadForecast{Model: "big", Region: "aws/eu", Peak: Peak{Mean: 1}, Left: "0.4 times the forecast for 20 minutes (drift down)"}
+	eu := LoadForecast{Model: "m", Region: "aws/eu", Peak: Peak{Mean: 120}, Deviation: "5.0 times the forecast for 12 minutes (burst)"}
+	big := LoadForecast{Model: "big", Region: "aws/eu", Peak: Peak{Mean: 1}, Deviation: "0.4 times the forecast for 20 minutes (drift down)"}
 	tests := []struct {
 		name       string
 		all        []LoadForecast
@@ -55,7 +55,7 @@ func TestPeakAndDeviationLines(t *testing.T) {
 			if got := s.PeakLine(); got != tt.peak {
 				t.Errorf("got %q, want %q", got, tt.peak)
 			}
-			if got := s.LeftLine(); got != tt.left {
+			if got := s.DeviationLine(); got != tt.left {
 				t.Errorf("got %q, want %q", got, tt.left)
 			}
 		})

@@ -119,9 +119,9 @@ func (s *Snapshot) EarnsPerHour() float64 {
 	return sum
 }
 
-// Show adds the scaling state to the snapshot. Donated replicas are listed in their region
+// AddScaling adds the scaling state to the snapshot. Donated replicas are listed in their region
 // even if no balancer reports them any more. nil changes nothing.
-func (s *Snapshot) Show(c *Scaling) {
+func (s *Snapshot) AddScaling(c *Scaling) {
 	if c == nil {
 		return
 	}

@@ -16,11 +16,11 @@ func TestDonatedReplicasAreListed(t *testing.T) {
 			{ID: "us-1", State: service.StateDraining}, {ID: "us-2", State: service.StateReady}, {ID: "us-3", State: service.StateReady},
 		}},
 	}}
-	s.Show(nil)
+	s.AddScaling(nil)
 	if s.Strategy != "" || len(s.Donations) != 0 {
 		t.Fatalf("got %+v", s)
 	}
-	s.Show(&Scaling{Strategy: "lt-ua", Donations: []Donation{
+	s.AddScaling(&Scaling{Strategy: "lt-ua", Donations: []Donation{
 		{Replica: "us-0", Region: "local/us", Model: "m", Since: since, Until: &until, EarnsPerHour: 0.3},
 		{Replica: "us-1", Region: "local/us", Since: since, EarnsPerHour: 0.3},
 		{Replica: "us-2", Region: "local/us", Since: since}, // is back, and the controller has not told yet

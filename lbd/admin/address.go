@@ -34,10 +34,10 @@ func plain(addr netip.Addr) netip.Addr {
 	return addr
 }
 
-// RefuseSecrets returns a check that rejects addresses no replica can have: link-local, multicast
+// RejectMetadataAddresses returns a check that rejects addresses no replica can have: link-local, multicast
 // and instance metadata addresses, except those in allow. It must be repeated when connecting to a
 // replica, because its name may resolve to another address since it was added.
-func RefuseSecrets(allow []netip.Prefix) func(netip.Addr) error {
+func RejectMetadataAddresses(allow []netip.Prefix) func(netip.Addr) error {
 	return func(given netip.Addr) error {
 		addr := plain(given)
 		if contains(allow, addr) || contains(allow, given) {
@@ -58,7 +58,7 @@ func (a *API) checkAddress(ctx context.Context, host string, nearOnly bool) erro
 	if err != nil {
 		return err
 	}
-	never := RefuseSecrets(a.opts.AllowCIDRs)
+	never := RejectMetadataAddresses(a.opts.AllowCIDRs)
 	for _, given := range addrs {
 		if err := never(given); err != nil {
 			return fmt.Errorf("url: %w, got host %s", err, quoted(host))

@@ -31,9 +31,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // balancer is everything that the API asks, in memory.
 type balancer struct {
 	replicas []Replica
-	view     core.View
-	stats    proxy.Stats
-	peers    []peer.Status
+	view     core.BalancerView
+	stats    proxy.TrafficStats
+	peers    []peer.PeerStatus
 	points   []telemetry.Point
 	complete bool
 	broken   error
@@ -70,18 +70,18 @@ func (b *balancer) Remove(id string, epoch uint64) (bool, error) {
 	return true, nil
 }
 
-func (b *balancer) Drain(id, _ string) bool { return b.index(id) >= 0 }
-func (b *balancer) List() []Replica         { return b.replicas }
-func (b *balancer) View() core.View         { return b.view }
-func (b *balancer) Stats() proxy.Stats      { return b.stats }
+func (b *balancer) Drain(id, _ string) bool   { return b.index(id) >= 0 }
+func (b *balancer) List() []Replica           { return b.replicas }
+func (b *balancer) View() core.BalancerView   { return b.view }
+func (b *balancer) Stats() proxy.TrafficStats { return b.stats }
 
 func (b *balancer) Decision(id string) (record.Request, bool) {
 	return record.Request{Request: id, Model: "llama"}, id == "req/1"
 }
 
-func (b *balancer) Remembered() telemetry.DecisionMemory {
+func (b *balancer) DecisionMemory() telemetry.DecisionMemory {
 	since := time.Unix(1_700_000_000, 0).UTC()
-	return telemetry.DecisionMemory{Balancer: "lb-us-0", Region: "local/us", Remembered: 1, Limit: 4096, Since: &since}
+	return telemetry.DecisionMemory{Balancer: "lb-us-0", Region: "local/us", Count: 1, Limit: 4096, Since: &since}
 }
 
 // requests is one, named after how many were asked for.
@@ -105,7 +105,7 @@ func (b *balancer) Usage(_ context.Context, month string) ([]telemetry.UsageRow,
 func api(b *balancer, change func(*Options)) *API {
 	o := Options{
 		Self:    service.BalancerConfig{Service: "chat", ID: "lb-us-0", Region: "local/us", Listen: "127.0.0.1:8001", Admin: "127.0.0.1:8101"},
-		Workers: b, Traffic: b, Decisions: b, Requests: b.requests, History: b, Usage: b, Peers: func() []peer.Status { return b.peers },
+		Workers: b, Traffic: b, Decisions: b, Requests: b.requests, History: b, Usage: b, Peers: func() []peer.PeerStatus { return b.peers },
 		Now: func() time.Time { return time.Unix(1_700_000_000, 0) },
 		Resolve: func(_ context.Context, host string) ([]netip.Addr, error) {
 			switch host {
@@ -311,7 +311,7 @@ func TestBeyondLoopback(t *testing.T) {
 
 func TestServiceAndHistory(t *testing.T) {
 	b := &balancer{complete: true, points: []telemetry.Point{{Minute: 5, Balancer: "lb-us-0", Requests: 3}}}
-	a := api(b, func(o *Options) { o.Service = func() ([]byte, error) { return []byte("name: chat\n"), nil } })
+	a := api(b, func(o *Options) { o.ServiceYAML = func() ([]byte, error) { return []byte("name: chat\n"), nil } })
 	if status, body := call(a, "GET", "/v1/service", ""); status != 200 || body != "name: chat\n" {
 		t.Errorf("got %d %q", status, body)
 	}
@@ -322,7 +322,9 @@ func TestServiceAndHistory(t *testing.T) {
 		t.Errorf("asked since %d, want a week back: %d", b.since, want)
 	}
 	b.broken = errors.New("disk on fire")
-	a = api(b, func(o *Options) { o.Service = func() ([]byte, error) { return nil, errors.New("permission denied") } })
+	a = api(b, func(o *Options) {
+		o.ServiceYAML = func() ([]byte, error) { return nil, errors.New("permission denied") }
+	})
 	for _, path := range []string{"/v1/service", "/v1/history"} {
 		if status, body := call(a, "GET", path, ""); status != 500 || strings.Contains(body, "permission") || strings.Contains(body, "fire") {
 			t.Errorf("%s: got %d %s", path, status, body)
@@ -382,8 +384,8 @@ func TestSnapshotOfOwnRegion(t *testing.T) {
 			},
 			{ReplicaConfig: service.ReplicaConfig{ID: "us-2"}, State: service.StateStarting, Reason: "no answer yet"},
 		},
-		view:  core.View{Counts: core.Counts{Queued: 4, ForwardedIn: 2, ForwardedOut: 3}, Models: []core.ModelView{{Model: "llama", Queued: 1, Deferred: 3, FirstTokens: 40, Late: 2}}},
-		stats: proxy.Stats{RequestsPerSecond: ptr(1.5), Replica: map[string]proxy.ReplicaStats{"us-0": {OutputTokensPerSecond: ptr(20.0), PrefixHitRate: ptr(0.75)}}},
+		view:  core.BalancerView{Counts: core.Counts{Queued: 4, ForwardedIn: 2, ForwardedOut: 3}, Models: []core.ModelView{{Model: "llama", Queued: 1, Deferred: 3, FirstTokens: 40, Late: 2}}},
+		stats: proxy.TrafficStats{RequestsPerSecond: ptr(1.5), Replica: map[string]proxy.ReplicaTrafficStats{"us-0": {OutputTokensPerSecond: ptr(20.0), PrefixHitRate: ptr(0.75)}}},
 	}
 	_, body := call(api(b, nil), "GET", "/v1/snapshot", "")
 	want := `{"at":"2023-11-14T22:13:20Z","service":"chat","regions":[{"name":"local/us",` +
@@ -428,7 +430,7 @@ func TestBrokenCertificateIsShown(t *testing.T) {
 	}
 	teller := reportingPeer("lb-us-0", "local/us")
 	teller.Region = &own
-	seen := api(&balancer{peers: []peer.Status{teller}}, func(o *Options) { o.Self.ID = "lb-eu-0" }).Snapshot()
+	seen := api(&balancer{peers: []peer.PeerStatus{teller}}, func(o *Options) { o.Self.ID = "lb-eu-0" }).Snapshot()
 	if got := seen.Balancer("lb-us-0"); got == nil || got.Reason != want || got.Certificate.Problem != c.Problem {
 		t.Errorf("a peer shows %+v", got)
 	}
@@ -473,7 +475,7 @@ func TestAlertsOfAllBalancers(t *testing.T) {
 		}
 	}).Region()
 	teller.Region = &own
-	s := api(&balancer{peers: []peer.Status{teller}}, func(o *Options) {
+	s := api(&balancer{peers: []peer.PeerStatus{teller}}, func(o *Options) {
 		o.Self.ID, o.Self.Region = "lb-eu-0", "local/eu"
 		o.Alerts = func() []telemetry.Alert { return []telemetry.Alert{store} }
 		o.ServiceAlerts = func() []telemetry.Alert {
@@ -504,7 +506,7 @@ func TestEndpointOfUnspecifiedAddress(t *testing.T) {
 }
 
 // reportingPeer is a peer that has reported its region.
-func reportingPeer(id string, region service.Region, replicas ...string) peer.Status {
+func reportingPeer(id string, region service.Region, replicas ...string) peer.PeerStatus {
 	r := &telemetry.RegionSnapshot{
 		Name: region, Balancers: []telemetry.BalancerSnapshot{{ID: id, State: "READY"}},
 		Queued: 2, RequestsPerSecond: ptr(3.0), PrefixHitRate: ptr(0.5), ForwardedIn: 1, ForwardedOut: 1,
@@ -513,19 +515,19 @@ func reportingPeer(id string, region service.Region, replicas ...string) peer.St
 	for _, rep := range replicas {
 		r.Replicas = append(r.Replicas, telemetry.ReplicaSnapshot{ID: rep, State: service.StateReady, Pending: ptr(1), AgeMillis: ptr(int64(50))})
 	}
-	return peer.Status{
+	return peer.PeerStatus{
 		Peer:   service.PeerConfig{ID: id, Region: region, URL: "http://" + id, Admin: "http://admin-" + id},
-		Region: r, RegionAge: 300 * time.Millisecond, Heard: true, Silence: 80 * time.Millisecond, RTT: 110 * time.Millisecond,
+		Region: r, RegionAge: 300 * time.Millisecond, Reported: true, Silence: 80 * time.Millisecond, RTT: 110 * time.Millisecond,
 	}
 }
 
 func TestSnapshotOfPeers(t *testing.T) {
 	silent := reportingPeer("lb-eu-0", "local/eu", "eu-0", "eu-1")
 	silent.Silence, silent.Reason = 5*time.Second, "connection refused"
-	unheard := peer.Status{Peer: service.PeerConfig{ID: "lb-sa-0", Region: "local/sa"}, Silence: 2 * time.Second}
+	unheard := peer.PeerStatus{Peer: service.PeerConfig{ID: "lb-sa-0", Region: "local/sa"}, Silence: 2 * time.Second}
 	b := &balancer{
 		replicas: []Replica{{ReplicaConfig: service.ReplicaConfig{ID: "eu-0"}, State: service.StateReady, Reason: "adopted from local/eu"}},
-		peers:    []peer.Status{reportingPeer("lb-asia-0", "local/asia", "asia-0"), silent, unheard},
+		peers:    []peer.PeerStatus{reportingPeer("lb-asia-0", "local/asia", "asia-0"), silent, unheard},
 	}
 	s := api(b, nil).Snapshot()
 	var names []service.Region
@@ -565,14 +567,14 @@ func TestSnapshotOfPeers(t *testing.T) {
 // The counts of a model are known only if all its live balancers report them.
 func TestModelsOfARegion(t *testing.T) {
 	own := []core.ModelView{{Model: "llama", Queued: 2, Deferred: 5, FirstTokens: 70, Late: 4}, {Model: "small"}}
-	peers := func(models []telemetry.ModelSnapshot, silence time.Duration) []peer.Status {
+	peers := func(models []telemetry.ModelSnapshot, silence time.Duration) []peer.PeerStatus {
 		p := reportingPeer("lb-us-1", "local/us")
 		p.Region.Models, p.Silence = models, silence
-		return []peer.Status{p}
+		return []peer.PeerStatus{p}
 	}
 	alone := []telemetry.ModelSnapshot{{Model: "llama", Queued: 2, Deferred: 5, FirstTokens: 70, Late: 4}, {Model: "small"}}
 	for name, c := range map[string]struct {
-		peers []peer.Status
+		peers []peer.PeerStatus
 		want  []telemetry.ModelSnapshot
 	}{
 		"one balancer": {nil, alone},
@@ -583,12 +585,12 @@ func TestModelsOfARegion(t *testing.T) {
 		"an older one does not tell": {peers(nil, 0), nil},
 		"a lost one holds nothing":   {peers([]telemetry.ModelSnapshot{{Model: "llama", Queued: 9}}, time.Minute), alone},
 	} {
-		got := api(&balancer{view: core.View{Models: own}, peers: c.peers}, nil).Snapshot().Regions[0].Models
+		got := api(&balancer{view: core.BalancerView{Models: own}, peers: c.peers}, nil).Snapshot().Regions[0].Models
 		if !slices.Equal(got, c.want) || (got == nil) != (c.want == nil) {
 			t.Errorf("%s: got %+v, want %+v", name, got, c.want)
 		}
 	}
-	otherRegion := api(&balancer{view: core.View{Models: own}, peers: peers(alone, time.Minute)}, func(o *Options) { o.Self.Region = "local/eu" })
+	otherRegion := api(&balancer{view: core.BalancerView{Models: own}, peers: peers(alone, time.Minute)}, func(o *Options) { o.Self.Region = "local/eu" })
 	if got := otherRegion.Snapshot().Regions[1]; got.Name != "local/us" || got.Models != nil {
 		t.Errorf("nobody lives there: %+v", got)
 	}
@@ -600,10 +602,10 @@ func TestSnapshotIncludesForwards(t *testing.T) {
 	sibling := reportingPeer("lb-us-1", "local/us", "us-1")
 	sibling.Region.ForwardedTo = []telemetry.Flow{{Region: "local/eu", Requests: 4}}
 	b := &balancer{
-		view: core.View{Peers: []core.PeerView{
+		view: core.BalancerView{Peers: []core.PeerView{
 			{ID: "lb-eu-0", Forwarded: 5}, {ID: "lb-eu-1", Forwarded: 2}, {ID: "lb-asia-0"}, {ID: "gone", Forwarded: 9}, {ID: "lb-us-1", Forwarded: 1},
 		}},
-		peers: []peer.Status{reportingPeer("lb-eu-0", "local/eu"), reportingPeer("lb-eu-1", "local/eu"), reportingPeer("lb-asia-0", "local/asia"), sibling},
+		peers: []peer.PeerStatus{reportingPeer("lb-eu-0", "local/eu"), reportingPeer("lb-eu-1", "local/eu"), reportingPeer("lb-asia-0", "local/asia"), sibling},
 	}
 	s := api(b, nil).Snapshot()
 	for _, r := range s.Regions {
@@ -617,9 +619,9 @@ func TestSnapshotIncludesForwards(t *testing.T) {
 func TestSeveralBalancersOfARegion(t *testing.T) {
 	b := &balancer{
 		replicas: []Replica{{ReplicaConfig: service.ReplicaConfig{ID: "us-0"}, State: service.StateReady}},
-		view:     core.View{Counts: core.Counts{Queued: 1, ForwardedOut: 5}},
-		stats:    proxy.Stats{RequestsPerSecond: ptr(1.0), PrefixHitRate: ptr(0.9), TTFT: &telemetry.Percentiles{Mean: 200, P50: 190, Max: 300}},
-		peers:    []peer.Status{reportingPeer("lb-us-1", "local/us", "us-1")},
+		view:     core.BalancerView{Counts: core.Counts{Queued: 1, ForwardedOut: 5}},
+		stats:    proxy.TrafficStats{RequestsPerSecond: ptr(1.0), PrefixHitRate: ptr(0.9), TTFT: &telemetry.Percentiles{Mean: 200, P50: 190, Max: 300}},
+		peers:    []peer.PeerStatus{reportingPeer("lb-us-1", "local/us", "us-1")},
 	}
 	s := api(b, nil).Snapshot()
 	if len(s.Regions) != 1 {

@@ -82,7 +82,7 @@ func (a *API) openInvite(w http.ResponseWriter, r *http.Request) {
 		if a.invites.open == nil {
 			a.invites.open = map[string]*invite{}
 		}
-		a.invites.open[name] = &invite{until: a.opts.Now().Add(telemetry.InviteLife)}
+		a.invites.open[name] = &invite{until: a.opts.Now().Add(telemetry.InviteTTL)}
 		a.opts.Logger.Info("invitation opened")
 		w.WriteHeader(http.StatusNoContent)
 	}

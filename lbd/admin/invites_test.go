@@ -33,7 +33,7 @@ func TestMailboxRelaysOneRequestAndAnswer(t *testing.T) {
 	operator, guest := desk(t, &now)
 	ctx, box := context.Background(), mailboxNumber(1)
 	ask := telemetry.InviteRequest{CSR: []byte("csr"), Proof: []byte("proof")}
-	if err := guest.AskInvite(ctx, box, ask); !errors.Is(err, telemetry.ErrNotFound) {
+	if err := guest.PutInviteRequest(ctx, box, ask); !errors.Is(err, telemetry.ErrNotFound) {
 		t.Errorf("asked before it is open: %v", err)
 	}
 	if err := operator.OpenInvite(ctx, box); err != nil {
@@ -45,16 +45,16 @@ func TestMailboxRelaysOneRequestAndAnswer(t *testing.T) {
 	if r, err := operator.InviteRequest(ctx, box); r != nil || err != nil {
 		t.Errorf("before anybody asked: %v (%v)", r, err)
 	}
-	if err := guest.AskInvite(ctx, box, ask); err != nil {
+	if err := guest.PutInviteRequest(ctx, box, ask); err != nil {
 		t.Fatal(err)
 	}
-	if err := guest.AskInvite(ctx, box, ask); !errors.Is(err, telemetry.ErrConflict) {
+	if err := guest.PutInviteRequest(ctx, box, ask); !errors.Is(err, telemetry.ErrConflict) {
 		t.Errorf("asked twice: %v", err)
 	}
 	if r, err := operator.InviteRequest(ctx, box); err != nil || string(r.CSR) != "csr" || string(r.Proof) != "proof" {
 		t.Errorf("asked for %v (%v)", r, err)
 	}
-	if err := operator.AnswerInvite(ctx, box, telemetry.InviteAnswer{Chain: "chain"}); err != nil {
+	if err := operator.PutInviteAnswer(ctx, box, telemetry.InviteAnswer{Chain: "chain"}); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 { // an answer that was lost on its way can be fetched again
@@ -82,8 +82,8 @@ func TestInvitationsExpireAndAreBounded(t *testing.T) {
 	if err := operator.OpenInvite(ctx, mailboxNumber(maxInvites)); err == nil || !strings.Contains(err.Error(), "429") {
 		t.Errorf("one more: %v", err)
 	}
-	now = now.Add(telemetry.InviteLife + time.Second)
-	if err := guest.AskInvite(ctx, mailboxNumber(0), telemetry.InviteRequest{}); !errors.Is(err, telemetry.ErrNotFound) {
+	now = now.Add(telemetry.InviteTTL + time.Second)
+	if err := guest.PutInviteRequest(ctx, mailboxNumber(0), telemetry.InviteRequest{}); !errors.Is(err, telemetry.ErrNotFound) {
 		t.Errorf("after its time: %v", err)
 	}
 	if err := operator.OpenInvite(ctx, mailboxNumber(maxInvites)); err != nil {
@@ -93,7 +93,7 @@ func TestInvitationsExpireAndAreBounded(t *testing.T) {
 		t.Error("a mailbox that could be guessed was opened")
 	}
 	large := telemetry.InviteRequest{CSR: make([]byte, maxInviteBody)}
-	if err := guest.AskInvite(ctx, mailboxNumber(maxInvites), large); err == nil || !strings.Contains(err.Error(), "400") {
+	if err := guest.PutInviteRequest(ctx, mailboxNumber(maxInvites), large); err == nil || !strings.Contains(err.Error(), "400") {
 		t.Errorf("a large request: %v", err)
 	}
 }
@@ -109,7 +109,7 @@ func TestGuestsMayOnlyRequestCertificates(t *testing.T) {
 	_, request := guest.InviteRequest(ctx, box)
 	_, snapshot := guest.Snapshot(ctx)
 	for name, err := range map[string]error{
-		"opening": guest.OpenInvite(ctx, mailboxNumber(2)), "closing": guest.CloseInvite(ctx, box), "answering": guest.AnswerInvite(ctx, box, telemetry.InviteAnswer{}),
+		"opening": guest.OpenInvite(ctx, mailboxNumber(2)), "closing": guest.CloseInvite(ctx, box), "answering": guest.PutInviteAnswer(ctx, box, telemetry.InviteAnswer{}),
 		"reading another's request": request, "the snapshot": snapshot, "a worker": guest.RemoveWorker(ctx, "us-0", 0), "a way around": guest.OpenInvite(ctx, box+"/request/../../"+box),
 	} {
 		var status *telemetry.StatusError

@@ -64,15 +64,15 @@ type Workers interface {
 
 // Traffic provides the balancer's counts.
 type Traffic interface {
-	View() core.View
-	Stats() proxy.Stats
+	View() core.BalancerView
+	Stats() proxy.TrafficStats
 }
 
 // Decisions stores and streams routing decisions.
 type Decisions interface {
 	Decision(id string) (record.Request, bool)
 	// Remembered returns how many are stored.
-	Remembered() telemetry.DecisionMemory
+	DecisionMemory() telemetry.DecisionMemory
 	Subscribe() (events <-chan json.RawMessage, cancel func())
 }
 
@@ -96,9 +96,9 @@ type Options struct {
 	// Keys lists the currently valid API keys, without their secrets; nil = none.
 	Keys func() []service.APIKey
 	// Peers lists the other balancers with their last reports, sorted by id.
-	Peers func() []peer.Status
-	// Service returns the text of service.yaml; nil = there is none.
-	Service func() ([]byte, error)
+	Peers func() []peer.PeerStatus
+	// ServiceYAML returns the text of service.yaml; nil = there is none.
+	ServiceYAML func() ([]byte, error)
 	// Reload reloads the balancer's configuration; it returns *telemetry.ReloadRefused if the
 	// configuration is not usable. nil = there is no configuration file.
 	Reload func() (telemetry.Reload, error)
@@ -171,7 +171,7 @@ func (a *API) route() {
 	a.mux.HandleFunc("GET /v1/usage", a.serveUsage)
 	a.mux.HandleFunc("GET /usage", a.serveUsage)
 	a.mux.HandleFunc("GET /v1/decisions", func(w http.ResponseWriter, _ *http.Request) {
-		answer(w, http.StatusOK, a.opts.Decisions.Remembered())
+		answer(w, http.StatusOK, a.opts.Decisions.DecisionMemory())
 	})
 	a.mux.HandleFunc("GET /v1/decisions/{request...}", a.serveDecision)
 	a.mux.HandleFunc("GET /v1/requests", a.serveRequests)
@@ -276,11 +276,11 @@ func BeyondLoopback(listen string) bool {
 
 // serveService responds with service.yaml.
 func (a *API) serveService(w http.ResponseWriter, _ *http.Request) {
-	if a.opts.Service == nil {
+	if a.opts.ServiceYAML == nil {
 		refuse(w, http.StatusNotFound, "this balancer was started without a service.yaml")
 		return
 	}
-	text, err := a.opts.Service()
+	text, err := a.opts.ServiceYAML()
 	if err != nil {
 		a.opts.Logger.Error("reading service.yaml", "err", err)
 		refuse(w, http.StatusInternalServerError, "reading service.yaml failed; see the balancer's log")

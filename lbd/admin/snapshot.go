@@ -43,7 +43,7 @@ func (a *API) Snapshot() telemetry.Snapshot {
 	}
 	s.Alerts = a.alerts(s.Regions)
 	if a.opts.Scaling != nil {
-		s.Show(a.opts.Scaling())
+		s.AddScaling(a.opts.Scaling())
 	}
 	if a.opts.Review == nil {
 		return s
@@ -52,7 +52,7 @@ func (a *API) Snapshot() telemetry.Snapshot {
 	if r != nil {
 		s.Forecast, s.Plan, s.Prices = append(s.Forecast, r.Forecast...), r.Plan, append(s.Prices, r.Prices...)
 	}
-	if r.Holds(s.At) {
+	if r.Current(s.At) {
 		s.Targets = append(s.Targets, r.Targets...)
 	}
 	return s
@@ -164,8 +164,8 @@ func (a *API) self(replicas []Replica) telemetry.BalancerSnapshot {
 }
 
 // serves reports whether a live peer has a ready replica.
-func serves(p peer.Status) bool {
-	return p.Heard && p.Silence < lostAfter && !p.Draining && p.Region != nil &&
+func serves(p peer.PeerStatus) bool {
+	return p.Reported && p.Silence < lostAfter && !p.Draining && p.Region != nil &&
 		slices.ContainsFunc(p.Region.Replicas, func(r telemetry.ReplicaSnapshot) bool { return r.State == service.StateReady })
 }
 
@@ -182,7 +182,7 @@ func baseURL(scheme, listen string) string {
 }
 
 // replicaSnapshot converts a replica for the snapshot.
-func replicaSnapshot(r Replica, stats proxy.ReplicaStats) telemetry.ReplicaSnapshot {
+func replicaSnapshot(r Replica, stats proxy.ReplicaTrafficStats) telemetry.ReplicaSnapshot {
 	s := telemetry.ReplicaSnapshot{
 		ID: r.ID, URL: r.URL, Model: r.Model, GPU: r.GPU, Region: r.Region, Capacity: r.Capacity, State: r.State, Reason: r.Reason,
 		PrefixHitRate: cmp.Or(stats.PrefixHitRate, r.HitRate.Ptr()), OutputTokensPerSecond: stats.OutputTokensPerSecond,
@@ -207,8 +207,8 @@ func fill(s *telemetry.ReplicaSnapshot, v *core.ReplicaView) {
 }
 
 // peerRegion returns a peer's part of its region's snapshot.
-func peerRegion(p peer.Status) telemetry.RegionSnapshot {
-	lost := !p.Heard || p.Silence >= lostAfter
+func peerRegion(p peer.PeerStatus) telemetry.RegionSnapshot {
+	lost := !p.Reported || p.Silence >= lostAfter
 	s := telemetry.RegionSnapshot{}
 	if p.Region != nil {
 		s = *p.Region
@@ -218,7 +218,7 @@ func peerRegion(p peer.Status) telemetry.RegionSnapshot {
 		ID: p.Peer.ID, Endpoint: p.Peer.URL, Admin: p.Peer.Admin, State: balancerReady,
 		AgeMillis: p.RegionAge.Milliseconds(),
 	}
-	if p.Heard {
+	if p.Reported {
 		b.RTTMillis = policy.Known(float64(p.RTT) / float64(time.Millisecond)).Ptr()
 	}
 	switch {
@@ -240,7 +240,7 @@ func peerRegion(p peer.Status) telemetry.RegionSnapshot {
 	return s
 }
 
-func lostReason(p peer.Status) string {
+func lostReason(p peer.PeerStatus) string {
 	reason := fmt.Sprintf("no heartbeat for %s", p.Silence.Round(100*time.Millisecond))
 	if p.Reason != "" {
 		reason += ": " + p.Reason
@@ -250,7 +250,7 @@ func lostReason(p peer.Status) string {
 
 // peerReplicas returns a peer's replicas as last reported. The replicas of a lost peer are of
 // unknown state and unreachable through it.
-func peerReplicas(p peer.Status, lost bool) []telemetry.ReplicaSnapshot {
+func peerReplicas(p peer.PeerStatus, lost bool) []telemetry.ReplicaSnapshot {
 	if p.Region == nil {
 		return nil
 	}

@@ -41,8 +41,8 @@ func SizeFor(n int) int {
 	return size
 }
 
-// Take returns an empty buffer with capacity for n bytes.
-func Take(n int) *Buffer {
+// Get returns an empty buffer with capacity for n bytes.
+func Get(n int) *Buffer {
 	class, size := sizeClass(n)
 	if class < len(buffers) {
 		if p, ok := buffers[class].Get().(*Buffer); ok {
@@ -77,7 +77,7 @@ func (p *Buffer) Grow(n int) {
 
 // GrowTo sets the capacity to at least n bytes in total.
 func (p *Buffer) GrowTo(n int) {
-	larger := Take(n)
+	larger := Get(n)
 	larger.B = append(larger.B, p.B...)
 	p.B, larger.B = larger.B, p.B
 	larger.Release()

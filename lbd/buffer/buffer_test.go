@@ -11,7 +11,7 @@ import (
 func TestSizesOfBuffers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(0, 1<<20).Draw(t, "n")
-		p := Take(n)
+		p := Get(n)
 		if cap(p.B) < n || cap(p.B) > max(1024, n+n/4+1) || len(p.B) != 0 {
 			t.Fatalf("%d bytes for %d", cap(p.B), n)
 		}

@@ -36,7 +36,7 @@ func (c *Config) retryBackoff(id string, rounds int) time.Duration {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(id))
 	draw := float64(mix(h.Sum64()+uint64(rounds))>>11) / (1 << 53) // 0 to 1
-	wait := min(float64(c.RetryWait)*math.Pow(retryGrowth, float64(rounds)), float64(c.RetryWaitMax))
+	wait := min(float64(c.RetryBackoff)*math.Pow(retryGrowth, float64(rounds)), float64(c.MaxRetryBackoff))
 	return time.Duration(wait * (1 - retryJitter + 2*retryJitter*draw))
 }
 

@@ -45,7 +45,7 @@ func until(t *testing.T, b *Balancer, now time.Duration, id string, replicas ...
 // longer rest, by a jitter of its own.
 func TestRetryToSameTargetWaitsForBackoff(t *testing.T) {
 	everyPolicy(t, func(t *testing.T, cfg Config) {
-		cfg.MaxTries, cfg.RetryWaitMax = 8, 200*time.Millisecond
+		cfg.MaxAttempts, cfg.MaxRetryBackoff = 8, 200*time.Millisecond
 		b, now := start(cfg, 1), time.Duration(0)
 		ask(t, b, 0, Request{ID: "q"})
 		for round, want := range []time.Duration{50, 75, 112, 168, 200, 200, 200} {
@@ -58,7 +58,7 @@ func TestRetryToSameTargetWaitsForBackoff(t *testing.T) {
 			}
 			now += rest
 		}
-		if a := b.Step(now, failed("q")); len(a) != 1 || a[0].Reason != RejectTooManyTry {
+		if a := b.Step(now, failed("q")); len(a) != 1 || a[0].Reason != RejectRetriesExhausted {
 			t.Errorf("after all tries: %+v", a)
 		}
 	})
@@ -68,7 +68,7 @@ func TestRetryToSameTargetWaitsForBackoff(t *testing.T) {
 // rests.
 func TestRetryToOtherTargetIsImmediate(t *testing.T) {
 	everyPolicy(t, func(t *testing.T, cfg Config) {
-		cfg.MaxTries, cfg.RetryWait = 9, time.Hour
+		cfg.MaxAttempts, cfg.RetryBackoff = 9, time.Hour
 		b := start(cfg, 2)
 		first := ask(t, b, 0, Request{ID: "q", Session: "s"})
 		second := placeOf(b.Step(0, failed("q")), "q")
@@ -97,7 +97,7 @@ func TestRetryToOtherTargetIsImmediate(t *testing.T) {
 // A request that rests keeps nobody else waiting, and no longer than it may wait.
 func TestRequestInBackoffDoesNotBlockQueue(t *testing.T) {
 	everyPolicy(t, func(t *testing.T, cfg Config) {
-		cfg.RetryWait, cfg.RetryWaitMax, cfg.MaxWait = time.Hour, time.Hour, time.Second
+		cfg.RetryBackoff, cfg.MaxRetryBackoff, cfg.MaxWait = time.Hour, time.Hour, time.Second
 		b := start(cfg, 1)
 		ask(t, b, 0, Request{ID: "rests"})
 		b.Step(0, failed("rests"))
@@ -110,7 +110,7 @@ func TestRequestInBackoffDoesNotBlockQueue(t *testing.T) {
 			}
 			b.Step(now, Event{Kind: EventFinished, ID: id})
 		}
-		if a := b.Step(time.Second, Event{Kind: EventTick}); len(a) != 1 || a[0].ID != "rests" || a[0].Reason != RejectWait {
+		if a := b.Step(time.Second, Event{Kind: EventTick}); len(a) != 1 || a[0].ID != "rests" || a[0].Reason != RejectWaitExceeded {
 			t.Errorf("when its time is over: %+v", a)
 		}
 	})
@@ -134,10 +134,10 @@ func TestBackoffJitterDependsOnID(t *testing.T) {
 	if mean := sum / ids; mean < 49*time.Millisecond || mean > 51*time.Millisecond {
 		t.Errorf("%s in the mean, want 50 ms", mean)
 	}
-	if rest := cfg.retryBackoff("q", 1000); rest > cfg.RetryWaitMax*12/10 || rest < cfg.RetryWaitMax*8/10 {
+	if rest := cfg.retryBackoff("q", 1000); rest > cfg.MaxRetryBackoff*12/10 || rest < cfg.MaxRetryBackoff*8/10 {
 		t.Errorf("after a thousand rounds %s", rest)
 	}
-	cfg.RetryWait = 0
+	cfg.RetryBackoff = 0
 	if rest := cfg.retryBackoff("q", 3); rest != 0 {
 		t.Errorf("without a wait %s", rest)
 	}

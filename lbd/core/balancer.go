@@ -164,8 +164,8 @@ func (b *Balancer) stepTargets(now time.Duration, ev Event) {
 		b.removePeer(now, ev.Target)
 	case EventPeerReport:
 		b.handlePeerReport(now, ev.Target, ev.PeerReport)
-	case EventPeerLearned:
-		b.receiveLearned(now, ev.Target, ev.Learned)
+	case EventPeerCacheUpdates:
+		b.receiveLearned(now, ev.Target, ev.CacheUpdates)
 	default:
 		panic(fmt.Sprintf("core: unknown event kind %q", ev.Kind))
 	}
@@ -197,7 +197,7 @@ func (b *Balancer) handleArrived(now time.Duration, in *Request) {
 	case !b.modelKnown(r.Model):
 		b.rejectRequest(r, RejectNoReplica)
 	case !b.holderKnown(r):
-		b.rejectRequest(r, RejectHolder)
+		b.rejectRequest(r, RejectHolderGone)
 	case b.mustStop(r):
 		b.rejectKiller(r)
 	case b.queued >= b.cfg.QueueLimit && !b.evictForTenant(now, r):
@@ -295,11 +295,11 @@ func (b *Balancer) endClientError(now time.Duration, t *target, r *request, out 
 
 // atLastTarget returns the outcome without the tokens that earlier targets generated.
 func (o *Outcome) atLastTarget() *Outcome {
-	if o == nil || o.Elsewhere <= 0 || !o.OutputTokens.Known {
+	if o == nil || o.EarlierTokens <= 0 || !o.OutputTokens.Known {
 		return o
 	}
 	h := *o
-	h.OutputTokens.Value = max(0, h.OutputTokens.Value-h.Elsewhere)
+	h.OutputTokens.Value = max(0, h.OutputTokens.Value-h.EarlierTokens)
 	return &h
 }
 
@@ -338,13 +338,13 @@ func (b *Balancer) handleFailed(now time.Duration, id string, out *Outcome) {
 	case r.onlyRefused() && !b.anyTargetLeft(now, r):
 		r.undoFailures()
 		b.rejectRequest(r, RejectRefused)
-	case r.attempts >= b.cfg.MaxTries:
-		b.rejectRequest(r, RejectTooManyTry)
+	case r.attempts >= b.cfg.MaxAttempts:
+		b.rejectRequest(r, RejectRetriesExhausted)
 	case t.peer && now-r.Arrived >= b.maxWait(r):
-		b.rejectRequest(r, RejectWait) // the peer queued it for its remaining wait time
+		b.rejectRequest(r, RejectWaitExceeded) // the peer queued it for its remaining wait time
 	case !b.retries.Spend(b.cfg.RetryBurst):
 		b.retriesRefused++
-		b.rejectRequest(r, RejectRetries)
+		b.rejectRequest(r, RejectRetryBudget)
 	default:
 		b.requeue(now, r)
 	}
@@ -359,7 +359,7 @@ func (b *Balancer) handleBounced(now time.Duration, id string, out *Outcome) {
 		return
 	}
 	t := b.detachRequest(r, nil)
-	t.pausedUntil = now + b.cfg.PeerPause
+	t.pausedUntil = now + b.cfg.PeerBackoff
 	r.attempts-- // the peer never tried
 	b.queue(r.Model).setCharge(r, r.minCharge)
 	b.addPeerKills(now, r, t.id, out)
@@ -378,7 +378,7 @@ func (b *Balancer) requeue(now time.Duration, r *request) {
 		return
 	}
 	if !b.holderKnown(r) {
-		b.rejectRequest(r, RejectHolder)
+		b.rejectRequest(r, RejectHolderGone)
 		return
 	}
 	b.enqueue(now, r)
@@ -507,7 +507,7 @@ func (b *Balancer) tick(now time.Duration) {
 		for _, r := range b.waitingRequests(q) {
 			if now-r.Arrived >= b.maxWait(r) {
 				b.dequeue(r)
-				b.rejectRequest(r, RejectWait)
+				b.rejectRequest(r, RejectWaitExceeded)
 			}
 		}
 		b.releaseDueParked(now, q)
@@ -519,7 +519,7 @@ func (b *Balancer) tick(now time.Duration) {
 // until its deadline.
 func (b *Balancer) maxWait(r *request) time.Duration {
 	most := b.cfg.MaxWait
-	if r.Tier == service.TierDeferred && b.cfg.Deferred.On() {
+	if r.Tier == service.TierDeferred && b.cfg.Deferred.Enabled() {
 		most = max(most, b.queue(r.Model).ordering.targets.of(r.Tier))
 	}
 	if r.Wait > 0 {

@@ -195,7 +195,7 @@ func TestRetryBudgetBoundsRetries(t *testing.T) {
 		}
 		fail(b.Step(now, Event{Kind: EventArrived, Request: &Request{ID: fmt.Sprint(i), Model: "m"}}))
 	}
-	now += 2 * cfg.RetryWait // the last ones have rested
+	now += 2 * cfg.RetryBackoff // the last ones have rested
 	fail(b.Step(now, Event{Kind: EventTick}))
 	v := b.View(now)
 	if want := arrivals + cfg.RetryBurst + arrivals/5; sends > want || sends < want-5 || v.RetriesRefused < 700 {

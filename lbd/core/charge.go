@@ -69,10 +69,10 @@ func (b *Balancer) chargeRunning(now time.Duration, q *queue) {
 	q.ChargeRunning(func(r *request) int64 { return r.cost(nil, b.generated(now, r)) })
 }
 
-// Generated estimates the tokens generated for a request in flight, of all its answers together,
+// GeneratedTokens estimates the tokens generated for a request in flight, of all its answers together,
 // from its time at the target and the target's pace. The result is at most the request's bound. It
 // is 0 for a request that is queued or unknown.
-func (b *Balancer) Generated(now time.Duration, id string) int {
+func (b *Balancer) GeneratedTokens(now time.Duration, id string) int {
 	if r := b.requests[id]; r != nil {
 		return b.generated(now, r)
 	}

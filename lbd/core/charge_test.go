@@ -45,7 +45,7 @@ func newContest(t fatal, policyName string, replicas, slots int) *contest {
 		t.Fatalf("%v", err)
 	}
 	cfg := DefaultConfig(p)
-	cfg.Push, cfg.ProbeInterval, cfg.MaxWait, cfg.RetryWait, cfg.EjectAfter = Push{Mode: PushOutstanding, N: slots}, time.Hour, 100*time.Hour, 0, 0
+	cfg.Push, cfg.ProbeInterval, cfg.MaxWait, cfg.RetryBackoff, cfg.EjectAfter = Push{Mode: PushOutstanding, N: slots}, time.Hour, 100*time.Hour, 0, 0
 	cfg.RetryBurst = 0
 	return &contest{b: start(cfg, replicas), step: 100 * time.Millisecond, prompt: 10, got: map[string]int{}, turns: map[string]int{}, tells: true}
 }
@@ -224,7 +224,7 @@ func alone(t *testing.T) *Balancer {
 		t.Fatal(err)
 	}
 	cfg := DefaultConfig(p)
-	cfg.ProbeInterval, cfg.RetryWait = time.Hour, 0
+	cfg.ProbeInterval, cfg.RetryBackoff = time.Hour, 0
 	return start(cfg, 2)
 }
 
@@ -232,7 +232,7 @@ func alone(t *testing.T) *Balancer {
 // generated for it, also when several replicas had to do with it.
 func TestChargeByOutcome(t *testing.T) {
 	known := func(output, earlier int) *Outcome {
-		return &Outcome{OutputTokens: policy.Known(output), Elsewhere: earlier}
+		return &Outcome{OutputTokens: policy.Known(output), EarlierTokens: earlier}
 	}
 	retryable := func(o *Outcome) *Outcome { o.Retryable = true; return o }
 	ends := func(kind EventKind, out *Outcome) Event { return Event{Kind: kind, ID: "q", Outcome: out} }
@@ -319,11 +319,11 @@ func TestGeneratedIsEstimatedFromTimeAndPace(t *testing.T) {
 			c.request.PromptTokens = 1
 		}
 		ask(t, b, now, c.request)
-		if got := b.Generated(now+c.after, "q"); got < c.from || got > c.to {
+		if got := b.GeneratedTokens(now+c.after, "q"); got < c.from || got > c.to {
 			t.Errorf("%s: %d tokens after %s, want %d to %d", name, got, c.after, c.from, c.to)
 		}
 	}
-	if got := alone(t).Generated(0, "unheard-of"); got != 0 {
+	if got := alone(t).GeneratedTokens(0, "unheard-of"); got != 0 {
 		t.Errorf("%d tokens of a request that is not there", got)
 	}
 }

@@ -60,18 +60,18 @@ func (p Push) String() string {
 type Config struct {
 	Policy policy.Policy
 	Push   Push
-	// Order is the order of waiting requests. Targets contains the deadline of each tier,
+	// QueueOrder is the order of waiting requests. Targets contains the deadline of each tier,
 	// ModelTargets those of models with their own.
-	Order        Order
-	Targets      Targets
-	ModelTargets map[string]Targets
+	Order        QueueOrder
+	Targets      TierTargets
+	ModelTargets map[string]TierTargets
 	// TauN and TauP belong to OrderDPA: a request is severely expired from TauN after its deadline,
 	// and urgent from TauP before it.
 	TauN, TauP time.Duration
 	// Forward allows sending requests to peers.
 	Forward bool
-	// Tau is how many requests a peer may have queued and still be sent another.
-	Tau int
+	// PeerQueueLimit is how many requests a peer may have queued and still be sent another.
+	PeerQueueLimit int
 	// QueueLimit bounds the queued requests; MaxWait bounds how long each is queued.
 	QueueLimit int
 	MaxWait    time.Duration
@@ -97,23 +97,23 @@ type Config struct {
 	// Deferred decides when deferred requests join the others. While it parks any, they may wait
 	// until their deadline instead of MaxWait.
 	Deferred DeferredRule
-	// MaxTries bounds how often one request is sent in total.
-	MaxTries int
-	// RetryWait is the backoff of a request after every live target has failed it. It grows by half
-	// after each such round, up to RetryWaitMax. 0 = no backoff.
-	RetryWait, RetryWaitMax time.Duration
+	// MaxAttempts bounds how often one request is sent in total.
+	MaxAttempts int
+	// RetryBackoff is the backoff of a request after every live target has failed it. It grows by half
+	// after each such round, up to MaxRetryBackoff. 0 = no backoff.
+	RetryBackoff, MaxRetryBackoff time.Duration
 	// RetryShare and RetryBurst are the retry budget: each arrival adds RetryShare of a retry, up to
 	// RetryBurst. RetryBurst 0 = no bound.
 	RetryShare float64
 	RetryBurst int
 	// A replica that fails EjectAfter consecutive requests is ejected for EjectTime. Each
-	// consecutive ejection lasts twice as long, up to EjectMax. At most EjectShare (0..1) of a
+	// consecutive ejection lasts twice as long, up to MaxEjectTime. At most EjectShare (0..1) of a
 	// model's replicas are ejected at once. EjectAfter 0 = never.
-	EjectAfter          int
-	EjectTime, EjectMax time.Duration
-	EjectShare          float64
-	// PeerPause is how long nothing is sent to a peer that bounced a request.
-	PeerPause time.Duration
+	EjectAfter              int
+	EjectTime, MaxEjectTime time.Duration
+	EjectShare              float64
+	// PeerBackoff is how long nothing is sent to a peer that bounced a request.
+	PeerBackoff time.Duration
 	// A request is stopped after KillAfter replicas died while they served it; 0 = never. A replica
 	// did not die if it still answers its probes KillWait after a failure. Suspected and stopped
 	// requests are remembered for KillMemory, at most KillLimit of them.
@@ -133,14 +133,14 @@ type Config struct {
 // DefaultConfig returns the core's defaults. They are defined only here.
 func DefaultConfig(p policy.Policy) Config {
 	return Config{
-		Policy:  p,
-		Push:    Push{Mode: PushPending}, // SkyLB 5.2: 1.27x the throughput of blind pushing near saturation
-		Order:   OrderFCFS,               // what clients expect
-		Targets: DefaultTargets(),
-		TauN:    5 * time.Second, // a client that missed its target by 5 s is still there; after that it is likely to disconnect
-		TauP:    time.Second,     // the whole target of IW-F, so that such a request is urgent on arrival
-		Forward: true,
-		Tau:     10, // SkyLB's buffer for newly arriving requests
+		Policy:         p,
+		Push:           Push{Mode: PushPending}, // SkyLB 5.2: 1.27x the throughput of blind pushing near saturation
+		Order:          OrderFCFS,               // what clients expect
+		Targets:        DefaultTargets(),
+		TauN:           5 * time.Second, // a client that missed its target by 5 s is still there; after that it is likely to disconnect
+		TauP:           time.Second,     // the whole target of IW-F, so that such a request is urgent on arrival
+		Forward:        true,
+		PeerQueueLimit: 10, // SkyLB's buffer for newly arriving requests
 
 		QueueLimit: 4096,             // about 250 MB of 64 KB bodies; a longer queue helps nobody
 		MaxWait:    60 * time.Second, // the target of the slower interactive tier
@@ -155,16 +155,16 @@ func DefaultConfig(p policy.Policy) Config {
 		PoolLimit:        128,
 		BatchInterval:    20 * time.Millisecond, // one or two steps, whose ends coincide: 25 % less imbalance than deciding immediately
 		Deferred:         DefaultDeferred(),
-		MaxTries:         5,
-		RetryWait:        50 * time.Millisecond, // SGLang's: one or two steps of an engine
-		RetryWaitMax:     30 * time.Second,      // SGLang's: half of the maximum wait
+		MaxAttempts:      5,
+		RetryBackoff:     50 * time.Millisecond, // SGLang's: one or two steps of an engine
+		MaxRetryBackoff:  30 * time.Second,      // SGLang's: half of the maximum wait
 		RetryShare:       0.2,                   // the load that an outage may add
 		RetryBurst:       512,                   // twice what one engine runs at once: its death costs no client an answer
 		EjectAfter:       5,
 		EjectTime:        5 * time.Second, // an engine that is out of memory or restarting recovers sooner than that, or not soon
-		EjectMax:         time.Minute,
+		MaxEjectTime:     time.Minute,
 		EjectShare:       0.5,
-		PeerPause:        time.Second,
+		PeerBackoff:      time.Second,
 		KillAfter:        2,                      // one death may be chance, and each attempt may cost an engine
 		KillWait:         500 * time.Millisecond, // five probes: a terminating process has closed its port by the first
 		KillMemory:       10 * time.Minute,       // longer than clients repeat a request on their own

@@ -24,7 +24,7 @@ func TestBrokenStreamRestartsMaxWait(t *testing.T) {
 		b.Step(30*time.Second, Event{Kind: EventReplicaReport, Target: "r0", Report: &Report{Ready: false}})
 		b.Step(30*time.Second, Event{Kind: EventFailed, ID: "q", Outcome: &Outcome{Retryable: true}})
 		actions := b.Step(31*time.Second, Event{Kind: EventTick})
-		if rejected := len(actions) == 1 && actions[0].Reason == RejectWait; rejected != c.rejects {
+		if rejected := len(actions) == 1 && actions[0].Reason == RejectWaitExceeded; rejected != c.rejects {
 			t.Errorf("%s: a second after the failure %+v, want rejected: %v", name, actions, c.rejects)
 		}
 		if c.rejects {
@@ -35,7 +35,7 @@ func TestBrokenStreamRestartsMaxWait(t *testing.T) {
 		}
 		b.Step(40*time.Second, Event{Kind: EventReplicaReport, Target: "r0", Report: &Report{Ready: false}})
 		b.Step(40*time.Second, Event{Kind: EventFailed, ID: "q", Outcome: &Outcome{Retryable: true}})
-		if actions = b.Step(40*time.Second, Event{Kind: EventTick}); len(actions) != 1 || actions[0].Reason != RejectWait {
+		if actions = b.Step(40*time.Second, Event{Kind: EventTick}); len(actions) != 1 || actions[0].Reason != RejectWaitExceeded {
 			t.Errorf("%s: after 10 s without a token: %+v, want it rejected", name, actions)
 		}
 		if b.counts.Rejected != 1 || b.counts.Outstanding+b.counts.Queued != 0 {
@@ -54,7 +54,7 @@ func TestContinuedAnswerCountsOwnTokens(t *testing.T) {
 	b.Step(time.Second, Event{Kind: EventFailed, ID: "q", Outcome: &Outcome{Retryable: true}})
 	b.Step(1100*time.Millisecond, Event{Kind: EventTick})
 	b.Step(2*time.Second, Event{Kind: EventFirstToken, ID: "q"})
-	out := Outcome{PromptTokens: policy.Known(100), OutputTokens: policy.Known(60), Elsewhere: 49}
+	out := Outcome{PromptTokens: policy.Known(100), OutputTokens: policy.Known(60), EarlierTokens: 49}
 	b.Step(3*time.Second, Event{Kind: EventFinished, ID: "q", Outcome: &out})
 	step := policy.NominalStep(1, 0).Seconds()
 	b.Step(3*time.Second, Event{Kind: EventTick})
@@ -74,7 +74,7 @@ func TestContinuedAnswerCountsOwnTokens(t *testing.T) {
 }
 
 func TestOutcomeAtLastTarget(t *testing.T) {
-	known := func(n, earlier int) *Outcome { return &Outcome{OutputTokens: policy.Known(n), Elsewhere: earlier} }
+	known := func(n, earlier int) *Outcome { return &Outcome{OutputTokens: policy.Known(n), EarlierTokens: earlier} }
 	for _, c := range []struct {
 		out  *Outcome
 		want int
@@ -83,7 +83,7 @@ func TestOutcomeAtLastTarget(t *testing.T) {
 			t.Errorf("of %+v %d tokens are the last target's, want %d", c.out, got, c.want)
 		}
 	}
-	if (*Outcome)(nil).atLastTarget() != nil || (&Outcome{Elsewhere: 3}).atLastTarget().OutputTokens.Known {
+	if (*Outcome)(nil).atLastTarget() != nil || (&Outcome{EarlierTokens: 3}).atLastTarget().OutputTokens.Known {
 		t.Error("figures were made up")
 	}
 }

@@ -51,13 +51,13 @@ func (d DeferredRule) UrgentAfter(due time.Duration) time.Duration {
 	return time.Duration(cmp.Or(d.Wait, urgentAfter) * float64(due))
 }
 
-// On reports whether anything is parked.
-func (d DeferredRule) On() bool { return d != DeferredRule{} }
+// Enabled reports whether anything is parked.
+func (d DeferredRule) Enabled() bool { return d != DeferredRule{} }
 
 // parkRequest parks an arriving request if the rule applies to it. A request forwarded here was
 // already released by its origin.
 func (b *Balancer) parkRequest(now time.Duration, r *request) bool {
-	if !b.cfg.Deferred.On() || r.Tier != service.TierDeferred || r.From != "" || !b.meanKV(now, r.Model).Known {
+	if !b.cfg.Deferred.Enabled() || r.Tier != service.TierDeferred || r.From != "" || !b.meanKV(now, r.Model).Known {
 		return false
 	}
 	q := b.queue(r.Model)
@@ -93,7 +93,7 @@ func (b *Balancer) releaseDueParked(now time.Duration, q *queue) {
 		return
 	}
 	urgent := time.Duration(0)
-	if b.cfg.Deferred.On() && b.meanKV(now, q.model).Known {
+	if b.cfg.Deferred.Enabled() && b.meanKV(now, q.model).Known {
 		urgent = b.cfg.Deferred.UrgentAfter(q.ordering.targets.of(service.TierDeferred))
 	}
 	for r := q.OldestParked(); r != nil && now-r.Arrived >= urgent; r = q.OldestParked() {

@@ -19,7 +19,7 @@ func (b *Balancer) countFailure(now time.Duration, t *target, r *request, trial 
 	if !trial && (k.Failures() < b.cfg.EjectAfter || k.Ejected(now) || !b.mayEject(now, t)) {
 		return
 	}
-	k.Eject(now, b.cfg.EjectTime, b.cfg.EjectMax)
+	k.Eject(now, b.cfg.EjectTime, b.cfg.MaxEjectTime)
 	b.ejections++
 	b.bounceStranded(now)
 }
@@ -58,7 +58,7 @@ func (b *Balancer) reconfigureBreakers(now time.Duration) {
 		case b.cfg.EjectAfter <= 0:
 			*k = breaker.Breaker{}
 		case k.Ejected(now):
-			k.EndBy(now + b.cfg.EjectMax)
+			k.EndBy(now + b.cfg.MaxEjectTime)
 		}
 	}
 }

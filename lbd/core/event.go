@@ -13,39 +13,39 @@ type EventKind string
 
 // Event kinds, with the fields of Event that each of them uses.
 const (
-	EventArrived         EventKind = "arrived"          // Request
-	EventFirstToken      EventKind = "first_token"      // ID
-	EventProgress        EventKind = "progress"         // Target, Tokens
-	EventFinished        EventKind = "finished"         // ID, Outcome
-	EventFailed          EventKind = "failed"           // ID, Outcome
-	EventCancelled       EventKind = "cancelled"        // ID, Outcome: the generated tokens; nil = not counted
-	EventBounced         EventKind = "bounced"          // ID, Outcome (only its Kills; may be nil): the peer that it was forwarded to returned it
-	EventReplicaAdded    EventKind = "replica_added"    // Replica
-	EventReplicaRemoved  EventKind = "replica_removed"  // Target
-	EventReplicaDraining EventKind = "replica_draining" // Target
-	EventReplicaReport   EventKind = "replica_report"   // Target, Report
-	EventPeerAdded       EventKind = "peer_added"       // Peer
-	EventPeerRemoved     EventKind = "peer_removed"     // Target
-	EventPeerReport      EventKind = "peer_report"      // Target, PeerReport
-	EventPeerLearned     EventKind = "peer_learned"     // Target, Learned: cache updates from a peer of this region
-	EventTick            EventKind = "tick"             // no fields: time passed
+	EventArrived          EventKind = "arrived"          // Request
+	EventFirstToken       EventKind = "first_token"      // ID
+	EventProgress         EventKind = "progress"         // Target, Tokens
+	EventFinished         EventKind = "finished"         // ID, Outcome
+	EventFailed           EventKind = "failed"           // ID, Outcome
+	EventCancelled        EventKind = "cancelled"        // ID, Outcome: the generated tokens; nil = not counted
+	EventBounced          EventKind = "bounced"          // ID, Outcome (only its Kills; may be nil): the peer that it was forwarded to returned it
+	EventReplicaAdded     EventKind = "replica_added"    // Replica
+	EventReplicaRemoved   EventKind = "replica_removed"  // Target
+	EventReplicaDraining  EventKind = "replica_draining" // Target
+	EventReplicaReport    EventKind = "replica_report"   // Target, Report
+	EventPeerAdded        EventKind = "peer_added"       // Peer
+	EventPeerRemoved      EventKind = "peer_removed"     // Target
+	EventPeerReport       EventKind = "peer_report"      // Target, PeerReport
+	EventPeerCacheUpdates EventKind = "peer_learned"     // Target, Learned: cache updates from a peer of this region
+	EventTick             EventKind = "tick"             // no fields: time passed
 )
 
 // Event is one input of Step. Kind determines which fields are used. Step keeps no pointers to
 // them, except to the keys (Request.Prompt, Outcome.Key, Learned.Key), which must not change
 // afterwards.
 type Event struct {
-	Kind       EventKind    `json:"kind"`
-	ID         string       `json:"id,omitempty"`     // request
-	Target     string       `json:"target,omitempty"` // replica or peer
-	Request    *Request     `json:"request,omitempty"`
-	Outcome    *Outcome     `json:"outcome,omitempty"`
-	Replica    *ReplicaInfo `json:"replica,omitempty"`
-	Report     *Report      `json:"report,omitempty"`
-	Peer       *PeerInfo    `json:"peer,omitempty"`
-	PeerReport *PeerReport  `json:"peer_report,omitempty"`
-	Learned    []Learned    `json:"learned,omitempty"`
-	Tokens     int          `json:"tokens,omitempty"`
+	Kind         EventKind     `json:"kind"`
+	ID           string        `json:"id,omitempty"`     // request
+	Target       string        `json:"target,omitempty"` // replica or peer
+	Request      *Request      `json:"request,omitempty"`
+	Outcome      *Outcome      `json:"outcome,omitempty"`
+	Replica      *ReplicaInfo  `json:"replica,omitempty"`
+	Report       *Report       `json:"report,omitempty"`
+	Peer         *PeerInfo     `json:"peer,omitempty"`
+	PeerReport   *PeerReport   `json:"peer_report,omitempty"`
+	CacheUpdates []CacheUpdate `json:"learned,omitempty"`
+	Tokens       int           `json:"tokens,omitempty"`
 }
 
 // Hop is how far a request has been forwarded.
@@ -105,9 +105,9 @@ type Outcome struct {
 	// Key is the prompt including its answer, which the next turn of the conversation will start
 	// with; nil if unknown.
 	Key prefix.Key `json:"key,omitempty"`
-	// Elsewhere is how many of OutputTokens an earlier target generated, if the answer was continued
+	// EarlierTokens is how many of OutputTokens an earlier target generated, if the answer was continued
 	// here.
-	Elsewhere int `json:"elsewhere_tokens,omitempty"`
+	EarlierTokens int `json:"elsewhere_tokens,omitempty"`
 	// Retryable: another target may be tried, because nothing reached the client yet or the answer
 	// can be continued.
 	Retryable bool `json:"retryable,omitempty"`
@@ -212,16 +212,16 @@ const (
 
 // Reasons of a rejection: short, stable codes.
 const (
-	RejectDuplicate  = "duplicate_id"   // a request with this id is in flight
-	RejectNoReplica  = "no_replica"     // neither this region nor a peer serves the model
-	RejectQueueFull  = "queue_full"     // Config.QueueLimit requests are queued already
-	RejectWait       = "wait_exceeded"  // it reached its maximum time in the queue
-	RejectFailed     = "replica_failed" // its target failed and it cannot be retried
-	RejectTooManyTry = "retries_exhausted"
-	RejectRetries    = "retry_budget"          // the retry budget is exhausted
-	RejectHolder     = "holder_gone"           // Request.Holder is no longer known, or serves another model
-	RejectRefused    = "engines_refused"       // every target that could serve it refused it (Outcome.Refused)
-	RejectKills      = "request_kills_engines" // Config.KillAfter replicas died while they served it or a request with its fingerprint
+	RejectDuplicate        = "duplicate_id"   // a request with this id is in flight
+	RejectNoReplica        = "no_replica"     // neither this region nor a peer serves the model
+	RejectQueueFull        = "queue_full"     // Config.QueueLimit requests are queued already
+	RejectWaitExceeded     = "wait_exceeded"  // it reached its maximum time in the queue
+	RejectFailed           = "replica_failed" // its target failed and it cannot be retried
+	RejectRetriesExhausted = "retries_exhausted"
+	RejectRetryBudget      = "retry_budget"          // the retry budget is exhausted
+	RejectHolderGone       = "holder_gone"           // Request.Holder is no longer known, or serves another model
+	RejectRefused          = "engines_refused"       // every target that could serve it refused it (Outcome.Refused)
+	RejectKills            = "request_kills_engines" // Config.KillAfter replicas died while they served it or a request with its fingerprint
 )
 
 // Action is one thing to do. It is valid until the next Step.
@@ -254,7 +254,7 @@ type Decision struct {
 	MatchBytes  int           `json:"match_bytes"`
 	PromptBytes int           `json:"prompt_bytes"`
 	Queued      time.Duration `json:"queued_ns"` // time in the queue
-	Try         int           `json:"try"`       // 0 for the first
+	Attempt     int           `json:"try"`       // 0 for the first
 	// Considered lists every candidate as the policy saw it.
 	Considered []Considered `json:"considered"`
 }

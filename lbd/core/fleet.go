@@ -214,7 +214,7 @@ func (b *Balancer) rejectUnknown() {
 				continue
 			case known:
 				b.dequeue(r)
-				b.rejectRequest(r, RejectHolder)
+				b.rejectRequest(r, RejectHolderGone)
 			case r.From != "":
 				b.dequeue(r)
 				b.bounceRequest(r)
@@ -364,8 +364,8 @@ type ModelView struct {
 	FirstTokens, Late int64
 }
 
-// View is a copy of the balancer's state.
-type View struct {
+// BalancerView is a copy of the balancer's state.
+type BalancerView struct {
 	Counts   Counts
 	Models   []ModelView   // with a replica or a request here, sorted
 	Replicas []ReplicaView // sorted by id
@@ -382,9 +382,9 @@ type View struct {
 	Stopped        int64
 }
 
-// View returns a copy of the state for display. It changes nothing.
-func (b *Balancer) View(now time.Duration) View {
-	v := View{Counts: b.counts, TreeBytes: b.caches.replicas.Bytes() + b.caches.peers.Bytes(), TreeNodes: b.caches.replicas.Nodes() + b.caches.peers.Nodes(), Ejections: b.ejections, RetriesRefused: b.retriesRefused, Stopped: b.suspects.stopped}
+// BalancerView returns a copy of the state for display. It changes nothing.
+func (b *Balancer) View(now time.Duration) BalancerView {
+	v := BalancerView{Counts: b.counts, TreeBytes: b.caches.replicas.Bytes() + b.caches.peers.Bytes(), TreeNodes: b.caches.replicas.Nodes() + b.caches.peers.Nodes(), Ejections: b.ejections, RetriesRefused: b.retriesRefused, Stopped: b.suspects.stopped}
 	v.Counts.Queued = b.queued
 	v.Models = b.modelViews()
 	for _, q := range b.queues {

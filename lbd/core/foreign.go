@@ -44,7 +44,7 @@ func (s *sharing) searchForeign(id string) (at int, found bool) {
 }
 
 // receiveLearned processes cache updates from a peer of this region.
-func (b *Balancer) receiveLearned(now time.Duration, from string, entries []Learned) {
+func (b *Balancer) receiveLearned(now time.Duration, from string, entries []CacheUpdate) {
 	if p := findTarget(b.peers, from); p == nil || !p.sameRegion {
 		return
 	}
@@ -63,11 +63,11 @@ func (b *Balancer) receiveLearned(now time.Duration, from string, entries []Lear
 
 // toLocalTime converts a peer's update to this balancer's clock. ok is false if the update is
 // invalid or too old.
-func toLocalTime(now time.Duration, sent *Learned) (e localLearned, ok bool) {
+func toLocalTime(now time.Duration, sent *CacheUpdate) (e localLearned, ok bool) {
 	if sent.Replica == "" || sent.Age < 0 || sent.Age >= maxSharedAge || sent.SessionAge < 0 {
 		return localLearned{}, false
 	}
-	e = localLearned{Learned: *sent, learnedAt: now - sent.Age, sessionStart: now - sent.SessionAge}
+	e = localLearned{CacheUpdate: *sent, learnedAt: now - sent.Age, sessionStart: now - sent.SessionAge}
 	e.Age, e.SessionAge = 0, 0
 	if len(e.Key) > maxSharedHashes {
 		e.Key, e.Answered = slices.Clone(e.Key[:maxSharedHashes]), false

@@ -11,7 +11,7 @@ import (
 // Balancers of one region share what they learn of their replicas' caches, so that a balancer that
 // adopts another's replicas finds their conversations. Each keeps two bounded logs that Learned
 // reads: updates of its own replicas, and updates received from others, for a neighbour that
-// restarted with empty state. Updates from others arrive as EventPeerLearned (foreign.go).
+// restarted with empty state. Updates from others arrive as EventPeerCacheUpdates (foreign.go).
 
 const (
 	// maxSharedHashes bounds the hashes of one entry: a context of 128k tokens. The remainder is
@@ -22,9 +22,9 @@ const (
 	learnedOverhead = 256
 )
 
-// Learned is an update about a replica's cache that one balancer sends to another. It contains ages
+// CacheUpdate is an update about a replica's cache that one balancer sends to another. It contains ages
 // instead of times, because clocks of two hosts are never compared.
-type Learned struct {
+type CacheUpdate struct {
 	Replica string `json:"replica"`
 	Process string `json:"process,omitempty"` // see ReplicaInfo
 	Tenant  string `json:"tenant,omitempty"`  // the tenant of Key
@@ -40,13 +40,13 @@ type Learned struct {
 }
 
 // cost returns the approximate memory of an entry in a log.
-func (e *Learned) cost() int {
+func (e *CacheUpdate) cost() int {
 	return learnedOverhead + len(e.Replica) + len(e.Process) + len(e.Tenant) + 8*len(e.Key)
 }
 
 // localLearned is an entry with times of this balancer's clock.
 type localLearned struct {
-	Learned                 // without its ages
+	CacheUpdate             // without its ages
 	seq                     uint64
 	learnedAt, sessionStart time.Duration
 }
@@ -132,8 +132,8 @@ func (c *caches) shareLearned(now time.Duration, h *cacheTarget, tenant string, 
 		return
 	}
 	// A copy, so that the log keeps no more memory than it counts.
-	e := Learned{Replica: h.id, Process: h.process, Tenant: tenant, Key: slices.Clone(key), Answered: whole}
-	c.sharing.add(&c.sharing.own, localLearned{Learned: e, learnedAt: now, sessionStart: began})
+	e := CacheUpdate{Replica: h.id, Process: h.process, Tenant: tenant, Key: slices.Clone(key), Answered: whole}
+	c.sharing.add(&c.sharing.own, localLearned{CacheUpdate: e, learnedAt: now, sessionStart: began})
 }
 
 // shareLoss logs for the neighbours that a replica's cache is lost.
@@ -143,20 +143,20 @@ func (c *caches) shareLoss(now time.Duration, h *cacheTarget) {
 		return
 	}
 	c.sharing.remove(h.id, now)
-	e := Learned{Replica: h.id, Process: h.process, Forgotten: true}
-	c.sharing.add(&c.sharing.own, localLearned{Learned: e, learnedAt: now, sessionStart: now})
+	e := CacheUpdate{Replica: h.id, Process: h.process, Forgotten: true}
+	c.sharing.add(&c.sharing.own, localLearned{CacheUpdate: e, learnedAt: now, sessionStart: now})
 }
 
-// Learned returns the updates about the caches of this balancer's own replicas after entry since,
+// CacheUpdate returns the updates about the caches of this balancer's own replicas after entry since,
 // oldest first. With all, it includes the updates received from neighbours, for a neighbour with
 // empty state; a running neighbour would get back its own. It stops at about maxBytes of memory,
 // but returns at least one entry. next is the since of the following call; more reports whether
 // there are more entries now. Entry numbers are valid for the life of this Balancer.
-func (b *Balancer) Learned(now time.Duration, since uint64, all bool, maxBytes int) (entries []Learned, next uint64, more bool) {
+func (b *Balancer) CacheUpdates(now time.Duration, since uint64, all bool, maxBytes int) (entries []CacheUpdate, next uint64, more bool) {
 	return b.caches.learned(now, since, all, maxBytes)
 }
 
-func (c *caches) learned(now time.Duration, since uint64, all bool, maxBytes int) (entries []Learned, next uint64, more bool) {
+func (c *caches) learned(now time.Duration, since uint64, all bool, maxBytes int) (entries []CacheUpdate, next uint64, more bool) {
 	s := &c.sharing
 	own, received := s.own.after(since), []localLearned(nil)
 	if all {
@@ -172,7 +172,7 @@ func (c *caches) learned(now time.Duration, since uint64, all bool, maxBytes int
 			if size += e.cost(); size > maxBytes && len(entries) > 0 {
 				return entries, next, true
 			}
-			sent := e.Learned
+			sent := e.CacheUpdate
 			sent.Age, sent.SessionAge = now-e.learnedAt, now-e.sessionStart
 			entries = append(entries, sent)
 		}

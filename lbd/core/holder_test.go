@@ -69,7 +69,7 @@ func TestRemovedHolderEndsItsRequests(t *testing.T) {
 	everyPolicy(t, func(t *testing.T, cfg Config) {
 		b := start(cfg, 2)
 		unknown := b.Step(0, Event{Kind: EventArrived, Request: &Request{ID: "unknown", Model: "m", Holder: "r9"}})
-		if got := rejected(unknown, "unknown"); got != RejectHolder {
+		if got := rejected(unknown, "unknown"); got != RejectHolderGone {
 			t.Errorf("a holder that nobody knows: rejected for %q", got)
 		}
 		ask(t, b, 0, Request{ID: "there", Holder: "r1"})
@@ -77,11 +77,11 @@ func TestRemovedHolderEndsItsRequests(t *testing.T) {
 		if to := sentTo(b.Step(0, Event{Kind: EventArrived, Request: &Request{ID: "waits", Model: "m", Holder: "r1"}}), "waits"); to != "" {
 			t.Fatalf("it went to %s, which is not ready", to)
 		}
-		if got := rejected(b.Step(0, Event{Kind: EventReplicaRemoved, Target: "r1"}), "waits"); got != RejectHolder {
+		if got := rejected(b.Step(0, Event{Kind: EventReplicaRemoved, Target: "r1"}), "waits"); got != RejectHolderGone {
 			t.Errorf("its holder was removed while it waited: rejected for %q", got)
 		}
 		failed := b.Step(0, Event{Kind: EventFailed, ID: "there", Outcome: &Outcome{Retryable: true}})
-		if got := rejected(failed, "there"); got != RejectHolder {
+		if got := rejected(failed, "there"); got != RejectHolderGone {
 			t.Errorf("its holder was removed and then failed: rejected for %q", got)
 		}
 		if c := b.View(0).Counts; c.Queued != 0 || c.Outstanding != 0 || c.Rejected != 3 {
@@ -98,7 +98,7 @@ func TestFailedHolderIsRetried(t *testing.T) {
 			t.Fatalf("it went to %s", got)
 		}
 		var last []Action
-		for range cfg.MaxTries - 1 {
+		for range cfg.MaxAttempts - 1 {
 			last = b.Step(0, Event{Kind: EventFailed, ID: "a", Outcome: &Outcome{Retryable: true}})
 			if to := sentTo(last, "a"); to != "r1" {
 				b.Step(time.Hour, idle("r1")) // it was left out for a while
@@ -108,8 +108,8 @@ func TestFailedHolderIsRetried(t *testing.T) {
 			}
 		}
 		last = b.Step(time.Hour, Event{Kind: EventFailed, ID: "a", Outcome: &Outcome{Retryable: true}})
-		if got := rejected(last, "a"); got != RejectTooManyTry {
-			t.Errorf("rejected for %q, want %q", got, RejectTooManyTry)
+		if got := rejected(last, "a"); got != RejectRetriesExhausted {
+			t.Errorf("rejected for %q, want %q", got, RejectRetriesExhausted)
 		}
 	})
 }
@@ -130,7 +130,7 @@ func TestPeerCanBeHolder(t *testing.T) {
 		}
 		// From another region it may not cross to a third one.
 		far := b.Step(0, Event{Kind: EventArrived, Request: &Request{ID: "far", Model: "m", Holder: "eu", From: "asia", Hop: HopRemote}})
-		if got := rejected(far, "far"); got != RejectHolder {
+		if got := rejected(far, "far"); got != RejectHolderGone {
 			t.Errorf("a second crossing: rejected for %q", got)
 		}
 	})

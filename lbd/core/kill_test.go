@@ -418,14 +418,14 @@ func TestDisconnectIsNoKillForPeers(t *testing.T) {
 // that forwarded it: only deaths that are decided can do that.
 func TestFailureAtLivePeerReplicaIsNoKill(t *testing.T) {
 	cfg := roundRobinConfig()
-	cfg.MaxTries = 2
+	cfg.MaxAttempts = 2
 	w := newTrial(t, cfg, 3)
 	w.serve = func(string, string) (time.Duration, *Outcome) {
 		return 0, &Outcome{Retryable: true, Broke: true, Cause: "answered 500"}
 	}
 	w.ask(Request{ID: "a", Fingerprint: 7, From: "us", Hop: HopRemote})
 	w.pass(50 * time.Millisecond)
-	if a := w.given["a"]; a.Reason != RejectTooManyTry || a.Kills >= cfg.KillAfter {
+	if a := w.given["a"]; a.Reason != RejectRetriesExhausted || a.Kills >= cfg.KillAfter {
 		t.Errorf("it got %+v, want fewer than %d kills", a, cfg.KillAfter)
 	}
 }

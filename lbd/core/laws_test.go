@@ -44,7 +44,7 @@ func drawConfig(rt *rapid.T) Config {
 	if err != nil {
 		rt.Fatal(err)
 	}
-	cfg.Order = rapid.SampledFrom([]Order{OrderFCFS, OrderEDF, OrderPF, OrderDPA}).Draw(rt, "order")
+	cfg.Order = rapid.SampledFrom([]QueueOrder{OrderFCFS, OrderEDF, OrderPF, OrderDPA}).Draw(rt, "order")
 	cfg.TauN, cfg.TauP = time.Second, 200*time.Millisecond
 	cfg.QueueLimit, cfg.MaxWait, cfg.TreeBytes, cfg.ShareBytes = 6, 3*time.Second, 4<<10, 2<<10
 	cfg.TreeOrder = rapid.SampledFrom([]prefix.Order{prefix.LeastRecent, prefix.EarliestInserted}).Draw(rt, "tree order")
@@ -113,9 +113,9 @@ func (w *world) draw(rt *rapid.T) Event {
 
 // drawLearned makes what a peer might tell of replicas here and elsewhere.
 func drawLearned(rt *rapid.T, peer string) Event {
-	ev := Event{Kind: EventPeerLearned, Target: peer}
+	ev := Event{Kind: EventPeerCacheUpdates, Target: peer}
 	for range rapid.IntRange(0, 4).Draw(rt, "entries") {
-		e := Learned{
+		e := CacheUpdate{
 			Replica: rapid.SampledFrom(append([]string{"x", "y"}, replicaNames...)).Draw(rt, "of"),
 			Process: rapid.SampledFrom([]string{"", "", "", "other"}).Draw(rt, "process"),
 			Age:     time.Duration(rapid.IntRange(0, 5000).Draw(rt, "age")) * time.Millisecond,
@@ -124,7 +124,7 @@ func drawLearned(rt *rapid.T, peer string) Event {
 			e.Key = letters(rapid.StringOfN(rapid.RuneFrom([]rune("ab")), 1, 5, -1).Draw(rt, "key"))
 			e.Answered, e.SessionAge = rapid.Bool().Draw(rt, "answered"), 2*e.Age
 		}
-		ev.Learned = append(ev.Learned, e)
+		ev.CacheUpdates = append(ev.CacheUpdates, e)
 	}
 	return ev
 }

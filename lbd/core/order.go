@@ -8,19 +8,19 @@ import (
 	"skyserve/lbd/core/fair"
 )
 
-// Order is the order of a model's waiting requests (SageServe section 6.5). In every order, tenants
+// QueueOrder is the order of a model's waiting requests (SageServe section 6.5). In every order, tenants
 // share the turns fairly: see queue.
-type Order string
+type QueueOrder string
 
 // Orders. Requests that are equal in an order are sorted by arrival or, for a policy that holds
 // requests, by the start of their session.
 const (
 	// OrderFCFS is first come, first served. It ignores tiers.
-	OrderFCFS Order = "fcfs"
+	OrderFCFS QueueOrder = "fcfs"
 	// OrderEDF is earliest deadline first: arrival plus the tier's target.
-	OrderEDF Order = "edf"
+	OrderEDF QueueOrder = "edf"
 	// OrderPF is priority first: all IW-F, then IW-N, then NIW.
-	OrderPF Order = "pf"
+	OrderPF QueueOrder = "pf"
 	// OrderDPA is deadline and priority aware. With d the time left until the deadline, negative
 	// after it, a request is severely expired (d < -tau_n), recently expired (-tau_n <= d < 0),
 	// urgent (0 <= d <= tau_p) or not urgent (d > tau_p). The order is: severely expired, urgent
@@ -30,12 +30,12 @@ const (
 	// were recovered from its bytes, which are UTF-8 decoded as Mac Roman. The paper gives neither
 	// values for tau_n and tau_p nor an order inside the classes; the values are those of
 	// DefaultConfig.
-	OrderDPA Order = "dpa"
+	OrderDPA QueueOrder = "dpa"
 )
 
 // ParseOrder parses an order in the user's notation; empty is fcfs.
-func ParseOrder(s string) (Order, error) {
-	switch o := Order(s); o {
+func ParseOrder(s string) (QueueOrder, error) {
+	switch o := QueueOrder(s); o {
 	case "":
 		return OrderFCFS, nil
 	case OrderFCFS, OrderEDF, OrderPF, OrderDPA:
@@ -44,9 +44,9 @@ func ParseOrder(s string) (Order, error) {
 	return "", fmt.Errorf("unknown order %q: must be fcfs, edf, pf or dpa", s)
 }
 
-// Targets contains the deadline of each tier, relative to the arrival; zero means the value of
+// TierTargets contains the deadline of each tier, relative to the arrival; zero means the value of
 // DefaultTargets.
-type Targets struct {
+type TierTargets struct {
 	// Fast and Normal are targets for the time to the first token.
 	Fast   time.Duration `json:"fast_ns"`
 	Normal time.Duration `json:"normal_ns"`
@@ -55,8 +55,8 @@ type Targets struct {
 }
 
 // DefaultTargets returns the default targets. They are defined only here.
-func DefaultTargets() Targets {
-	return Targets{
+func DefaultTargets() TierTargets {
+	return TierTargets{
 		Fast:     time.Second,      // the definition of the tier (SageServe section 3)
 		Normal:   60 * time.Second, // the same
 		Deferred: 24 * time.Hour,   // the deadline that SageServe gives batch work (section 6.2)
@@ -64,7 +64,7 @@ func DefaultTargets() Targets {
 }
 
 // of returns the target of a tier.
-func (t Targets) of(tier service.Tier) time.Duration {
+func (t TierTargets) of(tier service.Tier) time.Duration {
 	d := DefaultTargets()
 	switch tier {
 	case service.TierNormal:
@@ -75,8 +75,8 @@ func (t Targets) of(tier service.Tier) time.Duration {
 	return positiveOr(t.Fast, d.Fast)
 }
 
-// Of returns the target of a tier.
-func (t Targets) Of(tier service.Tier) time.Duration { return t.of(tier) }
+// For returns the target of a tier.
+func (t TierTargets) For(tier service.Tier) time.Duration { return t.of(tier) }
 
 func positiveOr(d, fallback time.Duration) time.Duration {
 	if d > 0 {
@@ -111,8 +111,8 @@ const (
 
 // ordering is an Order with the configuration of one model.
 type ordering struct {
-	order      Order
-	targets    Targets
+	order      QueueOrder
+	targets    TierTargets
 	tauN, tauP time.Duration
 }
 

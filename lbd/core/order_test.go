@@ -13,12 +13,12 @@ import (
 )
 
 func TestOrderRoundTrip(t *testing.T) {
-	for in, want := range map[string]Order{"": OrderFCFS, "fcfs": OrderFCFS, "edf": OrderEDF, "pf": OrderPF, "dpa": OrderDPA} {
+	for in, want := range map[string]QueueOrder{"": OrderFCFS, "fcfs": OrderFCFS, "edf": OrderEDF, "pf": OrderPF, "dpa": OrderDPA} {
 		if got, err := ParseOrder(in); err != nil || got != want {
 			t.Errorf("%q: %v, %v", in, got, err)
 		}
 	}
-	for _, word := range service.ContractOrders() {
+	for _, word := range service.AllOrders() {
 		if _, err := ParseOrder(word); err != nil {
 			t.Errorf("service.yaml takes %q, the balancer does not: %v", word, err)
 		}
@@ -69,8 +69,8 @@ func TestDPAClasses(t *testing.T) {
 // its 24 hours have passed; a model's own deadline keeps that share.
 func TestDeferredRequestWaitsUntilUrgent(t *testing.T) {
 	for _, c := range []struct{ deadline, urgent time.Duration }{{0, 10 * time.Hour}, {48 * time.Hour, 20 * time.Hour}, {24 * time.Minute, 10 * time.Minute}} {
-		for _, order := range []Order{OrderEDF, OrderPF, OrderDPA} {
-			o := ordering{order: order, targets: Targets{Deferred: c.deadline}, tauN: 5 * time.Second, tauP: time.Second}
+		for _, order := range []QueueOrder{OrderEDF, OrderPF, OrderDPA} {
+			o := ordering{order: order, targets: TierTargets{Deferred: c.deadline}, tauN: 5 * time.Second, tauP: time.Second}
 			before, after := o.position(service.TierDeferred, 0, c.urgent-1), o.position(service.TierDeferred, 0, c.urgent)
 			if before.Stage != stageDeferred || before.ChangesAt != c.urgent || after.Stage >= stageDeferred {
 				t.Errorf("%s, deadline %v: %+v before %v, %+v at it", order, c.deadline, before, c.urgent, after)
@@ -83,7 +83,7 @@ func TestDeferredRequestWaitsUntilUrgent(t *testing.T) {
 func TestModelTargetsOverrideDefaults(t *testing.T) {
 	cfg := DefaultConfig(leastLoad(t))
 	cfg.Order, cfg.MaxWait = OrderEDF, time.Hour
-	cfg.ModelTargets = map[string]Targets{"m": {Normal: 300 * time.Millisecond}}
+	cfg.ModelTargets = map[string]TierTargets{"m": {Normal: 300 * time.Millisecond}}
 	if got := servedBy(cfg, "m"); !slices.Equal(got, []string{"normal", "fast"}) {
 		t.Errorf("m, whose IW-N is due sooner than its IW-F, served %v", got)
 	}
@@ -135,11 +135,11 @@ func (d day) q3(tier service.Tier) time.Duration {
 
 // busyDay plays bursts of interactive work, half of each tier, against one
 // replica that serves ten requests a second one after another.
-func busyDay(t *testing.T, order Order, seed uint64) day {
+func busyDay(t *testing.T, order QueueOrder, seed uint64) day {
 	cfg := DefaultConfig(leastLoad(t))
 	cfg.Push, cfg.Order, cfg.MaxWait, cfg.LostIntervals = Push{Mode: PushOutstanding, N: 1}, order, time.Hour, 1<<30
 	// The bursts make the queue some 10 s long, beyond both targets.
-	cfg.Targets = Targets{Fast: time.Second, Normal: 6 * time.Second}
+	cfg.Targets = TierTargets{Fast: time.Second, Normal: 6 * time.Second}
 	cfg.TauN, cfg.TauP = 15*time.Second, time.Second
 	b := New(cfg)
 	b.Step(0, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "r", Model: "m"}})
@@ -193,7 +193,7 @@ func rising(waits ...time.Duration) bool {
 // IW-F; fcfs tells them not apart, pf does most, edf and dpa stand between.
 func TestOrdersTradeTiersLikeSageServe(t *testing.T) {
 	for seed := range uint64(3) {
-		fast, normal := map[Order]time.Duration{}, map[Order]time.Duration{}
+		fast, normal := map[QueueOrder]time.Duration{}, map[QueueOrder]time.Duration{}
 		for _, o := range allOrders {
 			d := busyDay(t, o, seed)
 			if n := len(d.waits[service.TierFast]) + len(d.waits[service.TierNormal]); n != 6000 {

@@ -25,12 +25,12 @@ func TestTenantCannotEvictOthersFromTree(t *testing.T) {
 		b.Step(now, Event{Kind: EventFinished, ID: id, Outcome: &Outcome{Key: key}})
 	}
 	serve(1, "q", "honest", asked)
-	b.Step(1, Event{Kind: EventPeerLearned, Target: "b", Learned: []Learned{{Replica: "x", Tenant: "honest", Key: shared}}})
+	b.Step(1, Event{Kind: EventPeerCacheUpdates, Target: "b", CacheUpdates: []CacheUpdate{{Replica: "x", Tenant: "honest", Key: shared}}})
 	for i := range 2000 {
 		now := time.Duration(i) * time.Millisecond
 		serve(now, fmt.Sprint("flood", i), "flood", fresh(rng, 30))
 		if i%100 == 0 {
-			b.Step(now, Event{Kind: EventPeerLearned, Target: "b", Learned: []Learned{{Replica: "x", Tenant: "flood", Key: fresh(rng, 30)}}})
+			b.Step(now, Event{Kind: EventPeerCacheUpdates, Target: "b", CacheUpdates: []CacheUpdate{{Replica: "x", Tenant: "flood", Key: fresh(rng, 30)}}})
 		}
 	}
 	if got := held(b, "r0", asked); got != asked.Bytes() {
@@ -58,7 +58,7 @@ func TestSharedPrefixesIncludeTenant(t *testing.T) {
 	b := neighbour(DefaultConfig(p), "b", "r0")
 	ask(t, b, 0, Request{ID: "q", Tenant: "acme", Prompt: letters("abc")})
 	b.Step(1, Event{Kind: EventFinished, ID: "q", Outcome: &Outcome{}})
-	if got, _, _ := b.Learned(2, 0, false, everything); len(got) != 1 || got[0].Tenant != "acme" {
+	if got, _, _ := b.CacheUpdates(2, 0, false, everything); len(got) != 1 || got[0].Tenant != "acme" {
 		t.Errorf("shared %+v", got)
 	}
 }

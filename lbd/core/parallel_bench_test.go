@@ -173,7 +173,7 @@ func (r *ranked) generated() (sum int64) {
 // barrier is what the ranks waited in all, and how long and how many the steps were.
 func (r *ranked) barrier() (waited, took time.Duration, steps int64) {
 	for rank := range rankedRanks {
-		t, w := r.engine.Barrier(rank)
+		t, w := r.engine.BarrierTime(rank)
 		waited, took = waited+w, t
 	}
 	return waited, took, r.engine.Load(0).DecodeSteps

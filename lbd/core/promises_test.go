@@ -137,7 +137,7 @@ func TestDeadPrefixHolderDoesNotUseUpRetries(t *testing.T) {
 // replica that does not answer, whether that one never did or died meanwhile.
 func TestFailedRequestDoesNotWaitForDeadReplica(t *testing.T) {
 	everyPolicy(t, func(t *testing.T, cfg Config) {
-		cfg.RetryWait = 0
+		cfg.RetryBackoff = 0
 		b := start(cfg, 1)
 		b.Step(0, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "never", Model: "m"}})
 		ask(t, b, 0, Request{ID: "q", Session: "s"})
@@ -307,7 +307,7 @@ func TestForwardedRequestKeepsRemainingWait(t *testing.T) {
 	}
 	full(10 * time.Second)
 	actions = b.Step(10*time.Second, Event{Kind: EventFailed, ID: "a", Outcome: &Outcome{Retryable: true, Cause: "503"}})
-	if len(actions) != 1 || actions[0].Kind != ActionReject || actions[0].Reason != RejectWait {
+	if len(actions) != 1 || actions[0].Kind != ActionReject || actions[0].Reason != RejectWaitExceeded {
 		t.Errorf("when its time is over: %+v", actions)
 	}
 }
@@ -345,7 +345,7 @@ func TestFirstTokensAreCountedPerModel(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := DefaultConfig(leastLoad)
-	cfg.ModelTargets = map[string]Targets{"strict": {Fast: 100 * time.Millisecond}}
+	cfg.ModelTargets = map[string]TierTargets{"strict": {Fast: 100 * time.Millisecond}}
 	b := New(cfg)
 	for _, model := range []string{"m", "strict"} {
 		b.Step(0, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "r-" + model, Model: model}})

@@ -151,12 +151,12 @@ func drawRequest(rt *rapid.T, n int, now time.Duration) *request {
 	return r
 }
 
-var allOrders = []Order{OrderFCFS, OrderEDF, OrderPF, OrderDPA}
+var allOrders = []QueueOrder{OrderFCFS, OrderEDF, OrderPF, OrderDPA}
 
 func drawOrdering(rt *rapid.T) ordering {
 	return ordering{
 		order:   rapid.SampledFrom(allOrders).Draw(rt, "order"),
-		targets: Targets{Fast: time.Second, Normal: 4 * time.Second, Deferred: 24 * time.Second},
+		targets: TierTargets{Fast: time.Second, Normal: 4 * time.Second, Deferred: 24 * time.Second},
 		tauN:    2 * time.Second, tauP: 500 * time.Millisecond,
 	}
 }
@@ -391,7 +391,7 @@ func TestIdleTenantGainsNoCredit(t *testing.T) {
 }
 
 // fill puts 4096 requests of 50 tenants into a queue.
-func fill(order Order, tenants int) *queue {
+func fill(order QueueOrder, tenants int) *queue {
 	q := newQueue("m", ordering{order: order, targets: DefaultTargets(), tauN: 5 * time.Second, tauP: time.Second})
 	tiers := service.Tiers()
 	for i := range 4096 {

@@ -6,24 +6,24 @@ import (
 	"skyserve/internal/service"
 )
 
-// Rank is the position of a waiting request in an order, for other queues than a balancer's, such
+// QueueRank is the position of a waiting request in an order, for other queues than a balancer's, such
 // as an engine's in a simulation.
-type Rank struct {
+type QueueRank struct {
 	stage        int
 	due, arrived time.Duration
 }
 
 // RankOf returns the rank of a request with a tier and an arrival time. tauN and tauP are those of
 // Config and matter only for OrderDPA.
-func RankOf(order Order, targets Targets, tauN, tauP time.Duration, tier service.Tier, arrived, now time.Duration) Rank {
+func RankOf(order QueueOrder, targets TierTargets, tauN, tauP time.Duration, tier service.Tier, arrived, now time.Duration) QueueRank {
 	o := ordering{order: order, targets: targets, tauN: tauN, tauP: tauP}
 	s := o.position(tier, arrived, now)
-	return Rank{stage: s.Stage, due: s.Due, arrived: arrived}
+	return QueueRank{stage: s.Stage, due: s.Due, arrived: arrived}
 }
 
 // Before reports whether r is before o: by stage, then by deadline if the order uses it, then by
 // arrival.
-func (r Rank) Before(o Rank) bool {
+func (r QueueRank) Before(o QueueRank) bool {
 	switch {
 	case r.stage != o.stage:
 		return r.stage < o.stage

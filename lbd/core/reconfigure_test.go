@@ -20,13 +20,13 @@ func drawOther(rt *rapid.T) Config {
 	cfg.QueueLimit = rapid.SampledFrom([]int{0, 3, 6, 50}).Draw(rt, "queue limit")
 	cfg.MaxWait = rapid.SampledFrom([]time.Duration{0, time.Second, time.Minute}).Draw(rt, "max wait")
 	cfg.Forward = rapid.Bool().Draw(rt, "forward")
-	cfg.Tau = rapid.IntRange(0, 3).Draw(rt, "tau")
-	cfg.MaxTries = rapid.IntRange(1, 5).Draw(rt, "tries")
+	cfg.PeerQueueLimit = rapid.IntRange(0, 3).Draw(rt, "tau")
+	cfg.MaxAttempts = rapid.IntRange(1, 5).Draw(rt, "tries")
 	cfg.RetryBurst = rapid.IntRange(0, 2).Draw(rt, "retries")
 	cfg.EjectAfter = rapid.IntRange(0, 2).Draw(rt, "eject after")
-	cfg.EjectMax = rapid.SampledFrom([]time.Duration{time.Millisecond, time.Minute}).Draw(rt, "eject most")
+	cfg.MaxEjectTime = rapid.SampledFrom([]time.Duration{time.Millisecond, time.Minute}).Draw(rt, "eject most")
 	cfg.SessionLead = rapid.SampledFrom([]time.Duration{0, time.Minute}).Draw(rt, "lead")
-	cfg.ModelTargets = map[string]Targets{"n": {Fast: time.Duration(rapid.IntRange(0, 3000).Draw(rt, "target")) * time.Millisecond}}
+	cfg.ModelTargets = map[string]TierTargets{"n": {Fast: time.Duration(rapid.IntRange(0, 3000).Draw(rt, "target")) * time.Millisecond}}
 	return cfg
 }
 
@@ -281,7 +281,7 @@ func BenchmarkReconfigure(b *testing.B) {
 		}})
 	}
 	for i := 0; b.Loop(); i++ {
-		cfg.Policy, cfg.Order = policies[(i+1)%2], []Order{OrderEDF, OrderFCFS}[i%2]
+		cfg.Policy, cfg.Order = policies[(i+1)%2], []QueueOrder{OrderEDF, OrderFCFS}[i%2]
 		balancer.Reconfigure(0, cfg)
 	}
 }

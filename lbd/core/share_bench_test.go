@@ -32,7 +32,7 @@ func busyNeighbour(b *testing.B, n int) *Balancer {
 func BenchmarkShare(b *testing.B) {
 	const prompts = 1000
 	from := busyNeighbour(b, prompts)
-	entries, _, _ := from.Learned(2, 0, false, everything)
+	entries, _, _ := from.CacheUpdates(2, 0, false, everything)
 	if len(entries) != prompts {
 		b.Fatalf("%d entries are kept of %d", len(entries), prompts)
 	}
@@ -40,7 +40,7 @@ func BenchmarkShare(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
 			for since, more := uint64(0), true; more; {
-				_, since, more = from.Learned(2, since, false, 128<<10)
+				_, since, more = from.CacheUpdates(2, since, false, 128<<10)
 			}
 		}
 	})
@@ -48,14 +48,14 @@ func BenchmarkShare(b *testing.B) {
 	b.Run("hear", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			neighbour(cfg, "a").Step(2, Event{Kind: EventPeerLearned, Target: "a", Learned: entries})
+			neighbour(cfg, "a").Step(2, Event{Kind: EventPeerCacheUpdates, Target: "a", CacheUpdates: entries})
 		}
 	})
 	to := neighbour(cfg, "a")
 	b.Run("hear again", func(b *testing.B) {
 		b.ReportAllocs()
 		for now := time.Duration(2); b.Loop(); now++ {
-			to.Step(now, Event{Kind: EventPeerLearned, Target: "a", Learned: entries})
+			to.Step(now, Event{Kind: EventPeerCacheUpdates, Target: "a", CacheUpdates: entries})
 		}
 	})
 }

@@ -38,8 +38,8 @@ func detach(b *Balancer, now time.Duration, id string) {
 
 // tell hands to what from learned after since.
 func tell(now time.Duration, from, to *Balancer, name string, since uint64, all bool) (next uint64) {
-	entries, next, _ := from.Learned(now, since, all, everything)
-	to.Step(now, Event{Kind: EventPeerLearned, Target: name, Learned: entries})
+	entries, next, _ := from.CacheUpdates(now, since, all, everything)
+	to.Step(now, Event{Kind: EventPeerCacheUpdates, Target: name, CacheUpdates: entries})
 	return next
 }
 
@@ -141,10 +141,10 @@ func TestKnownCacheOfReplica(t *testing.T) {
 	}
 	key := fresh(rand.New(rand.NewPCG(3, 4)), 10)
 	peersChanged := func(age time.Duration) Event {
-		return Event{Kind: EventPeerLearned, Target: "b", Learned: []Learned{{Replica: "x", Process: "at x", Key: key, Age: age}}}
+		return Event{Kind: EventPeerCacheUpdates, Target: "b", CacheUpdates: []CacheUpdate{{Replica: "x", Process: "at x", Key: key, Age: age}}}
 	}
 	loss := func(age time.Duration) Event {
-		return Event{Kind: EventPeerLearned, Target: "b", Learned: []Learned{{Replica: "x", Process: "at x", Forgotten: true, Age: age}}}
+		return Event{Kind: EventPeerCacheUpdates, Target: "b", CacheUpdates: []CacheUpdate{{Replica: "x", Process: "at x", Forgotten: true, Age: age}}}
 	}
 	dead := Event{Kind: EventReplicaReport, Target: "x", Report: &Report{Reason: "starting"}}
 	added := Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "x", Model: "m", Process: "at x"}}
@@ -157,7 +157,7 @@ func TestKnownCacheOfReplica(t *testing.T) {
 		want   int     // bytes of key that are known at x; -1 = x is not known
 	}{
 		{"heard of", []Event{peersChanged(0)}, key.Bytes()},
-		{"heard of by somebody else", []Event{{Kind: EventPeerLearned, Target: "far", Learned: peersChanged(0).Learned}}, -1},
+		{"heard of by somebody else", []Event{{Kind: EventPeerCacheUpdates, Target: "far", CacheUpdates: peersChanged(0).CacheUpdates}}, -1},
 		{"adopted", []Event{peersChanged(0), added}, key.Bytes()},
 		{"adopted and ready", []Event{peersChanged(0), added, ready}, key.Bytes()},
 		{"adopted, not ready", []Event{peersChanged(0), added, dead}, 0},
@@ -200,7 +200,7 @@ func TestOldCacheUpdatesExpire(t *testing.T) {
 		t.Fatal(err)
 	}
 	b, key := neighbour(DefaultConfig(p), "b"), letters("abc")
-	b.Step(0, Event{Kind: EventPeerLearned, Target: "b", Learned: []Learned{{Replica: "x", Key: key}}})
+	b.Step(0, Event{Kind: EventPeerCacheUpdates, Target: "b", CacheUpdates: []CacheUpdate{{Replica: "x", Key: key}}})
 	b.Step(maxSharedAge-1, Event{Kind: EventTick})
 	if got := held(b, "x", key); got != key.Bytes() {
 		t.Errorf("%d bytes are known before its time", got)
@@ -225,7 +225,7 @@ func TestRestartedBalancerLearnsFromNeighbour(t *testing.T) {
 	turn(t, a, 1, "qa", "s", atA[:10], atA)
 	turn(t, b, 1, "qb", "s", atB[:10], atB)
 	tell(2, a, b, "a", 0, true)
-	if got, _, _ := b.Learned(3, 0, false, everything); len(got) != 1 || got[0].Replica != "r1" {
+	if got, _, _ := b.CacheUpdates(3, 0, false, everything); len(got) != 1 || got[0].Replica != "r1" {
 		t.Errorf("a running neighbour receives %+v", got)
 	}
 	a = neighbour(cfg, "b", "r0")
@@ -247,7 +247,7 @@ func TestSingleBalancerKeepsNoUpdates(t *testing.T) {
 	b := start(DefaultConfig(p), 1)
 	b.Step(0, Event{Kind: EventPeerAdded, Peer: &PeerInfo{ID: "far"}})
 	turn(t, b, 1, "q", "s", letters("ab"), letters("abc"))
-	if got, next, more := b.Learned(2, 0, true, everything); len(got) != 0 || next != 0 || more {
+	if got, next, more := b.CacheUpdates(2, 0, true, everything); len(got) != 0 || next != 0 || more {
 		t.Errorf("it keeps %+v, next %d, more %v", got, next, more)
 	}
 }
@@ -262,16 +262,16 @@ func TestLearnedPages(t *testing.T) {
 			checkSharing(rt, w.b)
 		}
 		all := rapid.Bool().Draw(rt, "all")
-		want, last, more := w.b.Learned(w.now, 0, all, everything)
+		want, last, more := w.b.CacheUpdates(w.now, 0, all, everything)
 		if more {
 			rt.Fatal("more than everything")
 		}
-		var got []Learned
+		var got []CacheUpdate
 		since := uint64(0)
 		for more = true; more; {
-			var page []Learned
+			var page []CacheUpdate
 			before := since
-			page, since, more = w.b.Learned(w.now, since, all, rapid.IntRange(0, 2000).Draw(rt, "page"))
+			page, since, more = w.b.CacheUpdates(w.now, since, all, rapid.IntRange(0, 2000).Draw(rt, "page"))
 			if more && (len(page) == 0 || since <= before) {
 				rt.Fatalf("no progress after %d", before)
 			}
@@ -300,8 +300,8 @@ func TestPeerOrderDoesNotMatter(t *testing.T) {
 				rt.Fatalf("%+v: %v and %v", ev, got, want)
 			}
 		}
-		one, _, _ := a.b.Learned(a.now, 0, true, everything)
-		two, _, _ := b.b.Learned(b.now, 0, true, everything)
+		one, _, _ := a.b.CacheUpdates(a.now, 0, true, everything)
+		two, _, _ := b.b.CacheUpdates(b.now, 0, true, everything)
 		if !reflect.DeepEqual(one, two) {
 			rt.Fatalf("told\n%+v\nand\n%+v", one, two)
 		}
@@ -324,7 +324,7 @@ func TestSharingIsBounded(t *testing.T) {
 		key := fresh(rng, 1+rng.IntN(40))
 		turn(t, b, now, fmt.Sprint("q", i), "s", key, append(key, fresh(rng, 5)...))
 		detach(b, now, mine)
-		b.Step(now, Event{Kind: EventPeerLearned, Target: "b", Learned: []Learned{{Replica: theirs, Key: fresh(rng, 30)}}})
+		b.Step(now, Event{Kind: EventPeerCacheUpdates, Target: "b", CacheUpdates: []CacheUpdate{{Replica: theirs, Key: fresh(rng, 30)}}})
 		b.Step(now, Event{Kind: EventTick})
 		checkSharing(t, b)
 		if v := b.View(now); v.TreeBytes > cfg.TreeBytes || b.caches.slots[0].next > maxForeign+2 {
@@ -353,7 +353,7 @@ func TestLongPromptsAreSharedPartly(t *testing.T) {
 	if got, want := held(b, "r0", long), maxSharedHashes*prefix.BlockBytes; got != want {
 		t.Errorf("%d bytes are known, want %d", got, want)
 	}
-	b.Step(3, Event{Kind: EventPeerLearned, Target: "a", Learned: []Learned{{Replica: "r9", Key: long, Answered: true}}})
+	b.Step(3, Event{Kind: EventPeerCacheUpdates, Target: "a", CacheUpdates: []CacheUpdate{{Replica: "r9", Key: long, Answered: true}}})
 	if got, want := held(b, "r9", long), maxSharedHashes*prefix.BlockBytes; got != want {
 		t.Errorf("%d bytes are known of what came too long, want %d", got, want)
 	}

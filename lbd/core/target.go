@@ -112,7 +112,7 @@ func (t *target) peerAvailable(now time.Duration, c *Config, l *ModelLoad, ownQu
 		return false
 	}
 	queued := t.queuedAt(l)
-	return queued <= c.Tau && queued <= ownQueue
+	return queued <= c.PeerQueueLimit && queued <= ownQueue
 }
 
 // addOutstanding records that r was sent to the target.

@@ -152,8 +152,8 @@ func (s *script) config(a args) Config {
 		s.t.Fatal(err)
 	}
 	cfg.QueueLimit = a.int("queue", cfg.QueueLimit)
-	cfg.MaxTries = a.int("tries", cfg.MaxTries)
-	cfg.RetryWait = time.Duration(a.int("retry-wait", int(cfg.RetryWait.Milliseconds()))) * time.Millisecond
+	cfg.MaxAttempts = a.int("tries", cfg.MaxAttempts)
+	cfg.RetryBackoff = time.Duration(a.int("retry-wait", int(cfg.RetryBackoff.Milliseconds()))) * time.Millisecond
 	cfg.UnconfirmedLimit = a.int("unconfirmed", cfg.UnconfirmedLimit)
 	cfg.TreeBytes = a.int("tree", cfg.TreeBytes)
 	if cfg.Order, err = ParseOrder(a["queue-order"]); err != nil {
@@ -240,7 +240,7 @@ func describe(a Action) string {
 		s += " hop=" + string(a.Hop)
 	}
 	if d := a.Decision; d != nil {
-		s += fmt.Sprintf(" (%s, match %d of %d, queued %v, try %d)", d.Reason, d.MatchBytes/prefix.BlockBytes, d.PromptBytes/prefix.BlockBytes, d.Queued, d.Try)
+		s += fmt.Sprintf(" (%s, match %d of %d, queued %v, try %d)", d.Reason, d.MatchBytes/prefix.BlockBytes, d.PromptBytes/prefix.BlockBytes, d.Queued, d.Attempt)
 	} else if a.Reason != "" {
 		s += " (" + a.Reason + ")"
 	}

@@ -70,12 +70,12 @@ func considered() []core.Considered {
 // origin and remote are the two parts of a forwarded request: a try that failed,
 // a wait, a forward; and its service at the peer.
 func origin() *record.Request {
-	d := &core.Decision{Policy: "cost", Reason: policy.ReasonCheapest, PromptBytes: 2048, Considered: considered()[1:2]}
-	f := &core.Decision{Policy: "cost", Reason: policy.ReasonOffload, MatchBytes: 1536, PromptBytes: 2048, Queued: 220 * time.Millisecond, Try: 1, Considered: considered()}
+	d := &core.Decision{Policy: "cost", Reason: policy.ReasonLeastCost, PromptBytes: 2048, Considered: considered()[1:2]}
+	f := &core.Decision{Policy: "cost", Reason: policy.ReasonOffload, MatchBytes: 1536, PromptBytes: 2048, Queued: 220 * time.Millisecond, Attempt: 1, Considered: considered()}
 	return &record.Request{
 		Request: "r1", At: arrived, Balancer: "lb-us-0", Region: "local/us", Model: "llama", Tier: "IW-F", Tenant: "key-00ff",
 		PromptBytes: 2100, PromptEstimate: 525, Kind: core.ActionForward, Target: "lb-eu-0", Reason: f.Reason, Decision: f,
-		Tries: []record.Try{
+		Attempts: []record.Attempt{
 			{AtMillis: 0.1, Kind: core.ActionDispatch, Target: "us-1", Reason: d.Reason, Decision: d, Failure: "us-1 answered 500", EndedMillis: ptr(40.0)},
 			{AtMillis: 220, Kind: core.ActionForward, Target: "lb-eu-0", Reason: f.Reason, Decision: f},
 		},
@@ -92,8 +92,8 @@ func remote() *record.Request {
 	return &record.Request{
 		Request: "r1", At: arrived.Add(-time.Hour), Balancer: "lb-eu-0", Region: "local/eu", Model: "llama", Tier: "IW-F", From: "lb-us-0", Hop: core.HopRemote,
 		PromptBytes: 2100, PromptEstimate: 525, Kind: core.ActionDispatch, Target: "eu-0",
-		Tries: []record.Try{{AtMillis: 0.2, Kind: core.ActionDispatch, Target: "eu-0", Reason: d.Reason, Decision: d}},
-		State: "finished", Status: 200, E2EMillis: ptr(1500.0), PromptTokens: ptr(500), CachedTokens: ptr(128), OutputTokens: ptr(64),
+		Attempts: []record.Attempt{{AtMillis: 0.2, Kind: core.ActionDispatch, Target: "eu-0", Reason: d.Reason, Decision: d}},
+		State:    "finished", Status: 200, E2EMillis: ptr(1500.0), PromptTokens: ptr(500), CachedTokens: ptr(128), OutputTokens: ptr(64),
 	}
 }
 
@@ -152,8 +152,8 @@ func compareGolden(t *testing.T, name, got string) {
 // stands by itself.
 func TestSameIDUsedTwiceAndLostOrigin(t *testing.T) {
 	later := origin()
-	later.Balancer, later.At, later.Tries = "lb-asia-0", arrived.Add(time.Second), later.Tries[:1]
-	later.Tries[0].Failure = ""
+	later.Balancer, later.At, later.Attempts = "lb-asia-0", arrived.Add(time.Second), later.Attempts[:1]
+	later.Attempts[0].Failure = ""
 	page := text(t, gather(t, &source{name: "asia", record: later}, &source{name: "us", record: origin()}, &source{name: "eu", record: remote()}), 80)
 	first, second, found := strings.Cut(page, "Another request with the same id:")
 	if !found || !strings.Contains(first, "lb-eu-0 (local/eu), forwarded by lb-us-0") || !strings.Contains(second, "lb-asia-0 (local/us), from a client") {
@@ -172,7 +172,7 @@ func TestSameIDUsedTwiceAndLostOrigin(t *testing.T) {
 func TestUnsuccessfulRequests(t *testing.T) {
 	base := func(change func(*record.Request)) *record.Request {
 		d := origin()
-		d.Tries, d.Decision, d.PromptTokens, d.CachedTokens, d.OutputTokens, d.TTFTMillis = nil, nil, nil, nil, nil, nil
+		d.Attempts, d.Decision, d.PromptTokens, d.CachedTokens, d.OutputTokens, d.TTFTMillis = nil, nil, nil, nil, nil, nil
 		change(d)
 		return d
 	}
@@ -182,25 +182,25 @@ func TestUnsuccessfulRequests(t *testing.T) {
 		want   []string
 	}{
 		{"waits", base(func(d *record.Request) { d.State, d.Status, d.E2EMillis = "queued", 0, nil }), []string{"still queued", "Still in progress."}},
-		{"kept", base(func(d *record.Request) { d.State, d.Status, d.E2EMillis, d.KeptFor = "queued", 0, nil, "us-7" }), []string{"still queued, for replica us-7"}},
+		{"kept", base(func(d *record.Request) { d.State, d.Status, d.E2EMillis, d.HeldFor = "queued", 0, nil, "us-7" }), []string{"still queued, for replica us-7"}},
 		{"was kept", base(func(d *record.Request) {
-			d.Tries = origin().Tries[1:]
-			d.Tries[0].KeptFor = "us-0"
+			d.Attempts = origin().Attempts[1:]
+			d.Attempts[0].HeldFor = "us-0"
 		}), []string{"Queued for 220 ms: waiting for us-0 (full) was expected to be faster than"}},
 		{"waits again", base(func(d *record.Request) {
-			d.State, d.Status, d.E2EMillis, d.Tries = "sent", 0, nil, origin().Tries[:1]
+			d.State, d.Status, d.E2EMillis, d.Attempts = "sent", 0, nil, origin().Attempts[:1]
 		}), []string{"Failed after 40 ms: us-1 answered 500.", "still queued"}},
 		{"rejected", base(func(d *record.Request) {
 			d.State, d.Status = "rejected", 503
-			d.Tries = []record.Try{{AtMillis: 60000, Kind: core.ActionReject, Reason: core.RejectWait}}
+			d.Attempts = []record.Attempt{{AtMillis: 60000, Kind: core.ActionReject, Reason: core.RejectWaitExceeded}}
 		}), []string{"at 60.00 s rejected: no capacity within the maximum queue time", "Rejected: status 503"}},
 		{"kills engines", base(func(d *record.Request) {
 			d.State, d.Status = "rejected", 400
-			d.Tries = []record.Try{{Kind: core.ActionReject, Reason: core.RejectKills, Engines: []string{"us-0", "us-3"}}}
+			d.Attempts = []record.Attempt{{Kind: core.ActionReject, Reason: core.RejectKills, Engines: []string{"us-0", "us-3"}}}
 		}), []string{"rejected: engines died while serving it", "Engines that died: us-0, us-3.", "Rejected: status 400"}},
 		{"bounced", base(func(d *record.Request) {
 			d.State, d.Status, d.From = "bounced", 503, "lb-eu-0"
-			d.Tries = []record.Try{{AtMillis: 1, Kind: core.ActionBounce, Target: "lb-eu-0"}}
+			d.Attempts = []record.Attempt{{AtMillis: 1, Kind: core.ActionBounce, Target: "lb-eu-0"}}
 		}), []string{"returned to lb-eu-0"}},
 		{"escape codes", base(func(d *record.Request) { d.Model = "a\x1b[2Jb" }), []string{`a\x1b[2Jb`}},
 	} {
@@ -217,7 +217,7 @@ func TestUnsuccessfulRequests(t *testing.T) {
 
 func TestUnknownRequestListsBalancers(t *testing.T) {
 	s := gather(t,
-		&source{name: "us", memory: telemetry.DecisionMemory{Balancer: "lb-us-0", Region: "local/us", Remembered: 7, Limit: 10, Since: &arrived}},
+		&source{name: "us", memory: telemetry.DecisionMemory{Balancer: "lb-us-0", Region: "local/us", Count: 7, Limit: 10, Since: &arrived}},
 		&source{name: "eu", memory: telemetry.DecisionMemory{Balancer: "lb-eu-0", Region: "local/eu", Limit: 10}},
 		&source{name: "asia", broken: errors.New("GET http://asia: connection refused")},
 	)
@@ -333,7 +333,7 @@ func TestPagesFitWidth(t *testing.T) {
 			rows = append(rows, c)
 		}
 		d := origin()
-		d.Tries[1].Decision.Considered = rows
+		d.Attempts[1].Decision.Considered = rows
 		var out bytes.Buffer
 		if err := (&Story{Request: "r1", Parts: []record.Request{*d}}).WriteText(&out, width, time.UTC); err != nil {
 			r.Fatal(err)

@@ -63,7 +63,7 @@ func (s *Story) journey(last int) []record.Request {
 }
 
 // lost reports whether an attempt was forwarded to a peer without a record of it.
-func (s *Story) lost(d *record.Request, t *record.Try) bool {
+func (s *Story) lost(d *record.Request, t *record.Attempt) bool {
 	return t.Kind == core.ActionForward && t.Failure == "" &&
 		!slices.ContainsFunc(s.Parts, func(p record.Request) bool { return follows(&p, d, t) })
 }
@@ -129,26 +129,26 @@ func (p *page) part(s *Story, d *record.Request) {
 	}
 	p.text("", "  ", fmt.Sprintf("%s (%s), %s", d.Balancer, d.Region, from))
 	free := 0.0 // when the request was in the queue again
-	for i := range d.Tries {
-		p.attempt(&d.Tries[i], i, free)
-		if s.lost(d, &d.Tries[i]) {
+	for i := range d.Attempts {
+		p.attempt(&d.Attempts[i], i, free)
+		if s.lost(d, &d.Attempts[i]) {
 			p.more("The peer has no record of it.")
 		}
-		if ended := d.Tries[i].EndedMillis; ended != nil {
+		if ended := d.Attempts[i].EndedMillis; ended != nil {
 			free = *ended
 		}
 	}
-	if d.State == "queued" || d.State == "sent" && lastFailed(d.Tries) {
+	if d.State == "queued" || d.State == "sent" && lastFailed(d.Attempts) {
 		still := "still queued"
-		if d.KeptFor != "" {
-			still += ", for replica " + d.KeptFor
+		if d.HeldFor != "" {
+			still += ", for replica " + d.HeldFor
 		}
 		p.item(still)
 	}
 }
 
 // lastFailed reports whether the latest attempt failed.
-func lastFailed(tries []record.Try) bool {
+func lastFailed(tries []record.Attempt) bool {
 	return len(tries) > 0 && tries[len(tries)-1].Failure != ""
 }
 
@@ -159,7 +159,7 @@ func (p *page) item(words string) { p.text("  - ", "    ", words) }
 func (p *page) more(words string) { p.text("    ", "    ", words) }
 
 // attempt writes one decision; the request was queued since free.
-func (p *page) attempt(t *record.Try, n int, free float64) {
+func (p *page) attempt(t *record.Attempt, n int, free float64) {
 	at := "at " + millis(t.AtMillis)
 	then := ""
 	if n > 0 {
@@ -191,7 +191,7 @@ func (p *page) attempt(t *record.Try, n int, free float64) {
 }
 
 // after returns how long a failed attempt took.
-func after(t *record.Try) string {
+func after(t *record.Attempt) string {
 	if t.EndedMillis == nil {
 		return ""
 	}
@@ -203,10 +203,10 @@ func after(t *record.Try) string {
 const minShownWait = 1
 
 // decision writes why a target was chosen, and from which candidates.
-func (p *page) decision(t *record.Try, waited float64) {
+func (p *page) decision(t *record.Attempt, waited float64) {
 	d := t.Decision
 	if waited >= minShownWait {
-		p.more(fmt.Sprintf("Queued for %s: %s.", millis(waited), whyWaiting(d.Policy, t.KeptFor)))
+		p.more(fmt.Sprintf("Queued for %s: %s.", millis(waited), whyWaiting(d.Policy, t.HeldFor)))
 	} else {
 		p.more("Not queued.")
 	}
@@ -255,10 +255,10 @@ func outcome(d *record.Request) string {
 }
 
 // served returns the attempt at the replica that served the request; nil if there is none.
-func served(parts []record.Request) *record.Try {
+func served(parts []record.Request) *record.Attempt {
 	for i := len(parts) - 1; i >= 0; i-- {
-		for j := len(parts[i].Tries) - 1; j >= 0; j-- {
-			if t := &parts[i].Tries[j]; t.Kind == core.ActionDispatch && t.Failure == "" {
+		for j := len(parts[i].Attempts) - 1; j >= 0; j-- {
+			if t := &parts[i].Attempts[j]; t.Kind == core.ActionDispatch && t.Failure == "" {
 				return t
 			}
 		}
@@ -271,7 +271,7 @@ func served(parts []record.Request) *record.Try {
 const hitTolerance = 20
 
 // compareHits compares the engine's prefix hit with the expected one; empty if either is unknown.
-func compareHits(d *record.Request, t *record.Try) string {
+func compareHits(d *record.Request, t *record.Attempt) string {
 	if t == nil || t.Decision == nil || t.Decision.PromptBytes == 0 || d.CachedTokens == nil || d.PromptTokens == nil || *d.PromptTokens == 0 {
 		return ""
 	}

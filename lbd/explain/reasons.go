@@ -19,23 +19,23 @@ var chosenBecause = map[string]string{
 	policy.ReasonSession:     "session affinity (hash ring)",
 	policy.ReasonImbalance:   "load too imbalanced for prefix routing; least loaded",
 	policy.ReasonRemaining:   "fewest remaining tokens",
-	policy.ReasonCheapest:    "lowest estimated latency",
+	policy.ReasonLeastCost:   "lowest estimated latency",
 	// Never the reason of a choice, but a record may be newer than this list.
 	policy.ReasonNoneAvailable: "no target available",
 }
 
 // rejectedBecause describes each of the core's reasons for a rejection.
 var rejectedBecause = map[string]string{
-	core.RejectDuplicate:  "a request with this id was already in flight",
-	core.RejectNoReplica:  "no replica serves the model, here or at a peer",
-	core.RejectQueueFull:  "the queue was full",
-	core.RejectWait:       "no capacity within the maximum queue time",
-	core.RejectFailed:     "its replica failed after part of the response was sent",
-	core.RejectTooManyTry: "maximum number of attempts reached",
-	core.RejectRetries:    "its replica failed and the retry budget was exhausted",
-	core.RejectHolder:     "the only target with its previous response was removed",
-	core.RejectRefused:    "every target refused it; the client received the last response",
-	core.RejectKills:      "engines died while serving it or an identical request",
+	core.RejectDuplicate:        "a request with this id was already in flight",
+	core.RejectNoReplica:        "no replica serves the model, here or at a peer",
+	core.RejectQueueFull:        "the queue was full",
+	core.RejectWaitExceeded:     "no capacity within the maximum queue time",
+	core.RejectFailed:           "its replica failed after part of the response was sent",
+	core.RejectRetriesExhausted: "maximum number of attempts reached",
+	core.RejectRetryBudget:      "its replica failed and the retry budget was exhausted",
+	core.RejectHolderGone:       "the only target with its previous response was removed",
+	core.RejectRefused:          "every target refused it; the client received the last response",
+	core.RejectKills:            "engines died while serving it or an identical request",
 }
 
 // because returns the description of a reason; an unknown reason is quoted.

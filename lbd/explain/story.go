@@ -38,19 +38,19 @@ type Story struct {
 	// part without From starts a new request.
 	Parts []record.Request `json:"parts"`
 	// Balancers describes every queried balancer, in the order of the queries.
-	Balancers []Balancer `json:"balancers"`
+	Balancers []BalancerRecords `json:"balancers"`
 }
 
-// Balancer describes the records of one balancer.
-type Balancer struct {
+// BalancerRecords describes the records of one balancer.
+type BalancerRecords struct {
 	Admin    string         `json:"admin"`
 	Balancer string         `json:"balancer"`
 	Region   service.Region `json:"region"`
-	// Remembered is how many requests are recorded, Since when the oldest of them arrived; nil if
+	// Recorded is how many requests are recorded, Since when the oldest of them arrived; nil if
 	// there is none or the balancer did not respond.
-	Remembered *int       `json:"remembered"`
-	Since      *time.Time `json:"since"`
-	Found      bool       `json:"found"`
+	Recorded *int       `json:"remembered"`
+	Since    *time.Time `json:"since"`
+	Found    bool       `json:"found"`
 	// Error is why it did not respond; empty if it did.
 	Error string `json:"error"`
 }
@@ -69,7 +69,7 @@ func (s *Story) Missing(zone *time.Location) string {
 		case b.Since == nil:
 			words = append(words, fmt.Sprintf("%s in %s: none recorded yet", b.Balancer, b.Region))
 		default:
-			words = append(words, fmt.Sprintf("%s in %s: %d recorded since %s", b.Balancer, b.Region, *b.Remembered, b.Since.In(zone).Format("2006-01-02 15:04:05 MST")))
+			words = append(words, fmt.Sprintf("%s in %s: %d recorded since %s", b.Balancer, b.Region, *b.Recorded, b.Since.In(zone).Format("2006-01-02 15:04:05 MST")))
 		}
 	}
 	return strings.Join(words, "\n  ")
@@ -80,7 +80,7 @@ func (s *Story) Missing(zone *time.Location) string {
 func Gather(ctx context.Context, serviceName, request string, sources []Source) *Story {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	s := &Story{Request: request, Service: serviceName, Balancers: make([]Balancer, len(sources))}
+	s := &Story{Request: request, Service: serviceName, Balancers: make([]BalancerRecords, len(sources))}
 	parts := make([]*record.Request, len(sources))
 	var asking sync.WaitGroup
 	for i, source := range sources {
@@ -92,8 +92,8 @@ func Gather(ctx context.Context, serviceName, request string, sources []Source) 
 }
 
 // queryBalancer queries one balancer; the record is nil if it has none.
-func queryBalancer(ctx context.Context, source Source, request string) (Balancer, *record.Request) {
-	b := Balancer{Admin: source.Base()}
+func queryBalancer(ctx context.Context, source Source, request string) (BalancerRecords, *record.Request) {
+	b := BalancerRecords{Admin: source.Base()}
 	text, err := source.Decision(ctx, request)
 	if err != nil && !errors.Is(err, telemetry.ErrNotFound) {
 		b.Error = err.Error()
@@ -115,12 +115,12 @@ func queryBalancer(ctx context.Context, source Source, request string) (Balancer
 
 // addMemory sets how many requests the balancer has recorded. An error is ignored if the request
 // was found, because the figure is of little use then.
-func (b *Balancer) addMemory(ctx context.Context, source Source) {
+func (b *BalancerRecords) addMemory(ctx context.Context, source Source) {
 	m, err := source.Decisions(ctx)
 	switch {
 	case err == nil:
 		b.Balancer, b.Region = m.Balancer, m.Region
-		b.Remembered, b.Since = &m.Remembered, m.Since
+		b.Recorded, b.Since = &m.Count, m.Since
 	case !b.Found:
 		b.Error = err.Error()
 	}
@@ -138,7 +138,7 @@ func orderParts(parts []*record.Request) []record.Request {
 	take = func(i int) {
 		taken[i] = true
 		ordered = append(ordered, *parts[i])
-		for _, try := range parts[i].Tries {
+		for _, try := range parts[i].Attempts {
 			for j, p := range parts {
 				if !taken[j] && follows(p, parts[i], &try) {
 					take(j)
@@ -158,6 +158,6 @@ func orderParts(parts []*record.Request) []record.Request {
 
 // follows reports whether part p is the result of an attempt of part from. A peer given on a
 // command line is named like its region.
-func follows(p, from *record.Request, try *record.Try) bool {
+func follows(p, from *record.Request, try *record.Attempt) bool {
 	return try.Kind == core.ActionForward && p.From == from.Balancer && (p.Balancer == try.Target || string(p.Region) == try.Target)
 }

@@ -422,9 +422,9 @@ type Changes struct {
 	// Stream: the client requests a stream; Continuable: another target could continue the answer as
 	// long as it is text.
 	Stream, Continuable bool
-	// HideUsage: the balancer requests the final usage and the client does not; AsksCounts: the
+	// HideUsage: the balancer requests the final usage and the client does not; CountsRequested: the
 	// client requests the usage so far with each event.
-	HideUsage, AsksCounts bool
+	HideUsage, CountsRequested bool
 	// NamesMaxTokens: max_tokens is present, even if null; SetsBounds: the client bounds the tokens
 	// in the answer.
 	NamesMaxTokens, SetsBounds bool
@@ -434,7 +434,7 @@ type Changes struct {
 // stream's usage.
 func (c *Call) Changes(e *Endpoint, stands ResolvedModel) Changes {
 	ch := Changes{
-		Stream: c.streamRequested(), Continuable: c.continuable(e), AsksCounts: c.countsRequested(),
+		Stream: c.streamRequested(), Continuable: c.continuable(e), CountsRequested: c.countsRequested(),
 		NamesMaxTokens: c.maxTokens != Span{}, SetsBounds: c.setsBounds(),
 	}
 	if name, _ := c.ModelName(); string(name) != stands.Model && stands.Adapter == "" {

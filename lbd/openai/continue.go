@@ -48,10 +48,10 @@ func plainText(format []byte) (plain bool) {
 	return plain
 }
 
-// ContinuesChats reports whether an engine of a kind continues an assistant's message: vLLM and
+// SupportsChatContinuation reports whether an engine of a kind continues an assistant's message: vLLM and
 // SGLang do with continue_final_message, and so does the simulated engine. Another server would
 // begin a new answer.
-func ContinuesChats(kind service.EngineKind) bool {
+func SupportsChatContinuation(kind service.EngineKind) bool {
 	return kind == service.EngineVLLM || kind == service.EngineSGLang || kind == service.EngineSim
 }
 

@@ -378,7 +378,7 @@ func FuzzSplice(f *testing.F) {
 func TestEnginesThatContinueChats(t *testing.T) {
 	var kinds []service.EngineKind
 	for _, k := range []service.EngineKind{service.EngineVLLM, service.EngineSGLang, service.EngineOpenAI, service.EngineSim, ""} {
-		if ContinuesChats(k) {
+		if SupportsChatContinuation(k) {
 			kinds = append(kinds, k)
 		}
 	}

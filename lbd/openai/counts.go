@@ -6,10 +6,10 @@ import (
 	"skyserve/internal/service"
 )
 
-// CountsUsage reports whether an engine of a kind returns the usage so far with each event if
+// SupportsUsageCounts reports whether an engine of a kind returns the usage so far with each event if
 // stream_options.continuous_usage_stats is set: vLLM since 0.5.4, SGLang since the end of 2025;
 // older ones ignore it. Others may reject an unknown option.
-func CountsUsage(kind service.EngineKind) bool {
+func SupportsUsageCounts(kind service.EngineKind) bool {
 	return kind == service.EngineVLLM || kind == service.EngineSGLang || kind == service.EngineSim
 }
 

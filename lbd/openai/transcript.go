@@ -122,7 +122,7 @@ func (s *Transcript) reserve(n int) bool {
 		return false
 	}
 	if s.text == nil {
-		s.text = buffer.Take(size)
+		s.text = buffer.Get(size)
 	} else {
 		s.text.GrowTo(size)
 	}

@@ -171,8 +171,8 @@ func (c *Client) Close() {
 	c.wg.Wait()
 }
 
-// Status is the state of one peer.
-type Status struct {
+// PeerStatus is the state of one peer.
+type PeerStatus struct {
 	Peer service.PeerConfig
 	// Region is its last region snapshot, nil before the first; the caller must
 	// not change it. RegionAge is the snapshot's age, half a round trip included.
@@ -180,8 +180,8 @@ type Status struct {
 	RegionAge time.Duration
 	// Heard: a heartbeat was received. Silence is the time since the last one, or since the peer was
 	// added.
-	Heard   bool
-	Silence time.Duration
+	Reported bool
+	Silence  time.Duration
 	// RTT is the lowest recent round-trip time; 0 before the first.
 	RTT time.Duration
 	// Draining: the peer reported that it is shutting down.
@@ -190,19 +190,19 @@ type Status struct {
 	Reason string
 }
 
-// Status returns the state of all peers, sorted by id.
-func (c *Client) Status() []Status {
+// PeerStatus returns the state of all peers, sorted by id.
+func (c *Client) Status() []PeerStatus {
 	c.mu.Lock()
 	links := make([]*link, 0, len(c.links))
 	for _, l := range c.links {
 		links = append(links, l)
 	}
 	c.mu.Unlock()
-	all := make([]Status, len(links))
+	all := make([]PeerStatus, len(links))
 	for i, l := range links {
 		all[i] = l.status()
 	}
-	slices.SortFunc(all, func(a, b Status) int { return cmp.Compare(a.Peer.ID, b.Peer.ID) })
+	slices.SortFunc(all, func(a, b PeerStatus) int { return cmp.Compare(a.Peer.ID, b.Peer.ID) })
 	return all
 }
 
@@ -408,12 +408,12 @@ func explain(err error, timeout time.Duration) string {
 	return err.Error()
 }
 
-func (l *link) status() Status {
+func (l *link) status() PeerStatus {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
-	s := Status{Peer: l.cfg, Heard: !l.receivedAt.IsZero(), Silence: now.Sub(l.added), Draining: l.draining, Reason: l.reason}
-	if s.Heard {
+	s := PeerStatus{Peer: l.cfg, Reported: !l.receivedAt.IsZero(), Silence: now.Sub(l.added), Draining: l.draining, Reason: l.reason}
+	if s.Reported {
 		s.Silence = now.Sub(l.receivedAt)
 		s.RTT = slices.Min(l.rtts)
 	}

@@ -172,7 +172,7 @@ func TestHeartbeatsAreReported(t *testing.T) {
 		if s.Region == nil || s.Region.Queued != 3 || s.RegionAge < 5*time.Millisecond || s.RegionAge > 1100*time.Millisecond {
 			t.Errorf("region %+v, age %s", s.Region, s.RegionAge)
 		}
-		if !s.Heard || s.Silence > 120*time.Millisecond || s.RTT != 10*time.Millisecond || s.Reason != "" {
+		if !s.Reported || s.Silence > 120*time.Millisecond || s.RTT != 10*time.Millisecond || s.Reason != "" {
 			t.Errorf("status %+v", s)
 		}
 	})
@@ -265,7 +265,7 @@ func TestLateFailureIsIgnored(t *testing.T) {
 		for range 300 {
 			time.Sleep(10 * time.Millisecond)
 			synctest.Wait()
-			if s := c.Status()[0]; s.Heard && s.Reason != "" {
+			if s := c.Status()[0]; s.Reported && s.Reason != "" {
 				t.Fatalf("%q of a peer that was heard %s ago", s.Reason, s.Silence)
 			}
 		}
@@ -310,7 +310,7 @@ func TestSilentPeerIsNotReported(t *testing.T) {
 					t.Errorf("%d reports", len(all))
 				}
 				s := cl.Status()[0]
-				if s.Reason != c.reason || !s.Heard || s.Silence < 5*time.Second {
+				if s.Reason != c.reason || !s.Reported || s.Silence < 5*time.Second {
 					t.Errorf("status %+v", s)
 				}
 				b.set(func(b *balancer) { b.rtt, b.answer = 0, healthy })

@@ -41,7 +41,7 @@ func NewTransport(rtt time.Duration, secure *tls.Config) http.RoundTripper {
 		dialer := &net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}
 		o.DialContext = distantDial(dialer.DialContext, rtt)
 	}
-	return wire.New(o)
+	return wire.NewTransport(o)
 }
 
 // distantDial makes dial reach as far as rtt: an answer, be it a refusal, takes

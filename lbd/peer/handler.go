@@ -43,7 +43,7 @@ type Source struct {
 	// Learned is core.Balancer's at the present time. Keys is the fingerprint of
 	// what prompts are hashed with; empty when no other balancer hashes alike, so
 	// that there is nothing to share.
-	Learned func(since uint64, all bool, maxBytes int) (entries []core.Learned, next uint64, more bool)
+	Learned func(since uint64, all bool, maxBytes int) (entries []core.CacheUpdate, next uint64, more bool)
 	Keys    string
 }
 

@@ -89,8 +89,8 @@ func packHashes(key []uint64) []byte {
 
 // decode is what the page tells, each piece older by the time that it was under
 // way. A page with anything in it that no balancer tells is refused as a whole.
-func (p *Prefixes) decode(underway time.Duration) ([]core.Learned, error) {
-	entries := make([]core.Learned, len(p.Learned))
+func (p *Prefixes) decode(underway time.Duration) ([]core.CacheUpdate, error) {
+	entries := make([]core.CacheUpdate, len(p.Learned))
 	for i := range p.Learned {
 		s := &p.Learned[i]
 		if err := s.check(); err != nil {
@@ -166,7 +166,7 @@ func (l *link) askPrefixes(ctx context.Context, f *follower) (more bool) {
 	if ctx.Err() != nil {
 		return false
 	}
-	var entries []core.Learned
+	var entries []core.CacheUpdate
 	if err == nil && p.Keys != l.client.opts.Keys {
 		err = errors.New("hashes prompts with another key: balancers of one service need the same peer token")
 	}
@@ -178,7 +178,7 @@ func (l *link) askPrefixes(ctx context.Context, f *follower) (more bool) {
 		return false
 	}
 	for ; len(entries) > 0; entries = entries[min(len(entries), sinkEntries):] {
-		l.client.opts.Sink(core.Event{Kind: core.EventPeerLearned, Target: l.cfg.ID, Learned: entries[:min(len(entries), sinkEntries)]})
+		l.client.opts.Sink(core.Event{Kind: core.EventPeerCacheUpdates, Target: l.cfg.ID, CacheUpdates: entries[:min(len(entries), sinkEntries)]})
 	}
 	more = p.More && (p.Boot != f.boot || p.Next > f.since)
 	f.boot, f.since, f.begun = p.Boot, p.Next, f.begun || !p.More

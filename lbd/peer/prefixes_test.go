@@ -30,20 +30,20 @@ type learner struct {
 
 // entry is one that it received from another, or one of its own.
 type entry struct {
-	core.Learned
+	core.CacheUpdate
 	received bool
 }
 
-func learned(own ...core.Learned) *learner {
+func learned(own ...core.CacheUpdate) *learner {
 	l := &learner{}
 	for _, e := range own {
-		l.kept = append(l.kept, entry{Learned: e})
+		l.kept = append(l.kept, entry{CacheUpdate: e})
 	}
 	return l
 }
 
 // read has pages of two entries.
-func (l *learner) read(since uint64, all bool, _ int) (entries []core.Learned, next uint64, more bool) {
+func (l *learner) read(since uint64, all bool, _ int) (entries []core.CacheUpdate, next uint64, more bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.asked++
@@ -56,7 +56,7 @@ func (l *learner) read(since uint64, all bool, _ int) (entries []core.Learned, n
 		case len(entries) == 2:
 			return entries, next, true
 		default:
-			entries = append(entries, e.Learned)
+			entries = append(entries, e.CacheUpdate)
 		}
 	}
 	return entries, next, false
@@ -94,8 +94,8 @@ func through(h http.Handler) func(*http.Request) (int, string, error) {
 	}
 }
 
-func prompt(i int) core.Learned {
-	return core.Learned{
+func prompt(i int) core.CacheUpdate {
+	return core.CacheUpdate{
 		Replica: "us-7", Process: "p", Tenant: []string{"", "acme"}[i%2], Key: []uint64{uint64(i), 1<<63 + uint64(i)}, Answered: i%2 == 0,
 		Age: time.Duration(i) * time.Second, SessionAge: time.Duration(2*i) * time.Second,
 	}
@@ -104,7 +104,7 @@ func prompt(i int) core.Learned {
 var near = service.PeerConfig{ID: "lb-us-1", Region: "local/us", URL: "http://us-1:1"}
 
 // following runs a test in a bubble of fake time with one peer of the same region.
-func following(t *testing.T, b *balancer, cfg service.PeerConfig, log *bytes.Buffer, test func(c *Client, received func() []core.Learned)) {
+func following(t *testing.T, b *balancer, cfg service.PeerConfig, log *bytes.Buffer, test func(c *Client, received func() []core.CacheUpdate)) {
 	synctest.Test(t, func(t *testing.T) {
 		var r reports
 		c := NewClient(Options{
@@ -113,15 +113,15 @@ func following(t *testing.T, b *balancer, cfg service.PeerConfig, log *bytes.Buf
 		})
 		defer c.Close()
 		c.Add(cfg, b)
-		test(c, func() (learned []core.Learned) {
+		test(c, func() (learned []core.CacheUpdate) {
 			synctest.Wait()
 			all, _ := r.drain()
 			for _, ev := range all {
-				if ev.Kind == core.EventPeerLearned {
-					if ev.Target != cfg.ID || len(ev.Learned) > sinkEntries {
+				if ev.Kind == core.EventPeerCacheUpdates {
+					if ev.Target != cfg.ID || len(ev.CacheUpdates) > sinkEntries {
 						t.Fatalf("got %+v", ev)
 					}
-					learned = append(learned, ev.Learned...)
+					learned = append(learned, ev.CacheUpdates...)
 				}
 			}
 			return learned
@@ -134,9 +134,9 @@ func TestNeighbourSharesCacheUpdates(t *testing.T) {
 	l.add(entry{prompt(4), true})
 	const trip = 20 * time.Millisecond
 	b := &balancer{rtt: trip, answer: through(l.boot("k"))}
-	following(t, b, near, new(bytes.Buffer), func(c *Client, received func() []core.Learned) {
+	following(t, b, near, new(bytes.Buffer), func(c *Client, received func() []core.CacheUpdate) {
 		time.Sleep(900 * time.Millisecond)
-		want := []core.Learned{prompt(3), prompt(2), prompt(1), prompt(4)}
+		want := []core.CacheUpdate{prompt(3), prompt(2), prompt(1), prompt(4)}
 		for i := range want {
 			want[i].Age += trip / 2
 			want[i].SessionAge += trip / 2
@@ -145,7 +145,7 @@ func TestNeighbourSharesCacheUpdates(t *testing.T) {
 			t.Errorf("at first came\n%+v, want\n%+v", got, want)
 		}
 		// From now on what the peer received itself is no news.
-		l.add(entry{prompt(8), true}, entry{core.Learned{Replica: "us-7", Forgotten: true}, false})
+		l.add(entry{prompt(8), true}, entry{core.CacheUpdate{Replica: "us-7", Forgotten: true}, false})
 		time.Sleep(2 * time.Second)
 		if got := received(); len(got) != 1 || !got[0].Forgotten {
 			t.Errorf("then came %+v, want the loss alone", got)
@@ -181,7 +181,7 @@ func TestCacheUpdatesAreNotRequestedAcrossRegions(t *testing.T) {
 	l := learned(prompt(1))
 	far := near
 	far.Region = "local/eu"
-	following(t, &balancer{answer: through(l.boot("k"))}, far, new(bytes.Buffer), func(_ *Client, received func() []core.Learned) {
+	following(t, &balancer{answer: through(l.boot("k"))}, far, new(bytes.Buffer), func(_ *Client, received func() []core.CacheUpdate) {
 		time.Sleep(10 * time.Second)
 		if asked, _ := l.questions(); asked != 0 || len(received()) != 0 {
 			t.Errorf("asked %d times", asked)
@@ -216,7 +216,7 @@ func TestUnusablePrefixes(t *testing.T) {
 				}
 				return healthy(r)
 			}}
-			following(t, b, near, &log, func(cl *Client, received func() []core.Learned) {
+			following(t, b, near, &log, func(cl *Client, received func() []core.CacheUpdate) {
 				time.Sleep(10 * time.Second)
 				if got := received(); len(got) != 0 {
 					t.Errorf("believed %+v", got)
@@ -241,7 +241,7 @@ func TestUnusablePrefixes(t *testing.T) {
 func TestSilentNeighbourIsLoggedOnce(t *testing.T) {
 	var log bytes.Buffer
 	b := &balancer{answer: func(*http.Request) (int, string, error) { return 0, "", errors.New("connection refused") }}
-	following(t, b, near, &log, func(_ *Client, received func() []core.Learned) {
+	following(t, b, near, &log, func(_ *Client, received func() []core.CacheUpdate) {
 		time.Sleep(10 * time.Second)
 		if n := strings.Count(log.String(), "\n"); n != 1 || len(received()) != 0 {
 			t.Errorf("%d lines:\n%s", n, log.String())
@@ -268,9 +268,9 @@ func TestPrefixesRequireToken(t *testing.T) {
 func TestLongestPageFits(t *testing.T) {
 	for _, hashes := range []int{1, 64, maxSharedHashes} {
 		rng := rand.New(rand.NewPCG(1, uint64(hashes)))
-		var entries []core.Learned
+		var entries []core.CacheUpdate
 		for size := 0; ; {
-			e := core.Learned{
+			e := core.CacheUpdate{
 				Replica: fmt.Sprintf("%0512d", len(entries)), Process: strings.Repeat("p", 16), Answered: true,
 				Age: maxSharedAge / 2, SessionAge: maxSharedAge / 2,
 			}
@@ -283,7 +283,7 @@ func TestLongestPageFits(t *testing.T) {
 			}
 			entries = append(entries, e)
 		}
-		s := Source{Learned: func(uint64, bool, int) ([]core.Learned, uint64, bool) { return entries, 1 << 63, true }, Keys: "k"}
+		s := Source{Learned: func(uint64, bool, int) ([]core.CacheUpdate, uint64, bool) { return entries, 1 << 63, true }, Keys: "k"}
 		page := s.prefixes(httptest.NewRequest("GET", PathPrefixes, nil), strings.Repeat("B", 26))
 		text, err := json.Marshal(page)
 		if err != nil || len(text) > maxPrefixes {
@@ -301,8 +301,8 @@ func FuzzPrefixes(f *testing.F) {
 	f.Add([]byte(`{"boot":"b","keys":"k","learned":[{"replica":"r","forgotten":true}]}`))
 	f.Add([]byte(`{"keys":"k","learned":[{"replica":"r","hashes":"AAAA","age_ns":-1}]}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		var got []core.Learned
-		c := NewClient(Options{Self: "lb-us-0", Keys: "k", Sink: func(ev core.Event) { got = append(got, ev.Learned...) }})
+		var got []core.CacheUpdate
+		c := NewClient(Options{Self: "lb-us-0", Keys: "k", Sink: func(ev core.Event) { got = append(got, ev.CacheUpdates...) }})
 		defer c.Close()
 		b := &balancer{answer: func(*http.Request) (int, string, error) { return 200, string(body), nil }}
 		l := &link{client: c, cfg: near, hc: &http.Client{Transport: b}}
@@ -319,14 +319,14 @@ func FuzzPrefixes(f *testing.F) {
 // of 4 KB a second: made, sent as JSON and read.
 func BenchmarkPrefixes(b *testing.B) {
 	rng := rand.New(rand.NewPCG(1, 2))
-	entries := make([]core.Learned, 100)
+	entries := make([]core.CacheUpdate, 100)
 	for i := range entries {
-		entries[i] = core.Learned{Replica: "us-7", Process: "0123456789abcdef", Answered: true, Age: time.Second, SessionAge: time.Minute}
+		entries[i] = core.CacheUpdate{Replica: "us-7", Process: "0123456789abcdef", Answered: true, Age: time.Second, SessionAge: time.Minute}
 		for range 72 {
 			entries[i].Key = append(entries[i].Key, rng.Uint64())
 		}
 	}
-	s := Source{Learned: func(uint64, bool, int) ([]core.Learned, uint64, bool) { return entries, 100, false }, Keys: "k"}
+	s := Source{Learned: func(uint64, bool, int) ([]core.CacheUpdate, uint64, bool) { return entries, 100, false }, Keys: "k"}
 	r := httptest.NewRequest("GET", PathPrefixes, nil)
 	b.ReportAllocs()
 	for b.Loop() {

@@ -153,7 +153,7 @@ func (p *Cost) Choose(f *Facts) Choice {
 		return Choice{Index: best, Reason: ReasonOffload}
 	}
 	c := &f.Candidates[best]
-	return Choice{Index: best, Hold: !hasCapacity(c), Reason: ReasonCheapest}
+	return Choice{Index: best, Hold: !hasCapacity(c), Reason: ReasonLeastCost}
 }
 
 // hasCapacity reports whether a replica accepts a request at once: the push rule allows it, and no

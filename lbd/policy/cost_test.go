@@ -51,13 +51,13 @@ func TestCostHoldsForFullHolderIfFaster(t *testing.T) {
 	}
 	// One of the 20 leaves every half a second: two seconds of prefill are worth
 	// that, a twentieth of a second is not.
-	if got := choose(4000, 0); got != (Choice{Index: 0, Hold: true, Reason: ReasonCheapest}) {
+	if got := choose(4000, 0); got != (Choice{Index: 0, Hold: true, Reason: ReasonLeastCost}) {
 		t.Errorf("a long prompt: %+v", got)
 	}
-	if got := choose(100, 0); got != (Choice{Index: 1, Reason: ReasonCheapest}) {
+	if got := choose(100, 0); got != (Choice{Index: 1, Reason: ReasonLeastCost}) {
 		t.Errorf("a short prompt: %+v", got)
 	}
-	if got := choose(4000, time.Minute); got != (Choice{Index: 1, Reason: ReasonCheapest}) {
+	if got := choose(4000, time.Minute); got != (Choice{Index: 1, Reason: ReasonLeastCost}) {
 		t.Errorf("after a minute: %+v", got)
 	}
 }
@@ -167,7 +167,7 @@ func TestCostIgnoresTransientPending(t *testing.T) {
 		cs[0].Outstanding, cs[1].Outstanding, cs[0].Residence, cs[0].Match = 3, 3, 10*time.Second, 4*900
 		return NewCost().Choose(long(1000, cs))
 	}
-	if got := choose(100*time.Millisecond, 0.3); got != (Choice{Index: 0, Hold: true, Reason: ReasonCheapest}) {
+	if got := choose(100*time.Millisecond, 0.3); got != (Choice{Index: 0, Hold: true, Reason: ReasonLeastCost}) {
 		t.Errorf("for a moment: %+v", got)
 	}
 	if got := choose(time.Second, 0.3); got.Index != 1 {

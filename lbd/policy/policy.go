@@ -150,7 +150,7 @@ const (
 	ReasonSession       = "session"
 	ReasonImbalance     = "imbalance"
 	ReasonRemaining     = "fewest_remaining"
-	ReasonCheapest      = "least_cost"
+	ReasonLeastCost     = "least_cost"
 )
 
 // Policy chooses targets for requests. Its state (such as the position of a rotation) is its own.

@@ -37,10 +37,10 @@ type Options struct {
 	// Sink receives the reports. It is called from many goroutines and must not block. The event's
 	// pointers are valid only during the call.
 	Sink func(core.Event)
-	// Found is called with the model of a replica that was started without one, and with its kind if
+	// Identified is called with the model of a replica that was started without one, and with its kind if
 	// it was not given and its metrics show it. It is called each time they are identified again,
 	// before the replica's first ready report.
-	Found func(service.ReplicaConfig)
+	Identified func(service.ReplicaConfig)
 	// Interval is the time between two probes of a replica; default 100 ms.
 	Interval time.Duration
 	// Timeout bounds one probe; default 1 s.
@@ -101,7 +101,7 @@ func (p *Prober) Start(cfg service.ReplicaConfig) {
 	w := &watch{
 		prober: p, asked: cfg, stop: stop,
 		jitter: rand.New(rand.NewPCG(p.opts.Seed, seedOf(cfg.ID))),
-		status: Status{Replica: cfg, Reason: "no answer yet"}, tick: make(chan struct{}, 1),
+		status: ReplicaStatus{Replica: cfg, Reason: "no answer yet"}, tick: make(chan struct{}, 1),
 	}
 	p.watches[cfg.ID] = w
 	p.join(w)
@@ -151,8 +151,8 @@ func (p *Prober) Close() {
 	}
 }
 
-// Status is the state of one replica beyond what the core keeps.
-type Status struct {
+// ReplicaStatus is the state of one replica beyond what the core keeps.
+type ReplicaStatus struct {
 	// Replica is as it was started, with the model that it told.
 	Replica service.ReplicaConfig
 	Ready   bool
@@ -165,18 +165,18 @@ type Status struct {
 	HitRate policy.Maybe[float64]
 }
 
-// Status lists all replicas, sorted by id.
-func (p *Prober) Status() []Status {
+// ReplicaStatus lists all replicas, sorted by id.
+func (p *Prober) Status() []ReplicaStatus {
 	p.mu.Lock()
 	watches := make([]*watch, 0, len(p.watches))
 	for _, w := range p.watches {
 		watches = append(watches, w)
 	}
 	p.mu.Unlock()
-	all := make([]Status, len(watches))
+	all := make([]ReplicaStatus, len(watches))
 	for i, w := range watches {
 		all[i] = w.current()
 	}
-	slices.SortFunc(all, func(a, b Status) int { return cmp.Compare(a.Replica.ID, b.Replica.ID) })
+	slices.SortFunc(all, func(a, b ReplicaStatus) int { return cmp.Compare(a.Replica.ID, b.Replica.ID) })
 	return all
 }

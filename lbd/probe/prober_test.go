@@ -354,7 +354,7 @@ func TestEngineWithoutMetrics(t *testing.T) {
 func TestModelIsLearned(t *testing.T) {
 	e := newEngine()
 	var found []service.ReplicaConfig
-	opts := Options{Found: func(c service.ReplicaConfig) { found = append(found, c) }}
+	opts := Options{Identified: func(c service.ReplicaConfig) { found = append(found, c) }}
 	probing(t, service.ReplicaConfig{GPU: "L4"}, e, opts, func(t *testing.T, p *Prober, r *reports) {
 		time.Sleep(time.Second)
 		synctest.Wait()

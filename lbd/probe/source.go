@@ -34,7 +34,7 @@ func newSource(cfg service.ReplicaConfig, opts Options) source {
 	}
 	s := &carried{url: url, transport: opts.Transport, requests: map[string]*http.Request{}}
 	if s.transport == nil {
-		own := wire.New(wire.Options{DialTimeout: dialTimeout, MaxIdlePerHost: 1, IdleTimeout: idleTimeout, Allow: opts.Allow})
+		own := wire.NewTransport(wire.Options{DialTimeout: dialTimeout, MaxIdlePerHost: 1, IdleTimeout: idleTimeout, Allow: opts.Allow})
 		s.transport, s.closeIdle = own, own.CloseIdleConnections
 	}
 	return s

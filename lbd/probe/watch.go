@@ -49,7 +49,7 @@ type watch struct {
 	suspectedAt atomic.Int64
 
 	mu     sync.Mutex
-	status Status
+	status ReplicaStatus
 }
 
 // run probes until ctx ends.
@@ -265,8 +265,8 @@ func (w *watch) learned() {
 	w.mu.Lock()
 	w.status.Replica = cfg
 	w.mu.Unlock()
-	if w.prober.opts.Found != nil {
-		w.prober.opts.Found(cfg)
+	if w.prober.opts.Identified != nil {
+		w.prober.opts.Identified(cfg)
 	}
 }
 
@@ -334,7 +334,7 @@ func (w *watch) send(r core.Report) {
 	}
 }
 
-func (w *watch) current() Status {
+func (w *watch) current() ReplicaStatus {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.status

@@ -111,7 +111,7 @@ func (r *Runtime) identify(req *http.Request) (o origin, refused *openai.Error) 
 	if err != nil {
 		return o, openai.Invalid(headerTier, "invalid_tier", "header "+headerTier+": "+err.Error())
 	}
-	if o.tier.Above(o.maxTier) {
+	if o.tier.MoreUrgentThan(o.maxTier) {
 		return o, errTier(o.tier, o.maxTier)
 	}
 	switch value := h.Get(headerContinue); strings.ToLower(value) {

@@ -137,7 +137,7 @@ func TestPreviousResponse(t *testing.T) {
 // open.
 func TestBodyOfRejectedRequest(t *testing.T) {
 	o := testOptions(t)
-	o.Keys, o.Limits.Body = apiKeys("sk"), 20*time.Millisecond
+	o.Keys, o.Limits.BodyTimeout = apiKeys("sk"), 20*time.Millisecond
 	b := start(t, o)
 	for path, status := range map[string]string{chatPath: "401", "/v1/models/x": "405", "/v1/files": "501", "/none": "404"} {
 		conn, err := net.Dial("tcp", strings.TrimPrefix(b.url, "http://"))

@@ -144,7 +144,7 @@ func TestOnlyFaultyEngines(t *testing.T) {
 			t.Parallel()
 			for _, body := range []string{streamBody, plainBody} {
 				o := roundRobin(t)
-				o.Core.RetryWait = 0 // it is retried at once: core's tests check the wait
+				o.Core.RetryBackoff = 0 // it is retried at once: core's tests check the wait
 				b := start(t, o)
 				b.attach("us-0", rawEngine(t, answer))
 				resp := b.post(chatPath, body)
@@ -226,7 +226,7 @@ func TestMemoryOfHeadersOnly(t *testing.T) {
 	for contentType, body := range map[string]string{"text/event-stream": streamBody, "application/json": plainBody} {
 		t.Run(contentType, func(t *testing.T) {
 			o := roundRobin(t)
-			o.Limits.FirstByte, o.Limits.Answer, o.Limits.Idle = 20*time.Millisecond, 20*time.Millisecond, 20*time.Millisecond
+			o.Limits.FirstByteTimeout, o.Limits.ResponseTimeout, o.Limits.IdleTimeout = 20*time.Millisecond, 20*time.Millisecond, 20*time.Millisecond
 			b := start(t, o)
 			b.attach("us-0", engine(t, func(w http.ResponseWriter, req *http.Request) {
 				_, _ = io.Copy(io.Discard, req.Body)

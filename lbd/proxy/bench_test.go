@@ -162,7 +162,7 @@ func BenchmarkRequests(b *testing.B) {
 	rt := ready(b, cannedEngine{"application/json", plainReply}, "http://engine")
 	body := promptBody(256, false)
 	req := httptest.NewRequestWithContext(context.Background(), http.MethodPost, chatPath, nil)
-	for range rt.limits.Decisions {
+	for range rt.limits.MaxDecisions {
 		req.Body, req.ContentLength = io.NopCloser(strings.NewReader(body)), int64(len(body))
 		rt.serve(&sink{http.Header{}}, req)
 	}

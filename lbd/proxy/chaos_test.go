@@ -92,7 +92,7 @@ func TestChaos(t *testing.T) {
 		o := testOptions(t)
 		o.Record = &record
 		o.Core.MaxWait = 100 * time.Millisecond
-		o.Limits.FirstByte, o.Limits.Answer, o.Limits.Idle = 20*time.Millisecond, 20*time.Millisecond, 20*time.Millisecond
+		o.Limits.FirstByteTimeout, o.Limits.ResponseTimeout, o.Limits.IdleTimeout = 20*time.Millisecond, 20*time.Millisecond, 20*time.Millisecond
 		o.Limits.RecordBuffer = 1 << 16
 		rt, err := New(o)
 		if err != nil {
@@ -145,7 +145,7 @@ func TestChaos(t *testing.T) {
 func TestTwoBalancersUnderChaos(t *testing.T) {
 	us, eu := pair(t, "secret")
 	for i, b := range []*balancer{us, eu} {
-		b.limits.FirstByte, b.limits.Answer, b.limits.Idle = 20*time.Millisecond, 20*time.Millisecond, 20*time.Millisecond
+		b.limits.FirstByteTimeout, b.limits.ResponseTimeout, b.limits.IdleTimeout = 20*time.Millisecond, 20*time.Millisecond, 20*time.Millisecond
 		b.attach("r-0", engine(t, faultyEngine(uint64(i)+7)))
 	}
 	chaos, calm := context.WithCancel(context.Background())
@@ -162,8 +162,8 @@ func TestTwoBalancersUnderChaos(t *testing.T) {
 					us.report("r-0")
 				}
 				eu.report("r-0")
-				us.Step(core.Event{Kind: core.EventPeerReport, Target: "lb-eu-0", PeerReport: &core.PeerReport{Models: eu.Load()}})
-				eu.Step(core.Event{Kind: core.EventPeerReport, Target: "lb-us-0", PeerReport: &core.PeerReport{Models: us.Load()}})
+				us.Step(core.Event{Kind: core.EventPeerReport, Target: "lb-eu-0", PeerReport: &core.PeerReport{Models: eu.ModelLoads()}})
+				eu.Step(core.Event{Kind: core.EventPeerReport, Target: "lb-us-0", PeerReport: &core.PeerReport{Models: us.ModelLoads()}})
 			}
 		}
 	})

@@ -49,7 +49,7 @@ func pacedEngine(ctx context.Context, body string) (*http.Response, error) {
 func pacedRuntime(t *testing.T, o Options, engine func(context.Context, string) (*http.Response, error)) *balancer {
 	t.Helper()
 	o.Transport = hostTransport{"us-0": engine}
-	o.Limits.Silent, o.Limits.Answer = 24*time.Hour, 24*time.Hour // it is not probed
+	o.Limits.SilenceTimeout, o.Limits.ResponseTimeout = 24*time.Hour, 24*time.Hour // it is not probed
 	rt, err := New(o)
 	if err != nil {
 		t.Fatal(err)
@@ -137,7 +137,7 @@ func TestCancelledRequestIsChargedForGenerated(t *testing.T) {
 // left, costs as much as any other.
 func TestUnparsedResponsesAreCharged(t *testing.T) {
 	for name, prepare := range map[string]func(b *balancer){
-		"too long": func(b *balancer) { b.limits.MaxHeldAnswer = 16 },
+		"too long": func(b *balancer) { b.limits.MaxBufferedResponse = 16 },
 		"no memory left": func(b *balancer) {
 			acme, _ := b.keyring().Find("sk")
 			tenant, _, _ := acme.Rights()
@@ -253,7 +253,7 @@ func TestOutcomeReportsGeneratedTokens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := testOptions(t)
 		o.Keys, o.Record = limited(t, ""), &record
-		o.Core.MaxTries = 2
+		o.Core.MaxAttempts = 2
 		breaks := false
 		b := pacedRuntime(t, o, func(ctx context.Context, body string) (*http.Response, error) {
 			if breaks {

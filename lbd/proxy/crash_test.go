@@ -79,7 +79,7 @@ func TestPanickingPolicyProcess(t *testing.T) {
 	for { // these need the lock
 		lookup()
 		b.View()
-		b.Load()
+		b.ModelLoads()
 	}
 }
 

@@ -40,11 +40,11 @@ func (g *ring) oldest() *record.Request {
 	return g.slots[0]
 }
 
-// Remembered reports how many decisions this balancer remembers and since when.
-func (r *Runtime) Remembered() telemetry.DecisionMemory {
+// DecisionMemory reports how many decisions this balancer remembers and since when.
+func (r *Runtime) DecisionMemory() telemetry.DecisionMemory {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	m := telemetry.DecisionMemory{Balancer: r.self.ID, Region: r.self.Region, Remembered: len(r.ring.byID), Limit: len(r.ring.slots)}
+	m := telemetry.DecisionMemory{Balancer: r.self.ID, Region: r.self.Region, Count: len(r.ring.byID), Limit: len(r.ring.slots)}
 	if d := r.ring.oldest(); d != nil {
 		since := d.At
 		m.Since = &since

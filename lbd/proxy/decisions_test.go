@@ -13,9 +13,9 @@ import (
 // The memory of decisions reports how far back it reaches, and finds exactly these.
 func TestRememberedDecisions(t *testing.T) {
 	o := testOptions(t)
-	o.Limits.Decisions = 3
+	o.Limits.MaxDecisions = 3
 	b := start(t, o)
-	if m := b.Remembered(); m.Remembered != 0 || m.Since != nil || m.Limit != 3 || m.Balancer != "lb-us-0" || m.Region != "local/us" {
+	if m := b.DecisionMemory(); m.Count != 0 || m.Since != nil || m.Limit != 3 || m.Balancer != "lb-us-0" || m.Region != "local/us" {
 		t.Errorf("before the first request: %+v", m)
 	}
 	b.attach("us-0", engine(t, whole(plainReply)))
@@ -23,9 +23,9 @@ func TestRememberedDecisions(t *testing.T) {
 		expect(t, b.post(chatPath, plainBody, fmt.Sprintf("X-Request-ID: r%d", i)), http.StatusOK, "")
 	}
 	b.settled()
-	m := b.Remembered()
+	m := b.DecisionMemory()
 	oldest, found := b.Decision("r2")
-	if m.Remembered != 3 || !found || m.Since == nil || !m.Since.Equal(oldest.At) {
+	if m.Count != 3 || !found || m.Since == nil || !m.Since.Equal(oldest.At) {
 		t.Errorf("%+v, want three since %s", m, oldest.At)
 	}
 	if _, found := b.Decision("r1"); found {
@@ -34,7 +34,7 @@ func TestRememberedDecisions(t *testing.T) {
 	// A repeated id is remembered once.
 	expect(t, b.post(chatPath, plainBody, "X-Request-ID: r4"), http.StatusOK, "")
 	b.settled()
-	if m := b.Remembered(); m.Remembered != 2 {
+	if m := b.DecisionMemory(); m.Count != 2 {
 		t.Errorf("%+v, want two ids", m)
 	}
 }
@@ -52,10 +52,10 @@ func TestDecisionContainsRequest(t *testing.T) {
 	if !strings.HasPrefix(d.Tenant, "key-") || d.Session == "" || d.PromptBytes == 0 || d.PromptEstimate != (d.PromptBytes+3)/4 {
 		t.Errorf("got %+v", d)
 	}
-	if len(d.Tries) != 2 {
-		t.Fatalf("attempts %+v, want one that failed and one that did not", d.Tries)
+	if len(d.Attempts) != 2 {
+		t.Fatalf("attempts %+v, want one that failed and one that did not", d.Attempts)
 	}
-	first, second := d.Tries[0], d.Tries[1]
+	first, second := d.Attempts[0], d.Attempts[1]
 	if first.Failure != "us-0 returned 500" || first.EndedMillis == nil || *first.EndedMillis < first.AtMillis || *first.EndedMillis > second.AtMillis {
 		t.Errorf("the first attempt %+v", first)
 	}
@@ -73,8 +73,8 @@ func TestBounceIsRecorded(t *testing.T) {
 	us.attach("us-0", engine(t, whole(plainReply)))
 	expect(t, <-answered, http.StatusOK, "")
 	us.settled()
-	if d, _ := us.Decision("r1"); d.Tries[0].Kind != core.ActionForward || d.Tries[0].Failure != "lb-eu-0 bounced the request" || d.Tries[0].EndedMillis == nil {
-		t.Errorf("attempts %+v", d.Tries)
+	if d, _ := us.Decision("r1"); d.Attempts[0].Kind != core.ActionForward || d.Attempts[0].Failure != "lb-eu-0 bounced the request" || d.Attempts[0].EndedMillis == nil {
+		t.Errorf("attempts %+v", d.Attempts)
 	}
 }
 
@@ -87,11 +87,11 @@ func TestDecisionContainsReservedReplica(t *testing.T) {
 	b.mu.Lock()
 	b.inFlight["r1"] = f
 	b.deliverAction(1, &core.Action{Kind: core.ActionHold, ID: "r1", Target: "us-0"})
-	kept := e.KeptFor
+	kept := e.HeldFor
 	b.deliverAction(2, &core.Action{Kind: core.ActionDispatch, ID: "r1", Target: "us-0", Decision: &core.Decision{}})
 	delete(b.inFlight, "r1")
 	b.mu.Unlock()
-	if kept != "us-0" || e.KeptFor != "" || len(e.Tries) != 1 || e.Tries[0].KeptFor != "us-0" {
+	if kept != "us-0" || e.HeldFor != "" || len(e.Attempts) != 1 || e.Attempts[0].HeldFor != "us-0" {
 		t.Errorf("kept for %q, then %+v", kept, e)
 	}
 }

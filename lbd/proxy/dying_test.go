@@ -235,7 +235,7 @@ func checkRecord(t *testing.T, b *balancer, id string, after, tokens int) {
 		return
 	}
 	want := fmt.Sprintf("dying closed the connection early after %d %s", after, plural(after, "token"))
-	if len(d.Tries) != 2 || d.Tries[0].Failure != want || d.Tries[1].Target != "healthy" || d.Tries[1].Decision.Try != 1 || d.OutputTokens == nil {
-		t.Errorf("%s: attempts %+v, want one that failed with %q and one that continued", id, d.Tries, want)
+	if len(d.Attempts) != 2 || d.Attempts[0].Failure != want || d.Attempts[1].Target != "healthy" || d.Attempts[1].Decision.Attempt != 1 || d.OutputTokens == nil {
+		t.Errorf("%s: attempts %+v, want one that failed with %q and one that continued", id, d.Attempts, want)
 	}
 }

@@ -32,7 +32,7 @@ var rejections = map[string]openai.Error{
 		Status: http.StatusServiceUnavailable, Kind: openai.TypeServer, RetryAfter: 5,
 		Message: "no ready replica serves this model, here or at a peer",
 	},
-	core.RejectWait: {
+	core.RejectWaitExceeded: {
 		Status: http.StatusServiceUnavailable, Kind: openai.TypeServer, RetryAfter: 2,
 		Message: "the request timed out in the queue: no replica had capacity",
 	},
@@ -40,11 +40,11 @@ var rejections = map[string]openai.Error{
 		Status: http.StatusTooManyRequests, Kind: openai.TypeRateLimit, RetryAfter: 1,
 		Message: "too many requests are queued",
 	},
-	core.RejectTooManyTry: {
+	core.RejectRetriesExhausted: {
 		Status: http.StatusBadGateway, Kind: openai.TypeServer,
 		Message: "every attempt failed",
 	},
-	core.RejectRetries: {
+	core.RejectRetryBudget: {
 		Status: http.StatusServiceUnavailable, Kind: openai.TypeServer, RetryAfter: 2,
 		Message: "the replica failed, and the retry budget is exhausted",
 	},
@@ -60,7 +60,7 @@ var rejections = map[string]openai.Error{
 		Status: http.StatusBadRequest, Kind: openai.TypeInvalid, // official clients retry 5xx
 		Message: "engines crashed while serving this request or an identical one: it is not retried",
 	},
-	core.RejectHolder: errNoHolder,
+	core.RejectHolderGone: errNoHolder,
 	core.RejectDuplicate: {
 		Status: http.StatusConflict, Kind: openai.TypeInvalid,
 		Message: "a request with this id is already in flight",

@@ -71,7 +71,7 @@ type exchange struct {
 // serveInference serves a request to an inference endpoint.
 func (r *Runtime) serveInference(w http.ResponseWriter, req *http.Request, e *openai.Endpoint) {
 	x := &exchange{rt: r, w: w, req: req, endpoint: e, ctl: http.NewResponseController(w), startedAt: time.Now()}
-	x.deadlineDue = x.startedAt.Add(r.limits.Stall / 8) // as in extendWriteDeadline: serve has set the first deadline
+	x.deadlineDue = x.startedAt.Add(r.limits.StallTimeout / 8) // as in extendWriteDeadline: serve has set the first deadline
 	defer x.recovered()
 	defer x.setFinalWriteDeadline()
 	x.inFlight.id = requestID(req.Header.Get(headerRequestID))
@@ -136,7 +136,7 @@ func (x *exchange) admit() (*core.Request, *openai.Error) {
 		x.release()
 		return nil, refused
 	}
-	x.answer.KeyBytesLeft = x.rt.limits.MaxKeyedAnswer
+	x.answer.KeyBytesLeft = x.rt.limits.MaxKeyedResponse
 	x.promptTokens = (x.answer.Rendering.Len() + 3) / 4
 	x.maxOutput, x.parallelAnswers = c.MaxOutput(x.endpoint), c.Answers(x.endpoint)
 	if refused := errDenied(x.reservation.Reserve(x.promptTokens, x.maxOutput, x.parallelAnswers, x.rt.Elapsed())); refused != nil {
@@ -158,7 +158,7 @@ func (x *exchange) admit() (*core.Request, *openai.Error) {
 
 // readBody reads the request's body within the time limit for slow clients.
 func (x *exchange) readBody(mem *quota.MemoryUse) (*buffer.Buffer, error) {
-	_ = x.ctl.SetReadDeadline(time.Now().Add(x.rt.limits.Body)) // a reader without deadlines may block
+	_ = x.ctl.SetReadDeadline(time.Now().Add(x.rt.limits.BodyTimeout)) // a reader without deadlines may block
 	if err := mem.Set(x.receiveWindow()); err != nil {
 		return nil, err
 	}
@@ -189,7 +189,7 @@ func (x *exchange) receiveWindow() int64 {
 func (x *exchange) applyEdits(c *openai.Call, resolved openai.ResolvedModel, buf *buffer.Buffer, mem *quota.MemoryUse) error {
 	ch := c.Changes(x.endpoint, resolved)
 	x.streamWanted, x.hideUsage = ch.Stream, ch.HideUsage
-	x.hideCounts = x.requestedCounts == "" && !ch.AsksCounts
+	x.hideCounts = x.requestedCounts == "" && !ch.CountsRequested
 	x.namesMaxTokens = ch.NamesMaxTokens
 	x.showsUsage = !x.hideUsage && x.requestedCounts != countsAny
 	x.countMatters = x.showsUsage || ch.SetsBounds
@@ -215,7 +215,7 @@ func (x *exchange) arrive(request *core.Request) bool {
 	ok := r.arrive(&x.inFlight, request, &record.Request{
 		At: x.startedAt.UTC(), Balancer: r.self.ID, Region: r.self.Region, Model: x.model, Tier: x.tier,
 		Tenant: x.tenant, Session: x.session, PromptBytes: x.answer.Rendering.Len(), PromptEstimate: x.promptTokens,
-		From: x.from, Hop: x.hop, State: record.StateQueued, Tries: make([]record.Try, 0, 1),
+		From: x.from, Hop: x.hop, State: record.StateQueued, Attempts: make([]record.Attempt, 0, 1),
 	})
 	if !ok {
 		return false
@@ -322,7 +322,7 @@ func (x *exchange) endServed(status int, complete bool) {
 	out := &core.Outcome{PromptTokens: x.answer.Usage.Prompt, CachedTokens: x.answer.Usage.Cached, OutputTokens: policy.Known(x.outputTokens())}
 	out.ClientError = status/100 == 4
 	if x.splice != nil {
-		out.Elsewhere = x.splice.TokensBefore
+		out.EarlierTokens = x.splice.TokensBefore
 		x.countContinuation(continuedWhole)
 	}
 	x.observeEvents(complete)

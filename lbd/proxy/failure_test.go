@@ -88,7 +88,7 @@ func TestFailureBeforeFirstByteIsRetried(t *testing.T) {
 				c := b.settled()
 				lawful(t, c)
 				d, _ := b.Decision("r1")
-				if c.Finished != 1 || len(d.Tries) != 2 || d.Tries[0].Failure == "" || d.State != record.StateFinished || d.Status != 200 {
+				if c.Finished != 1 || len(d.Attempts) != 2 || d.Attempts[0].Failure == "" || d.State != record.StateFinished || d.Status != 200 {
 					t.Errorf("counts %+v, decision %+v: want a failed attempt and one that served", c, d)
 				}
 				if name == "refused" && b.View().Replicas[0].Ready {
@@ -144,7 +144,7 @@ func TestInterruptedStreamEndsInErrorEvent(t *testing.T) {
 
 func TestTruncatedLargeResponseIsDetected(t *testing.T) {
 	o := roundRobin(t)
-	o.Limits.MaxHeldAnswer = 100
+	o.Limits.MaxBufferedResponse = 100
 	b := start(t, o)
 	b.attach("us-0", engine(t, cut("application/json", strings.Repeat("x", 5000))))
 	resp := b.post(chatPath, plainBody)
@@ -157,7 +157,7 @@ func TestTruncatedLargeResponseIsDetected(t *testing.T) {
 
 func TestLargeResponseIsForwarded(t *testing.T) {
 	o := roundRobin(t)
-	o.Limits.MaxHeldAnswer = 100
+	o.Limits.MaxBufferedResponse = 100
 	b := start(t, o)
 	want := strings.Repeat("0123456789", 5000)
 	b.attach("us-0", engine(t, whole(want)))
@@ -173,13 +173,13 @@ func TestEveryAttemptFails(t *testing.T) {
 	b := start(t, roundRobin(t))
 	b.attach("us-0", engine(t, status(500)))
 	b.attach("us-1", engine(t, status(503)))
-	body := expect(t, b.post(chatPath, plainBody, "X-Request-ID: r1"), http.StatusBadGateway, core.RejectTooManyTry)
+	body := expect(t, b.post(chatPath, plainBody, "X-Request-ID: r1"), http.StatusBadGateway, core.RejectRetriesExhausted)
 	if message, _, _ := apiErrorOf(t, body); !strings.Contains(message, "returned 50") {
 		t.Errorf("message %q does not contain the failure", message)
 	}
 	d, _ := b.Decision("r1")
-	if want := b.coreCfg.MaxTries; len(d.Tries) != want+1 {
-		t.Errorf("%d attempts and a rejection, want %d", len(d.Tries), want)
+	if want := b.coreCfg.MaxAttempts; len(d.Attempts) != want+1 {
+		t.Errorf("%d attempts and a rejection, want %d", len(d.Attempts), want)
 	}
 	lawful(t, b.settled())
 }
@@ -204,20 +204,20 @@ func TestSilentEngine(t *testing.T) {
 	left := make(chan struct{}, 20)
 	t.Run("before the first byte", func(t *testing.T) {
 		o := roundRobin(t)
-		o.Limits.FirstByte, o.Limits.Answer = 5*time.Millisecond, 5*time.Millisecond
+		o.Limits.FirstByteTimeout, o.Limits.ResponseTimeout = 5*time.Millisecond, 5*time.Millisecond
 		for _, body := range []string{streamBody, plainBody} {
 			b := start(t, o)
 			b.attach("us-0", engine(t, hang("", left)))
 			expect(t, b.post(chatPath, body), http.StatusGatewayTimeout, "deadline")
 			lawful(t, b.settled())
-			for range o.Core.MaxTries {
+			for range o.Core.MaxAttempts {
 				<-left
 			}
 		}
 	})
 	t.Run("between events", func(t *testing.T) {
 		o := roundRobin(t)
-		o.Limits.Idle = 20 * time.Millisecond
+		o.Limits.IdleTimeout = 20 * time.Millisecond
 		b := start(t, o)
 		b.attach("us-0", engine(t, hang(chunk("a"), left)))
 		body := read(t, b.post(chatPath, streamBody))
@@ -305,7 +305,7 @@ func TestRejections(t *testing.T) {
 			t.Fatal(err)
 		}
 		resp := b.post(chatPath, plainBody)
-		expect(t, resp, http.StatusServiceUnavailable, core.RejectWait)
+		expect(t, resp, http.StatusServiceUnavailable, core.RejectWaitExceeded)
 		if resp.Header.Get("Retry-After") == "" {
 			t.Error("Retry-After is missing")
 		}

@@ -115,7 +115,7 @@ func TestAbsurdUsage(t *testing.T) {
 			t.Errorf("%s: a hit rate of %v", c.usage, *rate)
 		}
 		reg := prometheus.NewRegistry()
-		b.Collect(reg)
+		b.RegisterMetrics(reg)
 		if _, err := reg.Gather(); err != nil {
 			t.Errorf("%s: %v", c.usage, err)
 		}

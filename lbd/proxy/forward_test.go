@@ -102,8 +102,8 @@ func TestBouncedRequestIsRetried(t *testing.T) {
 		t.Errorf("counts %+v, want one finished", c)
 	}
 	d, _ := us.Decision("r1")
-	if len(d.Tries) != 2 || d.Tries[0].Kind != core.ActionForward || d.Tries[1].Kind != core.ActionDispatch {
-		t.Errorf("attempts %+v, want a forward and a dispatch", d.Tries)
+	if len(d.Attempts) != 2 || d.Attempts[0].Kind != core.ActionForward || d.Attempts[1].Kind != core.ActionDispatch {
+		t.Errorf("attempts %+v, want a forward and a dispatch", d.Attempts)
 	}
 }
 

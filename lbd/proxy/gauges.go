@@ -123,7 +123,7 @@ func (g gauges) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect sends the current value of every gauge.
+// RegisterMetrics sends the current value of every gauge.
 func (g gauges) Collect(ch chan<- prometheus.Metric) {
 	s := scrape{ch}
 	r := g.r
@@ -171,7 +171,7 @@ func (s scrape) count(d *prometheus.Desc, n int64, labels ...string) {
 	s.ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), labels...)
 }
 
-func (s scrape) balancer(v *core.View) {
+func (s scrape) balancer(v *core.BalancerView) {
 	s.gauge(descQueue, float64(v.Counts.Queued))
 	s.gauge(descOldest, v.OldestWait.Seconds())
 	s.gauge(descTree, float64(v.TreeBytes))

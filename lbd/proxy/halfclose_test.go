@@ -30,7 +30,7 @@ func TestHalfClosedClientGetsNoPartialResponse(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := testOptions(t)
-			o.Limits.MaxHeldAnswer = 4 << 10
+			o.Limits.MaxBufferedResponse = 4 << 10
 			b := start(t, o)
 			requested := make(chan struct{})
 			b.attach("us-0", engine(t, func(w http.ResponseWriter, req *http.Request) {

@@ -16,7 +16,7 @@ func (r *Runtime) serve(w http.ResponseWriter, req *http.Request) {
 	path := req.URL.Path
 	e := openai.EndpointAt(path)
 	if e == nil || req.ProtoMajor == 1 { // an exchange over HTTP/2 sets its own deadline: see guardHTTP2Write
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(r.limits.Stall)) // a writer without deadlines may block
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(r.limits.StallTimeout)) // a writer without deadlines may block
 	}
 	if e != nil {
 		if r.allowMethod(w, req, http.MethodPost) {
@@ -89,7 +89,7 @@ func (r *Runtime) refuse(w http.ResponseWriter, req *http.Request, e *openai.Err
 // limitUnreadBody limits the time for the unread rest of a rejected request's body: net/http reads it
 // before the connection is reused.
 func (r *Runtime) limitUnreadBody(w http.ResponseWriter) {
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(r.limits.Body)) // a reader without deadlines may block
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(r.limits.BodyTimeout)) // a reader without deadlines may block
 }
 
 func writeText(w http.ResponseWriter, status int, s string) {

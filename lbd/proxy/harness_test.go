@@ -44,7 +44,7 @@ func testOptions(t *testing.T) Options {
 		t.Fatal(err)
 	}
 	cfg := core.DefaultConfig(p)
-	cfg.ProbeInterval, cfg.RetryWait, cfg.KillWait = time.Hour, time.Millisecond, time.Millisecond
+	cfg.ProbeInterval, cfg.RetryBackoff, cfg.KillWait = time.Hour, time.Millisecond, time.Millisecond
 	return Options{
 		Self: service.BalancerConfig{
 			Service: "chat", ID: "lb-us-0", Region: "local/us",
@@ -91,7 +91,7 @@ func serveWith(t *testing.T, rt *Runtime) *balancer {
 	t.Helper()
 	mux := http.NewServeMux()
 	mux.Handle("/", rt.Handler())
-	mux.HandleFunc("GET "+PathHolds, rt.ServeHolds)
+	mux.HandleFunc("GET "+PathHasResponse, rt.ServeHasResponse)
 	srv := httptest.NewServer(mux)
 	t.Cleanup(func() {
 		srv.Close()

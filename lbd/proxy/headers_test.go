@@ -104,7 +104,7 @@ func TestNoForwardingLoops(t *testing.T) {
 				if i > 0 && c.ForwardedOut > 0 {
 					t.Errorf("%s forwarded what was forwarded to it: %+v", regions[i], c)
 				}
-				if c.ForwardedOut > int64(b.coreCfg.MaxTries)+2 {
+				if c.ForwardedOut > int64(b.coreCfg.MaxAttempts)+2 {
 					t.Errorf("%s forwarded one request %d times", regions[i], c.ForwardedOut)
 				}
 			}

@@ -9,13 +9,13 @@ import (
 	"sync"
 )
 
-// PathHolds is the path at which another balancer asks whether a replica of this one holds a stored
+// PathHasResponse is the path at which another balancer asks whether a replica of this one holds a stored
 // response. The response is 204 if so, with the model that generated it in headerModel, otherwise 404.
 // Query parameters: id, and the tenant that owns it.
-const PathHolds = "/skyserve/v1/holds"
+const PathHasResponse = "/skyserve/v1/holds"
 
-// ServeHolds serves PathHolds. A request that does not come from a balancer of this service gets 401.
-func (r *Runtime) ServeHolds(w http.ResponseWriter, req *http.Request) {
+// ServeHasResponse serves PathHasResponse. A request that does not come from a balancer of this service gets 401.
+func (r *Runtime) ServeHasResponse(w http.ResponseWriter, req *http.Request) {
 	if !peerAllowed(r.self.PeerToken, r.keyring(), req) {
 		r.refuse(w, req, errUnauthorized())
 		return
@@ -49,7 +49,7 @@ func (r *Runtime) askPeers(ctx context.Context, response responseID) (found stor
 	}
 	r.mu.Unlock()
 	slices.SortFunc(peers, func(a, b *peer) int { return strings.Compare(a.cfg.ID, b.cfg.ID) })
-	ctx, cancel := context.WithTimeout(ctx, r.limits.LookupWait)
+	ctx, cancel := context.WithTimeout(ctx, r.limits.LookupTimeout)
 	defer cancel()
 	var pending sync.WaitGroup
 	var once sync.Once
@@ -72,7 +72,7 @@ func (r *Runtime) peerHolds(ctx context.Context, p *peer, response responseID) (
 	lookupReq := &http.Request{
 		Method: http.MethodGet, Header: http.Header{}, Host: p.base.Host,
 		URL: &url.URL{
-			Scheme: p.base.Scheme, Host: p.base.Host, Path: strings.TrimSuffix(p.base.Path, "/") + PathHolds,
+			Scheme: p.base.Scheme, Host: p.base.Host, Path: strings.TrimSuffix(p.base.Path, "/") + PathHasResponse,
 			RawQuery: url.Values{"id": {response.id}, "tenant": {response.tenant}}.Encode(),
 		},
 	}

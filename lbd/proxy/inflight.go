@@ -72,11 +72,11 @@ func (f *inFlight) recordAction(now time.Duration, a *core.Action) {
 	case core.ActionAbort:
 		return // the event that caused the abort records the end
 	}
-	e.Tries = append(e.Tries, record.Try{
-		AtMillis: millis(now - f.arrived), Kind: a.Kind, Target: a.Target, Reason: a.Reason, Decision: a.Decision, KeptFor: e.KeptFor,
+	e.Attempts = append(e.Attempts, record.Attempt{
+		AtMillis: millis(now - f.arrived), Kind: a.Kind, Target: a.Target, Reason: a.Reason, Decision: a.Decision, HeldFor: e.HeldFor,
 		Engines: slices.Clone(a.Engines),
 	})
-	e.KeptFor = ""
+	e.HeldFor = ""
 }
 
 // millis returns a duration in milliseconds.

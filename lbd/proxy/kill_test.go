@@ -141,8 +141,8 @@ func TestRequestThatCrashesEnginesIsStopped(t *testing.T) {
 			}
 			f.settled()
 			d, _ := f.Decision("r1")
-			last := d.Tries[len(d.Tries)-1]
-			if d.State != record.StateRejected || d.Reason != core.RejectKills || len(d.Tries) != 3 || !slices.Equal(last.Engines, []string{d.Tries[0].Target, d.Tries[1].Target}) {
+			last := d.Attempts[len(d.Attempts)-1]
+			if d.State != record.StateRejected || d.Reason != core.RejectKills || len(d.Attempts) != 3 || !slices.Equal(last.Engines, []string{d.Attempts[0].Target, d.Attempts[1].Target}) {
 				t.Errorf("its record is %+v", d)
 			}
 			for i, again := range []string{lethalPrompt(!stream, ""), lethalPrompt(stream, `,"user":"somebody else"`), strings.Replace(lethalPrompt(stream, ""), testModel, "chat-small", 1)} {
@@ -240,7 +240,7 @@ func TestCrashesAreCountedAcrossPeers(t *testing.T) {
 			done := make(chan struct{})
 			var beating sync.WaitGroup
 			beat := func(b *balancer, peer string, of *balancer) {
-				b.Step(core.Event{Kind: core.EventPeerReport, Target: peer, PeerReport: &core.PeerReport{Models: of.Load(), Killers: of.Killers()}})
+				b.Step(core.Event{Kind: core.EventPeerReport, Target: peer, PeerReport: &core.PeerReport{Models: of.ModelLoads(), Killers: of.StoppedRequests()}})
 			}
 			beating.Go(func() {
 				for ticker := time.NewTicker(20 * time.Millisecond); ; {

@@ -81,7 +81,7 @@ func TestDrain(t *testing.T) {
 // A client that stops reading must not block an engine for ever.
 func TestClientStopsReading(t *testing.T) {
 	o := testOptions(t)
-	o.Limits.Stall = 500 * time.Millisecond // enough for a first write on a busy machine
+	o.Limits.StallTimeout = 500 * time.Millisecond // enough for a first write on a busy machine
 	b := start(t, o)
 	left := make(chan struct{})
 	b.attach("us-0", engine(t, func(w http.ResponseWriter, req *http.Request) {
@@ -122,8 +122,8 @@ func TestIdleConnectionClosedByEngine(t *testing.T) {
 		id := fmt.Sprintf("r%d", i)
 		expect(t, b.post(chatPath, plainBody, "X-Request-ID: "+id), http.StatusOK, "")
 		b.settled()
-		if d, _ := b.Decision(id); len(d.Tries) != 1 {
-			t.Fatalf("request %d took the attempts %+v", i, d.Tries)
+		if d, _ := b.Decision(id); len(d.Attempts) != 1 {
+			t.Fatalf("request %d took the attempts %+v", i, d.Attempts)
 		}
 		srv.CloseClientConnections()
 	}

@@ -16,44 +16,44 @@ type Limits struct {
 	TenantMemory int64
 	// StreamWindow is how many bytes of a body HTTP/2 receives before they are read.
 	StreamWindow int
-	// Body is how long a client may take to send a request body; after that it gets 408.
-	Body time.Duration
-	// FirstByte is the timeout for the first byte of a streamed response, Idle for the next piece of
+	// BodyTimeout is how long a client may take to send a request body; after that it gets 408.
+	BodyTimeout time.Duration
+	// FirstByteTimeout is the timeout for the first byte of a streamed response, Idle for the next piece of
 	// any response, Answer for the first byte of a response that is not streamed.
-	FirstByte time.Duration
-	Idle      time.Duration
-	Answer    time.Duration
-	// Silent is how long a replica may answer no probe and generate no token. After that its requests
+	FirstByteTimeout time.Duration
+	IdleTimeout      time.Duration
+	ResponseTimeout  time.Duration
+	// SilenceTimeout is how long a replica may answer no probe and generate no token. After that its requests
 	// are stopped and retried at other replicas.
-	Silent time.Duration
-	// Stall is how long a client may read nothing of its response. After that it is disconnected and
+	SilenceTimeout time.Duration
+	// StallTimeout is how long a client may read nothing of its response. After that it is disconnected and
 	// its request stops at the engine.
-	Stall time.Duration
+	StallTimeout time.Duration
 	// MaxEvent is the maximum size in bytes of an SSE event that is buffered until it is complete. A
 	// longer event is forwarded in pieces and not parsed.
 	MaxEvent int
-	// MaxHeldAnswer is the maximum size in bytes of a non-streamed response that is buffered until it
+	// MaxBufferedResponse is the maximum size in bytes of a non-streamed response that is buffered until it
 	// is complete. A longer one can no longer be retried.
-	MaxHeldAnswer int
-	// MaxKeyedAnswer is how many bytes of a response enter the prefix key.
-	MaxKeyedAnswer int
+	MaxBufferedResponse int
+	// MaxKeyedResponse is how many bytes of a response enter the prefix key.
+	MaxKeyedResponse int
 	// MaxContinuedText is how many bytes of a stream's text are kept, so that another replica can
 	// continue it. MaxContinuedBody is the largest request whose body is kept for that beyond the
 	// first byte of the response.
 	MaxContinuedText int
 	MaxContinuedBody int
-	// Responses is how many stored responses' holders are remembered.
-	Responses int
-	// Lookups is how many lookups of stored responses at the peers may run concurrently, TenantLookups
-	// how many of one tenant, and LookupWait the timeout of one. Misses is how many responses that no
+	// MaxStoredResponses is how many stored responses' holders are remembered.
+	MaxStoredResponses int
+	// MaxLookups is how many lookups of stored responses at the peers may run concurrently, MaxTenantLookups
+	// how many of one tenant, and LookupTimeout the timeout of one. Misses is how many responses that no
 	// peer holds are remembered, and Miss for how long.
-	Lookups       int
-	TenantLookups int
-	LookupWait    time.Duration
-	Misses        int
-	Miss          time.Duration
-	// Decisions is how many requests' decisions are remembered.
-	Decisions int
+	MaxLookups       int
+	MaxTenantLookups int
+	LookupTimeout    time.Duration
+	MaxMisses        int
+	MissTTL          time.Duration
+	// MaxDecisions is how many requests' decisions are remembered.
+	MaxDecisions int
 	// HistoryMinutes is how many minutes of points are remembered.
 	HistoryMinutes int
 	// RecordBuffer is how many steps may be queued for the record.
@@ -70,30 +70,30 @@ func DefaultLimits() Limits {
 		TenantMemory: 256 << 20, // a quarter: four tenants that upload all they can do not block others
 		StreamWindow: 256 << 10, // 20 Mbit/s over 100 ms; net/http's own is four times as much
 
-		Body:      2 * time.Minute,   // MaxBody at 1 Mbit/s
-		FirstByte: 120 * time.Second, // a full engine queue and a long prefill; after that another replica is more likely to respond
-		Idle:      60 * time.Second,  // no engine pauses that long between tokens, not even under preemption
-		Answer:    10 * time.Minute,  // nothing arrives before the last token: 16,000 tokens at 27 per second
-		Silent:    5 * time.Second,   // five probes at one per second: its host has vanished, as spot VMs do
-		Stall:     30 * time.Second,  // the connection's own buffers hold minutes of text before that
+		BodyTimeout:      2 * time.Minute,   // MaxBody at 1 Mbit/s
+		FirstByteTimeout: 120 * time.Second, // a full engine queue and a long prefill; after that another replica is more likely to respond
+		IdleTimeout:      60 * time.Second,  // no engine pauses that long between tokens, not even under preemption
+		ResponseTimeout:  10 * time.Minute,  // nothing arrives before the last token: 16,000 tokens at 27 per second
+		SilenceTimeout:   5 * time.Second,   // five probes at one per second: its host has vanished, as spot VMs do
+		StallTimeout:     30 * time.Second,  // the connection's own buffers hold minutes of text before that
 
-		MaxEvent:       1 << 20, // inlined audio; a token is 300 bytes
-		MaxHeldAnswer:  1 << 20, // 50 times a long response
-		MaxKeyedAnswer: 1 << 18, // 64,000 tokens, longer than any response of an engine
+		MaxEvent:            1 << 20, // inlined audio; a token is 300 bytes
+		MaxBufferedResponse: 1 << 20, // 50 times a long response
+		MaxKeyedResponse:    1 << 18, // 64,000 tokens, longer than any response of an engine
 
-		MaxContinuedText: 1 << 18, // as MaxKeyedAnswer
+		MaxContinuedText: 1 << 18, // as MaxKeyedResponse
 		MaxContinuedBody: 1 << 20, // a prompt of 250,000 tokens; larger bodies are images, and few
 
-		Responses:        1 << 16,         // 16 MB; engines hold fewer, or forget them at a restart
-		Lookups:          64,              // each takes a round trip to every peer: several hundred per second
-		TenantLookups:    16,              // a quarter: four tenants that send only lookups do not block others
-		LookupWait:       time.Second,     // three times halfway round the world and back
-		Misses:           4096,            // 1 MB
-		Miss:             2 * time.Second, // of a polling client every other lookup reaches the peers; a peer that was unreachable is asked again soon
-		Decisions:        4096,
-		HistoryMinutes:   8 * 24 * 60, // a week, the longest season that forecasts use, and a day
-		RecordBuffer:     8192,        // a second of full traffic while a disk stalls
-		SubscriberBuffer: 256,         // what a terminal redraws in a second
+		MaxStoredResponses: 1 << 16,         // 16 MB; engines hold fewer, or forget them at a restart
+		MaxLookups:         64,              // each takes a round trip to every peer: several hundred per second
+		MaxTenantLookups:   16,              // a quarter: four tenants that send only lookups do not block others
+		LookupTimeout:      time.Second,     // three times halfway round the world and back
+		MaxMisses:          4096,            // 1 MB
+		MissTTL:            2 * time.Second, // of a polling client every other lookup reaches the peers; a peer that was unreachable is asked again soon
+		MaxDecisions:       4096,
+		HistoryMinutes:     8 * 24 * 60, // a week, the longest season that forecasts use, and a day
+		RecordBuffer:       8192,        // a second of full traffic while a disk stalls
+		SubscriberBuffer:   256,         // what a terminal redraws in a second
 	}
 }
 
@@ -104,24 +104,24 @@ func (l Limits) orDefault() Limits {
 	fill(&l.Memory, d.Memory)
 	fill(&l.TenantMemory, d.TenantMemory)
 	fill(&l.StreamWindow, d.StreamWindow)
-	fill(&l.Body, d.Body)
-	fill(&l.FirstByte, d.FirstByte)
-	fill(&l.Idle, d.Idle)
-	fill(&l.Answer, d.Answer)
-	fill(&l.Silent, d.Silent)
-	fill(&l.Stall, d.Stall)
+	fill(&l.BodyTimeout, d.BodyTimeout)
+	fill(&l.FirstByteTimeout, d.FirstByteTimeout)
+	fill(&l.IdleTimeout, d.IdleTimeout)
+	fill(&l.ResponseTimeout, d.ResponseTimeout)
+	fill(&l.SilenceTimeout, d.SilenceTimeout)
+	fill(&l.StallTimeout, d.StallTimeout)
 	fill(&l.MaxEvent, d.MaxEvent)
-	fill(&l.MaxHeldAnswer, d.MaxHeldAnswer)
-	fill(&l.MaxKeyedAnswer, d.MaxKeyedAnswer)
+	fill(&l.MaxBufferedResponse, d.MaxBufferedResponse)
+	fill(&l.MaxKeyedResponse, d.MaxKeyedResponse)
 	fill(&l.MaxContinuedText, d.MaxContinuedText)
 	fill(&l.MaxContinuedBody, d.MaxContinuedBody)
-	fill(&l.Responses, d.Responses)
-	fill(&l.Lookups, d.Lookups)
-	fill(&l.TenantLookups, d.TenantLookups)
-	fill(&l.LookupWait, d.LookupWait)
-	fill(&l.Misses, d.Misses)
-	fill(&l.Miss, d.Miss)
-	fill(&l.Decisions, d.Decisions)
+	fill(&l.MaxStoredResponses, d.MaxStoredResponses)
+	fill(&l.MaxLookups, d.MaxLookups)
+	fill(&l.MaxTenantLookups, d.MaxTenantLookups)
+	fill(&l.LookupTimeout, d.LookupTimeout)
+	fill(&l.MaxMisses, d.MaxMisses)
+	fill(&l.MissTTL, d.MissTTL)
+	fill(&l.MaxDecisions, d.MaxDecisions)
 	fill(&l.HistoryMinutes, d.HistoryMinutes)
 	fill(&l.RecordBuffer, d.RecordBuffer)
 	fill(&l.SubscriberBuffer, d.SubscriberBuffer)

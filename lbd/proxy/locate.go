@@ -32,8 +32,8 @@ type pendingLookup struct {
 
 func newLookups(l Limits) *lookups {
 	return &lookups{
-		maxTotal: l.Lookups, maxPerTenant: l.TenantLookups, pending: map[responseID]*pendingLookup{}, byTenant: map[string]int{},
-		misses: misses{maxEntries: l.Misses, ttl: l.Miss},
+		maxTotal: l.MaxLookups, maxPerTenant: l.MaxTenantLookups, pending: map[responseID]*pendingLookup{}, byTenant: map[string]int{},
+		misses: misses{maxEntries: l.MaxMisses, ttl: l.MissTTL},
 	}
 }
 

@@ -38,7 +38,7 @@ func (b *balancer) unknownTenants(n int, hold <-chan struct{}) (requested, maxCo
 	return requested, maxConcurrent
 }
 
-// Lookups of stored responses count against the limits of a key like any other request: beyond them no
+// MaxLookups of stored responses count against the limits of a key like any other request: beyond them no
 // peer is asked.
 func TestLookupsCountAgainstLimits(t *testing.T) {
 	o := roundRobin(t)
@@ -91,7 +91,7 @@ func TestLookupsCountInQuotas(t *testing.T) {
 func TestMissesAreRemembered(t *testing.T) {
 	o := roundRobin(t)
 	o.Keys = apiKeys("sk-one", "sk-two")
-	o.Limits.Miss = time.Hour
+	o.Limits.MissTTL = time.Hour
 	b := start(t, o)
 	requested, _ := b.unknownTenants(3, nil)
 	b.responderAt("us-0")
@@ -120,7 +120,7 @@ func TestMissesAreRemembered(t *testing.T) {
 func TestPeerLookupsAreLimited(t *testing.T) {
 	o := roundRobin(t)
 	o.Keys = apiKeys("sk-one", "sk-two", "sk-three")
-	o.Limits.Lookups, o.Limits.TenantLookups, o.Limits.LookupWait = 5, 3, time.Hour
+	o.Limits.MaxLookups, o.Limits.MaxTenantLookups, o.Limits.LookupTimeout = 5, 3, time.Hour
 	b := start(t, o)
 	hold := make(chan struct{})
 	requested, limit := b.unknownTenants(1, hold)

@@ -259,13 +259,13 @@ func (q *lookup) forwardResponse(resp *http.Response, silence *time.Timer) {
 	ctl, buf := http.NewResponseController(q.w), make([]byte, 32<<10)
 	hides, mask := q.rt.hidesCache(&q.origin), openai.CacheMask{}
 	for {
-		silence.Reset(q.rt.limits.Idle)
+		silence.Reset(q.rt.limits.IdleTimeout)
 		n, err := resp.Body.Read(buf)
 		if n > 0 {
 			if hides {
 				mask.Hide(buf[:n])
 			}
-			_ = ctl.SetWriteDeadline(time.Now().Add(q.rt.limits.Stall)) // a writer without deadlines may block
+			_ = ctl.SetWriteDeadline(time.Now().Add(q.rt.limits.StallTimeout)) // a writer without deadlines may block
 			if _, gone := q.w.Write(buf[:n]); gone != nil {
 				return
 			}

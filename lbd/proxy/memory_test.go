@@ -358,14 +358,14 @@ func TestTenantMemoryLimitDoesNotBlockPeer(t *testing.T) {
 	oUS, oEU := testOptions(t), testOptions(t)
 	oUS.Keys = limited(t, "")
 	oUS.Keys = append(oUS.Keys, apiKeys("sk-other")...)
-	oUS.Core.PeerPause = time.Hour
+	oUS.Core.PeerBackoff = time.Hour
 	oUS.Self.PeerToken, oEU.Self.PeerToken = "secret", "secret"
 	oEU.Self.ID, oEU.Self.Region = "lb-eu-0", "local/eu"
 	oEU.Limits.TenantMemory = 64 << 10
 	us, eu := start(t, oUS), start(t, oEU)
 	eu.attach("eu-0", engine(t, whole(plainReply)))
 	us.AddPeer(service.PeerConfig{ID: "lb-eu-0", Region: "local/eu", URL: eu.url}, nil)
-	us.Step(core.Event{Kind: core.EventPeerReport, Target: "lb-eu-0", PeerReport: &core.PeerReport{Models: eu.Load()}})
+	us.Step(core.Event{Kind: core.EventPeerReport, Target: "lb-eu-0", PeerReport: &core.PeerReport{Models: eu.ModelLoads()}})
 	expect(t, us.post(chatPath, padded(100<<10), "Authorization: Bearer sk"), http.StatusTooManyRequests, "tenant_memory")
 	expect(t, us.post(chatPath, plainBody, "Authorization: Bearer sk-other"), http.StatusOK, "")
 	us.attach("us-0", engine(t, whole(plainReply)))

@@ -92,7 +92,7 @@ func (m *metrics) decided(a *core.Action, policy string, e *record.Request) {
 	if d == nil {
 		return
 	}
-	if d.Try > 0 {
+	if d.Attempt > 0 {
 		m.retries.Inc()
 	} else {
 		m.queued.WithLabelValues(e.Model, string(e.Tier)).Observe(d.Queued.Seconds())
@@ -104,8 +104,8 @@ func (m *metrics) decided(a *core.Action, policy string, e *record.Request) {
 	m.promptBytes.Add(float64(d.PromptBytes))
 }
 
-// Collect registers all metrics of this runtime.
-func (r *Runtime) Collect(reg *prometheus.Registry) {
+// RegisterMetrics registers all metrics of this runtime.
+func (r *Runtime) RegisterMetrics(reg *prometheus.Registry) {
 	m := r.metrics
 	reg.MustRegister(
 		m.requests, m.ttft, m.e2e, m.queued, m.itl, m.step, m.decisions, m.retries, m.continued, m.forwarded,

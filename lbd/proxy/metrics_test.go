@@ -17,7 +17,7 @@ import (
 func (b *balancer) gathered() map[string]float64 {
 	b.t.Helper()
 	reg := prometheus.NewPedanticRegistry()
-	b.Collect(reg)
+	b.RegisterMetrics(reg)
 	families, err := reg.Gather()
 	if err != nil {
 		b.t.Fatal(err)
@@ -92,7 +92,7 @@ func TestFailuresByCause(t *testing.T) {
 		},
 	} {
 		o := testOptions(t)
-		o.Core.MaxTries, o.NoContinue = 1, true
+		o.Core.MaxAttempts, o.NoContinue = 1, true
 		b := start(t, o)
 		url := gone.URL
 		if h != nil {

@@ -28,7 +28,7 @@ func (x *exchange) partialOutcome() *core.Outcome {
 	out := &core.Outcome{PromptTokens: x.answer.Usage.Prompt, OutputTokens: policy.Known(x.tokensSoFar())}
 	x.maxGenerated = max(x.maxGenerated, out.OutputTokens.Value)
 	if x.splice != nil {
-		out.Elsewhere = x.splice.TokensBefore
+		out.EarlierTokens = x.splice.TokensBefore
 	}
 	return out
 }
@@ -55,7 +55,7 @@ func (x *exchange) estimate() {
 func (r *Runtime) estimateGenerated(f *inFlight) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.core.Generated(r.Elapsed(), f.id)
+	return r.core.GeneratedTokens(r.Elapsed(), f.id)
 }
 
 // growTicks is the number of ticks between two checks whether responses in flight have outgrown their
@@ -67,7 +67,7 @@ const growTicks = int(time.Second / tickInterval)
 func (r *Runtime) growReservations(now time.Duration) {
 	for _, f := range r.inFlight {
 		if f.reservation != nil && f.entry.State == record.StateSent {
-			f.reservation.Grow(r.core.Generated(now, f.id), now)
+			f.reservation.Grow(r.core.GeneratedTokens(now, f.id), now)
 		}
 	}
 }

@@ -27,9 +27,9 @@ func (r *Runtime) Reconfigure(cfg core.Config) (changed bool) {
 	return changed
 }
 
-// SetContinue sets whether another replica continues a stream whose replica failed. It applies to
+// SetContinuation sets whether another replica continues a stream whose replica failed. It applies to
 // requests that arrive from now on.
-func (r *Runtime) SetContinue(on bool) { r.noContinue.Store(!on) }
+func (r *Runtime) SetContinuation(on bool) { r.noContinue.Store(!on) }
 
 // sameConfig compares two configurations; policies are compared by name.
 func sameConfig(a, b *core.Config) bool {

@@ -99,7 +99,7 @@ func cloneEvent(ev core.Event) *core.Event {
 	if ev.PeerReport = clonePointer(ev.PeerReport); ev.PeerReport != nil {
 		ev.PeerReport.Models, ev.PeerReport.Killers = slices.Clone(ev.PeerReport.Models), slices.Clone(ev.PeerReport.Killers)
 	}
-	ev.Learned = slices.Clone(ev.Learned)
+	ev.CacheUpdates = slices.Clone(ev.CacheUpdates)
 	return &ev
 }
 

@@ -121,7 +121,7 @@ func (r *Runtime) servesPath(model string, e *openai.Endpoint) bool {
 // Then the client gets the last refusal.
 func (x *exchange) refused() bool {
 	switch x.latestAction.reason {
-	case core.RejectRefused, core.RejectTooManyTry, core.RejectRetries:
+	case core.RejectRefused, core.RejectRetriesExhausted, core.RejectRetryBudget:
 		return x.lastFailure != nil && x.lastFailure.refusal != nil && !x.hadFault
 	}
 	return false

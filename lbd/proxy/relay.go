@@ -38,7 +38,7 @@ func (x *exchange) commit(resp *http.Response) {
 // piece of a response, which net/http writes after the handler has returned, has one too. The next
 // request of the connection sets its own.
 func (x *exchange) extendWriteDeadline(now time.Time) {
-	stall := x.rt.limits.Stall
+	stall := x.rt.limits.StallTimeout
 	switch {
 	case x.req.ProtoMajor > 1:
 		x.guardHTTP2Write(stall)
@@ -69,7 +69,7 @@ func (x *exchange) stopStallTimer() {
 func (x *exchange) setFinalWriteDeadline() {
 	x.stopStallTimer()
 	if x.req.ProtoMajor > 1 {
-		_ = x.ctl.SetWriteDeadline(time.Now().Add(x.rt.limits.Stall)) // as in extendWriteDeadline
+		_ = x.ctl.SetWriteDeadline(time.Now().Add(x.rt.limits.StallTimeout)) // as in extendWriteDeadline
 	}
 }
 
@@ -116,7 +116,7 @@ func (r *streamRelay) readAll() error {
 		}
 		return io.EOF
 	}
-	buf := buffer.Take(minReadSize)
+	buf := buffer.Get(minReadSize)
 	defer buf.Release()
 	for {
 		n, err := r.resp.Body.Read(buf.B[:cap(buf.B)])
@@ -148,7 +148,7 @@ func (r *streamRelay) Write(p []byte) (int, error) {
 	if r.result != forwardOK {
 		return 0, errNotForwarded
 	}
-	r.watch.Reset(r.x.rt.limits.Idle)
+	r.watch.Reset(r.x.rt.limits.IdleTimeout)
 	return len(p), nil
 }
 
@@ -160,7 +160,7 @@ func (r *streamRelay) bufferRest(rest []byte) {
 		r.pending = nil
 		r.memory.Release()
 	case len(rest) > 0 && r.pending == nil:
-		r.pending = buffer.Take(len(rest))
+		r.pending = buffer.Get(len(rest))
 		r.pending.B = append(r.pending.B, rest...)
 		_ = r.memory.Set(int64(cap(r.pending.B))) // if this fails, the next piece is refused
 	case len(rest) > 0:
@@ -222,7 +222,7 @@ func (x *exchange) forwardUnchanged(resp *http.Response, b []byte, events *opena
 		seen := x.inspect(event, at == 0)
 		if seen.changed() {
 			if out == nil {
-				out = buffer.Take(buffer.UsualSize)
+				out = buffer.Get(buffer.UsualSize)
 			}
 			out.B = seen.append(append(out.B, b[from:at]...), event)
 			from = at + size
@@ -251,7 +251,7 @@ func (x *exchange) forwardUnchanged(resp *http.Response, b []byte, events *opena
 
 // forwardJoined forwards events of a target that continues another target's response.
 func (x *exchange) forwardJoined(b []byte, events *openai.Splitter, limit int, now time.Time) (rest []byte, result forwardResult) {
-	out := buffer.Take(buffer.UsualSize)
+	out := buffer.Get(buffer.UsualSize)
 	defer out.Release()
 	at := 0
 	for result == forwardOK {
@@ -352,7 +352,7 @@ func (x *exchange) writeToClient(resp *http.Response, b []byte, now time.Time) b
 		x.commit(resp)
 	}
 	if x.masking {
-		own := buffer.Take(len(b))
+		own := buffer.Get(len(b))
 		defer own.Release()
 		own.B = append(own.B, b...)
 		x.mask.Hide(own.B)
@@ -437,7 +437,7 @@ func unexpectedEOF(err error) error {
 // so that a target that fails midway can be replaced. A response that is too large for that, or for
 // which there is no memory, is forwarded as it arrives.
 func (x *exchange) relayWhole(ctx context.Context, resp *http.Response, watch *time.Timer) (ended bool) {
-	buf, mem := buffer.Take(buffer.UsualSize), x.useMemory()
+	buf, mem := buffer.Get(buffer.UsualSize), x.useMemory()
 	defer buf.Release()
 	defer mem.Release()
 	for {
@@ -446,7 +446,7 @@ func (x *exchange) relayWhole(ctx context.Context, resp *http.Response, watch *t
 		n, err := resp.Body.Read(buf.B[len(buf.B):cap(buf.B)])
 		buf.B = buf.B[:len(buf.B)+n]
 		if n > 0 {
-			watch.Reset(x.rt.limits.Idle)
+			watch.Reset(x.rt.limits.IdleTimeout)
 		}
 		switch {
 		case err == io.EOF:
@@ -456,7 +456,7 @@ func (x *exchange) relayWhole(ctx context.Context, resp *http.Response, watch *t
 		case err != nil && x.req.Context().Err() == nil:
 			x.endBroken(resp.StatusCode, x.failureFromError(ctx, err))
 			panic(http.ErrAbortHandler) // closes the connection: the client must not accept a partial response as complete
-		case len(buf.B) > x.rt.limits.MaxHeldAnswer || full || x.headerSent:
+		case len(buf.B) > x.rt.limits.MaxBufferedResponse || full || x.headerSent:
 			x.maskRest()
 			x.unparsed = true
 			if err == nil && x.writeToClient(resp, buf.B, time.Now()) {

@@ -107,7 +107,7 @@ const bodySlack = 256
 // bodyBuffer returns a buffer for a body of a declared length, -1 when it is not known. A declared
 // length alone gets no more memory than a small body.
 func bodyBuffer(declared int64) *buffer.Buffer {
-	return buffer.Take(max(buffer.UsualSize, int(min(max(declared, 0), minBodyMemory))+bodySlack))
+	return buffer.Get(max(buffer.UsualSize, int(min(max(declared, 0), minBodyMemory))+bodySlack))
 }
 
 // nextBodySize returns the next buffer size for a body that has filled one of size bytes: twice as large,

@@ -16,7 +16,7 @@ const summaryBatch = 32
 // several times appears as often. Each summary is consistent; the last is a little newer than the
 // first.
 func (r *Runtime) Requests(limit int) []telemetry.RequestSummary {
-	records := make([]*record.Request, max(0, min(limit, r.limits.Decisions)))
+	records := make([]*record.Request, max(0, min(limit, r.limits.MaxDecisions)))
 	r.mu.Lock()
 	records = records[:r.ring.newest(records)]
 	r.mu.Unlock()
@@ -60,13 +60,13 @@ func (r *Runtime) summarize(rows []telemetry.RequestSummary, records []*record.R
 func summaryOf(d *record.Request, age time.Duration, policy string) telemetry.RequestSummary {
 	s := telemetry.RequestSummary{
 		Request: d.Request, At: d.At, Balancer: d.Balancer, Region: d.Region, Model: d.Model, Tier: d.Tier, Tenant: d.Tenant, From: d.From,
-		State: d.State, Status: d.Status, PromptBytes: d.PromptBytes, Tries: len(d.Tries),
+		State: d.State, Status: d.Status, PromptBytes: d.PromptBytes, Tries: len(d.Attempts),
 		TTFTMillis: d.TTFTMillis, E2EMillis: d.E2EMillis,
 		PromptTokens: d.PromptTokens, CachedTokens: d.CachedTokens, OutputTokens: d.OutputTokens,
 	}
 	requeuedAt := 0.0 // when it was queued again
-	for i := range d.Tries {
-		t := &d.Tries[i]
+	for i := range d.Attempts {
+		t := &d.Attempts[i]
 		s.Reason, s.QueuedMillis = t.Reason, t.AtMillis-requeuedAt
 		if t.Kind == core.ActionDispatch || t.Kind == core.ActionForward {
 			s.Target, s.Forwarded = t.Target, t.Kind == core.ActionForward
@@ -80,7 +80,7 @@ func summaryOf(d *record.Request, age time.Duration, policy string) telemetry.Re
 	}
 	if isQueued(d) {
 		s.State, s.QueuedMillis, s.Policy, s.Reason = record.StateQueued, millis(age)-requeuedAt, policy, ""
-		s.Target, s.Forwarded, s.MatchBytes = d.KeptFor, false, 0
+		s.Target, s.Forwarded, s.MatchBytes = d.HeldFor, false, 0
 	}
 	return s
 }
@@ -88,6 +88,6 @@ func summaryOf(d *record.Request, age time.Duration, policy string) telemetry.Re
 // isQueued reports whether a request is queued: for the first time, or again after its latest attempt
 // failed.
 func isQueued(d *record.Request) bool {
-	n := len(d.Tries)
-	return d.State == record.StateQueued || d.State == record.StateSent && n > 0 && d.Tries[n-1].Failure != ""
+	n := len(d.Attempts)
+	return d.State == record.StateQueued || d.State == record.StateSent && n > 0 && d.Attempts[n-1].Failure != ""
 }

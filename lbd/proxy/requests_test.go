@@ -22,13 +22,13 @@ import (
 func TestSummary(t *testing.T) {
 	ended := func(ms float64) *float64 { return &ms }
 	decided := &core.Decision{Policy: "skylb", Reason: "prefix_match", MatchBytes: 640, PromptBytes: 1000}
-	sent := record.Try{AtMillis: 2, Kind: core.ActionDispatch, Target: "us-0", Reason: "prefix_match", Decision: decided}
+	sent := record.Attempt{AtMillis: 2, Kind: core.ActionDispatch, Target: "us-0", Reason: "prefix_match", Decision: decided}
 	broken := sent
 	broken.Failure, broken.EndedMillis = "us-0 returned 500", ended(10)
 	for name, c := range map[string]struct {
 		state   string
 		keptFor string
-		tries   []record.Try
+		tries   []record.Attempt
 		want    telemetry.RequestSummary
 	}{
 		"queued": {state: record.StateQueued, want: telemetry.RequestSummary{State: "queued", Policy: "cost", QueuedMillis: 50}},
@@ -37,32 +37,32 @@ func TestSummary(t *testing.T) {
 			want: telemetry.RequestSummary{State: "queued", Target: "us-3", Policy: "cost", QueuedMillis: 50},
 		},
 		"sent": {
-			state: record.StateSent, tries: []record.Try{sent},
+			state: record.StateSent, tries: []record.Attempt{sent},
 			want: telemetry.RequestSummary{State: "sent", Target: "us-0", Policy: "skylb", Reason: "prefix_match", MatchBytes: 640, Tries: 1, QueuedMillis: 2},
 		},
 		"queued again": {
-			state: record.StateSent, tries: []record.Try{broken},
+			state: record.StateSent, tries: []record.Attempt{broken},
 			want: telemetry.RequestSummary{State: "queued", Policy: "cost", Tries: 1, QueuedMillis: 40},
 		},
 		"forwarded after a failure": {
-			state: record.StateFinished, tries: []record.Try{broken, {AtMillis: 13, Kind: core.ActionForward, Target: "eu", Reason: "offload", Decision: &core.Decision{Policy: "skylb"}}},
+			state: record.StateFinished, tries: []record.Attempt{broken, {AtMillis: 13, Kind: core.ActionForward, Target: "eu", Reason: "offload", Decision: &core.Decision{Policy: "skylb"}}},
 			want: telemetry.RequestSummary{State: "finished", Target: "eu", Forwarded: true, Policy: "skylb", Reason: "offload", Tries: 2, QueuedMillis: 3},
 		},
 		"refused after a failure": {
-			state: record.StateRejected, tries: []record.Try{broken, {AtMillis: 11, Kind: core.ActionReject, Reason: core.RejectTooManyTry}},
-			want: telemetry.RequestSummary{State: "rejected", Target: "us-0", Policy: "skylb", Reason: core.RejectTooManyTry, MatchBytes: 640, Tries: 2, QueuedMillis: 1},
+			state: record.StateRejected, tries: []record.Attempt{broken, {AtMillis: 11, Kind: core.ActionReject, Reason: core.RejectRetriesExhausted}},
+			want: telemetry.RequestSummary{State: "rejected", Target: "us-0", Policy: "skylb", Reason: core.RejectRetriesExhausted, MatchBytes: 640, Tries: 2, QueuedMillis: 1},
 		},
 		"refused at once": {
-			state: record.StateRejected, tries: []record.Try{{Kind: core.ActionReject, Reason: core.RejectNoReplica}},
+			state: record.StateRejected, tries: []record.Attempt{{Kind: core.ActionReject, Reason: core.RejectNoReplica}},
 			want: telemetry.RequestSummary{State: "rejected", Reason: core.RejectNoReplica, Tries: 1},
 		},
 		"bounced": {
-			state: record.StateBounced, tries: []record.Try{{AtMillis: 7, Kind: core.ActionBounce, Target: "lb-us-0"}},
+			state: record.StateBounced, tries: []record.Attempt{{AtMillis: 7, Kind: core.ActionBounce, Target: "lb-us-0"}},
 			want: telemetry.RequestSummary{State: "bounced", Tries: 1, QueuedMillis: 7},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := record.Request{Request: "r1", Model: "m", PromptBytes: 1000, State: c.state, KeptFor: c.keptFor, Tries: c.tries}
+			d := record.Request{Request: "r1", Model: "m", PromptBytes: 1000, State: c.state, HeldFor: c.keptFor, Attempts: c.tries}
 			c.want.Request, c.want.Model, c.want.PromptBytes = "r1", "m", 1000
 			if got := summaryOf(&d, 50*time.Millisecond, "cost"); got != c.want {
 				t.Errorf("got  %+v\nwant %+v", got, c.want)
@@ -119,7 +119,7 @@ func TestRequestsOfTwoBalancers(t *testing.T) {
 		d, _ := side.b.Decision("r2")
 		want := side.want
 		want.Request, want.At, want.Model, want.Tier, want.State, want.Status = "r2", d.At, testModel, "IW-F", "finished", 200
-		want.Policy, want.PromptBytes, want.Tries, want.QueuedMillis = "round-robin", d.PromptBytes, 1, d.Tries[0].AtMillis
+		want.Policy, want.PromptBytes, want.Tries, want.QueuedMillis = "round-robin", d.PromptBytes, 1, d.Attempts[0].AtMillis
 		want.TTFTMillis, want.E2EMillis, want.Tenant = d.TTFTMillis, d.E2EMillis, d.Tenant
 		want.PromptTokens, want.CachedTokens, want.OutputTokens = d.PromptTokens, d.CachedTokens, d.OutputTokens
 		if !reflect.DeepEqual(rows[0], want) || rows[0].TTFTMillis == nil || *rows[0].OutputTokens != 2 {
@@ -158,7 +158,7 @@ func TestRunningRequestHasFirstToken(t *testing.T) {
 // Readers block nobody, and see each request once and complete.
 func TestRequestsWhileTheyRun(t *testing.T) {
 	o := testOptions(t)
-	o.Limits.Decisions = 2 * summaryBatch
+	o.Limits.MaxDecisions = 2 * summaryBatch
 	b := start(t, o)
 	b.attach("us-0", engine(t, whole(plainReply)))
 	var clients sync.WaitGroup

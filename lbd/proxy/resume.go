@@ -40,7 +40,7 @@ func (x *exchange) mayContinue() bool {
 		return false
 	}
 	r := x.current.rank.replica
-	return x.endpoint.AnyEngine || r == nil || len(x.transcript.Text()) == 0 || openai.ContinuesChats(r.cfg.Kind)
+	return x.endpoint.AnyEngine || r == nil || len(x.transcript.Text()) == 0 || openai.SupportsChatContinuation(r.cfg.Kind)
 }
 
 // isContinuation reports whether the request, as currently sent, contains the start of its response.
@@ -50,7 +50,7 @@ func (x *exchange) isContinuation() bool {
 
 // canContinueHere reports whether the current replica can continue such a response.
 func (x *exchange) canContinueHere() bool {
-	return !x.isContinuation() || x.endpoint.AnyEngine || openai.ContinuesChats(x.current.rank.cfg.Kind)
+	return !x.isContinuation() || x.endpoint.AnyEngine || openai.SupportsChatContinuation(x.current.rank.cfg.Kind)
 }
 
 // tokensDelivered returns how many tokens of the response the client has received: the engine's own count if it

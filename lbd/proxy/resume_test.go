@@ -231,7 +231,7 @@ func TestEveryContinuationFails(t *testing.T) {
 			c := b.settled()
 			lawful(t, c)
 			d, _ := b.Decision("r1")
-			if c.Rejected != 1 || d.State != record.StateFailed || len(d.Tries) != b.coreCfg.MaxTries+1 || b.continuations()["broken"] != 1 {
+			if c.Rejected != 1 || d.State != record.StateFailed || len(d.Attempts) != b.coreCfg.MaxAttempts+1 || b.continuations()["broken"] != 1 {
 				t.Errorf("counts %+v, record %+v, continuations %v", c, d, b.continuations())
 			}
 		})
@@ -262,7 +262,7 @@ func TestRejectedContinuationIsNotRetried(t *testing.T) {
 			}
 			counts := b.settled()
 			lawful(t, counts)
-			if d, _ := b.Decision("r1"); counts.Rejected != 1 || len(d.Tries) != 3 || d.Tries[2].Kind != "reject" || b.continuations()["broken"] != 1 {
+			if d, _ := b.Decision("r1"); counts.Rejected != 1 || len(d.Attempts) != 3 || d.Attempts[2].Kind != "reject" || b.continuations()["broken"] != 1 {
 				t.Errorf("counts %+v, record %+v, continuations %v", counts, d, b.continuations())
 			}
 		})
@@ -342,7 +342,7 @@ func TestClientDisconnectsDuringFailover(t *testing.T) {
 // A replica that hangs within a response is replaced by another.
 func TestHungReplicaIsAbandoned(t *testing.T) {
 	o := roundRobin(t)
-	o.Limits.Idle = 30 * time.Millisecond
+	o.Limits.IdleTimeout = 30 * time.Millisecond
 	b := start(t, o)
 	left := make(chan struct{}, 1)
 	b.attachAs("us-0", engine(t, hang(chunk("a"), left)), service.EngineVLLM)
@@ -364,8 +364,8 @@ func TestOnlyContinuingEnginesAreUsed(t *testing.T) {
 		t.Errorf("the client read %q", got)
 	}
 	b.settled()
-	if d, _ := b.Decision("r1"); len(d.Tries) != 3 || !strings.Contains(d.Tries[1].Failure, "cannot continue") {
-		t.Errorf("attempts %+v", d.Tries)
+	if d, _ := b.Decision("r1"); len(d.Attempts) != 3 || !strings.Contains(d.Attempts[1].Failure, "cannot continue") {
+		t.Errorf("attempts %+v", d.Attempts)
 	}
 }
 

@@ -37,8 +37,8 @@ type Options struct {
 	// Transport sends requests to replicas, and to peers that were added without their own transport;
 	// nil = NewTransport(nil).
 	Transport http.RoundTripper
-	// Secure sends requests to replicas with mTLS; nil = none are possible.
-	Secure http.RoundTripper
+	// MTLSTransport sends requests to replicas with mTLS; nil = none are possible.
+	MTLSTransport http.RoundTripper
 	// NoContinue makes every stream whose target fails midway end in an error event. Otherwise another
 	// target continues it if possible.
 	NoContinue bool
@@ -70,7 +70,7 @@ type Runtime struct {
 	ledger    *quota.Ledger
 	seed      uint64 // for prefix keys: see keySeed and seedOf
 	startedAt time.Time
-	// noContinue is Options.NoContinue until SetContinue is called.
+	// noContinue is Options.NoContinue until SetContinuation is called.
 	noContinue atomic.Bool
 	// sharePrefixes is Options.SharePrefixes until SetSharePrefixes is called.
 	sharePrefixes atomic.Bool
@@ -118,7 +118,7 @@ func New(o Options) (*Runtime, error) {
 		return nil, fmt.Errorf("creating balancer %q: no policy is set", o.Self.ID)
 	}
 	r := &Runtime{
-		self: o.Self, coreCfg: o.Core, limits: o.Limits.orDefault(), log: o.Logger, transport: o.Transport, secure: o.Secure,
+		self: o.Self, coreCfg: o.Core, limits: o.Limits.orDefault(), log: o.Logger, transport: o.Transport, secure: o.MTLSTransport,
 		ledger: quota.NewLedger(), seed: keySeed(o.Self.PeerToken), startedAt: time.Now(), accessLog: o.AccessLog, tracer: o.Tracer, suspect: o.Suspect, core: core.New(o.Core),
 		inFlight: map[string]*inFlight{}, replicas: map[string]*replica{}, ranks: map[string]rank{}, peers: map[string]*peer{},
 		removedEpochs: map[string]uint64{}, peerModels: map[string][]string{},
@@ -130,13 +130,13 @@ func New(o Options) (*Runtime, error) {
 		r.transport = NewTransport(nil)
 	}
 	r.SetKeys(o.Keys)
-	r.SetContinue(!o.NoContinue)
+	r.SetContinuation(!o.NoContinue)
 	r.SetSharePrefixes(o.SharePrefixes)
 	r.SetExposeCache(o.ExposeCache)
 	r.SetAllowedParameters(o.AllowParameters)
 	r.declared = append(r.declared, o.Self.Models...)
-	r.ring = newRing(r.limits.Decisions)
-	r.storedResponses = newResponses(r.limits.Responses)
+	r.ring = newRing(r.limits.MaxDecisions)
+	r.storedResponses = newResponses(r.limits.MaxStoredResponses)
 	r.lookups = newLookups(r.limits)
 	r.memory = quota.NewMemory(r.limits.Memory, r.limits.TenantMemory)
 	r.stats = &stats{}
@@ -221,7 +221,7 @@ func (r *Runtime) deliverAction(now time.Duration, a *core.Action) {
 	f := r.inFlight[a.ID]
 	if a.Kind == core.ActionHold {
 		if f != nil {
-			f.entry.KeptFor = a.Target
+			f.entry.HeldFor = a.Target
 		}
 		return
 	}
@@ -297,21 +297,21 @@ func (r *Runtime) stepTick(at time.Duration) {
 }
 
 // View returns a copy of the balancer's current state.
-func (r *Runtime) View() core.View {
+func (r *Runtime) View() core.BalancerView {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.core.View(r.Elapsed())
 }
 
-// Load returns what this balancer reports to its peers, sorted by model.
-func (r *Runtime) Load() []core.ModelLoad {
+// ModelLoads returns what this balancer reports to its peers, sorted by model.
+func (r *Runtime) ModelLoads() []core.ModelLoad {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.core.Load(r.Elapsed())
 }
 
-// Killers returns the requests that this balancer has stopped, for its peers: see core.
-func (r *Runtime) Killers() []core.Killer {
+// StoppedRequests returns the requests that this balancer has stopped, for its peers: see core.
+func (r *Runtime) StoppedRequests() []core.Killer {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.core.Killers(r.Elapsed())

@@ -64,10 +64,10 @@ func (r *Runtime) KeyFingerprint() string {
 }
 
 // Learned calls core.Balancer.Learned with the current time.
-func (r *Runtime) Learned(since uint64, all bool, maxBytes int) (entries []core.Learned, next uint64, more bool) {
+func (r *Runtime) Learned(since uint64, all bool, maxBytes int) (entries []core.CacheUpdate, next uint64, more bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.core.Learned(r.Elapsed(), since, all, maxBytes)
+	return r.core.CacheUpdates(r.Elapsed(), since, all, maxBytes)
 }
 
 // processName returns the name of an engine that all balancers derive alike: the hash of its URL and

@@ -39,7 +39,7 @@ func (r *Runtime) recordSignOfLife(ev *core.Event) {
 // too long; the lock must be held.
 func (r *Runtime) stopSilent() {
 	silent := func(k rank) bool {
-		return k.replica != nil && time.Duration(k.count.silentTicks)*tickInterval >= r.limits.Silent
+		return k.replica != nil && time.Duration(k.count.silentTicks)*tickInterval >= r.limits.SilenceTimeout
 	}
 	found := false
 	for _, rep := range r.replicas {

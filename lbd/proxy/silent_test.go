@@ -141,8 +141,8 @@ func TestVanishedReplicaIsAbandoned(t *testing.T) {
 				if took := time.Since(began); took < c.after || took > c.limit {
 					t.Errorf("after %s, want %s to %s", took, c.after, c.limit)
 				}
-				if d, _ := b.Decision(answer.Header().Get(headerRequestID)); len(d.Tries) != c.tries || c.tries > 1 && !strings.Contains(d.Tries[0].Failure, "timed out") {
-					t.Errorf("attempts %+v", d.Tries)
+				if d, _ := b.Decision(answer.Header().Get(headerRequestID)); len(d.Attempts) != c.tries || c.tries > 1 && !strings.Contains(d.Attempts[0].Failure, "timed out") {
+					t.Errorf("attempts %+v", d.Attempts)
 				}
 				stop()
 				if err := rt.Close(); err != nil {
@@ -158,7 +158,7 @@ func TestBalancerPauseIsNotReplicaSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := testOptions(t)
 		o.Transport = hostTransport{"old": speaking("application/json", 2*time.Hour, plainReply)}
-		o.Limits.Answer = 3 * time.Hour
+		o.Limits.ResponseTimeout = 3 * time.Hour
 		rt, err := New(o)
 		if err != nil {
 			t.Fatal(err)
@@ -173,8 +173,8 @@ func TestBalancerPauseIsNotReplicaSilence(t *testing.T) {
 		time.Sleep(time.Hour)
 		rt.tick()
 		<-ended
-		if d, _ := b.Decision(answer.Header().Get(headerRequestID)); answer.Body.String() != plainReply || len(d.Tries) != 1 {
-			t.Errorf("the response is %q after attempts %+v", answer.Body, d.Tries)
+		if d, _ := b.Decision(answer.Header().Get(headerRequestID)); answer.Body.String() != plainReply || len(d.Attempts) != 1 {
+			t.Errorf("the response is %q after attempts %+v", answer.Body, d.Attempts)
 		}
 	})
 }

@@ -136,8 +136,8 @@ func TestStalledClientIsDisconnected(t *testing.T) {
 		}
 		stopped := time.Now()
 		<-e.gone // the engine's side is closed
-		if took := time.Since(stopped); took > b.limits.Stall+time.Second || took < b.limits.Stall*3/4 {
-			t.Errorf("the engine's request was cancelled after %v, want about %v", took, b.limits.Stall)
+		if took := time.Since(stopped); took > b.limits.StallTimeout+time.Second || took < b.limits.StallTimeout*3/4 {
+			t.Errorf("the engine's request was cancelled after %v, want about %v", took, b.limits.StallTimeout)
 		}
 		b.isIdle("acme")
 		if c := b.View().Counts; c.Cancelled != 1 || c.Outstanding != 0 || c.Queued != 0 {
@@ -159,7 +159,7 @@ func TestSlowClient(t *testing.T) {
 			if _, err := io.ReadFull(conn, piece); err != nil {
 				t.Fatalf("disconnected: %v", err)
 			}
-			time.Sleep(b.limits.Stall / 8)
+			time.Sleep(b.limits.StallTimeout / 8)
 		}
 		_ = conn.Close()
 		<-e.gone
@@ -177,7 +177,7 @@ func TestClientDoesNotReadWholeResponse(t *testing.T) {
 			if _, err := io.WriteString(conn, request(plainBody)); err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(2 * b.limits.Stall)
+			time.Sleep(2 * b.limits.StallTimeout)
 			synctest.Wait()
 			all, err := io.ReadAll(conn)
 			if err != nil || len(all) >= size+50 {
@@ -206,7 +206,7 @@ func TestConnectionReusedAfterDeadline(t *testing.T) {
 			}
 			_, _ = io.Copy(io.Discard, res.Body)
 			_ = res.Body.Close()
-			time.Sleep(2 * b.limits.Stall)
+			time.Sleep(2 * b.limits.StallTimeout)
 		}
 	})
 }

@@ -7,10 +7,10 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// Stats is this balancer's recent traffic. Pointers are nil if nothing is known. Requests count where
+// TrafficStats is this balancer's recent traffic. Pointers are nil if nothing is known. Requests count where
 // their clients sent them, so forwarded ones count at their origin; replicas count whatever they
 // served.
-type Stats struct {
+type TrafficStats struct {
 	// RequestsPerSecond and OutputTokensPerSecond cover the last 10 s.
 	RequestsPerSecond     *float64
 	OutputTokensPerSecond *float64
@@ -20,11 +20,11 @@ type Stats struct {
 	// TTFT is in milliseconds from arrival here, over the last 60 s.
 	TTFT *telemetry.Percentiles
 	// Replica is by replica id.
-	Replica map[string]ReplicaStats
+	Replica map[string]ReplicaTrafficStats
 }
 
-// ReplicaStats is one replica's recent traffic.
-type ReplicaStats struct {
+// ReplicaTrafficStats is one replica's recent traffic.
+type ReplicaTrafficStats struct {
 	OutputTokensPerSecond *float64
 	PrefixHitRate         *float64
 }
@@ -45,20 +45,20 @@ func (s *stats) collectTokens(at time.Duration) {
 	}
 }
 
-// Stats returns the recent traffic.
-func (r *Runtime) Stats() Stats {
+// TrafficStats returns the recent traffic.
+func (r *Runtime) Stats() TrafficStats {
 	now := r.Elapsed()
-	s := Stats{
+	s := TrafficStats{
 		RequestsPerSecond:     r.stats.arrivals.perSecond(now),
 		OutputTokensPerSecond: r.stats.output.perSecond(now),
 		PrefixHitRate:         r.stats.hits.rate(now),
 		TTFT:                  r.stats.ttft.percentiles(now),
-		Replica:               map[string]ReplicaStats{},
+		Replica:               map[string]ReplicaTrafficStats{},
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for id, rep := range r.replicas {
-		s.Replica[id] = ReplicaStats{
+		s.Replica[id] = ReplicaTrafficStats{
 			OutputTokensPerSecond: rep.count.rate.perSecond(now),
 			PrefixHitRate:         rep.count.hits.rate(now),
 		}

@@ -187,7 +187,7 @@ func TestResponseIsFoundAtPeer(t *testing.T) {
 		}
 	}
 	expect(t, us.post(responsesPath, responseBody("resp_never", false)), 400, "previous_response_not_found")
-	if code, _ := eu.get(PathHolds + "?id=resp_eu-0_1"); code != http.StatusUnauthorized {
+	if code, _ := eu.get(PathHasResponse + "?id=resp_eu-0_1"); code != http.StatusUnauthorized {
 		t.Errorf("a client may look up holders: %d", code)
 	}
 	lawful(t, us.settled())

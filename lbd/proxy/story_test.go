@@ -180,7 +180,7 @@ func checkStory(b *balancer, id, stream string) bool {
 func TestContinuedResponsesAreCorrect(t *testing.T) {
 	us, eu := pair(t, "")
 	for i, b := range []*balancer{us, eu} {
-		b.limits.FirstByte, b.limits.Idle = 100*time.Millisecond, 50*time.Millisecond
+		b.limits.FirstByteTimeout, b.limits.IdleTimeout = 100*time.Millisecond, 50*time.Millisecond
 		for n := range 2 {
 			teller := &storyEngine{t: t, random: rand.New(rand.NewPCG(uint64(i), uint64(n)))}
 			b.attachAs(fmt.Sprintf("%s-r%d", b.self.ID, n), engine(t, teller.ServeHTTP), service.EngineVLLM)
@@ -246,7 +246,7 @@ func gossip(ctx context.Context, us, eu *balancer) {
 				b.report(r.ID)
 			}
 		}
-		us.Step(core.Event{Kind: core.EventPeerReport, Target: "lb-eu-0", PeerReport: &core.PeerReport{Models: eu.Load()}})
-		eu.Step(core.Event{Kind: core.EventPeerReport, Target: "lb-us-0", PeerReport: &core.PeerReport{Models: us.Load()}})
+		us.Step(core.Event{Kind: core.EventPeerReport, Target: "lb-eu-0", PeerReport: &core.PeerReport{Models: eu.ModelLoads()}})
+		eu.Step(core.Event{Kind: core.EventPeerReport, Target: "lb-us-0", PeerReport: &core.PeerReport{Models: us.ModelLoads()}})
 	}
 }

@@ -112,7 +112,7 @@ func (x *exchange) shouldRequestCounts(body *sharedBody) bool {
 	case r == nil:
 		return x.current.peer != nil
 	}
-	return len(body.counts.With) > 0 && openai.CountsUsage(r.cfg.Kind) && !r.count.rejectsCounts.Load()
+	return len(body.counts.With) > 0 && openai.SupportsUsageCounts(r.cfg.Kind) && !r.count.rejectsCounts.Load()
 }
 
 // refusesCounts reports whether a response is an engine's error about the request for the usage so

@@ -11,19 +11,19 @@ import (
 
 // Tracer traces requests as spans. Its methods must not block or fail.
 type Tracer interface {
-	// Begin starts a request's span at a time, as part of the trace in its header.
-	Begin(header http.Header, at time.Time) Span
+	// StartSpan starts a request's span at a time, as part of the trace in its header.
+	StartSpan(header http.Header, at time.Time) TraceSpan
 }
 
-// Span is a started span of a request. It belongs to one goroutine.
-type Span interface {
-	// Child starts a child span at a time. outward means that it covers a call to another process,
+// TraceSpan is a started span of a request. It belongs to one goroutine.
+type TraceSpan interface {
+	// StartChild starts a child span at a time. outward means that it covers a call to another process,
 	// whose request Mark adds to the trace.
-	Child(name string, outward bool, at time.Time) Span
-	// Mark adds a request that is sent within the span to its trace.
-	Mark(header http.Header)
-	// Set sets an attribute: a string, an int, a float64 or a bool.
-	Set(key string, value any)
+	StartChild(name string, outward bool, at time.Time) TraceSpan
+	// Inject adds a request that is sent within the span to its trace.
+	Inject(header http.Header)
+	// SetAttribute sets an attribute: a string, an int, a float64 or a bool.
+	SetAttribute(key string, value any)
 	// Fail marks the span as failed, with the reason.
 	Fail(why string)
 	// End ends the span.
@@ -56,15 +56,15 @@ const (
 
 // requestSpans contains a request's spans; without a tracer its methods do nothing.
 type requestSpans struct {
-	request      Span      // nil = not traced
-	attempt      Span      // of the current attempt; nil between attempts
+	request      TraceSpan // nil = not traced
+	attempt      TraceSpan // of the current attempt; nil between attempts
 	waitingSince time.Time // since when the request is queued or being decided
 }
 
 // start starts the request's span.
 func (p *requestSpans) start(t Tracer, header http.Header, at time.Time) {
 	if t != nil {
-		p.request, p.waitingSince = t.Begin(header, at), at
+		p.request, p.waitingSince = t.StartSpan(header, at), at
 	}
 }
 
@@ -74,8 +74,8 @@ func (p *requestSpans) endQueue(v *action) {
 		return
 	}
 	now := time.Now()
-	held := p.request.Child("queue", false, p.waitingSince)
-	held.Set(keyReason, v.reason)
+	held := p.request.StartChild("queue", false, p.waitingSince)
+	held.SetAttribute(keyReason, v.reason)
 	held.End(now)
 }
 
@@ -84,21 +84,21 @@ func (p *requestSpans) startAttempt(v *action, extended bool) {
 	if p.request == nil {
 		return
 	}
-	s := p.request.Child(string(v.kind), true, time.Now())
+	s := p.request.StartChild(string(v.kind), true, time.Now())
 	target := keyReplica
 	if v.kind == core.ActionForward {
 		target = keyPeer
 	}
-	s.Set(target, v.target)
-	s.Set(keyReason, v.reason)
+	s.SetAttribute(target, v.target)
+	s.SetAttribute(keyReason, v.reason)
 	if d := v.decision; d != nil {
-		s.Set(keyPolicy, d.Policy)
-		s.Set(keyAttempt, d.Try)
-		s.Set(keyMatch, d.MatchBytes)
-		s.Set(keyPrompt, d.PromptBytes)
+		s.SetAttribute(keyPolicy, d.Policy)
+		s.SetAttribute(keyAttempt, d.Attempt)
+		s.SetAttribute(keyMatch, d.MatchBytes)
+		s.SetAttribute(keyPrompt, d.PromptBytes)
 	}
 	if extended {
-		s.Set(keyContinued, true)
+		s.SetAttribute(keyContinued, true)
 	}
 	p.attempt = s
 }
@@ -106,14 +106,14 @@ func (p *requestSpans) startAttempt(v *action, extended bool) {
 // injectHeaders adds the request to a target to the trace.
 func (p *requestSpans) injectHeaders(h http.Header) {
 	if p.attempt != nil {
-		p.attempt.Mark(h)
+		p.attempt.Inject(h)
 	}
 }
 
 // setStatus records the status of the current attempt.
 func (p *requestSpans) setStatus(status int) {
 	if p.attempt != nil {
-		p.attempt.Set(keyStatus, status)
+		p.attempt.SetAttribute(keyStatus, status)
 	}
 }
 
@@ -149,16 +149,16 @@ func (x *exchange) endTrace(status int, outcome string) {
 	if s == nil {
 		return
 	}
-	s.Set(keyRequest, x.inFlight.id)
-	s.Set(keyModel, x.model)
-	s.Set(keyTier, string(x.tier))
-	s.Set(keyOutcome, outcome)
-	s.Set(keyStatus, status)
+	s.SetAttribute(keyRequest, x.inFlight.id)
+	s.SetAttribute(keyModel, x.model)
+	s.SetAttribute(keyTier, string(x.tier))
+	s.SetAttribute(keyOutcome, outcome)
+	s.SetAttribute(keyStatus, status)
 	if x.from != "" {
-		s.Set(keyFrom, x.from)
+		s.SetAttribute(keyFrom, x.from)
 	}
 	if !x.firstTokenAt.IsZero() {
-		s.Set(keyTTFT, millis(x.firstTokenAt.Sub(x.startedAt)))
+		s.SetAttribute(keyTTFT, millis(x.firstTokenAt.Sub(x.startedAt)))
 	}
 	u := &x.answer.Usage
 	for _, n := range []struct {
@@ -166,7 +166,7 @@ func (x *exchange) endTrace(status int, outcome string) {
 		openai.Figure
 	}{{keyInput, u.Prompt}, {keyCached, u.Cached}, {keyOutput, u.Output}} {
 		if n.Known {
-			s.Set(n.key, n.Value)
+			s.SetAttribute(n.key, n.Value)
 		}
 	}
 	if status >= http.StatusInternalServerError || outcome == record.StateFailed {

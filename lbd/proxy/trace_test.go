@@ -32,7 +32,9 @@ type fakeSpan struct {
 	begun      time.Time
 }
 
-func (k *fakeTracer) Begin(http.Header, time.Time) Span { return k.begin("request", time.Now()) }
+func (k *fakeTracer) StartSpan(http.Header, time.Time) TraceSpan {
+	return k.begin("request", time.Now())
+}
 
 func (k *fakeTracer) begin(path string, at time.Time) *fakeSpan {
 	k.mu.Lock()
@@ -41,13 +43,13 @@ func (k *fakeTracer) begin(path string, at time.Time) *fakeSpan {
 	return &fakeSpan{tracks: k, path: path, attributes: map[string]any{}, begun: at}
 }
 
-func (s *fakeSpan) Child(name string, _ bool, at time.Time) Span {
+func (s *fakeSpan) StartChild(name string, _ bool, at time.Time) TraceSpan {
 	return s.tracks.begin(s.path+"/"+name, at)
 }
-func (s *fakeSpan) Mark(h http.Header)        { h.Set("traceparent", s.path) }
-func (s *fakeSpan) Set(key string, value any) { s.attributes[key] = value }
-func (s *fakeSpan) Fail(why string)           { s.failure = why }
-func (s *fakeSpan) Trace() string             { return "t1" }
+func (s *fakeSpan) Inject(h http.Header)               { h.Set("traceparent", s.path) }
+func (s *fakeSpan) SetAttribute(key string, value any) { s.attributes[key] = value }
+func (s *fakeSpan) Fail(why string)                    { s.failure = why }
+func (s *fakeSpan) Trace() string                      { return "t1" }
 func (s *fakeSpan) End(at time.Time) {
 	k := s.tracks
 	k.mu.Lock()
@@ -99,7 +101,7 @@ func TestSpansOfRequest(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			k := &fakeTracer{}
 			o := testOptions(t)
-			o.Tracer, o.Core.MaxTries = k, 1
+			o.Tracer, o.Core.MaxAttempts = k, 1
 			b := start(t, o)
 			received := make(chan string, 1)
 			b.attach("us-0", engine(t, func(w http.ResponseWriter, r *http.Request) {

@@ -25,7 +25,7 @@ var errSilent = errors.New("no response within the timeout")
 // are set by the proxy, not by the transport. allow is called for each address before connecting; nil
 // = all addresses are allowed.
 func NewTransport(allow func(netip.Addr) error) *wire.Transport {
-	return wire.New(wire.Options{Allow: allow})
+	return wire.NewTransport(wire.Options{Allow: allow})
 }
 
 // failure is a failed attempt. Its cause may be shown to clients: it contains no address, and nothing
@@ -118,9 +118,9 @@ func (x *exchange) reportFault(resp *http.Response) bool {
 
 // startTimeout returns a timer that stops an attempt whose target times out; Reset extends it.
 func (x *exchange) startTimeout(cancel context.CancelCauseFunc) *time.Timer {
-	wait := x.rt.limits.Answer
+	wait := x.rt.limits.ResponseTimeout
 	if x.streamWanted {
-		wait = x.rt.limits.FirstByte
+		wait = x.rt.limits.FirstByteTimeout
 	}
 	return time.AfterFunc(wait, func() { cancel(errSilent) })
 }
@@ -207,7 +207,7 @@ func (x *exchange) failureFromError(ctx context.Context, err error) *failure {
 		return &failure{cause: x.current.target + " runs an engine that cannot continue a response", kind: failureUnable}
 	}
 	var op *net.OpError
-	var again *wire.RepeatError
+	var again *wire.RetryError
 	unreachable := errors.Is(err, errRemoved) || errors.As(err, &op) && op.Op == "dial"
 	cause, why := x.current.target+" closed the connection early", failureBroken
 	if unreachable {

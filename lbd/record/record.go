@@ -38,44 +38,44 @@ type Self struct {
 // Config is core.Config in JSON: the policy by its name, the push rule as
 // core.ParsePush reads it.
 type Config struct {
-	Policy  string       `json:"policy"`
-	Push    string       `json:"push"`
-	Order   core.Order   `json:"order"`
-	Targets core.Targets `json:"targets"`
+	Policy  string           `json:"policy"`
+	Push    string           `json:"push"`
+	Order   core.QueueOrder  `json:"order"`
+	Targets core.TierTargets `json:"targets"`
 	// ModelTargets is by model.
-	ModelTargets     map[string]core.Targets `json:"model_targets,omitempty"`
-	TauN             time.Duration           `json:"tau_n_ns"`
-	TauP             time.Duration           `json:"tau_p_ns"`
-	Forward          bool                    `json:"forward"`
-	Tau              int                     `json:"tau"`
-	QueueLimit       int                     `json:"queue_limit"`
-	MaxWait          time.Duration           `json:"max_wait_ns"`
-	ProbeInterval    time.Duration           `json:"probe_interval_ns"`
-	StaleIntervals   int                     `json:"stale_intervals"`
-	LostIntervals    int                     `json:"lost_intervals"`
-	UnconfirmedLimit int                     `json:"unconfirmed_limit"`
-	OutstandingLimit int                     `json:"outstanding_limit"`
-	SessionLead      time.Duration           `json:"session_lead_ns"`
-	PoolLimit        int                     `json:"pool_limit"`
-	BatchInterval    time.Duration           `json:"batch_interval_ns"`
-	Deferred         core.DeferredRule       `json:"deferred"`
-	MaxTries         int                     `json:"max_tries"`
-	PeerPause        time.Duration           `json:"peer_pause_ns"`
-	TreeBytes        int                     `json:"tree_bytes"`
-	TreeOrder        prefix.Order            `json:"tree_order"`
-	ShareBytes       int                     `json:"share_bytes"`
-	RetryShare       float64                 `json:"retry_share"`
-	RetryBurst       int                     `json:"retry_burst"` // 0 = no bound
-	RetryWait        time.Duration           `json:"retry_wait_ns"`
-	RetryWaitMax     time.Duration           `json:"retry_wait_most_ns"`
-	EjectAfter       int                     `json:"eject_after"` // 0 = never
-	EjectTime        time.Duration           `json:"eject_time_ns"`
-	EjectMax         time.Duration           `json:"eject_most_ns"`
-	EjectShare       float64                 `json:"eject_share"`
-	KillAfter        int                     `json:"kill_after"` // 0 = never
-	KillWait         time.Duration           `json:"kill_wait_ns"`
-	KillMemory       time.Duration           `json:"kill_memory_ns"`
-	KillLimit        int                     `json:"kill_limit"`
+	ModelTargets     map[string]core.TierTargets `json:"model_targets,omitempty"`
+	TauN             time.Duration               `json:"tau_n_ns"`
+	TauP             time.Duration               `json:"tau_p_ns"`
+	Forward          bool                        `json:"forward"`
+	Tau              int                         `json:"tau"`
+	QueueLimit       int                         `json:"queue_limit"`
+	MaxWait          time.Duration               `json:"max_wait_ns"`
+	ProbeInterval    time.Duration               `json:"probe_interval_ns"`
+	StaleIntervals   int                         `json:"stale_intervals"`
+	LostIntervals    int                         `json:"lost_intervals"`
+	UnconfirmedLimit int                         `json:"unconfirmed_limit"`
+	OutstandingLimit int                         `json:"outstanding_limit"`
+	SessionLead      time.Duration               `json:"session_lead_ns"`
+	PoolLimit        int                         `json:"pool_limit"`
+	BatchInterval    time.Duration               `json:"batch_interval_ns"`
+	Deferred         core.DeferredRule           `json:"deferred"`
+	MaxTries         int                         `json:"max_tries"`
+	PeerPause        time.Duration               `json:"peer_pause_ns"`
+	TreeBytes        int                         `json:"tree_bytes"`
+	TreeOrder        prefix.Order                `json:"tree_order"`
+	ShareBytes       int                         `json:"share_bytes"`
+	RetryShare       float64                     `json:"retry_share"`
+	RetryBurst       int                         `json:"retry_burst"` // 0 = no bound
+	RetryWait        time.Duration               `json:"retry_wait_ns"`
+	RetryWaitMax     time.Duration               `json:"retry_wait_most_ns"`
+	EjectAfter       int                         `json:"eject_after"` // 0 = never
+	EjectTime        time.Duration               `json:"eject_time_ns"`
+	EjectMax         time.Duration               `json:"eject_most_ns"`
+	EjectShare       float64                     `json:"eject_share"`
+	KillAfter        int                         `json:"kill_after"` // 0 = never
+	KillWait         time.Duration               `json:"kill_wait_ns"`
+	KillMemory       time.Duration               `json:"kill_memory_ns"`
+	KillLimit        int                         `json:"kill_limit"`
 }
 
 // Line is every other line: one step, a new configuration from there on, or a gap where Gap lines
@@ -95,14 +95,14 @@ type Line struct {
 func NewConfig(c *core.Config) Config {
 	return Config{
 		Policy: c.Policy.Name(), Push: c.Push.String(), Order: c.Order, Targets: c.Targets, ModelTargets: c.ModelTargets,
-		TauN: c.TauN, TauP: c.TauP, Forward: c.Forward, Tau: c.Tau,
+		TauN: c.TauN, TauP: c.TauP, Forward: c.Forward, Tau: c.PeerQueueLimit,
 		QueueLimit: c.QueueLimit, MaxWait: c.MaxWait, ProbeInterval: c.ProbeInterval,
 		StaleIntervals: c.StaleIntervals, LostIntervals: c.LostIntervals,
 		UnconfirmedLimit: c.UnconfirmedLimit,
 		OutstandingLimit: c.OutstandingLimit, SessionLead: c.SessionLead, PoolLimit: c.PoolLimit, BatchInterval: c.BatchInterval,
-		Deferred: c.Deferred, MaxTries: c.MaxTries, PeerPause: c.PeerPause, TreeBytes: c.TreeBytes, TreeOrder: c.TreeOrder, ShareBytes: c.ShareBytes,
-		RetryShare: c.RetryShare, RetryBurst: c.RetryBurst, RetryWait: c.RetryWait, RetryWaitMax: c.RetryWaitMax,
-		EjectAfter: c.EjectAfter, EjectTime: c.EjectTime, EjectMax: c.EjectMax, EjectShare: c.EjectShare,
+		Deferred: c.Deferred, MaxTries: c.MaxAttempts, PeerPause: c.PeerBackoff, TreeBytes: c.TreeBytes, TreeOrder: c.TreeOrder, ShareBytes: c.ShareBytes,
+		RetryShare: c.RetryShare, RetryBurst: c.RetryBurst, RetryWait: c.RetryBackoff, RetryWaitMax: c.MaxRetryBackoff,
+		EjectAfter: c.EjectAfter, EjectTime: c.EjectTime, EjectMax: c.MaxEjectTime, EjectShare: c.EjectShare,
 		KillAfter: c.KillAfter, KillWait: c.KillWait, KillMemory: c.KillMemory, KillLimit: c.KillLimit,
 	}
 }
@@ -123,13 +123,13 @@ func (c *Config) Core() (core.Config, error) {
 		return core.Config{}, fmt.Errorf("reading config.order: %w", err)
 	}
 	return core.Config{
-		Policy: p, Push: push, Order: order, Targets: c.Targets, ModelTargets: c.ModelTargets, TauN: c.TauN, TauP: c.TauP, Forward: c.Forward, Tau: c.Tau, QueueLimit: c.QueueLimit, MaxWait: c.MaxWait,
+		Policy: p, Push: push, Order: order, Targets: c.Targets, ModelTargets: c.ModelTargets, TauN: c.TauN, TauP: c.TauP, Forward: c.Forward, PeerQueueLimit: c.Tau, QueueLimit: c.QueueLimit, MaxWait: c.MaxWait,
 		ProbeInterval: c.ProbeInterval, StaleIntervals: c.StaleIntervals, LostIntervals: c.LostIntervals,
 		UnconfirmedLimit: c.UnconfirmedLimit,
 		OutstandingLimit: c.OutstandingLimit, SessionLead: c.SessionLead, PoolLimit: c.PoolLimit, BatchInterval: c.BatchInterval,
-		Deferred: c.Deferred, MaxTries: c.MaxTries, PeerPause: c.PeerPause, TreeBytes: c.TreeBytes, TreeOrder: c.TreeOrder, ShareBytes: c.ShareBytes,
-		RetryShare: c.RetryShare, RetryBurst: c.RetryBurst, RetryWait: c.RetryWait, RetryWaitMax: c.RetryWaitMax,
-		EjectAfter: c.EjectAfter, EjectTime: c.EjectTime, EjectMax: c.EjectMax, EjectShare: c.EjectShare,
+		Deferred: c.Deferred, MaxAttempts: c.MaxTries, PeerBackoff: c.PeerPause, TreeBytes: c.TreeBytes, TreeOrder: c.TreeOrder, ShareBytes: c.ShareBytes,
+		RetryShare: c.RetryShare, RetryBurst: c.RetryBurst, RetryBackoff: c.RetryWait, MaxRetryBackoff: c.RetryWaitMax,
+		EjectAfter: c.EjectAfter, EjectTime: c.EjectTime, MaxEjectTime: c.EjectMax, EjectShare: c.EjectShare,
 		KillAfter: c.KillAfter, KillWait: c.KillWait, KillMemory: c.KillMemory, KillLimit: c.KillLimit,
 	}, nil
 }

@@ -30,11 +30,11 @@ type Request struct {
 	Target   string          `json:"target,omitempty"`
 	Reason   string          `json:"reason,omitempty"`
 	Decision *core.Decision  `json:"decision"`
-	// KeptFor is the replica that it waits for, as was decided when it came; empty
+	// HeldFor is the replica that it waits for, as was decided when it came; empty
 	// where it waits for any, or does not wait.
-	KeptFor string `json:"kept_for,omitempty"`
-	// Tries lists all decisions about it, oldest first.
-	Tries []Try `json:"tries"`
+	HeldFor string `json:"kept_for,omitempty"`
+	// Attempts lists all decisions about it, oldest first.
+	Attempts []Attempt `json:"tries"`
 	// State is queued, sent, finished, rejected, cancelled, bounced or failed.
 	State string `json:"state"`
 	// Status is the HTTP status of the response, 0 before it.
@@ -48,15 +48,15 @@ type Request struct {
 	OutputTokens *int `json:"output_tokens"`
 }
 
-// Try is one decision about a request and its result.
-type Try struct {
+// Attempt is one decision about a request and its result.
+type Attempt struct {
 	AtMillis float64         `json:"at_ms"` // since the request arrived
 	Kind     core.ActionKind `json:"kind"`
 	Target   string          `json:"target,omitempty"`
 	Reason   string          `json:"reason,omitempty"`
 	Decision *core.Decision  `json:"decision,omitempty"`
-	// KeptFor is the replica that it had waited for until then.
-	KeptFor string `json:"kept_for,omitempty"`
+	// HeldFor is the replica that it had waited for until then.
+	HeldFor string `json:"kept_for,omitempty"`
 	// Engines are those of core.Action: who died, of a request that was rejected for it.
 	Engines []string `json:"engines,omitempty"`
 	// Failure says why it had to be tried again, empty when it had not; EndedMillis
@@ -67,9 +67,9 @@ type Try struct {
 
 // Failed records how the latest attempt ended, at a time since the request arrived.
 func (d *Request) Failed(cause string, at time.Duration) {
-	if n := len(d.Tries); n > 0 {
+	if n := len(d.Attempts); n > 0 {
 		ended := float64(at) / float64(time.Millisecond)
-		d.Tries[n-1].Failure, d.Tries[n-1].EndedMillis = cause, &ended
+		d.Attempts[n-1].Failure, d.Attempts[n-1].EndedMillis = cause, &ended
 	}
 }
 
@@ -88,6 +88,6 @@ const (
 // change.
 func (d *Request) Snapshot() Request {
 	c := *d
-	c.Tries = append([]Try(nil), d.Tries...)
+	c.Attempts = append([]Attempt(nil), d.Attempts...)
 	return c
 }

@@ -21,7 +21,7 @@ type span struct {
 }
 
 // Child starts a child span.
-func (s *span) Child(name string, outward bool, at time.Time) proxy.Span {
+func (s *span) StartChild(name string, outward bool, at time.Time) proxy.TraceSpan {
 	kind := trace.SpanKindInternal
 	if outward {
 		kind = trace.SpanKindClient
@@ -30,13 +30,13 @@ func (s *span) Child(name string, outward bool, at time.Time) proxy.Span {
 }
 
 // Mark writes the span into a request's headers and replaces another's.
-func (s *span) Mark(h http.Header) {
+func (s *span) Inject(h http.Header) {
 	h.Del("Tracestate") // Inject does not overwrite it when empty
 	headers.Inject(s.ctx, propagation.HeaderCarrier(h))
 }
 
 // Set sets an attribute, if the span is recorded.
-func (s *span) Set(key string, value any) {
+func (s *span) SetAttribute(key string, value any) {
 	if !s.span.IsRecording() {
 		return
 	}

@@ -118,15 +118,15 @@ func TestSpansReachTheCollector(t *testing.T) {
 	tracer := newTracer(t, Options{Endpoint: s.URL, Service: "chat", Balancer: "lb-us-0", Region: "local/us", Version: "v1"})
 	at := time.Unix(1000, 0)
 	in := http.Header{"Traceparent": {sampled}}
-	request := tracer.Begin(in, at)
+	request := tracer.StartSpan(in, at)
 	if got := request.Trace(); got != sampled[3:35] {
 		t.Errorf("the trace is %s, want the client's", got)
 	}
-	try := request.Child("dispatch", true, at.Add(time.Second))
+	try := request.StartChild("dispatch", true, at.Add(time.Second))
 	out := http.Header{"Traceparent": {sampled}, "Tracestate": {"other=1"}}
-	try.Mark(out)
+	try.Inject(out)
 	for key, value := range map[string]any{"text": "a", "n": 7, "share": 0.5, "yes": true} {
-		try.Set(key, value)
+		try.SetAttribute(key, value)
 	}
 	try.Fail("us-0 cannot be reached")
 	try.End(at.Add(2 * time.Second))
@@ -186,16 +186,16 @@ func TestSampler(t *testing.T) {
 		if c.parent != "" {
 			header.Set("traceparent", c.parent)
 		}
-		request := tracer.Begin(header, time.Unix(1000, 0))
+		request := tracer.StartSpan(header, time.Unix(1000, 0))
 		if got := request.Trace() != ""; got != c.recorded {
 			t.Errorf("%+v: recorded %v", c, got)
 		}
 		out := http.Header{}
-		request.Mark(out)
+		request.Inject(out)
 		if flag := strings.HasSuffix(out.Get("traceparent"), "-01"); flag != c.recorded {
 			t.Errorf("%+v: a target receives %q", c, out.Get("traceparent"))
 		}
-		request.Set("n", 1)
+		request.SetAttribute("n", 1)
 		request.End(time.Unix(1001, 0))
 		if err := closeIt(t, tracer); err != nil {
 			t.Error(err)
@@ -217,7 +217,7 @@ func TestCollectorThatFails(t *testing.T) {
 		tracer := newTracer(t, Options{Endpoint: url, Logger: slog.New(slog.NewTextHandler(&text, nil))})
 		const requests = 10_000
 		for range requests {
-			s := tracer.Begin(http.Header{}, time.Unix(1000, 0))
+			s := tracer.StartSpan(http.Header{}, time.Unix(1000, 0))
 			s.End(time.Unix(1001, 0))
 		}
 		_ = closeIt(t, tracer) // says that it could not send; that it ends is what matters
@@ -283,12 +283,12 @@ func BenchmarkRequestAndTry(b *testing.B) {
 			header, out, at := http.Header{"Traceparent": {parent}}, http.Header{}, time.Unix(1000, 0)
 			b.ReportAllocs()
 			for b.Loop() {
-				request := tracer.Begin(header, at)
-				try := request.Child("dispatch", true, at)
-				try.Mark(out)
-				try.Set("skyserve.replica", "us-0")
+				request := tracer.StartSpan(header, at)
+				try := request.StartChild("dispatch", true, at)
+				try.Inject(out)
+				try.SetAttribute("skyserve.replica", "us-0")
 				try.End(at)
-				request.Set("skyserve.outcome", "finished")
+				request.SetAttribute("skyserve.outcome", "finished")
 				request.End(at)
 			}
 			b.StopTimer()

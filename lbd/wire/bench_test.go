@@ -34,7 +34,7 @@ var benchAnswer = "HTTP/1.1 200 OK\r\nDate: Sat, 01 Aug 2026 10:00:00 GMT\r\nSer
 // benchTransports returns the two transports under comparison, configured like the balancer's.
 func benchTransports() map[string]http.RoundTripper {
 	return map[string]http.RoundTripper{
-		"wire": New(Options{}),
+		"wire": NewTransport(Options{}),
 		"nethttp": &http.Transport{
 			DialContext:         (&net.Dialer{Timeout: 3 * time.Second, KeepAlive: 15 * time.Second}).DialContext,
 			MaxIdleConnsPerHost: 512, IdleConnTimeout: 90 * time.Second, DisableCompression: true, ReadBufferSize: 2 << 10,

@@ -68,7 +68,7 @@ func TestContextEndsRequestsInFlight(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithCancelCause(t.Context())
-				tr := New(Options{DialContext: p.dial})
+				tr := NewTransport(Options{DialContext: p.dial})
 				time.AfterFunc(time.Minute, func() { cancel(errEnough) })
 				req, _ := http.NewRequestWithContext(ctx, http.MethodPost, "http://engine/", strings.NewReader(p.body))
 				began := time.Now()
@@ -99,7 +99,7 @@ func TestEndedContext(t *testing.T) {
 	cancel(errEnough)
 	body := noted{strings.NewReader("x"), make(chan struct{})}
 	req, _ := http.NewRequestWithContext(ctx, http.MethodPost, "http://engine/", body)
-	if _, err := New(Options{DialContext: nobody}).RoundTrip(req); !errors.Is(err, errEnough) {
+	if _, err := NewTransport(Options{DialContext: nobody}).RoundTrip(req); !errors.Is(err, errEnough) {
 		t.Errorf("got %v", err)
 	}
 	<-body.closed
@@ -124,7 +124,7 @@ func TestContextEndAfterResponseHasNoEffect(t *testing.T) {
 func TestResponseHeaderTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		wait := time.Minute
-		tr := New(Options{ResponseHeaderTimeout: time.Hour, DialContext: piped(func(host net.Conn, in *bufio.Reader) {
+		tr := NewTransport(Options{ResponseHeaderTimeout: time.Hour, DialContext: piped(func(host net.Conn, in *bufio.Reader) {
 			for {
 				if _, _, err := take(in); err != nil {
 					return
@@ -153,7 +153,7 @@ func TestIdleConnectionsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var open atomic.Int32
 		dial := piped(always(hi))
-		tr := New(Options{MaxIdlePerHost: 3, MaxIdle: 5, IdleTimeout: time.Minute, DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		tr := NewTransport(Options{MaxIdlePerHost: 3, MaxIdle: 5, IdleTimeout: time.Minute, DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			nc, err := dial(ctx, network, addr)
 			open.Add(1)
 			return spying{nc, &open}, err
@@ -282,7 +282,7 @@ func TestReadSizeDoesNotMatter(t *testing.T) {
 			continue
 		}
 		for _, size := range []int{1, 3, directRead - 1, directRead, 5000, 0} { // 0: whatever io.Copy uses
-			resp, err := New(Options{DialContext: piped(once(raw, 11))}).RoundTrip(request(t, http.MethodGet, "http://engine", ""))
+			resp, err := NewTransport(Options{DialContext: piped(once(raw, 11))}).RoundTrip(request(t, http.MethodGet, "http://engine", ""))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -335,7 +335,7 @@ func TestWriteTo(t *testing.T) {
 		}
 		resp.Body.Close()
 	}
-	resp, err := New(Options{DialContext: piped(once(answers["events"], 100))}).RoundTrip(request(t, http.MethodGet, "http://engine", ""))
+	resp, err := NewTransport(Options{DialContext: piped(once(answers["events"], 100))}).RoundTrip(request(t, http.MethodGet, "http://engine", ""))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,7 +31,7 @@ func secureHosts(b *testing.B, play func(nc net.Conn)) (url string, transports m
 	}()
 	trust := s.Client().Transport.(*http.Transport).TLSClientConfig
 	return "https://" + ln.Addr().String(), map[string]http.RoundTripper{
-		"wire":    New(Options{Direct: true, TLS: trust}),
+		"wire":    NewTransport(Options{Direct: true, TLS: trust}),
 		"nethttp": &http.Transport{TLSClientConfig: trust, MaxIdleConnsPerHost: 512, DisableCompression: true, ReadBufferSize: 2 << 10},
 	}
 }

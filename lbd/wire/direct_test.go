@@ -44,7 +44,7 @@ func TestDirectUsesHTTPS(t *testing.T) {
 		}
 	})
 	defer close(release)
-	transport := New(o)
+	transport := NewTransport(o)
 	defer transport.CloseIdleConnections()
 	client := &http.Client{Transport: transport}
 	for range 2 {
@@ -85,7 +85,7 @@ func TestDirectUsesHTTPS(t *testing.T) {
 // hides that it was closed.
 func TestDirectReplacesClosedConnection(t *testing.T) {
 	s, o := secureHost(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") })
-	transport := New(o)
+	transport := NewTransport(o)
 	defer transport.CloseIdleConnections()
 	for range 3 {
 		resp, err := (&http.Client{Transport: transport}).Get(s.URL)
@@ -103,7 +103,7 @@ func TestDirectRejectsOtherHosts(t *testing.T) {
 	plain := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer plain.Close()
 	o.TLS = &tls.Config{RootCAs: x509.NewCertPool()}
-	transport := New(o)
+	transport := NewTransport(o)
 	for _, target := range []string{s.URL, "https" + strings.TrimPrefix(plain.URL, "http")} {
 		_, err := (&http.Client{Transport: transport}).Get(target)
 		var op *net.OpError

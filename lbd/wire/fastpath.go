@@ -164,9 +164,9 @@ func (f *FastPath) Shutdown(ctx context.Context) error {
 	}
 }
 
-// Cut calls Close and closes all connections of the fast path at once: the contexts of their requests
+// CloseConnections calls Close and closes all connections of the fast path at once: the contexts of their requests
 // end, and writes fail.
-func (f *FastPath) Cut() {
+func (f *FastPath) CloseConnections() {
 	_ = f.Close() // as in Shutdown
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -139,7 +139,7 @@ func startFastPath(t testing.TB, h http.Handler, o FastPathOptions) (*FastPath, 
 	}()
 	t.Cleanup(func() {
 		_ = rest.Close()
-		f.Cut()
+		f.CloseConnections()
 		<-ended
 		<-f.drained
 	})
@@ -299,7 +299,7 @@ func TestFastPathHandsOffHTTP2(t *testing.T) {
 	tr := &http.Transport{Protocols: new(http.Protocols)}
 	defer tr.CloseIdleConnections()
 	tr.Protocols.SetUnencryptedHTTP2(true)
-	for want, c := range map[string]*http.Client{"HTTP/2.0": {Transport: tr}, "HTTP/1.1": {Transport: New(Options{})}} {
+	for want, c := range map[string]*http.Client{"HTTP/2.0": {Transport: tr}, "HTTP/1.1": {Transport: NewTransport(Options{})}} {
 		resp, err := c.Get("http://" + addr)
 		if err != nil {
 			t.Fatal(err)

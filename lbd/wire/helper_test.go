@@ -145,7 +145,7 @@ func piped(play script) DialFunc {
 
 // transport returns a transport that must have no connections at the end of the test.
 func transport(t testing.TB, o Options) *Transport {
-	tr := New(o)
+	tr := NewTransport(o)
 	t.Cleanup(tr.CloseIdleConnections)
 	return tr
 }

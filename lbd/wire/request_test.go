@@ -36,7 +36,7 @@ func written(t *testing.T, req *http.Request, rt func(DialFunc) http.RoundTrippe
 	return a.req, a.body, a.raw
 }
 
-func ours(d DialFunc) http.RoundTripper { return New(Options{DialContext: d}) }
+func ours(d DialFunc) http.RoundTripper { return NewTransport(Options{DialContext: d}) }
 func theirs(d DialFunc) http.RoundTripper {
 	return &http.Transport{DialContext: d, DisableCompression: true}
 }
@@ -148,7 +148,7 @@ func TestInvalidRequests(t *testing.T) {
 		body := noted{strings.NewReader("x"), make(chan struct{})}
 		req.Body = body
 		w.change(req)
-		_, err := New(Options{DialContext: nobody}).RoundTrip(req)
+		_, err := NewTransport(Options{DialContext: nobody}).RoundTrip(req)
 		if err == nil || !strings.Contains(err.Error(), w.words) || !strings.HasPrefix(err.Error(), "checking a request: ") {
 			t.Errorf("%s: got %v, want an error about %q", name, err, w.words)
 		}
@@ -156,7 +156,7 @@ func TestInvalidRequests(t *testing.T) {
 	}
 	req := request(t, http.MethodPost, "http://engine/", "")
 	req.ContentLength = 5
-	if _, err := New(Options{DialContext: nobody}).RoundTrip(req); err == nil || !strings.Contains(err.Error(), "without a body") {
+	if _, err := NewTransport(Options{DialContext: nobody}).RoundTrip(req); err == nil || !strings.Contains(err.Error(), "without a body") {
 		t.Errorf("length without a body: got %v", err)
 	}
 }

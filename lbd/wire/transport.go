@@ -142,8 +142,8 @@ type Transport struct {
 
 var _ http.RoundTripper = (*Transport)(nil)
 
-// New returns a transport without connections.
-func New(o Options) *Transport {
+// NewTransport returns a transport without connections.
+func NewTransport(o Options) *Transport {
 	t := &Transport{opts: o.orDefault()}
 	t.idle = pool{maxPerHost: t.opts.MaxIdlePerHost, maxTotal: t.opts.MaxIdle, idleTimeout: t.opts.IdleTimeout, hosts: map[string][]*conn{}}
 	t.https = sync.OnceValue(func() *http.Transport { return newHTTPSTransport(t.opts) })
@@ -182,7 +182,7 @@ func (t *Transport) CloseIdleConnections() {
 // X-Idempotency-Key, whose value may be nil so that it is not sent.
 //
 // If no connection can be opened, RoundTrip returns the dialer's error (net.OpError with Op "dial"),
-// within a *RepeatError if a first attempt had failed. A response that is not HTTP/1.1 returns
+// within a *RetryError if a first attempt had failed. A response that is not HTTP/1.1 returns
 // ErrMalformed. ResponseHeaderTimeout returns os.ErrDeadlineExceeded.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.URL != nil && req.URL.Scheme == "https" && !t.opts.Direct {
@@ -217,7 +217,7 @@ func (t *Transport) roundTrip(out *outgoing) (*http.Response, error) {
 	if err != nil {
 		closeBody(out.body)
 		if firstErr != nil {
-			err = &RepeatError{Broke: firstErr, Err: err}
+			err = &RetryError{First: firstErr, Err: err}
 		}
 		return nil, out.wrapError(err)
 	}
@@ -228,18 +228,18 @@ func (t *Transport) roundTrip(out *outgoing) (*http.Response, error) {
 	return resp, nil
 }
 
-// RepeatError is the error of a request whose idle connection failed and that could not be retried on
+// RetryError is the error of a request whose idle connection failed and that could not be retried on
 // a new one: the request may have crashed its host.
-type RepeatError struct {
-	Broke error // the error of the idle connection
+type RetryError struct {
+	First error // the error of the idle connection
 	Err   error // the error of the dial
 }
 
 // Error returns the messages of both errors.
-func (e *RepeatError) Error() string { return e.Broke.Error() + "; then: " + e.Err.Error() }
+func (e *RetryError) Error() string { return e.First.Error() + "; then: " + e.Err.Error() }
 
 // Unwrap returns both errors.
-func (e *RepeatError) Unwrap() []error { return []error{e.Err, e.Broke} }
+func (e *RetryError) Unwrap() []error { return []error{e.Err, e.First} }
 
 // dial opens a connection for a request.
 func (t *Transport) dial(out *outgoing) (*conn, error) {

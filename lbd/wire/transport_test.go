@@ -195,9 +195,9 @@ func TestRetryErrorKeepsBothErrors(t *testing.T) {
 	req := request(t, http.MethodPost, "http://engine", "second")
 	req.Header["Idempotency-Key"] = nil
 	_, err := tr.RoundTrip(req)
-	var again *RepeatError
+	var again *RetryError
 	var op *net.OpError
-	if !errors.As(err, &again) || !errors.Is(again.Broke, io.ErrUnexpectedEOF) || !errors.As(err, &op) || op.Op != "dial" {
+	if !errors.As(err, &again) || !errors.Is(again.First, io.ErrUnexpectedEOF) || !errors.As(err, &op) || op.Op != "dial" {
 		t.Errorf("got %v, want the break and the refused connection", err)
 	}
 	_, err = tr.RoundTrip(req)
@@ -277,7 +277,7 @@ func TestNoConnection(t *testing.T) {
 	body := noted{strings.NewReader("x"), make(chan struct{})}
 	req := request(t, http.MethodPost, "http://"+l.Addr().String(), "")
 	req.Body, req.ContentLength = body, 1
-	_, err = New(Options{}).RoundTrip(req)
+	_, err = NewTransport(Options{}).RoundTrip(req)
 	var op *net.OpError
 	if !errors.As(err, &op) || op.Op != "dial" || !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("got %v, want a refused dial", err)
@@ -370,7 +370,7 @@ func TestResponsesOverSockets(t *testing.T) {
 func ExampleNew() {
 	engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ready") }))
 	defer engine.Close()
-	transport := New(Options{})
+	transport := NewTransport(Options{})
 	defer transport.CloseIdleConnections()
 	resp, err := (&http.Client{Transport: transport}).Get(engine.URL)
 	if err != nil {
@@ -396,7 +396,7 @@ func TestAllowRefusesAddresses(t *testing.T) {
 	}}
 	byName := strings.Replace(server.URL, "127.0.0.1", "localhost", 1)
 	for _, url := range []string{server.URL, byName, strings.Replace(server.URL, "http:", "https:", 1)} {
-		_, err := (&http.Client{Transport: New(o)}).Get(url)
+		_, err := (&http.Client{Transport: NewTransport(o)}).Get(url)
 		if !errors.Is(err, refusal) {
 			t.Errorf("%s: got %v, want %v", url, err, refusal)
 		}

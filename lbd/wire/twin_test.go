@@ -57,7 +57,7 @@ func differs(ours, theirs seen) string {
 // both requests the same response with our transport and with net/http's, in memory.
 func both(t testing.TB, method, raw string, piece int) (ours, theirs seen) {
 	dial := piped(once(raw, piece))
-	us := New(Options{DialContext: dial, MaxHeadBytes: 8 << 10})
+	us := NewTransport(Options{DialContext: dial, MaxHeadBytes: 8 << 10})
 	them := &http.Transport{DialContext: dial, DisableCompression: true, MaxResponseHeaderBytes: 8 << 10}
 	defer us.CloseIdleConnections()
 	defer them.CloseIdleConnections()

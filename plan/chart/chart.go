@@ -27,9 +27,9 @@ const (
 	maxMarkedDecades = 2.5
 )
 
-// Fit returns a scale for values from low to high: linear from 0, or logarithmic where they are far
+// FitScale returns a scale for values from low to high: linear from 0, or logarithmic where they are far
 // apart.
-func Fit(low, high float64) Scale {
+func FitScale(low, high float64) Scale {
 	high = max(high, 1e-3)
 	if low > 0 && high/low > minLogRatio {
 		return Scale{Low: max(low, high/maxLogRatio), High: high, Log: true}

@@ -23,9 +23,9 @@ func TestMarks(t *testing.T) {
 		{Scale{High: 7}, 4, "0 2 4 6"},
 		{Scale{High: 1}, 4, "0 0.5 1"},
 		{Scale{High: 4300}, 4, "0 2000 4000"},
-		{Fit(1, 60), 5, "1 2 5 10 20 50"},
-		{Fit(1, 5000), 5, "1 10 100 1000"},
-		{Fit(3, 60), 4, "0 20 40 60"},
+		{FitScale(1, 60), 5, "1 2 5 10 20 50"},
+		{FitScale(1, 5000), 5, "1 10 100 1000"},
+		{FitScale(3, 60), 4, "0 20 40 60"},
 	} {
 		var got []string
 		for _, m := range c.scale.Marks(c.n, plain) {
@@ -44,7 +44,7 @@ func TestScales(t *testing.T) {
 		low := rapid.Float64Range(0, 100).Draw(rt, "low")
 		high := low + rapid.Float64Range(0, 1e6).Draw(rt, "more")
 		middle := low + (high-low)*rapid.Float64Range(0, 1).Draw(rt, "middle")
-		s := Fit(low, high)
+		s := FitScale(low, high)
 		if a, b, d := s.At(low), s.At(middle), s.At(high); !(0 <= a && a <= b && b <= d && d <= 100) {
 			rt.Fatalf("%v, %v, %v stand at %v, %v, %v", low, middle, high, a, b, d)
 		}

@@ -60,17 +60,17 @@ func (p *Page) PutIf(holds bool, markup string, values ...any) {
 	}
 }
 
-// Key is an entry of a legend: how something is drawn, and its text. Without a class it is only
+// LegendEntry is an entry of a legend: how something is drawn, and its text. Without a class it is only
 // text.
-type Key struct {
+type LegendEntry struct {
 	Class  string
 	Area   bool // an area instead of a line
 	Number int  // of a Span, instead of a line
 	Text   string
 }
 
-// PutKey adds a legend.
-func (p *Page) PutKey(keys ...Key) {
+// PutLegend adds a legend.
+func (p *Page) PutLegend(keys ...LegendEntry) {
 	p.Put(`<p class="key">`)
 	for _, k := range keys {
 		p.Put("<span>")

@@ -30,7 +30,7 @@ func TestPutPanicsOnMissingValues(t *testing.T) {
 func TestPageIsComplete(t *testing.T) {
 	var b strings.Builder
 	p := NewPage("a <title>", ".own { }\n")
-	p.PutKey(Key{Class: "line", Text: "a line"}, Key{Class: "fault", Number: 3, Text: "a fault"}, Key{Text: "words"})
+	p.PutLegend(LegendEntry{Class: "line", Text: "a line"}, LegendEntry{Class: "fault", Number: 3, Text: "a fault"}, LegendEntry{Text: "words"})
 	if err := p.Write(&b); err != nil {
 		t.Fatal(err)
 	}

@@ -2,30 +2,30 @@ package chart
 
 import "unicode/utf8"
 
-// Rows is a drawing with one row per subject and values along one scale.
-type Rows struct {
+// BarChart is a drawing with one row per subject and values along one scale.
+type BarChart struct {
 	X     Scale
 	Marks []Mark
 	Limit float64 // a line across all rows; none at 0
-	Rows  []Row
+	Rows  []BarRow
 }
 
-// Row is a subject: its name with a note, its measured value, and the values it is compared with.
-type Row struct {
+// BarRow is a subject: its name with a note, its measured value, and the values it is compared with.
+type BarRow struct {
 	Class, Name, Note string
 	Star              bool
 	Value, Tip        string // at the right end, and as a tooltip of the row
 	Box               *Box   // nil where there is no measurement
-	Others            []Other
+	Comparisons       []Comparison
 }
 
 // Box is a bar from From to To with whiskers from Low to High, none where they are
 // equal, and a line across it at Middle, none at 0.
 type Box struct{ From, To, Low, High, Middle float64 }
 
-// Other is a value that a row is compared with: a reference, or a span that a paper claims, where
+// Comparison is a value that a row is compared with: a reference, or a span that a paper claims, where
 // From and To are equal for a single number.
-type Other struct {
+type Comparison struct {
 	Reference bool
 	From, To  float64
 	Tip       string
@@ -38,7 +38,7 @@ const maxShortName = 26
 const Star = `<span class="star">★</span>`
 
 // Put adds the drawing to a page.
-func (r Rows) Put(page *Page) {
+func (r BarChart) Put(page *Page) {
 	page.Put(`<div class="rows`)
 	for _, row := range r.Rows {
 		if utf8.RuneCountInString(row.Name+", "+row.Note) > maxShortName {
@@ -62,11 +62,11 @@ func (r Rows) Put(page *Page) {
 	page.Put("</svg><span class=\"value\"></span></div>\n</div>\n")
 }
 
-func (r *Row) put(page *Page, x Scale) {
+func (r *BarRow) put(page *Page, x Scale) {
 	page.Put(`<div class="row {}"><span class="label" title="{}, {}">`, r.Class, r.Name, r.Note)
 	page.PutIf(r.Star, Star+" ")
 	page.Put(`{}<span class="soft">, {}</span></span><svg class="strip" role="img"><title>{}`, r.Name, r.Note, r.Tip)
-	for _, o := range r.Others {
+	for _, o := range r.Comparisons {
 		page.Put("; {}", o.Tip)
 	}
 	page.Put(`</title><rect width="100%" height="26" opacity="0"/>`)
@@ -79,13 +79,13 @@ func (r *Row) put(page *Page, x Scale) {
 			page.Put(whisker+whisker+whisker, low, high, 13, 13, low, low, 8, 18, high, high, 8, 18)
 		}
 	}
-	for _, o := range r.Others {
+	for _, o := range r.Comparisons {
 		o.put(page, x.At(o.From), x.At(o.To))
 	}
 	page.Put("</svg><span class=\"value\">{}</span></div>\n", r.Value)
 }
 
-func (o *Other) put(page *Page, from, to float64) {
+func (o *Comparison) put(page *Page, from, to float64) {
 	if o.Reference {
 		page.Put(`<svg x="{}%"><title>{}</title><path class="reference" d="M0 7l5 6l-5 6l-5-6z"/></svg>`, from, o.Tip)
 		return

@@ -34,7 +34,7 @@ type Config struct {
 	// Endpoint is the base URL of every service, for a cloud with AWS's API; empty = AWS's own
 	// endpoints, or AWS_ENDPOINT_URL.
 	Endpoint string
-	// Transport sends the calls; nil = the SDK's own. At most provision.CallsPerHost calls to a host
+	// Transport sends the calls; nil = the SDK's own. At most provision.MaxCallsPerHost calls to a host
 	// are in flight.
 	Transport http.RoundTripper
 	// Credentials authenticate the calls; nil = those of the environment, of the shared files or of the
@@ -45,7 +45,7 @@ type Config struct {
 	// MachinesOnly excludes firewalls and identities from changes and lists: for a machine of the
 	// service, whose permissions do not include them (provision.GrantOperate).
 	MachinesOnly bool
-	// OneRegion reports that the service has balancers in no other region and no other cloud: replicas
+	// IsSingleRegion reports that the service has balancers in no other region and no other cloud: replicas
 	// then admit only balancers of their own region, which reach them inside the network.
 	OneRegion bool
 	// Networks are the networks of machines, by region, for regions that do not use the default
@@ -74,14 +74,14 @@ type Provider struct {
 	sts     *sts.Client
 	clock   *clockTransport
 	regions map[string]*region
-	names   []string                          // of regions, sorted
-	prices  provision.Held[[]provision.Price] // by region
+	names   []string                                 // of regions, sorted
+	prices  provision.AnswerCache[[]provision.Price] // by region
 }
 
 var (
-	_ provision.Provider = (*Provider)(nil)
-	_ provision.Witness  = (*Provider)(nil)
-	_ provision.Pricer   = (*Provider)(nil)
+	_ provision.Provider    = (*Provider)(nil)
+	_ provision.KeyAttestor = (*Provider)(nil)
+	_ provision.Pricer      = (*Provider)(nil)
 )
 
 // New returns a provider. It makes no calls yet: wrong credentials show in the first call, as a
@@ -146,7 +146,7 @@ func (p *Provider) loadSDK(ctx context.Context) (aws.Config, error) {
 	}
 	sdk.Credentials = markedCredentials{sdk.Credentials}
 	p.clock = &clockTransport{next: p.baseTransport(sdk), now: p.cfg.Now}
-	sdk.HTTPClient = &http.Client{Transport: provision.Bounded(p.clock), Timeout: callTimeout}
+	sdk.HTTPClient = &http.Client{Transport: provision.LimitCallsPerHost(p.clock), Timeout: callTimeout}
 	return sdk, nil
 }
 
@@ -199,7 +199,7 @@ func (r *region) regionID() service.Region { return service.Region(service.Cloud
 // Launch creates a desired object. A machine needs the firewall of its role in its region, and the
 // identity of its role: Launch waits up to a minute for them, because AWS itself takes some seconds to
 // propagate new ones.
-func (p *Provider) Launch(ctx context.Context, w provision.Want) (provision.Object, error) {
+func (p *Provider) Launch(ctx context.Context, w provision.Desired) (provision.Object, error) {
 	o, err := p.launch(ctx, w)
 	if err != nil {
 		return provision.Object{}, wrapError(fmt.Sprintf("launching %s in %s", w.ID, w.Region), err)
@@ -207,7 +207,7 @@ func (p *Provider) Launch(ctx context.Context, w provision.Want) (provision.Obje
 	return o, nil
 }
 
-func (p *Provider) launch(ctx context.Context, w provision.Want) (provision.Object, error) {
+func (p *Provider) launch(ctx context.Context, w provision.Desired) (provision.Object, error) {
 	if w.Kind == provision.KindIdentity {
 		return p.launchIdentity(ctx, w)
 	}

@@ -13,22 +13,22 @@ import (
 
 // converge makes a service, or removes it, as `up` and `down` do: by the difference. It
 // gives what is listed afterwards.
-func converge(t *testing.T, p provision.Provider, wants []provision.Want) ([]provision.Object, error) {
+func converge(t *testing.T, p provision.Provider, wants []provision.Desired) ([]provision.Object, error) {
 	have, err := p.List(t.Context(), "chat")
 	if err != nil {
 		return nil, err
 	}
-	if _, err = provision.Apply(t.Context(), provision.Diff(wants, have), p, provision.Options{Parallel: 1}); err != nil {
+	if _, err = provision.Apply(t.Context(), provision.Diff(wants, have), p, provision.ApplyOptions{Parallel: 1}); err != nil {
 		return nil, err
 	}
 	return p.List(t.Context(), "chat")
 }
 
 // small is the smallest service that has every kind of object.
-func small() []provision.Want {
-	return []provision.Want{
+func small() []provision.Desired {
+	return []provision.Desired{
 		roleFor(provision.KindReplica, provision.GrantOperate),
-		firewall(east, provision.KindReplica, provision.Rule{Port: 8300, From: provision.FromWorld}),
+		firewall(east, provision.KindReplica, provision.FirewallRule{Port: 8300, From: provision.FromWorld}),
 		machine("us-east-1-0", provision.KindReplica, east, service.CapacitySpot),
 	}
 }
@@ -69,7 +69,7 @@ func crash(t *testing.T, unseen, k int, outcome testcloud.Outcome) int {
 	}
 	cloud := newCloud(f)
 	cloud.Closing, cloud.ProfileLag = 1, 1
-	step := func(wants []provision.Want, look func([]provision.Object) bool) {
+	step := func(wants []provision.Desired, look func([]provision.Object) bool) {
 		t.Helper()
 		for try := 0; ; try++ {
 			p := open(t, cloud)

@@ -36,7 +36,7 @@ func (p *Provider) Doctor(ctx context.Context) []provision.Finding {
 
 // failedFinding returns the finding of an error.
 func failedFinding(where, what string, err error) provision.Finding {
-	f := provision.Finding{Where: where, What: fmt.Sprintf("%s: %v", what, plainError(err))}
+	f := provision.Finding{Where: where, Message: fmt.Sprintf("%s: %v", what, plainError(err))}
 	if e := credentialsError(err); e != nil {
 		f.Hint = e.Hint
 	}
@@ -48,7 +48,7 @@ func (p *Provider) checkCaller(ctx context.Context) provision.Finding {
 	if err != nil {
 		return failedFinding(service.CloudAWS, "credentials", err)
 	}
-	return provision.Finding{Where: service.CloudAWS, OK: true, What: "credentials: " + aws.ToString(who.Arn)}
+	return provision.Finding{Where: service.CloudAWS, OK: true, Message: "credentials: " + aws.ToString(who.Arn)}
 }
 
 // checkClock compares the clocks; none before AWS has answered.
@@ -57,7 +57,7 @@ func (p *Provider) checkClock() []provision.Finding {
 	if !known {
 		return nil
 	}
-	f := provision.Finding{Where: service.CloudAWS, OK: ahead.Abs() < maxSkew, What: fmt.Sprintf("clock: %s ahead of AWS", ahead)}
+	f := provision.Finding{Where: service.CloudAWS, OK: ahead.Abs() < maxSkew, Message: fmt.Sprintf("clock: %s ahead of AWS", ahead)}
 	if !f.OK {
 		f.Hint = "set this machine's clock: AWS refuses signatures that are five minutes off"
 	}
@@ -69,7 +69,7 @@ func (p *Provider) checkList(ctx context.Context) provision.Finding {
 	if _, err := p.iam.ListRoles(ctx, &iam.ListRolesInput{PathPrefix: aws.String(iamPath(""))}); err != nil {
 		return failedFinding(service.CloudAWS, what, err)
 	}
-	return provision.Finding{Where: service.CloudAWS, OK: true, What: what}
+	return provision.Finding{Where: service.CloudAWS, OK: true, Message: what}
 }
 
 // doctor checks one region.
@@ -79,7 +79,7 @@ func (r *region) doctor(ctx context.Context) []provision.Finding {
 	if err != nil {
 		return []provision.Finding{failedFinding(where, "network", err)}
 	}
-	findings := []provision.Finding{{Where: where, OK: true, What: fmt.Sprintf("network: %s with subnets in %d zones", n.vpc, len(n.subnets))}}
+	findings := []provision.Finding{{Where: where, OK: true, Message: fmt.Sprintf("network: %s with subnets in %d zones", n.vpc, len(n.subnets))}}
 	return append(findings, r.checkLaunch(ctx, n), r.checkFirewall(ctx, n))
 }
 
@@ -105,7 +105,7 @@ func (r *region) checkFirewall(ctx context.Context, n *network) provision.Findin
 // dryRunFinding converts the result of a dry run.
 func (r *region) dryRunFinding(what string, err error) provision.Finding {
 	if codeOf(err) == "DryRunOperation" {
-		return provision.Finding{Where: string(r.regionID()), OK: true, What: what}
+		return provision.Finding{Where: string(r.regionID()), OK: true, Message: what}
 	}
 	return failedFinding(string(r.regionID()), what, err)
 }

@@ -63,43 +63,43 @@ func newCloud(f *testcloud.Faults) *testcloud.AWS {
 }
 
 // roleFor and firewall are what machines of a role stand on.
-func roleFor(role provision.Kind, grants ...provision.Grant) provision.Want {
-	return provision.Want{
+func roleFor(role provision.Kind, grants ...provision.Grant) provision.Desired {
+	return provision.Desired{
 		ID: "identity-aws-" + string(role), Kind: provision.KindIdentity, Service: "chat", Owner: "me", Region: world,
-		Spec: "i1", Labels: map[string]string{"role": string(role)}, Grants: grants,
+		SpecHash: "i1", Labels: map[string]string{"role": string(role)}, Grants: grants,
 	}
 }
 
-func firewall(region service.Region, role provision.Kind, rules ...provision.Rule) provision.Want {
-	return provision.Want{
+func firewall(region service.Region, role provision.Kind, rules ...provision.FirewallRule) provision.Desired {
+	return provision.Desired{
 		ID: "firewall-" + region.Place() + "-" + string(role), Kind: provision.KindFirewall, Service: "chat", Owner: "me", Region: region,
-		Spec: "f1", Labels: map[string]string{"role": string(role)}, Rules: rules,
+		SpecHash: "f1", Labels: map[string]string{"role": string(role)}, Rules: rules,
 	}
 }
 
 // machine is a VM of a role, a replica unless its kind says otherwise.
-func machine(id string, kind provision.Kind, region service.Region, capacity service.CapacityType) provision.Want {
+func machine(id string, kind provision.Kind, region service.Region, capacity service.CapacityType) provision.Desired {
 	name := "c7i.large"
 	if kind == provision.KindReplica {
 		name = "g6.xlarge"
 	}
 	known, _ := provision.MachineTypeOf(service.CloudAWS, name)
-	offer := known.Offer(region, region.Place()+"b", capacity)
-	return provision.Want{
-		ID: id, Kind: kind, Service: "chat", Owner: "me", Region: region, Spec: "m1",
-		Labels:  map[string]string{"role": string(kind), "model": "org/llama"},
-		Machine: &provision.Machine{Role: kind, UserData: "#cloud-config\n", DiskGiB: 250},
-		Offers:  provision.Offerings{offer}, CostPerHour: offer.PricePerHour,
+	offer := known.Offering(region, region.Place()+"b", capacity)
+	return provision.Desired{
+		ID: id, Kind: kind, Service: "chat", Owner: "me", Region: region, SpecHash: "m1",
+		Labels:    map[string]string{"role": string(kind), "model": "org/llama"},
+		Machine:   &provision.MachineConfig{Role: kind, UserData: "#cloud-config\n", DiskGiB: 250},
+		Offerings: provision.Offerings{offer}, CostPerHour: offer.PricePerHour,
 	}
 }
 
 // chat is a small service: a balancer and two replicas, and what they stand on.
-func chat() []provision.Want {
-	return []provision.Want{
+func chat() []provision.Desired {
+	return []provision.Desired{
 		roleFor(provision.KindBalancer, provision.GrantOperate),
 		roleFor(provision.KindReplica),
-		firewall(east, provision.KindBalancer, provision.Rule{Port: 8000, From: provision.FromWorld}),
-		firewall(east, provision.KindReplica, provision.Rule{Port: 8300, From: provision.FromBalancers}),
+		firewall(east, provision.KindBalancer, provision.FirewallRule{Port: 8000, From: provision.FromWorld}),
+		firewall(east, provision.KindReplica, provision.FirewallRule{Port: 8300, From: provision.FromBalancers}),
 		machine("lb-us-east-1-0", provision.KindBalancer, east, service.CapacityOnDemand),
 		machine("us-east-1-0", provision.KindReplica, east, service.CapacitySpot),
 		machine("us-east-1-1", provision.KindReplica, east, service.CapacityOnDemand),
@@ -107,7 +107,7 @@ func chat() []provision.Want {
 }
 
 // launch makes wants.
-func launch(t testing.TB, p provision.Provider, wants ...provision.Want) {
+func launch(t testing.TB, p provision.Provider, wants ...provision.Desired) {
 	t.Helper()
 	for _, w := range wants {
 		if _, err := p.Launch(t.Context(), w); err != nil {

@@ -19,7 +19,7 @@ import (
 // A firewall is a security group of the machines' VPC. FromWorld admits every address. So does
 // FromBalancers: balancers of other regions and clouds connect from public addresses that are unknown
 // before they run and change when they are replaced. The port requires a client certificate, which
-// decides whether the caller is a balancer. Without other regions (Config.OneRegion), FromBalancers
+// decides whether the caller is a balancer. Without other regions (Config.IsSingleRegion), FromBalancers
 // admits the members of the balancers' group only. All outbound traffic is allowed, which is EC2's
 // default for a new group.
 
@@ -38,7 +38,7 @@ const codeNoGroup = "InvalidGroup.NotFound"
 
 // launchFirewall creates or repairs a security group: first its rules, then its tags, so that List
 // reports it as different until it is complete.
-func (r *region) launchFirewall(ctx context.Context, w provision.Want) (provision.Object, error) {
+func (r *region) launchFirewall(ctx context.Context, w provision.Desired) (provision.Object, error) {
 	role := w.Labels[labelRole]
 	if role == "" {
 		return provision.Object{}, fmt.Errorf("reading the desired firewall: the label %s must be set", labelRole)
@@ -131,8 +131,8 @@ func (r *region) setRules(ctx context.Context, group string, should, is []ingres
 }
 
 // desiredIngress returns the rules of a firewall in EC2's form.
-func (r *region) desiredIngress(ctx context.Context, w provision.Want) ([]ingress, error) {
-	fromBalancers := func(rule provision.Rule) bool { return rule.From == provision.FromBalancers }
+func (r *region) desiredIngress(ctx context.Context, w provision.Desired) ([]ingress, error) {
+	fromBalancers := func(rule provision.FirewallRule) bool { return rule.From == provision.FromBalancers }
 	if !r.p.cfg.OneRegion || !slices.ContainsFunc(w.Rules, fromBalancers) {
 		return ingressFromRules(w.Rules, ""), nil
 	}
@@ -142,7 +142,7 @@ func (r *region) desiredIngress(ctx context.Context, w provision.Want) ([]ingres
 
 // ingressFromRules converts rules to EC2's form, sorted. balancers is the id of the group of all balancers;
 // empty where they are not all in one group.
-func ingressFromRules(rules []provision.Rule, balancers string) []ingress {
+func ingressFromRules(rules []provision.FirewallRule, balancers string) []ingress {
 	var all []ingress
 	for _, rule := range rules {
 		port, sources := int32(rule.Port), anyAddress
@@ -207,7 +207,7 @@ func toPermissions(all []ingress) []ec2types.IpPermission {
 }
 
 // rulesTag encodes rules in a tag: "8000/world 8300/balancers".
-func rulesTag(rules []provision.Rule) string {
+func rulesTag(rules []provision.FirewallRule) string {
 	var words []string
 	for _, r := range rules {
 		words = append(words, strconv.Itoa(r.Port)+"/"+string(r.From))
@@ -217,12 +217,12 @@ func rulesTag(rules []provision.Rule) string {
 }
 
 // rulesOf decodes a tag of rulesTag; invalid words are skipped.
-func rulesOf(tag string) []provision.Rule {
-	var rules []provision.Rule
+func rulesOf(tag string) []provision.FirewallRule {
+	var rules []provision.FirewallRule
 	for word := range strings.FieldsSeq(tag) {
 		number, from, _ := strings.Cut(word, "/")
 		if port, err := strconv.Atoi(number); err == nil {
-			rules = append(rules, provision.Rule{Port: port, From: provision.Source(from)})
+			rules = append(rules, provision.FirewallRule{Port: port, From: provision.RuleSource(from)})
 		}
 	}
 	return rules
@@ -256,7 +256,7 @@ func (r *region) listFirewalls(ctx context.Context, name string) ([]provision.Ob
 			balancers = ids[aws.ToString(g.VpcId)+groupName(o.Service, string(provision.KindBalancer))]
 		}
 		if !slices.Equal(ingressFromEC2(g.IpPermissions), ingressFromRules(rulesOf(tags[tagRules]), balancers)) {
-			o.Spec += driftSuffix
+			o.SpecHash += driftSuffix
 		}
 		objects = append(objects, o)
 	}

@@ -15,7 +15,7 @@ import (
 
 // fiveRegions is a fleet: a balancer and nineteen replicas in each of five regions,
 // and what they stand on.
-func fiveRegions() (regions []string, wants []provision.Want) {
+func fiveRegions() (regions []string, wants []provision.Desired) {
 	regions = []string{"us-east-1", "us-west-2", "eu-central-1", "ap-northeast-1", "sa-east-1"}
 	wants = append(wants, roleFor(provision.KindBalancer, provision.GrantOperate), roleFor(provision.KindReplica))
 	for _, name := range regions {
@@ -42,7 +42,7 @@ func fleetUp(t testing.TB, latency time.Duration) (*testcloud.Faults, *testcloud
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := provision.Apply(t.Context(), provision.Diff(wants, have), p, provision.Options{Parallel: 128}); err != nil {
+	if _, err := provision.Apply(t.Context(), provision.Diff(wants, have), p, provision.ApplyOptions{Parallel: 128}); err != nil {
 		t.Fatal(err)
 	}
 	return f, cloud
@@ -64,8 +64,8 @@ func TestConcurrentLaunchesAreLimited(t *testing.T) {
 			most = append(most, f.MostInFlight("aws", name))
 		}
 		t.Logf("100 machines in %s of calls of 20 ms: %d calls, at most %d in flight to a region; %v", time.Since(begun), total, most, f.Actions())
-		if slices.Max(most) > provision.CallsPerHost {
-			t.Errorf("in flight to the regions were %v calls, want at most %d", most, provision.CallsPerHost)
+		if slices.Max(most) > provision.MaxCallsPerHost {
+			t.Errorf("in flight to the regions were %v calls, want at most %d", most, provision.MaxCallsPerHost)
 		}
 		if n := len(cloud.Machines()); n != 100 || f.Actions()["ec2:RunInstances"] != 100 {
 			t.Errorf("%d machines of %d launches, want 100 of 100", n, f.Actions()["ec2:RunInstances"])

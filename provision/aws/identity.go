@@ -27,7 +27,7 @@ const (
 
 // launchIdentity creates or repairs a role with its policy, and an instance profile with the role.
 // Every step is idempotent.
-func (p *Provider) launchIdentity(ctx context.Context, w provision.Want) (provision.Object, error) {
+func (p *Provider) launchIdentity(ctx context.Context, w provision.Desired) (provision.Object, error) {
 	role := w.Labels[labelRole]
 	if role == "" || w.Region != globalRegion {
 		return provision.Object{}, fmt.Errorf("reading the desired identity: its region must be %s, and the label %s must be set", globalRegion, labelRole)
@@ -60,7 +60,7 @@ func (p *Provider) launchIdentity(ctx context.Context, w provision.Want) (provis
 }
 
 // createRole creates a role. It returns the tags of the role, or of the existing one.
-func (p *Provider) createRole(ctx context.Context, w provision.Want, name string, tags map[string]string) (map[string]string, error) {
+func (p *Provider) createRole(ctx context.Context, w provision.Desired, name string, tags map[string]string) (map[string]string, error) {
 	_, err := p.iam.CreateRole(ctx, &iam.CreateRoleInput{
 		RoleName: aws.String(name), Path: aws.String(iamPath(w.Service)), AssumeRolePolicyDocument: aws.String(trustPolicy), Tags: iamTags(tags),
 	})
@@ -99,7 +99,7 @@ func (p *Provider) setPolicy(ctx context.Context, role, policy string) error {
 }
 
 // createProfile creates an instance profile with the role's name and adds the role.
-func (p *Provider) createProfile(ctx context.Context, w provision.Want, name string, tags map[string]string) error {
+func (p *Provider) createProfile(ctx context.Context, w provision.Desired, name string, tags map[string]string) error {
 	_, err := p.iam.CreateInstanceProfile(ctx, &iam.CreateInstanceProfileInput{
 		InstanceProfileName: aws.String(name), Path: aws.String(iamPath(w.Service)), Tags: iamTags(tags),
 	})
@@ -200,7 +200,7 @@ func (p *Provider) readIdentity(ctx context.Context, name string, profile *iamty
 	}
 	o, ours = objectFromTags(tags, globalRegion, name)
 	if !ours || !whole {
-		o.Spec += driftSuffix
+		o.SpecHash += driftSuffix
 		return o, ours, nil
 	}
 	should, err := policyFor(o.Service, o.Owner, partitionOf(p.names[0]), grantsOf(tags[tagGrants]))
@@ -209,7 +209,7 @@ func (p *Provider) readIdentity(ctx context.Context, name string, profile *iamty
 	}
 	is, err := p.readPolicy(ctx, name)
 	if is != should {
-		o.Spec += driftSuffix
+		o.SpecHash += driftSuffix
 	}
 	return o, true, err
 }
@@ -236,7 +236,7 @@ func (p *Provider) deleteIdentity(ctx context.Context, o provision.Object) error
 		return err
 	}
 	if has != nil && (has[tagService] != o.Service || has[tagOwner] != o.Owner) {
-		return &provision.OwnedError{What: "the role " + o.Handle, Where: string(globalRegion), Owner: has[tagOwner]}
+		return &provision.OwnedError{Resource: "the role " + o.Handle, Where: string(globalRegion), Owner: has[tagOwner]}
 	}
 	for _, step := range []func() error{
 		func() error {

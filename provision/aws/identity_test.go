@@ -69,16 +69,16 @@ func TestSessionManagerGrants(t *testing.T) {
 		in     []string
 	}{
 		{nil, nil},
-		{[]provision.Grant{provision.SessionIn("us-west-2"), provision.SessionIn("us-east-1")}, []string{"us-east-1", "us-west-2"}},
-		{[]provision.Grant{provision.SessionIn("us-east-1")}, []string{"us-east-1"}},
+		{[]provision.Grant{provision.GrantSession("us-west-2"), provision.GrantSession("us-east-1")}, []string{"us-east-1", "us-west-2"}},
+		{[]provision.Grant{provision.GrantSession("us-east-1")}, []string{"us-east-1"}},
 		{nil, nil},
 	} {
 		w := roleFor(provision.KindReplica, tt.grants...)
-		w.Spec = fmt.Sprintf("i%d", len(tt.grants))
-		if _, err := provision.Apply(t.Context(), provision.Diff([]provision.Want{w}, only(list(t, p), w.ID)), p, provision.Options{}); err != nil {
+		w.SpecHash = fmt.Sprintf("i%d", len(tt.grants))
+		if _, err := provision.Apply(t.Context(), provision.Diff([]provision.Desired{w}, only(list(t, p), w.ID)), p, provision.ApplyOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		if changes := provision.Diff([]provision.Want{w}, list(t, p)); len(changes) != 0 {
+		if changes := provision.Diff([]provision.Desired{w}, list(t, p)); len(changes) != 0 {
 			t.Errorf("%v: there is still to do %+v", tt.grants, changes)
 		}
 		var policy struct {
@@ -110,9 +110,9 @@ func TestSessionManagerGrants(t *testing.T) {
 func TestReadGrantIsLimitedToFolder(t *testing.T) {
 	cloud := newCloud(nil)
 	p := open(t, cloud)
-	w := roleFor(provision.KindReplica, provision.ReadFrom("models/llama/8b"))
+	w := roleFor(provision.KindReplica, provision.GrantRead("models/llama/8b"))
 	launch(t, p, w)
-	if changes := provision.Diff([]provision.Want{w}, list(t, p)); len(changes) != 0 {
+	if changes := provision.Diff([]provision.Desired{w}, list(t, p)); len(changes) != 0 {
 		t.Errorf("there is still to do %+v", changes)
 	}
 	want := `{"Version":"2012-10-17","Statement":[` +
@@ -121,7 +121,7 @@ func TestReadGrantIsLimitedToFolder(t *testing.T) {
 	if got := cloud.Policy("skyserve-chat-replica", "skyserve"); got != want {
 		t.Errorf("a replica may do\n%s\nwant\n%s", got, want)
 	}
-	w.Grants = append(w.Grants, provision.ReadFrom("models/"+strings.Repeat("long/", 60)+"er"))
+	w.Grants = append(w.Grants, provision.GrantRead("models/"+strings.Repeat("long/", 60)+"er"))
 	_, err := p.Launch(t.Context(), w)
 	var unfit *provision.SpecError
 	if !errors.As(err, &unfit) || !strings.Contains(err.Error(), "a tag is limited to 256 characters, got 3") {
@@ -134,9 +134,9 @@ func TestReadGrantIsLimitedToFolder(t *testing.T) {
 func TestChallengeGrantIsLimitedToOneRecord(t *testing.T) {
 	cloud := newCloud(nil)
 	p := open(t, cloud)
-	w := roleFor(provision.KindBalancer, provision.ChallengeOf("Z0123456789ABCDEFGHIJ", "chat.example.com"))
+	w := roleFor(provision.KindBalancer, provision.GrantChallenge("Z0123456789ABCDEFGHIJ", "chat.example.com"))
 	launch(t, p, w)
-	if changes := provision.Diff([]provision.Want{w}, list(t, p)); len(changes) != 0 {
+	if changes := provision.Diff([]provision.Desired{w}, list(t, p)); len(changes) != 0 {
 		t.Errorf("there is still to do %+v", changes)
 	}
 	want := `{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Action":["route53:ChangeResourceRecordSets"],` +

@@ -55,10 +55,10 @@ func (r *region) objectFromInstance(i ec2types.Instance) (provision.Object, bool
 	o, ours := objectFromTags(fromEC2Tags(i.Tags), r.regionID(), aws.ToString(i.InstanceId))
 	r.addInstanceDetails(&o, i)
 	if state := stateOf(i); state == ec2types.InstanceStateNameStopping || state == ec2types.InstanceStateNameStopped {
-		o.Gone = fmt.Sprintf("%s: %s", state, cmp.Or(aws.ToString(i.StateTransitionReason), "EC2 gives no reason"))
+		o.TerminatedReason = fmt.Sprintf("%s: %s", state, cmp.Or(aws.ToString(i.StateTransitionReason), "EC2 gives no reason"))
 	}
 	if ours && !inFirewallGroup(o, i) { // then its firewall admits nothing to it
-		o.Spec, o.Fixed = "", ""
+		o.SpecHash, o.ImmutableHash = "", ""
 	}
 	return o, ours
 }
@@ -79,13 +79,13 @@ func (r *region) addInstanceDetails(o *provision.Object, i ec2types.Instance) {
 		Capacity: service.CapacityType(cmp.Or(tags[tagCapacity], string(service.CapacityOnDemand))),
 	}
 	if known, ok := provision.MachineTypeOf(service.CloudAWS, offer.Type); ok {
-		offer = known.Offer(r.regionID(), "", offer.Capacity)
+		offer = known.Offering(r.regionID(), "", offer.Capacity)
 	}
 	if i.Placement != nil {
 		offer.Zone = aws.ToString(i.Placement.AvailabilityZone)
 	}
 	if price, err := strconv.ParseFloat(tags[tagPrice], 64); err == nil { // without the tag, the list price applies
-		offer.PricePerHour, offer.PriceFrom = price, "price at launch"
+		offer.PricePerHour, offer.PriceSource = price, "price at launch"
 	}
 	offer.Reservation = tags[tagReservation]
 	o.Offering, o.CostPerHour, o.Started = &offer, offer.PricePerHour, aws.ToTime(i.LaunchTime)
@@ -123,7 +123,7 @@ func (p *Provider) Fingerprint(ctx context.Context, o provision.Object) (string,
 	if o.Kind == provision.KindReplica {
 		role = identity.Replica
 	}
-	fingerprint, _ := agent.FindLine(text, identity.Name{Service: o.Service, Role: role, ID: o.ID})
+	fingerprint, _ := agent.FindConsoleLine(text, identity.Name{Service: o.Service, Role: role, ID: o.ID})
 	return fingerprint, nil
 }
 

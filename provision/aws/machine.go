@@ -37,7 +37,7 @@ const maxUserData = 16 << 10
 const maxTokenAttempts = 1000
 
 // launchMachine creates a VM, or returns the running one.
-func (r *region) launchMachine(ctx context.Context, w provision.Want) (provision.Object, error) {
+func (r *region) launchMachine(ctx context.Context, w provision.Desired) (provision.Object, error) {
 	if err := checkMachine(w); err != nil {
 		return provision.Object{}, err
 	}
@@ -50,7 +50,7 @@ func (r *region) launchMachine(ctx context.Context, w provision.Want) (provision
 		tags := fromEC2Tags(i.Tags)
 		if hasEnded(i) {
 			ended[aws.ToString(i.ClientToken)] = true
-			if err := r.startFailure(w.Offers[0], i); err != nil {
+			if err := r.startFailure(w.Offerings[0], i); err != nil {
 				return provision.Object{}, err
 			}
 			continue
@@ -58,7 +58,7 @@ func (r *region) launchMachine(ctx context.Context, w provision.Want) (provision
 		if err := ownedError(w, tags); err != nil {
 			return provision.Object{}, err
 		}
-		if o, ok := r.objectFromInstance(i); ok && o.Gone == "" && len(provision.Diff([]provision.Want{w}, []provision.Object{o})) == 0 {
+		if o, ok := r.objectFromInstance(i); ok && o.TerminatedReason == "" && len(provision.Diff([]provision.Desired{w}, []provision.Object{o})) == 0 {
 			return o, nil
 		}
 	}
@@ -76,12 +76,12 @@ func (r *region) launchMachine(ctx context.Context, w provision.Want) (provision
 }
 
 // checkMachine rejects a want that no machine can be created from.
-func checkMachine(w provision.Want) error {
+func checkMachine(w provision.Desired) error {
 	switch {
 	case w.Machine == nil || w.Machine.Role == "":
 		return errors.New("reading the desired machine: its configuration or role is missing")
-	case len(w.Offers) != 1:
-		return fmt.Errorf("reading the desired machine: must have 1 offering, found %d", len(w.Offers))
+	case len(w.Offerings) != 1:
+		return fmt.Errorf("reading the desired machine: must have 1 offering, found %d", len(w.Offerings))
 	case len(w.Machine.UserData) > maxUserData:
 		return fmt.Errorf("reading the desired machine: user data has %d bytes, EC2's limit is %d", len(w.Machine.UserData), maxUserData)
 	}
@@ -90,7 +90,7 @@ func checkMachine(w provision.Want) error {
 
 // launchWithToken launches a machine, with a new token until EC2 returns one that has not ended: a token that was
 // used before returns the machine of that time.
-func (r *region) launchWithToken(ctx context.Context, w provision.Want, ended map[string]bool) (provision.Object, error) {
+func (r *region) launchWithToken(ctx context.Context, w provision.Desired, ended map[string]bool) (provision.Object, error) {
 	in, err := r.request(ctx, w)
 	if err != nil {
 		return provision.Object{}, err
@@ -115,11 +115,11 @@ func (r *region) launchWithToken(ctx context.Context, w provision.Want, ended ma
 			}
 			continue
 		}
-		if refused := capacityError(w.Offers[0], err); refused != nil {
+		if refused := capacityError(w.Offerings[0], err); refused != nil {
 			return provision.Object{}, refused
 		}
 		if err != nil {
-			return provision.Object{}, fmt.Errorf("%s: %w", w.Offers[0], plainError(err))
+			return provision.Object{}, fmt.Errorf("%s: %w", w.Offerings[0], plainError(err))
 		}
 		if i := made.Instances[0]; !hasEnded(i) {
 			i.Tags = ec2Tags(tagsOf(w)) // the response may omit the tags
@@ -132,7 +132,7 @@ func (r *region) launchWithToken(ctx context.Context, w provision.Want, ended ma
 
 // launchKey returns the part of the request that identifies a launch: all but the price, which `up`
 // and the controller may know from different sources.
-func (r *region) launchKey(ctx context.Context, w provision.Want) ([]byte, error) {
+func (r *region) launchKey(ctx context.Context, w provision.Desired) ([]byte, error) {
 	w.CostPerHour = 0
 	in, err := r.request(ctx, w)
 	if err != nil {
@@ -175,8 +175,8 @@ func tokenOf(request []byte, attempt int) string {
 }
 
 // request returns the launch request of w, without its token.
-func (r *region) request(ctx context.Context, w provision.Want) (*ec2.RunInstancesInput, error) {
-	offer, role := w.Offers[0], string(w.Machine.Role)
+func (r *region) request(ctx context.Context, w provision.Desired) (*ec2.RunInstancesInput, error) {
+	offer, role := w.Offerings[0], string(w.Machine.Role)
 	subnet, err := r.subnet(ctx, offer.Zone)
 	if err != nil {
 		return nil, err
@@ -220,17 +220,17 @@ func (r *region) request(ctx context.Context, w provision.Want) (*ec2.RunInstanc
 const throughputGPU = 500
 
 // diskOf returns the boot disk of a machine.
-func diskOf(w provision.Want) *ec2types.EbsBlockDevice {
+func diskOf(w provision.Desired) *ec2types.EbsBlockDevice {
 	disk := &ec2types.EbsBlockDevice{VolumeSize: aws.Int32(int32(w.Machine.DiskGiB)), VolumeType: ec2types.VolumeTypeGp3, DeleteOnTermination: aws.Bool(true)}
-	if w.Offers[0].GPU != "" {
+	if w.Offerings[0].GPU != "" {
 		disk.Throughput = aws.Int32(throughputGPU)
 	}
 	return disk
 }
 
 // imageOf returns the boot image of a machine.
-func imageOf(w provision.Want) string {
-	if w.Offers[0].GPU == "" {
+func imageOf(w provision.Desired) string {
+	if w.Offerings[0].GPU == "" {
 		return cmp.Or(w.Machine.Image, imagePlain)
 	}
 	return cmp.Or(w.Machine.Image, imageGPU)

@@ -258,8 +258,8 @@ func control(ctx context.Context, p *aws.Provider) error {
 		return err
 	}
 	reserved := machine("us-east-1-4", provision.KindReplica, east, service.CapacityReserved)
-	reserved.Offers[0].Reservation = "cr-mine"
-	for _, w := range []provision.Want{machine("us-east-1-2", provision.KindReplica, east, service.CapacitySpot), machine("us-east-1-3", provision.KindReplica, east, service.CapacityOnDemand), reserved} {
+	reserved.Offerings[0].Reservation = "cr-mine"
+	for _, w := range []provision.Desired{machine("us-east-1-2", provision.KindReplica, east, service.CapacitySpot), machine("us-east-1-3", provision.KindReplica, east, service.CapacityOnDemand), reserved} {
 		o, err := p.Launch(ctx, w)
 		if err != nil {
 			return err

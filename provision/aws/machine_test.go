@@ -55,13 +55,13 @@ func TestCapacityErrorScopes(t *testing.T) {
 			w := machine("us-east-1-0", provision.KindReplica, east, service.CapacitySpot)
 			_, err := p.Launch(t.Context(), w)
 			var refused *provision.CapacityError
-			if !errors.As(err, &refused) || refused.Scope != want || refused.Code != code || refused.Offering != w.Offers[0] {
+			if !errors.As(err, &refused) || refused.Scope != want || refused.Code != code || refused.Offering != w.Offerings[0] {
 				t.Fatalf("got %v, want a refusal of the %s", err, want)
 			}
 			if n := f.Actions()["ec2:RunInstances"]; n != 1 || len(cloud.Machines()) != 0 {
 				t.Errorf("asked %d times, and made %d machines", n, len(cloud.Machines()))
 			}
-			w.Offers[0].Zone = ""
+			w.Offerings[0].Zone = ""
 			if _, err = p.Launch(t.Context(), w); want == provision.ScopeZone && (!errors.As(err, &refused) || refused.Scope != provision.ScopeRegion) {
 				t.Errorf("without a zone: got %v, want a refusal of the region", err)
 			}
@@ -81,15 +81,15 @@ func TestLaunchFallsBackToNextZone(t *testing.T) {
 	cloud.Quotas = map[string]float64{"L-DB2E81BA": 4, "L-3819A6DF": 0}
 	p := open(t, cloud)
 	launchPrerequisites(t, p, east)
-	var wants []provision.Want
+	var wants []provision.Desired
 	for n := range 2 {
 		w := machine(fmt.Sprintf("us-east-1-%d", n), provision.KindReplica, east, service.CapacityOnDemand)
-		spot, other := w.Offers[0], w.Offers[0]
+		spot, other := w.Offerings[0], w.Offerings[0]
 		spot.Capacity, other.Zone = service.CapacitySpot, "us-east-1a"
-		w.Offers = provision.Offerings{spot, w.Offers[0], other}
+		w.Offerings = provision.Offerings{spot, w.Offerings[0], other}
 		wants = append(wants, w)
 	}
-	_, err := provision.Apply(t.Context(), provision.Diff(wants, nil), p, provision.Options{Parallel: 1})
+	_, err := provision.Apply(t.Context(), provision.Diff(wants, nil), p, provision.ApplyOptions{Parallel: 1})
 	var none *provision.NoCapacityError
 	if !errors.As(err, &none) || !strings.Contains(err.Error(), "VcpuLimitExceeded") {
 		t.Fatalf("got %v, want no room for one of the two", err)
@@ -117,11 +117,11 @@ func TestA100Quotas(t *testing.T) {
 				t.Fatal(err)
 			}
 			w := machine("us-east-1-0", provision.KindReplica, east, tt.capacity)
-			w.Offers = offers.With("A100", 8).InOrder([]service.CapacityType{tt.capacity})[:1]
+			w.Offerings = offers.WithGPU("A100", 8).SortedByCapacity([]service.CapacityType{tt.capacity})[:1]
 			_, err = p.Launch(t.Context(), w)
 			var refused *provision.CapacityError
-			if limit == 96 && (err != nil || len(cloud.Machines()) != 1 || w.Offers[0].Type != "p4d.24xlarge") {
-				t.Errorf("%s: %v, %+v of %s", tt.capacity, err, cloud.Machines(), w.Offers)
+			if limit == 96 && (err != nil || len(cloud.Machines()) != 1 || w.Offerings[0].Type != "p4d.24xlarge") {
+				t.Errorf("%s: %v, %+v of %s", tt.capacity, err, cloud.Machines(), w.Offerings)
 			}
 			if limit == 95 && (!errors.As(err, &refused) || refused.Scope != provision.ScopeQuota) {
 				t.Errorf("%s with 95 vCPUs of 96: got %v, want a refusal by the quota", tt.capacity, err)
@@ -138,10 +138,10 @@ func TestLaunchRequest(t *testing.T) {
 	launchPrerequisites(t, p, east)
 	spot := machine("us-east-1-0", provision.KindReplica, east, service.CapacitySpot)
 	reserved := machine("us-east-1-1", provision.KindReplica, east, service.CapacityReserved)
-	reserved.Offers[0].Reservation = "cr-mine"
+	reserved.Offerings[0].Reservation = "cr-mine"
 	committed := machine("us-east-1-2", provision.KindReplica, east, service.CapacityReserved)
 	balancer := machine("lb-us-east-1-0", provision.KindBalancer, east, service.CapacityOnDemand)
-	balancer.Fixed, balancer.Build = "fixed", "build"
+	balancer.ImmutableHash, balancer.BuildHash = "fixed", "build"
 	launch(t, p, spot, reserved, committed, balancer)
 	common := map[string]string{
 		"MinCount": "1", "MaxCount": "1", "InstanceInitiatedShutdownBehavior": "terminate",
@@ -201,7 +201,7 @@ func TestListReturnsMachineDetails(t *testing.T) {
 	o := have[i]
 	want := provision.Offering{
 		Type: "g6.xlarge", Region: east, Zone: "us-east-1b", Capacity: service.CapacitySpot, GPU: "L4", GPUs: 1, VCPUs: 4,
-		PricePerHour: 0.37, PriceFrom: "price at launch",
+		PricePerHour: 0.37, PriceSource: "price at launch",
 	}
 	if o.Offering == nil || *o.Offering != want || o.CostPerHour != 0.37 {
 		t.Errorf("it runs on %+v for %v, want %+v", o.Offering, o.CostPerHour, want)
@@ -222,7 +222,7 @@ func TestFingerprintFromConsole(t *testing.T) {
 	name := identity.Name{Service: "chat", Role: identity.Replica, ID: "us-east-1-0"}
 	other := identity.Name{Service: "chat", Role: identity.Balancer, ID: "us-east-1-0"}
 	for _, step := range []struct{ print, want string }{
-		{"", ""}, {"[    0.000000] Linux version 6.8\n", ""}, {"\n" + agent.Line(name, first), first}, {agent.Line(other, second), first}, {agent.Line(name, second), second},
+		{"", ""}, {"[    0.000000] Linux version 6.8\n", ""}, {"\n" + agent.ConsoleLine(name, first), first}, {agent.ConsoleLine(other, second), first}, {agent.ConsoleLine(name, second), second},
 	} {
 		cloud.Print(o.Handle, step.print)
 		if got, err := p.Fingerprint(t.Context(), o); got != step.want || err != nil {
@@ -257,7 +257,7 @@ func TestLaunchAfterTermination(t *testing.T) {
 				}
 				end(cloud, cloud.Machines()[0].ID)
 				list(t, p)
-				if changes := provision.Diff([]provision.Want{w}, only(list(t, p), w.ID)); len(changes) != 1 || changes[0].Action != provision.ActionLaunch {
+				if changes := provision.Diff([]provision.Desired{w}, only(list(t, p), w.ID)); len(changes) != 1 || changes[0].Action != provision.ActionLaunch {
 					t.Fatalf("after its end there is to do: %+v, want a launch", changes)
 				}
 				for _, o := range only(list(t, p), w.ID) { // what stopped is removed
@@ -306,11 +306,11 @@ func TestLaunchReplacementBesideOldMachine(t *testing.T) {
 	w := machine("lb-us-east-1-0", provision.KindBalancer, east, service.CapacityOnDemand)
 	launch(t, p, w)
 	next := w
-	next.Spec = "m2"
+	next.SpecHash = "m2"
 	launch(t, p, next, next)
 	var specs []string
 	for _, o := range only(list(t, p), w.ID) {
-		specs = append(specs, o.Spec)
+		specs = append(specs, o.SpecHash)
 	}
 	if slices.Sort(specs); !slices.Equal(specs, []string{"m1", "m2"}) {
 		t.Errorf("there are %q, want the old one and one new one", specs)
@@ -319,31 +319,31 @@ func TestLaunchReplacementBesideOldMachine(t *testing.T) {
 
 // An impossible launch returns the reason, in one line.
 func TestLaunchErrorMessages(t *testing.T) {
-	good := func() provision.Want {
+	good := func() provision.Desired {
 		return machine("us-east-1-0", provision.KindReplica, east, service.CapacityOnDemand)
 	}
-	for want, change := range map[string]func(*provision.Want, *testcloud.AWS){
-		`finding region "aws/eu-west-9": this provider is configured for us-east-1, us-west-2`: func(w *provision.Want, _ *testcloud.AWS) { w.Region = "aws/eu-west-9" },
-		"launching us-east-1-0 in aws/us-east-1: reading the desired machine: must have 1 offering, found 0": func(w *provision.Want, _ *testcloud.AWS) {
-			w.Offers = nil
+	for want, change := range map[string]func(*provision.Desired, *testcloud.AWS){
+		`finding region "aws/eu-west-9": this provider is configured for us-east-1, us-west-2`: func(w *provision.Desired, _ *testcloud.AWS) { w.Region = "aws/eu-west-9" },
+		"launching us-east-1-0 in aws/us-east-1: reading the desired machine: must have 1 offering, found 0": func(w *provision.Desired, _ *testcloud.AWS) {
+			w.Offerings = nil
 		},
-		"user data has 20000 bytes, EC2's limit is 16384": func(w *provision.Want, _ *testcloud.AWS) {
+		"user data has 20000 bytes, EC2's limit is 16384": func(w *provision.Desired, _ *testcloud.AWS) {
 			w.Machine.UserData = strings.Repeat("x", 20000)
 		},
-		"on_demand g99.metal in us-east-1b: ec2:RunInstances: InvalidParameterValue: Invalid value 'g99.metal' for InstanceType.": func(w *provision.Want, _ *testcloud.AWS) {
-			w.Offers[0].Type = "g99.metal"
+		"on_demand g99.metal in us-east-1b: ec2:RunInstances: InvalidParameterValue: Invalid value 'g99.metal' for InstanceType.": func(w *provision.Desired, _ *testcloud.AWS) {
+			w.Offerings[0].Type = "g99.metal"
 		},
-		"the default VPC vpc-us-east-1 has no default subnet there; create one with `aws ec2 create-default-subnet --availability-zone us-east-1b`": func(_ *provision.Want, c *testcloud.AWS) {
+		"the default VPC vpc-us-east-1 has no default subnet there; create one with `aws ec2 create-default-subnet --availability-zone us-east-1b`": func(_ *provision.Desired, c *testcloud.AWS) {
 			c.DropSubnet("us-east-1", "us-east-1b")
 		},
-		"finding the default VPC of us-west-2: not found; set regions[].network, or create one with `aws ec2 create-default-vpc --region us-west-2`": func(w *provision.Want, c *testcloud.AWS) {
+		"finding the default VPC of us-west-2: not found; set regions[].network, or create one with `aws ec2 create-default-vpc --region us-west-2`": func(w *provision.Desired, c *testcloud.AWS) {
 			c.DropNetwork("us-west-2")
 			w.Region = west
 		},
-		"finding security group skyserve-chat-replica: not found; create the replica firewall of service chat first": func(w *provision.Want, _ *testcloud.AWS) {
-			w.Region, w.Offers[0].Zone = west, "us-west-2a"
+		"finding security group skyserve-chat-replica: not found; create the replica firewall of service chat first": func(w *provision.Desired, _ *testcloud.AWS) {
+			w.Region, w.Offerings[0].Zone = west, "us-west-2a"
 		},
-		"its configuration or role is missing": func(w *provision.Want, _ *testcloud.AWS) { w.Machine = nil },
+		"its configuration or role is missing": func(w *provision.Desired, _ *testcloud.AWS) { w.Machine = nil },
 	} {
 		t.Run(want, func(t *testing.T) {
 			cloud := newCloud(nil)
@@ -368,7 +368,7 @@ func TestLaunchRejectsNameOfAnotherOwner(t *testing.T) {
 		w.Owner = "they"
 		_, err := open(t, cloud).Launch(t.Context(), w)
 		var owned *provision.OwnedError
-		if !errors.As(err, &owned) || owned.Owner != "me" || owned.What != "the service chat" {
+		if !errors.As(err, &owned) || owned.Owner != "me" || owned.Resource != "the service chat" {
 			t.Errorf("%s: got %v, want that it is mine", w.ID, err)
 		}
 	}

@@ -60,7 +60,7 @@ func TestNamedNetwork(t *testing.T) {
 		t.Errorf("offers are in %v, want zones a and b", zones)
 	}
 	anywhere := machine("us-east-1-9", provision.KindReplica, east, service.CapacityOnDemand)
-	anywhere.Offers[0].Zone = ""
+	anywhere.Offerings[0].Zone = ""
 	wants := append(chat(), anywhere)
 	launch(t, p, wants...)
 	for _, m := range cloud.Machines() {
@@ -85,7 +85,7 @@ func TestNamedNetwork(t *testing.T) {
 		return ""
 	}
 	launch(t, machines, machine("us-east-1-8", provision.KindReplica, east, service.CapacitySpot))
-	if _, err := provision.Apply(t.Context(), provision.Diff(nil, list(t, p)), p, provision.Options{}); err != nil || len(cloud.Left()) != 0 {
+	if _, err := provision.Apply(t.Context(), provision.Diff(nil, list(t, p)), p, provision.ApplyOptions{}); err != nil || len(cloud.Left()) != 0 {
 		t.Errorf("%v, and there is %q", err, cloud.Left())
 	}
 }
@@ -128,11 +128,11 @@ func TestMoveToAnotherNetwork(t *testing.T) {
 	wants := chat()
 	for i := range wants {
 		if wants[i].Kind != provision.KindIdentity {
-			wants[i].Spec += " in vpc-0ff1ce00" // as the layout tells them apart
+			wants[i].SpecHash += " in vpc-0ff1ce00" // as the layout tells them apart
 		}
 	}
 	for range 2 { // the second finds what the first has left behind
-		if _, err := provision.Apply(t.Context(), provision.Diff(wants, list(t, p)), p, provision.Options{}); err != nil {
+		if _, err := provision.Apply(t.Context(), provision.Diff(wants, list(t, p)), p, provision.ApplyOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}

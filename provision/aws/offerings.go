@@ -50,9 +50,9 @@ func (r *region) listOfferings(ctx context.Context) (provision.Offerings, error)
 				continue
 			}
 			for _, capacity := range []service.CapacityType{service.CapacityOnDemand, service.CapacitySpot, service.CapacityReserved} {
-				o := t.Offer(r.regionID(), zone, capacity)
+				o := t.Offering(r.regionID(), zone, capacity)
 				if price := spot[t.Type+zone]; price > 0 && capacity == service.CapacitySpot {
-					o.PricePerHour, o.PriceFrom = price, "spot price in "+zone
+					o.PricePerHour, o.PriceSource = price, "spot price in "+zone
 				}
 				offers = append(offers, o)
 			}

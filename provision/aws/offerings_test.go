@@ -32,7 +32,7 @@ func TestOfferings(t *testing.T) {
 	}
 	var got []string
 	for _, o := range offers {
-		got = append(got, fmt.Sprintf("%s %d %s %g (%s)", o, o.GPUs, o.GPU, o.PricePerHour, o.PriceFrom))
+		got = append(got, fmt.Sprintf("%s %d %s %g (%s)", o, o.GPUs, o.GPU, o.PricePerHour, o.PriceSource))
 	}
 	want := []string{
 		"on_demand c7i.large in us-east-1a 0  0.08925 (list price in us-east-1)",
@@ -134,9 +134,9 @@ func TestDoctor(t *testing.T) {
 			var good, bad []string
 			for _, f := range p.Doctor(t.Context()) {
 				if f.OK {
-					good = append(good, "ok "+f.Where+": "+f.What)
+					good = append(good, "ok "+f.Where+": "+f.Message)
 				} else {
-					bad = append(bad, "NO "+f.Where+": "+f.What+" ("+f.Hint+")")
+					bad = append(bad, "NO "+f.Where+": "+f.Message+" ("+f.Hint+")")
 				}
 			}
 			if !slices.Equal(bad, tt.only) {

@@ -29,10 +29,10 @@ func TestPrerequisitesAreRepaired(t *testing.T) {
 			policy := cloud.Policy("skyserve-chat-balancer", "skyserve")
 			tamper(cloud)
 			changes := provision.Diff(chat(), list(t, p))
-			if len(changes) != 1 || changes[0].Action != provision.ActionMend {
+			if len(changes) != 1 || changes[0].Action != provision.ActionRepair {
 				t.Fatalf("there is to do: %+v, want one to mend", changes)
 			}
-			if _, err := provision.Apply(t.Context(), changes, p, provision.Options{}); err != nil {
+			if _, err := provision.Apply(t.Context(), changes, p, provision.ApplyOptions{}); err != nil {
 				t.Fatal(err)
 			}
 			if changes := provision.Diff(chat(), list(t, p)); len(changes) != 0 {
@@ -56,8 +56,8 @@ func TestReplicaFirewallSources(t *testing.T) {
 		t.Fatal(err)
 	}
 	grown := open(t, cloud)
-	balancer := firewall(east, provision.KindBalancer, provision.Rule{Port: 443, From: provision.FromWorld})
-	replica := firewall(east, provision.KindReplica, provision.Rule{Port: 8300, From: provision.FromBalancers})
+	balancer := firewall(east, provision.KindBalancer, provision.FirewallRule{Port: 443, From: provision.FromWorld})
+	replica := firewall(east, provision.KindReplica, provision.FirewallRule{Port: 8300, From: provision.FromBalancers})
 	launch(t, alone, roleFor(provision.KindReplica), balancer, replica, machine("us-east-1-0", provision.KindReplica, east, service.CapacitySpot))
 	launch(t, alone, replica)
 	group := func() string { return only(list(t, alone), balancer.ID)[0].Handle }
@@ -69,8 +69,8 @@ func TestReplicaFirewallSources(t *testing.T) {
 	if o := only(list(t, alone), "us-east-1-0")[0]; !strings.HasPrefix(o.Address, "http://172.31.") {
 		t.Errorf("alone, a replica is reached at %q, want its address in the network", o.Address)
 	}
-	changes := provision.Diff([]provision.Want{replica}, only(list(t, grown), replica.ID))
-	if len(changes) != 1 || changes[0].Action != provision.ActionMend {
+	changes := provision.Diff([]provision.Desired{replica}, only(list(t, grown), replica.ID))
+	if len(changes) != 1 || changes[0].Action != provision.ActionRepair {
 		t.Fatalf("grown, there is to do: %+v, want to mend it", changes)
 	}
 	launch(t, grown, replica)
@@ -86,17 +86,17 @@ func TestReplicaFirewallSources(t *testing.T) {
 func TestFirewallRulesAreUpdatedInPlace(t *testing.T) {
 	cloud := newCloud(nil)
 	p := open(t, cloud)
-	w := firewall(east, provision.KindBalancer, provision.Rule{Port: 8000, From: provision.FromWorld}, provision.Rule{Port: 8100, From: provision.FromWorld})
+	w := firewall(east, provision.KindBalancer, provision.FirewallRule{Port: 8000, From: provision.FromWorld}, provision.FirewallRule{Port: 8100, From: provision.FromWorld})
 	first, err := p.Launch(t.Context(), w)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.Spec, w.Rules = "f2", []provision.Rule{{Port: 443, From: provision.FromWorld}, {Port: 8100, From: provision.FromWorld}}
+	w.SpecHash, w.Rules = "f2", []provision.FirewallRule{{Port: 443, From: provision.FromWorld}, {Port: 8100, From: provision.FromWorld}}
 	second, err := p.Launch(t.Context(), w)
 	if err != nil || second.Handle != first.Handle {
 		t.Fatalf("got %+v, %v, want the group %s as it was", second, err, first.Handle)
 	}
-	if changes := provision.Diff([]provision.Want{w}, only(list(t, open(t, cloud)), w.ID)); len(changes) != 0 {
+	if changes := provision.Diff([]provision.Desired{w}, only(list(t, open(t, cloud)), w.ID)); len(changes) != 0 {
 		t.Errorf("there is to do: %+v", changes)
 	}
 	want := []string{"tcp 443-443 0.0.0.0/0", "tcp 443-443 ::/0", "tcp 8100-8100 0.0.0.0/0", "tcp 8100-8100 ::/0"}
@@ -168,7 +168,7 @@ func TestFirewallDeletionWaitsForMachines(t *testing.T) {
 	cloud.Closing = 20
 	p := open(t, cloud)
 	launch(t, p, chat()...)
-	_, err := provision.Apply(t.Context(), provision.Diff(nil, list(t, p)), p, provision.Options{})
+	_, err := provision.Apply(t.Context(), provision.Diff(nil, list(t, p)), p, provision.ApplyOptions{})
 	if left := cloud.Left(); err != nil || len(left) != 0 {
 		t.Errorf("down ends in %v and leaves %q", err, left)
 	}
@@ -187,7 +187,7 @@ func TestForeignObjectsAreIgnored(t *testing.T) {
 	if all, err := p.List(t.Context(), ""); err != nil || len(all) != 2*len(chat()) {
 		t.Errorf("all services have %d objects, %v, want %d", len(all), err, 2*len(chat()))
 	}
-	if _, err := provision.Apply(t.Context(), provision.Diff(nil, list(t, p)), p, provision.Options{}); err != nil {
+	if _, err := provision.Apply(t.Context(), provision.Diff(nil, list(t, p)), p, provision.ApplyOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if after := cloud.Left(); !slices.Equal(before, after) {

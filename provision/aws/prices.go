@@ -52,7 +52,7 @@ func (p *Provider) Prices(ctx context.Context, name service.Region) ([]provision
 	if err != nil {
 		return nil, err
 	}
-	prices, err := p.prices.Ask(ctx, r.name, p.cfg.Now(), r.listPrices)
+	prices, err := p.prices.Get(ctx, r.name, p.cfg.Now(), r.listPrices)
 	return slices.Clone(prices), wrapError(fmt.Sprintf("reading the prices of %s", name), err)
 }
 
@@ -130,7 +130,7 @@ func (l *priceList) prices() ([]provision.Price, error) {
 	var prices []provision.Price
 	for name, price := range l.perHour {
 		prices = append(prices, provision.Price{
-			Type: name, Capacity: service.CapacityOnDemand, PerHour: price, From: "AWS price list, " + l.region,
+			Type: name, Capacity: service.CapacityOnDemand, PerHour: price, Source: "AWS price list, " + l.region,
 		})
 	}
 	slices.SortFunc(prices, func(a, b provision.Price) int { return cmp.Compare(a.Type, b.Type) })
@@ -219,7 +219,7 @@ func (d priceDimension) hourlyUSD() (float64, error) {
 		return 0, errors.New("no price in USD")
 	}
 	price, err := strconv.ParseFloat(text, 64)
-	if err != nil || strings.Trim(text, "0123456789.") != "" || !provision.IsPrice(price) {
+	if err != nil || strings.Trim(text, "0123456789.") != "" || !provision.IsValidPrice(price) {
 		return 0, fmt.Errorf("%q is not a valid price per hour", text)
 	}
 	return price, nil

@@ -28,7 +28,7 @@ func TestPrices(t *testing.T) {
 			if price == m.OnDemand || price == 0 {
 				t.Fatalf("the fake's price of %s is %g, the list's %g: they must differ", m.Type, price, m.OnDemand)
 			}
-			want = append(want, provision.Price{Type: m.Type, Capacity: service.CapacityOnDemand, PerHour: price, From: "AWS price list, us-west-2"})
+			want = append(want, provision.Price{Type: m.Type, Capacity: service.CapacityOnDemand, PerHour: price, Source: "AWS price list, us-west-2"})
 		}
 		if err != nil || !slices.Equal(got, want) {
 			t.Errorf("got %+v, %v, want %+v", got, err, want)

@@ -87,7 +87,7 @@ func FuzzPriceList(f *testing.F) {
 			t.Errorf("%+v, %v", prices, err)
 		}
 		for _, p := range prices {
-			if _, known := provision.MachineTypeOf("aws", p.Type); !known || !provision.IsPrice(p.PerHour) || !json.Valid([]byte(text)) {
+			if _, known := provision.MachineTypeOf("aws", p.Type); !known || !provision.IsValidPrice(p.PerHour) || !json.Valid([]byte(text)) {
 				t.Errorf("got %+v", p)
 			}
 		}

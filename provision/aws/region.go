@@ -52,10 +52,10 @@ func (r *region) clearCache() {
 }
 
 // groupKey is the cache key of a security group.
-func groupKey(w provision.Want, role string) string { return w.Service + " " + w.Owner + " " + role }
+func groupKey(w provision.Desired, role string) string { return w.Service + " " + w.Owner + " " + role }
 
 // cacheGroupID caches the id of a group.
-func (r *region) cacheGroupID(w provision.Want, role, id string) {
+func (r *region) cacheGroupID(w provision.Desired, role, id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.groups[groupKey(w, role)] = id
@@ -63,7 +63,7 @@ func (r *region) cacheGroupID(w provision.Want, role, id string) {
 
 // waitGroupID returns the id of the security group of a role of w's service, which must have the same
 // owner. It waits until the group becomes visible.
-func (r *region) waitGroupID(ctx context.Context, w provision.Want, role string) (string, error) {
+func (r *region) waitGroupID(ctx context.Context, w provision.Desired, role string) (string, error) {
 	r.mu.Lock()
 	id := r.groups[groupKey(w, role)]
 	r.mu.Unlock()

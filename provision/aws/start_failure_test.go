@@ -49,8 +49,8 @@ func TestStartFailureBlocksRelaunch(t *testing.T) {
 				t.Errorf("got %v, want a refusal of the %s", err, want)
 			}
 			otherZone := w
-			otherZone.Offers = provision.Offerings{w.Offers[0]}
-			otherZone.Offers[0].Zone = "us-east-1a"
+			otherZone.Offerings = provision.Offerings{w.Offerings[0]}
+			otherZone.Offerings[0].Zone = "us-east-1a"
 			launch(t, p, otherZone)
 			cloud.Vanish(cloud.Machines()[0].ID)
 			now = now.Add(30 * time.Minute)

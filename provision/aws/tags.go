@@ -43,13 +43,13 @@ const labelRole = "role"
 const globalRegion = service.Region(service.CloudAWS + "/global")
 
 // tagsOf returns the tags of a desired object; empty ones are omitted.
-func tagsOf(w provision.Want) map[string]string {
+func tagsOf(w provision.Desired) map[string]string {
 	tags := map[string]string{
-		tagService: w.Service, tagOwner: w.Owner, tagID: w.ID, tagKind: string(w.Kind), tagSpec: w.Spec,
-		tagFixed: w.Fixed, tagBuild: w.Build, tagName: w.Service + "/" + w.ID,
+		tagService: w.Service, tagOwner: w.Owner, tagID: w.ID, tagKind: string(w.Kind), tagSpec: w.SpecHash,
+		tagFixed: w.ImmutableHash, tagBuild: w.BuildHash, tagName: w.Service + "/" + w.ID,
 	}
-	if len(w.Offers) == 1 {
-		o := w.Offers[0]
+	if len(w.Offerings) == 1 {
+		o := w.Offerings[0]
 		tags[tagCapacity], tags[tagReservation] = string(o.Capacity), o.Reservation
 		if w.CostPerHour > 0 {
 			tags[tagPrice] = strconv.FormatFloat(w.CostPerHour, 'f', -1, 64)
@@ -66,7 +66,7 @@ func tagsOf(w provision.Want) map[string]string {
 func objectFromTags(tags map[string]string, region service.Region, handle string) (provision.Object, bool) {
 	o := provision.Object{
 		ID: tags[tagID], Kind: provision.Kind(tags[tagKind]), Service: tags[tagService], Owner: tags[tagOwner], Region: region,
-		Spec: tags[tagSpec], Fixed: tags[tagFixed], Build: tags[tagBuild], Handle: handle,
+		SpecHash: tags[tagSpec], ImmutableHash: tags[tagFixed], BuildHash: tags[tagBuild], Handle: handle,
 	}
 	for key, value := range tags {
 		if name, ok := strings.CutPrefix(key, tagLabel); ok {
@@ -80,7 +80,7 @@ func objectFromTags(tags map[string]string, region service.Region, handle string
 }
 
 // objectOfWant returns the object that launching w creates.
-func objectOfWant(w provision.Want, handle string) provision.Object {
+func objectOfWant(w provision.Desired, handle string) provision.Object {
 	o, _ := objectFromTags(tagsOf(w), w.Region, handle)
 	return o
 }
@@ -151,9 +151,9 @@ func missingTags(want, have map[string]string) map[string]string {
 }
 
 // ownedError returns an error where the tags are of another owner, or nil.
-func ownedError(w provision.Want, tags map[string]string) error {
+func ownedError(w provision.Desired, tags map[string]string) error {
 	if tags[tagService] == w.Service && tags[tagOwner] == w.Owner {
 		return nil
 	}
-	return &provision.OwnedError{What: "the service " + w.Service, Where: string(w.Region), Owner: tags[tagOwner]}
+	return &provision.OwnedError{Resource: "the service " + w.Service, Where: string(w.Region), Owner: tags[tagOwner]}
 }

@@ -7,12 +7,12 @@ import (
 
 // matchClasses sorts the numbers of serving replicas: those that match a desired class come first. missing
 // lists the class of each replica that is still to be launched.
-func (l *layout) matchClasses(model int, region service.Region, serve []int, counts provision.Counts) (ordered []int, missing []provision.Class) {
+func (l *layout) matchClasses(model int, region service.Region, serve []int, counts provision.ClassCounts) (ordered []int, missing []provision.ReplicaClass) {
 	objects := make([]provision.Object, len(serve))
 	for i, n := range serve {
 		objects[i] = *l.runningObject(provision.ReplicaID(l.Spec, model, region, n)) // numbers are those of existing replicas
 	}
-	matched, missing := counts.Fit(objects)
+	matched, missing := counts.Match(objects)
 	var others []int
 	for i, n := range serve {
 		if _, fits := matched[i]; fits {
@@ -25,10 +25,10 @@ func (l *layout) matchClasses(model int, region service.Region, serve []int, cou
 }
 
 // preferClass moves the offerings of a class to the front. The others follow in their order as fallbacks.
-func preferClass(offers provision.Offerings, class provision.Class) provision.Offerings {
+func preferClass(offers provision.Offerings, class provision.ReplicaClass) provision.Offerings {
 	var first, rest provision.Offerings
 	for _, o := range offers {
-		if class.Takes(o) {
+		if class.Matches(o) {
 			first = append(first, o)
 		} else {
 			rest = append(rest, o)

@@ -15,43 +15,43 @@ import (
 // the order of service.yaml.
 func TestCountsSelectClasses(t *testing.T) {
 	const region = service.Region("aws/us-east-1") // two replicas at least, four at most
-	l4 := provision.Class{GPU: "L4", GPUs: 1}
-	h100 := provision.Class{GPU: "H100", GPUs: 1}
-	spot := provision.Class{GPU: "L4", GPUs: 1, Capacity: service.CapacitySpot}
+	l4 := provision.ReplicaClass{GPU: "L4", GPUs: 1}
+	h100 := provision.ReplicaClass{GPU: "H100", GPUs: 1}
+	spot := provision.ReplicaClass{GPU: "L4", GPUs: 1, Capacity: service.CapacitySpot}
 	for _, tt := range []struct {
 		name    string
-		exist   []provision.Class // of the replicas 0, 1, ...
-		counts  provision.Counts
+		exist   []provision.ReplicaClass // of the replicas 0, 1, ...
+		counts  provision.ClassCounts
 		wanted  []string // "number first-choice", of the replicas that are there then
 		changes []string
 	}{
-		{"more on another GPU", []provision.Class{l4, l4}, provision.Counts{l4: 2, h100: 1}, []string{"0 L4", "1 L4", "2 H100"}, []string{"launch 2"}},
-		{"a mix from nothing", nil, provision.Counts{l4: 2, h100: 1}, []string{"0 L4", "1 L4", "2 H100"}, []string{"launch 0", "launch 1", "launch 2"}},
-		{"fewer of one GPU, whatever their numbers", []provision.Class{l4, h100, l4}, provision.Counts{l4: 1, h100: 1}, []string{"0 L4", "1 L4"}, []string{"terminate 2"}},
-		{"those that are not wanted go first", []provision.Class{h100, l4, l4}, provision.Counts{l4: 2}, []string{"1 L4", "2 L4"}, []string{"terminate 0"}},
-		{"as many on whatever there is", []provision.Class{h100, l4}, provision.Counts{provision.Class{}: 3}, []string{"0 L4", "1 L4", "2 L4"}, []string{"launch 2"}},
-		{"one that fits neither stays while as many are wanted", []provision.Class{h100, l4}, provision.Counts{l4: 2}, []string{"0 L4", "1 L4"}, nil},
-		{"spot beside what is on demand", []provision.Class{l4, l4}, provision.Counts{l4: 2, spot: 1}, []string{"0 L4", "1 L4", "2 L4 spot"}, []string{"launch 2"}},
+		{"more on another GPU", []provision.ReplicaClass{l4, l4}, provision.ClassCounts{l4: 2, h100: 1}, []string{"0 L4", "1 L4", "2 H100"}, []string{"launch 2"}},
+		{"a mix from nothing", nil, provision.ClassCounts{l4: 2, h100: 1}, []string{"0 L4", "1 L4", "2 H100"}, []string{"launch 0", "launch 1", "launch 2"}},
+		{"fewer of one GPU, whatever their numbers", []provision.ReplicaClass{l4, h100, l4}, provision.ClassCounts{l4: 1, h100: 1}, []string{"0 L4", "1 L4"}, []string{"terminate 2"}},
+		{"those that are not wanted go first", []provision.ReplicaClass{h100, l4, l4}, provision.ClassCounts{l4: 2}, []string{"1 L4", "2 L4"}, []string{"terminate 0"}},
+		{"as many on whatever there is", []provision.ReplicaClass{h100, l4}, provision.ClassCounts{provision.ReplicaClass{}: 3}, []string{"0 L4", "1 L4", "2 L4"}, []string{"launch 2"}},
+		{"one that fits neither stays while as many are wanted", []provision.ReplicaClass{h100, l4}, provision.ClassCounts{l4: 2}, []string{"0 L4", "1 L4"}, nil},
+		{"spot beside what is on demand", []provision.ReplicaClass{l4, l4}, provision.ClassCounts{l4: 2, spot: 1}, []string{"0 L4", "1 L4", "2 L4 spot"}, []string{"launch 2"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			spec := parse(t, threeRegions)
 			spec.Regions[0].OnDemandBase = 0
 			spec.Regions[0].Capacity = []service.CapacityType{service.CapacityOnDemand, service.CapacitySpot}
 			in := input(spec)
-			in.Counts = map[cloud.Group]provision.Counts{{Model: "llama", Region: region}: tt.counts}
+			in.Counts = map[cloud.ReplicaGroup]provision.ClassCounts{{Model: "llama", Region: region}: tt.counts}
 			for n, class := range tt.exist {
 				in.Have = append(in.Have, existingReplica(spec, in, region, n, class))
 			}
 			var got []string
 			l := plan(t, in)
 			for _, w := range replicasOf(l, region) {
-				choice := fmt.Sprintf("%s %s", numberOf(w.ID), w.Offers[0].GPU)
-				if w.Offers[0].Capacity == service.CapacitySpot {
+				choice := fmt.Sprintf("%s %s", numberOf(w.ID), w.Offerings[0].GPU)
+				if w.Offerings[0].Capacity == service.CapacitySpot {
 					choice += " spot"
 				}
 				got = append(got, choice)
 				var fallbacks []string
-				for _, o := range w.Offers {
+				for _, o := range w.Offerings {
 					if !slices.Contains(fallbacks, o.GPU) {
 						fallbacks = append(fallbacks, o.GPU)
 					}
@@ -64,7 +64,7 @@ func TestCountsSelectClasses(t *testing.T) {
 				t.Errorf("wants %q, want %q", got, tt.wanted)
 			}
 			var changes []string
-			for _, c := range provision.Diff(l.Wants, in.Have) {
+			for _, c := range provision.Diff(l.Desired, in.Have) {
 				if c.Kind() == provision.KindReplica && c.Region() == region && modelOf(c) == "llama" {
 					changes = append(changes, fmt.Sprintf("%s %s", c.Action, numberOf(c.ID())))
 				}
@@ -78,8 +78,8 @@ func TestCountsSelectClasses(t *testing.T) {
 }
 
 // replicasOf are the wanted replicas of llama in a region.
-func replicasOf(l *cloud.Layout, region service.Region) (wants []provision.Want) {
-	for _, w := range l.Wants {
+func replicasOf(l *cloud.Layout, region service.Region) (wants []provision.Desired) {
+	for _, w := range l.Desired {
 		if w.Kind == provision.KindReplica && w.Region == region && w.Labels["model"] == "llama" {
 			wants = append(wants, w)
 		}
@@ -88,30 +88,30 @@ func replicasOf(l *cloud.Layout, region service.Region) (wants []provision.Want)
 }
 
 func modelOf(c provision.Change) string {
-	if c.Want.Labels != nil {
-		return c.Want.Labels["model"]
+	if c.Desired.Labels != nil {
+		return c.Desired.Labels["model"]
 	}
-	return c.Have.Labels["model"]
+	return c.Observed.Labels["model"]
 }
 
 // numberOf is the number at the end of a replica's id.
 func numberOf(id string) string { return id[len(id)-1:] }
 
 // existingReplica is a replica of llama that runs on a class.
-func existingReplica(spec *service.Spec, in cloud.Input, region service.Region, n int, class provision.Class) provision.Object {
-	at := slices.IndexFunc(in.Offers[region], func(o provision.Offering) bool {
-		return class.Takes(o) && (class.Capacity != "" || o.Capacity == service.CapacityOnDemand)
+func existingReplica(spec *service.Spec, in cloud.Input, region service.Region, n int, class provision.ReplicaClass) provision.Object {
+	at := slices.IndexFunc(in.Offerings[region], func(o provision.Offering) bool {
+		return class.Matches(o) && (class.Capacity != "" || o.Capacity == service.CapacityOnDemand)
 	})
-	in.Counts = map[cloud.Group]provision.Counts{{Model: "llama", Region: region}: {provision.Class{}: n + 1}}
-	l, err := cloud.Plan(cloud.Input{Spec: spec, Owner: in.Owner, Offers: in.Offers, UserData: in.UserData, Counts: in.Counts})
+	in.Counts = map[cloud.ReplicaGroup]provision.ClassCounts{{Model: "llama", Region: region}: {provision.ReplicaClass{}: n + 1}}
+	l, err := cloud.BuildLayout(cloud.Input{Spec: spec, Owner: in.Owner, Offerings: in.Offerings, UserData: in.UserData, Counts: in.Counts})
 	if err != nil {
 		panic(err)
 	}
 	id := provision.ReplicaID(spec, 0, region, n)
-	for _, w := range l.Wants {
+	for _, w := range l.Desired {
 		if w.ID == id {
-			o := launchAll([]provision.Want{w})[0]
-			o.Offering = &in.Offers[region][at]
+			o := launchAll([]provision.Desired{w})[0]
+			o.Offering = &in.Offerings[region][at]
 			return o
 		}
 	}

@@ -20,9 +20,9 @@ const (
 	// PortAdmin is where a balancer serves operators and other balancers, authenticated by certificates
 	// of the service.
 	PortAdmin = 8100
-	// PortNode is where a machine's agent receives its configuration from an operator or a balancer of
+	// PortAgent is where a machine's agent receives its configuration from an operator or a balancer of
 	// the service.
-	PortNode = 8200
+	PortAgent = 8200
 	// PortStore is where the controller's store serves balancers, authenticated by certificates of the
 	// service; PortController, on loopback, is where the controller serves its status.
 	PortStore      = 8400
@@ -48,7 +48,7 @@ func EndpointsOf(o provision.Object) provision.Endpoints {
 	}
 	loopback := loopbackOf(o)
 	return provision.Endpoints{
-		Outside: addressesAt(o.PublicIP), Inside: addressesAt(o.PrivateIP),
+		Advertised: addressesAt(o.PublicIP), Listen: addressesAt(o.PrivateIP),
 		Loopback: loopback, Controller: net.JoinHostPort(loopback, strconv.Itoa(PortController)),
 	}
 }
@@ -62,7 +62,7 @@ func addressesAt(ip netip.Addr) provision.Addresses {
 	at := func(port int) string { return net.JoinHostPort(ip.String(), strconv.Itoa(port)) }
 	return provision.Addresses{
 		Public: at(PortPublic), PublicTLS: at(PortTLS), Admin: at(PortAdmin), Challenge: at(PortChallenge),
-		Agent: at(PortNode), Store: at(PortStore), Engine: at(PortEngine),
+		Agent: at(PortAgent), Store: at(PortStore), Engine: at(PortEngine),
 	}
 }
 

@@ -36,34 +36,34 @@ type Input struct {
 	Spec *service.Spec
 	// Owner is the owner of the service: provision.Want.Owner.
 	Owner string
-	// Offers are the offerings of each rented region.
-	Offers map[service.Region]provision.Offerings
+	// Offerings are the offerings of each rented region.
+	Offerings map[service.Region]provision.Offerings
 	// Have are the existing objects of the service in the clouds. Replicas above replicas.min that a
 	// plan or an operator added stay, because they exist.
 	Have []provision.Object
-	// Short is how many replicas could not be launched recently for lack of capacity.
-	Short map[Group]int
-	// Going are the replicas, by id, that their cloud is about to interrupt. Replacements with other
+	// Shortfall is how many replicas could not be launched recently for lack of capacity.
+	Shortfall map[ReplicaGroup]int
+	// Terminating are the replicas, by id, that their cloud is about to interrupt. Replacements with other
 	// ids are added as far as replicas.max permits both.
-	Going map[string]bool
+	Terminating map[string]bool
 	// Counts is the desired number of replicas of each class, within replicas.min and max, where it
 	// differs from the existing replicas.
-	Counts map[Group]provision.Counts
+	Counts map[ReplicaGroup]provision.ClassCounts
 	// ZoneID is the hosted zone of Route 53 where balancers at AWS write dns-01 challenge records;
 	// empty = they write none.
 	ZoneID string
 	// UserData returns the cloud-init document of a machine.
-	UserData func(Node) (string, error)
+	UserData func(MachineInput) (string, error)
 }
 
-// Group is the replicas of one model in one region.
-type Group struct {
+// ReplicaGroup is the replicas of one model in one region.
+type ReplicaGroup struct {
 	Model  string
 	Region service.Region
 }
 
-// Node describes a machine for its cloud-init document.
-type Node struct {
+// MachineInput describes a machine for its cloud-init document.
+type MachineInput struct {
 	ID     string
 	Kind   provision.Kind // KindBalancer or KindReplica
 	Region service.Region
@@ -72,17 +72,17 @@ type Node struct {
 
 // Layout is the desired state of a service in the clouds.
 type Layout struct {
-	Wants []provision.Want
-	// Missing is how many replicas no region has capacity for: Short, less the replicas in fallback
+	Desired []provision.Desired
+	// Unplaced is how many replicas no region has capacity for: Short, less the replicas in fallback
 	// regions.
-	Missing map[Group]int
+	Unplaced map[ReplicaGroup]int
 }
 
-// Regions returns the regions where skyserve launches the machines of a service, in the order of the
+// ManagedRegions returns the regions where skyserve launches the machines of a service, in the order of the
 // file: all but static ones, whose machines already exist. When nothing is rented, static regions have
 // their balancers on this computer and are included.
-func Regions(spec *service.Spec) []service.Region {
-	rents := Rents(spec)
+func ManagedRegions(spec *service.Spec) []service.Region {
+	rents := UsesClouds(spec)
 	var regions []service.Region
 	for _, r := range spec.Regions {
 		if r.Name.Cloud() != service.CloudStatic || !rents {
@@ -92,11 +92,11 @@ func Regions(spec *service.Spec) []service.Region {
 	return regions
 }
 
-// Rents reports whether a service has machines in clouds, which are billed.
-func Rents(spec *service.Spec) bool { return len(Rented(spec)) > 0 }
+// UsesClouds reports whether a service has machines in clouds, which are billed.
+func UsesClouds(spec *service.Spec) bool { return len(CloudRegions(spec)) > 0 }
 
-// Rented returns a service's regions in clouds, in the order of the file.
-func Rented(spec *service.Spec) []service.Region {
+// CloudRegions returns a service's regions in clouds, in the order of the file.
+func CloudRegions(spec *service.Spec) []service.Region {
 	var regions []service.Region
 	for _, r := range spec.Regions {
 		if isCloudRegion(r.Name) {
@@ -106,24 +106,24 @@ func Rented(spec *service.Spec) []service.Region {
 	return regions
 }
 
-// IsHere reports whether the machines of a region are processes on this computer.
-func IsHere(r service.Region) bool {
+// RunsOnThisComputer reports whether the machines of a region are processes on this computer.
+func RunsOnThisComputer(r service.Region) bool {
 	return r.Cloud() == service.CloudLocal || r.Cloud() == service.CloudStatic
 }
 
 // Clouds returns the clouds of a service's rented regions, sorted.
 func Clouds(spec *service.Spec) []string {
 	var clouds []string
-	for _, r := range Rented(spec) {
+	for _, r := range CloudRegions(spec) {
 		clouds = append(clouds, r.Cloud())
 	}
 	slices.Sort(clouds)
 	return slices.Compact(clouds)
 }
 
-// Networks returns the networks that a service names in one cloud, by the cloud's name of the region.
+// NamedNetworks returns the networks that a service names in one cloud, by the cloud's name of the region.
 // Regions with the default network are left out.
-func Networks(spec *service.Spec, cloud string) map[string]provision.Network {
+func NamedNetworks(spec *service.Spec, cloud string) map[string]provision.Network {
 	networks := map[string]provision.Network{}
 	for _, r := range spec.Regions {
 		if r.Network != "" && r.Name.Cloud() == cloud {
@@ -133,27 +133,27 @@ func Networks(spec *service.Spec, cloud string) map[string]provision.Network {
 	return networks
 }
 
-// Accounts returns the service accounts of machines at Google, by role; empty where service.yaml names
+// GoogleAccounts returns the service accounts of machines at Google, by role; empty where service.yaml names
 // none.
-func Accounts(spec *service.Spec) map[provision.Kind]string {
+func GoogleAccounts(spec *service.Spec) map[provision.Kind]string {
 	return map[provision.Kind]string{provision.KindBalancer: spec.GCP.BalancerAccount, provision.KindReplica: spec.GCP.ReplicaAccount}
 }
 
-// OneRegion reports whether all machines of a service are in one region of one cloud, so that balancers
+// IsSingleRegion reports whether all machines of a service are in one region of one cloud, so that balancers
 // reach replicas inside its network only.
-func OneRegion(spec *service.Spec) bool { return len(Rented(spec)) == 1 }
+func IsSingleRegion(spec *service.Spec) bool { return len(CloudRegions(spec)) == 1 }
 
 // ControllerMachine returns the id of the machine that runs the service's controller beside its
 // balancer: the first balancer of the first region with machines.
 func ControllerMachine(spec *service.Spec) string {
-	return provision.BalancerID(Regions(spec)[0], 0)
+	return provision.BalancerID(ManagedRegions(spec)[0], 0)
 }
 
-// Check rejects a well-formed service.yaml that cannot be applied; the error is a *provision.SpecError.
-func Check(spec *service.Spec) error {
+// Validate rejects a well-formed service.yaml that cannot be applied; the error is a *provision.SpecError.
+func Validate(spec *service.Spec) error {
 	places := map[string]service.Region{}
 	for i, r := range spec.Regions {
-		if r.Name.Cloud() == service.CloudLocal && Rents(spec) {
+		if r.Name.Cloud() == service.CloudLocal && UsesClouds(spec) {
 			return specError("regions[%d].name: %s is a region on this machine, which machines in a cloud cannot reach: remove it or the regions in clouds", i, r.Name)
 		}
 		if other, taken := places[r.Name.Place()]; taken {
@@ -161,7 +161,7 @@ func Check(spec *service.Spec) error {
 		}
 		places[r.Name.Place()] = r.Name
 	}
-	if !Rents(spec) {
+	if !UsesClouds(spec) {
 		return checkLocal(spec)
 	}
 	if spec.Balancer.Auth == nil {
@@ -197,20 +197,20 @@ func specError(format string, args ...any) error {
 	return &provision.SpecError{Err: fmt.Errorf(format, args...)}
 }
 
-// Plan computes the desired state of a service in the clouds. Errors concern the configuration
+// BuildLayout computes the desired state of a service in the clouds. Errors concern the configuration
 // (*provision.SpecError), including regions without any offering for a model.
-func Plan(in Input) (*Layout, error) {
-	if err := Check(in.Spec); err != nil {
+func BuildLayout(in Input) (*Layout, error) {
+	if err := Validate(in.Spec); err != nil {
 		return nil, err
 	}
-	l := &layout{Input: in, result: &Layout{Missing: map[Group]int{}}, unusedReserved: unusedReservations(in.Spec, in.Have)}
+	l := &layout{Input: in, result: &Layout{Unplaced: map[ReplicaGroup]int{}}, unusedReserved: unusedReservations(in.Spec, in.Have)}
 	for _, cloud := range Clouds(in.Spec) {
 		if err := l.addPrerequisites(cloud); err != nil {
 			return nil, err
 		}
 	}
 	for _, r := range in.Spec.Regions {
-		if !slices.Contains(Regions(in.Spec), r.Name) {
+		if !slices.Contains(ManagedRegions(in.Spec), r.Name) {
 			continue
 		}
 		for n := range r.Balancers {
@@ -244,7 +244,7 @@ func (l *layout) addPrerequisites(cloud string) error {
 	sessions := l.sessionGrants(cloud)
 	balancers := slices.Concat([]provision.Grant{provision.GrantOperate}, l.challengeGrants(cloud), sessions)
 	for role, grants := range map[provision.Kind][]provision.Grant{provision.KindBalancer: balancers, provision.KindReplica: append(l.readGrants(cloud), sessions...)} {
-		w := provision.Want{ID: fmt.Sprintf("identity-%s-%s", cloud, role), Kind: provision.KindIdentity, Region: global, Grants: grants}
+		w := provision.Desired{ID: fmt.Sprintf("identity-%s-%s", cloud, role), Kind: provision.KindIdentity, Region: global, Grants: grants}
 		if err := l.addObject(w, role, grants); err != nil {
 			return err
 		}
@@ -253,14 +253,14 @@ func (l *layout) addPrerequisites(cloud string) error {
 		if r.Name.Cloud() != cloud {
 			continue
 		}
-		for role, rules := range map[provision.Kind][]provision.Rule{provision.KindBalancer: l.balancerRules(), provision.KindReplica: replicaRules} {
-			w := provision.Want{ID: fmt.Sprintf("firewall-%s-%s", r.Name.Place(), role), Kind: provision.KindFirewall, Region: r.Name, Rules: rules}
+		for role, rules := range map[provision.Kind][]provision.FirewallRule{provision.KindBalancer: l.balancerRules(), provision.KindReplica: replicaRules} {
+			w := provision.Desired{ID: fmt.Sprintf("firewall-%s-%s", r.Name.Place(), role), Kind: provision.KindFirewall, Region: r.Name, Rules: rules}
 			if err := l.addObject(w, role, rules); err != nil {
 				return err
 			}
 		}
 	}
-	slices.SortFunc(l.result.Wants, func(a, b provision.Want) int { return strings.Compare(a.ID, b.ID) })
+	slices.SortFunc(l.result.Desired, func(a, b provision.Desired) int { return strings.Compare(a.ID, b.ID) })
 	return nil
 }
 
@@ -269,7 +269,7 @@ func (l *layout) sessionGrants(cloud string) []provision.Grant {
 	var grants []provision.Grant
 	for _, r := range l.Spec.Regions {
 		if r.Access == service.AccessSSM && r.Name.Cloud() == cloud {
-			grants = append(grants, provision.SessionIn(r.Name.Place()))
+			grants = append(grants, provision.GrantSession(r.Name.Place()))
 		}
 	}
 	return grants
@@ -277,10 +277,10 @@ func (l *layout) sessionGrants(cloud string) []provision.Grant {
 
 // challengeGrants returns the grant for the dns-01 challenge record of the service's name.
 func (l *layout) challengeGrants(cloud string) []provision.Grant {
-	if cloud != service.CloudAWS || l.ZoneID == "" || !l.Spec.Obtains(service.ChallengeDNS) {
+	if cloud != service.CloudAWS || l.ZoneID == "" || !l.Spec.ObtainsCertificate(service.ChallengeDNS) {
 		return nil
 	}
-	return []provision.Grant{provision.ChallengeOf(l.ZoneID, l.Spec.DNS.Name)}
+	return []provision.Grant{provision.GrantChallenge(l.ZoneID, l.Spec.DNS.Name)}
 }
 
 // readGrants returns the grants for the buckets from which replicas in a cloud fetch model weights.
@@ -288,7 +288,7 @@ func (l *layout) readGrants(cloud string) []provision.Grant {
 	var grants []provision.Grant
 	for _, m := range l.Spec.Models {
 		folder, has := strings.CutPrefix(m.Engine.Weights, "s3://")
-		if g := provision.ReadFrom(folder); has && cloud == service.CloudAWS && !slices.Contains(grants, g) {
+		if g := provision.GrantRead(folder); has && cloud == service.CloudAWS && !slices.Contains(grants, g) {
 			grants = append(grants, g)
 		}
 	}
@@ -296,20 +296,20 @@ func (l *layout) readGrants(cloud string) []provision.Grant {
 }
 
 // replicaRules admit balancers: to the engine, and to the agent, to deliver the configuration.
-var replicaRules = []provision.Rule{{Port: PortNode, From: provision.FromBalancers}, {Port: PortEngine, From: provision.FromBalancers}}
+var replicaRules = []provision.FirewallRule{{Port: PortAgent, From: provision.FromBalancers}, {Port: PortEngine, From: provision.FromBalancers}}
 
 // balancerRules admit clients, and holders of certificates of the service.
-func (l *layout) balancerRules() []provision.Rule {
-	rules := []provision.Rule{
+func (l *layout) balancerRules() []provision.FirewallRule {
+	rules := []provision.FirewallRule{
 		{Port: PublicPort(l.Spec), From: provision.FromWorld},
 		{Port: PortAdmin, From: provision.FromWorld},
-		{Port: PortNode, From: provision.FromWorld},
+		{Port: PortAgent, From: provision.FromWorld},
 	}
 	if l.Spec.Store.URL == "" {
-		rules = append(rules, provision.Rule{Port: PortStore, From: provision.FromWorld})
+		rules = append(rules, provision.FirewallRule{Port: PortStore, From: provision.FromWorld})
 	}
-	if l.Spec.Obtains(service.ChallengeHTTP) {
-		rules = append(rules, provision.Rule{Port: PortChallenge, From: provision.FromWorld})
+	if l.Spec.ObtainsCertificate(service.ChallengeHTTP) {
+		rules = append(rules, provision.FirewallRule{Port: PortChallenge, From: provision.FromWorld})
 	}
 	return rules
 }
@@ -317,12 +317,12 @@ func (l *layout) balancerRules() []provision.Rule {
 // addBalancer adds the machine of one balancer. It is never spot: an interruption would end its
 // streams.
 func (l *layout) addBalancer(r service.RegionSpec, n int) error {
-	offers := l.Offers[r.Name].With("", 0).InOrder([]service.CapacityType{service.CapacityOnDemand})
+	offers := l.Offerings[r.Name].WithGPU("", 0).SortedByCapacity([]service.CapacityType{service.CapacityOnDemand})
 	if len(offers) == 0 {
 		return specError("regions: %s has no offering for a balancer", r.Name)
 	}
 	id := provision.BalancerID(r.Name, n)
-	return l.addMachine(Node{ID: id, Kind: provision.KindBalancer, Region: r.Name}, offers, diskBalancer, nil)
+	return l.addMachine(MachineInput{ID: id, Kind: provision.KindBalancer, Region: r.Name}, offers, diskBalancer, nil)
 }
 
 // addNameServer adds the machine that serves DNS for the service's name, unless a hosted zone does. It
@@ -331,8 +331,8 @@ func (l *layout) addNameServer() error {
 	if d := l.Spec.DNS; d == nil || d.Provider != service.DNSEmbedded {
 		return nil
 	}
-	n := Node{ID: provision.NameServerID, Kind: provision.KindNameServer, Region: Regions(l.Spec)[0]}
-	offers := l.Offers[n.Region].With("", 0).InOrder([]service.CapacityType{service.CapacityOnDemand})
+	n := MachineInput{ID: provision.NameServerID, Kind: provision.KindNameServer, Region: ManagedRegions(l.Spec)[0]}
+	offers := l.Offerings[n.Region].WithGPU("", 0).SortedByCapacity([]service.CapacityType{service.CapacityOnDemand})
 	if len(offers) == 0 {
 		return specError("dns.provider: %s has no offering for a name server", n.Region)
 	}
@@ -344,37 +344,37 @@ const labelName = "dns"
 
 // addMachine adds a VM. Its setup at launch decides whether it has to be replaced; configuration that
 // is delivered later does not, nor does its offering.
-func (l *layout) addMachine(n Node, offers provision.Offerings, disk int, labels map[string]string) error {
+func (l *layout) addMachine(n MachineInput, offers provision.Offerings, disk int, labels map[string]string) error {
 	text, err := l.UserData(n)
 	if err != nil {
 		return fmt.Errorf("writing the cloud-init document of %s: %w", n.ID, err)
 	}
-	w := provision.Want{
+	w := provision.Desired{
 		ID: n.ID, Kind: n.Kind, Region: n.Region, Labels: labels,
-		Offers: offers, CostPerHour: offers[0].PricePerHour,
-		Machine: &provision.Machine{Role: n.Kind, UserData: text, DiskGiB: disk},
+		Offerings: offers, CostPerHour: offers[0].PricePerHour,
+		Machine: &provision.MachineConfig{Role: n.Kind, UserData: text, DiskGiB: disk},
 	}
 	if n.Region.Cloud() == service.CloudGCP {
-		w.Machine.Account = Accounts(l.Spec)[n.Kind]
+		w.Machine.Account = GoogleAccounts(l.Spec)[n.Kind]
 	}
 	return l.addObject(w, n.Kind, w.Machine)
 }
 
 // addObject adds an object; a change of identity requires another object. So does another network: an object
 // cannot move between networks.
-func (l *layout) addObject(w provision.Want, role provision.Kind, identity any) error {
-	if n, named := Networks(l.Spec, w.Region.Cloud())[w.Region.Place()]; named {
+func (l *layout) addObject(w provision.Desired, role provision.Kind, identity any) error {
+	if n, named := NamedNetworks(l.Spec, w.Region.Cloud())[w.Region.Place()]; named {
 		identity = []any{identity, n.Name}
 	}
-	spec, err := provision.HashOf(identity)
+	spec, err := provision.ConfigHash(identity)
 	if err != nil {
 		return fmt.Errorf("describing %s: %w", w.ID, err)
 	}
-	w.Service, w.Owner, w.Spec = l.Spec.Name, l.Owner, spec
+	w.Service, w.Owner, w.SpecHash = l.Spec.Name, l.Owner, spec
 	if w.Labels == nil {
 		w.Labels = map[string]string{}
 	}
 	w.Labels[labelRole] = string(role)
-	l.result.Wants = append(l.result.Wants, w)
+	l.result.Desired = append(l.result.Desired, w)
 	return nil
 }

@@ -53,7 +53,7 @@ func offers(spec *service.Spec) map[service.Region]provision.Offerings {
 		for _, m := range provision.MachineTypes(r.Name.Cloud()) {
 			for _, zone := range []string{"a", "b"} {
 				for _, capacity := range []service.CapacityType{service.CapacityOnDemand, service.CapacitySpot} {
-					all[r.Name] = append(all[r.Name], m.Offer(r.Name, r.Name.Place()+zone, capacity))
+					all[r.Name] = append(all[r.Name], m.Offering(r.Name, r.Name.Place()+zone, capacity))
 				}
 			}
 		}
@@ -63,13 +63,13 @@ func offers(spec *service.Spec) map[service.Region]provision.Offerings {
 
 func input(spec *service.Spec) cloud.Input {
 	return cloud.Input{
-		Spec: spec, Owner: "me", Offers: offers(spec),
-		UserData: func(n cloud.Node) (string, error) { return "#cloud-config\n# " + n.ID + "\n", nil },
+		Spec: spec, Owner: "me", Offerings: offers(spec),
+		UserData: func(n cloud.MachineInput) (string, error) { return "#cloud-config\n# " + n.ID + "\n", nil },
 	}
 }
 
 func plan(t interface{ Fatal(...any) }, in cloud.Input) *cloud.Layout {
-	l, err := cloud.Plan(in)
+	l, err := cloud.BuildLayout(in)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,19 +77,19 @@ func plan(t interface{ Fatal(...any) }, in cloud.Input) *cloud.Layout {
 }
 
 // launchAll returns the objects after every want was launched on its first offering.
-func launchAll(wants []provision.Want) []provision.Object {
+func launchAll(wants []provision.Desired) []provision.Object {
 	var have []provision.Object
 	for i, w := range wants {
-		o := provision.Object{ID: w.ID, Kind: w.Kind, Service: w.Service, Owner: w.Owner, Region: w.Region, Spec: w.Spec, Labels: w.Labels, Handle: fmt.Sprint(i)}
-		if len(w.Offers) > 0 {
-			o.Offering = &w.Offers[0]
+		o := provision.Object{ID: w.ID, Kind: w.Kind, Service: w.Service, Owner: w.Owner, Region: w.Region, SpecHash: w.SpecHash, Labels: w.Labels, Handle: fmt.Sprint(i)}
+		if len(w.Offerings) > 0 {
+			o.Offering = &w.Offerings[0]
 		}
 		have = append(have, o)
 	}
 	return have
 }
 
-func ids(wants []provision.Want, kind provision.Kind) []string {
+func ids(wants []provision.Desired, kind provision.Kind) []string {
 	var out []string
 	for _, w := range wants {
 		if w.Kind == kind {
@@ -110,16 +110,16 @@ func TestPlanObjects(t *testing.T) {
 			"firewall-europe-west4-balancer", "firewall-europe-west4-replica",
 		},
 	} {
-		got := ids(l.Wants, kind)
+		got := ids(l.Desired, kind)
 		slices.Sort(got)
 		slices.Sort(want)
 		if !slices.Equal(got, want) {
 			t.Errorf("%s: got %q, want %q", kind, got, want)
 		}
 	}
-	for _, w := range l.Wants {
-		if w.Service != "chat" || w.Owner != "me" || w.Spec == "" {
-			t.Errorf("%s is of %q, owned by %q, with spec %q", w.ID, w.Service, w.Owner, w.Spec)
+	for _, w := range l.Desired {
+		if w.Service != "chat" || w.Owner != "me" || w.SpecHash == "" {
+			t.Errorf("%s is of %q, owned by %q, with spec %q", w.ID, w.Service, w.Owner, w.SpecHash)
 		}
 	}
 }
@@ -129,10 +129,10 @@ func TestPlanObjects(t *testing.T) {
 // Machines of other accounts are other machines; those of other clouds have none.
 func TestGoogleServiceAccounts(t *testing.T) {
 	spec := parse(t, threeRegions)
-	before := launchAll(plan(t, input(spec)).Wants)
+	before := launchAll(plan(t, input(spec)).Desired)
 	spec.GCP.BalancerAccount = "lb@p.iam.gserviceaccount.com"
 	l := plan(t, input(spec))
-	for _, w := range l.Wants {
+	for _, w := range l.Desired {
 		if w.Machine == nil {
 			continue
 		}
@@ -145,7 +145,7 @@ func TestGoogleServiceAccounts(t *testing.T) {
 		}
 	}
 	var changed []string
-	for _, c := range provision.Diff(l.Wants, before) {
+	for _, c := range provision.Diff(l.Desired, before) {
 		changed = append(changed, string(c.Action)+" "+c.ID())
 	}
 	if want := []string{"replace lb-europe-west4-0"}; !slices.Equal(changed, want) {
@@ -164,19 +164,19 @@ func TestReplicaOfferingsOrder(t *testing.T) {
 		"ap-northeast-1-qwen-0": {"on_demand g6.xlarge in ap-northeast-1a", "on_demand g6.xlarge in ap-northeast-1b"},
 		"lb-us-east-1-0":        {"on_demand c7i.large in us-east-1a", "on_demand c7i.large in us-east-1b"},
 	} {
-		i := slices.IndexFunc(l.Wants, func(w provision.Want) bool { return w.ID == id })
+		i := slices.IndexFunc(l.Desired, func(w provision.Desired) bool { return w.ID == id })
 		var got []string
-		for _, o := range l.Wants[i].Offers {
+		for _, o := range l.Desired[i].Offerings {
 			got = append(got, o.String())
 		}
 		if len(got) < len(want) || !slices.Equal(got[:len(want)], want) {
 			t.Errorf("%s: got %q, want %q first", id, got, want)
 		}
-		if id == "ap-northeast-1-0" && l.Wants[i].CostPerHour != 0.42 {
-			t.Errorf("%s costs %v, want what the commitment does", id, l.Wants[i].CostPerHour)
+		if id == "ap-northeast-1-0" && l.Desired[i].CostPerHour != 0.42 {
+			t.Errorf("%s costs %v, want what the commitment does", id, l.Desired[i].CostPerHour)
 		}
-		if id == "ap-northeast-1-qwen-0" && l.Wants[i].CostPerHour != 0.7 {
-			t.Errorf("%s costs %v, want the price of the file", id, l.Wants[i].CostPerHour)
+		if id == "ap-northeast-1-qwen-0" && l.Desired[i].CostPerHour != 0.7 {
+			t.Errorf("%s costs %v, want the price of the file", id, l.Desired[i].CostPerHour)
 		}
 	}
 }
@@ -186,17 +186,17 @@ func TestReplicaOfferingsOrder(t *testing.T) {
 func drawService(t *rapid.T) cloud.Input {
 	spec := parse(t, threeRegions)
 	in := input(spec)
-	in.Short = map[cloud.Group]int{}
+	in.Shortfall = map[cloud.ReplicaGroup]int{}
 	for range rapid.IntRange(0, 3).Draw(t, "ups before") { // each leaves its world to the next
 		for _, m := range spec.Models {
 			for _, r := range spec.Regions {
-				in.Short[cloud.Group{Model: m.Name, Region: r.Name}] = rapid.IntRange(0, 2).Draw(t, "short")
+				in.Shortfall[cloud.ReplicaGroup{Model: m.Name, Region: r.Name}] = rapid.IntRange(0, 2).Draw(t, "short")
 			}
 		}
-		have := launchAll(plan(t, in).Wants)
+		have := launchAll(plan(t, in).Desired)
 		for i := range have {
 			if have[i].Kind == provision.KindReplica && rapid.IntRange(0, 5).Draw(t, "gone") == 0 {
-				have[i].Gone = "interrupted"
+				have[i].TerminatedReason = "interrupted"
 			}
 		}
 		in.Have = have
@@ -209,8 +209,8 @@ func TestPlanKeepsReplicasWithinBounds(t *testing.T) {
 		in := drawService(t)
 		l := plan(t, in)
 		seen := map[string]bool{}
-		count, home := map[cloud.Group]int{}, map[cloud.Group]int{}
-		for _, w := range l.Wants {
+		count, home := map[cloud.ReplicaGroup]int{}, map[cloud.ReplicaGroup]int{}
+		for _, w := range l.Desired {
 			if seen[w.ID] {
 				t.Fatalf("%s is wanted twice", w.ID)
 			}
@@ -218,21 +218,21 @@ func TestPlanKeepsReplicasWithinBounds(t *testing.T) {
 			if w.Kind != provision.KindReplica {
 				continue
 			}
-			count[cloud.Group{Model: w.Labels["model"], Region: w.Region}]++
+			count[cloud.ReplicaGroup{Model: w.Labels["model"], Region: w.Region}]++
 			if region := w.Labels["for"]; region != "" {
-				home[cloud.Group{Model: w.Labels["model"], Region: service.Region(region)}]++
+				home[cloud.ReplicaGroup{Model: w.Labels["model"], Region: service.Region(region)}]++
 			} else {
-				home[cloud.Group{Model: w.Labels["model"], Region: w.Region}]++
+				home[cloud.ReplicaGroup{Model: w.Labels["model"], Region: w.Region}]++
 			}
 		}
 		for _, m := range in.Spec.Models {
 			for _, r := range in.Spec.Regions {
-				g, b := cloud.Group{Model: m.Name, Region: r.Name}, in.Spec.BoundsFor(m.Name, r.Name)
+				g, b := cloud.ReplicaGroup{Model: m.Name, Region: r.Name}, in.Spec.BoundsFor(m.Name, r.Name)
 				if count[g] > b.Max {
 					t.Fatalf("%v: %d replicas, at most %d are allowed", g, count[g], b.Max)
 				}
-				if home[g]+l.Missing[g] < b.Min {
-					t.Fatalf("%v: %d replicas and %d missing, at least %d are wanted", g, home[g], l.Missing[g], b.Min)
+				if home[g]+l.Unplaced[g] < b.Min {
+					t.Fatalf("%v: %d replicas and %d missing, at least %d are wanted", g, home[g], l.Unplaced[g], b.Min)
 				}
 			}
 		}
@@ -243,13 +243,13 @@ func TestPlanIsStableAfterLaunch(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := drawService(t)
 		first := plan(t, in)
-		in.Have = launchAll(first.Wants)
+		in.Have = launchAll(first.Desired)
 		second := plan(t, in)
-		if changes := provision.Diff(second.Wants, in.Have); len(changes) != 0 {
+		if changes := provision.Diff(second.Desired, in.Have); len(changes) != 0 {
 			t.Fatalf("a second up changes %+v", changes)
 		}
-		if !reflect.DeepEqual(first.Missing, second.Missing) {
-			t.Fatalf("missing were %v, are %v", first.Missing, second.Missing)
+		if !reflect.DeepEqual(first.Unplaced, second.Unplaced) {
+			t.Fatalf("missing were %v, are %v", first.Unplaced, second.Unplaced)
 		}
 	})
 }
@@ -257,14 +257,14 @@ func TestPlanIsStableAfterLaunch(t *testing.T) {
 // When a region has capacity again, its replicas return and their fallbacks are terminated.
 func TestFallbacksEndWhenRegionHasCapacity(t *testing.T) {
 	in := input(parse(t, threeRegions))
-	in.Short = map[cloud.Group]int{{Model: "llama", Region: "aws/us-east-1"}: 2}
+	in.Shortfall = map[cloud.ReplicaGroup]int{{Model: "llama", Region: "aws/us-east-1"}: 2}
 	away := plan(t, in)
-	if got := ids(away.Wants, provision.KindReplica); !slices.Equal(got[:3], []string{"europe-west4-0", "europe-west4-1", "europe-west4-2"}) {
+	if got := ids(away.Desired, provision.KindReplica); !slices.Equal(got[:3], []string{"europe-west4-0", "europe-west4-1", "europe-west4-2"}) {
 		t.Fatalf("got %q, want two more in the next region of the file", got)
 	}
-	in.Have, in.Short = launchAll(away.Wants), nil
+	in.Have, in.Shortfall = launchAll(away.Desired), nil
 	var back []string
-	for _, c := range provision.Diff(plan(t, in).Wants, in.Have) {
+	for _, c := range provision.Diff(plan(t, in).Desired, in.Have) {
 		back = append(back, fmt.Sprint(c.Action, " ", c.ID()))
 	}
 	if want := []string{"launch us-east-1-0", "launch us-east-1-1", "terminate europe-west4-1", "terminate europe-west4-2"}; !slices.Equal(back, want) {
@@ -283,7 +283,7 @@ func TestCheckRejectsInvalidSpecs(t *testing.T) {
 		if strings.Contains(tt.change, "europe-west4") {
 			text = strings.Replace(text, `    regions: {"gcp/europe-west4": {min: 0, max: 0}}`+"\n", "", 1)
 		}
-		_, err := cloud.Plan(input(parse(t, text)))
+		_, err := cloud.BuildLayout(input(parse(t, text)))
 		var spec *provision.SpecError
 		if err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("got %v, want %q in it", err, tt.want)
@@ -297,13 +297,13 @@ func TestCheckRejectsInvalidSpecs(t *testing.T) {
 func TestAnotherNetworkChangesSpecHash(t *testing.T) {
 	specs := func(more string) map[string]string {
 		spec := parse(t, strings.Replace(threeRegions, "  - name: aws/us-east-1\n", "  - name: aws/us-east-1\n"+more, 1))
-		l, err := cloud.Plan(input(spec))
+		l, err := cloud.BuildLayout(input(spec))
 		if err != nil {
 			t.Fatal(err)
 		}
 		all := map[string]string{}
-		for _, w := range l.Wants {
-			all[w.ID] = w.Spec
+		for _, w := range l.Desired {
+			all[w.ID] = w.SpecHash
 		}
 		return all
 	}
@@ -322,7 +322,7 @@ func TestAnotherNetworkChangesSpecHash(t *testing.T) {
 	}
 }
 
-// Regions with session access grant it to the machines of both roles, and replicas may read models in
+// ManagedRegions with session access grant it to the machines of both roles, and replicas may read models in
 // buckets of AWS. There are no other grants: the roles of service accounts set the permissions of
 // machines at Google.
 func TestPlanGrants(t *testing.T) {
@@ -331,16 +331,16 @@ func TestPlanGrants(t *testing.T) {
 	out := "engine: {weights: 'gs://models/llama'}\n    regions: {aws/us-east-1: {min: 0, max: 0}, aws/ap-northeast-1: {min: 0, max: 0}}"
 	text = strings.Replace(text, "engine: {kind: vllm}", out, 1) + "gcp: {replica_account: r@my-project.iam.gserviceaccount.com}\n"
 	spec := parse(t, text)
-	l, err := cloud.Plan(input(spec))
+	l, err := cloud.BuildLayout(input(spec))
 	if err != nil {
 		t.Fatal(err)
 	}
-	session := provision.SessionIn("us-east-1")
+	session := provision.GrantSession("us-east-1")
 	want := map[string][]provision.Grant{
-		"identity-aws-balancer": {provision.GrantOperate, session}, "identity-aws-replica": {provision.ReadFrom("models/qwen"), session},
+		"identity-aws-balancer": {provision.GrantOperate, session}, "identity-aws-replica": {provision.GrantRead("models/qwen"), session},
 		"identity-gcp-balancer": {provision.GrantOperate}, "identity-gcp-replica": nil,
 	}
-	for _, w := range l.Wants {
+	for _, w := range l.Desired {
 		if w.Kind == provision.KindIdentity && !slices.Equal(w.Grants, want[w.ID]) {
 			t.Errorf("%s: is granted %q, want %q", w.ID, w.Grants, want[w.ID])
 		}
@@ -360,9 +360,9 @@ func TestChallengesOpenPortAndGrantRecord(t *testing.T) {
 	} {
 		in := input(parse(t, withObtainedCertificate(challenge)))
 		in.ZoneID = "Z1"
-		for _, w := range plan(t, in).Wants {
+		for _, w := range plan(t, in).Desired {
 			has := func(port int) bool {
-				return slices.Contains(w.Rules, provision.Rule{Port: port, From: provision.FromWorld})
+				return slices.Contains(w.Rules, provision.FirewallRule{Port: port, From: provision.FromWorld})
 			}
 			balancers := w.Labels["role"] == string(provision.KindBalancer)
 			switch w.Kind {
@@ -371,7 +371,7 @@ func TestChallengesOpenPortAndGrantRecord(t *testing.T) {
 					t.Errorf("%s: %s has the rules %v", challenge, w.ID, w.Rules)
 				}
 			case provision.KindIdentity:
-				may := slices.Contains(w.Grants, provision.ChallengeOf("Z1", "chat.example.com"))
+				may := slices.Contains(w.Grants, provision.GrantChallenge("Z1", "chat.example.com"))
 				if may != (want.record && w.ID == "identity-aws-balancer") {
 					t.Errorf("%s: %s has the grants %v", challenge, w.ID, w.Grants)
 				}

@@ -20,8 +20,8 @@ func (l *layout) addReplicas(model int) error {
 	numbers := map[service.Region][]int{}
 	shortfall := map[service.Region]int{}
 	marks := extraLabels{}
-	on := map[service.Region]map[int]provision.Class{} // the class of each new replica
-	for _, r := range Regions(l.Spec) {
+	on := map[service.Region]map[int]provision.ReplicaClass{} // the class of each new replica
+	for _, r := range ManagedRegions(l.Spec) {
 		if r.Cloud() == service.CloudStatic {
 			continue // its machines already exist
 		}
@@ -29,16 +29,16 @@ func (l *layout) addReplicas(model int) error {
 		exist := l.replicaNumbers(m, r, func(other string) bool { return other == "" })
 		serve, terminating, unreplaced := l.splitTerminating(model, r, exist)
 		want := len(serve) + len(unreplaced)
-		var missing []provision.Class
-		if counts, counted := l.Counts[Group{m.Name, r}]; counted {
+		var missing []provision.ReplicaClass
+		if counts, counted := l.Counts[ReplicaGroup{m.Name, r}]; counted {
 			want = counts.Total()
 			serve, missing = l.matchClasses(model, r, serve, counts)
 		}
 		want = min(max(want, b.Min), b.Max)
 		want = min(want, max(b.Max-len(terminating), len(serve)))
-		shortfall[r] = min(l.Short[Group{m.Name, r}], max(0, want-len(serve))) // existing replicas stay
+		shortfall[r] = min(l.Shortfall[ReplicaGroup{m.Name, r}], max(0, want-len(serve))) // existing replicas stay
 		numbers[r] = fillNumbers(serve, terminating, want-shortfall[r])
-		on[r] = map[int]provision.Class{}
+		on[r] = map[int]provision.ReplicaClass{}
 		for _, n := range numbers[r] {
 			if len(missing) > 0 && !slices.Contains(exist, n) {
 				on[r][n], missing = missing[0], missing[1:]
@@ -52,7 +52,7 @@ func (l *layout) addReplicas(model int) error {
 	for i, r := range l.Spec.Regions {
 		for range shortfall[r.Name] {
 			if !l.placeFallback(m, i, numbers, marks) {
-				l.result.Missing[Group{m.Name, r.Name}]++
+				l.result.Unplaced[ReplicaGroup{m.Name, r.Name}]++
 			}
 		}
 	}
@@ -82,15 +82,15 @@ func (m extraLabels) set(r service.Region, number int, label, value string) {
 func (l *layout) splitTerminating(model int, region service.Region, numbers []int) (serve, terminating []int, unreplaced []string) {
 	for _, n := range numbers {
 		id := provision.ReplicaID(l.Spec, model, region, n)
-		if !l.Going[id] {
+		if !l.Terminating[id] {
 			serve = append(serve, n)
 			continue
 		}
 		terminating = append(terminating, n)
 		is := l.runningObject(id) // numbers are those of existing replicas
 		replaced := func(o provision.Object) bool {
-			stays := !l.Going[o.ID] && Instead(*is) != "" && o.Handle == Instead(*is)
-			return o.Gone == "" && (stays || Instead(o) == is.Handle)
+			stays := !l.Terminating[o.ID] && ReplacesHandle(*is) != "" && o.Handle == ReplacesHandle(*is)
+			return o.TerminatedReason == "" && (stays || ReplacesHandle(o) == is.Handle)
 		}
 		if !slices.ContainsFunc(l.Have, replaced) {
 			unreplaced = append(unreplaced, is.Handle)
@@ -107,7 +107,7 @@ func (l *layout) placeFallback(m *service.Model, from int, numbers map[service.R
 	var free []service.Region
 	for step := 1; step < len(regions); step++ {
 		r := regions[(from+step)%len(regions)].Name
-		if r.Cloud() == service.CloudStatic || l.Short[Group{m.Name, r}] > 0 || len(numbers[r]) >= l.Spec.BoundsFor(m.Name, r).Max {
+		if r.Cloud() == service.CloudStatic || l.Shortfall[ReplicaGroup{m.Name, r}] > 0 || len(numbers[r]) >= l.Spec.BoundsFor(m.Name, r).Max {
 			continue
 		}
 		free = append(free, r)
@@ -138,7 +138,7 @@ func (l *layout) placeFallback(m *service.Model, from int, numbers map[service.R
 func (l *layout) replicaNumbers(m *service.Model, region service.Region, which func(standsInFor string) bool) []int {
 	found := map[int]bool{}
 	for _, o := range l.Have {
-		if o.Kind != provision.KindReplica || o.Region != region || o.Gone != "" || o.Labels[labelModel] != m.Name || !which(o.Labels[labelFallbackFor]) {
+		if o.Kind != provision.KindReplica || o.Region != region || o.TerminatedReason != "" || o.Labels[labelModel] != m.Name || !which(o.Labels[labelFallbackFor]) {
 			continue
 		}
 		if n, err := strconv.Atoi(o.ID[strings.LastIndexByte(o.ID, '-')+1:]); err == nil && n >= 0 {
@@ -164,12 +164,14 @@ func fillNumbers(numbers, terminating []int, n int) []int {
 	return out
 }
 
-// StandsIn returns the region that a replica is a fallback for; empty for a replica of its own region.
-func StandsIn(o provision.Object) service.Region { return service.Region(o.Labels[labelFallbackFor]) }
+// FallbackFor returns the region that a replica is a fallback for; empty for a replica of its own region.
+func FallbackFor(o provision.Object) service.Region {
+	return service.Region(o.Labels[labelFallbackFor])
+}
 
-// Instead returns the handle of the terminating machine that a replica replaces; empty for any other
+// ReplacesHandle returns the handle of the terminating machine that a replica replaces; empty for any other
 // replica.
-func Instead(o provision.Object) string { return o.Labels[labelReplaces] }
+func ReplacesHandle(o provision.Object) string { return o.Labels[labelReplaces] }
 
 func lowestFree(taken []int) int {
 	n := 0

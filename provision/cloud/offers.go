@@ -24,7 +24,7 @@ func unusedReservations(spec *service.Spec, have []provision.Object) map[reserve
 		}
 	}
 	for _, o := range have {
-		if o.Gone == "" && o.Offering != nil && o.Offering.Capacity == service.CapacityReserved {
+		if o.TerminatedReason == "" && o.Offering != nil && o.Offering.Capacity == service.CapacityReserved {
 			free[reservedKey{o.Region, o.Offering.Type}]--
 		}
 	}
@@ -32,7 +32,7 @@ func unusedReservations(spec *service.Spec, have []provision.Object) map[reserve
 }
 
 // addReplica adds one replica, preferably on a class, with additional labels.
-func (l *layout) addReplica(model int, r service.RegionSpec, number int, on provision.Class, more map[string]string) error {
+func (l *layout) addReplica(model int, r service.RegionSpec, number int, on provision.ReplicaClass, more map[string]string) error {
 	m := &l.Spec.Models[model]
 	offers := preferClass(l.offeringsFor(m, r, number), on)
 	if len(offers) == 0 {
@@ -47,12 +47,12 @@ func (l *layout) addReplica(model int, r service.RegionSpec, number int, on prov
 	if l.runningObject(id) == nil && offers[0].Capacity == service.CapacityReserved {
 		l.unusedReserved[reservedKey{r.Name, offers[0].Type}]--
 	}
-	return l.addMachine(Node{ID: id, Kind: provision.KindReplica, Region: r.Name, Model: m}, offers, diskReplica, labels)
+	return l.addMachine(MachineInput{ID: id, Kind: provision.KindReplica, Region: r.Name, Model: m}, offers, diskReplica, labels)
 }
 
 // runningObject returns the running object of an id; nil without one.
 func (l *layout) runningObject(id string) *provision.Object {
-	at := slices.IndexFunc(l.Have, func(o provision.Object) bool { return o.ID == id && o.Gone == "" })
+	at := slices.IndexFunc(l.Have, func(o provision.Object) bool { return o.ID == id && o.TerminatedReason == "" })
 	if at < 0 {
 		return nil
 	}
@@ -65,7 +65,7 @@ func (l *layout) runningObject(id string) *provision.Object {
 // replicas of a model are not spot.
 func (l *layout) offeringsFor(m *service.Model, r service.RegionSpec, number int) provision.Offerings {
 	order := r.Capacity
-	if IsHere(r.Name) {
+	if RunsOnThisComputer(r.Name) {
 		order = []service.CapacityType{service.CapacityOnDemand}
 	}
 	if number < r.OnDemandBase {
@@ -73,8 +73,8 @@ func (l *layout) offeringsFor(m *service.Model, r service.RegionSpec, number int
 	}
 	var all provision.Offerings
 	for _, g := range gpusOf(m) {
-		offers := l.withPrices(l.Offers[r.Name].With(g.Type, g.Count), r, g)
-		all = append(all, rotateZones(offers.InOrder(order), number)...)
+		offers := l.withPrices(l.Offerings[r.Name].WithGPU(g.Type, g.Count), r, g)
+		all = append(all, rotateZones(offers.SortedByCapacity(order), number)...)
 	}
 	return all
 }
@@ -91,26 +91,26 @@ func gpusOf(m *service.Model) []service.GPU {
 // price of a GPU applies to the cheapest on-demand machine with it, which is the one to rent.
 func (l *layout) withPrices(offers provision.Offerings, r service.RegionSpec, g service.GPU) provision.Offerings {
 	var usual string
-	if onDemand := offers.InOrder([]service.CapacityType{service.CapacityOnDemand}); len(onDemand) > 0 {
+	if onDemand := offers.SortedByCapacity([]service.CapacityType{service.CapacityOnDemand}); len(onDemand) > 0 {
 		usual = onDemand[0].Type
 	}
 	var out provision.Offerings
 	for _, o := range offers {
 		switch o.Capacity {
 		case service.CapacityOnDemand:
-			if g.Price > 0 && o.Type == usual && !IsHere(r.Name) { // this computer is not billed
-				o.PricePerHour, o.PriceFrom = g.Price, "service.yaml"
+			if g.Price > 0 && o.Type == usual && !RunsOnThisComputer(r.Name) { // this computer is not billed
+				o.PricePerHour, o.PriceSource = g.Price, "service.yaml"
 			}
 			out = append(out, o)
 			if price, committed := l.commitmentPrice(r, o.Type); committed {
-				o.Capacity, o.PricePerHour, o.PriceFrom = service.CapacityReserved, price, "service.yaml"
+				o.Capacity, o.PricePerHour, o.PriceSource = service.CapacityReserved, price, "service.yaml"
 				out = append(out, o)
 			}
 		case service.CapacitySpot:
 			out = append(out, o)
 		case service.CapacityReserved: // a reservation at the cloud has the price of service.yaml
 			if price, committed := l.commitmentPrice(r, o.Type); committed {
-				o.PricePerHour, o.PriceFrom = price, "service.yaml"
+				o.PricePerHour, o.PriceSource = price, "service.yaml"
 			}
 			out = append(out, o)
 		}

@@ -34,8 +34,8 @@ type QuotaNeed struct {
 // Exceeded reports whether the quota is known to be too low.
 func (n QuotaNeed) Exceeded() bool { return n.Limit != nil && *n.Limit-*n.Used < n.Needs }
 
-// Request returns the command or request for a quota of what is needed plus what is in use.
-func (n QuotaNeed) Request() string {
+// IncreaseRequest returns the command or request for a quota of what is needed plus what is in use.
+func (n QuotaNeed) IncreaseRequest() string {
 	enough := n.Needs
 	if n.Used != nil {
 		enough += *n.Used
@@ -123,7 +123,7 @@ type quotaSum map[QuotaKey]float64
 // addObject adds the needs of machines with some GPUs.
 func (s quotaSum) addMachines(r service.Region, g service.GPU, capacity service.CapacityType, machines, diskGiB int) {
 	if t, known := smallestMachine(r.Cloud(), g); known && machines > 0 {
-		s.addOffering(t.Offer(r, "", capacity), machines, diskGiB)
+		s.addOffering(t.Offering(r, "", capacity), machines, diskGiB)
 	}
 }
 
@@ -143,13 +143,13 @@ func smallestMachine(of string, g service.GPU) (least provision.MachineType, kno
 	return least, known
 }
 
-// QuotaNeedsOf returns how much of each quota the launches among changes use, on the first offering of
+// QuotaNeedsOfChanges returns how much of each quota the launches among changes use, on the first offering of
 // each. Replacements are left out: they take the place of the old machine. Machines to terminate still
 // count as used, because they terminate last.
-func QuotaNeedsOf(changes provision.Changes) map[QuotaKey]float64 {
+func QuotaNeedsOfChanges(changes provision.Changes) map[QuotaKey]float64 {
 	needs := quotaSum{}
 	for _, c := range launchesOf(changes) {
-		needs.addOffering(c.Want.Offers[0], 1, c.Want.Machine.DiskGiB)
+		needs.addOffering(c.Desired.Offerings[0], 1, c.Desired.Machine.DiskGiB)
 	}
 	return needs
 }
@@ -157,13 +157,13 @@ func QuotaNeedsOf(changes provision.Changes) map[QuotaKey]float64 {
 // launchesOf returns the changes that add a machine.
 func launchesOf(changes provision.Changes) provision.Changes {
 	return slices.DeleteFunc(slices.Clone(changes), func(c provision.Change) bool {
-		return c.Action != provision.ActionLaunch || len(c.Want.Offers) == 0
+		return c.Action != provision.ActionLaunch || len(c.Desired.Offerings) == 0
 	})
 }
 
-// Against combines needs with the quotas of an account, sorted by region and code; needs of zero are
+// CompareQuotas combines needs with the quotas of an account, sorted by region and code; needs of zero are
 // left out.
-func Against(needs map[QuotaKey]float64, quotas []provision.Quota) []QuotaNeed {
+func CompareQuotas(needs map[QuotaKey]float64, quotas []provision.Quota) []QuotaNeed {
 	var all []QuotaNeed
 	for key, n := range needs {
 		if n == 0 {
@@ -192,16 +192,16 @@ func unitOf(key QuotaKey) string {
 	return "gpus"
 }
 
-// OverQuota returns the launches among changes that fit on none of their offerings within the quotas of
+// LaunchesOverQuota returns the launches among changes that fit on none of their offerings within the quotas of
 // an account, when each takes the first offering that fits, in order. An unknown quota imposes no
 // limit.
-func OverQuota(changes provision.Changes, quotas []provision.Quota) provision.Changes {
+func LaunchesOverQuota(changes provision.Changes, quotas []provision.Quota) provision.Changes {
 	left := map[QuotaKey]float64{}
 	for _, q := range quotas {
 		left[QuotaKey{q.Region, q.Code}] = q.Limit - q.Used
 	}
 	return slices.DeleteFunc(launchesOf(changes), func(c provision.Change) bool {
-		return slices.ContainsFunc(c.Want.Offers, func(o provision.Offering) bool { return takeQuota(left, quotasOf(o, c.Want.Machine.DiskGiB)) })
+		return slices.ContainsFunc(c.Desired.Offerings, func(o provision.Offering) bool { return takeQuota(left, quotasOf(o, c.Desired.Machine.DiskGiB)) })
 	})
 }
 

@@ -37,17 +37,17 @@ var minNeeds = []string{
 
 func TestQuotaNeeds(t *testing.T) {
 	spec := parse(t, threeRegions)
-	if got := formatNeeds(cloud.Against(cloud.QuotaNeeds(spec), nil)); !slices.Equal(got, minNeeds) {
+	if got := formatNeeds(cloud.CompareQuotas(cloud.QuotaNeeds(spec), nil)); !slices.Equal(got, minNeeds) {
 		t.Errorf("the fewest machines: got %q, want %q", got, minNeeds)
 	}
 	// What a service that is not there yet launches is just that.
-	changes := provision.Diff(plan(t, input(spec)).Wants, nil)
-	if got := formatNeeds(cloud.Against(cloud.QuotaNeedsOf(changes), nil)); !slices.Equal(got, minNeeds) {
+	changes := provision.Diff(plan(t, input(spec)).Desired, nil)
+	if got := formatNeeds(cloud.CompareQuotas(cloud.QuotaNeedsOfChanges(changes), nil)); !slices.Equal(got, minNeeds) {
 		t.Errorf("all launches: got %q, want %q", got, minNeeds)
 	}
 	for _, c := range changes {
 		c.Action = provision.ActionReplace
-		if got := cloud.QuotaNeedsOf(provision.Changes{c}); len(got) > 0 {
+		if got := cloud.QuotaNeedsOfChanges(provision.Changes{c}); len(got) > 0 {
 			t.Errorf("replacing %s needs %v more", c.ID(), got)
 		}
 	}
@@ -73,17 +73,17 @@ func TestOverQuota(t *testing.T) {
 		{"nothing at all", []provision.Quota{quota(spot, 0, 0), quota(demand, 3, 0)}, "us-east-1-qwen-0 us-east-1-qwen-1", 2},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			changes := provision.Diff(plan(t, input(parse(t, threeRegions))).Wants, nil)
+			changes := provision.Diff(plan(t, input(parse(t, threeRegions))).Desired, nil)
 			changes = slices.DeleteFunc(changes, func(c provision.Change) bool { return c.Region() != east || c.Kind() != provision.KindReplica })
 			var over []string
-			for _, c := range cloud.OverQuota(changes, tt.quotas) {
+			for _, c := range cloud.LaunchesOverQuota(changes, tt.quotas) {
 				over = append(over, c.ID())
 			}
 			if got := strings.Join(over, " "); got != tt.over {
 				t.Errorf("over quota: got %q, want %q", got, tt.over)
 			}
 			exceeded := 0
-			for _, n := range cloud.Against(cloud.QuotaNeedsOf(changes), tt.quotas) {
+			for _, n := range cloud.CompareQuotas(cloud.QuotaNeedsOfChanges(changes), tt.quotas) {
 				if n.Exceeded() {
 					exceeded++
 				}
@@ -103,7 +103,7 @@ func TestQuotaRequestText(t *testing.T) {
 		"request 8 of GPUS_PER_GPU_FAMILY (NVIDIA_H100) in us-east4":    {Region: "gcp/us-east4", Code: "GPUS_PER_GPU_FAMILY", Needs: 8},
 		"request 1 of GPUS_ALL_REGIONS in all regions at":               {Region: "gcp/", Code: "GPUS_ALL_REGIONS", Needs: 1},
 	} {
-		if got := n.Request(); !strings.Contains(got, want) {
+		if got := n.IncreaseRequest(); !strings.Contains(got, want) {
 			t.Errorf("got %q, want %q in it", got, want)
 		}
 	}

@@ -46,18 +46,18 @@ func TestTerminatingReplicasAreReplaced(t *testing.T) {
 			if replaces != "" {
 				in.Have[len(in.Have)-1].Labels["instead"] = "i-" + replaces
 			}
-			in.Going = map[string]bool{}
+			in.Terminating = map[string]bool{}
 			for n := range strings.FieldsSeq(tt.terminating) {
-				in.Going[id(n)] = true
+				in.Terminating[id(n)] = true
 			}
-			g := cloud.Group{Model: "llama", Region: region}
-			in.Short = map[cloud.Group]int{g: tt.short}
+			g := cloud.ReplicaGroup{Model: "llama", Region: region}
+			in.Shortfall = map[cloud.ReplicaGroup]int{g: tt.short}
 			if tt.count > 0 {
-				in.Counts = map[cloud.Group]provision.Counts{g: {provision.Class{}: tt.count}}
+				in.Counts = map[cloud.ReplicaGroup]provision.ClassCounts{g: {provision.ReplicaClass{}: tt.count}}
 			}
 			var got []string
 			layout := plan(t, in)
-			for _, replica := range ids(layout.Wants, provision.KindReplica) {
+			for _, replica := range ids(layout.Desired, provision.KindReplica) {
 				if n, ours := strings.CutPrefix(replica, "us-east-1-"); ours && !strings.Contains(n, "qwen") {
 					got = append(got, n)
 				}
@@ -65,11 +65,11 @@ func TestTerminatingReplicasAreReplaced(t *testing.T) {
 			if !slices.Equal(got, strings.Fields(tt.want)) {
 				t.Errorf("got %q, want %s", got, tt.want)
 			}
-			in.Have = launchAll(layout.Wants)
+			in.Have = launchAll(layout.Desired)
 			for i := range in.Have { // the handles of those that were there are what they were
 				in.Have[i].Handle = "i-" + in.Have[i].ID[strings.LastIndex(in.Have[i].ID, "-")+1:]
 			}
-			if again := ids(plan(t, in).Wants, provision.KindReplica); !slices.Equal(again, ids(layout.Wants, provision.KindReplica)) {
+			if again := ids(plan(t, in).Desired, provision.KindReplica); !slices.Equal(again, ids(layout.Desired, provision.KindReplica)) {
 				t.Errorf("once that is made, %q is wanted", again)
 			}
 		})
@@ -81,10 +81,10 @@ func TestControllerMachine(t *testing.T) {
 	if got := cloud.ControllerMachine(spec); got != "lb-us-east-1-0" {
 		t.Errorf("got %s", got)
 	}
-	store := provision.Rule{Port: cloud.PortStore, From: provision.FromWorld}
+	store := provision.FirewallRule{Port: cloud.PortStore, From: provision.FromWorld}
 	for url, open := range map[string]bool{"": true, "nats://store.example.com:4222": false} {
 		spec.Store.URL = url
-		for _, w := range plan(t, input(spec)).Wants {
+		for _, w := range plan(t, input(spec)).Desired {
 			if w.ID == "firewall-us-east-1-balancer" && slices.Contains(w.Rules, store) != open {
 				t.Errorf("with the store at %q: %v", url, w.Rules)
 			}

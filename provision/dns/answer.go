@@ -10,30 +10,32 @@ import (
 )
 
 // recordsFunc returns the records of one name for a client. The caller filters them by type.
-type recordsFunc func(c Client) []dns.RR
+type recordsFunc func(c ClientLocation) []dns.RR
 
 // zoneNames returns every name of the zone, with a function for its records.
 func (s *Server) zoneNames() map[string]recordsFunc {
 	names := map[string]recordsFunc{}
 	for at := s.name; at != s.zone; _, at, _ = strings.Cut(at, ".") { // names between name and zone exist without records
-		names[at] = func(Client) []dns.RR { return nil }
+		names[at] = func(ClientLocation) []dns.RR { return nil }
 	}
 	ns := joinName("ns", s.zone)
 	apex := []dns.RR{s.soa(), &dns.NS{Hdr: s.header(s.zone, dns.TypeNS), Ns: ns}}
-	names[s.zone] = func(Client) []dns.RR { return apex }
-	names[ns] = func(Client) []dns.RR { return s.selfAddress(ns) }
+	names[s.zone] = func(ClientLocation) []dns.RR { return apex }
+	names[ns] = func(ClientLocation) []dns.RR { return s.selfAddress(ns) }
 	names[s.name] = s.addressesFor
 	if s.name == s.zone {
-		names[s.name] = func(c Client) []dns.RR { return append(s.addressesFor(c), apex...) }
+		names[s.name] = func(c ClientLocation) []dns.RR { return append(s.addressesFor(c), apex...) }
 	}
 	for _, r := range s.records {
 		at := joinName(r.ID, s.name)
-		names[at] = func(Client) []dns.RR { return s.addresses(at, []target{r}) }
+		names[at] = func(ClientLocation) []dns.RR { return s.addresses(at, []target{r}) }
 	}
-	names[joinName("_tcp", s.name)] = func(Client) []dns.RR { return nil }
+	names[joinName("_tcp", s.name)] = func(ClientLocation) []dns.RR { return nil }
 	srv := joinName("_"+s.scheme()+"._tcp", s.name)
-	names[srv] = func(c Client) []dns.RR { return s.srvRecords(srv, s.chooseTargets(c, s.rotation.Add(1), anyTarget)) }
-	names[joinName("_skyserve", s.name)] = func(Client) []dns.RR { return s.stateRecords() }
+	names[srv] = func(c ClientLocation) []dns.RR {
+		return s.srvRecords(srv, s.chooseTargets(c, s.rotation.Add(1), anyTarget))
+	}
+	names[joinName("_skyserve", s.name)] = func(ClientLocation) []dns.RR { return s.stateRecords() }
 	return names
 }
 
@@ -80,7 +82,7 @@ func (s *Server) Answer(q *dns.Msg, from netip.Addr) *dns.Msg {
 }
 
 // fill adds the answer about a name of the zone.
-func (s *Server) fill(m *dns.Msg, q dns.Question, c Client) {
+func (s *Server) fill(m *dns.Msg, q dns.Question, c ClientLocation) {
 	held, exists := s.names[dns.CanonicalName(q.Name)]
 	if !exists {
 		m.Rcode = dns.RcodeNameError
@@ -130,7 +132,7 @@ func (s *Server) selfAddress(name string) []dns.RR {
 // addressesFor returns the addresses for a client. For each address family it selects the best region among
 // those that have one: as with Route 53, a client with one family only is still served if the nearest
 // region has just the other.
-func (s *Server) addressesFor(c Client) []dns.RR {
+func (s *Server) addressesFor(c ClientLocation) []dns.RR {
 	turn := s.rotation.Add(1)
 	four := s.chooseTargets(c, turn, func(t target) bool { return t.Address.Unmap().Is4() })
 	six := s.chooseTargets(c, turn, func(t target) bool { return !t.Address.Unmap().Is4() })
@@ -141,7 +143,7 @@ func anyTarget(target) bool { return true }
 
 // chooseTargets returns the records for a client among those that kind accepts; each turn starts with another
 // one.
-func (s *Server) chooseTargets(c Client, turn uint64, kind func(target) bool) []target {
+func (s *Server) chooseTargets(c ClientLocation, turn uint64, kind func(target) bool) []target {
 	var targets []target
 	var candidates []Candidate
 	for i, candidate := range s.candidates() { // in the order of the records

@@ -20,8 +20,8 @@ type RecordState struct {
 	Reason  string // why its last check failed; empty when it succeeded
 }
 
-// Ask queries an embedded name server at the address listen for the state of its records.
-func Ask(ctx context.Context, listen, name string) ([]RecordState, error) {
+// QueryRecords queries an embedded name server at the address listen for the state of its records.
+func QueryRecords(ctx context.Context, listen, name string) ([]RecordState, error) {
 	q := new(dns.Msg).SetQuestion(dns.CanonicalName(noteLabel+name), dns.TypeTXT)
 	answer, _, err := (&dns.Client{Net: "tcp"}).ExchangeContext(ctx, q, listen) // TCP has no length limit
 	if err != nil {

@@ -92,7 +92,7 @@ func (c *Challenges) change(ctx context.Context, action types.ChangeAction, name
 }
 
 // removeChallenge removes the challenge record that a dead balancer left at a name.
-func (z *Route53) removeChallenge(ctx context.Context, n provision.Name, zone zone) error {
+func (z *Route53) removeChallenge(ctx context.Context, n provision.PublicName, zone zone) error {
 	at := *fqdn(underChallenge + n.Name)
 	var left *types.ResourceRecordSet
 	err := z.listSets(ctx, zone, underChallenge+n.Name, func(r types.ResourceRecordSet) bool {

@@ -42,7 +42,7 @@ const day = 24 * 60 * 60
 // deleted: then N increases. DAY keeps N small.
 
 // referencePrefix returns the reference prefix of all health checks of a name.
-func referencePrefix(n provision.Name) string {
+func referencePrefix(n provision.PublicName) string {
 	return notePrefix + "-" + digest(n.Zone, fmt.Sprint(n.Private), n.Name, n.Service, n.Owner) + "-"
 }
 
@@ -53,7 +53,7 @@ func digest(words ...string) string {
 }
 
 // isCheckable reports whether Route 53 can check a record: it reaches the public internet only.
-func isCheckable(r provision.Record) bool {
+func isCheckable(r provision.DNSRecord) bool {
 	a := r.Address.Unmap()
 	return r.Check != "" && a.IsGlobalUnicast() && !a.IsPrivate() && !sharedSpace.Contains(a)
 }
@@ -62,7 +62,7 @@ func isCheckable(r provision.Record) bool {
 var sharedSpace = netip.MustParsePrefix("100.64.0.0/10")
 
 // checkConfig returns the health check of a record.
-func checkConfig(n provision.Name, r provision.Record) (*types.HealthCheckConfig, error) {
+func checkConfig(n provision.PublicName, r provision.DNSRecord) (*types.HealthCheckConfig, error) {
 	u, err := url.Parse(r.Check)
 	if err != nil {
 		return nil, fmt.Errorf("parsing the check URL of %s: %w", r.ID, err)
@@ -96,7 +96,7 @@ func sameCheck(a, b *types.HealthCheckConfig) bool {
 }
 
 // ensureChecks creates the health checks of a name, and returns their ids by record.
-func (z *Route53) ensureChecks(ctx context.Context, n provision.Name) (map[string]string, error) {
+func (z *Route53) ensureChecks(ctx context.Context, n provision.PublicName) (map[string]string, error) {
 	ids := map[string]string{}
 	if !slices.ContainsFunc(n.Records, isCheckable) {
 		return ids, nil
@@ -118,7 +118,7 @@ func (z *Route53) ensureChecks(ctx context.Context, n provision.Name) (map[strin
 
 // ensureCheck finds the health check of a record among those of its name, or creates it; it repairs and
 // tags it. Lists are eventually consistent: a listed check may have been deleted.
-func (z *Route53) ensureCheck(ctx context.Context, n provision.Name, r provision.Record, have []types.HealthCheck) (string, error) {
+func (z *Route53) ensureCheck(ctx context.Context, n provision.PublicName, r provision.DNSRecord, have []types.HealthCheck) (string, error) {
 	config, err := checkConfig(n, r)
 	if err != nil {
 		return "", err
@@ -159,7 +159,7 @@ func (z *Route53) createCheck(ctx context.Context, ref string, config *types.Hea
 }
 
 // repairCheck resets a health check that somebody changed, and tags it.
-func (z *Route53) repairCheck(ctx context.Context, n provision.Name, r provision.Record, id string, is, want *types.HealthCheckConfig) error {
+func (z *Route53) repairCheck(ctx context.Context, n provision.PublicName, r provision.DNSRecord, id string, is, want *types.HealthCheckConfig) error {
 	if !sameCheck(is, want) {
 		_, err := z.api.UpdateHealthCheck(ctx, &route53.UpdateHealthCheckInput{
 			HealthCheckId: aws.String(id), IPAddress: want.IPAddress, Port: want.Port, ResourcePath: want.ResourcePath,
@@ -195,7 +195,7 @@ func (z *Route53) repairCheck(ctx context.Context, n provision.Name, r provision
 }
 
 // tagsOf returns the tags of a record's health check; the console displays Name.
-func tagsOf(n provision.Name, r provision.Record) []types.Tag {
+func tagsOf(n provision.PublicName, r provision.DNSRecord) []types.Tag {
 	var tags []types.Tag
 	for _, t := range [][2]string{
 		{"Name", n.Name + " " + r.ID},
@@ -210,7 +210,7 @@ func tagsOf(n provision.Name, r provision.Record) []types.Tag {
 }
 
 // checkURLs lists the health checks of a name, sorted by id.
-func (z *Route53) listChecks(ctx context.Context, n provision.Name) ([]types.HealthCheck, error) {
+func (z *Route53) listChecks(ctx context.Context, n provision.PublicName) ([]types.HealthCheck, error) {
 	var found []types.HealthCheck
 	pages := route53.NewListHealthChecksPaginator(z.api, &route53.ListHealthChecksInput{})
 	for pages.HasMorePages() {
@@ -241,7 +241,7 @@ func checkIDs(s recordSets) []string {
 
 // removeChecks deletes the health checks of a name, and those in had, except the used ones, which are
 // by record id.
-func (z *Route53) removeChecks(ctx context.Context, n provision.Name, had []string, used map[string]string) error {
+func (z *Route53) removeChecks(ctx context.Context, n provision.PublicName, had []string, used map[string]string) error {
 	listed, err := z.listChecks(ctx, n)
 	if err != nil {
 		return err

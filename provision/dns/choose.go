@@ -13,12 +13,12 @@ import (
 
 // Candidate is a record with its health.
 type Candidate struct {
-	provision.Record
+	provision.DNSRecord
 	Healthy bool
 }
 
-// Client is the location of a client.
-type Client struct {
+// ClientLocation is the location of a client.
+type ClientLocation struct {
 	// Region is the service's region that the client is in or next to; empty = unknown.
 	Region service.Region
 	// RTT is its round trip time to regions, where it is configured.
@@ -27,7 +27,7 @@ type Client struct {
 
 // Distances are the known distances between regions.
 type Distances struct {
-	Routing provision.Routing
+	Routing provision.DNSRouting
 	// RTT is the round trip time between two places, keyed "us-eu" (either order).
 	RTT map[string]time.Duration
 }
@@ -37,7 +37,7 @@ type Distances struct {
 // since an answer that may work is better than none. Among equally good regions, such as for a client
 // with an unknown location, the first one is returned. These are the rules of Route 53 for latency and
 // geoproximity records.
-func Choose(all []Candidate, d Distances, c Client) []Candidate {
+func Choose(all []Candidate, d Distances, c ClientLocation) []Candidate {
 	given := slices.DeleteFunc(slices.Clone(all), func(r Candidate) bool { return r.Withdrawn })
 	if healthy := slices.DeleteFunc(slices.Clone(given), func(r Candidate) bool { return !r.Healthy }); len(healthy) > 0 {
 		given = healthy
@@ -51,7 +51,7 @@ func Choose(all []Candidate, d Distances, c Client) []Candidate {
 
 // distanceTo returns the distance of a region from a client, in seconds or kilometres; infinite where it is
 // unknown.
-func (d Distances) distanceTo(c Client, region service.Region) float64 {
+func (d Distances) distanceTo(c ClientLocation, region service.Region) float64 {
 	if d.Routing == provision.RoutingGeo {
 		return distanceKm(c.Region, region)
 	}
@@ -91,7 +91,7 @@ type networks []network
 
 type network struct {
 	prefix netip.Prefix
-	client Client
+	client ClientLocation
 }
 
 // networksOf reads the networks of service.yaml, the narrowest first.
@@ -102,7 +102,7 @@ func networksOf(clients []service.DNSClient) (networks, error) {
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, network{prefix, Client{Region: c.Region, RTT: c.RTT}})
+		all = append(all, network{prefix, ClientLocation{Region: c.Region, RTT: c.RTT}})
 	}
 	slices.SortStableFunc(all, func(a, b network) int { return cmp.Compare(b.prefix.Bits(), a.prefix.Bits()) })
 	return all, nil
@@ -110,11 +110,11 @@ func networksOf(clients []service.DNSClient) (networks, error) {
 
 // locate returns the location of the addresses of a prefix: that of the narrowest network that contains
 // all of them; empty for others.
-func (all networks) locate(p netip.Prefix) Client {
+func (all networks) locate(p netip.Prefix) ClientLocation {
 	for _, n := range all {
 		if n.prefix.Bits() <= p.Bits() && n.prefix.Contains(p.Addr()) {
 			return n.client
 		}
 	}
-	return Client{}
+	return ClientLocation{}
 }

@@ -20,7 +20,7 @@ import (
 func fleet(marks string) []Candidate {
 	var all []Candidate
 	for i, region := range []service.Region{"local/us", "local/us", "local/eu", "local/asia"} {
-		c := Candidate{Record: provision.Record{ID: string(rune('a' + i)), Region: region}, Healthy: true}
+		c := Candidate{DNSRecord: provision.DNSRecord{ID: string(rune('a' + i)), Region: region}, Healthy: true}
 		if i < len(marks) {
 			c.Healthy, c.Withdrawn = marks[i] != '-', marks[i] == 'x'
 		}
@@ -40,13 +40,13 @@ func idsOf(cs []Candidate) string {
 func TestChoose(t *testing.T) {
 	ms := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
 	stated := map[string]time.Duration{"us-eu": ms(100), "asia-us": ms(160), "eu-asia": ms(120)}
-	in := func(region string) Client { return Client{Region: service.Region(region)} }
+	in := func(region string) ClientLocation { return ClientLocation{Region: service.Region(region)} }
 	for _, tt := range []struct {
 		name    string
 		marks   string
-		routing provision.Routing
+		routing provision.DNSRouting
 		rtt     map[string]time.Duration
-		from    Client
+		from    ClientLocation
 		want    string
 	}{
 		{"its own region", "", provision.RoutingLatency, stated, in("local/eu"), "c"},
@@ -58,12 +58,12 @@ func TestChoose(t *testing.T) {
 		{"all sick: as if all were well", "----", provision.RoutingLatency, stated, in("local/eu"), "c"},
 		{"all sick or withdrawn", "--x-", provision.RoutingLatency, stated, in("local/eu"), "ab"},
 		{"all withdrawn", "xxxx", provision.RoutingLatency, stated, in("local/eu"), ""},
-		{"stated round trips come first", "", provision.RoutingLatency, stated, Client{Region: "local/us", RTT: map[service.Region]time.Duration{"local/us": ms(50), "local/asia": ms(20)}}, "d"},
-		{"stated ones against guesses", "", provision.RoutingLatency, nil, Client{Region: "local/us", RTT: map[service.Region]time.Duration{"local/us": ms(500)}}, "c"},
+		{"stated round trips come first", "", provision.RoutingLatency, stated, ClientLocation{Region: "local/us", RTT: map[service.Region]time.Duration{"local/us": ms(50), "local/asia": ms(20)}}, "d"},
+		{"stated ones against guesses", "", provision.RoutingLatency, nil, ClientLocation{Region: "local/us", RTT: map[service.Region]time.Duration{"local/us": ms(500)}}, "c"},
 		{"a guess by distance", "--", provision.RoutingLatency, nil, in("local/us"), "c"},
 		{"nearness knows no round trips", "--", provision.RoutingGeo, map[string]time.Duration{"us-asia": 0}, in("local/us"), "c"},
-		{"nothing is known of the client", "", provision.RoutingLatency, stated, Client{}, "ab"},
-		{"nothing is known of the client, and the first is sick", "--", provision.RoutingGeo, stated, Client{}, "c"},
+		{"nothing is known of the client", "", provision.RoutingLatency, stated, ClientLocation{}, "ab"},
+		{"nothing is known of the client, and the first is sick", "--", provision.RoutingGeo, stated, ClientLocation{}, "c"},
 		{"a place that is nowhere", "", provision.RoutingGeo, stated, in("static/basement"), "ab"},
 	} {
 		got := idsOf(Choose(fleet(tt.marks), Distances{tt.routing, tt.rtt}, tt.from))
@@ -74,7 +74,7 @@ func TestChoose(t *testing.T) {
 }
 
 // chooseSimply is Choose by looking at each record in turn.
-func chooseSimply(all []Candidate, d Distances, c Client) (chosen []Candidate) {
+func chooseSimply(all []Candidate, d Distances, c ClientLocation) (chosen []Candidate) {
 	for _, healthyOnly := range []bool{true, false} {
 		for _, r := range all {
 			if r.Withdrawn || healthyOnly && !r.Healthy {
@@ -102,12 +102,12 @@ func TestChooseEqualsSimpleVersion(t *testing.T) {
 		var all []Candidate
 		for i := range rapid.IntRange(0, 8).Draw(t, "records") {
 			all = append(all, Candidate{
-				Record:  provision.Record{ID: string(rune('a' + i)), Region: rapid.SampledFrom(regions).Draw(t, "region"), Withdrawn: rapid.IntRange(0, 3).Draw(t, "withdrawn") == 0},
-				Healthy: rapid.Bool().Draw(t, "healthy"),
+				DNSRecord: provision.DNSRecord{ID: string(rune('a' + i)), Region: rapid.SampledFrom(regions).Draw(t, "region"), Withdrawn: rapid.IntRange(0, 3).Draw(t, "withdrawn") == 0},
+				Healthy:   rapid.Bool().Draw(t, "healthy"),
 			})
 		}
-		d := Distances{rapid.SampledFrom([]provision.Routing{provision.RoutingLatency, provision.RoutingGeo}).Draw(t, "routing"), map[string]time.Duration{"us-eu": 100 * time.Millisecond}}
-		c := Client{Region: rapid.SampledFrom(append(regions, "")).Draw(t, "client")}
+		d := Distances{rapid.SampledFrom([]provision.DNSRouting{provision.RoutingLatency, provision.RoutingGeo}).Draw(t, "routing"), map[string]time.Duration{"us-eu": 100 * time.Millisecond}}
+		c := ClientLocation{Region: rapid.SampledFrom(append(regions, "")).Draw(t, "client")}
 		got := Choose(all, d, c)
 		if want := chooseSimply(all, d, c); !reflect.DeepEqual(got, want) {
 			t.Fatalf("got %+v, want %+v", got, want)

@@ -18,8 +18,8 @@ func TestRoute53Conformance(t *testing.T) {
 				a := newAccount()
 				a.faults.Unseen, a.poll = unseen, time.Nanosecond
 				n := world()
-				slices.SortFunc(n.Records, func(a, b provision.Record) int { return strings.Compare(a.ID, b.ID) })
-				return conformance.ZoneSubject{Zone: a.client(t), Reopen: func(t *testing.T) provision.Zone { return a.client(t) }, Name: n}
+				slices.SortFunc(n.Records, func(a, b provision.DNSRecord) int { return strings.Compare(a.ID, b.ID) })
+				return conformance.ZoneSubject{Zone: a.client(t), Reopen: func(t *testing.T) provision.DNSZone { return a.client(t) }, Name: n}
 			})
 		})
 	}

@@ -100,16 +100,16 @@ func (a *account) end() []string {
 }
 
 // record is a balancer at a public address.
-func record(id, region, addr string) provision.Record {
-	r := provision.Record{ID: id, Address: netip.MustParseAddr(addr)}
+func record(id, region, addr string) provision.DNSRecord {
+	r := provision.DNSRecord{ID: id, Address: netip.MustParseAddr(addr)}
 	r.Region = regionOf(region)
 	r.Check = "http://" + netip.AddrPortFrom(r.Address, 8000).String() + "/readyz"
 	return r
 }
 
 // chat is a name with records.
-func chat(records ...provision.Record) provision.Name {
-	return provision.Name{
+func chat(records ...provision.DNSRecord) provision.PublicName {
+	return provision.PublicName{
 		Name: "chat.example.com", Zone: "example.com", Service: "chat", Owner: "ab12",
 		Routing: provision.RoutingLatency, TTL: 30 * time.Second, Records: records,
 	}
@@ -117,7 +117,7 @@ func chat(records ...provision.Record) provision.Name {
 
 // world is a name with two balancers in one region, one in another cloud whose
 // nearest region of AWS is the same, and one far away.
-func world() provision.Name {
+func world() provision.PublicName {
 	return chat(
 		record("lb-us-0", "aws/us-east-1", "198.51.100.1"), record("lb-us-1", "aws/us-east-1", "198.51.100.2"),
 		record("lb-us-east4-0", "gcp/us-east4", "198.51.100.3"), record("lb-eu-0", "gcp/europe-west9", "203.0.113.1"),

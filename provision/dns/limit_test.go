@@ -35,7 +35,7 @@ func TestUDPResponsesAreNotAmplified(t *testing.T) {
 			t.Errorf("%s over UDP: %v (%v)", name, m, err)
 		}
 	}
-	if states, err := Ask(t.Context(), at, c.Name); err != nil || len(states) != 3 {
+	if states, err := QueryRecords(t.Context(), at, c.Name); err != nil || len(states) != 3 {
 		t.Errorf("over TCP: %v (%v)", states, err)
 	}
 }

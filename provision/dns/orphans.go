@@ -15,12 +15,12 @@ import (
 // Names returns all names of services in the hosted zones of a name, public and private, with their
 // owners and without their records, sorted. Errors include *provision.SpecError where there is no such
 // zone, and *provision.CredentialsError.
-func (z *Route53) Names(ctx context.Context, zone string) ([]provision.Name, error) {
+func (z *Route53) Names(ctx context.Context, zone string) ([]provision.PublicName, error) {
 	zones, err := z.findZones(ctx, zone, nil)
 	if err != nil {
 		return nil, err
 	}
-	var names []provision.Name
+	var names []provision.PublicName
 	for _, h := range zones {
 		err := z.listSets(ctx, h, h.name, func(r types.ResourceRecordSet) bool {
 			name, noted := strings.CutPrefix(strings.TrimSuffix(aws.ToString(r.Name), "."), noteLabel)
@@ -28,7 +28,7 @@ func (z *Route53) Names(ctx context.Context, zone string) ([]provision.Name, err
 				return true
 			}
 			if n := nameOf(zone, name, recordSets{note: &r}); n.Service != "" {
-				names = append(names, provision.Name{Name: name, Zone: zone, Private: h.private, Service: n.Service, Owner: n.Owner, Routing: n.Routing})
+				names = append(names, provision.PublicName{Name: name, Zone: zone, Private: h.private, Service: n.Service, Owner: n.Owner, Routing: n.Routing})
 			}
 			return true
 		})
@@ -36,7 +36,7 @@ func (z *Route53) Names(ctx context.Context, zone string) ([]provision.Name, err
 			return nil, err
 		}
 	}
-	slices.SortFunc(names, func(a, b provision.Name) int {
+	slices.SortFunc(names, func(a, b provision.PublicName) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Owner, b.Owner))
 	})
 	return names, nil

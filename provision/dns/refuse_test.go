@@ -61,7 +61,7 @@ func TestForeignNamesAreKept(t *testing.T) {
 			before := a.end()
 			changed := world()
 			changed.Records[0].Withdrawn = true
-			for _, n := range []provision.Name{changed, chat()} {
+			for _, n := range []provision.PublicName{changed, chat()} {
 				if len(n.Records) == 0 && tt.name == "a record beside ours" {
 					continue // see below
 				}
@@ -123,7 +123,7 @@ func TestOwnRecordsAreRemovedBesideForeign(t *testing.T) {
 // trace; also where nothing but the note of the name stands in the way.
 func TestTwoOwnersAtOnce(t *testing.T) {
 	setAccount(t)
-	for _, records := range [][]provision.Record{world().Records, {record("lb-asia-0", "aws/ap-northeast-1", "192.0.2.1")}} {
+	for _, records := range [][]provision.DNSRecord{world().Records, {record("lb-asia-0", "aws/ap-northeast-1", "192.0.2.1")}} {
 		synctest.Test(t, func(t *testing.T) {
 			a := newAccount()
 			rival := chat(records...)
@@ -207,19 +207,19 @@ func TestDeniedCalls(t *testing.T) {
 func TestInvalidNames(t *testing.T) {
 	setAccount(t)
 	for _, tt := range []struct {
-		change func(*provision.Name)
+		change func(*provision.PublicName)
 		says   string
 	}{
-		{func(n *provision.Name) { n.Name = "chat.example.org" }, "not in zone example.com"},
-		{func(n *provision.Name) { n.Name = strings.Repeat("a.", 110) + "example.com" }, "limited to 220 characters"},
-		{func(n *provision.Name) { n.Routing = "magic" }, `routing must be latency or geo, got "magic"`},
-		{func(n *provision.Name) { n.Service = "a b" }, "may contain only letters"},
-		{func(n *provision.Name) { n.Records[1].ID = "lb-us-0" }, `two records have the id "lb-us-0"`},
-		{func(n *provision.Name) { n.Records[0].ID = "" }, "may contain only letters"},
-		{func(n *provision.Name) { n.Records[0].Region = "static/basement" }, `record "lb-us-0": finding the region of AWS nearest to static/basement`},
-		{func(n *provision.Name) { n.Records[0].Address = netip.Addr{} }, "address must be valid"},
-		{func(n *provision.Name) { n.Records[0].Check = "ftp://198.51.100.1/" }, "http or https URL"},
-		{func(n *provision.Name) { n.Records[0].Check += strings.Repeat("x", 250) }, "limited to 255 characters"},
+		{func(n *provision.PublicName) { n.Name = "chat.example.org" }, "not in zone example.com"},
+		{func(n *provision.PublicName) { n.Name = strings.Repeat("a.", 110) + "example.com" }, "limited to 220 characters"},
+		{func(n *provision.PublicName) { n.Routing = "magic" }, `routing must be latency or geo, got "magic"`},
+		{func(n *provision.PublicName) { n.Service = "a b" }, "may contain only letters"},
+		{func(n *provision.PublicName) { n.Records[1].ID = "lb-us-0" }, `two records have the id "lb-us-0"`},
+		{func(n *provision.PublicName) { n.Records[0].ID = "" }, "may contain only letters"},
+		{func(n *provision.PublicName) { n.Records[0].Region = "static/basement" }, `record "lb-us-0": finding the region of AWS nearest to static/basement`},
+		{func(n *provision.PublicName) { n.Records[0].Address = netip.Addr{} }, "address must be valid"},
+		{func(n *provision.PublicName) { n.Records[0].Check = "ftp://198.51.100.1/" }, "http or https URL"},
+		{func(n *provision.PublicName) { n.Records[0].Check += strings.Repeat("x", 250) }, "limited to 255 characters"},
 	} {
 		a, n := newAccount(), world()
 		tt.change(&n)

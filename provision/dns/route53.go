@@ -39,7 +39,7 @@ const (
 type Config struct {
 	// Endpoint is the API's base URL; empty = AWS's, or AWS_ENDPOINT_URL.
 	Endpoint string
-	// Transport sends the calls; nil = the SDK's own. At most provision.CallsPerHost calls are in
+	// Transport sends the calls; nil = the SDK's own. At most provision.MaxCallsPerHost calls are in
 	// flight.
 	Transport http.RoundTripper
 	// Poll is the polling interval for a change to propagate; 0 = 2 s.
@@ -82,7 +82,7 @@ func NewRoute53(ctx context.Context, c Config) (*Route53, error) {
 		next = http.DefaultTransport
 	}
 	api := route53.NewFromConfig(loaded, func(o *route53.Options) {
-		o.HTTPClient = &http.Client{Transport: provision.Bounded(next)}
+		o.HTTPClient = &http.Client{Transport: provision.LimitCallsPerHost(next)}
 		if c.Endpoint != "" {
 			o.BaseEndpoint = aws.String(c.Endpoint)
 		}
@@ -96,16 +96,16 @@ func NewRoute53(ctx context.Context, c Config) (*Route53, error) {
 
 // Get returns a name, of any service, with its records. A zone that the account does not have is an
 // error.
-func (z *Route53) Get(ctx context.Context, zone, name string) (provision.Name, error) {
+func (z *Route53) Get(ctx context.Context, zone, name string) (provision.PublicName, error) {
 	zones, err := z.findZones(ctx, zone, nil)
 	if err != nil {
-		return provision.Name{}, err
+		return provision.PublicName{}, err
 	}
-	n := provision.Name{Name: name, Zone: zone, Private: zones[0].private}
+	n := provision.PublicName{Name: name, Zone: zone, Private: zones[0].private}
 	for _, h := range zones {
 		have, err := z.readSets(ctx, h, name)
 		if err != nil {
-			return provision.Name{}, err
+			return provision.PublicName{}, err
 		}
 		if have.note != nil {
 			n = nameOf(zone, name, have)
@@ -118,7 +118,7 @@ func (z *Route53) Get(ctx context.Context, zone, name string) (provision.Name, e
 
 // Check searches for the zone, reads the records of the name and lists health checks: everything that
 // Set reads. Missing write permissions show only in Set.
-func (z *Route53) Check(ctx context.Context, n provision.Name) error {
+func (z *Route53) Check(ctx context.Context, n provision.PublicName) error {
 	zone, err := z.findZone(ctx, n)
 	if err != nil {
 		return err
@@ -135,7 +135,7 @@ func (z *Route53) Check(ctx context.Context, n provision.Name) error {
 }
 
 // findZone returns the zone of a name, after checking that record sets can represent the name.
-func (z *Route53) findZone(ctx context.Context, n provision.Name) (zone, error) {
+func (z *Route53) findZone(ctx context.Context, n provision.PublicName) (zone, error) {
 	if err := checkName(n); err != nil {
 		return zone{}, err
 	}
@@ -150,7 +150,7 @@ func (z *Route53) findZone(ctx context.Context, n provision.Name) (zone, error) 
 // its health check, so the name is consistent whenever the program ends. The next Set of the name
 // removes leftovers of an interrupted one. In addition to the errors of provision.Zone: a region with
 // an unknown location, a zone that the account does not have, and refusals of Route 53.
-func (z *Route53) Set(ctx context.Context, n provision.Name) error {
+func (z *Route53) Set(ctx context.Context, n provision.PublicName) error {
 	zone, err := z.findZone(ctx, n)
 	if err != nil {
 		return err
@@ -257,9 +257,9 @@ func (z *Route53) listSets(ctx context.Context, zone zone, from string, see func
 
 // checkOwner rejects a name that belongs to another owner or service, or that was created by hand, wholly
 // or in part.
-func checkOwner(n provision.Name, zone zone, have recordSets) error {
+func checkOwner(n provision.PublicName, zone zone, have recordSets) error {
 	taken := func(owner string) error {
-		return &provision.OwnedError{What: "record " + n.Name, Where: "zone " + zone.String(), Owner: owner}
+		return &provision.OwnedError{Resource: "record " + n.Name, Where: "zone " + zone.String(), Owner: owner}
 	}
 	if have.note != nil && !isOwn(n, have) {
 		who := nameOf(n.Zone, n.Name, have)
@@ -280,7 +280,7 @@ func checkOwner(n provision.Name, zone zone, have recordSets) error {
 }
 
 // ownSets returns the record sets of a name that have the form of those that Set creates.
-func (s recordSets) ownSets(n provision.Name) recordSets {
+func (s recordSets) ownSets(n provision.PublicName) recordSets {
 	below := "." + *fqdn(noteLabel + n.Name)
 	s.aliases = slices.DeleteFunc(slices.Clone(s.aliases), func(r types.ResourceRecordSet) bool {
 		return r.AliasTarget == nil || !strings.HasSuffix(aws.ToString(r.AliasTarget.DNSName), below)
@@ -292,7 +292,7 @@ func (s recordSets) ownSets(n provision.Name) recordSets {
 }
 
 // isOwn reports whether the note of a name has n's service and owner.
-func isOwn(n provision.Name, have recordSets) bool {
+func isOwn(n provision.PublicName, have recordSets) bool {
 	who := nameOf(n.Zone, n.Name, have)
 	return have.note != nil && who.Service == n.Service && who.Owner == n.Owner
 }
@@ -307,7 +307,7 @@ func formatSet(s types.ResourceRecordSet) string {
 }
 
 // applyChanges applies a batch and waits until every name server of the zone has it.
-func (z *Route53) applyChanges(ctx context.Context, n provision.Name, zone zone, changes []types.Change) error {
+func (z *Route53) applyChanges(ctx context.Context, n provision.PublicName, zone zone, changes []types.Change) error {
 	if len(changes) == 0 {
 		return nil
 	}

@@ -33,7 +33,7 @@ type fataler interface {
 func regionOf(s string) service.Region { return service.Region(s) }
 
 // set makes a name so by a program of its own.
-func (a *account) set(t fataler, n provision.Name) {
+func (a *account) set(t fataler, n provision.PublicName) {
 	t.Helper()
 	if err := a.client(t).Set(t.Context(), n); err != nil {
 		t.Fatal(err)
@@ -41,9 +41,9 @@ func (a *account) set(t fataler, n provision.Name) {
 }
 
 // drawName draws a name of the service: some records in a few regions.
-func drawName(t *rapid.T) provision.Name {
+func drawName(t *rapid.T) provision.PublicName {
 	n := chat()
-	n.Routing = rapid.SampledFrom([]provision.Routing{provision.RoutingLatency, provision.RoutingGeo}).Draw(t, "routing")
+	n.Routing = rapid.SampledFrom([]provision.DNSRouting{provision.RoutingLatency, provision.RoutingGeo}).Draw(t, "routing")
 	n.TTL = rapid.SampledFrom([]time.Duration{5 * time.Second, 30 * time.Second}).Draw(t, "ttl")
 	regions := []string{"aws/us-east-1", "gcp/us-east4", "gcp/europe-west4", "static/tokyo"}
 	addrs := []string{"198.51.100.%d", "2001:db8::%d", "10.0.0.%d"}
@@ -70,7 +70,7 @@ func TestSetConverges(t *testing.T) {
 		a, fresh := newAccount(), newAccount()
 		a.poll, fresh.poll = time.Nanosecond, time.Nanosecond // rapid keeps the time of the world
 		a.fake.PageSize = rapid.IntRange(1, 4).Draw(t, "page")
-		var n provision.Name
+		var n provision.PublicName
 		for range rapid.IntRange(1, 4).Draw(t, "times") {
 			n = drawName(t)
 			a.set(t, n)
@@ -82,7 +82,7 @@ func TestSetConverges(t *testing.T) {
 		got, err := a.client(t).Get(t.Context(), n.Zone, n.Name)
 		want := n
 		if len(n.Records) == 0 {
-			want = provision.Name{Name: n.Name, Zone: n.Zone}
+			want = provision.PublicName{Name: n.Name, Zone: n.Zone}
 		}
 		if err != nil || !reflect.DeepEqual(got, want) {
 			t.Fatalf("read %+v, %v; want %+v", got, err, want)
@@ -104,8 +104,8 @@ func TestClientsGetNearestHealthyBalancers(t *testing.T) {
 	near := map[string][]string{ // to a client there
 		"new york": {"us-east-1", "eu-west-3", "ap-northeast-1"}, "lyon": {"eu-west-3", "us-east-1", "ap-northeast-1"},
 	}
-	withdraw := func(ids ...string) func(*provision.Name) {
-		return func(n *provision.Name) {
+	withdraw := func(ids ...string) func(*provision.PublicName) {
+		return func(n *provision.PublicName) {
 			for i := range n.Records {
 				n.Records[i].Withdrawn = slices.Contains(ids, n.Records[i].ID)
 			}
@@ -113,7 +113,7 @@ func TestClientsGetNearestHealthyBalancers(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name   string
-		change func(*provision.Name)
+		change func(*provision.PublicName)
 		sick   []string
 		from   string
 		want   string
@@ -127,7 +127,7 @@ func TestClientsGetNearestHealthyBalancers(t *testing.T) {
 		{"the region is sick", nil, []string{"203.0.113.1"}, "lyon", "198.51.100.1 198.51.100.2 198.51.100.3"},
 		{"all are sick", nil, []string{"198.51.100.1", "198.51.100.2", "198.51.100.3", "203.0.113.1"}, "lyon", "203.0.113.1"},
 		{"sick ones are given before withdrawn ones", withdraw("lb-us-0", "lb-us-1"), []string{"198.51.100.3", "203.0.113.1"}, "new york", "198.51.100.3"},
-		{"by nearness", func(n *provision.Name) { n.Routing = provision.RoutingGeo }, nil, "lyon", "203.0.113.1"},
+		{"by nearness", func(n *provision.PublicName) { n.Routing = provision.RoutingGeo }, nil, "lyon", "203.0.113.1"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			a, n := newAccount(), world()

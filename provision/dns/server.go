@@ -41,7 +41,7 @@ type Server struct {
 
 // target is a record with the port for SRV records.
 type target struct {
-	provision.Record
+	provision.DNSRecord
 	port uint16
 }
 
@@ -50,7 +50,7 @@ type target struct {
 func NewServer(c service.NameServerConfig, transport http.RoundTripper, log *slog.Logger) (*Server, error) {
 	s := &Server{
 		config: c, zone: dns.CanonicalName(c.Zone), name: dns.CanonicalName(c.Name),
-		dist:  Distances{Routing: provision.Routing(c.Routing), RTT: c.RTT},
+		dist:  Distances{Routing: provision.DNSRouting(c.Routing), RTT: c.RTT},
 		watch: newWatch(transport), log: log,
 	}
 	var err error
@@ -71,10 +71,10 @@ func NewServer(c service.NameServerConfig, transport http.RoundTripper, log *slo
 	return s, nil
 }
 
-// RecordOf returns the record of a balancer from its public URL, whose host must be an address.
-func RecordOf(r service.NameRecord) (provision.Record, error) {
+// ParseRecord returns the record of a balancer from its public URL, whose host must be an address.
+func ParseRecord(r service.NameRecord) (provision.DNSRecord, error) {
 	t, err := targetOf(r)
-	return t.Record, err
+	return t.DNSRecord, err
 }
 
 // targetOf parses the public URL of a record.
@@ -83,7 +83,7 @@ func targetOf(r service.NameRecord) (target, error) {
 	if err != nil {
 		return target{}, fmt.Errorf("parsing the public URL of record %s: %w", r.ID, err)
 	}
-	t := target{Record: provision.Record{ID: r.ID, Region: r.Region, Check: r.Check}, port: 80}
+	t := target{DNSRecord: provision.DNSRecord{ID: r.ID, Region: r.Region, Check: r.Check}, port: 80}
 	if u.Scheme == "https" {
 		t.port = 443
 	}
@@ -192,7 +192,7 @@ func (s *Server) candidates() []Candidate {
 	all := make([]Candidate, 0, len(s.records))
 	for _, r := range s.records {
 		well, _ := s.watch.healthy(r.ID)
-		all = append(all, Candidate{Record: r.Record, Healthy: well})
+		all = append(all, Candidate{DNSRecord: r.DNSRecord, Healthy: well})
 	}
 	return all
 }

@@ -194,7 +194,7 @@ func TestHealthFollowsChecks(t *testing.T) {
 	s := newServer(t, nameServer(), checks)
 	given := func() string {
 		var ids []string
-		for _, c := range s.chooseTargets(Client{Region: "local/us"}, 0, anyTarget) {
+		for _, c := range s.chooseTargets(ClientLocation{Region: "local/us"}, 0, anyTarget) {
 			ids = append(ids, c.ID)
 		}
 		slices.Sort(ids)
@@ -328,7 +328,7 @@ func TestLongAnswers(t *testing.T) {
 			t.Errorf("%s: %v, truncated %t, %d bytes, %d answers", tt.network, err, m.Truncated, m.Len(), len(m.Answer))
 		}
 	}
-	states, err := Ask(t.Context(), at, c.Name)
+	states, err := QueryRecords(t.Context(), at, c.Name)
 	if err != nil || len(states) != 120 {
 		t.Errorf("asked for its records: %d, %v", len(states), err)
 	}
@@ -349,7 +349,7 @@ func TestAsk(t *testing.T) {
 	checks := &balancers{}
 	checks.set("eu0", "down")
 	at := running(t, nameServer(), checks)
-	got, err := Ask(t.Context(), at, "chat.example.com")
+	got, err := QueryRecords(t.Context(), at, "chat.example.com")
 	want := []RecordState{
 		{"lb-us-0", "local/us", "192.0.2.1:8001", true, ""},
 		{"lb-us-1", "local/us", "192.0.2.2:8002", true, ""},
@@ -358,10 +358,10 @@ func TestAsk(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, %v; want %+v", got, err, want)
 	}
-	if _, err := Ask(t.Context(), at, "code.example.com"); err == nil || !strings.Contains(err.Error(), "no records for code.example.com") {
+	if _, err := QueryRecords(t.Context(), at, "code.example.com"); err == nil || !strings.Contains(err.Error(), "no records for code.example.com") {
 		t.Errorf("another name: got %v", err)
 	}
-	if _, err := Ask(t.Context(), "127.0.0.1:1", "chat.example.com"); err == nil {
+	if _, err := QueryRecords(t.Context(), "127.0.0.1:1", "chat.example.com"); err == nil {
 		t.Error("nobody answered")
 	}
 }

@@ -43,7 +43,7 @@ const (
 var plainWord = regexp.MustCompile(`^[A-Za-z0-9._:/@+\[\]-]+$`)
 
 // checkName rejects a name that record sets cannot represent.
-func checkName(n provision.Name) error {
+func checkName(n provision.PublicName) error {
 	switch {
 	case len(n.Name) > maxName:
 		return specError("publishing %s: the name is limited to %d characters, got %d", n.Name, maxName, len(n.Name))
@@ -67,7 +67,7 @@ func checkName(n provision.Name) error {
 	return nil
 }
 
-func checkRecord(r provision.Record) error {
+func checkRecord(r provision.DNSRecord) error {
 	if !plainWord.MatchString(r.ID) {
 		return fmt.Errorf("id may contain only letters, digits and ._:/@+[]-")
 	}
@@ -95,7 +95,7 @@ type recordSets struct {
 
 // recordSetsOf returns the record sets of a name in a zone; checks are the health checks of its records, by
 // record id, where they have one.
-func recordSetsOf(n provision.Name, zoneID string, checks map[string]string) (recordSets, error) {
+func recordSetsOf(n provision.PublicName, zoneID string, checks map[string]string) (recordSets, error) {
 	if len(n.Records) == 0 {
 		return recordSets{}, nil
 	}
@@ -128,7 +128,7 @@ func recordSetsOf(n provision.Name, zoneID string, checks map[string]string) (re
 }
 
 // aliasFor returns the alias from the name to the records of one region of AWS.
-func aliasFor(n provision.Name, zoneID, region string, kind types.RRType) types.ResourceRecordSet {
+func aliasFor(n provision.PublicName, zoneID, region string, kind types.RRType) types.ResourceRecordSet {
 	r := types.ResourceRecordSet{
 		Name: fqdn(n.Name), Type: kind, SetIdentifier: aws.String(region),
 		AliasTarget: &types.AliasTarget{
@@ -144,7 +144,7 @@ func aliasFor(n provision.Name, zoneID, region string, kind types.RRType) types.
 }
 
 // noteOf returns the TXT record with the owner of a name.
-func noteOf(n provision.Name) *types.ResourceRecordSet {
+func noteOf(n provision.PublicName) *types.ResourceRecordSet {
 	values := []string{strings.Join([]string{notePrefix, "service=" + n.Service, "owner=" + n.Owner, "routing=" + string(n.Routing)}, " ")}
 	for _, r := range n.Records {
 		values = append(values, noteOfRecord(r))
@@ -157,7 +157,7 @@ func noteOf(n provision.Name) *types.ResourceRecordSet {
 	return set
 }
 
-func noteOfRecord(r provision.Record) string {
+func noteOfRecord(r provision.DNSRecord) string {
 	return fmt.Sprintf("record=%s region=%s check=%s", r.ID, r.Region, r.Check)
 }
 
@@ -169,7 +169,7 @@ func typeOf(a netip.Addr) types.RRType {
 	return types.RRTypeAaaa
 }
 
-func ttlOf(n provision.Name) int64 { return int64(cmp.Or(n.TTL, defaultTTL) / time.Second) }
+func ttlOf(n provision.PublicName) int64 { return int64(cmp.Or(n.TTL, defaultTTL) / time.Second) }
 
 // fqdn returns a name with its trailing dot.
 func fqdn(name string) *string { return aws.String(strings.TrimSuffix(name, ".") + ".") }
@@ -250,8 +250,8 @@ func valuesOf(s types.ResourceRecordSet) []string {
 }
 
 // nameOf reads a name from its record sets. The note contains the owner.
-func nameOf(zone, name string, s recordSets) provision.Name {
-	n := provision.Name{Name: name, Zone: zone}
+func nameOf(zone, name string, s recordSets) provision.PublicName {
+	n := provision.PublicName{Name: name, Zone: zone}
 	if s.note == nil {
 		return n
 	}
@@ -263,18 +263,18 @@ func nameOf(zone, name string, s recordSets) provision.Name {
 			records[id] = words
 			continue
 		}
-		n.Service, n.Owner, n.Routing = words["service"], words["owner"], provision.Routing(words["routing"])
+		n.Service, n.Owner, n.Routing = words["service"], words["owner"], provision.DNSRouting(words["routing"])
 	}
 	for _, t := range s.targets {
 		id := aws.ToString(t.SetIdentifier)
-		r := provision.Record{ID: id, Region: service.Region(records[id]["region"]), Check: records[id]["check"]}
+		r := provision.DNSRecord{ID: id, Region: service.Region(records[id]["region"]), Check: records[id]["check"]}
 		r.Withdrawn = strings.HasPrefix(aws.ToString(t.Name), withdrawnLabel+"."+noteLabel)
 		if values := valuesOf(t); len(values) > 0 {
 			r.Address, _ = netip.ParseAddr(values[0]) // the type of the record set implies that it is an address
 		}
 		n.Records = append(n.Records, r)
 	}
-	slices.SortFunc(n.Records, func(a, b provision.Record) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(n.Records, func(a, b provision.DNSRecord) int { return cmp.Compare(a.ID, b.ID) })
 	return n
 }
 

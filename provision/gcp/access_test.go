@@ -141,7 +141,7 @@ func TestOfferings(t *testing.T) {
 	if strings.Join(got, "\n") != want {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), want)
 	}
-	if l4 := all.With("L4", 1)[1]; l4.PricePerHour != 0.2818 || l4.VCPUs != 4 {
+	if l4 := all.WithGPU("L4", 1)[1]; l4.PricePerHour != 0.2818 || l4.VCPUs != 4 {
 		t.Errorf("got %+v", l4)
 	}
 	var spec *provision.SpecError
@@ -222,7 +222,7 @@ func TestDoctor(t *testing.T) {
 				t.Fatalf("got %+v, want %q", bad, tt.bad)
 			}
 			for i, f := range bad {
-				if !strings.Contains(f.What, tt.bad[i]) || f.Where != "gcp" {
+				if !strings.Contains(f.Message, tt.bad[i]) || f.Where != "gcp" {
 					t.Errorf("got %+v, want %q", f, tt.bad[i])
 				}
 			}
@@ -238,7 +238,7 @@ func TestDoctor(t *testing.T) {
 	var where []string
 	for _, f := range gcp.New(cfg).Doctor(t.Context()) {
 		if !f.OK {
-			where = append(where, f.Where+": "+f.What)
+			where = append(where, f.Where+": "+f.Message)
 		}
 	}
 	if want := "gcp/us-east4: network prod has no subnet prod in this region"; strings.Join(where, "\n") != want {

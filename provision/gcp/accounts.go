@@ -80,7 +80,7 @@ func (p *Provider) accountHint(name, account, project string) string {
 }
 
 // checkIdentity returns an error where the service account of a role does not exist.
-func (p *Provider) checkIdentity(ctx context.Context, w provision.Want) error {
+func (p *Provider) checkIdentity(ctx context.Context, w provision.Desired) error {
 	if len(w.Grants) == 0 {
 		return nil
 	}
@@ -131,17 +131,17 @@ func (p *Provider) checkAccounts(ctx context.Context) []provision.Finding {
 
 // checkActAs checks that an account exists and that the caller may attach it to machines.
 func (p *Provider) checkActAs(ctx context.Context, account, who, otherwise string) provision.Finding {
-	f := provision.Finding{Where: service.CloudGCP, What: who + " run as " + account}
+	f := provision.Finding{Where: service.CloudGCP, Message: who + " run as " + account}
 	held, err := p.testActAs(ctx, account)
 	switch {
 	case isMissing(err):
-		f.What += ": account not found"
+		f.Message += ": account not found"
 		f.Hint = otherwise
 	case err != nil:
 		f = failedFinding(service.CloudGCP, wrapError(err, "testing who may attach %s", account))
 		f.Hint = cmp.Or(f.Hint, "to check this: gcloud services enable iam.googleapis.com")
 	case !slices.Contains(held, actAs):
-		f.What += ": you lack permission to attach it to machines (" + actAs + ")"
+		f.Message += ": you lack permission to attach it to machines (" + actAs + ")"
 		f.Hint = "gcloud iam service-accounts add-iam-policy-binding " + account + " --member user:YOU --role roles/iam.serviceAccountUser"
 	default:
 		f.OK = true
@@ -168,16 +168,16 @@ func (p *Provider) checkRoles(ctx context.Context, account, otherwise string) pr
 	}
 	switch {
 	case err != nil:
-		f.OK, f.What = true, fmt.Sprintf("cannot check whether %s may launch replicas, and nothing else: %v", account, err)
+		f.OK, f.Message = true, fmt.Sprintf("cannot check whether %s may launch replicas, and nothing else: %v", account, err)
 		return f
 	case len(lacking) > 0:
-		f.What = fmt.Sprintf("the account of balancers, %s, lacks %s in the project's policy: a controller could not launch replicas", account, strings.Join(lacking, ", "))
+		f.Message = fmt.Sprintf("the account of balancers, %s, lacks %s in the project's policy: a controller could not launch replicas", account, strings.Join(lacking, ", "))
 	case len(more) > 0:
-		f.What = fmt.Sprintf("the account of balancers, %s, has more permissions than replicas need, such as %s: anyone with root on a balancer has them too", account, more[0])
+		f.Message = fmt.Sprintf("the account of balancers, %s, has more permissions than replicas need, such as %s: anyone with root on a balancer has them too", account, more[0])
 	case slices.ContainsFunc(unbound, changes):
-		f.What = fmt.Sprintf("the role of the account of balancers, %s, has no condition: anyone with root on a balancer can delete and change every machine of the project", account)
+		f.Message = fmt.Sprintf("the role of the account of balancers, %s, has no condition: anyone with root on a balancer can delete and change every machine of the project", account)
 	default:
-		f.OK, f.What = true, account+" may launch replicas of this service, and nothing else"
+		f.OK, f.Message = true, account+" may launch replicas of this service, and nothing else"
 		return f
 	}
 	f.Hint = otherwise

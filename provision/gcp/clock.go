@@ -45,7 +45,7 @@ func (p *Provider) checkClock() []provision.Finding {
 	if !s.clock.known {
 		return nil
 	}
-	f := provision.Finding{Where: service.CloudGCP, OK: s.clock.skew.Abs() < maxSkew, What: fmt.Sprintf("clock: %s ahead of Google", s.clock.skew)}
+	f := provision.Finding{Where: service.CloudGCP, OK: s.clock.skew.Abs() < maxSkew, Message: fmt.Sprintf("clock: %s ahead of Google", s.clock.skew)}
 	if !f.OK {
 		f.Hint = clockHint
 	}

@@ -22,7 +22,7 @@ func (p *Provider) Doctor(ctx context.Context) []provision.Finding {
 	if err != nil {
 		return append([]provision.Finding{failedFinding(service.CloudGCP, err)}, p.checkClock()...)
 	}
-	findings := []provision.Finding{{Where: service.CloudGCP, OK: true, What: "project " + project.GetName() + " is accessible"}}
+	findings := []provision.Finding{{Where: service.CloudGCP, OK: true, Message: "project " + project.GetName() + " is accessible"}}
 	findings = append(findings, p.checkClock()...)
 	network := p.checkNetwork(ctx)
 	findings = append(findings, p.checkPermissions(ctx), network)
@@ -41,7 +41,7 @@ func (p *Provider) Doctor(ctx context.Context) []provision.Finding {
 
 // failedFinding returns the finding of a failed check.
 func failedFinding(where string, err error) provision.Finding {
-	f := provision.Finding{Where: where, What: err.Error()}
+	f := provision.Finding{Where: where, Message: err.Error()}
 	var denied *provision.CredentialsError
 	if errors.As(err, &denied) {
 		f.Hint = denied.Hint
@@ -58,13 +58,13 @@ func (p *Provider) checkNetwork(ctx context.Context) provision.Finding {
 	switch {
 	case isMissing(err):
 		return provision.Finding{
-			Where: service.CloudGCP, What: "network not found: " + p.cfg.Network,
+			Where: service.CloudGCP, Message: "network not found: " + p.cfg.Network,
 			Hint: "create it (gcloud compute networks create " + p.cfg.Network + " --subnet-mode=auto), or set regions[].network to another one",
 		}
 	case err != nil:
 		return failedFinding(service.CloudGCP, wrapError(err, "reading network %s", p.cfg.Network))
 	}
-	return provision.Finding{Where: service.CloudGCP, OK: true, What: "network " + p.cfg.Network + " exists"}
+	return provision.Finding{Where: service.CloudGCP, OK: true, Message: "network " + p.cfg.Network + " exists"}
 }
 
 // checkSubnet checks the subnet for machines of a region: the configured one, or the one with the
@@ -79,13 +79,13 @@ func (p *Provider) checkSubnet(ctx context.Context, place string) provision.Find
 	switch {
 	case isMissing(err) || err == nil && path.Base(found.GetNetwork()) != p.cfg.Network:
 		return provision.Finding{
-			Where: where, What: fmt.Sprintf("network %s has no subnet %s in this region", p.cfg.Network, name),
+			Where: where, Message: fmt.Sprintf("network %s has no subnet %s in this region", p.cfg.Network, name),
 			Hint: "set regions[].subnets to an existing one, or create one: gcloud compute networks subnets create NAME --network " + p.cfg.Network + " --region " + place + " --range 10.0.0.0/20",
 		}
 	case err != nil:
 		return failedFinding(where, wrapError(err, "reading subnet %s", name))
 	}
-	return provision.Finding{Where: where, OK: true, What: "subnet " + name + " exists"}
+	return provision.Finding{Where: where, OK: true, Message: "subnet " + name + " exists"}
 }
 
 func (p *Provider) checkImage(ctx context.Context, image string) provision.Finding {
@@ -98,7 +98,7 @@ func (p *Provider) checkImage(ctx context.Context, image string) provision.Findi
 	if err != nil {
 		return failedFinding(service.CloudGCP, wrapError(err, "finding the current image of %s", family))
 	}
-	return provision.Finding{Where: service.CloudGCP, OK: true, What: "boot image " + found.GetName()}
+	return provision.Finding{Where: service.CloudGCP, OK: true, Message: "boot image " + found.GetName()}
 }
 
 func (p *Provider) checkRegion(ctx context.Context, place string) provision.Finding {
@@ -107,5 +107,5 @@ func (p *Provider) checkRegion(ctx context.Context, place string) provision.Find
 	if err != nil {
 		return failedFinding(where, err)
 	}
-	return provision.Finding{Where: where, OK: true, What: fmt.Sprintf("%d zones", len(region.GetZones()))}
+	return provision.Finding{Where: where, OK: true, Message: fmt.Sprintf("%d zones", len(region.GetZones()))}
 }

@@ -37,7 +37,7 @@ func accountSetupFor(name string) string {
 	cfg := config(g)
 	cfg.Service = name
 	for _, f := range gcp.New(cfg).Doctor(context.Background()) {
-		if strings.Contains(f.What, "account not found") {
+		if strings.Contains(f.Message, "account not found") {
 			return f.Hint
 		}
 	}
@@ -56,51 +56,51 @@ const here service.Region = "gcp/us-central1"
 // offer is an offering of us-central1-a.
 func offer(kind string, capacity service.CapacityType) provision.Offering {
 	t, _ := provision.MachineTypeOf(service.CloudGCP, kind)
-	return t.Offer(here, "us-central1-a", capacity)
+	return t.Offering(here, "us-central1-a", capacity)
 }
 
 // replica wants a machine of the service chat with an L4.
-func replica(id string, capacity service.CapacityType) provision.Want {
-	return provision.Want{
-		ID: id, Kind: provision.KindReplica, Service: "chat", Owner: "Ab:12", Region: here, Spec: "s1", Fixed: "f1",
+func replica(id string, capacity service.CapacityType) provision.Desired {
+	return provision.Desired{
+		ID: id, Kind: provision.KindReplica, Service: "chat", Owner: "Ab:12", Region: here, SpecHash: "s1", ImmutableHash: "f1",
 		Labels: map[string]string{"model": "meta-llama/Llama-3.1-8B-Instruct"}, CostPerHour: 0.5,
-		Offers:  provision.Offerings{offer("g2-standard-4", capacity)},
-		Machine: &provision.Machine{Role: provision.KindReplica, UserData: "#cloud-config\n", DiskGiB: 100},
+		Offerings: provision.Offerings{offer("g2-standard-4", capacity)},
+		Machine:   &provision.MachineConfig{Role: provision.KindReplica, UserData: "#cloud-config\n", DiskGiB: 100},
 	}
 }
 
-func balancer(id string) provision.Want {
-	return provision.Want{
-		ID: id, Kind: provision.KindBalancer, Service: "chat", Owner: "Ab:12", Region: here, Spec: "s2",
-		Offers:  provision.Offerings{offer("e2-standard-2", service.CapacityOnDemand)},
-		Machine: &provision.Machine{Role: provision.KindBalancer, UserData: "#cloud-config\n"},
+func balancer(id string) provision.Desired {
+	return provision.Desired{
+		ID: id, Kind: provision.KindBalancer, Service: "chat", Owner: "Ab:12", Region: here, SpecHash: "s2",
+		Offerings: provision.Offerings{offer("e2-standard-2", service.CapacityOnDemand)},
+		Machine:   &provision.MachineConfig{Role: provision.KindBalancer, UserData: "#cloud-config\n"},
 	}
 }
 
-func firewall(role provision.Kind, rules ...provision.Rule) provision.Want {
-	return provision.Want{
+func firewall(role provision.Kind, rules ...provision.FirewallRule) provision.Desired {
+	return provision.Desired{
 		ID: "firewall-us-central1-" + string(role), Kind: provision.KindFirewall, Service: "chat", Owner: "Ab:12", Region: here,
-		Spec: fmt.Sprint("f", rules), Rules: rules, Labels: map[string]string{"role": string(role)},
+		SpecHash: fmt.Sprint("f", rules), Rules: rules, Labels: map[string]string{"role": string(role)},
 	}
 }
 
-func identity() provision.Want {
-	return provision.Want{
-		ID: "identity-gcp-balancer", Kind: provision.KindIdentity, Service: "chat", Owner: "Ab:12", Region: "gcp/global", Spec: "i1",
+func identity() provision.Desired {
+	return provision.Desired{
+		ID: "identity-gcp-balancer", Kind: provision.KindIdentity, Service: "chat", Owner: "Ab:12", Region: "gcp/global", SpecHash: "i1",
 		Grants: []provision.Grant{provision.GrantOperate}, Labels: map[string]string{"role": "balancer"},
 	}
 }
 
 // chat is a small service, with what its machines stand on first.
-func chat() []provision.Want {
-	return []provision.Want{
-		firewall(provision.KindBalancer, provision.Rule{Port: 8000, From: provision.FromWorld}),
-		firewall(provision.KindReplica, provision.Rule{Port: 8300, From: provision.FromBalancers}),
+func chat() []provision.Desired {
+	return []provision.Desired{
+		firewall(provision.KindBalancer, provision.FirewallRule{Port: 8000, From: provision.FromWorld}),
+		firewall(provision.KindReplica, provision.FirewallRule{Port: 8300, From: provision.FromBalancers}),
 		identity(), balancer("lb-us-central1-0"), replica("us-central1-0", service.CapacitySpot),
 	}
 }
 
-func launched(t *testing.T, p *gcp.Provider, w provision.Want) provision.Object {
+func launched(t *testing.T, p *gcp.Provider, w provision.Desired) provision.Object {
 	t.Helper()
 	o, err := p.Launch(t.Context(), w)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 // Only the machine can write there.
 const fingerprintPath = "skyserve/fingerprint"
 
-var _ provision.Witness = (*Provider)(nil)
+var _ provision.KeyAttestor = (*Provider)(nil)
 
 // fingerprintTTL is how long a fingerprint is cached: Compute Engine permits about ten reads of a machine's
 // guest attributes per minute, and may lose them beyond that.

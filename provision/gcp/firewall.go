@@ -96,7 +96,7 @@ func denyAll(f *computepb.Firewall) {
 }
 
 // portsFrom returns the ports that rules open to a source, sorted.
-func portsFrom(rules []provision.Rule, from provision.Source) []string {
+func portsFrom(rules []provision.FirewallRule, from provision.RuleSource) []string {
 	var ports []int
 	for _, r := range rules {
 		if r.From == from {
@@ -195,13 +195,13 @@ func (p *Provider) prerequisiteObject(f *prerequisite) (provision.Object, error)
 		whole = whole && ok && sameRule(have, rule)
 	}
 	if !whole {
-		o.Spec += " changed"
+		o.SpecHash += " changed"
 	}
 	return o, nil
 }
 
 // launchPrerequisite creates or repairs the rules of a prerequisite.
-func (p *Provider) launchPrerequisite(ctx context.Context, w provision.Want) (provision.Object, error) {
+func (p *Provider) launchPrerequisite(ctx context.Context, w provision.Desired) (provision.Object, error) {
 	n := noteOf(w, nil)
 	if w.Kind == provision.KindIdentity {
 		if err := p.checkIdentity(ctx, w); err != nil {

@@ -31,9 +31,9 @@ func TestFirewallRules(t *testing.T) {
 	g := newGCE(nil)
 	p := provider(g)
 	launched(t, p, firewall(provision.KindBalancer,
-		provision.Rule{Port: 8100, From: provision.FromWorld}, provision.Rule{Port: 8000, From: provision.FromWorld}, provision.Rule{Port: 8000, From: provision.FromWorld}))
+		provision.FirewallRule{Port: 8100, From: provision.FromWorld}, provision.FirewallRule{Port: 8000, From: provision.FromWorld}, provision.FirewallRule{Port: 8000, From: provision.FromWorld}))
 	launched(t, p, firewall(provision.KindReplica,
-		provision.Rule{Port: 8300, From: provision.FromBalancers}, provision.Rule{Port: 22, From: provision.FromWorld}))
+		provision.FirewallRule{Port: 8300, From: provision.FromBalancers}, provision.FirewallRule{Port: 22, From: provision.FromWorld}))
 	launched(t, p, identity())
 	const want = `skyserve-chat-firewall-us-central1-balan-#-rest 65000 on: allow [] deny [{all []}] from [0.0.0.0/0] [] to [skyserve-chat-balancer-us-central1-#]
 skyserve-chat-firewall-us-central1-balan-#-world 1000 on: allow [{tcp [8000 8100]}] deny [] from [0.0.0.0/0] [] to [skyserve-chat-balancer-us-central1-#]
@@ -56,7 +56,7 @@ skyserve-chat-identity-gcp-balancer-#-identity 65000 off: allow [] deny [{all []
 }
 
 func TestFirewallIsRepaired(t *testing.T) {
-	rules := []provision.Rule{{Port: 8000, From: provision.FromWorld}, {Port: 8200, From: provision.FromBalancers}}
+	rules := []provision.FirewallRule{{Port: 8000, From: provision.FromWorld}, {Port: 8200, From: provision.FromBalancers}}
 	for _, tt := range []struct {
 		name string
 		edit func(*testcloud.GCEFirewall)
@@ -84,11 +84,11 @@ func TestFirewallIsRepaired(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				changes := provision.Diff([]provision.Want{w}, have)
-				if len(changes) != 1 || changes[0].Action != provision.ActionMend {
+				changes := provision.Diff([]provision.Desired{w}, have)
+				if len(changes) != 1 || changes[0].Action != provision.ActionRepair {
 					t.Fatalf("got %+v, want it to be mended", changes)
 				}
-				if _, err := provision.Apply(t.Context(), changes, p, provision.Options{}); err != nil || formatRules(g) != right {
+				if _, err := provision.Apply(t.Context(), changes, p, provision.ApplyOptions{}); err != nil || formatRules(g) != right {
 					t.Errorf("%v, got\n%s\nwant\n%s", err, formatRules(g), right)
 				}
 			})
@@ -100,14 +100,14 @@ func TestFirewallIsRepaired(t *testing.T) {
 func TestFirewallRulesAreUpdated(t *testing.T) {
 	g := newGCE(nil)
 	p := provider(g)
-	launched(t, p, firewall(provision.KindBalancer, provision.Rule{Port: 8000, From: provision.FromWorld}))
-	w := firewall(provision.KindBalancer, provision.Rule{Port: 443, From: provision.FromBalancers})
+	launched(t, p, firewall(provision.KindBalancer, provision.FirewallRule{Port: 8000, From: provision.FromWorld}))
+	w := firewall(provision.KindBalancer, provision.FirewallRule{Port: 443, From: provision.FromBalancers})
 	launched(t, p, w)
 	if got := formatRules(g); strings.Contains(got, "-world") || !strings.Contains(got, "{tcp [443]}") {
 		t.Errorf("got\n%s", got)
 	}
 	have, err := p.List(t.Context(), "chat")
-	if err != nil || len(have) != 1 || len(provision.Diff([]provision.Want{w}, have)) != 0 {
+	if err != nil || len(have) != 1 || len(provision.Diff([]provision.Desired{w}, have)) != 0 {
 		t.Errorf("got %+v, %v", have, err)
 	}
 	if err := p.Terminate(t.Context(), have[0]); err != nil || len(g.Firewalls()) != 0 {
@@ -133,7 +133,7 @@ func TestCopiedRules(t *testing.T) {
 		}
 		byHand(t, g, "global/firewalls", string(text))
 		have, err := p.List(t.Context(), "chat")
-		if err != nil || len(have) != 1 || len(provision.Diff([]provision.Want{w}, have)) != tt.changes {
+		if err != nil || len(have) != 1 || len(provision.Diff([]provision.Desired{w}, have)) != tt.changes {
 			t.Errorf("%s: got %+v, %v", tt.end, have, err)
 		}
 		launched(t, p, w)

@@ -52,7 +52,7 @@ const defaultPoll = 2 * time.Second
 // Provider manages objects in the regions of Google Cloud. Create one with New.
 type Provider struct {
 	cfg    Config
-	prices provision.Held[*priceList] // one list for all regions
+	prices provision.AnswerCache[*priceList] // one list for all regions
 
 	mu           sync.Mutex // guards the fields below
 	session      *session
@@ -99,7 +99,7 @@ func (p *Provider) List(ctx context.Context, service string) ([]provision.Object
 
 // Launch creates a machine or a prerequisite. It returns an *provision.OwnedError, and creates nothing,
 // if the service has an object of another owner.
-func (p *Provider) Launch(ctx context.Context, w provision.Want) (provision.Object, error) {
+func (p *Provider) Launch(ctx context.Context, w provision.Desired) (provision.Object, error) {
 	isMachine := w.Kind != provision.KindFirewall && w.Kind != provision.KindIdentity
 	if roleOf(w) == "" || isMachine && w.Machine == nil {
 		return provision.Object{}, fmt.Errorf("launching %s in %s: its role or machine configuration is missing", w.ID, w.Region)
@@ -125,10 +125,10 @@ func (p *Provider) Launch(ctx context.Context, w provision.Want) (provision.Obje
 }
 
 // checkOwner returns an error if an object of the service has another owner.
-func checkOwner(w provision.Want, have []provision.Object) error {
+func checkOwner(w provision.Desired, have []provision.Object) error {
 	for _, o := range have {
 		if o.Owner != w.Owner {
-			return &provision.OwnedError{What: "service " + w.Service, Where: string(o.Region), Owner: o.Owner}
+			return &provision.OwnedError{Resource: "service " + w.Service, Where: string(o.Region), Owner: o.Owner}
 		}
 	}
 	return nil

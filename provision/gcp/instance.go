@@ -33,7 +33,7 @@ const serviceLabel = "skyserve-service"
 func labelValue(value string) string { return sanitizeName(value, maxNameLength, "_-") }
 
 // instanceOf returns the Compute Engine request for a machine in a project.
-func (p *Provider) instanceOf(w provision.Want, n note, project string) (*computepb.Instance, error) {
+func (p *Provider) instanceOf(w provision.Desired, n note, project string) (*computepb.Instance, error) {
 	text, err := n.text()
 	if err != nil {
 		return nil, err
@@ -43,7 +43,7 @@ func (p *Provider) instanceOf(w provision.Want, n note, project string) (*comput
 		serviceLabel: labelValue(n.Service), "skyserve-owner": labelValue(n.Owner), "skyserve-id": labelValue(n.ID),
 		"skyserve-kind": labelValue(string(n.Kind)), "skyserve-role": labelValue(string(n.Role)), "skyserve-capacity": labelValue(string(offer.Capacity)),
 	}
-	key := []string{"machine", n.Service, n.Owner, n.ID, n.Spec, n.Fixed, n.Build}
+	key := []string{"machine", n.Service, n.Owner, n.ID, n.SpecHash, n.ImmutableHash, n.BuildHash}
 	return &computepb.Instance{
 		Name:                new(machineName(n.Kind, n.Service, n.ID, key)),
 		MachineType:         new(fmt.Sprintf("zones/%s/machineTypes/%s", offer.Zone, offer.Type)),
@@ -126,7 +126,7 @@ func affinity(offer provision.Offering) *computepb.ReservationAffinity {
 }
 
 // disk returns the boot disk of a machine, which is deleted with it.
-func disk(m *provision.Machine, offer provision.Offering, labels map[string]string) *computepb.AttachedDisk {
+func disk(m *provision.MachineConfig, offer provision.Offering, labels map[string]string) *computepb.AttachedDisk {
 	image := imagePlain
 	if offer.GPUs > 0 {
 		image = imageWithGPU

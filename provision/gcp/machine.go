@@ -56,11 +56,11 @@ func objectOf(i *computepb.Instance) (provision.Object, bool) {
 	}
 	o, zone := n.Object, path.Base(i.GetZone())
 	if kind := kindFromName(i.GetName(), n.Service); kind != n.Kind {
-		o.Kind, o.Spec, o.Fixed = kind, "", ""
+		o.Kind, o.SpecHash, o.ImmutableHash = kind, "", ""
 	}
 	o.Region = regionOf(zone)
 	o.Handle = fmt.Sprintf("%s/%s/%d", zone, i.GetName(), i.GetId())
-	o.Gone = stoppedReason(i)
+	o.TerminatedReason = stoppedReason(i)
 	o.PublicIP, o.PrivateIP = addressesOf(i)
 	// an unreadable time is unknown: it is only displayed
 	o.Started, _ = time.Parse(time.RFC3339, cmp.Or(i.GetLastStartTimestamp(), i.GetCreationTimestamp()))
@@ -135,23 +135,23 @@ func parseAddress(text string) netip.Addr {
 }
 
 // launchMachine creates a machine on its offering; have are the objects of the service.
-func (p *Provider) launchMachine(ctx context.Context, w provision.Want, have []provision.Object) (provision.Object, error) {
+func (p *Provider) launchMachine(ctx context.Context, w provision.Desired, have []provision.Object) (provision.Object, error) {
 	for _, o := range have {
-		if o.ID == w.ID && o.Gone == "" && isWanted(w, o) {
+		if o.ID == w.ID && o.TerminatedReason == "" && isWanted(w, o) {
 			return o, nil
 		}
 	}
 	for _, o := range have {
-		if o.ID == w.ID && o.Gone != "" {
+		if o.ID == w.ID && o.TerminatedReason != "" {
 			if err := p.Terminate(ctx, o); err != nil {
 				return provision.Object{}, err
 			}
 		}
 	}
-	if len(w.Offers) != 1 {
-		return provision.Object{}, fmt.Errorf("launching %s in %s: must have 1 offering, found %d", w.ID, w.Region, len(w.Offers))
+	if len(w.Offerings) != 1 {
+		return provision.Object{}, fmt.Errorf("launching %s in %s: must have 1 offering, found %d", w.ID, w.Region, len(w.Offerings))
 	}
-	zones := []string{w.Offers[0].Zone}
+	zones := []string{w.Offerings[0].Zone}
 	if zones[0] == "" {
 		var err error
 		if zones, err = p.listZones(ctx, w.Region.Place()); err != nil {
@@ -160,22 +160,22 @@ func (p *Provider) launchMachine(ctx context.Context, w provision.Want, have []p
 	}
 	var refused *provision.CapacityError
 	for _, zone := range zones {
-		offer := w.Offers[0]
+		offer := w.Offerings[0]
 		offer.Zone = zone
 		o, err := p.createInZone(ctx, w, offer)
 		if !errors.As(err, &refused) || refused.Scope != provision.ScopeZone {
 			return o, err
 		}
 	}
-	if w.Offers[0].Zone == "" { // every zone of the region was attempted
+	if w.Offerings[0].Zone == "" { // every zone of the region was attempted
 		refused.Offering.Zone, refused.Scope = "", provision.ScopeRegion
 	}
 	return provision.Object{}, refused
 }
 
 // isWanted reports whether an object already matches the desired one.
-func isWanted(w provision.Want, o provision.Object) bool {
-	return len(provision.Diff([]provision.Want{w}, []provision.Object{o})) == 0
+func isWanted(w provision.Desired, o provision.Object) bool {
+	return len(provision.Diff([]provision.Desired{w}, []provision.Object{o})) == 0
 }
 
 // maxCreateAttempts is the maximum number of attempts to create a machine that is deleted while it is being
@@ -186,7 +186,7 @@ const maxCreateAttempts = 5
 // createInZone creates a machine in the zone of an offering. The name is derived from the configuration, so
 // an existing machine of that name is the desired one, whoever created it; a stopped one is removed
 // first.
-func (p *Provider) createInZone(ctx context.Context, w provision.Want, offer provision.Offering) (provision.Object, error) {
+func (p *Provider) createInZone(ctx context.Context, w provision.Desired, offer provision.Offering) (provision.Object, error) {
 	n := noteOf(w, &offer)
 	s, err := p.openSession(ctx)
 	if err != nil {
@@ -208,10 +208,10 @@ func (p *Provider) createInZone(ctx context.Context, w provision.Want, offer pro
 			continue
 		}
 		if found, ours := noteOfInstance(made); !ours || !found.same(n) {
-			return provision.Object{}, &provision.OwnedError{What: "machine " + made.GetName(), Where: offer.Zone, Owner: found.Owner}
+			return provision.Object{}, &provision.OwnedError{Resource: "machine " + made.GetName(), Where: offer.Zone, Owner: found.Owner}
 		}
 		o, _ := objectOf(made)
-		if o.Gone == "" {
+		if o.TerminatedReason == "" {
 			return o, nil
 		}
 		if err := p.Terminate(ctx, o); err != nil {

@@ -62,7 +62,7 @@ func TestCapacityErrorScopes(t *testing.T) {
 			switch {
 			case tt.want == "" && (err == nil || errors.As(err, &refused) || !strings.Contains(err.Error(), tt.message)):
 				t.Errorf("%s: got %v, want an error that is not about capacity", tt.code, err)
-			case tt.want != "" && (!errors.As(err, &refused) || refused.Scope != tt.want || refused.Offering != w.Offers[0]):
+			case tt.want != "" && (!errors.As(err, &refused) || refused.Scope != tt.want || refused.Offering != w.Offerings[0]):
 				t.Errorf("%s: got %+v, want a refusal of the %s", tt.code, err, tt.want)
 			}
 			if left := g.Instances(); len(left) != 0 {
@@ -77,15 +77,15 @@ func TestLaunchFallsBackToNextOffering(t *testing.T) {
 	g := newGCE(nil)
 	g.SetStock("us-central1-a", "g2-standard-4", "SPOT", 1)
 	g.SetQuota("us-central1", "NVIDIA_L4_GPUS", 1)
-	var wants []provision.Want
+	var wants []provision.Desired
 	for _, id := range []string{"us-central1-0", "us-central1-1", "us-central1-2"} {
 		w := replica(id, service.CapacitySpot)
-		w.Offers = append(w.Offers, offer("g2-standard-4", service.CapacityOnDemand))
+		w.Offerings = append(w.Offerings, offer("g2-standard-4", service.CapacityOnDemand))
 		wants = append(wants, w)
 	}
-	_, err := provision.Apply(t.Context(), provision.Diff(wants, nil), provider(g), provision.Options{Parallel: 1})
+	_, err := provision.Apply(t.Context(), provision.Diff(wants, nil), provider(g), provision.ApplyOptions{Parallel: 1})
 	var none *provision.NoCapacityError
-	if !errors.As(err, &none) || len(none.Tried)+len(none.Passed) != 2 {
+	if !errors.As(err, &none) || len(none.Attempted)+len(none.Skipped) != 2 {
 		t.Errorf("got %v, want no capacity for one of them", err)
 	}
 	var models []string
@@ -109,7 +109,7 @@ func TestA100Quotas(t *testing.T) {
 			t.Fatal(err)
 		}
 		w := replica("us-central1-0", capacity)
-		w.Offers = offers.With("A100", 1).InOrder([]service.CapacityType{capacity})[:1]
+		w.Offerings = offers.WithGPU("A100", 1).SortedByCapacity([]service.CapacityType{capacity})[:1]
 		launched(t, provider(g), w)
 		w.ID = "us-central1-1"
 		_, err = provider(g).Launch(t.Context(), w)
@@ -189,7 +189,7 @@ func TestNetworkCannotChange(t *testing.T) {
 	if err != nil || len(have) != len(chat()) {
 		t.Fatalf("got %+v, %v", have, err)
 	}
-	_, err = provision.Apply(t.Context(), provision.Diff(chat(), have), p, provision.Options{})
+	_, err = provision.Apply(t.Context(), provision.Diff(chat(), have), p, provision.ApplyOptions{})
 	var spec *provision.SpecError
 	if !errors.As(err, &spec) || !strings.Contains(err.Error(), "down") || state(g) != before {
 		t.Errorf("got %v and\n%s", err, state(g))
@@ -209,7 +209,7 @@ func TestLaunchWithoutZone(t *testing.T) {
 	g := newGCE(nil)
 	g.SetStock("us-central1-a", "g2-standard-4", "STANDARD", 0)
 	w := replica("us-central1-0", service.CapacityOnDemand)
-	w.Offers[0].Zone = ""
+	w.Offerings[0].Zone = ""
 	o := launched(t, provider(g), w)
 	if o.Offering.Zone != "us-central1-b" || o.Region != here {
 		t.Errorf("got %+v", o)
@@ -243,7 +243,7 @@ func TestLaunchScheduling(t *testing.T) {
 		t.Run(tt.offer.String(), func(t *testing.T) {
 			g := newGCE(nil)
 			w := replica("us-central1-0", service.CapacitySpot)
-			w.Offers = provision.Offerings{tt.offer}
+			w.Offerings = provision.Offerings{tt.offer}
 			launched(t, provider(g), w)
 			i := g.Instances()[0]
 			scheduling, _ := json.Marshal(i.Scheduling)
@@ -339,18 +339,18 @@ func TestStoppedMachineIsReplaced(t *testing.T) {
 			before := launched(t, p, w)
 			tt.happens(g, g.Instances()[0].Name)
 			have, err := p.List(t.Context(), "chat")
-			if err != nil || len(have) != 1 || have[0].Gone != tt.want {
+			if err != nil || len(have) != 1 || have[0].TerminatedReason != tt.want {
 				t.Fatalf("got %+v, %v", have, err)
 			}
 			after := launched(t, p, w)
-			if len(g.Instances()) != 1 || after.Handle == before.Handle || after.Gone != "" {
+			if len(g.Instances()) != 1 || after.Handle == before.Handle || after.TerminatedReason != "" {
 				t.Errorf("got %+v of %+v", after, g.Instances())
 			}
 			if err := p.Terminate(t.Context(), before); err != nil || len(g.Instances()) != 1 {
 				t.Errorf("terminating the one before took the one after: %v, %+v", err, g.Instances())
 			}
 			tt.happens(g, g.Instances()[0].Name)
-			w.Spec, w.Fixed = "s9", "f9"
+			w.SpecHash, w.ImmutableHash = "s9", "f9"
 			launched(t, p, w)
 			if len(g.Instances()) != 1 {
 				t.Errorf("one of another spec left the trace of the one before: %+v", g.Instances())
@@ -364,7 +364,7 @@ func TestReplacementRunsBesideOldMachine(t *testing.T) {
 	g := newGCE(nil)
 	p, w := provider(g), replica("us-central1-0", service.CapacitySpot)
 	before := launched(t, p, w)
-	w.Spec, w.Fixed = "s9", "f9"
+	w.SpecHash, w.ImmutableHash = "s9", "f9"
 	after := launched(t, p, w)
 	if before.Handle == after.Handle || len(g.Instances()) != 2 {
 		t.Fatalf("got %+v", g.Instances())
@@ -372,7 +372,7 @@ func TestReplacementRunsBesideOldMachine(t *testing.T) {
 	if err := p.Terminate(t.Context(), before); err != nil {
 		t.Fatal(err)
 	}
-	if have, err := p.List(t.Context(), "chat"); err != nil || len(have) != 1 || have[0].Spec != "s9" {
+	if have, err := p.List(t.Context(), "chat"); err != nil || len(have) != 1 || have[0].SpecHash != "s9" {
 		t.Errorf("got %+v, %v", have, err)
 	}
 }
@@ -389,7 +389,7 @@ func TestObjectsOfAnotherOwnerAreKept(t *testing.T) {
 				_, err := p.Launch(t.Context(), w)
 				var owned *provision.OwnedError
 				// a machine asks for machines alone: its firewall was refused before it
-				isMachine := func(w provision.Want) bool { return w.Machine != nil }
+				isMachine := func(w provision.Desired) bool { return w.Machine != nil }
 				if !errors.As(err, &owned) && (!isMachine(w) || isMachine(first)) {
 					t.Errorf("%s: got %v", w.ID, err)
 				}
@@ -475,14 +475,14 @@ func TestPartialListIsAnError(t *testing.T) {
 func TestInvalidWants(t *testing.T) {
 	g := newGCE(nil)
 	for _, tt := range []struct {
-		change func(*provision.Want)
+		change func(*provision.Desired)
 		want   string
 	}{
-		{func(w *provision.Want) { w.Machine = nil }, "launching us-central1-0 in gcp/us-central1: its role or machine configuration is missing"},
-		{func(w *provision.Want) { w.Offers = nil }, "must have 1 offering"},
-		{func(w *provision.Want) { w.Offers[0].Type = "g9-huge" }, "g9-huge"},
-		{func(w *provision.Want) { w.Offers[0].Zone = "us-central1-q" }, "us-central1-q"},
-		{func(w *provision.Want) { w.Offers[0].Zone, w.Region = "", "gcp/mars-1" }, `region "mars-1": not found`},
+		{func(w *provision.Desired) { w.Machine = nil }, "launching us-central1-0 in gcp/us-central1: its role or machine configuration is missing"},
+		{func(w *provision.Desired) { w.Offerings = nil }, "must have 1 offering"},
+		{func(w *provision.Desired) { w.Offerings[0].Type = "g9-huge" }, "g9-huge"},
+		{func(w *provision.Desired) { w.Offerings[0].Zone = "us-central1-q" }, "us-central1-q"},
+		{func(w *provision.Desired) { w.Offerings[0].Zone, w.Region = "", "gcp/mars-1" }, `region "mars-1": not found`},
 	} {
 		w := replica("us-central1-0", service.CapacitySpot)
 		tt.change(&w)

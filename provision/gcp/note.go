@@ -18,16 +18,16 @@ const noteKey = "skyserve"
 // note is the description of an object that is stored with it in the cloud.
 type note struct {
 	provision.Object
-	Role  provision.Kind   `json:"role"`
-	Rules []provision.Rule `json:"rules,omitempty"` // of a firewall
+	Role  provision.Kind           `json:"role"`
+	Rules []provision.FirewallRule `json:"rules,omitempty"` // of a firewall
 }
 
 // noteOf returns the note of a desired object, with its offering if it has one.
-func noteOf(w provision.Want, offer *provision.Offering) note {
+func noteOf(w provision.Desired, offer *provision.Offering) note {
 	return note{
 		Object: provision.Object{
 			ID: w.ID, Kind: w.Kind, Service: w.Service, Owner: w.Owner, Region: w.Region, Offering: offer,
-			Spec: w.Spec, Fixed: w.Fixed, Build: w.Build, Labels: w.Labels, CostPerHour: w.CostPerHour,
+			SpecHash: w.SpecHash, ImmutableHash: w.ImmutableHash, BuildHash: w.BuildHash, Labels: w.Labels, CostPerHour: w.CostPerHour,
 		},
 		Role: roleOf(w), Rules: w.Rules,
 	}
@@ -35,7 +35,7 @@ func noteOf(w provision.Want, offer *provision.Offering) note {
 
 // roleOf returns the role of a machine, or of the machines that a prerequisite is for; empty when it is
 // not set.
-func roleOf(w provision.Want) provision.Kind {
+func roleOf(w provision.Desired) provision.Kind {
 	if w.Machine != nil {
 		return w.Machine.Role
 	}

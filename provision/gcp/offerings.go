@@ -71,9 +71,9 @@ func (p *Provider) Offerings(ctx context.Context, region service.Region) (provis
 				continue
 			}
 			if !onlySpot(t.Type) {
-				all = append(all, t.Offer(region, zone, service.CapacityOnDemand))
+				all = append(all, t.Offering(region, zone, service.CapacityOnDemand))
 			}
-			all = append(all, t.Offer(region, zone, service.CapacitySpot))
+			all = append(all, t.Offering(region, zone, service.CapacitySpot))
 		}
 	}
 	return all, nil

@@ -47,11 +47,11 @@ func (p *Provider) checkPermissions(ctx context.Context) provision.Finding {
 	}
 	if lacking := difference(needed, held); len(lacking) > 0 {
 		return provision.Finding{
-			Where: service.CloudGCP, What: "missing permissions: " + strings.Join(lacking, ", "),
+			Where: service.CloudGCP, Message: "missing permissions: " + strings.Join(lacking, ", "),
 			Hint: "grant the roles Compute Instance Admin (v1) and Compute Security Admin",
 		}
 	}
-	return provision.Finding{Where: service.CloudGCP, OK: true, What: fmt.Sprintf("all %d permissions granted", len(needed))}
+	return provision.Finding{Where: service.CloudGCP, OK: true, Message: fmt.Sprintf("all %d permissions granted", len(needed))}
 }
 
 // difference returns the elements of all that are not in some.

@@ -33,7 +33,7 @@ const (
 // Billing's price list; see provision.Pricer. The list prices parts rather than machine types: the
 // price of a type is the sum of its vCPUs, memory and GPUs. The list is read once for all regions.
 func (p *Provider) Prices(ctx context.Context, region service.Region) ([]provision.Price, error) {
-	list, err := p.prices.Ask(ctx, "", time.Now(), p.readPrices)
+	list, err := p.prices.Get(ctx, "", time.Now(), p.readPrices)
 	if err != nil {
 		return nil, explainPrices(err)
 	}
@@ -181,7 +181,7 @@ func rateUSD(rate *cloudbilling.TierRate) (float64, error) {
 	}
 	m := rate.UnitPrice
 	price := float64(m.Units) + float64(m.Nanos)/1e9
-	if m.CurrencyCode != "USD" || m.Units < 0 || m.Nanos < 0 || m.Nanos >= 1e9 || !provision.IsPrice(price) {
+	if m.CurrencyCode != "USD" || m.Units < 0 || m.Nanos < 0 || m.Nanos >= 1e9 || !provision.IsValidPrice(price) {
 		return 0, fmt.Errorf("%d units and %d nanos of %q are not a valid price per hour", m.Units, m.Nanos, m.CurrencyCode)
 	}
 	return price, nil
@@ -200,8 +200,8 @@ func (l *priceList) regionPrices(region string) ([]provision.Price, error) {
 				if !slices.ContainsFunc(bad, func(b error) bool { return b.Error() == err.Error() }) {
 					bad = append(bad, err)
 				}
-			case provision.IsPrice(price):
-				prices = append(prices, provision.Price{Type: t.Type, Capacity: capacity, PerHour: price, From: "Google price list, " + region})
+			case provision.IsValidPrice(price):
+				prices = append(prices, provision.Price{Type: t.Type, Capacity: capacity, PerHour: price, Source: "Google price list, " + region})
 			}
 		}
 	}

@@ -29,7 +29,7 @@ func TestPrices(t *testing.T) {
 		for _, price := range got {
 			want := testcloud.FakeGCEPrice(place, price.Type, price.Capacity == service.CapacitySpot)
 			listed, _ := provision.MachineTypeOf(service.CloudGCP, price.Type)
-			if math.Abs(price.PerHour-want) > 1e-9 || math.Abs(want-listed.OnDemand) < 1e-3 || price.From != "Google price list, "+place {
+			if math.Abs(price.PerHour-want) > 1e-9 || math.Abs(want-listed.OnDemand) < 1e-3 || price.Source != "Google price list, "+place {
 				t.Errorf("got %+v, want %g, and another price than the list's %g", price, want, listed.OnDemand)
 			}
 			seen[price.PerHour] = true

@@ -15,13 +15,13 @@ import (
 )
 
 // hundredReplicas wants 20 replicas in each of five regions.
-func hundredReplicas() (wants []provision.Want, places []string) {
+func hundredReplicas() (wants []provision.Desired, places []string) {
 	places = []string{"us-central1", "us-east4", "europe-west4", "asia-northeast1", "asia-southeast1"}
 	for _, place := range places {
 		for n := range 20 {
 			w := replica(fmt.Sprintf("%s-%d", place, n), service.CapacitySpot)
 			w.Region = service.Region("gcp/" + place)
-			w.Offers[0].Region, w.Offers[0].Zone = w.Region, place+"-a"
+			w.Offerings[0].Region, w.Offerings[0].Zone = w.Region, place+"-a"
 			wants = append(wants, w)
 		}
 	}
@@ -36,7 +36,7 @@ func TestCallsInFlightAreLimited(t *testing.T) {
 		g := newGCE(faults)
 		wants, places := hundredReplicas()
 		begun := time.Now()
-		if _, err := provision.Apply(t.Context(), provision.Diff(wants, nil), provider(g), provision.Options{Parallel: len(wants)}); err != nil {
+		if _, err := provision.Apply(t.Context(), provision.Diff(wants, nil), provider(g), provision.ApplyOptions{Parallel: len(wants)}); err != nil {
 			t.Fatal(err)
 		}
 		calls := 0
@@ -45,8 +45,8 @@ func TestCallsInFlightAreLimited(t *testing.T) {
 		}
 		t.Logf("%d machines: %d calls %v, %v", len(wants), calls, faults.Actions(), time.Since(begun))
 		for _, place := range append(places, "") {
-			if most := faults.MostInFlight("gcp", place); most > provision.CallsPerHost || most < 2 {
-				t.Errorf("%q: %d calls were in flight at once, want several and at most %d", place, most, provision.CallsPerHost)
+			if most := faults.MostInFlight("gcp", place); most > provision.MaxCallsPerHost || most < 2 {
+				t.Errorf("%q: %d calls were in flight at once, want several and at most %d", place, most, provision.MaxCallsPerHost)
 			}
 		}
 		if len(g.Instances()) != len(wants) {

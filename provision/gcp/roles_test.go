@@ -63,7 +63,7 @@ func control(p *gcp.Provider) error {
 		return err
 	}
 	w := replica("us-central1-0", service.CapacitySpot)
-	w.Offers[0].Zone = ""
+	w.Offerings[0].Zone = ""
 	o, err := p.Launch(ctx, w)
 	if err != nil {
 		return err
@@ -79,8 +79,8 @@ func control(p *gcp.Provider) error {
 
 // operate does what up and down do.
 func operate(p *gcp.Provider) error {
-	rule := provision.Rule{Port: 8300, From: provision.FromBalancers}
-	for _, w := range append(chat(), firewall(provision.KindReplica, rule, provision.Rule{Port: 22, From: provision.FromWorld}), firewall(provision.KindReplica, rule)) {
+	rule := provision.FirewallRule{Port: 8300, From: provision.FromBalancers}
+	for _, w := range append(chat(), firewall(provision.KindReplica, rule, provision.FirewallRule{Port: 22, From: provision.FromWorld}), firewall(provision.KindReplica, rule)) {
 		if _, err := p.Launch(context.Background(), w); err != nil {
 			return err
 		}
@@ -317,8 +317,8 @@ func TestMachinesOfEarlierVersionsAreListed(t *testing.T) {
 			t.Fatalf("%s of %s: got %v, %v, want that it is listed: %v", tt.name, tt.service, have, err, tt.listed)
 		}
 		for _, o := range have {
-			if o.Kind != "" || o.Spec != "" {
-				t.Errorf("%s: got kind %q and spec %q, want neither", tt.name, o.Kind, o.Spec)
+			if o.Kind != "" || o.SpecHash != "" {
+				t.Errorf("%s: got kind %q and spec %q, want neither", tt.name, o.Kind, o.SpecHash)
 			}
 		}
 	}

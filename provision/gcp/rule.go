@@ -25,7 +25,7 @@ func (p *Provider) readRule(ctx context.Context, n note, name string) (*computep
 		return nil, wrapError(err, "reading firewall rule %s", name)
 	}
 	if has, ours := readNote(found.GetDescription()); !ours || !has.same(n) {
-		return nil, &provision.OwnedError{What: "firewall rule " + name, Where: "project " + project, Owner: has.Owner}
+		return nil, &provision.OwnedError{Resource: "firewall rule " + name, Where: "project " + project, Owner: has.Owner}
 	}
 	return found, nil
 }

@@ -49,7 +49,7 @@ func (p *Provider) openSession(ctx context.Context) (*session, error) {
 	if p.session != nil {
 		return p.session, nil
 	}
-	bounded := provision.BoundedBy(p.cfg.Transport, regionOfCall)
+	bounded := provision.LimitCallsByKey(p.cfg.Transport, regionOfCall)
 	read := &clock{}
 	transport := http.RoundTripper(&retryTransport{next: bounded, pauses: p.cfg.Poll > 0, clock: read})
 	s := &session{

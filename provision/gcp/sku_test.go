@@ -113,7 +113,7 @@ func FuzzPriceList(f *testing.F) {
 			}
 		}
 		for at, price := range l.perHour {
-			if !provision.IsPrice(price) {
+			if !provision.IsValidPrice(price) {
 				t.Errorf("%+v costs %g", at, price)
 			}
 		}
@@ -122,7 +122,7 @@ func FuzzPriceList(f *testing.F) {
 			t.Error("neither a price nor an error")
 		}
 		for _, p := range prices {
-			if !provision.IsPrice(p.PerHour) {
+			if !provision.IsValidPrice(p.PerHour) {
 				t.Errorf("got %+v", p)
 			}
 		}

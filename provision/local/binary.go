@@ -84,9 +84,9 @@ func copyExecutable(from, to string) error {
 	})
 }
 
-// Tidy removes the executables that no service uses any more and, when no service is left, the rest of
+// CleanUp removes the executables that no service uses any more and, when no service is left, the rest of
 // the state directory.
-func (h Home) Tidy(ctx context.Context) error {
+func (h Home) CleanUp(ctx context.Context) error {
 	if _, err := os.Stat(h.dir); errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
@@ -139,8 +139,8 @@ func (h Home) buildsInUse() (map[string]bool, error) {
 			return nil, err
 		}
 		for _, o := range objects {
-			if o.Gone == "" {
-				used[o.Build] = true
+			if o.TerminatedReason == "" {
+				used[o.BuildHash] = true
 			}
 		}
 	}

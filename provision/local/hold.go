@@ -31,8 +31,8 @@ const (
 	watchInterval = time.Second
 )
 
-// Holding is a process's hold on its object file. Its methods are safe for concurrent use.
-type Holding struct {
+// ObjectHold is a process's hold on its object file. Its methods are safe for concurrent use.
+type ObjectHold struct {
 	file *os.File
 	path string
 	stop func() // stops the watch and releases the lock, once
@@ -42,11 +42,11 @@ type Holding struct {
 	text []byte // the content of the file
 }
 
-// Hold makes this process the object of the file at path: it locks the file, writes the process's
+// HoldObject makes this process the object of the file at path: it locks the file, writes the process's
 // record, and keeps both for the life of the process or until Release. When the file is removed, the
 // process gets a SIGTERM, because nobody could find it any more; when the file is damaged, it is
 // rewritten. An object that another process holds is an error.
-func Hold(path string) (*Holding, error) {
+func HoldObject(path string) (*ObjectHold, error) {
 	recorded := os.Getenv(envRecord)
 	for _, name := range []string{EnvObject, envRecord} { // a child is not this object
 		if err := os.Unsetenv(name); err != nil {
@@ -58,10 +58,10 @@ func Hold(path string) (*Holding, error) {
 
 // Release ends the hold; the file stays and shows that its process has ended. Further calls have no
 // effect.
-func (h *Holding) Release() { h.stop() }
+func (h *ObjectHold) Release() { h.stop() }
 
 // write writes the record. The caller holds mu.
-func (h *Holding) write() error {
+func (h *ObjectHold) write() error {
 	text, err := json.Marshal(h.rec)
 	if err != nil {
 		return err
@@ -71,7 +71,7 @@ func (h *Holding) write() error {
 }
 
 // holdFile is Hold with its dependencies as arguments.
-func holdFile(path, recorded string, every time.Duration, lost func()) (*Holding, error) {
+func holdFile(path, recorded string, every time.Duration, lost func()) (*ObjectHold, error) {
 	var rec record
 	if err := json.Unmarshal([]byte(recorded), &rec); err != nil {
 		return nil, fmt.Errorf("holding object %s: %s: %w", path, envRecord, err)
@@ -84,7 +84,7 @@ func holdFile(path, recorded string, every time.Duration, lost func()) (*Holding
 		return nil, fmt.Errorf("holding object %s: %w", path, err)
 	}
 	rec.PID, rec.Started = os.Getpid(), time.Now().UTC().Truncate(time.Millisecond)
-	h := &Holding{file: f, path: path, rec: rec}
+	h := &ObjectHold{file: f, path: path, rec: rec}
 	if err := h.write(); err != nil {
 		f.Close()
 		return nil, fmt.Errorf("holding object %s: %w", path, err)
@@ -110,7 +110,7 @@ func rewrite(f *os.File, text []byte) error {
 }
 
 // watch repairs the file's content and calls lost, once, when the file is removed.
-func (h *Holding) watch(every time.Duration, stop <-chan struct{}, lost func()) {
+func (h *ObjectHold) watch(every time.Duration, stop <-chan struct{}, lost func()) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
@@ -128,7 +128,7 @@ func (h *Holding) watch(every time.Duration, stop <-chan struct{}, lost func()) 
 }
 
 // repair rewrites the content when it has changed; a failure is retried at the next tick.
-func (h *Holding) repair() {
+func (h *ObjectHold) repair() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	found := make([]byte, len(h.text)+1)

@@ -51,7 +51,7 @@ func holdObject(t *testing.T, svc Service, o provision.Object, lost func()) (rel
 }
 
 // holding is holdObject with the hold itself.
-func holding(t *testing.T, svc Service, o provision.Object, lost func()) *Holding {
+func holding(t *testing.T, svc Service, o provision.Object, lost func()) *ObjectHold {
 	t.Helper()
 	if err := os.MkdirAll(svc.objectDir(), dirMode); err != nil {
 		t.Fatal(err)
@@ -76,8 +76,8 @@ func only(t *testing.T, svc Service) provision.Object {
 func TestObjectIsGoneAfterRelease(t *testing.T) {
 	testkit.Slow(t)
 	svc := newService(t, "chat")
-	release := holdObject(t, svc, provision.Object{ID: "us-0", Kind: provision.KindReplica, Spec: "s"}, nil)
-	if o := only(t, svc); o.Gone != "" || o.Spec != "s" || o.Service != "chat" || o.Handle == "" || o.Started.IsZero() {
+	release := holdObject(t, svc, provision.Object{ID: "us-0", Kind: provision.KindReplica, SpecHash: "s"}, nil)
+	if o := only(t, svc); o.TerminatedReason != "" || o.SpecHash != "s" || o.Service != "chat" || o.Handle == "" || o.Started.IsZero() {
 		t.Errorf("held: got %+v", o)
 	}
 	if _, err := holdFile(svc.objectFile("us-0"), fakeRecord(t, provision.Object{ID: "us-0"}), time.Second, nil); err == nil || !strings.Contains(err.Error(), "already") {
@@ -85,7 +85,7 @@ func TestObjectIsGoneAfterRelease(t *testing.T) {
 	}
 	release()
 	release() // once more does nothing
-	if o := only(t, svc); !strings.Contains(o.Gone, "gone") || o.Spec != "s" {
+	if o := only(t, svc); !strings.Contains(o.TerminatedReason, "gone") || o.SpecHash != "s" {
 		t.Errorf("released: got %+v", o)
 	}
 }
@@ -103,13 +103,13 @@ func TestRemovedObjectFileIsDetected(t *testing.T) {
 
 func TestDamagedObjectFileIsRepaired(t *testing.T) {
 	svc := newService(t, "chat")
-	release := holdObject(t, svc, provision.Object{ID: "us-0", Spec: "s"}, nil)
+	release := holdObject(t, svc, provision.Object{ID: "us-0", SpecHash: "s"}, nil)
 	defer release()
 	for _, damage := range []string{"", "{", "{}", strings.Repeat("x", 9000)} {
 		if err := os.WriteFile(svc.objectFile("us-0"), []byte(damage), fileMode); err != nil {
 			t.Fatal(err)
 		}
-		for only(t, svc).Spec != "s" {
+		for only(t, svc).SpecHash != "s" {
 			time.Sleep(time.Millisecond)
 		}
 	}
@@ -127,7 +127,7 @@ func TestFilesWithoutProcess(t *testing.T) {
 		t.Fatalf("got %+v, %v", objects, err)
 	}
 	for i, id := range []string{"a", "b"} {
-		if o := objects[i]; o.ID != id || !strings.Contains(o.Gone, "damaged") {
+		if o := objects[i]; o.ID != id || !strings.Contains(o.TerminatedReason, "damaged") {
 			t.Errorf("got %+v, want %s, damaged", o, id)
 		}
 	}
@@ -136,7 +136,7 @@ func TestFilesWithoutProcess(t *testing.T) {
 func TestHoldRequiresRecord(t *testing.T) {
 	t.Setenv(EnvObject, "x")
 	t.Setenv(envRecord, "{")
-	if _, err := Hold(filepath.Join(t.TempDir(), "x.json")); err == nil || !strings.Contains(err.Error(), envRecord) {
+	if _, err := HoldObject(filepath.Join(t.TempDir(), "x.json")); err == nil || !strings.Contains(err.Error(), envRecord) {
 		t.Errorf("got %v", err)
 	}
 	if os.Getenv(EnvObject) != "" || os.Getenv(envRecord) != "" {
@@ -148,10 +148,10 @@ func TestRunningIsSortedByAddress(t *testing.T) {
 	objects := []provision.Object{
 		{ID: "a", Kind: provision.KindBalancer, Address: "http://127.0.0.1:10001"},
 		{ID: "b", Kind: provision.KindBalancer, Address: "http://127.0.0.1:9002"},
-		{ID: "c", Kind: provision.KindBalancer, Address: "http://127.0.0.1:9001", Gone: "killed"},
+		{ID: "c", Kind: provision.KindBalancer, Address: "http://127.0.0.1:9001", TerminatedReason: "killed"},
 		{ID: "d", Kind: provision.KindReplica, Address: "http://127.0.0.1:9003"},
 	}
-	got := Running(objects, provision.KindBalancer)
+	got := RunningObjects(objects, provision.KindBalancer)
 	if len(got) != 2 || got[0].ID != "b" || got[1].ID != "a" {
 		t.Errorf("got %+v", got)
 	}

@@ -53,9 +53,9 @@ func (s Service) machineDir(id string) string { return filepath.Join(s.dir, dirM
 // labelName is the label with the address of a name server, host:port.
 const labelName = "dns"
 
-// For configures the provider for a service: its regions, the offerings of machines, and the order of
+// WithSpec configures the provider for a service: its regions, the offerings of machines, and the order of
 // their ports.
-func (p *Provider) For(spec *service.Spec) *Provider {
+func (p *Provider) WithSpec(spec *service.Spec) *Provider {
 	p.spec = spec
 	return p
 }
@@ -70,7 +70,7 @@ func (p *Provider) Offerings(_ context.Context, region service.Region) (provisio
 	for _, m := range p.spec.Models {
 		for _, g := range m.GPUs {
 			offer.GPU, offer.GPUs = g.Type, g.Count
-			if len(all.With(g.Type, g.Count)) == 0 {
+			if len(all.WithGPU(g.Type, g.Count)) == 0 {
 				all = append(all, offer)
 			}
 		}
@@ -79,7 +79,7 @@ func (p *Provider) Offerings(_ context.Context, region service.Region) (provisio
 }
 
 // Launch starts the process of a machine and returns once it holds its object file.
-func (p *Provider) Launch(ctx context.Context, w provision.Want) (provision.Object, error) {
+func (p *Provider) Launch(ctx context.Context, w provision.Desired) (provision.Object, error) {
 	if err := ctx.Err(); err != nil {
 		return provision.Object{}, fmt.Errorf("starting %s: %w", w.ID, err)
 	}
@@ -96,7 +96,7 @@ func (p *Provider) Launch(ctx context.Context, w provision.Want) (provision.Obje
 	defer one.Close()
 	rec, alive, err := readObject(p.svc.objectFile(w.ID))
 	switch {
-	case alive && err == nil && rec.Spec == w.Spec:
+	case alive && err == nil && rec.SpecHash == w.SpecHash:
 		return p.svc.objectFromRecord(w.ID, rec, true, nil), nil
 	case alive:
 		return provision.Object{}, fmt.Errorf("starting %s: already running with another configuration", w.ID)
@@ -112,9 +112,9 @@ func (p *Provider) Launch(ctx context.Context, w provision.Want) (provision.Obje
 }
 
 // runningMachine returns the desired machine, if a process holds its object.
-func (p *Provider) runningMachine(w provision.Want) (o provision.Object, runs bool) {
+func (p *Provider) runningMachine(w provision.Desired) (o provision.Object, runs bool) {
 	rec, alive, err := readObject(p.svc.objectFile(w.ID))
-	if !alive || err != nil || rec.Spec != w.Spec {
+	if !alive || err != nil || rec.SpecHash != w.SpecHash {
 		return o, false
 	}
 	return p.svc.objectFromRecord(w.ID, rec, true, nil), true
@@ -127,7 +127,7 @@ type startedProcess struct {
 }
 
 // startMachine starts a machine's process. dead is the record of the previous process, if any.
-func (p *Provider) startMachine(ctx context.Context, w provision.Want, dead record) (begun startedProcess, err error) {
+func (p *Provider) startMachine(ctx context.Context, w provision.Desired, dead record) (begun startedProcess, err error) {
 	lock, err := lockWait(ctx, p.svc.configFile(machinesLock), homeTimeout)
 	if err != nil {
 		return begun, fmt.Errorf("starting %s: %w", w.ID, err)
@@ -144,7 +144,7 @@ func (p *Provider) startMachine(ctx context.Context, w provision.Want, dead reco
 	}
 	dir := p.svc.machineDir(w.ID)
 	o := p.objectOf(w, at)
-	if o.Handle = dead.Object.Handle; dead.Spec != w.Spec || o.Handle == "" {
+	if o.Handle = dead.Object.Handle; dead.SpecHash != w.SpecHash || o.Handle == "" {
 		o.Handle = "local-" + strings.ToLower(rand.Text()[:12])
 		if err := os.RemoveAll(dir); err != nil {
 			return begun, fmt.Errorf("starting %s: %w", w.ID, err)
@@ -185,7 +185,7 @@ func writeAgentConfig(dir, document string, at provision.Endpoints) (file string
 			}
 		}
 	}
-	config.Listen, config.Dir = at.Inside.Agent, filepath.Join(dir, dirState)
+	config.Listen, config.Dir = at.Listen.Agent, filepath.Join(dir, dirState)
 	config.Publish, config.Runner, config.Notices = "console:"+filepath.Join(dir, fileConsole), agent.RunnerInside, ""
 	text, err := json.Marshal(config)
 	if err == nil {
@@ -199,13 +199,13 @@ func writeAgentConfig(dir, document string, at provision.Endpoints) (file string
 }
 
 // objectOf returns the object of a machine that is about to start.
-func (p *Provider) objectOf(w provision.Want, at provision.Endpoints) provision.Object {
+func (p *Provider) objectOf(w provision.Desired, at provision.Endpoints) provision.Object {
 	o := provision.Object{
-		ID: w.ID, Kind: w.Kind, Service: w.Service, Owner: w.Owner, Region: w.Region, Spec: w.Spec, Fixed: w.Fixed, Build: p.build,
+		ID: w.ID, Kind: w.Kind, Service: w.Service, Owner: w.Owner, Region: w.Region, SpecHash: w.SpecHash, ImmutableHash: w.ImmutableHash, BuildHash: p.build,
 		Labels: w.Labels, CostPerHour: w.CostPerHour, Endpoints: at, PublicIP: netip.MustParseAddr(loopback), PrivateIP: netip.MustParseAddr(loopback),
 	}
-	if len(w.Offers) > 0 {
-		o.Offering = &w.Offers[0]
+	if len(w.Offerings) > 0 {
+		o.Offering = &w.Offerings[0]
 	}
 	scheme := "http://"
 	if p.spec != nil && p.spec.Balancer.TLS != nil {
@@ -213,7 +213,7 @@ func (p *Provider) objectOf(w provision.Want, at provision.Endpoints) provision.
 	}
 	switch w.Kind {
 	case provision.KindBalancer:
-		o.Address, o.Admin = scheme+at.Inside.Public, "http://"+at.Inside.Admin
+		o.Address, o.Admin = scheme+at.Listen.Public, "http://"+at.Listen.Admin
 	case provision.KindNameServer:
 		o.Address = "dns://" + w.Labels[labelName]
 	default:
@@ -224,7 +224,7 @@ func (p *Provider) objectOf(w provision.Want, at provision.Endpoints) provision.
 
 // endpoints assigns a machine its ports, which it keeps while anything of it exists. The caller holds
 // machinesLock. A port in use is a *provision.PortTakenError.
-func (p *Provider) endpoints(w provision.Want) (at provision.Endpoints, err error) {
+func (p *Provider) endpoints(w provision.Desired) (at provision.Endpoints, err error) {
 	slots, err := p.portSlots(w)
 	if err != nil {
 		return at, err
@@ -249,7 +249,7 @@ func (p *Provider) basePort() int {
 }
 
 // portSlots returns the port slots of the service's machines and of one more.
-func (p *Provider) portSlots(w provision.Want) (slotFile, error) {
+func (p *Provider) portSlots(w provision.Desired) (slotFile, error) {
 	balancers, engines := []string{}, []string{}
 	if p.spec != nil {
 		balancers, engines = slotIDs(p.spec)
@@ -267,16 +267,16 @@ func (p *Provider) portSlots(w provision.Want) (slotFile, error) {
 }
 
 // PublicAddress returns host:port where a desired balancer serves clients.
-func (p *Provider) PublicAddress(w provision.Want) (string, error) {
+func (p *Provider) PublicAddress(w provision.Desired) (string, error) {
 	slots, err := p.portSlots(w)
-	return slots.endpoints(w.ID, w.Kind).Inside.Public, err
+	return slots.endpoints(w.ID, w.Kind).Listen.Public, err
 }
 
 // portsInUse returns the ports of a machine that are in use.
-func (p *Provider) portsInUse(w provision.Want, at provision.Endpoints) []*provision.PortTakenError {
+func (p *Provider) portsInUse(w provision.Desired, at provision.Endpoints) []*provision.PortTakenError {
 	var taken []*provision.PortTakenError
 	for _, used := range portsOf(at, w.Kind, w.Labels[labelName]) {
-		if PortTaken(used.addr) {
+		if IsPortInUse(used.addr) {
 			taken = append(taken, &provision.PortTakenError{Addr: used.addr, ID: w.ID, Purpose: used.purpose, Setting: used.setting})
 		}
 	}
@@ -300,12 +300,12 @@ func (p *Provider) CheckPorts(changes provision.Changes) error {
 		if c.Action != provision.ActionLaunch {
 			continue
 		}
-		slots, err := p.portSlots(c.Want)
+		slots, err := p.portSlots(c.Desired)
 		if err != nil {
 			return err
 		}
-		if of := p.portsInUse(c.Want, slots.endpoints(c.ID(), c.Kind())); len(of) > 0 {
-			if _, runs := p.runningMachine(c.Want); !runs { // launched since the plan: it uses its own ports
+		if of := p.portsInUse(c.Desired, slots.endpoints(c.ID(), c.Kind())); len(of) > 0 {
+			if _, runs := p.runningMachine(c.Desired); !runs { // launched since the plan: it uses its own ports
 				taken = append(taken, of...)
 			}
 		}
@@ -335,7 +335,7 @@ func (p *Provider) Fingerprint(_ context.Context, o provision.Object) (string, e
 	if o.Kind == provision.KindBalancer {
 		role = identity.Balancer
 	}
-	f, _ := agent.FindLine(string(text), identity.Name{Service: cmp.Or(o.Service, p.svc.name), Role: role, ID: o.ID})
+	f, _ := agent.FindConsoleLine(string(text), identity.Name{Service: cmp.Or(o.Service, p.svc.name), Role: role, ID: o.ID})
 	return f, nil
 }
 

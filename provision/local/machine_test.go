@@ -50,7 +50,7 @@ func provider(t *testing.T) (*Provider, Service) {
 		t.Fatal(err)
 	}
 	svc := newService(t, "chat")
-	p := NewProvider(svc, exe, "build", 5*time.Second).For(twoRegionsOf(t))
+	p := NewProvider(svc, exe, "build", 5*time.Second).WithSpec(twoRegionsOf(t))
 	t.Cleanup(func() {
 		have, err := svc.Objects()
 		for _, o := range have {
@@ -63,7 +63,7 @@ func provider(t *testing.T) (*Provider, Service) {
 	return p, svc
 }
 
-func launch(t *testing.T, p *Provider, w provision.Want) provision.Object {
+func launch(t *testing.T, p *Provider, w provision.Desired) provision.Object {
 	t.Helper()
 	o, err := p.Launch(t.Context(), w)
 	if err != nil {
@@ -78,9 +78,9 @@ func TestPortsFollowTheFile(t *testing.T) {
 	eu, replica := launch(t, p, machine("lb-eu-0", provision.KindBalancer)), launch(t, p, machine("eu-0", provision.KindReplica))
 	us := launch(t, p, machine("lb-us-0", provision.KindBalancer))
 	for got, want := range map[string]string{
-		us.Address: "http://127.0.0.1:18901", us.Admin: "http://127.0.0.1:19001", us.Endpoints.Inside.Store: "127.0.0.1:19201",
-		eu.Address: "http://127.0.0.1:18903", eu.Endpoints.Controller: "127.0.0.1:19211", eu.Endpoints.Inside.Agent: "127.0.0.1:19403",
-		replica.Address: "http://127.0.0.1:19103", replica.Endpoints.Inside.Engine: "127.0.0.1:19603",
+		us.Address: "http://127.0.0.1:18901", us.Admin: "http://127.0.0.1:19001", us.Endpoints.Listen.Store: "127.0.0.1:19201",
+		eu.Address: "http://127.0.0.1:18903", eu.Endpoints.Controller: "127.0.0.1:19211", eu.Endpoints.Listen.Agent: "127.0.0.1:19403",
+		replica.Address: "http://127.0.0.1:19103", replica.Endpoints.Listen.Engine: "127.0.0.1:19603",
 	} {
 		if got != want {
 			t.Errorf("got %s, want %s", got, want)
@@ -103,14 +103,14 @@ func TestMachineDirectory(t *testing.T) {
 	if err == nil {
 		err = json.Unmarshal(text, &c)
 	}
-	if err != nil || c.Service != "chat" || c.ID != "us-0" || c.Listen != o.Endpoints.Inside.Agent || c.Runner != agent.RunnerInside || c.Dir != filepath.Join(dir, "state") {
+	if err != nil || c.Service != "chat" || c.ID != "us-0" || c.Listen != o.Endpoints.Listen.Agent || c.Runner != agent.RunnerInside || c.Dir != filepath.Join(dir, "state") {
 		t.Errorf("got %+v, %v", c, err)
 	}
 	if f, err := p.Fingerprint(t.Context(), o); f != "" || err != nil {
 		t.Errorf("the key is known before it was told: %q, %v", f, err)
 	}
 	want := strings.Repeat("a", 52)
-	line := agent.Line(identity.Name{Service: "chat", Role: identity.Replica, ID: "us-0"}, want)
+	line := agent.ConsoleLine(identity.Name{Service: "chat", Role: identity.Replica, ID: "us-0"}, want)
 	if err := os.WriteFile(filepath.Join(dir, "console"), []byte(line), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +146,7 @@ func TestRestartedMachineKeepsDisk(t *testing.T) {
 		t.Error(err)
 	}
 	kill(t, p, svc, "us-0")
-	w.Spec = "other"
+	w.SpecHash = "other"
 	if other := launch(t, p, w); other.Handle == before.Handle {
 		t.Errorf("it is the same one: %+v", other)
 	}
@@ -178,14 +178,14 @@ func TestPortInUseNamesItsUser(t *testing.T) {
 	}
 	defer ln.Close()
 	changes := provision.Changes{
-		{Action: provision.ActionLaunch, Want: machine("lb-us-0", provision.KindBalancer)},
-		{Action: provision.ActionTerminate, Have: provision.Object{ID: "lb-us-1", Kind: provision.KindBalancer}},
+		{Action: provision.ActionLaunch, Desired: machine("lb-us-0", provision.KindBalancer)},
+		{Action: provision.ActionTerminate, Observed: provision.Object{ID: "lb-us-1", Kind: provision.KindBalancer}},
 	}
 	var taken *provision.PortTakenError
 	if err := p.CheckPorts(changes); !errors.As(err, &taken) || taken.Addr != "127.0.0.1:18901" || taken.ID != "lb-us-0" || taken.Setting != "local.port" {
 		t.Errorf("got %v", err)
 	}
-	if _, err := p.Launch(t.Context(), changes[0].Want); !errors.As(err, &taken) {
+	if _, err := p.Launch(t.Context(), changes[0].Desired); !errors.As(err, &taken) {
 		t.Errorf("launching: got %v", err)
 	}
 	if have, err := svc.Objects(); len(have) > 0 || err != nil {
@@ -198,12 +198,12 @@ func TestPortInUseNamesItsUser(t *testing.T) {
 func TestOfferingsAndList(t *testing.T) {
 	p, _ := provider(t)
 	offers, err := p.Offerings(t.Context(), "local/us")
-	if err != nil || len(offers) != 3 || len(offers.With("L4", 1)) != 1 || len(offers.With("A100", 2)) != 1 || len(offers.With("", 0)) != 1 {
+	if err != nil || len(offers) != 3 || len(offers.WithGPU("L4", 1)) != 1 || len(offers.WithGPU("A100", 2)) != 1 || len(offers.WithGPU("", 0)) != 1 {
 		t.Errorf("got %+v, %v", offers, err)
 	}
 	launch(t, p, machine("us-0", provision.KindReplica))
 	for region, want := range map[service.Region]int{"local/us": 1, "local/eu": 0} {
-		if have, err := p.Of(region).List(t.Context(), "chat"); len(have) != want || err != nil {
+		if have, err := p.InRegions(region).List(t.Context(), "chat"); len(have) != want || err != nil {
 			t.Errorf("%s: got %+v, %v", region, have, err)
 		}
 	}
@@ -216,7 +216,7 @@ func TestOfferingsAndList(t *testing.T) {
 // What a version before machines left running is found, and ended.
 func TestTerminateProcessOfEarlierVersion(t *testing.T) {
 	p, svc := provider(t)
-	cmd, log, err := p.command(provision.Object{ID: "controller", Kind: provision.KindController, Service: "chat", Spec: "s", Admin: "http://127.0.0.1:1"}, nil)
+	cmd, log, err := p.command(provision.Object{ID: "controller", Kind: provision.KindController, Service: "chat", SpecHash: "s", Admin: "http://127.0.0.1:1"}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -224,11 +224,11 @@ func TestTerminateProcessOfEarlierVersion(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.waitHeld(t.Context(), provision.Want{ID: "controller", Spec: "s"}, cmd, 0); err != nil {
+	if _, err := p.waitHeld(t.Context(), provision.Desired{ID: "controller", SpecHash: "s"}, cmd, 0); err != nil {
 		t.Fatal(err)
 	}
 	have, err := p.List(t.Context(), "chat")
-	if err != nil || len(have) != 1 || have[0].Gone != "" || have[0].Handle == "" || have[0].Endpoints != (provision.Endpoints{}) {
+	if err != nil || len(have) != 1 || have[0].TerminatedReason != "" || have[0].Handle == "" || have[0].Endpoints != (provision.Endpoints{}) {
 		t.Fatalf("got %+v, %v", have, err)
 	}
 	if err := p.Terminate(t.Context(), have[0]); err != nil {

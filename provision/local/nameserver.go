@@ -28,9 +28,9 @@ func ReadNameServer(path string) (service.NameServerConfig, error) {
 	return c, nil
 }
 
-// KeepName records that a name in a hosted zone is about to resolve to the service, so that it can be
+// StoreName records that a name in a hosted zone is about to resolve to the service, so that it can be
 // removed whatever happens to service.yaml. The records themselves are in the zone and are not stored.
-func (s Service) KeepName(n provision.Name) error {
+func (s Service) StoreName(n provision.PublicName) error {
 	n.Records = nil
 	data, err := json.Marshal(n)
 	if err != nil {
@@ -39,23 +39,23 @@ func (s Service) KeepName(n provision.Name) error {
 	return writeFile(s.configFile(fileName), data)
 }
 
-// KeptName returns the name that was last stored; false when there is none.
-func (s Service) KeptName() (n provision.Name, has bool, err error) {
+// StoredName returns the name that was last stored; false when there is none.
+func (s Service) StoredName() (n provision.PublicName, has bool, err error) {
 	data, err := os.ReadFile(s.configFile(fileName))
 	if errors.Is(err, fs.ErrNotExist) {
-		return provision.Name{}, false, nil
+		return provision.PublicName{}, false, nil
 	}
 	if err == nil {
 		err = json.Unmarshal(data, &n)
 	}
 	if err != nil {
-		return provision.Name{}, false, fmt.Errorf("reading the published name of %s in %s: %w", s.name, s.configFile(fileName), err)
+		return provision.PublicName{}, false, fmt.Errorf("reading the published name of %s in %s: %w", s.name, s.configFile(fileName), err)
 	}
 	return n, true, nil
 }
 
-// ForgetName records that the stored name does not resolve to the service any more.
-func (s Service) ForgetName() error {
+// RemoveName records that the stored name does not resolve to the service any more.
+func (s Service) RemoveName() error {
 	if err := os.Remove(s.configFile(fileName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("deleting the stored name of %s: %w", s.name, err)
 	}

@@ -12,31 +12,31 @@ import (
 // What was published is known until it is removed, whatever becomes of the rest.
 func TestKeepName(t *testing.T) {
 	svc := newService(t, "chat")
-	if err := svc.ForgetName(); err != nil {
+	if err := svc.RemoveName(); err != nil {
 		t.Error(err)
 	}
-	if _, has, err := svc.KeptName(); has || err != nil {
+	if _, has, err := svc.StoredName(); has || err != nil {
 		t.Errorf("got %t, %v", has, err)
 	}
-	n := provision.Name{Name: "chat.example.com", Zone: "example.com", Service: "chat", Owner: "ab", Routing: provision.RoutingGeo, TTL: time.Minute, Private: true}
+	n := provision.PublicName{Name: "chat.example.com", Zone: "example.com", Service: "chat", Owner: "ab", Routing: provision.RoutingGeo, TTL: time.Minute, Private: true}
 	with := n
-	with.Records = []provision.Record{{ID: "lb-us-0"}}
-	if err := svc.KeepName(with); err != nil {
+	with.Records = []provision.DNSRecord{{ID: "lb-us-0"}}
+	if err := svc.StoreName(with); err != nil {
 		t.Fatal(err)
 	}
-	if got, has, err := svc.KeptName(); !has || err != nil || !reflect.DeepEqual(got, n) {
+	if got, has, err := svc.StoredName(); !has || err != nil || !reflect.DeepEqual(got, n) {
 		t.Errorf("got %+v, %t, %v; want %+v", got, has, err, n)
 	}
 	if err := writeFile(svc.configFile(fileName), []byte("{")); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := svc.KeptName(); err == nil || !strings.Contains(err.Error(), "name.json") {
+	if _, _, err := svc.StoredName(); err == nil || !strings.Contains(err.Error(), "name.json") {
 		t.Errorf("damaged: got %v", err)
 	}
-	if err := svc.ForgetName(); err != nil {
+	if err := svc.RemoveName(); err != nil {
 		t.Error(err)
 	}
-	if _, has, err := svc.KeptName(); has || err != nil {
+	if _, has, err := svc.StoredName(); has || err != nil {
 		t.Errorf("got %t, %v", has, err)
 	}
 }

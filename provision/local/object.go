@@ -74,9 +74,9 @@ func (s Service) objectFromRecord(id string, rec record, alive bool, err error) 
 	case alive && err != nil:
 		o.Labels = map[string]string{"problem": err.Error()}
 	case err != nil:
-		o.Gone = "object file is damaged"
+		o.TerminatedReason = "object file is damaged"
 	case !alive:
-		o.Gone = "process exited (pid " + strconv.Itoa(rec.PID) + ")"
+		o.TerminatedReason = "process exited (pid " + strconv.Itoa(rec.PID) + ")"
 	}
 	return o
 }
@@ -115,12 +115,12 @@ func readObjectOnce(path string) (rec record, alive bool, err error) {
 	return rec, alive, nil
 }
 
-// Running returns the running objects of one kind, sorted by address, which is the order in which they
+// RunningObjects returns the running objects of one kind, sorted by address, which is the order in which they
 // were added to the service.
-func Running(objects []provision.Object, kind provision.Kind) []provision.Object {
+func RunningObjects(objects []provision.Object, kind provision.Kind) []provision.Object {
 	var running []provision.Object
 	for _, o := range objects {
-		if o.Kind == kind && o.Gone == "" {
+		if o.Kind == kind && o.TerminatedReason == "" {
 			running = append(running, o)
 		}
 	}

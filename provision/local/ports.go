@@ -23,14 +23,14 @@ type usedPort struct {
 
 // portsOf returns the addresses that a machine of a kind listens on; name is that of a name server.
 func portsOf(at provision.Endpoints, kind provision.Kind, name string) []usedPort {
-	agent := usedPort{at.Inside.Agent, "agent", portSetting}
+	agent := usedPort{at.Listen.Agent, "agent", portSetting}
 	switch kind {
 	case provision.KindBalancer:
-		return []usedPort{{at.Inside.Public, "public", portSetting}, {at.Inside.Admin, "admin", portSetting}, agent}
+		return []usedPort{{at.Listen.Public, "public", portSetting}, {at.Listen.Admin, "admin", portSetting}, agent}
 	case provision.KindNameServer:
 		return []usedPort{{name, "names", "dns.listen"}, agent}
 	}
-	return []usedPort{{at.Engine, "engine", portSetting}, {at.Inside.Engine, "engine for balancers", portSetting}, agent}
+	return []usedPort{{at.Engine, "engine", portSetting}, {at.Listen.Engine, "engine for balancers", portSetting}, agent}
 }
 
 // The ports of a service, as offsets from local.port. There is space for a hundred of each kind.
@@ -47,8 +47,8 @@ const (
 	portSetting     = "local.port"
 )
 
-// PortTaken reports whether a process listens on an address of this machine.
-func PortTaken(addr string) bool {
+// IsPortInUse reports whether a process listens on an address of this machine.
+func IsPortInUse(addr string) bool {
 	ln, err := net.Listen("tcp", addr)
 	if err != nil {
 		return errors.Is(err, syscall.EADDRINUSE)
@@ -68,7 +68,7 @@ func (h Home) portUser(addr string) string {
 		}
 		objects, _ := svc.Objects()
 		for _, o := range objects {
-			if o.Gone == "" && slices.ContainsFunc(append(portsOf(o.Endpoints, o.Kind, ""), usedPort{addr: hostOf(o.Address)}, usedPort{addr: hostOf(o.Admin)}), func(u usedPort) bool { return u.addr == addr }) {
+			if o.TerminatedReason == "" && slices.ContainsFunc(append(portsOf(o.Endpoints, o.Kind, ""), usedPort{addr: hostOf(o.Address)}, usedPort{addr: hostOf(o.Admin)}), func(u usedPort) bool { return u.addr == addr }) {
 				return o.ID + " of the service " + name
 			}
 		}
@@ -113,16 +113,16 @@ func addrOf(port int) string { return net.JoinHostPort(loopback, strconv.Itoa(po
 // processes of a damaged state directory stop themselves.
 const freeTimeout = DefaultGrace + 3*time.Second
 
-// AwaitFree waits until ports, by the id of their last user, are free, and describes those that are
+// WaitPortsFree waits until ports, by the id of their last user, are free, and describes those that are
 // not.
-func AwaitFree(ctx context.Context, ports map[string][]string) []string {
+func WaitPortsFree(ctx context.Context, ports map[string][]string) []string {
 	ctx, cancel := context.WithTimeout(ctx, freeTimeout)
 	defer cancel()
 	for {
 		var left []string
 		for _, id := range slices.Sorted(maps.Keys(ports)) {
 			for _, addr := range ports[id] {
-				if PortTaken(addr) {
+				if IsPortInUse(addr) {
 					left = append(left, fmt.Sprintf("%s is still in use (used by %s)", addr, id))
 				}
 			}

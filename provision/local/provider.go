@@ -72,8 +72,8 @@ func (p *Provider) List(_ context.Context, name string) ([]provision.Object, err
 	}), err
 }
 
-// Of returns a provider that lists the objects of some regions only.
-func (p *Provider) Of(regions ...service.Region) *Provider {
+// InRegions returns a provider that lists the objects of some regions only.
+func (p *Provider) InRegions(regions ...service.Region) *Provider {
 	some := *p
 	some.regions = append([]service.Region{}, regions...)
 	return &some
@@ -82,7 +82,7 @@ func (p *Provider) Of(regions ...service.Region) *Provider {
 // waitHeld waits until the started process holds its object file, or exits. It is no failure if the
 // process exits because another start of the same object was faster, such as that of an interrupted
 // `up`.
-func (p *Provider) waitHeld(ctx context.Context, w provision.Want, cmd *exec.Cmd, logBegin int64) (provision.Object, error) {
+func (p *Provider) waitHeld(ctx context.Context, w provision.Desired, cmd *exec.Cmd, logBegin int64) (provision.Object, error) {
 	id := w.ID
 	exited := make(chan error, 1)
 	go func() { exited <- cmd.Wait() }() // reaps the process

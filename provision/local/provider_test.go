@@ -47,7 +47,7 @@ func TestMain(m *testing.M) {
 	case playsStubborn:
 		ctx = context.WithoutCancel(ctx)
 	}
-	object, err := Hold(path)
+	object, err := HoldObject(path)
 	if err != nil {
 		os.Exit(1)
 	}
@@ -63,7 +63,7 @@ func TestConcurrentLaunchesStartOneProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := NewProvider(newService(t, "chat"), exe, "build", 5*time.Second).For(twoRegionsOf(t))
+	p := NewProvider(newService(t, "chat"), exe, "build", 5*time.Second).WithSpec(twoRegionsOf(t))
 	w := machine("us-0", provision.KindReplica)
 	var starts sync.WaitGroup
 	for range 3 {
@@ -112,7 +112,7 @@ func TestUnstoppableObjectStaysListed(t *testing.T) {
 	if err := p.Terminate(t.Context(), provision.Object{ID: "us-0"}); err == nil || !strings.Contains(err.Error(), "finding its process") {
 		t.Errorf("got %v", err)
 	}
-	if o := only(t, svc); o.ID != "us-0" || o.Gone != "" || o.Labels["problem"] == "" {
+	if o := only(t, svc); o.ID != "us-0" || o.TerminatedReason != "" || o.Labels["problem"] == "" {
 		t.Errorf("got %+v", o)
 	}
 }
@@ -134,7 +134,7 @@ func TestRunningServiceKeepsPorts(t *testing.T) {
 	o := launch(t, p, machine("us-0", provision.KindReplica))
 	moved := twoRegionsOf(t)
 	moved.LocalHosts.Port += 10
-	check := func() error { return NewProvider(p.svc, p.exe, p.build, 0).For(moved).CheckPorts(nil) }
+	check := func() error { return NewProvider(p.svc, p.exe, p.build, 0).WithSpec(moved).CheckPorts(nil) }
 	var bad *provision.SpecError
 	if err := check(); !errors.As(err, &bad) || !strings.Contains(err.Error(), "local.port: chat is running on ports from "+portsOfTest) {
 		t.Errorf("while it runs: got %v", err)
@@ -174,18 +174,18 @@ func TestLaunchFindsLateProcess(t *testing.T) {
 		starting = err == nil && isLocked(f)
 		f.Close()
 	}
-	release := holdObject(t, svc, provision.Object{ID: "us-0", Handle: "local-late", Spec: w.Spec}, nil)
+	release := holdObject(t, svc, provision.Object{ID: "us-0", Handle: "local-late", SpecHash: w.SpecHash}, nil)
 	defer release()
 	slots, err := p.portSlots(w)
 	if err != nil {
 		t.Fatal(err)
 	}
-	ln, err := net.Listen("tcp", slots.endpoints("us-0", w.Kind).Inside.Agent)
+	ln, err := net.Listen("tcp", slots.endpoints("us-0", w.Kind).Listen.Agent)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer ln.Close()
-	if err := p.CheckPorts(provision.Changes{{Action: provision.ActionLaunch, Want: w}}); err != nil {
+	if err := p.CheckPorts(provision.Changes{{Action: provision.ActionLaunch, Desired: w}}); err != nil {
 		t.Errorf("its own ports are taken: %v", err)
 	}
 	booting.Close()
@@ -197,9 +197,9 @@ func TestLaunchFindsLateProcess(t *testing.T) {
 }
 
 // machine is a machine of chat that is wanted.
-func machine(id string, kind provision.Kind) provision.Want {
+func machine(id string, kind provision.Kind) provision.Desired {
 	document := "#cloud-config\nwrite_files:\n  - path: /etc/skyserve/node.json\n    content: |\n      {\"service\": \"chat\", \"id\": \"" + id + "\", \"listen\": \":8200\"}\n"
-	return provision.Want{ID: id, Kind: kind, Service: "chat", Owner: "me", Region: "local/us", Spec: "s", Machine: &provision.Machine{Role: kind, UserData: document}}
+	return provision.Desired{ID: id, Kind: kind, Service: "chat", Owner: "me", Region: "local/us", SpecHash: "s", Machine: &provision.MachineConfig{Role: kind, UserData: document}}
 }
 
 func TestProviderConformance(t *testing.T) {
@@ -211,7 +211,7 @@ func TestProviderConformance(t *testing.T) {
 	conformance.Run(t, func(t *testing.T) conformance.Subject {
 		svc := newService(t, "chat")
 		open := func(*testing.T) provision.Provider {
-			return NewProvider(svc, exe, "build", 5*time.Second).For(twoRegionsOf(t))
+			return NewProvider(svc, exe, "build", 5*time.Second).WithSpec(twoRegionsOf(t))
 		}
 		s := conformance.Subject{Provider: open(t), Reopen: open, Service: "chat"}
 		for _, id := range []string{"us-0", "us-1"} {

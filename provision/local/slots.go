@@ -53,7 +53,7 @@ func (s Service) assignSlots(base int, balancers, engines []string) (slotFile, e
 
 // checkBase returns an error where running objects count their ports from another base.
 func (s Service) checkBase(base int, old slotFile, objects []provision.Object) error {
-	runs := slices.ContainsFunc(objects, func(o provision.Object) bool { return o.Gone == "" })
+	runs := slices.ContainsFunc(objects, func(o provision.Object) bool { return o.TerminatedReason == "" })
 	if runs && old.Port != 0 && old.Port != base {
 		return specError("%s: %s is running on ports from %d and cannot change to %d; run 'skyserve down' first", portSetting, s.name, old.Port, base)
 	}
@@ -131,18 +131,18 @@ func (s slotFile) endpoints(id string, kind provision.Kind) provision.Endpoints 
 	e := provision.Endpoints{Loopback: loopback, Controller: at(controlOffset)}
 	switch kind {
 	case provision.KindNameServer:
-		e.Inside = provision.Addresses{Agent: at(replicaAgentOffset + s.Engines[id])}
+		e.Listen = provision.Addresses{Agent: at(replicaAgentOffset + s.Engines[id])}
 	case provision.KindBalancer:
 		n := s.Balancers[id]
-		e.Inside = provision.Addresses{
+		e.Listen = provision.Addresses{
 			Public: at(n), PublicTLS: at(n), Admin: at(adminOffset + n), Challenge: at(challengeOffset + n), Agent: at(agentOffset + n), Store: at(storeOffset),
 		}
 	default:
 		n := s.Engines[id]
-		e.Inside = provision.Addresses{Agent: at(replicaAgentOffset + n), Engine: at(replicaOffset + n)}
+		e.Listen = provision.Addresses{Agent: at(replicaAgentOffset + n), Engine: at(replicaOffset + n)}
 		e.Engine = at(engineOffset + n)
 	}
-	e.Outside = e.Inside
+	e.Advertised = e.Listen
 	return e
 }
 

@@ -82,8 +82,8 @@ func (s Service) Lock() (unlock func(), err error) {
 // lockTimeout is longer than the controller takes to change a few replicas.
 const lockTimeout = 5 * time.Second
 
-// LockSoon is Lock for commands: it waits up to lockTimeout for another holder.
-func (s Service) LockSoon(ctx context.Context) (unlock func(), err error) {
+// LockWait is Lock for commands: it waits up to lockTimeout for another holder.
+func (s Service) LockWait(ctx context.Context) (unlock func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, lockTimeout)
 	defer cancel()
 	for {
@@ -160,8 +160,8 @@ func (s Service) NextAdminToken() (string, error) {
 	return t.Admin, err
 }
 
-// KeepAdminToken stores NextAdminToken for other shells.
-func (s Service) KeepAdminToken() error {
+// StoreAdminToken stores NextAdminToken for other shells.
+func (s Service) StoreAdminToken() error {
 	t, err := s.tokens()
 	if err == nil {
 		t.Admin, err = s.NextAdminToken()
@@ -185,11 +185,11 @@ func writeFile(path string, data []byte) error {
 	return atomicfile.WriteFile(path, data, fileMode)
 }
 
-// Keep stores the service.yaml of a service whose machines are in clouds. Call it with the lock held.
-func (s Service) Keep(text []byte) error { return writeFile(s.SpecFile(), text) }
+// StoreSpec stores the service.yaml of a service whose machines are in clouds. Call it with the lock held.
+func (s Service) StoreSpec(text []byte) error { return writeFile(s.SpecFile(), text) }
 
-// TakeNote stores a value about the service as JSON, in a file of that name.
-func (s Service) TakeNote(name string, v any) error {
+// StoreValue stores a value about the service as JSON, in a file of that name.
+func (s Service) StoreValue(name string, v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {
 		return fmt.Errorf("storing %s of %s: %w", name, s.name, err)
@@ -197,8 +197,8 @@ func (s Service) TakeNote(name string, v any) error {
 	return writeFile(s.configFile(name), data)
 }
 
-// Note reads a value that TakeNote stored; v is unchanged where there is none.
-func (s Service) Note(name string, v any) error {
+// LoadValue reads a value that StoreValue stored; v is unchanged where there is none.
+func (s Service) LoadValue(name string, v any) error {
 	data, err := os.ReadFile(s.configFile(name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

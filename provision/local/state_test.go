@@ -96,7 +96,7 @@ func TestAdminToken(t *testing.T) {
 		if err != nil || next != tt.want {
 			t.Fatalf("%q is set: got %q, %v", tt.set, next, err)
 		}
-		if err := svc.KeepAdminToken(); err != nil {
+		if err := svc.StoreAdminToken(); err != nil {
 			t.Fatal(err)
 		}
 		if got, err := svc.AdminToken(); got != tt.want || err != nil {
@@ -163,7 +163,7 @@ func TestTidyKeepsUsedExecutables(t *testing.T) {
 	if err := chat.Remove(); err != nil {
 		t.Fatal(err)
 	}
-	if err := home.Tidy(ctx); err != nil {
+	if err := home.CleanUp(ctx); err != nil {
 		t.Fatal(err)
 	}
 	if entries, err := os.ReadDir(filepath.Dir(path)); err != nil || len(entries) != 1 {
@@ -173,7 +173,7 @@ func TestTidyKeepsUsedExecutables(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 { // once more is no error
-		if err := home.Tidy(ctx); err != nil {
+		if err := home.CleanUp(ctx); err != nil {
 			t.Fatal(err)
 		}
 	}

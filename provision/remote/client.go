@@ -11,28 +11,28 @@ import (
 	"skyserve/provision"
 )
 
-// Ask sends the body of a call to a machine in the cloud and returns the body of its answer. Errors
+// CallFunc sends the body of a call to a machine in the cloud and returns the body of its answer. Errors
 // mean that the machine did not answer, or rejected the call.
-type Ask func(ctx context.Context, call Call, body []byte) ([]byte, error)
+type CallFunc func(ctx context.Context, call Call, body []byte) ([]byte, error)
 
 // Client is the provider of a cloud through machines there. It implements provision.Provider,
 // provision.Witness and provision.Pricer; errors of the cloud keep their types.
 type Client struct {
 	// Cloud is its name, gcp.
 	Cloud string
-	// Ways are the machines that can be called now, in the order of attempts. Every call is idempotent,
+	// Machines are the machines that can be called now, in the order of attempts. Every call is idempotent,
 	// so the next machine is called when one does not answer.
-	Ways func() []Ask
+	Machines func() []CallFunc
 }
 
 var (
-	_ provision.Provider = (*Client)(nil)
-	_ provision.Witness  = (*Client)(nil)
-	_ provision.Pricer   = (*Client)(nil)
+	_ provision.Provider    = (*Client)(nil)
+	_ provision.KeyAttestor = (*Client)(nil)
+	_ provision.Pricer      = (*Client)(nil)
 )
 
-// ErrNoWay reports that no machine of the service in a cloud can be called.
-var ErrNoWay = errors.New("no balancer in this cloud can be reached")
+// ErrNoMachine reports that no machine of the service in a cloud can be called.
+var ErrNoMachine = errors.New("no balancer in this cloud can be reached")
 
 // Offerings implements provision.Provider.
 func (c *Client) Offerings(ctx context.Context, region service.Region) (provision.Offerings, error) {
@@ -53,7 +53,7 @@ func (c *Client) ListIn(ctx context.Context, service string, region service.Regi
 }
 
 // Launch implements provision.Provider, for replicas.
-func (c *Client) Launch(ctx context.Context, w provision.Want) (provision.Object, error) {
+func (c *Client) Launch(ctx context.Context, w provision.Desired) (provision.Object, error) {
 	r, err := c.call(ctx, CallLaunch, request{Want: &w})
 	return r.Object, err
 }
@@ -82,8 +82,8 @@ func (c *Client) call(ctx context.Context, call Call, in request) (out response,
 	if err != nil {
 		return out, fmt.Errorf("calling %s in %s: %w", call, c.Cloud, err)
 	}
-	errs := []error{ErrNoWay}
-	for _, ask := range c.Ways() {
+	errs := []error{ErrNoMachine}
+	for _, ask := range c.Machines() {
 		text, err := callWithTimeout(ctx, ask, call, body)
 		if err != nil {
 			if errs = append(errs, err); ctx.Err() != nil {
@@ -106,7 +106,7 @@ func (c *Client) call(ctx context.Context, call Call, in request) (out response,
 const timeout = callTimeout + 10*time.Second
 
 // callWithTimeout calls one machine with a timeout.
-func callWithTimeout(ctx context.Context, ask Ask, call Call, body []byte) ([]byte, error) {
+func callWithTimeout(ctx context.Context, ask CallFunc, call Call, body []byte) ([]byte, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("no response within %s", timeout))
 	defer cancel()
 	text, err := ask(ctx, call, body)

@@ -21,21 +21,21 @@ const callTimeout = 6 * time.Minute
 // maxBody is the maximum size of a call: a launch with its cloud-init document.
 const maxBody = 1 << 20
 
-// Hand executes calls in the cloud of its machine.
-type Hand struct {
+// Handler executes calls in the cloud of its machine.
+type Handler struct {
 	// Service and Owner identify the machines that it lists, launches and terminates. It rejects calls
 	// for others, whatever the machine's identity permits.
 	Service, Owner string
 	// Provider and Witness act in all regions of the cloud. Lists has one provider per region.
 	Provider provision.Provider
-	Witness  provision.Witness
-	Lists    map[service.Region]provision.Provider
+	Attestor provision.KeyAttestor
+	ByRegion map[service.Region]provision.Provider
 }
 
 // ServeHTTP executes one call, named by the path value "call". The caller has already been authorized.
 // A call that fails in the cloud is answered with 200 and its error; an invalid call with 400, a
 // forbidden one with 403.
-func (h *Hand) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c := http.NewResponseController(w)
 	deadline := time.Now().Add(callTimeout)
 	if err := errors.Join(c.SetReadDeadline(deadline), c.SetWriteDeadline(deadline)); err != nil {
@@ -72,7 +72,7 @@ func (h *Hand) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 var errUnknownCall = errors.New("unknown call, or missing argument")
 
 // checkOwner returns why a call is not permitted for this service; nil when it is.
-func (h *Hand) checkOwner(in request) error {
+func (h *Handler) checkOwner(in request) error {
 	refuse := func(what, service, owner string, kind provision.Kind) error {
 		switch {
 		case service != h.Service || owner != h.Owner:
@@ -94,7 +94,7 @@ func (h *Hand) checkOwner(in request) error {
 }
 
 // dispatch executes a call.
-func (h *Hand) dispatch(ctx context.Context, call Call, in request) (out response, err error) {
+func (h *Handler) dispatch(ctx context.Context, call Call, in request) (out response, err error) {
 	switch {
 	case call == CallOfferings:
 		out.Offerings, err = h.Provider.Offerings(ctx, in.Region)
@@ -105,7 +105,7 @@ func (h *Hand) dispatch(ctx context.Context, call Call, in request) (out respons
 	case call == CallTerminate && in.Object != nil:
 		err = h.terminate(ctx, *in.Object)
 	case call == CallFingerprint && in.Object != nil:
-		out.Fingerprint, err = h.Witness.Fingerprint(ctx, *in.Object)
+		out.Fingerprint, err = h.Attestor.Fingerprint(ctx, *in.Object)
 	case call == CallPrices:
 		out.Prices, err = h.prices(ctx, in.Region)
 	default:
@@ -115,7 +115,7 @@ func (h *Hand) dispatch(ctx context.Context, call Call, in request) (out respons
 }
 
 // prices returns the prices of a region; none where its cloud does not publish them.
-func (h *Hand) prices(ctx context.Context, region service.Region) ([]provision.Price, error) {
+func (h *Handler) prices(ctx context.Context, region service.Region) ([]provision.Price, error) {
 	if p, tells := h.Provider.(provision.Pricer); tells {
 		return p.Prices(ctx, region)
 	}
@@ -123,11 +123,11 @@ func (h *Hand) prices(ctx context.Context, region service.Region) ([]provision.P
 }
 
 // list lists the objects of a region, or of all regions.
-func (h *Hand) list(ctx context.Context, in request) ([]provision.Object, error) {
+func (h *Handler) list(ctx context.Context, in request) ([]provision.Object, error) {
 	if in.Region == "" {
 		return h.Provider.List(ctx, in.Service)
 	}
-	one, known := h.Lists[in.Region]
+	one, known := h.ByRegion[in.Region]
 	if !known {
 		return nil, fmt.Errorf("listing %s: the called machine does not serve this region", in.Region)
 	}
@@ -136,7 +136,7 @@ func (h *Hand) list(ctx context.Context, in request) ([]provision.Object, error)
 
 // terminate terminates a machine after the cloud confirms that it belongs to this service: a handle
 // alone could be anybody's.
-func (h *Hand) terminate(ctx context.Context, o provision.Object) error {
+func (h *Handler) terminate(ctx context.Context, o provision.Object) error {
 	have, err := h.list(ctx, request{Service: h.Service, Region: o.Region})
 	if err != nil {
 		return err
@@ -146,7 +146,7 @@ func (h *Hand) terminate(ctx context.Context, o provision.Object) error {
 		return nil // already gone
 	}
 	if is := have[i]; h.checkOwner(request{Object: &is}) != nil {
-		return &provision.OwnedError{What: string(is.Kind) + " " + is.ID, Where: string(is.Region), Owner: is.Owner}
+		return &provision.OwnedError{Resource: string(is.Kind) + " " + is.ID, Where: string(is.Region), Owner: is.Owner}
 	}
 	return h.Provider.Terminate(ctx, o)
 }

@@ -25,7 +25,7 @@ func (p pricedCloud) Prices(context.Context, service.Region) ([]provision.Price,
 // Prices come by way of a machine as its cloud tells them, those that could be read beside
 // why others could not; a cloud that tells none has none.
 func TestPricesThroughMachine(t *testing.T) {
-	some := []provision.Price{{Type: "g2-standard-4", Capacity: service.CapacitySpot, PerHour: 0.28, From: "Google price list, us-central1"}}
+	some := []provision.Price{{Type: "g2-standard-4", Capacity: service.CapacitySpot, PerHour: 0.28, Source: "Google price list, us-central1"}}
 	refused := &provision.CredentialsError{Cloud: "gcp", Action: "the Cloud Billing API", Code: "forbidden", Err: errors.New("it is off"), Hint: "enable it"}
 	for name, cloud := range map[string]provision.Provider{
 		"told": pricedCloud{&conformance.Memory{}, some, nil}, "refused": pricedCloud{&conformance.Memory{}, nil, refused},

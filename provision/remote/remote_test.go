@@ -23,7 +23,7 @@ import (
 )
 
 // callURL asks a machine at a URL.
-func callURL(base string) remote.Ask {
+func callURL(base string) remote.CallFunc {
 	return func(ctx context.Context, call remote.Call, body []byte) ([]byte, error) {
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, base+"/"+string(call), bytes.NewReader(body))
 		if err != nil {
@@ -43,7 +43,7 @@ func callURL(base string) remote.Ask {
 }
 
 // machine is one in the cloud that carries out what it is asked.
-func machine(t *testing.T, h *remote.Hand) *httptest.Server {
+func machine(t *testing.T, h *remote.Handler) *httptest.Server {
 	t.Helper()
 	mux := http.NewServeMux()
 	mux.Handle("POST /{call}", h)
@@ -54,8 +54,8 @@ func machine(t *testing.T, h *remote.Hand) *httptest.Server {
 
 // client asks machines, one after the other.
 func client(servers ...*httptest.Server) *remote.Client {
-	return &remote.Client{Cloud: "gcp", Ways: func() []remote.Ask {
-		var ways []remote.Ask
+	return &remote.Client{Cloud: "gcp", Machines: func() []remote.CallFunc {
+		var ways []remote.CallFunc
 		for _, s := range servers {
 			ways = append(ways, callURL(s.URL))
 		}
@@ -63,12 +63,12 @@ func client(servers ...*httptest.Server) *remote.Client {
 	}}
 }
 
-func newHandler(p provision.Provider) *remote.Hand {
-	return &remote.Hand{Service: "chat", Owner: "o", Provider: p, Lists: map[service.Region]provision.Provider{"gcp/us-central1": p}}
+func newHandler(p provision.Provider) *remote.Handler {
+	return &remote.Handler{Service: "chat", Owner: "o", Provider: p, ByRegion: map[service.Region]provision.Provider{"gcp/us-central1": p}}
 }
 
-func want(id string) provision.Want {
-	return provision.Want{ID: id, Kind: provision.KindReplica, Service: "chat", Owner: "o", Region: "gcp/us-central1", Spec: "s", Labels: map[string]string{"model": "m"}}
+func want(id string) provision.Desired {
+	return provision.Desired{ID: id, Kind: provision.KindReplica, Service: "chat", Owner: "o", Region: "gcp/us-central1", SpecHash: "s", Labels: map[string]string{"model": "m"}}
 }
 
 // What a machine does for another keeps the contract of what the machine itself does.
@@ -77,7 +77,7 @@ func TestClientConformsToProviderContract(t *testing.T) {
 		s := machine(t, newHandler(&conformance.Memory{}))
 		return conformance.Subject{
 			Provider: client(s), Reopen: func(*testing.T) provision.Provider { return client(s) }, Service: "chat",
-			Wants: []provision.Want{want("us-central1-0"), want("us-central1-1")},
+			Wants: []provision.Desired{want("us-central1-0"), want("us-central1-1")},
 		}
 	})
 }
@@ -90,7 +90,7 @@ type fixedCloud struct {
 	region service.Region // of the offerings that were asked for
 }
 
-func (c *fixedCloud) Launch(context.Context, provision.Want) (provision.Object, error) {
+func (c *fixedCloud) Launch(context.Context, provision.Desired) (provision.Object, error) {
 	return c.object, c.err
 }
 
@@ -110,7 +110,7 @@ func TestErrorsKeepTypes(t *testing.T) {
 		&provision.CapacityError{Offering: offer, Scope: provision.ScopeZone, Code: "ZONE_RESOURCE_POOL_EXHAUSTED", Err: errors.New("no room")},
 		fmt.Errorf("launching: %w", &provision.CapacityError{Offering: offer, Scope: provision.ScopeQuota, Code: "QUOTA_EXCEEDED"}),
 		&provision.CredentialsError{Cloud: "gcp", Action: "compute.instances.create", Code: "forbidden", Err: errors.New("who are you"), Hint: "grant it"},
-		&provision.OwnedError{What: "the service chat", Where: "gcp/us-central1", Owner: "them"},
+		&provision.OwnedError{Resource: "the service chat", Where: "gcp/us-central1", Owner: "them"},
 		errors.New("the network is down"),
 	} {
 		cloud := &fixedCloud{err: err}
@@ -150,15 +150,15 @@ func TestCallTimesOutOnHungMachine(t *testing.T) {
 		answers := func(context.Context, remote.Call, []byte) ([]byte, error) {
 			return []byte(`{"object":{"handle":"h"}}`), nil
 		}
-		ways := []remote.Ask{hangs, answers}
-		c := &remote.Client{Cloud: "gcp", Ways: func() []remote.Ask { return ways }}
+		ways := []remote.CallFunc{hangs, answers}
+		c := &remote.Client{Cloud: "gcp", Machines: func() []remote.CallFunc { return ways }}
 		begun := time.Now()
 		o, err := c.Launch(t.Context(), want("us-central1-0"))
 		if took := time.Since(begun); err != nil || o.Handle != "h" || took < time.Minute || took > 10*time.Minute {
 			t.Errorf("after %v: %+v, %v", took, o, err)
 		}
 		ways = ways[:1]
-		if _, err := c.Launch(t.Context(), want("us-central1-0")); !errors.Is(err, remote.ErrNoWay) || !strings.Contains(err.Error(), "no response within") {
+		if _, err := c.Launch(t.Context(), want("us-central1-0")); !errors.Is(err, remote.ErrNoMachine) || !strings.Contains(err.Error(), "no response within") {
 			t.Errorf("nobody answers: %v", err)
 		}
 	})
@@ -167,12 +167,12 @@ func TestCallTimesOutOnHungMachine(t *testing.T) {
 // Nothing of an object is lost on the way.
 func TestObjectsRoundTrip(t *testing.T) {
 	cloud := &fixedCloud{object: provision.Object{
-		ID: "us-central1-0", Kind: provision.KindReplica, Service: "chat", Owner: "o", Region: "gcp/us-central1", Spec: "s", Handle: "h",
+		ID: "us-central1-0", Kind: provision.KindReplica, Service: "chat", Owner: "o", Region: "gcp/us-central1", SpecHash: "s", Handle: "h",
 		Offering: &provision.Offering{Type: "g2-standard-4", Capacity: "spot"}, Labels: map[string]string{"model": "m"}, CostPerHour: 0.28,
 		PublicIP: netip.MustParseAddr("203.0.113.1"), PrivateIP: netip.MustParseAddr("10.0.0.1"),
 	}}
 	h := newHandler(cloud)
-	h.Witness = cloud
+	h.Attestor = cloud
 	c := client(machine(t, h))
 	if o, err := c.Launch(t.Context(), want("us-central1-0")); err != nil || !reflect.DeepEqual(o, cloud.object) {
 		t.Errorf("%+v came back as %+v (%v)", cloud.object, o, err)
@@ -190,15 +190,15 @@ func TestHandlerRejectsForeignCalls(t *testing.T) {
 	m := &conformance.Memory{}
 	server := machine(t, newHandler(m))
 	c := client(server)
-	change := func(do func(*provision.Want)) provision.Want {
+	change := func(do func(*provision.Desired)) provision.Desired {
 		w := want("us-central1-0")
 		do(&w)
 		return w
 	}
-	for name, w := range map[string]provision.Want{
-		"another service": change(func(w *provision.Want) { w.Service = "other" }),
-		"another owner":   change(func(w *provision.Want) { w.Owner = "them" }),
-		"a balancer":      change(func(w *provision.Want) { w.Kind = provision.KindBalancer }),
+	for name, w := range map[string]provision.Desired{
+		"another service": change(func(w *provision.Desired) { w.Service = "other" }),
+		"another owner":   change(func(w *provision.Desired) { w.Owner = "them" }),
+		"a balancer":      change(func(w *provision.Desired) { w.Kind = provision.KindBalancer }),
 	} {
 		if _, err := c.Launch(t.Context(), w); err == nil || len(m.Objects()) > 0 {
 			t.Errorf("%s was launched: %+v (%v)", name, m.Objects(), err)
@@ -215,7 +215,7 @@ func TestHandlerRejectsForeignCalls(t *testing.T) {
 	}
 
 	// What the cloud says something is counts, not what the caller says.
-	foreign := change(func(w *provision.Want) { w.Kind = provision.KindBalancer })
+	foreign := change(func(w *provision.Desired) { w.Kind = provision.KindBalancer })
 	o, err := m.Launch(t.Context(), foreign)
 	if err != nil {
 		t.Fatal(err)
@@ -246,19 +246,19 @@ func TestCallFallsBackToNextMachine(t *testing.T) {
 	if _, err := client(dead, works).Launch(t.Context(), want("us-central1-0")); err != nil || len(m.Objects()) != 1 {
 		t.Errorf("%+v (%v)", m.Objects(), err)
 	}
-	if _, err := client().List(t.Context(), "chat"); !errors.Is(err, remote.ErrNoWay) {
+	if _, err := client().List(t.Context(), "chat"); !errors.Is(err, remote.ErrNoMachine) {
 		t.Errorf("without a machine: %v", err)
 	}
-	if _, err := client(dead).List(t.Context(), "chat"); !errors.Is(err, remote.ErrNoWay) {
+	if _, err := client(dead).List(t.Context(), "chat"); !errors.Is(err, remote.ErrNoMachine) {
 		t.Errorf("with a dead one: %v", err)
 	}
 	asked := 0
-	refuses := &remote.Client{Cloud: "gcp", Ways: func() []remote.Ask {
+	refuses := &remote.Client{Cloud: "gcp", Machines: func() []remote.CallFunc {
 		refusal := func(context.Context, remote.Call, []byte) ([]byte, error) {
 			asked++
 			return json.Marshal(map[string]any{"error": map[string]any{"text": "no"}})
 		}
-		return []remote.Ask{refusal, refusal}
+		return []remote.CallFunc{refusal, refusal}
 	}}
 	if err := refuses.Terminate(t.Context(), provision.Object{}); err == nil || err.Error() != "no" || asked != 1 {
 		t.Errorf("asked %d machines: %v", asked, err)

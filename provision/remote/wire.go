@@ -22,10 +22,10 @@ const (
 
 // request holds the argument of a call.
 type request struct {
-	Region  service.Region    `json:"region,omitempty"` // for offerings and prices, and for list of one region
-	Service string            `json:"service,omitempty"`
-	Want    *provision.Want   `json:"want,omitempty"`
-	Object  *provision.Object `json:"object,omitempty"`
+	Region  service.Region     `json:"region,omitempty"` // for offerings and prices, and for list of one region
+	Service string             `json:"service,omitempty"`
+	Want    *provision.Desired `json:"want,omitempty"`
+	Object  *provision.Object  `json:"object,omitempty"`
 }
 
 // response holds the result or the error of a call.

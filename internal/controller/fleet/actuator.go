@@ -42,12 +42,12 @@ func currentState(v *serviceView, decided Decisions) controller.CurrentState {
 	maps.Copy(leave, replaced(v.have, v.seen))
 	maps.Copy(leave, pendingReplacements(v.have, v.seen, leave))
 	for _, o := range v.have {
-		if o.Kind != provision.KindReplica || o.Gone != "" {
+		if o.Kind != provision.KindReplica || o.TerminatedReason != "" {
 			continue
 		}
 		r := controller.CurrentReplica{ID: o.ID, Model: o.Labels["model"], Region: o.Region, GPU: gpuOf(o), Drained: leave[o.ID] || decided.IsDrained(o.ID), Donation: decided.Donation(o.ID)}
 		if o.Offering != nil {
-			r.On = provision.ClassOf(*o.Offering)
+			r.Class = provision.ClassOf(*o.Offering)
 		}
 		if Reachable(o) {
 			r.URL = engineURL(o)
@@ -108,7 +108,7 @@ func (k *Reconciler) removeMachines(ctx context.Context, o *bundleState, have []
 }
 
 // launchReplicas launches replicas and returns the IDs of those with capacity.
-func (k *Reconciler) launchReplicas(ctx context.Context, o *bundleState, launches []controller.Launching) (launched []string, err error) {
+func (k *Reconciler) launchReplicas(ctx context.Context, o *bundleState, launches []controller.ReplicaLaunch) (launched []string, err error) {
 	if len(launches) == 0 {
 		return nil, nil
 	}
@@ -117,22 +117,22 @@ func (k *Reconciler) launchReplicas(ctx context.Context, o *bundleState, launche
 		return nil, err
 	}
 	silent := k.limitPlanning(ctx, o, s)
-	more := map[cloud.Group]provision.Counts{}
+	more := map[cloud.ReplicaGroup]provision.ClassCounts{}
 	for _, l := range launches {
-		g := cloud.Group{Model: l.Model, Region: l.Region}
+		g := cloud.ReplicaGroup{Model: l.Model, Region: l.Region}
 		if more[g] == nil {
-			more[g] = provision.Counts{}
+			more[g] = provision.ClassCounts{}
 		}
-		more[g][l.On] += l.Count
+		more[g][l.Class] += l.Count
 	}
 	before := map[string]bool{}
 	for _, r := range s.have {
-		before[r.ID] = r.Gone == ""
+		before[r.ID] = r.TerminatedReason == ""
 	}
 	_, err = o.fleet.launchMore(ctx, s.have, more, k.progress)
 	after, failed := o.fleet.listObjects(ctx)
 	for _, r := range after {
-		if r.Kind == provision.KindReplica && r.Gone == "" && !before[r.ID] {
+		if r.Kind == provision.KindReplica && r.TerminatedReason == "" && !before[r.ID] {
 			launched = append(launched, r.ID)
 		}
 	}
@@ -160,7 +160,7 @@ func (k *Reconciler) storeDecisions(spec *service.Spec, have []provision.Object,
 	next := was
 	for _, d := range change.Donate {
 		how := d.Donation
-		if i := slices.IndexFunc(have, func(o provision.Object) bool { return o.ID == d.ID }); i >= 0 && !cloud.IsHere(have[i].Region) {
+		if i := slices.IndexFunc(have, func(o provision.Object) bool { return o.ID == d.ID }); i >= 0 && !cloud.RunsOnThisComputer(have[i].Region) {
 			how.Until = how.Since // cloud machines cannot be donated
 		}
 		next = next.WithDonated(d.ID, how)

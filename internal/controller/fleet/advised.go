@@ -16,7 +16,7 @@ import (
 // ready, and is deleted once it has drained.
 
 // recommended returns the ready replicas with a rebalance recommendation.
-func recommended(have []provision.Object, seen map[string]Seen) map[string]bool {
+func recommended(have []provision.Object, seen map[string]AgentReport) map[string]bool {
 	ids := map[string]bool{}
 	for _, o := range have {
 		if s := seen[o.ID]; o.Kind == provision.KindReplica && s.Err == nil && s.Phase == agent.PhaseReady && !s.AdvisedAt.IsZero() {
@@ -32,10 +32,10 @@ func recommended(have []provision.Object, seen map[string]Seen) map[string]bool 
 const recommendationDelay = 30 * time.Minute
 
 // dueForReplacement returns the replicas with a rebalance recommendation whose recommendationDelay has passed.
-func (k *Reconciler) dueForReplacement(s *observation, seen map[string]Seen) map[string]bool {
+func (k *Reconciler) dueForReplacement(s *observation, seen map[string]AgentReport) map[string]bool {
 	ids, since := recommended(s.have, seen), map[string]time.Time{}
 	for _, o := range s.knownObjects() {
-		if cloud.Instead(o) == "" {
+		if cloud.ReplacesHandle(o) == "" {
 			continue
 		}
 		first, known := k.successorsSeen[o.Handle]
@@ -54,7 +54,7 @@ func (k *Reconciler) dueForReplacement(s *observation, seen map[string]Seen) map
 // removeDrained deletes replaced machines and fallback machines that are no longer needed, once they have
 // drained. A machine has drained only when no balancer of its region used it at the previous
 // observation either, because a request that was sent just before may still be arriving.
-func (k *Reconciler) removeDrained(ctx context.Context, o *bundleState, s *observation, seen map[string]Seen, deployments map[string]agent.Deployment, may func() error) error {
+func (k *Reconciler) removeDrained(ctx context.Context, o *bundleState, s *observation, seen map[string]AgentReport, deployments map[string]agent.Deployment, may func() error) error {
 	told := map[string]bool{}
 	var empty []string
 	excess := replaced(s.have, seen)
@@ -77,10 +77,10 @@ func (k *Reconciler) removeDrained(ctx context.Context, o *bundleState, s *obser
 
 // isUnused reports whether all balancers of a replica's region run their current deployment, which
 // does not contain the replica.
-func isUnused(id string, have []provision.Object, seen map[string]Seen, deployments map[string]agent.Deployment) bool {
+func isUnused(id string, have []provision.Object, seen map[string]AgentReport, deployments map[string]agent.Deployment) bool {
 	at := slices.IndexFunc(have, func(o provision.Object) bool { return o.ID == id })
 	return at >= 0 && !slices.ContainsFunc(have, func(b provision.Object) bool {
-		if b.Kind != provision.KindBalancer || b.Gone != "" || b.Region != have[at].Region {
+		if b.Kind != provision.KindBalancer || b.TerminatedReason != "" || b.Region != have[at].Region {
 			return false
 		}
 		d, known := deployments[b.ID]

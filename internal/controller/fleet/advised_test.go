@@ -20,22 +20,22 @@ func TestWhoIsReplaced(t *testing.T) {
 	machine := func(id, instead string) provision.Object {
 		return provision.Object{ID: id, Kind: provision.KindReplica, Handle: "h-" + id, Labels: map[string]string{"model": "m", "instead": instead}}
 	}
-	ready := Seen{Status: agent.Status{Phase: agent.PhaseReady}}
+	ready := AgentReport{Status: agent.Status{Phase: agent.PhaseReady}}
 	told := ready
 	told.AdvisedAt = since
 	have := []provision.Object{machine("a", ""), machine("b", ""), machine("c", "h-a")}
 	for _, tt := range []struct {
 		name          string
-		seen          map[string]Seen
+		seen          map[string]AgentReport
 		advised, gone string
 	}{
-		{"nothing is recommended", map[string]Seen{"a": ready, "b": ready, "c": ready}, "", "a"},
-		{"its successor starts", map[string]Seen{"a": told, "b": ready, "c": {Status: agent.Status{Phase: agent.PhaseWeights}}}, "a", ""},
-		{"its successor says nothing", map[string]Seen{"a": told, "b": ready, "c": {Err: errors.New("no answer")}}, "a", ""},
-		{"its successor serves", map[string]Seen{"a": told, "b": ready, "c": ready}, "a", "a"},
-		{"it has no successor", map[string]Seen{"a": {}, "b": told, "c": ready}, "b", ""},
-		{"it is taken by now", map[string]Seen{"a": {Status: agent.Status{Phase: agent.PhaseInterrupted, AdvisedAt: since}}, "b": ready, "c": ready}, "", ""},
-		{"it says nothing any more", map[string]Seen{"a": {Err: errors.New("no answer"), Status: agent.Status{Phase: agent.PhaseReady, AdvisedAt: since}}, "c": ready}, "", ""},
+		{"nothing is recommended", map[string]AgentReport{"a": ready, "b": ready, "c": ready}, "", "a"},
+		{"its successor starts", map[string]AgentReport{"a": told, "b": ready, "c": {Status: agent.Status{Phase: agent.PhaseWeights}}}, "a", ""},
+		{"its successor says nothing", map[string]AgentReport{"a": told, "b": ready, "c": {Err: errors.New("no answer")}}, "a", ""},
+		{"its successor serves", map[string]AgentReport{"a": told, "b": ready, "c": ready}, "a", "a"},
+		{"it has no successor", map[string]AgentReport{"a": {}, "b": told, "c": ready}, "b", ""},
+		{"it is taken by now", map[string]AgentReport{"a": {Status: agent.Status{Phase: agent.PhaseInterrupted, AdvisedAt: since}}, "b": ready, "c": ready}, "", ""},
+		{"it says nothing any more", map[string]AgentReport{"a": {Err: errors.New("no answer"), Status: agent.Status{Phase: agent.PhaseReady, AdvisedAt: since}}, "c": ready}, "", ""},
 	} {
 		if got := recommended(have, tt.seen); !maps.Equal(got, fields(tt.advised)) {
 			t.Errorf("%s: advised %v, want %q", tt.name, got, tt.advised)
@@ -55,7 +55,7 @@ func TestWhoIsGivenBack(t *testing.T) {
 		{ID: "lb-us-0", Kind: provision.KindBalancer, Region: "aws/us", Handle: "h-2"},
 	}
 	cloud := &conformance.Memory{}
-	o := &bundleState{fleet: &Fleet{Provider: cloud}}
+	o := &bundleState{fleet: &Deployer{Provider: cloud}}
 	k := &Reconciler{}
 	for _, look := range []struct {
 		name     string
@@ -72,7 +72,7 @@ func TestWhoIsGivenBack(t *testing.T) {
 		{"it has not", "us-1", "2", 0, 1},
 	} {
 		k.excess = fields(look.surplus)
-		seen := map[string]Seen{
+		seen := map[string]AgentReport{
 			"us-0": {Status: agent.Status{Phase: agent.PhaseReady}}, "us-1": {Status: agent.Status{Phase: agent.PhaseReady, InFlight: look.inFlight}},
 			"lb-us-0": {Status: agent.Status{Phase: agent.PhaseReady, Revision: look.revision}},
 		}
@@ -99,7 +99,7 @@ func TestASuccessorCountsOnce(t *testing.T) {
 		{"the old one is taken", "interrupted", "weights", []string{"b", "c"}},
 		{"the new one is taken", "ready", "interrupted", []string{"a", "c"}},
 	} {
-		seen := map[string]Seen{"a": {Status: agent.Status{Phase: agent.Phase(tt.a)}}, "b": {Status: agent.Status{Phase: agent.Phase(tt.b)}}}
+		seen := map[string]AgentReport{"a": {Status: agent.Status{Phase: agent.Phase(tt.a)}}, "b": {Status: agent.Status{Phase: agent.Phase(tt.b)}}}
 		s := currentState(&serviceView{spec: &service.Spec{Regions: []service.RegionSpec{{Name: "aws/us"}}}, have: have, seen: seen}, Decisions{})
 		var got []string
 		for _, r := range s.Replicas {
@@ -116,7 +116,7 @@ func TestASuccessorCountsOnce(t *testing.T) {
 // What is left of a machine that another was launched in the place of says nothing of one that
 // got its id since.
 func TestATraceIsNotSucceeded(t *testing.T) {
-	old := provision.Object{ID: "a", Kind: provision.KindReplica, Handle: "h-1", Gone: "stopped"}
+	old := provision.Object{ID: "a", Kind: provision.KindReplica, Handle: "h-1", TerminatedReason: "stopped"}
 	have := []provision.Object{old, {ID: "a", Kind: provision.KindReplica, Handle: "h-2"}, {ID: "b", Kind: provision.KindReplica, Handle: "h-3", Labels: map[string]string{"instead": "h-1"}}}
 	if got := withReplacement(have); len(got) > 0 {
 		t.Errorf("got %v", got)
@@ -129,25 +129,25 @@ func TestWhoIsUnused(t *testing.T) {
 		{ID: "us-0", Kind: provision.KindReplica, Region: "aws/us"},
 		{ID: "lb-us-0", Kind: provision.KindBalancer, Region: "aws/us"},
 		{ID: "lb-us-1", Kind: provision.KindBalancer, Region: "aws/us"},
-		{ID: "lb-us-2", Kind: provision.KindBalancer, Region: "aws/us", Gone: "stopped"},
+		{ID: "lb-us-2", Kind: provision.KindBalancer, Region: "aws/us", TerminatedReason: "stopped"},
 		{ID: "lb-eu-0", Kind: provision.KindBalancer, Region: "aws/eu"},
 	}
-	is := func(revision string, phase agent.Phase) Seen {
-		return Seen{Status: agent.Status{Revision: revision, Phase: phase}}
+	is := func(revision string, phase agent.Phase) AgentReport {
+		return AgentReport{Status: agent.Status{Revision: revision, Phase: phase}}
 	}
 	wanted := map[string]agent.Deployment{"lb-us-0": {Revision: "2"}, "lb-us-1": {Revision: "2"}, "lb-eu-0": {Revision: "2"}}
 	first := map[string]agent.Deployment{"lb-us-0": {Revision: "2"}}
 	for _, tt := range []struct {
 		name        string
 		deployments map[string]agent.Deployment
-		seen        map[string]Seen
+		seen        map[string]AgentReport
 		want        bool
 	}{
-		{"all were told", wanted, map[string]Seen{"lb-us-0": is("2", "ready"), "lb-us-1": is("2", "ready")}, true},
-		{"one was not", wanted, map[string]Seen{"lb-us-0": is("2", "ready"), "lb-us-1": is("1", "ready")}, false},
-		{"one takes it up", wanted, map[string]Seen{"lb-us-0": is("2", "ready"), "lb-us-1": is("2", "preparing")}, false},
-		{"one says nothing", wanted, map[string]Seen{"lb-us-0": is("2", "ready"), "lb-us-1": {Err: errors.New("no answer")}}, false},
-		{"what one is to run is not certain", first, map[string]Seen{"lb-us-0": is("2", "ready"), "lb-us-1": is("", "ready")}, false},
+		{"all were told", wanted, map[string]AgentReport{"lb-us-0": is("2", "ready"), "lb-us-1": is("2", "ready")}, true},
+		{"one was not", wanted, map[string]AgentReport{"lb-us-0": is("2", "ready"), "lb-us-1": is("1", "ready")}, false},
+		{"one takes it up", wanted, map[string]AgentReport{"lb-us-0": is("2", "ready"), "lb-us-1": is("2", "preparing")}, false},
+		{"one says nothing", wanted, map[string]AgentReport{"lb-us-0": is("2", "ready"), "lb-us-1": {Err: errors.New("no answer")}}, false},
+		{"what one is to run is not certain", first, map[string]AgentReport{"lb-us-0": is("2", "ready"), "lb-us-1": is("", "ready")}, false},
 	} {
 		if got := isUnused("us-0", have, tt.seen, tt.deployments); got != tt.want {
 			t.Errorf("%s: %t", tt.name, got)

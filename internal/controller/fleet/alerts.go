@@ -13,8 +13,8 @@ import (
 // maxListedMachines is the maximum number of machines that an alert lists.
 const maxListedMachines = 3
 
-// Ends are the expiry times of a service's certificates; a zero time is unknown.
-type Ends struct {
+// CertificateExpiries are the expiry times of a service's certificates; a zero time is unknown.
+type CertificateExpiries struct {
 	// Controller is the expiry of the controller's own certificate, or of the CA with which it
 	// renews machines' certificates, whichever is earlier.
 	Controller time.Time
@@ -28,7 +28,7 @@ type Ends struct {
 
 // CertificateAlerts returns alerts for certificates with less than half of their lifetime left.
 // command renews them, for example 'skyserve up chat.yaml'.
-func CertificateAlerts(ends Ends, now time.Time, command string) []telemetry.Alert {
+func CertificateAlerts(ends CertificateExpiries, now time.Time, command string) []telemetry.Alert {
 	alerts := []telemetry.Alert{}
 	add := func(object, message, next string, at time.Time) {
 		a := telemetry.Alert{Severity: telemetry.SeverityWarning, Kind: telemetry.AlertCertificate, Object: object, Message: message}
@@ -94,8 +94,8 @@ func (k *Reconciler) now() time.Time {
 }
 
 // storeExpiries stores the expiry times. Machines that did not respond keep their last known one.
-func (k *Reconciler) storeExpiries(h *Handover, seen map[string]Seen) {
-	ends := Ends{Controller: h.Authority.Ends(), Machines: map[string]time.Time{}}
+func (k *Reconciler) storeExpiries(h *Delivery, seen map[string]AgentReport) {
+	ends := CertificateExpiries{Controller: h.Authority.Expires(), Machines: map[string]time.Time{}}
 	if own, err := h.Party.Certificate(); err == nil && own.Leaf.NotAfter.Before(ends.Controller) {
 		ends.Controller = own.Leaf.NotAfter
 	}

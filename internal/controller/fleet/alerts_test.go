@@ -26,23 +26,23 @@ func TestCertificateAlerts(t *testing.T) {
 	}
 	year := began.AddDate(1, 0, 0)
 	for name, c := range map[string]struct {
-		ends fleet.Ends
+		ends fleet.CertificateExpiries
 		day  int
 		want []string // of each line, in order; none = no alert
 	}{
-		"nothing is known":       {fleet.Ends{}, 0, nil},
-		"machines, soon after":   {fleet.Ends{Machines: machines(90, "us-0")}, 44, nil},
-		"machines, half-time":    {fleet.Ends{Machines: machines(90, "us-0")}, 46, []string{"warning: certificate machines: the certificate of us-0 expires from 2026-05-30, not renewed yet; run " + command}},
-		"by when":                {fleet.Ends{Machines: machines(90, "us-0")}, 46, []string{"before 2026-05-30"}},
-		"many":                   {fleet.Ends{Machines: machines(90, "us-4", "us-1", "us-0", "us-2", "us-3")}, 46, []string{"the certificates of us-0, us-1, us-2 and 2 more expire from"}},
-		"machines, past":         {fleet.Ends{Machines: machines(90, "us-0")}, 91, []string{"critical: certificate machines:"}},
-		"controller, soon after": {fleet.Ends{Controller: year}, 182, nil},
-		"controller, half-time":  {fleet.Ends{Controller: year}, 184, []string{"warning: certificate controller: its certificates expire on 2027-03-01"}},
-		"its command":            {fleet.Ends{Controller: year}, 184, []string{"run " + command + " on the machine with the service's CA, before 2027-03-01"}},
-		"controller, past":       {fleet.Ends{Controller: year}, 366, []string{"critical: certificate controller:"}},
-		"operator":               {fleet.Ends{Operator: began.AddDate(0, 0, 90)}, 46, []string{"run 'skyserve connect' before 2026-05-30"}},
-		"operator who signs":     {fleet.Ends{Operator: began.AddDate(0, 0, 90), Signs: true}, 46, nil},
-		"both":                   {fleet.Ends{Controller: year, Machines: machines(365, "us-0")}, 330, []string{"certificate controller", "certificate machines"}},
+		"nothing is known":       {fleet.CertificateExpiries{}, 0, nil},
+		"machines, soon after":   {fleet.CertificateExpiries{Machines: machines(90, "us-0")}, 44, nil},
+		"machines, half-time":    {fleet.CertificateExpiries{Machines: machines(90, "us-0")}, 46, []string{"warning: certificate machines: the certificate of us-0 expires from 2026-05-30, not renewed yet; run " + command}},
+		"by when":                {fleet.CertificateExpiries{Machines: machines(90, "us-0")}, 46, []string{"before 2026-05-30"}},
+		"many":                   {fleet.CertificateExpiries{Machines: machines(90, "us-4", "us-1", "us-0", "us-2", "us-3")}, 46, []string{"the certificates of us-0, us-1, us-2 and 2 more expire from"}},
+		"machines, past":         {fleet.CertificateExpiries{Machines: machines(90, "us-0")}, 91, []string{"critical: certificate machines:"}},
+		"controller, soon after": {fleet.CertificateExpiries{Controller: year}, 182, nil},
+		"controller, half-time":  {fleet.CertificateExpiries{Controller: year}, 184, []string{"warning: certificate controller: its certificates expire on 2027-03-01"}},
+		"its command":            {fleet.CertificateExpiries{Controller: year}, 184, []string{"run " + command + " on the machine with the service's CA, before 2027-03-01"}},
+		"controller, past":       {fleet.CertificateExpiries{Controller: year}, 366, []string{"critical: certificate controller:"}},
+		"operator":               {fleet.CertificateExpiries{Operator: began.AddDate(0, 0, 90)}, 46, []string{"run 'skyserve connect' before 2026-05-30"}},
+		"operator who signs":     {fleet.CertificateExpiries{Operator: began.AddDate(0, 0, 90), Signs: true}, 46, nil},
+		"both":                   {fleet.CertificateExpiries{Controller: year, Machines: machines(365, "us-0")}, 330, []string{"certificate controller", "certificate machines"}},
 	} {
 		got := fleet.CertificateAlerts(c.ends, began.AddDate(0, 0, c.day), command)
 		ok := len(got) == len(c.want)

@@ -104,7 +104,7 @@ func CheckSecrets(spec *service.Spec, secrets Secrets) error {
 // refer to them.
 func secretsOf(c Content) (map[string]string, error) {
 	all := map[string]string{}
-	if !cloud.Rents(c.Spec) {
+	if !cloud.UsesClouds(c.Spec) {
 		return all, nil // local machines read them in place
 	}
 	var failure error
@@ -146,7 +146,7 @@ func (c Content) generation() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return provision.HashOf(struct {
+	return provision.ConfigHash(struct {
 		Text, PeerToken  string
 		Secrets          map[string]string
 		Bundle           *Bundle
@@ -178,9 +178,9 @@ func (d *deploymentBuilder) useStore(c *service.BalancerConfig) {
 		c.StoreURL = d.spec.Store.URL
 	case machine == nil:
 	case machine.ID == c.ID: // on the same machine, which may not reach its own public address
-		c.StoreURL, c.StoreMTLS = "tls://"+cloud.EndpointsOf(*machine).Inside.Store, true
+		c.StoreURL, c.StoreMTLS = "tls://"+cloud.EndpointsOf(*machine).Listen.Store, true
 	default:
-		c.StoreURL, c.StoreMTLS = "tls://"+cloud.EndpointsOf(*machine).Outside.Store, true
+		c.StoreURL, c.StoreMTLS = "tls://"+cloud.EndpointsOf(*machine).Advertised.Store, true
 	}
 }
 
@@ -194,7 +194,7 @@ func (d *deploymentBuilder) controllerUnit(machine provision.Object) (agent.Unit
 		RTT:      d.spec.LocalHosts.RTT, Balancers: []service.ControlledBalancer{}, Replicas: []service.ControlledReplica{},
 	}
 	if c.StoreURL == "" {
-		c.StoreListen, c.StoreDir = at.Inside.Store, UnitController+"/"+dirBundleStore
+		c.StoreListen, c.StoreDir = at.Listen.Store, UnitController+"/"+dirBundleStore
 	}
 	for _, b := range d.have {
 		if b.Kind != provision.KindBalancer || !b.PublicIP.IsValid() {
@@ -202,19 +202,19 @@ func (d *deploymentBuilder) controllerUnit(machine provision.Object) (agent.Unit
 		}
 		admin := AdminURL(b)
 		if b.ID == machine.ID {
-			admin = "https://" + at.Inside.Admin
+			admin = "https://" + at.Listen.Admin
 		}
 		c.Balancers = append(c.Balancers, service.ControlledBalancer{ID: b.ID, Region: b.Region, Admin: admin})
 		for _, r := range d.replicasOf(b) {
 			r.Region = cmp.Or(r.Region, b.Region)
-			c.Replicas = append(c.Replicas, service.ControlledReplica{ReplicaConfig: r, Home: b.ID, Away: d.remoteURL(r)})
+			c.Replicas = append(c.Replicas, service.ControlledReplica{ReplicaConfig: r, Home: b.ID, RemoteURL: d.remoteURL(r)})
 		}
 	}
 	files, err := d.bundleFiles(machine, c)
 	if err != nil {
 		return agent.Unit{}, err
 	}
-	fixed, err := provision.HashOf([]any{c.Fixed(), d.Bundle.Own})
+	fixed, err := provision.ConfigHash([]any{c.Immutable(), d.Bundle.Own})
 	return agent.Unit{
 		Name: UnitController, Args: []string{program, "controller", "--config", UnitController + "/" + fileBundleConfig}, Files: files, Fixed: fixed,
 		Ready: "http://" + c.Listen + "/healthz",
@@ -232,7 +232,7 @@ func (d *deploymentBuilder) bundleFiles(machine provision.Object, c service.Cont
 		return nil, err
 	}
 	for _, o := range d.have {
-		if o.Region.Cloud() != machine.Region.Cloud() && !cloud.IsHere(o.Region) {
+		if o.Region.Cloud() != machine.Region.Cloud() && !cloud.RunsOnThisComputer(o.Region) {
 			held.OtherClouds = append(held.OtherClouds, provision.Object{
 				ID: o.ID, Kind: o.Kind, Service: o.Service, Handle: o.Handle, Owner: o.Owner, Region: o.Region,
 				Labels: o.Labels, Offering: o.Offering, PublicIP: o.PublicIP, PrivateIP: o.PrivateIP, Endpoints: o.Endpoints,
@@ -260,5 +260,5 @@ func (d *deploymentBuilder) remoteURL(r service.ReplicaConfig) string {
 	if i < 0 || r.Region.Cloud() != service.CloudAWS || !d.have[i].PublicIP.IsValid() {
 		return ""
 	}
-	return "https://" + cloud.EndpointsOf(d.have[i]).Outside.Engine
+	return "https://" + cloud.EndpointsOf(d.have[i]).Advertised.Engine
 }

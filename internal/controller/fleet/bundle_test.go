@@ -77,7 +77,7 @@ func TestTheControllerIsOnOneMachine(t *testing.T) {
 		admins = append(admins, b.ID+" "+b.Admin)
 	}
 	for _, r := range c.Replicas {
-		replicas = append(replicas, strings.TrimSpace(r.ID+" of "+r.Home+" "+string(r.Region)+" "+r.Away))
+		replicas = append(replicas, strings.TrimSpace(r.ID+" of "+r.Home+" "+string(r.Region)+" "+r.RemoteURL))
 	}
 	if want := []string{"lb-europe-west4-0 https://203.0.113.3:8100", "lb-us-east-1-0 https://10.0.0.1:8100", "lb-us-east-1-1 https://203.0.113.2:8100"}; !slices.Equal(admins, want) {
 		t.Errorf("balancers: got %q, want %q", admins, want)
@@ -167,7 +167,7 @@ func TestABundleThatIsDamaged(t *testing.T) {
 // A replica that leaves is no balancer's any more; its machine goes on.
 func TestAReplicaThatLeaves(t *testing.T) {
 	c := withBundle(t)
-	c.Leaving = map[string]bool{"us-east-1-0": true}
+	c.Draining = map[string]bool{"us-east-1-0": true}
 	all := deployments(t, c, fleetOf())
 	for _, u := range all["lb-us-east-1-0"].Units {
 		if config := u.Files[u.Name+"/config.yaml"]; config == "" || strings.Contains(config, "10.0.0.11") {

@@ -12,7 +12,7 @@ import (
 )
 
 // Certificate reads the certificate of a balancer's public listener; nil where it has no TLS.
-func (h *Handover) Certificate(ctx context.Context, o provision.Object) (*telemetry.Certificate, error) {
+func (h *Delivery) Certificate(ctx context.Context, o provision.Object) (*telemetry.Certificate, error) {
 	s, err := h.Snapshot(ctx, o)
 	if err != nil {
 		return nil, err
@@ -24,7 +24,7 @@ func (h *Handover) Certificate(ctx context.Context, o provision.Object) (*teleme
 }
 
 // Snapshot reads a balancer's snapshot of the service.
-func (h *Handover) Snapshot(ctx context.Context, o provision.Object) (*telemetry.Snapshot, error) {
+func (h *Delivery) Snapshot(ctx context.Context, o provision.Object) (*telemetry.Snapshot, error) {
 	hc := telemetry.SecureClient(h.Party.Client(identity.Balancer))
 	defer hc.CloseIdleConnections()
 	return telemetry.NewClient(h.adminURL(o), hc).Snapshot(ctx)
@@ -63,7 +63,7 @@ func withoutCertificate(ctx context.Context, have []provision.Object, ask func(c
 	var wg sync.WaitGroup
 	waiting := map[string]string{}
 	for _, o := range have {
-		if o.Kind != provision.KindBalancer || o.Gone != "" || !Reachable(o) {
+		if o.Kind != provision.KindBalancer || o.TerminatedReason != "" || !Reachable(o) {
 			continue
 		}
 		wg.Go(func() {

@@ -69,7 +69,7 @@ func TestStatusOfCertificates(t *testing.T) {
 		name, want  string
 		certificate *telemetry.Certificate
 		err         error
-		state       fleet.State
+		state       fleet.ServiceState
 	}{
 		{"waiting", "STARTING waiting for certificate: no record may be written", &telemetry.Certificate{Waiting: "no record may be written"}, nil, fleet.StateStarting},
 		{"not renewed", "READY the newest certificate is invalid, the current one expires on 2031-02-03: refused", &telemetry.Certificate{ExpiresAt: &ends, Problem: "refused"}, nil, fleet.StateReady},

@@ -27,21 +27,21 @@ func (e *ChoiceError) Error() string {
 	return fmt.Sprintf("--%s: must be one that %s (%s), got %q", e.What, e.Of, choices, e.Got)
 }
 
-// Choose returns the class of a GPU, such as L4 or 8xH100, and a capacity type, which service.yaml
+// ChooseClass returns the class of a GPU, such as L4 or 8xH100, and a capacity type, which service.yaml
 // must allow for the model and region; empty values mean any. The error is a *ChoiceError.
-func Choose(m *service.Model, r service.RegionSpec, gpu, capacity string) (provision.Class, error) {
-	on := provision.ClassNamed(gpu, capacity)
+func ChooseClass(m *service.Model, r service.RegionSpec, gpu, capacity string) (provision.ReplicaClass, error) {
+	on := provision.ParseClass(gpu, capacity)
 	var gpus, capacities []string
 	known := gpu == ""
 	for _, g := range m.GPUs {
-		one := provision.Class{GPU: g.Type, GPUs: max(1, g.Count)}
+		one := provision.ReplicaClass{GPU: g.Type, GPUs: max(1, g.Count)}
 		gpus = append(gpus, one.String())
 		known = known || one.GPU == on.GPU && one.GPUs == on.GPUs
 	}
 	if !known {
 		return on, &ChoiceError{What: "gpu", Of: m.Name + " runs on", Choices: gpus, Got: gpu}
 	}
-	if cloud.IsHere(r.Name) {
+	if cloud.RunsOnThisComputer(r.Name) {
 		r.Capacity = nil // nothing is billed on this computer
 	}
 	for _, c := range r.Capacity {

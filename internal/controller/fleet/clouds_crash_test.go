@@ -43,24 +43,24 @@ type listMachines struct {
 	*clouds
 	names *testcloud.Route53
 	zone  string
-	note  *provision.Name
+	note  *provision.PublicName
 	notes
 }
 
-func (n *listMachines) KeptName() (provision.Name, bool, error) {
+func (n *listMachines) StoredName() (provision.PublicName, bool, error) {
 	if n.note == nil {
-		return provision.Name{}, false, nil
+		return provision.PublicName{}, false, nil
 	}
 	return *n.note, true, nil
 }
 
-func (n *listMachines) KeepName(name provision.Name) error {
+func (n *listMachines) StoreName(name provision.PublicName) error {
 	name.Records = nil
 	n.note = &name
 	return nil
 }
 
-func (n *listMachines) ForgetName() error {
+func (n *listMachines) RemoveName() error {
 	n.note = nil
 	return nil
 }
@@ -111,7 +111,7 @@ func (n *listMachines) world() []string {
 // chapter is one thing that an operator does.
 type chapter struct {
 	name string
-	do   func(ctx context.Context, n *listMachines, p provision.Places, zone provision.Zone) error
+	do   func(ctx context.Context, n *listMachines, p provision.Providers, zone provision.DNSZone) error
 	// before is done by somebody else; nil = nothing.
 	before func(n *listMachines)
 	calls  int
@@ -119,10 +119,10 @@ type chapter struct {
 }
 
 // bringUp is what `skyserve up` does to clouds, in its order: see cloudUp.applyPlan.
-func bringUp(spec *service.Spec, program string) func(context.Context, *listMachines, provision.Places, provision.Zone) error {
-	return func(ctx context.Context, n *listMachines, p provision.Places, zone provision.Zone) error {
+func bringUp(spec *service.Spec, program string) func(context.Context, *listMachines, provision.Providers, provision.DNSZone) error {
+	return func(ctx context.Context, n *listMachines, p provision.Providers, zone provision.DNSZone) error {
 		f := newFleet(spec, p)
-		f.UserData = func(c cloud.Node) (string, error) { return "#cloud-config\n# " + c.ID + program, nil }
+		f.UserData = func(c cloud.MachineInput) (string, error) { return "#cloud-config\n# " + c.ID + program, nil }
 		plan, err := f.Plan(ctx)
 		if err != nil {
 			return err
@@ -140,50 +140,50 @@ func bringUp(spec *service.Spec, program string) func(context.Context, *listMach
 		if plan, err = f.Up(ctx, plan, nil); err != nil {
 			return err
 		}
-		have, err := f.Located(ctx, plan)
+		have, err := f.AwaitListed(ctx, plan)
 		if err != nil {
 			return err
 		}
-		return fleet.Publish(ctx, zone, n, nameFor(spec, have))
+		return fleet.PublishName(ctx, zone, n, nameFor(spec, have))
 	}
 }
 
 // nameFor is the name that a service asks for, with the balancers there are.
-func nameFor(spec *service.Spec, have []provision.Object) provision.Name {
+func nameFor(spec *service.Spec, have []provision.Object) provision.PublicName {
 	if spec.DNS == nil {
-		return provision.Name{}
+		return provision.PublicName{}
 	}
-	name := provision.Name{Name: spec.DNS.Name, Zone: spec.DNS.Zone, Service: spec.Name, Owner: "me", Routing: provision.Routing(spec.DNS.Routing), TTL: spec.DNS.TTL}
+	name := provision.PublicName{Name: spec.DNS.Name, Zone: spec.DNS.Zone, Service: spec.Name, Owner: "me", Routing: provision.DNSRouting(spec.DNS.Routing), TTL: spec.DNS.TTL}
 	for _, o := range have {
-		if o.Kind == provision.KindBalancer && o.Gone == "" {
-			name.Records = append(name.Records, provision.Record{ID: o.ID, Region: o.Region, Address: o.PublicIP, Check: fleet.PublicURL(spec, o) + "/readyz"})
+		if o.Kind == provision.KindBalancer && o.TerminatedReason == "" {
+			name.Records = append(name.Records, provision.DNSRecord{ID: o.ID, Region: o.Region, Address: o.PublicIP, Check: fleet.PublicURL(spec, o) + "/readyz"})
 		}
 	}
 	return name
 }
 
 // follow is what `plan --apply` does.
-func follow(spec *service.Spec, counts map[cloud.Group]provision.Counts) func(context.Context, *listMachines, provision.Places, provision.Zone) error {
-	return func(ctx context.Context, _ *listMachines, p provision.Places, _ provision.Zone) error {
+func follow(spec *service.Spec, counts map[cloud.ReplicaGroup]provision.ClassCounts) func(context.Context, *listMachines, provision.Providers, provision.DNSZone) error {
+	return func(ctx context.Context, _ *listMachines, p provision.Providers, _ provision.DNSZone) error {
 		s := newScaling(newFleet(spec, p))
 		s.Use = func(ctx context.Context, plan *fleet.Plan, _, _ map[string]bool) error {
-			_, err := s.Located(ctx, plan)
+			_, err := s.AwaitListed(ctx, plan)
 			return err
 		}
-		return s.Follow(ctx, fleet.Wanted{Counts: counts})
+		return s.ApplyWanted(ctx, fleet.Wanted{Counts: counts})
 	}
 }
 
 // takeDown is what `down` does.
-func takeDown(ctx context.Context, n *listMachines, p provision.Places, zone provision.Zone) error {
-	if err := fleet.Unpublish(ctx, zone, n); err != nil {
+func takeDown(ctx context.Context, n *listMachines, p provision.Providers, zone provision.DNSZone) error {
+	if err := fleet.UnpublishName(ctx, zone, n); err != nil {
 		return err
 	}
 	return fleet.Down(ctx, p, "chat", "me", nil)
 }
 
 // collect is what `gc` does.
-func collect(ctx context.Context, _ *listMachines, p provision.Places, _ provision.Zone) error {
+func collect(ctx context.Context, _ *listMachines, p provision.Providers, _ provision.DNSZone) error {
 	orphans, err := fleet.Orphans(ctx, p, []fleet.Service{{Name: "chat", Owner: "me"}})
 	if err != nil {
 		return err
@@ -199,16 +199,16 @@ func life(t *testing.T) []*chapter {
 	bounds, dnsOf := "{min: 1, max: 1}", "dns: {provider: route53, name: chat.example.com, zone: example.com}"
 	wide := strings.NewReplacer(bounds, "{min: 0, max: 2}").Replace(pair)
 	east, central := service.Region("aws/us-east-1"), service.Region("gcp/us-central1")
-	group := func(r service.Region) cloud.Group { return cloud.Group{Model: "llama", Region: r} }
-	l4, h100 := provision.Class{GPU: "L4", GPUs: 1}, provision.Class{GPU: "H100", GPUs: 1}
+	group := func(r service.Region) cloud.ReplicaGroup { return cloud.ReplicaGroup{Model: "llama", Region: r} }
+	l4, h100 := provision.ReplicaClass{GPU: "L4", GPUs: 1}, provision.ReplicaClass{GPU: "H100", GPUs: 1}
 	return []*chapter{
 		{name: "up", do: bringUp(with(pair), "")},
 		{name: "up with more replicas", do: bringUp(with(pair, bounds, "{min: 2, max: 2}"), "")},
 		{name: "up with fewer replicas", do: bringUp(with(pair), "")},
-		{name: "plan --apply, more here and fewer there", do: follow(with(wide), map[cloud.Group]provision.Counts{group(east): {provision.Class{}: 2}, group(central): {}})},
-		{name: "plan --apply, the other way", do: follow(with(wide), map[cloud.Group]provision.Counts{group(east): {provision.Class{}: 1}, group(central): {provision.Class{}: 1}})},
-		{name: "plan --apply, on another GPU", do: follow(with(wide, "{type: L4}", "{type: L4}, {type: H100}"), map[cloud.Group]provision.Counts{group(east): {h100: 1}, group(central): {provision.Class{}: 1}})},
-		{name: "plan --apply, on the first one again", do: follow(with(wide, "{type: L4}", "{type: L4}, {type: H100}"), map[cloud.Group]provision.Counts{group(east): {l4: 1}, group(central): {provision.Class{}: 1}})},
+		{name: "plan --apply, more here and fewer there", do: follow(with(wide), map[cloud.ReplicaGroup]provision.ClassCounts{group(east): {provision.ReplicaClass{}: 2}, group(central): {}})},
+		{name: "plan --apply, the other way", do: follow(with(wide), map[cloud.ReplicaGroup]provision.ClassCounts{group(east): {provision.ReplicaClass{}: 1}, group(central): {provision.ReplicaClass{}: 1}})},
+		{name: "plan --apply, on another GPU", do: follow(with(wide, "{type: L4}", "{type: L4}, {type: H100}"), map[cloud.ReplicaGroup]provision.ClassCounts{group(east): {h100: 1}, group(central): {provision.ReplicaClass{}: 1}})},
+		{name: "plan --apply, on the first one again", do: follow(with(wide, "{type: L4}", "{type: L4}, {type: H100}"), map[cloud.ReplicaGroup]provision.ClassCounts{group(east): {l4: 1}, group(central): {provision.ReplicaClass{}: 1}})},
 		{name: "up with another program", do: bringUp(with(pair), " 2")},
 		{name: "up with another public port", do: bringUp(with(pair, "insecure: true", "tls: {cert: a, key: b}"), " 2")},
 		{name: "up with another region", do: bringUp(with(pair, "dns:", "  - {name: aws/eu-west-1, replicas: {min: 0, max: 1}}\ndns:"), " 2")},
@@ -360,7 +360,7 @@ func relive(t *testing.T, chapters []*chapter, at, unseen int) error {
 // settle lets lists show what is done: between what operators do minutes pass.
 func (n *listMachines) settle(t *testing.T, unseen int) error {
 	for range unseen {
-		err := n.run(t.Context(), t, &chapter{do: func(ctx context.Context, n *listMachines, p provision.Places, zone provision.Zone) error {
+		err := n.run(t.Context(), t, &chapter{do: func(ctx context.Context, n *listMachines, p provision.Providers, zone provision.DNSZone) error {
 			_, listing := p.List(ctx, "")
 			return errors.Join(listing, zone.Check(ctx, nameFor(parse(t, pair), nil)))
 		}})

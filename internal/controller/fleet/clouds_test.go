@@ -35,7 +35,7 @@ type clouds struct {
 // takes its time; negative = without a pause.
 func emulate(spec *service.Spec, faults *testcloud.Faults, poll time.Duration) *clouds {
 	c := &clouds{faults: faults, poll: poll, gce: testcloud.NewGCE("p", faults)}
-	for _, r := range cloud.Regions(spec) {
+	for _, r := range cloud.ManagedRegions(spec) {
 		if r.Cloud() == service.CloudAWS {
 			c.places = append(c.places, r.Place())
 		}
@@ -48,7 +48,7 @@ func emulate(spec *service.Spec, faults *testcloud.Faults, poll time.Duration) *
 }
 
 // open is the clouds as a program that was just started sees them.
-func (c *clouds) open(t testing.TB) provision.Places {
+func (c *clouds) open(t testing.TB) provision.Providers {
 	t.Helper()
 	amazon, err := aws.New(context.Background(), aws.Config{
 		Regions: c.places, Transport: testcloud.Direct{Handler: c.aws}, Poll: c.poll,
@@ -58,7 +58,7 @@ func (c *clouds) open(t testing.TB) provision.Places {
 		t.Fatal(err)
 	}
 	google := gcp.New(gcp.Config{Project: "p", Endpoint: "http://gce", Transport: testcloud.Direct{Handler: c.gce}, Poll: c.poll})
-	return provision.Places{service.CloudAWS: amazon, service.CloudGCP: google}
+	return provision.Providers{service.CloudAWS: amazon, service.CloudGCP: google}
 }
 
 // left names everything that exists in both clouds, in order: what is there twice is
@@ -145,9 +145,9 @@ func TestAHundredReplicasInTwoClouds(t *testing.T) {
 			if a, g := len(c.aws.Machines()), len(c.gce.Instances()); a != 63 || g != 42 {
 				t.Errorf("%s: %d machines at AWS and %d at Google, want 63 and 42", name, a, g)
 			}
-			for _, r := range cloud.Regions(spec) {
-				if most := f.MostInFlight(r.Cloud(), r.Place()); most > provision.CallsPerHost {
-					t.Errorf("%s: %d calls in flight to %s, want at most %d", name, most, r, provision.CallsPerHost)
+			for _, r := range cloud.ManagedRegions(spec) {
+				if most := f.MostInFlight(r.Cloud(), r.Place()); most > provision.MaxCallsPerHost {
+					t.Errorf("%s: %d calls in flight to %s, want at most %d", name, most, r, provision.MaxCallsPerHost)
 				}
 			}
 			stands := c.left()

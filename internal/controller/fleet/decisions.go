@@ -153,16 +153,16 @@ func (e *ModelUnknownError) Error() string {
 	return fmt.Sprintf("%s: its model is unknown, because the service has several", e.ID)
 }
 
-// ErrNotOurs means that skyserve does not create a region's machines, so that none can be added or
+// ErrNotManaged means that skyserve does not create a region's machines, so that none can be added or
 // removed.
-var ErrNotOurs = errors.New("its machines are listed in service.yaml: they can be drained, but not added or removed")
+var ErrNotManaged = errors.New("its machines are listed in service.yaml: they can be drained, but not added or removed")
 
-// ErrNotKept means that decisions about single replicas are not stored: the controller of a cloud
+// ErrNotStorable means that decisions about single replicas are not stored: the controller of a cloud
 // service runs on another machine than the file of decisions, and each operator has a separate
 // file.
-var ErrNotKept = errors.New("replicas of services with cloud regions cannot be drained or donated manually, because their controller would not know of it")
+var ErrNotStorable = errors.New("replicas of services with cloud regions cannot be drained or donated manually, because their controller would not know of it")
 
 // isRunning reports whether a replica's machine is among objects.
 func isRunning(have []provision.Object, id string) bool {
-	return slices.ContainsFunc(have, func(o provision.Object) bool { return o.ID == id && o.Gone == "" })
+	return slices.ContainsFunc(have, func(o provision.Object) bool { return o.ID == id && o.TerminatedReason == "" })
 }

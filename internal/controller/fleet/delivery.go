@@ -27,8 +27,8 @@ const (
 	localPollInterval = 50 * time.Millisecond // a machine on this computer starts within a second
 )
 
-// Handover delivers deployments to machines and waits until they run.
-type Handover struct {
+// Delivery delivers deployments to machines and waits until they run.
+type Delivery struct {
 	Service string
 	Party   identity.Party
 	// Authority certifies machines; nil where it is on another operator's machine, who alone can
@@ -37,8 +37,8 @@ type Handover struct {
 	// Enrolments are the balancers that may be enrolled; nil = none.
 	Enrolments *Enrolments
 	// Revoked is the revocation list for machines.
-	Revoked identity.Revoked
-	Witness provision.Witness
+	Revoked  identity.Revoked
+	Attestor provision.KeyAttestor
 	// Have is the machines with their addresses.
 	Have []provision.Object
 	// Progress is called when a machine's phase or reason changes; may be nil. Calls never overlap.
@@ -53,13 +53,13 @@ type Handover struct {
 	last map[string]agent.Status
 }
 
-// Run delivers each machine's deployment and returns when all are ready, or when ctx ends, with an
+// Deliver delivers each machine's deployment and returns when all are ready, or when ctx ends, with an
 // error that contains each machine's missing step. New machines and those that are not ready get
 // theirs immediately, replicas through balancers. Serving machines get another deployment one after
 // the other, balancers first, and stop at the first that does not become ready again; a replica is
 // drained before and resumed afterwards.
-func (h *Handover) Run(ctx context.Context, deployments map[string]agent.Deployment) error {
-	seen := h.Look(ctx)
+func (h *Delivery) Deliver(ctx context.Context, deployments map[string]agent.Deployment) error {
+	seen := h.ReadStatuses(ctx)
 	serving, others := h.classifyMachines(seen, deployments)
 	var wg sync.WaitGroup
 	errs := make([]error, len(others))
@@ -88,14 +88,14 @@ func (h *Handover) Run(ctx context.Context, deployments map[string]agent.Deploym
 
 // pollIntervalOf returns the polling interval of a machine.
 func pollIntervalOf(o provision.Object) time.Duration {
-	if cloud.IsHere(o.Region) {
+	if cloud.RunsOnThisComputer(o.Region) {
 		return localPollInterval
 	}
 	return pollInterval
 }
 
 // replicas returns the replicas with a deployment.
-func (h *Handover) replicas(deployments map[string]agent.Deployment) []provision.Object {
+func (h *Delivery) replicas(deployments map[string]agent.Deployment) []provision.Object {
 	return slices.DeleteFunc(slices.Clone(h.Have), func(o provision.Object) bool {
 		_, wanted := deployments[o.ID]
 		return o.Kind != provision.KindReplica || !wanted
@@ -105,19 +105,19 @@ func (h *Handover) replicas(deployments map[string]agent.Deployment) []provision
 // statusTimeout is the timeout of one status request.
 const statusTimeout = 5 * time.Second
 
-// Seen is the status of a machine's agent, or the error of reading it.
-type Seen struct {
+// AgentReport is the status of a machine's agent, or the error of reading it.
+type AgentReport struct {
 	agent.Status
 	Err error
 }
 
-// Look reads the status of all reachable machines concurrently, each within 5 s.
-func (h *Handover) Look(ctx context.Context) map[string]Seen {
+// ReadStatuses reads the status of all reachable machines concurrently, each within 5 s.
+func (h *Delivery) ReadStatuses(ctx context.Context) map[string]AgentReport {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
-	all := map[string]Seen{}
+	all := map[string]AgentReport{}
 	for _, o := range h.Have {
-		if !o.Kind.IsMachine() || o.Gone != "" || !Reachable(o) {
+		if !o.Kind.IsMachine() || o.TerminatedReason != "" || !Reachable(o) {
 			continue
 		}
 		wg.Go(func() {
@@ -126,7 +126,7 @@ func (h *Handover) Look(ctx context.Context) map[string]Seen {
 			s, err := h.Operator(o).Status(ctx, h.Machine(o))
 			mu.Lock()
 			defer mu.Unlock()
-			all[o.ID] = Seen{s, err}
+			all[o.ID] = AgentReport{s, err}
 		})
 	}
 	wg.Wait()
@@ -136,7 +136,7 @@ func (h *Handover) Look(ctx context.Context) map[string]Seen {
 // classifyMachines returns the serving machines that need another deployment, balancers first, and the
 // machines that are not serving. It omits serving machines with the current deployment, and
 // machines that their cloud is interrupting, which would never become ready.
-func (h *Handover) classifyMachines(seen map[string]Seen, deployments map[string]agent.Deployment) (serving, others []provision.Object) {
+func (h *Delivery) classifyMachines(seen map[string]AgentReport, deployments map[string]agent.Deployment) (serving, others []provision.Object) {
 	for _, o := range h.Have {
 		d, wanted := deployments[o.ID]
 		s := seen[o.ID] // an unresponsive machine has no phase
@@ -155,7 +155,7 @@ func (h *Handover) classifyMachines(seen map[string]Seen, deployments map[string
 // deliverUntilReady delivers a machine's deployment repeatedly until the machine is ready. A machine that
 // responds, or is reached through another, is polled sooner at first, then with backoff: it may
 // load weights for minutes.
-func (h *Handover) deliverUntilReady(ctx context.Context, o provision.Object, d agent.Deployment, every time.Duration) error {
+func (h *Delivery) deliverUntilReady(ctx context.Context, o provision.Object, d agent.Deployment, every time.Duration) error {
 	operator, machine := h.Operator(o), h.Machine(o)
 	soon := min(every, shortPollInterval)
 	for {
@@ -203,14 +203,14 @@ func waitingReason(err error) string {
 	return err.Error()
 }
 
-// Inform delivers the controller's deployment before anything else is changed, so that the
+// UpdateController delivers the controller's deployment before anything else is changed, so that the
 // controller and `up` have the same desired state. It does nothing where there is no controller
 // yet, and fails if the controller does not respond within 5 s: with its old deployment it could
 // relaunch what is being removed.
-func (h *Handover) Inform(ctx context.Context, deployments map[string]agent.Deployment) error {
+func (h *Delivery) UpdateController(ctx context.Context, deployments map[string]agent.Deployment) error {
 	i := slices.IndexFunc(h.Have, func(o provision.Object) bool {
 		d := deployments[o.ID]
-		return o.Gone == "" && Reachable(o) && slices.ContainsFunc(d.Units, func(u agent.Unit) bool { return u.Name == UnitController })
+		return o.TerminatedReason == "" && Reachable(o) && slices.ContainsFunc(d.Units, func(u agent.Unit) bool { return u.Name == UnitController })
 	})
 	if i < 0 {
 		return nil
@@ -220,7 +220,7 @@ func (h *Handover) Inform(ctx context.Context, deployments map[string]agent.Depl
 	s, err := h.Operator(o).Status(ask, h.Machine(o))
 	done()
 	switch {
-	case errors.Is(err, identity.ErrStranger): // it is not enrolled yet
+	case errors.Is(err, identity.ErrUntrusted): // it is not enrolled yet
 		return nil
 	case err != nil:
 		return err
@@ -236,12 +236,12 @@ const stopTimeout = time.Minute
 // revisionStopped is the revision of a machine without units.
 const revisionStopped = "dismissed"
 
-// Dismiss stops everything on the controller's machine, by ID, and returns when it has stopped:
+// StopController stops everything on the controller's machine, by ID, and returns when it has stopped:
 // from then on nothing relaunches what `down` deletes. It does nothing where there is no such
 // machine, or it was never enrolled; it fails if the machine does not respond, or takes longer than
 // a minute.
-func (h *Handover) Dismiss(ctx context.Context, id string) error {
-	i := slices.IndexFunc(h.Have, func(o provision.Object) bool { return o.ID == id && o.Gone == "" && Reachable(o) })
+func (h *Delivery) StopController(ctx context.Context, id string) error {
+	i := slices.IndexFunc(h.Have, func(o provision.Object) bool { return o.ID == id && o.TerminatedReason == "" && Reachable(o) })
 	if i < 0 {
 		return nil
 	}
@@ -251,7 +251,7 @@ func (h *Handover) Dismiss(ctx context.Context, id string) error {
 	ask, done := context.WithTimeout(ctx, statusTimeout)
 	_, err := operator.Status(ask, m)
 	done()
-	if errors.Is(err, identity.ErrStranger) {
+	if errors.Is(err, identity.ErrUntrusted) {
 		return nil
 	}
 	for err == nil {
@@ -268,13 +268,13 @@ func (h *Handover) Dismiss(ctx context.Context, id string) error {
 	return err
 }
 
-// Tend delivers everything that is due, and only waits for serving balancers, since a controller
+// DeliverDue delivers everything that is due, and only waits for serving balancers, since a controller
 // runs it again soon. It does less than Run, because `up` may be running with another generation of
 // the service: new replicas are enrolled, balancers get new deployments of their own generation,
 // certificates are renewed, and all machines get the newest revocation list. Serving balancers are
 // updated one after the other, this machine's own first, until one of them does not become ready
 // again.
-func (h *Handover) Tend(ctx context.Context, seen map[string]Seen, deployments map[string]agent.Deployment) error {
+func (h *Delivery) DeliverDue(ctx context.Context, seen map[string]AgentReport, deployments map[string]agent.Deployment) error {
 	var wg sync.WaitGroup
 	var working []provision.Object
 	errs := make([]error, len(h.Have))
@@ -308,13 +308,13 @@ func (h *Handover) Tend(ctx context.Context, seen map[string]Seen, deployments m
 }
 
 // dueDeployment returns the deployment that a controller delivers to a machine, if any.
-func (h *Handover) dueDeployment(s Seen, o provision.Object, deployments map[string]agent.Deployment) (d agent.Deployment, due bool) {
+func (h *Delivery) dueDeployment(s AgentReport, o provision.Object, deployments map[string]agent.Deployment) (d agent.Deployment, due bool) {
 	d, wanted := deployments[o.ID]
 	switch {
 	case !wanted:
 		return d, false
 	case s.Err != nil: // only operators enrol balancers
-		return d, errors.Is(s.Err, identity.ErrStranger) && o.Kind == provision.KindReplica
+		return d, errors.Is(s.Err, identity.ErrUntrusted) && o.Kind == provision.KindReplica
 	case o.Kind == provision.KindBalancer && s.Revision != d.Revision && generationOf(s.Revision) == generationOf(d.Revision):
 		return d, true
 	}
@@ -329,7 +329,7 @@ func generationOf(revision string) string {
 }
 
 // deliverOnce delivers a machine's deployment. A booting machine is no error.
-func (h *Handover) deliverOnce(ctx context.Context, o provision.Object, d agent.Deployment) error {
+func (h *Delivery) deliverOnce(ctx context.Context, o provision.Object, d agent.Deployment) error {
 	ctx, cancel := context.WithTimeout(ctx, deliveryTimeout)
 	defer cancel()
 	s, err := h.Operator(o).Ensure(ctx, h.Machine(o), d)
@@ -349,14 +349,14 @@ func (h *Handover) deliverOnce(ctx context.Context, o provision.Object, d agent.
 const deliveryTimeout = 20 * time.Second
 
 // deliverAndWait delivers another deployment to a balancer and waits until it is ready again.
-func (h *Handover) deliverAndWait(ctx context.Context, o provision.Object, d agent.Deployment) error {
+func (h *Delivery) deliverAndWait(ctx context.Context, o provision.Object, d agent.Deployment) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, deliveryTimeout, fmt.Errorf("not ready within %s", deliveryTimeout))
 	defer cancel()
 	return h.deliverUntilReady(ctx, o, d, shortPollInterval)
 }
 
 // reportStatus reports a changed status.
-func (h *Handover) reportStatus(id string, s agent.Status) {
+func (h *Delivery) reportStatus(id string, s agent.Status) {
 	if h.Progress == nil {
 		return
 	}
@@ -377,9 +377,9 @@ var errNoAuthority = errors.New("the service's certificate authority is on anoth
 
 // Operator returns the client of a machine's agent: a balancer's is reached directly, a replica's
 // through a balancer of its region, since nothing else can connect to it.
-func (h *Handover) Operator(o provision.Object) *agent.Operator {
+func (h *Delivery) Operator(o provision.Object) *agent.Operator {
 	op := &agent.Operator{Party: h.Party, Authority: h.Authority, Revoked: h.Revoked, Now: h.Now}
-	if o.Kind == provision.KindReplica && !cloud.IsHere(o.Region) {
+	if o.Kind == provision.KindReplica && !cloud.RunsOnThisComputer(o.Region) {
 		op.Dial = func(ctx context.Context, addr, fingerprint string) (net.Conn, error) {
 			return h.dialThroughBalancer(ctx, o, addr, fingerprint)
 		}
@@ -388,14 +388,14 @@ func (h *Handover) Operator(o provision.Object) *agent.Operator {
 }
 
 // Machine returns a machine's address for its operator.
-func (h *Handover) Machine(o provision.Object) agent.Machine {
+func (h *Delivery) Machine(o provision.Object) agent.Machine {
 	at := cloud.EndpointsOf(o)
-	role, address := identity.Balancer, at.Outside.Agent
+	role, address := identity.Balancer, at.Advertised.Agent
 	switch {
 	case o.Kind != provision.KindBalancer:
-		role, address = identity.Replica, at.Inside.Agent
+		role, address = identity.Replica, at.Listen.Agent
 	case o.ID == h.Self:
-		address = at.Inside.Agent
+		address = at.Listen.Agent
 	}
 	return agent.Machine{
 		Name: identity.Name{Service: h.Service, Role: role, ID: o.ID}, Address: address,
@@ -411,12 +411,12 @@ func (h *Handover) Machine(o provision.Object) agent.Machine {
 // fingerprint returns the fingerprint of the key with which a machine is enrolled. A balancer
 // receives more secrets than a replica: only a recorded one is enrolled, and only with the first
 // key that it reported.
-func (h *Handover) fingerprint(ctx context.Context, o provision.Object) (string, error) {
+func (h *Delivery) fingerprint(ctx context.Context, o provision.Object) (string, error) {
 	isBalancer := o.Kind == provision.KindBalancer || provision.IsBalancerID(o.ID)
 	if isBalancer && (h.Enrolments == nil || !h.Enrolments.isLaunched(o)) {
 		return "", &StrangersError{Machines: []provision.Object{o}}
 	}
-	f, err := h.Witness.Fingerprint(ctx, o)
+	f, err := h.Attestor.Fingerprint(ctx, o)
 	switch {
 	case err != nil:
 		return "", err
@@ -433,7 +433,7 @@ var errNoRelay = errors.New("no balancer of its region relays connections yet")
 
 // dialThroughBalancer opens a connection to a machine through the first balancer of its region that relays it,
 // without waiting for unresponsive ones.
-func (h *Handover) dialThroughBalancer(ctx context.Context, o provision.Object, addr, fingerprint string) (net.Conn, error) {
+func (h *Delivery) dialThroughBalancer(ctx context.Context, o provision.Object, addr, fingerprint string) (net.Conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	type opened struct {
@@ -442,7 +442,7 @@ func (h *Handover) dialThroughBalancer(ctx context.Context, o provision.Object, 
 	}
 	answers, relays := make(chan opened), 0
 	for _, b := range h.Have {
-		if b.Kind != provision.KindBalancer || b.Region != o.Region || b.Gone != "" || !b.PublicIP.IsValid() {
+		if b.Kind != provision.KindBalancer || b.Region != o.Region || b.TerminatedReason != "" || !b.PublicIP.IsValid() {
 			continue
 		}
 		relays++
@@ -464,7 +464,7 @@ func (h *Handover) dialThroughBalancer(ctx context.Context, o provision.Object, 
 			if a.err == nil {
 				return a.conn, nil
 			}
-			if !errors.Is(failure, identity.ErrStranger) { // an answer about the machine takes precedence over unresponsive balancers
+			if !errors.Is(failure, identity.ErrUntrusted) { // an answer about the machine takes precedence over unresponsive balancers
 				failure = fmt.Errorf("%w: %w", errNoRelay, a.err)
 			}
 		case <-ctx.Done():

@@ -87,8 +87,8 @@ type Content struct {
 	// Enrolled are the cloud IDs of balancer machines that operators launched, by machine ID; other
 	// machines that claim to be balancers are ignored. nil = all are accepted.
 	Enrolled map[string][]string
-	// Leaving are the IDs of replicas that balancers stop using.
-	Leaving map[string]bool
+	// Draining are the IDs of replicas that balancers stop using.
+	Draining map[string]bool
 }
 
 // HostedZone is a Route 53 zone for balancers.
@@ -108,7 +108,7 @@ func Deployments(c Content, have []provision.Object) (map[string]agent.Deploymen
 	for _, o := range have {
 		// A failed machine on this computer restarts at the same address: until then the others
 		// keep it, rather than dropping it and its replicas.
-		stays := o.Gone == "" || cloud.IsHere(o.Region)
+		stays := o.TerminatedReason == "" || cloud.RunsOnThisComputer(o.Region)
 		if stays && o.PrivateIP.IsValid() && c.trusts(o) {
 			d.have = append(d.have, o)
 		}
@@ -141,7 +141,7 @@ func Deployments(c Content, have []provision.Object) (map[string]agent.Deploymen
 		}
 		var hash string
 		if err == nil {
-			hash, err = provision.HashOf(one)
+			hash, err = provision.ConfigHash(one)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("building the deployment of %s: %w", o.ID, err)
@@ -167,8 +167,8 @@ type deploymentBuilder struct {
 	have []provision.Object
 }
 
-// UnitOf returns the name of the main unit of a machine of a kind.
-func UnitOf(k provision.Kind) string {
+// UnitNameOf returns the name of the main unit of a machine of a kind.
+func UnitNameOf(k provision.Kind) string {
 	switch k {
 	case provision.KindBalancer:
 		return "balancer"
@@ -181,13 +181,13 @@ func UnitOf(k provision.Kind) string {
 // balancerDeployment returns the deployment of a balancer's machine.
 func (d *deploymentBuilder) balancerDeployment(o provision.Object) (agent.Deployment, error) {
 	files := map[string]string{fileService: string(d.Text)}
-	own := cloud.EndpointsOf(o).Inside
+	own := cloud.EndpointsOf(o).Listen
 	c := service.BalancerConfig{
 		Service: d.spec.Name, ID: o.ID, Region: o.Region,
-		Listen: own.PublicFor(d.spec), Admin: own.Admin,
+		Listen: own.PublicAddress(d.spec), Admin: own.Admin,
 		Identity: &service.Identity{Cert: agent.FileCert, Key: agent.FileKey, CA: agent.FileCA, Revoked: agent.FileRevoked},
 		Balancer: d.spec.Balancer, SpecFile: fileService, PeerToken: d.PeerToken,
-		Replicas: d.replicasOf(o), Peers: d.peersOf(o), AdminPlain: cloud.IsHere(o.Region), AdminToken: d.AdminToken,
+		Replicas: d.replicasOf(o), Peers: d.peersOf(o), AdminPlain: cloud.RunsOnThisComputer(o.Region), AdminToken: d.AdminToken,
 	}
 	for _, m := range d.spec.Models {
 		c.Models = append(c.Models, service.BalancerModel{Name: m.Name, Aliases: m.Aliases, LoRA: m.Engine.Adapters(), SLO: m.SLO})
@@ -196,7 +196,7 @@ func (d *deploymentBuilder) balancerDeployment(o provision.Object) (agent.Deploy
 	if err := d.addSecrets(&c, own, files); err != nil {
 		return agent.Deployment{}, err
 	}
-	fixed, err := provision.HashOf(c.Fixed())
+	fixed, err := provision.ConfigHash(c.Immutable())
 	if err != nil {
 		return agent.Deployment{}, err
 	}
@@ -205,7 +205,7 @@ func (d *deploymentBuilder) balancerDeployment(o provision.Object) (agent.Deploy
 		return agent.Deployment{}, err
 	}
 	files[fileConfig] = string(config)
-	units := []agent.Unit{{Name: UnitOf(o.Kind), Args: []string{program, "lb", "--config", fileConfig}, Files: files, Fixed: fixed, Memory: int64(d.spec.Balancer.Memory.Total)}}
+	units := []agent.Unit{{Name: UnitNameOf(o.Kind), Args: []string{program, "lb", "--config", fileConfig}, Files: files, Fixed: fixed, Memory: int64(d.spec.Balancer.Memory.Total)}}
 	if machine := d.controllerMachine(); machine != nil && machine.ID == o.ID {
 		u, err := d.controllerUnit(o)
 		if err != nil {
@@ -219,11 +219,11 @@ func (d *deploymentBuilder) balancerDeployment(o provision.Object) (agent.Deploy
 // cloudAccess returns the configuration with which a balancer calls its cloud's API for the controller;
 // nil in the controller's own cloud and without a controller.
 func (d *deploymentBuilder) cloudAccess(name string) *agent.Cloud {
-	if d.Bundle == nil || name == homeCloud(d.spec) || cloud.IsHere(service.Region(name+"/")) {
+	if d.Bundle == nil || name == homeCloud(d.spec) || cloud.RunsOnThisComputer(service.Region(name+"/")) {
 		return nil
 	}
 	c := &agent.Cloud{Means: d.Bundle.Means}
-	for _, r := range cloud.Regions(d.spec) {
+	for _, r := range cloud.ManagedRegions(d.spec) {
 		if r.Cloud() == name {
 			c.Regions = append(c.Regions, string(r))
 		}
@@ -233,7 +233,7 @@ func (d *deploymentBuilder) cloudAccess(name string) *agent.Cloud {
 
 // addSecrets adds the secrets of a balancer's configuration to its files.
 func (d *deploymentBuilder) addSecrets(c *service.BalancerConfig, own provision.Addresses, files map[string]string) error {
-	if cloud.IsHere(c.Region) {
+	if cloud.RunsOnThisComputer(c.Region) {
 		d.referToLocalFiles(c, own)
 		return nil
 	}
@@ -309,9 +309,9 @@ func (d *deploymentBuilder) absolutePath(p string) string {
 func (d *deploymentBuilder) configureCertificate(c *service.BalancerConfig, own provision.Addresses) {
 	c.Certificate = &service.CertificateConfig{Name: d.spec.DNS.Name, Dir: dirCertificates}
 	switch {
-	case d.spec.Obtains(service.ChallengeHTTP):
+	case d.spec.ObtainsCertificate(service.ChallengeHTTP):
 		c.Certificate.Listen = own.Challenge
-	case d.spec.Obtains(service.ChallengeDNS):
+	case d.spec.ObtainsCertificate(service.ChallengeDNS):
 		c.Certificate.Zone, c.Certificate.Private = d.spec.DNS.Zone, d.spec.DNS.Private
 		c.Certificate.ZoneID, c.Certificate.Endpoint = d.Zone.ID, d.Zone.Endpoint
 		c.Certificate.FollowOnly = c.Region.Cloud() == service.CloudGCP
@@ -355,7 +355,7 @@ func (d *deploymentBuilder) peersOf(o provision.Object) []service.PeerConfig {
 
 // distance returns the emulated round trip between regions on this computer.
 func (d *deploymentBuilder) distance(a, b service.Region) time.Duration {
-	if !cloud.IsHere(a) || !cloud.IsHere(b) {
+	if !cloud.RunsOnThisComputer(a) || !cloud.RunsOnThisComputer(b) {
 		return 0
 	}
 	return d.spec.LocalHosts.RTTBetween(a.Place(), b.Place())
@@ -370,7 +370,7 @@ func (d *deploymentBuilder) replicasOf(o provision.Object) []service.ReplicaConf
 	var replicas []service.ReplicaConfig
 	for _, r := range d.machinesOf(provision.KindReplica, o.Region) {
 		at := slices.IndexFunc(d.spec.Models, func(m service.Model) bool { return m.Name == r.Labels["model"] })
-		if at < 0 || !r.PrivateIP.IsValid() || d.Leaving[r.ID] {
+		if at < 0 || !r.PrivateIP.IsValid() || d.Draining[r.ID] {
 			continue
 		}
 		// The first replicas of two models are of two balancers.
@@ -402,10 +402,10 @@ func (d *deploymentBuilder) attachedTo(o provision.Object, beside []provision.Ob
 		if region.Name.Cloud() != service.CloudStatic {
 			continue
 		}
-		first := o.ID == cloud.ControllerMachine(d.spec) && !slices.Contains(cloud.Regions(d.spec), region.Name)
+		first := o.ID == cloud.ControllerMachine(d.spec) && !slices.Contains(cloud.ManagedRegions(d.spec), region.Name)
 		for i, r := range static.Replicas(d.spec, region) {
 			own := region.Name == o.Region && beside[i%len(beside)].ID == o.ID
-			if (first || own) && !d.Leaving[r.ID] {
+			if (first || own) && !d.Draining[r.ID] {
 				replicas = append(replicas, r)
 			}
 		}
@@ -430,17 +430,17 @@ func PublicURL(spec *service.Spec, o provision.Object) string {
 	if spec.Balancer.TLS != nil {
 		scheme = "https://"
 	}
-	return scheme + cloud.EndpointsOf(o).Outside.PublicFor(spec)
+	return scheme + cloud.EndpointsOf(o).Advertised.PublicAddress(spec)
 }
 
 // AdminURL returns the URL at which it serves operators and other balancers.
 func AdminURL(o provision.Object) string {
-	return "https://" + cloud.EndpointsOf(o).Outside.Admin
+	return "https://" + cloud.EndpointsOf(o).Advertised.Admin
 }
 
 // engineURL returns the URL at which a replica accepts balancers.
 func engineURL(o provision.Object) string {
-	return "https://" + cloud.EndpointsOf(o).Inside.Engine
+	return "https://" + cloud.EndpointsOf(o).Listen.Engine
 }
 
 // replicaDeployment returns the deployment of a replica's machine: the engine on loopback, behind a proxy
@@ -448,7 +448,7 @@ func engineURL(o provision.Object) string {
 func (d *deploymentBuilder) replicaDeployment(o provision.Object, m *service.Model) (agent.Deployment, error) {
 	at := cloud.EndpointsOf(o)
 	u, base := unitOf(m, gpusOf(o), at)
-	u.Name, u.Env = UnitOf(o.Kind), m.Engine.Env
+	u.Name, u.Env = UnitNameOf(o.Kind), m.Engine.Env
 	if m.Engine.Weights != "" {
 		u.Weights = &agent.Weights{From: m.Engine.Weights, To: weightsPath}
 	}
@@ -467,7 +467,7 @@ func (d *deploymentBuilder) replicaDeployment(o provision.Object, m *service.Mod
 		}
 		u.Secrets[name] = value
 	}
-	return agent.Deployment{Units: []agent.Unit{u}, Front: &agent.Front{Listen: at.Inside.Engine, To: base}}, nil
+	return agent.Deployment{Units: []agent.Unit{u}, Front: &agent.Proxy{Listen: at.Listen.Engine, To: base}}, nil
 }
 
 // capacityOf returns the capacity type of a machine; empty where it is unknown.
@@ -504,7 +504,7 @@ func imageOf(e *service.Engine) string {
 // contains the machine's loopback address; containers have their own.
 func unitOf(m *service.Model, gpus int, at provision.Endpoints) (u agent.Unit, base string) {
 	if at.Engine != "" { // several share the loopback address
-		args := slices.Insert(provision.SimArgs(m, at.Engine), simSeedAt, "--seed", strings.TrimLeft(at.Engine[strings.LastIndexByte(at.Engine, ':')+1:], "0"))
+		args := slices.Insert(provision.SimEngineArgs(m, at.Engine), simSeedAt, "--seed", strings.TrimLeft(at.Engine[strings.LastIndexByte(at.Engine, ':')+1:], "0"))
 		return agent.Unit{Args: append([]string{program}, args...)}, "http://" + at.Engine
 	}
 	u, port := unitOnPort(m, gpus, at.Loopback)
@@ -531,7 +531,7 @@ func unitOnPort(m *service.Model, gpus int, host string) (agent.Unit, int) {
 	case service.EngineSim:
 		port := cmp.Or(e.Port, portVLLM)
 		args = append(args, program)
-		return agent.Unit{Args: append(args, provision.SimArgs(m, net.JoinHostPort(host, strconv.Itoa(port)))...)}, port
+		return agent.Unit{Args: append(args, provision.SimEngineArgs(m, net.JoinHostPort(host, strconv.Itoa(port)))...)}, port
 	case service.EngineSGLang:
 		port := cmp.Or(e.Port, portSGLang)
 		args = []string{"python3", "-m", "sglang.launch_server", "--model-path", path, "--host", "0.0.0.0", "--port", strconv.Itoa(port), "--enable-metrics"}

@@ -345,7 +345,7 @@ func TestADeadBalancerIsForgottenOnlyWhereItDoesNotComeBack(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		have[1].Gone = "its process is gone"
+		have[1].TerminatedReason = "its process is gone"
 		after, err := fleet.Deployments(c, have)
 		if err != nil {
 			t.Fatal(err)

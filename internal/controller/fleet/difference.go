@@ -14,29 +14,29 @@ import (
 // difference contains the changes that lead to the desired replicas, in the order in which they are
 // applied: increases of capacity first.
 type difference struct {
-	reclaim []string                         // donated replicas
-	launch  map[cloud.Group]provision.Counts // in addition to the existing replicas
-	replace []Swap                           // with newly launched replicas
-	excess  []provision.Object               // replicas to give up
+	reclaim []string                                     // donated replicas
+	launch  map[cloud.ReplicaGroup]provision.ClassCounts // in addition to the existing replicas
+	replace []Replacement                                // with newly launched replicas
+	excess  []provision.Object                           // replicas to give up
 }
 
-// Swap is a replica whose class is not the desired one.
-type Swap struct {
+// Replacement is a replica whose class is not the desired one.
+type Replacement struct {
 	Of provision.Object
-	On provision.Class
+	On provision.ReplicaClass
 }
 
 // String formats it in columns for display.
-func (s Swap) String() string {
+func (s Replacement) String() string {
 	return fmt.Sprintf("%s\t%s\t%s -> %s", s.Of.ID, s.Of.Region, runsOn(s.Of), s.On)
 }
 
 // differenceOf returns the difference between the replicas of a service and the desired counts by
 // group. It ignores replicas that are a fallback for another region. Counts outside the bounds of
 // service.yaml are returned as *BoundsError.
-func differenceOf(spec *service.Spec, have []provision.Object, decided Decisions, counts map[cloud.Group]provision.Counts) (d difference, short []error) {
-	d.launch = map[cloud.Group]provision.Counts{}
-	groups := slices.SortedFunc(maps.Keys(counts), func(a, b cloud.Group) int {
+func differenceOf(spec *service.Spec, have []provision.Object, decided Decisions, counts map[cloud.ReplicaGroup]provision.ClassCounts) (d difference, short []error) {
+	d.launch = map[cloud.ReplicaGroup]provision.ClassCounts{}
+	groups := slices.SortedFunc(maps.Keys(counts), func(a, b cloud.ReplicaGroup) int {
 		return cmp.Or(cmp.Compare(a.Region, b.Region), cmp.Compare(a.Model, b.Model))
 	})
 	for _, g := range groups {
@@ -48,7 +48,7 @@ func differenceOf(spec *service.Spec, have []provision.Object, decided Decisions
 }
 
 // addGroup adds the difference of one group.
-func (d *difference) addGroup(g cloud.Group, counts provision.Counts, b service.Bounds, have []provision.Object, decided Decisions) error {
+func (d *difference) addGroup(g cloud.ReplicaGroup, counts provision.ClassCounts, b service.Bounds, have []provision.Object, decided Decisions) error {
 	wanted := counts.Total()
 	if wanted < b.Min || wanted > b.Max {
 		return &BoundsError{Model: g.Model, Region: g.Region, Count: wanted, Bounds: b}
@@ -65,10 +65,10 @@ func (d *difference) addGroup(g cloud.Group, counts provision.Counts, b service.
 		}
 		return 1
 	})
-	matched, missing := counts.Fit(serving)
+	matched, missing := counts.Match(serving)
 	serve := len(serving)
 	donated := latestDonated(all, decided)
-	missing = slices.DeleteFunc(missing, func(on provision.Class) bool {
+	missing = slices.DeleteFunc(missing, func(on provision.ReplicaClass) bool {
 		i := slices.IndexFunc(donated, func(o provision.Object) bool { return fits(on, o) })
 		if i < 0 {
 			return false
@@ -81,13 +81,13 @@ func (d *difference) addGroup(g cloud.Group, counts provision.Counts, b service.
 	capacity := min(more, max(0, b.Max-len(all)))
 	for _, on := range missing[:capacity] {
 		if d.launch[g] == nil {
-			d.launch[g] = provision.Counts{}
+			d.launch[g] = provision.ClassCounts{}
 		}
 		d.launch[g][on]++
 	}
 	others := unmatched(serving, matched)
 	for _, on := range missing[more:] {
-		d.replace = append(d.replace, Swap{others[0], on})
+		d.replace = append(d.replace, Replacement{others[0], on})
 		others = others[1:]
 	}
 	d.excess = append(d.excess, others...)
@@ -99,9 +99,9 @@ func (d *difference) addGroup(g cloud.Group, counts provision.Counts, b service.
 
 // replicasIn returns the replicas of a model in a region, by number, without those that are a fallback for
 // another region.
-func replicasIn(have []provision.Object, g cloud.Group) []provision.Object {
+func replicasIn(have []provision.Object, g cloud.ReplicaGroup) []provision.Object {
 	replicas := slices.DeleteFunc(slices.Clone(have), func(o provision.Object) bool {
-		return o.Kind != provision.KindReplica || o.Gone != "" || cloud.StandsIn(o) != "" || o.Region != g.Region || o.Labels["model"] != g.Model
+		return o.Kind != provision.KindReplica || o.TerminatedReason != "" || cloud.FallbackFor(o) != "" || o.Region != g.Region || o.Labels["model"] != g.Model
 	})
 	slices.SortFunc(replicas, func(a, b provision.Object) int {
 		return cmp.Or(cmp.Compare(len(a.ID), len(b.ID)), cmp.Compare(a.ID, b.ID))
@@ -110,7 +110,7 @@ func replicasIn(have []provision.Object, g cloud.Group) []provision.Object {
 }
 
 // unmatched returns the replicas whose class is not desired.
-func unmatched(serving []provision.Object, matched map[int]provision.Class) []provision.Object {
+func unmatched(serving []provision.Object, matched map[int]provision.ReplicaClass) []provision.Object {
 	var others []provision.Object
 	for i, o := range serving {
 		if _, fits := matched[i]; !fits {
@@ -132,14 +132,14 @@ func latestDonated(replicas []provision.Object, decided Decisions) []provision.O
 
 // fits reports whether a replica is of a class. A replica of unknown class only matches the zero
 // class.
-func fits(on provision.Class, o provision.Object) bool {
-	return on == provision.Class{} || o.Offering != nil && on.Takes(*o.Offering)
+func fits(on provision.ReplicaClass, o provision.Object) bool {
+	return on == provision.ReplicaClass{} || o.Offering != nil && on.Matches(*o.Offering)
 }
 
 // runsOn returns the class of a replica; the zero class where it is unknown.
-func runsOn(o provision.Object) provision.Class {
+func runsOn(o provision.Object) provision.ReplicaClass {
 	if o.Offering == nil {
-		return provision.Class{}
+		return provision.ReplicaClass{}
 	}
 	return provision.ClassOf(*o.Offering)
 }

@@ -13,7 +13,7 @@ import (
 
 // A replica of which it is not known what it runs on is replaced like any other.
 func TestASwapOfWhatIsNotKnown(t *testing.T) {
-	s := Swap{Of: provision.Object{ID: "us-0", Region: "local/us"}, On: provision.Class{GPU: "L4", GPUs: 1}}
+	s := Replacement{Of: provision.Object{ID: "us-0", Region: "local/us"}, On: provision.ReplicaClass{GPU: "L4", GPUs: 1}}
 	if got, want := s.String(), "us-0\tlocal/us\tany machine -> L4"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -26,32 +26,32 @@ func TestDifference(t *testing.T) {
 	on := func(id, gpu, handle, instead string) provision.Object {
 		return provision.Object{ID: id, Kind: provision.KindReplica, Region: region, Handle: handle, Labels: map[string]string{"model": "llama", "instead": instead}, Offering: &provision.Offering{GPU: gpu, GPUs: 1}}
 	}
-	l4, h100 := provision.Class{GPU: "L4", GPUs: 1}, provision.Class{GPU: "H100", GPUs: 1}
+	l4, h100 := provision.ReplicaClass{GPU: "L4", GPUs: 1}, provision.ReplicaClass{GPU: "H100", GPUs: 1}
 	four := []provision.Object{on("us-east-1-0", "L4", "", ""), on("us-east-1-1", "L4", "", ""), on("us-east-1-10", "H100", "", ""), on("us-east-1-2", "L4", "", "")}
 	replaced := []provision.Object{on("us-east-1-0", "L4", "h", ""), on("us-east-1-1", "L4", "", ""), on("us-east-1-2", "H100", "", "h")}
 	for _, tt := range []struct {
 		name    string
 		have    []provision.Object
 		donated string // ids; those donated last come last
-		counts  provision.Counts
+		counts  provision.ClassCounts
 		want    string
 	}{
-		{"as it is", four, "", provision.Counts{l4: 3, h100: 1}, ""},
-		{"two others", four, "", provision.Counts{l4: 1, h100: 3}, "replace us-east-1-1 by H100, replace us-east-1-2 by H100"},
-		{"another one, and one more", four, "", provision.Counts{l4: 2, h100: 3}, "launch 1 H100, replace us-east-1-2 by H100"},
-		{"fewer, some of them others", four, "", provision.Counts{h100: 2}, "replace us-east-1-0 by H100, give up us-east-1-1, give up us-east-1-2"},
-		{"fewer", four, "", provision.Counts{l4: 2, h100: 1}, "give up us-east-1-2"},
-		{"whatever there is", four, "", provision.Counts{provision.Class{}: 4}, ""},
-		{"one more of any", four, "", provision.Counts{l4: 3, h100: 1, provision.Class{}: 1}, "launch 1 any machine"},
-		{"one that was donated", four, "us-east-1-1", provision.Counts{l4: 3, h100: 1}, "reclaim us-east-1-1"},
-		{"the one that was donated last", four, "us-east-1-1 us-east-1-0", provision.Counts{l4: 2, h100: 1}, "reclaim us-east-1-0"},
-		{"one on another GPU than the donated one", four, "us-east-1-1", provision.Counts{l4: 2, h100: 2}, "launch 1 H100"},
-		{"a donated one in the place of another", four, "us-east-1-10", provision.Counts{l4: 2, h100: 1}, "reclaim us-east-1-10, give up us-east-1-2"},
-		{"one that was replaced goes first", replaced, "", provision.Counts{l4: 1, h100: 1}, "give up us-east-1-0"},
-		{"the replaced one goes, others are next", replaced, "", provision.Counts{h100: 2}, "replace us-east-1-1 by H100, give up us-east-1-0"},
-		{"too many", four, "", provision.Counts{l4: 7}, "llama in aws/us-east-1: replicas must be 1 to 6 (replicas.min and max of service.yaml), got 7"},
-		{"too few", four, "", provision.Counts{l4: 0}, "llama in aws/us-east-1: replicas must be 1 to 6 (replicas.min and max of service.yaml), got 0"},
-		{"donated ones take up the room", four, "us-east-1-0 us-east-1-1", provision.Counts{l4: 1, h100: 5}, "launch 2 H100, llama in aws/us-east-1: replicas must be 1 to 6 (replicas.min and max of service.yaml), got 8"},
+		{"as it is", four, "", provision.ClassCounts{l4: 3, h100: 1}, ""},
+		{"two others", four, "", provision.ClassCounts{l4: 1, h100: 3}, "replace us-east-1-1 by H100, replace us-east-1-2 by H100"},
+		{"another one, and one more", four, "", provision.ClassCounts{l4: 2, h100: 3}, "launch 1 H100, replace us-east-1-2 by H100"},
+		{"fewer, some of them others", four, "", provision.ClassCounts{h100: 2}, "replace us-east-1-0 by H100, give up us-east-1-1, give up us-east-1-2"},
+		{"fewer", four, "", provision.ClassCounts{l4: 2, h100: 1}, "give up us-east-1-2"},
+		{"whatever there is", four, "", provision.ClassCounts{provision.ReplicaClass{}: 4}, ""},
+		{"one more of any", four, "", provision.ClassCounts{l4: 3, h100: 1, provision.ReplicaClass{}: 1}, "launch 1 any machine"},
+		{"one that was donated", four, "us-east-1-1", provision.ClassCounts{l4: 3, h100: 1}, "reclaim us-east-1-1"},
+		{"the one that was donated last", four, "us-east-1-1 us-east-1-0", provision.ClassCounts{l4: 2, h100: 1}, "reclaim us-east-1-0"},
+		{"one on another GPU than the donated one", four, "us-east-1-1", provision.ClassCounts{l4: 2, h100: 2}, "launch 1 H100"},
+		{"a donated one in the place of another", four, "us-east-1-10", provision.ClassCounts{l4: 2, h100: 1}, "reclaim us-east-1-10, give up us-east-1-2"},
+		{"one that was replaced goes first", replaced, "", provision.ClassCounts{l4: 1, h100: 1}, "give up us-east-1-0"},
+		{"the replaced one goes, others are next", replaced, "", provision.ClassCounts{h100: 2}, "replace us-east-1-1 by H100, give up us-east-1-0"},
+		{"too many", four, "", provision.ClassCounts{l4: 7}, "llama in aws/us-east-1: replicas must be 1 to 6 (replicas.min and max of service.yaml), got 7"},
+		{"too few", four, "", provision.ClassCounts{l4: 0}, "llama in aws/us-east-1: replicas must be 1 to 6 (replicas.min and max of service.yaml), got 0"},
+		{"donated ones take up the room", four, "us-east-1-0 us-east-1-1", provision.ClassCounts{l4: 1, h100: 5}, "launch 2 H100, llama in aws/us-east-1: replicas must be 1 to 6 (replicas.min and max of service.yaml), got 8"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			spec := &service.Spec{Models: []service.Model{{Name: "llama"}}, Regions: []service.RegionSpec{{Name: region, Replicas: service.Bounds{Min: 1, Max: 6}}}}
@@ -59,8 +59,8 @@ func TestDifference(t *testing.T) {
 			for i, id := range strings.Fields(tt.donated) {
 				decided = decided.WithDonated(id, service.Donation{Since: time.Unix(int64(i), 0)})
 			}
-			g := cloud.Group{Model: "llama", Region: region}
-			d, short := differenceOf(spec, tt.have, decided, map[cloud.Group]provision.Counts{g: tt.counts})
+			g := cloud.ReplicaGroup{Model: "llama", Region: region}
+			d, short := differenceOf(spec, tt.have, decided, map[cloud.ReplicaGroup]provision.ClassCounts{g: tt.counts})
 			var all []string
 			for _, id := range d.reclaim {
 				all = append(all, "reclaim "+id)

@@ -16,8 +16,8 @@ const maxDownRounds = 3
 // Down deletes every object of a service from the clouds of a provider and verifies that they are
 // gone. Balancers are deleted first: a controller beside one of them that was not stopped would
 // launch replicas again. It only needs the name and the owner; an empty owner deletes all objects
-// of that name in the account. A *provision.LeftoverError lists the remaining objects.
-func Down(ctx context.Context, p provision.Provider, name, owner string, progress provision.Progress) error {
+// of that name in the account. A *provision.RemainingError lists the remaining objects.
+func Down(ctx context.Context, p provision.Provider, name, owner string, progress provision.ProgressFunc) error {
 	var failure error
 	for range maxDownRounds {
 		have, err := p.List(ctx, name)
@@ -26,7 +26,7 @@ func Down(ctx context.Context, p provision.Provider, name, owner string, progres
 		}
 		for _, o := range have {
 			if owner != "" && o.Owner != owner {
-				return &provision.OwnedError{What: "the service " + name, Where: string(o.Region), Owner: o.Owner}
+				return &provision.OwnedError{Resource: "the service " + name, Where: string(o.Region), Owner: o.Owner}
 			}
 		}
 		if len(have) == 0 {
@@ -36,7 +36,7 @@ func Down(ctx context.Context, p provision.Provider, name, owner string, progres
 		balancers := slices.DeleteFunc(slices.Clone(have), func(o provision.Object) bool { return o.Kind != provision.KindBalancer })
 		others := slices.DeleteFunc(have, func(o provision.Object) bool { return o.Kind == provision.KindBalancer })
 		for _, objects := range [][]provision.Object{balancers, others} {
-			_, err := provision.Apply(ctx, provision.Diff(nil, objects), p, provision.Options{Parallel: parallel, Progress: progress})
+			_, err := provision.Apply(ctx, provision.Diff(nil, objects), p, provision.ApplyOptions{Parallel: parallel, Progress: progress})
 			failure = errors.Join(failure, err)
 		}
 		if ctx.Err() != nil {
@@ -50,9 +50,9 @@ func Down(ctx context.Context, p provision.Provider, name, owner string, progres
 	if len(have) == 0 {
 		return nil
 	}
-	left := &provision.LeftoverError{Service: name}
+	left := &provision.RemainingError{Service: name}
 	for _, o := range have {
-		left.Left = append(left.Left, fmt.Sprintf("%s %s in %s (%s)", o.Kind, o.ID, o.Region, o.Handle))
+		left.Remaining = append(left.Remaining, fmt.Sprintf("%s %s in %s (%s)", o.Kind, o.ID, o.Region, o.Handle))
 	}
 	return errors.Join(left, failure)
 }

@@ -31,14 +31,14 @@ const (
 type adminClient struct{ *telemetry.Client }
 
 // eachAdmin calls do for each balancer with an address, concurrently.
-func (h *Handover) eachAdmin(do func(adminClient)) {
+func (h *Delivery) eachAdmin(do func(adminClient)) {
 	h.eachBalancer(func(_ provision.Object, a adminClient) { do(a) })
 }
 
 // adminURL returns the URL at which this program reaches a balancer's admin API.
-func (h *Handover) adminURL(b provision.Object) string {
+func (h *Delivery) adminURL(b provision.Object) string {
 	if b.ID == h.Self {
-		return "https://" + cloud.EndpointsOf(b).Inside.Admin
+		return "https://" + cloud.EndpointsOf(b).Listen.Admin
 	}
 	return AdminURL(b)
 }
@@ -46,7 +46,7 @@ func (h *Handover) adminURL(b provision.Object) string {
 // Drain drains a replica at every balancer, and returns when its outstanding requests have
 // completed, or after 3 minutes. It does not wait for balancers that do not respond, since they
 // send no requests.
-func (h *Handover) Drain(ctx context.Context, o provision.Object) {
+func (h *Delivery) Drain(ctx context.Context, o provision.Object) {
 	if o.Kind != provision.KindReplica {
 		return
 	}
@@ -67,7 +67,7 @@ func (h *Handover) Drain(ctx context.Context, o provision.Object) {
 // Resume makes balancers use replicas again that Drain drained; replicas that an operator or a
 // controller drained stay drained. A balancer that does not respond gets the current replicas when
 // it restarts.
-func (h *Handover) Resume(ctx context.Context, replicas []provision.Object) {
+func (h *Delivery) Resume(ctx context.Context, replicas []provision.Object) {
 	h.eachAdmin(func(b adminClient) {
 		ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 		defer cancel()
@@ -76,7 +76,7 @@ func (h *Handover) Resume(ctx context.Context, replicas []provision.Object) {
 			return
 		}
 		for _, w := range workers {
-			if w.State == service.StateDraining && w.DrainedBy == telemetry.ByUp && slices.ContainsFunc(replicas, func(o provision.Object) bool { return o.ID == w.ID }) {
+			if w.State == service.StateDraining && w.DrainedBy == telemetry.DrainedByUp && slices.ContainsFunc(replicas, func(o provision.Object) bool { return o.ID == w.ID }) {
 				_, _ = b.AddWorker(ctx, w.ReplicaConfig) // rejected where a controller moved it to another balancer meanwhile
 			}
 		}
@@ -85,7 +85,7 @@ func (h *Handover) Resume(ctx context.Context, replicas []provision.Object) {
 
 // Use resumes one replica, and returns once a balancer finds it ready and the others have had time
 // to learn of it, or after 10 s.
-func (h *Handover) Use(ctx context.Context, o provision.Object) {
+func (h *Delivery) Use(ctx context.Context, o provision.Object) {
 	h.Resume(ctx, []provision.Object{o})
 	ctx, cancel := context.WithTimeout(ctx, useTimeout)
 	defer cancel()
@@ -116,7 +116,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 func (b adminClient) drainReplica(ctx context.Context, id string) bool {
 	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 	defer cancel()
-	return b.DrainWorker(ctx, id, telemetry.ByUp) == nil
+	return b.DrainWorker(ctx, id, telemetry.DrainedByUp) == nil
 }
 
 // worker returns a balancer's view of a replica; false when it does not have it, or does not

@@ -101,8 +101,8 @@ func TestAReplicaIsEmptiedAndUsedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	owner := &adminClient{worker: telemetry.Worker{ReplicaConfig: service.ReplicaConfig{ID: "us-0"}, State: service.StateReady, Outstanding: 1}}
-	other := &adminClient{worker: telemetry.Worker{ReplicaConfig: service.ReplicaConfig{ID: "us-1"}, State: service.StateDraining, DrainedBy: telemetry.ByUp}}
-	h := &fleet.Handover{Party: party(t, authority, identity.Operator)}
+	other := &adminClient{worker: telemetry.Worker{ReplicaConfig: service.ReplicaConfig{ID: "us-1"}, State: service.StateDraining, DrainedBy: telemetry.DrainedByUp}}
+	h := &fleet.Delivery{Party: party(t, authority, identity.Operator)}
 	network := fmt.Sprintf("127.%d.%d.", 200+os.Getpid()%50, os.Getpid()/50%250)
 	for n, api := range []http.Handler{owner, http.NotFoundHandler(), other, nil} { // the last is away
 		ip := fmt.Sprint(network, n+1)
@@ -140,11 +140,11 @@ func TestWhatSomebodyElseDrainedStaysDrained(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for n, by := range []string{"", telemetry.ByController} {
+	for n, by := range []string{"", telemetry.DrainedByController} {
 		ip := fmt.Sprintf("127.%d.%d.%d", 200+os.Getpid()%50, os.Getpid()/50%250, 10+n)
 		b := &adminClient{worker: telemetry.Worker{ReplicaConfig: service.ReplicaConfig{ID: "us-0"}, State: service.StateDraining, DrainedBy: by}}
 		listen(t, ip, party(t, authority, identity.Balancer), b)
-		h := &fleet.Handover{Party: party(t, authority, identity.Operator), Have: []provision.Object{
+		h := &fleet.Delivery{Party: party(t, authority, identity.Operator), Have: []provision.Object{
 			{ID: "lb-us-0", Kind: provision.KindBalancer, PublicIP: netip.MustParseAddr(ip)},
 		}}
 		replica := provision.Object{ID: "us-0", Kind: provision.KindReplica}

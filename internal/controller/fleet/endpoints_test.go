@@ -16,7 +16,7 @@ func TestAProviderSaysThePortsOfMachinesThatShareAnAddress(t *testing.T) {
 	machine := func(id string, kind provision.Kind, at provision.Addresses) provision.Object {
 		return provision.Object{
 			ID: id, Kind: kind, Service: "chat", Region: "aws/us-east-1", Handle: id, Labels: map[string]string{"model": "llama"}, PublicIP: shared, PrivateIP: shared,
-			Endpoints: provision.Endpoints{Outside: at, Inside: at, Loopback: "127.0.0.1", Controller: "127.0.0.1:8311"},
+			Endpoints: provision.Endpoints{Advertised: at, Listen: at, Loopback: "127.0.0.1", Controller: "127.0.0.1:8311"},
 		}
 	}
 	have := []provision.Object{

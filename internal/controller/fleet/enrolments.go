@@ -13,11 +13,11 @@ import (
 	"skyserve/provision"
 )
 
-// Notes stores documents about a service on its operator's machine: local.Service. Note leaves v
+// NoteStore stores documents about a service on its operator's machine: local.Service. Note leaves v
 // unchanged where there is no document with that name.
-type Notes interface {
-	Note(name string, v any) error
-	TakeNote(name string, v any) error
+type NoteStore interface {
+	LoadValue(name string, v any) error
+	StoreValue(name string, v any) error
 }
 
 // noteEnrolments is the name of the document of launched balancers.
@@ -36,7 +36,7 @@ const labelLaunch = "launch"
 // tags. Balancers receive secrets, one of them all secrets of the service: only recorded machines
 // are enrolled as balancers. It is safe for concurrent use.
 type Enrolments struct {
-	notes Notes
+	notes NoteStore
 
 	mu       sync.Mutex
 	launches []launchRecord
@@ -54,9 +54,9 @@ type launchRecord struct {
 }
 
 // ReadEnrolments reads the record of a service. A new service has none.
-func ReadEnrolments(notes Notes) (*Enrolments, error) {
+func ReadEnrolments(notes NoteStore) (*Enrolments, error) {
 	e := &Enrolments{notes: notes}
-	if err := notes.Note(noteEnrolments, &e.launches); err != nil {
+	if err := notes.LoadValue(noteEnrolments, &e.launches); err != nil {
 		return nil, fmt.Errorf("%w: remove the file; balancers with a certificate of the service are then recorded again", err)
 	}
 	return e, nil
@@ -85,7 +85,7 @@ func (e *Enrolments) update(to func([]launchRecord) []launchRecord) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	launches := to(slices.Clone(e.launches))
-	if err := e.notes.TakeNote(noteEnrolments, launches); err != nil {
+	if err := e.notes.StoreValue(noteEnrolments, launches); err != nil {
 		return err
 	}
 	e.launches = launches
@@ -186,7 +186,7 @@ func (e *Enrolments) pinKey(o provision.Object, fingerprint string) error {
 func (e *Enrolments) Examine(machines []provision.Object, isCertified func(provision.Object) bool) (strangers, known []provision.Object) {
 	noted := e.Handles()
 	running := slices.DeleteFunc(slices.Clone(machines), func(o provision.Object) bool {
-		return o.Gone != "" || o.Kind != provision.KindBalancer && (o.Kind != provision.KindReplica || !provision.IsBalancerID(o.ID))
+		return o.TerminatedReason != "" || o.Kind != provision.KindBalancer && (o.Kind != provision.KindReplica || !provision.IsBalancerID(o.ID))
 	})
 	named, carried := map[string]int{}, map[string]int{}
 	for _, o := range running {
@@ -246,7 +246,7 @@ type recordingProvider struct {
 }
 
 // Launch implements provision.Provider.
-func (n recordingProvider) Launch(ctx context.Context, w provision.Want) (provision.Object, error) {
+func (n recordingProvider) Launch(ctx context.Context, w provision.Desired) (provision.Object, error) {
 	if w.Kind != provision.KindBalancer {
 		return n.Provider.Launch(ctx, w)
 	}

@@ -23,14 +23,14 @@ import (
 // notes is what an operator's machine keeps, in memory.
 type notes map[string]string
 
-func (n notes) Note(name string, v any) error {
+func (n notes) LoadValue(name string, v any) error {
 	if n[name] == "" {
 		return nil
 	}
 	return json.Unmarshal([]byte(n[name]), v)
 }
 
-func (n notes) TakeNote(name string, v any) error {
+func (n notes) StoreValue(name string, v any) error {
 	text, err := json.Marshal(v)
 	n[name] = string(text)
 	return err
@@ -61,7 +61,7 @@ func TestWhoIsABalancer(t *testing.T) {
 	const b, r = provision.KindBalancer, provision.KindReplica
 	const noted = `[{"id":"lb-a-0","word":"w0","handle":"i-0"},{"id":"lb-a-1","word":"w1"}]`
 	gone := claimed(b, "lb-a-7", "i-7", "")
-	gone.Gone = "terminated"
+	gone.TerminatedReason = "terminated"
 	for _, tt := range []struct {
 		name      string
 		notes     string
@@ -138,7 +138,7 @@ func TestWhoIsEnrolledAsABalancer(t *testing.T) {
 	}
 	n := notes{"balancers.json": `[{"id":"lb-a-0","word":"w0","handle":"i-0"}]`}
 	ask := func(known *fleet.Enrolments, key string, o provision.Object) error {
-		h := &fleet.Handover{Service: "chat", Authority: authority, Enrolments: known, Witness: oneKey(key)}
+		h := &fleet.Delivery{Service: "chat", Authority: authority, Enrolments: known, Attestor: oneKey(key)}
 		_, err := h.Machine(o).Fingerprint(t.Context())
 		return err
 	}
@@ -265,7 +265,7 @@ func TestAControllerLooksPastStrangers(t *testing.T) {
 		k := u.reconciler()
 		k.Open = withMore(k.Open, stranger, among)
 		asked := map[string]bool{}
-		k.SeeBy(func(have []provision.Object) map[string]fleet.Seen {
+		k.SeeBy(func(have []provision.Object) map[string]fleet.AgentReport {
 			for _, o := range have {
 				asked[o.Handle] = true
 			}
@@ -279,8 +279,8 @@ func TestAControllerLooksPastStrangers(t *testing.T) {
 }
 
 // withMore has us-east-1 list more machines than it has.
-func withMore(open func(context.Context, json.RawMessage, *service.Spec, string) (fleet.Reach, error), more ...provision.Object) func(context.Context, json.RawMessage, *service.Spec, string) (fleet.Reach, error) {
-	return func(ctx context.Context, means json.RawMessage, spec *service.Spec, owner string) (fleet.Reach, error) {
+func withMore(open func(context.Context, json.RawMessage, *service.Spec, string) (fleet.CloudAccess, error), more ...provision.Object) func(context.Context, json.RawMessage, *service.Spec, string) (fleet.CloudAccess, error) {
+	return func(ctx context.Context, means json.RawMessage, spec *service.Spec, owner string) (fleet.CloudAccess, error) {
 		r, err := open(ctx, means, spec, owner)
 		if err == nil {
 			r.Lists["aws/us-east-1"] = crowded{r.Lists["aws/us-east-1"], more}

@@ -27,7 +27,7 @@ regions:
 func (u *upkeep) runsOn() string {
 	var all []string
 	for _, o := range u.Objects() {
-		if o.Kind == provision.KindReplica && o.Gone == "" {
+		if o.Kind == provision.KindReplica && o.TerminatedReason == "" {
 			all = append(all, o.ID+" "+o.Offering.GPU)
 		}
 	}
@@ -42,14 +42,14 @@ func TestExchange(t *testing.T) {
 		u := newUpkeepOf(t, twoGPUs)
 		f := newFleet(u.spec, u.Memory)
 		f.Owner = u.owner
-		h100 := provision.Class{GPU: "H100", GPUs: 1}
+		h100 := provision.ReplicaClass{GPU: "H100", GPUs: 1}
 		exchange := func(id string) (string, error) {
 			p, err := f.Plan(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
 			at := slices.IndexFunc(p.Have, func(o provision.Object) bool { return o.ID == id })
-			c, err := f.Exchange(t.Context(), p.Have, p.Have[at], h100, nil)
+			c, err := f.ReplaceReplica(t.Context(), p.Have, p.Have[at], h100, nil)
 			return c.ID(), err
 		}
 		u.Refuse = func(o provision.Offering) *provision.CapacityError {
@@ -58,7 +58,7 @@ func TestExchange(t *testing.T) {
 			}
 			return &provision.CapacityError{Offering: o, Scope: provision.ScopeRegion, Code: "InsufficientInstanceCapacity"}
 		}
-		var refused *fleet.RefusedError
+		var refused *fleet.ReplacementRefusedError
 		if id, err := exchange("us-east-1-0"); id != "" || !errors.As(err, &refused) || err.Error() != "us-east-1-0 stays on on_demand L4: H100 is unavailable: its cloud has no capacity" {
 			t.Errorf("without capacity: launched %q, %v", id, err)
 		}

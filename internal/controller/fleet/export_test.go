@@ -3,4 +3,6 @@ package fleet
 import "skyserve/provision"
 
 // SeeBy has the reconciler told how machines do, instead of asking them.
-func (k *Reconciler) SeeBy(eyes func(have []provision.Object) map[string]Seen) { k.prober = eyes }
+func (k *Reconciler) SeeBy(eyes func(have []provision.Object) map[string]AgentReport) {
+	k.prober = eyes
+}

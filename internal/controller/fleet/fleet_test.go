@@ -55,14 +55,14 @@ func parse(t interface{ Fatal(...any) }, text string) *service.Spec {
 // world is a cloud with all known machine types in two zones of every region.
 func world(spec *service.Spec) *conformance.Memory {
 	m := &conformance.Memory{Offers: map[service.Region]provision.Offerings{}}
-	for _, r := range cloud.Regions(spec) {
-		if cloud.IsHere(r) {
+	for _, r := range cloud.ManagedRegions(spec) {
+		if cloud.RunsOnThisComputer(r) {
 			m.Offers[r] = provision.Offerings{{Type: "local", Region: r, Capacity: service.CapacityOnDemand}}
 		}
 		for _, kind := range provision.MachineTypes(r.Cloud()) {
 			for _, zone := range []string{"a", "b"} {
 				for _, capacity := range []service.CapacityType{service.CapacityOnDemand, service.CapacitySpot} {
-					m.Offers[r] = append(m.Offers[r], kind.Offer(r, r.Place()+zone, capacity))
+					m.Offers[r] = append(m.Offers[r], kind.Offering(r, r.Place()+zone, capacity))
 				}
 			}
 		}
@@ -70,10 +70,10 @@ func world(spec *service.Spec) *conformance.Memory {
 	return m
 }
 
-func newFleet(spec *service.Spec, p provision.Provider) *fleet.Fleet {
-	return &fleet.Fleet{
+func newFleet(spec *service.Spec, p provision.Provider) *fleet.Deployer {
+	return &fleet.Deployer{
 		Spec: spec, Owner: "me", Provider: p,
-		UserData: func(n cloud.Node) (string, error) { return "#cloud-config\n# " + n.ID, nil },
+		UserData: func(n cloud.MachineInput) (string, error) { return "#cloud-config\n# " + n.ID, nil },
 	}
 }
 
@@ -91,7 +91,7 @@ func up(spec *service.Spec, p provision.Provider) (*fleet.Plan, error) {
 func machines(m *conformance.Memory) []string {
 	var out []string
 	for _, o := range m.Objects() {
-		if o.Offering != nil && o.Gone == "" {
+		if o.Offering != nil && o.TerminatedReason == "" {
 			out = append(out, fmt.Sprintf("%s %s %s", o.ID, o.Offering.Capacity, o.Offering.Zone))
 		}
 	}
@@ -113,7 +113,7 @@ func TestUpTwiceIsUpOnceAndDownLeavesNothing(t *testing.T) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	calls := m.Calls()
-	if p, err := up(spec, m); err != nil || len(p.Changes) != 0 || p.Bills() || m.Calls() != calls {
+	if p, err := up(spec, m); err != nil || len(p.Changes) != 0 || p.ChangesBilling() || m.Calls() != calls {
 		t.Errorf("the second up: %+v, %v", p, err)
 	}
 	if err := fleet.Down(context.Background(), m, "chat", "me", nil); err != nil || len(m.Objects()) != 0 {
@@ -243,7 +243,7 @@ func TestWithoutCapacityAnywhereWhatCanBeHadStands(t *testing.T) {
 	m := world(spec)
 	m.Refuse = none("aws/us-east-1", "gcp/europe-west4")
 	_, err := up(spec, m)
-	var short *fleet.ShortError
+	var short *fleet.CapacityError
 	if !errors.As(err, &short) {
 		t.Fatalf("got %v", err)
 	}
@@ -285,8 +285,8 @@ func TestWhatWasChangedByHandIsSetRight(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.Change("us-east-1-1", nil)
-	m.Change("us-east-1-0", func(o *provision.Object) { o.Gone = "interrupted by the cloud" })
-	m.Change("firewall-us-east-1-replica", func(o *provision.Object) { o.Spec = "port 22 is open" })
+	m.Change("us-east-1-0", func(o *provision.Object) { o.TerminatedReason = "interrupted by the cloud" })
+	m.Change("firewall-us-east-1-replica", func(o *provision.Object) { o.SpecHash = "port 22 is open" })
 	m.Change("identity-gcp-balancer", nil)
 	f := newFleet(spec, m)
 	plan, err := f.Plan(context.Background())
@@ -365,7 +365,7 @@ func TestUpConverges(t *testing.T) {
 		m := world(spec)
 		for range rapid.IntRange(1, 4).Draw(t, "ups") {
 			var out []service.Region
-			for _, r := range cloud.Regions(spec) {
+			for _, r := range cloud.ManagedRegions(spec) {
 				if rapid.Bool().Draw(t, "exhausted") {
 					out = append(out, r)
 				}
@@ -373,17 +373,17 @@ func TestUpConverges(t *testing.T) {
 			m.Refuse = none(out...)
 			for _, o := range m.Objects() {
 				if o.Kind == provision.KindReplica && rapid.IntRange(0, 3).Draw(t, "gone") == 0 {
-					m.Change(o.ID, func(o *provision.Object) { o.Gone = "interrupted" })
+					m.Change(o.ID, func(o *provision.Object) { o.TerminatedReason = "interrupted" })
 				}
 			}
 			_, err := up(spec, m)
-			var short *fleet.ShortError
+			var short *fleet.CapacityError
 			if err != nil && !errors.As(err, &short) {
 				t.Fatal(err)
 			}
 			count := map[service.Region]int{}
 			for _, o := range m.Objects() {
-				if o.Kind == provision.KindReplica && o.Gone == "" {
+				if o.Kind == provision.KindReplica && o.TerminatedReason == "" {
 					count[o.Region]++
 				}
 			}

@@ -25,7 +25,7 @@ import (
 func playMachine(object string) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	held, err := local.Hold(object)
+	held, err := local.HoldObject(object)
 	if err != nil {
 		os.Exit(1)
 	}
@@ -62,7 +62,7 @@ func (c *crashing) step(change func() error) error {
 	return nil
 }
 
-func (c *crashing) Launch(ctx context.Context, w provision.Want) (o provision.Object, err error) {
+func (c *crashing) Launch(ctx context.Context, w provision.Desired) (o provision.Object, err error) {
 	err = c.step(func() error {
 		o, err = c.Provider.Launch(ctx, w)
 		return err
@@ -122,7 +122,9 @@ func liveHere(t *testing.T, chapters []*chapterHere, at int, late bool) {
 		t.Fatal(err)
 	}
 	svc := local.ServiceAt(filepath.Join(t.TempDir(), "services", "chat"))
-	open := func(c *chapterHere) provision.Provider { return local.NewProvider(svc, exe, "build", 0).For(c.spec) }
+	open := func(c *chapterHere) provision.Provider {
+		return local.NewProvider(svc, exe, "build", 0).WithSpec(c.spec)
+	}
 	last := chapters[len(chapters)-1]
 	defer func() { _ = last.do(last.spec, open(last)) }() // where the test ended before
 	before := map[string]string{}                         // processes, by the ids of their machines
@@ -146,7 +148,7 @@ func liveHere(t *testing.T, chapters []*chapterHere, at int, late bool) {
 		}
 		var left []string
 		for _, o := range have {
-			line, pid := o.ID+o.Gone, o.Labels["pid"]
+			line, pid := o.ID+o.TerminatedReason, o.Labels["pid"]
 			if before[o.ID] == pid {
 				line += " stays"
 			}

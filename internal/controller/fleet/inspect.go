@@ -33,8 +33,8 @@ type Lister interface {
 // Inspector observes a service in clouds and changes nothing. An unresponsive region or machine
 // does not hide the others. It is not safe for concurrent use.
 type Inspector struct {
-	// Fleet is the desired service of `up`. Without its UserData the changes of `up` are unknown.
-	Fleet *Fleet
+	// Deployer is the desired service of `up`. Without its UserData the changes of `up` are unknown.
+	Fleet *Deployer
 	// Lists contains the lister of each cloud region of the service. Objects that several of them
 	// list, such as a cloud's identities, count once.
 	Lists map[service.Region]Lister
@@ -51,7 +51,7 @@ type Inspector struct {
 	Enrolments *Enrolments
 	File       string
 	// Operator contains the expiry of the operator's certificate, for alerts: see Ends.
-	Operator Ends
+	Operator CertificateExpiries
 	// Now is the clock for certificate alerts; nil = time.Now.
 	Now func() time.Time
 	// Timeout is the timeout for listing a region; default 10 s.
@@ -143,9 +143,9 @@ func distinct(have []provision.Object) []provision.Object {
 	return slices.CompactFunc(have, func(a, b provision.Object) bool { return order(a, b) == 0 })
 }
 
-// Status lists the clouds, and reads the status of every machine concurrently, within 2 s. It
+// ServiceStatus lists the clouds, and reads the status of every machine concurrently, within 2 s. It
 // returns the errors of List.
-func (i *Inspector) Status(ctx context.Context) (*Status, error) {
+func (i *Inspector) Status(ctx context.Context) (*ServiceStatus, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var looking sync.WaitGroup
@@ -161,9 +161,9 @@ func (i *Inspector) Status(ctx context.Context) (*Status, error) {
 	answers := i.readStatuses(ctx, machines)
 	looking.Wait()
 	strangers := i.markStrangers(machines, answers)
-	s := &Status{Service: i.Fleet.Spec.Name, Regions: regionsOf(i.Fleet.Spec, machines, answers), Problems: append(l.Problems(), strangers...)}
+	s := &ServiceStatus{Service: i.Fleet.Spec.Name, Regions: regionsOf(i.Fleet.Spec, machines, answers), Problems: append(l.Problems(), strangers...)}
 	s.Images = imagesOf(i.Fleet.Spec)
-	s.PlainHTTP = i.Fleet.Spec.Balancer.TLS == nil && cloud.Rents(i.Fleet.Spec)
+	s.PlainHTTP = i.Fleet.Spec.Balancer.TLS == nil && cloud.UsesClouds(i.Fleet.Spec)
 	s.Controller, s.Store = controllerOf(i.Fleet.Spec, machines, answers), controller.StoreNotReplicated
 	if i.Fleet.Spec.Store.URL != "" {
 		s.Store = controller.StoreExternal
@@ -171,7 +171,7 @@ func (i *Inspector) Status(ctx context.Context) (*Status, error) {
 	ends := i.Operator
 	ends.Machines = map[string]time.Time{}
 	for n, o := range machines {
-		if o.Gone == "" {
+		if o.TerminatedReason == "" {
 			s.CostPerHour += o.CostPerHour
 			ends.Machines[o.ID] = answers[n].status.Expires
 		}
@@ -223,18 +223,18 @@ func (i *Inspector) readOfferings(ctx context.Context) error {
 // readPrices reads the prices of a plan's launches, unless they are known, and reports whether it did.
 // Without launches an observation does not wait for prices.
 func (i *Inspector) readPrices(ctx context.Context, p *Plan) (asked bool) {
-	launches := slices.ContainsFunc(p.Changes, func(c provision.Change) bool { return len(c.Want.Offers) > 0 })
+	launches := slices.ContainsFunc(p.Changes, func(c provision.Change) bool { return len(c.Desired.Offerings) > 0 })
 	if i.hasPrices || !launches {
 		return false
 	}
 	ctx, cancel := context.WithTimeout(ctx, regionTimeout)
 	defer cancel()
-	i.Fleet.prices, i.hasPrices = AskPrices(ctx, i.Fleet.Provider, cloud.Regions(i.Fleet.Spec)), true
+	i.Fleet.prices, i.hasPrices = AskPrices(ctx, i.Fleet.Provider, cloud.ManagedRegions(i.Fleet.Spec)), true
 	return true
 }
 
 // setDrift sets the changes of `up`; it returns an error where they are unknown.
-func (i *Inspector) setDrift(ctx context.Context, s *Status, l Listing, unknown error) error {
+func (i *Inspector) setDrift(ctx context.Context, s *ServiceStatus, l Listing, unknown error) error {
 	switch {
 	case len(l.Silent) > 0:
 		return errors.New("a region was not listed")
@@ -242,8 +242,8 @@ func (i *Inspector) setDrift(ctx context.Context, s *Status, l Listing, unknown 
 		return errors.New("the machines' program version is only recorded where the service was created")
 	case unknown != nil:
 		return unknown
-	case slices.ContainsFunc(l.Have, IsEarlier):
-		return fmt.Errorf("%w: run 'skyserve down %s' first", ErrEarlier, s.Service)
+	case slices.ContainsFunc(l.Have, IsEarlierVersion):
+		return fmt.Errorf("%w: run 'skyserve down %s' first", ErrEarlierVersion, s.Service)
 	}
 	p, err := i.Fleet.planFor(l.Have, nil)
 	if err == nil && i.readPrices(ctx, p) {
@@ -252,7 +252,7 @@ func (i *Inspector) setDrift(ctx context.Context, s *Status, l Listing, unknown 
 	if err != nil {
 		return err
 	}
-	s.Drift = Told(p.Changes)
+	s.Drift = ChangesOf(p.Changes)
 	return nil
 }
 
@@ -263,7 +263,7 @@ func (i *Inspector) readStatuses(ctx context.Context, machines []provision.Objec
 	answers := make([]machineAnswer, len(machines))
 	var wg sync.WaitGroup
 	for n, o := range machines {
-		if o.Gone != "" || !Reachable(o) {
+		if o.TerminatedReason != "" || !Reachable(o) {
 			continue
 		}
 		wg.Go(func() {

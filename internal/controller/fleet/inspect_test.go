@@ -61,7 +61,7 @@ func inspected(t *testing.T, answers map[string]func(context.Context) (agent.Sta
 		m.Change(o.ID, func(o *provision.Object) { o.PublicIP, o.PrivateIP = ip, ip })
 	}
 	i := &fleet.Inspector{Fleet: newFleet(spec, m), Lists: map[service.Region]fleet.Lister{}}
-	for _, r := range cloud.Regions(spec) {
+	for _, r := range cloud.ManagedRegions(spec) {
 		i.Lists[r] = regional{Memory: m, region: r}
 	}
 	i.Ask = func(ctx context.Context, _ []provision.Object, o provision.Object) (agent.Status, error) {
@@ -74,7 +74,7 @@ func inspected(t *testing.T, answers map[string]func(context.Context) (agent.Sta
 }
 
 // told is how a machine does: its state and reason.
-func told(t *testing.T, s *fleet.Status, id string) string {
+func told(t *testing.T, s *fleet.ServiceStatus, id string) string {
 	t.Helper()
 	for _, r := range s.Regions {
 		for _, m := range append(r.Balancers, r.Replicas...) {
@@ -115,21 +115,21 @@ func TestStatusOfMachines(t *testing.T) {
 			name, want string
 			answer     func(context.Context) (agent.Status, error)
 			change     func(*provision.Object)
-			state      fleet.State
+			state      fleet.ServiceState
 		}{
 			{name: "hangs", want: "NOT_READY no response within 2s", state: fleet.StateDegraded, answer: func(ctx context.Context) (agent.Status, error) {
 				<-ctx.Done()
 				return agent.Status{}, ctx.Err()
 			}},
 			{name: "refuses", want: "NOT_READY connection refused", state: fleet.StateDegraded, answer: says("", "", errors.New("connection refused"))},
-			{name: "stranger", want: "STARTING enrolling: it has no valid certificate", state: fleet.StateDegraded, answer: says("", "", fmt.Errorf("asking: %w", identity.ErrStranger))},
+			{name: "stranger", want: "STARTING enrolling: it has no valid certificate", state: fleet.StateDegraded, answer: says("", "", fmt.Errorf("asking: %w", identity.ErrUntrusted))},
 			{name: "pulls", want: "STARTING image: 3 of 9 layers", state: fleet.StateDegraded, answer: says(agent.PhaseImage, "3 of 9 layers", nil)},
 			{name: "waits", want: "STARTING waiting", state: fleet.StateDegraded, answer: says(agent.PhaseWaiting, "", nil)},
 			{name: "failed", want: "FAILED no GPU", state: fleet.StateDegraded, answer: says(agent.PhaseFailed, "no GPU", nil)},
 			{name: "drains", want: "DRAINING", state: fleet.StateDegraded, answer: says(agent.PhaseDraining, "", nil)},
 			{name: "interrupted", want: "INTERRUPTED in 2 minutes", state: fleet.StateDegraded, answer: says(agent.PhaseInterrupted, "in 2 minutes", nil)},
 			{name: "boots", want: "PROVISIONING waiting for an address", state: fleet.StateDegraded, change: func(o *provision.Object) { o.PublicIP, o.PrivateIP = netip.Addr{}, netip.Addr{} }},
-			{name: "taken", want: "INTERRUPTED stopped by the cloud", state: fleet.StateDegraded, change: func(o *provision.Object) { o.Gone = "stopped by the cloud" }},
+			{name: "taken", want: "INTERRUPTED stopped by the cloud", state: fleet.StateDegraded, change: func(o *provision.Object) { o.TerminatedReason = "stopped by the cloud" }},
 			{name: "well", want: "READY", state: fleet.StateReady},
 		} {
 			m, i := inspected(t, map[string]func(context.Context) (agent.Status, error){"us-east-1-1": c.answer})
@@ -154,7 +154,7 @@ func TestStatusOfAControllerWhoseDiskIsFull(t *testing.T) {
 	full := "it answers 503: critical: store: no space left on device"
 	for phase, c := range map[agent.Phase]struct {
 		unit  agent.UnitStatus
-		state fleet.State
+		state fleet.ServiceState
 		want  string
 	}{
 		agent.PhaseStarting: {agent.UnitStatus{Running: true, Reason: full}, fleet.StateDegraded, "STARTING " + full},
@@ -222,7 +222,7 @@ func TestStatusThatCannotBeHad(t *testing.T) {
 func TestStatusTellsOfDrift(t *testing.T) {
 	m, i := inspected(t, nil)
 	m.Change("us-east-1-1", nil)
-	m.Change("firewall-us-east-1-replica", func(o *provision.Object) { o.Spec = "port 22 is open" })
+	m.Change("firewall-us-east-1-replica", func(o *provision.Object) { o.SpecHash = "port 22 is open" })
 	s, err := i.Status(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -16,10 +16,10 @@ const (
 	maxLocateInterval = 2 * time.Second
 )
 
-// Located returns the objects of a service once every machine that p wants (or, with Only,
+// AwaitListed returns the objects of a service once every machine that p wants (or, with Only,
 // launched) is listed with its addresses, and none that p removed is: lists of clouds are
 // eventually consistent. When ctx ends first, the error contains a machine that is not ready.
-func (f *Fleet) Located(ctx context.Context, p *Plan) ([]provision.Object, error) {
+func (f *Deployer) AwaitListed(ctx context.Context, p *Plan) ([]provision.Object, error) {
 	for wait := minLocateInterval; ; wait = min(maxLocateInterval, 2*wait) {
 		have, err := f.listObjects(ctx)
 		if err != nil {
@@ -36,21 +36,21 @@ func (f *Fleet) Located(ctx context.Context, p *Plan) ([]provision.Object, error
 }
 
 // unlocated returns the ID of a machine that is not listed as expected; empty = all are.
-func (f *Fleet) unlocated(p *Plan, have []provision.Object) string {
+func (f *Deployer) unlocated(p *Plan, have []provision.Object) string {
 	for _, o := range have {
-		if o.Offering == nil || o.Gone != "" {
+		if o.Offering == nil || o.TerminatedReason != "" {
 			continue
 		}
 		removed := slices.ContainsFunc(p.Changes, func(c provision.Change) bool {
-			return (c.Action == provision.ActionReplace || c.Action == provision.ActionTerminate) && c.Have.Handle == o.Handle
+			return (c.Action == provision.ActionReplace || c.Action == provision.ActionTerminate) && c.Observed.Handle == o.Handle
 		})
 		if removed || !o.PrivateIP.IsValid() || o.Kind == provision.KindBalancer && !o.PublicIP.IsValid() {
 			return o.ID
 		}
 	}
 	for _, w := range p.Wants {
-		launched := slices.ContainsFunc(p.Changes, func(c provision.Change) bool { return c.Want.ID == w.ID })
-		listed := slices.ContainsFunc(have, func(o provision.Object) bool { return o.ID == w.ID && o.Gone == "" })
+		launched := slices.ContainsFunc(p.Changes, func(c provision.Change) bool { return c.Desired.ID == w.ID })
+		listed := slices.ContainsFunc(have, func(o provision.Object) bool { return o.ID == w.ID && o.TerminatedReason == "" })
 		if w.Machine != nil && !listed && (f.Only == nil || launched) {
 			return w.ID
 		}

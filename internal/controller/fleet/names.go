@@ -8,39 +8,39 @@ import (
 	"skyserve/provision"
 )
 
-// Noted stores the public name of a service: local.Service. It is written before the name is
+// NameStore stores the public name of a service: local.Service. It is written before the name is
 // created, so that an incomplete creation is found.
-type Noted interface {
-	KeptName() (n provision.Name, has bool, err error)
-	KeepName(n provision.Name) error
-	ForgetName() error
+type NameStore interface {
+	StoredName() (n provision.PublicName, has bool, err error)
+	StoreName(n provision.PublicName) error
+	RemoveName() error
 }
 
-// Publish creates or updates a public name. It first removes another previous name of the service
+// PublishName creates or updates a public name. It first removes another previous name of the service
 // completely; an n without a Name only removes. zone is not called where there is neither. It
 // returns the errors of provision.Zone's Set.
-func Publish(ctx context.Context, zone provision.Zone, noted Noted, n provision.Name) error {
-	old, had, err := noted.KeptName()
+func PublishName(ctx context.Context, zone provision.DNSZone, noted NameStore, n provision.PublicName) error {
+	old, had, err := noted.StoredName()
 	if err != nil {
 		return err
 	}
 	if had && (n.Name != old.Name || n.Zone != old.Zone || n.Private != old.Private) {
-		if err := Unpublish(ctx, zone, noted); err != nil {
+		if err := UnpublishName(ctx, zone, noted); err != nil {
 			return err
 		}
 	}
 	if n.Name == "" {
 		return nil
 	}
-	if err := noted.KeepName(n); err != nil {
+	if err := noted.StoreName(n); err != nil {
 		return err
 	}
 	return zone.Set(ctx, n)
 }
 
-// Unpublish removes the stored name, if any. It leaves a name that now belongs to another owner.
-func Unpublish(ctx context.Context, zone provision.Zone, noted Noted) error {
-	old, had, err := noted.KeptName()
+// UnpublishName removes the stored name, if any. It leaves a name that now belongs to another owner.
+func UnpublishName(ctx context.Context, zone provision.DNSZone, noted NameStore) error {
+	old, had, err := noted.StoredName()
 	if err != nil || !had {
 		return err
 	}
@@ -49,5 +49,5 @@ func Unpublish(ctx context.Context, zone provision.Zone, noted Noted) error {
 	if err := zone.Set(ctx, old); err != nil && !errors.As(err, &owned) {
 		return fmt.Errorf("removing the name %s: %w", old.Name, err)
 	}
-	return noted.ForgetName()
+	return noted.RemoveName()
 }

@@ -46,7 +46,9 @@ func NameRecords(spec *service.Spec, have []provision.Object) []service.NameReco
 	for _, r := range spec.Regions {
 		for n := range r.Balancers {
 			id := provision.BalancerID(r.Name, n)
-			i := slices.IndexFunc(have, func(o provision.Object) bool { return o.ID == id && o.Gone == "" && cloud.IsHere(o.Region) })
+			i := slices.IndexFunc(have, func(o provision.Object) bool {
+				return o.ID == id && o.TerminatedReason == "" && cloud.RunsOnThisComputer(o.Region)
+			})
 			if i < 0 {
 				continue
 			}
@@ -86,7 +88,7 @@ func (i *Inspector) nameStatus(ctx context.Context, machines []provision.Object,
 	if m.State == service.StateReady && m.Wanted {
 		ctx, cancel := context.WithTimeout(ctx, nameTimeout)
 		defer cancel()
-		records, err := dns.Ask(ctx, spec.Listen, spec.Name)
+		records, err := dns.QueryRecords(ctx, spec.Listen, spec.Name)
 		if err != nil {
 			m.State, m.Reason = service.StateStarting, err.Error()
 		}
@@ -102,7 +104,7 @@ func (i *Inspector) nameStatus(ctx context.Context, machines []provision.Object,
 func nameServerProblem(ctx context.Context, spec *service.DNS) string {
 	ctx, cancel := context.WithTimeout(ctx, nameTimeout)
 	defer cancel()
-	records, err := dns.Ask(ctx, spec.Listen, spec.Name)
+	records, err := dns.QueryRecords(ctx, spec.Listen, spec.Name)
 	if err != nil {
 		return err.Error()
 	}

@@ -43,7 +43,7 @@ func (k *Reconciler) observe(ctx context.Context, o *bundleState) (*observation,
 		return nil, err
 	}
 	s := &observation{spec: o.content.Spec, have: l.Have, silent: l.Silent, fromBundle: map[service.Region]bool{}, unknown: map[service.Region]bool{}}
-	for _, r := range cloud.Regions(s.spec) {
+	for _, r := range cloud.ManagedRegions(s.spec) {
 		if s.silent[r] == nil {
 			k.last[r] = objectsIn(l.Have, r)
 			continue
@@ -60,7 +60,7 @@ func (k *Reconciler) observe(ctx context.Context, o *bundleState) (*observation,
 	}
 	// Machines that falsely claim to be balancers are not contacted and do not hide the real one,
 	// nor does a duplicate of an ID, which will be removed.
-	o.handover.Have = provision.OneOfEach(nil, slices.DeleteFunc(s.knownObjects(), func(have provision.Object) bool { return !o.content.trusts(have) }))
+	o.handover.Have = provision.OnePerID(nil, slices.DeleteFunc(s.knownObjects(), func(have provision.Object) bool { return !o.content.trusts(have) }))
 	return s, nil
 }
 
@@ -81,7 +81,7 @@ func without(spec *service.Spec, regions func(service.Region) bool) *service.Spe
 
 // view returns the state for readers: the last known state of a silent region, and nothing of a
 // region whose state is uncertain.
-func (s *observation) view(seen map[string]Seen) *serviceView {
+func (s *observation) view(seen map[string]AgentReport) *serviceView {
 	unsure := func(r service.Region) bool { return s.fromBundle[r] || s.unknown[r] }
 	have := slices.DeleteFunc(s.knownObjects(), func(o provision.Object) bool { return unsure(o.Region) })
 	return &serviceView{spec: without(s.spec, unsure), have: have, seen: seen}
@@ -131,7 +131,7 @@ func (s *observation) unreachableParts(change controller.Change) error {
 // refreshes periodically. It returns the errors of reading offerings.
 func (k *Reconciler) limitPlanning(ctx context.Context, o *bundleState, s *observation) error {
 	var due []service.Region
-	for _, r := range cloud.Regions(s.spec) {
+	for _, r := range cloud.ManagedRegions(s.spec) {
 		if s.silent[r] == nil && time.Since(o.offersReadAt[r]) > offersTTL {
 			due = append(due, r)
 		}
@@ -153,12 +153,12 @@ func (k *Reconciler) limitPlanning(ctx context.Context, o *bundleState, s *obser
 }
 
 // homeCloud returns the controller's cloud.
-func homeCloud(spec *service.Spec) string { return cloud.Regions(spec)[0].Cloud() }
+func homeCloud(spec *service.Spec) string { return cloud.ManagedRegions(spec)[0].Cloud() }
 
 // isHome reports whether the controller calls a region's API itself.
 func isHome(spec *service.Spec, r service.Region) bool {
-	home := cloud.Regions(spec)[0]
-	return r.Cloud() == home.Cloud() || cloud.IsHere(r) && cloud.IsHere(home)
+	home := cloud.ManagedRegions(spec)[0]
+	return r.Cloud() == home.Cloud() || cloud.RunsOnThisComputer(r) && cloud.RunsOnThisComputer(home)
 }
 
 // otherCloudsOf returns the clouds of a service other than the controller's.
@@ -181,13 +181,13 @@ func (r regionLister) List(ctx context.Context, service string) ([]provision.Obj
 // machines there.
 type attestors struct {
 	home  string
-	own   provision.Witness
-	other provision.Places
+	own   provision.KeyAttestor
+	other provision.Providers
 }
 
 // Fingerprint implements provision.Witness.
 func (w attestors) Fingerprint(ctx context.Context, o provision.Object) (string, error) {
-	if o.Region.Cloud() == w.home || cloud.IsHere(o.Region) {
+	if o.Region.Cloud() == w.home || cloud.RunsOnThisComputer(o.Region) {
 		return w.own.Fingerprint(ctx, o)
 	}
 	return w.other.Fingerprint(ctx, o)
@@ -195,10 +195,10 @@ func (w attestors) Fingerprint(ctx context.Context, o provision.Object) (string,
 
 // relaysIn returns the machines of a cloud that call its API for the controller: its balancers, those
 // that responded to the last observation first.
-func (k *Reconciler) relaysIn(h *Handover, name string) []remote.Ask {
+func (k *Reconciler) relaysIn(h *Delivery, name string) []remote.CallFunc {
 	var balancers []provision.Object
 	for _, o := range h.Have {
-		if o.Kind == provision.KindBalancer && o.Gone == "" && o.Region.Cloud() == name && Reachable(o) {
+		if o.Kind == provision.KindBalancer && o.TerminatedReason == "" && o.Region.Cloud() == name && Reachable(o) {
 			balancers = append(balancers, o)
 		}
 	}
@@ -211,7 +211,7 @@ func (k *Reconciler) relaysIn(h *Handover, name string) []remote.Ask {
 		}
 		return 0
 	})
-	var ways []remote.Ask
+	var ways []remote.CallFunc
 	for _, b := range balancers {
 		operator, machine := h.Operator(b), h.Machine(b)
 		ways = append(ways, func(ctx context.Context, call remote.Call, body []byte) ([]byte, error) {

@@ -31,7 +31,7 @@ func Orphans(ctx context.Context, p provision.Provider, known []Service) ([]prov
 }
 
 // Remove deletes objects, machines before the objects that they depend on.
-func Remove(ctx context.Context, p provision.Provider, objects []provision.Object, progress provision.Progress) error {
-	_, err := provision.Apply(ctx, provision.Diff(nil, objects), p, provision.Options{Parallel: parallel, Progress: progress})
+func Remove(ctx context.Context, p provision.Provider, objects []provision.Object, progress provision.ProgressFunc) error {
+	_, err := provision.Apply(ctx, provision.Diff(nil, objects), p, provision.ApplyOptions{Parallel: parallel, Progress: progress})
 	return err
 }

@@ -21,13 +21,13 @@ const costlierInterval = 10 * time.Minute
 // available again. The replica serves until its replacement is ready; it is then deleted like one
 // with a rebalance recommendation, and does not count towards replicas.max either. If there still
 // is no capacity, nothing changes, and that is no error.
-func (k *Reconciler) replaceCostlier(ctx context.Context, o *bundleState, s *observation, seen map[string]Seen, may func() error) (changed bool, err error) {
+func (k *Reconciler) replaceCostlier(ctx context.Context, o *bundleState, s *observation, seen map[string]AgentReport, may func() error) (changed bool, err error) {
 	if unsettled(s.have, seen) || time.Since(k.preferred) < costlierInterval {
 		return false, nil
 	}
 	k.preferred = time.Now()
 	for _, dear := range s.have {
-		if dear.Kind != provision.KindReplica || dear.Gone != "" || cloud.StandsIn(dear) != "" || o.content.Leaving[dear.ID] {
+		if dear.Kind != provision.KindReplica || dear.TerminatedReason != "" || cloud.FallbackFor(dear) != "" || o.content.Draining[dear.ID] {
 			continue
 		}
 		c, found, err := o.cheaperReplacement(s.have, dear, k.preferred)
@@ -55,30 +55,30 @@ func (k *Reconciler) replaceCostlier(ctx context.Context, o *bundleState, s *obs
 // replicas.max.
 func (o *bundleState) cheaperReplacement(have []provision.Object, dear provision.Object, now time.Time) (c provision.Change, found bool, err error) {
 	c, own, err := o.fleet.planReplacement(have, dear)
-	if err != nil || own == nil || len(preferredOffers(own.Offers, dear)) == 0 {
+	if err != nil || own == nil || len(preferredOffers(own.Offerings, dear)) == 0 {
 		return c, false, err // it is meant to be on demand: see on_demand_base
 	}
-	c.Want.Offers = o.fleet.withoutRefused(preferredOffers(c.Want.Offers, dear), now)
-	return c, len(c.Want.Offers) > 0, nil
+	c.Desired.Offerings = o.fleet.withoutRefused(preferredOffers(c.Desired.Offerings, dear), now)
+	return c, len(c.Desired.Offerings) > 0, nil
 }
 
 // planReplacement returns the launch of a replacement for a replica, and the desired state of that
 // replica; nil where replicas.max does not allow both.
-func (f *Fleet) planReplacement(have []provision.Object, of provision.Object) (c provision.Change, own *provision.Want, err error) {
-	going, only := f.Going, f.Only
-	defer func() { f.Going, f.Only = going, only }()
-	if f.Going = maps.Clone(going); f.Going == nil {
-		f.Going = map[string]bool{}
+func (f *Deployer) planReplacement(have []provision.Object, of provision.Object) (c provision.Change, own *provision.Desired, err error) {
+	going, only := f.Terminating, f.Only
+	defer func() { f.Terminating, f.Only = going, only }()
+	if f.Terminating = maps.Clone(going); f.Terminating == nil {
+		f.Terminating = map[string]bool{}
 	}
-	f.Going[of.ID] = true
+	f.Terminating[of.ID] = true
 	f.Only = func(_ *Plan, c provision.Change) bool {
-		return c.Action == provision.ActionLaunch && c.Kind() == provision.KindReplica && cloud.Instead(provision.Object{Labels: c.Want.Labels}) == of.Handle
+		return c.Action == provision.ActionLaunch && c.Kind() == provision.KindReplica && cloud.ReplacesHandle(provision.Object{Labels: c.Desired.Labels}) == of.Handle
 	}
 	p, err := f.planFor(have, nil)
 	if err != nil || len(p.Changes) == 0 {
 		return c, nil, err
 	}
-	at := slices.IndexFunc(p.Wants, func(w provision.Want) bool { return w.ID == of.ID })
+	at := slices.IndexFunc(p.Wants, func(w provision.Desired) bool { return w.ID == of.ID })
 	if at < 0 {
 		return c, nil, nil
 	}
@@ -86,7 +86,7 @@ func (f *Fleet) planReplacement(have []provision.Object, of provision.Object) (c
 }
 
 // withoutRefused returns the offerings that were not refused recently.
-func (f *Fleet) withoutRefused(offers provision.Offerings, now time.Time) provision.Offerings {
+func (f *Deployer) withoutRefused(offers provision.Offerings, now time.Time) provision.Offerings {
 	return slices.DeleteFunc(slices.Clone(offers), func(o provision.Offering) bool { return f.exhausted.Has(o, now) })
 }
 
@@ -115,7 +115,7 @@ func preferredOffers(offers provision.Offerings, dear provision.Object) provisio
 func withReplacement(have []provision.Object) map[string]bool {
 	ids := map[string]bool{}
 	for _, o := range have {
-		if o.Kind == provision.KindReplica && o.Gone == "" && slices.ContainsFunc(have, func(by provision.Object) bool { return isReplacementOf(by, o) }) {
+		if o.Kind == provision.KindReplica && o.TerminatedReason == "" && slices.ContainsFunc(have, func(by provision.Object) bool { return isReplacementOf(by, o) }) {
 			ids[o.ID] = true
 		}
 	}
@@ -124,13 +124,13 @@ func withReplacement(have []provision.Object) map[string]bool {
 
 // isReplacementOf reports whether a machine is the replacement of another.
 func isReplacementOf(by, o provision.Object) bool {
-	return o.Handle != "" && by.Gone == "" && cloud.Instead(by) == o.Handle
+	return o.Handle != "" && by.TerminatedReason == "" && cloud.ReplacesHandle(by) == o.Handle
 }
 
 // needReplacement returns the replicas that need replacement: those being interrupted, those with a
 // rebalance recommendation, and those with a replacement. A replica whose replacement is being
 // interrupted first stays for as long as both exist.
-func needReplacement(have []provision.Object, seen map[string]Seen, advised map[string]bool) map[string]bool {
+func needReplacement(have []provision.Object, seen map[string]AgentReport, advised map[string]bool) map[string]bool {
 	taken := interrupted(have, seen)
 	ids := maps.Clone(taken)
 	maps.Copy(ids, advised)
@@ -146,17 +146,17 @@ func needReplacement(have []provision.Object, seen map[string]Seen, advised map[
 }
 
 // isMaintenance reports whether a machine's end is so far ahead that it is scheduled maintenance.
-func isMaintenance(s Seen) bool {
+func isMaintenance(s AgentReport) bool {
 	return s.Err == nil && s.Phase == agent.PhaseInterrupted && time.Until(s.GoneAt) > maintenanceNotice
 }
 
 // pendingReplacements returns the replacements that are not ready yet for replicas that keep serving: a strategy
 // that counted both would remove one of them.
-func pendingReplacements(have []provision.Object, seen map[string]Seen, leave map[string]bool) map[string]bool {
+func pendingReplacements(have []provision.Object, seen map[string]AgentReport, leave map[string]bool) map[string]bool {
 	ids := map[string]bool{}
 	for _, by := range have {
 		if seen[by.ID].Phase != agent.PhaseReady && slices.ContainsFunc(have, func(o provision.Object) bool {
-			return o.Gone == "" && !leave[o.ID] && isReplacementOf(by, o)
+			return o.TerminatedReason == "" && !leave[o.ID] && isReplacementOf(by, o)
 		}) {
 			ids[by.ID] = true
 		}
@@ -166,11 +166,11 @@ func pendingReplacements(have []provision.Object, seen map[string]Seen, leave ma
 
 // replaced returns the replicas that are ready, or scheduled for maintenance, and whose replacement
 // is ready. A machine that its cloud is interrupting is left to the cloud.
-func replaced(have []provision.Object, seen map[string]Seen) map[string]bool {
+func replaced(have []provision.Object, seen map[string]AgentReport) map[string]bool {
 	ready := func(o provision.Object) bool { return seen[o.ID].Err == nil && seen[o.ID].Phase == agent.PhaseReady }
 	ids := map[string]bool{}
 	for _, o := range have {
-		if o.Kind == provision.KindReplica && o.Gone == "" && (ready(o) || isMaintenance(seen[o.ID])) &&
+		if o.Kind == provision.KindReplica && o.TerminatedReason == "" && (ready(o) || isMaintenance(seen[o.ID])) &&
 			slices.ContainsFunc(have, func(by provision.Object) bool { return isReplacementOf(by, o) && ready(by) }) {
 			ids[o.ID] = true
 		}

@@ -14,7 +14,7 @@ import (
 	"skyserve/provision/remote"
 )
 
-var _ controller.Market = (*Reconciler)(nil)
+var _ controller.OfferingSource = (*Reconciler)(nil)
 
 // priceTimeout is the timeout for reading prices: the longest list has about ten pages of
 // megabytes, and callers continue with list prices.
@@ -60,13 +60,13 @@ func AskPrices(ctx context.Context, p provision.Provider, regions []service.Regi
 // Offers reads the offerings of regions concurrently, at the prices that their clouds report, as
 // Plan does. unknown contains the errors by region.
 func Offers(ctx context.Context, p provision.Provider, regions []service.Region) (offers map[service.Region]provision.Offerings, prices Prices, unknown map[service.Region]error) {
-	f := Fleet{Provider: p}
+	f := Deployer{Provider: p}
 	unknown = f.queryOfferingsAndPrices(ctx, regions)
 	return priced(f.offers, f.prices), f.prices, unknown
 }
 
 // queryOfferingsAndPrices reads the offerings and prices of regions, and returns the errors of reading offerings.
-func (f *Fleet) queryOfferingsAndPrices(ctx context.Context, regions []service.Region) (unknown map[service.Region]error) {
+func (f *Deployer) queryOfferingsAndPrices(ctx context.Context, regions []service.Region) (unknown map[service.Region]error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var wg sync.WaitGroup
@@ -81,15 +81,15 @@ func (f *Fleet) queryOfferingsAndPrices(ctx context.Context, regions []service.R
 }
 
 // readPrices reads the offerings and prices of every cloud region.
-func (f *Fleet) readPrices(ctx context.Context) error {
-	return f.joinErrors(f.queryOfferingsAndPrices(ctx, cloud.Regions(f.Spec)))
+func (f *Deployer) readPrices(ctx context.Context) error {
+	return f.joinErrors(f.queryOfferingsAndPrices(ctx, cloud.ManagedRegions(f.Spec)))
 }
 
 // priced returns the offerings of regions at the known prices.
 func priced(offers map[service.Region]provision.Offerings, prices Prices) map[service.Region]provision.Offerings {
 	all := map[service.Region]provision.Offerings{}
 	for r, os := range offers {
-		all[r] = os.Priced(prices.ByRegion[r])
+		all[r] = os.WithPrices(prices.ByRegion[r])
 	}
 	return all
 }
@@ -110,7 +110,7 @@ func (k *Reconciler) refreshPrices(ctx context.Context, o *bundleState) {
 		return
 	}
 	o.pricesRequestedAt = time.Now()
-	provider, regions, answer := askedNow(o.fleet.Provider), cloud.Regions(o.content.Spec), o.newPrices
+	provider, regions, answer := askedNow(o.fleet.Provider), cloud.ManagedRegions(o.content.Spec), o.newPrices
 	k.priceRequests.Go(func() {
 		prices := AskPrices(ctx, provider, regions)
 		if ctx.Err() != nil {
@@ -126,16 +126,16 @@ func (k *Reconciler) refreshPrices(ctx context.Context, o *bundleState) {
 // askedNow returns a provider that uses the machines in other clouds that are reachable now: the
 // reconciler may only determine them while it is running an iteration.
 func askedNow(p provision.Provider) provision.Provider {
-	places, several := p.(provision.Places)
+	places, several := p.(provision.Providers)
 	if !several {
 		return p
 	}
-	still := provision.Places{}
+	still := provision.Providers{}
 	for name, place := range places {
 		still[name] = place
 		if c, away := place.(*remote.Client); away {
-			ways := c.Ways()
-			still[name] = &remote.Client{Cloud: c.Cloud, Ways: func() []remote.Ask { return ways }}
+			ways := c.Machines()
+			still[name] = &remote.Client{Cloud: c.Cloud, Machines: func() []remote.CallFunc { return ways }}
 		}
 	}
 	return still
@@ -159,7 +159,7 @@ func (k *Reconciler) applyPrices(ctx context.Context, o *bundleState, prices Pri
 // logUnpriced logs why prices are unknown, once until the reason changes.
 func (k *Reconciler) logUnpriced(ctx context.Context, o *bundleState) {
 	var all []error
-	for _, r := range cloud.Regions(o.content.Spec) {
+	for _, r := range cloud.ManagedRegions(o.content.Spec) {
 		if err := o.fleet.prices.Unknown[r]; err != nil {
 			all = append(all, fmt.Errorf("%s: %w", r, err))
 		}

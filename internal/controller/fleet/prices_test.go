@@ -37,8 +37,8 @@ func dear(_ context.Context, r service.Region) ([]provision.Price, error) {
 	var prices []provision.Price
 	for _, m := range provision.MachineTypes(r.Cloud()) {
 		prices = append(prices,
-			provision.Price{Type: m.Type, Capacity: service.CapacityOnDemand, PerHour: 10 * m.OnDemand, From: "dear " + r.Place()},
-			provision.Price{Type: m.Type, Capacity: service.CapacitySpot, PerHour: 4 * m.OnDemand, From: "dear spot " + r.Place()})
+			provision.Price{Type: m.Type, Capacity: service.CapacityOnDemand, PerHour: 10 * m.OnDemand, Source: "dear " + r.Place()},
+			provision.Price{Type: m.Type, Capacity: service.CapacitySpot, PerHour: 4 * m.OnDemand, Source: "dear spot " + r.Place()})
 	}
 	return prices, nil
 }
@@ -66,9 +66,9 @@ regions:
 func costs(p *fleet.Plan) map[string]string {
 	all := map[string]string{}
 	for _, c := range p.Changes {
-		if len(c.Want.Offers) > 0 {
-			text, _ := json.Marshal(math.Round(c.Want.CostPerHour*1e6) / 1e6)
-			all[c.ID()] = string(text) + " " + c.Want.Offers[0].PriceFrom
+		if len(c.Desired.Offerings) > 0 {
+			text, _ := json.Marshal(math.Round(c.Desired.CostPerHour*1e6) / 1e6)
+			all[c.ID()] = string(text) + " " + c.Desired.Offerings[0].PriceSource
 		}
 	}
 	return all
@@ -160,8 +160,8 @@ func TestDriftIsPriced(t *testing.T) {
 	cloud.asked.Store(0)
 	for range 2 {
 		s, err := i.Status(t.Context())
-		if err != nil || len(s.Drift) == 0 || !slices.Equal(s.Drift, fleet.Told(p.Changes)) || cloud.asked.Load() != 2 {
-			t.Errorf("got %+v, %v after %d questions, want %+v", s, err, cloud.asked.Load(), fleet.Told(p.Changes))
+		if err != nil || len(s.Drift) == 0 || !slices.Equal(s.Drift, fleet.ChangesOf(p.Changes)) || cloud.asked.Load() != 2 {
+			t.Errorf("got %+v, %v after %d questions, want %+v", s, err, cloud.asked.Load(), fleet.ChangesOf(p.Changes))
 		}
 	}
 	if _, err := newFleet(spec, cloud.Memory).Up(t.Context(), p, nil); err != nil {
@@ -213,7 +213,7 @@ func TestTheReconcilerAsksForPricesBesideItsWork(t *testing.T) {
 		}}
 		k := u.reconciler()
 		inner := k.Open
-		k.Open = func(ctx context.Context, means json.RawMessage, spec *service.Spec, owner string) (fleet.Reach, error) {
+		k.Open = func(ctx context.Context, means json.RawMessage, spec *service.Spec, owner string) (fleet.CloudAccess, error) {
 			reach, err := inner(ctx, means, spec, owner)
 			reach.Provider = cloud
 			return reach, err
@@ -222,7 +222,7 @@ func TestTheReconcilerAsksForPricesBesideItsWork(t *testing.T) {
 			t.Errorf("before its first look it knows %v", k.Offers())
 		}
 		price := func() float64 {
-			return k.Offers()["aws/eu-west-1"].With("L4", 1).InOrder([]service.CapacityType{service.CapacityOnDemand})[0].PricePerHour
+			return k.Offers()["aws/eu-west-1"].WithGPU("L4", 1).SortedByCapacity([]service.CapacityType{service.CapacityOnDemand})[0].PricePerHour
 		}
 		u.Change("us-east-1-1", nil)
 		u.keep(t, k, 10*time.Second, always)

@@ -5,13 +5,13 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// Fits reports whether a plan can be applied within the accounts' quotas, as Up does it: on other
+// FitsQuotas reports whether a plan can be applied within the accounts' quotas, as Up does it: on other
 // offerings where the first are over quota, and with replicas in other regions. An unknown quota is
 // no limit.
-func (f *Fleet) Fits(p *Plan, quotas []provision.Quota) (bool, error) {
-	short := map[cloud.Group]int{}
+func (f *Deployer) FitsQuotas(p *Plan, quotas []provision.Quota) (bool, error) {
+	short := map[cloud.ReplicaGroup]int{}
 	for {
-		over := cloud.OverQuota(p.Changes, quotas)
+		over := cloud.LaunchesOverQuota(p.Changes, quotas)
 		if len(over) == 0 {
 			return f.missingError(p, nil) == nil, nil
 		}

@@ -37,14 +37,14 @@ const (
 	pricesRetry = 5 * time.Minute
 )
 
-// Reach is the reconciler's access to its own cloud.
-type Reach struct {
+// CloudAccess is the reconciler's access to its own cloud.
+type CloudAccess struct {
 	Provider provision.Provider
-	Witness  provision.Witness
+	Attestor provision.KeyAttestor
 	// Lists contains the lister of each region there.
 	Lists map[service.Region]Lister
 	// UserData returns the cloud-init document of a machine, as `up` does.
-	UserData func(cloud.Node) (string, error)
+	UserData func(cloud.MachineInput) (string, error)
 }
 
 // Reconciler reconciles the replicas of a service in clouds with the desired state: it launches a
@@ -57,7 +57,7 @@ type Reconciler struct {
 	// Dir is the folder of the controller's configuration: see ReadBundle.
 	Dir string
 	// Open connects to the regions in the reconciler's own cloud, which are all regions of spec.
-	Open func(ctx context.Context, means json.RawMessage, spec *service.Spec, owner string) (Reach, error)
+	Open func(ctx context.Context, means json.RawMessage, spec *service.Spec, owner string) (CloudAccess, error)
 	// Logger logs the changes; nil = no logging.
 	Logger *slog.Logger
 	// Now is the clock for certificates; nil = time.Now.
@@ -75,7 +75,7 @@ type Reconciler struct {
 	lastError      string                                // the last logged error, likewise
 	lastErrorAt    time.Time                             // when, likewise
 	last           map[service.Region][]provision.Object // of each region at its last response, likewise
-	seen           map[string]Seen                       // machine statuses at the last observation, likewise
+	seen           map[string]AgentReport                // machine statuses at the last observation, likewise
 	unusedReplicas map[string]bool                       // replicas that no balancer used at the last observation, likewise
 
 	excess map[string]bool // fallback replicas that are no longer needed, likewise
@@ -83,21 +83,21 @@ type Reconciler struct {
 	successorsSeen map[string]time.Time // when successors were first seen, by handle, likewise
 	preferred      time.Time            // when a cheaper offering was last tried, likewise
 
-	prober func(have []provision.Object) map[string]Seen // reads machine statuses; nil = from the agents
+	prober func(have []provision.Object) map[string]AgentReport // reads machine statuses; nil = from the agents
 
 	mu      sync.Mutex
-	view    *serviceView // the newest; nil before the first
-	ends    Ends         // as of the last observation
-	service string       // its name
+	view    *serviceView        // the newest; nil before the first
+	ends    CertificateExpiries // as of the last observation
+	service string              // its name
 }
 
 // bundleState is the state that the reconciler derived from its bundle.
 type bundleState struct {
 	content           Content            // the newest
 	otherClouds       []provision.Object // machines in other clouds at the bundle's delivery
-	fleet             *Fleet
+	fleet             *Deployer
 	inspector         *Inspector
-	handover          *Handover
+	handover          *Delivery
 	offersReadAt      map[service.Region]time.Time // when its offerings were read
 	pricesRequestedAt time.Time                    // when prices were requested
 	newPrices         chan Prices
@@ -108,7 +108,7 @@ type bundleState struct {
 type serviceView struct {
 	spec *service.Spec // without regions in unknown state
 	have []provision.Object
-	seen map[string]Seen
+	seen map[string]AgentReport
 	// offers are the regions' offerings at the known prices.
 	offers map[service.Region]provision.Offerings
 }
@@ -199,12 +199,12 @@ func (k *Reconciler) reconcileOnce(ctx context.Context, may func() error) (busy 
 		return false, errors.Join(failure, err)
 	}
 	c := o.content
-	c.Leaving = drained(c.Leaving, s.have, seen)
-	maps.Copy(c.Leaving, k.excess)
+	c.Draining = drained(c.Draining, s.have, seen)
+	maps.Copy(c.Draining, k.excess)
 	deployments, err := Deployments(c, h.Have)
 	if err == nil {
 		s.dropUncertain(deployments)
-		err = errors.Join(h.Tend(ctx, seen, deployments), k.removeDrained(ctx, o, s, seen, deployments, may))
+		err = errors.Join(h.DeliverDue(ctx, seen, deployments), k.removeDrained(ctx, o, s, seen, deployments, may))
 	}
 	return changed || unsettled(s.have, seen), errors.Join(s.failure(), failure, err)
 }
@@ -218,11 +218,11 @@ func (k *Reconciler) lock() (unlock func(), err error) {
 }
 
 // readStatuses reads the status of all machines.
-func (k *Reconciler) readStatuses(ctx context.Context, h *Handover) map[string]Seen {
+func (k *Reconciler) readStatuses(ctx context.Context, h *Delivery) map[string]AgentReport {
 	if k.prober != nil {
 		return k.prober(h.Have)
 	}
-	return h.Look(ctx)
+	return h.ReadStatuses(ctx)
 }
 
 // revoked returns the revocation list that this machine's agent received.
@@ -231,17 +231,17 @@ func (k *Reconciler) revoked(root *x509.Certificate) (identity.Revoked, error) {
 }
 
 // unsettled reports whether a replica is starting or terminating.
-func unsettled(have []provision.Object, seen map[string]Seen) bool {
+func unsettled(have []provision.Object, seen map[string]AgentReport) bool {
 	return slices.ContainsFunc(have, func(o provision.Object) bool {
 		return o.Kind == provision.KindReplica && seen[o.ID].Phase != agent.PhaseReady
 	})
 }
 
 // launchMissing launches missing replicas; changed means that a change may have been made.
-func (k *Reconciler) launchMissing(ctx context.Context, o *bundleState, s *observation, seen map[string]Seen, may func() error) (changed bool, err error) {
+func (k *Reconciler) launchMissing(ctx context.Context, o *bundleState, s *observation, seen map[string]AgentReport, may func() error) (changed bool, err error) {
 	silent := k.limitPlanning(ctx, o, s)
 	k.refreshPrices(ctx, o)
-	o.fleet.Going = needReplacement(s.have, seen, k.dueForReplacement(s, seen))
+	o.fleet.Terminating = needReplacement(s.have, seen, k.dueForReplacement(s, seen))
 	k.excess = map[string]bool{}
 	o.fleet.Only = func(p *Plan, c provision.Change) bool {
 		if removesFallback(o.fleet.Spec, p, c, seen) {
@@ -272,7 +272,7 @@ func (k *Reconciler) progress(c provision.Change, p provision.Phase, _ error) {
 }
 
 // interrupted returns the replicas that their cloud is interrupting, as their agents report.
-func interrupted(have []provision.Object, seen map[string]Seen) map[string]bool {
+func interrupted(have []provision.Object, seen map[string]AgentReport) map[string]bool {
 	ids := map[string]bool{}
 	for _, o := range have {
 		if s := seen[o.ID]; o.Kind == provision.KindReplica && s.Err == nil && s.Phase == agent.PhaseInterrupted {
@@ -285,7 +285,7 @@ func interrupted(have []provision.Object, seen map[string]Seen) map[string]bool 
 // drained returns the replicas that balancers stop using: those being removed, those being
 // interrupted whose model another replica serves, and those that were replaced. The last replica of
 // a model serves for as long as its machine exists.
-func drained(leaving map[string]bool, have []provision.Object, seen map[string]Seen) map[string]bool {
+func drained(leaving map[string]bool, have []provision.Object, seen map[string]AgentReport) map[string]bool {
 	ids := maps.Clone(leaving)
 	serves := map[string]bool{} // models
 	for _, o := range have {
@@ -313,23 +313,23 @@ func isReconcilerChange(p *Plan, c provision.Change) bool {
 	case c.Action == provision.ActionLaunch:
 		return true
 	}
-	return c.Action == provision.ActionTerminate && (c.Have.Gone != "" || planContains(p, c.ID()))
+	return c.Action == provision.ActionTerminate && (c.Observed.TerminatedReason != "" || planContains(p, c.ID()))
 }
 
 // removesFallback reports whether a change removes a fallback replica of another region of spec, and all
 // desired replicas are ready without it.
-func removesFallback(spec *service.Spec, p *Plan, c provision.Change, seen map[string]Seen) bool {
-	if c.Kind() != provision.KindReplica || c.Action != provision.ActionTerminate || c.Have.Gone != "" || planContains(p, c.ID()) {
+func removesFallback(spec *service.Spec, p *Plan, c provision.Change, seen map[string]AgentReport) bool {
+	if c.Kind() != provision.KindReplica || c.Action != provision.ActionTerminate || c.Observed.TerminatedReason != "" || planContains(p, c.ID()) {
 		return false
 	}
-	return slices.Contains(cloud.Regions(spec), cloud.StandsIn(c.Have)) && !slices.ContainsFunc(p.Wants, func(w provision.Want) bool {
+	return slices.Contains(cloud.ManagedRegions(spec), cloud.FallbackFor(c.Observed)) && !slices.ContainsFunc(p.Wants, func(w provision.Desired) bool {
 		return w.Kind == provision.KindReplica && seen[w.ID].Phase != agent.PhaseReady
 	})
 }
 
 // planContains reports whether a plan contains an ID.
 func planContains(p *Plan, id string) bool {
-	return slices.ContainsFunc(p.Wants, func(w provision.Want) bool { return w.ID == id })
+	return slices.ContainsFunc(p.Wants, func(w provision.Desired) bool { return w.ID == id })
 }
 
 // loadBundle loads the controller's bundle, and reconnects if it has changed.
@@ -342,7 +342,7 @@ func (k *Reconciler) loadBundle(ctx context.Context) (*bundleState, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.Leaving = decided.Idle()
+	c.Draining = decided.Idle()
 	if o := k.opened; o != nil && string(o.content.Text) == string(c.Text) && reflect.DeepEqual(o.content.Bundle, c.Bundle) {
 		o.content, o.otherClouds = c, elsewhere
 		return o, nil
@@ -352,7 +352,7 @@ func (k *Reconciler) loadBundle(ctx context.Context) (*bundleState, error) {
 		return nil, err
 	}
 	o := &bundleState{content: c, otherClouds: elsewhere, offersReadAt: map[service.Region]time.Time{}, newPrices: make(chan Prices, 1)}
-	o.handover = &Handover{
+	o.handover = &Delivery{
 		Service: c.Spec.Name, Party: party, Authority: authority, Self: cloud.ControllerMachine(c.Spec), Have: elsewhere, Now: k.Now,
 		Progress: func(id string, s agent.Status) {
 			k.log().Info("machine", "id", id, "phase", string(s.Phase), "reason", s.Reason)
@@ -376,23 +376,23 @@ func (k *Reconciler) connectClouds(ctx context.Context, o *bundleState, owner st
 	if err != nil {
 		return err
 	}
-	places, lists := provision.Places{home: reach.Provider}, maps.Clone(reach.Lists)
-	for _, r := range cloud.Regions(c.Spec) {
+	places, lists := provision.Providers{home: reach.Provider}, maps.Clone(reach.Lists)
+	for _, r := range cloud.ManagedRegions(c.Spec) {
 		if isHome(c.Spec, r) {
 			places[r.Cloud()] = reach.Provider
 		}
 	}
 	for _, name := range otherCloudsOf(c.Spec) {
-		client := &remote.Client{Cloud: name, Ways: func() []remote.Ask { return k.relaysIn(h, name) }}
+		client := &remote.Client{Cloud: name, Machines: func() []remote.CallFunc { return k.relaysIn(h, name) }}
 		places[name] = client
-		for _, r := range cloud.Regions(c.Spec) {
+		for _, r := range cloud.ManagedRegions(c.Spec) {
 			if r.Cloud() == name {
 				lists[r] = regionLister{client, r}
 			}
 		}
 	}
-	h.Witness = attestors{home, reach.Witness, places}
-	o.fleet = &Fleet{
+	h.Attestor = attestors{home, reach.Attestor, places}
+	o.fleet = &Deployer{
 		Spec: c.Spec, Owner: owner, Provider: places, UserData: reach.UserData, ZoneID: c.Zone.ID, offers: map[service.Region]provision.Offerings{},
 		Have: func(ctx context.Context) ([]provision.Object, error) {
 			s, err := k.observe(ctx, o)

@@ -99,15 +99,15 @@ func newUpkeepOf(t *testing.T, text string) *upkeep {
 
 // reconciler is one whose process was just started.
 func (u *upkeep) reconciler() *fleet.Reconciler {
-	return &fleet.Reconciler{Dir: u.dir, Open: func(_ context.Context, _ json.RawMessage, spec *service.Spec, owner string) (fleet.Reach, error) {
+	return &fleet.Reconciler{Dir: u.dir, Open: func(_ context.Context, _ json.RawMessage, spec *service.Spec, owner string) (fleet.CloudAccess, error) {
 		if owner != u.owner {
-			return fleet.Reach{}, errors.New("opened for " + owner)
+			return fleet.CloudAccess{}, errors.New("opened for " + owner)
 		}
 		lists := map[service.Region]fleet.Lister{}
 		for _, r := range spec.Regions {
 			lists[r.Name] = listed{u, r.Name}
 		}
-		return fleet.Reach{Provider: u, Lists: lists, UserData: newFleet(u.spec, u.Memory).UserData}, nil
+		return fleet.CloudAccess{Provider: u, Lists: lists, UserData: newFleet(u.spec, u.Memory).UserData}, nil
 	}}
 }
 
@@ -155,7 +155,7 @@ func always() error { return nil }
 func (u *upkeep) replicas() []string {
 	var ids []string
 	for _, o := range u.Objects() {
-		if o.Kind == provision.KindReplica && o.Gone == "" {
+		if o.Kind == provision.KindReplica && o.TerminatedReason == "" {
 			ids = append(ids, strings.TrimSuffix(o.ID+" for "+o.Labels["for"], " for "))
 		}
 	}
@@ -173,7 +173,7 @@ func TestASecondMachineOfAnIDIsHandedNothing(t *testing.T) {
 		u.twice = map[string]bool{"us-east-1-0": true}
 		k := u.reconciler()
 		var handles []string
-		k.SeeBy(func(have []provision.Object) map[string]fleet.Seen {
+		k.SeeBy(func(have []provision.Object) map[string]fleet.AgentReport {
 			for _, o := range have {
 				if o.ID == "us-east-1-0" {
 					handles = append(handles, o.Handle)
@@ -200,8 +200,8 @@ func TestTheReconcilerReplacesWhatIsGone(t *testing.T) {
 			t.Errorf("of what is as it should be it made %q in %d calls", got, u.Calls()-calls)
 		}
 		u.Change("us-east-1-1", nil) // vanished
-		u.Change("eu-west-1-0", func(o *provision.Object) { o.Gone = "taken by the cloud" })
-		u.Change("firewall-us-east-1-balancer", func(o *provision.Object) { o.Spec = "changed by hand" })
+		u.Change("eu-west-1-0", func(o *provision.Object) { o.TerminatedReason = "taken by the cloud" })
+		u.Change("firewall-us-east-1-balancer", func(o *provision.Object) { o.SpecHash = "changed by hand" })
 		u.Change("lb-eu-west-1-0", nil)
 		refused := errors.New("the lease is lost")
 		u.keep(t, k, 10*time.Second, func() error { return refused })
@@ -213,7 +213,7 @@ func TestTheReconcilerReplacesWhatIsGone(t *testing.T) {
 			t.Errorf("it made %q of %d objects", got, len(u.Objects()))
 		}
 		for _, o := range u.Objects() {
-			if o.ID == "lb-eu-west-1-0" || o.ID == "firewall-us-east-1-balancer" && o.Spec != "changed by hand" {
+			if o.ID == "lb-eu-west-1-0" || o.ID == "firewall-us-east-1-balancer" && o.SpecHash != "changed by hand" {
 				t.Errorf("it changed %s, which is for `up` to do", o.ID)
 			}
 		}
@@ -264,7 +264,7 @@ func TestTheReconcilerLeavesASilentRegionAlone(t *testing.T) {
 			t.Errorf("it tells of %+v (%v), want what there was when it last answered", s.Replicas, err)
 		}
 		change := controller.Change{
-			Launch: []controller.Launching{{Model: "llama", Region: "aws/us-east-1", Count: 1}, {Model: "llama", Region: "aws/eu-west-1", Count: 1}},
+			Launch: []controller.ReplicaLaunch{{Model: "llama", Region: "aws/us-east-1", Count: 1}, {Model: "llama", Region: "aws/eu-west-1", Count: 1}},
 			Remove: []string{"us-east-1-1"},
 		}
 		launched, err := k.Apply(t.Context(), change, always)
@@ -307,7 +307,7 @@ func TestTheReconcilerDoesNotRepeatItself(t *testing.T) {
 		asked, log := 0, &strings.Builder{}
 		k := u.reconciler()
 		open := k.Open
-		k.Open = func(ctx context.Context, means json.RawMessage, spec *service.Spec, owner string) (fleet.Reach, error) {
+		k.Open = func(ctx context.Context, means json.RawMessage, spec *service.Spec, owner string) (fleet.CloudAccess, error) {
 			reach, err := open(ctx, means, spec, owner)
 			for r := range reach.Lists {
 				reach.Lists[r] = noisy{u, r, &asked}
@@ -339,18 +339,18 @@ func TestAStandInThatIsUsedStays(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		i := slices.IndexFunc(p.Wants, func(w provision.Want) bool { return w.ID == "eu-west-1-0" })
+		i := slices.IndexFunc(p.Wants, func(w provision.Desired) bool { return w.ID == "eu-west-1-0" })
 		extra := p.Wants[i]
 		extra.ID, extra.Labels = "eu-west-1-1", map[string]string{"model": "llama", "gpu": "L4", "for": "aws/us-east-1"}
-		extra.Offers = extra.Offers[:1]
+		extra.Offerings = extra.Offerings[:1]
 		if _, err := u.Launch(t.Context(), extra); err != nil {
 			t.Fatal(err)
 		}
 		k := u.reconciler()
-		k.SeeBy(func(have []provision.Object) map[string]fleet.Seen { // all of them serve
-			seen := map[string]fleet.Seen{}
+		k.SeeBy(func(have []provision.Object) map[string]fleet.AgentReport { // all of them serve
+			seen := map[string]fleet.AgentReport{}
 			for _, o := range have {
-				seen[o.ID] = fleet.Seen{Status: agent.Status{Phase: agent.PhaseReady, InFlight: 1}}
+				seen[o.ID] = fleet.AgentReport{Status: agent.Status{Phase: agent.PhaseReady, InFlight: 1}}
 			}
 			return seen
 		})
@@ -366,7 +366,7 @@ func TestAStandInThatIsUsedStays(t *testing.T) {
 func TestARegionThatFallsSilentMidwayIsLeftAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := newUpkeep(t)
-		u.Change("eu-west-1-0", func(o *provision.Object) { o.Spec = "of another program" })
+		u.Change("eu-west-1-0", func(o *provision.Object) { o.SpecHash = "of another program" })
 		u.Refuse = func(o provision.Offering) *provision.CapacityError {
 			u.silent["aws/eu-west-1"] = true
 			if o.Region == "aws/us-east-1" {
@@ -448,10 +448,10 @@ func TestTheReconcilerGoesBackToSpot(t *testing.T) {
 			return strings.Join(all, ", ")
 		}
 		k := u.reconciler()
-		k.SeeBy(func(have []provision.Object) map[string]fleet.Seen { // all of them serve
-			seen := map[string]fleet.Seen{}
+		k.SeeBy(func(have []provision.Object) map[string]fleet.AgentReport { // all of them serve
+			seen := map[string]fleet.AgentReport{}
 			for _, o := range have {
-				seen[o.ID] = fleet.Seen{Status: agent.Status{Phase: agent.PhaseReady}}
+				seen[o.ID] = fleet.AgentReport{Status: agent.Status{Phase: agent.PhaseReady}}
 			}
 			return seen
 		})
@@ -493,12 +493,12 @@ func TestAReconcilerThatDiesDoublesNothing(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				u := newUpkeep(t)
 				u.Change("us-east-1-1", nil)
-				u.Change("eu-west-1-0", func(o *provision.Object) { o.Gone = "taken by the cloud" })
+				u.Change("eu-west-1-0", func(o *provision.Object) { o.TerminatedReason = "taken by the cloud" })
 				u.Restart()
 				u.CrashAt, u.Late = at, late
 				k := u.reconciler()
 				u.keep(t, k, time.Second, always)
-				change := controller.Change{Launch: []controller.Launching{{Model: "llama", Region: "aws/us-east-1", Count: 1}}}
+				change := controller.Change{Launch: []controller.ReplicaLaunch{{Model: "llama", Region: "aws/us-east-1", Count: 1}}}
 				_, err := k.Apply(t.Context(), change, always)
 				done = u.Calls() < at
 				u.Restart()
@@ -539,7 +539,7 @@ func TestAStrategyActsOnACloud(t *testing.T) {
 			var got []string
 			for _, r := range s.Replicas {
 				line := r.ID + " " + r.Model + " " + r.GPU
-				if r.Donation != nil && r.Donation.Leaving() {
+				if r.Donation != nil && r.Donation.Draining() {
 					line += " leaves"
 				}
 				got = append(got, line)
@@ -557,18 +557,18 @@ func TestAStrategyActsOnACloud(t *testing.T) {
 			}
 		}
 		stands("us-east-1-0 llama L4", "us-east-1-1 llama L4", "eu-west-1-0 llama L4")
-		carry(controller.Change{Launch: []controller.Launching{{Model: "llama", Region: "aws/us-east-1", Count: 9}, {Model: "llama", Region: "aws/eu-west-1", Count: 1}}}, "eu-west-1-1", "us-east-1-2")
+		carry(controller.Change{Launch: []controller.ReplicaLaunch{{Model: "llama", Region: "aws/us-east-1", Count: 9}, {Model: "llama", Region: "aws/eu-west-1", Count: 1}}}, "eu-west-1-1", "us-east-1-2")
 		stands("us-east-1-0 llama L4", "us-east-1-1 llama L4", "us-east-1-2 llama L4", "eu-west-1-0 llama L4", "eu-west-1-1 llama L4")
 
 		now := time.Now().UTC()
-		gone := controller.Change{Donate: []controller.Donating{{ID: "us-east-1-1", Donation: service.Donation{Since: now, Until: now}}}}
+		gone := controller.Change{Donate: []controller.ReplicaDonation{{ID: "us-east-1-1", Donation: service.Donation{Since: now, Until: now}}}}
 		carry(gone)
 		stands("us-east-1-0 llama L4", "us-east-1-1 llama L4 leaves", "us-east-1-2 llama L4", "eu-west-1-0 llama L4", "eu-west-1-1 llama L4")
 		k = u.reconciler() // what leaves is known to the next controller
 		stands("us-east-1-0 llama L4", "us-east-1-1 llama L4 leaves", "us-east-1-2 llama L4", "eu-west-1-0 llama L4", "eu-west-1-1 llama L4")
 		carry(controller.Change{Remove: []string{"us-east-1-1"}})
 		stands("us-east-1-0 llama L4", "us-east-1-2 llama L4", "eu-west-1-0 llama L4", "eu-west-1-1 llama L4")
-		carry(controller.Change{Launch: []controller.Launching{{Model: "llama", Region: "aws/us-east-1", Count: 1}}}, "us-east-1-1") // one of that id does not leave
+		carry(controller.Change{Launch: []controller.ReplicaLaunch{{Model: "llama", Region: "aws/us-east-1", Count: 1}}}, "us-east-1-1") // one of that id does not leave
 		stands("us-east-1-0 llama L4", "us-east-1-1 llama L4", "us-east-1-2 llama L4", "eu-west-1-0 llama L4", "eu-west-1-1 llama L4")
 
 		refused := errors.New("the lease is lost")

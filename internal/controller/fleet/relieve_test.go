@@ -37,13 +37,13 @@ func TestWhoIsRelieved(t *testing.T) {
 		{"all go", "a0 interrupted, a1 interrupted", "", ""},
 		{"one drains already", "a0 interrupted, a1 draining, a2 ready", "", "a0"},
 	} {
-		seen, have := map[string]Seen{}, []provision.Object{}
+		seen, have := map[string]AgentReport{}, []provision.Object{}
 		for machine := range strings.SplitSeq(tt.machines, ", ") {
 			id, phase, _ := strings.Cut(machine, " ")
 			have = append(have, provision.Object{ID: id, Kind: provision.KindReplica, Labels: map[string]string{"model": id[:1]}})
-			seen[id] = Seen{Status: agent.Status{Phase: agent.Phase(phase)}}
+			seen[id] = AgentReport{Status: agent.Status{Phase: agent.Phase(phase)}}
 			if phase == "silent" {
-				seen[id] = Seen{Err: errors.New("no answer")}
+				seen[id] = AgentReport{Err: errors.New("no answer")}
 			}
 		}
 		if got := drained(fields(tt.leaving), have, seen); !maps.Equal(got, fields(tt.want)) {
@@ -70,7 +70,7 @@ func TestWhoIsMaintained(t *testing.T) {
 			{ID: "a0", Kind: provision.KindReplica, Handle: "i-0", Labels: map[string]string{}},
 			{ID: "a1", Kind: provision.KindReplica, Handle: "i-1", Labels: map[string]string{"instead": "i-0"}},
 		}
-		seen := map[string]Seen{
+		seen := map[string]AgentReport{
 			"a0": {Status: agent.Status{Phase: agent.Phase(tt.old), GoneAt: time.Now().Add(tt.left)}},
 			"a1": {Status: agent.Status{Phase: agent.Phase(tt.other)}},
 		}
@@ -84,14 +84,14 @@ func TestWhoIsMaintained(t *testing.T) {
 func TestWhatTheReconcilerChanges(t *testing.T) {
 	const launch, terminate, replace = provision.ActionLaunch, provision.ActionTerminate, provision.ActionReplace
 	object := func(kind provision.Kind, id, gone string, standsInFor ...string) provision.Object {
-		o := provision.Object{ID: id, Kind: kind, Gone: gone, Labels: map[string]string{}}
+		o := provision.Object{ID: id, Kind: kind, TerminatedReason: gone, Labels: map[string]string{}}
 		if len(standsInFor) > 0 {
 			o.Labels["for"] = standsInFor[0]
 		}
 		return o
 	}
 	spec := &service.Spec{Regions: []service.RegionSpec{{Name: "aws/us"}, {Name: "aws/eu"}}}
-	p := &Plan{Wants: []provision.Want{{ID: "us-0", Kind: provision.KindReplica}, {ID: "lb-us-0", Kind: provision.KindBalancer}}}
+	p := &Plan{Wants: []provision.Desired{{ID: "us-0", Kind: provision.KindReplica}, {ID: "lb-us-0", Kind: provision.KindBalancer}}}
 	r, b := provision.KindReplica, provision.KindBalancer
 	for _, tt := range []struct {
 		name  string
@@ -99,19 +99,19 @@ func TestWhatTheReconcilerChanges(t *testing.T) {
 		phase agent.Phase // of the replica that is wanted
 		want  string      // done at once, or once it is empty; empty = never
 	}{
-		{"a replica that is missing", provision.Change{Action: launch, Want: p.Wants[0]}, "", "done"},
-		{"a balancer that is missing", provision.Change{Action: launch, Want: p.Wants[1]}, "", ""},
-		{"a firewall that was changed", provision.Change{Action: provision.ActionMend, Want: provision.Want{Kind: provision.KindFirewall}}, "", ""},
-		{"a replica of another program", provision.Change{Action: replace, Want: p.Wants[0], Have: object(r, "us-0", "")}, "", ""},
-		{"what is left of a replica", provision.Change{Action: terminate, Have: object(r, "us-1", "taken")}, "", "done"},
-		{"a second one of an id", provision.Change{Action: terminate, Have: object(r, "us-0", "")}, "", "done"},
-		{"a second balancer of an id", provision.Change{Action: terminate, Have: object(b, "lb-us-0", "")}, "", ""},
-		{"one above max", provision.Change{Action: terminate, Have: object(r, "us-1", "")}, agent.PhaseReady, ""},
-		{"a stand-in that is needed", provision.Change{Action: terminate, Have: object(r, "eu-1", "", "aws/us")}, agent.PhaseStarting, ""},
-		{"a stand-in that is not", provision.Change{Action: terminate, Have: object(r, "eu-1", "", "aws/us")}, agent.PhaseReady, "released"},
-		{"a stand-in for a region that says nothing", provision.Change{Action: terminate, Have: object(r, "eu-1", "", "gcp/silent")}, agent.PhaseReady, ""},
+		{"a replica that is missing", provision.Change{Action: launch, Desired: p.Wants[0]}, "", "done"},
+		{"a balancer that is missing", provision.Change{Action: launch, Desired: p.Wants[1]}, "", ""},
+		{"a firewall that was changed", provision.Change{Action: provision.ActionRepair, Desired: provision.Desired{Kind: provision.KindFirewall}}, "", ""},
+		{"a replica of another program", provision.Change{Action: replace, Desired: p.Wants[0], Observed: object(r, "us-0", "")}, "", ""},
+		{"what is left of a replica", provision.Change{Action: terminate, Observed: object(r, "us-1", "taken")}, "", "done"},
+		{"a second one of an id", provision.Change{Action: terminate, Observed: object(r, "us-0", "")}, "", "done"},
+		{"a second balancer of an id", provision.Change{Action: terminate, Observed: object(b, "lb-us-0", "")}, "", ""},
+		{"one above max", provision.Change{Action: terminate, Observed: object(r, "us-1", "")}, agent.PhaseReady, ""},
+		{"a stand-in that is needed", provision.Change{Action: terminate, Observed: object(r, "eu-1", "", "aws/us")}, agent.PhaseStarting, ""},
+		{"a stand-in that is not", provision.Change{Action: terminate, Observed: object(r, "eu-1", "", "aws/us")}, agent.PhaseReady, "released"},
+		{"a stand-in for a region that says nothing", provision.Change{Action: terminate, Observed: object(r, "eu-1", "", "gcp/silent")}, agent.PhaseReady, ""},
 	} {
-		seen := map[string]Seen{"us-0": {Status: agent.Status{Phase: tt.phase}}}
+		seen := map[string]AgentReport{"us-0": {Status: agent.Status{Phase: tt.phase}}}
 		got := ""
 		if isReconcilerChange(p, tt.c) {
 			got = "done"
@@ -132,22 +132,22 @@ func TestWhatAControllerHandsOver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &Handover{Service: "chat", Authority: authority}
-	fresh, ends := time.Now().Add(identity.Life), time.Now().Add(time.Hour)
-	status := func(revision string, expires time.Time) Seen {
-		return Seen{Status: agent.Status{Enrolled: true, Revision: revision, Expires: expires}}
+	h := &Delivery{Service: "chat", Authority: authority}
+	fresh, ends := time.Now().Add(identity.CertificateLife), time.Now().Add(time.Hour)
+	status := func(revision string, expires time.Time) AgentReport {
+		return AgentReport{Status: agent.Status{Enrolled: true, Revision: revision, Expires: expires}}
 	}
 	for _, tt := range []struct {
 		name     string
 		kind     provision.Kind
-		seen     Seen
+		seen     AgentReport
 		wanted   string // the revision of its deployment; empty = it has none
 		revision string // that it is handed; empty = it is left alone
 	}{
-		{"a new replica", provision.KindReplica, Seen{Err: identity.ErrStranger}, "r2", "r2"},
-		{"a new balancer, which operators alone enrol", provision.KindBalancer, Seen{Err: identity.ErrStranger}, "e1.b2", ""},
-		{"one that boots", provision.KindReplica, Seen{Err: errors.New("connection refused")}, "r2", ""},
-		{"without a deployment", provision.KindReplica, Seen{Err: identity.ErrStranger}, "", ""},
+		{"a new replica", provision.KindReplica, AgentReport{Err: identity.ErrUntrusted}, "r2", "r2"},
+		{"a new balancer, which operators alone enrol", provision.KindBalancer, AgentReport{Err: identity.ErrUntrusted}, "e1.b2", ""},
+		{"one that boots", provision.KindReplica, AgentReport{Err: errors.New("connection refused")}, "r2", ""},
+		{"without a deployment", provision.KindReplica, AgentReport{Err: identity.ErrUntrusted}, "", ""},
 		{"a balancer that lacks a replica", provision.KindBalancer, status("e1.b1", fresh), "e1.b2", "e1.b2"},
 		{"a balancer of another edition", provision.KindBalancer, status("e2.b1", fresh), "e1.b2", ""},
 		{"a balancer as it should be", provision.KindBalancer, status("e1.b2", fresh), "e1.b2", ""},
@@ -170,11 +170,11 @@ func TestWhatAControllerHandsOver(t *testing.T) {
 func TestWhatIsOnItsWay(t *testing.T) {
 	have := []provision.Object{{ID: "a", Kind: provision.KindReplica}, {ID: "lb", Kind: provision.KindBalancer}}
 	for phase, want := range map[agent.Phase]bool{agent.PhaseReady: false, agent.PhaseWeights: true, agent.PhaseInterrupted: true, "": true} {
-		if got := unsettled(have, map[string]Seen{"a": {Status: agent.Status{Phase: phase}}}); got != want {
+		if got := unsettled(have, map[string]AgentReport{"a": {Status: agent.Status{Phase: phase}}}); got != want {
 			t.Errorf("a replica that is %q: %t", phase, got)
 		}
 	}
-	if got := slices.Collect(maps.Keys(interrupted(have, map[string]Seen{"a": {Status: agent.Status{Phase: agent.PhaseInterrupted}}, "lb": {Status: agent.Status{Phase: agent.PhaseInterrupted}}}))); !slices.Equal(got, []string{"a"}) {
+	if got := slices.Collect(maps.Keys(interrupted(have, map[string]AgentReport{"a": {Status: agent.Status{Phase: agent.PhaseInterrupted}}, "lb": {Status: agent.Status{Phase: agent.PhaseInterrupted}}}))); !slices.Equal(got, []string{"a"}) {
 		t.Errorf("going: %q", got)
 	}
 }
@@ -184,7 +184,7 @@ func TestHowTheControllerDoes(t *testing.T) {
 	spec := &service.Spec{Regions: []service.RegionSpec{{Name: "aws/us-east-1"}}}
 	machine := provision.Object{ID: "lb-us-east-1-0", Kind: provision.KindBalancer, PublicIP: netip.MustParseAddr("203.0.113.1")}
 	boots, gone := machine, machine
-	boots.PublicIP, gone.Gone = netip.Addr{}, "stopped"
+	boots.PublicIP, gone.TerminatedReason = netip.Addr{}, "stopped"
 	unit := func(u agent.UnitStatus) machineAnswer {
 		u.Name = UnitController
 		return machineAnswer{status: agent.Status{Phase: agent.PhaseFailed, Reason: "balancer: it ended", Units: []agent.UnitStatus{{Name: "balancer"}, u}}}
@@ -216,15 +216,15 @@ func TestHowTheControllerDoes(t *testing.T) {
 // Who serves is changed one after the other, who does not is waited for, and who is about
 // to go is left alone.
 func TestWhoIsWaitedFor(t *testing.T) {
-	h := &Handover{Service: "chat"}
-	seen, deployments := map[string]Seen{}, map[string]agent.Deployment{}
+	h := &Delivery{Service: "chat"}
+	seen, deployments := map[string]AgentReport{}, map[string]agent.Deployment{}
 	for id, s := range map[string]agent.Status{
 		"as-it-should": {Phase: agent.PhaseReady, Revision: "new"}, "changes": {Phase: agent.PhaseReady, Revision: "old"},
 		"loads": {Phase: agent.PhaseWeights, Revision: "new"}, "hangs": {}, "going": {Phase: agent.PhaseInterrupted, Revision: "old"},
 		"not-ours": {Phase: agent.PhaseWeights},
 	} {
 		h.Have = append(h.Have, provision.Object{ID: id, Kind: provision.KindReplica})
-		seen[id] = Seen{Status: s}
+		seen[id] = AgentReport{Status: s}
 		if id != "not-ours" {
 			deployments[id] = agent.Deployment{Revision: "new"}
 		}

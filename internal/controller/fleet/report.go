@@ -17,7 +17,7 @@ import (
 const maxShownEvents = 3
 
 // addBalancerReports adds the balancers' reports and the decisions to the agents' status.
-func (i *Inspector) addBalancerReports(ctx context.Context, s *Status, machines []provision.Object, answers []machineAnswer) {
+func (i *Inspector) addBalancerReports(ctx context.Context, s *ServiceStatus, machines []provision.Object, answers []machineAnswer) {
 	s.Events = []string{}
 	s.DNS = i.nameStatus(ctx, machines, answers)
 	if s.Problem = i.Problem; s.Problem != "" {
@@ -34,12 +34,12 @@ func (i *Inspector) addBalancerReports(ctx context.Context, s *Status, machines 
 		addReports(reports, o, shot)
 	}
 	i.addMissing(s)
-	if c := s.Controller; !cloud.Rents(i.Fleet.Spec) && (c == nil || c.State != service.StateReady) {
+	if c := s.Controller; !cloud.UsesClouds(i.Fleet.Spec) && (c == nil || c.State != service.StateReady) {
 		s.Store = "unknown"
 	}
 	for n := range s.Regions {
 		for m := range s.Regions[n].Balancers {
-			if b := &s.Regions[n].Balancers[m]; b.State == service.StateFailed && cloud.IsHere(s.Regions[n].Name) {
+			if b := &s.Regions[n].Balancers[m]; b.State == service.StateFailed && cloud.RunsOnThisComputer(s.Regions[n].Name) {
 				b.State = service.ReplicaState(StateDown)
 			}
 		}
@@ -70,11 +70,11 @@ func addReports(reports map[string]reported, o provision.Object, s *telemetry.Sn
 
 // addMissing adds desired machines on this computer that do not exist, and the machines of static
 // regions.
-func (i *Inspector) addMissing(s *Status) {
+func (i *Inspector) addMissing(s *ServiceStatus) {
 	for n := range s.Regions {
 		r := &s.Regions[n]
 		for _, c := range s.Drift {
-			if c.Action != provision.ActionLaunch || c.Region != r.Name || !cloud.IsHere(r.Name) {
+			if c.Action != provision.ActionLaunch || c.Region != r.Name || !cloud.RunsOnThisComputer(r.Name) {
 				continue
 			}
 			m := MachineStatus{ID: c.ID, State: service.ReplicaState(StateDown), Reason: "not started", Wanted: true}
@@ -100,7 +100,7 @@ func (i *Inspector) addMissing(s *Status) {
 	for n := range s.Regions {
 		for m := range s.Regions[n].Replicas {
 			r := &s.Regions[n].Replicas[m]
-			r.Wanted = r.Wanted && !slices.ContainsFunc(s.Drift, func(c Change) bool { return c.ID == r.ID && c.Action == provision.ActionTerminate })
+			r.Wanted = r.Wanted && !slices.ContainsFunc(s.Drift, func(c StatusChange) bool { return c.ID == r.ID && c.Action == provision.ActionTerminate })
 		}
 	}
 }
@@ -118,7 +118,7 @@ func (i *Inspector) addReplicaReport(r *MachineStatus, reports map[string]report
 	switch d := i.Decisions.Donation(r.ID); {
 	case r.Drained:
 		r.State, r.Reason = service.StateDraining, "drained; undo with 'skyserve replica drain --undo "+r.ID+"'"
-	case d != nil && d.Leaving():
+	case d != nil && d.Draining():
 		r.State, r.Reason = service.StateShuttingDown, "draining before removal"
 	case d != nil:
 		r.State, r.Reason = service.StateDonated, d.String()
@@ -129,7 +129,7 @@ func (i *Inspector) addReplicaReport(r *MachineStatus, reports map[string]report
 }
 
 // addSnapshots adds plans, strategies and alerts from the balancers.
-func (s *Status) addSnapshots(snapshots []*telemetry.Snapshot) {
+func (s *ServiceStatus) addSnapshots(snapshots []*telemetry.Snapshot) {
 	alerts := [][]telemetry.Alert{s.Alerts}
 	var planned, scaled *telemetry.Snapshot
 	for _, shot := range snapshots {
@@ -143,7 +143,7 @@ func (s *Status) addSnapshots(snapshots []*telemetry.Snapshot) {
 	}
 	s.Alerts = telemetry.MergeAlerts(alerts...)
 	if planned != nil {
-		s.Peak, s.Plan, s.Left = planned.PeakLine(), planned.PlanLine(time.Local), planned.LeftLine()
+		s.Peak, s.Plan, s.Left = planned.PeakLine(), planned.PlanLine(time.Local), planned.DeviationLine()
 	}
 	if scaled != nil {
 		s.Strategy, s.Donations = strings.TrimSpace(scaled.Strategy), scaled.DonationLine()

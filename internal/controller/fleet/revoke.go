@@ -20,7 +20,7 @@ const revokeTimeout = 20 * time.Second
 // machines that have it, including those with a newer list; the error contains the reasons of the
 // others. Where a delegated CA is on the list and the service's own CA is here, machines that the
 // delegated CA certified first get another certificate: otherwise they would reject each other.
-func (h *Handover) Revoke(ctx context.Context) (told int, err error) {
+func (h *Delivery) Revoke(ctx context.Context) (told int, err error) {
 	renewed := h.eachMachine(ctx, h.renew)
 	errs := h.eachMachine(ctx, h.revoke)
 	for _, e := range errs {
@@ -32,7 +32,7 @@ func (h *Handover) Revoke(ctx context.Context) (told int, err error) {
 }
 
 // eachMachine calls do for every machine concurrently, each within revokeTimeout.
-func (h *Handover) eachMachine(ctx context.Context, do func(context.Context, provision.Object) error) []error {
+func (h *Delivery) eachMachine(ctx context.Context, do func(context.Context, provision.Object) error) []error {
 	ctx, cancel := context.WithTimeoutCause(ctx, revokeTimeout, fmt.Errorf("no response within %s", revokeTimeout))
 	defer cancel()
 	errs := make([]error, len(h.Have))
@@ -46,8 +46,8 @@ func (h *Handover) eachMachine(ctx context.Context, do func(context.Context, pro
 
 // renew replaces a machine's certificate where its issuer is revoked, or it expires soon. An
 // unreachable machine is reported by revoke.
-func (h *Handover) renew(ctx context.Context, o provision.Object) error {
-	if h.Authority == nil || o.Gone != "" || !Reachable(o) {
+func (h *Delivery) renew(ctx context.Context, o provision.Object) error {
+	if h.Authority == nil || o.TerminatedReason != "" || !Reachable(o) {
 		return nil
 	}
 	op, m := h.Operator(o), h.Machine(o)
@@ -58,8 +58,8 @@ func (h *Handover) renew(ctx context.Context, o provision.Object) error {
 	return op.Renew(ctx, m)
 }
 
-func (h *Handover) revoke(ctx context.Context, o provision.Object) error {
-	if o.Gone != "" || !Reachable(o) {
+func (h *Delivery) revoke(ctx context.Context, o provision.Object) error {
+	if o.TerminatedReason != "" || !Reachable(o) {
 		return fmt.Errorf("delivering to %s: it is not running, or has no address yet", o.ID)
 	}
 	err := h.Operator(o).Revoke(ctx, h.Machine(o))

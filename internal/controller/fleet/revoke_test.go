@@ -32,7 +32,7 @@ func TestAControllerHandsListsOn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &Handover{Authority: a}
+	h := &Delivery{Authority: a}
 	if h.Revoked, err = k.revoked(a.Root()); err != nil || h.Revoked.Number() != 2 {
 		t.Fatalf("list %d, %v", h.Revoked.Number(), err)
 	}
@@ -48,8 +48,8 @@ func TestAControllerHandsListsOn(t *testing.T) {
 		{"not enrolled", agent.Status{}, false},
 		{"a newer one", agent.Status{Enrolled: true, Revoked: 3}, false},
 	} {
-		tt.seen.Revision, tt.seen.Expires = "old", time.Now().Add(identity.Life)
-		d, due := h.dueDeployment(Seen{Status: tt.seen}, provision.Object{ID: "us-0", Kind: provision.KindReplica}, wanted)
+		tt.seen.Revision, tt.seen.Expires = "old", time.Now().Add(identity.CertificateLife)
+		d, due := h.dueDeployment(AgentReport{Status: tt.seen}, provision.Object{ID: "us-0", Kind: provision.KindReplica}, wanted)
 		if due != tt.due || due && d.Revision != "old" {
 			t.Errorf("%s: due %v, revision %s", tt.name, due, d.Revision)
 		}

@@ -16,20 +16,20 @@ import (
 	"skyserve/provision/static"
 )
 
-// Scaling changes the replicas of a running service, wherever its machines are: to those of a plan,
+// ReplicaScaling changes the replicas of a running service, wherever its machines are: to those of a plan,
 // or one that an operator names. Each method returns once its change is complete. All methods are
 // idempotent and safe to run again after a crash.
-type Scaling struct {
-	*Fleet
+type ReplicaScaling struct {
+	*Deployer
 	// Decided are the existing decisions about replicas.
 	Decided Decisions
-	// Keep stores decisions before they are applied.
-	Keep func(Decisions) error
+	// Store stores decisions before they are applied.
+	Store func(Decisions) error
 	// Use makes balancers use the replicas of a plan without the idle ones, and returns once they
 	// do. fresh are the replicas that are new to them.
 	Use func(ctx context.Context, p *Plan, idle, fresh map[string]bool) error
 	// Progress is called for launched and removed machines; may be nil.
-	Progress provision.Progress
+	Progress provision.ProgressFunc
 	// Drained is called for drained replicas that stay; may be nil.
 	Drained func(id string)
 	// Changed is true once anything was changed.
@@ -39,44 +39,44 @@ type Scaling struct {
 // Wanted is the desired number of replicas.
 type Wanted struct {
 	// Counts are the counts of regions whose machines the service creates.
-	Counts map[cloud.Group]provision.Counts
+	Counts map[cloud.ReplicaGroup]provision.ClassCounts
 	// More is how many more machines of static regions should serve; negative for fewer.
-	More map[cloud.Group]int
+	More map[cloud.ReplicaGroup]int
 }
 
 // WantedBy returns the desired replicas of a proposal.
 func WantedBy(spec *service.Spec, p plan.Proposal) Wanted {
-	w := Wanted{Counts: map[cloud.Group]provision.Counts{}, More: map[cloud.Group]int{}}
+	w := Wanted{Counts: map[cloud.ReplicaGroup]provision.ClassCounts{}, More: map[cloud.ReplicaGroup]int{}}
 	for _, c := range p.Changes {
-		g := cloud.Group{Model: c.Model, Region: service.Region(c.Region)}
+		g := cloud.ReplicaGroup{Model: c.Model, Region: service.Region(c.Region)}
 		if g.Region.Cloud() == service.CloudStatic {
 			w.More[g] += c.Delta
 			continue
 		}
 		if w.Counts[g] == nil {
-			w.Counts[g] = provision.Counts{}
+			w.Counts[g] = provision.ClassCounts{}
 		}
-		w.Counts[g][classOf(spec, c)] += c.Then
+		w.Counts[g][classOf(spec, c)] += c.Planned
 	}
 	return w
 }
 
 // classOf returns the class of a row of a plan. A simulated engine of a model without GPUs runs on
 // any machine, whatever the plan's GPU, and on this computer nothing is billed.
-func classOf(spec *service.Spec, c plan.Change) provision.Class {
+func classOf(spec *service.Spec, c plan.ReplicaChange) provision.ReplicaClass {
 	gpus, capacity := c.GPU, ""
 	if m := spec.ModelByName(c.Model); m != nil && len(m.GPUs) == 0 {
 		gpus = ""
 	}
-	if c.Capacity != nil && !cloud.IsHere(service.Region(c.Region)) {
+	if c.Capacity != nil && !cloud.RunsOnThisComputer(service.Region(c.Region)) {
 		capacity = *c.Capacity
 	}
-	return provision.ClassNamed(gpus, capacity)
+	return provision.ParseClass(gpus, capacity)
 }
 
 // Preview returns the changes of Follow: the machines to launch and remove, and the replicas to
 // replace.
-func (s *Scaling) Preview(ctx context.Context, w Wanted) (*Plan, []Swap, error) {
+func (s *ReplicaScaling) Preview(ctx context.Context, w Wanted) (*Plan, []Replacement, error) {
 	have, err := s.listForChange(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -94,11 +94,11 @@ func (s *Scaling) Preview(ctx context.Context, w Wanted) (*Plan, []Swap, error) 
 	return p, d.replace, nil
 }
 
-// Follow applies the desired replicas: it drains or resumes machines of static regions, reclaims
+// ApplyWanted applies the desired replicas: it drains or resumes machines of static regions, reclaims
 // donated replicas, launches missing ones, replaces replicas on another GPU or capacity type, and
 // gives up excess ones once the others are ready. It does as much as possible; the error for the
-// rest is an *UndoneError.
-func (s *Scaling) Follow(ctx context.Context, w Wanted) error {
+// rest is an *PartialError.
+func (s *ReplicaScaling) ApplyWanted(ctx context.Context, w Wanted) error {
 	undone, err := s.followStatic(ctx, w.More)
 	if err != nil {
 		return err
@@ -132,18 +132,18 @@ func (s *Scaling) Follow(ctx context.Context, w Wanted) error {
 			continue // the removed replicas freed capacity for others
 		}
 		if undone = append(undone, refused...); len(undone) > 0 {
-			return &UndoneError{undone}
+			return &PartialError{undone}
 		}
 		return nil
 	}
 }
 
-// UndoneError contains the parts that cannot be applied: *BoundsError, *RefusedError, and errors
+// PartialError contains the parts that cannot be applied: *BoundsError, *ReplacementRefusedError, and errors
 // about static regions.
-type UndoneError struct{ Errs []error }
+type PartialError struct{ Errs []error }
 
 // Error returns a message with all errors.
-func (e *UndoneError) Error() string {
+func (e *PartialError) Error() string {
 	var all []string
 	for _, err := range e.Errs {
 		all = append(all, err.Error())
@@ -152,18 +152,18 @@ func (e *UndoneError) Error() string {
 }
 
 // Unwrap returns all errors.
-func (e *UndoneError) Unwrap() []error { return e.Errs }
+func (e *PartialError) Unwrap() []error { return e.Errs }
 
-// Adding returns the desired replicas with n more replicas of a model in a region, on a class.
-func (s *Scaling) Adding(ctx context.Context, g cloud.Group, n int, on provision.Class) (Wanted, error) {
+// PlanAddition returns the desired replicas with n more replicas of a model in a region, on a class.
+func (s *ReplicaScaling) PlanAddition(ctx context.Context, g cloud.ReplicaGroup, n int, on provision.ReplicaClass) (Wanted, error) {
 	if g.Region.Cloud() == service.CloudStatic {
-		return Wanted{}, fmt.Errorf("%s: %w", g.Region, ErrNotOurs)
+		return Wanted{}, fmt.Errorf("%s: %w", g.Region, ErrNotManaged)
 	}
 	have, err := s.listForChange(ctx)
 	if err != nil {
 		return Wanted{}, err
 	}
-	counts := provision.Counts{}
+	counts := provision.ClassCounts{}
 	for _, o := range replicasIn(have, g) {
 		if s.Decided.Donation(o.ID) == nil {
 			counts[runsOn(o)]++
@@ -173,13 +173,13 @@ func (s *Scaling) Adding(ctx context.Context, g cloud.Group, n int, on provision
 	if b, n := s.Spec.BoundsFor(g.Model, g.Region), counts.Total(); n > b.Max {
 		return Wanted{}, &BoundsError{Model: g.Model, Region: g.Region, Count: n, Bounds: b}
 	}
-	return Wanted{Counts: map[cloud.Group]provision.Counts{g: counts}}, nil
+	return Wanted{Counts: map[cloud.ReplicaGroup]provision.ClassCounts{g: counts}}, nil
 }
 
-// Removing returns the plan of removing one replica, which Remove applies.
-func (s *Scaling) Removing(ctx context.Context, id string) (*Plan, error) {
+// PlanRemoval returns the plan of removing one replica, which Remove applies.
+func (s *ReplicaScaling) PlanRemoval(ctx context.Context, id string) (*Plan, error) {
 	if isAttached(s.Spec, id) {
-		return nil, fmt.Errorf("%s: %w", id, ErrNotOurs)
+		return nil, fmt.Errorf("%s: %w", id, ErrNotManaged)
 	}
 	have, err := s.listForChange(ctx)
 	if err != nil {
@@ -193,7 +193,7 @@ func (s *Scaling) Removing(ctx context.Context, id string) (*Plan, error) {
 }
 
 // Remove drains a replica and deletes its machine, as planned by Removing.
-func (s *Scaling) Remove(ctx context.Context, p *Plan, id string) error {
+func (s *ReplicaScaling) Remove(ctx context.Context, p *Plan, id string) error {
 	if err := s.applyPlan(ctx, p); err != nil {
 		return err
 	}
@@ -202,11 +202,11 @@ func (s *Scaling) Remove(ctx context.Context, p *Plan, id string) error {
 		return nil
 	}
 	s.Decided = next
-	return s.Keep(next)
+	return s.Store(next)
 }
 
 // Drain drains a replica, or lets it serve again.
-func (s *Scaling) Drain(ctx context.Context, id string, drained bool) error {
+func (s *ReplicaScaling) Drain(ctx context.Context, id string, drained bool) error {
 	if err := s.checkStorable(ctx, id); err != nil {
 		return err
 	}
@@ -215,7 +215,7 @@ func (s *Scaling) Drain(ctx context.Context, id string, drained bool) error {
 
 // Donate donates a replica from now on. A machine of a static region stays donated, any other is
 // removed after autoscale.donate_for.
-func (s *Scaling) Donate(ctx context.Context, id string) error {
+func (s *ReplicaScaling) Donate(ctx context.Context, id string) error {
 	if err := s.checkStorable(ctx, id); err != nil {
 		return err
 	}
@@ -230,7 +230,7 @@ func (s *Scaling) Donate(ctx context.Context, id string) error {
 }
 
 // Reclaim reclaims a donated replica.
-func (s *Scaling) Reclaim(ctx context.Context, id string) error {
+func (s *ReplicaScaling) Reclaim(ctx context.Context, id string) error {
 	if err := s.checkStorable(ctx, id); err != nil {
 		return err
 	}
@@ -238,7 +238,7 @@ func (s *Scaling) Reclaim(ctx context.Context, id string) error {
 }
 
 // withDonated returns the decisions with a replica donated from now on.
-func (s *Scaling) withDonated(d Decisions, id string) Decisions {
+func (s *ReplicaScaling) withDonated(d Decisions, id string) Decisions {
 	now := time.Now().UTC().Round(0)
 	how := service.Donation{Since: now, Until: now.Add(s.Spec.Autoscale.DonateFor)}
 	if isAttached(s.Spec, id) {
@@ -249,10 +249,10 @@ func (s *Scaling) withDonated(d Decisions, id string) Decisions {
 
 // splitExcess divides excess replicas into those to donate and those to remove. Cloud machines are
 // removed, since they cannot be donated, and so are replaced ones.
-func (s *Scaling) splitExcess(have, excess []provision.Object) (donated, removed []provision.Object) {
+func (s *ReplicaScaling) splitExcess(have, excess []provision.Object) (donated, removed []provision.Object) {
 	replaced := withReplacement(have)
 	for _, o := range excess {
-		if s.Spec.Autoscale.Donate && cloud.IsHere(o.Region) && !replaced[o.ID] {
+		if s.Spec.Autoscale.Donate && cloud.RunsOnThisComputer(o.Region) && !replaced[o.ID] {
 			donated = append(donated, o)
 		} else {
 			removed = append(removed, o)
@@ -263,21 +263,21 @@ func (s *Scaling) splitExcess(have, excess []provision.Object) (donated, removed
 
 // checkStorable returns an error where the service has no such replica, or decisions about it would not be
 // stored.
-func (s *Scaling) checkStorable(ctx context.Context, id string) error {
+func (s *ReplicaScaling) checkStorable(ctx context.Context, id string) error {
 	have, err := s.listForChange(ctx)
 	switch {
 	case err != nil:
 		return err
 	case !isAttached(s.Spec, id) && !isRunning(have, id):
 		return &NoReplicaError{ID: id}
-	case cloud.Rents(s.Spec):
-		return fmt.Errorf("%s: %w", id, ErrNotKept)
+	case cloud.UsesClouds(s.Spec):
+		return fmt.Errorf("%s: %w", id, ErrNotStorable)
 	}
 	return nil
 }
 
 // checkRemovable returns an error where a replica cannot be removed.
-func (s *Scaling) checkRemovable(have []provision.Object, id string) error {
+func (s *ReplicaScaling) checkRemovable(have []provision.Object, id string) error {
 	g, ids, err := groupOf(s.Spec, have, id)
 	if err != nil || s.Decided.Donation(id) != nil {
 		return err
@@ -290,10 +290,10 @@ func (s *Scaling) checkRemovable(have []provision.Object, id string) error {
 }
 
 // groupOf returns the model and region of a replica, and the IDs of all replicas of both.
-func groupOf(spec *service.Spec, have []provision.Object, id string) (g cloud.Group, ids []string, err error) {
+func groupOf(spec *service.Spec, have []provision.Object, id string) (g cloud.ReplicaGroup, ids []string, err error) {
 	for _, o := range have {
-		if o.ID == id && o.Kind == provision.KindReplica && o.Gone == "" {
-			g = cloud.Group{Model: o.Labels["model"], Region: o.Region}
+		if o.ID == id && o.Kind == provision.KindReplica && o.TerminatedReason == "" {
+			g = cloud.ReplicaGroup{Model: o.Labels["model"], Region: o.Region}
 			for _, other := range replicasIn(have, g) {
 				ids = append(ids, other.ID)
 			}
@@ -308,7 +308,7 @@ func groupOf(spec *service.Spec, have []provision.Object, id string) (g cloud.Gr
 	case attached[i].Model == "":
 		return g, nil, &ModelUnknownError{ID: id}
 	}
-	g = cloud.Group{Model: attached[i].Model, Region: attached[i].Region}
+	g = cloud.ReplicaGroup{Model: attached[i].Model, Region: attached[i].Region}
 	for _, c := range attached {
 		if c.Model == g.Model && c.Region == g.Region {
 			ids = append(ids, c.ID)
@@ -318,7 +318,7 @@ func groupOf(spec *service.Spec, have []provision.Object, id string) (g cloud.Gr
 }
 
 // listForChange lists the objects. At the first call it also reads the regions' offerings.
-func (s *Scaling) listForChange(ctx context.Context) ([]provision.Object, error) {
+func (s *ReplicaScaling) listForChange(ctx context.Context) ([]provision.Object, error) {
 	if s.offers == nil {
 		if err := s.readPrices(ctx); err != nil {
 			return nil, err
@@ -329,11 +329,11 @@ func (s *Scaling) listForChange(ctx context.Context) ([]provision.Object, error)
 
 // applyDecisions applies decisions, and returns once drained replicas have completed their requests and
 // resumed ones are ready.
-func (s *Scaling) applyDecisions(ctx context.Context, to Decisions) error {
+func (s *ReplicaScaling) applyDecisions(ctx context.Context, to Decisions) error {
 	if to.equal(s.Decided) {
 		return nil
 	}
-	if err := s.Keep(to); err != nil {
+	if err := s.Store(to); err != nil {
 		return err
 	}
 	before, after := s.Decided.Idle(), to.Idle()
@@ -346,8 +346,8 @@ func (s *Scaling) applyDecisions(ctx context.Context, to Decisions) error {
 		return err
 	}
 	for _, id := range slices.Sorted(maps.Keys(subtract(after, before))) {
-		if s.Fleet.Drain != nil {
-			s.Fleet.Drain(ctx, provision.Object{ID: id, Kind: provision.KindReplica})
+		if s.Deployer.Drain != nil {
+			s.Deployer.Drain(ctx, provision.Object{ID: id, Kind: provision.KindReplica})
 		}
 		if s.Drained != nil {
 			s.Drained(id)
@@ -357,7 +357,7 @@ func (s *Scaling) applyDecisions(ctx context.Context, to Decisions) error {
 }
 
 // applyPlan applies the changes of a plan of replicas and updates the balancers.
-func (s *Scaling) applyPlan(ctx context.Context, p *Plan) error {
+func (s *ReplicaScaling) applyPlan(ctx context.Context, p *Plan) error {
 	if len(p.Changes) == 0 {
 		return nil
 	}
@@ -370,7 +370,7 @@ func (s *Scaling) applyPlan(ctx context.Context, p *Plan) error {
 }
 
 // updateBalancers updates the balancers after a plan was applied.
-func (s *Scaling) updateBalancers(ctx context.Context, p *Plan) error {
+func (s *ReplicaScaling) updateBalancers(ctx context.Context, p *Plan) error {
 	fresh := map[string]bool{}
 	for _, c := range p.Changes {
 		if c.Action == provision.ActionLaunch {
@@ -381,7 +381,7 @@ func (s *Scaling) updateBalancers(ctx context.Context, p *Plan) error {
 }
 
 // launchReplicas launches more replicas.
-func (s *Scaling) launchReplicas(ctx context.Context, more map[cloud.Group]provision.Counts) error {
+func (s *ReplicaScaling) launchReplicas(ctx context.Context, more map[cloud.ReplicaGroup]provision.ClassCounts) error {
 	have, err := s.listObjects(ctx)
 	if err != nil || len(more) == 0 {
 		return err
@@ -395,8 +395,8 @@ func (s *Scaling) launchReplicas(ctx context.Context, more map[cloud.Group]provi
 }
 
 // replaceMismatched launches replacements for replicas of another class than desired, which then are excess.
-// refused are *RefusedError.
-func (s *Scaling) replaceMismatched(ctx context.Context, counts map[cloud.Group]provision.Counts) (refused []error, replaced bool, err error) {
+// refused are *ReplacementRefusedError.
+func (s *ReplicaScaling) replaceMismatched(ctx context.Context, counts map[cloud.ReplicaGroup]provision.ClassCounts) (refused []error, replaced bool, err error) {
 	have, err := s.listObjects(ctx)
 	if err != nil {
 		return nil, false, err
@@ -404,8 +404,8 @@ func (s *Scaling) replaceMismatched(ctx context.Context, counts map[cloud.Group]
 	d, _ := differenceOf(s.Spec, have, s.Decided, counts)
 	p := &Plan{Have: have}
 	for _, swap := range d.replace {
-		c, err := s.Exchange(ctx, p.Have, swap.Of, swap.On, s.Progress)
-		var stays *RefusedError
+		c, err := s.ReplaceReplica(ctx, p.Have, swap.Of, swap.On, s.Progress)
+		var stays *ReplacementRefusedError
 		if errors.As(err, &stays) {
 			refused = append(refused, stays)
 			continue
@@ -414,7 +414,7 @@ func (s *Scaling) replaceMismatched(ctx context.Context, counts map[cloud.Group]
 			return refused, replaced, err
 		}
 		s.Changed, replaced = true, true
-		p.Wants, p.Changes = append(p.Wants, c.Want), append(p.Changes, c)
+		p.Wants, p.Changes = append(p.Wants, c.Desired), append(p.Changes, c)
 		if p.Have, err = s.listObjects(ctx); err != nil {
 			return refused, replaced, err
 		}
@@ -426,7 +426,7 @@ func (s *Scaling) replaceMismatched(ctx context.Context, counts map[cloud.Group]
 }
 
 // removeExcess donates or removes excess replicas.
-func (s *Scaling) removeExcess(ctx context.Context, counts map[cloud.Group]provision.Counts) (gaveUp bool, err error) {
+func (s *ReplicaScaling) removeExcess(ctx context.Context, counts map[cloud.ReplicaGroup]provision.ClassCounts) (gaveUp bool, err error) {
 	have, err := s.listObjects(ctx)
 	if err != nil {
 		return false, err
@@ -445,14 +445,14 @@ func (s *Scaling) removeExcess(ctx context.Context, counts map[cloud.Group]provi
 
 // followStatic drains excess machines of static regions, the last of the list first, and resumes
 // drained and donated ones.
-func (s *Scaling) followStatic(ctx context.Context, more map[cloud.Group]int) (undone []error, err error) {
+func (s *ReplicaScaling) followStatic(ctx context.Context, more map[cloud.ReplicaGroup]int) (undone []error, err error) {
 	to := s.Decided
 	for _, r := range s.Spec.Regions {
 		for i := range s.Spec.Models {
-			g := cloud.Group{Model: s.Spec.Models[i].Name, Region: r.Name}
+			g := cloud.ReplicaGroup{Model: s.Spec.Models[i].Name, Region: r.Name}
 			left := more[g]
-			if left < 0 && cloud.Rents(s.Spec) {
-				undone = append(undone, fmt.Errorf("%s in %s: %d fewer are proposed: %w", g.Model, g.Region, -left, ErrNotKept))
+			if left < 0 && cloud.UsesClouds(s.Spec) {
+				undone = append(undone, fmt.Errorf("%s in %s: %d fewer are proposed: %w", g.Model, g.Region, -left, ErrNotStorable))
 				continue
 			}
 			replicas := static.Replicas(s.Spec, r)
@@ -491,13 +491,13 @@ func removalOf(gone []provision.Object, why string) provision.Changes {
 }
 
 // removeMachines deletes machines; why is passed to progress.
-func (f *Fleet) removeMachines(ctx context.Context, gone []provision.Object, why string, progress provision.Progress) error {
-	_, err := provision.Apply(ctx, removalOf(gone, why), f.Provider, provision.Options{Parallel: parallel, Progress: progress})
+func (f *Deployer) removeMachines(ctx context.Context, gone []provision.Object, why string, progress provision.ProgressFunc) error {
+	_, err := provision.Apply(ctx, removalOf(gone, why), f.Provider, provision.ApplyOptions{Parallel: parallel, Progress: progress})
 	return err
 }
 
 // launchMore launches additional replicas of classes and returns the final plan.
-func (f *Fleet) launchMore(ctx context.Context, have []provision.Object, more map[cloud.Group]provision.Counts, progress provision.Progress) (*Plan, error) {
+func (f *Deployer) launchMore(ctx context.Context, have []provision.Object, more map[cloud.ReplicaGroup]provision.ClassCounts, progress provision.ProgressFunc) (*Plan, error) {
 	defer func() { f.Counts = nil }() // Up replans where there is no capacity
 	p, err := f.planMore(have, more)
 	if err != nil {
@@ -507,12 +507,12 @@ func (f *Fleet) launchMore(ctx context.Context, have []provision.Object, more ma
 }
 
 // planMore returns the plan of launchMore and sets Counts accordingly.
-func (f *Fleet) planMore(have []provision.Object, more map[cloud.Group]provision.Counts) (*Plan, error) {
-	f.Counts = map[cloud.Group]provision.Counts{}
+func (f *Deployer) planMore(have []provision.Object, more map[cloud.ReplicaGroup]provision.ClassCounts) (*Plan, error) {
+	f.Counts = map[cloud.ReplicaGroup]provision.ClassCounts{}
 	for g, counts := range more {
 		f.Counts[g] = maps.Clone(counts)
 		for _, o := range replicasIn(have, g) {
-			if !f.Going[o.ID] {
+			if !f.Terminating[o.ID] {
 				f.Counts[g][runsOn(o)]++
 			}
 		}

@@ -20,11 +20,11 @@ import (
 )
 
 // newScaling changes the replicas of a service whose balancers use at once what there is.
-func newScaling(f *fleet.Fleet) *fleet.Scaling {
-	return &fleet.Scaling{
-		Fleet: f,
-		Keep:  func(fleet.Decisions) error { return nil },
-		Use:   func(context.Context, *fleet.Plan, map[string]bool, map[string]bool) error { return nil },
+func newScaling(f *fleet.Deployer) *fleet.ReplicaScaling {
+	return &fleet.ReplicaScaling{
+		Deployer: f,
+		Store:    func(fleet.Decisions) error { return nil },
+		Use:      func(context.Context, *fleet.Plan, map[string]bool, map[string]bool) error { return nil },
 	}
 }
 
@@ -40,24 +40,24 @@ func TestWhatAPlanWants(t *testing.T) {
 		},
 	}
 	spot, onDemand := "spot", "on_demand"
-	got := fleet.WantedBy(spec, plan.Proposal{Changes: []plan.Change{
-		{Model: "m", Region: "aws/us-east-1", GPU: "L4", Capacity: &spot, Now: 1, Then: 3},
-		{Model: "m", Region: "aws/us-east-1", GPU: "8xH100", Capacity: &onDemand, Now: 2, Then: 1},
-		{Model: "n", Region: "aws/us-east-1", GPU: "L4", Capacity: &onDemand, Now: 1, Then: 0},
-		{Model: "m", Region: "static/paris", GPU: "L4", Now: 1, Delta: 1, Then: 2},
-		{Model: "n", Region: "local/us", GPU: "L4", Capacity: &onDemand, Then: 2},
-		{Model: "sim", Region: "aws/us-east-1", GPU: "L4", Capacity: &onDemand, Then: 2},
+	got := fleet.WantedBy(spec, plan.Proposal{Changes: []plan.ReplicaChange{
+		{Model: "m", Region: "aws/us-east-1", GPU: "L4", Capacity: &spot, Current: 1, Planned: 3},
+		{Model: "m", Region: "aws/us-east-1", GPU: "8xH100", Capacity: &onDemand, Current: 2, Planned: 1},
+		{Model: "n", Region: "aws/us-east-1", GPU: "L4", Capacity: &onDemand, Current: 1, Planned: 0},
+		{Model: "m", Region: "static/paris", GPU: "L4", Current: 1, Delta: 1, Planned: 2},
+		{Model: "n", Region: "local/us", GPU: "L4", Capacity: &onDemand, Planned: 2},
+		{Model: "sim", Region: "aws/us-east-1", GPU: "L4", Capacity: &onDemand, Planned: 2},
 	}})
-	want := map[cloud.Group]provision.Counts{
+	want := map[cloud.ReplicaGroup]provision.ClassCounts{
 		{Model: "m", Region: "aws/us-east-1"}:   {{GPU: "L4", GPUs: 1, Capacity: "spot"}: 3, {GPU: "H100", GPUs: 8, Capacity: "on_demand"}: 1},
 		{Model: "n", Region: "aws/us-east-1"}:   {{GPU: "L4", GPUs: 1, Capacity: "on_demand"}: 0},
 		{Model: "n", Region: "local/us"}:        {{GPU: "L4", GPUs: 1}: 2},
 		{Model: "sim", Region: "aws/us-east-1"}: {{Capacity: "on_demand"}: 2}, // the GPU is what was assumed
 	}
-	if !maps.EqualFunc(got.Counts, want, func(a, b provision.Counts) bool { return reflect.DeepEqual(a, b) }) {
+	if !maps.EqualFunc(got.Counts, want, func(a, b provision.ClassCounts) bool { return reflect.DeepEqual(a, b) }) {
 		t.Errorf("got %v, want %v", got.Counts, want)
 	}
-	if more := map[cloud.Group]int{{Model: "m", Region: "static/paris"}: 1}; !maps.Equal(got.More, more) {
+	if more := map[cloud.ReplicaGroup]int{{Model: "m", Region: "static/paris"}: 1}; !maps.Equal(got.More, more) {
 		t.Errorf("got %v, want %v", got.More, more)
 	}
 }
@@ -65,8 +65,8 @@ func TestWhatAPlanWants(t *testing.T) {
 // scaled is a service of one region with replicas in memory, and what was said of changing them.
 type scaled struct {
 	upkeep
-	*fleet.Scaling
-	group cloud.Group
+	*fleet.ReplicaScaling
+	group cloud.ReplicaGroup
 	told  []string
 }
 
@@ -77,7 +77,7 @@ func newScaled(t *testing.T, region service.Region, autoscale string) *scaled {
 		text = strings.NewReplacer("kind: vllm", "kind: sim", "balancer: {auth: {keys_from: env:KEYS}, insecure: true}\n", "").Replace(text)
 	}
 	spec := parse(t, text)
-	s := &scaled{upkeep: upkeep{Memory: world(spec)}, group: cloud.Group{Model: "llama", Region: region}}
+	s := &scaled{upkeep: upkeep{Memory: world(spec)}, group: cloud.ReplicaGroup{Model: "llama", Region: region}}
 	if region.Cloud() == service.CloudLocal {
 		for _, gpu := range []string{"L4", "H100"} {
 			s.Offers[region] = append(s.Offers[region], provision.Offering{Type: "local", Region: region, Capacity: service.CapacityOnDemand, GPU: gpu, GPUs: 1})
@@ -88,8 +88,8 @@ func newScaled(t *testing.T, region service.Region, autoscale string) *scaled {
 	}
 	f := newFleet(spec, s.Memory)
 	f.Drain = func(_ context.Context, o provision.Object) { s.told = append(s.told, "drain "+o.ID) }
-	s.Scaling = newScaling(f)
-	s.Keep = func(d fleet.Decisions) error {
+	s.ReplicaScaling = newScaling(f)
+	s.Store = func(d fleet.Decisions) error {
 		s.told = append(s.told, "decide")
 		return nil
 	}
@@ -106,16 +106,16 @@ func newScaled(t *testing.T, region service.Region, autoscale string) *scaled {
 }
 
 // follow makes the replicas those that are wanted, and returns what cannot be done.
-func (s *scaled) follow(t *testing.T, counts provision.Counts) string {
+func (s *scaled) follow(t *testing.T, counts provision.ClassCounts) string {
 	t.Helper()
 	s.told = nil
-	return undone(t, s.Follow(t.Context(), fleet.Wanted{Counts: map[cloud.Group]provision.Counts{s.group: counts}}))
+	return undone(t, s.ApplyWanted(t.Context(), fleet.Wanted{Counts: map[cloud.ReplicaGroup]provision.ClassCounts{s.group: counts}}))
 }
 
 // undone is what cannot be done; empty where all was.
 func undone(t *testing.T, err error) string {
 	t.Helper()
-	var u *fleet.UndoneError
+	var u *fleet.PartialError
 	if err != nil && !errors.As(err, &u) {
 		t.Fatal(err)
 	}
@@ -127,25 +127,25 @@ func undone(t *testing.T, err error) string {
 }
 
 var (
-	onL4   = provision.Class{GPU: "L4", GPUs: 1}
-	onH100 = provision.Class{GPU: "H100", GPUs: 1}
+	onL4   = provision.ReplicaClass{GPU: "L4", GPUs: 1}
+	onH100 = provision.ReplicaClass{GPU: "H100", GPUs: 1}
 )
 
 // Counts by GPU are followed, a few at a time where replicas.max leaves room for a few.
 func TestFollow(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
-		counts provision.Counts
+		counts provision.ClassCounts
 		lacks  string // a GPU that cannot be had
 		want   string
 		undone string
 	}{
-		{"all on another GPU", provision.Counts{onH100: 2}, "", "us-east-1-0 H100, us-east-1-2 H100", ""},
-		{"one of each", provision.Counts{onL4: 1, onH100: 1}, "", "us-east-1-0 L4, us-east-1-2 H100", ""},
-		{"one more on another GPU", provision.Counts{onL4: 2, onH100: 1}, "", "us-east-1-0 L4, us-east-1-1 L4, us-east-1-2 H100", ""},
-		{"one more, which falls back", provision.Counts{onL4: 2, onH100: 1}, "H100", "us-east-1-0 L4, us-east-1-1 L4, us-east-1-2 L4", "us-east-1-2 stays on on_demand L4: H100 is unavailable: replicas.max does not allow a replacement before the old replica is removed"},
-		{"another GPU that cannot be had", provision.Counts{onH100: 2}, "H100", "us-east-1-0 L4, us-east-1-1 L4", "us-east-1-0 stays on on_demand L4: H100 is unavailable: its cloud has no capacity; us-east-1-1 stays on on_demand L4: H100 is unavailable: its cloud has no capacity"},
-		{"more than is allowed", provision.Counts{onL4: 4}, "", "us-east-1-0 L4, us-east-1-1 L4", "llama in aws/us-east-1: replicas must be 2 to 3 (replicas.min and max of service.yaml), got 4"},
+		{"all on another GPU", provision.ClassCounts{onH100: 2}, "", "us-east-1-0 H100, us-east-1-2 H100", ""},
+		{"one of each", provision.ClassCounts{onL4: 1, onH100: 1}, "", "us-east-1-0 L4, us-east-1-2 H100", ""},
+		{"one more on another GPU", provision.ClassCounts{onL4: 2, onH100: 1}, "", "us-east-1-0 L4, us-east-1-1 L4, us-east-1-2 H100", ""},
+		{"one more, which falls back", provision.ClassCounts{onL4: 2, onH100: 1}, "H100", "us-east-1-0 L4, us-east-1-1 L4, us-east-1-2 L4", "us-east-1-2 stays on on_demand L4: H100 is unavailable: replicas.max does not allow a replacement before the old replica is removed"},
+		{"another GPU that cannot be had", provision.ClassCounts{onH100: 2}, "H100", "us-east-1-0 L4, us-east-1-1 L4", "us-east-1-0 stays on on_demand L4: H100 is unavailable: its cloud has no capacity; us-east-1-1 stays on on_demand L4: H100 is unavailable: its cloud has no capacity"},
+		{"more than is allowed", provision.ClassCounts{onL4: 4}, "", "us-east-1-0 L4, us-east-1-1 L4", "llama in aws/us-east-1: replicas must be 2 to 3 (replicas.min and max of service.yaml), got 4"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -177,10 +177,10 @@ func TestFollow(t *testing.T) {
 func TestWhatIsTooMuchMakesRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newScaled(t, "aws/us-east-1", "")
-		if undone := s.follow(t, provision.Counts{onL4: 3}); undone != "" {
+		if undone := s.follow(t, provision.ClassCounts{onL4: 3}); undone != "" {
 			t.Fatal(undone)
 		}
-		if undone := s.follow(t, provision.Counts{onH100: 2}); undone != "" {
+		if undone := s.follow(t, provision.ClassCounts{onH100: 2}); undone != "" {
 			t.Errorf("not done: %s", undone)
 		}
 		if got, want := s.runsOn(), "us-east-1-0 H100, us-east-1-2 H100"; got != want {
@@ -193,16 +193,16 @@ func TestWhatIsTooMuchMakesRoom(t *testing.T) {
 func TestInWhichOrderAPlanIsFollowed(t *testing.T) {
 	for _, tt := range []struct {
 		name, region, autoscale string
-		first, counts           provision.Counts
+		first, counts           provision.ClassCounts
 		want                    string
 	}{
-		{"one more", "aws/us-east-1", "", nil, provision.Counts{onL4: 3}, "launch us-east-1-2; use, idle [], new [us-east-1-2]"},
-		{"one fewer", "aws/us-east-1", "", provision.Counts{onL4: 3}, provision.Counts{onL4: 2}, "drain us-east-1-2; terminate us-east-1-2; use, idle [], new []"},
-		{"one fewer, where machines in clouds go back", "aws/us-east-1", "donate: true", provision.Counts{onL4: 3}, provision.Counts{onL4: 2}, "drain us-east-1-2; terminate us-east-1-2; use, idle [], new []"},
-		{"one fewer, which is donated", "local/us", "donate: true", provision.Counts{onL4: 3}, provision.Counts{onL4: 2}, "decide; use, idle [us-2], new []; drain us-2"},
-		{"one fewer, which nobody may have", "local/us", "donate: false", provision.Counts{onL4: 3}, provision.Counts{onL4: 2}, "drain us-2; terminate us-2; use, idle [], new []"},
-		{"another GPU, where what is left over is donated", "local/us", "donate: true", nil, provision.Counts{onL4: 1, onH100: 1}, "launch us-2; use, idle [], new [us-2]; drain us-1; terminate us-1; use, idle [], new []"},
-		{"another GPU", "aws/us-east-1", "", nil, provision.Counts{onL4: 1, onH100: 1}, "launch us-east-1-2; use, idle [], new [us-east-1-2]; drain us-east-1-1; terminate us-east-1-1; use, idle [], new []"},
+		{"one more", "aws/us-east-1", "", nil, provision.ClassCounts{onL4: 3}, "launch us-east-1-2; use, idle [], new [us-east-1-2]"},
+		{"one fewer", "aws/us-east-1", "", provision.ClassCounts{onL4: 3}, provision.ClassCounts{onL4: 2}, "drain us-east-1-2; terminate us-east-1-2; use, idle [], new []"},
+		{"one fewer, where machines in clouds go back", "aws/us-east-1", "donate: true", provision.ClassCounts{onL4: 3}, provision.ClassCounts{onL4: 2}, "drain us-east-1-2; terminate us-east-1-2; use, idle [], new []"},
+		{"one fewer, which is donated", "local/us", "donate: true", provision.ClassCounts{onL4: 3}, provision.ClassCounts{onL4: 2}, "decide; use, idle [us-2], new []; drain us-2"},
+		{"one fewer, which nobody may have", "local/us", "donate: false", provision.ClassCounts{onL4: 3}, provision.ClassCounts{onL4: 2}, "drain us-2; terminate us-2; use, idle [], new []"},
+		{"another GPU, where what is left over is donated", "local/us", "donate: true", nil, provision.ClassCounts{onL4: 1, onH100: 1}, "launch us-2; use, idle [], new [us-2]; drain us-1; terminate us-1; use, idle [], new []"},
+		{"another GPU", "aws/us-east-1", "", nil, provision.ClassCounts{onL4: 1, onH100: 1}, "launch us-east-1-2; use, idle [], new [us-east-1-2]; drain us-east-1-1; terminate us-east-1-1; use, idle [], new []"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -225,9 +225,9 @@ func TestInWhichOrderAPlanIsFollowed(t *testing.T) {
 func TestPreview(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newScaled(t, "aws/us-east-1", "")
-		preview := func(counts provision.Counts) string {
+		preview := func(counts provision.ClassCounts) string {
 			t.Helper()
-			p, swaps, err := s.Preview(t.Context(), fleet.Wanted{Counts: map[cloud.Group]provision.Counts{s.group: counts}})
+			p, swaps, err := s.Preview(t.Context(), fleet.Wanted{Counts: map[cloud.ReplicaGroup]provision.ClassCounts{s.group: counts}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -241,20 +241,20 @@ func TestPreview(t *testing.T) {
 			return strings.Join(all, ", ")
 		}
 		for _, tt := range []struct {
-			counts provision.Counts
+			counts provision.ClassCounts
 			want   string
 		}{
-			{provision.Counts{onL4: 2}, ""},
-			{provision.Counts{onL4: 2, onH100: 1}, "launch us-east-1-2"},
-			{provision.Counts{onL4: 1, onH100: 1}, "us-east-1-1 -> H100"},
-			{provision.Counts{onL4: 4}, ""},
+			{provision.ClassCounts{onL4: 2}, ""},
+			{provision.ClassCounts{onL4: 2, onH100: 1}, "launch us-east-1-2"},
+			{provision.ClassCounts{onL4: 1, onH100: 1}, "us-east-1-1 -> H100"},
+			{provision.ClassCounts{onL4: 4}, ""},
 		} {
 			if got := preview(tt.counts); got != tt.want {
 				t.Errorf("%v: got %q, want %q", tt.counts, got, tt.want)
 			}
 		}
-		if before := s.Calls(); s.follow(t, provision.Counts{onL4: 3}) != "" || preview(provision.Counts{onL4: 2}) != "terminate us-east-1-2" || s.Calls() != before+1 {
-			t.Errorf("one fewer: %q", preview(provision.Counts{onL4: 2}))
+		if before := s.Calls(); s.follow(t, provision.ClassCounts{onL4: 3}) != "" || preview(provision.ClassCounts{onL4: 2}) != "terminate us-east-1-2" || s.Calls() != before+1 {
+			t.Errorf("one fewer: %q", preview(provision.ClassCounts{onL4: 2}))
 		}
 	})
 }
@@ -263,23 +263,23 @@ func TestPreview(t *testing.T) {
 func TestRemoveByHand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newScaled(t, "aws/us-east-1", "")
-		if _, err := s.Removing(t.Context(), "us-east-1-0"); err == nil || !strings.Contains(err.Error(), "must be 2 to 3") {
+		if _, err := s.PlanRemoval(t.Context(), "us-east-1-0"); err == nil || !strings.Contains(err.Error(), "must be 2 to 3") {
 			t.Errorf("below replicas.min: %v", err)
 		}
-		if _, err := s.Removing(t.Context(), "us-east-1-7"); err == nil || err.Error() != `the service has no replica "us-east-1-7"` {
+		if _, err := s.PlanRemoval(t.Context(), "us-east-1-7"); err == nil || err.Error() != `the service has no replica "us-east-1-7"` {
 			t.Errorf("one that is not there: %v", err)
 		}
-		w, err := s.Adding(t.Context(), s.group, 1, onH100)
+		w, err := s.PlanAddition(t.Context(), s.group, 1, onH100)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := s.Follow(t.Context(), w); err != nil {
+		if err := s.ApplyWanted(t.Context(), w); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Adding(t.Context(), s.group, 1, onH100); err == nil || !strings.Contains(err.Error(), "got 4") {
+		if _, err := s.PlanAddition(t.Context(), s.group, 1, onH100); err == nil || !strings.Contains(err.Error(), "got 4") {
 			t.Errorf("above replicas.max: %v", err)
 		}
-		p, err := s.Removing(t.Context(), "us-east-1-0")
+		p, err := s.PlanRemoval(t.Context(), "us-east-1-0")
 		if err == nil {
 			err = s.Remove(t.Context(), p, "us-east-1-0")
 		}
@@ -297,7 +297,7 @@ regions: [{name: static/paris, replicas: {min: 1, max: 2}, endpoints: ["http://1
 
 // Machines of static regions are drained and used again, the last of the list first.
 func TestMachinesOfStaticRegionsFollowAPlan(t *testing.T) {
-	g := cloud.Group{Model: "m", Region: "static/paris"}
+	g := cloud.ReplicaGroup{Model: "m", Region: "static/paris"}
 	spec := parse(t, paris)
 	s := newScaling(newFleet(spec, world(spec)))
 	for _, tt := range []struct {
@@ -309,7 +309,7 @@ func TestMachinesOfStaticRegionsFollowAPlan(t *testing.T) {
 		{1, "", ""},
 		{1, "", "m in static/paris: machines cannot be added: list 1 more under endpoints in service.yaml"},
 	} {
-		text := undone(t, s.Follow(t.Context(), fleet.Wanted{More: map[cloud.Group]int{g: tt.more}}))
+		text := undone(t, s.ApplyWanted(t.Context(), fleet.Wanted{More: map[cloud.ReplicaGroup]int{g: tt.more}}))
 		if idle := strings.Join(slices.Sorted(maps.Keys(s.Decided.Idle())), " "); idle != tt.idle || text != tt.undone {
 			t.Errorf("%+d: idle %q, not done %q", tt.more, idle, text)
 		}
@@ -320,7 +320,7 @@ func TestMachinesOfStaticRegionsFollowAPlan(t *testing.T) {
 	if d := s.Decided.Donation("paris-10-0-0-1-8000"); d == nil || !d.Until.IsZero() || time.Since(d.Since) > time.Hour {
 		t.Errorf("donated: %+v", d)
 	}
-	if _, err := s.Removing(t.Context(), "paris-10-0-0-1-8000"); err == nil || !strings.Contains(err.Error(), "listed in service.yaml") {
+	if _, err := s.PlanRemoval(t.Context(), "paris-10-0-0-1-8000"); err == nil || !strings.Contains(err.Error(), "listed in service.yaml") {
 		t.Errorf("removing what is not ours: %v", err)
 	}
 }
@@ -332,7 +332,7 @@ func TestDonateByHand(t *testing.T) {
 	if err := s.Donate(t.Context(), "us-1"); err == nil || !strings.Contains(err.Error(), "must be 2 to 3") {
 		t.Errorf("below replicas.min: %v", err)
 	}
-	if undone := s.follow(t, provision.Counts{onL4: 3}); undone != "" {
+	if undone := s.follow(t, provision.ClassCounts{onL4: 3}); undone != "" {
 		t.Fatal(undone)
 	}
 	if err := s.Donate(t.Context(), "us-1"); err != nil {
@@ -341,7 +341,7 @@ func TestDonateByHand(t *testing.T) {
 	if d := s.Decided.Donation("us-1"); d == nil || d.Until.Sub(d.Since) != time.Hour {
 		t.Errorf("donated: %+v", d)
 	}
-	if undone := s.follow(t, provision.Counts{onL4: 3}); undone != "" || strings.Join(s.told, "; ") != "decide; use, idle [], new [us-1]" {
+	if undone := s.follow(t, provision.ClassCounts{onL4: 3}); undone != "" || strings.Join(s.told, "; ") != "decide; use, idle [], new [us-1]" {
 		t.Errorf("one more is wanted: %q, not done %q", s.told, undone)
 	}
 	for _, drained := range []bool{true, false} {
@@ -369,12 +369,12 @@ func TestAStandInIsNotTooMany(t *testing.T) {
 			return &provision.CapacityError{Offering: o, Scope: provision.ScopeRegion, Code: "InsufficientInstanceCapacity"}
 		}
 		s := newScaling(newFleet(spec, m))
-		counts := map[cloud.Group]provision.Counts{
+		counts := map[cloud.ReplicaGroup]provision.ClassCounts{
 			{Model: "llama", Region: "aws/us-east-1"}: {onL4: 3},
 			{Model: "llama", Region: "aws/us-west-2"}: {onL4: 1},
 		}
 		for range 2 {
-			if err := s.Follow(t.Context(), fleet.Wanted{Counts: counts}); err != nil {
+			if err := s.ApplyWanted(t.Context(), fleet.Wanted{Counts: counts}); err != nil {
 				t.Fatal(err)
 			}
 			u := upkeep{Memory: m}
@@ -399,12 +399,12 @@ func TestNothingIsDecidedThatNobodyKeeps(t *testing.T) {
 		"reclaim": func(id string) error { return s.Reclaim(t.Context(), id) },
 	} {
 		for _, id := range []string{"us-east-1-0", "paris-10-0-0-1-8000"} {
-			if err := decide(id); !errors.Is(err, fleet.ErrNotKept) {
+			if err := decide(id); !errors.Is(err, fleet.ErrNotStorable) {
 				t.Errorf("%s %s: %v", what, id, err)
 			}
 		}
 	}
-	err := s.Follow(t.Context(), fleet.Wanted{More: map[cloud.Group]int{{Model: "llama", Region: "static/paris"}: -1}})
+	err := s.ApplyWanted(t.Context(), fleet.Wanted{More: map[cloud.ReplicaGroup]int{{Model: "llama", Region: "static/paris"}: -1}})
 	if got := undone(t, err); !strings.HasPrefix(got, "llama in static/paris: 1 fewer are proposed: ") {
 		t.Errorf("not done: %q", got)
 	}

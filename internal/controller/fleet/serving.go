@@ -51,7 +51,7 @@ func (e *NotReadyError) Unwrap() error { return e.Cause }
 // AwaitServing returns when every balancer on this computer is ready and finds its replicas ready,
 // including those of static regions: shortly after their agents report it. ready is called once for
 // each; may be nil. When ctx ends first, the error is a *NotReadyError.
-func (h *Handover) AwaitServing(ctx context.Context, spec *service.Spec, leaving map[string]bool, ready func(id string)) error {
+func (h *Delivery) AwaitServing(ctx context.Context, spec *service.Spec, leaving map[string]bool, ready func(id string)) error {
 	waiting := h.serving(spec, leaving)
 	total := len(waiting)
 	for {
@@ -75,7 +75,7 @@ func (h *Handover) AwaitServing(ctx context.Context, spec *service.Spec, leaving
 
 // Reload makes every balancer reload its files. The error contains those that reject them;
 // balancers that do not respond, or are reloading already, are no error.
-func (h *Handover) Reload(ctx context.Context) error {
+func (h *Delivery) Reload(ctx context.Context) error {
 	var mu sync.Mutex
 	var all []error
 	h.eachBalancer(func(b provision.Object, a adminClient) {
@@ -94,9 +94,9 @@ func (h *Handover) Reload(ctx context.Context) error {
 
 // serving returns the sorted IDs of everything that should serve on this computer or is attached to
 // it.
-func (h *Handover) serving(spec *service.Spec, leaving map[string]bool) []string {
+func (h *Delivery) serving(spec *service.Spec, leaving map[string]bool) []string {
 	var ids []string
-	if !cloud.Rents(spec) { // otherwise cloud balancers have them
+	if !cloud.UsesClouds(spec) { // otherwise cloud balancers have them
 		for _, r := range attachedOf(spec) {
 			if !leaving[r.ID] {
 				ids = append(ids, r.ID)
@@ -104,7 +104,7 @@ func (h *Handover) serving(spec *service.Spec, leaving map[string]bool) []string
 		}
 	}
 	for _, o := range h.Have {
-		if o.Kind.IsMachine() && o.Gone == "" && cloud.IsHere(o.Region) && !leaving[o.ID] {
+		if o.Kind.IsMachine() && o.TerminatedReason == "" && cloud.RunsOnThisComputer(o.Region) && !leaving[o.ID] {
 			ids = append(ids, o.ID)
 		}
 	}
@@ -113,7 +113,7 @@ func (h *Handover) serving(spec *service.Spec, leaving map[string]bool) []string
 }
 
 // unready returns why each of some machines is not ready.
-func (h *Handover) unready(ctx context.Context, spec *service.Spec, ids []string) map[string]string {
+func (h *Delivery) unready(ctx context.Context, spec *service.Spec, ids []string) map[string]string {
 	reasons := map[string]string{}
 	for _, id := range ids {
 		reasons[id] = "no balancer reports it"
@@ -155,12 +155,12 @@ func (h *Handover) unready(ctx context.Context, spec *service.Spec, ids []string
 }
 
 // eachBalancer calls do for each balancer with an address, concurrently.
-func (h *Handover) eachBalancer(do func(provision.Object, adminClient)) {
+func (h *Delivery) eachBalancer(do func(provision.Object, adminClient)) {
 	hc := telemetry.SecureClient(h.Party.Client(identity.Balancer))
 	defer hc.CloseIdleConnections()
 	var wg sync.WaitGroup
 	for _, b := range h.Have {
-		if b.Kind == provision.KindBalancer && b.Gone == "" && Reachable(b) {
+		if b.Kind == provision.KindBalancer && b.TerminatedReason == "" && Reachable(b) {
 			wg.Go(func() { do(b, adminClient{telemetry.NewClient(h.adminURL(b), hc)}) })
 		}
 	}

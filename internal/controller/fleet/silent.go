@@ -26,13 +26,13 @@ const (
 	silentPollInterval = 2 * time.Second
 )
 
-// Dead returns the machines that are running according to their cloud but do not respond, by handle
+// FindDead returns the machines that are running according to their cloud but do not respond, by handle
 // with the reason: they had time to boot, were polled for as long as timeout, and another machine
 // shows that the network is not the cause: for a balancer any other machine, for a replica a
 // balancer of its region, through which it is reached. If all respond, it returns after one request
 // to each machine. unsure are the balancers that do not respond while no other machine does.
-func (h *Handover) Dead(ctx context.Context, timeout time.Duration) (dead map[string]string, unsure []string) {
-	seen := h.Look(ctx)
+func (h *Delivery) FindDead(ctx context.Context, timeout time.Duration) (dead map[string]string, unsure []string) {
+	seen := h.ReadStatuses(ctx)
 	suspects := h.silentAmong(h.Have, seen)
 	if len(suspects) == 0 {
 		return nil, nil
@@ -43,7 +43,7 @@ func (h *Handover) Dead(ctx context.Context, timeout time.Duration) (dead map[st
 		h.reportStatus(o.ID, agent.Status{Phase: agent.PhaseWaiting, Reason: reason})
 	}
 	for len(h.provenDead(suspects, seen)) > 0 && time.Since(begun) < timeout && sleep(ctx, silentPollInterval) {
-		seen = h.Look(ctx)
+		seen = h.ReadStatuses(ctx)
 		suspects = h.silentAmong(suspects, seen)
 	}
 	if ctx.Err() != nil {
@@ -62,11 +62,11 @@ func (h *Handover) Dead(ctx context.Context, timeout time.Duration) (dead map[st
 }
 
 // silentAmong returns the machines that had time to boot and do not respond.
-func (h *Handover) silentAmong(machines []provision.Object, seen map[string]Seen) []provision.Object {
+func (h *Delivery) silentAmong(machines []provision.Object, seen map[string]AgentReport) []provision.Object {
 	var out []provision.Object
 	for _, o := range machines {
 		s, asked := seen[o.ID]
-		if asked && o.Gone == "" && isUnreachable(s.Err) && !o.Started.IsZero() && time.Since(o.Started) > bootTimeout {
+		if asked && o.TerminatedReason == "" && isUnreachable(s.Err) && !o.Started.IsZero() && time.Since(o.Started) > bootTimeout {
 			out = append(out, o)
 		}
 	}
@@ -74,7 +74,7 @@ func (h *Handover) silentAmong(machines []provision.Object, seen map[string]Seen
 }
 
 // provenDead returns the unresponsive machines for which the network is ruled out as the cause.
-func (h *Handover) provenDead(suspects []provision.Object, seen map[string]Seen) []provision.Object {
+func (h *Delivery) provenDead(suspects []provision.Object, seen map[string]AgentReport) []provision.Object {
 	var out []provision.Object
 	for _, o := range suspects {
 		if slices.ContainsFunc(h.Have, func(b provision.Object) bool {
@@ -92,7 +92,7 @@ func isUnreachable(err error) bool {
 	var late net.Error
 	var refusal *agent.Refusal
 	switch {
-	case err == nil || errors.Is(err, identity.ErrStranger) || errors.Is(err, identity.ErrPin):
+	case err == nil || errors.Is(err, identity.ErrUntrusted) || errors.Is(err, identity.ErrPin):
 		return false
 	case errors.As(err, &refusal):
 		return refusal.Status == http.StatusBadGateway // a balancer that cannot reach the replica
@@ -107,17 +107,17 @@ func isUnreachable(err error) bool {
 	return false
 }
 
-// Replacing returns a plan that also replaces machines, given by handle with the reason. A machine
+// PlanReplacing returns a plan that also replaces machines, given by handle with the reason. A machine
 // that is no longer desired is only removed. Machines whose firewall is about to change are kept:
 // that may be why they do not respond.
-func (f *Fleet) Replacing(p *Plan, machines map[string]string) (*Plan, error) {
+func (f *Deployer) PlanReplacing(p *Plan, machines map[string]string) (*Plan, error) {
 	f.replaced = maps.Clone(machines)
 	for _, c := range p.Changes {
 		if c.Kind() != provision.KindFirewall || c.Action == provision.ActionTerminate {
 			continue
 		}
 		for _, o := range p.Have {
-			if o.Region == c.Region() && f.replaced[o.Handle] != Asked {
+			if o.Region == c.Region() && f.replaced[o.Handle] != ReplacedOnRequest {
 				delete(f.replaced, o.Handle)
 			}
 		}
@@ -125,15 +125,15 @@ func (f *Fleet) Replacing(p *Plan, machines map[string]string) (*Plan, error) {
 	return f.planFor(p.Have, nil)
 }
 
-// Asked is the reason for replacing a machine that the operator named.
-const Asked = "replaced on request"
+// ReplacedOnRequest is the reason for replacing a machine that the operator named.
+const ReplacedOnRequest = "replaced on request"
 
 // markReplaced returns objects with those to replace changed so that they differ from the desired state.
-func (f *Fleet) markReplaced(have []provision.Object) []provision.Object {
+func (f *Deployer) markReplaced(have []provision.Object) []provision.Object {
 	have = slices.Clone(have)
 	for i, o := range have {
 		if _, goes := f.replaced[o.Handle]; goes && o.Handle != "" {
-			have[i].Spec, have[i].Fixed = "", ""
+			have[i].SpecHash, have[i].ImmutableHash = "", ""
 		}
 	}
 	return have
@@ -141,7 +141,7 @@ func (f *Fleet) markReplaced(have []provision.Object) []provision.Object {
 
 // replacement reports whether a change replaces a machine that must be deleted first, since both
 // have the same identity in their cloud.
-func (f *Fleet) replacement(c provision.Change) (reason string, is bool) {
-	reason, is = f.replaced[c.Have.Handle]
+func (f *Deployer) replacement(c provision.Change) (reason string, is bool) {
+	reason, is = f.replaced[c.Observed.Handle]
 	return reason, is && c.Action == provision.ActionReplace
 }

@@ -56,7 +56,7 @@ func TestWhatAnswersNothingIsDead(t *testing.T) {
 	silent := machine(provision.KindBalancer, "lb-us-0", "us", 0, old) // nobody listens there
 	young := machine(provision.KindBalancer, "lb-us-0", "us", 0, time.Minute)
 	gone := silent
-	gone.Gone = "stopped"
+	gone.TerminatedReason = "stopped"
 	well := machine(provision.KindBalancer, "lb-us-1", "us", 1, old)
 	near := machine(provision.KindReplica, "us-0", "us", 2, old)
 	far := machine(provision.KindReplica, "eu-0", "eu", 3, old)
@@ -75,8 +75,8 @@ func TestWhatAnswersNothingIsDead(t *testing.T) {
 		"a replica behind one that does not":           {have: []provision.Object{far, blind, well}, dead: []string{"i-lb-eu-0"}},
 		"a replica that no balancer of its region has": {have: []provision.Object{far, well}},
 	} {
-		h := &fleet.Handover{Service: "chat", Party: party(t, authority, identity.Operator), Have: tt.have}
-		dead, unsure := h.Dead(t.Context(), time.Nanosecond)
+		h := &fleet.Delivery{Service: "chat", Party: party(t, authority, identity.Operator), Have: tt.have}
+		dead, unsure := h.FindDead(t.Context(), time.Nanosecond)
 		if got := slices.Sorted(maps.Keys(dead)); !slices.Equal(got, tt.dead) || !slices.Equal(unsure, tt.unsure) {
 			t.Errorf("%s: dead are %q, unsure %q, want %q and %q", name, got, unsure, tt.dead, tt.unsure)
 		}
@@ -104,7 +104,7 @@ func TestADeadMachineIsReplaced(t *testing.T) {
 		f := newFleet(spec, m)
 		p, err := f.Plan(context.Background())
 		if err == nil {
-			p, err = f.Replacing(p, machines)
+			p, err = f.PlanReplacing(p, machines)
 		}
 		if err == nil {
 			_, err = f.Up(context.Background(), p, nil)
@@ -118,8 +118,8 @@ func TestADeadMachineIsReplaced(t *testing.T) {
 		}
 		return told
 	}
-	if got, want := replace(map[string]string{before["us-east-1-1"]: "answers nothing", before["lb-us-east-1-0"]: fleet.Asked}),
-		[]string{"replace us-east-1-1: answers nothing", "replace lb-us-east-1-0: " + fleet.Asked}; !slices.Equal(got, want) {
+	if got, want := replace(map[string]string{before["us-east-1-1"]: "answers nothing", before["lb-us-east-1-0"]: fleet.ReplacedOnRequest}),
+		[]string{"replace us-east-1-1: answers nothing", "replace lb-us-east-1-0: " + fleet.ReplacedOnRequest}; !slices.Equal(got, want) {
 		t.Errorf("did %q, want %q", got, want)
 	}
 	after := handles()
@@ -131,9 +131,9 @@ func TestADeadMachineIsReplaced(t *testing.T) {
 	if len(after) != len(before) || len(m.Objects()) != len(before) {
 		t.Errorf("%d objects, want %d", len(m.Objects()), len(before))
 	}
-	m.Change("firewall-us-east-1-replica", func(o *provision.Object) { o.Spec = "port 8200 is shut" })
-	want := []string{"mend firewall-us-east-1-replica: does not match its configuration", "replace us-east-1-0: " + fleet.Asked}
-	if got := replace(map[string]string{after["us-east-1-1"]: "answers nothing", after["us-east-1-0"]: fleet.Asked}); !slices.Equal(got, want) {
+	m.Change("firewall-us-east-1-replica", func(o *provision.Object) { o.SpecHash = "port 8200 is shut" })
+	want := []string{"mend firewall-us-east-1-replica: does not match its configuration", "replace us-east-1-0: " + fleet.ReplacedOnRequest}
+	if got := replace(map[string]string{after["us-east-1-1"]: "answers nothing", after["us-east-1-0"]: fleet.ReplacedOnRequest}); !slices.Equal(got, want) {
 		t.Errorf("behind a firewall that was changed it did %q, want %q", got, want)
 	}
 }

@@ -16,22 +16,22 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// State is the overall state of a service.
-type State string
+// ServiceState is the overall state of a service.
+type ServiceState string
 
 // The states.
 const (
-	StateReady    State = "READY"    // every machine is ready, and `up` would change nothing
-	StateStarting State = "STARTING" // no balancer is ready yet
-	StateDegraded State = "DEGRADED" // a part is not ready, or differs from the desired state
-	StateDown     State = "DOWN"     // no balancer is ready or starting
-	StateUnknown  State = "UNKNOWN"  // no balancer is ready in the clouds that responded; some did not
+	StateReady    ServiceState = "READY"    // every machine is ready, and `up` would change nothing
+	StateStarting ServiceState = "STARTING" // no balancer is ready yet
+	StateDegraded ServiceState = "DEGRADED" // a part is not ready, or differs from the desired state
+	StateDown     ServiceState = "DOWN"     // no balancer is ready or starting
+	StateUnknown  ServiceState = "UNKNOWN"  // no balancer is ready in the clouds that responded; some did not
 )
 
-// Status is the current status of a service, which `status -o json` prints.
-type Status struct {
-	Service string `json:"service"`
-	State   State  `json:"state"`
+// ServiceStatus is the current status of a service, which `status -o json` prints.
+type ServiceStatus struct {
+	Service string       `json:"service"`
+	State   ServiceState `json:"state"`
 	// CostPerHour is the cost of the listed machines in USD.
 	CostPerHour float64        `json:"cost_per_hour"`
 	Regions     []RegionStatus `json:"regions"`
@@ -46,7 +46,7 @@ type Status struct {
 	// Images are the container images of the models.
 	Images []ImageStatus `json:"images"`
 	// Drift is the changes of `up`; null where they are unknown, with the reason in Problems.
-	Drift []Change `json:"drift"`
+	Drift []StatusChange `json:"drift"`
 	// DNS is the public name; null where the service has none.
 	DNS *DNSStatus `json:"dns"`
 	// Problem is what is wrong with the stored state of the service; empty when nothing is.
@@ -71,7 +71,7 @@ type Status struct {
 // PlainHTTPWarning returns the warning for a service whose balancers serve plain HTTP on the public
 // internet; empty for any other.
 func PlainHTTPWarning(spec *service.Spec) string {
-	if spec.Balancer.TLS != nil || !cloud.Rents(spec) {
+	if spec.Balancer.TLS != nil || !cloud.UsesClouds(spec) {
 		return ""
 	}
 	return "WARNING: public port: plain HTTP (balancer.insecure); prompts, responses and API keys can be read in transit"
@@ -168,25 +168,25 @@ type MachineStatus struct {
 	InFlight int `json:"in_flight"`
 }
 
-// Change is a change in its JSON form.
-type Change struct {
+// StatusChange is a change in its JSON form.
+type StatusChange struct {
 	Action      provision.Action `json:"action"`
 	ID          string           `json:"id"`
 	Kind        provision.Kind   `json:"kind"`
 	Region      service.Region   `json:"region"`
 	Reason      string           `json:"reason"`
 	CostPerHour float64          `json:"cost_per_hour"` // difference to now, in USD
-	// PriceFrom is the source of the price of a machine to launch; empty without one.
+	// PriceSource is the source of the price of a machine to launch; empty without one.
 	PriceFrom string `json:"price_from"`
 }
 
-// Told returns changes in their JSON form; never nil.
-func Told(changes provision.Changes) []Change {
-	out := []Change{}
+// ChangesOf returns changes in their JSON form; never nil.
+func ChangesOf(changes provision.Changes) []StatusChange {
+	out := []StatusChange{}
 	for _, c := range changes {
-		one := Change{c.Action, c.ID(), c.Kind(), c.Region(), c.Reason, c.CostPerHour, ""}
-		if len(c.Want.Offers) > 0 {
-			one.PriceFrom = c.Want.Offers[0].PriceFrom
+		one := StatusChange{c.Action, c.ID(), c.Kind(), c.Region(), c.Reason, c.CostPerHour, ""}
+		if len(c.Desired.Offerings) > 0 {
+			one.PriceFrom = c.Desired.Offerings[0].PriceSource
 		}
 		out = append(out, one)
 	}
@@ -203,12 +203,12 @@ type machineAnswer struct {
 	snapshot    *telemetry.Snapshot
 }
 
-// ErrEarlier means that this version cannot manage a process of an earlier version.
-var ErrEarlier = errors.New("an incompatible earlier version of skyserve created it")
+// ErrEarlierVersion means that this version cannot manage a process of an earlier version.
+var ErrEarlierVersion = errors.New("an incompatible earlier version of skyserve created it")
 
-// IsEarlier reports whether an object is a process on this computer from a version without agents.
-func IsEarlier(o provision.Object) bool {
-	return o.Gone == "" && o.Endpoints == (provision.Endpoints{}) && (cloud.IsHere(o.Region) || o.Kind == provision.KindController)
+// IsEarlierVersion reports whether an object is a process on this computer from a version without agents.
+func IsEarlierVersion(o provision.Object) bool {
+	return o.TerminatedReason == "" && o.Endpoints == (provision.Endpoints{}) && (cloud.RunsOnThisComputer(o.Region) || o.Kind == provision.KindController)
 }
 
 // stateOf returns the state of a machine, with the reason.
@@ -217,15 +217,15 @@ func stateOf(o provision.Object, a machineAnswer) (service.ReplicaState, string)
 	switch {
 	case errors.As(a.err, &strangers):
 		return service.StateFailed, "not launched by 'skyserve up': it receives no secrets"
-	case o.Gone != "" && o.Offering != nil && o.Offering.Capacity == service.CapacitySpot:
-		return service.StateInterrupted, o.Gone
-	case o.Gone != "":
-		return service.StateFailed, o.Gone
-	case IsEarlier(o):
-		return service.StateNotReady, ErrEarlier.Error()
+	case o.TerminatedReason != "" && o.Offering != nil && o.Offering.Capacity == service.CapacitySpot:
+		return service.StateInterrupted, o.TerminatedReason
+	case o.TerminatedReason != "":
+		return service.StateFailed, o.TerminatedReason
+	case IsEarlierVersion(o):
+		return service.StateNotReady, ErrEarlierVersion.Error()
 	case !Reachable(o):
 		return service.StateProvisioning, "waiting for an address"
-	case errors.Is(a.err, identity.ErrStranger):
+	case errors.Is(a.err, identity.ErrUntrusted):
 		return service.StateStarting, "enrolling: it has no valid certificate of the service; 'skyserve up' issues one"
 	case a.err != nil:
 		return service.StateNotReady, a.err.Error()
@@ -270,9 +270,9 @@ func lacksController(units []agent.UnitStatus) bool {
 func Reachable(o provision.Object) bool {
 	at := cloud.EndpointsOf(o)
 	if o.Kind == provision.KindBalancer {
-		return at.Outside.Agent != ""
+		return at.Advertised.Agent != ""
 	}
-	return at.Inside.Agent != ""
+	return at.Listen.Agent != ""
 }
 
 // machineStatus returns the status of a machine.
@@ -285,7 +285,7 @@ func machineStatus(spec *service.Spec, o provision.Object, a machineAnswer) Mach
 	m.Certificate = a.certificate
 	var strangers *StrangersError
 	switch {
-	case o.Gone != "" && cloud.IsHere(o.Region):
+	case o.TerminatedReason != "" && cloud.RunsOnThisComputer(o.Region):
 		m.Endpoint, m.Admin, m.URL = "", "", ""
 		if o.Kind != provision.KindBalancer {
 			m.URL = o.Address
@@ -293,10 +293,10 @@ func machineStatus(spec *service.Spec, o provision.Object, a machineAnswer) Mach
 	case !Reachable(o) || errors.As(a.err, &strangers): // an unknown machine's address is not shown
 	case o.Kind == provision.KindBalancer:
 		m.Endpoint, m.Admin = PublicURL(spec, o), AdminURL(o)
-		if cloud.IsHere(o.Region) {
+		if cloud.RunsOnThisComputer(o.Region) {
 			m.Admin = o.Admin // which also accepts plain HTTP
 		}
-	case cloud.IsHere(o.Region):
+	case cloud.RunsOnThisComputer(o.Region):
 		m.URL = o.Address // the engine itself
 	default:
 		m.URL = engineURL(o)
@@ -307,7 +307,7 @@ func machineStatus(spec *service.Spec, o provision.Object, a machineAnswer) Mach
 // controllerOf returns the controller's status from the machines' statuses.
 func controllerOf(spec *service.Spec, machines []provision.Object, answers []machineAnswer) *ControllerStatus {
 	c := &ControllerStatus{ID: provision.ControllerID, Machine: cloud.ControllerMachine(spec), State: service.StateFailed, Reason: "its machine is gone"}
-	i := slices.IndexFunc(machines, func(o provision.Object) bool { return o.ID == c.Machine && o.Gone == "" })
+	i := slices.IndexFunc(machines, func(o provision.Object) bool { return o.ID == c.Machine && o.TerminatedReason == "" })
 	if i < 0 {
 		return c
 	}
@@ -333,7 +333,7 @@ func controllerOf(spec *service.Spec, machines []provision.Object, answers []mac
 
 // regionsOf groups machines by region: those of the file first, then those with remaining machines.
 func regionsOf(spec *service.Spec, machines []provision.Object, answers []machineAnswer) []RegionStatus {
-	order := cloud.Regions(spec)
+	order := cloud.ManagedRegions(spec)
 	for _, o := range machines {
 		if !slices.Contains(order, o.Region) {
 			order = append(order, o.Region)
@@ -360,7 +360,7 @@ func regionsOf(spec *service.Spec, machines []provision.Object, answers []machin
 }
 
 // overallState returns the state of the service; whole means that every region was listed.
-func (s *Status) overallState(whole bool) State {
+func (s *ServiceStatus) overallState(whole bool) ServiceState {
 	well, serving, coming := whole && len(s.Drift) == 0 && s.Problem == "", false, false
 	if s.DNS != nil && s.DNS.Server != nil && s.DNS.Server.State != service.StateReady {
 		well = false

@@ -28,10 +28,10 @@ func TestASuccessorThatIsTakenLeavesAsMany(t *testing.T) {
 			})
 			how := map[string]agent.Status{"us-east-1-0": first, "us-east-1-1": {Phase: agent.PhaseWeights}, "us-east-1-2": ready}
 			k := u.reconciler()
-			k.SeeBy(func(have []provision.Object) map[string]fleet.Seen {
-				seen := map[string]fleet.Seen{}
+			k.SeeBy(func(have []provision.Object) map[string]fleet.AgentReport {
+				seen := map[string]fleet.AgentReport{}
 				for _, o := range have {
-					seen[o.ID] = fleet.Seen{Status: how[o.ID]}
+					seen[o.ID] = fleet.AgentReport{Status: how[o.ID]}
 				}
 				return seen
 			})
@@ -64,10 +64,10 @@ func TestAdviceIsNotChased(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := newUpkeepOf(t, strings.ReplaceAll(strings.Replace(spotFirst, "on_demand_base: 1", "on_demand_base: 0", 1), "min: 2, max: 3", "min: 1, max: 9"))
 		k := u.reconciler()
-		k.SeeBy(func(have []provision.Object) map[string]fleet.Seen { // all serve, and are to be left
-			seen := map[string]fleet.Seen{}
+		k.SeeBy(func(have []provision.Object) map[string]fleet.AgentReport { // all serve, and are to be left
+			seen := map[string]fleet.AgentReport{}
 			for _, o := range have {
-				seen[o.ID] = fleet.Seen{Status: agent.Status{Phase: agent.PhaseReady, AdvisedAt: time.Unix(1, 0)}}
+				seen[o.ID] = fleet.AgentReport{Status: agent.Status{Phase: agent.PhaseReady, AdvisedAt: time.Unix(1, 0)}}
 			}
 			return seen
 		})

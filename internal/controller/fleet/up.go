@@ -17,8 +17,8 @@ import (
 // them in other regions, until all are placed or no region has capacity; then the error joins the
 // refusals, and the other replicas are running. It returns the final plan. It is idempotent and
 // safe to run again after a crash.
-func (f *Fleet) Up(ctx context.Context, p *Plan, progress provision.Progress) (*Plan, error) {
-	short := map[cloud.Group]int{}
+func (f *Deployer) Up(ctx context.Context, p *Plan, progress provision.ProgressFunc) (*Plan, error) {
+	short := map[cloud.ReplicaGroup]int{}
 	for {
 		_, failure := provision.Apply(ctx, p.Changes, f.launcher(), f.applyOptions(p, progress))
 		if failure == nil {
@@ -47,7 +47,7 @@ func (f *Fleet) Up(ctx context.Context, p *Plan, progress provision.Progress) (*
 }
 
 // launcher returns the provider that launches machines.
-func (f *Fleet) launcher() provision.Provider {
+func (f *Deployer) launcher() provision.Provider {
 	if f.Enrolments == nil {
 		return f.Provider
 	}
@@ -55,20 +55,20 @@ func (f *Fleet) launcher() provision.Provider {
 }
 
 // missingError returns the error of an applied plan with missing replicas.
-func (f *Fleet) missingError(p *Plan, failure error) error {
+func (f *Deployer) missingError(p *Plan, failure error) error {
 	for _, n := range p.Missing {
 		if n > 0 {
-			return &ShortError{Missing: p.Missing, Err: failure}
+			return &CapacityError{Missing: p.Missing, Err: failure}
 		}
 	}
 	return nil
 }
 
 // addShort records that a replica has no capacity in its region; false for anything else.
-func (f *Fleet) addShort(short map[cloud.Group]int, p *Plan, r *provision.NoCapacityError) bool {
+func (f *Deployer) addShort(short map[cloud.ReplicaGroup]int, p *Plan, r *provision.NoCapacityError) bool {
 	for _, w := range p.Wants {
 		if w.ID == r.ID && w.Region == r.Region && w.Kind == provision.KindReplica {
-			short[cloud.Group{Model: w.Labels["model"], Region: w.Region}]++
+			short[cloud.ReplicaGroup{Model: w.Labels["model"], Region: w.Region}]++
 			return true
 		}
 	}
@@ -94,40 +94,40 @@ func refusals(err error) (refused []*provision.NoCapacityError, only bool) {
 }
 
 // applyOptions returns the options for applying a plan.
-func (f *Fleet) applyOptions(p *Plan, progress provision.Progress) provision.Options {
-	count := map[cloud.Group]int{}
+func (f *Deployer) applyOptions(p *Plan, progress provision.ProgressFunc) provision.ApplyOptions {
+	count := map[cloud.ReplicaGroup]int{}
 	for _, o := range p.Have {
-		if o.Kind == provision.KindReplica && o.Gone == "" {
-			count[cloud.Group{Model: o.Labels["model"], Region: o.Region}]++
+		if o.Kind == provision.KindReplica && o.TerminatedReason == "" {
+			count[cloud.ReplicaGroup{Model: o.Labels["model"], Region: o.Region}]++
 		}
 	}
-	return provision.Options{
-		Parallel: parallel, Progress: progress, Settle: f.Settle, Drain: f.Drain, Now: f.Now, Exhausted: &f.exhausted,
+	return provision.ApplyOptions{
+		Parallel: parallel, Progress: progress, WaitReady: f.Settle, Drain: f.Drain, Now: f.Now, Exhausted: &f.exhausted,
 		// A balancer is replaced after the new one is ready: two of them are harmless.
 		Surge: func(c provision.Change) bool {
-			if _, is := f.replacement(c); is || cloud.IsHere(c.Region()) { // two machines with one ID cannot coexist here
+			if _, is := f.replacement(c); is || cloud.RunsOnThisComputer(c.Region()) { // two machines with one ID cannot coexist here
 				return false
 			}
-			g := cloud.Group{Model: c.Have.Labels["model"], Region: c.Region()}
+			g := cloud.ReplicaGroup{Model: c.Observed.Labels["model"], Region: c.Region()}
 			return c.Kind() == provision.KindBalancer || count[g] < f.Spec.BoundsFor(g.Model, g.Region).Max
 		},
 	}
 }
 
 // parallel is the maximum number of concurrent changes. Each has one call in flight at a time, and
-// each region at most provision.CallsPerHost; this number lets a service of a dozen regions start
+// each region at most provision.MaxCallsPerHost; this number lets a service of a dozen regions start
 // at the speed of its slowest.
 const parallel = 128
 
-// ShortError is a service with missing replicas because no region has capacity.
-type ShortError struct {
-	Missing map[cloud.Group]int
+// CapacityError is a service with missing replicas because no region has capacity.
+type CapacityError struct {
+	Missing map[cloud.ReplicaGroup]int
 	Err     error // the refusals; nil where they occurred before
 }
 
 // Error returns a message with the missing replicas.
-func (e *ShortError) Error() string {
-	groups := slices.SortedFunc(maps.Keys(e.Missing), func(a, b cloud.Group) int {
+func (e *CapacityError) Error() string {
+	groups := slices.SortedFunc(maps.Keys(e.Missing), func(a, b cloud.ReplicaGroup) int {
 		return cmp.Or(cmp.Compare(a.Region, b.Region), cmp.Compare(a.Model, b.Model))
 	})
 	var parts []string
@@ -144,4 +144,4 @@ func (e *ShortError) Error() string {
 }
 
 // Unwrap returns the refusals.
-func (e *ShortError) Unwrap() error { return e.Err }
+func (e *CapacityError) Unwrap() error { return e.Err }

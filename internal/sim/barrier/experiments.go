@@ -28,8 +28,8 @@ func Capacity() float64 {
 // a few times the duration of a request, precede the measured minute.
 func Open(seed uint64, rate float64) Scenario {
 	scenario := Table1(seed)
-	scenario.Reveal, scenario.Rate = 0, rate
-	scenario.Settle, scenario.Duration = 10, 60
+	scenario.VisibleRequests, scenario.Rate = 0, rate
+	scenario.WarmupSeconds, scenario.Duration = 10, 60
 	return scenario
 }
 
@@ -102,7 +102,7 @@ func ScaleCases(seed uint64) []Case {
 		}
 		c.Scenario.Workers, c.Scenario.Slots = workers, slots
 		all := table.Workers * table.Slots
-		c.Scenario.Reveal = (table.Reveal*workers*slots + all - 1) / all
+		c.Scenario.VisibleRequests = (table.VisibleRequests*workers*slots + all - 1) / all
 		c.Scenario.Steps = 2000
 		cases = append(cases, c)
 	}

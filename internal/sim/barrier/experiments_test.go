@@ -9,7 +9,7 @@ import (
 )
 
 func replayed(c Case, r Row) Figures {
-	r.Replay(c.Scenario, func(p Policy) Policy { return p })
+	r.Run(c.Scenario, func(p Policy) Policy { return p })
 	return r.Figures
 }
 
@@ -18,7 +18,7 @@ func replayed(c Case, r Row) Figures {
 func TestOpenFleetsStayBalancedUnderBFIO(t *testing.T) {
 	const capacity = 311 // requests per second, near what Capacity finds
 	for _, c := range OpenCases(1, capacity)[:4] {
-		c.Scenario.Duration, c.Scenario.Settle = 10, 6
+		c.Scenario.Duration, c.Scenario.WarmupSeconds = 10, 6
 		fcfs, jsq, bfio := replayed(c, c.Rows[0]), replayed(c, c.Rows[1]), replayed(c, c.Rows[2])
 		for name, base := range map[string]Figures{"fcfs": fcfs, "jsq": jsq} {
 			if base.Imbalance < 2.5*bfio.Imbalance || base.BarrierIdle < 2*bfio.BarrierIdle || base.TPOT <= bfio.TPOT {
@@ -46,7 +46,7 @@ func TestBindingOnArrivalCostsBalance(t *testing.T) {
 	cases := DispatchCases(1, 311)
 	figures := func(at int) Figures {
 		c := cases[at]
-		c.Scenario.Duration, c.Scenario.Settle = 20, 15
+		c.Scenario.Duration, c.Scenario.WarmupSeconds = 20, 15
 		return replayed(c, c.Rows[3])
 	}
 	light, bound := figures(0), figures(1)
@@ -79,8 +79,8 @@ func TestGainGrowsWithSlots(t *testing.T) {
 	last := 0.0
 	for _, at := range []int{6, 7, 1, 8, 9} {
 		c := cases[at]
-		if want := c.Scenario.Workers * c.Scenario.Slots * 256 / 1152; c.Scenario.Reveal < want || c.Scenario.Reveal > want+1 {
-			t.Errorf("%d by %d: a pool of %d", c.Scenario.Workers, c.Scenario.Slots, c.Scenario.Reveal)
+		if want := c.Scenario.Workers * c.Scenario.Slots * 256 / 1152; c.Scenario.VisibleRequests < want || c.Scenario.VisibleRequests > want+1 {
+			t.Errorf("%d by %d: a pool of %d", c.Scenario.Workers, c.Scenario.Slots, c.Scenario.VisibleRequests)
 		}
 		c.Scenario.Steps, c.Scenario.Warmup = 600, 400
 		gain := replayed(c, c.Rows[0]).Imbalance / replayed(c, c.Rows[1]).Imbalance

@@ -21,9 +21,9 @@ func small(n draw) Scenario {
 		},
 	}
 	if n(0, 1) == 0 {
-		s.Reveal, s.Steps, s.Warmup = n(1, 12), 60, 10
+		s.VisibleRequests, s.Steps, s.Warmup = n(1, 12), 60, 10
 	} else {
-		s.Rate, s.Duration, s.Settle = float64(n(1, 100)), 2, 0.5
+		s.Rate, s.Duration, s.WarmupSeconds = float64(n(1, 100)), 2, 0.5
 	}
 	for range n(0, 3) {
 		s.Growth = append(s.Growth, int64(n(0, 3)))
@@ -104,7 +104,7 @@ func TestBoundRequestsWaitInOrder(t *testing.T) {
 // While slots suffice for all requests, a pool and binding on arrival are equal.
 func TestDispatchIsIrrelevantWithCapacity(t *testing.T) {
 	scenario := Open(3, 100)
-	scenario.Duration, scenario.Settle = 5, 2
+	scenario.Duration, scenario.WarmupSeconds = 5, 2
 	for name, policy := range policies() {
 		scenario.OnArrival = false
 		pool := NewSim(scenario, bfio.Defaults(4)).Run(policy())
@@ -132,7 +132,7 @@ func arrivals(scenario Scenario, policy Policy) (came []float64, lengths [][2]in
 
 func TestPoliciesGetEqualArrivals(t *testing.T) {
 	scenario := Open(5, 300)
-	scenario.Duration, scenario.Settle = 3, 1
+	scenario.Duration, scenario.WarmupSeconds = 3, 1
 	came, lengths := arrivals(scenario, FCFS())
 	for _, policy := range []Policy{JSQ(), new(bfio.Solver).Solve} {
 		c, l := arrivals(scenario, policy)
@@ -149,7 +149,7 @@ func TestPoliciesGetEqualArrivals(t *testing.T) {
 // Twice the rate yields the same requests in half the time.
 func TestUtilisationScalesArrivalTimes(t *testing.T) {
 	scenario := Open(5, 150)
-	scenario.Duration, scenario.Settle = 4, 0
+	scenario.Duration, scenario.WarmupSeconds = 4, 0
 	came, lengths := arrivals(scenario, FCFS())
 	scenario.Rate *= 2
 	faster, same := arrivals(scenario, FCFS())
@@ -220,7 +220,7 @@ func TestOneSlotMatchesRecursion(t *testing.T) {
 
 func TestOpenScenarioIsReproducible(t *testing.T) {
 	scenario := Open(1, 330)
-	scenario.Duration, scenario.Settle = 2, 1
+	scenario.Duration, scenario.WarmupSeconds = 2, 1
 	for name, policy := range policies() {
 		a, b := NewSim(scenario, bfio.Defaults(5)), NewSim(scenario, bfio.Defaults(5))
 		if x, y := a.Run(policy()), b.Run(policy()); x != y || !slices.Equal(a.Waits(), b.Waits()) {
@@ -233,7 +233,7 @@ func TestOpenScenarioIsReproducible(t *testing.T) {
 func TestGrowth(t *testing.T) {
 	const window = 9
 	scenario := Table1(2)
-	scenario.Workers, scenario.Reveal, scenario.Warmup, scenario.Steps = 3, 40, 0, 101
+	scenario.Workers, scenario.VisibleRequests, scenario.Warmup, scenario.Steps = 3, 40, 0, 101
 	plain := NewSim(scenario, bfio.Defaults(window)).Run(JSQ())
 	scenario.Growth = []int64{1}
 	if ones := NewSim(scenario, bfio.Defaults(window)).Run(JSQ()); ones != plain {

@@ -11,15 +11,15 @@ import (
 // requests arrive independently of the policy, and the run is measured in seconds, so that all policies
 // get the same requests.
 type Scenario struct {
-	Workers int // G
-	Slots   int // concurrent requests per worker (B)
-	Reveal  int // target number of visible waiting requests, in overload
-	Steps   int // measured decode steps, in overload
-	Warmup  int // decode steps before the measurement
+	Workers         int // G
+	Slots           int // concurrent requests per worker (B)
+	VisibleRequests int // target number of visible waiting requests, in overload
+	Steps           int // measured decode steps, in overload
+	Warmup          int // decode steps before the measurement
 	// Rate is the arrival rate in requests per second, a Poisson process; 0 = overload.
 	Rate float64
 	// Duration and Settle are the measured seconds of an open fleet, and the seconds before.
-	Duration, Settle float64
+	Duration, WarmupSeconds float64
 	// OnArrival binds each request to a worker at the first decision after its arrival: it waits in that
 	// worker's own FIFO queue (section 7.3).
 	OnArrival bool
@@ -39,7 +39,7 @@ type Scenario struct {
 // million tokens.
 func Table1(seed uint64) Scenario {
 	return Scenario{
-		Workers: 16, Slots: 72, Reveal: 256,
+		Workers: 16, Slots: 72, VisibleRequests: 256,
 		Steps: 4800, Warmup: 1200,
 		Overhead: 4.7e-3, PerToken: 1e-7,
 		Lengths: SyntheticLengths, Seed: seed,
@@ -125,14 +125,14 @@ func (s *Sim) Run(policy Policy) Figures {
 
 func (s *Sim) finished() bool {
 	if s.scenario.Rate > 0 {
-		return s.clock >= s.scenario.Settle+s.scenario.Duration
+		return s.clock >= s.scenario.WarmupSeconds+s.scenario.Duration
 	}
 	return s.step >= s.scenario.Warmup+s.scenario.Steps
 }
 
 func (s *Sim) measured() bool {
 	if s.scenario.Rate > 0 {
-		return s.clock >= s.scenario.Settle
+		return s.clock >= s.scenario.WarmupSeconds
 	}
 	return s.step >= s.scenario.Warmup
 }
@@ -146,7 +146,7 @@ func (s *Sim) Decision() bfio.Instance {
 	if s.scenario.Rate > 0 {
 		s.arrive()
 	} else {
-		for s.counts.Waiting < s.scenario.Reveal {
+		for s.counts.Waiting < s.scenario.VisibleRequests {
 			s.addRequest(s.clock)
 		}
 	}

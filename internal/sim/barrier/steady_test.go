@@ -12,7 +12,7 @@ import (
 func steady(t testing.TB, workers, reveal, h, steps int, seed uint64) (*Sim, bfio.Instance) {
 	t.Helper()
 	scenario := Table1(seed)
-	scenario.Workers, scenario.Reveal, scenario.Warmup, scenario.Steps = workers, reveal, 0, steps
+	scenario.Workers, scenario.VisibleRequests, scenario.Warmup, scenario.Steps = workers, reveal, 0, steps
 	sim := NewSim(scenario, bfio.Defaults(h))
 	sim.Run(new(bfio.Solver).Solve)
 	return sim, sim.Decision()

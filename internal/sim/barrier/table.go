@@ -38,8 +38,8 @@ func Rows() []Row {
 	}
 }
 
-// Replay fills in the row's figures. around wraps the row's policy, for example to measure it.
-func (r *Row) Replay(scenario Scenario, around func(Policy) Policy) {
+// Run fills in the row's figures. around wraps the row's policy, for example to measure it.
+func (r *Row) Run(scenario Scenario, around func(Policy) Policy) {
 	options := bfio.Defaults(r.H)
 	options.WaitBound = r.WaitBound
 	if n := len(scenario.Growth); n > 0 {

@@ -21,7 +21,7 @@ func TestTable1OrderMatchesPaper(t *testing.T) {
 	testkit.Slow(t)
 	at := map[string]Figures{}
 	for _, r := range Rows() {
-		r.Replay(short(), func(p Policy) Policy { return p })
+		r.Run(short(), func(p Policy) Policy { return p })
 		name := r.Policy
 		if r.Policy == "bf-io" {
 			name += map[int]string{0: "0", 20: "20", 80: "80"}[r.H]
@@ -82,7 +82,7 @@ func TestScenarioIsReproducible(t *testing.T) {
 // One worker with one request at a time, computed by hand.
 func TestFiguresOfASmallRun(t *testing.T) {
 	scenario := Scenario{
-		Workers: 2, Slots: 1, Reveal: 2, Steps: 4, Overhead: 1, PerToken: 0.1, Seed: 1,
+		Workers: 2, Slots: 1, VisibleRequests: 2, Steps: 4, Overhead: 1, PerToken: 0.1, Seed: 1,
 		Lengths: func(*rand.Rand) (int64, int64) { return 10, 2 },
 	}
 	first := true

@@ -47,7 +47,7 @@ func (c *chatter) next(id uint64) Request {
 }
 
 // benchmarkChat runs b.N requests of a number of closed-loop clients.
-func benchmarkChat(b *testing.B, d Detail, clients int) {
+func benchmarkChat(b *testing.B, d ReportDetail, clients int) {
 	e := newEngine(b, Profiles()[0], d)
 	chatters := make([]*chatter, clients)
 	for i := range chatters {

@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// Detail selects the tokens that an engine reports.
-type Detail uint8
+// ReportDetail selects the tokens that an engine reports.
+type ReportDetail uint8
 
 // The levels of detail. Times and results do not depend on them.
 const (
 	// ReportTokens reports every token, for servers.
-	ReportTokens Detail = iota
+	ReportTokens ReportDetail = iota
 	// ReportChanges reports only the first token of each request, and processes the decode steps between
 	// two changes at once, for simulations of millions of requests.
 	ReportChanges
@@ -32,7 +32,7 @@ const (
 // present requests, so that a later one with priority 0 comes after those.)
 type Engine struct {
 	profile Profile
-	detail  Detail
+	detail  ReportDetail
 	light   bool // it stores only the number of tokens
 
 	at    time.Duration // end of the last step, or the latest time while idle
@@ -85,7 +85,7 @@ type Load struct {
 }
 
 // New returns an idle engine with epoch 0, or an error for an invalid profile.
-func New(p Profile, d Detail) (*Engine, error) {
+func New(p Profile, d ReportDetail) (*Engine, error) {
 	if err := p.Validate(); err != nil {
 		return nil, err
 	}

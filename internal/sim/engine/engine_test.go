@@ -22,7 +22,7 @@ func small(change ...func(*Profile)) Profile {
 	return p
 }
 
-func newEngine(t testing.TB, p Profile, d Detail) *Engine {
+func newEngine(t testing.TB, p Profile, d ReportDetail) *Engine {
 	t.Helper()
 	e, err := New(p, d)
 	if err != nil {
@@ -182,7 +182,7 @@ func TestPrefillIsChunkedAndComesFirst(t *testing.T) {
 }
 
 func TestArrivalWaitsForCurrentStep(t *testing.T) {
-	for _, d := range []Detail{ReportTokens, ReportChanges} {
+	for _, d := range []ReportDetail{ReportTokens, ReportChanges} {
 		e := newEngine(t, small(), d)
 		var log strings.Builder
 		e.Submit(0, Request{ID: 1, Prompt: numbered(0, 2), OutputLen: 40})
@@ -204,7 +204,7 @@ func TestArrivalWaitsForCurrentStep(t *testing.T) {
 }
 
 func TestArrivalAtStepEndJoinsNextStep(t *testing.T) {
-	for _, d := range []Detail{ReportTokens, ReportChanges} {
+	for _, d := range []ReportDetail{ReportTokens, ReportChanges} {
 		for _, asked := range []bool{false, true} {
 			e := newEngine(t, small(), d)
 			e.Submit(0, Request{ID: 1, Prompt: numbered(0, 2), OutputLen: 40})

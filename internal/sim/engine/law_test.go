@@ -179,7 +179,7 @@ func TestAdvanceIntervalsDoNotAffectEngine(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p, ops := drawProfile(t), drawOps(t)
 		var first string
-		for i, d := range []Detail{ReportTokens, ReportTokens, ReportChanges, ReportChanges} {
+		for i, d := range []ReportDetail{ReportTokens, ReportTokens, ReportChanges, ReportChanges} {
 			e, err := New(p, d)
 			if err != nil {
 				t.Fatal(err)

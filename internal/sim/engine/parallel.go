@@ -32,7 +32,7 @@ type Parallel struct {
 
 // NewParallel returns an idle engine with epoch 0 and that many ranks, at least 1. The profile is that
 // of one rank. An invalid profile is an error.
-func NewParallel(p Profile, ranks int, d Detail) (*Parallel, error) {
+func NewParallel(p Profile, ranks int, d ReportDetail) (*Parallel, error) {
 	if ranks < 1 {
 		return nil, fmt.Errorf("creating a data-parallel engine: must have at least 1 rank, got %d", ranks)
 	}
@@ -111,8 +111,8 @@ func (p *Parallel) Advance(now time.Duration) []Event {
 // Load returns the load of one rank.
 func (p *Parallel) Load(rank int) Load { return p.ranks[rank].Load() }
 
-// Barrier returns the total time of finished steps, and how much of it a rank waited for slower ones.
-func (p *Parallel) Barrier(rank int) (took, waited time.Duration) { return p.took, p.waited[rank] }
+// BarrierTime returns the total time of finished steps, and how much of it a rank waited for slower ones.
+func (p *Parallel) BarrierTime(rank int) (took, waited time.Duration) { return p.took, p.waited[rank] }
 
 func (p *Parallel) clock(now time.Duration) time.Duration { return max(now, p.at) }
 

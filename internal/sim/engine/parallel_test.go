@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func newParallel(t fataler, p Profile, ranks int, d Detail) *Parallel {
+func newParallel(t fataler, p Profile, ranks int, d ReportDetail) *Parallel {
 	x, err := NewParallel(p, ranks, d)
 	if err != nil {
 		t.Fatalf("%v", err)
@@ -61,7 +61,7 @@ func checkParallel(t fataler, p *Parallel) {
 	for g, e := range p.ranks {
 		checkEngine(t, e)
 		owned += len(e.byID)
-		took, waited := p.Barrier(g)
+		took, waited := p.BarrierTime(g)
 		if waited < 0 || waited > took {
 			t.Fatalf("rank %d waited %v of %v", g, waited, took)
 		}
@@ -84,7 +84,7 @@ func checkParallel(t fataler, p *Parallel) {
 func TestOneRankEqualsEngine(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p, ops := drawProfile(t), drawOps(t)
-		for _, d := range []Detail{ReportTokens, ReportChanges} {
+		for _, d := range []ReportDetail{ReportTokens, ReportChanges} {
 			for _, stepping := range []bool{true, false} {
 				var want, got strings.Builder
 				e, err := New(p, d)
@@ -115,7 +115,7 @@ func TestParallelInvariants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p, ops, ranks := drawProfile(t), drawOps(t), rapid.IntRange(2, 5).Draw(t, "ranks")
 		var first string
-		for i, d := range []Detail{ReportTokens, ReportTokens, ReportChanges, ReportChanges} {
+		for i, d := range []ReportDetail{ReportTokens, ReportTokens, ReportChanges, ReportChanges} {
 			x := newParallel(t, p, ranks, d)
 			var log strings.Builder
 			g := newLedger()
@@ -173,7 +173,7 @@ func TestStepsTakeAsLongAsTheSlowestRank(t *testing.T) {
 	slow := p.prefillTime(100) + p.decodeTime(3, 1, 101)
 	light := p.prefillTime(10) + p.decodeTime(3, 1, 11)
 	for g, waited := range []time.Duration{slow - light, 0, slow} {
-		if took, got := x.Barrier(g); took != slow || got != waited {
+		if took, got := x.BarrierTime(g); took != slow || got != waited {
 			t.Errorf("rank %d waited %v of %v, want %v of %v", g, got, took, waited, slow)
 		}
 	}
@@ -183,7 +183,7 @@ func TestStepsTakeAsLongAsTheSlowestRank(t *testing.T) {
 // step, not of the run.
 func TestIdleRankJoinsAtNextStep(t *testing.T) {
 	p := small(func(p *Profile) { p.KVTokens = 1000 })
-	for _, d := range []Detail{ReportTokens, ReportChanges} {
+	for _, d := range []ReportDetail{ReportTokens, ReportChanges} {
 		x := newParallel(t, p, 2, d)
 		x.Submit(0, 0, Request{ID: 1, Prompt: numbered(0, 10), OutputLen: 100})
 		begun := p.prefillTime(10)

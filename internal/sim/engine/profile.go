@@ -84,8 +84,8 @@ func Profiles() []Profile {
 	return append([]Profile{l4Llama, large, h100Llama}, measuredProfiles()...)
 }
 
-// ProfileNamed returns a built-in profile. The error for an unknown name lists the known ones.
-func ProfileNamed(name string) (Profile, error) {
+// FindProfile returns a built-in profile. The error for an unknown name lists the known ones.
+func FindProfile(name string) (Profile, error) {
 	var names []string
 	for _, p := range Profiles() {
 		if p.Name == name {

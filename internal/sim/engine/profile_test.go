@@ -11,11 +11,11 @@ func TestProfiles(t *testing.T) {
 		if err := p.Validate(); err != nil {
 			t.Error(err)
 		}
-		if got, err := ProfileNamed(p.Name); err != nil || !reflect.DeepEqual(got, p) {
+		if got, err := FindProfile(p.Name); err != nil || !reflect.DeepEqual(got, p) {
 			t.Errorf("ProfileNamed(%q) = %v, %v", p.Name, got, err)
 		}
 	}
-	_, err := ProfileNamed("h100")
+	_, err := FindProfile("h100")
 	if err == nil || !strings.Contains(err.Error(), `"h100"`) || !strings.Contains(err.Error(), "l4-llama3.1-8b-38k") {
 		t.Errorf("ProfileNamed of an unknown name: %v", err)
 	}

@@ -78,13 +78,13 @@ func labelDispatch(row *BFIORow, c *barrier.Case) {
 	}
 }
 
-// IsBFIO reports whether name is, or looks like, the name of one of BFIOScenarios rather than a file.
-func IsBFIO(name string) bool {
+// IsBFIOName reports whether name is, or looks like, the name of one of BFIOScenarios rather than a file.
+func IsBFIOName(name string) bool {
 	return strings.HasPrefix(name, "bfio") && !strings.ContainsAny(name, "./")
 }
 
-// BFIONamed returns the scenario with that name, or an error that lists the known names.
-func BFIONamed(name string) (*BFIOScenario, error) {
+// FindBFIOScenario returns the scenario with that name, or an error that lists the known names.
+func FindBFIOScenario(name string) (*BFIOScenario, error) {
 	var names []string
 	for _, s := range BFIOScenarios() {
 		if s.Name == name {
@@ -149,7 +149,7 @@ type BFIOPaper struct {
 // and concurrent runs would disturb the timings. It returns early when ctx ends, and fails on an
 // unknown name.
 func RunBFIO(ctx context.Context, name string, seeds int, clock func() time.Duration) (*BFIOReport, error) {
-	s, err := BFIONamed(name)
+	s, err := FindBFIOScenario(name)
 	if err != nil {
 		return nil, err
 	}
@@ -197,7 +197,7 @@ func (s *BFIOScenario) runCase(ctx context.Context, report *BFIOReport, cases []
 // run replays one row and times its decisions.
 func (s *BFIOScenario) run(c *barrier.Case, r *barrier.Row, seed uint64, clock func() time.Duration) BFIORow {
 	var took []float64
-	r.Replay(c.Scenario, func(decide barrier.Policy) barrier.Policy {
+	r.Run(c.Scenario, func(decide barrier.Policy) barrier.Policy {
 		return func(in bfio.Instance) []int {
 			began := clock()
 			assigned := decide(in)

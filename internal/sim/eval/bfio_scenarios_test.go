@@ -67,7 +67,7 @@ func TestBFIORowOrder(t *testing.T) {
 
 func TestBFIONames(t *testing.T) {
 	for _, s := range BFIOScenarios() {
-		if found, err := BFIONamed(s.Name); err != nil || found.Title != s.Title || !IsBFIO(s.Name) {
+		if found, err := FindBFIOScenario(s.Name); err != nil || found.Title != s.Title || !IsBFIOName(s.Name) {
 			t.Errorf("%s: found %+v, %v", s.Name, found, err)
 		}
 		for _, c := range s.cases(1, 300) {
@@ -76,7 +76,7 @@ func TestBFIONames(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]bool{"bfio": true, "bfio-opne": true, "bfio.yaml": false, "bfio-mine.yaml": false, "bfio/mine": false, "fig8a": false} {
-		if IsBFIO(name) != want {
+		if IsBFIOName(name) != want {
 			t.Errorf("IsBFIO(%q) = %v", name, !want)
 		}
 	}

@@ -80,11 +80,11 @@ type CalibratedKnot struct {
 
 // CalibrationError summarises absolute relative errors of predictions for held-out data: 0.03 is 3 %.
 type CalibrationError struct {
-	HeldOut string  `json:"held_out"`
-	Of      string  `json:"of"` // the predicted quantity
-	N       int     `json:"n"`
-	Mean    float64 `json:"mean"`
-	Median  float64 `json:"median"`
+	HeldOut  string  `json:"held_out"`
+	Quantity string  `json:"of"` // the predicted quantity
+	N        int     `json:"n"`
+	Mean     float64 `json:"mean"`
+	Median   float64 `json:"median"`
 }
 
 // Calibrate fits profiles to a table of measurements or to a balancer's record, plain or compressed

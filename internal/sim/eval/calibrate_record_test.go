@@ -215,7 +215,7 @@ func TestCalibrateRecoversConstants(t *testing.T) {
 			w := newSimulatedRecord(t, p, 2, clients)
 			c := calibrate(t, w.run(200*time.Second), CalibrateOptions{Fit: engine.FitOptions{ChunkTokens: p.ChunkTokens, KVTokens: 5}})
 			checkConstants(t, c, &p, 0.015)
-			if e := c.Engines[0].Errors; e[1].Of != "decode step" || e[1].Mean > 0.01 || e[0].N == 0 || e[0].Median > 0.1 {
+			if e := c.Engines[0].Errors; e[1].Quantity != "decode step" || e[1].Mean > 0.01 || e[0].N == 0 || e[0].Median > 0.1 {
 				t.Errorf("%s, %d clients: errors are %+v", p.Name, clients, e)
 			}
 			if got := c.Engines[0]; got.KVTokens != 5 || got.Name != "recorded-llama" || got.MaxRunning != 256 || c.Format != CalibratedRecord {

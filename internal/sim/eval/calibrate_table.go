@@ -15,7 +15,7 @@ func (c *Calibration) WriteYAML(w io.Writer) error {
 	for i := range c.Engines {
 		profiles = append(profiles, c.Engines[i].Profile)
 	}
-	_, err := io.WriteString(w, sim.EnginesFile(profiles))
+	_, err := io.WriteString(w, sim.EnginesYAML(profiles))
 	return err
 }
 
@@ -27,7 +27,7 @@ func (c *Calibration) WriteTable(w io.Writer) error {
 		if i == 0 {
 			cells := []string{"PROFILE", "FITTED TO", "HELD OUT"}
 			for _, of := range leadingHeldOut(e.Errors) {
-				cells = append(cells, of.Of)
+				cells = append(cells, of.Quantity)
 			}
 			t.Row(cells...)
 		}

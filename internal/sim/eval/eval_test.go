@@ -14,18 +14,18 @@ import (
 )
 
 // smallPlan returns a comparison of a few simulated seconds.
-func smallPlan(t *testing.T) Plan {
+func smallPlan(t *testing.T) Comparison {
 	t.Helper()
-	found, err := sim.Named("fig8c")
+	found, err := sim.FindScenarios("fig8c")
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := found[0]
 	s.Duration = 20 * time.Second
-	return Plan{Scenario: s, Policies: []string{"skylb", "round-robin"}, Seeds: 3}
+	return Comparison{Scenario: s, Policies: []string{"skylb", "round-robin"}, Seeds: 3}
 }
 
-func report(t *testing.T, p Plan) *Report {
+func report(t *testing.T, p Comparison) *Report {
 	t.Helper()
 	r, err := Run(t.Context(), p)
 	if err != nil {
@@ -153,13 +153,13 @@ func TestPoliciesUseCanonicalPushAndLayout(t *testing.T) {
 }
 
 func TestCheckRejectsInvalidPlans(t *testing.T) {
-	for want, spoil := range map[string]func(*Plan){
-		"seeds: must be at least 1, got 0":                func(p *Plan) { p.Seeds = 0 },
-		`unknown policy "best": must be one of`:           func(p *Plan) { p.Policies = []string{"best"} },
-		`unknown push rule "hard"`:                        func(p *Plan) { p.Pushes = []string{"hard"} },
-		"checking scenario fig8c: duration: must be":      func(p *Plan) { p.Scenario.Duration = 0 },
-		`unknown layout "round": must be single or regio`: func(p *Plan) { p.Layout = "round" },
-		"checking scenario fig8c: max_new: must be at ":   func(p *Plan) { p.Scenario.MaxNew = 0 },
+	for want, spoil := range map[string]func(*Comparison){
+		"seeds: must be at least 1, got 0":                func(p *Comparison) { p.Seeds = 0 },
+		`unknown policy "best": must be one of`:           func(p *Comparison) { p.Policies = []string{"best"} },
+		`unknown push rule "hard"`:                        func(p *Comparison) { p.Pushes = []string{"hard"} },
+		"checking scenario fig8c: duration: must be":      func(p *Comparison) { p.Scenario.Duration = 0 },
+		`unknown layout "round": must be single or regio`: func(p *Comparison) { p.Layout = "round" },
+		"checking scenario fig8c: max_new: must be at ":   func(p *Comparison) { p.Scenario.MaxNew = 0 },
 	} {
 		p := smallPlan(t)
 		spoil(&p)

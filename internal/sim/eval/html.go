@@ -70,7 +70,7 @@ type lineup struct {
 // entry is a policy with a push rule. Leader and Oracle select how it is drawn.
 type entry struct {
 	*Summary
-	series         []sim.Moment
+	series         []sim.LoadSample
 	Leader, Oracle bool
 }
 

@@ -15,7 +15,7 @@ type policyChart struct {
 	Title  string
 	Legend []string
 	Wide   bool // spans the page's full width
-	chart.Rows
+	chart.BarChart
 }
 
 // boxes draws the percentiles of a time in seconds, with the references and claims for its figure, if
@@ -32,7 +32,7 @@ func (l *lineup) boxes(title string, figure sim.Figure, get func(*sim.Figures) *
 		}
 	}
 	c := &policyChart{Title: title, Legend: []string{"whiskers P10 and P90, box P25 to P75, line P50: " + l.describeAveraging()}}
-	c.X = chart.Fit(low, high)
+	c.X = chart.FitScale(low, high)
 	for i := range l.entries {
 		row := l.entries[i].row(annotations[i], 1000)
 		if p := get(&l.entries[i].Mean); p != nil {
@@ -41,7 +41,7 @@ func (l *lineup) boxes(title string, figure sim.Figure, get func(*sim.Figures) *
 			row.Tip = fmt.Sprintf("%s: P10 %s, P25 %s, P50 %s, P75 %s, P90 %s", l.entries[i].name(),
 				seconds(p.P10/1000), seconds(p.P25/1000), seconds(p.P50/1000), seconds(p.P75/1000), seconds(p.P90/1000))
 		}
-		c.Rows.Rows = append(c.Rows.Rows, row)
+		c.BarChart.Rows = append(c.BarChart.Rows, row)
 	}
 	c.addLegend(" of the P90")
 	return c
@@ -72,7 +72,7 @@ func (l *lineup) bars() *policyChart {
 			c.Limit = v
 			c.Legend = append(c.Legend, "dashed line: the oracle")
 		}
-		c.Rows.Rows = append(c.Rows.Rows, row)
+		c.BarChart.Rows = append(c.BarChart.Rows, row)
 	}
 	c.addLegend("")
 	return c
@@ -88,12 +88,12 @@ func (l *lineup) describeAveraging() string {
 
 // annotations lists, by entry, the references and the paper's claims for a figure, in its unit. A claim about
 // a ratio is applied to the measured value of the other policy.
-func (l *lineup) annotations(figure sim.Figure) [][]chart.Other {
-	out := make([][]chart.Other, len(l.entries))
+func (l *lineup) annotations(figure sim.Figure) [][]chart.Comparison {
+	out := make([][]chart.Comparison, len(l.entries))
 	for i := range l.entries {
 		if ref := l.entries[i].Reference; ref != nil {
 			if v, known := ref.of(figure); known {
-				out[i] = append(out[i], chart.Other{Reference: true, From: v, To: v, Tip: "reference: " + plain(v)})
+				out[i] = append(out[i], chart.Comparison{Reference: true, From: v, To: v, Tip: "reference: " + plain(v)})
 			}
 		}
 	}
@@ -104,11 +104,11 @@ func (l *lineup) annotations(figure sim.Figure) [][]chart.Other {
 			continue
 		}
 		if c.Than == nil {
-			out[i] = append(out[i], chart.Other{From: c.Least, To: c.Most, Tip: "paper: " + c.cells()[1]})
+			out[i] = append(out[i], chart.Comparison{From: c.Min, To: c.Max, Tip: "paper: " + c.cells()[1]})
 		} else if than := l.report.findSummary(c.Than); than != nil {
 			if base := figure.Of(&than.Mean); base != nil {
 				text := fmt.Sprintf("paper: %s times that of %s", c.cells()[1], sideName(*c.Than))
-				out[i] = append(out[i], chart.Other{From: *base * c.Least, To: *base * c.Most, Tip: text})
+				out[i] = append(out[i], chart.Comparison{From: *base * c.Min, To: *base * c.Max, Tip: text})
 			}
 		}
 	}
@@ -137,11 +137,11 @@ func (l *lineup) position(s *Summary) int {
 }
 
 // row returns the row of an entry with its comparison values, divided by unit.
-func (e *entry) row(annotations []chart.Other, unit float64) chart.Row {
-	row := chart.Row{Class: e.Style(), Name: e.Policy, Note: e.Push, Star: e.Leader, Value: "-", Tip: e.name()}
+func (e *entry) row(annotations []chart.Comparison, unit float64) chart.BarRow {
+	row := chart.BarRow{Class: e.Style(), Name: e.Policy, Note: e.Push, Star: e.Leader, Value: "-", Tip: e.name()}
 	for _, s := range annotations {
 		s.From, s.To = s.From/unit, s.To/unit
-		row.Others = append(row.Others, s)
+		row.Comparisons = append(row.Comparisons, s)
 	}
 	return row
 }
@@ -150,8 +150,8 @@ func (e *entry) row(annotations []chart.Other, unit float64) chart.Row {
 func (c *policyChart) addLegend(what string) {
 	c.Marks = c.X.Marks(5, plain)
 	references, claims := false, false
-	for _, row := range c.Rows.Rows {
-		for _, o := range row.Others {
+	for _, row := range c.BarChart.Rows {
+		for _, o := range row.Comparisons {
 			references, claims = references || o.Reference, claims || !o.Reference
 		}
 	}

@@ -33,22 +33,22 @@ func TestChartsShowReferencesAndClaims(t *testing.T) {
 	r.Summary[0].Policy = "quick" // no line of the oracle in this chart
 	r.Summary[0].Reference, r.Summary[2].Reference = nil, nil
 	r.addClaims([]sim.Claim{
-		{Figure: "output_tokens_per_second", Side: sim.Side{Policy: "slow"}, Than: &sim.Side{Policy: "fast"}, Least: 4, Most: 4},
-		{Figure: "output_tokens_per_second", Side: sim.Side{Policy: "quick"}, Least: 600, Most: 600},
-		{Figure: "output_tokens_per_second", Side: sim.Side{Policy: "absent"}, Least: 9e9, Most: 9e9},
-		{Figure: "output_tokens_per_second", Side: sim.Side{Policy: "slow"}, Than: &sim.Side{Policy: "absent"}, Least: 9e9, Most: 9e9},
-		{Figure: "ttft_p90_ms", Side: sim.Side{Policy: "slow"}, Least: 45, Most: 90},
+		{Figure: "output_tokens_per_second", Side: sim.Side{Policy: "slow"}, Than: &sim.Side{Policy: "fast"}, Min: 4, Max: 4},
+		{Figure: "output_tokens_per_second", Side: sim.Side{Policy: "quick"}, Min: 600, Max: 600},
+		{Figure: "output_tokens_per_second", Side: sim.Side{Policy: "absent"}, Min: 9e9, Max: 9e9},
+		{Figure: "output_tokens_per_second", Side: sim.Side{Policy: "slow"}, Than: &sim.Side{Policy: "absent"}, Min: 9e9, Max: 9e9},
+		{Figure: "ttft_p90_ms", Side: sim.Side{Policy: "slow"}, Min: 45, Max: 90},
 	})
 	l := newLineup(r)
 	c := l.bars()
-	want := map[string][]chart.Other{
+	want := map[string][]chart.Comparison{
 		"quick": {{From: 600, To: 600, Tip: "paper: 600.00"}},
 		"slow":  {{Reference: true, From: 150, To: 150, Tip: "reference: 150"}, {From: 800, To: 800, Tip: "paper: 4.00 times that of fast"}},
 		"fast":  {{From: 150, To: 180, Tip: "paper: 1.50 to 1.80 times that of slow"}},
 	}
-	for _, row := range c.Rows.Rows {
-		if !slices.Equal(row.Others, want[row.Name]) {
-			t.Errorf("%s is compared with %+v, want %+v", row.Name, row.Others, want[row.Name])
+	for _, row := range c.BarChart.Rows {
+		if !slices.Equal(row.Comparisons, want[row.Name]) {
+			t.Errorf("%s is compared with %+v, want %+v", row.Name, row.Comparisons, want[row.Name])
 		}
 	}
 	if c.X.High != 800 {
@@ -58,9 +58,9 @@ func TestChartsShowReferencesAndClaims(t *testing.T) {
 		t.Errorf("the legend is %s, the oracle at %v", legend, c.Limit)
 	}
 	times := l.boxes("", "ttft_p90_ms", func(f *sim.Figures) *sim.Percentiles { return f.TTFT })
-	for _, row := range times.Rows.Rows {
-		if row.Name == "slow" && (len(row.Others) != 2 || row.Others[1].From != 0.045 || row.Others[1].To != 0.09) {
-			t.Errorf("the times of slow are compared with %+v", row.Others)
+	for _, row := range times.BarChart.Rows {
+		if row.Name == "slow" && (len(row.Comparisons) != 2 || row.Comparisons[1].From != 0.045 || row.Comparisons[1].To != 0.09) {
+			t.Errorf("the times of slow are compared with %+v", row.Comparisons)
 		}
 	}
 }

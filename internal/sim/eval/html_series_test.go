@@ -13,10 +13,10 @@ import (
 )
 
 // regionLoads returns a load of some regions that changes at every sample.
-func regionLoads(regions, moments int) []sim.Moment {
-	var out []sim.Moment
+func regionLoads(regions, moments int) []sim.LoadSample {
+	var out []sim.LoadSample
 	for i := range moments {
-		m := sim.Moment{At: time.Duration(i) * time.Second}
+		m := sim.LoadSample{At: time.Duration(i) * time.Second}
 		for r := range regions {
 			wave := int(60 + 50*math.Sin(float64(i*(r+1))))
 			m.Regions = append(m.Regions, sim.RegionLoad{Queued: wave, Pending: i % 7, Running: wave})
@@ -47,7 +47,7 @@ func TestManyRegionsShareTheLastLine(t *testing.T) {
 	r := fullReport("")
 	r.Constants.Regions = make([]sim.ConstantsRegion, 9)
 	for i := range r.series {
-		r.series[i] = []sim.Moment{{At: 50 * time.Second, Regions: make([]sim.RegionLoad, 9)}}
+		r.series[i] = []sim.LoadSample{{At: 50 * time.Second, Regions: make([]sim.RegionLoad, 9)}}
 		for k := range 9 {
 			r.series[i][0].Regions[k] = sim.RegionLoad{Queued: 1, Pending: 2, Running: 3}
 		}

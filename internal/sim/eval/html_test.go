@@ -87,13 +87,13 @@ func fullReport(word string) *Report {
 			Policy: policy, Push: "push" + word, Layout: sim.Layout("layout" + word),
 			Mean: f, Spread: &spread, Reference: &Reference{150, 80},
 		})
-		r.series = append(r.series, []sim.Moment{
+		r.series = append(r.series, []sim.LoadSample{
 			{Regions: make([]sim.RegionLoad, 2)},
 			{At: 50 * time.Second, Regions: []sim.RegionLoad{{Queued: i, Pending: 1, Running: 2}, {Running: 7}}},
 		})
 	}
 	r.addClaims([]sim.Claim{{
-		Figure: "output_tokens_per_second", Side: sim.Side{Policy: "fast" + word}, Than: &sim.Side{Policy: "slow" + word}, Least: 1.5, Most: 1.8,
+		Figure: "output_tokens_per_second", Side: sim.Side{Policy: "fast" + word}, Than: &sim.Side{Policy: "slow" + word}, Min: 1.5, Max: 1.8,
 	}})
 	return r
 }
@@ -269,12 +269,12 @@ func TestClaimCells(t *testing.T) {
 	}}
 	blind, pending := sim.Side{Policy: "a", Push: "blind"}, sim.Side{Policy: "a", Push: "pending"}
 	r.addClaims([]sim.Claim{
-		{Figure: "output_tokens_per_second", Side: pending, Than: &blind, Least: 1.2, Most: 1.2},
-		{Figure: "output_tokens_per_second", Side: pending, Than: &blind, Least: 1.2, Most: 1.6},
-		{Figure: "ttft_p90_ms", Side: sim.Side{Policy: "a"}, Than: &pending, Least: 20, Most: 20},
-		{Figure: "prefix_hit_rate", Side: pending, Than: &blind, Least: 0.25, Most: 0.25},
-		{Figure: "prefix_hit_rate", Side: sim.Side{Policy: "b"}, Least: 0.25, Most: 0.25},
-		{Figure: "outstanding_max_over_min", Side: sim.Side{Policy: "c"}, Least: 2, Most: 2},
+		{Figure: "output_tokens_per_second", Side: pending, Than: &blind, Min: 1.2, Max: 1.2},
+		{Figure: "output_tokens_per_second", Side: pending, Than: &blind, Min: 1.2, Max: 1.6},
+		{Figure: "ttft_p90_ms", Side: sim.Side{Policy: "a"}, Than: &pending, Min: 20, Max: 20},
+		{Figure: "prefix_hit_rate", Side: pending, Than: &blind, Min: 0.25, Max: 0.25},
+		{Figure: "prefix_hit_rate", Side: sim.Side{Policy: "b"}, Min: 0.25, Max: 0.25},
+		{Figure: "outstanding_max_over_min", Side: sim.Side{Policy: "c"}, Min: 2, Max: 2},
 	})
 	var got []string
 	for i := range r.Claims {
@@ -295,11 +295,11 @@ func TestClaimCells(t *testing.T) {
 
 // A plan without policies and push rules uses those of the scenario.
 func TestPlanDefaultsToScenarioPolicies(t *testing.T) {
-	found, err := sim.Named("fig9-30")
+	found, err := sim.FindScenarios("fig9-30")
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := Plan{Scenario: found[0], Seeds: 1}
+	p := Comparison{Scenario: found[0], Seeds: 1}
 	setups, err := p.setups()
 	if err != nil || len(setups) != 5 || setups[1].Push.N != 10 || setups[3].Policy != "cache-aware:skylb" || setups[4].Policy != sim.Oracle {
 		t.Errorf("setups %+v, %v", setups, err)

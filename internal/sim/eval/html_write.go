@@ -91,11 +91,11 @@ func (c *policyChart) addTo(p *chart.Page) {
 	p.Put("<figure")
 	p.PutIf(c.Wide, ` class="across"`)
 	p.Put(">\n<h2>{}</h2>\n", c.Title)
-	var keys []chart.Key
+	var keys []chart.LegendEntry
 	for _, l := range c.Legend {
-		keys = append(keys, chart.Key{Text: l})
+		keys = append(keys, chart.LegendEntry{Text: l})
 	}
-	p.PutKey(keys...)
+	p.PutLegend(keys...)
 	c.Put(p)
 	p.Put("</figure>\n")
 }
@@ -103,24 +103,24 @@ func (c *policyChart) addTo(p *chart.Page) {
 // addTo adds the load over time.
 func (c *loadSeries) addTo(p *chart.Page) {
 	p.Put("<figure class=\"courses\">\n<h2>Load over time</h2>\n")
-	var keys []chart.Key
+	var keys []chart.LegendEntry
 	for i, name := range c.Regions {
-		keys = append(keys, chart.Key{Class: regionClass("run", i), Text: name})
+		keys = append(keys, chart.LegendEntry{Class: regionClass("run", i), Text: name})
 	}
-	p.PutKey(append(keys, chart.Key{Text: fmt.Sprintf("one scale for all panels, seed %d", c.Seed)})...)
-	p.PutKey(
-		chart.Key{Class: "run", Text: "requests in the engines of a region, pending or running"},
-		chart.Key{Class: "held", Area: true, Text: "queued at its balancers"},
-		chart.Key{Class: "warm", Area: true, Text: "warm-up"},
+	p.PutLegend(append(keys, chart.LegendEntry{Text: fmt.Sprintf("one scale for all panels, seed %d", c.Seed)})...)
+	p.PutLegend(
+		chart.LegendEntry{Class: "run", Text: "requests in the engines of a region, pending or running"},
+		chart.LegendEntry{Class: "held", Area: true, Text: "queued at its balancers"},
+		chart.LegendEntry{Class: "warm", Area: true, Text: "warm-up"},
 	)
 	keys = nil
 	for _, e := range c.frame.Spans {
 		if e.Number > 0 {
-			keys = append(keys, chart.Key{Class: e.Class, Number: e.Number, Text: e.Title})
+			keys = append(keys, chart.LegendEntry{Class: e.Class, Number: e.Number, Text: e.Title})
 		}
 	}
 	if len(keys) > 0 {
-		p.PutKey(keys...)
+		p.PutLegend(keys...)
 	}
 	p.Put("<div class=\"panels\">\n")
 	for i := range c.Panels {

@@ -21,7 +21,7 @@ func (c *Claim) Delta() *float64 {
 	if c.Measured == nil {
 		return nil
 	}
-	nearest := min(max(*c.Measured, c.Least), c.Most)
+	nearest := min(max(*c.Measured, c.Min), c.Max)
 	delta := *c.Measured - nearest
 	if !c.Figure.Share() {
 		delta /= nearest
@@ -72,9 +72,9 @@ func (c *Claim) cells() []string {
 	if c.Than != nil {
 		what += map[bool]string{true: " minus that of ", false: " relative to that of "}[c.Figure.Share()] + sideName(*c.Than)
 	}
-	paper := c.value(c.Least)
-	if c.Most != c.Least {
-		paper += " to " + c.value(c.Most)
+	paper := c.value(c.Min)
+	if c.Max != c.Min {
+		paper += " to " + c.value(c.Max)
 	}
 	measured, delta := "-", "-"
 	if c.Measured != nil {

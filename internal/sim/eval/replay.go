@@ -56,18 +56,18 @@ type Replay struct {
 	// Panic is the value of the panic in the last step of the record, empty if there is none. That step
 	// is not replayed.
 	Panic string `json:"panic"`
-	// Difference is the first step that differs, nil if none does.
-	Difference *Difference `json:"difference"`
+	// ReplayDifference is the first step that differs, nil if none does.
+	Difference *ReplayDifference `json:"difference"`
 }
 
-// Difference is a step whose replayed actions differ from the recorded ones.
-type Difference struct {
+// ReplayDifference is a step whose replayed actions differ from the recorded ones.
+type ReplayDifference struct {
 	Line int           `json:"line"` // of the record, from 1
 	T    time.Duration `json:"t_ns"` // time of the core
 	// Event (or the changed configuration), Recorded and Repeated are JSON, as in the record.
 	Event    json.RawMessage `json:"event"`
 	Recorded json.RawMessage `json:"recorded"`
-	Repeated json.RawMessage `json:"repeated"`
+	Replayed json.RawMessage `json:"repeated"`
 }
 
 // ReplayRecord reads a record, plain or compressed with gzip, step by step, creates its balancer, feeds
@@ -121,7 +121,7 @@ func replayRecord(ctx context.Context, name string, in io.Reader, seen func(*rec
 }
 
 // compareStep feeds one step to a balancer and compares its actions.
-func compareStep(b *core.Balancer, rec *recordReader, line *recordedStep) (*Difference, error) {
+func compareStep(b *core.Balancer, rec *recordReader, line *recordedStep) (*ReplayDifference, error) {
 	actions, err := line.applyTo(b)
 	if err != nil {
 		return nil, fmt.Errorf("reading %s:%d: %w", rec.name, rec.line, err)
@@ -143,7 +143,7 @@ func compareStep(b *core.Balancer, rec *recordReader, line *recordedStep) (*Diff
 	if err != nil {
 		return nil, fmt.Errorf("replaying %s:%d: writing the event as JSON: %w", rec.name, rec.line, err)
 	}
-	return &Difference{Line: rec.line, T: line.T, Event: event, Recorded: bytes.Clone(recorded), Repeated: repeated}, nil
+	return &ReplayDifference{Line: rec.line, T: line.T, Event: event, Recorded: bytes.Clone(recorded), Replayed: repeated}, nil
 }
 
 // applyTo applies the line's event or configuration to a balancer.
@@ -167,7 +167,7 @@ func (s *recordedStep) payload() ([]byte, error) {
 }
 
 func newReplayReport(name string, h *record.Header, run *recordedRun, replay Replay) *ReplayReport {
-	row := ReplayRow{Of: "recorded", Policy: h.Config.Policy, Push: h.Config.Push, Figures: run.figures(), Requests: run.finished}
+	row := ReplayRow{Source: "recorded", Policy: h.Config.Policy, Push: h.Config.Push, Figures: run.figures(), Requests: run.finished}
 	return &ReplayReport{
 		Scenario: name,
 		Title: fmt.Sprintf("balancer %s of %s in %s, from %s", h.Self.ID, h.Self.Service, h.Self.Region,

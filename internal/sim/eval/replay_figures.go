@@ -16,7 +16,7 @@ import (
 // to the last, with times since the arrival at the balancer. A simulated run has the same length, and
 // its times are measured at the clients.
 type ReplayRow struct {
-	Of     string `json:"of"` // recorded or simulated
+	Source string `json:"of"` // recorded or simulated
 	Policy string `json:"policy"`
 	Push   string `json:"push"`
 	// Seed is nil for the recorded run.
@@ -182,7 +182,7 @@ func (r *recordedRun) applyAction(now time.Duration, a *core.Action) {
 		r.forwarded++
 	case core.ActionReject:
 		r.rejected++
-		if f != nil && a.Reason == core.RejectWait {
+		if f != nil && a.Reason == core.RejectWaitExceeded {
 			r.longest = max(r.longest, now-f.arrived)
 		}
 		if f != nil && a.Reason != core.RejectDuplicate {

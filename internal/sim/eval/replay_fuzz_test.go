@@ -103,7 +103,7 @@ func TestRandomHistoriesReplayIdentically(t *testing.T) {
 			events = append(events, recordedEvent{at, randomEvent(r)})
 		}
 		cfg := core.DefaultConfig(newPolicy(t, name))
-		cfg.Order = rapid.SampledFrom([]core.Order{core.OrderFCFS, core.OrderEDF, core.OrderPF, core.OrderDPA}).Draw(r, "order")
+		cfg.Order = rapid.SampledFrom([]core.QueueOrder{core.OrderFCFS, core.OrderEDF, core.OrderPF, core.OrderDPA}).Draw(r, "order")
 		cfg.Push = rapid.SampledFrom([]core.Push{{Mode: core.PushPending}, {Mode: core.PushBlind}, {Mode: core.PushOutstanding, N: 2}}).Draw(r, "push")
 		cfg.QueueLimit, cfg.PoolLimit = rapid.IntRange(0, 4).Draw(r, "queue limit"), rapid.IntRange(0, 4).Draw(r, "pool limit")
 		report, err := ReplayRecord(context.Background(), "r", bytes.NewReader(recordWith(t, cfg, events...)))

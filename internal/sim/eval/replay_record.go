@@ -137,22 +137,22 @@ var requiredFields = map[core.EventKind]struct {
 	field string
 	has   func(*core.Event) bool
 }{
-	core.EventArrived:         {"request", func(e *core.Event) bool { return e.Request != nil }},
-	core.EventFirstToken:      {},
-	core.EventProgress:        {},
-	core.EventFinished:        {},
-	core.EventFailed:          {},
-	core.EventCancelled:       {},
-	core.EventBounced:         {},
-	core.EventReplicaAdded:    {"replica", func(e *core.Event) bool { return e.Replica != nil }},
-	core.EventReplicaRemoved:  {},
-	core.EventReplicaDraining: {},
-	core.EventReplicaReport:   {"report", func(e *core.Event) bool { return e.Report != nil }},
-	core.EventPeerAdded:       {"peer", func(e *core.Event) bool { return e.Peer != nil }},
-	core.EventPeerRemoved:     {},
-	core.EventPeerReport:      {"peer_report", func(e *core.Event) bool { return e.PeerReport != nil }},
-	core.EventPeerLearned:     {},
-	core.EventTick:            {},
+	core.EventArrived:          {"request", func(e *core.Event) bool { return e.Request != nil }},
+	core.EventFirstToken:       {},
+	core.EventProgress:         {},
+	core.EventFinished:         {},
+	core.EventFailed:           {},
+	core.EventCancelled:        {},
+	core.EventBounced:          {},
+	core.EventReplicaAdded:     {"replica", func(e *core.Event) bool { return e.Replica != nil }},
+	core.EventReplicaRemoved:   {},
+	core.EventReplicaDraining:  {},
+	core.EventReplicaReport:    {"report", func(e *core.Event) bool { return e.Report != nil }},
+	core.EventPeerAdded:        {"peer", func(e *core.Event) bool { return e.Peer != nil }},
+	core.EventPeerRemoved:      {},
+	core.EventPeerReport:       {"peer_report", func(e *core.Event) bool { return e.PeerReport != nil }},
+	core.EventPeerCacheUpdates: {},
+	core.EventTick:             {},
 }
 
 // check rejects a line that is neither an event nor a configuration.

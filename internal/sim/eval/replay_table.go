@@ -47,7 +47,7 @@ func (r *ReplayRow) write(t *printable.Table) {
 	if r.Seed != nil {
 		seed = fmt.Sprint(*r.Seed)
 	}
-	t.Rowf("%s\t%s\t%s\t%s\t%.0f\t%s\t%s\t%s\t%s\t%s\t%.0f\t%.2f s\t%s\t%.0f\t%.0f", r.Of, seed, r.Policy, r.Push, r.OutputTokensPerSecond,
+	t.Rowf("%s\t%s\t%s\t%s\t%.0f\t%s\t%s\t%s\t%s\t%s\t%.0f\t%.2f s\t%s\t%.0f\t%.0f", r.Source, seed, r.Policy, r.Push, r.OutputTokensPerSecond,
 		percentileIn(r.TTFT, p50, 1000, "%.2f s"), percentileIn(r.TTFT, p90, 1000, "%.2f s"), percentileIn(r.TPOT, p50, 1, "%.0f ms"),
 		percentileIn(r.E2E, p90, 1000, "%.1f s"), known(r.PrefixHitRate, 100, "%.1f%%"), r.Forwarded, r.MaxWaitMillis/1000,
 		known(r.OutstandingMaxOverMin, 1, "%.2f"), r.Completed, r.Rejected)
@@ -62,10 +62,10 @@ func percentileIn(p *sim.Percentiles, get func(*sim.Percentiles) float64, unit f
 }
 
 // String describes the difference in one line.
-func (d *Difference) String() string {
+func (d *ReplayDifference) String() string {
 	var e core.Event
 	_ = json.Unmarshal(d.Event, &e) // cannot fail: the event was marshalled above
-	recorded, repeated := formatActions(d.Recorded), formatActions(d.Repeated)
+	recorded, repeated := formatActions(d.Recorded), formatActions(d.Replayed)
 	if recorded == repeated {
 		repeated = "the same with different values"
 	}
@@ -77,8 +77,8 @@ func (d *Difference) String() string {
 }
 
 // write prints the difference in full.
-func (d *Difference) write(out io.Writer) {
-	fmt.Fprintf(out, "first difference: %s\nevent     %s\nrecorded  %s\nreplayed  %s\nbefore it:\n", d, d.Event, d.Recorded, d.Repeated)
+func (d *ReplayDifference) write(out io.Writer) {
+	fmt.Fprintf(out, "first difference: %s\nevent     %s\nrecorded  %s\nreplayed  %s\nbefore it:\n", d, d.Event, d.Recorded, d.Replayed)
 }
 
 // formatActions formats a list of actions.

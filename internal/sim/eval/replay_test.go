@@ -401,7 +401,7 @@ func TestReplayReportsFirstDifference(t *testing.T) {
 		t.Fatalf("replay %+v, want a difference in line 7", report.Replay)
 	}
 	want := "line 7, event arrived at 0.000 s: recorded dispatch 2 to a (rotation), replayed dispatch 2 to b (rotation)"
-	if d.String() != want || !bytes.Contains(d.Recorded, []byte(`"target":"a"`)) || !bytes.Contains(d.Repeated, []byte(`"target":"b"`)) {
+	if d.String() != want || !bytes.Contains(d.Recorded, []byte(`"target":"a"`)) || !bytes.Contains(d.Replayed, []byte(`"target":"b"`)) {
 		t.Errorf("got %s, want %s", d, want)
 	}
 	var table bytes.Buffer
@@ -422,7 +422,7 @@ func TestReplayReportsFirstDifference(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), `unknown field "x"`) {
 				t.Errorf("%s: %v, want the unknown field named", to, err)
 			}
-		case err != nil || report.Replay.Difference == nil || formatActions(report.Replay.Difference.Repeated) != "no action":
+		case err != nil || report.Replay.Difference == nil || formatActions(report.Replay.Difference.Replayed) != "no action":
 			t.Errorf("%s: %+v, %v", to, report, err)
 		}
 	}

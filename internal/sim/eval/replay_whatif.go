@@ -78,13 +78,13 @@ func ReplayWhatIf(ctx context.Context, name string, in io.Reader, w WhatIf) (*Re
 	if len(w.Policies) == 0 {
 		w.Policies = []string{recorded.Policy}
 	}
-	plans := []Plan{{Scenario: *s, Policies: []string{recorded.Policy}, Pushes: []string{recorded.Push}, Layout: sim.Regional, Seeds: w.Seeds}}
+	plans := []Comparison{{Scenario: *s, Policies: []string{recorded.Policy}, Pushes: []string{recorded.Push}, Layout: sim.Regional, Seeds: w.Seeds}}
 	others := w.Policies
 	if w.Push == recorded.Push {
 		others = slices.DeleteFunc(slices.Clone(others), func(p string) bool { return p == recorded.Policy })
 	}
 	if len(others) > 0 {
-		plans = append(plans, Plan{Scenario: *s, Policies: others, Pushes: []string{w.Push}, Layout: sim.Regional, Seeds: w.Seeds})
+		plans = append(plans, Comparison{Scenario: *s, Policies: others, Pushes: []string{w.Push}, Layout: sim.Regional, Seeds: w.Seeds})
 	}
 	for _, plan := range plans {
 		if err := report.simulate(ctx, plan); err != nil {
@@ -101,7 +101,7 @@ func (l *recordedLoad) span() time.Duration {
 }
 
 // simulate adds the rows and summaries of a plan.
-func (r *ReplayReport) simulate(ctx context.Context, plan Plan) error {
+func (r *ReplayReport) simulate(ctx context.Context, plan Comparison) error {
 	ran, err := Run(ctx, plan)
 	if err != nil {
 		return err
@@ -111,7 +111,7 @@ func (r *ReplayReport) simulate(ctx context.Context, plan Plan) error {
 		row := &ran.Rows[i]
 		seed := row.Seed
 		r.Rows = append(r.Rows, ReplayRow{
-			Of: "simulated", Policy: row.Policy, Push: row.Push, Seed: &seed, Figures: row.Figures, Requests: row.Requests,
+			Source: "simulated", Policy: row.Policy, Push: row.Push, Seed: &seed, Figures: row.Figures, Requests: row.Requests,
 		})
 	}
 	for i := range ran.Summary {

@@ -60,13 +60,13 @@ func TestWhatIfSimulatesRecordedRequests(t *testing.T) {
 	}
 	var rows []string
 	for _, r := range report.Rows {
-		rows = append(rows, fmt.Sprintf("%s %s %s %.0f", r.Of, r.Policy, r.Push, r.Completed))
+		rows = append(rows, fmt.Sprintf("%s %s %s %.0f", r.Source, r.Policy, r.Push, r.Completed))
 	}
 	if want := []string{"recorded cost pending 28", "simulated cost pending 30", "simulated round-robin pending 30"}; !slices.Equal(rows, want) {
 		t.Errorf("rows %q, want %q", rows, want)
 	}
 	for _, r := range report.Rows[1:] {
-		// Of 120 prompt tokens 8 blocks of 13 are shared with every second request.
+		// Quantity 120 prompt tokens 8 blocks of 13 are shared with every second request.
 		if r.PrefixHitRate == nil || *r.PrefixHitRate < 0.5 || *r.PrefixHitRate > 0.9 || r.Seed == nil || *r.Seed != 1 {
 			t.Errorf("%s: hit rate %v, seed %v: shared prefixes are lost", r.Policy, r.PrefixHitRate, r.Seed)
 		}

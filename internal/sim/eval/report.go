@@ -26,7 +26,7 @@ type Report struct {
 
 	paper bool // the plan requests the paper's claims
 	// loadSeries holds, for each summary, the load over time with its first seed.
-	series [][]sim.Moment
+	series [][]sim.LoadSample
 }
 
 // Row is one run.
@@ -61,7 +61,7 @@ type Reference struct {
 	TTFTP90Millis         float64 `json:"ttft_p90_ms"`
 }
 
-func newReport(p *Plan, setups []sim.Setup, results []*sim.Result) *Report {
+func newReport(p *Comparison, setups []sim.Setup, results []*sim.Result) *Report {
 	s := &p.Scenario
 	r := &Report{Scenario: s.Name, Title: s.Title, Constants: s.Constants(), paper: p.Paper}
 	if t := r.Constants.Trace; t != nil {
@@ -81,7 +81,7 @@ func newReport(p *Plan, setups []sim.Setup, results []*sim.Result) *Report {
 			to++
 		}
 		r.Summary = append(r.Summary, summarise(s, r.Rows[from:to]))
-		r.series = append(r.series, results[from].Course)
+		r.series = append(r.series, results[from].LoadSamples)
 		from = to
 	}
 	r.markBest()

@@ -15,8 +15,8 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// Plan configures a comparison on one scenario.
-type Plan struct {
+// Comparison configures a comparison on one scenario.
+type Comparison struct {
 	Scenario sim.Scenario
 	// Policies are compared in this order; none = those of the scenario, or all policies.
 	Policies []string
@@ -53,13 +53,13 @@ func CanonicalLayout(name string) (sim.Layout, error) {
 }
 
 // Check returns an error if the plan cannot run; it runs nothing.
-func (p *Plan) Check() error {
+func (p *Comparison) Check() error {
 	_, err := p.setups()
 	return err
 }
 
 // setups returns the runs in the order of their rows: by policy, push and seed.
-func (p *Plan) setups() ([]sim.Setup, error) {
+func (p *Comparison) setups() ([]sim.Setup, error) {
 	if err := p.Scenario.Validate(); err != nil {
 		return nil, err
 	}
@@ -113,7 +113,7 @@ func firstNonEmpty(lists ...[]string) []string {
 
 // Run runs the plan and returns its report. It returns the error of the first failed run in the order
 // of the rows, or the end of ctx; the other runs are then cancelled.
-func Run(ctx context.Context, p Plan) (*Report, error) {
+func Run(ctx context.Context, p Comparison) (*Report, error) {
 	setups, err := p.setups()
 	if err != nil {
 		return nil, err
@@ -126,7 +126,7 @@ func Run(ctx context.Context, p Plan) (*Report, error) {
 }
 
 // runAll runs the setups on concurrent workers and keeps the order of the results.
-func runAll(ctx context.Context, p *Plan, setups []sim.Setup) ([]*sim.Result, error) {
+func runAll(ctx context.Context, p *Comparison, setups []sim.Setup) ([]*sim.Result, error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	results, failures := make([]*sim.Result, len(setups)), make([]error, len(setups))
@@ -145,7 +145,7 @@ func runAll(ctx context.Context, p *Plan, setups []sim.Setup) ([]*sim.Result, er
 		running.Go(func() {
 			for i := range todo {
 				watch := func(now time.Duration) { progress.advance(i, now) }
-				if results[i], failures[i] = sim.RunWatched(ctx, &p.Scenario, setups[i], watch); failures[i] != nil {
+				if results[i], failures[i] = sim.RunWithProgress(ctx, &p.Scenario, setups[i], watch); failures[i] != nil {
 					stop()
 				}
 				progress.done(i)
@@ -159,14 +159,14 @@ func runAll(ctx context.Context, p *Plan, setups []sim.Setup) ([]*sim.Result, er
 // progress tracks the progress of concurrent runs.
 type progress struct {
 	mu              sync.Mutex
-	plan            *Plan
+	plan            *Comparison
 	simulated       []time.Duration // simulated time of each run
 	sum             time.Duration
 	finished        int
 	reportedPercent int // last reported percent
 }
 
-func newProgress(p *Plan, runs int) *progress {
+func newProgress(p *Comparison, runs int) *progress {
 	return &progress{plan: p, simulated: make([]time.Duration, runs)}
 }
 

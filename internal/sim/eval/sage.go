@@ -92,7 +92,7 @@ func SageScenarios() []SageScenario {
 		{
 			Name: "sage-a100", Title: "SageServe A: the peak day on A100, 0.55 times the load, start-up times doubled, IW-F deadline 3 s",
 			Load: "Thursday", Strategies: []string{"reactive", "lt-ua", "auto"}, models: 4, regions: 3, from: 3 * sageDay, duration: sageDay, load: 0.55,
-			sampleInterval: 15 * time.Minute, hardware: sim.OnA100, columns: dayColumns, paper: savedPaper(0.282),
+			sampleInterval: 15 * time.Minute, hardware: sim.UseA100, columns: dayColumns, paper: savedPaper(0.282),
 		},
 		{
 			Name: "sage-iw-9-1", Title: "SageServe A: the peak day with 9 interactive tokens to 1 deferred",
@@ -120,16 +120,16 @@ func adaptSilo(s *sim.FleetScenario, name string) {
 	}
 }
 
-func adaptOrder(s *sim.FleetScenario, name string) { s.Order = core.Order(name) }
+func adaptOrder(s *sim.FleetScenario, name string) { s.Order = core.QueueOrder(name) }
 
-// IsSage reports whether name is, or looks like, the name of one of SageScenarios rather than a file.
-func IsSage(name string) bool {
+// IsSageName reports whether name is, or looks like, the name of one of SageScenarios rather than a file.
+func IsSageName(name string) bool {
 	return strings.HasPrefix(name, "sage") && !strings.ContainsAny(name, "./")
 }
 
-// SageNamed returns the scenarios with that name; "sage" selects all. The error for an unknown name
+// FindSageScenarios returns the scenarios with that name; "sage" selects all. The error for an unknown name
 // lists the names.
-func SageNamed(name string) ([]SageScenario, error) {
+func FindSageScenarios(name string) ([]SageScenario, error) {
 	all := SageScenarios()
 	if name == "sage" {
 		return all, nil
@@ -144,8 +144,8 @@ func SageNamed(name string) ([]SageScenario, error) {
 	return nil, fmt.Errorf("unknown scenario %q: must be one of %s", name, strings.Join(names, ", "))
 }
 
-// SagePlan configures a comparison on a SageServe scenario.
-type SagePlan struct {
+// SageComparison configures a comparison on a SageServe scenario.
+type SageComparison struct {
 	Scenario SageScenario
 	// Strategies are names from plan.StrategyNames; none = the scenario's.
 	Strategies []string
@@ -172,7 +172,7 @@ type sageRun struct {
 
 // RunSage runs the plan and returns its report. It returns the error of the first failed run in the
 // order of the rows, or the end of ctx.
-func RunSage(ctx context.Context, p SagePlan) (*SageReport, error) {
+func RunSage(ctx context.Context, p SageComparison) (*SageReport, error) {
 	runs, tps, err := p.runs()
 	if err != nil {
 		return nil, err
@@ -215,7 +215,7 @@ func RunSage(ctx context.Context, p SagePlan) (*SageReport, error) {
 }
 
 // Check returns an error if the plan cannot run; it runs nothing.
-func (p *SagePlan) Check() error {
+func (p *SageComparison) Check() error {
 	if p.Seeds < 1 {
 		return fmt.Errorf("seeds: must be at least 1, got %d", p.Seeds)
 	}
@@ -230,10 +230,12 @@ func (p *SagePlan) Check() error {
 	return nil
 }
 
-func (p *SagePlan) strategies() []string { return firstNonEmpty(p.Strategies, p.Scenario.Strategies) }
+func (p *SageComparison) strategies() []string {
+	return firstNonEmpty(p.Strategies, p.Scenario.Strategies)
+}
 
 // runs returns the runs in the order of their rows, and the capacity of a replica of each model.
-func (p *SagePlan) runs() ([]sageRun, []float64, error) {
+func (p *SageComparison) runs() ([]sageRun, []float64, error) {
 	if err := p.Check(); err != nil {
 		return nil, nil, err
 	}
@@ -246,7 +248,7 @@ func (p *SagePlan) runs() ([]sageRun, []float64, error) {
 		return nil, nil, err
 	}
 	spec := fleetService(base, tps)
-	if _, err := forecast.ByName(p.planning(base).WithDefaults(spec).Forecaster); err != nil {
+	if _, err := forecast.ForecasterByName(p.planning(base).WithDefaults(spec).Forecaster); err != nil {
 		return nil, nil, err
 	}
 	demands := make([]*sim.Demand, p.Seeds)
@@ -273,7 +275,7 @@ func (p *SagePlan) runs() ([]sageRun, []float64, error) {
 					p.Scenario.adapt(&s, label)
 				}
 				run := sageRun{strategy: strategy, label: label, seed: uint64(seed) + 1, fleet: &s}
-				if run.setup, err = newFleetSetup(&s, strategy, plan.StrategyOptions{Late: p.Settings.Late}, run.seed, spec, inputs[seed]); err != nil {
+				if run.setup, err = newFleetSetup(&s, strategy, plan.StrategyOptions{MaxLateShare: p.Settings.Late}, run.seed, spec, inputs[seed]); err != nil {
 					return nil, nil, err
 				}
 				if err := s.Validate(); err != nil {
@@ -287,9 +289,9 @@ func (p *SagePlan) runs() ([]sageRun, []float64, error) {
 }
 
 // fleet returns the scenario's fleet with the settings applied.
-func (p *SagePlan) fleet() (*sim.FleetScenario, error) {
+func (p *SageComparison) fleet() (*sim.FleetScenario, error) {
 	s, c := sim.SageFleet(), &p.Scenario
-	s.Name, s.Title, s.From, s.Duration, s.CoursePeriod = c.Name, c.Title, c.from, c.duration, c.sampleInterval
+	s.Name, s.Title, s.From, s.Duration, s.SampleInterval = c.Name, c.Title, c.from, c.duration, c.sampleInterval
 	if c.models > len(s.Models) {
 		s.Models = append(s.Models, sim.Scout())
 	}
@@ -309,7 +311,7 @@ func (p *SagePlan) fleet() (*sim.FleetScenario, error) {
 
 // planning returns the review options: the planner's defaults, the settings, and the scenario's replica
 // start-up time.
-func (p *SagePlan) planning(s *sim.FleetScenario) plan.ReviewOptions {
+func (p *SageComparison) planning(s *sim.FleetScenario) plan.ReviewOptions {
 	return plan.ReviewOptions{Forecaster: p.Settings.Forecaster, Epsilon: p.Settings.Epsilon, Peak: p.Settings.Peak, Horizon: p.Settings.Horizon, Step: p.Settings.Step, StartUp: s.Starts.Reclaim}
 }
 
@@ -356,7 +358,7 @@ func replicaTPS(s *sim.FleetScenario) ([]float64, error) {
 }
 
 // demand returns the demand with a seed.
-func (p *SagePlan) demand(s *sim.FleetScenario, seed uint64) (*sim.Demand, error) {
+func (p *SageComparison) demand(s *sim.FleetScenario, seed uint64) (*sim.Demand, error) {
 	load, deferred := cmp.Or(p.Settings.Load, p.Scenario.load, 1), cmp.Or(p.Settings.Deferred, p.Scenario.deferred, 1)
 	if p.Trace != nil {
 		return p.Trace.demand(s, load, deferred)
@@ -381,7 +383,7 @@ type SageSettings struct {
 	// Day is the start of the run: 1 = Monday, 0 = the scenario's. Duration is its length.
 	Day      int
 	Duration time.Duration
-	Late     float64 // target share of late first tokens for strategy auto; 0 = plan.DefaultLate
+	Late     float64 // target share of late first tokens for strategy auto; 0 = plan.DefaultMaxLateShare
 	// Forecaster, Epsilon, Peak and Horizon are those of plan.ReviewOptions with its defaults: the
 	// simulation runs the planner of production.
 	Forecaster string
@@ -455,7 +457,7 @@ func (o *SageSettings) Set(name, text string) error {
 	case "step":
 		return setMinutes(&o.Step, text)
 	case "forecaster":
-		if _, err := forecast.ByName(text); err != nil {
+		if _, err := forecast.ForecasterByName(text); err != nil {
 			return err
 		}
 		o.Forecaster = text

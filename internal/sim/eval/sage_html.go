@@ -52,7 +52,7 @@ func (r *SageReport) addTo(p *chart.Page) {
 func (r *SageReport) addReplicaChart(p *chart.Page, model int) {
 	name, hours := r.Constants.Models[model].Model, r.Constants.DurationHours
 	plot := chart.Plot{Title: name + ": replicas over time", Height: 205, X: chart.Scale{High: hours}, Y: chart.Scale{High: 1}}
-	var keys []chart.Key
+	var keys []chart.LegendEntry
 	for k := range r.series {
 		c := &r.series[k]
 		line := chart.Line{Class: fmt.Sprintf("strategy c%d", k%5)}
@@ -61,12 +61,12 @@ func (r *SageReport) addReplicaChart(p *chart.Page, model int) {
 			plot.Y.High = max(plot.Y.High, float64(n))
 		}
 		plot.Lines = append(plot.Lines, line)
-		keys = append(keys, chart.Key{Class: line.Class, Text: cmp.Or(c.label, c.strategy)})
+		keys = append(keys, chart.LegendEntry{Class: line.Class, Text: cmp.Or(c.label, c.strategy)})
 	}
 	plot.YMarks = wholeMarks(plot.Y, 5)
 	plot.XMarks = plot.X.Marks(6, func(v float64) string { return plain(v) + " h" })
 	p.Put("<figure>\n<h2>{}: replicas over time, all regions, seed 1</h2>\n", name)
-	p.PutKey(keys...)
+	p.PutLegend(keys...)
 	plot.Put(p)
 	p.Put("</figure>\n")
 }

@@ -3,7 +3,7 @@ package eval
 // SagePaper holds the values that SageServe's paper reports for a strategy or case and a model. Values
 // that it does not report are null.
 type SagePaper struct {
-	Of               string   `json:"of"`
+	Strategy         string   `json:"of"`
 	Model            string   `json:"model,omitempty"` // empty = all models
 	InstanceHours    *float64 `json:"instance_hours,omitempty"`
 	TTFTP75Fast      *float64 `json:"iw_f_ttft_p75_ms,omitempty"`
@@ -15,7 +15,7 @@ type SagePaper struct {
 }
 
 func paperHours(of, model string, hours float64) SagePaper {
-	return SagePaper{Of: of, Model: model, InstanceHours: &hours}
+	return SagePaper{Strategy: of, Model: model, InstanceHours: &hours}
 }
 
 // dayPaper returns figure 11: Llama 2 on the peak day, over three regions.
@@ -36,7 +36,9 @@ func tracePaper() []SagePaper {
 }
 
 // savedPaper returns the saving of LT-UA relative to reactive in appendix A.
-func savedPaper(share float64) []SagePaper { return []SagePaper{{Of: "lt-ua", GPUHoursSaved: &share}} }
+func savedPaper(share float64) []SagePaper {
+	return []SagePaper{{Strategy: "lt-ua", GPUHoursSaved: &share}}
+}
 
 // siloPaper returns figure 8: a Tuesday in one region.
 func siloPaper() []SagePaper {
@@ -58,7 +60,7 @@ func tierPaper() []SagePaper {
 		fast, normal, fastLate, normalLate float64
 	}{{"fcfs", 5600, 5600, .45, .25}, {"edf", 2400, 6100, .31, .34}, {"pf", 900, 12_100, .24, .60}, {"dpa", 2100, 7900, .28, .38}} {
 		out = append(out, SagePaper{
-			Of: p.order, Model: "llama2-70b", TTFTP75Fast: &p.fast, TTFTP75Normal: &p.normal, ViolationsFast: &p.fastLate, ViolationsNormal: &p.normalLate,
+			Strategy: p.order, Model: "llama2-70b", TTFTP75Fast: &p.fast, TTFTP75Normal: &p.normal, ViolationsFast: &p.fastLate, ViolationsNormal: &p.normalLate,
 		})
 	}
 	return out

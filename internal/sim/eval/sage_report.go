@@ -81,8 +81,8 @@ type SageBurst struct {
 	// RecoverySeconds is the time from its start until utilisation stays below 70 % for five minutes;
 	// null if it does not before the end.
 	RecoverySeconds *float64 `json:"recovery_s"`
-	// InBurst reports that utilisation recovered before the burst ended.
-	InBurst bool `json:"recovered_in_burst"`
+	// RecoveredInBurst reports that utilisation recovered before the burst ended.
+	RecoveredInBurst bool `json:"recovered_in_burst"`
 }
 
 // SageUse is the use of VMs.
@@ -133,12 +133,12 @@ type SageTier struct {
 // sageSeries is the time series of a row, for charts.
 type sageSeries struct {
 	strategy, label string
-	moments         []sim.FleetMoment
+	moments         []sim.FleetSample
 	models          []int // by endpoint
 }
 
 // newSageReport returns the report of finished runs.
-func newSageReport(p *SagePlan, tps []float64, runs []sageRun, results []*sim.FleetResult) *SageReport {
+func newSageReport(p *SageComparison, tps []float64, runs []sageRun, results []*sim.FleetResult) *SageReport {
 	r := &SageReport{Scenario: p.Scenario.Name, Title: p.Scenario.Title, Constants: sageConstants(p, runs[0].fleet, tps)}
 	for i := range runs {
 		row := sageRow(&runs[i], results[i])
@@ -148,7 +148,7 @@ func newSageReport(p *SagePlan, tps []float64, runs []sageRun, results []*sim.Fl
 		r.Rows = append(r.Rows, row)
 		r.Requests += row.Requests
 		if runs[i].seed == 1 {
-			c := sageSeries{strategy: row.Strategy, label: row.Case, moments: results[i].Course}
+			c := sageSeries{strategy: row.Strategy, label: row.Case, moments: results[i].Samples}
 			for _, e := range results[i].Endpoints {
 				c.models = append(c.models, e.Model)
 			}
@@ -166,7 +166,7 @@ func newSageReport(p *SagePlan, tps []float64, runs []sageRun, results []*sim.Fl
 	return r
 }
 
-func sageConstants(p *SagePlan, s *sim.FleetScenario, tps []float64) SageConstants {
+func sageConstants(p *SageComparison, s *sim.FleetScenario, tps []float64) SageConstants {
 	c := SageConstants{
 		Regions: s.Regions, RTTMillis: float64(s.RTT) / float64(time.Millisecond), VMs: s.VMs, Spare: s.Spare, Min: s.Min, Max: s.Max,
 		FromHours: s.From.Hours(), DurationHours: s.Duration.Hours(), PeriodSeconds: s.Period.Seconds(),
@@ -254,7 +254,7 @@ func recovery(b *burst, result *sim.FleetResult) *SageBurst {
 	began, ended := time.Duration(b.from)*time.Minute, time.Duration(b.to)*time.Minute
 	out := &SageBurst{}
 	last := began // last time above the threshold
-	for _, m := range result.Course {
+	for _, m := range result.Samples {
 		if m.At < began {
 			continue
 		}
@@ -270,7 +270,7 @@ func recovery(b *burst, result *sim.FleetResult) *SageBurst {
 			last = m.At
 		} else if m.At-last >= recoveredFor {
 			seconds := (last - began).Seconds()
-			out.RecoverySeconds, out.InBurst = &seconds, last < ended
+			out.RecoverySeconds, out.RecoveredInBurst = &seconds, last < ended
 		}
 	}
 	return out

@@ -71,15 +71,15 @@ func (f *fleetScaler) Step(now time.Duration, v *sim.FleetView) ([]sim.FleetChan
 	for i := range v.Endpoints {
 		f.convertEndpoint(i, &v.Endpoints[i])
 	}
-	f.fleet.Spare = make(map[string]int, len(v.Spare))
+	f.fleet.FreeVMs = make(map[string]int, len(v.Spare))
 	for r, n := range v.Spare {
-		f.fleet.Spare[f.scenario.Regions[r]] = n
+		f.fleet.FreeVMs[f.scenario.Regions[r]] = n
 	}
 	var changes []sim.FleetChange
 	for _, s := range f.strategy.Step(now, &f.fleet) {
 		c := sim.FleetChange{Endpoint: s.Endpoint, Reclaim: s.Reclaim, Launch: s.Launch, Donate: s.Donate}
 		for _, r := range s.Redeploy {
-			c.Redeploy = append(c.Redeploy, sim.Lent{Endpoint: r.From, Count: r.Count})
+			c.Redeploy = append(c.Redeploy, sim.DonatedVMs{Endpoint: r.From, Count: r.Count})
 		}
 		changes = append(changes, c)
 	}
@@ -140,7 +140,7 @@ func (f *fleetScaler) plan(now time.Duration, v *sim.FleetView) error {
 		f.nextPlan = now + time.Minute
 		return nil
 	}
-	in, err := f.inputs.get(now, func() (*plan.Inputs, error) {
+	in, err := f.inputs.get(now, func() (*plan.ReviewInputs, error) {
 		at := time.Unix(60*weekStartMinute, 0).Add(f.scenario.From + now)
 		return plan.ForecastInputs(f.service, h, at, f.inputs.options)
 	})
@@ -155,7 +155,7 @@ func (f *fleetScaler) plan(now time.Duration, v *sim.FleetView) error {
 	if err != nil {
 		return err
 	}
-	f.nextPlan = now + plan.NextReview(f.service.Autoscale.Every, h.Minutes)
+	f.nextPlan = now + plan.NextReviewIn(f.service.Autoscale.Every, h.Minutes)
 	for _, t := range made.Targets() {
 		for i := range v.Endpoints {
 			e := &v.Endpoints[i]
@@ -182,8 +182,8 @@ func (f *fleetScaler) history(v *sim.FleetView) *forecast.History {
 			tier   service.Tier
 			counts tokenCounts
 		}{{service.TierNormal, w.interactive}, {service.TierDeferred, w.deferred}} {
-			key := forecast.Key{Region: f.service.Regions[e.Region].Name, Model: f.service.Models[e.Model].Name, Tier: t.tier}
-			h.Series = append(h.Series, forecast.Traffic{Keyed: forecast.Keyed{Key: key, Series: forecast.Series{
+			key := forecast.SeriesKey{Region: f.service.Regions[e.Region].Name, Model: f.service.Models[e.Model].Name, Tier: t.tier}
+			h.Series = append(h.Series, forecast.Traffic{KeyedSeries: forecast.KeyedSeries{SeriesKey: key, Series: forecast.Series{
 				Name: key.String(), Unit: forecast.PromptTokens, Start: weekStartMinute, Step: time.Minute, Values: t.counts.minutes,
 			}}, Cached: none})
 		}
@@ -192,12 +192,12 @@ func (f *fleetScaler) history(v *sim.FleetView) *forecast.History {
 }
 
 // counts returns the running replicas.
-func (f *fleetScaler) counts(v *sim.FleetView) []plan.Count {
-	var out []plan.Count
+func (f *fleetScaler) counts(v *sim.FleetView) []plan.ReplicaCount {
+	var out []plan.ReplicaCount
 	for i := range v.Endpoints {
 		if e := &v.Endpoints[i]; !e.Deferred {
 			m := &f.service.Models[e.Model]
-			out = append(out, plan.Count{Model: m.Name, Region: f.service.Regions[e.Region].Name, GPU: m.GPUs[0].Type, Replicas: e.Ready + e.Starting, Donated: e.Donated})
+			out = append(out, plan.ReplicaCount{Model: m.Name, Region: f.service.Regions[e.Region].Name, GPU: m.GPUs[0].Type, Replicas: e.Ready + e.Starting, Donated: e.Donated})
 		}
 	}
 	return out
@@ -232,15 +232,15 @@ func gpuOf(m *sim.FleetModel) string {
 type sharedInputs struct {
 	options plan.ReviewOptions
 	mu      sync.Mutex
-	cache   map[time.Duration]func() (*plan.Inputs, error)
+	cache   map[time.Duration]func() (*plan.ReviewInputs, error)
 }
 
 func newSharedInputs(o plan.ReviewOptions) *sharedInputs {
-	return &sharedInputs{options: o, cache: map[time.Duration]func() (*plan.Inputs, error){}}
+	return &sharedInputs{options: o, cache: map[time.Duration]func() (*plan.ReviewInputs, error){}}
 }
 
 // get returns the inputs at a time; it is safe for concurrent use.
-func (s *sharedInputs) get(now time.Duration, forecastInputs func() (*plan.Inputs, error)) (*plan.Inputs, error) {
+func (s *sharedInputs) get(now time.Duration, forecastInputs func() (*plan.ReviewInputs, error)) (*plan.ReviewInputs, error) {
 	s.mu.Lock()
 	made := s.cache[now]
 	if made == nil {
@@ -267,7 +267,7 @@ func (f *fleetScaler) convertEndpoint(i int, e *sim.EndpointView) {
 	if e.Deferred {
 		out.Pool, out.Observed = "NIW", nil
 	} else {
-		out.Fast = &plan.FirstTokens{All: e.FirstTokens, Late: e.Late}
+		out.IWFFirstTokens = &plan.FirstTokens{Total: e.FirstTokens, Late: e.Late}
 	}
 	used, waiting := e.Utilisation, e.Waiting
 	out.Utilisation, out.Waiting = &used, &waiting

@@ -273,7 +273,7 @@ func strategyColumn(head string) sageColumn {
 
 // paperOf returns the paper's values for a strategy, or case, and a model.
 func (r *SageReport) paperOf(s *SageSummary, m *SageModelSummary) *SagePaper {
-	i := slices.IndexFunc(r.Paper, func(p SagePaper) bool { return p.Of == s.name() && p.Model == m.Model })
+	i := slices.IndexFunc(r.Paper, func(p SagePaper) bool { return p.Strategy == s.name() && p.Model == m.Model })
 	if i < 0 {
 		return nil
 	}
@@ -365,7 +365,7 @@ func burstColumns(r *SageReport) []sageColumn {
 		}},
 		{"RECOVERED IN BURST", func(s *SageSummary, _ *SageModelSummary) string {
 			inside, _ := of(s, func(row *SageRow) *float64 {
-				if row.Burst.InBurst {
+				if row.Burst.RecoveredInBurst {
 					return row.Burst.RecoverySeconds
 				}
 				return nil

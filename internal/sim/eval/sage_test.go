@@ -18,25 +18,25 @@ import (
 
 // sagePlan returns a short, light scenario with a cheap forecaster. Tests of the default forecaster use
 // shippedForecaster.
-func sagePlan(t testing.TB, name string, strategies ...string) SagePlan {
+func sagePlan(t testing.TB, name string, strategies ...string) SageComparison {
 	t.Helper()
-	found, err := SageNamed(name)
+	found, err := FindSageScenarios(name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return SagePlan{
+	return SageComparison{
 		Scenario: found[0], Strategies: strategies, Seeds: 1, Paper: true,
 		Settings: SageSettings{Load: 0.25, Duration: time.Hour, VMs: 4, Forecaster: "moving-average"},
 	}
 }
 
 // shippedForecaster makes a plan use the default forecaster of services.
-func shippedForecaster(p SagePlan) SagePlan {
+func shippedForecaster(p SageComparison) SageComparison {
 	p.Settings.Forecaster = ""
 	return p
 }
 
-func runSage(t testing.TB, p SagePlan) *SageReport {
+func runSage(t testing.TB, p SageComparison) *SageReport {
 	t.Helper()
 	r, err := RunSage(context.Background(), p)
 	if err != nil {
@@ -165,7 +165,7 @@ func TestSageBurst(t *testing.T) {
 	p.Settings = SageSettings{Load: 0.5, Duration: 100 * time.Minute}
 	r := runSage(t, p)
 	reactive, immediate := r.Rows[0].Burst, r.Rows[1].Burst
-	if !reactive.InBurst || immediate.InBurst || reactive.RecoverySeconds == nil || *reactive.RecoverySeconds > 900 {
+	if !reactive.RecoveredInBurst || immediate.RecoveredInBurst || reactive.RecoverySeconds == nil || *reactive.RecoverySeconds > 900 {
 		t.Errorf("reactive: %+v, lt-i: %+v", reactive, immediate)
 	}
 	if reactive.PeakUtilisation >= 1 || immediate.PeakUtilisation < recoveredBelow {
@@ -180,14 +180,14 @@ func TestSageBurst(t *testing.T) {
 func TestSageRejectsInvalidInput(t *testing.T) {
 	for _, c := range []struct {
 		want   string
-		change func(*SagePlan)
+		change func(*SageComparison)
 	}{
-		{`unknown strategy "lt-x": must be one of reactive, lt-i`, func(p *SagePlan) { p.Strategies = []string{"lt-x"} }},
-		{"seeds: must be at least 1, got 0", func(p *SagePlan) { p.Seeds = 0 }},
-		{`unknown forecaster "x"`, func(p *SagePlan) { p.Settings.Forecaster = "x" }},
-		{"the run ends 24h0m0s after the week", func(p *SagePlan) { p.Settings.Day, p.Settings.Duration = 7, 48*time.Hour }},
-		{"max: must be at least min, 2, got 1", func(p *SagePlan) { p.Settings.Max = 1 }},
-		{"--trace: not supported by sage-tiers, which defines its own load", func(p *SagePlan) {
+		{`unknown strategy "lt-x": must be one of reactive, lt-i`, func(p *SageComparison) { p.Strategies = []string{"lt-x"} }},
+		{"seeds: must be at least 1, got 0", func(p *SageComparison) { p.Seeds = 0 }},
+		{`unknown forecaster "x"`, func(p *SageComparison) { p.Settings.Forecaster = "x" }},
+		{"the run ends 24h0m0s after the week", func(p *SageComparison) { p.Settings.Day, p.Settings.Duration = 7, 48*time.Hour }},
+		{"max: must be at least min, 2, got 1", func(p *SageComparison) { p.Settings.Max = 1 }},
+		{"--trace: not supported by sage-tiers, which defines its own load", func(p *SageComparison) {
 			p.Scenario = SageScenarios()[4]
 			p.Trace = &SageTrace{}
 		}},
@@ -220,10 +220,10 @@ func TestSageRejectsInvalidInput(t *testing.T) {
 	if want := (SageSettings{2, 0.5, 8, 4, 3, 9, 7, 2 * time.Hour, 0.1, "auto", 0.8, "p90", 70 * time.Minute, 0}); o != want {
 		t.Errorf("got %+v, want %+v", o, want)
 	}
-	if _, err := SageNamed("sage-dya"); err == nil || !strings.Contains(err.Error(), "must be one of sage-day, sage-week") {
+	if _, err := FindSageScenarios("sage-dya"); err == nil || !strings.Contains(err.Error(), "must be one of sage-day, sage-week") {
 		t.Errorf("got %v", err)
 	}
-	if all, err := SageNamed("sage"); err != nil || len(all) != 10 || IsSage("./sage.yaml") || !IsSage("sage-x") {
+	if all, err := FindSageScenarios("sage"); err != nil || len(all) != 10 || IsSageName("./sage.yaml") || !IsSageName("sage-x") {
 		t.Errorf("%d scenarios, %v", len(all), err)
 	}
 }

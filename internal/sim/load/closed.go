@@ -16,8 +16,8 @@ const (
 	maxBackoff   = 5 * time.Second
 )
 
-// Client is a closed-loop client and the region it sends from.
-type Client struct {
+// ClosedLoopClient is a closed-loop client and the region it sends from.
+type ClosedLoopClient struct {
 	Region string
 	workload.Client
 }
@@ -25,7 +25,7 @@ type Client struct {
 // RunClosed runs closed-loop clients for duration. Then it issues no new requests, and drains requests
 // in flight. If ctx ends first, the report is marked as interrupted. An error means that the load could
 // not start.
-func RunClosed(ctx context.Context, c Config, clients []Client, duration time.Duration) (*Report, error) {
+func RunClosed(ctx context.Context, c Config, clients []ClosedLoopClient, duration time.Duration) (*Report, error) {
 	if duration <= 0 {
 		return nil, fmt.Errorf("starting the load: duration: must be positive, got %s", duration)
 	}

@@ -22,7 +22,7 @@ func TestRunClosedMeasuresFigures(t *testing.T) {
 		// A response takes 0.5 s plus 10 times 50 ms: one per second.
 		svc := newFake(func(int, seen) reply { return reply{chunks: streamed(11, second/2, 50*time.Millisecond)} })
 		client := &looped{}
-		r, err := RunClosed(context.Background(), oneRegion(svc), []Client{{"us", client}}, 10*second+1)
+		r, err := RunClosed(context.Background(), oneRegion(svc), []ClosedLoopClient{{"us", client}}, 10*second+1)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -54,7 +54,7 @@ func TestRunClosedRequestContents(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := RunClosed(context.Background(), c, []Client{{"us", client}}, second); err != nil {
+		if _, err := RunClosed(context.Background(), c, []ClosedLoopClient{{"us", client}}, second); err != nil {
 			t.Fatal(err)
 		}
 		s := svc.seen[0]
@@ -79,7 +79,7 @@ func TestRequestsInFlightDrain(t *testing.T) {
 		svc := newFake(func(_ int, s seen) reply { return reply{chunks: streamed(1, takes[s.host], 0)} })
 		c := oneRegion(svc)
 		c.Targets = append(c.Targets, Target{"eu", "http://eu"}, Target{"asia", "http://asia"})
-		clients := []Client{{"us", &looped{}}, {"eu", &looped{}}, {"asia", &looped{}}}
+		clients := []ClosedLoopClient{{"us", &looped{}}, {"eu", &looped{}}, {"asia", &looped{}}}
 		begin := time.Now()
 		r, err := RunClosed(context.Background(), c, clients, 4*second)
 		if err != nil {
@@ -106,7 +106,7 @@ func TestInterruptedLoadIsReported(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		time.AfterFunc(5*second, cancel)
 		begin := time.Now()
-		r, err := RunClosed(ctx, oneRegion(svc), []Client{{"us", &looped{}}}, time.Hour)
+		r, err := RunClosed(ctx, oneRegion(svc), []ClosedLoopClient{{"us", &looped{}}}, time.Hour)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -134,7 +134,7 @@ func TestFailedClientBacksOff(t *testing.T) {
 			return reply{err: errors.New("no route")}
 		})
 		client := &looped{}
-		r, err := RunClosed(context.Background(), oneRegion(svc), []Client{{"us", client}}, 30*second)
+		r, err := RunClosed(context.Background(), oneRegion(svc), []ClosedLoopClient{{"us", client}}, 30*second)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -160,7 +160,7 @@ func TestTreeSiblingsAreConcurrent(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r, err := RunClosed(context.Background(), oneRegion(svc), []Client{{"us", client}}, 8*second-1)
+		r, err := RunClosed(context.Background(), oneRegion(svc), []ClosedLoopClient{{"us", client}}, 8*second-1)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -204,14 +204,14 @@ func TestEveryRequestHasOneOutcome(t *testing.T) {
 			c := oneRegion(svc)
 			c.Timeout = 3 * second
 			c.Targets = append(c.Targets, Target{"eu", "http://eu"})
-			var clients []Client
+			var clients []ClosedLoopClient
 			for i := range 6 {
 				region := []string{"us", "eu"}[i%2]
 				client, err := workload.NewClient(workload.ToT30, workload.Options{Seed: seed, Region: region, Client: i})
 				if err != nil {
 					t.Fatal(err)
 				}
-				clients = append(clients, Client{region, client})
+				clients = append(clients, ClosedLoopClient{region, client})
 			}
 			r, err := RunClosed(context.Background(), c, clients, 20*second)
 			if err != nil {
@@ -237,7 +237,7 @@ func TestRunClosedErrors(t *testing.T) {
 		{oneRegion(svc), "us", 0, "starting the load: duration: must be positive, got 0s"},
 		{oneRegion(svc), "mars", second, `starting client 0: region "mars" has no target`},
 	} {
-		if _, err := RunClosed(context.Background(), c.config, []Client{{c.region, &looped{}}}, c.duration); err == nil || err.Error() != c.want {
+		if _, err := RunClosed(context.Background(), c.config, []ClosedLoopClient{{c.region, &looped{}}}, c.duration); err == nil || err.Error() != c.want {
 			t.Errorf("error %v, want %s", err, c.want)
 		}
 	}
@@ -254,8 +254,8 @@ func TestProgress(t *testing.T) {
 		})
 		c := oneRegion(svc)
 		var got []string
-		c.Progress = func(p Progress) { got = append(got, p.Line()) }
-		if _, err := RunClosed(context.Background(), c, []Client{{"us", &looped{}}}, 1600*time.Millisecond); err != nil {
+		c.Progress = func(p LoadProgress) { got = append(got, p.Line()) }
+		if _, err := RunClosed(context.Background(), c, []ClosedLoopClient{{"us", &looped{}}}, 1600*time.Millisecond); err != nil {
 			t.Fatal(err)
 		}
 		want := []string{

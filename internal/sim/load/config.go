@@ -51,20 +51,20 @@ type Config struct {
 	Drain time.Duration
 	// MaxInFlight limits the open loop's concurrency; 0 = DefaultMaxInFlight.
 	MaxInFlight int
-	// KeepEOS lets a model end its response early. Without it requests set ignore_eos, so that responses
+	// HonorEOS lets a model end its response early. Without it requests set ignore_eos, so that responses
 	// have the length of the workload.
-	KeepEOS bool
+	HonorEOS bool
 	// Transport sends the requests; nil = NewTransport.
 	Transport http.RoundTripper
 	// Progress, if set, is called every ProgressEvery while the load runs.
-	Progress func(Progress)
+	Progress func(LoadProgress)
 }
 
 // ProgressEvery is the time between two calls of Config.Progress.
 const ProgressEvery = 500 * time.Millisecond
 
-// Progress is the state of a running load.
-type Progress struct {
+// LoadProgress is the state of a running load.
+type LoadProgress struct {
 	Elapsed  time.Duration
 	InFlight int
 	OK       int

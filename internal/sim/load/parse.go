@@ -119,9 +119,9 @@ func Regions(targets []Target) []string {
 
 // Clients returns the closed-loop clients of a generated workload: counts is the number per region, nil
 // = workload.DefaultClients.
-func Clients(kind workload.Kind, targets []Target, counts map[string]int, seed uint64) ([]Client, error) {
+func Clients(kind workload.Kind, targets []Target, counts map[string]int, seed uint64) ([]ClosedLoopClient, error) {
 	heavy := workload.HeavyRegion(Regions(targets))
-	var clients []Client
+	var clients []ClosedLoopClient
 	for _, t := range targets {
 		n := workload.DefaultClients(kind, t.Region == heavy)
 		if counts != nil {
@@ -132,7 +132,7 @@ func Clients(kind workload.Kind, targets []Target, counts map[string]int, seed u
 			if err != nil {
 				return nil, err
 			}
-			clients = append(clients, Client{Region: t.Region, Client: c})
+			clients = append(clients, ClosedLoopClient{Region: t.Region, Client: c})
 		}
 	}
 	return clients, nil

@@ -84,7 +84,7 @@ type streamOptions struct {
 // encode returns the body of a request.
 func (c *Config) encode(r workload.Request) ([]byte, error) {
 	b := body{
-		Model: cmp.Or(r.Model, c.Model), Messages: r.Messages, MaxTokens: r.OutputTokens, IgnoreEOS: !c.KeepEOS,
+		Model: cmp.Or(r.Model, c.Model), Messages: r.Messages, MaxTokens: r.OutputTokens, IgnoreEOS: !c.HonorEOS,
 		Stream: true, StreamOptions: streamOptions{IncludeUsage: true}, User: r.User,
 	}
 	var out bytes.Buffer

@@ -186,7 +186,7 @@ func TestForwardedResponsesAreCounted(t *testing.T) {
 }
 
 func TestAnswersAndUsage(t *testing.T) {
-	res, report := serveOnce(t, Config{KeepEOS: true}, func(w http.ResponseWriter, r *http.Request) {
+	res, report := serveOnce(t, Config{HonorEOS: true}, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		if strings.Contains(string(body), "ignore_eos") {
 			http.Error(w, "ignore_eos was sent", 400)

@@ -130,8 +130,8 @@ func (o *Options) scale(l logNormal) logNormal {
 	return logNormal{o.Lengths * l.median, o.Sigma * l.sigma}
 }
 
-// Known reports whether name is a generated workload.
-func Known(name string) bool { return slices.Contains(Kinds(), Kind(name)) }
+// IsKnown reports whether name is a generated workload.
+func IsKnown(name string) bool { return slices.Contains(Kinds(), Kind(name)) }
 
 func kindList() string {
 	var names []string

@@ -473,7 +473,7 @@ func TestRegionsAndCounts(t *testing.T) {
 	if DefaultClients(Mixed, true) != 2 || DefaultClients(Mixed, false) != 20 || DefaultClients(ToT15, true) != 40 {
 		t.Error("the default numbers of clients are not those of the paper")
 	}
-	if !Known("tot15") || Known("tot15.csv") {
+	if !IsKnown("tot15") || IsKnown("tot15.csv") {
 		t.Error("Known does not tell workloads from files")
 	}
 }

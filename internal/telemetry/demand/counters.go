@@ -57,7 +57,7 @@ func readCounters(name string, in io.Reader) (*found, error) {
 		}
 		readings = append(readings, s)
 	}
-	grown, report, err := forecast.Increases(readings, time.Minute)
+	grown, report, err := forecast.CounterIncreases(readings, time.Minute)
 	if err != nil {
 		return nil, fmt.Errorf("reading history %s: %w", name, err)
 	}
@@ -92,5 +92,5 @@ func (c counterFile) reading(record []string) (forecast.Sample, error) {
 		return forecast.Sample{}, errors.New(`model: must not be empty, got ""`)
 	}
 	key, err := keyOfLabels(labels)
-	return forecast.Sample{Key: key, Source: c.field(record, "instance"), At: at.Unix(), Value: value}, err
+	return forecast.Sample{SeriesKey: key, Source: c.field(record, "instance"), At: at.Unix(), Value: value}, err
 }

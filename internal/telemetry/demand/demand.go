@@ -49,7 +49,7 @@ type Options struct {
 // History is demand by steps of time: one series for every region, model and
 // tier, all of the same span and step, sorted by model, region and tier.
 type History struct {
-	Series []forecast.Keyed
+	Series []forecast.KeyedSeries
 	// Notes describe problems of the source and how they were handled.
 	Notes []string
 }
@@ -67,7 +67,7 @@ func Load(ctx context.Context, source string, o Options) (*History, error) {
 	if err != nil {
 		return nil, err
 	}
-	return raw.history(Shown(source), o)
+	return raw.history(Redact(source), o)
 }
 
 // Points is like Load but returns the points themselves, with all counts that the source
@@ -78,7 +78,7 @@ func Points(ctx context.Context, source string, o Options) (points []telemetry.P
 		return nil, nil, err
 	}
 	if raw.window != 0 {
-		return nil, nil, fmt.Errorf("reading history %s: it contains request rates, but no prompt tokens", Shown(source))
+		return nil, nil, fmt.Errorf("reading history %s: it contains request rates, but no prompt tokens", Redact(source))
 	}
 	for _, s := range raw.samples {
 		if !math.IsNaN(s.Value) {
@@ -124,7 +124,7 @@ type found struct {
 	window time.Duration
 	// silenceUnknown: a minute without a sample is unknown, not without load.
 	silenceUnknown bool
-	report         forecast.Report
+	report         forecast.BuildReport
 	notes          []string
 }
 
@@ -134,7 +134,7 @@ func (f *found) history(name string, o Options) (*History, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading history %s: %w", name, err)
 	}
-	series, report, err := forecast.Build(samples, build)
+	series, report, err := forecast.BuildSeries(samples, build)
 	if err != nil {
 		return nil, fmt.Errorf("reading history %s: %w", name, err)
 	}
@@ -152,7 +152,7 @@ func (f *found) history(name string, o Options) (*History, error) {
 
 // choose selects the requested quantity.
 func (f *found) choose(requests bool) ([]forecast.Sample, forecast.BuildOptions, error) {
-	o := forecast.BuildOptions{Step: time.Minute, Unit: forecast.PromptTokens, SilenceUnknown: f.silenceUnknown}
+	o := forecast.BuildOptions{Step: time.Minute, Unit: forecast.PromptTokens, MissingIsUnknown: f.silenceUnknown}
 	switch {
 	case f.window != 0:
 		o.Step, o.Unit = f.window, forecast.RequestRate
@@ -180,11 +180,11 @@ func (f *found) choose(requests bool) ([]forecast.Sample, forecast.BuildOptions,
 }
 
 func sampleOf(p telemetry.Point, value float64) forecast.Sample {
-	return forecast.Sample{Key: keyOf(p.Region, p.Model, p.Tier), Source: p.Balancer, At: p.Minute * 60, Value: value}
+	return forecast.Sample{SeriesKey: keyOf(p.Region, p.Model, p.Tier), Source: p.Balancer, At: p.Minute * 60, Value: value}
 }
 
 // keyOf returns the key of a series, with defaults for names that the source omits.
-func keyOf(region service.Region, model string, tier service.Tier) forecast.Key {
+func keyOf(region service.Region, model string, tier service.Tier) forecast.SeriesKey {
 	if region == "" {
 		region = service.AnyRegion
 	}
@@ -194,5 +194,5 @@ func keyOf(region service.Region, model string, tier service.Tier) forecast.Key 
 	if tier == "" {
 		tier = service.TierFast
 	}
-	return forecast.Key{Region: region, Model: model, Tier: tier}
+	return forecast.SeriesKey{Region: region, Model: model, Tier: tier}
 }

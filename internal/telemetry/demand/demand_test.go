@@ -20,7 +20,7 @@ import (
 func describe(h *History) string {
 	var b strings.Builder
 	for _, k := range h.Series {
-		fmt.Fprintf(&b, "%s, %s by %s from %s: %v\n", k.Key, k.Unit, forecast.ShortDuration(k.Step), k.At(0).Format("2006-01-02T15:04"), k.Values)
+		fmt.Fprintf(&b, "%s, %s by %s from %s: %v\n", k.SeriesKey, k.Unit, forecast.ShortDuration(k.Step), k.At(0).Format("2006-01-02T15:04"), k.Values)
 	}
 	for _, n := range h.Notes {
 		fmt.Fprintf(&b, "note: %s\n", n)
@@ -175,7 +175,7 @@ func FuzzRead(f *testing.F) {
 		for _, k := range h.Series {
 			for _, v := range k.Values {
 				if v < 0 || math.IsInf(v, 0) {
-					t.Fatalf("%s has %g", k.Key, v)
+					t.Fatalf("%s has %g", k.SeriesKey, v)
 				}
 			}
 		}

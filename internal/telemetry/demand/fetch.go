@@ -38,9 +38,9 @@ func newHTTPClient() *http.Client {
 	}}
 }
 
-// Shown returns a source as it may appear in messages: a URL without its user, password and
+// Redact returns a source as it may appear in messages: a URL without its user, password and
 // parameters, any of which may be a secret.
-func Shown(source string) string {
+func Redact(source string) string {
 	if !IsURL(source) {
 		return source
 	}
@@ -61,7 +61,7 @@ func fetch(ctx context.Context, source string, o Options) (*found, error) {
 	rest, isPrometheus := strings.CutPrefix(source, "prometheus+")
 	u, err := url.Parse(rest)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return nil, fmt.Errorf("fetching history: must be an http, https, prometheus+http or prometheus+https URL, got %q", Shown(source))
+		return nil, fmt.Errorf("fetching history: must be an http, https, prometheus+http or prometheus+https URL, got %q", Redact(source))
 	}
 	switch {
 	case isPrometheus || o.PromQL != "":
@@ -91,7 +91,7 @@ func askBalancer(ctx context.Context, target string, o Options) (*found, error) 
 
 // fetchFile reads the file at a URL.
 func fetchFile(ctx context.Context, u *url.URL, o Options) (*found, error) {
-	name := Shown(u.String())
+	name := Redact(u.String())
 	body, err := get(ctx, o.HTTP, u, nil)
 	if err != nil {
 		return nil, fmt.Errorf("fetching history %s: %w", name, err)

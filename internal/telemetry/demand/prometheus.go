@@ -82,11 +82,11 @@ func askPrometheus(ctx context.Context, u *url.URL, o Options) (*found, error) {
 			}
 		}
 		if err != nil {
-			return nil, fmt.Errorf("querying Prometheus %s: %w", Shown(p.base.String()), err)
+			return nil, fmt.Errorf("querying Prometheus %s: %w", Redact(p.base.String()), err)
 		}
 	}
 	return nil, fmt.Errorf("querying Prometheus %s: no samples from %s to %s for %s",
-		Shown(p.base.String()), stamp(p.first), stamp(p.last), strings.Join(queries, "; "))
+		Redact(p.base.String()), stamp(p.first), stamp(p.last), strings.Join(queries, "; "))
 }
 
 func stamp(at int64) string { return time.Unix(at, 0).UTC().Format("2006-01-02T15:04Z") }
@@ -284,14 +284,14 @@ func (p *prometheus) found(a *answer) (*found, error) {
 		counter := strings.HasSuffix(s.Metric["__name__"], "_total")
 		for _, v := range s.Values {
 			if counter {
-				readings = append(readings, forecast.Sample{Key: key, Source: source, At: v.at, Value: v.value})
+				readings = append(readings, forecast.Sample{SeriesKey: key, Source: source, At: v.at, Value: v.value})
 				continue
 			}
 			// A value at a time is of the minute before it.
-			f.samples = append(f.samples, forecast.Sample{Key: key, Source: source, At: v.at - 60, Value: v.value * 60})
+			f.samples = append(f.samples, forecast.Sample{SeriesKey: key, Source: source, At: v.at - 60, Value: v.value * 60})
 		}
 	}
-	grown, report, err := forecast.Increases(readings, time.Minute)
+	grown, report, err := forecast.CounterIncreases(readings, time.Minute)
 	if err != nil {
 		return nil, err
 	}
@@ -304,12 +304,12 @@ func (p *prometheus) found(a *answer) (*found, error) {
 }
 
 // keyOfLabels returns the key of a series from the labels of balancers and engines.
-func keyOfLabels(labels map[string]string) (forecast.Key, error) {
+func keyOfLabels(labels map[string]string) (forecast.SeriesKey, error) {
 	tier := service.Tier(labels["tier"])
 	if tier != "" && tier != telemetry.TierInteractive {
 		parsed, err := service.ParseTier(string(tier))
 		if err != nil {
-			return forecast.Key{}, fmt.Errorf("tier: want IW-F, IW-N, NIW or IW, got %q", tier)
+			return forecast.SeriesKey{}, fmt.Errorf("tier: want IW-F, IW-N, NIW or IW, got %q", tier)
 		}
 		tier = parsed
 	}

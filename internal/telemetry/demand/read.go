@@ -66,13 +66,13 @@ func readRates(name string, in io.Reader) (*found, error) {
 	f := &found{window: window, samples: make([]forecast.Sample, len(rates)), silenceUnknown: len(rates) > 0 && rates[0].Client == ""}
 	for i, r := range rates {
 		f.samples[i] = forecast.Sample{
-			Key: keyOf("", r.Model, ""), Source: r.Client, At: int64(r.Start / time.Second), Value: r.PerSecond,
+			SeriesKey: keyOf("", r.Model, ""), Source: r.Client, At: int64(r.Start / time.Second), Value: r.PerSecond,
 		}
 	}
 	return f, nil
 }
 
 // rowKey returns the key of the series that a row of a trace belongs to.
-func rowKey(r workload.Row) forecast.Key {
+func rowKey(r workload.Row) forecast.SeriesKey {
 	return keyOf(service.Region(r.Region), r.Model, r.Tier)
 }

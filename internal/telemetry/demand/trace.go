@@ -24,7 +24,7 @@ const headSlack = time.Second
 // cell is a minute of a series.
 type cell struct {
 	minute int64
-	forecast.Key
+	forecast.SeriesKey
 }
 
 // readTrace counts a trace's requests and tokens per minute.

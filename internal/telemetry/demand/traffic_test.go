@@ -34,7 +34,7 @@ func TestHistoryGaps(t *testing.T) {
 	}
 	var got strings.Builder
 	for _, s := range h.Series {
-		fmt.Fprintf(&got, "%s %v\n", s.Key, s.Values)
+		fmt.Fprintf(&got, "%s %v\n", s.SeriesKey, s.Values)
 	}
 	want := "eu m IW-F [NaN NaN NaN 9]\nus m IW-F [31 0 NaN 7]\nus n IW-F [0 1 NaN 0]\n"
 	if got.String() != want || h.First != 100 || h.Minutes != 4 {
@@ -72,14 +72,14 @@ func TestHistoryBegun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := h.Begun(11, 0.5)
+	b := h.IncludingRunningMinute(11, 0.5)
 	if s := b.Series[0]; b.Minutes != 2 || s.Values[0] != 100 || s.Values[1] != 60 || s.Cached[1] != 30 {
 		t.Errorf("half of minute 11 went on to %+v", b.Series)
 	}
 	if h.Series[0].Values[1] != 30 {
 		t.Error("the history itself changed")
 	}
-	if b := h.Begun(12, 0.5); b.Minutes != 2 || b.Series[0].Values[1] != 30 {
+	if b := h.IncludingRunningMinute(12, 0.5); b.Minutes != 2 || b.Series[0].Values[1] != 30 {
 		t.Errorf("nothing is known of minute 12, got %+v", b.Series)
 	}
 }

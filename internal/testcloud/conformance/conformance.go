@@ -20,9 +20,9 @@ type Subject struct {
 	Service string
 	// Wants are at least two objects that can be made in any order and at once, with
 	// what each stands on before it; each has an offering where the place has any.
-	Wants []provision.Want
+	Wants []provision.Desired
 	// Other is of another service; its ID is empty where a provider is for one.
-	Other provision.Want
+	Other provision.Desired
 	// Owned says that the place knows owners: of a machine that one person uses it does not.
 	Owned bool
 	// Settle, where it is set, lets what was made come to be seen by List.
@@ -51,7 +51,7 @@ func Run(t *testing.T, open func(t *testing.T) Subject) {
 }
 
 // launch makes every want of a subject.
-func launch(t *testing.T, p provision.Provider, wants []provision.Want) {
+func launch(t *testing.T, p provision.Provider, wants []provision.Desired) {
 	t.Helper()
 	for _, w := range wants {
 		if _, err := p.Launch(t.Context(), w); err != nil {
@@ -70,7 +70,7 @@ func (s Subject) live(t *testing.T, p provision.Provider) []provision.Object {
 	if err != nil {
 		t.Fatalf("listing: %v", err)
 	}
-	return slices.DeleteFunc(all, func(o provision.Object) bool { return o.Gone != "" })
+	return slices.DeleteFunc(all, func(o provision.Object) bool { return o.TerminatedReason != "" })
 }
 
 func listsWhatItMade(t *testing.T, s Subject) {
@@ -134,7 +134,7 @@ func launchAgain(t *testing.T, s Subject) {
 		}
 	}
 	o, err := s.Provider.Launch(t.Context(), last)
-	if err != nil || o.Gone != "" {
+	if err != nil || o.TerminatedReason != "" {
 		t.Fatalf("launching %s again: %+v, %v", last.ID, o, err)
 	}
 	if have := s.live(t, s.Provider); len(have) != len(s.Wants) {
@@ -145,7 +145,7 @@ func launchAgain(t *testing.T, s Subject) {
 func keepsApart(t *testing.T, s Subject) {
 	launch(t, s.Provider, s.Wants)
 	if s.Other.ID != "" {
-		launch(t, s.Provider, []provision.Want{s.Other})
+		launch(t, s.Provider, []provision.Desired{s.Other})
 	}
 	have := s.live(t, s.Provider)
 	for _, o := range have {
@@ -181,7 +181,7 @@ func offersItsOwn(t *testing.T, s Subject) {
 			continue
 		}
 		offers, err := s.Provider.Offerings(t.Context(), w.Region)
-		if err != nil || len(offers) == 0 && len(w.Offers) > 0 {
+		if err != nil || len(offers) == 0 && len(w.Offerings) > 0 {
 			t.Errorf("%s offers %d machines, %v", w.Region, len(offers), err)
 		}
 		for _, o := range offers {

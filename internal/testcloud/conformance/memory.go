@@ -102,26 +102,26 @@ func (m *Memory) List(_ context.Context, name string) ([]provision.Object, error
 }
 
 // Launch adds to the list.
-func (m *Memory) Launch(ctx context.Context, w provision.Want) (o provision.Object, err error) {
+func (m *Memory) Launch(ctx context.Context, w provision.Desired) (o provision.Object, err error) {
 	err = m.step(ctx, func() error {
 		o = provision.Object{
-			ID: w.ID, Kind: w.Kind, Service: w.Service, Owner: w.Owner, Region: w.Region, Spec: w.Spec, Fixed: w.Fixed, Build: w.Build,
+			ID: w.ID, Kind: w.Kind, Service: w.Service, Owner: w.Owner, Region: w.Region, SpecHash: w.SpecHash, ImmutableHash: w.ImmutableHash, BuildHash: w.BuildHash,
 			Address: w.Address, Admin: w.Admin, Labels: w.Labels, CostPerHour: w.CostPerHour,
 		}
-		if len(w.Offers) > 0 {
-			o.Offering = &w.Offers[0]
+		if len(w.Offerings) > 0 {
+			o.Offering = &w.Offerings[0]
 			if m.Refuse != nil {
-				if refused := m.Refuse(w.Offers[0]); refused != nil {
+				if refused := m.Refuse(w.Offerings[0]); refused != nil {
 					return refused
 				}
 			}
 		}
 		for i, have := range m.objects {
-			if have.ID != w.ID || have.Service != w.Service || have.Kind != w.Kind || have.Gone != "" {
+			if have.ID != w.ID || have.Service != w.Service || have.Kind != w.Kind || have.TerminatedReason != "" {
 				continue
 			}
 			o.Handle = have.Handle
-			if have.Spec == w.Spec {
+			if have.SpecHash == w.SpecHash {
 				o = have
 				return nil
 			}
@@ -131,7 +131,7 @@ func (m *Memory) Launch(ctx context.Context, w provision.Want) (o provision.Obje
 			}
 		}
 		m.objects = slices.DeleteFunc(m.objects, func(have provision.Object) bool {
-			return have.ID == w.ID && have.Service == w.Service && have.Gone != ""
+			return have.ID == w.ID && have.Service == w.Service && have.TerminatedReason != ""
 		})
 		m.handles++
 		o.Handle = fmt.Sprintf("m-%d", m.handles)

@@ -12,11 +12,11 @@ func TestMemoryKeepsTheContract(t *testing.T) {
 		m := &conformance.Memory{}
 		return conformance.Subject{
 			Provider: m, Reopen: func(*testing.T) provision.Provider { return m }, Service: "chat",
-			Wants: []provision.Want{
-				{ID: "firewall", Kind: provision.KindFirewall, Service: "chat", Region: "aws/us-east-1", Spec: "f"},
-				{ID: "us-0", Kind: provision.KindReplica, Service: "chat", Region: "aws/us-east-1", Spec: "s"},
+			Wants: []provision.Desired{
+				{ID: "firewall", Kind: provision.KindFirewall, Service: "chat", Region: "aws/us-east-1", SpecHash: "f"},
+				{ID: "us-0", Kind: provision.KindReplica, Service: "chat", Region: "aws/us-east-1", SpecHash: "s"},
 			},
-			Other: provision.Want{ID: "us-0", Kind: provision.KindReplica, Service: "other", Region: "aws/us-east-1", Spec: "s"},
+			Other: provision.Desired{ID: "us-0", Kind: provision.KindReplica, Service: "other", Region: "aws/us-east-1", SpecHash: "s"},
 		}
 	})
 }

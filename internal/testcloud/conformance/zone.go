@@ -11,11 +11,11 @@ import (
 
 // ZoneSubject is a zone under test.
 type ZoneSubject struct {
-	Zone provision.Zone
+	Zone provision.DNSZone
 	// Reopen makes another one of the same place, as a program does that is started again.
-	Reopen func(t *testing.T) provision.Zone
+	Reopen func(t *testing.T) provision.DNSZone
 	// Name is a name with at least two records, as Get reads it again.
-	Name provision.Name
+	Name provision.PublicName
 }
 
 // RunZone holds a zone to its contract.
@@ -36,7 +36,7 @@ func RunZone(t *testing.T, open func(t *testing.T) ZoneSubject) {
 }
 
 // set makes a name so.
-func (s ZoneSubject) set(t *testing.T, n provision.Name) {
+func (s ZoneSubject) set(t *testing.T, n provision.PublicName) {
 	t.Helper()
 	if err := s.Zone.Set(t.Context(), n); err != nil {
 		t.Fatalf("setting %s: %v", n.Name, err)
@@ -44,7 +44,7 @@ func (s ZoneSubject) set(t *testing.T, n provision.Name) {
 }
 
 // reads is an error where another program does not read a name so.
-func (s ZoneSubject) reads(t *testing.T, want provision.Name) {
+func (s ZoneSubject) reads(t *testing.T, want provision.PublicName) {
 	t.Helper()
 	got, err := s.Reopen(t).Get(t.Context(), want.Zone, want.Name)
 	if err != nil || !reflect.DeepEqual(got, want) {
@@ -53,8 +53,8 @@ func (s ZoneSubject) reads(t *testing.T, want provision.Name) {
 }
 
 // nothing is a name that is not there.
-func (s ZoneSubject) nothing() provision.Name {
-	return provision.Name{Name: s.Name.Name, Zone: s.Name.Zone, Private: s.Name.Private}
+func (s ZoneSubject) nothing() provision.PublicName {
+	return provision.PublicName{Name: s.Name.Name, Zone: s.Name.Zone, Private: s.Name.Private}
 }
 
 func readsWhatItSet(t *testing.T, s ZoneSubject) {

@@ -63,7 +63,7 @@ func New(o Options) *Clouds {
 	}
 	c.Google.Boot = func(m testcloud.Booted) func() {
 		return c.boot(m, func(host string) string { return "GCE_METADATA_HOST=" + host }, func(name identity.Name, text string) {
-			if fingerprint, found := agent.FindLine(text, name); found {
+			if fingerprint, found := agent.FindConsoleLine(text, name); found {
 				c.Google.SetGuestAttribute(m.ID, agent.GuestAttributePath, fingerprint)
 			}
 		})

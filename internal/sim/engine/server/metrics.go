@@ -72,7 +72,7 @@ func (s *Server) writeVLLM(m *metricWriter) {
 	m.add("vllm:num_requests_running", "gauge", "Number of requests in model execution batches.", running)
 	m.add("vllm:num_requests_waiting", "gauge", "Number of requests waiting to be processed.", pending)
 	m.add("vllm:kv_cache_usage_perc", "gauge", "KV-cache usage. 1 means 100 percent usage.", utilisation)
-	if s.opts.OldMetrics {
+	if s.opts.LegacyMetrics {
 		m.add("vllm:gpu_cache_usage_perc", "gauge", "GPU KV-cache usage. 1 means 100 percent usage.", utilisation)
 	}
 	m.add("vllm:prefix_cache_queries_total", "counter", "Prefix cache queries, in terms of number of queried tokens.", count(func(l *engine.Load) int64 { return l.QueriedTokens }))

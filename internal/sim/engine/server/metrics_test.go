@@ -54,7 +54,7 @@ func loaded(t *testing.T, opts Options, test func(t *testing.T, b *bench)) {
 }
 
 func TestMetricsOfVLLM(t *testing.T) {
-	loaded(t, Options{OldMetrics: true, Model: `a "quoted\" name`}, func(t *testing.T, b *bench) {
+	loaded(t, Options{LegacyMetrics: true, Model: `a "quoted\" name`}, func(t *testing.T, b *bench) {
 		got := scrape(t, b)
 		l := b.server.driver.loads()[0]
 		kv := float64(l.KVActive) / 21_000

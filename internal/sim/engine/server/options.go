@@ -62,8 +62,8 @@ type Options struct {
 	DataParallel int
 
 	Flavor Flavor // default vllm
-	// OldMetrics adds vLLM's former metric for KV utilisation, vllm:gpu_cache_usage_perc.
-	OldMetrics bool
+	// LegacyMetrics adds vLLM's former metric for KV utilisation, vllm:gpu_cache_usage_perc.
+	LegacyMetrics bool
 
 	// StreamInterval is the number of tokens per stream event, except for the first event, which has one
 	// token, and the last; default 1. vLLM and SGLang have an option with that name.
