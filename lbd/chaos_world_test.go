@@ -87,7 +87,7 @@ type tally struct {
 	unclear int
 }
 
-// limits returns those of a balancer that detects failures quickly.
+// hasty returns those of a balancer that detects failures quickly.
 var hasty = proxy.Limits{FirstByteTimeout: 1500 * time.Millisecond, IdleTimeout: 2 * time.Second, ResponseTimeout: 3 * time.Second, SilenceTimeout: 400 * time.Millisecond, MaxDecisions: 1 << 16}
 
 // newWorld returns a service with two balancers and four replicas in one region, and one balancer and

@@ -29,7 +29,7 @@ func (l *EndpointForecast) stepsPerTarget() int {
 	return (len(l.Forecast.Mean) + maxTargetSteps - 1) / maxTargetSteps
 }
 
-// BacktestStep returns the time between two values of PerStep.
+// Step returns the time between two values of PerStep.
 func (l *EndpointForecast) Step() time.Duration { return time.Duration(l.stepsPerTarget()) * l.step }
 
 // PerSecond converts a value of the forecast to tokens a second.

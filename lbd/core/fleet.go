@@ -382,7 +382,7 @@ type BalancerView struct {
 	Stopped        int64
 }
 
-// BalancerView returns a copy of the state for display. It changes nothing.
+// View returns a copy of the state for display. It changes nothing.
 func (b *Balancer) View(now time.Duration) BalancerView {
 	v := BalancerView{Counts: b.counts, TreeBytes: b.caches.replicas.Bytes() + b.caches.peers.Bytes(), TreeNodes: b.caches.replicas.Nodes() + b.caches.peers.Nodes(), Ejections: b.ejections, RetriesRefused: b.retriesRefused, Stopped: b.suspects.stopped}
 	v.Counts.Queued = b.queued

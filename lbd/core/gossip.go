@@ -147,7 +147,7 @@ func (c *caches) shareLoss(now time.Duration, h *cacheTarget) {
 	c.sharing.add(&c.sharing.own, localLearned{CacheUpdate: e, learnedAt: now, sessionStart: now})
 }
 
-// CacheUpdate returns the updates about the caches of this balancer's own replicas after entry since,
+// CacheUpdates returns the updates about the caches of this balancer's own replicas after entry since,
 // oldest first. With all, it includes the updates received from neighbours, for a neighbour with
 // empty state; a running neighbour would get back its own. It stops at about maxBytes of memory,
 // but returns at least one entry. next is the since of the following call; more reports whether

@@ -15,7 +15,7 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// waitingRequests is a request that came at a time.
+// waiting is a request that came at a time.
 func waiting(seq uint64, at time.Duration, of Request) *request {
 	r := &request{Request: of}
 	r.initItem(seq, at)

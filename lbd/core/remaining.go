@@ -14,7 +14,7 @@ const (
 	maxAnswers = 1 << 10
 )
 
-// peerUsable is the running mean (EWMA) of the lengths of a model's answers.
+// answerLengths is the running mean (EWMA) of the lengths of a model's answers.
 type answerLengths struct {
 	mean  float64
 	known bool

@@ -60,7 +60,7 @@ func turn(t *testing.T, b *Balancer, now time.Duration, id, session string, prom
 	return target, match
 }
 
-// heldRequests is how much of key the tree of b knows at a replica, own or foreign; -1
+// held is how much of key the tree of b knows at a replica, own or foreign; -1
 // when it does not know the replica.
 func held(b *Balancer, id string, key prefix.Key) int {
 	slot := -1

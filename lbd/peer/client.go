@@ -190,7 +190,7 @@ type PeerStatus struct {
 	Reason string
 }
 
-// PeerStatus returns the state of all peers, sorted by id.
+// Status returns the state of all peers, sorted by id.
 func (c *Client) Status() []PeerStatus {
 	c.mu.Lock()
 	links := make([]*link, 0, len(c.links))

@@ -67,7 +67,7 @@ func (s *edgesReference) cut(id int32) {
 	}
 }
 
-// setOwner gives id's edge to another node.
+// own gives id's edge to another node.
 func (s *edgesReference) own(id int32) {
 	s.last++
 	edge, at := s.edge[id], s.at[id]
@@ -80,7 +80,7 @@ func (s *edgesReference) own(id int32) {
 	s.edge[s.last], s.at[s.last] = edge, at
 }
 
-// compact lets the edges move and fails when they move what is not there, or
+// clean lets the edges move and fails when they move what is not there, or
 // more than everything.
 func (s *edgesReference) clean() {
 	words := s.edges.used

@@ -165,7 +165,7 @@ type ReplicaStatus struct {
 	HitRate policy.Maybe[float64]
 }
 
-// ReplicaStatus lists all replicas, sorted by id.
+// Status lists all replicas, sorted by id.
 func (p *Prober) Status() []ReplicaStatus {
 	p.mu.Lock()
 	watches := make([]*watch, 0, len(p.watches))

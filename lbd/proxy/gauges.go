@@ -123,7 +123,7 @@ func (g gauges) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// RegisterMetrics sends the current value of every gauge.
+// Collect sends the current value of every gauge.
 func (g gauges) Collect(ch chan<- prometheus.Metric) {
 	s := scrape{ch}
 	r := g.r

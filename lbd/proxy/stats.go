@@ -45,7 +45,7 @@ func (s *stats) collectTokens(at time.Duration) {
 	}
 }
 
-// TrafficStats returns the recent traffic.
+// Stats returns the recent traffic.
 func (r *Runtime) Stats() TrafficStats {
 	now := r.Elapsed()
 	s := TrafficStats{

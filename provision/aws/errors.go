@@ -186,7 +186,7 @@ func capacityError(o provision.Offering, err error) *provision.CapacityError {
 	return &provision.CapacityError{Offering: o, Scope: scope, Code: code, Err: plainError(err)}
 }
 
-// netSem wraps a credentials provider so that its errors can be recognized.
+// markedCredentials wraps a credentials provider so that its errors can be recognized.
 type markedCredentials struct{ aws.CredentialsProvider }
 
 // noCredentialsError reports that a credentials provider has no credentials.

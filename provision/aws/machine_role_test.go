@@ -129,7 +129,7 @@ func takeOver(t *testing.T) *compromised {
 	return a
 }
 
-// launchWithToken launches what change makes of a replica.
+// run launches what change makes of a replica.
 func (a *compromised) run(change func(*ec2.RunInstancesInput)) error {
 	in := impostor(a.cloud, a.replica)
 	change(in)

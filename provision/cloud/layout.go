@@ -231,7 +231,7 @@ func isCloudRegion(r service.Region) bool {
 	return r.Cloud() == service.CloudAWS || r.Cloud() == service.CloudGCP
 }
 
-// result is the state of one call of Plan.
+// layout is the state of one call of Plan.
 type layout struct {
 	Input
 	result         *Layout

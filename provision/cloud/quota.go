@@ -120,7 +120,7 @@ func QuotaNeeds(spec *service.Spec) map[QuotaKey]float64 {
 // quotaSum is the total need of each quota.
 type quotaSum map[QuotaKey]float64
 
-// addObject adds the needs of machines with some GPUs.
+// addMachines adds the needs of machines with some GPUs.
 func (s quotaSum) addMachines(r service.Region, g service.GPU, capacity service.CapacityType, machines, diskGiB int) {
 	if t, known := smallestMachine(r.Cloud(), g); known && machines > 0 {
 		s.addOffering(t.Offering(r, "", capacity), machines, diskGiB)

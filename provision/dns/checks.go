@@ -209,7 +209,7 @@ func tagsOf(n provision.PublicName, r provision.DNSRecord) []types.Tag {
 	return tags
 }
 
-// checkURLs lists the health checks of a name, sorted by id.
+// listChecks lists the health checks of a name, sorted by id.
 func (z *Route53) listChecks(ctx context.Context, n provision.PublicName) ([]types.HealthCheck, error) {
 	var found []types.HealthCheck
 	pages := route53.NewListHealthChecksPaginator(z.api, &route53.ListHealthChecksInput{})

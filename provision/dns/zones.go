@@ -30,7 +30,7 @@ func (z zone) String() string {
 	return fmt.Sprintf("%s (%s, %s)", z.name, kind, z.id)
 }
 
-// locate returns the zones of a name, the public ones first; with private set, the single one of that
+// findZones returns the zones of a name, the public ones first; with private set, the single one of that
 // kind. If there is none, the error lists the account's zones; it is also an error if private is set
 // and several match.
 func (z *Route53) findZones(ctx context.Context, name string, private *bool) ([]zone, error) {

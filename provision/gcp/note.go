@@ -96,7 +96,7 @@ func machineName(kind provision.Kind, service, id string, key []string) string {
 	return strings.TrimRight(readable, "-") + "-" + hashOf(key)[:hashed]
 }
 
-// unsigned replaces the characters of a text that names, and extra, do not allow, and truncates it.
+// sanitizeName replaces the characters of a text that names, and extra, do not allow, and truncates it.
 func sanitizeName(text string, most int, extra string) string {
 	text = strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || strings.ContainsRune(extra, r) {

@@ -207,7 +207,7 @@ func (a *compromised) call(method, path string, body any) (status int, text stri
 	return answer.StatusCode, string(reply)
 }
 
-// insertMachine makes a machine like another one, by a name, with what change makes of it.
+// insert makes a machine like another one, by a name, with what change makes of it.
 func (a *compromised) insert(like testcloud.GCEInstance, name string, change func(*testcloud.GCEInstance)) (int, string) {
 	i := testcloud.GCEInstance{
 		Name: name, MachineType: "zones/us-central1-a/machineTypes/e2-standard-2", Labels: like.Labels, Metadata: like.Metadata, Tags: like.Tags,

@@ -143,7 +143,7 @@ func distinct(have []provision.Object) []provision.Object {
 	return slices.CompactFunc(have, func(a, b provision.Object) bool { return order(a, b) == 0 })
 }
 
-// ServiceStatus lists the clouds, and reads the status of every machine concurrently, within 2 s. It
+// Status lists the clouds, and reads the status of every machine concurrently, within 2 s. It
 // returns the errors of List.
 func (i *Inspector) Status(ctx context.Context) (*ServiceStatus, error) {
 	ctx, cancel := context.WithCancel(ctx)
